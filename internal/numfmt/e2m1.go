@@ -1,0 +1,53 @@
+package numfmt
+
+import "math"
+
+// E2M1Max is the largest E2M1 value.
+const E2M1Max = 6
+
+var e2m1Values = [8]float32{0, 0.5, 1, 1.5, 2, 3, 4, 6}
+
+// E2M1Encode rounds x to the nearest of 0, 0.5, 1, 1.5, 2, 3, 4, 6, ties to the
+// even code, and returns the code in bits 0..2 with the sign in bit 3. It
+// saturates at 6 and keeps the sign of zeros and of values that round to zero.
+// A NaN becomes +6, as the saturating hardware conversion does.
+func E2M1Encode(x float32) byte {
+	u := math.Float32bits(x)
+	a := math.Float32frombits(u & 0x7FFFFFFF)
+	sign := byte(u >> 28 & 8)
+	var code byte
+	switch {
+	case a <= 0.25:
+		code = 0
+	case a < 0.75:
+		code = 1
+	case a <= 1.25:
+		code = 2
+	case a < 1.75:
+		code = 3
+	case a <= 2.5:
+		code = 4
+	case a < 3.5:
+		code = 5
+	case a <= 5:
+		code = 6
+	case a > 5:
+		code = 7
+	default: // NaN
+		return 7
+	}
+	return sign | code
+}
+
+// E2M1Decode returns the value of the low four bits of b.
+func E2M1Decode(b byte) float32 {
+	v := e2m1Values[b&7]
+	return math.Float32frombits(math.Float32bits(v) | uint32(b&8)<<28)
+}
+
+// E2M1Pack puts the code of an even element in the low and that of the
+// following odd element in the high nibble.
+func E2M1Pack(even, odd byte) byte { return even&15 | odd<<4 }
+
+// E2M1Unpack takes apart what E2M1Pack put together.
+func E2M1Unpack(b byte) (even, odd byte) { return b & 15, b >> 4 }
