@@ -1,0 +1,42 @@
+// E4M3, the "fn" flavour: sign, 4 exponent bits (bias 7), 3 fraction bits, no infinity,
+// 0x7F and 0xFF are NaN, the largest number is 448 = 0x7E, the smallest 2^-9 = 0x01.
+// Encoding rounds to nearest, ties to even, and saturates at 448; NaN becomes 0x7F.
+#ifndef LIB_E4M3_GLSL
+#define LIB_E4M3_GLSL
+
+// e4m3_encode_bits: binary32 bits to an E4M3 byte. Integers only, so neither the device's
+// rounding mode nor its treatment of subnormals can decide a code.
+uint e4m3_encode_bits(uint u) {
+    uint a = u & 0x7FFFFFFFu;
+    uint sign = (u >> 24) & 0x80u;
+    // a >= 2^-6: keep 3 fraction bits, move the exponent from bias 127 to bias 7.
+    uint normal = min(((a + 0x7FFFFu + ((a >> 20) & 1u)) >> 20) - 960u, 0x7Eu);
+    // a < 2^-6: a multiple of 2^-9. Below 2^-10 everything rounds to 0, so that the shift
+    // may stop growing there and a subnormal's missing leading bit does not matter.
+    uint m = (a & 0x7FFFFFu) | 0x800000u;
+    uint s = uint(clamp(141 - int(a >> 23), 21, 30));
+    uint tiny = (m + ((1u << (s - 1u)) - 1u) + ((m >> s) & 1u)) >> s;
+    uint code = a < 0x3C800000u ? tiny : normal;
+    return a > 0x7F800000u ? 0x7Fu : (code | sign);
+}
+
+uint e4m3_encode(float x) { return e4m3_encode_bits(floatBitsToUint(x)); }
+
+// e4m3_decode: of the low 8 bits; the rest of the argument is ignored.
+float e4m3_decode(uint b) {
+    uint mag = b & 0x7Fu;
+    // Bias 7 to bias 127. With exponent bits 0 this reads 2^-7 * (1 + m/8), from which
+    // m * 2^-9 follows exactly, without ever forming a binary32 subnormal.
+    float v = uintBitsToFloat((mag << 20) + 0x3C000000u);
+    precise float tiny = v + v - 0.015625;
+    float a = mag < 8u ? tiny : v;
+    uint bits = mag == 0x7Fu ? 0x7FC00000u : floatBitsToUint(a);
+    return uintBitsToFloat(bits | ((b & 0x80u) << 24));
+}
+
+// e4m3_decode4: the four bytes of a word, low byte first.
+vec4 e4m3_decode4(uint word) {
+    return vec4(e4m3_decode(word), e4m3_decode(word >> 8), e4m3_decode(word >> 16), e4m3_decode(word >> 24));
+}
+
+#endif
