@@ -1,5 +1,6 @@
 // E2M1: sign in bit 3, codes 0..7 = 0, 0.5, 1, 1.5, 2, 3, 4, 6. Encoding rounds to
-// nearest, ties to the even code, saturates at 6 and keeps the sign of a zero.
+// nearest, ties to the even code, saturates at 6 and keeps the sign of a zero; NaN
+// becomes +6, as the saturating hardware conversion has it.
 #ifndef LIB_E2M1_GLSL
 #define LIB_E2M1_GLSL
 
@@ -12,7 +13,8 @@ uint e2m1_encode_bits(uint u) {
     uint m = (a & 0x7FFFFFu) | 0x800000u;
     uint s = uint(clamp(149 - int(a >> 23), 23, 30));
     uint tiny = (m + ((1u << (s - 1u)) - 1u) + ((m >> s) & 1u)) >> s;
-    return (a < 0x3F800000u ? tiny : normal) | ((u >> 28) & 8u);
+    uint code = (a < 0x3F800000u ? tiny : normal) | ((u >> 28) & 8u);
+    return a > 0x7F800000u ? 7u : code;
 }
 
 uint e2m1_encode(float scaled) { return e2m1_encode_bits(floatBitsToUint(scaled)); }

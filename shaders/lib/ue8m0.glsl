@@ -21,7 +21,7 @@ uint ue8m0_encode(float amax, float eps, float inv_max) {
 // for finite data.
 float ue8m0_scale(uint s) { return uintBitsToFloat(s << 23); }
 
-// ue8m0_inverse: 2^(127-s), for s up to 253 (0 for 254).
-float ue8m0_inverse(uint s) { return uintBitsToFloat((254u - s) << 23); }
+// ue8m0_inverse: 2^(127-s) for s = 1..253; 0 for 254 and 255.
+float ue8m0_inverse(uint s) { return uintBitsToFloat((254u - min(s, 254u)) << 23); }
 
 #endif

@@ -1,0 +1,12 @@
+package shaders
+
+// The features of a kernel whose page pools are reached by device address.
+var deviceAddress = []string{"bufferDeviceAddress", "shaderInt64"}
+
+// requires maps a kernel to the device features it needs; a kernel that needs none
+// is not listed. A test compares it with the capabilities in the SPIR-V.
+var requires = map[string][]string{
+	"kv_insert_da":       deviceAddress,
+	"kv_gather_da":       deviceAddress,
+	"kv_gather_slots_da": deviceAddress,
+}

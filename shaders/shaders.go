@@ -1,0 +1,60 @@
+// Package shaders holds the compiled compute kernels of vkmla: SPIR-V made from
+// the GLSL beside it, embedded so that a program needs no shader compiler.
+//
+// A kernel's name is its output in builds.txt: the source's stem, with a suffix
+// for a build that needs optional features of a device. The suffixes are few:
+// none for the build that any Vulkan 1.2 device runs, _da for page pools reached
+// by device address, _cm and _cmb for cooperative matrices of f16 and of bf16.
+package shaders
+
+//go:generate ../scripts/shaders
+
+import (
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+)
+
+//go:embed spv/*.spv
+var spv embed.FS
+
+// ErrUnknown is what Get returns, wrapped, for a name that is not in Names.
+var ErrUnknown = errors.New("no such kernel")
+
+// Kernel is one compiled shader.
+type Kernel struct {
+	Name     string   // output name in builds.txt, such as "kv_insert_da"
+	SPIRV    []byte   // the module, little-endian words; a copy of the caller's own
+	Requires []string // features it needs, in Vulkan's spelling (see vk.Caps.Missing); nil for none
+}
+
+// Get returns the kernel of that name. The error is ErrUnknown, wrapped.
+func Get(name string) (Kernel, error) {
+	code, err := spv.ReadFile("spv/" + name + ".spv")
+	if err != nil {
+		return Kernel{}, fmt.Errorf("shaders: get %q: %w", name, ErrUnknown)
+	}
+	return Kernel{Name: name, SPIRV: code, Requires: slices.Clone(requires[name])}, nil
+}
+
+// Names lists every kernel, sorted.
+func Names() []string {
+	files, err := fs.ReadDir(spv, "spv")
+	if err != nil {
+		return nil
+	}
+	names := make([]string, 0, len(files))
+	for _, f := range files {
+		if stem, ok := strings.CutSuffix(f.Name(), ".spv"); ok {
+			names = append(names, stem)
+		}
+	}
+	return names // ReadDir sorts
+}
+
+// Requires returns the features that a kernel needs, nil for none or for a name
+// that does not exist. It is Get without the code.
+func Requires(name string) []string { return slices.Clone(requires[name]) }
