@@ -1,0 +1,355 @@
+#include "abi.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef void *(*Gipa)(void *instance, const char *name);
+typedef int (*EnumLayers)(uint32_t *, VmLayerProperties *);
+typedef int (*EnumInstanceExts)(const char *, uint32_t *, VmExtensionProperties *);
+typedef int (*CreateInstance)(const VmInstanceCreateInfo *, const void *, void **);
+typedef int (*CreateMessenger)(void *, const VmDebugMessengerCreateInfo *, const void *, VmHandle *);
+typedef void (*DestroyMessenger)(void *, VmHandle, const void *);
+typedef int (*EnumPhysical)(void *, uint32_t *, void **);
+typedef void (*GetProps2)(void *, VmProperties2 *);
+typedef void (*GetFeatures2)(void *, VmFeatures2 *);
+typedef void (*GetMemory)(void *, VmMemoryProperties *);
+typedef void (*GetQueues)(void *, uint32_t *, VmQueueFamilyProperties *);
+typedef int (*EnumDeviceExts)(void *, const char *, uint32_t *, VmExtensionProperties *);
+typedef int (*GetCoopMat)(void *, uint32_t *, VmCoopMatProperties *);
+typedef int (*CreateDevice)(void *, const VmDeviceCreateInfo *, const void *, void **);
+typedef int (*AllocateMemory)(void *, const VmMemoryAllocateInfo *, const void *, VmHandle *);
+typedef uint64_t (*GetAddress)(void *, const VmBufferDeviceAddressInfo *);
+typedef void (*UpdateSets)(void *, uint32_t, const VmWriteDescriptorSet *, uint32_t, const void *);
+typedef int (*CreatePipelines)(void *, VmHandle, uint32_t, const VmComputePipelineCreateInfo *, const void *, VmHandle *);
+typedef void (*CmdBarrier)(void *, uint32_t, uint32_t, uint32_t, uint32_t, const VmMemoryBarrier *, uint32_t, const void *, uint32_t, const void *);
+typedef void (*CmdCopy)(void *, VmHandle, VmHandle, uint32_t, const VmBufferCopy *);
+typedef int (*QueueSubmit)(void *, uint32_t, const VmSubmitInfo *, VmHandle);
+typedef int (*WaitFences)(void *, uint32_t, const VmHandle *, VmBool, uint64_t);
+
+#define VM_INCOMPLETE 5
+#define VM_OUT_OF_HOST_MEMORY (-1)
+#define VM_INITIALIZATION_FAILED (-3)
+
+void *vm_load(const char *path, char *err, size_t n) {
+	void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	if (!lib) {
+		snprintf(err, n, "%s", dlerror());
+		return NULL;
+	}
+	void *p = dlsym(lib, "vkGetInstanceProcAddr");
+	if (!p) snprintf(err, n, "%s has no vkGetInstanceProcAddr", path);
+	return p;
+}
+
+static void *entry(void *gipa, void *instance, const char *name) { return ((Gipa)gipa)(instance, name); }
+
+int vm_instance_layers(void *gipa, VmLayerProperties **out, uint32_t *n) {
+	EnumLayers f = (EnumLayers)entry(gipa, NULL, "vkEnumerateInstanceLayerProperties");
+	*out = NULL;
+	*n = 0;
+	if (!f) return VM_INITIALIZATION_FAILED;
+	int r;
+	do {
+		free(*out);
+		*out = NULL;
+		if ((r = f(n, NULL)) < 0 || *n == 0) return r;
+		if (!(*out = calloc(*n, sizeof **out))) return VM_OUT_OF_HOST_MEMORY;
+		r = f(n, *out);
+	} while (r == VM_INCOMPLETE);
+	return r;
+}
+
+int vm_instance_extensions(void *gipa, const char *layer, VmExtensionProperties **out, uint32_t *n) {
+	EnumInstanceExts f = (EnumInstanceExts)entry(gipa, NULL, "vkEnumerateInstanceExtensionProperties");
+	*out = NULL;
+	*n = 0;
+	if (!f) return VM_INITIALIZATION_FAILED;
+	int r;
+	do {
+		free(*out);
+		*out = NULL;
+		if ((r = f(layer, n, NULL)) < 0 || *n == 0) return r;
+		if (!(*out = calloc(*n, sizeof **out))) return VM_OUT_OF_HOST_MEMORY;
+		r = f(layer, n, *out);
+	} while (r == VM_INCOMPLETE);
+	return r;
+}
+
+extern void vkmlaDebugMessage(uintptr_t user, uint32_t severity, uint32_t types, char *id, char *text);
+
+static VmBool on_message(uint32_t severity, uint32_t types, const void *data, void *user) {
+	const VmDebugCallbackData *d = data;
+	vkmlaDebugMessage((uintptr_t)user, severity, types, (char *)(d->pMessageIdName ? d->pMessageIdName : ""),
+		(char *)(d->pMessage ? d->pMessage : ""));
+	return 0;
+}
+
+int vm_create_instance(void *gipa, const char *app, const char **layers, uint32_t nlayers, const char **exts, uint32_t nexts,
+	int sync_validation, uintptr_t user, VmInstance *out) {
+	CreateInstance f = (CreateInstance)entry(gipa, NULL, "vkCreateInstance");
+	if (!f) return VM_INITIALIZATION_FAILED;
+	VmApplicationInfo ai = {VM_STYPE_APPLICATION_INFO, NULL, app, 1, "vkmla", 1, (1u << 22) | (3u << 12)};
+	VmInstanceCreateInfo ci = {VM_STYPE_INSTANCE_CREATE_INFO, NULL, 0, &ai, nlayers, layers, nexts, exts};
+	// Warnings and errors (0x1100) of validation and performance kind (0x6), and general errors.
+	VmDebugMessengerCreateInfo mi = {VM_STYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO, NULL, 0, 0x1100, 0x7, on_message, (void *)user};
+	uint32_t enable = 4; // VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT
+	VmValidationFeatures vf = {VM_STYPE_VALIDATION_FEATURES, NULL, 1, &enable, 0, NULL};
+	if (user) {
+		ci.pNext = &mi;
+		if (sync_validation) {
+			mi.pNext = &vf;
+		}
+	}
+	int r = f(&ci, NULL, &out->instance);
+	if (r != 0) return r;
+	out->gipa = gipa;
+	if (user) {
+		CreateMessenger cm = (CreateMessenger)entry(gipa, out->instance, "vkCreateDebugUtilsMessengerEXT");
+		mi.pNext = NULL;
+		if (cm) return cm(out->instance, &mi, NULL, &out->messenger);
+	}
+	return 0;
+}
+
+void vm_destroy_messenger(VmInstance *in) {
+	DestroyMessenger f = (DestroyMessenger)entry(in->gipa, in->instance, "vkDestroyDebugUtilsMessengerEXT");
+	if (f && in->messenger) f(in->instance, in->messenger, NULL);
+	in->messenger = 0;
+}
+
+int vm_physical_devices(VmInstance *in, void ***out, uint32_t *n) {
+	EnumPhysical f = (EnumPhysical)entry(in->gipa, in->instance, "vkEnumeratePhysicalDevices");
+	*out = NULL;
+	*n = 0;
+	int r;
+	do {
+		free(*out);
+		*out = NULL;
+		if ((r = f(in->instance, n, NULL)) < 0 || *n == 0) return r;
+		if (!(*out = calloc(*n, sizeof **out))) return VM_OUT_OF_HOST_MEMORY;
+		r = f(in->instance, n, *out);
+	} while (r == VM_INCOMPLETE);
+	return r;
+}
+
+static int device_extensions(VmInstance *in, void *phys, VmExtensionProperties **out, uint32_t *n) {
+	EnumDeviceExts f = (EnumDeviceExts)entry(in->gipa, in->instance, "vkEnumerateDeviceExtensionProperties");
+	*out = NULL;
+	*n = 0;
+	int r;
+	do {
+		free(*out);
+		*out = NULL;
+		if ((r = f(phys, NULL, n, NULL)) < 0 || *n == 0) return r;
+		if (!(*out = calloc(*n, sizeof **out))) return VM_OUT_OF_HOST_MEMORY;
+		r = f(phys, NULL, n, *out);
+	} while (r == VM_INCOMPLETE);
+	return r;
+}
+
+static void link_next(VmBase **tail, void *node, uint32_t type) {
+	VmBase *b = node;
+	b->sType = type;
+	b->pNext = NULL;
+	(*tail)->pNext = b;
+	*tail = b;
+}
+
+// link_features chains the feature structures that the device knows, for the query and again for device creation.
+static void link_features(VmAdapter *a) {
+	a->features.sType = VM_STYPE_FEATURES_2;
+	a->features.pNext = NULL;
+	VmBase *tail = (VmBase *)&a->features;
+	link_next(&tail, &a->f11, VM_STYPE_VULKAN_1_1_FEATURES);
+	link_next(&tail, &a->f12, VM_STYPE_VULKAN_1_2_FEATURES);
+	if (a->has13) link_next(&tail, &a->f13, VM_STYPE_VULKAN_1_3_FEATURES);
+	if (a->hasCoopmat) link_next(&tail, &a->coopmat, VM_STYPE_COOPERATIVE_MATRIX_FEATURES);
+	if (a->hasBf16) link_next(&tail, &a->bf16, VM_STYPE_SHADER_BFLOAT16_FEATURES);
+	if (a->hasExec) link_next(&tail, &a->exec, VM_STYPE_PIPELINE_EXECUTABLE_FEATURES);
+}
+
+int vm_query(VmInstance *in, void *phys, VmAdapter *a) {
+	memset(a, 0, sizeof *a);
+	GetProps2 props = (GetProps2)entry(in->gipa, in->instance, "vkGetPhysicalDeviceProperties2");
+	GetFeatures2 feats = (GetFeatures2)entry(in->gipa, in->instance, "vkGetPhysicalDeviceFeatures2");
+	GetMemory mem = (GetMemory)entry(in->gipa, in->instance, "vkGetPhysicalDeviceMemoryProperties");
+	GetQueues queues = (GetQueues)entry(in->gipa, in->instance, "vkGetPhysicalDeviceQueueFamilyProperties");
+	if (!props || !feats || !mem || !queues) return VM_INITIALIZATION_FAILED;
+
+	a->props.sType = VM_STYPE_PROPERTIES_2;
+	props(phys, &a->props);
+	if (a->props.properties.apiVersion < ((1u << 22) | (2u << 12))) return 0; // listed, but too old to open
+	a->has13 = a->props.properties.apiVersion >= ((1u << 22) | (3u << 12));
+
+	VmBase *tail = (VmBase *)&a->props;
+	link_next(&tail, &a->props11, VM_STYPE_VULKAN_1_1_PROPERTIES);
+	link_next(&tail, &a->driver, VM_STYPE_DRIVER_PROPERTIES);
+	if (a->has13) link_next(&tail, &a->subgroup, VM_STYPE_SUBGROUP_SIZE_CONTROL_PROPERTIES);
+	props(phys, &a->props);
+	mem(phys, &a->memory);
+
+	VmExtensionProperties *exts;
+	uint32_t n;
+	int r = device_extensions(in, phys, &exts, &n);
+	if (r < 0) return r;
+	for (uint32_t i = 0; i < n; i++) {
+		const char *e = exts[i].extensionName;
+		if (!strcmp(e, "VK_KHR_cooperative_matrix")) a->hasCoopmat = 1;
+		if (!strcmp(e, "VK_KHR_shader_bfloat16")) a->hasBf16 = 1;
+		if (!strcmp(e, "VK_KHR_pipeline_executable_properties")) a->hasExec = 1;
+		if (!strcmp(e, "VK_KHR_portability_subset")) a->hasPortability = 1;
+	}
+	free(exts);
+	link_features(a);
+	feats(phys, &a->features);
+
+	// A compute family without graphics may run beside a desktop's work, but the first family with
+	// compute is the one every driver tests most: take that.
+	VmQueueFamilyProperties fam[64];
+	n = 64;
+	queues(phys, &n, fam);
+	for (uint32_t i = 0; i < n; i++) {
+		if (fam[i].queueFlags & 2) {
+			a->queueFamily = i;
+			a->queueFamilyFound = 1;
+			a->timestampBits = fam[i].timestampValidBits;
+			break;
+		}
+	}
+	return 0;
+}
+
+int vm_coopmat(VmInstance *in, void *phys, VmCoopMatProperties **out, uint32_t *n) {
+	GetCoopMat f = (GetCoopMat)entry(in->gipa, in->instance, "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR");
+	*out = NULL;
+	*n = 0;
+	if (!f) return 0;
+	int r = f(phys, n, NULL);
+	if (r < 0 || *n == 0) return r;
+	if (!(*out = calloc(*n, sizeof **out))) return VM_OUT_OF_HOST_MEMORY;
+	for (uint32_t i = 0; i < *n; i++) (*out)[i].sType = VM_STYPE_COOPERATIVE_MATRIX_PROPERTIES;
+	return f(phys, n, *out);
+}
+
+int vm_create_device(VmInstance *in, void *phys, const VmAdapter *have, VmDevice *out) {
+	// Enable what this library can use and the device has; nothing else.
+	VmAdapter *a = calloc(1, sizeof *a);
+	if (!a) return VM_OUT_OF_HOST_MEMORY;
+	a->has13 = have->has13;
+	a->hasCoopmat = have->hasCoopmat && have->coopmat.cooperativeMatrix;
+	a->hasBf16 = have->hasBf16;
+	a->hasExec = have->hasExec;
+	link_features(a);
+#define KEEP(s, f) a->s.f = have->s.f
+	KEEP(features, features.shaderInt64);
+	KEEP(features, features.shaderInt16);
+	KEEP(f11, storageBuffer16BitAccess);
+	KEEP(f12, storageBuffer8BitAccess);
+	KEEP(f12, shaderFloat16);
+	KEEP(f12, shaderInt8);
+	KEEP(f12, timelineSemaphore);
+	KEEP(f12, bufferDeviceAddress);
+	KEEP(f12, vulkanMemoryModel);
+	KEEP(f12, vulkanMemoryModelDeviceScope);
+	KEEP(f12, shaderSubgroupExtendedTypes);
+	KEEP(f13, subgroupSizeControl);
+	KEEP(f13, computeFullSubgroups);
+	KEEP(f13, synchronization2);
+	KEEP(f13, maintenance4);
+	KEEP(coopmat, cooperativeMatrix);
+	KEEP(bf16, shaderBFloat16Type);
+	KEEP(bf16, shaderBFloat16CooperativeMatrix);
+	KEEP(exec, pipelineExecutableInfo);
+#undef KEEP
+	const char *exts[4];
+	uint32_t nexts = 0;
+	if (a->hasCoopmat) exts[nexts++] = "VK_KHR_cooperative_matrix";
+	if (a->hasBf16) exts[nexts++] = "VK_KHR_shader_bfloat16";
+	if (a->hasExec) exts[nexts++] = "VK_KHR_pipeline_executable_properties";
+	if (have->hasPortability) exts[nexts++] = "VK_KHR_portability_subset";
+
+	float priority = 1;
+	VmDeviceQueueCreateInfo q = {VM_STYPE_DEVICE_QUEUE_CREATE_INFO, NULL, 0, have->queueFamily, 1, &priority};
+	VmDeviceCreateInfo ci = {VM_STYPE_DEVICE_CREATE_INFO, &a->features, 0, 1, &q, 0, NULL, nexts, exts, NULL};
+	CreateDevice f = (CreateDevice)entry(in->gipa, in->instance, "vkCreateDevice");
+	int r = f(phys, &ci, NULL, &out->device);
+	free(a);
+	if (r != 0) return r;
+
+	Gipa gdpa = (Gipa)entry(in->gipa, in->instance, "vkGetDeviceProcAddr");
+	out->allocateMemory = gdpa(out->device, "vkAllocateMemory");
+	out->getBufferAddress = gdpa(out->device, "vkGetBufferDeviceAddress");
+	out->updateDescriptorSets = gdpa(out->device, "vkUpdateDescriptorSets");
+	out->createComputePipelines = gdpa(out->device, "vkCreateComputePipelines");
+	out->cmdPipelineBarrier = gdpa(out->device, "vkCmdPipelineBarrier");
+	out->cmdCopyBuffer = gdpa(out->device, "vkCmdCopyBuffer");
+	out->queueSubmit = gdpa(out->device, "vkQueueSubmit");
+	out->waitForFences = gdpa(out->device, "vkWaitForFences");
+	return 0;
+}
+
+int vm_allocate(VmDevice *d, uint64_t size, uint32_t type, int address, VmHandle *out) {
+	VmMemoryAllocateFlagsInfo fi = {VM_STYPE_MEMORY_ALLOCATE_FLAGS_INFO, NULL, 2 /* DEVICE_ADDRESS */, 0};
+	VmMemoryAllocateInfo ai = {VM_STYPE_MEMORY_ALLOCATE_INFO, address ? &fi : NULL, size, type};
+	return ((AllocateMemory)d->allocateMemory)(d->device, &ai, NULL, out);
+}
+
+uint64_t vm_buffer_address(VmDevice *d, VmHandle buffer) {
+	VmBufferDeviceAddressInfo ai = {VM_STYPE_BUFFER_DEVICE_ADDRESS_INFO, NULL, buffer};
+	return ((GetAddress)d->getBufferAddress)(d->device, &ai);
+}
+
+void vm_update_set(VmDevice *d, VmHandle set, const VmDescriptorBufferInfo *infos, uint32_t n) {
+	VmWriteDescriptorSet w = {VM_STYPE_WRITE_DESCRIPTOR_SET, NULL, set, 0, 0, n, 7 /* STORAGE_BUFFER */, NULL, infos, NULL};
+	VmWriteDescriptorSet each[64];
+	for (uint32_t i = 0; i < n; i++) {
+		each[i] = w;
+		each[i].dstBinding = i;
+		each[i].descriptorCount = 1;
+		each[i].pBufferInfo = infos + i;
+	}
+	((UpdateSets)d->updateDescriptorSets)(d->device, n, each, 0, NULL);
+}
+
+int vm_create_pipeline(VmDevice *d, VmHandle cache, VmHandle layout, VmHandle module, const uint32_t *constants, uint32_t n,
+	uint32_t subgroup, int full_subgroups, VmHandle *out) {
+	VmSpecializationMapEntry map[64];
+	if (n > 64) return VM_INITIALIZATION_FAILED;
+	for (uint32_t i = 0; i < n; i++) map[i] = (VmSpecializationMapEntry){i, 4 * i, 4};
+	VmSpecializationInfo si = {n, map, 4 * (size_t)n, constants};
+	VmRequiredSubgroupSize rs = {VM_STYPE_REQUIRED_SUBGROUP_SIZE, NULL, subgroup};
+	VmComputePipelineCreateInfo ci;
+	memset(&ci, 0, sizeof ci);
+	ci.sType = VM_STYPE_COMPUTE_PIPELINE_CREATE_INFO;
+	ci.stage.sType = VM_STYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;
+	ci.stage.pNext = subgroup ? &rs : NULL;
+	ci.stage.flags = full_subgroups ? 2 : 0; // REQUIRE_FULL_SUBGROUPS
+	ci.stage.stage = 0x20;                   // COMPUTE
+	ci.stage.module = module;
+	ci.stage.pName = "main";
+	ci.stage.pSpecializationInfo = n ? &si : NULL;
+	ci.layout = layout;
+	return ((CreatePipelines)d->createComputePipelines)(d->device, cache, 1, &ci, NULL, out);
+}
+
+void vm_barrier(VmDevice *d, void *cmd, uint32_t src_stage, uint32_t dst_stage, uint32_t src_access, uint32_t dst_access) {
+	VmMemoryBarrier b = {VM_STYPE_MEMORY_BARRIER, NULL, src_access, dst_access};
+	((CmdBarrier)d->cmdPipelineBarrier)(cmd, src_stage, dst_stage, 0, 1, &b, 0, NULL, 0, NULL);
+}
+
+void vm_copy(VmDevice *d, void *cmd, VmHandle src, VmHandle dst, uint64_t src_off, uint64_t dst_off, uint64_t size) {
+	VmBufferCopy c = {src_off, dst_off, size};
+	((CmdCopy)d->cmdCopyBuffer)(cmd, src, dst, 1, &c);
+}
+
+int vm_submit(VmDevice *d, void *queue, void *cmd, VmHandle fence) {
+	void *cmds[1] = {cmd};
+	VmSubmitInfo si = {VM_STYPE_SUBMIT_INFO, NULL, 0, NULL, NULL, 1, cmds, 0, NULL};
+	return ((QueueSubmit)d->queueSubmit)(queue, 1, &si, fence);
+}
+
+int vm_wait_fence(VmDevice *d, VmHandle fence, uint64_t timeout_ns) {
+	return ((WaitFences)d->waitForFences)(d->device, 1, &fence, 1, timeout_ns);
+}

@@ -1,0 +1,248 @@
+// Vulkan declarations that the Go binding does not offer, or offers in a form
+// that is unsafe under Go's garbage collector (see doc.go). Names are the
+// registry's with the prefix Vm; abi_test.go checks every size and value against
+// the real headers where those are installed.
+#ifndef VKMLA_ABI_H
+#define VKMLA_ABI_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef uint32_t VmBool;
+typedef uint64_t VmHandle; // non-dispatchable handle on a 64-bit platform
+
+#define VM_STYPE_APPLICATION_INFO 0
+#define VM_STYPE_INSTANCE_CREATE_INFO 1
+#define VM_STYPE_DEVICE_QUEUE_CREATE_INFO 2
+#define VM_STYPE_DEVICE_CREATE_INFO 3
+#define VM_STYPE_SUBMIT_INFO 4
+#define VM_STYPE_MEMORY_ALLOCATE_INFO 5
+#define VM_STYPE_PIPELINE_SHADER_STAGE_CREATE_INFO 18
+#define VM_STYPE_COMPUTE_PIPELINE_CREATE_INFO 29
+#define VM_STYPE_WRITE_DESCRIPTOR_SET 35
+#define VM_STYPE_MEMORY_BARRIER 46
+#define VM_STYPE_VULKAN_1_1_FEATURES 49
+#define VM_STYPE_VULKAN_1_1_PROPERTIES 50
+#define VM_STYPE_VULKAN_1_2_FEATURES 51
+#define VM_STYPE_VULKAN_1_3_FEATURES 53
+#define VM_STYPE_FEATURES_2 1000059000
+#define VM_STYPE_PROPERTIES_2 1000059001
+#define VM_STYPE_MEMORY_ALLOCATE_FLAGS_INFO 1000060000
+#define VM_STYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO 1000128004
+#define VM_STYPE_SHADER_BFLOAT16_FEATURES 1000141000
+#define VM_STYPE_DRIVER_PROPERTIES 1000196000
+#define VM_STYPE_SUBGROUP_SIZE_CONTROL_PROPERTIES 1000225000
+#define VM_STYPE_REQUIRED_SUBGROUP_SIZE 1000225001
+#define VM_STYPE_BUFFER_DEVICE_ADDRESS_INFO 1000244001
+#define VM_STYPE_VALIDATION_FEATURES 1000247000
+#define VM_STYPE_PIPELINE_EXECUTABLE_FEATURES 1000269000
+#define VM_STYPE_COOPERATIVE_MATRIX_FEATURES 1000506000
+#define VM_STYPE_COOPERATIVE_MATRIX_PROPERTIES 1000506001
+
+typedef struct { uint32_t sType; void *pNext; } VmBase;
+
+typedef struct {
+	uint32_t sType; const void *pNext; const char *pApplicationName; uint32_t applicationVersion;
+	const char *pEngineName; uint32_t engineVersion; uint32_t apiVersion;
+} VmApplicationInfo;
+
+typedef struct {
+	uint32_t sType; const void *pNext; uint32_t flags; const VmApplicationInfo *pApplicationInfo;
+	uint32_t enabledLayerCount; const char *const *ppEnabledLayerNames;
+	uint32_t enabledExtensionCount; const char *const *ppEnabledExtensionNames;
+} VmInstanceCreateInfo;
+
+typedef struct {
+	uint32_t sType; const void *pNext; uint32_t flags; uint32_t queueFamilyIndex; uint32_t queueCount;
+	const float *pQueuePriorities;
+} VmDeviceQueueCreateInfo;
+
+typedef struct {
+	uint32_t sType; const void *pNext; uint32_t flags;
+	uint32_t queueCreateInfoCount; const VmDeviceQueueCreateInfo *pQueueCreateInfos;
+	uint32_t enabledLayerCount; const char *const *ppEnabledLayerNames;
+	uint32_t enabledExtensionCount; const char *const *ppEnabledExtensionNames;
+	const void *pEnabledFeatures;
+} VmDeviceCreateInfo;
+
+typedef struct {
+	uint32_t sType; const void *pNext;
+	uint32_t waitSemaphoreCount; const VmHandle *pWaitSemaphores; const uint32_t *pWaitDstStageMask;
+	uint32_t commandBufferCount; void *const *pCommandBuffers;
+	uint32_t signalSemaphoreCount; const VmHandle *pSignalSemaphores;
+} VmSubmitInfo;
+
+typedef struct { uint32_t sType; const void *pNext; uint64_t allocationSize; uint32_t memoryTypeIndex; } VmMemoryAllocateInfo;
+typedef struct { uint32_t sType; const void *pNext; uint32_t flags; uint32_t deviceMask; } VmMemoryAllocateFlagsInfo;
+typedef struct { uint32_t sType; const void *pNext; VmHandle buffer; } VmBufferDeviceAddressInfo;
+typedef struct { uint32_t sType; const void *pNext; uint32_t srcAccessMask; uint32_t dstAccessMask; } VmMemoryBarrier;
+typedef struct { uint64_t srcOffset, dstOffset, size; } VmBufferCopy;
+typedef struct { VmHandle buffer; uint64_t offset; uint64_t range; } VmDescriptorBufferInfo;
+typedef struct {
+	uint32_t sType; const void *pNext; VmHandle dstSet; uint32_t dstBinding; uint32_t dstArrayElement;
+	uint32_t descriptorCount; uint32_t descriptorType; const void *pImageInfo;
+	const VmDescriptorBufferInfo *pBufferInfo; const void *pTexelBufferView;
+} VmWriteDescriptorSet;
+
+typedef struct { uint32_t constantID; uint32_t offset; size_t size; } VmSpecializationMapEntry;
+typedef struct { uint32_t mapEntryCount; const VmSpecializationMapEntry *pMapEntries; size_t dataSize; const void *pData; } VmSpecializationInfo;
+typedef struct { uint32_t sType; void *pNext; uint32_t requiredSubgroupSize; } VmRequiredSubgroupSize;
+typedef struct {
+	uint32_t sType; const void *pNext; uint32_t flags; uint32_t stage; VmHandle module; const char *pName;
+	const VmSpecializationInfo *pSpecializationInfo;
+} VmPipelineShaderStageCreateInfo;
+typedef struct {
+	uint32_t sType; const void *pNext; uint32_t flags; VmPipelineShaderStageCreateInfo stage; VmHandle layout;
+	VmHandle basePipelineHandle; int32_t basePipelineIndex;
+} VmComputePipelineCreateInfo;
+
+typedef struct { char extensionName[256]; uint32_t specVersion; } VmExtensionProperties;
+typedef struct { char layerName[256]; uint32_t specVersion; uint32_t implementationVersion; char description[256]; } VmLayerProperties;
+typedef struct { uint32_t queueFlags; uint32_t queueCount; uint32_t timestampValidBits; uint32_t granularity[3]; } VmQueueFamilyProperties;
+typedef struct { uint32_t propertyFlags; uint32_t heapIndex; } VmMemoryType;
+typedef struct { uint64_t size; uint32_t flags; } VmMemoryHeap;
+typedef struct { uint32_t memoryTypeCount; VmMemoryType memoryTypes[32]; uint32_t memoryHeapCount; VmMemoryHeap memoryHeaps[16]; } VmMemoryProperties;
+
+// VkPhysicalDeviceLimits: only what this package reads has a name.
+typedef struct {
+	uint32_t image_to_uniform[7]; // maxImageDimension1D .. maxUniformBufferRange
+	uint32_t maxStorageBufferRange;
+	uint32_t maxPushConstantsSize;
+	uint32_t maxMemoryAllocationCount;
+	uint32_t maxSamplerAllocationCount;
+	uint64_t bufferImageGranularity;
+	uint64_t sparseAddressSpaceSize;
+	uint32_t maxBoundDescriptorSets;
+	uint32_t perStage_a[2];
+	uint32_t maxPerStageDescriptorStorageBuffers;
+	uint32_t perStage_b[4];
+	uint32_t perSet_a[3];
+	uint32_t maxDescriptorSetStorageBuffers;
+	uint32_t perSet_b[4];
+	uint32_t vertex_to_fragment[22];
+	uint32_t maxComputeSharedMemorySize;
+	uint32_t maxComputeWorkGroupCount[3];
+	uint32_t maxComputeWorkGroupInvocations;
+	uint32_t maxComputeWorkGroupSize[3];
+	uint32_t precision[5];
+	float sampler[2];
+	uint32_t viewports[3];
+	float viewportBoundsRange[2];
+	uint32_t viewportSubPixelBits;
+	size_t minMemoryMapAlignment;
+	uint64_t minTexelBufferOffsetAlignment;
+	uint64_t minUniformBufferOffsetAlignment;
+	uint64_t minStorageBufferOffsetAlignment;
+	uint32_t offsets_to_masks[21];
+	VmBool timestampComputeAndGraphics;
+	float timestampPeriod;
+	uint32_t clip_to_priorities[4];
+	float points[6];
+	VmBool lines[2];
+	uint64_t optimalBufferCopyOffsetAlignment;
+	uint64_t optimalBufferCopyRowPitchAlignment;
+	uint64_t nonCoherentAtomSize;
+} VmLimits;
+typedef struct {
+	uint32_t apiVersion, driverVersion, vendorID, deviceID, deviceType;
+	char deviceName[256];
+	uint8_t pipelineCacheUUID[16];
+	VmLimits limits;
+	VmBool sparse[5];
+} VmProperties;
+typedef struct { uint32_t sType; void *pNext; VmProperties properties; } VmProperties2;
+typedef struct {
+	uint32_t sType; void *pNext; uint8_t deviceUUID[16]; uint8_t driverUUID[16]; uint8_t deviceLUID[8];
+	uint32_t deviceNodeMask; VmBool deviceLUIDValid; uint32_t subgroupSize; uint32_t subgroupSupportedStages;
+	uint32_t subgroupSupportedOperations; VmBool subgroupQuadOperationsInAllStages; uint32_t pointClippingBehavior;
+	uint32_t maxMultiviewViewCount; uint32_t maxMultiviewInstanceIndex; VmBool protectedNoFault;
+	uint32_t maxPerSetDescriptors; uint64_t maxMemoryAllocationSize;
+} VmVulkan11Properties;
+typedef struct { uint32_t sType; void *pNext; uint32_t driverID; char driverName[256]; char driverInfo[256]; uint8_t conformance[4]; } VmDriverProperties;
+typedef struct { uint32_t sType; void *pNext; uint32_t minSubgroupSize, maxSubgroupSize, maxComputeWorkgroupSubgroups, requiredSubgroupSizeStages; } VmSubgroupSizeProperties;
+
+// Feature structures: arrays where this package needs no name.
+typedef struct { VmBool to_float64[39]; VmBool shaderFloat64; VmBool shaderInt64; VmBool shaderInt16; VmBool rest[13]; } VmFeatures;
+typedef struct { uint32_t sType; void *pNext; VmFeatures features; } VmFeatures2;
+typedef struct {
+	uint32_t sType; void *pNext; VmBool storageBuffer16BitAccess, uniformAndStorageBuffer16BitAccess; VmBool rest[10];
+} VmVulkan11Features;
+typedef struct {
+	uint32_t sType; void *pNext; VmBool samplerMirrorClampToEdge, drawIndirectCount, storageBuffer8BitAccess,
+	uniformAndStorageBuffer8BitAccess, storagePushConstant8, shaderBufferInt64Atomics, shaderSharedInt64Atomics,
+	shaderFloat16, shaderInt8; VmBool indexing[23]; VmBool imagelessFramebuffer, uniformBufferStandardLayout,
+	shaderSubgroupExtendedTypes, separateDepthStencilLayouts, hostQueryReset, timelineSemaphore, bufferDeviceAddress,
+	bufferDeviceAddressCaptureReplay, bufferDeviceAddressMultiDevice, vulkanMemoryModel, vulkanMemoryModelDeviceScope,
+	vulkanMemoryModelAvailabilityVisibilityChains; VmBool output[3];
+} VmVulkan12Features;
+typedef struct {
+	uint32_t sType; void *pNext; VmBool to_terminate[7]; VmBool subgroupSizeControl, computeFullSubgroups,
+	synchronization2; VmBool rest[4]; VmBool maintenance4;
+} VmVulkan13Features;
+typedef struct { uint32_t sType; void *pNext; VmBool cooperativeMatrix, cooperativeMatrixRobustBufferAccess; } VmCoopMatFeatures;
+typedef struct { uint32_t sType; void *pNext; VmBool shaderBFloat16Type, shaderBFloat16DotProduct, shaderBFloat16CooperativeMatrix; } VmBFloat16Features;
+typedef struct { uint32_t sType; void *pNext; VmBool pipelineExecutableInfo; } VmPipelineExecutableFeatures;
+typedef struct {
+	uint32_t sType; void *pNext; uint32_t MSize, NSize, KSize, AType, BType, CType, ResultType; VmBool saturatingAccumulation; uint32_t scope;
+} VmCoopMatProperties;
+
+typedef struct {
+	uint32_t sType; const void *pNext; uint32_t flags; uint32_t messageIdNameUnused;
+	const char *pMessageIdName; int32_t messageIdNumber; const char *pMessage;
+} VmDebugCallbackData; // VkDebugUtilsMessengerCallbackDataEXT up to pMessage; the callee only reads these
+typedef VmBool (*VmDebugCallback)(uint32_t severity, uint32_t types, const void *data, void *user);
+typedef struct {
+	uint32_t sType; const void *pNext; uint32_t flags; uint32_t messageSeverity; uint32_t messageType;
+	VmDebugCallback pfnUserCallback; void *pUserData;
+} VmDebugMessengerCreateInfo;
+typedef struct {
+	uint32_t sType; const void *pNext; uint32_t enabledCount; const uint32_t *pEnabled; uint32_t disabledCount; const uint32_t *pDisabled;
+} VmValidationFeatures;
+
+// What vm_query reads of one physical device. hasX: the structure was filled.
+typedef struct {
+	VmProperties2 props;
+	VmVulkan11Properties props11;
+	VmDriverProperties driver;
+	VmSubgroupSizeProperties subgroup;
+	VmMemoryProperties memory;
+	VmFeatures2 features;
+	VmVulkan11Features f11;
+	VmVulkan12Features f12;
+	VmVulkan13Features f13;
+	VmCoopMatFeatures coopmat;
+	VmBFloat16Features bf16;
+	VmPipelineExecutableFeatures exec;
+	uint32_t has13, hasCoopmat, hasBf16, hasExec, hasPortability;
+	uint32_t queueFamily, queueFamilyFound, timestampBits;
+} VmAdapter;
+
+// Entry points that only exist once an instance or a device does.
+typedef struct { void *gipa; void *instance; VmHandle messenger; } VmInstance;
+typedef struct {
+	void *device;
+	void *allocateMemory, *getBufferAddress, *updateDescriptorSets, *createComputePipelines;
+	void *cmdPipelineBarrier, *cmdCopyBuffer, *queueSubmit, *waitForFences;
+} VmDevice;
+
+void *vm_load(const char *path, char *err, size_t n);
+int vm_instance_layers(void *gipa, VmLayerProperties **out, uint32_t *n);
+int vm_instance_extensions(void *gipa, const char *layer, VmExtensionProperties **out, uint32_t *n);
+int vm_create_instance(void *gipa, const char *app, const char **layers, uint32_t nlayers, const char **exts, uint32_t nexts,
+	int sync_validation, uintptr_t user, VmInstance *out);
+void vm_destroy_messenger(VmInstance *in);
+int vm_physical_devices(VmInstance *in, void ***out, uint32_t *n);
+int vm_query(VmInstance *in, void *phys, VmAdapter *out);
+int vm_coopmat(VmInstance *in, void *phys, VmCoopMatProperties **out, uint32_t *n);
+int vm_create_device(VmInstance *in, void *phys, const VmAdapter *ad, VmDevice *out);
+int vm_allocate(VmDevice *d, uint64_t size, uint32_t type, int address, VmHandle *out);
+uint64_t vm_buffer_address(VmDevice *d, VmHandle buffer);
+void vm_update_set(VmDevice *d, VmHandle set, const VmDescriptorBufferInfo *infos, uint32_t n);
+int vm_create_pipeline(VmDevice *d, VmHandle cache, VmHandle layout, VmHandle module, const uint32_t *constants, uint32_t n,
+	uint32_t subgroup, int full_subgroups, VmHandle *out);
+void vm_barrier(VmDevice *d, void *cmd, uint32_t src_stage, uint32_t dst_stage, uint32_t src_access, uint32_t dst_access);
+void vm_copy(VmDevice *d, void *cmd, VmHandle src, VmHandle dst, uint64_t src_off, uint64_t dst_off, uint64_t size);
+int vm_submit(VmDevice *d, void *queue, void *cmd, VmHandle fence);
+int vm_wait_fence(VmDevice *d, VmHandle fence, uint64_t timeout_ns);
+
+#endif

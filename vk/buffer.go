@@ -1,0 +1,265 @@
+package vk
+
+// #include "abi.h"
+import "C"
+
+import (
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	vulkan "github.com/goki/vulkan"
+)
+
+// Memory says where a buffer lives.
+type Memory int
+
+const (
+	// DeviceLocal memory is the device's own; the host reaches it through
+	// Device.Upload and Device.Download.
+	DeviceLocal Memory = iota
+	// Upload memory is mapped and coherent, for the host to write.
+	Upload
+	// Readback memory is mapped, coherent and, where there is such a type, cached,
+	// for the host to read.
+	Readback
+)
+
+const (
+	memDeviceLocal  = 1
+	memHostVisible  = 2
+	memHostCoherent = 4
+	memHostCached   = 8
+)
+
+// BufferSpec describes a buffer: a label under which its bytes are counted, its
+// size in bytes and where it lives.
+type BufferSpec struct {
+	Label  string
+	Size   uint64
+	Memory Memory
+}
+
+// Buffer is a range of memory that kernels read and write.
+type Buffer struct {
+	dev    *Device
+	spec   BufferSpec
+	h      vulkan.Buffer
+	mem    vulkan.DeviceMemory
+	addr   uint64
+	mapped []byte
+	refs   atomic.Int32 // the owner and each recorded command buffer
+	closed atomic.Bool
+}
+
+// View is a byte range of a buffer.
+type View struct {
+	Buffer       *Buffer
+	Offset, Size uint64
+}
+
+// IsZero reports whether the view names no buffer.
+func (v View) IsZero() bool { return v.Buffer == nil }
+
+func (v View) String() string {
+	if v.Buffer == nil {
+		return "no buffer"
+	}
+	return fmt.Sprintf("%q[%d:%d]", v.Buffer.spec.Label, v.Offset, v.Offset+v.Size)
+}
+
+// Address returns the 64-bit device address of the view's first byte, 0 where the
+// device has no bufferDeviceAddress.
+func (v View) Address() uint64 {
+	if v.Buffer == nil || v.Buffer.addr == 0 {
+		return 0
+	}
+	return v.Buffer.addr + v.Offset
+}
+
+// NewBuffer allocates a buffer that kernels can use as storage and that copies
+// can read and write. Its content is undefined.
+//
+// Errors: ErrArgument when the size is 0 or exceeds what the device can allocate
+// at once; ErrOutOfDeviceMemory, ErrOutOfHostMemory; ErrDeviceLost, ErrClosed; the
+// error of DeviceOptions.MemoryHook.
+func (d *Device) NewBuffer(s BufferSpec) (*Buffer, error) {
+	op := "new buffer " + s.Label
+	if err := d.usable(op); err != nil {
+		return nil, err
+	}
+	if s.Size == 0 {
+		return nil, argument(op, "Size", "0", "at least 1 byte")
+	}
+	if limit := d.Caps().MaxAllocation; limit > 0 && s.Size > limit {
+		return nil, fmt.Errorf("vk: %s: %w: %d bytes asked, one allocation holds at most %d", op, ErrOutOfDeviceMemory, s.Size, limit)
+	}
+	if d.opts.MemoryHook != nil {
+		if err := d.opts.MemoryHook(s.Size); err != nil {
+			return nil, fmt.Errorf("vk: %s: %w", op, err)
+		}
+	}
+
+	b := &Buffer{dev: d, spec: s}
+	address := d.Caps().Features["bufferDeviceAddress"]
+	usage := vulkan.BufferUsageFlags(vulkan.BufferUsageStorageBufferBit | vulkan.BufferUsageTransferSrcBit | vulkan.BufferUsageTransferDstBit)
+	if address {
+		usage |= 0x20000 // SHADER_DEVICE_ADDRESS, newer than the binding
+	}
+	ci := vulkan.BufferCreateInfo{
+		SType: vulkan.StructureTypeBufferCreateInfo,
+		Size:  vulkan.DeviceSize((s.Size + 3) &^ 3), // fills and word loads need whole words
+		Usage: usage, SharingMode: vulkan.SharingModeExclusive,
+	}
+	code := vulkan.CreateBuffer(d.h, &ci, nil, &b.h)
+	ci.Free()
+	if err := d.check(op, int(code)); err != nil {
+		return nil, err
+	}
+	if err := b.allocate(op, address); err != nil {
+		b.destroy()
+		return nil, err
+	}
+	b.refs.Store(1)
+	d.mu.Lock()
+	d.memory[s.Label] += s.Size
+	d.mu.Unlock()
+	return b, nil
+}
+
+func (b *Buffer) allocate(op string, address bool) error {
+	d := b.dev
+	var req vulkan.MemoryRequirements
+	vulkan.GetBufferMemoryRequirements(d.h, b.h, &req)
+	req.Deref()
+	t, ok := d.Caps().memoryType(b.spec.Memory, req.MemoryTypeBits)
+	if !ok {
+		return fmt.Errorf("vk: %s: %w: no suitable memory type", op, ErrOutOfDeviceMemory)
+	}
+	flag := C.int(0)
+	if address {
+		flag = 1
+	}
+	var mem C.VmHandle
+	if err := d.check(op, int(C.vm_allocate(d.c, C.uint64_t(req.Size), C.uint32_t(t), flag, &mem))); err != nil {
+		return fmt.Errorf("%w, %d bytes asked", err, req.Size)
+	}
+	*(*C.VmHandle)(unsafe.Pointer(&b.mem)) = mem
+	if err := d.check(op, int(vulkan.BindBufferMemory(d.h, b.h, b.mem, 0))); err != nil {
+		return err
+	}
+	if b.spec.Memory != DeviceLocal {
+		var p unsafe.Pointer
+		if err := d.check(op, int(vulkan.MapMemory(d.h, b.mem, 0, vulkan.DeviceSize(b.spec.Size), 0, &p))); err != nil {
+			return err
+		}
+		b.mapped = unsafe.Slice((*byte)(p), b.spec.Size)
+	}
+	if address {
+		b.addr = uint64(C.vm_buffer_address(d.c, handleValue(unsafe.Pointer(b.h))))
+	}
+	return nil
+}
+
+// memoryType picks a memory type: Vulkan orders them so that, of those with the
+// same flags, the first is the best.
+func (c *Caps) memoryType(m Memory, allowed uint32) (uint32, bool) {
+	pick := func(types []memoryType, want, avoid uint32) (uint32, bool) {
+		for _, t := range types {
+			if allowed>>t.index&1 == 1 && t.flags&want == want && t.flags&avoid == 0 {
+				return t.index, true
+			}
+		}
+		return 0, false
+	}
+	var tries [][2]uint32
+	types := c.hostVisible
+	switch m {
+	case Readback:
+		tries = [][2]uint32{{memHostCached, 0}, {0, 0}}
+	case Upload:
+		tries = [][2]uint32{{0, memDeviceLocal | memHostCached}, {0, memDeviceLocal}, {0, 0}}
+	default:
+		types = c.deviceLocal
+		tries = [][2]uint32{{0, memHostVisible}, {0, 0}}
+	}
+	for _, t := range tries {
+		if i, ok := pick(types, t[0], t[1]); ok {
+			return i, true
+		}
+	}
+	return 0, false
+}
+
+// Device returns the device that the buffer was made on.
+func (b *Buffer) Device() *Device { return b.dev }
+
+// Label returns the label that the buffer was made with.
+func (b *Buffer) Label() string { return b.spec.Label }
+
+// Size returns the buffer's size in bytes.
+func (b *Buffer) Size() uint64 { return b.spec.Size }
+
+// Address returns the device address of the first byte, 0 where the device has no
+// bufferDeviceAddress.
+func (b *Buffer) Address() uint64 { return b.addr }
+
+// Mapped returns the buffer's bytes as the host sees them, nil for DeviceLocal.
+// They must not be used after Close.
+func (b *Buffer) Mapped() []byte { return b.mapped }
+
+// View returns the range [offset, offset+size) of the buffer. The range is
+// checked where it is used.
+func (b *Buffer) View(offset, size uint64) View { return View{b, offset, size} }
+
+// Whole returns the view of all bytes.
+func (b *Buffer) Whole() View { return View{b, 0, b.spec.Size} }
+
+// Close frees the buffer, or, while recorded commands still use it, lets the last
+// of those free it when it is closed.
+func (b *Buffer) Close() error {
+	if b == nil || b.closed.Swap(true) {
+		return nil
+	}
+	b.release()
+	return nil
+}
+
+func (b *Buffer) retain() { b.refs.Add(1) }
+
+func (b *Buffer) release() {
+	if b.refs.Add(-1) > 0 {
+		return
+	}
+	d := b.dev
+	d.mu.Lock()
+	if d.memory[b.spec.Label] -= b.spec.Size; d.memory[b.spec.Label] == 0 {
+		delete(d.memory, b.spec.Label)
+	}
+	d.mu.Unlock()
+	b.destroy()
+}
+
+func (b *Buffer) destroy() {
+	if b.mapped != nil {
+		vulkan.UnmapMemory(b.dev.h, b.mem)
+		b.mapped = nil
+	}
+	vulkan.DestroyBuffer(b.dev.h, b.h, nil)
+	vulkan.FreeMemory(b.dev.h, b.mem, nil)
+}
+
+// check reports whether the view lies inside an open buffer of device d.
+func (v View) check(d *Device, op, arg string) error {
+	switch {
+	case v.Buffer == nil:
+		return argument(op, arg, "no buffer", "a view of a buffer")
+	case v.Buffer.closed.Load():
+		return fmt.Errorf("vk: %s: %s: buffer %q %w", op, arg, v.Buffer.spec.Label, ErrClosed)
+	case v.Buffer.dev != d:
+		return argument(op, arg, "a buffer of another device", "a buffer of %s", d.adapter.Name)
+	case v.Size == 0 || v.Offset > v.Buffer.spec.Size || v.Size > v.Buffer.spec.Size-v.Offset:
+		return argument(op, arg, v.String(), "a non-empty range within the buffer's %d bytes", v.Buffer.spec.Size)
+	}
+	return nil
+}

@@ -1,0 +1,313 @@
+package vk
+
+// #include <stdlib.h>
+// #include "abi.h"
+import "C"
+
+import (
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"unsafe"
+)
+
+// DeviceType is the kind of device, as its driver reports it.
+type DeviceType int
+
+// Device types, with Vulkan's values.
+const (
+	TypeOther DeviceType = iota
+	TypeIntegrated
+	TypeDiscrete
+	TypeVirtual
+	TypeCPU
+)
+
+// String names the type: "discrete", "integrated", "virtual", "cpu" or "other".
+func (t DeviceType) String() string {
+	switch t {
+	case TypeIntegrated:
+		return "integrated"
+	case TypeDiscrete:
+		return "discrete"
+	case TypeVirtual:
+		return "virtual"
+	case TypeCPU:
+		return "cpu"
+	}
+	return "other"
+}
+
+// rank orders devices: GPUs first, the fast kind before the slow, CPUs last.
+func (t DeviceType) rank() int {
+	return slices.Index([]DeviceType{TypeDiscrete, TypeIntegrated, TypeVirtual, TypeOther, TypeCPU}, t)
+}
+
+// Version is a packed Vulkan version number.
+type Version uint32
+
+// String reads "major.minor.patch".
+func (v Version) String() string {
+	return fmt.Sprintf("%d.%d.%d", v>>22&0x7f, v>>12&0x3ff, v&0xfff)
+}
+
+// CoopMatShape is one shape of cooperative matrix product R = A*B + C that the
+// device offers: A is [M,K], B [K,N], C and R [M,N].
+type CoopMatShape struct {
+	M, N, K         uint32
+	A, B, C, Result string // component types: "f16", "bf16", "f32", "s8", "u8", "s32", ...
+	Scope           string // "subgroup" or "workgroup"
+	Saturating      bool
+}
+
+// Caps records what a device offers: limits in bytes and counts, features by
+// Vulkan's names.
+type Caps struct {
+	MaxStorageBufferRange    uint64    // bytes that one descriptor can cover
+	MaxAllocation            uint64    // bytes of one buffer
+	MaxStorageBuffers        uint32    // descriptors in one set
+	MaxPushConstants         uint32    // bytes
+	SharedMemory             uint32    // bytes per workgroup
+	MaxWorkgroupInvocations  uint32    //
+	MaxWorkgroupCount        [3]uint32 //
+	SubgroupSize             uint32    // default size
+	MinSubgroupSize          uint32    // smallest that can be required
+	MaxSubgroupSize          uint32    // largest that can be required
+	StorageAlignment         uint64    // of a descriptor's offset, bytes
+	TimestampPeriod          float64   // ns per tick; 0 when there are no timestamps
+	HeapBytes                uint64    // largest device-local heap
+	Features                 map[string]bool
+	CoopMat                  []CoopMatShape
+	requiredSubgroupCompute  bool
+	timestampMask            uint64
+	vendorID, deviceID       uint32
+	pipelineCacheUUID        [16]byte
+	deviceLocal, hostVisible []memoryType
+}
+
+type memoryType struct {
+	index uint32
+	flags uint32
+	heap  uint64
+}
+
+// Missing returns those of the required features that the device does not offer,
+// in the order given.
+func (c *Caps) Missing(required []string) []string {
+	var m []string
+	for _, f := range required {
+		if !c.Features[f] {
+			m = append(m, f)
+		}
+	}
+	return m
+}
+
+// Adapter is a device that can be opened, and what it offers.
+type Adapter struct {
+	Index         int // in Instance.Adapters
+	Name          string
+	Type          DeviceType
+	UUID          string // 32 hexadecimal digits
+	DriverName    string
+	DriverInfo    string
+	DriverVersion uint32 // packed as the vendor likes
+	APIVersion    Version
+	Caps          Caps
+
+	instance *Instance
+	phys     unsafe.Pointer
+	raw      C.VmAdapter
+}
+
+func newAdapter(in *Instance, phys unsafe.Pointer) (*Adapter, error) {
+	a := &Adapter{instance: in, phys: phys}
+	raw := (*C.VmAdapter)(C.calloc(1, C.size_t(unsafe.Sizeof(C.VmAdapter{}))))
+	defer C.free(unsafe.Pointer(raw))
+	if err := result("query device", int(C.vm_query(in.c, phys, raw))); err != nil {
+		return nil, err
+	}
+	a.raw = *raw
+	p := &raw.props.properties
+	a.Name = C.GoString(&p.deviceName[0])
+	a.Type = DeviceType(p.deviceType)
+	a.UUID = hex.EncodeToString(C.GoBytes(unsafe.Pointer(&raw.props11.deviceUUID), 16))
+	a.DriverName = C.GoString(&raw.driver.driverName[0])
+	a.DriverInfo = C.GoString(&raw.driver.driverInfo[0])
+	a.DriverVersion = uint32(p.driverVersion)
+	a.APIVersion = Version(p.apiVersion)
+	if err := a.fillCaps(raw); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+func (a *Adapter) fillCaps(raw *C.VmAdapter) error {
+	p, l, c := &raw.props.properties, &raw.props.properties.limits, &a.Caps
+	c.MaxStorageBufferRange = uint64(l.maxStorageBufferRange)
+	c.MaxAllocation = uint64(raw.props11.maxMemoryAllocationSize)
+	c.MaxStorageBuffers = min(uint32(l.maxPerStageDescriptorStorageBuffers), uint32(l.maxDescriptorSetStorageBuffers))
+	c.MaxPushConstants = uint32(l.maxPushConstantsSize)
+	c.SharedMemory = uint32(l.maxComputeSharedMemorySize)
+	c.MaxWorkgroupInvocations = uint32(l.maxComputeWorkGroupInvocations)
+	for i := range c.MaxWorkgroupCount {
+		c.MaxWorkgroupCount[i] = uint32(l.maxComputeWorkGroupCount[i])
+	}
+	c.SubgroupSize = uint32(raw.props11.subgroupSize)
+	c.MinSubgroupSize, c.MaxSubgroupSize = c.SubgroupSize, c.SubgroupSize
+	const compute = 0x20
+	if raw.has13 != 0 && raw.f13.subgroupSizeControl != 0 && raw.subgroup.requiredSubgroupSizeStages&compute != 0 {
+		c.MinSubgroupSize, c.MaxSubgroupSize = uint32(raw.subgroup.minSubgroupSize), uint32(raw.subgroup.maxSubgroupSize)
+		c.requiredSubgroupCompute = true
+	}
+	c.StorageAlignment = uint64(l.minStorageBufferOffsetAlignment)
+	if bits := raw.timestampBits; bits > 0 {
+		c.TimestampPeriod = float64(l.timestampPeriod)
+		c.timestampMask = ^uint64(0) >> (64 - uint(bits))
+	}
+	c.vendorID, c.deviceID = uint32(p.vendorID), uint32(p.deviceID)
+	copy(c.pipelineCacheUUID[:], C.GoBytes(unsafe.Pointer(&p.pipelineCacheUUID), 16))
+	for i := range int(raw.memory.memoryTypeCount) {
+		t := raw.memory.memoryTypes[i]
+		m := memoryType{uint32(i), uint32(t.propertyFlags), uint64(raw.memory.memoryHeaps[t.heapIndex].size)}
+		if m.flags&memDeviceLocal != 0 {
+			c.deviceLocal = append(c.deviceLocal, m)
+			c.HeapBytes = max(c.HeapBytes, m.heap)
+		}
+		if m.flags&memHostVisible != 0 && m.flags&memHostCoherent != 0 {
+			c.hostVisible = append(c.hostVisible, m)
+		}
+	}
+	c.Features = map[string]bool{
+		"shaderInt64":                     raw.features.features.shaderInt64 != 0,
+		"shaderInt16":                     raw.features.features.shaderInt16 != 0,
+		"storageBuffer16BitAccess":        raw.f11.storageBuffer16BitAccess != 0,
+		"storageBuffer8BitAccess":         raw.f12.storageBuffer8BitAccess != 0,
+		"shaderFloat16":                   raw.f12.shaderFloat16 != 0,
+		"shaderInt8":                      raw.f12.shaderInt8 != 0,
+		"timelineSemaphore":               raw.f12.timelineSemaphore != 0,
+		"bufferDeviceAddress":             raw.f12.bufferDeviceAddress != 0,
+		"vulkanMemoryModel":               raw.f12.vulkanMemoryModel != 0,
+		"vulkanMemoryModelDeviceScope":    raw.f12.vulkanMemoryModelDeviceScope != 0,
+		"shaderSubgroupExtendedTypes":     raw.f12.shaderSubgroupExtendedTypes != 0,
+		"subgroupSizeControl":             c.requiredSubgroupCompute,
+		"computeFullSubgroups":            raw.f13.computeFullSubgroups != 0,
+		"synchronization2":                raw.f13.synchronization2 != 0,
+		"maintenance4":                    raw.f13.maintenance4 != 0,
+		"cooperativeMatrix":               raw.coopmat.cooperativeMatrix != 0,
+		"shaderBFloat16Type":              raw.bf16.shaderBFloat16Type != 0,
+		"shaderBFloat16CooperativeMatrix": raw.bf16.shaderBFloat16CooperativeMatrix != 0,
+		"pipelineExecutableInfo":          raw.exec.pipelineExecutableInfo != 0,
+	}
+	// A device may enumerate shapes with the feature off: believe the feature.
+	if c.Features["cooperativeMatrix"] {
+		return a.fillCoopMat()
+	}
+	return nil
+}
+
+func (a *Adapter) fillCoopMat() error {
+	var shapes *C.VmCoopMatProperties
+	var n C.uint32_t
+	if err := result("query cooperative matrices", int(C.vm_coopmat(a.instance.c, a.phys, &shapes, &n))); err != nil {
+		return err
+	}
+	defer C.free(unsafe.Pointer(shapes))
+	for _, s := range unsafe.Slice(shapes, int(n)) {
+		m := CoopMatShape{
+			M: uint32(s.MSize), N: uint32(s.NSize), K: uint32(s.KSize),
+			A: componentName(uint32(s.AType)), B: componentName(uint32(s.BType)),
+			C: componentName(uint32(s.CType)), Result: componentName(uint32(s.ResultType)),
+			Scope: scopeName(uint32(s.scope)), Saturating: s.saturatingAccumulation != 0,
+		}
+		a.Caps.CoopMat = append(a.Caps.CoopMat, m)
+		if m.Scope == "subgroup" && m.A == m.B && m.C == "f32" && m.Result == "f32" {
+			switch {
+			case m.A == "f16":
+				a.Caps.Features["coopmat.f16.f32"] = true
+			case m.A == "bf16" && a.Caps.Features["shaderBFloat16CooperativeMatrix"]:
+				a.Caps.Features["coopmat.bf16.f32"] = true
+			}
+		}
+	}
+	return nil
+}
+
+func componentName(t uint32) string {
+	names := []string{"f16", "f32", "f64", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64"}
+	switch {
+	case t < uint32(len(names)):
+		return names[t]
+	case t == 1000141000:
+		return "bf16"
+	case t == 1000491002:
+		return "e4m3"
+	case t == 1000491003:
+		return "e5m2"
+	}
+	return fmt.Sprintf("type%d", t)
+}
+
+func scopeName(s uint32) string {
+	switch s {
+	case 2:
+		return "workgroup"
+	case 3:
+		return "subgroup"
+	}
+	return fmt.Sprintf("scope%d", s)
+}
+
+// Usable reports why this library cannot open the adapter, or nil: Vulkan 1.2
+// and a compute queue are needed. The error is a *MissingError.
+func (a *Adapter) Usable() error {
+	e := &MissingError{What: "device", Device: a.Name}
+	need := func(name string, ok bool) {
+		e.Required = append(e.Required, name)
+		if ok {
+			e.Available = append(e.Available, name)
+		} else {
+			e.Missing = append(e.Missing, name)
+		}
+	}
+	need("Vulkan 1.2", a.APIVersion >= 1<<22|2<<12)
+	need("compute queue", a.raw.queueFamilyFound != 0)
+	if len(e.Missing) > 0 {
+		return e
+	}
+	return nil
+}
+
+// Variant is one way to run an operation, and the device features it needs.
+type Variant struct {
+	Name     string
+	Requires []string
+}
+
+// ChooseVariant picks from a ladder, best first, the first variant that the
+// device can run; want, when not empty, forces one by name.
+//
+// Errors: *ArgumentError when want is not in the ladder; *MissingError when the
+// forced variant, or every variant, needs a feature that the device lacks.
+func ChooseVariant(op string, a *Adapter, ladder []Variant, want string) (Variant, error) {
+	var names []string
+	var first error
+	for _, v := range ladder {
+		names = append(names, v.Name)
+		if want != "" && v.Name != want {
+			continue
+		}
+		missing := a.Caps.Missing(v.Requires)
+		if len(missing) == 0 {
+			return v, nil
+		}
+		if first == nil {
+			have := slices.DeleteFunc(slices.Clone(v.Requires), func(f string) bool { return slices.Contains(missing, f) })
+			first = &MissingError{What: op + ": variant " + v.Name, Device: a.Name, Required: v.Requires, Available: have, Missing: missing}
+		}
+	}
+	if first == nil {
+		return Variant{}, &ArgumentError{Op: op, Arg: "variant", Got: fmt.Sprintf("%q", want), Want: fmt.Sprintf("one of %v", names)}
+	}
+	return Variant{}, first
+}

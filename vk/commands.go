@@ -1,0 +1,173 @@
+package vk
+
+// #include "abi.h"
+import "C"
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"unsafe"
+
+	vulkan "github.com/goki/vulkan"
+)
+
+// Commands is a recorded command buffer that can be submitted again and again.
+// The caller closes it.
+type Commands struct {
+	rec    *Recorder
+	fence  vulkan.Fence
+	mu     sync.Mutex
+	flying *Pending
+	closed bool
+}
+
+// Pending is one submission of Commands.
+type Pending struct {
+	c *Commands
+}
+
+// Barriers returns how many barriers the recorder derived.
+func (c *Commands) Barriers() int { return c.rec.barriers }
+
+// Submit hands the commands to the device and returns at once. They must not be
+// submitted again before a Wait on the result has returned nil.
+//
+// Errors: ErrBusy, ErrClosed, ErrDeviceLost, ErrOutOfHostMemory, ErrOutOfDeviceMemory.
+func (c *Commands) Submit() (*Pending, error) {
+	const op = "submit"
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	d := c.rec.dev
+	if c.closed {
+		return nil, fmt.Errorf("vk: %s: commands %w", op, ErrClosed)
+	}
+	if err := d.usable(op); err != nil {
+		return nil, err
+	}
+	if c.flying != nil {
+		if !c.flying.finished() {
+			return nil, fmt.Errorf("vk: %s: %w", op, ErrBusy)
+		}
+		c.flying = nil
+	}
+	if err := d.check(op, int(vulkan.ResetFences(d.h, 1, []vulkan.Fence{c.fence}))); err != nil {
+		return nil, err
+	}
+	d.queueMu.Lock()
+	r := C.vm_submit(d.c, unsafe.Pointer(d.queue), unsafe.Pointer(c.rec.cmd), handleValue(unsafe.Pointer(c.fence)))
+	d.queueMu.Unlock()
+	if err := d.check(op, int(r)); err != nil {
+		return nil, err
+	}
+	c.flying = &Pending{c: c}
+	return c.flying, nil
+}
+
+// Run submits the commands and waits for them. When the context ends first, the
+// device still finishes what it was given; Close waits for that.
+func (c *Commands) Run(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	p, err := c.Submit()
+	if err != nil {
+		return err
+	}
+	return p.Wait(ctx)
+}
+
+// spin is how long Wait polls before it lets the thread sleep: a sleeping wait
+// costs tens of microseconds more, a decode step may take less.
+const spin = 200 * time.Microsecond
+
+// Wait blocks until the submission has finished or the context ends; in the
+// second case it returns the context's error and may be called again.
+//
+// Errors: the context's; ErrDeviceLost.
+func (p *Pending) Wait(ctx context.Context) error {
+	const op = "wait"
+	d := p.c.rec.dev
+	start := time.Now()
+	for {
+		r := vulkan.GetFenceStatus(d.h, p.c.fence)
+		if r == vulkan.Success {
+			return nil
+		}
+		if r < 0 {
+			return d.check(op, int(r))
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if time.Since(start) > spin {
+			break
+		}
+	}
+	for {
+		// A short timeout, so that a context that ends is seen soon.
+		r := vulkan.Result(C.vm_wait_fence(d.c, handleValue(unsafe.Pointer(p.c.fence)), C.uint64_t(2*time.Millisecond)))
+		if r == vulkan.Success {
+			return nil
+		}
+		if r < 0 {
+			return d.check(op, int(r))
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+}
+
+func (p *Pending) finished() bool {
+	r := vulkan.GetFenceStatus(p.c.rec.dev.h, p.c.fence)
+	return r == vulkan.Success || r < 0
+}
+
+// Timestamps returns the device times that the last finished run took, in
+// nanoseconds since the first of them.
+func (c *Commands) Timestamps() ([]float64, error) {
+	const op = "timestamps"
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, fmt.Errorf("vk: %s: commands %w", op, ErrClosed)
+	}
+	if c.flying == nil || !c.flying.finished() {
+		return nil, fmt.Errorf("vk: %s: %w", op, ErrBusy)
+	}
+	n := c.rec.marks
+	if n == 0 {
+		return nil, nil
+	}
+	d, raw := c.rec.dev, make([]uint64, n)
+	const bits64, wait = 1, 2
+	code := vulkan.GetQueryPoolResults(d.h, c.rec.query, 0, uint32(n), uint64(8*n), addressOf(raw), 8, bits64|wait)
+	if err := d.check(op, int(code)); err != nil {
+		return nil, err
+	}
+	ns := make([]float64, n)
+	for i, t := range raw {
+		ns[i] = float64((t-raw[0])&d.Caps().timestampMask) * d.Caps().TimestampPeriod
+	}
+	return ns, nil
+}
+
+// Close waits until the device has finished with the commands and frees them.
+func (c *Commands) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil
+	}
+	c.closed = true
+	var err error
+	if c.flying != nil {
+		err = c.flying.Wait(context.Background())
+	}
+	vulkan.DestroyFence(c.rec.dev.h, c.fence, nil)
+	c.rec.release()
+	return err
+}

@@ -1,0 +1,158 @@
+package vk
+
+// #include <stdlib.h>
+// #include "abi.h"
+import "C"
+
+import (
+	"fmt"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	vulkan "github.com/goki/vulkan"
+)
+
+// DeviceOptions configures Adapter.Open. The zero value keeps no pipeline cache
+// on disk.
+type DeviceOptions struct {
+	// PipelineCacheDir is a directory for compiled pipelines; "" keeps none. It is
+	// only an optimisation: a missing, unwritable or corrupt cache is ignored.
+	PipelineCacheDir string
+	// MemoryHook, when set, is called before each allocation of device or staging
+	// memory with its size in bytes; an error it returns is returned to the caller
+	// and nothing is allocated. A server can hold a budget with it, a test can let
+	// the n-th allocation fail.
+	MemoryHook func(size uint64) error
+}
+
+// Device is an open device with one compute queue. Its methods may be called
+// from several goroutines.
+type Device struct {
+	adapter *Adapter
+	opts    DeviceOptions
+	c       *C.VmDevice
+	h       vulkan.Device
+	queue   vulkan.Queue
+
+	queueMu sync.Mutex // vkQueueSubmit wants external synchronisation
+	lost    atomic.Bool
+	closed  atomic.Bool
+
+	mu      sync.Mutex
+	kernels map[string]*kernelEntry
+	layouts map[layoutKey]*layout
+	sets    descriptorAllocator
+	memory  map[string]uint64 // bytes by label
+	cache   pipelineCache
+	dummy   *Buffer
+	staging *stagingBuffer
+}
+
+// Open opens the adapter: a device with one compute queue and every feature that
+// this library can use and the adapter has.
+//
+// Errors: *MissingError when the adapter is older than Vulkan 1.2 or has no
+// compute queue; ErrOutOfHostMemory, ErrOutOfDeviceMemory, ErrDeviceLost.
+func (a *Adapter) Open(o DeviceOptions) (*Device, error) {
+	if err := a.Usable(); err != nil {
+		return nil, err
+	}
+	d := &Device{
+		adapter: a, opts: o,
+		c:       (*C.VmDevice)(C.calloc(1, C.size_t(unsafe.Sizeof(C.VmDevice{})))),
+		kernels: map[string]*kernelEntry{},
+		layouts: map[layoutKey]*layout{},
+		memory:  map[string]uint64{},
+	}
+	raw := (*C.VmAdapter)(C.calloc(1, C.size_t(unsafe.Sizeof(C.VmAdapter{}))))
+	*raw = a.raw
+	r := C.vm_create_device(a.instance.c, a.phys, raw, d.c)
+	C.free(unsafe.Pointer(raw))
+	if err := result("open "+a.Name, int(r)); err != nil {
+		C.free(unsafe.Pointer(d.c))
+		return nil, err
+	}
+	d.h = vulkan.Device(d.c.device)
+	vulkan.GetDeviceQueue(d.h, uint32(a.raw.queueFamily), 0, &d.queue)
+	d.sets.free = map[int][]vulkan.DescriptorSet{}
+	d.cache.open(d)
+	var err error
+	if d.dummy, err = d.NewBuffer(BufferSpec{Label: "dummy", Size: 256}); err != nil {
+		d.Close()
+		return nil, err
+	}
+	return d, nil
+}
+
+// Adapter returns the adapter that the device was opened from.
+func (d *Device) Adapter() *Adapter { return d.adapter }
+
+// Caps returns what the device offers.
+func (d *Device) Caps() *Caps { return &d.adapter.Caps }
+
+// Dummy is 256 bytes of device memory to bind where an optional buffer is absent.
+func (d *Device) Dummy() View { return d.dummy.Whole() }
+
+// MemoryInUse returns the bytes allocated now, by the label of their buffers.
+func (d *Device) MemoryInUse() map[string]uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return maps.Clone(d.memory)
+}
+
+// Close waits for the device to be idle and releases it with everything that it
+// owns. Buffers and commands must have been closed before; it reports those that
+// were not.
+func (d *Device) Close() error {
+	if d.closed.Swap(true) {
+		return nil
+	}
+	vulkan.DeviceWaitIdle(d.h)
+	if d.staging != nil {
+		d.staging.buf.Close()
+	}
+	if d.dummy != nil {
+		d.dummy.Close()
+	}
+	d.cache.close(d)
+	for _, k := range d.kernels {
+		k.destroy(d)
+	}
+	d.sets.close(d)
+	for _, l := range d.layouts {
+		l.destroy(d)
+	}
+	var left error
+	if n := len(d.memory); n > 0 {
+		left = fmt.Errorf("vk: close device: buffers still open, bytes by label: %v", d.memory)
+	}
+	vulkan.DestroyDevice(d.h, nil)
+	C.free(unsafe.Pointer(d.c))
+	d.c = nil
+	return left
+}
+
+// check turns a result code into an error and remembers that the device is lost.
+func (d *Device) check(op string, code int) error {
+	err := result(op, code)
+	if vulkan.Result(code) == vulkan.ErrorDeviceLost {
+		d.lost.Store(true)
+	}
+	return err
+}
+
+// usable fails when the device is closed or lost.
+func (d *Device) usable(op string) error {
+	if d.closed.Load() {
+		return fmt.Errorf("vk: %s: device %w", op, ErrClosed)
+	}
+	if d.lost.Load() {
+		return fmt.Errorf("vk: %s: %w", op, ErrDeviceLost)
+	}
+	return nil
+}
+
+// handleValue passes one of the binding's non-dispatchable handles to our own C functions.
+func handleValue(h unsafe.Pointer) C.VmHandle { return C.VmHandle(uintptr(h)) }

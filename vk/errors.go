@@ -1,0 +1,116 @@
+package vk
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	vulkan "github.com/goki/vulkan"
+)
+
+// Sentinel errors. Every error of this package matches one of them, or is an
+// error of the context that ended a wait.
+var (
+	// ErrArgument: a value passed by the caller is wrong; nothing was done. The
+	// error is an *ArgumentError.
+	ErrArgument = errors.New("invalid argument")
+	// ErrMissingFeature: the device lacks something that was asked for. The error
+	// is a *MissingError.
+	ErrMissingFeature = errors.New("missing feature")
+	// ErrNoLoader: no Vulkan loader (libvulkan.so.1) could be opened.
+	ErrNoLoader = errors.New("no Vulkan loader")
+	// ErrNoDevice: no device matches, or none is installed.
+	ErrNoDevice = errors.New("no Vulkan device")
+	// ErrDeviceLost: the driver gave up on the device. Every later call on the
+	// device fails the same way; close it and open a new one.
+	ErrDeviceLost = errors.New("device lost")
+	// ErrOutOfHostMemory: the driver could not allocate host memory.
+	ErrOutOfHostMemory = errors.New("out of host memory")
+	// ErrOutOfDeviceMemory: the device has no room for the allocation.
+	ErrOutOfDeviceMemory = errors.New("out of device memory")
+	// ErrClosed: the object was closed.
+	ErrClosed = errors.New("closed")
+	// ErrBusy: recorded commands were submitted again before the last submission
+	// had finished.
+	ErrBusy = errors.New("still executing")
+	// ErrDriver: the driver returned a code that has no sentinel of its own.
+	ErrDriver = errors.New("driver error")
+)
+
+// ArgumentError says which argument was wrong, what it was and what was expected.
+type ArgumentError struct {
+	Op   string // operation, such as "vk: NewBuffer"
+	Arg  string // argument, such as "Size"
+	Got  string
+	Want string
+}
+
+// Error reads "operation: argument: got X, want Y".
+func (e *ArgumentError) Error() string {
+	return fmt.Sprintf("%s: %s: got %s, want %s", e.Op, e.Arg, e.Got, e.Want)
+}
+
+// Is reports whether target is ErrArgument.
+func (e *ArgumentError) Is(target error) bool { return target == ErrArgument }
+
+// MissingError says what a device would have to offer and does not.
+type MissingError struct {
+	What      string   // what was asked for, such as "attn_decode: variant cm"
+	Device    string   // the device's name
+	Required  []string // features needed
+	Available []string // those of Required that the device offers
+	Missing   []string // those it does not
+}
+
+// Error lists the required, available and missing features and the device.
+func (e *MissingError) Error() string {
+	list := func(s []string) string {
+		if len(s) == 0 {
+			return "none"
+		}
+		return strings.Join(s, " ")
+	}
+	return fmt.Sprintf("vk: %s cannot run on %s: missing %s (required %s; available %s)",
+		e.What, e.Device, list(e.Missing), list(e.Required), list(e.Available))
+}
+
+// Is reports whether target is ErrMissingFeature.
+func (e *MissingError) Is(target error) bool { return target == ErrMissingFeature }
+
+// resultError is a Vulkan result code with the call that returned it.
+type resultError struct {
+	op   string
+	code int
+	kind error
+}
+
+func (e *resultError) Error() string {
+	return fmt.Sprintf("vk: %s: %v (VkResult %d)", e.op, e.kind, e.code)
+}
+
+func (e *resultError) Unwrap() error { return e.kind }
+
+// result turns a VkResult into an error; success codes (>= 0) give nil.
+func result(op string, code int) error {
+	if code >= 0 {
+		return nil
+	}
+	kind := ErrDriver
+	switch vulkan.Result(code) {
+	case vulkan.ErrorOutOfHostMemory:
+		kind = ErrOutOfHostMemory
+	case vulkan.ErrorOutOfDeviceMemory:
+		kind = ErrOutOfDeviceMemory
+	case vulkan.ErrorDeviceLost:
+		kind = ErrDeviceLost
+	case vulkan.ErrorFeatureNotPresent, vulkan.ErrorExtensionNotPresent, vulkan.ErrorLayerNotPresent:
+		kind = ErrMissingFeature
+	case vulkan.ErrorIncompatibleDriver:
+		kind = ErrNoDevice
+	}
+	return &resultError{op, code, kind}
+}
+
+func argument(op, arg, got, want string, a ...any) error {
+	return &ArgumentError{Op: "vk: " + op, Arg: arg, Got: got, Want: fmt.Sprintf(want, a...)}
+}

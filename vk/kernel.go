@@ -1,0 +1,219 @@
+package vk
+
+// #include "abi.h"
+import "C"
+
+import (
+	"fmt"
+	"sync"
+	"unsafe"
+
+	vulkan "github.com/goki/vulkan"
+)
+
+// Access says how a command uses memory.
+type Access uint8
+
+// Kinds of access; ReadWrite is Read|Write.
+const (
+	Read      Access = 1
+	Write     Access = 2
+	ReadWrite Access = Read | Write
+)
+
+// KernelSpec describes a compute kernel.
+type KernelSpec struct {
+	Name     string
+	SPIRV    []byte   // the module; its entry point is main
+	Bindings []Access // storage buffers of descriptor set 0, binding i is used as Bindings[i]
+	PushSize int      // bytes of push constants, a multiple of 4
+	// Constants are specialisation constants: id i has the 32-bit value Constants[i].
+	Constants []uint32
+	// SubgroupSize asks for this subgroup size (needs the feature
+	// subgroupSizeControl unless it is the device's only size); 0 takes any.
+	SubgroupSize uint32
+	Requires     []string // features of the device
+}
+
+// Kernel is a compute pipeline. The device that built it owns and closes it.
+type Kernel struct {
+	spec   KernelSpec
+	layout *layout
+	h      vulkan.Pipeline
+}
+
+// Name returns the name that the kernel was specified with.
+func (k *Kernel) Name() string { return k.spec.Name }
+
+type kernelEntry struct {
+	once sync.Once
+	k    *Kernel
+	err  error
+}
+
+func (e *kernelEntry) destroy(d *Device) {
+	if e.k != nil {
+		vulkan.DestroyPipeline(d.h, e.k.h, nil)
+	}
+}
+
+type layoutKey struct{ bindings, push int }
+
+// layout is what kernels with equally many bindings and push-constant bytes share.
+type layout struct {
+	set      vulkan.DescriptorSetLayout
+	pipeline vulkan.PipelineLayout
+	bindings int
+	push     int
+}
+
+// Kernel builds a kernel, or returns the one built before from an equal
+// specification (name, constants, subgroup size). Several goroutines may build
+// different kernels at the same time.
+//
+// Errors: ErrArgument when the module is not SPIR-V or exceeds the device's
+// limits; *MissingError; ErrOutOfHostMemory, ErrOutOfDeviceMemory, ErrDriver when
+// the driver refuses the module.
+func (d *Device) Kernel(s KernelSpec) (*Kernel, error) {
+	op := "kernel " + s.Name
+	if err := d.usable(op); err != nil {
+		return nil, err
+	}
+	if err := d.checkKernel(op, &s); err != nil {
+		return nil, err
+	}
+	key := fmt.Sprint(s.Name, len(s.SPIRV), s.Constants, s.SubgroupSize)
+	d.mu.Lock()
+	e := d.kernels[key]
+	if e == nil {
+		e = &kernelEntry{}
+		d.kernels[key] = e
+	}
+	d.mu.Unlock()
+	e.once.Do(func() { e.k, e.err = d.buildKernel(op, s) })
+	if e.err != nil { // a later call may find more memory
+		d.mu.Lock()
+		if d.kernels[key] == e {
+			delete(d.kernels, key)
+		}
+		d.mu.Unlock()
+	}
+	return e.k, e.err
+}
+
+func (d *Device) checkKernel(op string, s *KernelSpec) error {
+	c := d.Caps()
+	const magic = 0x07230203
+	if len(s.SPIRV) < 20 || len(s.SPIRV)%4 != 0 || *(*uint32)(unsafe.Pointer(unsafe.SliceData(s.SPIRV))) != magic {
+		return argument(op, "SPIRV", fmt.Sprintf("%d bytes", len(s.SPIRV)), "a SPIR-V module")
+	}
+	if len(s.Bindings) > 64 || uint32(len(s.Bindings)) > c.MaxStorageBuffers {
+		return argument(op, "Bindings", fmt.Sprint(len(s.Bindings)), "at most %d storage buffers", min(64, c.MaxStorageBuffers))
+	}
+	if s.PushSize%4 != 0 || uint32(s.PushSize) > c.MaxPushConstants {
+		return argument(op, "PushSize", fmt.Sprint(s.PushSize), "a multiple of 4, at most %d", c.MaxPushConstants)
+	}
+	if len(s.Constants) > 64 {
+		return argument(op, "Constants", fmt.Sprint(len(s.Constants)), "at most 64")
+	}
+	required := s.Requires
+	if s.SubgroupSize != 0 && (s.SubgroupSize != c.SubgroupSize || c.MinSubgroupSize != c.MaxSubgroupSize) {
+		required = append([]string{"subgroupSizeControl"}, required...)
+		if s.SubgroupSize < c.MinSubgroupSize || s.SubgroupSize > c.MaxSubgroupSize {
+			return argument(op, "SubgroupSize", fmt.Sprint(s.SubgroupSize), "%d to %d", c.MinSubgroupSize, c.MaxSubgroupSize)
+		}
+	}
+	_, err := ChooseVariant(op, d.adapter, []Variant{{Name: s.Name, Requires: required}}, "")
+	return err
+}
+
+func (d *Device) buildKernel(op string, s KernelSpec) (*Kernel, error) {
+	l, err := d.layout(op, layoutKey{len(s.Bindings), s.PushSize})
+	if err != nil {
+		return nil, err
+	}
+	var module vulkan.ShaderModule
+	ci := vulkan.ShaderModuleCreateInfo{
+		SType: vulkan.StructureTypeShaderModuleCreateInfo, CodeSize: uint64(len(s.SPIRV)),
+		PCode: unsafe.Slice((*uint32)(unsafe.Pointer(unsafe.SliceData(s.SPIRV))), len(s.SPIRV)/4),
+	}
+	code := vulkan.CreateShaderModule(d.h, &ci, nil, &module)
+	ci.Free()
+	if err := d.check(op, int(code)); err != nil {
+		return nil, err
+	}
+	defer vulkan.DestroyShaderModule(d.h, module, nil)
+
+	var constants *C.uint32_t
+	if n := len(s.Constants); n > 0 {
+		constants = (*C.uint32_t)(unsafe.Pointer(&s.Constants[0]))
+	}
+	subgroup, full := C.uint32_t(0), C.int(0)
+	if s.SubgroupSize != 0 && d.Caps().requiredSubgroupCompute {
+		subgroup = C.uint32_t(s.SubgroupSize)
+	}
+	if s.SubgroupSize != 0 && d.Caps().Features["computeFullSubgroups"] {
+		full = 1
+	}
+	k := &Kernel{spec: s, layout: l}
+	var h C.VmHandle
+	r := C.vm_create_pipeline(d.c, handleValue(unsafe.Pointer(d.cache.h)), handleValue(unsafe.Pointer(l.pipeline)), handleValue(unsafe.Pointer(module)),
+		constants, C.uint32_t(len(s.Constants)), subgroup, full, &h)
+	if err := d.check(op, int(r)); err != nil {
+		return nil, err
+	}
+	*(*C.VmHandle)(unsafe.Pointer(&k.h)) = h
+	k.spec.SPIRV = nil // the driver has its copy
+	return k, nil
+}
+
+func (d *Device) layout(op string, key layoutKey) (*layout, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if l := d.layouts[key]; l != nil {
+		return l, nil
+	}
+	l := &layout{bindings: key.bindings, push: key.push}
+	bindings := make([]vulkan.DescriptorSetLayoutBinding, key.bindings)
+	for i := range bindings {
+		bindings[i] = vulkan.DescriptorSetLayoutBinding{
+			Binding: uint32(i), DescriptorType: vulkan.DescriptorTypeStorageBuffer, DescriptorCount: 1,
+			StageFlags: vulkan.ShaderStageFlags(vulkan.ShaderStageComputeBit),
+		}
+	}
+	si := vulkan.DescriptorSetLayoutCreateInfo{
+		SType: vulkan.StructureTypeDescriptorSetLayoutCreateInfo, BindingCount: uint32(len(bindings)), PBindings: bindings,
+	}
+	code := vulkan.CreateDescriptorSetLayout(d.h, &si, nil, &l.set)
+	si.Free()
+	if err := d.check(op, int(code)); err != nil {
+		return nil, err
+	}
+	pi := vulkan.PipelineLayoutCreateInfo{
+		SType: vulkan.StructureTypePipelineLayoutCreateInfo, SetLayoutCount: 1, PSetLayouts: []vulkan.DescriptorSetLayout{l.set},
+	}
+	if key.push > 0 {
+		pi.PushConstantRangeCount = 1
+		pi.PPushConstantRanges = []vulkan.PushConstantRange{{
+			StageFlags: vulkan.ShaderStageFlags(vulkan.ShaderStageComputeBit), Size: uint32(key.push),
+		}}
+	}
+	code = vulkan.CreatePipelineLayout(d.h, &pi, nil, &l.pipeline)
+	pi.Free()
+	if err := d.check(op, int(code)); err != nil {
+		vulkan.DestroyDescriptorSetLayout(d.h, l.set, nil)
+		return nil, err
+	}
+	d.layouts[key] = l
+	return l, nil
+}
+
+func (l *layout) destroy(d *Device) {
+	vulkan.DestroyPipelineLayout(d.h, l.pipeline, nil)
+	vulkan.DestroyDescriptorSetLayout(d.h, l.set, nil)
+}
+
+// Bytes views a push-constant structure of fixed-size fields as bytes.
+func Bytes[T any](p *T) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(p)), unsafe.Sizeof(*p))
+}

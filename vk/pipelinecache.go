@@ -1,0 +1,79 @@
+package vk
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+	"unsafe"
+
+	vulkan "github.com/goki/vulkan"
+)
+
+// pipelineCache is the driver's cache of compiled pipelines, kept in a file. The
+// file begins with the SHA-256 of the rest: some drivers trust a cache whose
+// header looks right, so a damaged file must not reach them.
+type pipelineCache struct {
+	h    vulkan.PipelineCache
+	path string
+	have [sha256.Size]byte // of the data that was loaded
+}
+
+func (p *pipelineCache) open(d *Device) {
+	var data []byte
+	if dir := d.opts.PipelineCacheDir; dir != "" {
+		c := d.Caps()
+		id := sha256.Sum256(fmt.Append(nil, c.vendorID, c.deviceID, d.adapter.DriverVersion, c.pipelineCacheUUID))
+		p.path = filepath.Join(dir, "pipelines-"+hex.EncodeToString(id[:8]))
+		if file, err := os.ReadFile(p.path); err == nil && len(file) > sha256.Size {
+			if sum := sha256.Sum256(file[sha256.Size:]); bytes.Equal(sum[:], file[:sha256.Size]) {
+				data, p.have = file[sha256.Size:], sum
+			}
+		}
+	}
+	ci := vulkan.PipelineCacheCreateInfo{SType: vulkan.StructureTypePipelineCacheCreateInfo}
+	if len(data) > 0 {
+		ci.InitialDataSize, ci.PInitialData = uint64(len(data)), unsafe.Pointer(&data[0])
+	}
+	if vulkan.CreatePipelineCache(d.h, &ci, nil, &p.h) != vulkan.Success {
+		p.h = nil // kernels are then compiled without a cache
+	}
+	ci.Free()
+}
+
+func (p *pipelineCache) close(d *Device) {
+	if p.h == nil {
+		return
+	}
+	defer vulkan.DestroyPipelineCache(d.h, p.h, nil)
+	if p.path == "" || d.lost.Load() {
+		return
+	}
+	var n uint64
+	if vulkan.GetPipelineCacheData(d.h, p.h, &n, nil) != vulkan.Success || n == 0 {
+		return
+	}
+	data := make([]byte, n)
+	if vulkan.GetPipelineCacheData(d.h, p.h, &n, unsafe.Pointer(&data[0])) != vulkan.Success {
+		return
+	}
+	sum := sha256.Sum256(data[:n])
+	if sum == p.have {
+		return
+	}
+	if os.MkdirAll(filepath.Dir(p.path), 0o755) != nil {
+		return
+	}
+	// Written aside and renamed, so that another process never reads half a file.
+	tmp, err := os.CreateTemp(filepath.Dir(p.path), "pipelines-*.tmp")
+	if err != nil {
+		return
+	}
+	_, err1 := tmp.Write(append(sum[:], data[:n]...))
+	err2 := tmp.Close()
+	if err1 != nil || err2 != nil || os.Rename(tmp.Name(), p.path) != nil {
+		os.Remove(tmp.Name())
+	}
+}

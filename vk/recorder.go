@@ -1,0 +1,389 @@
+package vk
+
+// #include "abi.h"
+import "C"
+
+import (
+	"fmt"
+	"strings"
+	"unsafe"
+
+	vulkan "github.com/goki/vulkan"
+)
+
+const (
+	stageTransfer = 0x1000
+	stageCompute  = 0x800
+	stageHost     = 0x4000
+
+	accessShaderRead    = 0x20
+	accessShaderWrite   = 0x40
+	accessTransferRead  = 0x800
+	accessTransferWrite = 0x1000
+	accessHostRead      = 0x2000
+	accessHostWrite     = 0x4000
+)
+
+// maxTimestamps bounds the timestamps of one Commands.
+const maxTimestamps = 8192
+
+// Recorder records commands. It is used from one goroutine; End turns it into
+// Commands, Close gives up what was recorded.
+type Recorder struct {
+	dev   *Device
+	pool  vulkan.CommandPool
+	cmd   vulkan.CommandBuffer
+	query vulkan.QueryPool
+	marks int
+
+	pending  []use // accesses since the last barrier
+	barriers int
+	hostRead bool // something host-visible was written
+	sets     map[string]boundSet
+	held     map[*Buffer]bool
+	ended    bool
+}
+
+type boundSet struct {
+	bindings int
+	set      vulkan.DescriptorSet
+}
+
+// use is one access to a byte range by one pipeline stage.
+type use struct {
+	view   View
+	access Access
+	stage  uint32
+}
+
+// Dispatch is one launch of a kernel.
+type Dispatch struct {
+	Kernel *Kernel
+	Groups [3]uint32 // workgroups in x, y, z; all at least 1
+	Bind   []View    // one for each of the kernel's bindings, in order
+	Reach  []Reach   // memory that the kernel reaches by device address
+	Push   []byte    // push constants, exactly the kernel's PushSize
+}
+
+// Reach is memory that a kernel reaches by device address, named so that barriers
+// can be derived and the buffer stays alive.
+type Reach struct {
+	View   View
+	Access Access
+}
+
+// NewRecorder starts recording.
+//
+// Errors: ErrDeviceLost, ErrClosed, ErrOutOfHostMemory, ErrOutOfDeviceMemory.
+func (d *Device) NewRecorder() (*Recorder, error) {
+	const op = "new recorder"
+	if err := d.usable(op); err != nil {
+		return nil, err
+	}
+	r := &Recorder{dev: d, sets: map[string]boundSet{}, held: map[*Buffer]bool{}}
+	pi := vulkan.CommandPoolCreateInfo{
+		SType: vulkan.StructureTypeCommandPoolCreateInfo, QueueFamilyIndex: uint32(d.adapter.raw.queueFamily),
+	}
+	code := vulkan.CreateCommandPool(d.h, &pi, nil, &r.pool)
+	pi.Free()
+	if err := d.check(op, int(code)); err != nil {
+		return nil, err
+	}
+	ai := vulkan.CommandBufferAllocateInfo{
+		SType: vulkan.StructureTypeCommandBufferAllocateInfo, CommandPool: r.pool,
+		Level: vulkan.CommandBufferLevelPrimary, CommandBufferCount: 1,
+	}
+	cmds := make([]vulkan.CommandBuffer, 1)
+	code = vulkan.AllocateCommandBuffers(d.h, &ai, cmds)
+	ai.Free()
+	if err := d.check(op, int(code)); err != nil {
+		r.Close()
+		return nil, err
+	}
+	r.cmd = cmds[0]
+	bi := vulkan.CommandBufferBeginInfo{SType: vulkan.StructureTypeCommandBufferBeginInfo}
+	code = vulkan.BeginCommandBuffer(r.cmd, &bi)
+	bi.Free()
+	if err := d.check(op, int(code)); err != nil {
+		r.Close()
+		return nil, err
+	}
+	// What ran before on this queue, or was written by the host, is visible from here on.
+	r.emit(stageCompute|stageTransfer|stageHost, stageCompute|stageTransfer,
+		accessShaderWrite|accessTransferWrite|accessHostWrite,
+		accessShaderRead|accessShaderWrite|accessTransferRead|accessTransferWrite)
+	r.barriers = 0
+	return r, nil
+}
+
+func (r *Recorder) emit(srcStage, dstStage, srcAccess, dstAccess uint32) {
+	C.vm_barrier(r.dev.c, unsafe.Pointer(r.cmd), C.uint32_t(srcStage), C.uint32_t(dstStage), C.uint32_t(srcAccess), C.uint32_t(dstAccess))
+	r.barriers++
+}
+
+func (r *Recorder) usable(op string) error {
+	if r.ended {
+		return fmt.Errorf("vk: %s: recorder %w", op, ErrClosed)
+	}
+	return r.dev.usable(op)
+}
+
+// order places a barrier if any of the uses would race with an access since the
+// last barrier (read after write, write after read, write after write), and
+// remembers the uses. One global barrier covers everything before it: on the
+// devices measured it costs the same as a narrow one.
+func (r *Recorder) order(uses []use) {
+	for _, u := range uses {
+		if r.conflicts(u) {
+			r.barrier(uses)
+			break
+		}
+	}
+	for _, u := range uses {
+		r.pending = append(r.pending, u)
+		if !r.held[u.view.Buffer] {
+			r.held[u.view.Buffer] = true
+			u.view.Buffer.retain()
+		}
+		if u.access&Write != 0 && u.view.Buffer.mapped != nil {
+			r.hostRead = true
+		}
+	}
+}
+
+func (r *Recorder) conflicts(u use) bool {
+	for _, p := range r.pending {
+		if p.view.Buffer == u.view.Buffer && (p.access|u.access)&Write != 0 &&
+			p.view.Offset < u.view.Offset+u.view.Size && u.view.Offset < p.view.Offset+p.view.Size {
+			return true
+		}
+	}
+	return false
+}
+
+func (r *Recorder) barrier(next []use) {
+	var src, dst, srcAccess, dstAccess uint32
+	for _, p := range r.pending {
+		src |= p.stage
+		if p.access&Write != 0 {
+			srcAccess |= writeAccess(p.stage)
+		}
+	}
+	// Later commands rely on this barrier too, so it opens both stages.
+	dst = stageCompute | stageTransfer
+	dstAccess = accessShaderRead | accessShaderWrite | accessTransferRead | accessTransferWrite
+	if srcAccess == 0 { // only reads before: an execution dependency is enough
+		dstAccess = 0
+	}
+	r.emit(src, dst, srcAccess, dstAccess)
+	r.pending = r.pending[:0]
+}
+
+func writeAccess(stage uint32) uint32 {
+	if stage == stageTransfer {
+		return accessTransferWrite
+	}
+	return accessShaderWrite
+}
+
+// Dispatch records a launch. Nothing is recorded when it returns an error.
+//
+// Errors: ErrArgument when the grid, a view or the push constants do not fit the
+// kernel or the device; ErrClosed, ErrDeviceLost, ErrOutOfDeviceMemory.
+func (r *Recorder) Dispatch(x Dispatch) error {
+	if x.Kernel == nil {
+		return argument("dispatch", "Kernel", "nil", "a kernel")
+	}
+	k := x.Kernel
+	op := "dispatch " + k.spec.Name
+	if err := r.usable(op); err != nil {
+		return err
+	}
+	c := r.dev.Caps()
+	for i, g := range x.Groups {
+		if g == 0 || g > c.MaxWorkgroupCount[i] {
+			return argument(op, "Groups", fmt.Sprint(x.Groups), "1 to %v", c.MaxWorkgroupCount)
+		}
+	}
+	if len(x.Bind) != len(k.spec.Bindings) {
+		return argument(op, "Bind", fmt.Sprintf("%d views", len(x.Bind)), "%d", len(k.spec.Bindings))
+	}
+	if len(x.Push) != k.spec.PushSize {
+		return argument(op, "Push", fmt.Sprintf("%d bytes", len(x.Push)), "%d", k.spec.PushSize)
+	}
+	uses := make([]use, 0, len(x.Bind)+len(x.Reach))
+	for i, v := range x.Bind {
+		arg := fmt.Sprintf("Bind[%d]", i)
+		if err := v.check(r.dev, op, arg); err != nil {
+			return err
+		}
+		if v.Size > c.MaxStorageBufferRange {
+			return argument(op, arg, v.String(), "at most %d bytes in a descriptor", c.MaxStorageBufferRange)
+		}
+		if v.Offset%c.StorageAlignment != 0 {
+			return argument(op, arg, v.String(), "an offset that is a multiple of %d", c.StorageAlignment)
+		}
+		if v.Buffer != r.dev.dummy {
+			uses = append(uses, use{v, k.spec.Bindings[i], stageCompute})
+		}
+	}
+	for i, v := range x.Reach {
+		if err := v.View.check(r.dev, op, fmt.Sprintf("Reach[%d]", i)); err != nil {
+			return err
+		}
+		uses = append(uses, use{v.View, v.Access, stageCompute})
+	}
+	set, err := r.set(op, k.layout, x.Bind)
+	if err != nil {
+		return err
+	}
+
+	r.order(uses)
+	vulkan.CmdBindPipeline(r.cmd, vulkan.PipelineBindPointCompute, k.h)
+	vulkan.CmdBindDescriptorSets(r.cmd, vulkan.PipelineBindPointCompute, k.layout.pipeline, 0, 1, []vulkan.DescriptorSet{set}, 0, nil)
+	if len(x.Push) > 0 {
+		vulkan.CmdPushConstants(r.cmd, k.layout.pipeline, vulkan.ShaderStageFlags(vulkan.ShaderStageComputeBit), 0, uint32(len(x.Push)), unsafe.Pointer(&x.Push[0]))
+	}
+	vulkan.CmdDispatch(r.cmd, x.Groups[0], x.Groups[1], x.Groups[2])
+	return nil
+}
+
+// set returns a descriptor set for the views; launches that bind the same views
+// share one.
+func (r *Recorder) set(op string, l *layout, views []View) (vulkan.DescriptorSet, error) {
+	var key strings.Builder
+	for _, v := range views {
+		fmt.Fprintf(&key, "%p,%d,%d;", v.Buffer, v.Offset, v.Size)
+	}
+	if s, ok := r.sets[key.String()]; ok {
+		return s.set, nil
+	}
+	s, err := r.dev.newSet(op, l, views)
+	if err == nil {
+		r.sets[key.String()] = boundSet{l.bindings, s}
+	}
+	return s, err
+}
+
+// Fill records writing the 32-bit word over the view, whose offset and size are
+// multiples of 4.
+func (r *Recorder) Fill(v View, word uint32) error {
+	const op = "fill"
+	if err := r.usable(op); err != nil {
+		return err
+	}
+	if err := v.check(r.dev, op, "view"); err != nil {
+		return err
+	}
+	if v.Offset%4 != 0 || (v.Size%4 != 0 && v.Offset+v.Size != v.Buffer.spec.Size) {
+		return argument(op, "view", v.String(), "offset and size that are multiples of 4")
+	}
+	r.order([]use{{v, Write, stageTransfer}})
+	vulkan.CmdFillBuffer(r.cmd, v.Buffer.h, vulkan.DeviceSize(v.Offset), vulkan.DeviceSize((v.Size+3)&^3), word)
+	return nil
+}
+
+// Copy records copying src to dst, of the same size; they must not overlap.
+func (r *Recorder) Copy(dst, src View) error {
+	const op = "copy"
+	if err := r.usable(op); err != nil {
+		return err
+	}
+	if err := dst.check(r.dev, op, "dst"); err != nil {
+		return err
+	}
+	if err := src.check(r.dev, op, "src"); err != nil {
+		return err
+	}
+	if dst.Size != src.Size || (dst.Buffer == src.Buffer && dst.Offset < src.Offset+src.Size && src.Offset < dst.Offset+dst.Size) {
+		return argument(op, "dst, src", dst.String()+", "+src.String(), "two disjoint ranges of one size")
+	}
+	r.order([]use{{dst, Write, stageTransfer}, {src, Read, stageTransfer}})
+	C.vm_copy(r.dev.c, unsafe.Pointer(r.cmd), handleValue(unsafe.Pointer(src.Buffer.h)), handleValue(unsafe.Pointer(dst.Buffer.h)),
+		C.uint64_t(src.Offset), C.uint64_t(dst.Offset), C.uint64_t(src.Size))
+	return nil
+}
+
+// Timestamp records taking the device's time once everything recorded before has
+// finished, and returns the timestamp's index in Commands.Timestamps.
+//
+// Errors: *MissingError when the queue has no timestamps; ErrArgument for more
+// than 8192 of them.
+func (r *Recorder) Timestamp() (int, error) {
+	const op = "timestamp"
+	if err := r.usable(op); err != nil {
+		return 0, err
+	}
+	if r.dev.Caps().timestampMask == 0 {
+		return 0, &MissingError{What: op, Device: r.dev.adapter.Name, Required: []string{"timestampValidBits"}, Missing: []string{"timestampValidBits"}}
+	}
+	if r.marks == maxTimestamps {
+		return 0, argument(op, "count", fmt.Sprint(r.marks+1), "at most %d", maxTimestamps)
+	}
+	if r.query == nil {
+		qi := vulkan.QueryPoolCreateInfo{
+			SType: vulkan.StructureTypeQueryPoolCreateInfo, QueryType: vulkan.QueryTypeTimestamp, QueryCount: maxTimestamps,
+		}
+		code := vulkan.CreateQueryPool(r.dev.h, &qi, nil, &r.query)
+		qi.Free()
+		if err := r.dev.check(op, int(code)); err != nil {
+			return 0, err
+		}
+		vulkan.CmdResetQueryPool(r.cmd, r.query, 0, maxTimestamps)
+	}
+	vulkan.CmdWriteTimestamp(r.cmd, vulkan.PipelineStageBottomOfPipeBit, r.query, uint32(r.marks))
+	r.marks++
+	return r.marks - 1, nil
+}
+
+// Barriers returns how many barriers were derived so far.
+func (r *Recorder) Barriers() int { return r.barriers }
+
+// End finishes the recording. The recorder cannot be used afterwards.
+func (r *Recorder) End() (*Commands, error) {
+	const op = "end recording"
+	if err := r.usable(op); err != nil {
+		return nil, err
+	}
+	if r.hostRead {
+		r.emit(stageCompute|stageTransfer, stageHost, accessShaderWrite|accessTransferWrite, accessHostRead)
+	}
+	if err := r.dev.check(op, int(vulkan.EndCommandBuffer(r.cmd))); err != nil {
+		r.Close()
+		return nil, err
+	}
+	c := &Commands{rec: r}
+	fi := vulkan.FenceCreateInfo{SType: vulkan.StructureTypeFenceCreateInfo}
+	code := vulkan.CreateFence(r.dev.h, &fi, nil, &c.fence)
+	fi.Free()
+	if err := r.dev.check(op, int(code)); err != nil {
+		r.Close()
+		return nil, err
+	}
+	r.ended = true
+	return c, nil
+}
+
+// Close gives up a recording that was not ended. After End it does nothing.
+func (r *Recorder) Close() {
+	if r.ended {
+		return
+	}
+	r.ended = true
+	r.release()
+}
+
+func (r *Recorder) release() {
+	d := r.dev
+	if r.query != nil {
+		vulkan.DestroyQueryPool(d.h, r.query, nil)
+	}
+	vulkan.DestroyCommandPool(d.h, r.pool, nil)
+	for _, s := range r.sets {
+		d.releaseSet(s.bindings, s.set)
+	}
+	for b := range r.held {
+		b.release()
+	}
+	r.sets, r.held, r.pending = nil, nil, nil
+}

@@ -1,0 +1,131 @@
+package vk
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"unsafe"
+)
+
+// stagingBuffer is the device's mapped memory for Upload and Download, made on
+// first use.
+type stagingBuffer struct {
+	mu  sync.Mutex
+	buf *Buffer
+}
+
+const stagingSize = 8 << 20
+
+// Upload copies src to dst and waits. Sizes must agree; dst may be any memory.
+//
+// Errors: ErrArgument; the context's (dst is then partly written); ErrDeviceLost,
+// ErrOutOfHostMemory, ErrOutOfDeviceMemory.
+func (d *Device) Upload(ctx context.Context, dst View, src []byte) error {
+	const op = "upload"
+	if err := d.checkTransfer(op, dst, len(src)); err != nil {
+		return err
+	}
+	if m := dst.Buffer.mapped; m != nil {
+		copy(m[dst.Offset:], src)
+		return nil
+	}
+	return d.staged(ctx, op, dst.Size, func(stage []byte, at uint64) { copy(stage, src[at:]) },
+		func(r *Recorder, stage View, at uint64) error {
+			return r.Copy(View{dst.Buffer, dst.Offset + at, stage.Size}, stage)
+		}, nil)
+}
+
+// Download copies src to dst and waits. Sizes must agree; src may be any memory.
+//
+// Errors: as Upload.
+func (d *Device) Download(ctx context.Context, dst []byte, src View) error {
+	const op = "download"
+	if err := d.checkTransfer(op, src, len(dst)); err != nil {
+		return err
+	}
+	if m := src.Buffer.mapped; m != nil {
+		copy(dst, m[src.Offset:src.Offset+src.Size])
+		return nil
+	}
+	return d.staged(ctx, op, src.Size, nil,
+		func(r *Recorder, stage View, at uint64) error {
+			return r.Copy(stage, View{src.Buffer, src.Offset + at, stage.Size})
+		},
+		func(stage []byte, at uint64) { copy(dst[at:], stage) })
+}
+
+func (d *Device) checkTransfer(op string, v View, n int) error {
+	if err := d.usable(op); err != nil {
+		return err
+	}
+	if err := v.check(d, op, "view"); err != nil {
+		return err
+	}
+	if uint64(n) != v.Size {
+		return argument(op, "bytes", fmt.Sprint(n), "%d, the view's size", v.Size)
+	}
+	return nil
+}
+
+// staged moves size bytes through the staging buffer in pieces.
+func (d *Device) staged(ctx context.Context, op string, size uint64, before func([]byte, uint64),
+	record func(*Recorder, View, uint64) error, after func([]byte, uint64)) error {
+	s, err := d.openStaging()
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for at := uint64(0); at < size; at += stagingSize {
+		n := min(stagingSize, size-at)
+		if before != nil {
+			before(s.buf.mapped[:n], at)
+		}
+		r, err := d.NewRecorder()
+		if err != nil {
+			return err
+		}
+		if err := record(r, s.buf.View(0, n), at); err != nil {
+			r.Close()
+			return err
+		}
+		c, err := r.End()
+		if err != nil {
+			return err
+		}
+		err = c.Run(ctx)
+		if e := c.Close(); err == nil { // Close waits, so the staging buffer is free again
+			err = e
+		}
+		if err != nil {
+			return fmt.Errorf("vk: %s: %w", op, err)
+		}
+		if after != nil {
+			after(s.buf.mapped[:n], at)
+		}
+	}
+	return nil
+}
+
+func (d *Device) openStaging() (*stagingBuffer, error) {
+	d.mu.Lock()
+	s := d.staging
+	d.mu.Unlock()
+	if s != nil {
+		return s, nil
+	}
+	b, err := d.NewBuffer(BufferSpec{Label: "staging", Size: stagingSize, Memory: Readback})
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.staging == nil {
+		d.staging = &stagingBuffer{buf: b}
+	} else {
+		go b.Close() // another goroutine was first; Close takes d.mu
+	}
+	return d.staging, nil
+}
+
+func addressOf(s []uint64) unsafe.Pointer { return unsafe.Pointer(&s[0]) }
