@@ -1,0 +1,56 @@
+// Joins the partial rows of a split attention: M = max m_i, w_i = exp2(m_i - M), L = sum w_i l_i,
+//   out = sum w_i acc_i / (L + exp2(sink - M)), lse = ln 2 * (M + log2 L). The sink enters here and nowhere else.
+// bindings: 0 part_out [T,splits,H,512] f32; 1 part_ml [T,splits,H] (m, l, max, 0) f32, base 2; 2 sink [H] f32;
+//   3 dst [T,H,512] bf16; 4 lse [T,H] f32; 5 max_logits [T,H] f32. A part with l = 0 is empty: its accumulator is not read.
+// One workgroup of 128: one (head, token); an invocation owns 4 dims. Parts are added in the order of their number.
+// Shared memory: none. Features: none.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#include "lib/bf16.glsl"
+#include "lib/mla_finish.glsl"
+
+layout(local_size_x = 128) in;
+
+layout(std430, set = 0, binding = 0) readonly buffer PartOut { vec4 rows[]; } part_out;
+layout(std430, set = 0, binding = 1) readonly buffer PartMl { vec4 rows[]; } part_ml;
+layout(std430, set = 0, binding = 2) readonly buffer Sink { uint v[]; } sink;
+layout(std430, set = 0, binding = 3) writeonly buffer Dst { uvec2 words[]; } dst;
+layout(std430, set = 0, binding = 4) writeonly buffer Lse { uint v[]; } lse;
+layout(std430, set = 0, binding = 5) writeonly buffer MaxLogits { uint v[]; } max_logits;
+
+const uint HAS_SINK = 1u, WANT_LSE = 4u, WANT_MAX = 8u;
+
+layout(push_constant) uniform Push {
+    uint heads;
+    uint splits;
+    uint flags;
+} pc;
+
+void main() {
+    const uint head = gl_WorkGroupID.x, t = gl_WorkGroupID.y, lane = gl_LocalInvocationID.x;
+    const uint first = t * pc.splits * pc.heads + head; // part i: first + i*heads
+    float m = MLA_FLOOR, top = MLA_FLOOR;
+    for (uint i = 0u; i < pc.splits; i++) {
+        const vec4 part = part_ml.rows[first + i * pc.heads];
+        if (part.y == 0.0) continue;
+        m = max(m, part.x);
+        top = max(top, part.z);
+    }
+    float l = 0.0;
+    vec4 acc = vec4(0.0);
+    for (uint i = 0u; i < pc.splits; i++) {
+        const uint row = first + i * pc.heads;
+        const vec4 part = part_ml.rows[row];
+        if (part.y == 0.0) continue;
+        const float w = exp2(max(part.x - m, -300.0));
+        l += w * part.y;
+        acc += w * part_out.rows[row * 128u + lane];
+    }
+    const float sink2 = (pc.flags & HAS_SINK) != 0u ? mla_sink(sink.v[head]) : MLA_NO_SINK;
+    const vec4 o = l == 0.0 ? vec4(0.0) : acc * mla_factor(m, l, sink2);
+    const uint at = t * pc.heads + head;
+    dst.words[at * 128u + lane] = uvec2(bf16_pack2(o.x, o.y), bf16_pack2(o.z, o.w));
+    if (lane != 0u) return;
+    if ((pc.flags & WANT_LSE) != 0u) lse.v[at] = mla_lse(m, l);
+    if ((pc.flags & WANT_MAX) != 0u) max_logits.v[at] = mla_max_logit(top, l);
+}
