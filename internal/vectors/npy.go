@@ -1,0 +1,167 @@
+package vectors
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// This reader of NumPy's .npy format exists because the Go package for it,
+// sbinet/npyio, is not made for files from strangers: it indexes into a header
+// without looking (a header without a newline is a panic), allocates what the
+// header claims, and decodes element by element through reflection. What is
+// needed here is little: a header, then the bytes as they are.
+
+const (
+	npyMagic     = "\x93NUMPY"
+	maxNpyHeader = 1 << 16
+	maxArray     = 1 << 30 // bytes of one array; the largest recorded ones have a few million
+	maxDims      = 16
+)
+
+var (
+	npyDescr   = regexp.MustCompile(`'descr'\s*:\s*'([<|=>]?[a-zA-Z]\d+)'`)
+	npyFortran = regexp.MustCompile(`'fortran_order'\s*:\s*(True|False)`)
+	npyShape   = regexp.MustCompile(`'shape'\s*:\s*\(([\d,\s]*)\)`)
+)
+
+// readNpyHeader reads an .npy header and leaves r at the first data byte.
+func readNpyHeader(r io.Reader) (Type, []int, error) {
+	var pre [10]byte
+	if _, err := io.ReadFull(r, pre[:]); err != nil {
+		return 0, nil, fmt.Errorf("npy header: %w", err)
+	}
+	if string(pre[:6]) != npyMagic {
+		return 0, nil, fmt.Errorf("npy header: not an .npy file")
+	}
+	n := int(binary.LittleEndian.Uint16(pre[8:]))
+	switch pre[6] {
+	case 1:
+	case 2, 3: // four bytes of length, the last two still to come
+		var rest [2]byte
+		if _, err := io.ReadFull(r, rest[:]); err != nil {
+			return 0, nil, fmt.Errorf("npy header: %w", err)
+		}
+		n |= int(binary.LittleEndian.Uint16(rest[:])) << 16
+	default:
+		return 0, nil, fmt.Errorf("npy header: version %d is not known", pre[6])
+	}
+	if n > maxNpyHeader {
+		return 0, nil, fmt.Errorf("npy header: %d bytes long", n)
+	}
+	h := make([]byte, n)
+	if _, err := io.ReadFull(r, h); err != nil {
+		return 0, nil, fmt.Errorf("npy header: %w", err)
+	}
+	return parseNpyHeader(h)
+}
+
+func parseNpyHeader(h []byte) (Type, []int, error) {
+	descr, fortran, dims := npyDescr.FindSubmatch(h), npyFortran.FindSubmatch(h), npyShape.FindSubmatch(h)
+	if descr == nil || fortran == nil || dims == nil {
+		return 0, nil, fmt.Errorf("npy header: no descr, fortran_order and shape in %.100q", h)
+	}
+	t := typeOfDescr(string(descr[1]))
+	if t == 0 {
+		return 0, nil, fmt.Errorf("npy header: element type %q is not supported", descr[1])
+	}
+	shape := []int{}
+	for _, f := range strings.Split(string(dims[1]), ",") {
+		if f = strings.TrimSpace(f); f == "" {
+			continue
+		}
+		d, err := strconv.Atoi(f)
+		if err != nil {
+			return 0, nil, fmt.Errorf("npy header: dimension %.40q", f)
+		}
+		shape = append(shape, d)
+	}
+	if bytes.Equal(fortran[1], []byte("True")) && len(shape) > 1 {
+		return 0, nil, fmt.Errorf("npy header: column-major order is not supported")
+	}
+	return t, shape, nil
+}
+
+// typeOfDescr finds the type of a header's descr. Multi-byte elements must be
+// little-endian; for bytes the order means nothing.
+func typeOfDescr(d string) Type {
+	order, kind := byte('='), d
+	if !isLetter(d[0]) {
+		order, kind = d[0], d[1:]
+	}
+	for t, e := range types {
+		if e.descr == kind && (order == '<' || e.size == 1) {
+			return t
+		}
+	}
+	return 0
+}
+
+func isLetter(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' }
+
+// byteSize is the number of bytes of an array, or an error if the shape is
+// negative or too large to be believed.
+func byteSize(t Type, shape []int) (int, error) {
+	n := t.Size()
+	if len(shape) > maxDims {
+		return 0, fmt.Errorf("%d dimensions", len(shape))
+	}
+	for _, d := range shape {
+		if d < 0 {
+			return 0, fmt.Errorf("shape %s has a negative dimension", shapeString(shape))
+		}
+	}
+	for _, d := range shape {
+		if d == 0 {
+			return 0, nil
+		}
+		if n > maxArray/d {
+			return 0, fmt.Errorf("shape %s is larger than %d bytes", shapeString(shape), maxArray)
+		}
+		n *= d
+	}
+	return n, nil
+}
+
+// readNpy reads an array that must have the given type and shape, and nothing
+// after it.
+func readNpy(r io.Reader, t Type, shape []int) (Array, error) {
+	if err := checkNpyHeader(r, t, shape); err != nil {
+		return Array{}, err
+	}
+	n, err := byteSize(t, shape)
+	if err != nil {
+		return Array{}, err
+	}
+	// ReadAll grows with what really comes, so a header cannot make it allocate.
+	data, err := io.ReadAll(io.LimitReader(r, int64(n)+1))
+	if err != nil {
+		return Array{}, err
+	}
+	if len(data) != n {
+		return Array{}, fmt.Errorf("%v needs %d bytes of data and has %s", Array{Type: t, Shape: shape}, n, count(len(data), n))
+	}
+	return Array{Type: t, Shape: append([]int(nil), shape...), Data: data}, nil
+}
+
+func count(got, want int) string {
+	if got > want {
+		return "more"
+	}
+	return strconv.Itoa(got)
+}
+
+func checkNpyHeader(r io.Reader, t Type, shape []int) error {
+	ht, hs, err := readNpyHeader(r)
+	if err != nil {
+		return err
+	}
+	if ht != t || shapeString(hs) != shapeString(shape) {
+		return fmt.Errorf("file holds %v, manifest says %v", Array{Type: ht, Shape: hs}, Array{Type: t, Shape: shape})
+	}
+	return nil
+}
