@@ -111,8 +111,10 @@ func (d *Device) NewBuffer(s BufferSpec) (*Buffer, error) {
 		Size:  vulkan.DeviceSize((s.Size + 3) &^ 3), // fills and word loads need whole words
 		Usage: usage, SharingMode: vulkan.SharingModeExclusive,
 	}
-	code := vulkan.CreateBuffer(d.h, &ci, nil, &b.h)
+	var h vulkan.Buffer
+	code := vulkan.CreateBuffer(d.h, &ci, nil, &h)
 	ci.Free()
+	b.h = h
 	if err := d.check(op, int(code)); err != nil {
 		return nil, err
 	}

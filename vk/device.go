@@ -75,7 +75,9 @@ func (a *Adapter) Open(o DeviceOptions) (*Device, error) {
 		return nil, err
 	}
 	d.h = vulkan.Device(d.c.device)
-	vulkan.GetDeviceQueue(d.h, uint32(a.raw.queueFamily), 0, &d.queue)
+	var queue vulkan.Queue // handles are received in locals: cgo forbids pointers into Go structures
+	vulkan.GetDeviceQueue(d.h, uint32(a.raw.queueFamily), 0, &queue)
+	d.queue = queue
 	d.sets.free = map[int][]vulkan.DescriptorSet{}
 	d.cache.open(d)
 	var err error

@@ -184,8 +184,10 @@ func (d *Device) layout(op string, key layoutKey) (*layout, error) {
 	si := vulkan.DescriptorSetLayoutCreateInfo{
 		SType: vulkan.StructureTypeDescriptorSetLayoutCreateInfo, BindingCount: uint32(len(bindings)), PBindings: bindings,
 	}
-	code := vulkan.CreateDescriptorSetLayout(d.h, &si, nil, &l.set)
+	var set vulkan.DescriptorSetLayout
+	code := vulkan.CreateDescriptorSetLayout(d.h, &si, nil, &set)
 	si.Free()
+	l.set = set
 	if err := d.check(op, int(code)); err != nil {
 		return nil, err
 	}
@@ -198,8 +200,10 @@ func (d *Device) layout(op string, key layoutKey) (*layout, error) {
 			StageFlags: vulkan.ShaderStageFlags(vulkan.ShaderStageComputeBit), Size: uint32(key.push),
 		}}
 	}
-	code = vulkan.CreatePipelineLayout(d.h, &pi, nil, &l.pipeline)
+	var pipeline vulkan.PipelineLayout
+	code = vulkan.CreatePipelineLayout(d.h, &pi, nil, &pipeline)
 	pi.Free()
+	l.pipeline = pipeline
 	if err := d.check(op, int(code)); err != nil {
 		vulkan.DestroyDescriptorSetLayout(d.h, l.set, nil)
 		return nil, err

@@ -37,8 +37,9 @@ func (p *pipelineCache) open(d *Device) {
 	if len(data) > 0 {
 		ci.InitialDataSize, ci.PInitialData = uint64(len(data)), unsafe.Pointer(&data[0])
 	}
-	if vulkan.CreatePipelineCache(d.h, &ci, nil, &p.h) != vulkan.Success {
-		p.h = nil // kernels are then compiled without a cache
+	var h vulkan.PipelineCache
+	if vulkan.CreatePipelineCache(d.h, &ci, nil, &h) == vulkan.Success { // else kernels are compiled without a cache
+		p.h = h
 	}
 	ci.Free()
 }

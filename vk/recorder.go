@@ -84,8 +84,10 @@ func (d *Device) NewRecorder() (*Recorder, error) {
 	pi := vulkan.CommandPoolCreateInfo{
 		SType: vulkan.StructureTypeCommandPoolCreateInfo, QueueFamilyIndex: uint32(d.adapter.raw.queueFamily),
 	}
-	code := vulkan.CreateCommandPool(d.h, &pi, nil, &r.pool)
+	var pool vulkan.CommandPool
+	code := vulkan.CreateCommandPool(d.h, &pi, nil, &pool)
 	pi.Free()
+	r.pool = pool
 	if err := d.check(op, int(code)); err != nil {
 		return nil, err
 	}
@@ -324,8 +326,10 @@ func (r *Recorder) Timestamp() (int, error) {
 		qi := vulkan.QueryPoolCreateInfo{
 			SType: vulkan.StructureTypeQueryPoolCreateInfo, QueryType: vulkan.QueryTypeTimestamp, QueryCount: maxTimestamps,
 		}
-		code := vulkan.CreateQueryPool(r.dev.h, &qi, nil, &r.query)
+		var query vulkan.QueryPool
+		code := vulkan.CreateQueryPool(r.dev.h, &qi, nil, &query)
 		qi.Free()
+		r.query = query
 		if err := r.dev.check(op, int(code)); err != nil {
 			return 0, err
 		}
@@ -354,8 +358,10 @@ func (r *Recorder) End() (*Commands, error) {
 	}
 	c := &Commands{rec: r}
 	fi := vulkan.FenceCreateInfo{SType: vulkan.StructureTypeFenceCreateInfo}
-	code := vulkan.CreateFence(r.dev.h, &fi, nil, &c.fence)
+	var fence vulkan.Fence
+	code := vulkan.CreateFence(r.dev.h, &fi, nil, &fence)
 	fi.Free()
+	c.fence = fence
 	if err := r.dev.check(op, int(code)); err != nil {
 		r.Close()
 		return nil, err

@@ -1,0 +1,552 @@
+package vk_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vkmla/vkmla/shaders"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// open opens the first device with the validation that VKMLA_TEST_VALIDATION asks
+// for (core, sync, off; by default core where the layer is installed) and fails
+// the test on any message.
+func open(t *testing.T, o vk.DeviceOptions) *vk.Device {
+	t.Helper()
+	v := vk.ValidationOff
+	switch mode := os.Getenv("VKMLA_TEST_VALIDATION"); {
+	case mode == "sync":
+		v = vk.ValidationSync
+	case mode == "core", mode == "" && vk.HasValidation():
+		v = vk.ValidationCore
+	}
+	in, err := vk.NewInstance(vk.InstanceOptions{AppName: "vk test", Validation: v, OnMessage: func(m vk.Message) {
+		t.Errorf("validation: %s", m.Text)
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { in.Close() })
+	a, err := in.Pick(os.Getenv("VKMLA_TEST_DEVICE"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := a.Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+func buffer(t *testing.T, d *vk.Device, size uint64, m vk.Memory) *vk.Buffer {
+	t.Helper()
+	b, err := d.NewBuffer(vk.BufferSpec{Label: "test", Size: size, Memory: m})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
+	return b
+}
+
+type copyPush struct{ Count, Step uint32 }
+
+// copyKernel is dst[i] = src[i] + step over 16-byte pieces.
+func copyKernel(t *testing.T, d *vk.Device) *vk.Kernel {
+	t.Helper()
+	s, err := shaders.Get("bench_copy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := d.Kernel(vk.KernelSpec{Name: s.Name, SPIRV: s.SPIRV, Bindings: []vk.Access{vk.Read, vk.Write}, PushSize: 8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+func addStep(k *vk.Kernel, dst, src vk.View, step uint32) vk.Dispatch {
+	p := copyPush{uint32(dst.Size / 16), step}
+	return vk.Dispatch{Kernel: k, Groups: [3]uint32{4, 1, 1}, Bind: []vk.View{src, dst}, Push: vk.Bytes(&p)}
+}
+
+func record(t *testing.T, d *vk.Device, f func(r *vk.Recorder) error) *vk.Commands {
+	t.Helper()
+	r, err := d.NewRecorder()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f(r); err != nil {
+		r.Close()
+		t.Fatal(err)
+	}
+	c, err := r.End()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+func words(n int, f func(i int) uint32) []byte {
+	b := make([]byte, 4*n)
+	for i := range n {
+		binary.LittleEndian.PutUint32(b[4*i:], f(i))
+	}
+	return b
+}
+
+func TestTransferRoundTrip(t *testing.T) {
+	d, ctx := open(t, vk.DeviceOptions{}), context.Background()
+	for _, size := range []int{4, 12, 1000, 8<<20 + 36} { // below, at and past the staging size
+		want := make([]byte, size)
+		rng := rand.NewChaCha8([32]byte{byte(size)})
+		rng.Read(want)
+		b := buffer(t, d, uint64(size)+8, vk.DeviceLocal)
+		if err := d.Upload(ctx, b.View(4, uint64(size)), want); err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, size)
+		if err := d.Download(ctx, got, b.View(4, uint64(size))); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got, want) {
+			t.Errorf("%d bytes came back changed", size)
+		}
+	}
+}
+
+// Barriers are derived: a chain of dependent launches gives the right sum, and
+// independent ones get no barrier between them.
+func TestBarriersFollowUse(t *testing.T) {
+	d, ctx := open(t, vk.DeviceOptions{}), context.Background()
+	k := copyKernel(t, d)
+	const size = 64 << 10
+	a, b := buffer(t, d, size, vk.DeviceLocal), buffer(t, d, size, vk.DeviceLocal)
+	const links = 40
+	chain := record(t, d, func(r *vk.Recorder) error {
+		if err := r.Fill(a.Whole(), 7); err != nil {
+			return err
+		}
+		from, to := a, b
+		for i := range links {
+			if err := r.Dispatch(addStep(k, to.Whole(), from.Whole(), uint32(i))); err != nil {
+				return err
+			}
+			from, to = to, from
+		}
+		return nil
+	})
+	if got := chain.Barriers(); got != links {
+		t.Errorf("a chain of a fill and %d launches has %d barriers, want %d", links, got, links)
+	}
+	for range 3 { // the same recording, again
+		if err := chain.Run(ctx); err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, size)
+		if err := d.Download(ctx, got, a.Whole()); err != nil {
+			t.Fatal(err)
+		}
+		if want := words(size/4, func(int) uint32 { return 7 + links*(links-1)/2 }); !bytes.Equal(got, want) {
+			t.Fatalf("chain gave %v, want %v", got[:8], want[:8])
+		}
+	}
+
+	half := uint64(size / 2)
+	free := record(t, d, func(r *vk.Recorder) error {
+		if err := r.Dispatch(addStep(k, b.View(0, half), a.View(0, half), 1)); err != nil {
+			return err
+		}
+		return r.Dispatch(addStep(k, b.View(half, half), a.View(half, half), 2)) // other bytes: free to overlap
+	})
+	if got := free.Barriers(); got != 0 {
+		t.Errorf("launches on disjoint ranges got %d barriers", got)
+	}
+	war := record(t, d, func(r *vk.Recorder) error {
+		if err := r.Dispatch(addStep(k, b.View(0, half), a.View(0, half), 1)); err != nil {
+			return err
+		}
+		return r.Fill(a.View(half-16, 32), 0) // overwrites what the launch reads
+	})
+	if got := war.Barriers(); got != 1 {
+		t.Errorf("write after read got %d barriers, want 1", got)
+	}
+}
+
+func TestReachOrdersDeviceAddresses(t *testing.T) {
+	d := open(t, vk.DeviceOptions{})
+	k := copyKernel(t, d)
+	a, b, c := buffer(t, d, 256, vk.DeviceLocal), buffer(t, d, 256, vk.DeviceLocal), buffer(t, d, 256, vk.DeviceLocal)
+	cmds := record(t, d, func(r *vk.Recorder) error {
+		if err := r.Fill(c.Whole(), 1); err != nil {
+			return err
+		}
+		x := addStep(k, b.Whole(), a.Whole(), 1)
+		x.Reach = []vk.Reach{{View: c.Whole(), Access: vk.Read}}
+		return r.Dispatch(x)
+	})
+	if cmds.Barriers() != 1 {
+		t.Errorf("got %d barriers before a launch that reaches filled memory, want 1", cmds.Barriers())
+	}
+}
+
+func TestHostMemory(t *testing.T) {
+	d, ctx := open(t, vk.DeviceOptions{}), context.Background()
+	k := copyKernel(t, d)
+	in, out := buffer(t, d, 4096, vk.Upload), buffer(t, d, 4096, vk.Readback)
+	c := record(t, d, func(r *vk.Recorder) error { return r.Dispatch(addStep(k, out.Whole(), in.Whole(), 1)) })
+	for round := range uint32(5) { // what changes between runs lies in a buffer
+		copy(in.Mapped(), words(1024, func(i int) uint32 { return uint32(i) * round }))
+		if err := c.Run(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if want := words(1024, func(i int) uint32 { return uint32(i)*round + 1 }); !bytes.Equal(out.Mapped(), want) {
+			t.Fatalf("round %d: wrong result", round)
+		}
+	}
+}
+
+func TestTimestampsGrow(t *testing.T) {
+	d, ctx := open(t, vk.DeviceOptions{}), context.Background()
+	k := copyKernel(t, d)
+	a, b := buffer(t, d, 1<<20, vk.DeviceLocal), buffer(t, d, 1<<20, vk.DeviceLocal)
+	c := record(t, d, func(r *vk.Recorder) error {
+		for range 3 {
+			if _, err := r.Timestamp(); err != nil {
+				return err
+			}
+			if err := r.Dispatch(addStep(k, b.Whole(), a.Whole(), 1)); err != nil {
+				return err
+			}
+		}
+		_, err := r.Timestamp()
+		return err
+	})
+	if _, err := c.Timestamps(); !errors.Is(err, vk.ErrBusy) {
+		t.Errorf("timestamps before a run: %v, want ErrBusy", err)
+	}
+	if err := c.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+	ns, err := c.Timestamps()
+	if err != nil || len(ns) != 4 || ns[0] != 0 || !(ns[1] > 0 && ns[2] > ns[1] && ns[3] > ns[2]) {
+		t.Errorf("timestamps %v, %v: want four that grow from 0", ns, err)
+	}
+}
+
+func TestWaitStopsWithContext(t *testing.T) {
+	d := open(t, vk.DeviceOptions{})
+	k := copyKernel(t, d)
+	a, b := buffer(t, d, 32<<20, vk.DeviceLocal), buffer(t, d, 32<<20, vk.DeviceLocal)
+	c := record(t, d, func(r *vk.Recorder) error { // long enough to still run when the context ends
+		for i := range 60 {
+			if err := r.Dispatch(addStep(k, b.Whole(), a.Whole(), uint32(i))); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+	defer cancel()
+	p, err := c.Submit()
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = p.Wait(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		if _, err := c.Submit(); !errors.Is(err, vk.ErrBusy) && err != nil {
+			t.Errorf("second submit: %v, want ErrBusy or success", err)
+		}
+	} else if err != nil || d.Adapter().Type == vk.TypeCPU {
+		t.Errorf("wait: %v, want the context's error", err)
+	}
+	done, stop := context.WithCancel(context.Background())
+	stop()
+	if err := c.Run(done); !errors.Is(err, context.Canceled) {
+		t.Errorf("run under an ended context: %v", err)
+	}
+}
+
+func TestArgumentErrors(t *testing.T) {
+	d, ctx := open(t, vk.DeviceOptions{}), context.Background()
+	k := copyKernel(t, d)
+	a, b := buffer(t, d, 1024, vk.DeviceLocal), buffer(t, d, 1024, vk.DeviceLocal)
+	closed, err := d.NewBuffer(vk.BufferSpec{Label: "closed", Size: 64})
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed.Close()
+	s, _ := shaders.Get("bench_copy")
+	big := [3]uint32{1, d.Caps().MaxWorkgroupCount[1] + 1, 1}
+	ok := addStep(k, b.Whole(), a.Whole(), 1)
+	with := func(f func(*vk.Dispatch)) vk.Dispatch { x := ok; f(&x); return x }
+	r, err := d.NewRecorder()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for name, c := range map[string]struct {
+		err  error
+		want error
+	}{
+		"empty buffer": {func() error { _, err := d.NewBuffer(vk.BufferSpec{}); return err }(), vk.ErrArgument},
+		"huge buffer":  {func() error { _, err := d.NewBuffer(vk.BufferSpec{Size: 1 << 60}); return err }(), vk.ErrOutOfDeviceMemory},
+		"not SPIR-V":   {func() error { _, err := d.Kernel(vk.KernelSpec{SPIRV: make([]byte, 64)}); return err }(), vk.ErrArgument},
+		"push size":    {func() error { _, err := d.Kernel(vk.KernelSpec{SPIRV: s.SPIRV, PushSize: 1 << 16}); return err }(), vk.ErrArgument},
+		"feature": {func() error {
+			_, err := d.Kernel(vk.KernelSpec{SPIRV: s.SPIRV, Requires: []string{"teleport"}})
+			return err
+		}(), vk.ErrMissingFeature},
+		"no kernel":        {r.Dispatch(vk.Dispatch{}), vk.ErrArgument},
+		"no groups":        {r.Dispatch(with(func(x *vk.Dispatch) { x.Groups[2] = 0 })), vk.ErrArgument},
+		"too many groups":  {r.Dispatch(with(func(x *vk.Dispatch) { x.Groups = big })), vk.ErrArgument},
+		"missing binding":  {r.Dispatch(with(func(x *vk.Dispatch) { x.Bind = x.Bind[:1] })), vk.ErrArgument},
+		"push constants":   {r.Dispatch(with(func(x *vk.Dispatch) { x.Push = x.Push[:4] })), vk.ErrArgument},
+		"past the end":     {r.Dispatch(with(func(x *vk.Dispatch) { x.Bind = []vk.View{a.View(512, 1024), b.Whole()} })), vk.ErrArgument},
+		"misaligned":       {r.Dispatch(with(func(x *vk.Dispatch) { x.Bind = []vk.View{a.View(4, 64), b.Whole()} })), vk.ErrArgument},
+		"nil view":         {r.Dispatch(with(func(x *vk.Dispatch) { x.Bind = []vk.View{{}, b.Whole()} })), vk.ErrArgument},
+		"closed buffer":    {r.Dispatch(with(func(x *vk.Dispatch) { x.Bind = []vk.View{closed.Whole(), b.Whole()} })), vk.ErrClosed},
+		"overlapping copy": {r.Copy(a.View(0, 64), a.View(32, 64)), vk.ErrArgument},
+		"odd fill":         {r.Fill(a.View(2, 4), 0), vk.ErrArgument},
+		"upload size":      {d.Upload(ctx, a.Whole(), make([]byte, 3)), vk.ErrArgument},
+	} {
+		if !errors.Is(c.err, c.want) {
+			t.Errorf("%s: got %v, want %v", name, c.err, c.want)
+		}
+	}
+	if n := r.Barriers(); n != 0 {
+		t.Errorf("refused commands recorded %d barriers", n)
+	}
+}
+
+func TestPickAndMissing(t *testing.T) {
+	d := open(t, vk.DeviceOptions{})
+	a := d.Adapter()
+	in, err := vk.NewInstance(vk.InstanceOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	for _, sel := range []string{"", "0", a.UUID, strings.ToUpper(a.Name[:4])} {
+		if got, err := in.Pick(sel); err != nil || (sel == a.UUID && got.UUID != a.UUID) {
+			t.Errorf("pick %q: %v, %v", sel, got, err)
+		}
+	}
+	if _, err := in.Pick("no such device"); !errors.Is(err, vk.ErrNoDevice) {
+		t.Errorf("pick: %v, want ErrNoDevice", err)
+	}
+	ladder := []vk.Variant{{Name: "fancy", Requires: []string{"shaderInt64", "teleport"}}, {Name: "plain"}}
+	if v, err := vk.ChooseVariant("op", a, ladder, ""); err != nil || v.Name != "plain" {
+		t.Errorf("best variant %q, %v", v.Name, err)
+	}
+	_, err = vk.ChooseVariant("op", a, ladder, "fancy")
+	var m *vk.MissingError
+	if !errors.As(err, &m) || len(m.Missing) != 1 || m.Missing[0] != "teleport" || m.Device != a.Name || len(m.Available) != 1 {
+		t.Errorf("forced variant: %v", err)
+	}
+	if _, err := vk.ChooseVariant("op", a, ladder, "other"); !errors.Is(err, vk.ErrArgument) {
+		t.Errorf("unknown variant: %v", err)
+	}
+	if _, err := vk.NewInstance(vk.InstanceOptions{Library: "libno-such-vulkan.so"}); !errors.Is(err, vk.ErrNoLoader) {
+		t.Errorf("missing loader: %v", err)
+	}
+}
+
+// Every allocation that work needs is made to fail once: the error must come out,
+// and nothing may stay allocated.
+func TestEveryAllocationMayFail(t *testing.T) {
+	no := errors.New("no")
+	for n := 0; ; n++ {
+		count := 0
+		d, err := func() (*vk.Device, error) {
+			in, err := vk.NewInstance(vk.InstanceOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { in.Close() })
+			a, err := in.Pick(os.Getenv("VKMLA_TEST_DEVICE"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return a.Open(vk.DeviceOptions{MemoryHook: func(uint64) error {
+				if count++; count == n+1 {
+					return no
+				}
+				return nil
+			}})
+		}()
+		if err == nil {
+			var b *vk.Buffer
+			if b, err = d.NewBuffer(vk.BufferSpec{Label: "b", Size: 64}); err == nil {
+				err = d.Upload(context.Background(), b.Whole(), make([]byte, 64))
+				b.Close()
+			}
+			if e := d.Close(); e != nil {
+				t.Errorf("allocation %d failing leaves memory behind: %v", n, e)
+			}
+		}
+		if count <= n {
+			if err != nil || n < 3 {
+				t.Fatalf("after %d allocations: %v", count, err)
+			}
+			return
+		}
+		if !errors.Is(err, no) {
+			t.Errorf("allocation %d failing gave %v", n, err)
+		}
+	}
+}
+
+func TestPipelineCacheSurvivesDamage(t *testing.T) {
+	dir := t.TempDir()
+	build := func() {
+		in, err := vk.NewInstance(vk.InstanceOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer in.Close()
+		a, err := in.Pick(os.Getenv("VKMLA_TEST_DEVICE"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := a.Open(vk.DeviceOptions{PipelineCacheDir: dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		copyKernel(t, d)
+		if err := d.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	build()
+	files, _ := filepath.Glob(filepath.Join(dir, "*"))
+	if len(files) != 1 {
+		t.Fatalf("cache files: %v, want one", files)
+	}
+	good, err := os.ReadFile(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, bad := range map[string][]byte{
+		"empty": {}, "short": good[:10], "flipped": append(append([]byte{}, good[:len(good)-1]...), ^good[len(good)-1]),
+	} {
+		if err := os.WriteFile(files[0], bad, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		build()
+		if now, _ := os.ReadFile(files[0]); len(now) < 40 {
+			t.Errorf("%s cache was not replaced", name)
+		}
+	}
+}
+
+func TestConcurrentUse(t *testing.T) {
+	d := open(t, vk.DeviceOptions{})
+	k := copyKernel(t, d)
+	var wg sync.WaitGroup
+	for g := range 4 {
+		a, b := buffer(t, d, 4096, vk.DeviceLocal), buffer(t, d, 4096, vk.DeviceLocal)
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			for round := range 10 {
+				if err := concurrentRound(d, k, a, b, uint32(g*100+round)); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		}()
+	}
+	wg.Wait()
+}
+
+func concurrentRound(d *vk.Device, k *vk.Kernel, a, b *vk.Buffer, seed uint32) error {
+	ctx := context.Background()
+	r, err := d.NewRecorder()
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(r.Fill(a.Whole(), seed), r.Dispatch(addStep(k, b.Whole(), a.Whole(), 1))); err != nil {
+		r.Close()
+		return err
+	}
+	c, err := r.End()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if err := c.Run(ctx); err != nil {
+		return err
+	}
+	got := make([]byte, 4096)
+	if err := d.Download(ctx, got, b.Whole()); err != nil {
+		return err
+	}
+	if !bytes.Equal(got, words(1024, func(int) uint32 { return seed + 1 })) {
+		return errors.New("another goroutine's data came back")
+	}
+	return nil
+}
+
+// The binding frees argument arrays under the garbage collector; ours must not.
+// scripts/test runs this under GOGC=1 with validation on.
+func TestGCStress(t *testing.T) {
+	d, ctx := open(t, vk.DeviceOptions{}), context.Background()
+	k := copyKernel(t, d)
+	bufs := []*vk.Buffer{buffer(t, d, 256, vk.DeviceLocal), buffer(t, d, 256, vk.DeviceLocal), buffer(t, d, 256, vk.DeviceLocal)}
+	rounds := 400
+	if testing.Short() {
+		rounds = 50
+	}
+	var junk [][]byte
+	for i := range rounds {
+		c := func() *vk.Commands {
+			r, err := d.NewRecorder()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for j := range 4 {
+				if err := r.Dispatch(addStep(k, bufs[(i+j+1)%3].View(0, 64), bufs[(i+j)%3].View(64, 64), uint32(j))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c, err := r.End()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c
+		}()
+		for range 3 {
+			if err := c.Run(ctx); err != nil {
+				t.Fatal(err)
+			}
+			junk = append(junk, make([]byte, 1024))
+		}
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if i%32 == 0 {
+			junk = nil
+			runtime.GC()
+		}
+	}
+}
