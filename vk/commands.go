@@ -144,7 +144,7 @@ func (c *Commands) Timestamps() ([]float64, error) {
 	}
 	d, raw := c.rec.dev, make([]uint64, n)
 	const bits64, wait = 1, 2
-	code := vulkan.GetQueryPoolResults(d.h, c.rec.query, 0, uint32(n), uint64(8*n), addressOf(raw), 8, bits64|wait)
+	code := queryResults(vulkan.GetQueryPoolResults, d.h, c.rec.query, raw, bits64|wait)
 	if err := d.check(op, int(code)); err != nil {
 		return nil, err
 	}

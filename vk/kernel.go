@@ -134,9 +134,10 @@ func (d *Device) buildKernel(op string, s KernelSpec) (*Kernel, error) {
 	}
 	var module vulkan.ShaderModule
 	ci := vulkan.ShaderModuleCreateInfo{
-		SType: vulkan.StructureTypeShaderModuleCreateInfo, CodeSize: uint64(len(s.SPIRV)),
+		SType: vulkan.StructureTypeShaderModuleCreateInfo,
 		PCode: unsafe.Slice((*uint32)(unsafe.Pointer(unsafe.SliceData(s.SPIRV))), len(s.SPIRV)/4),
 	}
+	setSize(&ci.CodeSize, len(s.SPIRV))
 	code := vulkan.CreateShaderModule(d.h, &ci, nil, &module)
 	ci.Free()
 	if err := d.check(op, int(code)); err != nil {

@@ -35,7 +35,8 @@ func (p *pipelineCache) open(d *Device) {
 	}
 	ci := vulkan.PipelineCacheCreateInfo{SType: vulkan.StructureTypePipelineCacheCreateInfo}
 	if len(data) > 0 {
-		ci.InitialDataSize, ci.PInitialData = uint64(len(data)), unsafe.Pointer(&data[0])
+		setSize(&ci.InitialDataSize, len(data))
+		ci.PInitialData = unsafe.Pointer(&data[0])
 	}
 	var h vulkan.PipelineCache
 	if vulkan.CreatePipelineCache(d.h, &ci, nil, &h) == vulkan.Success { // else kernels are compiled without a cache
@@ -52,16 +53,9 @@ func (p *pipelineCache) close(d *Device) {
 	if p.path == "" || d.lost.Load() {
 		return
 	}
-	var n uint64
-	if vulkan.GetPipelineCacheData(d.h, p.h, &n, nil) != vulkan.Success || n == 0 {
-		return
-	}
-	data := make([]byte, n)
-	if vulkan.GetPipelineCacheData(d.h, p.h, &n, unsafe.Pointer(&data[0])) != vulkan.Success {
-		return
-	}
-	sum := sha256.Sum256(data[:n])
-	if sum == p.have {
+	data := cacheData(vulkan.GetPipelineCacheData, d.h, p.h)
+	sum := sha256.Sum256(data)
+	if len(data) == 0 || sum == p.have {
 		return
 	}
 	if os.MkdirAll(filepath.Dir(p.path), 0o755) != nil {
@@ -72,7 +66,7 @@ func (p *pipelineCache) close(d *Device) {
 	if err != nil {
 		return
 	}
-	_, err1 := tmp.Write(append(sum[:], data[:n]...))
+	_, err1 := tmp.Write(append(sum[:], data...))
 	err2 := tmp.Close()
 	if err1 != nil || err2 != nil || os.Rename(tmp.Name(), p.path) != nil {
 		os.Remove(tmp.Name())

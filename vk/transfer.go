@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"unsafe"
 )
 
 // stagingBuffer is the device's mapped memory for Upload and Download, made on
@@ -127,5 +126,3 @@ func (d *Device) openStaging() (*stagingBuffer, error) {
 	}
 	return d.staging, nil
 }
-
-func addressOf(s []uint64) unsafe.Pointer { return unsafe.Pointer(&s[0]) }

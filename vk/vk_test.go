@@ -513,7 +513,7 @@ func TestGCStress(t *testing.T) {
 	d, ctx := open(t, vk.DeviceOptions{}), context.Background()
 	k := copyKernel(t, d)
 	bufs := []*vk.Buffer{buffer(t, d, 256, vk.DeviceLocal), buffer(t, d, 256, vk.DeviceLocal), buffer(t, d, 256, vk.DeviceLocal)}
-	rounds := 400
+	rounds := 4000
 	if testing.Short() {
 		rounds = 50
 	}

@@ -1,0 +1,130 @@
+package vk_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/vkmla/vkmla/shaders"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// The structures and constants declared in abi.h are those of the registry. The
+// real headers are used where they are installed: a system's libvulkan-dev, or
+// the folder that scripts/newer-mesa makes.
+func TestABIMatchesHeaders(t *testing.T) {
+	cache, _ := os.UserCacheDir()
+	if dir := os.Getenv("VKMLA_TOOLS"); dir != "" {
+		cache = filepath.Dir(dir)
+	}
+	var include string
+	for _, dir := range []string{filepath.Join(cache, "vkmla/mesa/root/usr/include"), "/usr/include"} {
+		if _, err := os.Stat(filepath.Join(dir, "vulkan/vulkan_core.h")); err == nil {
+			include = dir
+			break
+		}
+	}
+	if include == "" {
+		t.Skip("no Vulkan headers installed")
+	}
+	abi, err := filepath.Abs("abi.h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var c strings.Builder
+	c.WriteString("#include <stddef.h>\n#include <vulkan/vulkan_core.h>\n#include \"" + abi + "\"\n" + `
+#define SIZE(a, b) _Static_assert(sizeof(a) == sizeof(b), #a)
+#define AT(a, b, f) _Static_assert(offsetof(a, f) == offsetof(b, f), #a "." #f)
+#define SAME(a, b) _Static_assert((long)(a) == (long)(b), #a)
+`)
+	for _, line := range strings.Fields(`
+SIZE(VmApplicationInfo,VkApplicationInfo) SIZE(VmInstanceCreateInfo,VkInstanceCreateInfo) SIZE(VmDeviceQueueCreateInfo,VkDeviceQueueCreateInfo)
+SIZE(VmDeviceCreateInfo,VkDeviceCreateInfo) SIZE(VmSubmitInfo,VkSubmitInfo) AT(VmSubmitInfo,VkSubmitInfo,pCommandBuffers)
+SIZE(VmMemoryAllocateInfo,VkMemoryAllocateInfo) SIZE(VmMemoryAllocateFlagsInfo,VkMemoryAllocateFlagsInfo) SIZE(VmBufferDeviceAddressInfo,VkBufferDeviceAddressInfo)
+SIZE(VmMemoryBarrier,VkMemoryBarrier) SIZE(VmBufferCopy,VkBufferCopy) SIZE(VmDescriptorBufferInfo,VkDescriptorBufferInfo) SIZE(VmWriteDescriptorSet,VkWriteDescriptorSet)
+SIZE(VmSpecializationMapEntry,VkSpecializationMapEntry) SIZE(VmSpecializationInfo,VkSpecializationInfo) SIZE(VmRequiredSubgroupSize,VkPipelineShaderStageRequiredSubgroupSizeCreateInfo)
+SIZE(VmPipelineShaderStageCreateInfo,VkPipelineShaderStageCreateInfo) SIZE(VmComputePipelineCreateInfo,VkComputePipelineCreateInfo)
+SIZE(VmExtensionProperties,VkExtensionProperties) SIZE(VmLayerProperties,VkLayerProperties) SIZE(VmQueueFamilyProperties,VkQueueFamilyProperties)
+SIZE(VmMemoryProperties,VkPhysicalDeviceMemoryProperties) SIZE(VmProperties,VkPhysicalDeviceProperties) SIZE(VmProperties2,VkPhysicalDeviceProperties2)
+SIZE(VmLimits,VkPhysicalDeviceLimits) AT(VmLimits,VkPhysicalDeviceLimits,maxStorageBufferRange) AT(VmLimits,VkPhysicalDeviceLimits,maxPushConstantsSize)
+AT(VmLimits,VkPhysicalDeviceLimits,maxPerStageDescriptorStorageBuffers) AT(VmLimits,VkPhysicalDeviceLimits,maxDescriptorSetStorageBuffers)
+AT(VmLimits,VkPhysicalDeviceLimits,maxComputeSharedMemorySize) AT(VmLimits,VkPhysicalDeviceLimits,maxComputeWorkGroupCount)
+AT(VmLimits,VkPhysicalDeviceLimits,maxComputeWorkGroupInvocations) AT(VmLimits,VkPhysicalDeviceLimits,minStorageBufferOffsetAlignment)
+AT(VmLimits,VkPhysicalDeviceLimits,timestampPeriod) AT(VmLimits,VkPhysicalDeviceLimits,nonCoherentAtomSize)
+SIZE(VmVulkan11Properties,VkPhysicalDeviceVulkan11Properties) AT(VmVulkan11Properties,VkPhysicalDeviceVulkan11Properties,subgroupSize)
+AT(VmVulkan11Properties,VkPhysicalDeviceVulkan11Properties,maxMemoryAllocationSize) SIZE(VmDriverProperties,VkPhysicalDeviceDriverProperties)
+SIZE(VmSubgroupSizeProperties,VkPhysicalDeviceSubgroupSizeControlProperties) SIZE(VmFeatures,VkPhysicalDeviceFeatures) AT(VmFeatures,VkPhysicalDeviceFeatures,shaderInt64)
+SIZE(VmVulkan11Features,VkPhysicalDeviceVulkan11Features) SIZE(VmVulkan12Features,VkPhysicalDeviceVulkan12Features) SIZE(VmVulkan13Features,VkPhysicalDeviceVulkan13Features)
+AT(VmVulkan12Features,VkPhysicalDeviceVulkan12Features,storageBuffer8BitAccess) AT(VmVulkan12Features,VkPhysicalDeviceVulkan12Features,shaderFloat16)
+AT(VmVulkan12Features,VkPhysicalDeviceVulkan12Features,shaderSubgroupExtendedTypes) AT(VmVulkan12Features,VkPhysicalDeviceVulkan12Features,timelineSemaphore)
+AT(VmVulkan12Features,VkPhysicalDeviceVulkan12Features,bufferDeviceAddress) AT(VmVulkan12Features,VkPhysicalDeviceVulkan12Features,vulkanMemoryModelDeviceScope)
+AT(VmVulkan13Features,VkPhysicalDeviceVulkan13Features,subgroupSizeControl) AT(VmVulkan13Features,VkPhysicalDeviceVulkan13Features,maintenance4)
+SIZE(VmPipelineExecutableFeatures,VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR)
+SIZE(VmDebugMessengerCreateInfo,VkDebugUtilsMessengerCreateInfoEXT) SIZE(VmValidationFeatures,VkValidationFeaturesEXT)
+AT(VmDebugCallbackData,VkDebugUtilsMessengerCallbackDataEXT,pMessageIdName) AT(VmDebugCallbackData,VkDebugUtilsMessengerCallbackDataEXT,pMessage)
+SAME(VM_STYPE_APPLICATION_INFO,VK_STRUCTURE_TYPE_APPLICATION_INFO) SAME(VM_STYPE_INSTANCE_CREATE_INFO,VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO)
+SAME(VM_STYPE_DEVICE_QUEUE_CREATE_INFO,VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO) SAME(VM_STYPE_DEVICE_CREATE_INFO,VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO)
+SAME(VM_STYPE_SUBMIT_INFO,VK_STRUCTURE_TYPE_SUBMIT_INFO) SAME(VM_STYPE_MEMORY_ALLOCATE_INFO,VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO)
+SAME(VM_STYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO)
+SAME(VM_STYPE_COMPUTE_PIPELINE_CREATE_INFO,VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO) SAME(VM_STYPE_WRITE_DESCRIPTOR_SET,VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET)
+SAME(VM_STYPE_MEMORY_BARRIER,VK_STRUCTURE_TYPE_MEMORY_BARRIER) SAME(VM_STYPE_VULKAN_1_1_FEATURES,VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES)
+SAME(VM_STYPE_VULKAN_1_1_PROPERTIES,VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES) SAME(VM_STYPE_VULKAN_1_2_FEATURES,VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES)
+SAME(VM_STYPE_VULKAN_1_3_FEATURES,VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES) SAME(VM_STYPE_FEATURES_2,VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2)
+SAME(VM_STYPE_PROPERTIES_2,VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2) SAME(VM_STYPE_MEMORY_ALLOCATE_FLAGS_INFO,VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO)
+SAME(VM_STYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO,VK_STRUCTURE_TYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO_EXT) SAME(VM_STYPE_DRIVER_PROPERTIES,VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES)
+SAME(VM_STYPE_SUBGROUP_SIZE_CONTROL_PROPERTIES,VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_PROPERTIES)
+SAME(VM_STYPE_REQUIRED_SUBGROUP_SIZE,VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO)
+SAME(VM_STYPE_BUFFER_DEVICE_ADDRESS_INFO,VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO) SAME(VM_STYPE_VALIDATION_FEATURES,VK_STRUCTURE_TYPE_VALIDATION_FEATURES_EXT)
+SAME(VM_STYPE_PIPELINE_EXECUTABLE_FEATURES,VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIPELINE_EXECUTABLE_PROPERTIES_FEATURES_KHR)
+`) {
+		c.WriteString(line + ";\n")
+	}
+	c.WriteString("#ifdef VK_KHR_cooperative_matrix\n")
+	c.WriteString("SIZE(VmCoopMatFeatures,VkPhysicalDeviceCooperativeMatrixFeaturesKHR);SIZE(VmCoopMatProperties,VkCooperativeMatrixPropertiesKHR);\n")
+	c.WriteString("SAME(VM_STYPE_COOPERATIVE_MATRIX_FEATURES,VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_KHR);SAME(VM_STYPE_COOPERATIVE_MATRIX_PROPERTIES,VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR);\n#endif\n")
+	c.WriteString("#ifdef VK_KHR_shader_bfloat16\n")
+	c.WriteString("SIZE(VmBFloat16Features,VkPhysicalDeviceShaderBfloat16FeaturesKHR);SAME(VM_STYPE_SHADER_BFLOAT16_FEATURES,VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_BFLOAT16_FEATURES_KHR);\n#endif\n")
+	file := filepath.Join(t.TempDir(), "abi_check.c")
+	if err := os.WriteFile(file, []byte(c.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("gcc", "-I", include, "-fsyntax-only", file).CombinedOutput()
+	if err != nil {
+		t.Errorf("abi.h differs from %s: %v\n%s", include, err, out)
+	}
+}
+
+// The validation layer that the other tests rely on does speak up.
+func TestValidationSpeaks(t *testing.T) {
+	if !vk.HasValidation() || os.Getenv("VKMLA_TEST_VALIDATION") == "off" {
+		t.Skip("no validation layer")
+	}
+	heard := 0
+	in, err := vk.NewInstance(vk.InstanceOptions{Validation: vk.ValidationCore, OnMessage: func(vk.Message) { heard++ }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	a, err := in.Pick(os.Getenv("VKMLA_TEST_DEVICE"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := a.Open(vk.DeviceOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	s, err := shaders.Get("bench_copy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The kernel's push constants are 8 bytes; a layout with 4 is against the rules.
+	if _, err := d.Kernel(vk.KernelSpec{Name: s.Name, SPIRV: s.SPIRV, Bindings: []vk.Access{vk.Read, vk.Write}, PushSize: 4}); err != nil {
+		t.Logf("kernel: %v", err)
+	}
+	if heard == 0 {
+		t.Error("a wrong pipeline layout raised no validation message")
+	}
+}
