@@ -60,10 +60,9 @@ func (r *Rig) Close() {
 }
 
 // In uploads an array as a tensor with elements of type dt, which must have the
-// size of the array's elements. The zero Array, and one without elements, give
-// the zero Tensor.
+// size of the array's elements. The zero Array gives the zero Tensor.
 func (r *Rig) In(a Array, dt tensor.DType) tensor.Tensor {
-	if r.err != nil || a.IsZero() || a.Len() == 0 {
+	if r.err != nil || a.IsZero() {
 		return tensor.Tensor{}
 	}
 	if dt.Size() != a.Type.Size() {
@@ -80,7 +79,7 @@ func (r *Rig) Out(dt tensor.DType, shape ...int) tensor.Tensor {
 	for _, d := range shape {
 		n *= d
 	}
-	if r.err != nil || n == 0 {
+	if r.err != nil {
 		return tensor.Tensor{}
 	}
 	poison := byte(poisonOther)
@@ -103,7 +102,7 @@ func (r *Rig) place(data []byte, poison byte, dt tensor.DType, shape []int) tens
 	}
 	inner := tensor.Tensor{Buffer: whole.Buffer, Offset: whole.Offset + fence, DType: dt, Shape: append([]int(nil), shape...)}
 	r.held = append(r.held, held{whole, inner, poison})
-	if err := tensor.Upload(r.ctx, r.dev, whole, img); err != nil {
+	if err := whole.Upload(r.ctx, img); err != nil {
 		r.Fail(err)
 		return tensor.Tensor{}
 	}
@@ -144,7 +143,7 @@ func (r *Rig) Results(out map[string]tensor.Tensor) (Arrays, error) {
 			return nil, r.err
 		}
 		img := make([]byte, h.whole.Len())
-		if err := tensor.Download(r.ctx, r.dev, img, h.whole); err != nil {
+		if err := h.whole.Download(r.ctx, img); err != nil {
 			r.Fail(err)
 			break
 		}
@@ -177,7 +176,7 @@ func stored(dt tensor.DType) vectors.Type {
 	switch dt {
 	case tensor.I8:
 		return vectors.I8
-	case tensor.BF16:
+	case tensor.U16, tensor.BF16:
 		return vectors.U16
 	case tensor.F16:
 		return vectors.F16
