@@ -1,0 +1,27 @@
+// Package cache keeps the paged K caches of DeepSeek-V4's attention: the byte
+// layout of a page, the pages themselves in device memory, who owns which page,
+// and the kernels that fill pages and read them back.
+//
+// # Pages and slots
+//
+// A slot holds one cached vector of 512 numbers in 584 bytes: 448 E4M3 codes, 64
+// bf16 numbers, 7 UE8M0 scale bytes and a pad byte. [Layout] says where in a page
+// they lie. Slot s of a pool is slot s%page of page s/page; slot ids are what slot
+// mappings (int64) and index lists (int32) contain, and a negative one is none.
+//
+// # Host side
+//
+// [BlockPool] counts the references to page ids, [Table] maps the positions of one
+// sequence to pages. Neither touches a device. One pool may serve goroutines at
+// once; a table belongs to one of them at a time.
+//
+// # Device side
+//
+// [KVCache] is the memory. [Insert] quantises rows into it, [Gather] and
+// [GatherSlots] unpack rows of it to bf16, [SlotMapping] makes the slot mapping of a
+// step from block tables. Each has a reference in plain Go beside it, named in its
+// documentation, which is its definition.
+//
+// Alphabet of the shapes: T tokens, R requests, D = 512, W entries of a table row,
+// page slots per page, stride bytes per page.
+package cache

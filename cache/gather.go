@@ -1,0 +1,129 @@
+package cache
+
+import (
+	"fmt"
+
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// GatherVariants are the variants of Gather, best first.
+var GatherVariants = ladder("kv_gather")
+
+// GatherConfig says what a Gather is built for.
+type GatherConfig struct {
+	Page     int    // slots per page of the caches it will read
+	MaxBytes uint64 // size of the largest cache or output; 0: whatever a descriptor of the device can hold
+	Variant  string // "" picks the best
+}
+
+// GatherArgs are the operands of one gather. All lengths and the table are read
+// when the commands run.
+type GatherArgs struct {
+	Out        tensor.Tensor // [R, M, 512] bf16, written in rows Offset..Offset+g-1 of each request only
+	Cache      KVCache
+	SeqLens    tensor.Tensor // [R] i32, in slots
+	GatherLens tensor.Tensor // [R] i32, how many of the last slots; absent: all
+	Table      tensor.Tensor // [R, W] i32 page ids; a negative one counts as page 0
+	Offset     int           // row of Out that gets a request's first slot, 0..M
+}
+
+// Gather unpacks the last g slots of each request to bf16 rows: with n = seq_lens[r]
+// and g = gather_lens[r], row Offset+i of request r becomes slot p%page of page
+// table[r, p/page], p = n-g+i, i = 0..g-1. The first 448 values are code*2^(scale-127),
+// which bf16 holds exactly, the last 64 the stored bits.
+//
+// Rows that would lie beyond M are left out, and every row outside
+// [Offset, Offset+g) keeps its bytes. A position outside the table, or a page outside
+// the pool, gives a row of zeros.
+//
+// The definition is GatherRef; results are equal byte for byte.
+//
+// Source: vLLM dequantize_and_gather_k_cache (deepseek_v4 cache_utils.py).
+type Gather struct {
+	dev     *vk.Device
+	cfg     GatherConfig
+	variant string
+	kernel  *vk.Kernel
+}
+
+// kvGatherPush is the push block of kv_gather.comp.
+type kvGatherPush struct {
+	PoolAddr   uint64
+	OutAddr    uint64
+	PoolStride uint32
+	PoolPages  uint32
+	Width      uint32
+	Rows       uint32
+	Offset     uint32
+	HasGather  uint32
+}
+
+// NewGather chooses the variant and builds its kernel. The device owns the kernel;
+// there is nothing to close.
+//
+// Errors: *vk.ArgumentError for a page size or a variant that does not exist or
+// cannot hold MaxBytes; *vk.MissingError; those of vk.Device.Kernel.
+func NewGather(dev *vk.Device, cfg GatherConfig) (*Gather, error) {
+	const op = "cache: gather"
+	if err := (Layout{cfg.Page, DefaultStride(cfg.Page)}).check(op); err != nil {
+		return nil, err
+	}
+	variant, err := choose(dev, op, GatherVariants, cfg.Variant, cfg.MaxBytes)
+	if err != nil {
+		return nil, err
+	}
+	k, err := kernel[kvGatherPush](dev, "kv_gather", variant, []vk.Access{vk.Read, vk.Read, vk.Read, vk.Write, vk.Read}, 3, cfg.Page)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	return &Gather{dev: dev, cfg: cfg, variant: variant, kernel: k}, nil
+}
+
+// Variant is the name of the variant that was chosen.
+func (x *Gather) Variant() string { return x.variant }
+
+// Record checks the arguments and records the gather. Errors: *vk.ArgumentError,
+// with nothing recorded; those of vk.Recorder.Dispatch.
+func (x *Gather) Record(rec *vk.Recorder, a GatherArgs) error {
+	const op = "cache: gather"
+	if err := checkCache(x.dev, op, x.variant, a.Cache, x.cfg.Page); err != nil {
+		return err
+	}
+	if err := tensor.Check(op, "Out", a.Out, tensor.BF16, -1, -1, D); err != nil {
+		return err
+	}
+	requests, rows := a.Out.Shape[0], a.Out.Shape[1]
+	if err := tensor.Check(op, "SeqLens", a.SeqLens, tensor.I32, requests); err != nil {
+		return err
+	}
+	if !a.GatherLens.IsZero() {
+		if err := tensor.Check(op, "GatherLens", a.GatherLens, tensor.I32, requests); err != nil {
+			return err
+		}
+	}
+	if err := tensor.Check(op, "Table", a.Table, tensor.I32, requests, -1); err != nil {
+		return err
+	}
+	if a.Offset < 0 || a.Offset > rows {
+		return bad(op, "Offset", fmt.Sprint(a.Offset), fmt.Sprintf("0..%d rows", rows))
+	}
+	targets := []target{{"Out", a.Out, vk.Write}, {"Cache.Pool", a.Cache.Pool, vk.Read}}
+	if err := checkReach(x.dev, op, x.variant, 16, targets[0]); err != nil {
+		return err
+	}
+	if requests == 0 || rows == a.Offset {
+		return nil
+	}
+	push := kvGatherPush{
+		PoolAddr: a.Cache.Pool.View().Address(), OutAddr: a.Out.View().Address(),
+		PoolStride: uint32(a.Cache.Layout.Stride), PoolPages: uint32(a.Cache.Pages()),
+		Width: uint32(a.Table.Shape[1]), Rows: uint32(rows), Offset: uint32(a.Offset),
+	}
+	gatherLens := x.dev.Dummy()
+	if !a.GatherLens.IsZero() {
+		push.HasGather, gatherLens = 1, a.GatherLens.View()
+	}
+	return dispatch(rec, op, x.kernel, x.variant, [3]uint32{strided(x.dev, rows-a.Offset, 2), uint32(requests), 1},
+		[]vk.View{a.SeqLens.View(), gatherLens, a.Table.View()}, targets, vk.Bytes(&push))
+}

@@ -1,0 +1,102 @@
+package cache
+
+import (
+	"fmt"
+
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// GatherSlotsVariants are the variants of GatherSlots, best first.
+var GatherSlotsVariants = ladder("kv_gather_slots")
+
+// GatherSlotsConfig says what a GatherSlots is built for.
+type GatherSlotsConfig struct {
+	Page     int    // slots per page of the caches it will read
+	MaxBytes uint64 // size of the largest cache or output; 0: whatever a descriptor of the device can hold
+	Variant  string // "" picks the best
+}
+
+// GatherSlotsArgs are the operands of one gather.
+type GatherSlotsArgs struct {
+	Out     tensor.Tensor // [S, 512] bf16, all of it written
+	Cache   KVCache
+	Indices tensor.Tensor // [S] i32 slot ids, read when the commands run
+}
+
+// GatherSlots unpacks slots to bf16: row i of Out becomes slot Indices[i], or 512
+// zeros where the index is negative or beyond the cache. Values are those of
+// Gather.
+//
+// The definition is GatherSlotsRef; results are equal byte for byte.
+//
+// Source: vLLM dequant_gather_slots (deepseek_v4 xpu_sparse_decode_fp8.py).
+type GatherSlots struct {
+	dev     *vk.Device
+	cfg     GatherSlotsConfig
+	variant string
+	kernel  *vk.Kernel
+}
+
+// kvGatherSlotsPush is the push block of kv_gather_slots.comp.
+type kvGatherSlotsPush struct {
+	PoolAddr   uint64
+	OutAddr    uint64
+	PoolStride uint32
+	PoolPages  uint32
+	Count      uint32
+	_          uint32
+}
+
+// NewGatherSlots chooses the variant and builds its kernel. The device owns the
+// kernel; there is nothing to close.
+//
+// Errors: *vk.ArgumentError for a page size or a variant that does not exist or
+// cannot hold MaxBytes; *vk.MissingError; those of vk.Device.Kernel.
+func NewGatherSlots(dev *vk.Device, cfg GatherSlotsConfig) (*GatherSlots, error) {
+	const op = "cache: gather slots"
+	if err := (Layout{cfg.Page, DefaultStride(cfg.Page)}).check(op); err != nil {
+		return nil, err
+	}
+	variant, err := choose(dev, op, GatherSlotsVariants, cfg.Variant, cfg.MaxBytes)
+	if err != nil {
+		return nil, err
+	}
+	k, err := kernel[kvGatherSlotsPush](dev, "kv_gather_slots", variant, []vk.Access{vk.Read, vk.Write, vk.Read}, 1, cfg.Page)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	return &GatherSlots{dev: dev, cfg: cfg, variant: variant, kernel: k}, nil
+}
+
+// Variant is the name of the variant that was chosen.
+func (x *GatherSlots) Variant() string { return x.variant }
+
+// Record checks the arguments and records the gather. Errors: *vk.ArgumentError,
+// with nothing recorded; those of vk.Recorder.Dispatch.
+func (x *GatherSlots) Record(rec *vk.Recorder, a GatherSlotsArgs) error {
+	const op = "cache: gather slots"
+	if err := checkCache(x.dev, op, x.variant, a.Cache, x.cfg.Page); err != nil {
+		return err
+	}
+	if err := tensor.Check(op, "Indices", a.Indices, tensor.I32, -1); err != nil {
+		return err
+	}
+	count := a.Indices.Shape[0]
+	if err := tensor.Check(op, "Out", a.Out, tensor.BF16, count, D); err != nil {
+		return err
+	}
+	targets := []target{{"Out", a.Out, vk.Write}, {"Cache.Pool", a.Cache.Pool, vk.Read}}
+	if err := checkReach(x.dev, op, x.variant, 16, targets[0]); err != nil {
+		return err
+	}
+	if count == 0 {
+		return nil
+	}
+	push := kvGatherSlotsPush{
+		PoolAddr: a.Cache.Pool.View().Address(), OutAddr: a.Out.View().Address(),
+		PoolStride: uint32(a.Cache.Layout.Stride), PoolPages: uint32(a.Cache.Pages()), Count: uint32(count),
+	}
+	return dispatch(rec, op, x.kernel, x.variant, [3]uint32{strided(x.dev, count, 2), 1, 1},
+		[]vk.View{a.Indices.View()}, targets, vk.Bytes(&push))
+}

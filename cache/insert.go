@@ -1,0 +1,108 @@
+package cache
+
+import (
+	"fmt"
+
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// InsertVariants are the variants of Insert, best first.
+var InsertVariants = ladder("kv_insert")
+
+// InsertConfig says what an Insert is built for.
+type InsertConfig struct {
+	Page     int    // slots per page of the caches it will write
+	MaxBytes uint64 // size of the largest of them; 0: whatever a descriptor of the device can hold
+	Variant  string // "" picks the best
+}
+
+// InsertArgs are the operands of one insertion.
+type InsertArgs struct {
+	K     tensor.Tensor // [N, 512] bf16, normed and rotated, N >= T
+	Slots tensor.Tensor // [T] i64 slot ids; negative ones and those beyond the cache are skipped
+	Cache KVCache       // written: all 584 bytes of each slot named, nothing else
+}
+
+// Insert quantises rows of K and stores them in the pages of a cache: for each 64
+// values x of the first 448, with sb the byte of the power of two
+// 2^ceil(log2(max(max|x|, 1e-4)/448)), the E4M3 codes of x*2^(127-sb) and sb itself;
+// the last 64 values unchanged. No two tokens may name the same slot.
+//
+// The definition is InsertRef; results are equal byte for byte.
+//
+// Source: vLLM quantize_and_insert_k_cache (deepseek_v4 cache_utils.py), which
+// skips slot -1 only.
+type Insert struct {
+	dev     *vk.Device
+	cfg     InsertConfig
+	variant string
+	kernel  *vk.Kernel
+}
+
+// kvInsertPush is the push block of kv_insert.comp.
+type kvInsertPush struct {
+	PoolAddr   uint64
+	PoolStride uint32
+	PoolPages  uint32
+	Tokens     uint32
+	_          uint32
+}
+
+// NewInsert chooses the variant and builds its kernel. The device owns the kernel;
+// there is nothing to close.
+//
+// Errors: *vk.ArgumentError for a page size or a variant that does not exist or
+// cannot hold MaxBytes; *vk.MissingError; those of vk.Device.Kernel.
+func NewInsert(dev *vk.Device, cfg InsertConfig) (*Insert, error) {
+	const op = "cache: insert"
+	if err := (Layout{cfg.Page, DefaultStride(cfg.Page)}).check(op); err != nil {
+		return nil, err
+	}
+	variant, err := choose(dev, op, InsertVariants, cfg.Variant, cfg.MaxBytes)
+	if err != nil {
+		return nil, err
+	}
+	k, err := kernel[kvInsertPush](dev, "kv_insert", variant, []vk.Access{vk.Read, vk.Read, vk.Write}, 2, cfg.Page)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	return &Insert{dev: dev, cfg: cfg, variant: variant, kernel: k}, nil
+}
+
+// Variant is the name of the variant that was chosen.
+func (x *Insert) Variant() string { return x.variant }
+
+// Record checks the arguments and records the insertion. Slots are read when the
+// commands run. Errors: *vk.ArgumentError, with nothing recorded; those of
+// vk.Recorder.Dispatch.
+func (x *Insert) Record(rec *vk.Recorder, a InsertArgs) error {
+	const op = "cache: insert"
+	pool := target{"Cache.Pool", a.Cache.Pool, vk.Write}
+	if err := checkCache(x.dev, op, x.variant, a.Cache, x.cfg.Page); err != nil {
+		return err
+	}
+	if err := tensor.Check(op, "Slots", a.Slots, tensor.I64, -1); err != nil {
+		return err
+	}
+	if err := tensor.Check(op, "K", a.K, tensor.BF16, -1, D); err != nil {
+		return err
+	}
+	tokens := a.Slots.Shape[0]
+	if tokens > a.K.Shape[0] {
+		return bad(op, "Slots", a.Slots.String(), fmt.Sprintf("at most the %d rows of K", a.K.Shape[0]))
+	}
+	groups := (tokens + 1) / 2 // 2 tokens a workgroup
+	if limit := int(x.dev.Caps().MaxWorkgroupCount[0]); groups > limit {
+		return bad(op, "Slots", a.Slots.String(), fmt.Sprintf("at most %d tokens on this device", 2*limit))
+	}
+	if tokens == 0 {
+		return nil
+	}
+	push := kvInsertPush{
+		PoolAddr: pool.t.View().Address(), PoolStride: uint32(a.Cache.Layout.Stride),
+		PoolPages: uint32(a.Cache.Pages()), Tokens: uint32(tokens),
+	}
+	return dispatch(rec, op, x.kernel, x.variant, [3]uint32{uint32(groups), 1, 1},
+		[]vk.View{a.K.View(), a.Slots.View()}, []target{pool}, vk.Bytes(&push))
+}

@@ -1,0 +1,132 @@
+package cache
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// KVCache is a pool of K pages in device memory. NewKV allocates one; a literal
+// makes one of memory that somebody else owns.
+type KVCache struct {
+	Pool   tensor.Tensor // [pages, stride] u8
+	Layout Layout
+}
+
+// KVConfig describes a cache to allocate.
+type KVConfig struct {
+	Label  string // under which its memory is counted; "" means "kv cache"
+	Pages  int    // at least 1; Pages*Page slots, fewer than 2^31
+	Layout Layout // see NewLayout
+}
+
+// NewKV allocates a cache. What its pages contain is undefined: no kernel reads a
+// slot before one wrote it, and tests Fill it with poison. A pool may be larger
+// than the device's storage-buffer range; then only the da variants of the kernels
+// can use it. The caller closes it.
+//
+// Errors: *vk.ArgumentError; those of tensor.New, among them
+// vk.ErrOutOfDeviceMemory.
+func NewKV(dev *vk.Device, cfg KVConfig) (KVCache, error) {
+	const op = "cache: new kv cache"
+	if err := cfg.Layout.check(op); err != nil {
+		return KVCache{}, err
+	}
+	if err := checkPages(op, cfg.Pages, cfg.Layout); err != nil {
+		return KVCache{}, err
+	}
+	label := cfg.Label
+	if label == "" {
+		label = "kv cache"
+	}
+	pool, err := tensor.New(dev, label, tensor.U8, cfg.Pages, cfg.Layout.Stride)
+	if err != nil {
+		return KVCache{}, fmt.Errorf("%s: %d pages of %d bytes: %w", op, cfg.Pages, cfg.Layout.Stride, err)
+	}
+	return KVCache{Pool: pool, Layout: cfg.Layout}, nil
+}
+
+// Pages is the number of pages.
+func (c KVCache) Pages() int {
+	if len(c.Pool.Shape) == 0 {
+		return 0
+	}
+	return c.Pool.Shape[0]
+}
+
+// Slots is the number of slots, pages*page; slot ids are below it.
+func (c KVCache) Slots() int64 { return int64(c.Pages()) * int64(c.Layout.Page) }
+
+// Fill writes a byte over the whole pool, padding too, and waits.
+func (c KVCache) Fill(ctx context.Context, b byte) error {
+	const op = "cache: fill"
+	if err := c.check(op); err != nil {
+		return err
+	}
+	rec, err := c.Pool.Buffer.Device().NewRecorder()
+	if err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	defer rec.Close()
+	if err := rec.Fill(c.Pool.View(), uint32(b)*0x01010101); err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	cmd, err := rec.End()
+	if err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	defer cmd.Close()
+	if err := cmd.Run(ctx); err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	return nil
+}
+
+// RecordCopy records the copies that Table.Append asked for: whole pages, in
+// order. Errors: *vk.ArgumentError for a page outside the pool, before anything is
+// recorded; those of vk.Recorder.Copy.
+func (c KVCache) RecordCopy(rec *vk.Recorder, copies []PageCopy) error {
+	const op = "cache: copy pages"
+	if err := c.check(op); err != nil {
+		return err
+	}
+	for _, p := range copies {
+		if min(p.From, p.To) < 0 || int(max(p.From, p.To)) >= c.Pages() || p.From == p.To {
+			return bad(op, "copies", fmt.Sprintf("%d to %d", p.From, p.To), fmt.Sprintf("two pages of 0..%d", c.Pages()-1))
+		}
+	}
+	for _, p := range copies {
+		from, to := int(p.From), int(p.To)
+		if err := rec.Copy(c.Pool.Rows(to, to+1).View(), c.Pool.Rows(from, from+1).View()); err != nil {
+			return fmt.Errorf("%s: %w", op, err)
+		}
+	}
+	return nil
+}
+
+// Close frees the pool, for a cache that NewKV made.
+func (c KVCache) Close() error { return c.Pool.Close() }
+
+// check proves that the pool is memory of the shape that its layout says.
+func (c KVCache) check(op string) error {
+	if err := c.Layout.check(op); err != nil {
+		return err
+	}
+	if err := tensor.Check(op, "Cache.Pool", c.Pool, tensor.U8, -1, c.Layout.Stride); err != nil {
+		return err
+	}
+	if c.Pool.Offset%8 != 0 {
+		return bad(op, "Cache.Pool", fmt.Sprintf("offset %d", c.Pool.Offset), "a multiple of 8 bytes")
+	}
+	return checkPages(op, c.Pages(), c.Layout)
+}
+
+func checkPages(op string, pages int, l Layout) error {
+	if limit := math.MaxInt32 / l.Page; pages < 1 || pages > limit {
+		return bad(op, "Pages", fmt.Sprint(pages), fmt.Sprintf("1..%d, so that slot ids of %d-slot pages fit int32", limit, l.Page))
+	}
+	return nil
+}

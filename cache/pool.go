@@ -1,0 +1,143 @@
+package cache
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+)
+
+// Errors of pools and tables. They arrive wrapped, with what was asked for and
+// what there is; nothing has changed when one is returned.
+var (
+	// ErrPoolFull: fewer pages are free than were asked for.
+	ErrPoolFull = errors.New("block pool is full")
+	// ErrDoubleFree: a page was released more often than it was held.
+	ErrDoubleFree = errors.New("block is already free")
+	// ErrForeignBlock: a page id is not of this pool, or not handed out.
+	ErrForeignBlock = errors.New("block is not of this pool")
+	// ErrTableTooShort: a block table has no entry for a position, or a row is
+	// too narrow for the table.
+	ErrTableTooShort = errors.New("block table is too short")
+	// ErrRecycled: the page of a position was given back with Table.Recycle.
+	ErrRecycled = errors.New("page was recycled")
+)
+
+// BlockPool hands out the page ids 0 to capacity-1 and counts who holds them. It
+// knows nothing of the memory behind them. Its methods may be called by several
+// goroutines at once, and each either does all it was asked or nothing.
+type BlockPool struct {
+	mu   sync.Mutex
+	refs []int32 // holders of each page
+	free []int32 // ids without holders; the last is handed out next
+}
+
+// NewBlockPool returns a pool of that many pages, all free. The error is a
+// *vk.ArgumentError.
+func NewBlockPool(capacity int) (*BlockPool, error) {
+	if capacity < 0 || capacity > math.MaxInt32 {
+		return nil, bad("cache: block pool", "capacity", fmt.Sprint(capacity), "0..2^31-1 pages")
+	}
+	p := &BlockPool{refs: make([]int32, capacity), free: make([]int32, capacity)}
+	for i := range p.free {
+		p.free[i] = int32(capacity - 1 - i) // page 0 is handed out first
+	}
+	return p, nil
+}
+
+// Capacity is the number of pages.
+func (p *BlockPool) Capacity() int { return len(p.refs) }
+
+// Free is the number of pages that nobody holds.
+func (p *BlockPool) Free() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.free)
+}
+
+// Refs is the number of holders of a page, 0 for a free one and for an id that is
+// not of this pool.
+func (p *BlockPool) Refs(block int32) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.has(block) {
+		return 0
+	}
+	return int(p.refs[block])
+}
+
+// Alloc hands out n pages, each held once. The pages given back last come first.
+// It fails with ErrPoolFull, or ErrArgument for a negative n.
+func (p *BlockPool) Alloc(n int) ([]int32, error) {
+	if n < 0 {
+		return nil, bad("cache: alloc", "n", fmt.Sprint(n), "0 or more pages")
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n > len(p.free) {
+		return nil, fmt.Errorf("cache: alloc: %d pages wanted, %d of %d free: %w", n, len(p.free), len(p.refs), ErrPoolFull)
+	}
+	got := make([]int32, n)
+	for i := range got {
+		got[i] = p.free[len(p.free)-1-i]
+		p.refs[got[i]] = 1
+	}
+	p.free = p.free[:len(p.free)-n]
+	return got, nil
+}
+
+// Retain adds a holder to each of the pages; an id that occurs twice gets two. It
+// fails with ErrForeignBlock for a page that nobody holds yet.
+func (p *BlockPool) Retain(blocks ...int32) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, b := range blocks {
+		if !p.has(b) || p.refs[b] == 0 {
+			return fmt.Errorf("cache: retain: page %d of a pool of %d, not handed out: %w", b, len(p.refs), ErrForeignBlock)
+		}
+		if int(p.refs[b]) > math.MaxInt32-len(blocks) {
+			return bad("cache: retain", "blocks", fmt.Sprintf("page %d with %d holders", b, p.refs[b]), "fewer than 2^31 holders")
+		}
+	}
+	for _, b := range blocks {
+		p.refs[b]++
+	}
+	return nil
+}
+
+// Release takes a holder from each of the pages; those without any left are free
+// again. An id may occur twice if it is held twice. It fails with ErrForeignBlock
+// for an id outside the pool and with ErrDoubleFree for too few holders.
+func (p *BlockPool) Release(blocks ...int32) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i, b := range blocks {
+		var err error
+		switch {
+		case !p.has(b):
+			err = fmt.Errorf("cache: release: page %d of a pool of %d: %w", b, len(p.refs), ErrForeignBlock)
+		case p.refs[b] == 0:
+			err = fmt.Errorf("cache: release: page %d: %w", b, ErrDoubleFree)
+		}
+		if err != nil {
+			for _, done := range blocks[:i] {
+				p.refs[done]++
+			}
+			return err
+		}
+		p.refs[b]--
+	}
+	// Only now is it certain that all of them go; a page listed twice is freed once.
+	for _, b := range blocks {
+		if p.refs[b] == 0 {
+			p.refs[b] = -1
+			p.free = append(p.free, b)
+		}
+	}
+	for _, b := range blocks {
+		p.refs[b] = max(p.refs[b], 0)
+	}
+	return nil
+}
+
+func (p *BlockPool) has(block int32) bool { return block >= 0 && int(block) < len(p.refs) }

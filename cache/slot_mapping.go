@@ -1,0 +1,107 @@
+package cache
+
+import (
+	"fmt"
+
+	"github.com/vkmla/vkmla/shaders"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// SlotMappingVariants are the variants of SlotMapping: there is one.
+var SlotMappingVariants = []vk.Variant{{Name: VariantBase, Requires: shaders.Requires("kv_slot_mapping")}}
+
+// SlotMappingConfig says what a SlotMapping is built for.
+type SlotMappingConfig struct {
+	Page    int    // slots per page of the cache
+	Ratio   int    // tokens per slot: 1 for a window cache, 4 or 128 for a compressed one
+	Variant string // "" picks the best
+}
+
+// SlotMappingArgs are the operands of one mapping, read when the commands run.
+type SlotMappingArgs struct {
+	QueryStart tensor.Tensor // [R+1] i32, where the tokens of each request begin; QueryStart[R] of them are real
+	SeqLens    tensor.Tensor // [R] i32 tokens, those of this step included
+	Table      tensor.Tensor // [R, W] i32 page ids, an entry per Page*Ratio tokens; negative: no page
+	Slots      tensor.Tensor // [T] i64, all of it written; T may exceed the real tokens
+}
+
+// SlotMapping computes where the tokens of a step are stored. Token i of request r
+// has position p = seq_lens[r] - query_start[r+1] + i. If (p+1)%ratio == 0, with
+// q = p/ratio, its slot is table[r, q/page]*page + q%page; otherwise, and for tokens
+// past query_start[R], it is -1. It is -1 as well where the table has no page for
+// q, so that no row is written to a page that was not allocated.
+//
+// The definition is SlotMappingRef; results are equal.
+//
+// Source: vLLM get_compressed_slot_mapping (compressor_utils.py), and for ratio 1
+// the slot mapping of every paged cache.
+type SlotMapping struct {
+	dev    *vk.Device
+	cfg    SlotMappingConfig
+	kernel *vk.Kernel
+}
+
+// kvSlotMappingPush is the push block of kv_slot_mapping.comp.
+type kvSlotMappingPush struct {
+	Tokens   uint32
+	Requests uint32
+	Width    uint32
+}
+
+// NewSlotMapping builds the kernel. The device owns it; there is nothing to close.
+//
+// Errors: *vk.ArgumentError; those of vk.Device.Kernel.
+func NewSlotMapping(dev *vk.Device, cfg SlotMappingConfig) (*SlotMapping, error) {
+	const op = "cache: slot mapping"
+	if err := (Layout{cfg.Page, DefaultStride(cfg.Page)}).check(op); err != nil {
+		return nil, err
+	}
+	if cfg.Ratio < 1 || cfg.Ratio > maxRatio {
+		return nil, bad(op, "Ratio", fmt.Sprint(cfg.Ratio), fmt.Sprintf("1..%d tokens per slot", maxRatio))
+	}
+	variant, err := choose(dev, op, SlotMappingVariants, cfg.Variant, 0)
+	if err != nil {
+		return nil, err
+	}
+	k, err := kernel[kvSlotMappingPush](dev, "kv_slot_mapping", variant, []vk.Access{vk.Read, vk.Read, vk.Read, vk.Write}, 4, cfg.Page, cfg.Ratio)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	return &SlotMapping{dev: dev, cfg: cfg, kernel: k}, nil
+}
+
+// maxRatio is far above any model's compression; it keeps positions in 31 bits.
+const maxRatio = 1 << 20
+
+// Variant is the name of the variant that was chosen.
+func (x *SlotMapping) Variant() string { return VariantBase }
+
+// Record checks the arguments and records the mapping. Errors: *vk.ArgumentError,
+// with nothing recorded; those of vk.Recorder.Dispatch.
+func (x *SlotMapping) Record(rec *vk.Recorder, a SlotMappingArgs) error {
+	const op = "cache: slot mapping"
+	if err := tensor.Check(op, "SeqLens", a.SeqLens, tensor.I32, -1); err != nil {
+		return err
+	}
+	requests := a.SeqLens.Shape[0]
+	if err := tensor.Check(op, "QueryStart", a.QueryStart, tensor.I32, requests+1); err != nil {
+		return err
+	}
+	if err := tensor.Check(op, "Table", a.Table, tensor.I32, requests, -1); err != nil {
+		return err
+	}
+	if err := tensor.Check(op, "Slots", a.Slots, tensor.I64, -1); err != nil {
+		return err
+	}
+	tokens := a.Slots.Shape[0]
+	if requests == 0 {
+		return bad(op, "SeqLens", a.SeqLens.String(), "at least 1 request")
+	}
+	if tokens == 0 {
+		return nil
+	}
+	push := kvSlotMappingPush{Tokens: uint32(tokens), Requests: uint32(requests), Width: uint32(a.Table.Shape[1])}
+	return dispatch(rec, op, x.kernel, VariantBase, [3]uint32{uint32((tokens + 63) / 64), 1, 1},
+		[]vk.View{a.QueryStart.View(), a.SeqLens.View(), a.Table.View(), a.Slots.View()}, nil, vk.Bytes(&push))
+}

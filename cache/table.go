@@ -1,0 +1,161 @@
+package cache
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// Table is the block table of one sequence: which page holds which of its slots.
+// Slot position q, 0 up to Len()-1, lies in entry q/page. For a window cache a
+// position is a token's, for a compressed cache it counts compressed entries.
+//
+// A table holds its pages in the pool until Close. It is not for use by several
+// goroutines at once, but tables of one pool may be used by one goroutine each.
+type Table struct {
+	pool   *BlockPool
+	page   int
+	blocks []int32 // -1: recycled
+	length int
+}
+
+// PageCopy says that the bytes of page From must be copied to page To before To
+// is written.
+type PageCopy struct{ From, To int32 }
+
+// NewTable returns an empty table over pages of page slots. The error is a
+// *vk.ArgumentError.
+func NewTable(pool *BlockPool, page int) (*Table, error) {
+	switch {
+	case pool == nil:
+		return nil, bad("cache: table", "pool", "nil", "a pool")
+	case page < 1 || page > maxPage:
+		return nil, bad("cache: table", "page", fmt.Sprint(page), fmt.Sprintf("1..%d slots", maxPage))
+	}
+	return &Table{pool: pool, page: page}, nil
+}
+
+// Len is the number of positions.
+func (t *Table) Len() int { return t.length }
+
+// Blocks is a copy of the entries, -1 for a recycled page.
+func (t *Table) Blocks() []int32 { return slices.Clone(t.blocks) }
+
+// Append adds n positions and takes the pages they need from the pool.
+//
+// If the first of them falls into a page that a fork shares, a page of its own
+// takes its place, and the copy that the caller has to make before writing to it
+// is returned (see KVCache.RecordCopy); there is at most one. The old page may
+// belong to the other holder alone from then on, so the copy has to be recorded
+// before that holder writes or frees it.
+//
+// It fails with ErrPoolFull, or ErrArgument for a negative n.
+func (t *Table) Append(n int) ([]PageCopy, error) {
+	if n < 0 || n > int(^uint(0)>>1)-t.length-t.page {
+		return nil, bad("cache: append", "n", fmt.Sprint(n), "0 or more positions")
+	}
+	if n == 0 {
+		return nil, nil
+	}
+	last := len(t.blocks) - 1
+	shared := t.length%t.page != 0 && t.blocks[last] >= 0 && t.pool.Refs(t.blocks[last]) > 1
+	need := (t.length+n+t.page-1)/t.page - len(t.blocks)
+	if shared {
+		need++
+	}
+	fresh, err := t.pool.Alloc(need)
+	if err != nil {
+		return nil, err
+	}
+	var copies []PageCopy
+	if shared {
+		copies = []PageCopy{{From: t.blocks[last], To: fresh[0]}}
+		if err := t.pool.Release(t.blocks[last]); err != nil {
+			return nil, errors.Join(err, t.pool.Release(fresh...))
+		}
+		t.blocks[last], fresh = fresh[0], fresh[1:]
+	}
+	t.blocks = append(t.blocks, fresh...)
+	t.length += n
+	return copies, nil
+}
+
+// SlotOf is the slot of position pos in the pool: blocks[pos/page]*page + pos%page.
+// It fails with ErrTableTooShort beyond Len() and with ErrRecycled.
+func (t *Table) SlotOf(pos int) (int64, error) {
+	switch {
+	case pos < 0:
+		return 0, bad("cache: slot", "pos", fmt.Sprint(pos), "0 or more")
+	case pos >= t.length:
+		return 0, fmt.Errorf("cache: slot: position %d of %d: %w", pos, t.length, ErrTableTooShort)
+	case t.blocks[pos/t.page] < 0:
+		return 0, fmt.Errorf("cache: slot: position %d: %w", pos, ErrRecycled)
+	}
+	return int64(t.blocks[pos/t.page])*int64(t.page) + int64(pos%t.page), nil
+}
+
+// Row writes the entries to a row of a block table as kernels read it, int32, and
+// fills the rest of the row with -1. It fails with ErrTableTooShort, and writes
+// nothing, if the row is narrower than the table.
+func (t *Table) Row(row []int32) error {
+	if len(row) < len(t.blocks) {
+		return fmt.Errorf("cache: row: %d entries for a table of %d: %w", len(row), len(t.blocks), ErrTableTooShort)
+	}
+	n := copy(row, t.blocks)
+	for i := range row[n:] {
+		row[n+i] = -1
+	}
+	return nil
+}
+
+// Fork returns a table with the same positions in the same pages, which both hold
+// from now on. It fails with ErrForeignBlock if this table was closed behind the
+// caller's back.
+func (t *Table) Fork() (*Table, error) {
+	if err := t.pool.Retain(t.resident(0, len(t.blocks))...); err != nil {
+		return nil, err
+	}
+	return &Table{pool: t.pool, page: t.page, blocks: slices.Clone(t.blocks), length: t.length}, nil
+}
+
+// Truncate forgets the positions from n on and lets go of pages that have none
+// left. It fails with ErrArgument if n is not in 0..Len().
+func (t *Table) Truncate(n int) error {
+	if n < 0 || n > t.length {
+		return bad("cache: truncate", "n", fmt.Sprint(n), fmt.Sprintf("0..%d positions", t.length))
+	}
+	keep := (n + t.page - 1) / t.page
+	if err := t.pool.Release(t.resident(keep, len(t.blocks))...); err != nil {
+		return err
+	}
+	t.blocks, t.length = t.blocks[:keep], n
+	return nil
+}
+
+// Recycle lets go of the pages whose every position is below first and that are
+// full; their entries become -1. Positions keep their numbers. A sliding window of
+// 128 needs first = the next position - 127.
+func (t *Table) Recycle(first int) error {
+	n := max(min(first, t.length)/t.page, 0)
+	if err := t.pool.Release(t.resident(0, n)...); err != nil {
+		return err
+	}
+	for i := range t.blocks[:n] {
+		t.blocks[i] = -1
+	}
+	return nil
+}
+
+// Close lets go of all pages and leaves the table empty.
+func (t *Table) Close() error { return t.Truncate(0) }
+
+// resident lists the pages of entries a..b-1 that were not recycled.
+func (t *Table) resident(a, b int) []int32 {
+	var held []int32
+	for _, id := range t.blocks[a:b] {
+		if id >= 0 {
+			held = append(held, id)
+		}
+	}
+	return held
+}

@@ -1,0 +1,190 @@
+package cache
+
+import (
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/vkmla/vkmla/vk"
+)
+
+func newTable(t *testing.T, p *BlockPool, page int) *Table {
+	t.Helper()
+	x, err := NewTable(p, page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+func grow(t *testing.T, x *Table, n int) []PageCopy {
+	t.Helper()
+	copies, err := x.Append(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return copies
+}
+
+func TestTable(t *testing.T) {
+	p := newPool(t, 10)
+	if _, err := p.Alloc(3); err != nil { // so that page ids and entries differ
+		t.Fatal(err)
+	}
+	x := newTable(t, p, 4)
+	grow(t, x, 6)
+	if got, want := x.Blocks(), []int32{3, 4}; !slices.Equal(got, want) {
+		t.Fatalf("pages %v, want %v", got, want)
+	}
+	for pos, want := range map[int]int64{0: 12, 3: 15, 4: 16, 5: 17} {
+		if got, err := x.SlotOf(pos); err != nil || got != want {
+			t.Errorf("SlotOf(%d) = %d, %v, want %d", pos, got, err, want)
+		}
+	}
+	if _, err := x.SlotOf(6); !errors.Is(err, ErrTableTooShort) {
+		t.Errorf("SlotOf(6): %v", err)
+	}
+	if _, err := x.SlotOf(-1); !errors.Is(err, vk.ErrArgument) {
+		t.Errorf("SlotOf(-1): %v", err)
+	}
+	row := []int32{7, 7, 7}
+	if err := x.Row(row[:1]); !errors.Is(err, ErrTableTooShort) || row[0] != 7 {
+		t.Errorf("Row of one entry: %v, %v", err, row)
+	}
+	if err := x.Row(row); err != nil || !slices.Equal(row, []int32{3, 4, -1}) {
+		t.Errorf("Row: %v, %v", err, row)
+	}
+	if _, err := x.Append(100); !errors.Is(err, ErrPoolFull) || x.Len() != 6 || p.Free() != 5 {
+		t.Errorf("Append(100): %v, length %d, %d free", err, x.Len(), p.Free())
+	}
+	if err := x.Truncate(7); !errors.Is(err, vk.ErrArgument) {
+		t.Errorf("Truncate(7): %v", err)
+	}
+	if err := x.Truncate(4); err != nil || len(x.Blocks()) != 1 || p.Free() != 6 {
+		t.Errorf("Truncate(4): %v, pages %v", err, x.Blocks())
+	}
+	grow(t, x, 8)
+	if err := x.Recycle(11); err != nil || !slices.Equal(x.Blocks()[:2], []int32{-1, -1}) || x.Blocks()[2] < 0 {
+		t.Errorf("Recycle(11): %v, pages %v", err, x.Blocks())
+	}
+	if _, err := x.SlotOf(7); !errors.Is(err, ErrRecycled) {
+		t.Errorf("SlotOf(7) after Recycle: %v", err)
+	}
+	if err := x.Close(); err != nil || p.Free() != 7 || x.Len() != 0 {
+		t.Errorf("Close: %v, %d free", err, p.Free())
+	}
+	for _, page := range []int{0, -1, maxPage + 1} {
+		if _, err := NewTable(p, page); !errors.Is(err, vk.ErrArgument) {
+			t.Errorf("NewTable(%d): %v", page, err)
+		}
+	}
+	if _, err := NewTable(nil, 4); !errors.Is(err, vk.ErrArgument) {
+		t.Errorf("NewTable(nil): %v", err)
+	}
+}
+
+func TestTableForkCopiesOnWrite(t *testing.T) {
+	p := newPool(t, 6)
+	a := newTable(t, p, 4)
+	grow(t, a, 6)
+	b, err := a.Fork()
+	if err != nil || p.Free() != 4 {
+		t.Fatalf("Fork: %v, %d free", err, p.Free())
+	}
+	copies := grow(t, b, 1)
+	if want := []PageCopy{{From: 1, To: 2}}; !slices.Equal(copies, want) {
+		t.Fatalf("first write of the fork copies %v, want %v", copies, want)
+	}
+	if copies := grow(t, a, 1); copies != nil {
+		t.Errorf("the original holds its page alone, yet copies %v", copies)
+	}
+	sa, _ := a.SlotOf(6)
+	sb, _ := b.SlotOf(6)
+	if sa == sb {
+		t.Errorf("both write slot %d", sa)
+	}
+	full, err := a.Fork()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := full.Truncate(4); err != nil {
+		t.Fatal(err)
+	}
+	if copies := grow(t, full, 1); copies != nil {
+		t.Errorf("a write to a page of its own copies %v", copies)
+	}
+	if err := errors.Join(a.Close(), b.Close(), full.Close()); err != nil || p.Free() != 6 {
+		t.Errorf("close: %v, %d free", err, p.Free())
+	}
+}
+
+// Tables against a model of what each position holds: forks, rewrites and copies
+// must never show one table's values in another.
+func TestTableModel(t *testing.T) {
+	for seed := range uint64(30) {
+		rng := rand.New(rand.NewPCG(seed, 2))
+		page := 1 + rng.IntN(5)
+		p := newPool(t, 12)
+		memory := make([]int, 12*page)
+		type pair struct {
+			table *Table
+			want  []int
+		}
+		tables := []*pair{{table: newTable(t, p, page)}}
+		for next := range 300 {
+			x := tables[rng.IntN(len(tables))]
+			switch rng.IntN(4) {
+			case 0, 1:
+				n := rng.IntN(2 * page)
+				copies, err := x.table.Append(n)
+				if errors.Is(err, ErrPoolFull) {
+					continue
+				} else if err != nil {
+					t.Fatal(err)
+				}
+				for _, c := range copies {
+					copy(memory[int(c.To)*page:][:page], memory[int(c.From)*page:][:page])
+				}
+				for range n {
+					s, err := x.table.SlotOf(len(x.want))
+					if err != nil {
+						t.Fatal(err)
+					}
+					memory[s] = next
+					x.want = append(x.want, next)
+				}
+			case 2:
+				n := rng.IntN(len(x.want) + 1)
+				if err := x.table.Truncate(n); err != nil {
+					t.Fatal(err)
+				}
+				x.want = x.want[:n:n]
+			case 3:
+				if len(tables) == 4 {
+					continue
+				}
+				fork, err := x.table.Fork()
+				if err != nil {
+					t.Fatal(err)
+				}
+				tables = append(tables, &pair{fork, slices.Clone(x.want)})
+			}
+			for i, x := range tables {
+				for pos, want := range x.want {
+					if s, err := x.table.SlotOf(pos); err != nil || memory[s] != want {
+						t.Fatalf("seed %d, step %d: table %d position %d: %d, %v, want %d", seed, next, i, pos, memory[s], err, want)
+					}
+				}
+			}
+		}
+		for _, x := range tables {
+			if err := x.table.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if p.Free() != 12 {
+			t.Fatalf("seed %d: %d of 12 pages free at the end", seed, p.Free())
+		}
+	}
+}
