@@ -117,7 +117,13 @@ func (t Tensor) Bytes() uint64 { return uint64(t.Len()) * uint64(t.DType.Size())
 
 // View returns the tensor's bytes; a tensor without elements gives a few bytes at
 // its place, which no kernel reads.
-func (t Tensor) View() vk.View { return t.Buffer.View(t.Offset, max(t.Bytes(), 4)) }
+func (t Tensor) View() vk.View {
+	n := t.Bytes()
+	if n == 0 {
+		n = 4
+	}
+	return t.Buffer.View(t.Offset, n)
+}
 
 // Rows returns the tensor of rows a to b-1 along the first dimension. Where the
 // rows are to be bound, their offset must suit the device's StorageAlignment.
