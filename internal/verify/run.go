@@ -174,10 +174,8 @@ func guard(f func() error) (err error) {
 
 // one runs and judges a case on a variant.
 func one(ctx context.Context, dev *vk.Device, j job, v vk.Variant, c Case) Row {
-	if len(v.Requires) > 0 {
-		if lacks := dev.Caps().Missing(v.Requires); len(lacks) > 0 {
-			return j.row(v.Name, Skip, "device lacks "+strings.Join(lacks, ", "))
-		}
+	if lacks := lacking(dev, v); len(lacks) > 0 {
+		return j.row(v.Name, Skip, "device lacks "+strings.Join(lacks, ", "))
 	}
 	var res Result
 	err := guard(func() error {
@@ -204,6 +202,15 @@ func one(ctx context.Context, dev *vk.Device, j job, v vk.Variant, c Case) Row {
 		row.Class = res.Class
 	}
 	return row
+}
+
+// lacking is what a variant requires and the device does not offer; no device
+// offers nothing.
+func lacking(dev *vk.Device, v vk.Variant) []string {
+	if dev == nil || len(v.Requires) == 0 {
+		return v.Requires
+	}
+	return dev.Caps().Missing(v.Requires)
 }
 
 func finite(x float64) float64 {

@@ -1,0 +1,141 @@
+// Package testkit gives tests a device and runs registered operations on it.
+//
+// It reads the environment, which the library never does:
+//
+//	VKMLA_TEST_VALIDATION  core, sync or off; by default core where the validation
+//	                       layer is installed. Naming it where it is not is fatal.
+//	VKMLA_TEST_DEVICE      which device, as vk.Instance.Pick takes it
+//	VKMLA_TEST_REQUIRE_CM  1: a test fails if a cooperative-matrix variant had to
+//	                       be left out
+//	VKMLA_TEST_SEED        seed of the random cases; by default a new one each run
+//
+// Because the operations' descriptions import the packages they describe, only
+// external test packages (package cache_test, not package cache) can use it.
+package testkit
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/vkmla/vkmla/vk"
+)
+
+// shared is the one instance and device of a test binary.
+var shared struct {
+	once sync.Once
+	in   *vk.Instance
+	dev  *vk.Device
+	err  error
+
+	mu       sync.Mutex
+	messages []string
+}
+
+// Device returns the device that all tests of the binary share. Any message of
+// the validation layer fails the test that is running when it comes, or is seen
+// to have come when it ends.
+func Device(t testing.TB) *vk.Device {
+	t.Helper()
+	shared.once.Do(open)
+	if shared.err != nil {
+		t.Fatal(shared.err)
+	}
+	report(t)
+	t.Cleanup(func() { report(t) })
+	return shared.dev
+}
+
+// Main runs the tests of a package, closes the shared device and counts what
+// the validation layer says about that, such as an object that was left open,
+// as a failure too. A package calls it from TestMain.
+func Main(m *testing.M) {
+	code := m.Run()
+	if shared.dev != nil {
+		if err := shared.dev.Close(); err != nil {
+			fmt.Fprintln(os.Stderr, "testkit: close:", err)
+			code = 1
+		}
+		shared.in.Close()
+	}
+	for _, text := range drain() {
+		fmt.Fprintln(os.Stderr, "testkit: validation at the end:", text)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func open() {
+	v, err := validation(os.Getenv("VKMLA_TEST_VALIDATION"), vk.HasValidation())
+	if err != nil {
+		shared.err = err
+		return
+	}
+	shared.in, shared.err = vk.NewInstance(vk.InstanceOptions{AppName: "vkmla tests", Validation: v, OnMessage: func(m vk.Message) {
+		shared.mu.Lock()
+		defer shared.mu.Unlock()
+		shared.messages = append(shared.messages, m.Text)
+	}})
+	if shared.err != nil {
+		return
+	}
+	a, err := shared.in.Pick(os.Getenv("VKMLA_TEST_DEVICE"))
+	if err != nil {
+		shared.err = err
+		return
+	}
+	fmt.Fprintf(os.Stderr, "testkit: %s, %s %s, %s\n", a.Name, a.DriverName, a.DriverInfo, validationNames[v])
+	shared.dev, shared.err = a.Open(vk.DeviceOptions{})
+}
+
+var validationNames = map[vk.Validation]string{
+	vk.ValidationOff: "no validation", vk.ValidationCore: "core validation", vk.ValidationSync: "synchronisation validation",
+}
+
+func validation(mode string, installed bool) (vk.Validation, error) {
+	v, ok := map[string]vk.Validation{"core": vk.ValidationCore, "sync": vk.ValidationSync, "off": vk.ValidationOff, "": vk.ValidationCore}[mode]
+	switch {
+	case !ok:
+		return 0, fmt.Errorf("testkit: VKMLA_TEST_VALIDATION is %q, want core, sync or off", mode)
+	case v != vk.ValidationOff && !installed && mode != "":
+		return 0, fmt.Errorf("testkit: VKMLA_TEST_VALIDATION is %q and the validation layer is not installed", mode)
+	case !installed:
+		return vk.ValidationOff, nil
+	}
+	return v, nil
+}
+
+func drain() []string {
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	m := shared.messages
+	shared.messages = nil
+	return m
+}
+
+func report(t testing.TB) {
+	for _, text := range drain() {
+		t.Errorf("validation: %s", text)
+	}
+}
+
+// Root is the root folder of the repository.
+func Root(t testing.TB) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+		up := filepath.Dir(dir)
+		if up == dir {
+			t.Fatal("testkit: no go.mod above the working directory")
+		}
+		dir = up
+	}
+}
