@@ -3,7 +3,7 @@
 // bindings: 0 part_out [T,splits,H,512] f32; 1 part_ml [T,splits,H] (m, l, max, 0) f32, base 2; 2 sink [H] f32;
 //   3 dst [T,H,512] bf16; 4 lse [T,H] f32; 5 max_logits [T,H] f32. A part with l = 0 is empty: its accumulator is not read.
 // One workgroup of 128: one (head, token); an invocation owns 4 dims. Parts are added in the order of their number.
-// Shared memory: none. Features: none.
+// At most 128 parts. Shared memory: 2048 B. Features: none.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/bf16.glsl"
@@ -26,25 +26,32 @@ layout(push_constant) uniform Push {
     uint flags;
 } pc;
 
+shared vec4 part_s[128];
+
 void main() {
     const uint head = gl_WorkGroupID.x, t = gl_WorkGroupID.y, lane = gl_LocalInvocationID.x;
     const uint first = t * pc.splits * pc.heads + head; // part i: first + i*heads
+    if (lane < pc.splits) part_s[lane] = part_ml.rows[first + lane * pc.heads];
+    barrier();
     float m = MLA_FLOOR, top = MLA_FLOOR;
+    uint full = 0u; // some part that is not empty
     for (uint i = 0u; i < pc.splits; i++) {
-        const vec4 part = part_ml.rows[first + i * pc.heads];
+        const vec4 part = part_s[i];
         if (part.y == 0.0) continue;
+        full = i;
         m = max(m, part.x);
         top = max(top, part.z);
     }
     float l = 0.0;
     vec4 acc = vec4(0.0);
+    // An empty part has weight 0 and the row of a full one: no branch stands between
+    // the loads, so that several are in flight, and no unwritten row is read.
     for (uint i = 0u; i < pc.splits; i++) {
-        const uint row = first + i * pc.heads;
-        const vec4 part = part_ml.rows[row];
-        if (part.y == 0.0) continue;
-        const float w = exp2(max(part.x - m, -300.0));
+        const vec4 part = part_s[i];
+        const bool empty = part.y == 0.0;
+        const float w = empty ? 0.0 : exp2(max(part.x - m, -300.0));
         l += w * part.y;
-        acc += w * part_out.rows[row * 128u + lane];
+        acc += w * part_out.rows[(first + (empty ? full : i) * pc.heads) * 128u + lane];
     }
     const float sink2 = (pc.flags & HAS_SINK) != 0u ? mla_sink(sink.v[head]) : MLA_NO_SINK;
     const vec4 o = l == 0.0 ? vec4(0.0) : acc * mla_factor(m, l, sink2);

@@ -1,0 +1,109 @@
+package attention
+
+import (
+	"unsafe"
+
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+type attnC128IndicesPush struct {
+	Width, Ratio, Requests, TableWidth, Flags uint32
+}
+
+// C128IndicesConfig configures a C128Indices.
+type C128IndicesConfig struct {
+	Page    int    // slots of a page of the compressed cache (2 for ratio 128)
+	Ratio   int    // tokens per compressed entry; 0 means 128
+	Variant string // "" or "base"
+}
+
+// C128Indices lists every visible compressed entry of each token, for layers that
+// attend all of them (C128A): as global slots for decode, or as rows of a gathered
+// workspace for prefill. C128IndicesRef defines it.
+type C128Indices struct {
+	dev   *vk.Device
+	k     *vk.Kernel
+	ratio int
+}
+
+// C128IndicesArgs are the tensors of one C128Indices. Without a BlockTable the
+// local form is built and TokenToReq is not needed.
+type C128IndicesArgs struct {
+	Positions   tensor.Tensor // [T] i32: position of each token in its request
+	SlotMapping tensor.Tensor // [T] i64 or absent: window slot, negative for padding
+	TokenToReq  tensor.Tensor // [T] i32; absent in the local form
+	BlockTable  tensor.Tensor // [R, W] i32; absent for the local form
+	Indices     tensor.Tensor // [T, width] i32, written; see C128Width
+	Lens        tensor.Tensor // [T] i32, written; may be absent
+}
+
+// C128Width is the width that index rows need for sequences of up to maxLen
+// tokens: the number of compressed entries rounded up to a multiple of 128.
+//
+// Source: vLLM vllm/v1/attention/backends/mla/flashmla_sparse.py.
+func C128Width(maxLen, ratio int) int { return roundUp(ceilDiv(maxLen, ratio), 128) }
+
+// NewC128Indices builds the kernel.
+//
+// Errors: vk.ErrArgument for a page size or ratio below 1 or an unknown variant;
+// those of vk.Device.Kernel.
+func NewC128Indices(dev *vk.Device, cfg C128IndicesConfig) (*C128Indices, error) {
+	const op = "new c128 indices"
+	if cfg.Ratio == 0 {
+		cfg.Ratio = 128
+	}
+	if err := first(positive(op, "Page", cfg.Page), positive(op, "Ratio", cfg.Ratio)); err != nil {
+		return nil, err
+	}
+	k, err := indexKernel(dev, "attn_c128_indices", cfg.Variant,
+		[]vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write},
+		int(unsafe.Sizeof(attnC128IndicesPush{})), uint32(cfg.Page))
+	if err != nil {
+		return nil, err
+	}
+	return &C128Indices{dev, k, cfg.Ratio}, nil
+}
+
+// Variant returns the name of the build in use.
+func (o *C128Indices) Variant() string { return "base" }
+
+// Record checks the tensors and records the operation.
+//
+// Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
+func (o *C128Indices) Record(rec *vk.Recorder, a C128IndicesArgs) error {
+	const op = "c128 indices"
+	t, local := dim(a.Positions, 0), a.BlockTable.IsZero()
+	err := first(
+		check(op, "Positions", a.Positions, tensor.I32, -1),
+		check(op, "Indices", a.Indices, tensor.I32, t, -1),
+	)
+	if err == nil && !a.SlotMapping.IsZero() {
+		err = check(op, "SlotMapping", a.SlotMapping, tensor.I64, t)
+	}
+	if err == nil && !local {
+		err = first(
+			check(op, "TokenToReq", a.TokenToReq, tensor.I32, t),
+			check(op, "BlockTable", a.BlockTable, tensor.I32, -1, -1))
+	}
+	if err == nil && !a.Lens.IsZero() {
+		err = check(op, "Lens", a.Lens, tensor.I32, t)
+	}
+	if err != nil || t == 0 {
+		return err
+	}
+	p := attnC128IndicesPush{
+		uint32(dim(a.Indices, 1)), uint32(o.ratio), uint32(dim(a.BlockTable, 0)), uint32(dim(a.BlockTable, 1)),
+		bit(0, local) | bit(1, !a.SlotMapping.IsZero()) | bit(2, !a.Lens.IsZero()),
+	}
+	tokenToReq := a.TokenToReq
+	if local {
+		tokenToReq = tensor.Tensor{}
+	}
+	return rec.Dispatch(vk.Dispatch{
+		Kernel: o.k, Groups: [3]uint32{uint32(t), 1, 1},
+		Bind: []vk.View{a.Positions.View(), present(o.dev, a.SlotMapping), present(o.dev, tokenToReq),
+			present(o.dev, a.BlockTable), a.Indices.View(), present(o.dev, a.Lens)},
+		Push: vk.Bytes(&p),
+	})
+}

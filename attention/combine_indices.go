@@ -1,0 +1,114 @@
+package attention
+
+import (
+	"math"
+	"unsafe"
+
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+type attnCombineIndicesPush struct {
+	Requests, Topk, TopkWidth, Window, Ratio, M, N, Width uint32
+}
+
+// CombineIndicesConfig configures a CombineIndices.
+type CombineIndicesConfig struct {
+	Variant string // "" or "base"
+}
+
+// CombineIndices lists, for the tokens of a prefill chunk, the rows of the
+// gathered bf16 workspace that each attends: compressed entries first, then the
+// sliding window (vLLM's combine_topk_swa_indices). CombineIndicesRef defines it.
+type CombineIndices struct {
+	dev *vk.Device
+	k   *vk.Kernel
+}
+
+// CombineIndicesArgs are the tensors and sizes of one CombineIndices. Request b of
+// the chunk owns workspace rows M*b .. M*b+M-1: its compressed entries from M*b,
+// its window tokens from M*b + N.
+type CombineIndicesArgs struct {
+	TopK       tensor.Tensor // [T, >= K] i32: entries of the request; may be absent if K is 0
+	QueryStart tensor.Tensor // [R+1] i32: any base, the first element is subtracted
+	SeqLens    tensor.Tensor // [R] i32
+	GatherLens tensor.Tensor // [R] i32: window tokens that were gathered
+	Indices    tensor.Tensor // [T, CombinedWidth(K, Window)] i32, written
+	Lens       tensor.Tensor // [T] i32, written
+	K          int           // most compressed entries of a token, 0 for window-only layers
+	Window     int           // 128
+	Ratio      int           // tokens per compressed entry
+	M, N       int           // workspace rows of a request, of these compressed
+}
+
+// CombinedWidth is the width of CombineIndices' rows: k + window rounded up to a
+// multiple of 128.
+func CombinedWidth(k, window int) int { return roundUp(k+window, 128) }
+
+// NewCombineIndices builds the kernel.
+//
+// Errors: vk.ErrArgument for an unknown variant; those of vk.Device.Kernel.
+func NewCombineIndices(dev *vk.Device, cfg CombineIndicesConfig) (*CombineIndices, error) {
+	k, err := indexKernel(dev, "attn_combine_indices", cfg.Variant,
+		[]vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write},
+		int(unsafe.Sizeof(attnCombineIndicesPush{})))
+	if err != nil {
+		return nil, err
+	}
+	return &CombineIndices{dev, k}, nil
+}
+
+// Variant returns the name of the build in use.
+func (o *CombineIndices) Variant() string { return "base" }
+
+// Record checks the arguments and records the operation.
+//
+// Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
+func (o *CombineIndices) Record(rec *vk.Recorder, a CombineIndicesArgs) error {
+	const op = "combine indices"
+	if a.K < 0 || a.K > math.MaxInt32/4 {
+		return wrong(op, "K", a.K, "0 or more")
+	}
+	if err := first(positive(op, "Window", a.Window), positive(op, "Ratio", a.Ratio)); err != nil {
+		return err
+	}
+	t, r := dim(a.Indices, 0), dim(a.SeqLens, 0)
+	if err := first(
+		check(op, "Indices", a.Indices, tensor.I32, -1, CombinedWidth(a.K, a.Window)),
+		check(op, "SeqLens", a.SeqLens, tensor.I32, -1),
+		check(op, "QueryStart", a.QueryStart, tensor.I32, r+1),
+		check(op, "GatherLens", a.GatherLens, tensor.I32, r),
+		check(op, "Lens", a.Lens, tensor.I32, t),
+	); err != nil {
+		return err
+	}
+	if a.K > 0 {
+		if err := check(op, "TopK", a.TopK, tensor.I32, t, -1); err != nil {
+			return err
+		}
+		if a.TopK.Shape[1] < a.K {
+			return wrong(op, "TopK", a.TopK, "at least %d columns", a.K)
+		}
+	}
+	switch {
+	case r < 1:
+		return wrong(op, "SeqLens", a.SeqLens, "at least one request")
+	case a.N < 0 || a.M < a.N || a.M > math.MaxInt32/r:
+		return wrong(op, "M, N", [2]int{a.M, a.N}, "0 <= N <= M and fewer than 2^31 workspace rows")
+	case t == 0:
+		return nil
+	}
+	topk := a.TopK
+	if a.K == 0 {
+		topk = tensor.Tensor{}
+	}
+	p := attnCombineIndicesPush{
+		Requests: uint32(r), Topk: uint32(a.K), TopkWidth: uint32(dim(topk, 1)), Window: uint32(a.Window),
+		Ratio: uint32(a.Ratio), M: uint32(a.M), N: uint32(a.N), Width: uint32(a.Indices.Shape[1]),
+	}
+	return rec.Dispatch(vk.Dispatch{
+		Kernel: o.k, Groups: [3]uint32{uint32(t), 1, 1},
+		Bind: []vk.View{present(o.dev, topk), a.QueryStart.View(), a.SeqLens.View(), a.GatherLens.View(), a.Indices.View(), a.Lens.View()},
+		Push: vk.Bytes(&p),
+	})
+}

@@ -1,0 +1,191 @@
+package attention
+
+import (
+	"math"
+	"strings"
+	"unsafe"
+
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+type attnDecodePush struct {
+	WinAddr, CompAddr                                          uint64
+	Heads, WinWidth, CompWidth, WinPages, CompPages, WinStride uint32
+	CompStride, Splits, Flags                                  uint32
+	ScaleLog2e                                                 float32
+}
+
+// DecoderConfig configures a Decoder.
+type DecoderConfig struct {
+	Heads          int     // H, 1 to 128
+	WindowPage     int     // slots of a page of the window cache (64)
+	CompressedPage int     // slots of a page of the compressed cache (64 or 2); 0: there is none
+	Scale          float32 // softmax scale; 0 means DefaultScale
+	MaxBytes       uint64  // size of the largest pool; 0: whatever a descriptor of the device can hold
+	Variant        string  // one of DecodeVariants; "" picks the best
+	Splits         int     // parts of each row, 1 to MaxSplits; 0: by rule, see ScratchBytes
+	Workgroups     int     // how many workgroups fill the device, for that rule; 0: DefaultWorkgroups
+}
+
+// SlotSet is one of the two sets of cached rows that tokens attend.
+type SlotSet struct {
+	Cache   cache.KVCache
+	Indices tensor.Tensor // [T, width] i32: global slots; negative or beyond the cache: masked
+	Lens    tensor.Tensor // [T] i32: entries of each list that count
+}
+
+// IsZero reports whether the set is absent.
+func (s SlotSet) IsZero() bool { return s.Cache.Pool.IsZero() }
+
+// DecodeArgs are the tensors of one Decoder step.
+type DecodeArgs struct {
+	Q          tensor.Tensor // [T, H, 512] bf16
+	Window     SlotSet
+	Compressed SlotSet       // zero for layers without compressed cache
+	Sink       tensor.Tensor // [H] f32; absent: none
+	Out        tensor.Tensor // [T, H, 512] bf16, written
+	LSE        tensor.Tensor // [T, H] f32, written: natural log, +inf for an empty row; may be absent
+	Scratch    vk.View       // ScratchBytes; not needed while that is 0
+}
+
+// Decoder is sparse MLA over paged FP8 caches: every token attends the slots of
+// its two index lists, one softmax over both. The fused variants dequantise pages
+// as they read them; the twopass ones first gather to a bf16 workspace (see
+// TwoPass). DecodeRef defines it.
+//
+// Source: FlashMLA flash_mla_with_kvcache with sparse indices, extra cache and
+// attention sink; vLLM xpu_sparse_decode_fp8 for the two passes.
+type Decoder struct {
+	dev     *vk.Device
+	cfg     DecoderConfig
+	variant string
+	k       *vk.Kernel
+	merge   merge
+	twoPass *TwoPass // for the twopass variants, and then nothing below is used
+	splitter
+}
+
+// NewDecoder picks a build and compiles it.
+//
+// Errors: vk.ErrArgument for a value out of range; vk.ErrMissingFeature for a
+// forced variant that the device cannot run; those of vk.Device.Kernel.
+func NewDecoder(dev *vk.Device, cfg DecoderConfig) (*Decoder, error) {
+	const op = "new decoder"
+	if rest, ok := strings.CutPrefix(cfg.Variant, TwoPassPrefix); ok {
+		two := cfg
+		two.Variant = rest
+		p, err := NewTwoPass(dev, TwoPassConfig{DecoderConfig: two})
+		if err != nil {
+			return nil, err
+		}
+		return &Decoder{dev: dev, cfg: cfg, variant: TwoPassPrefix + p.Variant(), twoPass: p}, nil
+	}
+	s, err := newSplitter(dev, op, cfg.Heads, cfg.Splits, cfg.Workgroups)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Scale, err = scaleOf(op, cfg.Scale); err != nil {
+		return nil, err
+	}
+	if err := checkPages(op, cfg); err != nil {
+		return nil, err
+	}
+	variant, t, err := chooseBuild(dev.Adapter(), "attn_decode", cfg.Variant, cfg.MaxBytes, cfg.Heads)
+	if err != nil {
+		return nil, err
+	}
+	s.tiling = t
+	bindings := []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write, vk.Write}
+	if variant == VariantBase {
+		bindings = append(bindings, vk.Read, vk.Read)
+	}
+	k, err := kernel(dev, buildStem("attn_decode", variant), bindings, int(unsafe.Sizeof(attnDecodePush{})), t.SubgroupSize,
+		append([]uint32{uint32(cfg.WindowPage), uint32(max(cfg.CompressedPage, 1)), uint32(t.HeadsPerGroup), uint32(t.Tile)}, t.Constants...)...)
+	if err != nil {
+		return nil, err
+	}
+	m, err := newMerge(dev)
+	if err != nil {
+		return nil, err
+	}
+	return &Decoder{dev: dev, cfg: cfg, variant: variant, k: k, merge: m, splitter: s}, nil
+}
+
+// Variant returns the name of the build in use.
+func (o *Decoder) Variant() string { return o.variant }
+
+// Splits returns into how many parts the rows of T tokens with lists of window and
+// topk entries are split.
+func (o *Decoder) Splits(tokens, window, topk int) int {
+	if o.twoPass != nil {
+		return o.twoPass.prefill.Splits(tokens, packedWidth(window, topk))
+	}
+	return o.splits(tokens, window+topk)
+}
+
+// ScratchBytes is the size of DecodeArgs.Scratch that suits any number of tokens
+// up to maxT with lists of up to window and topk entries.
+//
+// Rows are split into parts while the workgroups without splitting,
+// T * ceil(H / heads per workgroup), would not fill the device, each part having at
+// least 32 rows of cache. Parts take 2064 * T * Splits * H bytes (and up to 255 for
+// alignment). The twopass variants add TwoPass.ScratchBytes' workspace.
+func (o *Decoder) ScratchBytes(maxT, window, topk int) uint64 {
+	if o.twoPass != nil {
+		return o.twoPass.ScratchBytes(maxT, window, topk)
+	}
+	return o.scratchBytes(maxT, window+topk)
+}
+
+// Record checks the tensors and records the operation.
+//
+// Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
+func (o *Decoder) Record(rec *vk.Recorder, a DecodeArgs) error {
+	const op = "decode"
+	if o.twoPass != nil {
+		return o.twoPass.Record(rec, a)
+	}
+	t := dim(a.Q, 0)
+	if err := first(checkDecode(o.dev, op, o.cfg, a), o.checkTokens(o.dev, op, t)); err != nil || t == 0 {
+		return err
+	}
+	if err := first(reachable(o.dev, op, "Window.Cache.Pool", a.Window.Cache.Pool, o.variant, 8),
+		reachable(o.dev, op, "Compressed.Cache.Pool", a.Compressed.Cache.Pool, o.variant, 8)); err != nil {
+		return err
+	}
+	win, comp := a.Window, a.Compressed
+	splits := o.splits(t, dim(win.Indices, 1)+dim(comp.Indices, 1))
+	ml, part, err := partials(o.dev, op, a.Scratch, t, splits, o.heads)
+	if err != nil {
+		return err
+	}
+	p := attnDecodePush{
+		WinAddr: win.Cache.Pool.View().Address(), Heads: uint32(o.heads), WinWidth: uint32(win.Indices.Shape[1]),
+		WinPages: uint32(win.Cache.Pages()), WinStride: uint32(win.Cache.Layout.Stride), Splits: uint32(splits),
+		Flags: outputFlags(a.Sink, a.LSE, tensor.Tensor{}), ScaleLog2e: float32(float64(o.cfg.Scale) * math.Log2E),
+	}
+	d := vk.Dispatch{Kernel: o.k, Groups: o.groups(splits, t), Bind: []vk.View{
+		a.Q.View(), win.Indices.View(), win.Lens.View(), present(o.dev, comp.Indices), present(o.dev, comp.Lens),
+		present(o.dev, a.Sink), a.Out.View(), present(o.dev, a.LSE), part, ml}}
+	pools := []vk.View{win.Cache.Pool.View(), o.dev.Dummy()}
+	if !comp.IsZero() {
+		pools[1] = comp.Cache.Pool.View()
+		p.Flags |= flagComp
+		p.CompAddr, p.CompWidth = pools[1].Address(), uint32(comp.Indices.Shape[1])
+		p.CompPages, p.CompStride = uint32(comp.Cache.Pages()), uint32(comp.Cache.Layout.Stride)
+	}
+	if o.variant == VariantBase {
+		d.Bind = append(d.Bind, pools...)
+	} else {
+		for _, v := range pools {
+			d.Reach = append(d.Reach, vk.Reach{View: v, Access: vk.Read})
+		}
+	}
+	d.Push = vk.Bytes(&p)
+	if err := rec.Dispatch(d); err != nil || splits == 1 {
+		return err
+	}
+	return o.merge.record(rec, ml, part, splits, a.Sink, a.Out, a.LSE, tensor.Tensor{})
+}

@@ -1,0 +1,80 @@
+package attention
+
+import (
+	"unsafe"
+
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+type attnGlobalTopkPush struct {
+	Topk, Requests, TableWidth uint32
+}
+
+// GlobalTopKConfig configures a GlobalTopK.
+type GlobalTopKConfig struct {
+	Page    int    // slots of a page of the compressed cache (64 for ratio 4)
+	Variant string // "" or "base"
+}
+
+// GlobalTopK turns the indexer's request-local picks into global slots of the
+// compressed cache, with a length for each token (vLLM's
+// compute_global_topk_indices_and_lens). GlobalTopKRef defines it.
+type GlobalTopK struct {
+	dev *vk.Device
+	k   *vk.Kernel
+}
+
+// GlobalTopKArgs are the tensors of one GlobalTopK, for any T, k, R and W.
+type GlobalTopKArgs struct {
+	TopK       tensor.Tensor // [T, k] i32: entries of the request, negative: none
+	TokenToReq tensor.Tensor // [T] i32
+	BlockTable tensor.Tensor // [R, W] i32: pages of the compressed cache
+	IsValid    tensor.Tensor // [T] u8: 0 for padding
+	Slots      tensor.Tensor // [T, k] i32, written: global slots, -1 for none
+	Lens       tensor.Tensor // [T] i32, written
+}
+
+// NewGlobalTopK builds the kernel.
+//
+// Errors: vk.ErrArgument for a page size below 1 or an unknown variant; those of
+// vk.Device.Kernel.
+func NewGlobalTopK(dev *vk.Device, cfg GlobalTopKConfig) (*GlobalTopK, error) {
+	if err := positive("new global top-k", "Page", cfg.Page); err != nil {
+		return nil, err
+	}
+	k, err := indexKernel(dev, "attn_global_topk", cfg.Variant,
+		[]vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write},
+		int(unsafe.Sizeof(attnGlobalTopkPush{})), uint32(cfg.Page))
+	if err != nil {
+		return nil, err
+	}
+	return &GlobalTopK{dev, k}, nil
+}
+
+// Variant returns the name of the build in use.
+func (o *GlobalTopK) Variant() string { return "base" }
+
+// Record checks the tensors and records the operation.
+//
+// Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
+func (o *GlobalTopK) Record(rec *vk.Recorder, a GlobalTopKArgs) error {
+	const op = "global top-k"
+	t, k := dim(a.TopK, 0), dim(a.TopK, 1)
+	if err := first(
+		check(op, "TopK", a.TopK, tensor.I32, -1, -1),
+		check(op, "TokenToReq", a.TokenToReq, tensor.I32, t),
+		check(op, "BlockTable", a.BlockTable, tensor.I32, -1, -1),
+		check(op, "IsValid", a.IsValid, tensor.U8, t),
+		check(op, "Slots", a.Slots, tensor.I32, t, k),
+		check(op, "Lens", a.Lens, tensor.I32, t),
+	); err != nil || t == 0 {
+		return err
+	}
+	p := attnGlobalTopkPush{uint32(k), uint32(dim(a.BlockTable, 0)), uint32(dim(a.BlockTable, 1))}
+	return rec.Dispatch(vk.Dispatch{
+		Kernel: o.k, Groups: [3]uint32{uint32(t), 1, 1},
+		Bind: []vk.View{a.TopK.View(), a.TokenToReq.View(), a.BlockTable.View(), a.IsValid.View(), a.Slots.View(), a.Lens.View()},
+		Push: vk.Bytes(&p),
+	})
+}

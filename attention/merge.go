@@ -1,0 +1,50 @@
+package attention
+
+import (
+	"unsafe"
+
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+type attnMergePush struct {
+	Heads, Splits, Flags uint32
+}
+
+// Flags of attn_decode, attn_prefill and attn_merge; bit 1 differs.
+const (
+	flagSink = 1 << 0
+	flagComp = 1 << 1 // attn_decode: there is a compressed set
+	flagLens = 1 << 1 // attn_prefill: there are lengths
+	flagLSE  = 1 << 2
+	flagMax  = 1 << 3
+)
+
+// merge joins the partial rows of a split attention; MergeRef defines it.
+type merge struct {
+	dev *vk.Device
+	k   *vk.Kernel
+}
+
+func newMerge(dev *vk.Device) (merge, error) {
+	k, err := kernel(dev, "attn_merge", []vk.Access{vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write},
+		int(unsafe.Sizeof(attnMergePush{})), 0)
+	return merge{dev, k}, err
+}
+
+// record joins splits partial rows of t tokens. The tensors were checked by the
+// operation that wrote the parts.
+func (m merge) record(rec *vk.Recorder, ml, out vk.View, splits int, sink, dst, lse, maxLogits tensor.Tensor) error {
+	t, heads := dst.Shape[0], dst.Shape[1]
+	p := attnMergePush{uint32(heads), uint32(splits), outputFlags(sink, lse, maxLogits)}
+	return rec.Dispatch(vk.Dispatch{
+		Kernel: m.k, Groups: [3]uint32{uint32(heads), uint32(t), 1},
+		Bind: []vk.View{out, ml, present(m.dev, sink), dst.View(), present(m.dev, lse), present(m.dev, maxLogits)},
+		Push: vk.Bytes(&p),
+	})
+}
+
+// outputFlags says which optional tensors are there.
+func outputFlags(sink, lse, maxLogits tensor.Tensor) uint32 {
+	return bit(0, !sink.IsZero()) | bit(2, !lse.IsZero()) | bit(3, !maxLogits.IsZero())
+}

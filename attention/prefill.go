@@ -1,0 +1,152 @@
+package attention
+
+import (
+	"math"
+	"unsafe"
+
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+type attnPrefillPush struct {
+	KvAddr                            uint64
+	Rows, Heads, Width, Splits, Flags uint32
+	ScaleLog2e                        float32
+}
+
+// PrefillConfig configures a Prefill.
+type PrefillConfig struct {
+	Heads      int     // H, 1 to 128
+	Scale      float32 // softmax scale; 0 means DefaultScale
+	MaxBytes   uint64  // size of the largest workspace; 0: whatever a descriptor of the device can hold
+	Variant    string  // one of PrefillVariants; "" picks the best
+	Splits     int     // parts of each row, 1 to MaxSplits; 0: by rule, see ScratchBytes
+	Workgroups int     // how many workgroups fill the device, for that rule; 0: DefaultWorkgroups
+}
+
+// Prefill is sparse MLA over rows of a bf16 workspace: every token attends the
+// rows that its index list names. PrefillRef defines it.
+//
+// Source: FlashMLA flash_mla_sparse_fwd with d_qk = d_v = 512.
+type Prefill struct {
+	dev     *vk.Device
+	cfg     PrefillConfig
+	variant string
+	k       *vk.Kernel
+	merge   merge
+	splitter
+}
+
+// PrefillArgs are the tensors of one Prefill.
+type PrefillArgs struct {
+	Q         tensor.Tensor // [T, H, 512] bf16
+	KV        tensor.Tensor // [S, 512] bf16
+	Indices   tensor.Tensor // [T, K] i32: rows of KV; negative or >= S: masked
+	Lens      tensor.Tensor // [T] i32: entries of each list that count; absent: K
+	Sink      tensor.Tensor // [H] f32; absent: none
+	Out       tensor.Tensor // [T, H, 512] bf16, written
+	MaxLogits tensor.Tensor // [T, H] f32, written: largest scaled score, -inf for an empty row; may be absent
+	LSE       tensor.Tensor // [T, H] f32, written: natural log, +inf for an empty row; may be absent
+	Scratch   vk.View       // ScratchBytes; not needed while that is 0
+}
+
+// NewPrefill picks a build and compiles it.
+//
+// Errors: vk.ErrArgument for a value out of range; vk.ErrMissingFeature for a
+// forced variant that the device cannot run; those of vk.Device.Kernel.
+func NewPrefill(dev *vk.Device, cfg PrefillConfig) (*Prefill, error) {
+	const op = "new prefill"
+	s, err := newSplitter(dev, op, cfg.Heads, cfg.Splits, cfg.Workgroups)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Scale, err = scaleOf(op, cfg.Scale); err != nil {
+		return nil, err
+	}
+	variant, t, err := chooseBuild(dev.Adapter(), "attn_prefill", cfg.Variant, cfg.MaxBytes, cfg.Heads)
+	if err != nil {
+		return nil, err
+	}
+	s.tiling = t
+	bindings := []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write, vk.Write, vk.Write}
+	if variant == VariantBase {
+		bindings = append(bindings, vk.Read)
+	}
+	k, err := kernel(dev, buildStem("attn_prefill", variant), bindings, int(unsafe.Sizeof(attnPrefillPush{})),
+		t.SubgroupSize, append([]uint32{uint32(t.HeadsPerGroup), uint32(t.Tile)}, t.Constants...)...)
+	if err != nil {
+		return nil, err
+	}
+	m, err := newMerge(dev)
+	if err != nil {
+		return nil, err
+	}
+	return &Prefill{dev, cfg, variant, k, m, s}, nil
+}
+
+// Variant returns the name of the build in use.
+func (o *Prefill) Variant() string { return o.variant }
+
+// Splits returns into how many parts the rows of T tokens with lists of K entries
+// are split.
+func (o *Prefill) Splits(tokens, k int) int { return o.splits(tokens, k) }
+
+// ScratchBytes is the size of PrefillArgs.Scratch that suits any number of tokens
+// up to maxT with lists of up to k entries. Parts of a row are
+// 2064 * T * Splits * H bytes (and up to 255 for alignment); nothing is needed
+// where rows are not split.
+func (o *Prefill) ScratchBytes(maxT, k int) uint64 { return o.scratchBytes(maxT, k) }
+
+// Record checks the tensors and records the operation.
+//
+// Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
+func (o *Prefill) Record(rec *vk.Recorder, a PrefillArgs) error {
+	const op = "prefill"
+	t, s := dim(a.Q, 0), dim(a.KV, 0)
+	if err := o.checkArgs(op, a); err != nil || t == 0 {
+		return err
+	}
+	width := a.Indices.Shape[1]
+	splits := o.splits(t, width)
+	ml, part, err := partials(o.dev, op, a.Scratch, t, splits, o.heads)
+	if err != nil {
+		return err
+	}
+	p := attnPrefillPush{
+		KvAddr: a.KV.View().Address(), Rows: uint32(s), Heads: uint32(o.heads), Width: uint32(width), Splits: uint32(splits),
+		Flags:      outputFlags(a.Sink, a.LSE, a.MaxLogits) | bit(1, !a.Lens.IsZero()),
+		ScaleLog2e: float32(float64(o.cfg.Scale) * math.Log2E),
+	}
+	d := vk.Dispatch{
+		Kernel: o.k, Groups: o.groups(splits, t), Push: vk.Bytes(&p),
+		Bind: []vk.View{a.Q.View(), a.Indices.View(), present(o.dev, a.Lens), present(o.dev, a.Sink), a.Out.View(),
+			present(o.dev, a.MaxLogits), present(o.dev, a.LSE), part, ml},
+	}
+	if o.variant == VariantBase {
+		d.Bind = append(d.Bind, a.KV.View())
+	} else {
+		d.Reach = []vk.Reach{{View: a.KV.View(), Access: vk.Read}}
+	}
+	if err := rec.Dispatch(d); err != nil || splits == 1 {
+		return err
+	}
+	return o.merge.record(rec, ml, part, splits, a.Sink, a.Out, a.LSE, a.MaxLogits)
+}
+
+func (o *Prefill) checkArgs(op string, a PrefillArgs) error {
+	t, h := dim(a.Q, 0), o.heads
+	if err := first(
+		check(op, "Q", a.Q, tensor.BF16, -1, h, D),
+		checkLarge(op, "KV", a.KV, tensor.BF16, -1, D),
+		check(op, "Indices", a.Indices, tensor.I32, t, -1),
+		optional(op, "Lens", a.Lens, tensor.I32, t),
+		optional(op, "Sink", a.Sink, tensor.F32, h),
+		check(op, "Out", a.Out, tensor.BF16, t, h, D),
+		optional(op, "MaxLogits", a.MaxLogits, tensor.F32, t, h),
+		optional(op, "LSE", a.LSE, tensor.F32, t, h),
+		o.checkTokens(o.dev, op, t),
+	); err != nil {
+		return err
+	}
+	return reachable(o.dev, op, "KV", a.KV, o.variant, 16)
+}

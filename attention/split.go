@@ -1,0 +1,101 @@
+package attention
+
+import "github.com/vkmla/vkmla/vk"
+
+// MaxSplits is the largest number of parts that one row can be split into.
+const MaxSplits = 128
+
+// minSplitRows is the fewest rows of cache that are worth a part of their own:
+// below it a part's fixed cost (loading q, storing and merging 2 KiB of partial
+// output per head) exceeds its work.
+const minSplitRows = 32
+
+// DefaultWorkgroups estimates how many workgroups fill a device, from its type
+// alone, because Vulkan does not tell the number of compute units: 128 for a
+// discrete or virtual GPU (an H100 has 132 multiprocessors, and one workgroup too
+// many costs a whole wave), 32 for an integrated GPU or an unknown device, 8 for a
+// CPU.
+func DefaultWorkgroups(t vk.DeviceType) int {
+	switch t {
+	case vk.TypeDiscrete, vk.TypeVirtual:
+		return 128
+	case vk.TypeCPU:
+		return 8
+	}
+	return 32
+}
+
+// splitCount says into how many parts the rows of every token are split, so that
+// few tokens still fill the device: as many as fit into the wanted number of
+// workgroups, given groups workgroups without splitting, but each with at least
+// minTiles tiles, and none without any when all tiles are in use.
+//
+// It depends on sizes that are fixed when commands are recorded, never on lengths
+// in device memory, so a recording gives the same bits every time.
+func splitCount(groups, tiles, workgroups, minTiles int) int {
+	n := min(workgroups/max(groups, 1), tiles/max(minTiles, 1), MaxSplits)
+	if n <= 1 {
+		return 1
+	}
+	return ceilDiv(tiles, ceilDiv(tiles, n))
+}
+
+// splitter is what decode and prefill need to choose a number of parts.
+type splitter struct {
+	heads      int
+	tiling     tiling
+	fixed      int // 0: by rule
+	workgroups int
+}
+
+// splits is the number of parts for t tokens with rows of at most width entries.
+func (s splitter) splits(t, width int) int {
+	if s.fixed > 0 {
+		return s.fixed
+	}
+	return splitCount(t*ceilDiv(s.heads, s.tiling.HeadsPerGroup), ceilDiv(width, s.tiling.Tile),
+		s.workgroups, ceilDiv(minSplitRows, s.tiling.Tile))
+}
+
+// scratchBytes is what the partial rows of up to maxT tokens need, 0 if nothing is
+// split.
+func (s splitter) scratchBytes(maxT, width int) uint64 {
+	var most uint64
+	for t := 1; t <= maxT; t++ {
+		n := s.splits(t, width)
+		if n == 1 {
+			break // more tokens are not split either
+		}
+		if most = max(most, partialBytes(t, n, s.heads)); s.fixed > 0 {
+			return partialBytes(maxT, n, s.heads)
+		}
+	}
+	return most
+}
+
+// partialBytes is the size of part_ml and part_out: for each token, part and head
+// 16 bytes, rounded up so that the second array is aligned, and 512 f32.
+func partialBytes(t, splits, heads int) uint64 {
+	n := uint64(t) * uint64(splits) * uint64(heads)
+	return align(n*16) + n*D*4
+}
+
+// align rounds up to 256 bytes, the coarsest storage-buffer alignment that Vulkan
+// permits.
+func align(n uint64) uint64 { return (n + 255) &^ 255 }
+
+// partials divides scratch memory into part_ml and part_out; without splits both
+// are the dummy.
+func partials(dev *vk.Device, op string, scratch vk.View, t, splits, heads int) (ml, out vk.View, err error) {
+	if splits == 1 {
+		return dev.Dummy(), dev.Dummy(), nil
+	}
+	need := partialBytes(t, splits, heads)
+	if scratch.IsZero() || scratch.Size < need || scratch.Offset%256 != 0 {
+		return ml, out, wrong(op, "Scratch", scratch, "%d bytes at a multiple of 256", need)
+	}
+	n := uint64(t) * uint64(splits) * uint64(heads)
+	ml = scratch.Buffer.View(scratch.Offset, n*16)
+	out = scratch.Buffer.View(scratch.Offset+align(n*16), n*D*4)
+	return ml, out, nil
+}

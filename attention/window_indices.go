@@ -1,0 +1,94 @@
+package attention
+
+import (
+	"unsafe"
+
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+type attnWindowIndicesPush struct {
+	Tokens, Window, Requests, TableWidth uint32
+}
+
+// WindowIndicesConfig configures a WindowIndices.
+type WindowIndicesConfig struct {
+	Page    int    // slots of a page of the window cache (64)
+	Variant string // "" or "base"
+}
+
+// WindowIndices lists the slots of the sliding window of decode tokens, oldest
+// first. WindowIndicesRef defines it.
+type WindowIndices struct {
+	dev *vk.Device
+	k   *vk.Kernel
+}
+
+// WindowIndicesArgs are the tensors of one WindowIndices. The window is the width
+// of Slots (128 in DeepSeek-V4).
+type WindowIndicesArgs struct {
+	QueryStart tensor.Tensor // [R+1] i32: first token of each request, then their number
+	SeqLens    tensor.Tensor // [R] i32: tokens of each request including this step's
+	TokenToReq tensor.Tensor // [>= T] i32
+	IsValid    tensor.Tensor // [>= T] u8: 0 for padding
+	BlockTable tensor.Tensor // [R, W] i32: pages of the window cache
+	Slots      tensor.Tensor // [T, window] i32, written for valid tokens
+	Lens       tensor.Tensor // [>= T] i32, written: all of it, 0 beyond T
+}
+
+// NewWindowIndices builds the kernel.
+//
+// Errors: vk.ErrArgument for a page size below 1 or an unknown variant; those of
+// vk.Device.Kernel.
+func NewWindowIndices(dev *vk.Device, cfg WindowIndicesConfig) (*WindowIndices, error) {
+	if err := positive("new window indices", "Page", cfg.Page); err != nil {
+		return nil, err
+	}
+	k, err := indexKernel(dev, "attn_window_indices", cfg.Variant,
+		[]vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write},
+		int(unsafe.Sizeof(attnWindowIndicesPush{})), uint32(cfg.Page))
+	if err != nil {
+		return nil, err
+	}
+	return &WindowIndices{dev, k}, nil
+}
+
+// Variant returns the name of the build in use.
+func (o *WindowIndices) Variant() string { return "base" }
+
+// Record checks the tensors and records the operation.
+//
+// Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
+func (o *WindowIndices) Record(rec *vk.Recorder, a WindowIndicesArgs) error {
+	const op = "window indices"
+	t, rows, r := dim(a.Slots, 0), dim(a.Lens, 0), dim(a.SeqLens, 0)
+	err := first(
+		check(op, "Slots", a.Slots, tensor.I32, -1, -1),
+		check(op, "SeqLens", a.SeqLens, tensor.I32, -1),
+		check(op, "QueryStart", a.QueryStart, tensor.I32, r+1),
+		check(op, "TokenToReq", a.TokenToReq, tensor.I32, -1),
+		check(op, "IsValid", a.IsValid, tensor.U8, -1),
+		check(op, "BlockTable", a.BlockTable, tensor.I32, r, -1),
+		check(op, "Lens", a.Lens, tensor.I32, -1),
+	)
+	switch {
+	case err != nil:
+		return err
+	case dim(a.Slots, 1) < 1:
+		return wrong(op, "Slots", a.Slots, "a window of at least 1")
+	case dim(a.TokenToReq, 0) < t:
+		return wrong(op, "TokenToReq", a.TokenToReq, "at least %d tokens", t)
+	case dim(a.IsValid, 0) < t:
+		return wrong(op, "IsValid", a.IsValid, "at least %d tokens", t)
+	case rows < t:
+		return wrong(op, "Lens", a.Lens, "at least %d rows", t)
+	case rows == 0:
+		return nil
+	}
+	p := attnWindowIndicesPush{uint32(t), uint32(dim(a.Slots, 1)), uint32(r), uint32(dim(a.BlockTable, 1))}
+	return rec.Dispatch(vk.Dispatch{
+		Kernel: o.k, Groups: [3]uint32{uint32(rows), 1, 1},
+		Bind: []vk.View{a.QueryStart.View(), a.SeqLens.View(), a.TokenToReq.View(), a.IsValid.View(), a.BlockTable.View(), a.Slots.View(), a.Lens.View()},
+		Push: vk.Bytes(&p),
+	})
+}
