@@ -1,0 +1,331 @@
+package spirv
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"unicode"
+)
+
+// LocalSize is the size of a workgroup. The i-th of constants stands for the
+// specialisation constant with the id i; those that are not given keep their
+// default.
+func (m *Module) LocalSize(constants ...uint32) ([3]uint32, error) {
+	var s [3]uint32
+	// A constant decorated as the built-in wins over the execution mode.
+	for key, ops := range m.decorations {
+		if key[1] != decorationBuiltIn || len(ops) == 0 || ops[0] != builtInWorkgroupSize {
+			continue
+		}
+		v, ok := m.values[key[0]]
+		if !ok || len(v.args) != 5 {
+			return s, errf("built-in workgroup size is no constant of three")
+		}
+		return m.three(v.args[2:], constants)
+	}
+	switch {
+	case m.size.args == nil:
+		return s, errf("no workgroup size")
+	case m.size.args[1] == modeLocalSize:
+		copy(s[:], m.size.args[2:5])
+		return s, nil
+	}
+	return m.three(m.size.args[2:5], constants)
+}
+
+func (m *Module) three(ids, constants []uint32) (s [3]uint32, err error) {
+	for i := range s {
+		v, err := m.eval(ids[i], constants, 0)
+		if err != nil {
+			return s, err
+		}
+		s[i] = uint32(v)
+	}
+	return s, nil
+}
+
+// SharedBytes adds up the workgroup variables, without the padding that a driver
+// may put between them. The constants are those of LocalSize.
+func (m *Module) SharedBytes(constants ...uint32) (int, error) {
+	total := 0
+	for _, v := range m.variables {
+		if v.args[2] != classWorkgroup {
+			continue
+		}
+		t := m.types[v.args[0]]
+		if t.op != opTypePointer {
+			return 0, errf("variable %d has no pointer type", v.args[1])
+		}
+		n, err := m.sizeOf(t.args[2], constants, 0)
+		if err != nil {
+			return 0, err
+		}
+		total += n
+	}
+	return total, nil
+}
+
+// sizeOf is the size of a type in bytes with every part as large as it is:
+// scalars and vectors tightly packed, structs with members at multiples of
+// their alignment. It agrees with the layouts std430 and scalar for the blocks
+// that this project writes.
+func (m *Module) sizeOf(id uint32, constants []uint32, depth int) (int, error) {
+	t, ok := m.types[id]
+	if !ok || depth > maxDepth {
+		return 0, errf("type %d is unknown or nested too deeply", id)
+	}
+	n, elem := int64(1), uint32(0)
+	switch t.op {
+	case opTypeBool:
+		return 4, nil
+	case opTypeInt, opTypeFloat:
+		return int(t.args[1]&0xFF) / 8, nil
+	case opTypePointer:
+		return 8, nil // the only ones with a size are device addresses
+	case opTypeStruct:
+		size, align := 0, 1
+		for i, mt := range t.args[1:] {
+			s, err := m.sizeOf(mt, constants, depth+1)
+			if err != nil {
+				return 0, err
+			}
+			a := m.alignOf(mt, depth+1)
+			size, align = (size+a-1)/a*a, max(align, a)
+			if ops := m.members[[3]uint32{id, uint32(i), decorationOffset}]; len(ops) > 0 {
+				size = int(ops[0])
+			}
+			size += s
+		}
+		return (size + align - 1) / align * align, nil
+	case opTypeVector, opTypeMatrix:
+		n, elem = int64(t.args[2]), t.args[1]
+	case opTypeArray:
+		var err error
+		if n, err = m.eval(t.args[2], constants, 0); err != nil {
+			return 0, err
+		}
+		elem = t.args[1]
+	default:
+		return 0, errf("type %d has no size", id)
+	}
+	s, err := m.sizeOf(elem, constants, depth+1)
+	if err != nil {
+		return 0, err
+	}
+	if n < 0 || n > maxShared || int64(s)*n > maxShared {
+		return 0, errf("type %d has %d elements of %d bytes", id, n, s)
+	}
+	return int(n) * s, nil
+}
+
+// alignOf is the size of a type's largest scalar.
+func (m *Module) alignOf(id uint32, depth int) int {
+	t := m.types[id]
+	if depth > maxDepth {
+		return 1
+	}
+	switch t.op {
+	case opTypeInt, opTypeFloat:
+		return max(int(t.args[1]&0xFF)/8, 1)
+	case opTypeVector, opTypeMatrix, opTypeArray, opTypeRuntimeArray:
+		return m.alignOf(t.args[1], depth+1)
+	case opTypePointer:
+		return 8
+	case opTypeStruct:
+		a := 1
+		for _, mt := range t.args[1:] {
+			a = max(a, m.alignOf(mt, depth+1))
+		}
+		return a
+	}
+	return 4
+}
+
+// eval computes a scalar integer or boolean constant, as a 32-bit signed or
+// unsigned number according to its type.
+func (m *Module) eval(id uint32, constants []uint32, depth int) (int64, error) {
+	v, ok := m.values[id]
+	if !ok || depth > maxDepth {
+		return 0, errf("%d is no constant, or nested too deeply", id)
+	}
+	if ops, ok := m.decorations[[2]uint32{id, decorationSpecID}]; ok && len(ops) > 0 && int(ops[0]) < len(constants) {
+		return m.sign(v.args[0], constants[ops[0]]), nil
+	}
+	switch v.op {
+	case opConstantTrue, opSpecConstantTrue:
+		return 1, nil
+	case opConstantFalse, opSpecConstantFalse:
+		return 0, nil
+	case opConstant, opSpecConstant:
+		return m.sign(v.args[0], v.args[2]), nil
+	case opSpecConstantOp:
+		return m.evalOp(v, constants, depth)
+	}
+	return 0, errf("constant %d is not a scalar", id)
+}
+
+func (m *Module) sign(typ, bits uint32) int64 {
+	if t := m.types[typ]; t.op == opTypeInt && t.args[2] != 0 {
+		return int64(int32(bits))
+	}
+	return int64(bits)
+}
+
+func (m *Module) evalOp(v inst, constants []uint32, depth int) (int64, error) {
+	op, args := v.args[2], v.args[3:]
+	if op == opCompositeExtract {
+		if len(args) != 2 {
+			return 0, errf("extraction from a nested constant")
+		}
+		c := m.values[args[0]]
+		if i := int(args[1]) + 2; c.op == opConstantComposite || c.op == opSpecConstantComposite {
+			if i >= 2 && i < len(c.args) {
+				return m.eval(c.args[i], constants, depth+1)
+			}
+		}
+		return 0, errf("extraction from what is no constant")
+	}
+	var x [3]int64
+	if len(args) == 0 || len(args) > len(x) {
+		return 0, errf("operation %d on constants with %d operands", op, len(args))
+	}
+	for i, id := range args {
+		var err error
+		if x[i], err = m.eval(id, constants, depth+1); err != nil {
+			return 0, err
+		}
+	}
+	r, ok := apply(op, x)
+	if !ok {
+		return 0, errf("operation %d on constants is not supported, or divides by zero", op)
+	}
+	return m.sign(v.args[0], uint32(r)), nil
+}
+
+func apply(op uint32, x [3]int64) (int64, bool) {
+	truth := func(b bool) (int64, bool) {
+		if b {
+			return 1, true
+		}
+		return 0, true
+	}
+	a, b := x[0], x[1]
+	switch op {
+	case opUConvert, opSConvert, opBitcast:
+		return a, true
+	case opIAdd:
+		return a + b, true
+	case opISub:
+		return a - b, true
+	case opIMul:
+		return a * b, true
+	case opUDiv, opSDiv:
+		if b == 0 {
+			return 0, false
+		}
+		return a / b, true
+	case opUMod, opSRem, opSMod:
+		if b == 0 || op == opSMod && (a < 0) != (b < 0) {
+			return 0, false
+		}
+		return a % b, true
+	case opSelect:
+		if a != 0 {
+			return b, true
+		}
+		return x[2], true
+	case opLogicalOr:
+		return truth(a != 0 || b != 0)
+	case opLogicalAnd:
+		return truth(a != 0 && b != 0)
+	case opLogicalNot:
+		return truth(a == 0)
+	case opIEqual:
+		return truth(a == b)
+	case opINotEqual:
+		return truth(a != b)
+	case opUGreaterThan, opSGreaterThan:
+		return truth(a > b)
+	case opUGreaterThanEqual, opSGreaterThanEqual:
+		return truth(a >= b)
+	case opULessThan, opSLessThan:
+		return truth(a < b)
+	case opULessThanEqual, opSLessThanEqual:
+		return truth(a <= b)
+	case opShiftLeftLogical:
+		return a << (b & 31), true
+	case opShiftRightLogical:
+		return int64(uint32(a) >> (b & 31)), true
+	case opShiftRightArithmetic:
+		return a >> (b & 31), true
+	case opBitwiseOr:
+		return a | b, true
+	case opBitwiseXor:
+		return a ^ b, true
+	case opBitwiseAnd:
+		return a & b, true
+	}
+	return 0, false
+}
+
+// ComparePush holds a Go struct against the push-constant block of a module:
+// the same members in the same order, each at the same offset and of the same
+// size, with the same name but for GLSL's underscores and Go's capitals. A field
+// named _ is padding and has no counterpart.
+func ComparePush(code []byte, goStruct any) error {
+	m, err := Parse(code)
+	if err != nil {
+		return err
+	}
+	t := reflect.TypeOf(goStruct)
+	if t == nil || t.Kind() != reflect.Struct {
+		return fmt.Errorf("spirv: compare push constants: got %T, want a struct", goStruct)
+	}
+	var have, want []string
+	for i := range t.NumField() {
+		if f := t.Field(i); f.Name != "_" {
+			have = append(have, fmt.Sprintf("%s at %d, %d bytes", lowerFirst(f.Name), f.Offset, f.Type.Size()))
+		}
+	}
+	for _, p := range m.Push {
+		want = append(want, fmt.Sprintf("%s at %d, %d bytes", CamelCase(p.Name), p.Offset, p.Size))
+	}
+	for i := range max(len(have), len(want)) {
+		h, w := "nothing", "nothing"
+		if i < len(have) {
+			h = have[i]
+		}
+		if i < len(want) {
+			w = want[i]
+		}
+		if h != w {
+			return fmt.Errorf("spirv: compare push constants: member %d: %v has %s, the shader has %s", i, t, h, w)
+		}
+	}
+	return nil
+}
+
+// CamelCase turns a GLSL name such as pool_stride into poolStride.
+func CamelCase(name string) string {
+	var b strings.Builder
+	up := false
+	for _, r := range name {
+		if r == '_' {
+			up = b.Len() > 0
+			continue
+		}
+		if up {
+			r = unicode.ToUpper(r)
+		}
+		up = false
+		b.WriteRune(r)
+	}
+	return lowerFirst(b.String())
+}
+
+func lowerFirst(s string) string {
+	if s == "" {
+		return s
+	}
+	return strings.ToLower(s[:1]) + s[1:]
+}

@@ -1,0 +1,142 @@
+package spirv
+
+// Opcodes.
+const (
+	opName                  = 5
+	opMemberName            = 6
+	opExtension             = 10
+	opEntryPoint            = 15
+	opExecutionMode         = 16
+	opCapability            = 17
+	opTypeBool              = 20
+	opTypeInt               = 21
+	opTypeFloat             = 22
+	opTypeVector            = 23
+	opTypeMatrix            = 24
+	opTypeArray             = 28
+	opTypeRuntimeArray      = 29
+	opTypeStruct            = 30
+	opTypePointer           = 32
+	opConstantTrue          = 41
+	opConstantFalse         = 42
+	opConstant              = 43
+	opConstantComposite     = 44
+	opSpecConstantTrue      = 48
+	opSpecConstantFalse     = 49
+	opSpecConstant          = 50
+	opSpecConstantComposite = 51
+	opSpecConstantOp        = 52
+	opVariable              = 59
+	opDecorate              = 71
+	opMemberDecorate        = 72
+	opExecutionModeID       = 331
+)
+
+// Operations that OpSpecConstantOp may name and that array lengths use.
+const (
+	opCompositeExtract     = 81
+	opUConvert             = 113
+	opSConvert             = 114
+	opBitcast              = 124
+	opIAdd                 = 128
+	opISub                 = 130
+	opIMul                 = 132
+	opUDiv                 = 134
+	opSDiv                 = 135
+	opUMod                 = 137
+	opSRem                 = 138
+	opSMod                 = 139
+	opLogicalOr            = 166
+	opLogicalAnd           = 167
+	opLogicalNot           = 168
+	opSelect               = 169
+	opIEqual               = 170
+	opINotEqual            = 171
+	opUGreaterThan         = 172
+	opSGreaterThan         = 173
+	opUGreaterThanEqual    = 174
+	opSGreaterThanEqual    = 175
+	opULessThan            = 176
+	opSLessThan            = 177
+	opULessThanEqual       = 178
+	opSLessThanEqual       = 179
+	opShiftRightLogical    = 194
+	opShiftRightArithmetic = 195
+	opShiftLeftLogical     = 196
+	opBitwiseOr            = 197
+	opBitwiseXor           = 198
+	opBitwiseAnd           = 199
+)
+
+// Decorations, storage classes, execution modes, built-ins and models.
+const (
+	decorationSpecID        = 1
+	decorationBuiltIn       = 11
+	decorationNonWritable   = 24
+	decorationNonReadable   = 25
+	decorationBinding       = 33
+	decorationDescriptorSet = 34
+	decorationOffset        = 35
+
+	classUniform       = 2
+	classWorkgroup     = 4
+	classPushConstant  = 9
+	classStorageBuffer = 12
+
+	modeLocalSize   = 17
+	modeLocalSizeID = 38
+
+	builtInWorkgroupSize = 25
+	modelGLCompute       = 5
+)
+
+// Capability is a number of OpCapability.
+type Capability uint32
+
+// Capabilities that matter to this project.
+const (
+	Shader                   Capability = 1
+	Float16                  Capability = 9
+	Float64                  Capability = 10
+	Int64                    Capability = 11
+	Int16                    Capability = 22
+	Int8                     Capability = 39
+	GroupNonUniform          Capability = 61
+	StorageBuffer16BitAccess Capability = 4433
+	StorageBuffer8BitAccess  Capability = 4448
+	VulkanMemoryModel        Capability = 5345
+	PhysicalStorageBuffer    Capability = 5347
+	CooperativeMatrix        Capability = 6022
+	BFloat16Type             Capability = 5116
+	BFloat16CoopMatrix       Capability = 5118
+)
+
+var capabilityNames = map[Capability]string{
+	0: "Matrix", Shader: "Shader", Float16: "Float16", Float64: "Float64", Int64: "Int64", Int16: "Int16", Int8: "Int8",
+	GroupNonUniform: "GroupNonUniform", 62: "GroupNonUniformVote", 63: "GroupNonUniformArithmetic", 64: "GroupNonUniformBallot",
+	65: "GroupNonUniformShuffle", 66: "GroupNonUniformShuffleRelative", 67: "GroupNonUniformClustered", 68: "GroupNonUniformQuad",
+	StorageBuffer16BitAccess: "StorageBuffer16BitAccess", StorageBuffer8BitAccess: "StorageBuffer8BitAccess",
+	VulkanMemoryModel: "VulkanMemoryModel", 5346: "VulkanMemoryModelDeviceScope", PhysicalStorageBuffer: "PhysicalStorageBufferAddresses",
+	CooperativeMatrix: "CooperativeMatrixKHR", BFloat16Type: "BFloat16TypeKHR", 5117: "BFloat16DotProductKHR",
+	BFloat16CoopMatrix: "BFloat16CooperativeMatrixKHR",
+}
+
+// capabilityFeatures maps a capability to the device feature without which a
+// module that declares it must not be created; empty for what every Vulkan 1.2
+// device with compute has. Basic subgroup operations are such; the others are
+// not, and no kernel uses them so far, so they are not listed.
+var capabilityFeatures = map[Capability]string{
+	0: "", Shader: "", GroupNonUniform: "",
+	Float16:                  "shaderFloat16",
+	Float64:                  "shaderFloat64",
+	Int64:                    "shaderInt64",
+	Int16:                    "shaderInt16",
+	Int8:                     "shaderInt8",
+	StorageBuffer16BitAccess: "storageBuffer16BitAccess",
+	StorageBuffer8BitAccess:  "storageBuffer8BitAccess",
+	VulkanMemoryModel:        "vulkanMemoryModel",
+	PhysicalStorageBuffer:    "bufferDeviceAddress",
+	CooperativeMatrix:        "cooperativeMatrix",
+	BFloat16Type:             "shaderBFloat16Type",
+	BFloat16CoopMatrix:       "shaderBFloat16CooperativeMatrix",
+}

@@ -1,0 +1,200 @@
+package spirv
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// module assembles words into a module.
+func module(insts ...[]uint32) []byte {
+	words := []uint32{magic, 0x00010500, 0, 100, 0}
+	for _, in := range insts {
+		words = append(words, in...)
+	}
+	var out []byte
+	for _, w := range words {
+		out = binary.LittleEndian.AppendUint32(out, w)
+	}
+	return out
+}
+
+func op(code uint32, args ...uint32) []uint32 {
+	return append([]uint32{uint32(len(args)+1)<<16 | code}, args...)
+}
+
+func str(s string) []uint32 {
+	b := append([]byte(s), make([]byte, 4-len(s)%4)...)
+	var w []uint32
+	for i := 0; i < len(b); i += 4 {
+		w = append(w, binary.LittleEndian.Uint32(b[i:]))
+	}
+	return w
+}
+
+func named(code uint32, s string, args ...uint32) []uint32 {
+	return op(code, append(args, str(s)...)...)
+}
+
+// example has a push-constant block (10), a buffer (20), two specialisation
+// constants, and a shared array whose length is the first of them times three.
+func example(more ...[]uint32) []byte {
+	return module(append([][]uint32{
+		op(opCapability, uint32(Shader)), op(opCapability, uint32(Int64)), named(opExtension, "SPV_X"),
+		named(opEntryPoint, "main", modelGLCompute, 1),
+		op(opExecutionMode, 1, modeLocalSize, 8, 4, 2),
+		named(opMemberName, "first_word", 10, 0), named(opMemberName, "addr", 10, 1), named(opName, "pool", 21), named(opName, "PAGE", 31),
+		op(opMemberDecorate, 10, 0, decorationOffset, 0), op(opMemberDecorate, 10, 1, decorationOffset, 8),
+		op(opDecorate, 21, decorationBinding, 3), op(opDecorate, 21, decorationNonWritable),
+		op(opDecorate, 31, decorationSpecID, 0), op(opDecorate, 32, decorationSpecID, 1),
+		op(opTypeInt, 2, 32, 0), op(opTypeInt, 3, 64, 0), op(opTypeInt, 4, 32, 1), op(opTypeFloat, 5, 32), op(opTypeBool, 6),
+		op(opTypeStruct, 10, 2, 3), op(opTypePointer, 11, classPushConstant, 10), op(opVariable, 11, 12, classPushConstant),
+		op(opTypeRuntimeArray, 19, 2), op(opTypeStruct, 20, 19), op(opTypePointer, 22, classStorageBuffer, 20), op(opVariable, 22, 21, classStorageBuffer),
+		op(opSpecConstant, 2, 31, 64), op(opSpecConstantTrue, 6, 32), op(opConstant, 2, 33, 3),
+		op(opSpecConstantOp, 2, 34, opIMul, 31, 33), op(opTypeVector, 35, 5, 4), op(opTypeArray, 36, 35, 34),
+		op(opTypePointer, 37, classWorkgroup, 36), op(opVariable, 37, 38, classWorkgroup),
+	}, more...)...)
+}
+
+func TestParse(t *testing.T) {
+	m, err := Parse(example())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := fmt.Sprint(m.Version, m.EntryPoint, m.Capabilities, m.Extensions, m.Push, m.Bindings, m.Constants)
+	want := "[1 5]main[Shader Int64] [SPV_X] [{first_word 0 4} {addr 8 8}] [{0 3 pool true false}] [{0 PAGE 64} {1  1}]"
+	if got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if s, err := m.LocalSize(); err != nil || s != [3]uint32{8, 4, 2} {
+		t.Error(s, err)
+	}
+	for _, c := range []struct {
+		constants []uint32
+		want      int
+	}{{nil, 64 * 3 * 16}, {[]uint32{2}, 2 * 3 * 16}} {
+		if n, err := m.SharedBytes(c.constants...); err != nil || n != c.want {
+			t.Errorf("shared memory with %v: %d, %v, want %d", c.constants, n, err, c.want)
+		}
+	}
+	if f, err := m.Features(); err != nil || fmt.Sprint(f) != "[shaderInt64]" {
+		t.Error(f, err)
+	}
+	if !m.HasCapability(Shader) || m.HasCapability(Float16) {
+		t.Error("capabilities")
+	}
+}
+
+func TestLocalSizeOfConstants(t *testing.T) {
+	for name, mode := range map[string][][]uint32{
+		"by id":    {op(opExecutionModeID, 1, modeLocalSizeID, 31, 33, 33)},
+		"built-in": {op(opDecorate, 40, decorationBuiltIn, builtInWorkgroupSize), op(opSpecConstantComposite, 2, 40, 31, 33, 33)},
+	} {
+		m, err := Parse(example(mode...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s, err := m.LocalSize(); err != nil || s != [3]uint32{64, 3, 3} {
+			t.Errorf("%s: %v %v", name, s, err)
+		}
+		if s, err := m.LocalSize(7); err != nil || s != [3]uint32{7, 3, 3} {
+			t.Errorf("%s with 7: %v %v", name, s, err)
+		}
+	}
+}
+
+// TestEval runs every operation that array lengths may be made of.
+func TestEval(t *testing.T) {
+	for _, c := range []struct {
+		op   uint32
+		args []uint32 // ids: 31 = 64, 32 = true, 33 = 3, 41 = -5 signed
+		want int64
+	}{
+		{opIAdd, []uint32{31, 33}, 67}, {opISub, []uint32{31, 33}, 61}, {opISub, []uint32{33, 31}, 1<<32 - 61}, {opIMul, []uint32{31, 33}, 192},
+		{opUDiv, []uint32{31, 33}, 21}, {opSDiv, []uint32{31, 33}, 21}, {opUMod, []uint32{31, 33}, 1}, {opSRem, []uint32{31, 33}, 1}, {opSMod, []uint32{31, 33}, 1},
+		{opSelect, []uint32{32, 31, 33}, 64}, {opLogicalOr, []uint32{32, 32}, 1}, {opLogicalAnd, []uint32{32, 32}, 1}, {opLogicalNot, []uint32{32}, 0},
+		{opIEqual, []uint32{31, 33}, 0}, {opINotEqual, []uint32{31, 33}, 1}, {opUGreaterThan, []uint32{31, 33}, 1}, {opSGreaterThan, []uint32{33, 41}, 1},
+		{opUGreaterThanEqual, []uint32{33, 33}, 1}, {opULessThan, []uint32{31, 33}, 0}, {opSLessThan, []uint32{41, 33}, 1}, {opULessThanEqual, []uint32{33, 33}, 1},
+		{opShiftLeftLogical, []uint32{31, 33}, 512}, {opShiftRightLogical, []uint32{31, 33}, 8}, {opShiftRightArithmetic, []uint32{31, 33}, 8},
+		{opBitwiseOr, []uint32{31, 33}, 67}, {opBitwiseXor, []uint32{31, 31}, 0}, {opBitwiseAnd, []uint32{31, 33}, 0}, {opUConvert, []uint32{31}, 64},
+	} {
+		m, err := Parse(example(op(opConstant, 4, 41, 1<<32-5), op(opSpecConstantOp, append([]uint32{2, 50, c.op}, c.args...)...)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v, err := m.eval(50, nil, 0); err != nil || v != c.want {
+			t.Errorf("operation %d: %d, %v, want %d", c.op, v, err, c.want)
+		}
+	}
+	for name, in := range map[string][]uint32{
+		"unknown operation": op(opSpecConstantOp, 2, 50, 9999, 31),
+		"no such constant":  op(opSpecConstantOp, 2, 50, opIAdd, 31, 99),
+		"itself":            op(opSpecConstantOp, 2, 50, opIAdd, 31, 50),
+		"four operands":     op(opSpecConstantOp, 2, 50, opIAdd, 31, 31, 31, 31),
+		"extract":           op(opSpecConstantOp, 2, 50, opCompositeExtract, 31, 0),
+	} {
+		m, err := Parse(example(in))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v, err := m.eval(50, nil, 0); err == nil {
+			t.Errorf("%s: %d", name, v)
+		}
+	}
+}
+
+func TestParseErrors(t *testing.T) {
+	for name, code := range map[string][]byte{
+		"empty":          nil,
+		"odd length":     make([]byte, 23),
+		"magic":          make([]byte, 40),
+		"runs past":      module([]uint32{99 << 16}),
+		"no length":      module([]uint32{0}),
+		"too few":        module(op(opDecorate, 1)),
+		"no entry point": module(op(opCapability, 1)),
+		"cut":            example()[:len(example())-4],
+	} {
+		if m, err := Parse(code); err == nil || !strings.HasPrefix(err.Error(), "spirv: ") {
+			t.Errorf("%s: %v %v", name, m, err)
+		}
+	}
+	m, err := Parse(example(op(opCapability, 77)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Features(); err == nil || !strings.Contains(err.Error(), "Capability(77)") {
+		t.Error(err)
+	}
+}
+
+func TestComparePush(t *testing.T) {
+	type good struct {
+		firstWord uint32
+		_         uint32
+		addr      uint64
+	}
+	if err := ComparePush(example(), good{}); err != nil {
+		t.Error(err)
+	}
+	for name, s := range map[string]any{
+		"order":     struct{ addr, firstWord uint64 }{},
+		"name":      struct{ first uint32 }{},
+		"size":      struct{ firstWord, x, addr uint32 }{},
+		"missing":   struct{ firstWord uint32 }{},
+		"too many":  struct{ firstWord, _, addr, more uint64 }{},
+		"no struct": 3,
+	} {
+		if err := ComparePush(example(), s); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	if err := ComparePush(nil, good{}); err == nil {
+		t.Error("no module, no error")
+	}
+	for in, want := range map[string]string{"a": "a", "pool_stride": "poolStride", "scale_log2e": "scaleLog2e", "Push": "push", "_x_y": "xY", "": ""} {
+		if got := CamelCase(in); got != want {
+			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+	}
+}
