@@ -1,0 +1,56 @@
+package cache_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/testkit"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+func TestGather(t *testing.T) { testkit.TestOp(t, "dequantize_and_gather_k_cache") }
+
+func TestGatherArguments(t *testing.T) {
+	dev := testkit.Device(t)
+	for name, cfg := range map[string]cache.GatherConfig{
+		"page 0":  {},
+		"variant": {Page: 64, Variant: "fast"},
+		"size":    {Page: 64, Variant: "base", MaxBytes: dev.Caps().MaxStorageBufferRange + 1},
+	} {
+		if _, err := cache.NewGather(dev, cfg); !errors.Is(err, vk.ErrArgument) {
+			t.Errorf("%s: %v, want an argument error", name, err)
+		}
+	}
+	op := must[*cache.Gather](t)(cache.NewGather(dev, cache.GatherConfig{Page: 2}))
+	c := newCache(t, dev, 3, 2, 1728)
+	out := upload(t, dev, tensor.BF16, make([]uint16, 2*4*cache.D), 2, 4, cache.D)
+	lens, table := upload(t, dev, tensor.I32, []int32{2, 2}, 2), upload(t, dev, tensor.I32, []int32{0, 1}, 2, 1)
+	good := cache.GatherArgs{Out: out, Cache: c, SeqLens: lens, GatherLens: lens, Table: table}
+	with := func(change func(*cache.GatherArgs)) func(*vk.Recorder) error {
+		a := good
+		change(&a)
+		return func(rec *vk.Recorder) error { return op.Record(rec, a) }
+	}
+	refuses(t, dev, out, map[string]func(*vk.Recorder) error{
+		"no out":        with(func(a *cache.GatherArgs) { a.Out = tensor.Tensor{} }),
+		"out type":      with(func(a *cache.GatherArgs) { a.Out.DType = tensor.F16 }),
+		"out shape":     with(func(a *cache.GatherArgs) { a.Out.Shape = []int{8, cache.D} }),
+		"no lens":       with(func(a *cache.GatherArgs) { a.SeqLens = tensor.Tensor{} }),
+		"lens shape":    with(func(a *cache.GatherArgs) { a.SeqLens.Shape = []int{1} }),
+		"gather lens":   with(func(a *cache.GatherArgs) { a.GatherLens.Shape = []int{1} }),
+		"gather type":   with(func(a *cache.GatherArgs) { a.GatherLens.DType = tensor.U32 }),
+		"no table":      with(func(a *cache.GatherArgs) { a.Table = tensor.Tensor{} }),
+		"table shape":   with(func(a *cache.GatherArgs) { a.Table.Shape = []int{1, 2} }),
+		"offset":        with(func(a *cache.GatherArgs) { a.Offset = 5 }),
+		"offset -1":     with(func(a *cache.GatherArgs) { a.Offset = -1 }),
+		"no cache":      with(func(a *cache.GatherArgs) { a.Cache = cache.KVCache{} }),
+		"pages of 64":   with(func(a *cache.GatherArgs) { a.Cache.Layout.Page = 64 }),
+		"stride of 584": with(func(a *cache.GatherArgs) { a.Cache.Layout.Stride = 584 }),
+	})
+	// No room left behind the offset: nothing to do.
+	full := good
+	full.Offset = 4
+	do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, full) })
+}
