@@ -1,0 +1,111 @@
+// Package bench times vkmla's operations on a device, through the product's own
+// API, beside the limits of the device measured in the same run. Nothing is timed
+// before its output was checked against the reference.
+package bench
+
+import (
+	"context"
+	"errors"
+	"math"
+	"slices"
+
+	"github.com/vkmla/vkmla/vk"
+)
+
+// ErrWrong is returned, with the rows that were right, when a kernel's output
+// failed its check.
+var ErrWrong = errors.New("bench: wrong result")
+
+// Progress hears what a long run is doing. The zero value of Silent hears nothing.
+type Progress interface {
+	Step(what string)          // a new piece of work begins
+	Advance(done, total int64) // how far it is
+}
+
+// Silent is a Progress that says nothing.
+type Silent struct{}
+
+// Step does nothing.
+func (Silent) Step(string) {}
+
+// Advance does nothing.
+func (Silent) Advance(int64, int64) {}
+
+// Time summarises samples of GPU time, in microseconds.
+type Time struct {
+	Median  float64   `json:"median_us"`
+	P95     float64   `json:"p95_us"`
+	Samples []float64 `json:"-"`
+}
+
+func summarise(ns []float64) Time {
+	us := make([]float64, len(ns))
+	for i, x := range ns {
+		us[i] = x / 1e3
+	}
+	return Time{quantile(us, 0.5), quantile(us, 0.95), us}
+}
+
+// quantile is the q-quantile of the samples, interpolated between neighbours.
+func quantile(samples []float64, q float64) float64 {
+	s := slices.Clone(samples)
+	slices.Sort(s)
+	if len(s) == 0 {
+		return math.NaN()
+	}
+	at := q * float64(len(s)-1)
+	i := int(at)
+	if i+1 >= len(s) {
+		return s[len(s)-1]
+	}
+	return s[i] + (at-float64(i))*(s[i+1]-s[i])
+}
+
+// sample records warmup+reps launches, each followed by a timestamp, runs them,
+// and returns the times of the last reps. launch(i) records the i-th.
+func sample(ctx context.Context, dev *vk.Device, warmup, reps int, launch func(r *vk.Recorder, i int) error) (Time, error) {
+	rec, err := dev.NewRecorder()
+	if err != nil {
+		return Time{}, err
+	}
+	err = func() error {
+		for i := range warmup + reps {
+			if i == warmup {
+				if _, err := rec.Timestamp(); err != nil {
+					return err
+				}
+			}
+			if err := launch(rec, i); err != nil {
+				return err
+			}
+			if i >= warmup {
+				if _, err := rec.Timestamp(); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}()
+	if err != nil {
+		rec.Close()
+		return Time{}, err
+	}
+	cmd, err := rec.End()
+	if err != nil {
+		return Time{}, err
+	}
+	marks, err := func() ([]float64, error) {
+		if err := cmd.Run(ctx); err != nil {
+			return nil, err
+		}
+		return cmd.Timestamps()
+	}()
+	if err := errors.Join(err, cmd.Close()); err != nil {
+		return Time{}, err
+	}
+	deltas := make([]float64, reps)
+	for i := range deltas {
+		deltas[i] = marks[i+1] - marks[i]
+	}
+	return summarise(deltas), nil
+}
