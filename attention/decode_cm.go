@@ -1,14 +1,138 @@
 package attention
 
-import "github.com/vkmla/vkmla/vk"
+import (
+	"fmt"
+	"math/bits"
+	"slices"
 
-// cmDecodeTiling picks the matrix shape and the sizes of the cooperative-matrix
-// builds of attn_decode.
-func cmDecodeTiling(caps *vk.Caps, element string, heads int) (tiling, error) {
-	return tiling{}, wrong("decode", "element", element, "an element type that a matrix build exists for")
+	"github.com/vkmla/vkmla/vk"
+)
+
+// cmTiling is how a cooperative-matrix build divides its work; the letters are
+// those of shaders/lib/cm_sparse_mla.glsl.
+type cmTiling struct {
+	m, n, k   int // shape of a matrix product
+	heads     int // HG, heads of a workgroup
+	tile      int // TILE, rows of cache at a time
+	subgroup  int // invocations of a subgroup
+	subgroups int
+	kSplit    int // KSPLIT, parts of the 512 dims in the score product
 }
 
-// cmPrefillTiling is cmDecodeTiling for attn_prefill.
-func cmPrefillTiling(caps *vk.Caps, element string, heads int) (tiling, error) {
-	return tiling{}, wrong("prefill", "element", element, "an element type that a matrix build exists for")
+// cmMaxHeads is the most heads that share a workgroup: dequantising a row is paid
+// once per workgroup, and 64 heads are what fits in an H100's registers.
+const cmMaxHeads = 64
+
+// cmSubgroups are the subgroup counts to try, first what is best: with more of them
+// each holds fewer registers, but reads more from shared memory for each product.
+var cmSubgroups = []int{8, 16}
+
+func (t cmTiling) threads() int { return t.subgroup * t.subgroups }
+
+// sharedBytes is the sum of the shared arrays.
+func (t cmTiling) sharedBytes() int {
+	rows := 2 * t.tile * 1040
+	scores := t.kSplit * t.heads * (4*t.tile + 16)
+	weights := t.heads * (2*t.tile + 16)
+	perHead := t.heads * 8 // rescale factor and reference
+	return rows + scores + weights + perHead + 2*t.tile*4 + 4
+}
+
+// registers estimates the 32-bit registers of an invocation: its share of the
+// output in f32 and of q, a column of weight fragments, and what is left for
+// addresses, rows on their way and the rest. copies is how often the device holds
+// an element of a product's operands.
+func (t cmTiling) registers(copies int) int {
+	out := t.heads * 512 / t.threads()
+	q := t.heads * 512 / 2 / t.threads()
+	weights := t.heads * t.k / 2 / t.subgroup
+	const rest = 44
+	return out + copies*(q+weights) + rest
+}
+
+// constants are the specialisation constants after HG and TILE.
+func (t cmTiling) constants() []uint32 {
+	c := []uint32{}
+	for _, v := range []int{t.threads(), t.subgroup, t.m, t.n, t.k, t.kSplit} {
+		c = append(c, uint32(v))
+	}
+	return c
+}
+
+// cmRegisterLimit is how many registers an invocation of a workgroup of that size
+// can have. Vulkan does not tell; these hold for the devices known: 65536 in all and
+// at most 255 each where subgroups have 32 invocations or more (NVIDIA; AMD has
+// more), 128 where they have fewer (Intel).
+func cmRegisterLimit(subgroup, threads int) int {
+	if subgroup < 32 {
+		return 128
+	}
+	return min(255, 65536/threads)
+}
+
+// cmFit returns the tiling with the most heads per workgroup, within heads, that
+// a device with these capabilities has registers, shared memory and invocations
+// for, given a shape of matrix product.
+func cmFit(caps *vk.Caps, s vk.CoopMatShape, heads int) (cmTiling, bool) {
+	t := cmTiling{m: int(s.M), n: int(s.N), k: int(s.K), subgroup: int(caps.MinSubgroupSize)}
+	for _, v := range []int{t.m, t.n, t.k, t.subgroup} {
+		if v < 8 || bits.OnesCount(uint(v)) != 1 {
+			return t, false
+		}
+	}
+	t.tile = max(t.m, t.n, t.k)
+	// RDNA3 keeps every element of an operand twice. It is known by subgroups of
+	// 64, which others do not have; RDNA4 needs less than is assumed here.
+	copies := 1
+	if caps.MaxSubgroupSize > 32 {
+		copies = 2
+	}
+	t.heads = t.m
+	for t.heads < cmMaxHeads && t.heads < heads {
+		t.heads *= 2
+	}
+	for ; t.heads >= t.m; t.heads /= 2 {
+		for _, t.subgroups = range cmSubgroups {
+			t.kSplit = max(1, t.subgroups/(t.heads/t.m))
+			if t.kSplit*t.k <= D && t.subgroups*t.n <= D && t.threads()%t.tile == 0 &&
+				t.threads() <= int(caps.MaxWorkgroupInvocations) && t.sharedBytes() <= int(caps.SharedMemory) &&
+				t.registers(copies) <= cmRegisterLimit(t.subgroup, t.threads()) {
+				return t, true
+			}
+		}
+	}
+	return t, false
+}
+
+// cmChoose picks a tiling for products of an element type ("f16" or "bf16") with
+// f32 sums, the largest shape first.
+func cmChoose(caps *vk.Caps, element string, heads int) (cmTiling, error) {
+	var shapes []vk.CoopMatShape
+	for _, s := range caps.CoopMat {
+		if s.Scope == "subgroup" && s.A == element && s.B == element && s.C == "f32" && s.Result == "f32" {
+			shapes = append(shapes, s)
+		}
+	}
+	slices.SortStableFunc(shapes, func(a, b vk.CoopMatShape) int { return int(b.M*b.N*b.K) - int(a.M*a.N*a.K) })
+	var offered []string
+	for _, s := range shapes {
+		if t, ok := cmFit(caps, s, heads); ok {
+			return t, nil
+		}
+		offered = append(offered, fmt.Sprintf("%dx%dx%d", s.M, s.N, s.K))
+	}
+	return cmTiling{}, fmt.Errorf("%w: no shape of %s matrix product with f32 sums fits %d bytes of shared memory and %d invocations (offered %v)",
+		vk.ErrMissingFeature, element, caps.SharedMemory, caps.MaxWorkgroupInvocations, offered)
+}
+
+// cmDecodeTiling picks the matrix shape and the sizes of the cooperative-matrix
+// builds of attn_decode: cm for "f16", cmb for "bf16".
+//
+// Errors: vk.ErrMissingFeature when no shape of the device fits.
+func cmDecodeTiling(caps *vk.Caps, element string, heads int) (tiling, error) {
+	t, err := cmChoose(caps, element, heads)
+	if err != nil {
+		return tiling{}, err
+	}
+	return tiling{HeadsPerGroup: t.heads, Tile: t.tile, Constants: t.constants(), SubgroupSize: uint32(t.subgroup)}, nil
 }

@@ -1,7 +1,18 @@
 package shaders
 
+import "slices"
+
 // The features of a kernel whose page pools are reached by device address.
 var deviceAddress = []string{"bufferDeviceAddress", "shaderInt64"}
+
+// The features of an attention kernel that multiplies with cooperative matrices of
+// f16 or bf16. Its pools are reached by address, and it is built for one subgroup
+// size, with every subgroup full.
+var (
+	matrix     = slices.Concat(deviceAddress, []string{"cooperativeMatrix", "vulkanMemoryModel", "shaderFloat16", "subgroupSizeControl", "computeFullSubgroups"})
+	matrixF16  = append(slices.Clone(matrix), "coopmat.f16.f32")
+	matrixBF16 = append(slices.Clone(matrix), "coopmat.bf16.f32", "shaderBFloat16Type", "shaderBFloat16CooperativeMatrix")
+)
 
 // requires maps a kernel to the device features it needs; a kernel that needs none
 // is not listed. A test compares it with the capabilities in the SPIR-V.
@@ -11,6 +22,10 @@ var requires = map[string][]string{
 	"kv_gather_slots_da": deviceAddress,
 	"attn_decode_da":     deviceAddress,
 	"attn_prefill_da":    deviceAddress,
+	"attn_decode_cm":     matrixF16,
+	"attn_decode_cmb":    matrixBF16,
+	"attn_prefill_cm":    matrixF16,
+	"attn_prefill_cmb":   matrixBF16,
 
 	"bench_matrix_cm":  {"cooperativeMatrix", "coopmat.f16.f32", "shaderFloat16", "vulkanMemoryModel"},
 	"bench_matrix_cmb": {"cooperativeMatrix", "coopmat.bf16.f32", "shaderBFloat16Type", "shaderBFloat16CooperativeMatrix", "shaderFloat16", "vulkanMemoryModel"},

@@ -1,0 +1,113 @@
+package attention
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/vkmla/vkmla/internal/spirv"
+	"github.com/vkmla/vkmla/shaders"
+	"github.com/vkmla/vkmla/vk"
+)
+
+func cmShape(m, n, k uint32, element string) vk.CoopMatShape {
+	return vk.CoopMatShape{M: m, N: n, K: k, A: element, B: element, C: "f32", Result: "f32", Scope: "subgroup"}
+}
+
+// cmDevices are capabilities as drivers report them.
+var cmDevices = map[string]vk.Caps{
+	"H100": {SharedMemory: 49152, MaxWorkgroupInvocations: 1024, MinSubgroupSize: 32, MaxSubgroupSize: 32,
+		CoopMat: []vk.CoopMatShape{cmShape(16, 8, 8, "f16"), cmShape(16, 16, 16, "f16"), cmShape(16, 8, 16, "f16"), cmShape(16, 16, 16, "bf16")}},
+	"RDNA3": {SharedMemory: 65536, MaxWorkgroupInvocations: 1024, MinSubgroupSize: 32, MaxSubgroupSize: 64,
+		CoopMat: []vk.CoopMatShape{cmShape(16, 16, 16, "f16"), cmShape(16, 16, 16, "bf16")}},
+	"Intel": {SharedMemory: 65536, MaxWorkgroupInvocations: 1024, MinSubgroupSize: 8, MaxSubgroupSize: 32,
+		CoopMat: []vk.CoopMatShape{cmShape(8, 8, 16, "f16"), cmShape(8, 16, 16, "bf16")}},
+	"lavapipe": {SharedMemory: 32768, MaxWorkgroupInvocations: 1024, MinSubgroupSize: 8, MaxSubgroupSize: 8,
+		CoopMat: []vk.CoopMatShape{cmShape(8, 8, 8, "f16")}},
+}
+
+func TestCMTiling(t *testing.T) {
+	for _, c := range []struct {
+		device, element string
+		heads           int
+		want            cmTiling
+	}{
+		{"H100", "f16", 128, cmTiling{16, 16, 16, 64, 16, 32, 8, 2}},
+		{"H100", "bf16", 64, cmTiling{16, 16, 16, 64, 16, 32, 8, 2}},
+		{"H100", "f16", 61, cmTiling{16, 16, 16, 64, 16, 32, 8, 2}},
+		{"H100", "f16", 17, cmTiling{16, 16, 16, 32, 16, 32, 8, 4}},
+		{"H100", "f16", 1, cmTiling{16, 16, 16, 16, 16, 32, 8, 8}},
+		{"RDNA3", "f16", 128, cmTiling{16, 16, 16, 32, 16, 32, 8, 4}},
+		{"RDNA3", "bf16", 8, cmTiling{16, 16, 16, 16, 16, 32, 8, 8}},
+		{"Intel", "bf16", 128, cmTiling{8, 16, 16, 8, 16, 8, 16, 16}},
+		{"lavapipe", "f16", 64, cmTiling{8, 8, 8, 8, 8, 8, 16, 16}},
+	} {
+		caps := cmDevices[c.device]
+		got, err := cmChoose(&caps, c.element, c.heads)
+		if err != nil || got != c.want {
+			t.Errorf("%s %s, %d heads: %+v, %v, want %+v", c.device, c.element, c.heads, got, err, c.want)
+		}
+	}
+	for device, element := range map[string]string{"lavapipe": "bf16", "Intel": "s8"} {
+		caps := cmDevices[device]
+		if got, err := cmChoose(&caps, element, 64); !errors.Is(err, vk.ErrMissingFeature) {
+			t.Errorf("%s %s: %+v, %v, want ErrMissingFeature", device, element, got, err)
+		}
+	}
+	small := cmDevices["H100"]
+	small.SharedMemory = 32768 // two buffers of 16 rows do not fit
+	if got, err := cmChoose(&small, "f16", 64); !errors.Is(err, vk.ErrMissingFeature) {
+		t.Errorf("32 KiB: %+v, %v, want ErrMissingFeature", got, err)
+	}
+}
+
+// TestCMTilingFits holds every tiling against what the shaders assume, and the sum
+// of shared memory against the modules.
+func TestCMTilingFits(t *testing.T) {
+	modules := map[string]*spirv.Module{}
+	for _, name := range []string{"attn_decode_cm", "attn_decode_cmb", "attn_prefill_cm", "attn_prefill_cmb"} {
+		k, err := shaders.Get(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if modules[name], err = spirv.Parse(k.SPIRV); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for device, caps := range cmDevices {
+		for heads := 1; heads <= MaxHeads; heads++ {
+			t.Run(fmt.Sprint(device, "/", heads), func(t *testing.T) {
+				c, err := cmChoose(&caps, caps.CoopMat[len(caps.CoopMat)-1].A, heads)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for what, ok := range map[string]bool{
+					"HG % M":                        c.heads%c.m == 0,
+					"TILE % M, N, K, 8":             c.tile%c.m == 0 && c.tile%c.n == 0 && c.tile%c.k == 0 && c.tile%8 == 0,
+					"subgroups % KSPLIT":            c.subgroups%c.kSplit == 0,
+					"HG/M % (subgroups/KSPLIT)":     (c.heads/c.m)%(c.subgroups/c.kSplit) == 0,
+					"512 % (KSPLIT*K)":              D%(c.kSplit*c.k) == 0,
+					"512 % (subgroups*N)":           D%(c.subgroups*c.n) == 0,
+					"threads % TILE":                c.threads()%c.tile == 0,
+					"threads >= HG":                 c.threads() >= c.heads,
+					"shared memory":                 c.sharedBytes() <= int(caps.SharedMemory),
+					"no group with padding only":    c.heads < 2*max(heads, c.m),
+					"no more than the device's max": c.threads() <= int(caps.MaxWorkgroupInvocations),
+				} {
+					if !ok {
+						t.Errorf("%+v: %s", c, what)
+					}
+				}
+				for name, m := range modules {
+					constants := append([]uint32{uint32(c.heads), uint32(c.tile)}, c.constants()...)
+					if name == "attn_decode_cm" || name == "attn_decode_cmb" {
+						constants = append([]uint32{64, 2}, constants...)
+					}
+					if got, err := m.SharedBytes(constants...); err != nil || got != c.sharedBytes() {
+						t.Errorf("%s: %d bytes of shared memory, %v, want %d", name, got, err, c.sharedBytes())
+					}
+				}
+			})
+		}
+	}
+}

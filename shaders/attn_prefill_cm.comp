@@ -1,0 +1,99 @@
+// Sparse MLA over a bf16 workspace (prefill, and the second pass of the two-pass decode) with cooperative matrices. Token t attends rows
+// indices[t][j], j < lens[t]; per head s_j = scale*dot(q, k_j), out = sum exp(s_j) k_j / (sum exp(s_j) + exp(sink)), lse = ln sum exp(s_j), max_logits = max s_j.
+// bindings: 0 q [T,H,512] bf16; 1 indices [T,width] i32; 2 lens [T] i32; 3 sink [H] f32; 4 dst [T,H,512] bf16; 5 max_logits [T,H] f32;
+//   6 lse [T,H] f32; 7 part_out [T,splits,H,512] f32; 8 part_ml [T,splits,H] (m, l, max, 0) f32. The workspace kv [rows,512] bf16 by address.
+// An index < 0 or >= rows is masked and nothing is read for it. Without lens every one of the width entries counts.
+// One workgroup of THREADS: (HG heads, one of `splits` ranges of entries, one token). With one split it finishes the row, else attn_merge does.
+// Constants: 0 HG, 1 TILE, 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a matrix product, 7 KSPLIT: attention/prefill_cm.go chooses them.
+// Shared memory: 47236 B at HG 64, TILE 16, KSPLIT 2 (lib/cm_sparse_mla.glsl has the sum). Values of the workspace: see lib/cm_element.glsl.
+// Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#define KV_DA
+#include "lib/kv_page.glsl"
+
+layout(local_size_x = 256, local_size_x_id = 2) in;
+layout(constant_id = 0) const uint HG = 64u;
+layout(constant_id = 1) const uint TILE = 16u;
+const uint THREADS = gl_WorkGroupSize.x;
+layout(constant_id = 3) const uint SUBGROUP = 32u;
+layout(constant_id = 4) const uint CM_M = 16u;
+layout(constant_id = 5) const uint CM_N = 16u;
+layout(constant_id = 6) const uint CM_K = 16u;
+layout(constant_id = 7) const uint KSPLIT = 2u;
+
+layout(std430, set = 0, binding = 0) readonly buffer QBuf { uvec4 rows[]; } q;
+layout(std430, set = 0, binding = 1) readonly buffer Indices { int v[]; } indices;
+layout(std430, set = 0, binding = 2) readonly buffer Lens { int v[]; } lens;
+layout(std430, set = 0, binding = 3) readonly buffer Sink { uint v[]; } sink;
+layout(std430, set = 0, binding = 4) writeonly buffer Dst { uvec4 rows[]; } dst;
+layout(std430, set = 0, binding = 5) writeonly buffer MaxLogits { uint v[]; } max_logits;
+layout(std430, set = 0, binding = 6) writeonly buffer Lse { uint v[]; } lse;
+layout(std430, set = 0, binding = 7) writeonly buffer PartOut { vec4 rows[]; } part_out;
+layout(std430, set = 0, binding = 8) writeonly buffer PartMl { vec4 rows[]; } part_ml;
+
+const uint HAS_SINK = 1u, HAS_LENS = 2u, WANT_LSE = 4u, WANT_MAX = 8u;
+
+layout(push_constant) uniform Push {
+    KV_ADDR kv_addr;
+    uint rows;
+    uint heads;
+    uint width;
+    uint splits;
+    uint flags;
+    float scale_log2e; // softmax scale * log2(e)
+} pc;
+
+#include "lib/cm_sparse_mla.glsl"
+
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer WorkspaceRow { uvec4 w[]; };
+
+float mla_sink_of(uint head) { return (pc.flags & HAS_SINK) != 0u ? mla_sink(sink.v[head]) : MLA_NO_SINK; }
+
+// A row is 64 words of 8 bf16; the invocations of a row take them in turn.
+const uint ROW_WORDS = KV_D / 8u;
+const uint WORDS_EACH = (ROW_WORDS + ROW_PARTS - 1u) / ROW_PARTS;
+
+struct CmRow {
+    uvec4 w[WORDS_EACH];
+    bool valid;
+};
+
+uvec2 cm_find(uint t, uint j) { return uvec2(indices.v[t * pc.width + j], 0u); }
+
+void cm_fetch(uvec2 found, uint j, bool inside, out CmRow row) {
+    row.valid = inside && int(found.x) >= 0 && found.x < pc.rows;
+    const uint at = row.valid ? found.x : 0u; // row 0 stands in; cm_keep zeroes it
+    WorkspaceRow from = WorkspaceRow(pc.kv_addr + uint64_t(at) * (KV_D * 2u));
+    [[unroll]] for (uint i = 0u; i < WORDS_EACH; i++) row.w[i] = from.w[min(i * ROW_PARTS + cm_part, ROW_WORDS - 1u)];
+}
+
+void cm_keep(CmRow row, uint at) {
+    cm_set_valid(at, row.valid);
+    const uint mask = row.valid ? 0xFFFFFFFFu : 0u;
+    [[unroll]] for (uint i = 0u; i < WORDS_EACH; i++) {
+        const uint word = i * ROW_PARTS + cm_part;
+        if (word < ROW_WORDS) kv_s[at * KV_PITCH + word] = cm_from_bf16x8(row.w[i] & mask);
+    }
+}
+
+#include "lib/cm_sparse_mla_loop.glsl"
+
+void main() {
+    const uint head0 = gl_WorkGroupID.x * HG, split = gl_WorkGroupID.y, t = gl_WorkGroupID.z;
+    uint n = (pc.flags & HAS_LENS) != 0u ? uint(clamp(lens.v[t], 0, int(pc.width))) : pc.width;
+    if (pc.rows == 0u) n = 0u;
+    const uint tiles = (n + TILE - 1u) / TILE;
+    const uint chunk = (tiles + pc.splits - 1u) / pc.splits * TILE;
+    float m, l, top;
+    cm_attend(t, head0, split, min(split * chunk, n), min((split + 1u) * chunk, n), m, l, top);
+    const uint head = head0 + gl_LocalInvocationIndex;
+    if (pc.splits == 1u && gl_LocalInvocationIndex < HG && head < pc.heads) {
+        if ((pc.flags & WANT_LSE) != 0u) lse.v[t * pc.heads + head] = mla_lse(m, l);
+        if ((pc.flags & WANT_MAX) != 0u) max_logits.v[t * pc.heads + head] = mla_max_logit(top, l);
+    }
+}
