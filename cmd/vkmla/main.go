@@ -1,0 +1,24 @@
+// Command vkmla runs, checks and times the sparse attention of DeepSeek-V4 on a
+// Vulkan device.
+//
+//	vkmla info      what devices there are and what runs on them
+//	vkmla verify    check every operation on a device against its definition
+//	vkmla bench     time a decode step
+//
+// Exit status: 0 if everything asked for succeeded; 1 if a result is wrong or
+// missing; 2 if the command could not do its work.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/vkmla/vkmla/vk"
+)
+
+// Exit codes.
+const (
+	exitOK    = 0
+	exitWrong = 1 // something asked for is wrong or missing
+	exitUsage = 2 // the command could not do its work
+)
+
+// errWrong ends a command with exitWrong after it has said itself what is wrong.
+var errWrong = errors.New("not everything passed")
+
+// commands make the sub-commands, each in a file of its own.
+var commands = []func() *cobra.Command{infoCommand, verifyCommand, versionCommand}
+
+// run executes the command line and returns the exit code.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	root := &cobra.Command{
+		Use:           "vkmla",
+		Short:         "DeepSeek-V4 sparse attention on Vulkan",
+		Long:          "vkmla runs, checks and times the sparse attention of DeepSeek-V4 on a Vulkan device.",
+		Version:       version(),
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.CompletionOptions.HiddenDefaultCmd = true
+	for _, c := range commands {
+		root.AddCommand(c())
+	}
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.Is(err, errWrong):
+		return exitWrong
+	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
+		fmt.Fprintln(stderr, "vkmla: interrupted")
+	default:
+		fmt.Fprintln(stderr, "vkmla:", strings.Join(strings.Fields(err.Error()), " "))
+	}
+	return exitUsage
+}
+
+// openDevice opens the device that a selector picks; close releases it.
+func openDevice(selector string) (dev *vk.Device, close func(), err error) {
+	in, err := vk.NewInstance(vk.InstanceOptions{AppName: "vkmla"})
+	if err != nil {
+		return nil, nil, err
+	}
+	a, err := in.Pick(selector)
+	if err == nil {
+		dev, err = a.Open(vk.DeviceOptions{PipelineCacheDir: pipelineCacheDir()})
+	}
+	if err != nil {
+		in.Close()
+		return nil, nil, err
+	}
+	return dev, func() { dev.Close(); in.Close() }, nil
+}
+
+// pipelineCacheDir is where compiled pipelines are kept between runs, empty
+// (none) where the system names no place for such files.
+func pipelineCacheDir() string {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(dir, "vkmla")
+}
+
+// isTerminal tells whether somebody may be looking at w.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	st, err := f.Stat()
+	return err == nil && st.Mode()&os.ModeCharDevice != 0
+}
+
+// progress shows one changing line on a terminal, and nothing elsewhere.
+type progress struct {
+	w    io.Writer
+	open bool
+}
+
+func newProgress(w io.Writer) *progress {
+	if !isTerminal(w) {
+		w = nil
+	}
+	return &progress{w: w}
+}
+
+// show replaces the line.
+func (p *progress) show(format string, args ...any) {
+	if p.w == nil {
+		return
+	}
+	line := fmt.Sprintf(format, args...)
+	if r := []rune(line); len(r) > 78 {
+		line = string(r[:78])
+	}
+	fmt.Fprintf(p.w, "\r%s\x1b[K", line)
+	p.open = true
+}
+
+// clear removes the line.
+func (p *progress) clear() {
+	if p.open {
+		fmt.Fprint(p.w, "\r\x1b[K")
+		p.open = false
+	}
+}

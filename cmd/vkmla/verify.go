@@ -1,0 +1,177 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"strings"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"github.com/vkmla/vkmla/internal/verify"
+	"github.com/vkmla/vkmla/vk"
+)
+
+type verifyFlags struct {
+	opts   verify.Options
+	device string
+	output string
+	list   bool
+}
+
+func verifyCommand() *cobra.Command {
+	var f verifyFlags
+	cmd := &cobra.Command{
+		Use:   "verify",
+		Short: "Check operations on a device against their definition",
+		Long: `Verify runs operations on a device and compares what they give.
+
+Without --vectors, fresh random cases are compared with the Go reference of each
+operation. With --vectors, the cases of a folder of recorded arrays (a
+manifest.json and one .npz per operation) are compared with what was recorded.
+
+There is a row for every case and variant. ERROR is the measured value of the
+criterion that came closest to its BOUND; for class E (exact) it counts the
+elements that differ. Status is pass, fail, skip (the device lacks a feature, or
+the recorded case is informational) or missing (the operation, or a name asked
+for, is not known here).
+
+Exit status: 0 if all that was asked for passed, 1 if anything failed or is
+missing, 2 if verify could not do its work.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !cmd.Flags().Changed("seed") {
+				f.opts.Seed = uint64(rand.Uint32()) // short enough to type
+			}
+			return runVerify(cmd.Context(), f, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	fl := cmd.Flags()
+	fl.StringArrayVar(&f.opts.Vectors, "vectors", nil, "folder of recorded cases; may be given more than once")
+	fl.StringSliceVar(&f.opts.Ops, "op", nil, "only this operation; may be given more than once")
+	fl.StringSliceVar(&f.opts.Cases, "case", nil, "only this case, as its name or as operation.case; may be given more than once")
+	fl.StringSliceVar(&f.opts.Variants, "variant", nil, "only this variant; may be given more than once")
+	fl.StringVar(&f.device, "device", "", "device: index, part of its name, or UUID (default the first GPU, else the first CPU)")
+	fl.StringVarP(&f.output, "output", "o", "table", "table or json, one object per line")
+	fl.Uint64Var(&f.opts.Seed, "seed", 0, "seed of the random cases (default a new one every time)")
+	fl.BoolVar(&f.list, "list", false, "list the operations and their variants, and stop")
+	return cmd
+}
+
+func runVerify(ctx context.Context, f verifyFlags, stdout, stderr io.Writer) error {
+	if f.list {
+		for _, op := range verify.All() {
+			fmt.Fprintf(stdout, "%s %s %s\n", op.Name, op.Class, strings.Join(variantNames(op.Variants), " "))
+		}
+		return nil
+	}
+	var out rowWriter
+	switch f.output {
+	case "table":
+		out = newTableRows(stdout)
+	case "json":
+		out = &jsonRows{json.NewEncoder(stdout)}
+	default:
+		return fmt.Errorf("verify: --output is %q, want table or json", f.output)
+	}
+	dev, close, err := openDevice(f.device)
+	if err != nil {
+		return err
+	}
+	defer close()
+	p := newProgress(stderr)
+	f.opts.Progress = func(done, total int, op, name string) { p.show("%d/%d %s %s", done, total, op, name) }
+	sum, err := verify.Run(ctx, dev, f.opts, func(r verify.Row) { p.clear(); out.row(r) })
+	p.clear()
+	if err != nil {
+		return err
+	}
+	out.end(newVerdict(dev.Adapter(), sum, f.opts))
+	switch {
+	case sum.OK():
+		return nil
+	case sum.Pass+sum.Fail+sum.Missing == 0:
+		return fmt.Errorf("verify: nothing ran on %s: all %d rows were skipped", dev.Adapter().Name, sum.Skip)
+	}
+	return errWrong
+}
+
+func variantNames(vs []vk.Variant) []string {
+	var names []string
+	for _, v := range vs {
+		names = append(names, v.Name)
+	}
+	return names
+}
+
+// verdict is the last object of the output; it has no field "op".
+type verdict struct {
+	OK     bool   `json:"ok"`
+	Device string `json:"device"`
+	Driver string `json:"driver"`
+	verify.Summary
+	Seed *uint64 `json:"seed,omitempty"` // absent with recorded cases
+}
+
+func newVerdict(a *vk.Adapter, sum verify.Summary, o verify.Options) verdict {
+	v := verdict{OK: sum.OK(), Device: a.Name, Driver: strings.TrimSpace(a.DriverName + " " + a.DriverInfo), Summary: sum}
+	if len(o.Vectors) == 0 {
+		v.Seed = &o.Seed
+	}
+	return v
+}
+
+// rowWriter prints rows as they come, and the verdict.
+type rowWriter interface {
+	row(verify.Row)
+	end(verdict)
+}
+
+type jsonRows struct{ enc *json.Encoder }
+
+func (j *jsonRows) row(r verify.Row) { j.enc.Encode(r) }
+func (j *jsonRows) end(v verdict)    { j.enc.Encode(v) }
+
+// tableRows collects rows, because the columns' widths depend on all of them.
+type tableRows struct {
+	w io.Writer
+	t table.Writer
+}
+
+func newTableRows(w io.Writer) *tableRows {
+	t := table.NewWriter()
+	t.SetStyle(table.StyleLight)
+	t.Style().Options.SeparateRows = false
+	t.AppendHeader(table.Row{"op", "case", "variant", "class", "status", "error", "bound", "detail"})
+	t.SetColumnConfigs([]table.ColumnConfig{{Name: "detail", WidthMax: 70}})
+	return &tableRows{w, t}
+}
+
+func (t *tableRows) row(r verify.Row) {
+	detail := r.Detail
+	if r.Status == verify.Pass {
+		detail = "" // a criterion that is met needs no words
+	}
+	t.t.AppendRow(table.Row{r.Op, r.Case, r.Variant, r.Class, r.Status, number(r.Error), number(r.Bound), detail})
+}
+
+func (t *tableRows) end(v verdict) {
+	fmt.Fprintln(t.w, t.t.Render())
+	fmt.Fprintf(t.w, "%s, %s: %d passed, %d failed, %d skipped, %d missing\n", v.Device, v.Driver, v.Pass, v.Fail, v.Skip, v.Missing)
+	if v.Seed != nil {
+		fmt.Fprintf(t.w, "random cases of seed %d; --seed %d repeats them\n", *v.Seed, *v.Seed)
+	}
+}
+
+func number(x *float64) string {
+	switch {
+	case x == nil:
+		return ""
+	case *x > 1e300:
+		return "inf"
+	}
+	return fmt.Sprintf("%.3g", *x)
+}
