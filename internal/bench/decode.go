@@ -19,7 +19,7 @@ type DecodeOptions struct {
 	Batches []int // tokens
 	Context int   // tokens of each request
 	Reps    int   // timed steps
-	Warmup  int   // steps before them
+	Warmup  int   // steps before them; negative for none
 	Variant string
 	Seed    uint64
 }
@@ -41,6 +41,7 @@ func (o DecodeOptions) withDefaults(t vk.DeviceType) DecodeOptions {
 	set(&o.Context, 65536, 4096)
 	set(&o.Reps, 200, 5)
 	set(&o.Warmup, 20, 1)
+	o.Warmup = max(o.Warmup, 0)
 	if len(o.Batches) == 0 {
 		o.Batches = []int{1, 2, 4, 8, 16, 32, 64, 128}
 		if t == vk.TypeCPU {

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/vkmla/vkmla/internal/bench"
+)
+
+type benchFlags struct {
+	opts   bench.DecodeOptions
+	device string
+	output string
+}
+
+func benchCommand() *cobra.Command {
+	var f benchFlags
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "Time a decode step",
+		Long: `Bench times the decode attention of a DeepSeek-V4 C4A layer for several batch
+sizes: each token is a request of its own and attends its sliding window and the
+rows that the indexer picked, from FP8 pages behind random block tables.
+
+Two times are given. "attend" is the attention kernel with the merge of its
+parts; "step" is all of it: map slots, insert the new row, build both index lists,
+attend. Times are GPU timestamps, median and 95th percentile, after a warm-up, with
+inputs rotated past the last-level cache. Bytes are the least that attention has to
+move; the shares are of the copy bandwidth and the matrix rate measured first.
+
+Before a batch size is timed, its index lists are compared with the reference for
+all tokens, and the attention for up to three. A wrong kernel is reported as wrong
+and not timed.
+
+Exit status: 0 if every batch was right and timed, 1 if one was wrong, 2 if bench
+could not do its work.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.opts.Warmup == 0 && cmd.Flags().Changed("warmup") {
+				f.opts.Warmup = -1 // none, as opposed to the default
+			}
+			return runBench(cmd.Context(), f, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	fl := cmd.Flags()
+	fl.IntVar(&f.opts.Heads, "heads", 0, "query heads, 1 to 128 (default 64)")
+	fl.IntVar(&f.opts.TopK, "topk", 0, "compressed rows that a token attends (default 512)")
+	fl.IntVar(&f.opts.Window, "window", 0, "rows of the sliding window (default 128)")
+	fl.IntSliceVar(&f.opts.Batches, "batch", nil, "tokens, one or several numbers with commas (default 1 to 128 by powers of two; 1,2,4 on a CPU)")
+	fl.IntVar(&f.opts.Context, "context", 0, "tokens of each request (default 65536; 4096 on a CPU)")
+	fl.IntVar(&f.opts.Reps, "reps", 0, "timed steps (default 200; 5 on a CPU)")
+	fl.IntVar(&f.opts.Warmup, "warmup", 0, "steps before them (default 20; 1 on a CPU)")
+	fl.StringVar(&f.opts.Variant, "variant", "", "variant of the attention kernel (default the best, see vkmla info)")
+	fl.StringVar(&f.device, "device", "", "device: index, part of its name, or UUID (default the first GPU, else the first CPU)")
+	fl.StringVarP(&f.output, "output", "o", "md", strings.Join(bench.Formats, ", "))
+	fl.Uint64Var(&f.opts.Seed, "seed", 1, "seed of the inputs")
+	return cmd
+}
+
+func runBench(ctx context.Context, f benchFlags, stdout, stderr io.Writer) error {
+	if err := bench.CheckFormat(f.output); err != nil {
+		return err
+	}
+	dev, close, err := openDevice(f.device)
+	if err != nil {
+		return err
+	}
+	defer close()
+	p := &benchProgress{line: newProgress(stderr)}
+	defer p.line.clear()
+	limits, err := bench.Measure(ctx, dev, 9, p)
+	if err != nil {
+		return err
+	}
+	report, err := bench.NewReport(stdout, f.output, dev.Adapter(), limits)
+	if err != nil {
+		return err
+	}
+	err = bench.Decode(ctx, dev, f.opts, limits, p, func(r bench.Row) { p.line.clear(); report.Add(r) })
+	p.line.clear()
+	if err != nil && !errors.Is(err, bench.ErrWrong) {
+		return err
+	}
+	if e := report.Close(); e != nil {
+		return fmt.Errorf("bench: output: %w", e)
+	}
+	if err != nil {
+		return errWrong
+	}
+	return nil
+}
+
+// benchProgress shows what a benchmark does on the progress line.
+type benchProgress struct {
+	line *progress
+	what string
+}
+
+func (p *benchProgress) Step(what string) {
+	p.what = what
+	p.line.show("%s", what)
+}
+
+func (p *benchProgress) Advance(done, total int64) {
+	p.line.show("%s %d%%", p.what, 100*done/max(total, 1))
+}
