@@ -1,0 +1,123 @@
+package arch
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// maxLines is where a file has to be taken apart.
+const maxLines = 700
+
+// owner says which package a shader's prefix belongs to.
+var owner = map[string]string{"kv_": "cache", "idx_": "indexer", "attn_": "attention", "proj_": "attention"}
+
+// tools are shaders that are no operations of the library, and who uses them.
+var tools = map[string]string{
+	"num_formats":     "the test of the number formats in package cache",
+	"bench_copy":      "the benchmark's bandwidth measurement",
+	"bench_fma":       "the benchmark's arithmetic measurement",
+	"bench_matrix_cm": "the benchmark's matrix measurement",
+}
+
+// parts are shaders that only exist inside an operation of another stem, whose
+// test covers them.
+var parts = map[string]string{
+	"attn_merge":        "split decode and prefill",
+	"attn_pack_indices": "two-pass decode",
+}
+
+// TestStems holds the rule that an operation's name leads to all its files:
+// shaders/attn_decode.comp, attention/decode.go, decode_ref.go, decode_test.go.
+// A shader with a variant's suffix shares the files of the one without.
+func TestStems(t *testing.T) {
+	shaders, err := filepath.Glob(filepath.Join(root(t), "shaders", "*.comp"))
+	if err != nil || len(shaders) == 0 {
+		t.Fatal("no shaders", err)
+	}
+	for _, path := range shaders {
+		name := strings.TrimSuffix(filepath.Base(path), ".comp")
+		if tools[name] != "" {
+			continue
+		}
+		base := strings.TrimSuffix(name, "_cm")
+		prefix := base[:strings.Index(base, "_")+1]
+		dir, ok := owner[prefix]
+		if !ok {
+			t.Errorf("shaders/%s.comp: prefix %q belongs to no package", name, prefix)
+			continue
+		}
+		stem := strings.TrimPrefix(base, prefix)
+		files := []string{stem + ".go", stem + "_ref.go", stem + "_test.go"}
+		if parts[base] != "" {
+			files = files[:2]
+		}
+		for _, f := range files {
+			if _, err := os.Stat(filepath.Join(root(t), dir, f)); err != nil {
+				t.Errorf("shaders/%s.comp has no %s/%s", name, dir, f)
+			}
+		}
+	}
+}
+
+// TestBuilds holds builds.txt, the sources and the committed SPIR-V against each
+// other, and the suffixes to the closed list.
+func TestBuilds(t *testing.T) {
+	built, sources := map[string]bool{}, map[string]bool{}
+	for line := range strings.Lines(read(t, "shaders/builds.txt")) {
+		f := strings.Fields(line)
+		if len(f) == 0 || strings.HasPrefix(f[0], "#") {
+			continue
+		}
+		if len(f) < 2 {
+			t.Errorf("builds.txt: %q", line)
+			continue
+		}
+		output, source := f[0], f[1]
+		if built[output] {
+			t.Errorf("builds.txt has %s twice", output)
+		}
+		built[output], sources[source] = true, true
+		if suffix := strings.TrimPrefix(output, strings.TrimSuffix(source, "_cm")); !strings.HasPrefix(output, strings.TrimSuffix(source, "_cm")) ||
+			suffix != "" && suffix != "_da" && suffix != "_cm" && suffix != "_cmb" {
+			t.Errorf("builds.txt: output %s of %s has a suffix that is not one of _da, _cm, _cmb", output, source)
+		}
+		for _, p := range []string{"shaders/" + source + ".comp", "shaders/spv/" + output + ".spv"} {
+			if _, err := os.Stat(filepath.Join(root(t), p)); err != nil {
+				t.Errorf("builds.txt: %s is not there", p)
+			}
+		}
+	}
+	walk(t, func(p string) {
+		name := strings.TrimSuffix(filepath.Base(p), filepath.Ext(p))
+		switch dir := filepath.ToSlash(filepath.Dir(p)); {
+		case dir == "shaders/spv" && filepath.Ext(p) == ".spv" && !built[name]:
+			t.Errorf("%s is not in builds.txt", p)
+		case dir == "shaders" && filepath.Ext(p) == ".comp" && !sources[name]:
+			t.Errorf("%s is not in builds.txt", p)
+		}
+	})
+}
+
+// leftOver finds notes that belong into an issue. The words are put together
+// here so that this file does not contain them.
+var leftOver = regexp.MustCompile(`\b(TO` + `DO|FIX` + `ME|XX` + `X|HA` + `CK)\b`)
+
+func TestFiles(t *testing.T) {
+	walk(t, func(p string) {
+		switch filepath.Ext(p) {
+		case ".go", ".comp", ".glsl", ".c", ".h":
+		default:
+			return
+		}
+		text := read(t, p)
+		if n := strings.Count(text, "\n"); n > maxLines {
+			t.Errorf("%s has %d lines, more than %d", p, n, maxLines)
+		}
+		if m := leftOver.FindString(text); m != "" {
+			t.Errorf("%s contains %s", p, m)
+		}
+	})
+}

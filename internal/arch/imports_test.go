@@ -1,0 +1,195 @@
+package arch
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/vkmla/vkmla"
+
+// may says which packages of ours a public package may import. Imports run one
+// way: a package that is not listed here has to be put in its place first.
+var may = map[string][]string{
+	"shaders":   {},
+	"vk":        {},
+	"tensor":    {"vk"},
+	"cache":     {"tensor", "vk", "shaders", "internal/numfmt"},
+	"indexer":   {"cache", "tensor", "vk", "shaders", "internal/numfmt"},
+	"attention": {"cache", "tensor", "vk", "shaders", "internal/numfmt"},
+	"pipeline":  {"attention", "indexer", "cache", "tensor", "vk", "shaders", "internal/numfmt"},
+}
+
+// mayInternal does the same for internal packages that others are built on; the
+// rest of internal, and cmd, may import anything but cmd.
+var mayInternal = map[string][]string{
+	"internal/numfmt":  {},
+	"internal/spirv":   {},
+	"internal/vectors": {"internal/numfmt"},
+}
+
+// foreign says which modules of others a public package may import: a program
+// that uses the library gets the binding and nothing else.
+var foreign = map[string][]string{"vk": {"github.com/goki/vulkan"}}
+
+// source is a parsed Go file.
+type source struct {
+	path string // from the root, with slashes
+	dir  string
+	test bool
+	file *ast.File
+	fset *token.FileSet
+}
+
+func root(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// walk calls visit for every file of the repository, with its path from the
+// root, leaving out what git and other tools keep in folders with a dot.
+func walk(t *testing.T, visit func(path string)) {
+	t.Helper()
+	top := root(t)
+	err := filepath.WalkDir(top, func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && p != top && (strings.HasPrefix(d.Name(), ".") || d.Name() == "bin") {
+			return filepath.SkipDir
+		}
+		rel, err := filepath.Rel(top, p)
+		if err == nil && !d.IsDir() {
+			visit(filepath.ToSlash(rel))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func sources(t *testing.T) []source {
+	t.Helper()
+	var list []source
+	walk(t, func(p string) {
+		if !strings.HasSuffix(p, ".go") {
+			return
+		}
+		fset := token.NewFileSet()
+		f, err := parser.ParseFile(fset, filepath.Join(root(t), p), nil, parser.ParseComments|parser.SkipObjectResolution)
+		if err != nil {
+			t.Errorf("%s: %v", p, err)
+			return
+		}
+		list = append(list, source{p, filepath.ToSlash(filepath.Dir(p)), strings.HasSuffix(p, "_test.go"), f, fset})
+	})
+	return list
+}
+
+// imports lists what a file imports: our packages from the root, and others.
+func imports(f *ast.File) (ours, others []string) {
+	for _, s := range f.Imports {
+		path, err := strconv.Unquote(s.Path.Value)
+		if err != nil {
+			continue
+		}
+		if rest, ok := strings.CutPrefix(path, module+"/"); ok {
+			ours = append(ours, rest)
+		} else if first, _, _ := strings.Cut(path, "/"); strings.Contains(first, ".") {
+			others = append(others, path)
+		}
+	}
+	return ours, others
+}
+
+func TestImports(t *testing.T) {
+	for _, s := range sources(t) {
+		ours, others := imports(s.file)
+		for _, o := range ours {
+			if strings.HasPrefix(o, "cmd/") {
+				t.Errorf("%s imports %s: nothing imports a command", s.path, o)
+			}
+		}
+		if s.test {
+			continue
+		}
+		public := !strings.HasPrefix(s.dir, "internal/") && !strings.HasPrefix(s.dir, "cmd/")
+		allowed, listed := may[s.dir]
+		if !public {
+			allowed, listed = mayInternal[s.dir]
+		}
+		if public && !listed {
+			t.Errorf("%s: package %s has no place in the order of imports", s.path, s.dir)
+		}
+		for _, o := range ours {
+			if listed && !slices.Contains(allowed, o) {
+				t.Errorf("%s imports %s; %s may import %v", s.path, o, s.dir, allowed)
+			}
+		}
+		for _, o := range others {
+			if public && !slices.Contains(foreign[s.dir], o) {
+				t.Errorf("%s imports %s, which everybody who imports the library would need", s.path, o)
+			}
+		}
+	}
+}
+
+// TestNoEnvironment holds the rule that the library takes options, not
+// environment variables. Commands, and the test kit, may read them.
+func TestNoEnvironment(t *testing.T) {
+	for _, s := range sources(t) {
+		if s.test || strings.HasPrefix(s.dir, "cmd/") || s.dir == "internal/testkit" {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			sel, ok := n.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			pkg, _ := sel.X.(*ast.Ident)
+			if pkg != nil && (pkg.Name == "os" || pkg.Name == "syscall") && slices.Contains([]string{"Getenv", "LookupEnv", "Environ", "ExpandEnv"}, sel.Sel.Name) {
+				t.Errorf("%s reads the environment", s.fset.Position(sel.Pos()))
+			}
+			return true
+		})
+	}
+}
+
+// TestPackagesHaveComments demands one package comment per package.
+func TestPackagesHaveComments(t *testing.T) {
+	documented := map[string]int{}
+	for _, s := range sources(t) {
+		if !s.test {
+			documented[s.dir] += 0
+			if s.file.Doc != nil {
+				documented[s.dir]++
+			}
+		}
+	}
+	for dir, n := range documented {
+		if n != 1 {
+			t.Errorf("package %s has %d package comments, want 1", dir, n)
+		}
+	}
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(root(t), path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
