@@ -5,7 +5,7 @@
 //   d = 448..511:    the bf16 bits of k[i, d] unchanged
 // Bindings:  0 k [N, 512] bf16   1 slots [T] i64, T <= N   2 pool [pages, stride] u8 (not in _da builds)
 // Workgroup: 2 tokens, 64 invocations each; an invocation has 8 neighbouring values, 8 of them a block.
-// Constants: 0 PAGE, slots per page.  Shared memory: 576 bytes.
+// Constants: 0 PAGE, slots per page.  Shared memory: 568 bytes.
 // Features:  none; _da: bufferDeviceAddress, shaderInt64.  A slot beyond the pool is skipped like -1.
 #extension GL_GOOGLE_include_directive : require
 #include "lib/kv_page.glsl"
