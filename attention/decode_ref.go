@@ -54,6 +54,10 @@ func (s *Slots) rows(t int) ([][]float32, error) {
 //
 // Source: FlashMLA tests/ref.py.
 func DecodeRef(q []uint16, heads int, window, compressed *Slots, sink []float32, scale float32) (out, lse []float32, err error) {
+	return decodeRef(q, heads, window, compressed, sink, scale, asIs)
+}
+
+func decodeRef(q []uint16, heads int, window, compressed *Slots, sink []float32, scale float32, values valuesOf) (out, lse []float32, err error) {
 	tokens := len(q) / (heads * D)
 	out, lse = make([]float32, len(q)), make([]float32, tokens*heads)
 	for t := range tokens {
@@ -68,7 +72,7 @@ func DecodeRef(q []uint16, heads int, window, compressed *Slots, sink []float32,
 		rows = append(rows, more...)
 		for h := range heads {
 			at := t*heads + h
-			_, lse[at] = attendRef(out[at*D:(at+1)*D], q[at*D:(at+1)*D], rows, sinkOf(sink, h), scale)
+			_, lse[at] = attendRef(out[at*D:(at+1)*D], q[at*D:(at+1)*D], rows, values(rows), sinkOf(sink, h), scale)
 		}
 	}
 	return out, lse, nil

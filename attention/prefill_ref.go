@@ -19,6 +19,10 @@ import (
 //
 // Source: FlashMLA tests/ref.py.
 func PrefillRef(q []uint16, heads int, kv []uint16, indices []int32, width int, lens []int32, sink []float32, scale float32) (out, maxLogits, lse []float32) {
+	return prefillRef(q, heads, kv, indices, width, lens, sink, scale, asIs)
+}
+
+func prefillRef(q []uint16, heads int, kv []uint16, indices []int32, width int, lens []int32, sink []float32, scale float32, values valuesOf) (out, maxLogits, lse []float32) {
 	tokens := len(q) / (heads * D)
 	keys := numfmt.BF16DecodeSlice(nil, kv)
 	out, maxLogits, lse = make([]float32, len(q)), make([]float32, tokens*heads), make([]float32, tokens*heads)
@@ -35,7 +39,7 @@ func PrefillRef(q []uint16, heads int, kv []uint16, indices []int32, width int, 
 		}
 		for h := range heads {
 			at := t*heads + h
-			maxLogits[at], lse[at] = attendRef(out[at*D:(at+1)*D], q[at*D:(at+1)*D], rows, sinkOf(sink, h), scale)
+			maxLogits[at], lse[at] = attendRef(out[at*D:(at+1)*D], q[at*D:(at+1)*D], rows, values(rows), sinkOf(sink, h), scale)
 		}
 	}
 	return out, maxLogits, lse
@@ -49,8 +53,9 @@ func sinkOf(sink []float32, h int) float64 {
 	return float64(sink[h])
 }
 
-// attendRef is the formula of one token and head: q and the keys have D numbers.
-func attendRef(out []float32, q []uint16, keys [][]float32, sink float64, scale float32) (maxLogit, lse float32) {
+// attendRef is the formula of one token and head: q, the keys and the values have D
+// numbers; the values are the keys, but for the spread.
+func attendRef(out []float32, q []uint16, keys, values [][]float32, sink float64, scale float32) (maxLogit, lse float32) {
 	clear(out)
 	if len(keys) == 0 {
 		return float32(math.Inf(-1)), float32(math.Inf(1))
@@ -68,11 +73,11 @@ func attendRef(out []float32, q []uint16, keys [][]float32, sink float64, scale 
 	}
 	var sum float64
 	acc := make([]float64, D)
-	for j, k := range keys {
+	for j, v := range values {
 		p := math.Exp(s[j] - m)
 		sum += p
 		for d := range D {
-			acc[d] += p * float64(k[d])
+			acc[d] += p * float64(v[d])
 		}
 	}
 	for d := range D {

@@ -10,6 +10,10 @@ import "github.com/vkmla/vkmla/cache"
 //
 // Source: vLLM xpu_sparse_decode_fp8.
 func TwoPassRef(q []uint16, heads int, window, compressed *Slots, sink []float32, scale float32, zeroMasked bool) (out, lse []float32, err error) {
+	return twoPassRef(q, heads, window, compressed, sink, scale, zeroMasked, asIs)
+}
+
+func twoPassRef(q []uint16, heads int, window, compressed *Slots, sink []float32, scale float32, zeroMasked bool, values valuesOf) (out, lse []float32, err error) {
 	tokens := len(q) / (heads * D)
 	var rows []uint16
 	width := 0
@@ -25,6 +29,6 @@ func TwoPassRef(q []uint16, heads int, window, compressed *Slots, sink []float32
 		rows = append(rows, part...)
 	}
 	packed, lens := PackIndicesRef(tokens, window, compressed, width, zeroMasked)
-	out, _, lse = PrefillRef(q, heads, rows, packed, width, lens, sink, scale)
+	out, _, lse = prefillRef(q, heads, rows, packed, width, lens, sink, scale, values)
 	return out, lse, nil
 }
