@@ -1,0 +1,210 @@
+package main
+
+import (
+	"archive/zip"
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const (
+	golden = "../../testdata/golden"
+	quick  = "get_compressed_slot_mapping" // an operation whose recorded cases take no time
+)
+
+// command runs a command line and returns its exit code and output.
+func command(args ...string) (code int, stdout, stderr string) {
+	var out, err bytes.Buffer
+	code = run(context.Background(), args, &out, &err)
+	return code, out.String(), err.String()
+}
+
+func TestExitCodes(t *testing.T) {
+	truncated := copyGolden(t, func(name string, data []byte) []byte {
+		if name == quick+".npz" {
+			return data[:len(data)/2]
+		}
+		return data
+	})
+	for _, c := range []struct {
+		name   string
+		args   string
+		code   int
+		stderr string // a part of the only line there
+	}{
+		{"recorded cases", "verify --vectors " + golden + " --op " + quick, 0, ""},
+		{"two folders", "verify --vectors " + golden + " --vectors " + golden + " --op " + quick + " --case c4", 0, ""},
+		{"random cases", "verify --op " + quick + " --variant base --seed 3", 0, ""},
+		{"unknown operation", "verify --op nothing", 1, ""},
+		{"operation the folder lacks", "verify --vectors " + golden + " --op decode_window_indices", 1, ""},
+		{"unknown case", "verify --op " + quick + " --case nothing", 1, ""},
+		{"unknown variant", "verify --op " + quick + " --variant nothing", 1, ""},
+		{"wrong results", "verify --vectors " + wrongGolden(t) + " --op " + quick, 1, ""},
+		{"no folder", "verify --vectors /does/not/exist", 2, "vectors: open"},
+		{"no manifest", "verify --vectors " + t.TempDir(), 2, "manifest.json"},
+		{"truncated folder", "verify --vectors " + truncated, 2, "malformed vectors"},
+		{"no such device", "verify --device nothing", 2, "no Vulkan device"},
+		{"unknown format", "verify -o xml", 2, "--output"},
+		{"unknown flag", "verify --nothing", 2, "unknown flag"},
+		{"an argument too many", "verify x", 2, "unknown command"},
+		{"unknown command", "nothing", 2, "unknown command"},
+		{"help", "help", 0, ""},
+		{"help of verify", "verify --help", 0, ""},
+		{"list", "verify --list", 0, ""},
+		{"version", "version", 0, ""},
+		{"info", "info", 0, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			code, stdout, stderr := command(strings.Fields(c.args)...)
+			if code != c.code {
+				t.Errorf("exit code %d, want %d\n%s%s", code, c.code, stdout, stderr)
+			}
+			if !strings.Contains(stderr, c.stderr) || c.stderr == "" && stderr != "" || strings.Count(stderr, "\n") > 1 {
+				t.Errorf("standard error %q, want one line with %q", stderr, c.stderr)
+			}
+			if (stdout == "") != (c.code == 2) {
+				t.Errorf("standard output %q", stdout)
+			}
+		})
+	}
+}
+
+func TestVerifyJSON(t *testing.T) {
+	_, stdout, _ := command("verify", "--vectors", wrongGolden(t), "--op", quick, "--op", "nothing", "-o", "json")
+	status := map[string]int{}
+	var last map[string]any
+	for line := range strings.Lines(stdout) {
+		last = nil
+		if err := json.Unmarshal([]byte(line), &last); err != nil {
+			t.Fatalf("%v in %q", err, line)
+		}
+		if _, row := last["op"]; !row {
+			continue
+		}
+		for _, key := range []string{"op", "case", "variant", "class", "status", "error", "bound"} {
+			if _, ok := last[key]; !ok {
+				t.Errorf("row without %q: %s", key, line)
+			}
+		}
+		status[last["status"].(string)]++
+	}
+	if status["pass"] != 1 || status["fail"] != 1 || status["missing"] != 1 {
+		t.Errorf("rows: %v", status)
+	}
+	if _, row := last["op"]; row || last["ok"] != false || last["fail"] != 1.0 || last["missing"] != 1.0 || last["device"] == "" {
+		t.Errorf("summary: %v", last)
+	}
+}
+
+// TestVerifySeed shows that a seed repeats a run and that without one every run
+// is new.
+func TestVerifySeed(t *testing.T) {
+	seed := func(args ...string) any {
+		_, stdout, _ := command(append([]string{"verify", "--op", quick, "-o", "json"}, args...)...)
+		lines := strings.Split(strings.TrimSpace(stdout), "\n")
+		var v map[string]any
+		if err := json.Unmarshal([]byte(lines[len(lines)-1]), &v); err != nil {
+			t.Fatal(err)
+		}
+		return v["seed"]
+	}
+	if s := seed("--seed", "12"); s != 12.0 {
+		t.Errorf("seed %v, want 12", s)
+	}
+	if a, b := seed(), seed(); a == b {
+		t.Errorf("two runs with the seed %v", a)
+	}
+}
+
+func TestInfoJSON(t *testing.T) {
+	_, stdout, _ := command("info", "--json")
+	var v struct{ Devices []deviceInfo }
+	if err := json.Unmarshal([]byte(stdout), &v); err != nil {
+		t.Fatal(err)
+	}
+	if len(v.Devices) == 0 {
+		t.Fatal("no devices")
+	}
+	for _, d := range v.Devices {
+		if d.Name == "" || d.Driver == "" || d.APIVersion == "" || d.Limits.MaxStorageBufferRange == 0 || len(d.Features) == 0 {
+			t.Errorf("%+v", d)
+		}
+		for name, op := range d.Ops {
+			if d.Usable && op.Runs == "" {
+				t.Errorf("%s: nothing runs on %s", name, d.Name)
+			}
+			for v, missing := range op.Missing {
+				if len(missing) == 0 {
+					t.Errorf("%s: %s does not run and nothing is missing", name, v)
+				}
+			}
+		}
+	}
+}
+
+func TestInterrupt(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	var out, err bytes.Buffer
+	if code := run(ctx, []string{"verify", "--op", quick}, &out, &err); code != 2 || err.String() != "vkmla: interrupted\n" {
+		t.Errorf("exit code %d, %q", code, err.String())
+	}
+}
+
+// copyGolden copies the folder of recorded cases with its files changed.
+func copyGolden(t *testing.T, change func(name string, data []byte) []byte) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range []string{"manifest.json", quick + ".npz"} {
+		data, err := os.ReadFile(filepath.Join(golden, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), change(name, data), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// wrongGolden is a folder in which the last byte of one recorded output is
+// changed.
+func wrongGolden(t *testing.T) string {
+	return copyGolden(t, func(name string, data []byte) []byte {
+		if name == "manifest.json" {
+			return data
+		}
+		src, err := zip.NewReader(bytes.NewReader(data), int64(len(data)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var buf bytes.Buffer
+		dst := zip.NewWriter(&buf)
+		for _, f := range src.File {
+			r, err := f.Open()
+			if err != nil {
+				t.Fatal(err)
+			}
+			content, err := io.ReadAll(r)
+			r.Close()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if f.Name == "c128.slot_mapping.npy" {
+				content[len(content)-1] ^= 1
+			}
+			w, err := dst.Create(f.Name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.Write(content)
+		}
+		dst.Close()
+		return buf.Bytes()
+	})
+}
