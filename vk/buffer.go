@@ -80,8 +80,7 @@ func (v View) Address() uint64 {
 // NewBuffer allocates a buffer that kernels can use as storage and that copies
 // can read and write. Its content is undefined.
 //
-// Errors: ErrArgument when the size is 0 or exceeds what the device can allocate
-// at once; ErrOutOfDeviceMemory, ErrOutOfHostMemory; ErrDeviceLost, ErrClosed; the
+// Errors: ErrArgument when the size is 0; ErrOutOfDeviceMemory, ErrOutOfHostMemory; ErrDeviceLost, ErrClosed; the
 // error of DeviceOptions.MemoryHook.
 func (d *Device) NewBuffer(s BufferSpec) (*Buffer, error) {
 	op := "new buffer " + s.Label
@@ -91,8 +90,10 @@ func (d *Device) NewBuffer(s BufferSpec) (*Buffer, error) {
 	if s.Size == 0 {
 		return nil, argument(op, "Size", "0", "at least 1 byte")
 	}
-	if limit := d.Caps().MaxAllocation; limit > 0 && s.Size > limit {
-		return nil, fmt.Errorf("vk: %s: %w: %d bytes asked, one allocation holds at most %d", op, ErrOutOfDeviceMemory, s.Size, limit)
+	// MaxAllocation is what the driver vouches for; many give more, so only what no
+	// heap could hold is refused here.
+	if heap := d.Caps().HeapBytes; s.Size > heap {
+		return nil, fmt.Errorf("vk: %s: %w: %d bytes asked, the heap has %d", op, ErrOutOfDeviceMemory, s.Size, heap)
 	}
 	if d.opts.MemoryHook != nil {
 		if err := d.opts.MemoryHook(s.Size); err != nil {

@@ -64,7 +64,7 @@ type CoopMatShape struct {
 // Vulkan's names.
 type Caps struct {
 	MaxStorageBufferRange    uint64    // bytes that one descriptor can cover
-	MaxAllocation            uint64    // bytes of one buffer
+	MaxAllocation            uint64    // bytes of one buffer that the driver vouches for; more may work
 	MaxStorageBuffers        uint32    // descriptors in one set
 	MaxPushConstants         uint32    // bytes
 	SharedMemory             uint32    // bytes per workgroup
