@@ -25,7 +25,7 @@ const cmMaxHeads = 64
 
 // cmSubgroups are the subgroup counts to try, first what is best: with more of them
 // each holds fewer registers, but reads more from shared memory for each product.
-var cmSubgroups = []int{8, 16}
+var cmSubgroups = []int{8, 16, 32}
 
 func (t cmTiling) threads() int { return t.subgroup * t.subgroups }
 

@@ -39,8 +39,9 @@ func TestCMTiling(t *testing.T) {
 		{"H100", "f16", 1, cmTiling{16, 16, 16, 16, 16, 32, 8, 8}},
 		{"RDNA3", "f16", 128, cmTiling{16, 16, 16, 32, 16, 32, 8, 4}},
 		{"RDNA3", "bf16", 8, cmTiling{16, 16, 16, 16, 16, 32, 8, 8}},
-		{"Intel", "bf16", 128, cmTiling{8, 16, 16, 8, 16, 8, 16, 16}},
-		{"lavapipe", "f16", 64, cmTiling{8, 8, 8, 8, 8, 8, 16, 16}},
+		{"Intel", "bf16", 128, cmTiling{8, 16, 16, 16, 16, 8, 32, 16}},
+		{"lavapipe", "f16", 64, cmTiling{8, 8, 8, 16, 8, 8, 32, 16}},
+		{"lavapipe", "f16", 8, cmTiling{8, 8, 8, 8, 8, 8, 16, 16}},
 	} {
 		caps := cmDevices[c.device]
 		got, err := cmChoose(&caps, c.element, c.heads)

@@ -26,6 +26,8 @@ var requires = map[string][]string{
 	"attn_decode_cmb":    matrixBF16,
 	"attn_prefill_cm":    matrixF16,
 	"attn_prefill_cmb":   matrixBF16,
+	"num_elements_cm":    {"shaderFloat16"},
+	"num_elements_cmb":   {"shaderFloat16"},
 
 	"bench_matrix_cm":  {"cooperativeMatrix", "coopmat.f16.f32", "shaderFloat16", "vulkanMemoryModel"},
 	"bench_matrix_cmb": {"cooperativeMatrix", "coopmat.bf16.f32", "shaderBFloat16Type", "shaderBFloat16CooperativeMatrix", "shaderFloat16", "vulkanMemoryModel"},

@@ -17,6 +17,7 @@ var owner = map[string]string{"kv_": "cache", "idx_": "indexer", "attn_": "atten
 // tools are shaders that are no operations of the library, and who uses them.
 var tools = map[string]string{
 	"num_formats":     "the test of the number formats in package cache",
+	"num_elements_cm": "the test of the matrix elements in package attention",
 	"bench_copy":      "the benchmark's bandwidth measurement",
 	"bench_fma":       "the benchmark's arithmetic measurement",
 	"bench_matrix_cm": "the benchmark's matrix measurement",

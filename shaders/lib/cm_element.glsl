@@ -4,7 +4,7 @@
 //                     (every E4M3 code then has an exact binary16); from 105 the error of a number is at most 2^-25. A byte above
 //                     134 counts as 134 and one below 105 as zero, and bf16 inputs beyond +-65504 become +-65504: a device
 //                     gets large finite numbers, never an infinity. V4's keys are RMS-normed and stay far inside.
-// bf16 (with CM_BF16) takes every bf16 and every scale byte up to 246, and keeps 8 bits of p.
+// bf16 (with CM_BF16) takes every bf16 and every scale byte up to 246 (one above counts as 246), and keeps 8 bits of p.
 //
 // A NaN in a row that counts stays a NaN in both.
 #ifndef LIB_CM_ELEMENT_GLSL
