@@ -170,9 +170,9 @@ func TestParseErrors(t *testing.T) {
 
 func TestComparePush(t *testing.T) {
 	type good struct {
-		firstWord uint32
+		FirstWord uint32
 		_         uint32
-		addr      uint64
+		Addr      uint64
 	}
 	if err := ComparePush(example(), good{}); err != nil {
 		t.Error(err)
