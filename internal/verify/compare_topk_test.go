@@ -1,0 +1,38 @@
+package verify
+
+import (
+	"testing"
+
+	"github.com/vkmla/vkmla/internal/vectors"
+)
+
+func TestTopK(t *testing.T) {
+	logits := vectors.FromF32([]float32{5, 1, 4, 4 + 1e-6, 2, -inf}, 1, 6)
+	for _, c := range []struct {
+		name   string
+		length int32
+		got    []int32
+		pass   bool
+	}{
+		{"in order", 5, []int32{0, 3, 2}, true},
+		{"other order", 5, []int32{2, 0, 3}, true},
+		{"a tie decided otherwise", 5, []int32{0, 2}, true},
+		{"a smaller value", 5, []int32{0, 4}, false},
+		{"all of a short row", 2, []int32{1, 0, -1}, true},
+		{"too few", 5, []int32{0, 3, -1}, false},
+		{"too many", 2, []int32{0, 1, 2}, false},
+		{"twice", 5, []int32{0, 0}, false},
+		{"beyond the length", 4, []int32{0, 4}, false},
+		{"negative", 5, []int32{0, -7}, false},
+		{"minus infinity", 6, []int32{0, 1, 2, 3, 4, 5}, true},
+		{"empty row", 0, []int32{-1, -1}, true},
+	} {
+		r := NewComparison(ClassSet).TopK("x", logits, []int32{c.length}, vectors.FromI32(c.got, 1, len(c.got))).Result()
+		if r.Pass != c.pass || (r.Error == 0) != c.pass {
+			t.Errorf("%s: %+v", c.name, r)
+		}
+	}
+	if NewComparison(ClassSet).TopK("x", logits, nil, vectors.FromI32([]int32{0}, 1, 1)).Result().Pass {
+		t.Error("no lengths")
+	}
+}
