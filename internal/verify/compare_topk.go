@@ -60,7 +60,7 @@ func topKRow(x []float32, idx []int32) string {
 	slices.Sort(got)
 	for j, b := range best[len(best)-want:] {
 		d := math.Abs(float64(got[j]) - float64(b))
-		if got[j] != b && !(d <= topKTolerance*max(1, math.Abs(float64(b)))) {
+		if got[j] != b && (math.IsInf(float64(b), 0) || !(d <= topKTolerance*max(1, math.Abs(float64(b))))) {
 			return fmt.Sprintf("selects %g where %g is larger", got[j], b)
 		}
 	}

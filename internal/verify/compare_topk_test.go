@@ -32,6 +32,10 @@ func TestTopK(t *testing.T) {
 			t.Errorf("%s: %+v", c.name, r)
 		}
 	}
+	infinite := vectors.FromF32([]float32{1, inf, 2}, 1, 3)
+	if NewComparison(ClassSet).TopK("x", infinite, []int32{3}, vectors.FromI32([]int32{2}, 1, 1)).Result().Pass {
+		t.Error("a number in the place of infinity")
+	}
 	if NewComparison(ClassSet).TopK("x", logits, nil, vectors.FromI32([]int32{0}, 1, 1)).Result().Pass {
 		t.Error("no lengths")
 	}
