@@ -1,0 +1,343 @@
+package attention_test
+
+import (
+	"errors"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/vkmla/vkmla/attention"
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/testkit"
+	"github.com/vkmla/vkmla/internal/vectors"
+	"github.com/vkmla/vkmla/internal/verify"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+func TestDecode(t *testing.T) { testkit.TestOp(t, "flashmla_sparse_decode") }
+
+// analytic are steps whose result is known without computing an attention.
+var analytic = []struct {
+	name string
+	make func(t *testing.T, rng *rand.Rand) step
+	want func(t *testing.T, s step, out []uint16, lse []float32)
+}{
+	{"q = 0 averages", func(t *testing.T, rng *rand.Rand) step {
+		return step{4, make([]uint16, 4*attention.D), set(t, 64, 1, normal(rng, 21*attention.D)), nil, []float32{inf(-1), 0, 2, inf(1)}}
+	}, func(t *testing.T, s step, out []uint16, lse []float32) {
+		rows := make([]uint16, 21*attention.D)
+		if err := cache.GatherSlotsRef(rows, s.win.Pool, s.win.Layout, s.win.Indices); err != nil {
+			t.Fatal(err)
+		}
+		for h, sink := range s.sink {
+			if d := math.Abs(float64(lse[h]) - math.Log(21)); d > 1e-6 {
+				t.Errorf("lse %g, want ln 21", lse[h])
+			}
+			for d := range attention.D {
+				var sum float64
+				for j := range 21 {
+					sum += float64(numfmt.BF16Decode(rows[j*attention.D+d]))
+				}
+				want := sum / (21 + math.Exp(float64(sink)))
+				if got := float64(numfmt.BF16Decode(out[h*attention.D+d])); math.Abs(got-want) > math.Abs(want)/128+1e-4 {
+					t.Fatalf("head %d dim %d: got %g, want %g", h, d, got, want)
+				}
+			}
+		}
+	}},
+	{"one key is copied", func(t *testing.T, rng *rand.Rand) step {
+		return step{3, normal(rng, 3*attention.D), set(t, 2, 1, normal(rng, attention.D)), nil, nil}
+	}, func(t *testing.T, s step, out []uint16, lse []float32) {
+		row := make([]uint16, attention.D)
+		if err := cache.GatherSlotsRef(row, s.win.Pool, s.win.Layout, s.win.Indices); err != nil {
+			t.Fatal(err)
+		}
+		for h := range 3 {
+			if !slices.Equal(out[h*attention.D:][:attention.D], row) {
+				t.Errorf("head %d is not the row, bit for bit", h)
+			}
+			var dot float64
+			for d := range attention.D {
+				dot += float64(numfmt.BF16Decode(row[d])) * float64(numfmt.BF16Decode(s.q[h*attention.D+d]))
+			}
+			if want := dot * float64(attention.DefaultScale); math.Abs(float64(lse[h])-want) > 1e-5*max(1, math.Abs(want)) {
+				t.Errorf("lse %g, want the score %g", lse[h], want)
+			}
+		}
+	}},
+	{"nothing valid is zero", func(t *testing.T, rng *rand.Rand) step {
+		s := step{8, normal(rng, 3*8*attention.D), set(t, 64, 3, normal(rng, 5*attention.D)), set(t, 2, 3, normal(rng, 7*attention.D)),
+			[]float32{inf(-1), 0, inf(1), 5, -5, 1e38, -1e38, 1}}
+		for i := range s.win.Indices {
+			s.win.Indices[i] = []int32{-1, math.MinInt32, math.MaxInt32, 1 << 20}[i%4]
+		}
+		s.win.Lens[1] = 0
+		s.comp.Lens = []int32{0, -3, 7}
+		for i := range s.comp.Indices[14:] {
+			s.comp.Indices[14+i] = -1
+		}
+		return s
+	}, func(t *testing.T, s step, out []uint16, lse []float32) {
+		for i, v := range out {
+			if v != 0 {
+				t.Fatalf("out[%d] is %#x, want 0", i, v)
+			}
+		}
+		for i, v := range lse {
+			if v != inf(1) {
+				t.Fatalf("lse[%d] is %g, want +inf", i, v)
+			}
+		}
+	}},
+}
+
+func TestDecodeAnalytic(t *testing.T) {
+	dev := testkit.Device(t)
+	for _, c := range analytic {
+		s := c.make(t, rand.New(rand.NewPCG(testkit.Seed(t), 1)))
+		for _, v := range variants(t, dev, attention.DecodeVariants, s.heads) {
+			for _, splits := range []int{0, 1, 3} {
+				t.Run(subtest(c.name, v, splits), func(t *testing.T) {
+					cfg := s.config(v)
+					cfg.Splits = splits
+					out, lse := s.decode(t, dev, cfg)
+					c.want(t, s, out, lse)
+				})
+			}
+		}
+	}
+}
+
+// A sink that equals the lse halves the output; writing every index twice changes
+// nothing but the lse, by ln 2; and both hold when the row is split.
+func TestDecodeSinkAndDuplicates(t *testing.T) {
+	dev := testkit.Device(t)
+	rng := rand.New(rand.NewPCG(testkit.Seed(t), 2))
+	s := step{8, normal(rng, 8*attention.D), set(t, 64, 1, normal(rng, 61*attention.D)), set(t, 2, 1, normal(rng, 69*attention.D)), nil}
+	for _, v := range variants(t, dev, attention.DecodeVariants, s.heads) {
+		t.Run(v, func(t *testing.T) {
+			out, lse := s.decode(t, dev, s.config(v))
+			s.check(t, out, lse)
+			half := s
+			half.sink = lse
+			got, _ := half.decode(t, dev, s.config(v))
+			twice := s
+			win, comp := *s.win, *s.comp
+			for _, x := range []*attention.Slots{&win, &comp} {
+				x.Indices, x.Width, x.Lens = append(slices.Clone(x.Indices), x.Indices...), 2*x.Width, []int32{2 * x.Lens[0]}
+			}
+			twice.win, twice.comp = &win, &comp
+			same, lse2 := twice.decode(t, dev, s.config(v))
+			for i := range out {
+				o := float64(numfmt.BF16Decode(out[i]))
+				if g := float64(numfmt.BF16Decode(got[i])); math.Abs(g-o/2) > math.Abs(o)/128+5e-5 {
+					t.Fatalf("[%d]: %g with sink = lse, %g without", i, g, o)
+				}
+				if g := float64(numfmt.BF16Decode(same[i])); math.Abs(g-o) > math.Abs(o)/64+2e-4 {
+					t.Fatalf("[%d]: %g with every index twice, %g once", i, g, o)
+				}
+			}
+			for h := range lse {
+				if d := float64(lse2[h]) - float64(lse[h]) - math.Ln2; math.Abs(d) > 1e-5 {
+					t.Errorf("head %d: lse %g and %g, want ln 2 more", h, lse[h], lse2[h])
+				}
+			}
+		})
+	}
+}
+
+// Every number of heads gives the same rows: each head alone against all of them.
+func TestDecodeHeads(t *testing.T) {
+	dev := testkit.Device(t)
+	rng := rand.New(rand.NewPCG(testkit.Seed(t), 3))
+	heads := []int{1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 127, 128}
+	if testing.Short() {
+		heads = []int{1, 3, 8, 17, 65, 127}
+	}
+	win, comp := set(t, 64, 1, normal(rng, 19*attention.D)), set(t, 2, 1, normal(rng, 7*attention.D))
+	for _, h := range heads {
+		s := step{h, normal(rng, h*attention.D), win, comp, make([]float32, h)}
+		for i := range s.sink {
+			s.sink[i] = float32(i%5) - 2
+		}
+		for _, v := range variants(t, dev, attention.DecodeVariants, h) {
+			t.Run(subtest(h, v), func(t *testing.T) {
+				out, lse := s.decode(t, dev, s.config(v))
+				s.check(t, out, lse)
+			})
+		}
+	}
+}
+
+// Any number of parts gives the result, and each number the same bits every time.
+func TestDecodeSplits(t *testing.T) {
+	dev := testkit.Device(t)
+	rng := rand.New(rand.NewPCG(testkit.Seed(t), 4))
+	s := step{5, normal(rng, 2*5*attention.D), set(t, 16, 2, normal(rng, 61*attention.D)), set(t, 2, 2, normal(rng, 40*attention.D)),
+		[]float32{inf(-1), 0, 3, -3, 1}}
+	s.win.Lens[0], s.comp.Lens[0] = 3, 2 // most parts of this token are empty
+	for _, v := range variants(t, dev, attention.DecodeVariants, s.heads) {
+		for _, n := range []int{1, 2, 3, 7, 13, 14, 64, attention.MaxSplits} {
+			t.Run(subtest(v, n), func(t *testing.T) {
+				cfg := s.config(v)
+				cfg.Splits = n
+				out, lse := s.decode(t, dev, cfg)
+				s.check(t, out, lse)
+				again, lseAgain := s.decode(t, dev, cfg)
+				if !slices.Equal(out, again) || !slices.Equal(lse, lseAgain) {
+					t.Error("a second run gives other bits")
+				}
+			})
+		}
+	}
+}
+
+// A pool beyond the reach of a descriptor is read by address, and refused by base.
+func TestDecodeHugePool(t *testing.T) {
+	dev := testkit.Device(t)
+	limit := dev.Caps().MaxStorageBufferRange
+	if limit > dev.Caps().HeapBytes/4 || limit > 1<<33 {
+		t.Skipf("a descriptor holds %d bytes of %d", limit, dev.Caps().HeapBytes)
+	}
+	if missing := dev.Caps().Missing([]string{"bufferDeviceAddress", "shaderInt64"}); len(missing) > 0 {
+		t.Skipf("device lacks %v", missing)
+	}
+	rng := rand.New(rand.NewPCG(testkit.Seed(t), 5))
+	l := must[cache.Layout](t)(cache.NewLayout(64, 0))
+	pages := int(limit/uint64(l.Stride)) + 2
+	kv := must[cache.KVCache](t)(cache.NewKV(dev, cache.KVConfig{Pages: pages, Layout: l}))
+	defer kv.Close()
+	// Rows only in the last page, so that the host needs no copy of the rest.
+	last := set(t, 64, 1, normal(rng, 50*attention.D))
+	last.Pool = last.Pool[:l.Stride]
+	if err := kv.Pool.Rows(pages-1, pages).Upload(t.Context(), last.Pool); err != nil {
+		t.Fatal(err)
+	}
+	s := step{3, normal(rng, 3*attention.D), last, nil, nil}
+	want, _, err := attention.DecodeRef(s.q, s.heads, last, nil, nil, attention.DefaultScale)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := verify.NewRig(t.Context(), dev)
+	defer r.Close()
+	far := slices.Clone(last.Indices)
+	for i := range far {
+		far[i] += int32((pages - 1) * 64)
+	}
+	a := attention.DecodeArgs{
+		Q: r.In(vectors.FromU16(s.q, 1, 3, attention.D), tensor.BF16), Out: r.Out(tensor.BF16, 1, 3, attention.D),
+		Window: attention.SlotSet{Cache: kv, Indices: r.In(vectors.FromI32(far, 1, len(far)), tensor.I32), Lens: r.In(vectors.FromI32(last.Lens, 1), tensor.I32)},
+	}
+	cfg := attention.DecoderConfig{Heads: 3, WindowPage: 64, MaxBytes: kv.Pool.Bytes()}
+	op := must[*attention.Decoder](t)(attention.NewDecoder(dev, cfg))
+	if v := op.Variant(); v == attention.VariantBase {
+		t.Fatalf("variant %s for a pool of %d bytes", v, kv.Pool.Bytes())
+	}
+	a.Scratch = scratch(r, op.ScratchBytes(1, 50, 0))
+	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
+	got := must[verify.Arrays](t)(r.Results(map[string]tensor.Tensor{"out": a.Out}))
+	cmp := verify.NewComparison(verify.ClassTolerance).Close("out", got["out"], vectors.FromF32(want, 1, 3, attention.D), verify.DecodeOut)
+	if res := cmp.Result(); !res.Pass {
+		t.Error(op.Variant(), res.Detail)
+	}
+
+	cfg.Variant = attention.VariantBase
+	if _, err := attention.NewDecoder(dev, cfg); !errors.Is(err, vk.ErrArgument) {
+		t.Errorf("base for a huge pool: %v, want an argument error", err)
+	}
+	cfg.MaxBytes = 0
+	base := must[*attention.Decoder](t)(attention.NewDecoder(dev, cfg))
+	refuses(t, dev, "Window.Cache.Pool", func(rec *vk.Recorder) error { return base.Record(rec, a) })
+}
+
+// scratch makes scratch memory full of NaN; none for 0 bytes.
+func scratch(r *verify.Rig, n uint64) vk.View {
+	if n == 0 {
+		return vk.View{}
+	}
+	return r.Out(tensor.F32, int(n+3)/4).View()
+}
+
+func TestDecoderConfig(t *testing.T) {
+	dev := testkit.Device(t)
+	good := attention.DecoderConfig{Heads: 8, WindowPage: 64, CompressedPage: 2}
+	for arg, change := range map[string]func(*attention.DecoderConfig){
+		"Heads":          func(c *attention.DecoderConfig) { c.Heads = 129 },
+		"WindowPage":     func(c *attention.DecoderConfig) { c.WindowPage = 0 },
+		"CompressedPage": func(c *attention.DecoderConfig) { c.CompressedPage = -1 },
+		"Scale":          func(c *attention.DecoderConfig) { c.Scale = float32(math.NaN()) },
+		"Splits":         func(c *attention.DecoderConfig) { c.Splits = attention.MaxSplits + 1 },
+		"Workgroups":     func(c *attention.DecoderConfig) { c.Workgroups = -1 },
+		"variant":        func(c *attention.DecoderConfig) { c.Variant = "fastest" },
+	} {
+		for _, prefix := range []string{"", attention.TwoPassPrefix} {
+			cfg := good
+			if prefix != "" {
+				cfg.Variant = prefix + attention.VariantBase
+			}
+			change(&cfg)
+			_, err := attention.NewDecoder(dev, cfg)
+			var wrong *vk.ArgumentError
+			if !errors.As(err, &wrong) || wrong.Arg != arg {
+				t.Errorf("%s%s: got %v", prefix, arg, err)
+			}
+		}
+	}
+}
+
+func TestDecodeArguments(t *testing.T) {
+	dev := testkit.Device(t)
+	rng := rand.New(rand.NewPCG(1, 6))
+	s := step{4, normal(rng, 2*4*attention.D), set(t, 64, 2, normal(rng, 64*attention.D)), set(t, 2, 2, normal(rng, 64*attention.D)), nil}
+	for _, v := range []string{attention.VariantBase, attention.TwoPassPrefix + attention.VariantBase} {
+		cfg := s.config(v)
+		cfg.Splits = 2
+		op := must[*attention.Decoder](t)(attention.NewDecoder(dev, cfg))
+		r := verify.NewRig(t.Context(), dev)
+		defer r.Close()
+		good := attention.DecodeArgs{
+			Q: r.In(vectors.FromU16(s.q, 2, 4, attention.D), tensor.BF16), Window: slotSet(r, s.win), Compressed: slotSet(r, s.comp),
+			Sink: r.In(vectors.FromF32(make([]float32, 4), 4), tensor.F32),
+			Out:  r.Out(tensor.BF16, 2, 4, attention.D), LSE: r.Out(tensor.F32, 2, 4), Scratch: scratch(r, op.ScratchBytes(2, 64, 64)),
+		}
+		if err := r.Err(); err != nil {
+			t.Fatal(err)
+		}
+		shape := func(x tensor.Tensor, s ...int) tensor.Tensor { x.Shape = s; return x }
+		for _, c := range []struct {
+			arg    string
+			change func(*attention.DecodeArgs)
+		}{
+			{"Q", func(a *attention.DecodeArgs) { a.Q = tensor.Tensor{} }},
+			{"Q", func(a *attention.DecodeArgs) { a.Q = shape(a.Q, 4, 2, attention.D) }},
+			{"Q", func(a *attention.DecodeArgs) { a.Q.DType = tensor.F16 }},
+			{"Out", func(a *attention.DecodeArgs) { a.Out = shape(a.Out, 1, 4, attention.D) }},
+			{"Out", func(a *attention.DecodeArgs) { a.Out.Offset = 1 << 40 }},
+			{"LSE", func(a *attention.DecodeArgs) { a.LSE = shape(a.LSE, 4, 2) }},
+			{"Sink", func(a *attention.DecodeArgs) { a.Sink = shape(a.Sink, 3) }},
+			{"Window.Indices", func(a *attention.DecodeArgs) { a.Window.Indices = shape(a.Window.Indices, 1, 128) }},
+			{"Window.Lens", func(a *attention.DecodeArgs) { a.Window.Lens = tensor.Tensor{} }},
+			{"Window.Cache.Pool", func(a *attention.DecodeArgs) { a.Window.Cache = cache.KVCache{Layout: a.Window.Cache.Layout} }},
+			{"Window.Cache.Pool", func(a *attention.DecodeArgs) { a.Window.Cache.Layout.Stride += 8 }},
+			{"Window.Cache.Layout", func(a *attention.DecodeArgs) { a.Window.Cache.Layout.Stride = 0 }},
+			{"Stride", func(a *attention.DecodeArgs) { a.Window.Cache.Layout.Stride = 12 }},
+			{"Window.Cache.Layout.Page", func(a *attention.DecodeArgs) { a.Window = a.Compressed }},
+			{"Compressed.Lens", func(a *attention.DecodeArgs) { a.Compressed.Lens = shape(a.Compressed.Lens, 1) }},
+			{"Compressed.Indices", func(a *attention.DecodeArgs) { a.Compressed.Indices.DType = tensor.U32 }},
+			{"Scratch", func(a *attention.DecodeArgs) { a.Scratch = vk.View{} }},
+			{"Scratch", func(a *attention.DecodeArgs) { a.Scratch.Size = 1000 }},
+			{"Scratch", func(a *attention.DecodeArgs) { a.Scratch.Offset += 16 }},
+		} {
+			a := good
+			c.change(&a)
+			refuses(t, dev, c.arg, func(rec *vk.Recorder) error { return op.Record(rec, a) })
+		}
+		none := s.config(v)
+		none.CompressedPage = 0
+		windowOnly := must[*attention.Decoder](t)(attention.NewDecoder(dev, none))
+		refuses(t, dev, "Compressed", func(rec *vk.Recorder) error { return windowOnly.Record(rec, good) })
+	}
+}

@@ -1,0 +1,163 @@
+package attention_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/vkmla/vkmla/attention"
+	"github.com/vkmla/vkmla/internal/testkit"
+	"github.com/vkmla/vkmla/internal/verify"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+func TestGlobalTopK(t *testing.T) { testkit.TestOp(t, "compute_global_topk_indices_and_lens") }
+
+func TestTable(t *testing.T) {
+	table := attention.Table{Blocks: []int32{3, 9, 4, -1, 2, 0}, R: 2, W: 3, Page: 64}
+	for _, c := range []struct {
+		r    int32
+		at   int
+		want int32
+	}{
+		{0, 3, 195}, {0, 63, 255}, {0, 64, 576}, {0, 130, 258}, {0, 192, -1}, {0, -1, -1},
+		{1, 0, -1}, {1, 64, 128}, {1, 191, 63}, {2, 0, -1}, {-1, 0, -1},
+	} {
+		if got := table.Slot(c.r, c.at); got != c.want {
+			t.Errorf("Slot(%d, %d) = %d, want %d", c.r, c.at, got, c.want)
+		}
+	}
+}
+
+// An index list operation refuses what does not fit, before recording anything.
+func TestIndexArguments(t *testing.T) {
+	dev := testkit.Device(t)
+	r := verify.NewRig(t.Context(), dev)
+	defer r.Close()
+	i32 := func(shape ...int) tensor.Tensor { return r.Out(tensor.I32, shape...) }
+	u8 := func(shape ...int) tensor.Tensor { return r.Out(tensor.U8, shape...) }
+
+	topk := must[*attention.GlobalTopK](t)(attention.NewGlobalTopK(dev, attention.GlobalTopKConfig{Page: 64}))
+	g := attention.GlobalTopKArgs{TopK: i32(3, 8), TokenToReq: i32(3), BlockTable: i32(2, 4), IsValid: u8(3), Slots: i32(3, 8), Lens: i32(3)}
+	for arg, change := range map[string]func(*attention.GlobalTopKArgs){
+		"TopK":       func(a *attention.GlobalTopKArgs) { a.TopK = tensor.Tensor{} },
+		"TokenToReq": func(a *attention.GlobalTopKArgs) { a.TokenToReq = i32(2) },
+		"BlockTable": func(a *attention.GlobalTopKArgs) { a.BlockTable = i32(8) },
+		"IsValid":    func(a *attention.GlobalTopKArgs) { a.IsValid = i32(3) },
+		"Slots":      func(a *attention.GlobalTopKArgs) { a.Slots = i32(3, 9) },
+		"Lens":       func(a *attention.GlobalTopKArgs) { a.Lens = i32(4) },
+	} {
+		a := g
+		change(&a)
+		refuses(t, dev, arg, func(rec *vk.Recorder) error { return topk.Record(rec, a) })
+	}
+
+	window := must[*attention.WindowIndices](t)(attention.NewWindowIndices(dev, attention.WindowIndicesConfig{Page: 64}))
+	w := attention.WindowIndicesArgs{QueryStart: i32(3), SeqLens: i32(2), TokenToReq: i32(5), IsValid: u8(5), BlockTable: i32(2, 4), Slots: i32(5, 128), Lens: i32(6)}
+	for arg, change := range map[string]func(*attention.WindowIndicesArgs){
+		"QueryStart": func(a *attention.WindowIndicesArgs) { a.QueryStart = i32(2) },
+		"SeqLens":    func(a *attention.WindowIndicesArgs) { a.SeqLens = u8(2) },
+		"TokenToReq": func(a *attention.WindowIndicesArgs) { a.TokenToReq = i32(4) },
+		"IsValid":    func(a *attention.WindowIndicesArgs) { a.IsValid = u8(4) },
+		"BlockTable": func(a *attention.WindowIndicesArgs) { a.BlockTable = i32(3, 4) },
+		"Slots":      func(a *attention.WindowIndicesArgs) { a.Slots = i32(5) },
+		"Lens":       func(a *attention.WindowIndicesArgs) { a.Lens = i32(4) },
+	} {
+		a := w
+		change(&a)
+		refuses(t, dev, arg, func(rec *vk.Recorder) error { return window.Record(rec, a) })
+	}
+
+	c128 := must[*attention.C128Indices](t)(attention.NewC128Indices(dev, attention.C128IndicesConfig{Page: 2}))
+	c := attention.C128IndicesArgs{Positions: i32(3), SlotMapping: r.Out(tensor.I64, 3), TokenToReq: i32(3), BlockTable: i32(2, 4), Indices: i32(3, 128), Lens: i32(3)}
+	for arg, change := range map[string]func(*attention.C128IndicesArgs){
+		"Positions":   func(a *attention.C128IndicesArgs) { a.Positions = r.Out(tensor.I64, 3) },
+		"SlotMapping": func(a *attention.C128IndicesArgs) { a.SlotMapping = i32(3) },
+		"TokenToReq":  func(a *attention.C128IndicesArgs) { a.TokenToReq = tensor.Tensor{} },
+		"BlockTable":  func(a *attention.C128IndicesArgs) { a.BlockTable = i32(2) },
+		"Indices":     func(a *attention.C128IndicesArgs) { a.Indices = i32(2, 128) },
+		"Lens":        func(a *attention.C128IndicesArgs) { a.Lens = i32(3, 1) },
+	} {
+		a := c
+		change(&a)
+		refuses(t, dev, arg, func(rec *vk.Recorder) error { return c128.Record(rec, a) })
+	}
+
+	combine := must[*attention.CombineIndices](t)(attention.NewCombineIndices(dev, attention.CombineIndicesConfig{}))
+	m := attention.CombineIndicesArgs{TopK: i32(3, 20), QueryStart: i32(3), SeqLens: i32(2), GatherLens: i32(2), Indices: i32(3, 256), Lens: i32(3),
+		K: 20, Window: 128, Ratio: 4, M: 300, N: 40}
+	for arg, change := range map[string]func(*attention.CombineIndicesArgs){
+		"TopK":       func(a *attention.CombineIndicesArgs) { a.TopK = i32(3, 19) },
+		"QueryStart": func(a *attention.CombineIndicesArgs) { a.QueryStart = i32(4) },
+		"SeqLens":    func(a *attention.CombineIndicesArgs) { a.SeqLens = tensor.Tensor{} },
+		"GatherLens": func(a *attention.CombineIndicesArgs) { a.GatherLens = i32(1) },
+		"Indices":    func(a *attention.CombineIndicesArgs) { a.Indices = i32(3, 148) },
+		"Lens":       func(a *attention.CombineIndicesArgs) { a.Lens = i32(2) },
+		"K":          func(a *attention.CombineIndicesArgs) { a.K = -1 },
+		"Window":     func(a *attention.CombineIndicesArgs) { a.Window = 0 },
+		"Ratio":      func(a *attention.CombineIndicesArgs) { a.Ratio = 0 },
+		"M, N":       func(a *attention.CombineIndicesArgs) { a.M = 1 << 30 },
+	} {
+		a := m
+		change(&a)
+		refuses(t, dev, arg, func(rec *vk.Recorder) error { return combine.Record(rec, a) })
+	}
+	if err := r.Err(); err != nil {
+		t.Fatal(err)
+	}
+
+	for name, err := range map[string]error{
+		"top-k page":   second(attention.NewGlobalTopK(dev, attention.GlobalTopKConfig{})),
+		"window page":  second(attention.NewWindowIndices(dev, attention.WindowIndicesConfig{Page: -1})),
+		"c128 page":    second(attention.NewC128Indices(dev, attention.C128IndicesConfig{})),
+		"c128 ratio":   second(attention.NewC128Indices(dev, attention.C128IndicesConfig{Page: 2, Ratio: -1})),
+		"combine kind": second(attention.NewCombineIndices(dev, attention.CombineIndicesConfig{Variant: "cm"})),
+	} {
+		if !errors.Is(err, vk.ErrArgument) {
+			t.Errorf("%s: got %v, want an argument error", name, err)
+		}
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// The tables and positions of a step are read when the commands run, not when they
+// are recorded.
+func TestIndexReadsAtRun(t *testing.T) {
+	dev := testkit.Device(t)
+	op := must[*attention.GlobalTopK](t)(attention.NewGlobalTopK(dev, attention.GlobalTopKConfig{Page: 2}))
+	mem := func(dt tensor.DType, data []byte, shape ...int) tensor.Tensor {
+		x := must[tensor.Tensor](t)(tensor.New(dev, "test", dt, shape...))
+		t.Cleanup(func() { x.Close() })
+		if err := x.Upload(t.Context(), data); err != nil {
+			t.Fatal(err)
+		}
+		return x
+	}
+	word := func(v byte) []byte { return []byte{v, 0, 0, 0} }
+	a := attention.GlobalTopKArgs{TopK: mem(tensor.I32, word(1), 1, 1), TokenToReq: mem(tensor.I32, word(0), 1), BlockTable: mem(tensor.I32, word(5), 1, 1),
+		IsValid: mem(tensor.U8, []byte{1}, 1), Slots: mem(tensor.I32, word(0), 1, 1), Lens: mem(tensor.I32, word(9), 1)}
+	rec := must[*vk.Recorder](t)(dev.NewRecorder())
+	defer rec.Close()
+	if err := op.Record(rec, a); err != nil {
+		t.Fatal(err)
+	}
+	cmd := must[*vk.Commands](t)(rec.End())
+	defer cmd.Close()
+	for page := byte(5); page < 8; page++ {
+		if err := a.BlockTable.Upload(t.Context(), word(page)); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, 4)
+		if err := a.Slots.Download(t.Context(), got); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(got, word(2*page+1)) {
+			t.Errorf("page %d: slot %d, want %d", page, got[0], 2*page+1)
+		}
+	}
+}

@@ -1,0 +1,176 @@
+package attention_test
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/vkmla/vkmla/attention"
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/testkit"
+	"github.com/vkmla/vkmla/internal/vectors"
+	"github.com/vkmla/vkmla/internal/verify"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// must returns v, or ends the test.
+func must[T any](t testing.TB) func(v T, err error) T {
+	return func(v T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+// variants are those of a ladder that the device can run for so many heads.
+func variants(t *testing.T, dev *vk.Device, ladder []vk.Variant, heads int) []string {
+	var names []string
+	for _, v := range ladder {
+		if err := attention.CanDecode(dev.Adapter(), v.Name, heads); err != nil {
+			t.Logf("left out: %v", err)
+			continue
+		}
+		names = append(names, v.Name)
+	}
+	return names
+}
+
+// set makes a set of cached rows: rows [n, 512] quantised into slots 5, 6, .. of a
+// pool that is poison elsewhere, each token's list naming them in order.
+func set(t *testing.T, page, tokens int, rows []uint16) *attention.Slots {
+	t.Helper()
+	n := len(rows) / attention.D
+	l := must[cache.Layout](t)(cache.NewLayout(page, 0))
+	s := &attention.Slots{Layout: l, Width: n, Pool: make([]byte, l.PoolBytes((n+5)/page+2))}
+	for i := range s.Pool {
+		s.Pool[i] = 0xFF
+	}
+	slots := make([]int64, n)
+	for i := range slots {
+		slots[i] = int64(5 + i)
+	}
+	if err := cache.InsertRef(s.Pool, l, rows, slots); err != nil {
+		t.Fatal(err)
+	}
+	for range tokens {
+		for i := range n {
+			s.Indices = append(s.Indices, int32(5+i))
+		}
+		s.Lens = append(s.Lens, int32(n))
+	}
+	return s
+}
+
+// slotSet uploads a set.
+func slotSet(r *verify.Rig, s *attention.Slots) attention.SlotSet {
+	if s == nil {
+		return attention.SlotSet{}
+	}
+	pages := len(s.Pool) / s.Layout.Stride
+	return attention.SlotSet{
+		Cache:   cache.KVCache{Pool: r.In(vectors.FromU8(s.Pool, pages, s.Layout.Stride), tensor.U8), Layout: s.Layout},
+		Indices: r.In(vectors.FromI32(s.Indices, len(s.Lens), s.Width), tensor.I32),
+		Lens:    r.In(vectors.FromI32(s.Lens, len(s.Lens)), tensor.I32),
+	}
+}
+
+// step is a decode step in host memory.
+type step struct {
+	heads     int
+	q         []uint16
+	win, comp *attention.Slots
+	sink      []float32
+}
+
+func (s step) tokens() int { return len(s.q) / s.heads / attention.D }
+
+// config is a configuration that suits the step.
+func (s step) config(variant string) attention.DecoderConfig {
+	cfg := attention.DecoderConfig{Heads: s.heads, WindowPage: s.win.Layout.Page, Variant: variant}
+	if s.comp != nil {
+		cfg.CompressedPage = s.comp.Layout.Page
+	}
+	return cfg
+}
+
+// decode runs the step.
+func (s step) decode(t *testing.T, dev *vk.Device, cfg attention.DecoderConfig) (out []uint16, lse []float32) {
+	t.Helper()
+	op := must[*attention.Decoder](t)(attention.NewDecoder(dev, cfg))
+	r := verify.NewRig(t.Context(), dev)
+	defer r.Close()
+	a := attention.DecodeArgs{
+		Q: r.In(vectors.FromU16(s.q, s.tokens(), s.heads, attention.D), tensor.BF16), Window: slotSet(r, s.win), Compressed: slotSet(r, s.comp),
+		Out: r.Out(tensor.BF16, s.tokens(), s.heads, attention.D), LSE: r.Out(tensor.F32, s.tokens(), s.heads),
+	}
+	if s.sink != nil {
+		a.Sink = r.In(vectors.FromF32(s.sink, s.heads), tensor.F32)
+	}
+	topk := 0
+	if s.comp != nil {
+		topk = s.comp.Width
+	}
+	if n := op.ScratchBytes(s.tokens(), s.win.Width, topk); n > 0 {
+		a.Scratch = r.Out(tensor.F32, int(n+3)/4).View()
+	}
+	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
+	got := must[verify.Arrays](t)(r.Results(map[string]tensor.Tensor{"out": a.Out, "lse": a.LSE}))
+	return got["out"].U16(), got["lse"].F32()
+}
+
+// check holds what a step gave against the reference.
+func (s step) check(t *testing.T, out []uint16, lse []float32) {
+	t.Helper()
+	want, wantLSE, err := attention.DecodeRef(s.q, s.heads, s.win, s.comp, s.sink, attention.DefaultScale)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := verify.NewComparison(verify.ClassTolerance).
+		Close("out", vectors.FromU16(out, len(out)), vectors.FromF32(want, len(want)), verify.DecodeOut).
+		Close("lse", vectors.FromF32(lse, len(lse)), vectors.FromF32(wantLSE, len(wantLSE)), verify.DecodeLSE).Result()
+	if !r.Pass {
+		t.Error(r.Detail)
+	}
+}
+
+// normal makes n bf16 values of a normal distribution.
+func normal(rng *rand.Rand, n int) []uint16 {
+	v := make([]uint16, n)
+	for i := range v {
+		v[i] = numfmt.BF16Encode(float32(rng.NormFloat64()))
+	}
+	return v
+}
+
+func inf(sign int) float32 { return float32(math.Inf(sign)) }
+
+// refuses demands an argument error that names the argument, from an operation
+// that would have written the tensors.
+func refuses(t *testing.T, dev *vk.Device, arg string, record func(rec *vk.Recorder) error) {
+	t.Helper()
+	rec := must[*vk.Recorder](t)(dev.NewRecorder())
+	defer rec.Close()
+	err := record(rec)
+	var wrong *vk.ArgumentError
+	if !errors.As(err, &wrong) || !errors.Is(err, vk.ErrArgument) {
+		t.Errorf("%s: got %v, want an argument error", arg, err)
+		return
+	}
+	if wrong.Arg != arg {
+		t.Errorf("%s: the error is about %s: %v", arg, wrong.Arg, err)
+	}
+	if n := rec.Barriers(); n != 0 {
+		t.Errorf("%s: %d barriers were recorded", arg, n)
+	}
+}
+
+// subtest names a subtest after some values.
+func subtest(v ...any) string { return fmt.Sprintf("%v", v) }

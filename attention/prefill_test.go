@@ -1,0 +1,111 @@
+package attention_test
+
+import (
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/vkmla/vkmla/attention"
+	"github.com/vkmla/vkmla/internal/testkit"
+	"github.com/vkmla/vkmla/internal/vectors"
+	"github.com/vkmla/vkmla/internal/verify"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+func TestPrefill(t *testing.T) { testkit.TestOp(t, "flashmla_sparse_prefill") }
+
+// Rows that are split give the result with any number of parts, the largest score
+// among it, and the same bits every time.
+func TestPrefillSplits(t *testing.T) {
+	dev := testkit.Device(t)
+	rng := rand.New(rand.NewPCG(testkit.Seed(t), 1))
+	const tokens, heads, rows, width = 3, 9, 40, 77
+	q, kv := normal(rng, tokens*heads*attention.D), normal(rng, rows*attention.D)
+	idx := make([]int32, tokens*width)
+	for i := range idx {
+		idx[i] = int32(rng.IntN(rows+4)) - 2
+	}
+	lens := []int32{width, 0, 20}
+	out, maxLogits, lse := attention.PrefillRef(q, heads, kv, idx, width, lens, nil, attention.DefaultScale)
+	for _, v := range attention.PrefillVariants {
+		if err := attention.CanDecode(dev.Adapter(), attention.TwoPassPrefix+v.Name, heads); err != nil {
+			t.Logf("left out: %v", err)
+			continue
+		}
+		for _, splits := range []int{1, 2, 5, 10, 100} {
+			t.Run(subtest(v.Name, splits), func(t *testing.T) {
+				op := must[*attention.Prefill](t)(attention.NewPrefill(dev, attention.PrefillConfig{Heads: heads, Variant: v.Name, Splits: splits}))
+				var before []byte
+				for range 2 {
+					r := verify.NewRig(t.Context(), dev)
+					defer r.Close()
+					a := attention.PrefillArgs{
+						Q: r.In(vectors.FromU16(q, tokens, heads, attention.D), tensor.BF16), KV: r.In(vectors.FromU16(kv, rows, attention.D), tensor.BF16),
+						Indices: r.In(vectors.FromI32(idx, tokens, width), tensor.I32), Lens: r.In(vectors.FromI32(lens, tokens), tensor.I32),
+						Out: r.Out(tensor.BF16, tokens, heads, attention.D), MaxLogits: r.Out(tensor.F32, tokens, heads), LSE: r.Out(tensor.F32, tokens, heads),
+						Scratch: scratch(r, op.ScratchBytes(tokens, width)),
+					}
+					r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
+					got := must[verify.Arrays](t)(r.Results(map[string]tensor.Tensor{"out": a.Out, "max": a.MaxLogits, "lse": a.LSE}))
+					res := verify.NewComparison(verify.ClassTolerance).
+						Close("out", got["out"], vectors.FromF32(out, tokens, heads, attention.D), verify.PrefillOut).
+						Close("max_logits", got["max"], vectors.FromF32(maxLogits, tokens, heads), verify.PrefillLSE).
+						Close("lse", got["lse"], vectors.FromF32(lse, tokens, heads), verify.PrefillLSE).Result()
+					if !res.Pass {
+						t.Error(res.Detail)
+					}
+					if before != nil && !slices.Equal(before, got["out"].Data) {
+						t.Error("a second run gives other bits")
+					}
+					before = got["out"].Data
+				}
+			})
+		}
+	}
+}
+
+func TestPrefillArguments(t *testing.T) {
+	dev := testkit.Device(t)
+	for _, cfg := range []attention.PrefillConfig{{}, {Heads: 129}, {Heads: 1, Scale: -1}, {Heads: 1, Splits: -1}, {Heads: 1, Variant: "x"}} {
+		if _, err := attention.NewPrefill(dev, cfg); !errors.Is(err, vk.ErrArgument) {
+			t.Errorf("%+v: got %v, want an argument error", cfg, err)
+		}
+	}
+	op := must[*attention.Prefill](t)(attention.NewPrefill(dev, attention.PrefillConfig{Heads: 2, Variant: attention.VariantBase, Splits: 3}))
+	r := verify.NewRig(t.Context(), dev)
+	defer r.Close()
+	good := attention.PrefillArgs{
+		Q: r.Out(tensor.BF16, 3, 2, attention.D), KV: r.Out(tensor.BF16, 5, attention.D), Indices: r.Out(tensor.I32, 3, 40), Lens: r.Out(tensor.I32, 3),
+		Sink: r.Out(tensor.F32, 2), Out: r.Out(tensor.BF16, 3, 2, attention.D), MaxLogits: r.Out(tensor.F32, 3, 2), LSE: r.Out(tensor.F32, 3, 2),
+		Scratch: scratch(r, op.ScratchBytes(3, 40)),
+	}
+	if err := r.Err(); err != nil {
+		t.Fatal(err)
+	}
+	shape := func(x tensor.Tensor, s ...int) tensor.Tensor { x.Shape = s; return x }
+	for arg, change := range map[string]func(*attention.PrefillArgs){
+		"Q":         func(a *attention.PrefillArgs) { a.Q = shape(a.Q, 3, 2, 256) },
+		"KV":        func(a *attention.PrefillArgs) { a.KV.Shape = []int{5, 1, attention.D} },
+		"Indices":   func(a *attention.PrefillArgs) { a.Indices = shape(a.Indices, 2, 60) },
+		"Lens":      func(a *attention.PrefillArgs) { a.Lens = shape(a.Lens, 2) },
+		"Sink":      func(a *attention.PrefillArgs) { a.Sink = shape(a.Sink, 1) },
+		"Out":       func(a *attention.PrefillArgs) { a.Out = tensor.Tensor{} },
+		"MaxLogits": func(a *attention.PrefillArgs) { a.MaxLogits = shape(a.MaxLogits, 6) },
+		"LSE":       func(a *attention.PrefillArgs) { a.LSE.DType = tensor.BF16 },
+		"Scratch":   func(a *attention.PrefillArgs) { a.Scratch.Size = 16 },
+	} {
+		a := good
+		change(&a)
+		refuses(t, dev, arg, func(rec *vk.Recorder) error { return op.Record(rec, a) })
+	}
+	none := good
+	none.Q, none.Out, none.Indices = shape(good.Q, 0, 2, attention.D), shape(good.Out, 0, 2, attention.D), shape(good.Indices, 0, 40)
+	none.Lens, none.LSE, none.MaxLogits = shape(good.Lens, 0), shape(good.LSE, 0, 2), shape(good.MaxLogits, 0, 2)
+	rec := must[*vk.Recorder](t)(dev.NewRecorder())
+	defer rec.Close()
+	if err := op.Record(rec, none); err != nil {
+		t.Errorf("no tokens: %v", err)
+	}
+}

@@ -1,0 +1,59 @@
+package attention
+
+import (
+	"testing"
+
+	"github.com/vkmla/vkmla/vk"
+)
+
+func TestSplitCount(t *testing.T) {
+	for _, c := range []struct{ groups, tiles, workgroups, minTiles, want int }{
+		{1, 40, 128, 2, 20},   // as many as minTiles allows
+		{8, 40, 128, 2, 14},   // 128/8 = 16, but 14 parts of 3 tiles leave none empty
+		{64, 40, 128, 2, 2},   // two each
+		{65, 40, 128, 2, 1},   // one more would be a wave more
+		{128, 40, 128, 2, 1},  // full without splitting
+		{1000, 40, 128, 2, 1}, // more than full
+		{1, 1, 128, 2, 1},     // nothing to split
+		{1, 0, 128, 2, 1},     // nothing at all
+		{0, 40, 128, 2, 20},   // no tokens: not a division by zero
+		{1, 8192, 128, 2, 128},
+		{1, 8192, 100000, 2, MaxSplits},
+		{1, 40, 0, 2, 1},
+	} {
+		if got := splitCount(c.groups, c.tiles, c.workgroups, c.minTiles); got != c.want {
+			t.Errorf("%+v: got %d", c, got)
+		}
+	}
+}
+
+// Every part has a tile, no more workgroups run than were wanted, and the scratch
+// of a maximum suits every smaller number of tokens and narrower lists.
+func TestSplitProperties(t *testing.T) {
+	for _, heads := range []int{1, 8, 17, 64, 128} {
+		s := splitter{heads: heads, tiling: tiling{HeadsPerGroup: 8, Tile: 8}, workgroups: 128}
+		for _, width := range []int{0, 1, 61, 128, 640, 1152, 8320} {
+			most := s.scratchBytes(200, width)
+			for tokens := 1; tokens <= 200; tokens++ {
+				n := s.splits(tokens, width)
+				tiles := ceilDiv(width, 8)
+				if n < 1 || n > MaxSplits || (n > 1 && (n > tiles || (n-1)*ceilDiv(tiles, n) >= tiles)) {
+					t.Fatalf("%d heads, %d tokens, width %d: %d parts of %d tiles", heads, tokens, width, n, tiles)
+				}
+				if n > 1 && n*tokens*ceilDiv(heads, 8) > 128 {
+					t.Fatalf("%d heads, %d tokens, width %d: %d parts are too many workgroups", heads, tokens, width, n)
+				}
+				if n > 1 && partialBytes(tokens, n, heads) > most {
+					t.Fatalf("%d heads, %d tokens, width %d: scratch for 200 tokens is too small", heads, tokens, width)
+				}
+			}
+		}
+	}
+	fixed := splitter{heads: 8, fixed: 3}
+	if got, want := fixed.scratchBytes(5, 100), uint64(5*3*8*16+128+5*3*8*2048); got != want {
+		t.Errorf("fixed parts: %d bytes, want %d", got, want)
+	}
+	if DefaultWorkgroups(vk.TypeDiscrete) <= DefaultWorkgroups(vk.TypeIntegrated) {
+		t.Error("a discrete GPU is not larger than an integrated one")
+	}
+}
