@@ -126,19 +126,30 @@ func (s step) decode(t *testing.T, dev *vk.Device, cfg attention.DecoderConfig) 
 	return got["out"].U16(), got["lse"].F32()
 }
 
-// check holds what a step gave against the reference.
-func (s step) check(t *testing.T, out []uint16, lse []float32) {
+// check holds what a variant gave for a step against the reference.
+func (s step) check(t *testing.T, variant string, out []uint16, lse []float32) {
 	t.Helper()
 	want, wantLSE, err := attention.DecodeRef(s.q, s.heads, s.win, s.comp, s.sink, attention.DefaultScale)
 	if err != nil {
 		t.Fatal(err)
 	}
 	r := verify.NewComparison(verify.ClassTolerance).
-		Close("out", vectors.FromU16(out, len(out)), vectors.FromF32(want, len(want)), verify.DecodeOut).
+		CloseWeighted("out", vectors.FromU16(out, len(out)), vectors.FromF32(want, len(want)), verify.DecodeOut, sides(variant),
+			func() ([]float32, error) {
+				return attention.DecodeSpreadRef(s.q, s.heads, s.win, s.comp, s.sink, attention.DefaultScale)
+			}).
 		Close("lse", vectors.FromF32(lse, len(lse)), vectors.FromF32(wantLSE, len(wantLSE)), verify.DecodeLSE).Result()
 	if !r.Pass {
 		t.Error(r.Detail)
 	}
+}
+
+// sides is 1 for a variant with rounded softmax weights, held against exact ones.
+func sides(variant string) int {
+	if verify.RoundsWeights(variant) {
+		return 1
+	}
+	return 0
 }
 
 // normal makes n bf16 values of a normal distribution.

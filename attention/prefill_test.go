@@ -50,7 +50,10 @@ func TestPrefillSplits(t *testing.T) {
 					r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
 					got := must[verify.Arrays](t)(r.Results(map[string]tensor.Tensor{"out": a.Out, "max": a.MaxLogits, "lse": a.LSE}))
 					res := verify.NewComparison(verify.ClassTolerance).
-						Close("out", got["out"], vectors.FromF32(out, tokens, heads, attention.D), verify.PrefillOut).
+						CloseWeighted("out", got["out"], vectors.FromF32(out, tokens, heads, attention.D), verify.PrefillOut, sides(v.Name),
+							func() ([]float32, error) {
+								return attention.PrefillSpreadRef(q, heads, kv, idx, width, lens, nil, attention.DefaultScale), nil
+							}).
 						Close("max_logits", got["max"], vectors.FromF32(maxLogits, tokens, heads), verify.PrefillLSE).
 						Close("lse", got["lse"], vectors.FromF32(lse, tokens, heads), verify.PrefillLSE).Result()
 					if !res.Pass {

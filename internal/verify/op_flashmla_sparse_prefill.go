@@ -16,7 +16,7 @@ func init() {
 		Name: "flashmla_sparse_prefill", Class: ClassTolerance, Variants: attention.PrefillVariants,
 		Random: randomPrefill, Ref: refPrefill, Run: runPrefill,
 		Compare: func(c Case, got, want Arrays) Result {
-			cmp := NewComparison(ClassTolerance).closeWeighted("out", got["out"], want["out"], PrefillOut, func() ([]float32, error) {
+			cmp := NewComparison(ClassTolerance).CloseWeighted("out", got["out"], want["out"], PrefillOut, roundings(c, got), func() ([]float32, error) {
 				x, err := readPrefill(c)
 				if err != nil {
 					return nil, err
@@ -133,5 +133,6 @@ func runPrefill(ctx context.Context, dev *vk.Device, variant string, c Case) (Ar
 		a.Scratch = r.Out(tensor.F32, int(n+3)/4).View()
 	}
 	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
-	return r.Results(map[string]tensor.Tensor{"out": a.Out, "max_logits": a.MaxLogits, "lse": a.LSE})
+	got, err := r.Results(map[string]tensor.Tensor{"out": a.Out, "max_logits": a.MaxLogits, "lse": a.LSE})
+	return markRounded(got, err, variant)
 }
