@@ -23,7 +23,7 @@ type DecoderConfig struct {
 	WindowPage     int     // slots of a page of the window cache (64)
 	CompressedPage int     // slots of a page of the compressed cache (64 or 2); 0: there is none
 	Scale          float32 // softmax scale; 0 means DefaultScale
-	MaxBytes       uint64  // size of the largest pool; 0: whatever a descriptor of the device can hold
+	MaxBytes       uint64  // size of the largest pool (for twopass variants: or of WorkspaceBytes); 0: whatever a descriptor of the device can hold
 	Variant        string  // one of DecodeVariants; "" picks the best
 	Splits         int     // parts of each row, 1 to MaxSplits; 0: by rule, see ScratchBytes
 	Workgroups     int     // how many workgroups fill the device, for that rule; 0: DefaultWorkgroups
@@ -129,8 +129,10 @@ func (o *Decoder) Splits(tokens, window, topk int) int {
 // up to maxT with lists of up to window and topk entries.
 //
 // Rows are split into parts while the workgroups without splitting,
-// T * ceil(H / heads per workgroup), would not fill the device, each part having at
-// least 32 rows of cache. Parts take 2064 * T * Splits * H bytes (and up to 255 for
+// T * ceil(H / heads per workgroup), would not fill the device (Workgroups, twice
+// that for builds of which a compute unit runs two at once), each part having at
+// least 32 rows of cache. The number of parts depends on sizes that are fixed when
+// recorded and never on lengths in device memory. Parts take 2064 * T * Splits * H bytes (and up to 255 for
 // alignment). The twopass variants add TwoPass.ScratchBytes' workspace.
 func (o *Decoder) ScratchBytes(maxT, window, topk int) uint64 {
 	if o.twoPass != nil {

@@ -54,7 +54,7 @@ func (s splitter) splits(t, width int) int {
 		return s.fixed
 	}
 	return splitCount(t*ceilDiv(s.heads, s.tiling.HeadsPerGroup), ceilDiv(width, s.tiling.Tile),
-		s.workgroups, ceilDiv(minSplitRows, s.tiling.Tile))
+		s.workgroups*max(s.tiling.PerUnit, 1), ceilDiv(minSplitRows, s.tiling.Tile))
 }
 
 // scratchBytes is what the partial rows of up to maxT tokens need, 0 if nothing is

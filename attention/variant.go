@@ -55,11 +55,12 @@ type tiling struct {
 	Tile          int      // rows of cache per step
 	Constants     []uint32 // specialisation constants after HeadsPerGroup and Tile
 	SubgroupSize  uint32   // to ask for; 0: any
+	PerUnit       int      // workgroups that share a compute unit; 0: one
 }
 
 // baseTiling is the tiling of the builds without matrix units. A workgroup of 8
 // heads needs 21664 bytes of shared memory, one of 4 heads 15248, within the 16 KiB
-// that every device has.
+// that every device has; two fit a compute unit with 48 KiB.
 func baseTiling(caps *vk.Caps, heads int) tiling {
 	limit := 4
 	if caps.SharedMemory >= 21664 {
@@ -69,7 +70,7 @@ func baseTiling(caps *vk.Caps, heads int) tiling {
 	for hg < heads && hg < limit {
 		hg *= 2
 	}
-	return tiling{HeadsPerGroup: hg, Tile: 8}
+	return tiling{HeadsPerGroup: hg, Tile: 8, PerUnit: 2}
 }
 
 // tilingFor returns the tiling of a build of attn_decode or attn_prefill.
