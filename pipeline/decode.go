@@ -20,12 +20,12 @@ const (
 // DecodeConfig says what a Decode is built for. T is the number of tokens of a
 // step, padding included; H the number of query heads.
 type DecodeConfig struct {
-	Tokens  int // T, at least 1
-	Heads   int // H, 1 to attention.MaxHeads
-	Ratio   int // RatioWindow, RatioC4A or RatioC128A
-	Window  int // rows of the sliding window, the token's own included; 0 means 128
-	TopK    int // RatioC4A: width of the indexer's rows (512 or 1024)
-	MaxLen  int // RatioC128A: longest sequence in tokens
+	Tokens  int    // T, at least 1
+	Heads   int    // H, 1 to attention.MaxHeads
+	Ratio   int    // RatioWindow, RatioC4A or RatioC128A
+	Window  int    // rows of the sliding window, the token's own included; 0 means 128
+	TopK    int    // RatioC4A: width of the indexer's rows (512 or 1024)
+	MaxLen  int    // RatioC128A: longest sequence in tokens
 	Variant string // of the attention kernel, one of attention.DecodeVariants; "" picks the best
 
 	WindowCache     cache.KVCache // the layer's window cache, or one of its layout and size
