@@ -398,7 +398,15 @@ func (w *workload) verifyAttention(out, lse vectors.Array, win, comp []int32) (v
 		if err != nil {
 			return verify.Result{}, err
 		}
-		c.Close(fmt.Sprintf("out of token %d", i), vectors.FromU16(out.U16()[i*width:(i+1)*width], o.Heads, 512), vectors.FromBF16(wantOut, o.Heads, 512), verify.DecodeOut)
+		// The reference rounds no weights; see verify.CloseWeighted.
+		sides := 0
+		if verify.RoundsWeights(w.decode.Variant()) {
+			sides = 1
+		}
+		c.CloseWeighted(fmt.Sprintf("out of token %d", i), vectors.FromU16(out.U16()[i*width:(i+1)*width], o.Heads, 512), vectors.FromBF16(wantOut, o.Heads, 512),
+			verify.DecodeOut, sides, func() ([]float32, error) {
+				return attention.DecodeSpreadRef(h.q[i*width:(i+1)*width], o.Heads, window, picks, w.sink, attention.DefaultScale)
+			})
 		c.Close(fmt.Sprintf("lse of token %d", i), vectors.FromF32(lse.F32()[i*o.Heads:(i+1)*o.Heads], o.Heads), vectors.FromF32(wantLSE, o.Heads), verify.DecodeLSE)
 	}
 	r := c.Result()
