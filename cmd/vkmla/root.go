@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"github.com/vkmla/vkmla/vk"
 )
@@ -85,14 +86,11 @@ func pipelineCacheDir() string {
 	return filepath.Join(dir, "vkmla")
 }
 
-// isTerminal tells whether somebody may be looking at w.
+// isTerminal tells whether somebody may be looking at w. A character device need
+// not be a terminal: /dev/null is one, too.
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	st, err := f.Stat()
-	return err == nil && st.Mode()&os.ModeCharDevice != 0
+	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 // progress shows one changing line on a terminal, and nothing elsewhere.
