@@ -33,7 +33,7 @@ const (
 )
 
 // BufferSpec describes a buffer: a label under which its bytes are counted, its
-// size in bytes and where it lives.
+// size in bytes, at least 1, and where it lives (the zero value is DeviceLocal).
 type BufferSpec struct {
 	Label  string
 	Size   uint64
@@ -52,7 +52,7 @@ type Buffer struct {
 	closed atomic.Bool
 }
 
-// View is a byte range of a buffer.
+// View is a byte range of a buffer. The zero View names no buffer.
 type View struct {
 	Buffer       *Buffer
 	Offset, Size uint64
@@ -61,6 +61,7 @@ type View struct {
 // IsZero reports whether the view names no buffer.
 func (v View) IsZero() bool { return v.Buffer == nil }
 
+// String reads "label"[first byte:byte after the last].
 func (v View) String() string {
 	if v.Buffer == nil {
 		return "no buffer"
@@ -80,8 +81,8 @@ func (v View) Address() uint64 {
 // NewBuffer allocates a buffer that kernels can use as storage and that copies
 // can read and write. Its content is undefined.
 //
-// Errors: ErrArgument when the size is 0; ErrOutOfDeviceMemory, ErrOutOfHostMemory; ErrDeviceLost, ErrClosed; the
-// error of DeviceOptions.MemoryHook.
+// Errors: ErrArgument when the size is 0; ErrOutOfDeviceMemory, ErrOutOfHostMemory;
+// ErrDeviceLost, ErrClosed; the error of DeviceOptions.MemoryHook.
 func (d *Device) NewBuffer(s BufferSpec) (*Buffer, error) {
 	op := "new buffer " + s.Label
 	if err := d.usable(op); err != nil {
@@ -218,8 +219,12 @@ func (b *Buffer) View(offset, size uint64) View { return View{b, offset, size} }
 // Whole returns the view of all bytes.
 func (b *Buffer) Whole() View { return View{b, 0, b.spec.Size} }
 
+// Closed reports whether Close was called. Commands recorded before can still be
+// submitted; recording or copying with the buffer gives ErrClosed.
+func (b *Buffer) Closed() bool { return b.closed.Load() }
+
 // Close frees the buffer, or, while recorded commands still use it, lets the last
-// of those free it when it is closed.
+// of those free it when it is closed. It always returns nil.
 func (b *Buffer) Close() error {
 	if b == nil || b.closed.Swap(true) {
 		return nil

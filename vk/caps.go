@@ -56,28 +56,34 @@ func (v Version) String() string {
 type CoopMatShape struct {
 	M, N, K         uint32
 	A, B, C, Result string // component types: "f16", "bf16", "f32", "s8", "u8", "s32", ...
-	Scope           string // "subgroup" or "workgroup"
-	Saturating      bool
+	Scope           string // what multiplies together: "subgroup" or "workgroup"
+	Saturating      bool   // integer sums saturate
 }
 
-// Caps records what a device offers: limits in bytes and counts, features by
-// Vulkan's names.
+// Caps records what a device offers.
 type Caps struct {
-	MaxStorageBufferRange    uint64    // bytes that one descriptor can cover
-	MaxAllocation            uint64    // bytes of one buffer that the driver vouches for; more may work
-	MaxStorageBuffers        uint32    // descriptors in one set
-	MaxPushConstants         uint32    // bytes
-	SharedMemory             uint32    // bytes per workgroup
-	MaxWorkgroupInvocations  uint32    //
-	MaxWorkgroupCount        [3]uint32 //
-	SubgroupSize             uint32    // default size
-	MinSubgroupSize          uint32    // smallest that can be required
-	MaxSubgroupSize          uint32    // largest that can be required
-	StorageAlignment         uint64    // of a descriptor's offset, bytes
-	TimestampPeriod          float64   // ns per tick; 0 when there are no timestamps
-	HeapBytes                uint64    // largest device-local heap
-	Features                 map[string]bool
-	CoopMat                  []CoopMatShape
+	MaxStorageBufferRange   uint64    // bytes that one descriptor can cover
+	MaxAllocation           uint64    // bytes of one buffer that the driver vouches for; more may work
+	MaxStorageBuffers       uint32    // descriptors in one set
+	MaxPushConstants        uint32    // bytes
+	SharedMemory            uint32    // bytes of a workgroup
+	MaxWorkgroupInvocations uint32    // invocations of a workgroup
+	MaxWorkgroupCount       [3]uint32 // workgroups of a dispatch in x, y, z
+	SubgroupSize            uint32    // default size
+	MinSubgroupSize         uint32    // smallest that can be required
+	MaxSubgroupSize         uint32    // largest that can be required
+	StorageAlignment        uint64    // of a descriptor's offset, bytes
+	TimestampPeriod         float64   // ns per tick; 0 when there are no timestamps
+	HeapBytes               uint64    // largest device-local heap
+
+	// Features has Vulkan's names of the features that this package looks for, true
+	// where the device offers them, and two that stand for a cooperative matrix
+	// product of subgroup scope with f32 sums: "coopmat.f16.f32" and
+	// "coopmat.bf16.f32". "subgroupSizeControl" is true only if compute shaders can
+	// require a size.
+	Features map[string]bool
+	CoopMat  []CoopMatShape // empty without the feature cooperativeMatrix
+
 	requiredSubgroupCompute  bool
 	timestampMask            uint64
 	vendorID, deviceID       uint32
@@ -92,7 +98,8 @@ type memoryType struct {
 }
 
 // Missing returns those of the required features that the device does not offer,
-// in the order given.
+// in the order given; nil if it offers all. A name that is not in Features counts
+// as missing.
 func (c *Caps) Missing(required []string) []string {
 	var m []string
 	for _, f := range required {
@@ -103,7 +110,7 @@ func (c *Caps) Missing(required []string) []string {
 	return m
 }
 
-// Adapter is a device that can be opened, and what it offers.
+// Adapter is a device as the loader lists it, and what it offers.
 type Adapter struct {
 	Index         int // in Instance.Adapters
 	Name          string
@@ -111,8 +118,8 @@ type Adapter struct {
 	UUID          string // 32 hexadecimal digits
 	DriverName    string
 	DriverInfo    string
-	DriverVersion uint32 // packed as the vendor likes
-	APIVersion    Version
+	DriverVersion uint32  // packed as the vendor likes
+	APIVersion    Version // of Vulkan, as the driver reports it
 	Caps          Caps
 
 	instance *Instance
@@ -281,11 +288,12 @@ func (a *Adapter) Usable() error {
 // Variant is one way to run an operation, and the device features it needs.
 type Variant struct {
 	Name     string
-	Requires []string
+	Requires []string // keys of Caps.Features; empty for a variant that always runs
 }
 
 // ChooseVariant picks from a ladder, best first, the first variant that the
-// device can run; want, when not empty, forces one by name.
+// device can run; want, when not empty, forces one by name. op stands in errors
+// only.
 //
 // Errors: *ArgumentError when want is not in the ladder; *MissingError when the
 // forced variant, or every variant, needs a feature that the device lacks.

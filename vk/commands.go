@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"sync"
 	"time"
-
 	"unsafe"
 
 	vulkan "github.com/goki/vulkan"
@@ -32,10 +31,12 @@ type Pending struct {
 // Barriers returns how many barriers the recorder derived.
 func (c *Commands) Barriers() int { return c.rec.barriers }
 
-// Submit hands the commands to the device and returns at once. They must not be
-// submitted again before a Wait on the result has returned nil.
+// Submit hands the commands to the device and returns at once. They can be
+// submitted again once the device has finished them. Submissions to one device run
+// in their order, and later ones see what earlier ones wrote.
 //
-// Errors: ErrBusy, ErrClosed, ErrDeviceLost, ErrOutOfHostMemory, ErrOutOfDeviceMemory.
+// Errors: ErrBusy while an earlier submission of the same commands has not
+// finished; ErrClosed, ErrDeviceLost, ErrOutOfHostMemory, ErrOutOfDeviceMemory.
 func (c *Commands) Submit() (*Pending, error) {
 	const op = "submit"
 	c.mu.Lock()
@@ -67,7 +68,8 @@ func (c *Commands) Submit() (*Pending, error) {
 }
 
 // Run submits the commands and waits for them. When the context ends first, the
-// device still finishes what it was given; Close waits for that.
+// device still finishes what it was given; Close waits for that. Errors: those of
+// Submit and Wait.
 func (c *Commands) Run(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -126,8 +128,11 @@ func (p *Pending) finished() bool {
 	return r == vulkan.Success || r < 0
 }
 
-// Timestamps returns the device times that the last finished run took, in
-// nanoseconds since the first of them.
+// Timestamps returns when the last submission passed each recorded timestamp, in
+// nanoseconds since the first of them; nil if none was recorded.
+//
+// Errors: ErrBusy if the commands were never submitted or have not finished;
+// ErrClosed, ErrDeviceLost, ErrOutOfHostMemory, ErrOutOfDeviceMemory.
 func (c *Commands) Timestamps() ([]float64, error) {
 	const op = "timestamps"
 	c.mu.Lock()
@@ -155,7 +160,8 @@ func (c *Commands) Timestamps() ([]float64, error) {
 	return ns, nil
 }
 
-// Close waits until the device has finished with the commands and frees them.
+// Close waits until the device has finished with the commands and frees them. The
+// error is ErrDeviceLost, found while waiting; they are freed nevertheless.
 func (c *Commands) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

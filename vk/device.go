@@ -54,7 +54,8 @@ type Device struct {
 // this library can use and the adapter has.
 //
 // Errors: *MissingError when the adapter is older than Vulkan 1.2 or has no
-// compute queue; ErrOutOfHostMemory, ErrOutOfDeviceMemory, ErrDeviceLost.
+// compute queue; ErrOutOfHostMemory, ErrOutOfDeviceMemory, ErrDeviceLost; the
+// error of DeviceOptions.MemoryHook.
 func (a *Adapter) Open(o DeviceOptions) (*Device, error) {
 	if err := a.Usable(); err != nil {
 		return nil, err
@@ -105,8 +106,8 @@ func (d *Device) MemoryInUse() map[string]uint64 {
 }
 
 // Close waits for the device to be idle and releases it with everything that it
-// owns. Buffers and commands must have been closed before; it reports those that
-// were not.
+// owns. Buffers and commands must have been closed before; the error lists the
+// bytes of buffers that were not, by label.
 func (d *Device) Close() error {
 	if d.closed.Swap(true) {
 		return nil

@@ -8,14 +8,15 @@ import (
 	vulkan "github.com/goki/vulkan"
 )
 
-// Sentinel errors. Every error of this package matches one of them, or is an
-// error of the context that ended a wait.
+// Sentinel errors. Every error of this package matches one of them, but for those
+// of a context that ended a wait, those of DeviceOptions.MemoryHook, and that of
+// Device.Close about what was left open.
 var (
 	// ErrArgument: a value passed by the caller is wrong; nothing was done. The
 	// error is an *ArgumentError.
 	ErrArgument = errors.New("invalid argument")
 	// ErrMissingFeature: the device lacks something that was asked for. The error
-	// is a *MissingError.
+	// is a *MissingError, unless the driver itself refused.
 	ErrMissingFeature = errors.New("missing feature")
 	// ErrNoLoader: no Vulkan loader (libvulkan.so.1) could be opened.
 	ErrNoLoader = errors.New("no Vulkan loader")
@@ -30,8 +31,8 @@ var (
 	ErrOutOfDeviceMemory = errors.New("out of device memory")
 	// ErrClosed: the object was closed.
 	ErrClosed = errors.New("closed")
-	// ErrBusy: recorded commands were submitted again before the last submission
-	// had finished.
+	// ErrBusy: recorded commands have not finished, and were submitted again or
+	// asked for their timestamps.
 	ErrBusy = errors.New("still executing")
 	// ErrDriver: the driver returned a code that has no sentinel of its own.
 	ErrDriver = errors.New("driver error")
@@ -39,10 +40,10 @@ var (
 
 // ArgumentError says which argument was wrong, what it was and what was expected.
 type ArgumentError struct {
-	Op   string // operation, such as "vk: NewBuffer"
+	Op   string // package and operation, such as "vk: new buffer pool"
 	Arg  string // argument, such as "Size"
-	Got  string
-	Want string
+	Got  string // its value, or what of it is wrong
+	Want string // what is accepted
 }
 
 // Error reads "operation: argument: got X, want Y".

@@ -29,7 +29,7 @@ const (
 	ValidationSync
 )
 
-// Message is one report of the validation layer.
+// Message is one report of the validation layer, or of the driver through it.
 type Message struct {
 	Error bool   // an error; otherwise a warning
 	ID    string // the rule, such as "VUID-vkCmdDispatch-None-02697"
@@ -41,8 +41,8 @@ type Message struct {
 type InstanceOptions struct {
 	AppName    string        // shown to drivers
 	Validation Validation    // needs the layer VK_LAYER_KHRONOS_validation
-	OnMessage  func(Message) // called from driver threads; needs Validation
-	Library    string        // loader to open; "" is libvulkan.so.1
+	OnMessage  func(Message) // called from driver threads, several at once; needs Validation
+	Library    string        // loader to open, a name or path; "" is libvulkan.so.1
 }
 
 // Instance is an open Vulkan loader with the devices it lists.
@@ -221,7 +221,8 @@ func (in *Instance) Adapters() []*Adapter { return slices.Clone(in.adapters) }
 // index in Adapters; else the one whose UUID equals the selector, or the first
 // whose name contains it, ignoring case.
 //
-// Errors: ErrNoDevice, with the devices there are.
+// Errors: ErrNoDevice, with the devices there are; ErrMissingFeature for "" when
+// there are devices and none is of use (see Adapter.Usable).
 func (in *Instance) Pick(selector string) (*Adapter, error) {
 	if selector == "" {
 		for _, a := range in.adapters {

@@ -23,8 +23,8 @@ const (
 
 // KernelSpec describes a compute kernel.
 type KernelSpec struct {
-	Name     string
-	SPIRV    []byte   // the module; its entry point is main
+	Name     string   // of the module: different modules need different names
+	SPIRV    []byte   // the module, little-endian; its entry point is main
 	Bindings []Access // storage buffers of descriptor set 0, binding i is used as Bindings[i]
 	PushSize int      // bytes of push constants, a multiple of 4
 	// Constants are specialisation constants: id i has the 32-bit value Constants[i].
@@ -32,7 +32,7 @@ type KernelSpec struct {
 	// SubgroupSize asks for this subgroup size (needs the feature
 	// subgroupSizeControl unless it is the device's only size); 0 takes any.
 	SubgroupSize uint32
-	Requires     []string // features of the device
+	Requires     []string // features of the device, keys of Caps.Features
 }
 
 // Kernel is a compute pipeline. The device that built it owns and closes it.
@@ -67,9 +67,9 @@ type layout struct {
 	push     int
 }
 
-// Kernel builds a kernel, or returns the one built before from an equal
-// specification (name, constants, subgroup size). Several goroutines may build
-// different kernels at the same time.
+// Kernel builds a kernel, or returns the one built before from a specification
+// with the same name, module length, constants and subgroup size. Several
+// goroutines may build kernels at the same time.
 //
 // Errors: ErrArgument when the module is not SPIR-V or exceeds the device's
 // limits; *MissingError; ErrOutOfHostMemory, ErrOutOfDeviceMemory, ErrDriver when
@@ -218,7 +218,9 @@ func (l *layout) destroy(d *Device) {
 	vulkan.DestroyDescriptorSetLayout(d.h, l.set, nil)
 }
 
-// Bytes views a push-constant structure of fixed-size fields as bytes.
+// Bytes views a push-constant structure of fixed-size fields as bytes. Padding
+// that Go puts between or after fields is among them: a structure that begins with
+// its 8-byte fields and ends on a multiple of 8 has none.
 func Bytes[T any](p *T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(p)), unsafe.Sizeof(*p))
 }

@@ -28,7 +28,8 @@ const (
 const maxTimestamps = 8192
 
 // Recorder records commands. It is used from one goroutine; End turns it into
-// Commands, Close gives up what was recorded.
+// Commands, Close gives up what was recorded. Commands take effect in the order of
+// recording, as far as they touch the same bytes.
 type Recorder struct {
 	dev   *Device
 	pool  vulkan.CommandPool
@@ -58,7 +59,7 @@ type use struct {
 
 // Dispatch is one launch of a kernel.
 type Dispatch struct {
-	Kernel *Kernel
+	Kernel *Kernel   // of the recorder's device
 	Groups [3]uint32 // workgroups in x, y, z; all at least 1
 	Bind   []View    // one for each of the kernel's bindings, in order
 	Reach  []Reach   // memory that the kernel reaches by device address
@@ -268,7 +269,9 @@ func (r *Recorder) set(op string, l *layout, views []View) (vulkan.DescriptorSet
 }
 
 // Fill records writing the 32-bit word over the view, whose offset and size are
-// multiples of 4.
+// multiples of 4; the size may be another one if the view ends with the buffer.
+//
+// Errors: ErrArgument, with nothing recorded; ErrClosed, ErrDeviceLost.
 func (r *Recorder) Fill(v View, word uint32) error {
 	const op = "fill"
 	if err := r.usable(op); err != nil {
@@ -286,6 +289,8 @@ func (r *Recorder) Fill(v View, word uint32) error {
 }
 
 // Copy records copying src to dst, of the same size; they must not overlap.
+//
+// Errors: ErrArgument, with nothing recorded; ErrClosed, ErrDeviceLost.
 func (r *Recorder) Copy(dst, src View) error {
 	const op = "copy"
 	if err := r.usable(op); err != nil {
@@ -310,7 +315,8 @@ func (r *Recorder) Copy(dst, src View) error {
 // finished, and returns the timestamp's index in Commands.Timestamps.
 //
 // Errors: *MissingError when the queue has no timestamps; ErrArgument for more
-// than 8192 of them.
+// than 8192 of them; ErrClosed, ErrDeviceLost, ErrOutOfHostMemory,
+// ErrOutOfDeviceMemory.
 func (r *Recorder) Timestamp() (int, error) {
 	const op = "timestamp"
 	if err := r.usable(op); err != nil {
@@ -343,10 +349,16 @@ func (r *Recorder) Timestamp() (int, error) {
 // Barriers returns how many barriers were derived so far.
 func (r *Recorder) Barriers() int { return r.barriers }
 
-// End finishes the recording. The recorder cannot be used afterwards.
+// End finishes the recording, also when it fails: the recorder cannot be used
+// afterwards.
+//
+// Errors: ErrClosed, ErrDeviceLost, ErrOutOfHostMemory, ErrOutOfDeviceMemory.
 func (r *Recorder) End() (*Commands, error) {
 	const op = "end recording"
 	if err := r.usable(op); err != nil {
+		if r.dev.lost.Load() {
+			r.Close() // as below: nobody closes a recorder whose End failed
+		}
 		return nil, err
 	}
 	if r.hostRead {

@@ -16,9 +16,12 @@ type stagingBuffer struct {
 const stagingSize = 8 << 20
 
 // Upload copies src to dst and waits. Sizes must agree; dst may be any memory.
+// Memory that is not mapped is reached through 8 MiB of staging memory, which the
+// device keeps and callers take in turn.
 //
-// Errors: ErrArgument; the context's (dst is then partly written); ErrDeviceLost,
-// ErrOutOfHostMemory, ErrOutOfDeviceMemory.
+// Errors: ErrArgument; the context's (dst is then partly written); ErrClosed,
+// ErrDeviceLost, ErrOutOfHostMemory, ErrOutOfDeviceMemory; the error of
+// DeviceOptions.MemoryHook.
 func (d *Device) Upload(ctx context.Context, dst View, src []byte) error {
 	const op = "upload"
 	if err := d.checkTransfer(op, dst, len(src)); err != nil {
