@@ -11,14 +11,15 @@ import (
 const Align = 256
 
 // Arena hands out tensors from one buffer, one after the other. It suits the many
-// small arrays of a step: a device allows only a few thousand allocations.
+// small arrays of a step: a device allows only a few thousand allocations. It is
+// for one goroutine at a time.
 type Arena struct {
 	buf  *vk.Buffer
 	used uint64
 }
 
-// NewArena allocates an arena of the given bytes; the caller closes it, and with
-// it all tensors that it handed out.
+// NewArena allocates an arena of size bytes; the caller closes it, and with it all
+// tensors that it hands out.
 //
 // Errors: those of vk.Device.NewBuffer.
 func NewArena(dev *vk.Device, mem vk.Memory, label string, size uint64) (*Arena, error) {
@@ -29,7 +30,8 @@ func NewArena(dev *vk.Device, mem vk.Memory, label string, size uint64) (*Arena,
 	return &Arena{buf: b}, nil
 }
 
-// Need returns the bytes of an arena that a tensor takes.
+// Need returns the bytes of an arena that a tensor takes: its own, at least 16,
+// rounded up to a multiple of Align. A shape that Alloc refuses counts as empty.
 func Need(dt DType, shape ...int) uint64 {
 	n, _ := bytes(dt, shape)
 	return (max(n, 16) + Align - 1) &^ (Align - 1)
@@ -53,14 +55,5 @@ func (a *Arena) Alloc(dt DType, shape ...int) (Tensor, error) {
 	return t, nil
 }
 
-// Mapped returns the bytes of a tensor of an arena in host memory.
-func (t Tensor) Mapped() []byte {
-	m := t.Buffer.Mapped()
-	if m == nil {
-		return nil
-	}
-	return m[t.Offset : t.Offset+t.Bytes()]
-}
-
-// Close frees the arena.
+// Close frees the arena and with it the tensors that it handed out.
 func (a *Arena) Close() error { return a.buf.Close() }

@@ -65,7 +65,7 @@ func New(dev *vk.Device, label string, dt DType, shape ...int) (Tensor, error) {
 	return NewIn(dev, vk.DeviceLocal, label, dt, shape...)
 }
 
-// NewIn is New in the given kind of memory.
+// NewIn is New in the given kind of memory. Errors: those of New.
 func NewIn(dev *vk.Device, mem vk.Memory, label string, dt DType, shape ...int) (Tensor, error) {
 	t := Tensor{DType: dt, Shape: append([]int(nil), shape...)}
 	n, ok := bytes(dt, shape)
@@ -81,7 +81,8 @@ func NewIn(dev *vk.Device, mem vk.Memory, label string, dt DType, shape ...int) 
 	return t, nil
 }
 
-// Of views a range of a buffer as a tensor, for memory that a caller owns.
+// Of views a range of a buffer as a tensor, for memory that a caller owns. Nothing
+// is checked here: the operation that gets the tensor does (see Check).
 func Of(v vk.View, dt DType, shape ...int) Tensor {
 	return Tensor{Buffer: v.Buffer, Offset: v.Offset, DType: dt, Shape: append([]int(nil), shape...)}
 }
@@ -112,7 +113,7 @@ func (t Tensor) Len() int {
 	return n
 }
 
-// Bytes returns the size in bytes.
+// Bytes returns the size in bytes: elements times the size of one.
 func (t Tensor) Bytes() uint64 { return uint64(t.Len()) * uint64(t.DType.Size()) }
 
 // View returns the tensor's bytes; a tensor without elements gives a few bytes at
@@ -125,8 +126,9 @@ func (t Tensor) View() vk.View {
 	return t.Buffer.View(t.Offset, n)
 }
 
-// Rows returns the tensor of rows a to b-1 along the first dimension. Where the
-// rows are to be bound, their offset must suit the device's StorageAlignment.
+// Rows returns the tensor of rows a to b-1 along the first dimension, of which it
+// must have at least b. Where the rows are to be bound, their offset must suit the
+// device's StorageAlignment.
 func (t Tensor) Rows(a, b int) Tensor {
 	r := t
 	r.Shape = append([]int{b - a}, t.Shape[1:]...)
@@ -142,7 +144,18 @@ func (t Tensor) String() string {
 	return describe(t.DType, t.Shape)
 }
 
-// Close frees the tensor's buffer.
+// Mapped returns the tensor's bytes as the host sees them, nil in DeviceLocal
+// memory. They must not be used after the buffer was closed.
+func (t Tensor) Mapped() []byte {
+	m := t.Buffer.Mapped()
+	if m == nil {
+		return nil
+	}
+	return m[t.Offset : t.Offset+t.Bytes()]
+}
+
+// Close frees the tensor's buffer, and with it every other tensor in it: it is for
+// tensors that New made. An absent tensor has nothing to close.
 func (t Tensor) Close() error {
 	if t.Buffer == nil {
 		return nil
@@ -150,7 +163,8 @@ func (t Tensor) Close() error {
 	return t.Buffer.Close()
 }
 
-// Upload copies data to the tensor and waits. Errors: those of vk.Device.Upload.
+// Upload copies data, Bytes() of it with little-endian elements, to the tensor and
+// waits. Errors: those of vk.Device.Upload.
 func (t Tensor) Upload(ctx context.Context, data []byte) error {
 	if t.Len() == 0 && len(data) == 0 {
 		return nil
@@ -158,7 +172,7 @@ func (t Tensor) Upload(ctx context.Context, data []byte) error {
 	return t.Buffer.Device().Upload(ctx, t.View(), data)
 }
 
-// Download copies the tensor to data and waits. Errors: those of
+// Download copies the tensor to data, Bytes() long, and waits. Errors: those of
 // vk.Device.Download.
 func (t Tensor) Download(ctx context.Context, data []byte) error {
 	if t.Len() == 0 && len(data) == 0 {
@@ -168,7 +182,8 @@ func (t Tensor) Download(ctx context.Context, data []byte) error {
 }
 
 // Check returns a *vk.ArgumentError unless the tensor is present, has the type
-// and the dimensions (-1 fits any), and lies inside its buffer.
+// and the dimensions (-1 fits any), and lies inside its buffer. op, as
+// "package: operation", and name, the argument's, stand in the error.
 func Check(op, name string, t Tensor, dt DType, dims ...int) error {
 	bad := func(got string) error {
 		return &vk.ArgumentError{Op: op, Arg: name, Got: got, Want: describe(dt, dims)}
