@@ -36,13 +36,13 @@ type CombineIndicesArgs struct {
 	Indices    tensor.Tensor // [T, CombinedWidth(K, Window)] i32, written
 	Lens       tensor.Tensor // [T] i32, written
 	K          int           // most compressed entries of a token, 0 for window-only layers
-	Window     int           // 128
-	Ratio      int           // tokens per compressed entry
+	Window     int           // rows of the sliding window, at least 1 (128)
+	Ratio      int           // tokens per compressed entry, at least 1
 	M, N       int           // workspace rows of a request, of these compressed
 }
 
 // CombinedWidth is the width of CombineIndices' rows: k + window rounded up to a
-// multiple of 128.
+// multiple of 128, as in vLLM's combine_topk_swa_indices.
 func CombinedWidth(k, window int) int { return roundUp(k+window, 128) }
 
 // NewCombineIndices builds the kernel.

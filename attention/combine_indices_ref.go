@@ -10,7 +10,8 @@ package attention
 // for j < sl, then -1, and lens[i] = tl + sl. tl comes from the position: an entry
 // -1 inside it is not masked.
 //
-// Source: vLLM combine_topk_swa_indices (deepseek_v4/common/ops/cache_utils.py).
+// Source: vLLM combine_topk_swa_indices
+// (vllm/models/deepseek_v4/common/ops/cache_utils.py).
 func CombineIndicesRef(tokens int, topk []int32, topkWidth int, queryStart, seqLens, gatherLens []int32, k, window, ratio, m, n int) (indices, lens []int32) {
 	width := CombinedWidth(k, window)
 	indices, lens = make([]int32, tokens*width), make([]int32, tokens)

@@ -47,13 +47,17 @@ type DecodeArgs struct {
 	Sink       tensor.Tensor // [H] f32; absent: none
 	Out        tensor.Tensor // [T, H, 512] bf16, written
 	LSE        tensor.Tensor // [T, H] f32, written: natural log, +inf for an empty row; may be absent
-	Scratch    vk.View       // ScratchBytes; not needed while that is 0
+	Scratch    vk.View       // ScratchBytes at a multiple of 256; not needed while that is 0
 }
 
 // Decoder is sparse MLA over paged FP8 caches: every token attends the slots of
 // its two index lists, one softmax over both. The fused variants dequantise pages
 // as they read them; the twopass ones first gather to a bf16 workspace (see
-// TwoPass). DecodeRef defines it.
+// TwoPass). DecodeRef defines it, by the formula of the package's documentation.
+//
+// All but the pools is bound through descriptors, so that Q, Out and the index
+// lists of a step each have to fit Caps.MaxStorageBufferRange: a step of 128 heads
+// takes 131072 bytes a token in Q. Each has fewer than 2^31 elements.
 //
 // Source: FlashMLA flash_mla_with_kvcache with sparse indices, extra cache and
 // attention sink; vLLM xpu_sparse_decode_fp8 for the two passes.
@@ -116,8 +120,8 @@ func NewDecoder(dev *vk.Device, cfg DecoderConfig) (*Decoder, error) {
 // Variant returns the name of the build in use.
 func (o *Decoder) Variant() string { return o.variant }
 
-// Splits returns into how many parts the rows of T tokens with lists of window and
-// topk entries are split.
+// Splits returns into how many parts the rows of each of so many tokens, with lists
+// of window and topk entries, are split; 1 means not at all.
 func (o *Decoder) Splits(tokens, window, topk int) int {
 	if o.twoPass != nil {
 		return o.twoPass.prefill.Splits(tokens, packedWidth(window, topk))
@@ -132,8 +136,9 @@ func (o *Decoder) Splits(tokens, window, topk int) int {
 // T * ceil(H / heads per workgroup), would not fill the device (Workgroups, twice
 // that for builds of which a compute unit runs two at once), each part having at
 // least 32 rows of cache. The number of parts depends on sizes that are fixed when
-// recorded and never on lengths in device memory. Parts take 2064 * T * Splits * H bytes (and up to 255 for
-// alignment). The twopass variants add TwoPass.ScratchBytes' workspace.
+// recorded and never on lengths in device memory. Parts take 2064 * T * Splits * H
+// bytes and up to 255 for alignment; nothing is needed where rows are not split.
+// The twopass variants need TwoPass.ScratchBytes.
 func (o *Decoder) ScratchBytes(maxT, window, topk int) uint64 {
 	if o.twoPass != nil {
 		return o.twoPass.ScratchBytes(maxT, window, topk)

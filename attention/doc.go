@@ -25,7 +25,8 @@
 // launches; a *vk.ArgumentError (vk.ErrArgument) means that nothing was recorded.
 // What changes from step to step (lengths, tables, positions) is read from device
 // memory; what Record takes from Go values (T, widths, addresses) is fixed in the
-// recording. XRef is the same operation in plain Go, and its definition.
+// recording. XRef is the same operation in plain Go, and its definition; it takes
+// slices of the sizes that its documentation gives and does not check them.
 //
 // Sources: FlashMLA (tests/ref.py, flash_mla/flash_mla_interface.py), vLLM
 // (vllm/v1/attention/backends/mla, vllm/models/deepseek_v4).

@@ -35,7 +35,7 @@ func (b Table) Slot(r int32, at int) int32 {
 // cannot address becomes -1 and still counts in lens.
 //
 // Source: vLLM compute_global_topk_indices_and_lens
-// (deepseek_v4/common/ops/cache_utils.py).
+// (vllm/models/deepseek_v4/common/ops/cache_utils.py).
 func GlobalTopKRef(topk []int32, k int, tokenToReq []int32, table Table, isValid []byte) (slots, lens []int32) {
 	slots, lens = make([]int32, len(topk)), make([]int32, len(tokenToReq))
 	for t, r := range tokenToReq {

@@ -25,7 +25,8 @@ type PrefillConfig struct {
 }
 
 // Prefill is sparse MLA over rows of a bf16 workspace: every token attends the
-// rows that its index list names. PrefillRef defines it.
+// rows that its index list names. PrefillRef defines it. As with Decoder, all but KV
+// is bound through descriptors: a chunk of tokens has to fit them.
 //
 // Source: FlashMLA flash_mla_sparse_fwd with d_qk = d_v = 512.
 type Prefill struct {
@@ -47,7 +48,7 @@ type PrefillArgs struct {
 	Out       tensor.Tensor // [T, H, 512] bf16, written
 	MaxLogits tensor.Tensor // [T, H] f32, written: largest scaled score, -inf for an empty row; may be absent
 	LSE       tensor.Tensor // [T, H] f32, written: natural log, +inf for an empty row; may be absent
-	Scratch   vk.View       // ScratchBytes; not needed while that is 0
+	Scratch   vk.View       // ScratchBytes at a multiple of 256; not needed while that is 0
 }
 
 // NewPrefill picks a build and compiles it.
@@ -87,8 +88,8 @@ func NewPrefill(dev *vk.Device, cfg PrefillConfig) (*Prefill, error) {
 // Variant returns the name of the build in use.
 func (o *Prefill) Variant() string { return o.variant }
 
-// Splits returns into how many parts the rows of T tokens with lists of K entries
-// are split.
+// Splits returns into how many parts the rows of each of so many tokens, with lists
+// of k entries, are split; 1 means not at all.
 func (o *Prefill) Splits(tokens, k int) int { return o.splits(tokens, k) }
 
 // ScratchBytes is the size of PrefillArgs.Scratch that suits any number of tokens

@@ -25,6 +25,9 @@ type TwoPassConfig struct {
 // index lists are dequantised to a bf16 workspace, of which the prefill kernel
 // then attends each token's part. TwoPassRef defines it.
 //
+// The workspace has to fit what both passes can reach: a descriptor's range, unless
+// MaxBytes asks for more. A step is not divided to make it fit.
+//
 // Source: vLLM xpu_sparse_decode_fp8
 // (vllm/models/deepseek_v4/xpu/xpu_sparse_decode_fp8.py).
 type TwoPass struct {
@@ -92,7 +95,8 @@ func (o *TwoPass) ScratchBytes(maxT, window, topk int) uint64 {
 
 // Record checks the tensors and records both passes.
 //
-// Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
+// Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch,
+// after which a pass may have been recorded without the other: give the recording up.
 func (o *TwoPass) Record(rec *vk.Recorder, a DecodeArgs) error {
 	const op = "two-pass decode"
 	t := dim(a.Q, 0)

@@ -10,9 +10,15 @@ import (
 
 // Names of the builds of the attention kernels. A two-pass decode has the name of
 // the build of its second pass after TwoPassPrefix.
+//
+// f16 has a narrower range than the data. In cm builds bf16 inputs (queries, rows of
+// a workspace, rotated dims of a page) beyond +-65504 become +-65504, a page's scale
+// byte above 134 counts as 134, and a block with one below 105 as zeros. Normed
+// keys and queries stay far inside. cmb takes every bf16 and every scale byte up to
+// 246, base and da take everything.
 const (
 	VariantCMB  = "cmb"  // cooperative matrices of bf16; pools by device address
-	VariantCM   = "cm"   // cooperative matrices of f16; pools by device address
+	VariantCM   = "cm"   // cooperative matrices of f16, see below; pools by device address
 	VariantBase = "base" // any Vulkan 1.2 device; pools bound as storage buffers
 	VariantDA   = "da"   // as base, with pools of any size by device address
 
@@ -24,7 +30,7 @@ const (
 // prefill kernels.
 var DecodeVariants = append(ladder("attn_decode", ""), ladder("attn_prefill", TwoPassPrefix)...)
 
-// PrefillVariants is the ladder of NewPrefill, best first.
+// PrefillVariants is the ladder of NewPrefill and NewTwoPass, best first.
 var PrefillVariants = ladder("attn_prefill", "")
 
 // buildStem is the name of a stem's build in package shaders.

@@ -14,7 +14,7 @@ var GatherVariants = ladder("kv_gather")
 type GatherConfig struct {
 	Page     int    // slots per page of the caches it will read
 	MaxBytes uint64 // size of the largest cache or output; 0: whatever a descriptor of the device can hold
-	Variant  string // "" picks the best
+	Variant  string // one of GatherVariants; "" picks the best
 }
 
 // GatherArgs are the operands of one gather. All lengths and the table are read
@@ -39,7 +39,8 @@ type GatherArgs struct {
 //
 // The definition is GatherRef; results are equal byte for byte.
 //
-// Source: vLLM dequantize_and_gather_k_cache (deepseek_v4 cache_utils.py).
+// Source: vLLM dequantize_and_gather_k_cache
+// (vllm/models/deepseek_v4/common/ops/cache_utils.py).
 type Gather struct {
 	dev     *vk.Device
 	cfg     GatherConfig

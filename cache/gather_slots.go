@@ -14,7 +14,7 @@ var GatherSlotsVariants = ladder("kv_gather_slots")
 type GatherSlotsConfig struct {
 	Page     int    // slots per page of the caches it will read
 	MaxBytes uint64 // size of the largest cache or output; 0: whatever a descriptor of the device can hold
-	Variant  string // "" picks the best
+	Variant  string // one of GatherSlotsVariants; "" picks the best
 }
 
 // GatherSlotsArgs are the operands of one gather.
@@ -30,7 +30,8 @@ type GatherSlotsArgs struct {
 //
 // The definition is GatherSlotsRef; results are equal byte for byte.
 //
-// Source: vLLM dequant_gather_slots (deepseek_v4 xpu_sparse_decode_fp8.py).
+// Source: vLLM dequant_gather_slots
+// (vllm/models/deepseek_v4/xpu/xpu_sparse_decode_fp8.py).
 type GatherSlots struct {
 	dev     *vk.Device
 	cfg     GatherSlotsConfig

@@ -14,7 +14,7 @@ var InsertVariants = ladder("kv_insert")
 type InsertConfig struct {
 	Page     int    // slots per page of the caches it will write
 	MaxBytes uint64 // size of the largest of them; 0: whatever a descriptor of the device can hold
-	Variant  string // "" picks the best
+	Variant  string // one of InsertVariants; "" picks the best
 }
 
 // InsertArgs are the operands of one insertion.
@@ -31,8 +31,8 @@ type InsertArgs struct {
 //
 // The definition is InsertRef; results are equal byte for byte.
 //
-// Source: vLLM quantize_and_insert_k_cache (deepseek_v4 cache_utils.py), which
-// skips slot -1 only.
+// Source: vLLM quantize_and_insert_k_cache
+// (vllm/models/deepseek_v4/common/ops/cache_utils.py), which skips slot -1 only.
 type Insert struct {
 	dev     *vk.Device
 	cfg     InsertConfig

@@ -23,10 +23,10 @@ type KVConfig struct {
 	Layout Layout // see NewLayout
 }
 
-// NewKV allocates a cache. What its pages contain is undefined: no kernel reads a
-// slot before one wrote it, and tests Fill it with poison. A pool may be larger
-// than the device's storage-buffer range; then only the da variants of the kernels
-// can use it. The caller closes it.
+// NewKV allocates a cache. What its pages contain is undefined; kernels read only
+// slots that an index list or a block table names, so nothing has to be cleared. A
+// pool may be larger than the device's storage-buffer range; then only kernel
+// variants that reach it by device address can use it. The caller closes it.
 //
 // Errors: *vk.ArgumentError; those of tensor.New, among them
 // vk.ErrOutOfDeviceMemory.
@@ -49,7 +49,7 @@ func NewKV(dev *vk.Device, cfg KVConfig) (KVCache, error) {
 	return KVCache{Pool: pool, Layout: cfg.Layout}, nil
 }
 
-// Pages is the number of pages.
+// Pages is the number of pages, 0 for the zero KVCache.
 func (c KVCache) Pages() int {
 	if len(c.Pool.Shape) == 0 {
 		return 0
@@ -60,7 +60,9 @@ func (c KVCache) Pages() int {
 // Slots is the number of slots, pages*page; slot ids are below it.
 func (c KVCache) Slots() int64 { return int64(c.Pages()) * int64(c.Layout.Page) }
 
-// Fill writes a byte over the whole pool, padding too, and waits.
+// Fill writes a byte over the whole pool, padding too, and waits: for tests that
+// poison what must not be read. Errors: *vk.ArgumentError, the context's, and those
+// of vk.Recorder.Fill and vk.Commands.Run.
 func (c KVCache) Fill(ctx context.Context, b byte) error {
 	const op = "cache: fill"
 	if err := c.check(op); err != nil {

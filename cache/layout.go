@@ -35,8 +35,8 @@ type Layout struct {
 	Stride int // bytes from a page to the next, at least Page*584, a multiple of 8
 }
 
-// DefaultStride is round_up(page*584, 576), the stride that an allocator of a
-// single kind of page chooses.
+// DefaultStride is round_up(page*584, 576) bytes, the stride that an allocator of
+// pages of a single kind chooses.
 func DefaultStride(page int) int {
 	return (page*SlotBytes + StrideAlign - 1) / StrideAlign * StrideAlign
 }
@@ -75,7 +75,7 @@ func (l Layout) ScaleOffset(slot int64) int64 {
 	return page*int64(l.Stride) + int64(l.Page)*RowBytes + t*ScaleBytes
 }
 
-// PoolBytes is the size of a pool of that many pages.
+// PoolBytes is the size of a pool of that many pages in bytes.
 func (l Layout) PoolBytes(pages int) uint64 { return uint64(pages) * uint64(l.Stride) }
 
 // bad makes the error for an argument that is wrong.

@@ -11,8 +11,8 @@ import (
 
 // Names of the variants of the kernels here.
 const (
-	VariantBase = "base" // pools and outputs bound as storage buffers: any Vulkan 1.2 device
-	VariantDA   = "da"   // reached by device address: any size
+	VariantBase = "base" // any Vulkan 1.2 device: pools and outputs bound as storage buffers
+	VariantDA   = "da"   // pools and outputs of any size, reached by device address
 )
 
 // pushLayouts has the push constants of each kernel, for the test that compares

@@ -67,7 +67,7 @@ func (p *BlockPool) Refs(block int32) int {
 }
 
 // Alloc hands out n pages, each held once. The pages given back last come first.
-// It fails with ErrPoolFull, or ErrArgument for a negative n.
+// It fails with ErrPoolFull, or vk.ErrArgument for a negative n.
 func (p *BlockPool) Alloc(n int) ([]int32, error) {
 	if n < 0 {
 		return nil, bad("cache: alloc", "n", fmt.Sprint(n), "0 or more pages")

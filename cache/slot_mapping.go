@@ -15,7 +15,7 @@ var SlotMappingVariants = []vk.Variant{{Name: VariantBase, Requires: shaders.Req
 type SlotMappingConfig struct {
 	Page    int    // slots per page of the cache
 	Ratio   int    // tokens per slot: 1 for a window cache, 4 or 128 for a compressed one
-	Variant string // "" picks the best
+	Variant string // "" or "base"
 }
 
 // SlotMappingArgs are the operands of one mapping, read when the commands run.
@@ -34,8 +34,9 @@ type SlotMappingArgs struct {
 //
 // The definition is SlotMappingRef; results are equal.
 //
-// Source: vLLM get_compressed_slot_mapping (compressor_utils.py), and for ratio 1
-// the slot mapping of every paged cache.
+// Source: vLLM get_compressed_slot_mapping
+// (vllm/v1/attention/backends/mla/compressor_utils.py), and for ratio 1 the slot
+// mapping of every paged cache.
 type SlotMapping struct {
 	dev    *vk.Device
 	cfg    SlotMappingConfig

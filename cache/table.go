@@ -49,7 +49,7 @@ func (t *Table) Blocks() []int32 { return slices.Clone(t.blocks) }
 // belong to the other holder alone from then on, so the copy has to be recorded
 // before that holder writes or frees it.
 //
-// It fails with ErrPoolFull, or ErrArgument for a negative n.
+// It fails with ErrPoolFull, or vk.ErrArgument for a negative n.
 func (t *Table) Append(n int) ([]PageCopy, error) {
 	if n < 0 || n > int(^uint(0)>>1)-t.length-t.page {
 		return nil, bad("cache: append", "n", fmt.Sprint(n), "0 or more positions")
@@ -119,7 +119,7 @@ func (t *Table) Fork() (*Table, error) {
 }
 
 // Truncate forgets the positions from n on and lets go of pages that have none
-// left. It fails with ErrArgument if n is not in 0..Len().
+// left. It fails with vk.ErrArgument if n is not in 0..Len().
 func (t *Table) Truncate(n int) error {
 	if n < 0 || n > t.length {
 		return bad("cache: truncate", "n", fmt.Sprint(n), fmt.Sprintf("0..%d positions", t.length))
@@ -146,7 +146,8 @@ func (t *Table) Recycle(first int) error {
 	return nil
 }
 
-// Close lets go of all pages and leaves the table empty.
+// Close lets go of all pages and leaves the table empty. It fails, as Truncate and
+// Recycle do, with ErrDoubleFree if somebody else released pages of the table.
 func (t *Table) Close() error { return t.Truncate(0) }
 
 // resident lists the pages of entries a..b-1 that were not recycled.
