@@ -16,7 +16,7 @@ import (
 // failed its check.
 var ErrWrong = errors.New("bench: wrong result")
 
-// Progress hears what a long run is doing. The zero value of Silent hears nothing.
+// Progress hears what a long run is doing.
 type Progress interface {
 	Step(what string)          // a new piece of work begins
 	Advance(done, total int64) // how far it is

@@ -11,21 +11,22 @@ import (
 )
 
 // DecodeOptions describes the decode attention to time: one C4A layer, each token
-// of the batch a request of its own with context tokens.
+// of the batch a request of its own with context tokens. What is 0 gets its
+// default, the second one on a CPU.
 type DecodeOptions struct {
-	Heads   int
-	TopK    int   // compressed rows that each token attends
-	Window  int   // rows of the sliding window
-	Batches []int // tokens
-	Context int   // tokens of each request
-	Reps    int   // timed steps
-	Warmup  int   // steps before them; negative for none
-	Variant string
-	Seed    uint64
+	Heads   int    // query heads: 64
+	TopK    int    // compressed rows that each token attends: 512
+	Window  int    // rows of the sliding window: 128
+	Batches []int  // tokens: 1 to 128 by powers of two; 1, 2, 4
+	Context int    // tokens of each request: 65536; 4096
+	Reps    int    // timed steps: 200; 5
+	Warmup  int    // steps before them: 20; 1; negative for none
+	Variant string // of attention.DecodeVariants; "" for the best
+	Seed    uint64 // of the inputs
 }
 
-// DecodeDefaults fills in what is 0: a V4-Flash layer, at sizes that suit the kind
-// of device.
+// withDefaults fills in what is 0: a V4-Flash layer, at sizes that suit the kind of
+// device.
 func (o DecodeOptions) withDefaults(t vk.DeviceType) DecodeOptions {
 	set := func(v *int, gpu, cpu int) {
 		if *v == 0 {
@@ -96,11 +97,11 @@ type Row struct {
 	ShareCopy   float64 `json:"share_copy"`   // GBs over the measured copy bandwidth
 	ShareMatrix float64 `json:"share_matrix"` // TFLOPs over the measured matrix rate
 
-	Sets   int     `json:"sets"` // input sets rotated
-	Status string  `json:"status"`
-	Error  float64 `json:"error"` // of the check, see internal/verify
-	Bound  float64 `json:"bound"`
-	Detail string  `json:"detail,omitempty"`
+	Sets   int     `json:"sets"`             // input sets rotated
+	Status string  `json:"status"`           // "ok" or "wrong"
+	Error  float64 `json:"error"`            // of the check, see verify.Result
+	Bound  float64 `json:"bound"`            // likewise
+	Detail string  `json:"detail,omitempty"` // of a wrong result
 }
 
 // Decode checks and times the decode attention for every batch size and hands each

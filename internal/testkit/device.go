@@ -5,8 +5,8 @@
 //	VKMLA_TEST_VALIDATION  core, sync or off; by default core where the validation
 //	                       layer is installed. Naming it where it is not is fatal.
 //	VKMLA_TEST_DEVICE      which device, as vk.Instance.Pick takes it
-//	VKMLA_TEST_REQUIRE_CM  1: a test fails if a cooperative-matrix variant had to
-//	                       be left out
+//	VKMLA_TEST_REQUIRE_CM  1: a test fails if a cooperative-matrix variant of f16
+//	                       had to be left out (lavapipe has none of bf16)
 //	VKMLA_TEST_SEED        seed of the random cases; by default a new one each run
 //
 // Because the operations' descriptions import the packages they describe, only
