@@ -145,13 +145,13 @@ func (t Tensor) String() string {
 }
 
 // Mapped returns the tensor's bytes as the host sees them, nil in DeviceLocal
-// memory. They must not be used after the buffer was closed.
+// memory and for an absent tensor. They must not be used after the buffer was
+// closed.
 func (t Tensor) Mapped() []byte {
-	m := t.Buffer.Mapped()
-	if m == nil {
+	if t.IsZero() || t.Buffer.Mapped() == nil {
 		return nil
 	}
-	return m[t.Offset : t.Offset+t.Bytes()]
+	return t.Buffer.Mapped()[t.Offset : t.Offset+t.Bytes()]
 }
 
 // Close frees the tensor's buffer, and with it every other tensor in it: it is for
@@ -164,21 +164,31 @@ func (t Tensor) Close() error {
 }
 
 // Upload copies data, Bytes() of it with little-endian elements, to the tensor and
-// waits. Errors: those of vk.Device.Upload.
+// waits. Errors: vk.ErrArgument for an absent tensor; those of vk.Device.Upload.
 func (t Tensor) Upload(ctx context.Context, data []byte) error {
+	if t.IsZero() {
+		return absent("tensor: upload")
+	}
 	if t.Len() == 0 && len(data) == 0 {
 		return nil
 	}
 	return t.Buffer.Device().Upload(ctx, t.View(), data)
 }
 
-// Download copies the tensor to data, Bytes() long, and waits. Errors: those of
-// vk.Device.Download.
+// Download copies the tensor to data, Bytes() long, and waits. Errors:
+// vk.ErrArgument for an absent tensor; those of vk.Device.Download.
 func (t Tensor) Download(ctx context.Context, data []byte) error {
+	if t.IsZero() {
+		return absent("tensor: download")
+	}
 	if t.Len() == 0 && len(data) == 0 {
 		return nil
 	}
 	return t.Buffer.Device().Download(ctx, data, t.View())
+}
+
+func absent(op string) error {
+	return &vk.ArgumentError{Op: op, Arg: "t", Got: "absent", Want: "a tensor with a buffer"}
 }
 
 // Check returns a *vk.ArgumentError unless the tensor is present, has the type

@@ -96,3 +96,20 @@ func TestArena(t *testing.T) {
 		t.Errorf("full arena: %v", err)
 	}
 }
+
+// The zero Tensor stands for an absent one: nothing can be copied to or from it.
+func TestAbsent(t *testing.T) {
+	var x tensor.Tensor
+	ctx := context.Background()
+	for name, err := range map[string]error{
+		"upload": x.Upload(ctx, []byte{1}), "upload nothing": x.Upload(ctx, nil),
+		"download": x.Download(ctx, make([]byte, 1)), "download nothing": x.Download(ctx, nil),
+	} {
+		if !errors.Is(err, vk.ErrArgument) {
+			t.Errorf("%s: %v, want an argument error", name, err)
+		}
+	}
+	if x.Mapped() != nil || x.Close() != nil || x.String() != "absent" {
+		t.Errorf("absent tensor: mapped %v, %s", x.Mapped(), x)
+	}
+}
