@@ -15,12 +15,13 @@ import (
 // real headers are used where they are installed: a system's libvulkan-dev, or
 // the folder that scripts/newer-mesa makes.
 func TestABIMatchesHeaders(t *testing.T) {
-	cache, _ := os.UserCacheDir()
-	if dir := os.Getenv("VKMLA_TOOLS"); dir != "" {
-		cache = filepath.Dir(dir)
+	tools := os.Getenv("VKMLA_TOOLS")
+	if tools == "" {
+		cache, _ := os.UserCacheDir()
+		tools = filepath.Join(cache, "vkmla")
 	}
 	var include string
-	for _, dir := range []string{filepath.Join(cache, "vkmla/mesa/root/usr/include"), "/usr/include"} {
+	for _, dir := range []string{filepath.Join(tools, "mesa/root/usr/include"), "/usr/include"} {
 		if _, err := os.Stat(filepath.Join(dir, "vulkan/vulkan_core.h")); err == nil {
 			include = dir
 			break
