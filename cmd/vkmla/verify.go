@@ -33,11 +33,14 @@ Without --vectors, fresh random cases are compared with the Go reference of each
 operation. With --vectors, the cases of a folder of recorded arrays (a
 manifest.json and one .npz per operation) are compared with what was recorded.
 
-There is a row for every case and variant. ERROR is the measured value of the
-criterion that came closest to its BOUND; for class E (exact) it counts the
-elements that differ. Status is pass, fail, skip (the device lacks a feature, or
-the recorded case is informational) or missing (the operation, or a name asked
-for, is not known here).
+There is a row for every case and variant. CLASS says what is demanded: E equal
+bytes, B equal bytes but where rounding is undecided, S the same set of indices, T
+agreement within tolerances. ERROR is the measured value of the criterion that came
+closest to its BOUND; for class E it counts the elements that differ. With class T
+that may be the absolute or the relative error, that of the array as a whole, or, of
+weights rounded to bf16, the used share of what rounding explains. STATUS is pass,
+fail, skip (the device lacks a feature, or the recorded case is informational) or
+missing (the operation, or a name asked for, is not known here).
 
 Exit status: 0 if all that was asked for passed, 1 if anything failed or is
 missing, 2 if verify could not do its work.`,
