@@ -1,8 +1,8 @@
 package pipeline
 
 import (
-	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
@@ -17,33 +17,43 @@ const (
 	RatioC128A  = 128 // all compressed entries
 )
 
-// DecodeConfig says what a Decode is built for. T is the number of tokens of a
-// step, padding included; H the number of query heads.
+// DecodeConfig says what a Decode is built for. Of the caches only the layouts and
+// the sizes of the pools count: they say which builds of the kernels can reach the
+// memory. A cache without a pool stands for any that one descriptor can hold
+// (vk.Caps.MaxStorageBufferRange).
 type DecodeConfig struct {
-	Tokens  int    // T, at least 1
+	Tokens  int    // T, padding included, at least 1
 	Heads   int    // H, 1 to attention.MaxHeads
 	Ratio   int    // RatioWindow, RatioC4A or RatioC128A
 	Window  int    // rows of the sliding window, the token's own included; 0 means 128
 	TopK    int    // RatioC4A: width of the indexer's rows (512 or 1024)
-	MaxLen  int    // RatioC128A: longest sequence in tokens
+	MaxLen  int    // RatioC128A: longest sequence in tokens; entries beyond are not attended
 	Variant string // of the attention kernel, one of attention.DecodeVariants; "" picks the best
 
-	WindowCache     cache.KVCache // the layer's window cache, or one of its layout and size
+	WindowCache     cache.KVCache // the layer's window cache, or one like the largest of several
 	CompressedCache cache.KVCache // likewise; unused with RatioWindow
 }
 
 // Decode is the attention of one kind of layer for a step of T decode tokens.
 // Layers with equal configurations share one Decode: its memory holds what is
-// computed once for a step, and scratch that a layer leaves behind.
+// computed once for a step, and scratch that a layer leaves behind. Layers of other
+// ratios need one of their own, and may share the StepArgs.
+//
+// Several goroutines may record with one Decode. What they record must not run at
+// the same time as something else recorded with it, other than on the one queue of
+// the device, where submissions run one after the other.
 type Decode struct {
-	cfg   DecodeConfig
-	arena *tensor.Arena
+	dev      *vk.Device
+	cfg      DecodeConfig
+	arena    *tensor.Arena // nil once closed
+	variant  string
+	maxBytes uint64
 
 	slotMapping *cache.SlotMapping
 	insert      *cache.Insert
 	window      *attention.WindowIndices
-	picks       *attention.GlobalTopK
-	all         *attention.C128Indices
+	picks       *attention.GlobalTopK  // RatioC4A
+	all         *attention.C128Indices // RatioC128A
 	attend      *attention.Decoder
 
 	slots                 tensor.Tensor // [T] i64, where the step's rows are stored
@@ -52,72 +62,62 @@ type Decode struct {
 	scratch               tensor.Tensor
 }
 
-// StepArgs are the inputs that all layers of a step share, for R requests.
-// Padding tokens lie beyond QueryStart[R] and have IsValid 0.
+// StepArgs are the inputs that all layers of a step share, for R requests with
+// QueryStart[R] tokens in all. The T - QueryStart[R] tokens after those are padding:
+// IsValid 0, and in TokenToReq and Positions any value, such as 0.
+//
+// A block table has an entry for every page of a request's sequence, in the order
+// of positions; -1 stands for a page that was never allocated or was recycled, of
+// which nothing is read or written. A token's own position must have a page in
+// WindowTable, or its row is not stored.
+//
+// Source: vLLM vllm/v1/attention/backends/mla/sparse_swa.py.
 type StepArgs struct {
-	QueryStart      tensor.Tensor // [R+1] i32: first token of each request, then their number
+	QueryStart      tensor.Tensor // [R+1] i32: first token of each request, then their number; ascending from 0
 	SeqLens         tensor.Tensor // [R] i32: tokens of each request, this step's included
-	TokenToReq      tensor.Tensor // [T] i32
-	Positions       tensor.Tensor // [T] i32, RatioC128A only
-	IsValid         tensor.Tensor // [T] u8
-	WindowTable     tensor.Tensor // [R, W] i32 pages of the window cache, -1 for recycled ones
-	CompressedTable tensor.Tensor // [R, W] i32 pages of the compressed cache; absent with RatioWindow
+	TokenToReq      tensor.Tensor // [T] i32: request of each token
+	Positions       tensor.Tensor // [T] i32: position of each token in its request; RatioC128A only
+	IsValid         tensor.Tensor // [T] u8: 0 for padding
+	WindowTable     tensor.Tensor // [R, W] i32: pages of the window cache, an entry for page tokens
+	CompressedTable tensor.Tensor // [R, W] i32: pages of the compressed cache, an entry for page*ratio tokens; not with RatioWindow
 }
 
-// LayerArgs are the inputs and outputs of one layer.
+// LayerArgs are the inputs and outputs of one layer. Outputs must not overlap
+// inputs or each other.
 type LayerArgs struct {
 	Q          tensor.Tensor // [T, H, 512] bf16, normed and rotated
 	KV         tensor.Tensor // [T, 512] bf16, normed and rotated: the step's new rows
-	TopK       tensor.Tensor // [T, TopK] i32, the indexer's picks, front-packed; RatioC4A only
-	Sink       tensor.Tensor // [H] f32, or absent
+	TopK       tensor.Tensor // [T, TopK] i32: the indexer's picks, compressed entries of the token's request, then -1; RatioC4A only
+	Sink       tensor.Tensor // [H] f32: logit that takes part in the softmax with a row of zeros, -inf for none; may be absent
 	Window     cache.KVCache // the new rows are inserted here
-	Compressed cache.KVCache // unused with RatioWindow
-	Out        tensor.Tensor // [T, H, 512] bf16, written
-	LSE        tensor.Tensor // [T, H] f32, written; may be absent
+	Compressed cache.KVCache // not with RatioWindow
+	Out        tensor.Tensor // [T, H, 512] bf16, written; 0 for a token that attends nothing
+	LSE        tensor.Tensor // [T, H] f32, written: natural log, without the sink, +inf for a token that attends nothing; may be absent
 }
 
-// NewDecode builds the kernels and allocates what a step needs. The caller closes
-// it.
+// NewDecode builds the kernels and allocates what a step needs: index lists of
+// T * (window + compressed) * 4 bytes and attention.Decoder.ScratchBytes, counted
+// under the label "decode step". The caller closes it.
 //
-// Errors: vk.ErrArgument; vk.ErrMissingFeature for a forced variant; those of
-// memory and kernels.
+// Errors: vk.ErrArgument for a value out of range, among them sizes whose queries or
+// index lists exceed what one descriptor holds; vk.ErrMissingFeature for a Variant
+// that the device cannot run; those of vk.Device.Kernel and vk.Device.NewBuffer.
 func NewDecode(dev *vk.Device, cfg DecodeConfig) (*Decode, error) {
 	if cfg.Window == 0 {
 		cfg.Window = 128
 	}
-	if err := cfg.check(); err != nil {
+	if err := cfg.check(dev); err != nil {
 		return nil, err
 	}
-	d := &Decode{cfg: cfg}
-	if err := d.build(dev); err != nil {
-		return nil, fmt.Errorf("pipeline: new decode: %w", err)
+	d := &Decode{dev: dev, cfg: cfg}
+	if err := d.build(); err != nil {
+		return nil, fmt.Errorf("%s: %w", opNew, err)
 	}
-	if err := d.allocate(dev); err != nil {
+	if err := d.allocate(); err != nil {
 		d.Close()
-		return nil, fmt.Errorf("pipeline: new decode: %w", err)
+		return nil, fmt.Errorf("%s: %w", opNew, err)
 	}
 	return d, nil
-}
-
-func (cfg DecodeConfig) check() error {
-	bad := func(arg string, got any, want string) error {
-		return &vk.ArgumentError{Op: "pipeline: new decode", Arg: arg, Got: fmt.Sprint(got), Want: want}
-	}
-	switch {
-	case cfg.Tokens < 1:
-		return bad("Tokens", cfg.Tokens, "at least 1")
-	case cfg.Heads < 1 || cfg.Heads > attention.MaxHeads:
-		return bad("Heads", cfg.Heads, fmt.Sprintf("1 to %d", attention.MaxHeads))
-	case cfg.Window < 1:
-		return bad("Window", cfg.Window, "at least 1")
-	case cfg.Ratio != RatioWindow && cfg.Ratio != RatioC4A && cfg.Ratio != RatioC128A:
-		return bad("Ratio", cfg.Ratio, "1, 4 or 128")
-	case cfg.Ratio == RatioC4A && cfg.TopK < 1:
-		return bad("TopK", cfg.TopK, "at least 1 for a C4A layer")
-	case cfg.Ratio == RatioC128A && cfg.MaxLen < 1:
-		return bad("MaxLen", cfg.MaxLen, "at least 1 for a C128A layer")
-	}
-	return nil
 }
 
 // compWidth is the width of the rows of compressed slots.
@@ -131,8 +131,8 @@ func (cfg DecodeConfig) compWidth() int {
 	return 0
 }
 
-func (d *Decode) build(dev *vk.Device) (err error) {
-	cfg := d.cfg
+func (d *Decode) build() (err error) {
+	dev, cfg := d.dev, d.cfg
 	page, bytes := cfg.WindowCache.Layout.Page, cfg.WindowCache.Pool.Bytes()
 	if d.slotMapping, err = cache.NewSlotMapping(dev, cache.SlotMappingConfig{Page: page, Ratio: 1}); err != nil {
 		return err
@@ -157,11 +157,17 @@ func (d *Decode) build(dev *vk.Device) (err error) {
 		ac.CompressedPage = cfg.CompressedCache.Layout.Page
 		ac.MaxBytes = max(bytes, cfg.CompressedCache.Pool.Bytes())
 	}
-	d.attend, err = attention.NewDecoder(dev, ac)
-	return err
+	if strings.HasPrefix(cfg.Variant, attention.TwoPassPrefix) {
+		ac.MaxBytes = max(ac.MaxBytes, attention.WorkspaceBytes(cfg.Tokens, cfg.Window, cfg.compWidth()))
+	}
+	if d.attend, err = attention.NewDecoder(dev, ac); err != nil {
+		return err
+	}
+	d.variant, d.maxBytes = d.attend.Variant(), ac.MaxBytes
+	return nil
 }
 
-func (d *Decode) allocate(dev *vk.Device) (err error) {
+func (d *Decode) allocate() (err error) {
 	t, w, cw := d.cfg.Tokens, d.cfg.Window, d.cfg.compWidth()
 	scratch := int(d.attend.ScratchBytes(t, w, cw))
 	type want struct {
@@ -181,7 +187,7 @@ func (d *Decode) allocate(dev *vk.Device) (err error) {
 	for _, x := range list {
 		size += tensor.Need(x.dt, x.shape...)
 	}
-	if d.arena, err = tensor.NewArena(dev, vk.DeviceLocal, "decode step", size); err != nil {
+	if d.arena, err = tensor.NewArena(d.dev, vk.DeviceLocal, "decode step", size); err != nil {
 		return err
 	}
 	for _, x := range list {
@@ -193,38 +199,50 @@ func (d *Decode) allocate(dev *vk.Device) (err error) {
 }
 
 // Variant returns the variant of the attention kernel in use.
-func (d *Decode) Variant() string { return d.attend.Variant() }
+func (d *Decode) Variant() string { return d.variant }
 
-// Close frees the step's memory. Commands recorded with it keep working until
-// they are closed.
+// Close frees the step's memory; closing again does nothing. Commands recorded
+// before keep working until they are closed, recording anything more gives
+// vk.ErrClosed.
 func (d *Decode) Close() error {
-	if d.arena == nil {
+	if d == nil || d.arena == nil {
 		return nil
 	}
-	return d.arena.Close()
+	arena := d.arena
+	d.arena = nil
+	return arena.Close()
 }
 
 // Indices returns the index lists that the attention kernel reads: window slots
-// [T, Window] i32 and their lengths [T] i32, compressed slots and lengths (zero
-// tensors with RatioWindow). They are valid after RecordStep and RecordLayer ran.
+// [T, Window] i32, oldest first, and their lengths [T] i32; compressed slots
+// [T, TopK] i32 (RatioC128A: [T, attention.C128Width(MaxLen, 128)]) and their
+// lengths, zero tensors with RatioWindow. The window's, and with RatioC128A the
+// compressed ones, hold a step's values once RecordStep's commands ran; with
+// RatioC4A the compressed ones are those of the layer that ran last. A row beyond
+// its length is undefined.
 func (d *Decode) Indices() (window, windowLens, compressed, compressedLens tensor.Tensor) {
 	return d.winIndices, d.winLens, d.compIndices, d.compLens
 }
 
 // RecordStep records what is computed once for all layers: where the new rows are
-// stored, and the slots of each token's window (and, with RatioC128A, of its
-// compressed entries).
+// stored (cache.SlotMapping), and the slots of each token's window
+// (attention.WindowIndices) and, with RatioC128A, of its compressed entries
+// (attention.C128Indices). Fields that the ratio does not need are ignored.
 //
-// Errors: vk.ErrArgument; those of vk.Recorder.Dispatch.
+// Errors: vk.ErrArgument, vk.ErrClosed, with nothing recorded; those of
+// vk.Recorder.Dispatch, after which the recording is to be given up.
 func (d *Decode) RecordStep(rec *vk.Recorder, a StepArgs) error {
-	err := d.slotMapping.Record(rec, cache.SlotMappingArgs{QueryStart: a.QueryStart, SeqLens: a.SeqLens, Table: a.WindowTable, Slots: d.slots})
-	if err != nil {
-		return fmt.Errorf("pipeline: decode step: %w", err)
+	c := d.usable(opStep, rec)
+	if d.checkStep(c, a); c.err != nil {
+		return c.err
 	}
-	err = d.window.Record(rec, attention.WindowIndicesArgs{
-		QueryStart: a.QueryStart, SeqLens: a.SeqLens, TokenToReq: a.TokenToReq, IsValid: a.IsValid,
-		BlockTable: a.WindowTable, Slots: d.winIndices, Lens: d.winLens,
-	})
+	err := d.slotMapping.Record(rec, cache.SlotMappingArgs{QueryStart: a.QueryStart, SeqLens: a.SeqLens, Table: a.WindowTable, Slots: d.slots})
+	if err == nil {
+		err = d.window.Record(rec, attention.WindowIndicesArgs{
+			QueryStart: a.QueryStart, SeqLens: a.SeqLens, TokenToReq: a.TokenToReq, IsValid: a.IsValid,
+			BlockTable: a.WindowTable, Slots: d.winIndices, Lens: d.winLens,
+		})
+	}
 	if err == nil && d.all != nil {
 		err = d.all.Record(rec, attention.C128IndicesArgs{
 			Positions: a.Positions, SlotMapping: d.slots, TokenToReq: a.TokenToReq, BlockTable: a.CompressedTable,
@@ -232,46 +250,80 @@ func (d *Decode) RecordStep(rec *vk.Recorder, a StepArgs) error {
 		})
 	}
 	if err != nil {
-		return fmt.Errorf("pipeline: decode step: %w", err)
+		return fmt.Errorf("%s: %w", opStep, err)
 	}
 	return nil
 }
 
-// RecordLayer records one layer: insert the new KV rows, turn the picks into
-// slots (RatioC4A), attend.
+// RecordLayer records one layer, after RecordStep in the same or an earlier
+// submission: insert the new KV rows (cache.Insert), turn the picks into slots
+// (attention.GlobalTopK, RatioC4A only), attend (attention.Decoder). Fields that the
+// ratio does not need are ignored.
 //
-// Errors: vk.ErrArgument; those of vk.Recorder.Dispatch.
+// Errors: vk.ErrArgument, vk.ErrClosed, with nothing recorded; those of
+// vk.Recorder.Dispatch, after which the recording is to be given up.
 func (d *Decode) RecordLayer(rec *vk.Recorder, s StepArgs, a LayerArgs) error {
-	return errors.Join(d.RecordInsert(rec, a), d.RecordPicks(rec, s, a), d.RecordAttend(rec, a))
+	c := d.usable(opLayer, rec)
+	d.checkInsert(c, a)
+	d.checkPicks(c, s, a)
+	if d.checkAttend(c, a); c.err != nil {
+		return c.err
+	}
+	if err := d.recordInsert(rec, a); err != nil {
+		return err
+	}
+	if err := d.recordPicks(rec, s, a); err != nil {
+		return err
+	}
+	return d.recordAttend(rec, a)
 }
 
 // RecordInsert records the first part of RecordLayer, for callers that time or
-// interleave the parts.
+// interleave the parts. It needs KV and Window; errors as RecordLayer.
 func (d *Decode) RecordInsert(rec *vk.Recorder, a LayerArgs) error {
-	if err := d.insert.Record(rec, cache.InsertArgs{K: a.KV, Slots: d.slots, Cache: a.Window}); err != nil {
-		return fmt.Errorf("pipeline: decode layer: %w", err)
+	c := d.usable(opLayer, rec)
+	if d.checkInsert(c, a); c.err != nil {
+		return c.err
 	}
-	return nil
+	return d.recordInsert(rec, a)
 }
 
 // RecordPicks records the second part of RecordLayer; it does nothing but for
-// RatioC4A.
+// RatioC4A. It needs TopK and, of the step, TokenToReq, IsValid and
+// CompressedTable; errors as RecordLayer.
 func (d *Decode) RecordPicks(rec *vk.Recorder, s StepArgs, a LayerArgs) error {
+	c := d.usable(opLayer, rec)
+	if d.checkPicks(c, s, a); c.err != nil {
+		return c.err
+	}
+	return d.recordPicks(rec, s, a)
+}
+
+// RecordAttend records the last part of RecordLayer. It needs the fields of a but
+// KV and TopK; errors as RecordLayer.
+func (d *Decode) RecordAttend(rec *vk.Recorder, a LayerArgs) error {
+	c := d.usable(opLayer, rec)
+	if d.checkAttend(c, a); c.err != nil {
+		return c.err
+	}
+	return d.recordAttend(rec, a)
+}
+
+func (d *Decode) recordInsert(rec *vk.Recorder, a LayerArgs) error {
+	return layerError(d.insert.Record(rec, cache.InsertArgs{K: a.KV, Slots: d.slots, Cache: a.Window}))
+}
+
+func (d *Decode) recordPicks(rec *vk.Recorder, s StepArgs, a LayerArgs) error {
 	if d.picks == nil {
 		return nil
 	}
-	err := d.picks.Record(rec, attention.GlobalTopKArgs{
+	return layerError(d.picks.Record(rec, attention.GlobalTopKArgs{
 		TopK: a.TopK, TokenToReq: s.TokenToReq, BlockTable: s.CompressedTable, IsValid: s.IsValid,
 		Slots: d.compIndices, Lens: d.compLens,
-	})
-	if err != nil {
-		return fmt.Errorf("pipeline: decode layer: %w", err)
-	}
-	return nil
+	}))
 }
 
-// RecordAttend records the last part of RecordLayer.
-func (d *Decode) RecordAttend(rec *vk.Recorder, a LayerArgs) error {
+func (d *Decode) recordAttend(rec *vk.Recorder, a LayerArgs) error {
 	args := attention.DecodeArgs{
 		Q: a.Q, Window: attention.SlotSet{Cache: a.Window, Indices: d.winIndices, Lens: d.winLens},
 		Sink: a.Sink, Out: a.Out, LSE: a.LSE, Scratch: d.scratch.View(),
@@ -279,8 +331,12 @@ func (d *Decode) RecordAttend(rec *vk.Recorder, a LayerArgs) error {
 	if d.cfg.Ratio != RatioWindow {
 		args.Compressed = attention.SlotSet{Cache: a.Compressed, Indices: d.compIndices, Lens: d.compLens}
 	}
-	if err := d.attend.Record(rec, args); err != nil {
-		return fmt.Errorf("pipeline: decode layer: %w", err)
+	return layerError(d.attend.Record(rec, args))
+}
+
+func layerError(err error) error {
+	if err == nil {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("%s: %w", opLayer, err)
 }

@@ -2,8 +2,52 @@
 // into the steps of DeepSeek-V4's attention, so that a server says what is in a
 // step and not which kernels run.
 //
-// Decode is the attention of one kind of layer for a batch of decode tokens, from
-// rotated queries and KV rows to attention outputs. Its commands are recorded once
-// for a number of tokens and submitted for every step: whatever changes between
-// steps (lengths, block tables, picks, queries) lies in device buffers.
+// # A decode step
+//
+// [Decode] is the attention of one kind of layer for a batch of T decode tokens,
+// from rotated queries and KV rows to attention outputs:
+//
+//	slots[t]  = WindowTable[r][p / page] * page + p % page   r, p: request and position of token t
+//	window    : slots[t] = quantised KV[t]
+//	rows of t = positions max(p-127, 0) to p of the window cache
+//	            and, by the layer's ratio: none (1), those that TopK names (4),
+//	            or the first (p+1)/128 (128) of the compressed cache
+//	s_j = dot(Q[t][h], row_j) / sqrt(512)
+//	Out[t][h] = sum_j exp(s_j) row_j / (sum_j exp(s_j) + exp(Sink[h]))
+//	LSE[t][h] = ln sum_j exp(s_j)
+//
+// All new rows of a step are stored before any is attended, so the several tokens
+// of a request in one step (a draft to be verified) see those before them, and
+// each other only as the cache holds them. A padding token stores nothing; its Out
+// is 0 and its LSE +inf.
+//
+// What fills the compressed cache and what picks from it (the compressor and the
+// indexer), and the projections around the attention, are not part of a Decode.
+//
+// # Record once, submit for every step
+//
+// [Decode.RecordStep] records what all layers of a step share, [Decode.RecordLayer]
+// one layer. The recording fixes T and which buffers are used; everything that
+// changes from step to step (lengths, positions, block tables, picks, queries) is
+// read from those buffers when the commands run. A server therefore records one
+// command buffer for each number of tokens it wants to be ready for, pads a step up
+// to the next of them, and per step only writes buffers and submits.
+//
+// # Arguments
+//
+// Everything is checked before anything is recorded: shapes, types, page sizes,
+// that tensors lie in open buffers of the device, at offsets that it can bind. The
+// error is a *vk.ArgumentError (vk.ErrArgument) that names the field, or vk.ErrClosed.
+// Values in device memory are not errors: an index, request or page that is not
+// there reads nothing and writes nothing.
+//
+// Alphabet of the shapes, as in the packages below: T tokens, R requests, H query
+// heads, 512 numbers of a row, W entries of a row of a block table, page slots of a
+// cache page. Lengths and positions count tokens from 0; a compressed entry e
+// covers the tokens e*ratio to e*ratio+ratio-1.
+//
+// Sources: vLLM vllm/models/deepseek_v4/attention.py (order of a layer),
+// vllm/v1/attention/backends/mla/sparse_swa.py and flashmla_sparse.py (index
+// lists, padding); FlashMLA flash_mla/flash_mla_interface.py and tests/ref.py
+// (attention).
 package pipeline
