@@ -39,9 +39,9 @@ type DecodeConfig struct {
 // computed once for a step, and scratch that a layer leaves behind. Layers of other
 // ratios need one of their own, and may share the StepArgs.
 //
-// Several goroutines may record with one Decode. What they record must not run at
-// the same time as something else recorded with it, other than on the one queue of
-// the device, where submissions run one after the other.
+// Several goroutines may record with one Decode, and what they recorded may be
+// submitted without waiting for each other: the device runs submissions one after
+// the other. Close must not run at the same time as a recording.
 type Decode struct {
 	dev      *vk.Device
 	cfg      DecodeConfig
