@@ -141,6 +141,34 @@ func TestDecodeDefaults(t *testing.T) {
 	g.run(d, g.record(dev, d), newRun(t, rng, s, []request{{150, 1}}, 1, true))
 }
 
+// Two recordings that share a Decode, submitted without a wait in between.
+func TestDecodeInFlight(t *testing.T) {
+	dev := testkit.Device(t)
+	rng := rand.New(rand.NewPCG(testkit.Seed(t), 23))
+	s := newShape(t, pipeline.RatioC4A, 2, 5, 1, 700)
+	d := must[*pipeline.Decode](t)(pipeline.NewDecode(dev, s.config("")))
+	defer d.Close()
+	var gpus []*gpu
+	var runs []stepRun
+	var pending []*vk.Pending
+	for i := range 2 {
+		g, r := newGPU(t, dev, s, 2), newRun(t, rng, s, []request{{650 - 600*i, 2}}, 2, true)
+		g.upload(r.x, r.layers...)
+		gpus, runs = append(gpus, g), append(runs, r)
+	}
+	for _, g := range gpus {
+		pending = append(pending, must[*vk.Pending](t)(g.record(dev, d).Submit()))
+	}
+	for i, p := range pending {
+		if err := p.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for j, want := range runs[i].want {
+			gpus[i].check(d.Variant(), j, runs[i].x, want)
+		}
+	}
+}
+
 // The parts of RecordLayer, recorded one by one and in submissions of their own,
 // do what it does.
 func TestDecodeParts(t *testing.T) {
