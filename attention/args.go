@@ -43,6 +43,15 @@ func reachable(dev *vk.Device, op, arg string, t tensor.Tensor, variant string, 
 	return nil
 }
 
+// bindable checks that a descriptor holds a tensor, for operations whose first
+// launch must not be recorded if a later one will be refused.
+func bindable(dev *vk.Device, op, arg string, t tensor.Tensor) error {
+	if limit := dev.Caps().MaxStorageBufferRange; t.Bytes() > limit {
+		return wrong(op, arg, fmt.Sprintf("%v, %d bytes", t, t.Bytes()), "at most %d bytes, which a descriptor of %s holds", limit, dev.Adapter().Name)
+	}
+	return nil
+}
+
 // newSplitter checks the sizes that decode and prefill have in common.
 func newSplitter(dev *vk.Device, op string, heads, splits, workgroups int) (splitter, error) {
 	switch {

@@ -95,8 +95,7 @@ func (o *TwoPass) ScratchBytes(maxT, window, topk int) uint64 {
 
 // Record checks the tensors and records both passes.
 //
-// Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch,
-// after which a pass may have been recorded without the other: give the recording up.
+// Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *TwoPass) Record(rec *vk.Recorder, a DecodeArgs) error {
 	const op = "two-pass decode"
 	t := dim(a.Q, 0)
@@ -115,7 +114,14 @@ func (o *TwoPass) Record(rec *vk.Recorder, a DecodeArgs) error {
 		return err
 	}
 	// What the two passes would refuse later is refused before anything is recorded.
-	if err := reachable(o.dev, op, "workspace", ws.rows, o.prefill.variant, 16); err != nil {
+	if err := first(
+		reachable(o.dev, op, "workspace", ws.rows, o.prefill.variant, 16),
+		bindable(o.dev, op, "Q", a.Q),
+		bindable(o.dev, op, "Window.Indices", a.Window.Indices),
+		bindable(o.dev, op, "Compressed.Indices", a.Compressed.Indices),
+		bindable(o.dev, op, "packed indices", ws.packed),
+		bindable(o.dev, op, "Scratch", tensor.Of(ws.rest, tensor.U8, int(ws.rest.Size))),
+	); err != nil {
 		return err
 	}
 	for i, s := range []SlotSet{a.Compressed, a.Window} {
