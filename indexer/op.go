@@ -26,4 +26,7 @@ const pkg = opkit.Package("indexer")
 
 // pushLayouts names the push-constant structure of each kernel; a test compares
 // them with the SPIR-V.
-var pushLayouts = map[string]any{}
+var pushLayouts = map[string]any{
+	"idx_query_quant": idxQueryQuantPush{},
+	"idx_visible":     idxVisiblePush{},
+}
