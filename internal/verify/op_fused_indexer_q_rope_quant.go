@@ -46,7 +46,8 @@ func queryOutputs(f cache.IndexKeyFormat) []string {
 }
 
 // queryKinds make rows for the queries besides those of rowKinds: ties of E2M1, the
-// smallest blocks that MXFP4 has, and numbers that a rotation just keeps finite.
+// smallest blocks that MXFP4 has, numbers that a rotation just keeps finite, and
+// subnormal ones beside ordinary ones.
 var queryKinds = []func(rng *rand.Rand, x []float32){
 	func(r *rand.Rand, x []float32) {
 		for b := 0; b < len(x); b += 32 {
@@ -60,6 +61,9 @@ var queryKinds = []func(rng *rand.Rand, x []float32){
 	each(func(r *rand.Rand, _ int) float64 { return math.Ldexp(sign(r)*float64(r.IntN(128)), -133) }),
 	each(func(r *rand.Rand, _ int) float64 { return math.Ldexp(sign(r)*(1+r.Float64()), r.IntN(14)-132) }),
 	each(func(r *rand.Rand, _ int) float64 { return sign(r) * 1.1e38 * (0.5 + r.Float64()) }),
+	each(func(r *rand.Rand, _ int) float64 { // what position 0 keeps: tiny numbers, only as signs, beside others
+		return math.Ldexp(sign(r)*float64(1+r.IntN(127)), []int{-133, -7}[r.IntN(2)])
+	}),
 }
 
 // randomQueries makes n query heads of all kinds in turn, or of those whose sums stay

@@ -1,16 +1,19 @@
 // A pair of bf16 numbers turned by (cos, sin) as lib/rope.glsl has it and rounded to bf16
-// again, with the subnormals that a device may flush: while both numbers are below 2^-64
-// they are turned 2^64 times larger, where everything is normal, and whatever binary32
-// would round on its subnormal grid is rounded there. (A subnormal beside a number above
-// that is lost against it; only where cos or sin is 0 can it leave a zero's sign.)
+// again, with the subnormals that a device may flush: numbers below 2^-64 are turned 2^64
+// times larger, where everything is normal, and whatever binary32 would round on its
+// subnormal grid is rounded there. A small number beside one that is not matters only
+// where the other's factor is 0; otherwise it is lost against the other.
 #ifndef LIB_ROPE_BF16_GLSL
 #define LIB_ROPE_BF16_GLSL
 #include "lib/bf16.glsl"
 #include "lib/rope.glsl"
 
-// rope_bf16_raised: the number of 16 bits times 2^64, for magnitudes below 2^-64.
+const uint ROPE_BF16_SMALL = 0x1F80u; // 2^-64
+
+// rope_bf16_raised: the number of 16 bits times 2^64; a zero of its sign if it is not small.
 float rope_bf16_raised(uint b) {
     uint a = b & 0x7FFFu;
+    if (a >= ROPE_BF16_SMALL) a = 0u;
     float x = a < 0x80u ? float(a) * uintBitsToFloat(58u << 23) : uintBitsToFloat((a << 16) + (64u << 23));
     return uintBitsToFloat(floatBitsToUint(x) | ((b & 0x8000u) << 16));
 }
@@ -33,7 +36,7 @@ uint rope_bf16_lowered(float v) {
     return bf16_encode_bits(bits | (u & 0x80000000u));
 }
 
-uint rope_bf16_tiny(uint word, vec2 cos_sin) {
+uint rope_bf16_small(uint word, vec2 cos_sin) {
     float e = rope_bf16_raised(word & 0xFFFFu), o = rope_bf16_raised(word >> 16);
     precise float ec = e * cos_sin.x;
     precise float os = o * cos_sin.y;
@@ -46,9 +49,15 @@ uint rope_bf16_tiny(uint word, vec2 cos_sin) {
 
 // rope_bf16: the pair that lies in a word, forward.
 uint rope_bf16(uint word, vec2 cos_sin) {
-    if (max(word & 0x7FFFu, (word >> 16) & 0x7FFFu) < 0x1F80u) return rope_bf16_tiny(word, cos_sin);
+    uint e = word & 0x7FFFu, o = (word >> 16) & 0x7FFFu;
     vec2 r = rope_rotate(bf16_unpack2(word), cos_sin);
-    return bf16_pack2(r.x, r.y);
+    uint plain = bf16_pack2(r.x, r.y);
+    if (max(e, o) >= ROPE_BF16_SMALL && min(e, o) >= 0x80u) return plain;
+    bool e_small = e < ROPE_BF16_SMALL, o_small = o < ROPE_BF16_SMALL;
+    uint small = rope_bf16_small(word, cos_sin);
+    bool x_small = (e_small || cos_sin.x == 0.0) && (o_small || cos_sin.y == 0.0);
+    bool y_small = (o_small || cos_sin.x == 0.0) && (e_small || cos_sin.y == 0.0);
+    return ((x_small ? small : plain) & 0xFFFFu) | ((y_small ? small : plain) & 0xFFFF0000u);
 }
 
 #endif
