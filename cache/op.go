@@ -22,6 +22,8 @@ var pushLayouts = map[string]any{
 	"kv_gather":       kvGatherPush{},
 	"kv_gather_slots": kvGatherSlotsPush{},
 	"kv_slot_mapping": kvSlotMappingPush{},
+	"kv_save_state":   kvSaveStatePush{},
+	"kv_compress":     kvCompressPush{},
 }
 
 // ladder lists the variants of a kernel, best first. A descriptor is no slower

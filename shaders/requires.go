@@ -20,6 +20,8 @@ var requires = map[string][]string{
 	"kv_insert_da":       deviceAddress,
 	"kv_gather_da":       deviceAddress,
 	"kv_gather_slots_da": deviceAddress,
+	"kv_save_state_da":   deviceAddress,
+	"kv_compress_da":     deviceAddress,
 	"attn_decode_da":     deviceAddress,
 	"attn_prefill_da":    deviceAddress,
 	"attn_decode_cm":     matrixF16,

@@ -1,4 +1,4 @@
-// exp and 1/sqrt from additions and multiplications alone, whose rounding Vulkan fixes. A
+// exp, 1/x and 1/sqrt from additions and multiplications alone, whose rounding Vulkan fixes. A
 // device's own functions differ from one to the next by several units in the last place,
 // which would show in cached bytes. Each is within 2 units in the last place.
 #ifndef LIB_REAL_GLSL
@@ -17,6 +17,17 @@ vec4 real_exp(vec4 x) {
     precise vec4 e = (p * (r * r) + r) + 1.0;
     precise vec4 y = e * uintBitsToFloat(uvec4(ivec4(n) + 127) << 23);
     return mix(y, vec4(0.0), lessThan(x, vec4(-87.0)));
+}
+
+// real_rcp: 1/x for x in [2^-60, 2^60], by Newton's iteration from a guess with 12 percent
+// error that reflects the exponent.
+vec4 real_rcp(vec4 x) {
+    vec4 y = uintBitsToFloat(0x7EF311C7u - floatBitsToUint(x));
+    for (uint i = 0u; i < 4u; i++) {
+        precise vec4 next = y + y * (1.0 - x * y);
+        y = next;
+    }
+    return y;
 }
 
 // real_rsqrt: x^-0.5 for a normal x; 0 for +inf. Newton's iteration from the well-known
