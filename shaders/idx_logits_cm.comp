@@ -219,7 +219,7 @@ void score(Run r, uint t0, uint tile, uint last, bool load) {
         if (tile >= last) break;
         buf ^= 1u;
         keep(rows, buf);
-        page = next;
+        [[unroll]] for (uint i = 0u; i < PLACES; i++) page[i] = next[i];
     }
 }
 

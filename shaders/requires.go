@@ -28,6 +28,9 @@ var requires = map[string][]string{
 	"attn_decode_cmb":    matrixBF16,
 	"attn_prefill_cm":    matrixF16,
 	"attn_prefill_cmb":   matrixBF16,
+	"idx_logits_da":      deviceAddress,
+	"idx_logits_cm":      matrixF16,
+	"idx_logits_cmb":     matrixBF16,
 	"num_elements_cm":    {"shaderFloat16"},
 	"num_elements_cmb":   {"shaderFloat16"},
 
