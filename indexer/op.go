@@ -29,4 +29,5 @@ const pkg = opkit.Package("indexer")
 var pushLayouts = map[string]any{
 	"idx_query_quant": idxQueryQuantPush{},
 	"idx_visible":     idxVisiblePush{},
+	"idx_topk":        idxTopkPush{},
 }
