@@ -56,7 +56,7 @@ type TopK struct {
 
 // idxTopkPush is the push block of idx_topk.comp.
 type idxTopkPush struct {
-	Width, First, Limit, Lists, SliceShift, Solo, Stage uint32
+	K, Width, First, Limit, Lists, SliceShift, Solo, Stage uint32
 }
 
 // Rows are sliced so that a slice is one load of a workgroup of 1024, and into no
@@ -75,8 +75,8 @@ type topkShape struct {
 // shared is the shared memory of a workgroup in bytes; see idx_topk.comp.
 func (s topkShape) shared() int { return s.held*8 + 4<<s.bits + 1<<s.bits/8 + 20 }
 
-func (s topkShape) constants(k int) []uint32 {
-	return []uint32{uint32(s.threads), uint32(k), uint32(s.held), uint32(s.bits), uint32(ceilPow2(k))}
+func (s topkShape) constants() []uint32 {
+	return []uint32{uint32(s.threads), uint32(s.held), uint32(s.bits)}
 }
 
 // topkShapes lists shapes, best first, for few rows or for many: many rows do better
@@ -142,7 +142,7 @@ func NewTopK(dev *vk.Device, cfg TopKConfig) (*TopK, error) {
 		}
 		if *x.k, err = pkg.Kernel(dev, opkit.Spec{
 			Stem: "idx_topk", Variant: VariantBase, Bindings: []vk.Access{vk.Read, vk.Read, vk.ReadWrite, vk.Write},
-			PushSize: int(unsafe.Sizeof(idxTopkPush{})), Constants: s.constants(cfg.K),
+			PushSize: int(unsafe.Sizeof(idxTopkPush{})), Constants: s.constants(),
 		}); err != nil {
 			return nil, err
 		}
@@ -259,7 +259,7 @@ func (o *TopK) record(rec *vk.Recorder, op string, r topkRound) error {
 		k = o.many
 	}
 	push := idxTopkPush{
-		Width: uint32(n), First: uint32(r.first), Limit: uint32(r.limit), Lists: uint32(lists),
+		K: uint32(o.cfg.K), Width: uint32(n), First: uint32(r.first), Limit: uint32(r.limit), Lists: uint32(lists),
 		SliceShift: uint32(bits.TrailingZeros(uint(s))), Solo: math.MaxUint32,
 	}
 	scratch := o.dev.Dummy()
@@ -280,6 +280,3 @@ func (o *TopK) record(rec *vk.Recorder, op string, r topkRound) error {
 	d.Push = vk.Bytes(&push)
 	return pkg.Dispatch(rec, op, VariantBase, d)
 }
-
-// ceilPow2 is the smallest power of two that is not below v >= 1.
-func ceilPow2(v int) int { return 1 << bits.Len(uint(v-1)) }

@@ -5,16 +5,14 @@
 // One workgroup: one row (x), or in stage 1 one slice (y) of it. It holds the best entries so far in shared memory, takes what reaches `low`,
 //   a bound that K of the entries seen so far reach, and raises the bound by a radix selection whenever the memory is full. Counters are
 //   atomic, and with them the places of entries in shared memory and in lists; the set of the K largest does not depend on places.
-// Constants: 0 invocations; 1 K; 2 CAP, entries held, a multiple of the invocations, > K; 3 BITS of a digit (5 to 12); 4 P, power of two >= K, <= CAP.
+// Constants: 0 invocations; 1 CAP, entries held, a multiple of the invocations, > K; 2 BITS of a digit (5 to 12).
 // Shared memory: CAP*8 + 2^BITS*4 + 2^BITS/8 + 20 B. Features: none.
 #version 460
 #extension GL_EXT_control_flow_attributes : require
 
 layout(local_size_x = 128, local_size_x_id = 0) in;
-layout(constant_id = 1) const uint K = 512u;
-layout(constant_id = 2) const uint CAP = 1024u;
-layout(constant_id = 3) const uint BITS = 8u;
-layout(constant_id = 4) const uint P = 512u;
+layout(constant_id = 1) const uint CAP = 1024u;
+layout(constant_id = 2) const uint BITS = 8u;
 const uint THREADS = gl_WorkGroupSize.x;
 const uint BINS = 1u << BITS;
 const uint GROUPS = BINS / 32u;   // of 32 bins
@@ -27,6 +25,7 @@ layout(std430, set = 0, binding = 2) buffer Lists { uvec2 v[]; } lists;
 layout(std430, set = 0, binding = 3) writeonly buffer Dst { int v[]; } dst;
 
 layout(push_constant) uniform Push {
+    uint k;           // K: below CAP, and rounded up to a power of two not above it
     uint width;       // columns of logits
     uint first;       // entry of column 0: 0, or at least K
     uint limit;       // entries of a row at most: lens counts up to here
@@ -44,6 +43,8 @@ shared uint bins_s[BINS];
 shared uint group_s[GROUPS];
 shared uvec3 found_s;
 shared uint count_s;
+
+#define K pc.k
 
 uint lane;
 uvec2 low; // the same in all invocations
@@ -175,19 +176,19 @@ void guess(uvec2 c[ITEMS], uint n) {
     if (prefix > low.x) low = uvec2(prefix, 0u);
 }
 
-// Orders low_s[0..P) descending, which is the entries' numbers ascending: a bitonic network, two of its steps between barriers.
+// Orders low_s[0..n) descending, n a power of two, which is the entries' numbers ascending: a bitonic network, two of its steps between barriers.
 void order_pair(uint a, uint b, bool descending) {
     const uint x = low_s[a], y = low_s[b];
     if ((x < y) == descending) { low_s[a] = y; low_s[b] = x; }
 }
 
-void sort_entries() {
-    for (uint size = 2u; size <= P; size <<= 1) {
+void sort_entries(uint n) {
+    for (uint size = 2u; size <= n; size <<= 1) {
         for (uint d = size >> 1; d > 0u;) {
             barrier();
             if (d > 1u) {
                 const uint h = d >> 1;
-                for (uint q = lane; q < P / 4u; q += THREADS) {
+                for (uint q = lane; q < n / 4u; q += THREADS) {
                     const uint i = ((q & ~(h - 1u)) << 2) | (q & (h - 1u));
                     const bool descending = (i & size) == 0u;
                     uint w = low_s[i], x = low_s[i + h], y = low_s[i + d], z = low_s[i + d + h], s;
@@ -202,7 +203,7 @@ void sort_entries() {
                 }
                 d >>= 2;
             } else {
-                for (uint q = lane; q < P / 2u; q += THREADS) order_pair(2u * q, 2u * q + 1u, ((2u * q) & size) == 0u);
+                for (uint q = lane; q < n / 2u; q += THREADS) order_pair(2u * q, 2u * q + 1u, ((2u * q) & size) == 0u);
                 d = 0u;
             }
         }
@@ -316,7 +317,8 @@ void main() {
         if (lane == 0u) lists.v[bounds + to] = low;
         return;
     }
-    for (uint e = count + lane; e < P; e += THREADS) low_s[e] = 0u;
-    sort_entries();
+    const uint room = K > 1u ? 2u << findMSB(K - 1u) : 1u; // K rounded up to a power of two
+    for (uint e = count + lane; e < room; e += THREADS) low_s[e] = 0u;
+    sort_entries(room);
     for (uint e = lane; e < K; e += THREADS) dst.v[t * K + e] = int(~low_s[e]);
 }
