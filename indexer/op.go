@@ -28,6 +28,7 @@ const pkg = opkit.Package("indexer")
 // them with the SPIR-V.
 var pushLayouts = map[string]any{
 	"idx_query_quant": idxQueryQuantPush{},
+	"idx_logits":      idxLogitsPush{},
 	"idx_visible":     idxVisiblePush{},
 	"idx_topk":        idxTopkPush{},
 }

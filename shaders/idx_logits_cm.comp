@@ -1,8 +1,8 @@
 // Indexer logits over paged keys with cooperative matrices: for entry n, pc.first <= n < pc.first+width, n < lens[t], of token t's request,
 //   dst[t][n-first] = s_k[n] * sum_h relu(sum_d q[t][h][d] * k[n][d]) * weights[t][h]; see idx_logits.comp.
 // bindings: 0..5 of lib/index_logits.glsl; dst and the pool of keys by address.
-// One workgroup of THREADS: TOKENS tokens and pc.chunk tiles of TILE keys, which it decodes once for all of its tokens that belong
-//   to one request. A subgroup holds HG heads of one token in registers: subgroup = (token * HEAD_PARTS + head part) * KEY_PARTS + key part.
+// One workgroup of THREADS: TOKENS tokens and a share of their keys, in tiles of TILE, which it decodes once for all of the tokens that
+//   belong to one request. A subgroup holds HG heads of one token in registers: subgroup = (token * HEAD_PARTS + head part) * KEY_PARTS + key part.
 // Constants: 0 page, 1 format, 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a product, 7 HG, 8 HEAD_PARTS, 9 TOKENS, 10 TILE, 11 ALONE (1: every
 //   subgroup decodes the keys it multiplies, and waits for no other): indexer/logits_cm.go chooses them.
 // Shared memory: TILE*272 + SUBGROUPS*N*(4M+16) + 4*TOKENS*HEAD_PARTS*(HG+TILE) + 8*TILE: 23808 B for 4 subgroups, 64 heads.
@@ -237,7 +237,6 @@ void main() {
     begin_ = pc.first;
     end_ = t_ < pc.tokens ? logit_end(t_) : 0u;
 
-    const uint tile0 = pc.first / TILE + gl_WorkGroupID.x * pc.chunk;
     bool load = true;
     uint t = 0u;
     [[dont_unroll]] while (t < TOKENS && t0 + t < pc.tokens) {
@@ -247,9 +246,13 @@ void main() {
         r.end = 0u;
         for (; t < TOKENS && t0 + t < pc.tokens && token_to_req.v[t0 + t] == r.request; t++) r.end = max(r.end, logit_end(t0 + t));
         r.b = t;
-        const uint last = min((r.end + TILE - 1u) / TILE, tile0 + pc.chunk);
-        if (r.end > pc.first && tile0 < last) {
-            score(r, t0, tile0, last, load);
+        if (r.end <= pc.first) continue;
+        // Shares follow from the lengths there are, not from the width: a short context is spread over all workgroups too.
+        const uint tile0 = pc.first / TILE, tiles = (r.end + TILE - 1u) / TILE - tile0;
+        const uint chunk = max((tiles + gl_NumWorkGroups.x - 1u) / gl_NumWorkGroups.x, pc.chunk);
+        const uint from = min(gl_WorkGroupID.x * chunk, tiles), to = min(from + chunk, tiles);
+        if (from < to) {
+            score(r, t0, tile0 + from, tile0 + to, load);
             load = false;
         }
     }

@@ -31,7 +31,7 @@ layout(push_constant) uniform Push {
     uint width;       // columns of dst
     uint requests;
     uint table_width;
-    uint chunk;       // tiles of keys of a workgroup; unused by the builds without matrices
+    uint chunk;       // fewest tiles of keys of a workgroup; unused by the builds without matrices
 } pc;
 
 #ifdef KV_DA
