@@ -70,15 +70,9 @@ func (t cmTiling) constants() []uint32 {
 }
 
 // cmRegisterLimit is how many registers an invocation of a workgroup of that size
-// can have. Vulkan does not tell; these hold for the devices known: 65536 in all and
-// at most 255 each where subgroups have 32 invocations or more, 128 where they have
-// fewer.
-func cmRegisterLimit(subgroup, threads int) int {
-	if subgroup < 32 {
-		return 128
-	}
-	return min(255, 65536/threads)
-}
+// can have. Vulkan does not tell; 65536 in all and at most 255 each hold for the
+// devices known (AMD has more, Intel gives fewer unless a kernel asks for all).
+func cmRegisterLimit(threads int) int { return min(255, 65536/threads) }
 
 // powerOfTwo is the smallest power of two that is not below n.
 func powerOfTwo(n int) int { return 1 << bits.Len(uint(max(n, 1)-1)) }
@@ -114,7 +108,7 @@ func cmFit(caps *vk.Caps, s vk.CoopMatShape, heads, tokens int) (cmTiling, bool)
 		for t.heads = max(t.m, min(cmHeads, powerOfTwo(heads))); t.heads >= t.m; t.heads /= 2 {
 			t.fill(heads)
 			if t.threads() <= int(caps.MaxWorkgroupInvocations) && t.sharedBytes() <= int(caps.SharedMemory) &&
-				t.registers(copies) <= cmRegisterLimit(t.subgroup, t.threads()) {
+				t.registers(copies) <= cmRegisterLimit(t.threads()) {
 				return t, true
 			}
 		}

@@ -153,25 +153,31 @@ void load_queries(uint t0) {
     barrier();
 }
 
-// multiply: the logits of this subgroup's share of a tile, or the sums over its part of the heads.
-void multiply(uint tile, uint buf) {
+// sum_heads: this subgroup's heads against the keys of rows row0 .. row0+N-1, to its part of sum_s.
+void sum_heads(uint row0) {
+    CM_C s[HEAD_TILES];
+    [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) s[i] = CM_C(0.0);
+    [[unroll]] for (uint k = 0u; k < STEPS; k++) {
+        CM_B keys; // rows of row_s are its columns
+        coopMatLoad(keys, row_s, row0 * ROW_PITCH + k * CM_K / 8u, ROW_PITCH, gl_CooperativeMatrixLayoutColumnMajor);
+        [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) s[i] = coopMatMulAdd(q_f[i][k], keys, s[i]);
+    }
+    // Heads M apart meet in one component, wherever a subgroup keeps it.
+    CM_C sum = CM_C(0.0);
+    [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
+        [[unroll]] for (uint e = 0u; e < sum.length(); e++) sum[e] += max(s[i][e], 0.0) * weight_f[i][e];
+    }
+    coopMatStore(sum, sum_s, sub * CM_N * SUM_PITCH, SUM_PITCH, gl_CooperativeMatrixLayoutColumnMajor);
+}
+
+// multiply: the logits of this subgroup's share of a tile, or the sums over its part of the heads. Without `mine` it only keeps
+// the barriers company: a driver may make every subgroup wait at each of them.
+void multiply(uint tile, uint buf, bool mine) {
     [[dont_unroll]] for (uint j = 0u; j < KEY_TILES; j++) {
         const uint row0 = (key_part_ * KEY_TILES + j) * CM_N;
-        CM_C s[HEAD_TILES];
-        [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) s[i] = CM_C(0.0);
-        [[unroll]] for (uint k = 0u; k < STEPS; k++) {
-            CM_B keys; // rows of row_s are its columns
-            coopMatLoad(keys, row_s, row0 * ROW_PITCH + k * CM_K / 8u, ROW_PITCH, gl_CooperativeMatrixLayoutColumnMajor);
-            [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) s[i] = coopMatMulAdd(q_f[i][k], keys, s[i]);
-        }
-        // Heads M apart meet in one component, wherever a subgroup keeps it.
-        CM_C sum = CM_C(0.0);
-        [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
-            [[unroll]] for (uint e = 0u; e < sum.length(); e++) sum[e] += max(s[i][e], 0.0) * weight_f[i][e];
-        }
-        coopMatStore(sum, sum_s, sub * CM_N * SUM_PITCH, SUM_PITCH, gl_CooperativeMatrixLayoutColumnMajor);
+        if (mine) sum_heads(row0);
         subgroupBarrier();
-        for (uint key = lane; key < CM_N; key += SUBGROUP) {
+        for (uint key = lane; mine && key < CM_N; key += SUBGROUP) {
             vec4 four = sum_s[(sub * CM_N + key) * SUM_PITCH];
             [[unroll]] for (uint m = 1u; m < CM_M / 4u; m++) four += sum_s[(sub * CM_N + key) * SUM_PITCH + m];
             const float all = (four.x + four.y) + (four.z + four.w);
@@ -212,7 +218,7 @@ void score(Run r, uint t0, uint tile, uint last, bool load) {
         sync();
         uint next[PLACES];
         find(r, TILE_AT(tile + 2u), next);
-        if (token_ >= r.a && token_ < r.b) multiply(tile, buf);
+        multiply(tile, buf, TOKENS == 1u || (token_ >= r.a && token_ < r.b));
         sync();
         if (HEAD_PARTS > 1u) add_parts(r, t0, tile, buf);
         tile++;
