@@ -167,16 +167,26 @@ func (o *TopK) Variant() string { return VariantBase }
 // K is the width of the selection.
 func (o *TopK) K() int { return o.cfg.K }
 
-// slices is into how many slices rows of n columns are cut: a power of two.
-func (o *TopK) slices(t, n int) int {
+// topkSlices is into how many slices rows of n columns are cut, a power of two, where
+// so many workgroups fill the device.
+func topkSlices(workgroups, t, n int) int {
 	s := 1
 	if n <= soloColumns {
 		return s
 	}
-	for s < maxSlices && 2*s*t <= o.workgroups && 2*s*sliceColumns <= n {
+	for s < maxSlices && 2*s*t <= workgroups && 2*s*sliceColumns <= n {
 		s *= 2
 	}
 	return s
+}
+
+// topkLists is the number of lists that so many slices of a row need in scratch,
+// without one that is carried.
+func topkLists(slices int) int {
+	if slices > 1 {
+		return 1 + slices
+	}
+	return 0
 }
 
 // listBytes is the size of n lists of candidates for t rows: K entries of a number
@@ -191,10 +201,7 @@ func listBytes(t, n, k int) uint64 { return uint64(t) * uint64(n) * uint64(k+1) 
 // with S slices of a row: the largest power of two of at most 16, N/16384 and
 // Workgroups/T. With 128 workgroups and K = 1024 that is at most 1.2 MB.
 func (o *TopK) ScratchBytes(t, n int) uint64 {
-	if s := o.slices(t, n); s > 1 {
-		return listBytes(t, 1+s, o.cfg.K)
-	}
-	return 0
+	return listBytes(t, topkLists(topkSlices(o.workgroups, t, n)), o.cfg.K)
 }
 
 // Record checks the arguments and records one launch, or two where rows are sliced.
@@ -208,11 +215,13 @@ func (o *TopK) Record(rec *vk.Recorder, a TopKArgs) error {
 		pkg.Check(op, "Out", a.Out, tensor.I32, t, o.cfg.K),
 		pkg.Reach(o.dev, op, VariantBase, opkit.Target{Name: "Logits", T: a.Logits}, opkit.Target{Name: "Out", T: a.Out}),
 		checkTokens(o.dev, op, "Logits", t),
-		checkScratch(op, a.Scratch, o.ScratchBytes(t, n)),
+		checkScratch(o.dev, op, a.Scratch, o.ScratchBytes(t, n)),
 	); err != nil || t == 0 {
 		return err
 	}
-	return o.record(rec, op, topkRound{logits: a.Logits, lens: a.Lens, out: a.Out, scratch: a.Scratch, limit: n})
+	slices := topkSlices(o.workgroups, t, n)
+	return o.record(rec, op, topkRound{logits: a.Logits, lens: a.Lens, out: a.Out, scratch: a.Scratch,
+		slices: slices, lists: topkLists(slices), limit: n})
 }
 
 // checkTokens checks the number of tokens against the device's grid.
@@ -224,48 +233,43 @@ func checkTokens(dev *vk.Device, op, arg string, t int) error {
 }
 
 // checkScratch checks that scratch has the bytes that are needed.
-func checkScratch(op string, v vk.View, need uint64) error {
-	if need > 0 && (v.Buffer == nil || v.Size < need) {
+func checkScratch(dev *vk.Device, op string, v vk.View, need uint64) error {
+	switch align := dev.Caps().StorageAlignment; {
+	case need == 0:
+	case v.Buffer == nil || v.Size < need:
 		return pkg.Wrong(op, "Scratch", fmt.Sprintf("%d bytes", v.Size), "%d bytes", need)
+	case v.Offset%align != 0:
+		return pkg.Wrong(op, "Scratch", fmt.Sprintf("offset %d", v.Offset), "a multiple of %d", align)
 	}
 	return nil
 }
 
 // topkRound is a selection from columns first.. of longer rows, whose best entries so
-// far are carried in list 0 of the scratch. A round in which a row ends writes out.
+// far are carried in list 0 of the scratch. A round in which a row ends writes it to
+// out.
 type topkRound struct {
 	logits, lens, out tensor.Tensor
 	scratch           vk.View
-	first, limit      int  // limit: entries of a row at most
-	carried           bool // list 0 is there though rows may not be sliced
-}
-
-// lists is the number of lists that a row has in the scratch of a round.
-func (o *TopK) lists(t, n int, carried bool) int {
-	if s := o.slices(t, n); s > 1 || carried {
-		if s == 1 {
-			return 1
-		}
-		return 1 + s
-	}
-	return 0
+	slices            int // of a row
+	lists             int // of a row in scratch: the carried one and those of slices; 0: none
+	first, limit      int // limit: entries of a row at most
 }
 
 func (o *TopK) record(rec *vk.Recorder, op string, r topkRound) error {
 	t, n := r.logits.Shape[0], r.logits.Shape[1]
-	s, lists := o.slices(t, n), o.lists(t, n, r.carried)
+	s := r.slices
 	k := o.few
 	if t*s > o.workgroups {
 		k = o.many
 	}
 	push := idxTopkPush{
-		K: uint32(o.cfg.K), Width: uint32(n), First: uint32(r.first), Limit: uint32(r.limit), Lists: uint32(lists),
+		K: uint32(o.cfg.K), Width: uint32(n), First: uint32(r.first), Limit: uint32(r.limit), Lists: uint32(r.lists),
 		SliceShift: uint32(bits.TrailingZeros(uint(s))), Solo: math.MaxUint32,
 	}
 	scratch := o.dev.Dummy()
-	if lists > 0 {
+	if r.lists > 0 {
 		scratch = r.scratch
-		scratch.Size = listBytes(t, lists, o.cfg.K)
+		scratch.Size = listBytes(t, r.lists, o.cfg.K)
 	}
 	d := vk.Dispatch{Kernel: k, Groups: [3]uint32{uint32(t), 1, 1}, Bind: []vk.View{r.logits.View(), r.lens.View(), scratch, r.out.View()}}
 	if s > 1 {
