@@ -85,11 +85,13 @@ type kvCompressPush struct {
 	PoolStride uint32
 	PoolPages  uint32
 	Tokens     uint32
+	Each       uint32
 	Requests   uint32
 	Width      uint32
 	RopeRows   uint32
 	NormBf16   uint32
 	Eps        float32
+	_          uint32
 }
 
 // NewCompress chooses the variant and builds its kernel, which the device owns.
@@ -111,7 +113,7 @@ func NewCompress(dev *vk.Device, cfg CompressConfig) (*Compress, error) {
 	}
 	access := []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}
 	k, err := kernel[kvCompressPush](dev, "kv_compress", variant, access, 7,
-		cfg.Invocations, cfg.Page, cfg.StatePage, c.Ratio, c.Dim, int(cfg.Keys), hadamard, cfg.RopeStep)
+		cfg.Invocations, cfg.Page, cfg.StatePage, c.Ratio, c.Dim, int(cfg.Keys), hadamard, cfg.RopeStep, chunk(cfg.Invocations))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
@@ -171,9 +173,18 @@ func (cfg CompressConfig) invocations(op string, caps *vk.Caps) (CompressConfig,
 	return cfg, nil
 }
 
+// chunk is the rows that an invocation loads together. 8 take about 100 registers,
+// more than a GPU has for each of 1024 invocations.
+func chunk(invocations int) int {
+	if invocations > 512 {
+		return 4
+	}
+	return 8
+}
+
 // compressShared is the shared memory of kv_compress.comp in bytes.
 func compressShared(c Compression, invocations int) int {
-	return 16*invocations + 4*c.Window() + 8*c.Dim/4 + 544
+	return 16*invocations + 4*c.Window() + 8*c.Dim/4 + 672
 }
 
 func (cfg CompressConfig) checkOutput(op string) error {
@@ -217,11 +228,12 @@ func (x *Compress) Record(rec *vk.Recorder, a CompressArgs) error {
 	if tokens == 0 {
 		return nil
 	}
+	each := (tokens + x.workgroups() - 1) / x.workgroups()
 	push := kvCompressPush{
 		StateAddr: a.State.Pool.View().Address(), PoolAddr: pool.View().Address(),
 		StateUnits: uint32(a.State.Layout.Stride / poolAlign), StatePages: uint32(a.State.Pages()),
 		PoolStride: uint32(stride), PoolPages: uint32(poolPages(pool)),
-		Tokens: uint32(tokens), Requests: uint32(a.StateTable.Shape[0]), Width: uint32(a.StateTable.Shape[1]),
+		Tokens: uint32(tokens), Each: uint32(each), Requests: uint32(a.StateTable.Shape[0]), Width: uint32(a.StateTable.Shape[1]),
 		RopeRows: uint32(a.CosSin.Shape[0]), Eps: x.cfg.Eps,
 	}
 	if a.Norm.DType == tensor.BF16 {
@@ -229,8 +241,18 @@ func (x *Compress) Record(rec *vk.Recorder, a CompressArgs) error {
 	}
 	bind := []vk.View{a.Positions.View(), a.TokenToReq.View(), a.StateSlots.View(), a.Slots.View(),
 		a.StateTable.View(), a.Norm.View(), a.CosSin.View()}
-	return dispatch(rec, op, x.kernel, x.variant, [3]uint32{strided(x.dev, tokens, 1), 1, 1}, bind,
+	return dispatch(rec, op, x.kernel, x.variant, [3]uint32{uint32((tokens + each - 1) / each), 1, 1}, bind,
 		[]target{{"State.Pool", a.State.Pool, vk.Read}, {"pool", pool, vk.Write}}, vk.Bytes(&push))
+}
+
+// workgroups is how many to launch at most. Each costs a turn on a compute unit even
+// if its tokens complete no entry, and the workgroups of long windows are large; of
+// neighbouring tokens of a prompt no more than one in Ratio completes an entry.
+func (x *Compress) workgroups() int {
+	if x.cfg.Compression.Ratio == 128 {
+		return 256
+	}
+	return 1024
 }
 
 // output is the pool that is written, checked, and its page stride.

@@ -5,7 +5,7 @@
 //   belong to one request. A subgroup holds HG heads of one token in registers: subgroup = (token * HEAD_PARTS + head part) * KEY_PARTS + key part.
 // Constants: 0 page, 1 format, 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a product, 7 HG, 8 HEAD_PARTS, 9 TOKENS, 10 TILE, 11 ALONE (1: every
 //   subgroup decodes the keys it multiplies, and waits for no other): indexer/logits_cm.go chooses them.
-// Shared memory: TILE*272 + SUBGROUPS*N*(4M+16) + 4*TOKENS*HEAD_PARTS*(HG+TILE) + 8*TILE: 23808 B for 4 subgroups, 64 heads.
+// Shared memory: TILE*272 + SUBGROUPS*N*(4M+16) + 4*TOKENS*HEAD_PARTS*HG + 4*PART_SUMS + 8*TILE: 23300 B for 64 heads and one token.
 // Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -38,13 +38,14 @@ const uint STEPS = INDEX_DIM / CM_K;
 const uint HEAD_ROWS = TOKENS * HEAD_PARTS * HG;
 const uint OWN_ROWS = TILE / SUBGROUPS;         // rows of a tile that a subgroup decodes
 const uint EACH = TILE * 8u / THREADS;          // of these, one invocation's parts
+const uint PART_SUMS = HEAD_PARTS == 1u ? 1u : TOKENS * HEAD_PARTS * TILE;
 const uint PLACES = PAGE % TILE == 0u ? 1u : EACH; // pages to look up for them
 const uint SUM_PITCH = CM_M / 4u + 1u;
 
 shared uvec4 row_s[TILE * 17u];                       // [TILE, 128] elements of keys, at first of queries
 shared vec4 sum_s[SUBGROUPS * CM_N * SUM_PITCH];      // [SUBGROUPS, N keys, M] sums over heads M apart
 shared vec4 weight_s[HEAD_ROWS / 4u];                 // [TOKENS, HEAD_PARTS, HG]
-shared float part_s[TOKENS * HEAD_PARTS * TILE];      // sums over a part of the heads
+shared float part_s[PART_SUMS];                       // [TOKENS, HEAD_PARTS, TILE] sums over a part of the heads
 shared float scale_s[2u * TILE];                      // of the keys of this tile and the next; -1: there is no such key
 
 #include "lib/cm_index_row.glsl"

@@ -9,9 +9,9 @@
 // Bindings:  0 positions [T] i32   1 token_to_req [T] i32   2 state_slots [T] i64   3 slots [T] i64   4 table [R, W] i32
 //            5 norm [DIM] f32 or bf16   6 cos_sin [rows, 64] f32, row k of position k*ROPE_STEP
 //            7 state [pages, stride] u8   8 pool [pages, stride] u8 (both not in _da builds)
-// Workgroup: one token at a time; DIM/4 lanes of 4 channels, times GROUPS that share the rows of a long window.
-// Constants: 0 invocations, 1 PAGE of pool, 2 STATE_PAGE, 3 RATIO, 4 DIM, 5 FORMAT, 6 HADAMARD, 7 ROPE_STEP.
-// Shared memory: 16*invocations + 4*WINDOW + 8*DIM/4 + 544 bytes.  Features: none; _da: bufferDeviceAddress, shaderInt64.
+// Workgroup: pc.each tokens, one at a time; DIM/4 lanes of 4 channels, times GROUPS that share the rows of a long window.
+// Constants: 0 invocations, 1 PAGE of pool, 2 STATE_PAGE, 3 RATIO, 4 DIM, 5 FORMAT, 6 HADAMARD, 7 ROPE_STEP, 8 CHUNK.
+// Shared memory: 16*invocations + 4*WINDOW + 8*DIM/4 + 672 bytes.  Features: none; _da: bufferDeviceAddress, shaderInt64.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #include "lib/kv_page.glsl"
@@ -30,12 +30,13 @@ layout(constant_id = 4) const uint DIM = 512;
 layout(constant_id = 5) const uint FORMAT = 0;
 layout(constant_id = 6) const uint HADAMARD = 0;
 layout(constant_id = 7) const uint ROPE_STEP = 1;
+layout(constant_id = 8) const uint CHUNK = 8; // rows that an invocation has under way, 4 or 8
 
-const uint CHUNK = 8u;                                  // rows in flight; divides WINDOW
 const uint WINDOW = RATIO == 4u ? 2u * RATIO : RATIO;
 const uint CHANNELS = RATIO == 4u ? 2u * DIM : DIM;     // kv values, and scores, of a token
 const uint LANES = DIM / 4u;
 const uint GROUPS = gl_WorkGroupSize.x / LANES;
+const uint SCAN = 32u;
 
 layout(std430, set = 0, binding = 0) readonly buffer Positions { int positions[]; };
 layout(std430, set = 0, binding = 1) readonly buffer TokenToReq { int token_to_req[]; };
@@ -53,6 +54,7 @@ layout(push_constant) uniform Push {
     uint pool_stride; // bytes per page
     uint pool_pages;
     uint tokens;      // T
+    uint each;        // tokens of a workgroup
     uint requests;    // R
     uint width;       // W
     uint rope_rows;
@@ -63,6 +65,7 @@ STATE_POOL(state, 7)
 KV_POOL_RW(pool, 8)
 
 shared vec4 part[LANES * GROUPS];
+shared uint todo[SCAN];     // 1 for tokens that complete an entry
 shared uint row_at[WINDOW]; // unit of the row's first kv channel, or STATE_NONE
 shared vec4 square_of[LANES / 4u];
 shared uint amax_of[LANES];
@@ -84,7 +87,7 @@ uint row_of(uint request, int p, uint j) {
 vec4 pooled(uint group, uint lane) {
     vec4 top = vec4(-3.4e38), weight = vec4(0.0), sum = vec4(0.0);
     for (uint first = group * CHUNK; first < WINDOW; first += GROUPS * CHUNK) {
-        vec4 s[CHUNK], k[CHUNK];
+        vec4 s[8], k[8];
         [[unroll]] for (uint j = 0u; j < CHUNK; j++) {
             uint at = row_at[first + j];
             uint unit = (at == STATE_NONE ? 0u : at) + lane; // the load needs no branch: it is inside the pool
@@ -96,12 +99,18 @@ vec4 pooled(uint group, uint lane) {
         [[unroll]] for (uint j = 0u; j < CHUNK; j++) now = max(now, s[j]);
         [[unroll]] for (uint j = 0u; j < CHUNK; j++) {
             s[j] = real_exp(s[j] - now);
-            precise vec4 y = k[j] * s[j];
-            k[j] = y;
+            precise vec4 product = k[j] * s[j];
+            k[j] = product;
         }
         vec4 keep = real_exp(top - now);
-        precise vec4 w = ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
-        precise vec4 y = ((k[0] + k[1]) + (k[2] + k[3])) + ((k[4] + k[5]) + (k[6] + k[7]));
+        precise vec4 w = (s[0] + s[1]) + (s[2] + s[3]);
+        precise vec4 y = (k[0] + k[1]) + (k[2] + k[3]);
+        if (CHUNK == 8u) {
+            precise vec4 w8 = w + ((s[4] + s[5]) + (s[6] + s[7]));
+            precise vec4 y8 = y + ((k[4] + k[5]) + (k[6] + k[7]));
+            w = w8;
+            y = y8;
+        }
         precise vec4 next_weight = weight * keep + w;
         precise vec4 next_sum = sum * keep + y;
         weight = next_weight;
@@ -200,41 +209,54 @@ void store_mxfp4(uint lane, uvec2 w, uint page, uint t) {
     }
 }
 
-void main() {
-    uint lane = gl_LocalInvocationID.x % LANES;
-    uint group = gl_LocalInvocationID.x / LANES;
+// completes: token i ends a group and all that belongs to it is inside its pool.
+bool completes(uint i) {
+    int p = positions[i];
+    uvec2 state_slot = state_slots[i], slot = slots[i];
+    return p >= 0 && (uint(p) + 1u) % RATIO == 0u && uint(token_to_req[i]) < pc.requests
+        && state_slot.y == 0u && state_slot.x / STATE_PAGE < pc.state_pages
+        && slot.y == 0u && slot.x / PAGE < pc.pool_pages;
+}
+
+void compress(uint i, uint group, uint lane) {
+    int p = positions[i];
+    uint slot = slots[i].x, page = slot / PAGE, request = uint(token_to_req[i]);
     bool mine = group == 0u;
-    for (uint i = gl_WorkGroupID.x; i < pc.tokens; i += gl_NumWorkGroups.x) {
-        int p = positions[i];
-        uint request = uint(token_to_req[i]);
-        uvec2 state_slot = state_slots[i], slot = slots[i];
-        uint page = slot.x / PAGE;
-        // The same for every invocation, so that skipping cannot part them at a barrier.
-        if (p < 0 || (uint(p) + 1u) % RATIO != 0u || request >= pc.requests
-            || state_slot.y != 0u || state_slot.x / STATE_PAGE >= pc.state_pages
-            || slot.y != 0u || page >= pc.pool_pages) continue;
+    barrier(); // the token before has read what is shared
+    for (uint j = gl_LocalInvocationID.x; j < WINDOW; j += gl_WorkGroupSize.x) row_at[j] = row_of(request, p, j);
+    vec4 gain = norm4(lane);
+    vec4 turn = vec4(0.0);
+    bool turns = lane >= LANES - 16u;
+    uint pair = 2u * (lane + 16u - LANES);
+    if (turns) turn = cos_sin_cos_sin2(min((uint(p) + 1u - RATIO) / ROPE_STEP, pc.rope_rows - 1u), pair, false);
+    barrier();
 
-        barrier(); // the token before has read what is shared
-        for (uint j = gl_LocalInvocationID.x; j < WINDOW; j += gl_WorkGroupSize.x) row_at[j] = row_of(request, p, j);
-        vec4 gain = norm4(lane);
-        vec4 turn = vec4(0.0);
-        bool turns = lane >= LANES - 16u;
-        uint pair = 2u * (lane + 16u - LANES);
-        if (turns) turn = cos_sin_cos_sin2(min((uint(p) + 1u - RATIO) / ROPE_STEP, pc.rope_rows - 1u), pair, false);
+    vec4 v = pooled(group, lane);
+    precise vec4 n = (v * real_rsqrt(mean_square(mine, lane, v) + pc.eps)) * gain;
+    if (turns) n = vec4(rope_rotate(n.xy, turn.xy), rope_rotate(n.zw, turn.zw));
+    uvec2 w = uvec2(bf16_pack2(n.x, n.y), bf16_pack2(n.z, n.w));
+    if (HADAMARD != 0u) {
+        vec4 h = hadamard128(vec4(bf16_unpack2(w.x), bf16_unpack2(w.y)), 0u, lane);
+        w = uvec2(bf16_pack2(h.x, h.y), bf16_pack2(h.z, h.w));
+    }
+    if (mine) amax_of[lane] = quantise_amax(w);
+    barrier();
+    if (FORMAT == 0u) store_kv(mine, lane, w, page, slot % PAGE);
+    else if (FORMAT == INDEX_FP8) store_fp8(lane, w, page, slot % PAGE);
+    else store_mxfp4(lane, w, page, slot % PAGE);
+}
+
+void main() {
+    uint self = gl_LocalInvocationID.x;
+    uint first = gl_WorkGroupID.x * pc.each, end = min(first + pc.each, pc.tokens);
+    // Most tokens complete nothing: invocations look at SCAN of them at once. What they find
+    // goes through shared memory, so that skipping cannot part them at a barrier.
+    for (uint block = first; block < end; block += SCAN) {
         barrier();
-
-        vec4 v = pooled(group, lane);
-        precise vec4 n = (v * real_rsqrt(mean_square(mine, lane, v) + pc.eps)) * gain;
-        if (turns) n = vec4(rope_rotate(n.xy, turn.xy), rope_rotate(n.zw, turn.zw));
-        uvec2 w = uvec2(bf16_pack2(n.x, n.y), bf16_pack2(n.z, n.w));
-        if (HADAMARD != 0u) {
-            vec4 h = hadamard128(vec4(bf16_unpack2(w.x), bf16_unpack2(w.y)), 0u, lane);
-            w = uvec2(bf16_pack2(h.x, h.y), bf16_pack2(h.z, h.w));
+        if (self < SCAN) todo[self] = block + self < end && completes(block + self) ? 1u : 0u;
+        barrier();
+        for (uint n = 0u; n < min(SCAN, end - block); n++) {
+            if (todo[n] != 0u) compress(block + n, self / LANES, self % LANES);
         }
-        if (mine) amax_of[lane] = quantise_amax(w);
-        barrier();
-        if (FORMAT == 0u) store_kv(mine, lane, w, page, slot.x % PAGE);
-        else if (FORMAT == INDEX_FP8) store_fp8(lane, w, page, slot.x % PAGE);
-        else store_mxfp4(lane, w, page, slot.x % PAGE);
     }
 }

@@ -202,7 +202,7 @@ func (s compressorInput) run(ctx context.Context, dev *vk.Device, variant string
 	}
 	compress, err := cache.NewCompress(dev, cache.CompressConfig{
 		Compression: s.c, StatePage: s.layout.Page, Page: s.page, Keys: s.format, Hadamard: s.hadamard,
-		Eps: s.eps, RopeStep: s.ropeStep, Invocations: s.invocations, Variant: variant,
+		Eps: s.eps, RopeStep: s.ropeStep, Invocations: min(s.invocations, largest(dev)), Variant: variant,
 	})
 	if err != nil {
 		return nil, err
@@ -242,6 +242,15 @@ func (s compressorInput) run(ctx context.Context, dev *vk.Device, variant string
 		return nil, err
 	}
 	return s.results(after, got["pool"])
+}
+
+// largest is the largest power of two of invocations in a workgroup.
+func largest(dev *vk.Device) int {
+	n := 128
+	for 2*n <= int(dev.Caps().MaxWorkgroupInvocations) {
+		n *= 2
+	}
+	return n
 }
 
 // padded is the state with the device's page stride, the padding poisoned.

@@ -257,6 +257,7 @@ func random4(c cache.Compression, format cache.IndexKeyFormat) func(seed uint64)
 		}
 		if c == cache.C4Index {
 			specs = append(specs,
+				compressorSpec{statePage: 4, page: 64, requests: [][2]int{{5, 2100}}, pads: 60},
 				compressorSpec{statePage: 4, page: 64, stride: 8640, requests: [][2]int{{0, 61}}, params: map[string]any{"hadamard": 1}},
 				compressorSpec{statePage: 4, page: 16, requests: [][2]int{{3, 1}, {100, 17}}, f32: true, params: map[string]any{"hadamard": 1, "rope_step": 1}})
 		} else {
@@ -274,6 +275,8 @@ func random128(seed uint64) []Case {
 		{statePage: 8, page: 2, requests: [][2]int{{120, 17}, {300, 1}}, padding: 64},
 		{statePage: 8, page: 1, requests: [][2]int{{511, 1}, {127, 1}, {1023, 1}}, pads: 2, broken: 14, params: map[string]any{"rope_step": 1}},
 		{statePage: 5, page: 3, requests: [][2]int{{1, 321}}, padding: 16},
+		{statePage: 8, page: 2, requests: [][2]int{{100, 61}, {255, 1}}, params: map[string]any{"invocations": 1024}},
+		{statePage: 16, page: 2, requests: [][2]int{{383, 2}, {0, 128}}, params: map[string]any{"invocations": 256}},
 	})
 }
 
