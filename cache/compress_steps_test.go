@@ -2,6 +2,7 @@ package cache_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -107,7 +108,8 @@ func (s *sequence) newCaches(seed uint64) *caches {
 	c.stateTable, c.table = ids(statePages), ids(pages)
 	l := must[cache.StateLayout](t)(cache.NewStateLayout(s.c, s.statePage, 0))
 	c.state = must[cache.StateCache](t)(cache.NewState(s.dev, cache.StateConfig{Pages: statePages + 2, Layout: l}))
-	t.Cleanup(func() { c.state.Close() })
+	state := c.state // a test may put another in its place
+	t.Cleanup(func() { state.Close() })
 	if s.keys == 0 {
 		c.kv = newCache(t, s.dev, pages+2, s.page, 0)
 	} else {
@@ -322,4 +324,57 @@ func (s *sequence) restore(from, to *caches, next int) {
 	for e := range first {
 		to.stateTable[e] = -1
 	}
+}
+
+// A state pool larger than a descriptor can hold: da is chosen and works on both
+// sides of the limit.
+func TestStateBeyondDescriptor(t *testing.T) {
+	dev := testkit.Device(t)
+	if lacks := dev.Caps().Missing(cache.CompressVariants[1].Requires); len(lacks) > 0 {
+		t.Skipf("device lacks %v", lacks)
+	}
+	k := compressors[1]
+	s := newSequence(t, dev, k, 61)
+	whole := s.newCaches(1)
+	s.step(whole, 0, s.n)
+
+	l := whole.state.Layout
+	limit := dev.Caps().MaxStorageBufferRange
+	edge := int(limit/uint64(l.Stride)) - 8
+	size := uint64(edge+32) * uint64(l.Stride)
+	if size > dev.Caps().HeapBytes/2 || size > 1<<34 {
+		t.Skipf("a pool beyond the descriptor's %d bytes is too large to try", limit)
+	}
+	c := s.newCaches(2)
+	state, err := cache.NewState(dev, cache.StateConfig{Pages: edge + 32, Layout: l})
+	if errors.Is(err, vk.ErrOutOfDeviceMemory) {
+		t.Skip(err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	defer state.Close()
+	c.state = state
+	for i := range c.stateTable {
+		c.stateTable[i] += int32(edge)
+	}
+	cfg := k.config()
+	cfg.MaxBytes = size
+	s.save = must[*cache.SaveState](t)(cache.NewSaveState(dev, cache.SaveStateConfig{Compression: k.c, Page: k.statePage, MaxBytes: size}))
+	s.compress = must[*cache.Compress](t)(cache.NewCompress(dev, cfg))
+	if s.save.Variant() != "da" || s.compress.Variant() != "da" {
+		t.Fatalf("variants %s and %s, want da", s.save.Variant(), s.compress.Variant())
+	}
+	s.step(c, 0, 30)
+	s.step(c, 30, s.n)
+	if !bytes.Equal(s.entries(c), s.entries(whole)) {
+		t.Error("states around the descriptor's limit give other bytes")
+	}
+	base := must[*cache.SaveState](t)(cache.NewSaveState(dev, cache.SaveStateConfig{Compression: k.c, Page: k.statePage, Variant: "base"}))
+	do(t, dev, func(rec *vk.Recorder) error {
+		err := base.Record(rec, cache.SaveStateArgs{KvScore: s.rows, Ape: s.ape, Positions: s.positions, Slots: s.stateSlots, State: state})
+		if !errors.Is(err, vk.ErrArgument) {
+			t.Errorf("base variant on a pool of %d bytes: %v, want an argument error", size, err)
+		}
+		return nil
+	})
 }
