@@ -9,6 +9,7 @@
 // Constants: 0 MXFP4, 1 TABLE_BF16, 2 HADAMARD, each 0 or 1.  Shared memory: 4608 bytes.  Features: none.
 // A position outside the table counts as its nearest row.
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 #include "lib/bf16.glsl"
 #include "lib/e4m3.glsl"
 #include "lib/e2m1.glsl"
@@ -37,7 +38,7 @@ layout(push_constant) uniform Push {
     float head_scale;
 } pc;
 
-shared uint amax_of[HEADS * LANES];     // bf16 bits without sign: they order like the numbers
+shared uvec4 amax_of[HEADS * LANES / 4u]; // of every invocation, bf16 bits without sign: they order like the numbers
 shared vec4 mix_of[2u * HEADS * LANES]; // HADAMARD: 8 values of every invocation
 
 // mix8: all stages of the Walsh-Hadamard transform of the 128 values of a head, then the
@@ -52,7 +53,7 @@ uvec4 mix8(uvec4 w, uint lane) {
     vec4 sum = a + b;
     b = a - b;
     a = sum;
-    for (uint far = 1u; far < LANES; far *= 2u) {
+    [[unroll]] for (uint far = 1u; far < LANES; far *= 2u) {
         mix_of[2u * me] = a;
         mix_of[2u * me + 1u] = b;
         barrier();
@@ -78,19 +79,63 @@ uint scaled(uint x, uint sb) {
     return (floatBitsToUint(y) & 0x7FFFFFFFu) | ((x & 0x8000u) << 16);
 }
 
-uint encode_fp8x4(uvec2 w, uint sb) {
-    return e4m3_encode_bits(scaled(w.x & 0xFFFFu, sb)) | (e4m3_encode_bits(scaled(w.x >> 16, sb)) << 8) |
-           (e4m3_encode_bits(scaled(w.y & 0xFFFFu, sb)) << 16) | (e4m3_encode_bits(scaled(w.y >> 16, sb)) << 24);
+// encode_any: codes of a lane's 8 values as they lie in memory, for any values: 64 bits of
+// FP8 or 32 of FP4.
+uvec2 encode_any(uvec4 w, uint sb) {
+    uvec2 codes = uvec2(0u);
+    [[unroll]] for (uint i = 0u; i < 8u; i++) {
+        uint y = scaled((w[i >> 1] >> (16u * (i & 1u))) & 0xFFFFu, sb);
+        if (MXFP4 != 0u) {
+            codes.x |= e2m1_encode_bits(y) << (4u * i);
+        } else {
+            codes[i >> 2] |= e4m3_encode_bits(y) << (8u * (i & 3u));
+        }
+    }
+    return codes;
 }
 
-uint encode_fp4x2(uint w, uint sb) {
-    return e2m1_encode_bits(scaled(w & 0xFFFFu, sb)) | (e2m1_encode_bits(scaled(w >> 16, sb)) << 4);
+// The rest is for the usual block: its maximum is finite and so large that a subnormal
+// beside it is nothing. There a code follows from one product and one sum, whose low bits
+// are the product rounded to a multiple of the smallest code.
+//
+// fp8_code, fp4_code: of a magnitude, given as the bits of an f32.
+uint fp8_code(uint a, float inverse) {
+    precise float y = uintBitsToFloat(a) * inverse;
+    precise float tiny = y + 16384.0; // last place 2^-9
+    uint u = floatBitsToUint(y);
+    uint normal = min((u + 0x7FFFFu + ((u >> 20) & 1u)) >> 20, 960u + 0x7Eu) - 960u;
+    return y < 0.015625 ? floatBitsToUint(tiny) - 0x46800000u : normal;
 }
 
-// scale_byte: the byte of the values of n invocations from first on.
-uint scale_byte(uint first, uint n) {
-    uint amax = 0u;
-    for (uint i = 0u; i < n; i++) amax = max(amax, amax_of[first + i]);
+uint fp4_code(uint a, float inverse) {
+    precise float y = uintBitsToFloat(a) * inverse;
+    precise float tiny = y + 4194304.0; // last place 2^-1
+    uint u = floatBitsToUint(y);
+    uint normal = min((u + 0x1FFFFFu + ((u >> 22) & 1u)) >> 22, 252u + 7u) - 252u;
+    return y < 1.0 ? floatBitsToUint(tiny) - 0x4A800000u : normal;
+}
+
+uint fp8x4(uvec2 w, float inverse) {
+    uvec2 low = (w << 16) & 0x7FFF0000u, high = w & 0x7FFF0000u;
+    uint signs = ((w.x >> 8) & 0x80u) | ((w.x >> 16) & 0x8000u) | ((w.y << 8) & 0x800000u) | (w.y & 0x80000000u);
+    return fp8_code(low.x, inverse) | (fp8_code(high.x, inverse) << 8) | (fp8_code(low.y, inverse) << 16) | (fp8_code(high.y, inverse) << 24) | signs;
+}
+
+uint fp4x2(uint w, float inverse) {
+    uint signs = ((w >> 12) & 8u) | ((w >> 24) & 0x80u);
+    return fp4_code((w << 16) & 0x7FFF0000u, inverse) | (fp4_code(w & 0x7FFF0000u, inverse) << 4) | signs;
+}
+
+uvec2 encode(uvec4 w, uint amax, uint sb) {
+    if (amax < 0x0D80u || amax >= 0x7F80u) return encode_any(w, sb); // below 2^-100, or not finite
+    const float inverse = ue8m0_inverse(sb);
+    if (MXFP4 != 0u) return uvec2(fp4x2(w.x, inverse) | (fp4x2(w.y, inverse) << 8) | (fp4x2(w.z, inverse) << 16) | (fp4x2(w.w, inverse) << 24), 0u);
+    return uvec2(fp8x4(w.xy, inverse), fp8x4(w.zw, inverse));
+}
+
+uint max4(uvec4 m) { return max(max(m.x, m.y), max(m.z, m.w)); }
+
+uint scale_byte(uint amax) {
     float m = uintBitsToFloat(amax << 16);
     return MXFP4 != 0u ? ue8m0_encode(m, UE8M0_EPS_MXFP4, UE8M0_INV_E2M1) : ue8m0_encode(m, UE8M0_EPS_KV, UE8M0_INV_E4M3);
 }
@@ -114,26 +159,33 @@ void main() {
         const uint pair = (lane - LANES / 2u) * 4u;
         const vec4 a = table_cos_sin2(at, pair, TABLE_BF16 != 0u);
         const vec4 b = table_cos_sin2(at, pair + 2u, TABLE_BF16 != 0u);
-        w = uvec4(rope_bf16(w.x, a.xy), rope_bf16(w.y, a.zw), rope_bf16(w.z, b.xy), rope_bf16(w.w, b.zw));
+        if (rope_bf16_usual(w)) {
+            w = uvec4(rope_bf16_plain(w.x, a.xy), rope_bf16_plain(w.y, a.zw), rope_bf16_plain(w.z, b.xy), rope_bf16_plain(w.w, b.zw));
+        } else {
+            w = uvec4(rope_bf16(w.x, a.xy), rope_bf16(w.y, a.zw), rope_bf16(w.z, b.xy), rope_bf16(w.w, b.zw));
+        }
     }
     if (HADAMARD != 0u) w = mix8(w, lane);
 
-    const uvec4 m = max(w & 0x7FFFu, (w >> 16) & 0x7FFFu);
-    amax_of[me] = max(max(m.x, m.y), max(m.z, m.w));
+    amax_of[me / 4u][me % 4u] = max4(max(w & 0x7FFFu, (w >> 16) & 0x7FFFu));
     barrier();
     if (!live) return;
 
     float folded = bf16_decode(weight);
     if (MXFP4 != 0u) {
-        const uint sb = scale_byte(me & ~3u, 4u);
-        const uint word = encode_fp4x2(w.x, sb) | (encode_fp4x2(w.y, sb) << 8) | (encode_fp4x2(w.z, sb) << 16) | (encode_fp4x2(w.w, sb) << 24);
-        codes[row * (LANES / 2u) + lane / 2u][lane & 1u] = word;
+        const uint amax = max4(amax_of[me / 4u]); // 4 invocations have a block
+        const uint sb = scale_byte(amax);
+        codes[row * (LANES / 2u) + lane / 2u][lane & 1u] = encode(w, amax, sb).x;
         if (lane == 0u) {
-            scales[row] = sb | (scale_byte(me + 4u, 4u) << 8) | (scale_byte(me + 8u, 4u) << 16) | (scale_byte(me + 12u, 4u) << 24);
+            const uint first = me / 4u;
+            scales[row] = sb | (scale_byte(max4(amax_of[first + 1u])) << 8) | (scale_byte(max4(amax_of[first + 2u])) << 16) |
+                          (scale_byte(max4(amax_of[first + 3u])) << 24);
         }
     } else {
-        const uint sb = scale_byte(me - lane, LANES);
-        codes[row * LANES + lane] = uvec2(encode_fp8x4(w.xy, sb), encode_fp8x4(w.zw, sb));
+        const uint first = (me - lane) / 4u;
+        const uint amax = max4(max(max(amax_of[first], amax_of[first + 1u]), max(amax_of[first + 2u], amax_of[first + 3u])));
+        const uint sb = scale_byte(amax);
+        codes[row * LANES + lane] = encode(w, amax, sb);
         precise float s = folded * ue8m0_scale(sb);
         folded = s;
     }

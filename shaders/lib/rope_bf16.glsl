@@ -47,6 +47,23 @@ uint rope_bf16_small(uint word, vec2 cos_sin) {
     return rope_bf16_lowered(x) | (rope_bf16_lowered(y) << 16);
 }
 
+// rope_bf16_usual: are all eight numbers of four words finite and not small? Then the next
+// function does; both halves of a word are compared by one addition.
+bool rope_bf16_usual(uvec4 w) {
+    uvec4 a = w & 0x7FFF7FFFu;
+    uvec4 high = (a + (0x8000u - ROPE_BF16_SMALL) * 0x10001u) & ~(a + 0x00800080u); // >= 2^-64, and below infinity
+    return ((high.x & high.y) & (high.z & high.w) & 0x80008000u) == 0x80008000u;
+}
+
+// rope_bf16_plain: the pair that lies in a word, forward, both numbers usual.
+uint rope_bf16_plain(uint word, vec2 cos_sin) {
+    vec2 r = rope_rotate(bf16_unpack2(word), cos_sin);
+    uint x = floatBitsToUint(r.x), y = floatBitsToUint(r.y);
+    x += 0x7FFFu + ((x >> 16) & 1u);
+    y += 0x7FFFu + ((y >> 16) & 1u);
+    return (x >> 16) | (y & 0xFFFF0000u);
+}
+
 // rope_bf16: the pair that lies in a word, forward.
 uint rope_bf16(uint word, vec2 cos_sin) {
     uint e = word & 0x7FFFu, o = (word >> 16) & 0x7FFFu;
