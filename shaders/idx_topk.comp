@@ -149,7 +149,7 @@ void compact(uint count) {
 
 // Raises low to a bound that at least K of the n >= K keys just loaded reach, and not many more. The maxima of fours serve as well where there are
 // enough of them: K maxima that reach a bound are K entries that do.
-void guess(uvec2 c[ITEMS], uint n) {
+void guess(uint key[ITEMS], uint n) {
     const bool fours = n >= 8u * K;
     uint prefix = 0u, mask = 0u, need = K, top = 32u;
     bool done = false;
@@ -158,12 +158,12 @@ void guess(uvec2 c[ITEMS], uint n) {
         const uint digit = (1u << (top - shift)) - 1u;
         clear_bins();
         [[unroll]] for (uint j = 0u; j < ITEMS; j += 4u) {
-            const uint m = max(max(c[j].x, c[j + 1u].x), max(c[j + 2u].x, c[j + 3u].x));
+            const uint m = max(max(key[j], key[j + 1u]), max(key[j + 2u], key[j + 3u]));
             if (fours) {
                 if (((m ^ prefix) & mask) == 0u) atomicAdd(bins_s[(m >> shift) & digit], 1u);
             } else {
                 [[unroll]] for (uint i = 0u; i < 4u; i++)
-                    if (((c[j + i].x ^ prefix) & mask) == 0u) atomicAdd(bins_s[(c[j + i].x >> shift) & digit], 1u);
+                    if (((key[j + i] ^ prefix) & mask) == 0u) atomicAdd(bins_s[(key[j + i] >> shift) & digit], 1u);
             }
         }
         const uvec3 found = find_bin(need);
@@ -210,6 +210,9 @@ void sort_entries(uint n) {
     }
     barrier();
 }
+
+// The second half of the entry that an invocation has loaded as its j-th: looked up only where the key is not enough.
+#define LOW_OF(j) (from_lists ? lists.v[base + at + (j) * THREADS + lane].y : ~(name + at + (j) * THREADS + lane))
 
 void main() {
     lane = gl_LocalInvocationIndex;
@@ -264,43 +267,36 @@ void main() {
         }
         if (lane == 0u) count_s = count;
         for (uint at = 0u; at < total; at += THREADS * ITEMS) {
-            uvec2 c[ITEMS];
+            uint key[ITEMS]; // all loads before any use
             if (from_lists) {
-                [[unroll]] for (uint j = 0u; j < ITEMS; j++) c[j] = lists.v[base + min(at + j * THREADS + lane, total - 1u)];
+                [[unroll]] for (uint j = 0u; j < ITEMS; j++) key[j] = lists.v[base + min(at + j * THREADS + lane, total - 1u)].x;
             } else {
-                [[unroll]] for (uint j = 0u; j < ITEMS; j++) {
-                    const uint e = min(at + j * THREADS + lane, total - 1u);
-                    c[j] = uvec2(logits.v[base + e], ~(name + e));
-                }
-                [[unroll]] for (uint j = 0u; j < ITEMS; j++) c[j].x = order_key(c[j].x);
+                [[unroll]] for (uint j = 0u; j < ITEMS; j++) key[j] = logits.v[base + min(at + j * THREADS + lane, total - 1u)];
+                [[unroll]] for (uint j = 0u; j < ITEMS; j++) key[j] = order_key(key[j]);
             }
             [[unroll]] for (uint j = 0u; j < ITEMS; j++)
-                if (at + j * THREADS + lane >= total) c[j] = uvec2(0u);
-            if (at == 0u && count < K && total >= K) guess(c, min(total, THREADS * ITEMS));
-            uint wanted = 0u;
-            [[unroll]] for (uint j = 0u; j < ITEMS; j++) wanted |= below(c[j], low) ? 0u : 1u << j;
+                if (at + j * THREADS + lane >= total) key[j] = 0u;
+            if (at == 0u && count < K && total >= K) guess(key, min(total, THREADS * ITEMS));
+            uint wanted = (1u << ITEMS) - 1u; // a bit for each
             barrier(); // everybody has read count_s of the batch before
             for (bool full = true; full;) {
+                [[unroll]] for (uint j = 0u; j < ITEMS; j++)
+                    if (key[j] < low.x || (key[j] == low.x && LOW_OF(j) < low.y)) wanted &= ~(1u << j);
                 if (wanted != 0u) {
                     uint place = atomicAdd(count_s, uint(bitCount(wanted)));
                     [[unroll]] for (uint j = 0u; j < ITEMS; j++) {
-                        if ((wanted >> j & 1u) != 0u) {
-                            if (place < CAP) {
-                                key_s[place] = c[j].x;
-                                low_s[place] = c[j].y;
-                                wanted &= ~(1u << j);
-                            }
-                            place++;
+                        if ((wanted >> j & 1u) == 0u) continue;
+                        if (place < CAP) {
+                            key_s[place] = key[j];
+                            low_s[place] = LOW_OF(j);
+                            wanted &= ~(1u << j);
                         }
+                        place++;
                     }
                 }
                 barrier();
                 full = count_s > CAP;
-                if (full) {
-                    compact(CAP);
-                    [[unroll]] for (uint j = 0u; j < ITEMS; j++)
-                        if (below(c[j], low)) wanted &= ~(1u << j);
-                }
+                if (full) compact(CAP);
             }
         }
         count = count_s;
