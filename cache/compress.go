@@ -64,7 +64,9 @@ type CompressArgs struct {
 //
 // The definition is CompressRef. Bytes are equal except where the exact value lies
 // so close to a rounding boundary that f32 cannot tell the side (see
-// CompressedEntry); the same on every device with the same Invocations.
+// CompressedEntry). Only additions, multiplications and integers decide them, in an
+// order that Invocations fixes, so that devices agree with each other where no
+// subnormal number takes part.
 //
 // Source: vLLM fused_compress_quant_cache.py (deepseek_v4 common ops), in f32
 // throughout; the rotation of keys is the flag "rotate" of class Compressor in
