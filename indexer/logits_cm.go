@@ -44,8 +44,11 @@ func (t cmTiling) alone() bool { return t.headParts == 1 && t.tokens == 1 }
 
 // sharedBytes is the sum of the shared arrays.
 func (t cmTiling) sharedBytes() int {
-	sums := t.subgroups() * t.n * (4*t.m + 16)
-	return t.tile*272 + sums + 4*t.tokens*t.headParts*(t.heads+t.tile) + 8*t.tile
+	sums, parts := t.subgroups()*t.n*(4*t.m+16), 1
+	if t.headParts > 1 {
+		parts = t.tokens * t.headParts * t.tile
+	}
+	return t.tile*272 + sums + 4*t.tokens*t.headParts*t.heads + 4*parts + 8*t.tile
 }
 
 // registers estimates the 32-bit registers of an invocation: queries, weights and

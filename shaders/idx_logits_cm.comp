@@ -39,7 +39,8 @@ const uint HEAD_ROWS = TOKENS * HEAD_PARTS * HG;
 const uint OWN_ROWS = TILE / SUBGROUPS;         // rows of a tile that a subgroup decodes
 const uint EACH = TILE * 8u / THREADS;          // of these, one invocation's parts
 const uint PART_SUMS = HEAD_PARTS == 1u ? 1u : TOKENS * HEAD_PARTS * TILE;
-const uint PLACES = PAGE % TILE == 0u ? 1u : EACH; // pages to look up for them
+const bool ONE_PAGE = PAGE % TILE == 0u;        // a tile lies in one page
+const uint PLACES = ONE_PAGE ? 1u : EACH;       // pages to look up
 const uint SUM_PITCH = CM_M / 4u + 1u;
 
 shared uvec4 row_s[TILE * 17u];                       // [TILE, 128] elements of keys, at first of queries
@@ -86,13 +87,13 @@ struct Rows {
 };
 
 void find(Run r, uint tile, out uint page[PLACES]) {
-    [[unroll]] for (uint i = 0u; i < PLACES; i++) page[i] = logit_page(r.request, tile * TILE + (PLACES == 1u ? 0u : row_of(i)));
+    [[unroll]] for (uint i = 0u; i < PLACES; i++) page[i] = logit_page(r.request, tile * TILE + (ONE_PAGE ? 0u : row_of(i)));
 }
 
 // fetch: rows that are not there are read from page 0, so that no load hangs on a condition.
 void fetch(uint page[PLACES], uint tile, out Rows rows) {
     [[unroll]] for (uint i = 0u; i < EACH; i++) {
-        const uint slot = (tile * TILE + row_of(i)) % PAGE, found = page[PLACES == 1u ? 0u : i];
+        const uint slot = (tile * TILE + row_of(i)) % PAGE, found = page[ONE_PAGE ? 0u : i];
         rows.there[i] = found < pc.keys_pages;
         const uint64_t at = pc.keys_addr + uint64_t(rows.there[i] ? found : 0u) * pc.keys_stride;
         if (FORMAT == INDEX_FP8) rows.codes[i] = KvRead4(at + slot * 128u + part_ * 16u).v;
