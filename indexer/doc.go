@@ -9,8 +9,9 @@
 // request, ascending, with -1 behind the last one.
 //
 // [QueryQuant] rotates, quantises and weighs the queries, [Visible] counts the
-// entries that each token may see. The keys are in a cache.IndexKeyCache, where the
-// compressor of package cache puts them.
+// entries that each token may see, [Logits] scores them and [TopK] selects; [Select]
+// does both in memory that does not grow with the context. The keys are in a
+// cache.IndexKeyCache, where the compressor of package cache puts them.
 //
 // One alphabet throughout: T tokens, R requests, H indexer heads (1 to 128, 64 in
 // DeepSeek-V4), 128 numbers of a query head and of a key, of which the last 64 carry

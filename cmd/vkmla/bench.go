@@ -77,7 +77,7 @@ could not do its work.`,
 	fl.IntSliceVar(&f.contexts, "context", nil, "tokens of each request (default 65536; suite indexer 16384,131072,1048576; 4096 on a CPU)")
 	fl.IntVar(&f.opts.Reps, "reps", 0, "timed steps (default 200; 5 on a CPU)")
 	fl.IntVar(&f.opts.Warmup, "warmup", 0, "steps before them (default 20; 1 on a CPU)")
-	fl.StringVar(&f.opts.Variant, "variant", "", "variant of the attention kernel (default the best, see vkmla info)")
+	fl.StringVar(&f.opts.Variant, "variant", "", "variant of the attention kernel, or of the logits (default the best, see vkmla info)")
 	fl.StringVar(&f.device, "device", "", "device: index, part of its name, or UUID (default the first GPU, else the first CPU)")
 	fl.StringVarP(&f.output, "output", "o", "md", strings.Join(bench.Formats, ", "))
 	fl.Uint64Var(&f.opts.Seed, "seed", 1, "seed of the inputs")

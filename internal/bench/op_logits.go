@@ -58,19 +58,16 @@ func (r *opRig) newScene(t, keys int, format cache.IndexKeyFormat, prefill bool,
 	if prefill {
 		s.requests = 1
 	}
-	k, pattern, err := r.keys(layout, s.requests*width)
-	if err != nil {
-		return nil, err
-	}
 	r.rotate(s.requests*keys*(row+cache.IndexScaleBytes) + t*h*row + outBytes)
-	table := put(r, tensor.I32, r.shuffledPages(s.requests*width), s.requests, width)
-	lensT, toReqT := put(r, tensor.I32, lens, t), put(r, tensor.I32, toReq, t)
-	host, err := fetchAll[int32](r, table)
+	pages, tables := r.tables(s.requests, width, layout.Stride)
+	k, pattern, err := r.keys(layout, pages)
 	if err != nil {
 		return nil, err
 	}
-	s.host = indexer.LogitsHost{Heads: h, Pool: pattern, Layout: layout, BlockTable: repeated(host, len(pattern)/layout.Stride), TableWidth: width, TokenToReq: toReq, Lens: lens}
-	for range r.sets {
+	lensT, toReqT := put(r, tensor.I32, lens, t), put(r, tensor.I32, toReq, t)
+	s.host = indexer.LogitsHost{Heads: h, Pool: pattern, Layout: layout, TableWidth: width, TokenToReq: toReq, Lens: lens}
+	for _, table := range tables {
+		s.host.BlockTable = repeated(table, len(pattern)/layout.Stride)
 		x := r.normalBF16(t * h * indexer.D)
 		s.host.Q, s.host.QScale, s.host.Weights = make([]byte, t*h*row), nil, append([]float32(nil), r.normal(t*h)...)
 		for i := range t * h {
@@ -82,7 +79,7 @@ func (r *opRig) newScene(t, keys int, format cache.IndexKeyFormat, prefill bool,
 		}
 		a := indexer.LogitsArgs{
 			Q: put(r, tensor.U8, s.host.Q, t, h, row), Weights: put(r, tensor.F32, s.host.Weights, t, h), Keys: k,
-			BlockTable: table, TokenToReq: toReqT, Lens: lensT,
+			BlockTable: put(r, tensor.I32, table, s.requests, width), TokenToReq: toReqT, Lens: lensT,
 		}
 		if format == cache.IndexKeyMXFP4 {
 			a.QScale = put(r, tensor.U8, s.host.QScale, t, h, indexer.Blocks)
@@ -90,13 +87,6 @@ func (r *opRig) newScene(t, keys int, format cache.IndexKeyFormat, prefill bool,
 		s.args = append(s.args, a)
 	}
 	return s, r.err
-}
-
-func fetchAll[T any](r *opRig, t tensor.Tensor) ([]T, error) {
-	if r.err != nil {
-		return nil, r.err
-	}
-	return fetch[T](r.ctx, t)
 }
 
 // token is the host's operands of one token, for entries from first on.

@@ -102,7 +102,10 @@ func gatherKeys(requests, keys int, format cache.IndexKeyFormat) func(ctx contex
 			return err
 		}
 		width, rows := (keys+page-1)/page, requests*keys
-		k, pattern, err := r.keys(layout, requests*width)
+		rowBytes := format.RowBytes() + cache.IndexScaleBytes
+		r.rotate(2 * rows * rowBytes)
+		pages, tables := r.tables(requests, width, layout.Stride)
+		k, pattern, err := r.keys(layout, pages)
 		if err != nil {
 			return err
 		}
@@ -111,14 +114,12 @@ func gatherKeys(requests, keys int, format cache.IndexKeyFormat) func(ctx contex
 			return err
 		}
 		r.variant = op.Variant()
-		rowBytes := format.RowBytes() + cache.IndexScaleBytes
-		r.rotate(2 * rows * rowBytes)
-		table, starts := r.shuffledPages(requests*width), make([]int32, requests+1)
+		starts := make([]int32, requests+1)
 		for i := range starts {
 			starts[i] = int32(i * keys)
 		}
 		var sets []cache.GatherIndexKeysArgs
-		for range r.sets {
+		for _, table := range tables {
 			sets = append(sets, cache.GatherIndexKeysArgs{
 				Keys: k, Table: put(r, tensor.I32, table, requests, width), Starts: put(r, tensor.I32, starts, requests+1),
 				Codes: r.out(tensor.U8, rows, format.RowBytes()), Scales: r.out(tensor.U8, rows, cache.IndexScaleBytes),
@@ -140,7 +141,7 @@ func gatherKeys(requests, keys int, format cache.IndexKeyFormat) func(ctx contex
 				return verify.Result{}, err
 			}
 			wantCodes, wantScales := make([]byte, len(codes)), make([]byte, len(scales))
-			if err := cache.GatherIndexKeysRef(wantCodes, wantScales, pattern, layout, repeated(table, len(pattern)/layout.Stride), width, starts); err != nil {
+			if err := cache.GatherIndexKeysRef(wantCodes, wantScales, pattern, layout, repeated(tables[0], len(pattern)/layout.Stride), width, starts); err != nil {
 				return verify.Result{}, err
 			}
 			return verify.NewComparison(verify.ClassExact).

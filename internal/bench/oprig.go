@@ -173,6 +173,22 @@ func (r *opRig) keys(l cache.IndexKeyLayout, n int) (cache.IndexKeyCache, []byte
 	return cache.IndexKeyCache{Pool: pool, Layout: l}, pattern, err
 }
 
+// tables makes a block table for every set, [requests, width] in random order, and says
+// how many pages they name: enough that the sets' keys get past the last-level cache.
+func (r *opRig) tables(requests, width, stride int) (pages int, tables [][]int32) {
+	all := min(max(requests, rotateBytes/(width*stride)), requests*r.sets)
+	free := r.shuffledPages(all * width)
+	for s := range r.sets {
+		var table []int32
+		for i := range requests {
+			at := (s*requests + i) % all
+			table = append(table, free[at*width:][:width]...)
+		}
+		tables = append(tables, table)
+	}
+	return len(free), tables
+}
+
 // shuffledPages are the numbers 0..n-1 in random order.
 func (r *opRig) shuffledPages(n int) []int32 {
 	v := make([]int32, n)
