@@ -10,15 +10,16 @@ import (
 )
 
 // cmTiling is how a cooperative-matrix build of idx_logits divides its work; the
-// names are those of shaders/idx_logits_cm.comp. All of them are powers of two.
+// names are those of shaders/idx_logits_cm.comp. All sizes are powers of two.
 type cmTiling struct {
-	m, n, k   int // shape of a matrix product
-	heads     int // HG, heads that a subgroup holds
-	headParts int // HEAD_PARTS, subgroups that share the heads of a token
-	tokens    int // TOKENS of a workgroup
-	keyParts  int // KEY_PARTS, subgroups that share a tile's keys
-	tile      int // TILE, keys that are decoded at a time
-	subgroup  int // invocations of a subgroup
+	m, n, k   int  // shape of a matrix product
+	heads     int  // HG, heads that a subgroup holds
+	headParts int  // HEAD_PARTS, subgroups that share the heads of a token
+	tokens    int  // TOKENS of a workgroup
+	keyParts  int  // KEY_PARTS, subgroups that share a tile's keys
+	tile      int  // TILE, keys that are decoded at a time
+	subgroup  int  // invocations of a subgroup
+	held      bool // HELD, a subgroup keeps its weights in registers too
 }
 
 const (
@@ -51,13 +52,19 @@ func (t cmTiling) sharedBytes() int {
 	return t.tile*272 + sums + 4*t.tokens*t.headParts*t.heads + 4*parts + 8*t.tile
 }
 
-// registers estimates the 32-bit registers of an invocation: queries, weights and
-// sums of its heads, two fragments of keys, rows on their way, and the rest. copies
+// registers estimates the 32-bit registers of an invocation: queries, sums and
+// weights of its heads, fragments of keys, rows on their way, and the rest. copies
 // is how often the device holds an element of a product's operands.
 func (t cmTiling) registers(copies int) int {
 	queries := t.heads * D / 2 / t.subgroup
-	sums := 2 * t.heads * t.n / t.subgroup
-	keys := t.k * t.n / t.subgroup
+	sums := t.heads * t.n / t.subgroup
+	if t.held {
+		sums *= 2
+	}
+	keys := t.k * t.n / t.subgroup // two fragments
+	if copies > 1 {
+		keys = D * t.n / 2 / t.subgroup // RADV loads those of all steps before it multiplies
+	}
 	rows := 5 * t.tile * 8 / t.threads()
 	const rest = 32
 	return copies*(queries+keys) + sums + rows + rest
@@ -69,7 +76,7 @@ func (t cmTiling) constants() []uint32 {
 	for _, v := range []int{t.threads(), t.subgroup, t.m, t.n, t.k, t.heads, t.headParts, t.tokens, t.tile} {
 		c = append(c, uint32(v))
 	}
-	return append(c, opkit.Bit(0, t.alone()))
+	return append(c, opkit.Bit(0, t.alone()), opkit.Bit(0, t.held))
 }
 
 // cmRegisterLimit is how many registers an invocation of a workgroup of that size
@@ -110,6 +117,10 @@ func cmFit(caps *vk.Caps, s vk.CoopMatShape, heads, tokens int) (cmTiling, bool)
 	for t.tokens = min(powerOfTwo(tokens), cmTokens); t.tokens >= 1; t.tokens /= 2 {
 		for t.heads = max(t.m, min(cmHeads, powerOfTwo(heads))); t.heads >= t.m; t.heads /= 2 {
 			t.fill(heads)
+			t.held = true
+			if t.registers(copies) > cmRegisterLimit(t.threads()) {
+				t.held = false
+			}
 			if t.threads() <= int(caps.MaxWorkgroupInvocations) && t.sharedBytes() <= int(caps.SharedMemory) &&
 				t.registers(copies) <= cmRegisterLimit(t.threads()) {
 				return t, true

@@ -12,14 +12,14 @@ import (
 
 // NewLogitsTiled is NewLogits with another division of the work than the device
 // would choose, for the tests: at most so many heads to a subgroup, exactly so many
-// tokens to a workgroup.
+// tokens to a workgroup, and weights in registers unless heads is 16.
 func NewLogitsTiled(dev *vk.Device, cfg LogitsConfig, heads, tokens int) (*Logits, error) {
 	return newLogits(dev, cfg, func(caps *vk.Caps, element string, h, _ int) (cmTiling, error) {
 		t, err := cmChoose(caps, element, h, 1)
 		if err != nil {
 			return t, err
 		}
-		t.heads, t.tokens = max(t.m, min(t.heads, heads)), tokens
+		t.heads, t.tokens, t.held = max(t.m, min(t.heads, heads)), tokens, heads != 16
 		if t.fill(h); t.threads() > int(caps.MaxWorkgroupInvocations) || t.sharedBytes() > int(caps.SharedMemory) {
 			return t, vk.ErrMissingFeature
 		}
@@ -49,12 +49,12 @@ func TestCMTiling(t *testing.T) {
 		heads, group    int
 		want            cmTiling
 	}{
-		{"H100", "f16", 64, 1, cmTiling{16, 16, 16, 64, 1, 1, 4, 64, 32}},
-		{"H100", "bf16", 64, 2, cmTiling{16, 16, 16, 64, 1, 2, 2, 64, 32}},
-		{"H100", "f16", 64, 4096, cmTiling{16, 16, 16, 64, 1, 4, 1, 64, 32}},
-		{"H100", "f16", 128, 1, cmTiling{16, 16, 16, 64, 2, 1, 2, 64, 32}},
-		{"H100", "f16", 1, 1, cmTiling{16, 16, 16, 16, 1, 1, 4, 64, 32}},
-		{"RDNA3", "f16", 64, 1, cmTiling{16, 16, 16, 32, 2, 1, 2, 64, 32}},
+		{"H100", "f16", 64, 1, cmTiling{16, 16, 16, 64, 1, 1, 4, 64, 32, true}},
+		{"H100", "bf16", 64, 2, cmTiling{16, 16, 16, 64, 1, 2, 2, 64, 32, true}},
+		{"H100", "f16", 64, 4096, cmTiling{16, 16, 16, 64, 1, 4, 1, 64, 32, true}},
+		{"H100", "f16", 128, 1, cmTiling{16, 16, 16, 64, 2, 1, 2, 64, 32, true}},
+		{"H100", "f16", 1, 1, cmTiling{16, 16, 16, 16, 1, 1, 4, 64, 32, true}},
+		{"RDNA3", "f16", 64, 1, cmTiling{16, 16, 16, 16, 4, 1, 1, 64, 32, true}},
 	} {
 		caps := cmDevices[c.device]
 		if got, err := cmChoose(&caps, c.element, c.heads, c.group); err != nil || got != c.want {

@@ -4,7 +4,7 @@
 // One workgroup of THREADS: TOKENS tokens and a share of their keys, in tiles of TILE, which it decodes once for all of the tokens that
 //   belong to one request. A subgroup holds HG heads of one token in registers: subgroup = (token * HEAD_PARTS + head part) * KEY_PARTS + key part.
 // Constants: 0 page, 1 format, 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a product, 7 HG, 8 HEAD_PARTS, 9 TOKENS, 10 TILE, 11 ALONE (1: every
-//   subgroup decodes the keys it multiplies, and waits for no other): indexer/logits_cm.go chooses them.
+//   subgroup decodes the keys it multiplies, and waits for no other), 12 HELD (1: weights stay in registers): indexer/logits_cm.go chooses.
 // Shared memory: TILE*272 + SUBGROUPS*N*(4M+16) + 4*TOKENS*HEAD_PARTS*HG + 4*PART_SUMS + 8*TILE: 23300 B for 64 heads and one token.
 // Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
 #version 460
@@ -29,6 +29,7 @@ layout(constant_id = 8) const uint HEAD_PARTS = 1u;
 layout(constant_id = 9) const uint TOKENS = 1u;
 layout(constant_id = 10) const uint TILE = 64u;
 layout(constant_id = 11) const uint ALONE = 1u;
+layout(constant_id = 12) const uint HELD = 1u;
 
 const uint SUBGROUPS = THREADS / SUBGROUP;
 const uint KEY_PARTS = SUBGROUPS / (HEAD_PARTS * TOKENS);
@@ -58,7 +59,7 @@ layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Kv
 #define CM_C coopmat<float, gl_ScopeSubgroup, CM_M, CM_N, gl_MatrixUseAccumulator>
 
 CM_A q_f[HEAD_TILES][STEPS];
-CM_C weight_f[HEAD_TILES]; // every column the weights
+CM_C weight_f[HEAD_TILES];
 
 uint tid, sub, lane;
 uint token_, head_part_, key_part_; // of this subgroup
@@ -118,6 +119,11 @@ void finish(uint t, uint begin, uint end, uint tile, uint row, uint buf, float s
     if (n >= begin && n < end) logit_store(t, n - begin, scale < 0.0 ? LOGIT_NONE : sum * CM_UNSCALE * scale);
 }
 
+// load_weights: of head tile i of this subgroup. Stride 0: every column the same.
+void load_weights(out CM_C w, uint i) {
+    coopMatLoad(w, weight_s, ((token_ * HEAD_PARTS + head_part_) * HG + i * CM_M) / 4u, 0u, gl_CooperativeMatrixLayoutColumnMajor);
+}
+
 // load_queries: q and weights of all tokens through row_s, TILE rows at a time, into fragments.
 void load_queries(uint t0) {
     const uint mine = (token_ * HEAD_PARTS + head_part_) * HG;
@@ -148,7 +154,7 @@ void load_queries(uint t0) {
                     coopMatLoad(q_f[i][k], row_s, (mine - first + i * CM_M) * ROW_PITCH + k * CM_K / 8u, ROW_PITCH,
                                 gl_CooperativeMatrixLayoutRowMajor);
                 }
-                coopMatLoad(weight_f[i], weight_s, (mine + i * CM_M) / 4u, 0u, gl_CooperativeMatrixLayoutColumnMajor);
+                if (HELD != 0u) load_weights(weight_f[i], i);
             }
         }
     }
@@ -167,7 +173,10 @@ void sum_heads(uint row0) {
     // Heads M apart meet in one component, wherever a subgroup keeps it.
     CM_C sum = CM_C(0.0);
     [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
-        [[unroll]] for (uint e = 0u; e < sum.length(); e++) sum[e] += max(s[i][e], 0.0) * weight_f[i][e];
+        CM_C w;
+        if (HELD != 0u) w = weight_f[i];
+        else load_weights(w, i);
+        [[unroll]] for (uint e = 0u; e < sum.length(); e++) sum[e] += max(s[i][e], 0.0) * w[e];
     }
     coopMatStore(sum, sum_s, sub * CM_N * SUM_PITCH, SUM_PITCH, gl_CooperativeMatrixLayoutColumnMajor);
 }
