@@ -22,6 +22,15 @@
 // step from block tables. Each has a reference in plain Go beside it, named in its
 // documentation, which is its definition.
 //
+// # Compressed caches
+//
+// A [Compression] makes one entry of every 4 or 128 tokens. [SaveState] keeps what
+// each token contributes in a [StateCache], paged like the rest; [Compress] turns the
+// window of every token that ends a group into an entry of a KVCache or of an
+// [IndexKeyCache]. Windows are addressed by position, so that a sequence may be cut
+// into steps anywhere, processed again from any position, or moved to other pages,
+// and gives the same bytes.
+//
 // Alphabet of the shapes: T tokens, R requests, D = 512, W entries of a table row,
 // page slots per page, stride bytes per page.
 package cache

@@ -35,27 +35,15 @@ func NewKV(dev *vk.Device, cfg KVConfig) (KVCache, error) {
 	if err := cfg.Layout.check(op); err != nil {
 		return KVCache{}, err
 	}
-	if err := checkPages(op, cfg.Pages, cfg.Layout); err != nil {
-		return KVCache{}, err
-	}
-	label := cfg.Label
-	if label == "" {
-		label = "kv cache"
-	}
-	pool, err := tensor.New(dev, label, tensor.U8, cfg.Pages, cfg.Layout.Stride)
+	pool, err := newPages(dev, op, cfg.Label, "kv cache", cfg.Pages, cfg.Layout.Page, cfg.Layout.Stride)
 	if err != nil {
-		return KVCache{}, fmt.Errorf("%s: %d pages of %d bytes: %w", op, cfg.Pages, cfg.Layout.Stride, err)
+		return KVCache{}, err
 	}
 	return KVCache{Pool: pool, Layout: cfg.Layout}, nil
 }
 
 // Pages is the number of pages, 0 for the zero KVCache.
-func (c KVCache) Pages() int {
-	if len(c.Pool.Shape) == 0 {
-		return 0
-	}
-	return c.Pool.Shape[0]
-}
+func (c KVCache) Pages() int { return poolPages(c.Pool) }
 
 // Slots is the number of slots, pages*page; slot ids are below it.
 func (c KVCache) Slots() int64 { return int64(c.Pages()) * int64(c.Layout.Page) }
@@ -68,23 +56,7 @@ func (c KVCache) Fill(ctx context.Context, b byte) error {
 	if err := c.check(op); err != nil {
 		return err
 	}
-	rec, err := c.Pool.Buffer.Device().NewRecorder()
-	if err != nil {
-		return fmt.Errorf("%s: %w", op, err)
-	}
-	defer rec.Close()
-	if err := rec.Fill(c.Pool.View(), uint32(b)*0x01010101); err != nil {
-		return fmt.Errorf("%s: %w", op, err)
-	}
-	cmd, err := rec.End()
-	if err != nil {
-		return fmt.Errorf("%s: %w", op, err)
-	}
-	defer cmd.Close()
-	if err := cmd.Run(ctx); err != nil {
-		return fmt.Errorf("%s: %w", op, err)
-	}
-	return nil
+	return fillPool(ctx, op, c.Pool, b)
 }
 
 // RecordCopy records the copies that Table.Append asked for: whole pages, in
@@ -95,18 +67,7 @@ func (c KVCache) RecordCopy(rec *vk.Recorder, copies []PageCopy) error {
 	if err := c.check(op); err != nil {
 		return err
 	}
-	for _, p := range copies {
-		if min(p.From, p.To) < 0 || int(max(p.From, p.To)) >= c.Pages() || p.From == p.To {
-			return bad(op, "copies", fmt.Sprintf("%d to %d", p.From, p.To), fmt.Sprintf("two pages of 0..%d", c.Pages()-1))
-		}
-	}
-	for _, p := range copies {
-		from, to := int(p.From), int(p.To)
-		if err := rec.Copy(c.Pool.Rows(to, to+1).View(), c.Pool.Rows(from, from+1).View()); err != nil {
-			return fmt.Errorf("%s: %w", op, err)
-		}
-	}
-	return nil
+	return copyPages(rec, op, c.Pool, copies)
 }
 
 // Close frees the pool, for a cache that NewKV made.
@@ -123,12 +84,12 @@ func (c KVCache) check(op string) error {
 	if c.Pool.Offset%8 != 0 {
 		return bad(op, "Cache.Pool", fmt.Sprintf("offset %d", c.Pool.Offset), "a multiple of 8 bytes")
 	}
-	return checkPages(op, c.Pages(), c.Layout)
+	return checkPages(op, c.Pages(), c.Layout.Page)
 }
 
-func checkPages(op string, pages int, l Layout) error {
-	if limit := math.MaxInt32 / l.Page; pages < 1 || pages > limit {
-		return bad(op, "Pages", fmt.Sprint(pages), fmt.Sprintf("1..%d, so that slot ids of %d-slot pages fit int32", limit, l.Page))
+func checkPages(op string, pages, page int) error {
+	if limit := math.MaxInt32 / page; pages < 1 || pages > limit {
+		return bad(op, "Pages", fmt.Sprint(pages), fmt.Sprintf("1..%d, so that slot ids of %d-slot pages fit int32", limit, page))
 	}
 	return nil
 }

@@ -18,10 +18,13 @@ const (
 // pushLayouts has the push constants of each kernel, for the test that compares
 // them with the SPIR-V.
 var pushLayouts = map[string]any{
-	"kv_insert":       kvInsertPush{},
-	"kv_gather":       kvGatherPush{},
-	"kv_gather_slots": kvGatherSlotsPush{},
-	"kv_slot_mapping": kvSlotMappingPush{},
+	"kv_insert":            kvInsertPush{},
+	"kv_gather":            kvGatherPush{},
+	"kv_gather_slots":      kvGatherSlotsPush{},
+	"kv_slot_mapping":      kvSlotMappingPush{},
+	"kv_gather_index_keys": kvGatherIndexKeysPush{},
+	"kv_save_state":        kvSaveStatePush{},
+	"kv_compress":          kvCompressPush{},
 }
 
 // ladder lists the variants of a kernel, best first. A descriptor is no slower

@@ -9,8 +9,7 @@
 // Features:  none; _da: bufferDeviceAddress, shaderInt64.  A slot beyond the pool is skipped like -1.
 #extension GL_GOOGLE_include_directive : require
 #include "lib/kv_page.glsl"
-#include "lib/e4m3.glsl"
-#include "lib/ue8m0.glsl"
+#include "lib/quantise.glsl"
 
 const uint TOKENS = 2u;  // of a workgroup
 const uint LANES = 64u;  // of a token
@@ -31,20 +30,6 @@ KV_POOL_RW(pool, 2)
 shared uint amax_of[TOKENS * LANES];      // bf16 bits without sign: they order like the numbers
 shared uint scale_of[TOKENS * KV_BLOCKS]; // scale bytes
 
-// quantise4: four bf16 values to four E4M3 bytes. The product is exact unless it underflows,
-// far below the smallest code; the sign comes from the input so that flushing cannot lose it.
-uint quantise4(uvec2 w, float inverse) {
-    uint codes = 0u;
-    for (uint j = 0u; j < 4u; j++) {
-        uint half_word = j < 2u ? w.x : w.y;
-        uint bits = (j & 1u) == 0u ? half_word << 16 : half_word & 0xFFFF0000u;
-        float y = uintBitsToFloat(bits & 0x7FFFFFFFu) * inverse;
-        uint signed_y = (floatBitsToUint(y) & 0x7FFFFFFFu) | (bits & 0x80000000u);
-        codes |= e4m3_encode_bits(signed_y) << (8u * j);
-    }
-    return codes;
-}
-
 void main() {
     uint local_token = gl_LocalInvocationID.x / LANES;
     uint lane = gl_LocalInvocationID.x % LANES;
@@ -58,8 +43,7 @@ void main() {
     bool live = slot.y == 0u && page < pc.pool_pages; // a negative slot has a high word
     uvec4 w = live ? k[i * LANES + lane] : uvec4(0u);
 
-    uvec4 m = max(w & 0x7FFFu, (w >> 16) & 0x7FFFu);
-    amax_of[gl_LocalInvocationID.x] = max(max(m.x, m.y), max(m.z, m.w));
+    amax_of[gl_LocalInvocationID.x] = max(quantise_amax(w.xy), quantise_amax(w.zw));
     barrier();
     uint first = local_token * LANES + block_of * 8u;
     uint amax = 0u;

@@ -22,7 +22,7 @@ var may = map[string][]string{
 	"vk":        {},
 	"tensor":    {"vk"},
 	"cache":     {"tensor", "vk", "shaders", "internal/numfmt"},
-	"indexer":   {"cache", "tensor", "vk", "shaders", "internal/numfmt"},
+	"indexer":   {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit"},
 	"attention": {"cache", "tensor", "vk", "shaders", "internal/numfmt"},
 	"pipeline":  {"attention", "indexer", "cache", "tensor", "vk", "shaders", "internal/numfmt"},
 }
@@ -32,6 +32,7 @@ var may = map[string][]string{
 var mayInternal = map[string][]string{
 	"internal/numfmt":  {},
 	"internal/spirv":   {},
+	"internal/opkit":   {"tensor", "vk", "shaders"},
 	"internal/vectors": {"internal/numfmt"},
 }
 

@@ -148,7 +148,7 @@ func decodeBatch(ctx context.Context, dev *vk.Device, o DecodeOptions, batch int
 	}
 
 	p.Step(fmt.Sprintf("batch %d: timing", batch))
-	if err := w.wake(ctx); err != nil {
+	if err := wake(ctx, dev, w.recordStep); err != nil {
 		return row, err
 	}
 	if row.Step, err = sample(ctx, dev, o.Warmup, o.Reps, w.recordStep); err != nil {
@@ -168,16 +168,16 @@ func decodeBatch(ctx context.Context, dev *vk.Device, o DecodeOptions, batch int
 
 // wake keeps the device busy for a while: an idle GPU runs at a fraction of its
 // clock.
-func (w *workload) wake(ctx context.Context) error {
-	if w.dev.Adapter().Type == vk.TypeCPU {
+func wake(ctx context.Context, dev *vk.Device, record func(r *vk.Recorder, i int) error) error {
+	if dev.Adapter().Type == vk.TypeCPU {
 		return nil
 	}
-	rec, err := w.dev.NewRecorder()
+	rec, err := dev.NewRecorder()
 	if err != nil {
 		return err
 	}
 	for i := range 50 {
-		if err := w.recordStep(rec, i); err != nil {
+		if err := record(rec, i); err != nil {
 			rec.Close()
 			return err
 		}

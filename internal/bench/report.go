@@ -92,13 +92,18 @@ func (r *Report) Add(x Row) {
 	}
 }
 
+// head says which device it is and what it was measured to be able to.
+func (r *Report) head() {
+	r.printf("%s (%s), %s, Vulkan %s\n", r.dev.Name, r.dev.Type, r.dev.Driver, r.dev.API)
+	r.printf("Measured limits: copy %.4g GB/s (bytes read plus written), %s %.4g TFLOP/s\n\n", r.limits.CopyGBs, r.limits.MatrixKind, r.limits.MatrixTFLOPs)
+}
+
 // Close writes what is still to be written and returns the first error of all
 // writing.
 func (r *Report) Close() error {
 	switch r.format {
 	case "md":
-		r.printf("%s (%s), %s, Vulkan %s\n", r.dev.Name, r.dev.Type, r.dev.Driver, r.dev.API)
-		r.printf("Measured limits: copy %.4g GB/s (bytes read plus written), %s %.4g TFLOP/s\n\n", r.limits.CopyGBs, r.limits.MatrixKind, r.limits.MatrixTFLOPs)
+		r.head()
 		if len(r.rows) > 0 {
 			x := r.rows[0]
 			r.printf("Decode attention of a C4A layer: %d heads, %d top-k + %d window rows a token, context %d.\n", x.Heads, x.TopK, x.Window, x.Context)

@@ -1,0 +1,309 @@
+package cache
+
+import (
+	"fmt"
+
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// CompressVariants are the variants of Compress, best first.
+var CompressVariants = ladder("kv_compress")
+
+// CompressEps is what released models add to the mean square of an entry.
+const CompressEps = 1e-6
+
+// CompressConfig says what a Compress is built for.
+type CompressConfig struct {
+	Compression Compression
+	StatePage   int            // tokens per page of the state cache
+	Page        int            // slots per page of the caches it will write
+	Keys        IndexKeyFormat // of C4Index; 0 for the others
+	Hadamard    bool           // C4Index: rotate keys as indexer queries are rotated; both or neither
+	Eps         float32        // 0 means CompressEps
+	RopeStep    int            // positions from a row of CosSin to the next: 1 (or 0), or a divisor of Ratio
+	Invocations int            // of a workgroup for C128Main, a multiple of 128 up to 1024; 0: what is best known
+	MaxBytes    uint64         // size of the largest pool; 0: whatever a descriptor of the device can hold
+	Variant     string         // "" picks the best
+}
+
+// CompressArgs are the operands of compressing the groups that a step completes.
+type CompressArgs struct {
+	Positions  tensor.Tensor // [N] i32, N >= T
+	TokenToReq tensor.Tensor // [N] i32 rows of StateTable
+	StateSlots tensor.Tensor // [T] i64 slots where SaveState stored the tokens
+	Slots      tensor.Tensor // [N] i64 slots of the entries in Cache or Keys, -1 for tokens that complete none
+	State      StateCache    // read
+	StateTable tensor.Tensor // [R, W] i32 pages of State, an entry per StatePage tokens
+	Norm       tensor.Tensor // [Dim] f32 or bf16, weight of the RMS norm
+	CosSin     tensor.Tensor // [rows, 64] f32: cos, then sin; row k for position k*RopeStep
+	Cache      KVCache       // written by C4Main and C128Main: all bytes of the slots named
+	Keys       IndexKeyCache // written by C4Index
+}
+
+// Compress turns the states of a window of tokens into an entry of a compressed
+// cache. For every token at position p with (p+1) % Ratio == 0 whose slot in the
+// state cache and slot for the entry are both valid, over the rows j of its window
+// (the positions p-Window+1+j, found through StateTable; with overlap the older half
+// is read from the first Dim channels and the newer from the last), in f32:
+//
+//	v_c = sum_j kv_j,c w_j,c,  w_j,c = exp(score_j,c) / sum_j exp(score_j,c)
+//	n_c = v_c / sqrt(sum_c v_c^2 / Dim + eps) * norm_c
+//
+// The last 64 of n turn by the rotary angle of position p+1-Ratio, pairs (2i, 2i+1);
+// everything is rounded to bf16 and quantised: K entries as Insert does (the last 64
+// stay bf16), indexer keys as E4M3 with one power-of-two scale floored at amax 1e-4,
+// or as E2M1 with a scale per 32. With Hadamard the rounded key is first multiplied
+// by the orthogonal Sylvester-Hadamard matrix and rounded again.
+//
+// Chosen where data is bad: a row at a negative position, beyond the table's width or
+// at a page that is none of the pool is absent from the window; a token at a negative
+// position, with a request that is none of the table, or with a slot outside its pool
+// is skipped; a CosSin row beyond the last reads the last. If all rows are absent, or
+// scores are not finite, the bytes of the entry are unspecified.
+//
+// The definition is CompressRef. Bytes are equal except where the exact value lies
+// so close to a rounding boundary that f32 cannot tell the side (see
+// CompressedEntry). Only additions, multiplications and integers decide them, in an
+// order that Invocations fixes, so that devices agree with each other where no
+// subnormal number takes part.
+//
+// Source: vLLM fused_compress_quant_cache.py (deepseek_v4 common ops), in f32
+// throughout; the rotation of keys is the flag "rotate" of class Compressor in
+// DeepSeek-V4's inference/model.py.
+type Compress struct {
+	dev     *vk.Device
+	cfg     CompressConfig
+	variant string
+	kernel  *vk.Kernel
+}
+
+// kvCompressPush is the push block of kv_compress.comp.
+type kvCompressPush struct {
+	StateAddr  uint64
+	PoolAddr   uint64
+	StateUnits uint32
+	StatePages uint32
+	PoolStride uint32
+	PoolPages  uint32
+	Tokens     uint32
+	Each       uint32
+	Requests   uint32
+	Width      uint32
+	RopeRows   uint32
+	NormBf16   uint32
+	Eps        float32
+	_          uint32
+}
+
+// NewCompress chooses the variant and builds its kernel, which the device owns.
+//
+// Errors: *vk.ArgumentError; *vk.MissingError; those of vk.Device.Kernel.
+func NewCompress(dev *vk.Device, cfg CompressConfig) (*Compress, error) {
+	const op = "cache: compress"
+	cfg, err := cfg.complete(op, dev.Caps())
+	if err != nil {
+		return nil, err
+	}
+	variant, err := choose(dev, op, CompressVariants, cfg.Variant, cfg.MaxBytes)
+	if err != nil {
+		return nil, err
+	}
+	c, hadamard := cfg.Compression, 0
+	if cfg.Hadamard {
+		hadamard = 1
+	}
+	access := []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}
+	k, err := kernel[kvCompressPush](dev, "kv_compress", variant, access, 7,
+		cfg.Invocations, cfg.Page, cfg.StatePage, c.Ratio, c.Dim, int(cfg.Keys), hadamard, cfg.RopeStep, chunk(cfg.Invocations))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	return &Compress{dev: dev, cfg: cfg, variant: variant, kernel: k}, nil
+}
+
+// complete checks a configuration and puts values in place of zeros.
+func (cfg CompressConfig) complete(op string, caps *vk.Caps) (CompressConfig, error) {
+	c := cfg.Compression
+	if _, err := NewStateLayout(c, cfg.StatePage, 0); err != nil {
+		return cfg, fmt.Errorf("%s: %w", op, err)
+	}
+	if err := cfg.checkOutput(op); err != nil {
+		return cfg, err
+	}
+	if cfg.Eps == 0 {
+		cfg.Eps = CompressEps
+	}
+	if !(cfg.Eps > 0 && cfg.Eps < 1) {
+		return cfg, bad(op, "Eps", fmt.Sprint(cfg.Eps), "a number between 0 and 1")
+	}
+	if cfg.RopeStep == 0 {
+		cfg.RopeStep = 1
+	}
+	if cfg.RopeStep < 1 || c.Ratio%cfg.RopeStep != 0 {
+		return cfg, bad(op, "RopeStep", fmt.Sprint(cfg.RopeStep), fmt.Sprintf("a divisor of %d", c.Ratio))
+	}
+	return cfg.invocations(op, caps)
+}
+
+// invocations settles the size of a workgroup: 4 channels per invocation, and for a
+// long window several invocations that share its rows, because one workgroup has to
+// keep many loads under way to stream a window at its share of the bandwidth.
+func (cfg CompressConfig) invocations(op string, caps *vk.Caps) (CompressConfig, error) {
+	lanes := cfg.Compression.Dim / 4
+	if cfg.Compression != C128Main {
+		if cfg.Invocations != 0 && cfg.Invocations != lanes {
+			return cfg, bad(op, "Invocations", fmt.Sprint(cfg.Invocations), fmt.Sprintf("0 or %d", lanes))
+		}
+		cfg.Invocations = lanes
+		return cfg, nil
+	}
+	most := min(int(caps.MaxWorkgroupInvocations), 1024)
+	if cfg.Invocations == 0 {
+		cfg.Invocations = max(min(most, 512)/lanes*lanes, lanes)
+		if cfg.Invocations == 3*lanes {
+			cfg.Invocations = 2 * lanes
+		}
+	}
+	n := cfg.Invocations
+	if n < lanes || n > most || n&(n-1) != 0 {
+		return cfg, bad(op, "Invocations", fmt.Sprint(n), fmt.Sprintf("128, 256, 512 or 1024, at most %d on this device", most))
+	}
+	if need := compressShared(cfg.Compression, n); need > int(caps.SharedMemory) {
+		return cfg, bad(op, "Invocations", fmt.Sprint(n), fmt.Sprintf("fewer: they need %d bytes of shared memory, the device has %d", need, caps.SharedMemory))
+	}
+	return cfg, nil
+}
+
+// chunk is the rows that an invocation loads together. 8 take about 100 registers,
+// more than a GPU has for each of 1024 invocations.
+func chunk(invocations int) int {
+	if invocations > 512 {
+		return 4
+	}
+	return 8
+}
+
+// compressShared is the shared memory of kv_compress.comp in bytes.
+func compressShared(c Compression, invocations int) int {
+	return 16*invocations + 4*c.Window() + 8*c.Dim/4 + 672
+}
+
+func (cfg CompressConfig) checkOutput(op string) error {
+	if cfg.Compression == C4Index {
+		_, err := NewIndexKeyLayout(cfg.Keys, cfg.Page, 0)
+		return wrap(op, err)
+	}
+	if cfg.Keys != 0 || cfg.Hadamard {
+		return bad(op, "Keys, Hadamard", fmt.Sprintf("%v, %v", cfg.Keys, cfg.Hadamard), "neither: K entries have one format and are not rotated")
+	}
+	_, err := NewLayout(cfg.Page, 0)
+	return wrap(op, err)
+}
+
+func wrap(op string, err error) error {
+	if err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	return nil
+}
+
+// Variant is the name of the variant that was chosen.
+func (x *Compress) Variant() string { return x.variant }
+
+// Record checks the arguments and records the operation. Positions, slots and the
+// table are read when the commands run. Errors: *vk.ArgumentError, with nothing
+// recorded; those of vk.Recorder.Dispatch.
+func (x *Compress) Record(rec *vk.Recorder, a CompressArgs) error {
+	const op = "cache: compress"
+	if err := checkState(x.dev, op, x.variant, a.State, x.cfg.Compression, x.cfg.StatePage); err != nil {
+		return err
+	}
+	pool, stride, err := x.output(op, a)
+	if err != nil {
+		return err
+	}
+	if err := x.checkArgs(op, a); err != nil {
+		return err
+	}
+	tokens := a.StateSlots.Shape[0]
+	if tokens == 0 {
+		return nil
+	}
+	each := (tokens + x.workgroups() - 1) / x.workgroups()
+	push := kvCompressPush{
+		StateAddr: a.State.Pool.View().Address(), PoolAddr: pool.View().Address(),
+		StateUnits: uint32(a.State.Layout.Stride / poolAlign), StatePages: uint32(a.State.Pages()),
+		PoolStride: uint32(stride), PoolPages: uint32(poolPages(pool)),
+		Tokens: uint32(tokens), Each: uint32(each), Requests: uint32(a.StateTable.Shape[0]), Width: uint32(a.StateTable.Shape[1]),
+		RopeRows: uint32(a.CosSin.Shape[0]), Eps: x.cfg.Eps,
+	}
+	if a.Norm.DType == tensor.BF16 {
+		push.NormBf16 = 1
+	}
+	bind := []vk.View{a.Positions.View(), a.TokenToReq.View(), a.StateSlots.View(), a.Slots.View(),
+		a.StateTable.View(), a.Norm.View(), a.CosSin.View()}
+	return dispatch(rec, op, x.kernel, x.variant, [3]uint32{uint32((tokens + each - 1) / each), 1, 1}, bind,
+		[]target{{"State.Pool", a.State.Pool, vk.Read}, {"pool", pool, vk.Write}}, vk.Bytes(&push))
+}
+
+// workgroups is how many to launch at most. Each costs a turn on a compute unit even
+// if its tokens complete no entry, and the workgroups of long windows are large; of
+// neighbouring tokens of a prompt no more than one in Ratio completes an entry.
+func (x *Compress) workgroups() int {
+	if x.cfg.Compression.Ratio == 128 {
+		return 256
+	}
+	return 1024
+}
+
+// output is the pool that is written, checked, and its page stride.
+func (x *Compress) output(op string, a CompressArgs) (pool tensor.Tensor, stride int, err error) {
+	if x.cfg.Compression != C4Index {
+		return a.Cache.Pool, a.Cache.Layout.Stride, checkCache(x.dev, op, x.variant, a.Cache, x.cfg.Page)
+	}
+	if err := a.Keys.Check(op); err != nil {
+		return pool, 0, err
+	}
+	if l := a.Keys.Layout; l.Page != x.cfg.Page || l.Format != x.cfg.Keys {
+		return pool, 0, bad(op, "Keys.Layout", fmt.Sprintf("%s, %d slots a page", l.Format, l.Page),
+			fmt.Sprintf("%s, %d slots a page, which the kernel was built for", x.cfg.Keys, x.cfg.Page))
+	}
+	return a.Keys.Pool, a.Keys.Layout.Stride, checkReach(x.dev, op, x.variant, 8, target{name: "Keys.Pool", t: a.Keys.Pool})
+}
+
+func (x *Compress) checkArgs(op string, a CompressArgs) error {
+	if err := tensor.Check(op, "StateSlots", a.StateSlots, tensor.I64, -1); err != nil {
+		return err
+	}
+	tokens := a.StateSlots.Shape[0]
+	for _, t := range []struct {
+		name string
+		t    tensor.Tensor
+		dt   tensor.DType
+	}{{"Positions", a.Positions, tensor.I32}, {"TokenToReq", a.TokenToReq, tensor.I32}, {"Slots", a.Slots, tensor.I64}} {
+		if err := checkTokens(op, t.name, t.t, t.dt, tokens); err != nil {
+			return err
+		}
+	}
+	if err := tensor.Check(op, "StateTable", a.StateTable, tensor.I32, -1, -1); err != nil {
+		return err
+	}
+	dt := tensor.F32
+	if a.Norm.DType == tensor.BF16 {
+		dt = tensor.BF16
+	}
+	if err := tensor.Check(op, "Norm", a.Norm, dt, x.cfg.Compression.Dim); err != nil {
+		return err
+	}
+	if err := tensor.Check(op, "CosSin", a.CosSin, tensor.F32, -1, RopeDim); err != nil {
+		return err
+	}
+	switch {
+	case a.StateTable.Len() == 0:
+		return bad(op, "StateTable", a.StateTable.String(), "at least one entry")
+	case a.CosSin.Shape[0] == 0:
+		return bad(op, "CosSin", a.CosSin.String(), "at least one row")
+	}
+	return nil
+}

@@ -1,0 +1,284 @@
+package cache
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/bits"
+
+	"github.com/vkmla/vkmla/internal/numfmt"
+)
+
+// CompressHost are the operands of Compress in host memory, as CompressArgs
+// documents them.
+type CompressHost struct {
+	Compression Compression
+	Hadamard    bool
+	Eps         float32 // 0 means CompressEps
+	RopeStep    int     // 0 means 1
+
+	Positions         []int32
+	TokenToReq        []int32
+	StateSlots, Slots []int64
+	State             []byte // whole pages of Layout
+	Layout            StateLayout
+	StateTable        []int32 // [R, Width]
+	Width             int
+	Norm              []float32
+	CosSin            []float32 // [rows, 64]
+}
+
+// CompressTolerance is the relative error, of the magnitudes of the terms that a
+// value is a sum of, that f32 arithmetic may make before a value is rounded.
+const CompressTolerance = 1e-6
+
+// CompressedEntry is an entry before its last rounding to bf16.
+type CompressedEntry struct {
+	Token int
+	Slot  int64     // in the output cache; may lie beyond its end
+	Value []float64 // [Dim]
+	Tol   []float64 // how far an f32 computation may be off: CompressTolerance of the terms' magnitudes
+}
+
+// Entries computes, in float64, the entries that the tokens of a step complete.
+//
+// Tol of a pooled value is a millionth of sum_j |kv_j| w_j carried through norm and
+// rotation: where the terms do not cancel, a millionth of the value itself. With
+// Hadamard it also holds what rounding an input to the other side may change.
+//
+// The error is a *vk.ArgumentError.
+func (in CompressHost) Entries() ([]CompressedEntry, error) {
+	const op = "cache: compress reference"
+	if in.Eps == 0 {
+		in.Eps = CompressEps
+	}
+	in.RopeStep = max(in.RopeStep, 1)
+	if err := in.check(op); err != nil {
+		return nil, err
+	}
+	pages, requests := len(in.State)/in.Layout.Stride, len(in.StateTable)/in.Width
+	var entries []CompressedEntry
+	for i, s := range in.StateSlots {
+		p, r := int(in.Positions[i]), int(in.TokenToReq[i])
+		if p < 0 || (p+1)%in.Compression.Ratio != 0 || r < 0 || r >= requests ||
+			s < 0 || s >= int64(pages)*int64(in.Layout.Page) || in.Slots[i] < 0 {
+			continue
+		}
+		value, magnitude := in.pool(r, p)
+		in.norm(value, magnitude)
+		in.rotate(p, value, magnitude)
+		e := CompressedEntry{Token: i, Slot: in.Slots[i], Value: value, Tol: magnitude}
+		for c := range e.Tol {
+			e.Tol[c] *= CompressTolerance
+		}
+		if in.Hadamard {
+			e.hadamard()
+		}
+		entries = append(entries, e)
+	}
+	return entries, nil
+}
+
+// pool is v, and the same sum over magnitudes.
+func (in CompressHost) pool(r, p int) (v, magnitude []float64) {
+	c, l := in.Compression, in.Layout
+	v, magnitude = make([]float64, c.Dim), make([]float64, c.Dim)
+	rows := make([][]byte, c.Window()) // nil: absent
+	for j := range rows {
+		at := p - c.Window() + 1 + j
+		if at < 0 || at/l.Page >= in.Width {
+			continue
+		}
+		page := in.StateTable[r*in.Width+at/l.Page]
+		if page < 0 || int(page) >= len(in.State)/l.Stride {
+			continue
+		}
+		rows[j] = in.State[l.SlotOffset(int64(page)*int64(l.Page)+int64(at%l.Page)):][:l.SlotBytes()]
+	}
+	number := func(row []byte, i int) float64 {
+		return float64(math.Float32frombits(binary.LittleEndian.Uint32(row[4*i:])))
+	}
+	channel := func(j, d int) int {
+		if j < c.Ratio {
+			return d
+		}
+		return c.Dim + d
+	}
+	for d := range c.Dim {
+		top := math.Inf(-1)
+		for j, row := range rows {
+			if row != nil {
+				top = max(top, number(row, l.Channels+channel(j, d)))
+			}
+		}
+		var sum, weight, size float64
+		for j, row := range rows {
+			if row != nil {
+				kv, w := number(row, channel(j, d)), math.Exp(number(row, l.Channels+channel(j, d))-top)
+				sum += kv * w
+				size += math.Abs(kv) * w
+				weight += w
+			}
+		}
+		v[d], magnitude[d] = sum/weight, size/weight
+	}
+	return v, magnitude
+}
+
+func (in CompressHost) norm(v, magnitude []float64) {
+	square := 0.0
+	for _, x := range v {
+		square += x * x
+	}
+	scale := 1 / math.Sqrt(square/float64(len(v))+float64(in.Eps))
+	for d := range v {
+		v[d] *= scale * float64(in.Norm[d])
+		magnitude[d] *= scale * math.Abs(float64(in.Norm[d]))
+	}
+}
+
+func (in CompressHost) rotate(p int, v, magnitude []float64) {
+	row := min((p+1-in.Compression.Ratio)/in.RopeStep, len(in.CosSin)/RopeDim-1)
+	for i := range RopeDim / 2 {
+		cos, sin := float64(in.CosSin[row*RopeDim+i]), float64(in.CosSin[row*RopeDim+RopeDim/2+i])
+		d := len(v) - RopeDim + 2*i
+		e, o := v[d], v[d+1]
+		v[d], v[d+1] = e*cos-o*sin, o*cos+e*sin
+		e, o = magnitude[d], magnitude[d+1]
+		cos, sin = math.Abs(cos), math.Abs(sin)
+		magnitude[d], magnitude[d+1] = e*cos+o*sin, o*cos+e*sin
+	}
+}
+
+// hadamard rotates the bf16-rounded values: y_i = 128^-0.5 sum_j (-1)^popcount(i&j) x_j.
+func (e *CompressedEntry) hadamard() {
+	scale := 1 / math.Sqrt(float64(len(e.Value)))
+	x, tol := make([]float64, len(e.Value)), 0.0
+	for j := range x {
+		lo, hi := e.Rounded(j)
+		x[j] = float64(numfmt.BF16Round(float32(e.Value[j])))
+		tol += scale * (float64(numfmt.BF16Decode(hi)) - float64(numfmt.BF16Decode(lo)) + CompressTolerance*math.Abs(x[j]))
+	}
+	for i := range x {
+		y := 0.0
+		for j := range x {
+			if bits.OnesCount(uint(i&j))%2 == 0 {
+				y += x[j]
+			} else {
+				y -= x[j]
+			}
+		}
+		e.Value[i], e.Tol[i] = scale*y, tol
+	}
+}
+
+// Rounded is the range of bf16 bits that value d may be rounded to; lo and hi are
+// equal unless the value lies within Tol of a rounding boundary.
+func (e *CompressedEntry) Rounded(d int) (lo, hi uint16) {
+	return numfmt.BF16Encode(float32(e.Value[d] - e.Tol[d])), numfmt.BF16Encode(float32(e.Value[d] + e.Tol[d]))
+}
+
+// bf16 is the entry, rounded.
+func (e *CompressedEntry) bf16() []uint16 {
+	x := make([]uint16, len(e.Value))
+	for d := range x {
+		x[d] = numfmt.BF16Encode(float32(e.Value[d]))
+	}
+	return x
+}
+
+// CompressRef is the definition of Compress for K entries on host memory: pool are
+// the bytes of pages of layout l. Its error is a *vk.ArgumentError; then nothing was
+// written.
+func CompressRef(pool []byte, l Layout, in CompressHost) error {
+	if in.Compression.Dim != D {
+		return bad("cache: compress reference", "Compression", fmt.Sprint(in.Compression), "C4Main or C128Main")
+	}
+	entries, err := in.Entries()
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if err := InsertRef(pool, l, e.bf16(), []int64{e.Slot}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// CompressKeysRef is the definition of Compress for indexer keys.
+func CompressKeysRef(pool []byte, l IndexKeyLayout, in CompressHost) error {
+	const op = "cache: compress reference"
+	if in.Compression != C4Index {
+		return bad(op, "Compression", fmt.Sprint(in.Compression), "C4Index")
+	}
+	if err := l.check(op); err != nil {
+		return err
+	}
+	entries, err := in.Entries()
+	if err != nil {
+		return err
+	}
+	slots := int64(len(pool)/l.Stride) * int64(l.Page)
+	for _, e := range entries {
+		if e.Slot >= slots {
+			continue
+		}
+		codes, scale := QuantiseKeyRef(e.bf16(), l.Format)
+		copy(pool[l.RowOffset(e.Slot):], codes)
+		copy(pool[l.ScaleOffset(e.Slot):], scale[:])
+	}
+	return nil
+}
+
+// QuantiseKeyRef quantises 128 bf16 values as indexer keys are stored: the codes, 128
+// or 64 bytes, and the 4 scale bytes.
+func QuantiseKeyRef(x []uint16, format IndexKeyFormat) (codes []byte, scale [IndexScaleBytes]byte) {
+	amax := func(x []uint16) (m float32) {
+		for _, b := range x {
+			m = max(m, abs(numfmt.BF16Decode(b)))
+		}
+		return m
+	}
+	codes = make([]byte, format.RowBytes())
+	if format == IndexKeyFP8 {
+		sb := numfmt.UE8M0Encode(amax(x), numfmt.KCacheEps, numfmt.E4M3InvMax)
+		for d, b := range x {
+			codes[d] = numfmt.E4M3Encode(numfmt.BF16Decode(b) * numfmt.UE8M0Inverse(sb))
+		}
+		binary.LittleEndian.PutUint32(scale[:], math.Float32bits(numfmt.UE8M0Scale(sb)))
+		return codes, scale
+	}
+	for b := range scale {
+		block := x[32*b : 32*b+32]
+		scale[b] = numfmt.UE8M0Encode(amax(block), numfmt.MXFP4Eps, numfmt.E2M1InvMax)
+		inverse := numfmt.UE8M0Inverse(scale[b])
+		for d := 0; d < 32; d += 2 {
+			codes[16*b+d/2] = numfmt.E2M1Pack(numfmt.E2M1Encode(numfmt.BF16Decode(block[d])*inverse),
+				numfmt.E2M1Encode(numfmt.BF16Decode(block[d+1])*inverse))
+		}
+	}
+	return codes, scale
+}
+
+func (in CompressHost) check(op string) error {
+	if err := checkStateRef(op, in.Layout, in.Compression); err != nil {
+		return err
+	}
+	tokens, c := len(in.StateSlots), in.Compression
+	switch {
+	case min(len(in.Positions), len(in.TokenToReq), len(in.Slots)) < tokens:
+		return bad(op, "Positions, TokenToReq, Slots", fmt.Sprintf("%d, %d and %d", len(in.Positions), len(in.TokenToReq), len(in.Slots)), fmt.Sprintf("at least %d tokens", tokens))
+	case in.Width < 1 || len(in.StateTable) == 0 || len(in.StateTable)%in.Width != 0:
+		return bad(op, "StateTable", fmt.Sprintf("%d entries", len(in.StateTable)), fmt.Sprintf("rows of %d", in.Width))
+	case len(in.Norm) != c.Dim:
+		return bad(op, "Norm", fmt.Sprintf("%d values", len(in.Norm)), fmt.Sprint(c.Dim))
+	case len(in.CosSin) == 0 || len(in.CosSin)%RopeDim != 0:
+		return bad(op, "CosSin", fmt.Sprintf("%d values", len(in.CosSin)), "rows of 64")
+	case c.Ratio%in.RopeStep != 0:
+		return bad(op, "RopeStep", fmt.Sprint(in.RopeStep), fmt.Sprintf("a divisor of %d", c.Ratio))
+	case in.Hadamard && c != C4Index:
+		return bad(op, "Hadamard", "true", "false: K entries are not rotated")
+	}
+	return nil
+}

@@ -1,0 +1,380 @@
+package cache_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/testkit"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// compressor is a kind of compressor with the page sizes of the model.
+type compressor struct {
+	name            string
+	c               cache.Compression
+	keys            cache.IndexKeyFormat
+	hadamard        bool
+	statePage, page int
+}
+
+var compressors = []compressor{
+	{"c4 main", cache.C4Main, 0, false, 4, 64},
+	{"c4 index fp8", cache.C4Index, cache.IndexKeyFP8, false, 4, 64},
+	{"c4 index mxfp4", cache.C4Index, cache.IndexKeyMXFP4, false, 4, 64},
+	{"c4 index mxfp4 rotated", cache.C4Index, cache.IndexKeyMXFP4, true, 4, 64},
+	{"c128 main", cache.C128Main, 0, false, 8, 2},
+}
+
+func (k compressor) config() cache.CompressConfig {
+	return cache.CompressConfig{Compression: k.c, StatePage: k.statePage, Page: k.page, Keys: k.keys, Hadamard: k.hadamard, RopeStep: k.c.Ratio}
+}
+
+// sequence is one request whose tokens are compressed step by step.
+type sequence struct {
+	compressor
+	t        testing.TB
+	dev      *vk.Device
+	save     *cache.SaveState
+	compress *cache.Compress
+	n        int // tokens
+	kvScore  []float32
+
+	// Device memory of a step of up to n tokens.
+	rows, positions, toReq, stateSlots, slots, table tensor.Tensor
+	ape, norm, cosSin                                tensor.Tensor
+}
+
+func newSequence(t testing.TB, dev *vk.Device, k compressor, n int) *sequence {
+	t.Helper()
+	s := &sequence{compressor: k, t: t, dev: dev, n: n}
+	s.save = must[*cache.SaveState](t)(cache.NewSaveState(dev, cache.SaveStateConfig{Compression: k.c, Page: k.statePage}))
+	s.compress = must[*cache.Compress](t)(cache.NewCompress(dev, k.config()))
+	rng := rand.New(rand.NewPCG(7, uint64(n)))
+	floats := func(n int) []float32 {
+		v := make([]float32, n)
+		for i := range v {
+			v[i] = float32(rng.NormFloat64())
+		}
+		return v
+	}
+	channels := k.c.Channels()
+	s.kvScore = floats(n * 2 * channels)
+	s.rows = upload(t, dev, tensor.F32, s.kvScore, n, 2*channels)
+	s.ape = upload(t, dev, tensor.F32, floats(k.c.Ratio*channels), k.c.Ratio, channels)
+	s.norm = upload(t, dev, tensor.F32, floats(k.c.Dim), k.c.Dim)
+	entries := n/k.c.Ratio + 1
+	table := make([]float32, entries*cache.RopeDim)
+	for i := range table {
+		angle := float64(i/cache.RopeDim*k.c.Ratio) / math.Pow(160000, float64(i%32)/32)
+		table[i] = float32(math.Cos(angle - math.Pi/2*float64(i%64/32)))
+	}
+	s.cosSin = upload(t, dev, tensor.F32, table, entries, cache.RopeDim)
+	s.positions, s.toReq = upload(t, dev, tensor.I32, make([]int32, n), n), upload(t, dev, tensor.I32, make([]int32, n), n)
+	s.stateSlots, s.slots = upload(t, dev, tensor.I64, make([]int64, n), n), upload(t, dev, tensor.I64, make([]int64, n), n)
+	width := (n + k.statePage - 1) / k.statePage
+	s.table = upload(t, dev, tensor.I32, make([]int32, width), 1, width)
+	return s
+}
+
+// caches are the paged memory of a sequence.
+type caches struct {
+	state cache.StateCache
+	kv    cache.KVCache
+	keys  cache.IndexKeyCache
+	// Pages of the sequence: of state one for every statePage tokens, of entries one
+	// for every page*Ratio tokens. -1: none.
+	stateTable, table []int32
+}
+
+// newCaches makes poisoned caches whose tables name pages in random order.
+func (s *sequence) newCaches(seed uint64) *caches {
+	t, rng := s.t, rand.New(rand.NewPCG(seed, 3))
+	statePages := (s.n + s.statePage - 1) / s.statePage
+	pages := s.n/s.c.Ratio/s.page + 1
+	c := &caches{}
+	ids := func(n int) (v []int32) {
+		for _, id := range rng.Perm(n + 2)[:n] {
+			v = append(v, int32(id))
+		}
+		return v
+	}
+	c.stateTable, c.table = ids(statePages), ids(pages)
+	l := must[cache.StateLayout](t)(cache.NewStateLayout(s.c, s.statePage, 0))
+	c.state = must[cache.StateCache](t)(cache.NewState(s.dev, cache.StateConfig{Pages: statePages + 2, Layout: l}))
+	state := c.state // a test may put another in its place
+	t.Cleanup(func() { state.Close() })
+	if s.keys == 0 {
+		c.kv = newCache(t, s.dev, pages+2, s.page, 0)
+	} else {
+		l := must[cache.IndexKeyLayout](t)(cache.NewIndexKeyLayout(s.keys, s.page, 0))
+		c.keys = must[cache.IndexKeyCache](t)(cache.NewIndexKeys(s.dev, cache.IndexKeysConfig{Pages: pages + 2, Layout: l}))
+		t.Cleanup(func() { c.keys.Close() })
+	}
+	c.poison(t)
+	return c
+}
+
+func (c *caches) poison(t testing.TB) {
+	t.Helper()
+	fills := []func() error{func() error { return c.state.Fill(t.Context(), 0xFF) }}
+	if c.keys.Pages() > 0 {
+		fills = append(fills, func() error { return c.keys.Fill(t.Context(), 0xFF) })
+	} else {
+		fills = append(fills, func() error { return c.kv.Fill(t.Context(), 0xFF) })
+	}
+	for _, f := range fills {
+		if err := f(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (c *caches) pool() tensor.Tensor {
+	if c.keys.Pages() > 0 {
+		return c.keys.Pool
+	}
+	return c.kv.Pool
+}
+
+// step processes the tokens at positions from up to to, those excluded.
+func (s *sequence) step(c *caches, from, to int) {
+	t, n := s.t, to-from
+	t.Helper()
+	positions, stateSlots, slots := make([]int32, n), make([]int64, n), make([]int64, n)
+	for i := range n {
+		p := from + i
+		positions[i], slots[i] = int32(p), -1
+		stateSlots[i] = int64(c.stateTable[p/s.statePage])*int64(s.statePage) + int64(p%s.statePage)
+		if (p+1)%s.c.Ratio == 0 {
+			q := p / s.c.Ratio
+			slots[i] = int64(c.table[q/s.page])*int64(s.page) + int64(q%s.page)
+		}
+	}
+	put := func(x tensor.Tensor, v any, shape ...int) tensor.Tensor {
+		x.Shape = shape
+		if err := x.Upload(t.Context(), encodeAny(v)); err != nil {
+			t.Fatal(err)
+		}
+		return x
+	}
+	channels := s.c.Channels()
+	saves := cache.SaveStateArgs{
+		KvScore: put(s.rows, s.kvScore[from*2*channels:to*2*channels], n, 2*channels), Ape: s.ape,
+		Positions: put(s.positions, positions, n), Slots: put(s.stateSlots, stateSlots, n), State: c.state,
+	}
+	toReq := s.toReq
+	toReq.Shape = []int{n}
+	args := cache.CompressArgs{
+		Positions: saves.Positions, TokenToReq: toReq, StateSlots: saves.Slots, Slots: put(s.slots, slots, n), State: c.state,
+		StateTable: put(s.table, c.stateTable, 1, len(c.stateTable)), Norm: s.norm, CosSin: s.cosSin, Cache: c.kv, Keys: c.keys,
+	}
+	do(t, s.dev, func(rec *vk.Recorder) error {
+		if err := s.save.Record(rec, saves); err != nil {
+			return err
+		}
+		return s.compress.Record(rec, args)
+	})
+}
+
+func encodeAny(v any) []byte {
+	switch v := v.(type) {
+	case []float32:
+		return encode(v)
+	case []int32:
+		return encode(v)
+	case []int64:
+		return encode(v)
+	}
+	panic(fmt.Sprintf("%T", v))
+}
+
+// entries are the bytes of the sequence's entries, in order.
+func (s *sequence) entries(c *caches) []byte {
+	pool := download[byte](s.t, bytesOf(c.pool()))
+	var all []byte
+	for q := range s.n / s.c.Ratio {
+		slot := int64(c.table[q/s.page])*int64(s.page) + int64(q%s.page)
+		if s.keys != 0 {
+			l := c.keys.Layout
+			all = append(all, pool[l.RowOffset(slot):][:l.Format.RowBytes()]...)
+			all = append(all, pool[l.ScaleOffset(slot):][:cache.IndexScaleBytes]...)
+			continue
+		}
+		l := c.kv.Layout
+		all = append(all, pool[l.RowOffset(slot):][:cache.RowBytes]...)
+		all = append(all, pool[l.ScaleOffset(slot):][:cache.ScaleBytes]...)
+	}
+	return all
+}
+
+// Any split of a sequence into steps gives the same bytes.
+func TestCompressStepSplits(t *testing.T) {
+	dev := testkit.Device(t)
+	for _, k := range compressors {
+		t.Run(k.name, func(t *testing.T) {
+			n := 77
+			if k.c.Ratio == 128 {
+				n = 2*128 + 17
+			}
+			s := newSequence(t, dev, k, n)
+			whole := s.newCaches(1)
+			s.step(whole, 0, n)
+			want := s.entries(whole)
+			if bytes.Count(want, []byte{0xFF}) > len(want)/4 {
+				t.Fatal("entries were not written")
+			}
+			rng := rand.New(rand.NewPCG(5, 5))
+			for name, next := range map[string]func(at int) int{
+				"one at a time": func(at int) int { return 1 },
+				"three":         func(at int) int { return 3 },
+				"four":          func(at int) int { return 4 },
+				"any":           func(at int) int { return 1 + rng.IntN(50) },
+				"prompt then decode": func(at int) int {
+					if at == 0 {
+						return n - 15
+					}
+					return 1
+				},
+			} {
+				c := s.newCaches(2)
+				for at := 0; at < n; {
+					to := min(at+next(at), n)
+					s.step(c, at, to)
+					at = to
+				}
+				if !bytes.Equal(s.entries(c), want) {
+					t.Errorf("steps of %s give other bytes than one step", name)
+				}
+			}
+			// A rejected token's positions are processed again, with other data before.
+			c := s.newCaches(3)
+			s.step(c, 0, n)
+			s.kvScore = slices.Clone(s.kvScore)
+			right := slices.Clone(s.kvScore)
+			for i := range s.kvScore[(n-20)*2*k.c.Channels():] {
+				s.kvScore[(n-20)*2*k.c.Channels()+i] *= -0.5
+			}
+			s.step(c, n-20, n)
+			s.kvScore = right
+			s.step(c, n-20, n)
+			if !bytes.Equal(s.entries(c), want) {
+				t.Error("processing positions again leaves other bytes")
+			}
+		})
+	}
+}
+
+// A sequence's caches are copied out of their pages after n tokens, the pages are
+// poisoned, and the sequence goes on in other pages, with nothing of the state but
+// what a window needs.
+func TestCompressRestore(t *testing.T) {
+	dev := testkit.Device(t)
+	for _, k := range compressors {
+		t.Run(k.name, func(t *testing.T) {
+			s := newSequence(t, dev, k, 530)
+			whole := s.newCaches(1)
+			s.step(whole, 0, s.n)
+			want := s.entries(whole)
+			cuts := []int{127, 128, 129, 130, 255, 256, 257, 383, 384, 385, 511, 512, 513}
+			if testing.Short() {
+				cuts = []int{127, 257, 384, 513}
+			}
+			for i, cut := range cuts {
+				from := s.newCaches(uint64(10 + i))
+				s.step(from, 0, cut)
+				to := s.newCaches(uint64(50 + i))
+				s.restore(from, to, cut)
+				s.step(to, cut, min(cut+1, s.n))
+				s.step(to, cut+1, s.n)
+				if !bytes.Equal(s.entries(to), want) {
+					t.Errorf("going on after %d tokens gives other bytes", cut)
+				}
+			}
+		})
+	}
+}
+
+// restore copies what the next tokens need from one cache to the pages of another,
+// through host memory, and poisons the source.
+func (s *sequence) restore(from, to *caches, next int) {
+	t := s.t
+	move := func(src, dst tensor.Tensor, srcIDs, dstIDs []int32, first, last int) {
+		stride := src.Shape[1]
+		host, image := download[byte](t, bytesOf(src)), download[byte](t, bytesOf(dst))
+		for e := first; e <= last; e++ {
+			copy(image[int(dstIDs[e])*stride:][:stride], host[int(srcIDs[e])*stride:][:stride])
+		}
+		if err := dst.Upload(t.Context(), image); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first := max(next-(s.c.Window()-1), 0) / s.statePage
+	move(from.state.Pool, to.state.Pool, from.stateTable, to.stateTable, first, (next-1)/s.statePage)
+	if done := next / s.c.Ratio; done > 0 {
+		move(from.pool(), to.pool(), from.table, to.table, 0, (done-1)/s.page)
+	}
+	from.poison(t)
+	for e := range first {
+		to.stateTable[e] = -1
+	}
+}
+
+// A state pool larger than a descriptor can hold: da is chosen and works on both
+// sides of the limit.
+func TestStateBeyondDescriptor(t *testing.T) {
+	dev := testkit.Device(t)
+	if lacks := dev.Caps().Missing(cache.CompressVariants[1].Requires); len(lacks) > 0 {
+		t.Skipf("device lacks %v", lacks)
+	}
+	k := compressors[1]
+	s := newSequence(t, dev, k, 61)
+	whole := s.newCaches(1)
+	s.step(whole, 0, s.n)
+
+	l := whole.state.Layout
+	limit := dev.Caps().MaxStorageBufferRange
+	edge := int(limit/uint64(l.Stride)) - 8
+	size := uint64(edge+32) * uint64(l.Stride)
+	if size > dev.Caps().HeapBytes/2 || size > 1<<34 {
+		t.Skipf("a pool beyond the descriptor's %d bytes is too large to try", limit)
+	}
+	c := s.newCaches(2)
+	state, err := cache.NewState(dev, cache.StateConfig{Pages: edge + 32, Layout: l})
+	if errors.Is(err, vk.ErrOutOfDeviceMemory) {
+		t.Skip(err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	defer state.Close()
+	c.state = state
+	for i := range c.stateTable {
+		c.stateTable[i] += int32(edge)
+	}
+	cfg := k.config()
+	cfg.MaxBytes = size
+	s.save = must[*cache.SaveState](t)(cache.NewSaveState(dev, cache.SaveStateConfig{Compression: k.c, Page: k.statePage, MaxBytes: size}))
+	s.compress = must[*cache.Compress](t)(cache.NewCompress(dev, cfg))
+	if s.save.Variant() != "da" || s.compress.Variant() != "da" {
+		t.Fatalf("variants %s and %s, want da", s.save.Variant(), s.compress.Variant())
+	}
+	s.step(c, 0, 30)
+	s.step(c, 30, s.n)
+	if !bytes.Equal(s.entries(c), s.entries(whole)) {
+		t.Error("states around the descriptor's limit give other bytes")
+	}
+	base := must[*cache.SaveState](t)(cache.NewSaveState(dev, cache.SaveStateConfig{Compression: k.c, Page: k.statePage, Variant: "base"}))
+	do(t, dev, func(rec *vk.Recorder) error {
+		err := base.Record(rec, cache.SaveStateArgs{KvScore: s.rows, Ape: s.ape, Positions: s.positions, Slots: s.stateSlots, State: state})
+		if !errors.Is(err, vk.ErrArgument) {
+			t.Errorf("base variant on a pool of %d bytes: %v, want an argument error", size, err)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,306 @@
+package cache_test
+
+import (
+	"encoding/hex"
+	"errors"
+	"hash/crc32"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/testkit"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+func TestCompress(t *testing.T) {
+	for _, op := range []string{"compressor_main_kv", "compressor_indexer_k_fp8", "compressor_indexer_k_mxfp4"} {
+		t.Run(op, func(t *testing.T) { testkit.TestOp(t, op) })
+	}
+}
+
+// knownKeys are entries whose values can be followed by hand: positions 0 to 7 with
+// kv(p, c) = ((53p + 17c) mod 97 - 48)/32, either with equal scores or with gate(p, c)
+// = ((7p + 3c) mod 5 - 2)/2 and ape(r, c) = ((5r + c) mod 3 - 1)/4.
+var knownKeys = []struct {
+	p      int
+	gated  bool
+	pooled [4]float64
+	fp8    string // scale, first codes, CRC-32 of all codes
+	crc8   uint32
+	mxfp4  string
+	crc4   uint32
+}{
+	{3, false, [4]float64{0.0234375, -0.203125, 0.328125, 0.1015625}, "0000003c 51ec7469e474fae0", 0xbe95d3fa, "7f7f7d7d a013398dc3a01bc5", 0xc424732c},
+	{7, false, [4]float64{-0.3515625, 0.1796875, 0.3320313, -0.2734375}, "0000003c f46f78f8715af27a", 0x03b7535b, "7f7e7d7e 2bc4024a9ab0581d", 0x1d80885f},
+	{3, true, [4]float64{-0.0424446, -0.6356870, 0.7314742, 0.4490281}, "0000803c ccee726e62e0f463", 0xd6dda02c, "7f7f7d7d b834911d928b19e2", 0xa3933859},
+	{7, true, [4]float64{-0.5975370, 0.2941934, 0.5220623, 0.0660928}, "0000803c ec67705adadbd971", 0x0bdaff28, "7f7f7d7d 2b149949c924913e", 0x9bcd9c0c},
+}
+
+// knownStep is the input of the known entries: 8 tokens of one request.
+func knownStep(gated bool) (kvScore, ape, norm, cosSin []float32) {
+	const channels = 256
+	for p := range 8 {
+		for c := range channels {
+			kvScore = append(kvScore, float32((53*p+17*c)%97-48)/32)
+		}
+		for c := range channels {
+			gate := float32(0)
+			if gated {
+				gate = float32((7*p+3*c)%5-2) * 0.5
+			}
+			kvScore = append(kvScore, gate)
+		}
+	}
+	ape = make([]float32, 4*channels)
+	for i := range ape {
+		if gated {
+			ape[i] = float32((5*(i/channels)+i%channels)%3-1) * 0.25
+		}
+	}
+	for c := range cache.IndexDim {
+		norm = append(norm, 1+0.25*float32(c%4))
+	}
+	for range 2 { // positions 0 and 4 turn alike
+		for i := range 32 {
+			cosSin = append(cosSin, float32(i+1)/64)
+		}
+		for i := range 32 {
+			cosSin = append(cosSin, float32(32-i)/64)
+		}
+	}
+	return kvScore, ape, norm, cosSin
+}
+
+var knownSlots = []int64{-1, -1, -1, 0, -1, -1, -1, 1} // of the two entries
+
+func iota64(n int) (v []int64) {
+	for i := range n {
+		v = append(v, int64(i))
+	}
+	return v
+}
+
+func TestCompressKnownKeys(t *testing.T) {
+	dev := testkit.Device(t)
+	for _, format := range []cache.IndexKeyFormat{cache.IndexKeyFP8, cache.IndexKeyMXFP4} {
+		for _, gated := range []bool{false, true} {
+			kvScore, ape, norm, cosSin := knownStep(gated)
+			positions := []int32{0, 1, 2, 3, 4, 5, 6, 7}
+			sl := must[cache.StateLayout](t)(cache.NewStateLayout(cache.C4Index, 4, 0))
+			l := must[cache.IndexKeyLayout](t)(cache.NewIndexKeyLayout(format, 2, 0))
+
+			state, pool := make([]byte, 2*sl.Stride), make([]byte, l.Stride)
+			host := cache.CompressHost{Compression: cache.C4Index, RopeStep: 4, Positions: positions, TokenToReq: make([]int32, 8),
+				StateSlots: iota64(8), Slots: knownSlots, State: state, Layout: sl, StateTable: []int32{0, 1}, Width: 2, Norm: norm, CosSin: cosSin}
+			if err := errors.Join(cache.SaveStateRef(state, sl, cache.C4Index, kvScore, ape, positions, iota64(8)),
+				cache.CompressKeysRef(pool, l, host)); err != nil {
+				t.Fatal(err)
+			}
+			checkKnown(t, "reference", pool, l, gated)
+
+			s := must[cache.StateCache](t)(cache.NewState(dev, cache.StateConfig{Pages: 2, Layout: sl}))
+			defer s.Close()
+			keys := must[cache.IndexKeyCache](t)(cache.NewIndexKeys(dev, cache.IndexKeysConfig{Pages: 1, Layout: l}))
+			defer keys.Close()
+			save := must[*cache.SaveState](t)(cache.NewSaveState(dev, cache.SaveStateConfig{Compression: cache.C4Index, Page: 4}))
+			compress := must[*cache.Compress](t)(cache.NewCompress(dev, cache.CompressConfig{
+				Compression: cache.C4Index, StatePage: 4, Page: 2, Keys: format, RopeStep: 4}))
+			at, slots := upload(t, dev, tensor.I32, positions, 8), upload(t, dev, tensor.I64, iota64(8), 8)
+			do(t, dev, func(rec *vk.Recorder) error {
+				return errors.Join(
+					save.Record(rec, cache.SaveStateArgs{KvScore: upload(t, dev, tensor.F32, kvScore, 8, 512),
+						Ape: upload(t, dev, tensor.F32, ape, 4, 256), Positions: at, Slots: slots, State: s}),
+					compress.Record(rec, cache.CompressArgs{Positions: at, TokenToReq: upload(t, dev, tensor.I32, make([]int32, 8), 8),
+						StateSlots: slots, Slots: upload(t, dev, tensor.I64, knownSlots, 8), State: s,
+						StateTable: upload(t, dev, tensor.I32, []int32{0, 1}, 1, 2), Norm: upload(t, dev, tensor.F32, norm, 128),
+						CosSin: upload(t, dev, tensor.F32, cosSin, 2, 64), Keys: keys}))
+			})
+			checkKnown(t, "device", download[byte](t, keys.Pool), l, gated)
+		}
+	}
+}
+
+func checkKnown(t *testing.T, who string, pool []byte, l cache.IndexKeyLayout, gated bool) {
+	t.Helper()
+	for _, k := range knownKeys {
+		if k.gated != gated {
+			continue
+		}
+		slot := int64(k.p / 4)
+		codes, scale := pool[l.RowOffset(slot):][:l.Format.RowBytes()], pool[l.ScaleOffset(slot):][:4]
+		want, crc := k.fp8, k.crc8
+		if l.Format == cache.IndexKeyMXFP4 {
+			want, crc = k.mxfp4, k.crc4
+		}
+		if got := hex.EncodeToString(scale) + " " + hex.EncodeToString(codes[:8]); got != want {
+			t.Errorf("%s, %s, position %d, gated %v: %s, want %s", who, l.Format, k.p, gated, got, want)
+		}
+		if got := crc32.ChecksumIEEE(codes); got != crc {
+			t.Errorf("%s, %s, position %d, gated %v: CRC-32 %08x, want %08x", who, l.Format, k.p, gated, got, crc)
+		}
+	}
+}
+
+// The reference's pooled values, whose ratios an entry shows where nothing turns and the
+// norm weighs all channels alike.
+func TestCompressEntriesPooled(t *testing.T) {
+	for _, k := range knownKeys {
+		kvScore, ape, norm, _ := knownStep(k.gated)
+		for c := range norm {
+			norm[c] = 1
+		}
+		still := make([]float32, 64) // angle 0
+		for i := range 32 {
+			still[i] = 1
+		}
+		positions := []int32{0, 1, 2, 3, 4, 5, 6, 7}
+		sl := must[cache.StateLayout](t)(cache.NewStateLayout(cache.C4Index, 4, 0))
+		state := make([]byte, 2*sl.Stride)
+		if err := cache.SaveStateRef(state, sl, cache.C4Index, kvScore, ape, positions, iota64(8)); err != nil {
+			t.Fatal(err)
+		}
+		entries, err := cache.CompressHost{Compression: cache.C4Index, Positions: positions, TokenToReq: make([]int32, 8), StateSlots: iota64(8),
+			Slots: knownSlots, State: state, Layout: sl, StateTable: []int32{0, 1}, Width: 2, Norm: norm, CosSin: still}.Entries()
+		if err != nil || len(entries) != 2 {
+			t.Fatalf("%d entries, %v", len(entries), err)
+		}
+		// The norm divides all by one number, which ratios do not show.
+		v := entries[k.p/4].Value
+		for c := 1; c < 4; c++ {
+			if got, want := v[c]/v[0], k.pooled[c]/k.pooled[0]; math.Abs(got-want) > 1e-5*math.Abs(want) {
+				t.Errorf("position %d, gated %v: values %d and 0 have the ratio %g, want %g", k.p, k.gated, c, got, want)
+			}
+		}
+	}
+}
+
+// Rotating a key twice gives it back, up to rounding; a unit vector becomes a row of
+// signs.
+func TestCompressHadamardRef(t *testing.T) {
+	kvScore, ape, norm, cosSin := knownStep(true)
+	positions := []int32{0, 1, 2, 3, 4, 5, 6, 7}
+	sl := must[cache.StateLayout](t)(cache.NewStateLayout(cache.C4Index, 4, 0))
+	state := make([]byte, 2*sl.Stride)
+	if err := cache.SaveStateRef(state, sl, cache.C4Index, kvScore, ape, positions, iota64(8)); err != nil {
+		t.Fatal(err)
+	}
+	in := cache.CompressHost{Compression: cache.C4Index, RopeStep: 4, Positions: positions, TokenToReq: make([]int32, 8), StateSlots: iota64(8),
+		Slots: knownSlots, State: state, Layout: sl, StateTable: []int32{0, 1}, Width: 2, Norm: norm, CosSin: cosSin}
+	plain := must[[]cache.CompressedEntry](t)(in.Entries())
+	in.Hadamard = true
+	turned := must[[]cache.CompressedEntry](t)(in.Entries())
+	for e := range plain {
+		x, y := plain[e].Value, turned[e].Value
+		var xx, yy float64
+		for i := range x {
+			b := float64(numfmt.BF16Round(float32(x[i])))
+			xx, yy = xx+b*b, yy+y[i]*y[i]
+		}
+		if math.Abs(xx-yy) > 1e-9*xx {
+			t.Errorf("entry %d: the square length %g became %g", e, xx, yy)
+		}
+		sum := 0.0 // y_0 is the plain sum
+		for i := range x {
+			sum += float64(numfmt.BF16Round(float32(x[i])))
+		}
+		if want := sum / math.Sqrt(128); math.Abs(y[0]-want) > 1e-12 {
+			t.Errorf("entry %d: value 0 is %g, want %g", e, y[0], want)
+		}
+	}
+}
+
+func TestCompressArguments(t *testing.T) {
+	dev := testkit.Device(t)
+	for name, cfg := range map[string]cache.CompressConfig{
+		"nothing":        {},
+		"no kind":        {Compression: cache.Compression{Dim: 512, Ratio: 8}, StatePage: 4, Page: 64},
+		"state page":     {Compression: cache.C4Main, Page: 64},
+		"page":           {Compression: cache.C4Main, StatePage: 4, Page: -1},
+		"format missing": {Compression: cache.C4Index, StatePage: 4, Page: 64},
+		"format unasked": {Compression: cache.C4Main, StatePage: 4, Page: 64, Keys: cache.IndexKeyFP8},
+		"rotated K":      {Compression: cache.C128Main, StatePage: 8, Page: 2, Hadamard: true},
+		"eps":            {Compression: cache.C4Main, StatePage: 4, Page: 64, Eps: -1},
+		"eps nan":        {Compression: cache.C4Main, StatePage: 4, Page: 64, Eps: float32(math.NaN())},
+		"rope step":      {Compression: cache.C4Main, StatePage: 4, Page: 64, RopeStep: 3},
+		"invocations":    {Compression: cache.C128Main, StatePage: 8, Page: 2, Invocations: 384},
+		"too many":       {Compression: cache.C128Main, StatePage: 8, Page: 2, Invocations: 2048},
+		"c4 invocations": {Compression: cache.C4Main, StatePage: 4, Page: 64, Invocations: 256},
+		"variant":        {Compression: cache.C4Main, StatePage: 4, Page: 64, Variant: "cm"},
+		"size":           {Compression: cache.C4Main, StatePage: 4, Page: 64, Variant: "base", MaxBytes: dev.Caps().MaxStorageBufferRange + 1},
+	} {
+		if _, err := cache.NewCompress(dev, cfg); !errors.Is(err, vk.ErrArgument) {
+			t.Errorf("%s: %v, want an argument error", name, err)
+		}
+	}
+	main, index := newSequence(t, dev, compressors[0], 9), newSequence(t, dev, compressors[1], 9)
+	mc, ic := main.newCaches(1), index.newCaches(1)
+	good := func(s *sequence, c *caches) cache.CompressArgs {
+		return cache.CompressArgs{Positions: s.positions, TokenToReq: s.toReq, StateSlots: s.stateSlots, Slots: s.slots, State: c.state,
+			StateTable: s.table, Norm: s.norm, CosSin: s.cosSin, Cache: c.kv, Keys: c.keys}
+	}
+	with := func(change func(*cache.CompressArgs)) func(*vk.Recorder) error {
+		a := good(main, mc)
+		change(&a)
+		return func(rec *vk.Recorder) error { return main.compress.Record(rec, a) }
+	}
+	refuses(t, dev, mc.kv.Pool, map[string]func(*vk.Recorder) error{
+		"no positions":   with(func(a *cache.CompressArgs) { a.Positions = tensor.Tensor{} }),
+		"few positions":  with(func(a *cache.CompressArgs) { a.Positions.Shape = []int{8} }),
+		"position type":  with(func(a *cache.CompressArgs) { a.Positions.DType = tensor.F32 }),
+		"no requests":    with(func(a *cache.CompressArgs) { a.TokenToReq = tensor.Tensor{} }),
+		"no state slots": with(func(a *cache.CompressArgs) { a.StateSlots = tensor.Tensor{} }),
+		"few slots":      with(func(a *cache.CompressArgs) { a.Slots.Shape = []int{3} }),
+		"slot type":      with(func(a *cache.CompressArgs) { a.Slots.DType = tensor.I32 }),
+		"no state":       with(func(a *cache.CompressArgs) { a.State = cache.StateCache{} }),
+		"other state":    with(func(a *cache.CompressArgs) { a.State = ic.state }),
+		"state stride":   with(func(a *cache.CompressArgs) { a.State.Layout.Stride += 8 }),
+		"state offset": with(func(a *cache.CompressArgs) {
+			a.State.Pool.Offset, a.State.Pool.Shape = 8, []int{1, a.State.Layout.Stride}
+		}),
+		"no table":       with(func(a *cache.CompressArgs) { a.StateTable = tensor.Tensor{} }),
+		"empty table":    with(func(a *cache.CompressArgs) { a.StateTable.Shape = []int{1, 0} }),
+		"norm type":      with(func(a *cache.CompressArgs) { a.Norm.DType = tensor.I32 }),
+		"norm shape":     with(func(a *cache.CompressArgs) { a.Norm.Shape = []int{128} }),
+		"no rotation":    with(func(a *cache.CompressArgs) { a.CosSin = tensor.Tensor{} }),
+		"empty rotation": with(func(a *cache.CompressArgs) { a.CosSin.Shape = []int{0, 64} }),
+		"no cache":       with(func(a *cache.CompressArgs) { a.Cache = cache.KVCache{} }),
+		"page size":      with(func(a *cache.CompressArgs) { a.Cache.Layout.Page = 2 }),
+	})
+	keyed := func(change func(*cache.CompressArgs)) func(*vk.Recorder) error {
+		a := good(index, ic)
+		change(&a)
+		return func(rec *vk.Recorder) error { return index.compress.Record(rec, a) }
+	}
+	refuses(t, dev, ic.keys.Pool, map[string]func(*vk.Recorder) error{
+		"no keys": keyed(func(a *cache.CompressArgs) { a.Keys = cache.IndexKeyCache{} }),
+		"format":  keyed(func(a *cache.CompressArgs) { a.Keys.Layout.Format = cache.IndexKeyMXFP4 }),
+		"page":    keyed(func(a *cache.CompressArgs) { a.Keys.Layout.Page = 16 }),
+		"stride":  keyed(func(a *cache.CompressArgs) { a.Keys.Layout.Stride = 8448 }),
+		"short":   keyed(func(a *cache.CompressArgs) { a.Keys.Layout.Stride = 8432 }),
+	})
+	// No tokens: nothing to do, and that is no error.
+	none := good(main, mc)
+	none.StateSlots.Shape = []int{0}
+	do(t, dev, func(rec *vk.Recorder) error { return main.compress.Record(rec, none) })
+}
+
+// Fewer or more invocations sum in another order: all are within what rounding allows
+// (TestCompress has them), and each repeats itself bit for bit.
+func TestCompressRepeats(t *testing.T) {
+	dev := testkit.Device(t)
+	for _, k := range compressors {
+		s := newSequence(t, dev, k, 2*k.c.Window()+3)
+		c := s.newCaches(1)
+		s.step(c, 0, s.n)
+		first := s.entries(c)
+		for range 3 {
+			s.step(c, 0, s.n)
+			if !slices.Equal(first, s.entries(c)) {
+				t.Errorf("%s: a second run gives other bytes", k.name)
+			}
+		}
+	}
+}

@@ -1,0 +1,96 @@
+package cache_test
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/testkit"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// The page strides of the model's caches.
+func TestPageStrides(t *testing.T) {
+	for _, x := range []struct {
+		c            cache.Compression
+		page, stride int
+	}{{cache.C4Main, 4, 32832}, {cache.C4Index, 4, 8640}, {cache.C128Main, 8, 32832}} {
+		l := must[cache.StateLayout](t)(cache.NewStateLayout(x.c, x.page, 0))
+		if l.Stride != x.stride {
+			t.Errorf("%+v: stride %d, want %d", x.c, l.Stride, x.stride)
+		}
+		if off := l.SlotOffset(int64(x.page) + 1); off != int64(x.stride+l.SlotBytes()) {
+			t.Errorf("%+v: the second slot of the second page is at %d", x.c, off)
+		}
+	}
+	for _, f := range []cache.IndexKeyFormat{cache.IndexKeyFP8, cache.IndexKeyMXFP4} {
+		l := must[cache.IndexKeyLayout](t)(cache.NewIndexKeyLayout(f, 64, 0))
+		row := int64(f.RowBytes())
+		if l.Stride != 8640 || l.RowOffset(65) != 8640+row || l.ScaleOffset(65) != 8640+64*row+4 {
+			t.Errorf("%v: stride %d, slot 65 at %d, its scale at %d", f, l.Stride, l.RowOffset(65), l.ScaleOffset(65))
+		}
+	}
+	if cache.C4Main.Window() != 8 || cache.C4Index.Window() != 8 || cache.C128Main.Window() != 128 {
+		t.Error("windows are not 8, 8 and 128 tokens")
+	}
+}
+
+func TestPageArguments(t *testing.T) {
+	dev := testkit.Device(t)
+	one := func(_ any, err error) error { return err }
+	for name, err := range map[string]error{
+		"state kind":       one(cache.NewStateLayout(cache.Compression{}, 4, 0)),
+		"state page":       one(cache.NewStateLayout(cache.C4Main, 0, 0)),
+		"state stride":     one(cache.NewStateLayout(cache.C4Main, 4, 32768-16)),
+		"state align":      one(cache.NewStateLayout(cache.C4Main, 4, 32768+8)),
+		"state huge":       one(cache.NewStateLayout(cache.C4Main, 1<<30, 0)),
+		"key format":       one(cache.NewIndexKeyLayout(0, 64, 0)),
+		"key page":         one(cache.NewIndexKeyLayout(cache.IndexKeyFP8, -4, 0)),
+		"key stride":       one(cache.NewIndexKeyLayout(cache.IndexKeyFP8, 64, 8432)),
+		"key align":        one(cache.NewIndexKeyLayout(cache.IndexKeyFP8, 64, 8456)),
+		"new state":        one(cache.NewState(dev, cache.StateConfig{Pages: 1})),
+		"new state pages":  one(cache.NewState(dev, cache.StateConfig{Layout: cache.StateLayout{Page: 4, Stride: 8192, Channels: 256}})),
+		"new keys":         one(cache.NewIndexKeys(dev, cache.IndexKeysConfig{Pages: 1})),
+		"new keys pages":   one(cache.NewIndexKeys(dev, cache.IndexKeysConfig{Layout: cache.IndexKeyLayout{Page: 64, Stride: 8640, Format: cache.IndexKeyFP8}})),
+		"fill no state":    cache.StateCache{}.Fill(t.Context(), 0),
+		"fill no keys":     cache.IndexKeyCache{}.Fill(t.Context(), 0),
+		"copy in no state": cache.StateCache{}.RecordCopy(nil, nil),
+		"copy in no keys":  cache.IndexKeyCache{}.RecordCopy(nil, nil),
+	} {
+		if !errors.Is(err, vk.ErrArgument) {
+			t.Errorf("%s: %v, want an argument error", name, err)
+		}
+	}
+}
+
+func TestCopyStateAndKeyPages(t *testing.T) {
+	dev := testkit.Device(t)
+	state := must[cache.StateCache](t)(cache.NewState(dev, cache.StateConfig{Pages: 3, Layout: must[cache.StateLayout](t)(cache.NewStateLayout(cache.C4Index, 4, 0))}))
+	defer state.Close()
+	keys := must[cache.IndexKeyCache](t)(cache.NewIndexKeys(dev, cache.IndexKeysConfig{Pages: 3, Layout: must[cache.IndexKeyLayout](t)(cache.NewIndexKeyLayout(cache.IndexKeyFP8, 64, 0))}))
+	defer keys.Close()
+	img := make([]byte, 3*8640)
+	for i := range img {
+		img[i] = byte(i / 8640)
+	}
+	if err := errors.Join(state.Pool.Upload(t.Context(), img), keys.Pool.Upload(t.Context(), img)); err != nil {
+		t.Fatal(err)
+	}
+	beyond := []cache.PageCopy{{From: 0, To: 1}, {From: 0, To: 3}}
+	refuses(t, dev, state.Pool, map[string]func(*vk.Recorder) error{
+		"state": func(rec *vk.Recorder) error { return state.RecordCopy(rec, beyond) },
+		"keys":  func(rec *vk.Recorder) error { return keys.RecordCopy(rec, beyond) },
+	})
+	do(t, dev, func(rec *vk.Recorder) error {
+		copies := []cache.PageCopy{{From: 1, To: 0}, {From: 2, To: 1}}
+		return errors.Join(state.RecordCopy(rec, copies), keys.RecordCopy(rec, copies))
+	})
+	for page, want := range []byte{1, 2, 2} {
+		for who, pool := range map[string][]byte{"state": download[byte](t, state.Pool), "keys": download[byte](t, keys.Pool)} {
+			if !bytes.Equal(pool[page*8640:][:8640], bytes.Repeat([]byte{want}, 8640)) {
+				t.Errorf("%s: page %d does not hold the bytes of page %d", who, page, want)
+			}
+		}
+	}
+}

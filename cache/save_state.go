@@ -1,0 +1,143 @@
+package cache
+
+import (
+	"fmt"
+
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// SaveStateVariants are the variants of SaveState, best first.
+var SaveStateVariants = ladder("kv_save_state")
+
+// SaveStateConfig says what a SaveState is built for.
+type SaveStateConfig struct {
+	Compression Compression
+	Page        int    // tokens per page of the state cache
+	MaxBytes    uint64 // size of the largest pool; 0: whatever a descriptor of the device can hold
+	Variant     string // "" picks the best
+}
+
+// SaveStateArgs are the operands of saving the states of a step, with C =
+// Compression.Channels().
+type SaveStateArgs struct {
+	KvScore   tensor.Tensor // [N, 2*C] f32, N >= T: the projection's kv values, then its scores
+	Ape       tensor.Tensor // [Ratio, C] f32, the positional term of the scores
+	Positions tensor.Tensor // [N] i32, N >= T
+	Slots     tensor.Tensor // [T] i64 state slots; negative ones and those beyond the pool are skipped
+	State     StateCache    // written: the slots named, nothing else
+}
+
+// SaveState stores what the tokens of a step contribute to compressed entries: for
+// token i at position p >= 0 with state slot s,
+//
+//	state[s].kv    = kv_score[i][:C]
+//	state[s].score = kv_score[i][C:] + ape[p % Ratio]
+//
+// A token at a negative position is skipped. Two tokens must not name one slot.
+// All of a step's states have to be saved before Compress reads any; recording
+// SaveState first is enough.
+//
+// The definition is SaveStateRef; results are equal byte for byte.
+//
+// Source: vLLM save_partial_states (models/deepseek_v4/compressor.py).
+type SaveState struct {
+	dev     *vk.Device
+	cfg     SaveStateConfig
+	variant string
+	kernel  *vk.Kernel
+}
+
+// kvSaveStatePush is the push block of kv_save_state.comp.
+type kvSaveStatePush struct {
+	StateAddr  uint64
+	StateUnits uint32
+	StatePages uint32
+	Tokens     uint32
+	_          uint32
+}
+
+// NewSaveState chooses the variant and builds its kernel, which the device owns.
+//
+// Errors: *vk.ArgumentError; *vk.MissingError; those of vk.Device.Kernel.
+func NewSaveState(dev *vk.Device, cfg SaveStateConfig) (*SaveState, error) {
+	const op = "cache: save state"
+	if _, err := NewStateLayout(cfg.Compression, cfg.Page, 0); err != nil {
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	variant, err := choose(dev, op, SaveStateVariants, cfg.Variant, cfg.MaxBytes)
+	if err != nil {
+		return nil, err
+	}
+	c := cfg.Compression
+	k, err := kernel[kvSaveStatePush](dev, "kv_save_state", variant,
+		[]vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}, 4, cfg.Page, c.Ratio, c.Channels())
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	return &SaveState{dev: dev, cfg: cfg, variant: variant, kernel: k}, nil
+}
+
+// Variant is the name of the variant that was chosen.
+func (x *SaveState) Variant() string { return x.variant }
+
+// Record checks the arguments and records the operation. Slots and positions are
+// read when the commands run. Errors: *vk.ArgumentError, with nothing recorded;
+// those of vk.Recorder.Dispatch.
+func (x *SaveState) Record(rec *vk.Recorder, a SaveStateArgs) error {
+	const op = "cache: save state"
+	c, channels := x.cfg.Compression, x.cfg.Compression.Channels()
+	if err := checkState(x.dev, op, x.variant, a.State, c, x.cfg.Page); err != nil {
+		return err
+	}
+	if err := tensor.Check(op, "Slots", a.Slots, tensor.I64, -1); err != nil {
+		return err
+	}
+	if err := tensor.Check(op, "KvScore", a.KvScore, tensor.F32, -1, 2*channels); err != nil {
+		return err
+	}
+	if err := tensor.Check(op, "Ape", a.Ape, tensor.F32, c.Ratio, channels); err != nil {
+		return err
+	}
+	tokens := a.Slots.Shape[0]
+	if err := checkTokens(op, "Positions", a.Positions, tensor.I32, tokens); err != nil {
+		return err
+	}
+	if tokens > a.KvScore.Shape[0] {
+		return bad(op, "KvScore", a.KvScore.String(), fmt.Sprintf("at least the %d rows of Slots", tokens))
+	}
+	if tokens == 0 {
+		return nil
+	}
+	pool := target{"State.Pool", a.State.Pool, vk.Write}
+	push := kvSaveStatePush{
+		StateAddr: pool.t.View().Address(), StateUnits: uint32(a.State.Layout.Stride / poolAlign),
+		StatePages: uint32(a.State.Pages()), Tokens: uint32(tokens),
+	}
+	return dispatch(rec, op, x.kernel, x.variant, [3]uint32{strided(x.dev, tokens, 1), uint32(2 * channels / 512), 1},
+		[]vk.View{a.KvScore.View(), a.Ape.View(), a.Positions.View(), a.Slots.View()}, []target{pool}, vk.Bytes(&push))
+}
+
+// checkState proves that a state cache is what an operation was built for and that
+// its variant can reach it.
+func checkState(dev *vk.Device, op, variant string, s StateCache, c Compression, page int) error {
+	if err := s.check(op); err != nil {
+		return err
+	}
+	if s.Layout.Page != page || s.Layout.Channels != c.Channels() {
+		return bad(op, "State.Layout", fmt.Sprintf("%d channels, %d tokens a page", s.Layout.Channels, s.Layout.Page),
+			fmt.Sprintf("%d channels, %d tokens a page, which the kernel was built for", c.Channels(), page))
+	}
+	return checkReach(dev, op, variant, poolAlign, target{name: "State.Pool", t: s.Pool})
+}
+
+// checkTokens proves that an array has an element for each of the tokens.
+func checkTokens(op, name string, t tensor.Tensor, dt tensor.DType, tokens int) error {
+	if err := tensor.Check(op, name, t, dt, -1); err != nil {
+		return err
+	}
+	if t.Shape[0] < tokens {
+		return bad(op, name, t.String(), fmt.Sprintf("at least %d tokens", tokens))
+	}
+	return nil
+}

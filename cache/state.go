@@ -1,0 +1,149 @@
+package cache
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// poolAlign is what strides and offsets of state and indexer pages are multiples
+// of, so that kernels may read them 16 bytes at a time.
+const poolAlign = 16
+
+// StateLayout is the shape of a page of compressor state: slot t holds Channels f32
+// kv values and then Channels f32 scores, to which the positional term was added,
+// from byte t*8*Channels of the page. NewStateLayout makes a checked one; a literal
+// is checked where it is used.
+//
+// Source: the state cache of vLLM models/deepseek_v4/compressor.py.
+type StateLayout struct {
+	Page     int // tokens per page: 4 in C4A layers, 8 in C128A layers
+	Stride   int // bytes from a page to the next, at least Page*8*Channels, a multiple of 16
+	Channels int // see Compression.Channels
+}
+
+// NewStateLayout returns the layout of pages of page tokens that begin stride bytes
+// apart; a stride of 0 means the bytes in use rounded up to a multiple of 576. The
+// error is a *vk.ArgumentError.
+func NewStateLayout(c Compression, page, stride int) (StateLayout, error) {
+	const op = "cache: state layout"
+	if err := c.check(op); err != nil {
+		return StateLayout{}, err
+	}
+	l := StateLayout{Page: page, Stride: stride, Channels: c.Channels()}
+	if stride == 0 && page > 0 && page <= math.MaxInt32/2/l.SlotBytes() {
+		l.Stride = (page*l.SlotBytes() + StrideAlign - 1) / StrideAlign * StrideAlign
+	}
+	return l, l.check(op)
+}
+
+// SlotBytes is the size of a token's state, 8*Channels.
+func (l StateLayout) SlotBytes() int { return 8 * l.Channels }
+
+// SlotOffset is the byte of a pool at which a slot begins.
+func (l StateLayout) SlotOffset(slot int64) int64 {
+	return slot/int64(l.Page)*int64(l.Stride) + slot%int64(l.Page)*int64(l.SlotBytes())
+}
+
+func (l StateLayout) check(op string) error {
+	if l.Channels != C4Main.Channels() && l.Channels != C4Index.Channels() && l.Channels != C128Main.Channels() {
+		return bad(op, "Channels", fmt.Sprint(l.Channels), "256, 512 or 1024")
+	}
+	return checkPage(op, l.Page, l.Stride, l.SlotBytes())
+}
+
+// checkPage checks page and stride of a pool whose slots take slotBytes.
+func checkPage(op string, page, stride, slotBytes int) error {
+	switch limit := math.MaxInt32 / slotBytes; {
+	case page < 1 || page > limit:
+		return bad(op, "Page", fmt.Sprint(page), fmt.Sprintf("1..%d slots", limit))
+	case stride < page*slotBytes || stride%poolAlign != 0 || stride > math.MaxInt32:
+		return bad(op, "Stride", fmt.Sprintf("%d bytes", stride),
+			fmt.Sprintf("a multiple of %d, at least %d for %d slots of %d bytes, below 2^31", poolAlign, page*slotBytes, page, slotBytes))
+	}
+	return nil
+}
+
+// maxStateBytes is how large a state pool may be: kernels number its 16-byte units
+// in 32 bits, of which the last number is none.
+const maxStateBytes = poolAlign * (1<<32 - 2)
+
+// StateCache is a pool of pages of compressor state in device memory. NewState
+// allocates one; a literal makes one of memory that somebody else owns.
+type StateCache struct {
+	Pool   tensor.Tensor // [pages, stride] u8
+	Layout StateLayout
+}
+
+// StateConfig describes a state cache to allocate.
+type StateConfig struct {
+	Label  string // under which its memory is counted; "" means "compressor state"
+	Pages  int    // at least 1
+	Layout StateLayout
+}
+
+// NewState allocates a state cache; what its pages contain is undefined. A sequence
+// needs the pages of its last Compression.Window tokens and of those of the step.
+// The caller closes it.
+//
+// Errors: *vk.ArgumentError; those of tensor.New.
+func NewState(dev *vk.Device, cfg StateConfig) (StateCache, error) {
+	const op = "cache: new state cache"
+	if err := cfg.Layout.check(op); err != nil {
+		return StateCache{}, err
+	}
+	pool, err := newPages(dev, op, cfg.Label, "compressor state", cfg.Pages, cfg.Layout.Page, cfg.Layout.Stride)
+	if err != nil {
+		return StateCache{}, err
+	}
+	c := StateCache{Pool: pool, Layout: cfg.Layout}
+	if err := c.check(op); err != nil {
+		pool.Close()
+		return StateCache{}, err
+	}
+	return c, nil
+}
+
+// Pages is the number of pages.
+func (c StateCache) Pages() int { return poolPages(c.Pool) }
+
+// Slots is the number of slots, pages*page; slot ids are below it.
+func (c StateCache) Slots() int64 { return int64(c.Pages()) * int64(c.Layout.Page) }
+
+// Fill writes a byte over the whole pool, padding too, and waits.
+func (c StateCache) Fill(ctx context.Context, b byte) error {
+	const op = "cache: fill state"
+	if err := c.check(op); err != nil {
+		return err
+	}
+	return fillPool(ctx, op, c.Pool, b)
+}
+
+// RecordCopy records the copies that Table.Append asked for; see
+// KVCache.RecordCopy.
+func (c StateCache) RecordCopy(rec *vk.Recorder, copies []PageCopy) error {
+	const op = "cache: copy state pages"
+	if err := c.check(op); err != nil {
+		return err
+	}
+	return copyPages(rec, op, c.Pool, copies)
+}
+
+// Close frees the pool, for a cache that NewState made.
+func (c StateCache) Close() error { return c.Pool.Close() }
+
+func (c StateCache) check(op string) error {
+	if err := c.Layout.check(op); err != nil {
+		return err
+	}
+	if err := checkPool(op, "State.Pool", c.Pool, c.Layout.Page, c.Layout.Stride); err != nil {
+		return err
+	}
+	if n := c.Pool.Bytes(); n > maxStateBytes {
+		return bad(op, "State.Pool", fmt.Sprintf("%d bytes", n), fmt.Sprintf("at most %d bytes", uint64(maxStateBytes)))
+	}
+	return nil
+}

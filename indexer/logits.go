@@ -1,0 +1,288 @@
+package indexer
+
+import (
+	"fmt"
+	"math"
+	"unsafe"
+
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// LogitsVariants are the variants of Logits, best first. f16 holds every E4M3 and
+// E2M1 code and costs fewer instructions to decode to than bf16, so cm comes before
+// cmb; cmb has the range of f32 for MXFP4 scales, see Logits.
+var LogitsVariants = opkit.Ladder("idx_logits", VariantCM, VariantCMB, VariantBase, VariantDA)
+
+// LogitsConfig says what a Logits is built for.
+type LogitsConfig struct {
+	Heads    int                  // 1 to 128
+	Format   cache.IndexKeyFormat // of queries and keys
+	Page     int                  // keys per page of the caches it will read
+	Group    int                  // how many consecutive tokens usually belong to one request: 0 or 1 for decode, more for prefill; results do not depend on it
+	MaxBytes uint64               // size of the largest pool or output; 0: whatever a descriptor of the device can hold
+	Variant  string               // "" picks the best
+
+	// Workgroups is how many workgroups fill the device; 0 estimates it from the
+	// device's type. Results do not depend on it.
+	Workgroups int
+}
+
+// LogitsArgs are the tensors of one Logits.
+type LogitsArgs struct {
+	Q          tensor.Tensor       // [T, H, 128] u8 E4M3, or [T, H, 64] u8 with two E2M1 codes a byte, the even one low
+	QScale     tensor.Tensor       // [T, H, 4] u8 UE8M0, each of 32 numbers; absent for FP8
+	Weights    tensor.Tensor       // [T, H] f32, of any sign
+	Keys       cache.IndexKeyCache // scales of FP8 keys: any positive f32
+	BlockTable tensor.Tensor       // [R, W] i32 pages of each request
+	TokenToReq tensor.Tensor       // [T] i32 row of BlockTable
+	Lens       tensor.Tensor       // [T] i32 entries that a token may see, 0 (or less) for padding
+	First      int                 // entry of column 0 of Out
+	Out        tensor.Tensor       // [T, width] f32, written where First+column < Lens[t], elsewhere left as it is
+}
+
+// Logits scores compressed entries, read in place from pages: for entry n of token
+// t's request, First <= n < First+width and n < Lens[t],
+//
+//	FP8    out[t][n-First] = s_k[n] * sum_h relu(sum_d q[t][h][d] * k[n][d]) * weights[t][h]
+//	MXFP4  out[t][n-First] = sum_h relu(sum_b 2^(sq[t][h][b]-127) * 2^(sk[n][b]-127) * sum_{d in b} q[t][h][d] * k[n][d]) * weights[t][h]
+//
+// with f32 sums. One form serves decode, where each token has a request of its own,
+// and prefill, where each token of a request has its own length. Entry Lens[t]-1 and
+// those before it are the causal range; there is no other mask.
+//
+// An entry whose page is not there (beyond the table, negative, or beyond the pool,
+// or of a request that the table does not have) gets -Inf. E4M3 NaN codes, which no
+// finite number is quantised to, make the logit of that key (or, in a query, that
+// token's) any number or NaN.
+//
+// The definition is LogitsRef. A variant gives the same bits on every run of a
+// device, whatever First, width, Group and the other tokens are. In MXFP4, cm counts
+// a block of a row (query head or key) whose scale is below 2^-24 of the row's largest
+// with fewer bits, and from 2^-30 on as zero; the other variants keep every scale.
+//
+// Sources: DeepGEMM fp8_paged_mqa_logits (csrc/apis/attention.hpp,
+// tests/test_attention.py), and vLLM sparse_attn_indexer.py, which calls it.
+type Logits struct {
+	dev     *vk.Device
+	cfg     LogitsConfig
+	variant string
+	tiling  cmTiling // of the cooperative-matrix variants
+	k       *vk.Kernel
+}
+
+// idxLogitsPush is the push block of idx_logits.comp and idx_logits_cm.comp.
+type idxLogitsPush struct {
+	KeysAddr, DstAddr     uint64
+	KeysStride, KeysPages uint32
+	Tokens, Heads         uint32
+	First, Width          uint32
+	Requests, TableWidth  uint32
+	Chunk                 uint32
+	_                     uint32
+}
+
+const (
+	// baseKeys is how many entries a workgroup of the builds without matrices takes.
+	baseKeys = 128
+	// cmChunk is how many tiles a workgroup takes where there are more than the device
+	// needs to be full: enough to make little of the time it takes to begin, few
+	// enough that unequal lengths even out.
+	cmChunk = 64
+)
+
+// NewLogits chooses the variant and builds its kernel. The device owns the kernel;
+// there is nothing to close.
+//
+// Errors: vk.ErrArgument for a format, page, number of heads or variant that does not
+// exist or cannot hold MaxBytes; *vk.MissingError or vk.ErrMissingFeature for a
+// variant that the device cannot run; those of vk.Device.Kernel.
+func NewLogits(dev *vk.Device, cfg LogitsConfig) (*Logits, error) {
+	return newLogits(dev, cfg, cmChoose)
+}
+
+type cmChooser func(caps *vk.Caps, element string, heads, tokens int) (cmTiling, error)
+
+func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser) (*Logits, error) {
+	const op = "logits"
+	if err := opkit.First(
+		checkFormat(op, cfg.Format),
+		pkg.Range(op, "Heads", cfg.Heads, 1, MaxHeads),
+		pkg.Range(op, "Group", cfg.Group, 0, math.MaxInt32),
+		pkg.Range(op, "Workgroups", cfg.Workgroups, 0, math.MaxInt32),
+	); err != nil {
+		return nil, err
+	}
+	if _, err := cache.NewIndexKeyLayout(cfg.Format, cfg.Page, 0); err != nil {
+		return nil, pkg.Wrong(op, "Page", cfg.Page, "a legal page size: %v", err)
+	}
+	if cfg.Workgroups == 0 {
+		cfg.Workgroups = fullDevice(dev.Adapter().Type)
+	}
+	o := &Logits{dev: dev, cfg: cfg}
+	if err := o.choose(op, choose); err != nil {
+		return nil, err
+	}
+	spec := opkit.Spec{
+		Stem: "idx_logits", Variant: o.variant,
+		Bindings:  []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Read},
+		Bound:     6,
+		PushSize:  int(unsafe.Sizeof(idxLogitsPush{})),
+		Constants: []uint32{uint32(cfg.Page), uint32(cfg.Format)},
+	}
+	if o.matrix() {
+		spec.Subgroup = uint32(o.tiling.subgroup)
+		spec.Constants = append(spec.Constants, o.tiling.constants()...)
+	}
+	k, err := pkg.Kernel(dev, spec)
+	if err != nil {
+		return nil, err
+	}
+	o.k = k
+	return o, nil
+}
+
+// choose picks the variant: the one asked for, else the best that the device has the
+// features and, for products, a shape for.
+func (o *Logits) choose(op string, choose cmChooser) error {
+	ladder := LogitsVariants
+	for {
+		v, err := pkg.Choose(o.dev, op, ladder, o.cfg.Variant, o.cfg.MaxBytes)
+		if err != nil {
+			return err
+		}
+		o.variant = v
+		if !o.matrix() {
+			return nil
+		}
+		element := map[string]string{VariantCM: "f16", VariantCMB: "bf16"}[v]
+		if o.tiling, err = choose(o.dev.Caps(), element, o.cfg.Heads, max(o.cfg.Group, 1)); err == nil {
+			return nil
+		}
+		if o.cfg.Variant != "" {
+			return fmt.Errorf("%s: %s: variant %s: %w", pkg, op, v, err)
+		}
+		var rest []vk.Variant
+		for _, x := range ladder {
+			if x.Name != v {
+				rest = append(rest, x)
+			}
+		}
+		ladder = rest
+	}
+}
+
+func (o *Logits) matrix() bool { return o.variant == VariantCM || o.variant == VariantCMB }
+
+// fullDevice estimates how many workgroups fill a device, from its type alone,
+// because Vulkan does not tell the number of compute units: an H100 has 132
+// multiprocessors, each with two of them.
+func fullDevice(t vk.DeviceType) int {
+	switch t {
+	case vk.TypeDiscrete, vk.TypeVirtual:
+		return 264
+	case vk.TypeCPU:
+		return 8
+	}
+	return 64
+}
+
+// Variant is the name of the variant that was chosen.
+func (o *Logits) Variant() string { return o.variant }
+
+// Record checks the arguments and records the launch. Lengths, tables and requests
+// are read when the commands run. Errors: vk.ErrArgument, with nothing recorded;
+// those of vk.Recorder.Dispatch.
+func (o *Logits) Record(rec *vk.Recorder, a LogitsArgs) error {
+	const op = "logits"
+	if err := o.check(op, a); err != nil {
+		return err
+	}
+	t, width := a.Out.Shape[0], a.Out.Shape[1]
+	if t == 0 || width == 0 {
+		return nil
+	}
+	groups, chunk, err := o.grid(op, t, a.First, width)
+	if err != nil {
+		return err
+	}
+	push := idxLogitsPush{
+		KeysAddr: a.Keys.Pool.View().Address(), DstAddr: a.Out.View().Address(),
+		KeysStride: uint32(a.Keys.Layout.Stride), KeysPages: uint32(a.Keys.Pages()),
+		Tokens: uint32(t), Heads: uint32(o.cfg.Heads), First: uint32(a.First), Width: uint32(width),
+		Requests: uint32(a.BlockTable.Shape[0]), TableWidth: uint32(a.BlockTable.Shape[1]), Chunk: uint32(chunk),
+	}
+	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
+		Kernel: o.k, Groups: groups, Push: vk.Bytes(&push),
+		Bind: []vk.View{a.Q.View(), opkit.Present(o.dev, a.QScale), a.Weights.View(), a.BlockTable.View(), a.TokenToReq.View(), a.Lens.View()},
+	}, logitsTargets(a)...)
+}
+
+// logitsTargets are what base binds and the other variants reach by address.
+func logitsTargets(a LogitsArgs) []opkit.Target {
+	return []opkit.Target{
+		{Name: "Out", T: a.Out, Access: vk.Write, Align: 4},
+		{Name: "Keys.Pool", T: a.Keys.Pool, Access: vk.Read, Align: 16},
+	}
+}
+
+// grid is the number of workgroups, and for the cooperative-matrix variants the
+// fewest tiles that one takes.
+func (o *Logits) grid(op string, t, first, width int) (groups [3]uint32, chunk int, err error) {
+	x, y := opkit.CeilDiv(width, baseKeys), t
+	if o.matrix() {
+		y = opkit.CeilDiv(t, o.tiling.tokens)
+		tiles := opkit.CeilDiv(first%o.tiling.tile+width, o.tiling.tile)
+		x = min(max(opkit.CeilDiv(o.cfg.Workgroups, y), opkit.CeilDiv(tiles, cmChunk)), tiles)
+		// The fuller the device is with one workgroup for each token, the less a short
+		// row is worth spreading.
+		const most = cmChunk / 4
+		chunk = max(1, min(most, y*most/o.cfg.Workgroups))
+	}
+	limit := o.dev.Caps().MaxWorkgroupCount
+	if y > int(limit[1]) {
+		return groups, 0, pkg.Wrong(op, "Out", fmt.Sprintf("%d tokens", t), "at most %d on this device", int(limit[1])*(t/y))
+	}
+	if x > int(limit[0]) {
+		return groups, 0, pkg.Wrong(op, "Out", fmt.Sprintf("%d columns", width), "at most %d workgroups of them on this device", limit[0])
+	}
+	return [3]uint32{uint32(x), uint32(y), 1}, chunk, nil
+}
+
+func (o *Logits) check(op string, a LogitsArgs) error {
+	t, h := opkit.Dim(a.Q, 0), o.cfg.Heads
+	if err := opkit.First(
+		pkg.Check(op, "Q", a.Q, tensor.U8, -1, h, o.cfg.Format.RowBytes()),
+		pkg.Check(op, "Weights", a.Weights, tensor.F32, t, h),
+		pkg.Check(op, "BlockTable", a.BlockTable, tensor.I32, -1, -1),
+		pkg.Check(op, "TokenToReq", a.TokenToReq, tensor.I32, t),
+		pkg.Check(op, "Lens", a.Lens, tensor.I32, t),
+		pkg.CheckRows(op, "Out", a.Out, tensor.F32, t, -1),
+		a.Keys.Check(string(pkg)+": "+op),
+	); err != nil {
+		return err
+	}
+	if o.cfg.Format == cache.IndexKeyMXFP4 {
+		if err := pkg.Check(op, "QScale", a.QScale, tensor.U8, t, h, Blocks); err != nil {
+			return err
+		}
+	} else if !a.QScale.IsZero() {
+		return pkg.Wrong(op, "QScale", a.QScale, "absent: an FP8 scale goes into the weight")
+	}
+	switch l := a.Keys.Layout; {
+	case l.Format != o.cfg.Format:
+		return pkg.Wrong(op, "Keys.Layout.Format", l.Format, "%v, which the kernel was built for", o.cfg.Format)
+	case l.Page != o.cfg.Page:
+		return pkg.Wrong(op, "Keys.Layout.Page", l.Page, "%d, which the kernel was built for", o.cfg.Page)
+	case a.BlockTable.Shape[0] < 1 || a.BlockTable.Shape[1] < 1:
+		return pkg.Wrong(op, "BlockTable", a.BlockTable, "at least one row and one page in it")
+	case a.First < 0 || a.First > math.MaxInt32-a.Out.Shape[1]:
+		return pkg.Wrong(op, "First", a.First, "0 or more, with the %d columns of Out below 2^31", a.Out.Shape[1])
+	}
+	return opkit.First(
+		pkg.Reach(o.dev, op, VariantBase, opkit.Target{Name: "Q", T: a.Q}),
+		pkg.Reach(o.dev, op, o.variant, logitsTargets(a)...),
+	)
+}

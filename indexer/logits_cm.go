@@ -1,0 +1,154 @@
+package indexer
+
+import (
+	"fmt"
+	"math/bits"
+	"slices"
+
+	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// cmTiling is how a cooperative-matrix build of idx_logits divides its work; the
+// names are those of shaders/idx_logits_cm.comp. All sizes are powers of two.
+type cmTiling struct {
+	m, n, k   int  // shape of a matrix product
+	heads     int  // HG, heads that a subgroup holds
+	headParts int  // HEAD_PARTS, subgroups that share the heads of a token
+	tokens    int  // TOKENS of a workgroup
+	keyParts  int  // KEY_PARTS, subgroups that share a tile's keys
+	tile      int  // TILE, keys that are decoded at a time
+	subgroup  int  // invocations of a subgroup
+	held      bool // HELD, a subgroup keeps its weights in registers too
+}
+
+const (
+	// cmHeads is the most heads that a subgroup holds: a key's fragments are read
+	// from shared memory once for all of them, and 64 are what fits in an H100's
+	// registers.
+	cmHeads = 64
+	// cmSubgroups is the fewest subgroups of a workgroup. Two workgroups of four
+	// share an H100 multiprocessor, so that one loads its queries while the other
+	// works.
+	cmSubgroups = 4
+	// cmTokens is the most tokens of a workgroup. Decoding a key is about a fourth of
+	// the instructions for one token, so more of them gain little.
+	cmTokens = 4
+)
+
+func (t cmTiling) subgroups() int { return t.headParts * t.tokens * t.keyParts }
+
+func (t cmTiling) threads() int { return t.subgroup * t.subgroups() }
+
+// alone tells whether every subgroup can decode exactly the keys that it multiplies.
+func (t cmTiling) alone() bool { return t.headParts == 1 && t.tokens == 1 }
+
+// sharedBytes is the sum of the shared arrays.
+func (t cmTiling) sharedBytes() int {
+	sums, parts := t.subgroups()*t.n*(4*t.m+16), 1
+	if t.headParts > 1 {
+		parts = t.tokens * t.headParts * t.tile
+	}
+	return t.tile*272 + sums + 4*t.tokens*t.headParts*t.heads + 4*parts + 8*t.tile
+}
+
+// registers estimates the 32-bit registers of an invocation: queries, sums and
+// weights of its heads, fragments of keys, rows on their way, and the rest. copies
+// is how often the device holds an element of a product's operands.
+func (t cmTiling) registers(copies int) int {
+	queries := t.heads * D / 2 / t.subgroup
+	sums := t.heads * t.n / t.subgroup
+	if t.held {
+		sums *= 2
+	}
+	keys := t.k * t.n / t.subgroup // two fragments
+	if copies > 1 {
+		keys = D * t.n / 2 / t.subgroup // RADV loads those of all steps before it multiplies
+	}
+	rows := 5 * t.tile * 8 / t.threads()
+	const rest = 32
+	return copies*(queries+keys) + sums + rows + rest
+}
+
+// constants are the specialisation constants after PAGE and FORMAT.
+func (t cmTiling) constants() []uint32 {
+	c := []uint32{}
+	for _, v := range []int{t.threads(), t.subgroup, t.m, t.n, t.k, t.heads, t.headParts, t.tokens, t.tile} {
+		c = append(c, uint32(v))
+	}
+	return append(c, opkit.Bit(0, t.alone()), opkit.Bit(0, t.held))
+}
+
+// cmRegisterLimit is how many registers an invocation of a workgroup of that size
+// can have. Vulkan does not tell; 65536 in all and at most 255 each hold for the
+// devices known (AMD has more, Intel gives fewer unless a kernel asks for all).
+func cmRegisterLimit(threads int) int { return min(255, 65536/threads) }
+
+// powerOfTwo is the smallest power of two that is not below n.
+func powerOfTwo(n int) int { return 1 << bits.Len(uint(max(n, 1)-1)) }
+
+// fill sets what follows from the shape, heads and tokens of a subgroup and the
+// heads there are.
+func (t *cmTiling) fill(heads int) {
+	t.headParts = powerOfTwo(opkit.CeilDiv(heads, t.heads))
+	t.keyParts = max(1, cmSubgroups/(t.headParts*t.tokens))
+	// Enough keys that each subgroup has one matrix of them, that every subgroup
+	// decodes whole rows, and that the queries of a subgroup can come in through a
+	// tile's memory.
+	t.tile = max(t.n*max(t.keyParts, cmSubgroups), t.subgroups()*max(t.subgroup/8, 1), t.heads)
+}
+
+// cmFit returns the tiling with the most tokens, and with these the most heads per
+// subgroup, that a device with these capabilities has registers, shared memory and
+// invocations for, given a shape of matrix product.
+func cmFit(caps *vk.Caps, s vk.CoopMatShape, heads, tokens int) (cmTiling, bool) {
+	t := cmTiling{m: int(s.M), n: int(s.N), k: int(s.K), subgroup: int(caps.MinSubgroupSize)}
+	for _, v := range []int{t.m, t.n, t.k, t.subgroup} {
+		if v < 8 || bits.OnesCount(uint(v)) != 1 || v > D {
+			return t, false
+		}
+	}
+	// RDNA3 keeps every element of an operand twice. It is known by subgroups of
+	// 64, which others do not have; RDNA4 needs less than is assumed here.
+	copies := 1
+	if caps.MaxSubgroupSize > 32 {
+		copies = 2
+	}
+	for t.tokens = min(powerOfTwo(tokens), cmTokens); t.tokens >= 1; t.tokens /= 2 {
+		for t.heads = max(t.m, min(cmHeads, powerOfTwo(heads))); t.heads >= t.m; t.heads /= 2 {
+			t.fill(heads)
+			t.held = true
+			if t.registers(copies) > cmRegisterLimit(t.threads()) {
+				t.held = false
+			}
+			if t.threads() <= int(caps.MaxWorkgroupInvocations) && t.sharedBytes() <= int(caps.SharedMemory) &&
+				t.registers(copies) <= cmRegisterLimit(t.threads()) {
+				return t, true
+			}
+		}
+	}
+	return t, false
+}
+
+// cmChoose picks a tiling for products of an element type ("f16" or "bf16") with
+// f32 sums, the largest shape first.
+//
+// Errors: vk.ErrMissingFeature when no shape of the device fits.
+func cmChoose(caps *vk.Caps, element string, heads, tokens int) (cmTiling, error) {
+	var shapes []vk.CoopMatShape
+	for _, s := range caps.CoopMat {
+		if s.Scope == "subgroup" && s.A == element && s.B == element && s.C == "f32" && s.Result == "f32" {
+			shapes = append(shapes, s)
+		}
+	}
+	slices.SortStableFunc(shapes, func(a, b vk.CoopMatShape) int { return int(b.M*b.N*b.K) - int(a.M*a.N*a.K) })
+	var offered []string
+	for _, s := range shapes {
+		if t, ok := cmFit(caps, s, heads, tokens); ok {
+			return t, nil
+		}
+		offered = append(offered, fmt.Sprintf("%dx%dx%d", s.M, s.N, s.K))
+	}
+	return cmTiling{}, fmt.Errorf("%w: no shape of %s matrix product with f32 sums fits %d bytes of shared memory and %d invocations (offered %v)",
+		vk.ErrMissingFeature, element, caps.SharedMemory, caps.MaxWorkgroupInvocations, offered)
+}

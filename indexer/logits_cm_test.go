@@ -1,0 +1,112 @@
+package indexer
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/vkmla/vkmla/internal/spirv"
+	"github.com/vkmla/vkmla/shaders"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// NewLogitsTiled is NewLogits with another division of the work than the device
+// would choose, for the tests: at most so many heads to a subgroup, exactly so many
+// tokens to a workgroup, and weights in registers unless heads is 16.
+func NewLogitsTiled(dev *vk.Device, cfg LogitsConfig, heads, tokens int) (*Logits, error) {
+	return newLogits(dev, cfg, func(caps *vk.Caps, element string, h, _ int) (cmTiling, error) {
+		t, err := cmChoose(caps, element, h, 1)
+		if err != nil {
+			return t, err
+		}
+		t.heads, t.tokens, t.held = max(t.m, min(t.heads, heads)), tokens, heads != 16
+		if t.fill(h); t.threads() > int(caps.MaxWorkgroupInvocations) || t.sharedBytes() > int(caps.SharedMemory) {
+			return t, vk.ErrMissingFeature
+		}
+		return t, nil
+	})
+}
+
+func cmShape(m, n, k uint32, element string) vk.CoopMatShape {
+	return vk.CoopMatShape{M: m, N: n, K: k, A: element, B: element, C: "f32", Result: "f32", Scope: "subgroup"}
+}
+
+// cmDevices are capabilities as drivers report them.
+var cmDevices = map[string]vk.Caps{
+	"H100": {SharedMemory: 49152, MaxWorkgroupInvocations: 1024, MinSubgroupSize: 32, MaxSubgroupSize: 32,
+		CoopMat: []vk.CoopMatShape{cmShape(16, 8, 8, "f16"), cmShape(16, 16, 16, "f16"), cmShape(16, 8, 16, "f16"), cmShape(16, 16, 16, "bf16")}},
+	"RDNA3": {SharedMemory: 65536, MaxWorkgroupInvocations: 1024, MinSubgroupSize: 32, MaxSubgroupSize: 64,
+		CoopMat: []vk.CoopMatShape{cmShape(16, 16, 16, "f16"), cmShape(16, 16, 16, "bf16")}},
+	"Intel": {SharedMemory: 65536, MaxWorkgroupInvocations: 1024, MinSubgroupSize: 8, MaxSubgroupSize: 32,
+		CoopMat: []vk.CoopMatShape{cmShape(8, 8, 16, "f16"), cmShape(8, 16, 16, "bf16")}},
+	"lavapipe": {SharedMemory: 32768, MaxWorkgroupInvocations: 1024, MinSubgroupSize: 8, MaxSubgroupSize: 8,
+		CoopMat: []vk.CoopMatShape{cmShape(8, 8, 8, "f16")}},
+}
+
+func TestCMTiling(t *testing.T) {
+	for _, c := range []struct {
+		device, element string
+		heads, group    int
+		want            cmTiling
+	}{
+		{"H100", "f16", 64, 1, cmTiling{16, 16, 16, 64, 1, 1, 4, 64, 32, true}},
+		{"H100", "bf16", 64, 2, cmTiling{16, 16, 16, 64, 1, 2, 2, 64, 32, true}},
+		{"H100", "f16", 64, 4096, cmTiling{16, 16, 16, 64, 1, 4, 1, 64, 32, true}},
+		{"H100", "f16", 128, 1, cmTiling{16, 16, 16, 64, 2, 1, 2, 64, 32, true}},
+		{"H100", "f16", 1, 1, cmTiling{16, 16, 16, 16, 1, 1, 4, 64, 32, true}},
+		{"RDNA3", "f16", 64, 1, cmTiling{16, 16, 16, 16, 4, 1, 1, 64, 32, true}},
+	} {
+		caps := cmDevices[c.device]
+		if got, err := cmChoose(&caps, c.element, c.heads, c.group); err != nil || got != c.want {
+			t.Errorf("%s, %s, %d heads, %d tokens: %+v, %v, want %+v", c.device, c.element, c.heads, c.group, got, err, c.want)
+		}
+	}
+	none := vk.Caps{SharedMemory: 4096, MaxWorkgroupInvocations: 128, MinSubgroupSize: 32, MaxSubgroupSize: 32, CoopMat: cmDevices["H100"].CoopMat}
+	if _, err := cmChoose(&none, "f16", 64, 1); !errors.Is(err, vk.ErrMissingFeature) {
+		t.Errorf("4 KiB of shared memory: %v, want a missing feature", err)
+	}
+}
+
+// For every device, head count and group: what the shader's comments demand of a
+// tiling, and the shared memory that the SPIR-V has with it.
+func TestCMTilingRules(t *testing.T) {
+	k, err := shaders.Get("idx_logits_cm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := spirv.Parse(k.SPIRV)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for device, caps := range cmDevices {
+		for _, element := range []string{"f16", "bf16"} {
+			for heads := 1; heads <= MaxHeads; heads++ {
+				for _, group := range []int{1, 2, 3, 4, 100} {
+					x, err := cmChoose(&caps, element, heads, group)
+					if err != nil {
+						if device != "lavapipe" {
+							t.Errorf("%s, %s, %d heads, %d tokens: %v", device, element, heads, group, err)
+						}
+						continue
+					}
+					name := fmt.Sprintf("%s, %s, %d heads, %d tokens: %+v", device, element, heads, group, x)
+					own := x.tile / x.subgroups()
+					switch {
+					case x.heads*x.headParts < heads || x.tokens > max(group, 1)*2-1:
+						t.Errorf("%s: heads or tokens do not fit", name)
+					case x.heads%x.m != 0 || x.tile%(x.n*x.keyParts) != 0 || x.tile%x.heads != 0 || x.heads%4 != 0:
+						t.Errorf("%s: a part is not whole", name)
+					case x.tile*8%x.threads() != 0 || own*8%x.subgroup != 0 || own == 0:
+						t.Errorf("%s: rows do not divide among the invocations", name)
+					case x.alone() && own%x.n != 0:
+						t.Errorf("%s: a subgroup needs rows of another", name)
+					}
+					constants := append([]uint32{64, 1}, x.constants()...)
+					if got, err := m.SharedBytes(constants...); err != nil || got != x.sharedBytes() {
+						t.Errorf("%s: %d bytes of shared memory, %v, want %d", name, got, err, x.sharedBytes())
+					}
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,483 @@
+package indexer_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/indexer"
+	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/testkit"
+	"github.com/vkmla/vkmla/internal/vectors"
+	"github.com/vkmla/vkmla/internal/verify"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+func TestLogitsFP8(t *testing.T) { testkit.TestOp(t, "indexer_logits_fp8") }
+
+func TestLogitsMXFP4(t *testing.T) { testkit.TestOp(t, "indexer_logits_mxfp4") }
+
+var indexFormats = []cache.IndexKeyFormat{cache.IndexKeyFP8, cache.IndexKeyMXFP4}
+
+// logitsPoison is what a column holds that was not written.
+const logitsPoison = 0xFFFFFFFF
+
+// logitsConfig is a configuration that suits the operands.
+func logitsConfig(x indexer.LogitsHost, variant string) indexer.LogitsConfig {
+	return indexer.LogitsConfig{Heads: x.Heads, Format: x.Layout.Format, Page: x.Layout.Page, Variant: variant}
+}
+
+// uploadLogits places operands in device memory.
+func uploadLogits(r *verify.Rig, x indexer.LogitsHost) indexer.LogitsArgs {
+	t := len(x.Lens)
+	a := indexer.LogitsArgs{
+		Q:       r.In(vectors.FromU8(x.Q, t, x.Heads, x.Layout.Format.RowBytes()), tensor.U8),
+		Weights: r.In(vectors.FromF32(x.Weights, t, x.Heads), tensor.F32),
+		Keys: cache.IndexKeyCache{Layout: x.Layout,
+			Pool: r.In(vectors.FromU8(x.Pool, len(x.Pool)/x.Layout.Stride, x.Layout.Stride), tensor.U8)},
+		BlockTable: r.In(vectors.FromI32(x.BlockTable, len(x.BlockTable)/x.TableWidth, x.TableWidth), tensor.I32),
+		TokenToReq: r.In(vectors.FromI32(x.TokenToReq, t), tensor.I32),
+		Lens:       r.In(vectors.FromI32(x.Lens, t), tensor.I32),
+		First:      x.First,
+		Out:        r.Out(tensor.F32, t, x.Width),
+	}
+	if x.Layout.Format == cache.IndexKeyMXFP4 {
+		a.QScale = r.In(vectors.FromU8(x.QScale, t, x.Heads, indexer.Blocks), tensor.U8)
+	}
+	return a
+}
+
+// logits runs an operation, which a test names by how it is made.
+func logits(t *testing.T, dev *vk.Device, x indexer.LogitsHost, op *indexer.Logits) []float32 {
+	t.Helper()
+	r := verify.NewRig(t.Context(), dev)
+	defer r.Close()
+	a := uploadLogits(r, x)
+	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
+	return must[verify.Arrays](t)(r.Results(map[string]tensor.Tensor{"out": a.Out}))["out"].F32()
+}
+
+// eachLogits runs a test for every variant that the device has.
+func eachLogits(t *testing.T, dev *vk.Device, f func(t *testing.T, variant string)) {
+	for _, v := range indexer.LogitsVariants {
+		t.Run(v.Name, func(t *testing.T) {
+			cfg := indexer.LogitsConfig{Heads: 64, Format: cache.IndexKeyFP8, Page: 64, Variant: v.Name}
+			if _, err := indexer.NewLogits(dev, cfg); errors.Is(err, vk.ErrMissingFeature) {
+				t.Skip(err)
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			f(t, v.Name)
+		})
+	}
+}
+
+// fp8Keys makes a request of its own for each token, of keys keys each, in pages in
+// descending order; fill writes a key's codes and returns its scale.
+func fp8Keys(tokens, heads, keys, page int, fill func(token, n int, codes []byte) float32) indexer.LogitsHost {
+	width := (keys + page - 1) / page
+	l := cache.IndexKeyLayout{Page: page, Stride: (page*132 + 31) / 16 * 16, Format: cache.IndexKeyFP8}
+	x := indexer.LogitsHost{Heads: heads, Q: make([]byte, tokens*heads*indexer.D), Weights: make([]float32, tokens*heads),
+		Pool: make([]byte, tokens*width*l.Stride), Layout: l, TableWidth: width, Width: keys}
+	for i := range tokens * width {
+		x.BlockTable = append(x.BlockTable, int32(tokens*width-1-i))
+	}
+	for i := range x.Pool {
+		x.Pool[i] = 0xFF
+	}
+	for t := range tokens {
+		x.TokenToReq, x.Lens = append(x.TokenToReq, int32(t)), append(x.Lens, int32(keys))
+		for n := range keys {
+			slot := int64(x.BlockTable[t*width+n/page])*int64(page) + int64(n%page)
+			codes := x.Pool[l.RowOffset(slot):][:indexer.D]
+			clear(codes)
+			scale := fill(t, n, codes)
+			binary.LittleEndian.PutUint32(x.Pool[l.ScaleOffset(slot):], math.Float32bits(scale))
+		}
+	}
+	return x
+}
+
+// Sums that are exact in any order: keys and heads that pick one number each, ReLU
+// that drops the negative ones, weights of both signs, every scale kept.
+func TestLogitsExact(t *testing.T) {
+	dev := testkit.Device(t)
+	const heads, keys = 19, 150
+	one := numfmt.E4M3Encode(1)
+	x := fp8Keys(3, heads, keys, 64, func(_, n int, codes []byte) float32 {
+		codes[n%indexer.D] = one
+		codes[(n+1)%indexer.D] = numfmt.E4M3Encode(-2)
+		return float32(n+1) * 0x1p-20 // not only powers of two
+	})
+	for i := range x.Weights {
+		x.Weights[i] = float32(i%7 - 3)
+		for d := range indexer.D {
+			x.Q[i*indexer.D+d] = numfmt.E4M3Encode(float32((i*5+d*3)%9 - 4))
+		}
+	}
+	want := make([]float32, len(x.Lens)*keys)
+	for i := range x.Lens {
+		for n := range keys {
+			var sum float32
+			for h := range heads {
+				q := func(d int) float32 { return float32(((int(i)*heads+h)*5+d%indexer.D*3)%9 - 4) }
+				sum += max(q(n)-2*q(n+1), 0) * x.Weights[int(i)*heads+h]
+			}
+			want[int(i)*keys+n] = sum * (float32(n+1) * 0x1p-20)
+		}
+	}
+	eachLogits(t, dev, func(t *testing.T, variant string) {
+		got := logits(t, dev, x, must[*indexer.Logits](t)(indexer.NewLogits(dev, logitsConfig(x, variant))))
+		if !slices.Equal(got, want) {
+			t.Errorf("got %v, want %v", got[:8], want[:8])
+		}
+	})
+}
+
+// Every E4M3 code but NaN as a key's number against 1 and -1: an exact decoding, in
+// each place of a row.
+func TestLogitsCodes(t *testing.T) {
+	dev := testkit.Device(t)
+	x := fp8Keys(1, 2, 256, 16, func(_, n int, codes []byte) float32 {
+		if n&0x7F != 0x7F {
+			codes[n/2] = byte(n)
+		}
+		return 1
+	})
+	for d := range indexer.D {
+		x.Q[d], x.Q[indexer.D+d] = numfmt.E4M3Encode(1), numfmt.E4M3Encode(-1)
+	}
+	x.Weights = []float32{1, -1}
+	eachLogits(t, dev, func(t *testing.T, variant string) {
+		got := logits(t, dev, x, must[*indexer.Logits](t)(indexer.NewLogits(dev, logitsConfig(x, variant))))
+		for n, v := range got {
+			want := float32(0)
+			if n&0x7F != 0x7F {
+				want = numfmt.E4M3Decode(byte(n))
+			}
+			if v != want {
+				t.Errorf("code 0x%02x gives %g, want %g", n, v, want)
+			}
+		}
+	})
+}
+
+// Every pair of E2M1 codes under scales that differ between the blocks of a row.
+func TestLogitsNibbles(t *testing.T) {
+	dev := testkit.Device(t)
+	const keys = 16 * indexer.D
+	l := cache.IndexKeyLayout{Page: 64, Stride: 64 * 68, Format: cache.IndexKeyMXFP4}
+	x := indexer.LogitsHost{Heads: 2, Q: make([]byte, 2*64), QScale: []byte{127, 120, 130, 125, 127, 120, 130, 125}, Weights: []float32{1, -1},
+		Pool: make([]byte, keys/64*l.Stride), Layout: l, TableWidth: keys / 64, TokenToReq: []int32{0}, Lens: []int32{keys}, Width: keys}
+	for i := range 64 {
+		x.Q[i], x.Q[64+i] = 0x22, 0xAA // 1 and -1
+	}
+	want := make([]float32, keys)
+	for n := range keys {
+		d, code := n/16, byte(n%16)
+		x.Pool[l.RowOffset(int64(n))+int64(d/2)] = code << (d % 2 * 4)
+		copy(x.Pool[l.ScaleOffset(int64(n)):], []byte{122, 131, 127, 119})
+		want[n] = numfmt.E2M1Decode(code) * float32(math.Exp2([]float64{-5, -3, 3, -10}[d/32]))
+	}
+	for i := range x.TableWidth {
+		x.BlockTable = append(x.BlockTable, int32(i))
+	}
+	eachLogits(t, dev, func(t *testing.T, variant string) {
+		got := logits(t, dev, x, must[*indexer.Logits](t)(indexer.NewLogits(dev, logitsConfig(x, variant))))
+		for n, v := range got {
+			if v != want[n] {
+				t.Fatalf("number %d, code %x: %g, want %g", n/16, n%16, v, want[n])
+			}
+		}
+	})
+}
+
+// randomHost is a random case of verify as operands.
+func randomHost(t *testing.T, format cache.IndexKeyFormat, rng *rand.Rand, tokens, requests, heads, keys, page int) indexer.LogitsHost {
+	t.Helper()
+	width := (keys + page - 1) / page
+	l := must[cache.IndexKeyLayout](t)(cache.NewIndexKeyLayout(format, page, (page*132+31)/16*16))
+	x := indexer.LogitsHost{Heads: heads, Layout: l, TableWidth: width, Width: keys, Pool: make([]byte, requests*width*l.Stride),
+		Q: make([]byte, tokens*heads*format.RowBytes()), Weights: make([]float32, tokens*heads)}
+	for _, i := range rng.Perm(requests * width) {
+		x.BlockTable = append(x.BlockTable, int32(i))
+	}
+	// Codes of ordinary size, scales near 1.
+	code := func() byte {
+		if format == cache.IndexKeyMXFP4 {
+			return byte(rng.UintN(256))
+		}
+		return numfmt.E4M3Encode(float32(rng.NormFloat64() * 8))
+	}
+	for i := range x.Pool {
+		x.Pool[i] = code()
+	}
+	for slot := range int64(requests * width * page) {
+		scales := x.Pool[l.ScaleOffset(slot):]
+		for b := range indexer.Blocks {
+			scales[b] = byte(120 + rng.UintN(16))
+		}
+		if format == cache.IndexKeyFP8 {
+			binary.LittleEndian.PutUint32(scales, math.Float32bits(float32(0.01+rng.Float64())))
+		}
+	}
+	for i := range x.Q {
+		x.Q[i] = code()
+	}
+	for i := range x.Weights {
+		x.Weights[i] = float32(rng.NormFloat64())
+		for range indexer.Blocks {
+			if format == cache.IndexKeyMXFP4 {
+				x.QScale = append(x.QScale, byte(120+rng.UintN(16)))
+			}
+		}
+	}
+	for i := range tokens {
+		r := i * requests / tokens
+		x.TokenToReq = append(x.TokenToReq, int32(r))
+		x.Lens = append(x.Lens, int32(rng.IntN(keys+1)))
+	}
+	x.Lens[0], x.Lens[tokens-1] = int32(keys), 0
+	return x
+}
+
+// A logit has the same bits on every run, however the work is divided: by segments,
+// groups of tokens, workgroups, heads to a subgroup. Without matrices too.
+func TestLogitsSameBits(t *testing.T) {
+	dev := testkit.Device(t)
+	for _, format := range indexFormats {
+		x := randomHost(t, format, rand.New(rand.NewPCG(3, uint64(format))), 13, 4, 40, 333, 64)
+		eachLogits(t, dev, func(t *testing.T, variant string) {
+			cfg := logitsConfig(x, variant)
+			whole := logits(t, dev, x, must[*indexer.Logits](t)(indexer.NewLogits(dev, cfg)))
+			compare := func(what string, y indexer.LogitsHost, got []float32) {
+				for i, n := range y.Lens {
+					for c := range y.Width {
+						g, w := math.Float32bits(got[i*y.Width+c]), uint32(logitsPoison)
+						if y.First+c < int(n) {
+							w = math.Float32bits(whole[i*x.Width+y.First+c])
+						}
+						if g != w {
+							t.Fatalf("%v, %s: token %d, entry %d: bits %08x, want %08x", format, what, i, y.First+c, g, w)
+						}
+					}
+				}
+			}
+			for what, c := range map[string]indexer.LogitsConfig{
+				"again": cfg, "pairs": with(cfg, 2, 0), "groups of four": with(cfg, 4, 0), "one workgroup": with(cfg, 1, 1), "many workgroups": with(cfg, 4, 1000),
+			} {
+				compare(what, x, logits(t, dev, x, must[*indexer.Logits](t)(indexer.NewLogits(dev, c))))
+			}
+			for _, s := range [][2]int{{0, 1}, {1, 64}, {63, 2}, {128, 100}, {300, 33}, {320, 200}, {333, 5}} {
+				y := x
+				y.First, y.Width = s[0], s[1]
+				compare(fmt.Sprint("segment ", s), y, logits(t, dev, y, must[*indexer.Logits](t)(indexer.NewLogits(dev, cfg))))
+			}
+		})
+	}
+}
+
+func with(cfg indexer.LogitsConfig, group, workgroups int) indexer.LogitsConfig {
+	cfg.Group, cfg.Workgroups = group, workgroups
+	return cfg
+}
+
+// The cooperative-matrix builds in every division of heads and tokens, against the
+// reference; a division sums heads in an order of its own.
+func TestLogitsTilings(t *testing.T) {
+	dev := testkit.Device(t)
+	for i, c := range []struct {
+		format      cache.IndexKeyFormat
+		heads, page int
+	}{{cache.IndexKeyFP8, 64, 64}, {cache.IndexKeyMXFP4, 128, 48}, {cache.IndexKeyFP8, 40, 48}, {cache.IndexKeyMXFP4, 1, 64}} {
+		x := randomHost(t, c.format, rand.New(rand.NewPCG(4, uint64(i))), 9, 3, c.heads, 139, c.page)
+		want := make([]float32, len(x.Lens)*x.Width)
+		if err := indexer.LogitsRef(x, want); err != nil {
+			t.Fatal(err)
+		}
+		for _, variant := range []string{indexer.VariantCM, indexer.VariantCMB} {
+			for _, tiling := range [][2]int{{8, 1}, {16, 1}, {64, 1}, {32, 2}, {64, 4}} {
+				t.Run(fmt.Sprint(c.format, "/", c.heads, "/", c.page, "/", variant, tiling), func(t *testing.T) {
+					op, err := indexer.NewLogitsTiled(dev, logitsConfig(x, variant), tiling[0], tiling[1])
+					if errors.Is(err, vk.ErrMissingFeature) {
+						t.Skip(err)
+					} else if err != nil {
+						t.Fatal(err)
+					}
+					near(t, x, logits(t, dev, x, op), want)
+				})
+			}
+		}
+	}
+}
+
+// near demands defined logits within 1e-5 of the row's largest, and nothing else
+// written.
+func near(t *testing.T, x indexer.LogitsHost, got, want []float32) {
+	t.Helper()
+	for i, n := range x.Lens {
+		row, largest := i*x.Width, 0.0
+		for c := range min(int(n), x.Width) {
+			largest = max(largest, math.Abs(float64(want[row+c])))
+		}
+		for c := range x.Width {
+			g, w := got[row+c], want[row+c]
+			if c >= int(n) {
+				if math.Float32bits(g) != logitsPoison {
+					t.Fatalf("token %d, entry %d was written", i, c)
+				}
+			} else if d := math.Abs(float64(g) - float64(w)); !(d <= 1e-5*largest) {
+				t.Fatalf("token %d, entry %d: %g, want %g", i, c, g, w)
+			}
+		}
+	}
+}
+
+// A NaN code makes its own key's logit anything and leaves all others as they are; a
+// NaN scale makes a NaN, an infinite one what arithmetic gives.
+func TestLogitsNaN(t *testing.T) {
+	dev := testkit.Device(t)
+	x := randomHost(t, cache.IndexKeyFP8, rand.New(rand.NewPCG(5, 5)), 2, 1, 64, 100, 64)
+	x.Lens = []int32{100, 100}
+	at := func(n int) int64 { return int64(x.BlockTable[n/64])*64 + int64(n%64) }
+	eachLogits(t, dev, func(t *testing.T, variant string) {
+		op := must[*indexer.Logits](t)(indexer.NewLogits(dev, logitsConfig(x, variant)))
+		before := logits(t, dev, x, op)
+		y := x
+		y.Pool = slices.Clone(x.Pool)
+		y.Pool[x.Layout.RowOffset(at(17))+5] = 0x7F
+		y.Pool[x.Layout.RowOffset(at(70))+127] = 0xFF
+		binary.LittleEndian.PutUint32(y.Pool[x.Layout.ScaleOffset(at(40)):], 0x7FC00000)
+		for i, v := range logits(t, dev, y, op) {
+			switch i % 100 {
+			case 17, 70:
+			case 40:
+				if v == v {
+					t.Errorf("a NaN scale gives %g", v)
+				}
+			default:
+				if v != before[i] {
+					t.Fatalf("entry %d changed from %g to %g", i%100, before[i], v)
+				}
+			}
+		}
+	})
+}
+
+// What is recorded reads lengths and tables when it runs.
+func TestLogitsReadsAtRun(t *testing.T) {
+	dev := testkit.Device(t)
+	x := randomHost(t, cache.IndexKeyFP8, rand.New(rand.NewPCG(6, 6)), 3, 3, 8, 200, 64)
+	eachLogits(t, dev, func(t *testing.T, variant string) {
+		op := must[*indexer.Logits](t)(indexer.NewLogits(dev, logitsConfig(x, variant)))
+		r := verify.NewRig(t.Context(), dev)
+		defer r.Close()
+		a := uploadLogits(r, x)
+		if err := r.Err(); err != nil {
+			t.Fatal(err)
+		}
+		rec := must[*vk.Recorder](t)(dev.NewRecorder())
+		defer rec.Close()
+		if err := op.Record(rec, a); err != nil {
+			t.Fatal(err)
+		}
+		cmd := must[*vk.Commands](t)(rec.End())
+		defer cmd.Close()
+		y := x
+		y.Lens, y.TokenToReq = []int32{0, 200, 61}, []int32{1, 2, 0}
+		for _, up := range []struct {
+			t tensor.Tensor
+			v []int32
+		}{{a.Lens, y.Lens}, {a.TokenToReq, y.TokenToReq}} {
+			if err := up.t.Upload(t.Context(), must[[]byte](t)(binary.Append(nil, binary.LittleEndian, up.v))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := cmd.Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		want := make([]float32, 3*200)
+		if err := indexer.LogitsRef(y, want); err != nil {
+			t.Fatal(err)
+		}
+		near(t, y, download[float32](t, a.Out), want)
+	})
+}
+
+func TestLogitsArguments(t *testing.T) {
+	dev := testkit.Device(t)
+	good := indexer.LogitsConfig{Heads: 8, Format: cache.IndexKeyMXFP4, Page: 64}
+	for name, cfg := range map[string]indexer.LogitsConfig{
+		"no heads":       {Format: cache.IndexKeyFP8, Page: 64},
+		"too many heads": {Heads: 129, Format: cache.IndexKeyFP8, Page: 64},
+		"no format":      {Heads: 8, Page: 64},
+		"no page":        {Heads: 8, Format: cache.IndexKeyFP8},
+		"group":          {Heads: 8, Format: cache.IndexKeyFP8, Page: 64, Group: -1},
+		"workgroups":     {Heads: 8, Format: cache.IndexKeyFP8, Page: 64, Workgroups: -1},
+		"variant":        {Heads: 8, Format: cache.IndexKeyFP8, Page: 64, Variant: "twopass-base"},
+		"base, huge":     {Heads: 8, Format: cache.IndexKeyFP8, Page: 64, Variant: "base", MaxBytes: 1 << 60},
+	} {
+		if _, err := indexer.NewLogits(dev, cfg); !errors.Is(err, vk.ErrArgument) {
+			t.Errorf("%s: %v, want an argument error", name, err)
+		}
+	}
+	op := must[*indexer.Logits](t)(indexer.NewLogits(dev, good))
+	r := verify.NewRig(t.Context(), dev)
+	defer r.Close()
+	a := uploadLogits(r, randomHost(t, cache.IndexKeyMXFP4, rand.New(rand.NewPCG(7, 7)), 2, 2, 8, 70, 64))
+	if err := r.Err(); err != nil {
+		t.Fatal(err)
+	}
+	short := func(x tensor.Tensor) tensor.Tensor { return x.Rows(0, 1) }
+	for _, c := range []struct {
+		arg    string
+		change func(a *indexer.LogitsArgs)
+	}{
+		{"Q", func(a *indexer.LogitsArgs) { a.Q.Shape = []int{2, 4, 128} }},
+		{"Q", func(a *indexer.LogitsArgs) { a.Q = tensor.Tensor{} }},
+		{"QScale", func(a *indexer.LogitsArgs) { a.QScale = tensor.Tensor{} }},
+		{"Weights", func(a *indexer.LogitsArgs) { a.Weights = short(a.Weights) }},
+		{"BlockTable", func(a *indexer.LogitsArgs) { a.BlockTable.Shape = []int{0, 2} }},
+		{"BlockTable", func(a *indexer.LogitsArgs) { a.BlockTable.DType = tensor.F32 }},
+		{"TokenToReq", func(a *indexer.LogitsArgs) { a.TokenToReq = short(a.TokenToReq) }},
+		{"Lens", func(a *indexer.LogitsArgs) { a.Lens = short(a.Lens) }},
+		{"Out", func(a *indexer.LogitsArgs) { a.Out = short(a.Out) }},
+		{"First", func(a *indexer.LogitsArgs) { a.First = -1 }},
+		{"First", func(a *indexer.LogitsArgs) { a.First = math.MaxInt32 - 69 }},
+		{"Keys.Layout.Format", func(a *indexer.LogitsArgs) { a.Keys.Layout.Format = cache.IndexKeyFP8 }},
+		{"Keys.Layout.Page", func(a *indexer.LogitsArgs) { a.Keys.Layout.Page = 32 }},
+		{"Stride", func(a *indexer.LogitsArgs) { a.Keys.Layout.Stride += 8 }},
+		{"Keys.Pool", func(a *indexer.LogitsArgs) { a.Keys.Pool.Shape = []int{1, 16} }},
+	} {
+		b := a
+		c.change(&b)
+		refuses(t, dev, c.arg, func(rec *vk.Recorder) error { return op.Record(rec, b) })
+	}
+	if err := indexer.LogitsRef(indexer.LogitsHost{}, nil); !errors.Is(err, vk.ErrArgument) {
+		t.Errorf("the reference of nothing: %v", err)
+	}
+}
+
+// TestLogitsBuilds makes every variant for head counts around each change of tiling;
+// it executes nothing, and so runs on a driver that can only compile.
+func TestLogitsBuilds(t *testing.T) {
+	dev := testkit.Device(t)
+	for _, format := range indexFormats {
+		for _, heads := range []int{1, 16, 17, 64, 65, 128} {
+			for _, group := range []int{1, 4} {
+				for _, v := range indexer.LogitsVariants {
+					cfg := indexer.LogitsConfig{Heads: heads, Format: format, Page: 64, Group: group, Variant: v.Name}
+					if _, err := indexer.NewLogits(dev, cfg); err != nil && !errors.Is(err, vk.ErrMissingFeature) {
+						t.Errorf("%+v: %v", cfg, err)
+					}
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,34 @@
+package indexer
+
+import "github.com/vkmla/vkmla/internal/opkit"
+
+// Sizes of a query head and of a key.
+const (
+	D       = 128 // numbers of a query head and of a key
+	NopeDim = 64  // of these the first carry no position,
+	RopeDim = 64  // the last are rotated
+	Blocks  = 4   // MXFP4 scales of a row, one for 32 numbers
+)
+
+// MaxHeads is the largest number of indexer heads.
+const MaxHeads = 128
+
+// Names of the variants of the kernels here.
+const (
+	VariantCMB  = opkit.CMB  // cooperative matrices of bf16; large memory by device address
+	VariantCM   = opkit.CM   // cooperative matrices of f16; large memory by device address
+	VariantBase = opkit.Base // any Vulkan 1.2 device; all memory bound as storage buffers
+	VariantDA   = opkit.DA   // as base, with large memory of any size by device address
+)
+
+// pkg begins the errors of this package and makes its kernels.
+const pkg = opkit.Package("indexer")
+
+// pushLayouts names the push-constant structure of each kernel; a test compares
+// them with the SPIR-V.
+var pushLayouts = map[string]any{
+	"idx_query_quant": idxQueryQuantPush{},
+	"idx_logits":      idxLogitsPush{},
+	"idx_visible":     idxVisiblePush{},
+	"idx_topk":        idxTopkPush{},
+}

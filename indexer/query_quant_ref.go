@@ -1,0 +1,118 @@
+package indexer
+
+import (
+	"fmt"
+
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/numfmt"
+)
+
+// QueryQuantRef is the definition of QueryQuant on host memory, for queries q
+// [T, heads, 128] bf16, positions [T], weights [T, heads] bf16 and table [rows, 64],
+// a bf16 one widened. With x the numbers of head h of token t:
+//
+//	e, o = x[64+2i], x[65+2i];  c, s = table[p][i], table[p][32+i]      i = 0..31
+//	x[64+2i], x[65+2i] = bf16(e*c - o*s), bf16(o*c + e*s)               each product and sum rounded to f32
+//	x[i] = bf16(128^-0.5 * sum_j (-1)^popcount(i&j) x[j])               with cfg.Hadamard
+//	FP8:    sb of all 128, codes = e4m3(x / 2^(sb-127)),  out = ((w * 2^(sb-127)) * softmax) * head
+//	MXFP4:  sb of each 32, codes = e2m1(x / 2^(sb-127)),  out = (w * softmax) * head
+//
+// where sb-127 = ceil(log2(max(max|x|, eps) / M)), eps = 1e-4 and M = 448 for FP8,
+// 6*2^-126 and 6 for MXFP4. It writes codes, out and, for MXFP4, scales, of the sizes
+// that QueryQuantArgs gives; its error is a *vk.ArgumentError, and then nothing was
+// written.
+func QueryQuantRef(q []uint16, heads int, positions []int32, weights []uint16, table []float32, cfg QueryQuantConfig, codes, scales []byte, out []float32) error {
+	const op = "query quant reference"
+	n, row := len(positions)*heads, cfg.Format.RowBytes()
+	switch {
+	case cfg.Format != cache.IndexKeyFP8 && cfg.Format != cache.IndexKeyMXFP4:
+		return checkFormat(op, cfg.Format)
+	case heads < 1 || len(q) != n*D || len(weights) != n:
+		return pkg.Wrong(op, "q, weights", fmt.Sprintf("%d and %d values", len(q), len(weights)), "[%d, %d, %d] and [%d, %d]", len(positions), heads, D, len(positions), heads)
+	case len(table) < RopeDim || len(table)%RopeDim != 0:
+		return pkg.Wrong(op, "table", fmt.Sprintf("%d values", len(table)), "rows of %d", RopeDim)
+	case len(codes) != n*row || len(out) != n || cfg.Format == cache.IndexKeyMXFP4 && len(scales) != n*Blocks:
+		return pkg.Wrong(op, "codes, scales, out", fmt.Sprintf("%d, %d, %d", len(codes), len(scales), len(out)), "%d, %d, %d", n*row, n*Blocks, n)
+	}
+	softmax, head := cfg.SoftmaxScale, cfg.HeadScale
+	if softmax == 0 {
+		softmax = DefaultSoftmaxScale
+	}
+	if head == 0 {
+		head = DefaultHeadScale(heads)
+	}
+	for i := range n {
+		p := min(max(int(positions[i/heads]), 0), len(table)/RopeDim-1)
+		x := turned(q[i*D:(i+1)*D], table[p*RopeDim:][:RopeDim])
+		if cfg.Hadamard {
+			mix(x)
+		}
+		w := numfmt.BF16Decode(weights[i])
+		if cfg.Format == cache.IndexKeyMXFP4 {
+			for b := range Blocks {
+				scales[i*Blocks+b] = quantiseFP4(codes[i*row+b*16:][:16], x[b*32:][:32])
+			}
+		} else {
+			w *= numfmt.UE8M0Scale(quantiseFP8(codes[i*row:][:row], x))
+		}
+		out[i] = float32(w*softmax) * head
+	}
+	return nil
+}
+
+// turned is a head's 128 numbers with the last 64 turned forward and rounded.
+func turned(q []uint16, cosSin []float32) []float32 {
+	x := numfmt.BF16DecodeSlice(nil, q)
+	for i := range RopeDim / 2 {
+		e, o := x[NopeDim+2*i], x[NopeDim+2*i+1]
+		c, s := cosSin[i], cosSin[RopeDim/2+i]
+		x[NopeDim+2*i] = numfmt.BF16Round(float32(e*c) - float32(o*s))
+		x[NopeDim+2*i+1] = numfmt.BF16Round(float32(o*c) + float32(e*s))
+	}
+	return x
+}
+
+// mix multiplies 128 numbers with the Sylvester-Hadamard matrix, scales with
+// 128^-0.5 and rounds to bf16. The sums are those of the fast transform, nearest
+// neighbours first, in f32.
+func mix(x []float32) {
+	for far := 1; far < D; far *= 2 {
+		for i := range x {
+			if i&far == 0 {
+				a, b := x[i], x[i+far]
+				x[i], x[i+far] = a+b, a-b
+			}
+		}
+	}
+	for i := range x {
+		x[i] = numfmt.BF16Round(x[i] * DefaultSoftmaxScale)
+	}
+}
+
+// quantiseFP8 writes the E4M3 codes of x and returns the byte of their scale.
+func quantiseFP8(codes []byte, x []float32) byte {
+	sb := numfmt.UE8M0Encode(absMax(x), numfmt.KCacheEps, numfmt.E4M3InvMax)
+	for d, v := range x {
+		codes[d] = numfmt.E4M3Encode(v * numfmt.UE8M0Inverse(sb))
+	}
+	return sb
+}
+
+// quantiseFP4 writes the E2M1 codes of x, two a byte, and returns the byte of their
+// scale.
+func quantiseFP4(packed []byte, x []float32) byte {
+	sb := numfmt.UE8M0Encode(absMax(x), numfmt.MXFP4Eps, numfmt.E2M1InvMax)
+	inverse := numfmt.UE8M0Inverse(sb)
+	for i := range packed {
+		packed[i] = numfmt.E2M1Pack(numfmt.E2M1Encode(x[2*i]*inverse), numfmt.E2M1Encode(x[2*i+1]*inverse))
+	}
+	return sb
+}
+
+func absMax(x []float32) float32 {
+	m := float32(0)
+	for _, v := range x {
+		m = max(m, v, -v)
+	}
+	return m
+}

@@ -1,0 +1,235 @@
+package indexer
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// SelectConfig says what a Select is built for.
+type SelectConfig struct {
+	K      int          // width of the selection, 1 to MaxK
+	Logits LogitsConfig // how entries are scored; its Variant is that of the Select
+
+	// Workgroups and Threads are those of TopKConfig.
+	Workgroups, Threads int
+	// Segment is how many entries are scored between two selections, at least K,
+	// rounded up to a multiple of 64; 0: SelectSegment. Results do not depend on it.
+	Segment int
+	// Rows is how many tokens are taken at a time, rounded up to a multiple of 64;
+	// 0: SelectRows. Results do not depend on it.
+	Rows int
+}
+
+// SelectArgs are the tensors of one Select.
+type SelectArgs struct {
+	LogitsArgs               // without First and Out
+	TopK       tensor.Tensor // [T, K] i32, written
+	Entries    int           // entries of a request at most, more are not looked at; 0: the keys of a row of BlockTable
+	Scratch    vk.View       // ScratchBytes(T) bytes, device memory
+}
+
+// Select scores the entries that a token may see and keeps the K best of them, in
+// memory that does not depend on how many they are: a segment of entries is scored,
+// the best so far and the best of the segment become the best so far, and so on. The
+// result is bit for bit that of Logits followed by TopK over all entries.
+//
+// What is recorded suits contexts up to Entries: a token with fewer is finished in the
+// segment where they end, and the launches for later segments find nothing to do.
+type Select struct {
+	dev    *vk.Device
+	cfg    SelectConfig
+	logits *Logits
+	topk   *TopK
+}
+
+const (
+	selectLogits = 1 << 21 // scores of one round at most: 8 MiB, a part of an H100's cache of 50 MB
+	// SelectRows is how many tokens are taken at a time at most.
+	SelectRows = 512
+	selectMost = 1 << 18 // entries of a segment at most: those of a context of 1048576
+)
+
+// SelectSegment is how many entries are scored between two selections for so many
+// tokens at a time: the largest power of two of at most 2^21 / tokens and 2^18.
+func SelectSegment(tokens int) int {
+	n := selectMost
+	for n > 64 && n*tokens > selectLogits {
+		n /= 2
+	}
+	return n
+}
+
+// SelectScratchBytes is the scratch of a Select of the default segments for T tokens
+// and a width of k, on any device and for contexts of any length: with R tokens at a
+// time, which is T up to 512 and the even share of T beyond, and S = SelectSegment(R),
+//
+//	2 * R * S * 4  +  R * L * (k + 1) * 8
+//
+// the scores of two segments, one being written while the other is selected from, and
+// L lists of candidates: 1, or where R < 64 the largest power of two of at most 16,
+// 128 / R and S / 16384, and 1 more. Each part is rounded up to 256 bytes. For k up to
+// 1024 that is at most 21 MB, for any other k 25.2 MB.
+func SelectScratchBytes(tokens, k int) uint64 {
+	if tokens < 1 {
+		return 0
+	}
+	rows := selectTile(tokens, SelectRows)
+	segment := SelectSegment(rows)
+	return selectScratch(rows, segment, max(topkLists(topkSlices(128, rows, segment)), 1), k)
+}
+
+func selectScratch(rows, segment, lists, k int) uint64 {
+	return 2*tensor.Need(tensor.F32, rows, segment) + tensor.Need(tensor.U8, int(listBytes(rows, lists, k)))
+}
+
+// selectTile is how many of the tokens are taken at a time: they are shared out
+// evenly, in multiples of 64 because of the alignment of what is bound.
+func selectTile(tokens, most int) int {
+	if tokens <= most {
+		return tokens
+	}
+	return opkit.CeilDiv(opkit.CeilDiv(tokens, opkit.CeilDiv(tokens, most)), 64) * 64
+}
+
+// NewSelect builds the kernels. The device owns them; there is nothing to close.
+//
+// Errors: those of NewLogits and NewTopK; vk.ErrArgument for a segment shorter than
+// K or a negative number of rows.
+func NewSelect(dev *vk.Device, cfg SelectConfig) (*Select, error) {
+	const op = "new select"
+	o := &Select{dev: dev, cfg: cfg}
+	var err error
+	if o.topk, err = NewTopK(dev, TopKConfig{K: cfg.K, Workgroups: cfg.Workgroups, Threads: cfg.Threads}); err != nil {
+		return nil, err
+	}
+	if o.logits, err = NewLogits(dev, cfg.Logits); err != nil {
+		return nil, err
+	}
+	if cfg.Segment != 0 {
+		if err := pkg.Range(op, "Segment", cfg.Segment, cfg.K, math.MaxInt32/2); err != nil {
+			return nil, err
+		}
+	}
+	if err := pkg.Range(op, "Rows", cfg.Rows, 0, math.MaxInt32/2); err != nil {
+		return nil, err
+	}
+	o.cfg.Segment = opkit.CeilDiv(cfg.Segment, 64) * 64
+	if o.cfg.Rows = opkit.CeilDiv(cfg.Rows, 64) * 64; cfg.Rows == 0 {
+		o.cfg.Rows = SelectRows
+	}
+	return o, nil
+}
+
+// Variant is the name of the variant of Logits that was chosen.
+func (o *Select) Variant() string { return o.logits.Variant() }
+
+// plan is how T tokens are taken: rows at a time, segment entries of each, with so
+// many lists of candidates.
+func (o *Select) plan(t int) (rows, segment, lists int) {
+	rows = selectTile(t, o.cfg.Rows)
+	if segment = o.cfg.Segment; segment == 0 {
+		segment = max(SelectSegment(rows), opkit.CeilDiv(o.cfg.K, 64)*64)
+	}
+	return rows, segment, max(topkLists(topkSlices(o.topk.workgroups, rows, segment)), 1)
+}
+
+// ScratchBytes is how much scratch Record needs for T tokens, for a context of any
+// length. It is at most SelectScratchBytes(T, K) with the default configuration.
+func (o *Select) ScratchBytes(t int) uint64 {
+	if t < 1 {
+		return 0
+	}
+	rows, segment, lists := o.plan(t)
+	return selectScratch(rows, segment, lists, o.cfg.K)
+}
+
+// Record checks the arguments and records the launches: for every 512 tokens and
+// segment of Entries one of Logits and one or two of TopK, where the scores of the
+// next segment and the selection from this one may run at the same time. Lengths,
+// tables and requests are read when the commands run.
+//
+// Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
+func (o *Select) Record(rec *vk.Recorder, a SelectArgs) error {
+	const op = "select"
+	t := opkit.Dim(a.Q, 0)
+	rows, segment, _ := o.plan(t)
+	entries := a.Entries
+	if reach := opkit.Dim(a.BlockTable, 1) * o.cfg.Logits.Page; entries == 0 {
+		entries = min(reach, math.MaxInt32-segment)
+	}
+	if err := opkit.First(
+		pkg.Check(op, "TopK", a.TopK, tensor.I32, t, o.cfg.K),
+		pkg.Range(op, "Entries", entries, 0, math.MaxInt32-segment),
+		checkTokens(o.dev, op, "Q", min(t, rows)),
+		checkScratch(o.dev, op, a.Scratch, o.ScratchBytes(t)),
+	); err != nil {
+		return err
+	}
+	if a.First != 0 || !a.Out.IsZero() {
+		return pkg.Wrong(op, "First, Out", fmt.Sprintf("%d, %v", a.First, a.Out), "0 and absent: the scores are in Scratch")
+	}
+	if t == 0 {
+		return nil
+	}
+	rounds := o.rounds(a, t, entries)
+	for _, r := range rounds { // everything is checked before anything is recorded
+		if err := o.logits.check(op, r.logits); err != nil {
+			return err
+		}
+		if _, _, err := o.logits.grid(op, r.logits.Out.Shape[0], r.logits.First, r.logits.Out.Shape[1]); err != nil {
+			return err
+		}
+	}
+	// The scores of a round are recorded before the selection from the round before:
+	// they use different memory, so that no barrier comes between the two.
+	for i := range len(rounds) + 1 {
+		if i < len(rounds) {
+			if err := o.logits.Record(rec, rounds[i].logits); err != nil {
+				return err
+			}
+		}
+		if i > 0 {
+			if err := o.topk.record(rec, op, rounds[i-1].topk); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+type selectRound struct {
+	logits LogitsArgs
+	topk   topkRound
+}
+
+// rounds lists the rounds of all tokens: of each tile of rows its segments in order.
+func (o *Select) rounds(a SelectArgs, t, entries int) []selectRound {
+	rows, segment, lists := o.plan(t)
+	half := tensor.Need(tensor.F32, rows, segment)
+	var all []selectRound
+	for low := 0; low < t; low += rows {
+		high := min(low+rows, t)
+		part := func(x tensor.Tensor) tensor.Tensor {
+			if x.IsZero() || len(x.Shape) == 0 || x.Shape[0] != t {
+				return x // as it is, for the check to refuse
+			}
+			return x.Rows(low, high)
+		}
+		// A round of no entries still says that a row has none.
+		for first := 0; first == 0 || first < entries; first += segment {
+			n := max(min(segment, entries-first), 1)
+			l := a.LogitsArgs
+			l.Q, l.QScale, l.Weights, l.TokenToReq, l.Lens = part(l.Q), part(l.QScale), part(l.Weights), part(l.TokenToReq), part(l.Lens)
+			l.First = first
+			l.Out = tensor.Of(a.Scratch.Buffer.View(a.Scratch.Offset+uint64(len(all)%2)*half, uint64(high-low)*uint64(n)*4), tensor.F32, high-low, n)
+			k := topkRound{logits: l.Out, lens: l.Lens, out: part(a.TopK), slices: topkSlices(o.topk.workgroups, rows, n), lists: lists, first: first, limit: entries,
+				scratch: a.Scratch.Buffer.View(a.Scratch.Offset+2*half, listBytes(high-low, lists, o.cfg.K))}
+			all = append(all, selectRound{l, k})
+		}
+	}
+	return all
+}

@@ -1,0 +1,349 @@
+package indexer_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/indexer"
+	"github.com/vkmla/vkmla/internal/testkit"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+const selectPage = 64
+
+// scene is what a Select reads, in host memory.
+type scene struct {
+	indexer.LogitsHost
+	requests int
+}
+
+// newScene makes random queries of T tokens and a pool of pages of random keys, which
+// the requests share in random order: there are many equal scores.
+func newScene(rng *rand.Rand, format cache.IndexKeyFormat, tokens, heads, requests, tableWidth, pages int) scene {
+	l, err := cache.NewIndexKeyLayout(format, selectPage, 0)
+	if err != nil {
+		panic(err)
+	}
+	s := scene{requests: requests}
+	s.Heads, s.Layout, s.TableWidth = heads, l, tableWidth
+	s.Pool = make([]byte, pages*l.Stride)
+	for i := range s.Pool {
+		s.Pool[i] = 0xFF
+	}
+	for slot := range int64(pages * selectPage) {
+		codes(rng, format, s.Pool[l.RowOffset(slot):][:format.RowBytes()])
+		scale := s.Pool[l.ScaleOffset(slot):][:4]
+		if format == cache.IndexKeyMXFP4 {
+			for b := range scale {
+				scale[b] = byte(124 + rng.IntN(4))
+			}
+		} else {
+			binary.LittleEndian.PutUint32(scale, math.Float32bits(float32(math.Ldexp(1, rng.IntN(4)-8))))
+		}
+	}
+	s.Q, s.Weights = make([]byte, tokens*heads*format.RowBytes()), make([]float32, tokens*heads)
+	codes(rng, format, s.Q)
+	for i := range s.Weights {
+		s.Weights[i] = float32(rng.NormFloat64()) / 8
+	}
+	if format == cache.IndexKeyMXFP4 {
+		s.QScale = make([]byte, tokens*heads*4)
+		for i := range s.QScale {
+			s.QScale[i] = byte(124 + rng.IntN(4))
+		}
+	}
+	s.BlockTable = make([]int32, requests*tableWidth)
+	for i := range s.BlockTable {
+		s.BlockTable[i] = int32(rng.IntN(pages))
+	}
+	s.TokenToReq, s.Lens = make([]int32, tokens), make([]int32, tokens)
+	for t := range tokens {
+		s.TokenToReq[t] = int32(t % requests)
+		s.Lens[t] = int32(tableWidth * selectPage)
+	}
+	return s
+}
+
+// codes fills rows with codes of finite numbers, E4M3 ones of at most 15.
+func codes(rng *rand.Rand, format cache.IndexKeyFormat, b []byte) {
+	for i := range b {
+		b[i] = byte(rng.UintN(256))
+		if format == cache.IndexKeyFP8 {
+			b[i] = b[i]&0x80 | byte(rng.UintN(0x58))
+		}
+	}
+}
+
+// args uploads the scene, with K columns of selection that are not written yet.
+func (s scene) args(t *testing.T, dev *vk.Device, k int) indexer.SelectArgs {
+	t.Helper()
+	n, row := len(s.Lens), s.Layout.Format.RowBytes()
+	a := indexer.SelectArgs{LogitsArgs: indexer.LogitsArgs{
+		Q: upload(t, dev, tensor.U8, s.Q, n, s.Heads, row), Weights: upload(t, dev, tensor.F32, s.Weights, n, s.Heads),
+		Keys:       cache.IndexKeyCache{Pool: upload(t, dev, tensor.U8, s.Pool, len(s.Pool)/s.Layout.Stride, s.Layout.Stride), Layout: s.Layout},
+		BlockTable: upload(t, dev, tensor.I32, s.BlockTable, s.requests, s.TableWidth),
+		TokenToReq: upload(t, dev, tensor.I32, s.TokenToReq, n), Lens: upload(t, dev, tensor.I32, s.Lens, n),
+	}}
+	if s.QScale != nil {
+		a.QScale = upload(t, dev, tensor.U8, s.QScale, n, s.Heads, 4)
+	}
+	a.TopK = upload(t, dev, tensor.I32, slices.Repeat([]int32{-99}, n*k), n, k)
+	return a
+}
+
+func (s scene) config(k int, variant string) indexer.SelectConfig {
+	return indexer.SelectConfig{K: k, Logits: indexer.LogitsConfig{Heads: s.Heads, Format: s.Layout.Format, Page: selectPage, Variant: variant}}
+}
+
+// scratch is memory for a Select that holds poison: the order key of NaN and of the
+// largest numbers.
+func scratch(t *testing.T, dev *vk.Device, n uint64) vk.View {
+	return upload(t, dev, tensor.U8, slices.Repeat([]byte{0xFF}, int(n)), int(n)).View()
+}
+
+// fused runs a Select twice over the scene and returns the selection, which has to be
+// the same.
+func (s scene) fused(t *testing.T, dev *vk.Device, cfg indexer.SelectConfig, entries int) []int32 {
+	t.Helper()
+	op := must[*indexer.Select](t)(indexer.NewSelect(dev, cfg))
+	a := s.args(t, dev, cfg.K)
+	a.Entries, a.Scratch = entries, scratch(t, dev, op.ScratchBytes(len(s.Lens)))
+	record := func(rec *vk.Recorder) error { return op.Record(rec, a) }
+	do(t, dev, record)
+	first := download[int32](t, a.TopK)
+	do(t, dev, record)
+	if !slices.Equal(first, download[int32](t, a.TopK)) {
+		t.Error("two runs differ")
+	}
+	return first
+}
+
+// separate runs Logits and then TopK over all entries.
+func (s scene) separate(t *testing.T, dev *vk.Device, cfg indexer.SelectConfig, entries int) []int32 {
+	t.Helper()
+	logits := must[*indexer.Logits](t)(indexer.NewLogits(dev, cfg.Logits))
+	topk := must[*indexer.TopK](t)(indexer.NewTopK(dev, indexer.TopKConfig{K: cfg.K, Workgroups: 1}))
+	a := s.args(t, dev, cfg.K)
+	a.Out = upload(t, dev, tensor.F32, slices.Repeat([]float32{inf(1)}, len(s.Lens)*entries), len(s.Lens), entries)
+	do(t, dev, func(rec *vk.Recorder) error {
+		if err := logits.Record(rec, a.LogitsArgs); err != nil {
+			return err
+		}
+		return topk.Record(rec, indexer.TopKArgs{Logits: a.Out, Lens: a.Lens, Out: a.TopK})
+	})
+	return download[int32](t, a.TopK)
+}
+
+// selectVariants are the variants of Logits that the device can run.
+func selectVariants(dev *vk.Device, cfg indexer.LogitsConfig) (names []string) {
+	for _, v := range indexer.LogitsVariants {
+		cfg.Variant = v.Name
+		if _, err := indexer.NewLogits(dev, cfg); err == nil {
+			names = append(names, v.Name)
+		}
+	}
+	return names
+}
+
+// The fused form selects exactly what the separate ones do, for every variant,
+// wherever the segments, rows and slices end.
+func TestSelectEqualsSeparate(t *testing.T) {
+	dev := testkit.Device(t)
+	rng := rand.New(rand.NewPCG(testkit.Seed(t), 3))
+	for name, c := range map[string]struct {
+		format                                cache.IndexKeyFormat
+		tokens, heads, requests, width        int // width of the block table
+		entries, k, segment, rows, workgroups int
+	}{
+		"one segment":      {cache.IndexKeyFP8, 2, 8, 2, 12, 700, 61, 1024, 0, 0},
+		"segments":         {cache.IndexKeyFP8, 17, 4, 3, 33, 2112, 64, 128, 0, 0},
+		"segments, mxfp4":  {cache.IndexKeyMXFP4, 17, 4, 3, 33, 2111, 69, 256, 0, 0},
+		"segments of k":    {cache.IndexKeyFP8, 3, 2, 1, 20, 1280, 128, 128, 0, 0},
+		"tiles of tokens":  {cache.IndexKeyFP8, 161, 2, 5, 9, 560, 17, 192, 64, 0},
+		"sliced segments":  {cache.IndexKeyFP8, 1, 1, 1, 1500, 95000, 321, 40000, 0, 64},
+		"sliced, carried":  {cache.IndexKeyMXFP4, 2, 1, 2, 1100, 70000, 512, 33000, 0, 64},
+		"default segments": {cache.IndexKeyFP8, 1, 2, 1, 60, 0, 512, 0, 0, 0},
+	} {
+		s := newScene(rng, c.format, c.tokens, c.heads, c.requests, c.width, 40)
+		cfg := s.config(c.k, "")
+		cfg.Segment, cfg.Rows, cfg.Workgroups = c.segment, c.rows, c.workgroups
+		all := c.entries
+		if all == 0 {
+			all = c.width * selectPage
+		}
+		for i := range s.Lens { // ends at every kind of place
+			ends := []int{all, 0, c.k, c.k + 1, c.segment, c.segment + 1, all - 1, 2*c.segment - 1, rng.IntN(all), -3, all + 5}
+			if i > 0 {
+				s.Lens[i] = int32(ends[i%len(ends)])
+			}
+		}
+		for _, v := range selectVariants(dev, cfg.Logits) {
+			t.Run(fmt.Sprintf("%s/%s", name, v), func(t *testing.T) {
+				cfg.Logits.Variant = v
+				got, want := s.fused(t, dev, cfg, c.entries), s.separate(t, dev, cfg, all)
+				for i := range s.Lens {
+					if g, w := got[i*c.k:][:c.k], want[i*c.k:][:c.k]; !slices.Equal(g, w) {
+						t.Errorf("token %d with %d entries: %v, separately %v", i, s.Lens[i], g, w)
+					}
+				}
+			})
+		}
+	}
+}
+
+// One recording for the longest context serves all shorter ones.
+func TestSelectReadsLensAtRun(t *testing.T) {
+	dev := testkit.Device(t)
+	s := newScene(rand.New(rand.NewPCG(testkit.Seed(t), 4)), cache.IndexKeyFP8, 1, 2, 1, 50, 50)
+	cfg := s.config(64, "")
+	cfg.Segment = 512
+	op := must[*indexer.Select](t)(indexer.NewSelect(dev, cfg))
+	a := s.args(t, dev, cfg.K)
+	a.Scratch = scratch(t, dev, op.ScratchBytes(1))
+	rec := must[*vk.Recorder](t)(dev.NewRecorder())
+	defer rec.Close()
+	if err := op.Record(rec, a); err != nil {
+		t.Fatal(err)
+	}
+	cmd := must[*vk.Commands](t)(rec.End())
+	defer cmd.Close()
+	for _, n := range []int32{3200, 0, 63, 64, 65, 511, 512, 513, 1024, 1025, 3199, -1, 3200} {
+		if err := a.Lens.Upload(t.Context(), le(n)); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s.Lens[0] = n
+		if got, want := download[int32](t, a.TopK), s.separate(t, dev, cfg, 3200); !slices.Equal(got, want) {
+			t.Errorf("%d entries: %v, separately %v", n, got, want)
+		}
+	}
+}
+
+// A key that answers a token's query is found wherever it lies: in a context of 64k
+// tokens, and of 1M with 128 queries where the device is not a CPU. Every token has a
+// request of its own, which shares all pages with the others but the one with its
+// needle.
+func TestSelectNeedle(t *testing.T) {
+	dev := testkit.Device(t)
+	entries, tokens, heads := 65536/indexer.Ratio, 12, 2
+	if dev.Adapter().Type != vk.TypeCPU {
+		entries, tokens, heads = 1048576/indexer.Ratio, 128, 64
+	}
+	width := entries / selectPage
+	shared := 3 * width / 4
+	for _, format := range []cache.IndexKeyFormat{cache.IndexKeyFP8, cache.IndexKeyMXFP4} {
+		rng := rand.New(rand.NewPCG(testkit.Seed(t), 5))
+		s := newScene(rng, format, tokens, heads, tokens, width, shared+tokens)
+		for i := range s.Weights {
+			s.Weights[i] = 0.25
+		}
+		depths := []int{0, selectPage, entries - 1, entries / 4, entries/4 - 1}
+		for i := range tokens {
+			if i >= len(depths) {
+				depths = append(depths, rng.IntN(entries/tokens)+i*(entries/tokens))
+			}
+			table := s.BlockTable[i*width:][:width]
+			for j := range table {
+				table[j] = int32(rng.IntN(shared))
+			}
+			own, at := shared+i, depths[i]
+			slot := int64(own*selectPage + at%selectPage)
+			table[at/selectPage] = int32(own)
+			row := format.RowBytes()
+			copy(s.Pool[s.Layout.RowOffset(slot):][:row], s.Q[i*heads*row:]) // the query of head 0
+			copy(s.Pool[s.Layout.ScaleOffset(slot):][:4], [][]byte{{127, 127, 127, 127}, {0, 0, 0x80, 0x3F}}[opFP8(format)])
+		}
+		const k = 16
+		cfg := s.config(k, "")
+		if entries < 1<<17 {
+			cfg.Segment = 4096
+		}
+		t.Run(format.String(), func(t *testing.T) {
+			if need := must[*indexer.Select](t)(indexer.NewSelect(dev, cfg)).ScratchBytes(tokens); need > indexer.SelectScratchBytes(tokens, k) {
+				t.Errorf("%d bytes of scratch, more than the formula's %d", need, indexer.SelectScratchBytes(tokens, k))
+			}
+			got := s.fused(t, dev, cfg, entries)
+			for i, at := range depths {
+				if !slices.Contains(got[i*k:][:k], int32(at)) {
+					t.Errorf("token %d: entry %d is not among %v", i, at, got[i*k:][:k])
+				}
+			}
+		})
+	}
+}
+
+func opFP8(f cache.IndexKeyFormat) int {
+	if f == cache.IndexKeyFP8 {
+		return 1
+	}
+	return 0
+}
+
+// The published bound holds for every number of tokens, and does not grow with it
+// beyond the tokens that are taken at a time.
+func TestSelectScratch(t *testing.T) {
+	dev := testkit.Device(t)
+	for _, k := range []int{1, 512, 1024, indexer.MaxK} {
+		op := must[*indexer.Select](t)(indexer.NewSelect(dev, indexer.SelectConfig{K: k, Workgroups: 128,
+			Logits: indexer.LogitsConfig{Heads: 1, Format: cache.IndexKeyFP8, Page: 64}}))
+		limit := uint64(21_000_000)
+		if k > 1024 {
+			limit = 25_200_000
+		}
+		for _, n := range []int{0, 1, 2, 3, 7, 8, 9, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 511, 512, 513, 1000, 4096, 65536} {
+			got, bound := op.ScratchBytes(n), indexer.SelectScratchBytes(n, k)
+			if got != bound || bound > limit {
+				t.Errorf("T %d, k %d: %d bytes, the formula says %d, at most %d", n, k, got, bound, limit)
+			}
+		}
+	}
+}
+
+func TestSelectArguments(t *testing.T) {
+	dev := testkit.Device(t)
+	s := newScene(rand.New(rand.NewPCG(1, 6)), cache.IndexKeyFP8, 3, 2, 2, 9, 20)
+	base := s.config(32, "base")
+	base.Segment = 128
+	for arg, change := range map[string]func(*indexer.SelectConfig){
+		"K":       func(c *indexer.SelectConfig) { c.K = 0 },
+		"Segment": func(c *indexer.SelectConfig) { c.Segment = 31 },
+		"Rows":    func(c *indexer.SelectConfig) { c.Rows = -1 },
+		"Heads":   func(c *indexer.SelectConfig) { c.Logits.Heads = 0 },
+		"Page":    func(c *indexer.SelectConfig) { c.Logits.Page = 0 },
+	} {
+		cfg := base
+		change(&cfg)
+		refuses(t, dev, arg, func(*vk.Recorder) error { _, err := indexer.NewSelect(dev, cfg); return err })
+	}
+	op := must[*indexer.Select](t)(indexer.NewSelect(dev, base))
+	good := s.args(t, dev, base.K)
+	good.Scratch = scratch(t, dev, op.ScratchBytes(3)+256)
+	for arg, change := range map[string]func(*indexer.SelectArgs){
+		"TopK":       func(a *indexer.SelectArgs) { a.TopK.Shape = []int{3, 31} },
+		"Entries":    func(a *indexer.SelectArgs) { a.Entries = -1 },
+		"Scratch":    func(a *indexer.SelectArgs) { a.Scratch.Size = op.ScratchBytes(3) - 1 },
+		"Q":          func(a *indexer.SelectArgs) { a.Q.Shape = []int{3, 1, 128} },
+		"Weights":    func(a *indexer.SelectArgs) { a.Weights = tensor.Tensor{} },
+		"Lens":       func(a *indexer.SelectArgs) { a.Lens.Shape = []int{2} },
+		"BlockTable": func(a *indexer.SelectArgs) { a.BlockTable = tensor.Tensor{} },
+		"TokenToReq": func(a *indexer.SelectArgs) { a.TokenToReq.DType = tensor.F32 },
+		"First, Out": func(a *indexer.SelectArgs) { a.First = 1 },
+	} {
+		a := good
+		change(&a)
+		refuses(t, dev, arg, func(rec *vk.Recorder) error { return op.Record(rec, a) })
+	}
+	if dev.Caps().StorageAlignment > 8 {
+		a := good
+		a.Scratch = a.Scratch.Buffer.View(8, a.Scratch.Size-8)
+		refuses(t, dev, "Scratch", func(rec *vk.Recorder) error { return op.Record(rec, a) })
+	}
+}

@@ -1,0 +1,220 @@
+package indexer_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/vkmla/vkmla/indexer"
+	"github.com/vkmla/vkmla/internal/testkit"
+	"github.com/vkmla/vkmla/internal/vectors"
+	"github.com/vkmla/vkmla/internal/verify"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+func TestTopK(t *testing.T) { testkit.TestOp(t, "indexer_topk") }
+
+// topK runs a TopK over rows of n logits.
+func topK(t *testing.T, dev *vk.Device, cfg indexer.TopKConfig, logits []float32, n int, lens []int32) []int32 {
+	t.Helper()
+	op := must[*indexer.TopK](t)(indexer.NewTopK(dev, cfg))
+	r := verify.NewRig(t.Context(), dev)
+	defer r.Close()
+	a := indexer.TopKArgs{Logits: r.In(vectors.FromF32(logits, len(lens), n), tensor.F32), Lens: r.In(vectors.FromI32(lens, len(lens)), tensor.I32),
+		Out: r.Out(tensor.I32, len(lens), cfg.K)}
+	if need := op.ScratchBytes(len(lens), n); need > 0 && r.Err() == nil {
+		a.Scratch = r.Out(tensor.U8, int(need)).View()
+	}
+	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
+	return must[verify.Arrays](t)(r.Results(map[string]tensor.Tensor{"out": a.Out}))["out"].I32()
+}
+
+// Small rows whose selection is known.
+func TestTopKByHand(t *testing.T) {
+	dev := testkit.Device(t)
+	nan, pinf, minus0 := float32(math.NaN()), inf(1), float32(math.Copysign(0, -1))
+	for _, c := range []struct {
+		name string
+		row  []float32
+		len  int32
+		k    int
+		want []int32
+	}{
+		{"largest", []float32{1, 5, -3, 4, 2}, 5, 2, []int32{1, 3}},
+		{"ties to the smaller column", []float32{2, 7, 7, 7, 2}, 5, 2, []int32{1, 2}},
+		{"ties at the last place", []float32{3, 1, 9, 3, 3}, 5, 3, []int32{0, 2, 3}},
+		{"both zeros are equal", []float32{minus0, -1, 0, minus0, 0}, 5, 3, []int32{0, 2, 3}},
+		{"NaN is -Inf", []float32{nan, -pinf, nan, -1e38, -pinf}, 5, 3, []int32{0, 1, 3}},
+		{"infinities", []float32{pinf, 3e38, nan, pinf, -pinf}, 5, 3, []int32{0, 1, 3}},
+		{"negative NaN too", []float32{math.Float32frombits(0xFFFFFFFF), 0, 1}, 3, 2, []int32{1, 2}},
+		{"denormals", []float32{1e-45, 0, 2e-45, -1e-45}, 4, 2, []int32{0, 2}},
+		{"not more than k", []float32{1, 2, 3, 4}, 3, 3, []int32{0, 1, 2}},
+		{"short row", []float32{nan, 2, 9, 9}, 2, 3, []int32{0, 1, -1}},
+		{"empty row", []float32{1, 2}, 0, 2, []int32{-1, -1}},
+		{"negative length", []float32{1, 2}, -7, 1, []int32{-1}},
+		{"length beyond the row", []float32{1, 3, 2}, math.MaxInt32, 1, []int32{1}},
+		{"one column", []float32{1}, 1, 1, []int32{0}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := topK(t, dev, indexer.TopKConfig{K: c.k}, c.row, len(c.row), []int32{c.len}); !slices.Equal(got, c.want) {
+				t.Errorf("got %v, want %v", got, c.want)
+			}
+			if got := indexer.TopKRef(c.row, len(c.row), []int32{c.len}, c.k); !slices.Equal(got, c.want) {
+				t.Errorf("the reference has %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+// Long rows whose selection is known, in one piece and sliced, with what makes the
+// most work: memory that fills again and again, and values that are all the same.
+func TestTopKLongRows(t *testing.T) {
+	dev := testkit.Device(t)
+	const n, k = 70001, 512
+	for name, c := range map[string]struct {
+		value func(i int) float32
+		first int32 // of k columns in a row
+	}{
+		"growing":    {func(i int) float32 { return float32(i) }, n - k},
+		"falling":    {func(i int) float32 { return -float32(i) }, 0},
+		"equal":      {func(i int) float32 { return 0.25 }, 0},
+		"zeros":      {func(i int) float32 { return float32(math.Copysign(0, float64(i%2)-0.5)) }, 0},
+		"NaN":        {func(i int) float32 { return float32(math.NaN()) }, 0},
+		"two values": {func(i int) float32 { return float32(i / 40000) }, 40000},
+		"cluster": {func(i int) float32 {
+			if i >= 65800 && i < 65800+k {
+				return math.Nextafter32(1, 2)
+			}
+			return 1
+		}, 65800},
+	} {
+		row := make([]float32, n+3)
+		for i := range row {
+			row[i] = c.value(i)
+			if i >= n {
+				row[i] = inf(1)
+			}
+		}
+		want := make([]int32, k)
+		for i := range want {
+			want[i] = c.first + int32(i)
+		}
+		for _, workgroups := range []int{1, 2, 1024} {
+			t.Run(fmt.Sprintf("%s/%d", name, workgroups), func(t *testing.T) {
+				if got := topK(t, dev, indexer.TopKConfig{K: k, Workgroups: workgroups}, row, len(row), []int32{n}); !slices.Equal(got, want) {
+					t.Errorf("got %d.. and so on, want %d..%d", got[0], want[0], want[k-1])
+				}
+			})
+		}
+	}
+}
+
+// Every k around sizes at which the kernels change, against the reference.
+func TestTopKWidths(t *testing.T) {
+	dev := testkit.Device(t)
+	rng := rand.New(rand.NewPCG(testkit.Seed(t), 1))
+	const n = 5000
+	logits := make([]float32, 2*n)
+	for i := range logits {
+		logits[i] = float32(math.Round(rng.NormFloat64() * 100))
+	}
+	lens := []int32{n, n - 813}
+	for _, k := range []int{1, 2, 3, 31, 63, 64, 65, 127, 512, 1000, 1023, 1024, 1025, 1365, 1366, 2047, 2048} {
+		for _, workgroups := range []int{1, 64} { // many rows, few rows
+			got := topK(t, dev, indexer.TopKConfig{K: k, Workgroups: workgroups}, logits, n, lens)
+			if want := indexer.TopKRef(logits, n, lens, k); !slices.Equal(got, want) {
+				t.Errorf("k %d, %d workgroups: the selection differs", k, workgroups)
+			}
+		}
+	}
+}
+
+// A recording made for long rows serves short ones: the lengths are read when it
+// runs, and a row that fits one workgroup is not sliced.
+func TestTopKReadsLensAtRun(t *testing.T) {
+	dev := testkit.Device(t)
+	const n, k = 140000, 61
+	rng := rand.New(rand.NewPCG(testkit.Seed(t), 2))
+	logits := make([]float32, n)
+	for i := range logits {
+		logits[i] = float32(rng.NormFloat64())
+	}
+	op := must[*indexer.TopK](t)(indexer.NewTopK(dev, indexer.TopKConfig{K: k, Workgroups: 8}))
+	lens := upload(t, dev, tensor.I32, []int32{0}, 1)
+	out := upload(t, dev, tensor.I32, make([]int32, k), 1, k)
+	scratch := upload(t, dev, tensor.U8, make([]byte, op.ScratchBytes(1, n)), int(op.ScratchBytes(1, n)))
+	rec := must[*vk.Recorder](t)(dev.NewRecorder())
+	defer rec.Close()
+	if err := op.Record(rec, indexer.TopKArgs{Logits: upload(t, dev, tensor.F32, logits, 1, n), Lens: lens, Out: out, Scratch: scratch.View()}); err != nil {
+		t.Fatal(err)
+	}
+	cmd := must[*vk.Commands](t)(rec.End())
+	defer cmd.Close()
+	for _, l := range []int32{n, 0, 60, 61, 62, 5000, 32768, 32769, 100001, n - 1, n} {
+		if err := lens.Upload(t.Context(), le(l)); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // the same again in a second run
+			if err := cmd.Run(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got, want := download[int32](t, out), indexer.TopKRef(logits, n, []int32{l}, k); !slices.Equal(got, want) {
+				t.Errorf("length %d: got %v, want %v", l, got, want)
+			}
+		}
+	}
+}
+
+func TestTopKArguments(t *testing.T) {
+	dev := testkit.Device(t)
+	for arg, cfg := range map[string]indexer.TopKConfig{
+		"K": {}, "K ": {K: -1}, "K  ": {K: indexer.MaxK + 1}, "Workgroups": {K: 1, Workgroups: -1}, "Threads": {K: 1, Threads: 96},
+		"Threads ": {K: 1, Threads: 32}, "Threads  ": {K: 1, Threads: 1 << 20}, "Variant": {K: 1, Variant: "cm"},
+	} {
+		var wrong *vk.ArgumentError
+		if _, err := indexer.NewTopK(dev, cfg); !errors.Is(err, vk.ErrArgument) || !errors.As(err, &wrong) {
+			t.Errorf("%s: got %v, want an argument error", arg, err)
+		}
+	}
+	op := must[*indexer.TopK](t)(indexer.NewTopK(dev, indexer.TopKConfig{K: 16, Workgroups: 64}))
+	mem := func(dt tensor.DType, shape ...int) tensor.Tensor {
+		x := must[tensor.Tensor](t)(tensor.New(dev, "test", dt, shape...))
+		t.Cleanup(func() { x.Close() })
+		return x
+	}
+	const n = 40000
+	good := indexer.TopKArgs{Logits: mem(tensor.F32, 2, n), Lens: mem(tensor.I32, 2), Out: mem(tensor.I32, 2, 16), Scratch: mem(tensor.U8, int(op.ScratchBytes(2, n))).View()}
+	if op.ScratchBytes(2, n) == 0 {
+		t.Fatal("rows are not sliced")
+	}
+	for arg, change := range map[string]func(*indexer.TopKArgs){
+		"Logits":   func(a *indexer.TopKArgs) { a.Logits = mem(tensor.I32, 2, n) },
+		"Logits ":  func(a *indexer.TopKArgs) { a.Logits.Shape = []int{2 * n} },
+		"Logits  ": func(a *indexer.TopKArgs) { a.Logits = tensor.Tensor{} },
+		"Lens":     func(a *indexer.TopKArgs) { a.Lens.Shape = []int{1} },
+		"Lens ":    func(a *indexer.TopKArgs) { a.Lens.DType = tensor.F32 },
+		"Out":      func(a *indexer.TopKArgs) { a.Out.Shape = []int{2, 15} },
+		"Out ":     func(a *indexer.TopKArgs) { a.Out = tensor.Tensor{} },
+		"Scratch":  func(a *indexer.TopKArgs) { a.Scratch.Size-- },
+		"Scratch ": func(a *indexer.TopKArgs) { a.Scratch = vk.View{} },
+	} {
+		a := good
+		change(&a)
+		refuses(t, dev, string(bytes.TrimRight([]byte(arg), " ")), func(rec *vk.Recorder) error { return op.Record(rec, a) })
+	}
+	do(t, dev, func(rec *vk.Recorder) error { // no rows: nothing to do
+		a := good
+		a.Logits.Shape, a.Lens.Shape, a.Out.Shape = []int{0, n}, []int{0}, []int{0, 16}
+		return op.Record(rec, a)
+	})
+}
+
+// le is a number as the device reads it.
+func le(v int32) []byte { return []byte{byte(v), byte(v >> 8), byte(v >> 16), byte(v >> 24)} }
+
+func inf(sign int) float32 { return float32(math.Inf(sign)) }

@@ -1,0 +1,96 @@
+package indexer
+
+import (
+	"math"
+	"unsafe"
+
+	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// Ratio is how many tokens an entry stands for.
+const Ratio = 4
+
+// VisibleVariants are the variants of Visible: one build, which needs no feature.
+var VisibleVariants = opkit.Ladder("idx_visible", VariantBase)
+
+// VisibleConfig configures a Visible.
+type VisibleConfig struct {
+	Variant string // "" or "base"
+}
+
+// VisibleArgs are the tensors of one Visible.
+type VisibleArgs struct {
+	Positions tensor.Tensor // [T] i32
+	IsValid   tensor.Tensor // [>= T] u8: 0 for padding; absent: every token is valid
+	Lens      tensor.Tensor // [T] i32, written
+	Limit     int           // the most that a length may be; 0: no limit
+}
+
+// Visible counts the entries that each token may see: those that its own position
+// or an earlier one completed, (p+1)/4, at most Limit; 0 for padding and for a
+// negative position. The definition is VisibleRef.
+//
+// Source: vLLM vllm/v1/attention/backends/mla/indexer.py.
+type Visible struct {
+	dev *vk.Device
+	k   *vk.Kernel
+}
+
+// idxVisiblePush is the push block of idx_visible.comp.
+type idxVisiblePush struct {
+	Tokens, Limit, HasValid uint32
+}
+
+// NewVisible builds the kernel. The device owns it; there is nothing to close.
+//
+// Errors: vk.ErrArgument for an unknown variant; those of vk.Device.Kernel.
+func NewVisible(dev *vk.Device, cfg VisibleConfig) (*Visible, error) {
+	variant, err := pkg.Choose(dev, "visible", VisibleVariants, cfg.Variant, 0)
+	if err != nil {
+		return nil, err
+	}
+	k, err := pkg.Kernel(dev, opkit.Spec{Stem: "idx_visible", Variant: variant,
+		Bindings: []vk.Access{vk.Read, vk.Read, vk.Write}, PushSize: int(unsafe.Sizeof(idxVisiblePush{}))})
+	if err != nil {
+		return nil, err
+	}
+	return &Visible{dev: dev, k: k}, nil
+}
+
+// Variant is the name of the variant that was chosen.
+func (o *Visible) Variant() string { return VariantBase }
+
+// Record checks the arguments and records the launch. Errors: vk.ErrArgument, with
+// nothing recorded; those of vk.Recorder.Dispatch.
+func (o *Visible) Record(rec *vk.Recorder, a VisibleArgs) error {
+	const op, group = "visible", 128
+	t := opkit.Dim(a.Positions, 0)
+	if err := opkit.First(
+		pkg.Check(op, "Positions", a.Positions, tensor.I32, -1),
+		pkg.Optional(op, "IsValid", a.IsValid, tensor.U8, -1),
+		pkg.Check(op, "Lens", a.Lens, tensor.I32, t),
+		pkg.Range(op, "Limit", a.Limit, 0, math.MaxInt32),
+	); err != nil {
+		return err
+	}
+	if !a.IsValid.IsZero() && a.IsValid.Shape[0] < t {
+		return pkg.Wrong(op, "IsValid", a.IsValid, "at least %d tokens", t)
+	}
+	if limit := int(o.dev.Caps().MaxWorkgroupCount[0]); opkit.CeilDiv(t, group) > limit {
+		return pkg.Wrong(op, "Positions", a.Positions, "at most %d tokens on this device", limit*group)
+	}
+	if t == 0 {
+		return nil
+	}
+	push := idxVisiblePush{Tokens: uint32(t), Limit: uint32(a.Limit), HasValid: opkit.Bit(0, !a.IsValid.IsZero())}
+	if push.Limit == 0 {
+		push.Limit = math.MaxInt32
+	}
+	return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
+		Kernel: o.k, Groups: [3]uint32{uint32(opkit.CeilDiv(t, group)), 1, 1},
+		Bind: []vk.View{a.Positions.View(), opkit.Present(o.dev, a.IsValid), a.Lens.View()},
+		Push: vk.Bytes(&push),
+	})
+}

@@ -1,0 +1,226 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/vkmla/vkmla/vk"
+)
+
+// IndexerOps are the operations of the indexer suite, in the order of a step:
+// compressors, queries, logits, selection.
+var IndexerOps = []string{
+	"compress_main4", "compress_main128", "compress_idx_fp8", "compress_idx_mxfp4",
+	"query_quant_fp8", "query_quant_mxfp4", "gather_keys_fp8", "gather_keys_mxfp4",
+	"logits_fp8", "logits_mxfp4", "topk", "select_fp8", "select_mxfp4",
+}
+
+// IndexerOptions describes what to time of the indexer and the compressors. In a
+// decode case every token is a request of its own; in a compressor's, every token
+// completes a group. A prefill case is one request's.
+type IndexerOptions struct {
+	Ops      []string // of IndexerOps, a name or its beginning; nil: all
+	Heads    int
+	TopK     []int // widths of the selections
+	Batches  []int // tokens of a decode step
+	Prefill  []int // tokens of a prefill step of one request
+	Contexts []int // tokens of each request; it has a fourth of them in keys
+	Reps     int
+	Warmup   int // negative for none
+	Variant  string
+	Seed     uint64
+}
+
+func (o IndexerOptions) withDefaults(t vk.DeviceType) IndexerOptions {
+	cpu := t == vk.TypeCPU
+	one := func(v *int, gpu, slow int) {
+		if *v == 0 {
+			*v = gpu
+			if cpu {
+				*v = slow
+			}
+		}
+	}
+	list := func(v *[]int, gpu, slow []int) {
+		if *v == nil {
+			*v = gpu
+			if cpu {
+				*v = slow
+			}
+		}
+	}
+	one(&o.Heads, 64, 64)
+	one(&o.Reps, 100, 3)
+	one(&o.Warmup, 20, 1)
+	o.Warmup = max(o.Warmup, 0)
+	list(&o.TopK, []int{512, 1024}, []int{512})
+	list(&o.Batches, []int{1, 32, 128}, []int{1, 2})
+	list(&o.Prefill, []int{4096}, []int{256})
+	list(&o.Contexts, []int{16384, 131072, 1 << 20}, []int{4096})
+	return o
+}
+
+func (o IndexerOptions) check() error {
+	bad := func(arg string, got any, want string) error {
+		return &vk.ArgumentError{Op: "bench: indexer", Arg: arg, Got: fmt.Sprint(got), Want: want}
+	}
+	for _, c := range []struct {
+		arg       string
+		v         []int
+		low, high int
+	}{
+		{"heads", []int{o.Heads}, 1, 128}, {"topk", o.TopK, 1, 2048}, {"batch", o.Batches, 1, 4096}, {"prefill", o.Prefill, 128, 65536},
+		{"context", o.Contexts, 512, 1 << 22}, {"reps", []int{o.Reps}, 1, 4000}, {"warmup", []int{o.Warmup}, 0, 4000},
+	} {
+		for _, v := range c.v {
+			if v < c.low || v > c.high {
+				return bad(c.arg, v, fmt.Sprintf("%d to %d", c.low, c.high))
+			}
+		}
+	}
+	for _, name := range o.Ops {
+		if name == "" || !slices.ContainsFunc(IndexerOps, func(op string) bool { return strings.HasPrefix(op, name) }) {
+			return bad("op", fmt.Sprintf("%q", name), "one of "+strings.Join(IndexerOps, ", ")+", or how some begin")
+		}
+	}
+	return nil
+}
+
+// wants tells whether an operation was asked for.
+func (o IndexerOptions) wants(op string) bool {
+	return len(o.Ops) == 0 || slices.ContainsFunc(o.Ops, func(name string) bool { return strings.HasPrefix(op, name) })
+}
+
+// OpRow is the result for one part of one case of an operation.
+type OpRow struct {
+	Op      string `json:"op"`
+	Case    string `json:"case"` // sizes, as name=value with slashes between
+	Part    string `json:"part,omitempty"`
+	Variant string `json:"variant"`
+
+	Time        Time    `json:"time"`
+	Bytes       float64 `json:"bytes"`        // the least that has to be read and written
+	Flop        float64 `json:"flop"`         // of matrix products; 0 where there are none
+	GBs         float64 `json:"gbs"`          // of Time.Median
+	TFLOPs      float64 `json:"tflops"`       // of Time.Median
+	ShareCopy   float64 `json:"share_copy"`   // GBs over the measured copy bandwidth
+	ShareMatrix float64 `json:"share_matrix"` // TFLOPs over the measured matrix rate
+	Peers       []Peer  `json:"peers,omitempty"`
+
+	Sets   int     `json:"sets"` // input sets rotated
+	Status string  `json:"status"`
+	Error  float64 `json:"error"` // of the check, see internal/verify
+	Bound  float64 `json:"bound"`
+	Detail string  `json:"detail,omitempty"`
+}
+
+// opCase is one size of an operation: build fills in a rig with what to check and
+// what to time.
+type opCase struct {
+	op, name string
+	build    func(ctx context.Context, r *opRig) error
+}
+
+// Indexer checks and times the cases that the options ask for and hands each row to
+// emit as it is done. Rows whose check failed have status "wrong" and no times; the
+// error is then ErrWrong. A case for which the device has not enough memory has
+// status "skipped".
+func Indexer(ctx context.Context, dev *vk.Device, o IndexerOptions, l Limits, p Progress, emit func(OpRow)) error {
+	o = o.withDefaults(dev.Adapter().Type)
+	if err := o.check(); err != nil {
+		return err
+	}
+	var wrong error
+	for _, c := range indexerCases(o) {
+		rows, err := timeCase(ctx, dev, o, c, l, p)
+		if err != nil {
+			return fmt.Errorf("bench: %s %s: %w", c.op, c.name, err)
+		}
+		for _, r := range rows {
+			emit(r)
+			if r.Status == "wrong" {
+				wrong = ErrWrong
+			}
+		}
+	}
+	return wrong
+}
+
+// indexerCases lists the cases in the order of IndexerOps.
+func indexerCases(o IndexerOptions) []opCase {
+	var all []opCase
+	for _, op := range IndexerOps {
+		if o.wants(op) {
+			all = append(all, casesOf(op, o)...)
+		}
+	}
+	return all
+}
+
+func casesOf(op string, o IndexerOptions) []opCase {
+	kind, format := op, formatOf(op)
+	if format != 0 {
+		kind = strings.TrimSuffix(op, "_"+format.String())
+	}
+	switch kind {
+	case "compress_main4", "compress_main128", "compress_idx":
+		return compressCases(op, o)
+	case "query_quant":
+		return queryCases(op, o, format)
+	case "gather_keys":
+		return gatherCases(op, o, format)
+	case "logits":
+		return logitsCases(op, o, format)
+	case "topk":
+		return topkCases(op, o)
+	case "select":
+		return selectCases(op, o, format)
+	}
+	return nil
+}
+
+func timeCase(ctx context.Context, dev *vk.Device, o IndexerOptions, c opCase, l Limits, p Progress) (rows []OpRow, err error) {
+	name := c.op + " " + c.name
+	p.Step(name + ": filling memory")
+	r := newOpRig(ctx, dev, o, p)
+	defer func() { err = errors.Join(err, r.Close()) }()
+	row := OpRow{Op: c.op, Case: c.name}
+	if err := c.build(ctx, r); errors.Is(err, vk.ErrOutOfDeviceMemory) {
+		row.Status, row.Detail = "skipped", err.Error()
+		return []OpRow{row}, nil
+	} else if err != nil {
+		return nil, err
+	}
+	row.Variant, row.Sets = r.variant, r.sets
+	p.Step(name + ": checking")
+	res, err := r.check(ctx)
+	if err != nil {
+		return nil, err
+	}
+	row.Status, row.Error, row.Bound = "ok", res.Error, res.Bound
+	if !res.Pass {
+		row.Status, row.Detail = "wrong", res.Detail
+		return []OpRow{row}, nil
+	}
+	p.Step(name + ": timing")
+	for i, part := range r.parts {
+		if i == 0 {
+			if err := wake(ctx, dev, part.record); err != nil {
+				return nil, err
+			}
+		}
+		x := row
+		x.Part, x.Bytes, x.Flop = part.name, part.bytes, part.flop
+		if x.Time, err = sample(ctx, dev, o.Warmup, o.Reps, part.record); err != nil {
+			return nil, err
+		}
+		x.GBs, x.TFLOPs = x.Bytes/x.Time.Median/1e3, x.Flop/x.Time.Median/1e6
+		x.ShareCopy, x.ShareMatrix = x.GBs/l.CopyGBs, x.TFLOPs/l.MatrixTFLOPs
+		x.Peers = PeersOf(x.Op, x.Case, x.Part)
+		rows = append(rows, x)
+	}
+	return rows, nil
+}

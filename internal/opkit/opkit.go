@@ -1,0 +1,222 @@
+// Package opkit holds what the wrappers of operations have in common: choosing a
+// build of a kernel, checking tensors with errors that name the package, and
+// launching a kernel whose large memory is bound in one build and reached by
+// address in the others.
+package opkit
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/vkmla/vkmla/shaders"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// Names of the builds of a kernel: the suffixes of its SPIR-V, but for base,
+// which has none.
+const (
+	CMB  = "cmb"  // cooperative matrices of bf16, large memory by device address
+	CM   = "cm"   // cooperative matrices of f16, large memory by device address
+	Base = "base" // any Vulkan 1.2 device, all memory bound as storage buffers
+	DA   = "da"   // as base, with large memory of any size by device address
+)
+
+// Package is a package's name, which its errors begin with.
+type Package string
+
+// Wrong is the error for an argument that is not what it should be.
+func (p Package) Wrong(op, arg string, got any, want string, args ...any) error {
+	return &vk.ArgumentError{Op: string(p) + ": " + op, Arg: arg, Got: fmt.Sprint(got), Want: fmt.Sprintf(want, args...)}
+}
+
+// Check is tensor.Check for a tensor whose elements a kernel counts with 32 bits.
+func (p Package) Check(op, arg string, t tensor.Tensor, dt tensor.DType, dims ...int) error {
+	if err := p.CheckRows(op, arg, t, dt, dims...); err != nil {
+		return err
+	}
+	if t.Len() > math.MaxInt32 {
+		return p.Wrong(op, arg, t, "fewer than 2^31 elements")
+	}
+	return nil
+}
+
+// CheckRows is tensor.Check for a tensor whose rows, but not elements, a kernel
+// counts with 32 bits.
+func (p Package) CheckRows(op, arg string, t tensor.Tensor, dt tensor.DType, dims ...int) error {
+	if err := tensor.Check(string(p)+": "+op, arg, t, dt, dims...); err != nil {
+		return err
+	}
+	if len(t.Shape) > 0 && t.Shape[0] > math.MaxInt32 {
+		return p.Wrong(op, arg, t, "fewer than 2^31 rows")
+	}
+	return nil
+}
+
+// Optional is Check for a tensor that may be absent.
+func (p Package) Optional(op, arg string, t tensor.Tensor, dt tensor.DType, dims ...int) error {
+	if t.IsZero() {
+		return nil
+	}
+	return p.Check(op, arg, t, dt, dims...)
+}
+
+// Range checks that a number lies in low..high.
+func (p Package) Range(op, arg string, v, low, high int) error {
+	if v < low || v > high {
+		return p.Wrong(op, arg, v, "%d to %d", low, high)
+	}
+	return nil
+}
+
+// Stem is the name of a stem's build in package shaders.
+func Stem(stem, variant string) string {
+	if variant == Base {
+		return stem
+	}
+	return stem + "_" + variant
+}
+
+// Ladder lists the builds of a stem that exist, in the order given, best first.
+func Ladder(stem string, names ...string) []vk.Variant {
+	var l []vk.Variant
+	for _, v := range names {
+		name := Stem(stem, v)
+		if _, err := shaders.Get(name); err == nil {
+			l = append(l, vk.Variant{Name: v, Requires: shaders.Requires(name)})
+		}
+	}
+	return l
+}
+
+// Choose picks the best build of a ladder that the device can run, or the one that
+// want names. maxBytes is the size of the largest memory that base binds and the
+// other builds reach by address; 0 stands for whatever a descriptor can hold.
+func (p Package) Choose(dev *vk.Device, op string, ladder []vk.Variant, want string, maxBytes uint64) (string, error) {
+	if limit := dev.Caps().MaxStorageBufferRange; maxBytes > limit {
+		if want == Base {
+			return "", p.Wrong(op, "Variant", fmt.Sprintf("base for %d bytes", maxBytes),
+				"another one: a descriptor of %s holds %d bytes", dev.Adapter().Name, limit)
+		}
+		var rest []vk.Variant
+		for _, v := range ladder {
+			if v.Name != Base {
+				rest = append(rest, v)
+			}
+		}
+		ladder = rest
+	}
+	v, err := vk.ChooseVariant(op, dev.Adapter(), ladder, want)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", p, err)
+	}
+	return v.Name, nil
+}
+
+// Spec says which kernel Kernel builds.
+type Spec struct {
+	Stem, Variant string
+	Bindings      []vk.Access // of the base build
+	Bound         int         // how many of them the other builds bind, the first ones
+	PushSize      int
+	Subgroup      uint32 // the subgroup size to ask for; 0: any
+	Constants     []uint32
+}
+
+// Kernel builds a kernel. The device owns it.
+func (p Package) Kernel(dev *vk.Device, s Spec) (*vk.Kernel, error) {
+	name := Stem(s.Stem, s.Variant)
+	code, err := shaders.Get(name)
+	if err != nil {
+		return nil, fmt.Errorf("%s: kernel: %w", p, err)
+	}
+	bindings := s.Bindings
+	if s.Variant != Base {
+		bindings = bindings[:s.Bound]
+	}
+	k, err := dev.Kernel(vk.KernelSpec{Name: name, SPIRV: code.SPIRV, Bindings: bindings, PushSize: s.PushSize,
+		Constants: s.Constants, SubgroupSize: s.Subgroup, Requires: code.Requires})
+	if err != nil {
+		return nil, fmt.Errorf("%s: kernel %s: %w", p, name, err)
+	}
+	return k, nil
+}
+
+// Target is memory that a base build binds, after its other bindings, and that the
+// other builds reach by an address in their push constants.
+type Target struct {
+	Name   string
+	T      tensor.Tensor
+	Access vk.Access
+	Align  uint64 // of the address, what the widest access needs
+}
+
+// Reach proves that a build can reach its targets: by a descriptor, or at an
+// address that suits the widest access.
+func (p Package) Reach(dev *vk.Device, op, variant string, targets ...Target) error {
+	for _, x := range targets {
+		limit := dev.Caps().MaxStorageBufferRange
+		switch {
+		case variant == Base && x.T.Bytes() > limit:
+			return p.Wrong(op, x.Name, fmt.Sprintf("%d bytes", x.T.Bytes()),
+				"at most %d bytes for variant base; give MaxBytes when the operation is made", limit)
+		case variant != Base && x.Align > 1 && x.T.View().Address()%x.Align != 0:
+			return p.Wrong(op, x.Name, fmt.Sprintf("offset %d", x.T.Offset), "a multiple of %d bytes", x.Align)
+		}
+	}
+	return nil
+}
+
+// Dispatch records a launch. d.Bind are the bindings that all builds have; the
+// targets follow them in a base build.
+func (p Package) Dispatch(rec *vk.Recorder, op, variant string, d vk.Dispatch, targets ...Target) error {
+	for _, x := range targets {
+		if variant == Base {
+			d.Bind = append(d.Bind, x.T.View())
+		} else {
+			d.Reach = append(d.Reach, vk.Reach{View: x.T.View(), Access: x.Access})
+		}
+	}
+	if err := rec.Dispatch(d); err != nil {
+		return fmt.Errorf("%s: %s: %w", p, op, err)
+	}
+	return nil
+}
+
+// First returns the first error of a list of checks.
+func First(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Dim is a dimension of a tensor that may be absent or have another rank, in which
+// case a check after it refuses the tensor.
+func Dim(t tensor.Tensor, i int) int {
+	if i < len(t.Shape) {
+		return t.Shape[i]
+	}
+	return 0
+}
+
+// Present is the view to bind for a tensor that may be absent.
+func Present(dev *vk.Device, t tensor.Tensor) vk.View {
+	if t.IsZero() {
+		return dev.Dummy()
+	}
+	return t.View()
+}
+
+// CeilDiv is a/b rounded up.
+func CeilDiv(a, b int) int { return (a + b - 1) / b }
+
+// Bit is the flag 1<<n if set.
+func Bit(n uint, set bool) uint32 {
+	if set {
+		return 1 << n
+	}
+	return 0
+}

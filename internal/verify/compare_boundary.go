@@ -1,0 +1,178 @@
+package verify
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/numfmt"
+)
+
+// boundaryShare is the share of an entry's bytes that may differ because rounding
+// was undecided: many times what f32 arithmetic makes likely, and far from what an
+// error makes.
+const boundaryShare = 0.02
+
+// judge tells what is wrong with an entry's bytes in a pool, "" if nothing is.
+type judge func(pool []byte, e cache.CompressedEntry) string
+
+// Boundary compares pools of compressed entries. Bytes must be equal, but for those
+// of entries whose exact value, computed in float64, lies so close to a rounding
+// boundary of bf16, of a code or of a scale that f32 may fall on either side of it
+// (cache.CompressedEntry.Tol: a millionth of the magnitude of the terms). An entry
+// that differs is held against the exact values in both arrays, so that neither a
+// wrong kernel nor a wrong reference can explain the other.
+func (c *Comparison) Boundary(name string, got, want Array, entries []cache.CompressedEntry, entryOf func(e cache.CompressedEntry) [][2]int64, valid judge) *Comparison {
+	if !c.same(name, got, want) {
+		return c
+	}
+	differ := map[int64]bool{}
+	for i := range want.Data {
+		if got.Data[i] != want.Data[i] {
+			differ[int64(i)] = true
+		}
+	}
+	undecided, size := len(differ), 0
+	for _, e := range entries {
+		mine := 0
+		for _, r := range entryOf(e) {
+			size += int(r[1])
+			for at := r[0]; at < r[0]+r[1]; at++ {
+				if differ[at] {
+					mine++
+					delete(differ, at)
+				}
+			}
+		}
+		if mine == 0 {
+			continue
+		}
+		for side, pool := range map[string][]byte{"got": got.Data, "wanted": want.Data} {
+			if why := valid(pool, e); why != "" {
+				return c.Fail("%s: the entry of token %d in slot %d: %s %s", name, e.Token, e.Slot, side, why)
+			}
+		}
+	}
+	for at := range differ {
+		return c.Fail("%s: byte %d belongs to no entry and differs: got 0x%02x, want 0x%02x", name, at, got.Data[at], want.Data[at])
+	}
+	limit := math.Max(boundaryShare*float64(size), 1)
+	c.add(float64(undecided) <= limit, float64(undecided), limit,
+		fmt.Sprintf("%s: %d of %d bytes differ where rounding is undecided", name, undecided, size))
+	return c
+}
+
+// kvEntry are the byte ranges of a K entry, nothing if its slot lies beyond the pool.
+func kvEntry(l cache.Layout, pages int) func(e cache.CompressedEntry) [][2]int64 {
+	return func(e cache.CompressedEntry) [][2]int64 {
+		if e.Slot >= int64(pages*l.Page) {
+			return nil
+		}
+		return [][2]int64{{l.RowOffset(e.Slot), cache.RowBytes}, {l.ScaleOffset(e.Slot), cache.ScaleBytes}}
+	}
+}
+
+// keyEntry is kvEntry for indexer keys.
+func keyEntry(l cache.IndexKeyLayout, pages int) func(e cache.CompressedEntry) [][2]int64 {
+	return func(e cache.CompressedEntry) [][2]int64 {
+		if e.Slot >= int64(pages*l.Page) {
+			return nil
+		}
+		return [][2]int64{{l.RowOffset(e.Slot), int64(l.Format.RowBytes())}, {l.ScaleOffset(e.Slot), cache.IndexScaleBytes}}
+	}
+}
+
+// kvJudge holds a K entry against the exact values.
+func kvJudge(l cache.Layout) judge {
+	return func(pool []byte, e cache.CompressedEntry) string {
+		row, scales := pool[l.RowOffset(e.Slot):][:cache.RowBytes], pool[l.ScaleOffset(e.Slot):][:cache.ScaleBytes]
+		for b := range cache.Blocks {
+			if why := blockE4M3.check(e, b*cache.BlockDim, cache.BlockDim, scales[b], func(d int) byte { return row[d] }); why != "" {
+				return why
+			}
+		}
+		if scales[cache.Blocks] != 0 {
+			return "has a pad byte that is not 0"
+		}
+		for d := cache.NopeDim; d < cache.D; d++ {
+			lo, hi := e.Rounded(d)
+			x := binary.LittleEndian.Uint16(row[cache.NopeDim+2*(d-cache.NopeDim):])
+			if x != lo && x != hi && (bf16Order(x) < bf16Order(lo) || bf16Order(x) > bf16Order(hi)) {
+				return fmt.Sprintf("0x%04x for value %d, which is %g +- %g, 0x%04x or 0x%04x", x, d, e.Value[d], e.Tol[d], lo, hi)
+			}
+		}
+		return ""
+	}
+}
+
+// keyJudge holds an indexer key against the exact values.
+func keyJudge(l cache.IndexKeyLayout) judge {
+	return func(pool []byte, e cache.CompressedEntry) string {
+		codes, scales := pool[l.RowOffset(e.Slot):], pool[l.ScaleOffset(e.Slot):]
+		if l.Format == cache.IndexKeyFP8 {
+			u := binary.LittleEndian.Uint32(scales)
+			if u&0x807FFFFF != 0 {
+				return fmt.Sprintf("scale 0x%08x, which is no power of two", u)
+			}
+			return blockE4M3.check(e, 0, cache.IndexDim, byte(u>>23), func(d int) byte { return codes[d] })
+		}
+		for b := range 4 {
+			why := blockE2M1.check(e, 32*b, 32, scales[b], func(d int) byte { return codes[d/2] >> (4 * (d % 2)) & 15 })
+			if why != "" {
+				return why
+			}
+		}
+		return ""
+	}
+}
+
+// blockFormat is a code with a power-of-two scale.
+type blockFormat struct {
+	eps, inverseMax float32
+	encode          func(float32) byte
+	sign            byte
+}
+
+var (
+	blockE4M3 = blockFormat{numfmt.KCacheEps, numfmt.E4M3InvMax, numfmt.E4M3Encode, 0x80}
+	blockE2M1 = blockFormat{numfmt.MXFP4Eps, numfmt.E2M1InvMax, numfmt.E2M1Encode, 8}
+)
+
+// check holds the scale and codes of n values from value first against what their
+// exact values may be rounded to.
+func (f blockFormat) check(e cache.CompressedEntry, first, n int, scale byte, code func(d int) byte) string {
+	var low, high float32 // of the block's absolute maximum
+	for d := first; d < first+n; d++ {
+		lo, hi := bf16Range(e, d)
+		high = max(high, -lo, hi)
+		if lo > 0 || hi < 0 {
+			low = max(low, min(max(lo, -lo), max(hi, -hi)))
+		}
+	}
+	least, most := numfmt.UE8M0Encode(low, f.eps, f.inverseMax), numfmt.UE8M0Encode(high, f.eps, f.inverseMax)
+	if scale < least || scale > most {
+		return fmt.Sprintf("scale 0x%02x of values %d.., want 0x%02x to 0x%02x", scale, first, least, most)
+	}
+	inverse := numfmt.UE8M0Inverse(scale)
+	for d := first; d < first+n; d++ {
+		lo, hi := bf16Range(e, d)
+		a, b, x := f.encode(lo*inverse), f.encode(hi*inverse), code(d)
+		if x != a && x != b && (f.order(x) < f.order(a) || f.order(x) > f.order(b)) {
+			return fmt.Sprintf("code 0x%02x for value %d, which is %g +- %g, 0x%02x or 0x%02x under scale 0x%02x", x, d, e.Value[d], e.Tol[d], a, b, scale)
+		}
+	}
+	return ""
+}
+
+func (f blockFormat) order(code byte) int {
+	if code&f.sign != 0 {
+		return -int(code &^ f.sign)
+	}
+	return int(code)
+}
+
+func bf16Range(e cache.CompressedEntry, d int) (lo, hi float32) {
+	a, b := e.Rounded(d)
+	return numfmt.BF16Decode(a), numfmt.BF16Decode(b)
+}

@@ -1,0 +1,7 @@
+package verify
+
+import "github.com/vkmla/vkmla/cache"
+
+func init() {
+	Register(compressorOp("compressor_indexer_k_fp8", cache.IndexKeyFP8, random4(cache.C4Index, cache.IndexKeyFP8)))
+}

@@ -1,0 +1,7 @@
+package verify
+
+import "github.com/vkmla/vkmla/cache"
+
+func init() {
+	Register(compressorOp("compressor_indexer_k_mxfp4", cache.IndexKeyMXFP4, random4(cache.C4Index, cache.IndexKeyMXFP4)))
+}

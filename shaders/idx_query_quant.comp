@@ -1,0 +1,197 @@
+#version 460
+// Indexer queries: for token t at position p and head h, x = q[t,h] with dims 64..127 turned forward at p, rounded to
+// bf16; with HADAMARD x_i = bf16(128^-0.5 sum_j (-1)^popcount(i & j) x_j). Then, sb the byte of 2^ceil(log2(max(amax, eps)/M)):
+//   FP8:   one block, eps 1e-4, M 448: codes[d] = e4m3(x_d * 2^(127-sb)); w_out = ((w * 2^(sb-127)) * softmax_scale) * head_scale
+//   MXFP4: 4 blocks of 32, eps 6*2^-126, M 6: nibbles e2m1(x_d * 2^(127-sb)), scales[b] = sb; w_out = (w * softmax_scale) * head_scale
+// Bindings:  0 q [T, H, 128] bf16   1 positions [T] i32   2 weights [T, H] bf16   3 table [rows, 64] f32 or bf16 (cos, sin)
+//            4 codes [T, H, 128] u8 or [T, H, 64] u8   5 scales [T, H, 4] u8 (MXFP4)   6 w_out [T, H] f32
+// Workgroup: 8 heads of token gl_WorkGroupID.y, 16 invocations each, which have 8 neighbouring values; no early return.
+// Constants: 0 MXFP4, 1 TABLE_BF16, 2 HADAMARD, each 0 or 1.  Shared memory: 4608 bytes.  Features: none.
+// A position outside the table counts as its nearest row.
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#include "lib/bf16.glsl"
+#include "lib/e4m3.glsl"
+#include "lib/e2m1.glsl"
+#include "lib/ue8m0.glsl"
+#include "lib/rope_bf16.glsl"
+
+const uint HEADS = 8u;  // of a workgroup
+const uint LANES = 16u; // of a head
+layout(local_size_x = 128) in;
+layout(constant_id = 0) const uint MXFP4 = 0;
+layout(constant_id = 1) const uint TABLE_BF16 = 0;
+layout(constant_id = 2) const uint HADAMARD = 0;
+
+layout(std430, set = 0, binding = 0) readonly buffer Q { uvec4 q[]; };
+layout(std430, set = 0, binding = 1) readonly buffer Positions { int positions[]; };
+layout(std430, set = 0, binding = 2) readonly buffer Weights { uint weights[]; };
+ROPE_TABLE(table, 3)
+layout(std430, set = 0, binding = 4) writeonly buffer Codes { uvec2 codes[]; };
+layout(std430, set = 0, binding = 5) writeonly buffer Scales { uint scales[]; };
+layout(std430, set = 0, binding = 6) writeonly buffer WeightsOut { float weights_out[]; };
+
+layout(push_constant) uniform Push {
+    uint heads;         // H
+    uint table_rows;
+    float softmax_scale;
+    float head_scale;
+} pc;
+
+shared uvec4 amax_of[HEADS * LANES / 4u]; // of every invocation, bf16 bits without sign: they order like the numbers
+shared vec4 mix_of[2u * HEADS * LANES]; // HADAMARD: 8 values of every invocation
+
+// mix8: all stages of the Walsh-Hadamard transform of the 128 values of a head, then the
+// scale and the rounding. Strides 1, 2 and 4 stay within an invocation.
+uvec4 mix8(uvec4 w, uint lane) {
+    const uint me = gl_LocalInvocationID.x;
+    vec4 a = vec4(bf16_unpack2(w.x), bf16_unpack2(w.y)), b = vec4(bf16_unpack2(w.z), bf16_unpack2(w.w));
+    a = vec4(a.x + a.y, a.x - a.y, a.z + a.w, a.z - a.w);
+    b = vec4(b.x + b.y, b.x - b.y, b.z + b.w, b.z - b.w);
+    a = vec4(a.xy + a.zw, a.xy - a.zw);
+    b = vec4(b.xy + b.zw, b.xy - b.zw);
+    vec4 sum = a + b;
+    b = a - b;
+    a = sum;
+    [[unroll]] for (uint far = 1u; far < LANES; far *= 2u) {
+        mix_of[2u * me] = a;
+        mix_of[2u * me + 1u] = b;
+        barrier();
+        vec4 c = mix_of[2u * (me ^ far)], d = mix_of[2u * (me ^ far) + 1u];
+        barrier();
+        bool upper = (lane & far) != 0u;
+        a = upper ? c - a : a + c;
+        b = upper ? d - b : b + d;
+    }
+    const float scale = uintBitsToFloat(0x3DB504F3u); // 128^-0.5
+    a *= scale;
+    b *= scale;
+    return uvec4(bf16_pack2(a.x, a.y), bf16_pack2(a.z, a.w), bf16_pack2(b.x, b.y), bf16_pack2(b.z, b.w));
+}
+
+// scaled: bits of the bf16 number x times 2^(127-sb), a subnormal x included. A product
+// that underflows is far below the smallest code; the sign is put back behind it.
+uint scaled(uint x, uint sb) {
+    uint a = x & 0x7FFFu;
+    float normal = uintBitsToFloat(a << 16) * ue8m0_inverse(sb);
+    float tiny = float(a) * uintBitsToFloat(uint(max(121 - int(sb), 0)) << 23); // a * 2^-133 * 2^(127-sb)
+    float y = a < 0x80u ? tiny : normal;
+    return (floatBitsToUint(y) & 0x7FFFFFFFu) | ((x & 0x8000u) << 16);
+}
+
+// encode_any: codes of a lane's 8 values as they lie in memory, for any values: 64 bits of
+// FP8 or 32 of FP4.
+uvec2 encode_any(uvec4 w, uint sb) {
+    uvec2 codes = uvec2(0u);
+    [[unroll]] for (uint i = 0u; i < 8u; i++) {
+        uint y = scaled((w[i >> 1] >> (16u * (i & 1u))) & 0xFFFFu, sb);
+        if (MXFP4 != 0u) {
+            codes.x |= e2m1_encode_bits(y) << (4u * i);
+        } else {
+            codes[i >> 2] |= e4m3_encode_bits(y) << (8u * (i & 3u));
+        }
+    }
+    return codes;
+}
+
+// The rest is for the usual block: its maximum is finite and so large that a subnormal
+// beside it is nothing. There a code follows from one product and one sum, whose low bits
+// are the product rounded to a multiple of the smallest code.
+//
+// fp8_code, fp4_code: of a magnitude, given as the bits of an f32.
+uint fp8_code(uint a, float inverse) {
+    precise float y = uintBitsToFloat(a) * inverse;
+    precise float tiny = y + 16384.0; // last place 2^-9
+    uint u = floatBitsToUint(y);
+    uint normal = min((u + 0x7FFFFu + ((u >> 20) & 1u)) >> 20, 960u + 0x7Eu) - 960u;
+    return y < 0.015625 ? floatBitsToUint(tiny) - 0x46800000u : normal;
+}
+
+uint fp4_code(uint a, float inverse) {
+    precise float y = uintBitsToFloat(a) * inverse;
+    precise float tiny = y + 4194304.0; // last place 2^-1
+    uint u = floatBitsToUint(y);
+    uint normal = min((u + 0x1FFFFFu + ((u >> 22) & 1u)) >> 22, 252u + 7u) - 252u;
+    return y < 1.0 ? floatBitsToUint(tiny) - 0x4A800000u : normal;
+}
+
+uint fp8x4(uvec2 w, float inverse) {
+    uvec2 low = (w << 16) & 0x7FFF0000u, high = w & 0x7FFF0000u;
+    uint signs = ((w.x >> 8) & 0x80u) | ((w.x >> 16) & 0x8000u) | ((w.y << 8) & 0x800000u) | (w.y & 0x80000000u);
+    return fp8_code(low.x, inverse) | (fp8_code(high.x, inverse) << 8) | (fp8_code(low.y, inverse) << 16) | (fp8_code(high.y, inverse) << 24) | signs;
+}
+
+uint fp4x2(uint w, float inverse) {
+    uint signs = ((w >> 12) & 8u) | ((w >> 24) & 0x80u);
+    return fp4_code((w << 16) & 0x7FFF0000u, inverse) | (fp4_code(w & 0x7FFF0000u, inverse) << 4) | signs;
+}
+
+uvec2 encode(uvec4 w, uint amax, uint sb) {
+    if (amax < 0x0D80u || amax >= 0x7F80u) return encode_any(w, sb); // below 2^-100, or not finite
+    const float inverse = ue8m0_inverse(sb);
+    if (MXFP4 != 0u) return uvec2(fp4x2(w.x, inverse) | (fp4x2(w.y, inverse) << 8) | (fp4x2(w.z, inverse) << 16) | (fp4x2(w.w, inverse) << 24), 0u);
+    return uvec2(fp8x4(w.xy, inverse), fp8x4(w.zw, inverse));
+}
+
+uint max4(uvec4 m) { return max(max(m.x, m.y), max(m.z, m.w)); }
+
+uint scale_byte(uint amax) {
+    float m = uintBitsToFloat(amax << 16);
+    return MXFP4 != 0u ? ue8m0_encode(m, UE8M0_EPS_MXFP4, UE8M0_INV_E2M1) : ue8m0_encode(m, UE8M0_EPS_KV, UE8M0_INV_E4M3);
+}
+
+void main() {
+    const uint me = gl_LocalInvocationID.x;
+    const uint lane = me % LANES;
+    const uint t = gl_WorkGroupID.y;
+    const uint head = gl_WorkGroupID.x * HEADS + me / LANES;
+    const bool live = head < pc.heads;
+    const uint row = t * pc.heads + head;
+
+    uvec4 w = uvec4(0u);
+    uint weight = 0u;
+    if (live) {
+        w = q[row * LANES + lane];
+        if (lane == 0u) weight = weights[row >> 1] >> (16u * (row & 1u));
+    }
+    if (lane >= LANES / 2u) {
+        const uint at = uint(clamp(positions[t], 0, int(pc.table_rows) - 1));
+        const uint pair = (lane - LANES / 2u) * 4u;
+        const vec4 a = table_cos_sin2(at, pair, TABLE_BF16 != 0u);
+        const vec4 b = table_cos_sin2(at, pair + 2u, TABLE_BF16 != 0u);
+        if (rope_bf16_usual(w)) {
+            w = uvec4(rope_bf16_plain(w.x, a.xy), rope_bf16_plain(w.y, a.zw), rope_bf16_plain(w.z, b.xy), rope_bf16_plain(w.w, b.zw));
+        } else {
+            w = uvec4(rope_bf16(w.x, a.xy), rope_bf16(w.y, a.zw), rope_bf16(w.z, b.xy), rope_bf16(w.w, b.zw));
+        }
+    }
+    if (HADAMARD != 0u) w = mix8(w, lane);
+
+    amax_of[me / 4u][me % 4u] = max4(max(w & 0x7FFFu, (w >> 16) & 0x7FFFu));
+    barrier();
+    if (!live) return;
+
+    float folded = bf16_decode(weight);
+    if (MXFP4 != 0u) {
+        const uint amax = max4(amax_of[me / 4u]); // 4 invocations have a block
+        const uint sb = scale_byte(amax);
+        codes[row * (LANES / 2u) + lane / 2u][lane & 1u] = encode(w, amax, sb).x;
+        if (lane == 0u) {
+            const uint first = me / 4u;
+            scales[row] = sb | (scale_byte(max4(amax_of[first + 1u])) << 8) | (scale_byte(max4(amax_of[first + 2u])) << 16) |
+                          (scale_byte(max4(amax_of[first + 3u])) << 24);
+        }
+    } else {
+        const uint first = (me - lane) / 4u;
+        const uint amax = max4(max(max(amax_of[first], amax_of[first + 1u]), max(amax_of[first + 2u], amax_of[first + 3u])));
+        const uint sb = scale_byte(amax);
+        codes[row * LANES + lane] = encode(w, amax, sb);
+        precise float s = folded * ue8m0_scale(sb);
+        folded = s;
+    }
+    if (lane == 0u) {
+        precise float a = folded * pc.softmax_scale;
+        precise float b = a * pc.head_scale;
+        weights_out[row] = b;
+    }
+}

@@ -1,0 +1,67 @@
+// What the builds of the indexer's logits have in common: bindings, push constants, finding a key, storing a logit.
+//
+//   0 q [T,H,128] E4M3 or [T,H,64] with two E2M1 codes a byte; 1 q_scale [T,H] u32, 4 UE8M0 bytes (MXFP4); 2 weights [T,H] f32;
+//   3 block_table [R,table_width] i32; 4 token_to_req [T] i32; 5 lens [T] i32; 6 dst [T,width] f32 and 7 the pool of keys, both of
+//   which KV_DA builds reach by address.
+//
+// Included after kv_page.glsl.
+#ifndef LIB_INDEX_LOGITS_GLSL
+#define LIB_INDEX_LOGITS_GLSL
+#include "index_page.glsl"
+#include "ue8m0.glsl"
+
+layout(constant_id = 0) const uint PAGE = 64u;   // keys of a page
+layout(constant_id = 1) const uint FORMAT = 1u;  // INDEX_FP8 or INDEX_MXFP4
+
+layout(std430, set = 0, binding = 0) readonly buffer QBuf { uvec2 words[]; } q;
+layout(std430, set = 0, binding = 1) readonly buffer QScale { uint v[]; } q_scale;
+layout(std430, set = 0, binding = 2) readonly buffer Weights { float v[]; } weights;
+layout(std430, set = 0, binding = 3) readonly buffer BlockTable { int v[]; } block_table;
+layout(std430, set = 0, binding = 4) readonly buffer TokenToReq { int v[]; } token_to_req;
+layout(std430, set = 0, binding = 5) readonly buffer Lens { int v[]; } lens;
+
+layout(push_constant) uniform Push {
+    KV_ADDR keys_addr;
+    KV_ADDR dst_addr;
+    uint keys_stride; // bytes per page
+    uint keys_pages;
+    uint tokens;
+    uint heads;
+    uint first;       // entry of column 0 of dst
+    uint width;       // columns of dst
+    uint requests;
+    uint table_width;
+    uint chunk;       // fewest tiles of keys of a workgroup; unused by the builds without matrices
+} pc;
+
+#ifdef KV_DA
+layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer LogitWrite { float v; };
+#else
+layout(std430, set = 0, binding = 6) writeonly buffer Dst { float v[]; } dst;
+#endif
+
+#define LOGIT_NONE uintBitsToFloat(0xFF800000u) // of an entry whose page is not there
+
+void logit_store(uint t, uint column, float x) {
+#ifdef KV_DA
+    LogitWrite(pc.dst_addr + (uint64_t(t) * pc.width + column) * 4ul).v = x;
+#else
+    dst.v[t * pc.width + column] = x;
+#endif
+}
+
+// logit_end: one past the last entry that token t wants.
+uint logit_end(uint t) { return min(uint(max(lens.v[t], 0)), pc.first + pc.width); }
+
+// logit_page: the page of entry n of a request, 0xFFFFFFFF (or another number beyond the pool) if there is none.
+uint logit_page(int request, uint n) {
+    const uint column = n / PAGE;
+    const bool inside = uint(request) < pc.requests && column < pc.table_width;
+    const int page = block_table.v[inside ? uint(request) * pc.table_width + column : 0u];
+    return inside ? uint(page) : 0xFFFFFFFFu;
+}
+
+// logit_block_scale: UE8M0 byte b of a row's four.
+uint logit_block_scale(uint scales, uint b) { return (scales >> (b * 8u)) & 0xFFu; }
+
+#endif

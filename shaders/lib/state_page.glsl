@@ -1,0 +1,38 @@
+// A pool of compressor state: slot t of a page holds C f32 kv values and then C f32 scores,
+// from byte t*8*C of the page. Everything is 16-byte aligned, and places are counted in
+// units of 16 bytes from the start of the pool, in 32 bits (pools up to 64 GiB).
+//
+// Include kv_page.glsl first and declare the push block with the members
+//
+//   KV_ADDR name_addr;  uint name_units;   // 16-byte units per page
+//
+// and then, reached by descriptor or with KV_DA by address as for KV_POOL:
+//
+// STATE_POOL(name, binding)     vec4 name_load(uint unit)
+// STATE_POOL_RW(name, binding)  void name_store(uint unit, vec4)
+#ifndef LIB_STATE_PAGE_GLSL
+#define LIB_STATE_PAGE_GLSL
+
+const uint STATE_NONE = 0xFFFFFFFFu; // a unit that no pool has
+
+#ifdef KV_DA
+
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer StateRead { vec4 v; };
+layout(buffer_reference, std430, buffer_reference_align = 16) writeonly buffer StateWrite { vec4 v; };
+
+#define STATE_POOL(name, binding_number) \
+    vec4 name##_load(uint unit) { return StateRead(pc.name##_addr + (uint64_t(unit) << 4)).v; }
+#define STATE_POOL_RW(name, binding_number) \
+    void name##_store(uint unit, vec4 x) { StateWrite(pc.name##_addr + (uint64_t(unit) << 4)).v = x; }
+
+#else
+
+#define STATE_POOL(name, binding_number) \
+    layout(std430, set = 0, binding = binding_number) readonly buffer name##_block { vec4 v[]; } name##_buf; \
+    vec4 name##_load(uint unit) { return name##_buf.v[unit]; }
+#define STATE_POOL_RW(name, binding_number) \
+    layout(std430, set = 0, binding = binding_number) writeonly buffer name##_block { vec4 v[]; } name##_buf; \
+    void name##_store(uint unit, vec4 x) { name##_buf.v[unit] = x; }
+
+#endif
+#endif
