@@ -15,6 +15,12 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
+func TestSelect(t *testing.T) {
+	for _, op := range []string{"indexer_select_fp8", "indexer_select_mxfp4"} {
+		t.Run(op, func(t *testing.T) { testkit.TestOp(t, op) })
+	}
+}
+
 const selectPage = 64
 
 // scene is what a Select reads, in host memory.
