@@ -250,16 +250,17 @@ func checkScratch(dev *vk.Device, op string, v vk.View, need uint64) error {
 type topkRound struct {
 	logits, lens, out tensor.Tensor
 	scratch           vk.View
-	slices            int // of a row
-	lists             int // of a row in scratch: the carried one and those of slices; 0: none
-	first, limit      int // limit: entries of a row at most
+	slices            int  // of a row
+	lists             int  // of a row in scratch: the carried one and those of slices; 0: none
+	first, limit      int  // limit: entries of a row at most
+	beside            bool // other work is meant to run at the same time: leave shared memory for it
 }
 
 func (o *TopK) record(rec *vk.Recorder, op string, r topkRound) error {
 	t, n := r.logits.Shape[0], r.logits.Shape[1]
 	s := r.slices
 	k := o.few
-	if t*s > o.workgroups {
+	if t*s > o.workgroups || r.beside && s == 1 && 2*t > o.workgroups {
 		k = o.many
 	}
 	push := idxTopkPush{
