@@ -226,7 +226,7 @@ func (o *Select) rounds(a SelectArgs, t, entries int) []selectRound {
 			l.Q, l.QScale, l.Weights, l.TokenToReq, l.Lens = part(l.Q), part(l.QScale), part(l.Weights), part(l.TokenToReq), part(l.Lens)
 			l.First = first
 			l.Out = tensor.Of(a.Scratch.Buffer.View(a.Scratch.Offset+uint64(len(all)%2)*half, uint64(high-low)*uint64(n)*4), tensor.F32, high-low, n)
-			k := topkRound{logits: l.Out, lens: l.Lens, out: part(a.TopK), slices: topkSlices(o.topk.workgroups, rows, n), lists: lists, first: first, limit: entries,
+			k := topkRound{logits: l.Out, lens: l.Lens, out: part(a.TopK), slices: topkSlices(o.topk.workgroups, rows, n), lists: lists, first: first, limit: entries, beside: first+segment < entries,
 				scratch: a.Scratch.Buffer.View(a.Scratch.Offset+2*half, listBytes(high-low, lists, o.cfg.K))}
 			all = append(all, selectRound{l, k})
 		}

@@ -15,6 +15,12 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
+func TestSelect(t *testing.T) {
+	for _, op := range []string{"indexer_select_fp8", "indexer_select_mxfp4"} {
+		t.Run(op, func(t *testing.T) { testkit.TestOp(t, op) })
+	}
+}
+
 const selectPage = 64
 
 // scene is what a Select reads, in host memory.
@@ -259,7 +265,12 @@ func TestSelectNeedle(t *testing.T) {
 			table[at/selectPage] = int32(own)
 			row := format.RowBytes()
 			copy(s.Pool[s.Layout.RowOffset(slot):][:row], s.Q[i*heads*row:]) // the query of head 0
-			copy(s.Pool[s.Layout.ScaleOffset(slot):][:4], [][]byte{{127, 127, 127, 127}, {0, 0, 0x80, 0x3F}}[opFP8(format)])
+			// Scales of at least 16 times those of other keys: no sum over heads makes up for them.
+			if scale := s.Pool[s.Layout.ScaleOffset(slot):][:4]; format == cache.IndexKeyMXFP4 {
+				copy(scale, []byte{131, 131, 131, 131})
+			} else {
+				binary.LittleEndian.PutUint32(scale, math.Float32bits(1))
+			}
 		}
 		const k = 16
 		cfg := s.config(k, "")
@@ -278,13 +289,6 @@ func TestSelectNeedle(t *testing.T) {
 			}
 		})
 	}
-}
-
-func opFP8(f cache.IndexKeyFormat) int {
-	if f == cache.IndexKeyFP8 {
-		return 1
-	}
-	return 0
 }
 
 // The published bound holds for every number of tokens, and does not grow with it

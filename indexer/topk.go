@@ -250,23 +250,24 @@ func checkScratch(dev *vk.Device, op string, v vk.View, need uint64) error {
 type topkRound struct {
 	logits, lens, out tensor.Tensor
 	scratch           vk.View
-	slices            int // of a row
-	lists             int // of a row in scratch: the carried one and those of slices; 0: none
-	first, limit      int // limit: entries of a row at most
+	slices            int  // of a row
+	lists             int  // of a row in scratch: the carried one and those of slices; 0: none
+	first, limit      int  // limit: entries of a row at most
+	beside            bool // other work is meant to run at the same time: leave shared memory for it
 }
 
 func (o *TopK) record(rec *vk.Recorder, op string, r topkRound) error {
 	t, n := r.logits.Shape[0], r.logits.Shape[1]
 	s := r.slices
 	k := o.few
-	if t*s > o.workgroups {
+	if t*s > o.workgroups || r.beside && s == 1 && 2*t > o.workgroups {
 		k = o.many
 	}
 	push := idxTopkPush{
 		K: uint32(o.cfg.K), Width: uint32(n), First: uint32(r.first), Limit: uint32(r.limit), Lists: uint32(r.lists),
 		SliceShift: uint32(bits.TrailingZeros(uint(s))), Solo: math.MaxUint32,
 	}
-	scratch := o.dev.Dummy()
+	scratch := r.out.View() // what is bound and not used has to be this launch's own as well
 	if r.lists > 0 {
 		scratch = r.scratch
 		scratch.Size = listBytes(t, r.lists, o.cfg.K)
@@ -275,7 +276,7 @@ func (o *TopK) record(rec *vk.Recorder, op string, r topkRound) error {
 	if s > 1 {
 		push.Solo, push.Stage = soloColumns, 1
 		slices := d
-		slices.Groups[1], slices.Bind, slices.Push = uint32(s), []vk.View{r.logits.View(), r.lens.View(), scratch, o.dev.Dummy()}, vk.Bytes(&push)
+		slices.Groups[1], slices.Push = uint32(s), vk.Bytes(&push)
 		if err := pkg.Dispatch(rec, op, VariantBase, slices); err != nil {
 			return err
 		}

@@ -5,7 +5,7 @@
 // One workgroup: one row (x), or in stage 1 one slice (y) of it. It holds the best entries so far in shared memory, takes what reaches `low`,
 //   a bound that K of the entries seen so far reach, and raises the bound by a radix selection whenever the memory is full. Counters are
 //   atomic, and with them the places of entries in shared memory and in lists; the set of the K largest does not depend on places.
-// Constants: 0 invocations; 1 CAP, entries held, a multiple of the invocations, > K; 2 BITS of a digit (5 to 12).
+// Constants: 0 invocations; 1 CAP, entries held, a multiple of the invocations, > K; 2 BITS of a digit, from 5 to where 2^BITS is 32 times the invocations.
 // Shared memory: CAP*8 + 2^BITS*4 + 2^BITS/8 + 20 B. Features: none.
 #version 460
 #extension GL_EXT_control_flow_attributes : require

@@ -107,9 +107,9 @@ func runIndexerTopK(ctx context.Context, dev *vk.Device, variant string, c Case)
 	return r.Results(map[string]tensor.Tensor{"topk_indices": a.Out})
 }
 
-// compareIndexerTopK demands the indices themselves of random cases, and of
-// recorded ones, whose order and choice among equals are arbitrary, the same
-// selection of values.
+// compareIndexerTopK demands the indices themselves of random cases. The order of
+// recorded ones and the choice among equals are arbitrary: there it demands the same
+// selection of values, in our order.
 func compareIndexerTopK(c Case, got, want Arrays) Result {
 	logits, lens, _, err := indexerTopKInput(c)
 	cmp := NewComparison(ClassSet)
@@ -122,5 +122,18 @@ func compareIndexerTopK(c Case, got, want Arrays) Result {
 	if !cmp.same("topk_indices", got["topk_indices"], want["topk_indices"]) {
 		return cmp.Result()
 	}
-	return cmp.TopK("topk_indices", logits, lens.I32(), got["topk_indices"]).Result()
+	return cmp.TopK("topk_indices", logits, lens.I32(), got["topk_indices"]).ascending("topk_indices", got["topk_indices"]).Result()
+}
+
+// ascending demands that the entries of every row [R, k] ascend, with -1 behind them.
+func (c *Comparison) ascending(name string, got Array) *Comparison {
+	k := got.Dim(1)
+	for i, v := range got.I32() {
+		if i%k > 0 {
+			if before := got.I32()[i-1]; v <= before && v != -1 || before == -1 && v != -1 {
+				return c.Fail("%s: %d follows %d at %s", name, v, before, position(i, got.Shape))
+			}
+		}
+	}
+	return c
 }
