@@ -146,32 +146,14 @@ func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser) (*Logits, err
 
 // choose picks the variant: the one asked for, else the best that the device has the
 // features and, for products, a shape for.
-func (o *Logits) choose(op string, choose cmChooser) error {
-	ladder := LogitsVariants
-	for {
-		v, err := pkg.Choose(o.dev, op, ladder, o.cfg.Variant, o.cfg.MaxBytes)
-		if err != nil {
-			return err
+func (o *Logits) choose(op string, choose cmChooser) (err error) {
+	o.variant, err = pkg.ChooseFit(o.dev.Adapter(), op, LogitsVariants, o.cfg.Variant, o.cfg.MaxBytes, func(v string) (err error) {
+		if element := map[string]string{VariantCM: "f16", VariantCMB: "bf16"}[v]; element != "" {
+			o.tiling, err = choose(o.dev.Caps(), element, o.cfg.Heads, max(o.cfg.Group, 1))
 		}
-		o.variant = v
-		if !o.matrix() {
-			return nil
-		}
-		element := map[string]string{VariantCM: "f16", VariantCMB: "bf16"}[v]
-		if o.tiling, err = choose(o.dev.Caps(), element, o.cfg.Heads, max(o.cfg.Group, 1)); err == nil {
-			return nil
-		}
-		if o.cfg.Variant != "" {
-			return fmt.Errorf("%s: %s: variant %s: %w", pkg, op, v, err)
-		}
-		var rest []vk.Variant
-		for _, x := range ladder {
-			if x.Name != v {
-				rest = append(rest, x)
-			}
-		}
-		ladder = rest
-	}
+		return err
+	})
+	return err
 }
 
 func (o *Logits) matrix() bool { return o.variant == VariantCM || o.variant == VariantCMB }
@@ -282,7 +264,7 @@ func (o *Logits) check(op string, a LogitsArgs) error {
 		return pkg.Wrong(op, "First", a.First, "0 or more, with the %d columns of Out below 2^31", a.Out.Shape[1])
 	}
 	return opkit.First(
-		pkg.Reach(o.dev, op, VariantBase, opkit.Target{Name: "Q", T: a.Q}),
+		pkg.Bindable(o.dev, op, "Q", a.Q),
 		pkg.Reach(o.dev, op, o.variant, logitsTargets(a)...),
 	)
 }

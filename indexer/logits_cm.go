@@ -1,9 +1,7 @@
 package indexer
 
 import (
-	"fmt"
 	"math/bits"
-	"slices"
 
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/vk"
@@ -79,11 +77,7 @@ func (t cmTiling) registers(copies int) int {
 
 // constants are the specialisation constants after PAGE and FORMAT.
 func (t cmTiling) constants() []uint32 {
-	c := []uint32{}
-	for _, v := range []int{t.threads(), t.subgroup, t.m, t.n, t.k, t.heads, t.headParts, t.tokens, t.tile} {
-		c = append(c, uint32(v))
-	}
-	return append(c, opkit.Bit(0, t.alone()), opkit.Bit(0, t.held))
+	return append(opkit.Words(t.threads(), t.subgroup, t.m, t.n, t.k, t.heads, t.headParts, t.tokens, t.tile), opkit.Bit(0, t.alone()), opkit.Bit(0, t.held))
 }
 
 // cmRegisterLimit is how many registers an invocation of a workgroup of that size
@@ -142,20 +136,5 @@ func cmFit(caps *vk.Caps, s vk.CoopMatShape, heads, tokens int) (cmTiling, bool)
 //
 // Errors: vk.ErrMissingFeature when no shape of the device fits.
 func cmChoose(caps *vk.Caps, element string, heads, tokens int) (cmTiling, error) {
-	var shapes []vk.CoopMatShape
-	for _, s := range caps.CoopMat {
-		if s.Scope == "subgroup" && s.A == element && s.B == element && s.C == "f32" && s.Result == "f32" {
-			shapes = append(shapes, s)
-		}
-	}
-	slices.SortStableFunc(shapes, func(a, b vk.CoopMatShape) int { return int(b.M*b.N*b.K) - int(a.M*a.N*a.K) })
-	var offered []string
-	for _, s := range shapes {
-		if t, ok := cmFit(caps, s, heads, tokens); ok {
-			return t, nil
-		}
-		offered = append(offered, fmt.Sprintf("%dx%dx%d", s.M, s.N, s.K))
-	}
-	return cmTiling{}, fmt.Errorf("%w: no shape of %s matrix product with f32 sums fits %d bytes of shared memory and %d invocations (offered %v)",
-		vk.ErrMissingFeature, element, caps.SharedMemory, caps.MaxWorkgroupInvocations, offered)
+	return opkit.FitMatrix(caps, element, func(s vk.CoopMatShape) (cmTiling, bool) { return cmFit(caps, s, heads, tokens) })
 }

@@ -134,7 +134,7 @@ func (o *QueryQuant) Record(rec *vk.Recorder, a QueryQuantArgs) error {
 	if a.Table.Shape[0] < 1 {
 		return pkg.Wrong(op, "Table", a.Table, "at least one row")
 	}
-	if err := pkg.Reach(o.dev, op, VariantBase, opkit.Target{Name: "Q", T: a.Q}, opkit.Target{Name: "Table", T: a.Table}); err != nil {
+	if err := opkit.First(pkg.Bindable(o.dev, op, "Q", a.Q), pkg.Bindable(o.dev, op, "Table", a.Table)); err != nil {
 		return err
 	}
 	if t == 0 {

@@ -7,6 +7,7 @@ package opkit
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/tensor"
@@ -28,6 +29,14 @@ type Package string
 // Wrong is the error for an argument that is not what it should be.
 func (p Package) Wrong(op, arg string, got any, want string, args ...any) error {
 	return &vk.ArgumentError{Op: string(p) + ": " + op, Arg: arg, Got: fmt.Sprint(got), Want: fmt.Sprintf(want, args...)}
+}
+
+// Wrap says in which operation an error came; nil stays nil.
+func (p Package) Wrap(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %s: %w", p, op, err)
 }
 
 // Check is tensor.Check for a tensor whose elements a kernel counts with 32 bits.
@@ -93,24 +102,35 @@ func Ladder(stem string, names ...string) []vk.Variant {
 // want names. maxBytes is the size of the largest memory that base binds and the
 // other builds reach by address; 0 stands for whatever a descriptor can hold.
 func (p Package) Choose(dev *vk.Device, op string, ladder []vk.Variant, want string, maxBytes uint64) (string, error) {
-	if limit := dev.Caps().MaxStorageBufferRange; maxBytes > limit {
+	return p.ChooseFit(dev.Adapter(), op, ladder, want, maxBytes, func(string) error { return nil })
+}
+
+// ChooseFit is Choose among builds of which fit has the last word: it returns nil for
+// a build that it found sizes for.
+func (p Package) ChooseFit(a *vk.Adapter, op string, ladder []vk.Variant, want string, maxBytes uint64, fit func(variant string) error) (string, error) {
+	if limit := a.Caps.MaxStorageBufferRange; maxBytes > limit {
 		if want == Base {
 			return "", p.Wrong(op, "Variant", fmt.Sprintf("base for %d bytes", maxBytes),
-				"another one: a descriptor of %s holds %d bytes", dev.Adapter().Name, limit)
+				"another one: a descriptor of %s holds %d bytes", a.Name, limit)
 		}
-		var rest []vk.Variant
-		for _, v := range ladder {
-			if v.Name != Base {
-				rest = append(rest, v)
-			}
+		ladder = without(ladder, Base)
+	}
+	for {
+		v, err := vk.ChooseVariant(op, a, ladder, want)
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", p, err)
 		}
-		ladder = rest
+		if err = fit(v.Name); err == nil {
+			return v.Name, nil
+		}
+		if ladder = without(ladder, v.Name); want != "" || len(ladder) == 0 {
+			return "", fmt.Errorf("%s: %s: variant %s: %w", p, op, v.Name, err)
+		}
 	}
-	v, err := vk.ChooseVariant(op, dev.Adapter(), ladder, want)
-	if err != nil {
-		return "", fmt.Errorf("%s: %w", p, err)
-	}
-	return v.Name, nil
+}
+
+func without(ladder []vk.Variant, name string) []vk.Variant {
+	return slices.DeleteFunc(slices.Clone(ladder), func(v vk.Variant) bool { return v.Name == name })
 }
 
 // Spec says which kernel Kernel builds.
@@ -167,6 +187,14 @@ func (p Package) Reach(dev *vk.Device, op, variant string, targets ...Target) er
 	return nil
 }
 
+// Bindable checks that a descriptor holds a tensor which every build binds.
+func (p Package) Bindable(dev *vk.Device, op, arg string, t tensor.Tensor) error {
+	if limit := dev.Caps().MaxStorageBufferRange; t.Bytes() > limit {
+		return p.Wrong(op, arg, fmt.Sprintf("%v, %d bytes", t, t.Bytes()), "at most %d bytes, which a descriptor of %s holds", limit, dev.Adapter().Name)
+	}
+	return nil
+}
+
 // Dispatch records a launch. d.Bind are the bindings that all builds have; the
 // targets follow them in a base build.
 func (p Package) Dispatch(rec *vk.Recorder, op, variant string, d vk.Dispatch, targets ...Target) error {
@@ -177,10 +205,7 @@ func (p Package) Dispatch(rec *vk.Recorder, op, variant string, d vk.Dispatch, t
 			d.Reach = append(d.Reach, vk.Reach{View: x.T.View(), Access: x.Access})
 		}
 	}
-	if err := rec.Dispatch(d); err != nil {
-		return fmt.Errorf("%s: %s: %w", p, op, err)
-	}
-	return nil
+	return p.Wrap(op, rec.Dispatch(d))
 }
 
 // First returns the first error of a list of checks.
@@ -212,6 +237,18 @@ func Present(dev *vk.Device, t tensor.Tensor) vk.View {
 
 // CeilDiv is a/b rounded up.
 func CeilDiv(a, b int) int { return (a + b - 1) / b }
+
+// RoundUp is a rounded up to a multiple of b.
+func RoundUp(a, b int) int { return CeilDiv(a, b) * b }
+
+// Words are values as specialisation constants take them.
+func Words(v ...int) []uint32 {
+	w := make([]uint32, len(v))
+	for i, x := range v {
+		w[i] = uint32(x)
+	}
+	return w
+}
 
 // Bit is the flag 1<<n if set.
 func Bit(n uint, set bool) uint32 {
