@@ -2,7 +2,9 @@ package cache
 
 import (
 	"fmt"
+	"unsafe"
 
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -100,12 +102,12 @@ type kvCompressPush struct {
 //
 // Errors: *vk.ArgumentError; *vk.MissingError; those of vk.Device.Kernel.
 func NewCompress(dev *vk.Device, cfg CompressConfig) (*Compress, error) {
-	const op = "cache: compress"
+	const op = "compress"
 	cfg, err := cfg.complete(op, dev.Caps())
 	if err != nil {
 		return nil, err
 	}
-	variant, err := choose(dev, op, CompressVariants, cfg.Variant, cfg.MaxBytes)
+	variant, err := pkg.Choose(dev, op, CompressVariants, cfg.Variant, cfg.MaxBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -114,10 +116,13 @@ func NewCompress(dev *vk.Device, cfg CompressConfig) (*Compress, error) {
 		hadamard = 1
 	}
 	access := []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}
-	k, err := kernel[kvCompressPush](dev, "kv_compress", variant, access, 7,
-		cfg.Invocations, cfg.Page, cfg.StatePage, c.Ratio, c.Dim, int(cfg.Keys), hadamard, cfg.RopeStep, chunk(cfg.Invocations))
+	k, err := pkg.Kernel(dev, opkit.Spec{
+		Stem: "kv_compress", Variant: variant, Bindings: access, Bound: 7,
+		PushSize:  int(unsafe.Sizeof(kvCompressPush{})),
+		Constants: opkit.Words(cfg.Invocations, cfg.Page, cfg.StatePage, c.Ratio, c.Dim, int(cfg.Keys), hadamard, cfg.RopeStep, chunk(cfg.Invocations)),
+	})
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", op, err)
+		return nil, err
 	}
 	return &Compress{dev: dev, cfg: cfg, variant: variant, kernel: k}, nil
 }
@@ -126,7 +131,7 @@ func NewCompress(dev *vk.Device, cfg CompressConfig) (*Compress, error) {
 func (cfg CompressConfig) complete(op string, caps *vk.Caps) (CompressConfig, error) {
 	c := cfg.Compression
 	if _, err := NewStateLayout(c, cfg.StatePage, 0); err != nil {
-		return cfg, fmt.Errorf("%s: %w", op, err)
+		return cfg, pkg.Wrap(op, err)
 	}
 	if err := cfg.checkOutput(op); err != nil {
 		return cfg, err
@@ -135,13 +140,13 @@ func (cfg CompressConfig) complete(op string, caps *vk.Caps) (CompressConfig, er
 		cfg.Eps = CompressEps
 	}
 	if !(cfg.Eps > 0 && cfg.Eps < 1) {
-		return cfg, bad(op, "Eps", fmt.Sprint(cfg.Eps), "a number between 0 and 1")
+		return cfg, pkg.Wrong(op, "Eps", cfg.Eps, "a number between 0 and 1")
 	}
 	if cfg.RopeStep == 0 {
 		cfg.RopeStep = 1
 	}
 	if cfg.RopeStep < 1 || c.Ratio%cfg.RopeStep != 0 {
-		return cfg, bad(op, "RopeStep", fmt.Sprint(cfg.RopeStep), fmt.Sprintf("a divisor of %d", c.Ratio))
+		return cfg, pkg.Wrong(op, "RopeStep", cfg.RopeStep, "a divisor of %d", c.Ratio)
 	}
 	return cfg.invocations(op, caps)
 }
@@ -153,7 +158,7 @@ func (cfg CompressConfig) invocations(op string, caps *vk.Caps) (CompressConfig,
 	lanes := cfg.Compression.Dim / 4
 	if cfg.Compression != C128Main {
 		if cfg.Invocations != 0 && cfg.Invocations != lanes {
-			return cfg, bad(op, "Invocations", fmt.Sprint(cfg.Invocations), fmt.Sprintf("0 or %d", lanes))
+			return cfg, pkg.Wrong(op, "Invocations", cfg.Invocations, "0 or %d", lanes)
 		}
 		cfg.Invocations = lanes
 		return cfg, nil
@@ -167,10 +172,10 @@ func (cfg CompressConfig) invocations(op string, caps *vk.Caps) (CompressConfig,
 	}
 	n := cfg.Invocations
 	if n < lanes || n > most || n&(n-1) != 0 {
-		return cfg, bad(op, "Invocations", fmt.Sprint(n), fmt.Sprintf("128, 256, 512 or 1024, at most %d on this device", most))
+		return cfg, pkg.Wrong(op, "Invocations", n, "128, 256, 512 or 1024, at most %d on this device", most)
 	}
 	if need := compressShared(cfg.Compression, n); need > int(caps.SharedMemory) {
-		return cfg, bad(op, "Invocations", fmt.Sprint(n), fmt.Sprintf("fewer: they need %d bytes of shared memory, the device has %d", need, caps.SharedMemory))
+		return cfg, pkg.Wrong(op, "Invocations", n, "fewer: they need %d bytes of shared memory, the device has %d", need, caps.SharedMemory)
 	}
 	return cfg, nil
 }
@@ -192,20 +197,13 @@ func compressShared(c Compression, invocations int) int {
 func (cfg CompressConfig) checkOutput(op string) error {
 	if cfg.Compression == C4Index {
 		_, err := NewIndexKeyLayout(cfg.Keys, cfg.Page, 0)
-		return wrap(op, err)
+		return pkg.Wrap(op, err)
 	}
 	if cfg.Keys != 0 || cfg.Hadamard {
-		return bad(op, "Keys, Hadamard", fmt.Sprintf("%v, %v", cfg.Keys, cfg.Hadamard), "neither: K entries have one format and are not rotated")
+		return pkg.Wrong(op, "Keys, Hadamard", fmt.Sprintf("%v, %v", cfg.Keys, cfg.Hadamard), "neither: K entries have one format and are not rotated")
 	}
 	_, err := NewLayout(cfg.Page, 0)
-	return wrap(op, err)
-}
-
-func wrap(op string, err error) error {
-	if err != nil {
-		return fmt.Errorf("%s: %w", op, err)
-	}
-	return nil
+	return pkg.Wrap(op, err)
 }
 
 // Variant is the name of the variant that was chosen.
@@ -215,7 +213,7 @@ func (x *Compress) Variant() string { return x.variant }
 // table are read when the commands run. Errors: *vk.ArgumentError, with nothing
 // recorded; those of vk.Recorder.Dispatch.
 func (x *Compress) Record(rec *vk.Recorder, a CompressArgs) error {
-	const op = "cache: compress"
+	const op = "compress"
 	if err := checkState(x.dev, op, x.variant, a.State, x.cfg.Compression, x.cfg.StatePage); err != nil {
 		return err
 	}
@@ -230,7 +228,7 @@ func (x *Compress) Record(rec *vk.Recorder, a CompressArgs) error {
 	if tokens == 0 {
 		return nil
 	}
-	each := (tokens + x.workgroups() - 1) / x.workgroups()
+	each := opkit.CeilDiv(tokens, x.workgroups())
 	push := kvCompressPush{
 		StateAddr: a.State.Pool.View().Address(), PoolAddr: pool.View().Address(),
 		StateUnits: uint32(a.State.Layout.Stride / poolAlign), StatePages: uint32(a.State.Pages()),
@@ -243,8 +241,9 @@ func (x *Compress) Record(rec *vk.Recorder, a CompressArgs) error {
 	}
 	bind := []vk.View{a.Positions.View(), a.TokenToReq.View(), a.StateSlots.View(), a.Slots.View(),
 		a.StateTable.View(), a.Norm.View(), a.CosSin.View()}
-	return dispatch(rec, op, x.kernel, x.variant, [3]uint32{uint32((tokens + each - 1) / each), 1, 1}, bind,
-		[]target{{"State.Pool", a.State.Pool, vk.Read}, {"pool", pool, vk.Write}}, vk.Bytes(&push))
+	return pkg.Dispatch(rec, op, x.variant, vk.Dispatch{
+		Kernel: x.kernel, Groups: [3]uint32{uint32(opkit.CeilDiv(tokens, each)), 1, 1}, Bind: bind, Push: vk.Bytes(&push),
+	}, opkit.Target{T: a.State.Pool, Access: vk.Read}, opkit.Target{T: pool, Access: vk.Write})
 }
 
 // workgroups is how many to launch at most. Each costs a turn on a compute unit even
@@ -262,18 +261,18 @@ func (x *Compress) output(op string, a CompressArgs) (pool tensor.Tensor, stride
 	if x.cfg.Compression != C4Index {
 		return a.Cache.Pool, a.Cache.Layout.Stride, checkCache(x.dev, op, x.variant, a.Cache, x.cfg.Page)
 	}
-	if err := a.Keys.Check(op); err != nil {
+	if err := a.Keys.check(op); err != nil {
 		return pool, 0, err
 	}
 	if l := a.Keys.Layout; l.Page != x.cfg.Page || l.Format != x.cfg.Keys {
-		return pool, 0, bad(op, "Keys.Layout", fmt.Sprintf("%s, %d slots a page", l.Format, l.Page),
-			fmt.Sprintf("%s, %d slots a page, which the kernel was built for", x.cfg.Keys, x.cfg.Page))
+		return pool, 0, pkg.Wrong(op, "Keys.Layout", fmt.Sprintf("%s, %d slots a page", l.Format, l.Page),
+			"%s, %d slots a page, which the kernel was built for", x.cfg.Keys, x.cfg.Page)
 	}
-	return a.Keys.Pool, a.Keys.Layout.Stride, checkReach(x.dev, op, x.variant, 8, target{name: "Keys.Pool", t: a.Keys.Pool})
+	return a.Keys.Pool, a.Keys.Layout.Stride, pkg.Reach(x.dev, op, x.variant, opkit.Target{Name: "Keys.Pool", T: a.Keys.Pool, Align: 8})
 }
 
 func (x *Compress) checkArgs(op string, a CompressArgs) error {
-	if err := tensor.Check(op, "StateSlots", a.StateSlots, tensor.I64, -1); err != nil {
+	if err := pkg.CheckRows(op, "StateSlots", a.StateSlots, tensor.I64, -1); err != nil {
 		return err
 	}
 	tokens := a.StateSlots.Shape[0]
@@ -286,24 +285,24 @@ func (x *Compress) checkArgs(op string, a CompressArgs) error {
 			return err
 		}
 	}
-	if err := tensor.Check(op, "StateTable", a.StateTable, tensor.I32, -1, -1); err != nil {
+	if err := pkg.CheckRows(op, "StateTable", a.StateTable, tensor.I32, -1, -1); err != nil {
 		return err
 	}
 	dt := tensor.F32
 	if a.Norm.DType == tensor.BF16 {
 		dt = tensor.BF16
 	}
-	if err := tensor.Check(op, "Norm", a.Norm, dt, x.cfg.Compression.Dim); err != nil {
+	if err := pkg.CheckRows(op, "Norm", a.Norm, dt, x.cfg.Compression.Dim); err != nil {
 		return err
 	}
-	if err := tensor.Check(op, "CosSin", a.CosSin, tensor.F32, -1, RopeDim); err != nil {
+	if err := pkg.CheckRows(op, "CosSin", a.CosSin, tensor.F32, -1, RopeDim); err != nil {
 		return err
 	}
 	switch {
 	case a.StateTable.Len() == 0:
-		return bad(op, "StateTable", a.StateTable.String(), "at least one entry")
+		return pkg.Wrong(op, "StateTable", a.StateTable, "at least one entry")
 	case a.CosSin.Shape[0] == 0:
-		return bad(op, "CosSin", a.CosSin.String(), "at least one row")
+		return pkg.Wrong(op, "CosSin", a.CosSin, "at least one row")
 	}
 	return nil
 }

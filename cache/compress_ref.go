@@ -48,7 +48,7 @@ type CompressedEntry struct {
 //
 // The error is a *vk.ArgumentError.
 func (in CompressHost) Entries() ([]CompressedEntry, error) {
-	const op = "cache: compress reference"
+	const op = "compress reference"
 	if in.Eps == 0 {
 		in.Eps = CompressEps
 	}
@@ -192,7 +192,7 @@ func (e *CompressedEntry) bf16() []uint16 {
 // written.
 func CompressRef(pool []byte, l Layout, in CompressHost) error {
 	if in.Compression.Dim != D {
-		return bad("cache: compress reference", "Compression", fmt.Sprint(in.Compression), "C4Main or C128Main")
+		return pkg.Wrong("compress reference", "Compression", in.Compression, "C4Main or C128Main")
 	}
 	entries, err := in.Entries()
 	if err != nil {
@@ -208,9 +208,9 @@ func CompressRef(pool []byte, l Layout, in CompressHost) error {
 
 // CompressKeysRef is the definition of Compress for indexer keys.
 func CompressKeysRef(pool []byte, l IndexKeyLayout, in CompressHost) error {
-	const op = "cache: compress reference"
+	const op = "compress reference"
 	if in.Compression != C4Index {
-		return bad(op, "Compression", fmt.Sprint(in.Compression), "C4Index")
+		return pkg.Wrong(op, "Compression", in.Compression, "C4Index")
 	}
 	if err := l.check(op); err != nil {
 		return err
@@ -268,17 +268,17 @@ func (in CompressHost) check(op string) error {
 	tokens, c := len(in.StateSlots), in.Compression
 	switch {
 	case min(len(in.Positions), len(in.TokenToReq), len(in.Slots)) < tokens:
-		return bad(op, "Positions, TokenToReq, Slots", fmt.Sprintf("%d, %d and %d", len(in.Positions), len(in.TokenToReq), len(in.Slots)), fmt.Sprintf("at least %d tokens", tokens))
+		return pkg.Wrong(op, "Positions, TokenToReq, Slots", fmt.Sprintf("%d, %d and %d", len(in.Positions), len(in.TokenToReq), len(in.Slots)), "at least %d tokens", tokens)
 	case in.Width < 1 || len(in.StateTable) == 0 || len(in.StateTable)%in.Width != 0:
-		return bad(op, "StateTable", fmt.Sprintf("%d entries", len(in.StateTable)), fmt.Sprintf("rows of %d", in.Width))
+		return pkg.Wrong(op, "StateTable", fmt.Sprintf("%d entries", len(in.StateTable)), "rows of %d", in.Width)
 	case len(in.Norm) != c.Dim:
-		return bad(op, "Norm", fmt.Sprintf("%d values", len(in.Norm)), fmt.Sprint(c.Dim))
+		return pkg.Wrong(op, "Norm", fmt.Sprintf("%d values", len(in.Norm)), "%v", c.Dim)
 	case len(in.CosSin) == 0 || len(in.CosSin)%RopeDim != 0:
-		return bad(op, "CosSin", fmt.Sprintf("%d values", len(in.CosSin)), "rows of 64")
+		return pkg.Wrong(op, "CosSin", fmt.Sprintf("%d values", len(in.CosSin)), "rows of 64")
 	case c.Ratio%in.RopeStep != 0:
-		return bad(op, "RopeStep", fmt.Sprint(in.RopeStep), fmt.Sprintf("a divisor of %d", c.Ratio))
+		return pkg.Wrong(op, "RopeStep", in.RopeStep, "a divisor of %d", c.Ratio)
 	case in.Hadamard && c != C4Index:
-		return bad(op, "Hadamard", "true", "false: K entries are not rotated")
+		return pkg.Wrong(op, "Hadamard", "true", "false: K entries are not rotated")
 	}
 	return nil
 }

@@ -40,7 +40,7 @@ func (c Compression) Window() int { return c.Channels() / max(c.Dim, 1) * c.Rati
 
 func (c Compression) check(op string) error {
 	if c != C4Main && c != C4Index && c != C128Main {
-		return bad(op, "Compression", fmt.Sprintf("%d numbers from %d tokens", c.Dim, c.Ratio), "one of C4Main, C4Index and C128Main")
+		return pkg.Wrong(op, "Compression", fmt.Sprintf("%d numbers from %d tokens", c.Dim, c.Ratio), "one of C4Main, C4Index and C128Main")
 	}
 	return nil
 }

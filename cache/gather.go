@@ -1,8 +1,9 @@
 package cache
 
 import (
-	"fmt"
+	"unsafe"
 
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -66,17 +67,20 @@ type kvGatherPush struct {
 // Errors: *vk.ArgumentError for a page size or a variant that does not exist or
 // cannot hold MaxBytes; *vk.MissingError; those of vk.Device.Kernel.
 func NewGather(dev *vk.Device, cfg GatherConfig) (*Gather, error) {
-	const op = "cache: gather"
+	const op = "gather"
 	if err := (Layout{cfg.Page, DefaultStride(cfg.Page)}).check(op); err != nil {
 		return nil, err
 	}
-	variant, err := choose(dev, op, GatherVariants, cfg.Variant, cfg.MaxBytes)
+	variant, err := pkg.Choose(dev, op, GatherVariants, cfg.Variant, cfg.MaxBytes)
 	if err != nil {
 		return nil, err
 	}
-	k, err := kernel[kvGatherPush](dev, "kv_gather", variant, []vk.Access{vk.Read, vk.Read, vk.Read, vk.Write, vk.Read}, 3, cfg.Page)
+	k, err := pkg.Kernel(dev, opkit.Spec{
+		Stem: "kv_gather", Variant: variant, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Write, vk.Read}, Bound: 3,
+		PushSize: int(unsafe.Sizeof(kvGatherPush{})), Constants: opkit.Words(cfg.Page),
+	})
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", op, err)
+		return nil, err
 	}
 	return &Gather{dev: dev, cfg: cfg, variant: variant, kernel: k}, nil
 }
@@ -87,30 +91,30 @@ func (x *Gather) Variant() string { return x.variant }
 // Record checks the arguments and records the gather. Errors: *vk.ArgumentError,
 // with nothing recorded; those of vk.Recorder.Dispatch.
 func (x *Gather) Record(rec *vk.Recorder, a GatherArgs) error {
-	const op = "cache: gather"
+	const op = "gather"
 	if err := checkCache(x.dev, op, x.variant, a.Cache, x.cfg.Page); err != nil {
 		return err
 	}
-	if err := tensor.Check(op, "Out", a.Out, tensor.BF16, -1, -1, D); err != nil {
+	if err := pkg.CheckRows(op, "Out", a.Out, tensor.BF16, -1, -1, D); err != nil {
 		return err
 	}
 	requests, rows := a.Out.Shape[0], a.Out.Shape[1]
-	if err := tensor.Check(op, "SeqLens", a.SeqLens, tensor.I32, requests); err != nil {
+	if err := pkg.CheckRows(op, "SeqLens", a.SeqLens, tensor.I32, requests); err != nil {
 		return err
 	}
 	if !a.GatherLens.IsZero() {
-		if err := tensor.Check(op, "GatherLens", a.GatherLens, tensor.I32, requests); err != nil {
+		if err := pkg.CheckRows(op, "GatherLens", a.GatherLens, tensor.I32, requests); err != nil {
 			return err
 		}
 	}
-	if err := tensor.Check(op, "Table", a.Table, tensor.I32, requests, -1); err != nil {
+	if err := pkg.CheckRows(op, "Table", a.Table, tensor.I32, requests, -1); err != nil {
 		return err
 	}
 	if a.Offset < 0 || a.Offset > rows {
-		return bad(op, "Offset", fmt.Sprint(a.Offset), fmt.Sprintf("0..%d rows", rows))
+		return pkg.Wrong(op, "Offset", a.Offset, "0..%d rows", rows)
 	}
-	targets := []target{{"Out", a.Out, vk.Write}, {"Cache.Pool", a.Cache.Pool, vk.Read}}
-	if err := checkReach(x.dev, op, x.variant, 16, targets[0]); err != nil {
+	out := opkit.Target{Name: "Out", T: a.Out, Access: vk.Write, Align: 16}
+	if err := pkg.Reach(x.dev, op, x.variant, out); err != nil {
 		return err
 	}
 	if requests == 0 || rows == a.Offset {
@@ -125,6 +129,8 @@ func (x *Gather) Record(rec *vk.Recorder, a GatherArgs) error {
 	if !a.GatherLens.IsZero() {
 		push.HasGather, gatherLens = 1, a.GatherLens.View()
 	}
-	return dispatch(rec, op, x.kernel, x.variant, [3]uint32{strided(x.dev, rows-a.Offset, 2), uint32(requests), 1},
-		[]vk.View{a.SeqLens.View(), gatherLens, a.Table.View()}, targets, vk.Bytes(&push))
+	return pkg.Dispatch(rec, op, x.variant, vk.Dispatch{
+		Kernel: x.kernel, Groups: [3]uint32{strided(x.dev, rows-a.Offset, 2), uint32(requests), 1}, Push: vk.Bytes(&push),
+		Bind: []vk.View{a.SeqLens.View(), gatherLens, a.Table.View()},
+	}, out, opkit.Target{T: a.Cache.Pool, Access: vk.Read})
 }

@@ -3,7 +3,9 @@ package cache
 import (
 	"fmt"
 	"math"
+	"unsafe"
 
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -65,18 +67,20 @@ type kvGatherIndexKeysPush struct {
 // Errors: *vk.ArgumentError for a page size, a format or a variant that does not
 // exist or cannot hold MaxBytes; *vk.MissingError; those of vk.Device.Kernel.
 func NewGatherIndexKeys(dev *vk.Device, cfg GatherIndexKeysConfig) (*GatherIndexKeys, error) {
-	const op = "cache: gather index keys"
+	const op = "gather index keys"
 	if err := (IndexKeyLayout{cfg.Page, DefaultIndexStride(max(cfg.Page, 0)), cfg.Format}).check(op); err != nil {
 		return nil, err
 	}
-	variant, err := choose(dev, op, GatherIndexKeysVariants, cfg.Variant, cfg.MaxBytes)
+	variant, err := pkg.Choose(dev, op, GatherIndexKeysVariants, cfg.Variant, cfg.MaxBytes)
 	if err != nil {
 		return nil, err
 	}
-	k, err := kernel[kvGatherIndexKeysPush](dev, "kv_gather_index_keys", variant,
-		[]vk.Access{vk.Read, vk.Read, vk.Write, vk.Write, vk.Read}, 2, cfg.Page, int(cfg.Format))
+	k, err := pkg.Kernel(dev, opkit.Spec{
+		Stem: "kv_gather_index_keys", Variant: variant, Bindings: []vk.Access{vk.Read, vk.Read, vk.Write, vk.Write, vk.Read}, Bound: 2,
+		PushSize: int(unsafe.Sizeof(kvGatherIndexKeysPush{})), Constants: opkit.Words(cfg.Page, int(cfg.Format)),
+	})
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", op, err)
+		return nil, err
 	}
 	return &GatherIndexKeys{dev: dev, cfg: cfg, variant: variant, kernel: k}, nil
 }
@@ -87,39 +91,37 @@ func (x *GatherIndexKeys) Variant() string { return x.variant }
 // Record checks the arguments and records the gather. Errors: *vk.ArgumentError,
 // with nothing recorded; those of vk.Recorder.Dispatch.
 func (x *GatherIndexKeys) Record(rec *vk.Recorder, a GatherIndexKeysArgs) error {
-	const op = "cache: gather index keys"
-	if err := a.Keys.Check(op); err != nil {
+	const op = "gather index keys"
+	if err := a.Keys.check(op); err != nil {
 		return err
 	}
 	if l := a.Keys.Layout; l.Page != x.cfg.Page || l.Format != x.cfg.Format {
-		return bad(op, "Keys.Layout", fmt.Sprintf("%d slots of %v", l.Page, l.Format),
-			fmt.Sprintf("%d of %v, which the kernel was built for", x.cfg.Page, x.cfg.Format))
+		return pkg.Wrong(op, "Keys.Layout", fmt.Sprintf("%d slots of %v", l.Page, l.Format),
+			"%d of %v, which the kernel was built for", x.cfg.Page, x.cfg.Format)
 	}
-	if err := tensor.Check(op, "Table", a.Table, tensor.I32, -1, -1); err != nil {
+	if err := pkg.CheckRows(op, "Table", a.Table, tensor.I32, -1, -1); err != nil {
 		return err
 	}
 	requests, row := a.Table.Shape[0], x.cfg.Format.RowBytes()
-	if err := tensor.Check(op, "Starts", a.Starts, tensor.I32, requests+1); err != nil {
+	if err := pkg.CheckRows(op, "Starts", a.Starts, tensor.I32, requests+1); err != nil {
 		return err
 	}
-	if err := tensor.Check(op, "Codes", a.Codes, tensor.U8, -1, row); err != nil {
+	if err := pkg.CheckRows(op, "Codes", a.Codes, tensor.U8, -1, row); err != nil {
 		return err
 	}
 	rows := a.Codes.Shape[0]
-	if err := tensor.Check(op, "Scales", a.Scales, tensor.U8, rows, IndexScaleBytes); err != nil {
+	if err := pkg.CheckRows(op, "Scales", a.Scales, tensor.U8, rows, IndexScaleBytes); err != nil {
 		return err
-	}
-	if rows > math.MaxInt32 {
-		return bad(op, "Codes", a.Codes.String(), "fewer than 2^31 rows")
 	}
 	if a.Table.Len() > math.MaxInt32 {
-		return bad(op, "Table", a.Table.String(), "fewer than 2^31 entries")
+		return pkg.Wrong(op, "Table", a.Table, "fewer than 2^31 entries")
 	}
-	targets := []target{{"Codes", a.Codes, vk.Write}, {"Scales", a.Scales, vk.Write}, {"Keys.Pool", a.Keys.Pool, vk.Read}}
-	if err := checkReach(x.dev, op, x.variant, 8, targets[0], targets[2]); err != nil {
-		return err
+	targets := []opkit.Target{
+		{Name: "Codes", T: a.Codes, Access: vk.Write, Align: 8},
+		{Name: "Scales", T: a.Scales, Access: vk.Write, Align: 4},
+		{Name: "Keys.Pool", T: a.Keys.Pool, Access: vk.Read, Align: 8},
 	}
-	if err := checkReach(x.dev, op, x.variant, 4, targets[1]); err != nil {
+	if err := pkg.Reach(x.dev, op, x.variant, targets...); err != nil {
 		return err
 	}
 	if requests == 0 || rows == 0 {
@@ -130,6 +132,8 @@ func (x *GatherIndexKeys) Record(rec *vk.Recorder, a GatherIndexKeysArgs) error 
 		PoolStride: uint32(a.Keys.Layout.Stride), PoolPages: uint32(a.Keys.Pages()),
 		Requests: uint32(requests), Width: uint32(a.Table.Shape[1]), Rows: uint32(rows),
 	}
-	return dispatch(rec, op, x.kernel, x.variant, [3]uint32{strided(x.dev, rows, 1024/row), 1, 1},
-		[]vk.View{a.Starts.View(), a.Table.View()}, targets, vk.Bytes(&push))
+	return pkg.Dispatch(rec, op, x.variant, vk.Dispatch{
+		Kernel: x.kernel, Groups: [3]uint32{strided(x.dev, rows, 1024/row), 1, 1}, Push: vk.Bytes(&push),
+		Bind: []vk.View{a.Starts.View(), a.Table.View()},
+	}, targets...)
 }

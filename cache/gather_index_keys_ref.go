@@ -6,7 +6,7 @@ import "fmt"
 // [N, row] and scales [N, 4], pool the bytes of pages of layout l, table [R, width],
 // starts [R+1] ascending. Its error is a *vk.ArgumentError; then nothing was written.
 func GatherIndexKeysRef(codes, scales, pool []byte, l IndexKeyLayout, table []int32, width int, starts []int32) error {
-	const op = "cache: gather index keys reference"
+	const op = "gather index keys reference"
 	if err := l.check(op); err != nil {
 		return err
 	}
@@ -14,9 +14,9 @@ func GatherIndexKeysRef(codes, scales, pool []byte, l IndexKeyLayout, table []in
 	n := len(codes) / row
 	switch {
 	case len(codes) != n*row || len(scales) != n*IndexScaleBytes:
-		return bad(op, "codes, scales", fmt.Sprintf("%d and %d bytes", len(codes), len(scales)), fmt.Sprintf("rows of %d and %d", row, IndexScaleBytes))
+		return pkg.Wrong(op, "codes, scales", fmt.Sprintf("%d and %d bytes", len(codes), len(scales)), "rows of %d and %d", row, IndexScaleBytes)
 	case requests < 0 || width < 0 || len(table) != requests*width:
-		return bad(op, "table, starts", fmt.Sprintf("%d entries, %d starts", len(table), len(starts)), fmt.Sprintf("[R, %d] and R+1", width))
+		return pkg.Wrong(op, "table, starts", fmt.Sprintf("%d entries, %d starts", len(table), len(starts)), "[R, %d] and R+1", width)
 	}
 	pages := len(pool) / l.Stride
 	for r := range requests {

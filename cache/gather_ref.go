@@ -11,18 +11,18 @@ import (
 // pool the bytes of pages of layout l, seqLens [R], gatherLens [R] or nil, table
 // [R, width]. Its error is a *vk.ArgumentError; then nothing was written.
 func GatherRef(out []uint16, rows int, pool []byte, l Layout, seqLens, gatherLens, table []int32, width, offset int) error {
-	const op = "cache: gather reference"
+	const op = "gather reference"
 	if err := l.check(op); err != nil {
 		return err
 	}
 	requests := len(seqLens)
 	switch {
 	case rows < 0 || offset < 0 || offset > rows || len(out) != requests*rows*D:
-		return bad(op, "out", fmt.Sprintf("%d values, offset %d", len(out), offset), fmt.Sprintf("[%d, %d, %d], offset within", requests, rows, D))
+		return pkg.Wrong(op, "out", fmt.Sprintf("%d values, offset %d", len(out), offset), "[%d, %d, %d], offset within", requests, rows, D)
 	case gatherLens != nil && len(gatherLens) != requests:
-		return bad(op, "gatherLens", fmt.Sprint(len(gatherLens)), fmt.Sprintf("nil or %d", requests))
+		return pkg.Wrong(op, "gatherLens", len(gatherLens), "nil or %d", requests)
 	case width < 0 || len(table) != requests*width:
-		return bad(op, "table", fmt.Sprintf("%d entries", len(table)), fmt.Sprintf("[%d, %d]", requests, width))
+		return pkg.Wrong(op, "table", fmt.Sprintf("%d entries", len(table)), "[%d, %d]", requests, width)
 	}
 	pages := len(pool) / l.Stride
 	for r := range requests {

@@ -1,8 +1,9 @@
 package cache
 
 import (
-	"fmt"
+	"unsafe"
 
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -55,17 +56,20 @@ type kvGatherSlotsPush struct {
 // Errors: *vk.ArgumentError for a page size or a variant that does not exist or
 // cannot hold MaxBytes; *vk.MissingError; those of vk.Device.Kernel.
 func NewGatherSlots(dev *vk.Device, cfg GatherSlotsConfig) (*GatherSlots, error) {
-	const op = "cache: gather slots"
+	const op = "gather slots"
 	if err := (Layout{cfg.Page, DefaultStride(cfg.Page)}).check(op); err != nil {
 		return nil, err
 	}
-	variant, err := choose(dev, op, GatherSlotsVariants, cfg.Variant, cfg.MaxBytes)
+	variant, err := pkg.Choose(dev, op, GatherSlotsVariants, cfg.Variant, cfg.MaxBytes)
 	if err != nil {
 		return nil, err
 	}
-	k, err := kernel[kvGatherSlotsPush](dev, "kv_gather_slots", variant, []vk.Access{vk.Read, vk.Write, vk.Read}, 1, cfg.Page)
+	k, err := pkg.Kernel(dev, opkit.Spec{
+		Stem: "kv_gather_slots", Variant: variant, Bindings: []vk.Access{vk.Read, vk.Write, vk.Read}, Bound: 1,
+		PushSize: int(unsafe.Sizeof(kvGatherSlotsPush{})), Constants: opkit.Words(cfg.Page),
+	})
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", op, err)
+		return nil, err
 	}
 	return &GatherSlots{dev: dev, cfg: cfg, variant: variant, kernel: k}, nil
 }
@@ -76,19 +80,19 @@ func (x *GatherSlots) Variant() string { return x.variant }
 // Record checks the arguments and records the gather. Errors: *vk.ArgumentError,
 // with nothing recorded; those of vk.Recorder.Dispatch.
 func (x *GatherSlots) Record(rec *vk.Recorder, a GatherSlotsArgs) error {
-	const op = "cache: gather slots"
+	const op = "gather slots"
 	if err := checkCache(x.dev, op, x.variant, a.Cache, x.cfg.Page); err != nil {
 		return err
 	}
-	if err := tensor.Check(op, "Indices", a.Indices, tensor.I32, -1); err != nil {
+	if err := pkg.CheckRows(op, "Indices", a.Indices, tensor.I32, -1); err != nil {
 		return err
 	}
 	count := a.Indices.Shape[0]
-	if err := tensor.Check(op, "Out", a.Out, tensor.BF16, count, D); err != nil {
+	if err := pkg.CheckRows(op, "Out", a.Out, tensor.BF16, count, D); err != nil {
 		return err
 	}
-	targets := []target{{"Out", a.Out, vk.Write}, {"Cache.Pool", a.Cache.Pool, vk.Read}}
-	if err := checkReach(x.dev, op, x.variant, 16, targets[0]); err != nil {
+	out := opkit.Target{Name: "Out", T: a.Out, Access: vk.Write, Align: 16}
+	if err := pkg.Reach(x.dev, op, x.variant, out); err != nil {
 		return err
 	}
 	if count == 0 {
@@ -98,6 +102,8 @@ func (x *GatherSlots) Record(rec *vk.Recorder, a GatherSlotsArgs) error {
 		PoolAddr: a.Cache.Pool.View().Address(), OutAddr: a.Out.View().Address(),
 		PoolStride: uint32(a.Cache.Layout.Stride), PoolPages: uint32(a.Cache.Pages()), Count: uint32(count),
 	}
-	return dispatch(rec, op, x.kernel, x.variant, [3]uint32{strided(x.dev, count, 2), 1, 1},
-		[]vk.View{a.Indices.View()}, targets, vk.Bytes(&push))
+	return pkg.Dispatch(rec, op, x.variant, vk.Dispatch{
+		Kernel: x.kernel, Groups: [3]uint32{strided(x.dev, count, 2), 1, 1}, Push: vk.Bytes(&push),
+		Bind: []vk.View{a.Indices.View()},
+	}, out, opkit.Target{T: a.Cache.Pool, Access: vk.Read})
 }

@@ -6,12 +6,12 @@ import "fmt"
 // bf16, pool the bytes of pages of layout l, indices [S]. Its error is a
 // *vk.ArgumentError; then nothing was written.
 func GatherSlotsRef(out []uint16, pool []byte, l Layout, indices []int32) error {
-	const op = "cache: gather slots reference"
+	const op = "gather slots reference"
 	if err := l.check(op); err != nil {
 		return err
 	}
 	if len(out) != len(indices)*D {
-		return bad(op, "out", fmt.Sprintf("%d values", len(out)), fmt.Sprintf("[%d, %d]", len(indices), D))
+		return pkg.Wrong(op, "out", fmt.Sprintf("%d values", len(out)), "[%d, %d]", len(indices), D)
 	}
 	slots := int64(len(pool)/l.Stride) * int64(l.Page)
 	for i, s := range indices {

@@ -2,9 +2,11 @@ package cache
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -59,7 +61,7 @@ type IndexKeyLayout struct {
 // DefaultIndexStride is round_up(page*132, 576), which both formats use: MXFP4 pages
 // leave the rest unused.
 func DefaultIndexStride(page int) int {
-	return (page*(IndexDim+IndexScaleBytes) + StrideAlign - 1) / StrideAlign * StrideAlign
+	return opkit.RoundUp(page*(IndexDim+IndexScaleBytes), StrideAlign)
 }
 
 // NewIndexKeyLayout returns the layout of pages of page slots that begin stride
@@ -70,7 +72,7 @@ func NewIndexKeyLayout(format IndexKeyFormat, page, stride int) (IndexKeyLayout,
 	if stride == 0 && page > 0 && page <= math.MaxInt32/2/(IndexDim+IndexScaleBytes) {
 		l.Stride = DefaultIndexStride(page)
 	}
-	return l, l.check("cache: index key layout")
+	return l, l.check("index key layout")
 }
 
 // RowOffset is the byte of a pool at which the codes of a slot begin.
@@ -93,7 +95,7 @@ func (l IndexKeyLayout) check(op string) error {
 
 func (f IndexKeyFormat) check(op string) error {
 	if f != IndexKeyFP8 && f != IndexKeyMXFP4 {
-		return bad(op, "Format", f.String(), "IndexKeyFP8 or IndexKeyMXFP4")
+		return pkg.Wrong(op, "Format", f, "IndexKeyFP8 or IndexKeyMXFP4")
 	}
 	return nil
 }
@@ -115,7 +117,7 @@ type IndexKeysConfig struct {
 // NewIndexKeys allocates a cache; what its pages contain is undefined. The caller
 // closes it. Errors: *vk.ArgumentError; those of tensor.New.
 func NewIndexKeys(dev *vk.Device, cfg IndexKeysConfig) (IndexKeyCache, error) {
-	const op = "cache: new index keys"
+	const op = "new index keys"
 	if err := cfg.Layout.check(op); err != nil {
 		return IndexKeyCache{}, err
 	}
@@ -134,8 +136,8 @@ func (c IndexKeyCache) Slots() int64 { return int64(c.Pages()) * int64(c.Layout.
 
 // Fill writes a byte over the whole pool, padding too, and waits.
 func (c IndexKeyCache) Fill(ctx context.Context, b byte) error {
-	const op = "cache: fill index keys"
-	if err := c.Check(op); err != nil {
+	const op = "fill index keys"
+	if err := c.check(op); err != nil {
 		return err
 	}
 	return fillPool(ctx, op, c.Pool, b)
@@ -144,8 +146,8 @@ func (c IndexKeyCache) Fill(ctx context.Context, b byte) error {
 // RecordCopy records the copies that Table.Append asked for; see
 // KVCache.RecordCopy.
 func (c IndexKeyCache) RecordCopy(rec *vk.Recorder, copies []PageCopy) error {
-	const op = "cache: copy index key pages"
-	if err := c.Check(op); err != nil {
+	const op = "copy index key pages"
+	if err := c.check(op); err != nil {
 		return err
 	}
 	return copyPages(rec, op, c.Pool, copies)
@@ -158,6 +160,15 @@ func (c IndexKeyCache) Close() error { return c.Pool.Close() }
 // says, with an offset that is a multiple of 16; op names who asks. The error is a
 // *vk.ArgumentError.
 func (c IndexKeyCache) Check(op string) error {
+	err := c.check(op)
+	var wrong *vk.ArgumentError
+	if errors.As(err, &wrong) {
+		wrong.Op = op // who asks may be another package
+	}
+	return err
+}
+
+func (c IndexKeyCache) check(op string) error {
 	if err := c.Layout.check(op); err != nil {
 		return err
 	}

@@ -1,8 +1,9 @@
 package cache
 
 import (
-	"fmt"
+	"unsafe"
 
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -55,17 +56,20 @@ type kvInsertPush struct {
 // Errors: *vk.ArgumentError for a page size or a variant that does not exist or
 // cannot hold MaxBytes; *vk.MissingError; those of vk.Device.Kernel.
 func NewInsert(dev *vk.Device, cfg InsertConfig) (*Insert, error) {
-	const op = "cache: insert"
+	const op = "insert"
 	if err := (Layout{cfg.Page, DefaultStride(cfg.Page)}).check(op); err != nil {
 		return nil, err
 	}
-	variant, err := choose(dev, op, InsertVariants, cfg.Variant, cfg.MaxBytes)
+	variant, err := pkg.Choose(dev, op, InsertVariants, cfg.Variant, cfg.MaxBytes)
 	if err != nil {
 		return nil, err
 	}
-	k, err := kernel[kvInsertPush](dev, "kv_insert", variant, []vk.Access{vk.Read, vk.Read, vk.Write}, 2, cfg.Page)
+	k, err := pkg.Kernel(dev, opkit.Spec{
+		Stem: "kv_insert", Variant: variant, Bindings: []vk.Access{vk.Read, vk.Read, vk.Write}, Bound: 2,
+		PushSize: int(unsafe.Sizeof(kvInsertPush{})), Constants: opkit.Words(cfg.Page),
+	})
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", op, err)
+		return nil, err
 	}
 	return &Insert{dev: dev, cfg: cfg, variant: variant, kernel: k}, nil
 }
@@ -77,32 +81,33 @@ func (x *Insert) Variant() string { return x.variant }
 // commands run. Errors: *vk.ArgumentError, with nothing recorded; those of
 // vk.Recorder.Dispatch.
 func (x *Insert) Record(rec *vk.Recorder, a InsertArgs) error {
-	const op = "cache: insert"
-	pool := target{"Cache.Pool", a.Cache.Pool, vk.Write}
+	const op = "insert"
 	if err := checkCache(x.dev, op, x.variant, a.Cache, x.cfg.Page); err != nil {
 		return err
 	}
-	if err := tensor.Check(op, "Slots", a.Slots, tensor.I64, -1); err != nil {
+	if err := pkg.CheckRows(op, "Slots", a.Slots, tensor.I64, -1); err != nil {
 		return err
 	}
-	if err := tensor.Check(op, "K", a.K, tensor.BF16, -1, D); err != nil {
+	if err := pkg.CheckRows(op, "K", a.K, tensor.BF16, -1, D); err != nil {
 		return err
 	}
 	tokens := a.Slots.Shape[0]
 	if tokens > a.K.Shape[0] {
-		return bad(op, "Slots", a.Slots.String(), fmt.Sprintf("at most the %d rows of K", a.K.Shape[0]))
+		return pkg.Wrong(op, "Slots", a.Slots, "at most the %d rows of K", a.K.Shape[0])
 	}
 	groups := (tokens + 1) / 2 // 2 tokens a workgroup
 	if limit := int(x.dev.Caps().MaxWorkgroupCount[0]); groups > limit {
-		return bad(op, "Slots", a.Slots.String(), fmt.Sprintf("at most %d tokens on this device", 2*limit))
+		return pkg.Wrong(op, "Slots", a.Slots, "at most %d tokens on this device", 2*limit)
 	}
 	if tokens == 0 {
 		return nil
 	}
 	push := kvInsertPush{
-		PoolAddr: pool.t.View().Address(), PoolStride: uint32(a.Cache.Layout.Stride),
+		PoolAddr: a.Cache.Pool.View().Address(), PoolStride: uint32(a.Cache.Layout.Stride),
 		PoolPages: uint32(a.Cache.Pages()), Tokens: uint32(tokens),
 	}
-	return dispatch(rec, op, x.kernel, x.variant, [3]uint32{uint32(groups), 1, 1},
-		[]vk.View{a.K.View(), a.Slots.View()}, []target{pool}, vk.Bytes(&push))
+	return pkg.Dispatch(rec, op, x.variant, vk.Dispatch{
+		Kernel: x.kernel, Groups: [3]uint32{uint32(groups), 1, 1}, Push: vk.Bytes(&push),
+		Bind: []vk.View{a.K.View(), a.Slots.View()},
+	}, opkit.Target{T: a.Cache.Pool, Access: vk.Write})
 }

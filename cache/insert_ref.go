@@ -11,12 +11,12 @@ import (
 // pages of layout l, k the rows [N, 512] bf16, slots [T] with T <= N. Its error is
 // a *vk.ArgumentError; then nothing was written.
 func InsertRef(pool []byte, l Layout, k []uint16, slots []int64) error {
-	const op = "cache: insert reference"
+	const op = "insert reference"
 	if err := l.check(op); err != nil {
 		return err
 	}
 	if len(k)%D != 0 || len(slots) > len(k)/D {
-		return bad(op, "k", fmt.Sprintf("%d values", len(k)), fmt.Sprintf("rows of %d, at least %d of them", D, len(slots)))
+		return pkg.Wrong(op, "k", fmt.Sprintf("%d values", len(k)), "rows of %d, at least %d of them", D, len(slots))
 	}
 	pages := len(pool) / l.Stride
 	for i, slot := range slots {

@@ -31,7 +31,7 @@ type KVConfig struct {
 // Errors: *vk.ArgumentError; those of tensor.New, among them
 // vk.ErrOutOfDeviceMemory.
 func NewKV(dev *vk.Device, cfg KVConfig) (KVCache, error) {
-	const op = "cache: new kv cache"
+	const op = "new kv cache"
 	if err := cfg.Layout.check(op); err != nil {
 		return KVCache{}, err
 	}
@@ -52,7 +52,7 @@ func (c KVCache) Slots() int64 { return int64(c.Pages()) * int64(c.Layout.Page) 
 // poison what must not be read. Errors: *vk.ArgumentError, the context's, and those
 // of vk.Recorder.Fill and vk.Commands.Run.
 func (c KVCache) Fill(ctx context.Context, b byte) error {
-	const op = "cache: fill"
+	const op = "fill"
 	if err := c.check(op); err != nil {
 		return err
 	}
@@ -63,7 +63,7 @@ func (c KVCache) Fill(ctx context.Context, b byte) error {
 // order. Errors: *vk.ArgumentError for a page outside the pool, before anything is
 // recorded; those of vk.Recorder.Copy.
 func (c KVCache) RecordCopy(rec *vk.Recorder, copies []PageCopy) error {
-	const op = "cache: copy pages"
+	const op = "copy pages"
 	if err := c.check(op); err != nil {
 		return err
 	}
@@ -78,18 +78,18 @@ func (c KVCache) check(op string) error {
 	if err := c.Layout.check(op); err != nil {
 		return err
 	}
-	if err := tensor.Check(op, "Cache.Pool", c.Pool, tensor.U8, -1, c.Layout.Stride); err != nil {
+	if err := pkg.CheckRows(op, "Cache.Pool", c.Pool, tensor.U8, -1, c.Layout.Stride); err != nil {
 		return err
 	}
 	if c.Pool.Offset%8 != 0 {
-		return bad(op, "Cache.Pool", fmt.Sprintf("offset %d", c.Pool.Offset), "a multiple of 8 bytes")
+		return pkg.Wrong(op, "Cache.Pool", fmt.Sprintf("offset %d", c.Pool.Offset), "a multiple of 8 bytes")
 	}
 	return checkPages(op, c.Pages(), c.Layout.Page)
 }
 
 func checkPages(op string, pages, page int) error {
 	if limit := math.MaxInt32 / page; pages < 1 || pages > limit {
-		return bad(op, "Pages", fmt.Sprint(pages), fmt.Sprintf("1..%d, so that slot ids of %d-slot pages fit int32", limit, page))
+		return pkg.Wrong(op, "Pages", pages, "1..%d, so that slot ids of %d-slot pages fit int32", limit, page)
 	}
 	return nil
 }

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/vkmla/vkmla/vk"
+	"github.com/vkmla/vkmla/internal/opkit"
 )
 
 // What a slot is made of.
@@ -38,7 +38,7 @@ type Layout struct {
 // DefaultStride is round_up(page*584, 576) bytes, the stride that an allocator of
 // pages of a single kind chooses.
 func DefaultStride(page int) int {
-	return (page*SlotBytes + StrideAlign - 1) / StrideAlign * StrideAlign
+	return opkit.RoundUp(page*SlotBytes, StrideAlign)
 }
 
 // NewLayout returns the layout of pages of page slots that begin stride bytes
@@ -49,16 +49,16 @@ func NewLayout(page, stride int) (Layout, error) {
 	if stride == 0 && page > 0 && page <= maxPage {
 		l.Stride = DefaultStride(page)
 	}
-	return l, l.check("cache: layout")
+	return l, l.check("layout")
 }
 
 func (l Layout) check(op string) error {
 	switch {
 	case l.Page < 1 || l.Page > maxPage:
-		return bad(op, "Page", fmt.Sprint(l.Page), fmt.Sprintf("1..%d slots", maxPage))
+		return pkg.Wrong(op, "Page", l.Page, "1..%d slots", maxPage)
 	case l.Stride < l.Page*SlotBytes || l.Stride%8 != 0 || l.Stride > math.MaxInt32:
-		return bad(op, "Stride", fmt.Sprintf("%d bytes", l.Stride),
-			fmt.Sprintf("a multiple of 8, at least %d for %d slots of %d bytes, below 2^31", l.Page*SlotBytes, l.Page, SlotBytes))
+		return pkg.Wrong(op, "Stride", fmt.Sprintf("%d bytes", l.Stride),
+			"a multiple of 8, at least %d for %d slots of %d bytes, below 2^31", l.Page*SlotBytes, l.Page, SlotBytes)
 	}
 	return nil
 }
@@ -77,8 +77,3 @@ func (l Layout) ScaleOffset(slot int64) int64 {
 
 // PoolBytes is the size of a pool of that many pages in bytes.
 func (l Layout) PoolBytes(pages int) uint64 { return uint64(pages) * uint64(l.Stride) }
-
-// bad makes the error for an argument that is wrong.
-func bad(op, arg, got, want string) error {
-	return &vk.ArgumentError{Op: op, Arg: arg, Got: got, Want: want}
-}

@@ -18,7 +18,7 @@ func newPages(dev *vk.Device, op, label, otherwise string, pages, page, stride i
 	}
 	pool, err := tensor.New(dev, label, tensor.U8, pages, stride)
 	if err != nil {
-		return tensor.Tensor{}, fmt.Errorf("%s: %d pages of %d bytes: %w", op, pages, stride, err)
+		return tensor.Tensor{}, fmt.Errorf("%s: %s: %d pages of %d bytes: %w", pkg, op, pages, stride, err)
 	}
 	return pool, nil
 }
@@ -35,19 +35,19 @@ func poolPages(pool tensor.Tensor) int {
 func fillPool(ctx context.Context, op string, pool tensor.Tensor, b byte) error {
 	rec, err := pool.Buffer.Device().NewRecorder()
 	if err != nil {
-		return fmt.Errorf("%s: %w", op, err)
+		return pkg.Wrap(op, err)
 	}
 	defer rec.Close()
 	if err := rec.Fill(pool.View(), uint32(b)*0x01010101); err != nil {
-		return fmt.Errorf("%s: %w", op, err)
+		return pkg.Wrap(op, err)
 	}
 	cmd, err := rec.End()
 	if err != nil {
-		return fmt.Errorf("%s: %w", op, err)
+		return pkg.Wrap(op, err)
 	}
 	defer cmd.Close()
 	if err := cmd.Run(ctx); err != nil {
-		return fmt.Errorf("%s: %w", op, err)
+		return pkg.Wrap(op, err)
 	}
 	return nil
 }
@@ -57,13 +57,13 @@ func copyPages(rec *vk.Recorder, op string, pool tensor.Tensor, copies []PageCop
 	pages := poolPages(pool)
 	for _, p := range copies {
 		if min(p.From, p.To) < 0 || int(max(p.From, p.To)) >= pages || p.From == p.To {
-			return bad(op, "copies", fmt.Sprintf("%d to %d", p.From, p.To), fmt.Sprintf("two pages of 0..%d", pages-1))
+			return pkg.Wrong(op, "copies", fmt.Sprintf("%d to %d", p.From, p.To), "two pages of 0..%d", pages-1)
 		}
 	}
 	for _, p := range copies {
 		from, to := int(p.From), int(p.To)
 		if err := rec.Copy(pool.Rows(to, to+1).View(), pool.Rows(from, from+1).View()); err != nil {
-			return fmt.Errorf("%s: %w", op, err)
+			return pkg.Wrap(op, err)
 		}
 	}
 	return nil
@@ -72,11 +72,11 @@ func copyPages(rec *vk.Recorder, op string, pool tensor.Tensor, copies []PageCop
 // checkPool proves that a pool of state or indexer pages is memory of the shape
 // that its layout says.
 func checkPool(op, name string, pool tensor.Tensor, page, stride int) error {
-	if err := tensor.Check(op, name, pool, tensor.U8, -1, stride); err != nil {
+	if err := pkg.CheckRows(op, name, pool, tensor.U8, -1, stride); err != nil {
 		return err
 	}
 	if pool.Offset%poolAlign != 0 {
-		return bad(op, name, fmt.Sprintf("offset %d", pool.Offset), fmt.Sprintf("a multiple of %d bytes", poolAlign))
+		return pkg.Wrong(op, name, fmt.Sprintf("offset %d", pool.Offset), "a multiple of %d bytes", poolAlign)
 	}
 	return checkPages(op, poolPages(pool), page)
 }

@@ -36,7 +36,7 @@ type BlockPool struct {
 // *vk.ArgumentError.
 func NewBlockPool(capacity int) (*BlockPool, error) {
 	if capacity < 0 || capacity > math.MaxInt32 {
-		return nil, bad("cache: block pool", "capacity", fmt.Sprint(capacity), "0..2^31-1 pages")
+		return nil, pkg.Wrong("block pool", "capacity", capacity, "0..2^31-1 pages")
 	}
 	p := &BlockPool{refs: make([]int32, capacity), free: make([]int32, capacity)}
 	for i := range p.free {
@@ -70,7 +70,7 @@ func (p *BlockPool) Refs(block int32) int {
 // It fails with ErrPoolFull, or vk.ErrArgument for a negative n.
 func (p *BlockPool) Alloc(n int) ([]int32, error) {
 	if n < 0 {
-		return nil, bad("cache: alloc", "n", fmt.Sprint(n), "0 or more pages")
+		return nil, pkg.Wrong("alloc", "n", n, "0 or more pages")
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -96,7 +96,7 @@ func (p *BlockPool) Retain(blocks ...int32) error {
 			return fmt.Errorf("cache: retain: page %d of a pool of %d, not handed out: %w", b, len(p.refs), ErrForeignBlock)
 		}
 		if int(p.refs[b]) > math.MaxInt32-len(blocks) {
-			return bad("cache: retain", "blocks", fmt.Sprintf("page %d with %d holders", b, p.refs[b]), "fewer than 2^31 holders")
+			return pkg.Wrong("retain", "blocks", fmt.Sprintf("page %d with %d holders", b, p.refs[b]), "fewer than 2^31 holders")
 		}
 	}
 	for _, b := range blocks {

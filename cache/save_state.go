@@ -2,7 +2,9 @@ package cache
 
 import (
 	"fmt"
+	"unsafe"
 
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -61,19 +63,21 @@ type kvSaveStatePush struct {
 //
 // Errors: *vk.ArgumentError; *vk.MissingError; those of vk.Device.Kernel.
 func NewSaveState(dev *vk.Device, cfg SaveStateConfig) (*SaveState, error) {
-	const op = "cache: save state"
+	const op = "save state"
 	if _, err := NewStateLayout(cfg.Compression, cfg.Page, 0); err != nil {
-		return nil, fmt.Errorf("%s: %w", op, err)
+		return nil, pkg.Wrap(op, err)
 	}
-	variant, err := choose(dev, op, SaveStateVariants, cfg.Variant, cfg.MaxBytes)
+	variant, err := pkg.Choose(dev, op, SaveStateVariants, cfg.Variant, cfg.MaxBytes)
 	if err != nil {
 		return nil, err
 	}
 	c := cfg.Compression
-	k, err := kernel[kvSaveStatePush](dev, "kv_save_state", variant,
-		[]vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}, 4, cfg.Page, c.Ratio, c.Channels())
+	k, err := pkg.Kernel(dev, opkit.Spec{
+		Stem: "kv_save_state", Variant: variant, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}, Bound: 4,
+		PushSize: int(unsafe.Sizeof(kvSaveStatePush{})), Constants: opkit.Words(cfg.Page, c.Ratio, c.Channels()),
+	})
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", op, err)
+		return nil, err
 	}
 	return &SaveState{dev: dev, cfg: cfg, variant: variant, kernel: k}, nil
 }
@@ -85,18 +89,18 @@ func (x *SaveState) Variant() string { return x.variant }
 // read when the commands run. Errors: *vk.ArgumentError, with nothing recorded;
 // those of vk.Recorder.Dispatch.
 func (x *SaveState) Record(rec *vk.Recorder, a SaveStateArgs) error {
-	const op = "cache: save state"
+	const op = "save state"
 	c, channels := x.cfg.Compression, x.cfg.Compression.Channels()
 	if err := checkState(x.dev, op, x.variant, a.State, c, x.cfg.Page); err != nil {
 		return err
 	}
-	if err := tensor.Check(op, "Slots", a.Slots, tensor.I64, -1); err != nil {
+	if err := pkg.CheckRows(op, "Slots", a.Slots, tensor.I64, -1); err != nil {
 		return err
 	}
-	if err := tensor.Check(op, "KvScore", a.KvScore, tensor.F32, -1, 2*channels); err != nil {
+	if err := pkg.CheckRows(op, "KvScore", a.KvScore, tensor.F32, -1, 2*channels); err != nil {
 		return err
 	}
-	if err := tensor.Check(op, "Ape", a.Ape, tensor.F32, c.Ratio, channels); err != nil {
+	if err := pkg.CheckRows(op, "Ape", a.Ape, tensor.F32, c.Ratio, channels); err != nil {
 		return err
 	}
 	tokens := a.Slots.Shape[0]
@@ -104,18 +108,19 @@ func (x *SaveState) Record(rec *vk.Recorder, a SaveStateArgs) error {
 		return err
 	}
 	if tokens > a.KvScore.Shape[0] {
-		return bad(op, "KvScore", a.KvScore.String(), fmt.Sprintf("at least the %d rows of Slots", tokens))
+		return pkg.Wrong(op, "KvScore", a.KvScore, "at least the %d rows of Slots", tokens)
 	}
 	if tokens == 0 {
 		return nil
 	}
-	pool := target{"State.Pool", a.State.Pool, vk.Write}
 	push := kvSaveStatePush{
-		StateAddr: pool.t.View().Address(), StateUnits: uint32(a.State.Layout.Stride / poolAlign),
+		StateAddr: a.State.Pool.View().Address(), StateUnits: uint32(a.State.Layout.Stride / poolAlign),
 		StatePages: uint32(a.State.Pages()), Tokens: uint32(tokens),
 	}
-	return dispatch(rec, op, x.kernel, x.variant, [3]uint32{strided(x.dev, tokens, 1), uint32(2 * channels / 512), 1},
-		[]vk.View{a.KvScore.View(), a.Ape.View(), a.Positions.View(), a.Slots.View()}, []target{pool}, vk.Bytes(&push))
+	return pkg.Dispatch(rec, op, x.variant, vk.Dispatch{
+		Kernel: x.kernel, Groups: [3]uint32{strided(x.dev, tokens, 1), uint32(2 * channels / 512), 1}, Push: vk.Bytes(&push),
+		Bind: []vk.View{a.KvScore.View(), a.Ape.View(), a.Positions.View(), a.Slots.View()},
+	}, opkit.Target{T: a.State.Pool, Access: vk.Write})
 }
 
 // checkState proves that a state cache is what an operation was built for and that
@@ -125,19 +130,19 @@ func checkState(dev *vk.Device, op, variant string, s StateCache, c Compression,
 		return err
 	}
 	if s.Layout.Page != page || s.Layout.Channels != c.Channels() {
-		return bad(op, "State.Layout", fmt.Sprintf("%d channels, %d tokens a page", s.Layout.Channels, s.Layout.Page),
-			fmt.Sprintf("%d channels, %d tokens a page, which the kernel was built for", c.Channels(), page))
+		return pkg.Wrong(op, "State.Layout", fmt.Sprintf("%d channels, %d tokens a page", s.Layout.Channels, s.Layout.Page),
+			"%d channels, %d tokens a page, which the kernel was built for", c.Channels(), page)
 	}
-	return checkReach(dev, op, variant, poolAlign, target{name: "State.Pool", t: s.Pool})
+	return pkg.Reach(dev, op, variant, opkit.Target{Name: "State.Pool", T: s.Pool, Align: poolAlign})
 }
 
 // checkTokens proves that an array has an element for each of the tokens.
 func checkTokens(op, name string, t tensor.Tensor, dt tensor.DType, tokens int) error {
-	if err := tensor.Check(op, name, t, dt, -1); err != nil {
+	if err := pkg.CheckRows(op, name, t, dt, -1); err != nil {
 		return err
 	}
 	if t.Shape[0] < tokens {
-		return bad(op, name, t.String(), fmt.Sprintf("at least %d tokens", tokens))
+		return pkg.Wrong(op, name, t, "at least %d tokens", tokens)
 	}
 	return nil
 }

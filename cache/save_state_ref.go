@@ -10,14 +10,14 @@ import (
 // pages of layout l, kvScore the rows [N, 2*C], ape [Ratio, C], positions and slots
 // [T] with T <= N. Its error is a *vk.ArgumentError; then nothing was written.
 func SaveStateRef(pool []byte, l StateLayout, c Compression, kvScore, ape []float32, positions []int32, slots []int64) error {
-	const op = "cache: save state reference"
+	const op = "save state reference"
 	if err := checkStateRef(op, l, c); err != nil {
 		return err
 	}
 	channels := l.Channels
 	if len(slots) > len(kvScore)/(2*channels) || len(slots) > len(positions) || len(ape) != c.Ratio*channels {
-		return bad(op, "kvScore, positions, ape", fmt.Sprintf("%d, %d and %d values", len(kvScore), len(positions), len(ape)),
-			fmt.Sprintf("rows of %d and positions for %d tokens, [%d, %d]", 2*channels, len(slots), c.Ratio, channels))
+		return pkg.Wrong(op, "kvScore, positions, ape", fmt.Sprintf("%d, %d and %d values", len(kvScore), len(positions), len(ape)),
+			"rows of %d and positions for %d tokens, [%d, %d]", 2*channels, len(slots), c.Ratio, channels)
 	}
 	pages := len(pool) / l.Stride
 	for i, slot := range slots {
@@ -44,7 +44,7 @@ func checkStateRef(op string, l StateLayout, c Compression) error {
 		return err
 	}
 	if l.Channels != c.Channels() {
-		return bad(op, "Channels", fmt.Sprint(l.Channels), fmt.Sprint(c.Channels()))
+		return pkg.Wrong(op, "Channels", l.Channels, "%v", c.Channels())
 	}
 	return nil
 }

@@ -1,15 +1,15 @@
 package cache
 
 import (
-	"fmt"
+	"unsafe"
 
-	"github.com/vkmla/vkmla/shaders"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
 // SlotMappingVariants are the variants of SlotMapping: there is one.
-var SlotMappingVariants = []vk.Variant{{Name: VariantBase, Requires: shaders.Requires("kv_slot_mapping")}}
+var SlotMappingVariants = opkit.Ladder("kv_slot_mapping", VariantBase)
 
 // SlotMappingConfig says what a SlotMapping is built for.
 type SlotMappingConfig struct {
@@ -54,20 +54,23 @@ type kvSlotMappingPush struct {
 //
 // Errors: *vk.ArgumentError; those of vk.Device.Kernel.
 func NewSlotMapping(dev *vk.Device, cfg SlotMappingConfig) (*SlotMapping, error) {
-	const op = "cache: slot mapping"
+	const op = "slot mapping"
 	if err := (Layout{cfg.Page, DefaultStride(cfg.Page)}).check(op); err != nil {
 		return nil, err
 	}
 	if cfg.Ratio < 1 || cfg.Ratio > maxRatio {
-		return nil, bad(op, "Ratio", fmt.Sprint(cfg.Ratio), fmt.Sprintf("1..%d tokens per slot", maxRatio))
+		return nil, pkg.Wrong(op, "Ratio", cfg.Ratio, "1..%d tokens per slot", maxRatio)
 	}
-	variant, err := choose(dev, op, SlotMappingVariants, cfg.Variant, 0)
+	variant, err := pkg.Choose(dev, op, SlotMappingVariants, cfg.Variant, 0)
 	if err != nil {
 		return nil, err
 	}
-	k, err := kernel[kvSlotMappingPush](dev, "kv_slot_mapping", variant, []vk.Access{vk.Read, vk.Read, vk.Read, vk.Write}, 4, cfg.Page, cfg.Ratio)
+	k, err := pkg.Kernel(dev, opkit.Spec{
+		Stem: "kv_slot_mapping", Variant: variant, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Write}, Bound: 4,
+		PushSize: int(unsafe.Sizeof(kvSlotMappingPush{})), Constants: opkit.Words(cfg.Page, cfg.Ratio),
+	})
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", op, err)
+		return nil, err
 	}
 	return &SlotMapping{dev: dev, cfg: cfg, kernel: k}, nil
 }
@@ -81,28 +84,30 @@ func (x *SlotMapping) Variant() string { return VariantBase }
 // Record checks the arguments and records the mapping. Errors: *vk.ArgumentError,
 // with nothing recorded; those of vk.Recorder.Dispatch.
 func (x *SlotMapping) Record(rec *vk.Recorder, a SlotMappingArgs) error {
-	const op = "cache: slot mapping"
-	if err := tensor.Check(op, "SeqLens", a.SeqLens, tensor.I32, -1); err != nil {
+	const op = "slot mapping"
+	if err := pkg.CheckRows(op, "SeqLens", a.SeqLens, tensor.I32, -1); err != nil {
 		return err
 	}
 	requests := a.SeqLens.Shape[0]
-	if err := tensor.Check(op, "QueryStart", a.QueryStart, tensor.I32, requests+1); err != nil {
+	if err := pkg.CheckRows(op, "QueryStart", a.QueryStart, tensor.I32, requests+1); err != nil {
 		return err
 	}
-	if err := tensor.Check(op, "Table", a.Table, tensor.I32, requests, -1); err != nil {
+	if err := pkg.CheckRows(op, "Table", a.Table, tensor.I32, requests, -1); err != nil {
 		return err
 	}
-	if err := tensor.Check(op, "Slots", a.Slots, tensor.I64, -1); err != nil {
+	if err := pkg.CheckRows(op, "Slots", a.Slots, tensor.I64, -1); err != nil {
 		return err
 	}
 	tokens := a.Slots.Shape[0]
 	if requests == 0 {
-		return bad(op, "SeqLens", a.SeqLens.String(), "at least 1 request")
+		return pkg.Wrong(op, "SeqLens", a.SeqLens, "at least 1 request")
 	}
 	if tokens == 0 {
 		return nil
 	}
 	push := kvSlotMappingPush{Tokens: uint32(tokens), Requests: uint32(requests), Width: uint32(a.Table.Shape[1])}
-	return dispatch(rec, op, x.kernel, VariantBase, [3]uint32{uint32((tokens + 63) / 64), 1, 1},
-		[]vk.View{a.QueryStart.View(), a.SeqLens.View(), a.Table.View(), a.Slots.View()}, nil, vk.Bytes(&push))
+	return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
+		Kernel: x.kernel, Groups: [3]uint32{uint32(opkit.CeilDiv(tokens, 64)), 1, 1}, Push: vk.Bytes(&push),
+		Bind: []vk.View{a.QueryStart.View(), a.SeqLens.View(), a.Table.View(), a.Slots.View()},
+	})
 }

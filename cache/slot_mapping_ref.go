@@ -6,15 +6,15 @@ import "fmt"
 // queryStart [R+1] ascending from 0, seqLens [R], table [R, width]. Its error is a
 // *vk.ArgumentError; then nothing was written.
 func SlotMappingRef(slots []int64, queryStart, seqLens, table []int32, width, page, ratio int) error {
-	const op = "cache: slot mapping reference"
+	const op = "slot mapping reference"
 	requests := len(seqLens)
 	switch {
 	case page < 1 || ratio < 1:
-		return bad(op, "page, ratio", fmt.Sprintf("%d, %d", page, ratio), "at least 1")
+		return pkg.Wrong(op, "page, ratio", fmt.Sprintf("%d, %d", page, ratio), "at least 1")
 	case len(queryStart) != requests+1:
-		return bad(op, "queryStart", fmt.Sprint(len(queryStart)), fmt.Sprint(requests+1))
+		return pkg.Wrong(op, "queryStart", len(queryStart), "%v", requests+1)
 	case width < 0 || len(table) != requests*width:
-		return bad(op, "table", fmt.Sprintf("%d entries", len(table)), fmt.Sprintf("[%d, %d]", requests, width))
+		return pkg.Wrong(op, "table", fmt.Sprintf("%d entries", len(table)), "[%d, %d]", requests, width)
 	}
 	for i := range slots {
 		slots[i] = -1

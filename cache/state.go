@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -29,13 +30,13 @@ type StateLayout struct {
 // apart; a stride of 0 means the bytes in use rounded up to a multiple of 576. The
 // error is a *vk.ArgumentError.
 func NewStateLayout(c Compression, page, stride int) (StateLayout, error) {
-	const op = "cache: state layout"
+	const op = "state layout"
 	if err := c.check(op); err != nil {
 		return StateLayout{}, err
 	}
 	l := StateLayout{Page: page, Stride: stride, Channels: c.Channels()}
 	if stride == 0 && page > 0 && page <= math.MaxInt32/2/l.SlotBytes() {
-		l.Stride = (page*l.SlotBytes() + StrideAlign - 1) / StrideAlign * StrideAlign
+		l.Stride = opkit.RoundUp(page*l.SlotBytes(), StrideAlign)
 	}
 	return l, l.check(op)
 }
@@ -50,7 +51,7 @@ func (l StateLayout) SlotOffset(slot int64) int64 {
 
 func (l StateLayout) check(op string) error {
 	if l.Channels != C4Main.Channels() && l.Channels != C4Index.Channels() && l.Channels != C128Main.Channels() {
-		return bad(op, "Channels", fmt.Sprint(l.Channels), "256, 512 or 1024")
+		return pkg.Wrong(op, "Channels", l.Channels, "256, 512 or 1024")
 	}
 	return checkPage(op, l.Page, l.Stride, l.SlotBytes())
 }
@@ -59,10 +60,10 @@ func (l StateLayout) check(op string) error {
 func checkPage(op string, page, stride, slotBytes int) error {
 	switch limit := math.MaxInt32 / slotBytes; {
 	case page < 1 || page > limit:
-		return bad(op, "Page", fmt.Sprint(page), fmt.Sprintf("1..%d slots", limit))
+		return pkg.Wrong(op, "Page", page, "1..%d slots", limit)
 	case stride < page*slotBytes || stride%poolAlign != 0 || stride > math.MaxInt32:
-		return bad(op, "Stride", fmt.Sprintf("%d bytes", stride),
-			fmt.Sprintf("a multiple of %d, at least %d for %d slots of %d bytes, below 2^31", poolAlign, page*slotBytes, page, slotBytes))
+		return pkg.Wrong(op, "Stride", fmt.Sprintf("%d bytes", stride),
+			"a multiple of %d, at least %d for %d slots of %d bytes, below 2^31", poolAlign, page*slotBytes, page, slotBytes)
 	}
 	return nil
 }
@@ -91,7 +92,7 @@ type StateConfig struct {
 //
 // Errors: *vk.ArgumentError; those of tensor.New.
 func NewState(dev *vk.Device, cfg StateConfig) (StateCache, error) {
-	const op = "cache: new state cache"
+	const op = "new state cache"
 	if err := cfg.Layout.check(op); err != nil {
 		return StateCache{}, err
 	}
@@ -115,7 +116,7 @@ func (c StateCache) Slots() int64 { return int64(c.Pages()) * int64(c.Layout.Pag
 
 // Fill writes a byte over the whole pool, padding too, and waits.
 func (c StateCache) Fill(ctx context.Context, b byte) error {
-	const op = "cache: fill state"
+	const op = "fill state"
 	if err := c.check(op); err != nil {
 		return err
 	}
@@ -125,7 +126,7 @@ func (c StateCache) Fill(ctx context.Context, b byte) error {
 // RecordCopy records the copies that Table.Append asked for; see
 // KVCache.RecordCopy.
 func (c StateCache) RecordCopy(rec *vk.Recorder, copies []PageCopy) error {
-	const op = "cache: copy state pages"
+	const op = "copy state pages"
 	if err := c.check(op); err != nil {
 		return err
 	}
@@ -143,7 +144,7 @@ func (c StateCache) check(op string) error {
 		return err
 	}
 	if n := c.Pool.Bytes(); n > maxStateBytes {
-		return bad(op, "State.Pool", fmt.Sprintf("%d bytes", n), fmt.Sprintf("at most %d bytes", uint64(maxStateBytes)))
+		return pkg.Wrong(op, "State.Pool", fmt.Sprintf("%d bytes", n), "at most %d bytes", uint64(maxStateBytes))
 	}
 	return nil
 }

@@ -28,9 +28,9 @@ type PageCopy struct{ From, To int32 }
 func NewTable(pool *BlockPool, page int) (*Table, error) {
 	switch {
 	case pool == nil:
-		return nil, bad("cache: table", "pool", "nil", "a pool")
+		return nil, pkg.Wrong("table", "pool", "nil", "a pool")
 	case page < 1 || page > maxPage:
-		return nil, bad("cache: table", "page", fmt.Sprint(page), fmt.Sprintf("1..%d slots", maxPage))
+		return nil, pkg.Wrong("table", "page", page, "1..%d slots", maxPage)
 	}
 	return &Table{pool: pool, page: page}, nil
 }
@@ -52,7 +52,7 @@ func (t *Table) Blocks() []int32 { return slices.Clone(t.blocks) }
 // It fails with ErrPoolFull, or vk.ErrArgument for a negative n.
 func (t *Table) Append(n int) ([]PageCopy, error) {
 	if n < 0 || n > int(^uint(0)>>1)-t.length-t.page {
-		return nil, bad("cache: append", "n", fmt.Sprint(n), "0 or more positions")
+		return nil, pkg.Wrong("append", "n", n, "0 or more positions")
 	}
 	if n == 0 {
 		return nil, nil
@@ -85,7 +85,7 @@ func (t *Table) Append(n int) ([]PageCopy, error) {
 func (t *Table) SlotOf(pos int) (int64, error) {
 	switch {
 	case pos < 0:
-		return 0, bad("cache: slot", "pos", fmt.Sprint(pos), "0 or more")
+		return 0, pkg.Wrong("slot", "pos", pos, "0 or more")
 	case pos >= t.length:
 		return 0, fmt.Errorf("cache: slot: position %d of %d: %w", pos, t.length, ErrTableTooShort)
 	case t.blocks[pos/t.page] < 0:
@@ -122,7 +122,7 @@ func (t *Table) Fork() (*Table, error) {
 // left. It fails with vk.ErrArgument if n is not in 0..Len().
 func (t *Table) Truncate(n int) error {
 	if n < 0 || n > t.length {
-		return bad("cache: truncate", "n", fmt.Sprint(n), fmt.Sprintf("0..%d positions", t.length))
+		return pkg.Wrong("truncate", "n", n, "0..%d positions", t.length)
 	}
 	keep := (n + t.page - 1) / t.page
 	if err := t.pool.Release(t.resident(keep, len(t.blocks))...); err != nil {

@@ -21,9 +21,9 @@ var may = map[string][]string{
 	"shaders":   {},
 	"vk":        {},
 	"tensor":    {"vk"},
-	"cache":     {"tensor", "vk", "shaders", "internal/numfmt"},
+	"cache":     {"tensor", "vk", "shaders", "internal/numfmt", "internal/opkit"},
 	"indexer":   {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit"},
-	"attention": {"cache", "tensor", "vk", "shaders", "internal/numfmt"},
+	"attention": {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit"},
 	"pipeline":  {"attention", "indexer", "cache", "tensor", "vk", "shaders", "internal/numfmt"},
 }
 
