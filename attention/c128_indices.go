@@ -1,8 +1,10 @@
 package attention
 
 import (
+	"math"
 	"unsafe"
 
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -42,7 +44,7 @@ type C128IndicesArgs struct {
 // tokens: the number of compressed entries rounded up to a multiple of 128.
 //
 // Source: vLLM vllm/v1/attention/backends/mla/flashmla_sparse.py.
-func C128Width(maxLen, ratio int) int { return roundUp(ceilDiv(maxLen, ratio), 128) }
+func C128Width(maxLen, ratio int) int { return opkit.RoundUp(opkit.CeilDiv(maxLen, ratio), 128) }
 
 // NewC128Indices builds the kernel.
 //
@@ -53,12 +55,13 @@ func NewC128Indices(dev *vk.Device, cfg C128IndicesConfig) (*C128Indices, error)
 	if cfg.Ratio == 0 {
 		cfg.Ratio = 128
 	}
-	if err := first(positive(op, "Page", cfg.Page), positive(op, "Ratio", cfg.Ratio)); err != nil {
+	if err := opkit.First(pkg.Range(op, "Page", cfg.Page, 1, math.MaxInt32), pkg.Range(op, "Ratio", cfg.Ratio, 1, math.MaxInt32)); err != nil {
 		return nil, err
 	}
-	k, err := indexKernel(dev, "attn_c128_indices", cfg.Variant,
-		[]vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write},
-		int(unsafe.Sizeof(attnC128IndicesPush{})), uint32(cfg.Page))
+	k, err := indexKernel(dev, "attn_c128_indices", cfg.Variant, opkit.Spec{
+		Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write},
+		PushSize: int(unsafe.Sizeof(attnC128IndicesPush{})), Constants: opkit.Words(cfg.Page),
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -66,44 +69,44 @@ func NewC128Indices(dev *vk.Device, cfg C128IndicesConfig) (*C128Indices, error)
 }
 
 // Variant returns the name of the build in use.
-func (o *C128Indices) Variant() string { return "base" }
+func (o *C128Indices) Variant() string { return VariantBase }
 
 // Record checks the tensors and records the operation.
 //
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *C128Indices) Record(rec *vk.Recorder, a C128IndicesArgs) error {
 	const op = "c128 indices"
-	t, local := dim(a.Positions, 0), a.BlockTable.IsZero()
-	err := first(
-		check(op, "Positions", a.Positions, tensor.I32, -1),
-		check(op, "Indices", a.Indices, tensor.I32, t, -1),
+	t, local := opkit.Dim(a.Positions, 0), a.BlockTable.IsZero()
+	err := opkit.First(
+		pkg.Check(op, "Positions", a.Positions, tensor.I32, -1),
+		pkg.Check(op, "Indices", a.Indices, tensor.I32, t, -1),
 	)
 	if err == nil && !a.SlotMapping.IsZero() {
-		err = check(op, "SlotMapping", a.SlotMapping, tensor.I64, t)
+		err = pkg.Check(op, "SlotMapping", a.SlotMapping, tensor.I64, t)
 	}
 	if err == nil && !local {
-		err = first(
-			check(op, "TokenToReq", a.TokenToReq, tensor.I32, t),
-			check(op, "BlockTable", a.BlockTable, tensor.I32, -1, -1))
+		err = opkit.First(
+			pkg.Check(op, "TokenToReq", a.TokenToReq, tensor.I32, t),
+			pkg.Check(op, "BlockTable", a.BlockTable, tensor.I32, -1, -1))
 	}
 	if err == nil && !a.Lens.IsZero() {
-		err = check(op, "Lens", a.Lens, tensor.I32, t)
+		err = pkg.Check(op, "Lens", a.Lens, tensor.I32, t)
 	}
 	if err != nil || t == 0 {
 		return err
 	}
 	p := attnC128IndicesPush{
-		uint32(dim(a.Indices, 1)), uint32(o.ratio), uint32(dim(a.BlockTable, 0)), uint32(dim(a.BlockTable, 1)),
-		bit(0, local) | bit(1, !a.SlotMapping.IsZero()) | bit(2, !a.Lens.IsZero()),
+		uint32(opkit.Dim(a.Indices, 1)), uint32(o.ratio), uint32(opkit.Dim(a.BlockTable, 0)), uint32(opkit.Dim(a.BlockTable, 1)),
+		opkit.Bit(0, local) | opkit.Bit(1, !a.SlotMapping.IsZero()) | opkit.Bit(2, !a.Lens.IsZero()),
 	}
 	tokenToReq := a.TokenToReq
 	if local {
 		tokenToReq = tensor.Tensor{}
 	}
-	return rec.Dispatch(vk.Dispatch{
+	return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
 		Kernel: o.k, Groups: [3]uint32{uint32(t), 1, 1},
-		Bind: []vk.View{a.Positions.View(), present(o.dev, a.SlotMapping), present(o.dev, tokenToReq),
-			present(o.dev, a.BlockTable), a.Indices.View(), present(o.dev, a.Lens)},
+		Bind: []vk.View{a.Positions.View(), opkit.Present(o.dev, a.SlotMapping), opkit.Present(o.dev, tokenToReq),
+			opkit.Present(o.dev, a.BlockTable), a.Indices.View(), opkit.Present(o.dev, a.Lens)},
 		Push: vk.Bytes(&p),
 	})
 }

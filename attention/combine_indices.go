@@ -4,6 +4,7 @@ import (
 	"math"
 	"unsafe"
 
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -43,15 +44,16 @@ type CombineIndicesArgs struct {
 
 // CombinedWidth is the width of CombineIndices' rows: k + window rounded up to a
 // multiple of 128, as in vLLM's combine_topk_swa_indices.
-func CombinedWidth(k, window int) int { return roundUp(k+window, 128) }
+func CombinedWidth(k, window int) int { return opkit.RoundUp(k+window, 128) }
 
 // NewCombineIndices builds the kernel.
 //
 // Errors: vk.ErrArgument for an unknown variant; those of vk.Device.Kernel.
 func NewCombineIndices(dev *vk.Device, cfg CombineIndicesConfig) (*CombineIndices, error) {
-	k, err := indexKernel(dev, "attn_combine_indices", cfg.Variant,
-		[]vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write},
-		int(unsafe.Sizeof(attnCombineIndicesPush{})))
+	k, err := indexKernel(dev, "attn_combine_indices", cfg.Variant, opkit.Spec{
+		Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write},
+		PushSize: int(unsafe.Sizeof(attnCombineIndicesPush{})),
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +61,7 @@ func NewCombineIndices(dev *vk.Device, cfg CombineIndicesConfig) (*CombineIndice
 }
 
 // Variant returns the name of the build in use.
-func (o *CombineIndices) Variant() string { return "base" }
+func (o *CombineIndices) Variant() string { return VariantBase }
 
 // Record checks the arguments and records the operation.
 //
@@ -67,34 +69,34 @@ func (o *CombineIndices) Variant() string { return "base" }
 func (o *CombineIndices) Record(rec *vk.Recorder, a CombineIndicesArgs) error {
 	const op = "combine indices"
 	if a.K < 0 || a.K > math.MaxInt32/4 {
-		return wrong(op, "K", a.K, "0 or more")
+		return pkg.Wrong(op, "K", a.K, "0 or more")
 	}
-	if err := first(positive(op, "Window", a.Window), positive(op, "Ratio", a.Ratio)); err != nil {
+	if err := opkit.First(pkg.Range(op, "Window", a.Window, 1, math.MaxInt32), pkg.Range(op, "Ratio", a.Ratio, 1, math.MaxInt32)); err != nil {
 		return err
 	}
-	t, r := dim(a.Indices, 0), dim(a.SeqLens, 0)
-	if err := first(
-		check(op, "Indices", a.Indices, tensor.I32, -1, CombinedWidth(a.K, a.Window)),
-		check(op, "SeqLens", a.SeqLens, tensor.I32, -1),
-		check(op, "QueryStart", a.QueryStart, tensor.I32, r+1),
-		check(op, "GatherLens", a.GatherLens, tensor.I32, r),
-		check(op, "Lens", a.Lens, tensor.I32, t),
+	t, r := opkit.Dim(a.Indices, 0), opkit.Dim(a.SeqLens, 0)
+	if err := opkit.First(
+		pkg.Check(op, "Indices", a.Indices, tensor.I32, -1, CombinedWidth(a.K, a.Window)),
+		pkg.Check(op, "SeqLens", a.SeqLens, tensor.I32, -1),
+		pkg.Check(op, "QueryStart", a.QueryStart, tensor.I32, r+1),
+		pkg.Check(op, "GatherLens", a.GatherLens, tensor.I32, r),
+		pkg.Check(op, "Lens", a.Lens, tensor.I32, t),
 	); err != nil {
 		return err
 	}
 	if a.K > 0 {
-		if err := check(op, "TopK", a.TopK, tensor.I32, t, -1); err != nil {
+		if err := pkg.Check(op, "TopK", a.TopK, tensor.I32, t, -1); err != nil {
 			return err
 		}
 		if a.TopK.Shape[1] < a.K {
-			return wrong(op, "TopK", a.TopK, "at least %d columns", a.K)
+			return pkg.Wrong(op, "TopK", a.TopK, "at least %d columns", a.K)
 		}
 	}
 	switch {
 	case r < 1:
-		return wrong(op, "SeqLens", a.SeqLens, "at least one request")
+		return pkg.Wrong(op, "SeqLens", a.SeqLens, "at least one request")
 	case a.N < 0 || a.M < a.N || a.M > math.MaxInt32/r:
-		return wrong(op, "M, N", [2]int{a.M, a.N}, "0 <= N <= M and fewer than 2^31 workspace rows")
+		return pkg.Wrong(op, "M, N", [2]int{a.M, a.N}, "0 <= N <= M and fewer than 2^31 workspace rows")
 	case t == 0:
 		return nil
 	}
@@ -103,12 +105,12 @@ func (o *CombineIndices) Record(rec *vk.Recorder, a CombineIndicesArgs) error {
 		topk = tensor.Tensor{}
 	}
 	p := attnCombineIndicesPush{
-		Requests: uint32(r), Topk: uint32(a.K), TopkWidth: uint32(dim(topk, 1)), Window: uint32(a.Window),
+		Requests: uint32(r), Topk: uint32(a.K), TopkWidth: uint32(opkit.Dim(topk, 1)), Window: uint32(a.Window),
 		Ratio: uint32(a.Ratio), M: uint32(a.M), N: uint32(a.N), Width: uint32(a.Indices.Shape[1]),
 	}
-	return rec.Dispatch(vk.Dispatch{
+	return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
 		Kernel: o.k, Groups: [3]uint32{uint32(t), 1, 1},
-		Bind: []vk.View{present(o.dev, topk), a.QueryStart.View(), a.SeqLens.View(), a.GatherLens.View(), a.Indices.View(), a.Lens.View()},
+		Bind: []vk.View{opkit.Present(o.dev, topk), a.QueryStart.View(), a.SeqLens.View(), a.GatherLens.View(), a.Indices.View(), a.Lens.View()},
 		Push: vk.Bytes(&p),
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -101,12 +102,12 @@ func NewDecoder(dev *vk.Device, cfg DecoderConfig) (*Decoder, error) {
 		return nil, err
 	}
 	s.tiling = t
-	bindings := []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write, vk.Write}
-	if variant == VariantBase {
-		bindings = append(bindings, vk.Read, vk.Read)
-	}
-	k, err := kernel(dev, buildStem("attn_decode", variant), bindings, int(unsafe.Sizeof(attnDecodePush{})), t.SubgroupSize,
-		append([]uint32{uint32(cfg.WindowPage), uint32(max(cfg.CompressedPage, 1)), uint32(t.HeadsPerGroup), uint32(t.Tile)}, t.Constants...)...)
+	k, err := pkg.Kernel(dev, opkit.Spec{
+		Stem: "attn_decode", Variant: variant, Bound: 10,
+		Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write, vk.Write, vk.Read, vk.Read},
+		PushSize: int(unsafe.Sizeof(attnDecodePush{})), Subgroup: t.SubgroupSize,
+		Constants: append(opkit.Words(cfg.WindowPage, max(cfg.CompressedPage, 1), t.HeadsPerGroup, t.Tile), t.Constants...),
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -154,16 +155,17 @@ func (o *Decoder) Record(rec *vk.Recorder, a DecodeArgs) error {
 	if o.twoPass != nil {
 		return o.twoPass.Record(rec, a)
 	}
-	t := dim(a.Q, 0)
-	if err := first(checkDecode(o.dev, op, o.cfg, a), o.checkTokens(o.dev, op, t)); err != nil || t == 0 {
+	t := opkit.Dim(a.Q, 0)
+	if err := opkit.First(checkDecode(o.dev, op, o.cfg, a), o.checkTokens(o.dev, op, t)); err != nil || t == 0 {
 		return err
 	}
-	if err := first(reachable(o.dev, op, "Window.Cache.Pool", a.Window.Cache.Pool, o.variant, 8),
-		reachable(o.dev, op, "Compressed.Cache.Pool", a.Compressed.Cache.Pool, o.variant, 8)); err != nil {
+	if err := pkg.Reach(o.dev, op, o.variant,
+		opkit.Target{Name: "Window.Cache.Pool", T: a.Window.Cache.Pool, Align: 8},
+		opkit.Target{Name: "Compressed.Cache.Pool", T: a.Compressed.Cache.Pool, Align: 8}); err != nil {
 		return err
 	}
 	win, comp := a.Window, a.Compressed
-	splits := o.splits(t, dim(win.Indices, 1)+dim(comp.Indices, 1))
+	splits := o.splits(t, opkit.Dim(win.Indices, 1)+opkit.Dim(comp.Indices, 1))
 	ml, part, err := partials(o.dev, op, a.Scratch, t, splits, o.heads)
 	if err != nil {
 		return err
@@ -173,25 +175,19 @@ func (o *Decoder) Record(rec *vk.Recorder, a DecodeArgs) error {
 		WinPages: uint32(win.Cache.Pages()), WinStride: uint32(win.Cache.Layout.Stride), Splits: uint32(splits),
 		Flags: outputFlags(a.Sink, a.LSE, tensor.Tensor{}), ScaleLog2e: float32(float64(o.cfg.Scale) * math.Log2E),
 	}
-	d := vk.Dispatch{Kernel: o.k, Groups: o.groups(splits, t), Bind: []vk.View{
-		a.Q.View(), win.Indices.View(), win.Lens.View(), present(o.dev, comp.Indices), present(o.dev, comp.Lens),
-		present(o.dev, a.Sink), a.Out.View(), present(o.dev, a.LSE), part, ml}}
-	pools := []vk.View{win.Cache.Pool.View(), o.dev.Dummy()}
+	none := o.dev.Dummy()
+	pools := []opkit.Target{{T: win.Cache.Pool, Access: vk.Read}, {T: tensor.Of(none, tensor.U8, int(none.Size)), Access: vk.Read}}
 	if !comp.IsZero() {
-		pools[1] = comp.Cache.Pool.View()
+		pools[1].T = comp.Cache.Pool
 		p.Flags |= flagComp
-		p.CompAddr, p.CompWidth = pools[1].Address(), uint32(comp.Indices.Shape[1])
+		p.CompAddr, p.CompWidth = comp.Cache.Pool.View().Address(), uint32(comp.Indices.Shape[1])
 		p.CompPages, p.CompStride = uint32(comp.Cache.Pages()), uint32(comp.Cache.Layout.Stride)
 	}
-	if o.variant == VariantBase {
-		d.Bind = append(d.Bind, pools...)
-	} else {
-		for _, v := range pools {
-			d.Reach = append(d.Reach, vk.Reach{View: v, Access: vk.Read})
-		}
-	}
-	d.Push = vk.Bytes(&p)
-	if err := rec.Dispatch(d); err != nil || splits == 1 {
+	if err := pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
+		Kernel: o.k, Groups: o.groups(splits, t), Push: vk.Bytes(&p),
+		Bind: []vk.View{a.Q.View(), win.Indices.View(), win.Lens.View(), opkit.Present(o.dev, comp.Indices), opkit.Present(o.dev, comp.Lens),
+			opkit.Present(o.dev, a.Sink), a.Out.View(), opkit.Present(o.dev, a.LSE), part, ml},
+	}, pools...); err != nil || splits == 1 {
 		return err
 	}
 	return o.merge.record(rec, ml, part, splits, a.Sink, a.Out, a.LSE, tensor.Tensor{})

@@ -1,10 +1,9 @@
 package attention
 
 import (
-	"fmt"
 	"math/bits"
-	"slices"
 
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -52,11 +51,7 @@ func (t cmTiling) registers(copies int) int {
 
 // constants are the specialisation constants after HG and TILE.
 func (t cmTiling) constants() []uint32 {
-	c := []uint32{}
-	for _, v := range []int{t.threads(), t.subgroup, t.m, t.n, t.k, t.kSplit} {
-		c = append(c, uint32(v))
-	}
-	return c
+	return opkit.Words(t.threads(), t.subgroup, t.m, t.n, t.k, t.kSplit)
 }
 
 // cmRegisterLimit is how many registers an invocation of a workgroup of that size
@@ -107,22 +102,7 @@ func cmFit(caps *vk.Caps, s vk.CoopMatShape, heads int) (cmTiling, bool) {
 // cmChoose picks a tiling for products of an element type ("f16" or "bf16") with
 // f32 sums, the largest shape first.
 func cmChoose(caps *vk.Caps, element string, heads int) (cmTiling, error) {
-	var shapes []vk.CoopMatShape
-	for _, s := range caps.CoopMat {
-		if s.Scope == "subgroup" && s.A == element && s.B == element && s.C == "f32" && s.Result == "f32" {
-			shapes = append(shapes, s)
-		}
-	}
-	slices.SortStableFunc(shapes, func(a, b vk.CoopMatShape) int { return int(b.M*b.N*b.K) - int(a.M*a.N*a.K) })
-	var offered []string
-	for _, s := range shapes {
-		if t, ok := cmFit(caps, s, heads); ok {
-			return t, nil
-		}
-		offered = append(offered, fmt.Sprintf("%dx%dx%d", s.M, s.N, s.K))
-	}
-	return cmTiling{}, fmt.Errorf("%w: no shape of %s matrix product with f32 sums fits %d bytes of shared memory and %d invocations (offered %v)",
-		vk.ErrMissingFeature, element, caps.SharedMemory, caps.MaxWorkgroupInvocations, offered)
+	return opkit.FitMatrix(caps, element, func(s vk.CoopMatShape) (cmTiling, bool) { return cmFit(caps, s, heads) })
 }
 
 // cmDecodeTiling picks the matrix shape and the sizes of the cooperative-matrix

@@ -1,8 +1,10 @@
 package attention
 
 import (
+	"math"
 	"unsafe"
 
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -40,12 +42,13 @@ type GlobalTopKArgs struct {
 // Errors: vk.ErrArgument for a page size below 1 or an unknown variant; those of
 // vk.Device.Kernel.
 func NewGlobalTopK(dev *vk.Device, cfg GlobalTopKConfig) (*GlobalTopK, error) {
-	if err := positive("new global top-k", "Page", cfg.Page); err != nil {
+	if err := pkg.Range("new global top-k", "Page", cfg.Page, 1, math.MaxInt32); err != nil {
 		return nil, err
 	}
-	k, err := indexKernel(dev, "attn_global_topk", cfg.Variant,
-		[]vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write},
-		int(unsafe.Sizeof(attnGlobalTopkPush{})), uint32(cfg.Page))
+	k, err := indexKernel(dev, "attn_global_topk", cfg.Variant, opkit.Spec{
+		Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write},
+		PushSize: int(unsafe.Sizeof(attnGlobalTopkPush{})), Constants: opkit.Words(cfg.Page),
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -53,26 +56,26 @@ func NewGlobalTopK(dev *vk.Device, cfg GlobalTopKConfig) (*GlobalTopK, error) {
 }
 
 // Variant returns the name of the build in use.
-func (o *GlobalTopK) Variant() string { return "base" }
+func (o *GlobalTopK) Variant() string { return VariantBase }
 
 // Record checks the tensors and records the operation.
 //
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *GlobalTopK) Record(rec *vk.Recorder, a GlobalTopKArgs) error {
 	const op = "global top-k"
-	t, k := dim(a.TopK, 0), dim(a.TopK, 1)
-	if err := first(
-		check(op, "TopK", a.TopK, tensor.I32, -1, -1),
-		check(op, "TokenToReq", a.TokenToReq, tensor.I32, t),
-		check(op, "BlockTable", a.BlockTable, tensor.I32, -1, -1),
-		check(op, "IsValid", a.IsValid, tensor.U8, t),
-		check(op, "Slots", a.Slots, tensor.I32, t, k),
-		check(op, "Lens", a.Lens, tensor.I32, t),
+	t, k := opkit.Dim(a.TopK, 0), opkit.Dim(a.TopK, 1)
+	if err := opkit.First(
+		pkg.Check(op, "TopK", a.TopK, tensor.I32, -1, -1),
+		pkg.Check(op, "TokenToReq", a.TokenToReq, tensor.I32, t),
+		pkg.Check(op, "BlockTable", a.BlockTable, tensor.I32, -1, -1),
+		pkg.Check(op, "IsValid", a.IsValid, tensor.U8, t),
+		pkg.Check(op, "Slots", a.Slots, tensor.I32, t, k),
+		pkg.Check(op, "Lens", a.Lens, tensor.I32, t),
 	); err != nil || t == 0 {
 		return err
 	}
-	p := attnGlobalTopkPush{uint32(k), uint32(dim(a.BlockTable, 0)), uint32(dim(a.BlockTable, 1))}
-	return rec.Dispatch(vk.Dispatch{
+	p := attnGlobalTopkPush{uint32(k), uint32(opkit.Dim(a.BlockTable, 0)), uint32(opkit.Dim(a.BlockTable, 1))}
+	return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
 		Kernel: o.k, Groups: [3]uint32{uint32(t), 1, 1},
 		Bind: []vk.View{a.TopK.View(), a.TokenToReq.View(), a.BlockTable.View(), a.IsValid.View(), a.Slots.View(), a.Lens.View()},
 		Push: vk.Bytes(&p),

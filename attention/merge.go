@@ -3,6 +3,7 @@ package attention
 import (
 	"unsafe"
 
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -27,24 +28,27 @@ type merge struct {
 }
 
 func newMerge(dev *vk.Device) (merge, error) {
-	k, err := kernel(dev, "attn_merge", []vk.Access{vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write},
-		int(unsafe.Sizeof(attnMergePush{})), 0)
+	k, err := pkg.Kernel(dev, opkit.Spec{
+		Stem: "attn_merge", Variant: VariantBase, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write},
+		PushSize: int(unsafe.Sizeof(attnMergePush{})),
+	})
 	return merge{dev, k}, err
 }
 
 // record joins splits partial rows of t tokens. The tensors were checked by the
 // operation that wrote the parts.
 func (m merge) record(rec *vk.Recorder, ml, out vk.View, splits int, sink, dst, lse, maxLogits tensor.Tensor) error {
+	const op = "merge"
 	t, heads := dst.Shape[0], dst.Shape[1]
 	p := attnMergePush{uint32(heads), uint32(splits), outputFlags(sink, lse, maxLogits)}
-	return rec.Dispatch(vk.Dispatch{
+	return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
 		Kernel: m.k, Groups: [3]uint32{uint32(heads), uint32(t), 1},
-		Bind: []vk.View{out, ml, present(m.dev, sink), dst.View(), present(m.dev, lse), present(m.dev, maxLogits)},
+		Bind: []vk.View{out, ml, opkit.Present(m.dev, sink), dst.View(), opkit.Present(m.dev, lse), opkit.Present(m.dev, maxLogits)},
 		Push: vk.Bytes(&p),
 	})
 }
 
 // outputFlags says which optional tensors are there.
 func outputFlags(sink, lse, maxLogits tensor.Tensor) uint32 {
-	return bit(0, !sink.IsZero()) | bit(2, !lse.IsZero()) | bit(3, !maxLogits.IsZero())
+	return opkit.Bit(0, !sink.IsZero()) | opkit.Bit(2, !lse.IsZero()) | opkit.Bit(3, !maxLogits.IsZero())
 }

@@ -3,6 +3,7 @@ package attention
 import (
 	"unsafe"
 
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -19,29 +20,32 @@ type packIndices struct {
 }
 
 func newPackIndices(dev *vk.Device) (packIndices, error) {
-	k, err := kernel(dev, "attn_pack_indices", []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write},
-		int(unsafe.Sizeof(attnPackIndicesPush{})), 0)
+	k, err := pkg.Kernel(dev, opkit.Spec{
+		Stem: "attn_pack_indices", Variant: VariantBase, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write},
+		PushSize: int(unsafe.Sizeof(attnPackIndicesPush{})),
+	})
 	return packIndices{dev, k}, err
 }
 
 // packedWidth is the width of packed index rows.
-func packedWidth(window, topk int) int { return roundUp(window+topk, 16) }
+func packedWidth(window, topk int) int { return opkit.RoundUp(window+topk, 16) }
 
 // record packs the lists of t tokens into packed [t, width] and lens [t]. The sets
 // were checked by the caller.
 func (o packIndices) record(rec *vk.Recorder, win, comp SlotSet, keepMasked bool, packed, lens tensor.Tensor) error {
-	t, topk := dim(packed, 0), dim(comp.Indices, 1)
+	const op = "pack indices"
+	t, topk := opkit.Dim(packed, 0), opkit.Dim(comp.Indices, 1)
 	p := attnPackIndicesPush{
-		CompWidth: uint32(topk), WinWidth: uint32(dim(win.Indices, 1)), WinRow0: uint32(t * topk), Width: uint32(dim(packed, 1)),
+		CompWidth: uint32(topk), WinWidth: uint32(opkit.Dim(win.Indices, 1)), WinRow0: uint32(t * topk), Width: uint32(opkit.Dim(packed, 1)),
 		WinSlots: uint32(win.Cache.Slots()),
-		Flags:    bit(0, !comp.IsZero()) | bit(1, keepMasked),
+		Flags:    opkit.Bit(0, !comp.IsZero()) | opkit.Bit(1, keepMasked),
 	}
 	if !comp.IsZero() {
 		p.CompSlots = uint32(comp.Cache.Slots())
 	}
-	return rec.Dispatch(vk.Dispatch{
+	return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
 		Kernel: o.k, Groups: [3]uint32{uint32(t), 1, 1},
-		Bind: []vk.View{present(o.dev, comp.Indices), present(o.dev, comp.Lens), win.Indices.View(), win.Lens.View(), packed.View(), lens.View()},
+		Bind: []vk.View{opkit.Present(o.dev, comp.Indices), opkit.Present(o.dev, comp.Lens), win.Indices.View(), win.Lens.View(), packed.View(), lens.View()},
 		Push: vk.Bytes(&p),
 	})
 }

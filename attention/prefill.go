@@ -4,6 +4,7 @@ import (
 	"math"
 	"unsafe"
 
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -69,12 +70,12 @@ func NewPrefill(dev *vk.Device, cfg PrefillConfig) (*Prefill, error) {
 		return nil, err
 	}
 	s.tiling = t
-	bindings := []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write, vk.Write, vk.Write}
-	if variant == VariantBase {
-		bindings = append(bindings, vk.Read)
-	}
-	k, err := kernel(dev, buildStem("attn_prefill", variant), bindings, int(unsafe.Sizeof(attnPrefillPush{})),
-		t.SubgroupSize, append([]uint32{uint32(t.HeadsPerGroup), uint32(t.Tile)}, t.Constants...)...)
+	k, err := pkg.Kernel(dev, opkit.Spec{
+		Stem: "attn_prefill", Variant: variant, Bound: 9,
+		Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write, vk.Write, vk.Write, vk.Read},
+		PushSize: int(unsafe.Sizeof(attnPrefillPush{})), Subgroup: t.SubgroupSize,
+		Constants: append(opkit.Words(t.HeadsPerGroup, t.Tile), t.Constants...),
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +104,7 @@ func (o *Prefill) ScratchBytes(maxT, k int) uint64 { return o.scratchBytes(maxT,
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *Prefill) Record(rec *vk.Recorder, a PrefillArgs) error {
 	const op = "prefill"
-	t, s := dim(a.Q, 0), dim(a.KV, 0)
+	t, s := opkit.Dim(a.Q, 0), opkit.Dim(a.KV, 0)
 	if err := o.checkArgs(op, a); err != nil || t == 0 {
 		return err
 	}
@@ -115,39 +116,33 @@ func (o *Prefill) Record(rec *vk.Recorder, a PrefillArgs) error {
 	}
 	p := attnPrefillPush{
 		KvAddr: a.KV.View().Address(), Rows: uint32(s), Heads: uint32(o.heads), Width: uint32(width), Splits: uint32(splits),
-		Flags:      outputFlags(a.Sink, a.LSE, a.MaxLogits) | bit(1, !a.Lens.IsZero()),
+		Flags:      outputFlags(a.Sink, a.LSE, a.MaxLogits) | opkit.Bit(1, !a.Lens.IsZero()),
 		ScaleLog2e: float32(float64(o.cfg.Scale) * math.Log2E),
 	}
-	d := vk.Dispatch{
+	if err := pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
 		Kernel: o.k, Groups: o.groups(splits, t), Push: vk.Bytes(&p),
-		Bind: []vk.View{a.Q.View(), a.Indices.View(), present(o.dev, a.Lens), present(o.dev, a.Sink), a.Out.View(),
-			present(o.dev, a.MaxLogits), present(o.dev, a.LSE), part, ml},
-	}
-	if o.variant == VariantBase {
-		d.Bind = append(d.Bind, a.KV.View())
-	} else {
-		d.Reach = []vk.Reach{{View: a.KV.View(), Access: vk.Read}}
-	}
-	if err := rec.Dispatch(d); err != nil || splits == 1 {
+		Bind: []vk.View{a.Q.View(), a.Indices.View(), opkit.Present(o.dev, a.Lens), opkit.Present(o.dev, a.Sink), a.Out.View(),
+			opkit.Present(o.dev, a.MaxLogits), opkit.Present(o.dev, a.LSE), part, ml},
+	}, opkit.Target{T: a.KV, Access: vk.Read}); err != nil || splits == 1 {
 		return err
 	}
 	return o.merge.record(rec, ml, part, splits, a.Sink, a.Out, a.LSE, a.MaxLogits)
 }
 
 func (o *Prefill) checkArgs(op string, a PrefillArgs) error {
-	t, h := dim(a.Q, 0), o.heads
-	if err := first(
-		check(op, "Q", a.Q, tensor.BF16, -1, h, D),
-		checkLarge(op, "KV", a.KV, tensor.BF16, -1, D),
-		check(op, "Indices", a.Indices, tensor.I32, t, -1),
-		optional(op, "Lens", a.Lens, tensor.I32, t),
-		optional(op, "Sink", a.Sink, tensor.F32, h),
-		check(op, "Out", a.Out, tensor.BF16, t, h, D),
-		optional(op, "MaxLogits", a.MaxLogits, tensor.F32, t, h),
-		optional(op, "LSE", a.LSE, tensor.F32, t, h),
+	t, h := opkit.Dim(a.Q, 0), o.heads
+	if err := opkit.First(
+		pkg.Check(op, "Q", a.Q, tensor.BF16, -1, h, D),
+		pkg.CheckRows(op, "KV", a.KV, tensor.BF16, -1, D),
+		pkg.Check(op, "Indices", a.Indices, tensor.I32, t, -1),
+		pkg.Optional(op, "Lens", a.Lens, tensor.I32, t),
+		pkg.Optional(op, "Sink", a.Sink, tensor.F32, h),
+		pkg.Check(op, "Out", a.Out, tensor.BF16, t, h, D),
+		pkg.Optional(op, "MaxLogits", a.MaxLogits, tensor.F32, t, h),
+		pkg.Optional(op, "LSE", a.LSE, tensor.F32, t, h),
 		o.checkTokens(o.dev, op, t),
 	); err != nil {
 		return err
 	}
-	return reachable(o.dev, op, "KV", a.KV, o.variant, 16)
+	return pkg.Reach(o.dev, op, o.variant, opkit.Target{Name: "KV", T: a.KV, Align: 16})
 }

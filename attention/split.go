@@ -1,6 +1,9 @@
 package attention
 
-import "github.com/vkmla/vkmla/vk"
+import (
+	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/vk"
+)
 
 // MaxSplits is the largest number of parts that one row can be split into.
 const MaxSplits = 128
@@ -37,7 +40,7 @@ func splitCount(groups, tiles, workgroups, minTiles int) int {
 	if n <= 1 {
 		return 1
 	}
-	return ceilDiv(tiles, ceilDiv(tiles, n))
+	return opkit.CeilDiv(tiles, opkit.CeilDiv(tiles, n))
 }
 
 // splitter is what decode and prefill need to choose a number of parts.
@@ -53,8 +56,8 @@ func (s splitter) splits(t, width int) int {
 	if s.fixed > 0 {
 		return s.fixed
 	}
-	return splitCount(t*ceilDiv(s.heads, s.tiling.HeadsPerGroup), ceilDiv(width, s.tiling.Tile),
-		s.workgroups*max(s.tiling.PerUnit, 1), ceilDiv(minSplitRows, s.tiling.Tile))
+	return splitCount(t*opkit.CeilDiv(s.heads, s.tiling.HeadsPerGroup), opkit.CeilDiv(width, s.tiling.Tile),
+		s.workgroups*max(s.tiling.PerUnit, 1), opkit.CeilDiv(minSplitRows, s.tiling.Tile))
 }
 
 // scratchBytes is what the partial rows of up to maxT tokens need, 0 if nothing is
@@ -92,7 +95,7 @@ func partials(dev *vk.Device, op string, scratch vk.View, t, splits, heads int) 
 	}
 	need := partialBytes(t, splits, heads)
 	if scratch.IsZero() || scratch.Size < need || scratch.Offset%256 != 0 {
-		return ml, out, wrong(op, "Scratch", scratch, "%d bytes at a multiple of 256", need)
+		return ml, out, pkg.Wrong(op, "Scratch", scratch, "%d bytes at a multiple of 256", need)
 	}
 	n := uint64(t) * uint64(splits) * uint64(heads)
 	ml = scratch.Buffer.View(scratch.Offset, n*16)

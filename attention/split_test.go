@@ -3,6 +3,7 @@ package attention
 import (
 	"testing"
 
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -36,11 +37,11 @@ func TestSplitProperties(t *testing.T) {
 			most := s.scratchBytes(200, width)
 			for tokens := 1; tokens <= 200; tokens++ {
 				n := s.splits(tokens, width)
-				tiles := ceilDiv(width, 8)
-				if n < 1 || n > MaxSplits || (n > 1 && (n > tiles || (n-1)*ceilDiv(tiles, n) >= tiles)) {
+				tiles := opkit.CeilDiv(width, 8)
+				if n < 1 || n > MaxSplits || (n > 1 && (n > tiles || (n-1)*opkit.CeilDiv(tiles, n) >= tiles)) {
 					t.Fatalf("%d heads, %d tokens, width %d: %d parts of %d tiles", heads, tokens, width, n, tiles)
 				}
-				if n > 1 && n*tokens*ceilDiv(heads, 8) > 128 {
+				if n > 1 && n*tokens*opkit.CeilDiv(heads, 8) > 128 {
 					t.Fatalf("%d heads, %d tokens, width %d: %d parts are too many workgroups", heads, tokens, width, n)
 				}
 				if n > 1 && partialBytes(tokens, n, heads) > most {

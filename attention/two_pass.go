@@ -1,10 +1,10 @@
 package attention
 
 import (
-	"fmt"
 	"math"
 
 	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -64,7 +64,7 @@ func NewTwoPass(dev *vk.Device, cfg TwoPassConfig) (*TwoPass, error) {
 		}
 		o.gather[i], err = cache.NewGatherSlots(dev, cache.GatherSlotsConfig{Page: page, MaxBytes: cfg.MaxBytes, Variant: gather})
 		if err != nil {
-			return nil, fmt.Errorf("attention: %s: %w", op, err)
+			return nil, pkg.Wrap(op, err)
 		}
 	}
 	if o.pack, err = newPackIndices(dev); err != nil {
@@ -98,52 +98,52 @@ func (o *TwoPass) ScratchBytes(maxT, window, topk int) uint64 {
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *TwoPass) Record(rec *vk.Recorder, a DecodeArgs) error {
 	const op = "two-pass decode"
-	t := dim(a.Q, 0)
-	if err := first(checkDecode(o.dev, op, o.cfg.DecoderConfig, a), o.prefill.checkTokens(o.dev, op, t)); err != nil || t == 0 {
+	t := opkit.Dim(a.Q, 0)
+	if err := opkit.First(checkDecode(o.dev, op, o.cfg.DecoderConfig, a), o.prefill.checkTokens(o.dev, op, t)); err != nil || t == 0 {
 		return err
 	}
-	window, topk := a.Window.Indices.Shape[1], dim(a.Compressed.Indices, 1)
+	window, topk := a.Window.Indices.Shape[1], opkit.Dim(a.Compressed.Indices, 1)
 	if window+topk == 0 {
-		return wrong(op, "Window.Indices", a.Window.Indices, "at least one column in one of the sets")
+		return pkg.Wrong(op, "Window.Indices", a.Window.Indices, "at least one column in one of the sets")
 	}
 	if t*packedWidth(window, topk) > math.MaxInt32 {
-		return wrong(op, "Q", a.Q, "fewer than 2^31 rows in all lists together")
+		return pkg.Wrong(op, "Q", a.Q, "fewer than 2^31 rows in all lists together")
 	}
 	ws, err := o.divide(op, a, t, window, topk)
 	if err != nil {
 		return err
 	}
 	// What the two passes would refuse later is refused before anything is recorded.
-	if err := first(
-		reachable(o.dev, op, "workspace", ws.rows, o.prefill.variant, 16),
-		bindable(o.dev, op, "Q", a.Q),
-		bindable(o.dev, op, "Window.Indices", a.Window.Indices),
-		bindable(o.dev, op, "Compressed.Indices", a.Compressed.Indices),
-		bindable(o.dev, op, "packed indices", ws.packed),
-		bindable(o.dev, op, "Scratch", tensor.Of(ws.rest, tensor.U8, int(ws.rest.Size))),
+	if err := opkit.First(
+		pkg.Reach(o.dev, op, o.prefill.variant, opkit.Target{Name: "workspace", T: ws.rows, Align: 16}),
+		pkg.Bindable(o.dev, op, "Q", a.Q),
+		pkg.Bindable(o.dev, op, "Window.Indices", a.Window.Indices),
+		pkg.Bindable(o.dev, op, "Compressed.Indices", a.Compressed.Indices),
+		pkg.Bindable(o.dev, op, "packed indices", ws.packed),
+		pkg.Bindable(o.dev, op, "Scratch", tensor.Of(ws.rest, tensor.U8, int(ws.rest.Size))),
 	); err != nil {
 		return err
 	}
 	for i, s := range []SlotSet{a.Compressed, a.Window} {
-		if s.IsZero() || dim(s.Indices, 1) == 0 {
+		if s.IsZero() || opkit.Dim(s.Indices, 1) == 0 {
 			continue
 		}
 		name, build := []string{"Compressed", "Window"}[i], o.gather[i].Variant()
-		if err := first(
-			reachable(o.dev, op, name+".Cache.Pool", s.Cache.Pool, build, 8),
-			reachable(o.dev, op, "workspace", ws.sets[i], build, 16),
+		if err := pkg.Reach(o.dev, op, build,
+			opkit.Target{Name: name + ".Cache.Pool", T: s.Cache.Pool, Align: 8},
+			opkit.Target{Name: "workspace", T: ws.sets[i], Align: 16},
 		); err != nil {
 			return err
 		}
 	}
 
 	for i, s := range []SlotSet{a.Compressed, a.Window} {
-		if s.IsZero() || dim(s.Indices, 1) == 0 {
+		if s.IsZero() || opkit.Dim(s.Indices, 1) == 0 {
 			continue
 		}
 		flat := tensor.Of(s.Indices.View(), tensor.I32, s.Indices.Len())
 		if err := o.gather[i].Record(rec, cache.GatherSlotsArgs{Out: ws.sets[i], Cache: s.Cache, Indices: flat}); err != nil {
-			return fmt.Errorf("attention: %s: %w", op, err)
+			return pkg.Wrap(op, err)
 		}
 	}
 	if err := o.pack.record(rec, a.Window, a.Compressed, o.cfg.ZeroMasked, ws.packed, ws.lens); err != nil {
@@ -172,7 +172,7 @@ func (o *TwoPass) divide(op string, a DecodeArgs, t, window, topk int) (workspac
 	need := parts[0] + parts[1] + parts[2] + parts[3]
 	s := a.Scratch
 	if s.IsZero() || s.Size < need || s.Offset%256 != 0 || s.Offset > s.Buffer.Size() || s.Size > s.Buffer.Size()-s.Offset {
-		return w, wrong(op, "Scratch", s, "%d bytes at a multiple of 256", need)
+		return w, pkg.Wrong(op, "Scratch", s, "%d bytes at a multiple of 256", need)
 	}
 	at := func(i int) vk.View {
 		off := s.Offset

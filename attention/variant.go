@@ -1,10 +1,10 @@
 package attention
 
 import (
-	"fmt"
+	"slices"
 	"strings"
 
-	"github.com/vkmla/vkmla/shaders"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -17,10 +17,10 @@ import (
 // keys and queries stay far inside. cmb takes every bf16 and every scale byte up to
 // 246, base and da take everything.
 const (
-	VariantCMB  = "cmb"  // cooperative matrices of bf16; pools by device address
-	VariantCM   = "cm"   // cooperative matrices of f16, see below; pools by device address
-	VariantBase = "base" // any Vulkan 1.2 device; pools bound as storage buffers
-	VariantDA   = "da"   // as base, with pools of any size by device address
+	VariantCMB  = opkit.CMB  // cooperative matrices of bf16; pools by device address
+	VariantCM   = opkit.CM   // cooperative matrices of f16, see below; pools by device address
+	VariantBase = opkit.Base // any Vulkan 1.2 device; pools bound as storage buffers
+	VariantDA   = opkit.DA   // as base, with pools of any size by device address
 
 	TwoPassPrefix = "twopass-"
 )
@@ -28,30 +28,23 @@ const (
 // DecodeVariants is the ladder of NewDecoder, best first. The two-pass variants
 // come last: they exist for comparison, and as the strategy that shares the
 // prefill kernels.
-var DecodeVariants = append(ladder("attn_decode", ""), ladder("attn_prefill", TwoPassPrefix)...)
+var DecodeVariants = append(ladder("attn_decode"), twoPass(PrefillVariants)...)
 
 // PrefillVariants is the ladder of NewPrefill and NewTwoPass, best first.
-var PrefillVariants = ladder("attn_prefill", "")
+var PrefillVariants = ladder("attn_prefill")
 
-// buildStem is the name of a stem's build in package shaders.
-func buildStem(stem, variant string) string {
-	if variant == VariantBase {
-		return stem
-	}
-	return stem + "_" + variant
+// ladder lists the builds of a stem, best first.
+func ladder(stem string) []vk.Variant {
+	return opkit.Ladder(stem, VariantCMB, VariantCM, VariantBase, VariantDA)
 }
 
-// ladder lists the builds of a stem, best first, as far as they are in package
-// shaders.
-func ladder(stem, prefix string) []vk.Variant {
-	var l []vk.Variant
-	for _, v := range []string{VariantCMB, VariantCM, VariantBase, VariantDA} {
-		name := buildStem(stem, v)
-		if _, err := shaders.Get(name); err == nil {
-			l = append(l, vk.Variant{Name: prefix + v, Requires: shaders.Requires(name)})
-		}
+// twoPass names builds as those of the second of two passes.
+func twoPass(ladder []vk.Variant) []vk.Variant {
+	ladder = slices.Clone(ladder)
+	for i := range ladder {
+		ladder[i].Name = TwoPassPrefix + ladder[i].Name
 	}
-	return l
+	return ladder
 }
 
 // tiling is what a build of an attention kernel is specialised for and how its
@@ -97,33 +90,12 @@ func tilingFor(caps *vk.Caps, stem, variant string, heads int) (tiling, error) {
 // chooseBuild picks a build of a stem: the one that want names, else the best that
 // the device has the features and a matrix shape for, base giving way to da where
 // maxBytes exceeds what a descriptor holds.
-func chooseBuild(a *vk.Adapter, stem, want string, maxBytes uint64, heads int) (string, tiling, error) {
-	ladder := ladder(stem, "")
-	limit := a.Caps.MaxStorageBufferRange
-	if want == "" {
-		for _, v := range ladder {
-			if len(a.Caps.Missing(v.Requires)) > 0 || (v.Name == VariantBase && maxBytes > limit) {
-				continue
-			}
-			if t, err := tilingFor(&a.Caps, stem, v.Name, heads); err == nil {
-				return v.Name, t, nil
-			}
-		}
-		want = VariantDA // reached with huge pools only: the error names what is missing
-	}
-	v, err := vk.ChooseVariant(stem, a, ladder, want)
-	if err != nil {
-		return "", tiling{}, fmt.Errorf("attention: %w", err)
-	}
-	if v.Name == VariantBase && maxBytes > limit {
-		return "", tiling{}, wrong(stem, "Variant", fmt.Sprintf("base for %d bytes", maxBytes),
-			"another one: a descriptor of %s holds %d bytes", a.Name, limit)
-	}
-	t, err := tilingFor(&a.Caps, stem, v.Name, heads)
-	if err != nil {
-		return "", tiling{}, fmt.Errorf("attention: %s: variant %s: %w", stem, v.Name, err)
-	}
-	return v.Name, t, nil
+func chooseBuild(a *vk.Adapter, stem, want string, maxBytes uint64, heads int) (variant string, t tiling, err error) {
+	variant, err = pkg.ChooseFit(a, stem, ladder(stem), want, maxBytes, func(v string) (err error) {
+		t, err = tilingFor(&a.Caps, stem, v, heads)
+		return err
+	})
+	return variant, t, err
 }
 
 // CanDecode reports whether NewDecoder can make the named variant for that many

@@ -1,8 +1,10 @@
 package attention
 
 import (
+	"math"
 	"unsafe"
 
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -41,12 +43,13 @@ type WindowIndicesArgs struct {
 // Errors: vk.ErrArgument for a page size below 1 or an unknown variant; those of
 // vk.Device.Kernel.
 func NewWindowIndices(dev *vk.Device, cfg WindowIndicesConfig) (*WindowIndices, error) {
-	if err := positive("new window indices", "Page", cfg.Page); err != nil {
+	if err := pkg.Range("new window indices", "Page", cfg.Page, 1, math.MaxInt32); err != nil {
 		return nil, err
 	}
-	k, err := indexKernel(dev, "attn_window_indices", cfg.Variant,
-		[]vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write},
-		int(unsafe.Sizeof(attnWindowIndicesPush{})), uint32(cfg.Page))
+	k, err := indexKernel(dev, "attn_window_indices", cfg.Variant, opkit.Spec{
+		Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write},
+		PushSize: int(unsafe.Sizeof(attnWindowIndicesPush{})), Constants: opkit.Words(cfg.Page),
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -54,39 +57,39 @@ func NewWindowIndices(dev *vk.Device, cfg WindowIndicesConfig) (*WindowIndices, 
 }
 
 // Variant returns the name of the build in use.
-func (o *WindowIndices) Variant() string { return "base" }
+func (o *WindowIndices) Variant() string { return VariantBase }
 
 // Record checks the tensors and records the operation.
 //
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *WindowIndices) Record(rec *vk.Recorder, a WindowIndicesArgs) error {
 	const op = "window indices"
-	t, rows, r := dim(a.Slots, 0), dim(a.Lens, 0), dim(a.SeqLens, 0)
-	err := first(
-		check(op, "Slots", a.Slots, tensor.I32, -1, -1),
-		check(op, "SeqLens", a.SeqLens, tensor.I32, -1),
-		check(op, "QueryStart", a.QueryStart, tensor.I32, r+1),
-		check(op, "TokenToReq", a.TokenToReq, tensor.I32, -1),
-		check(op, "IsValid", a.IsValid, tensor.U8, -1),
-		check(op, "BlockTable", a.BlockTable, tensor.I32, r, -1),
-		check(op, "Lens", a.Lens, tensor.I32, -1),
+	t, rows, r := opkit.Dim(a.Slots, 0), opkit.Dim(a.Lens, 0), opkit.Dim(a.SeqLens, 0)
+	err := opkit.First(
+		pkg.Check(op, "Slots", a.Slots, tensor.I32, -1, -1),
+		pkg.Check(op, "SeqLens", a.SeqLens, tensor.I32, -1),
+		pkg.Check(op, "QueryStart", a.QueryStart, tensor.I32, r+1),
+		pkg.Check(op, "TokenToReq", a.TokenToReq, tensor.I32, -1),
+		pkg.Check(op, "IsValid", a.IsValid, tensor.U8, -1),
+		pkg.Check(op, "BlockTable", a.BlockTable, tensor.I32, r, -1),
+		pkg.Check(op, "Lens", a.Lens, tensor.I32, -1),
 	)
 	switch {
 	case err != nil:
 		return err
-	case dim(a.Slots, 1) < 1:
-		return wrong(op, "Slots", a.Slots, "a window of at least 1")
-	case dim(a.TokenToReq, 0) < t:
-		return wrong(op, "TokenToReq", a.TokenToReq, "at least %d tokens", t)
-	case dim(a.IsValid, 0) < t:
-		return wrong(op, "IsValid", a.IsValid, "at least %d tokens", t)
+	case opkit.Dim(a.Slots, 1) < 1:
+		return pkg.Wrong(op, "Slots", a.Slots, "a window of at least 1")
+	case opkit.Dim(a.TokenToReq, 0) < t:
+		return pkg.Wrong(op, "TokenToReq", a.TokenToReq, "at least %d tokens", t)
+	case opkit.Dim(a.IsValid, 0) < t:
+		return pkg.Wrong(op, "IsValid", a.IsValid, "at least %d tokens", t)
 	case rows < t:
-		return wrong(op, "Lens", a.Lens, "at least %d rows", t)
+		return pkg.Wrong(op, "Lens", a.Lens, "at least %d rows", t)
 	case rows == 0:
 		return nil
 	}
-	p := attnWindowIndicesPush{uint32(t), uint32(dim(a.Slots, 1)), uint32(r), uint32(dim(a.BlockTable, 1))}
-	return rec.Dispatch(vk.Dispatch{
+	p := attnWindowIndicesPush{uint32(t), uint32(opkit.Dim(a.Slots, 1)), uint32(r), uint32(opkit.Dim(a.BlockTable, 1))}
+	return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
 		Kernel: o.k, Groups: [3]uint32{uint32(rows), 1, 1},
 		Bind: []vk.View{a.QueryStart.View(), a.SeqLens.View(), a.TokenToReq.View(), a.IsValid.View(), a.BlockTable.View(), a.Slots.View(), a.Lens.View()},
 		Push: vk.Bytes(&p),

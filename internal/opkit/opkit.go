@@ -171,12 +171,13 @@ type Target struct {
 	Align  uint64 // of the address, what the widest access needs
 }
 
-// Reach proves that a build can reach its targets: by a descriptor, or at an
-// address that suits the widest access.
+// Reach proves that a build can reach its targets, of which some may be absent: by a
+// descriptor, or at an address that suits the widest access.
 func (p Package) Reach(dev *vk.Device, op, variant string, targets ...Target) error {
 	for _, x := range targets {
 		limit := dev.Caps().MaxStorageBufferRange
 		switch {
+		case x.T.IsZero():
 		case variant == Base && x.T.Bytes() > limit:
 			return p.Wrong(op, x.Name, fmt.Sprintf("%d bytes", x.T.Bytes()),
 				"at most %d bytes for variant base; give MaxBytes when the operation is made", limit)
