@@ -1,0 +1,4 @@
+package cache
+
+// PushLayouts is for the tests outside the package, which alone can use testkit.
+var PushLayouts = pushLayouts
