@@ -98,7 +98,7 @@ func TestDecodeAnalytic(t *testing.T) {
 	dev := testkit.Device(t)
 	for _, c := range analytic {
 		s := c.make(t, rand.New(rand.NewPCG(testkit.Seed(t), 1)))
-		for _, v := range variants(t, dev, attention.DecodeVariants, s.heads) {
+		for _, v := range variants(t, dev, s.heads) {
 			for _, splits := range []int{0, 1, 3} {
 				t.Run(subtest(c.name, v, splits), func(t *testing.T) {
 					cfg := s.config(v)
@@ -117,7 +117,7 @@ func TestDecodeSinkAndDuplicates(t *testing.T) {
 	dev := testkit.Device(t)
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 2))
 	s := step{8, normal(rng, 8*attention.D), set(t, 64, 1, normal(rng, 61*attention.D)), set(t, 2, 1, normal(rng, 69*attention.D)), nil}
-	for _, v := range variants(t, dev, attention.DecodeVariants, s.heads) {
+	for _, v := range variants(t, dev, s.heads) {
 		t.Run(v, func(t *testing.T) {
 			out, lse := s.decode(t, dev, s.config(v))
 			s.check(t, v, out, lse)
@@ -167,7 +167,7 @@ func TestDecodeHeads(t *testing.T) {
 		for i := range s.sink {
 			s.sink[i] = float32(i%5) - 2
 		}
-		for _, v := range variants(t, dev, attention.DecodeVariants, h) {
+		for _, v := range variants(t, dev, h) {
 			t.Run(subtest(h, v), func(t *testing.T) {
 				out, lse := s.decode(t, dev, s.config(v))
 				s.check(t, v, out, lse)
@@ -183,7 +183,7 @@ func TestDecodeSplits(t *testing.T) {
 	s := step{5, normal(rng, 2*5*attention.D), set(t, 16, 2, normal(rng, 61*attention.D)), set(t, 2, 2, normal(rng, 40*attention.D)),
 		[]float32{inf(-1), 0, 3, -3, 1}}
 	s.win.Lens[0], s.comp.Lens[0] = 3, 2 // most parts of this token are empty
-	for _, v := range variants(t, dev, attention.DecodeVariants, s.heads) {
+	for _, v := range variants(t, dev, s.heads) {
 		for _, n := range []int{1, 2, 3, 7, 13, 14, 64, attention.MaxSplits} {
 			t.Run(subtest(v, n), func(t *testing.T) {
 				cfg := s.config(v)

@@ -1,15 +1,12 @@
 package attention_test
 
 import (
-	"errors"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"testing"
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
-	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/testkit"
 	"github.com/vkmla/vkmla/internal/vectors"
 	"github.com/vkmla/vkmla/internal/verify"
@@ -19,29 +16,14 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// must returns v, or ends the test.
-func must[T any](t testing.TB) func(v T, err error) T {
-	return func(v T, err error) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-}
+// Short names of what the test kit has.
+var (
+	refuses  = testkit.Refuses
+	normal   = testkit.Normal
+	variants = testkit.DecodeVariants
+)
 
-// variants are those of a ladder that the device can run for so many heads.
-func variants(t *testing.T, dev *vk.Device, ladder []vk.Variant, heads int) []string {
-	var names []string
-	for _, v := range ladder {
-		if err := attention.CanDecode(dev.Adapter(), v.Name, heads); err != nil {
-			t.Logf("left out: %v", err)
-			continue
-		}
-		names = append(names, v.Name)
-	}
-	return names
-}
+func must[T any](t testing.TB) func(T, error) T { return testkit.Must[T](t) }
 
 // set makes a set of cached rows: rows [n, 512] quantised into slots 5, 6, .. of a
 // pool that is poison elsewhere, each token's list naming them in order.
@@ -152,36 +134,7 @@ func sides(variant string) int {
 	return 0
 }
 
-// normal makes n bf16 values of a normal distribution.
-func normal(rng *rand.Rand, n int) []uint16 {
-	v := make([]uint16, n)
-	for i := range v {
-		v[i] = numfmt.BF16Encode(float32(rng.NormFloat64()))
-	}
-	return v
-}
-
 func inf(sign int) float32 { return float32(math.Inf(sign)) }
-
-// refuses demands an argument error that names the argument, from an operation
-// that would have written the tensors.
-func refuses(t *testing.T, dev *vk.Device, arg string, record func(rec *vk.Recorder) error) {
-	t.Helper()
-	rec := must[*vk.Recorder](t)(dev.NewRecorder())
-	defer rec.Close()
-	err := record(rec)
-	var wrong *vk.ArgumentError
-	if !errors.As(err, &wrong) || !errors.Is(err, vk.ErrArgument) {
-		t.Errorf("%s: got %v, want an argument error", arg, err)
-		return
-	}
-	if wrong.Arg != arg {
-		t.Errorf("%s: the error is about %s: %v", arg, wrong.Arg, err)
-	}
-	if n := rec.Barriers(); n != 0 {
-		t.Errorf("%s: %d barriers were recorded", arg, n)
-	}
-}
 
 // subtest names a subtest after some values.
 func subtest(v ...any) string { return fmt.Sprintf("%v", v) }

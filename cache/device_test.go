@@ -16,26 +16,19 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// must returns v, or ends the test.
-func must[T any](t testing.TB) func(v T, err error) T {
-	return func(v T, err error) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-}
+// Short names of what the test kit has.
+var do = testkit.Do
 
-// upload makes a tensor of fixed-size values, which the test closes at its end.
+func must[T any](t testing.TB) func(T, error) T { return testkit.Must[T](t) }
+
 func upload[T any](t testing.TB, dev *vk.Device, dt tensor.DType, v []T, shape ...int) tensor.Tensor {
 	t.Helper()
-	x := must[tensor.Tensor](t)(tensor.New(dev, "test", dt, shape...))
-	t.Cleanup(func() { x.Close() })
-	if err := x.Upload(t.Context(), encode(v)); err != nil {
-		t.Fatal(err)
-	}
-	return x
+	return testkit.Upload(t, dev, dt, v, shape...)
+}
+
+func download[T any](t testing.TB, x tensor.Tensor) []T {
+	t.Helper()
+	return testkit.Download[T](t, x)
 }
 
 func encode[T any](v []T) []byte {
@@ -44,34 +37,6 @@ func encode[T any](v []T) []byte {
 		panic(err)
 	}
 	return b
-}
-
-func download[T any](t testing.TB, x tensor.Tensor) []T {
-	t.Helper()
-	b := make([]byte, x.Bytes())
-	if err := x.Download(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
-	v := make([]T, x.Len())
-	if _, err := binary.Decode(b, binary.LittleEndian, v); err != nil {
-		t.Fatal(err)
-	}
-	return v
-}
-
-// do records with f and runs what was recorded.
-func do(t testing.TB, dev *vk.Device, f func(rec *vk.Recorder) error) {
-	t.Helper()
-	rec := must[*vk.Recorder](t)(dev.NewRecorder())
-	defer rec.Close()
-	if err := f(rec); err != nil {
-		t.Fatal(err)
-	}
-	cmd := must[*vk.Commands](t)(rec.End())
-	defer cmd.Close()
-	if err := cmd.Run(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // newCache makes a cache full of poison, which the test closes at its end.

@@ -170,32 +170,42 @@ func (d *Decode) build() (err error) {
 func (d *Decode) allocate() (err error) {
 	t, w, cw := d.cfg.Tokens, d.cfg.Window, d.cfg.compWidth()
 	scratch := int(d.attend.ScratchBytes(t, w, cw))
-	type want struct {
-		to    *tensor.Tensor
-		dt    tensor.DType
-		shape []int
-	}
-	list := []want{
+	list := []wanted{
 		{&d.slots, tensor.I64, []int{t}},
 		{&d.winIndices, tensor.I32, []int{t, w}}, {&d.winLens, tensor.I32, []int{t}},
 		{&d.scratch, tensor.U8, []int{scratch}},
 	}
 	if cw > 0 {
-		list = append(list, want{&d.compIndices, tensor.I32, []int{t, cw}}, want{&d.compLens, tensor.I32, []int{t}})
+		list = append(list, wanted{&d.compIndices, tensor.I32, []int{t, cw}}, wanted{&d.compLens, tensor.I32, []int{t}})
 	}
+	d.arena, err = allocate(d.dev, "decode step", list)
+	return err
+}
+
+// wanted is a tensor to allocate from an arena.
+type wanted struct {
+	to    *tensor.Tensor
+	dt    tensor.DType
+	shape []int
+}
+
+// allocate makes an arena that just holds the tensors, and them. The arena is
+// returned in case of an error too, if there is one to close.
+func allocate(dev *vk.Device, label string, list []wanted) (*tensor.Arena, error) {
 	var size uint64
 	for _, x := range list {
 		size += tensor.Need(x.dt, x.shape...)
 	}
-	if d.arena, err = tensor.NewArena(d.dev, vk.DeviceLocal, "decode step", size); err != nil {
-		return err
+	arena, err := tensor.NewArena(dev, vk.DeviceLocal, label, size)
+	if err != nil {
+		return nil, err
 	}
 	for _, x := range list {
-		if *x.to, err = d.arena.Alloc(x.dt, x.shape...); err != nil {
-			return err
+		if *x.to, err = arena.Alloc(x.dt, x.shape...); err != nil {
+			break
 		}
 	}
-	return nil
+	return arena, err
 }
 
 // Variant returns the variant of the attention kernel in use.

@@ -2,16 +2,12 @@ package pipeline_test
 
 import (
 	"bytes"
-	"encoding/binary"
 	"math"
 	"math/rand/v2"
-	"os"
-	"strings"
 	"testing"
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
-	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/testkit"
 	"github.com/vkmla/vkmla/internal/vectors"
 	"github.com/vkmla/vkmla/internal/verify"
@@ -22,15 +18,17 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// must returns v, or ends the test.
-func must[T any](t testing.TB) func(v T, err error) T {
-	return func(v T, err error) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
+// Short names of what the test kit has.
+var (
+	normal   = testkit.Normal
+	variants = testkit.DecodeVariants
+)
+
+func must[T any](t testing.TB) func(T, error) T { return testkit.Must[T](t) }
+
+func put[T any](t testing.TB, x tensor.Tensor, v []T) {
+	t.Helper()
+	testkit.Put(t, x, v)
 }
 
 // shape is what a recording fixes.
@@ -262,18 +260,6 @@ func newGPU(t testing.TB, dev *vk.Device, s shape, layers int) *gpu {
 	return g
 }
 
-// put writes values to a tensor of their size.
-func put[T any](t testing.TB, x tensor.Tensor, v []T) {
-	t.Helper()
-	b, err := binary.Append(nil, binary.LittleEndian, v)
-	if err == nil {
-		err = x.Upload(t.Context(), b)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // upload writes a step and its layers, and poison where results will be.
 func (g *gpu) upload(x step, layers ...layer) {
 	g.t.Helper()
@@ -386,35 +372,10 @@ func (g *gpu) i32(x tensor.Tensor) vectors.Array {
 	return a
 }
 
-// variants are those of the attention kernel that the device can run.
-func variants(t testing.TB, dev *vk.Device, heads int) []string {
-	var names []string
-	for _, v := range attention.DecodeVariants {
-		if err := attention.CanDecode(dev.Adapter(), v.Name, heads); err != nil {
-			if strings.HasSuffix(v.Name, attention.VariantCM) && os.Getenv("VKMLA_TEST_REQUIRE_CM") == "1" {
-				t.Errorf("a cooperative-matrix variant has to run here: %v", err)
-			}
-			t.Logf("left out: %v", err)
-			continue
-		}
-		names = append(names, v.Name)
-	}
-	return names
-}
-
 func filled[T any](n int, v T) []T {
 	s := make([]T, n)
 	for i := range s {
 		s[i] = v
 	}
 	return s
-}
-
-// normal makes n bf16 values of a normal distribution.
-func normal(rng *rand.Rand, n int) []uint16 {
-	v := make([]uint16, n)
-	for i := range v {
-		v[i] = numfmt.BF16Encode(float32(rng.NormFloat64()))
-	}
-	return v
 }

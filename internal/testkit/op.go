@@ -114,9 +114,7 @@ func run(t *testing.T, o verify.Options) {
 			case verify.Fail, verify.Missing:
 				t.Errorf("%s: %s", r.Status, r.Detail)
 			case verify.Skip:
-				if strings.HasSuffix(r.Variant, "cm") && os.Getenv("VKMLA_TEST_REQUIRE_CM") == "1" {
-					t.Errorf("a cooperative-matrix variant has to run here: %s", r.Detail)
-				}
+				requireCM(t, r.Variant, r.Detail)
 				t.Skip(r.Detail)
 			default:
 				t.Log(r.Detail)

@@ -63,6 +63,16 @@ func (c *Comparison) Boundary(name string, got, want Array, entries []cache.Comp
 	return c
 }
 
+// BoundaryKV is Boundary for the pages of a cache of K entries.
+func (c *Comparison) BoundaryKV(name string, got, want Array, entries []cache.CompressedEntry, l cache.Layout) *Comparison {
+	return c.Boundary(name, got, want, entries, kvEntry(l, len(want.Data)/l.Stride), kvJudge(l))
+}
+
+// BoundaryKeys is Boundary for the pages of a cache of indexer keys.
+func (c *Comparison) BoundaryKeys(name string, got, want Array, entries []cache.CompressedEntry, l cache.IndexKeyLayout) *Comparison {
+	return c.Boundary(name, got, want, entries, keyEntry(l, len(want.Data)/l.Stride), keyJudge(l))
+}
+
 // kvEntry are the byte ranges of a K entry, nothing if its slot lies beyond the pool.
 func kvEntry(l cache.Layout, pages int) func(e cache.CompressedEntry) [][2]int64 {
 	return func(e cache.CompressedEntry) [][2]int64 {

@@ -301,11 +301,8 @@ func (s compressorInput) compare(cmp *Comparison, got, want Arrays) *Comparison 
 		}
 		cmp.Close("ref64_rotated", vectors.FromF32(exact, len(entries), s.c.Dim), recorded, float64Bound)
 	}
-	pages := s.pool.Dim(0)
 	if s.format == 0 {
-		l := s.kvLayout()
-		return cmp.Boundary("kv_cache_after", got["kv_cache_after"], want["kv_cache_after"], entries, kvEntry(l, pages), kvJudge(l))
+		return cmp.BoundaryKV("kv_cache_after", got["kv_cache_after"], want["kv_cache_after"], entries, s.kvLayout())
 	}
-	l := s.keyLayout()
-	return cmp.Boundary("kv_cache_after", got["kv_cache_after"], want["kv_cache_after"], entries, keyEntry(l, pages), keyJudge(l))
+	return cmp.BoundaryKeys("kv_cache_after", got["kv_cache_after"], want["kv_cache_after"], entries, s.keyLayout())
 }

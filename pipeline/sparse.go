@@ -1,0 +1,359 @@
+package pipeline
+
+import (
+	"fmt"
+
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/indexer"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+const (
+	opNewSparse   = "pipeline: new sparse"
+	opSparseStep  = "pipeline: sparse step"
+	opSparseLayer = "pipeline: sparse layer"
+)
+
+// SparseConfig says what a Sparse is built for. Of the caches only the layouts and
+// the sizes of the pools count, as in DecodeConfig.
+type SparseConfig struct {
+	DecodeConfig // of the attention; TopK is how many entries the indexer picks, at most indexer.MaxK
+
+	State cache.StateCache // of the compressor of K entries; not with RatioWindow
+	Eps   float32          // added to the mean square of an entry; 0 means cache.CompressEps
+
+	// RatioC4A only.
+	IndexState cache.StateCache    // of the compressor of indexer keys
+	Keys       cache.IndexKeyCache // its layout's format is that of the queries, too
+	IndexHeads int                 // Hi, 1 to indexer.MaxHeads
+	Hadamard   bool                // mix indexer queries and keys before they are quantised
+	Entries    int                 // most entries that a request has, more are not scored; 0: what KeysTable holds
+}
+
+// SparseStepArgs are the inputs that all layers of a step share. Positions is needed
+// with every ratio but RatioWindow. SeqLens, QueryStart and Positions have to agree:
+// the i-th of n tokens of request r has position SeqLens[r] - n + i.
+type SparseStepArgs struct {
+	StepArgs
+	StateTable      tensor.Tensor // [R, W] i32: pages of the compressor's states, an entry for page tokens; not with RatioWindow
+	IndexStateTable tensor.Tensor // [R, W] i32: likewise for the indexer's compressor; RatioC4A only
+	KeysTable       tensor.Tensor // [R, W] i32: pages of indexer keys, an entry for page*4 tokens; RatioC4A only
+}
+
+// CompressorArgs are the inputs of one compressor, for C = Compression.Channels().
+type CompressorArgs struct {
+	KvScore tensor.Tensor    // [T, 2*C] f32: the projection's kv values, then its gate scores
+	Ape     tensor.Tensor    // [Ratio, C] f32: positional term of the scores
+	Norm    tensor.Tensor    // [Dim] f32 or bf16: weight of the RMS norm
+	State   cache.StateCache // the step's states are saved here
+}
+
+// IndexArgs are the inputs of a C4A layer's indexer.
+type IndexArgs struct {
+	CompressorArgs
+	Keys    cache.IndexKeyCache // the step's keys are inserted here
+	Q       tensor.Tensor       // [T, Hi, 128] bf16, neither normed nor rotated
+	Weights tensor.Tensor       // [T, Hi] bf16
+}
+
+// SparseLayerArgs are the inputs and outputs of one layer. TopK is absent: the
+// indexer picks. Outputs must not overlap inputs or each other.
+type SparseLayerArgs struct {
+	LayerArgs
+	CosSin     tensor.Tensor  // [rows, 64] f32: cosines, then sines of a position; not with RatioWindow
+	Compressor CompressorArgs // not with RatioWindow
+	Index      IndexArgs      // RatioC4A only
+}
+
+// Sparse is what lies between the projections of a layer, for a step of T tokens:
+// the new KV rows and compressor states are stored, completed groups of tokens
+// become compressed entries and indexer keys, the indexer scores the entries that
+// each token may see and picks the best, and every head attends to its window and
+// the picks (C4A), to its window and all entries (C128A), or to its window alone.
+//
+// Tokens of a step may be of any number of requests, and a request may have any
+// number of consecutive tokens in it, so that the same commands serve decode,
+// speculative decode and prefill in chunks: an entry that a token of the step
+// completes is visible to it and to later ones, and how a sequence is divided into
+// steps changes neither the caches nor what is picked from equal scores.
+//
+// Like a Decode it is made once for a number of tokens, shared by layers of equal
+// configuration, recorded once and submitted for every step.
+type Sparse struct {
+	cfg    SparseConfig
+	dev    *vk.Device
+	decode *Decode
+	arena  *tensor.Arena // nil once closed, or with RatioWindow
+
+	main  *compressor // not with RatioWindow
+	keys  *compressor // RatioC4A, as all below
+	seen  *indexer.Visible
+	query *indexer.QueryQuant
+	pick  *indexer.Select
+
+	lens, topk             tensor.Tensor // [T] i32, [T, TopK] i32
+	codes, scales, weights tensor.Tensor // of the indexer's queries
+	scratch                tensor.Tensor
+}
+
+// compressor is one of a layer's compressors and where its step's rows go.
+type compressor struct {
+	ratio           int
+	stateMap        *cache.SlotMapping
+	entryMap        *cache.SlotMapping
+	save            *cache.SaveState
+	compress        *cache.Compress
+	states, entries tensor.Tensor // [T] i64 slots
+}
+
+// NewSparse builds the kernels and allocates what a step needs: that of NewDecode,
+// and with RatioC4A the quantised queries and indexer.Select's scratch, which does
+// not grow with the context. It is counted under the labels "decode step" and
+// "sparse step". The caller closes it.
+//
+// Errors: those of NewDecode and of the constructors in packages cache and indexer.
+func NewSparse(dev *vk.Device, cfg SparseConfig) (*Sparse, error) {
+	decode, err := NewDecode(dev, cfg.DecodeConfig)
+	if err != nil {
+		return nil, err
+	}
+	s := &Sparse{cfg: cfg, dev: dev, decode: decode}
+	err = s.build()
+	if err == nil {
+		err = s.allocate()
+	}
+	if err != nil {
+		s.Close()
+		return nil, fmt.Errorf("%s: %w", opNewSparse, err)
+	}
+	return s, nil
+}
+
+func (s *Sparse) build() (err error) {
+	cfg := s.cfg
+	switch cfg.Ratio {
+	case RatioC4A:
+		s.main, err = newCompressor(s.dev, cfg.State, cache.CompressConfig{Compression: cache.C4Main,
+			Page: cfg.CompressedCache.Layout.Page, Eps: cfg.Eps, MaxBytes: max(cfg.State.Pool.Bytes(), cfg.CompressedCache.Pool.Bytes())})
+	case RatioC128A:
+		s.main, err = newCompressor(s.dev, cfg.State, cache.CompressConfig{Compression: cache.C128Main,
+			Page: cfg.CompressedCache.Layout.Page, Eps: cfg.Eps, MaxBytes: max(cfg.State.Pool.Bytes(), cfg.CompressedCache.Pool.Bytes())})
+	}
+	if err != nil || cfg.Ratio != RatioC4A {
+		return err
+	}
+	keys := cfg.Keys.Layout
+	if s.keys, err = newCompressor(s.dev, cfg.IndexState, cache.CompressConfig{Compression: cache.C4Index, Keys: keys.Format, Hadamard: cfg.Hadamard,
+		Page: keys.Page, Eps: cfg.Eps, MaxBytes: max(cfg.IndexState.Pool.Bytes(), cfg.Keys.Pool.Bytes())}); err != nil {
+		return err
+	}
+	if s.seen, err = indexer.NewVisible(s.dev, indexer.VisibleConfig{}); err != nil {
+		return err
+	}
+	if s.query, err = indexer.NewQueryQuant(s.dev, indexer.QueryQuantConfig{Format: keys.Format, Hadamard: cfg.Hadamard}); err != nil {
+		return err
+	}
+	s.pick, err = indexer.NewSelect(s.dev, indexer.SelectConfig{K: cfg.TopK, Logits: indexer.LogitsConfig{
+		Heads: cfg.IndexHeads, Format: keys.Format, Page: keys.Page, MaxBytes: cfg.Keys.Pool.Bytes()}})
+	return err
+}
+
+func newCompressor(dev *vk.Device, state cache.StateCache, cfg cache.CompressConfig) (*compressor, error) {
+	c := &compressor{ratio: cfg.Compression.Ratio}
+	cfg.StatePage = state.Layout.Page
+	var err error
+	if c.stateMap, err = cache.NewSlotMapping(dev, cache.SlotMappingConfig{Page: cfg.StatePage, Ratio: 1}); err != nil {
+		return nil, err
+	}
+	if c.entryMap, err = cache.NewSlotMapping(dev, cache.SlotMappingConfig{Page: cfg.Page, Ratio: c.ratio}); err != nil {
+		return nil, err
+	}
+	if c.save, err = cache.NewSaveState(dev, cache.SaveStateConfig{Compression: cfg.Compression, Page: cfg.StatePage, MaxBytes: state.Pool.Bytes()}); err != nil {
+		return nil, err
+	}
+	c.compress, err = cache.NewCompress(dev, cfg)
+	return c, err
+}
+
+func (s *Sparse) allocate() (err error) {
+	if s.main == nil {
+		return nil
+	}
+	t, h := s.cfg.Tokens, s.cfg.IndexHeads
+	list := []wanted{{&s.main.states, tensor.I64, []int{t}}, {&s.main.entries, tensor.I64, []int{t}}}
+	if s.keys != nil {
+		row := s.cfg.Keys.Layout.Format.RowBytes()
+		list = append(list,
+			wanted{&s.keys.states, tensor.I64, []int{t}}, wanted{&s.keys.entries, tensor.I64, []int{t}},
+			wanted{&s.lens, tensor.I32, []int{t}}, wanted{&s.topk, tensor.I32, []int{t, s.cfg.TopK}},
+			wanted{&s.codes, tensor.U8, []int{t, h, row}}, wanted{&s.weights, tensor.F32, []int{t, h}},
+			wanted{&s.scratch, tensor.U8, []int{int(s.pick.ScratchBytes(t))}})
+		if s.cfg.Keys.Layout.Format == cache.IndexKeyMXFP4 {
+			list = append(list, wanted{&s.scales, tensor.U8, []int{t, h, cache.IndexScaleBytes}})
+		}
+	}
+	s.arena, err = allocate(s.dev, "sparse step", list)
+	return err
+}
+
+// Variants returns the variants in use of the attention and, with RatioC4A, of the
+// indexer's scores.
+func (s *Sparse) Variants() (attention, scores string) {
+	if s.pick != nil {
+		scores = s.pick.Variant()
+	}
+	return s.decode.Variant(), scores
+}
+
+// TopK returns the picks [T, TopK] i32 of the C4A layer that ran last: entries of
+// the token's request in ascending order, then -1. It is a zero tensor with other
+// ratios.
+func (s *Sparse) TopK() tensor.Tensor { return s.topk }
+
+// Close frees the step's memory; closing again does nothing. Commands recorded
+// before keep working until they are closed, recording anything more gives
+// vk.ErrClosed.
+func (s *Sparse) Close() error {
+	if s == nil {
+		return nil
+	}
+	err := s.decode.Close()
+	if s.arena != nil {
+		if e := s.arena.Close(); err == nil {
+			err = e
+		}
+		s.arena = nil
+	}
+	return err
+}
+
+// RecordStep records what is computed once for all layers: Decode.RecordStep, where
+// the states and entries of both compressors are stored (cache.SlotMapping), and how
+// many entries each token may see (indexer.Visible).
+//
+// Errors: vk.ErrArgument, vk.ErrClosed, with nothing recorded.
+func (s *Sparse) RecordStep(rec *vk.Recorder, a SparseStepArgs) error {
+	return s.record(opSparseStep, rec, func(rec *vk.Recorder) error {
+		if err := s.decode.RecordStep(rec, a.StepArgs); err != nil || s.main == nil {
+			return err
+		}
+		if err := s.main.recordSlots(rec, a, a.StateTable, a.CompressedTable); err != nil || s.keys == nil {
+			return err
+		}
+		if err := s.keys.recordSlots(rec, a, a.IndexStateTable, a.KeysTable); err != nil {
+			return err
+		}
+		return s.seen.Record(rec, indexer.VisibleArgs{Positions: a.Positions, IsValid: a.IsValid, Lens: s.lens})
+	})
+}
+
+func (c *compressor) recordSlots(rec *vk.Recorder, a SparseStepArgs, states, entries tensor.Tensor) error {
+	err := c.stateMap.Record(rec, cache.SlotMappingArgs{QueryStart: a.QueryStart, SeqLens: a.SeqLens, Table: states, Slots: c.states})
+	if err == nil {
+		err = c.entryMap.Record(rec, cache.SlotMappingArgs{QueryStart: a.QueryStart, SeqLens: a.SeqLens, Table: entries, Slots: c.entries})
+	}
+	return err
+}
+
+// RecordLayer records one layer, after RecordStep in the same or an earlier
+// submission: cache.Insert, cache.SaveState and indexer.QueryQuant, which do not
+// depend on each other; cache.Compress; indexer.Select; attention.GlobalTopK and
+// attention.Decoder. All states of the step are stored before any is pooled.
+//
+// Errors: vk.ErrArgument, vk.ErrClosed, with nothing recorded.
+func (s *Sparse) RecordLayer(rec *vk.Recorder, step SparseStepArgs, a SparseLayerArgs) error {
+	if !a.TopK.IsZero() {
+		return &vk.ArgumentError{Op: opSparseLayer, Arg: "TopK", Got: a.TopK.String(), Want: "none: the indexer picks"}
+	}
+	return s.record(opSparseLayer, rec, func(rec *vk.Recorder) error {
+		a.LayerArgs.TopK = s.topk
+		if err := s.decode.RecordInsert(rec, a.LayerArgs); err != nil {
+			return err
+		}
+		if err := s.recordEntries(rec, step, a); err != nil {
+			return err
+		}
+		if s.pick != nil {
+			if err := s.recordPick(rec, step, a.Index); err != nil {
+				return err
+			}
+		}
+		if err := s.decode.RecordPicks(rec, step.StepArgs, a.LayerArgs); err != nil {
+			return err
+		}
+		return s.decode.RecordAttend(rec, a.LayerArgs)
+	})
+}
+
+// recordEntries records what makes compressed entries and indexer keys, and the
+// quantisation of queries, which does not wait for them.
+func (s *Sparse) recordEntries(rec *vk.Recorder, step SparseStepArgs, a SparseLayerArgs) error {
+	if s.main == nil {
+		return nil
+	}
+	if err := s.main.recordSave(rec, step, a.Compressor); err != nil {
+		return err
+	}
+	if s.keys != nil {
+		if err := s.keys.recordSave(rec, step, a.Index.CompressorArgs); err != nil {
+			return err
+		}
+		if err := s.query.Record(rec, indexer.QueryQuantArgs{Q: a.Index.Q, Positions: step.Positions, Weights: a.Index.Weights, Table: a.CosSin,
+			Codes: s.codes, Scales: s.scales, WeightsOut: s.weights}); err != nil {
+			return err
+		}
+	}
+	if err := s.main.recordCompress(rec, step, a.Compressor, cache.CompressArgs{StateTable: step.StateTable, CosSin: a.CosSin, Cache: a.Compressed}); err != nil {
+		return err
+	}
+	if s.keys == nil {
+		return nil
+	}
+	return s.keys.recordCompress(rec, step, a.Index.CompressorArgs, cache.CompressArgs{StateTable: step.IndexStateTable, CosSin: a.CosSin, Keys: a.Index.Keys})
+}
+
+func (c *compressor) recordSave(rec *vk.Recorder, step SparseStepArgs, a CompressorArgs) error {
+	return c.save.Record(rec, cache.SaveStateArgs{KvScore: a.KvScore, Ape: a.Ape, Positions: step.Positions, Slots: c.states, State: a.State})
+}
+
+// recordCompress fills in what out, which says where entries go, has in common for
+// all compressors.
+func (c *compressor) recordCompress(rec *vk.Recorder, step SparseStepArgs, a CompressorArgs, out cache.CompressArgs) error {
+	out.Positions, out.TokenToReq, out.StateSlots, out.Slots = step.Positions, step.TokenToReq, c.states, c.entries
+	out.State, out.Norm = a.State, a.Norm
+	return c.compress.Record(rec, out)
+}
+
+func (s *Sparse) recordPick(rec *vk.Recorder, step SparseStepArgs, a IndexArgs) error {
+	return s.pick.Record(rec, indexer.SelectArgs{
+		LogitsArgs: indexer.LogitsArgs{Q: s.codes, QScale: s.scales, Weights: s.weights, Keys: a.Keys,
+			BlockTable: step.KeysTable, TokenToReq: step.TokenToReq, Lens: s.lens},
+		TopK: s.topk, Entries: s.cfg.Entries, Scratch: s.scratch.View(),
+	})
+}
+
+// record records into rec what went well in a rehearsal: every operation checks its
+// arguments, but only when its turn comes, and what was recorded by then could not
+// be taken back.
+func (s *Sparse) record(op string, rec *vk.Recorder, all func(*vk.Recorder) error) error {
+	if s == nil || s.decode == nil || s.decode.arena == nil {
+		return fmt.Errorf("%s: sparse %w", op, vk.ErrClosed)
+	}
+	if rec == nil {
+		return &vk.ArgumentError{Op: op, Arg: "rec", Got: "nil", Want: "a recorder"}
+	}
+	trial, err := s.dev.NewRecorder()
+	if err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	err = all(trial)
+	trial.Close()
+	if err == nil {
+		err = all(rec)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	return nil
+}
