@@ -1,5 +1,5 @@
-// Package pipeline puts the operations of packages cache and attention together
-// into the steps of DeepSeek-V4's attention, so that a server says what is in a
+// Package pipeline puts the operations of packages cache, indexer and attention
+// together into the steps of DeepSeek-V4's attention, so that a server says what is in a
 // step and not which kernels run.
 //
 // # A decode step
@@ -21,13 +21,29 @@
 // each other only as the cache holds them. A padding token stores nothing; its Out
 // is 0 and its LSE +inf.
 //
-// What fills the compressed cache and what picks from it (the compressor and the
-// indexer), and the projections around the attention, are not part of a Decode.
+// What fills the compressed cache and what picks from it is not part of a Decode.
+//
+// # A sparse layer
+//
+// [Sparse] puts that before the attention: from what the projections of a layer
+// give (queries, KV rows, the kv values and gate scores of the compressors, indexer
+// queries and weights) to the attention's output. In a C4A layer:
+//
+//	states of the step's tokens are saved, KV rows and quantised queries stored
+//	every 4th token pools the last 8 states into a K entry and an indexer key
+//	entry n of token t scores sum_h relu(q[t][h] . k[n]) * w[t][h], n < (p+1)/4
+//	the TopK best are attended, with the window
+//
+// A C128A layer pools 128 states into a K entry and attends all entries; a window
+// layer does neither. Decode and prefill in chunks are the same thing here: a step
+// has any number of consecutive tokens of each request.
+//
+// The projections around all this are not part of either.
 //
 // # Record once, submit for every step
 //
-// [Decode.RecordStep] records what all layers of a step share, [Decode.RecordLayer]
-// one layer. The recording fixes T and which buffers are used; everything that
+// RecordStep (of [Decode] or [Sparse]) records what all layers of a step share,
+// RecordLayer one layer. The recording fixes T and which buffers are used; everything that
 // changes from step to step (lengths, positions, block tables, picks, queries) is
 // read from those buffers when the commands run. A server therefore records one
 // command buffer for each number of tokens it wants to be ready for, pads a step up
