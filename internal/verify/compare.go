@@ -54,6 +54,17 @@ type Comparison struct {
 // NewComparison starts a comparison of the given class.
 func NewComparison(class string) *Comparison { return &Comparison{class: class} }
 
+// exactly is the comparison of an operation whose outputs, of these names, are equal.
+func exactly(names ...string) func(c Case, got, want Arrays) Result {
+	return func(_ Case, got, want Arrays) Result {
+		r := NewComparison(ClassExact)
+		for _, n := range names {
+			r.Exact(n, got[n], want[n])
+		}
+		return r.Result()
+	}
+}
+
 // add records a criterion; its value passes if it is below the bound, or equal
 // to a bound of 0.
 func (c *Comparison) add(pass bool, value, bound float64, detail string) {

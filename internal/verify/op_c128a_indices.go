@@ -14,11 +14,7 @@ import (
 func init() {
 	Register(Op{
 		Name: "c128a_indices", Class: ClassExact, Variants: attention.IndexVariants,
-		Random: randomC128, Ref: refC128, Run: runC128,
-		Compare: func(c Case, got, want Arrays) Result {
-			return NewComparison(ClassExact).Exact("indices", got["indices"], want["indices"]).
-				Exact("lens", got["lens"], want["lens"]).Result()
-		},
+		Random: randomC128, Ref: refC128, Run: runC128, Compare: exactly("indices", "lens"),
 	})
 }
 

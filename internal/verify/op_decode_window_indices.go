@@ -14,11 +14,7 @@ import (
 func init() {
 	Register(Op{
 		Name: "decode_window_indices", Class: ClassExact, Variants: attention.IndexVariants,
-		Random: randomWindowIndices, Ref: refWindowIndices, Run: runWindowIndices,
-		Compare: func(c Case, got, want Arrays) Result {
-			return NewComparison(ClassExact).Exact("swa_indices", got["swa_indices"], want["swa_indices"]).
-				Exact("swa_lens", got["swa_lens"], want["swa_lens"]).Result()
-		},
+		Random: randomWindowIndices, Ref: refWindowIndices, Run: runWindowIndices, Compare: exactly("swa_indices", "swa_lens"),
 	})
 }
 

@@ -14,10 +14,7 @@ import (
 func init() {
 	Register(Op{
 		Name: "dequant_gather_slots", Class: ClassExact, Variants: cache.GatherSlotsVariants,
-		Random: randomGatherSlots, Ref: refGatherSlots, Run: runGatherSlots,
-		Compare: func(c Case, got, want Arrays) Result {
-			return NewComparison(ClassExact).Exact("out", got["out"], want["out"]).Result()
-		},
+		Random: randomGatherSlots, Ref: refGatherSlots, Run: runGatherSlots, Compare: exactly("out"),
 	})
 }
 

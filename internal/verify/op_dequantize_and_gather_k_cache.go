@@ -14,10 +14,7 @@ import (
 func init() {
 	Register(Op{
 		Name: "dequantize_and_gather_k_cache", Class: ClassExact, Variants: cache.GatherVariants,
-		Random: randomGather, Ref: refGather, Run: runGather,
-		Compare: func(c Case, got, want Arrays) Result {
-			return NewComparison(ClassExact).Exact("out_after", got["out_after"], want["out_after"]).Result()
-		},
+		Random: randomGather, Ref: refGather, Run: runGather, Compare: exactly("out_after"),
 	})
 }
 

@@ -26,13 +26,7 @@ func init() {
 			Run: func(ctx context.Context, dev *vk.Device, variant string, c Case) (Arrays, error) {
 				return runQueryQuant(ctx, dev, variant, c, format)
 			},
-			Compare: func(c Case, got, want Arrays) Result {
-				r := NewComparison(ClassExact)
-				for _, array := range queryOutputs(format) {
-					r.Exact(array, got[array], want[array])
-				}
-				return r.Result()
-			},
+			Compare: exactly(queryOutputs(format)...),
 		})
 	}
 }

@@ -14,10 +14,7 @@ import (
 func init() {
 	Register(Op{
 		Name: "quantize_and_insert_k_cache", Class: ClassExact, Variants: cache.InsertVariants,
-		Random: randomInsert, Ref: refInsert, Run: runInsert,
-		Compare: func(c Case, got, want Arrays) Result {
-			return NewComparison(ClassExact).Exact("cache_after", got["cache_after"], want["cache_after"]).Result()
-		},
+		Random: randomInsert, Ref: refInsert, Run: runInsert, Compare: exactly("cache_after"),
 	})
 }
 

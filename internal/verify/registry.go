@@ -26,9 +26,7 @@
 //				r.Do(func(rec *vk.Recorder) error { return op.Record(rec, cache.MyOpArgs{K: r.In(k, tensor.BF16), Out: out}) })
 //				return r.Results(map[string]tensor.Tensor{"out": out})
 //			},
-//			Compare: func(c Case, got, want Arrays) Result {
-//				return NewComparison(ClassExact).Exact("out", got["out"], want["out"]).Result()
-//			},
+//			Compare: exactly("out"),
 //		})
 //	}
 //
