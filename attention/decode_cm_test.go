@@ -5,26 +5,11 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/vkmla/vkmla/internal/knowncaps"
 	"github.com/vkmla/vkmla/internal/spirv"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/vk"
 )
-
-func cmShape(m, n, k uint32, element string) vk.CoopMatShape {
-	return vk.CoopMatShape{M: m, N: n, K: k, A: element, B: element, C: "f32", Result: "f32", Scope: "subgroup"}
-}
-
-// cmDevices are capabilities as drivers report them.
-var cmDevices = map[string]vk.Caps{
-	"H100": {SharedMemory: 49152, MaxWorkgroupInvocations: 1024, MinSubgroupSize: 32, MaxSubgroupSize: 32,
-		CoopMat: []vk.CoopMatShape{cmShape(16, 8, 8, "f16"), cmShape(16, 16, 16, "f16"), cmShape(16, 8, 16, "f16"), cmShape(16, 16, 16, "bf16")}},
-	"RDNA3": {SharedMemory: 65536, MaxWorkgroupInvocations: 1024, MinSubgroupSize: 32, MaxSubgroupSize: 64,
-		CoopMat: []vk.CoopMatShape{cmShape(16, 16, 16, "f16"), cmShape(16, 16, 16, "bf16")}},
-	"Intel": {SharedMemory: 65536, MaxWorkgroupInvocations: 1024, MinSubgroupSize: 8, MaxSubgroupSize: 32,
-		CoopMat: []vk.CoopMatShape{cmShape(8, 8, 16, "f16"), cmShape(8, 16, 16, "bf16")}},
-	"lavapipe": {SharedMemory: 32768, MaxWorkgroupInvocations: 1024, MinSubgroupSize: 8, MaxSubgroupSize: 8,
-		CoopMat: []vk.CoopMatShape{cmShape(8, 8, 8, "f16")}},
-}
 
 func TestCMTiling(t *testing.T) {
 	for _, c := range []struct {
@@ -43,19 +28,19 @@ func TestCMTiling(t *testing.T) {
 		{"lavapipe", "f16", 64, cmTiling{8, 8, 8, 16, 8, 8, 32, 16}},
 		{"lavapipe", "f16", 8, cmTiling{8, 8, 8, 8, 8, 8, 16, 16}},
 	} {
-		caps := cmDevices[c.device]
+		caps := knowncaps.Matrix[c.device]
 		got, err := cmChoose(&caps, c.element, c.heads)
 		if err != nil || got != c.want {
 			t.Errorf("%s %s, %d heads: %+v, %v, want %+v", c.device, c.element, c.heads, got, err, c.want)
 		}
 	}
 	for device, element := range map[string]string{"lavapipe": "bf16", "Intel": "s8"} {
-		caps := cmDevices[device]
+		caps := knowncaps.Matrix[device]
 		if got, err := cmChoose(&caps, element, 64); !errors.Is(err, vk.ErrMissingFeature) {
 			t.Errorf("%s %s: %+v, %v, want ErrMissingFeature", device, element, got, err)
 		}
 	}
-	small := cmDevices["H100"]
+	small := knowncaps.Matrix["H100"]
 	small.SharedMemory = 32768 // two buffers of 16 rows do not fit
 	if got, err := cmChoose(&small, "f16", 64); !errors.Is(err, vk.ErrMissingFeature) {
 		t.Errorf("32 KiB: %+v, %v, want ErrMissingFeature", got, err)
@@ -75,7 +60,7 @@ func TestCMTilingFits(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for device, caps := range cmDevices {
+	for device, caps := range knowncaps.Matrix {
 		for heads := 1; heads <= MaxHeads; heads++ {
 			t.Run(fmt.Sprint(device, "/", heads), func(t *testing.T) {
 				c, err := cmChoose(&caps, caps.CoopMat[len(caps.CoopMat)-1].A, heads)

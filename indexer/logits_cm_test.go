@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/vkmla/vkmla/internal/knowncaps"
 	"github.com/vkmla/vkmla/internal/spirv"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/vk"
@@ -27,22 +28,6 @@ func NewLogitsTiled(dev *vk.Device, cfg LogitsConfig, heads, tokens int) (*Logit
 	})
 }
 
-func cmShape(m, n, k uint32, element string) vk.CoopMatShape {
-	return vk.CoopMatShape{M: m, N: n, K: k, A: element, B: element, C: "f32", Result: "f32", Scope: "subgroup"}
-}
-
-// cmDevices are capabilities as drivers report them.
-var cmDevices = map[string]vk.Caps{
-	"H100": {SharedMemory: 49152, MaxWorkgroupInvocations: 1024, MinSubgroupSize: 32, MaxSubgroupSize: 32,
-		CoopMat: []vk.CoopMatShape{cmShape(16, 8, 8, "f16"), cmShape(16, 16, 16, "f16"), cmShape(16, 8, 16, "f16"), cmShape(16, 16, 16, "bf16")}},
-	"RDNA3": {SharedMemory: 65536, MaxWorkgroupInvocations: 1024, MinSubgroupSize: 32, MaxSubgroupSize: 64,
-		CoopMat: []vk.CoopMatShape{cmShape(16, 16, 16, "f16"), cmShape(16, 16, 16, "bf16")}},
-	"Intel": {SharedMemory: 65536, MaxWorkgroupInvocations: 1024, MinSubgroupSize: 8, MaxSubgroupSize: 32,
-		CoopMat: []vk.CoopMatShape{cmShape(8, 8, 16, "f16"), cmShape(8, 16, 16, "bf16")}},
-	"lavapipe": {SharedMemory: 32768, MaxWorkgroupInvocations: 1024, MinSubgroupSize: 8, MaxSubgroupSize: 8,
-		CoopMat: []vk.CoopMatShape{cmShape(8, 8, 8, "f16")}},
-}
-
 func TestCMTiling(t *testing.T) {
 	for _, c := range []struct {
 		device, element string
@@ -56,12 +41,12 @@ func TestCMTiling(t *testing.T) {
 		{"H100", "f16", 1, 1, cmTiling{16, 16, 16, 16, 1, 1, 4, 64, 32, true}},
 		{"RDNA3", "f16", 64, 1, cmTiling{16, 16, 16, 16, 4, 1, 1, 64, 32, true}},
 	} {
-		caps := cmDevices[c.device]
+		caps := knowncaps.Matrix[c.device]
 		if got, err := cmChoose(&caps, c.element, c.heads, c.group); err != nil || got != c.want {
 			t.Errorf("%s, %s, %d heads, %d tokens: %+v, %v, want %+v", c.device, c.element, c.heads, c.group, got, err, c.want)
 		}
 	}
-	none := vk.Caps{SharedMemory: 4096, MaxWorkgroupInvocations: 128, MinSubgroupSize: 32, MaxSubgroupSize: 32, CoopMat: cmDevices["H100"].CoopMat}
+	none := vk.Caps{SharedMemory: 4096, MaxWorkgroupInvocations: 128, MinSubgroupSize: 32, MaxSubgroupSize: 32, CoopMat: knowncaps.Matrix["H100"].CoopMat}
 	if _, err := cmChoose(&none, "f16", 64, 1); !errors.Is(err, vk.ErrMissingFeature) {
 		t.Errorf("4 KiB of shared memory: %v, want a missing feature", err)
 	}
@@ -78,7 +63,7 @@ func TestCMTilingRules(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for device, caps := range cmDevices {
+	for device, caps := range knowncaps.Matrix {
 		for _, element := range []string{"f16", "bf16"} {
 			for heads := 1; heads <= MaxHeads; heads++ {
 				for _, group := range []int{1, 2, 3, 4, 100} {

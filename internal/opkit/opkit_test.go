@@ -1,0 +1,77 @@
+package opkit
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/vkmla/vkmla/internal/knowncaps"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// What the device lacks, what does not fit and what a descriptor cannot hold is
+// passed over; a build that was asked for is never replaced.
+func TestChooseFit(t *testing.T) {
+	ladder := []vk.Variant{{Name: CMB, Requires: []string{"bf16"}}, {Name: CM, Requires: []string{"f16"}}, {Name: Base}, {Name: DA, Requires: []string{"address"}}}
+	caps := func(features ...string) vk.Caps {
+		c := vk.Caps{MaxStorageBufferRange: 100, Features: map[string]bool{}}
+		for _, f := range features {
+			c.Features[f] = true
+		}
+		return c
+	}
+	all := caps("bf16", "f16", "address")
+	for _, c := range []struct {
+		caps     vk.Caps
+		want     string
+		maxBytes uint64
+		unfit    string
+		got      string
+		err      error
+		says     string
+	}{
+		{caps: all, got: CMB},
+		{caps: all, unfit: CMB, got: CM},
+		{caps: all, unfit: "cmb cm", got: Base},
+		{caps: all, unfit: "cmb cm", maxBytes: 100, got: Base},
+		{caps: all, unfit: "cmb cm", maxBytes: 101, got: DA},
+		{caps: all, unfit: "cmb cm base da", err: errUnfit, says: "pkg: op: variant da: "},
+		{caps: caps("f16"), got: CM},
+		{caps: caps(), got: Base},
+		{caps: caps(), maxBytes: 101, err: vk.ErrMissingFeature, says: "op: variant cmb"},
+		{caps: all, want: DA, got: DA},
+		{caps: all, want: CM, unfit: CM, err: errUnfit, says: "pkg: op: variant cm: "},
+		{caps: all, want: Base, maxBytes: 101, err: vk.ErrArgument, says: "pkg: op: Variant"},
+		{caps: caps(), want: CM, err: vk.ErrMissingFeature, says: "op: variant cm "},
+		{caps: all, want: "none", err: vk.ErrArgument, says: "none"},
+	} {
+		got, err := Package("pkg").ChooseFit(&vk.Adapter{Name: "a device", Caps: c.caps}, "op", ladder, c.want, c.maxBytes, func(v string) error {
+			if slices.Contains(strings.Fields(c.unfit), v) {
+				return errUnfit
+			}
+			return nil
+		})
+		if got != c.got || !errors.Is(err, c.err) || err != nil && !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s for %d bytes, not %q: %q, %v", c.want, c.maxBytes, c.unfit, got, err)
+		}
+	}
+}
+
+var errUnfit = errors.New("does not fit")
+
+// The largest shape of the element that suits, and an error that lists the others.
+func TestFitMatrix(t *testing.T) {
+	h100 := knowncaps.Matrix["H100"]
+	most := func(limit uint32) func(vk.CoopMatShape) (uint32, bool) {
+		return func(s vk.CoopMatShape) (uint32, bool) { n := s.M * s.N * s.K; return n, n <= limit }
+	}
+	for limit, want := range map[uint32]uint32{1 << 20: 4096, 4095: 2048, 2047: 1024} {
+		if n, err := FitMatrix(&h100, "f16", most(limit)); err != nil || n != want {
+			t.Errorf("up to %d: %d, %v, want %d", limit, n, err, want)
+		}
+	}
+	if _, err := FitMatrix(&h100, "f16", most(1)); !errors.Is(err, vk.ErrMissingFeature) || !strings.Contains(err.Error(), "[16x16x16 16x8x16 16x8x8]") {
+		t.Errorf("no shape: %v", err)
+	}
+}
