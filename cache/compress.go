@@ -27,6 +27,8 @@ type CompressConfig struct {
 	Invocations int            // of a workgroup for C128Main, a multiple of 128 up to 1024; 0: what is best known
 	MaxBytes    uint64         // size of the largest pool; 0: whatever a descriptor of the device can hold
 	Variant     string         // "" picks the best
+
+	chunk, ahead int // of kv_compress.comp; 0: what is best known
 }
 
 // CompressArgs are the operands of compressing the groups that a step completes.
@@ -67,8 +69,8 @@ type CompressArgs struct {
 // The definition is CompressRef. Bytes are equal except where the exact value lies
 // so close to a rounding boundary that f32 cannot tell the side (see
 // CompressedEntry). Only additions, multiplications and integers decide them, in an
-// order that Invocations fixes, so that devices agree with each other where no
-// subnormal number takes part.
+// order that Invocations fixes: where no subnormal number takes part, devices differ
+// by no more than whether they fuse a multiplication with the addition after it.
 //
 // Source: vLLM fused_compress_quant_cache.py (deepseek_v4 common ops), in f32
 // throughout; the rotation of keys is the flag "rotate" of class Compressor in
@@ -119,7 +121,7 @@ func NewCompress(dev *vk.Device, cfg CompressConfig) (*Compress, error) {
 	k, err := pkg.Kernel(dev, opkit.Spec{
 		Stem: "kv_compress", Variant: variant, Bindings: access, Bound: 7,
 		PushSize:  int(unsafe.Sizeof(kvCompressPush{})),
-		Constants: opkit.Words(cfg.Invocations, cfg.Page, cfg.StatePage, c.Ratio, c.Dim, int(cfg.Keys), hadamard, cfg.RopeStep, chunk(cfg.Invocations)),
+		Constants: opkit.Words(cfg.Invocations, cfg.Page, cfg.StatePage, c.Ratio, c.Dim, int(cfg.Keys), hadamard, cfg.RopeStep, cfg.chunk, cfg.ahead),
 	})
 	if err != nil {
 		return nil, err
@@ -156,6 +158,12 @@ func (cfg CompressConfig) complete(op string, caps *vk.Caps) (CompressConfig, er
 // keep many loads under way to stream a window at its share of the bandwidth.
 func (cfg CompressConfig) invocations(op string, caps *vk.Caps) (CompressConfig, error) {
 	lanes := cfg.Compression.Dim / 4
+	if cfg.chunk == 0 {
+		// 8 rows take about 100 registers, more than a GPU has for each of 1024 invocations.
+		if cfg.chunk = 8; cfg.Invocations > 512 {
+			cfg.chunk = 4
+		}
+	}
 	if cfg.Compression != C128Main {
 		if cfg.Invocations != 0 && cfg.Invocations != lanes {
 			return cfg, pkg.Wrong(op, "Invocations", cfg.Invocations, "0 or %d", lanes)
@@ -180,18 +188,13 @@ func (cfg CompressConfig) invocations(op string, caps *vk.Caps) (CompressConfig,
 	return cfg, nil
 }
 
-// chunk is the rows that an invocation loads together. 8 take about 100 registers,
-// more than a GPU has for each of 1024 invocations.
-func chunk(invocations int) int {
-	if invocations > 512 {
-		return 4
-	}
-	return 8
-}
-
 // compressShared is the shared memory of kv_compress.comp in bytes.
 func compressShared(c Compression, invocations int) int {
-	return 16*invocations + 4*c.Window() + 8*c.Dim/4 + 672
+	merged := 48 // of a workgroup with nothing to merge
+	if invocations > c.Dim/4 {
+		merged = 24 * invocations
+	}
+	return merged + 8*c.Dim/4 + 4*c.Window() + 864
 }
 
 func (cfg CompressConfig) checkOutput(op string) error {
