@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/vkmla/vkmla/cache"
@@ -17,6 +18,7 @@ type benchStep struct {
 	compressor
 	tokens   int
 	save     *cache.SaveState
+	cfg      cache.CompressConfig
 	compress *cache.Compress
 	saves    []cache.SaveStateArgs
 	args     []cache.CompressArgs
@@ -25,7 +27,7 @@ type benchStep struct {
 
 // newBenchStep makes decode steps in which every token is a request's and completes a
 // group, or the prefill of one request.
-func newBenchStep(b *testing.B, dev *vk.Device, k compressor, tokens int, prefill bool, invocations int) *benchStep {
+func newBenchStep(b *testing.B, dev *vk.Device, k compressor, tokens int, prefill bool) *benchStep {
 	s := &benchStep{compressor: k, tokens: tokens}
 	channels, rng := k.c.Channels(), rand.New(rand.NewPCG(1, 9))
 	requests, width, first := tokens, 2*k.c.Window()/k.statePage, 2*k.c.Window()-1
@@ -34,11 +36,11 @@ func newBenchStep(b *testing.B, dev *vk.Device, k compressor, tokens int, prefil
 	}
 	l := must[cache.StateLayout](b)(cache.NewStateLayout(k.c, k.statePage, 0))
 	used := requests * width
-	sets := max(1, min(32, (256<<20)/(used*l.Stride)))
+	sets := max(1, min(32, (512<<20)/(used*l.Stride)))
 	cfg := k.config()
-	cfg.Invocations, cfg.MaxBytes = invocations, uint64(sets*used)*uint64(l.Stride)
+	cfg.MaxBytes = uint64(sets*used) * uint64(l.Stride)
 	s.save = must[*cache.SaveState](b)(cache.NewSaveState(dev, cache.SaveStateConfig{Compression: k.c, Page: k.statePage, MaxBytes: cfg.MaxBytes}))
-	s.compress = must[*cache.Compress](b)(cache.NewCompress(dev, cfg))
+	s.cfg, s.compress = cfg, must[*cache.Compress](b)(cache.NewCompress(dev, cfg))
 	state := must[cache.StateCache](b)(cache.NewState(dev, cache.StateConfig{Pages: sets * used, Layout: l}))
 	b.Cleanup(func() { state.Close() })
 	if err := state.Fill(b.Context(), 0x3C); err != nil { // small positive numbers
@@ -90,33 +92,72 @@ func newBenchStep(b *testing.B, dev *vk.Device, k compressor, tokens int, prefil
 	return s
 }
 
+func (s *benchStep) recordSave(rec *vk.Recorder, i int) error {
+	return s.save.Record(rec, s.saves[i%len(s.saves)])
+}
+
+func (s *benchStep) recordCompress(rec *vk.Recorder, i int) error {
+	return s.compress.Record(rec, s.args[i%len(s.args)])
+}
+
+func (s *benchStep) recordBoth(rec *vk.Recorder, i int) error {
+	return errors.Join(s.recordSave(rec, i), s.recordCompress(rec, i))
+}
+
 // BenchmarkCompress times both dispatches, and each alone. The bytes are those that
-// have to move: rows in and state out, window in and entry out.
+// have to move: rows in and state out, window in and entry out. Part none is a compress
+// in which no token has a slot for its entry: what a launch costs.
 func BenchmarkCompress(b *testing.B) {
 	dev := testkit.Device(b)
 	for _, k := range compressors {
 		for _, n := range []int{1, 32, 128, 4096} {
-			for _, invocations := range []int{0, 256, 1024} {
-				if invocations != 0 && k.c != cache.C128Main {
-					continue
-				}
-				name := fmt.Sprintf("%s/tokens=%d", k.name, n)
-				if invocations != 0 {
-					name += fmt.Sprintf("/invocations=%d", invocations)
-				}
-				b.Run(name, func(b *testing.B) {
-					s := newBenchStep(b, dev, k, n, n > 1000, invocations)
-					saved := s.tokens * 16 * k.c.Channels()
-					read := s.closing * (8*k.c.Window()*k.c.Dim + cache.SlotBytes)
-					save := func(rec *vk.Recorder, i int) error { return s.save.Record(rec, s.saves[i%len(s.saves)]) }
-					compress := func(rec *vk.Recorder, i int) error { return s.compress.Record(rec, s.args[i%len(s.args)]) }
-					b.Run("save", func(b *testing.B) { timeGPU(b, dev, saved, save) })
-					b.Run("compress", func(b *testing.B) { timeGPU(b, dev, read, compress) })
-					b.Run("both", func(b *testing.B) {
-						timeGPU(b, dev, saved+read, func(rec *vk.Recorder, i int) error { return errors.Join(save(rec, i), compress(rec, i)) })
+			b.Run(fmt.Sprintf("%s/tokens=%d", k.name, n), func(b *testing.B) {
+				s := newBenchStep(b, dev, k, n, n > 1000)
+				saved, read := s.tokens*16*k.c.Channels(), s.read()
+				b.Run("save", func(b *testing.B) { timeGPU(b, dev, saved, s.recordSave) })
+				b.Run("compress", func(b *testing.B) { timeGPU(b, dev, read, s.recordCompress) })
+				b.Run("both", func(b *testing.B) { timeGPU(b, dev, saved+read, s.recordBoth) })
+				none := upload(b, dev, tensor.I64, slices.Repeat([]int64{-1}, n), n)
+				b.Run("none", func(b *testing.B) {
+					timeGPU(b, dev, 0, func(rec *vk.Recorder, i int) error {
+						a := s.args[i%len(s.args)]
+						a.Slots = none
+						return s.compress.Record(rec, a)
 					})
 				})
-			}
+			})
+		}
+	}
+}
+
+// read is what a compress has to move.
+func (s *benchStep) read() int { return s.closing * (8*s.c.Window()*s.c.Dim + cache.SlotBytes) }
+
+// BenchmarkCompressRows compares how many invocations share the rows of a window, and
+// how many of them each has under way.
+func BenchmarkCompressRows(b *testing.B) {
+	dev := testkit.Device(b)
+	for _, k := range compressors {
+		if k.hadamard {
+			continue
+		}
+		for _, n := range []int{1, 32, 128} {
+			b.Run(fmt.Sprintf("%s/tokens=%d", k.name, n), func(b *testing.B) {
+				s := newBenchStep(b, dev, k, n, false)
+				for _, c := range []struct{ invocations, chunk, ahead int }{
+					{0, 8, 0}, {0, 4, 0}, {0, 4, 1}, {256, 8, 0}, {256, 8, 1}, {256, 4, 1}, {512, 8, 1}, {1024, 4, 0},
+				} {
+					if c.invocations != 0 && k.c != cache.C128Main {
+						continue
+					}
+					cfg := s.cfg.WithRows(c.chunk, c.ahead)
+					cfg.Invocations = c.invocations
+					s.compress = must[*cache.Compress](b)(cache.NewCompress(dev, cfg))
+					b.Run(fmt.Sprintf("invocations=%d/rows=%d/ahead=%d", c.invocations, c.chunk, c.ahead), func(b *testing.B) {
+						timeGPU(b, dev, s.read(), s.recordCompress)
+					})
+				}
+			})
 		}
 	}
 }

@@ -37,8 +37,8 @@ void main() {
         int p = positions[i];
         vec4 x = kv_score[i * (2u * UNITS) + unit];
         uint page = slot.x / PAGE;
+        if (unit >= UNITS) x += ape[(uint(p) % RATIO) * UNITS + unit - UNITS]; // under way before anything is decided
         if (slot.y != 0u || page >= pc.state_pages || p < 0) continue; // a negative slot has a high word
-        if (unit >= UNITS) x += ape[(uint(p) % RATIO) * UNITS + unit - UNITS];
         state_store(page * pc.state_units + (slot.x % PAGE) * (2u * UNITS) + unit, x);
     }
 }
