@@ -29,6 +29,7 @@ type SparseConfig struct {
 	IndexHeads int                 // Hi, 1 to indexer.MaxHeads
 	Hadamard   bool                // mix indexer queries and keys before they are quantised
 	Entries    int                 // most entries that a request has, more are not scored; 0: what KeysTable holds
+	Group      int                 // how many consecutive tokens usually belong to one request: 0 or 1 for decode, more for prefill; results do not depend on it
 }
 
 // SparseStepArgs are the inputs that all layers of a step share. Positions is needed
@@ -155,7 +156,7 @@ func (s *Sparse) build() (err error) {
 		return err
 	}
 	s.pick, err = indexer.NewSelect(s.dev, indexer.SelectConfig{K: cfg.TopK, Logits: indexer.LogitsConfig{
-		Heads: cfg.IndexHeads, Format: keys.Format, Page: keys.Page, MaxBytes: cfg.Keys.Pool.Bytes()}})
+		Heads: cfg.IndexHeads, Format: keys.Format, Page: keys.Page, Group: cfg.Group, MaxBytes: cfg.Keys.Pool.Bytes()}})
 	return err
 }
 

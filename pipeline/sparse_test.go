@@ -159,7 +159,8 @@ func rowsOf[T any](s sparseStep, of [2][]T, width int, poison T) []T {
 	return append(v, filled(len(s.valid)*width-len(v), poison)...)
 }
 
-// divisions of both requests into steps of up to so many tokens.
+// oneByOne gives a step for every token of the longer request, tokens being what a
+// step has room for.
 func oneByOne() (tokens int, steps [][]part) {
 	for i := range sparseLonger {
 		j := min(i, sparseShorter)
@@ -168,6 +169,7 @@ func oneByOne() (tokens int, steps [][]part) {
 	return 3, steps
 }
 
+// inChunks gives steps of very different lengths, some without a token of one request.
 func inChunks() (tokens int, steps [][]part) {
 	a, b := 0, 0
 	for i := 0; a < sparseLonger || b < sparseShorter; i++ {
@@ -190,7 +192,7 @@ type sparseResult struct {
 func (l *sparseLayer) device(t *testing.T, dev *vk.Device, tokens int, steps [][]part, variant string) (res sparseResult) {
 	t.Helper()
 	cfg := l.cfg
-	cfg.Tokens, cfg.Variant = tokens, variant
+	cfg.Tokens, cfg.Variant, cfg.Group = tokens, variant, tokens/4
 	s := must[*pipeline.Sparse](t)(pipeline.NewSparse(dev, cfg))
 	defer s.Close()
 	alloc := func(dt tensor.DType, shape ...int) tensor.Tensor {
@@ -513,6 +515,7 @@ func TestSparseArguments(t *testing.T) {
 		"state":       func(c *pipeline.SparseConfig) { c.State = cache.StateCache{} },
 		"keys":        func(c *pipeline.SparseConfig) { c.Keys = cache.IndexKeyCache{} },
 		"index state": func(c *pipeline.SparseConfig) { c.IndexState = cache.StateCache{} },
+		"group":       func(c *pipeline.SparseConfig) { c.Group = -1 },
 		"eps":         func(c *pipeline.SparseConfig) { c.Eps = float32(math.NaN()) },
 	} {
 		cfg := l.cfg
