@@ -67,10 +67,10 @@ func SelectSegment(tokens int) int {
 // and a width of k, on any device and for contexts of any length: with R tokens at a
 // time, which is T up to 512 and the even share of T beyond, and S = SelectSegment(R),
 //
-//	2 * R * S * 4  +  R * L * (k + 1) * 8
+//	2 * R * S * 4  +  R * (L * k' * 8 + 16)
 //
 // the scores of two segments, one being written while the other is selected from, and
-// L lists of candidates: 1, or where R < 64 the largest power of two of at most 16,
+// L lists of candidates, k' = k rounded up to 4: 1, or where 1 < R < 65 the largest power of two of at most 16,
 // 128 / R and S / 16384, and 1 more. Each part is rounded up to 256 bytes. For k up to
 // 1024 that is at most 21 MB, for any other k 25.2 MB.
 func SelectScratchBytes(tokens, k int) uint64 {
@@ -79,7 +79,7 @@ func SelectScratchBytes(tokens, k int) uint64 {
 	}
 	rows := selectTile(tokens, SelectRows)
 	segment := SelectSegment(rows)
-	return selectScratch(rows, segment, max(topkLists(topkSlices(128, rows, segment)), 1), k)
+	return selectScratch(rows, segment, max(topkLists(topkSlices(128, rows, segment, sliceColumns)), 1), k)
 }
 
 func selectScratch(rows, segment, lists, k int) uint64 {
@@ -134,7 +134,7 @@ func (o *Select) plan(t int) (rows, segment, lists int) {
 	if segment = o.cfg.Segment; segment == 0 {
 		segment = max(SelectSegment(rows), opkit.CeilDiv(o.cfg.K, 64)*64)
 	}
-	return rows, segment, max(topkLists(topkSlices(o.topk.workgroups, rows, segment)), 1)
+	return rows, segment, max(topkLists(o.topk.slices(rows, segment)), 1)
 }
 
 // ScratchBytes is how much scratch Record needs for T tokens, for a context of any
@@ -226,7 +226,7 @@ func (o *Select) rounds(a SelectArgs, t, entries int) []selectRound {
 			l.Q, l.QScale, l.Weights, l.TokenToReq, l.Lens = part(l.Q), part(l.QScale), part(l.Weights), part(l.TokenToReq), part(l.Lens)
 			l.First = first
 			l.Out = tensor.Of(a.Scratch.Buffer.View(a.Scratch.Offset+uint64(len(all)%2)*half, uint64(high-low)*uint64(n)*4), tensor.F32, high-low, n)
-			k := topkRound{logits: l.Out, lens: l.Lens, out: part(a.TopK), slices: topkSlices(o.topk.workgroups, rows, n), lists: lists, first: first, limit: entries, beside: first+segment < entries,
+			k := topkRound{logits: l.Out, lens: l.Lens, out: part(a.TopK), slices: o.topk.slices(rows, n), lists: lists, first: first, limit: entries, beside: first+segment < entries,
 				scratch: a.Scratch.Buffer.View(a.Scratch.Offset+2*half, listBytes(high-low, lists, o.cfg.K))}
 			all = append(all, selectRound{l, k})
 		}

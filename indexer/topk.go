@@ -45,72 +45,41 @@ type TopKArgs struct {
 // most K columns is not read. The definition is TopKRef; results are equal bit for
 // bit, on every device and in every run.
 //
+// Rows are read fastest where N is a multiple of 4.
+//
 // Source: vLLM persistent_topk (csrc/topk.cu), whose order of results and choice
 // among equals are unspecified.
 type TopK struct {
 	dev        *vk.Device
 	cfg        TopKConfig
-	few, many  *vk.Kernel // for few rows, and for more of them than fill the device
+	tuning     topkTuning
+	short      []topkKernel // ascending
+	few, many  *vk.Kernel   // of rows of any length, for few rows, and for more of them than fill the device
 	workgroups int
+}
+
+// topkKernel is a build for rows whose entries a workgroup holds in registers.
+type topkKernel struct {
+	kernel  *vk.Kernel
+	entries int
 }
 
 // idxTopkPush is the push block of idx_topk.comp.
 type idxTopkPush struct {
-	K, Width, First, Limit, Lists, SliceShift, Solo, Stage uint32
+	K, Width, First, Limit, Lists, SliceShift, Per, Solo, Stage, Flags uint32
 }
 
-// Rows are sliced so that a slice is one load of a workgroup of 1024, and into no
-// more slices than the selection from them takes one load either.
+// Flags of idxTopkPush.
 const (
-	sliceColumns = 16384
-	soloColumns  = 2 * sliceColumns // a row up to here is faster in one piece
-	maxSlices    = 16
+	topkWide  = 1 << iota // logits can be loaded by fours
+	topkEarly             // what a workgroup loads does not depend on lengths
 )
 
-// topkShape is what a build of idx_topk is specialised for.
-type topkShape struct {
-	threads, held, bits int
-}
-
-// shared is the shared memory of a workgroup in bytes; see idx_topk.comp.
-func (s topkShape) shared() int { return s.held*8 + 4<<s.bits + 1<<s.bits/8 + 20 }
-
-func (s topkShape) constants() []uint32 {
-	return []uint32{uint32(s.threads), uint32(s.held), uint32(s.bits)}
-}
-
-// topkShapes lists shapes, best first, for few rows or for many: many rows do better
-// with smaller workgroups, of which two share a compute unit.
-func topkShapes(many bool) []topkShape {
-	if many {
-		return []topkShape{{512, 2048, 10}, {512, 4096, 10}, {256, 3072, 10}, {128, 2048, 10}, {128, 1536, 8}}
-	}
-	return []topkShape{{1024, 4096, 11}, {512, 4096, 10}, {256, 3072, 10}, {128, 2048, 10}, {128, 1536, 8}}
-}
-
-// pickShape returns the best shape that the device can run for a K; threads other
-// than 0 are taken as they are.
-func pickShape(op string, dev *vk.Device, k, threads int, many bool) (topkShape, error) {
-	caps := dev.Caps()
-	limit := 0
-	for _, s := range topkShapes(many) {
-		if threads > 0 {
-			s.threads = threads
-		} else if dev.Adapter().Type == vk.TypeCPU {
-			s.threads = min(s.threads, 128)
-		}
-		if s.shared() > int(caps.SharedMemory) || s.threads > int(caps.MaxWorkgroupInvocations) || s.held%s.threads != 0 || s.held > 32*s.threads {
-			continue
-		}
-		// Room for half as many entries again keeps selections rare.
-		if largest := s.held * 2 / 3; k <= largest {
-			return s, nil
-		} else {
-			limit = max(limit, largest)
-		}
-	}
-	return topkShape{}, pkg.Wrong(op, "K", k, "1 to %d, for %d invocations with %d bytes of shared memory", min(limit, MaxK), max(threads, 64), caps.SharedMemory)
-}
+const (
+	soloColumns  = 16384 // of a row that is not sliced at most
+	sliceColumns = 4096  // of a slice at least
+	maxSlices    = 16
+)
 
 // NewTopK builds the kernels. The device owns them; there is nothing to close.
 //
@@ -118,6 +87,10 @@ func pickShape(op string, dev *vk.Device, k, threads int, many bool) (topkShape,
 // memory holds, a number of threads that the device cannot run, or an unknown
 // variant; those of vk.Device.Kernel.
 func NewTopK(dev *vk.Device, cfg TopKConfig) (*TopK, error) {
+	return newTopK(dev, cfg, defaultTuning(dev.Adapter().Type))
+}
+
+func newTopK(dev *vk.Device, cfg TopKConfig, tuning topkTuning) (*TopK, error) {
 	const op = "new top-k"
 	if _, err := pkg.Choose(dev, op, TopKVariants, cfg.Variant, 0); err != nil {
 		return nil, err
@@ -128,24 +101,35 @@ func NewTopK(dev *vk.Device, cfg TopKConfig) (*TopK, error) {
 	if n := cfg.Threads; n != 0 && (n < 64 || n > int(dev.Caps().MaxWorkgroupInvocations) || bits.OnesCount(uint(n)) != 1) {
 		return nil, pkg.Wrong(op, "Threads", n, "0 or a power of two from 64 to %d", dev.Caps().MaxWorkgroupInvocations)
 	}
-	o := &TopK{dev: dev, cfg: cfg, workgroups: cfg.Workgroups}
+	o := &TopK{dev: dev, cfg: cfg, tuning: tuning, workgroups: cfg.Workgroups}
 	if o.workgroups == 0 {
 		o.workgroups = defaultWorkgroups(dev.Adapter().Type)
 	}
+	build := func(s topkShape) (*vk.Kernel, error) {
+		return pkg.Kernel(dev, opkit.Spec{
+			Stem: "idx_topk", Variant: VariantBase, Bindings: []vk.Access{vk.Read, vk.Read, vk.ReadWrite, vk.Write, vk.Read},
+			PushSize: int(unsafe.Sizeof(idxTopkPush{})), Constants: s.constants(),
+		})
+	}
+	var err error
 	for _, x := range []struct {
-		k    **vk.Kernel
-		many bool
-	}{{&o.few, false}, {&o.many, true}} {
-		s, err := pickShape(op, dev, cfg.K, cfg.Threads, x.many)
+		k      **vk.Kernel
+		shapes []topkShape
+	}{{&o.few, tuning.few}, {&o.many, tuning.many}} {
+		s, err := pickShape(op, dev, cfg.K, cfg.Threads, x.shapes)
 		if err != nil {
 			return nil, err
 		}
-		if *x.k, err = pkg.Kernel(dev, opkit.Spec{
-			Stem: "idx_topk", Variant: VariantBase, Bindings: []vk.Access{vk.Read, vk.Read, vk.ReadWrite, vk.Write},
-			PushSize: int(unsafe.Sizeof(idxTopkPush{})), Constants: s.constants(),
-		}); err != nil {
+		if *x.k, err = build(s); err != nil {
 			return nil, err
 		}
+	}
+	for _, s := range shortShapes(dev, cfg.Threads, tuning.short) {
+		k := topkKernel{entries: s.entries()}
+		if k.kernel, err = build(s); err != nil {
+			return nil, err
+		}
+		o.short = append(o.short, k)
 	}
 	return o, nil
 }
@@ -168,13 +152,10 @@ func (o *TopK) Variant() string { return VariantBase }
 func (o *TopK) K() int { return o.cfg.K }
 
 // topkSlices is into how many slices rows of n columns are cut, a power of two, where
-// so many workgroups fill the device.
-func topkSlices(workgroups, t, n int) int {
+// so many workgroups fill the device and a slice has so many columns at least.
+func topkSlices(workgroups, t, n, columns int) int {
 	s := 1
-	if n <= soloColumns {
-		return s
-	}
-	for s < maxSlices && 2*s*t <= workgroups && 2*s*sliceColumns <= n {
+	for n > soloColumns && s < maxSlices && 2*s*t <= workgroups && 2*s*columns <= n {
 		s *= 2
 	}
 	return s
@@ -189,20 +170,30 @@ func topkLists(slices int) int {
 	return 0
 }
 
-// listBytes is the size of n lists of candidates for t rows: K entries of a number
-// and its place, and a bound.
-func listBytes(t, n, k int) uint64 { return uint64(t) * uint64(n) * uint64(k+1) * 8 }
+// listStride is the room for the entries of a list, which are read by fours.
+func listStride(k int) int { return (k + 3) &^ 3 }
+
+// listBytes is the size of n lists of candidates for t rows: keys, then columns, and
+// a bound of the row.
+func listBytes(t, n, k int) uint64 { return uint64(t) * (uint64(n)*uint64(listStride(k))*8 + 16) }
 
 // ScratchBytes is how much scratch Record needs for T rows of N columns: 0, or where
 // rows are sliced
 //
-//	T * (1 + S) * (K + 1) * 8
+//	T * ((1 + S) * K' * 8 + 16)
 //
-// with S slices of a row: the largest power of two of at most 16, N/16384 and
-// Workgroups/T. With 128 workgroups and K = 1024 that is at most 1.2 MB.
+// with K' the width rounded up to 4 and S slices of a row of more than 16384 columns:
+// the largest power of two of at most 16, N/4096 and Workgroups/T. With 128 workgroups
+// and K = 1024 that is at most 1.6 MB.
 func (o *TopK) ScratchBytes(t, n int) uint64 {
-	return listBytes(t, topkLists(topkSlices(o.workgroups, t, n)), o.cfg.K)
+	lists := topkLists(o.slices(t, n))
+	if lists == 0 {
+		return 0
+	}
+	return listBytes(t, lists, o.cfg.K)
 }
+
+func (o *TopK) slices(t, n int) int { return topkSlices(o.workgroups, t, n, o.tuning.slice) }
 
 // Record checks the arguments and records one launch, or two where rows are sliced.
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
@@ -219,7 +210,7 @@ func (o *TopK) Record(rec *vk.Recorder, a TopKArgs) error {
 	); err != nil || t == 0 {
 		return err
 	}
-	slices := topkSlices(o.workgroups, t, n)
+	slices := o.slices(t, n)
 	return o.record(rec, op, topkRound{logits: a.Logits, lens: a.Lens, out: a.Out, scratch: a.Scratch,
 		slices: slices, lists: topkLists(slices), limit: n})
 }
@@ -256,32 +247,70 @@ type topkRound struct {
 	beside            bool // other work is meant to run at the same time: leave shared memory for it
 }
 
+// pick is the kernel for so many workgroups that take so many entries each.
+func (o *TopK) pick(groups, entries int, beside bool) *vk.Kernel {
+	for _, k := range o.short {
+		if entries <= k.entries {
+			return k.kernel
+		}
+	}
+	if groups > o.workgroups || beside && 2*groups > o.workgroups {
+		return o.many
+	}
+	return o.few
+}
+
 func (o *TopK) record(rec *vk.Recorder, op string, r topkRound) error {
 	t, n := r.logits.Shape[0], r.logits.Shape[1]
-	s := r.slices
-	k := o.few
-	if t*s > o.workgroups || r.beside && s == 1 && 2*t > o.workgroups {
-		k = o.many
+	stride := listStride(o.cfg.K)
+	carried := 0 // entries
+	if r.first > 0 {
+		carried = stride
 	}
 	push := idxTopkPush{
 		K: uint32(o.cfg.K), Width: uint32(n), First: uint32(r.first), Limit: uint32(r.limit), Lists: uint32(r.lists),
-		SliceShift: uint32(bits.TrailingZeros(uint(s))), Solo: math.MaxUint32,
+		SliceShift: uint32(bits.TrailingZeros(uint(r.slices))), Solo: math.MaxUint32,
+	}
+	if n%4 == 0 && r.logits.View().Offset%16 == 0 {
+		push.Flags = topkWide
 	}
 	scratch := r.out.View() // what is bound and not used has to be this launch's own as well
 	if r.lists > 0 {
 		scratch = r.scratch
 		scratch.Size = listBytes(t, r.lists, o.cfg.K)
 	}
-	d := vk.Dispatch{Kernel: k, Groups: [3]uint32{uint32(t), 1, 1}, Bind: []vk.View{r.logits.View(), r.lens.View(), scratch, r.out.View()}}
-	if s > 1 {
-		push.Solo, push.Stage = soloColumns, 1
-		slices := d
-		slices.Groups[1], slices.Push = uint32(s), vk.Bytes(&push)
-		if err := pkg.Dispatch(rec, op, VariantBase, slices); err != nil {
-			return err
-		}
-		push.Stage = 0
+	launch := func(groups, entries int, p idxTopkPush) error {
+		return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
+			Kernel: o.pick(t*groups, entries, r.beside), Groups: [3]uint32{uint32(t), uint32(groups), 1}, Push: vk.Bytes(&p),
+			Bind: []vk.View{r.logits.View(), r.lens.View(), scratch, r.out.View(), r.logits.View()},
+		})
 	}
-	d.Push = vk.Bytes(&push)
-	return pkg.Dispatch(rec, op, VariantBase, d)
+	registers := 0 // entries that the largest short kernel takes
+	if len(o.short) > 0 {
+		registers = o.short[len(o.short)-1].entries
+	}
+	if r.slices == 1 {
+		if carried == 0 && n <= registers {
+			push.Flags |= topkEarly
+		}
+		return launch(1, carried+n, push)
+	}
+	// Slices that fit registers are the same for all lengths, so that they can be loaded
+	// before lengths are known; others share out what there is.
+	per := opkit.CeilDiv(opkit.CeilDiv(n, r.slices), 32) * 32
+	solo := per
+	if per > registers {
+		solo = min(per, soloColumns)
+	}
+	push.Solo = uint32(solo)
+	slices := push
+	slices.Stage = 1
+	if per <= registers {
+		push.Per, slices.Per = uint32(per), uint32(per)
+		slices.Flags |= topkEarly
+	}
+	if err := launch(r.slices, per, slices); err != nil {
+		return err
+	}
+	return launch(1, carried+max(solo, r.slices*stride), push)
 }

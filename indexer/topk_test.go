@@ -22,11 +22,15 @@ func TestTopK(t *testing.T) { testkit.TestOp(t, "indexer_topk") }
 // topK runs a TopK over rows of n logits.
 func topK(t *testing.T, dev *vk.Device, cfg indexer.TopKConfig, logits []float32, n int, lens []int32) []int32 {
 	t.Helper()
-	op := must[*indexer.TopK](t)(indexer.NewTopK(dev, cfg))
+	return runTopK(t, dev, must[*indexer.TopK](t)(indexer.NewTopK(dev, cfg)), logits, n, lens)
+}
+
+func runTopK(t *testing.T, dev *vk.Device, op *indexer.TopK, logits []float32, n int, lens []int32) []int32 {
+	t.Helper()
 	r := verify.NewRig(t.Context(), dev)
 	defer r.Close()
 	a := indexer.TopKArgs{Logits: r.In(vectors.FromF32(logits, len(lens), n), tensor.F32), Lens: r.In(vectors.FromI32(lens, len(lens)), tensor.I32),
-		Out: r.Out(tensor.I32, len(lens), cfg.K)}
+		Out: r.Out(tensor.I32, len(lens), op.K())}
 	if need := op.ScratchBytes(len(lens), n); need > 0 && r.Err() == nil {
 		a.Scratch = r.Out(tensor.U8, int(need)).View()
 	}

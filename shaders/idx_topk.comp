@@ -1,55 +1,72 @@
 // Exact top-k: out[t] = the K columns n < lens[t] with the largest logits[t][n], ties to the smaller n, in ascending order, then -1.
-//   NaN counts as -inf, -0 as +0. An entry is (key, ~n), 64 bits in the order of the selection; entry (0, 0) is none.
-// bindings: 0 logits [T,width] f32, column 0 is entry `first`; 1 lens [T] i32; 2 lists [T, lists*(K+1)] uvec2: the entries of the row's lists,
-//   K each, list 0 carried from round to round, list 1+s of slice s, then for each list a bound that its row's K largest reach; 3 out [T,K] i32.
-// One workgroup: one row (x), or in stage 1 one slice (y) of it. It holds the best entries so far in shared memory, takes what reaches `low`,
-//   a bound that K of the entries seen so far reach, and raises the bound by a radix selection whenever the memory is full. Counters are
-//   atomic, and with them the places of entries in shared memory and in lists; the set of the K largest does not depend on places.
-// Constants: 0 invocations; 1 CAP, entries held, a multiple of the invocations, > K; 2 BITS of a digit, from 5 to where 2^BITS is 32 times the invocations.
-// Shared memory: CAP*8 + 2^BITS*4 + 2^BITS/8 + 20 B. Features: none.
+//   NaN counts as -inf, -0 as +0. A logit is taken as a key, a number in the same order; key 0 is no entry.
+// bindings: 0 logits [T,width] f32, column 0 is entry `first`; 1 lens [T] i32; 2 lists [T][2*lists*KS + 4] u32, KS = K rounded up to 4: the keys of
+//   the row's lists, KS each, then their columns, then a bound that list 0 reaches. List 0 is carried from round to round, list 1+s is that of
+//   slice s; 3 out [T,K] i32; 4 logits again, by fours.
+// One workgroup: one row (x), or in stage 1 one slice (y) of it: the entries of lists, if any, and then of columns, ascending. As many as fit its
+//   registers are selected from by a radix selection; of more, those that reach a bound are kept in shared memory, in their order, and a selection
+//   from them raises the bound whenever that is full. Places come from prefix sums, so that nothing is sorted and no counter decides an order.
+// Constants: 0 invocations; 1 ITEMS of an invocation, a multiple of 4 up to 32; 2 HELD in shared memory, > K, a multiple of 4 up to
+//   ITEMS * invocations, or 0: rows have no more than ITEMS * invocations entries; 3 BITS of a digit, 5 to where 2^BITS is 32 * invocations.
+// Shared memory: HELD*8 + max(2^BITS*8, ROWS*144) + (max(2^BITS/32, ROWS) + ROWS)*4 + 32 B, ROWS = invocations * ITEMS / 128. Features: none.
 #version 460
 #extension GL_EXT_control_flow_attributes : require
 
 layout(local_size_x = 128, local_size_x_id = 0) in;
-layout(constant_id = 1) const uint CAP = 1024u;
-layout(constant_id = 2) const uint BITS = 8u;
+layout(constant_id = 1) const uint ITEMS = 16u;
+layout(constant_id = 2) const uint HELD = 1024u;
+layout(constant_id = 3) const uint BITS = 8u;
 const uint THREADS = gl_WorkGroupSize.x;
+const uint CELLS = ITEMS / 4u;            // of an invocation: four entries in a row
 const uint BINS = 1u << BITS;
-const uint GROUPS = BINS / 32u;   // of 32 bins
-const uint OWN = CAP / THREADS;   // entries of an invocation when memory is compacted
-const uint ITEMS = 16u;           // entries that an invocation loads at a time
+const uint GROUPS = BINS / 32u;           // of 32 bins
+const uint ROWS = THREADS * ITEMS / 128u; // of 32 cells
+const uint ROOM = HELD > 0u ? HELD : 1u;
+const uint HELD_CELLS = (HELD + 4u * THREADS - 1u) / (4u * THREADS);
+const uint SUMS = GROUPS > ROWS ? GROUPS : ROWS;
+const uint STRIDE = 36u; // of a row of cells: invocations that read a row each meet different banks
+const uint POOL = 2u * BINS > ROWS * STRIDE ? 2u * BINS : ROWS * STRIDE;
 
 layout(std430, set = 0, binding = 0) readonly buffer Logits { uint v[]; } logits;
 layout(std430, set = 0, binding = 1) readonly buffer Lens { int v[]; } lens;
-layout(std430, set = 0, binding = 2) buffer Lists { uvec2 v[]; } lists;
+layout(std430, set = 0, binding = 2) buffer Lists { uvec4 v[]; } lists;
 layout(std430, set = 0, binding = 3) writeonly buffer Dst { int v[]; } dst;
+layout(std430, set = 0, binding = 4) readonly buffer Logits4 { uvec4 v[]; } logits4;
 
 layout(push_constant) uniform Push {
-    uint k;           // K: below CAP, and rounded up to a power of two not above it
+    uint k;           // K: below HELD
     uint width;       // columns of logits
     uint first;       // entry of column 0: 0, or at least K
     uint limit;       // entries of a row at most: lens counts up to here
     uint lists;       // lists of a row
     uint slice_shift; // a row has 2^slice_shift slices
+    uint per;         // columns of a slice, a multiple of 32; 0: they follow from the row's length
     uint solo;        // a row of at most so many columns is not sliced
     uint stage;       // 1: slices to lists; 0: rows to dst, or to list 0 where entries follow
+    uint flags;       // see WIDE and EARLY
 } pc;
 
-const uvec2 LEAST = uvec2(1u, 0u); // below every entry but none
+const uint WIDE = 1u;  // logits can be loaded by fours: width is a multiple of 4, and the address of 16
+const uint EARLY = 2u; // which columns a workgroup takes does not depend on lens: they are loaded along with it
 
-shared uint key_s[CAP];
-shared uint low_s[CAP];
-shared uint bins_s[BINS];
-shared uint group_s[GROUPS];
+shared uint pool_s[POOL]; // two sets of bins, or cells
+shared uint sum_s[SUMS];
+shared uint base_s[ROWS + 1u];
 shared uvec3 found_s;
-shared uint count_s;
+shared uint key_s[ROOM];
+shared uint column_s[ROOM];
 
 #define K pc.k
 
 uint lane;
-uvec2 low; // the same in all invocations
+uint row;        // of logits, its first element
+uint row_lists;  // of lists, in fours
+uint begin, columns_taken;     // columns
+uint first_list, list_entries; // in lists: K of each, rounded up to 4
+uint low;        // keys below are not looked at; the same in all invocations
 
-bool below(uvec2 a, uvec2 b) { return a.x < b.x || (a.x == b.x && a.y < b.y); }
+// What a selection leaves: keys above ceiling are taken, and the first `need` of those from bottom to ceiling. Bottom is above 0.
+uint bottom, ceiling, need;
 
 // Bits of a float to an unsigned number in the order of the selection, at least 0x007FFFFF.
 uint order_key(uint bits) {
@@ -58,165 +75,282 @@ uint order_key(uint bits) {
     return (bits & 0x80000000u) != 0u ? ~bits : bits | 0x80000000u;
 }
 
+// Cell j of an invocation that has n of them. 32 invocations share rows of 32 cells, which they load side by side.
+uint cell_of(uint j, uint n) { return (lane & ~31u) * n + j * 32u + (lane & 31u); }
+
+uint list_stride() { return (K + 3u) & ~3u; }
+
+// Loads logits of the columns at .. at + THREADS * ITEMS, those past the end in any way.
+void load_columns(out uint key[ITEMS], uint at, uint count) {
+    if ((pc.flags & WIDE) != 0u) {
+        const uint from = (row + begin + at) / 4u, last = (count - at - 1u) / 4u;
+        [[unroll]] for (uint j = 0u; j < CELLS; j++) {
+            const uvec4 four = logits4.v[from + min(cell_of(j, CELLS), last)];
+            [[unroll]] for (uint i = 0u; i < 4u; i++) key[4u * j + i] = four[i];
+        }
+    } else {
+        const uint from = row + begin + at, last = count - at - 1u;
+        [[unroll]] for (uint j = 0u; j < CELLS; j++)
+            [[unroll]] for (uint i = 0u; i < 4u; i++) key[4u * j + i] = logits.v[from + min(cell_of(j, CELLS) * 4u + i, last)];
+    }
+}
+
+// Loads the entries at .. at + THREADS * ITEMS, which begin in lists.
+void load_lists(out uint key[ITEMS], uint at) {
+    [[unroll]] for (uint j = 0u; j < CELLS; j++) {
+        const uint e = at + 4u * cell_of(j, CELLS);
+        uvec4 four = uvec4(0u);
+        if (e < list_entries) {
+            four = lists.v[row_lists + (first_list * list_stride() + e) / 4u];
+        } else if (e < list_entries + columns_taken) {
+            const uint n = e - list_entries, from = row + begin, last = columns_taken - 1u;
+            if ((pc.flags & WIDE) != 0u) four = logits4.v[(from + n) / 4u];
+            else four = uvec4(logits.v[from + n], logits.v[from + min(n + 1u, last)], logits.v[from + min(n + 2u, last)], logits.v[from + min(n + 3u, last)]);
+        }
+        [[unroll]] for (uint i = 0u; i < 4u; i++) key[4u * j + i] = four[i];
+    }
+}
+
+// Makes keys of what was loaded: 0 past the end and below low.
+void make_keys(inout uint key[ITEMS], uint at) {
+    [[unroll]] for (uint j = 0u; j < CELLS; j++) {
+        const uint e = at + 4u * cell_of(j, CELLS);
+        [[unroll]] for (uint i = 0u; i < 4u; i++) {
+            uint x = key[4u * j + i];
+            if (e >= list_entries) x = order_key(x);
+            key[4u * j + i] = e + i < list_entries + columns_taken && x >= low ? x : 0u;
+        }
+    }
+}
+
+// The column of an entry.
+uint column_of(uint e) {
+    if (e >= list_entries) return pc.first + begin + e - list_entries;
+    const uint at = (pc.lists + first_list) * list_stride() + e;
+    return lists.v[row_lists + at / 4u][at & 3u];
+}
+
 void clear_bins() {
-    for (uint b = lane; b < BINS; b += THREADS) bins_s[b] = 0u;
+    for (uint b = lane; b < 2u * BINS; b += THREADS) pool_s[b] = 0u;
     barrier();
 }
 
-// With bins counted: the bin in which the need-th largest falls, how many are in higher bins, how many in it.
-uvec3 find_bin(uint need) {
+// With the bins of one set counted: the bin in which the n-th largest falls, how many are in higher bins, how many in it. Clears the other set.
+uvec3 find_bin(uint set, uint n) {
     barrier();
     if (lane < GROUPS) {
         uint sum = 0u;
-        [[unroll]] for (uint j = 0u; j < 32u; j++) sum += bins_s[lane * 32u + ((j + lane) & 31u)]; // every lane at another bank
-        group_s[lane] = sum;
+        [[unroll]] for (uint j = 0u; j < 32u; j++) sum += pool_s[set + lane * 32u + ((j + lane) & 31u)]; // every lane at another bank
+        sum_s[lane] = sum;
     }
+    for (uint b = lane; b < BINS; b += THREADS) pool_s[(set ^ BINS) + b] = 0u;
     barrier();
-    if (lane == 0u) {
-        // Sums from the top: those that stay below need lie above the bin.
-        uint sum = 0u, above = 0u, g = GROUPS - 1u;
-        [[unroll]] for (uint i = 0u; i < GROUPS; i++) {
-            sum += group_s[GROUPS - 1u - i];
-            if (sum < need) { above = sum; g = GROUPS - 2u - i; }
+    if (lane < GROUPS) {
+        uint above = 0u;
+        [[unroll]] for (uint g = 1u; g < GROUPS; g++) above += g > lane ? sum_s[g] : 0u;
+        if (above < n && n - above <= sum_s[lane]) {
+            uint bin = 0u, before = 0u, count = 0u;
+            [[unroll]] for (uint i = 0u; i < 32u; i++) {
+                const uint b = lane * 32u + 31u - i, c = pool_s[set + b];
+                if (above < n) { bin = b; before = above; count = c; }
+                above += c;
+            }
+            found_s = uvec3(bin, before, count);
         }
-        g = min(g, GROUPS - 1u); // as it is, unless there are fewer than need
-        uint bin = g * 32u + 31u;
-        sum = above;
-        [[unroll]] for (uint i = 0u; i < 32u; i++) {
-            const uint n = bins_s[g * 32u + 31u - i];
-            sum += n;
-            if (sum < need) { above = sum; bin = g * 32u + 30u - i; }
-        }
-        bin = min(bin, BINS - 1u);
-        found_s = uvec3(bin, above, bins_s[bin]);
     }
     barrier();
     return found_s;
 }
 
-// Raises low to a bound that exactly K of the first count entries held reach, count > K.
-void raise(uint count) {
-    uvec2 prefix = uvec2(0u), mask = uvec2(0u);
-    uint need = K;
-    bool done = false;
-    for (uint top = 64u; top > 0u && !done;) {
-        const bool hi = top > 32u;
-        const uint t = hi ? top - 32u : top;
-        const uint shift = t > BITS ? t - BITS : 0u;
-        const uint digit = (1u << (t - shift)) - 1u;
-        clear_bins();
-        for (uint e = lane; e < count; e += THREADS) {
-            const uint k = key_s[e], l = low_s[e];
-            if ((((k ^ prefix.x) & mask.x) | ((l ^ prefix.y) & mask.y)) == 0u) atomicAdd(bins_s[((hi ? k : l) >> shift) & digit], 1u);
+// Finds which K of the keys of all invocations are the largest, n cells of each; at least K are not 0. Bins are clear.
+void select_keys(uint key[ITEMS], uint n) {
+    need = K;
+    uint prefix = 0u, set = 0u, top = 32u;
+    for (bool more = true; more;) {
+        const uint shift = top > BITS ? top - BITS : 0u;
+        const uint digit = (1u << (top - shift)) - 1u;
+        [[unroll]] for (uint j = 0u; j < CELLS; j++) {
+            if (j >= n) continue;
+            [[unroll]] for (uint i = 0u; i < 4u; i++) {
+                const uint x = key[4u * j + i], d = (x - prefix) >> shift;
+                if (x != 0u && d <= digit) atomicAdd(pool_s[set + d], 1u); // d is more where digits above differ
+            }
         }
-        const uvec3 found = find_bin(need);
+        const uvec3 found = find_bin(set, need);
         need -= found.y;
-        if (hi) {
-            prefix.x |= found.x << shift;
-            mask.x |= digit << shift;
-        } else {
-            prefix.y |= found.x << shift;
-            mask.y |= digit << shift;
+        prefix |= found.x << shift;
+        top = shift;
+        set ^= BINS;
+        bottom = max(prefix, 1u);
+        ceiling = prefix | ((1u << shift) - 1u);
+        if (found.z == need) { // all of the bin
+            ceiling = bottom - 1u;
+            need = 0u;
         }
-        done = found.z == need;
-        top = shift + (hi ? 32u : 0u);
+        more = top > 0u && need > 0u;
     }
-    low = prefix;
 }
 
-// Keeps the K largest of the count entries held, in any order, and raises low to the least of them. count > K.
-void compact(uint count) {
-    raise(count);
-    uint k[OWN], l[OWN];
-    uint kept = 0u, n = 0u; // a bit for each
-    [[unroll]] for (uint i = 0u; i < OWN; i++) {
-        const uint e = i * THREADS + lane;
-        k[i] = key_s[e];
-        l[i] = low_s[e];
-        if (e < count && !below(uvec2(k[i], l[i]), low)) { kept |= 1u << i; n++; }
-    }
-    if (lane == 0u) count_s = 0u;
-    barrier();
-    uint at = n > 0u ? atomicAdd(count_s, n) : 0u;
-    [[unroll]] for (uint i = 0u; i < OWN; i++) {
-        if ((kept >> i & 1u) != 0u) {
-            if (at < K) { key_s[at] = k[i]; low_s[at] = l[i]; }
-            at++;
-        }
-    }
-    barrier();
+// Takes whatever is there.
+void select_all() {
+    bottom = 1u;
+    ceiling = 0u;
+    need = 0u;
 }
 
 // Raises low to a bound that at least K of the n >= K keys just loaded reach, and not many more. The maxima of fours serve as well where there are
 // enough of them: K maxima that reach a bound are K entries that do.
 void guess(uint key[ITEMS], uint n) {
     const bool fours = n >= 8u * K;
-    uint prefix = 0u, mask = 0u, need = K, top = 32u;
+    uint bound = 0u, rest = K, set = 0u, top = 32u;
     bool done = false;
+    clear_bins();
     while (!done) {
         const uint shift = top > BITS ? top - BITS : 0u;
         const uint digit = (1u << (top - shift)) - 1u;
-        clear_bins();
-        [[unroll]] for (uint j = 0u; j < ITEMS; j += 4u) {
-            const uint m = max(max(key[j], key[j + 1u]), max(key[j + 2u], key[j + 3u]));
-            if (fours) {
-                if (((m ^ prefix) & mask) == 0u) atomicAdd(bins_s[(m >> shift) & digit], 1u);
-            } else {
-                [[unroll]] for (uint i = 0u; i < 4u; i++)
-                    if (((key[j + i] ^ prefix) & mask) == 0u) atomicAdd(bins_s[(key[j + i] >> shift) & digit], 1u);
+        [[unroll]] for (uint j = 0u; j < CELLS; j++) {
+            uint m = 0u;
+            [[unroll]] for (uint i = 0u; i < 4u; i++) m = max(m, key[4u * j + i]);
+            [[unroll]] for (uint i = 0u; i < 4u; i++) {
+                const uint d = ((fours ? m : key[4u * j + i]) - bound) >> shift;
+                if (d <= digit && (i == 0u || !fours)) atomicAdd(pool_s[set + d], 1u);
             }
         }
-        const uvec3 found = find_bin(need);
-        need -= found.y;
-        prefix |= found.x << shift;
-        mask |= digit << shift;
+        const uvec3 found = find_bin(set, rest);
+        rest -= found.y;
+        bound |= found.x << shift;
         top = shift;
-        done = top == 0u || found.z <= need + K / 2u;
+        set ^= BINS;
+        done = top == 0u || found.z <= rest + K / 2u;
     }
-    if (prefix > low.x) low = uvec2(prefix, 0u);
+    low = max(low, bound);
 }
 
-// Orders low_s[0..n) descending, n a power of two, which is the entries' numbers ascending: a bitonic network, two of its steps between barriers.
-void order_pair(uint a, uint b, bool descending) {
-    const uint x = low_s[a], y = low_s[b];
-    if ((x < y) == descending) { low_s[a] = y; low_s[b] = x; }
+// Sums of what was put into the cells before each of them, n cells of every invocation: that of cell j is before(j, n). Leaves the sum of all in
+// base_s[ROWS]. A sum may hold two numbers of 16 bits.
+void put_cell(uint j, uint n, uint count) { pool_s[((lane >> 5) * n + j) * STRIDE + (lane & 31u)] = count; }
+uint before(uint j, uint n) {
+    const uint r = (lane >> 5) * n + j;
+    return base_s[r] + pool_s[r * STRIDE + (lane & 31u)];
 }
 
-void sort_entries(uint n) {
-    for (uint size = 2u; size <= n; size <<= 1) {
-        for (uint d = size >> 1; d > 0u;) {
-            barrier();
-            if (d > 1u) {
-                const uint h = d >> 1;
-                for (uint q = lane; q < n / 4u; q += THREADS) {
-                    const uint i = ((q & ~(h - 1u)) << 2) | (q & (h - 1u));
-                    const bool descending = (i & size) == 0u;
-                    uint w = low_s[i], x = low_s[i + h], y = low_s[i + d], z = low_s[i + d + h], s;
-                    if ((w < y) == descending) { s = w; w = y; y = s; }
-                    if ((x < z) == descending) { s = x; x = z; z = s; }
-                    if ((w < x) == descending) { s = w; w = x; x = s; }
-                    if ((y < z) == descending) { s = y; y = z; z = s; }
-                    low_s[i] = w;
-                    low_s[i + h] = x;
-                    low_s[i + d] = y;
-                    low_s[i + d + h] = z;
-                }
-                d >>= 2;
-            } else {
-                for (uint q = lane; q < n / 2u; q += THREADS) order_pair(2u * q, 2u * q + 1u, ((2u * q) & size) == 0u);
-                d = 0u;
-            }
+void sum_cells(uint n) {
+    const uint rows = THREADS / 32u * n;
+    barrier();
+    if (lane < rows) {
+        uint x[32];
+        [[unroll]] for (uint i = 0u; i < 32u; i++) x[i] = pool_s[lane * STRIDE + i];
+        uint sum = 0u;
+        [[unroll]] for (uint i = 0u; i < 32u; i++) {
+            pool_s[lane * STRIDE + i] = sum;
+            sum += x[i];
         }
+        sum_s[lane] = sum;
+    }
+    barrier();
+    if (lane < rows) {
+        uint sum = 0u;
+        [[unroll]] for (uint r = 0u; r < ROWS - 1u; r++) sum += r < lane ? sum_s[r] : 0u;
+        base_s[lane] = sum;
+        if (lane == rows - 1u) base_s[ROWS] = sum + sum_s[lane];
     }
     barrier();
 }
 
-// The second half of the entry that an invocation has loaded as its j-th: looked up only where the key is not enough.
-#define LOW_OF(j) (from_lists ? lists.v[base + at + (j) * THREADS + lane].y : ~(name + at + (j) * THREADS + lane))
+// 1 where a key is taken, 1 << 16 where it is if it is among the first.
+uint rank_of(uint x) { return x > ceiling ? 1u : x >= bottom ? 1u << 16 : 0u; }
+
+void rank_keys(uint key[ITEMS], uint n) {
+    [[unroll]] for (uint j = 0u; j < CELLS; j++) {
+        if (j >= n) continue;
+        uint count = 0u;
+        [[unroll]] for (uint i = 0u; i < 4u; i++) count += rank_of(key[4u * j + i]);
+        put_cell(j, n, count);
+    }
+    sum_cells(n);
+}
+
+// The place of an entry among those taken, with the sum of ranks before it; K or more: it is not taken.
+uint place_of(uint rank, uint sum) {
+    const uint above = sum & 0xFFFFu, at = sum >> 16;
+    if (rank == 0u || (rank > 1u && at >= need)) return 0xFFFFFFFFu;
+    return above + min(at, need);
+}
+
+// The keys and columns held in shared memory, of which there are count.
+void load_held(out uint key[ITEMS], out uint column[ITEMS], uint count) {
+    [[unroll]] for (uint j = 0u; j < HELD_CELLS; j++) {
+        const uint e = 4u * cell_of(j, HELD_CELLS);
+        [[unroll]] for (uint i = 0u; i < 4u; i++) {
+            key[4u * j + i] = e + i < count ? key_s[e + i] : 0u;
+            column[4u * j + i] = e + i < count ? column_s[e + i] : 0u;
+        }
+    }
+}
+
+// Keeps the K largest of the HELD entries, in their order, and raises low to what later entries have to reach.
+void compact() {
+    uint key[ITEMS], column[ITEMS];
+    barrier();
+    load_held(key, column, HELD);
+    clear_bins();
+    select_keys(key, HELD_CELLS);
+    rank_keys(key, HELD_CELLS);
+    [[unroll]] for (uint j = 0u; j < HELD_CELLS; j++) {
+        uint sum = before(j, HELD_CELLS);
+        [[unroll]] for (uint i = 0u; i < 4u; i++) {
+            const uint rank = rank_of(key[4u * j + i]), place = place_of(rank, sum);
+            if (place < K) {
+                key_s[place] = key[4u * j + i];
+                column_s[place] = column[4u * j + i];
+            }
+            sum += rank;
+        }
+    }
+    low = max(low, need > 0u ? bottom + 1u : bottom); // where there are ties at the last place, later ones lose
+    barrier();
+}
+
+// Writes the selection from the entries of all invocations, n cells of each, to dst or, where others read it, to a list.
+void emit(uint t, uint list, bool to_list, uint key[ITEMS], uint column[ITEMS], uint n) {
+    const uint keys = 4u * row_lists + list * list_stride();
+    [[unroll]] for (uint j = 0u; j < CELLS; j++) {
+        if (j >= n) continue;
+        uint sum = before(j, n);
+        [[unroll]] for (uint i = 0u; i < 4u; i++) {
+            const uint rank = rank_of(key[4u * j + i]), place = place_of(rank, sum);
+            if (place < K) {
+                if (to_list) {
+                    const uint at = keys + place, to = at + pc.lists * list_stride();
+                    lists.v[at / 4u][at & 3u] = key[4u * j + i];
+                    lists.v[to / 4u][to & 3u] = column[4u * j + i];
+                } else {
+                    dst.v[t * K + place] = int(column[4u * j + i]);
+                }
+            }
+            sum += rank;
+        }
+    }
+    if (to_list) {
+        const uint all = base_s[ROWS], taken = (all & 0xFFFFu) + min(all >> 16, need);
+        for (uint e = taken + lane; e < list_stride(); e += THREADS) lists.v[(keys + e) / 4u][(keys + e) & 3u] = 0u;
+        if (list == 0u && lane == 0u) lists.v[row_lists + pc.lists * list_stride() / 2u].x = bottom;
+    }
+}
 
 void main() {
     lane = gl_LocalInvocationIndex;
     const uint t = gl_WorkGroupID.x, slice = gl_WorkGroupID.y;
+    row = t * pc.width;
+    row_lists = t * (pc.lists * list_stride() / 2u + 1u);
+    begin = pc.stage == 1u ? slice * pc.per : 0u;
+    uint key[ITEMS];
+    const bool early = (pc.flags & EARLY) != 0u;
+    if (early) {
+        if (begin >= pc.width) return;
+        load_columns(key, 0u, pc.per > 0u ? min(pc.per, pc.width - begin) : pc.width);
+    }
+
     const uint len = min(uint(max(lens.v[t], 0)), pc.limit);
     const uint columns = len > pc.first ? min(len - pc.first, pc.width) : 0u;
     if (columns == 0u && pc.first > 0u) return; // an earlier round finished this row
@@ -225,96 +359,101 @@ void main() {
             for (uint i = lane; i < K; i += THREADS) dst.v[t * K + i] = i < len ? int(i) : -1;
         return;
     }
-    const uint row = t * pc.lists * (K + 1u), bounds = row + pc.lists * K;
 
     // What this workgroup takes: some lists, then some columns.
     const bool sliced = columns > pc.solo;
-    const uint per = (((columns - 1u) >> pc.slice_shift) + 32u) & ~31u; // columns of a slice, so that no slice is needed beyond the last
-    uint list = 0u, list_count = 0u, begin = 0u, end = columns;
+    const uint per = pc.per > 0u ? pc.per : (((columns - 1u) >> pc.slice_shift) + 32u) & ~31u; // so that no slice is needed beyond the last
+    list_entries = 0u;
+    first_list = pc.first > 0u ? 0u : 1u;
+    columns_taken = columns;
     if (pc.stage == 1u) {
         begin = slice * per;
-        end = min(begin + per, columns);
         if (!sliced || begin >= columns) return;
+        columns_taken = min(per, columns - begin);
     } else {
-        list = pc.first > 0u ? 0u : 1u;
-        list_count = pc.first > 0u ? 1u : 0u;
         if (sliced) {
-            list_count += (columns + per - 1u) / per;
-            begin = end;
+            list_entries = (columns + per - 1u) / per * list_stride();
+            columns_taken = 0u;
         }
+        if (pc.first > 0u) list_entries += list_stride();
     }
-    low = LEAST;
-    if (list_count > 0u) low = lists.v[bounds + list];
+    const uint total = list_entries + columns_taken;
+    const bool to_list = pc.stage == 1u || len > pc.first + pc.width; // others read it, or more entries follow
+    const uint list = pc.stage == 1u ? 1u + slice : 0u;
+    low = 1u;
+    if (pc.stage == 0u && pc.first > 0u) low = max(1u, lists.v[row_lists + pc.lists * list_stride() / 2u].x);
 
-    uint count = 0u;
-    for (uint source = 0u; source < 2u; source++) {
-        const bool from_lists = source == 0u;
-        const uint total = from_lists ? list_count * K : end - begin;
-        if (total == 0u) continue;
-        const uint base = from_lists ? row + list * K : t * pc.width + begin;
-        const uint name = pc.first + begin;
-        if (count + total <= CAP) { // there is room for all
-            for (uint e = lane; e < total; e += THREADS) {
-                uvec2 c;
-                if (from_lists) c = lists.v[base + e];
-                else c = uvec2(order_key(logits.v[base + e]), ~(name + e));
-                key_s[count + e] = c.x;
-                low_s[count + e] = c.y;
-            }
-            count += total;
-            barrier();
-            continue;
+    uint column[ITEMS];
+    if (HELD == 0u || total <= THREADS * ITEMS) {
+        if (!early) {
+            if (list_entries > 0u) load_lists(key, 0u);
+            else load_columns(key, 0u, total);
         }
-        if (lane == 0u) count_s = count;
-        for (uint at = 0u; at < total; at += THREADS * ITEMS) {
-            uint key[ITEMS]; // all loads before any use
-            if (from_lists) {
-                [[unroll]] for (uint j = 0u; j < ITEMS; j++) key[j] = lists.v[base + min(at + j * THREADS + lane, total - 1u)].x;
-            } else {
-                [[unroll]] for (uint j = 0u; j < ITEMS; j++) key[j] = logits.v[base + min(at + j * THREADS + lane, total - 1u)];
-                [[unroll]] for (uint j = 0u; j < ITEMS; j++) key[j] = order_key(key[j]);
-            }
-            [[unroll]] for (uint j = 0u; j < ITEMS; j++)
-                if (at + j * THREADS + lane >= total) key[j] = 0u;
-            if (at == 0u && count < K && total >= K) guess(key, min(total, THREADS * ITEMS));
-            uint wanted = (1u << ITEMS) - 1u; // a bit for each
-            barrier(); // everybody has read count_s of the batch before
-            for (bool full = true; full;) {
-                [[unroll]] for (uint j = 0u; j < ITEMS; j++)
-                    if (key[j] < low.x || (key[j] == low.x && LOW_OF(j) < low.y)) wanted &= ~(1u << j);
-                if (wanted != 0u) {
-                    uint place = atomicAdd(count_s, uint(bitCount(wanted)));
-                    [[unroll]] for (uint j = 0u; j < ITEMS; j++) {
-                        if ((wanted >> j & 1u) == 0u) continue;
-                        if (place < CAP) {
-                            key_s[place] = key[j];
-                            low_s[place] = LOW_OF(j);
-                            wanted &= ~(1u << j);
-                        }
-                        place++;
-                    }
+        clear_bins();
+        make_keys(key, 0u);
+        if (total > K) select_keys(key, CELLS);
+        else select_all(); // of a slice
+        rank_keys(key, CELLS);
+        if (list_entries == 0u) {
+            [[unroll]] for (uint j = 0u; j < CELLS; j++)
+                [[unroll]] for (uint i = 0u; i < 4u; i++) column[4u * j + i] = pc.first + begin + 4u * cell_of(j, CELLS) + i;
+        } else { // all loads before any use
+            [[unroll]] for (uint j = 0u; j < CELLS; j++) {
+                const uint e = 4u * cell_of(j, CELLS);
+                [[unroll]] for (uint i = 0u; i < 4u; i++) {
+                    column[4u * j + i] = 0u;
+                    if (key[4u * j + i] >= bottom) column[4u * j + i] = column_of(e + i);
                 }
-                barrier();
-                full = count_s > CAP;
-                if (full) compact(CAP);
             }
         }
-        count = count_s;
-    }
-    if (count > K) {
-        compact(count);
-        count = K;
-    }
-
-    if (pc.stage == 1u || len > pc.first + pc.width) { // more entries follow
-        const uint to = pc.stage == 1u ? 1u + slice : 0u;
-        for (uint e = lane; e < K; e += THREADS)
-            lists.v[row + to * K + e] = e < count ? uvec2(key_s[e], low_s[e]) : uvec2(0u);
-        if (lane == 0u) lists.v[bounds + to] = low;
+        if (to_list && list_entries > 0u) { // list 0 is read before it is written
+            memoryBarrierBuffer();
+            barrier();
+        }
+        emit(t, list, to_list, key, column, CELLS);
         return;
     }
-    const uint room = K > 1u ? 2u << findMSB(K - 1u) : 1u; // K rounded up to a power of two
-    for (uint e = count + lane; e < room; e += THREADS) low_s[e] = 0u;
-    sort_entries(room);
-    for (uint e = lane; e < K; e += THREADS) dst.v[t * K + e] = int(~low_s[e]);
+
+    uint count = 0u;
+    for (uint at = 0u; at < total; at += THREADS * ITEMS) {
+        if (at < list_entries) load_lists(key, at);
+        else load_columns(key, at - list_entries, columns_taken);
+        make_keys(key, at);
+        if (at == 0u && low == 1u && list_entries == 0u) guess(key, THREADS * ITEMS);
+        uint wanted = 0u; // a bit for each
+        [[unroll]] for (uint j = 0u; j < ITEMS; j++) wanted |= key[j] != 0u ? 1u << j : 0u;
+        for (bool full = true; full;) {
+            [[unroll]] for (uint j = 0u; j < ITEMS; j++)
+                if (key[j] < low) wanted &= ~(1u << j);
+            [[unroll]] for (uint j = 0u; j < CELLS; j++) put_cell(j, CELLS, uint(bitCount((wanted >> (4u * j)) & 15u)));
+            sum_cells(CELLS);
+            [[unroll]] for (uint j = 0u; j < CELLS; j++) {
+                uint place = count + before(j, CELLS);
+                const uint e = at + 4u * cell_of(j, CELLS);
+                [[unroll]] for (uint i = 0u; i < 4u; i++) {
+                    if ((wanted >> (4u * j + i) & 1u) == 0u) continue;
+                    if (place < HELD) {
+                        key_s[place] = key[4u * j + i];
+                        column_s[place] = column_of(e + i);
+                        wanted &= ~(1u << (4u * j + i));
+                    }
+                    place++;
+                }
+            }
+            count += base_s[ROWS];
+            full = count > HELD;
+            if (full) {
+                compact();
+                count = K;
+            } else {
+                barrier(); // the cells are read
+            }
+        }
+    }
+    load_held(key, column, count);
+    clear_bins();
+    if (count > K) select_keys(key, HELD_CELLS);
+    else select_all();
+    rank_keys(key, HELD_CELLS);
+    emit(t, list, to_list, key, column, HELD_CELLS);
 }
