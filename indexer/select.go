@@ -70,9 +70,10 @@ func SelectSegment(tokens int) int {
 //	2 * R * S * 4  +  R * (L * k' * 8 + 16)
 //
 // the scores of two segments, one being written while the other is selected from, and
-// L lists of candidates, k' = k rounded up to 4: 1, or where 1 < R < 65 the largest power of two of at most 16,
-// 128 / R and S / 16384, and 1 more. Each part is rounded up to 256 bytes. For k up to
-// 1024 that is at most 21 MB, for any other k 25.2 MB.
+// L lists of candidates, with k' = k rounded up to 4: 1, or where R < 65 and S > 16384
+// the largest power of two of at most 16, 128 / R and S / 4096, and 1 more if that is
+// not 1. Each part is rounded up to 256 bytes. For k up to 1024 that is at most 21 MB,
+// for any other k 25.2 MB.
 func SelectScratchBytes(tokens, k int) uint64 {
 	if tokens < 1 {
 		return 0

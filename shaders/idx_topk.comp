@@ -67,6 +67,7 @@ uint low;        // keys below are not looked at; the same in all invocations
 
 // What a selection leaves: keys above ceiling are taken, and the first `need` of those from bottom to ceiling. Bottom is above 0.
 uint bottom, ceiling, need;
+uint sure, tied; // which of an invocation's entries these are, a bit for each
 
 // Bits of a float to an unsigned number in the order of the selection, at least 0x007FFFFF.
 uint order_key(uint bits) {
@@ -238,12 +239,14 @@ void sum_cells(uint n) {
     const uint rows = THREADS / 32u * n;
     barrier();
     if (lane < rows) {
-        uint x[32];
-        [[unroll]] for (uint i = 0u; i < 32u; i++) x[i] = pool_s[lane * STRIDE + i];
         uint sum = 0u;
-        [[unroll]] for (uint i = 0u; i < 32u; i++) {
-            pool_s[lane * STRIDE + i] = sum;
-            sum += x[i];
+        for (uint i = 0u; i < 32u; i += 8u) { // few registers
+            uint x[8];
+            [[unroll]] for (uint m = 0u; m < 8u; m++) x[m] = pool_s[lane * STRIDE + i + m];
+            [[unroll]] for (uint m = 0u; m < 8u; m++) {
+                pool_s[lane * STRIDE + i + m] = sum;
+                sum += x[m];
+            }
         }
         sum_s[lane] = sum;
     }
@@ -257,24 +260,29 @@ void sum_cells(uint n) {
     barrier();
 }
 
-// 1 where a key is taken, 1 << 16 where it is if it is among the first.
-uint rank_of(uint x) { return x > ceiling ? 1u : x >= bottom ? 1u << 16 : 0u; }
-
+// Says which entries of an invocation are taken, and sums over those before.
 void rank_keys(uint key[ITEMS], uint n) {
-    [[unroll]] for (uint j = 0u; j < CELLS; j++) {
-        if (j >= n) continue;
-        uint count = 0u;
-        [[unroll]] for (uint i = 0u; i < 4u; i++) count += rank_of(key[4u * j + i]);
-        put_cell(j, n, count);
+    sure = 0u;
+    tied = 0u;
+    [[unroll]] for (uint j = 0u; j < 4u * CELLS; j++) {
+        if (j >= 4u * n) continue;
+        if (key[j] > ceiling) sure |= 1u << j;
+        else if (key[j] >= bottom) tied |= 1u << j;
     }
+    [[unroll]] for (uint j = 0u; j < CELLS; j++)
+        if (j < n) put_cell(j, n, uint(bitCount((sure >> (4u * j)) & 15u) | bitCount((tied >> (4u * j)) & 15u) << 16));
     sum_cells(n);
 }
 
-// The place of an entry among those taken, with the sum of ranks before it; K or more: it is not taken.
-uint place_of(uint rank, uint sum) {
+bool ranked(uint e) { return ((sure | tied) >> e & 1u) != 0u; }
+
+// The place of entry e of an invocation among those taken, K or more if it is not taken. Where the first of a cell has none before it but sum, the
+// next has the sum as this leaves it.
+uint place_of(uint e, inout uint sum) {
     const uint above = sum & 0xFFFFu, at = sum >> 16;
-    if (rank == 0u || (rank > 1u && at >= need)) return 0xFFFFFFFFu;
-    return above + min(at, need);
+    const bool s = (sure >> e & 1u) != 0u, d = (tied >> e & 1u) != 0u;
+    sum += s ? 1u : d ? 1u << 16 : 0u;
+    return s || (d && at < need) ? above + min(at, need) : 0xFFFFFFFFu;
 }
 
 // The keys and columns held in shared memory, of which there are count.
@@ -299,12 +307,11 @@ void compact() {
     [[unroll]] for (uint j = 0u; j < HELD_CELLS; j++) {
         uint sum = before(j, HELD_CELLS);
         [[unroll]] for (uint i = 0u; i < 4u; i++) {
-            const uint rank = rank_of(key[4u * j + i]), place = place_of(rank, sum);
+            const uint place = place_of(4u * j + i, sum);
             if (place < K) {
                 key_s[place] = key[4u * j + i];
                 column_s[place] = column[4u * j + i];
             }
-            sum += rank;
         }
     }
     low = max(low, need > 0u ? bottom + 1u : bottom); // where there are ties at the last place, later ones lose
@@ -318,7 +325,7 @@ void emit(uint t, uint list, bool to_list, uint key[ITEMS], uint column[ITEMS], 
         if (j >= n) continue;
         uint sum = before(j, n);
         [[unroll]] for (uint i = 0u; i < 4u; i++) {
-            const uint rank = rank_of(key[4u * j + i]), place = place_of(rank, sum);
+            const uint place = place_of(4u * j + i, sum);
             if (place < K) {
                 if (to_list) {
                     const uint at = keys + place, to = at + pc.lists * list_stride();
@@ -328,7 +335,6 @@ void emit(uint t, uint list, bool to_list, uint key[ITEMS], uint column[ITEMS], 
                     dst.v[t * K + place] = int(column[4u * j + i]);
                 }
             }
-            sum += rank;
         }
     }
     if (to_list) {
@@ -402,7 +408,7 @@ void main() {
                 const uint e = 4u * cell_of(j, CELLS);
                 [[unroll]] for (uint i = 0u; i < 4u; i++) {
                     column[4u * j + i] = 0u;
-                    if (key[4u * j + i] >= bottom) column[4u * j + i] = column_of(e + i);
+                    if (ranked(4u * j + i)) column[4u * j + i] = column_of(e + i);
                 }
             }
         }
