@@ -27,8 +27,6 @@ type CompressConfig struct {
 	Invocations int            // of a workgroup for C128Main, a multiple of 128 up to 1024; 0: what is best known
 	MaxBytes    uint64         // size of the largest pool; 0: whatever a descriptor of the device can hold
 	Variant     string         // "" picks the best
-
-	chunk, ahead int // of kv_compress.comp; 0: what is best known
 }
 
 // CompressArgs are the operands of compressing the groups that a step completes.
@@ -121,7 +119,7 @@ func NewCompress(dev *vk.Device, cfg CompressConfig) (*Compress, error) {
 	k, err := pkg.Kernel(dev, opkit.Spec{
 		Stem: "kv_compress", Variant: variant, Bindings: access, Bound: 7,
 		PushSize:  int(unsafe.Sizeof(kvCompressPush{})),
-		Constants: opkit.Words(cfg.Invocations, cfg.Page, cfg.StatePage, c.Ratio, c.Dim, int(cfg.Keys), hadamard, cfg.RopeStep, cfg.chunk, cfg.ahead),
+		Constants: opkit.Words(cfg.Invocations, cfg.Page, cfg.StatePage, c.Ratio, c.Dim, int(cfg.Keys), hadamard, cfg.RopeStep, compressChunk(cfg.Invocations)),
 	})
 	if err != nil {
 		return nil, err
@@ -158,12 +156,6 @@ func (cfg CompressConfig) complete(op string, caps *vk.Caps) (CompressConfig, er
 // keep many loads under way to stream a window at its share of the bandwidth.
 func (cfg CompressConfig) invocations(op string, caps *vk.Caps) (CompressConfig, error) {
 	lanes := cfg.Compression.Dim / 4
-	if cfg.chunk == 0 {
-		// 8 rows take about 100 registers, more than a GPU has for each of 1024 invocations.
-		if cfg.chunk = 8; cfg.Invocations > 512 {
-			cfg.chunk = 4
-		}
-	}
 	if cfg.Compression != C128Main {
 		if cfg.Invocations != 0 && cfg.Invocations != lanes {
 			return cfg, pkg.Wrong(op, "Invocations", cfg.Invocations, "0 or %d", lanes)
@@ -186,6 +178,15 @@ func (cfg CompressConfig) invocations(op string, caps *vk.Caps) (CompressConfig,
 		return cfg, pkg.Wrong(op, "Invocations", n, "fewer: they need %d bytes of shared memory, the device has %d", need, caps.SharedMemory)
 	}
 	return cfg, nil
+}
+
+// compressChunk is how many rows an invocation loads together. 8 take about 100
+// registers, more than a GPU has for each of 1024 invocations.
+func compressChunk(invocations int) int {
+	if invocations > 512 {
+		return 4
+	}
+	return 8
 }
 
 // compressShared is the shared memory of kv_compress.comp in bytes.

@@ -18,7 +18,6 @@ type benchStep struct {
 	compressor
 	tokens   int
 	save     *cache.SaveState
-	cfg      cache.CompressConfig
 	compress *cache.Compress
 	saves    []cache.SaveStateArgs
 	args     []cache.CompressArgs
@@ -40,7 +39,7 @@ func newBenchStep(b *testing.B, dev *vk.Device, k compressor, tokens int, prefil
 	cfg := k.config()
 	cfg.MaxBytes = uint64(sets*used) * uint64(l.Stride)
 	s.save = must[*cache.SaveState](b)(cache.NewSaveState(dev, cache.SaveStateConfig{Compression: k.c, Page: k.statePage, MaxBytes: cfg.MaxBytes}))
-	s.cfg, s.compress = cfg, must[*cache.Compress](b)(cache.NewCompress(dev, cfg))
+	s.compress = must[*cache.Compress](b)(cache.NewCompress(dev, cfg))
 	state := must[cache.StateCache](b)(cache.NewState(dev, cache.StateConfig{Pages: sets * used, Layout: l}))
 	b.Cleanup(func() { state.Close() })
 	if err := state.Fill(b.Context(), 0x3C); err != nil { // small positive numbers
@@ -132,32 +131,3 @@ func BenchmarkCompress(b *testing.B) {
 
 // read is what a compress has to move.
 func (s *benchStep) read() int { return s.closing * (8*s.c.Window()*s.c.Dim + cache.SlotBytes) }
-
-// BenchmarkCompressRows compares how many invocations share the rows of a window, and
-// how many of them each has under way.
-func BenchmarkCompressRows(b *testing.B) {
-	dev := testkit.Device(b)
-	for _, k := range compressors {
-		if k.hadamard {
-			continue
-		}
-		for _, n := range []int{1, 32, 128} {
-			b.Run(fmt.Sprintf("%s/tokens=%d", k.name, n), func(b *testing.B) {
-				s := newBenchStep(b, dev, k, n, false)
-				for _, c := range []struct{ invocations, chunk, ahead int }{
-					{0, 8, 0}, {0, 4, 0}, {0, 4, 1}, {256, 8, 0}, {256, 8, 1}, {256, 4, 1}, {512, 8, 1}, {1024, 4, 0},
-				} {
-					if c.invocations != 0 && k.c != cache.C128Main {
-						continue
-					}
-					cfg := s.cfg.WithRows(c.chunk, c.ahead)
-					cfg.Invocations = c.invocations
-					s.compress = must[*cache.Compress](b)(cache.NewCompress(dev, cfg))
-					b.Run(fmt.Sprintf("invocations=%d/rows=%d/ahead=%d", c.invocations, c.chunk, c.ahead), func(b *testing.B) {
-						timeGPU(b, dev, s.read(), s.recordCompress)
-					})
-				}
-			})
-		}
-	}
-}

@@ -10,7 +10,7 @@
 //            5 norm [DIM] f32 or bf16   6 cos_sin [rows, 64] f32, row k of position k*ROPE_STEP
 //            7 state [pages, stride] u8   8 pool [pages, stride] u8 (both not in _da builds)
 // Workgroup: pc.each tokens, one at a time; DIM/4 lanes of 4 channels, times GROUPS that share the rows of a long window.
-// Constants: 0 invocations, 1 PAGE of pool, 2 STATE_PAGE, 3 RATIO, 4 DIM, 5 FORMAT, 6 HADAMARD, 7 ROPE_STEP, 8 CHUNK, 9 AHEAD.
+// Constants: 0 invocations, 1 PAGE of pool, 2 STATE_PAGE, 3 RATIO, 4 DIM, 5 FORMAT, 6 HADAMARD, 7 ROPE_STEP, 8 CHUNK.
 // Shared memory: 24*invocations (48 if GROUPS is 1) + 8*DIM/4 + 4*WINDOW + 864 bytes.  Features: none; _da: bufferDeviceAddress, shaderInt64.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -31,7 +31,6 @@ layout(constant_id = 5) const uint FORMAT = 0;
 layout(constant_id = 6) const uint HADAMARD = 0;
 layout(constant_id = 7) const uint ROPE_STEP = 1;
 layout(constant_id = 8) const uint CHUNK = 8; // rows that an invocation loads together, 4 or 8
-layout(constant_id = 9) const uint AHEAD = 0; // 1: it loads the next chunk before it works on one
 
 const uint WINDOW = RATIO == 4u ? 2u * RATIO : RATIO;
 const uint CHANNELS = RATIO == 4u ? 2u * DIM : DIM;     // kv values, and scores, of a token
@@ -173,21 +172,10 @@ void merge(inout Sums x) {
 // group takes every GROUPS-th chunk.
 vec4 pooled(uint request, int p, uint group, uint lane) {
     Sums x = Sums(vec4(-3.4e38), vec4(0.0), vec4(0.0));
-    uint first = group * CHUNK, step = GROUPS * CHUNK;
-    Chunk a, b;
-    if (AHEAD == 0u) {
-        [[dont_unroll]] for (uint n = 0u; n < PASSES; n++) {
-            load(request, p, first + n * step, lane, a);
-            add(x, a);
-        }
-    } else {
-        load(request, p, first, lane, a);
-        [[unroll]] for (uint n = 0u; n < PASSES; n += 2u) {
-            if (n + 1u < PASSES) load(request, p, first + (n + 1u) * step, lane, b);
-            add(x, a);
-            if (n + 2u < PASSES) load(request, p, first + (n + 2u) * step, lane, a);
-            if (n + 1u < PASSES) add(x, b);
-        }
+    [[dont_unroll]] for (uint n = 0u; n < PASSES; n++) {
+        Chunk c;
+        load(request, p, (group + n * GROUPS) * CHUNK, lane, c);
+        add(x, c);
     }
     if (GROUPS > 1u) merge(x);
     precise vec4 v = x.sum * real_rcp(x.weight);
