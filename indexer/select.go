@@ -80,7 +80,7 @@ func SelectScratchBytes(tokens, k int) uint64 {
 	}
 	rows := selectTile(tokens, SelectRows)
 	segment := SelectSegment(rows)
-	return selectScratch(rows, segment, max(topkLists(topkSlices(128, rows, segment, sliceColumns)), 1), k)
+	return selectScratch(rows, segment, max(topkLists(topkSlices(128, rows, segment)), 1), k)
 }
 
 func selectScratch(rows, segment, lists, k int) uint64 {
@@ -93,7 +93,7 @@ func selectTile(tokens, most int) int {
 	if tokens <= most {
 		return tokens
 	}
-	return opkit.CeilDiv(opkit.CeilDiv(tokens, opkit.CeilDiv(tokens, most)), 64) * 64
+	return opkit.RoundUp(opkit.CeilDiv(tokens, opkit.CeilDiv(tokens, most)), 64)
 }
 
 // NewSelect builds the kernels. The device owns them; there is nothing to close.
@@ -118,8 +118,8 @@ func NewSelect(dev *vk.Device, cfg SelectConfig) (*Select, error) {
 	if err := pkg.Range(op, "Rows", cfg.Rows, 0, math.MaxInt32/2); err != nil {
 		return nil, err
 	}
-	o.cfg.Segment = opkit.CeilDiv(cfg.Segment, 64) * 64
-	if o.cfg.Rows = opkit.CeilDiv(cfg.Rows, 64) * 64; cfg.Rows == 0 {
+	o.cfg.Segment = opkit.RoundUp(cfg.Segment, 64)
+	if o.cfg.Rows = opkit.RoundUp(cfg.Rows, 64); cfg.Rows == 0 {
 		o.cfg.Rows = SelectRows
 	}
 	return o, nil
@@ -133,7 +133,7 @@ func (o *Select) Variant() string { return o.logits.Variant() }
 func (o *Select) plan(t int) (rows, segment, lists int) {
 	rows = selectTile(t, o.cfg.Rows)
 	if segment = o.cfg.Segment; segment == 0 {
-		segment = max(SelectSegment(rows), opkit.CeilDiv(o.cfg.K, 64)*64)
+		segment = max(SelectSegment(rows), opkit.RoundUp(o.cfg.K, 64))
 	}
 	return rows, segment, max(topkLists(o.topk.slices(rows, segment)), 1)
 }

@@ -52,7 +52,6 @@ type TopKArgs struct {
 type TopK struct {
 	dev        *vk.Device
 	cfg        TopKConfig
-	tuning     topkTuning
 	short      []topkKernel // ascending
 	few, many  *vk.Kernel   // of rows of any length, for few rows, and for more of them than fill the device
 	workgroups int
@@ -101,7 +100,7 @@ func newTopK(dev *vk.Device, cfg TopKConfig, tuning topkTuning) (*TopK, error) {
 	if n := cfg.Threads; n != 0 && (n < 64 || n > int(dev.Caps().MaxWorkgroupInvocations) || bits.OnesCount(uint(n)) != 1) {
 		return nil, pkg.Wrong(op, "Threads", n, "0 or a power of two from 64 to %d", dev.Caps().MaxWorkgroupInvocations)
 	}
-	o := &TopK{dev: dev, cfg: cfg, tuning: tuning, workgroups: cfg.Workgroups}
+	o := &TopK{dev: dev, cfg: cfg, workgroups: cfg.Workgroups}
 	if o.workgroups == 0 {
 		o.workgroups = defaultWorkgroups(dev.Adapter().Type)
 	}
@@ -152,10 +151,10 @@ func (o *TopK) Variant() string { return VariantBase }
 func (o *TopK) K() int { return o.cfg.K }
 
 // topkSlices is into how many slices rows of n columns are cut, a power of two, where
-// so many workgroups fill the device and a slice has so many columns at least.
-func topkSlices(workgroups, t, n, columns int) int {
+// so many workgroups fill the device.
+func topkSlices(workgroups, t, n int) int {
 	s := 1
-	for n > soloColumns && s < maxSlices && 2*s*t <= workgroups && 2*s*columns <= n {
+	for n > soloColumns && s < maxSlices && 2*s*t <= workgroups && 2*s*sliceColumns <= n {
 		s *= 2
 	}
 	return s
@@ -193,7 +192,7 @@ func (o *TopK) ScratchBytes(t, n int) uint64 {
 	return listBytes(t, lists, o.cfg.K)
 }
 
-func (o *TopK) slices(t, n int) int { return topkSlices(o.workgroups, t, n, o.tuning.slice) }
+func (o *TopK) slices(t, n int) int { return topkSlices(o.workgroups, t, n) }
 
 // Record checks the arguments and records one launch, or two where rows are sliced.
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
@@ -204,7 +203,8 @@ func (o *TopK) Record(rec *vk.Recorder, a TopKArgs) error {
 		pkg.Check(op, "Logits", a.Logits, tensor.F32, -1, -1),
 		pkg.Check(op, "Lens", a.Lens, tensor.I32, t),
 		pkg.Check(op, "Out", a.Out, tensor.I32, t, o.cfg.K),
-		pkg.Reach(o.dev, op, VariantBase, opkit.Target{Name: "Logits", T: a.Logits}, opkit.Target{Name: "Out", T: a.Out}),
+		pkg.Bindable(o.dev, op, "Logits", a.Logits),
+		pkg.Bindable(o.dev, op, "Out", a.Out),
 		checkTokens(o.dev, op, "Logits", t),
 		checkScratch(o.dev, op, a.Scratch, o.ScratchBytes(t, n)),
 	); err != nil || t == 0 {
@@ -297,7 +297,7 @@ func (o *TopK) record(rec *vk.Recorder, op string, r topkRound) error {
 	}
 	// Slices that fit registers are the same for all lengths, so that they can be loaded
 	// before lengths are known; others share out what there is.
-	per := opkit.CeilDiv(opkit.CeilDiv(n, r.slices), 32) * 32
+	per := opkit.RoundUp(opkit.CeilDiv(n, r.slices), 32)
 	solo := per
 	if per > registers {
 		solo = min(per, soloColumns)

@@ -18,7 +18,7 @@ import (
 func TestTopKTunings(t *testing.T) {
 	dev := testkit.Device(t)
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 8))
-	for _, tuning := range []string{"gpu", "half", "stream512x16"} {
+	for _, tuning := range indexer.TopKTunings {
 		for _, c := range []struct{ n, k, workgroups int }{
 			{4096, 512, 0}, {4098, 61, 0}, {8192, 1024, 0}, {16381, 1000, 0}, {20000, 321, 1}, {32768, 1024, 64}, {70001, 512, 64}, {17004, 2, 2},
 		} {
@@ -52,13 +52,11 @@ func BenchmarkTopK(b *testing.B) {
 		store[i] = float32(rng.NormFloat64())
 	}
 	pool := upload(b, dev, tensor.F32, store, room)
-	tunings := indexer.TopKTunings()
-	slices.Sort(tunings)
 	woken := false
 	for _, tokens := range []int{1, 32, 128} {
 		for _, keys := range []int{4096, 8192, 16384, 32768, 262144} {
 			for _, k := range []int{512, 1024} {
-				for _, tuning := range tunings {
+				for _, tuning := range indexer.TopKTunings {
 					b.Run(fmt.Sprintf("tokens=%d/keys=%d/k=%d/%s", tokens, keys, k, tuning), func(b *testing.B) {
 						op := must[*indexer.TopK](b)(indexer.NewTunedTopK(dev, indexer.TopKConfig{K: k}, tuning))
 						lens := upload(b, dev, tensor.I32, slices.Repeat([]int32{int32(keys)}, tokens), tokens)

@@ -17,19 +17,17 @@ type topkShape struct {
 type topkTuning struct {
 	short     []topkShape // for rows that fit registers, all that the device can run
 	few, many []topkShape // for rows of any length; many rows do better with smaller workgroups, of which two share a compute unit
-	slice     int         // columns of a slice at least
 }
 
 func defaultTuning(t vk.DeviceType) topkTuning {
 	rest := []topkShape{{512, 8, 4096, 10}, {256, 16, 3072, 9}, {128, 24, 3072, 8}, {128, 16, 2048, 9}, {128, 16, 1536, 8}}
 	if t == vk.TypeCPU {
-		return topkTuning{short: []topkShape{{128, 4, 0, 8}, {128, 16, 0, 8}}, few: rest[2:], many: rest[2:], slice: sliceColumns}
+		return topkTuning{short: []topkShape{{128, 4, 0, 8}, {128, 16, 0, 8}}, few: rest[2:], many: rest[2:]}
 	}
 	return topkTuning{
 		short: []topkShape{{1024, 4, 0, 11}, {1024, 8, 0, 11}, {1024, 16, 0, 11}, {1024, 20, 0, 11}},
 		few:   append([]topkShape{{1024, 8, 4096, 10}}, rest...),
 		many:  append([]topkShape{{512, 8, 2048, 10}}, rest...),
-		slice: sliceColumns,
 	}
 }
 
