@@ -12,7 +12,7 @@ import (
 const maxLines = 700
 
 // owner says which package a shader's prefix belongs to.
-var owner = map[string]string{"kv_": "cache", "idx_": "indexer", "attn_": "attention", "proj_": "attention"}
+var owner = map[string]string{"kv_": "cache", "idx_": "indexer", "attn_": "attention", "proj_": "projection"}
 
 // tools are shaders that are no operations of the library, and who uses them.
 var tools = map[string]string{

@@ -18,13 +18,14 @@ const module = "github.com/vkmla/vkmla"
 // may says which packages of ours a public package may import. Imports run one
 // way: a package that is not listed here has to be put in its place first.
 var may = map[string][]string{
-	"shaders":   {},
-	"vk":        {},
-	"tensor":    {"vk"},
-	"cache":     {"tensor", "vk", "shaders", "internal/numfmt", "internal/opkit"},
-	"indexer":   {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit"},
-	"attention": {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit"},
-	"pipeline":  {"attention", "indexer", "cache", "tensor", "vk", "shaders", "internal/numfmt"},
+	"shaders":    {},
+	"vk":         {},
+	"tensor":     {"vk"},
+	"cache":      {"tensor", "vk", "shaders", "internal/numfmt", "internal/opkit"},
+	"indexer":    {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit"},
+	"attention":  {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit"},
+	"projection": {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit"},
+	"pipeline":   {"attention", "indexer", "projection", "cache", "tensor", "vk", "shaders", "internal/numfmt"},
 }
 
 // mayInternal does the same for internal packages that others are built on; the
