@@ -28,4 +28,6 @@ const pkg = opkit.Package("projection")
 
 // pushLayouts names the push-constant structure of each kernel; a test compares
 // them with the SPIR-V.
-var pushLayouts = map[string]any{}
+var pushLayouts = map[string]any{
+	"proj_qkv_norm": projQkvNormPush{},
+}
