@@ -30,4 +30,5 @@ const pkg = opkit.Package("projection")
 // them with the SPIR-V.
 var pushLayouts = map[string]any{
 	"proj_qkv_norm": projQkvNormPush{},
+	"proj_q_insert": projQInsertPush{},
 }

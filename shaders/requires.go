@@ -30,6 +30,7 @@ var requires = map[string][]string{
 	"attn_prefill_cm":         matrixF16,
 	"attn_prefill_cmb":        matrixBF16,
 	"idx_logits_da":           deviceAddress,
+	"proj_q_insert_da":        deviceAddress,
 	"idx_logits_cm":           matrixF16,
 	"idx_logits_cmb":          matrixBF16,
 	"num_elements_cm":         {"shaderFloat16"},
