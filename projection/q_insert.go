@@ -121,7 +121,7 @@ func (o *QInsert) Record(rec *vk.Recorder, a QInsertArgs) error {
 	if t > n {
 		return pkg.Wrong(op, "Slots", a.Slots, "at most the %d rows of Q", n)
 	}
-	groups, err := o.grid(op, n, h)
+	groups, err := grid(o.dev, op, "Q", n, h, opkit.CeilDiv(h, insertHeads)+1)
 	if err != nil {
 		return err
 	}
@@ -162,39 +162,6 @@ func (o *QInsert) checkCache(op string, c cache.KVCache) error {
 	}
 	if c.Pages() < 1 || c.Slots() > math.MaxInt32 {
 		return pkg.Wrong(op, "Cache.Pool", c.Pool, "1 to %d pages", math.MaxInt32/c.Layout.Page)
-	}
-	return nil
-}
-
-// grid is a row of workgroups for each token, those of its heads and one of its K row.
-func (o *QInsert) grid(op string, n, heads int) ([3]uint32, error) {
-	limit := o.dev.Caps().MaxWorkgroupCount
-	x := opkit.CeilDiv(heads, insertHeads) + 1
-	if n > int(limit[1]) || x > int(limit[0]) {
-		return [3]uint32{}, pkg.Wrong(op, "Q", [2]int{n, heads}, "at most %d tokens of %d heads on this device", limit[1], (int(limit[0])-1)*insertHeads)
-	}
-	return [3]uint32{uint32(x), uint32(n), 1}, nil
-}
-
-// rows checks a tensor of heads, [tokens, heads, 512] bf16, whose units of 8 values a
-// kernel counts with 32 bits.
-func rows(op, arg string, x tensor.Tensor) error {
-	if err := pkg.CheckRows(op, arg, x, tensor.BF16, -1, -1, D); err != nil {
-		return err
-	}
-	if x.Shape[1] < 1 || x.Len()/8 > math.MaxUint32 {
-		return pkg.Wrong(op, arg, x, "at least one head, and fewer than 2^35 elements")
-	}
-	return nil
-}
-
-// table checks cosines and sines.
-func table(op string, x tensor.Tensor) error {
-	if err := pkg.Check(op, "Table", x, tensor.F32, -1, RopeDim); err != nil {
-		return err
-	}
-	if x.Shape[0] < 1 {
-		return pkg.Wrong(op, "Table", x, "at least one row")
 	}
 	return nil
 }

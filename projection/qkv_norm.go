@@ -2,7 +2,6 @@ package projection
 
 import (
 	"fmt"
-	"math"
 	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/opkit"
@@ -137,23 +136,4 @@ func (o *QKVNorm) columns(op, arg string, x tensor.Tensor, tokens, at, n int) er
 		return pkg.Wrong(op, arg, fmt.Sprintf("columns from %d of %v", at, x), "%d columns, the first and the width multiples of 8", n)
 	}
 	return nil
-}
-
-// vector checks the weights of a norm.
-func vector(op, arg string, x tensor.Tensor, n int) error {
-	if x.DType == tensor.F32 {
-		return pkg.Check(op, arg, x, tensor.F32, n)
-	}
-	return pkg.Check(op, arg, x, tensor.BF16, n)
-}
-
-// epsilon is what a norm adds to the mean square: the one given, or the default for 0.
-func epsilon(op string, eps float32) (float32, error) {
-	if f := float64(eps); f < 0 || math.IsNaN(f) || math.IsInf(f, 0) {
-		return 0, pkg.Wrong(op, "Eps", eps, "a positive number, or 0 for %g", DefaultEps)
-	}
-	if eps == 0 {
-		return DefaultEps, nil
-	}
-	return eps, nil
 }
