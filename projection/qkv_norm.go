@@ -43,8 +43,8 @@ type QKVNormArgs struct {
 // in binary32 with one rounding at the end. A row whose squares overflow becomes 0.
 // Widths and first columns are multiples of 8.
 //
-// The definition is QKVNormRef; results are at most one bf16 step from it, where both
-// are normal numbers, and the same on every device.
+// The definition is QKVNormRef; results are at most one bf16 step from it and the same
+// on every device, but for numbers below 2^-126, which a device may take for zeros.
 //
 // Source: vLLM fused_q_kv_rmsnorm (vllm/models/deepseek_v4/common/ops/fused_qk_rmsnorm.py).
 type QKVNorm struct {

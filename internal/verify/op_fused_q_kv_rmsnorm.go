@@ -24,8 +24,8 @@ func init() {
 }
 
 // normed demands that bf16 numbers are at most one code from the wanted ones, numbers
-// below 2^-117 counting as zeros: a device may take inputs below 2^-126 for zeros, and a
-// norm multiplies with up to 1000 and the weight.
+// below 2^-112 counting as zeros: a device may take inputs below 2^-126 for zeros, and a
+// norm multiplies with up to 1000 and a weight, in the cases here below 16.
 func (c *Comparison) normed(name string, got, want Array) *Comparison {
 	return c.BF16Steps(name, withoutTiny(got), withoutTiny(want), 1)
 }
@@ -34,7 +34,7 @@ func withoutTiny(a Array) Array {
 	if a.Type != vectors.U16 {
 		return a
 	}
-	const tiny = (127 - 117) << 7
+	const tiny = (127 - 112) << 7
 	v := a.U16()
 	for i, b := range v {
 		if b&0x7FFF < tiny {
