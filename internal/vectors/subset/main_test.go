@@ -102,7 +102,7 @@ func TestCommitted(t *testing.T) {
 			t.Errorf("%s has %d bytes", f, st.Size())
 		}
 	}
-	if total > 4<<20 {
+	if total > 7<<20 {
 		t.Errorf("the folder has %d bytes", total)
 	}
 }
