@@ -11,30 +11,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vkmla/vkmla/internal/fakemodel"
 	"github.com/vkmla/vkmla/pipeline"
 )
 
 // released is a config.json in the spelling of the released checkpoints.
-func released(cfg pipeline.Config) map[string]any {
-	ratios := []int{}
-	for _, r := range cfg.Ratios {
-		if r == pipeline.RatioWindow {
-			r = 0
-		}
-		ratios = append(ratios, r)
-	}
-	return map[string]any{
-		"architectures": []string{"DeepseekV4ForCausalLM"}, "model_type": "deepseek_v4", "hidden_size": cfg.Hidden,
-		"num_hidden_layers": len(ratios), "num_attention_heads": cfg.Heads, "num_key_value_heads": 1, "head_dim": 512,
-		"qk_rope_head_dim": 64, "q_lora_rank": cfg.QRank, "o_lora_rank": cfg.ORank, "o_groups": cfg.Groups,
-		"index_n_heads": cfg.IndexHeads, "index_head_dim": 128, "index_topk": cfg.TopK, "sliding_window": cfg.Window,
-		"rope_theta": 10000, "compress_rope_theta": 160000, "max_position_embeddings": cfg.MaxPositions, "rms_norm_eps": 1e-6,
-		"rope_scaling":        map[string]any{"type": "yarn", "factor": 16, "beta_fast": 32, "beta_slow": 1, "original_max_position_embeddings": 65536},
-		"compress_ratios":     append(ratios, 0), // the layer that predicts ahead
-		"quantization_config": map[string]any{"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": []int{128, 128}, "scale_fmt": "ue8m0"},
-		"torch_dtype":         "bfloat16", "n_routed_experts": 256,
-	}
-}
+func released(cfg pipeline.Config) map[string]any { return fakemodel.ConfigFile(cfg) }
 
 // spelledAnew turns a released configuration into transformers' spelling.
 func spelledAnew(f map[string]any) map[string]any {

@@ -25,16 +25,17 @@ var may = map[string][]string{
 	"indexer":    {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit"},
 	"attention":  {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit"},
 	"projection": {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit"},
-	"pipeline":   {"attention", "indexer", "projection", "cache", "tensor", "vk", "shaders", "internal/numfmt"},
+	"pipeline":   {"attention", "indexer", "projection", "cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/safetensors"},
 }
 
 // mayInternal does the same for internal packages that others are built on; the
 // rest of internal, and cmd, may import anything but cmd.
 var mayInternal = map[string][]string{
-	"internal/numfmt":  {},
-	"internal/spirv":   {},
-	"internal/opkit":   {"tensor", "vk", "shaders"},
-	"internal/vectors": {"internal/numfmt"},
+	"internal/numfmt":      {},
+	"internal/spirv":       {},
+	"internal/safetensors": {},
+	"internal/opkit":       {"tensor", "vk", "shaders"},
+	"internal/vectors":     {"internal/numfmt"},
 }
 
 // foreign says which modules of others a public package may import: a program
