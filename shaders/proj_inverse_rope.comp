@@ -37,5 +37,9 @@ void main() {
     const vec4 near = table_cos_sin2(row, lane * 4u, false) * back, far = table_cos_sin2(row, lane * 4u + 2u, false) * back;
     const uint unit = (t * pc.heads + head) * UNITS + UNITS - LANES + lane;
     const uvec4 w = o_load(unit);
+    if (rope_bf16_usual(w)) {
+        o_store(unit, uvec4(rope_bf16_plain(w.x, near.xy), rope_bf16_plain(w.y, near.zw), rope_bf16_plain(w.z, far.xy), rope_bf16_plain(w.w, far.zw)));
+        return;
+    }
     o_store(unit, uvec4(rope_bf16(w.x, near.xy), rope_bf16(w.y, near.zw), rope_bf16(w.z, far.xy), rope_bf16(w.w, far.zw)));
 }
