@@ -85,3 +85,23 @@ func TestInverseRopeArguments(t *testing.T) {
 	none.O.Shape, none.Positions.Shape = []int{0, 2, 512}, []int{0}
 	do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, none) })
 }
+
+// A pair below the normal numbers of binary32 whose product lies so that rounding it to
+// 24 bits first, and then to what binary32 has there, would give another bf16.
+func TestInverseRopeSubnormal(t *testing.T) {
+	dev := testkit.Device(t)
+	o, table := make([]uint16, projection.D), make([]float32, projection.RopeDim)
+	o[484], o[485] = 0x8055, 0x0018
+	table[18], table[50] = math.Float32frombits(0xBF6A9874), math.Float32frombits(0x3ECCF2BF)
+	a := inverseArgs(t, dev, 1, 1)
+	testkit.Put(t, a.O, o)
+	testkit.Put(t, a.Table.Rows(0, 1), table)
+	op := must[*projection.InverseRope](t)(projection.NewInverseRope(dev, projection.InverseRopeConfig{}))
+	do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
+	if err := projection.InverseRopeRef(o, 1, []int32{0}, table); err != nil {
+		t.Fatal(err)
+	}
+	if got := download[uint16](t, a.O); o[484] != 0x0058 || !slices.Equal(got, o) {
+		t.Errorf("reference 0x%04x, device 0x%04x, want 0x0058", o[484], got[484])
+	}
+}
