@@ -40,6 +40,23 @@
 //
 // The projections around all this are not part of either.
 //
+// # A checkpoint
+//
+// [LoadConfig] reads a model's config.json. [OpenCheckpoint] maps its weight files,
+// checks that they are complete and consistent, and describes each layer's weights as
+// [LayerWeights], in the formats they are stored in; [Checkpoint.Upload] puts them on a
+// device as they are, to be dequantised by the kernels that use them:
+//
+//	c, err := pipeline.OpenCheckpoint(dir, pipeline.CheckpointOptions{})
+//	if err != nil {
+//		return err
+//	}
+//	defer c.Close() // what was uploaded stays
+//	layers, err := c.Upload(ctx, dev, func(done, total int64) { show(done, total) })
+//
+// Nothing in a file is believed unchecked: the error for a damaged or hostile one
+// matches ErrConfig or ErrCheckpoint and names the field or tensor.
+//
 // # Record once, submit for every step
 //
 // RecordStep (of [Decode] or [Sparse]) records what all layers of a step share,
