@@ -38,6 +38,9 @@ var pushLayouts = map[string]any{
 	"proj_q_insert":           projQInsertPush{},
 	"proj_inverse_rope":       projInverseRopePush{},
 	"proj_inverse_rope_quant": projInverseRopeQuantPush{},
+	"proj_linear":             projLinearPush{},
+	"proj_linear_few":         projLinearPush{},
+	"proj_linear_sum":         projLinearSumPush{},
 }
 
 // grid is a row of x workgroups, which have a token's heads among them, for each token.

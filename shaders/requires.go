@@ -35,6 +35,11 @@ var requires = map[string][]string{
 	"proj_inverse_rope_quant_da": deviceAddress,
 	"idx_logits_cm":              matrixF16,
 	"idx_logits_cmb":             matrixBF16,
+	"proj_linear_da":             deviceAddress,
+	"proj_linear_few_da":         deviceAddress,
+	"proj_linear_few_cm":         slices.Concat(deviceAddress, []string{"shaderFloat16"}),
+	"proj_linear_cm":             matrixF16,
+	"proj_linear_cmb":            matrixBF16,
 	"num_elements_cm":            {"shaderFloat16"},
 	"num_elements_cmb":           {"shaderFloat16"},
 
