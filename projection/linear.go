@@ -376,7 +376,10 @@ func linearSources(a LinearArgs) []opkit.Target {
 }
 
 func (o *Linear) check(op string, a LinearArgs) error {
-	if err := opkit.First(o.checkOut(op, a), o.checkX(op, a), o.checkWeights(op, a.W)); err != nil {
+	if err := o.checkOut(op, a); err != nil {
+		return err
+	}
+	if err := opkit.First(o.checkX(op, a), o.checkWeights(op, a.W)); err != nil {
 		return err
 	}
 	if !a.Scratch.IsZero() {

@@ -58,7 +58,7 @@ func (o *Linear) fewest() int {
 // read 128 bytes of a row at once; with fewer rows than fill the device, more lanes
 // share them, and then fewer rows.
 func fewDivision(cfg LinearConfig, tokens int) (rows, lanes int) {
-	const threads = 512 // of these, per workgroup that fills the device
+	const threads = 384 // of these, per workgroup that fills the device
 	most := 8
 	for most < fewThreads && most*cfg.Weights.perQuad() < cfg.K {
 		most *= 2
@@ -100,7 +100,7 @@ func (o *Linear) plan(t, scratch int) linearPlan {
 	cfg := o.cfg
 	if t <= o.fewest() {
 		pass := 1
-		for pass < t && o.few[pass*2].k != nil {
+		for _, more := o.few[pass*2]; pass < t && more; _, more = o.few[pass*2] {
 			pass *= 2
 		}
 		f := o.few[pass]
