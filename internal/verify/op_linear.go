@@ -21,10 +21,7 @@ func init() {
 	})
 }
 
-var (
-	weightFormats     = []projection.WeightFormat{projection.WeightBF16, projection.WeightFP8, projection.WeightFP8UE8M0, projection.WeightNVFP4}
-	activationFormats = []projection.ActivationFormat{projection.ActivationBF16, projection.ActivationFP8, projection.ActivationFP8Packed}
-)
+var weightFormats = []projection.WeightFormat{projection.WeightBF16, projection.WeightFP8, projection.WeightFP8UE8M0, projection.WeightNVFP4}
 
 // linearInput reads a case.
 func linearInput(c Case) (h projection.LinearHost, out tensor.DType, column, width int, err error) {
