@@ -158,10 +158,10 @@ func BenchmarkLinear(b *testing.B) {
 
 // BenchmarkLinearTilings times kinds of tiles against each other: BM, BN, BK, WM, WN,
 // BUFFERS.
-func BenchmarkLinearTilings(b *testing.B) {
-	dev := testkit.Device(b)
+func BenchmarkLinearTilings(all *testing.B) {
+	dev := testkit.Device(all)
 	if dev.Adapter().Type == vk.TypeCPU {
-		b.Skip("for GPUs")
+		all.Skip("for GPUs")
 	}
 	for _, layer := range benchLayers[:3] {
 		for _, f := range weightFormats[1:] {
@@ -178,7 +178,7 @@ func BenchmarkLinearTilings(b *testing.B) {
 					{16, [6]int{16, 64, 64, 16, 16, 1}}, {16, [6]int{16, 64, 128, 16, 16, 1}}, {16, [6]int{16, 128, 64, 16, 32, 1}}, {16, [6]int{16, 64, 32, 16, 16, 2}}, {16, [6]int{16, 128, 32, 16, 32, 1}},
 					{64, [6]int{64, 64, 64, 64, 16, 1}}, {64, [6]int{64, 64, 64, 32, 32, 1}}, {64, [6]int{64, 64, 32, 32, 32, 2}}, {64, [6]int{64, 128, 32, 32, 64, 1}},
 				} {
-					b.Run(fmt.Sprintf("%s/%v/%s/tokens=%d/%v", layer.name, f, v, c.tokens, c.tiling), func(b *testing.B) {
+					all.Run(fmt.Sprintf("%s/%v/%s/tokens=%d/%v", layer.name, f, v, c.tokens, c.tiling), func(b *testing.B) {
 						op, err := projection.NewLinearTiled(dev, cfg, c.tiling)
 						if errors.Is(err, vk.ErrMissingFeature) {
 							b.Skip(err)
@@ -186,7 +186,7 @@ func BenchmarkLinearTilings(b *testing.B) {
 							b.Fatal(err)
 						}
 						if l.sets == nil {
-							l = newLinearBench(b, dev, cfg)
+							l = newLinearBench(all, dev, cfg) // for the kinds that follow, too
 						}
 						l.run(b, dev, op, c.tokens)
 					})
