@@ -262,3 +262,43 @@ func written(t testing.TB, m *fakemodel.Model) string {
 	}
 	return dir
 }
+
+// The n-th allocation fails, for every n: there is no Runner, the error is the one of
+// the allocation, and nothing is left allocated.
+func TestRunnerOutOfMemory(t *testing.T) {
+	full := errors.New("over budget")
+	left := -1 // allocations until one fails; below 0: none does
+	dev := must[*vk.Device](t)(testkit.Device(t).Adapter().Open(vk.DeviceOptions{MemoryHook: func(uint64) error {
+		left--
+		if left == -1 {
+			return full
+		}
+		return nil
+	}}))
+	defer dev.Close()
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioC4A), Storage: fakemodel.NVFP4})))
+	for _, l := range layers {
+		defer l.Close() // before the device
+	}
+	before := fmt.Sprint(dev.MemoryInUse())
+	for n := 0; ; n++ {
+		left = n
+		r, err := pipeline.NewRunner(t.Context(), dev, cfg, layers, pipeline.RunnerOptions{MaxTokens: 9, Chunk: 4})
+		if r != nil {
+			if n < 10 || left < 0 {
+				t.Errorf("after %d allocations, %d of them not made: a runner", n, left)
+			}
+			if err := r.Close(); err != nil {
+				t.Error(err)
+			}
+		} else if !errors.Is(err, full) {
+			t.Errorf("allocation %d: %v, want %v", n, err, full)
+		}
+		if after := fmt.Sprint(dev.MemoryInUse()); after != before {
+			t.Fatalf("allocation %d: memory in use %s, before %s", n, after, before)
+		}
+		if r != nil {
+			return
+		}
+	}
+}
