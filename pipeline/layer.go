@@ -47,6 +47,7 @@ type Layer struct {
 	kind *LayerKind
 	w    *DeviceLayer
 	rows tensor.Tensor // factors of the rows of NVFP4 weights, absent if there are none
+	wide tensor.Tensor // the indexer's weights_proj with rows of zeros below, absent if it needs none
 
 	qkv, qb, oa, ob        layerLinear
 	kvGate                 layerLinear // not with RatioWindow
@@ -97,6 +98,9 @@ func (k *LayerKind) NewLayer(ctx context.Context, w *DeviceLayer) (*Layer, error
 		return nil, c.err
 	}
 	err := l.factors(ctx, uses)
+	if err == nil {
+		err = l.widen(ctx, uses)
+	}
 	for _, u := range uses {
 		if err != nil {
 			break
@@ -187,6 +191,63 @@ func (l *Layer) factors(ctx context.Context, uses []use) error {
 	return l.rows.Upload(ctx, data)
 }
 
+// linearStep is what the outputs of a linear layer are a multiple of.
+const linearStep = 8
+
+func linearRows(n int) int { return (n + linearStep - 1) / linearStep * linearStep }
+
+// widen gives weights_proj of a number of heads that no kernel has more rows, of zeros.
+// Models that are in use have 64 heads; it serves small ones.
+func (l *Layer) widen(ctx context.Context, uses []use) error {
+	for i := range uses {
+		u := &uses[i]
+		n := linearRows(u.n)
+		if u.to != &l.idxW || n == u.n || u.m.Format != FormatBF16 {
+			continue
+		}
+		var err error
+		if l.wide, err = tensor.New(l.kind.dev, fmt.Sprintf("weights of layer %d", l.w.Layer), tensor.BF16, n, u.k); err != nil {
+			return err
+		}
+		rec, err := l.kind.dev.NewRecorder()
+		if err != nil {
+			return err
+		}
+		defer rec.Close()
+		if err := errors.Join(rec.Fill(l.wide.View(), 0), rec.Copy(l.wide.Rows(0, u.n).View(), u.m.Data.View())); err != nil {
+			return err
+		}
+		cmd, err := rec.End()
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(cmd.Run(ctx), cmd.Close()); err != nil {
+			return err
+		}
+		u.n, u.m.Data = n, l.wide
+	}
+	return nil
+}
+
+// recordWeights records the indexer's weights of heads.
+func (l *Layer) recordWeights(rec *vk.Recorder, hidden tensor.Tensor) error {
+	k := l.kind
+	if l.wide.IsZero() {
+		return l.idxW.record(rec, hidden, k.iw)
+	}
+	if err := l.idxW.record(rec, hidden, k.iwWide); err != nil {
+		return err
+	}
+	to, from, row := k.iw.View(), k.iwWide.View(), uint64(2*k.cfg.Model.IndexHeads)
+	for t := range uint64(k.cfg.Tokens) {
+		pitch := uint64(2 * k.iwWide.Shape[1])
+		if err := rec.Copy(to.Buffer.View(to.Offset+t*row, row), from.Buffer.View(from.Offset+t*pitch, row)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Close frees what the layer has beside its weights and its kind; closing again does
 // nothing. Recording afterwards gives vk.ErrClosed.
 func (l *Layer) Close() error {
@@ -194,7 +255,7 @@ func (l *Layer) Close() error {
 		return nil
 	}
 	l.kind = nil
-	return l.rows.Close()
+	return errors.Join(l.rows.Close(), l.wide.Close())
 }
 
 // Record records the layer, after LayerKind.RecordStep with the same step in the same
@@ -249,7 +310,7 @@ func (l *Layer) recordInputs(rec *vk.Recorder, _ SparseStepArgs, a WholeLayerArg
 	if err := l.idxKVGate.record(rec, a.Hidden, k.idxScores); err != nil {
 		return err
 	}
-	return l.idxW.record(rec, a.Hidden, k.iw)
+	return l.recordWeights(rec, a.Hidden)
 }
 
 // recordQueries records the norms, the queries of heads and indexer, and how KV rows

@@ -63,6 +63,7 @@ type LayerKind struct {
 	kvScore   tensor.Tensor // [T, 2*C] f32; not with RatioWindow
 	iq, iw    tensor.Tensor // [T, Hi, 128], [T, Hi] bf16; RatioC4A only, as the next
 	idxScores tensor.Tensor // [T, 2*256] f32
+	iwWide    tensor.Tensor // [T, more than Hi] bf16, where Hi is no multiple of linearStep
 }
 
 // NewLayerKind builds what does not depend on the format of weights, and allocates
@@ -150,6 +151,9 @@ func (k *LayerKind) allocate() (err error) {
 	if k.cfg.Ratio == RatioC4A {
 		list = append(list, wanted{&k.idxScores, tensor.F32, []int{t, 2 * coff(k.cfg.Ratio) * indexDim}},
 			wanted{&k.iq, tensor.BF16, []int{t, m.IndexHeads, indexDim}}, wanted{&k.iw, tensor.BF16, []int{t, m.IndexHeads}})
+		if wide := linearRows(m.IndexHeads); wide != m.IndexHeads {
+			list = append(list, wanted{&k.iwWide, tensor.BF16, []int{t, wide}})
+		}
 	}
 	k.arena, err = allocate(k.dev, "layer step", list)
 	return err

@@ -199,6 +199,38 @@ func asBF16(t testing.TB, m *fakemodel.Model, c pipeline.Config) *fakemodel.Mode
 	return p
 }
 
+// TestRunnerFewIndexHeads demands that three heads of an indexer, for which there is no
+// linear layer of just that size, pick what eight do of which five weigh nothing.
+func TestRunnerFewIndexHeads(t *testing.T) {
+	dev := testkit.Device(t)
+	const tokens, heads = 120, 3
+	few := fakemodel.Config(pipeline.RatioC4A)
+	few.IndexHeads = heads
+	small, large := fake(t, fakemodel.Options{Config: few}), fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioC4A)})
+	for _, x := range large.Tensors {
+		if y := small.Find(x.Name); len(x.Data) == len(y.Data) {
+			x.Data = y.Data
+		} else {
+			clear(x.Data[copy(x.Data, y.Data):])
+		}
+	}
+	rng := rand.New(rand.NewPCG(5, 6))
+	hidden := make([]float32, tokens*few.Hidden)
+	for i := range hidden {
+		hidden[i] = float32(rng.NormFloat64())
+	}
+	var picks [][]int32
+	for _, m := range []*fakemodel.Model{small, large} {
+		cfg, layers := uploaded(t, dev, written(t, m))
+		r := must[*pipeline.Runner](t)(pipeline.NewRunner(t.Context(), dev, cfg, layers, pipeline.RunnerOptions{MaxTokens: tokens, Chunk: 61}))
+		defer r.Close()
+		picks = append(picks, division(t, r, 0, cfg.Hidden, tokens-3, hidden).TopK)
+	}
+	if a := agreement(picks[0], picks[1], few.TopK); a < 0.99 {
+		t.Errorf("%.4f of the picks agree", a)
+	}
+}
+
 func TestRunnerErrors(t *testing.T) {
 	dev := testkit.Device(t)
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioC4A)})))
@@ -276,7 +308,9 @@ func TestRunnerOutOfMemory(t *testing.T) {
 		return nil
 	}}))
 	defer dev.Close()
-	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioC4A), Storage: fakemodel.NVFP4})))
+	c := fakemodel.Config(pipeline.RatioC4A)
+	c.IndexHeads = 3
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: c, Storage: fakemodel.NVFP4})))
 	for _, l := range layers {
 		defer l.Close() // before the device
 	}
