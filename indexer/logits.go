@@ -119,7 +119,7 @@ func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser) (*Logits, err
 		return nil, pkg.Wrong(op, "Page", cfg.Page, "a legal page size: %v", err)
 	}
 	if cfg.Workgroups == 0 {
-		cfg.Workgroups = fullDevice(dev.Adapter().Type)
+		cfg.Workgroups = opkit.FullDevice(dev.Adapter().Type)
 	}
 	o := &Logits{dev: dev, cfg: cfg}
 	if err := o.choose(op, choose); err != nil {
@@ -157,19 +157,6 @@ func (o *Logits) choose(op string, choose cmChooser) (err error) {
 }
 
 func (o *Logits) matrix() bool { return o.variant == VariantCM || o.variant == VariantCMB }
-
-// fullDevice estimates how many workgroups fill a device, from its type alone,
-// because Vulkan does not tell the number of compute units: an H100 has 132
-// multiprocessors, each with two of them.
-func fullDevice(t vk.DeviceType) int {
-	switch t {
-	case vk.TypeDiscrete, vk.TypeVirtual:
-		return 264
-	case vk.TypeCPU:
-		return 8
-	}
-	return 64
-}
 
 // Variant is the name of the variant that was chosen.
 func (o *Logits) Variant() string { return o.variant }

@@ -192,11 +192,15 @@ type wanted struct {
 // allocate makes an arena that just holds the tensors, and them. The arena is
 // returned in case of an error too, if there is one to close.
 func allocate(dev *vk.Device, label string, list []wanted) (*tensor.Arena, error) {
+	return allocateIn(dev, vk.DeviceLocal, label, list)
+}
+
+func allocateIn(dev *vk.Device, mem vk.Memory, label string, list []wanted) (*tensor.Arena, error) {
 	var size uint64
 	for _, x := range list {
 		size += tensor.Need(x.dt, x.shape...)
 	}
-	arena, err := tensor.NewArena(dev, vk.DeviceLocal, label, size)
+	arena, err := tensor.NewArena(dev, mem, label, size)
 	if err != nil {
 		return nil, err
 	}

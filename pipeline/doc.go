@@ -1,6 +1,6 @@
-// Package pipeline puts the operations of packages cache, indexer and attention
-// together into the steps of DeepSeek-V4's attention, so that a server says what is in a
-// step and not which kernels run.
+// Package pipeline puts the operations of packages cache, indexer, attention and
+// projection together into the steps of DeepSeek-V4's attention, so that a server says
+// what is in a step and not which kernels run.
 //
 // # A decode step
 //
@@ -40,10 +40,42 @@
 //
 // The projections around all this are not part of either.
 //
+// # A whole layer
+//
+// [Layer] puts the projections around that: from hidden states [T, Hidden] to hidden
+// states, with the weights of a checkpoint as they are stored. What the layers of one
+// ratio share for steps of T tokens is a [LayerKind]. [Runner] does the rest for a
+// single sequence whose hidden states are in host memory: it keeps the caches, fills
+// block tables, and takes tokens in chunks or one by one:
+//
+//	r, err := pipeline.NewRunner(ctx, dev, c.Config, layers, pipeline.RunnerOptions{MaxTokens: 4096})
+//	if err != nil {
+//		return err
+//	}
+//	defer r.Close()
+//	got, err := r.Append(ctx, 0, hidden) // [n, Hidden] of the first layer; got.Out has as many
+//
+// # A checkpoint
+//
+// [LoadConfig] reads a model's config.json. [OpenCheckpoint] maps its weight files,
+// checks that they are complete and consistent, and describes each layer's weights as
+// [LayerWeights], in the formats they are stored in; [Checkpoint.Upload] puts them on a
+// device as they are, to be dequantised by the kernels that use them:
+//
+//	c, err := pipeline.OpenCheckpoint(dir, pipeline.CheckpointOptions{})
+//	if err != nil {
+//		return err
+//	}
+//	defer c.Close() // what was uploaded stays
+//	layers, err := c.Upload(ctx, dev, func(done, total int64) { show(done, total) })
+//
+// Nothing in a file is believed unchecked: the error for a damaged or hostile one
+// matches ErrConfig or ErrCheckpoint and names the field or tensor.
+//
 // # Record once, submit for every step
 //
-// RecordStep (of [Decode] or [Sparse]) records what all layers of a step share,
-// RecordLayer one layer. The recording fixes T and which buffers are used; everything that
+// RecordStep (of [Decode], [Sparse] or [LayerKind]) records what all layers of a step share,
+// RecordLayer (of a [Layer]: Record) one layer. The recording fixes T and which buffers are used; everything that
 // changes from step to step (lengths, positions, block tables, picks, queries) is
 // read from those buffers when the commands run. A server therefore records one
 // command buffer for each number of tokens it wants to be ready for, pads a step up

@@ -268,23 +268,29 @@ func (s *Sparse) RecordLayer(rec *vk.Recorder, step SparseStepArgs, a SparseLaye
 		return &vk.ArgumentError{Op: opSparseLayer, Arg: "TopK", Got: a.TopK.String(), Want: "none: the indexer picks"}
 	}
 	return s.record(opSparseLayer, rec, func(rec *vk.Recorder) error {
-		a.LayerArgs.TopK = s.topk
 		if err := s.decode.RecordInsert(rec, a.LayerArgs); err != nil {
 			return err
 		}
-		if err := s.recordEntries(rec, step, a); err != nil {
-			return err
-		}
-		if s.pick != nil {
-			if err := s.recordPick(rec, step, a.Index); err != nil {
-				return err
-			}
-		}
-		if err := s.decode.RecordPicks(rec, step.StepArgs, a.LayerArgs); err != nil {
-			return err
-		}
-		return s.decode.RecordAttend(rec, a.LayerArgs)
+		return s.recordInserted(rec, step, a)
 	})
+}
+
+// recordInserted records the rest of a layer whose KV rows somebody else stores, where
+// s.decode.slots says. Part of it may be recorded when an error comes.
+func (s *Sparse) recordInserted(rec *vk.Recorder, step SparseStepArgs, a SparseLayerArgs) error {
+	a.LayerArgs.TopK = s.topk
+	if err := s.recordEntries(rec, step, a); err != nil {
+		return err
+	}
+	if s.pick != nil {
+		if err := s.recordPick(rec, step, a.Index); err != nil {
+			return err
+		}
+	}
+	if err := s.decode.RecordPicks(rec, step.StepArgs, a.LayerArgs); err != nil {
+		return err
+	}
+	return s.decode.RecordAttend(rec, a.LayerArgs)
 }
 
 // recordEntries records what makes compressed entries and indexer keys, and the
@@ -334,17 +340,22 @@ func (s *Sparse) recordPick(rec *vk.Recorder, step SparseStepArgs, a IndexArgs) 
 	})
 }
 
-// record records into rec what went well in a rehearsal: every operation checks its
-// arguments, but only when its turn comes, and what was recorded by then could not
-// be taken back.
+// record records into rec what went well in a rehearsal, unless s is closed.
 func (s *Sparse) record(op string, rec *vk.Recorder, all func(*vk.Recorder) error) error {
 	if s == nil || s.decode == nil || s.decode.arena == nil {
 		return fmt.Errorf("%s: sparse %w", op, vk.ErrClosed)
 	}
+	return rehearse(s.dev, op, rec, all)
+}
+
+// rehearse records into rec what went well in a rehearsal: every operation checks its
+// arguments, but only when its turn comes, and what was recorded by then could not
+// be taken back.
+func rehearse(dev *vk.Device, op string, rec *vk.Recorder, all func(*vk.Recorder) error) error {
 	if rec == nil {
 		return &vk.ArgumentError{Op: op, Arg: "rec", Got: "nil", Want: "a recorder"}
 	}
-	trial, err := s.dev.NewRecorder()
+	trial, err := dev.NewRecorder()
 	if err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}

@@ -26,7 +26,7 @@ const (
 var errWrong = errors.New("not everything passed")
 
 // commands make the sub-commands, each in a file of its own.
-var commands = []func() *cobra.Command{infoCommand, verifyCommand, benchCommand, versionCommand}
+var commands = []func() *cobra.Command{infoCommand, verifyCommand, runCommand, benchCommand, versionCommand}
 
 // run executes the command line and returns the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {

@@ -12,7 +12,7 @@ import (
 const maxLines = 700
 
 // owner says which package a shader's prefix belongs to.
-var owner = map[string]string{"kv_": "cache", "idx_": "indexer", "attn_": "attention", "proj_": "attention"}
+var owner = map[string]string{"kv_": "cache", "idx_": "indexer", "attn_": "attention", "proj_": "projection"}
 
 // tools are shaders that are no operations of the library, and who uses them.
 var tools = map[string]string{
@@ -30,6 +30,13 @@ var parts = map[string]string{
 	"attn_pack_indices": "two-pass decode",
 }
 
+// further are shaders by which an operation of another stem computes the same, or a
+// step of it, and which stem that is.
+var further = map[string]string{
+	"proj_linear_few": "proj_linear",
+	"proj_linear_sum": "proj_linear",
+}
+
 // TestStems holds the rule that an operation's name leads to all its files:
 // shaders/attn_decode.comp, attention/decode.go, decode_ref.go, decode_test.go.
 // A shader with a variant's suffix shares the files of the one without.
@@ -44,6 +51,9 @@ func TestStems(t *testing.T) {
 			continue
 		}
 		base := strings.TrimSuffix(name, "_cm")
+		if op := further[base]; op != "" {
+			base = op
+		}
 		prefix := base[:strings.Index(base, "_")+1]
 		dir, ok := owner[prefix]
 		if !ok {

@@ -18,22 +18,24 @@ const module = "github.com/vkmla/vkmla"
 // may says which packages of ours a public package may import. Imports run one
 // way: a package that is not listed here has to be put in its place first.
 var may = map[string][]string{
-	"shaders":   {},
-	"vk":        {},
-	"tensor":    {"vk"},
-	"cache":     {"tensor", "vk", "shaders", "internal/numfmt", "internal/opkit"},
-	"indexer":   {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit"},
-	"attention": {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit"},
-	"pipeline":  {"attention", "indexer", "cache", "tensor", "vk", "shaders", "internal/numfmt"},
+	"shaders":    {},
+	"vk":         {},
+	"tensor":     {"vk"},
+	"cache":      {"tensor", "vk", "shaders", "internal/numfmt", "internal/opkit"},
+	"indexer":    {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit"},
+	"attention":  {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit"},
+	"projection": {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit"},
+	"pipeline":   {"attention", "indexer", "projection", "cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/safetensors"},
 }
 
 // mayInternal does the same for internal packages that others are built on; the
 // rest of internal, and cmd, may import anything but cmd.
 var mayInternal = map[string][]string{
-	"internal/numfmt":  {},
-	"internal/spirv":   {},
-	"internal/opkit":   {"tensor", "vk", "shaders"},
-	"internal/vectors": {"internal/numfmt"},
+	"internal/numfmt":      {},
+	"internal/spirv":       {},
+	"internal/safetensors": {},
+	"internal/opkit":       {"tensor", "vk", "shaders"},
+	"internal/vectors":     {"internal/numfmt"},
 }
 
 // foreign says which modules of others a public package may import: a program

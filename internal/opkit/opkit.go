@@ -258,3 +258,16 @@ func Bit(n uint, set bool) uint32 {
 	}
 	return 0
 }
+
+// FullDevice estimates how many workgroups fill a device, from its type alone,
+// because Vulkan does not tell the number of compute units: an H100 has 132
+// multiprocessors, each with two of them.
+func FullDevice(t vk.DeviceType) int {
+	switch t {
+	case vk.TypeDiscrete, vk.TypeVirtual:
+		return 264
+	case vk.TypeCPU:
+		return 8
+	}
+	return 64
+}

@@ -133,6 +133,11 @@ func readNpy(r io.Reader, t Type, shape []int) (Array, error) {
 	if err := checkNpyHeader(r, t, shape); err != nil {
 		return Array{}, err
 	}
+	return readNpyData(r, t, shape)
+}
+
+// readNpyData reads what follows a header, and has to be all.
+func readNpyData(r io.Reader, t Type, shape []int) (Array, error) {
 	n, err := byteSize(t, shape)
 	if err != nil {
 		return Array{}, err

@@ -80,14 +80,19 @@ func randomRows(rng *rand.Rand, n int) Array {
 	for i := range n {
 		rowKinds[i%len(rowKinds)].fill(rng, row)
 		for _, v := range row {
-			b := numfmt.BF16Encode(v)
-			if b&0x7FFF >= 0x7F80 {
-				b = b&0x8000 | 0x7F7F // rounding may have left the finite numbers
-			}
-			k = append(k, b)
+			k = append(k, finiteBF16(v))
 		}
 	}
 	return vectors.FromU16(k, n, cache.D)
+}
+
+// finiteBF16 rounds to bf16 but does not leave the finite numbers.
+func finiteBF16(v float32) uint16 {
+	b := numfmt.BF16Encode(v)
+	if b&0x7FFF >= 0x7F80 {
+		b = b&0x8000 | 0x7F7F
+	}
+	return b
 }
 
 // poisonedPool makes a pool of pages whose every byte is 0xFF: a NaN wherever a

@@ -168,23 +168,29 @@ func readQueryQuant(c Case, format cache.IndexKeyFormat) (x queryInput, err erro
 	if err := in.Err(); err != nil {
 		return x, err
 	}
+	x.positions, err = tableRows(c, positions, known)
+	return x, err
+}
+
+// tableRows are the rows of a case's table that belong to positions: known says which
+// position a row is for, and without it row p is for position p.
+func tableRows(c Case, positions, known Array) (Array, error) {
 	rows := map[int64]int32{}
 	if !known.IsZero() {
 		for row, p := range known.I64() {
 			rows[p] = int32(row)
 		}
 	}
-	at := make([]int32, x.tokens)
+	at := make([]int32, positions.Dim(0))
 	for i, p := range positions.I64() {
 		at[i] = int32(p)
 		if row, ok := rows[p]; ok {
 			at[i] = row
 		} else if len(rows) > 0 {
-			return x, fmt.Errorf("verify: %s.%s: no row of the table for position %d: %w", c.Op, c.Name, p, vectors.ErrFormat)
+			return Array{}, fmt.Errorf("verify: %s.%s: no row of the table for position %d: %w", c.Op, c.Name, p, vectors.ErrFormat)
 		}
 	}
-	x.positions = vectors.FromI32(at, x.tokens)
-	return x, nil
+	return vectors.FromI32(at, len(at)), nil
 }
 
 func refQueryQuant(c Case, format cache.IndexKeyFormat) (Arrays, error) {

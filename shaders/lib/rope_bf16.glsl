@@ -18,15 +18,22 @@ float rope_bf16_raised(uint b) {
     return uintBitsToFloat(floatBitsToUint(x) | ((b & 0x8000u) << 16));
 }
 
-// rope_bf16_grid: a raised product as binary32 would have rounded it: below 2^-126, here
-// 2^-62, to multiples of 2^-149, here 2^-85.
-float rope_bf16_grid(float p) {
-    float a = abs(p);
-    float one = uintBitsToFloat(65u << 23); // 2^-62, whose last place is 2^-85
-    precise float sum = a + one;
-    precise float rounded = sum - one;
-    float r = a < one ? rounded : a;
-    return uintBitsToFloat(floatBitsToUint(r) | (floatBitsToUint(p) & 0x80000000u));
+// rope_bf16_product: the number of 16 bits, if it is small, times c, raised, as binary32
+// rounds it: below 2^-126 to multiples of 2^-149. These are found from the 32 bits of the
+// exact product, for a float product would have been rounded before.
+float rope_bf16_product(uint b, float c) {
+    precise float p = rope_bf16_raised(b) * c;
+    uint a = b & 0x7FFFu, u = floatBitsToUint(c) & 0x7FFFFFFFu, sign = floatBitsToUint(p) & 0x80000000u;
+    if (abs(p) >= uintBitsToFloat(65u << 23)) return p; // 2^-62, which is 2^-126 raised
+    uint m = ((a & 0x7Fu) | (a < 0x80u ? 0u : 0x80u)) * ((u & 0x7FFFFFu) | 0x800000u);
+    int shift = 135 - int(max(a >> 7, 1u)) - int(u >> 23); // at least 1, or m is 0; a tiny c leaves nothing
+    uint s = uint(clamp(shift, 1, 32));
+    uint kept = s < 32u ? m >> s : 0u;
+    uint rest = s < 32u ? m << (32u - s) : m;              // behind the point, 2^32 being one
+    uint n = kept + (rest > 0x80000000u || (rest == 0x80000000u && (kept & 1u) != 0u) ? 1u : 0u);
+    if (a >= ROPE_BF16_SMALL || shift > 32) n = 0u;
+    float r = float(n) * uintBitsToFloat(42u << 23); // 2^-85, which is 2^-149 raised
+    return uintBitsToFloat(floatBitsToUint(r) | sign);
 }
 
 // rope_bf16_lowered: the 16 bits of a raised sum.
@@ -37,13 +44,9 @@ uint rope_bf16_lowered(float v) {
 }
 
 uint rope_bf16_small(uint word, vec2 cos_sin) {
-    float e = rope_bf16_raised(word & 0xFFFFu), o = rope_bf16_raised(word >> 16);
-    precise float ec = e * cos_sin.x;
-    precise float os = o * cos_sin.y;
-    precise float oc = o * cos_sin.x;
-    precise float es = e * cos_sin.y;
-    precise float x = rope_bf16_grid(ec) - rope_bf16_grid(os);
-    precise float y = rope_bf16_grid(oc) + rope_bf16_grid(es);
+    uint e = word & 0xFFFFu, o = word >> 16;
+    precise float x = rope_bf16_product(e, cos_sin.x) - rope_bf16_product(o, cos_sin.y);
+    precise float y = rope_bf16_product(o, cos_sin.x) + rope_bf16_product(e, cos_sin.y);
     return rope_bf16_lowered(x) | (rope_bf16_lowered(y) << 16);
 }
 

@@ -1,0 +1,64 @@
+package safetensors
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+)
+
+// File is an open file. It may be used by several goroutines, but for Close.
+type File struct {
+	Path    string
+	Tensors map[string]Tensor
+	data    []byte
+}
+
+// Open maps a file and reads its header. Whoever opens it closes it.
+//
+// Errors wrap ErrFormat, or are the file system's.
+func Open(path string) (*File, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("safetensors: open: %w", err)
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("safetensors: open: %w", err)
+	}
+	if !st.Mode().IsRegular() {
+		// A pipe or a device could block, or never end.
+		return nil, fmt.Errorf("safetensors: open: %s: not a regular file: %w", path, fs.ErrInvalid)
+	}
+	if st.Size() < 8 || st.Size() > math.MaxInt {
+		return nil, fmt.Errorf("safetensors: open: %s: %d bytes: %w", path, st.Size(), ErrFormat)
+	}
+	data, err := mapFile(f, int(st.Size()))
+	if err != nil {
+		return nil, fmt.Errorf("safetensors: open: %s: %w", path, err)
+	}
+	file := &File{Path: path, data: data}
+	err = Guard(func() (err error) {
+		file.Tensors, err = Parse(data)
+		return err
+	})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), file.Close())
+	}
+	return file, nil
+}
+
+// Close ends the mapping, and with it the tensors' Data. Closing twice is allowed.
+func (f *File) Close() error {
+	data := f.data
+	f.data, f.Tensors = nil, nil
+	if data == nil {
+		return nil
+	}
+	if err := unmapFile(data); err != nil {
+		return fmt.Errorf("safetensors: close: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,127 @@
+// Package safetensors reads tensors from memory-mapped safetensors files, single or
+// sharded, and writes them.
+//
+// A file is eight bytes of header length, a JSON header that gives every tensor's
+// element type, shape and place, and the tensors' bytes. A sharded model has an index
+// file that says which file holds which tensor.
+//
+// A checkpoint may come from anybody: Parse believes nothing in the header that it
+// has not checked against the file's size, allocates nothing on its word, and reports
+// whatever is wrong as an error that wraps ErrFormat.
+//
+// Why not one of the existing packages: nlpodyssey/safetensors knows neither 8-bit
+// floats nor their scales and lets a header that names a tensor twice pass;
+// maruel/safetensors has no 8-bit exponents (F8_E8M0), without which FP8 weights of
+// DeepSeek-V4 cannot be read, and needs two more modules, in a library whose users
+// get no module but the Vulkan binding. Neither turns a file that shrinks while it is
+// mapped into an error. What is needed is small: a strict header.
+//
+// Source: the format's description in the README of huggingface/safetensors, and
+// the element types of its safetensors/src/tensor.rs.
+package safetensors
+
+import (
+	"errors"
+	"fmt"
+	"runtime/debug"
+)
+
+// ErrFormat is wrapped by every error about a file that is malformed or contradicts
+// itself or its index.
+var ErrFormat = errors.New("malformed safetensors")
+
+// DType is an element type as the format spells it.
+type DType string
+
+// The element types that this project reads and writes. Others are known by their
+// size, so that files that contain them can be read.
+const (
+	BF16   DType = "BF16"
+	F16    DType = "F16"
+	F32    DType = "F32"
+	U8     DType = "U8"
+	I8     DType = "I8"
+	I32    DType = "I32"
+	I64    DType = "I64"
+	F8E4M3 DType = "F8_E4M3"
+	F8E8M0 DType = "F8_E8M0"
+	F4     DType = "F4" // two to a byte
+)
+
+var bits = map[DType]int{
+	"BOOL": 8, U8: 8, I8: 8, "F8_E5M2": 8, F8E4M3: 8, F8E8M0: 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
+	"I16": 16, "U16": 16, F16: 16, BF16: 16,
+	I32: 32, "U32": 32, F32: 32,
+	I64: 64, "U64": 64, "F64": 64, "C64": 64,
+	F4: 4, "F6_E2M3": 6, "F6_E3M2": 6,
+}
+
+// Bits is the size of an element in bits, 0 for a type that is not known.
+func (d DType) Bits() int { return bits[d] }
+
+// Tensor is a tensor of a file.
+type Tensor struct {
+	Name  string
+	DType DType
+	Shape []int // no dimensions: a scalar
+	// Data are the tensor's bytes, row-major and little-endian. They lie in the
+	// mapped file: they must not be written to, nor used after it was closed, and
+	// be read within Guard.
+	Data []byte
+}
+
+// String gives type and shape, such as "BF16 [3, 128]".
+func (t Tensor) String() string { return string(t.DType) + " " + shapeString(t.Shape) }
+
+func shapeString(shape []int) string {
+	s := "["
+	for i, d := range shape {
+		if i > 0 {
+			s += ", "
+		}
+		s += fmt.Sprint(d)
+	}
+	return s + "]"
+}
+
+// size is the number of bytes of a tensor. ok is false for an unknown type, a
+// negative dimension, a product that does not fit, or half a byte at the end.
+func size(d DType, shape []int) (n int64, ok bool) {
+	n = int64(d.Bits())
+	empty := false
+	for _, dim := range shape {
+		if dim < 0 || n == 0 {
+			return 0, false
+		}
+		if empty = empty || dim == 0; empty {
+			continue
+		}
+		if n > (1<<62)/int64(dim) {
+			return 0, false
+		}
+		n *= int64(dim)
+	}
+	if empty {
+		return 0, d.Bits() > 0
+	}
+	return n / 8, n > 0 && n%8 == 0
+}
+
+// Guard runs f, which reads mapped data, and turns the fault that the system raises
+// where the file has become shorter than its mapping into an error. f must not hold a
+// lock or otherwise mind ending in the middle. Any other panic goes on.
+func Guard(f func() error) (err error) {
+	old := debug.SetPanicOnFault(true)
+	defer func() {
+		debug.SetPanicOnFault(old)
+		r := recover()
+		if r == nil {
+			return
+		}
+		if _, fault := r.(interface{ Addr() uintptr }); !fault {
+			panic(r)
+		}
+		err = fmt.Errorf("safetensors: read: a file became shorter while it was mapped: %w", ErrFormat)
+	}()
+	return f()
+}

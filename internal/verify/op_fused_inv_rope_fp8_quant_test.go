@@ -1,0 +1,61 @@
+package verify
+
+import (
+	"testing"
+
+	"github.com/vkmla/vkmla/projection"
+)
+
+// A step away from what is wanted is an error, in codes that turn and in those that do
+// not, in scales of either layout and behind the last token; the sign of a zero that
+// turns is none.
+func TestInverseQuantJudge(t *testing.T) {
+	op, _ := Lookup("fused_inv_rope_fp8_quant")
+	var c Case
+	for _, c = range op.RandomCases(3) {
+		if c.Name == "t17_g3_p7_of21" {
+			break
+		}
+	}
+	want, err := op.Ref(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	change := func(name string, at int, by byte) Arrays {
+		got := Arrays{}
+		for n, a := range want {
+			got[n] = a.Clone()
+		}
+		got[name].Data[at] += by
+		return got
+	}
+	head := want["fp8_fp32"].Data
+	for d := range projection.D {
+		if head[d]&0x7F > 0x70 || head[d]&0x7F == 0 {
+			continue // a neighbour may be the sign, or beyond the numbers
+		}
+		if r := op.Compare(c, change("fp8_fp32", d, 1), want); r.Pass {
+			t.Fatalf("code %d off by one passes: %+v", d, r)
+		}
+	}
+	for name, at := range map[string]int{
+		"scale_fp32": 2, "scale_packed_ue8m0": 1, "fp8_packed_ue8m0": 7,
+	} {
+		if r := op.Compare(c, change(name, at, 1), want); r.Pass {
+			t.Errorf("byte %d of %s off by one passes: %+v", at, name, r)
+		}
+	}
+	if r := op.Compare(c, change("scale_fp32", 4*17+1, 1), want); r.Pass {
+		t.Errorf("a scale behind the tokens passes: %+v", r)
+	}
+	q := quantBlock{make([]byte, projection.BlockDim), 85}
+	value, tol := make([]float64, projection.BlockDim), make([]float64, projection.BlockDim)
+	q.codes[127] = 0x80
+	if q.judge(value, tol) == "" {
+		t.Error("a negative zero for one that does not turn passes")
+	}
+	tol[127] = 0x1p-124
+	if why := q.judge(value, tol); why != "" {
+		t.Errorf("the sign of a zero: %s", why)
+	}
+}

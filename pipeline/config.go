@@ -1,0 +1,198 @@
+package pipeline
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/vkmla/vkmla/attention"
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/indexer"
+)
+
+// ErrConfig is matched by every *ConfigError.
+var ErrConfig = errors.New("unusable configuration")
+
+// ConfigError says what of a model's configuration cannot be used.
+type ConfigError struct {
+	Field string // name in config.json, such as "o_groups"
+	Got   string // its value, or "absent"
+	Want  string // what is accepted
+}
+
+// Error reads "pipeline: config: field: got X, want Y".
+func (e *ConfigError) Error() string {
+	return fmt.Sprintf("pipeline: config: %s: got %s, want %s", e.Field, e.Got, e.Want)
+}
+
+// Is reports whether target is ErrConfig.
+func (e *ConfigError) Is(target error) bool { return target == ErrConfig }
+
+// Sizes that every DeepSeek-V4 model shares.
+const (
+	headDim   = cache.D
+	indexDim  = indexer.D // numbers of an indexer head and of its keys
+	ropeDim   = 64        // the last of a head, which are rotated
+	blockSide = 128       // rows and columns of a block with one FP8 scale
+	nvBlock   = 16        // columns with one NVFP4 scale
+)
+
+// Config describes the attention of a DeepSeek-V4 model. The letters: H = Heads,
+// G = Groups, P = H/G heads of a group, Hi = IndexHeads.
+type Config struct {
+	Hidden       int     // hidden_size: width of what goes into a layer and comes out
+	Heads        int     // num_attention_heads, H, of 512 numbers each
+	QRank        int     // q_lora_rank: width of the query's bottleneck
+	ORank        int     // o_lora_rank: width of the output's bottleneck, of each group
+	Groups       int     // o_groups, G, a divisor of H
+	IndexHeads   int     // index_n_heads, Hi, of 128 numbers each; unused without a layer of RatioC4A
+	TopK         int     // index_topk: entries that the indexer picks; likewise
+	Window       int     // sliding_window, in tokens with the token itself
+	MaxPositions int     // max_position_embeddings
+	Eps          float32 // rms_norm_eps, of every norm
+	Ratios       []int   // of each layer: RatioWindow, RatioC4A or RatioC128A
+	Main         Rope    // of layers of RatioWindow
+	Compress     Rope    // of the other layers
+	Quantization string  // quantization_config.quant_method as written, "" without one; weights describe themselves
+}
+
+// Rope says by what angles positions turn the last 64 numbers of a head: pair i of
+// 32 by position * f_i with f_i = Theta^(-i/32), which YaRN divides by Factor for the
+// slow pairs and leaves alone for the fast ones. The length of vectors is kept:
+// YaRN's attention factor is 1.
+//
+// Sources: "YaRN: Efficient Context Window Extension of Large Language Models",
+// Peng et al., section 3.2; precompute_freqs_cis in DeepSeek-V4's inference/model.py.
+type Rope struct {
+	Theta    float64
+	Factor   float64 // of YaRN; 1 (or 0): none, and the rest is unused
+	BetaFast float64 // pairs that turn more often than this over Original positions stay as they are
+	BetaSlow float64 // those that turn less often than this are slowed by the whole Factor
+	Original int     // positions that the model knew before it was extended
+}
+
+// Scaled reports whether YaRN changes the frequencies.
+func (r Rope) Scaled() bool { return r.Factor != 0 && r.Factor != 1 }
+
+// Rope returns the rotation of a layer, which serves its queries, keys, compressed
+// entries and indexer alike.
+func (c Config) Rope(layer int) Rope {
+	if c.Ratios[layer] == RatioWindow {
+		return c.Main
+	}
+	return c.Compress
+}
+
+// Layers returns the number of layers.
+func (c Config) Layers() int { return len(c.Ratios) }
+
+// HeadsPerGroup returns P = H/G.
+func (c Config) HeadsPerGroup() int { return c.Heads / c.Groups }
+
+// FlashConfig returns the configuration of DeepSeek-V4-Flash, for those who have no
+// checkpoint at hand.
+func FlashConfig() Config {
+	ratios := []int{RatioWindow, RatioWindow}
+	for len(ratios) < 43 {
+		ratios = append(ratios, []int{RatioC4A, RatioC128A}[len(ratios)%2])
+	}
+	return Config{Hidden: 4096, Heads: 64, QRank: 1024, ORank: 1024, Groups: 8, IndexHeads: 64, TopK: 512, Window: 128,
+		MaxPositions: 1 << 20, Eps: 1e-6, Ratios: ratios, Main: plainRope(), Compress: yarnRope(), Quantization: "fp8"}
+}
+
+// ProConfig returns the configuration of DeepSeek-V4-Pro.
+func ProConfig() Config {
+	c := FlashConfig()
+	c.Hidden, c.Heads, c.QRank, c.Groups, c.TopK = 7168, 128, 1536, 16, 1024
+	c.Ratios = []int{RatioC128A, RatioC128A}
+	for len(c.Ratios) < 61 {
+		c.Ratios = append(c.Ratios, []int{RatioC4A, RatioC128A}[len(c.Ratios)%2])
+	}
+	return c
+}
+
+func plainRope() Rope { return Rope{Theta: 10000, Factor: 1} }
+
+func yarnRope() Rope {
+	return Rope{Theta: 160000, Factor: 16, BetaFast: 32, BetaSlow: 1, Original: 65536}
+}
+
+// Limits of a configuration. They keep every product of sizes far from overflow,
+// and no model comes near them.
+const (
+	maxWidth  = 1 << 20
+	maxLayers = 1 << 12
+)
+
+// Check reports the first field that no layer can be built from, as a *ConfigError.
+func (c Config) Check() error {
+	var err error
+	bad := func(field string, got any, want string, a ...any) {
+		if err == nil {
+			err = &ConfigError{field, fmt.Sprint(got), fmt.Sprintf(want, a...)}
+		}
+	}
+	width := func(field string, v int) {
+		if v < 8 || v > maxWidth || v%8 != 0 {
+			bad(field, v, "a multiple of 8, at most %d", maxWidth)
+		}
+	}
+	within := func(field string, v, most int) {
+		if v < 1 || v > most {
+			bad(field, v, "1 to %d", most)
+		}
+	}
+	width("hidden_size", c.Hidden)
+	width("q_lora_rank", c.QRank)
+	width("o_lora_rank", c.ORank)
+	within("num_attention_heads", c.Heads, attention.MaxHeads)
+	within("o_groups", c.Groups, attention.MaxHeads)
+	if err == nil && c.Heads%c.Groups != 0 {
+		bad("o_groups", c.Groups, "a divisor of the %d heads", c.Heads)
+	}
+	within("sliding_window", c.Window, maxWidth)
+	within("max_position_embeddings", c.MaxPositions, 1<<30)
+	if !(c.Eps > 0 && c.Eps < 1) {
+		bad("rms_norm_eps", c.Eps, "a small positive number")
+	}
+	within("num_hidden_layers", len(c.Ratios), maxLayers)
+	for i, r := range c.Ratios {
+		if r != RatioWindow && r != RatioC4A && r != RatioC128A {
+			bad("compress_ratios", fmt.Sprintf("%d for layer %d", r, i), "0, 1, 4 or 128")
+		}
+	}
+	if slices.Contains(c.Ratios, RatioC4A) {
+		within("index_n_heads", c.IndexHeads, indexer.MaxHeads)
+		within("index_topk", c.TopK, maxWidth)
+	}
+	c.Main.check(bad, "rope_theta", "rope_parameters.main")
+	c.Compress.check(bad, "compress_rope_theta", "rope_scaling")
+	return err
+}
+
+func (r Rope) check(bad func(string, any, string, ...any), theta, scaling string) {
+	if !(r.Theta > 1 && r.Theta < 1e12) {
+		bad(theta, r.Theta, "more than 1")
+	}
+	if !r.Scaled() {
+		return
+	}
+	if !(r.Factor > 1 && r.Factor < 1e6) {
+		bad(scaling+".factor", r.Factor, "at least 1")
+	}
+	if !(r.BetaSlow > 0 && r.BetaFast >= r.BetaSlow && r.BetaFast < 1e6) {
+		bad(scaling+".beta_fast", fmt.Sprintf("%v with beta_slow %v", r.BetaFast, r.BetaSlow), "0 < beta_slow <= beta_fast")
+	}
+	if r.Original < 1 || r.Original > 1<<30 {
+		bad(scaling+".original_max_position_embeddings", r.Original, "1 to 2^30")
+	}
+}
+
+// coff is 2 where a compressor's windows overlap, with channels of their own for the
+// older and for the newer half, and else 1.
+func coff(ratio int) int {
+	if ratio == RatioC4A {
+		return 2
+	}
+	return 1
+}

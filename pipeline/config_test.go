@@ -1,0 +1,212 @@
+package pipeline_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/vkmla/vkmla/internal/fakemodel"
+	"github.com/vkmla/vkmla/pipeline"
+)
+
+// released is a config.json in the spelling of the released checkpoints.
+func released(cfg pipeline.Config) map[string]any { return fakemodel.ConfigFile(cfg) }
+
+// spelledAnew turns a released configuration into transformers' spelling.
+func spelledAnew(f map[string]any) map[string]any {
+	f = maps.Clone(f)
+	types := []string{}
+	for _, r := range f["compress_ratios"].([]int)[:f["num_hidden_layers"].(int)] {
+		types = append(types, map[int]string{0: "sliding_attention", 4: "compressed_sparse_attention", 128: "heavily_compressed_attention"}[r])
+	}
+	f["layer_types"] = types
+	f["compress_rates"] = map[string]int{"compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
+	yarn := maps.Clone(f["rope_scaling"].(map[string]any))
+	yarn["rope_type"], yarn["rope_theta"], yarn["attention_factor"], yarn["partial_rotary_factor"] = "yarn", 160000.0, 1.0, 0.125
+	f["rope_parameters"] = map[string]any{"main": map[string]any{"rope_type": "default", "rope_theta": 10000.0}, "compress": yarn}
+	f["partial_rotary_factor"] = 0.125
+	for _, old := range []string{"compress_ratios", "rope_scaling", "qk_rope_head_dim", "rope_theta", "compress_rope_theta"} {
+		delete(f, old)
+	}
+	return f
+}
+
+func parse(t *testing.T, f map[string]any) (pipeline.Config, error) {
+	t.Helper()
+	data, err := json.Marshal(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pipeline.ParseConfig(data)
+}
+
+func TestParseConfig(t *testing.T) {
+	for name, want := range map[string]pipeline.Config{"flash": pipeline.FlashConfig(), "pro": pipeline.ProConfig()} {
+		old := released(want)
+		flat := spelledAnew(old) // rope_parameters without names
+		flat["rope_parameters"], flat["rope_theta"], flat["compress_rope_theta"] = old["rope_scaling"], 10000, 160000
+		for spelling, f := range map[string]map[string]any{"released": old, "transformers": spelledAnew(old), "flat": flat} {
+			got, err := parse(t, f)
+			if err != nil || !reflect.DeepEqual(got, want) {
+				t.Errorf("%s, %s: %v\n%+v, want\n%+v", name, spelling, err, got, want)
+			}
+		}
+	}
+	if f, p := pipeline.FlashConfig(), pipeline.ProConfig(); f.Layers() != 43 || f.Ratios[42] != 4 || f.Ratios[41] != 128 || f.Ratios[1] != 1 ||
+		p.Layers() != 61 || p.Ratios[60] != 4 || p.Ratios[0] != 128 || p.Ratios[2] != 4 || p.HeadsPerGroup() != 8 {
+		t.Error("layers of the released models")
+	}
+	c := pipeline.FlashConfig()
+	if c.Rope(0) != (pipeline.Rope{Theta: 10000, Factor: 1}) || c.Rope(2).Theta != 160000 || !c.Rope(3).Scaled() || c.Rope(1).Scaled() {
+		t.Error("rotation of layers")
+	}
+}
+
+func TestParseConfigErrors(t *testing.T) {
+	type m = map[string]any
+	set := func(f m, path string, v any) {
+		keys := strings.Split(path, ".")
+		for _, k := range keys[:len(keys)-1] {
+			inner := maps.Clone(f[k].(m))
+			f[k] = inner
+			f = inner
+		}
+		if v == nil {
+			delete(f, keys[len(keys)-1])
+		} else {
+			f[keys[len(keys)-1]] = v
+		}
+	}
+	for _, c := range []struct {
+		anew  bool
+		field string // that is changed
+		v     any    // nil removes it
+		named string // in the error, "" if it is field
+	}{
+		{false, "model_type", "llama", ""},
+		{false, "hidden_size", nil, ""},
+		{false, "hidden_size", 0, ""},
+		{false, "hidden_size", -4096, ""},
+		{false, "hidden_size", 4097, ""},
+		{false, "hidden_size", 1 << 40, ""},
+		{false, "hidden_size", 4096.5, ""},
+		{false, "hidden_size", "4096", ""},
+		{false, "hidden_size", 1e300, ""},
+		{false, "num_hidden_layers", 0, ""},
+		{false, "num_hidden_layers", 1 << 50, ""},
+		{false, "num_hidden_layers", 45, "compress_ratios"},
+		{false, "num_attention_heads", 129, ""},
+		{false, "num_attention_heads", nil, ""},
+		{false, "num_key_value_heads", 8, ""},
+		{false, "head_dim", 128, ""},
+		{false, "qk_rope_head_dim", 128, ""},
+		{false, "partial_rotary_factor", 0.25, ""},
+		{false, "index_head_dim", 64, ""},
+		{false, "index_n_heads", nil, ""},
+		{false, "index_topk", 0, ""},
+		{false, "q_lora_rank", -8, ""},
+		{false, "o_lora_rank", nil, ""},
+		{false, "o_groups", 7, ""},
+		{false, "o_groups", 0, ""},
+		{false, "sliding_window", 0, ""},
+		{false, "max_position_embeddings", nil, ""},
+		{false, "rms_norm_eps", -1, ""},
+		{false, "attention_bias", true, ""},
+		{false, "compress_ratios", nil, ""},
+		{false, "compress_ratios", append(make([]int, 42), 8), ""},
+		{false, "compress_ratios", append(make([]int, 42), -4), ""},
+		{false, "layer_types", strings.Split(strings.Repeat("sliding_attention ", 43), " "), ""},
+		{false, "rope_theta", -1, ""},
+		{false, "rope_scaling", nil, ""},
+		{false, "rope_scaling.type", "longrope", ""},
+		{false, "rope_scaling.factor", nil, ""},
+		{false, "rope_scaling.factor", 0.5, ""},
+		{false, "rope_scaling.attention_factor", 1.2, ""},
+		{false, "rope_scaling.beta_fast", 0.5, ""},
+		{false, "rope_scaling.original_max_position_embeddings", nil, ""},
+		{false, "rope_scaling.original_max_position_embeddings", -1, ""},
+		{false, "quantization_config.weight_block_size", []int{64, 128}, ""},
+		{false, "quantization_config.weight_block_size", []int{128}, ""},
+		{true, "layer_types", []string{"sliding_attention"}, ""},
+		{true, "layer_types", strings.Split(strings.Repeat("full_attention ", 43), " "), ""},
+		{true, "compress_rates", map[string]int{"compressed_sparse_attention": 8}, ""},
+		{true, "compress_rates", map[string]int{"linear_attention": 8}, ""},
+		{true, "rope_parameters.main", nil, "rope_parameters"},
+		{true, "rope_parameters.compress.partial_rotary_factor", 1, ""},
+		{true, "rope_theta", 20000, ""},
+	} {
+		f := released(pipeline.FlashConfig())
+		if c.anew {
+			f = spelledAnew(f)
+		}
+		set(f, c.field, c.v)
+		_, err := parse(t, f)
+		var ce *pipeline.ConfigError
+		if want := c.named; !errors.Is(err, pipeline.ErrConfig) || !errors.As(err, &ce) {
+			t.Errorf("%s = %v: %v", c.field, c.v, err)
+		} else if want == "" && ce.Field != c.field || want != "" && ce.Field != want {
+			t.Errorf("%s = %v: error names %s: %v", c.field, c.v, ce.Field, err)
+		}
+	}
+	for _, text := range []string{"", "null", "[]", "{} {}", `{"hidden_size":`, "\x00", fmt.Sprintf(`{"compress_ratios":%q}`, "x")} {
+		if _, err := pipeline.ParseConfig([]byte(text)); !errors.Is(err, pipeline.ErrConfig) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+// A model without compressors needs neither an indexer nor a scaling.
+func TestParseConfigWindowOnly(t *testing.T) {
+	f := released(pipeline.FlashConfig())
+	f["compress_ratios"] = make([]int, 43)
+	for _, name := range []string{"index_n_heads", "index_topk", "rope_scaling"} {
+		delete(f, name)
+	}
+	if c, err := parse(t, f); err != nil || c.Rope(5).Theta != 10000 {
+		t.Errorf("%+v, %v", c, err)
+	}
+}
+
+func TestLoadConfig(t *testing.T) {
+	if _, err := pipeline.LoadConfig(t.TempDir()); !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+	dir := t.TempDir()
+	data, err := json.Marshal(released(pipeline.ProConfig()))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "config.json"), data, 0o666)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c, err := pipeline.LoadConfig(dir); err != nil || !reflect.DeepEqual(c, pipeline.ProConfig()) {
+		t.Error(c, err)
+	}
+}
+
+func FuzzParseConfig(f *testing.F) {
+	for _, c := range []pipeline.Config{pipeline.FlashConfig(), pipeline.ProConfig()} {
+		for _, m := range []map[string]any{released(c), spelledAnew(released(c))} {
+			data, err := json.Marshal(m)
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.Add(data)
+		}
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, err := pipeline.ParseConfig(data)
+		switch {
+		case err != nil && !errors.Is(err, pipeline.ErrConfig):
+			t.Errorf("untyped error %v", err)
+		case err == nil && c.Check() != nil:
+			t.Errorf("%+v was accepted: %v", c, c.Check())
+		}
+	})
+}

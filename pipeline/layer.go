@@ -1,0 +1,359 @@
+package pipeline
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/projection"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// LayerCaches are the caches of one layer.
+type LayerCaches struct {
+	Window     cache.KVCache       // a slot for each token
+	Compressed cache.KVCache       // a slot for each Ratio tokens; not with RatioWindow
+	State      cache.StateCache    // of the compressor; not with RatioWindow
+	IndexState cache.StateCache    // of the indexer's compressor; RatioC4A only
+	Keys       cache.IndexKeyCache // a slot for each 4 tokens; RatioC4A only
+}
+
+// WholeLayerArgs are the inputs and outputs of one layer. Out must not overlap Hidden.
+type WholeLayerArgs struct {
+	Hidden tensor.Tensor // [T, Hidden] bf16, after the layer's own input norm
+	CosSin tensor.Tensor // [rows, 64] f32, Rope.Table(rows, 1) of the layer's rotation; a position beyond the last row counts as it
+	Caches LayerCaches   // written, then read
+	Out    tensor.Tensor // [T, Hidden] of LayerKindConfig.Out, written; undefined for padding tokens
+}
+
+// Layer is the whole attention of one layer of a model, from hidden states to hidden
+// states, for the steps of a LayerKind:
+//
+//	qr | kv = norms of Hidden . [wq_a; wkv]
+//	q       = heads of qr . wq_b, normed and turned; kv turned, quantised and stored
+//	o       = sparse attention (see Sparse), with what the compressor and the indexer
+//	          make of Hidden and qr
+//	Out     = (o turned back, by groups . wo_a) . wo_b
+//
+// Weights are used in the format that they are stored in. Activations between the
+// operations are bf16, but the compressors' inputs, which are f32; sums are f32.
+//
+// Source: vLLM vllm/models/deepseek_v4/attention.py; DeepSeek's inference/model.py.
+type Layer struct {
+	kind *LayerKind
+	w    *DeviceLayer
+	rows tensor.Tensor // factors of the rows of NVFP4 weights, absent if there are none
+	wide tensor.Tensor // the indexer's weights_proj with rows of zeros below, absent if it needs none
+
+	qkv, qb, oa, ob        layerLinear
+	kvGate                 layerLinear // not with RatioWindow
+	idxQB, idxW, idxKVGate layerLinear // RatioC4A only
+}
+
+// layerLinear is a linear layer with its weights.
+type layerLinear struct {
+	op      *projection.Linear
+	w       projection.LinearWeights
+	scratch tensor.Tensor
+}
+
+// use is a linear layer that a kind of layer has: what its matrix has to be and where
+// the operation goes.
+type use struct {
+	to           *layerLinear
+	name         string
+	m            DeviceMatrix
+	n, k, groups int // outputs and inputs, of a group
+	out          tensor.DType
+}
+
+// NewLayer makes a layer of weights on the device, which it uses but does not own: they
+// have to stay until the layer is closed. It builds the kernels for the formats of its
+// weights that no layer of the kind had before. The caller closes the layer.
+//
+// Errors: vk.ErrArgument for weights of another ratio, or of shapes that the kind's
+// configuration does not have; vk.ErrClosed; those of projection.NewLinear and of
+// tensor.New.
+func (k *LayerKind) NewLayer(ctx context.Context, w *DeviceLayer) (*Layer, error) {
+	if k == nil || k.arena == nil {
+		return nil, fmt.Errorf("%s: layer kind %w", opNewLayer, vk.ErrClosed)
+	}
+	c := &checker{op: opNewLayer, dev: k.dev}
+	k.checkWeights(c, w)
+	if c.err != nil {
+		return nil, c.err
+	}
+	l := &Layer{kind: k, w: w}
+	uses := l.uses()
+	for _, u := range uses {
+		if got := u.m; got.N != u.n*u.groups || got.K != u.k {
+			c.bad(u.name, fmt.Sprintf("[%d, %d]", got.N, got.K), "[%d, %d]", u.n*u.groups, u.k)
+		}
+	}
+	if c.err != nil {
+		return nil, c.err
+	}
+	err := l.factors(ctx, uses)
+	if err == nil {
+		err = l.widen(ctx, uses)
+	}
+	for _, u := range uses {
+		if err != nil {
+			break
+		}
+		if u.to.op, u.to.scratch, err = k.linear(u.name, projection.LinearConfig{
+			N: u.n, K: u.k, Groups: u.groups, Weights: weightFormat(u.m), Out: u.out, MaxTokens: k.cfg.Tokens}); err != nil {
+			err = fmt.Errorf("%s: %w", u.name, err)
+		}
+		u.to.w.Data, u.to.w.Scale = u.m.Data, u.m.Scales
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%s %d: %w", opNewLayer, w.Layer, err), l.Close())
+	}
+	return l, nil
+}
+
+func (k *LayerKind) checkWeights(c *checker, w *DeviceLayer) {
+	switch ratio := k.cfg.Ratio; {
+	case w == nil:
+		c.bad("w", "nil", "the weights of a layer")
+	case w.Ratio != ratio || (w.Compressor != nil) != (ratio != RatioWindow) || (w.Indexer != nil) != (ratio == RatioC4A):
+		c.bad("w.Ratio", w.Ratio, "%d, with the weights that belong to it", ratio)
+	default:
+		c.bound("w.Sink", w.Sink, tensor.F32, k.heads)
+	}
+}
+
+// uses lists the linear layers of l.
+func (l *Layer) uses() []use {
+	k, w, m := l.kind, l.w, l.kind.cfg.Model
+	list := []use{
+		{&l.qkv, "QKV", w.QKV, m.QRank + headDim, m.Hidden, 1, tensor.BF16},
+		{&l.qb, "QB", w.QB, k.heads * headDim, m.QRank, 1, tensor.BF16},
+		{&l.oa, "OA", w.OA, m.ORank, m.HeadsPerGroup() * headDim, k.groups, tensor.BF16},
+		{&l.ob, "OB", w.OB, m.Hidden, k.groups * m.ORank, 1, k.cfg.Out},
+	}
+	if c := w.Compressor; c != nil {
+		list = append(list, use{&l.kvGate, "Compressor.KVGate", c.KVGate, 2 * coff(w.Ratio) * headDim, m.Hidden, 1, tensor.F32})
+	}
+	if x := w.Indexer; x != nil {
+		list = append(list,
+			use{&l.idxQB, "Indexer.QB", x.QB, m.IndexHeads * indexDim, m.QRank, 1, tensor.BF16},
+			use{&l.idxW, "Indexer.Weights", x.Weights, m.IndexHeads, m.Hidden, 1, tensor.BF16},
+			use{&l.idxKVGate, "Indexer.Compressor.KVGate", x.Compressor.KVGate, 2 * coff(w.Ratio) * indexDim, m.Hidden, 1, tensor.F32})
+	}
+	return list
+}
+
+func weightFormat(m DeviceMatrix) projection.WeightFormat {
+	switch {
+	case m.Format == FormatFP8 && m.ScaleF32:
+		return projection.WeightFP8
+	case m.Format == FormatFP8:
+		return projection.WeightFP8UE8M0
+	case m.Format == FormatNVFP4:
+		return projection.WeightNVFP4
+	}
+	return projection.WeightBF16
+}
+
+// factors puts the one factor of each NVFP4 matrix on the device, for every row, as
+// the kernels take it.
+func (l *Layer) factors(ctx context.Context, uses []use) error {
+	var data []byte
+	begin := make([]int, len(uses))
+	const align = tensor.Align / 4 // rows
+	for i, u := range uses {
+		begin[i] = len(data) / 4
+		if u.m.Format != FormatNVFP4 {
+			continue
+		}
+		for range (u.m.N + align - 1) / align * align {
+			data = binary.LittleEndian.AppendUint32(data, math.Float32bits(u.m.Global))
+		}
+	}
+	if len(data) == 0 {
+		return nil
+	}
+	var err error
+	if l.rows, err = tensor.New(l.kind.dev, fmt.Sprintf("weights of layer %d", l.w.Layer), tensor.F32, len(data)/4); err != nil {
+		return err
+	}
+	for i, u := range uses {
+		if u.m.Format == FormatNVFP4 {
+			u.to.w.RowScale = l.rows.Rows(begin[i], begin[i]+u.m.N)
+		}
+	}
+	return l.rows.Upload(ctx, data)
+}
+
+// linearStep is what the outputs of a linear layer are a multiple of.
+const linearStep = 8
+
+func linearRows(n int) int { return (n + linearStep - 1) / linearStep * linearStep }
+
+// widen gives weights_proj of a number of heads that no kernel has more rows, of zeros.
+// Models that are in use have 64 heads; it serves small ones.
+func (l *Layer) widen(ctx context.Context, uses []use) error {
+	for i := range uses {
+		u := &uses[i]
+		n := linearRows(u.n)
+		if u.to != &l.idxW || n == u.n || u.m.Format != FormatBF16 {
+			continue
+		}
+		var err error
+		if l.wide, err = tensor.New(l.kind.dev, fmt.Sprintf("weights of layer %d", l.w.Layer), tensor.BF16, n, u.k); err != nil {
+			return err
+		}
+		rec, err := l.kind.dev.NewRecorder()
+		if err != nil {
+			return err
+		}
+		defer rec.Close()
+		if err := errors.Join(rec.Fill(l.wide.View(), 0), rec.Copy(l.wide.Rows(0, u.n).View(), u.m.Data.View())); err != nil {
+			return err
+		}
+		cmd, err := rec.End()
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(cmd.Run(ctx), cmd.Close()); err != nil {
+			return err
+		}
+		u.n, u.m.Data = n, l.wide
+	}
+	return nil
+}
+
+// recordWeights records the indexer's weights of heads.
+func (l *Layer) recordWeights(rec *vk.Recorder, hidden tensor.Tensor) error {
+	k := l.kind
+	if l.wide.IsZero() {
+		return l.idxW.record(rec, hidden, k.iw)
+	}
+	if err := l.idxW.record(rec, hidden, k.iwWide); err != nil {
+		return err
+	}
+	to, from, row := k.iw.View(), k.iwWide.View(), uint64(2*k.cfg.Model.IndexHeads)
+	for t := range uint64(k.cfg.Tokens) {
+		pitch := uint64(2 * k.iwWide.Shape[1])
+		if err := rec.Copy(to.Buffer.View(to.Offset+t*row, row), from.Buffer.View(from.Offset+t*pitch, row)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close frees what the layer has beside its weights and its kind; closing again does
+// nothing. Recording afterwards gives vk.ErrClosed.
+func (l *Layer) Close() error {
+	if l == nil || l.kind == nil {
+		return nil
+	}
+	l.kind = nil
+	return errors.Join(l.rows.Close(), l.wide.Close())
+}
+
+// Record records the layer, after LayerKind.RecordStep with the same step in the same
+// or an earlier submission. Operations that do not depend on each other are recorded
+// side by side, with no barrier between them.
+//
+// Errors: vk.ErrArgument, vk.ErrClosed, with nothing recorded.
+func (l *Layer) Record(rec *vk.Recorder, step SparseStepArgs, a WholeLayerArgs) error {
+	if l == nil || l.kind == nil || l.kind.arena == nil {
+		return fmt.Errorf("%s: layer %w", opWholeLayer, vk.ErrClosed)
+	}
+	k := l.kind
+	c := &checker{op: opWholeLayer, dev: k.dev}
+	t, width := k.cfg.Tokens, k.cfg.Model.Hidden
+	c.bound("Hidden", a.Hidden, tensor.BF16, t, width)
+	c.bound("Out", a.Out, k.cfg.Out, t, width)
+	c.bound("CosSin", a.CosSin, tensor.F32, -1, RopeRow)
+	c.bound("Positions", step.Positions, tensor.I32, t)
+	c.cache("Caches.Window", a.Caches.Window, k.cfg.Caches.Window, k.insert.Variant() == projection.VariantBase)
+	if c.err != nil {
+		return c.err
+	}
+	return rehearse(k.dev, opWholeLayer, rec, func(rec *vk.Recorder) error {
+		for _, part := range []func(*vk.Recorder, SparseStepArgs, WholeLayerArgs) error{
+			l.recordInputs, l.recordQueries, l.recordAttention, l.recordOutput} {
+			if err := part(rec, step, a); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (x *layerLinear) record(rec *vk.Recorder, from, to tensor.Tensor) error {
+	return x.op.Record(rec, projection.LinearArgs{X: from, W: x.w, Out: to, Scratch: x.scratch})
+}
+
+// recordInputs records all that only needs the hidden states.
+func (l *Layer) recordInputs(rec *vk.Recorder, _ SparseStepArgs, a WholeLayerArgs) error {
+	k := l.kind
+	if err := l.qkv.record(rec, a.Hidden, k.qkv); err != nil {
+		return err
+	}
+	if l.w.Compressor != nil {
+		if err := l.kvGate.record(rec, a.Hidden, k.kvScore); err != nil {
+			return err
+		}
+	}
+	if l.w.Indexer == nil {
+		return nil
+	}
+	if err := l.idxKVGate.record(rec, a.Hidden, k.idxScores); err != nil {
+		return err
+	}
+	return l.recordWeights(rec, a.Hidden)
+}
+
+// recordQueries records the norms, the queries of heads and indexer, and how KV rows
+// are stored.
+func (l *Layer) recordQueries(rec *vk.Recorder, step SparseStepArgs, a WholeLayerArgs) error {
+	k := l.kind
+	if err := k.norm.Record(rec, projection.QKVNormArgs{QR: k.qkv, KV: k.qkv, KVAt: k.cfg.Model.QRank,
+		QRWeight: l.w.QNorm, KVWeight: l.w.KVNorm, QROut: k.qr, KVOut: k.kv}); err != nil {
+		return err
+	}
+	if err := l.qb.record(rec, k.qr, k.q); err != nil {
+		return err
+	}
+	if l.w.Indexer != nil {
+		if err := l.idxQB.record(rec, k.qr, k.iq); err != nil {
+			return err
+		}
+	}
+	return k.insert.Record(rec, projection.QInsertArgs{Q: k.q, KV: k.kv, Slots: k.sparse.decode.slots,
+		Positions: step.Positions, Table: a.CosSin, Cache: a.Caches.Window})
+}
+
+func (l *Layer) recordAttention(rec *vk.Recorder, step SparseStepArgs, a WholeLayerArgs) error {
+	k := l.kind
+	args := SparseLayerArgs{CosSin: a.CosSin, LayerArgs: LayerArgs{
+		Q: k.q, Sink: l.w.Sink, Window: a.Caches.Window, Compressed: a.Caches.Compressed, Out: k.o}}
+	if c := l.w.Compressor; c != nil {
+		args.Compressor = CompressorArgs{KvScore: k.kvScore, Ape: c.Ape, Norm: c.Norm, State: a.Caches.State}
+	}
+	if x := l.w.Indexer; x != nil {
+		args.Index = IndexArgs{Keys: a.Caches.Keys, Q: k.iq, Weights: k.iw, CompressorArgs: CompressorArgs{
+			KvScore: k.idxScores, Ape: x.Compressor.Ape, Norm: x.Compressor.Norm, State: a.Caches.IndexState}}
+	}
+	return k.sparse.recordInserted(rec, step, args)
+}
+
+func (l *Layer) recordOutput(rec *vk.Recorder, step SparseStepArgs, a WholeLayerArgs) error {
+	k := l.kind
+	if err := k.turn.Record(rec, projection.InverseRopeArgs{O: k.o, Positions: step.Positions, Table: a.CosSin}); err != nil {
+		return err
+	}
+	if err := l.oa.record(rec, k.o, k.z); err != nil {
+		return err
+	}
+	return l.ob.record(rec, k.z, a.Out)
+}

@@ -1,0 +1,225 @@
+package pipeline
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/vkmla/vkmla/indexer"
+	"github.com/vkmla/vkmla/projection"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+const (
+	opNewKind    = "pipeline: new layer kind"
+	opNewLayer   = "pipeline: new layer"
+	opWholeLayer = "pipeline: layer"
+)
+
+// LayerKindConfig says what a LayerKind is built for. Of the caches only the layouts
+// and the sizes of the pools count, as in DecodeConfig.
+type LayerKindConfig struct {
+	Model   Config // of the whole model
+	Ranks   int    // how many ranks share heads and groups; 0 counts as 1
+	Ratio   int    // of the layers: RatioWindow, RatioC4A or RatioC128A
+	Tokens  int    // T, padding included
+	MaxLen  int    // longest sequence in tokens; entries beyond are neither picked nor attended
+	Caches  LayerCaches
+	Variant string // of the attention kernel; "" picks the best
+
+	// Hadamard mixes indexer queries and keys before they are quantised.
+	Hadamard bool
+	// Out is the type of a layer's output: tensor.BF16 (or 0), or tensor.F32 for
+	// partial sums of ranks that are to be rounded once.
+	Out tensor.DType
+}
+
+// LayerKind is what the layers of one ratio share for steps of T tokens: kernels, and
+// the memory for what passes from one operation of a layer to the next. The commands
+// of its layers may be submitted one after the other without waiting; they do not run
+// at the same time. Layers of other ratios, and steps of other sizes, need one of
+// their own.
+//
+// NewLayer and Close must not run at the same time as anything else here; recording may.
+type LayerKind struct {
+	cfg    LayerKindConfig
+	dev    *vk.Device
+	heads  int // of this rank, as groups
+	groups int
+	sparse *Sparse
+	arena  *tensor.Arena // nil once closed
+
+	norm    *projection.QKVNorm
+	insert  *projection.QInsert
+	turn    *projection.InverseRope
+	linears map[projection.LinearConfig]*projection.Linear
+	scratch map[string]tensor.Tensor // of the linear layer of that name, for as much as was needed so far
+	outworn []tensor.Tensor          // scratch that became too small; commands may use it yet
+
+	qkv       tensor.Tensor // [T, QRank+512] bf16
+	qr, kv    tensor.Tensor // [T, QRank], [T, 512] bf16
+	q, o      tensor.Tensor // [T, H, 512] bf16
+	z         tensor.Tensor // [T, G*ORank] bf16
+	kvScore   tensor.Tensor // [T, 2*C] f32; not with RatioWindow
+	iq, iw    tensor.Tensor // [T, Hi, 128], [T, Hi] bf16; RatioC4A only, as the next
+	idxScores tensor.Tensor // [T, 2*256] f32
+	iwWide    tensor.Tensor // [T, more than Hi] bf16, where Hi is no multiple of linearStep
+}
+
+// NewLayerKind builds what does not depend on the format of weights, and allocates
+// T * (2*H*512 + G*ORank + QRank + ...) * 2 bytes under the label "layer step" besides
+// what NewSparse allocates. The caller closes it, after the layers made from it.
+//
+// Errors: *ConfigError (ErrConfig); vk.ErrArgument for Ranks that do not divide the
+// groups or a type of outputs that there is not; those of NewSparse and of the
+// constructors in package projection.
+func NewLayerKind(dev *vk.Device, cfg LayerKindConfig) (*LayerKind, error) {
+	cfg.Ranks = max(cfg.Ranks, 1)
+	if cfg.Out == 0 {
+		cfg.Out = tensor.BF16
+	}
+	c := checker{op: opNewKind, dev: dev}
+	switch {
+	case dev == nil:
+		c.bad("dev", "nil", "a device")
+	case cfg.Out != tensor.BF16 && cfg.Out != tensor.F32:
+		c.bad("Out", cfg.Out, "bf16 or f32")
+	}
+	if c.err == nil {
+		c.err = cfg.Model.Check()
+	}
+	if c.err == nil && cfg.Model.Groups%cfg.Ranks != 0 {
+		c.bad("Ranks", cfg.Ranks, "a divisor of the %d groups", cfg.Model.Groups)
+	}
+	if c.err != nil {
+		return nil, c.err
+	}
+	k := &LayerKind{cfg: cfg, dev: dev, heads: cfg.Model.Heads / cfg.Ranks, groups: cfg.Model.Groups / cfg.Ranks,
+		linears: map[projection.LinearConfig]*projection.Linear{}, scratch: map[string]tensor.Tensor{}}
+	err := k.build()
+	if err == nil {
+		err = k.allocate()
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", opNewKind, err), k.Close())
+	}
+	return k, nil
+}
+
+// topK is how many entries the indexer of a model picks: what the model wants, as far
+// as there are kernels for it.
+func (c Config) topK() int { return min(c.TopK, indexer.MaxK) }
+
+func (k *LayerKind) build() (err error) {
+	m, caches := k.cfg.Model, k.cfg.Caches
+	cfg := SparseConfig{Eps: m.Eps, State: caches.State, DecodeConfig: DecodeConfig{
+		Tokens: k.cfg.Tokens, Heads: k.heads, Ratio: k.cfg.Ratio, Window: m.Window, MaxLen: k.cfg.MaxLen, Variant: k.cfg.Variant,
+		WindowCache: caches.Window, CompressedCache: caches.Compressed,
+	}}
+	if k.cfg.Ratio == RatioC4A {
+		cfg.TopK, cfg.IndexState, cfg.Keys, cfg.IndexHeads, cfg.Hadamard = m.topK(), caches.IndexState, caches.Keys, m.IndexHeads, k.cfg.Hadamard
+		if k.cfg.MaxLen > 0 {
+			cfg.Entries = max(1, k.cfg.MaxLen/RatioC4A)
+		}
+	}
+	if k.sparse, err = NewSparse(k.dev, cfg); err != nil {
+		return err
+	}
+	queries := uint64(k.cfg.Tokens) * uint64(k.heads) * headDim * 2
+	if k.norm, err = projection.NewQKVNorm(k.dev, projection.QKVNormConfig{Rank: m.QRank, Eps: m.Eps}); err != nil {
+		return err
+	}
+	if k.insert, err = projection.NewQInsert(k.dev, projection.QInsertConfig{Page: caches.Window.Layout.Page, Eps: m.Eps,
+		MaxBytes: max(queries, caches.Window.Pool.Bytes())}); err != nil {
+		return err
+	}
+	k.turn, err = projection.NewInverseRope(k.dev, projection.InverseRopeConfig{MaxBytes: queries})
+	return err
+}
+
+func (k *LayerKind) allocate() (err error) {
+	t, m := k.cfg.Tokens, k.cfg.Model
+	list := []wanted{
+		{&k.qkv, tensor.BF16, []int{t, m.QRank + headDim}},
+		{&k.qr, tensor.BF16, []int{t, m.QRank}}, {&k.kv, tensor.BF16, []int{t, headDim}},
+		{&k.q, tensor.BF16, []int{t, k.heads, headDim}}, {&k.o, tensor.BF16, []int{t, k.heads, headDim}},
+		{&k.z, tensor.BF16, []int{t, k.groups * m.ORank}},
+	}
+	if k.cfg.Ratio != RatioWindow {
+		list = append(list, wanted{&k.kvScore, tensor.F32, []int{t, 2 * coff(k.cfg.Ratio) * headDim}})
+	}
+	if k.cfg.Ratio == RatioC4A {
+		list = append(list, wanted{&k.idxScores, tensor.F32, []int{t, 2 * coff(k.cfg.Ratio) * indexDim}},
+			wanted{&k.iq, tensor.BF16, []int{t, m.IndexHeads, indexDim}}, wanted{&k.iw, tensor.BF16, []int{t, m.IndexHeads}})
+		if wide := linearRows(m.IndexHeads); wide != m.IndexHeads {
+			list = append(list, wanted{&k.iwWide, tensor.BF16, []int{t, wide}})
+		}
+	}
+	k.arena, err = allocate(k.dev, "layer step", list)
+	return err
+}
+
+// TopK returns the picks [T, TopK] i32 of the layer that ran last, as Sparse.TopK does.
+func (k *LayerKind) TopK() tensor.Tensor { return k.sparse.TopK() }
+
+// Variants are those of Sparse.Variants.
+func (k *LayerKind) Variants() (attention, scores string) { return k.sparse.Variants() }
+
+// RecordStep records what is computed once for all layers of a step: Sparse.RecordStep.
+// Positions is needed with every ratio. Errors: vk.ErrArgument, vk.ErrClosed, with
+// nothing recorded.
+func (k *LayerKind) RecordStep(rec *vk.Recorder, a SparseStepArgs) error {
+	if k == nil || k.arena == nil {
+		return fmt.Errorf("%s: layer kind %w", opSparseStep, vk.ErrClosed)
+	}
+	return k.sparse.RecordStep(rec, a)
+}
+
+// Close frees the memory, which nothing on the device may be using; closing again does
+// nothing. Recording anything more gives vk.ErrClosed.
+func (k *LayerKind) Close() error {
+	if k == nil {
+		return nil
+	}
+	err := k.sparse.Close()
+	if k.arena != nil {
+		err = errors.Join(err, k.arena.Close())
+		k.arena = nil
+	}
+	for _, t := range k.scratch {
+		k.outworn = append(k.outworn, t)
+	}
+	for _, t := range k.outworn {
+		err = errors.Join(err, t.Close())
+	}
+	k.scratch, k.outworn = nil, nil
+	return err
+}
+
+// linear returns the operation of a configuration, which layers share, and scratch for
+// it. Linear layers of different names have scratch of their own, so that one does not
+// wait for the other.
+func (k *LayerKind) linear(name string, cfg projection.LinearConfig) (*projection.Linear, tensor.Tensor, error) {
+	op := k.linears[cfg]
+	if op == nil {
+		var err error
+		if op, err = projection.NewLinear(k.dev, cfg); err != nil {
+			return nil, tensor.Tensor{}, err
+		}
+		k.linears[cfg] = op
+	}
+	n := op.ScratchLen(k.cfg.Tokens)
+	have := k.scratch[name]
+	if n <= have.Len() && (n == 0 || !have.IsZero()) {
+		return op, have, nil
+	}
+	fresh, err := tensor.New(k.dev, "layer step", tensor.F32, n)
+	if err != nil {
+		return nil, tensor.Tensor{}, err
+	}
+	if !have.IsZero() {
+		k.outworn = append(k.outworn, have)
+	}
+	k.scratch[name] = fresh
+	return op, fresh, nil
+}

@@ -1,0 +1,4 @@
+package projection
+
+// PushLayouts is for the tests outside the package, which alone can use testkit.
+var PushLayouts = pushLayouts

@@ -1,0 +1,103 @@
+package projection
+
+import (
+	"unsafe"
+
+	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// InverseRopeVariants are the variants of InverseRope, best first.
+var InverseRopeVariants = opkit.Ladder("proj_inverse_rope", VariantBase, VariantDA)
+
+// InverseRopeConfig says what an InverseRope is built for.
+type InverseRopeConfig struct {
+	MaxBytes uint64 // size of the largest O; 0: whatever a descriptor of the device can hold
+	Variant  string // one of InverseRopeVariants; "" picks the best
+}
+
+// InverseRopeArgs are the tensors of one InverseRope.
+type InverseRopeArgs struct {
+	O         tensor.Tensor // [T, H, 512] bf16, read and written
+	Positions tensor.Tensor // [T] i32, rows of Table; one outside counts as its nearest row
+	Table     tensor.Tensor // [rows, 64] f32: a position's 32 cosines, then its sines
+}
+
+// InverseRope turns the last 64 numbers of the attention's output back by the angles of
+// the query's position, in place: the values that attention sums were keys, turned by
+// their own positions. With e, o a pair of neighbours and c, s its cosine and sine,
+//
+//	e' = bf16(e*c + o*s),  o' = bf16(o*c - e*s)
+//
+// in binary32. What was turned is not remembered: a second launch turns again. O is then
+// what the products of the output projection take, with heads of a group side by side.
+//
+// The definition is InverseRopeRef; results are equal bit for bit.
+//
+// Source: vLLM rocm_inv_rope_einsum (vllm/v1/attention/ops/rocm_aiter_mla_sparse.py);
+// DeepSeek's inference/model.py (apply_rotary_emb with inverse).
+type InverseRope struct {
+	dev     *vk.Device
+	variant string
+	k       *vk.Kernel
+}
+
+// projInverseRopePush is the push block of proj_inverse_rope.comp.
+type projInverseRopePush struct {
+	OAddr            uint64
+	Heads, TableRows uint32
+}
+
+// inverseHeads is how many heads a workgroup takes.
+const inverseHeads = 16
+
+// NewInverseRope chooses the variant and builds its kernel. The device owns the kernel;
+// there is nothing to close.
+//
+// Errors: vk.ErrArgument for a variant that does not exist or cannot hold MaxBytes;
+// *vk.MissingError; those of vk.Device.Kernel.
+func NewInverseRope(dev *vk.Device, cfg InverseRopeConfig) (*InverseRope, error) {
+	const op = "inverse rope"
+	variant, err := pkg.Choose(dev, op, InverseRopeVariants, cfg.Variant, cfg.MaxBytes)
+	if err != nil {
+		return nil, err
+	}
+	k, err := pkg.Kernel(dev, opkit.Spec{
+		Stem: "proj_inverse_rope", Variant: variant, Bindings: []vk.Access{vk.Read, vk.Read, vk.ReadWrite}, Bound: 2,
+		PushSize: int(unsafe.Sizeof(projInverseRopePush{})),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &InverseRope{dev: dev, variant: variant, k: k}, nil
+}
+
+// Variant is the name of the variant that was chosen.
+func (o *InverseRope) Variant() string { return o.variant }
+
+// Record checks the arguments and records the launch; no tokens are no error and no
+// launch. Positions are read when the commands run. Errors: vk.ErrArgument, with nothing
+// recorded; those of vk.Recorder.Dispatch.
+func (o *InverseRope) Record(rec *vk.Recorder, a InverseRopeArgs) error {
+	const op = "inverse rope"
+	t, h := opkit.Dim(a.O, 0), opkit.Dim(a.O, 1)
+	target := opkit.Target{Name: "O", T: a.O, Access: vk.ReadWrite, Align: 16}
+	if err := opkit.First(
+		rows(op, "O", a.O),
+		pkg.Check(op, "Positions", a.Positions, tensor.I32, t),
+		table(op, a.Table),
+		pkg.Bindable(o.dev, op, "Table", a.Table),
+		pkg.Reach(o.dev, op, o.variant, target),
+	); err != nil {
+		return err
+	}
+	groups, err := grid(o.dev, op, "O", t, h, opkit.CeilDiv(h, inverseHeads))
+	if err != nil || t == 0 {
+		return err
+	}
+	push := projInverseRopePush{OAddr: a.O.View().Address(), Heads: uint32(h), TableRows: uint32(a.Table.Shape[0])}
+	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
+		Kernel: o.k, Groups: groups, Push: vk.Bytes(&push), Bind: []vk.View{a.Positions.View(), a.Table.View()},
+	}, target)
+}

@@ -1,0 +1,129 @@
+package projection_test
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"hash/crc32"
+	"math"
+	"testing"
+
+	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/testkit"
+	"github.com/vkmla/vkmla/projection"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+func TestInverseRopeQuant(t *testing.T) { testkit.TestOp(t, "fused_inv_rope_fp8_quant") }
+
+// A known group of 8 heads: its scales, the checksum of its codes, and some of them.
+func TestInverseRopeQuantVector(t *testing.T) {
+	dev := testkit.Device(t)
+	const heads = 8
+	var o []uint16
+	for h := range heads {
+		for d := range projection.D {
+			o = append(o, numfmt.BF16Encode(float32(math.Ldexp(float64((131*h+37*d)%113-56)/32, d/128-1))))
+		}
+	}
+	table := make([]float32, projection.RopeDim)
+	for i := range projection.RopeDim / 2 {
+		table[i], table[projection.RopeDim/2+i] = float32(i+1)/64, float32(32-i)/64
+	}
+	check := func(who string, codes []byte, packed func(h int) uint32) {
+		if got := crc32.ChecksumIEEE(codes); got != 0x66f630d6 {
+			t.Errorf("%s: checksum %08x", who, got)
+		}
+		if got := hex.EncodeToString(codes[:8]) + " " + hex.EncodeToString(codes[448:456]); got != "fef2717ef2707df4 f5ec6969ec7575e1" {
+			t.Errorf("%s: codes %s", who, got)
+		}
+		for h := range heads {
+			if got := packed(h); got != 0x79787776 {
+				t.Errorf("%s: scales of head %d are 0x%08x", who, h, got)
+			}
+		}
+	}
+	codes, scales := make([]byte, len(o)), make([]byte, heads*projection.HeadBlocks)
+	if err := projection.InverseRopeQuantRef(o, 1, heads, []int32{0}, table, codes, scales); err != nil {
+		t.Fatal(err)
+	}
+	check("reference", codes, func(h int) uint32 {
+		s := scales[h*4:]
+		return uint32(s[0]) | uint32(s[1])<<8 | uint32(s[2])<<16 | uint32(s[3])<<24
+	})
+	op := must[*projection.InverseRopeQuant](t)(projection.NewInverseRopeQuant(dev, projection.InverseRopeQuantConfig{Groups: 1, Heads: heads, Scales: projection.ScalePacked}))
+	a := quantArgs(t, dev, projection.ScalePacked, o, 1, heads, 1, table)
+	do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
+	words := download[uint32](t, a.Scales)
+	check(op.Variant(), download[byte](t, a.Codes), func(h int) uint32 { return words[4*h] })
+}
+
+// quantArgs are arguments for o of so many tokens; the outputs are poison.
+func quantArgs(t *testing.T, dev *vk.Device, l projection.ScaleLayout, o []uint16, groups, heads, tokens int, table []float32) projection.InverseRopeQuantArgs {
+	padded := projection.PaddedTokens(tokens)
+	a := projection.InverseRopeQuantArgs{
+		O: upload(t, dev, tensor.BF16, o, tokens, groups*heads, projection.D), Positions: upload(t, dev, tensor.I32, make([]int32, tokens), tokens),
+		Table: upload(t, dev, tensor.F32, table, len(table)/projection.RopeDim, projection.RopeDim),
+		Codes: upload(t, dev, tensor.U8, bytes.Repeat([]byte{0xA5}, len(o)), groups, tokens, heads*projection.D),
+	}
+	if l == projection.ScalePacked {
+		a.Scales = upload(t, dev, tensor.I32, bytes.Repeat([]byte{0xA5}, 4*groups*heads*padded), groups, heads, padded)
+	} else {
+		a.Scales = upload(t, dev, tensor.F32, bytes.Repeat([]byte{0xA5}, 16*groups*heads*padded), groups, heads*projection.HeadBlocks, padded)
+	}
+	return a
+}
+
+func TestInverseRopeQuantArguments(t *testing.T) {
+	dev := testkit.Device(t)
+	good := projection.InverseRopeQuantConfig{Groups: 2, Heads: 3}
+	for name, change := range map[string]func(*projection.InverseRopeQuantConfig){
+		"no groups": func(c *projection.InverseRopeQuantConfig) { c.Groups = 0 }, "no heads": func(c *projection.InverseRopeQuantConfig) { c.Heads = 0 },
+		"heads": func(c *projection.InverseRopeQuantConfig) { c.Heads = 1 << 16 }, "layout": func(c *projection.InverseRopeQuantConfig) { c.Scales = 2 },
+		"variant": func(c *projection.InverseRopeQuantConfig) { c.Variant = "cm" },
+		"size": func(c *projection.InverseRopeQuantConfig) {
+			c.Variant, c.MaxBytes = "base", dev.Caps().MaxStorageBufferRange+1
+		},
+	} {
+		cfg := good
+		change(&cfg)
+		if _, err := projection.NewInverseRopeQuant(dev, cfg); !errors.Is(err, vk.ErrArgument) {
+			t.Errorf("%s: %v, want an argument error", name, err)
+		}
+	}
+	for _, l := range []projection.ScaleLayout{projection.ScaleF32, projection.ScalePacked} {
+		cfg := good
+		cfg.Scales = l
+		op := must[*projection.InverseRopeQuant](t)(projection.NewInverseRopeQuant(dev, cfg))
+		args := quantArgs(t, dev, l, make([]uint16, 5*6*projection.D), 2, 3, 5, make([]float32, projection.RopeDim))
+		other := quantArgs(t, dev, 1-l, make([]uint16, 5*6*projection.D), 2, 3, 5, make([]float32, projection.RopeDim))
+		type change = func(*projection.InverseRopeQuantArgs)
+		for arg, spoil := range map[string][]change{
+			"O":         {func(a *projection.InverseRopeQuantArgs) { a.O = tensor.Tensor{} }, func(a *projection.InverseRopeQuantArgs) { a.O.DType = tensor.F32 }},
+			"O heads":   {func(a *projection.InverseRopeQuantArgs) { a.O.Shape = []int{5, 5, 512} }},
+			"Positions": {func(a *projection.InverseRopeQuantArgs) { a.Positions.Shape = []int{4} }},
+			"Table":     {func(a *projection.InverseRopeQuantArgs) { a.Table = tensor.Tensor{} }},
+			"Codes": {func(a *projection.InverseRopeQuantArgs) { a.Codes.Shape = []int{5, 2, 1536} }, func(a *projection.InverseRopeQuantArgs) { a.Codes = tensor.Tensor{} },
+				func(a *projection.InverseRopeQuantArgs) { a.Codes.DType = tensor.I8 }},
+			"Scales": {func(a *projection.InverseRopeQuantArgs) { a.Scales = other.Scales }, func(a *projection.InverseRopeQuantArgs) { a.Scales = tensor.Tensor{} },
+				func(a *projection.InverseRopeQuantArgs) { a.Scales.Shape = append([]int{}, 2, a.Scales.Shape[1], 5) }},
+		} {
+			for _, s := range spoil {
+				a := args
+				s(&a)
+				refuses(t, dev, arg, func(rec *vk.Recorder) error { return op.Record(rec, a) })
+			}
+		}
+		none := args
+		none.O.Shape, none.Positions.Shape, none.Codes.Shape = []int{0, 6, 512}, []int{0}, []int{2, 0, 1536}
+		none.Scales.Shape = []int{2, none.Scales.Shape[1], 0}
+		do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, none) })
+	}
+	if err := projection.InverseRopeQuantRef(make([]uint16, projection.D), 1, 1, []int32{0}, make([]float32, 64), make([]byte, 512), make([]byte, 3)); !errors.Is(err, vk.ErrArgument) {
+		t.Errorf("reference with few scales: %v", err)
+	}
+	if s := projection.ScaleF32.String() + projection.ScalePacked.String() + projection.ScaleLayout(7).String(); s != "f32packedScaleLayout(7)" {
+		t.Error(s)
+	}
+}

@@ -1,0 +1,107 @@
+package projection_test
+
+import (
+	"errors"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/testkit"
+	"github.com/vkmla/vkmla/projection"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+func TestInverseRope(t *testing.T) { testkit.TestOp(t, "inverse_rope") }
+
+// What was turned forward, as the cache holds it, and turned back is what it was, up to
+// the rounding to bf16 in between.
+func TestInverseRopeRef(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	table, o := turns(rng, 3), normal(rng, 3*2*projection.D)
+	back := slices.Clone(o)
+	for i := range 3 * 2 {
+		row := table[i/2*projection.RopeDim:]
+		for j := range projection.RopeDim / 2 {
+			at := i*projection.D + projection.NopeDim + 2*j
+			e, x := numfmt.BF16Decode(o[at]), numfmt.BF16Decode(o[at+1])
+			back[at], back[at+1] = numfmt.BF16Encode(e*row[j]-x*row[32+j]), numfmt.BF16Encode(x*row[j]+e*row[32+j])
+		}
+	}
+	if err := projection.InverseRopeRef(back, 2, []int32{0, 1, 2}, table); err != nil {
+		t.Fatal(err)
+	}
+	for i := range o {
+		got, want := float64(numfmt.BF16Decode(back[i])), float64(numfmt.BF16Decode(o[i]))
+		if i%projection.D < projection.NopeDim && back[i] != o[i] || math.Abs(got-want) > 0.03 {
+			t.Fatalf("value %d: %g, want %g", i, got, want)
+		}
+	}
+	for what, err := range map[string]error{
+		"heads": projection.InverseRopeRef(o, 3, []int32{0, 1, 2}, table), "table": projection.InverseRopeRef(o, 2, []int32{0, 1, 2}, table[:40]),
+		"no heads": projection.InverseRopeRef(nil, 0, nil, table),
+	} {
+		if !errors.Is(err, vk.ErrArgument) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+func inverseArgs(t *testing.T, dev *vk.Device, tokens, heads int) projection.InverseRopeArgs {
+	rng := rand.New(rand.NewPCG(7, uint64(tokens)))
+	return projection.InverseRopeArgs{
+		O:         upload(t, dev, tensor.BF16, normal(rng, tokens*heads*projection.D), tokens, heads, projection.D),
+		Positions: upload(t, dev, tensor.I32, make([]int32, tokens), tokens),
+		Table:     upload(t, dev, tensor.F32, turns(rng, 2), 2, projection.RopeDim),
+	}
+}
+
+func TestInverseRopeArguments(t *testing.T) {
+	dev := testkit.Device(t)
+	for name, cfg := range map[string]projection.InverseRopeConfig{
+		"variant": {Variant: "fast"}, "size": {Variant: "base", MaxBytes: dev.Caps().MaxStorageBufferRange + 1},
+	} {
+		if _, err := projection.NewInverseRope(dev, cfg); !errors.Is(err, vk.ErrArgument) {
+			t.Errorf("%s: %v, want an argument error", name, err)
+		}
+	}
+	op := must[*projection.InverseRope](t)(projection.NewInverseRope(dev, projection.InverseRopeConfig{}))
+	good := inverseArgs(t, dev, 3, 2)
+	for arg, spoil := range map[string][]func(*projection.InverseRopeArgs){
+		"O": {func(a *projection.InverseRopeArgs) { a.O = tensor.Tensor{} }, func(a *projection.InverseRopeArgs) { a.O.DType = tensor.F16 },
+			func(a *projection.InverseRopeArgs) { a.O.Shape = []int{3, 1024} }, func(a *projection.InverseRopeArgs) { a.O.Shape = []int{3, 0, 512} }},
+		"Positions": {func(a *projection.InverseRopeArgs) { a.Positions.Shape = []int{1} }, func(a *projection.InverseRopeArgs) { a.Positions = tensor.Tensor{} }},
+		"Table":     {func(a *projection.InverseRopeArgs) { a.Table.Shape = []int{0, 64} }, func(a *projection.InverseRopeArgs) { a.Table.DType = tensor.BF16 }},
+	} {
+		for _, s := range spoil {
+			a := good
+			s(&a)
+			refuses(t, dev, arg, func(rec *vk.Recorder) error { return op.Record(rec, a) })
+		}
+	}
+	none := good
+	none.O.Shape, none.Positions.Shape = []int{0, 2, 512}, []int{0}
+	do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, none) })
+}
+
+// A pair below the normal numbers of binary32 whose product lies so that rounding it to
+// 24 bits first, and then to what binary32 has there, would give another bf16.
+func TestInverseRopeSubnormal(t *testing.T) {
+	dev := testkit.Device(t)
+	o, table := make([]uint16, projection.D), make([]float32, projection.RopeDim)
+	o[484], o[485] = 0x8055, 0x0018
+	table[18], table[50] = math.Float32frombits(0xBF6A9874), math.Float32frombits(0x3ECCF2BF)
+	a := inverseArgs(t, dev, 1, 1)
+	testkit.Put(t, a.O, o)
+	testkit.Put(t, a.Table.Rows(0, 1), table)
+	op := must[*projection.InverseRope](t)(projection.NewInverseRope(dev, projection.InverseRopeConfig{}))
+	do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
+	if err := projection.InverseRopeRef(o, 1, []int32{0}, table); err != nil {
+		t.Fatal(err)
+	}
+	if got := download[uint16](t, a.O); o[484] != 0x0058 || !slices.Equal(got, o) {
+		t.Errorf("reference 0x%04x, device 0x%04x, want 0x0058", o[484], got[484])
+	}
+}

@@ -1,0 +1,490 @@
+package projection
+
+import (
+	"fmt"
+	"math"
+	"unsafe"
+
+	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// LinearVariants are the variants of Linear, best first. bf16 holds every activation
+// and every E4M3 weight with a power-of-two scale, so cmb comes before cm.
+var LinearVariants = opkit.Ladder("proj_linear", VariantCMB, VariantCM, VariantBase, VariantDA)
+
+// WeightFormat says how the weights of a linear layer are stored.
+type WeightFormat int
+
+// Formats of weights.
+const (
+	WeightBF16     WeightFormat = iota + 1 // bf16
+	WeightFP8                              // E4M3 with one f32 scale for each block of 128 rows x 128 numbers
+	WeightFP8UE8M0                         // E4M3 with one UE8M0 scale for each such block
+	WeightNVFP4                            // E2M1, one E4M3 scale for each 16 numbers of a row, one f32 for each row
+)
+
+// String names the format.
+func (f WeightFormat) String() string {
+	switch f {
+	case WeightBF16:
+		return "bf16"
+	case WeightFP8:
+		return "fp8"
+	case WeightFP8UE8M0:
+		return "fp8-ue8m0"
+	case WeightNVFP4:
+		return "nvfp4"
+	}
+	return fmt.Sprintf("format(%d)", int(f))
+}
+
+func (f WeightFormat) fp8() bool { return f == WeightFP8 || f == WeightFP8UE8M0 }
+
+// perQuad is how many weights 16 bytes hold.
+func (f WeightFormat) perQuad() int {
+	switch f {
+	case WeightNVFP4:
+		return 32
+	case WeightBF16:
+		return 8
+	}
+	return 16
+}
+
+// Bytes are the bytes of rows x k weights without their scales.
+func (f WeightFormat) Bytes(rows, k int) int { return rows * k / f.perQuad() * 16 }
+
+// ScaleBlock is the side of the square of FP8 weights that has one scale, and the
+// length of the piece of E4M3 activations that has one.
+const ScaleBlock = 128
+
+// ActivationFormat says how the input of a linear layer is stored.
+type ActivationFormat int
+
+// Formats of activations.
+const (
+	ActivationBF16      ActivationFormat = iota // [T, G, K] bf16
+	ActivationFP8                               // [G, T, K] E4M3 with f32 scales, all powers of two
+	ActivationFP8Packed                         // [G, T, K] E4M3 with UE8M0 scales, four in a word
+)
+
+// String names the format.
+func (f ActivationFormat) String() string {
+	switch f {
+	case ActivationBF16:
+		return "bf16"
+	case ActivationFP8:
+		return "fp8"
+	case ActivationFP8Packed:
+		return "fp8-packed"
+	}
+	return fmt.Sprintf("format(%d)", int(f))
+}
+
+// LinearConfig says what a Linear is built for.
+type LinearConfig struct {
+	N, K        int // outputs and inputs, of a group: N a multiple of 8, K of 8 (bf16 weights), 16 (FP8) or 32 (NVFP4)
+	Groups      int // G, which have inputs and outputs of their own; 0 counts as 1
+	Weights     WeightFormat
+	Activations ActivationFormat // FP8 needs FP8 weights and K a multiple of 128, packed of 512
+	Out         tensor.DType     // tensor.BF16 or tensor.F32
+	MaxTokens   int              // the most tokens of a Record; 0: any number. Fewer need fewer kernels
+	Variant     string           // "" picks the best
+
+	// Workgroups is how many workgroups fill the device; 0 estimates it from the
+	// device's type. The order of sums may depend on it.
+	Workgroups int
+}
+
+// LinearWeights are the weights of a Linear, rows = G*N of them, those of group g
+// from row g*N. Weights of several tensors may lie below each other, where FP8 wants
+// 128 rows, or a multiple, of all but the last.
+type LinearWeights struct {
+	Data     tensor.Tensor // [rows, K] bf16; [rows, K] u8 E4M3; [rows, K/2] u8 with two E2M1 codes a byte, the even one low
+	Scale    tensor.Tensor // FP8: [ceil(rows/128), ceil(K/128)] f32 or u8 UE8M0; NVFP4: [rows, K/16] u8 E4M3; bf16: absent
+	RowScale tensor.Tensor // NVFP4: [rows] f32, the tensor's one scale (weight_scale_2) for each of its rows; else absent
+}
+
+// LinearArgs are the tensors of one Linear.
+type LinearArgs struct {
+	X         tensor.Tensor // bf16: [T, ..], G*K numbers a token, as [T, K], [T, G, K] or [T, H, 512]; FP8: [G, T, K] u8
+	XScale    tensor.Tensor // FP8: [G, K/128, Ta] f32, packed: [G, K/512, Ta] i32 or u32, of which byte c is the UE8M0 scale of block 4i+c; Ta >= T
+	W         LinearWeights
+	Out       tensor.Tensor // [T, ..] of LinearConfig.Out, a multiple of 8 numbers a token, of which G*N are written
+	OutColumn int           // where these begin, a multiple of 8: outputs of several layers can stand side by side
+
+	// Scratch holds sums over parts of K, [ScratchLen(T)] f32 (or more) that nothing
+	// else uses meanwhile. It may be absent: then few outputs of many inputs are
+	// computed by fewer workgroups than the device has room for.
+	Scratch tensor.Tensor
+}
+
+// Linear multiplies by weights as they are stored: for token t, group g and
+// 0 <= n < N,
+//
+//	out[t][g*N + n] = sum_k x[t][g][k] * w[g*N + n][k]
+//
+// with f32 sums and one rounding of the result. Weights and E4M3 activations are
+// codes times their scales; they are decoded on the chip and never written back.
+// With one group this is a linear layer (wq_a over wkv, wq_b, wo_b, the indexer's and
+// the compressors' projections), with several the einsum of wo_a, "bhr,hdr->bhd".
+//
+// The definition is LinearRef. A NaN code of E4M3, which no finite number is
+// quantised to, makes the sums that it is part of any number or NaN; tokens do not
+// touch each other. Numbers of f32 scales are taken as they are, down to a fraction
+// that is rounded with the product: variant cmb multiplies bf16 numbers, so that the
+// product of a code and a scale that is no power of two is rounded to 8 bits; cm
+// multiplies f16 numbers and rounds it to 11. cm also takes activations and bf16
+// weights beyond 65504 as that, and those below 2^-14 in steps of 2^-24. All other
+// products are exact.
+//
+// The kernel is chosen by T. A device gives the same bits for a token on every run
+// with the same T; with another T sums can have another order.
+//
+//	base, da  T <= 16: a kernel that reads the weights once for 1, 2, 4 or 8 tokens; else tiles of 64 tokens x 64 rows
+//	cm, cmb   T <= 4, or T <= 8 where N*G/64 workgroups do not fill the device: the former; else matrices, in tiles of 16 to 256 tokens
+//
+// Sources: DeepSeek-V4 inference/model.py (linear layers, einsum of wo_a), vLLM
+// rocm_aiter_mla_sparse.py (bf16 einsum over dequantised weights), DeepGEMM
+// csrc/apis/einsum.hpp (FP8 einsum and its scale layouts).
+type Linear struct {
+	dev     *vk.Device
+	cfg     LinearConfig
+	variant string
+	few     map[int]fewKernel // by tokens of a pass
+	tiles   *vk.Kernel        // of the builds without matrices
+	matrix  []matrixKernel    // of the others, most tokens first
+	sum     *vk.Kernel
+}
+
+// projLinearPush is the push block of proj_linear.comp, proj_linear_few.comp and
+// proj_linear_cm.comp.
+type projLinearPush struct {
+	XAddr, WAddr, YAddr    uint64
+	Tokens, Groups, N, K   uint32
+	YStride, YColumn, YF32 uint32
+	XScalePitch            uint32
+	Splits, SplitSteps     uint32
+}
+
+// projLinearSumPush is the push block of proj_linear_sum.comp.
+type projLinearSumPush struct {
+	Tokens, Columns, Splits uint32
+	YStride, YColumn, YF32  uint32
+}
+
+// NewLinear chooses the variant and builds its kernels. The device owns them; there
+// is nothing to close.
+//
+// Errors: vk.ErrArgument for sizes and formats that do not go together or a variant
+// that does not exist or cannot hold the weights; *vk.MissingError or
+// vk.ErrMissingFeature for a variant that the device cannot run; those of
+// vk.Device.Kernel.
+func NewLinear(dev *vk.Device, cfg LinearConfig) (*Linear, error) {
+	return newLinear(dev, cfg, linearTilings)
+}
+
+func newLinear(dev *vk.Device, cfg LinearConfig, tilings linearTiler) (*Linear, error) {
+	const op = "linear"
+	cfg.Groups = max(cfg.Groups, 1)
+	if err := cfg.check(op); err != nil {
+		return nil, err
+	}
+	if cfg.Workgroups == 0 {
+		cfg.Workgroups = opkit.FullDevice(dev.Adapter().Type)
+	}
+	o := &Linear{dev: dev, cfg: cfg}
+	rows := cfg.N * cfg.Groups
+	largest := max(cfg.Weights.Bytes(rows, cfg.K), cfg.MaxTokens*cfg.Groups*cfg.K*2, cfg.MaxTokens*rows*cfg.Out.Size())
+	var divisions []linearTiling
+	var err error
+	o.variant, err = pkg.ChooseFit(dev.Adapter(), op, LinearVariants, cfg.Variant, uint64(largest), func(v string) (err error) {
+		if element := map[string]string{VariantCM: "f16", VariantCMB: "bf16"}[v]; element != "" {
+			divisions, err = tilings(dev.Caps(), element)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return o, o.build(divisions)
+}
+
+// check looks at what does not depend on the device.
+func (cfg LinearConfig) check(op string) error {
+	if cfg.Weights < WeightBF16 || cfg.Weights > WeightNVFP4 {
+		return pkg.Wrong(op, "Weights", cfg.Weights, "bf16, fp8, fp8-ue8m0 or nvfp4")
+	}
+	multiple := cfg.Weights.perQuad()
+	switch cfg.Activations {
+	case ActivationBF16:
+	case ActivationFP8:
+		multiple = ScaleBlock
+	case ActivationFP8Packed:
+		multiple = 4 * ScaleBlock
+	default:
+		return pkg.Wrong(op, "Activations", cfg.Activations, "bf16, fp8 or fp8-packed")
+	}
+	switch {
+	case cfg.Activations != ActivationBF16 && !cfg.Weights.fp8():
+		return pkg.Wrong(op, "Activations", cfg.Activations, "bf16, for weights of %v", cfg.Weights)
+	case cfg.Out != tensor.BF16 && cfg.Out != tensor.F32:
+		return pkg.Wrong(op, "Out", cfg.Out, "bf16 or f32")
+	case cfg.N < 8 || cfg.N%8 != 0:
+		return pkg.Wrong(op, "N", cfg.N, "a multiple of 8")
+	case cfg.K < multiple || cfg.K%multiple != 0:
+		return pkg.Wrong(op, "K", cfg.K, "a multiple of %d, for activations of %v and weights of %v", multiple, cfg.Activations, cfg.Weights)
+	}
+	if err := opkit.First(
+		pkg.Range(op, "Groups", cfg.Groups, 1, math.MaxUint16),
+		pkg.Range(op, "K", cfg.K, 1, math.MaxInt32/cfg.Groups),
+		pkg.Range(op, "N", cfg.N, 1, math.MaxInt32/cfg.Groups),
+		pkg.Range(op, "MaxTokens", cfg.MaxTokens, 0, math.MaxInt32/max(cfg.N, cfg.K)/cfg.Groups),
+		pkg.Range(op, "Workgroups", cfg.Workgroups, 0, math.MaxInt32),
+	); err != nil {
+		return err
+	}
+	if most := math.MaxInt32 / cfg.K / cfg.Groups; cfg.N > most {
+		return pkg.Wrong(op, "N", cfg.N, "at most %d, for fewer than 2^31 weights", most)
+	}
+	return nil
+}
+
+// matrices tells whether many tokens are multiplied with cooperative matrices.
+func (o *Linear) matrices() bool { return o.variant == VariantCM || o.variant == VariantCMB }
+
+// build makes the kernels that up to MaxTokens tokens can need.
+func (o *Linear) build(divisions []linearTiling) error {
+	spec := opkit.Spec{
+		Stem: "proj_linear", Variant: o.variant,
+		Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write},
+		Bound:    3,
+		PushSize: int(unsafe.Sizeof(projLinearPush{})),
+	}
+	formats := opkit.Words(int(o.cfg.Weights), int(o.cfg.Activations))
+	if err := o.buildFew(spec, formats); err != nil {
+		return err
+	}
+	var err error
+	if !o.matrices() {
+		spec.Constants = formats
+		o.tiles, err = pkg.Kernel(o.dev, spec)
+		return err
+	}
+	for _, d := range divisions {
+		// Tiles of more than MaxTokens tokens are never used, but for the smallest.
+		if most := o.cfg.MaxTokens; most > 0 && d.bm >= 2*most && d.bm > divisions[len(divisions)-1].bm {
+			continue
+		}
+		spec.Subgroup, spec.Constants = uint32(d.subgroup), append(append([]uint32(nil), formats...), d.constants()...)
+		k, err := pkg.Kernel(o.dev, spec)
+		if err != nil {
+			return err
+		}
+		o.matrix = append(o.matrix, matrixKernel{d, k})
+	}
+	o.sum, err = pkg.Kernel(o.dev, opkit.Spec{
+		Stem: "proj_linear_sum", Variant: VariantBase, Bindings: []vk.Access{vk.Read, vk.Write},
+		PushSize: int(unsafe.Sizeof(projLinearSumPush{})),
+	})
+	return err
+}
+
+// Variant is the name of the variant that was chosen.
+func (o *Linear) Variant() string { return o.variant }
+
+// ScratchLen is how many f32 of scratch memory a Record of T tokens makes use of; 0
+// for none.
+func (o *Linear) ScratchLen(T int) int {
+	if T < 1 {
+		return 0
+	}
+	p := o.plan(T, math.MaxInt32)
+	if p.splits < 2 {
+		return 0
+	}
+	return p.splits * T * o.cfg.N * o.cfg.Groups
+}
+
+// Record checks the arguments and records the launches: one, or two with a sum of
+// parts in scratch memory. T is the first dimension of Out; none of it is fine.
+// Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
+func (o *Linear) Record(rec *vk.Recorder, a LinearArgs) error {
+	const op = "linear"
+	if err := o.check(op, a); err != nil {
+		return err
+	}
+	t := a.Out.Shape[0]
+	if t == 0 {
+		return nil
+	}
+	p := o.plan(t, a.Scratch.Len())
+	if a.Scratch.IsZero() {
+		p = o.plan(t, 0)
+	}
+	if err := o.checkGrid(op, p); err != nil {
+		return err
+	}
+	push := projLinearPush{
+		XAddr: a.X.View().Address(), WAddr: a.W.Data.View().Address(), YAddr: a.Out.View().Address(),
+		Tokens: uint32(t), Groups: uint32(o.cfg.Groups), N: uint32(o.cfg.N), K: uint32(o.cfg.K),
+		YStride: uint32(a.Out.Len() / t), YColumn: uint32(a.OutColumn), YF32: opkit.Bit(0, o.cfg.Out == tensor.F32),
+		XScalePitch: uint32(opkit.Dim(a.XScale, 2)), Splits: uint32(p.splits), SplitSteps: uint32(p.splitSteps),
+	}
+	y := opkit.Target{Name: "Out", T: a.Out, Access: vk.Write, Align: 8}
+	if p.splits > 1 {
+		y = opkit.Target{Name: "Scratch", T: o.parts(a, p.splits), Access: vk.Write, Align: 8}
+		push.YAddr, push.YStride, push.YColumn, push.YF32 = y.T.View().Address(), uint32(o.cfg.N*o.cfg.Groups), 0, 1
+	}
+	if err := pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
+		Kernel: p.kernel, Groups: p.grid, Push: vk.Bytes(&push),
+		Bind: []vk.View{opkit.Present(o.dev, a.W.Scale), opkit.Present(o.dev, a.W.RowScale), opkit.Present(o.dev, a.XScale)},
+	}, append(linearSources(a), y)...); err != nil || p.splits < 2 {
+		return err
+	}
+	return o.recordSum(rec, op, a, p.splits)
+}
+
+// parts are the sums over parts of K in scratch memory.
+func (o *Linear) parts(a LinearArgs, splits int) tensor.Tensor {
+	s := a.Scratch
+	s.Shape = []int{splits, a.Out.Shape[0], o.cfg.N * o.cfg.Groups}
+	return s
+}
+
+func (o *Linear) recordSum(rec *vk.Recorder, op string, a LinearArgs, splits int) error {
+	t, columns := a.Out.Shape[0], o.cfg.N*o.cfg.Groups
+	push := projLinearSumPush{
+		Tokens: uint32(t), Columns: uint32(columns), Splits: uint32(splits),
+		YStride: uint32(a.Out.Len() / t), YColumn: uint32(a.OutColumn), YF32: opkit.Bit(0, o.cfg.Out == tensor.F32),
+	}
+	return pkg.Wrap(op, rec.Dispatch(vk.Dispatch{
+		Kernel: o.sum, Groups: [3]uint32{uint32(opkit.CeilDiv(columns/2, 128)), uint32(t), 1}, Push: vk.Bytes(&push),
+		Bind: []vk.View{o.parts(a, splits).View(), a.Out.View()},
+	}))
+}
+
+// linearSources are what base binds after the scales and the other variants reach by
+// address, before the output.
+func linearSources(a LinearArgs) []opkit.Target {
+	return []opkit.Target{
+		{Name: "X", T: a.X, Access: vk.Read, Align: 16},
+		{Name: "W.Data", T: a.W.Data, Access: vk.Read, Align: 16},
+	}
+}
+
+func (o *Linear) check(op string, a LinearArgs) error {
+	if err := o.checkOut(op, a); err != nil {
+		return err
+	}
+	if err := opkit.First(o.checkX(op, a), o.checkWeights(op, a.W)); err != nil {
+		return err
+	}
+	if !a.Scratch.IsZero() {
+		if err := pkg.Check(op, "Scratch", a.Scratch, tensor.F32, -1); err != nil {
+			return err
+		}
+	}
+	return opkit.First(
+		pkg.Reach(o.dev, op, o.variant, linearSources(a)...),
+		pkg.Reach(o.dev, op, o.variant, opkit.Target{Name: "Out", T: a.Out, Align: 8}, opkit.Target{Name: "Scratch", T: a.Scratch, Align: 8}),
+		pkg.Bindable(o.dev, op, "W.Scale", a.W.Scale), pkg.Bindable(o.dev, op, "XScale", a.XScale),
+	)
+}
+
+// checkOut looks at the output, whose first dimension is T.
+func (o *Linear) checkOut(op string, a LinearArgs) error {
+	rank := max(2, len(a.Out.Shape))
+	if err := pkg.Check(op, "Out", a.Out, o.cfg.Out, anyDims(rank)...); err != nil {
+		return err
+	}
+	t, rows := a.Out.Shape[0], o.cfg.N*o.cfg.Groups
+	width := perToken(a.Out)
+	switch {
+	case t > 0 && (width%8 != 0 || width < rows):
+		return pkg.Wrong(op, "Out", a.Out, "a multiple of 8 numbers a token, at least %d", rows)
+	case a.OutColumn < 0 || a.OutColumn%8 != 0 || t > 0 && a.OutColumn > width-rows:
+		return pkg.Wrong(op, "OutColumn", a.OutColumn, "a multiple of 8 that leaves room for %d of %d columns", rows, width)
+	case o.cfg.MaxTokens > 0 && t > o.cfg.MaxTokens:
+		return pkg.Wrong(op, "Out", a.Out, "at most %d tokens, for which the kernels were built", o.cfg.MaxTokens)
+	}
+	return nil
+}
+
+func (o *Linear) checkX(op string, a LinearArgs) error {
+	t, g, k := a.Out.Shape[0], o.cfg.Groups, o.cfg.K
+	switch o.cfg.Activations {
+	case ActivationBF16:
+		dims := anyDims(max(2, len(a.X.Shape)))
+		dims[0] = t
+		if err := pkg.Check(op, "X", a.X, tensor.BF16, dims...); err != nil {
+			return err
+		}
+		if t > 0 && perToken(a.X) != g*k {
+			return pkg.Wrong(op, "X", a.X, "%d numbers a token", g*k)
+		}
+		if !a.XScale.IsZero() {
+			return pkg.Wrong(op, "XScale", a.XScale, "absent, for activations of bf16")
+		}
+		return nil
+	case ActivationFP8Packed:
+		dt := tensor.I32
+		if a.XScale.DType == tensor.U32 {
+			dt = tensor.U32
+		}
+		if err := pkg.Check(op, "XScale", a.XScale, dt, g, k/(4*ScaleBlock), -1); err != nil {
+			return err
+		}
+	default:
+		if err := pkg.Check(op, "XScale", a.XScale, tensor.F32, g, k/ScaleBlock, -1); err != nil {
+			return err
+		}
+	}
+	if a.XScale.Shape[2] < t {
+		return pkg.Wrong(op, "XScale", a.XScale, "scales of at least %d tokens", t)
+	}
+	return pkg.Check(op, "X", a.X, tensor.U8, g, t, k)
+}
+
+func (o *Linear) checkWeights(op string, w LinearWeights) error {
+	rows, k := o.cfg.N*o.cfg.Groups, o.cfg.K
+	absent := func(arg string, t tensor.Tensor) error {
+		if !t.IsZero() {
+			return pkg.Wrong(op, arg, t, "absent, for weights of %v", o.cfg.Weights)
+		}
+		return nil
+	}
+	blocks := func(dt tensor.DType) error {
+		return pkg.Check(op, "W.Scale", w.Scale, dt, opkit.CeilDiv(rows, ScaleBlock), opkit.CeilDiv(k, ScaleBlock))
+	}
+	switch o.cfg.Weights {
+	case WeightBF16:
+		return opkit.First(pkg.Check(op, "W.Data", w.Data, tensor.BF16, rows, k), absent("W.Scale", w.Scale), absent("W.RowScale", w.RowScale))
+	case WeightNVFP4:
+		return opkit.First(
+			pkg.Check(op, "W.Data", w.Data, tensor.U8, rows, k/2), pkg.Check(op, "W.Scale", w.Scale, tensor.U8, rows, k/16),
+			pkg.Check(op, "W.RowScale", w.RowScale, tensor.F32, rows))
+	case WeightFP8UE8M0:
+		return opkit.First(pkg.Check(op, "W.Data", w.Data, tensor.U8, rows, k), blocks(tensor.U8), absent("W.RowScale", w.RowScale))
+	}
+	return opkit.First(pkg.Check(op, "W.Data", w.Data, tensor.U8, rows, k), blocks(tensor.F32), absent("W.RowScale", w.RowScale))
+}
+
+func anyDims(rank int) []int {
+	dims := make([]int, rank)
+	for i := range dims {
+		dims[i] = -1
+	}
+	return dims
+}
+
+// perToken is how many numbers a row along the first dimension has.
+func perToken(t tensor.Tensor) int {
+	n := 1
+	for _, d := range t.Shape[1:] {
+		n *= d
+	}
+	return n
+}

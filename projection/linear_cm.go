@@ -1,0 +1,158 @@
+package projection
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+
+	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// linearTiling is how proj_linear_cm divides its work; the names are those of the
+// shader. All sizes are powers of two.
+type linearTiling struct {
+	m, n, k    int // shape of a matrix product
+	bm, bn, bk int // tokens, rows and numbers of a step
+	wm, wn     int // of these a subgroup sums
+	buffers    int
+	subgroup   int // invocations of a subgroup
+}
+
+// Kinds of tiles, most tokens first. Those of up to 64 tokens are bound by reading
+// weights: long steps, so that 64 bytes of a row come at a time, and little shared
+// memory, so that four workgroups share a multiprocessor and always some of them wait
+// for memory. The others are bound by matrix units and shared memory: 64 x 64 sums of
+// a subgroup read 16 KiB of it for 2^18 products, and 256 tokens decode a weight half
+// as often as 128. Two of those workgroups, or four of 128 tokens, fill two
+// multiprocessors.
+var linearShapes = []linearTiling{
+	{bm: 256, bn: 128, bk: 16, wm: 64, wn: 64, buffers: 2},
+	{bm: 128, bn: 128, bk: 32, wm: 64, wn: 64, buffers: 1},
+	{bm: 64, bn: narrowRows, bk: 64, wm: 64, wn: 16, buffers: 1},
+	{bm: 32, bn: narrowRows, bk: 64, wm: 32, wn: 16, buffers: 1},
+	{bm: 16, bn: narrowRows, bk: 64, wm: 16, wn: 16, buffers: 1},
+}
+
+// narrowRows is BN of the tiles of up to 64 tokens.
+const narrowRows = 64
+
+// fill is how many workgroups fill the device, of which so many of the usual size do.
+func (t linearTiling) fill(workgroups int) int {
+	switch {
+	case t.bm > 128:
+		return max(1, workgroups/2)
+	case t.bm > 64:
+		return workgroups
+	}
+	return 2 * workgroups
+}
+
+func (t linearTiling) subgroups() int { return t.bm / t.wm * (t.bn / t.wn) }
+
+func (t linearTiling) threads() int { return t.subgroup * t.subgroups() }
+
+// sharedBytes is the sum of the shared arrays.
+func (t linearTiling) sharedBytes() int {
+	return max(t.buffers*(t.bm+t.bn)*(2*t.bk+16), t.subgroups()*t.m*(4*t.wn+16)) + 8
+}
+
+// registers estimates the 32-bit registers of an invocation: sums, fragments, what is
+// on its way from memory, and the rest. copies is how often the device holds an
+// element of a product's operands.
+func (t linearTiling) registers(copies int) int {
+	sums := t.wm * t.wn / t.subgroup
+	fragments := copies * (t.wm + t.n) * t.k / 2 / t.subgroup
+	each := (t.bm + t.bn) * t.bk / 8 / t.threads() // units of 8 numbers: 16 bytes at most, and where they come from
+	const rest = 32
+	return sums + fragments + 6*each + rest
+}
+
+// linearRegisters is how many registers an invocation of a workgroup of that size can
+// have: see cmRegisterLimit of package indexer.
+func linearRegisters(threads int) int { return min(255, 65536/threads) }
+
+// constants are the specialisation constants after the formats.
+func (t linearTiling) constants() []uint32 {
+	return opkit.Words(t.threads(), t.subgroup, t.m, t.n, t.k, t.bm, t.bn, t.bk, t.wm, t.wn, t.buffers)
+}
+
+// whole tells whether the parts make up the whole: matrices a subgroup's sums,
+// subgroups a tile, invocations its units.
+func (t linearTiling) whole() bool {
+	if t.wm < t.m || t.wn < t.n || t.bk < t.k || t.bm < t.wm || t.bn < t.wn {
+		return false
+	}
+	lines := t.threads() / (t.bk / 8)
+	return lines >= 1 && t.bm%lines == 0 && t.bn%lines == 0
+}
+
+// fits tells whether a device has the memory, invocations and registers.
+func (t linearTiling) fits(caps *vk.Caps, copies int) bool {
+	return t.whole() && t.threads() <= int(caps.MaxWorkgroupInvocations) && t.sharedBytes() <= int(caps.SharedMemory) &&
+		t.registers(copies) <= linearRegisters(t.threads())
+}
+
+// linearFit adapts a kind of tiles to a shape of product and a device: a subgroup
+// takes less of a tile until it has the registers.
+func linearFit(caps *vk.Caps, s vk.CoopMatShape, t linearTiling) (linearTiling, bool) {
+	t.m, t.n, t.k, t.subgroup = int(s.M), int(s.N), int(s.K), int(caps.MinSubgroupSize)
+	for _, v := range []int{t.m, t.n, t.k, t.subgroup} {
+		if v < 8 || bits.OnesCount(uint(v)) != 1 {
+			return t, false
+		}
+	}
+	// RDNA3, known by subgroups of 64, keeps every element of an operand twice.
+	copies := 1
+	if caps.MaxSubgroupSize > 32 {
+		copies = 2
+	}
+	for {
+		t.bm, t.wm = max(t.bm, t.m), max(t.wm, t.m)
+		t.wn, t.bk = max(t.wn, t.n), max(t.bk, t.k)
+		if t.fits(caps, copies) {
+			return t, true
+		}
+		switch {
+		case t.wm > t.m && t.wm >= t.wn:
+			t.wm /= 2
+		case t.wn > t.n:
+			t.wn /= 2
+		case t.wm > t.m:
+			t.wm /= 2
+		default:
+			return t, false
+		}
+	}
+}
+
+// linearTiler finds the tilings of a device for an element type ("f16" or "bf16"),
+// most tokens first.
+type linearTiler func(caps *vk.Caps, element string) ([]linearTiling, error)
+
+// linearTilings keeps of every kind of tiles what the device can hold.
+//
+// Errors: vk.ErrMissingFeature when that is nothing.
+func linearTilings(caps *vk.Caps, element string) ([]linearTiling, error) {
+	return fitTilings(caps, element, linearShapes)
+}
+
+func fitTilings(caps *vk.Caps, element string, kinds []linearTiling) ([]linearTiling, error) {
+	var list []linearTiling
+	var why error
+	for _, kind := range kinds {
+		t, err := opkit.FitMatrix(caps, element, func(s vk.CoopMatShape) (linearTiling, bool) { return linearFit(caps, s, kind) })
+		if errors.Is(err, vk.ErrMissingFeature) {
+			why = err
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, t)
+	}
+	if len(list) == 0 {
+		return nil, fmt.Errorf("no tiles: %w", why)
+	}
+	return list, nil
+}

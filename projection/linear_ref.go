@@ -1,0 +1,131 @@
+package projection
+
+import (
+	"encoding/binary"
+	"math"
+
+	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/opkit"
+)
+
+// LinearHost is what LinearRef computes from: the operands of LinearArgs in host
+// memory, little-endian, in the same shapes.
+type LinearHost struct {
+	T, Groups, N, K int
+	Weights         WeightFormat
+	Activations     ActivationFormat
+	X, XScale       []byte
+	Data, Scale     []byte
+	RowScale        []float32
+	ScalePitch      int // tokens of a row of XScale
+}
+
+// LinearRef is the definition of Linear: for every token t, group g and 0 <= n < N it
+// writes
+//
+//	out[(t*G + g)*N + n] = sum_k x[t][g][k] * w[g*N + n][k]
+//
+// with every number and the sum in float64, to be rounded to the type of the output.
+//
+// Errors: vk.ErrArgument for slices that do not have the sizes that follow from each
+// other.
+func LinearRef(h LinearHost, out []float64) error {
+	if err := h.check(out); err != nil {
+		return err
+	}
+	w := make([][]float64, h.Groups*h.N)
+	for row := range w {
+		w[row] = make([]float64, h.K)
+		for k := range h.K {
+			w[row][k] = h.Weight(row, k)
+		}
+	}
+	x := make([]float64, h.K)
+	for t := range h.T {
+		for g := range h.Groups {
+			for k := range x {
+				x[k] = h.Activation(t, g, k)
+			}
+			for n := range h.N {
+				var sum float64
+				for k, v := range w[g*h.N+n] {
+					sum += x[k] * v
+				}
+				out[(t*h.Groups+g)*h.N+n] = sum
+			}
+		}
+	}
+	return nil
+}
+
+// Weight is number k of a row of weights, of all groups.
+func (h LinearHost) Weight(row, k int) float64 {
+	i := row*h.K + k
+	switch h.Weights {
+	case WeightBF16:
+		return float64(numfmt.BF16Decode(binary.LittleEndian.Uint16(h.Data[2*i:])))
+	case WeightNVFP4:
+		code, odd := numfmt.E2M1Unpack(h.Data[i/2])
+		if k%2 == 1 {
+			code = odd
+		}
+		return float64(numfmt.E2M1Decode(code)) * float64(numfmt.E4M3Decode(h.Scale[i/16])) * float64(h.RowScale[row])
+	}
+	return float64(numfmt.E4M3Decode(h.Data[i])) * h.BlockScale(row, k)
+}
+
+// BlockScale is the scale of the FP8 block that number k of a row lies in.
+func (h LinearHost) BlockScale(row, k int) float64 {
+	b := row/ScaleBlock*opkit.CeilDiv(h.K, ScaleBlock) + k/ScaleBlock
+	if h.Weights == WeightFP8UE8M0 {
+		return float64(numfmt.UE8M0Scale(h.Scale[b]))
+	}
+	return float64(math.Float32frombits(binary.LittleEndian.Uint32(h.Scale[4*b:])))
+}
+
+// Activation is number k of a token in a group.
+func (h LinearHost) Activation(t, g, k int) float64 {
+	if h.Activations == ActivationBF16 {
+		return float64(numfmt.BF16Decode(binary.LittleEndian.Uint16(h.X[2*((t*h.Groups+g)*h.K+k):])))
+	}
+	code := float64(numfmt.E4M3Decode(h.X[(g*h.T+t)*h.K+k]))
+	kb := k / ScaleBlock
+	if h.Activations == ActivationFP8Packed {
+		word := h.XScale[4*((g*(h.K/(4*ScaleBlock))+kb/4)*h.ScalePitch+t):]
+		return code * float64(numfmt.UE8M0Scale(word[kb%4]))
+	}
+	return code * float64(math.Float32frombits(binary.LittleEndian.Uint32(h.XScale[4*((g*(h.K/ScaleBlock)+kb)*h.ScalePitch+t):])))
+}
+
+// check proves that the slices fit each other.
+func (h LinearHost) check(out []float64) error {
+	const op = "linear ref"
+	if h.T < 0 || h.Groups < 1 || h.N < 1 || h.K < 1 || h.Weights < WeightBF16 || h.Weights > WeightNVFP4 {
+		return pkg.Wrong(op, "sizes", []int{h.T, h.Groups, h.N, h.K, int(h.Weights)}, "positive sizes and a format")
+	}
+	rows, numbers := h.Groups*h.N, h.T*h.Groups*h.K
+	blocks := opkit.CeilDiv(rows, ScaleBlock) * opkit.CeilDiv(h.K, ScaleBlock)
+	scale := map[WeightFormat]int{WeightFP8: 4 * blocks, WeightFP8UE8M0: blocks, WeightNVFP4: rows * (h.K / 16)}[h.Weights]
+	x, xScale, rowScale := 2*numbers, 0, 0
+	switch h.Activations {
+	case ActivationFP8:
+		x, xScale = numbers, 4*h.Groups*(h.K/ScaleBlock)*h.ScalePitch
+	case ActivationFP8Packed:
+		x, xScale = numbers, 4*h.Groups*(h.K/(4*ScaleBlock))*h.ScalePitch
+	}
+	if h.Weights == WeightNVFP4 {
+		rowScale = rows
+	}
+	for _, s := range []struct {
+		name      string
+		got, want int
+	}{
+		{"Data", len(h.Data), h.Weights.Bytes(rows, h.K)}, {"Scale", len(h.Scale), scale}, {"RowScale", len(h.RowScale), rowScale},
+		{"X", len(h.X), x}, {"XScale", len(h.XScale), xScale}, {"out", len(out), h.T * rows},
+	} {
+		if s.got != s.want {
+			return pkg.Wrong(op, s.name, s.got, "%d", s.want)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,552 @@
+package projection_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/testkit"
+	"github.com/vkmla/vkmla/internal/vectors"
+	"github.com/vkmla/vkmla/internal/verify"
+	"github.com/vkmla/vkmla/projection"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+func TestLinear(t *testing.T) { testkit.TestOp(t, "linear") }
+
+var weightFormats = []projection.WeightFormat{projection.WeightBF16, projection.WeightFP8, projection.WeightFP8UE8M0, projection.WeightNVFP4}
+
+// linearTokens are numbers of tokens on both sides of every change of kernel.
+var linearTokens = []int{1, 2, 3, 5, 9, 17, 33, 65, 129, 300}
+
+// eachLinear runs a test for every variant that the device has.
+func eachLinear(t *testing.T, dev *vk.Device, f func(t *testing.T, variant string)) {
+	for _, v := range projection.LinearVariants {
+		t.Run(v.Name, func(t *testing.T) {
+			cfg := projection.LinearConfig{N: 8, K: 8, Weights: projection.WeightBF16, Out: tensor.F32, MaxTokens: 1, Variant: v.Name}
+			if _, err := projection.NewLinear(dev, cfg); errors.Is(err, vk.ErrMissingFeature) {
+				t.Skip(err)
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			f(t, v.Name)
+		})
+	}
+}
+
+func linearConfig(h projection.LinearHost, variant string) projection.LinearConfig {
+	return projection.LinearConfig{N: h.N, K: h.K, Groups: h.Groups, Weights: h.Weights, Activations: h.Activations, Out: tensor.F32, Variant: variant}
+}
+
+// linearRig places operands in device memory.
+func linearRig(r *verify.Rig, h projection.LinearHost, scratch int) projection.LinearArgs {
+	rows, dt := h.Groups*h.N, tensor.U8
+	data := []int{rows, h.K}
+	var a projection.LinearArgs
+	switch h.Weights {
+	case projection.WeightBF16:
+		dt = tensor.BF16
+	case projection.WeightNVFP4:
+		data[1] = h.K / 2
+		a.W.Scale = r.In(vectors.FromU8(h.Scale, rows, h.K/16), tensor.U8)
+		a.W.RowScale = r.In(vectors.FromF32(h.RowScale, rows), tensor.F32)
+	case projection.WeightFP8:
+		a.W.Scale = r.In(vectors.Array{Type: vectors.F32, Shape: []int{(rows + 127) / 128, (h.K + 127) / 128}, Data: h.Scale}, tensor.F32)
+	case projection.WeightFP8UE8M0:
+		a.W.Scale = r.In(vectors.FromU8(h.Scale, (rows+127)/128, (h.K+127)/128), tensor.U8)
+	}
+	stored := map[tensor.DType]vectors.Type{tensor.U8: vectors.U8, tensor.BF16: vectors.U16}
+	a.W.Data = r.In(vectors.Array{Type: stored[dt], Shape: data, Data: h.Data}, dt)
+	a.X = r.In(vectors.Array{Type: vectors.U16, Shape: []int{h.T, h.Groups, h.K}, Data: h.X}, tensor.BF16)
+	a.Out = r.Out(tensor.F32, h.T, h.Groups, h.N)
+	if scratch > 0 {
+		a.Scratch = r.Out(tensor.F32, scratch)
+	}
+	return a
+}
+
+// linear runs an operation with so much of the scratch memory that it asks for.
+func linear(t *testing.T, dev *vk.Device, h projection.LinearHost, op *projection.Linear, share float64) []float32 {
+	t.Helper()
+	r := verify.NewRig(t.Context(), dev)
+	defer r.Close()
+	a := linearRig(r, h, int(share*float64(op.ScratchLen(h.T))))
+	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
+	return must[verify.Arrays](t)(r.Results(map[string]tensor.Tensor{"out": a.Out}))["out"].F32()
+}
+
+// linearHost makes operands of which fill says the numbers: weights as codes of the
+// format (bf16 bits, E4M3, E2M1), activations as numbers. Scales are 1 until a test
+// sets others.
+func linearHost(f projection.WeightFormat, tokens, groups, n, k int, weight func(row, k int) uint16, x func(t, k int) float32) projection.LinearHost {
+	rows := groups * n
+	h := projection.LinearHost{T: tokens, Groups: groups, N: n, K: k, Weights: f, Data: make([]byte, f.Bytes(rows, k))}
+	for row := range rows {
+		for i := range k {
+			at, code := row*k+i, weight(row, i)
+			switch f {
+			case projection.WeightBF16:
+				binary.LittleEndian.PutUint16(h.Data[2*at:], code)
+			case projection.WeightNVFP4:
+				h.Data[at/2] |= byte(code) << (at % 2 * 4)
+			default:
+				h.Data[at] = byte(code)
+			}
+		}
+	}
+	blocks := (rows + 127) / 128 * ((k + 127) / 128)
+	switch f {
+	case projection.WeightFP8:
+		for range blocks {
+			h.Scale = binary.LittleEndian.AppendUint32(h.Scale, math.Float32bits(1))
+		}
+	case projection.WeightFP8UE8M0:
+		h.Scale = slices.Repeat([]byte{127}, blocks)
+	case projection.WeightNVFP4:
+		h.Scale, h.RowScale = slices.Repeat([]byte{0x38}, rows*k/16), slices.Repeat([]float32{1}, rows)
+	}
+	for i := range tokens * groups {
+		for j := range k {
+			h.X = binary.LittleEndian.AppendUint16(h.X, numfmt.BF16Encode(x(i, j)))
+		}
+	}
+	return h
+}
+
+// small is the code of a whole number of -3 to 3.
+func small(f projection.WeightFormat, v int) uint16 {
+	switch f {
+	case projection.WeightBF16:
+		return numfmt.BF16Encode(float32(v))
+	case projection.WeightNVFP4:
+		return uint16(numfmt.E2M1Encode(float32(v)))
+	}
+	return uint16(numfmt.E4M3Encode(float32(v)))
+}
+
+// randomHost makes operands of ordinary size.
+func randomHost(rng *rand.Rand, f projection.WeightFormat, tokens, groups, n, k int) projection.LinearHost {
+	return linearHost(f, tokens, groups, n, k, func(_, _ int) uint16 {
+		switch f {
+		case projection.WeightBF16:
+			return numfmt.BF16Encode(float32(rng.NormFloat64()))
+		case projection.WeightNVFP4:
+			return uint16(rng.UintN(16))
+		}
+		return uint16(numfmt.E4M3Encode(float32(rng.NormFloat64())))
+	}, func(_, _ int) float32 { return float32(rng.NormFloat64()) })
+}
+
+// Sums of small whole numbers times powers of two, exact in any order, in every
+// kernel: whatever is dropped, counted twice or put elsewhere shows.
+func TestLinearExact(t *testing.T) {
+	dev := testkit.Device(t)
+	for _, f := range weightFormats {
+		for _, groups := range []int{1, 2} {
+			rng := rand.New(rand.NewPCG(1, uint64(f)))
+			whole := linearHost(f, 300, groups, 168, 352, func(int, int) uint16 { return small(f, rng.IntN(7)-3) },
+				func(int, int) float32 { return float32(rng.IntN(7) - 3) })
+			for i := range whole.RowScale {
+				whole.RowScale[i] = float32(math.Ldexp(1, i%5-2))
+			}
+			for i := range whole.Scale {
+				switch f {
+				case projection.WeightFP8UE8M0:
+					whole.Scale[i] = byte(125 + rng.IntN(5))
+				case projection.WeightFP8:
+					if i%4 == 3 { // the exponent's low bits
+						binary.LittleEndian.PutUint32(whole.Scale[i-3:], math.Float32bits(float32(math.Ldexp(1, rng.IntN(5)-2))))
+					}
+				case projection.WeightNVFP4:
+					whole.Scale[i] = byte(0x30 + 8*rng.IntN(3))
+				}
+			}
+			want := make([]float64, whole.T*groups*whole.N)
+			if err := projection.LinearRef(whole, want); err != nil {
+				t.Fatal(err)
+			}
+			eachLinear(t, dev, func(t *testing.T, variant string) {
+				op := must[*projection.Linear](t)(projection.NewLinear(dev, linearConfig(whole, variant)))
+				for _, tokens := range linearTokens {
+					for _, share := range []float64{0, 0.6, 1} {
+						if share > 0 && op.ScratchLen(tokens) == 0 {
+							continue
+						}
+						h := whole
+						h.T, h.X = tokens, whole.X[:2*tokens*groups*h.K]
+						for i, v := range linear(t, dev, h, op, share) {
+							if float64(v) != want[i] {
+								t.Fatalf("%v, %d groups, %d tokens, %.0f %% of scratch: output %d is %g, want %g", f, groups, tokens, 100*share, i, v, want[i])
+							}
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
+// Every code of every format in every place of a row, picked by tokens that are 1
+// there and 0 elsewhere: decoding is exact under scales that are powers of two.
+func TestLinearCodes(t *testing.T) {
+	dev := testkit.Device(t)
+	const k = 64
+	for _, f := range weightFormats {
+		codes := map[projection.WeightFormat]int{projection.WeightNVFP4: 16, projection.WeightBF16: 512}[f]
+		if codes == 0 {
+			codes = 256
+		}
+		code := func(row, i int) uint16 {
+			c := uint16((row + i*5) % codes)
+			if f == projection.WeightBF16 {
+				return c&0xFF | 0x3F00 | c>>8<<15 // 0.5 to 2, both signs
+			}
+			if c&0x7F == 0x7F {
+				return 0
+			}
+			return c
+		}
+		h := linearHost(f, k, 1, codes+8, k, code, func(t, i int) float32 { return float32(max(0, 1-max(t-i, i-t))) })
+		switch f {
+		case projection.WeightFP8UE8M0:
+			h.Scale = []byte{100, 99, 105}[:len(h.Scale)]
+		case projection.WeightNVFP4:
+			for i := range h.Scale {
+				h.Scale[i] = byte(1 + i%0x7E) // every scale, subnormal ones too
+			}
+			for i := range h.RowScale {
+				h.RowScale[i] = 0x1p-9
+			}
+		}
+		want := make([]float64, h.T*h.N)
+		if err := projection.LinearRef(h, want); err != nil {
+			t.Fatal(err)
+		}
+		eachLinear(t, dev, func(t *testing.T, variant string) {
+			op := must[*projection.Linear](t)(projection.NewLinear(dev, linearConfig(h, variant)))
+			for _, tokens := range []int{k, 1} { // by the kernel for few tokens, one by one
+				for first := 0; first < k; first += tokens {
+					x := h
+					x.T, x.X = tokens, h.X[2*first*k:][:2*tokens*k]
+					for i, v := range linear(t, dev, x, op, 1) {
+						if w := want[first*h.N+i]; float64(v) != w {
+							t.Fatalf("%v, %d tokens: number %d of row %d is %g, want %g", f, tokens, first+i/h.N, i%h.N, v, w)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+// Scales of the whole range of f32, of which a half-precision product keeps its
+// relative precision.
+func TestLinearScales(t *testing.T) {
+	dev := testkit.Device(t)
+	rng := rand.New(rand.NewPCG(3, 3))
+	for _, exponent := range []int{-100, -40, 0, 40, 90} {
+		for _, f := range weightFormats[1:3] {
+			h := randomHost(rng, f, 20, 1, 136, 256)
+			for i := range h.Scale {
+				if f == projection.WeightFP8UE8M0 {
+					h.Scale[i] = byte(127 + exponent + rng.IntN(3))
+				} else if i%4 == 0 {
+					binary.LittleEndian.PutUint32(h.Scale[i:], math.Float32bits(float32(math.Ldexp(1+rng.Float64(), exponent))))
+				}
+			}
+			want := make([]float64, h.T*h.N)
+			if err := projection.LinearRef(h, want); err != nil {
+				t.Fatal(err)
+			}
+			eachLinear(t, dev, func(t *testing.T, variant string) {
+				op := must[*projection.Linear](t)(projection.NewLinear(dev, linearConfig(h, variant)))
+				for _, tokens := range []int{1, 20} {
+					x := h
+					x.T, x.X = tokens, h.X[:2*tokens*h.K]
+					nearLinear(t, linear(t, dev, x, op, 1), want[:tokens*h.N], 2e-3)
+				}
+			})
+		}
+	}
+}
+
+// nearLinear demands a small difference of all numbers relative to their root mean
+// square.
+func nearLinear(t *testing.T, got []float32, want []float64, bound float64) {
+	t.Helper()
+	var diff, norm float64
+	for i, w := range want {
+		norm += w / 0x1p64 * (w / 0x1p64)
+		d := (float64(got[i]) - w) / 0x1p64
+		diff += d * d
+	}
+	if e := math.Sqrt(diff / norm); !(e < bound) {
+		t.Errorf("relative L2 error %.3g, want below %.3g", e, bound)
+	}
+}
+
+// The same bits on every run, and for a token wherever it stands; NaNs of one token
+// do not reach another.
+func TestLinearSameBits(t *testing.T) {
+	dev := testkit.Device(t)
+	for _, f := range weightFormats {
+		for _, tokens := range []int{3, 7, 40, 130} {
+			h := randomHost(rand.New(rand.NewPCG(4, uint64(f))), f, tokens, 1, 136, 608)
+			eachLinear(t, dev, func(t *testing.T, variant string) {
+				op := must[*projection.Linear](t)(projection.NewLinear(dev, linearConfig(h, variant)))
+				first := linear(t, dev, h, op, 1)
+				turned := h
+				turned.X = append(slices.Clone(h.X[2*h.K:]), h.X[:2*h.K]...)
+				for i := range h.K {
+					binary.LittleEndian.PutUint16(turned.X[2*((tokens-1)*h.K+i):], 0xFFC0)
+				}
+				second := linear(t, dev, turned, op, 1)
+				for i := range (tokens - 1) * h.N {
+					if a, b := math.Float32bits(first[i+h.N]), math.Float32bits(second[i]); a != b {
+						t.Fatalf("%v, %d tokens: output %d is %08x, then %08x", f, tokens, i, a, b)
+					}
+				}
+				for _, v := range second[(tokens-1)*h.N:] {
+					if v == v {
+						t.Fatalf("%v, %d tokens: the sum of NaNs is %g", f, tokens, v)
+					}
+				}
+			})
+		}
+	}
+}
+
+func TestLinearArguments(t *testing.T) {
+	dev := testkit.Device(t)
+	good := projection.LinearConfig{N: 64, K: 256, Groups: 2, Weights: projection.WeightNVFP4, Out: tensor.BF16, MaxTokens: 17}
+	for name, change := range map[string]func(c *projection.LinearConfig){
+		"no rows":      func(c *projection.LinearConfig) { c.N = 0 },
+		"odd rows":     func(c *projection.LinearConfig) { c.N = 12 },
+		"odd inputs":   func(c *projection.LinearConfig) { c.K = 48 },
+		"groups":       func(c *projection.LinearConfig) { c.Groups = -1 << 17; c.N = -8 },
+		"many groups":  func(c *projection.LinearConfig) { c.Groups = 1 << 17 },
+		"no format":    func(c *projection.LinearConfig) { c.Weights = 0 },
+		"activations":  func(c *projection.LinearConfig) { c.Activations = 9 },
+		"FP8 by NVFP4": func(c *projection.LinearConfig) { c.Activations = projection.ActivationFP8 },
+		"packed, short": func(c *projection.LinearConfig) {
+			c.Weights, c.Activations = projection.WeightFP8, projection.ActivationFP8Packed
+		},
+		"output":             func(c *projection.LinearConfig) { c.Out = tensor.F16 },
+		"tokens":             func(c *projection.LinearConfig) { c.MaxTokens = -1 },
+		"workgroups":         func(c *projection.LinearConfig) { c.Workgroups = -1 },
+		"variant":            func(c *projection.LinearConfig) { c.Variant = "twopass-base" },
+		"too many weights":   func(c *projection.LinearConfig) { c.N, c.K = 1<<16, 1<<16 },
+		"base, huge weights": func(c *projection.LinearConfig) { c.N, c.K, c.MaxTokens, c.Variant = 8, 32, 1<<24, "base" },
+	} {
+		cfg := good
+		change(&cfg)
+		if name == "base, huge weights" && dev.Caps().MaxStorageBufferRange > 1<<31 {
+			continue
+		}
+		if _, err := projection.NewLinear(dev, cfg); !errors.Is(err, vk.ErrArgument) {
+			t.Errorf("%s: %v, want an argument error", name, err)
+		}
+	}
+	for _, f := range weightFormats {
+		h := randomHost(rand.New(rand.NewPCG(5, 5)), f, 17, 2, 64, 256)
+		cfg := linearConfig(h, "")
+		cfg.MaxTokens = 17
+		op := must[*projection.Linear](t)(projection.NewLinear(dev, cfg))
+		r := verify.NewRig(t.Context(), dev)
+		defer r.Close()
+		a := linearRig(r, h, 8)
+		if err := r.Err(); err != nil {
+			t.Fatal(err)
+		}
+		for i, c := range []struct {
+			arg    string
+			change func(a *projection.LinearArgs)
+		}{
+			{"X", func(a *projection.LinearArgs) { a.X = tensor.Tensor{} }},
+			{"X", func(a *projection.LinearArgs) { a.X.Shape = []int{17, 511} }},
+			{"X", func(a *projection.LinearArgs) { a.X.DType = tensor.F16 }},
+			{"X", func(a *projection.LinearArgs) { a.X = a.X.Rows(0, 16) }},
+			{"XScale", func(a *projection.LinearArgs) { a.XScale = a.Out }},
+			{"W.Data", func(a *projection.LinearArgs) { a.W.Data = tensor.Tensor{} }},
+			{"W.Data", func(a *projection.LinearArgs) { a.W.Data = a.W.Data.Rows(0, 127) }},
+			{"Out", func(a *projection.LinearArgs) { a.Out = tensor.Tensor{} }},
+			{"Out", func(a *projection.LinearArgs) { a.Out.Shape = []int{17, 120} }},
+			{"Out", func(a *projection.LinearArgs) { a.Out.Shape = []int{16, 132} }},
+			{"Out", func(a *projection.LinearArgs) { a.Out.DType = tensor.BF16 }},
+			{"OutColumn", func(a *projection.LinearArgs) { a.OutColumn = 8 }},
+			{"OutColumn", func(a *projection.LinearArgs) { a.OutColumn = -8 }},
+			{"OutColumn", func(a *projection.LinearArgs) { a.Out.Shape, a.OutColumn = []int{8, 136}, 4; a.X = a.X.Rows(0, 8) }},
+			{"Scratch", func(a *projection.LinearArgs) { a.Scratch.DType = tensor.I32 }},
+			{"W.Scale", func(a *projection.LinearArgs) {
+				if f == projection.WeightBF16 {
+					a.W.Scale = a.Out
+				} else {
+					a.W.Scale = tensor.Tensor{}
+				}
+			}},
+			{"W.RowScale", func(a *projection.LinearArgs) {
+				if f == projection.WeightNVFP4 {
+					a.W.RowScale = a.W.RowScale.Rows(0, 1)
+				} else {
+					a.W.RowScale = a.Out
+				}
+			}},
+		} {
+			b := a
+			c.change(&b)
+			refuses(t, dev, c.arg, func(rec *vk.Recorder) error {
+				err := op.Record(rec, b)
+				if err == nil {
+					t.Errorf("%v: change %d is taken", f, i)
+				}
+				return err
+			})
+		}
+		many := a
+		many.Out.Shape = []int{18, 1, 128} // more than MaxTokens, and than its buffer
+		refuses(t, dev, "Out", func(rec *vk.Recorder) error { return op.Record(rec, many) })
+		none := a
+		none.X, none.Out = a.X.Rows(0, 0), a.Out.Rows(0, 0)
+		do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, none) })
+	}
+	if err := projection.LinearRef(projection.LinearHost{}, nil); !errors.Is(err, vk.ErrArgument) {
+		t.Errorf("the reference of nothing: %v", err)
+	}
+}
+
+// FP8 activations: what Record refuses.
+func TestLinearActivationArguments(t *testing.T) {
+	dev := testkit.Device(t)
+	for _, f := range []projection.ActivationFormat{projection.ActivationFP8, projection.ActivationFP8Packed} {
+		op := must[*projection.Linear](t)(projection.NewLinear(dev, projection.LinearConfig{
+			N: 8, K: 1024, Groups: 2, Weights: projection.WeightFP8UE8M0, Activations: f, Out: tensor.BF16, MaxTokens: 5}))
+		a := projection.LinearArgs{
+			X: upload(t, dev, tensor.U8, make([]byte, 2*5*1024), 2, 5, 1024),
+			W: projection.LinearWeights{Data: upload(t, dev, tensor.U8, make([]byte, 16*1024), 16, 1024),
+				Scale: upload(t, dev, tensor.U8, make([]byte, 8), 1, 8)},
+			Out: upload(t, dev, tensor.BF16, make([]uint16, 5*16), 5, 16),
+		}
+		if f == projection.ActivationFP8 {
+			a.XScale = upload(t, dev, tensor.F32, make([]float32, 2*8*8), 2, 8, 8)
+		} else {
+			a.XScale = upload(t, dev, tensor.U32, make([]uint32, 2*2*8), 2, 2, 8)
+		}
+		do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
+		for _, change := range []struct {
+			arg string
+			f   func(a *projection.LinearArgs)
+		}{
+			{"X", func(a *projection.LinearArgs) { a.X.Shape = []int{5, 2, 1024} }},
+			{"XScale", func(a *projection.LinearArgs) { a.XScale = tensor.Tensor{} }},
+			{"XScale", func(a *projection.LinearArgs) { a.XScale.Shape = append(a.XScale.Shape[:2:2], 4) }},
+			{"XScale", func(a *projection.LinearArgs) { a.XScale.DType = tensor.BF16 }},
+		} {
+			b := a
+			change.f(&b)
+			refuses(t, dev, change.arg, func(rec *vk.Recorder) error { return op.Record(rec, b) })
+		}
+	}
+}
+
+// Weights larger than a descriptor can hold: a variant that reaches them by address is
+// chosen, and reads both ends; base refuses.
+func TestLinearBeyondDescriptor(t *testing.T) {
+	dev := testkit.Device(t)
+	limit := dev.Caps().MaxStorageBufferRange
+	const k = 4096
+	rows := int(limit/k/8+9) * 8
+	if testing.Short() || limit > 1<<29 || limit > dev.Caps().HeapBytes/4 {
+		t.Skipf("weights beyond the descriptor's %d bytes are too large to try", limit)
+	}
+	cfg := projection.LinearConfig{N: rows, K: k, Weights: projection.WeightFP8UE8M0, Out: tensor.F32, MaxTokens: 9}
+	op, err := projection.NewLinear(dev, cfg)
+	if errors.Is(err, vk.ErrMissingFeature) {
+		t.Skip(err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Variant = projection.VariantBase
+	if _, err := projection.NewLinear(dev, cfg); !errors.Is(err, vk.ErrArgument) || op.Variant() == projection.VariantBase {
+		t.Fatalf("variant %s, base: %v", op.Variant(), err)
+	}
+	data := make([]byte, rows*k)
+	for i := range k {
+		data[i], data[(rows-1)*k+i] = 0x38, 0x40
+	}
+	one := make([]uint16, 9*k)
+	for i := range one {
+		one[i] = 0x3F80
+	}
+	blocks := (rows + 127) / 128 * (k / 128)
+	a := projection.LinearArgs{
+		W: projection.LinearWeights{Data: upload(t, dev, tensor.U8, data, rows, k),
+			Scale: upload(t, dev, tensor.U8, slices.Repeat([]byte{127}, blocks), (rows+127)/128, k/128)},
+		X: upload(t, dev, tensor.BF16, one, 9, k), Out: upload(t, dev, tensor.F32, make([]float32, 9*rows), 9, rows),
+	}
+	for _, tokens := range []int{1, 9} {
+		x := a
+		x.X, x.Out = a.X.Rows(0, tokens), a.Out.Rows(0, tokens)
+		do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, x) })
+		for i, v := range download[float32](t, x.Out) {
+			want := map[int]float32{0: k, rows - 1: 2 * k}[i%rows]
+			if v != want {
+				t.Fatalf("%d tokens: row %d gives %g, want %g", tokens, i%rows, v, want)
+			}
+		}
+	}
+}
+
+// TestLinearBuilds makes the layers of V4-Flash and V4-Pro in every format and
+// variant; it executes nothing, and so runs on a driver that can only compile.
+func TestLinearBuilds(t *testing.T) {
+	dev := testkit.Device(t)
+	for _, s := range [][3]int{{1536, 4096, 1}, {32768, 1024, 1}, {1024, 4096, 8}, {7168, 16384, 1}, {64, 7168, 1}} {
+		for _, f := range weightFormats {
+			for _, v := range projection.LinearVariants {
+				cfg := projection.LinearConfig{N: s[0], K: s[1], Groups: s[2], Weights: f, Out: tensor.BF16, Variant: v.Name}
+				if _, err := projection.NewLinear(dev, cfg); err != nil && !errors.Is(err, vk.ErrMissingFeature) && !(v.Name == "base" && errors.Is(err, vk.ErrArgument)) {
+					t.Errorf("%+v: %v", cfg, err)
+				}
+			}
+		}
+	}
+}
+
+// Tiles of every kind that memory allows, in forced sizes, against whole numbers.
+func TestLinearTilings(t *testing.T) {
+	dev := testkit.Device(t)
+	for i, f := range weightFormats {
+		rng := rand.New(rand.NewPCG(6, uint64(i)))
+		h := linearHost(f, 77, 2, 88, 224, func(int, int) uint16 { return small(f, rng.IntN(7)-3) }, func(int, int) float32 { return float32(rng.IntN(7) - 3) })
+		want := make([]float64, h.T*h.Groups*h.N)
+		if err := projection.LinearRef(h, want); err != nil {
+			t.Fatal(err)
+		}
+		for _, variant := range []string{projection.VariantCM, projection.VariantCMB} {
+			for _, tiling := range [][6]int{
+				{256, 128, 16, 64, 64, 2}, {128, 128, 32, 64, 64, 1}, {128, 64, 16, 32, 32, 2}, {64, 128, 16, 32, 64, 2}, {64, 64, 32, 16, 16, 2},
+				{32, 128, 32, 32, 32, 1}, {16, 128, 64, 16, 32, 1}, {16, 32, 128, 16, 16, 1},
+			} {
+				t.Run(fmt.Sprint(f, "/", variant, tiling), func(t *testing.T) {
+					op, err := projection.NewLinearTiled(dev, linearConfig(h, variant), tiling)
+					if errors.Is(err, vk.ErrMissingFeature) {
+						t.Skip(err)
+					} else if err != nil {
+						t.Fatal(err)
+					}
+					for i, v := range linear(t, dev, h, op, 1) {
+						if float64(v) != want[i] {
+							t.Fatalf("output %d is %g, want %g", i, v, want[i])
+						}
+					}
+				})
+			}
+		}
+	}
+}

@@ -1,0 +1,167 @@
+package projection
+
+import (
+	"math"
+	"unsafe"
+
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// QInsertVariants are the variants of QInsert, best first. A descriptor is no slower
+// than an address and is checked by more layers, so that base comes first where it can
+// hold the memory.
+var QInsertVariants = opkit.Ladder("proj_q_insert", VariantBase, VariantDA)
+
+// QInsertConfig says what a QInsert is built for.
+type QInsertConfig struct {
+	Page     int     // slots per page of the caches it will write
+	MaxBytes uint64  // size of the largest of them and of Q; 0: whatever a descriptor of the device can hold
+	Eps      float32 // 0: DefaultEps
+	Variant  string  // one of QInsertVariants; "" picks the best
+}
+
+// QInsertArgs are the tensors of one QInsert.
+type QInsertArgs struct {
+	Q         tensor.Tensor // [N, H, 512] bf16, read and written
+	KV        tensor.Tensor // [N, 512] bf16, normed, not rotated
+	Slots     tensor.Tensor // [T] i64, T <= N; negative ones and those beyond the cache are skipped
+	Positions tensor.Tensor // [N] i32, rows of Table; one outside counts as its nearest row
+	Table     tensor.Tensor // [rows, 64] f32: a position's 32 cosines, then its sines
+	Cache     cache.KVCache // written: all 584 bytes of each slot named, nothing else
+}
+
+// QInsert finishes queries and K rows for attention, all in one launch. Every query
+// head, also of padding tokens, is divided by its root mean square, without a weight, and
+// its last 64 numbers are turned by the angles of the token's position:
+//
+//	y = x * (sum_i x_i^2 / 512 + eps)^-0.5,  q = bf16(y with y[448..511] turned)
+//
+// in binary32 with one rounding. The K row of a token with a slot is turned in its last
+// 64 numbers, rounded to bf16 and stored as cache.Insert stores it; KV itself is left as
+// it is. No two tokens may name the same slot.
+//
+// The definition is QInsertRef. The cache is equal byte for byte; a query differs by no
+// more than the order of a sum explains, and is the same on every device.
+//
+// Source: vLLM fused_deepseek_v4_qnorm_rope_kv_rope_quant_insert
+// (csrc/fused_deepseek_v4_qnorm_rope_kv_insert_kernel.cu).
+type QInsert struct {
+	dev     *vk.Device
+	cfg     QInsertConfig
+	variant string
+	k       *vk.Kernel
+}
+
+// projQInsertPush is the push block of proj_q_insert.comp.
+type projQInsertPush struct {
+	QAddr, PoolAddr       uint64
+	PoolStride, PoolPages uint32
+	Heads, Tokens         uint32
+	TableRows             uint32
+	Eps                   float32
+}
+
+// insertHeads is how many heads a workgroup takes.
+const insertHeads = 4
+
+// NewQInsert chooses the variant and builds its kernel. The device owns the kernel;
+// there is nothing to close.
+//
+// Errors: vk.ErrArgument for a page size, an epsilon or a variant that does not exist or
+// cannot hold MaxBytes; *vk.MissingError; those of vk.Device.Kernel.
+func NewQInsert(dev *vk.Device, cfg QInsertConfig) (*QInsert, error) {
+	const op = "q insert"
+	if _, err := cache.NewLayout(cfg.Page, 0); err != nil {
+		return nil, pkg.Wrong(op, "Page", cfg.Page, "a legal page size: %v", err)
+	}
+	eps, err := epsilon(op, cfg.Eps)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Eps = eps
+	variant, err := pkg.Choose(dev, op, QInsertVariants, cfg.Variant, cfg.MaxBytes)
+	if err != nil {
+		return nil, err
+	}
+	k, err := pkg.Kernel(dev, opkit.Spec{
+		Stem: "proj_q_insert", Variant: variant,
+		Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.ReadWrite, vk.Write}, Bound: 4,
+		PushSize: int(unsafe.Sizeof(projQInsertPush{})), Constants: opkit.Words(cfg.Page),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &QInsert{dev: dev, cfg: cfg, variant: variant, k: k}, nil
+}
+
+// Variant is the name of the variant that was chosen.
+func (o *QInsert) Variant() string { return o.variant }
+
+// Record checks the arguments and records the launch; no rows are no error and no
+// launch. Slots and positions are read when the commands run. Errors: vk.ErrArgument,
+// with nothing recorded; those of vk.Recorder.Dispatch.
+func (o *QInsert) Record(rec *vk.Recorder, a QInsertArgs) error {
+	const op = "q insert"
+	n, h := opkit.Dim(a.Q, 0), opkit.Dim(a.Q, 1)
+	if err := opkit.First(
+		rows(op, "Q", a.Q),
+		pkg.Check(op, "KV", a.KV, tensor.BF16, n, D),
+		pkg.Check(op, "Slots", a.Slots, tensor.I64, -1),
+		pkg.Check(op, "Positions", a.Positions, tensor.I32, n),
+		table(op, a.Table),
+		o.checkCache(op, a.Cache),
+		pkg.Bindable(o.dev, op, "KV", a.KV), pkg.Bindable(o.dev, op, "Table", a.Table),
+	); err != nil {
+		return err
+	}
+	t := a.Slots.Shape[0]
+	if t > n {
+		return pkg.Wrong(op, "Slots", a.Slots, "at most the %d rows of Q", n)
+	}
+	groups, err := grid(o.dev, op, "Q", n, h, opkit.CeilDiv(h, insertHeads)+1)
+	if err != nil {
+		return err
+	}
+	targets := []opkit.Target{
+		{Name: "Q", T: a.Q, Access: vk.ReadWrite, Align: 16},
+		{Name: "Cache.Pool", T: a.Cache.Pool, Access: vk.Write, Align: 8},
+	}
+	if err := pkg.Reach(o.dev, op, o.variant, targets...); err != nil {
+		return err
+	}
+	if n == 0 {
+		return nil
+	}
+	push := projQInsertPush{
+		QAddr: a.Q.View().Address(), PoolAddr: a.Cache.Pool.View().Address(),
+		PoolStride: uint32(a.Cache.Layout.Stride), PoolPages: uint32(a.Cache.Pages()),
+		Heads: uint32(h), Tokens: uint32(t), TableRows: uint32(a.Table.Shape[0]), Eps: o.cfg.Eps,
+	}
+	slots := a.Slots.View()
+	if t == 0 {
+		slots = o.dev.Dummy()
+	}
+	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
+		Kernel: o.k, Groups: groups, Push: vk.Bytes(&push),
+		Bind: []vk.View{a.KV.View(), slots, a.Positions.View(), a.Table.View()},
+	}, targets...)
+}
+
+func (o *QInsert) checkCache(op string, c cache.KVCache) error {
+	if err := pkg.CheckRows(op, "Cache.Pool", c.Pool, tensor.U8, -1, c.Layout.Stride); err != nil {
+		return err
+	}
+	if l, err := cache.NewLayout(c.Layout.Page, c.Layout.Stride); err != nil || l != c.Layout {
+		return pkg.Wrong(op, "Cache.Layout", c.Layout, "a legal layout: %v", err)
+	}
+	if c.Layout.Page != o.cfg.Page {
+		return pkg.Wrong(op, "Cache.Layout.Page", c.Layout.Page, "%d, which the kernel was built for", o.cfg.Page)
+	}
+	if c.Pages() < 1 || c.Slots() > math.MaxInt32 {
+		return pkg.Wrong(op, "Cache.Pool", c.Pool, "1 to %d pages", math.MaxInt32/c.Layout.Page)
+	}
+	return nil
+}

@@ -1,0 +1,70 @@
+package projection
+
+import (
+	"fmt"
+
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/numfmt"
+)
+
+// QInsertRef is the definition of QInsert on host memory, for queries q [N, heads, 512]
+// bf16, which it changes in place, kv [N, 512] bf16, slots [T], positions [N], cosSin
+// [rows, 64] and pool, the bytes of pages of layout l. With x a query head of token t at
+// position p, or the token's K row, and e, o = x[448+2i], x[449+2i], c, s =
+// cosSin[p][i], cosSin[p][32+i], i = 0..31:
+//
+//	x  = x * (sum_i x_i^2 / 512 + eps)^-0.5              queries only
+//	e' = e*c - o*s,  o' = o*c + e*s                      each product and sum rounded to binary32
+//	x  = bf16(x)
+//
+// and the K rows go where cache.InsertRef puts them. A position outside the table
+// counts as its nearest row. The error is a *vk.ArgumentError, and then nothing was
+// written.
+func QInsertRef(q []uint16, heads int, kv []uint16, slots []int64, positions []int32, cosSin []float32, eps float32, pool []byte, l cache.Layout) error {
+	const op = "q insert reference"
+	n := len(positions)
+	eps, err := epsilon(op, eps)
+	switch {
+	case err != nil:
+		return err
+	case heads < 0 || len(q) != n*heads*D || len(kv) != n*D:
+		return pkg.Wrong(op, "q, kv", fmt.Sprintf("%d and %d values", len(q), len(kv)), "[%d, %d, 512] and [%d, 512]", n, heads, n)
+	case len(cosSin) < RopeDim || len(cosSin)%RopeDim != 0:
+		return pkg.Wrong(op, "cosSin", fmt.Sprintf("%d values", len(cosSin)), "rows of %d", RopeDim)
+	}
+	turned := make([]uint16, 0, len(kv))
+	for t := range n {
+		x := numfmt.BF16DecodeSlice(nil, kv[t*D:][:D])
+		turn(x[NopeDim:], cosSinOf(cosSin, positions[t]))
+		turned = append(turned, numfmt.BF16EncodeSlice(nil, x)...)
+	}
+	if err := cache.InsertRef(pool, l, turned, slots); err != nil {
+		return err
+	}
+	for i := range n * heads {
+		head := q[i*D:][:D]
+		r := rmsFactor(head, eps)
+		x := numfmt.BF16DecodeSlice(nil, head)
+		for d := range x {
+			x[d] *= r
+		}
+		turn(x[NopeDim:], cosSinOf(cosSin, positions[i/heads]))
+		numfmt.BF16EncodeSlice(head, x)
+	}
+	return nil
+}
+
+// cosSinOf is a position's row of the table, or the nearest one.
+func cosSinOf(cosSin []float32, p int32) []float32 {
+	return cosSin[min(max(int(p), 0), len(cosSin)/RopeDim-1)*RopeDim:][:RopeDim]
+}
+
+// turn turns 64 numbers forward.
+func turn(x, cosSin []float32) {
+	for i := range RopeDim / 2 {
+		e, o := x[2*i], x[2*i+1]
+		c, s := cosSin[i], cosSin[RopeDim/2+i]
+		x[2*i] = float32(e*c) - float32(o*s)
+		x[2*i+1] = float32(o*c) + float32(e*s)
+	}
+}

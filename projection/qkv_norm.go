@@ -1,0 +1,139 @@
+package projection
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// MaxRank is the largest width of the query's bottleneck.
+const MaxRank = 8192
+
+// QKVNormVariants are the variants of QKVNorm: one build, which needs no feature.
+var QKVNormVariants = opkit.Ladder("proj_qkv_norm", VariantBase)
+
+// QKVNormConfig says what a QKVNorm is built for.
+type QKVNormConfig struct {
+	Rank    int     // width of the query's bottleneck, a multiple of 8 up to MaxRank
+	Eps     float32 // 0: DefaultEps
+	Variant string  // "" or "base"
+}
+
+// QKVNormArgs are the tensors of one QKVNorm. QR and KV may be the same tensor, as one
+// linear layer with stacked weights gives it: then QRAt is 0 and KVAt is the rank.
+type QKVNormArgs struct {
+	QR   tensor.Tensor // [T, any] bf16, a row's query part in Rank columns from QRAt
+	QRAt int
+	KV   tensor.Tensor // [T, any] bf16, a row's K part in 512 columns from KVAt
+	KVAt int
+
+	QRWeight tensor.Tensor // [Rank] bf16 or f32
+	KVWeight tensor.Tensor // [512] bf16 or f32
+	QROut    tensor.Tensor // [T, Rank] bf16, written
+	KVOut    tensor.Tensor // [T, 512] bf16, written
+}
+
+// QKVNorm is two RMS norms at once, of the query's bottleneck and of the K row:
+//
+//	y_i = bf16((x_i * r) * w_i),  r = (sum_i x_i^2 / n + eps)^-0.5
+//
+// in binary32 with one rounding at the end. A row whose squares overflow becomes 0.
+// Widths and first columns are multiples of 8.
+//
+// The definition is QKVNormRef; results are at most one bf16 step from it and the same
+// on every device, but for numbers below 2^-126, which a device may take for zeros.
+//
+// Source: vLLM fused_q_kv_rmsnorm (vllm/models/deepseek_v4/common/ops/fused_qk_rmsnorm.py).
+type QKVNorm struct {
+	dev *vk.Device
+	cfg QKVNormConfig
+	k   *vk.Kernel
+}
+
+// projQkvNormPush is the push block of proj_qkv_norm.comp.
+type projQkvNormPush struct {
+	QrStride, QrAt uint32
+	KvStride, KvAt uint32
+	QrF32, KvF32   uint32
+	QrInverse, Eps float32
+}
+
+// NewQKVNorm builds the kernel. The device owns it; there is nothing to close.
+//
+// Errors: vk.ErrArgument for a rank, epsilon or variant that does not exist; those of
+// vk.Device.Kernel.
+func NewQKVNorm(dev *vk.Device, cfg QKVNormConfig) (*QKVNorm, error) {
+	const op = "qkv norm"
+	if cfg.Rank < 8 || cfg.Rank > MaxRank || cfg.Rank%8 != 0 {
+		return nil, pkg.Wrong(op, "Rank", cfg.Rank, "a multiple of 8, 8 to %d", MaxRank)
+	}
+	eps, err := epsilon(op, cfg.Eps)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Eps = eps
+	variant, err := pkg.Choose(dev, op, QKVNormVariants, cfg.Variant, 0)
+	if err != nil {
+		return nil, err
+	}
+	k, err := pkg.Kernel(dev, opkit.Spec{
+		Stem: "proj_qkv_norm", Variant: variant,
+		Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write},
+		PushSize: int(unsafe.Sizeof(projQkvNormPush{})), Constants: opkit.Words(cfg.Rank),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &QKVNorm{dev: dev, cfg: cfg, k: k}, nil
+}
+
+// Variant is the name of the variant that was chosen.
+func (o *QKVNorm) Variant() string { return VariantBase }
+
+// Record checks the arguments and records the launch; no tokens are no error and no
+// launch. Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
+func (o *QKVNorm) Record(rec *vk.Recorder, a QKVNormArgs) error {
+	const op = "qkv norm"
+	t := opkit.Dim(a.QR, 0)
+	if err := opkit.First(
+		o.columns(op, "QR", a.QR, t, a.QRAt, o.cfg.Rank),
+		o.columns(op, "KV", a.KV, t, a.KVAt, D),
+		vector(op, "QRWeight", a.QRWeight, o.cfg.Rank),
+		vector(op, "KVWeight", a.KVWeight, D),
+		pkg.Check(op, "QROut", a.QROut, tensor.BF16, t, o.cfg.Rank),
+		pkg.Check(op, "KVOut", a.KVOut, tensor.BF16, t, D),
+		pkg.Bindable(o.dev, op, "QR", a.QR), pkg.Bindable(o.dev, op, "KV", a.KV),
+		pkg.Bindable(o.dev, op, "QROut", a.QROut), pkg.Bindable(o.dev, op, "KVOut", a.KVOut),
+	); err != nil {
+		return err
+	}
+	if limit := int(o.dev.Caps().MaxWorkgroupCount[0]); t > limit {
+		return pkg.Wrong(op, "QR", a.QR, "at most %d tokens on this device", limit)
+	}
+	if t == 0 {
+		return nil
+	}
+	push := projQkvNormPush{
+		QrStride: uint32(a.QR.Shape[1] / 8), QrAt: uint32(a.QRAt / 8), KvStride: uint32(a.KV.Shape[1] / 8), KvAt: uint32(a.KVAt / 8),
+		QrF32: opkit.Bit(0, a.QRWeight.DType == tensor.F32), KvF32: opkit.Bit(0, a.KVWeight.DType == tensor.F32),
+		QrInverse: 1 / float32(o.cfg.Rank), Eps: o.cfg.Eps,
+	}
+	return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
+		Kernel: o.k, Groups: [3]uint32{uint32(t), 2, 1}, Push: vk.Bytes(&push),
+		Bind: []vk.View{a.QR.View(), a.KV.View(), a.QRWeight.View(), a.KVWeight.View(), a.QROut.View(), a.KVOut.View()},
+	})
+}
+
+// columns checks a tensor of rows of which n columns from column at on are used.
+func (o *QKVNorm) columns(op, arg string, x tensor.Tensor, tokens, at, n int) error {
+	if err := pkg.Check(op, arg, x, tensor.BF16, tokens, -1); err != nil {
+		return err
+	}
+	if width := x.Shape[1]; width%8 != 0 || at < 0 || at%8 != 0 || at > width-n {
+		return pkg.Wrong(op, arg, fmt.Sprintf("columns from %d of %v", at, x), "%d columns, the first and the width multiples of 8", n)
+	}
+	return nil
+}

@@ -1,0 +1,121 @@
+package projection_test
+
+import (
+	"errors"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/testkit"
+	"github.com/vkmla/vkmla/projection"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+func TestQKVNorm(t *testing.T) { testkit.TestOp(t, "fused_q_kv_rmsnorm") }
+
+// A normed row has a mean square of 1, whatever its scale.
+func TestQKVNormRef(t *testing.T) {
+	x, w, y := make([]uint16, projection.D), make([]float32, projection.D), make([]uint16, projection.D)
+	for _, scale := range []float64{1e-2, 1, 1e9, 1e15} {
+		for i := range x {
+			x[i], w[i] = numfmt.BF16Encode(float32(scale*math.Sin(float64(i+1)))), 1
+		}
+		if err := projection.QKVNormRef(x, w, 1e-12, y); err != nil {
+			t.Fatal(err)
+		}
+		sum := 0.0
+		for i, b := range y {
+			v := float64(numfmt.BF16Decode(b))
+			sum += v * v
+			if (b^x[i])&0x8000 != 0 {
+				t.Fatalf("scale %g: value %d changed its sign", scale, i)
+			}
+		}
+		if mean := sum / projection.D; math.Abs(mean-1) > 0.01 {
+			t.Errorf("scale %g: mean square %g", scale, mean)
+		}
+	}
+	if err := projection.QKVNormRef(x[:10], w, 0, y[:10]); !errors.Is(err, vk.ErrArgument) {
+		t.Errorf("part of a row: %v", err)
+	}
+}
+
+// The bits of a token do not depend on which other tokens are in the step.
+func TestQKVNormSplit(t *testing.T) {
+	dev := testkit.Device(t)
+	const tokens, rank = 5, 1032
+	rng := rand.New(rand.NewPCG(1, 2))
+	x := normal(rng, tokens*(rank+projection.D))
+	op := must[*projection.QKVNorm](t)(projection.NewQKVNorm(dev, projection.QKVNormConfig{Rank: rank}))
+	all := normArgs(t, dev, rank, tokens)
+	testkit.Put(t, all.QR, x)
+	do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, all) })
+	q, kv := download[uint16](t, all.QROut), download[uint16](t, all.KVOut)
+	for i := range tokens {
+		one := normArgs(t, dev, rank, 1)
+		testkit.Put(t, one.QR, x[i*(rank+projection.D):][:rank+projection.D])
+		do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, one) })
+		for j, b := range append(download[uint16](t, one.QROut), download[uint16](t, one.KVOut)...) {
+			want := append(append([]uint16{}, q[i*rank:][:rank]...), kv[i*projection.D:][:projection.D]...)[j]
+			if b != want {
+				t.Fatalf("token %d alone: value %d is 0x%04x, not 0x%04x", i, j, b, want)
+			}
+		}
+	}
+}
+
+// normArgs are arguments of one tensor of rows, all zeros, with weights 1.
+func normArgs(t *testing.T, dev *vk.Device, rank, tokens int) projection.QKVNormArgs {
+	x := upload(t, dev, tensor.BF16, make([]uint16, tokens*(rank+projection.D)), tokens, rank+projection.D)
+	ones := func(n int) []uint16 {
+		w := make([]uint16, n)
+		for i := range w {
+			w[i] = 0x3F80
+		}
+		return w
+	}
+	return projection.QKVNormArgs{
+		QR: x, KV: x, KVAt: rank, QRWeight: upload(t, dev, tensor.BF16, ones(rank), rank), KVWeight: upload(t, dev, tensor.BF16, ones(projection.D), projection.D),
+		QROut: upload(t, dev, tensor.BF16, make([]uint16, tokens*rank), tokens, rank),
+		KVOut: upload(t, dev, tensor.BF16, make([]uint16, tokens*projection.D), tokens, projection.D),
+	}
+}
+
+func TestQKVNormArguments(t *testing.T) {
+	dev := testkit.Device(t)
+	for name, cfg := range map[string]projection.QKVNormConfig{
+		"no rank": {}, "odd rank": {Rank: 12}, "long rank": {Rank: 8200}, "variant": {Rank: 64, Variant: "da"},
+		"eps": {Rank: 64, Eps: -1}, "infinite eps": {Rank: 64, Eps: float32(math.Inf(1))}, "no eps": {Rank: 64, Eps: float32(math.NaN())},
+	} {
+		if _, err := projection.NewQKVNorm(dev, cfg); !errors.Is(err, vk.ErrArgument) {
+			t.Errorf("%s: %v, want an argument error", name, err)
+		}
+	}
+	op := must[*projection.QKVNorm](t)(projection.NewQKVNorm(dev, projection.QKVNormConfig{Rank: 64}))
+	if op.Variant() != projection.VariantBase {
+		t.Errorf("variant %s", op.Variant())
+	}
+	good := normArgs(t, dev, 64, 3)
+	for arg, spoil := range map[string][]func(*projection.QKVNormArgs){
+		"QR": {func(a *projection.QKVNormArgs) { a.QR = tensor.Tensor{} }, func(a *projection.QKVNormArgs) { a.QR.DType = tensor.F16 },
+			func(a *projection.QKVNormArgs) { a.QRAt = 4 }, func(a *projection.QKVNormArgs) { a.QRAt = -8 },
+			func(a *projection.QKVNormArgs) { a.QRAt = 520 }, func(a *projection.QKVNormArgs) { a.QR.Shape = []int{2, 572} }},
+		"KV": {func(a *projection.QKVNormArgs) { a.KV.Shape = []int{2, 576} }, func(a *projection.QKVNormArgs) { a.KVAt = 72 },
+			func(a *projection.QKVNormArgs) { a.KV.Shape = []int{3 * 576} }},
+		"QRWeight": {func(a *projection.QKVNormArgs) { a.QRWeight = a.KVWeight }, func(a *projection.QKVNormArgs) { a.QRWeight.DType = tensor.F16 }},
+		"KVWeight": {func(a *projection.QKVNormArgs) { a.KVWeight = tensor.Tensor{} }},
+		"QROut":    {func(a *projection.QKVNormArgs) { a.QROut.Shape = []int{3, 32} }},
+		"KVOut":    {func(a *projection.QKVNormArgs) { a.KVOut.Shape = []int{2, 512} }, func(a *projection.QKVNormArgs) { a.KVOut.DType = tensor.F32 }},
+	} {
+		for _, s := range spoil {
+			a := good
+			s(&a)
+			refuses(t, dev, arg, func(rec *vk.Recorder) error { return op.Record(rec, a) })
+		}
+	}
+	none := good
+	none.QR.Shape, none.KV.Shape, none.QROut.Shape, none.KVOut.Shape = []int{0, 576}, []int{0, 576}, []int{0, 64}, []int{0, 512}
+	do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, none) })
+}

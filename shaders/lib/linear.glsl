@@ -1,0 +1,106 @@
+// What the kernels of a linear layer have in common: y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k], with weights as they are stored.
+//
+//   0 w_scale    FP8 [ceil(G*N/128), ceil(K/128)] f32 or UE8M0 bytes; NVFP4 [G*N, K/16] E4M3 bytes; bf16 none
+//   1 row_scale  NVFP4 [G*N] f32
+//   2 x_scale    E4M3 activations: [G, K/128, pitch] f32 powers of two or [G, K/512, pitch] u32 of four UE8M0 bytes, tokens last
+//   3 x          [T,G,K] bf16 or [G,T,K] E4M3
+//   4 w          [G*N,K] bf16 or E4M3, or [G*N,K/2] with two E2M1 codes a byte, the even one low
+//   5 y          [T,y_stride] bf16 or f32, of which columns y_column .. y_column+G*N-1 are written
+// KV_DA builds reach 3..5 by address. Rows of x and w are whole quads of 16 bytes.
+// Constants: 0 FORMAT of weights, 1 ACT, format of activations.
+#ifndef LIB_LINEAR_GLSL
+#define LIB_LINEAR_GLSL
+#include "kv_page.glsl"
+#include "bf16.glsl"
+#include "e4m3.glsl"
+#include "e2m1.glsl"
+#include "ue8m0.glsl"
+
+layout(constant_id = 0) const uint FORMAT = 1u;
+layout(constant_id = 1) const uint ACT = 0u;
+
+const uint WEIGHT_BF16 = 1u, WEIGHT_FP8 = 2u, WEIGHT_FP8_UE8M0 = 3u, WEIGHT_NVFP4 = 4u;
+const uint ACT_BF16 = 0u, ACT_FP8 = 1u, ACT_FP8_PACKED = 2u;
+const bool FP8_WEIGHT = FORMAT == WEIGHT_FP8 || FORMAT == WEIGHT_FP8_UE8M0;
+const uint SCALE_BLOCK = 128u; // numbers of a row, and rows, that share an FP8 scale
+
+layout(std430, set = 0, binding = 0) readonly buffer WScale { uint v[]; } w_scale;
+layout(std430, set = 0, binding = 1) readonly buffer RowScale { float v[]; } row_scale;
+layout(std430, set = 0, binding = 2) readonly buffer XScale { uint v[]; } x_scale;
+
+layout(push_constant) uniform Push {
+    KV_ADDR x_addr;
+    KV_ADDR w_addr;
+    KV_ADDR y_addr;
+    uint tokens;
+    uint groups;
+    uint n;             // rows of a group's weights
+    uint k;
+    uint y_stride;      // numbers of a row of y
+    uint y_column;
+    uint y_f32;         // 1: y is f32, 0: bf16
+    uint x_scale_pitch; // tokens of a row of x_scale
+    uint splits;        // parts that k is cut into, each with a y of its own; 1 but for the matrix kernel
+    uint split_steps;   // steps over k of a part
+} pc;
+
+#ifdef KV_DA
+
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer LinearRead4 { uvec4 v; };
+uvec4 x_quad(uint i) { return LinearRead4(pc.x_addr + uint64_t(i) * 16u).v; }
+uvec4 w_quad(uint i) { return LinearRead4(pc.w_addr + uint64_t(i) * 16u).v; }
+void y_word(uint i, uint word) { KvWrite1(pc.y_addr + uint64_t(i) * 4u).v = word; }
+void y_word2(uint i, uvec2 words) { KvWrite2(pc.y_addr + uint64_t(i) * 4u).v = words; } // i even
+
+#else
+
+layout(std430, set = 0, binding = 3) readonly buffer X { uvec4 v[]; } x_buf;
+layout(std430, set = 0, binding = 4) readonly buffer W { uvec4 v[]; } w_buf;
+layout(std430, set = 0, binding = 5) writeonly buffer Y { uint v[]; } y_buf;
+uvec4 x_quad(uint i) { return x_buf.v[i]; }
+uvec4 w_quad(uint i) { return w_buf.v[i]; }
+void y_word(uint i, uint word) { y_buf.v[i] = word; }
+void y_word2(uint i, uvec2 words) { y_buf.v[i] = words.x; y_buf.v[i + 1u] = words.y; }
+
+#endif
+
+// w_block_bits: the f32 bits of the scale of FP8 row `row` (of all groups) at k.
+uint w_block_bits(uint row, uint k) {
+    const uint i = row / SCALE_BLOCK * ((pc.k + SCALE_BLOCK - 1u) / SCALE_BLOCK) + k / SCALE_BLOCK;
+    if (FORMAT == WEIGHT_FP8) return w_scale.v[i];
+    return (w_scale.v[i >> 2] >> ((i & 3u) * 8u) & 0xFFu) << 23;
+}
+
+// w_nv_scale: the code of the scale of NVFP4 row `row` at k, a multiple of 8; the next one stands in the byte above.
+uint w_nv_scale(uint row, uint k) {
+    const uint i = row * (pc.k / 16u) + k / 16u;
+    return w_scale.v[i >> 2] >> ((i & 3u) * 8u);
+}
+
+// x_block_bits: the f32 bits of the scale of an E4M3 token at k.
+uint x_block_bits(uint token, uint group, uint k) {
+    if (ACT == ACT_FP8) return x_scale.v[(group * (pc.k / 128u) + k / 128u) * pc.x_scale_pitch + token];
+    const uint four = x_scale.v[(group * (pc.k / 512u) + k / 512u) * pc.x_scale_pitch + token];
+    return (four >> (k / 128u % 4u * 8u) & 0xFFu) << 23;
+}
+
+// x_row: the number of a row of x.
+uint x_row(uint token, uint group) { return ACT == ACT_BF16 ? token * pc.groups + group : group * pc.tokens + token; }
+
+// y_store2: two neighbouring columns, of which the first is even.
+void y_store2(uint token, uint column, float a, float b) {
+    const uint i = token * pc.y_stride + pc.y_column + column;
+    if (pc.y_f32 != 0u) y_word2(i, uvec2(floatBitsToUint(a), floatBitsToUint(b)));
+    else y_word(i >> 1, bf16_pack2(a, b));
+}
+
+// y_store4: four, of which the first is a multiple of four.
+void y_store4(uint token, uint column, vec4 v) {
+    const uint i = token * pc.y_stride + pc.y_column + column;
+    if (pc.y_f32 != 0u) {
+        y_word2(i, floatBitsToUint(v.xy));
+        y_word2(i + 2u, floatBitsToUint(v.zw));
+    } else y_word2(i >> 1, uvec2(bf16_pack2(v.x, v.y), bf16_pack2(v.z, v.w)));
+}
+
+#endif

@@ -1,0 +1,38 @@
+// The factor of an RMS norm, (sum(x^2)/n + eps)^-0.5, from rows of bf16 that invocations
+// have in units of 8 values, four words. Sums go pairwise and in one order, with nothing
+// but additions and multiplications, so that every device gets the same bits.
+//
+// Declare "shared vec4 rms_of[invocations / 4]" before including this; an invocation stores its
+// sum in component i % 4 of element i / 4.
+#ifndef LIB_RMS_GLSL
+#define LIB_RMS_GLSL
+#include "lib/bf16.glsl"
+#include "lib/real.glsl"
+
+// rms_squares: the sum of the squares of 8 values.
+float rms_squares(uvec4 w) {
+    vec4 a = vec4(bf16_unpack2(w.x), bf16_unpack2(w.y)), b = vec4(bf16_unpack2(w.z), bf16_unpack2(w.w));
+    precise vec4 aa = a * a;
+    precise vec4 bb = b * b;
+    precise float s = ((aa.x + aa.y) + (aa.z + aa.w)) + ((bb.x + bb.y) + (bb.z + bb.w));
+    return s;
+}
+
+// rms_sum32: the sum over 32 neighbouring invocations of what they stored in rms_of, the
+// first of them a multiple of 32. A barrier has passed since they did.
+float rms_sum32(uint first) {
+    uint i = first / 4u;
+    precise vec4 s = ((rms_of[i] + rms_of[i + 1u]) + (rms_of[i + 2u] + rms_of[i + 3u]))
+                   + ((rms_of[i + 4u] + rms_of[i + 5u]) + (rms_of[i + 6u] + rms_of[i + 7u]));
+    precise float sum = (s.x + s.y) + (s.z + s.w);
+    return sum;
+}
+
+// rms_factor: of a sum of squares of n values; 0 for a sum that overflowed.
+float rms_factor(float sum, float inverse_n, float eps) {
+    precise float mean = sum * inverse_n;
+    precise float x = mean + eps;
+    return real_rsqrt(x);
+}
+
+#endif

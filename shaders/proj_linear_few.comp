@@ -1,0 +1,111 @@
+// A linear layer for few tokens, bound by reading the weights: y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k]; see proj_linear.comp.
+// bindings: 0..5 of lib/linear.glsl; KV_DA builds reach x, w and y by address.
+// One workgroup: 128/LANES * ROWS rows of group z and TOKENS tokens. LANES invocations share ROWS rows, each reading 16 bytes of every row
+//   and the numbers of x that belong to them at a time, so that a row is read in pieces of 16*LANES bytes, once for all of the tokens.
+//   Their sums meet in shared memory in an order that depends on LANES, ROWS and TOKENS alone.
+// Constants after the two of lib/linear.glsl: 2 TOKENS, 3 ROWS (2 or 4), 4 LANES: powers of two, TOKENS*ROWS <= 16, LANES <= 128.
+// Shared memory: 516*ROWS*TOKENS + 1024: at most 9280 B.
+// Features: none; with KV_DA bufferDeviceAddress, shaderInt64; with LINEAR_F16 shaderFloat16 (codes decoded through binary16).
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#include "lib/linear_f32.glsl"
+
+layout(local_size_x = 128) in;
+layout(constant_id = 2) const uint TOKENS = 1u;
+layout(constant_id = 3) const uint ROWS = 2u;
+layout(constant_id = 4) const uint LANES = 32u;
+
+const uint VEC = FORMAT == WEIGHT_BF16 ? 8u : FORMAT == WEIGHT_NVFP4 ? 32u : 16u; // weights of a quad
+const uint UNITS = VEC / 8u;
+const uint X_QUADS = ACT == ACT_BF16 ? UNITS : 1u;
+const uint X_VEC = ACT == ACT_BF16 ? 8u : 16u;
+const uint BLOCK_UNITS = FORMAT == WEIGHT_NVFP4 ? 2u : UNITS; // after so many units of 8 a scale is applied
+const uint BLOCKS = UNITS / BLOCK_UNITS;
+const uint SUMS = ROWS * TOKENS;
+const uint TEAMS = 128u / LANES;
+const uint PITCH = 129u;
+const uint PAIRS = TEAMS * SUMS / 2u; // of outputs
+const uint PARTS = 128u / PAIRS;      // invocations that sum a pair
+
+shared float sum_s[SUMS * PITCH];
+shared vec2 pair_s[128];
+
+float acc[ROWS][TOKENS];
+
+// accumulate: the quad at k of each row, scales included.
+void accumulate(uint group, uint row0, uint t0, uint k) {
+    const uint w0 = row0 * (pc.k / VEC) + k / VEC;
+    uvec4 x[TOKENS][X_QUADS], w[ROWS];
+    float x_factor[TOKENS], block[ROWS][BLOCKS];
+    [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
+        const uint token = min(t0 + t, pc.tokens - 1u);
+        const uint x0 = x_row(token, group) * (pc.k / X_VEC) + k / X_VEC;
+        [[unroll]] for (uint i = 0u; i < X_QUADS; i++) x[t][i] = x_quad(x0 + i);
+        x_factor[t] = ACT == ACT_BF16 ? 1.0 : uintBitsToFloat(x_block_bits(token, group, k));
+    }
+    // Rows of an invocation lie in one block of 128: they begin at a multiple of ROWS.
+    const float shared_scale = FP8_WEIGHT ? uintBitsToFloat(w_block_bits(row0, k)) : 1.0;
+    [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+        w[r] = w_quad(w0 + r * (pc.k / VEC));
+        const uint codes = FORMAT == WEIGHT_NVFP4 ? w_nv_scale(row0 + r, k) : 0u;
+        [[unroll]] for (uint b = 0u; b < BLOCKS; b++) block[r][b] = FORMAT == WEIGHT_NVFP4 ? e4m3_decode(codes >> (8u * b)) : shared_scale;
+    }
+    [[unroll]] for (uint b = 0u; b < BLOCKS; b++) {
+        float part[ROWS][TOKENS];
+        [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+            [[unroll]] for (uint t = 0u; t < TOKENS; t++) part[r][t] = FORMAT == WEIGHT_BF16 ? acc[r][t] : 0.0;
+        }
+        [[unroll]] for (uint i = 0u; i < BLOCK_UNITS; i++) {
+            const uint u = b * BLOCK_UNITS + i;
+            vec4 wa[ROWS], wb[ROWS];
+            [[unroll]] for (uint r = 0u; r < ROWS; r++) weight8(w[r], u, wa[r], wb[r]);
+            [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
+                vec4 xa, xb;
+                act8(x[t][ACT == ACT_BF16 ? u : 0u], u, xa, xb);
+                [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+                    [[unroll]] for (uint e = 0u; e < 4u; e++) part[r][t] += wa[r][e] * xa[e];
+                    [[unroll]] for (uint e = 0u; e < 4u; e++) part[r][t] += wb[r][e] * xb[e];
+                }
+            }
+        }
+        [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+            [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
+                if (FORMAT == WEIGHT_BF16) acc[r][t] = part[r][t];
+                else acc[r][t] += part[r][t] * x_factor[t] * block[r][b];
+            }
+        }
+    }
+}
+
+void main() {
+    const uint tid = gl_LocalInvocationIndex, lane = tid % LANES;
+    const uint group = gl_WorkGroupID.z, t0 = gl_WorkGroupID.y * TOKENS, first = gl_WorkGroupID.x * TEAMS * ROWS;
+    // Behind the last row the last ones are read again: every invocation has to reach the barriers.
+    const uint row0 = group * pc.n + min(first + tid / LANES * ROWS, pc.n - ROWS);
+    [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+        [[unroll]] for (uint t = 0u; t < TOKENS; t++) acc[r][t] = 0.0;
+    }
+    [[dont_unroll]] for (uint k = lane * VEC; k < pc.k; k += LANES * VEC) accumulate(group, row0, t0, k);
+
+    [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+        [[unroll]] for (uint t = 0u; t < TOKENS; t++) sum_s[(t * ROWS + r) * PITCH + tid] = acc[r][t];
+    }
+    barrier();
+    const uint pair = tid / PARTS, part = tid % PARTS, team = pair / (SUMS / 2u), v = pair % (SUMS / 2u) * 2u;
+    vec2 sum = vec2(0.0);
+    for (uint l = part; l < LANES; l += PARTS) {
+        sum += vec2(sum_s[v * PITCH + team * LANES + l], sum_s[(v + 1u) * PITCH + team * LANES + l]);
+    }
+    pair_s[tid] = sum;
+    for (uint s = PARTS / 2u; s > 0u; s /= 2u) {
+        barrier();
+        if (part < s) pair_s[tid] += pair_s[tid + s];
+    }
+    const uint n = first + team * ROWS + v % ROWS, token = t0 + v / ROWS;
+    if (part != 0u || n >= pc.n || token >= pc.tokens) return;
+    vec2 y = pair_s[tid] * (WEIGHT_UNSCALE * ACT_UNSCALE);
+    const uint row = group * pc.n + n;
+    if (FORMAT == WEIGHT_NVFP4) y *= vec2(row_scale.v[row], row_scale.v[row + 1u]);
+    y_store2(token, row, y.x, y.y);
+}

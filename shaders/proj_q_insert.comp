@@ -1,0 +1,129 @@
+#version 460
+// Query norm and rotation, and insertion of the K row: for token t at position p, in binary32,
+//   head h:   y = x * (sum_i x_i^2 / 512 + eps)^-0.5,  y[448..511] turned forward at p;  q[t,h] = bf16(y), in place
+//   K row, for slot s = slots[t] >= 0:  k = kv[t] with k[448..511] turned forward at p, rounded to bf16; then as kv_insert:
+//             block b = 0..6:  sb = byte of 2^ceil(log2(max(amax, 1e-4)/448)), code[d] = e4m3(k[d] * 2^(127-sb)), scale[b] = sb
+// Bindings:  0 kv [N, 512] bf16   1 slots [T] i64, T <= N   2 positions [N] i32   3 table [rows, 64] f32 (lib/rope.glsl)
+//            4 q [N, H, 512] bf16, read and written   5 pool [pages, stride] u8     (4 and 5 not in _da builds)
+// Workgroup: of token gl_WorkGroupID.y, 4 heads, 32 invocations each with two units of 8 values; the last x: the K row.
+// Constants: 0 PAGE, slots per page.  Shared memory: 800 bytes.  Features: none; _da: bufferDeviceAddress, shaderInt64.
+// A position outside the table counts as its nearest row, a slot beyond the pool as -1.
+#extension GL_GOOGLE_include_directive : require
+#include "lib/kv_page.glsl"
+#include "lib/rows.glsl"
+#include "lib/quantise.glsl"
+#include "lib/rope_bf16.glsl"
+
+const uint HEADS = 4u;  // of a workgroup
+const uint LANES = 32u; // of a head
+const uint UNITS = 64u; // of a head or K row
+layout(local_size_x = 128) in;
+layout(constant_id = 0) const uint PAGE = 64;
+
+layout(std430, set = 0, binding = 0) readonly buffer Kv { uvec4 kv[]; };
+layout(std430, set = 0, binding = 1) readonly buffer Slots { uvec2 slots[]; };
+layout(std430, set = 0, binding = 2) readonly buffer Positions { int positions[]; };
+ROPE_TABLE(table, 3)
+
+layout(push_constant) uniform Push {
+    KV_ADDR q_addr;
+    KV_ADDR pool_addr;
+    uint pool_stride; // bytes per page
+    uint pool_pages;
+    uint heads;       // H
+    uint tokens;      // T
+    uint table_rows;
+    float eps;
+} pc;
+ROWS_RW(q, 4)
+KV_POOL_RW(pool, 5)
+
+shared vec4 rms_of[HEADS * LANES / 4u];
+shared uint amax_of[UNITS];      // of the K row, bf16 bits without sign
+shared uint scale_of[KV_BLOCKS]; // scale bytes
+#include "lib/rms.glsl"
+
+uint table_row(uint t) { return uint(clamp(positions[t], 0, int(pc.table_rows) - 1)); }
+
+uint turned(uint word, float r, vec2 cos_sin) {
+    precise vec2 y = bf16_unpack2(word) * r;
+    vec2 z = rope_rotate(y, cos_sin);
+    return bf16_pack2(z.x, z.y);
+}
+
+uint scaled(uint word, float r) {
+    precise vec2 y = bf16_unpack2(word) * r;
+    return bf16_pack2(y.x, y.y);
+}
+
+void heads4(uint t) {
+    const uint me = gl_LocalInvocationID.x, lane = me % LANES;
+    const uint head = gl_WorkGroupID.x * HEADS + me / LANES;
+    const bool live = head < pc.heads;
+    const uint unit = (t * pc.heads + head) * UNITS + lane;
+    uvec4 a = uvec4(0u), b = uvec4(0u);
+    if (live) {
+        a = q_load(unit);
+        b = q_load(unit + LANES);
+    }
+    vec4 near = vec4(0.0), far = vec4(0.0); // cosines and sines of the four pairs of b, the last 8 lanes
+    const bool turns = lane >= LANES - 8u;
+    if (turns) {
+        const uint row = table_row(t), pair = (lane + 8u - LANES) * 4u;
+        near = table_cos_sin2(row, pair, false);
+        far = table_cos_sin2(row, pair + 2u, false);
+    }
+    precise float sum = rms_squares(a) + rms_squares(b);
+    rms_of[me / 4u][me % 4u] = sum;
+    barrier();
+    if (!live) return;
+    const float r = rms_factor(rms_sum32(me - lane), 1.0 / 512.0, pc.eps);
+    q_store(unit, uvec4(scaled(a.x, r), scaled(a.y, r), scaled(a.z, r), scaled(a.w, r)));
+    b = turns ? uvec4(turned(b.x, r, near.xy), turned(b.y, r, near.zw), turned(b.z, r, far.xy), turned(b.w, r, far.zw))
+              : uvec4(scaled(b.x, r), scaled(b.y, r), scaled(b.z, r), scaled(b.w, r));
+    q_store(unit + LANES, b);
+}
+
+void insert(uint t) {
+    const uvec2 slot = t < pc.tokens ? slots[t] : uvec2(0xFFFFFFFFu);
+    const uint page = slot.x / PAGE, place = slot.x % PAGE;
+    if (slot.y != 0u || page >= pc.pool_pages) return; // all of the workgroup alike; a negative slot has a high word
+    const uint lane = gl_LocalInvocationID.x, block = lane / 8u;
+    const bool mine = lane < UNITS;
+    uvec4 w = uvec4(0u);
+    if (mine) {
+        w = kv[t * UNITS + lane];
+        if (block == KV_BLOCKS) {
+            const uint row = table_row(t), pair = (lane % 8u) * 4u;
+            const vec4 near = table_cos_sin2(row, pair, false), far = table_cos_sin2(row, pair + 2u, false);
+            w = uvec4(rope_bf16(w.x, near.xy), rope_bf16(w.y, near.zw), rope_bf16(w.z, far.xy), rope_bf16(w.w, far.zw));
+        }
+        amax_of[lane] = max(quantise_amax(w.xy), quantise_amax(w.zw));
+    }
+    barrier();
+    uint amax = 0u;
+    for (uint j = 0u; j < 8u; j++) amax = max(amax, amax_of[(block * 8u + j) % UNITS]);
+    const uint sb = ue8m0_encode(uintBitsToFloat(amax << 16), UE8M0_EPS_KV, UE8M0_INV_E4M3);
+    if (lane % 8u == 0u && block < KV_BLOCKS) scale_of[block] = sb;
+    barrier();
+    if (!mine) return;
+    const uint at = kv_row_byte(place);
+    if (block < KV_BLOCKS) {
+        const float inverse = ue8m0_inverse(sb);
+        pool_store_word2(page, at + lane * 8u, uvec2(quantise4(w.xy, inverse), quantise4(w.zw, inverse)));
+        return;
+    }
+    const uint rope = at + KV_ROPE_BYTE + (lane % 8u) * 16u;
+    pool_store_word2(page, rope, w.xy);
+    pool_store_word2(page, rope + 8u, w.zw);
+    if (lane == UNITS - 1u) {
+        pool_store_word2(page, kv_scale_byte(PAGE, place), uvec2(
+            scale_of[0] | (scale_of[1] << 8) | (scale_of[2] << 16) | (scale_of[3] << 24),
+            scale_of[4] | (scale_of[5] << 8) | (scale_of[6] << 16)));
+    }
+}
+
+void main() {
+    if (gl_WorkGroupID.x + 1u == gl_NumWorkGroups.x) insert(gl_WorkGroupID.y);
+    else heads4(gl_WorkGroupID.y);
+}
