@@ -41,6 +41,33 @@ func (t *Table) Len() int { return t.length }
 // Blocks is a copy of the entries, -1 for a recycled page.
 func (t *Table) Blocks() []int32 { return slices.Clone(t.blocks) }
 
+// Entries is the number of entries, those of recycled pages included.
+func (t *Table) Entries() int { return len(t.blocks) }
+
+// Entry is the page of positions i*page and following, -1 for a recycled one; i is 0 to
+// Entries()-1.
+func (t *Table) Entry(i int) int32 { return t.blocks[i] }
+
+// Need is the number of pages that Append(n) would take from the pool, for n of at
+// least 0.
+func (t *Table) Need(n int) int {
+	if n <= 0 {
+		return 0
+	}
+	need := (t.length+n+t.page-1)/t.page - len(t.blocks)
+	if t.shared() {
+		need++
+	}
+	return need
+}
+
+// shared reports whether the next position falls into a page that somebody else holds,
+// too.
+func (t *Table) shared() bool {
+	last := len(t.blocks) - 1
+	return t.length%t.page != 0 && t.blocks[last] >= 0 && t.pool.Refs(t.blocks[last]) > 1
+}
+
 // Append adds n positions and takes the pages they need from the pool.
 //
 // If the first of them falls into a page that a fork shares, a page of its own
@@ -57,13 +84,8 @@ func (t *Table) Append(n int) ([]PageCopy, error) {
 	if n == 0 {
 		return nil, nil
 	}
-	last := len(t.blocks) - 1
-	shared := t.length%t.page != 0 && t.blocks[last] >= 0 && t.pool.Refs(t.blocks[last]) > 1
-	need := (t.length+n+t.page-1)/t.page - len(t.blocks)
-	if shared {
-		need++
-	}
-	fresh, err := t.pool.Alloc(need)
+	last, shared := len(t.blocks)-1, t.shared()
+	fresh, err := t.pool.Alloc(t.Need(n))
 	if err != nil {
 		return nil, err
 	}

@@ -18,9 +18,6 @@ const (
 	opAppend    = "pipeline: append"
 )
 
-// ErrSequenceFull is matched by the error for tokens beyond RunnerOptions.MaxTokens.
-var ErrSequenceFull = errors.New("the sequence is full")
-
 // RunnerOptions say what a Runner is for.
 type RunnerOptions struct {
 	MaxTokens int                  // longest sequence, 1 to MaxPositions of the model

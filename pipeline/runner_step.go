@@ -2,7 +2,6 @@ package pipeline
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 
 	"github.com/vkmla/vkmla/cache"
@@ -11,15 +10,9 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-var le = binary.LittleEndian
-
 // Slots of a page of each cache, as vLLM has them.
 const (
-	windowPage    = 64
-	c4aPage       = 64
-	c128aPage     = 2
-	c4aStatePage  = 4
-	c128StatePage = 8
+	c128StatePage = 32
 	keysPage      = 64
 )
 
