@@ -102,6 +102,25 @@ func (t *Table) Append(n int) ([]PageCopy, error) {
 	return copies, nil
 }
 
+// Resume gives an empty table length positions, as a table has them whose first entries
+// were recycled: those below the entry first are -1, the others pages from the pool.
+//
+// It fails with ErrPoolFull, or vk.ErrArgument for a table that is not empty or a first
+// beyond its entries.
+func (t *Table) Resume(length, first int) error {
+	entries := (length + t.page - 1) / t.page
+	if len(t.blocks) > 0 || length < 0 || first < 0 || first > entries {
+		return pkg.Wrong("resume", "length, first", fmt.Sprintf("%d, %d", length, first), "0..%d of an empty table's entries", entries)
+	}
+	fresh, err := t.pool.Alloc(entries - first)
+	if err != nil {
+		return err
+	}
+	t.blocks = append(slices.Repeat([]int32{-1}, first), fresh...)
+	t.length = length
+	return nil
+}
+
 // SlotOf is the slot of position pos in the pool: blocks[pos/page]*page + pos%page.
 // It fails with ErrTableTooShort beyond Len() and with ErrRecycled.
 func (t *Table) SlotOf(pos int) (int64, error) {

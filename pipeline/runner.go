@@ -15,7 +15,6 @@ import (
 
 const (
 	opNewRunner = "pipeline: new runner"
-	opAppend    = "pipeline: append"
 )
 
 // RunnerOptions say what a Runner is for.
@@ -150,12 +149,6 @@ func (r *Runner) kind(ratio, tokens int, like *runnerLayer) (*runnerKind, error)
 	r.kinds = append(r.kinds, k)
 	return k, k.build(r.dev, LayerKindConfig{Model: r.cfg, Ratio: ratio, Tokens: tokens, MaxLen: r.opts.MaxTokens,
 		Caches: like.caches, Variant: r.opts.Variant, Hadamard: r.opts.Hadamard}, like)
-}
-
-// Appended is what a layer gave for n tokens.
-type Appended struct {
-	Out  []float32 // [n, Hidden], bf16 values
-	TopK []int32   // [n, TopK]: the indexer's picks, ascending, then -1; nil but with RatioC4A
 }
 
 // TopK is the width of Appended.TopK: index_topk of the model, as far as there are

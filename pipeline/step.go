@@ -40,6 +40,7 @@ type Step struct {
 	tokens int
 	begun  bool // the metadata is with the device
 	host   bool // inputs come from host memory
+	layer  int  // whose inputs were set last
 	flying *vk.Pending
 }
 
