@@ -1,62 +1,382 @@
 package pipeline_test
 
 import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/fakemodel"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/safetensors"
 	"github.com/vkmla/vkmla/internal/testkit"
+	"github.com/vkmla/vkmla/internal/vectors"
 	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/vk"
 )
 
-func TestEngineFirst(t *testing.T) {
-	dev := testkit.Device(t)
-	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioWindow, pipeline.RatioC4A, pipeline.RatioC128A)})))
-	e := must[*pipeline.Engine](t)(pipeline.NewEngine(t.Context(), dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 300, MaxSessions: 3, MaxStep: 140, KeepTopK: true}))
-	defer e.Close()
-	rng := rand.New(rand.NewPCG(1, 2))
-	const tokens = 140
-	hidden := make([]uint16, tokens*cfg.Hidden)
-	for i := range hidden {
-		hidden[i] = normal(rng, 1)[0]
-	}
-	s := must[*pipeline.Session](t)(e.Open())
-	at := 0
-	var outs [3][]uint16
-	for _, n := range []int{130, 1, 1, 3, 5} {
-		st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: n}))
-		for i := range layers {
-			in := st.Input(i)
-			put(t, in.Rows(0, n), hidden[at*cfg.Hidden:(at+n)*cfg.Hidden])
+// uploaded opens a checkpoint and puts it on the device.
+func uploaded(t testing.TB, dev *vk.Device, dir string) (pipeline.Config, []*pipeline.DeviceLayer) {
+	t.Helper()
+	c := must[*pipeline.Checkpoint](t)(pipeline.OpenCheckpoint(dir, pipeline.CheckpointOptions{}))
+	defer c.Close()
+	layers := must[[]*pipeline.DeviceLayer](t)(c.Upload(t.Context(), dev, nil))
+	t.Cleanup(func() {
+		for _, l := range layers {
+			l.Close()
 		}
-		if err := st.Run(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		for i := range layers {
-			outs[i] = append(outs[i], testkit.Download[uint16](t, st.Output(i).Rows(0, n))...)
-		}
-		if err := st.Commit(); err != nil {
-			t.Fatal(err)
-		}
-		at += n
-	}
-	f := make([]float32, len(hidden))
-	for i, v := range hidden {
-		f[i] = bf(v)
-	}
-	for i := range layers {
-		r := must[*pipeline.Runner](t)(pipeline.NewRunner(t.Context(), dev, cfg, layers, pipeline.RunnerOptions{MaxTokens: tokens, Chunk: 130}))
-		want := division(t, r, i, cfg.Hidden, 130, f)
-		r.Close()
-		var got []float32
-		for _, v := range outs[i] {
-			got = append(got, bf(v))
-		}
-		t.Log(i, distance(got, want.Out), slices.Max(got))
-	}
-	t.Logf("%+v", e.Memory())
+	})
+	return c.Config, layers
 }
 
-func bf(v uint16) float32 { return numfmt.BF16Decode(v) }
+// division runs tokens through all layers of a fresh session: so many in steps of MaxStep,
+// the others one by one. All layers get the same hidden states.
+func division(t testing.TB, e *pipeline.Engine, width, prefill int, hidden []float32) []pipeline.Appended {
+	t.Helper()
+	s := must[*pipeline.Session](t)(e.Open())
+	all := extend(t, s, e.Layers(), hidden[:prefill*width])
+	for at := prefill * width; at < len(hidden); at += width {
+		for i, one := range extend(t, s, e.Layers(), hidden[at:at+width]) {
+			all[i].Out, all[i].TopK = append(all[i].Out, one.Out...), append(all[i].TopK, one.TopK...)
+		}
+	}
+	if n := len(hidden) / width; s.Len() != n {
+		t.Errorf("%d tokens, want %d", s.Len(), n)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	return all
+}
+
+// extend appends tokens, the same hidden states for each layer.
+func extend(t testing.TB, s *pipeline.Session, layers int, hidden []float32) []pipeline.Appended {
+	t.Helper()
+	return must[[]pipeline.Appended](t)(s.Append(t.Context(), slices.Repeat([][]float32{hidden}, layers)))
+}
+
+// engine makes an engine that the test closes at its end.
+func engine(t testing.TB, dev *vk.Device, cfg pipeline.Config, layers []*pipeline.DeviceLayer, o pipeline.EngineOptions) *pipeline.Engine {
+	t.Helper()
+	e := must[*pipeline.Engine](t)(pipeline.NewEngine(t.Context(), dev, cfg, layers, o))
+	t.Cleanup(func() {
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return e
+}
+
+// distance is the relative error of a from b in the L2 norm.
+func distance(a, b []float32) float64 {
+	var sum, of float64
+	for i := range b {
+		d := float64(a[i]) - float64(b[i])
+		sum, of = sum+d*d, of+float64(b[i])*float64(b[i])
+	}
+	return math.Sqrt(sum / of)
+}
+
+// agreement is the part of the wanted picks that the rows of got have, too.
+func agreement(got, want []int32, width int) float64 {
+	same, all := 0, 0
+	for at := 0; at < len(want); at += width {
+		for _, e := range want[at : at+width] {
+			if e >= 0 {
+				all++
+				if slices.Contains(got[at:at+width], e) {
+					same++
+				}
+			}
+		}
+	}
+	return float64(same) / float64(max(all, 1))
+}
+
+// TestEngineRecorded runs a checkpoint of transformers and compares every layer with
+// what transformers gave for the same input, its caches rounded as ours are. The bound
+// is twice what those roundings make of the noise of bf16, which flips some of them.
+func TestEngineRecorded(t *testing.T) {
+	dir := filepath.Join(testkit.Root(t), "..", "shared", "golden", "tiny-v4-a")
+	if _, err := os.Stat(dir); err != nil {
+		t.Skip("no recorded layers beside the checkout:", err)
+	}
+	dev := testkit.Device(t)
+	cfg, layers := uploaded(t, dev, dir)
+	npz := must[*vectors.Archive](t)(vectors.OpenArchive(filepath.Join(dir, "layers.npz")))
+	defer npz.Close()
+	const tokens, prefill = 340, 300
+	chunks := []int{1, 7, 64, 128, 300}
+	if testing.Short() {
+		chunks = []int{7, 128}
+	}
+	for _, chunk := range chunks {
+		t.Run(fmt.Sprint(chunk), func(t *testing.T) {
+			for i := range layers {
+				e := engine(t, dev, cfg, layers[i:i+1], pipeline.EngineOptions{MaxTokens: tokens, MaxStep: chunk, KeepTopK: true})
+				name := fmt.Sprintf("fp8kv.L%d.", i)
+				in, want := must[vectors.Array](t)(npz.Array(name+"in")), must[vectors.Array](t)(npz.Array(name+"out"))
+				got := division(t, e, cfg.Hidden, prefill, in.F32())[0]
+				err := distance(got.Out, want.F32())
+				t.Logf("layer %d: error %.4f", i, err)
+				if !(err < 0.025) {
+					t.Errorf("layer %d: error %.4f", i, err)
+				}
+				if cfg.Ratios[i] != pipeline.RatioC4A {
+					continue
+				}
+				picks := must[vectors.Array](t)(npz.Array(name + "topk"))
+				w, width := picks.Dim(1), e.TopK()
+				var padded []int32
+				for v := range slices.Chunk(picks.I32(), w) {
+					padded = append(padded, append(slices.Clone(v), filled(width-w, int32(-1))...)...)
+				}
+				a, b := agreement(got.TopK, padded, width), agreement(padded, got.TopK, width)
+				t.Logf("layer %d: %.4f of the picks are there, %.4f are right", i, a, b)
+				if min(a, b) < 0.97 {
+					t.Errorf("layer %d: %.4f of the picks are there, %.4f are right", i, a, b)
+				}
+			}
+		})
+	}
+}
+
+// TestEngineDivisions demands that the division of tokens into steps does not matter,
+// and that weights in any format give what the same weights give as bf16. Those of FP8
+// with UE8M0 scales are the same numbers in bf16, the others are rounded to it, by up to
+// one part in 256.
+func TestEngineDivisions(t *testing.T) {
+	dev := testkit.Device(t)
+	storages := []fakemodel.Storage{fakemodel.FP8, fakemodel.FP8F32, fakemodel.NVFP4}
+	const tokens, prefill = 140, 134
+	c := fakemodel.Config(pipeline.RatioWindow, pipeline.RatioC4A, pipeline.RatioC128A)
+	if testing.Short() {
+		storages = storages[:1]
+	}
+	rng := rand.New(rand.NewPCG(1, 2))
+	hidden := make([]float32, tokens*c.Hidden)
+	for i := range hidden {
+		hidden[i] = float32(rng.NormFloat64())
+	}
+	run := func(t *testing.T, m *fakemodel.Model, chunk int) []pipeline.Appended {
+		cfg, layers := uploaded(t, dev, written(t, m))
+		e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: tokens, MaxStep: chunk, Keys: cache.IndexKeyMXFP4, KeepTopK: true})
+		all := division(t, e, cfg.Hidden, prefill, hidden)
+		for i, got := range all {
+			picks := 0
+			if layers[i].Ratio == pipeline.RatioC4A {
+				picks = tokens * e.TopK()
+			}
+			if len(got.Out) != len(hidden) || len(got.TopK) != picks {
+				t.Errorf("layer %d: %d values, %d picks", i, len(got.Out), len(got.TopK))
+			}
+		}
+		return all
+	}
+	for _, s := range storages {
+		t.Run(string(s), func(t *testing.T) {
+			c := c
+			if s != fakemodel.FP8 {
+				c.TopK = 64 // all entries: near the last pick, rounding decides
+			}
+			m := fake(t, fakemodel.Options{Config: c, Storage: s})
+			want := run(t, asBF16(t, m, c), tokens)
+			for _, chunk := range []int{tokens, 33} {
+				for i, got := range run(t, m, chunk) {
+					err := distance(got.Out, want[i].Out)
+					if t.Logf("steps of %d, layer %d: %.4f", chunk, i, err); !(err < 0.025) {
+						t.Errorf("steps of %d, layer %d: %.4f from bf16 weights in one step", chunk, i, err)
+					}
+				}
+			}
+		})
+	}
+}
+
+// asBF16 is a model with the weights of another as bf16.
+func asBF16(t testing.TB, m *fakemodel.Model, c pipeline.Config) *fakemodel.Model {
+	t.Helper()
+	p := fake(t, fakemodel.Options{Config: c})
+	for _, x := range p.Tensors {
+		values := m.Values[x.Name]
+		if len(values) == 0 {
+			t.Fatalf("no values of %s", x.Name)
+		}
+		x.Data = nil
+		for _, v := range values {
+			if x.DType == safetensors.F32 {
+				x.Data = binary.LittleEndian.AppendUint32(x.Data, math.Float32bits(v))
+			} else {
+				x.Data = binary.LittleEndian.AppendUint16(x.Data, numfmt.BF16Encode(v))
+			}
+		}
+	}
+	return p
+}
+
+// TestEngineFewIndexHeads demands that three heads of an indexer, for which there is no
+// linear layer of just that size, pick what eight do of which five weigh nothing.
+func TestEngineFewIndexHeads(t *testing.T) {
+	dev := testkit.Device(t)
+	const tokens, heads = 120, 3
+	few := fakemodel.Config(pipeline.RatioC4A)
+	few.IndexHeads = heads
+	small, large := fake(t, fakemodel.Options{Config: few}), fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioC4A)})
+	for _, x := range large.Tensors {
+		if y := small.Find(x.Name); len(x.Data) == len(y.Data) {
+			x.Data = y.Data
+		} else {
+			clear(x.Data[copy(x.Data, y.Data):])
+		}
+	}
+	rng := rand.New(rand.NewPCG(5, 6))
+	hidden := make([]float32, tokens*few.Hidden)
+	for i := range hidden {
+		hidden[i] = float32(rng.NormFloat64())
+	}
+	var picks [][]int32
+	for _, m := range []*fakemodel.Model{small, large} {
+		cfg, layers := uploaded(t, dev, written(t, m))
+		e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: tokens, MaxStep: 61, KeepTopK: true})
+		picks = append(picks, division(t, e, cfg.Hidden, tokens-3, hidden)[0].TopK)
+	}
+	if a := agreement(picks[0], picks[1], few.TopK); a < 0.99 {
+		t.Errorf("%.4f of the picks agree", a)
+	}
+}
+
+func TestEngineErrors(t *testing.T) {
+	dev := testkit.Device(t)
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioC4A)})))
+	ctx := t.Context()
+	for name, o := range map[string]pipeline.EngineOptions{
+		"MaxTokens": {}, "MaxStep": {MaxTokens: 4, MaxStep: -1}, "MaxSessions": {MaxTokens: 4, MaxSessions: 1 << 20}, "Rewind": {MaxTokens: 4, Rewind: -1},
+		"Format": {MaxTokens: 4, Keys: 9}, "variant": {MaxTokens: 4, Variant: "x"}, "MaxCacheBytes": {MaxTokens: 4, MaxCacheBytes: 1000}, "Ranks": {MaxTokens: 4, Ranks: 3},
+	} {
+		if e, err := pipeline.NewEngine(ctx, dev, cfg, layers, o); e != nil || !errors.Is(err, vk.ErrArgument) || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	other, wrong := cfg, cfg
+	other.ORank *= 2
+	wrong.Heads = 0
+	o := pipeline.EngineOptions{MaxTokens: 5, MaxStep: 3}
+	for _, c := range []struct {
+		dev    *vk.Device
+		cfg    pipeline.Config
+		layers []*pipeline.DeviceLayer
+		want   error
+	}{
+		{dev, other, layers, vk.ErrArgument}, {dev, wrong, layers, pipeline.ErrConfig}, {nil, cfg, layers, vk.ErrArgument},
+		{dev, cfg, []*pipeline.DeviceLayer{nil}, vk.ErrArgument}, {dev, cfg, nil, vk.ErrArgument},
+	} {
+		if e, err := pipeline.NewEngine(ctx, c.dev, c.cfg, c.layers, o); e != nil || !errors.Is(err, c.want) {
+			t.Errorf("%v, want %v", err, c.want)
+		}
+	}
+	cancelled, cancel := context.WithCancel(ctx)
+	cancel()
+	if _, err := pipeline.NewEngine(cancelled, dev, cfg, layers, o); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	e := engine(t, dev, cfg, layers, o)
+	s := must[*pipeline.Session](t)(e.Open())
+	hidden := make([]float32, 6*cfg.Hidden)
+	for _, c := range []struct {
+		ctx    context.Context
+		hidden [][]float32
+		want   error
+	}{
+		{ctx, nil, vk.ErrArgument}, {ctx, [][]float32{hidden, hidden}, vk.ErrArgument}, {ctx, [][]float32{hidden[:3]}, vk.ErrArgument},
+		{ctx, [][]float32{hidden}, pipeline.ErrSequenceFull}, {cancelled, [][]float32{hidden[:cfg.Hidden]}, context.Canceled},
+	} {
+		got, err := s.Append(c.ctx, c.hidden)
+		if !errors.Is(err, c.want) || s.Len() != 0 || len(got) > 0 && len(got[0].Out) > 0 {
+			t.Errorf("%d layers: %v, want %v", len(c.hidden), err, c.want)
+		}
+	}
+	if got, err := s.Append(ctx, [][]float32{hidden[:5*cfg.Hidden]}); err != nil || len(got[0].Out) != 5*cfg.Hidden || got[0].TopK != nil {
+		t.Error(err)
+	}
+	if _, err := e.Open(); !errors.Is(err, pipeline.ErrTooManySessions) {
+		t.Error(err)
+	}
+	if err := errors.Join(e.Close(), e.Close(), s.Close(), (*pipeline.Engine)(nil).Close()); err != nil {
+		t.Error(err)
+	}
+	_, appending := s.Append(ctx, [][]float32{nil})
+	_, beginning := e.Begin(ctx, pipeline.Chunk{Session: s, Tokens: 1})
+	_, opening := e.Open()
+	_, forking := s.Fork()
+	_, restoring := e.Restore(ctx, strings.NewReader(""))
+	for name, err := range map[string]error{"begin": beginning, "open": opening, "fork": forking, "truncate": s.Truncate(0), "advance": s.Advance(ctx, 1),
+		"save": s.Save(ctx, io.Discard), "prepare": e.Prepare(ctx, 1)} {
+		if !errors.Is(err, vk.ErrClosed) {
+			t.Errorf("%s on a closed engine: %v", name, err)
+		}
+	}
+	if appending != nil || !errors.Is(restoring, pipeline.ErrSnapshot) {
+		t.Error(appending, restoring)
+	}
+}
+
+// written writes a model and returns its folder.
+func written(t testing.TB, m *fakemodel.Model) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := m.Write(dir, 1); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// The n-th allocation fails, for every n: there is no engine, the error is the one of
+// the allocation, and nothing is left allocated.
+func TestEngineOutOfMemory(t *testing.T) {
+	full := errors.New("over budget")
+	left := -1 // allocations until one fails; below 0: none does
+	dev := must[*vk.Device](t)(testkit.Device(t).Adapter().Open(vk.DeviceOptions{MemoryHook: func(uint64) error {
+		left--
+		if left == -1 {
+			return full
+		}
+		return nil
+	}}))
+	defer dev.Close()
+	c := fakemodel.Config(pipeline.RatioC4A)
+	c.IndexHeads = 3
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: c, Storage: fakemodel.NVFP4})))
+	for _, l := range layers {
+		defer l.Close() // before the device
+	}
+	before := fmt.Sprint(dev.MemoryInUse())
+	for n := 0; ; n++ {
+		left = n
+		r, err := pipeline.NewEngine(t.Context(), dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 9, MaxStep: 4})
+		if r != nil {
+			if n < 10 || left < 0 {
+				t.Errorf("after %d allocations, %d of them not made: an engine", n, left)
+			}
+			if err := r.Close(); err != nil {
+				t.Error(err)
+			}
+		} else if !errors.Is(err, full) {
+			t.Errorf("allocation %d: %v, want %v", n, err, full)
+		}
+		if after := fmt.Sprint(dev.MemoryInUse()); after != before {
+			t.Fatalf("allocation %d: memory in use %s, before %s", n, after, before)
+		}
+		if r != nil {
+			return
+		}
+	}
+}
