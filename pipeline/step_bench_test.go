@@ -30,7 +30,8 @@ func BenchmarkStepHost(b *testing.B) {
 	for _, sessions := range []int{1, 32} {
 		prepared := func(b *testing.B) (*pipeline.Engine, []pipeline.Chunk) {
 			b.Helper()
-			e := engine(b, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 4096, MaxSessions: sessions, MaxStep: sessions})
+			e := engine(b, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 4096, MaxSessions: sessions, MaxStep: sessions,
+				CacheBytes: uint64(sessions) << 25}) // for growth records again
 			var chunks []pipeline.Chunk
 			for range sessions {
 				s := must[*pipeline.Session](b)(e.Open())
