@@ -16,6 +16,7 @@ type Table struct {
 	pool   *BlockPool
 	page   int
 	blocks []int32 // -1: recycled
+	gone   int     // entries from the first on that are known to be recycled, so that nobody looks again
 	length int
 }
 
@@ -54,12 +55,15 @@ func (t *Table) Need(n int) int {
 	if n <= 0 {
 		return 0
 	}
-	need := (t.length+n+t.page-1)/t.page - len(t.blocks)
+	need := t.grown(n)
 	if t.shared() {
 		need++
 	}
 	return need
 }
+
+// grown is how many entries n more positions add.
+func (t *Table) grown(n int) int { return (t.length+n+t.page-1)/t.page - len(t.blocks) }
 
 // shared reports whether the next position falls into a page that somebody else holds,
 // too.
@@ -84,8 +88,15 @@ func (t *Table) Append(n int) ([]PageCopy, error) {
 	if n == 0 {
 		return nil, nil
 	}
-	last, shared := len(t.blocks)-1, t.shared()
-	fresh, err := t.pool.Alloc(t.Need(n))
+	last, shared, need := len(t.blocks)-1, t.shared(), t.grown(n)
+	if shared {
+		need++
+	}
+	if need == 0 {
+		t.length += n
+		return nil, nil
+	}
+	fresh, err := t.pool.Alloc(need)
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +128,7 @@ func (t *Table) Resume(length, first int) error {
 		return err
 	}
 	t.blocks = append(slices.Repeat([]int32{-1}, first), fresh...)
-	t.length = length
+	t.gone, t.length = first, length
 	return nil
 }
 
@@ -156,7 +167,7 @@ func (t *Table) Fork() (*Table, error) {
 	if err := t.pool.Retain(t.resident(0, len(t.blocks))...); err != nil {
 		return nil, err
 	}
-	return &Table{pool: t.pool, page: t.page, blocks: slices.Clone(t.blocks), length: t.length}, nil
+	return &Table{pool: t.pool, page: t.page, blocks: slices.Clone(t.blocks), gone: t.gone, length: t.length}, nil
 }
 
 // Truncate forgets the positions from n on and lets go of pages that have none
@@ -166,10 +177,14 @@ func (t *Table) Truncate(n int) error {
 		return pkg.Wrong("truncate", "n", n, "0..%d positions", t.length)
 	}
 	keep := (n + t.page - 1) / t.page
+	if keep == len(t.blocks) {
+		t.length = n
+		return nil
+	}
 	if err := t.pool.Release(t.resident(keep, len(t.blocks))...); err != nil {
 		return err
 	}
-	t.blocks, t.length = t.blocks[:keep], n
+	t.blocks, t.gone, t.length = t.blocks[:keep], min(t.gone, keep), n
 	return nil
 }
 
@@ -177,13 +192,17 @@ func (t *Table) Truncate(n int) error {
 // full; their entries become -1. Positions keep their numbers. A sliding window of
 // 128 needs first = the next position - 127.
 func (t *Table) Recycle(first int) error {
-	n := max(min(first, t.length)/t.page, 0)
-	if err := t.pool.Release(t.resident(0, n)...); err != nil {
+	n := min(first, t.length) / t.page
+	if n <= t.gone {
+		return nil
+	}
+	if err := t.pool.Release(t.resident(t.gone, n)...); err != nil {
 		return err
 	}
-	for i := range t.blocks[:n] {
-		t.blocks[i] = -1
+	for i := range t.blocks[t.gone:n] {
+		t.blocks[t.gone+i] = -1
 	}
+	t.gone = n
 	return nil
 }
 
