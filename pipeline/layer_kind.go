@@ -29,6 +29,8 @@ type LayerKindConfig struct {
 
 	// Hadamard mixes indexer queries and keys before they are quantised.
 	Hadamard bool
+	// Output says how attention's output goes into wo_a; 0 is OutputBF16.
+	Output OutputPath
 	// Out is the type of a layer's output: tensor.BF16 (or 0), or tensor.F32 for
 	// partial sums of ranks that are to be rounded once.
 	Out tensor.DType
@@ -51,7 +53,8 @@ type LayerKind struct {
 
 	norm    *projection.QKVNorm
 	insert  *projection.QInsert
-	turn    *projection.InverseRope
+	turn    *projection.InverseRope      // OutputBF16 only
+	quant   *projection.InverseRopeQuant // the other paths only
 	linears map[projection.LinearConfig]*projection.Linear
 	scratch map[string]tensor.Tensor // of the linear layer of that name, for as much as was needed so far
 	outworn []tensor.Tensor          // scratch that became too small; commands may use it yet
@@ -59,6 +62,7 @@ type LayerKind struct {
 	qkv       tensor.Tensor // [T, QRank+512] bf16
 	qr, kv    tensor.Tensor // [T, QRank], [T, 512] bf16
 	q, o      tensor.Tensor // [T, H, 512] bf16
+	o8, o8s   tensor.Tensor // [G, T, P*512] u8 and scales; not with OutputBF16
 	z         tensor.Tensor // [T, G*ORank] bf16
 	kvScore   tensor.Tensor // [T, 2*C] f32; not with RatioWindow
 	iq, iw    tensor.Tensor // [T, Hi, 128], [T, Hi] bf16; RatioC4A only, as the next
@@ -67,8 +71,8 @@ type LayerKind struct {
 }
 
 // NewLayerKind builds what does not depend on the format of weights, and allocates
-// T * (2*H*512 + G*ORank + QRank + ...) * 2 bytes under the label "layer step" besides
-// what NewSparse allocates. The caller closes it, after the layers made from it.
+// T * (2*H*512 + G*ORank + QRank + ...) * 2 bytes under the label "layer step" (and
+// T*H*512 more unless Output is OutputBF16) besides what NewSparse allocates. The caller closes it, after the layers made from it.
 //
 // Errors: *ConfigError (ErrConfig); vk.ErrArgument for Ranks that do not divide the
 // groups or a type of outputs that there is not; those of NewSparse and of the
@@ -84,6 +88,8 @@ func NewLayerKind(dev *vk.Device, cfg LayerKindConfig) (*LayerKind, error) {
 		c.bad("dev", "nil", "a device")
 	case cfg.Out != tensor.BF16 && cfg.Out != tensor.F32:
 		c.bad("Out", cfg.Out, "bf16 or f32")
+	case cfg.Output < OutputBF16 || cfg.Output > OutputFP8Packed:
+		c.bad("Output", cfg.Output, "bf16, fp8 or fp8-packed")
 	}
 	if c.err == nil {
 		c.err = cfg.Model.Check()
@@ -133,8 +139,7 @@ func (k *LayerKind) build() (err error) {
 		MaxBytes: max(queries, caches.Window.Pool.Bytes())}); err != nil {
 		return err
 	}
-	k.turn, err = projection.NewInverseRope(k.dev, projection.InverseRopeConfig{MaxBytes: queries})
-	return err
+	return k.buildOutput(queries)
 }
 
 func (k *LayerKind) allocate() (err error) {
@@ -145,6 +150,7 @@ func (k *LayerKind) allocate() (err error) {
 		{&k.q, tensor.BF16, []int{t, k.heads, headDim}}, {&k.o, tensor.BF16, []int{t, k.heads, headDim}},
 		{&k.z, tensor.BF16, []int{t, k.groups * m.ORank}},
 	}
+	list = append(list, k.quantised()...)
 	if k.cfg.Ratio != RatioWindow {
 		list = append(list, wanted{&k.kvScore, tensor.F32, []int{t, 2 * coff(k.cfg.Ratio) * headDim}})
 	}
