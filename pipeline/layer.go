@@ -299,10 +299,12 @@ func (x *layerLinear) record(rec *vk.Recorder, from, to tensor.Tensor) error {
 // recordInputs records all that only needs the hidden states.
 func (l *Layer) recordInputs(rec *vk.Recorder, _ SparseStepArgs, a WholeLayerArgs) error {
 	k := l.kind
+	rec.Section("wq_a|wkv")
 	if err := l.qkv.record(rec, a.Hidden, k.qkv); err != nil {
 		return err
 	}
 	if l.w.Compressor != nil {
+		rec.Section("compressor.wkv|wgate")
 		if err := l.kvGate.record(rec, a.Hidden, k.kvScore); err != nil {
 			return err
 		}
@@ -310,9 +312,11 @@ func (l *Layer) recordInputs(rec *vk.Recorder, _ SparseStepArgs, a WholeLayerArg
 	if l.w.Indexer == nil {
 		return nil
 	}
+	rec.Section("indexer.compressor.wkv|wgate")
 	if err := l.idxKVGate.record(rec, a.Hidden, k.idxScores); err != nil {
 		return err
 	}
+	rec.Section("indexer.weights_proj")
 	return l.recordWeights(rec, a.Hidden)
 }
 
@@ -320,18 +324,22 @@ func (l *Layer) recordInputs(rec *vk.Recorder, _ SparseStepArgs, a WholeLayerArg
 // are stored.
 func (l *Layer) recordQueries(rec *vk.Recorder, step SparseStepArgs, a WholeLayerArgs) error {
 	k := l.kind
+	rec.Section("q_kv_norm")
 	if err := k.norm.Record(rec, projection.QKVNormArgs{QR: k.qkv, KV: k.qkv, KVAt: k.cfg.Model.QRank,
 		QRWeight: l.w.QNorm, KVWeight: l.w.KVNorm, QROut: k.qr, KVOut: k.kv}); err != nil {
 		return err
 	}
+	rec.Section("wq_b")
 	if err := l.qb.record(rec, k.qr, k.q); err != nil {
 		return err
 	}
 	if l.w.Indexer != nil {
+		rec.Section("indexer.wq_b")
 		if err := l.idxQB.record(rec, k.qr, k.iq); err != nil {
 			return err
 		}
 	}
+	rec.Section("q_norm_rope_kv_insert")
 	return k.insert.Record(rec, projection.QInsertArgs{Q: k.q, KV: k.kv, Slots: k.sparse.decode.slots,
 		Positions: step.Positions, Table: a.CosSin, Cache: a.Caches.Window})
 }

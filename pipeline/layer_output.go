@@ -84,6 +84,7 @@ func (k *LayerKind) quantised() []wanted {
 // recordOutput records what follows the attention.
 func (l *Layer) recordOutput(rec *vk.Recorder, step SparseStepArgs, a WholeLayerArgs) error {
 	k := l.kind
+	rec.Section("inverse_rope")
 	x := projection.LinearArgs{X: k.o, W: l.oa.w, Out: k.z, Scratch: l.oa.scratch}
 	if k.quant != nil {
 		x.X, x.XScale = k.o8, k.o8s
@@ -94,8 +95,10 @@ func (l *Layer) recordOutput(rec *vk.Recorder, step SparseStepArgs, a WholeLayer
 	} else if err := k.turn.Record(rec, projection.InverseRopeArgs{O: k.o, Positions: step.Positions, Table: a.CosSin}); err != nil {
 		return err
 	}
+	rec.Section("wo_a")
 	if err := l.oa.op.Record(rec, x); err != nil {
 		return err
 	}
+	rec.Section("wo_b")
 	return l.ob.record(rec, k.z, a.Out)
 }

@@ -37,8 +37,11 @@ type Recorder struct {
 	query vulkan.QueryPool
 	marks int
 
-	pending  []use // accesses since the last barrier
-	barriers int
+	pending    []use // accesses since the last barrier
+	barriers   int
+	dispatches int
+	sections   []sectionMark // nil unless they are timed
+	sectionErr error
 	hostRead bool // something host-visible was written
 	sets     map[string]boundSet
 	held     map[*Buffer]bool
@@ -247,7 +250,7 @@ func (r *Recorder) Dispatch(x Dispatch) error {
 	if len(x.Push) > 0 {
 		vulkan.CmdPushConstants(r.cmd, k.layout.pipeline, vulkan.ShaderStageFlags(vulkan.ShaderStageComputeBit), 0, uint32(len(x.Push)), unsafe.Pointer(&x.Push[0]))
 	}
-	vulkan.CmdDispatch(r.cmd, x.Groups[0], x.Groups[1], x.Groups[2])
+	r.launch(x.Groups)
 	return nil
 }
 
@@ -359,6 +362,10 @@ func (r *Recorder) End() (*Commands, error) {
 		if r.dev.lost.Load() {
 			r.Close() // as below: nobody closes a recorder whose End failed
 		}
+		return nil, err
+	}
+	if err := r.endSections(); err != nil {
+		r.Close()
 		return nil, err
 	}
 	if r.hostRead {
