@@ -29,6 +29,9 @@ type LayerKindConfig struct {
 
 	// Hadamard mixes indexer queries and keys before they are quantised.
 	Hadamard bool
+	// Group is how many consecutive tokens usually belong to one request, as in
+	// SparseConfig: 0 or 1 for decode. Results do not depend on it.
+	Group int
 	// Output says how attention's output goes into wo_a; 0 is OutputBF16.
 	Output OutputPath
 	// Out is the type of a layer's output: tensor.BF16 (or 0), or tensor.F32 for
@@ -124,6 +127,7 @@ func (k *LayerKind) build() (err error) {
 	}}
 	if k.cfg.Ratio == RatioC4A {
 		cfg.TopK, cfg.IndexState, cfg.Keys, cfg.IndexHeads, cfg.Hadamard = m.topK(), caches.IndexState, caches.Keys, m.IndexHeads, k.cfg.Hadamard
+		cfg.Group = k.cfg.Group
 		if k.cfg.MaxLen > 0 {
 			cfg.Entries = max(1, k.cfg.MaxLen/RatioC4A)
 		}
@@ -167,6 +171,36 @@ func (k *LayerKind) allocate() (err error) {
 
 // TopK returns the picks [T, TopK] i32 of the layer that ran last, as Sparse.TopK does.
 func (k *LayerKind) TopK() tensor.Tensor { return k.sparse.TopK() }
+
+// LayerTensors is what passes from one operation of a layer to the next, of the layer
+// that ran last, for those who check or measure operations one by one. Names are those
+// of Layer's formula; what the ratio or the output path does not have is absent.
+type LayerTensors struct {
+	QKV                          tensor.Tensor // [T, QRank+512] bf16, before the norms
+	QR, KV                       tensor.Tensor // [T, QRank], [T, 512] bf16, normed
+	Q                            tensor.Tensor // [T, H, 512] bf16, normed and turned
+	O                            tensor.Tensor // [T, H, 512] bf16, turned back but with an FP8 output path
+	O8, O8Scales                 tensor.Tensor // of an FP8 output path, see projection.InverseRopeQuant
+	Z                            tensor.Tensor // [T, G*ORank] bf16
+	KVScore, IndexKVScore        tensor.Tensor // [T, 2*C] f32, inputs of the compressors
+	IndexQ, IndexWeights         tensor.Tensor // [T, Hi, 128], [T, Hi] bf16
+	Codes, Scales, Folded        tensor.Tensor // the indexer's queries quantised, their weights [T, Hi] f32
+	Window, WindowLens           tensor.Tensor // index lists of the attention, see Decode.Indices
+	Compressed, CompressedLens   tensor.Tensor
+	WindowSlots, CompressedSlots tensor.Tensor // [T] i64, where the step's rows and entries go
+}
+
+// Tensors returns the memory that the kind's layers share.
+func (k *LayerKind) Tensors() LayerTensors {
+	s := k.sparse
+	t := LayerTensors{QKV: k.qkv, QR: k.qr, KV: k.kv, Q: k.q, O: k.o, O8: k.o8, O8Scales: k.o8s, Z: k.z, KVScore: k.kvScore, IndexKVScore: k.idxScores,
+		IndexQ: k.iq, IndexWeights: k.iw, Codes: s.codes, Scales: s.scales, Folded: s.weights, WindowSlots: s.decode.slots}
+	if s.main != nil {
+		t.CompressedSlots = s.main.entries
+	}
+	t.Window, t.WindowLens, t.Compressed, t.CompressedLens = s.decode.Indices()
+	return t
+}
 
 // Variants are those of Sparse.Variants.
 func (k *LayerKind) Variants() (attention, scores string) { return k.sparse.Variants() }

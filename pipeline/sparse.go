@@ -288,10 +288,10 @@ func (s *Sparse) recordInserted(rec *vk.Recorder, step SparseStepArgs, a SparseL
 		if err := s.recordPick(rec, step, a.Index); err != nil {
 			return err
 		}
-	}
-	rec.Section("picks_to_slots")
-	if err := s.decode.RecordPicks(rec, step.StepArgs, a.LayerArgs); err != nil {
-		return err
+		rec.Section("picks_to_slots")
+		if err := s.decode.RecordPicks(rec, step.StepArgs, a.LayerArgs); err != nil {
+			return err
+		}
 	}
 	rec.Section("attention")
 	return s.decode.RecordAttend(rec, a.LayerArgs)
