@@ -3,11 +3,9 @@ package bench
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 
 	"github.com/vkmla/vkmla/cache"
-	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -296,19 +294,3 @@ func (x *ropeTables) Close() error {
 	x.tables = nil
 	return err
 }
-
-// kindName names a ratio as users do.
-func kindName(ratio int) string {
-	switch ratio {
-	case pipeline.RatioWindow:
-		return "window"
-	case pipeline.RatioC4A:
-		return "c4a"
-	case pipeline.RatioC128A:
-		return "c128a"
-	}
-	return fmt.Sprintf("ratio %d", ratio)
-}
-
-// decodeBF16 is a row of bf16 numbers as f32.
-func decodeBF16(v []uint16) []float32 { return numfmt.BF16DecodeSlice(nil, v) }
