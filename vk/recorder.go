@@ -42,10 +42,10 @@ type Recorder struct {
 	dispatches int
 	sections   []sectionMark // nil unless they are timed
 	sectionErr error
-	hostRead bool // something host-visible was written
-	sets     map[string]boundSet
-	held     map[*Buffer]bool
-	ended    bool
+	hostRead   bool // something host-visible was written
+	sets       map[string]boundSet
+	held       map[*Buffer]bool
+	ended      bool
 }
 
 type boundSet struct {
