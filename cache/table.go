@@ -41,6 +41,33 @@ func (t *Table) Len() int { return t.length }
 // Blocks is a copy of the entries, -1 for a recycled page.
 func (t *Table) Blocks() []int32 { return slices.Clone(t.blocks) }
 
+// Entries is the number of entries, those of recycled pages included.
+func (t *Table) Entries() int { return len(t.blocks) }
+
+// Entry is the page of positions i*page and following, -1 for a recycled one; i is 0 to
+// Entries()-1.
+func (t *Table) Entry(i int) int32 { return t.blocks[i] }
+
+// Need is the number of pages that Append(n) would take from the pool, for n of at
+// least 0.
+func (t *Table) Need(n int) int {
+	if n <= 0 {
+		return 0
+	}
+	need := (t.length+n+t.page-1)/t.page - len(t.blocks)
+	if t.shared() {
+		need++
+	}
+	return need
+}
+
+// shared reports whether the next position falls into a page that somebody else holds,
+// too.
+func (t *Table) shared() bool {
+	last := len(t.blocks) - 1
+	return t.length%t.page != 0 && t.blocks[last] >= 0 && t.pool.Refs(t.blocks[last]) > 1
+}
+
 // Append adds n positions and takes the pages they need from the pool.
 //
 // If the first of them falls into a page that a fork shares, a page of its own
@@ -57,13 +84,8 @@ func (t *Table) Append(n int) ([]PageCopy, error) {
 	if n == 0 {
 		return nil, nil
 	}
-	last := len(t.blocks) - 1
-	shared := t.length%t.page != 0 && t.blocks[last] >= 0 && t.pool.Refs(t.blocks[last]) > 1
-	need := (t.length+n+t.page-1)/t.page - len(t.blocks)
-	if shared {
-		need++
-	}
-	fresh, err := t.pool.Alloc(need)
+	last, shared := len(t.blocks)-1, t.shared()
+	fresh, err := t.pool.Alloc(t.Need(n))
 	if err != nil {
 		return nil, err
 	}
@@ -78,6 +100,25 @@ func (t *Table) Append(n int) ([]PageCopy, error) {
 	t.blocks = append(t.blocks, fresh...)
 	t.length += n
 	return copies, nil
+}
+
+// Resume gives an empty table length positions, as a table has them whose first entries
+// were recycled: those below the entry first are -1, the others pages from the pool.
+//
+// It fails with ErrPoolFull, or vk.ErrArgument for a table that is not empty or a first
+// beyond its entries.
+func (t *Table) Resume(length, first int) error {
+	entries := (length + t.page - 1) / t.page
+	if len(t.blocks) > 0 || length < 0 || first < 0 || first > entries {
+		return pkg.Wrong("resume", "length, first", fmt.Sprintf("%d, %d", length, first), "0..%d of an empty table's entries", entries)
+	}
+	fresh, err := t.pool.Alloc(entries - first)
+	if err != nil {
+		return err
+	}
+	t.blocks = append(slices.Repeat([]int32{-1}, first), fresh...)
+	t.length = length
+	return nil
 }
 
 // SlotOf is the slot of position pos in the pool: blocks[pos/page]*page + pos%page.

@@ -215,6 +215,24 @@ func (k *LayerKind) RecordStep(rec *vk.Recorder, a SparseStepArgs) error {
 	return k.sparse.RecordStep(rec, a)
 }
 
+// Bytes is the memory that the kind and its layers share, scratch included.
+func (k *LayerKind) Bytes() uint64 {
+	if k == nil || k.arena == nil {
+		return 0
+	}
+	n := k.arena.Whole().Size + k.sparse.decode.arena.Whole().Size
+	if k.sparse.arena != nil {
+		n += k.sparse.arena.Whole().Size
+	}
+	for _, t := range k.scratch {
+		n += t.Bytes()
+	}
+	for _, t := range k.outworn {
+		n += t.Bytes()
+	}
+	return n
+}
+
 // Close frees the memory, which nothing on the device may be using; closing again does
 // nothing. Recording anything more gives vk.ErrClosed.
 func (k *LayerKind) Close() error {

@@ -160,11 +160,15 @@ func (r *layerRun) layer(ctx context.Context, list []pipeline.LayerWeights) erro
 		return err
 	}
 	defer weights[0].Close()
-	runner, err := pipeline.NewRunner(ctx, r.dev, r.cfg, weights, pipeline.RunnerOptions{MaxTokens: tokens, Chunk: r.f.chunk})
+	engine, err := pipeline.NewEngine(ctx, r.dev, r.cfg, weights, pipeline.EngineOptions{MaxTokens: tokens, MaxStep: r.f.chunk, KeepTopK: true})
 	if err != nil {
 		return err
 	}
-	defer runner.Close()
+	defer engine.Close()
+	session, err := engine.Open()
+	if err != nil {
+		return err
+	}
 	var all pipeline.Appended
 	for at := 0; at < tokens; {
 		step := 1
@@ -174,17 +178,17 @@ func (r *layerRun) layer(ctx context.Context, list []pipeline.LayerWeights) erro
 				step = min(step, prefill-at)
 			}
 		}
-		got, err := runner.Append(ctx, 0, hidden[at*r.cfg.Hidden:(at+step)*r.cfg.Hidden])
+		got, err := session.Append(ctx, [][]float32{hidden[at*r.cfg.Hidden : (at+step)*r.cfg.Hidden]})
 		if err != nil {
 			return err
 		}
-		all.Out, all.TopK = append(all.Out, got.Out...), append(all.TopK, got.TopK...)
+		all.Out, all.TopK = append(all.Out, got[0].Out...), append(all.TopK, got[0].TopK...)
 		at += step
 		r.p.show("layer %d: %d of %d tokens", n, at, tokens)
 	}
 	err = r.out.Add(fmt.Sprintf("L%d.out", n), vectors.FromF32(all.Out, tokens, r.cfg.Hidden))
 	if err == nil && list[0].Ratio == pipeline.RatioC4A {
-		err = r.out.Add(fmt.Sprintf("L%d.topk", n), vectors.FromI32(all.TopK, tokens, runner.TopK()))
+		err = r.out.Add(fmt.Sprintf("L%d.topk", n), vectors.FromI32(all.TopK, tokens, engine.TopK()))
 	}
 	return err
 }
