@@ -42,6 +42,7 @@ type Recorder struct {
 	dispatches int
 	sections   []sectionMark // nil unless they are timed
 	sectionErr error
+	whole      bool // there is one section
 	hostRead   bool // something host-visible was written
 	sets       map[string]boundSet
 	held       map[*Buffer]bool

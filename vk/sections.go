@@ -33,10 +33,18 @@ func (r *Recorder) TimeSections() error {
 	return nil
 }
 
+// TimeWhole is TimeSections with a single section: all that is recorded from now on.
+//
+// Errors: those of Timestamp.
+func (r *Recorder) TimeWhole() error {
+	r.whole = true
+	return r.TimeSections()
+}
+
 // Section names what is recorded from here on. It does nothing without TimeSections,
 // so that operations may name their parts always; so it has no error: one is End's.
 func (r *Recorder) Section(name string) {
-	if r.sections == nil || r.ended || r.sectionErr != nil || r.sections[len(r.sections)-1].name == name {
+	if r.sections == nil || r.whole || r.ended || r.sectionErr != nil || r.sections[len(r.sections)-1].name == name {
 		return
 	}
 	last := &r.sections[len(r.sections)-1]

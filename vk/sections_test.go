@@ -28,6 +28,13 @@ func TestSections(t *testing.T) {
 	if plain.Dispatches() != 5 {
 		t.Errorf("%d launches, want 5", plain.Dispatches())
 	}
+	one := record(t, d, func(r *vk.Recorder) error { return errors.Join(r.TimeWhole(), launches(r)) })
+	if err := one.Run(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := one.Sections(); err != nil || len(s) != 1 || s[0].Dispatches != 5 || s[0].Barriers != 4 || !(s[0].NS > 0) {
+		t.Errorf("the whole: %v, %v", s, err)
+	}
 	c := record(t, d, func(r *vk.Recorder) error { return errors.Join(r.TimeSections(), launches(r)) })
 	if _, err := c.Sections(); !errors.Is(err, vk.ErrBusy) {
 		t.Errorf("sections before a run: %v, want ErrBusy", err)

@@ -34,6 +34,7 @@ var suites = []struct {
 }{
 	{"decode", []string{"heads", "topk", "window", "batch", "context"}},
 	{"indexer", []string{"heads", "topk", "batch", "context", "prefill", "op"}},
+	{"step", []string{"batch", "context", "model", "weights", "keys"}},
 	{"layer", []string{"batch", "context", "prefill", "model", "kind", "weights", "chunk", "keys", "output-path"}},
 }
 
@@ -49,7 +50,7 @@ func benchCommand() *cobra.Command {
 	var f benchFlags
 	cmd := &cobra.Command{
 		Use:   "bench",
-		Short: "Time a decode step, the indexer, or whole layers",
+		Short: "Time attention, the indexer, whole layers or whole steps",
 		Long: `Bench has several suites. The suite decode, which is the default, times the decode
 attention of a DeepSeek-V4 C4A layer for several batch sizes: each token is a
 request of its own and attends its sliding window and the rows that the indexer
@@ -78,6 +79,13 @@ chunks of prefills of --prefill tokens. It gives the time of the layer and, from
 timestamps between them, of each of its operations, with the bytes of weights, caches
 and activations, the share of the measured limits, launches, barriers and device
 memory by purpose. What does not fit into device memory is left out, and that is said.
+
+The suite step times whole decode steps of a model, all layers in one submission, for
+--batch sequences of --context tokens: the device's time, the processor's time, the
+operations by kind of layer, bytes needed and how many times their time a step takes,
+launches and barriers, device memory by purpose. Layers have weights of their own as
+long as there is memory for them; otherwise it is said how many share theirs. One layer
+of each kind is checked first.
 
 Exit status: 0 if every batch was right and timed, 1 if one was wrong, 2 if bench
 could not do its work.`,
@@ -202,6 +210,13 @@ func (f benchFlags) run(ctx context.Context, dev *vk.Device, limits bench.Limits
 			return nil, err
 		}
 		return report, bench.Layers(ctx, dev, f.layerOptions(), limits, p, func(r bench.LayerRow) { p.line.clear(); report.Add(r) })
+	}
+	if f.suite == "step" {
+		report, err := bench.NewStepReport(stdout, f.output, dev.Adapter(), limits)
+		if err != nil {
+			return nil, err
+		}
+		return report, bench.Steps(ctx, dev, bench.StepOptions{LayerOptions: f.layerOptions()}, limits, p, func(r bench.StepRow) { p.line.clear(); report.Add(r) })
 	}
 	report, err := bench.NewOpReport(stdout, f.output, dev.Adapter(), limits)
 	if err != nil {

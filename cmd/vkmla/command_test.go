@@ -55,6 +55,7 @@ func TestExitCodes(t *testing.T) {
 		{"unknown command", "nothing", 2, "unknown command"},
 		{"indexer suite", "bench --suite indexer --op query_quant_fp8 --batch 1 --prefill 128 --heads 2 --reps 1", 0, ""},
 		{"layer suite", "bench --suite layer --kind window --batch 2 --context 200 --weights nvfp4 --reps 1", 0, ""},
+		{"step suite", "bench --suite step --batch 2 --context 200 --weights bf16 --reps 1", 0, ""},
 		{"unknown model", "bench --suite layer --model soup", 2, "flash, pro"},
 		{"unknown output path", "bench --suite layer --output-path soup", 2, "fp8-packed"},
 		{"unknown key format", "bench --suite layer --keys soup", 2, "mxfp4"},

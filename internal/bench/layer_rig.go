@@ -122,9 +122,25 @@ func (r *layerRig) state(label string, comp cache.Compression) (c cache.StateCac
 	if c.Layout, err = cache.NewStateLayout(comp, statePage, 0); err != nil {
 		return c, table, err
 	}
-	pattern := bytesOf(r.normal(max(1, 64<<10/c.Layout.Stride) * c.Layout.Stride / 4))
-	c.Pool, table, err = r.pool(label, c.Layout.Stride, statePage, comp.Window()-1, pattern)
+	c.Pool, table, err = r.pool(label, c.Layout.Stride, statePage, comp.Window()-1, r.statePattern(c.Layout))
 	return c, table, err
+}
+
+// statePattern is pages of random states.
+func (r *layerRig) statePattern(l cache.StateLayout) []byte {
+	return bytesOf(r.normal(max(1, 64<<10/l.Stride) * l.Stride / 4))
+}
+
+// keyPattern is pages of random indexer keys.
+func (r *layerRig) keyPattern(l cache.IndexKeyLayout) []byte {
+	const pages = 64
+	pattern, x := make([]byte, pages*l.Stride), r.normalBF16(cache.IndexDim*pages*l.Page)
+	for slot := range int64(pages * l.Page) {
+		codes, scale := cache.QuantiseKeyRef(x[slot*cache.IndexDim:][:cache.IndexDim], l.Format)
+		copy(pattern[l.RowOffset(slot):], codes)
+		copy(pattern[l.ScaleOffset(slot):], scale[:])
+	}
+	return pattern
 }
 
 // newLayerRig makes the caches of a layer of a ratio for a step, and the step's inputs.
@@ -178,15 +194,8 @@ func (r *layerRig) indexKeys() (err error) {
 	if err != nil {
 		return err
 	}
-	const pages = 64
-	pattern, x := make([]byte, pages*l.Stride), r.normalBF16(cache.IndexDim*pages*page)
-	for slot := range int64(pages * page) {
-		codes, scale := cache.QuantiseKeyRef(x[slot*cache.IndexDim:][:cache.IndexDim], l.Format)
-		copy(pattern[l.RowOffset(slot):], codes)
-		copy(pattern[l.ScaleOffset(slot):], scale[:])
-	}
 	r.cfg.Caches.Keys.Layout = l
-	r.cfg.Caches.Keys.Pool, r.step.KeysTable, err = r.pool("indexer keys", l.Stride, page*pipeline.RatioC4A, -1, pattern)
+	r.cfg.Caches.Keys.Pool, r.step.KeysTable, err = r.pool("indexer keys", l.Stride, page*pipeline.RatioC4A, -1, r.keyPattern(l))
 	return err
 }
 
