@@ -23,6 +23,8 @@ type benchFlags struct {
 	contexts []int
 	layer    layerFlags
 	suite    string
+	compare  string
+	peers    bench.PeerTable
 	device   string
 	output   string
 }
@@ -34,14 +36,22 @@ var suites = []struct {
 }{
 	{"decode", []string{"heads", "topk", "window", "batch", "context"}},
 	{"indexer", []string{"heads", "topk", "batch", "context", "prefill", "op"}},
+	{"memory", []string{"op", "batch"}},
+	{"linear", []string{"op", "batch", "model", "weights"}},
 	{"step", []string{"batch", "context", "model", "weights", "keys"}},
+	{comparison, []string{"op"}},
 	{"layer", []string{"batch", "context", "prefill", "model", "kind", "weights", "chunk", "keys", "output-path"}},
 }
+
+// comparison is the suite that --compare runs, of others' cases.
+const comparison = "compare"
 
 func suiteNames() string {
 	var names []string
 	for _, s := range suites {
-		names = append(names, s.name)
+		if s.name != comparison {
+			names = append(names, s.name)
+		}
 	}
 	return strings.Join(names, ", ")
 }
@@ -72,6 +82,9 @@ Its rows stand beside what other implementations take on an H100, where somebody
 measured it. --batch, --prefill, --context and --topk give its sizes, --op picks
 operations by the beginning of their names. Each case is checked first, too.
 
+The suites memory and linear time the operations that mostly move bytes (insertion,
+gathering, norms, rotations) and the matrix products of layers, one by one.
+
 The suite layer times whole layers, from hidden states to hidden states, with random
 weights: one of each kind (window, c4a, c128a) of --model flash or pro in the formats
 of --weights, for decode steps of --batch requests of --context tokens, and for the
@@ -86,6 +99,12 @@ operations by kind of layer, bytes needed and how many times their time a step t
 launches and barriers, device memory by purpose. Layers have weights of their own as
 long as there is memory for them; otherwise it is said how many share theirs. One layer
 of each kind is checked first.
+
+With --compare FILE, bench runs the cases of all suites that FILE has others' times of,
+and those that have a goal without, and gives each row with the peer's time, ours, the
+ratio and the share of the limit, and geometric means beside the project's goals.
+--compare peers.json is the table that comes with the program; its form is that of
+internal/bench/peers.json.
 
 Exit status: 0 if every batch was right and timed, 1 if one was wrong, 2 if bench
 could not do its work.`,
@@ -103,8 +122,9 @@ could not do its work.`,
 	fl := cmd.Flags()
 	fl.IntVar(&f.opts.Heads, "heads", 0, "query heads, 1 to 128 (default 64)")
 	fl.StringVar(&f.suite, "suite", suites[0].name, suiteNames())
+	fl.StringVar(&f.compare, "compare", "", "compare with the times of a file of peers, or of peers.json, which comes with the program")
 	f.layer.define(fl)
-	fl.StringSliceVar(&f.ops, "op", nil, "suite indexer: operations, names or how they begin (default all)")
+	fl.StringSliceVar(&f.ops, "op", nil, "operations of the suite, names or how they begin (default all)")
 	fl.IntSliceVar(&f.prefill, "prefill", nil, "suite indexer: tokens of a prefill step (default 4096; 256 on a CPU); layer: of a prompt (default 1024,4096,32768)")
 	fl.IntSliceVar(&f.topk, "topk", nil, "compressed rows that a token attends (default 512; suite indexer 512,1024)")
 	fl.IntVar(&f.opts.Window, "window", 0, "rows of the sliding window (default 128)")
@@ -123,12 +143,22 @@ could not do its work.`,
 func (f *benchFlags) settle(cmd *cobra.Command) error {
 	own, others := map[string]bool{}, map[string][]string{}
 	known := false
+	if f.compare != "" {
+		if cmd.Flags().Changed("suite") {
+			return &vk.ArgumentError{Op: "bench", Arg: "suite", Got: f.suite, Want: "nothing beside --compare, which runs cases of all suites"}
+		}
+		var err error
+		if f.peers, err = bench.ReadPeers(f.compare); err != nil {
+			return err
+		}
+		f.suite = comparison
+	}
 	for _, s := range suites {
 		for _, name := range s.flags {
 			own[name] = own[name] || s.name == f.suite
 			others[name] = append(others[name], s.name)
 		}
-		known = known || s.name == f.suite
+		known = known || s.name == f.suite && (s.name != comparison || f.compare != "")
 	}
 	if !known {
 		return &vk.ArgumentError{Op: "bench", Arg: "suite", Got: f.suite, Want: suiteNames()}
@@ -138,6 +168,9 @@ func (f *benchFlags) settle(cmd *cobra.Command) error {
 			return &vk.ArgumentError{Op: "bench: " + f.suite, Arg: name, Got: cmd.Flags().Lookup(name).Value.String(),
 				Want: "nothing; it belongs to --suite " + strings.Join(others[name], ", ")}
 		}
+	}
+	if f.suite == comparison {
+		return nil
 	}
 	if f.suite == "decode" {
 		return f.single()
@@ -211,20 +244,41 @@ func (f benchFlags) run(ctx context.Context, dev *vk.Device, limits bench.Limits
 		}
 		return report, bench.Layers(ctx, dev, f.layerOptions(), limits, p, func(r bench.LayerRow) { p.line.clear(); report.Add(r) })
 	}
-	if f.suite == "step" {
+	return f.runMore(ctx, dev, limits, stdout, p)
+}
+
+// runMore runs the suites of steps and of single operations.
+func (f benchFlags) runMore(ctx context.Context, dev *vk.Device, limits bench.Limits, stdout io.Writer, p *benchProgress) (closer, error) {
+	switch f.suite {
+	case "step":
 		report, err := bench.NewStepReport(stdout, f.output, dev.Adapter(), limits)
 		if err != nil {
 			return nil, err
 		}
 		return report, bench.Steps(ctx, dev, bench.StepOptions{LayerOptions: f.layerOptions()}, limits, p, func(r bench.StepRow) { p.line.clear(); report.Add(r) })
+	case comparison:
+		report, err := bench.NewCompareReport(stdout, f.output, dev.Adapter(), limits, f.peers)
+		if err != nil {
+			return nil, err
+		}
+		o := bench.CompareOptions{Peers: f.peers, Ops: f.ops, Reps: f.opts.Reps, Warmup: f.opts.Warmup, Variant: f.opts.Variant, Seed: f.opts.Seed}
+		return report, bench.Compare(ctx, dev, o, limits, p, func(r bench.OpRow) { p.line.clear(); report.Add(r) })
 	}
 	report, err := bench.NewOpReport(stdout, f.output, dev.Adapter(), limits)
 	if err != nil {
 		return nil, err
 	}
-	o := bench.IndexerOptions{Ops: f.ops, Heads: f.opts.Heads, TopK: f.topk, Batches: f.opts.Batches, Prefill: f.prefill, Contexts: f.contexts,
+	add := func(r bench.OpRow) { p.line.clear(); report.Add(r) }
+	o := bench.SuiteOptions{Ops: f.ops, Tokens: f.opts.Batches, Models: f.layer.models, Weights: f.layer.weights,
 		Reps: f.opts.Reps, Warmup: f.opts.Warmup, Variant: f.opts.Variant, Seed: f.opts.Seed}
-	return report, bench.Indexer(ctx, dev, o, limits, p, func(r bench.OpRow) { p.line.clear(); report.Add(r) })
+	switch f.suite {
+	case "memory":
+		return report, bench.Memory(ctx, dev, o, limits, p, add)
+	case "linear":
+		return report, bench.Linear(ctx, dev, o, limits, p, add)
+	}
+	return report, bench.Indexer(ctx, dev, bench.IndexerOptions{Ops: f.ops, Heads: f.opts.Heads, TopK: f.topk, Batches: f.opts.Batches, Prefill: f.prefill, Contexts: f.contexts,
+		Reps: f.opts.Reps, Warmup: f.opts.Warmup, Variant: f.opts.Variant, Seed: f.opts.Seed}, limits, p, add)
 }
 
 // benchProgress shows what a benchmark does on the progress line.

@@ -32,6 +32,8 @@ type IndexerOptions struct {
 	Warmup   int // negative for none
 	Variant  string
 	Seed     uint64
+
+	only func(op, name string) bool // cases to run; nil: all
 }
 
 func (o IndexerOptions) withDefaults(t vk.DeviceType) IndexerOptions {
@@ -135,6 +137,9 @@ func Indexer(ctx context.Context, dev *vk.Device, o IndexerOptions, l Limits, p 
 	}
 	var wrong error
 	for _, c := range indexerCases(o) {
+		if o.only != nil && !o.only(c.op, c.name) {
+			continue
+		}
 		rows, err := timeCase(ctx, dev, o, c, l, p)
 		if err != nil {
 			return fmt.Errorf("bench: %s %s: %w", c.op, c.name, err)

@@ -319,22 +319,16 @@ func rotated(b []byte) vectors.Array {
 
 // rows brings slots of a cache to the host, packed with 584 bytes each.
 func (c *layerCheck) rows(k cache.KVCache, slots []int32) []byte {
-	return c.collect(len(slots)*cache.SlotBytes, func(rec *vk.Recorder, to vk.View) error {
-		from := k.Pool.View()
-		for i, s := range slots {
-			if s < 0 {
-				continue
-			}
-			at := to.Offset + uint64(i)*cache.SlotBytes
-			if err := errors.Join(
-				rec.Copy(to.Buffer.View(at, cache.RowBytes), from.Buffer.View(from.Offset+uint64(k.Layout.RowOffset(int64(s))), cache.RowBytes)),
-				rec.Copy(to.Buffer.View(at+cache.RowBytes, cache.ScaleBytes), from.Buffer.View(from.Offset+uint64(k.Layout.ScaleOffset(int64(s))), cache.ScaleBytes)),
-			); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	wide := make([]int64, len(slots))
+	for i, s := range slots {
+		wide[i] = int64(s)
+	}
+	if c.err != nil {
+		return make([]byte, len(slots)*cache.SlotBytes)
+	}
+	data, err := c.slotRows(k, wide)
+	c.keep(err)
+	return data
 }
 
 // collect brings bytes that f copies together to the host.
