@@ -48,7 +48,7 @@ type EngineOptions struct {
 	Hadamard bool                 // mix indexer queries and keys before they are quantised
 	Variant  string               // of the attention kernel; "" picks the best
 
-	// Ranks is how many ranks share heads and groups, see WeightsRank; 0 counts as 1. With
+	// Ranks is how many ranks share heads and groups, see CheckpointOptions.Ranks; 0 counts as 1. With
 	// more, outputs are f32: partial sums, to be added up over the ranks.
 	Ranks int
 
@@ -307,7 +307,7 @@ type EngineMemory struct {
 	Weights uint64 // of the layers, which the engine does not own
 	Caches  uint64 // pages
 	Tables  uint64 // block tables, cosines and sines
-	Steps   uint64 // what passes from one operation of a layer to the next, and the metadata of steps, for the sizes in use
+	Steps   uint64 // what passes from one operation of a layer to the next, and the metadata of steps, for each size in use
 	Hidden  uint64 // hidden states and picks, those in host memory included
 }
 
@@ -315,7 +315,13 @@ type EngineMemory struct {
 func (m EngineMemory) Total() uint64 { return m.Weights + m.Caches + m.Tables + m.Steps + m.Hidden }
 
 // Memory returns what is allocated now. Steps and Hidden grow with the sizes of steps
-// that there were, or that Prepare was asked for; a size takes no more again.
+// that there were, or that Prepare was asked for; a size takes no more again, but that
+// Step.SetInput brings hidden states in host memory. For T tokens, Steps is, for each
+// ratio among the layers, 2*T*(2*H*512 + G*ORank + 2*QRank + 1024) bytes and in
+// compressed layers about 2*T*(2048 + 256*Hi) more, with index lists of
+// 4*T*(Window + TopK) (C128A: 4*T*(Window + MaxTokens/128)) and scratch that does not
+// grow with T beyond some tens of MB. As sizes are powers of two, all of them
+// together take about twice what the largest does.
 func (e *Engine) Memory() EngineMemory {
 	e.mu.Lock()
 	defer e.mu.Unlock()
