@@ -16,6 +16,7 @@ type Table struct {
 	pool   *BlockPool
 	page   int
 	blocks []int32 // -1: recycled
+	gone   int     // entries from the first on that are known to be recycled
 	length int
 }
 
@@ -116,7 +117,7 @@ func (t *Table) Resume(length, first int) error {
 	if err != nil {
 		return err
 	}
-	t.blocks = append(slices.Repeat([]int32{-1}, first), fresh...)
+	t.blocks, t.gone = append(slices.Repeat([]int32{-1}, first), fresh...), first
 	t.length = length
 	return nil
 }
@@ -156,7 +157,7 @@ func (t *Table) Fork() (*Table, error) {
 	if err := t.pool.Retain(t.resident(0, len(t.blocks))...); err != nil {
 		return nil, err
 	}
-	return &Table{pool: t.pool, page: t.page, blocks: slices.Clone(t.blocks), length: t.length}, nil
+	return &Table{pool: t.pool, page: t.page, blocks: slices.Clone(t.blocks), gone: t.gone, length: t.length}, nil
 }
 
 // Truncate forgets the positions from n on and lets go of pages that have none
@@ -169,7 +170,7 @@ func (t *Table) Truncate(n int) error {
 	if err := t.pool.Release(t.resident(keep, len(t.blocks))...); err != nil {
 		return err
 	}
-	t.blocks, t.length = t.blocks[:keep], n
+	t.blocks, t.gone, t.length = t.blocks[:keep], min(t.gone, keep), n
 	return nil
 }
 
@@ -178,11 +179,14 @@ func (t *Table) Truncate(n int) error {
 // 128 needs first = the next position - 127.
 func (t *Table) Recycle(first int) error {
 	n := max(min(first, t.length)/t.page, 0)
-	if err := t.pool.Release(t.resident(0, n)...); err != nil {
+	if n <= t.gone { // as for most tokens of a long sequence
+		return nil
+	}
+	if err := t.pool.Release(t.resident(t.gone, n)...); err != nil {
 		return err
 	}
-	for i := range t.blocks[:n] {
-		t.blocks[i] = -1
+	for ; t.gone < n; t.gone++ {
+		t.blocks[t.gone] = -1
 	}
 	return nil
 }
