@@ -219,7 +219,7 @@ func timeCase(ctx context.Context, dev *vk.Device, o IndexerOptions, c opCase, l
 		}
 		x := row
 		x.Part, x.Bytes, x.Flop = part.name, part.bytes, part.flop
-		if x.Time, err = sample(ctx, dev, o.Warmup, o.Reps, part.record); err != nil {
+		if x.Time, err = part.sample(ctx, dev, o.Warmup, o.Reps); err != nil {
 			return nil, err
 		}
 		x.GBs, x.TFLOPs = x.Bytes/x.Time.Median/1e3, x.Flop/x.Time.Median/1e6
