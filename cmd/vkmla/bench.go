@@ -36,6 +36,7 @@ var suites = []struct {
 }{
 	{"decode", []string{"heads", "topk", "window", "batch", "context"}},
 	{"indexer", []string{"heads", "topk", "batch", "context", "prefill", "op"}},
+	{"attention", []string{"op", "batch", "heads", "topk"}},
 	{"memory", []string{"op", "batch"}},
 	{"linear", []string{"op", "batch", "model", "weights"}},
 	{"step", []string{"batch", "context", "model", "weights", "keys"}},
@@ -82,7 +83,9 @@ Its rows stand beside what other implementations take on an H100, where somebody
 measured it. --batch, --prefill, --context and --topk give its sizes, --op picks
 operations by the beginning of their names. Each case is checked first, too.
 
-The suites memory and linear time the operations that mostly move bytes (insertion,
+The suite attention times the attention kernel alone, with the merge of its parts: for
+the rows of a C4A layer, of the window alone, of a C128A layer at a million tokens, and
+sparse prefill. The suites memory and linear time the operations that mostly move bytes (insertion,
 gathering, norms, rotations) and the matrix products of layers, one by one.
 
 The suite layer times whole layers, from hidden states to hidden states, with random
@@ -214,6 +217,9 @@ func runBench(ctx context.Context, f benchFlags, stdout, stderr io.Writer) error
 	report, err := f.run(ctx, dev, limits, stdout, p)
 	p.line.clear()
 	if err != nil && !errors.Is(err, bench.ErrWrong) {
+		if ctx.Err() != nil && report != nil { // somebody was tired of waiting: what there is
+			err = errors.Join(err, report.Close())
+		}
 		return err
 	}
 	if e := report.Close(); e != nil {
@@ -272,6 +278,12 @@ func (f benchFlags) runMore(ctx context.Context, dev *vk.Device, limits bench.Li
 	o := bench.SuiteOptions{Ops: f.ops, Tokens: f.opts.Batches, Models: f.layer.models, Weights: f.layer.weights,
 		Reps: f.opts.Reps, Warmup: f.opts.Warmup, Variant: f.opts.Variant, Seed: f.opts.Seed}
 	switch f.suite {
+	case "attention":
+		a := bench.AttentionOptions{Ops: f.ops, Batches: f.opts.Batches, TopK: f.topk, Reps: f.opts.Reps, Warmup: f.opts.Warmup, Variant: f.opts.Variant, Seed: f.opts.Seed}
+		if f.opts.Heads > 0 {
+			a.Heads = []int{f.opts.Heads}
+		}
+		return report, bench.Attention(ctx, dev, a, limits, p, add)
 	case "memory":
 		return report, bench.Memory(ctx, dev, o, limits, p, add)
 	case "linear":

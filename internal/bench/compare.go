@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -27,6 +28,9 @@ type comparedSuite struct {
 }
 
 var comparedSuites = []comparedSuite{
+	{AttentionOps, func(ctx context.Context, dev *vk.Device, o CompareOptions, only func(op, name string) bool, l Limits, p Progress, emit func(OpRow)) error {
+		return Attention(ctx, dev, AttentionOptions{Ops: o.Ops, Reps: o.Reps, Warmup: o.Warmup, Variant: o.Variant, Seed: o.Seed, only: only}, l, p, emit)
+	}},
 	{IndexerOps, func(ctx context.Context, dev *vk.Device, o CompareOptions, only func(op, name string) bool, l Limits, p Progress, emit func(OpRow)) error {
 		return Indexer(ctx, dev, IndexerOptions{Ops: o.Ops, Reps: o.Reps, Warmup: o.Warmup, Variant: o.Variant, Seed: o.Seed, only: only}, l, p, emit)
 	}},
@@ -83,8 +87,8 @@ func Compare(ctx context.Context, dev *vk.Device, o CompareOptions, l Limits, p 
 			r.Peers = o.Peers.Of(r.Op, r.Case, r.Part)
 			emit(r)
 		})
-		if err == ErrWrong {
-			wrong, err = err, nil
+		if errors.Is(err, ErrWrong) {
+			wrong, err = ErrWrong, nil
 		}
 		if err != nil {
 			return err

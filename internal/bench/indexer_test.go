@@ -110,7 +110,7 @@ func TestPeers(t *testing.T) {
 		t.Fatal(err, peers)
 	}
 	known := map[string]bool{}
-	for _, c := range append(indexerCases(IndexerOptions{}.withDefaults(vk.TypeDiscrete)), memoryCases(SuiteOptions{}, false)...) {
+	for _, c := range slices.Concat(indexerCases(IndexerOptions{}.withDefaults(vk.TypeDiscrete)), memoryCases(SuiteOptions{}, false), attentionCases(AttentionOptions{}, false)) {
 		known[c.op+" "+c.name] = true
 	}
 	for _, r := range peers.Rows {
