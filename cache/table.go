@@ -16,7 +16,7 @@ type Table struct {
 	pool   *BlockPool
 	page   int
 	blocks []int32 // -1: recycled
-	gone   int     // entries from the first on that are known to be recycled
+	gone   int     // entries from the first on that are known to be recycled, so that nobody looks again
 	length int
 }
 
@@ -55,12 +55,15 @@ func (t *Table) Need(n int) int {
 	if n <= 0 {
 		return 0
 	}
-	need := (t.length+n+t.page-1)/t.page - len(t.blocks)
+	need := t.grown(n)
 	if t.shared() {
 		need++
 	}
 	return need
 }
+
+// grown is how many entries n more positions add.
+func (t *Table) grown(n int) int { return (t.length+n+t.page-1)/t.page - len(t.blocks) }
 
 // shared reports whether the next position falls into a page that somebody else holds,
 // too.
@@ -85,8 +88,15 @@ func (t *Table) Append(n int) ([]PageCopy, error) {
 	if n == 0 {
 		return nil, nil
 	}
-	last, shared := len(t.blocks)-1, t.shared()
-	fresh, err := t.pool.Alloc(t.Need(n))
+	last, shared, need := len(t.blocks)-1, t.shared(), t.grown(n)
+	if shared {
+		need++
+	}
+	if need == 0 {
+		t.length += n
+		return nil, nil
+	}
+	fresh, err := t.pool.Alloc(need)
 	if err != nil {
 		return nil, err
 	}
@@ -117,8 +127,8 @@ func (t *Table) Resume(length, first int) error {
 	if err != nil {
 		return err
 	}
-	t.blocks, t.gone = append(slices.Repeat([]int32{-1}, first), fresh...), first
-	t.length = length
+	t.blocks = append(slices.Repeat([]int32{-1}, first), fresh...)
+	t.gone, t.length = first, length
 	return nil
 }
 
@@ -167,6 +177,10 @@ func (t *Table) Truncate(n int) error {
 		return pkg.Wrong("truncate", "n", n, "0..%d positions", t.length)
 	}
 	keep := (n + t.page - 1) / t.page
+	if keep == len(t.blocks) {
+		t.length = n
+		return nil
+	}
 	if err := t.pool.Release(t.resident(keep, len(t.blocks))...); err != nil {
 		return err
 	}
@@ -178,16 +192,17 @@ func (t *Table) Truncate(n int) error {
 // full; their entries become -1. Positions keep their numbers. A sliding window of
 // 128 needs first = the next position - 127.
 func (t *Table) Recycle(first int) error {
-	n := max(min(first, t.length)/t.page, 0)
-	if n <= t.gone { // as for most tokens of a long sequence
+	n := min(first, t.length) / t.page
+	if n <= t.gone {
 		return nil
 	}
 	if err := t.pool.Release(t.resident(t.gone, n)...); err != nil {
 		return err
 	}
-	for ; t.gone < n; t.gone++ {
-		t.blocks[t.gone] = -1
+	for i := range t.blocks[t.gone:n] {
+		t.blocks[t.gone+i] = -1
 	}
+	t.gone = n
 	return nil
 }
 

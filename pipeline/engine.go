@@ -36,8 +36,9 @@ type EngineOptions struct {
 	MaxStep     int // most tokens of a step, of all its sessions; 0: 128
 
 	// CacheBytes is how much cache memory, of all layers, there is at first; 0: about
-	// what one session needs for a step of MaxStep tokens. It grows, by doubling, to at
-	// most MaxCacheBytes; 0: as far as sessions can use it.
+	// what one session of 4096 tokens needs. It grows, by doubling, to at most
+	// MaxCacheBytes; 0: as far as sessions can use it. Growing copies the caches, and
+	// steps are recorded again, so that a step then takes much longer than others.
 	CacheBytes, MaxCacheBytes uint64
 
 	// Rewind is by how many tokens a session can be truncated below its greatest length.

@@ -23,6 +23,7 @@ type bucket struct {
 	layers []*Layer
 
 	host, device stepInputs
+	draft        stepDraft
 
 	// Hidden states and picks, for each layer or one for all of them, each list in one
 	// buffer; those in host memory come when they are first needed.
@@ -52,6 +53,21 @@ type stepInputs struct {
 	updates             tensor.Tensor // [1 + 2*capacity] u32, see cache.TableUpdateArgs
 	request, positions  tensor.Tensor // [T] i32
 	valid               tensor.Tensor // [T] u8
+}
+
+// stepDraft is where the metadata is written before it goes to host's mapped memory in
+// one piece: that memory may be slow for anything but long runs of writes.
+type stepDraft struct {
+	all                                                     []byte
+	queryStart, seqLens, updates, request, positions, valid []byte
+}
+
+func newStepDraft(in *stepInputs) (d stepDraft) {
+	d.all = make([]byte, in.arena.Whole().Size)
+	part := func(t tensor.Tensor) []byte { return d.all[t.Offset : t.Offset+t.Bytes()] }
+	d.queryStart, d.seqLens, d.updates = part(in.queryStart), part(in.seqLens), part(in.updates)
+	d.request, d.positions, d.valid = part(in.request), part(in.positions), part(in.valid)
+	return d
 }
 
 // hiddenStates is a list of tensors of one shape in one buffer.
@@ -134,6 +150,7 @@ func (b *bucket) build(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	b.draft = newStepDraft(&b.host)
 	n, out, topK := len(e.layers), tensor.BF16, 0
 	if e.opts.LayerByLayer {
 		n = 1

@@ -121,31 +121,35 @@ func (e *Engine) buildPools() error {
 		}
 		if p.bytes > 0 {
 			p.width = max(1, ceilDiv(e.opts.MaxTokens/p.ratio, p.page))
-			p.most = min(p.useful(e.opts), limit, math.MaxInt32/p.page)
+			p.most = min(p.useful(e.opts, e.opts.MaxSessions), limit, math.MaxInt32/p.page)
 			e.pools[i] = &p
 		}
 	}
 	return e.firstPages()
 }
 
-// useful is how many pages all sessions can have: those of their longest sequences, or
-// of what each keeps, with a page begun at either end and one more for a copy, and of a
-// step.
-func (p *enginePool) useful(o EngineOptions) int {
-	whole := o.MaxSessions * (p.width + 1)
+// useful is how many pages so many sessions can have: those of their longest sequences,
+// or of what each keeps, with a page begun at either end and one more for a copy, and of
+// a step.
+func (p *enginePool) useful(o EngineOptions, sessions int) int {
+	whole := sessions * (p.width + 1)
 	if p.keep == 0 {
 		return whole
 	}
-	return min(whole, o.MaxSessions*(ceilDiv(p.keep+o.Rewind, p.page)+3)+ceilDiv(o.MaxStep, p.page))
+	return min(whole, sessions*(ceilDiv(p.keep+o.Rewind, p.page)+3)+ceilDiv(o.MaxStep, p.page))
 }
 
-// firstPages makes the block pools: pages for as many tokens as CacheBytes hold.
+// firstTokens is the length of a session for which there are caches at first.
+const firstTokens = 4096
+
+// firstPages makes the block pools: pages for as many tokens as CacheBytes hold, in
+// sessions of MaxTokens.
 func (e *Engine) firstPages() error {
 	o := &e.opts
 	pages := func(p *enginePool, tokens int) int {
 		n := ceilDiv(tokens/p.ratio, p.page)
 		if p.keep > 0 {
-			n = ceilDiv(tokens, p.page) + 1
+			n = min(ceilDiv(tokens, p.page)+1, p.useful(*o, ceilDiv(tokens, o.MaxTokens)))
 		}
 		return max(1, min(n, p.most))
 	}
@@ -157,7 +161,8 @@ func (e *Engine) firstPages() error {
 		}
 		return sum
 	}
-	tokens := o.MaxStep
+	first := min(max(o.MaxStep, firstTokens), o.MaxTokens)
+	tokens := first
 	if limit := min(orMost(o.CacheBytes), orMost(o.MaxCacheBytes)); limit != math.MaxUint64 {
 		if bytes(1) > limit {
 			return &vk.ArgumentError{Op: opNewEngine, Arg: "CacheBytes, MaxCacheBytes", Got: fmt.Sprint(limit), Want: fmt.Sprintf("at least %d bytes", bytes(1))}
@@ -171,7 +176,7 @@ func (e *Engine) firstPages() error {
 			}
 		}
 		if tokens = low; o.CacheBytes == 0 {
-			tokens = min(tokens, o.MaxStep)
+			tokens = min(tokens, first)
 		}
 	}
 	for _, p := range e.pools {

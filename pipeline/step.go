@@ -161,8 +161,8 @@ func (e *Engine) lay(chunks []Chunk) (tokens int, err error) {
 // fill writes the metadata of the step that e.parts describes.
 func (b *bucket) fill(ctx context.Context) error {
 	e := b.e
-	start, lens, request := b.host.queryStart.Mapped(), b.host.seqLens.Mapped(), b.host.request.Mapped()
-	positions, valid := b.host.positions.Mapped(), b.host.valid.Mapped()
+	d := &b.draft
+	start, lens, request, positions, valid := d.queryStart, d.seqLens, d.request, d.positions, d.valid
 	at := 0
 	for row, i := range e.byRow {
 		length := 0
@@ -185,14 +185,18 @@ func (b *bucket) fill(ctx context.Context) error {
 		le.PutUint32(positions[4*at:], 0)
 		valid[at] = 0
 	}
-	return b.fillUpdates(ctx)
+	if err := b.fillUpdates(ctx); err != nil {
+		return err
+	}
+	copy(b.host.arena.Whole().Buffer.Mapped(), d.all)
+	return nil
 }
 
 // fillUpdates lists the entries of block tables that the device does not have. More than
 // a step itself can change, after a fork for instance, are brought there at once.
 func (b *bucket) fillUpdates(ctx context.Context) error {
-	list := b.host.updates.Mapped()
-	n, room := 0, b.host.updates.Shape[0]/2
+	list := b.draft.updates
+	n, room := 0, len(list)/8
 	for _, x := range b.e.parts {
 		for i, t := range x.s.tables {
 			if t == nil {

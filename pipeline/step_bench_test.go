@@ -31,7 +31,7 @@ func BenchmarkStepHost(b *testing.B) {
 		prepared := func(b *testing.B) (*pipeline.Engine, []pipeline.Chunk) {
 			b.Helper()
 			e := engine(b, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 4096, MaxSessions: sessions, MaxStep: sessions,
-				CacheBytes: uint64(sessions) << 25}) // for growth records again
+				CacheBytes: uint64(sessions) * 50 << 20}) // so that they do not grow: then steps are recorded again
 			var chunks []pipeline.Chunk
 			for range sessions {
 				s := must[*pipeline.Session](b)(e.Open())
@@ -72,8 +72,12 @@ func BenchmarkStepHost(b *testing.B) {
 			}
 			step() // records
 			spent = 0
+			before, _ := e.Pages()
 			for b.Loop() {
 				step()
+			}
+			if after, _ := e.Pages(); after != before {
+				b.Errorf("the caches have grown from %v to %v pages", before, after)
 			}
 			b.ReportMetric(float64(spent.Microseconds())/float64(b.N), "us/step")
 		})
