@@ -101,6 +101,7 @@ type Engine struct {
 	byRow    []int      // index into parts, or -1
 	ran, set []bool     // of the step: layers that ran; [layers, MaxSessions] inputs set from host memory
 
+	timing Timing
 	closed bool
 	failed error // the device is lost
 }

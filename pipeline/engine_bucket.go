@@ -224,6 +224,9 @@ func (b *bucket) commands(key commandKey) (*vk.Commands, error) {
 		return nil, err
 	}
 	defer rec.Close()
+	if err := b.e.time(rec); err != nil {
+		return nil, err
+	}
 	if key.layer < 0 {
 		if err := b.recordStep(rec); err != nil {
 			return nil, err

@@ -72,7 +72,7 @@ func TestIndexerRows(t *testing.T) {
 func TestIndexerSeesWrongResults(t *testing.T) {
 	dev, ctx := testkit.Device(t), context.Background()
 	o := smallIndexer.withDefaults(dev.Adapter().Type)
-	for _, c := range indexerCases(o) {
+	for _, c := range append(indexerCases(o), memoryCases(SuiteOptions{Tokens: []int{3}}, true)...) {
 		t.Run(c.op+"/"+c.name, func(t *testing.T) {
 			r := newOpRig(ctx, dev, o, Silent{})
 			defer r.Close()
@@ -110,7 +110,7 @@ func TestPeers(t *testing.T) {
 		t.Fatal(err, peers)
 	}
 	known := map[string]bool{}
-	for _, c := range indexerCases(IndexerOptions{}.withDefaults(vk.TypeDiscrete)) {
+	for _, c := range slices.Concat(indexerCases(IndexerOptions{}.withDefaults(vk.TypeDiscrete)), memoryCases(SuiteOptions{}, false), attentionCases(AttentionOptions{}, false)) {
 		known[c.op+" "+c.name] = true
 	}
 	for _, r := range peers.Rows {
