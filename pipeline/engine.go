@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/tensor"
@@ -56,6 +57,15 @@ type EngineOptions struct {
 	// KeepTopK keeps the indexer's picks of every layer, for Step.TopK.
 	KeepTopK bool
 
+	// SubmitBudget is how long a submission may keep the device, so that a watchdog leaves
+	// it alone and others have their turn: a step with more to do is handed over in several,
+	// which changes nothing else. 0 is 200 ms; with a negative one a step is always one
+	// submission. What operations take is measured: in the first step of a size, and in
+	// one that has so much more to do than the one before that it might take too long,
+	// each is a submission of its own. An operation is not divided, however long it takes. A device
+	// without timestamps has one submission for a step.
+	SubmitBudget time.Duration
+
 	// LayerByLayer is for callers that run a step's layers one by one: all layers then
 	// share one tensor of inputs and one of outputs, and Step.Run is not there.
 	LayerByLayer bool
@@ -67,7 +77,8 @@ type EngineOptions struct {
 // Layers of one ratio share block tables: a session has the same pages in each of them.
 // Device commands are recorded once for each number of tokens (1, 2, 4 and so on up to
 // MaxStep, to which steps are padded), when a step first needs them; from then on a
-// step takes the host one upload of lengths and positions and one submission.
+// step takes the host one upload of lengths and positions and one submission, if it is
+// not longer than EngineOptions.SubmitBudget.
 //
 // Results depend on the options, the tokens of a session so far, and the size that its
 // steps were padded to; not on other sessions, pages, growth, or what was forked,
@@ -145,6 +156,9 @@ func (o *EngineOptions) complete(dev *vk.Device, cfg Config, layers []*DeviceLay
 	o.MaxSessions, o.Ranks = max(o.MaxSessions, 1), max(o.Ranks, 1)
 	if o.MaxStep == 0 {
 		o.MaxStep = 128
+	}
+	if o.SubmitBudget == 0 {
+		o.SubmitBudget = defaultSubmitBudget
 	}
 	if o.Keys == 0 {
 		o.Keys = cache.IndexKeyFP8
@@ -294,11 +308,11 @@ func (e *Engine) prepare(ctx context.Context, tokens int) error {
 		return err
 	}
 	if !e.opts.LayerByLayer {
-		_, err = b.commands(commandKey{layer: wholeStep})
+		_, err = b.commands(commandKey{layer: wholeStep}, 0)
 		return err
 	}
 	for i := -1; i < len(e.layers) && err == nil; i++ {
-		_, err = b.commands(commandKey{layer: i})
+		_, err = b.commands(commandKey{layer: i}, 0)
 	}
 	return err
 }

@@ -30,7 +30,7 @@ type bucket struct {
 	in, out, topK             hiddenStates
 	hostIn, hostOut, hostTopK hiddenStates
 
-	recorded map[commandKey]*vk.Commands
+	recorded map[commandKey]*stepCommands
 }
 
 // commandKey says what commands do: run one layer, prepare a step for that, or both for
@@ -128,7 +128,7 @@ func (e *Engine) bucket(ctx context.Context, tokens int) (*bucket, error) {
 	if b := e.buckets[size]; b != nil {
 		return b, nil
 	}
-	b := &bucket{e: e, tokens: size, kinds: map[int]*LayerKind{}, recorded: map[commandKey]*vk.Commands{}}
+	b := &bucket{e: e, tokens: size, kinds: map[int]*LayerKind{}, recorded: map[commandKey]*stepCommands{}}
 	if err := b.build(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("steps of %d tokens: %w", size, err), b.close())
 	}
@@ -214,17 +214,23 @@ func (b *bucket) openHost() (err error) {
 	return nil
 }
 
-// commands returns the commands for a key, which are recorded once.
-func (b *bucket) commands(key commandKey) (*vk.Commands, error) {
-	if c := b.recorded[key]; c != nil {
-		return c, nil
+// commands returns the commands for a key, for a step with so much work. They are recorded
+// when there are none or when they have to be divided into other submissions.
+func (b *bucket) commands(key commandKey, work float64) (*stepCommands, error) {
+	old := b.recorded[key]
+	if old != nil && old.suits(b.e.opts.SubmitBudget, work) {
+		return old, nil
 	}
 	rec, err := b.e.dev.NewRecorder()
 	if err != nil {
 		return nil, err
 	}
 	defer rec.Close()
-	if err := b.e.time(rec); err != nil {
+	fresh, err := b.e.divide(rec, old)
+	if err == nil {
+		err = b.e.time(rec)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if key.layer < 0 {
@@ -258,12 +264,14 @@ func (b *bucket) commands(key commandKey) (*vk.Commands, error) {
 			return nil, err
 		}
 	}
-	c, err := rec.End()
-	if err != nil {
+	if fresh.Commands, err = rec.End(); err != nil {
 		return nil, err
 	}
-	b.recorded[key] = c
-	return c, nil
+	b.recorded[key] = fresh
+	if old != nil {
+		err = old.Close()
+	}
+	return fresh, err
 }
 
 // recordStep records what comes before all layers: the metadata's way to the device, the
