@@ -109,6 +109,10 @@ func (e *Engine) size(tokens int) int {
 	return min(1<<bits.Len(uint(tokens-1)), e.opts.MaxStep)
 }
 
+// group is how many consecutive tokens of a step of a size belong to one session at
+// least, on average: steps of more tokens than there are sessions have chunks of several.
+func (e *Engine) group(size int) int { return ceilDiv(size, e.opts.MaxSessions) }
+
 // capacity is how many entries of block tables a step can change: for each sort of pages
 // those that its tokens fill, and for each session the page that they begin in, which
 // may have been replaced by a copy, and the one that they end in.
@@ -165,7 +169,7 @@ func (b *bucket) build(ctx context.Context) (err error) {
 		k := b.kinds[l.w.Ratio]
 		if k == nil {
 			if k, err = NewLayerKind(e.dev, LayerKindConfig{Model: e.cfg, Ranks: e.opts.Ranks, Ratio: l.w.Ratio, Tokens: b.tokens,
-				MaxLen: e.opts.MaxTokens, Caches: e.greatest(l), Variant: e.opts.Variant, Hadamard: e.opts.Hadamard, Out: out}); err != nil {
+				MaxLen: e.opts.MaxTokens, Caches: e.greatest(l), Variant: e.opts.Variant, Hadamard: e.opts.Hadamard, Group: e.group(b.tokens), Out: out}); err != nil {
 				return err
 			}
 			b.kinds[l.w.Ratio] = k
