@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/tensor"
@@ -56,6 +57,15 @@ type EngineOptions struct {
 	// KeepTopK keeps the indexer's picks of every layer, for Step.TopK.
 	KeepTopK bool
 
+	// SubmitBudget is how long a submission to the device may take; 0: 200 ms; below 0: any
+	// time. What takes longer is submitted in parts, one behind the other, so that a
+	// desktop's watchdog does not find the device gone. The times are measured: the first
+	// step of a size is submitted operation by operation, and so is the one after a step
+	// in which a part was near the budget. Results do not depend on it. An operation that
+	// takes longer alone cannot be divided; a smaller MaxStep makes it shorter. See
+	// Engine.Longest.
+	SubmitBudget time.Duration
+
 	// LayerByLayer is for callers that run a step's layers one by one: all layers then
 	// share one tensor of inputs and one of outputs, and Step.Run is not there.
 	LayerByLayer bool
@@ -101,9 +111,10 @@ type Engine struct {
 	byRow    []int      // index into parts, or -1
 	ran, set []bool     // of the step: layers that ran; [layers, MaxSessions] inputs set from host memory
 
-	timing Timing
-	closed bool
-	failed error // the device is lost
+	timing  Timing
+	longest time.Duration // of a submission so far
+	closed  bool
+	failed  error // the device is lost
 }
 
 // engineLayer is a layer with its caches.

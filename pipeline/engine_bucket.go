@@ -31,6 +31,7 @@ type bucket struct {
 	hostIn, hostOut, hostTopK hiddenStates
 
 	recorded map[commandKey]*vk.Commands
+	divided  map[commandKey]division
 }
 
 // commandKey says what commands do: run one layer, prepare a step for that, or both for
@@ -128,7 +129,7 @@ func (e *Engine) bucket(ctx context.Context, tokens int) (*bucket, error) {
 	if b := e.buckets[size]; b != nil {
 		return b, nil
 	}
-	b := &bucket{e: e, tokens: size, kinds: map[int]*LayerKind{}, recorded: map[commandKey]*vk.Commands{}}
+	b := &bucket{e: e, tokens: size, kinds: map[int]*LayerKind{}, recorded: map[commandKey]*vk.Commands{}, divided: map[commandKey]division{}}
 	if err := b.build(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("steps of %d tokens: %w", size, err), b.close())
 	}
@@ -224,6 +225,9 @@ func (b *bucket) commands(key commandKey) (*vk.Commands, error) {
 		return nil, err
 	}
 	defer rec.Close()
+	if err := b.divide(rec, key); err != nil {
+		return nil, err
+	}
 	if err := b.e.time(rec); err != nil {
 		return nil, err
 	}

@@ -42,6 +42,7 @@ type Step struct {
 	host   bool // inputs come from host memory
 	layer  int  // whose inputs were set last
 	flying *vk.Pending
+	handed []commandKey // submitted
 }
 
 // Begin begins a step: it takes the pages for the tokens, copies pages that forks share
@@ -375,7 +376,7 @@ func (st *Step) hand(key commandKey) error {
 	if err != nil {
 		return err
 	}
-	st.e.flight, st.flying = p, p
+	st.e.flight, st.flying, st.handed = p, p, append(st.handed, key)
 	if key.layer < 0 && !st.begun {
 		st.begun = true
 		for _, x := range st.e.parts {
@@ -444,6 +445,7 @@ func (st *Step) Commit() error {
 	for _, x := range e.parts {
 		err = errors.Join(err, x.s.keep(x.n))
 	}
+	err = errors.Join(err, st.learn())
 	st.leave()
 	if err != nil {
 		return fmt.Errorf("%s: %w", opCommit, err)
