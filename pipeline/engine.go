@@ -50,6 +50,10 @@ type EngineOptions struct {
 	Hadamard bool                 // mix indexer queries and keys before they are quantised
 	Variant  string               // of the attention kernel; "" picks the best
 
+	// Output says how attention's output goes into wo_a; 0 is OutputBF16. The others want
+	// an FP8 wo_a in every layer.
+	Output OutputPath
+
 	// Ranks is how many ranks share heads and groups, see CheckpointOptions.Ranks; 0 counts as 1. With
 	// more, outputs are f32: partial sums, to be added up over the ranks.
 	Ranks int
