@@ -25,14 +25,14 @@ type benchFlags struct {
 }
 
 // suites are the values of --suite.
-var suites = []string{"decode", "indexer"}
+var suites = []string{"decode", "indexer", "memory"}
 
 func benchCommand() *cobra.Command {
 	var f benchFlags
 	cmd := &cobra.Command{
 		Use:   "bench",
 		Short: "Time a decode step, or the indexer",
-		Long: `Bench has two suites. The suite decode, which is the default, times the decode
+		Long: `Bench has three suites. The suite decode, which is the default, times the decode
 attention of a DeepSeek-V4 C4A layer for several batch sizes: each token is a
 request of its own and attends its sliding window and the rows that the indexer
 picked, from FP8 pages behind random block tables.
@@ -52,6 +52,9 @@ compressors, query quantisation, logits, top-k, and scoring and selecting in one
 Its rows stand beside what other implementations take on an H100, where somebody
 measured it. --batch, --prefill, --context and --topk give its sizes, --op picks
 operations by the beginning of their names. Each case is checked first, too.
+
+The suite memory does the same for the operations of a layer that are bound by the
+bytes they move: norms, rotation, quantisation, insertion and gathering of rows.
 
 Exit status: 0 if every batch was right and timed, 1 if one was wrong, 2 if bench
 could not do its work.`,
@@ -87,7 +90,7 @@ could not do its work.`,
 // settle checks the flags that belong to one suite and fills in its options.
 func (f *benchFlags) settle(cmd *cobra.Command) error {
 	switch f.suite {
-	case "indexer":
+	case "indexer", "memory":
 		return nil
 	case "decode":
 		for _, name := range []string{"op", "prefill"} {
@@ -109,7 +112,7 @@ func (f *benchFlags) settle(cmd *cobra.Command) error {
 		}
 		return nil
 	}
-	return &vk.ArgumentError{Op: "bench", Arg: "suite", Got: f.suite, Want: strings.Join(suites, " or ")}
+	return &vk.ArgumentError{Op: "bench", Arg: "suite", Got: f.suite, Want: strings.Join(suites[:len(suites)-1], ", ") + " or " + suites[len(suites)-1]}
 }
 
 func runBench(ctx context.Context, f benchFlags, stdout, stderr io.Writer) error {
@@ -156,7 +159,11 @@ func (f benchFlags) run(ctx context.Context, dev *vk.Device, limits bench.Limits
 	}
 	o := bench.IndexerOptions{Ops: f.ops, Heads: f.opts.Heads, TopK: f.topk, Batches: f.opts.Batches, Prefill: f.prefill, Contexts: f.contexts,
 		Reps: f.opts.Reps, Warmup: f.opts.Warmup, Variant: f.opts.Variant, Seed: f.opts.Seed}
-	return report, bench.Indexer(ctx, dev, o, limits, p, func(r bench.OpRow) { p.line.clear(); report.Add(r) })
+	time := bench.Indexer
+	if f.suite == "memory" {
+		time = bench.Memory
+	}
+	return report, time(ctx, dev, o, limits, p, func(r bench.OpRow) { p.line.clear(); report.Add(r) })
 }
 
 // benchProgress shows what a benchmark does on the progress line.

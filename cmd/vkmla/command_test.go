@@ -54,7 +54,7 @@ func TestExitCodes(t *testing.T) {
 		{"an argument too many", "verify x", 2, "unknown command"},
 		{"unknown command", "nothing", 2, "unknown command"},
 		{"indexer suite", "bench --suite indexer --op query_quant_fp8 --batch 1 --prefill 128 --heads 2 --reps 1", 0, ""},
-		{"unknown suite", "bench --suite soup", 2, "decode or indexer"},
+		{"unknown suite", "bench --suite soup", 2, "decode, indexer or memory"},
 		{"unknown operation of a suite", "bench --suite indexer --op soup", 2, "topk"},
 		{"a flag of the other suite", "bench --op topk", 2, "--suite indexer"},
 		{"two contexts to decode", "bench --context 4096,8192", 2, "one number"},
