@@ -340,7 +340,9 @@ func (s *layerSuite) time(row *LayerRow, r *layerRig, work map[string]Work) erro
 	}
 	for i, sec := range list {
 		row.Ops = append(row.Ops, opTime(sec.Name, "", sec, samples[i], work[sec.Name], s.limits))
-		row.Work = row.Work.plus(work[sec.Name])
+	}
+	for _, w := range work {
+		row.Work = row.Work.plus(w)
 	}
 	row.Limit = row.Work.Limit(s.limits)
 	row.Share, row.GBs = row.Limit/row.Time.Median, row.Work.Bytes()/row.Time.Median/1e3
