@@ -263,6 +263,7 @@ func (s *layerSuite) kind(model, kind, weights string) (err error) {
 		}
 	}
 	for _, shape := range s.o.stepShapes() {
+		shape.output = s.o.Output
 		row := LayerRow{Model: model, Kind: kind, Weights: weights, Mode: "decode", Tokens: shape.tokens(), Batch: len(shape.lens), Context: shape.lens[0], Sets: len(sets)}
 		if shape.news[0] > 1 {
 			row.Mode = "prefill"
