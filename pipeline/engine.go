@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/tensor"
@@ -49,12 +50,25 @@ type EngineOptions struct {
 	Hadamard bool                 // mix indexer queries and keys before they are quantised
 	Variant  string               // of the attention kernel; "" picks the best
 
+	// Output says how attention's output goes into wo_a; 0 is OutputBF16. The others want
+	// an FP8 wo_a in every layer.
+	Output OutputPath
+
 	// Ranks is how many ranks share heads and groups, see CheckpointOptions.Ranks; 0 counts as 1. With
 	// more, outputs are f32: partial sums, to be added up over the ranks.
 	Ranks int
 
 	// KeepTopK keeps the indexer's picks of every layer, for Step.TopK.
 	KeepTopK bool
+
+	// SubmitBudget is how long a submission may keep the device, so that a watchdog leaves
+	// it alone and others have their turn: a step with more to do is handed over in several,
+	// which changes nothing else. 0 is 200 ms; with a negative one a step is always one
+	// submission. What operations take is measured: in the first step of a size, and in
+	// one that has so much more to do than the one before that it might take too long,
+	// each is a submission of its own. An operation is not divided, however long it takes. A device
+	// without timestamps has one submission for a step. See Engine.Longest.
+	SubmitBudget time.Duration
 
 	// LayerByLayer is for callers that run a step's layers one by one: all layers then
 	// share one tensor of inputs and one of outputs, and Step.Run is not there.
@@ -67,7 +81,8 @@ type EngineOptions struct {
 // Layers of one ratio share block tables: a session has the same pages in each of them.
 // Device commands are recorded once for each number of tokens (1, 2, 4 and so on up to
 // MaxStep, to which steps are padded), when a step first needs them; from then on a
-// step takes the host one upload of lengths and positions and one submission.
+// step takes the host one upload of lengths and positions and one submission, if it is
+// not longer than EngineOptions.SubmitBudget.
 //
 // Results depend on the options, the tokens of a session so far, and the size that its
 // steps were padded to; not on other sessions, pages, growth, or what was forked,
@@ -101,8 +116,10 @@ type Engine struct {
 	byRow    []int      // index into parts, or -1
 	ran, set []bool     // of the step: layers that ran; [layers, MaxSessions] inputs set from host memory
 
-	closed bool
-	failed error // the device is lost
+	timing  Timing
+	longest time.Duration // of a submission so far
+	closed  bool
+	failed  error // the device is lost
 }
 
 // engineLayer is a layer with its caches.
@@ -144,6 +161,9 @@ func (o *EngineOptions) complete(dev *vk.Device, cfg Config, layers []*DeviceLay
 	o.MaxSessions, o.Ranks = max(o.MaxSessions, 1), max(o.Ranks, 1)
 	if o.MaxStep == 0 {
 		o.MaxStep = 128
+	}
+	if o.SubmitBudget == 0 {
+		o.SubmitBudget = defaultSubmitBudget
 	}
 	if o.Keys == 0 {
 		o.Keys = cache.IndexKeyFP8
@@ -293,11 +313,11 @@ func (e *Engine) prepare(ctx context.Context, tokens int) error {
 		return err
 	}
 	if !e.opts.LayerByLayer {
-		_, err = b.commands(commandKey{layer: wholeStep})
+		_, err = b.commands(commandKey{layer: wholeStep}, 0)
 		return err
 	}
 	for i := -1; i < len(e.layers) && err == nil; i++ {
-		_, err = b.commands(commandKey{layer: i})
+		_, err = b.commands(commandKey{layer: i}, 0)
 	}
 	return err
 }

@@ -30,7 +30,7 @@ type bucket struct {
 	in, out, topK             hiddenStates
 	hostIn, hostOut, hostTopK hiddenStates
 
-	recorded map[commandKey]*vk.Commands
+	recorded map[commandKey]*stepCommands
 }
 
 // commandKey says what commands do: run one layer, prepare a step for that, or both for
@@ -109,6 +109,10 @@ func (e *Engine) size(tokens int) int {
 	return min(1<<bits.Len(uint(tokens-1)), e.opts.MaxStep)
 }
 
+// group is how many consecutive tokens of a step of a size belong to one session at
+// least, on average: steps of more tokens than there are sessions have chunks of several.
+func (e *Engine) group(size int) int { return ceilDiv(size, e.opts.MaxSessions) }
+
 // capacity is how many entries of block tables a step can change: for each sort of pages
 // those that its tokens fill, and for each session the page that they begin in, which
 // may have been replaced by a copy, and the one that they end in.
@@ -128,7 +132,7 @@ func (e *Engine) bucket(ctx context.Context, tokens int) (*bucket, error) {
 	if b := e.buckets[size]; b != nil {
 		return b, nil
 	}
-	b := &bucket{e: e, tokens: size, kinds: map[int]*LayerKind{}, recorded: map[commandKey]*vk.Commands{}}
+	b := &bucket{e: e, tokens: size, kinds: map[int]*LayerKind{}, recorded: map[commandKey]*stepCommands{}}
 	if err := b.build(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("steps of %d tokens: %w", size, err), b.close())
 	}
@@ -165,7 +169,8 @@ func (b *bucket) build(ctx context.Context) (err error) {
 		k := b.kinds[l.w.Ratio]
 		if k == nil {
 			if k, err = NewLayerKind(e.dev, LayerKindConfig{Model: e.cfg, Ranks: e.opts.Ranks, Ratio: l.w.Ratio, Tokens: b.tokens,
-				MaxLen: e.opts.MaxTokens, Caches: e.greatest(l), Variant: e.opts.Variant, Hadamard: e.opts.Hadamard, Out: out}); err != nil {
+				MaxLen: e.opts.MaxTokens, Caches: e.greatest(l), Variant: e.opts.Variant, Hadamard: e.opts.Hadamard, Group: e.group(b.tokens),
+				Output: e.opts.Output, Out: out}); err != nil {
 				return err
 			}
 			b.kinds[l.w.Ratio] = k
@@ -214,16 +219,25 @@ func (b *bucket) openHost() (err error) {
 	return nil
 }
 
-// commands returns the commands for a key, which are recorded once.
-func (b *bucket) commands(key commandKey) (*vk.Commands, error) {
-	if c := b.recorded[key]; c != nil {
-		return c, nil
+// commands returns the commands for a key, for a step with so much work. They are recorded
+// when there are none or when they have to be divided into other submissions.
+func (b *bucket) commands(key commandKey, work float64) (*stepCommands, error) {
+	old := b.recorded[key]
+	if old != nil && old.suits(b.e.opts.SubmitBudget, work) {
+		return old, nil
 	}
 	rec, err := b.e.dev.NewRecorder()
 	if err != nil {
 		return nil, err
 	}
 	defer rec.Close()
+	fresh, err := b.e.divide(rec, old)
+	if err == nil {
+		err = b.e.time(rec)
+	}
+	if err != nil {
+		return nil, err
+	}
 	if key.layer < 0 {
 		if err := b.recordStep(rec); err != nil {
 			return nil, err
@@ -255,12 +269,14 @@ func (b *bucket) commands(key commandKey) (*vk.Commands, error) {
 			return nil, err
 		}
 	}
-	c, err := rec.End()
-	if err != nil {
+	if fresh.Commands, err = rec.End(); err != nil {
 		return nil, err
 	}
-	b.recorded[key] = c
-	return c, nil
+	b.recorded[key] = fresh
+	if old != nil {
+		err = old.Close()
+	}
+	return fresh, err
 }
 
 // recordStep records what comes before all layers: the metadata's way to the device, the

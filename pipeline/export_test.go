@@ -1,6 +1,10 @@
 package pipeline
 
-import "github.com/vkmla/vkmla/vk"
+import (
+	"time"
+
+	"github.com/vkmla/vkmla/vk"
+)
 
 // Lose makes an engine believe that its device was lost.
 func (e *Engine) Lose() {
@@ -17,4 +21,30 @@ func (e *Engine) Pages() (all, free [poolCount]int) {
 		}
 	}
 	return all, free
+}
+
+// Submissions returns how many submissions a step of a size takes, and whether each
+// operation is one because it is not known yet how long they take.
+func (e *Engine) Submissions(size int) (n int, each bool) {
+	for _, b := range e.buckets {
+		if b.tokens != size {
+			continue
+		}
+		for _, c := range b.recorded {
+			n, each = c.Parts(), c.each
+		}
+	}
+	return n, each
+}
+
+// Cuts says before which operations submissions begin and how many each has.
+func Cuts(took []float64, budget time.Duration) (before, size []int) {
+	return (&stepCommands{each: true, took: took}).cuts(budget)
+}
+
+// Suits reports whether commands suit a step, from their parts' operations (nil: one each)
+// and times in a step of another amount of work.
+func Suits(size []int, took []float64, work float64, budget time.Duration, then float64) bool {
+	c := &stepCommands{each: size == nil, size: size, took: took, work: work}
+	return c.suits(budget, then)
 }

@@ -142,6 +142,7 @@ func TestSessions(t *testing.T) {
 	t.Run("truncate", func(t *testing.T) { x.truncate(t) })
 	t.Run("cancel", func(t *testing.T) { x.cancel(t) })
 	t.Run("layers", func(t *testing.T) { x.byLayer(t) })
+	t.Run("budget", func(t *testing.T) { x.budget(t) })
 	t.Run("batch", func(t *testing.T) { x.batch(t) })
 	t.Run("full", func(t *testing.T) { x.full(t) })
 	t.Run("save", func(t *testing.T) { x.save(t) })

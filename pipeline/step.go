@@ -42,6 +42,8 @@ type Step struct {
 	host   bool // inputs come from host memory
 	layer  int  // whose inputs were set last
 	flying *vk.Pending
+	work   float64         // see Engine.work
+	handed []*stepCommands // submitted since the last Wait
 }
 
 // Begin begins a step: it takes the pages for the tokens, copies pages that forks share
@@ -111,7 +113,7 @@ func (e *Engine) begin(ctx context.Context, chunks []Chunk) (*Step, error) {
 		x.s.inStep = true
 	}
 	clear(e.ran)
-	e.step = &Step{e: e, b: b, tokens: tokens}
+	e.step = &Step{e: e, b: b, tokens: tokens, work: e.work()}
 	return e.step, nil
 }
 
@@ -302,7 +304,8 @@ func (st *Step) RunLayer(ctx context.Context, layer int) error {
 	return st.Wait(ctx)
 }
 
-// Submit hands all layers to the device, in one submission, and returns.
+// Submit hands all layers to the device, in as few submissions as
+// EngineOptions.SubmitBudget permits, and returns.
 //
 // Errors: vk.ErrArgument with LayerByLayer, or where some hidden states were set from
 // host memory and others not; vk.ErrBusy if the layers are with the device already;
@@ -367,7 +370,7 @@ func (st *Step) submit(layer int) error {
 
 // hand submits commands.
 func (st *Step) hand(key commandKey) error {
-	c, err := st.b.commands(key)
+	c, err := st.b.commands(key, st.work)
 	if err != nil {
 		return err
 	}
@@ -375,7 +378,7 @@ func (st *Step) hand(key commandKey) error {
 	if err != nil {
 		return err
 	}
-	st.e.flight, st.flying = p, p
+	st.e.flight, st.flying, st.handed = p, p, append(st.handed, c)
 	if key.layer < 0 && !st.begun {
 		st.begun = true
 		for _, x := range st.e.parts {
@@ -417,6 +420,10 @@ func (st *Step) Wait(ctx context.Context) error {
 	}
 	if st.flying == p {
 		st.flying = nil
+		for _, c := range st.handed {
+			e.longest = max(e.longest, c.observe(st.work))
+		}
+		st.handed = st.handed[:0]
 	}
 	return nil
 }
