@@ -50,6 +50,10 @@ type EngineOptions struct {
 	Hadamard bool                 // mix indexer queries and keys before they are quantised
 	Variant  string               // of the attention kernel; "" picks the best
 
+	// Output says how attention's output goes into wo_a; 0 is OutputBF16. The others want
+	// an FP8 wo_a in every layer.
+	Output OutputPath
+
 	// Ranks is how many ranks share heads and groups, see CheckpointOptions.Ranks; 0 counts as 1. With
 	// more, outputs are f32: partial sums, to be added up over the ranks.
 	Ranks int
@@ -63,7 +67,7 @@ type EngineOptions struct {
 	// submission. What operations take is measured: in the first step of a size, and in
 	// one that has so much more to do than the one before that it might take too long,
 	// each is a submission of its own. An operation is not divided, however long it takes. A device
-	// without timestamps has one submission for a step.
+	// without timestamps has one submission for a step. See Engine.Longest.
 	SubmitBudget time.Duration
 
 	// LayerByLayer is for callers that run a step's layers one by one: all layers then
@@ -112,9 +116,10 @@ type Engine struct {
 	byRow    []int      // index into parts, or -1
 	ran, set []bool     // of the step: layers that ran; [layers, MaxSessions] inputs set from host memory
 
-	timing Timing
-	closed bool
-	failed error // the device is lost
+	timing  Timing
+	longest time.Duration // of a submission so far
+	closed  bool
+	failed  error // the device is lost
 }
 
 // engineLayer is a layer with its caches.

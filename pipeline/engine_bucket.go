@@ -169,7 +169,8 @@ func (b *bucket) build(ctx context.Context) (err error) {
 		k := b.kinds[l.w.Ratio]
 		if k == nil {
 			if k, err = NewLayerKind(e.dev, LayerKindConfig{Model: e.cfg, Ranks: e.opts.Ranks, Ratio: l.w.Ratio, Tokens: b.tokens,
-				MaxLen: e.opts.MaxTokens, Caches: e.greatest(l), Variant: e.opts.Variant, Hadamard: e.opts.Hadamard, Group: e.group(b.tokens), Out: out}); err != nil {
+				MaxLen: e.opts.MaxTokens, Caches: e.greatest(l), Variant: e.opts.Variant, Hadamard: e.opts.Hadamard, Group: e.group(b.tokens),
+				Output: e.opts.Output, Out: out}); err != nil {
 				return err
 			}
 			b.kinds[l.w.Ratio] = k

@@ -421,7 +421,7 @@ func (st *Step) Wait(ctx context.Context) error {
 	if st.flying == p {
 		st.flying = nil
 		for _, c := range st.handed {
-			c.observe(st.work)
+			e.longest = max(e.longest, c.observe(st.work))
 		}
 		st.handed = st.handed[:0]
 	}

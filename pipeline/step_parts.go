@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/vkmla/vkmla/vk"
@@ -29,12 +30,22 @@ func (e *Engine) work() (sum float64) {
 	return sum
 }
 
-// observe remembers how long the parts of a step took, which has finished. Without times
-// nothing changes.
-func (c *stepCommands) observe(work float64) {
+// observe remembers how long the parts of a step took, which has finished, and returns
+// the longest time. Without times nothing changes.
+func (c *stepCommands) observe(work float64) (longest time.Duration) {
 	if times, err := c.PartTimes(); err == nil && times != nil {
 		c.took, c.work = times, work
+		longest = time.Duration(slices.Max(times))
 	}
+	return longest
+}
+
+// Longest is the longest time that a submission took the device so far, of steps that
+// were waited for; 0 if none was measured (see EngineOptions.SubmitBudget).
+func (e *Engine) Longest() time.Duration {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.longest
 }
 
 // suits reports whether no submission of the commands will take longer than the budget,

@@ -341,6 +341,19 @@ func (r *Recorder) Timestamp() (int, error) {
 	return r.marks - 1, nil
 }
 
+// Separate makes what is recorded from here on wait for everything before it, whether it
+// touches the same bytes or not. Programs do not need it; it serves measurements of
+// launches one after the other. Errors: ErrClosed, ErrDeviceLost.
+func (r *Recorder) Separate() error {
+	if err := r.usable("separate"); err != nil {
+		return err
+	}
+	if len(r.pending) > 0 {
+		r.barrier(nil)
+	}
+	return nil
+}
+
 // Barriers returns how many barriers were derived so far.
 func (r *Recorder) Barriers() int { return r.barriers }
 

@@ -110,19 +110,30 @@ func (r *Recorder) begin(op string) error {
 }
 
 // submitParts hands the parts to the queue, whose mutex is held; the fence is signalled
-// when all have finished.
+// when all have finished. After an error none of them is running.
 func (c *Commands) submitParts() C.int {
 	d := c.rec.dev
-	for _, cmd := range c.rec.parts.earlier {
-		if r := C.vm_submit(d.c, unsafe.Pointer(d.queue), unsafe.Pointer(cmd), 0); r != 0 {
+	all := append(slices.Clip(c.rec.parts.earlier), c.rec.cmd)
+	for i, cmd := range all {
+		fence := C.VmHandle(0)
+		if i == len(all)-1 {
+			fence = handleValue(unsafe.Pointer(c.fence))
+		}
+		if r := C.vm_submit(d.c, unsafe.Pointer(d.queue), unsafe.Pointer(cmd), fence); r != 0 {
+			if i > 0 {
+				vulkan.QueueWaitIdle(d.queue) // there is no fence to wait for
+			}
 			return r
 		}
 	}
-	return C.vm_submit(d.c, unsafe.Pointer(d.queue), unsafe.Pointer(c.rec.cmd), handleValue(unsafe.Pointer(c.fence)))
+	return 0
 }
 
 // Parts returns how many submissions a Submit makes: 1 unless the recording was split.
 func (c *Commands) Parts() int { return len(c.rec.parts.earlier) + 1 }
+
+// Operations returns how many launches, fills and copies were recorded.
+func (c *Commands) Operations() int { return c.rec.operations }
 
 // PartTimes returns how long each part took in the last submission, in nanoseconds, from
 // the end of the part before to its own end; nil if the recording was not split. A part

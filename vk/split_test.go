@@ -130,3 +130,28 @@ func TestPack(t *testing.T) {
 		}
 	}
 }
+
+// Launches that have nothing to do with each other wait for each other when they are
+// told to.
+func TestSeparate(t *testing.T) {
+	d := open(t, vk.DeviceOptions{})
+	k := copyKernel(t, d)
+	a, b := buffer(t, d, 1<<12, vk.DeviceLocal), buffer(t, d, 1<<12, vk.DeviceLocal)
+	in := buffer(t, d, 1<<12, vk.DeviceLocal)
+	for _, separate := range []bool{false, true} {
+		c := record(t, d, func(r *vk.Recorder) error {
+			var err error
+			if separate { // nothing to wait for yet
+				err = r.Separate()
+			}
+			err = errors.Join(err, r.Dispatch(addStep(k, a.Whole(), in.Whole(), 1)))
+			if separate {
+				err = errors.Join(err, r.Separate(), r.Separate())
+			}
+			return errors.Join(err, r.Dispatch(addStep(k, b.Whole(), in.Whole(), 1)))
+		})
+		if want := map[bool]int{true: 1}[separate]; c.Barriers() != want {
+			t.Errorf("%d barriers, want %d", c.Barriers(), want)
+		}
+	}
+}

@@ -37,7 +37,7 @@ var suites = []struct {
 	{"decode", []string{"heads", "topk", "window", "batch", "context"}},
 	{"indexer", []string{"heads", "topk", "batch", "context", "prefill", "op"}},
 	{"attention", []string{"op", "batch", "heads", "topk"}},
-	{"memory", []string{"op", "batch"}},
+	{"memory", []string{"op", "batch", "heads", "prefill"}},
 	{"linear", []string{"op", "batch", "model", "weights"}},
 	{"step", []string{"batch", "context", "model", "weights", "keys"}},
 	{comparison, []string{"op"}},
@@ -284,12 +284,14 @@ func (f benchFlags) runMore(ctx context.Context, dev *vk.Device, limits bench.Li
 			a.Heads = []int{f.opts.Heads}
 		}
 		return report, bench.Attention(ctx, dev, a, limits, p, add)
-	case "memory":
-		return report, bench.Memory(ctx, dev, o, limits, p, add)
 	case "linear":
 		return report, bench.Linear(ctx, dev, o, limits, p, add)
 	}
-	return report, bench.Indexer(ctx, dev, bench.IndexerOptions{Ops: f.ops, Heads: f.opts.Heads, TopK: f.topk, Batches: f.opts.Batches, Prefill: f.prefill, Contexts: f.contexts,
+	time := bench.Indexer
+	if f.suite == "memory" {
+		time = bench.Memory
+	}
+	return report, time(ctx, dev, bench.IndexerOptions{Ops: f.ops, Heads: f.opts.Heads, TopK: f.topk, Batches: f.opts.Batches, Prefill: f.prefill, Contexts: f.contexts,
 		Reps: f.opts.Reps, Warmup: f.opts.Warmup, Variant: f.opts.Variant, Seed: f.opts.Seed}, limits, p, add)
 }
 

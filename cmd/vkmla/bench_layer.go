@@ -40,13 +40,19 @@ func (f *layerFlags) settle() error {
 	if f.format == 0 {
 		return &vk.ArgumentError{Op: "bench", Arg: "keys", Got: fmt.Sprintf("%q", f.keys), Want: "fp8 or mxfp4"}
 	}
+	var err error
+	f.output, err = outputPath("bench", f.path)
+	return err
+}
+
+// outputPath is the path of a name.
+func outputPath(op, name string) (pipeline.OutputPath, error) {
 	for _, p := range []pipeline.OutputPath{pipeline.OutputBF16, pipeline.OutputFP8, pipeline.OutputFP8Packed} {
-		if p.String() == f.path {
-			f.output = p
-			return nil
+		if p.String() == name {
+			return p, nil
 		}
 	}
-	return &vk.ArgumentError{Op: "bench", Arg: "output-path", Got: fmt.Sprintf("%q", f.path), Want: "bf16, fp8 or fp8-packed"}
+	return 0, &vk.ArgumentError{Op: op, Arg: "output-path", Got: fmt.Sprintf("%q", name), Want: "bf16, fp8 or fp8-packed"}
 }
 
 func (f benchFlags) layerOptions() bench.LayerOptions {

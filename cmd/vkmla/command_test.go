@@ -57,7 +57,7 @@ func TestExitCodes(t *testing.T) {
 		{"layer suite", "bench --suite layer --kind window --batch 2 --context 200 --weights nvfp4 --reps 1", 0, ""},
 		{"step suite", "bench --suite step --batch 2 --context 200 --weights bf16 --reps 1", 0, ""},
 		{"attention suite", "bench --suite attention --op decode_window --batch 2 --heads 8 --reps 1", 0, ""},
-		{"memory suite", "bench --suite memory --op insert --batch 3 --reps 1", 0, ""},
+		{"memory suite", "bench --suite memory --op insert --batch 3 --prefill 128 --reps 1", 0, ""},
 		{"linear suite", "bench --suite linear --op wq_b --batch 3 --weights bf16 --reps 1", 0, ""},
 		{"comparison", "bench --compare peers.json --op qkv --reps 1", 0, ""},
 		{"comparison by another suite", "bench --compare peers.json --suite step", 2, "--compare"},

@@ -27,6 +27,9 @@ type comparedSuite struct {
 	run func(ctx context.Context, dev *vk.Device, o CompareOptions, only func(op, name string) bool, l Limits, p Progress, emit func(OpRow)) error
 }
 
+// memoryOnly are the operations of the memory suite that are not the indexer's too.
+var memoryOnly = slices.DeleteFunc(slices.Clone(MemoryOps), func(op string) bool { return slices.Contains(IndexerOps, op) })
+
 var comparedSuites = []comparedSuite{
 	{AttentionOps, func(ctx context.Context, dev *vk.Device, o CompareOptions, only func(op, name string) bool, l Limits, p Progress, emit func(OpRow)) error {
 		return Attention(ctx, dev, AttentionOptions{Ops: o.Ops, Reps: o.Reps, Warmup: o.Warmup, Variant: o.Variant, Seed: o.Seed, only: only}, l, p, emit)
@@ -34,8 +37,8 @@ var comparedSuites = []comparedSuite{
 	{IndexerOps, func(ctx context.Context, dev *vk.Device, o CompareOptions, only func(op, name string) bool, l Limits, p Progress, emit func(OpRow)) error {
 		return Indexer(ctx, dev, IndexerOptions{Ops: o.Ops, Reps: o.Reps, Warmup: o.Warmup, Variant: o.Variant, Seed: o.Seed, only: only}, l, p, emit)
 	}},
-	{MemoryOps, func(ctx context.Context, dev *vk.Device, o CompareOptions, only func(op, name string) bool, l Limits, p Progress, emit func(OpRow)) error {
-		return Memory(ctx, dev, o.suite(only), l, p, emit)
+	{memoryOnly, func(ctx context.Context, dev *vk.Device, o CompareOptions, only func(op, name string) bool, l Limits, p Progress, emit func(OpRow)) error {
+		return Memory(ctx, dev, IndexerOptions{Ops: o.Ops, Reps: o.Reps, Warmup: o.Warmup, Seed: o.Seed, Batches: []int{1, 32, 128}, only: only}, l, p, emit)
 	}},
 	{LinearOps, func(ctx context.Context, dev *vk.Device, o CompareOptions, only func(op, name string) bool, l Limits, p Progress, emit func(OpRow)) error {
 		return Linear(ctx, dev, o.suite(only), l, p, emit)
@@ -73,15 +76,14 @@ func Compare(ctx context.Context, dev *vk.Device, o CompareOptions, l Limits, p 
 	var wrong error
 	for _, s := range comparedSuites {
 		x := o
-		if x.Ops = nil; o.Ops != nil {
-			for _, op := range s.ops {
-				if (IndexerOptions{Ops: o.Ops}).wants(op) {
-					x.Ops = append(x.Ops, op)
-				}
+		x.Ops = nil
+		for _, op := range s.ops {
+			if (IndexerOptions{Ops: o.Ops}).wants(op) {
+				x.Ops = append(x.Ops, op)
 			}
-			if x.Ops == nil {
-				continue
-			}
+		}
+		if x.Ops == nil {
+			continue
 		}
 		err := s.run(ctx, dev, x, only, l, p, func(r OpRow) {
 			r.Peers = o.Peers.Of(r.Op, r.Case, r.Part)
@@ -130,9 +132,9 @@ var goals = []goal{
 	{name: "sparse prefill", ops: []string{"prefill"}, average: 2, aim: 1.6},
 	{name: "FP8 paged logits", ops: []string{"logits_fp8"}, average: 1.3, aim: 1},
 	{name: "score and top-k in one", ops: []string{"select_fp8"}, average: 1.1, aim: 0.8},
-	{name: "insert 4096 rows", ops: []string{"insert"}, cases: []string{"tokens=4096"}, average: 1, aim: 1},
-	{name: "gather 65536 rows", ops: []string{"gather"}, average: 1, aim: 1},
-	{name: "inverse rotation and quantisation of o", ops: []string{"o_quant", "o_quant_packed"}, average: 1, aim: 1},
+	{name: "insert 4096 rows", ops: []string{"insert_k"}, cases: []string{"tokens=4096"}, average: 1, aim: 1},
+	{name: "gather 65536 rows", ops: []string{"gather_k"}, average: 1, aim: 1},
+	{name: "inverse rotation and quantisation of o", ops: []string{"inverse_rope_quant_f32", "inverse_rope_quant_packed"}, average: 1, aim: 1},
 	{name: "q norm, rotation and insert", ops: []string{"q_insert"}, average: 1, aim: 1},
 	{name: "q and kv norms", ops: []string{"qkv_norm"}, average: 1, aim: 1},
 	{name: "indexer queries", ops: []string{"query_quant_fp8", "query_quant_mxfp4"}, average: 1, aim: 1},

@@ -19,7 +19,7 @@ func TestCompare(t *testing.T) {
 	dev, ctx := testkit.Device(t), context.Background()
 	limits := Limits{CopyGBs: 1, MatrixTFLOPs: 1}
 	peers := PeerTable{Source: "nobody", Rows: []PeerRow{
-		{Op: "insert", Case: "tokens=32", Peers: []Peer{{"somebody", 1e9}}},
+		{Op: "insert_k", Case: "tokens=32", Peers: []Peer{{"somebody", 1e9}}},
 		{Op: "query_quant_fp8", Case: "tokens=2/heads=64", Peers: []Peer{{"fast", 1e-3}, {"slow", 4e9}}},
 		{Op: "topk", Case: "of another size", Peers: []Peer{{"x", 1}}},
 	}}
@@ -37,7 +37,7 @@ func TestCompare(t *testing.T) {
 		}
 		switch format {
 		case "md":
-			for _, want := range []string{"| insert | tokens=32 |  | somebody | 1e+09 |", "| 0.00 |", "slow 4e+09", "indexer queries: ", "missed", "not run here: 1 of topk", "Peers: nobody"} {
+			for _, want := range []string{"| insert_k | tokens=32 |  | somebody | 1e+09 |", "| 0.00 |", "slow 4e+09", "indexer queries: ", "missed", "not run here: 1 of topk", "Peers: nobody"} {
 				if !strings.Contains(out.String(), want) {
 					t.Errorf("report lacks %q:\n%s", want, out.String())
 				}

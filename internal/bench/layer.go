@@ -57,6 +57,8 @@ type LayerOptions struct {
 	Reps     int
 	Warmup   int // negative for none
 	Seed     uint64
+
+	checked bool // compressors were checked before
 }
 
 func (o LayerOptions) withDefaults(t vk.DeviceType) LayerOptions {
@@ -197,7 +199,7 @@ func Layers(ctx context.Context, dev *vk.Device, o LayerOptions, l Limits, p Pro
 		return err
 	}
 	var failed string
-	if slices.Contains(o.Kinds, "c4a") || slices.Contains(o.Kinds, "c128a") {
+	if !o.checked && (slices.Contains(o.Kinds, "c4a") || slices.Contains(o.Kinds, "c128a")) {
 		var err error
 		if failed, err = checkCompressors(ctx, dev, o.Seed, p); err != nil {
 			return err
@@ -261,6 +263,7 @@ func (s *layerSuite) kind(model, kind, weights string) (err error) {
 		}
 	}
 	for _, shape := range s.o.stepShapes() {
+		shape.output = s.o.Output
 		row := LayerRow{Model: model, Kind: kind, Weights: weights, Mode: "decode", Tokens: shape.tokens(), Batch: len(shape.lens), Context: shape.lens[0], Sets: len(sets)}
 		if shape.news[0] > 1 {
 			row.Mode = "prefill"
@@ -338,7 +341,9 @@ func (s *layerSuite) time(row *LayerRow, r *layerRig, work map[string]Work) erro
 	}
 	for i, sec := range list {
 		row.Ops = append(row.Ops, opTime(sec.Name, "", sec, samples[i], work[sec.Name], s.limits))
-		row.Work = row.Work.plus(work[sec.Name])
+	}
+	for _, w := range work {
+		row.Work = row.Work.plus(w)
 	}
 	row.Limit = row.Work.Limit(s.limits)
 	row.Share, row.GBs = row.Limit/row.Time.Median, row.Work.Bytes()/row.Time.Median/1e3

@@ -3,12 +3,14 @@ package bench
 import (
 	"context"
 	"fmt"
+	"math"
 	"runtime"
 	"sync"
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/indexer"
+	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/vectors"
 	"github.com/vkmla/vkmla/internal/verify"
 	"github.com/vkmla/vkmla/pipeline"
@@ -82,28 +84,75 @@ func (c *layerCheck) attention(t int) {
 	out, _, err := attention.DecodeRef(someQ, len(heads), window, entries, someSinks, attention.DefaultScale)
 	c.keep(err)
 	cosSin := c.host.cosSin(c.host.positions[t])
-	name := fmt.Sprintf("attention of token %d", t)
-	want := vectors.FromBF16(out, len(heads), 512)
-	if c.cfg.Output == pipeline.OutputBF16 {
-		turned := want.U16()
-		c.keep(projection.InverseRopeRef(turned, len(heads), []int32{0}, cosSin))
-		want, name = vectors.FromU16(turned, len(heads), 512), name+", turned back"
-	} else {
-		c.quantised(t, o, cosSin)
-	}
-	// Both are rounded, and what is turned back twice; weights that a kernel rounds to
-	// bf16 move a sum by no more than its rows spread.
-	tol := verify.DecodeOut
-	tol.Cos *= 2
+	spread := sync.OnceValues(func() ([]float32, error) {
+		return attention.DecodeSpreadRef(someQ, len(heads), window, entries, someSinks, attention.DefaultScale)
+	})
 	sides := 0
 	if attend, _ := c.kind.Variants(); verify.RoundsWeights(attend) {
 		sides = 1
 	}
+	plain := 512 // of a head, the numbers that were not turned back
+	if c.cfg.Output == pipeline.OutputBF16 {
+		plain = projection.NopeDim
+		c.turned(fmt.Sprintf("attention of token %d, turned back", t), someO, out, cosSin, sides, spread)
+	} else {
+		c.quantised(t, o, cosSin)
+	}
+	cut := func(v []float32) []float32 {
+		var part []float32
+		for h := range heads {
+			part = append(part, v[h*512:][:plain]...)
+		}
+		return part
+	}
+	got := cut(numfmt.BF16DecodeSlice(nil, someO))
 	c.compare(func(v *verify.Comparison) {
-		v.CloseWeighted(name, vectors.FromU16(someO, len(heads), 512), want, tol, sides, func() ([]float32, error) {
-			return attention.DecodeSpreadRef(someQ, len(heads), window, entries, someSinks, attention.DefaultScale)
-		})
+		v.CloseWeighted(fmt.Sprintf("attention of token %d", t), vectors.FromBF16(got, len(heads), plain), vectors.FromBF16(cut(out), len(heads), plain),
+			verify.DecodeOut, sides, func() ([]float32, error) {
+				x, err := spread()
+				return cut(x), err
+			})
 	})
+}
+
+// turned checks the numbers of heads that were turned back. A turned number is made of
+// two, of which each may be as wrong as DecodeOut lets it be, and is rounded twice: the
+// bound is that of a number as large as both together. Where a kernel rounds weights,
+// each of the two may be wrong by 2^-8 of its spread, too.
+func (c *layerCheck) turned(name string, got []uint16, out, cosSin []float32, sides int, spread func() ([]float32, error)) {
+	worst := verify.Result{Class: verify.ClassTolerance, Pass: true, Bound: verify.DecodeOut.Abs, Detail: name + ": equal"}
+	for at := 0; at < len(out); at += 512 {
+		for i := range projection.RopeDim / 2 {
+			k := at + projection.NopeDim + 2*i
+			cos, sin := float64(cosSin[i]), float64(cosSin[projection.RopeDim/2+i])
+			e, o := float64(out[k]), float64(out[k+1])
+			bound := max(math.Sqrt2*verify.DecodeOut.Abs, (verify.DecodeOut.Rel+0x1p-8)*math.Hypot(e, o))
+			for j, want := range []float64{e*cos + o*sin, o*cos - e*sin} {
+				v := float64(numfmt.BF16Decode(got[k+j]))
+				err, limit := math.Abs(v-want), bound
+				if !(err <= limit) && sides > 0 {
+					x, fail := spread()
+					if c.keep(fail); fail != nil {
+						return
+					}
+					limit += 0x1p-8 * math.Hypot(float64(x[k]), float64(x[k+1]))
+				}
+				if err <= limit && err/limit <= worst.Error/worst.Bound {
+					continue
+				}
+				if worst.Pass {
+					worst.Error, worst.Bound, worst.Pass = err, limit, err <= limit
+					worst.Detail = fmt.Sprintf("%s: number %d of head %d is %g, want %g within %.3g", name, (k+j)%512, at/512, v, want, limit)
+				}
+			}
+		}
+	}
+	if math.IsNaN(worst.Error) {
+		worst.Error = math.Inf(1)
+	}
+	if c.err == nil {
+		c.add(worst)
+	}
 }
 
 // quantised checks the codes of a token's output. Those of blocks that hold turned

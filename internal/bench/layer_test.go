@@ -28,7 +28,7 @@ func TestLayerRows(t *testing.T) {
 		o := smallLayer
 		o.Weights, o.Output = []string{c.weights}, c.output
 		if c.format != "md" {
-			o.Kinds, o.Prefill = []string{"c4a"}, nil
+			o.Kinds, o.Prefill, o.checked = []string{"c4a"}, nil, true
 		}
 		var out bytes.Buffer
 		report, err := NewLayerReport(&out, c.format, dev.Adapter(), limits)

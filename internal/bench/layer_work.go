@@ -31,6 +31,7 @@ func (w Work) Limit(l Limits) float64 {
 type stepShape struct {
 	lens, news []int
 	keys       cache.IndexKeyFormat
+	output     pipeline.OutputPath
 }
 
 // tokens is T.
@@ -110,6 +111,12 @@ func layerWork(c pipeline.Config, w *randomLayer, s stepShape) map[string]Work {
 		"inverse_rope":          {Activations: 4 * t * h * 64},
 		"wo_a":                  product(w.OA, float64(c.Groups), 2),
 		"wo_b":                  product(w.OB, 1, 2),
+	}
+	if s.output != pipeline.OutputBF16 { // all of o is read, and written as codes with scales
+		work["inverse_rope"] = Work{Activations: t * h * (2*d + d + 16)}
+		wo := work["wo_a"]
+		wo.Activations -= t * h * (d - 16)
+		work["wo_a"] = wo
 	}
 	all, different := s.attended(c, w.Ratio)
 	work["attention"] = Work{Cache: different*cache.SlotBytes + 4*all, Activations: 4 * t * h * d, Flop: 4 * all * h * d}

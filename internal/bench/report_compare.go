@@ -37,7 +37,8 @@ func (r *CompareReport) Close() error {
 	r.head()
 	r.printf("GPU time in microseconds; inputs rotated past the last-level cache; every case checked against the\n")
 	r.printf("reference first. ratio: our time over the first peer's. of limit: the share of the copy bandwidth or of\n")
-	r.printf("the matrix rate, whichever is larger.\n")
+	r.printf("the matrix rate, whichever is larger. Launches wait for each other; short ones are timed %d at a time,\n", launches)
+	r.printf("as the peers were.\n")
 	r.printf("Peers: %s\n", r.peers.Source)
 	last := ""
 	var t table.Writer

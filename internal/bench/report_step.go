@@ -60,7 +60,7 @@ func (r *StepReport) Close() error {
 			if x.Status == "ok" {
 				r.printf("\n%s, batch %d, context %d, %s weights: operations, of all layers of a kind together (timestamps between\n", x.Model, x.Batch, x.Context, x.Weights)
 				r.printf("them cost something: the sum is more than the step)\n\n%s\n", opTable(x.Ops).RenderMarkdown())
-				r.printf("\n%s\n", layerCounts(x))
+				r.printf("\n%s The longest submission took %.1f us.\n", layerCounts(x), x.Longest)
 				r.printf("\nMemory: %s\n", memoryText(x.Memory))
 				if x.Shared != "" {
 					r.printf("\nFor want of memory, %s.\n", x.Shared)

@@ -56,6 +56,7 @@ type StepRow struct {
 	GBs        float64  `json:"gbs"`
 	Dispatches int      `json:"dispatches"`
 	Barriers   int      `json:"barriers"`
+	Longest    float64  `json:"longest_submission_us"` // of the device's submissions; a step is one unless it is longer than the engine's budget
 
 	Memory map[string]uint64 `json:"memory"`
 	Status string            `json:"status"`
@@ -73,9 +74,12 @@ func Steps(ctx context.Context, dev *vk.Device, o StepOptions, l Limits, p Progr
 	if err := o.check("bench: step"); err != nil {
 		return err
 	}
-	failed, err := checkCompressors(ctx, dev, o.Seed, p)
-	if err != nil {
-		return err
+	var failed string
+	if !o.checked {
+		var err error
+		if failed, err = checkCompressors(ctx, dev, o.Seed, p); err != nil {
+			return err
+		}
 	}
 	maker := newWeightMaker(ctx, dev, o.Seed)
 	defer maker.Close()
@@ -365,8 +369,8 @@ func (s *stepRun) time() error {
 		return err
 	}
 	gpu := s.dev.Adapter().Type != vk.TypeCPU
-	warm := 0
-	for start := time.Now(); warm < s.o.Warmup || gpu && time.Since(start) < 400*time.Millisecond && warm < 2000; warm++ {
+	warm := 0 // at least 2: the first is measured operation by operation, the second recorded anew
+	for start := time.Now(); warm < max(2, s.o.Warmup) || gpu && time.Since(start) < 400*time.Millisecond && warm < 2000; warm++ {
 		if _, _, err := s.step(nil); err != nil {
 			return err
 		}
@@ -390,6 +394,7 @@ func (s *stepRun) time() error {
 	if err := s.sections(); err != nil {
 		return err
 	}
+	s.row.Longest = float64(s.engine.Longest()) / 1e3
 	s.row.Limit = s.row.Work.Limit(s.limits)
 	s.row.Times, s.row.GBs = s.row.Time.Median/s.row.Limit, s.row.Work.Bytes()/s.row.Time.Median/1e3
 	return nil

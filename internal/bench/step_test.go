@@ -15,7 +15,7 @@ func TestStepRows(t *testing.T) {
 	dev, ctx := testkit.Device(t), context.Background()
 	limits := Limits{CopyGBs: 1, MatrixTFLOPs: 1}
 	for _, format := range Formats {
-		o := StepOptions{LayerOptions{Models: []string{"small"}, Batches: []int{1, 3}, Contexts: []int{700}, Reps: 2, Warmup: 1, Seed: 1}}
+		o := StepOptions{LayerOptions{checked: true, Models: []string{"small"}, Batches: []int{1, 3}, Contexts: []int{700}, Reps: 2, Warmup: 1, Seed: 1}}
 		if format != "md" {
 			o.Batches, o.Weights = []int{2}, []string{"nvfp4"}
 		}

@@ -9,13 +9,13 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-func TestMemoryAndLinearRows(t *testing.T) {
+func TestLinearRows(t *testing.T) {
 	dev, ctx := testkit.Device(t), context.Background()
 	limits := Limits{CopyGBs: 1, MatrixTFLOPs: 1}
 	for _, suite := range []struct {
 		ops []string
 		run func(context.Context, *vk.Device, SuiteOptions, Limits, Progress, func(OpRow)) error
-	}{{MemoryOps, Memory}, {LinearOps, Linear}} {
+	}{{LinearOps, Linear}} {
 		seen := map[string]int{}
 		if err := suite.run(ctx, dev, SuiteOptions{Tokens: []int{1, 17}, Reps: 2, Warmup: -1, Seed: 1}, limits, Silent{}, func(r OpRow) {
 			seen[r.Op]++
