@@ -363,6 +363,10 @@ func (s *stepRun) fillInputs(st *pipeline.Step) error {
 	return nil
 }
 
+// wakeSteps is how long steps run before they are timed. With the processor's work
+// between them an H100 takes 0.6 s to come to its full clock.
+const wakeSteps = 1500 * time.Millisecond
+
 // time fills in the times of the row.
 func (s *stepRun) time() error {
 	if err := s.engine.SetTiming(s.ctx, pipeline.TimingWhole); err != nil {
@@ -370,7 +374,7 @@ func (s *stepRun) time() error {
 	}
 	gpu := s.dev.Adapter().Type != vk.TypeCPU
 	warm := 0 // at least 2: the first is measured operation by operation, the second recorded anew
-	for start := time.Now(); warm < max(2, s.o.Warmup) || gpu && time.Since(start) < 400*time.Millisecond && warm < 2000; warm++ {
+	for start := time.Now(); warm < max(2, s.o.Warmup) || gpu && time.Since(start) < wakeSteps && warm < 4000; warm++ {
 		if _, _, err := s.step(nil); err != nil {
 			return err
 		}
