@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/vkmla/vkmla/attention"
@@ -465,8 +466,11 @@ func TestSparse(t *testing.T) {
 	for _, c := range sparseCases {
 		for i, variant := range variants(t, dev, sparseHeads) {
 			t.Run(c.name+"/"+variant, func(t *testing.T) {
-				if i > 0 && testing.Short() {
+				switch {
+				case i > 0 && testing.Short():
 					t.Skip("one variant runs")
+				case c.format == cache.IndexKeyMXFP4 && strings.HasPrefix(variant, attention.TwoPassPrefix):
+					t.Skip("how keys are stored is nothing to the attention")
 				}
 				l := newSparseLayer(t, c)
 				tokens, steps := inChunks()
