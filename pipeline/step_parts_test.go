@@ -22,7 +22,9 @@ func (x *sessions) budget(t *testing.T) {
 		x.rest(t, c.name, s)
 		parts, each := e.Submissions(1)
 		t.Logf("%s: %d submissions", c.name, parts)
-		if each || c.name == "none" && parts != 1 || c.name == "tiny" && parts < 40 {
+		// A step that takes unusually long, as it may on a busy CPU, is measured anew, so
+		// that with a small budget each operation may be a submission at any time.
+		if each && c.name != "small" || c.name == "none" && parts != 1 || c.name == "tiny" && parts < 40 {
 			t.Errorf("%s: %d submissions, each %v", c.name, parts, each)
 		}
 	}
