@@ -98,3 +98,11 @@ func TestQuantile(t *testing.T) {
 		t.Error("the median of nothing is not NaN")
 	}
 }
+
+// long leaves a test out of the short ones: under the race detector references take ten
+// times as long, and here one goroutine does it all.
+func long(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long")
+	}
+}

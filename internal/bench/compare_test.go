@@ -16,6 +16,7 @@ import (
 )
 
 func TestCompare(t *testing.T) {
+	long(t)
 	dev, ctx := testkit.Device(t), context.Background()
 	limits := Limits{CopyGBs: 1, MatrixTFLOPs: 1}
 	peers := PeerTable{Source: "nobody", Rows: []PeerRow{

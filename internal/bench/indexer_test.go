@@ -18,6 +18,7 @@ import (
 var smallIndexer = IndexerOptions{Heads: 3, TopK: []int{61}, Batches: []int{1, 3}, Prefill: []int{129}, Contexts: []int{700}, Reps: 2, Warmup: -1, Seed: 1}
 
 func TestIndexerRows(t *testing.T) {
+	long(t)
 	dev, ctx := testkit.Device(t), context.Background()
 	limits := Limits{CopyGBs: 1, MatrixTFLOPs: 1}
 	for _, format := range Formats {
@@ -70,6 +71,7 @@ func TestIndexerRows(t *testing.T) {
 
 // What a kernel makes of other inputs than the host thinks it has is called wrong.
 func TestIndexerSeesWrongResults(t *testing.T) {
+	long(t)
 	dev, ctx := testkit.Device(t), context.Background()
 	o := smallIndexer.withDefaults(dev.Adapter().Type)
 	all := indexerCases(o)
@@ -160,6 +162,7 @@ func TestIndexerOptionErrors(t *testing.T) {
 }
 
 func TestMemoryRows(t *testing.T) {
+	long(t)
 	dev, ctx := testkit.Device(t), context.Background()
 	o := IndexerOptions{Heads: 12, Batches: []int{1, 3}, Prefill: []int{130}, Rows: 200, Reps: 2, Warmup: -1, Seed: 1}
 	seen := map[string]int{}

@@ -19,6 +19,7 @@ import (
 var smallLayer = LayerOptions{Models: []string{"small"}, Batches: []int{3}, Contexts: []int{700}, Prefill: []int{300}, Chunk: 200, Reps: 2, Warmup: -1, Seed: 1}
 
 func TestLayerRows(t *testing.T) {
+	long(t)
 	dev, ctx := testkit.Device(t), context.Background()
 	limits := Limits{CopyGBs: 1, MatrixTFLOPs: 1}
 	for _, c := range []struct {
@@ -77,6 +78,7 @@ func TestLayerRows(t *testing.T) {
 // A layer whose operation gives something else than its reference is called wrong. The
 // kernels are right, so the check gets other weights or pages than they had.
 func TestWrongLayersAreSeen(t *testing.T) {
+	long(t)
 	dev, ctx := testkit.Device(t), context.Background()
 	o := smallLayer.withDefaults(dev.Adapter().Type)
 	c := modelConfig("small")

@@ -10,6 +10,7 @@ import (
 )
 
 func TestLinearRows(t *testing.T) {
+	long(t)
 	dev, ctx := testkit.Device(t), context.Background()
 	limits := Limits{CopyGBs: 1, MatrixTFLOPs: 1}
 	for _, suite := range []struct {
