@@ -72,18 +72,19 @@ const (
 //
 //	waves of workgroups * (tiles of a part + planOverhead) * (1 + h/hmax) + planMerge*2 if rows are split
 //
-// The smallest wins, builds with more heads and fewer parts first. It depends on sizes that are fixed when commands
+// The smallest wins, builds with more heads and fewer parts first. A number of parts that was given stays. It depends on sizes that are fixed when commands
 // are recorded, never on lengths in device memory, so a recording gives the same bits every time.
 func (s splitter) plan(t, width int) plan {
-	if s.fixed > 0 {
-		return plan{splits: s.fixed}
-	}
 	best, least := plan{splits: 1}, math.Inf(1)
 	for i, x := range s.tilings {
 		groups, tiles := t*opkit.CeilDiv(s.heads, x.HeadsPerGroup), opkit.CeilDiv(width, x.Tile)
 		room := s.workgroups * max(x.PerUnit, 1)
 		weight := 1 + float64(x.HeadsPerGroup)/float64(s.tilings[0].HeadsPerGroup)
-		for _, n := range []int{1, splitCount(groups, tiles, room, opkit.CeilDiv(minSplitRows, x.Tile))} {
+		parts := []int{1, splitCount(groups, tiles, room, opkit.CeilDiv(minSplitRows, x.Tile))}
+		if s.fixed > 0 {
+			parts = []int{s.fixed}
+		}
+		for _, n := range parts {
 			cost := float64(opkit.CeilDiv(groups*n, room)*(opkit.CeilDiv(tiles, n)+planOverhead)) * weight
 			if n > 1 {
 				cost += 2 * planMerge

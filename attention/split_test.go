@@ -50,7 +50,7 @@ func TestSplitProperties(t *testing.T) {
 			}
 		}
 	}
-	fixed := splitter{heads: 8, fixed: 3}
+	fixed := splitter{heads: 8, tilings: []tiling{{HeadsPerGroup: 8, Tile: 8}}, fixed: 3, workgroups: 128}
 	if got, want := fixed.scratchBytes(5, 100), uint64(5*3*8*16+128+5*3*8*2048); got != want {
 		t.Errorf("fixed parts: %d bytes, want %d", got, want)
 	}
