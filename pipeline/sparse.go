@@ -236,6 +236,7 @@ func (s *Sparse) Close() error {
 // Errors: vk.ErrArgument, vk.ErrClosed, with nothing recorded.
 func (s *Sparse) RecordStep(rec *vk.Recorder, a SparseStepArgs) error {
 	return s.record(opSparseStep, rec, func(rec *vk.Recorder) error {
+		rec.Section("step")
 		if err := s.decode.RecordStep(rec, a.StepArgs); err != nil || s.main == nil {
 			return err
 		}
@@ -283,13 +284,16 @@ func (s *Sparse) recordInserted(rec *vk.Recorder, step SparseStepArgs, a SparseL
 		return err
 	}
 	if s.pick != nil {
+		rec.Section("indexer.select")
 		if err := s.recordPick(rec, step, a.Index); err != nil {
 			return err
 		}
+		rec.Section("picks_to_slots")
+		if err := s.decode.RecordPicks(rec, step.StepArgs, a.LayerArgs); err != nil {
+			return err
+		}
 	}
-	if err := s.decode.RecordPicks(rec, step.StepArgs, a.LayerArgs); err != nil {
-		return err
-	}
+	rec.Section("attention")
 	return s.decode.RecordAttend(rec, a.LayerArgs)
 }
 
@@ -299,24 +303,29 @@ func (s *Sparse) recordEntries(rec *vk.Recorder, step SparseStepArgs, a SparseLa
 	if s.main == nil {
 		return nil
 	}
+	rec.Section("compressor.save")
 	if err := s.main.recordSave(rec, step, a.Compressor); err != nil {
 		return err
 	}
 	if s.keys != nil {
+		rec.Section("indexer.compressor.save")
 		if err := s.keys.recordSave(rec, step, a.Index.CompressorArgs); err != nil {
 			return err
 		}
+		rec.Section("indexer.q_quantise")
 		if err := s.query.Record(rec, indexer.QueryQuantArgs{Q: a.Index.Q, Positions: step.Positions, Weights: a.Index.Weights, Table: a.CosSin,
 			Codes: s.codes, Scales: s.scales, WeightsOut: s.weights}); err != nil {
 			return err
 		}
 	}
+	rec.Section("compressor.compress")
 	if err := s.main.recordCompress(rec, step, a.Compressor, cache.CompressArgs{StateTable: step.StateTable, CosSin: a.CosSin, Cache: a.Compressed}); err != nil {
 		return err
 	}
 	if s.keys == nil {
 		return nil
 	}
+	rec.Section("indexer.compressor.compress")
 	return s.keys.recordCompress(rec, step, a.Index.CompressorArgs, cache.CompressArgs{StateTable: step.IndexStateTable, CosSin: a.CosSin, Keys: a.Index.Keys})
 }
 

@@ -28,10 +28,13 @@ type IndexerOptions struct {
 	Batches  []int // tokens of a decode step
 	Prefill  []int // tokens of a prefill step of one request
 	Contexts []int // tokens of each request; it has a fourth of them in keys
+	Rows     int   // suite memory: rows that are gathered
 	Reps     int
 	Warmup   int // negative for none
 	Variant  string
 	Seed     uint64
+
+	only func(op, name string) bool // cases to run; nil: all
 }
 
 func (o IndexerOptions) withDefaults(t vk.DeviceType) IndexerOptions {
@@ -53,6 +56,7 @@ func (o IndexerOptions) withDefaults(t vk.DeviceType) IndexerOptions {
 		}
 	}
 	one(&o.Heads, 64, 64)
+	one(&o.Rows, 65536, 512)
 	one(&o.Reps, 100, 3)
 	one(&o.Warmup, 20, 1)
 	o.Warmup = max(o.Warmup, 0)
@@ -63,7 +67,7 @@ func (o IndexerOptions) withDefaults(t vk.DeviceType) IndexerOptions {
 	return o
 }
 
-func (o IndexerOptions) check() error {
+func (o IndexerOptions) check(ops []string) error {
 	bad := func(arg string, got any, want string) error {
 		return &vk.ArgumentError{Op: "bench: indexer", Arg: arg, Got: fmt.Sprint(got), Want: want}
 	}
@@ -82,8 +86,8 @@ func (o IndexerOptions) check() error {
 		}
 	}
 	for _, name := range o.Ops {
-		if name == "" || !slices.ContainsFunc(IndexerOps, func(op string) bool { return strings.HasPrefix(op, name) }) {
-			return bad("op", fmt.Sprintf("%q", name), "one of "+strings.Join(IndexerOps, ", ")+", or how some begin")
+		if name == "" || !slices.ContainsFunc(ops, func(op string) bool { return strings.HasPrefix(op, name) }) {
+			return bad("op", fmt.Sprintf("%q", name), "one of "+strings.Join(ops, ", ")+", or how some begin")
 		}
 	}
 	return nil
@@ -130,11 +134,18 @@ type opCase struct {
 // status "skipped".
 func Indexer(ctx context.Context, dev *vk.Device, o IndexerOptions, l Limits, p Progress, emit func(OpRow)) error {
 	o = o.withDefaults(dev.Adapter().Type)
-	if err := o.check(); err != nil {
+	if err := o.check(IndexerOps); err != nil {
 		return err
 	}
+	return timeCases(ctx, dev, o, indexerCases(o), l, p, emit)
+}
+
+func timeCases(ctx context.Context, dev *vk.Device, o IndexerOptions, cases []opCase, l Limits, p Progress, emit func(OpRow)) error {
 	var wrong error
-	for _, c := range indexerCases(o) {
+	for _, c := range cases {
+		if o.only != nil && !o.only(c.op, c.name) {
+			continue
+		}
 		rows, err := timeCase(ctx, dev, o, c, l, p)
 		if err != nil {
 			return fmt.Errorf("bench: %s %s: %w", c.op, c.name, err)

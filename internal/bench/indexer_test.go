@@ -72,7 +72,11 @@ func TestIndexerRows(t *testing.T) {
 func TestIndexerSeesWrongResults(t *testing.T) {
 	dev, ctx := testkit.Device(t), context.Background()
 	o := smallIndexer.withDefaults(dev.Adapter().Type)
-	for _, c := range indexerCases(o) {
+	all := indexerCases(o)
+	for _, op := range MemoryOps {
+		all = append(all, memoryCases(op, IndexerOptions{Batches: []int{3}, Rows: 512}, []int{8})...)
+	}
+	for _, c := range all {
 		t.Run(c.op+"/"+c.name, func(t *testing.T) {
 			r := newOpRig(ctx, dev, o, Silent{})
 			defer r.Close()
@@ -110,7 +114,12 @@ func TestPeers(t *testing.T) {
 		t.Fatal(err, peers)
 	}
 	known := map[string]bool{}
-	for _, c := range indexerCases(IndexerOptions{}.withDefaults(vk.TypeDiscrete)) {
+	o := IndexerOptions{}.withDefaults(vk.TypeDiscrete)
+	cases := append(indexerCases(o), attentionCases(AttentionOptions{}, false)...)
+	for _, op := range MemoryOps {
+		cases = append(cases, memoryCases(op, o, []int{64, 128})...)
+	}
+	for _, c := range cases {
 		known[c.op+" "+c.name] = true
 	}
 	for _, r := range peers.Rows {
@@ -147,5 +156,28 @@ func TestIndexerOptionErrors(t *testing.T) {
 		if err := Indexer(context.Background(), dev, o, Limits{}, Silent{}, func(OpRow) {}); !errors.Is(err, vk.ErrArgument) {
 			t.Errorf("%s: %v, want ErrArgument", name, err)
 		}
+	}
+}
+
+func TestMemoryRows(t *testing.T) {
+	dev, ctx := testkit.Device(t), context.Background()
+	o := IndexerOptions{Heads: 12, Batches: []int{1, 3}, Prefill: []int{130}, Rows: 200, Reps: 2, Warmup: -1, Seed: 1}
+	seen := map[string]int{}
+	if err := Memory(ctx, dev, o, Limits{CopyGBs: 1, MatrixTFLOPs: 1}, Silent{}, func(r OpRow) {
+		seen[r.Op]++
+		if r.Status != "ok" || r.Variant == "" || r.Sets < 2 || !(r.Time.Median > 0 && r.Bytes > 0 && r.ShareCopy > 0) {
+			t.Errorf("row %+v", r)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for _, op := range MemoryOps {
+		if want := 3; seen[op] != want && !(op == "gather_k" && seen[op] == 2) {
+			t.Errorf("%d rows of %s, want %d", seen[op], op, want)
+		}
+	}
+	o.Ops = []string{"topk"}
+	if err := Memory(ctx, dev, o, Limits{}, Silent{}, func(OpRow) {}); !errors.Is(err, vk.ErrArgument) {
+		t.Errorf("an operation of another suite: %v", err)
 	}
 }
