@@ -282,78 +282,10 @@ func (l *Layer) Record(rec *vk.Recorder, step SparseStepArgs, a WholeLayerArgs) 
 		return c.err
 	}
 	return rehearse(k.dev, opWholeLayer, rec, func(rec *vk.Recorder) error {
-		for _, part := range []func(*vk.Recorder, SparseStepArgs, WholeLayerArgs) error{
-			l.recordInputs, l.recordQueries, l.recordAttention, l.recordOutput} {
-			if err := part(rec, step, a); err != nil {
-				return err
-			}
-		}
-		return nil
+		return l.schedule(rec, step, a)
 	})
 }
 
 func (x *layerLinear) record(rec *vk.Recorder, from, to tensor.Tensor) error {
 	return x.op.Record(rec, projection.LinearArgs{X: from, W: x.w, Out: to, Scratch: x.scratch})
-}
-
-// recordInputs records all that only needs the hidden states.
-func (l *Layer) recordInputs(rec *vk.Recorder, _ SparseStepArgs, a WholeLayerArgs) error {
-	k := l.kind
-	rec.Section("wq_a|wkv")
-	if err := l.qkv.record(rec, a.Hidden, k.qkv); err != nil {
-		return err
-	}
-	if l.w.Compressor != nil {
-		rec.Section("compressor.wkv|wgate")
-		if err := l.kvGate.record(rec, a.Hidden, k.kvScore); err != nil {
-			return err
-		}
-	}
-	if l.w.Indexer == nil {
-		return nil
-	}
-	rec.Section("indexer.compressor.wkv|wgate")
-	if err := l.idxKVGate.record(rec, a.Hidden, k.idxScores); err != nil {
-		return err
-	}
-	rec.Section("indexer.weights_proj")
-	return l.recordWeights(rec, a.Hidden)
-}
-
-// recordQueries records the norms, the queries of heads and indexer, and how KV rows
-// are stored.
-func (l *Layer) recordQueries(rec *vk.Recorder, step SparseStepArgs, a WholeLayerArgs) error {
-	k := l.kind
-	rec.Section("q_kv_norm")
-	if err := k.norm.Record(rec, projection.QKVNormArgs{QR: k.qkv, KV: k.qkv, KVAt: k.cfg.Model.QRank,
-		QRWeight: l.w.QNorm, KVWeight: l.w.KVNorm, QROut: k.qr, KVOut: k.kv}); err != nil {
-		return err
-	}
-	rec.Section("wq_b")
-	if err := l.qb.record(rec, k.qr, k.q); err != nil {
-		return err
-	}
-	if l.w.Indexer != nil {
-		rec.Section("indexer.wq_b")
-		if err := l.idxQB.record(rec, k.qr, k.iq); err != nil {
-			return err
-		}
-	}
-	rec.Section("q_norm_rope_kv_insert")
-	return k.insert.Record(rec, projection.QInsertArgs{Q: k.q, KV: k.kv, Slots: k.sparse.decode.slots,
-		Positions: step.Positions, Table: a.CosSin, Cache: a.Caches.Window})
-}
-
-func (l *Layer) recordAttention(rec *vk.Recorder, step SparseStepArgs, a WholeLayerArgs) error {
-	k := l.kind
-	args := SparseLayerArgs{CosSin: a.CosSin, LayerArgs: LayerArgs{
-		Q: k.q, Sink: l.w.Sink, Window: a.Caches.Window, Compressed: a.Caches.Compressed, Out: k.o}}
-	if c := l.w.Compressor; c != nil {
-		args.Compressor = CompressorArgs{KvScore: k.kvScore, Ape: c.Ape, Norm: c.Norm, State: a.Caches.State}
-	}
-	if x := l.w.Indexer; x != nil {
-		args.Index = IndexArgs{Keys: a.Caches.Keys, Q: k.iq, Weights: k.iw, CompressorArgs: CompressorArgs{
-			KvScore: k.idxScores, Ape: x.Compressor.Ape, Norm: x.Compressor.Norm, State: a.Caches.IndexState}}
-	}
-	return k.sparse.recordInserted(rec, step, args)
 }

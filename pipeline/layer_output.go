@@ -3,6 +3,7 @@ package pipeline
 import (
 	"fmt"
 
+	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -81,19 +82,30 @@ func (k *LayerKind) quantised() []wanted {
 	return nil
 }
 
+// outputTurn is how the attention turns its output back itself, if it can.
+func (k *LayerKind) outputTurn(step SparseStepArgs, a WholeLayerArgs) attention.OutputTurn {
+	if k.cfg.Output != OutputBF16 || !k.sparse.decode.turns() {
+		return attention.OutputTurn{}
+	}
+	return attention.OutputTurn{Positions: step.Positions, Table: a.CosSin}
+}
+
 // recordOutput records what follows the attention.
 func (l *Layer) recordOutput(rec *vk.Recorder, step SparseStepArgs, a WholeLayerArgs) error {
 	k := l.kind
-	rec.Section("inverse_rope")
 	x := projection.LinearArgs{X: k.o, W: l.oa.w, Out: k.z, Scratch: l.oa.scratch}
 	if k.quant != nil {
 		x.X, x.XScale = k.o8, k.o8s
+		rec.Section("inverse_rope")
 		if err := k.quant.Record(rec, projection.InverseRopeQuantArgs{O: k.o, Positions: step.Positions, Table: a.CosSin,
 			Codes: k.o8, Scales: k.o8s}); err != nil {
 			return err
 		}
-	} else if err := k.turn.Record(rec, projection.InverseRopeArgs{O: k.o, Positions: step.Positions, Table: a.CosSin}); err != nil {
-		return err
+	} else if k.outputTurn(step, a).IsZero() {
+		rec.Section("inverse_rope")
+		if err := k.turn.Record(rec, projection.InverseRopeArgs{O: k.o, Positions: step.Positions, Table: a.CosSin}); err != nil {
+			return err
+		}
 	}
 	rec.Section("wo_a")
 	if err := l.oa.op.Record(rec, x); err != nil {

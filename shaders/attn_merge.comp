@@ -2,6 +2,7 @@
 //   out = sum w_i acc_i / (L + exp2(sink - M)), lse = ln 2 * (M + log2 L). The sink enters here and nowhere else.
 // bindings: 0 part_out [T,splits,H,512] f32; 1 part_ml [T,splits,H] (m, l, max, 0) f32, base 2; 2 sink [H] f32;
 //   3 dst [T,H,512] bf16; 4 lse [T,H] f32; 5 max_logits [T,H] f32. A part with l = 0 is empty: its accumulator is not read.
+//   With TURN: 6 positions [T] i32; 7 table [rows,64] f32: the last 64 numbers of out, rounded, are turned back as proj_inverse_rope does.
 // One workgroup of 128: one (head, token); an invocation owns 4 dims. Parts are added in the order of their number.
 // At most 128 parts. Shared memory: 2048 B. Features: none.
 #version 460
@@ -9,6 +10,7 @@
 #extension GL_EXT_control_flow_attributes : require
 #include "lib/bf16.glsl"
 #include "lib/mla_finish.glsl"
+#include "lib/rope_bf16.glsl"
 
 layout(local_size_x = 128) in;
 
@@ -19,19 +21,21 @@ layout(std430, set = 0, binding = 3) writeonly buffer Dst { uvec2 words[]; } dst
 layout(std430, set = 0, binding = 4) writeonly buffer Lse { uint v[]; } lse;
 layout(std430, set = 0, binding = 5) writeonly buffer MaxLogits { uint v[]; } max_logits;
 
-const uint HAS_SINK = 1u, WANT_LSE = 4u, WANT_MAX = 8u;
+layout(std430, set = 0, binding = 6) readonly buffer Positions { int v[]; } positions;
+ROPE_TABLE(table, 7)
+
+const uint HAS_SINK = 1u, WANT_LSE = 4u, WANT_MAX = 8u, TURN = 16u;
 
 layout(push_constant) uniform Push {
     uint heads;
     uint splits;
     uint flags;
+    uint table_rows;
 } pc;
 
 shared vec4 part_s[128];
 
-#ifndef AHEAD
-#define AHEAD 16u
-#endif
+const uint AHEAD = 16u; // loads in flight
 
 void main() {
     const uint head = gl_WorkGroupID.x, t = gl_WorkGroupID.y, lane = gl_LocalInvocationID.x;
@@ -42,6 +46,9 @@ void main() {
     [[unroll]] for (uint k = 0u; k < AHEAD; k++) x[k] = part_out.rows[(first + min(k, last) * pc.heads) * 128u + lane];
     if (lane < pc.splits) part_s[lane] = part_ml.rows[first + lane * pc.heads];
     barrier();
+    const bool turns = (pc.flags & TURN) != 0u && lane >= 112u; // two pairs
+    vec4 cos_sin = vec4(0.0);
+    if (turns) cos_sin = table_cos_sin2(uint(clamp(positions.v[t], 0, int(pc.table_rows) - 1)), (lane - 112u) * 2u, false) * vec4(1.0, -1.0, 1.0, -1.0);
     float m = MLA_FLOOR, top = MLA_FLOOR;
     for (uint i = 0u; i < pc.splits; i++) {
         const vec4 part = part_s[i];
@@ -71,10 +78,10 @@ void main() {
     const float sink2 = (pc.flags & HAS_SINK) != 0u ? mla_sink(sink.v[head]) : MLA_NO_SINK;
     const vec4 o = l == 0.0 ? vec4(0.0) : acc * mla_factor(m, l, sink2);
     const uint at = t * pc.heads + head;
-    dst.words[at * 128u + lane] = uvec2(bf16_pack2(o.x, o.y), bf16_pack2(o.z, o.w));
+    uvec2 w = uvec2(bf16_pack2(o.x, o.y), bf16_pack2(o.z, o.w));
+    if (turns) w = uvec2(rope_bf16(w.x, cos_sin.xy), rope_bf16(w.y, cos_sin.zw));
+    dst.words[at * 128u + lane] = w;
     if (lane != 0u) return;
-    #ifndef PROF
     if ((pc.flags & WANT_LSE) != 0u) lse.v[at] = mla_lse(m, l);
-#endif
     if ((pc.flags & WANT_MAX) != 0u) max_logits.v[at] = mla_max_logit(top, l);
 }

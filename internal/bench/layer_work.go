@@ -136,8 +136,7 @@ func layerWork(c pipeline.Config, w *randomLayer, s stepShape) map[string]Work {
 		work["indexer.compressor.save"], work["indexer.compressor.compress"] = saved, entry
 		work["indexer.q_quantise"] = Work{Activations: t * hi * (256 + 2 + row + 4)}
 		scored, keys := s.scored()
-		work["indexer.select"] = Work{Cache: keys * row, Activations: t*hi*(row+4) + 4*t*float64(c.TopK), Flop: 2 * scored * hi * 128}
-		work["picks_to_slots"] = Work{Activations: 8 * t * float64(c.TopK)}
+		work["indexer.select"] = Work{Cache: keys * row, Activations: t*hi*(row+4) + 8*t*float64(c.TopK), Flop: 2 * scored * hi * 128} // picks and their slots
 	}
 	return work
 }

