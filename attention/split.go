@@ -59,8 +59,8 @@ type plan struct {
 	splits int // parts of each row
 }
 
-// Costs of the rule below, in tiles of a workgroup of its device's largest kind. They are from an H100; only their
-// order of magnitude matters.
+// Costs of the rule below, in tiles of a workgroup of its device's largest kind. They were chosen to agree with
+// the tables of docs/design/decode.md, of one H100.
 const (
 	planOverhead = 4 // what a workgroup does besides its tiles: find rows, load q, write its output
 	planMerge    = 3 // another launch that waits for this one, and the parts' way through memory
