@@ -3,6 +3,7 @@ package attention
 import (
 	"fmt"
 	"math"
+	"sync"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
@@ -28,8 +29,24 @@ func newSplitter(dev *vk.Device, op string, heads, splits, workgroups int) (spli
 
 // groups is the grid of an attention kernel. Head groups run fastest, so that
 // those that read the same rows run together.
-func (s splitter) groups(splits, t int) [3]uint32 {
-	return [3]uint32{uint32(opkit.CeilDiv(s.heads, s.tiling.HeadsPerGroup)), uint32(splits), uint32(t)}
+func (s splitter) groups(p plan, t int) [3]uint32 {
+	return [3]uint32{uint32(opkit.CeilDiv(s.heads, s.tilings[p.build].HeadsPerGroup)), uint32(p.splits), uint32(t)}
+}
+
+// kernels builds the kernel of each tiling, all at the same time: a driver can take a second for one.
+func (s splitter) kernels(build func(t tiling) (*vk.Kernel, error)) ([]*vk.Kernel, error) {
+	list, errs := make([]*vk.Kernel, len(s.tilings)), make([]error, len(s.tilings))
+	var wait sync.WaitGroup
+	for i, t := range s.tilings {
+		wait.Go(func() { list[i], errs[i] = build(t) })
+	}
+	wait.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
 }
 
 // checkTokens checks the number of tokens against the grids of the attention

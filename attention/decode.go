@@ -78,7 +78,7 @@ type Decoder struct {
 	dev     *vk.Device
 	cfg     DecoderConfig
 	variant string
-	k       *vk.Kernel
+	k       []*vk.Kernel // of the splitter's tilings
 	merge   merge
 	twoPass *TwoPass // for the twopass variants, and then nothing below is used
 	splitter
@@ -109,16 +109,22 @@ func NewDecoder(dev *vk.Device, cfg DecoderConfig) (*Decoder, error) {
 	if err := checkPages(op, cfg); err != nil {
 		return nil, err
 	}
-	variant, t, err := chooseBuild(dev.Adapter(), "attn_decode", cfg.Variant, cfg.MaxBytes, cfg.Heads)
+	variant, tilings, err := chooseBuild(dev.Adapter(), "attn_decode", cfg.Variant, cfg.MaxBytes, cfg.Heads)
 	if err != nil {
 		return nil, err
 	}
-	s.tiling = t
-	k, err := pkg.Kernel(dev, opkit.Spec{
-		Stem: "attn_decode", Variant: variant, Bound: 10,
-		Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write, vk.Write, vk.Read, vk.Read},
-		PushSize: int(unsafe.Sizeof(attnDecodePush{})), Subgroup: t.SubgroupSize,
-		Constants: append(opkit.Words(cfg.WindowPage, max(cfg.CompressedPage, 1), t.HeadsPerGroup, t.Tile), t.Constants...),
+	s.tilings = tilings
+	k, err := s.kernels(func(t tiling) (*vk.Kernel, error) {
+		stem := "attn_decode"
+		if t.HeadsPerGroup < tilings[0].HeadsPerGroup {
+			stem = "attn_decode_few"
+		}
+		return pkg.Kernel(dev, opkit.Spec{
+			Stem: stem, Variant: variant, Bound: 10,
+			Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write, vk.Write, vk.Read, vk.Read},
+			PushSize: int(unsafe.Sizeof(attnDecodePush{})), Subgroup: t.SubgroupSize,
+			Constants: append(opkit.Words(cfg.WindowPage, max(cfg.CompressedPage, 1), t.HeadsPerGroup, t.Tile), t.Constants...),
+		})
 	})
 	if err != nil {
 		return nil, err
@@ -151,11 +157,11 @@ func (o *Decoder) Turns(tokens, window, topk int) bool {
 // ScratchBytes is the size of DecodeArgs.Scratch that suits any number of tokens
 // up to maxT with lists of up to window and topk entries.
 //
-// Rows are split into parts while the workgroups without splitting,
-// T * ceil(H / heads per workgroup), would not fill the device (Workgroups, twice
-// that for builds of which a compute unit runs two at once), each part having at
-// least 32 rows of cache. The number of parts depends on sizes that are fixed when
-// recorded and never on lengths in device memory. Parts take 2064 * T * Splits * H
+// Where the workgroups without splitting, T * ceil(H / heads per workgroup), would not
+// fill the device (Workgroups, twice that for builds of which a compute unit runs two
+// at once), rows are split into parts of at least 32 rows of cache if that is estimated
+// to be faster. The number of parts depends on sizes that are fixed when recorded and
+// never on lengths in device memory. Parts take 2064 * T * Splits * H
 // bytes and up to 255 for alignment; nothing is needed where rows are not split.
 // The twopass variants need TwoPass.ScratchBytes.
 func (o *Decoder) ScratchBytes(maxT, window, topk int) uint64 {
@@ -186,7 +192,8 @@ func (o *Decoder) Record(rec *vk.Recorder, a DecodeArgs) error {
 		return err
 	}
 	win, comp := a.Window, a.Compressed
-	splits := o.splits(t, opkit.Dim(win.Indices, 1)+opkit.Dim(comp.Indices, 1))
+	plan := o.plan(t, opkit.Dim(win.Indices, 1)+opkit.Dim(comp.Indices, 1))
+	splits := plan.splits
 	ml, part, err := partials(o.dev, op, a.Scratch, t, splits, o.heads)
 	if err != nil {
 		return err
@@ -205,7 +212,7 @@ func (o *Decoder) Record(rec *vk.Recorder, a DecodeArgs) error {
 		p.CompPages, p.CompStride = uint32(comp.Cache.Pages()), uint32(comp.Cache.Layout.Stride)
 	}
 	if err := pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
-		Kernel: o.k, Groups: o.groups(splits, t), Push: vk.Bytes(&p),
+		Kernel: o.k[plan.build], Groups: o.groups(plan, t), Push: vk.Bytes(&p),
 		Bind: []vk.View{a.Q.View(), win.Indices.View(), win.Lens.View(), opkit.Present(o.dev, comp.Indices), opkit.Present(o.dev, comp.Lens),
 			opkit.Present(o.dev, a.Sink), a.Out.View(), opkit.Present(o.dev, a.LSE), part, ml},
 	}, pools...); err != nil || splits == 1 {

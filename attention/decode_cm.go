@@ -26,15 +26,19 @@ const cmMaxHeads = 64
 // each holds fewer registers, but reads more from shared memory for each product.
 var cmSubgroups = []int{8, 16, 32}
 
+// cmRing is RING of lib/cm_mla_ring.glsl.
+const cmRing = 4
+
 func (t cmTiling) threads() int { return t.subgroup * t.subgroups }
 
-// sharedBytes is the sum of the shared arrays.
+// sharedBytes is the sum of the shared arrays of the form of lib/cm_mla_ring.glsl,
+// which has the most of them.
 func (t cmTiling) sharedBytes() int {
 	rows := 2 * t.tile * 1040
 	scores := t.kSplit * t.heads * (4*t.tile + 16)
 	weights := t.heads * (2*t.tile + 16)
 	perHead := t.heads * 8 // rescale factor and reference
-	return rows + scores + weights + perHead + 2*t.tile*4 + 4
+	return rows + scores + weights + perHead + cmRing*t.tile*20 + 4
 }
 
 // registers estimates the 32-bit registers of an invocation: its share of the
@@ -89,7 +93,7 @@ func cmFit(caps *vk.Caps, s vk.CoopMatShape, heads int) (cmTiling, bool) {
 	for ; t.heads >= t.m; t.heads /= 2 {
 		for _, t.subgroups = range cmSubgroups {
 			t.kSplit = max(1, t.subgroups/(t.heads/t.m))
-			if t.kSplit*t.k <= D && t.subgroups*t.n <= D && t.threads()%t.tile == 0 &&
+			if t.kSplit*t.k <= D && t.subgroups*t.n <= D && t.threads()%t.tile == 0 && t.threads() >= cmRing*t.tile &&
 				t.threads() <= int(caps.MaxWorkgroupInvocations) && t.sharedBytes() <= int(caps.SharedMemory) &&
 				t.registers(copies) <= cmRegisterLimit(t.subgroup, t.threads()) {
 				return t, true
@@ -105,14 +109,26 @@ func cmChoose(caps *vk.Caps, element string, heads int) (cmTiling, error) {
 	return opkit.FitMatrix(caps, element, func(s vk.CoopMatShape) (cmTiling, bool) { return cmFit(caps, s, heads) })
 }
 
-// cmDecodeTiling picks the matrix shape and the sizes of the cooperative-matrix
-// builds of attn_decode: cm for "f16", cmb for "bf16".
+// cmTilings picks the matrix shape and the sizes of the cooperative-matrix builds of
+// attn_decode and attn_prefill: cm for "f16", cmb for "bf16". The first tiling has the
+// most heads per workgroup, each further one half as many, down to one matrix. The two
+// kernels differ only in where a row comes from, and an invocation's share of a row on
+// its way is about as large (13 or 16 registers, for 16 invocations a row).
 //
 // Errors: vk.ErrMissingFeature when no shape of the device fits.
-func cmDecodeTiling(caps *vk.Caps, element string, heads int) (tiling, error) {
+func cmTilings(caps *vk.Caps, element string, heads int) ([]tiling, error) {
 	t, err := cmChoose(caps, element, heads)
 	if err != nil {
-		return tiling{}, err
+		return nil, err
 	}
-	return tiling{HeadsPerGroup: t.heads, Tile: t.tile, Constants: t.constants(), SubgroupSize: uint32(t.subgroup)}, nil
+	shape := vk.CoopMatShape{M: uint32(t.m), N: uint32(t.n), K: uint32(t.k)}
+	var list []tiling
+	for ok := true; ok; {
+		list = append(list, tiling{HeadsPerGroup: t.heads, Tile: t.tile, Constants: t.constants(), SubgroupSize: uint32(t.subgroup)})
+		if t.heads == t.m {
+			break
+		}
+		t, ok = cmFit(caps, shape, t.heads/2)
+	}
+	return list, nil
 }

@@ -3,6 +3,7 @@ package attention
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/vkmla/vkmla/internal/knowncaps"
@@ -51,7 +52,7 @@ func TestCMTiling(t *testing.T) {
 // of shared memory against the modules.
 func TestCMTilingFits(t *testing.T) {
 	modules := map[string]*spirv.Module{}
-	for _, name := range []string{"attn_decode_cm", "attn_decode_cmb", "attn_prefill_cm", "attn_prefill_cmb"} {
+	for _, name := range []string{"attn_decode_cm", "attn_decode_cmb", "attn_decode_few_cm", "attn_decode_few_cmb", "attn_prefill_cm", "attn_prefill_cmb"} {
 		k, err := shaders.Get(name)
 		if err != nil {
 			t.Fatal(err)
@@ -76,6 +77,7 @@ func TestCMTilingFits(t *testing.T) {
 					"512 % (subgroups*N)":           D%(c.subgroups*c.n) == 0,
 					"threads % TILE":                c.threads()%c.tile == 0,
 					"threads >= HG":                 c.threads() >= c.heads,
+					"threads >= RING*TILE":          c.threads() >= cmRing*c.tile,
 					"shared memory":                 c.sharedBytes() <= int(caps.SharedMemory),
 					"no group with padding only":    c.heads < 2*max(heads, c.m),
 					"no more than the device's max": c.threads() <= int(caps.MaxWorkgroupInvocations),
@@ -86,11 +88,15 @@ func TestCMTilingFits(t *testing.T) {
 				}
 				for name, m := range modules {
 					constants := append([]uint32{uint32(c.heads), uint32(c.tile)}, c.constants()...)
-					if name == "attn_decode_cm" || name == "attn_decode_cmb" {
+					want := c.sharedBytes()
+					if strings.HasPrefix(name, "attn_decode") {
 						constants = append([]uint32{64, 2}, constants...)
 					}
-					if got, err := m.SharedBytes(constants...); err != nil || got != c.sharedBytes() {
-						t.Errorf("%s: %d bytes of shared memory, %v, want %d", name, got, err, c.sharedBytes())
+					if name == "attn_decode_cm" || name == "attn_decode_cmb" { // flags of two tiles in the place of a ring
+						want += 2*4*c.tile - 20*cmRing*c.tile
+					}
+					if got, err := m.SharedBytes(constants...); err != nil || got != want {
+						t.Errorf("%s: %d bytes of shared memory, %v, want %d", name, got, err, want)
 					}
 				}
 			})

@@ -199,6 +199,29 @@ func TestDecodeSplits(t *testing.T) {
 	}
 }
 
+// Workgroups that have few heads, because others would stand idle, give the result too: with heads that do not fill the
+// last of them, empty parts, and scores that outgrow the first ones.
+func TestDecodeFewHeads(t *testing.T) {
+	dev := testkit.Device(t)
+	rng := rand.New(rand.NewPCG(testkit.Seed(t), 6))
+	const heads = 21
+	s := step{heads, normal(rng, 2*heads*attention.D), set(t, 64, 2, normal(rng, 69*attention.D)), set(t, 2, 2, normal(rng, 61*attention.D)), make([]float32, heads)}
+	for i := range s.q[:heads*attention.D] { // of the first token
+		s.q[i] = numfmt.BF16Encode(numfmt.BF16Decode(s.q[i]) * float32(1+i/attention.D))
+	}
+	s.win.Lens[1], s.comp.Indices[3] = 2, -1
+	for _, v := range variants(t, dev, s.heads) {
+		for _, n := range []int{0, 1, 3, 14} {
+			t.Run(subtest(v, n), func(t *testing.T) {
+				cfg := s.config(v)
+				cfg.Splits, cfg.Workgroups = n, 1000
+				out, lse := s.decode(t, dev, cfg)
+				s.check(t, v, out, lse)
+			})
+		}
+	}
+}
+
 // A pool beyond the reach of a descriptor is read by address, and refused by base.
 func TestDecodeHugePool(t *testing.T) {
 	dev := testkit.Device(t)

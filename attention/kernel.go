@@ -31,6 +31,7 @@ var pushLayouts = map[string]any{
 	"attn_combine_indices": attnCombineIndicesPush{},
 	"attn_pack_indices":    attnPackIndicesPush{},
 	"attn_decode":          attnDecodePush{},
+	"attn_decode_few":      attnDecodePush{},
 	"attn_prefill":         attnPrefillPush{},
 	"attn_merge":           attnMergePush{},
 }

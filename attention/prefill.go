@@ -34,7 +34,7 @@ type Prefill struct {
 	dev     *vk.Device
 	cfg     PrefillConfig
 	variant string
-	k       *vk.Kernel
+	k       []*vk.Kernel // of the splitter's tilings
 	merge   merge
 	splitter
 }
@@ -65,16 +65,18 @@ func NewPrefill(dev *vk.Device, cfg PrefillConfig) (*Prefill, error) {
 	if cfg.Scale, err = scaleOf(op, cfg.Scale); err != nil {
 		return nil, err
 	}
-	variant, t, err := chooseBuild(dev.Adapter(), "attn_prefill", cfg.Variant, cfg.MaxBytes, cfg.Heads)
+	variant, tilings, err := chooseBuild(dev.Adapter(), "attn_prefill", cfg.Variant, cfg.MaxBytes, cfg.Heads)
 	if err != nil {
 		return nil, err
 	}
-	s.tiling = t
-	k, err := pkg.Kernel(dev, opkit.Spec{
-		Stem: "attn_prefill", Variant: variant, Bound: 9,
-		Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write, vk.Write, vk.Write, vk.Read},
-		PushSize: int(unsafe.Sizeof(attnPrefillPush{})), Subgroup: t.SubgroupSize,
-		Constants: append(opkit.Words(t.HeadsPerGroup, t.Tile), t.Constants...),
+	s.tilings = tilings
+	k, err := s.kernels(func(t tiling) (*vk.Kernel, error) {
+		return pkg.Kernel(dev, opkit.Spec{
+			Stem: "attn_prefill", Variant: variant, Bound: 9,
+			Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write, vk.Write, vk.Write, vk.Read},
+			PushSize: int(unsafe.Sizeof(attnPrefillPush{})), Subgroup: t.SubgroupSize,
+			Constants: append(opkit.Words(t.HeadsPerGroup, t.Tile), t.Constants...),
+		})
 	})
 	if err != nil {
 		return nil, err
@@ -109,7 +111,8 @@ func (o *Prefill) Record(rec *vk.Recorder, a PrefillArgs) error {
 		return err
 	}
 	width := a.Indices.Shape[1]
-	splits := o.splits(t, width)
+	plan := o.plan(t, width)
+	splits := plan.splits
 	ml, part, err := partials(o.dev, op, a.Scratch, t, splits, o.heads)
 	if err != nil {
 		return err
@@ -120,7 +123,7 @@ func (o *Prefill) Record(rec *vk.Recorder, a PrefillArgs) error {
 		ScaleLog2e: float32(float64(o.cfg.Scale) * math.Log2E),
 	}
 	if err := pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
-		Kernel: o.k, Groups: o.groups(splits, t), Push: vk.Bytes(&p),
+		Kernel: o.k[plan.build], Groups: o.groups(plan, t), Push: vk.Bytes(&p),
 		Bind: []vk.View{a.Q.View(), a.Indices.View(), opkit.Present(o.dev, a.Lens), opkit.Present(o.dev, a.Sink), a.Out.View(),
 			opkit.Present(o.dev, a.MaxLogits), opkit.Present(o.dev, a.LSE), part, ml},
 	}, opkit.Target{T: a.KV, Access: vk.Read}); err != nil || splits == 1 {

@@ -34,9 +34,9 @@ func TestPrefillSplits(t *testing.T) {
 			t.Logf("left out: %v", err)
 			continue
 		}
-		for _, splits := range []int{1, 2, 5, 10, 100} {
+		for _, splits := range []int{0, 1, 2, 5, 10, 100} {
 			t.Run(subtest(v.Name, splits), func(t *testing.T) {
-				op := must[*attention.Prefill](t)(attention.NewPrefill(dev, attention.PrefillConfig{Heads: heads, Variant: v.Name, Splits: splits}))
+				op := must[*attention.Prefill](t)(attention.NewPrefill(dev, attention.PrefillConfig{Heads: heads, Variant: v.Name, Splits: splits, Workgroups: 8 + splits%2*1000}))
 				var before []byte
 				for range 2 {
 					r := verify.NewRig(t.Context(), dev)

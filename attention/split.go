@@ -1,6 +1,8 @@
 package attention
 
 import (
+	"math"
+
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -43,34 +45,72 @@ func splitCount(groups, tiles, workgroups, minTiles int) int {
 	return opkit.CeilDiv(tiles, opkit.CeilDiv(tiles, n))
 }
 
-// splitter is what decode and prefill need to choose a number of parts.
+// splitter is what decode and prefill need to divide their work into workgroups.
 type splitter struct {
 	heads      int
-	tiling     tiling
-	fixed      int // 0: by rule
+	tilings    []tiling // of the builds at hand, the one with the most heads per workgroup first
+	fixed      int      // parts of a row; 0: by rule
 	workgroups int
 }
 
-// splits is the number of parts for t tokens with rows of at most width entries.
-func (s splitter) splits(t, width int) int {
-	if s.fixed > 0 {
-		return s.fixed
-	}
-	return splitCount(t*opkit.CeilDiv(s.heads, s.tiling.HeadsPerGroup), opkit.CeilDiv(width, s.tiling.Tile),
-		s.workgroups*max(s.tiling.PerUnit, 1), opkit.CeilDiv(minSplitRows, s.tiling.Tile))
+// plan is how a launch is divided.
+type plan struct {
+	build  int // index of the tiling
+	splits int // parts of each row
 }
+
+// Costs of the rule below, in tiles of a workgroup of its device's largest kind. They were chosen to agree with
+// the tables of docs/design/decode.md, of one H100.
+const (
+	planOverhead = 4 // what a workgroup does besides its tiles: find rows, load q, write its output
+	planMerge    = 3 // another launch that waits for this one, and the parts' way through memory
+)
+
+// plan picks a build and a number of parts for t tokens with rows of at most width entries. Few tokens leave compute
+// units idle; then rows are split, and workgroups are given fewer heads, which shortens their tiles, though never
+// in proportion, because each of them dequantises the rows anew. The estimate for a build of h heads per workgroup:
+//
+//	waves of workgroups * (tiles of a part + planOverhead) * (1 + h/hmax) + planMerge*2 if rows are split
+//
+// The smallest wins, builds with more heads and fewer parts first. A number of parts that was given stays. It depends on sizes that are fixed when commands
+// are recorded, never on lengths in device memory, so a recording gives the same bits every time.
+func (s splitter) plan(t, width int) plan {
+	best, least := plan{splits: 1}, math.Inf(1)
+	for i, x := range s.tilings {
+		groups, tiles := t*opkit.CeilDiv(s.heads, x.HeadsPerGroup), opkit.CeilDiv(width, x.Tile)
+		room := s.workgroups * max(x.PerUnit, 1)
+		weight := 1 + float64(x.HeadsPerGroup)/float64(s.tilings[0].HeadsPerGroup)
+		parts := []int{1, splitCount(groups, tiles, room, opkit.CeilDiv(minSplitRows, x.Tile))}
+		if s.fixed > 0 {
+			parts = []int{s.fixed}
+		}
+		for _, n := range parts {
+			cost := float64(opkit.CeilDiv(groups*n, room)*(opkit.CeilDiv(tiles, n)+planOverhead)) * weight
+			if n > 1 {
+				cost += 2 * planMerge
+			}
+			if cost < least {
+				best, least = plan{i, n}, cost
+			}
+		}
+	}
+	return best
+}
+
+// splits is the number of parts for t tokens with rows of at most width entries.
+func (s splitter) splits(t, width int) int { return s.plan(t, width).splits }
 
 // scratchBytes is what the partial rows of up to maxT tokens need, 0 if nothing is
 // split.
 func (s splitter) scratchBytes(maxT, width int) uint64 {
+	if s.fixed > 1 {
+		return partialBytes(maxT, s.fixed, s.heads)
+	}
 	var most uint64
-	for t := 1; t <= maxT; t++ {
-		n := s.splits(t, width)
-		if n == 1 {
-			break // more tokens are not split either
-		}
-		if most = max(most, partialBytes(t, n, s.heads)); s.fixed > 0 {
-			return partialBytes(maxT, n, s.heads)
+	// From so many tokens on every build has a workgroup for each place, and rows stay whole.
+	for t := 1; t <= min(maxT, s.workgroups*2); t++ {
+		if n := s.splits(t, width); n > 1 {
+			most = max(most, partialBytes(t, n, s.heads))
 		}
 	}
 	return most

@@ -32,7 +32,7 @@ func TestSplitCount(t *testing.T) {
 // of a maximum suits every smaller number of tokens and narrower lists.
 func TestSplitProperties(t *testing.T) {
 	for _, heads := range []int{1, 8, 17, 64, 128} {
-		s := splitter{heads: heads, tiling: tiling{HeadsPerGroup: 8, Tile: 8}, workgroups: 128}
+		s := splitter{heads: heads, tilings: []tiling{{HeadsPerGroup: 8, Tile: 8}, {HeadsPerGroup: 4, Tile: 8}}, workgroups: 128}
 		for _, width := range []int{0, 1, 61, 128, 640, 1152, 8320} {
 			most := s.scratchBytes(200, width)
 			for tokens := 1; tokens <= 200; tokens++ {
@@ -41,7 +41,7 @@ func TestSplitProperties(t *testing.T) {
 				if n < 1 || n > MaxSplits || (n > 1 && (n > tiles || (n-1)*opkit.CeilDiv(tiles, n) >= tiles)) {
 					t.Fatalf("%d heads, %d tokens, width %d: %d parts of %d tiles", heads, tokens, width, n, tiles)
 				}
-				if n > 1 && n*tokens*opkit.CeilDiv(heads, 8) > 128 {
+				if build := s.plan(tokens, width).build; n > 1 && n*tokens*opkit.CeilDiv(heads, s.tilings[build].HeadsPerGroup) > 128 {
 					t.Fatalf("%d heads, %d tokens, width %d: %d parts are too many workgroups", heads, tokens, width, n)
 				}
 				if n > 1 && partialBytes(tokens, n, heads) > most {
@@ -50,11 +50,29 @@ func TestSplitProperties(t *testing.T) {
 			}
 		}
 	}
-	fixed := splitter{heads: 8, fixed: 3}
+	fixed := splitter{heads: 8, tilings: []tiling{{HeadsPerGroup: 8, Tile: 8}}, fixed: 3, workgroups: 128}
 	if got, want := fixed.scratchBytes(5, 100), uint64(5*3*8*16+128+5*3*8*2048); got != want {
 		t.Errorf("fixed parts: %d bytes, want %d", got, want)
 	}
 	if DefaultWorkgroups(vk.TypeDiscrete) <= DefaultWorkgroups(vk.TypeIntegrated) {
 		t.Error("a discrete GPU is not larger than an integrated one")
+	}
+}
+
+// What an H100's builds are given to do: fewer heads per workgroup while compute units would stand idle.
+func TestPlan(t *testing.T) {
+	tilings := []tiling{{HeadsPerGroup: 64, Tile: 16}, {HeadsPerGroup: 32, Tile: 16}, {HeadsPerGroup: 16, Tile: 16}}
+	for _, c := range []struct{ heads, tokens, width, hg, splits int }{
+		{64, 1, 640, 16, 20}, {64, 2, 640, 16, 14}, {64, 8, 640, 32, 8}, {64, 32, 640, 64, 4}, {64, 64, 640, 64, 2},
+		{64, 128, 640, 64, 1}, {64, 256, 640, 64, 1}, {64, 4096, 640, 64, 1},
+		{128, 1, 1152, 32, 24}, {128, 8, 1152, 64, 8}, {128, 32, 1152, 64, 2}, {128, 64, 1152, 64, 1}, {128, 128, 1152, 64, 1},
+		{64, 1, 128, 16, 4}, {64, 32, 128, 16, 1}, {64, 64, 128, 32, 1}, {64, 128, 128, 64, 1},
+		{64, 1, 8320, 64, 104}, {64, 1, 0, 16, 1}, {64, 1, 16, 16, 1},
+	} {
+		s := splitter{heads: c.heads, tilings: tilings, workgroups: 128}
+		got := s.plan(c.tokens, c.width)
+		if hg := tilings[got.build].HeadsPerGroup; hg != c.hg || got.splits != c.splits {
+			t.Errorf("%d heads, %d tokens, width %d: %d heads per workgroup, %d parts, want %d and %d", c.heads, c.tokens, c.width, hg, got.splits, c.hg, c.splits)
+		}
 	}
 }

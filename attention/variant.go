@@ -72,27 +72,24 @@ func baseTiling(caps *vk.Caps, heads int) tiling {
 	return tiling{HeadsPerGroup: hg, Tile: 8, PerUnit: 2}
 }
 
-// tilingFor returns the tiling of a build of attn_decode or attn_prefill.
-func tilingFor(caps *vk.Caps, stem, variant string, heads int) (tiling, error) {
-	pick := cmDecodeTiling
-	if stem == "attn_prefill" {
-		pick = cmPrefillTiling
-	}
+// tilingsFor returns the tilings of a build of attn_decode or attn_prefill, the one
+// with the most heads per workgroup first.
+func tilingsFor(caps *vk.Caps, variant string, heads int) ([]tiling, error) {
 	switch variant {
 	case VariantCM:
-		return pick(caps, "f16", heads)
+		return cmTilings(caps, "f16", heads)
 	case VariantCMB:
-		return pick(caps, "bf16", heads)
+		return cmTilings(caps, "bf16", heads)
 	}
-	return baseTiling(caps, heads), nil
+	return []tiling{baseTiling(caps, heads)}, nil
 }
 
 // chooseBuild picks a build of a stem: the one that want names, else the best that
 // the device has the features and a matrix shape for, base giving way to da where
 // maxBytes exceeds what a descriptor holds.
-func chooseBuild(a *vk.Adapter, stem, want string, maxBytes uint64, heads int) (variant string, t tiling, err error) {
+func chooseBuild(a *vk.Adapter, stem, want string, maxBytes uint64, heads int) (variant string, t []tiling, err error) {
 	variant, err = pkg.ChooseFit(a, stem, ladder(stem), want, maxBytes, func(v string) (err error) {
-		t, err = tilingFor(&a.Caps, stem, v, heads)
+		t, err = tilingsFor(&a.Caps, v, heads)
 		return err
 	})
 	return variant, t, err

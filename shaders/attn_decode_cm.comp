@@ -4,6 +4,7 @@
 //   5 sink [H] f32; 6 dst [T,H,512] bf16; 7 lse [T,H] f32; 8 part_out [T,splits,H,512] f32; 9 part_ml [T,splits,H] (m, l, max, 0) f32.
 //   Pools by address. Indices are global slots; negative or past the pool: masked, never read.
 // One workgroup of THREADS: (HG heads, one of `splits` ranges of entries, one token). With one split it finishes the row, else attn_merge does.
+// attn_decode_few_cm is the form for workgroups with fewer heads than fit.
 // Constants: 0 window page, 1 compressed page (slots), 2 HG, 3 TILE, 4 THREADS, 5 SUBGROUP, 6..8 M, N, K of a matrix product, 9 KSPLIT:
 //   attention/decode_cm.go chooses them. Shared memory: 47236 B at HG 64, TILE 16, KSPLIT 2 (lib/cm_sparse_mla.glsl has the sum).
 // Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
@@ -13,59 +14,13 @@
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
-#define KV_DA
-#include "lib/kv_page.glsl"
-
-layout(local_size_x = 256, local_size_x_id = 4) in;
-layout(constant_id = 0) const uint WIN_PAGE = 64u;
-layout(constant_id = 1) const uint COMP_PAGE = 64u;
-layout(constant_id = 2) const uint HG = 64u;
-layout(constant_id = 3) const uint TILE = 16u;
-const uint THREADS = gl_WorkGroupSize.x;
-layout(constant_id = 5) const uint SUBGROUP = 32u;
-layout(constant_id = 6) const uint CM_M = 16u;
-layout(constant_id = 7) const uint CM_N = 16u;
-layout(constant_id = 8) const uint CM_K = 16u;
-layout(constant_id = 9) const uint KSPLIT = 2u;
-
-layout(std430, set = 0, binding = 0) readonly buffer QBuf { uvec4 rows[]; } q;
-layout(std430, set = 0, binding = 1) readonly buffer WinIndices { int v[]; } win_indices;
-layout(std430, set = 0, binding = 2) readonly buffer WinLens { int v[]; } win_lens;
-layout(std430, set = 0, binding = 3) readonly buffer CompIndices { int v[]; } comp_indices;
-layout(std430, set = 0, binding = 4) readonly buffer CompLens { int v[]; } comp_lens;
-layout(std430, set = 0, binding = 5) readonly buffer Sink { uint v[]; } sink;
-layout(std430, set = 0, binding = 6) writeonly buffer Dst { uvec4 rows[]; } dst;
-layout(std430, set = 0, binding = 7) writeonly buffer Lse { uint v[]; } lse;
-layout(std430, set = 0, binding = 8) writeonly buffer PartOut { vec4 rows[]; } part_out;
-layout(std430, set = 0, binding = 9) writeonly buffer PartMl { vec4 rows[]; } part_ml;
-
-const uint HAS_SINK = 1u, HAS_COMP = 2u, WANT_LSE = 4u;
-
-layout(push_constant) uniform Push {
-    KV_ADDR win_addr;
-    KV_ADDR comp_addr;
-    uint heads;
-    uint win_width;
-    uint comp_width;
-    uint win_pages;
-    uint comp_pages;
-    uint win_stride; // bytes per page
-    uint comp_stride;
-    uint splits;
-    uint flags;
-    float scale_log2e; // softmax scale * log2(e)
-} pc;
-
+#include "lib/cm_decode.glsl"
 #include "lib/cm_sparse_mla.glsl"
-
-uint comp_len_; // compressed entries of this workgroup's token
-
-float mla_sink_of(uint head) { return (pc.flags & HAS_SINK) != 0u ? mla_sink(sink.v[head]) : MLA_NO_SINK; }
 
 // A row is 56 words of 8 E4M3 bytes and 16 words of 4 bf16; the invocations of a row take them in turn.
 const uint NOPE_WORDS = KV_NOPE / 8u, ROPE_WORDS = KV_ROPE / 4u;
-const uint NOPE_EACH = (NOPE_WORDS + ROW_PARTS - 1u) / ROW_PARTS;
 const uint ROPE_EACH = (ROPE_WORDS + ROW_PARTS - 1u) / ROW_PARTS;
+const uint NOPE_EACH = (NOPE_WORDS + ROW_PARTS - 1u) / ROW_PARTS;
 
 struct CmRow {
     uvec2 nope[NOPE_EACH];
@@ -73,15 +28,6 @@ struct CmRow {
     uvec2 scales;
     bool valid;
 };
-
-// cm_find: (candidate from the compressed indices, candidate from the window's). Both are read, one of them out of
-// place, so that no load hangs on a condition.
-uvec2 cm_find(uint t, uint j) {
-    const bool comp = j < comp_len_;
-    const uint comp_at = comp_len_ == 0u ? 0u : t * pc.comp_width + min(j, comp_len_ - 1u);
-    const uint win_at = pc.win_width == 0u ? 0u : t * pc.win_width + (comp ? 0u : j - comp_len_);
-    return uvec2(comp_indices.v[comp_at], win_indices.v[win_at]);
-}
 
 void cm_fetch(uvec2 found, uint j, bool inside, out CmRow row) {
     bool comp = j < comp_len_;

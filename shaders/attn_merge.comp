@@ -7,6 +7,7 @@
 // At most 128 parts. Shared memory: 2048 B. Features: none.
 #version 460
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 #include "lib/bf16.glsl"
 #include "lib/mla_finish.glsl"
 #include "lib/rope_bf16.glsl"
@@ -34,33 +35,45 @@ layout(push_constant) uniform Push {
 
 shared vec4 part_s[128];
 
+const uint AHEAD = 16u; // loads in flight
+
 void main() {
     const uint head = gl_WorkGroupID.x, t = gl_WorkGroupID.y, lane = gl_LocalInvocationID.x;
-    const uint first = t * pc.splits * pc.heads + head; // part i: first + i*heads
+    const uint first = t * pc.splits * pc.heads + head, last = pc.splits - 1u; // part i: first + i*heads
+    // Rows are loaded many at a time, the first ones before it is known what they weigh. Past the end the last one is
+    // loaded again, and what an empty part left unwritten is loaded and dropped.
+    vec4 x[AHEAD];
+    [[unroll]] for (uint k = 0u; k < AHEAD; k++) x[k] = part_out.rows[(first + min(k, last) * pc.heads) * 128u + lane];
     if (lane < pc.splits) part_s[lane] = part_ml.rows[first + lane * pc.heads];
     barrier();
     const bool turns = (pc.flags & TURN) != 0u && lane >= 112u; // two pairs
     vec4 cos_sin = vec4(0.0);
     if (turns) cos_sin = table_cos_sin2(uint(clamp(positions.v[t], 0, int(pc.table_rows) - 1)), (lane - 112u) * 2u, false) * vec4(1.0, -1.0, 1.0, -1.0);
     float m = MLA_FLOOR, top = MLA_FLOOR;
-    uint full = 0u; // some part that is not empty
-    for (uint i = 0u; i < pc.splits; i++) {
-        const vec4 part = part_s[i];
-        if (part.y == 0.0) continue;
-        full = i;
-        m = max(m, part.x);
-        top = max(top, part.z);
-    }
-    float l = 0.0;
-    vec4 acc = vec4(0.0);
-    // An empty part has weight 0 and the row of a full one: no branch stands between
-    // the loads, so that several are in flight, and no unwritten row is read.
     for (uint i = 0u; i < pc.splits; i++) {
         const vec4 part = part_s[i];
         const bool empty = part.y == 0.0;
-        const float w = empty ? 0.0 : exp2(max(part.x - m, -300.0));
-        l += w * part.y;
-        acc += w * part_out.rows[(first + (empty ? full : i) * pc.heads) * 128u + lane];
+        m = empty ? m : max(m, part.x);
+        top = empty ? top : max(top, part.z);
+    }
+    barrier();
+    if (lane < pc.splits) { // the weights, each by one invocation
+        const vec4 part = part_s[lane];
+        const float w = part.y == 0.0 ? 0.0 : exp2(max(part.x - m, -300.0));
+        part_s[lane] = vec4(w, w * part.y, 0.0, 0.0);
+    }
+    barrier();
+    float l = 0.0;
+    vec4 acc = vec4(0.0);
+    for (uint i = 0u; i < pc.splits; i += AHEAD) {
+        if (i > 0u) {
+            [[unroll]] for (uint k = 0u; k < AHEAD; k++) x[k] = part_out.rows[(first + min(i + k, last) * pc.heads) * 128u + lane];
+        }
+        [[unroll]] for (uint k = 0u; k < AHEAD; k++) {
+            const vec2 w = i + k <= last ? part_s[min(i + k, last)].xy : vec2(0.0);
+            l += w.y;
+            if (w.x != 0.0) acc += w.x * x[k];
+        }
     }
     const float sink2 = (pc.flags & HAS_SINK) != 0u ? mla_sink(sink.v[head]) : MLA_NO_SINK;
     const vec4 o = l == 0.0 ? vec4(0.0) : acc * mla_factor(m, l, sink2);

@@ -4,8 +4,8 @@
 //   6 lse [T,H] f32; 7 part_out [T,splits,H,512] f32; 8 part_ml [T,splits,H] (m, l, max, 0) f32. The workspace kv [rows,512] bf16 by address.
 // An index < 0 or >= rows is masked and nothing is read for it. Without lens every one of the width entries counts.
 // One workgroup of THREADS: (HG heads, one of `splits` ranges of entries, one token). With one split it finishes the row, else attn_merge does.
-// Constants: 0 HG, 1 TILE, 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a matrix product, 7 KSPLIT: attention/prefill_cm.go chooses them.
-// Shared memory: 47236 B at HG 64, TILE 16, KSPLIT 2 (lib/cm_sparse_mla.glsl has the sum). Values of the workspace: see lib/cm_element.glsl.
+// Constants: 0 HG, 1 TILE, 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a matrix product, 7 KSPLIT: attention/decode_cm.go chooses them.
+// Shared memory: 48388 B at HG 64, TILE 16, KSPLIT 2 (lib/cm_mla_ring.glsl has the sum). Values of the workspace: see lib/cm_element.glsl.
 // Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -48,7 +48,8 @@ layout(push_constant) uniform Push {
     float scale_log2e; // softmax scale * log2(e)
 } pc;
 
-#include "lib/cm_sparse_mla.glsl"
+#define CM_TOP
+#include "lib/cm_mla_ring.glsl"
 
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer WorkspaceRow { uvec4 w[]; };
 
@@ -60,37 +61,46 @@ const uint WORDS_EACH = (ROW_WORDS + ROW_PARTS - 1u) / ROW_PARTS;
 
 struct CmRow {
     uvec4 w[WORDS_EACH];
-    bool valid;
 };
 
 uvec2 cm_find(uint t, uint j) { return uvec2(indices.v[t * pc.width + j], 0u); }
 
-void cm_fetch(uvec2 found, uint j, bool inside, out CmRow row) {
-    row.valid = inside && int(found.x) >= 0 && found.x < pc.rows;
-    const uint at = row.valid ? found.x : 0u; // row 0 stands in; cm_keep zeroes it
-    WorkspaceRow from = WorkspaceRow(pc.kv_addr + uint64_t(at) * (KV_D * 2u));
+uvec4 cm_locate(uvec2 found, uint j, bool inside) {
+    const bool valid = inside && int(found.x) >= 0 && found.x < pc.rows;
+    const uint64_t at = pc.kv_addr + uint64_t(valid ? found.x : 0u) * (KV_D * 2u); // row 0 stands in; cm_keep zeroes it
+    return uvec4(uint(at), uint(at >> 32), 0u, valid ? ~0u : 0u);
+}
+
+void cm_fetch(uvec4 where, out CmRow row) {
+    WorkspaceRow from = WorkspaceRow(packUint2x32(where.xy));
     [[unroll]] for (uint i = 0u; i < WORDS_EACH; i++) row.w[i] = from.w[min(i * ROW_PARTS + cm_part, ROW_WORDS - 1u)];
 }
 
-void cm_keep(CmRow row, uint at) {
-    cm_set_valid(at, row.valid);
-    const uint mask = row.valid ? 0xFFFFFFFFu : 0u;
+void cm_move(inout CmRow to, CmRow from) {
+    [[unroll]] for (uint i = 0u; i < WORDS_EACH; i++) to.w[i] = from.w[i];
+}
+
+void cm_keep(CmRow row, uint mask, uint at) {
     [[unroll]] for (uint i = 0u; i < WORDS_EACH; i++) {
         const uint word = i * ROW_PARTS + cm_part;
         if (word < ROW_WORDS) kv_s[at * KV_PITCH + word] = cm_from_bf16x8(row.w[i] & mask);
     }
 }
 
-#include "lib/cm_sparse_mla_loop.glsl"
+#include "lib/cm_mla_ring_loop.glsl"
 
 void main() {
     const uint head0 = gl_WorkGroupID.x * HG, split = gl_WorkGroupID.y, t = gl_WorkGroupID.z;
+    cm_tid = gl_LocalInvocationIndex;
+    uvec4 w0[Q_EACH], w1[Q_EACH]; // on their way while it is found out what there is to attend
+    cm_fetch_q(t, head0, 0u, w0);
+    cm_fetch_q(t, head0, Q_STAGE, w1);
     uint n = (pc.flags & HAS_LENS) != 0u ? uint(clamp(lens.v[t], 0, int(pc.width))) : pc.width;
     if (pc.rows == 0u) n = 0u;
     const uint tiles = (n + TILE - 1u) / TILE;
-    const uint chunk = (tiles + pc.splits - 1u) / pc.splits * TILE;
+    const uint chunk = uint(ceil((float(tiles) - 0.5) / float(pc.splits))) * TILE; // of tiles/splits, rounded up
     float m, l, top;
-    cm_attend(t, head0, split, min(split * chunk, n), min((split + 1u) * chunk, n), m, l, top);
+    cm_attend(t, head0, split, min(split * chunk, n), min((split + 1u) * chunk, n), w0, w1, m, l, top);
     const uint head = head0 + gl_LocalInvocationIndex;
     if (pc.splits == 1u && gl_LocalInvocationIndex < HG && head < pc.heads) {
         if ((pc.flags & WANT_LSE) != 0u) lse.v[t * pc.heads + head] = mla_lse(m, l);

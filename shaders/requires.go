@@ -27,6 +27,8 @@ var requires = map[string][]string{
 	"attn_prefill_da":            deviceAddress,
 	"attn_decode_cm":             matrixF16,
 	"attn_decode_cmb":            matrixBF16,
+	"attn_decode_few_cm":         matrixF16,
+	"attn_decode_few_cmb":        matrixBF16,
 	"attn_prefill_cm":            matrixF16,
 	"attn_prefill_cmb":           matrixBF16,
 	"idx_logits_da":              deviceAddress,

@@ -33,6 +33,7 @@ var parts = map[string]string{
 // further are shaders by which an operation of another stem computes the same, or a
 // step of it, and which stem that is.
 var further = map[string]string{
+	"attn_decode_few": "attn_decode",
 	"proj_linear_few": "proj_linear",
 	"proj_linear_sum": "proj_linear",
 }

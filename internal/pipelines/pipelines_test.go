@@ -82,7 +82,7 @@ func TestHot(t *testing.T) {
 		name            string
 		with, elsewhere bool
 	}{
-		{"attn_decode_cm", true, false}, {"attn_decode_cmb", true, false}, {"attn_decode_da", false, true}, {"attn_decode", false, true},
+		{"attn_decode_cm", true, false}, {"attn_decode_cmb", true, false}, {"attn_decode_few_cm", true, false}, {"attn_decode_da", false, true}, {"attn_decode", false, true},
 		{"proj_linear_few_cm", true, false}, {"proj_linear_sum", false, false}, {"kv_insert", false, false},
 	} {
 		if pipelines.Hot(c.name, true) != c.with || pipelines.Hot(c.name, false) != c.elsewhere {

@@ -23,6 +23,17 @@ uint cm_from_bf16(uint pair) { return pair; }
 
 uvec2 cm_pack(vec4 p) { return uvec2(bf16_pack2(p.x, p.y), bf16_pack2(p.z, p.w)); }
 
+// cm_round: the bits of a number that is not negative, rounded to nearest even in the upper half; a NaN stays one.
+uint cm_round(float p) {
+    const uint u = min(floatBitsToUint(p), 0x7FFF0000u);
+    return u + 0x7FFFu + ((u >> 16) & 1u);
+}
+
+// cm_pack_weights: cm_pack of numbers that are not negative.
+uvec2 cm_pack_weights(vec4 p) {
+    return uvec2((cm_round(p.x) >> 16) | (cm_round(p.y) & 0xFFFF0000u), (cm_round(p.z) >> 16) | (cm_round(p.w) & 0xFFFF0000u));
+}
+
 // The scale of a block, times 2^8 as cm_e4m3x4 wants it.
 CM_SCALE cm_scale(uint byte_) { return uintBitsToFloat(min(byte_ + 8u, 254u) << 23); }
 
@@ -44,6 +55,8 @@ uint cm_from_bf16(uint pair) {
 }
 
 uvec2 cm_pack(vec4 p) { return uvec2(packFloat2x16(f16vec2(p.xy)), packFloat2x16(f16vec2(p.zw))); }
+
+uvec2 cm_pack_weights(vec4 p) { return cm_pack(p); }
 
 // 2^(byte-127) * 2^8, in both halves of a word: byte - 104 is the exponent field.
 CM_SCALE cm_scale(uint byte_) { return unpackFloat2x16((clamp(byte_, 104u, 134u) - 104u) * 0x04000400u); }

@@ -89,6 +89,15 @@ void cm_attend(uint t, uint head0, uint split, uint begin, uint end, out float m
     }
     if (pc.splits > 1u && begin >= end) return; // its accumulator is never read
 
+    if (pc.splits > 1u && head0 + HG <= pc.heads) {
+        [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
+            [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) {
+                coopMatStore(acc_f[i][j], part_out.rows, ((t * pc.splits + split) * pc.heads + head0 + i * CM_M) * 128u + (cm_sub * OUT_TILES + j) * CM_N / 4u,
+                             128u, gl_CooperativeMatrixLayoutRowMajor);
+            }
+        }
+        return;
+    }
     // One head tile of acc after the other through shared memory, where rows can be told apart.
     [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
         barrier();

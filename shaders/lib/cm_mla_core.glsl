@@ -1,0 +1,106 @@
+// What the two forms of sparse MLA with cooperative matrices share: sizes, shared memory, fragments, the two products.
+//
+// Per head, over the valid rows k_j of a split, in base 2:
+//
+//   s_j = scale_log2e * dot(q, k_j),  l = sum exp2(s_j - m),  acc = sum exp2(s_j - m) k_j
+//
+// m is a reference near the maximum, not the maximum itself: as long as no s_j exceeds m by more than CM_STALE the weights fit
+// their type, and acc, spread over the registers of all subgroups, need not be touched.
+//
+// A tile is TILE rows in shared memory. Its scores S = Q K^T are made by all subgroups, each for some head tiles and one of
+// KSPLIT parts of the 512 dims, and leave through shared memory as f32; invocations turn four neighbouring scores at a time
+// into weights P; then each subgroup adds P V to its own 512/SUBGROUPS columns of acc, for all heads. Nothing depends on where
+// a fragment's elements lie in a subgroup.
+//
+// The including kernel declares before the include: the constants HG, TILE, THREADS, SUBGROUP, CM_M, CM_N, CM_K, KSPLIT
+// (SUBGROUPS = THREADS/SUBGROUP; HG is a multiple of CM_M, TILE of CM_M, CM_N and CM_K; KSPLIT divides SUBGROUPS, SUBGROUPS/KSPLIT
+// divides HG/CM_M, KSPLIT*CM_K and SUBGROUPS*CM_N divide 512; TILE divides THREADS), the storage buffers q, dst
+// (uvec4 rows[]), part_out and part_ml (vec4 rows[]), and pc.heads, pc.splits, pc.scale_log2e.
+//
+// Drivers stop unrolling loops in a kernel that has grown too long, and then keep fragments in memory, three times slower: what
+// is written out several times here and in the kernels has to stay short.
+#ifndef LIB_CM_MLA_CORE_GLSL
+#define LIB_CM_MLA_CORE_GLSL
+#include "cm_element.glsl"
+#include "mla_finish.glsl"
+
+const uint SUBGROUPS = THREADS / SUBGROUP;
+const uint HEAD_TILES = HG / CM_M;
+const uint HEAD_PARTS = SUBGROUPS / KSPLIT;         // scores: subgroups side by side over the heads
+const uint QK_TILES = HEAD_TILES / HEAD_PARTS;      // and head tiles of each
+const uint QK_STEPS = 512u / CM_K / KSPLIT;
+const uint OUT_TILES = 512u / CM_N / SUBGROUPS;     // column tiles of acc that a subgroup owns
+const uint QUADS = TILE / 4u;                       // a row of scores in fours
+const uint UNITS = HG * QUADS;                      // fours in a tile of scores
+const uint UNITS_EACH = (UNITS + THREADS - 1u) / THREADS;
+const uint ROW_PARTS = THREADS / TILE;              // invocations that bring in a row together
+
+// Rows are padded by 16 bytes so that the rows of a fragment fall into different banks, and the arrays are of 16-byte
+// vectors so that a compiler sees aligned fragment rows.
+const uint KV_PITCH = 65u;
+const uint P_PITCH = TILE / 8u + 1u;
+const uint S_PITCH = TILE / 4u + 1u;
+const uint OUT_PITCH = 130u;
+
+shared uvec4 kv_s[2u * TILE * KV_PITCH];        // [2, TILE, 512] elements; also [.., 512] of Q, [CM_M, 512] f32 of acc
+shared vec4 score_s[KSPLIT * HG * S_PITCH];     // [KSPLIT, HG, TILE] partial dot products; at the end [HG, QUADS] (l, max)
+shared uvec4 p_s[HG * P_PITCH];                 // [HG, TILE] weights as elements
+shared vec4 factor_s[HG / 4u];                  // [HG] what rows of acc are multiplied by
+shared float ref_s[HG];                         // [HG] m
+shared uint stale_s;                            // some score of the tile outgrew m
+
+#define CM_A coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA>
+#define CM_B coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB>
+#define CM_C coopmat<float, gl_ScopeSubgroup, CM_M, CM_N, gl_MatrixUseAccumulator>
+
+CM_A q_f[QK_TILES][QK_STEPS];     // this subgroup's part of Q, for the whole kernel
+CM_C acc_f[HEAD_TILES][OUT_TILES];
+
+// One invocation's fours of scores: unit u*THREADS + cm_tid, head = unit / QUADS.
+float m_[UNITS_EACH];
+float l_[UNITS_EACH];
+float l_add_[UNITS_EACH]; // of the newest tile, not yet in l_
+float top_[UNITS_EACH];   // true maximum
+
+uint cm_tid, cm_sub;        // invocation and subgroup
+uint cm_row, cm_part;       // its row of a tile and its part of that row
+uint cm_heads, cm_dims;     // its subgroup's part of the heads and of the dims, for scores
+
+float cm_max4(vec4 s) { return max(max(s.x, s.y), max(s.z, s.w)); }
+
+// cm_scores: the dot products of Q with the rows in buffer `buf`, to score_s.
+void cm_scores(uint buf) {
+    [[unroll]] for (uint j = 0u; j < TILE / CM_N; j++) {
+        CM_C s[QK_TILES];
+        [[unroll]] for (uint i = 0u; i < QK_TILES; i++) s[i] = CM_C(0.0);
+        [[unroll]] for (uint k = 0u; k < QK_STEPS; k++) {
+            CM_B rows; // K^T: rows of kv_s are its columns
+            coopMatLoad(rows, kv_s, (buf * TILE + j * CM_N) * KV_PITCH + (cm_dims * QK_STEPS + k) * CM_K / 8u, KV_PITCH,
+                        gl_CooperativeMatrixLayoutColumnMajor);
+            [[unroll]] for (uint i = 0u; i < QK_TILES; i++) s[i] = coopMatMulAdd(q_f[i][k], rows, s[i]);
+        }
+        [[unroll]] for (uint i = 0u; i < QK_TILES; i++) {
+            coopMatStore(s[i], score_s, (cm_dims * HG + (cm_heads * QK_TILES + i) * CM_M) * S_PITCH + j * CM_N / 4u, S_PITCH,
+                         gl_CooperativeMatrixLayoutRowMajor);
+        }
+    }
+}
+
+// cm_accumulate: acc += P V for the rows in buffer `buf`.
+void cm_accumulate(uint buf) {
+    [[unroll]] for (uint k = 0u; k < TILE / CM_K; k++) {
+        CM_A p[HEAD_TILES];
+        [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
+            coopMatLoad(p[i], p_s, i * CM_M * P_PITCH + k * CM_K / 8u, P_PITCH, gl_CooperativeMatrixLayoutRowMajor);
+        }
+        [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) {
+            CM_B rows;
+            coopMatLoad(rows, kv_s, (buf * TILE + k * CM_K) * KV_PITCH + (cm_sub * OUT_TILES + j) * CM_N / 8u, KV_PITCH,
+                        gl_CooperativeMatrixLayoutRowMajor);
+            [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) acc_f[i][j] = coopMatMulAdd(p[i], rows, acc_f[i][j]);
+        }
+    }
+    [[unroll]] for (uint u = 0u; u < UNITS_EACH; u++) l_[u] += l_add_[u];
+}
+
+#endif
