@@ -6,7 +6,7 @@
 // Bindings:  0 kv [N, 512] bf16   1 slots [T] i64, T <= N   2 positions [N] i32   3 table [rows, 64] f32 (lib/rope.glsl)
 //            4 q [N, H, 512] bf16, read and written   5 pool [pages, stride] u8     (4 and 5 not in _da builds)
 // Workgroup: of token gl_WorkGroupID.y, 4 heads, 32 invocations each with two units of 8 values; the last x: the K row.
-// Constants: 0 PAGE, slots per page.  Shared memory: 816 bytes.  Features: none; _da: bufferDeviceAddress, shaderInt64.
+// Constants: 0 PAGE, slots per page.  Shared memory: 800 bytes.  Features: none; _da: bufferDeviceAddress, shaderInt64.
 // A position outside the table counts as its nearest row, a slot beyond the pool as -1.
 #extension GL_GOOGLE_include_directive : require
 #include "lib/kv_page.glsl"
@@ -39,7 +39,6 @@ ROWS_RW(q, 4)
 KV_POOL_RW(pool, 5)
 
 shared vec4 rms_of[HEADS * LANES / 4u];
-shared float factor_of[HEADS];
 shared uint amax_of[UNITS];      // of the K row, bf16 bits without sign
 shared uint scale_of[KV_BLOCKS]; // scale bytes
 #include "lib/rms.glsl"
@@ -49,12 +48,12 @@ uint table_row(uint t) { return uint(clamp(positions[t], 0, int(pc.table_rows) -
 uint turned(uint word, float r, vec2 cos_sin) {
     precise vec2 y = bf16_unpack2(word) * r;
     vec2 z = rope_rotate(y, cos_sin);
-    return rms_pack2(z.x, z.y);
+    return bf16_pack2(z.x, z.y);
 }
 
 uint scaled(uint word, float r) {
     precise vec2 y = bf16_unpack2(word) * r;
-    return rms_pack2(y.x, y.y);
+    return bf16_pack2(y.x, y.y);
 }
 
 void heads4(uint t) {
@@ -77,10 +76,8 @@ void heads4(uint t) {
     precise float sum = rms_squares(a) + rms_squares(b);
     rms_of[me / 4u][me % 4u] = sum;
     barrier();
-    if (me < HEADS) factor_of[me] = rms_factor(rms_sum32(me * LANES), 1.0 / 512.0, pc.eps); // four of all: the work of a subgroup, not of each
-    barrier();
     if (!live) return;
-    const float r = factor_of[me / LANES];
+    const float r = rms_factor(rms_sum32(me - lane), 1.0 / 512.0, pc.eps);
     q_store(unit, uvec4(scaled(a.x, r), scaled(a.y, r), scaled(a.z, r), scaled(a.w, r)));
     b = turns ? uvec4(turned(b.x, r, near.xy), turned(b.y, r, near.zw), turned(b.z, r, far.xy), turned(b.w, r, far.zw))
               : uvec4(scaled(b.x, r), scaled(b.y, r), scaled(b.z, r), scaled(b.w, r));

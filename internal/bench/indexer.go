@@ -220,7 +220,11 @@ func timeCase(ctx context.Context, dev *vk.Device, o IndexerOptions, c opCase, l
 		}
 		x := row
 		x.Part, x.Bytes, x.Flop = part.name, part.bytes, part.flop
-		if x.Time, err = sample(ctx, dev, o.Warmup, o.Reps, part.record); err != nil {
+		timed := sampleGroups
+		if part.apart {
+			timed = sample
+		}
+		if x.Time, err = timed(ctx, dev, o.Warmup, o.Reps, part.record); err != nil {
 			return nil, err
 		}
 		x.GBs, x.TFLOPs = x.Bytes/x.Time.Median/1e3, x.Flop/x.Time.Median/1e6

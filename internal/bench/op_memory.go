@@ -191,12 +191,13 @@ func (r *opRig) qkvNorm(t, rank int) error {
 	qw, kw := r.normalBF16(rank), r.normalBF16(projection.D)
 	weights, kvWeights := put(r, tensor.BF16, qw, rank), put(r, tensor.BF16, kw, projection.D)
 	var sets []projection.QKVNormArgs
-	var x []uint16 // of the last set
+	var x []uint16                                                                  // of the last set
+	qOut, kvOut := r.out(tensor.BF16, t, rank), r.out(tensor.BF16, t, projection.D) // shared, so that a launch waits for the one before
 	for range r.sets {
 		x = r.normalBF16(t * width)
 		both := put(r, tensor.BF16, x, t, width)
 		sets = append(sets, projection.QKVNormArgs{QR: both, KV: both, KVAt: rank, QRWeight: weights, KVWeight: kvWeights,
-			QROut: r.out(tensor.BF16, t, rank), KVOut: r.out(tensor.BF16, t, projection.D)})
+			QROut: qOut, KVOut: kvOut})
 	}
 	record := func(rec *vk.Recorder, i int) error { return op.Record(rec, sets[i%len(sets)]) }
 	r.parts = []opPart{{bytes: float64(bytes), record: record}}

@@ -39,6 +39,7 @@ type opPart struct {
 	name        string
 	bytes, flop float64
 	record      func(r *vk.Recorder, i int) error
+	apart       bool // launches touch nothing in common: each is timed alone, or they would run together
 }
 
 func newOpRig(ctx context.Context, dev *vk.Device, o IndexerOptions, p Progress) *opRig {
