@@ -55,6 +55,8 @@ operations by the beginning of their names. Each case is checked first, too.
 
 The suite memory does the same for the operations of a layer that are bound by the
 bytes they move: norms, rotation, quantisation, insertion and gathering of rows.
+In these two suites a time of a short launch is the mean of up to 16 that follow
+each other between two timestamps.
 
 Exit status: 0 if every batch was right and timed, 1 if one was wrong, 2 if bench
 could not do its work.`,
