@@ -49,7 +49,19 @@ type DecodeArgs struct {
 	Out        tensor.Tensor // [T, H, 512] bf16, written
 	LSE        tensor.Tensor // [T, H] f32, written: natural log, +inf for an empty row; may be absent
 	Scratch    vk.View       // ScratchBytes at a multiple of 256; not needed while that is 0
+	Turn       OutputTurn    // absent: Out is as the formula says; only where Turns permits
 }
+
+// OutputTurn asks for the last 64 numbers of each head's output, rounded to bf16, to be
+// turned back by the angles of the token's position, as projection.InverseRope does, and
+// with its bits. Where the parts of split rows are joined it takes no launch of its own.
+type OutputTurn struct {
+	Positions tensor.Tensor // [T] i32, rows of Table; one outside counts as its nearest row
+	Table     tensor.Tensor // [rows, 64] f32: a position's 32 cosines, then its sines
+}
+
+// IsZero reports whether nothing is to be turned.
+func (o OutputTurn) IsZero() bool { return o.Table.IsZero() && o.Positions.IsZero() }
 
 // Decoder is sparse MLA over paged FP8 caches: every token attends the slots of
 // its two index lists, one softmax over both. The fused variants dequantise pages
@@ -130,6 +142,12 @@ func (o *Decoder) Splits(tokens, window, topk int) int {
 	return o.splits(tokens, window+topk)
 }
 
+// Turns reports whether DecodeArgs.Turn may be given for so many tokens, with lists of
+// window and topk entries: where rows are split, but with the twopass variants.
+func (o *Decoder) Turns(tokens, window, topk int) bool {
+	return o.twoPass == nil && o.splits(tokens, window+topk) > 1
+}
+
 // ScratchBytes is the size of DecodeArgs.Scratch that suits any number of tokens
 // up to maxT with lists of up to window and topk entries.
 //
@@ -152,10 +170,13 @@ func (o *Decoder) ScratchBytes(maxT, window, topk int) uint64 {
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *Decoder) Record(rec *vk.Recorder, a DecodeArgs) error {
 	const op = "decode"
+	t := opkit.Dim(a.Q, 0)
+	if err := o.checkTurn(op, t, a); err != nil {
+		return err
+	}
 	if o.twoPass != nil {
 		return o.twoPass.Record(rec, a)
 	}
-	t := opkit.Dim(a.Q, 0)
 	if err := opkit.First(checkDecode(o.dev, op, o.cfg, a), o.checkTokens(o.dev, op, t)); err != nil || t == 0 {
 		return err
 	}
@@ -190,5 +211,26 @@ func (o *Decoder) Record(rec *vk.Recorder, a DecodeArgs) error {
 	}, pools...); err != nil || splits == 1 {
 		return err
 	}
-	return o.merge.record(rec, ml, part, splits, a.Sink, a.Out, a.LSE, tensor.Tensor{})
+	return o.merge.record(rec, ml, part, splits, a.Sink, a.Out, a.LSE, tensor.Tensor{}, a.Turn)
+}
+
+// checkTurn checks how the output is to be turned, if it is.
+func (o *Decoder) checkTurn(op string, t int, a DecodeArgs) error {
+	if a.Turn.IsZero() {
+		return nil
+	}
+	if !o.Turns(t, opkit.Dim(a.Window.Indices, 1), opkit.Dim(a.Compressed.Indices, 1)) {
+		return pkg.Wrong(op, "Turn", a.Turn.Table, "absent: the rows are not split")
+	}
+	if err := opkit.First(
+		pkg.Check(op, "Turn.Positions", a.Turn.Positions, tensor.I32, t),
+		pkg.Check(op, "Turn.Table", a.Turn.Table, tensor.F32, -1, 64),
+		pkg.Bindable(o.dev, op, "Turn.Table", a.Turn.Table),
+	); err != nil {
+		return err
+	}
+	if a.Turn.Table.Shape[0] < 1 {
+		return pkg.Wrong(op, "Turn.Table", a.Turn.Table, "at least one row")
+	}
+	return nil
 }

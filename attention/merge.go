@@ -9,7 +9,7 @@ import (
 )
 
 type attnMergePush struct {
-	Heads, Splits, Flags uint32
+	Heads, Splits, Flags, TableRows uint32
 }
 
 // Flags of attn_decode, attn_prefill and attn_merge; bit 1 differs.
@@ -19,6 +19,7 @@ const (
 	flagLens = 1 << 1 // attn_prefill: there are lengths
 	flagLSE  = 1 << 2
 	flagMax  = 1 << 3
+	flagTurn = 1 << 4 // attn_merge
 )
 
 // merge joins the partial rows of a split attention; MergeRef defines it.
@@ -29,7 +30,7 @@ type merge struct {
 
 func newMerge(dev *vk.Device) (merge, error) {
 	k, err := pkg.Kernel(dev, opkit.Spec{
-		Stem: "attn_merge", Variant: VariantBase, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write},
+		Stem: "attn_merge", Variant: VariantBase, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write, vk.Read, vk.Read},
 		PushSize: int(unsafe.Sizeof(attnMergePush{})),
 	})
 	return merge{dev, k}, err
@@ -37,13 +38,18 @@ func newMerge(dev *vk.Device) (merge, error) {
 
 // record joins splits partial rows of t tokens. The tensors were checked by the
 // operation that wrote the parts.
-func (m merge) record(rec *vk.Recorder, ml, out vk.View, splits int, sink, dst, lse, maxLogits tensor.Tensor) error {
+func (m merge) record(rec *vk.Recorder, ml, out vk.View, splits int, sink, dst, lse, maxLogits tensor.Tensor, turn OutputTurn) error {
 	const op = "merge"
 	t, heads := dst.Shape[0], dst.Shape[1]
-	p := attnMergePush{uint32(heads), uint32(splits), outputFlags(sink, lse, maxLogits)}
+	p := attnMergePush{Heads: uint32(heads), Splits: uint32(splits), Flags: outputFlags(sink, lse, maxLogits)}
+	if !turn.IsZero() {
+		p.Flags |= flagTurn
+		p.TableRows = uint32(turn.Table.Shape[0])
+	}
 	return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
 		Kernel: m.k, Groups: [3]uint32{uint32(heads), uint32(t), 1},
-		Bind: []vk.View{out, ml, opkit.Present(m.dev, sink), dst.View(), opkit.Present(m.dev, lse), opkit.Present(m.dev, maxLogits)},
+		Bind: []vk.View{out, ml, opkit.Present(m.dev, sink), dst.View(), opkit.Present(m.dev, lse), opkit.Present(m.dev, maxLogits),
+			opkit.Present(m.dev, turn.Positions), opkit.Present(m.dev, turn.Table)},
 		Push: vk.Bytes(&p),
 	})
 }

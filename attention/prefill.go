@@ -126,7 +126,7 @@ func (o *Prefill) Record(rec *vk.Recorder, a PrefillArgs) error {
 	}, opkit.Target{T: a.KV, Access: vk.Read}); err != nil || splits == 1 {
 		return err
 	}
-	return o.merge.record(rec, ml, part, splits, a.Sink, a.Out, a.LSE, a.MaxLogits)
+	return o.merge.record(rec, ml, part, splits, a.Sink, a.Out, a.LSE, a.MaxLogits, OutputTurn{})
 }
 
 func (o *Prefill) checkArgs(op string, a PrefillArgs) error {

@@ -21,6 +21,7 @@ var pushLayouts = map[string]any{
 	"kv_gather":            kvGatherPush{},
 	"kv_gather_slots":      kvGatherSlotsPush{},
 	"kv_slot_mapping":      kvSlotMappingPush{},
+	"kv_table_update":      kvTableUpdatePush{},
 	"kv_gather_index_keys": kvGatherIndexKeysPush{},
 	"kv_save_state":        kvSaveStatePush{},
 	"kv_compress":          kvCompressPush{},

@@ -46,7 +46,29 @@ func NewBlockPool(capacity int) (*BlockPool, error) {
 }
 
 // Capacity is the number of pages.
-func (p *BlockPool) Capacity() int { return len(p.refs) }
+func (p *BlockPool) Capacity() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.refs)
+}
+
+// Grow adds free pages up to a capacity; ids that are handed out stay as they are. The
+// error is a *vk.ArgumentError for less than the pool has.
+func (p *BlockPool) Grow(capacity int) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	had := len(p.refs)
+	if capacity < had || capacity > math.MaxInt32 {
+		return pkg.Wrong("block pool", "capacity", capacity, "%d..2^31-1 pages", had)
+	}
+	more := make([]int32, capacity-had, capacity)
+	for i := range more {
+		more[i] = int32(capacity - 1 - i)
+	}
+	p.free = append(more, p.free...) // pages that were used before are handed out first
+	p.refs = append(p.refs, make([]int32, capacity-had)...)
+	return nil
+}
 
 // Free is the number of pages that nobody holds.
 func (p *BlockPool) Free() int {

@@ -16,6 +16,7 @@ type Table struct {
 	pool   *BlockPool
 	page   int
 	blocks []int32 // -1: recycled
+	gone   int     // entries from the first on that are known to be recycled, so that nobody looks again
 	length int
 }
 
@@ -41,6 +42,36 @@ func (t *Table) Len() int { return t.length }
 // Blocks is a copy of the entries, -1 for a recycled page.
 func (t *Table) Blocks() []int32 { return slices.Clone(t.blocks) }
 
+// Entries is the number of entries, those of recycled pages included.
+func (t *Table) Entries() int { return len(t.blocks) }
+
+// Entry is the page of positions i*page and following, -1 for a recycled one; i is 0 to
+// Entries()-1.
+func (t *Table) Entry(i int) int32 { return t.blocks[i] }
+
+// Need is the number of pages that Append(n) would take from the pool, for n of at
+// least 0.
+func (t *Table) Need(n int) int {
+	if n <= 0 {
+		return 0
+	}
+	need := t.grown(n)
+	if t.shared() {
+		need++
+	}
+	return need
+}
+
+// grown is how many entries n more positions add.
+func (t *Table) grown(n int) int { return (t.length+n+t.page-1)/t.page - len(t.blocks) }
+
+// shared reports whether the next position falls into a page that somebody else holds,
+// too.
+func (t *Table) shared() bool {
+	last := len(t.blocks) - 1
+	return t.length%t.page != 0 && t.blocks[last] >= 0 && t.pool.Refs(t.blocks[last]) > 1
+}
+
 // Append adds n positions and takes the pages they need from the pool.
 //
 // If the first of them falls into a page that a fork shares, a page of its own
@@ -57,11 +88,13 @@ func (t *Table) Append(n int) ([]PageCopy, error) {
 	if n == 0 {
 		return nil, nil
 	}
-	last := len(t.blocks) - 1
-	shared := t.length%t.page != 0 && t.blocks[last] >= 0 && t.pool.Refs(t.blocks[last]) > 1
-	need := (t.length+n+t.page-1)/t.page - len(t.blocks)
+	last, shared, need := len(t.blocks)-1, t.shared(), t.grown(n)
 	if shared {
 		need++
+	}
+	if need == 0 {
+		t.length += n
+		return nil, nil
 	}
 	fresh, err := t.pool.Alloc(need)
 	if err != nil {
@@ -78,6 +111,25 @@ func (t *Table) Append(n int) ([]PageCopy, error) {
 	t.blocks = append(t.blocks, fresh...)
 	t.length += n
 	return copies, nil
+}
+
+// Resume gives an empty table length positions, as a table has them whose first entries
+// were recycled: those below the entry first are -1, the others pages from the pool.
+//
+// It fails with ErrPoolFull, or vk.ErrArgument for a table that is not empty or a first
+// beyond its entries.
+func (t *Table) Resume(length, first int) error {
+	entries := (length + t.page - 1) / t.page
+	if len(t.blocks) > 0 || length < 0 || first < 0 || first > entries {
+		return pkg.Wrong("resume", "length, first", fmt.Sprintf("%d, %d", length, first), "0..%d of an empty table's entries", entries)
+	}
+	fresh, err := t.pool.Alloc(entries - first)
+	if err != nil {
+		return err
+	}
+	t.blocks = append(slices.Repeat([]int32{-1}, first), fresh...)
+	t.gone, t.length = first, length
+	return nil
 }
 
 // SlotOf is the slot of position pos in the pool: blocks[pos/page]*page + pos%page.
@@ -115,7 +167,7 @@ func (t *Table) Fork() (*Table, error) {
 	if err := t.pool.Retain(t.resident(0, len(t.blocks))...); err != nil {
 		return nil, err
 	}
-	return &Table{pool: t.pool, page: t.page, blocks: slices.Clone(t.blocks), length: t.length}, nil
+	return &Table{pool: t.pool, page: t.page, blocks: slices.Clone(t.blocks), gone: t.gone, length: t.length}, nil
 }
 
 // Truncate forgets the positions from n on and lets go of pages that have none
@@ -125,10 +177,14 @@ func (t *Table) Truncate(n int) error {
 		return pkg.Wrong("truncate", "n", n, "0..%d positions", t.length)
 	}
 	keep := (n + t.page - 1) / t.page
+	if keep == len(t.blocks) {
+		t.length = n
+		return nil
+	}
 	if err := t.pool.Release(t.resident(keep, len(t.blocks))...); err != nil {
 		return err
 	}
-	t.blocks, t.length = t.blocks[:keep], n
+	t.blocks, t.gone, t.length = t.blocks[:keep], min(t.gone, keep), n
 	return nil
 }
 
@@ -136,13 +192,17 @@ func (t *Table) Truncate(n int) error {
 // full; their entries become -1. Positions keep their numbers. A sliding window of
 // 128 needs first = the next position - 127.
 func (t *Table) Recycle(first int) error {
-	n := max(min(first, t.length)/t.page, 0)
-	if err := t.pool.Release(t.resident(0, n)...); err != nil {
+	n := min(first, t.length) / t.page
+	if n <= t.gone {
+		return nil
+	}
+	if err := t.pool.Release(t.resident(t.gone, n)...); err != nil {
 		return err
 	}
-	for i := range t.blocks[:n] {
-		t.blocks[i] = -1
+	for i := range t.blocks[t.gone:n] {
+		t.blocks[t.gone+i] = -1
 	}
+	t.gone = n
 	return nil
 }
 

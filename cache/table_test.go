@@ -188,3 +188,50 @@ func TestTableModel(t *testing.T) {
 		}
 	}
 }
+
+// A pool grows by free pages, those that were handed out stay; a table says what it will
+// need, and takes up where another left off.
+func TestTableGrowResume(t *testing.T) {
+	p := newPool(t, 3)
+	x := newTable(t, p, 4)
+	for n, want := range map[int]int{-1: 0, 0: 0, 1: 1, 4: 1, 9: 3} {
+		if got := x.Need(n); got != want {
+			t.Errorf("%d positions need %d pages, want %d", n, got, want)
+		}
+	}
+	grow(t, x, 10)
+	if _, err := x.Append(3); !errors.Is(err, ErrPoolFull) {
+		t.Error(err)
+	}
+	for _, n := range []int{2, 1 << 40} {
+		if err := p.Grow(n); !errors.Is(err, vk.ErrArgument) {
+			t.Errorf("%d pages: %v", n, err)
+		}
+	}
+	if p.Grow(6) != nil || p.Capacity() != 6 || p.Free() != 3 {
+		t.Error(p.Capacity(), p.Free())
+	}
+	f, err := x.Fork()
+	if err != nil || f.Need(1) != 1 || f.Need(3) != 2 {
+		t.Error(err, f.Need(1), f.Need(3))
+	}
+	grow(t, x, 3)
+	if got, want := x.Blocks(), []int32{0, 1, 3, 4}; !slices.Equal(got, want) || x.Entries() != 4 || x.Entry(2) != 3 {
+		t.Errorf("pages %v, want %v", got, want)
+	}
+	y := newTable(t, p, 4)
+	for _, bad := range [][2]int{{-1, 0}, {9, 4}, {9, -1}} {
+		if err := y.Resume(bad[0], bad[1]); !errors.Is(err, vk.ErrArgument) {
+			t.Error(bad, err)
+		}
+	}
+	if err := y.Resume(9, 1); !errors.Is(err, ErrPoolFull) || y.Len() != 0 {
+		t.Error(err)
+	}
+	if err := y.Resume(9, 2); err != nil || y.Len() != 9 || !slices.Equal(y.Blocks(), []int32{-1, -1, 5}) {
+		t.Error(err, y.Blocks())
+	}
+	if err := y.Resume(0, 0); !errors.Is(err, vk.ErrArgument) {
+		t.Error(err)
+	}
+}

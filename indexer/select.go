@@ -22,6 +22,18 @@ type SelectConfig struct {
 	// Rows is how many tokens are taken at a time, rounded up to a multiple of 64;
 	// 0: SelectRows. Results do not depend on it.
 	Rows int
+
+	// SlotPage is how many slots a page has of the cache whose slots SelectArgs.Slots
+	// asks for; 0: of none.
+	SlotPage int
+}
+
+// PickSlots is where the picked entries are in a paged cache, as attention wants them:
+// what attention.GlobalTopK makes of the picks, without a launch of its own.
+type PickSlots struct {
+	BlockTable tensor.Tensor // [R, W] i32: pages of that cache
+	Slots      tensor.Tensor // [T, K] i32, written: the entries' slots, -1 for none, or one that the table does not have
+	Lens       tensor.Tensor // [T] i32, written: how many entries were picked
 }
 
 // SelectArgs are the tensors of one Select.
@@ -30,6 +42,14 @@ type SelectArgs struct {
 	TopK       tensor.Tensor // [T, K] i32, written
 	Entries    int           // entries of a request at most, more are not looked at; 0: the keys of a row of BlockTable
 	Scratch    vk.View       // ScratchBytes(T) bytes, device memory
+
+	Slots PickSlots // with SelectConfig.SlotPage only
+
+	// Beside, unless nil, records what does not depend on the selection, to run at the
+	// same time as the scores of the first round: few scores leave most of a device's
+	// bandwidth unused. It is called once, after all checks; an error of its own is
+	// Record's.
+	Beside func() error
 }
 
 // Select scores the entries that a token may see and keeps the K best of them, in
@@ -103,8 +123,11 @@ func selectTile(tokens, most int) int {
 func NewSelect(dev *vk.Device, cfg SelectConfig) (*Select, error) {
 	const op = "new select"
 	o := &Select{dev: dev, cfg: cfg}
-	var err error
-	if o.topk, err = NewTopK(dev, TopKConfig{K: cfg.K, Workgroups: cfg.Workgroups, Threads: cfg.Threads}); err != nil {
+	err := pkg.Range(op, "SlotPage", cfg.SlotPage, 0, math.MaxInt32)
+	if err != nil {
+		return nil, err
+	}
+	if o.topk, err = NewTopK(dev, TopKConfig{K: cfg.K, Workgroups: cfg.Workgroups, Threads: cfg.Threads, slotPage: cfg.SlotPage}); err != nil {
 		return nil, err
 	}
 	if o.logits, err = NewLogits(dev, cfg.Logits); err != nil {
@@ -167,6 +190,7 @@ func (o *Select) Record(rec *vk.Recorder, a SelectArgs) error {
 		pkg.Range(op, "Entries", entries, 0, math.MaxInt32-segment),
 		checkTokens(o.dev, op, "Q", min(t, rows)),
 		checkScratch(o.dev, op, a.Scratch, o.ScratchBytes(t)),
+		o.checkSlots(op, t, a.Slots),
 	); err != nil {
 		return err
 	}
@@ -174,6 +198,9 @@ func (o *Select) Record(rec *vk.Recorder, a SelectArgs) error {
 		return pkg.Wrong(op, "First, Out", fmt.Sprintf("%d, %v", a.First, a.Out), "0 and absent: the scores are in Scratch")
 	}
 	if t == 0 {
+		if a.Beside != nil {
+			return a.Beside()
+		}
 		return nil
 	}
 	rounds := o.rounds(a, t, entries)
@@ -193,6 +220,11 @@ func (o *Select) Record(rec *vk.Recorder, a SelectArgs) error {
 				return err
 			}
 		}
+		if i == 0 && a.Beside != nil {
+			if err := a.Beside(); err != nil {
+				return err
+			}
+		}
 		if i > 0 {
 			if err := o.topk.record(rec, op, rounds[i-1].topk); err != nil {
 				return err
@@ -200,6 +232,21 @@ func (o *Select) Record(rec *vk.Recorder, a SelectArgs) error {
 		}
 	}
 	return nil
+}
+
+// checkSlots checks what the slots of picks need.
+func (o *Select) checkSlots(op string, t int, s PickSlots) error {
+	if o.cfg.SlotPage == 0 {
+		if !s.BlockTable.IsZero() || !s.Slots.IsZero() || !s.Lens.IsZero() {
+			return pkg.Wrong(op, "Slots", "some", "none without SelectConfig.SlotPage")
+		}
+		return nil
+	}
+	return opkit.First(
+		pkg.Check(op, "Slots.BlockTable", s.BlockTable, tensor.I32, -1, -1),
+		pkg.Check(op, "Slots.Slots", s.Slots, tensor.I32, t, o.cfg.K),
+		pkg.Check(op, "Slots.Lens", s.Lens, tensor.I32, t),
+	)
 }
 
 type selectRound struct {
@@ -232,6 +279,9 @@ func (o *Select) rounds(a SelectArgs, t, entries int) []selectRound {
 			l.Out = tensor.Of(a.Scratch.Buffer.View(a.Scratch.Offset+uint64(len(all)%2)*half, uint64(high-low)*uint64(n)*4), tensor.F32, high-low, n)
 			k := topkRound{logits: l.Out, lens: l.Lens, out: part(a.TopK), slices: o.topk.slices(rows, n), lists: lists, first: first, limit: entries, beside: first+segment < entries,
 				scratch: a.Scratch.Buffer.View(a.Scratch.Offset+2*half, listBytes(high-low, lists, o.cfg.K))}
+			if o.cfg.SlotPage > 0 {
+				k.slots, k.requests = PickSlots{a.Slots.BlockTable, part(a.Slots.Slots), part(a.Slots.Lens)}, l.TokenToReq
+			}
 			all = append(all, selectRound{l, k})
 		}
 	}

@@ -2,6 +2,7 @@ package indexer_test
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -200,6 +201,71 @@ func TestSelectEqualsSeparate(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// The slots of the picks are those of a paged cache, by another table than the keys'.
+func TestSelectSlots(t *testing.T) {
+	dev := testkit.Device(t)
+	rng := rand.New(rand.NewPCG(testkit.Seed(t), 6))
+	for name, c := range map[string]struct {
+		tokens, requests, width      int // width of the keys' block table
+		k, segment, rows, workgroups int
+		page, slotWidth              int // of the other cache, and of its table
+	}{
+		"one segment": {5, 2, 12, 61, 1024, 0, 0, 64, 12},
+		"segments":    {17, 3, 33, 64, 128, 0, 0, 16, 140},
+		"tiles":       {161, 5, 9, 17, 192, 64, 0, 64, 9},
+		"short table": {9, 3, 12, 33, 0, 0, 0, 3, 100},
+		"sliced":      {2, 1, 1500, 321, 40000, 0, 64, 64, 1500},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(rng, cache.IndexKeyFP8, c.tokens, 2, c.requests, c.width, 40)
+			all := c.width * selectPage
+			for i := range s.Lens {
+				ends := []int{all, 0, c.k, c.k + 1, c.segment + 1, all - 1, rng.IntN(all), -3}
+				s.Lens[i] = int32(ends[i%len(ends)])
+			}
+			cfg := s.config(c.k, "")
+			cfg.Segment, cfg.Rows, cfg.Workgroups, cfg.SlotPage = c.segment, c.rows, c.workgroups, c.page
+			table := make([]int32, c.requests*c.slotWidth)
+			for i := range table {
+				table[i] = int32(rng.IntN(1000)) - 50
+			}
+			op, a := must[*indexer.Select](t)(indexer.NewSelect(dev, cfg)), s.args(t, dev, c.k)
+			a.Scratch = scratch(t, dev, op.ScratchBytes(c.tokens))
+			if err := op.Record(nil, a); !errors.Is(err, vk.ErrArgument) {
+				t.Errorf("without tensors for the slots: %v", err)
+			}
+			poison := slices.Repeat([]int32{-99}, c.tokens*c.k)
+			a.Slots = indexer.PickSlots{BlockTable: upload(t, dev, tensor.I32, table, c.requests, c.slotWidth),
+				Slots: upload(t, dev, tensor.I32, poison, c.tokens, c.k), Lens: upload(t, dev, tensor.I32, poison[:c.tokens], c.tokens)}
+			besides := 0
+			a.Beside = func() error { besides++; return nil }
+			do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
+			if besides != 1 {
+				t.Errorf("Beside was called %d times", besides)
+			}
+			picks, slots, lens := download[int32](t, a.TopK), download[int32](t, a.Slots.Slots), download[int32](t, a.Slots.Lens)
+			for i := range c.tokens {
+				n := int32(0)
+				for j, e := range picks[i*c.k:][:c.k] {
+					want := int32(-1)
+					if e >= 0 {
+						n++
+						if p := int(e) / c.page; p < c.slotWidth && table[int(s.TokenToReq[i])*c.slotWidth+p] >= 0 {
+							want = table[int(s.TokenToReq[i])*c.slotWidth+p]*int32(c.page) + e%int32(c.page)
+						}
+					}
+					if got := slots[i*c.k+j]; got != want {
+						t.Fatalf("token %d, pick %d of entry %d: slot %d, want %d", i, j, e, got, want)
+					}
+				}
+				if lens[i] != n {
+					t.Errorf("token %d: length %d, want %d", i, lens[i], n)
+				}
+			}
+		})
 	}
 }
 

@@ -29,6 +29,8 @@ type TopKConfig struct {
 	// Threads is the invocations of a workgroup, a power of two of at least 64; 0:
 	// what suits the device and the number of rows.
 	Threads int
+
+	slotPage int // see SelectConfig.SlotPage
 }
 
 // TopKArgs are the tensors of one TopK.
@@ -66,6 +68,7 @@ type topkKernel struct {
 // idxTopkPush is the push block of idx_topk.comp.
 type idxTopkPush struct {
 	K, Width, First, Limit, Lists, SliceShift, Per, Solo, Stage, Flags uint32
+	Requests, TableWidth                                               uint32
 }
 
 // Flags of idxTopkPush.
@@ -106,8 +109,8 @@ func newTopK(dev *vk.Device, cfg TopKConfig, tuning topkTuning) (*TopK, error) {
 	}
 	build := func(s topkShape) (*vk.Kernel, error) {
 		return pkg.Kernel(dev, opkit.Spec{
-			Stem: "idx_topk", Variant: VariantBase, Bindings: []vk.Access{vk.Read, vk.Read, vk.ReadWrite, vk.Write, vk.Read},
-			PushSize: int(unsafe.Sizeof(idxTopkPush{})), Constants: s.constants(),
+			Stem: "idx_topk", Variant: VariantBase, Bindings: []vk.Access{vk.Read, vk.Read, vk.ReadWrite, vk.Write, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write},
+			PushSize: int(unsafe.Sizeof(idxTopkPush{})), Constants: append(s.constants(), uint32(cfg.slotPage)),
 		})
 	}
 	var err error
@@ -240,6 +243,8 @@ func checkScratch(dev *vk.Device, op string, v vk.View, need uint64) error {
 // out.
 type topkRound struct {
 	logits, lens, out tensor.Tensor
+	slots             PickSlots
+	requests          tensor.Tensor // of the tokens; with slots only
 	scratch           vk.View
 	slices            int  // of a row
 	lists             int  // of a row in scratch: the carried one and those of slices; 0: none
@@ -279,10 +284,15 @@ func (o *TopK) record(rec *vk.Recorder, op string, r topkRound) error {
 		scratch = r.scratch
 		scratch.Size = listBytes(t, r.lists, o.cfg.K)
 	}
+	place, count, table, requests := r.out.View(), r.out.View(), o.dev.Dummy(), o.dev.Dummy()
+	if o.cfg.slotPage > 0 {
+		place, count, table, requests = r.slots.Slots.View(), r.slots.Lens.View(), r.slots.BlockTable.View(), r.requests.View()
+		push.Requests, push.TableWidth = uint32(r.slots.BlockTable.Shape[0]), uint32(r.slots.BlockTable.Shape[1])
+	}
 	launch := func(groups, entries int, p idxTopkPush) error {
 		return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
 			Kernel: o.pick(t*groups, entries, r.beside), Groups: [3]uint32{uint32(t), uint32(groups), 1}, Push: vk.Bytes(&p),
-			Bind: []vk.View{r.logits.View(), r.lens.View(), scratch, r.out.View(), r.logits.View()},
+			Bind: []vk.View{r.logits.View(), r.lens.View(), scratch, r.out.View(), r.logits.View(), table, requests, place, count},
 		})
 	}
 	registers := 0 // entries that the largest short kernel takes

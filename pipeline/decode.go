@@ -289,7 +289,7 @@ func (d *Decode) RecordLayer(rec *vk.Recorder, s StepArgs, a LayerArgs) error {
 	if err := d.recordPicks(rec, s, a); err != nil {
 		return err
 	}
-	return d.recordAttend(rec, a)
+	return d.recordAttend(rec, a, attention.OutputTurn{})
 }
 
 // RecordInsert records the first part of RecordLayer, for callers that time or
@@ -316,12 +316,20 @@ func (d *Decode) RecordPicks(rec *vk.Recorder, s StepArgs, a LayerArgs) error {
 // RecordAttend records the last part of RecordLayer. It needs the fields of a but
 // KV and TopK; errors as RecordLayer.
 func (d *Decode) RecordAttend(rec *vk.Recorder, a LayerArgs) error {
+	return d.attendTo(rec, a, attention.OutputTurn{})
+}
+
+// attendTo is RecordAttend with an output that may be turned.
+func (d *Decode) attendTo(rec *vk.Recorder, a LayerArgs, turn attention.OutputTurn) error {
 	c := d.usable(opLayer, rec)
 	if d.checkAttend(c, a); c.err != nil {
 		return c.err
 	}
-	return d.recordAttend(rec, a)
+	return d.recordAttend(rec, a, turn)
 }
+
+// turns reports whether the output can be turned on the way.
+func (d *Decode) turns() bool { return d.attend.Turns(d.cfg.Tokens, d.cfg.Window, d.cfg.compWidth()) }
 
 func (d *Decode) recordInsert(rec *vk.Recorder, a LayerArgs) error {
 	return layerError(d.insert.Record(rec, cache.InsertArgs{K: a.KV, Slots: d.slots, Cache: a.Window}))
@@ -337,10 +345,10 @@ func (d *Decode) recordPicks(rec *vk.Recorder, s StepArgs, a LayerArgs) error {
 	}))
 }
 
-func (d *Decode) recordAttend(rec *vk.Recorder, a LayerArgs) error {
+func (d *Decode) recordAttend(rec *vk.Recorder, a LayerArgs, turn attention.OutputTurn) error {
 	args := attention.DecodeArgs{
 		Q: a.Q, Window: attention.SlotSet{Cache: a.Window, Indices: d.winIndices, Lens: d.winLens},
-		Sink: a.Sink, Out: a.Out, LSE: a.LSE, Scratch: d.scratch.View(),
+		Sink: a.Sink, Out: a.Out, LSE: a.LSE, Scratch: d.scratch.View(), Turn: turn,
 	}
 	if d.cfg.Ratio != RatioWindow {
 		args.Compressed = attention.SlotSet{Cache: a.Compressed, Indices: d.compIndices, Lens: d.compLens}

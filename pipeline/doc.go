@@ -44,16 +44,29 @@
 //
 // [Layer] puts the projections around that: from hidden states [T, Hidden] to hidden
 // states, with the weights of a checkpoint as they are stored. What the layers of one
-// ratio share for steps of T tokens is a [LayerKind]. [Runner] does the rest for a
-// single sequence whose hidden states are in host memory: it keeps the caches, fills
-// block tables, and takes tokens in chunks or one by one:
+// ratio share for steps of T tokens is a [LayerKind].
 //
-//	r, err := pipeline.NewRunner(ctx, dev, c.Config, layers, pipeline.RunnerOptions{MaxTokens: 4096})
-//	if err != nil {
-//		return err
-//	}
-//	defer r.Close()
-//	got, err := r.Append(ctx, 0, hidden) // [n, Hidden] of the first layer; got.Out has as many
+// # Sessions
+//
+// [Engine] does the rest, for many sequences: it keeps caches that grow, pages and block
+// tables, and the recorded commands of steps. A [Session] is a sequence; it can be
+// forked (pages are shared until they are written), truncated, saved and restored. A
+// [Step] takes the next tokens of some sessions through all layers, any number of each:
+//
+//	e, err := pipeline.NewEngine(ctx, dev, c.Config, layers, pipeline.EngineOptions{MaxTokens: 65536, MaxSessions: 32, MaxStep: 2048})
+//	...
+//	s, err := e.Open()
+//	...
+//	st, err := e.Begin(ctx, pipeline.Chunk{Session: s, Tokens: 1}) // and chunks of other sessions
+//	...
+//	defer st.Abort() // does nothing after Commit
+//	// hidden states to st.Input(layer), or with st.SetInput
+//	err = st.Run(ctx) // or layer by layer, with st.RunLayer
+//	// hidden states from st.Output(layer), or with st.ReadOutput
+//	err = st.Commit()
+//
+// [Session.Append] is all that for one session whose hidden states are in host memory. The
+// folder examples/attention has a program.
 //
 // # A checkpoint
 //

@@ -37,7 +37,7 @@ type WholeLayerArgs struct {
 //	q       = heads of qr . wq_b, normed and turned; kv turned, quantised and stored
 //	o       = sparse attention (see Sparse), with what the compressor and the indexer
 //	          make of Hidden and qr
-//	Out     = (o turned back, by groups . wo_a) . wo_b
+//	Out     = (o turned back, by groups . wo_a) . wo_b, see OutputPath
 //
 // Weights are used in the format that they are stored in. Activations between the
 // operations are bf16, but the compressors' inputs, which are f32; sums are f32.
@@ -69,14 +69,15 @@ type use struct {
 	m            DeviceMatrix
 	n, k, groups int // outputs and inputs, of a group
 	out          tensor.DType
+	x            projection.ActivationFormat // ActivationBF16 but for OA
 }
 
 // NewLayer makes a layer of weights on the device, which it uses but does not own: they
 // have to stay until the layer is closed. It builds the kernels for the formats of its
 // weights that no layer of the kind had before. The caller closes the layer.
 //
-// Errors: vk.ErrArgument for weights of another ratio, or of shapes that the kind's
-// configuration does not have; vk.ErrClosed; those of projection.NewLinear and of
+// Errors: vk.ErrArgument for weights of another ratio, of shapes that the kind's
+// configuration does not have, or a wo_a that its Output cannot take; vk.ErrClosed; those of projection.NewLinear and of
 // tensor.New.
 func (k *LayerKind) NewLayer(ctx context.Context, w *DeviceLayer) (*Layer, error) {
 	if k == nil || k.arena == nil {
@@ -106,7 +107,7 @@ func (k *LayerKind) NewLayer(ctx context.Context, w *DeviceLayer) (*Layer, error
 			break
 		}
 		if u.to.op, u.to.scratch, err = k.linear(u.name, projection.LinearConfig{
-			N: u.n, K: u.k, Groups: u.groups, Weights: weightFormat(u.m), Out: u.out, MaxTokens: k.cfg.Tokens}); err != nil {
+			N: u.n, K: u.k, Groups: u.groups, Weights: weightFormat(u.m), Activations: u.x, Out: u.out, MaxTokens: k.cfg.Tokens}); err != nil {
 			err = fmt.Errorf("%s: %w", u.name, err)
 		}
 		u.to.w.Data, u.to.w.Scale = u.m.Data, u.m.Scales
@@ -123,6 +124,8 @@ func (k *LayerKind) checkWeights(c *checker, w *DeviceLayer) {
 		c.bad("w", "nil", "the weights of a layer")
 	case w.Ratio != ratio || (w.Compressor != nil) != (ratio != RatioWindow) || (w.Indexer != nil) != (ratio == RatioC4A):
 		c.bad("w.Ratio", w.Ratio, "%d, with the weights that belong to it", ratio)
+	case k.cfg.Output != OutputBF16 && w.OA.Format != FormatFP8:
+		c.bad("w.OA.Format", w.OA.Format, "fp8, which LayerKindConfig.Output %v multiplies with", k.cfg.Output)
 	default:
 		c.bound("w.Sink", w.Sink, tensor.F32, k.heads)
 	}
@@ -132,19 +135,19 @@ func (k *LayerKind) checkWeights(c *checker, w *DeviceLayer) {
 func (l *Layer) uses() []use {
 	k, w, m := l.kind, l.w, l.kind.cfg.Model
 	list := []use{
-		{&l.qkv, "QKV", w.QKV, m.QRank + headDim, m.Hidden, 1, tensor.BF16},
-		{&l.qb, "QB", w.QB, k.heads * headDim, m.QRank, 1, tensor.BF16},
-		{&l.oa, "OA", w.OA, m.ORank, m.HeadsPerGroup() * headDim, k.groups, tensor.BF16},
-		{&l.ob, "OB", w.OB, m.Hidden, k.groups * m.ORank, 1, k.cfg.Out},
+		{&l.qkv, "QKV", w.QKV, m.QRank + headDim, m.Hidden, 1, tensor.BF16, 0},
+		{&l.qb, "QB", w.QB, k.heads * headDim, m.QRank, 1, tensor.BF16, 0},
+		{&l.oa, "OA", w.OA, m.ORank, m.HeadsPerGroup() * headDim, k.groups, tensor.BF16, k.cfg.Output.activations()},
+		{&l.ob, "OB", w.OB, m.Hidden, k.groups * m.ORank, 1, k.cfg.Out, 0},
 	}
 	if c := w.Compressor; c != nil {
-		list = append(list, use{&l.kvGate, "Compressor.KVGate", c.KVGate, 2 * coff(w.Ratio) * headDim, m.Hidden, 1, tensor.F32})
+		list = append(list, use{&l.kvGate, "Compressor.KVGate", c.KVGate, 2 * coff(w.Ratio) * headDim, m.Hidden, 1, tensor.F32, 0})
 	}
 	if x := w.Indexer; x != nil {
 		list = append(list,
-			use{&l.idxQB, "Indexer.QB", x.QB, m.IndexHeads * indexDim, m.QRank, 1, tensor.BF16},
-			use{&l.idxW, "Indexer.Weights", x.Weights, m.IndexHeads, m.Hidden, 1, tensor.BF16},
-			use{&l.idxKVGate, "Indexer.Compressor.KVGate", x.Compressor.KVGate, 2 * coff(w.Ratio) * indexDim, m.Hidden, 1, tensor.F32})
+			use{&l.idxQB, "Indexer.QB", x.QB, m.IndexHeads * indexDim, m.QRank, 1, tensor.BF16, 0},
+			use{&l.idxW, "Indexer.Weights", x.Weights, m.IndexHeads, m.Hidden, 1, tensor.BF16, 0},
+			use{&l.idxKVGate, "Indexer.Compressor.KVGate", x.Compressor.KVGate, 2 * coff(w.Ratio) * indexDim, m.Hidden, 1, tensor.F32, 0})
 	}
 	return list
 }
@@ -279,81 +282,10 @@ func (l *Layer) Record(rec *vk.Recorder, step SparseStepArgs, a WholeLayerArgs) 
 		return c.err
 	}
 	return rehearse(k.dev, opWholeLayer, rec, func(rec *vk.Recorder) error {
-		for _, part := range []func(*vk.Recorder, SparseStepArgs, WholeLayerArgs) error{
-			l.recordInputs, l.recordQueries, l.recordAttention, l.recordOutput} {
-			if err := part(rec, step, a); err != nil {
-				return err
-			}
-		}
-		return nil
+		return l.schedule(rec, step, a)
 	})
 }
 
 func (x *layerLinear) record(rec *vk.Recorder, from, to tensor.Tensor) error {
 	return x.op.Record(rec, projection.LinearArgs{X: from, W: x.w, Out: to, Scratch: x.scratch})
-}
-
-// recordInputs records all that only needs the hidden states.
-func (l *Layer) recordInputs(rec *vk.Recorder, _ SparseStepArgs, a WholeLayerArgs) error {
-	k := l.kind
-	if err := l.qkv.record(rec, a.Hidden, k.qkv); err != nil {
-		return err
-	}
-	if l.w.Compressor != nil {
-		if err := l.kvGate.record(rec, a.Hidden, k.kvScore); err != nil {
-			return err
-		}
-	}
-	if l.w.Indexer == nil {
-		return nil
-	}
-	if err := l.idxKVGate.record(rec, a.Hidden, k.idxScores); err != nil {
-		return err
-	}
-	return l.recordWeights(rec, a.Hidden)
-}
-
-// recordQueries records the norms, the queries of heads and indexer, and how KV rows
-// are stored.
-func (l *Layer) recordQueries(rec *vk.Recorder, step SparseStepArgs, a WholeLayerArgs) error {
-	k := l.kind
-	if err := k.norm.Record(rec, projection.QKVNormArgs{QR: k.qkv, KV: k.qkv, KVAt: k.cfg.Model.QRank,
-		QRWeight: l.w.QNorm, KVWeight: l.w.KVNorm, QROut: k.qr, KVOut: k.kv}); err != nil {
-		return err
-	}
-	if err := l.qb.record(rec, k.qr, k.q); err != nil {
-		return err
-	}
-	if l.w.Indexer != nil {
-		if err := l.idxQB.record(rec, k.qr, k.iq); err != nil {
-			return err
-		}
-	}
-	return k.insert.Record(rec, projection.QInsertArgs{Q: k.q, KV: k.kv, Slots: k.sparse.decode.slots,
-		Positions: step.Positions, Table: a.CosSin, Cache: a.Caches.Window})
-}
-
-func (l *Layer) recordAttention(rec *vk.Recorder, step SparseStepArgs, a WholeLayerArgs) error {
-	k := l.kind
-	args := SparseLayerArgs{CosSin: a.CosSin, LayerArgs: LayerArgs{
-		Q: k.q, Sink: l.w.Sink, Window: a.Caches.Window, Compressed: a.Caches.Compressed, Out: k.o}}
-	if c := l.w.Compressor; c != nil {
-		args.Compressor = CompressorArgs{KvScore: k.kvScore, Ape: c.Ape, Norm: c.Norm, State: a.Caches.State}
-	}
-	if x := l.w.Indexer; x != nil {
-		args.Index = IndexArgs{Keys: a.Caches.Keys, Q: k.iq, Weights: k.iw, CompressorArgs: CompressorArgs{
-			KvScore: k.idxScores, Ape: x.Compressor.Ape, Norm: x.Compressor.Norm, State: a.Caches.IndexState}}
-	}
-	return k.sparse.recordInserted(rec, step, args)
-}
-
-func (l *Layer) recordOutput(rec *vk.Recorder, step SparseStepArgs, a WholeLayerArgs) error {
-	k := l.kind
-	if err := k.turn.Record(rec, projection.InverseRopeArgs{O: k.o, Positions: step.Positions, Table: a.CosSin}); err != nil {
-		return err
-	}
-	if err := l.oa.record(rec, k.o, k.z); err != nil {
-		return err
-	}
-	return l.ob.record(rec, k.z, a.Out)
 }

@@ -29,6 +29,11 @@ type LayerKindConfig struct {
 
 	// Hadamard mixes indexer queries and keys before they are quantised.
 	Hadamard bool
+	// Group is how many consecutive tokens usually belong to one request, as in
+	// SparseConfig: 0 or 1 for decode. Results do not depend on it.
+	Group int
+	// Output says how attention's output goes into wo_a; 0 is OutputBF16.
+	Output OutputPath
 	// Out is the type of a layer's output: tensor.BF16 (or 0), or tensor.F32 for
 	// partial sums of ranks that are to be rounded once.
 	Out tensor.DType
@@ -51,7 +56,8 @@ type LayerKind struct {
 
 	norm    *projection.QKVNorm
 	insert  *projection.QInsert
-	turn    *projection.InverseRope
+	turn    *projection.InverseRope      // OutputBF16 only
+	quant   *projection.InverseRopeQuant // the other paths only
 	linears map[projection.LinearConfig]*projection.Linear
 	scratch map[string]tensor.Tensor // of the linear layer of that name, for as much as was needed so far
 	outworn []tensor.Tensor          // scratch that became too small; commands may use it yet
@@ -59,6 +65,7 @@ type LayerKind struct {
 	qkv       tensor.Tensor // [T, QRank+512] bf16
 	qr, kv    tensor.Tensor // [T, QRank], [T, 512] bf16
 	q, o      tensor.Tensor // [T, H, 512] bf16
+	o8, o8s   tensor.Tensor // [G, T, P*512] u8 and scales; not with OutputBF16
 	z         tensor.Tensor // [T, G*ORank] bf16
 	kvScore   tensor.Tensor // [T, 2*C] f32; not with RatioWindow
 	iq, iw    tensor.Tensor // [T, Hi, 128], [T, Hi] bf16; RatioC4A only, as the next
@@ -67,8 +74,8 @@ type LayerKind struct {
 }
 
 // NewLayerKind builds what does not depend on the format of weights, and allocates
-// T * (2*H*512 + G*ORank + QRank + ...) * 2 bytes under the label "layer step" besides
-// what NewSparse allocates. The caller closes it, after the layers made from it.
+// T * (2*H*512 + G*ORank + QRank + ...) * 2 bytes under the label "layer step" (and
+// T*H*512 more unless Output is OutputBF16) besides what NewSparse allocates. The caller closes it, after the layers made from it.
 //
 // Errors: *ConfigError (ErrConfig); vk.ErrArgument for Ranks that do not divide the
 // groups or a type of outputs that there is not; those of NewSparse and of the
@@ -84,6 +91,8 @@ func NewLayerKind(dev *vk.Device, cfg LayerKindConfig) (*LayerKind, error) {
 		c.bad("dev", "nil", "a device")
 	case cfg.Out != tensor.BF16 && cfg.Out != tensor.F32:
 		c.bad("Out", cfg.Out, "bf16 or f32")
+	case cfg.Output < OutputBF16 || cfg.Output > OutputFP8Packed:
+		c.bad("Output", cfg.Output, "bf16, fp8 or fp8-packed")
 	}
 	if c.err == nil {
 		c.err = cfg.Model.Check()
@@ -118,6 +127,7 @@ func (k *LayerKind) build() (err error) {
 	}}
 	if k.cfg.Ratio == RatioC4A {
 		cfg.TopK, cfg.IndexState, cfg.Keys, cfg.IndexHeads, cfg.Hadamard = m.topK(), caches.IndexState, caches.Keys, m.IndexHeads, k.cfg.Hadamard
+		cfg.Group = k.cfg.Group
 		if k.cfg.MaxLen > 0 {
 			cfg.Entries = max(1, k.cfg.MaxLen/RatioC4A)
 		}
@@ -133,8 +143,7 @@ func (k *LayerKind) build() (err error) {
 		MaxBytes: max(queries, caches.Window.Pool.Bytes())}); err != nil {
 		return err
 	}
-	k.turn, err = projection.NewInverseRope(k.dev, projection.InverseRopeConfig{MaxBytes: queries})
-	return err
+	return k.buildOutput(queries)
 }
 
 func (k *LayerKind) allocate() (err error) {
@@ -145,6 +154,7 @@ func (k *LayerKind) allocate() (err error) {
 		{&k.q, tensor.BF16, []int{t, k.heads, headDim}}, {&k.o, tensor.BF16, []int{t, k.heads, headDim}},
 		{&k.z, tensor.BF16, []int{t, k.groups * m.ORank}},
 	}
+	list = append(list, k.quantised()...)
 	if k.cfg.Ratio != RatioWindow {
 		list = append(list, wanted{&k.kvScore, tensor.F32, []int{t, 2 * coff(k.cfg.Ratio) * headDim}})
 	}
@@ -162,6 +172,36 @@ func (k *LayerKind) allocate() (err error) {
 // TopK returns the picks [T, TopK] i32 of the layer that ran last, as Sparse.TopK does.
 func (k *LayerKind) TopK() tensor.Tensor { return k.sparse.TopK() }
 
+// LayerTensors is what passes from one operation of a layer to the next, of the layer
+// that ran last, for those who check or measure operations one by one. Names are those
+// of Layer's formula; what the ratio or the output path does not have is absent.
+type LayerTensors struct {
+	QKV                          tensor.Tensor // [T, QRank+512] bf16, before the norms
+	QR, KV                       tensor.Tensor // [T, QRank], [T, 512] bf16, normed
+	Q                            tensor.Tensor // [T, H, 512] bf16, normed and turned
+	O                            tensor.Tensor // [T, H, 512] bf16, turned back but with an FP8 output path
+	O8, O8Scales                 tensor.Tensor // of an FP8 output path, see projection.InverseRopeQuant
+	Z                            tensor.Tensor // [T, G*ORank] bf16
+	KVScore, IndexKVScore        tensor.Tensor // [T, 2*C] f32, inputs of the compressors
+	IndexQ, IndexWeights         tensor.Tensor // [T, Hi, 128], [T, Hi] bf16
+	Codes, Scales, Folded        tensor.Tensor // the indexer's queries quantised, their weights [T, Hi] f32
+	Window, WindowLens           tensor.Tensor // index lists of the attention, see Decode.Indices
+	Compressed, CompressedLens   tensor.Tensor
+	WindowSlots, CompressedSlots tensor.Tensor // [T] i64, where the step's rows and entries go
+}
+
+// Tensors returns the memory that the kind's layers share.
+func (k *LayerKind) Tensors() LayerTensors {
+	s := k.sparse
+	t := LayerTensors{QKV: k.qkv, QR: k.qr, KV: k.kv, Q: k.q, O: k.o, O8: k.o8, O8Scales: k.o8s, Z: k.z, KVScore: k.kvScore, IndexKVScore: k.idxScores,
+		IndexQ: k.iq, IndexWeights: k.iw, Codes: s.codes, Scales: s.scales, Folded: s.weights, WindowSlots: s.decode.slots}
+	if s.main != nil {
+		t.CompressedSlots = s.main.entries
+	}
+	t.Window, t.WindowLens, t.Compressed, t.CompressedLens = s.decode.Indices()
+	return t
+}
+
 // Variants are those of Sparse.Variants.
 func (k *LayerKind) Variants() (attention, scores string) { return k.sparse.Variants() }
 
@@ -173,6 +213,24 @@ func (k *LayerKind) RecordStep(rec *vk.Recorder, a SparseStepArgs) error {
 		return fmt.Errorf("%s: layer kind %w", opSparseStep, vk.ErrClosed)
 	}
 	return k.sparse.RecordStep(rec, a)
+}
+
+// Bytes is the memory that the kind and its layers share, scratch included.
+func (k *LayerKind) Bytes() uint64 {
+	if k == nil || k.arena == nil {
+		return 0
+	}
+	n := k.arena.Whole().Size + k.sparse.decode.arena.Whole().Size
+	if k.sparse.arena != nil {
+		n += k.sparse.arena.Whole().Size
+	}
+	for _, t := range k.scratch {
+		n += t.Bytes()
+	}
+	for _, t := range k.outworn {
+		n += t.Bytes()
+	}
+	return n
 }
 
 // Close frees the memory, which nothing on the device may be using; closing again does

@@ -3,6 +3,7 @@ package pipeline
 import (
 	"fmt"
 
+	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/tensor"
@@ -155,7 +156,7 @@ func (s *Sparse) build() (err error) {
 	if s.query, err = indexer.NewQueryQuant(s.dev, indexer.QueryQuantConfig{Format: keys.Format, Hadamard: cfg.Hadamard}); err != nil {
 		return err
 	}
-	s.pick, err = indexer.NewSelect(s.dev, indexer.SelectConfig{K: cfg.TopK, Logits: indexer.LogitsConfig{
+	s.pick, err = indexer.NewSelect(s.dev, indexer.SelectConfig{K: cfg.TopK, SlotPage: cfg.CompressedCache.Layout.Page, Logits: indexer.LogitsConfig{
 		Heads: cfg.IndexHeads, Format: keys.Format, Page: keys.Page, Group: cfg.Group, MaxBytes: cfg.Keys.Pool.Bytes()}})
 	return err
 }
@@ -236,6 +237,7 @@ func (s *Sparse) Close() error {
 // Errors: vk.ErrArgument, vk.ErrClosed, with nothing recorded.
 func (s *Sparse) RecordStep(rec *vk.Recorder, a SparseStepArgs) error {
 	return s.record(opSparseStep, rec, func(rec *vk.Recorder) error {
+		rec.Section("step")
 		if err := s.decode.RecordStep(rec, a.StepArgs); err != nil || s.main == nil {
 			return err
 		}
@@ -259,8 +261,8 @@ func (c *compressor) recordSlots(rec *vk.Recorder, a SparseStepArgs, states, ent
 
 // RecordLayer records one layer, after RecordStep in the same or an earlier
 // submission: cache.Insert, cache.SaveState and indexer.QueryQuant, which do not
-// depend on each other; cache.Compress; indexer.Select; attention.GlobalTopK and
-// attention.Decoder. All states of the step are stored before any is pooled.
+// depend on each other; cache.Compress; indexer.Select, which also says
+// where the picks are; attention.Decoder. All states of the step are stored before any is pooled.
 //
 // Errors: vk.ErrArgument, vk.ErrClosed, with nothing recorded.
 func (s *Sparse) RecordLayer(rec *vk.Recorder, step SparseStepArgs, a SparseLayerArgs) error {
@@ -278,46 +280,69 @@ func (s *Sparse) RecordLayer(rec *vk.Recorder, step SparseStepArgs, a SparseLaye
 // recordInserted records the rest of a layer whose KV rows somebody else stores, where
 // s.decode.slots says. Part of it may be recorded when an error comes.
 func (s *Sparse) recordInserted(rec *vk.Recorder, step SparseStepArgs, a SparseLayerArgs) error {
-	a.LayerArgs.TopK = s.topk
-	if err := s.recordEntries(rec, step, a); err != nil {
-		return err
-	}
-	if s.pick != nil {
-		if err := s.recordPick(rec, step, a.Index); err != nil {
+	for _, part := range []func(*vk.Recorder, SparseStepArgs, SparseLayerArgs) error{
+		s.recordSave, s.recordKeySave, s.recordQuery, s.recordCompress, s.recordKeyCompress} {
+		if err := part(rec, step, a); err != nil {
 			return err
 		}
 	}
-	if err := s.decode.RecordPicks(rec, step.StepArgs, a.LayerArgs); err != nil {
+	if err := s.recordPick(rec, step, a.Index, nil); err != nil {
 		return err
 	}
-	return s.decode.RecordAttend(rec, a.LayerArgs)
+	return s.recordAttention(rec, a, attention.OutputTurn{})
 }
 
-// recordEntries records what makes compressed entries and indexer keys, and the
-// quantisation of queries, which does not wait for them.
-func (s *Sparse) recordEntries(rec *vk.Recorder, step SparseStepArgs, a SparseLayerArgs) error {
+// recordSave records how the compressor's states are stored. It does nothing, as the
+// other parts of a layer below, where the ratio has no such part.
+func (s *Sparse) recordSave(rec *vk.Recorder, step SparseStepArgs, a SparseLayerArgs) error {
 	if s.main == nil {
 		return nil
 	}
-	if err := s.main.recordSave(rec, step, a.Compressor); err != nil {
-		return err
+	rec.Section("compressor.save")
+	return s.main.recordSave(rec, step, a.Compressor)
+}
+
+// recordCompress records what makes compressed entries, of states that are stored.
+func (s *Sparse) recordCompress(rec *vk.Recorder, step SparseStepArgs, a SparseLayerArgs) error {
+	if s.main == nil {
+		return nil
 	}
-	if s.keys != nil {
-		if err := s.keys.recordSave(rec, step, a.Index.CompressorArgs); err != nil {
-			return err
-		}
-		if err := s.query.Record(rec, indexer.QueryQuantArgs{Q: a.Index.Q, Positions: step.Positions, Weights: a.Index.Weights, Table: a.CosSin,
-			Codes: s.codes, Scales: s.scales, WeightsOut: s.weights}); err != nil {
-			return err
-		}
-	}
-	if err := s.main.recordCompress(rec, step, a.Compressor, cache.CompressArgs{StateTable: step.StateTable, CosSin: a.CosSin, Cache: a.Compressed}); err != nil {
-		return err
-	}
+	rec.Section("compressor.compress")
+	return s.main.recordCompress(rec, step, a.Compressor, cache.CompressArgs{StateTable: step.StateTable, CosSin: a.CosSin, Cache: a.Compressed})
+}
+
+// recordKeySave is recordSave for the indexer's compressor.
+func (s *Sparse) recordKeySave(rec *vk.Recorder, step SparseStepArgs, a SparseLayerArgs) error {
 	if s.keys == nil {
 		return nil
 	}
+	rec.Section("indexer.compressor.save")
+	return s.keys.recordSave(rec, step, a.Index.CompressorArgs)
+}
+
+// recordKeyCompress records what makes indexer keys, of states that are stored.
+func (s *Sparse) recordKeyCompress(rec *vk.Recorder, step SparseStepArgs, a SparseLayerArgs) error {
+	if s.keys == nil {
+		return nil
+	}
+	rec.Section("indexer.compressor.compress")
 	return s.keys.recordCompress(rec, step, a.Index.CompressorArgs, cache.CompressArgs{StateTable: step.IndexStateTable, CosSin: a.CosSin, Keys: a.Index.Keys})
+}
+
+// recordQuery records how the indexer's queries are quantised.
+func (s *Sparse) recordQuery(rec *vk.Recorder, step SparseStepArgs, a SparseLayerArgs) error {
+	if s.query == nil {
+		return nil
+	}
+	rec.Section("indexer.q_quantise")
+	return s.query.Record(rec, indexer.QueryQuantArgs{Q: a.Index.Q, Positions: step.Positions, Weights: a.Index.Weights, Table: a.CosSin,
+		Codes: s.codes, Scales: s.scales, WeightsOut: s.weights})
+}
+
+// recordAttention records the attention, to what the indexer picked.
+func (s *Sparse) recordAttention(rec *vk.Recorder, a SparseLayerArgs, turn attention.OutputTurn) error {
+	rec.Section("attention")
+	return s.decode.attendTo(rec, a.LayerArgs, turn)
 }
 
 func (c *compressor) recordSave(rec *vk.Recorder, step SparseStepArgs, a CompressorArgs) error {
@@ -332,11 +357,25 @@ func (c *compressor) recordCompress(rec *vk.Recorder, step SparseStepArgs, a Com
 	return c.compress.Record(rec, out)
 }
 
-func (s *Sparse) recordPick(rec *vk.Recorder, step SparseStepArgs, a IndexArgs) error {
+// recordPick records the selection, and with its scores what beside, unless nil,
+// records.
+func (s *Sparse) recordPick(rec *vk.Recorder, step SparseStepArgs, a IndexArgs, beside func() error) error {
+	if s.pick == nil {
+		return nil
+	}
+	const section = "indexer.select"
+	if also := beside; also != nil {
+		beside = func() error {
+			defer rec.Section(section)
+			return also()
+		}
+	}
+	rec.Section(section)
 	return s.pick.Record(rec, indexer.SelectArgs{
 		LogitsArgs: indexer.LogitsArgs{Q: s.codes, QScale: s.scales, Weights: s.weights, Keys: a.Keys,
 			BlockTable: step.KeysTable, TokenToReq: step.TokenToReq, Lens: s.lens},
-		TopK: s.topk, Entries: s.cfg.Entries, Scratch: s.scratch.View(),
+		TopK: s.topk, Entries: s.cfg.Entries, Scratch: s.scratch.View(), Beside: beside,
+		Slots: indexer.PickSlots{BlockTable: step.CompressedTable, Slots: s.decode.compIndices, Lens: s.decode.compLens},
 	})
 }
 

@@ -46,6 +46,14 @@ type DeviceIndexer struct {
 	Compressor  DeviceCompressor
 }
 
+// Bytes is the layer's memory on the device.
+func (l *DeviceLayer) Bytes() uint64 {
+	if l == nil || l.arena == nil {
+		return 0
+	}
+	return l.arena.Whole().Size
+}
+
 // Close frees the layer's memory, which nothing on the device may be using. Closing
 // twice is allowed.
 func (l *DeviceLayer) Close() error {

@@ -2,12 +2,14 @@
 //   out = sum w_i acc_i / (L + exp2(sink - M)), lse = ln 2 * (M + log2 L). The sink enters here and nowhere else.
 // bindings: 0 part_out [T,splits,H,512] f32; 1 part_ml [T,splits,H] (m, l, max, 0) f32, base 2; 2 sink [H] f32;
 //   3 dst [T,H,512] bf16; 4 lse [T,H] f32; 5 max_logits [T,H] f32. A part with l = 0 is empty: its accumulator is not read.
+//   With TURN: 6 positions [T] i32; 7 table [rows,64] f32: the last 64 numbers of out, rounded, are turned back as proj_inverse_rope does.
 // One workgroup of 128: one (head, token); an invocation owns 4 dims. Parts are added in the order of their number.
 // At most 128 parts. Shared memory: 2048 B. Features: none.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/bf16.glsl"
 #include "lib/mla_finish.glsl"
+#include "lib/rope_bf16.glsl"
 
 layout(local_size_x = 128) in;
 
@@ -18,12 +20,16 @@ layout(std430, set = 0, binding = 3) writeonly buffer Dst { uvec2 words[]; } dst
 layout(std430, set = 0, binding = 4) writeonly buffer Lse { uint v[]; } lse;
 layout(std430, set = 0, binding = 5) writeonly buffer MaxLogits { uint v[]; } max_logits;
 
-const uint HAS_SINK = 1u, WANT_LSE = 4u, WANT_MAX = 8u;
+layout(std430, set = 0, binding = 6) readonly buffer Positions { int v[]; } positions;
+ROPE_TABLE(table, 7)
+
+const uint HAS_SINK = 1u, WANT_LSE = 4u, WANT_MAX = 8u, TURN = 16u;
 
 layout(push_constant) uniform Push {
     uint heads;
     uint splits;
     uint flags;
+    uint table_rows;
 } pc;
 
 shared vec4 part_s[128];
@@ -33,6 +39,9 @@ void main() {
     const uint first = t * pc.splits * pc.heads + head; // part i: first + i*heads
     if (lane < pc.splits) part_s[lane] = part_ml.rows[first + lane * pc.heads];
     barrier();
+    const bool turns = (pc.flags & TURN) != 0u && lane >= 112u; // two pairs
+    vec4 cos_sin = vec4(0.0);
+    if (turns) cos_sin = table_cos_sin2(uint(clamp(positions.v[t], 0, int(pc.table_rows) - 1)), (lane - 112u) * 2u, false) * vec4(1.0, -1.0, 1.0, -1.0);
     float m = MLA_FLOOR, top = MLA_FLOOR;
     uint full = 0u; // some part that is not empty
     for (uint i = 0u; i < pc.splits; i++) {
@@ -56,7 +65,9 @@ void main() {
     const float sink2 = (pc.flags & HAS_SINK) != 0u ? mla_sink(sink.v[head]) : MLA_NO_SINK;
     const vec4 o = l == 0.0 ? vec4(0.0) : acc * mla_factor(m, l, sink2);
     const uint at = t * pc.heads + head;
-    dst.words[at * 128u + lane] = uvec2(bf16_pack2(o.x, o.y), bf16_pack2(o.z, o.w));
+    uvec2 w = uvec2(bf16_pack2(o.x, o.y), bf16_pack2(o.z, o.w));
+    if (turns) w = uvec2(rope_bf16(w.x, cos_sin.xy), rope_bf16(w.y, cos_sin.zw));
+    dst.words[at * 128u + lane] = w;
     if (lane != 0u) return;
     if ((pc.flags & WANT_LSE) != 0u) lse.v[at] = mla_lse(m, l);
     if ((pc.flags & WANT_MAX) != 0u) max_logits.v[at] = mla_max_logit(top, l);

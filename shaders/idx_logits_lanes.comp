@@ -42,6 +42,7 @@ const uint EACH = CM_K / P;            // K positions of a row in a lane
 const uint COLUMNS = CM_N / P;         // of C, in a lane
 const uint WORDS = (FORMAT == INDEX_FP8 ? INDEX_DIM : INDEX_DIM / 2u) / P / 4u; // of a lane's part of a row
 const uint LOADS = WORDS > 2u ? WORDS / 4u : 1u;                                // of 16 bytes each, or one of 8
+const uint CODES = KEYS * LOADS;       // loads of a tile
 const uint SCALES = FORMAT == INDEX_FP8 ? 1u : KEYS;
 
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer KvRead4 { uvec4 v; };
@@ -63,7 +64,7 @@ bool store_; // and whether it is the first lane to do so
 
 // What a lane holds of a tile: codes of its part of KEYS rows, and scales, of FP8 keys that of the key whose logit it stores.
 struct Rows {
-    uvec4 codes[KEYS * LOADS];
+    uvec4 codes[CODES];
     uint scales[SCALES];
     bool there;
 };
@@ -227,7 +228,7 @@ void main() {
         score(rows, tile);
         if (++tile >= last) break;
         subgroupBarrier();
-        [[unroll]] for (uint i = 0u; i < KEYS * LOADS; i++) rows.codes[i] = next.codes[i];
+        [[unroll]] for (uint i = 0u; i < CODES; i++) rows.codes[i] = next.codes[i];
         [[unroll]] for (uint i = 0u; i < SCALES; i++) rows.scales[i] = next.scales[i];
         rows.there = next.there;
     }

@@ -2,20 +2,24 @@
 //   NaN counts as -inf, -0 as +0. A logit is taken as a key, a number in the same order; key 0 is no entry.
 // bindings: 0 logits [T,width] f32, column 0 is entry `first`; 1 lens [T] i32; 2 lists [T][2*lists*KS + 4] u32, KS = K rounded up to 4: the keys of
 //   the row's lists, KS each, then their columns, then a bound that list 0 reaches. List 0 is carried from round to round, list 1+s is that of
-//   slice s; 3 out [T,K] i32; 4 logits again, by fours.
+//   slice s; 3 out [T,K] i32; 4 logits again, by fours. With PAGE: 5 block_table [requests,table_width] i32; 6 token_to_req [T] i32; 7 slots [T,K]
+//   i32, where out's entries are in a paged cache, -1 for none and outside the table; 8 counts [T] i32, how many entries out has.
 // One workgroup: one row (x), or in stage 1 one slice (y) of it: the entries of lists, if any, and then of columns, ascending. As many as fit its
 //   registers are selected from by a radix selection; of more, those that reach a bound are kept in shared memory, in their order, and a selection
 //   from them raises the bound whenever that is full. Places come from prefix sums, so that nothing is sorted and no counter decides an order.
 // Constants: 0 invocations; 1 ITEMS of an invocation, a multiple of 4 up to 32; 2 HELD in shared memory, > K, a multiple of 4 up to
-//   ITEMS * invocations, or 0: rows have no more than ITEMS * invocations entries; 3 BITS of a digit, 5 to where 2^BITS is 32 * invocations.
+//   ITEMS * invocations, or 0: rows have no more than ITEMS * invocations entries; 3 BITS of a digit, 5 to where 2^BITS is 32 * invocations;
+//   4 PAGE, slots of a page, or 0: no slots are written.
 // Shared memory: HELD*8 + max(2^BITS*8, ROWS*144) + (max(2^BITS/32, ROWS) + ROWS)*4 + 32 B, ROWS = invocations * ITEMS / 128. Features: none.
 #version 460
 #extension GL_EXT_control_flow_attributes : require
+#extension GL_GOOGLE_include_directive : require
 
 layout(local_size_x = 128, local_size_x_id = 0) in;
 layout(constant_id = 1) const uint ITEMS = 16u;
 layout(constant_id = 2) const uint HELD = 1024u;
 layout(constant_id = 3) const uint BITS = 8u;
+layout(constant_id = 4) const uint PAGE = 0u;
 const uint THREADS = gl_WorkGroupSize.x;
 const uint CELLS = ITEMS / 4u;            // of an invocation: four entries in a row
 const uint BINS = 1u << BITS;
@@ -32,6 +36,10 @@ layout(std430, set = 0, binding = 1) readonly buffer Lens { int v[]; } lens;
 layout(std430, set = 0, binding = 2) buffer Lists { uvec4 v[]; } lists;
 layout(std430, set = 0, binding = 3) writeonly buffer Dst { int v[]; } dst;
 layout(std430, set = 0, binding = 4) readonly buffer Logits4 { uvec4 v[]; } logits4;
+layout(std430, set = 0, binding = 5) readonly buffer BlockTable { int v[]; } block_table;
+layout(std430, set = 0, binding = 6) readonly buffer TokenToReq { int v[]; } token_to_req;
+layout(std430, set = 0, binding = 7) writeonly buffer Slots { int v[]; } slots;
+layout(std430, set = 0, binding = 8) writeonly buffer Counts { int v[]; } counts;
 
 layout(push_constant) uniform Push {
     uint k;           // K: below HELD
@@ -44,7 +52,10 @@ layout(push_constant) uniform Push {
     uint solo;        // a row of at most so many columns is not sliced
     uint stage;       // 1: slices to lists; 0: rows to dst, or to list 0 where entries follow
     uint flags;       // see WIDE and EARLY
+    uint requests;    // rows and columns of block_table
+    uint table_width;
 } pc;
+#include "lib/paged_index.glsl"
 
 const uint WIDE = 1u;  // logits can be loaded by fours: width is a multiple of 4, and the address of 16
 const uint EARLY = 2u; // which columns a workgroup takes does not depend on lens: they are loaded along with it
@@ -318,6 +329,12 @@ void compact() {
     barrier();
 }
 
+// Writes an entry, or -1, to its place.
+void put(uint t, uint place, int entry) {
+    dst.v[t * K + place] = entry;
+    if (PAGE > 0u) slots.v[t * K + place] = entry < 0 ? -1 : paged_slot(token_to_req.v[t], uint(entry), PAGE);
+}
+
 // Writes the selection from the entries of all invocations, n cells of each, to dst or, where others read it, to a list.
 void emit(uint t, uint list, bool to_list, uint key[ITEMS], uint column[ITEMS], uint n) {
     const uint keys = 4u * row_lists + list * list_stride();
@@ -332,11 +349,12 @@ void emit(uint t, uint list, bool to_list, uint key[ITEMS], uint column[ITEMS], 
                     lists.v[at / 4u][at & 3u] = key[4u * j + i];
                     lists.v[to / 4u][to & 3u] = column[4u * j + i];
                 } else {
-                    dst.v[t * K + place] = int(column[4u * j + i]);
+                    put(t, place, int(column[4u * j + i]));
                 }
             }
         }
     }
+    if (PAGE > 0u && !to_list && lane == 0u) counts.v[t] = int(K);
     if (to_list) {
         const uint all = base_s[ROWS], taken = (all & 0xFFFFu) + min(all >> 16, need);
         for (uint e = taken + lane; e < list_stride(); e += THREADS) lists.v[(keys + e) / 4u][(keys + e) & 3u] = 0u;
@@ -361,8 +379,10 @@ void main() {
     const uint columns = len > pc.first ? min(len - pc.first, pc.width) : 0u;
     if (columns == 0u && pc.first > 0u) return; // an earlier round finished this row
     if (len <= K) {
-        if (pc.stage == 0u)
-            for (uint i = lane; i < K; i += THREADS) dst.v[t * K + i] = i < len ? int(i) : -1;
+        if (pc.stage == 0u) {
+            for (uint i = lane; i < K; i += THREADS) put(t, i, i < len ? int(i) : -1);
+            if (PAGE > 0u && lane == 0u) counts.v[t] = int(len);
+        }
         return;
     }
 

@@ -55,5 +55,8 @@ func (a *Arena) Alloc(dt DType, shape ...int) (Tensor, error) {
 	return t, nil
 }
 
+// Whole is the arena's buffer with all tensors of it.
+func (a *Arena) Whole() vk.View { return a.buf.Whole() }
+
 // Close frees the arena and with it the tensors that it handed out.
 func (a *Arena) Close() error { return a.buf.Close() }

@@ -26,6 +26,7 @@ typedef int (*CreatePipelines)(void *, VmHandle, uint32_t, const VmComputePipeli
 typedef void (*CmdBarrier)(void *, uint32_t, uint32_t, uint32_t, uint32_t, const VmMemoryBarrier *, uint32_t, const void *, uint32_t, const void *);
 typedef void (*CmdCopy)(void *, VmHandle, VmHandle, uint32_t, const VmBufferCopy *);
 typedef int (*QueueSubmit)(void *, uint32_t, const VmSubmitInfo *, VmHandle);
+typedef int (*GetStatistics)(void *, const VmPipelineExecutableInfo *, uint32_t *, VmPipelineExecutableStatistic *);
 typedef int (*WaitFences)(void *, uint32_t, const VmHandle *, VmBool, uint64_t);
 
 #define VM_INCOMPLETE 5
@@ -287,6 +288,7 @@ int vm_create_device(VmInstance *in, void *phys, const VmAdapter *have, VmDevice
 	out->cmdCopyBuffer = gdpa(out->device, "vkCmdCopyBuffer");
 	out->queueSubmit = gdpa(out->device, "vkQueueSubmit");
 	out->waitForFences = gdpa(out->device, "vkWaitForFences");
+	if (have->hasExec) out->getStatistics = gdpa(out->device, "vkGetPipelineExecutableStatisticsKHR");
 	return 0;
 }
 
@@ -314,7 +316,7 @@ void vm_update_set(VmDevice *d, VmHandle set, const VmDescriptorBufferInfo *info
 }
 
 int vm_create_pipeline(VmDevice *d, VmHandle cache, VmHandle layout, VmHandle module, const uint32_t *constants, uint32_t n,
-	uint32_t subgroup, int full_subgroups, VmHandle *out) {
+	uint32_t subgroup, int full_subgroups, uint32_t flags, VmHandle *out) {
 	VmSpecializationMapEntry map[64];
 	if (n > 64) return VM_INITIALIZATION_FAILED;
 	for (uint32_t i = 0; i < n; i++) map[i] = (VmSpecializationMapEntry){i, 4 * i, 4};
@@ -323,6 +325,7 @@ int vm_create_pipeline(VmDevice *d, VmHandle cache, VmHandle layout, VmHandle mo
 	VmComputePipelineCreateInfo ci;
 	memset(&ci, 0, sizeof ci);
 	ci.sType = VM_STYPE_COMPUTE_PIPELINE_CREATE_INFO;
+	ci.flags = flags;
 	ci.stage.sType = VM_STYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;
 	ci.stage.pNext = subgroup ? &rs : NULL;
 	ci.stage.flags = full_subgroups ? 2 : 0; // REQUIRE_FULL_SUBGROUPS
@@ -332,6 +335,19 @@ int vm_create_pipeline(VmDevice *d, VmHandle cache, VmHandle layout, VmHandle mo
 	ci.stage.pSpecializationInfo = n ? &si : NULL;
 	ci.layout = layout;
 	return ((CreatePipelines)d->createComputePipelines)(d->device, cache, 1, &ci, NULL, out);
+}
+
+int vm_pipeline_statistics(VmDevice *d, VmHandle pipeline, VmPipelineExecutableStatistic **out, uint32_t *n) {
+	GetStatistics f = (GetStatistics)d->getStatistics;
+	VmPipelineExecutableInfo info = {VM_STYPE_PIPELINE_EXECUTABLE_INFO, NULL, pipeline, 0}; // a compute pipeline has one
+	*out = NULL;
+	*n = 0;
+	if (!f) return 0;
+	int r = f(d->device, &info, n, NULL);
+	if (r < 0 || *n == 0) return r;
+	if (!(*out = calloc(*n, sizeof **out))) return VM_OUT_OF_HOST_MEMORY;
+	for (uint32_t i = 0; i < *n; i++) (*out)[i].sType = VM_STYPE_PIPELINE_EXECUTABLE_STATISTIC;
+	return f(d->device, &info, n, *out);
 }
 
 void vm_barrier(VmDevice *d, void *cmd, uint32_t src_stage, uint32_t dst_stage, uint32_t src_access, uint32_t dst_access) {

@@ -36,6 +36,9 @@ typedef uint64_t VmHandle; // non-dispatchable handle on a 64-bit platform
 #define VM_STYPE_BUFFER_DEVICE_ADDRESS_INFO 1000244001
 #define VM_STYPE_VALIDATION_FEATURES 1000247000
 #define VM_STYPE_PIPELINE_EXECUTABLE_FEATURES 1000269000
+#define VM_STYPE_PIPELINE_EXECUTABLE_INFO 1000269003
+#define VM_STYPE_PIPELINE_EXECUTABLE_STATISTIC 1000269004
+#define VM_PIPELINE_CREATE_CAPTURE_STATISTICS 0x40
 #define VM_STYPE_COOPERATIVE_MATRIX_FEATURES 1000506000
 #define VM_STYPE_COOPERATIVE_MATRIX_PROPERTIES 1000506001
 
@@ -182,6 +185,11 @@ typedef struct {
 typedef struct { uint32_t sType; void *pNext; VmBool cooperativeMatrix, cooperativeMatrixRobustBufferAccess; } VmCoopMatFeatures;
 typedef struct { uint32_t sType; void *pNext; VmBool shaderBFloat16Type, shaderBFloat16DotProduct, shaderBFloat16CooperativeMatrix; } VmBFloat16Features;
 typedef struct { uint32_t sType; void *pNext; VmBool pipelineExecutableInfo; } VmPipelineExecutableFeatures;
+typedef struct { uint32_t sType; const void *pNext; VmHandle pipeline; uint32_t executableIndex; } VmPipelineExecutableInfo;
+typedef struct {
+	uint32_t sType; void *pNext; char name[256]; char description[256]; uint32_t format; // 0 VkBool32, 1 int64, 2 uint64, 3 double
+	union { VmBool b32; int64_t i64; uint64_t u64; double f64; } value;
+} VmPipelineExecutableStatistic;
 typedef struct {
 	uint32_t sType; void *pNext; uint32_t MSize, NSize, KSize, AType, BType, CType, ResultType; VmBool saturatingAccumulation; uint32_t scope;
 } VmCoopMatProperties;
@@ -222,7 +230,7 @@ typedef struct { void *gipa; void *instance; VmHandle messenger; } VmInstance;
 typedef struct {
 	void *device;
 	void *allocateMemory, *getBufferAddress, *updateDescriptorSets, *createComputePipelines;
-	void *cmdPipelineBarrier, *cmdCopyBuffer, *queueSubmit, *waitForFences;
+	void *cmdPipelineBarrier, *cmdCopyBuffer, *queueSubmit, *waitForFences, *getStatistics;
 } VmDevice;
 
 void *vm_load(const char *path, char *err, size_t n);
@@ -239,7 +247,8 @@ int vm_allocate(VmDevice *d, uint64_t size, uint32_t type, int address, VmHandle
 uint64_t vm_buffer_address(VmDevice *d, VmHandle buffer);
 void vm_update_set(VmDevice *d, VmHandle set, const VmDescriptorBufferInfo *infos, uint32_t n);
 int vm_create_pipeline(VmDevice *d, VmHandle cache, VmHandle layout, VmHandle module, const uint32_t *constants, uint32_t n,
-	uint32_t subgroup, int full_subgroups, VmHandle *out);
+	uint32_t subgroup, int full_subgroups, uint32_t flags, VmHandle *out);
+int vm_pipeline_statistics(VmDevice *d, VmHandle pipeline, VmPipelineExecutableStatistic **out, uint32_t *n);
 void vm_barrier(VmDevice *d, void *cmd, uint32_t src_stage, uint32_t dst_stage, uint32_t src_access, uint32_t dst_access);
 void vm_copy(VmDevice *d, void *cmd, VmHandle src, VmHandle dst, uint64_t src_off, uint64_t dst_off, uint64_t size);
 int vm_submit(VmDevice *d, void *queue, void *cmd, VmHandle fence);

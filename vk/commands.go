@@ -58,7 +58,7 @@ func (c *Commands) Submit() (*Pending, error) {
 		return nil, err
 	}
 	d.queueMu.Lock()
-	r := C.vm_submit(d.c, unsafe.Pointer(d.queue), unsafe.Pointer(c.rec.cmd), handleValue(unsafe.Pointer(c.fence)))
+	r := c.submitParts()
 	d.queueMu.Unlock()
 	if err := d.check(op, int(r)); err != nil {
 		return nil, err

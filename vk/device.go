@@ -25,6 +25,10 @@ type DeviceOptions struct {
 	// and nothing is allocated. A server can hold a budget with it, a test can let
 	// the n-th allocation fail.
 	MemoryHook func(size uint64) error
+	// Statistics keeps what the driver's compiler says about each kernel, for
+	// Device.Statistics, on devices with the feature pipelineExecutableInfo. It may
+	// make compiling slower.
+	Statistics bool
 }
 
 // Device is an open device with one compute queue. Its methods may be called
@@ -42,6 +46,7 @@ type Device struct {
 
 	mu      sync.Mutex
 	kernels map[string]*kernelEntry
+	built   []*Kernel
 	layouts map[layoutKey]*layout
 	sets    descriptorAllocator
 	memory  map[string]uint64 // bytes by label

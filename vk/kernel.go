@@ -90,7 +90,13 @@ func (d *Device) Kernel(s KernelSpec) (*Kernel, error) {
 		d.kernels[key] = e
 	}
 	d.mu.Unlock()
-	e.once.Do(func() { e.k, e.err = d.buildKernel(op, s) })
+	e.once.Do(func() {
+		if e.k, e.err = d.buildKernel(op, s); e.err == nil {
+			d.mu.Lock()
+			d.built = append(d.built, e.k)
+			d.mu.Unlock()
+		}
+	})
 	if e.err != nil { // a later call may find more memory
 		d.mu.Lock()
 		if d.kernels[key] == e {
@@ -159,7 +165,7 @@ func (d *Device) buildKernel(op string, s KernelSpec) (*Kernel, error) {
 	k := &Kernel{spec: s, layout: l}
 	var h C.VmHandle
 	r := C.vm_create_pipeline(d.c, handleValue(unsafe.Pointer(d.cache.h)), handleValue(unsafe.Pointer(l.pipeline)), handleValue(unsafe.Pointer(module)),
-		constants, C.uint32_t(len(s.Constants)), subgroup, full, &h)
+		constants, C.uint32_t(len(s.Constants)), subgroup, full, d.pipelineFlags(), &h)
 	if err := d.check(op, int(r)); err != nil {
 		return nil, err
 	}

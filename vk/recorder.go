@@ -37,12 +37,18 @@ type Recorder struct {
 	query vulkan.QueryPool
 	marks int
 
-	pending  []use // accesses since the last barrier
-	barriers int
-	hostRead bool // something host-visible was written
-	sets     map[string]boundSet
-	held     map[*Buffer]bool
-	ended    bool
+	pending    []use // accesses since the last barrier
+	barriers   int
+	dispatches int
+	operations int // launches, fills and copies
+	parts      splitting
+	sections   []sectionMark // nil unless they are timed
+	sectionErr error
+	whole      bool // there is one section
+	hostRead   bool // something host-visible was written
+	sets       map[string]boundSet
+	held       map[*Buffer]bool
+	ended      bool
 }
 
 type boundSet struct {
@@ -92,30 +98,10 @@ func (d *Device) NewRecorder() (*Recorder, error) {
 	if err := d.check(op, int(code)); err != nil {
 		return nil, err
 	}
-	ai := vulkan.CommandBufferAllocateInfo{
-		SType: vulkan.StructureTypeCommandBufferAllocateInfo, CommandPool: r.pool,
-		Level: vulkan.CommandBufferLevelPrimary, CommandBufferCount: 1,
-	}
-	cmds := make([]vulkan.CommandBuffer, 1)
-	code = vulkan.AllocateCommandBuffers(d.h, &ai, cmds)
-	ai.Free()
-	if err := d.check(op, int(code)); err != nil {
+	if err := r.begin(op); err != nil {
 		r.Close()
 		return nil, err
 	}
-	r.cmd = cmds[0]
-	bi := vulkan.CommandBufferBeginInfo{SType: vulkan.StructureTypeCommandBufferBeginInfo}
-	code = vulkan.BeginCommandBuffer(r.cmd, &bi)
-	bi.Free()
-	if err := d.check(op, int(code)); err != nil {
-		r.Close()
-		return nil, err
-	}
-	// What ran before on this queue, or was written by the host, is visible from here on.
-	r.emit(stageCompute|stageTransfer|stageHost, stageCompute|stageTransfer,
-		accessShaderWrite|accessTransferWrite|accessHostWrite,
-		accessShaderRead|accessShaderWrite|accessTransferRead|accessTransferWrite)
-	r.barriers = 0
 	return r, nil
 }
 
@@ -241,13 +227,16 @@ func (r *Recorder) Dispatch(x Dispatch) error {
 		return err
 	}
 
+	if err := r.operation(); err != nil {
+		return err
+	}
 	r.order(uses)
 	vulkan.CmdBindPipeline(r.cmd, vulkan.PipelineBindPointCompute, k.h)
 	vulkan.CmdBindDescriptorSets(r.cmd, vulkan.PipelineBindPointCompute, k.layout.pipeline, 0, 1, []vulkan.DescriptorSet{set}, 0, nil)
 	if len(x.Push) > 0 {
 		vulkan.CmdPushConstants(r.cmd, k.layout.pipeline, vulkan.ShaderStageFlags(vulkan.ShaderStageComputeBit), 0, uint32(len(x.Push)), unsafe.Pointer(&x.Push[0]))
 	}
-	vulkan.CmdDispatch(r.cmd, x.Groups[0], x.Groups[1], x.Groups[2])
+	r.launch(x.Groups)
 	return nil
 }
 
@@ -283,6 +272,9 @@ func (r *Recorder) Fill(v View, word uint32) error {
 	if v.Offset%4 != 0 || (v.Size%4 != 0 && v.Offset+v.Size != v.Buffer.spec.Size) {
 		return argument(op, "view", v.String(), "offset and size that are multiples of 4")
 	}
+	if err := r.operation(); err != nil {
+		return err
+	}
 	r.order([]use{{v, Write, stageTransfer}})
 	vulkan.CmdFillBuffer(r.cmd, v.Buffer.h, vulkan.DeviceSize(v.Offset), vulkan.DeviceSize((v.Size+3)&^3), word)
 	return nil
@@ -304,6 +296,9 @@ func (r *Recorder) Copy(dst, src View) error {
 	}
 	if dst.Size != src.Size || (dst.Buffer == src.Buffer && dst.Offset < src.Offset+src.Size && src.Offset < dst.Offset+dst.Size) {
 		return argument(op, "dst, src", dst.String()+", "+src.String(), "two disjoint ranges of one size")
+	}
+	if err := r.operation(); err != nil {
+		return err
 	}
 	r.order([]use{{dst, Write, stageTransfer}, {src, Read, stageTransfer}})
 	C.vm_copy(r.dev.c, unsafe.Pointer(r.cmd), handleValue(unsafe.Pointer(src.Buffer.h)), handleValue(unsafe.Pointer(dst.Buffer.h)),
@@ -346,6 +341,19 @@ func (r *Recorder) Timestamp() (int, error) {
 	return r.marks - 1, nil
 }
 
+// Separate makes what is recorded from here on wait for everything before it, whether it
+// touches the same bytes or not. Programs do not need it; it serves measurements of
+// launches one after the other. Errors: ErrClosed, ErrDeviceLost.
+func (r *Recorder) Separate() error {
+	if err := r.usable("separate"); err != nil {
+		return err
+	}
+	if len(r.pending) > 0 {
+		r.barrier(nil)
+	}
+	return nil
+}
+
 // Barriers returns how many barriers were derived so far.
 func (r *Recorder) Barriers() int { return r.barriers }
 
@@ -360,6 +368,13 @@ func (r *Recorder) End() (*Commands, error) {
 			r.Close() // as below: nobody closes a recorder whose End failed
 		}
 		return nil, err
+	}
+	if err := r.endSections(); err != nil {
+		r.Close()
+		return nil, err
+	}
+	if r.parts.on {
+		r.mark()
 	}
 	if r.hostRead {
 		r.emit(stageCompute|stageTransfer, stageHost, accessShaderWrite|accessTransferWrite, accessHostRead)

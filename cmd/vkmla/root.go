@@ -26,7 +26,7 @@ const (
 var errWrong = errors.New("not everything passed")
 
 // commands make the sub-commands, each in a file of its own.
-var commands = []func() *cobra.Command{infoCommand, verifyCommand, runCommand, benchCommand, versionCommand}
+var commands = []func() *cobra.Command{infoCommand, verifyCommand, runCommand, benchCommand, pipelinesCommand, versionCommand}
 
 // run executes the command line and returns the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
@@ -61,13 +61,17 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 // openDevice opens the device that a selector picks; close releases it.
 func openDevice(selector string) (dev *vk.Device, close func(), err error) {
+	return openDeviceWith(selector, vk.DeviceOptions{PipelineCacheDir: pipelineCacheDir()})
+}
+
+func openDeviceWith(selector string, o vk.DeviceOptions) (dev *vk.Device, close func(), err error) {
 	in, err := vk.NewInstance(vk.InstanceOptions{AppName: "vkmla"})
 	if err != nil {
 		return nil, nil, err
 	}
 	a, err := in.Pick(selector)
 	if err == nil {
-		dev, err = a.Open(vk.DeviceOptions{PipelineCacheDir: pipelineCacheDir()})
+		dev, err = a.Open(o)
 	}
 	if err != nil {
 		in.Close()

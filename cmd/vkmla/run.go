@@ -15,9 +15,9 @@ import (
 )
 
 type runFlags struct {
-	model, inputs, outputs, prefix, device string
-	layers                                 []int // nil: those that have inputs
-	prefill, chunk                         int   // prefill below 0: all tokens
+	model, inputs, outputs, prefix, device, path string
+	layers                                       []int // nil: those that have inputs
+	prefill, chunk                               int   // prefill below 0: all tokens
 }
 
 func runCommand() *cobra.Command {
@@ -59,6 +59,7 @@ as it was before.`,
 	fl.IntSliceVar(&f.layers, "layers", nil, "numbers of layers, with commas (default those that have an input)")
 	fl.IntVar(&f.prefill, "prefill", 0, "tokens that go in as chunks (default all)")
 	fl.IntVar(&f.chunk, "chunk", 128, "most tokens of a chunk")
+	fl.StringVar(&f.path, "output-path", "bf16", "what wo_a multiplies with: bf16, fp8 or fp8-packed (for FP8 weights)")
 	fl.StringVar(&f.device, "device", "", "device: index, part of its name, or UUID (default the first GPU, else the first CPU)")
 	for _, name := range []string{"model", "inputs", "outputs"} {
 		if err := cmd.MarkFlagRequired(name); err != nil {
@@ -69,6 +70,10 @@ as it was before.`,
 }
 
 func runRun(ctx context.Context, f runFlags, stderr io.Writer) error {
+	path, err := outputPath("run", f.path)
+	if err != nil {
+		return err
+	}
 	in, err := vectors.OpenArchive(f.inputs)
 	if err != nil {
 		return fmt.Errorf("run: inputs: %w", err)
@@ -99,7 +104,7 @@ func runRun(ctx context.Context, f runFlags, stderr io.Writer) error {
 	}
 	defer close()
 	return replaceFile(f.outputs, func(w io.Writer) error {
-		r := layerRun{f: f, dev: dev, in: in, out: vectors.NewArchiveWriter(w), cfg: c.Config, p: newProgress(stderr)}
+		r := layerRun{f: f, path: path, dev: dev, in: in, out: vectors.NewArchiveWriter(w), cfg: c.Config, p: newProgress(stderr)}
 		defer r.p.clear()
 		for i := range c.Layers {
 			if err := r.layer(ctx, c.Layers[i:i+1]); err != nil {
@@ -138,12 +143,13 @@ func replaceFile(path string, write func(io.Writer) error) error {
 
 // layerRun runs layers from one archive to another.
 type layerRun struct {
-	f   runFlags
-	dev *vk.Device
-	in  *vectors.Archive
-	out *vectors.ArchiveWriter
-	cfg pipeline.Config
-	p   *progress
+	f    runFlags
+	path pipeline.OutputPath
+	dev  *vk.Device
+	in   *vectors.Archive
+	out  *vectors.ArchiveWriter
+	cfg  pipeline.Config
+	p    *progress
 }
 
 // layer runs the one layer of the list. Its weights are on the device only meanwhile.
@@ -160,11 +166,15 @@ func (r *layerRun) layer(ctx context.Context, list []pipeline.LayerWeights) erro
 		return err
 	}
 	defer weights[0].Close()
-	runner, err := pipeline.NewRunner(ctx, r.dev, r.cfg, weights, pipeline.RunnerOptions{MaxTokens: tokens, Chunk: r.f.chunk})
+	engine, err := pipeline.NewEngine(ctx, r.dev, r.cfg, weights, pipeline.EngineOptions{MaxTokens: tokens, MaxStep: r.f.chunk, KeepTopK: true, Output: r.path})
 	if err != nil {
 		return err
 	}
-	defer runner.Close()
+	defer engine.Close()
+	session, err := engine.Open()
+	if err != nil {
+		return err
+	}
 	var all pipeline.Appended
 	for at := 0; at < tokens; {
 		step := 1
@@ -174,17 +184,17 @@ func (r *layerRun) layer(ctx context.Context, list []pipeline.LayerWeights) erro
 				step = min(step, prefill-at)
 			}
 		}
-		got, err := runner.Append(ctx, 0, hidden[at*r.cfg.Hidden:(at+step)*r.cfg.Hidden])
+		got, err := session.Append(ctx, [][]float32{hidden[at*r.cfg.Hidden : (at+step)*r.cfg.Hidden]})
 		if err != nil {
 			return err
 		}
-		all.Out, all.TopK = append(all.Out, got.Out...), append(all.TopK, got.TopK...)
+		all.Out, all.TopK = append(all.Out, got[0].Out...), append(all.TopK, got[0].TopK...)
 		at += step
 		r.p.show("layer %d: %d of %d tokens", n, at, tokens)
 	}
 	err = r.out.Add(fmt.Sprintf("L%d.out", n), vectors.FromF32(all.Out, tokens, r.cfg.Hidden))
 	if err == nil && list[0].Ratio == pipeline.RatioC4A {
-		err = r.out.Add(fmt.Sprintf("L%d.topk", n), vectors.FromI32(all.TopK, tokens, runner.TopK()))
+		err = r.out.Add(fmt.Sprintf("L%d.topk", n), vectors.FromI32(all.TopK, tokens, engine.TopK()))
 	}
 	return err
 }

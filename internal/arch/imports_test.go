@@ -26,6 +26,8 @@ var may = map[string][]string{
 	"attention":  {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit"},
 	"projection": {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit"},
 	"pipeline":   {"attention", "indexer", "projection", "cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/safetensors"},
+
+	"examples/attention": {"pipeline", "vk"}, // as somebody else's program
 }
 
 // mayInternal does the same for internal packages that others are built on; the

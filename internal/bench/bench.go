@@ -64,33 +64,12 @@ func quantile(samples []float64, q float64) float64 {
 // sample records warmup+reps launches, each followed by a timestamp, runs them,
 // and returns the times of the last reps. launch(i) records the i-th.
 func sample(ctx context.Context, dev *vk.Device, warmup, reps int, launch func(r *vk.Recorder, i int) error) (Time, error) {
-	return sampleEvery(ctx, dev, warmup, reps, 1, launch)
-}
-
-// sampleGroups is sample where short launches share a timestamp, which costs a
-// microsecond or two by itself: a time is then the mean of up to 16 launches that
-// follow each other, as others measure too.
-func sampleGroups(ctx context.Context, dev *vk.Device, warmup, reps int, launch func(r *vk.Recorder, i int) error) (Time, error) {
-	const enough, most = 100.0, 16 // microseconds between timestamps, launches
-	t, err := sample(ctx, dev, warmup, min(reps, 9), launch)
-	if err != nil {
-		return t, err
-	}
-	n := 1
-	for n < most && 2*n*n <= reps && float64(n)*t.Median < enough {
-		n *= 2
-	}
-	return sampleEvery(ctx, dev, warmup, reps/n, n, launch)
-}
-
-// sampleEvery is sample with a timestamp after every n launches.
-func sampleEvery(ctx context.Context, dev *vk.Device, warmup, reps, n int, launch func(r *vk.Recorder, i int) error) (Time, error) {
 	rec, err := dev.NewRecorder()
 	if err != nil {
 		return Time{}, err
 	}
 	err = func() error {
-		for i := range warmup + reps*n {
+		for i := range warmup + reps {
 			if i == warmup {
 				if _, err := rec.Timestamp(); err != nil {
 					return err
@@ -99,7 +78,7 @@ func sampleEvery(ctx context.Context, dev *vk.Device, warmup, reps, n int, launc
 			if err := launch(rec, i); err != nil {
 				return err
 			}
-			if i >= warmup && (i-warmup)%n == n-1 {
+			if i >= warmup {
 				if _, err := rec.Timestamp(); err != nil {
 					return err
 				}
@@ -126,7 +105,7 @@ func sampleEvery(ctx context.Context, dev *vk.Device, warmup, reps, n int, launc
 	}
 	deltas := make([]float64, reps)
 	for i := range deltas {
-		deltas[i] = (marks[i+1] - marks[i]) / float64(n)
+		deltas[i] = marks[i+1] - marks[i]
 	}
 	return summarise(deltas), nil
 }

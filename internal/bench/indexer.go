@@ -33,6 +33,8 @@ type IndexerOptions struct {
 	Warmup   int // negative for none
 	Variant  string
 	Seed     uint64
+
+	only func(op, name string) bool // cases to run; nil: all
 }
 
 func (o IndexerOptions) withDefaults(t vk.DeviceType) IndexerOptions {
@@ -141,6 +143,9 @@ func Indexer(ctx context.Context, dev *vk.Device, o IndexerOptions, l Limits, p 
 func timeCases(ctx context.Context, dev *vk.Device, o IndexerOptions, cases []opCase, l Limits, p Progress, emit func(OpRow)) error {
 	var wrong error
 	for _, c := range cases {
+		if o.only != nil && !o.only(c.op, c.name) {
+			continue
+		}
 		rows, err := timeCase(ctx, dev, o, c, l, p)
 		if err != nil {
 			return fmt.Errorf("bench: %s %s: %w", c.op, c.name, err)
@@ -220,11 +225,7 @@ func timeCase(ctx context.Context, dev *vk.Device, o IndexerOptions, c opCase, l
 		}
 		x := row
 		x.Part, x.Bytes, x.Flop = part.name, part.bytes, part.flop
-		timed := sampleGroups
-		if part.apart {
-			timed = sample
-		}
-		if x.Time, err = timed(ctx, dev, o.Warmup, o.Reps, part.record); err != nil {
+		if x.Time, err = part.sample(ctx, dev, o.Warmup, o.Reps); err != nil {
 			return nil, err
 		}
 		x.GBs, x.TFLOPs = x.Bytes/x.Time.Median/1e3, x.Flop/x.Time.Median/1e6

@@ -72,7 +72,11 @@ func TestIndexerRows(t *testing.T) {
 func TestIndexerSeesWrongResults(t *testing.T) {
 	dev, ctx := testkit.Device(t), context.Background()
 	o := smallIndexer.withDefaults(dev.Adapter().Type)
-	for _, c := range indexerCases(o) {
+	all := indexerCases(o)
+	for _, op := range MemoryOps {
+		all = append(all, memoryCases(op, IndexerOptions{Batches: []int{3}, Rows: 512}, []int{8})...)
+	}
+	for _, c := range all {
 		t.Run(c.op+"/"+c.name, func(t *testing.T) {
 			r := newOpRig(ctx, dev, o, Silent{})
 			defer r.Close()
@@ -111,7 +115,7 @@ func TestPeers(t *testing.T) {
 	}
 	known := map[string]bool{}
 	o := IndexerOptions{}.withDefaults(vk.TypeDiscrete)
-	cases := indexerCases(o)
+	cases := append(indexerCases(o), attentionCases(AttentionOptions{}, false)...)
 	for _, op := range MemoryOps {
 		cases = append(cases, memoryCases(op, o, []int{64, 128})...)
 	}

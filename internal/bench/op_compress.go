@@ -74,7 +74,7 @@ func compress(t int, c cache.Compression, format cache.IndexKeyFormat, prefill b
 			}
 			return pool(rec, i)
 		}
-		r.parts = []opPart{{name: "save", bytes: saved, record: save, apart: true}, {name: "compress", bytes: pooled, record: pool, apart: true}, {name: "both", bytes: saved + pooled, record: both, apart: true}}
+		r.parts = []opPart{{name: "save", bytes: saved, record: save}, {name: "compress", bytes: pooled, record: pool}, {name: "both", bytes: saved + pooled, record: both}}
 		r.check = func(ctx context.Context) (verify.Result, error) {
 			last := len(x.saves) - 1
 			if err := run(ctx, r.dev, func(rec *vk.Recorder) error {

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/vkmla/vkmla/cache"
@@ -106,7 +107,9 @@ func (r *opRig) insertK(t int) error {
 	}
 	record := func(rec *vk.Recorder, i int) error { return op.Record(rec, sets[i%len(sets)]) }
 	r.parts = []opPart{{bytes: float64(bytes), record: record}}
-	r.once(record, func(ctx context.Context, set int, c *verify.Comparison) error {
+	r.once(func(rec *vk.Recorder, i int) error { // what is not written must not pass
+		return errors.Join(rec.Fill(kvCache.Pool.View(), 0xffffffff), record(rec, i))
+	}, func(ctx context.Context, set int, c *verify.Comparison) error {
 		pool, err := fetch[byte](ctx, kvCache.Pool)
 		if err != nil {
 			return err
@@ -191,13 +194,12 @@ func (r *opRig) qkvNorm(t, rank int) error {
 	qw, kw := r.normalBF16(rank), r.normalBF16(projection.D)
 	weights, kvWeights := put(r, tensor.BF16, qw, rank), put(r, tensor.BF16, kw, projection.D)
 	var sets []projection.QKVNormArgs
-	var x []uint16                                                                  // of the last set
-	qOut, kvOut := r.out(tensor.BF16, t, rank), r.out(tensor.BF16, t, projection.D) // shared, so that a launch waits for the one before
+	var x []uint16 // of the last set
 	for range r.sets {
 		x = r.normalBF16(t * width)
 		both := put(r, tensor.BF16, x, t, width)
 		sets = append(sets, projection.QKVNormArgs{QR: both, KV: both, KVAt: rank, QRWeight: weights, KVWeight: kvWeights,
-			QROut: qOut, KVOut: kvOut})
+			QROut: r.out(tensor.BF16, t, rank), KVOut: r.out(tensor.BF16, t, projection.D)})
 	}
 	record := func(rec *vk.Recorder, i int) error { return op.Record(rec, sets[i%len(sets)]) }
 	r.parts = []opPart{{bytes: float64(bytes), record: record}}

@@ -30,7 +30,7 @@ func (r *opRig) inverseRope(t, heads int) error {
 	record := func(rec *vk.Recorder, i int) error {
 		return op.Record(rec, projection.InverseRopeArgs{O: o[i%len(o)], Positions: at, Table: table})
 	}
-	r.parts = []opPart{{bytes: float64(bytes), record: record, apart: true}}
+	r.parts = []opPart{{bytes: float64(bytes), record: record}}
 	r.once(record, func(ctx context.Context, set int, c *verify.Comparison) error {
 		for _, i := range some(4, t) {
 			got, err := fetch[uint16](ctx, o[set].Rows(i, i+1))
@@ -75,20 +75,19 @@ func (r *opRig) inverseRopeQuant(t, heads int, packed bool) error {
 	at := put(r, tensor.I32, positions, t)
 	padded := projection.PaddedTokens(t)
 	var sets []projection.InverseRopeQuantArgs
-	codes, scales := r.out(tensor.U8, groups, t, width*projection.D), r.out(dt, groups, width*per, padded) // shared, so that a launch waits for the one before
 	for s := range r.sets {
 		sets = append(sets, projection.InverseRopeQuantArgs{O: o[s], Positions: at, Table: table,
-			Codes: codes, Scales: scales})
+			Codes: r.out(tensor.U8, groups, t, width*projection.D), Scales: r.out(dt, groups, width*per, padded)})
 	}
 	record := func(rec *vk.Recorder, i int) error { return op.Record(rec, sets[i%len(sets)]) }
 	r.parts = []opPart{{bytes: float64(bytes), record: record}}
 	r.once(record, func(ctx context.Context, set int, c *verify.Comparison) error {
-		codes, err := fetch[byte](ctx, codes)
+		codes, err := fetch[byte](ctx, sets[set].Codes)
 		if err != nil {
 			return err
 		}
-		bytes := make([]byte, scales.Bytes())
-		if err := scales.Download(ctx, bytes); err != nil {
+		scales := make([]byte, sets[set].Scales.Bytes())
+		if err := sets[set].Scales.Download(ctx, scales); err != nil {
 			return err
 		}
 		for _, i := range some(4, t) {
@@ -102,9 +101,9 @@ func (r *opRig) inverseRopeQuant(t, heads int, packed bool) error {
 			}
 			for b := range bits { // byte b%4 of head b/4
 				if packed {
-					gotBits = append(gotBits, bytes[4*(b/projection.HeadBlocks*padded+i)+b%projection.HeadBlocks])
+					gotBits = append(gotBits, scales[4*(b/projection.HeadBlocks*padded+i)+b%projection.HeadBlocks])
 				} else {
-					gotBits = append(gotBits, byte(binary.LittleEndian.Uint32(bytes[4*(b*padded+i):])>>23))
+					gotBits = append(gotBits, byte(binary.LittleEndian.Uint32(scales[4*(b*padded+i):])>>23))
 				}
 			}
 			c.Exact(fmt.Sprintf("codes of token %d", i), vectors.FromU8(got, heads, projection.D), vectors.FromU8(want, heads, projection.D)).

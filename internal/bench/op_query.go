@@ -43,7 +43,6 @@ func (r *opRig) queries(t int, format cache.IndexKeyFormat) error {
 	var sets []indexer.QueryQuantArgs
 	var q, w []uint16 // of the set that is checked, the last one made
 	positions := make([]int32, t)
-	codesOut, weightsOut := r.out(tensor.U8, t, h, row), r.out(tensor.F32, t, h) // shared, so that a launch waits for the one before
 	for range r.sets {
 		q, w = r.normalBF16(t*h*indexer.D), r.normalBF16(t*h)
 		for i := range positions {
@@ -51,7 +50,7 @@ func (r *opRig) queries(t int, format cache.IndexKeyFormat) error {
 		}
 		a := indexer.QueryQuantArgs{
 			Q: put(r, tensor.BF16, q, t, h, indexer.D), Positions: put(r, tensor.I32, positions, t), Weights: put(r, tensor.BF16, w, t, h), Table: table,
-			Codes: codesOut, WeightsOut: weightsOut,
+			Codes: r.out(tensor.U8, t, h, row), WeightsOut: r.out(tensor.F32, t, h),
 		}
 		if format == cache.IndexKeyMXFP4 {
 			a.Scales = r.out(tensor.U8, t, h, indexer.Blocks)
@@ -127,7 +126,7 @@ func gatherKeys(requests, keys int, format cache.IndexKeyFormat) func(ctx contex
 			})
 		}
 		record := func(rec *vk.Recorder, i int) error { return op.Record(rec, sets[i%len(sets)]) }
-		r.parts = []opPart{{bytes: float64(2 * rows * rowBytes), record: record, apart: true}}
+		r.parts = []opPart{{bytes: float64(2 * rows * rowBytes), record: record}}
 		r.check = func(ctx context.Context) (verify.Result, error) {
 			a := sets[0]
 			if err := run(ctx, r.dev, func(rec *vk.Recorder) error { return record(rec, 0) }); err != nil {

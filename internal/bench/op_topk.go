@@ -36,12 +36,11 @@ func topK(t, n, k int) func(ctx context.Context, r *opRig) error {
 			lens[i] = int32(n)
 		}
 		var sets []indexer.TopKArgs
-		var logits []float32                                                      // of the last set
-		out, scratch := r.out(tensor.I32, t, k), r.scratch(op.ScratchBytes(t, n)) // shared, so that a launch waits for the one before
+		var logits []float32 // of the last set
 		for range r.sets {
 			logits = r.normal(t * n)
 			sets = append(sets, indexer.TopKArgs{Logits: put(r, tensor.F32, logits, t, n), Lens: put(r, tensor.I32, lens, t),
-				Out: out, Scratch: scratch})
+				Out: r.out(tensor.I32, t, k), Scratch: r.scratch(op.ScratchBytes(t, n))})
 		}
 		record := func(rec *vk.Recorder, i int) error { return op.Record(rec, sets[i%len(sets)]) }
 		r.parts = []opPart{{bytes: float64(bytes), record: record}}
@@ -49,7 +48,7 @@ func topK(t, n, k int) func(ctx context.Context, r *opRig) error {
 			if err := run(ctx, r.dev, func(rec *vk.Recorder) error { return record(rec, len(sets)-1) }); err != nil {
 				return verify.Result{}, err
 			}
-			got, err := fetch[int32](ctx, out)
+			got, err := fetch[int32](ctx, sets[len(sets)-1].Out)
 			if err != nil {
 				return verify.Result{}, err
 			}

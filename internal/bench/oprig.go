@@ -39,7 +39,9 @@ type opPart struct {
 	name        string
 	bytes, flop float64
 	record      func(r *vk.Recorder, i int) error
-	apart       bool // launches touch nothing in common: each is timed alone, or they would run together
+	// inner launches lie between two timestamps, and a sample is their time over their number, as others time short
+	// kernels; 0: one.
+	inner int
 }
 
 func newOpRig(ctx context.Context, dev *vk.Device, o IndexerOptions, p Progress) *opRig {
@@ -61,8 +63,9 @@ func (r *opRig) Close() error {
 
 // rotate decides how many sets of so many bytes it takes to get past the last-level
 // cache.
-func (r *opRig) rotate(bytes int) {
-	const most = 64
+func (r *opRig) rotate(bytes int) { r.rotateUpTo(64, bytes) }
+
+func (r *opRig) rotateUpTo(most, bytes int) {
 	r.sets = min(most, max(2, rotateBytes/max(bytes, 1)))
 	if r.dev.Adapter().Type == vk.TypeCPU {
 		r.sets = 2
@@ -229,4 +232,39 @@ func formatOf(op string) cache.IndexKeyFormat {
 		}
 	}
 	return 0
+}
+
+// Launches that are shorter than shortLaunch are timed several at a time: a timestamp
+// behind each would add what it costs itself, about 2 us on an H100.
+const (
+	shortLaunch = 50e3 // ns
+	launches    = 16
+)
+
+// sample times a part: reps samples after warmup launches, each launch behind the end of
+// the one before. A sample is one launch, or the average of several short ones.
+func (p opPart) sample(ctx context.Context, dev *vk.Device, warmup, reps int) (Time, error) {
+	n := max(p.inner, 1)
+	if p.inner == 0 && dev.Adapter().Type != vk.TypeCPU {
+		t, err := sample(ctx, dev, 3, 5, p.record)
+		if err != nil {
+			return t, err
+		}
+		if t.Median*1e3 < shortLaunch {
+			n = launches
+		}
+	}
+	t, err := sample(ctx, dev, (warmup+n-1)/n, reps, func(r *vk.Recorder, i int) error {
+		for k := range n {
+			if err := errors.Join(r.Separate(), p.record(r, i*n+k)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	for i := range t.Samples {
+		t.Samples[i] /= float64(n)
+	}
+	t.Median, t.P95 = t.Median/float64(n), t.P95/float64(n)
+	return t, err
 }

@@ -1,11 +1,46 @@
 package bench
 
 import (
+	"bytes"
 	_ "embed"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"math"
+	"os"
 	"sync"
 )
+
+// ErrPeers is matched by every *PeersError.
+var ErrPeers = errors.New("unusable table of peers")
+
+// PeersError says what is wrong with a table of measurements.
+type PeersError struct {
+	File string // its name
+	Row  int    // counted from 0; -1 where no row is concerned
+	Got  string
+	Want string
+	err  error // of the file or its syntax
+}
+
+// Error reads "bench: peers: file: row 3: got X, want Y".
+func (e *PeersError) Error() string {
+	if e.err != nil {
+		return fmt.Sprintf("bench: peers: %s: %v", e.File, e.err)
+	}
+	where := e.File
+	if e.Row >= 0 {
+		where = fmt.Sprintf("%s: row %d", e.File, e.Row)
+	}
+	return fmt.Sprintf("bench: peers: %s: got %s, want %s", where, e.Got, e.Want)
+}
+
+// Is reports whether target is ErrPeers.
+func (e *PeersError) Is(target error) bool { return target == ErrPeers }
+
+// Unwrap returns what was wrong with the file or its syntax, if anything.
+func (e *PeersError) Unwrap() error { return e.err }
 
 // Peer is what another implementation takes for a case.
 type Peer struct {
@@ -14,7 +49,7 @@ type Peer struct {
 }
 
 // PeerTable is the measurements of other implementations that are shipped with the
-// program.
+// program, or are read from a file of the same form.
 type PeerTable struct {
 	Source string    `json:"source"` // what was measured, where and how
 	Rows   []PeerRow `json:"rows"`
@@ -25,27 +60,90 @@ type PeerRow struct {
 	Op    string `json:"op"`
 	Case  string `json:"case"`
 	Part  string `json:"part,omitempty"`
-	Peers []Peer `json:"peers"`
+	Peers []Peer `json:"peers"` // the one to compare with first
 }
 
 //go:embed peers.json
 var peersJSON []byte
 
+// ShippedPeers is the name of the table that is shipped with the program.
+const ShippedPeers = "peers.json"
+
 // Peers returns the shipped measurements.
 var Peers = sync.OnceValues(func() (t PeerTable, err error) {
-	if err = json.Unmarshal(peersJSON, &t); err != nil {
-		err = fmt.Errorf("bench: peers.json: %w", err)
-	}
-	return t, err
+	return parsePeers(ShippedPeers, bytes.NewReader(peersJSON))
 })
 
-// PeersOf returns what others take for a part of a case, nil if nobody measured it.
-func PeersOf(op, name, part string) []Peer {
-	t, _ := Peers()
+// ReadPeers reads a table. ShippedPeers names the shipped one, unless there is a file of
+// that name. Errors: *PeersError (ErrPeers), with the file system's in it.
+func ReadPeers(name string) (PeerTable, error) {
+	f, err := os.Open(name)
+	if errors.Is(err, os.ErrNotExist) && name == ShippedPeers {
+		return Peers()
+	} else if err != nil {
+		return PeerTable{}, &PeersError{File: name, Row: -1, err: err}
+	}
+	defer f.Close()
+	return parsePeers(name, f)
+}
+
+// maxPeers is how large a table may be.
+const maxPeers = 16 << 20
+
+func parsePeers(name string, r io.Reader) (PeerTable, error) {
+	var t PeerTable
+	fail := func(row int, got any, want string) (PeerTable, error) {
+		return PeerTable{}, &PeersError{File: name, Row: row, Got: fmt.Sprint(got), Want: want}
+	}
+	limited := &io.LimitedReader{R: r, N: maxPeers + 1}
+	d := json.NewDecoder(limited)
+	d.DisallowUnknownFields()
+	err := d.Decode(&t)
+	if limited.N == 0 {
+		return fail(-1, "a larger file", fmt.Sprintf("at most %d bytes", maxPeers))
+	}
+	if err == nil {
+		if _, more := d.Token(); more != io.EOF {
+			return fail(-1, "something behind the table", "one table")
+		}
+	}
+	if err != nil {
+		return PeerTable{}, &PeersError{File: name, Row: -1, err: err}
+	}
+	if t.Source == "" || len(t.Rows) == 0 {
+		return fail(-1, fmt.Sprintf("source %q and %d rows", t.Source, len(t.Rows)), "a source, and rows")
+	}
+	seen := map[string]int{}
+	for i, r := range t.Rows {
+		key := r.Op + " " + r.Case + " " + r.Part
+		if first, twice := seen[key]; twice {
+			return fail(i, "the case of row "+fmt.Sprint(first), "each case once")
+		}
+		seen[key] = i
+		if r.Op == "" || r.Case == "" || len(r.Peers) == 0 {
+			return fail(i, fmt.Sprintf("op %q, case %q, %d peers", r.Op, r.Case, len(r.Peers)), "an operation, a case, and peers")
+		}
+		for _, p := range r.Peers {
+			if p.Name == "" || !(p.US > 0) || math.IsInf(p.US, 0) {
+				return fail(i, fmt.Sprintf("peer %q with %g us", p.Name, p.US), "a name and a positive time")
+			}
+		}
+	}
+	return t, nil
+}
+
+// Of returns what others take for a part of a case, nil if nobody measured it.
+func (t PeerTable) Of(op, name, part string) []Peer {
 	for _, r := range t.Rows {
 		if r.Op == op && r.Case == name && r.Part == part {
 			return r.Peers
 		}
 	}
 	return nil
+}
+
+// PeersOf returns what the shipped table has for a part of a case.
+func PeersOf(op, name, part string) []Peer {
+	t, _ := Peers()
+	return t.Of(op, name, part)
 }

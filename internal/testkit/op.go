@@ -13,9 +13,9 @@ import (
 	"github.com/vkmla/vkmla/internal/verify"
 )
 
-// smallCase is the size of a random case's inputs, in bytes, up to which it is
-// part of the short tests.
-const smallCase = 1 << 20
+// smallCase is the size of a case's inputs, in bytes, up to which it is part of the
+// short tests: under the race detector references take ten times as long.
+const smallCase = 1 << 17
 
 // TestOp holds every variant of a registered operation against the recorded
 // vectors in testdata/golden, and in ../shared/golden where that folder is
@@ -38,9 +38,15 @@ func TestOp(t *testing.T, name string) {
 			t.Logf("%s has no %s", dir, name)
 			continue
 		}
-		t.Run("ref/"+filepath.Base(filepath.Dir(dir)), func(t *testing.T) { testRef(t, op, set) })
+		names := set.Cases(name)
+		if testing.Short() {
+			if names = smallRecorded(t, set, name); len(names) == 0 {
+				continue
+			}
+		}
+		t.Run("ref/"+filepath.Base(filepath.Dir(dir)), func(t *testing.T) { testRef(t, op, set, names) })
 		t.Run(filepath.Base(filepath.Dir(dir)), func(t *testing.T) {
-			run(t, verify.Options{Ops: []string{name}, Vectors: []string{dir}})
+			run(t, verify.Options{Ops: []string{name}, Cases: names, Vectors: []string{dir}})
 		})
 	}
 	t.Run("random", func(t *testing.T) {
@@ -83,9 +89,31 @@ func Folders(t testing.TB) []string {
 	return dirs
 }
 
+// smallRecorded are the names of the recorded cases that the short tests run.
+func smallRecorded(t *testing.T, set *vectors.Set, op string) []string {
+	var names []string
+	for _, name := range set.Cases(op) {
+		c, err := set.Case(op, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if inputBytes(c) <= smallCase {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func inputBytes(c verify.Case) (n int) {
+	for _, a := range c.In {
+		n += len(a.Data)
+	}
+	return n
+}
+
 // testRef holds the reference against recorded cases.
-func testRef(t *testing.T, op verify.Op, set *vectors.Set) {
-	for _, name := range set.Cases(op.Name) {
+func testRef(t *testing.T, op verify.Op, set *vectors.Set, names []string) {
+	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
 			c, err := set.Case(op.Name, name)
 			if err != nil {
@@ -133,11 +161,7 @@ func run(t *testing.T, o verify.Options) {
 func small(op verify.Op, seed uint64) []string {
 	var names []string
 	for _, c := range op.RandomCases(seed) {
-		n := 0
-		for _, a := range c.In {
-			n += len(a.Data)
-		}
-		if n <= smallCase {
+		if inputBytes(c) <= smallCase {
 			names = append(names, c.Name)
 		}
 	}

@@ -127,10 +127,10 @@ func compareIndexerTopK(c Case, got, want Arrays) Result {
 
 // ascending demands that the entries of every row [R, k] ascend, with -1 behind them.
 func (c *Comparison) ascending(name string, got Array) *Comparison {
-	k := got.Dim(1)
-	for i, v := range got.I32() {
+	k, all := got.Dim(1), got.I32()
+	for i, v := range all {
 		if i%k > 0 {
-			if before := got.I32()[i-1]; v <= before && v != -1 || before == -1 && v != -1 {
+			if before := all[i-1]; v <= before && v != -1 || before == -1 && v != -1 {
 				return c.Fail("%s: %d follows %d at %s", name, v, before, position(i, got.Shape))
 			}
 		}

@@ -5,11 +5,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/vkmla/vkmla/cache"
@@ -36,16 +38,42 @@ func uploaded(t testing.TB, dev *vk.Device, dir string) (pipeline.Config, []*pip
 	return c.Config, layers
 }
 
-// division runs a layer's tokens: so many in steps of at most chunk, the others one by
-// one.
-func division(t testing.TB, r *pipeline.Runner, layer, width, prefill int, hidden []float32) pipeline.Appended {
+// division runs tokens through all layers of a fresh session: so many in steps of MaxStep,
+// the others one by one. All layers get the same hidden states.
+func division(t testing.TB, e *pipeline.Engine, width, prefill int, hidden []float32) []pipeline.Appended {
 	t.Helper()
-	all := must[pipeline.Appended](t)(r.Append(t.Context(), layer, hidden[:prefill*width]))
+	s := must[*pipeline.Session](t)(e.Open())
+	all := extend(t, s, e.Layers(), hidden[:prefill*width])
 	for at := prefill * width; at < len(hidden); at += width {
-		one := must[pipeline.Appended](t)(r.Append(t.Context(), layer, hidden[at:at+width]))
-		all.Out, all.TopK = append(all.Out, one.Out...), append(all.TopK, one.TopK...)
+		for i, one := range extend(t, s, e.Layers(), hidden[at:at+width]) {
+			all[i].Out, all[i].TopK = append(all[i].Out, one.Out...), append(all[i].TopK, one.TopK...)
+		}
+	}
+	if n := len(hidden) / width; s.Len() != n {
+		t.Errorf("%d tokens, want %d", s.Len(), n)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
 	}
 	return all
+}
+
+// extend appends tokens, the same hidden states for each layer.
+func extend(t testing.TB, s *pipeline.Session, layers int, hidden []float32) []pipeline.Appended {
+	t.Helper()
+	return must[[]pipeline.Appended](t)(s.Append(t.Context(), slices.Repeat([][]float32{hidden}, layers)))
+}
+
+// engine makes an engine that the test closes at its end.
+func engine(t testing.TB, dev *vk.Device, cfg pipeline.Config, layers []*pipeline.DeviceLayer, o pipeline.EngineOptions) *pipeline.Engine {
+	t.Helper()
+	e := must[*pipeline.Engine](t)(pipeline.NewEngine(t.Context(), dev, cfg, layers, o))
+	t.Cleanup(func() {
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return e
 }
 
 // distance is the relative error of a from b in the L2 norm.
@@ -74,10 +102,10 @@ func agreement(got, want []int32, width int) float64 {
 	return float64(same) / float64(max(all, 1))
 }
 
-// TestRunnerRecorded runs a checkpoint of transformers and compares every layer with
+// TestEngineRecorded runs a checkpoint of transformers and compares every layer with
 // what transformers gave for the same input, its caches rounded as ours are. The bound
 // is twice what those roundings make of the noise of bf16, which flips some of them.
-func TestRunnerRecorded(t *testing.T) {
+func TestEngineRecorded(t *testing.T) {
 	dir := filepath.Join(testkit.Root(t), "..", "shared", "golden", "tiny-v4-a")
 	if _, err := os.Stat(dir); err != nil {
 		t.Skip("no recorded layers beside the checkout:", err)
@@ -93,12 +121,11 @@ func TestRunnerRecorded(t *testing.T) {
 	}
 	for _, chunk := range chunks {
 		t.Run(fmt.Sprint(chunk), func(t *testing.T) {
-			r := must[*pipeline.Runner](t)(pipeline.NewRunner(t.Context(), dev, cfg, layers, pipeline.RunnerOptions{MaxTokens: tokens, Chunk: chunk}))
-			defer r.Close()
 			for i := range layers {
+				e := engine(t, dev, cfg, layers[i:i+1], pipeline.EngineOptions{MaxTokens: tokens, MaxStep: chunk, KeepTopK: true})
 				name := fmt.Sprintf("fp8kv.L%d.", i)
 				in, want := must[vectors.Array](t)(npz.Array(name+"in")), must[vectors.Array](t)(npz.Array(name+"out"))
-				got := division(t, r, i, cfg.Hidden, prefill, in.F32())
+				got := division(t, e, cfg.Hidden, prefill, in.F32())[0]
 				err := distance(got.Out, want.F32())
 				t.Logf("layer %d: error %.4f", i, err)
 				if !(err < 0.025) {
@@ -108,7 +135,7 @@ func TestRunnerRecorded(t *testing.T) {
 					continue
 				}
 				picks := must[vectors.Array](t)(npz.Array(name + "topk"))
-				w, width := picks.Dim(1), r.TopK()
+				w, width := picks.Dim(1), e.TopK()
 				var padded []int32
 				for v := range slices.Chunk(picks.I32(), w) {
 					padded = append(padded, append(slices.Clone(v), filled(width-w, int32(-1))...)...)
@@ -123,11 +150,11 @@ func TestRunnerRecorded(t *testing.T) {
 	}
 }
 
-// TestRunnerDivisions demands that the division of tokens into steps does not matter,
+// TestEngineDivisions demands that the division of tokens into steps does not matter,
 // and that weights in any format give what the same weights give as bf16. Those of FP8
 // with UE8M0 scales are the same numbers in bf16, the others are rounded to it, by up to
 // one part in 256.
-func TestRunnerDivisions(t *testing.T) {
+func TestEngineDivisions(t *testing.T) {
 	dev := testkit.Device(t)
 	storages := []fakemodel.Storage{fakemodel.FP8, fakemodel.FP8F32, fakemodel.NVFP4}
 	const tokens, prefill = 140, 134
@@ -140,21 +167,18 @@ func TestRunnerDivisions(t *testing.T) {
 	for i := range hidden {
 		hidden[i] = float32(rng.NormFloat64())
 	}
-	run := func(t *testing.T, m *fakemodel.Model, chunk int) (all []pipeline.Appended) {
+	run := func(t *testing.T, m *fakemodel.Model, chunk int) []pipeline.Appended {
 		cfg, layers := uploaded(t, dev, written(t, m))
-		r := must[*pipeline.Runner](t)(pipeline.NewRunner(t.Context(), dev, cfg, layers,
-			pipeline.RunnerOptions{MaxTokens: tokens, Chunk: chunk, Keys: cache.IndexKeyMXFP4}))
-		defer r.Close()
-		for i, l := range layers {
-			got := division(t, r, i, cfg.Hidden, prefill, hidden)
+		e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: tokens, MaxStep: chunk, Keys: cache.IndexKeyMXFP4, KeepTopK: true})
+		all := division(t, e, cfg.Hidden, prefill, hidden)
+		for i, got := range all {
 			picks := 0
-			if l.Ratio == pipeline.RatioC4A {
-				picks = tokens * r.TopK()
+			if layers[i].Ratio == pipeline.RatioC4A {
+				picks = tokens * e.TopK()
 			}
-			if r.Len(i) != tokens || len(got.Out) != len(hidden) || len(got.TopK) != picks {
-				t.Errorf("layer %d: %d tokens, %d values, %d picks", i, r.Len(i), len(got.Out), len(got.TopK))
+			if len(got.Out) != len(hidden) || len(got.TopK) != picks {
+				t.Errorf("layer %d: %d values, %d picks", i, len(got.Out), len(got.TopK))
 			}
-			all = append(all, got)
 		}
 		return all
 	}
@@ -199,9 +223,9 @@ func asBF16(t testing.TB, m *fakemodel.Model, c pipeline.Config) *fakemodel.Mode
 	return p
 }
 
-// TestRunnerFewIndexHeads demands that three heads of an indexer, for which there is no
+// TestEngineFewIndexHeads demands that three heads of an indexer, for which there is no
 // linear layer of just that size, pick what eight do of which five weigh nothing.
-func TestRunnerFewIndexHeads(t *testing.T) {
+func TestEngineFewIndexHeads(t *testing.T) {
 	dev := testkit.Device(t)
 	const tokens, heads = 120, 3
 	few := fakemodel.Config(pipeline.RatioC4A)
@@ -222,66 +246,86 @@ func TestRunnerFewIndexHeads(t *testing.T) {
 	var picks [][]int32
 	for _, m := range []*fakemodel.Model{small, large} {
 		cfg, layers := uploaded(t, dev, written(t, m))
-		r := must[*pipeline.Runner](t)(pipeline.NewRunner(t.Context(), dev, cfg, layers, pipeline.RunnerOptions{MaxTokens: tokens, Chunk: 61}))
-		defer r.Close()
-		picks = append(picks, division(t, r, 0, cfg.Hidden, tokens-3, hidden).TopK)
+		e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: tokens, MaxStep: 61, KeepTopK: true})
+		picks = append(picks, division(t, e, cfg.Hidden, tokens-3, hidden)[0].TopK)
 	}
 	if a := agreement(picks[0], picks[1], few.TopK); a < 0.99 {
 		t.Errorf("%.4f of the picks agree", a)
 	}
 }
 
-func TestRunnerErrors(t *testing.T) {
+func TestEngineErrors(t *testing.T) {
 	dev := testkit.Device(t)
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioC4A)})))
 	ctx := t.Context()
-	for name, o := range map[string]pipeline.RunnerOptions{
-		"MaxTokens": {}, "Chunk": {MaxTokens: 4, Chunk: -1}, "Format": {MaxTokens: 4, Keys: 9}, "variant": {MaxTokens: 4, Variant: "x"},
+	for name, o := range map[string]pipeline.EngineOptions{
+		"MaxTokens": {}, "MaxStep": {MaxTokens: 4, MaxStep: -1}, "MaxSessions": {MaxTokens: 4, MaxSessions: 1 << 20}, "Rewind": {MaxTokens: 4, Rewind: -1},
+		"Format": {MaxTokens: 4, Keys: 9}, "variant": {MaxTokens: 4, Variant: "x"}, "MaxCacheBytes": {MaxTokens: 4, MaxCacheBytes: 1000}, "Ranks": {MaxTokens: 4, Ranks: 3},
 	} {
-		if r, err := pipeline.NewRunner(ctx, dev, cfg, layers, o); r != nil || !errors.Is(err, vk.ErrArgument) {
+		if e, err := pipeline.NewEngine(ctx, dev, cfg, layers, o); e != nil || !errors.Is(err, vk.ErrArgument) || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	other := cfg
+	other, wrong := cfg, cfg
 	other.ORank *= 2
-	wrong := cfg
 	wrong.Heads = 0
-	o := pipeline.RunnerOptions{MaxTokens: 5, Chunk: 3}
-	if _, err := pipeline.NewRunner(ctx, dev, other, layers, o); !errors.Is(err, vk.ErrArgument) {
-		t.Error(err)
-	}
-	if _, err := pipeline.NewRunner(ctx, dev, wrong, layers, o); !errors.Is(err, pipeline.ErrConfig) {
-		t.Error(err)
-	}
-	if _, err := pipeline.NewRunner(ctx, dev, cfg, []*pipeline.DeviceLayer{nil}, o); !errors.Is(err, vk.ErrArgument) {
-		t.Error(err)
-	}
-	r := must[*pipeline.Runner](t)(pipeline.NewRunner(ctx, dev, cfg, layers, o))
-	defer r.Close()
-	hidden := make([]float32, 6*cfg.Hidden)
-	cancelled, cancel := context.WithCancel(ctx)
-	cancel()
+	o := pipeline.EngineOptions{MaxTokens: 5, MaxStep: 3}
 	for _, c := range []struct {
-		ctx    context.Context
-		layer  int
-		hidden []float32
+		dev    *vk.Device
+		cfg    pipeline.Config
+		layers []*pipeline.DeviceLayer
 		want   error
 	}{
-		{ctx, 1, nil, vk.ErrArgument}, {ctx, -1, nil, vk.ErrArgument}, {ctx, 0, hidden[:3], vk.ErrArgument},
-		{ctx, 0, hidden, pipeline.ErrSequenceFull}, {cancelled, 0, hidden[:cfg.Hidden], context.Canceled},
+		{dev, other, layers, vk.ErrArgument}, {dev, wrong, layers, pipeline.ErrConfig}, {nil, cfg, layers, vk.ErrArgument},
+		{dev, cfg, []*pipeline.DeviceLayer{nil}, vk.ErrArgument}, {dev, cfg, nil, vk.ErrArgument},
 	} {
-		if got, err := r.Append(c.ctx, c.layer, c.hidden); !errors.Is(err, c.want) || got.Out != nil || r.Len(0) != 0 {
-			t.Errorf("layer %d, %d values: %v, want %v", c.layer, len(c.hidden), err, c.want)
+		if e, err := pipeline.NewEngine(ctx, c.dev, c.cfg, c.layers, o); e != nil || !errors.Is(err, c.want) {
+			t.Errorf("%v, want %v", err, c.want)
 		}
 	}
-	if got, err := r.Append(ctx, 0, hidden[:5*cfg.Hidden]); err != nil || len(got.TopK) != 5*r.TopK() {
+	cancelled, cancel := context.WithCancel(ctx)
+	cancel()
+	if _, err := pipeline.NewEngine(cancelled, dev, cfg, layers, o); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	if err := errors.Join(r.Close(), r.Close()); err != nil {
+	e := engine(t, dev, cfg, layers, o)
+	s := must[*pipeline.Session](t)(e.Open())
+	hidden := make([]float32, 6*cfg.Hidden)
+	for _, c := range []struct {
+		ctx    context.Context
+		hidden [][]float32
+		want   error
+	}{
+		{ctx, nil, vk.ErrArgument}, {ctx, [][]float32{hidden, hidden}, vk.ErrArgument}, {ctx, [][]float32{hidden[:3]}, vk.ErrArgument},
+		{ctx, [][]float32{hidden}, pipeline.ErrSequenceFull}, {cancelled, [][]float32{hidden[:cfg.Hidden]}, context.Canceled},
+	} {
+		got, err := s.Append(c.ctx, c.hidden)
+		if !errors.Is(err, c.want) || s.Len() != 0 || len(got) > 0 && len(got[0].Out) > 0 {
+			t.Errorf("%d layers: %v, want %v", len(c.hidden), err, c.want)
+		}
+	}
+	if got, err := s.Append(ctx, [][]float32{hidden[:5*cfg.Hidden]}); err != nil || len(got[0].Out) != 5*cfg.Hidden || got[0].TopK != nil {
 		t.Error(err)
 	}
-	if _, err := r.Append(ctx, 0, nil); !errors.Is(err, vk.ErrClosed) {
+	if _, err := e.Open(); !errors.Is(err, pipeline.ErrTooManySessions) {
 		t.Error(err)
+	}
+	if err := errors.Join(e.Close(), e.Close(), s.Close(), (*pipeline.Engine)(nil).Close()); err != nil {
+		t.Error(err)
+	}
+	_, appending := s.Append(ctx, [][]float32{nil})
+	_, beginning := e.Begin(ctx, pipeline.Chunk{Session: s, Tokens: 1})
+	_, opening := e.Open()
+	_, forking := s.Fork()
+	_, restoring := e.Restore(ctx, strings.NewReader(""))
+	for name, err := range map[string]error{"begin": beginning, "open": opening, "fork": forking, "truncate": s.Truncate(0), "advance": s.Advance(ctx, 1),
+		"save": s.Save(ctx, io.Discard), "prepare": e.Prepare(ctx, 1)} {
+		if !errors.Is(err, vk.ErrClosed) {
+			t.Errorf("%s on a closed engine: %v", name, err)
+		}
+	}
+	if appending != nil || !errors.Is(restoring, pipeline.ErrSnapshot) {
+		t.Error(appending, restoring)
 	}
 }
 
@@ -295,9 +339,9 @@ func written(t testing.TB, m *fakemodel.Model) string {
 	return dir
 }
 
-// The n-th allocation fails, for every n: there is no Runner, the error is the one of
+// The n-th allocation fails, for every n: there is no engine, the error is the one of
 // the allocation, and nothing is left allocated.
-func TestRunnerOutOfMemory(t *testing.T) {
+func TestEngineOutOfMemory(t *testing.T) {
 	full := errors.New("over budget")
 	left := -1 // allocations until one fails; below 0: none does
 	dev := must[*vk.Device](t)(testkit.Device(t).Adapter().Open(vk.DeviceOptions{MemoryHook: func(uint64) error {
@@ -317,10 +361,10 @@ func TestRunnerOutOfMemory(t *testing.T) {
 	before := fmt.Sprint(dev.MemoryInUse())
 	for n := 0; ; n++ {
 		left = n
-		r, err := pipeline.NewRunner(t.Context(), dev, cfg, layers, pipeline.RunnerOptions{MaxTokens: 9, Chunk: 4})
+		r, err := pipeline.NewEngine(t.Context(), dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 9, MaxStep: 4})
 		if r != nil {
 			if n < 10 || left < 0 {
-				t.Errorf("after %d allocations, %d of them not made: a runner", n, left)
+				t.Errorf("after %d allocations, %d of them not made: an engine", n, left)
 			}
 			if err := r.Close(); err != nil {
 				t.Error(err)

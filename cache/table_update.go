@@ -1,0 +1,83 @@
+package cache
+
+import (
+	"unsafe"
+
+	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// TableUpdateVariants are the variants of TableUpdate: there is one.
+var TableUpdateVariants = opkit.Ladder("kv_table_update", VariantBase)
+
+// TableUpdateArgs are the operands of one update, read when the commands run.
+type TableUpdateArgs struct {
+	// List is [1 + 2*capacity] u32: how many entries change, then for each the word of
+	// Tables and its new value. A count beyond the capacity counts as the capacity, an
+	// entry whose word is not there as none. No two entries may name the same word.
+	List   tensor.Tensor
+	Tables tensor.Tensor // [words] i32, or of any other shape: one block table or several, end to end
+}
+
+// TableUpdate writes changed entries of block tables that stay on the device from step
+// to step, so that a step brings a few words instead of whole tables.
+//
+// The definition is TableUpdateRef; results are equal.
+type TableUpdate struct {
+	kernel *vk.Kernel
+}
+
+// kvTableUpdatePush is the push block of kv_table_update.comp.
+type kvTableUpdatePush struct {
+	Capacity uint32
+	Words    uint32
+}
+
+// NewTableUpdate builds the kernel. The device owns it; there is nothing to close.
+//
+// Errors: those of vk.Device.Kernel.
+func NewTableUpdate(dev *vk.Device) (*TableUpdate, error) {
+	const op = "table update"
+	variant, err := pkg.Choose(dev, op, TableUpdateVariants, "", 0)
+	if err != nil {
+		return nil, err
+	}
+	k, err := pkg.Kernel(dev, opkit.Spec{Stem: "kv_table_update", Variant: variant, Bindings: []vk.Access{vk.Read, vk.Write}, Bound: 2,
+		PushSize: int(unsafe.Sizeof(kvTableUpdatePush{}))})
+	if err != nil {
+		return nil, err
+	}
+	return &TableUpdate{kernel: k}, nil
+}
+
+// Variant is the name of the variant that was chosen.
+func (x *TableUpdate) Variant() string { return VariantBase }
+
+// Record checks the arguments and records the update. Errors: *vk.ArgumentError, with
+// nothing recorded; those of vk.Recorder.Dispatch.
+func (x *TableUpdate) Record(rec *vk.Recorder, a TableUpdateArgs) error {
+	const op = "table update"
+	if err := pkg.CheckRows(op, "List", a.List, tensor.U32, -1); err != nil {
+		return err
+	}
+	n := a.List.Shape[0]
+	if n%2 != 1 {
+		return pkg.Wrong(op, "List", a.List, "a count and pairs of words")
+	}
+	dims := make([]int, len(a.Tables.Shape))
+	for i := range dims {
+		dims[i] = -1
+	}
+	if err := tensor.Check("cache: "+op, "Tables", a.Tables, tensor.I32, dims...); err != nil {
+		return err
+	}
+	if n == 1 || a.Tables.Len() == 0 {
+		return nil
+	}
+	push := kvTableUpdatePush{Capacity: uint32(n / 2), Words: uint32(a.Tables.Len())}
+	return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
+		Kernel: x.kernel, Groups: [3]uint32{uint32(opkit.CeilDiv(n/2, 64)), 1, 1}, Push: vk.Bytes(&push),
+		Bind: []vk.View{a.List.View(), a.Tables.View()},
+	})
+}

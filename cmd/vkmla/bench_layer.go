@@ -1,0 +1,62 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/bench"
+	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// layerFlags are the flags of the suites of whole layers.
+type layerFlags struct {
+	models, kinds, weights []string
+	chunk                  int
+	keys, path             string
+	format                 cache.IndexKeyFormat
+	output                 pipeline.OutputPath
+}
+
+func (f *layerFlags) define(fl *pflag.FlagSet) {
+	fl.StringSliceVar(&f.models, "model", nil, "suites layer, step: "+strings.Join(bench.Models, ", ")+" (default flash; small on a CPU)")
+	fl.StringSliceVar(&f.kinds, "kind", nil, "suite layer: "+strings.Join(bench.Kinds, ", ")+" (default all)")
+	fl.StringSliceVar(&f.weights, "weights", nil, "suites layer, step: "+strings.Join(bench.WeightFormats, ", ")+" (default fp8)")
+	fl.IntVar(&f.chunk, "chunk", 0, "suite layer: most tokens of a step of a prefill (default 4096; 128 on a CPU)")
+	fl.StringVar(&f.keys, "keys", "fp8", "suites layer, step: format of indexer keys, fp8 or mxfp4")
+	fl.StringVar(&f.path, "output-path", "bf16", "suite layer: what wo_a multiplies with, bf16, fp8 or fp8-packed")
+}
+
+// settle reads the flags that are names of something.
+func (f *layerFlags) settle() error {
+	for _, k := range []cache.IndexKeyFormat{cache.IndexKeyFP8, cache.IndexKeyMXFP4} {
+		if k.String() == f.keys {
+			f.format = k
+		}
+	}
+	if f.format == 0 {
+		return &vk.ArgumentError{Op: "bench", Arg: "keys", Got: fmt.Sprintf("%q", f.keys), Want: "fp8 or mxfp4"}
+	}
+	var err error
+	f.output, err = outputPath("bench", f.path)
+	return err
+}
+
+// outputPath is the path of a name.
+func outputPath(op, name string) (pipeline.OutputPath, error) {
+	for _, p := range []pipeline.OutputPath{pipeline.OutputBF16, pipeline.OutputFP8, pipeline.OutputFP8Packed} {
+		if p.String() == name {
+			return p, nil
+		}
+	}
+	return 0, &vk.ArgumentError{Op: op, Arg: "output-path", Got: fmt.Sprintf("%q", name), Want: "bf16, fp8 or fp8-packed"}
+}
+
+func (f benchFlags) layerOptions() bench.LayerOptions {
+	return bench.LayerOptions{Models: f.layer.models, Kinds: f.layer.kinds, Weights: f.layer.weights, Batches: f.opts.Batches, Contexts: f.contexts,
+		Prefill: f.prefill, Chunk: f.layer.chunk, Keys: f.layer.format, Output: f.layer.output,
+		Reps: f.opts.Reps, Warmup: f.opts.Warmup, Variant: f.opts.Variant, Seed: f.opts.Seed}
+}

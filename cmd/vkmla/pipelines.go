@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"github.com/vkmla/vkmla/internal/pipelines"
+	"github.com/vkmla/vkmla/vk"
+)
+
+func pipelinesCommand() *cobra.Command {
+	var device, output string
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "pipelines",
+		Short: "Compile every kernel and show registers, shared memory and occupancy",
+		Long: `Pipelines compiles the kernels of all operations for V4-Flash and V4-Pro, in every
+variant that the device can run, and shows what its driver's compiler says: registers,
+shared memory, spills, how many subgroups fit, bytes of code. Kernels that a step
+spends its time in are marked as hot; none of them may spill. Nothing is executed, so
+that a driver without its hardware is enough.
+
+Exit status: 0 if no hot kernel spills, 1 if one does, 2 if pipelines could not do its
+work, as on a driver that does not tell (pipelineExecutableInfo).`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return runPipelines(cmd.Context(), device, output, all, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	fl := cmd.Flags()
+	fl.StringVar(&device, "device", "", "device: index, part of its name, or UUID (default the first GPU, else the first CPU)")
+	fl.StringVarP(&output, "output", "o", "md", "md or json")
+	fl.BoolVar(&all, "all", false, "all kernels, not only hot ones (md)")
+	return cmd
+}
+
+func runPipelines(ctx context.Context, device, output string, all bool, stdout, stderr io.Writer) error {
+	if output != "md" && output != "json" {
+		return &vk.ArgumentError{Op: "pipelines", Arg: "output", Got: strconv.Quote(output), Want: "md or json"}
+	}
+	dev, close, err := openDeviceWith(device, vk.DeviceOptions{Statistics: true})
+	if err != nil {
+		return err
+	}
+	defer close()
+	if missing := dev.Caps().Missing([]string{"pipelineExecutableInfo"}); missing != nil {
+		return &vk.MissingError{What: "pipelines", Device: dev.Adapter().Name, Required: missing, Missing: missing}
+	}
+	line := newProgress(stderr)
+	defer line.clear()
+	if err := pipelines.Build(ctx, dev, func(op string) { line.show("compiling %s", op) }); err != nil {
+		return err
+	}
+	line.clear()
+	rows, err := pipelines.Report(dev)
+	if err != nil {
+		return err
+	}
+	bad := pipelines.Wrong(rows)
+	if output == "json" {
+		a := dev.Adapter()
+		err = json.NewEncoder(stdout).Encode(struct {
+			Device string          `json:"device"`
+			Driver string          `json:"driver"`
+			Rows   []pipelines.Row `json:"rows"`
+		}{a.Name, a.DriverName + " " + a.DriverInfo, rows})
+	} else {
+		err = pipelineTable(stdout, dev, rows, all)
+	}
+	if err != nil {
+		return fmt.Errorf("pipelines: output: %w", err)
+	}
+	if len(bad) > 0 {
+		return errWrong
+	}
+	return nil
+}
+
+func pipelineTable(w io.Writer, dev *vk.Device, rows []pipelines.Row, all bool) error {
+	t := table.NewWriter()
+	t.AppendHeader(table.Row{"kernel", "hot", "subgroup", "registers", "scalar", "shared", "spills", "occupancy", "code"})
+	num := func(v float64) string {
+		if v < 0 {
+			return "-"
+		}
+		return fmt.Sprintf("%.0f", v)
+	}
+	shown := 0
+	for _, r := range rows {
+		if !all && !r.Hot {
+			continue
+		}
+		shown++
+		hot := ""
+		if r.Hot {
+			hot = "yes"
+		}
+		t.AppendRow(table.Row{r.String(), hot, r.Subgroup, num(r.Registers), num(r.Scalar), num(r.Shared), num(r.Spills), num(r.Occupancy), num(r.Code)})
+	}
+	a := dev.Adapter()
+	_, err := fmt.Fprintf(w, "%s, %s %s\n%d kernels compiled, %d shown; registers of an invocation, scalar registers of a subgroup, shared memory in bytes of a\nworkgroup, occupancy in subgroups of a SIMD unit\n\n%s\n",
+		a.Name, a.DriverName, a.DriverInfo, len(rows), shown, t.RenderMarkdown())
+	for _, r := range pipelines.Wrong(rows) {
+		if err == nil {
+			_, err = fmt.Fprintf(w, "SPILLS: %s: %.0f\n", r, r.Spills)
+		}
+	}
+	return err
+}

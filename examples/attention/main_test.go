@@ -1,0 +1,51 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/vkmla/vkmla/internal/fakemodel"
+	"github.com/vkmla/vkmla/pipeline"
+)
+
+// TestRun runs the example with a small checkpoint, twice: the numbers agree.
+func TestRun(t *testing.T) {
+	m, err := fakemodel.New(fakemodel.Options{Config: fakemodel.Config(pipeline.RatioWindow, pipeline.RatioC4A, pipeline.RatioC128A), Storage: fakemodel.FP8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := m.Write(dir, 1); err != nil {
+		t.Fatal(err)
+	}
+	device := os.Getenv("VKMLA_TEST_DEVICE")
+	var all [2]string
+	for i := range all {
+		var out strings.Builder
+		if err := run(t.Context(), &out, device, dir, 150, 2); err != nil {
+			t.Fatal(err)
+		}
+		all[i] = out.String()
+	}
+	want := regexp.MustCompile(`^tokens 0 to 127: .* length [0-9.]+
+tokens 128 to 149: .* length [0-9.]+
+tokens 150 to 150: .* length [0-9.]+
+tokens 151 to 151: .* length [0-9.]+
+3 layers on .*, [0-9]+ MiB
+$`)
+	if all[0] != all[1] || !want.MatchString(all[0]) {
+		t.Errorf("%q, then %q", all[0], all[1])
+	}
+	if err := run(t.Context(), &strings.Builder{}, device, t.TempDir(), 1, 1); err == nil {
+		t.Error("a folder without a checkpoint")
+	}
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := run(cancelled, &strings.Builder{}, device, dir, 1, 1); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}

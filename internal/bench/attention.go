@@ -1,0 +1,134 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/vkmla/vkmla/vk"
+)
+
+// AttentionOps are the operations of the attention suite:
+//
+//	decode_c4a     the window's 128 rows and the indexer's picks: 512 for up to 64 heads, else 1024
+//	decode_window  the window's 128 rows only
+//	decode_c128a   the window's 128 rows and 8192 compressed entries, as at a million tokens
+//	prefill        4096 queries over a bf16 workspace
+var AttentionOps = []string{"decode_c4a", "decode_window", "decode_c128a", "prefill"}
+
+// AttentionOptions describes what to time of attention: the kernel and the merge of
+// its parts, without the rest of a step.
+type AttentionOptions struct {
+	Ops     []string // of AttentionOps, a name or its beginning; nil: all
+	Heads   []int    // 64 and 128
+	Batches []int    // tokens of a decode step, instead of the operation's own
+	TopK    []int    // widths of the lists, multiples of 64, instead of the operation's own
+	Rows    []int    // prefill: rows of the workspace, 8192 and 32768
+	Reps    int      // timed launches: 100; 3 on a CPU
+	Warmup  int      // launches before them: 20; 1; negative for none
+	Variant string   // of the kernel; "" for the best
+	Seed    uint64   // of the inputs
+
+	only func(op, name string) bool // cases to run; nil: all
+}
+
+// Attention checks and times the cases that the options ask for, as Indexer does.
+func Attention(ctx context.Context, dev *vk.Device, o AttentionOptions, l Limits, p Progress, emit func(OpRow)) error {
+	cpu := dev.Adapter().Type == vk.TypeCPU
+	if err := o.check(); err != nil {
+		return err
+	}
+	common := IndexerOptions{Reps: o.Reps, Warmup: o.Warmup, Variant: o.Variant, Seed: o.Seed}.withDefaults(dev.Adapter().Type)
+	var wrong error
+	for _, c := range attentionCases(o, cpu) {
+		if o.only != nil && !o.only(c.op, c.name) {
+			continue
+		}
+		rows, err := timeCase(ctx, dev, common, c, l, p)
+		if err != nil {
+			return fmt.Errorf("bench: %s %s: %w", c.op, c.name, err)
+		}
+		for _, r := range rows {
+			emit(r)
+			if r.Status == "wrong" {
+				wrong = ErrWrong
+			}
+		}
+	}
+	return wrong
+}
+
+func (o AttentionOptions) check() error {
+	for _, c := range []struct {
+		arg       string
+		v         []int
+		low, high int
+	}{
+		{"heads", o.Heads, 1, 128}, {"topk", o.TopK, 1, 65536}, {"batch", o.Batches, 1, 4096}, {"rows", o.Rows, pattern, 1 << 20},
+		{"reps", []int{o.Reps}, 0, 4000}, {"warmup", []int{max(o.Warmup, 0)}, 0, 4000},
+	} {
+		for _, v := range c.v {
+			if v < c.low || v > c.high {
+				return &vk.ArgumentError{Op: "bench: attention", Arg: c.arg, Got: fmt.Sprint(v), Want: fmt.Sprintf("%d to %d", c.low, c.high)}
+			}
+		}
+	}
+	for _, n := range o.TopK {
+		if n%64 != 0 { // sets begin in the middle of a tensor
+			return &vk.ArgumentError{Op: "bench: attention", Arg: "topk", Got: fmt.Sprint(n), Want: "a multiple of 64"}
+		}
+	}
+	for _, name := range o.Ops {
+		if name == "" || !slices.ContainsFunc(AttentionOps, func(op string) bool { return strings.HasPrefix(op, name) }) {
+			return &vk.ArgumentError{Op: "bench: attention", Arg: "op", Got: fmt.Sprintf("%q", name), Want: "one of " + strings.Join(AttentionOps, ", ") + ", or how some begin"}
+		}
+	}
+	return nil
+}
+
+// attentionCases lists the cases in the order of AttentionOps.
+func attentionCases(o AttentionOptions, cpu bool) (all []opCase) {
+	pick := func(given, gpu, slow []int) []int {
+		if given != nil {
+			return given
+		}
+		if cpu {
+			return slow
+		}
+		return gpu
+	}
+	for _, op := range AttentionOps {
+		if len(o.Ops) > 0 && !slices.ContainsFunc(o.Ops, func(name string) bool { return strings.HasPrefix(op, name) }) {
+			continue
+		}
+		for _, heads := range pick(o.Heads, []int{64, 128}, []int{64}) {
+			if op == "prefill" {
+				for _, topk := range pick(o.TopK, []int{640, 1152}, []int{64}) {
+					for _, rows := range pick(o.Rows, []int{8192, 32768}, []int{8192}) {
+						s := prefillShape{4096, heads, topk, rows}
+						if cpu {
+							s.tokens = 8
+						}
+						all = append(all, opCase{op, s.String(), func(_ context.Context, r *opRig) error { return r.sparsePrefill(s) }})
+					}
+				}
+				continue
+			}
+			compPage, batches, widths := 0, []int{1, 2, 8, 32, 64, 128, 256}, []int{0}
+			switch op {
+			case "decode_c4a":
+				compPage, widths = page, pick(o.TopK, []int{512 * max(1, heads/64)}, []int{64})
+			case "decode_c128a":
+				compPage, batches, widths = 2, []int{1, 8, 32}, pick(o.TopK, []int{8192}, []int{512})
+			}
+			for _, topk := range widths {
+				for _, batch := range pick(o.Batches, batches, []int{1}) {
+					s := attendShape{heads: heads, topk: topk, window: 128, batch: batch, compPage: compPage}
+					all = append(all, opCase{op, s.String(), func(_ context.Context, r *opRig) error { return r.attend(s) }})
+				}
+			}
+		}
+	}
+	return all
+}

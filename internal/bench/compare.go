@@ -1,0 +1,217 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/vkmla/vkmla/vk"
+)
+
+// CompareOptions describe a comparison with what others take.
+type CompareOptions struct {
+	Peers   PeerTable
+	Ops     []string // operations, names or how they begin; nil: all
+	Reps    int
+	Warmup  int // negative for none
+	Variant string
+	Seed    uint64
+}
+
+// comparedSuite is a suite whose cases others were measured with, or have a goal.
+type comparedSuite struct {
+	ops []string
+	run func(ctx context.Context, dev *vk.Device, o CompareOptions, only func(op, name string) bool, l Limits, p Progress, emit func(OpRow)) error
+}
+
+// memoryOnly are the operations of the memory suite that are not the indexer's too.
+var memoryOnly = slices.DeleteFunc(slices.Clone(MemoryOps), func(op string) bool { return slices.Contains(IndexerOps, op) })
+
+var comparedSuites = []comparedSuite{
+	{AttentionOps, func(ctx context.Context, dev *vk.Device, o CompareOptions, only func(op, name string) bool, l Limits, p Progress, emit func(OpRow)) error {
+		return Attention(ctx, dev, AttentionOptions{Ops: o.Ops, Reps: o.Reps, Warmup: o.Warmup, Variant: o.Variant, Seed: o.Seed, only: only}, l, p, emit)
+	}},
+	{IndexerOps, func(ctx context.Context, dev *vk.Device, o CompareOptions, only func(op, name string) bool, l Limits, p Progress, emit func(OpRow)) error {
+		return Indexer(ctx, dev, IndexerOptions{Ops: o.Ops, Reps: o.Reps, Warmup: o.Warmup, Variant: o.Variant, Seed: o.Seed, only: only}, l, p, emit)
+	}},
+	{memoryOnly, func(ctx context.Context, dev *vk.Device, o CompareOptions, only func(op, name string) bool, l Limits, p Progress, emit func(OpRow)) error {
+		return Memory(ctx, dev, IndexerOptions{Ops: o.Ops, Reps: o.Reps, Warmup: o.Warmup, Seed: o.Seed, Batches: []int{1, 32, 128}, only: only}, l, p, emit)
+	}},
+	{LinearOps, func(ctx context.Context, dev *vk.Device, o CompareOptions, only func(op, name string) bool, l Limits, p Progress, emit func(OpRow)) error {
+		return Linear(ctx, dev, o.suite(only), l, p, emit)
+	}},
+}
+
+func (o CompareOptions) suite(only func(op, name string) bool) SuiteOptions {
+	return SuiteOptions{Ops: o.Ops, Reps: o.Reps, Warmup: o.Warmup, Variant: o.Variant, Seed: o.Seed, only: only}
+}
+
+// ComparedOps are the operations of all suites that Compare runs.
+func ComparedOps() []string {
+	var ops []string
+	for _, s := range comparedSuites {
+		ops = append(ops, s.ops...)
+	}
+	return ops
+}
+
+// Compare checks and times, of all suites, the cases that the table has measurements of
+// and those that have a goal without, and hands each row to emit as it is done, with
+// the table's measurements. Errors: as Indexer; vk.ErrArgument for an operation that
+// there is not.
+func Compare(ctx context.Context, dev *vk.Device, o CompareOptions, l Limits, p Progress, emit func(OpRow)) error {
+	if err := (SuiteOptions{Ops: o.Ops, Reps: o.Reps, Warmup: o.Warmup}).check("bench: compare", ComparedOps()); err != nil {
+		return err
+	}
+	measured := map[string]bool{}
+	for _, r := range o.Peers.Rows {
+		measured[r.Op+" "+r.Case] = true
+	}
+	only := func(op, name string) bool {
+		return measured[op+" "+name] || slices.ContainsFunc(goals, func(g goal) bool { return g.share > 0 && g.has(op, name) })
+	}
+	var wrong error
+	for _, s := range comparedSuites {
+		x := o
+		x.Ops = nil
+		for _, op := range s.ops {
+			if (IndexerOptions{Ops: o.Ops}).wants(op) {
+				x.Ops = append(x.Ops, op)
+			}
+		}
+		if x.Ops == nil {
+			continue
+		}
+		err := s.run(ctx, dev, x, only, l, p, func(r OpRow) {
+			r.Peers = o.Peers.Of(r.Op, r.Case, r.Part)
+			emit(r)
+		})
+		if errors.Is(err, ErrWrong) {
+			wrong, err = ErrWrong, nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return wrong
+}
+
+// share is the part of what the device can do that a row reaches: of bytes or of matrix
+// products, whichever limits it more.
+func (r OpRow) share() float64 { return max(r.ShareCopy, r.ShareMatrix) }
+
+// goal is what a group of rows is to reach: quotients of our time by that of the first
+// peer, at most so much on (geometric) average and for each row, or shares of what the
+// device can do, at least so much for each.
+type goal struct {
+	name         string
+	ops          []string
+	cases        []string // parts of a case's name, any of which it has; nil: all
+	part         string
+	average, row float64 // quotients; 0: none
+	share        float64 // least share; 0: none
+	aim          float64
+}
+
+func (g goal) has(op, name string) bool {
+	return slices.Contains(g.ops, op) && (g.cases == nil || slices.ContainsFunc(g.cases, func(c string) bool {
+		return strings.Contains("/"+name+"/", "/"+c+"/")
+	}))
+}
+
+// goals are those of the project: no slower than the best known kernels for the shapes
+// that a model's step has.
+var goals = []goal{
+	{name: "sparse decode, 64 heads, 512+128 rows", ops: []string{"decode_c4a"}, cases: []string{"heads=64"}, average: 1.05, row: 1.15, aim: 0.9},
+	{name: "sparse decode, 128 heads, 1024+128 rows", ops: []string{"decode_c4a"}, cases: []string{"heads=128"}, average: 1.3, aim: 1},
+	{name: "sparse decode, window only", ops: []string{"decode_window"}, average: 1.2, aim: 0.9},
+	{name: "sparse decode, 8192+128 rows", ops: []string{"decode_c128a"}, share: 0.4, aim: 0.6},
+	{name: "sparse prefill", ops: []string{"prefill"}, average: 2, aim: 1.6},
+	{name: "FP8 paged logits", ops: []string{"logits_fp8"}, average: 1.3, aim: 1},
+	{name: "score and top-k in one", ops: []string{"select_fp8"}, average: 1.1, aim: 0.8},
+	{name: "insert 4096 rows", ops: []string{"insert_k"}, cases: []string{"tokens=4096"}, average: 1, aim: 1},
+	{name: "gather 65536 rows", ops: []string{"gather_k"}, average: 1, aim: 1},
+	{name: "inverse rotation and quantisation of o", ops: []string{"inverse_rope_quant_f32", "inverse_rope_quant_packed"}, average: 1, aim: 1},
+	{name: "q norm, rotation and insert", ops: []string{"q_insert"}, average: 1, aim: 1},
+	{name: "q and kv norms", ops: []string{"qkv_norm"}, average: 1, aim: 1},
+	{name: "indexer queries", ops: []string{"query_quant_fp8", "query_quant_mxfp4"}, average: 1, aim: 1},
+	{name: "layer products, 1 to 16 tokens", ops: LinearOps, cases: []string{"tokens=1", "tokens=4", "tokens=16"}, share: 0.8, aim: 0.9},
+	{name: "layer products, 4096 tokens", ops: LinearOps, cases: []string{"tokens=4096"}, share: 0.45, aim: 0.6},
+}
+
+// outcome is how a goal was reached.
+type outcome struct {
+	goal
+	rows             int
+	geomean          float64 // of quotients, or of shares
+	worst            float64
+	worstRow         string
+	reached, aimedAt bool
+}
+
+// outcomes judges the goals that any row belongs to. Rows that are not right count as
+// missing the goal.
+func outcomes(rows []OpRow) (list []outcome) {
+	for _, g := range goals {
+		x := outcome{goal: g, reached: true}
+		logs := 0.0
+		for _, r := range rows {
+			if !g.has(r.Op, r.Case) || g.part != r.Part && g.part != "" {
+				continue
+			}
+			value := 0.0
+			switch {
+			case r.Status != "ok":
+				x.reached = false
+				continue
+			case g.share > 0:
+				value = r.share()
+			case len(r.Peers) > 0:
+				value = r.Time.Median / r.Peers[0].US
+			default:
+				continue
+			}
+			x.rows++
+			logs += math.Log(value)
+			if x.worstRow == "" || (g.share > 0) == (value < x.worst) {
+				x.worst, x.worstRow = value, r.Op+" "+r.Case
+			}
+		}
+		if x.rows == 0 {
+			continue
+		}
+		x.geomean = math.Exp(logs / float64(x.rows))
+		if g.share > 0 {
+			x.reached = x.reached && x.worst >= g.share
+			x.aimedAt = x.reached && x.worst >= g.aim
+		} else {
+			x.reached = x.reached && x.geomean <= g.average && (g.row == 0 || x.worst <= g.row)
+			x.aimedAt = x.reached && x.geomean <= g.aim
+		}
+		list = append(list, x)
+	}
+	return list
+}
+
+// String is a line for a report.
+func (x outcome) String() string {
+	verdict := "missed"
+	if x.aimedAt {
+		verdict = "reached, with the aim"
+	} else if x.reached {
+		verdict = "reached"
+	}
+	if x.share > 0 {
+		return fmt.Sprintf("%s: share of the limit %.1f%% in geometric mean of %d rows, least %.1f%% (%s); at least %.0f%%, aim %.0f%%: %s",
+			x.name, 100*x.geomean, x.rows, 100*x.worst, x.worstRow, 100*x.share, 100*x.aim, verdict)
+	}
+	each := ""
+	if x.row > 0 {
+		each = fmt.Sprintf(", each at most %.2f", x.row)
+	}
+	return fmt.Sprintf("%s: %.3f times the peer's time in geometric mean of %d rows, most %.3f (%s); at most %.2f%s, aim %.2f: %s",
+		x.name, x.geomean, x.rows, x.worst, x.worstRow, x.average, each, x.aim, verdict)
+}

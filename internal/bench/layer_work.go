@@ -1,0 +1,156 @@
+package bench
+
+import (
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/pipeline"
+)
+
+// Work is the least that an operation has to read and write, and its matrix products.
+type Work struct {
+	Weights     float64 `json:"weight_bytes"`
+	Cache       float64 `json:"cache_bytes"` // pages of every kind, compressor states too
+	Activations float64 `json:"activation_bytes"`
+	Flop        float64 `json:"flop"`
+}
+
+// Bytes is all of them.
+func (w Work) Bytes() float64 { return w.Weights + w.Cache + w.Activations }
+
+func (w Work) plus(x Work) Work {
+	return Work{w.Weights + x.Weights, w.Cache + x.Cache, w.Activations + x.Activations, w.Flop + x.Flop}
+}
+
+// Limit is how many microseconds a device with these limits needs at least: for the
+// bytes or for the products, whichever is longer.
+func (w Work) Limit(l Limits) float64 {
+	return max(w.Bytes()/l.CopyGBs/1e3, w.Flop/l.MatrixTFLOPs/1e6)
+}
+
+// stepShape is what a step's work depends on: for each request its tokens, of which the
+// last new are in the step.
+type stepShape struct {
+	lens, news []int
+	keys       cache.IndexKeyFormat
+	output     pipeline.OutputPath
+}
+
+// tokens is T.
+func (s stepShape) tokens() int {
+	n := 0
+	for _, v := range s.news {
+		n += v
+	}
+	return n
+}
+
+// requests calls f for each request with its first new position and the position behind
+// its last.
+func (s stepShape) requests(f func(first, end int)) {
+	for i, n := range s.news {
+		f(s.lens[i]-n, s.lens[i])
+	}
+}
+
+// completed is how many entries the step's tokens complete.
+func (s stepShape) completed(ratio int) float64 {
+	n := 0
+	s.requests(func(first, end int) { n += end/ratio - first/ratio })
+	return float64(n)
+}
+
+// attended is how many rows the tokens of a step attend, and how many different rows
+// those are: rows of one request are read once for all its tokens, at best.
+func (s stepShape) attended(c pipeline.Config, ratio int) (all, different float64) {
+	s.requests(func(first, end int) {
+		rows := 0
+		for p := first; p < end; p++ {
+			n := min(p+1, c.Window)
+			switch ratio {
+			case pipeline.RatioC4A:
+				n += min((p+1)/ratio, c.TopK)
+			case pipeline.RatioC128A:
+				n += (p + 1) / ratio
+			}
+			rows += n
+		}
+		all += float64(rows)
+		most := min(end, end-first+c.Window-1)
+		if ratio != pipeline.RatioWindow {
+			most += end / ratio
+		}
+		different += float64(min(rows, most))
+	})
+	return all, different
+}
+
+// scored is how many entries the indexer scores for the step's tokens, and how many
+// different ones.
+func (s stepShape) scored() (all, different float64) {
+	s.requests(func(first, end int) {
+		for p := first; p < end; p++ {
+			all += float64((p + 1) / pipeline.RatioC4A)
+		}
+		different += float64(end / pipeline.RatioC4A)
+	})
+	return all, different
+}
+
+// layerWork is the work of a layer's operations by the names of its sections. All sizes
+// are those of the whole model.
+func layerWork(c pipeline.Config, w *randomLayer, s stepShape) map[string]Work {
+	t, h, d := float64(s.tokens()), float64(c.Heads), 512.0
+	product := func(x pipeline.DeviceMatrix, groups, outBytes float64) Work {
+		n, k := float64(x.N), float64(x.K)
+		return Work{Weights: matrixBytes(x), Activations: t * (k*groups*2 + n*outBytes), Flop: 2 * t * n * k}
+	}
+	work := map[string]Work{
+		"wq_a|wkv":              product(w.QKV, 1, 2),
+		"q_kv_norm":             {Activations: 4 * t * float64(c.QRank+512)},
+		"wq_b":                  product(w.QB, 1, 2),
+		"q_norm_rope_kv_insert": {Activations: 4*t*h*d + 2*t*d, Cache: t * cache.SlotBytes},
+		"inverse_rope":          {Activations: 4 * t * h * 64},
+		"wo_a":                  product(w.OA, float64(c.Groups), 2),
+		"wo_b":                  product(w.OB, 1, 2),
+	}
+	if s.output != pipeline.OutputBF16 { // all of o is read, and written as codes with scales
+		work["inverse_rope"] = Work{Activations: t * h * (2*d + d + 16)}
+		wo := work["wo_a"]
+		wo.Activations -= t * h * (d - 16)
+		work["wo_a"] = wo
+	}
+	all, different := s.attended(c, w.Ratio)
+	work["attention"] = Work{Cache: different*cache.SlotBytes + 4*all, Activations: 4 * t * h * d, Flop: 4 * all * h * d}
+	if w.Compressor != nil {
+		work["compressor.wkv|wgate"] = product(w.Compressor.KVGate, 1, 4)
+		saved, entry := compressorWork(w.Ratio, 512, s)
+		entry.Cache += s.completed(w.Ratio) * cache.SlotBytes
+		work["compressor.save"], work["compressor.compress"] = saved, entry
+	}
+	if x := w.Indexer; x != nil {
+		hi, row := float64(c.IndexHeads), float64(s.keys.RowBytes()+cache.IndexScaleBytes)
+		work["indexer.wq_b"] = product(x.QB, 1, 2)
+		work["indexer.weights_proj"] = product(x.Weights, 1, 2)
+		work["indexer.compressor.wkv|wgate"] = product(x.Compressor.KVGate, 1, 4)
+		saved, entry := compressorWork(w.Ratio, 128, s)
+		entry.Cache += s.completed(w.Ratio) * row
+		work["indexer.compressor.save"], work["indexer.compressor.compress"] = saved, entry
+		work["indexer.q_quantise"] = Work{Activations: t * hi * (256 + 2 + row + 4)}
+		scored, keys := s.scored()
+		work["indexer.select"] = Work{Cache: keys * row, Activations: t*hi*(row+4) + 8*t*float64(c.TopK), Flop: 2 * scored * hi * 128} // picks and their slots
+	}
+	return work
+}
+
+// compressorWork is saving a step's states, and pooling those of completed entries:
+// each reads a window of kv values and scores, of channels that are as many as the
+// entry has numbers. With ratio 4 a window is of 8 tokens.
+func compressorWork(ratio, dim int, s stepShape) (save, compress Work) {
+	window, channels := float64(ratio), float64(dim)
+	if ratio == pipeline.RatioC4A {
+		window, channels = 2*window, 2*channels
+	}
+	t := float64(s.tokens())
+	save = Work{Activations: 8 * t * channels, Cache: 8 * t * channels}
+	compress = Work{Cache: 8 * s.completed(ratio) * window * float64(dim)}
+	return save, compress
+}

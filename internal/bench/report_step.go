@@ -1,0 +1,140 @@
+package bench
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+
+	"github.com/vkmla/vkmla/vk"
+)
+
+// StepReport writes the rows of the step suite in one of the Formats.
+type StepReport struct {
+	Report
+	rows []StepRow
+}
+
+// NewStepReport starts a report about a device, as NewReport does.
+//
+// Errors: vk.ErrArgument for an unknown format.
+func NewStepReport(w io.Writer, format string, a *vk.Adapter, l Limits) (*StepReport, error) {
+	r, err := NewReport(w, format, a, l)
+	if err != nil {
+		return nil, err
+	}
+	return &StepReport{Report: *r}, nil
+}
+
+func (x StepRow) title() string {
+	return fmt.Sprintf("%s/weights=%s/batch=%d/context=%d", x.Model, x.Weights, x.Batch, x.Context)
+}
+
+// Add adds a row.
+func (r *StepReport) Add(x StepRow) {
+	r.rows = append(r.rows, x)
+	switch r.format {
+	case "jsonl":
+		r.json(x)
+	case "benchstat":
+		for i, us := range x.Time.Samples {
+			r.printf("BenchmarkStep/%s 1 %.0f ns/op %.0f host-ns/op\n", x.title(), us*1e3, x.Host.Samples[i]*1e3)
+		}
+	}
+}
+
+// Close writes what is still to be written and returns the first error of all
+// writing.
+func (r *StepReport) Close() error {
+	switch r.format {
+	case "md":
+		r.head()
+		r.printf("Whole decode steps: attention of all layers, from hidden states to hidden states, random weights.\n")
+		r.printf("us: the device's time for a step, one submission; host us: the processor's, to fill in and submit a\n")
+		r.printf("step and to end it, without the wait; latency: both with the wait. limit: the time that the bytes\n")
+		r.printf("(the least of weights, caches and activations) need at the measured copy bandwidth.\n\n")
+		r.printf("%s\n", r.table().RenderMarkdown())
+		for _, x := range r.rows {
+			if x.Status == "ok" {
+				r.printf("\n%s, batch %d, context %d, %s weights: operations, of all layers of a kind together (timestamps between\n", x.Model, x.Batch, x.Context, x.Weights)
+				r.printf("them cost something: the sum is more than the step)\n\n%s\n", opTable(x.Ops).RenderMarkdown())
+				r.printf("\n%s The longest submission took %.1f us.\n", layerCounts(x), x.Longest)
+				r.printf("\nMemory: %s\n", memoryText(x.Memory))
+				if x.Shared != "" {
+					r.printf("\nFor want of memory, %s.\n", x.Shared)
+				}
+			}
+		}
+	case "csv":
+		r.printf("%s\n", r.csv().RenderCSV())
+	case "json":
+		r.json(struct {
+			deviceInfo
+			Limits
+			Rows []StepRow `json:"rows"`
+		}{r.dev, r.limits, r.rows})
+	}
+	for _, x := range r.rows {
+		if x.Status != "ok" && (r.format == "md" || r.format == "benchstat") {
+			r.printf("%s: %s: %s\n", strings.ToUpper(x.Status), x.title(), x.Detail)
+		}
+	}
+	return r.err
+}
+
+func (r *StepReport) table() table.Writer {
+	t := table.NewWriter()
+	t.AppendHeader(table.Row{"model", "weights", "batch", "context", "layers", "us", "p95", "host us", "p95", "latency us", "weights MB", "cache MB", "activations MB", "GB/s", "limit us", "times limit", "dispatches", "barriers", "check"})
+	for _, x := range r.rows {
+		row := table.Row{x.Model, x.Weights, x.Batch, x.Context, x.Layers}
+		if x.Status != "ok" {
+			t.AppendRow(append(row, "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", x.Status))
+			continue
+		}
+		t.AppendRow(append(row, f1(x.Time.Median), f1(x.Time.P95), f1(x.Host.Median), f1(x.Host.P95), f1(x.Latency.Median), mb(x.Work.Weights), mb(x.Work.Cache), mb(x.Work.Activations),
+			fmt.Sprintf("%.4g", x.GBs), f1(x.Limit), fmt.Sprintf("%.2f", x.Times), x.Dispatches, x.Barriers, x.Status))
+	}
+	return t
+}
+
+// layerCounts says how many launches and barriers a layer of each kind has.
+func layerCounts(x StepRow) string {
+	var parts []string
+	layers := map[string]int{}
+	c := modelConfig(x.Model)
+	for _, kind := range Kinds {
+		for _, r := range c.Ratios {
+			if r == ratioOf(kind) {
+				layers[kind]++
+			}
+		}
+		d, b, us := 0, 0, 0.0
+		for _, op := range x.Ops {
+			if op.Layer == kind {
+				d, b, us = d+op.Dispatches, b+op.Barriers, us+op.Time.Median
+			}
+		}
+		if n := layers[kind]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%s: %d layers of %.1f us, %.0f launches and %.0f barriers", kind, n, us/float64(n), float64(d)/float64(n), float64(b)/float64(n)))
+		}
+	}
+	return "A layer: " + strings.Join(parts, "; ") + "."
+}
+
+func (r *StepReport) csv() table.Writer {
+	t := table.NewWriter()
+	t.AppendHeader(table.Row{"device", "driver", "model", "weights", "batch", "context", "kind", "op", "us", "p95_us", "host_us", "weight_mb", "cache_mb", "activation_mb", "gflop", "limit_us", "dispatches", "barriers", "check"})
+	for _, x := range r.rows {
+		head := table.Row{r.dev.Name, r.dev.Driver, x.Model, x.Weights, x.Batch, x.Context}
+		line := func(kind, op string, time Time, host float64, w Work, limit float64, d, b int) {
+			t.AppendRow(append(slices.Clone(head), kind, op, time.Median, time.P95, host, w.Weights/1e6, w.Cache/1e6, w.Activations/1e6, w.Flop/1e9, limit, d, b, x.Status))
+		}
+		line("all", "", x.Time, x.Host.Median, x.Work, x.Limit, x.Dispatches, x.Barriers)
+		for _, op := range x.Ops {
+			line(op.Layer, op.Name, op.Time, 0, op.Work, op.Limit, op.Dispatches, op.Barriers)
+		}
+	}
+	return t
+}

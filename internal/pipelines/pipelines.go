@@ -1,0 +1,239 @@
+// Package pipelines builds the kernels of every operation as the models need them, and
+// reports what a driver's compiler made of them. With RADV over a GPU that is not there
+// it shows registers, shared memory and occupancy on AMD hardware.
+package pipelines
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/vkmla/vkmla/attention"
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/indexer"
+	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/projection"
+	"github.com/vkmla/vkmla/shaders"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// Build builds the kernels of all operations in all variants that the device can run,
+// with the sizes that V4-Flash and V4-Pro have. progress, unless nil, is called with the
+// operation that is next.
+//
+// Errors: those of the operations' constructors, but for a variant that the device
+// lacks something for; the context's.
+func Build(ctx context.Context, dev *vk.Device, progress func(op string)) error {
+	b := &builder{ctx: ctx, dev: dev, progress: progress}
+	b.caches()
+	for _, c := range []pipeline.Config{pipeline.FlashConfig(), pipeline.ProConfig()} {
+		b.indexer(c)
+		b.attention(c)
+		b.projections(c)
+	}
+	return b.err
+}
+
+type builder struct {
+	ctx      context.Context
+	dev      *vk.Device
+	progress func(op string)
+	err      error
+}
+
+// each builds an operation in every variant of a ladder.
+func (b *builder) each(op string, ladder []vk.Variant, build func(variant string) error) {
+	for _, v := range ladder {
+		if b.err == nil {
+			b.err = b.ctx.Err()
+		}
+		if b.err != nil {
+			return
+		}
+		if b.progress != nil {
+			b.progress(op + " " + v.Name)
+		}
+		var arg *vk.ArgumentError // a variant that binds more than a descriptor of the device can hold
+		if err := build(v.Name); err != nil && !errors.Is(err, vk.ErrMissingFeature) && !(errors.As(err, &arg) && arg.Arg == "Variant") {
+			b.err = fmt.Errorf("pipelines: %s, variant %s: %w", op, v.Name, err)
+		}
+	}
+}
+
+// Slots of the pages that the models' caches have.
+var kvPages = []int{64, 2}
+
+func (b *builder) caches() {
+	for _, page := range kvPages {
+		b.each("insert", cache.InsertVariants, func(v string) error {
+			_, err := cache.NewInsert(b.dev, cache.InsertConfig{Page: page, Variant: v})
+			return err
+		})
+		b.each("gather", cache.GatherVariants, func(v string) error {
+			_, err := cache.NewGather(b.dev, cache.GatherConfig{Page: page, Variant: v})
+			return err
+		})
+		b.each("gather slots", cache.GatherSlotsVariants, func(v string) error {
+			_, err := cache.NewGatherSlots(b.dev, cache.GatherSlotsConfig{Page: page, Variant: v})
+			return err
+		})
+	}
+	for _, ratio := range []int{1, 4, 128} {
+		b.each("slot mapping", cache.SlotMappingVariants, func(v string) error {
+			_, err := cache.NewSlotMapping(b.dev, cache.SlotMappingConfig{Page: 64, Ratio: ratio, Variant: v})
+			return err
+		})
+	}
+	for _, x := range []cache.CompressConfig{
+		{Compression: cache.C4Main, StatePage: 4, Page: 64}, {Compression: cache.C128Main, StatePage: 8, Page: 2},
+		{Compression: cache.C4Index, StatePage: 4, Page: 64, Keys: cache.IndexKeyFP8}, {Compression: cache.C4Index, StatePage: 4, Page: 64, Keys: cache.IndexKeyMXFP4},
+	} {
+		b.each("compress", cache.CompressVariants, func(v string) error {
+			x.Variant = v
+			_, err := cache.NewCompress(b.dev, x)
+			return err
+		})
+		b.each("save state", cache.SaveStateVariants, func(v string) error {
+			_, err := cache.NewSaveState(b.dev, cache.SaveStateConfig{Compression: x.Compression, Page: x.StatePage, Variant: v})
+			return err
+		})
+	}
+	for _, f := range keyFormats {
+		b.each("gather index keys", cache.GatherIndexKeysVariants, func(v string) error {
+			_, err := cache.NewGatherIndexKeys(b.dev, cache.GatherIndexKeysConfig{Page: 64, Format: f, Variant: v})
+			return err
+		})
+	}
+}
+
+var keyFormats = []cache.IndexKeyFormat{cache.IndexKeyFP8, cache.IndexKeyMXFP4}
+
+func (b *builder) indexer(c pipeline.Config) {
+	for _, f := range keyFormats {
+		b.each("query quant", indexer.QueryQuantVariants, func(v string) error {
+			_, err := indexer.NewQueryQuant(b.dev, indexer.QueryQuantConfig{Format: f, Variant: v})
+			return err
+		})
+		for _, group := range []int{1, 128} {
+			cfg := indexer.LogitsConfig{Heads: c.IndexHeads, Format: f, Page: 64, Group: group}
+			b.each("logits", indexer.LogitsVariants, func(v string) error {
+				cfg.Variant = v
+				_, err := indexer.NewLogits(b.dev, cfg)
+				if err != nil {
+					return err
+				}
+				_, err = indexer.NewSelect(b.dev, indexer.SelectConfig{K: c.TopK, Logits: cfg})
+				return err
+			})
+		}
+	}
+	b.each("top-k", indexer.TopKVariants, func(v string) error {
+		_, err := indexer.NewTopK(b.dev, indexer.TopKConfig{K: c.TopK, Variant: v})
+		return err
+	})
+	b.each("visible", indexer.VisibleVariants, func(v string) error {
+		_, err := indexer.NewVisible(b.dev, indexer.VisibleConfig{Variant: v})
+		return err
+	})
+}
+
+func (b *builder) attention(c pipeline.Config) {
+	b.each("indices", attention.IndexVariants, func(v string) error {
+		_, err1 := attention.NewWindowIndices(b.dev, attention.WindowIndicesConfig{Page: 64, Variant: v})
+		_, err2 := attention.NewC128Indices(b.dev, attention.C128IndicesConfig{Page: 2, Variant: v})
+		_, err3 := attention.NewGlobalTopK(b.dev, attention.GlobalTopKConfig{Page: 64, Variant: v})
+		_, err4 := attention.NewCombineIndices(b.dev, attention.CombineIndicesConfig{Variant: v})
+		return errors.Join(err1, err2, err3, err4)
+	})
+	for _, page := range append([]int{0}, kvPages...) {
+		b.each("decode", attention.DecodeVariants, func(v string) error {
+			_, err := attention.NewDecoder(b.dev, attention.DecoderConfig{Heads: c.Heads, WindowPage: 64, CompressedPage: page, Variant: v})
+			return err
+		})
+	}
+	b.each("prefill", attention.PrefillVariants, func(v string) error {
+		_, err := attention.NewPrefill(b.dev, attention.PrefillConfig{Heads: c.Heads, Variant: v})
+		return err
+	})
+}
+
+func (b *builder) projections(c pipeline.Config) {
+	b.each("q and kv norms", projection.QKVNormVariants, func(v string) error {
+		_, err := projection.NewQKVNorm(b.dev, projection.QKVNormConfig{Rank: c.QRank, Variant: v})
+		return err
+	})
+	b.each("q insert", projection.QInsertVariants, func(v string) error {
+		_, err := projection.NewQInsert(b.dev, projection.QInsertConfig{Page: 64, Variant: v})
+		return err
+	})
+	b.each("inverse rope", projection.InverseRopeVariants, func(v string) error {
+		_, err := projection.NewInverseRope(b.dev, projection.InverseRopeConfig{Variant: v})
+		return err
+	})
+	for _, s := range []projection.ScaleLayout{projection.ScaleF32, projection.ScalePacked} {
+		b.each("inverse rope quant", projection.InverseRopeQuantVariants, func(v string) error {
+			_, err := projection.NewInverseRopeQuant(b.dev, projection.InverseRopeQuantConfig{Groups: c.Groups, Heads: c.HeadsPerGroup(), Scales: s, Variant: v})
+			return err
+		})
+	}
+	wide := c.HeadsPerGroup() * 512
+	for _, l := range []projection.LinearConfig{
+		{N: c.QRank + 512, K: c.Hidden, Out: tensor.BF16}, {N: c.Heads * 512, K: c.QRank, Out: tensor.BF16},
+		{N: c.ORank, K: wide, Groups: c.Groups, Out: tensor.BF16}, {N: c.Hidden, K: c.Groups * c.ORank, Out: tensor.BF16},
+		{N: 2048, K: c.Hidden, Out: tensor.F32}, {N: c.IndexHeads, K: c.Hidden, Out: tensor.BF16},
+	} {
+		for _, w := range []projection.WeightFormat{projection.WeightBF16, projection.WeightFP8, projection.WeightFP8UE8M0, projection.WeightNVFP4} {
+			l.Weights, l.Activations = w, projection.ActivationBF16
+			b.linear(l)
+			if l.Groups > 1 && (w == projection.WeightFP8 || w == projection.WeightFP8UE8M0) {
+				for _, a := range []projection.ActivationFormat{projection.ActivationFP8, projection.ActivationFP8Packed} {
+					l.Activations = a
+					b.linear(l)
+				}
+			}
+		}
+	}
+}
+
+func (b *builder) linear(l projection.LinearConfig) {
+	b.each(fmt.Sprintf("linear %dx%d %v", l.N, l.K, l.Weights), projection.LinearVariants, func(v string) error {
+		l.Variant = v
+		_, err := projection.NewLinear(b.dev, l)
+		return err
+	})
+}
+
+// Hot tells whether a kernel is one of those that a step spends its time in on a device,
+// which must not spill: matrix products, scores, and attention over the paged caches, in
+// the variants that are picked first where there are cooperative matrices and where
+// there are not.
+func Hot(name string, matrices bool) bool {
+	stems := []string{"attn_decode", "idx_logits", "proj_linear", "proj_linear_few"}
+	suffixes := []string{"", "_da"}
+	if matrices {
+		stems, suffixes = append(stems, "attn_prefill"), []string{"_cm", "_cmb"}
+	}
+	return slices.ContainsFunc(stems, func(stem string) bool {
+		rest, ok := strings.CutPrefix(name, stem)
+		return ok && slices.Contains(suffixes, rest)
+	})
+}
+
+// Unbuilt lists kernels that the device could run and that no operation asked for: the
+// measuring loops, the tests' own, and any that somebody forgot here.
+func Unbuilt(dev *vk.Device) []string {
+	built := map[string]bool{}
+	for _, k := range dev.Kernels() {
+		built[k.Name()] = true
+	}
+	var left []string
+	for _, name := range shaders.Names() {
+		if !built[name] && len(dev.Caps().Missing(shaders.Requires(name))) == 0 {
+			left = append(left, name)
+		}
+	}
+	return left
+}

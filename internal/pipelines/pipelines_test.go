@@ -1,0 +1,95 @@
+package pipelines_test
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/vkmla/vkmla/internal/pipelines"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// others are kernels that no operation of a step uses: loops that measure a device, and
+// those of tests.
+var others = []string{"bench_copy", "bench_fma", "bench_matrix_cm", "bench_matrix_cmb", "num_formats", "num_elements_cm", "num_elements_cmb", "attn_pack_indices", "kv_table_update"}
+
+// besideMatrices are kernels that need no matrices and are used where there are some.
+var besideMatrices = []string{"proj_linear_few_cm", "proj_linear_sum"}
+
+// TestPipelines compiles everything with the driver at hand: every kernel that the
+// device can run is built, and no hot one spills, where the driver tells. With
+// VKMLA_TEST_COMPILE_ONLY=1 the driver may be one that executes nothing, such as RADV
+// without its hardware, and must tell.
+func TestPipelines(t *testing.T) {
+	only := os.Getenv("VKMLA_TEST_COMPILE_ONLY") == "1"
+	if testing.Short() && !only {
+		t.Skip("takes a while")
+	}
+	in, err := vk.NewInstance(vk.InstanceOptions{AppName: "vkmla tests"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	a, err := in.Pick(os.Getenv("VKMLA_TEST_DEVICE"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev, err := a.Open(vk.DeviceOptions{Statistics: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	if err := pipelines.Build(t.Context(), dev, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range pipelines.Unbuilt(dev) {
+		if !slices.Contains(others, name) && (dev.Caps().Features["coopmat.f16.f32"] || !slices.Contains(besideMatrices, name)) {
+			t.Errorf("nothing builds %s", name)
+		}
+	}
+	tells := dev.Caps().Features["pipelineExecutableInfo"]
+	if !tells && !only {
+		return
+	}
+	rows, err := pipelines.Report(dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hot := 0
+	for _, r := range rows {
+		if r.Hot {
+			hot++
+		}
+		if only && (r.Registers <= 0 || r.Shared < 0 || r.Spills < 0 || r.Occupancy <= 0) {
+			t.Errorf("%s: the driver does not say enough: %+v", r, r)
+		}
+		if r.Spills > 0 {
+			t.Logf("%s spills %.0f", r, r.Spills)
+		}
+	}
+	for _, r := range pipelines.Wrong(rows) {
+		t.Errorf("%s is hot and spills %.0f", r, r.Spills)
+	}
+	t.Logf("%s, %s %s: %d kernels, %d hot", a.Name, a.DriverName, a.DriverInfo, len(rows), hot)
+	if hot == 0 {
+		t.Error("no hot kernel was built")
+	}
+}
+
+func TestHot(t *testing.T) {
+	for _, c := range []struct {
+		name            string
+		with, elsewhere bool
+	}{
+		{"attn_decode_cm", true, false}, {"attn_decode_cmb", true, false}, {"attn_decode_da", false, true}, {"attn_decode", false, true},
+		{"proj_linear_few_cm", true, false}, {"proj_linear_sum", false, false}, {"kv_insert", false, false},
+	} {
+		if pipelines.Hot(c.name, true) != c.with || pipelines.Hot(c.name, false) != c.elsewhere {
+			t.Errorf("%s: hot with matrices %v, without %v", c.name, !c.with, !c.elsewhere)
+		}
+	}
+	if !strings.HasPrefix((pipelines.Row{Kernel: "a", Constants: []uint32{1, 2}}).String(), "a(1, 2)") {
+		t.Error("name of a row")
+	}
+}

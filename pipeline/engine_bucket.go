@@ -1,0 +1,398 @@
+package pipeline
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"math/bits"
+
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+var le = binary.LittleEndian
+
+// bucket is what steps of up to so many tokens need.
+type bucket struct {
+	e      *Engine
+	tokens int // T
+	kinds  map[int]*LayerKind
+	layers []*Layer
+
+	host, device stepInputs
+	draft        stepDraft
+
+	// Hidden states and picks, for each layer or one for all of them, each list in one
+	// buffer; those in host memory come when they are first needed.
+	in, out, topK             hiddenStates
+	hostIn, hostOut, hostTopK hiddenStates
+
+	recorded map[commandKey]*stepCommands
+}
+
+// commandKey says what commands do: run one layer, prepare a step for that, or both for
+// all layers; with hidden states in host memory or in that of the device.
+type commandKey struct {
+	layer int
+	host  bool
+}
+
+// Values of commandKey.layer that are no layer.
+const (
+	prologue  = -1
+	wholeStep = -2
+)
+
+// stepInputs is the metadata of a step, in one buffer.
+type stepInputs struct {
+	arena               *tensor.Arena
+	queryStart, seqLens tensor.Tensor // [R+1], [R] i32
+	updates             tensor.Tensor // [1 + 2*capacity] u32, see cache.TableUpdateArgs
+	request, positions  tensor.Tensor // [T] i32
+	valid               tensor.Tensor // [T] u8
+}
+
+// stepDraft is where the metadata is written before it goes to host's mapped memory in
+// one piece: that memory may be slow for anything but long runs of writes.
+type stepDraft struct {
+	all                                                     []byte
+	queryStart, seqLens, updates, request, positions, valid []byte
+}
+
+func newStepDraft(in *stepInputs) (d stepDraft) {
+	d.all = make([]byte, in.arena.Whole().Size)
+	part := func(t tensor.Tensor) []byte { return d.all[t.Offset : t.Offset+t.Bytes()] }
+	d.queryStart, d.seqLens, d.updates = part(in.queryStart), part(in.seqLens), part(in.updates)
+	d.request, d.positions, d.valid = part(in.request), part(in.positions), part(in.valid)
+	return d
+}
+
+// hiddenStates is a list of tensors of one shape in one buffer.
+type hiddenStates struct {
+	arena *tensor.Arena
+	list  []tensor.Tensor
+}
+
+func newHiddenStates(dev *vk.Device, mem vk.Memory, n int, dt tensor.DType, shape ...int) (h hiddenStates, err error) {
+	h.list = make([]tensor.Tensor, n)
+	var list []wanted
+	for i := range h.list {
+		list = append(list, wanted{&h.list[i], dt, shape})
+	}
+	h.arena, err = allocateIn(dev, mem, "hidden states", list)
+	return h, err
+}
+
+func (h *hiddenStates) bytes() uint64 {
+	if h.arena == nil {
+		return 0
+	}
+	return h.arena.Whole().Size
+}
+
+// of returns the tensor of a layer: it may be one for all layers.
+func (h *hiddenStates) of(layer int) tensor.Tensor {
+	switch {
+	case len(h.list) == 0:
+		return tensor.Tensor{}
+	case len(h.list) == 1:
+		return h.list[0]
+	}
+	return h.list[layer]
+}
+
+// size returns the size that a step of so many tokens is padded to.
+func (e *Engine) size(tokens int) int {
+	return min(1<<bits.Len(uint(tokens-1)), e.opts.MaxStep)
+}
+
+// group is how many consecutive tokens of a step of a size belong to one session at
+// least, on average: steps of more tokens than there are sessions have chunks of several.
+func (e *Engine) group(size int) int { return ceilDiv(size, e.opts.MaxSessions) }
+
+// capacity is how many entries of block tables a step can change: for each sort of pages
+// those that its tokens fill, and for each session the page that they begin in, which
+// may have been replaced by a copy, and the one that they end in.
+func (e *Engine) capacity(tokens int) int {
+	n := 0
+	for _, p := range e.pools {
+		if p != nil {
+			n += ceilDiv(tokens, p.page*p.ratio) + 2*min(tokens, e.opts.MaxSessions)
+		}
+	}
+	return n
+}
+
+// bucket returns the bucket for a number of tokens.
+func (e *Engine) bucket(ctx context.Context, tokens int) (*bucket, error) {
+	size := e.size(tokens)
+	if b := e.buckets[size]; b != nil {
+		return b, nil
+	}
+	b := &bucket{e: e, tokens: size, kinds: map[int]*LayerKind{}, recorded: map[commandKey]*stepCommands{}}
+	if err := b.build(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("steps of %d tokens: %w", size, err), b.close())
+	}
+	e.buckets[size] = b
+	return b, nil
+}
+
+func (b *bucket) build(ctx context.Context) (err error) {
+	e := b.e
+	for _, in := range []struct {
+		to  *stepInputs
+		mem vk.Memory
+	}{{&b.host, vk.Upload}, {&b.device, vk.DeviceLocal}} {
+		if in.to.arena, err = allocateIn(e.dev, in.mem, "step metadata", []wanted{
+			{&in.to.queryStart, tensor.I32, []int{e.opts.MaxSessions + 1}}, {&in.to.seqLens, tensor.I32, []int{e.opts.MaxSessions}},
+			{&in.to.updates, tensor.U32, []int{1 + 2*e.capacity(b.tokens)}}, {&in.to.request, tensor.I32, []int{b.tokens}},
+			{&in.to.positions, tensor.I32, []int{b.tokens}}, {&in.to.valid, tensor.U8, []int{b.tokens}},
+		}); err != nil {
+			return err
+		}
+	}
+	b.draft = newStepDraft(&b.host)
+	n, out, topK := len(e.layers), tensor.BF16, 0
+	if e.opts.LayerByLayer {
+		n = 1
+	}
+	if e.opts.Ranks > 1 {
+		out = tensor.F32
+	}
+	for _, l := range e.layers {
+		if err = ctx.Err(); err != nil {
+			return err
+		}
+		k := b.kinds[l.w.Ratio]
+		if k == nil {
+			if k, err = NewLayerKind(e.dev, LayerKindConfig{Model: e.cfg, Ranks: e.opts.Ranks, Ratio: l.w.Ratio, Tokens: b.tokens,
+				MaxLen: e.opts.MaxTokens, Caches: e.greatest(l), Variant: e.opts.Variant, Hadamard: e.opts.Hadamard, Group: e.group(b.tokens),
+				Output: e.opts.Output, Out: out}); err != nil {
+				return err
+			}
+			b.kinds[l.w.Ratio] = k
+		}
+		layer, err := k.NewLayer(ctx, l.w)
+		if err != nil {
+			return err
+		}
+		b.layers = append(b.layers, layer)
+		if e.opts.KeepTopK && l.w.Ratio == RatioC4A {
+			topK = n
+		}
+	}
+	if b.in, err = newHiddenStates(e.dev, vk.DeviceLocal, n, tensor.BF16, b.tokens, e.cfg.Hidden); err != nil {
+		return err
+	}
+	if b.out, err = newHiddenStates(e.dev, vk.DeviceLocal, n, out, b.tokens, e.cfg.Hidden); err != nil {
+		return err
+	}
+	if topK > 0 {
+		b.topK, err = newHiddenStates(e.dev, vk.DeviceLocal, topK, tensor.I32, b.tokens, e.TopK())
+	}
+	return err
+}
+
+// openHost makes the hidden states in host memory.
+func (b *bucket) openHost() (err error) {
+	e := b.e
+	for _, x := range []struct {
+		host, device *hiddenStates
+		mem          vk.Memory
+	}{{&b.hostIn, &b.in, vk.Upload}, {&b.hostOut, &b.out, vk.Readback}, {&b.hostTopK, &b.topK, vk.Readback}} {
+		if x.host.arena != nil || x.device.arena == nil {
+			continue
+		}
+		like := x.device.list[0]
+		fresh, err := newHiddenStates(e.dev, x.mem, len(x.device.list), like.DType, like.Shape...)
+		if err != nil {
+			return err
+		}
+		*x.host = fresh
+		// Padding must not be what other memory left there, so that nobody wonders about
+		// a NaN in a dump.
+		clear(fresh.arena.Whole().Buffer.Mapped())
+	}
+	return nil
+}
+
+// commands returns the commands for a key, for a step with so much work. They are recorded
+// when there are none or when they have to be divided into other submissions.
+func (b *bucket) commands(key commandKey, work float64) (*stepCommands, error) {
+	old := b.recorded[key]
+	if old != nil && old.suits(b.e.opts.SubmitBudget, work) {
+		return old, nil
+	}
+	rec, err := b.e.dev.NewRecorder()
+	if err != nil {
+		return nil, err
+	}
+	defer rec.Close()
+	fresh, err := b.e.divide(rec, old)
+	if err == nil {
+		err = b.e.time(rec)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if key.layer < 0 {
+		if err := b.recordStep(rec); err != nil {
+			return nil, err
+		}
+	}
+	first, end := key.layer, key.layer+1
+	switch key.layer {
+	case prologue:
+		first = end
+	case wholeStep:
+		first, end = 0, len(b.layers)
+		if key.host {
+			if err := rec.Copy(b.in.arena.Whole(), b.hostIn.arena.Whole()); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for i := first; i < end; i++ {
+		if err := b.recordLayer(rec, i, key.host && key.layer == i); err != nil {
+			return nil, fmt.Errorf("layer %d: %w", i, err)
+		}
+	}
+	if key.layer == wholeStep && key.host {
+		err = rec.Copy(b.hostOut.arena.Whole(), b.out.arena.Whole())
+		if err == nil && b.topK.arena != nil {
+			err = rec.Copy(b.hostTopK.arena.Whole(), b.topK.arena.Whole())
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	if fresh.Commands, err = rec.End(); err != nil {
+		return nil, err
+	}
+	b.recorded[key] = fresh
+	if old != nil {
+		err = old.Close()
+	}
+	return fresh, err
+}
+
+// recordStep records what comes before all layers: the metadata's way to the device, the
+// changed entries of block tables, and what is computed once for a step.
+func (b *bucket) recordStep(rec *vk.Recorder) error {
+	if err := rec.Copy(b.device.arena.Whole(), b.host.arena.Whole()); err != nil {
+		return err
+	}
+	if err := b.e.update.Record(rec, cache.TableUpdateArgs{List: b.device.updates, Tables: b.e.words()}); err != nil {
+		return err
+	}
+	for _, ratio := range []int{RatioWindow, RatioC4A, RatioC128A} {
+		if k := b.kinds[ratio]; k != nil {
+			if err := k.RecordStep(rec, b.args(ratio)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// args are the arguments of a step.
+func (b *bucket) args(ratio int) SparseStepArgs {
+	in, p := &b.device, &b.e.pools
+	a := SparseStepArgs{StepArgs: StepArgs{QueryStart: in.queryStart, SeqLens: in.seqLens, TokenToReq: in.request,
+		Positions: in.positions, IsValid: in.valid, WindowTable: p[poolWindow].table}}
+	switch ratio {
+	case RatioC4A:
+		a.CompressedTable, a.StateTable = p[poolC4A].table, p[poolC4AState].table
+		a.IndexStateTable, a.KeysTable = a.StateTable, a.CompressedTable
+	case RatioC128A:
+		a.CompressedTable, a.StateTable = p[poolC128A].table, p[poolC128AState].table
+	}
+	return a
+}
+
+// recordLayer records a layer, with its hidden states from host memory and back if those
+// of the whole step are not copied at once.
+func (b *bucket) recordLayer(rec *vk.Recorder, i int, host bool) error {
+	l := b.e.layers[i]
+	in, out, topK := b.in.of(i), b.out.of(i), b.topK.of(i)
+	if host {
+		if err := rec.Copy(in.View(), b.hostIn.of(i).View()); err != nil {
+			return err
+		}
+	}
+	if err := b.layers[i].Record(rec, b.args(l.w.Ratio), WholeLayerArgs{Hidden: in, CosSin: b.e.ropes[l.rope], Caches: l.caches, Out: out}); err != nil {
+		return err
+	}
+	keep := !topK.IsZero() && l.w.Ratio == RatioC4A
+	if keep {
+		if err := rec.Copy(topK.View(), b.kinds[l.w.Ratio].TopK().View()); err != nil {
+			return err
+		}
+	}
+	if !host {
+		return nil
+	}
+	err := rec.Copy(b.hostOut.of(i).View(), out.View())
+	if err == nil && keep {
+		err = rec.Copy(b.hostTopK.of(i).View(), topK.View())
+	}
+	return err
+}
+
+// bytes are those of device memory for steps, and for hidden states.
+func (b *bucket) bytes() (steps, hidden uint64) {
+	for _, in := range []*stepInputs{&b.host, &b.device} {
+		steps += in.arena.Whole().Size
+	}
+	for _, k := range b.kinds {
+		steps += k.Bytes()
+	}
+	for _, l := range b.layers {
+		steps += l.rows.Bytes() + l.wide.Bytes()
+	}
+	for _, h := range []*hiddenStates{&b.in, &b.out, &b.topK, &b.hostIn, &b.hostOut, &b.hostTopK} {
+		hidden += h.bytes()
+	}
+	return steps, hidden
+}
+
+// forget drops the recorded commands, because memory that they use is replaced.
+func (b *bucket) forget() error {
+	var err error
+	for _, c := range b.recorded {
+		err = errors.Join(err, c.Close())
+	}
+	clear(b.recorded)
+	return err
+}
+
+// forget drops all recorded commands.
+func (e *Engine) forget() error {
+	var err error
+	for _, b := range e.buckets {
+		err = errors.Join(err, b.forget())
+	}
+	return err
+}
+
+func (b *bucket) close() error {
+	err := b.forget()
+	for _, l := range b.layers {
+		err = errors.Join(err, l.Close())
+	}
+	for _, k := range b.kinds {
+		err = errors.Join(err, k.Close())
+	}
+	for _, a := range []*tensor.Arena{b.host.arena, b.device.arena, b.in.arena, b.out.arena, b.topK.arena,
+		b.hostIn.arena, b.hostOut.arena, b.hostTopK.arena} {
+		if a != nil {
+			err = errors.Join(err, a.Close())
+		}
+	}
+	return err
+}
+
+func putFloat(to []byte, v float32) { le.PutUint32(to, math.Float32bits(v)) }

@@ -1,0 +1,47 @@
+package pipeline_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/vkmla/vkmla/internal/fakemodel"
+	"github.com/vkmla/vkmla/internal/testkit"
+	"github.com/vkmla/vkmla/pipeline"
+)
+
+// TestEngineBudget demands the same bits whatever a submission may take: anything, which
+// leaves steps in one piece; nothing, which makes every operation a submission; and
+// times between, by which steps are cut somewhere, and again after they were measured.
+func TestEngineBudget(t *testing.T) {
+	dev := testkit.Device(t)
+	c := fakemodel.Config(pipeline.RatioWindow, pipeline.RatioC4A, pipeline.RatioC128A)
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: c, Storage: fakemodel.FP8})))
+	rng := rand.New(rand.NewPCG(1, 2))
+	hidden := make([]float32, 150*cfg.Hidden)
+	for i := range hidden {
+		hidden[i] = float32(rng.NormFloat64())
+	}
+	var want []pipeline.Appended
+	for _, byLayer := range []bool{false, true} {
+		for _, budget := range []time.Duration{-1, 0, 1, 2 * time.Millisecond} {
+			t.Run(fmt.Sprintf("%v/%v", byLayer, budget), func(t *testing.T) {
+				e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 150, MaxStep: 48, SubmitBudget: budget, LayerByLayer: byLayer})
+				got := division(t, e, cfg.Hidden, 144, hidden)
+				if want == nil {
+					want = got
+				}
+				for i := range want {
+					if !slices.Equal(got[i].Out, want[i].Out) {
+						t.Errorf("layer %d: other bits", i)
+					}
+				}
+				if longest := e.Longest(); (longest > 0) != (budget >= 0) {
+					t.Errorf("longest submission %v", longest)
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,396 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// Slots of a page of each cache. Those of the window and of C4A entries are what vLLM
+// has. Entries of C128A cover 128 tokens each, so that a page of a few wastes little;
+// pages of states are large enough for short tables, which have an entry for every page
+// of a sequence, although the last few are all that there is.
+const (
+	windowPage     = 64
+	c4aPage        = 64 // of indexer keys, too
+	c4aStatePage   = 16
+	c128aPage      = 16
+	c128aStatePage = 32
+)
+
+// The caches of an engine, each with page ids of its own.
+const (
+	poolWindow     = iota
+	poolC4A        // entries and indexer keys
+	poolC4AState   // of both compressors
+	poolC128A      // entries
+	poolC128AState // of the compressor
+	poolCount
+)
+
+// enginePool is what the caches of one sort have in common in all layers.
+type enginePool struct {
+	page, ratio int    // slots of a page, tokens of a slot
+	keep        int    // tokens before the next one that a step reads; 0: all
+	width       int    // entries of a row of the block table
+	most        int    // pages that sessions can ever have
+	bytes       uint64 // of a page in all layers
+	ids         *cache.BlockPool
+	table       tensor.Tensor // [MaxSessions, width] i32
+}
+
+// pools returns the pools of a layer whose pages are of a sort: each [pages, stride] u8.
+func (l *engineLayer) pools(sort int) []*tensor.Tensor {
+	c, ratio := &l.caches, l.w.Ratio
+	switch {
+	case sort == poolWindow:
+		return []*tensor.Tensor{&c.Window.Pool}
+	case sort == poolC4A && ratio == RatioC4A:
+		return []*tensor.Tensor{&c.Compressed.Pool, &c.Keys.Pool}
+	case sort == poolC4AState && ratio == RatioC4A:
+		return []*tensor.Tensor{&c.State.Pool, &c.IndexState.Pool}
+	case sort == poolC128A && ratio == RatioC128A:
+		return []*tensor.Tensor{&c.Compressed.Pool}
+	case sort == poolC128AState && ratio == RatioC128A:
+		return []*tensor.Tensor{&c.State.Pool}
+	}
+	return nil
+}
+
+// layouts fills in the layouts of a layer's caches, and pools that have no memory yet
+// but the shape of one page.
+func (l *engineLayer) layouts(keys cache.IndexKeyFormat) (err error) {
+	c := &l.caches
+	page := func(to *tensor.Tensor, stride int) { *to = tensor.Tensor{DType: tensor.U8, Shape: []int{1, stride}} }
+	kv := func(to *cache.KVCache, slots int) {
+		if err == nil {
+			to.Layout, err = cache.NewLayout(slots, 0)
+			page(&to.Pool, to.Layout.Stride)
+		}
+	}
+	state := func(to *cache.StateCache, comp cache.Compression, slots int) {
+		if err == nil {
+			to.Layout, err = cache.NewStateLayout(comp, slots, 0)
+			page(&to.Pool, to.Layout.Stride)
+		}
+	}
+	kv(&c.Window, windowPage)
+	switch l.w.Ratio {
+	case RatioC4A:
+		kv(&c.Compressed, c4aPage)
+		state(&c.State, cache.C4Main, c4aStatePage)
+		state(&c.IndexState, cache.C4Index, c4aStatePage)
+		if err == nil {
+			c.Keys.Layout, err = cache.NewIndexKeyLayout(keys, c4aPage, 0)
+			page(&c.Keys.Pool, c.Keys.Layout.Stride)
+		}
+	case RatioC128A:
+		kv(&c.Compressed, c128aPage)
+		state(&c.State, cache.C128Main, c128aStatePage)
+	}
+	return err
+}
+
+// buildPools decides how many pages there are and can be.
+func (e *Engine) buildPools() error {
+	sorts := [poolCount]enginePool{
+		poolWindow:     {page: windowPage, ratio: 1, keep: e.cfg.Window - 1},
+		poolC4A:        {page: c4aPage, ratio: RatioC4A},
+		poolC4AState:   {page: c4aStatePage, ratio: 1, keep: cache.C4Main.Window() - 1},
+		poolC128A:      {page: c128aPage, ratio: RatioC128A},
+		poolC128AState: {page: c128aStatePage, ratio: 1, keep: cache.C128Main.Window() - 1},
+	}
+	addresses := len(e.dev.Caps().Missing([]string{"bufferDeviceAddress", "shaderInt64"})) == 0
+	for i := range sorts {
+		p, limit := sorts[i], math.MaxInt32
+		for _, l := range e.layers {
+			if err := l.layouts(e.opts.Keys); err != nil {
+				return err
+			}
+			for _, t := range l.pools(i) {
+				p.bytes += t.Bytes()
+				if !addresses { // then a descriptor has to hold the pool
+					limit = min(limit, int(e.dev.Caps().MaxStorageBufferRange/t.Bytes()))
+				}
+			}
+		}
+		if p.bytes > 0 {
+			p.width = max(1, ceilDiv(e.opts.MaxTokens/p.ratio, p.page))
+			p.most = min(p.useful(e.opts, e.opts.MaxSessions), limit, math.MaxInt32/p.page)
+			e.pools[i] = &p
+		}
+	}
+	return e.firstPages()
+}
+
+// useful is how many pages so many sessions can have: those of their longest sequences,
+// or of what each keeps, with a page begun at either end and one more for a copy, and of
+// a step.
+func (p *enginePool) useful(o EngineOptions, sessions int) int {
+	whole := sessions * (p.width + 1)
+	if p.keep == 0 {
+		return whole
+	}
+	return min(whole, sessions*(ceilDiv(p.keep+o.Rewind, p.page)+3)+ceilDiv(o.MaxStep, p.page))
+}
+
+// firstTokens is the length of a session for which there are caches at first.
+const firstTokens = 4096
+
+// firstPages makes the block pools: pages for as many tokens as CacheBytes hold, in
+// sessions of MaxTokens.
+func (e *Engine) firstPages() error {
+	o := &e.opts
+	pages := func(p *enginePool, tokens int) int {
+		n := ceilDiv(tokens/p.ratio, p.page)
+		if p.keep > 0 {
+			n = min(ceilDiv(tokens, p.page)+1, p.useful(*o, ceilDiv(tokens, o.MaxTokens)))
+		}
+		return max(1, min(n, p.most))
+	}
+	bytes := func(tokens int) (sum uint64) {
+		for _, p := range e.pools {
+			if p != nil {
+				sum += uint64(pages(p, tokens)) * p.bytes
+			}
+		}
+		return sum
+	}
+	first := min(max(o.MaxStep, firstTokens), o.MaxTokens)
+	tokens := first
+	if limit := min(orMost(o.CacheBytes), orMost(o.MaxCacheBytes)); limit != math.MaxUint64 {
+		if bytes(1) > limit {
+			return &vk.ArgumentError{Op: opNewEngine, Arg: "CacheBytes, MaxCacheBytes", Got: fmt.Sprint(limit), Want: fmt.Sprintf("at least %d bytes", bytes(1))}
+		}
+		low, high := 1, o.MaxTokens*o.MaxSessions+1 // tokens that fit, and that may not
+		for high-low > 1 {
+			if mid := (low + high) / 2; bytes(mid) <= limit {
+				low = mid
+			} else {
+				high = mid
+			}
+		}
+		if tokens = low; o.CacheBytes == 0 {
+			tokens = min(tokens, first)
+		}
+	}
+	for _, p := range e.pools {
+		if p != nil {
+			var err error
+			if p.ids, err = cache.NewBlockPool(pages(p, tokens)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// orMost reads a limit of which 0 says that there is none.
+func orMost(limit uint64) uint64 {
+	if limit == 0 {
+		return math.MaxUint64
+	}
+	return limit
+}
+
+// allocateCaches makes the pools of a layer.
+func (e *Engine) allocateCaches(l *engineLayer) error {
+	for sort, p := range e.pools {
+		for _, t := range l.pools(sort) {
+			fresh, err := tensor.New(e.dev, "caches", tensor.U8, p.ids.Capacity(), t.Shape[1])
+			if err != nil {
+				return err
+			}
+			*t = fresh
+		}
+	}
+	return nil
+}
+
+// greatest returns a layer's caches as they will be at most, without memory: kernels
+// are chosen for them.
+func (e *Engine) greatest(l *engineLayer) LayerCaches {
+	most := engineLayer{w: l.w, caches: l.caches}
+	for sort, p := range e.pools {
+		for _, t := range most.pools(sort) {
+			n := p.most
+			if limit := e.opts.MaxCacheBytes; limit > 0 {
+				n = min(n, int(limit/p.bytes))
+			}
+			*t = tensor.Tensor{DType: tensor.U8, Shape: []int{max(n, p.ids.Capacity()), t.Shape[1]}}
+		}
+	}
+	return most.caches
+}
+
+// buildTables makes the block tables, all -1.
+func (e *Engine) buildTables(ctx context.Context) error {
+	var list []wanted
+	for _, p := range e.pools {
+		if p != nil {
+			list = append(list, wanted{&p.table, tensor.I32, []int{e.opts.MaxSessions, p.width}})
+		}
+	}
+	var err error
+	if e.tables, err = allocate(e.dev, "block tables", list); err != nil {
+		return err
+	}
+	return e.once(ctx, func(rec *vk.Recorder) error { return rec.Fill(e.tables.Whole(), math.MaxUint32) })
+}
+
+// words is all block tables as one tensor.
+func (e *Engine) words() tensor.Tensor {
+	v := e.tables.Whole()
+	return tensor.Of(v, tensor.I32, int(v.Size/4))
+}
+
+// once records commands, runs them and waits.
+func (e *Engine) once(ctx context.Context, record func(*vk.Recorder) error) error {
+	rec, err := e.dev.NewRecorder()
+	if err != nil {
+		return err
+	}
+	defer rec.Close()
+	if err := record(rec); err != nil {
+		return err
+	}
+	cmd, err := rec.End()
+	if err != nil {
+		return err
+	}
+	return errors.Join(cmd.Run(ctx), cmd.Close())
+}
+
+// ensure makes sure that so many pages of each sort are free, by growing the pools:
+// to twice their size where they may, else by less, down to what is needed. It needs
+// the turn, for no command may be in flight.
+func (e *Engine) ensure(ctx context.Context, need [poolCount]int) error {
+	var missing [poolCount]int
+	short := false
+	for i, p := range e.pools {
+		if p != nil {
+			missing[i] = max(0, need[i]-p.ids.Free())
+			short = short || missing[i] > 0
+		}
+	}
+	if !short {
+		return nil
+	}
+	var err error
+	for part := 1; part <= 32; part *= 2 { // of the size, that is added
+		var to [poolCount]int
+		sum := uint64(0)
+		fits := true
+		for i, p := range e.pools {
+			if p == nil {
+				continue
+			}
+			to[i] = p.ids.Capacity()
+			if missing[i] > 0 {
+				least := to[i] + missing[i]
+				fits = fits && least <= p.most
+				if part < 32 {
+					least = max(least, to[i]+to[i]/part)
+				}
+				to[i] = min(least, p.most)
+			}
+			sum += uint64(to[i]) * p.bytes
+		}
+		if !fits || sum > orMost(e.opts.MaxCacheBytes) {
+			err = fmt.Errorf("%w: %d bytes wanted, at most %d are allowed", cache.ErrPoolFull, sum, orMost(e.opts.MaxCacheBytes))
+			continue
+		}
+		grown := e.growPools(ctx, to)
+		if grown == nil {
+			return nil
+		}
+		if err = grown; !outOfMemory(err) {
+			return err
+		}
+		err = fmt.Errorf("%w: %w", cache.ErrPoolFull, err)
+	}
+	return err
+}
+
+func outOfMemory(err error) bool {
+	return errors.Is(err, vk.ErrOutOfDeviceMemory) || errors.Is(err, vk.ErrOutOfHostMemory)
+}
+
+// growPools gives each pool more pages, layer by layer, so that there is never more than
+// one layer's memory twice. After an error some layers have larger pools than others,
+// which does no harm: the ids say which pages there are.
+func (e *Engine) growPools(ctx context.Context, to [poolCount]int) error {
+	if err := e.forget(); err != nil {
+		return err
+	}
+	for _, l := range e.layers {
+		for sort := range poolCount {
+			for _, t := range l.pools(sort) {
+				if t.Shape[0] >= to[sort] {
+					continue
+				}
+				fresh, err := tensor.New(e.dev, "caches", tensor.U8, to[sort], t.Shape[1])
+				if err != nil {
+					return err
+				}
+				err = e.once(ctx, func(rec *vk.Recorder) error { return rec.Copy(fresh.Rows(0, t.Shape[0]).View(), t.View()) })
+				if err != nil {
+					return errors.Join(err, fresh.Close())
+				}
+				old := *t
+				*t = fresh
+				if err := old.Close(); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	for i, p := range e.pools {
+		if p != nil {
+			if err := p.ids.Grow(to[i]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// pendingCopy is a page that has to be copied, in every layer, before the next step. The
+// page it comes from is held meanwhile.
+type pendingCopy struct {
+	sort int
+	cache.PageCopy
+}
+
+// copyPages makes the pending copies.
+func (e *Engine) copyPages(ctx context.Context) error {
+	if len(e.copies) == 0 {
+		return nil
+	}
+	err := e.once(ctx, func(rec *vk.Recorder) error {
+		for _, c := range e.copies {
+			for _, l := range e.layers {
+				for _, t := range l.pools(c.sort) {
+					from, to := int(c.From), int(c.To)
+					if err := rec.Copy(t.Rows(to, to+1).View(), t.Rows(from, from+1).View()); err != nil {
+						return err
+					}
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, c := range e.copies {
+		err = errors.Join(err, e.pools[c.sort].ids.Release(c.From))
+	}
+	e.copies = e.copies[:0]
+	return err
+}

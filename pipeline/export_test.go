@@ -1,0 +1,50 @@
+package pipeline
+
+import (
+	"time"
+
+	"github.com/vkmla/vkmla/vk"
+)
+
+// Lose makes an engine believe that its device was lost.
+func (e *Engine) Lose() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.note(vk.ErrDeviceLost)
+}
+
+// Pages returns how many pages the engine has of each sort, and how many are free.
+func (e *Engine) Pages() (all, free [poolCount]int) {
+	for i, p := range e.pools {
+		if p != nil {
+			all[i], free[i] = p.ids.Capacity(), p.ids.Free()
+		}
+	}
+	return all, free
+}
+
+// Submissions returns how many submissions a step of a size takes, and whether each
+// operation is one because it is not known yet how long they take.
+func (e *Engine) Submissions(size int) (n int, each bool) {
+	for _, b := range e.buckets {
+		if b.tokens != size {
+			continue
+		}
+		for _, c := range b.recorded {
+			n, each = c.Parts(), c.each
+		}
+	}
+	return n, each
+}
+
+// Cuts says before which operations submissions begin and how many each has.
+func Cuts(took []float64, budget time.Duration) (before, size []int) {
+	return (&stepCommands{each: true, took: took}).cuts(budget)
+}
+
+// Suits reports whether commands suit a step, from their parts' operations (nil: one each)
+// and times in a step of another amount of work.
+func Suits(size []int, took []float64, work float64, budget time.Duration, then float64) bool {
+	c := &stepCommands{each: size == nil, size: size, took: took, work: work}
+	return c.suits(budget, then)
+}

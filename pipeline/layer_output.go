@@ -1,0 +1,116 @@
+package pipeline
+
+import (
+	"fmt"
+
+	"github.com/vkmla/vkmla/attention"
+	"github.com/vkmla/vkmla/projection"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// OutputPath says how the attention's output, turned back, goes into wo_a. The numbers
+// differ by the rounding of each of them to E4M3, up to one part in 16; see
+// LayerKindConfig.Output.
+//
+// Sources: vLLM rocm_aiter_mla_sparse.py (bf16) and fused_inv_rope_fp8_quant.py with
+// DeepGEMM's FP8 einsum, whose two recipes the two layouts of scales belong to.
+type OutputPath int
+
+const (
+	// OutputBF16 rounds it to bf16; wo_a may be of any format.
+	OutputBF16 OutputPath = iota
+	// OutputFP8 quantises it to E4M3, with a scale for every 128 numbers that is a
+	// power of two, kept as f32. wo_a has to be of FormatFP8.
+	OutputFP8
+	// OutputFP8Packed is the same with UE8M0 scales, four in a word.
+	OutputFP8Packed
+)
+
+// String is "bf16", "fp8" or "fp8-packed".
+func (p OutputPath) String() string {
+	switch p {
+	case OutputBF16:
+		return "bf16"
+	case OutputFP8:
+		return "fp8"
+	case OutputFP8Packed:
+		return "fp8-packed"
+	}
+	return fmt.Sprintf("OutputPath(%d)", int(p))
+}
+
+// activations is what wo_a multiplies with.
+func (p OutputPath) activations() projection.ActivationFormat {
+	switch p {
+	case OutputFP8:
+		return projection.ActivationFP8
+	case OutputFP8Packed:
+		return projection.ActivationFP8Packed
+	}
+	return projection.ActivationBF16
+}
+
+// buildOutput builds what turns the attention's output back; queries is its size.
+func (k *LayerKind) buildOutput(queries uint64) (err error) {
+	switch k.cfg.Output {
+	case OutputBF16:
+		k.turn, err = projection.NewInverseRope(k.dev, projection.InverseRopeConfig{MaxBytes: queries})
+		return err
+	case OutputFP8:
+		return k.buildQuant(projection.ScaleF32, queries)
+	}
+	return k.buildQuant(projection.ScalePacked, queries)
+}
+
+func (k *LayerKind) buildQuant(scales projection.ScaleLayout, queries uint64) (err error) {
+	k.quant, err = projection.NewInverseRopeQuant(k.dev, projection.InverseRopeQuantConfig{
+		Groups: k.groups, Heads: k.cfg.Model.HeadsPerGroup(), Scales: scales, MaxBytes: queries})
+	return err
+}
+
+// quantised lists the tensors of a quantised output.
+func (k *LayerKind) quantised() []wanted {
+	t, p := k.cfg.Tokens, k.cfg.Model.HeadsPerGroup()
+	codes, padded := wanted{&k.o8, tensor.U8, []int{k.groups, t, p * headDim}}, projection.PaddedTokens(t)
+	switch k.cfg.Output {
+	case OutputFP8:
+		return []wanted{codes, {&k.o8s, tensor.F32, []int{k.groups, p * projection.HeadBlocks, padded}}}
+	case OutputFP8Packed:
+		return []wanted{codes, {&k.o8s, tensor.I32, []int{k.groups, p, padded}}}
+	}
+	return nil
+}
+
+// outputTurn is how the attention turns its output back itself, if it can.
+func (k *LayerKind) outputTurn(step SparseStepArgs, a WholeLayerArgs) attention.OutputTurn {
+	if k.cfg.Output != OutputBF16 || !k.sparse.decode.turns() {
+		return attention.OutputTurn{}
+	}
+	return attention.OutputTurn{Positions: step.Positions, Table: a.CosSin}
+}
+
+// recordOutput records what follows the attention.
+func (l *Layer) recordOutput(rec *vk.Recorder, step SparseStepArgs, a WholeLayerArgs) error {
+	k := l.kind
+	x := projection.LinearArgs{X: k.o, W: l.oa.w, Out: k.z, Scratch: l.oa.scratch}
+	if k.quant != nil {
+		x.X, x.XScale = k.o8, k.o8s
+		rec.Section("inverse_rope")
+		if err := k.quant.Record(rec, projection.InverseRopeQuantArgs{O: k.o, Positions: step.Positions, Table: a.CosSin,
+			Codes: k.o8, Scales: k.o8s}); err != nil {
+			return err
+		}
+	} else if k.outputTurn(step, a).IsZero() {
+		rec.Section("inverse_rope")
+		if err := k.turn.Record(rec, projection.InverseRopeArgs{O: k.o, Positions: step.Positions, Table: a.CosSin}); err != nil {
+			return err
+		}
+	}
+	rec.Section("wo_a")
+	if err := l.oa.op.Record(rec, x); err != nil {
+		return err
+	}
+	rec.Section("wo_b")
+	return l.ob.record(rec, k.z, a.Out)
+}

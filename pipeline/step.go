@@ -1,0 +1,491 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+const (
+	opBegin  = "pipeline: begin step"
+	opSubmit = "pipeline: submit step"
+	opWait   = "pipeline: wait for step"
+	opCommit = "pipeline: commit step"
+)
+
+// Chunk is the part of a step that belongs to one session: its next Tokens tokens. One
+// is a decode step, a few are speculative decoding, many a piece of a prefill; chunks of
+// a step may differ.
+type Chunk struct {
+	Session *Session
+	Tokens  int
+}
+
+// stepPart is a chunk of a step in progress.
+type stepPart struct {
+	s        *Session
+	first, n int // rows
+}
+
+// Step is new tokens of some sessions on their way through the layers. Their lengths
+// change when it is committed, and not before. A step ends with Commit, Abort, a context
+// that ends while one of its methods waits, or a lost device; after that it is of no
+// use (vk.ErrClosed), and the tensors it gave belong to the next step.
+type Step struct {
+	e      *Engine
+	b      *bucket
+	tokens int
+	begun  bool // the metadata is with the device
+	host   bool // inputs come from host memory
+	layer  int  // whose inputs were set last
+	flying *vk.Pending
+	work   float64         // see Engine.work
+	handed []*stepCommands // submitted since the last Wait
+}
+
+// Begin begins a step: it takes the pages for the tokens, copies pages that forks share
+// and that are about to be written, grows the caches if need be, and writes down where
+// everything is. It waits for its turn while another step is in progress, so that one
+// goroutine must not begin a second step before it ended the first.
+//
+// Errors: vk.ErrArgument for no chunks, a chunk without tokens, a session of another
+// engine or twice, or more than MaxStep tokens; ErrSequenceFull; cache.ErrPoolFull when
+// the caches cannot grow; the context's; vk.ErrClosed, vk.ErrDeviceLost; those of
+// vk.Device.NewBuffer. Then nothing has changed.
+func (e *Engine) Begin(ctx context.Context, chunks ...Chunk) (*Step, error) {
+	if err := e.enter(ctx); err != nil {
+		return nil, fmt.Errorf("%s: %w", opBegin, err)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	st, err := e.begin(ctx, chunks)
+	if err != nil {
+		e.leave()
+		return nil, fmt.Errorf("%s: %w", opBegin, e.note(err))
+	}
+	return st, nil
+}
+
+func (e *Engine) begin(ctx context.Context, chunks []Chunk) (*Step, error) {
+	if err := e.usable(); err != nil {
+		return nil, err
+	}
+	tokens, err := e.lay(chunks)
+	if err != nil {
+		return nil, err
+	}
+	longest, pages := 0, [poolCount]int{}
+	for _, x := range e.parts {
+		longest = max(longest, x.s.length+x.n)
+		x.s.need(x.n, &pages)
+	}
+	if err := e.growRopes(ctx, longest); err != nil {
+		return nil, err
+	}
+	b, err := e.bucket(ctx, tokens)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.ensure(ctx, pages); err != nil {
+		return nil, err
+	}
+	for _, x := range e.parts {
+		if err = x.s.reserve(x.n); err != nil {
+			break
+		}
+	}
+	if err == nil {
+		err = e.copyPages(ctx)
+	}
+	if err == nil {
+		err = b.fill(ctx)
+	}
+	if err != nil {
+		for _, x := range e.parts {
+			err = errors.Join(err, x.s.cut(x.s.length))
+		}
+		return nil, err
+	}
+	for _, x := range e.parts {
+		x.s.inStep = true
+	}
+	clear(e.ran)
+	e.step = &Step{e: e, b: b, tokens: tokens, work: e.work()}
+	return e.step, nil
+}
+
+// lay checks the chunks and gives each its rows, in the order of their sessions' rows in
+// the block tables, as the kernels have it.
+func (e *Engine) lay(chunks []Chunk) (tokens int, err error) {
+	e.parts = e.parts[:0]
+	for i := range e.byRow {
+		e.byRow[i] = -1
+	}
+	bad := func(i int, got any, want string) error {
+		return &vk.ArgumentError{Op: opBegin, Arg: fmt.Sprintf("chunks[%d]", i), Got: fmt.Sprint(got), Want: want}
+	}
+	for i, c := range chunks {
+		s := c.Session
+		switch {
+		case s == nil || s.e != e:
+			return 0, bad(i, "a session of another engine", "one of this")
+		case s.closed:
+			return 0, fmt.Errorf("chunks[%d]: session %w", i, vk.ErrClosed)
+		case c.Tokens < 1:
+			return 0, bad(i, c.Tokens, "at least 1 token")
+		case e.byRow[s.row] >= 0:
+			return 0, bad(i, "a session twice", "each once")
+		case c.Tokens > e.opts.MaxTokens-s.length:
+			return 0, fmt.Errorf("%w: %d tokens and %d more, of at most %d", ErrSequenceFull, s.length, c.Tokens, e.opts.MaxTokens)
+		case c.Tokens > e.opts.MaxStep-tokens:
+			return 0, bad(i, fmt.Sprintf("%d tokens after %d", c.Tokens, tokens), fmt.Sprintf("at most %d in all", e.opts.MaxStep))
+		}
+		e.byRow[s.row] = i
+		e.parts = append(e.parts, stepPart{s: s, n: c.Tokens})
+		tokens += c.Tokens
+	}
+	if len(chunks) == 0 {
+		return 0, &vk.ArgumentError{Op: opBegin, Arg: "chunks", Got: "none", Want: "at least one"}
+	}
+	at := 0
+	for _, i := range e.byRow {
+		if i >= 0 {
+			e.parts[i].first = at
+			at += e.parts[i].n
+		}
+	}
+	return tokens, nil
+}
+
+// fill writes the metadata of the step that e.parts describes.
+func (b *bucket) fill(ctx context.Context) error {
+	e := b.e
+	d := &b.draft
+	start, lens, request, positions, valid := d.queryStart, d.seqLens, d.request, d.positions, d.valid
+	at := 0
+	for row, i := range e.byRow {
+		length := 0
+		le.PutUint32(start[4*row:], uint32(at))
+		if i >= 0 {
+			x := e.parts[i]
+			for k := range x.n {
+				le.PutUint32(request[4*at:], uint32(row))
+				le.PutUint32(positions[4*at:], uint32(x.s.length+k))
+				valid[at] = 1
+				at++
+			}
+			length = x.s.length + x.n
+		}
+		le.PutUint32(lens[4*row:], uint32(length))
+	}
+	le.PutUint32(start[4*len(e.byRow):], uint32(at))
+	for ; at < b.tokens; at++ {
+		le.PutUint32(request[4*at:], 0)
+		le.PutUint32(positions[4*at:], 0)
+		valid[at] = 0
+	}
+	if err := b.fillUpdates(ctx); err != nil {
+		return err
+	}
+	copy(b.host.arena.Whole().Buffer.Mapped(), d.all)
+	return nil
+}
+
+// fillUpdates lists the entries of block tables that the device does not have. More than
+// a step itself can change, after a fork for instance, are brought there at once.
+func (b *bucket) fillUpdates(ctx context.Context) error {
+	list := b.draft.updates
+	n, room := 0, len(list)/8
+	for _, x := range b.e.parts {
+		for i, t := range x.s.tables {
+			if t == nil {
+				continue
+			}
+			p, from := b.e.pools[i], x.s.synced[i]
+			for from < t.Entries() && t.Entry(from) < 0 {
+				from++ // recycled, which no kernel looks at
+			}
+			if t.Entries()-from > room-n {
+				if err := p.upload(ctx, x.s.row, from, t); err != nil {
+					return err
+				}
+				x.s.synced[i] = t.Entries()
+				continue
+			}
+			word := int(p.table.Offset/4) + x.s.row*p.width
+			for ; from < t.Entries(); from++ {
+				le.PutUint32(list[4+8*n:], uint32(word+from))
+				le.PutUint32(list[8+8*n:], uint32(t.Entry(from)))
+				n++
+			}
+		}
+	}
+	le.PutUint32(list, uint32(n))
+	return nil
+}
+
+// upload writes the entries of a table from one on to a row of the block table.
+func (p *enginePool) upload(ctx context.Context, row, from int, t interface {
+	Entries() int
+	Entry(int) int32
+}) error {
+	data := make([]byte, 0, 4*(t.Entries()-from))
+	for i := from; i < t.Entries(); i++ {
+		data = le.AppendUint32(data, uint32(t.Entry(i)))
+	}
+	at := p.table.Offset + 4*uint64(row*p.width+from)
+	return tensor.Of(p.table.Buffer.View(at, uint64(len(data))), tensor.I32, len(data)/4).Upload(ctx, data)
+}
+
+// Tokens is the number of tokens of all chunks.
+func (st *Step) Tokens() int { return st.tokens }
+
+// Size is T, the number of rows of the step's tensors: Tokens padded to the next size
+// that there are commands for.
+func (st *Step) Size() int { return st.b.tokens }
+
+// Rows returns the first row of a chunk's tokens, and the row after its last. Both are 0
+// for a chunk that there is not, and once the step has ended.
+func (st *Step) Rows(chunk int) (first, end int) {
+	st.e.mu.Lock()
+	defer st.e.mu.Unlock()
+	if st.e.step != st || chunk < 0 || chunk >= len(st.e.parts) {
+		return 0, 0
+	}
+	x := st.e.parts[chunk]
+	return x.first, x.first + x.n
+}
+
+// Input is where the hidden states of the step's tokens go for a layer, after the
+// layer's own input norm: [T, Hidden] bf16 on the device, with the rows of Rows; what
+// padding rows hold does not matter. Commands that write it have to be submitted, or
+// uploads done, before the layer is.
+//
+// Input, Output and TopK are zero tensors for a layer that there is not.
+func (st *Step) Input(layer int) tensor.Tensor { return st.tensor(&st.b.in, layer) }
+
+// Output is what the layer gave: [T, Hidden] bf16, or f32 with EngineOptions.Ranks, once
+// the layer ran. Padding rows are undefined.
+func (st *Step) Output(layer int) tensor.Tensor { return st.tensor(&st.b.out, layer) }
+
+// TopK is what the layer's indexer picked: [T, TopK] i32, compressed entries in ascending
+// order, then -1. It is a zero tensor without EngineOptions.KeepTopK and for layers
+// without an indexer.
+func (st *Step) TopK(layer int) tensor.Tensor {
+	if layer < 0 || layer >= len(st.b.layers) || st.e.layers[layer].w.Ratio != RatioC4A {
+		return tensor.Tensor{}
+	}
+	return st.tensor(&st.b.topK, layer)
+}
+
+func (st *Step) tensor(h *hiddenStates, layer int) tensor.Tensor {
+	if layer < 0 || layer >= len(st.b.layers) {
+		return tensor.Tensor{}
+	}
+	return h.of(layer)
+}
+
+// Run runs all layers and waits. Errors: those of Submit and Wait.
+func (st *Step) Run(ctx context.Context) error {
+	if err := st.Submit(); err != nil {
+		return err
+	}
+	return st.Wait(ctx)
+}
+
+// RunLayer runs one layer and waits. Errors: those of SubmitLayer and Wait.
+func (st *Step) RunLayer(ctx context.Context, layer int) error {
+	if err := st.SubmitLayer(layer); err != nil {
+		return err
+	}
+	return st.Wait(ctx)
+}
+
+// Submit hands all layers to the device, in as few submissions as
+// EngineOptions.SubmitBudget permits, and returns.
+//
+// Errors: vk.ErrArgument with LayerByLayer, or where some hidden states were set from
+// host memory and others not; vk.ErrBusy if the layers are with the device already;
+// those of vk.Commands.Submit and, when a step of this size is the first,
+// vk.Device.NewBuffer: then the step can be tried again.
+func (st *Step) Submit() error { return st.submit(wholeStep) }
+
+// SubmitLayer hands one layer to the device and returns. Layers may run in any order,
+// but each has to run before the step is committed.
+//
+// Errors: vk.ErrArgument for a layer that there is not, and as Submit.
+func (st *Step) SubmitLayer(layer int) error {
+	if n := len(st.e.layers); layer < 0 || layer >= n {
+		return &vk.ArgumentError{Op: opSubmit, Arg: "layer", Got: fmt.Sprint(layer), Want: fmt.Sprintf("0 to %d", n-1)}
+	}
+	return st.submit(layer)
+}
+
+// active reports whether the step is in progress; e.mu is held.
+func (st *Step) active() error {
+	if err := st.e.usable(); err != nil {
+		return err
+	}
+	if st.e.step != st {
+		return fmt.Errorf("step %w", vk.ErrClosed)
+	}
+	return nil
+}
+
+func (st *Step) submit(layer int) error {
+	e := st.e
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	err := st.active()
+	if err == nil && layer == wholeStep && e.opts.LayerByLayer {
+		return &vk.ArgumentError{Op: opSubmit, Arg: "LayerByLayer", Got: "all layers", Want: "one by one"}
+	}
+	if err == nil {
+		err = st.checkInputs(layer)
+	}
+	if err == nil && layer != wholeStep && !st.begun {
+		err = st.hand(commandKey{layer: prologue})
+	}
+	if err == nil {
+		err = st.hand(commandKey{layer, st.host})
+	}
+	if err != nil {
+		if e.note(err); e.failed != nil && e.step == st {
+			st.end()
+		}
+		return fmt.Errorf("%s: %w", opSubmit, err)
+	}
+	if layer != wholeStep {
+		e.ran[layer] = true
+		return nil
+	}
+	for i := range e.ran {
+		e.ran[i] = true
+	}
+	return nil
+}
+
+// hand submits commands.
+func (st *Step) hand(key commandKey) error {
+	c, err := st.b.commands(key, st.work)
+	if err != nil {
+		return err
+	}
+	p, err := c.Submit()
+	if err != nil {
+		return err
+	}
+	st.e.flight, st.flying, st.handed = p, p, append(st.handed, c)
+	if key.layer < 0 && !st.begun {
+		st.begun = true
+		for _, x := range st.e.parts {
+			for i, t := range x.s.tables {
+				if t != nil {
+					x.s.synced[i] = t.Entries()
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// Wait waits for all that was submitted. If the context ends first, or the device is
+// lost, the step is aborted; the device may still be at it, which the next step waits
+// for.
+//
+// Errors: the context's; vk.ErrDeviceLost, vk.ErrClosed.
+func (st *Step) Wait(ctx context.Context) error {
+	e := st.e
+	e.run.Lock()
+	defer e.run.Unlock()
+	e.mu.Lock()
+	p, err := st.flying, st.active()
+	e.mu.Unlock()
+	if err == nil && p != nil {
+		err = p.Wait(ctx)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err != nil {
+		if e.note(err); e.step == st {
+			st.end()
+		}
+		return fmt.Errorf("%s: %w", opWait, err)
+	}
+	if e.flight == p {
+		e.flight = nil
+	}
+	if st.flying == p {
+		st.flying = nil
+		for _, c := range st.handed {
+			e.longest = max(e.longest, c.observe(st.work))
+		}
+		st.handed = st.handed[:0]
+	}
+	return nil
+}
+
+// Commit makes the tokens part of their sessions and ends the step.
+//
+// Errors: vk.ErrArgument if a layer has not run, vk.ErrBusy if not all that was
+// submitted was waited for: then the step goes on; vk.ErrClosed, vk.ErrDeviceLost.
+func (st *Step) Commit() error {
+	e := st.e
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	err := st.active()
+	if err == nil && st.flying != nil {
+		err = vk.ErrBusy
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", opCommit, err)
+	}
+	for i, ran := range e.ran {
+		if !ran {
+			return &vk.ArgumentError{Op: opCommit, Arg: "layers", Got: fmt.Sprintf("%d has not run", i), Want: "all of them"}
+		}
+	}
+	for _, x := range e.parts {
+		err = errors.Join(err, x.s.keep(x.n))
+	}
+	st.leave()
+	if err != nil {
+		return fmt.Errorf("%s: %w", opCommit, err)
+	}
+	return nil
+}
+
+// Abort ends the step; sessions are as they were before. It does nothing after Commit,
+// so that it can be deferred. It does not wait for the device.
+func (st *Step) Abort() error {
+	st.e.mu.Lock()
+	defer st.e.mu.Unlock()
+	if st.e.step != st {
+		return nil
+	}
+	return st.end()
+}
+
+// end gives up the step. Nothing on the device has to be undone: what it wrote beyond a
+// session's length is written again before it is read, and pages of tables that are
+// shorter now are listed for the device again.
+func (st *Step) end() error {
+	var err error
+	for _, x := range st.e.parts {
+		err = errors.Join(err, x.s.cut(x.s.length))
+	}
+	st.leave()
+	return err
+}
+
+// leave lets the next step begin.
+func (st *Step) leave() {
+	for _, x := range st.e.parts {
+		x.s.inStep = false
+	}
+	st.e.step = nil
+	st.e.leave()
+}

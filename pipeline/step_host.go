@@ -1,0 +1,265 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+const (
+	opInput  = "pipeline: set input"
+	opOutput = "pipeline: read output"
+	opAppend = "pipeline: append"
+)
+
+// SetInput gives a layer the hidden states of a chunk's tokens from host memory: values
+// [n, Hidden], rounded to bf16. A step of which one input was set so needs them all, for
+// every layer before it is submitted, and copies outputs and picks back to host memory,
+// for ReadOutput and ReadTopK. With EngineOptions.LayerByLayer a layer is to be run
+// before the next one's inputs are set.
+//
+// Errors: vk.ErrArgument for a layer or chunk that there is not or another number of
+// values; vk.ErrBusy while a layer is with the device; vk.ErrClosed, vk.ErrDeviceLost;
+// those of vk.Device.NewBuffer, the first time for a size.
+func (st *Step) SetInput(layer, chunk int, values []float32) error {
+	return st.setInput(layer, chunk, len(values), func(to []byte) {
+		for i, v := range values {
+			le.PutUint16(to[2*i:], numfmt.BF16Encode(v))
+		}
+	})
+}
+
+// SetInputBF16 is SetInput for bf16 values.
+func (st *Step) SetInputBF16(layer, chunk int, values []uint16) error {
+	return st.setInput(layer, chunk, len(values), func(to []byte) {
+		for i, v := range values {
+			le.PutUint16(to[2*i:], v)
+		}
+	})
+}
+
+func (st *Step) setInput(layer, chunk, n int, write func([]byte)) error {
+	e := st.e
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	x, err := st.chunk(opInput, layer, chunk, n, e.cfg.Hidden)
+	if err != nil {
+		return err
+	}
+	if !st.host {
+		if err := st.b.openHost(); err != nil {
+			return fmt.Errorf("%s: %w", opInput, e.note(err))
+		}
+		st.host = true
+		clear(e.set)
+	}
+	if e.opts.LayerByLayer && st.layer != layer {
+		clear(e.set) // the others' inputs lay where this one's go
+	}
+	st.layer = layer
+	write(st.b.hostIn.of(layer).Mapped()[2*x.first*e.cfg.Hidden:][:2*n])
+	e.set[layer*e.opts.MaxSessions+chunk] = true
+	return nil
+}
+
+// ReadOutput copies what a layer gave for a chunk's tokens to values [n, Hidden], once the
+// layer was waited for and before the step ends; with EngineOptions.LayerByLayer, before
+// the next layer runs.
+//
+// Errors: vk.ErrArgument for a layer or chunk that there is not, another number of
+// values, or a layer that has not run with inputs from host memory; vk.ErrBusy while a
+// layer is with the device; vk.ErrClosed, vk.ErrDeviceLost.
+func (st *Step) ReadOutput(layer, chunk int, values []float32) error {
+	st.e.mu.Lock()
+	defer st.e.mu.Unlock()
+	width := st.e.cfg.Hidden
+	x, err := st.chunk(opOutput, layer, chunk, len(values), width)
+	if err == nil {
+		err = st.readable(layer)
+	}
+	if err != nil {
+		return err
+	}
+	t := st.b.hostOut.of(layer)
+	from := t.Mapped()[x.first*width*t.DType.Size():]
+	for i := range values {
+		if t.DType == tensor.F32 {
+			values[i] = math.Float32frombits(le.Uint32(from[4*i:]))
+		} else {
+			values[i] = numfmt.BF16Decode(le.Uint16(from[2*i:]))
+		}
+	}
+	return nil
+}
+
+// ReadTopK is ReadOutput for the picks of a layer with an indexer: values [n, TopK]. It
+// needs EngineOptions.KeepTopK.
+func (st *Step) ReadTopK(layer, chunk int, values []int32) error {
+	st.e.mu.Lock()
+	defer st.e.mu.Unlock()
+	width := st.e.TopK()
+	x, err := st.chunk(opOutput, layer, chunk, len(values), width)
+	if err == nil {
+		err = st.readable(layer)
+	}
+	if err != nil {
+		return err
+	}
+	if st.b.topK.arena == nil || st.e.layers[layer].w.Ratio != RatioC4A {
+		return &vk.ArgumentError{Op: opOutput, Arg: "layer", Got: fmt.Sprint(layer), Want: "one with an indexer, and KeepTopK"}
+	}
+	from := st.b.hostTopK.of(layer).Mapped()[4*x.first*width:]
+	for i := range values {
+		values[i] = int32(le.Uint32(from[4*i:]))
+	}
+	return nil
+}
+
+// chunk checks the arguments of a call about a chunk.
+func (st *Step) chunk(op string, layer, chunk, n, width int) (x stepPart, err error) {
+	parts := st.e.parts
+	if err = st.active(); err == nil && st.flying != nil {
+		err = vk.ErrBusy
+	}
+	if err != nil {
+		return x, fmt.Errorf("%s: %w", op, err)
+	}
+	bad := func(arg string, got, want int) error {
+		return &vk.ArgumentError{Op: op, Arg: arg, Got: fmt.Sprint(got), Want: fmt.Sprintf("0 to %d", want-1)}
+	}
+	switch {
+	case layer < 0 || layer >= len(st.e.layers):
+		return x, bad("layer", layer, len(st.e.layers))
+	case chunk < 0 || chunk >= len(parts):
+		return x, bad("chunk", chunk, len(parts))
+	case n != parts[chunk].n*width:
+		return x, &vk.ArgumentError{Op: op, Arg: "values", Got: fmt.Sprint(n), Want: fmt.Sprintf("%d for each of %d tokens", width, parts[chunk].n)}
+	}
+	return parts[chunk], nil
+}
+
+// readable reports whether a layer's results are in host memory.
+func (st *Step) readable(layer int) error {
+	if st.host && st.e.ran[layer] && (!st.e.opts.LayerByLayer || st.layer == layer) {
+		return nil
+	}
+	return &vk.ArgumentError{Op: opOutput, Arg: "layer", Got: fmt.Sprintf("%d, which is not there", layer), Want: "one that just ran with inputs from host memory"}
+}
+
+// checkInputs reports whether the inputs of a layer, or of all, are there.
+func (st *Step) checkInputs(layer int) error {
+	e := st.e
+	if !st.host {
+		return nil
+	}
+	first, end := layer, layer+1
+	if layer == wholeStep {
+		first, end = 0, len(e.layers)
+	}
+	for i := first; i < end; i++ {
+		for chunk := range e.parts {
+			if !e.set[i*e.opts.MaxSessions+chunk] {
+				return &vk.ArgumentError{Op: opSubmit, Arg: "inputs", Got: fmt.Sprintf("none for layer %d, chunk %d", i, chunk), Want: "all of them, or none, from host memory"}
+			}
+		}
+	}
+	return nil
+}
+
+// Appended is what a layer gave for n tokens.
+type Appended struct {
+	Out  []float32 // [n, Hidden]
+	TopK []int32   // [n, TopK]: the indexer's picks, ascending, then -1; nil but with RatioC4A and EngineOptions.KeepTopK
+}
+
+// Append runs the next n tokens of a session through all layers, with hidden states in
+// host memory: hidden has [n, Hidden] values for each layer. It takes them in steps of
+// MaxStep tokens and a smaller last one, commits each, and returns the results of each
+// layer. How tokens are divided among calls does not matter, but that sums are added
+// in another order and rounded.
+//
+// Errors: vk.ErrArgument for hidden states of other shapes; those of Begin,
+// Step.SetInput, Step.Submit and Step.Wait. Then the steps before are done: Len counts
+// their tokens, the result has what they gave, and the rest may be given again.
+func (s *Session) Append(ctx context.Context, hidden [][]float32) ([]Appended, error) {
+	e, width := s.e, s.e.cfg.Hidden
+	bad := func(got any) error {
+		return &vk.ArgumentError{Op: opAppend, Arg: "hidden", Got: fmt.Sprint(got),
+			Want: fmt.Sprintf("as many times %d values for each of %d layers", width, len(e.layers))}
+	}
+	if len(hidden) != len(e.layers) {
+		return nil, bad(fmt.Sprintf("%d layers", len(hidden)))
+	}
+	for i, h := range hidden {
+		if len(h)%width != 0 || len(h) != len(hidden[0]) {
+			return nil, bad(fmt.Sprintf("%d values for layer %d", len(h), i))
+		}
+	}
+	n := len(hidden[0]) / width
+	if n > e.opts.MaxTokens-s.Len() { // later it would be too late for all or nothing
+		return nil, fmt.Errorf("%s: %w: %d tokens and %d more, of at most %d", opAppend, ErrSequenceFull, s.Len(), n, e.opts.MaxTokens)
+	}
+	res := make([]Appended, len(e.layers))
+	for at := 0; at < n; {
+		m := min(e.opts.MaxStep, n-at)
+		if err := s.appendStep(ctx, hidden, at, m, res); err != nil {
+			for i := range res { // of layers that ran before the step failed
+				res[i].Out = res[i].Out[:at*width]
+				res[i].TopK = res[i].TopK[:min(at*e.TopK(), len(res[i].TopK))]
+			}
+			return res, fmt.Errorf("%s: %w", opAppend, err)
+		}
+		at += m
+	}
+	return res, nil
+}
+
+// appendStep runs tokens at to at+n-1 of hidden.
+func (s *Session) appendStep(ctx context.Context, hidden [][]float32, at, n int, res []Appended) error {
+	e, width := s.e, s.e.cfg.Hidden
+	st, err := e.Begin(ctx, Chunk{s, n})
+	if err != nil {
+		return err
+	}
+	set := func(i int) error { return st.SetInput(i, 0, hidden[i][at*width:][:n*width]) }
+	read := func(i int) error {
+		r := &res[i]
+		r.Out = append(r.Out, make([]float32, n*width)...)
+		err := st.ReadOutput(i, 0, r.Out[at*width:])
+		if err == nil && !st.TopK(i).IsZero() {
+			r.TopK = append(r.TopK, make([]int32, n*e.TopK())...)
+			err = st.ReadTopK(i, 0, r.TopK[at*e.TopK():])
+		}
+		return err
+	}
+	each := func(f func(int) error) {
+		for i := 0; i < len(e.layers) && err == nil; i++ {
+			err = f(i)
+		}
+	}
+	if e.opts.LayerByLayer {
+		each(func(i int) error {
+			if err := set(i); err != nil {
+				return err
+			}
+			if err := st.RunLayer(ctx, i); err != nil {
+				return err
+			}
+			return read(i)
+		})
+	} else {
+		if each(set); err == nil {
+			err = st.Run(ctx)
+		}
+		each(read)
+	}
+	if err != nil {
+		return errors.Join(err, st.Abort())
+	}
+	return st.Commit()
+}

@@ -1,0 +1,183 @@
+package pipeline_test
+
+import (
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/vkmla/vkmla/internal/fakemodel"
+	"github.com/vkmla/vkmla/internal/testkit"
+	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/vk"
+)
+
+func TestStepErrors(t *testing.T) {
+	dev := testkit.Device(t)
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioWindow)})))
+	o := pipeline.EngineOptions{MaxTokens: 30, MaxSessions: 2, MaxStep: 8}
+	e, other := engine(t, dev, cfg, layers, o), engine(t, dev, cfg, layers, o)
+	s, closed := must[*pipeline.Session](t)(e.Open()), must[*pipeline.Session](t)(e.Open())
+	if err := errors.Join(s.Advance(t.Context(), 28), closed.Close()); err != nil {
+		t.Fatal(err)
+	}
+	b := must[*pipeline.Session](t)(e.Open())
+	for name, c := range map[string]struct {
+		chunks []pipeline.Chunk
+		want   error
+	}{
+		"none": {nil, vk.ErrArgument}, "nil": {[]pipeline.Chunk{{}}, vk.ErrArgument}, "no tokens": {[]pipeline.Chunk{{Session: s}}, vk.ErrArgument},
+		"foreign": {[]pipeline.Chunk{{Session: must[*pipeline.Session](t)(other.Open()), Tokens: 1}}, vk.ErrArgument},
+		"twice":   {[]pipeline.Chunk{{Session: s, Tokens: 1}, {Session: s, Tokens: 1}}, vk.ErrArgument},
+		"many":    {[]pipeline.Chunk{{Session: s, Tokens: 1}, {Session: b, Tokens: 8}}, vk.ErrArgument},
+		"long":    {[]pipeline.Chunk{{Session: b, Tokens: 1}, {Session: s, Tokens: 3}}, pipeline.ErrSequenceFull},
+		"closed":  {[]pipeline.Chunk{{Session: closed, Tokens: 1}}, vk.ErrClosed},
+	} {
+		if st, err := e.Begin(t.Context(), c.chunks...); st != nil || !errors.Is(err, c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for n, want := range map[int]error{-1: vk.ErrArgument, 3: pipeline.ErrSequenceFull} {
+		if err := s.Advance(t.Context(), n); !errors.Is(err, want) {
+			t.Errorf("%d: %v", n, err)
+		}
+	}
+	for _, n := range []int{0, 9} {
+		if err := e.Prepare(t.Context(), n); !errors.Is(err, vk.ErrArgument) {
+			t.Error(err)
+		}
+	}
+	st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: 2}))
+	values := make([]float32, 2*cfg.Hidden)
+	for name, err := range map[string]error{"layer": st.SetInput(1, 0, values), "chunk": st.SetInput(0, 1, values), "values": st.SetInput(0, 0, values[1:]),
+		"not run": st.ReadOutput(0, 0, values), "no picks": st.ReadTopK(0, 0, nil)} {
+		if !errors.Is(err, vk.ErrArgument) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := errors.Join(st.SetInputBF16(0, 0, make([]uint16, 2*cfg.Hidden)), st.Run(t.Context()), st.ReadOutput(0, 0, values)); err != nil {
+		t.Error(err)
+	}
+	if err := st.ReadTopK(0, 0, make([]int32, 2*e.TopK())); !errors.Is(err, vk.ErrArgument) {
+		t.Error(err)
+	}
+	if err := st.Commit(); err != nil || s.Len() != 30 {
+		t.Error(err, s.Len())
+	}
+	for name, err := range map[string]error{"run": st.Run(t.Context()), "layer": st.RunLayer(t.Context(), 0), "input": st.SetInput(0, 0, values), "commit": st.Commit()} {
+		if !errors.Is(err, vk.ErrClosed) {
+			t.Errorf("%s after the step: %v", name, err)
+		}
+	}
+	e.Lose()
+	for name, err := range map[string]error{"begin": failure(e.Begin(t.Context(), pipeline.Chunk{Session: b, Tokens: 1})), "open": failure(e.Open()), "truncate": s.Truncate(0)} {
+		if !errors.Is(err, vk.ErrDeviceLost) {
+			t.Errorf("%s on a lost device: %v", name, err)
+		}
+	}
+}
+
+// The n-th allocation of a step that needs new memory fails, for every n: the session is
+// as it was, and goes on as if nothing had been.
+func TestStepOutOfMemory(t *testing.T) {
+	full := errors.New("over budget")
+	left := -1 // allocations until one fails; below 0: none does
+	dev := must[*vk.Device](t)(testkit.Device(t).Adapter().Open(vk.DeviceOptions{MemoryHook: func(uint64) error {
+		left--
+		if left == -1 {
+			return full
+		}
+		return nil
+	}}))
+	defer dev.Close()
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioC4A, pipeline.RatioC128A)})))
+	for _, l := range layers {
+		defer l.Close() // before the device
+	}
+	rng := rand.New(rand.NewPCG(1, 4))
+	hidden := make([]float32, 50*cfg.Hidden)
+	for i := range hidden {
+		hidden[i] = float32(rng.NormFloat64())
+	}
+	var want []pipeline.Appended
+	for n := -1; ; n++ {
+		e := must[*pipeline.Engine](t)(pipeline.NewEngine(t.Context(), dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 50, MaxStep: 33, CacheBytes: 1 << 20}))
+		s := must[*pipeline.Session](t)(e.Open())
+		extend(t, s, len(layers), hidden[:cfg.Hidden])
+		left = n
+		_, err := s.Append(t.Context(), slices.Repeat([][]float32{hidden[cfg.Hidden : 34*cfg.Hidden]}, len(layers)))
+		finished := left >= 0
+		left = -1
+		if n >= 0 && !finished && (!errors.Is(err, full) || s.Len() != 1) || (n < 0 || finished) && err != nil {
+			t.Fatalf("allocation %d: %v, %d tokens", n, err, s.Len())
+		}
+		if err != nil {
+			extend(t, s, len(layers), hidden[cfg.Hidden:34*cfg.Hidden])
+		}
+		got := extend(t, s, len(layers), hidden[34*cfg.Hidden:])
+		if want == nil {
+			want = got
+		}
+		for i := range got {
+			if !slices.Equal(got[i].Out, want[i].Out) {
+				t.Errorf("allocation %d: layer %d gives something else afterwards", n, i)
+			}
+		}
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+		if finished {
+			if n < 10 {
+				t.Errorf("only %d allocations", n)
+			}
+			break
+		}
+	}
+}
+
+// TestEngineRanks demands that the outputs of two ranks add up to those of one, but for
+// the rounding of the sum to bf16.
+func TestEngineRanks(t *testing.T) {
+	dev := testkit.Device(t)
+	dir := written(t, fake(t, fakemodel.Options{}))
+	var sum [][]float32
+	const tokens = 40
+	var hidden []float32
+	for _, o := range []pipeline.CheckpointOptions{{}, {Ranks: 2}, {Ranks: 2, Rank: 1}} {
+		c := must[*pipeline.Checkpoint](t)(pipeline.OpenCheckpoint(dir, o))
+		layers := must[[]*pipeline.DeviceLayer](t)(c.Upload(t.Context(), dev, nil))
+		if hidden == nil {
+			rng := rand.New(rand.NewPCG(4, 4))
+			for range tokens * c.Config.Hidden {
+				hidden = append(hidden, float32(rng.NormFloat64()))
+			}
+		}
+		e := must[*pipeline.Engine](t)(pipeline.NewEngine(t.Context(), dev, c.Config, layers, pipeline.EngineOptions{MaxTokens: tokens, MaxStep: 33, Ranks: o.Ranks}))
+		for i, got := range division(t, e, c.Config.Hidden, tokens, hidden) {
+			switch {
+			case o.Ranks == 0:
+				sum = append(sum, got.Out)
+			default:
+				for k := range got.Out {
+					sum[i][k] -= got.Out[k]
+				}
+			}
+			if o.Rank == 0 {
+				continue
+			}
+			n := 0.0
+			for _, v := range sum[i] {
+				n += float64(v) * float64(v)
+			}
+			if n /= float64(len(sum[i])); !(n < 1e-4) {
+				t.Errorf("layer %d: the ranks miss the whole by %g a value, squared", i, n)
+			}
+		}
+		if err := errors.Join(e.Close(), c.Close()); err != nil {
+			t.Error(err)
+		}
+		for _, l := range layers {
+			l.Close()
+		}
+	}
+}

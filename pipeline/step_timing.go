@@ -1,0 +1,84 @@
+package pipeline
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/vkmla/vkmla/vk"
+)
+
+const (
+	opTiming = "pipeline: set timing"
+	opTimes  = "pipeline: step times"
+)
+
+// Timing says what an engine's commands measure.
+type Timing int
+
+const (
+	TimingOff      Timing = iota // nothing
+	TimingWhole                  // the device's time for the commands
+	TimingSections               // that of each operation, with timestamps between them that cost a little
+)
+
+// SetTiming makes steps that begin from now on measure something, or nothing again. They
+// are recorded anew.
+//
+// Errors: the context's while a step is in progress; vk.ErrArgument, vk.ErrClosed,
+// vk.ErrDeviceLost.
+func (e *Engine) SetTiming(ctx context.Context, t Timing) error {
+	if t < TimingOff || t > TimingSections {
+		return &vk.ArgumentError{Op: opTiming, Arg: "t", Got: fmt.Sprint(int(t)), Want: "TimingOff, TimingWhole or TimingSections"}
+	}
+	if err := e.enter(ctx); err != nil {
+		return fmt.Errorf("%s: %w", opTiming, err)
+	}
+	defer e.leave()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	err := e.usable()
+	if err == nil {
+		err = e.forget()
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", opTiming, e.note(err))
+	}
+	e.timing = t
+	return nil
+}
+
+// time makes commands measure what the engine is to.
+func (e *Engine) time(rec *vk.Recorder) error {
+	switch e.timing {
+	case TimingWhole:
+		return rec.TimeWhole()
+	case TimingSections:
+		return rec.TimeSections()
+	}
+	return nil
+}
+
+// Times returns what Run or Submit and Wait measured: nothing with TimingOff, one section
+// with TimingWhole, else the operations in their order, layer by layer. A section that
+// is named "step" is computed once for the layers of a ratio; those before the first of
+// them bring lengths and changed table entries to the device.
+//
+// Errors: vk.ErrBusy before Wait, vk.ErrClosed once the step has ended; those of
+// vk.Commands.Sections.
+func (st *Step) Times() ([]vk.Section, error) {
+	e := st.e
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	err := st.active()
+	if err == nil && st.flying != nil {
+		err = vk.ErrBusy
+	}
+	var list []vk.Section
+	if c := st.b.recorded[commandKey{wholeStep, st.host}]; err == nil && c != nil {
+		list, err = c.Sections()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", opTimes, err)
+	}
+	return list, nil
+}

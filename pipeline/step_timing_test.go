@@ -1,0 +1,65 @@
+package pipeline_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/vkmla/vkmla/internal/fakemodel"
+	"github.com/vkmla/vkmla/internal/testkit"
+	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// TestStepTimes demands what each kind of timing measures, and typed errors.
+func TestStepTimes(t *testing.T) {
+	dev, ctx := testkit.Device(t), t.Context()
+	c := fakemodel.Config(pipeline.RatioWindow, pipeline.RatioC4A)
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: c})))
+	e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 20})
+	s := must[*pipeline.Session](t)(e.Open())
+	if err := e.SetTiming(ctx, 3); !errors.Is(err, vk.ErrArgument) {
+		t.Error(err)
+	}
+	for timing, want := range map[pipeline.Timing]int{pipeline.TimingOff: 0, pipeline.TimingWhole: 1, pipeline.TimingSections: 25} {
+		if err := e.SetTiming(ctx, timing); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 { // measured, recorded anew, and again
+			st := must[*pipeline.Step](t)(e.Begin(ctx, pipeline.Chunk{Session: s, Tokens: 1}))
+			if err := st.Submit(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := st.Times(); !errors.Is(err, vk.ErrBusy) {
+				t.Errorf("times before the wait: %v", err)
+			}
+			if err := st.Wait(ctx); err != nil {
+				t.Fatal(err)
+			}
+			list, err := st.Times()
+			if err != nil || len(list) < want || want < 2 && len(list) != want {
+				t.Errorf("timing %d: %d sections, %v", timing, len(list), err)
+			}
+			for _, x := range list {
+				if x.NS <= 0 && x.Dispatches > 0 {
+					t.Errorf("%+v", x)
+				}
+			}
+			if timing == pipeline.TimingSections && !slices.ContainsFunc(list, func(x vk.Section) bool { return x.Name == "indexer.select" }) {
+				t.Errorf("sections %v", list)
+			}
+			if err := st.Commit(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := st.Times(); !errors.Is(err, vk.ErrClosed) {
+				t.Errorf("times of a step that ended: %v", err)
+			}
+		}
+	}
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.SetTiming(ctx, pipeline.TimingOff); !errors.Is(err, vk.ErrClosed) {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,62 @@
+package vk_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/vkmla/vkmla/vk"
+)
+
+func TestSections(t *testing.T) {
+	d := open(t, vk.DeviceOptions{})
+	k := copyKernel(t, d)
+	a, b := buffer(t, d, 1<<20, vk.DeviceLocal), buffer(t, d, 1<<20, vk.DeviceLocal)
+	launches := func(r *vk.Recorder) error {
+		var err error
+		for i, name := range []string{"first", "first", "second", "", "third"} {
+			r.Section(name)
+			err = errors.Join(err, r.Dispatch(addStep(k, b.Whole(), a.Whole(), uint32(i))))
+		}
+		r.Section("nothing") // is recorded in it
+		return err
+	}
+	plain := record(t, d, launches)
+	if s, err := plain.Sections(); s != nil || err != nil {
+		t.Errorf("sections that nobody timed: %v, %v", s, err)
+	}
+	if plain.Dispatches() != 5 {
+		t.Errorf("%d launches, want 5", plain.Dispatches())
+	}
+	one := record(t, d, func(r *vk.Recorder) error { return errors.Join(r.TimeWhole(), launches(r)) })
+	if err := one.Run(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := one.Sections(); err != nil || len(s) != 1 || s[0].Dispatches != 5 || s[0].Barriers != 4 || !(s[0].NS > 0) {
+		t.Errorf("the whole: %v, %v", s, err)
+	}
+	c := record(t, d, func(r *vk.Recorder) error { return errors.Join(r.TimeSections(), launches(r)) })
+	if _, err := c.Sections(); !errors.Is(err, vk.ErrBusy) {
+		t.Errorf("sections before a run: %v, want ErrBusy", err)
+	}
+	if err := c.Run(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.Sections()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []vk.Section{{Name: "first", Dispatches: 2, Barriers: 1}, {Name: "second", Dispatches: 1, Barriers: 1},
+		{Name: "", Dispatches: 1, Barriers: 1}, {Name: "third", Dispatches: 1, Barriers: 1}, {Name: "nothing"}}
+	if len(s) != len(want) {
+		t.Fatalf("sections %v, want %v", s, want)
+	}
+	for i := range s {
+		if s[i].Dispatches > 0 && !(s[i].NS > 0) {
+			t.Errorf("section %d takes %g ns", i, s[i].NS)
+		}
+		if s[i].NS = 0; s[i] != want[i] {
+			t.Errorf("section %d: %v, want %v", i, s[i], want[i])
+		}
+	}
+}

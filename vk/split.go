@@ -1,0 +1,174 @@
+package vk
+
+// #include "abi.h"
+import "C"
+
+import (
+	"slices"
+	"unsafe"
+
+	vulkan "github.com/goki/vulkan"
+)
+
+// splitting is how a recording is cut into parts, which are submitted one by one so that
+// none is long.
+type splitting struct {
+	on      bool
+	each    bool // before every operation
+	before  []int
+	marks   []int // timestamps: before the first part, after each; -1 where none were left
+	earlier []vulkan.CommandBuffer
+}
+
+// SplitEach makes every operation recorded from now on (a launch, a fill, a copy) a part
+// of its own: Commands.Submit hands the parts to the device one by one, in order, and
+// Commands.PartTimes says how long each took. Pack makes longer parts of them, for
+// SplitAt. What the commands do does not change. It has to be called first.
+//
+// Errors: ErrArgument when something was recorded; those of Timestamp.
+func (r *Recorder) SplitEach() error { return r.split(true, nil) }
+
+// SplitAt begins a part before each of the given operations, counted from 0 in the order
+// of recording; without any there is one part, with a time. It has to be called first.
+//
+// Errors: as SplitEach.
+func (r *Recorder) SplitAt(before []int) error { return r.split(false, before) }
+
+func (r *Recorder) split(each bool, before []int) error {
+	const op = "split"
+	if r.operations > 0 || r.parts.on {
+		return argument(op, "recorder", "one with something in it", "an empty one")
+	}
+	mark, err := r.Timestamp()
+	if err != nil {
+		return err
+	}
+	r.parts = splitting{on: true, each: each, before: slices.Clone(before), marks: []int{mark}}
+	return nil
+}
+
+// operation is called before each operation, and begins a part where one is to begin.
+func (r *Recorder) operation() error {
+	n := r.operations
+	if r.parts.on && n > 0 && (r.parts.each || slices.Contains(r.parts.before, n)) {
+		if err := r.cut(); err != nil {
+			return err
+		}
+	}
+	r.operations++
+	return nil
+}
+
+// mark takes the time where a part ends. A part without a time, when there are too many,
+// is one that Pack leaves alone.
+func (r *Recorder) mark() {
+	m, err := r.Timestamp()
+	if err != nil {
+		m = -1
+	}
+	r.parts.marks = append(r.parts.marks, m)
+}
+
+// cut ends the command buffer and begins another. Its first barrier, like that of every
+// recording, makes what ran before visible.
+func (r *Recorder) cut() error {
+	const op = "split"
+	r.mark()
+	if err := r.dev.check(op, int(vulkan.EndCommandBuffer(r.cmd))); err != nil {
+		return err
+	}
+	r.parts.earlier = append(r.parts.earlier, r.cmd)
+	return r.begin(op)
+}
+
+// begin allocates a command buffer and begins to record it.
+func (r *Recorder) begin(op string) error {
+	ai := vulkan.CommandBufferAllocateInfo{
+		SType: vulkan.StructureTypeCommandBufferAllocateInfo, CommandPool: r.pool,
+		Level: vulkan.CommandBufferLevelPrimary, CommandBufferCount: 1,
+	}
+	cmds := make([]vulkan.CommandBuffer, 1)
+	code := vulkan.AllocateCommandBuffers(r.dev.h, &ai, cmds)
+	ai.Free()
+	if err := r.dev.check(op, int(code)); err != nil {
+		return err
+	}
+	r.cmd = cmds[0]
+	bi := vulkan.CommandBufferBeginInfo{SType: vulkan.StructureTypeCommandBufferBeginInfo}
+	code = vulkan.BeginCommandBuffer(r.cmd, &bi)
+	bi.Free()
+	if err := r.dev.check(op, int(code)); err != nil {
+		return err
+	}
+	// What ran before on this queue, or was written by the host, is visible from here on.
+	n := r.barriers
+	r.emit(stageCompute|stageTransfer|stageHost, stageCompute|stageTransfer,
+		accessShaderWrite|accessTransferWrite|accessHostWrite,
+		accessShaderRead|accessShaderWrite|accessTransferRead|accessTransferWrite)
+	r.barriers, r.pending = n, r.pending[:0]
+	return nil
+}
+
+// submitParts hands the parts to the queue, whose mutex is held; the fence is signalled
+// when all have finished. After an error none of them is running.
+func (c *Commands) submitParts() C.int {
+	d := c.rec.dev
+	all := append(slices.Clip(c.rec.parts.earlier), c.rec.cmd)
+	for i, cmd := range all {
+		fence := C.VmHandle(0)
+		if i == len(all)-1 {
+			fence = handleValue(unsafe.Pointer(c.fence))
+		}
+		if r := C.vm_submit(d.c, unsafe.Pointer(d.queue), unsafe.Pointer(cmd), fence); r != 0 {
+			if i > 0 {
+				vulkan.QueueWaitIdle(d.queue) // there is no fence to wait for
+			}
+			return r
+		}
+	}
+	return 0
+}
+
+// Parts returns how many submissions a Submit makes: 1 unless the recording was split.
+func (c *Commands) Parts() int { return len(c.rec.parts.earlier) + 1 }
+
+// Operations returns how many launches, fills and copies were recorded.
+func (c *Commands) Operations() int { return c.rec.operations }
+
+// PartTimes returns how long each part took in the last submission, in nanoseconds, from
+// the end of the part before to its own end; nil if the recording was not split. A part
+// that there was no timestamp for has a negative time. Errors: those of Timestamps.
+func (c *Commands) PartTimes() ([]float64, error) {
+	marks := c.rec.parts.marks
+	if marks == nil {
+		return nil, nil
+	}
+	ns, err := c.Timestamps()
+	if err != nil {
+		return nil, err
+	}
+	times := make([]float64, len(marks)-1)
+	for i := range times {
+		times[i] = -1
+		if a, b := marks[i], marks[i+1]; a >= 0 && b >= 0 {
+			times[i] = ns[b] - ns[a]
+		}
+	}
+	return times, nil
+}
+
+// Pack says before which operations a part has to begin so that no part of several takes
+// longer than budget, given the times of the single operations in the same unit: each
+// part has as many as fit. One that takes longer alone, or whose time is negative, is
+// a part of its own.
+func Pack(times []float64, budget float64) (before []int) {
+	sum := 0.0
+	for i, t := range times {
+		alone := t < 0 || i > 0 && times[i-1] < 0
+		if i > 0 && (alone || sum+t > budget) {
+			before, sum = append(before, i), 0
+		}
+		sum += max(t, 0)
+	}
+	return before
+}

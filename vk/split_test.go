@@ -1,0 +1,157 @@
+package vk_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/vkmla/vkmla/vk"
+)
+
+// A recording gives the same however it is cut into parts.
+func TestSplit(t *testing.T) {
+	d, ctx := open(t, vk.DeviceOptions{}), context.Background()
+	k := copyKernel(t, d)
+	const size = 1 << 16
+	in, out := buffer(t, d, size, vk.Upload), buffer(t, d, size, vk.Readback)
+	a, b := buffer(t, d, size, vk.DeviceLocal), buffer(t, d, size, vk.DeviceLocal)
+	copy(in.Mapped(), words(size/4, func(i int) uint32 { return uint32(i) }))
+	launches := func(r *vk.Recorder) error { // 9 operations, each needs the one before
+		err := errors.Join(r.Fill(b.Whole(), 7), r.Copy(a.Whole(), in.Whole()))
+		for i := range uint32(3) {
+			r.Section("pair")
+			err = errors.Join(err, r.Dispatch(addStep(k, b.Whole(), a.Whole(), i)), r.Dispatch(addStep(k, a.Whole(), b.Whole(), 10*i)))
+		}
+		return errors.Join(err, r.Copy(out.Whole(), a.Whole()))
+	}
+	want := words(size/4, func(i int) uint32 { return uint32(i) + 33 })
+	for _, c := range []struct {
+		name  string
+		split func(r *vk.Recorder) error
+		parts int
+		timed bool
+	}{
+		{"whole", func(*vk.Recorder) error { return nil }, 1, false},
+		{"one part", func(r *vk.Recorder) error { return r.SplitAt(nil) }, 1, true},
+		{"parts", func(r *vk.Recorder) error { return r.SplitAt([]int{3, 4, 8, 99}) }, 4, true},
+		{"each", func(r *vk.Recorder) error { return r.SplitEach() }, 9, true},
+		{"each, with sections", func(r *vk.Recorder) error { return errors.Join(r.SplitEach(), r.TimeSections()) }, 9, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cmd := record(t, d, func(r *vk.Recorder) error { return errors.Join(c.split(r), launches(r)) })
+			for range 2 {
+				clear(out.Mapped())
+				if err := cmd.Run(ctx); err != nil {
+					t.Fatal(err)
+				}
+				if !bytes.Equal(out.Mapped(), want) {
+					t.Fatal("wrong result")
+				}
+			}
+			if cmd.Parts() != c.parts {
+				t.Errorf("%d parts, want %d", cmd.Parts(), c.parts)
+			}
+			times, err := cmd.PartTimes()
+			if err != nil || c.timed != (len(times) == c.parts) || !c.timed && times != nil {
+				t.Errorf("times %v, %v", times, err)
+			}
+			for _, ns := range times {
+				if ns < 0 {
+					t.Errorf("a part takes %g ns", ns)
+				}
+			}
+			if cmd.Dispatches() != 6 {
+				t.Errorf("%d launches", cmd.Dispatches())
+			}
+			if s, err := cmd.Sections(); err != nil || len(s) > 0 && s[len(s)-1].Name != "pair" {
+				t.Errorf("sections %v, %v", s, err)
+			}
+		})
+	}
+	late := record(t, d, func(r *vk.Recorder) error {
+		if err := launches(r); err != nil {
+			return err
+		}
+		if err := r.SplitEach(); !errors.Is(err, vk.ErrArgument) {
+			t.Errorf("split behind what was recorded: %v", err)
+		}
+		return nil
+	})
+	if err := late.Run(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+// More operations than there are timestamps for are parts without a time.
+func TestSplitWithoutTimestamps(t *testing.T) {
+	d, ctx := open(t, vk.DeviceOptions{}), context.Background()
+	b := buffer(t, d, 1<<10, vk.DeviceLocal)
+	const n = 8200
+	cmd := record(t, d, func(r *vk.Recorder) error {
+		err := r.SplitEach()
+		for i := range n {
+			if err == nil {
+				err = r.Fill(b.View(uint64(i%256)*4, 4), uint32(i))
+			}
+		}
+		return err
+	})
+	if err := cmd.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+	times, err := cmd.PartTimes()
+	if err != nil || len(times) != n || times[0] < 0 || times[n-1] >= 0 {
+		t.Fatalf("%d times, %v", len(times), err)
+	}
+	before := vk.Pack(times, 1e12)
+	if len(before) != n-8191 || before[0] != 8191 {
+		t.Errorf("%d parts begin at %d", len(before), before[0])
+	}
+}
+
+func TestPack(t *testing.T) {
+	for _, c := range []struct {
+		times  []float64
+		budget float64
+		want   []int
+	}{
+		{nil, 1, nil},
+		{[]float64{1, 1, 1}, 3, nil},
+		{[]float64{1, 1, 1}, 2, []int{2}},
+		{[]float64{1, 5, 1, 1}, 2, []int{1, 2}},
+		{[]float64{5, 5}, 2, []int{1}},
+		{[]float64{1, -1, 1, 1}, 9, []int{1, 2}},
+		{[]float64{-1, 1}, 9, []int{1}},
+	} {
+		if got := vk.Pack(c.times, c.budget); !slices.Equal(got, c.want) {
+			t.Errorf("%v in parts of %g: %v, want %v", c.times, c.budget, got, c.want)
+		}
+	}
+}
+
+// Launches that have nothing to do with each other wait for each other when they are
+// told to.
+func TestSeparate(t *testing.T) {
+	d := open(t, vk.DeviceOptions{})
+	k := copyKernel(t, d)
+	a, b := buffer(t, d, 1<<12, vk.DeviceLocal), buffer(t, d, 1<<12, vk.DeviceLocal)
+	in := buffer(t, d, 1<<12, vk.DeviceLocal)
+	for _, separate := range []bool{false, true} {
+		c := record(t, d, func(r *vk.Recorder) error {
+			var err error
+			if separate { // nothing to wait for yet
+				err = r.Separate()
+			}
+			err = errors.Join(err, r.Dispatch(addStep(k, a.Whole(), in.Whole(), 1)))
+			if separate {
+				err = errors.Join(err, r.Separate(), r.Separate())
+			}
+			return errors.Join(err, r.Dispatch(addStep(k, b.Whole(), in.Whole(), 1)))
+		})
+		if want := map[bool]int{true: 1}[separate]; c.Barriers() != want {
+			t.Errorf("%d barriers, want %d", c.Barriers(), want)
+		}
+	}
+}

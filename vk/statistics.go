@@ -1,0 +1,92 @@
+package vk
+
+// #include <stdlib.h>
+// #include "abi.h"
+import "C"
+
+import (
+	"slices"
+	"strings"
+	"unsafe"
+)
+
+// Statistic is a number that a driver's compiler gives for a kernel. Names and their
+// meanings are the driver's own: "VGPRs", "Register Count", "Spilled VGPRs" and so on.
+type Statistic struct {
+	Name        string
+	Description string
+	Value       float64
+}
+
+func (d *Device) pipelineFlags() C.uint32_t {
+	if d.opts.Statistics && d.Caps().Features["pipelineExecutableInfo"] {
+		return C.VM_PIPELINE_CREATE_CAPTURE_STATISTICS
+	}
+	return 0
+}
+
+// Kernels returns the kernels that were built on the device so far, in the order of
+// their names and constants.
+func (d *Device) Kernels() []*Kernel {
+	d.mu.Lock()
+	list := slices.Clone(d.built)
+	d.mu.Unlock()
+	slices.SortFunc(list, func(a, b *Kernel) int {
+		if c := strings.Compare(a.spec.Name, b.spec.Name); c != 0 {
+			return c
+		}
+		if c := slices.Compare(a.spec.Constants, b.spec.Constants); c != 0 {
+			return c
+		}
+		return int(a.spec.SubgroupSize) - int(b.spec.SubgroupSize)
+	})
+	return list
+}
+
+// Constants returns the specialisation constants that the kernel was built with.
+func (k *Kernel) Constants() []uint32 { return slices.Clone(k.spec.Constants) }
+
+// SubgroupSize returns the subgroup size that the kernel demands, 0 for any.
+func (k *Kernel) SubgroupSize() uint32 { return k.spec.SubgroupSize }
+
+// Statistics returns what the driver's compiler says about a kernel of this device; the
+// names are its own.
+//
+// Errors: *MissingError without the feature pipelineExecutableInfo; ErrArgument unless
+// the device was opened with DeviceOptions.Statistics; ErrClosed, ErrDeviceLost,
+// ErrOutOfHostMemory, ErrOutOfDeviceMemory.
+func (d *Device) Statistics(k *Kernel) ([]Statistic, error) {
+	const op = "statistics"
+	if err := d.usable(op); err != nil {
+		return nil, err
+	}
+	if missing := d.Caps().Missing([]string{"pipelineExecutableInfo"}); missing != nil {
+		return nil, &MissingError{What: op, Device: d.adapter.Name, Required: missing, Missing: missing}
+	}
+	if !d.opts.Statistics {
+		return nil, argument(op, "DeviceOptions.Statistics", "false", "true when the device was opened")
+	}
+	var raw *C.VmPipelineExecutableStatistic
+	var n C.uint32_t
+	r := C.vm_pipeline_statistics(d.c, handleValue(unsafe.Pointer(k.h)), &raw, &n)
+	defer C.free(unsafe.Pointer(raw))
+	if err := d.check(op, int(r)); err != nil {
+		return nil, err
+	}
+	list := make([]Statistic, n)
+	for i, s := range unsafe.Slice(raw, n) {
+		list[i] = Statistic{Name: C.GoString(&s.name[0]), Description: C.GoString(&s.description[0])}
+		p := unsafe.Pointer(&s.value)
+		switch s.format {
+		case 0:
+			list[i].Value = float64(*(*uint32)(p))
+		case 1:
+			list[i].Value = float64(*(*int64)(p))
+		case 2:
+			list[i].Value = float64(*(*uint64)(p))
+		default:
+			list[i].Value = *(*float64)(p)
+		}
+	}
+	return list, nil
+}
