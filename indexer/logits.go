@@ -70,10 +70,12 @@ type Logits struct {
 	cfg     LogitsConfig
 	variant string
 	tiling  cmTiling // of the cooperative-matrix variants
+	inLanes bool     // cm is idx_logits_lanes, and
+	lanes   laneTiling
 	k       *vk.Kernel
 }
 
-// idxLogitsPush is the push block of idx_logits.comp and idx_logits_cm.comp.
+// idxLogitsPush is the push block of idx_logits.comp, idx_logits_cm.comp and idx_logits_lanes.comp.
 type idxLogitsPush struct {
 	KeysAddr, DstAddr     uint64
 	KeysStride, KeysPages uint32
@@ -94,18 +96,19 @@ const (
 )
 
 // NewLogits chooses the variant and builds its kernel. The device owns the kernel;
-// there is nothing to close.
+// there is nothing to close. For cm it has the device say how matrices lie in a
+// subgroup's lanes, which takes a short launch.
 //
 // Errors: vk.ErrArgument for a format, page, number of heads or variant that does not
 // exist or cannot hold MaxBytes; *vk.MissingError or vk.ErrMissingFeature for a
-// variant that the device cannot run; those of vk.Device.Kernel.
+// variant that the device cannot run; those of vk.Device.Kernel and of a launch.
 func NewLogits(dev *vk.Device, cfg LogitsConfig) (*Logits, error) {
-	return newLogits(dev, cfg, cmChoose)
+	return newLogits(dev, cfg, cmChoose, true)
 }
 
 type cmChooser func(caps *vk.Caps, element string, heads, tokens int) (cmTiling, error)
 
-func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser) (*Logits, error) {
+func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser, inLanes bool) (*Logits, error) {
 	const op = "logits"
 	if err := opkit.First(
 		checkFormat(op, cfg.Format),
@@ -125,6 +128,12 @@ func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser) (*Logits, err
 	if err := o.choose(op, choose); err != nil {
 		return nil, err
 	}
+	if o.variant == VariantCM && inLanes {
+		var err error
+		if o.lanes, o.inLanes, err = lanesChoose(dev, cfg); err != nil {
+			return nil, err
+		}
+	}
 	spec := opkit.Spec{
 		Stem: "idx_logits", Variant: o.variant,
 		Bindings:  []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Read},
@@ -132,7 +141,11 @@ func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser) (*Logits, err
 		PushSize:  int(unsafe.Sizeof(idxLogitsPush{})),
 		Constants: []uint32{uint32(cfg.Page), uint32(cfg.Format)},
 	}
-	if o.matrix() {
+	if o.inLanes {
+		spec.Stem = "idx_logits_lanes"
+		spec.Subgroup = uint32(o.lanes.subgroup)
+		spec.Constants = append(spec.Constants, o.lanes.constants()...)
+	} else if o.matrix() {
 		spec.Subgroup = uint32(o.tiling.subgroup)
 		spec.Constants = append(spec.Constants, o.tiling.constants()...)
 	}
@@ -201,7 +214,9 @@ func logitsTargets(a LogitsArgs) []opkit.Target {
 // fewest tiles that one takes.
 func (o *Logits) grid(op string, t, first, width int) (groups [3]uint32, chunk int, err error) {
 	x, y := opkit.CeilDiv(width, baseKeys), t
-	if o.matrix() {
+	if o.inLanes {
+		x, chunk = o.lanes.shares(o.cfg.Workgroups, t, width), 1
+	} else if o.matrix() {
 		y = opkit.CeilDiv(t, o.tiling.tokens)
 		tiles := opkit.CeilDiv(first%o.tiling.tile+width, o.tiling.tile)
 		x = min(max(opkit.CeilDiv(o.cfg.Workgroups, y), opkit.CeilDiv(tiles, cmChunk)), tiles)

@@ -25,7 +25,7 @@ func NewLogitsTiled(dev *vk.Device, cfg LogitsConfig, heads, tokens int) (*Logit
 			return t, vk.ErrMissingFeature
 		}
 		return t, nil
-	})
+	}, false)
 }
 
 func TestCMTiling(t *testing.T) {

@@ -529,3 +529,27 @@ func TestLogitsBeyondDescriptor(t *testing.T) {
 	}
 	near(t, x, got, want)
 }
+
+// Where a device's matrices lie in lanes as that kernel wants them, cm is the one that
+// fills them from registers, but for more heads than registers hold or for pages that
+// cut tiles.
+func TestLogitsInLanes(t *testing.T) {
+	dev := testkit.Device(t)
+	for _, c := range []struct {
+		heads, page int
+		want        bool
+	}{{64, 64, true}, {3, 64, true}, {65, 64, false}, {64, 3, false}} {
+		op, err := indexer.NewLogits(dev, indexer.LogitsConfig{Heads: c.heads, Format: cache.IndexKeyFP8, Page: c.page, Variant: indexer.VariantCM})
+		if errors.Is(err, vk.ErrMissingFeature) {
+			t.Skip(err)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := indexer.InLanes(op); got && !c.want {
+			t.Errorf("%d heads, pages of %d: in lanes", c.heads, c.page)
+		} else if c.want && !got {
+			t.Logf("%d heads, pages of %d: matrices of %s lie in other lanes", c.heads, c.page, dev.Adapter().Name)
+		}
+	}
+}

@@ -27,8 +27,9 @@ const pkg = opkit.Package("indexer")
 // pushLayouts names the push-constant structure of each kernel; a test compares
 // them with the SPIR-V.
 var pushLayouts = map[string]any{
-	"idx_query_quant": idxQueryQuantPush{},
-	"idx_logits":      idxLogitsPush{},
-	"idx_visible":     idxVisiblePush{},
-	"idx_topk":        idxTopkPush{},
+	"idx_query_quant":  idxQueryQuantPush{},
+	"idx_logits":       idxLogitsPush{},
+	"idx_logits_lanes": idxLogitsPush{},
+	"idx_visible":      idxVisiblePush{},
+	"idx_topk":         idxTopkPush{},
 }

@@ -172,7 +172,7 @@ func (o *Select) ScratchBytes(t int) uint64 {
 }
 
 // Record checks the arguments and records the launches: for every 512 tokens and
-// segment of Entries one of Logits and one or two of TopK, where the scores of the
+// segment of Entries (or two, where there are no more) one of Logits and one or two of TopK, where the scores of the
 // next segment and the selection from this one may run at the same time. Lengths,
 // tables and requests are read when the commands run.
 //
@@ -258,6 +258,9 @@ type selectRound struct {
 func (o *Select) rounds(a SelectArgs, t, entries int) []selectRound {
 	rows, segment, lists := o.plan(t)
 	half := tensor.Need(tensor.F32, rows, segment)
+	if o.cfg.Segment == 0 && t <= rows && entries <= 2*segment && o.topk.slices(rows, entries) <= o.topk.slices(rows, segment) {
+		segment = max(segment, entries) // the only round has the memory of two, and no more lists
+	}
 	var all []selectRound
 	for low := 0; low < t; low += rows {
 		high := min(low+rows, t)

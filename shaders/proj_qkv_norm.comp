@@ -5,7 +5,7 @@
 // Bindings:  0 qr [T, qr_width] bf16   1 kv [T, kv_width] bf16   2 qr_weight [RANK] bf16 or f32   3 kv_weight [512] bf16 or f32
 //            4 qr_out [T, RANK] bf16   5 kv_out [T, 512] bf16     0 and 1 may be one tensor
 // Workgroup: token gl_WorkGroupID.x; y = 0 its query row, y = 1 its K row. An invocation has every 128th unit of 8 values.
-// Constants: 0 RANK, a multiple of 8.  Shared memory: 512 bytes.  Features: none.
+// Constants: 0 RANK, a multiple of 8.  Shared memory: 516 bytes.  Features: none.
 // Widths and columns are multiples of 8 and counted in units of 8 values.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -35,6 +35,7 @@ layout(push_constant) uniform Push {
 } pc;
 
 shared vec4 rms_of[LANES / 4u];
+shared float factor_of; // of the row
 #include "lib/rms.glsl"
 
 vec4 low(uvec4 w) { return vec4(bf16_unpack2(w.x), bf16_unpack2(w.y)); }
@@ -54,7 +55,7 @@ uvec4 scaled(uvec4 w, uint u, float r, bool is_kv) {
     }
     precise vec4 x = (low(w) * r) * a;
     precise vec4 y = (high(w) * r) * b;
-    return uvec4(bf16_pack2(x.x, x.y), bf16_pack2(x.z, x.w), bf16_pack2(y.x, y.y), bf16_pack2(y.z, y.w));
+    return uvec4(rms_pack2(x.x, x.y), rms_pack2(x.z, x.w), rms_pack2(y.x, y.y), rms_pack2(y.z, y.w));
 }
 
 void main() {
@@ -72,8 +73,12 @@ void main() {
     }
     rms_of[lane / 4u][lane % 4u] = sum;
     barrier();
-    precise float all = (rms_sum32(0u) + rms_sum32(32u)) + (rms_sum32(64u) + rms_sum32(96u));
-    const float r = rms_factor(all, is_kv ? 1.0 / 512.0 : pc.qr_inverse, pc.eps);
+    if (lane == 0u) { // one of all: the others would read as much shared memory each
+        precise float all = (rms_sum32(0u) + rms_sum32(32u)) + (rms_sum32(64u) + rms_sum32(96u));
+        factor_of = rms_factor(all, is_kv ? 1.0 / 512.0 : pc.qr_inverse, pc.eps);
+    }
+    barrier();
+    const float r = factor_of;
     [[unroll]] for (uint i = 0u; i < STEPS; i++) {
         const uint u = i * LANES + lane;
         if (u >= units) continue;

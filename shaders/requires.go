@@ -37,6 +37,8 @@ var requires = map[string][]string{
 	"proj_inverse_rope_quant_da": deviceAddress,
 	"idx_logits_cm":              matrixF16,
 	"idx_logits_cmb":             matrixBF16,
+	"idx_logits_lanes_cm":        append(slices.Clone(matrixF16), "subgroupShuffle"),
+	"num_layout_cm":              matrixF16,
 	"proj_linear_da":             deviceAddress,
 	"proj_linear_few_da":         deviceAddress,
 	"proj_linear_few_cm":         slices.Concat(deviceAddress, []string{"shaderFloat16"}),

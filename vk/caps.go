@@ -80,7 +80,7 @@ type Caps struct {
 	// where the device offers them, and two that stand for a cooperative matrix
 	// product of subgroup scope with f32 sums: "coopmat.f16.f32" and
 	// "coopmat.bf16.f32". "subgroupSizeControl" is true only if compute shaders can
-	// require a size.
+	// require a size, "subgroupShuffle" if they can shuffle.
 	Features map[string]bool
 	CoopMat  []CoopMatShape // empty without the feature cooperativeMatrix
 
@@ -162,7 +162,7 @@ func (a *Adapter) fillCaps(raw *C.VmAdapter) error {
 	}
 	c.SubgroupSize = uint32(raw.props11.subgroupSize)
 	c.MinSubgroupSize, c.MaxSubgroupSize = c.SubgroupSize, c.SubgroupSize
-	const compute = 0x20
+	const compute, shuffle = 0x20, 0x10 // a shader stage, a kind of subgroup operations
 	if raw.has13 != 0 && raw.f13.subgroupSizeControl != 0 && raw.subgroup.requiredSubgroupSizeStages&compute != 0 {
 		c.MinSubgroupSize, c.MaxSubgroupSize = uint32(raw.subgroup.minSubgroupSize), uint32(raw.subgroup.maxSubgroupSize)
 		c.requiredSubgroupCompute = true
@@ -198,6 +198,7 @@ func (a *Adapter) fillCaps(raw *C.VmAdapter) error {
 		"vulkanMemoryModelDeviceScope":    raw.f12.vulkanMemoryModelDeviceScope != 0,
 		"shaderSubgroupExtendedTypes":     raw.f12.shaderSubgroupExtendedTypes != 0,
 		"subgroupSizeControl":             c.requiredSubgroupCompute,
+		"subgroupShuffle":                 raw.props11.subgroupSupportedStages&compute != 0 && raw.props11.subgroupSupportedOperations&shuffle != 0,
 		"computeFullSubgroups":            raw.f13.computeFullSubgroups != 0,
 		"synchronization2":                raw.f13.synchronization2 != 0,
 		"maintenance4":                    raw.f13.maintenance4 != 0,

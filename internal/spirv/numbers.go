@@ -123,10 +123,11 @@ var capabilityNames = map[Capability]string{
 
 // capabilityFeatures maps a capability to the device feature without which a
 // module that declares it must not be created; empty for what every Vulkan 1.2
-// device with compute has. Basic subgroup operations are such; the others are
-// not, and no kernel uses them so far, so they are not listed.
+// device with compute has. Basic subgroup operations are such; of the others
+// those that a kernel uses are listed.
 var capabilityFeatures = map[Capability]string{
 	0: "", Shader: "", GroupNonUniform: "",
+	65:                       "subgroupShuffle",
 	Float16:                  "shaderFloat16",
 	Float64:                  "shaderFloat64",
 	Int64:                    "shaderInt64",

@@ -4,20 +4,19 @@
 #ifndef LIB_E4M3_GLSL
 #define LIB_E4M3_GLSL
 
-// e4m3_encode_bits: binary32 bits to an E4M3 byte. Integers only, so neither the device's
-// rounding mode nor its treatment of subnormals can decide a code.
+// e4m3_encode_bits: binary32 bits to an E4M3 byte. Integers round, and the one sum is exact wherever it decides, so that neither the
+// device's rounding mode nor its treatment of subnormals can change a code.
 uint e4m3_encode_bits(uint u) {
     uint a = u & 0x7FFFFFFFu;
-    uint sign = (u >> 24) & 0x80u;
-    // a >= 2^-6: keep 3 fraction bits, move the exponent from bias 127 to bias 7.
-    uint normal = min(((a + 0x7FFFFu + ((a >> 20) & 1u)) >> 20) - 960u, 0x7Eu);
-    // a < 2^-6: a multiple of 2^-9. Below 2^-10 everything rounds to 0, so that the shift
-    // may stop growing there and a subnormal's missing leading bit does not matter.
-    uint m = (a & 0x7FFFFFu) | 0x800000u;
-    uint s = uint(clamp(141 - int(a >> 23), 21, 30));
-    uint tiny = (m + ((1u << (s - 1u)) - 1u) + ((m >> s) & 1u)) >> s;
-    uint code = a < 0x3C800000u ? tiny : normal;
-    return a > 0x7F800000u ? 0x7Fu : (code | sign);
+    // Below 2^-6 codes are multiples of 2^-9, and the sum with 2^-6 has just these as its first three fraction bits. For it to be
+    // exact from 2^-17 on the lowest 11 bits become one that says whether any was set; what is smaller rounds to 0 in any case.
+    uint sticky = (a | ((a & 0x7FFu) + 0x7FFu)) & 0x7FFFF800u;
+    precise float raised = uintBitsToFloat(sticky) + 0.015625;
+    bool tiny = a < 0x3C800000u;
+    uint z = tiny ? floatBitsToUint(raised) : a;
+    // Keep 3 fraction bits, move the exponent from bias 127 to bias 7; 2^-6 itself is 8.
+    uint code = min(((z + 0x7FFFFu + ((z >> 20) & 1u)) >> 20) - (tiny ? 968u : 960u), 0x7Eu);
+    return a > 0x7F800000u ? 0x7Fu : (code | ((u >> 24) & 0x80u));
 }
 
 uint e4m3_encode(float x) { return e4m3_encode_bits(floatBitsToUint(x)); }

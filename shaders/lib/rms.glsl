@@ -28,6 +28,13 @@ float rms_sum32(uint first) {
     return sum;
 }
 
+// rms_pack2: bf16_pack2, where NaNs are seldom and looked for in both values at once.
+uint rms_pack2(float lo, float hi) {
+    uint a = floatBitsToUint(lo), b = floatBitsToUint(hi);
+    if (max(a & 0x7FFFFFFFu, b & 0x7FFFFFFFu) > 0x7F800000u) return bf16_pack2(lo, hi);
+    return ((a + 0x7FFFu + ((a >> 16) & 1u)) >> 16) | ((b + 0x7FFFu + ((b >> 16) & 1u)) & 0xFFFF0000u);
+}
+
 // rms_factor: of a sum of squares of n values; 0 for a sum that overflowed.
 float rms_factor(float sum, float inverse_n, float eps) {
     precise float mean = sum * inverse_n;

@@ -1,0 +1,157 @@
+package indexer
+
+import (
+	"context"
+	"encoding/binary"
+	"math/bits"
+
+	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/shaders"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// laneTiling is how idx_logits_lanes_cm divides its work; the names are those of
+// shaders/idx_logits_lanes.comp. All sizes but heads are powers of two.
+type laneTiling struct {
+	m, n, k  int // shape of a matrix product
+	subgroup int // invocations of a subgroup, which is a workgroup
+	heads    int // HG
+	parts    int // P, lanes that share a row of a matrix
+}
+
+// laneKeys is how many entries a subgroup scores where there are more than it takes
+// to fill the device: enough to make little of the time it takes to begin, few enough
+// that unequal lengths even out.
+const laneKeys = 4096
+
+// constants are the specialisation constants after PAGE and FORMAT.
+func (t laneTiling) constants() []uint32 {
+	return opkit.Words(t.subgroup, t.m, t.n, t.k, t.heads, t.parts)
+}
+
+// shares is among how many subgroups the entries of a row are divided, for t rows of
+// so many entries on a device that is full with so many workgroups of cmSubgroups
+// subgroups.
+func (t laneTiling) shares(workgroups, rows, entries int) int {
+	full := max(workgroups*cmSubgroups/rows, 1)
+	return min(max(full, opkit.CeilDiv(entries, laneKeys)), opkit.CeilDiv(entries, t.m)+1)
+}
+
+// laneParts reads from what num_layout_cm finds whether rows of matrices A and C and
+// columns of B lie in lanes as idx_logits_lanes.comp wants them, and by how many lanes
+// they are shared; 0 if they do not.
+func laneParts(m, n, k, subgroup int, words []uint32) int {
+	if len(words) != m*k+k*n+m*n || m*k%subgroup != 0 || k*n%subgroup != 0 || m*n%subgroup != 0 {
+		return 0
+	}
+	a, b, c := words[:m*k], words[m*k:][:k*n], words[m*k+k*n:]
+	for p := 4; p <= 8; p *= 2 {
+		bases := subgroup / p
+		if bases == 0 || m/bases > p || m%bases != 0 || n%bases != 0 || k%p != 0 || n%p != 0 {
+			continue
+		}
+		// fits checks one matrix, whose component i of lane l is element at(v) = (row, position):
+		// position is noted for every part, and has to be the same for all of its lanes.
+		fits := func(v []uint32, length int, at func(v int) (row, position int), note []int) bool {
+			each := length / p
+			for x, w := range v {
+				i, l := x/subgroup, x%subgroup
+				row, position := at(int(w))
+				if int(w) >= len(v) || row != l/p+i/each*bases {
+					return false
+				}
+				seen := &note[l%p*each+i%each]
+				if *seen >= 0 && *seen != position {
+					return false
+				}
+				*seen = position
+			}
+			return true
+		}
+		blank := func(length int) []int {
+			v := make([]int, length)
+			for i := range v {
+				v[i] = -1
+			}
+			return v
+		}
+		inner := blank(k)
+		if fits(a, k, func(v int) (int, int) { return v / k, v % k }, inner) &&
+			fits(b, k, func(v int) (int, int) { return v % n, v / n }, inner) &&
+			fits(c, n, func(v int) (int, int) { return v / n, v % n }, blank(n)) {
+			return p
+		}
+	}
+	return 0
+}
+
+// probeLanes runs num_layout_cm for a shape.
+func probeLanes(dev *vk.Device, s vk.CoopMatShape) (parts int, err error) {
+	const op = "logits"
+	subgroup := dev.Caps().MinSubgroupSize
+	code, err := shaders.Get("num_layout_cm")
+	if err != nil {
+		return 0, pkg.Wrap(op, err)
+	}
+	k, err := dev.Kernel(vk.KernelSpec{Name: code.Name, SPIRV: code.SPIRV, Bindings: []vk.Access{vk.Write},
+		Constants: []uint32{subgroup, s.M, s.N, s.K}, SubgroupSize: subgroup, Requires: code.Requires})
+	if err != nil {
+		return 0, pkg.Wrap(op, err)
+	}
+	words := make([]uint32, s.M*s.K+s.K*s.N+s.M*s.N)
+	out, err := tensor.New(dev, "layout of matrices", tensor.U32, len(words))
+	if err != nil {
+		return 0, pkg.Wrap(op, err)
+	}
+	defer out.Close()
+	rec, err := dev.NewRecorder()
+	if err != nil {
+		return 0, pkg.Wrap(op, err)
+	}
+	defer rec.Close()
+	if err := rec.Dispatch(vk.Dispatch{Kernel: k, Groups: [3]uint32{1, 1, 1}, Bind: []vk.View{out.View()}}); err != nil {
+		return 0, pkg.Wrap(op, err)
+	}
+	cmd, err := rec.End()
+	if err != nil {
+		return 0, pkg.Wrap(op, err)
+	}
+	defer cmd.Close()
+	if err := cmd.Run(context.Background()); err != nil {
+		return 0, pkg.Wrap(op, err)
+	}
+	got := make([]byte, out.Bytes())
+	if err := out.Download(context.Background(), got); err != nil {
+		return 0, pkg.Wrap(op, err)
+	}
+	for i := range words {
+		words[i] = binary.LittleEndian.Uint32(got[4*i:])
+	}
+	return laneParts(int(s.M), int(s.N), int(s.K), int(subgroup), words), nil
+}
+
+// lanesChoose finds the largest shape of f16 products with f32 sums whose matrices lie
+// in lanes as idx_logits_lanes_cm wants them; false if there is none, or if that kernel
+// does not take so many heads or so small a page.
+func lanesChoose(dev *vk.Device, cfg LogitsConfig) (laneTiling, bool, error) {
+	caps := dev.Caps()
+	if cfg.Heads > cmHeads || len(caps.Missing(shaders.Requires("idx_logits_lanes_cm"))) > 0 {
+		return laneTiling{}, false, nil
+	}
+	var failed error
+	t, err := opkit.FitMatrix(caps, "f16", func(s vk.CoopMatShape) (laneTiling, bool) {
+		t := laneTiling{m: int(s.M), n: int(s.N), k: int(s.K), subgroup: int(caps.MinSubgroupSize)}
+		for _, v := range []int{t.m, t.n, t.k, t.subgroup} {
+			if v < 8 || v > D || bits.OnesCount(uint(v)) != 1 {
+				return t, false
+			}
+		}
+		if t.heads = opkit.RoundUp(cfg.Heads, t.n); cfg.Page%t.m != 0 || failed != nil {
+			return t, false
+		}
+		t.parts, failed = probeLanes(dev, s)
+		return t, t.parts > 0 && failed == nil
+	})
+	return t, err == nil, failed
+}

@@ -1,0 +1,99 @@
+package indexer
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/vkmla/vkmla/internal/spirv"
+	"github.com/vkmla/vkmla/shaders"
+)
+
+// inLanes is what num_layout_cm finds where matrices lie as laneParts wants them and
+// parts lanes share a row, with K positions and columns by part and place as given.
+func inLanes(m, n, k, subgroup, parts int, position func(part, place int) int) []uint32 {
+	bases := subgroup / parts
+	var words []uint32
+	one := func(rows, length int, at func(row, position int) int) {
+		each := length / parts
+		for i := range rows * length / subgroup {
+			for l := range subgroup {
+				words = append(words, uint32(at(l/parts+i/each*bases, position(l%parts, i%each))))
+			}
+		}
+	}
+	one(m, k, func(row, position int) int { return row*k + position })
+	one(n, k, func(row, position int) int { return position*n + row })
+	one(m, n, func(row, position int) int { return row*n + position })
+	return words
+}
+
+func TestLaneParts(t *testing.T) {
+	pairs := func(part, place int) int { return 2*part + place%2 + 8*(place/2) } // NVIDIA's 16x16x16
+	single := func(part, place int) int { return part }                          // lavapipe's 8x8x8
+	nvidia := inLanes(16, 16, 16, 32, 4, pairs)
+	if got := laneParts(16, 16, 16, 32, nvidia); got != 4 {
+		t.Errorf("NVIDIA's layout: %d parts, want 4", got)
+	}
+	if got := laneParts(8, 8, 8, 8, inLanes(8, 8, 8, 8, 8, single)); got != 8 {
+		t.Errorf("lavapipe's layout: %d parts, want 8", got)
+	}
+	// The same numbers in other lanes or components.
+	rows := make([]uint32, 0, 768) // a lane has a whole row, as on RDNA
+	for range 3 {
+		for i := range uint32(8) {
+			for l := range uint32(32) {
+				rows = append(rows, l%16*16+l/16*8+i)
+			}
+		}
+	}
+	swapped := slices.Clone(nvidia)
+	for l := range 32 { // two K positions of B, but not of A
+		swapped[256+l], swapped[256+32+l] = swapped[256+32+l], swapped[256+l]
+	}
+	moved := slices.Clone(nvidia)
+	moved[0], moved[1] = moved[1], moved[0]
+	outside := slices.Clone(nvidia)
+	outside[700] = 1 << 20
+	for name, words := range map[string][]uint32{"whole rows": rows, "another B": swapped, "two lanes exchanged": moved, "no element": outside, "too few": nvidia[:700]} {
+		if got := laneParts(16, 16, 16, 32, words); got != 0 {
+			t.Errorf("%s: %d parts, want none", name, got)
+		}
+	}
+}
+
+func TestLaneShares(t *testing.T) {
+	x := laneTiling{m: 16}
+	for _, c := range []struct{ rows, entries, want int }{
+		{1, 4096, 257},     // a tile each, and one more in case the first entry is no tile's first
+		{1, 262144, 1056},  // a full device
+		{32, 32768, 33},    // nearly so
+		{128, 32768, 8},    // one wave
+		{128, 262144, 64},  // many, of 4096 entries
+		{4096, 4096, 1},    // prefill
+		{4096, 262144, 64}, // of a long context
+		{1, 1, 2},
+	} {
+		if got := x.shares(264, c.rows, c.entries); got != c.want {
+			t.Errorf("%d rows of %d entries: %d shares, want %d", c.rows, c.entries, got, c.want)
+		}
+	}
+}
+
+// InLanes tells, for the tests, whether cm is idx_logits_lanes.
+func InLanes(o *Logits) bool { return o.inLanes }
+
+// The kernel's shared memory is what its comment says.
+func TestLanesShared(t *testing.T) {
+	k, err := shaders.Get("idx_logits_lanes_cm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := spirv.Parse(k.SPIRV)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := laneTiling{16, 16, 16, 32, 64, 4}
+	if got, err := m.SharedBytes(append([]uint32{64, 1}, x.constants()...)...); err != nil || got != 256 {
+		t.Errorf("%d bytes of shared memory, %v, want 256", got, err)
+	}
+}

@@ -1,0 +1,235 @@
+// Indexer logits over paged keys with cooperative matrices that a subgroup fills from registers: what idx_logits_cm.comp computes, on devices
+// where matrices lie in lanes so that it can. For entry n, pc.first <= n < pc.first+width, n < lens[t], of token t's request,
+//   dst[t][n-first] = s_k[n] * sum_h relu(sum_d q[t][h][d] * k[n][d]) * weights[t][h]
+// bindings: 0..5 of lib/index_logits.glsl; dst and the pool of keys by address.
+// One workgroup is one subgroup: token gl_WorkGroupID.y with all its heads, as B matrices in registers for the whole loop, and a share of
+//   its keys, M at a time as A matrices. Codes go from memory to registers, one tile ahead, and from there into matrices: a lane reads
+//   and decodes just the numbers that are its own. The loop waits for no other subgroup and uses no shared memory.
+// Layout (indexer/lanes.go finds out): lane l holds rows (of A and C) or columns (of B) l/P + j*SUBGROUP/P, j = 0.., and of them the K
+//   positions (A, B) or columns (C) that follow from l%P, A and B alike; its components are in the order of j. Which K positions does not
+//   matter, because queries and keys put the same number at the same one.
+// Constants: 0 page, a multiple of M, 1 format, 2 SUBGROUP, 3..5 M, N, K of a product, 6 HG, heads in registers, 7 P: 4 or 8.
+// Shared memory: 4*HG B.
+// Features: cooperativeMatrix (f16), shaderFloat16, vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups,
+//   subgroupShuffle.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+#define KV_DA
+#include "lib/kv_page.glsl"
+#include "lib/index_logits.glsl"
+#include "lib/cm_element.glsl"
+#include "lib/cm_index_codes.glsl"
+
+layout(local_size_x = 32, local_size_x_id = 2) in;
+const uint SUBGROUP = gl_WorkGroupSize.x;
+layout(constant_id = 3) const uint CM_M = 16u;
+layout(constant_id = 4) const uint CM_N = 16u;
+layout(constant_id = 5) const uint CM_K = 16u;
+layout(constant_id = 6) const uint HG = 64u;
+layout(constant_id = 7) const uint P = 4u;
+
+const uint HEAD_TILES = HG / CM_N;
+const uint STEPS = INDEX_DIM / CM_K;
+const uint BASES = SUBGROUP / P;       // lanes that hold the same part of different rows
+const uint KEYS = CM_M / BASES;        // of a tile, of which a lane holds a part; at most P
+const uint HEADS = CM_N / BASES;       // of a head tile, of which a lane holds a part
+const uint EACH = CM_K / P;            // K positions of a row in a lane
+const uint COLUMNS = CM_N / P;         // of C, in a lane
+const uint WORDS = (FORMAT == INDEX_FP8 ? INDEX_DIM : INDEX_DIM / 2u) / P / 4u; // of a lane's part of a row
+const uint LOADS = WORDS > 2u ? WORDS / 4u : 1u;                                // of 16 bytes each, or one of 8
+const uint CODES = KEYS * LOADS;       // loads of a tile
+const uint SCALES = FORMAT == INDEX_FP8 ? 1u : KEYS;
+
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer KvRead4 { uvec4 v; };
+
+#define CM_A coopmat<float16_t, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA>
+#define CM_B coopmat<float16_t, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB>
+#define CM_C coopmat<float, gl_ScopeSubgroup, CM_M, CM_N, gl_MatrixUseAccumulator>
+
+shared float weight_s[HG];
+
+CM_B q_f[HEAD_TILES][STEPS];
+float weight_f[HEAD_TILES][COLUMNS];
+
+uint part_, base_;
+uint t_, end_;
+int request_;
+uint mine_;  // which of its keys' sums a lane ends up with
+bool store_; // and whether it is the first lane to do so
+
+// What a lane holds of a tile: codes of its part of KEYS rows, and scales, of FP8 keys that of the key whose logit it stores.
+struct Rows {
+    uvec4 codes[CODES];
+    uint scales[SCALES];
+    bool there;
+};
+
+uint row_of(uint j) { return base_ + j * BASES; }
+
+// The block of an MXFP4 row that a lane's part lies in.
+uint block_of() { return part_ * 4u / P; }
+
+uint find(uint tile) { return logit_page(request_, tile * CM_M); }
+
+// fetch: rows that are not there are read from page 0, so that no load hangs on a condition.
+void fetch(uint page, uint tile, out Rows rows) {
+    rows.there = page < pc.keys_pages;
+    const uint64_t at = pc.keys_addr + uint64_t(rows.there ? page : 0u) * pc.keys_stride;
+    const uint slot = tile * CM_M % PAGE;
+    [[unroll]] for (uint j = 0u; j < KEYS; j++) {
+        const uint row = slot + row_of(j);
+        const uint64_t codes = at + index_row_byte(FORMAT, row);
+        // The lanes of a row load 16 bytes each that lie side by side.
+        if (WORDS == 2u) rows.codes[j] = KvRead2(codes + part_ * 8u).v.xyxy;
+        else [[unroll]] for (uint c = 0u; c < LOADS; c++) rows.codes[j * LOADS + c] = KvRead4(codes + (c * P + part_) * 16u).v;
+        if (FORMAT != INDEX_FP8) rows.scales[j] = KvRead1(at + index_scale_byte(FORMAT, PAGE, row)).v;
+    }
+    if (FORMAT == INDEX_FP8) rows.scales[0] = KvRead1(at + index_scale_byte(FORMAT, PAGE, slot + row_of(mine_))).v;
+}
+
+// element: number e of a lane's part of a row, in the order in which codes are decoded.
+float16_t element(uvec4 codes[LOADS], CM_FP4_SCALE scale, uint e) {
+    const uint per = FORMAT == INDEX_FP8 ? 4u : 8u, w = e / per, word = codes[w / 4u][w % 4u]; // numbers of a word
+    const uvec4 pairs = FORMAT == INDEX_FP8 ? cm_fp8x8(uvec2(word)) : cm_fp4x8(word, scale);
+    return unpackFloat2x16(pairs[e % per / 2u])[e % 2u];
+}
+
+// Queries as they lie in memory. They are asked for before anything is known of the keys, and decoded when those are on their way.
+uvec4 query_codes[HEAD_TILES * HEADS * LOADS];
+uint query_scales[HEAD_TILES * HEADS];
+
+void ask_queries() {
+    [[unroll]] for (uint i = 0u; i < HEAD_TILES * HEADS; i++) {
+        const uint head = i / HEADS * CM_N + row_of(i % HEADS), at = t_ * pc.heads + min(head, pc.heads - 1u);
+        if (WORDS == 2u) {
+            query_codes[i] = q.words[at * 8u + part_].xyxy;
+        } else {
+            [[unroll]] for (uint c = 0u; c < LOADS; c++) {
+                const uint word = at * (index_row_bytes(FORMAT) / 8u) + (c * P + part_) * 2u;
+                query_codes[i * LOADS + c] = uvec4(q.words[word], q.words[word + 1u]);
+            }
+        }
+        if (FORMAT != INDEX_FP8) query_scales[i] = q_scale.v[at];
+    }
+}
+
+void decode_queries() {
+    [[unroll]] for (uint i = 0u; i < HEAD_TILES * HEADS; i++) {
+        const bool real = i / HEADS * CM_N + row_of(i % HEADS) < pc.heads;
+        uvec4 codes[LOADS];
+        [[unroll]] for (uint c = 0u; c < LOADS; c++) codes[c] = real ? query_codes[i * LOADS + c] : uvec4(0u);
+        CM_FP4_SCALE scale = CM_FP4_SCALE(1.0);
+        if (FORMAT != INDEX_FP8) scale = cm_fp4_scale(query_scales[i], block_of());
+        [[unroll]] for (uint k = 0u; k < STEPS; k++)
+            [[unroll]] for (uint e = 0u; e < EACH; e++) q_f[i / HEADS][k][i % HEADS * EACH + e] = element(codes, scale, k * EACH + e);
+    }
+}
+
+// load_weights: those of the heads that are a lane's columns of C. Stride 0 makes every row the same.
+void load_weights() {
+    for (uint i = gl_SubgroupInvocationID; i < HG; i += SUBGROUP) {
+        const uint at = t_ * pc.heads + min(i, pc.heads - 1u);
+        float w = weights.v[at];
+        if (FORMAT != INDEX_FP8) w *= cm_row_scale(q_scale.v[at]);
+        weight_s[i] = i < pc.heads ? w : 0.0;
+    }
+    barrier();
+    [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
+        CM_C w;
+        coopMatLoad(w, weight_s, i * CM_N, 0u, gl_CooperativeMatrixLayoutRowMajor);
+        [[unroll]] for (uint c = 0u; c < COLUMNS; c++) weight_f[i][c] = w[c];
+    }
+}
+
+// score: the logits of a tile.
+void score(Rows rows, uint tile) {
+    CM_C s[HEAD_TILES];
+    [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) s[i] = CM_C(0.0);
+    [[unroll]] for (uint k = 0u; k < STEPS; k++) {
+        CM_A keys;
+        [[unroll]] for (uint j = 0u; j < KEYS; j++) {
+            uvec4 codes[LOADS];
+            [[unroll]] for (uint c = 0u; c < LOADS; c++) codes[c] = rows.codes[j * LOADS + c];
+            CM_FP4_SCALE scale = CM_FP4_SCALE(1.0);
+            if (FORMAT != INDEX_FP8) scale = cm_fp4_scale(rows.scales[j % SCALES], block_of());
+            [[unroll]] for (uint e = 0u; e < EACH; e++) keys[j * EACH + e] = element(codes, scale, k * EACH + e);
+        }
+        [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) s[i] = coopMatMulAdd(keys, q_f[i][k], s[i]);
+    }
+    float sum[KEYS];
+    [[unroll]] for (uint j = 0u; j < KEYS; j++) {
+        float x[2] = float[2](0.0, 0.0); // two chains
+        [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++)
+            [[unroll]] for (uint c = 0u; c < COLUMNS; c++) x[c % 2u] += max(s[i][j * COLUMNS + c], 0.0) * weight_f[i][c];
+        sum[j] = x[0] + x[1];
+    }
+    // Every step adds over two lanes of a row and, while there are several rows, leaves half of them to each.
+    [[unroll]] for (uint bit = 1u, count = KEYS; bit < P; bit <<= 1) {
+        const bool upper = (part_ & bit) != 0u;
+        if (count > 1u) {
+            count /= 2u;
+            [[unroll]] for (uint j = 0u; j < count; j++) {
+                const float send = upper ? sum[j] : sum[j + count], keep = upper ? sum[j + count] : sum[j];
+                sum[j] = keep + subgroupShuffleXor(send, bit);
+            }
+        } else {
+            sum[0] += subgroupShuffleXor(sum[0], bit);
+        }
+    }
+    uint scales = rows.scales[0];
+    [[unroll]] for (uint j = 1u; j < SCALES; j++) scales = j == mine_ ? rows.scales[j] : scales;
+    const float scale = FORMAT == INDEX_FP8 ? uintBitsToFloat(scales) : cm_row_scale(scales);
+    const uint n = tile * CM_M + row_of(mine_);
+    if (store_ && n >= pc.first && n < end_) logit_store(t_, n - pc.first, rows.there ? sum[0] * CM_UNSCALE * scale : LOGIT_NONE);
+}
+
+void main() {
+    part_ = gl_SubgroupInvocationID % P;
+    base_ = gl_SubgroupInvocationID / P;
+    mine_ = 0u;
+    store_ = true;
+    [[unroll]] for (uint bit = 1u, count = KEYS; bit < P; bit <<= 1) { // as score adds
+        const bool upper = (part_ & bit) != 0u;
+        if (count > 1u) {
+            count /= 2u;
+            if (upper) mine_ += count;
+        } else if (upper) {
+            store_ = false;
+        }
+    }
+    t_ = gl_WorkGroupID.y;
+    end_ = logit_end(t_);
+    request_ = token_to_req.v[t_];
+    ask_queries();
+
+    // Shares follow from the lengths there are, not from the width: a short context is spread over all workgroups too.
+    const uint tile0 = pc.first / CM_M, tiles = end_ > pc.first ? (end_ + CM_M - 1u) / CM_M - tile0 : 0u;
+    const uint chunk = max((tiles + gl_NumWorkGroups.x - 1u) / gl_NumWorkGroups.x, pc.chunk);
+    uint tile = tile0 + min(gl_WorkGroupID.x * chunk, tiles);
+    const uint last = min(tile + chunk, tile0 + tiles);
+    if (tile >= last) return;
+    // Past the end the last tile is looked up and fetched again: a load that is always made can be on its way early.
+    #define TILE_AT(i) min(i, last - 1u)
+    Rows rows;
+    fetch(find(tile), tile, rows);
+    uint page = find(TILE_AT(tile + 1u));
+    decode_queries();
+    load_weights();
+    [[dont_unroll]] for (;;) {
+        Rows next;
+        fetch(page, TILE_AT(tile + 1u), next);
+        page = find(TILE_AT(tile + 2u));
+        subgroupBarrier(); // or a compiler moves the loads behind the exit, to their use
+        score(rows, tile);
+        if (++tile >= last) break;
+        subgroupBarrier();
+        [[unroll]] for (uint i = 0u; i < CODES; i++) rows.codes[i] = next.codes[i];
+        [[unroll]] for (uint i = 0u; i < SCALES; i++) rows.scales[i] = next.scales[i];
+        rows.there = next.there;
+    }
+}
