@@ -33,8 +33,10 @@ var parts = map[string]string{
 // further are shaders by which an operation of another stem computes the same, or a
 // step of it, and which stem that is.
 var further = map[string]string{
-	"proj_linear_few": "proj_linear",
-	"proj_linear_sum": "proj_linear",
+	"proj_linear_few":    "proj_linear",
+	"proj_linear_layout": "proj_linear",
+	"proj_linear_sum":    "proj_linear",
+	"proj_linear_thin":   "proj_linear",
 }
 
 // TestStems holds the rule that an operation's name leads to all its files:
