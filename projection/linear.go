@@ -135,8 +135,8 @@ type LinearArgs struct {
 // quantised to, makes the sums that it is part of any number or NaN; tokens do not
 // touch each other. Numbers of f32 scales are taken as they are, down to a fraction
 // that is rounded with the product: variant cmb multiplies bf16 numbers, so that the
-// product of a code and a scale that is no power of two is rounded to 8 bits; cm
-// multiplies f16 numbers and rounds it to 11. cm also takes activations and bf16
+// product of a code and a scale that is no power of two is rounded to 8 bits, for more
+// than 16 tokens; cm multiplies f16 numbers and rounds it to 11. cm also takes activations and bf16
 // weights beyond 65504 as that, and those below 2^-14 in steps of 2^-24. All other
 // products are exact.
 //
@@ -144,7 +144,11 @@ type LinearArgs struct {
 // with the same T; with another T sums can have another order.
 //
 //	base, da  T <= 16: a kernel that reads the weights once for 1, 2, 4 or 8 tokens; else tiles of 64 tokens x 64 rows
-//	cm, cmb   T <= 4, or T <= 8 where N*G/64 workgroups do not fill the device: the former; else matrices, in tiles of 16 to 256 tokens
+//	cm, cmb   T <= 2: the former; T <= 16: matrices of 16 rows with operands from memory to registers; else in tiles of 32 to 128 tokens
+//
+// Where fragments do not lie in registers as the second needs it, which a kernel of
+// one workgroup finds out when the first Linear is made on a device, T <= 4 take the
+// first (T <= 8 where N*G/64 workgroups do not fill the device), more the last.
 //
 // Sources: DeepSeek-V4 inference/model.py (linear layers, einsum of wo_a), vLLM
 // rocm_aiter_mla_sparse.py (bf16 einsum over dequantised weights), DeepGEMM
@@ -155,12 +159,13 @@ type Linear struct {
 	variant string
 	few     map[int]fewKernel // by tokens of a pass
 	tiles   *vk.Kernel        // of the builds without matrices
+	thin    []thinKernel      // of the others, fewest tokens first; may be absent
 	matrix  []matrixKernel    // of the others, most tokens first
 	sum     *vk.Kernel
 }
 
-// projLinearPush is the push block of proj_linear.comp, proj_linear_few.comp and
-// proj_linear_cm.comp.
+// projLinearPush is the push block of proj_linear.comp, proj_linear_few.comp,
+// proj_linear_thin.comp and proj_linear_cm.comp.
 type projLinearPush struct {
 	XAddr, WAddr, YAddr    uint64
 	Tokens, Groups, N, K   uint32
@@ -183,10 +188,10 @@ type projLinearSumPush struct {
 // vk.ErrMissingFeature for a variant that the device cannot run; those of
 // vk.Device.Kernel.
 func NewLinear(dev *vk.Device, cfg LinearConfig) (*Linear, error) {
-	return newLinear(dev, cfg, linearTilings)
+	return newLinear(dev, cfg, linearTilings, thinDivision)
 }
 
-func newLinear(dev *vk.Device, cfg LinearConfig, tilings linearTiler) (*Linear, error) {
+func newLinear(dev *vk.Device, cfg LinearConfig, tilings linearTiler, thin thinner) (*Linear, error) {
 	const op = "linear"
 	cfg.Groups = max(cfg.Groups, 1)
 	if err := cfg.check(op); err != nil {
@@ -201,7 +206,7 @@ func newLinear(dev *vk.Device, cfg LinearConfig, tilings linearTiler) (*Linear, 
 	var divisions []linearTiling
 	var err error
 	o.variant, err = pkg.ChooseFit(dev.Adapter(), op, LinearVariants, cfg.Variant, uint64(largest), func(v string) (err error) {
-		if element := map[string]string{VariantCM: "f16", VariantCMB: "bf16"}[v]; element != "" {
+		if element := matrixElement[v]; element != "" {
 			divisions, err = tilings(dev.Caps(), element)
 		}
 		return err
@@ -209,7 +214,7 @@ func newLinear(dev *vk.Device, cfg LinearConfig, tilings linearTiler) (*Linear, 
 	if err != nil {
 		return nil, err
 	}
-	return o, o.build(divisions)
+	return o, o.build(divisions, thin)
 }
 
 // check looks at what does not depend on the device.
@@ -255,8 +260,11 @@ func (cfg LinearConfig) check(op string) error {
 // matrices tells whether many tokens are multiplied with cooperative matrices.
 func (o *Linear) matrices() bool { return o.variant == VariantCM || o.variant == VariantCMB }
 
+// matrixElement is the type of the elements that a variant's matrices have.
+var matrixElement = map[string]string{VariantCM: "f16", VariantCMB: "bf16"}
+
 // build makes the kernels that up to MaxTokens tokens can need.
-func (o *Linear) build(divisions []linearTiling) error {
+func (o *Linear) build(divisions []linearTiling, thin thinner) error {
 	spec := opkit.Spec{
 		Stem: "proj_linear", Variant: o.variant,
 		Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write},
@@ -272,6 +280,11 @@ func (o *Linear) build(divisions []linearTiling) error {
 		spec.Constants = formats
 		o.tiles, err = pkg.Kernel(o.dev, spec)
 		return err
+	}
+	if o.cfg.MaxTokens == 0 || o.cfg.MaxTokens > fewThin {
+		if err := o.buildThin(spec, formats, thin); err != nil {
+			return err
+		}
 	}
 	for _, d := range divisions {
 		// Tiles of more than MaxTokens tokens are never used, but for the smallest.

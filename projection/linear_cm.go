@@ -15,23 +15,21 @@ type linearTiling struct {
 	m, n, k    int // shape of a matrix product
 	bm, bn, bk int // tokens, rows and numbers of a step
 	wm, wn     int // of these a subgroup sums
-	buffers    int
 	subgroup   int // invocations of a subgroup
 }
 
 // Kinds of tiles, most tokens first. Those of up to 64 tokens are bound by reading
 // weights: long steps, so that 64 bytes of a row come at a time, and little shared
 // memory, so that four workgroups share a multiprocessor and always some of them wait
-// for memory. The others are bound by matrix units and shared memory: 64 x 64 sums of
-// a subgroup read 16 KiB of it for 2^18 products, and 256 tokens decode a weight half
-// as often as 128. Two of those workgroups, or four of 128 tokens, fill two
-// multiprocessors.
+// for memory. 128 x 128 is bound by what brings operands to a multiprocessor: two
+// workgroups share one, so that one multiplies while the other waits for its barrier,
+// and 64 x 64 sums of a subgroup are as many as registers hold. docs/design/linear.md
+// has the measurements.
 var linearShapes = []linearTiling{
-	{bm: 256, bn: 128, bk: 16, wm: 64, wn: 64, buffers: 2},
-	{bm: 128, bn: 128, bk: 32, wm: 64, wn: 64, buffers: 1},
-	{bm: 64, bn: narrowRows, bk: 64, wm: 64, wn: 16, buffers: 1},
-	{bm: 32, bn: narrowRows, bk: 64, wm: 32, wn: 16, buffers: 1},
-	{bm: 16, bn: narrowRows, bk: 64, wm: 16, wn: 16, buffers: 1},
+	{bm: 128, bn: 128, bk: 32, wm: 64, wn: 64},
+	{bm: 64, bn: narrowRows, bk: 64, wm: 64, wn: 16},
+	{bm: 32, bn: narrowRows, bk: 64, wm: 32, wn: 16},
+	{bm: 16, bn: narrowRows, bk: 64, wm: 16, wn: 16},
 }
 
 // narrowRows is BN of the tiles of up to 64 tokens.
@@ -39,10 +37,7 @@ const narrowRows = 64
 
 // fill is how many workgroups fill the device, of which so many of the usual size do.
 func (t linearTiling) fill(workgroups int) int {
-	switch {
-	case t.bm > 128:
-		return max(1, workgroups/2)
-	case t.bm > 64:
+	if t.bm > 64 {
 		return workgroups
 	}
 	return 2 * workgroups
@@ -54,7 +49,7 @@ func (t linearTiling) threads() int { return t.subgroup * t.subgroups() }
 
 // sharedBytes is the sum of the shared arrays.
 func (t linearTiling) sharedBytes() int {
-	return max(t.buffers*(t.bm+t.bn)*(2*t.bk+16), t.subgroups()*t.m*(4*t.wn+16)) + 8
+	return max((t.bm+t.bn)*(2*t.bk+16), t.subgroups()*t.m*(4*t.wn+16)) + 4
 }
 
 // registers estimates the 32-bit registers of an invocation: sums, fragments, what is
@@ -74,7 +69,7 @@ func linearRegisters(threads int) int { return min(255, 65536/threads) }
 
 // constants are the specialisation constants after the formats.
 func (t linearTiling) constants() []uint32 {
-	return opkit.Words(t.threads(), t.subgroup, t.m, t.n, t.k, t.bm, t.bn, t.bk, t.wm, t.wn, t.buffers)
+	return opkit.Words(t.threads(), t.subgroup, t.m, t.n, t.k, t.bm, t.bn, t.bk, t.wm, t.wn)
 }
 
 // whole tells whether the parts make up the whole: matrices a subgroup's sums,

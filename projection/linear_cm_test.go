@@ -14,11 +14,11 @@ import (
 )
 
 // NewLinearTiled is NewLinear with tiles of one kind, for the tests: BM, BN, BK, WM,
-// WN, BUFFERS.
-func NewLinearTiled(dev *vk.Device, cfg LinearConfig, kind [6]int) (*Linear, error) {
+// WN.
+func NewLinearTiled(dev *vk.Device, cfg LinearConfig, kind [5]int) (*Linear, error) {
 	return newLinear(dev, cfg, func(caps *vk.Caps, element string) ([]linearTiling, error) {
-		return fitTilings(caps, element, []linearTiling{{bm: kind[0], bn: kind[1], bk: kind[2], wm: kind[3], wn: kind[4], buffers: kind[5]}})
-	})
+		return fitTilings(caps, element, []linearTiling{{bm: kind[0], bn: kind[1], bk: kind[2], wm: kind[3], wn: kind[4]}})
+	}, thinDivision)
 }
 
 // What the shader's comments demand of a tiling, on every device, and the shared
@@ -48,8 +48,8 @@ func TestLinearTilingRules(t *testing.T) {
 					t.Errorf("%s: a part is not whole", name)
 				case each < 1 || x.bm%each != 0 || x.bn%each != 0:
 					t.Errorf("%s: rows do not divide among the invocations", name)
-				case x.bn > ScaleBlock || ScaleBlock%x.bk != 0:
-					t.Errorf("%s: rows lie in more than two blocks, or a step in more than one", name)
+				case ScaleBlock%x.bn != 0 || ScaleBlock%x.bk != 0:
+					t.Errorf("%s: rows or a step lie in more than one block", name)
 				case i > 0 && x.bm >= list[i-1].bm:
 					t.Errorf("%s: not the most tokens first", name)
 				case x.sharedBytes() > int(caps.SharedMemory):
@@ -78,8 +78,9 @@ func code(t *testing.T, name string) []byte {
 	return k.SPIRV
 }
 
-// planned is a Linear of which only the plan is asked, as on an H100.
-func planned(t *testing.T, cfg LinearConfig, variant string) *Linear {
+// planned is a Linear of which only the plan is asked, as on an H100, with rows of
+// fragments in four lanes or, with 0, as if they lay otherwise.
+func planned(t *testing.T, cfg LinearConfig, variant string, lanes int) *Linear {
 	t.Helper()
 	cfg.Groups, cfg.Workgroups, cfg.Out = max(cfg.Groups, 1), 264, tensor.BF16
 	o := &Linear{cfg: cfg, variant: variant, few: map[int]fewKernel{}}
@@ -93,6 +94,11 @@ func planned(t *testing.T, cfg LinearConfig, variant string) *Linear {
 		}
 		for _, d := range list {
 			o.matrix = append(o.matrix, matrixKernel{linearTiling: d})
+		}
+		for _, tokens := range []int{8, 16} {
+			if d, err := thinDivision(&caps, "f16", cfg, tokens, func(_, _, _, _ int) int { return lanes }); err == nil {
+				o.thin = append(o.thin, thinKernel{linearThin: d})
+			}
 		}
 	}
 	for n := 1; n <= pass; n *= 2 {
@@ -111,28 +117,37 @@ func TestLinearPlan(t *testing.T) {
 	for _, c := range []struct {
 		cfg     LinearConfig
 		variant string
+		lanes   int
 		t       int
 		grid    [3]uint32
 		splits  int
 	}{
-		{wqB, VariantCMB, 1, [3]uint32{1024, 1, 1}, 1},
-		{wqB, VariantCMB, 4, [3]uint32{1024, 1, 1}, 1},
-		{wqB, VariantCMB, 5, [3]uint32{1, 512, 1}, 1},
-		{wqB, VariantCMB, 64, [3]uint32{1, 512, 1}, 1},
-		{wqB, VariantCMB, 100, [3]uint32{1, 256, 1}, 1},
-		{wqB, VariantCMB, 4096, [3]uint32{16, 256, 1}, 1},
-		{wqB, VariantBase, 16, [3]uint32{1024, 2, 1}, 1},
-		{wqB, VariantBase, 17, [3]uint32{1, 512, 1}, 1},
-		{wqA, VariantCM, 1, [3]uint32{768, 1, 1}, 1},
-		{wqA, VariantCM, 8, [3]uint32{768, 2, 1}, 1},
-		{wqA, VariantCM, 32, [3]uint32{1, 24, 16}, 16},
-		{wqA, VariantCM, 4096, [3]uint32{16, 12, 1}, 1},
-		{woA, VariantCMB, 16, [3]uint32{1, 16, 32}, 4},
-		{woA, VariantCMB, 4096, [3]uint32{16, 8, 8}, 1},
-		{gate, VariantCMB, 1, [3]uint32{32, 1, 1}, 1},
-		{gate, VariantCMB, 32, [3]uint32{1, 1, 16}, 16},
+		{wqB, VariantCMB, 4, 1, [3]uint32{1024, 1, 1}, 1},
+		{wqB, VariantCMB, 4, 2, [3]uint32{1024, 1, 1}, 1},
+		{wqB, VariantCMB, 4, 3, [3]uint32{2048, 1, 1}, 1},
+		{wqB, VariantCMB, 4, 16, [3]uint32{2048, 1, 1}, 1},
+		{wqB, VariantCMB, 4, 17, [3]uint32{1, 512, 1}, 1},
+		{wqB, VariantCMB, 0, 4, [3]uint32{1024, 1, 1}, 1},
+		{wqB, VariantCMB, 0, 5, [3]uint32{1, 512, 1}, 1},
+		{wqB, VariantCMB, 4, 64, [3]uint32{1, 512, 1}, 1},
+		{wqB, VariantCMB, 4, 100, [3]uint32{1, 256, 1}, 1},
+		{wqB, VariantCMB, 4, 4096, [3]uint32{32, 256, 1}, 1},
+		{wqB, VariantBase, 0, 16, [3]uint32{1024, 2, 1}, 1},
+		{wqB, VariantBase, 0, 17, [3]uint32{1, 512, 1}, 1},
+		{wqA, VariantCM, 4, 1, [3]uint32{768, 1, 1}, 1},
+		{wqA, VariantCM, 0, 8, [3]uint32{768, 2, 1}, 1},
+		{wqA, VariantCM, 4, 8, [3]uint32{96, 1, 1}, 1},
+		{wqA, VariantCM, 4, 32, [3]uint32{1, 24, 16}, 16},
+		{wqA, VariantCM, 4, 512, [3]uint32{8, 24, 2}, 2},
+		{LinearConfig{N: 4096, K: 8192, Weights: WeightFP8}, VariantCMB, 4, 512, [3]uint32{4, 32, 2}, 2},
+		{wqA, VariantCM, 4, 4096, [3]uint32{32, 12, 1}, 1},
+		{woA, VariantCMB, 4, 16, [3]uint32{64, 1, 8}, 1},
+		{woA, VariantCMB, 0, 16, [3]uint32{1, 16, 32}, 4},
+		{woA, VariantCMB, 4, 4096, [3]uint32{32, 8, 8}, 1},
+		{gate, VariantCMB, 4, 1, [3]uint32{32, 1, 1}, 1},
+		{gate, VariantCMB, 4, 32, [3]uint32{1, 1, 16}, 16},
 	} {
-		o := planned(t, c.cfg, c.variant)
+		o := planned(t, c.cfg, c.variant, c.lanes)
 		p := o.plan(c.t, math.MaxInt32)
 		if p.grid != c.grid || p.splits != c.splits {
 			t.Errorf("%dx%d, %s, %d tokens: grid %v, %d parts; want %v, %d", c.cfg.N, c.cfg.K, c.variant, c.t, p.grid, p.splits, c.grid, c.splits)
@@ -143,6 +158,97 @@ func TestLinearPlan(t *testing.T) {
 	}
 }
 
+// Subgroups and chunks of proj_linear_thin on an H100, as they were found fastest, and
+// what the shader demands on every device.
+func TestLinearThinRules(t *testing.T) {
+	lanesAre := func(lanes int) laneFinder { return func(_, _, _, _ int) int { return lanes } }
+	h100 := knowncaps.Matrix["H100"]
+	for _, c := range []struct {
+		n, k, parts, ahead int
+		f                  WeightFormat
+	}{
+		{32768, 1024, 4, 2, WeightFP8}, {32768, 1024, 4, 2, WeightBF16}, {4096, 8192, 8, 2, WeightFP8}, {4096, 8192, 8, 2, WeightNVFP4},
+		{1536, 4096, 16, 2, WeightFP8}, {1536, 4096, 16, 2, WeightBF16}, {65536, 1536, 4, 2, WeightFP8}, {65536, 1536, 4, 1, WeightNVFP4},
+		{64, 128, 4, 1, WeightBF16},
+	} {
+		cfg := LinearConfig{N: c.n, K: c.k, Groups: 1, Weights: c.f, Workgroups: 264}
+		if d, err := thinDivision(&h100, "bf16", cfg, 8, lanesAre(4)); err != nil || d.parts != c.parts || d.ahead != c.ahead {
+			t.Errorf("%dx%d %v: %+v, %v; want %d subgroups, %d chunks", c.n, c.k, c.f, d, err, c.parts, c.ahead)
+		}
+	}
+	m, err := spirv.Parse(code(t, "proj_linear_thin_cm"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for device, caps := range knowncaps.Matrix {
+		for _, lanes := range []int{0, 1, 2, 4, 8, 16} {
+			for _, f := range []WeightFormat{WeightBF16, WeightFP8, WeightNVFP4} {
+				for _, k := range []int{32, 4096} {
+					cfg := LinearConfig{N: 72, K: k, Groups: 2, Weights: f, Workgroups: 264}
+					d, err := thinDivision(&caps, "f16", cfg, 16, lanesAre(lanes))
+					if lanes == 0 || lanes == 16 && f.fp8() {
+						if !errors.Is(err, vk.ErrMissingFeature) {
+							t.Errorf("%s, %d lanes, %v: %v, want a missing feature", device, lanes, f, err)
+						}
+						continue
+					}
+					constants := append([]uint32{uint32(f), 0}, d.constants()...)
+					shared, serr := m.SharedBytes(constants...)
+					if err != nil || serr != nil || shared != d.sharedBytes() || shared > int(caps.SharedMemory) {
+						t.Errorf("%s, %d lanes, %v: %v, %v: %d bytes of shared memory, want %d", device, lanes, f, err, serr, shared, d.sharedBytes())
+					}
+					if f.fp8() && ScaleBlock%(d.ahead*d.lanes*16) != 0 {
+						t.Errorf("%s, %d lanes: a step crosses blocks: %+v", device, lanes, d)
+					}
+				}
+			}
+		}
+	}
+}
+
+// The layouts that devices have, and others.
+func TestLayoutLanes(t *testing.T) {
+	// place says where component j of lane l is, for both operands.
+	layout := func(m, n, k, subgroup int, place func(l, j int) (row, k int)) []float32 {
+		p := []float32{float32(m * k / subgroup), float32(n * k / subgroup)}
+		for _, rows := range []int{m, n} {
+			for l := range subgroup {
+				for j := range rows * k / subgroup {
+					row, x := place(l, j)
+					p = append(p, float32(row*k+x))
+				}
+			}
+		}
+		return p
+	}
+	nvidia := func(l, j int) (int, int) { return l/4 + j/4*8, l%4*2 + j%2 + j/2%2*8 }
+	for _, c := range []struct {
+		name                 string
+		m, n, k, size, lanes int
+		place                func(l, j int) (int, int)
+	}{
+		{"NVIDIA", 16, 16, 16, 32, 4, nvidia},
+		{"NVIDIA, half", 16, 8, 16, 32, 4, nvidia},
+		{"lavapipe", 8, 8, 8, 8, 8, func(l, j int) (int, int) { return j, l }},
+		{"a row a lane", 8, 8, 16, 8, 1, func(l, j int) (int, int) { return l, j }},
+		{"rows in another order", 16, 16, 16, 32, 0, func(l, j int) (int, int) { return l/4 + j/2%2*8, l%4*2 + j%2 + j/4*8 }},
+		{"rows among all lanes", 16, 16, 16, 32, 0, func(l, j int) (int, int) { return l%8 + j/4*8, l/8*2 + j%2 + j/2%2*8 }},
+		{"all the same", 16, 16, 16, 32, 0, func(l, j int) (int, int) { return 0, 0 }},
+	} {
+		p := layout(c.m, c.n, c.k, c.size, c.place)
+		if got := layoutLanes(p, c.m, c.n, c.k, c.size); got != c.lanes {
+			t.Errorf("%s: %d lanes, want %d", c.name, got, c.lanes)
+		}
+		p[0] *= 2 // every element twice
+		if got := layoutLanes(p, c.m, c.n, c.k, c.size); got != 0 {
+			t.Errorf("%s, twice: %d lanes", c.name, got)
+		}
+	}
+	if got := layoutLanes(make([]float32, 514), 16, 16, 16, 32); got != 0 {
+		t.Errorf("nothing written: %d lanes", got)
+	}
+}
+
 // For all sizes: every row, token and step is somebody's, no part is empty, and
 // scratch memory is as large as the plan needs.
 func TestLinearPlanRules(t *testing.T) {
@@ -150,7 +256,7 @@ func TestLinearPlanRules(t *testing.T) {
 		for _, n := range []int{8, 64, 72, 1536, 32768} {
 			for _, k := range []int{32, 64, 1056, 4096, 16384} {
 				for _, f := range []WeightFormat{WeightBF16, WeightFP8, WeightNVFP4} {
-					o := planned(t, LinearConfig{N: n, K: k, Weights: f}, variant)
+					o := planned(t, LinearConfig{N: n, K: k, Weights: f}, variant, 4)
 					for _, d := range o.few {
 						if d.rows*d.tokens > 16 || d.lanes > fewThreads || d.lanes < 8 || d.rows != 2 && d.rows != 4 {
 							t.Errorf("%dx%d %v: %+v", n, k, f, d)
@@ -158,7 +264,7 @@ func TestLinearPlanRules(t *testing.T) {
 					}
 					for _, tokens := range []int{1, 3, 9, 16, 17, 33, 64, 65, 129, 1000, 5000} {
 						p := o.plan(tokens, math.MaxInt32)
-						if p.splits > 1 && (p.splits-1)*p.splitSteps*64 >= k {
+						if p.splits > 1 && (p.splits-1)*p.splitSteps*o.tilingFor(tokens, math.MaxInt32).bk >= k {
 							t.Errorf("%dx%d %v, %d tokens: an empty part of %d", n, k, f, tokens, p.splits)
 						}
 						need := 0

@@ -34,6 +34,10 @@ const (
 	// instructions to decode and one for each token, and an H100 has time for 10 while
 	// its memory brings the next.
 	fewMatrix = 4
+	// fewThin is the same beside proj_linear_thin, which takes as long for one token as
+	// for eight: on an H100, where weights are FP8, longer than this for one and two
+	// tokens, less for four.
+	fewThin = 2
 	// fewNarrow is the same where the tiles of matrices leave most of the device idle.
 	fewNarrow = 8
 
@@ -46,6 +50,9 @@ const (
 func (o *Linear) fewest() int {
 	if !o.matrices() {
 		return fewPlain
+	}
+	if len(o.thin) > 0 {
+		return fewThin
 	}
 	if opkit.CeilDiv(o.cfg.N, narrowRows)*o.cfg.Groups < o.cfg.Workgroups/2 {
 		return fewNarrow
@@ -98,7 +105,9 @@ func (o *Linear) buildFew(spec opkit.Spec, formats []uint32) error {
 func (o *Linear) plan(t, scratch int) linearPlan {
 	p := linearPlan{splits: 1}
 	cfg := o.cfg
-	if t <= o.fewest() {
+	if few := o.fewest(); t > few && t <= thinTokens && len(o.thin) > 0 {
+		return o.planThin(t)
+	} else if t <= few {
 		pass := 1
 		for _, more := o.few[pass*2]; pass < t && more; _, more = o.few[pass*2] {
 			pass *= 2
@@ -113,33 +122,46 @@ func (o *Linear) plan(t, scratch int) linearPlan {
 		p.grid = [3]uint32{uint32(opkit.CeilDiv(t, 64)), uint32(opkit.CeilDiv(cfg.N, 64)), uint32(cfg.Groups)}
 		return p
 	}
-	m := o.tilingFor(t)
+	m := o.tilingFor(t, scratch)
 	p.kernel = m.k
 	steps := opkit.CeilDiv(cfg.K, m.bk)
-	p.splits, p.splitSteps = o.split(m.linearTiling, t, steps, scratch), steps
+	p.splits, p.splitSteps = o.split(m.linearTiling, t, scratch), steps
 	if p.splits > 1 {
 		p.splitSteps = opkit.CeilDiv(steps, p.splits)
 		p.splits = opkit.CeilDiv(steps, p.splitSteps) // no part is empty
 	}
-	p.grid = [3]uint32{uint32(opkit.CeilDiv(t, m.bm)), uint32(opkit.CeilDiv(cfg.N, m.bn)), uint32(cfg.Groups * p.splits)}
+	p.grid = [3]uint32{uint32(opkit.CeilDiv(t, m.bm)), uint32(o.rowTiles(m.bn)), uint32(cfg.Groups * p.splits)}
 	return p
+}
+
+// rowTiles is how many tiles of so many rows a group has. They begin at multiples of
+// their size among the rows of all groups, which a group need not.
+func (o *Linear) rowTiles(rows int) int {
+	n := opkit.CeilDiv(o.cfg.N, rows)
+	if o.cfg.Groups > 1 && o.cfg.N%rows != 0 {
+		n++
+	}
+	return n
 }
 
 // workgroups is how many tiles t tokens make.
 func (o *Linear) workgroups(m linearTiling, t int) int {
-	return opkit.CeilDiv(t, m.bm) * opkit.CeilDiv(o.cfg.N, m.bn) * o.cfg.Groups
+	return opkit.CeilDiv(t, m.bm) * o.rowTiles(m.bn) * o.cfg.Groups
 }
 
-// tilingFor picks the largest tiles that t tokens fill by more than half and that are
-// enough for three quarters of the device; if there are none, the smallest tiles that
-// hold all tokens, or 64 of them: smaller ones would decode the weights more often.
-func (o *Linear) tilingFor(t int) matrixKernel {
+// tilingFor picks the largest tiles that t tokens fill by more than half and of which
+// there are enough for half of the device, with K cut into parts; if there are none,
+// the smallest tiles that hold all tokens, or 64 of them: smaller ones would decode the
+// weights more often. (128 tiles of 128 x 128 in two parts each, on an H100 with room
+// for 264, take 0.55 of the time of 512 tiles of 64 x 64.)
+func (o *Linear) tilingFor(t, scratch int) matrixKernel {
 	last := o.matrix[len(o.matrix)-1]
 	for i := len(o.matrix) - 1; i >= 0 && last.bm < min(t, 64); i-- {
 		last = o.matrix[i]
 	}
 	for _, m := range o.matrix {
-		if m.bm > last.bm && m.bm < 2*t && o.workgroups(m.linearTiling, t) >= m.fill(o.cfg.Workgroups)*3/4 {
+		parts := o.split(m.linearTiling, t, scratch)
+		if m.bm > last.bm && m.bm < 2*t && o.workgroups(m.linearTiling, t)*parts >= m.fill(o.cfg.Workgroups)/2 {
 			return m
 		}
 	}
@@ -149,7 +171,8 @@ func (o *Linear) tilingFor(t int) matrixKernel {
 // split is into how many parts K is cut: as many as fill the device, where the tiles
 // fill less than half of it. A part is to have at least four steps, and writing and
 // reading the f32 parts is not to outweigh reading the weights.
-func (o *Linear) split(m linearTiling, t, steps, scratch int) int {
+func (o *Linear) split(m linearTiling, t, scratch int) int {
+	steps := opkit.CeilDiv(o.cfg.K, m.bk)
 	tiles, fill := o.workgroups(m, t), m.fill(o.cfg.Workgroups)
 	if tiles*2 > fill {
 		return 1

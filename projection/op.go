@@ -40,6 +40,8 @@ var pushLayouts = map[string]any{
 	"proj_inverse_rope_quant": projInverseRopeQuantPush{},
 	"proj_linear":             projLinearPush{},
 	"proj_linear_few":         projLinearPush{},
+	"proj_linear_thin":        projLinearPush{},
+	"proj_linear_layout":      struct{}{},
 	"proj_linear_sum":         projLinearSumPush{},
 }
 

@@ -1,10 +1,11 @@
 // A linear layer for many tokens, with cooperative matrices: y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k]; see proj_linear.comp.
 // bindings: 0 w_scale, 1 row_scale, 2 x_scale; x, w and y by address: lib/linear.glsl. With splits, part s of k goes to an f32 y of its own.
 // One workgroup of THREADS: BM tokens (x of the grid) and BN rows (y) of group z / splits. Each step decodes BK numbers of all of them
-//   to shared memory while the products of the step before run; a subgroup holds WM x WN sums in registers.
-// Constants after the two of lib/linear.glsl: 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a product, 7 BM, 8 BN, 9 BK, 10 WM, 11 WN,
-//   12 BUFFERS (2: one barrier a step, 1: two, and half the memory): projection/linear_cm.go chooses.
-// Shared memory: max(BUFFERS*(BM+BN)*(2*BK+16), THREADS/SUBGROUP*M*(4*WN+16)) + 8: 36872 B for 256 x 128 in steps of 16.
+//   to shared memory; a subgroup holds WM x WN sums in registers. The next step's numbers are on their way and decoded while the products
+//   of this one run; a second workgroup on the same multiprocessor has the matrix units while this one stores.
+// Constants after the two of lib/linear.glsl: 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a product, 7 BM, 8 BN, 9 BK, 10 WM, 11 WN:
+//   projection/linear_cm.go chooses.
+// Shared memory: max((BM+BN)*(2*BK+16), THREADS/SUBGROUP*M*(4*WN+16)) + 4: 20484 B for 128 x 128 in steps of 32.
 // Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -26,22 +27,26 @@ layout(constant_id = 8) const uint BN = 64u;
 layout(constant_id = 9) const uint BK = 64u;
 layout(constant_id = 10) const uint WM = 16u;
 layout(constant_id = 11) const uint WN = 16u;
-layout(constant_id = 12) const uint BUFFERS = 1u;
 
 const uint UNITS = BK / 8u;          // of eight numbers in a row
 const uint PITCH = UNITS + 1u;       // quads from row to row of a tile; a spare one spreads rows over banks
 const uint LINES = THREADS / UNITS;  // rows that all invocations decode at a time
 const uint X_EACH = BM / LINES;
-const uint W_EACH = BN / LINES;
+const uint W_MOST = FORMAT == WEIGHT_BF16 ? 8u : FORMAT == WEIGHT_NVFP4 ? 32u : 16u; // weights of 16 bytes
+const uint W_FAIR = BN * BK / THREADS < BK ? BN * BK / THREADS : BK;
+const uint W_VEC = W_MOST < W_FAIR ? W_MOST : W_FAIR; // weights that an invocation loads at a time
+const uint W_UNITS = BK / W_VEC;
+const uint W_LINES = THREADS / W_UNITS;
+const uint W_EACH = BN / W_LINES;
 const uint M_TILES = WM / CM_M;
 const uint N_TILES = WN / CM_N;
-const uint BUFFER = (BM + BN) * PITCH;
+const uint TILE_QUADS = (BM + BN) * PITCH;
 const uint OUT_PITCH = WN / 4u + 1u;
 const uint OUT_QUADS = THREADS / SUBGROUP * CM_M * OUT_PITCH;
-const uint QUADS = BUFFERS * BUFFER > OUT_QUADS ? BUFFERS * BUFFER : OUT_QUADS;
+const uint QUADS = TILE_QUADS > OUT_QUADS ? TILE_QUADS : OUT_QUADS;
 
-shared uvec4 tile_s[QUADS]; // [BUFFERS, BM + BN, BK] elements, tokens first; at the end [subgroups, M, WN] f32
-shared uint ref_s[2];       // largest scales of the (at most two) scale blocks that the rows lie in
+shared uvec4 tile_s[QUADS]; // [BM + BN, BK] elements, tokens first; at the end [subgroups, M, WN] f32
+shared uint ref_s;          // largest scale of the scale blocks of the rows
 
 #define CM_A coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA>
 #define CM_B coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB>
@@ -49,24 +54,30 @@ shared uint ref_s[2];       // largest scales of the (at most two) scale blocks 
 
 CM_C acc[M_TILES][N_TILES];
 
-uint group_, t0_, n0_; // of this workgroup
-uint line_, unit_;     // this invocation decodes unit_ of rows line_, line_ + LINES, ..
-uint x_at_[X_EACH], w_at_[W_EACH]; // the eight numbers at k = 0 of these rows, counted in units
+uint group_, t0_, row0_; // of this workgroup; rows are counted over all groups
+uint line_, unit_;       // this invocation keeps unit_ of tokens line_, line_ + LINES, ..
+uint w_line_, w_unit_;   // the same of rows, in units of W_VEC
+uint x_at_[X_EACH], w_at_[W_EACH]; // k = 0 of these, counted in units of 8 and W_VEC
 
 struct Fetch {
     uvec4 x[X_EACH];
     uvec4 w[W_EACH];
     uint x_bits[X_EACH];
-    uint w_bits[W_EACH];
+    uint w_bits[W_EACH]; // NVFP4: codes of scales
+    uint w_scale;        // FP8: f32 bits
 };
 
+// spread: line i of a step's, so that the eight invocations that store 16 bytes each at a time meet all banks: with rows of five quads,
+// rows 0, 1, 4 and 5 do, or two of them that are four apart.
+uint spread(uint i, uint lines) { return UNITS == 4u && lines >= 8u ? (i & ~7u) | (i & 1u) << 2 | (i >> 1) & 3u : i; }
+
 uint token_of(uint i) { return min(t0_ + line_ + i * LINES, pc.tokens - 1u); }
-uint row_of(uint i) { return group_ * pc.n + min(n0_ + line_ + i * LINES, pc.n - 1u); }
+uint row_of(uint i) { return clamp(row0_ + w_line_ + i * W_LINES, group_ * pc.n, (group_ + 1u) * pc.n - 1u); }
 
 // find: behind the last token and row the last ones are decoded again; what comes of it is not stored.
 void find() {
     [[unroll]] for (uint i = 0u; i < X_EACH; i++) x_at_[i] = x_row(token_of(i), group_) * (pc.k / 8u);
-    [[unroll]] for (uint i = 0u; i < W_EACH; i++) w_at_[i] = row_of(i) * (pc.k / 8u);
+    [[unroll]] for (uint i = 0u; i < W_EACH; i++) w_at_[i] = row_of(i) * (pc.k / W_VEC);
 }
 
 // fetch: step's numbers as they are stored. Behind the end of a row its last ones come, so that no load hangs on a condition.
@@ -81,65 +92,77 @@ void fetch(uint step, out Fetch f) {
             f.x_bits[i] = x_block_bits(token_of(i), group_, u * 8u);
         }
     }
+    const uint w = min(step * W_UNITS + w_unit_, pc.k / W_VEC - 1u);
+    const uint bytes = W_VEC * 16u / W_MOST;
     [[unroll]] for (uint i = 0u; i < W_EACH; i++) {
-        if (FORMAT == WEIGHT_BF16) {
-            f.w[i] = LinearRead4(pc.w_addr + uint64_t(w_at_[i] + u) * 16u).v;
-            f.w_bits[i] = 0u;
-        } else if (FORMAT == WEIGHT_NVFP4) {
-            f.w[i] = uvec4(KvRead1(pc.w_addr + uint64_t(w_at_[i] + u) * 4u).v);
-            f.w_bits[i] = w_nv_scale(row_of(i), u * 8u);
-        } else {
-            f.w[i] = KvRead2(pc.w_addr + uint64_t(w_at_[i] + u) * 8u).v.xyxy;
-            f.w_bits[i] = w_block_bits(row_of(i), u * 8u);
+        const uint64_t at = pc.w_addr + uint64_t(w_at_[i] + w) * bytes;
+        if (bytes == 16u) f.w[i] = LinearRead4(at).v;
+        else if (bytes == 8u) f.w[i] = KvRead2(at).v.xyxy;
+        else f.w[i] = uvec4(KvRead1(at).v);
+        f.w_bits[i] = FORMAT == WEIGHT_NVFP4 ? w_nv_scale(row_of(i), w * W_VEC) : 0u;
+    }
+    // Steps do not cross blocks of 128 numbers, and the workgroup's rows lie in one block of 128.
+    f.w_scale = FP8_WEIGHT ? w_block_bits(row0_, min(step * BK, pc.k - 1u)) : 0u;
+}
+
+// ref: the power of two that the rows are kept relative to, as f32 bits: the largest scale without its fraction, held where it and its
+// inverse are ordinary numbers.
+uint ref() { return clamp(ref_s & 0x7F800000u, 0x01000000u, 0x7E000000u); }
+
+// What a step's numbers are in shared memory.
+struct Elements {
+    uvec4 x[X_EACH];
+    uvec4 w[W_EACH * (W_VEC / 8u)];
+};
+
+void decode(Fetch f, uint step, out Elements v) {
+    const bool there = step * UNITS + unit_ < pc.k / 8u;
+    [[unroll]] for (uint i = 0u; i < X_EACH; i++) {
+        const uvec4 x = linear_act8(f.x[i], f.x_bits[i]);
+        v.x[i] = there ? x : uvec4(0u);
+    }
+    const bool w_there = FORMAT != WEIGHT_BF16 || step * W_UNITS + w_unit_ < pc.k / W_VEC; // codes are finite, and times 0 nothing
+    [[unroll]] for (uint i = 0u; i < W_EACH; i++) {
+        [[unroll]] for (uint j = 0u; j < W_VEC / 8u; j++) {
+            uvec4 q = f.w[i];
+            if (FORMAT == WEIGHT_NVFP4) q = uvec4(q[j]);
+            else if (FORMAT != WEIGHT_BF16 && j == 1u) q = q.zwzw;
+            const uvec4 w = linear_weight8(q, FORMAT == WEIGHT_NVFP4 ? f.w_bits[i] >> (j / 2u * 8u) : f.w_scale, WEIGHT_REF ? ref() : 0u);
+            v.w[i * (W_VEC / 8u) + j] = w_there ? w : uvec4(0u);
         }
     }
 }
 
-// ref_of: the power of two that row n of the group is kept relative to, as f32 bits: the largest scale without its fraction, held
-// where it and its inverse are ordinary numbers.
-uint ref_of(uint n) {
-    const uint row = group_ * pc.n + min(n, pc.n - 1u);
-    return clamp(ref_s[row / SCALE_BLOCK - (group_ * pc.n + n0_) / SCALE_BLOCK] & 0x7F800000u, 0x01000000u, 0x7E000000u);
-}
-
-void keep(Fetch f, uint step, uint buf) {
-    const bool there = step * UNITS + unit_ < pc.k / 8u;
-    const uint at = buf * BUFFER + line_ * PITCH + unit_;
-    [[unroll]] for (uint i = 0u; i < X_EACH; i++) {
-        const uvec4 v = linear_act8(f.x[i], f.x_bits[i]);
-        tile_s[at + i * LINES * PITCH] = there ? v : uvec4(0u);
-    }
+void keep(Elements v) {
+    const uint x_at = line_ * PITCH + unit_, w_at = (BM + w_line_) * PITCH + w_unit_ * (W_VEC / 8u);
+    [[unroll]] for (uint i = 0u; i < X_EACH; i++) tile_s[x_at + i * LINES * PITCH] = v.x[i];
     [[unroll]] for (uint i = 0u; i < W_EACH; i++) {
-        const uvec4 v = linear_weight8(f.w[i], f.w_bits[i], WEIGHT_REF ? ref_of(n0_ + line_ + i * LINES) : 0u);
-        tile_s[at + (BM + i * LINES) * PITCH] = there ? v : uvec4(0u);
+        [[unroll]] for (uint j = 0u; j < W_VEC / 8u; j++) tile_s[w_at + i * W_LINES * PITCH + j] = v.w[i * (W_VEC / 8u) + j];
     }
 }
 
-void multiply(uint buf, uint m0, uint n0) {
+void multiply(uint m0, uint n0) {
     [[unroll]] for (uint k = 0u; k < BK / CM_K; k++) {
         CM_A a[M_TILES];
         [[unroll]] for (uint i = 0u; i < M_TILES; i++) {
-            coopMatLoad(a[i], tile_s, buf * BUFFER + (m0 + i * CM_M) * PITCH + k * CM_K / 8u, PITCH, gl_CooperativeMatrixLayoutRowMajor);
+            coopMatLoad(a[i], tile_s, (m0 + i * CM_M) * PITCH + k * CM_K / 8u, PITCH, gl_CooperativeMatrixLayoutRowMajor);
         }
         [[unroll]] for (uint j = 0u; j < N_TILES; j++) {
             CM_B b; // rows of the tile are its columns
-            coopMatLoad(b, tile_s, buf * BUFFER + (BM + n0 + j * CM_N) * PITCH + k * CM_K / 8u, PITCH, gl_CooperativeMatrixLayoutColumnMajor);
+            coopMatLoad(b, tile_s, (BM + n0 + j * CM_N) * PITCH + k * CM_K / 8u, PITCH, gl_CooperativeMatrixLayoutColumnMajor);
             [[unroll]] for (uint i = 0u; i < M_TILES; i++) acc[i][j] = coopMatMulAdd(a[i], b, acc[i][j]);
         }
     }
 }
 
-// find_refs: the largest scales of the rows' blocks. A maximum is the same in any order.
-void find_refs() {
+// find_ref: the largest scale of the rows' blocks. A maximum is the same in any order.
+void find_ref() {
     const uint tid = gl_LocalInvocationIndex;
-    if (tid < 2u) ref_s[tid] = 0u;
+    if (tid == 0u) ref_s = 0u;
     barrier();
-    const uint first = (group_ * pc.n + n0_) / SCALE_BLOCK, last = (group_ * pc.n + min(n0_ + BN, pc.n) - 1u) / SCALE_BLOCK;
-    for (uint b = first; b <= last; b++) {
-        uint most = 0u;
-        for (uint k = tid * SCALE_BLOCK; k < pc.k; k += THREADS * SCALE_BLOCK) most = max(most, w_block_bits(b * SCALE_BLOCK, k) & 0x7FFFFFFFu);
-        atomicMax(ref_s[b - first], most);
-    }
+    uint most = 0u;
+    for (uint k = tid * SCALE_BLOCK; k < pc.k; k += THREADS * SCALE_BLOCK) most = max(most, w_block_bits(row0_, k) & 0x7FFFFFFFu);
+    atomicMax(ref_s, most);
     barrier();
 }
 
@@ -154,12 +177,11 @@ void finish(uint split, uint sub, uint lane, uint m0, uint n0) {
         }
         barrier();
         for (uint at = lane; at < CM_M * WN / 4u; at += SUBGROUP) {
-            const uint m = at / (WN / 4u), q = at % (WN / 4u), token = t0_ + m0 + i * CM_M + m, n = n0_ + n0 + q * 4u;
-            if (token >= pc.tokens || n >= pc.n) continue;
+            const uint m = at / (WN / 4u), q = at % (WN / 4u), token = t0_ + m0 + i * CM_M + m, row = row0_ + n0 + q * 4u;
+            if (token >= pc.tokens || row < group_ * pc.n || row >= (group_ + 1u) * pc.n) continue;
             vec4 v = uintBitsToFloat(tile_s[mine + m * OUT_PITCH + q]) * WEIGHT_UNSCALE;
-            const uint row = group_ * pc.n + n;
             if (FORMAT == WEIGHT_NVFP4) v *= vec4(row_scale.v[row], row_scale.v[row + 1u], row_scale.v[row + 2u], row_scale.v[row + 3u]);
-            if (WEIGHT_REF) v *= uintBitsToFloat(ref_of(n));
+            if (WEIGHT_REF) v *= uintBitsToFloat(ref());
             const uint y = token * pc.y_stride + pc.y_column + row;
             if (pc.y_f32 != 0u) {
                 KvWrite2(y_addr + uint64_t(y) * 4u).v = floatBitsToUint(v.xy);
@@ -176,32 +198,39 @@ void main() {
     const uint split = gl_WorkGroupID.z % pc.splits;
     group_ = gl_WorkGroupID.z / pc.splits;
     t0_ = gl_WorkGroupID.x * BM;
-    n0_ = gl_WorkGroupID.y * BN;
-    line_ = tid / UNITS;
+    // Tiles begin at multiples of their size among the rows of all groups, so that each lies in one block of 128.
+    row0_ = (group_ * pc.n / BN + gl_WorkGroupID.y) * BN;
+    line_ = spread(tid / UNITS, LINES);
     unit_ = tid % UNITS;
+    w_line_ = spread(tid / W_UNITS, W_LINES);
+    w_unit_ = tid % W_UNITS;
     const uint m0 = sub / (BN / WN) * WM, n0 = sub % (BN / WN) * WN;
     [[unroll]] for (uint i = 0u; i < M_TILES; i++) {
         [[unroll]] for (uint j = 0u; j < N_TILES; j++) acc[i][j] = CM_C(0.0);
     }
     find();
-    if (WEIGHT_REF) find_refs();
+    if (WEIGHT_REF) find_ref();
     const uint steps = (pc.k + BK - 1u) / BK;
     uint step = split * pc.split_steps;
     const uint last = min(step + pc.split_steps, steps) - 1u; // the host makes no empty part
-    uint buf = 0u;
-    Fetch first_;
-    fetch(step, first_);
-    keep(first_, step, 0u);
-    [[dont_unroll]] for (;;) {
+    Fetch f0;
+    Elements v0;
+    fetch(step, f0);
+    decode(f0, step, v0);
+    keep(v0);
+    // The last step stands apart: a condition between the loads and their use would make the loads wait.
+    [[dont_unroll]] for (; step < last; step++) {
         Fetch f;
-        fetch(min(step + 1u, last), f);
+        Elements v;
+        fetch(step + 1u, f);
         barrier();
-        multiply(buf, m0, n0);
-        if (step >= last) break;
-        step++;
-        if (BUFFERS == 1u) barrier();
-        else buf ^= 1u;
-        keep(f, step, buf);
+        multiply(m0, n0);
+        if (FORMAT != WEIGHT_BF16) decode(f, step + 1u, v); // while other subgroups multiply
+        barrier();
+        if (FORMAT == WEIGHT_BF16) decode(f, step + 1u, v); // next to nothing: the numbers may come as late as this
+        keep(v);
     }
+    barrier();
+    multiply(m0, n0);
     finish(split, sub, lane, m0, n0);
 }

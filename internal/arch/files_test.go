@@ -34,10 +34,12 @@ var parts = map[string]string{
 // further are shaders by which an operation of another stem computes the same, or a
 // step of it, and which stem that is.
 var further = map[string]string{
-	"attn_decode_few":  "attn_decode",
-	"idx_logits_lanes": "idx_logits",
-	"proj_linear_few":  "proj_linear",
-	"proj_linear_sum":  "proj_linear",
+	"attn_decode_few":    "attn_decode",
+	"idx_logits_lanes":   "idx_logits",
+	"proj_linear_few":    "proj_linear",
+	"proj_linear_layout": "proj_linear",
+	"proj_linear_sum":    "proj_linear",
+	"proj_linear_thin":   "proj_linear",
 }
 
 // TestStems holds the rule that an operation's name leads to all its files:

@@ -1,0 +1,120 @@
+package projection
+
+import (
+	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/shaders"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// linearThin is how proj_linear_thin divides its work; the names are those of the
+// shader.
+type linearThin struct {
+	m, n, k  int // shape of a matrix product
+	subgroup int // invocations of a subgroup
+	parts    int // subgroups of a workgroup
+	tokens   int
+	ahead    int
+	lanes    int
+}
+
+// thinTokens are the most tokens of proj_linear_thin.
+const thinTokens = 16
+
+func (d linearThin) constants() []uint32 {
+	return opkit.Words(d.parts*d.subgroup, d.subgroup, d.m, d.n, d.k, d.tokens, d.ahead, d.lanes)
+}
+
+// sharedBytes is the size of the shared array.
+func (d linearThin) sharedBytes() int { return d.parts * max(d.tokens, d.n) * (4*d.m + 16) }
+
+// fits tells whether a device has the memory and the invocations.
+func (d linearThin) fits(caps *vk.Caps) bool {
+	return d.parts*d.subgroup <= int(caps.MaxWorkgroupInvocations) && d.sharedBytes() <= int(caps.SharedMemory)
+}
+
+// laneFinder is lanesOf for a device and a variant.
+type laneFinder func(m, n, k, subgroup int) int
+
+// thinner finds the division of a layer for up to so many tokens.
+type thinner func(caps *vk.Caps, element string, cfg LinearConfig, tokens int, lanes laneFinder) (linearThin, error)
+
+// thinDivision takes four subgroups a workgroup, and more where the rows are too few
+// to fill the device, up to sixteen, as long as each has a step of its own or two. On
+// an H100 that has work for 12 subgroups on every multiprocessor, of which each waits
+// for 2 or 4 KiB. A step is two chunks, or one where that leaves less undone.
+//
+// Errors: vk.ErrMissingFeature when no shape of matrix product suits.
+func thinDivision(caps *vk.Caps, element string, cfg LinearConfig, tokens int, lanes laneFinder) (linearThin, error) {
+	return opkit.FitMatrix(caps, element, func(s vk.CoopMatShape) (linearThin, bool) {
+		d := linearThin{m: int(s.M), n: int(s.N), k: int(s.K), subgroup: int(caps.MinSubgroupSize), parts: 4, tokens: tokens, ahead: 2}
+		for _, v := range []int{d.m, d.n, d.k} {
+			if v != 8 && v != 16 {
+				return d, false
+			}
+		}
+		if d.lanes = lanes(d.m, d.n, d.k, d.subgroup); d.lanes == 0 || !d.fits(caps) {
+			return d, false
+		}
+		tiles, chunks := opkit.CeilDiv(cfg.N, d.m)*cfg.Groups, opkit.CeilDiv(cfg.K, d.lanes*cfg.Weights.perQuad())
+		for more := d; d.parts < 16 && tiles*d.parts < cfg.Workgroups*6 && chunks >= 4*d.parts; d = more {
+			if more.parts *= 2; !more.fits(caps) {
+				break
+			}
+		}
+		block := ScaleBlock / (d.lanes * 16)          // chunks of FP8 weights
+		long := 2*d.lanes*cfg.Weights.perQuad() > 256 // more than compilers like to unroll
+		if opkit.CeilDiv(chunks, d.parts) < 2*opkit.CeilDiv(chunks, 2*d.parts) || cfg.Weights.fp8() && block < 2 || long {
+			d.ahead = 1
+		}
+		return d, !cfg.Weights.fp8() || block > 0
+	})
+}
+
+// thinKernel is proj_linear_thin built for a division.
+type thinKernel struct {
+	linearThin
+	k *vk.Kernel
+}
+
+// buildThin makes proj_linear_thin for up to 8 and up to 16 tokens, where the device
+// can run it; elsewhere the kernels for fewer and for more tokens take its place.
+func (o *Linear) buildThin(spec opkit.Spec, formats []uint32, find thinner) error {
+	spec.Stem = "proj_linear_thin"
+	caps := o.dev.Caps()
+	if caps.Missing(shaders.Requires(opkit.Stem(spec.Stem, o.variant))) != nil {
+		return nil
+	}
+	var failed error
+	lanes := func(m, n, k, subgroup int) int {
+		l, err := lanesOf(o.dev, o.variant, m, n, k, subgroup)
+		if err != nil {
+			failed = err
+		}
+		return l
+	}
+	for tokens := thinTokens / 2; tokens <= thinTokens; tokens *= 2 {
+		d, err := find(caps, matrixElement[o.variant], o.cfg, tokens, lanes)
+		if err != nil {
+			return failed
+		}
+		spec.Subgroup, spec.Constants = uint32(d.subgroup), append(append([]uint32(nil), formats...), d.constants()...)
+		k, err := pkg.Kernel(o.dev, spec)
+		if err != nil {
+			return err
+		}
+		o.thin = append(o.thin, thinKernel{d, k})
+		if o.cfg.MaxTokens > 0 && tokens >= o.cfg.MaxTokens {
+			break
+		}
+	}
+	return nil
+}
+
+// planThin is the launch for t tokens, at most thinTokens.
+func (o *Linear) planThin(t int) linearPlan {
+	d := o.thin[0]
+	if t > d.tokens {
+		d = o.thin[1]
+	}
+	return linearPlan{kernel: d.k, splits: 1, grid: [3]uint32{uint32(o.rowTiles(d.m)), 1, uint32(o.cfg.Groups)}}
+}

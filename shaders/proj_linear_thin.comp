@@ -1,0 +1,260 @@
+// A linear layer for few tokens, with cooperative matrices: y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k]; see proj_linear.comp.
+// bindings: 0 w_scale, 1 row_scale, 2 x_scale; x, w and y by address: lib/linear.glsl.
+// One workgroup: M rows (x of the grid) of group z and TOKENS tokens (y), with the sum over k divided among its PARTS subgroups: each takes
+//   every PARTS-th step of AHEAD chunks, a chunk being LANES*16 bytes of each row. LANES lanes read a row's chunk, 16 bytes each, and the
+//   same numbers of a token, and put them into fragments: operands go from memory to registers. The sums meet in shared memory, in the
+//   order of the subgroups.
+// Constants after the two of lib/linear.glsl: 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a product, 7 TOKENS, 8 AHEAD, 9 LANES: fragments lie
+//   in registers so that component i*V + v of lane l, V = K/LANES, is in row (column of B) l/LANES + i*SUBGROUP/LANES, at a k that
+//   depends on l%LANES and v alone, for A and B alike: projection/linear_layout.go finds out.
+// Shared memory: PARTS * max(TOKENS, N) * (4*M + 16): 20480 B for 16 subgroups, 16x16x16.
+// Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, shaderInt16, vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_EXT_shader_explicit_arithmetic_types_int16 : require
+#define KV_DA
+#include "lib/linear_cm.glsl"
+
+layout(local_size_x = 128, local_size_x_id = 2) in;
+const uint THREADS = gl_WorkGroupSize.x;
+layout(constant_id = 3) const uint SUBGROUP = 32u;
+layout(constant_id = 4) const uint CM_M = 16u;
+layout(constant_id = 5) const uint CM_N = 16u;
+layout(constant_id = 6) const uint CM_K = 16u;
+layout(constant_id = 7) const uint TOKENS = 8u;
+layout(constant_id = 8) const uint AHEAD = 2u;
+layout(constant_id = 9) const uint LANES = 4u;
+
+const uint PARTS = THREADS / SUBGROUP;
+const uint VEC = FORMAT == WEIGHT_BF16 ? 8u : FORMAT == WEIGHT_NVFP4 ? 32u : 16u; // weights of a quad
+const uint PAIRS = VEC / 2u;                    // words of two elements that a quad becomes
+const uint CHUNK = LANES * VEC;
+const uint FRAGS = CHUNK / CM_K;
+const uint FRAG_EACH = CM_K / LANES;            // elements of a lane in a fragment's row
+const uint FRAG_PAIRS = FRAG_EACH / 2u;         // words
+const uint LINES = SUBGROUP / LANES;            // rows that a subgroup reads at a time
+const uint W_EACH = CM_M / LINES;
+const uint X_EACH = TOKENS / LINES > 0u ? TOKENS / LINES : 1u;
+const uint X_QUADS = ACT == ACT_BF16 ? VEC / 8u : 1u;
+const uint COLUMNS = TOKENS > CM_N ? TOKENS : CM_N;
+const uint N_TILES = COLUMNS / CM_N;
+const uint B_EACH = CM_N / LINES;               // columns of a lane in a fragment
+
+const uint OUT_PITCH = CM_M / 4u + 1u;
+const uint REGION = COLUMNS * OUT_PITCH;        // quads of a subgroup
+
+shared uvec4 sum_s[PARTS * REGION]; // [PARTS, COLUMNS, M] f32
+
+#define CM_A coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA>
+#define CM_B coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB>
+#define CM_C coopmat<float, gl_ScopeSubgroup, CM_M, CM_N, gl_MatrixUseAccumulator>
+
+CM_C acc[N_TILES];
+
+uint group_, t0_, row0_; // of this workgroup; rows are counted over all groups
+uint line_, quad_;       // this lane reads quad quad_ of a chunk of rows and tokens line_, line_ + LINES, ..
+uint w_at_[W_EACH], x_at_[X_EACH]; // quads
+
+struct Fetch {
+    uvec4 w[AHEAD][W_EACH];
+    uvec4 x[AHEAD][X_EACH][X_QUADS];
+    uint w_bits[AHEAD][W_EACH]; // NVFP4: codes of two scales
+    uint x_bits[AHEAD][X_EACH]; // E4M3 x: f32 bits of a scale
+    uint w_scale;               // FP8: the same
+};
+
+uint row_of(uint i) { return clamp(row0_ + i * LINES + line_, group_ * pc.n, (group_ + 1u) * pc.n - 1u); }
+uint token_of(uint i) { return min(t0_ + i * LINES + line_, pc.tokens - 1u); }
+uint quad_at(uint step, uint c) { return (step * AHEAD + c) * LANES + quad_; }
+
+// fetch: step's numbers as they are stored; behind the end of a row its last ones.
+void fetch(uint step, out Fetch f) {
+    [[unroll]] for (uint c = 0u; c < AHEAD; c++) {
+        const uint u = min(quad_at(step, c), pc.k / VEC - 1u);
+        [[unroll]] for (uint i = 0u; i < W_EACH; i++) f.w[c][i] = LinearRead4(pc.w_addr + uint64_t(w_at_[i] + u) * 16u).v;
+        [[unroll]] for (uint i = 0u; i < W_EACH; i++) f.w_bits[c][i] = FORMAT == WEIGHT_NVFP4 ? w_nv_scale(row_of(i), u * VEC) : 0u;
+        [[unroll]] for (uint i = 0u; i < X_EACH; i++) {
+            [[unroll]] for (uint j = 0u; j < X_QUADS; j++) f.x[c][i][j] = LinearRead4(pc.x_addr + uint64_t(x_at_[i] + u * X_QUADS + j) * 16u).v;
+            f.x_bits[c][i] = ACT == ACT_BF16 ? 0u : x_block_bits(token_of(i), group_, u * VEC);
+        }
+    }
+    // A step does not cross blocks of 128 numbers, and the rows lie in one block of 128.
+    f.w_scale = FP8_WEIGHT ? w_block_bits(row0_, min(step * AHEAD * CHUNK, pc.k - 1u)) : 0u;
+}
+
+uint lows(uint a, uint b) { return (a & 0xFFFFu) | (b << 16); }
+uint highs(uint a, uint b) { return (a >> 16) | (b & 0xFFFF0000u); }
+
+// in_order: eight elements of x, two a word, in the order of weight_pairs.
+void in_order(uvec4 v, out uint o[4]) {
+    if (FORMAT == WEIGHT_BF16) {
+        o[0] = v.x; o[1] = v.y; o[2] = v.z; o[3] = v.w;
+    } else if (FORMAT == WEIGHT_NVFP4) {
+        o[0] = lows(v.x, v.z); o[1] = highs(v.x, v.z); o[2] = lows(v.y, v.w); o[3] = highs(v.y, v.w);
+    } else {
+        o[0] = lows(v.x, v.y); o[1] = highs(v.x, v.y); o[2] = lows(v.z, v.w); o[3] = highs(v.z, v.w);
+    }
+}
+
+// Codes become binary16 numbers by moving their bits, 2^8 (E4M3) and 2^14 (E2M1) times too small; all have subnormals. A block's scale
+// of NVFP4 comes 2^7 times too large.
+const float THIN_UNSCALE = FORMAT == WEIGHT_NVFP4 ? 128.0 : FP8_WEIGHT ? 256.0 : 1.0;
+
+// element: a pair of binary16 numbers of few bits as elements.
+uint element(uint halves) {
+#ifdef CM_BF16
+    const vec2 v = unpackFloat2x16(halves);
+    return bf16_pack2_exact(v.x, v.y);
+#else
+    return halves;
+#endif
+}
+
+// weight_pairs: a word's elements, two a word: (0,1) (bf16), (0,2) (1,3) (E4M3), (0,4) (1,5) (2,6) (3,7) (E2M1).
+void weight_pairs(uint w, f16vec2 scale, out uint o[4]) {
+    if (FORMAT == WEIGHT_BF16) {
+        o[0] = cm_from_bf16(w);
+    } else if (FORMAT == WEIGHT_NVFP4) {
+        const uint a = ((w << 12) & 0x80008000u) | ((w << 9) & 0x0E000E00u);
+        const uint b = ((w << 8) & 0x80008000u) | ((w << 5) & 0x0E000E00u);
+        const uint c = ((w << 4) & 0x80008000u) | ((w << 1) & 0x0E000E00u);
+        const uint d = (w & 0x80008000u) | ((w >> 3) & 0x0E000E00u);
+        o[0] = element(packFloat2x16(unpackFloat2x16(a) * scale));
+        o[1] = element(packFloat2x16(unpackFloat2x16(b) * scale));
+        o[2] = element(packFloat2x16(unpackFloat2x16(c) * scale));
+        o[3] = element(packFloat2x16(unpackFloat2x16(d) * scale));
+    } else {
+        o[0] = element(linear_e4m3(w << 8));
+        o[1] = element(linear_e4m3(w));
+    }
+}
+
+#ifdef CM_BF16
+#define THIN_LOW(w) uintBitsToBFloat16EXT(uint16_t(w))
+#define THIN_HIGH(w) uintBitsToBFloat16EXT(uint16_t((w) >> 16))
+#else
+#define THIN_LOW(w) unpackFloat2x16(w).x
+#define THIN_HIGH(w) unpackFloat2x16(w).y
+#endif
+
+// At which k a component of a fragment stands does not matter as long as it is the same in both operands.
+void fill_a(inout CM_A a, uint at, uint w) {
+    a[at] = THIN_LOW(w);
+    a[at + 1u] = THIN_HIGH(w);
+}
+
+void fill_b(inout CM_B b, uint at, uint w) {
+    b[at] = THIN_LOW(w);
+    b[at + 1u] = THIN_HIGH(w);
+}
+
+void fill_a1(inout CM_A a, uint at, uint w, uint half_) {
+    if (half_ == 0u) a[at] = THIN_LOW(w);
+    else a[at] = THIN_HIGH(w);
+}
+
+void fill_b1(inout CM_B b, uint at, uint w, uint half_) {
+    if (half_ == 0u) b[at] = THIN_LOW(w);
+    else b[at] = THIN_HIGH(w);
+}
+
+void consume(Fetch f, uint step) {
+    CM_C part[N_TILES];
+    [[unroll]] for (uint n = 0u; n < N_TILES; n++) part[n] = CM_C(0.0);
+    [[unroll]] for (uint c = 0u; c < AHEAD; c++) {
+        const bool there = quad_at(step, c) < pc.k / VEC;
+        uint x[X_EACH][PAIRS], w[W_EACH][PAIRS];
+        [[unroll]] for (uint i = 0u; i < X_EACH; i++) {
+            [[unroll]] for (uint j = 0u; j < VEC / 8u; j++) {
+                uint o[4];
+                const uvec4 q = f.x[c][i][ACT == ACT_BF16 ? j : 0u];
+                in_order(linear_act8(ACT == ACT_BF16 ? q : j == 0u ? q.xyxy : q.zwzw, f.x_bits[c][i]), o);
+                [[unroll]] for (uint e = 0u; e < 4u; e++) x[i][j * 4u + e] = there ? o[e] : 0u;
+            }
+        }
+        [[unroll]] for (uint i = 0u; i < W_EACH; i++) {
+            [[unroll]] for (uint j = 0u; j < 4u; j++) {
+                uint o[4];
+                f16vec2 scale = f16vec2(0.0);
+                if (FORMAT == WEIGHT_NVFP4) scale = unpackFloat2x16((f.w_bits[c][i] >> (j / 2u * 8u) & 0x7Fu) * 0x00800080u) * f16vec2(32768.0);
+                weight_pairs(f.w[c][i][j], scale, o);
+                if (FORMAT == WEIGHT_BF16) o[0] = there ? o[0] : 0u; // codes are finite, and times 0 nothing
+                [[unroll]] for (uint e = 0u; e < PAIRS / 4u; e++) w[i][j * (PAIRS / 4u) + e] = o[e];
+            }
+        }
+        [[unroll]] for (uint k = 0u; k < FRAGS; k++) {
+            CM_A a;
+            CM_B b[N_TILES];
+            if (FRAG_PAIRS > 0u) {
+                [[unroll]] for (uint i = 0u; i < W_EACH; i++) {
+                    [[unroll]] for (uint e = 0u; e < FRAG_PAIRS; e++) fill_a(a, i * FRAG_EACH + e * 2u, w[i][k * FRAG_PAIRS + e]);
+                }
+                [[unroll]] for (uint n = 0u; n < N_TILES; n++) {
+                    b[n] = CM_B(0.0);
+                    [[unroll]] for (uint h = 0u; h < B_EACH; h++) {
+                        if (n * B_EACH + h < X_EACH) {
+                            [[unroll]] for (uint e = 0u; e < FRAG_PAIRS; e++) fill_b(b[n], h * FRAG_EACH + e * 2u, x[n * B_EACH + h][k * FRAG_PAIRS + e]);
+                        }
+                    }
+                }
+            } else { // a word serves two fragments
+                [[unroll]] for (uint i = 0u; i < W_EACH; i++) fill_a1(a, i, w[i][k / 2u], k % 2u);
+                [[unroll]] for (uint n = 0u; n < N_TILES; n++) {
+                    b[n] = CM_B(0.0);
+                    [[unroll]] for (uint h = 0u; h < B_EACH; h++) {
+                        if (n * B_EACH + h < X_EACH) fill_b1(b[n], h, x[n * B_EACH + h][k / 2u], k % 2u);
+                    }
+                }
+            }
+            [[unroll]] for (uint n = 0u; n < N_TILES; n++) {
+                if (FP8_WEIGHT) part[n] = coopMatMulAdd(a, b[n], part[n]);
+                else acc[n] = coopMatMulAdd(a, b[n], acc[n]);
+            }
+        }
+    }
+    if (FP8_WEIGHT) {
+        [[unroll]] for (uint n = 0u; n < N_TILES; n++) acc[n] += part[n] * uintBitsToFloat(f.w_scale);
+    }
+}
+
+// finish: the sums of all subgroups to y.
+void finish(uint sub) {
+    [[unroll]] for (uint n = 0u; n < N_TILES; n++) {
+        coopMatStore(acc[n], sum_s, sub * REGION + n * CM_N * OUT_PITCH, OUT_PITCH, gl_CooperativeMatrixLayoutColumnMajor);
+    }
+    barrier();
+    for (uint at = gl_LocalInvocationIndex; at < TOKENS * (CM_M / 4u); at += THREADS) {
+        const uint q = at % (CM_M / 4u), t = at / (CM_M / 4u), token = t0_ + t, row = row0_ + q * 4u;
+        if (token >= pc.tokens || row < group_ * pc.n || row >= (group_ + 1u) * pc.n) continue;
+        vec4 v = vec4(0.0);
+        [[unroll]] for (uint p = 0u; p < PARTS; p++) v += uintBitsToFloat(sum_s[p * REGION + t * OUT_PITCH + q]);
+        v *= THIN_UNSCALE;
+        if (FORMAT == WEIGHT_NVFP4) v *= vec4(row_scale.v[row], row_scale.v[row + 1u], row_scale.v[row + 2u], row_scale.v[row + 3u]);
+        y_store4(token, row, v);
+    }
+}
+
+void main() {
+    const uint sub = gl_SubgroupID, lane = gl_SubgroupInvocationID;
+    line_ = lane / LANES;
+    quad_ = lane % LANES;
+    group_ = gl_WorkGroupID.z;
+    t0_ = gl_WorkGroupID.y * TOKENS;
+    // Tiles begin at multiples of their size among the rows of all groups, so that each lies in one block of 128.
+    row0_ = (group_ * pc.n / CM_M + gl_WorkGroupID.x) * CM_M;
+    [[unroll]] for (uint n = 0u; n < N_TILES; n++) acc[n] = CM_C(0.0);
+    [[unroll]] for (uint i = 0u; i < W_EACH; i++) w_at_[i] = row_of(i) * (pc.k / VEC);
+    [[unroll]] for (uint i = 0u; i < X_EACH; i++) x_at_[i] = x_row(token_of(i), group_) * (pc.k / VEC * X_QUADS);
+    // All subgroups take as many steps; behind the last one x is 0.
+    const uint last = (pc.k + AHEAD * CHUNK - 1u) / (AHEAD * CHUNK) - 1u;
+    [[dont_unroll]] for (uint round = 0u; round <= last; round += PARTS) {
+        Fetch f;
+        fetch(round + sub, f);
+        consume(f, round + sub);
+    }
+    finish(sub);
+}
