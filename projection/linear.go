@@ -133,12 +133,10 @@ type LinearArgs struct {
 //
 // The definition is LinearRef. A NaN code of E4M3, which no finite number is
 // quantised to, makes the sums that it is part of any number or NaN; tokens do not
-// touch each other. Numbers of f32 scales are taken as they are, down to a fraction
-// that is rounded with the product: variant cmb multiplies bf16 numbers, so that the
-// product of a code and a scale that is no power of two is rounded to 8 bits, for more
-// than 16 tokens; cm multiplies f16 numbers and rounds it to 11. cm also takes activations and bf16
-// weights beyond 65504 as that, and those below 2^-14 in steps of 2^-24. All other
-// products are exact.
+// touch each other. Scales of any f32 are taken as they are: powers of two multiply the
+// codes, which is exact, and the rest the sums. Variant cm multiplies f16 numbers: it
+// takes activations and bf16 weights beyond 65504 as that, and those below 2^-14 in
+// steps of 2^-24. All other products are exact.
 //
 // The kernel is chosen by T. A device gives the same bits for a token on every run
 // with the same T; with another T sums can have another order.

@@ -59,6 +59,8 @@ uint line_, unit_;       // this invocation keeps unit_ of tokens line_, line_ +
 uint w_line_, w_unit_;   // the same of rows, in units of W_VEC
 uint x_at_[X_EACH], w_at_[W_EACH]; // k = 0 of these, counted in units of 8 and W_VEC
 
+float unit_of_sums_; // FP8: sums are this much too small: the fraction, 1 to 2, of the last step's scale
+
 struct Fetch {
     uvec4 x[X_EACH];
     uvec4 w[W_EACH];
@@ -103,6 +105,20 @@ void fetch(uint step, out Fetch f) {
     }
     // Steps do not cross blocks of 128 numbers, and the workgroup's rows lie in one block of 128.
     f.w_scale = FP8_WEIGHT ? w_block_bits(row0_, min(step * BK, pc.k - 1u)) : 0u;
+}
+
+// Numbers of FP8 weights with f32 scales are multiplied by the powers of two of these, which is exact. Where the next block of 128
+// begins, the sums so far are divided by its fraction and multiplied by that of the last.
+const bool FRACTIONS = FORMAT == WEIGHT_FP8;
+const uint BLOCK_STEPS = SCALE_BLOCK / BK;
+float fraction(uint bits) { return uintBitsToFloat((bits & 0x007FFFFFu) | 0x3F800000u); }
+
+void change_unit(float next) {
+    const float ratio = unit_of_sums_ / next;
+    [[unroll]] for (uint i = 0u; i < M_TILES; i++) {
+        [[unroll]] for (uint j = 0u; j < N_TILES; j++) acc[i][j] *= ratio;
+    }
+    unit_of_sums_ = next;
 }
 
 // ref: the power of two that the rows are kept relative to, as f32 bits: the largest scale without its fraction, held where it and its
@@ -182,6 +198,7 @@ void finish(uint split, uint sub, uint lane, uint m0, uint n0) {
             vec4 v = uintBitsToFloat(tile_s[mine + m * OUT_PITCH + q]) * WEIGHT_UNSCALE;
             if (FORMAT == WEIGHT_NVFP4) v *= vec4(row_scale.v[row], row_scale.v[row + 1u], row_scale.v[row + 2u], row_scale.v[row + 3u]);
             if (WEIGHT_REF) v *= uintBitsToFloat(ref());
+            if (FRACTIONS) v *= unit_of_sums_;
             const uint y = token * pc.y_stride + pc.y_column + row;
             if (pc.y_f32 != 0u) {
                 KvWrite2(y_addr + uint64_t(y) * 4u).v = floatBitsToUint(v.xy);
@@ -218,17 +235,25 @@ void main() {
     fetch(step, f0);
     decode(f0, step, v0);
     keep(v0);
-    // The last step stands apart: a condition between the loads and their use would make the loads wait.
-    [[dont_unroll]] for (; step < last; step++) {
-        Fetch f;
-        Elements v;
-        fetch(step + 1u, f);
-        barrier();
-        multiply(m0, n0);
-        if (FORMAT != WEIGHT_BF16) decode(f, step + 1u, v); // while other subgroups multiply
-        barrier();
-        if (FORMAT == WEIGHT_BF16) decode(f, step + 1u, v); // next to nothing: the numbers may come as late as this
-        keep(v);
+    float next = fraction(f0.w_scale);
+    unit_of_sums_ = next;
+    // The last step stands apart: a condition between the loads and their use would make the loads wait. So would one around the change
+    // of unit: there is a loop for each block.
+    [[dont_unroll]] for (uint block = FRACTIONS ? step / BLOCK_STEPS : 0u; block <= (FRACTIONS ? last / BLOCK_STEPS : 0u); block++) {
+        if (FRACTIONS) change_unit(next);
+        const uint end = FRACTIONS ? min(last, (block + 1u) * BLOCK_STEPS) : last;
+        [[dont_unroll]] for (; step < end; step++) {
+            Fetch f;
+            Elements v;
+            fetch(step + 1u, f);
+            barrier();
+            multiply(m0, n0);
+            if (FORMAT != WEIGHT_BF16) decode(f, step + 1u, v); // while other subgroups multiply
+            barrier();
+            if (FORMAT == WEIGHT_BF16) decode(f, step + 1u, v); // next to nothing: the numbers may come as late as this
+            keep(v);
+            if (FRACTIONS) next = fraction(f.w_scale);
+        }
     }
     barrier();
     multiply(m0, n0);

@@ -104,7 +104,8 @@ var linearTypes = map[vectors.Type]tensor.DType{vectors.U8: tensor.U8, vectors.U
 // A = sum_k |x w|:
 //
 //	sums     K additions in f32, each rounded or cut off: at most K * 2^-23 * A, in any order
-//	weights  FP8 with a scale that is no power of two, as bf16 of 8 bits: half a unit, 2^-8 * A
+//	scales   FP8 with scales that are no powers of two: sums so far are multiplied by the ratio of two fractions where
+//	         a block of 128 begins, at most 4 roundings of 2^-23: ceil(K/128) * 2^-21 * A
 //	steps    f16 elements come in steps of 2^-24, FP8 weights in that of twice the largest scale of the layer:
 //	         2^-25 * (sum_k |w| + 2*S * sum_k |x|); where weights are bf16, S is 1/2
 //	result   half a unit of bf16 in what is wanted and in what is got: 2^-7 of it; of f32 2^-23
@@ -195,7 +196,7 @@ func newLinearMagnitudes(h projection.LinearHost) linearMagnitudes {
 		}
 	}
 	if h.Weights == projection.WeightFP8 {
-		m.relative += 0x1p-8
+		m.relative += float64((h.K+projection.ScaleBlock-1)/projection.ScaleBlock) * 0x1p-21
 	}
 	return m
 }

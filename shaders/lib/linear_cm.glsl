@@ -1,10 +1,11 @@
 // Eight stored numbers of a linear layer as elements of cooperative matrices.
 //
-// bf16 (CM_BF16)  every bf16 number and E4M3 code times a power of two is exact; an E4M3 code times another f32 scale is rounded to
-//                 nearest. E2M1 times an E4M3 scale is exact.
+// bf16 (CM_BF16)  every bf16 number and E4M3 code times a power of two is exact, and so is E2M1 times an E4M3 scale.
 // f16             E4M3 weights are kept relative to the largest scale of their rows (WEIGHT_REF, a power of two), so that scales of any
-//                 size work: exact to 2^-15 of it, then with steps of 2^-24; times other f32 scales with 11 bits. bf16 weights and
-//                 activations beyond +-65504 count as that, and below 2^-14 come in steps of 2^-24. E2M1 times E4M3 is exact.
+//                 size work: exact to 2^-15 of it, then with steps of 2^-24. bf16 weights and activations beyond +-65504 count as that,
+//                 and below 2^-14 come in steps of 2^-24. E2M1 times E4M3 is exact.
+//
+// Of an f32 scale only the power of two is multiplied here; its fraction is the sums'.
 // Sums come WEIGHT_UNSCALE times too small.
 #ifndef LIB_LINEAR_CM_GLSL
 #define LIB_LINEAR_CM_GLSL
@@ -22,21 +23,20 @@ const float WEIGHT_UNSCALE = FORMAT == WEIGHT_NVFP4 ? 128.0 : 1.0;
 // linear_e4m3: the codes in bytes 1 and 3 of w as binary16 numbers times 2^-8; a NaN code gives 480.
 uint linear_e4m3(uint w) { return (w & 0x80008000u) | ((w >> 1) & 0x3F803F80u); }
 
-// linear_scaled: pairs (a0,a2), (a1,a3) of binary16 numbers times a factor, in order. Of bf16 elements exact says that they need no rounding.
-uvec2 linear_scaled(uint even, uint odd, float factor, bool exact) {
+// linear_scaled: pairs (a0,a2), (a1,a3) of binary16 numbers times a factor of few bits, in order.
+uvec2 linear_scaled(uint even, uint odd, float factor) {
 #ifdef CM_BF16
     const vec2 a = vec2(unpackFloat2x16(even)) * factor, b = vec2(unpackFloat2x16(odd)) * factor;
-    if (exact) return uvec2(bf16_pack2_exact(a.x, b.x), bf16_pack2_exact(a.y, b.y));
-    return uvec2(bf16_pack2(a.x, b.x), bf16_pack2(a.y, b.y));
+    return uvec2(bf16_pack2_exact(a.x, b.x), bf16_pack2_exact(a.y, b.y));
 #else
     return cm_scaled(even, odd, f16vec2(float16_t(factor)));
 #endif
 }
 
 // linear_fp8x8: eight codes times 2^-8 times a factor.
-uvec4 linear_fp8x8(uvec2 w, float factor, bool exact) {
-    return uvec4(linear_scaled(linear_e4m3(w.x << 8), linear_e4m3(w.x), factor, exact),
-                 linear_scaled(linear_e4m3(w.y << 8), linear_e4m3(w.y), factor, exact));
+uvec4 linear_fp8x8(uvec2 w, float factor) {
+    return uvec4(linear_scaled(linear_e4m3(w.x << 8), linear_e4m3(w.x), factor),
+                 linear_scaled(linear_e4m3(w.y << 8), linear_e4m3(w.y), factor));
 }
 
 // linear_act8: eight numbers of x; scale: f32 bits of an E4M3 block's.
@@ -44,9 +44,9 @@ uvec4 linear_act8(uvec4 w, uint scale) {
     if (ACT == ACT_BF16) return cm_from_bf16x8(w);
     const uint byte_ = scale >> 23;
 #ifdef CM_BF16
-    return linear_fp8x8(w.xy, uintBitsToFloat(min(byte_ + 8u, 254u) << 23), true);
+    return linear_fp8x8(w.xy, uintBitsToFloat(min(byte_ + 8u, 254u) << 23));
 #else
-    return linear_fp8x8(w.xy, uintBitsToFloat((clamp(byte_, 103u, 134u) + 8u) << 23), true);
+    return linear_fp8x8(w.xy, uintBitsToFloat((clamp(byte_, 103u, 134u) + 8u) << 23));
 #endif
 }
 
@@ -59,11 +59,11 @@ uvec4 linear_weight8(uvec4 w, uint scale, uint ref) {
         const uint n1 = ((w.x << 8) & 0x80008000u) | ((w.x << 5) & 0x0E000E00u);
         const uint n2 = ((w.x << 4) & 0x80008000u) | ((w.x << 1) & 0x0E000E00u);
         const uint n3 = (w.x & 0x80008000u) | ((w.x >> 3) & 0x0E000E00u);
-        const uvec2 a = linear_scaled(n0, n1, factor, true), b = linear_scaled(n2, n3, factor, true);
+        const uvec2 a = linear_scaled(n0, n1, factor), b = linear_scaled(n2, n3, factor);
         return uvec4(a.x, b.x, a.y, b.y);
     }
-    const float factor = WEIGHT_REF ? uintBitsToFloat(scale) * uintBitsToFloat(0x7F000000u - ref) : uintBitsToFloat(scale);
-    return linear_fp8x8(w.xy, factor * 256.0, FORMAT == WEIGHT_FP8_UE8M0);
+    const float power = uintBitsToFloat(scale & 0xFF800000u);
+    return linear_fp8x8(w.xy, (WEIGHT_REF ? power * uintBitsToFloat(0x7F000000u - ref) : power) * 256.0);
 }
 
 #endif
