@@ -142,11 +142,14 @@ type LinearArgs struct {
 // with the same T; with another T sums can have another order.
 //
 //	base, da  T <= 16: a kernel that reads the weights once for 1, 2, 4 or 8 tokens; else tiles of 64 tokens x 64 rows
-//	cm, cmb   T <= 2: the former; T <= 16: matrices of 16 rows with operands from memory to registers; else in tiles of 32 to 128 tokens
+//	cm, cmb   T <= 2: the former; T <= 16: matrices of 16 rows with operands from memory to registers; T <= 128: 128 rows
+//	          with weights from memory to registers and x through shared memory; else in tiles of 64 or 128 tokens. With few
+//	          rows the second serves up to 32 tokens, with very few up to 128
 //
-// Where fragments do not lie in registers as the second needs it, which a kernel of
-// one workgroup finds out when the first Linear is made on a device, T <= 4 take the
-// first (T <= 8 where N*G/64 workgroups do not fill the device), more the last.
+// Where fragments do not lie in registers as the second and third need it, which a
+// kernel of one workgroup finds out when the first Linear is made on a device, T <= 4
+// take the first (T <= 8 where N*G/64 workgroups do not fill the device), more the
+// last.
 //
 // Sources: DeepSeek-V4 inference/model.py (linear layers, einsum of wo_a), vLLM
 // rocm_aiter_mla_sparse.py (bf16 einsum over dequantised weights), DeepGEMM
@@ -158,12 +161,13 @@ type Linear struct {
 	few     map[int]fewKernel // by tokens of a pass
 	tiles   *vk.Kernel        // of the builds without matrices
 	thin    []thinKernel      // of the others, fewest tokens first; may be absent
+	mid     []midKernel       // the same
 	matrix  []matrixKernel    // of the others, most tokens first
 	sum     *vk.Kernel
 }
 
 // projLinearPush is the push block of proj_linear.comp, proj_linear_few.comp,
-// proj_linear_thin.comp and proj_linear_cm.comp.
+// proj_linear_thin.comp, proj_linear_mid.comp and proj_linear_cm.comp.
 type projLinearPush struct {
 	XAddr, WAddr, YAddr    uint64
 	Tokens, Groups, N, K   uint32
@@ -186,10 +190,18 @@ type projLinearSumPush struct {
 // vk.ErrMissingFeature for a variant that the device cannot run; those of
 // vk.Device.Kernel.
 func NewLinear(dev *vk.Device, cfg LinearConfig) (*Linear, error) {
-	return newLinear(dev, cfg, linearTilings, thinDivision)
+	return newLinear(dev, cfg, linearDivider{linearTilings, thinDivision, midDivision})
 }
 
-func newLinear(dev *vk.Device, cfg LinearConfig, tilings linearTiler, thin thinner) (*Linear, error) {
+// linearDivider divides the work of the kernels with matrices; without thin or mid
+// those kernels are left out.
+type linearDivider struct {
+	tilings linearTiler
+	thin    thinner
+	mid     midder
+}
+
+func newLinear(dev *vk.Device, cfg LinearConfig, divide linearDivider) (*Linear, error) {
 	const op = "linear"
 	cfg.Groups = max(cfg.Groups, 1)
 	if err := cfg.check(op); err != nil {
@@ -201,18 +213,18 @@ func newLinear(dev *vk.Device, cfg LinearConfig, tilings linearTiler, thin thinn
 	o := &Linear{dev: dev, cfg: cfg}
 	rows := cfg.N * cfg.Groups
 	largest := max(cfg.Weights.Bytes(rows, cfg.K), cfg.MaxTokens*cfg.Groups*cfg.K*2, cfg.MaxTokens*rows*cfg.Out.Size())
-	var divisions []linearTiling
+	var tilings []linearTiling
 	var err error
 	o.variant, err = pkg.ChooseFit(dev.Adapter(), op, LinearVariants, cfg.Variant, uint64(largest), func(v string) (err error) {
 		if element := matrixElement[v]; element != "" {
-			divisions, err = tilings(dev.Caps(), element)
+			tilings, err = divide.tilings(dev.Caps(), element)
 		}
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	return o, o.build(divisions, thin)
+	return o, o.build(tilings, divide)
 }
 
 // check looks at what does not depend on the device.
@@ -262,7 +274,7 @@ func (o *Linear) matrices() bool { return o.variant == VariantCM || o.variant ==
 var matrixElement = map[string]string{VariantCM: "f16", VariantCMB: "bf16"}
 
 // build makes the kernels that up to MaxTokens tokens can need.
-func (o *Linear) build(divisions []linearTiling, thin thinner) error {
+func (o *Linear) build(tilings []linearTiling, divide linearDivider) error {
 	spec := opkit.Spec{
 		Stem: "proj_linear", Variant: o.variant,
 		Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write},
@@ -270,24 +282,38 @@ func (o *Linear) build(divisions []linearTiling, thin thinner) error {
 		PushSize: int(unsafe.Sizeof(projLinearPush{})),
 	}
 	formats := opkit.Words(int(o.cfg.Weights), int(o.cfg.Activations))
-	if err := o.buildFew(spec, formats); err != nil {
-		return err
-	}
-	var err error
 	if !o.matrices() {
+		if err := o.buildFew(spec, formats, fewPass); err != nil {
+			return err
+		}
 		spec.Constants = formats
+		var err error
 		o.tiles, err = pkg.Kernel(o.dev, spec)
 		return err
 	}
-	if o.cfg.MaxTokens == 0 || o.cfg.MaxTokens > fewThin {
-		if err := o.buildThin(spec, formats, thin); err != nil {
+	if most := o.cfg.MaxTokens; divide.mid != nil && (most == 0 || most > thinTokens) {
+		if err := o.buildMid(spec, formats, divide.mid); err != nil {
 			return err
 		}
 	}
-	for _, d := range divisions {
-		// Tiles of more than MaxTokens tokens are never used, but for the smallest.
-		if most := o.cfg.MaxTokens; most > 0 && d.bm >= 2*most && d.bm > divisions[len(divisions)-1].bm {
-			continue
+	if most := o.cfg.MaxTokens; divide.thin != nil && (most == 0 || most > fewThin) {
+		if err := o.buildThin(spec, formats, divide.thin); err != nil {
+			return err
+		}
+	}
+	if err := o.buildFew(spec, formats, min(o.fewest(), fewPassMatrix)); err != nil {
+		return err
+	}
+	least := o.leastForTiles()
+	for i, d := range tilings {
+		most, last := o.cfg.MaxTokens, i == len(tilings)-1
+		switch {
+		case most > 0 && most < least:
+			continue // other kernels take them all
+		case d.bm < min(least, 64) && i > 0:
+			continue // so few tokens are theirs
+		case most > 0 && d.bm >= 2*most && !last && tilings[i+1].bm >= min(least, 64):
+			continue // too large ever to be used
 		}
 		spec.Subgroup, spec.Constants = uint32(d.subgroup), append(append([]uint32(nil), formats...), d.constants()...)
 		k, err := pkg.Kernel(o.dev, spec)
@@ -296,6 +322,7 @@ func (o *Linear) build(divisions []linearTiling, thin thinner) error {
 		}
 		o.matrix = append(o.matrix, matrixKernel{d, k})
 	}
+	var err error
 	o.sum, err = pkg.Kernel(o.dev, opkit.Spec{
 		Stem: "proj_linear_sum", Variant: VariantBase, Bindings: []vk.Access{vk.Read, vk.Write},
 		PushSize: int(unsafe.Sizeof(projLinearSumPush{})),
@@ -307,9 +334,9 @@ func (o *Linear) build(divisions []linearTiling, thin thinner) error {
 func (o *Linear) Variant() string { return o.variant }
 
 // ScratchLen is how many f32 of scratch memory a Record of T tokens makes use of; 0
-// for none.
+// for none, or more tokens than MaxTokens.
 func (o *Linear) ScratchLen(T int) int {
-	if T < 1 {
+	if T < 1 || o.cfg.MaxTokens > 0 && T > o.cfg.MaxTokens {
 		return 0
 	}
 	p := o.plan(T, math.MaxInt32)

@@ -16,9 +16,9 @@ import (
 // NewLinearTiled is NewLinear with tiles of one kind, for the tests: BM, BN, BK, WM,
 // WN.
 func NewLinearTiled(dev *vk.Device, cfg LinearConfig, kind [5]int) (*Linear, error) {
-	return newLinear(dev, cfg, func(caps *vk.Caps, element string) ([]linearTiling, error) {
+	return newLinear(dev, cfg, linearDivider{tilings: func(caps *vk.Caps, element string) ([]linearTiling, error) {
 		return fitTilings(caps, element, []linearTiling{{bm: kind[0], bn: kind[1], bk: kind[2], wm: kind[3], wn: kind[4]}})
-	}, thinDivision)
+	}})
 }
 
 // What the shader's comments demand of a tiling, on every device, and the shared
@@ -95,7 +95,12 @@ func planned(t *testing.T, cfg LinearConfig, variant string, lanes int) *Linear 
 		for _, d := range list {
 			o.matrix = append(o.matrix, matrixKernel{linearTiling: d})
 		}
-		for _, tokens := range []int{8, 16} {
+		for _, tokens := range midPasses {
+			if d, err := midDivision(&caps, "f16", cfg, tokens, func(_, _, _, _ int) int { return lanes }); err == nil {
+				o.mid = append(o.mid, midKernel{linearMid: d})
+			}
+		}
+		for tokens := thinLeast; tokens <= thinMost; tokens *= 2 {
 			if d, err := thinDivision(&caps, "f16", cfg, tokens, func(_, _, _, _ int) int { return lanes }); err == nil {
 				o.thin = append(o.thin, thinKernel{linearThin: d})
 			}
@@ -126,26 +131,38 @@ func TestLinearPlan(t *testing.T) {
 		{wqB, VariantCMB, 4, 2, [3]uint32{1024, 1, 1}, 1},
 		{wqB, VariantCMB, 4, 3, [3]uint32{2048, 1, 1}, 1},
 		{wqB, VariantCMB, 4, 16, [3]uint32{2048, 1, 1}, 1},
-		{wqB, VariantCMB, 4, 17, [3]uint32{1, 512, 1}, 1},
+		{wqB, VariantCMB, 4, 17, [3]uint32{1, 256, 1}, 1},
+		{wqB, VariantCMB, 0, 17, [3]uint32{1, 512, 1}, 1},
 		{wqB, VariantCMB, 0, 4, [3]uint32{1024, 1, 1}, 1},
 		{wqB, VariantCMB, 0, 5, [3]uint32{1, 512, 1}, 1},
-		{wqB, VariantCMB, 4, 64, [3]uint32{1, 512, 1}, 1},
-		{wqB, VariantCMB, 4, 100, [3]uint32{1, 256, 1}, 1},
+		{wqB, VariantCMB, 4, 64, [3]uint32{1, 256, 1}, 1},
+		{wqB, VariantCMB, 0, 64, [3]uint32{1, 512, 1}, 1},
+		{wqB, VariantCMB, 4, 96, [3]uint32{2, 256, 1}, 1},
+		{wqB, VariantCMB, 4, 97, [3]uint32{1, 256, 1}, 1},
+		{wqB, VariantCMB, 4, 129, [3]uint32{2, 256, 1}, 1},
 		{wqB, VariantCMB, 4, 4096, [3]uint32{32, 256, 1}, 1},
 		{wqB, VariantBase, 0, 16, [3]uint32{1024, 2, 1}, 1},
 		{wqB, VariantBase, 0, 17, [3]uint32{1, 512, 1}, 1},
 		{wqA, VariantCM, 4, 1, [3]uint32{768, 1, 1}, 1},
 		{wqA, VariantCM, 0, 8, [3]uint32{768, 2, 1}, 1},
 		{wqA, VariantCM, 4, 8, [3]uint32{96, 1, 1}, 1},
-		{wqA, VariantCM, 4, 32, [3]uint32{1, 24, 16}, 16},
+		{wqA, VariantCM, 4, 32, [3]uint32{96, 1, 1}, 1},
+		{wqA, VariantCM, 0, 32, [3]uint32{1, 24, 16}, 16},
+		{wqA, VariantCM, 4, 64, [3]uint32{96, 4, 1}, 1},
+		{wqA, VariantCM, 0, 64, [3]uint32{1, 24, 16}, 16},
+		{wqA, VariantCM, 4, 128, [3]uint32{2, 12, 8}, 8},
 		{wqA, VariantCM, 4, 512, [3]uint32{8, 24, 2}, 2},
 		{LinearConfig{N: 4096, K: 8192, Weights: WeightFP8}, VariantCMB, 4, 512, [3]uint32{4, 32, 2}, 2},
 		{wqA, VariantCM, 4, 4096, [3]uint32{32, 12, 1}, 1},
 		{woA, VariantCMB, 4, 16, [3]uint32{64, 1, 8}, 1},
 		{woA, VariantCMB, 0, 16, [3]uint32{1, 16, 32}, 4},
+		{woA, VariantCMB, 4, 32, [3]uint32{1, 8, 32}, 4},
+		{woA, VariantCMB, 4, 64, [3]uint32{1, 8, 32}, 4},
 		{woA, VariantCMB, 4, 4096, [3]uint32{32, 8, 8}, 1},
 		{gate, VariantCMB, 4, 1, [3]uint32{32, 1, 1}, 1},
-		{gate, VariantCMB, 4, 32, [3]uint32{1, 1, 16}, 16},
+		{gate, VariantCMB, 4, 16, [3]uint32{4, 2, 1}, 1},
+		{gate, VariantCMB, 4, 128, [3]uint32{4, 16, 1}, 1},
+		{gate, VariantCMB, 0, 32, [3]uint32{1, 1, 16}, 16},
 	} {
 		o := planned(t, c.cfg, c.variant, c.lanes)
 		p := o.plan(c.t, math.MaxInt32)
@@ -176,13 +193,13 @@ func TestLinearThinRules(t *testing.T) {
 			t.Errorf("%dx%d %v: %+v, %v; want %d subgroups, %d chunks", c.n, c.k, c.f, d, err, c.parts, c.ahead)
 		}
 	}
-	m, err := spirv.Parse(code(t, "proj_linear_thin_cm"))
+	thinCode, err := spirv.Parse(code(t, "proj_linear_thin_cm"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for device, caps := range knowncaps.Matrix {
 		for _, lanes := range []int{0, 1, 2, 4, 8, 16} {
-			for _, f := range []WeightFormat{WeightBF16, WeightFP8, WeightNVFP4} {
+			for _, f := range weightFormatsHere {
 				for _, k := range []int{32, 4096} {
 					cfg := LinearConfig{N: 72, K: k, Groups: 2, Weights: f, Workgroups: 264}
 					d, err := thinDivision(&caps, "f16", cfg, 16, lanesAre(lanes))
@@ -193,7 +210,7 @@ func TestLinearThinRules(t *testing.T) {
 						continue
 					}
 					constants := append([]uint32{uint32(f), 0}, d.constants()...)
-					shared, serr := m.SharedBytes(constants...)
+					shared, serr := thinCode.SharedBytes(constants...)
 					if err != nil || serr != nil || shared != d.sharedBytes() || shared > int(caps.SharedMemory) {
 						t.Errorf("%s, %d lanes, %v: %v, %v: %d bytes of shared memory, want %d", device, lanes, f, err, serr, shared, d.sharedBytes())
 					}
@@ -205,6 +222,48 @@ func TestLinearThinRules(t *testing.T) {
 		}
 	}
 }
+
+// What proj_linear_mid demands, on every device, and its chunks and parts on an H100.
+func TestLinearMidRules(t *testing.T) {
+	m, err := spirv.Parse(code(t, "proj_linear_mid_cm"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for device, caps := range knowncaps.Matrix {
+		for _, lanes := range []int{0, 1, 2, 4, 8, 16} {
+			for _, f := range weightFormatsHere {
+				for _, tokens := range midPasses {
+					cfg := LinearConfig{N: 72, K: 4096, Groups: 2, Weights: f, Workgroups: 264}
+					d, err := midDivision(&caps, "f16", cfg, tokens, func(_, _, _, _ int) int { return lanes })
+					if err != nil {
+						if lanes == 4 && device == "H100" && (f != WeightNVFP4 || tokens == 32) || !errors.Is(err, vk.ErrMissingFeature) {
+							t.Errorf("%s, %d lanes, %v, %d tokens: %v", device, lanes, f, tokens, err)
+						}
+						continue
+					}
+					name := fmt.Sprintf("%s, %v: %+v", device, f, d)
+					constants := append([]uint32{uint32(f), 0}, d.constants()...)
+					if shared, err := m.SharedBytes(constants...); err != nil || shared != d.sharedBytes() || shared > int(caps.SharedMemory) {
+						t.Errorf("%s: %v: %d bytes of shared memory, want %d", name, err, shared, d.sharedBytes())
+					}
+					switch {
+					case lanes == 0:
+						t.Errorf("%s: without lanes", name)
+					case f.fp8() && ScaleBlock%(d.ahead*d.chunk) != 0:
+						t.Errorf("%s: a step crosses blocks", name)
+					case d.tokens%d.n != 0 || !d.whole():
+						t.Errorf("%s: a part is not whole", name)
+					case device == "H100" && lanes == 4 && (d.ahead == 2) != (f == WeightBF16 || f.fp8() && tokens == 32):
+						t.Errorf("%s: %d chunks", name, d.ahead)
+					}
+				}
+			}
+		}
+	}
+}
+
+// weightFormatsHere are the formats that differ in how they are decoded.
+var weightFormatsHere = []WeightFormat{WeightBF16, WeightFP8, WeightNVFP4}
 
 // The layouts that devices have, and others.
 func TestLayoutLanes(t *testing.T) {
@@ -255,7 +314,7 @@ func TestLinearPlanRules(t *testing.T) {
 	for _, variant := range []string{VariantBase, VariantCM} {
 		for _, n := range []int{8, 64, 72, 1536, 32768} {
 			for _, k := range []int{32, 64, 1056, 4096, 16384} {
-				for _, f := range []WeightFormat{WeightBF16, WeightFP8, WeightNVFP4} {
+				for _, f := range weightFormatsHere {
 					o := planned(t, LinearConfig{N: n, K: k, Weights: f}, variant, 4)
 					for _, d := range o.few {
 						if d.rows*d.tokens > 16 || d.lanes > fewThreads || d.lanes < 8 || d.rows != 2 && d.rows != 4 {
@@ -264,7 +323,7 @@ func TestLinearPlanRules(t *testing.T) {
 					}
 					for _, tokens := range []int{1, 3, 9, 16, 17, 33, 64, 65, 129, 1000, 5000} {
 						p := o.plan(tokens, math.MaxInt32)
-						if p.splits > 1 && (p.splits-1)*p.splitSteps*o.tilingFor(tokens, math.MaxInt32).bk >= k {
+						if p.splits > 1 && (p.splits-1)*p.splitSteps*p.step >= k {
 							t.Errorf("%dx%d %v, %d tokens: an empty part of %d", n, k, f, tokens, p.splits)
 						}
 						need := 0

@@ -22,7 +22,8 @@ type linearPlan struct {
 	kernel     *vk.Kernel
 	grid       [3]uint32
 	splits     int // parts of K, summed by a second launch where there are several
-	splitSteps int
+	splitSteps int // of each
+	step       int // numbers of K in one
 }
 
 const (
@@ -79,12 +80,22 @@ func fewDivision(cfg LinearConfig, tokens int) (rows, lanes int) {
 	}
 }
 
-// buildFew makes proj_linear_few for 1, 2, 4 and, without matrices, 8 tokens a pass.
-func (o *Linear) buildFew(spec opkit.Spec, formats []uint32) error {
+// leastForTiles are the fewest tokens that the tiles of matrices can be for.
+func (o *Linear) leastForTiles() int {
+	switch {
+	case len(o.mid) > 0:
+		return min(midWhole, o.midMost()) + 1
+	case len(o.thin) > 0:
+		return thinTokens + 1
+	}
+	return o.fewest() + 1
+}
+
+// buildFew makes proj_linear_few for 1, 2, 4, .. pass tokens a pass.
+func (o *Linear) buildFew(spec opkit.Spec, formats []uint32, pass int) error {
 	spec.Stem, o.few = "proj_linear_few", map[int]fewKernel{}
-	pass := fewPass
 	if o.matrices() {
-		spec.Variant, pass = VariantCM, fewPassMatrix
+		spec.Variant = VariantCM
 	}
 	for tokens := 1; tokens <= pass; tokens *= 2 {
 		rows, lanes := fewDivision(o.cfg, tokens)
@@ -105,7 +116,7 @@ func (o *Linear) buildFew(spec opkit.Spec, formats []uint32) error {
 func (o *Linear) plan(t, scratch int) linearPlan {
 	p := linearPlan{splits: 1}
 	cfg := o.cfg
-	if few := o.fewest(); t > few && t <= thinTokens && len(o.thin) > 0 {
+	if few := o.fewest(); t > few && len(o.thin) > 0 && o.thinBeats(t) {
 		return o.planThin(t)
 	} else if t <= few {
 		pass := 1
@@ -122,16 +133,24 @@ func (o *Linear) plan(t, scratch int) linearPlan {
 		p.grid = [3]uint32{uint32(opkit.CeilDiv(t, 64)), uint32(opkit.CeilDiv(cfg.N, 64)), uint32(cfg.Groups)}
 		return p
 	}
-	m := o.tilingFor(t, scratch)
-	p.kernel = m.k
-	steps := opkit.CeilDiv(cfg.K, m.bk)
-	p.splits, p.splitSteps = o.split(m.linearTiling, t, scratch), steps
-	if p.splits > 1 {
-		p.splitSteps = opkit.CeilDiv(steps, p.splits)
-		p.splits = opkit.CeilDiv(steps, p.splitSteps) // no part is empty
+	if d, splits, ok := o.midFor(t, scratch); ok {
+		p.kernel, p.step = d.k, d.round()
+		p.cut(cfg.K, splits)
+		p.grid = [3]uint32{uint32(opkit.CeilDiv(t, d.tokens)), uint32(o.midTiles(d.linearMid) / cfg.Groups), uint32(cfg.Groups * p.splits)}
+		return p
 	}
+	m := o.tilingFor(t, scratch)
+	p.kernel, p.step = m.k, m.bk
+	p.cut(cfg.K, o.split(m.linearTiling, t, scratch))
 	p.grid = [3]uint32{uint32(opkit.CeilDiv(t, m.bm)), uint32(o.rowTiles(m.bn)), uint32(cfg.Groups * p.splits)}
 	return p
+}
+
+// cut divides k numbers into about so many parts of whole steps, none of them empty.
+func (p *linearPlan) cut(k, splits int) {
+	steps := opkit.CeilDiv(k, p.step)
+	p.splitSteps = opkit.CeilDiv(steps, splits)
+	p.splits = opkit.CeilDiv(steps, p.splitSteps)
 }
 
 // rowTiles is how many tiles of so many rows a group has. They begin at multiples of
@@ -172,8 +191,11 @@ func (o *Linear) tilingFor(t, scratch int) matrixKernel {
 // fill less than half of it. A part is to have at least four steps, and writing and
 // reading the f32 parts is not to outweigh reading the weights.
 func (o *Linear) split(m linearTiling, t, scratch int) int {
-	steps := opkit.CeilDiv(o.cfg.K, m.bk)
-	tiles, fill := o.workgroups(m, t), m.fill(o.cfg.Workgroups)
+	return o.splitFor(o.workgroups(m, t), m.fill(o.cfg.Workgroups), opkit.CeilDiv(o.cfg.K, m.bk), t, scratch)
+}
+
+// splitFor is split for so many tiles where fill workgroups fill the device.
+func (o *Linear) splitFor(tiles, fill, steps, t, scratch int) int {
 	if tiles*2 > fill {
 		return 1
 	}

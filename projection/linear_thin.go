@@ -17,8 +17,18 @@ type linearThin struct {
 	lanes    int
 }
 
-// thinTokens are the most tokens of proj_linear_thin.
-const thinTokens = 16
+const (
+	// thinTokens are the tokens up to which proj_linear_thin is the fastest with
+	// matrices for every layer.
+	thinTokens = 16
+	// thinMost are the most tokens of a workgroup of it.
+	thinMost = 32
+	// thinLeast are the fewest.
+	thinLeast = 8
+	// thinReads are the bytes of x, counted for each tile of 16 rows, up to which that
+	// is so: an H100's second-level cache brings them in 15 us.
+	thinReads = 80 << 20
+)
 
 func (d linearThin) constants() []uint32 {
 	return opkit.Words(d.parts*d.subgroup, d.subgroup, d.m, d.n, d.k, d.tokens, d.ahead, d.lanes)
@@ -76,26 +86,36 @@ type thinKernel struct {
 	k *vk.Kernel
 }
 
-// buildThin makes proj_linear_thin for up to 8 and up to 16 tokens, where the device
-// can run it; elsewhere the kernels for fewer and for more tokens take its place.
+// laneFinder is lanesOf for this device and variant; the error tells what went wrong
+// where it found no lanes.
+func (o *Linear) laneFinder() (laneFinder, *error) {
+	var failed error
+	return func(m, n, k, subgroup int) int {
+		l, err := lanesOf(o.dev, o.variant, m, n, k, subgroup)
+		if err != nil {
+			failed = err
+		}
+		return l
+	}, &failed
+}
+
+// buildThin makes proj_linear_thin for workgroups of 8, 16 and 32 tokens, where the
+// device can run it; elsewhere the kernels for fewer and for more tokens take its
+// place.
 func (o *Linear) buildThin(spec opkit.Spec, formats []uint32, find thinner) error {
 	spec.Stem = "proj_linear_thin"
 	caps := o.dev.Caps()
 	if caps.Missing(shaders.Requires(opkit.Stem(spec.Stem, o.variant))) != nil {
 		return nil
 	}
-	var failed error
-	lanes := func(m, n, k, subgroup int) int {
-		l, err := lanesOf(o.dev, o.variant, m, n, k, subgroup)
-		if err != nil {
-			failed = err
+	lanes, failed := o.laneFinder()
+	for tokens := thinLeast; tokens <= thinMost; tokens *= 2 {
+		if tokens > thinTokens && !o.thinBeats(thinTokens+1) {
+			break
 		}
-		return l
-	}
-	for tokens := thinTokens / 2; tokens <= thinTokens; tokens *= 2 {
 		d, err := find(caps, matrixElement[o.variant], o.cfg, tokens, lanes)
 		if err != nil {
-			return failed
+			return *failed
 		}
 		spec.Subgroup, spec.Constants = uint32(d.subgroup), append(append([]uint32(nil), formats...), d.constants()...)
 		k, err := pkg.Kernel(o.dev, spec)
@@ -110,11 +130,26 @@ func (o *Linear) buildThin(spec opkit.Spec, formats []uint32, find thinner) erro
 	return nil
 }
 
-// planThin is the launch for t tokens, at most thinTokens.
-func (o *Linear) planThin(t int) linearPlan {
-	d := o.thin[0]
-	if t > d.tokens {
-		d = o.thin[1]
+// thinBeats tells whether proj_linear_thin is for t tokens: always up to 16, and up to
+// midTokens where its tiles of 16 rows read so little of x that this takes less time
+// than the second launch which proj_linear_mid needs for few rows.
+func (o *Linear) thinBeats(t int) bool {
+	if t <= thinTokens || len(o.mid) == 0 {
+		return t <= thinTokens
 	}
-	return linearPlan{kernel: d.k, splits: 1, grid: [3]uint32{uint32(o.rowTiles(d.m)), 1, uint32(o.cfg.Groups)}}
+	return t <= midTokens && o.rowTiles(o.mid[0].m)*o.cfg.Groups*opkit.RoundUp(t, thinTokens)*o.cfg.K*2 <= thinReads
+}
+
+// planThin is the launch for t tokens: by workgroups of no more tokens than are there,
+// as many as leave workgroups for a quarter of the device, and of 32 only for all
+// tokens at once: those leave room for one workgroup on a multiprocessor.
+func (o *Linear) planThin(t int) linearPlan {
+	d, tiles := o.thin[0], o.rowTiles(o.thin[0].m)
+	for _, more := range o.thin[1:] {
+		once := more.tokens <= thinTokens || t <= more.tokens
+		if t > d.tokens && once && tiles*o.cfg.Groups*opkit.CeilDiv(t, more.tokens) >= o.cfg.Workgroups/4 {
+			d = more
+		}
+	}
+	return linearPlan{kernel: d.k, splits: 1, grid: [3]uint32{uint32(tiles), uint32(opkit.CeilDiv(t, d.tokens)), uint32(o.cfg.Groups)}}
 }

@@ -59,7 +59,7 @@ uint line_, unit_;       // this invocation keeps unit_ of tokens line_, line_ +
 uint w_line_, w_unit_;   // the same of rows, in units of W_VEC
 uint x_at_[X_EACH], w_at_[W_EACH]; // k = 0 of these, counted in units of 8 and W_VEC
 
-float unit_of_sums_; // FP8: sums are this much too small: the fraction, 1 to 2, of the last step's scale
+float unit_of_sums_, unit_of_next_; // FP8: sums are this much too small: the fraction, 1 to 2, of a step's scale
 
 struct Fetch {
     uvec4 x[X_EACH];
@@ -113,12 +113,12 @@ const bool FRACTIONS = FORMAT == WEIGHT_FP8;
 const uint BLOCK_STEPS = SCALE_BLOCK / BK;
 float fraction(uint bits) { return uintBitsToFloat((bits & 0x007FFFFFu) | 0x3F800000u); }
 
-void change_unit(float next) {
-    const float ratio = unit_of_sums_ / next;
+void change_unit() {
+    const float ratio = unit_of_sums_ / unit_of_next_;
     [[unroll]] for (uint i = 0u; i < M_TILES; i++) {
         [[unroll]] for (uint j = 0u; j < N_TILES; j++) acc[i][j] *= ratio;
     }
-    unit_of_sums_ = next;
+    unit_of_sums_ = unit_of_next_;
 }
 
 // ref: the power of two that the rows are kept relative to, as f32 bits: the largest scale without its fraction, held where it and its
@@ -169,6 +169,21 @@ void multiply(uint m0, uint n0) {
             [[unroll]] for (uint i = 0u; i < M_TILES; i++) acc[i][j] = coopMatMulAdd(a[i], b, acc[i][j]);
         }
     }
+}
+
+// advance: the products of a step, while the next one's numbers come and are decoded.
+void advance(uint step, bool first, uint m0, uint n0) {
+    Fetch f;
+    Elements v;
+    fetch(step + 1u, f);
+    if (first) change_unit();
+    barrier();
+    multiply(m0, n0);
+    if (FORMAT != WEIGHT_BF16) decode(f, step + 1u, v); // while other subgroups multiply
+    barrier();
+    if (FORMAT == WEIGHT_BF16) decode(f, step + 1u, v); // next to nothing: the numbers may come as late as this
+    keep(v);
+    if (FRACTIONS) unit_of_next_ = fraction(f.w_scale);
 }
 
 // find_ref: the largest scale of the rows' blocks. A maximum is the same in any order.
@@ -235,25 +250,18 @@ void main() {
     fetch(step, f0);
     decode(f0, step, v0);
     keep(v0);
-    float next = fraction(f0.w_scale);
-    unit_of_sums_ = next;
-    // The last step stands apart: a condition between the loads and their use would make the loads wait. So would one around the change
-    // of unit: there is a loop for each block.
-    [[dont_unroll]] for (uint block = FRACTIONS ? step / BLOCK_STEPS : 0u; block <= (FRACTIONS ? last / BLOCK_STEPS : 0u); block++) {
-        if (FRACTIONS) change_unit(next);
-        const uint end = FRACTIONS ? min(last, (block + 1u) * BLOCK_STEPS) : last;
-        [[dont_unroll]] for (; step < end; step++) {
-            Fetch f;
-            Elements v;
-            fetch(step + 1u, f);
-            barrier();
-            multiply(m0, n0);
-            if (FORMAT != WEIGHT_BF16) decode(f, step + 1u, v); // while other subgroups multiply
-            barrier();
-            if (FORMAT == WEIGHT_BF16) decode(f, step + 1u, v); // next to nothing: the numbers may come as late as this
-            keep(v);
-            if (FRACTIONS) next = fraction(f.w_scale);
+    unit_of_sums_ = unit_of_next_ = fraction(f0.w_scale);
+    // The last step stands apart: a condition between the loads and their use would make the loads wait. So would one around the change of
+    // unit: the first step of a block stands apart, too.
+    if (FRACTIONS) {
+        [[dont_unroll]] while (step < last) {
+            const uint end = min(last, (step / BLOCK_STEPS + 1u) * BLOCK_STEPS);
+            advance(step, true, m0, n0);
+            [[dont_unroll]] for (step++; step < end; step++) advance(step, false, m0, n0);
         }
+        change_unit();
+    } else {
+        [[dont_unroll]] for (; step < last; step++) advance(step, false, m0, n0);
     }
     barrier();
     multiply(m0, n0);

@@ -15,7 +15,6 @@
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
-#extension GL_EXT_shader_explicit_arithmetic_types_int16 : require
 #define KV_DA
 #include "lib/linear_cm.glsl"
 
@@ -52,6 +51,7 @@ shared uvec4 sum_s[PARTS * REGION]; // [PARTS, COLUMNS, M] f32
 #define CM_A coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA>
 #define CM_B coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB>
 #define CM_C coopmat<float, gl_ScopeSubgroup, CM_M, CM_N, gl_MatrixUseAccumulator>
+#include "lib/linear_lanes.glsl"
 
 CM_C acc[N_TILES];
 
@@ -86,82 +86,6 @@ void fetch(uint step, out Fetch f) {
     f.w_scale = FP8_WEIGHT ? w_block_bits(row0_, min(step * AHEAD * CHUNK, pc.k - 1u)) : 0u;
 }
 
-uint lows(uint a, uint b) { return (a & 0xFFFFu) | (b << 16); }
-uint highs(uint a, uint b) { return (a >> 16) | (b & 0xFFFF0000u); }
-
-// in_order: eight elements of x, two a word, in the order of weight_pairs.
-void in_order(uvec4 v, out uint o[4]) {
-    if (FORMAT == WEIGHT_BF16) {
-        o[0] = v.x; o[1] = v.y; o[2] = v.z; o[3] = v.w;
-    } else if (FORMAT == WEIGHT_NVFP4) {
-        o[0] = lows(v.x, v.z); o[1] = highs(v.x, v.z); o[2] = lows(v.y, v.w); o[3] = highs(v.y, v.w);
-    } else {
-        o[0] = lows(v.x, v.y); o[1] = highs(v.x, v.y); o[2] = lows(v.z, v.w); o[3] = highs(v.z, v.w);
-    }
-}
-
-// Codes become binary16 numbers by moving their bits, 2^8 (E4M3) and 2^14 (E2M1) times too small; all have subnormals. A block's scale
-// of NVFP4 comes 2^7 times too large.
-const float THIN_UNSCALE = FORMAT == WEIGHT_NVFP4 ? 128.0 : FP8_WEIGHT ? 256.0 : 1.0;
-
-// element: a pair of binary16 numbers of few bits as elements.
-uint element(uint halves) {
-#ifdef CM_BF16
-    const vec2 v = unpackFloat2x16(halves);
-    return bf16_pack2_exact(v.x, v.y);
-#else
-    return halves;
-#endif
-}
-
-// weight_pairs: a word's elements, two a word: (0,1) (bf16), (0,2) (1,3) (E4M3), (0,4) (1,5) (2,6) (3,7) (E2M1).
-void weight_pairs(uint w, f16vec2 scale, out uint o[4]) {
-    if (FORMAT == WEIGHT_BF16) {
-        o[0] = cm_from_bf16(w);
-    } else if (FORMAT == WEIGHT_NVFP4) {
-        const uint a = ((w << 12) & 0x80008000u) | ((w << 9) & 0x0E000E00u);
-        const uint b = ((w << 8) & 0x80008000u) | ((w << 5) & 0x0E000E00u);
-        const uint c = ((w << 4) & 0x80008000u) | ((w << 1) & 0x0E000E00u);
-        const uint d = (w & 0x80008000u) | ((w >> 3) & 0x0E000E00u);
-        o[0] = element(packFloat2x16(unpackFloat2x16(a) * scale));
-        o[1] = element(packFloat2x16(unpackFloat2x16(b) * scale));
-        o[2] = element(packFloat2x16(unpackFloat2x16(c) * scale));
-        o[3] = element(packFloat2x16(unpackFloat2x16(d) * scale));
-    } else {
-        o[0] = element(linear_e4m3(w << 8));
-        o[1] = element(linear_e4m3(w));
-    }
-}
-
-#ifdef CM_BF16
-#define THIN_LOW(w) uintBitsToBFloat16EXT(uint16_t(w))
-#define THIN_HIGH(w) uintBitsToBFloat16EXT(uint16_t((w) >> 16))
-#else
-#define THIN_LOW(w) unpackFloat2x16(w).x
-#define THIN_HIGH(w) unpackFloat2x16(w).y
-#endif
-
-// At which k a component of a fragment stands does not matter as long as it is the same in both operands.
-void fill_a(inout CM_A a, uint at, uint w) {
-    a[at] = THIN_LOW(w);
-    a[at + 1u] = THIN_HIGH(w);
-}
-
-void fill_b(inout CM_B b, uint at, uint w) {
-    b[at] = THIN_LOW(w);
-    b[at + 1u] = THIN_HIGH(w);
-}
-
-void fill_a1(inout CM_A a, uint at, uint w, uint half_) {
-    if (half_ == 0u) a[at] = THIN_LOW(w);
-    else a[at] = THIN_HIGH(w);
-}
-
-void fill_b1(inout CM_B b, uint at, uint w, uint half_) {
-    if (half_ == 0u) b[at] = THIN_LOW(w);
-    else b[at] = THIN_HIGH(w);
-}
-
 void consume(Fetch f, uint step) {
     CM_C part[N_TILES];
     [[unroll]] for (uint n = 0u; n < N_TILES; n++) part[n] = CM_C(0.0);
@@ -170,18 +94,15 @@ void consume(Fetch f, uint step) {
         uint x[X_EACH][PAIRS], w[W_EACH][PAIRS];
         [[unroll]] for (uint i = 0u; i < X_EACH; i++) {
             [[unroll]] for (uint j = 0u; j < VEC / 8u; j++) {
-                uint o[4];
                 const uvec4 q = f.x[c][i][ACT == ACT_BF16 ? j : 0u];
-                in_order(linear_act8(ACT == ACT_BF16 ? q : j == 0u ? q.xyxy : q.zwzw, f.x_bits[c][i]), o);
+                const uvec4 o = in_order(linear_act8(ACT == ACT_BF16 ? q : j == 0u ? q.xyxy : q.zwzw, f.x_bits[c][i]));
                 [[unroll]] for (uint e = 0u; e < 4u; e++) x[i][j * 4u + e] = there ? o[e] : 0u;
             }
         }
         [[unroll]] for (uint i = 0u; i < W_EACH; i++) {
             [[unroll]] for (uint j = 0u; j < 4u; j++) {
                 uint o[4];
-                f16vec2 scale = f16vec2(0.0);
-                if (FORMAT == WEIGHT_NVFP4) scale = unpackFloat2x16((f.w_bits[c][i] >> (j / 2u * 8u) & 0x7Fu) * 0x00800080u) * f16vec2(32768.0);
-                weight_pairs(f.w[c][i][j], scale, o);
+                weight_pairs(f.w[c][i][j], FORMAT == WEIGHT_NVFP4 ? nv_scale(f.w_bits[c][i], j) : f16vec2(0.0), o);
                 if (FORMAT == WEIGHT_BF16) o[0] = there ? o[0] : 0u; // codes are finite, and times 0 nothing
                 [[unroll]] for (uint e = 0u; e < PAIRS / 4u; e++) w[i][j * (PAIRS / 4u) + e] = o[e];
             }
@@ -232,7 +153,7 @@ void finish(uint sub) {
         if (token >= pc.tokens || row < group_ * pc.n || row >= (group_ + 1u) * pc.n) continue;
         vec4 v = vec4(0.0);
         [[unroll]] for (uint p = 0u; p < PARTS; p++) v += uintBitsToFloat(sum_s[p * REGION + t * OUT_PITCH + q]);
-        v *= THIN_UNSCALE;
+        v *= LANES_UNSCALE;
         if (FORMAT == WEIGHT_NVFP4) v *= vec4(row_scale.v[row], row_scale.v[row + 1u], row_scale.v[row + 2u], row_scale.v[row + 3u]);
         y_store4(token, row, v);
     }

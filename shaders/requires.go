@@ -42,6 +42,8 @@ var requires = map[string][]string{
 	"proj_linear_da":             deviceAddress,
 	"proj_linear_few_da":         deviceAddress,
 	"proj_linear_few_cm":         slices.Concat(deviceAddress, []string{"shaderFloat16"}),
+	"proj_linear_mid_cm":         append(slices.Clone(matrixF16), "shaderInt16"),
+	"proj_linear_mid_cmb":        append(slices.Clone(matrixBF16), "shaderInt16"),
 	"proj_linear_thin_cm":        append(slices.Clone(matrixF16), "shaderInt16"),
 	"proj_linear_thin_cmb":       append(slices.Clone(matrixBF16), "shaderInt16"),
 	"proj_linear_layout_cm":      matrixF16[2:],

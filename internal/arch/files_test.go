@@ -40,6 +40,7 @@ var further = map[string]string{
 	"proj_linear_layout": "proj_linear",
 	"proj_linear_sum":    "proj_linear",
 	"proj_linear_thin":   "proj_linear",
+	"proj_linear_mid":    "proj_linear",
 }
 
 // TestStems holds the rule that an operation's name leads to all its files:

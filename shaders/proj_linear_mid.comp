@@ -1,0 +1,261 @@
+// A linear layer for some tokens, with cooperative matrices: y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k]; see proj_linear.comp.
+// bindings: 0 w_scale, 1 row_scale, 2 x_scale; x, w and y by address: lib/linear.glsl. With splits, part s of k goes to an f32 y of its own.
+// One workgroup: TOKENS tokens (x of the grid) and THREADS/SUBGROUP/PARTS tiles of M rows (y) of group z / splits, a tile to a subgroup.
+//   Weights go from memory to the registers of their subgroup, as in proj_linear_thin.comp, a round ahead; x goes through shared memory,
+//   for all of them, as the components of fragments that each lane wants. A round is PARTS*AHEAD chunks of k, a chunk being LANES*16
+//   bytes of a row of weights; where PARTS is 2, two subgroups share a tile of rows and take turns.
+// Constants after the two of lib/linear.glsl: 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a product, 7 TOKENS, 8 AHEAD, 9 LANES: see
+//   proj_linear_thin.comp, 10 PARTS: projection/linear_mid.go chooses.
+// Shared memory: max(4*TOKENS*PARTS*AHEAD*CHUNK, THREADS/SUBGROUP*N*(4*M+16)), CHUNK the numbers of a chunk: 16384 B for FP8 and 32 tokens.
+// Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, shaderInt16, vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#define KV_DA
+#include "lib/linear_cm.glsl"
+
+layout(local_size_x = 128, local_size_x_id = 2) in;
+const uint THREADS = gl_WorkGroupSize.x;
+layout(constant_id = 3) const uint SUBGROUP = 32u;
+layout(constant_id = 4) const uint CM_M = 16u;
+layout(constant_id = 5) const uint CM_N = 16u;
+layout(constant_id = 6) const uint CM_K = 16u;
+layout(constant_id = 7) const uint TOKENS = 32u;
+layout(constant_id = 8) const uint AHEAD = 2u;
+layout(constant_id = 9) const uint LANES = 4u;
+layout(constant_id = 10) const uint PARTS = 1u;
+
+const uint TEAMS = THREADS / SUBGROUP / PARTS;
+const uint VEC = FORMAT == WEIGHT_BF16 ? 8u : FORMAT == WEIGHT_NVFP4 ? 32u : 16u; // weights of a quad
+const uint PAIRS = VEC / 2u;                    // words of two elements that a quad becomes
+const uint CHUNK = LANES * VEC;
+const uint FRAGS = CHUNK / CM_K;
+const uint FRAG_EACH = CM_K / LANES;            // elements of a lane in a fragment's row
+const uint FRAG_PAIRS = FRAG_EACH / 2u;         // words
+const uint LINES = SUBGROUP / LANES;            // rows that a subgroup reads at a time
+const uint W_EACH = CM_M / LINES;               // rows of a lane
+const uint N_TILES = TOKENS / CM_N;
+const uint B_EACH = CM_N / LINES;               // columns of a lane in a fragment
+
+const uint SLOT_WORDS = FRAG_PAIRS > 0u ? FRAG_PAIRS : 1u; // of a column; without pairs a slot serves two fragments
+const uint SLOTS = PAIRS / SLOT_WORDS;                     // of a chunk
+const uint SLOT_QUADS = B_EACH * SLOT_WORDS / 4u;
+const uint ROUND_QUADS = PARTS * AHEAD * CHUNK / 8u;       // eight numbers of x each, of a token
+const uint UNITS = N_TILES * LINES * ROUND_QUADS;          // B_EACH columns of such
+const uint X_EACH = (UNITS + THREADS - 1u) / THREADS;
+const uint STAGE = PARTS * AHEAD * SLOTS * N_TILES * SLOT_QUADS * SUBGROUP; // quads
+
+const uint OUT_PITCH = CM_M / 4u + 1u;
+const uint REGION = CM_N * OUT_PITCH;                      // quads of a subgroup
+const uint OUT_QUADS = THREADS / SUBGROUP * REGION;
+const uint QUADS = 2u * STAGE > OUT_QUADS ? 2u * STAGE : OUT_QUADS;
+
+shared uvec4 x_s[QUADS]; // two rounds, [2, chunks, SLOTS, N_TILES, SLOT_QUADS, SUBGROUP]; at the end [subgroups, N, M] f32
+
+#define CM_A coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA>
+#define CM_B coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB>
+#define CM_C coopmat<float, gl_ScopeSubgroup, CM_M, CM_N, gl_MatrixUseAccumulator>
+#include "lib/linear_lanes.glsl"
+
+CM_C acc[N_TILES];
+
+uint group_, t0_, row0_; // of this subgroup; rows are counted over all groups
+uint part_, lane_, line_, quad_;
+uint w_at_[W_EACH]; // quads
+uint x_at_[X_EACH][B_EACH];
+
+struct FetchW {
+    uvec4 w[AHEAD][W_EACH];
+    uint bits[AHEAD][W_EACH]; // NVFP4: codes of two scales
+    uint scale;               // FP8: f32 bits
+};
+struct FetchX {
+    uvec4 x[X_EACH][B_EACH];
+    uint bits[X_EACH][B_EACH]; // E4M3 x: f32 bits of a scale
+};
+
+uint row_of(uint i) { return clamp(row0_ + i * LINES + line_, group_ * pc.n, (group_ + 1u) * pc.n - 1u); }
+uint quad_at(uint round, uint c) { return ((round * PARTS + part_) * AHEAD + c) * LANES + quad_; }
+
+void fetch_w(uint round, out FetchW f) {
+    [[unroll]] for (uint c = 0u; c < AHEAD; c++) {
+        const uint u = min(quad_at(round, c), pc.k / VEC - 1u);
+        [[unroll]] for (uint i = 0u; i < W_EACH; i++) f.w[c][i] = LinearRead4(pc.w_addr + uint64_t(w_at_[i] + u) * 16u).v;
+        [[unroll]] for (uint i = 0u; i < W_EACH; i++) f.bits[c][i] = FORMAT == WEIGHT_NVFP4 ? w_nv_scale(row_of(i), u * VEC) : 0u;
+    }
+    f.scale = FP8_WEIGHT ? w_block_bits(row_of(0u), min((round * PARTS + part_) * AHEAD * CHUNK, pc.k - 1u)) : 0u;
+}
+
+// The units of an invocation: quad r of a round, columns line + h * LINES of tile n.
+uint unit_r(uint i) { return (gl_LocalInvocationIndex + i * THREADS) % ROUND_QUADS; }
+uint unit_column(uint i) {
+    const uint v = (gl_LocalInvocationIndex + i * THREADS) / ROUND_QUADS;
+    return v / LINES * CM_N + v % LINES;
+}
+uint unit_token(uint i, uint h) { return min(t0_ + unit_column(i) + h * LINES, pc.tokens - 1u); }
+
+void fetch_x(uint round, out FetchX f) {
+    [[unroll]] for (uint i = 0u; i < X_EACH; i++) {
+        const uint u = min(round * ROUND_QUADS + unit_r(i), pc.k / 8u - 1u);
+        [[unroll]] for (uint h = 0u; h < B_EACH; h++) {
+            if (ACT == ACT_BF16) {
+                f.x[i][h] = LinearRead4(pc.x_addr + uint64_t(x_at_[i][h] + u) * 16u).v;
+                f.bits[i][h] = 0u;
+            } else {
+                f.x[i][h] = KvRead2(pc.x_addr + uint64_t(x_at_[i][h] + u) * 8u).v.xyxy;
+                f.bits[i][h] = x_block_bits(unit_token(i, h), group_, u * 8u);
+            }
+        }
+    }
+}
+
+void keep_x(FetchX f, uint round) {
+    const uint base = (round & 1u) * STAGE;
+    [[unroll]] for (uint i = 0u; i < X_EACH; i++) {
+        const uint r = unit_r(i), v = (gl_LocalInvocationIndex + i * THREADS) / ROUND_QUADS;
+        const bool there = round * ROUND_QUADS + r < pc.k / 8u;
+        uvec4 o[B_EACH];
+        [[unroll]] for (uint h = 0u; h < B_EACH; h++) {
+            const uvec4 q = in_order(linear_act8(f.x[i][h], f.bits[i][h]));
+            o[h] = there ? q : uvec4(0u);
+        }
+        const uint j = r % (VEC / 8u), q = r / (VEC / 8u) % LANES, c = r / (CHUNK / 8u);
+        const uint at = base + ((c * SLOTS + j * (4u / SLOT_WORDS)) * N_TILES + v / LINES) * (SLOT_QUADS * SUBGROUP) + v % LINES * LANES + q;
+        if (UNITS % THREADS == 0u || gl_LocalInvocationIndex + i * THREADS < UNITS) {
+            [[unroll]] for (uint s = 0u; s < 4u / SLOT_WORDS; s++) {
+                [[unroll]] for (uint d = 0u; d < SLOT_QUADS; d++) {
+                    uvec4 words;
+                    [[unroll]] for (uint e = 0u; e < 4u; e++) {
+                        const uint w = d * 4u + e;
+                        words[e] = o[w / SLOT_WORDS][s * SLOT_WORDS + w % SLOT_WORDS];
+                    }
+                    x_s[at + s * (N_TILES * SLOT_QUADS * SUBGROUP) + d * SUBGROUP] = words;
+                }
+            }
+        }
+    }
+}
+
+// Decoded weights: words of two elements, in the order of k that fragments take them in.
+struct Elements {
+    uint w[AHEAD][W_EACH][PAIRS];
+    uint scale;
+};
+
+void decode(FetchW f, uint round, out Elements v) {
+    v.scale = f.scale;
+    [[unroll]] for (uint c = 0u; c < AHEAD; c++) {
+        const bool there = quad_at(round, c) < pc.k / VEC;
+        [[unroll]] for (uint i = 0u; i < W_EACH; i++) {
+            [[unroll]] for (uint j = 0u; j < 4u; j++) {
+                uint o[4];
+                weight_pairs(f.w[c][i][j], FORMAT == WEIGHT_NVFP4 ? nv_scale(f.bits[c][i], j) : f16vec2(0.0), o);
+                if (FORMAT == WEIGHT_BF16) o[0] = there ? o[0] : 0u; // codes are finite, and times 0 nothing
+                [[unroll]] for (uint e = 0u; e < PAIRS / 4u; e++) v.w[c][i][j * (PAIRS / 4u) + e] = o[e];
+            }
+        }
+    }
+}
+
+void multiply(Elements v, uint round) {
+    CM_C part[N_TILES];
+    [[unroll]] for (uint n = 0u; n < N_TILES; n++) part[n] = CM_C(0.0);
+    const uint base = (round & 1u) * STAGE + part_ * (AHEAD * SLOTS * N_TILES * SLOT_QUADS * SUBGROUP) + lane_;
+    [[unroll]] for (uint c = 0u; c < AHEAD; c++) {
+        [[unroll]] for (uint k = 0u; k < FRAGS; k++) {
+            CM_A a;
+            [[unroll]] for (uint i = 0u; i < W_EACH; i++) {
+                if (FRAG_PAIRS > 0u) {
+                    [[unroll]] for (uint e = 0u; e < FRAG_PAIRS; e++) fill_a(a, i * FRAG_EACH + e * 2u, v.w[c][i][k * FRAG_PAIRS + e]);
+                } else fill_a1(a, i, v.w[c][i][k / 2u], k % 2u);
+            }
+            const uint slot = c * SLOTS + (FRAG_PAIRS > 0u ? k : k / 2u);
+            [[unroll]] for (uint n = 0u; n < N_TILES; n++) {
+                CM_B b;
+                [[unroll]] for (uint d = 0u; d < SLOT_QUADS; d++) {
+                    const uvec4 x = x_s[base + (slot * N_TILES + n) * (SLOT_QUADS * SUBGROUP) + d * SUBGROUP];
+                    [[unroll]] for (uint e = 0u; e < 4u; e++) {
+                        const uint w = d * 4u + e;
+                        if (FRAG_PAIRS > 0u) fill_b(b, w / SLOT_WORDS * FRAG_EACH + w % SLOT_WORDS * 2u, x[e]);
+                        else fill_b1(b, w, x[e], k % 2u);
+                    }
+                }
+                if (FP8_WEIGHT) part[n] = coopMatMulAdd(a, b, part[n]);
+                else acc[n] = coopMatMulAdd(a, b, acc[n]);
+            }
+        }
+    }
+    if (FP8_WEIGHT) {
+        [[unroll]] for (uint n = 0u; n < N_TILES; n++) acc[n] += part[n] * uintBitsToFloat(v.scale);
+    }
+}
+
+// finish: the sums of all subgroups to y, a tile of tokens at a time.
+void finish(uint split, uint sub) {
+    const uint64_t y_addr = pc.y_addr + uint64_t(split) * pc.tokens * pc.y_stride * 4u;
+    const uint first = row0_ - sub % TEAMS * CM_M; // of the workgroup
+    [[unroll]] for (uint n = 0u; n < N_TILES; n++) {
+        barrier();
+        coopMatStore(acc[n], x_s, sub * REGION, OUT_PITCH, gl_CooperativeMatrixLayoutColumnMajor);
+        barrier();
+        for (uint at = gl_LocalInvocationIndex; at < CM_N * TEAMS * (CM_M / 4u); at += THREADS) {
+            const uint q = at % (CM_M / 4u), tile = at / (CM_M / 4u) % TEAMS, t = at / (CM_M / 4u) / TEAMS;
+            const uint token = t0_ + n * CM_N + t, row = first + tile * CM_M + q * 4u;
+            if (token >= pc.tokens || row < group_ * pc.n || row >= (group_ + 1u) * pc.n) continue;
+            vec4 v = vec4(0.0);
+            [[unroll]] for (uint p = 0u; p < PARTS; p++) v += uintBitsToFloat(x_s[p * (TEAMS * REGION) + tile * REGION + t * OUT_PITCH + q]);
+            v *= LANES_UNSCALE;
+            if (FORMAT == WEIGHT_NVFP4) v *= vec4(row_scale.v[row], row_scale.v[row + 1u], row_scale.v[row + 2u], row_scale.v[row + 3u]);
+            const uint y = token * pc.y_stride + pc.y_column + row;
+            if (pc.y_f32 != 0u) {
+                KvWrite2(y_addr + uint64_t(y) * 4u).v = floatBitsToUint(v.xy);
+                KvWrite2(y_addr + uint64_t(y) * 4u + 8u).v = floatBitsToUint(v.zw);
+            } else {
+                KvWrite2(y_addr + uint64_t(y) * 2u).v = uvec2(bf16_pack2(v.x, v.y), bf16_pack2(v.z, v.w));
+            }
+        }
+    }
+}
+
+void main() {
+    const uint sub = gl_SubgroupID, split = gl_WorkGroupID.z % pc.splits;
+    lane_ = gl_SubgroupInvocationID;
+    line_ = lane_ / LANES;
+    quad_ = lane_ % LANES;
+    part_ = sub / TEAMS;
+    group_ = gl_WorkGroupID.z / pc.splits;
+    t0_ = gl_WorkGroupID.x * TOKENS;
+    // Tiles begin at multiples of their size among the rows of all groups, so that each lies in one block of 128.
+    row0_ = (group_ * pc.n / CM_M + gl_WorkGroupID.y * TEAMS + sub % TEAMS) * CM_M;
+    [[unroll]] for (uint n = 0u; n < N_TILES; n++) acc[n] = CM_C(0.0);
+    [[unroll]] for (uint i = 0u; i < W_EACH; i++) w_at_[i] = row_of(i) * (pc.k / VEC);
+    [[unroll]] for (uint i = 0u; i < X_EACH; i++) {
+        [[unroll]] for (uint h = 0u; h < B_EACH; h++) x_at_[i][h] = x_row(unit_token(i, h), group_) * (pc.k / 8u);
+    }
+    const uint rounds = (pc.k + PARTS * AHEAD * CHUNK - 1u) / (PARTS * AHEAD * CHUNK);
+    uint round = split * pc.split_steps;
+    const uint end = min(round + pc.split_steps, rounds); // the host makes no empty part
+    FetchX x0;
+    FetchW w0;
+    Elements v;
+    fetch_x(round, x0);
+    fetch_w(round, w0);
+    keep_x(x0, round);
+    decode(w0, round, v);
+    // The last fetch of a part is for nothing, but no load hangs on a condition. One barrier a round is enough: x goes to the half of shared
+    // memory that was read before the barrier.
+    [[dont_unroll]] for (; round < end; round++) {
+        FetchX x;
+        FetchW w;
+        fetch_x(round + 1u, x);
+        fetch_w(round + 1u, w);
+        barrier();
+        multiply(v, round);
+        keep_x(x, round + 1u);
+        decode(w, round + 1u, v);
+    }
+    finish(split, sub);
+}
