@@ -37,9 +37,6 @@ func (d linearMid) constants() []uint32 {
 	return opkit.Words(d.teams*d.parts*d.subgroup, d.subgroup, d.m, d.n, d.k, d.tokens, d.ahead, d.lanes, d.parts)
 }
 
-// rows are those of a workgroup.
-func (d linearMid) rows() int { return d.teams * d.m }
-
 // round is how many numbers of k a round takes.
 func (d linearMid) round() int { return d.parts * d.ahead * d.chunk }
 

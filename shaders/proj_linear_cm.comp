@@ -38,6 +38,7 @@ const uint W_VEC = W_MOST < W_FAIR ? W_MOST : W_FAIR; // weights that an invocat
 const uint W_UNITS = BK / W_VEC;
 const uint W_LINES = THREADS / W_UNITS;
 const uint W_EACH = BN / W_LINES;
+const uint W_EIGHTS = W_EACH * (W_VEC / 8u);
 const uint M_TILES = WM / CM_M;
 const uint N_TILES = WN / CM_N;
 const uint TILE_QUADS = (BM + BN) * PITCH;
@@ -128,7 +129,7 @@ uint ref() { return clamp(ref_s & 0x7F800000u, 0x01000000u, 0x7E000000u); }
 // What a step's numbers are in shared memory.
 struct Elements {
     uvec4 x[X_EACH];
-    uvec4 w[W_EACH * (W_VEC / 8u)];
+    uvec4 w[W_EIGHTS]; // by a name: a compiler writes an expression's address into the names of functions
 };
 
 void decode(Fetch f, uint step, out Elements v) {
