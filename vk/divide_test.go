@@ -27,7 +27,10 @@ func TestDivide(t *testing.T) {
 	in, out := buffer(t, d, groups*64*4, vk.Upload), buffer(t, d, groups*64*4, vk.Readback)
 	a, b := buffer(t, d, groups*64*4, vk.DeviceLocal), buffer(t, d, groups*64*4, vk.DeviceLocal)
 	copy(in.Mapped(), words(groups*64, func(i int) uint32 { return uint32(i + 1) }))
-	type push struct{ count, mode, eps, max uint32 }
+	type push struct {
+		count, mode uint32
+		_           [2]uint32 // of other modes
+	}
 	p := push{count: count, mode: 1} // bf16_decode: 16 bits to the left
 	want := append(words(count, func(i int) uint32 { return (uint32(i+1) + 3) << 16 }), bytes.Repeat([]byte{7, 0, 0, 0}, 3)...)
 	for _, c := range []struct {
