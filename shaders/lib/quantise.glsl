@@ -22,6 +22,13 @@ uint quantise4(uvec2 w, float inverse) {
     return codes;
 }
 
+// quantise4_usual: quantise4 of a block whose numbers are finite; its scale keeps them at most 448, but for the rounding of 1/448.
+uint quantise4_usual(uvec2 w, float inverse) {
+    precise vec4 y = vec4(uintBitsToFloat(w.x << 16), uintBitsToFloat(w.x & 0xFFFF0000u),
+                          uintBitsToFloat(w.y << 16), uintBitsToFloat(w.y & 0xFFFF0000u)) * (inverse * 128.0);
+    return e4m3_codes4(y) | ((w.x >> 8) & 0x80u) | ((w.x >> 16) & 0x8000u) | ((w.y << 8) & 0x800000u) | (w.y & 0x80000000u);
+}
+
 // quantise4_e2m1: four E2M1 nibbles in 16 bits.
 uint quantise4_e2m1(uvec2 w, float inverse) {
     uint codes = 0u;

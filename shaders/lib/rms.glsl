@@ -35,6 +35,13 @@ uint rms_pack2(float lo, float hi) {
     return ((a + 0x7FFFu + ((a >> 16) & 1u)) >> 16) | ((b + 0x7FFFu + ((b >> 16) & 1u)) & 0xFFFF0000u);
 }
 
+// rms_scaled: 8 values times r and then their weights, a of the first four and b of the last.
+uvec4 rms_scaled(uvec4 w, float r, vec4 a, vec4 b) {
+    precise vec4 x = (vec4(bf16_unpack2(w.x), bf16_unpack2(w.y)) * r) * a;
+    precise vec4 y = (vec4(bf16_unpack2(w.z), bf16_unpack2(w.w)) * r) * b;
+    return uvec4(rms_pack2(x.x, x.y), rms_pack2(x.z, x.w), rms_pack2(y.x, y.y), rms_pack2(y.z, y.w));
+}
+
 // rms_factor: of a sum of squares of n values; 0 for a sum that overflowed.
 float rms_factor(float sum, float inverse_n, float eps) {
     precise float mean = sum * inverse_n;
