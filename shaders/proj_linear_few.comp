@@ -82,10 +82,25 @@ void norm_x(uint t0) {
 
 float acc[ROWS][TOKENS];
 
-// accumulate: the quad at k of each row, scales included.
-void accumulate(uint group, uint row0, uint t0, uint k) {
+// The quad at k of each row as it is stored.
+struct Quads {
+    uvec4 w[ROWS];
+    uint codes[ROWS]; // NVFP4: of two scales
+    uint scale;       // FP8: bits of the scale, one for all rows: they begin at a multiple of ROWS, and so lie in one block of 128
+};
+
+void fetch(uint row0, uint k, out Quads q) {
     const uint w0 = row0 * (pc.k / VEC) + k / VEC;
-    uvec4 x[TOKENS][X_QUADS], w[ROWS];
+    [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+        q.w[r] = w_quad(w0 + r * (pc.k / VEC));
+        q.codes[r] = FORMAT == WEIGHT_NVFP4 ? w_nv_scale(row0 + r, k) : 0u;
+    }
+    q.scale = FP8_WEIGHT ? w_block_bits(row0, k) : 0u;
+}
+
+// accumulate: the quads at k, scales included.
+void accumulate(uint group, uint t0, uint k, Quads q) {
+    uvec4 x[TOKENS][X_QUADS];
     float x_factor[TOKENS], block[ROWS][BLOCKS];
     [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
         const uint token = min(t0 + t, pc.tokens - 1u);
@@ -93,12 +108,9 @@ void accumulate(uint group, uint row0, uint t0, uint k) {
         [[unroll]] for (uint i = 0u; i < X_QUADS; i++) x[t][i] = NORM != 0u ? normed_s[t * NORM_QUADS + k / X_VEC + i] : x_quad(x0 + i);
         x_factor[t] = ACT == ACT_BF16 ? 1.0 : uintBitsToFloat(x_block_bits(token, group, k));
     }
-    // Rows of an invocation lie in one block of 128: they begin at a multiple of ROWS.
-    const float shared_scale = FP8_WEIGHT ? uintBitsToFloat(w_block_bits(row0, k)) : 1.0;
     [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-        w[r] = w_quad(w0 + r * (pc.k / VEC));
-        const uint codes = FORMAT == WEIGHT_NVFP4 ? w_nv_scale(row0 + r, k) : 0u;
-        [[unroll]] for (uint b = 0u; b < BLOCKS; b++) block[r][b] = FORMAT == WEIGHT_NVFP4 ? e4m3_decode(codes >> (8u * b)) : shared_scale;
+        [[unroll]] for (uint b = 0u; b < BLOCKS; b++)
+            block[r][b] = FORMAT == WEIGHT_NVFP4 ? e4m3_decode(q.codes[r] >> (8u * b)) : FP8_WEIGHT ? uintBitsToFloat(q.scale) : 1.0;
     }
     [[unroll]] for (uint b = 0u; b < BLOCKS; b++) {
         float part[ROWS][TOKENS];
@@ -108,7 +120,7 @@ void accumulate(uint group, uint row0, uint t0, uint k) {
         [[unroll]] for (uint i = 0u; i < BLOCK_UNITS; i++) {
             const uint u = b * BLOCK_UNITS + i;
             vec4 wa[ROWS], wb[ROWS];
-            [[unroll]] for (uint r = 0u; r < ROWS; r++) weight8(w[r], u, wa[r], wb[r]);
+            [[unroll]] for (uint r = 0u; r < ROWS; r++) weight8(q.w[r], u, wa[r], wb[r]);
             [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
                 vec4 xa, xb;
                 act8(x[t][ACT == ACT_BF16 ? u : 0u], u, xa, xb);
@@ -135,8 +147,19 @@ void main() {
     [[unroll]] for (uint r = 0u; r < ROWS; r++) {
         [[unroll]] for (uint t = 0u; t < TOKENS; t++) acc[r][t] = 0.0;
     }
-    if (NORM != 0u) norm_x(t0);
-    [[dont_unroll]] for (uint k = lane * VEC; k < pc.k; k += LANES * VEC) accumulate(group, row0, t0, k);
+    uint k = lane * VEC;
+    if (NORM != 0u) { // what x is multiplied with first comes meanwhile
+        Quads q;
+        fetch(row0, min(k, pc.k - VEC), q);
+        norm_x(t0);
+        if (k < pc.k) accumulate(group, t0, k, q);
+        k += LANES * VEC;
+    }
+    [[dont_unroll]] for (; k < pc.k; k += LANES * VEC) {
+        Quads q;
+        fetch(row0, k, q);
+        accumulate(group, t0, k, q);
+    }
 
     [[unroll]] for (uint r = 0u; r < ROWS; r++) {
         [[unroll]] for (uint t = 0u; t < TOKENS; t++) sum_s[(t * ROWS + r) * PITCH + tid] = acc[r][t];

@@ -50,27 +50,37 @@ shared uint scale_of[KV_BLOCKS + 1u]; // scale bytes
 
 uint table_row(uint t) { return uint(clamp(positions[t], 0, int(pc.table_rows) - 1)); }
 
-uint turned(uint word, float r, vec2 cos_sin) {
-    precise vec2 y = bf16_unpack2(word) * r;
-    vec2 z = rope_rotate(y, cos_sin);
-    return bf16_pack2(z.x, z.y);
+// A row whose sum of squares is finite has no NaNs and no infinities, and stays so.
+uint packed(vec2 y, bool usual) {
+    const uint a = floatBitsToUint(y.x), b = floatBitsToUint(y.y);
+    if (!usual) return bf16_pack2(y.x, y.y);
+    return ((a + 0x7FFFu + ((a >> 16) & 1u)) >> 16) | ((b + 0x7FFFu + ((b >> 16) & 1u)) & 0xFFFF0000u);
 }
 
-uint scaled(uint word, float r) {
+uint turned(uint word, float r, vec2 cos_sin, bool usual) {
     precise vec2 y = bf16_unpack2(word) * r;
-    return bf16_pack2(y.x, y.y);
+    return packed(rope_rotate(y, cos_sin), usual);
+}
+
+uint scaled(uint word, float r, bool usual) {
+    precise vec2 y = bf16_unpack2(word) * r;
+    return packed(y, usual);
+}
+
+// finish: units a and b of a head, times r, and b turned.
+void finish(uint unit, uvec4 a, uvec4 b, float r, bool turns, vec4 near, vec4 far, bool usual) {
+    q_store(unit, uvec4(scaled(a.x, r, usual), scaled(a.y, r, usual), scaled(a.z, r, usual), scaled(a.w, r, usual)));
+    b = turns ? uvec4(turned(b.x, r, near.xy, usual), turned(b.y, r, near.zw, usual), turned(b.z, r, far.xy, usual), turned(b.w, r, far.zw, usual))
+              : uvec4(scaled(b.x, r, usual), scaled(b.y, r, usual), scaled(b.z, r, usual), scaled(b.w, r, usual));
+    q_store(unit + LANES, b);
 }
 
 void heads4(uint t) {
     const uint me = gl_LocalInvocationID.x, lane = me % LANES;
     const uint head = gl_WorkGroupID.x * HEADS + me / LANES;
     const bool live = head < pc.heads;
-    const uint unit = (t * pc.heads + head) * UNITS + lane;
-    uvec4 a = uvec4(0u), b = uvec4(0u);
-    if (live) {
-        a = q_load(unit);
-        b = q_load(unit + LANES);
-    }
+    const uint unit = (t * pc.heads + min(head, pc.heads - 1u)) * UNITS + lane;
+    const uvec4 a = q_load(unit), b = q_load(unit + LANES);
     vec4 near = vec4(0.0), far = vec4(0.0); // cosines and sines of the four pairs of b, the last 8 lanes
     const bool turns = lane >= LANES - 8u;
     if (turns) {
@@ -82,11 +92,9 @@ void heads4(uint t) {
     rms_of[me / 4u][me % 4u] = sum;
     barrier();
     if (!live) return;
-    const float r = rms_factor(rms_sum32(me - lane), 1.0 / 512.0, pc.eps);
-    q_store(unit, uvec4(scaled(a.x, r), scaled(a.y, r), scaled(a.z, r), scaled(a.w, r)));
-    b = turns ? uvec4(turned(b.x, r, near.xy), turned(b.y, r, near.zw), turned(b.z, r, far.xy), turned(b.w, r, far.zw))
-              : uvec4(scaled(b.x, r), scaled(b.y, r), scaled(b.z, r), scaled(b.w, r));
-    q_store(unit + LANES, b);
+    const float all = rms_sum32(me - lane), r = rms_factor(all, 1.0 / 512.0, pc.eps);
+    if (all < RMS_MOST) finish(unit, a, b, r, turns, near, far, true);
+    else finish(unit, a, b, r, turns, near, far, false);
 }
 
 // gains: weights of the K row's norm, of unit u.

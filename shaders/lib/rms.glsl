@@ -9,6 +9,8 @@
 #include "lib/bf16.glsl"
 #include "lib/real.glsl"
 
+const float RMS_MOST = 3.0e38; // a sum below it has no NaN or infinity among its numbers
+
 // rms_squares: the sum of the squares of 8 values.
 float rms_squares(uvec4 w) {
     vec4 a = vec4(bf16_unpack2(w.x), bf16_unpack2(w.y)), b = vec4(bf16_unpack2(w.z), bf16_unpack2(w.w));
