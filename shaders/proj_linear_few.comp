@@ -147,18 +147,22 @@ void main() {
     [[unroll]] for (uint r = 0u; r < ROWS; r++) {
         [[unroll]] for (uint t = 0u; t < TOKENS; t++) acc[r][t] = 0.0;
     }
-    uint k = lane * VEC;
     if (NORM != 0u) { // what x is multiplied with first comes meanwhile
+        uint k = lane * VEC;
         Quads q;
         fetch(row0, min(k, pc.k - VEC), q);
         norm_x(t0);
-        if (k < pc.k) accumulate(group, t0, k, q);
-        k += LANES * VEC;
-    }
-    [[dont_unroll]] for (; k < pc.k; k += LANES * VEC) {
-        Quads q;
-        fetch(row0, k, q);
-        accumulate(group, t0, k, q);
+        [[dont_unroll]] while (k < pc.k) {
+            accumulate(group, t0, k, q);
+            k += LANES * VEC;
+            fetch(row0, min(k, pc.k - VEC), q);
+        }
+    } else {
+        [[dont_unroll]] for (uint k = lane * VEC; k < pc.k; k += LANES * VEC) {
+            Quads q;
+            fetch(row0, k, q);
+            accumulate(group, t0, k, q);
+        }
     }
 
     [[unroll]] for (uint r = 0u; r < ROWS; r++) {

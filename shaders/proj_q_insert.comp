@@ -50,29 +50,28 @@ shared uint scale_of[KV_BLOCKS + 1u]; // scale bytes
 
 uint table_row(uint t) { return uint(clamp(positions[t], 0, int(pc.table_rows) - 1)); }
 
-// A row whose sum of squares is finite has no NaNs and no infinities, and stays so.
-uint packed(vec2 y, bool usual) {
-    const uint a = floatBitsToUint(y.x), b = floatBitsToUint(y.y);
-    if (!usual) return bf16_pack2(y.x, y.y);
-    return ((a + 0x7FFFu + ((a >> 16) & 1u)) >> 16) | ((b + 0x7FFFu + ((b >> 16) & 1u)) & 0xFFFF0000u);
-}
-
-uint turned(uint word, float r, vec2 cos_sin, bool usual) {
+// turned, scaled: of a row whose sum of squares is finite: it has no NaNs and no infinities, and stays so.
+uint turned(uint word, float r, vec2 cos_sin) {
     precise vec2 y = bf16_unpack2(word) * r;
-    return packed(rope_rotate(y, cos_sin), usual);
+    const vec2 z = rope_rotate(y, cos_sin);
+    return rms_pack2(z.x, z.y);
 }
 
-uint scaled(uint word, float r, bool usual) {
+uint scaled(uint word, float r) {
     precise vec2 y = bf16_unpack2(word) * r;
-    return packed(y, usual);
+    return rms_pack2(y.x, y.y);
 }
 
-// finish: units a and b of a head, times r, and b turned.
-void finish(uint unit, uvec4 a, uvec4 b, float r, bool turns, vec4 near, vec4 far, bool usual) {
-    q_store(unit, uvec4(scaled(a.x, r, usual), scaled(a.y, r, usual), scaled(a.z, r, usual), scaled(a.w, r, usual)));
-    b = turns ? uvec4(turned(b.x, r, near.xy, usual), turned(b.y, r, near.zw, usual), turned(b.z, r, far.xy, usual), turned(b.w, r, far.zw, usual))
-              : uvec4(scaled(b.x, r, usual), scaled(b.y, r, usual), scaled(b.z, r, usual), scaled(b.w, r, usual));
-    q_store(unit + LANES, b);
+// unusual: a unit of any other row, turned if it has cosines.
+uvec4 unusual(uvec4 w, float r, vec4 near, vec4 far, bool turns) {
+    [[dont_unroll]] for (uint k = 0u; k < 4u; k++) {
+        precise vec2 y = bf16_unpack2(w.x) * r;
+        const vec2 z = turns ? rope_rotate(y, near.xy) : y;
+        w = uvec4(w.yzw, bf16_pack2(z.x, z.y));
+        near = vec4(near.zw, far.xy);
+        far = far.zwxy;
+    }
+    return w;
 }
 
 void heads4(uint t) {
@@ -80,7 +79,8 @@ void heads4(uint t) {
     const uint head = gl_WorkGroupID.x * HEADS + me / LANES;
     const bool live = head < pc.heads;
     const uint unit = (t * pc.heads + min(head, pc.heads - 1u)) * UNITS + lane;
-    const uvec4 a = q_load(unit), b = q_load(unit + LANES);
+    const uvec4 a = q_load(unit);
+    uvec4 b = q_load(unit + LANES);
     vec4 near = vec4(0.0), far = vec4(0.0); // cosines and sines of the four pairs of b, the last 8 lanes
     const bool turns = lane >= LANES - 8u;
     if (turns) {
@@ -93,8 +93,15 @@ void heads4(uint t) {
     barrier();
     if (!live) return;
     const float all = rms_sum32(me - lane), r = rms_factor(all, 1.0 / 512.0, pc.eps);
-    if (all < RMS_MOST) finish(unit, a, b, r, turns, near, far, true);
-    else finish(unit, a, b, r, turns, near, far, false);
+    if (!(all < RMS_MOST)) {
+        q_store(unit, unusual(a, r, near, far, false));
+        q_store(unit + LANES, unusual(b, r, near, far, turns));
+        return;
+    }
+    q_store(unit, uvec4(scaled(a.x, r), scaled(a.y, r), scaled(a.z, r), scaled(a.w, r)));
+    if (turns) b = uvec4(turned(b.x, r, near.xy), turned(b.y, r, near.zw), turned(b.z, r, far.xy), turned(b.w, r, far.zw));
+    else b = uvec4(scaled(b.x, r), scaled(b.y, r), scaled(b.z, r), scaled(b.w, r));
+    q_store(unit + LANES, b);
 }
 
 // gains: weights of the K row's norm, of unit u.
@@ -127,8 +134,7 @@ void insert(uint t) {
         w = rms_scaled(w, rms_factor(all, 1.0 / 512.0, pc.eps), a, b);
     }
     if (block == KV_BLOCKS) {
-        w = rope_bf16_usual(w) ? uvec4(rope_bf16_plain(w.x, near.xy), rope_bf16_plain(w.y, near.zw), rope_bf16_plain(w.z, far.xy), rope_bf16_plain(w.w, far.zw))
-                               : uvec4(rope_bf16(w.x, near.xy), rope_bf16(w.y, near.zw), rope_bf16(w.z, far.xy), rope_bf16(w.w, far.zw));
+        w = rope_bf16_words(w, near, far);
     }
     if (me < UNITS) amax_of[lane / 4u][lane % 4u] = max(quantise_amax(w.xy), quantise_amax(w.zw));
     barrier();
@@ -140,9 +146,7 @@ void insert(uint t) {
     if (me >= UNITS || !live) return;
     const uint at = kv_row_byte(place);
     if (block < KV_BLOCKS) {
-        const float inverse = ue8m0_inverse(sb);
-        pool_store_word2(page, at + lane * 8u, amax < 0x7F80u ? uvec2(quantise4_usual(w.xy, inverse), quantise4_usual(w.zw, inverse))
-                                                              : uvec2(quantise4(w.xy, inverse), quantise4(w.zw, inverse)));
+        pool_store_word2(page, at + lane * 8u, quantise8(w, ue8m0_inverse(sb), amax < 0x7F80u));
         return;
     }
     const uint rope = at + KV_ROPE_BYTE + (lane % 8u) * 16u;
