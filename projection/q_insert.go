@@ -26,6 +26,11 @@ type QInsertConfig struct {
 	// rows go through first, as QKVNorm norms them: to the same bits, with no launch of
 	// its own. 0: they are normed already.
 	KVNorm tensor.DType
+
+	// Subgroup is the size of subgroups inside which invocations pass numbers on, where
+	// the device has such; -1 has them go through shared memory, 0 picks what suits the
+	// device. Results do not depend on it.
+	Subgroup int
 }
 
 // QInsertArgs are the tensors of one QInsert.
@@ -105,11 +110,11 @@ func NewQInsert(dev *vk.Device, cfg QInsertConfig) (*QInsert, error) {
 	if err != nil {
 		return nil, err
 	}
-	k, err := pkg.Kernel(dev, opkit.Spec{
+	k, err := pkg.Kernel(dev, withLanes(dev, opkit.Spec{
 		Stem: "proj_q_insert", Variant: variant,
 		Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.ReadWrite, vk.Write}, Bound: 5,
 		PushSize: int(unsafe.Sizeof(projQInsertPush{})), Constants: opkit.Words(cfg.Page, norm),
-	})
+	}, cfg.Subgroup))
 	if err != nil {
 		return nil, err
 	}

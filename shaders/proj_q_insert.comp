@@ -7,7 +7,7 @@
 // Bindings:  0 kv [N, kv_width] bf16   1 slots [T] i64, T <= N   2 positions [N] i32   3 table [rows, 64] f32 (lib/rope.glsl)
 //            4 kv_weight [512] bf16 or f32   5 q [N, H, 512] bf16, read and written   6 pool [pages, stride] u8     (5 and 6 not in _da builds)
 // Workgroup: of token gl_WorkGroupID.y, 4 heads, 32 invocations each with two units of 8 values; the last x: the K row.
-// Constants: 0 PAGE, slots per page, 1 NORM: 0 none, 1 kv_weight is bf16, 2 f32.  Shared memory: 800 bytes.  Features: none; _da: bufferDeviceAddress, shaderInt64.
+// Constants: 0 PAGE, slots per page, 1 NORM: 0 none, 1 kv_weight is bf16, 2 f32; _lanes: 2 SUBGROUP.  Shared memory: 800 bytes.  Features: none; _da: bufferDeviceAddress, shaderInt64; _lanes: lib/lanes.glsl.
 // A position outside the table counts as its nearest row, a slot beyond the pool as -1.
 #extension GL_GOOGLE_include_directive : require
 #include "lib/kv_page.glsl"
@@ -21,6 +21,13 @@ const uint UNITS = 64u; // of a head or K row
 layout(local_size_x = 128) in;
 layout(constant_id = 0) const uint PAGE = 64;
 layout(constant_id = 1) const uint NORM = 0;
+#ifdef LANES_PASS
+layout(constant_id = 2) const uint SUBGROUP = 32;
+#include "lib/lanes.glsl"
+uint me_() { return lanes_me(); }
+#else
+uint me_() { return gl_LocalInvocationID.x; }
+#endif
 
 layout(std430, set = 0, binding = 0) readonly buffer Kv { uvec4 kv[]; };
 layout(std430, set = 0, binding = 1) readonly buffer Slots { uvec2 slots[]; };
@@ -75,7 +82,7 @@ uvec4 unusual(uvec4 w, float r, vec4 near, vec4 far, bool turns) {
 }
 
 void heads4(uint t) {
-    const uint me = gl_LocalInvocationID.x, lane = me % LANES;
+    const uint me = me_(), lane = me % LANES;
     const uint head = gl_WorkGroupID.x * HEADS + me / LANES;
     const bool live = head < pc.heads;
     const uint unit = (t * pc.heads + min(head, pc.heads - 1u)) * UNITS + lane;
@@ -89,10 +96,15 @@ void heads4(uint t) {
         far = table_cos_sin2(row, pair + 2u, false);
     }
     precise float sum = rms_squares(a) + rms_squares(b);
+#ifdef LANES_PASS
+    const float all = lanes_sum32(sum);
+#else
     rms_of[me / 4u][me % 4u] = sum;
     barrier();
+    const float all = rms_sum32(me - lane);
+#endif
     if (!live) return;
-    const float all = rms_sum32(me - lane), r = rms_factor(all, 1.0 / 512.0, pc.eps);
+    const float r = rms_factor(all, 1.0 / 512.0, pc.eps);
     if (!(all < RMS_MOST)) {
         q_store(unit, unusual(a, r, near, far, false));
         q_store(unit + LANES, unusual(b, r, near, far, turns));
@@ -119,7 +131,7 @@ void gains(uint u, out vec4 a, out vec4 b) {
 // insert: loads come before anything is decided, so that they wait for each other no more than they must; invocations from 64 on
 // do what others do, too, and store nothing.
 void insert(uint t) {
-    const uint me = gl_LocalInvocationID.x, lane = me % UNITS, block = lane / 8u, pair = (lane % 8u) * 4u;
+    const uint me = me_(), lane = me % UNITS, block = lane / 8u, pair = (lane % 8u) * 4u;
     uvec4 w = kv[t * pc.kv_stride + pc.kv_at + lane];
     vec4 a, b;
     if (NORM != 0u) gains(lane, a, b);
