@@ -51,11 +51,6 @@ type InverseRopeQuantConfig struct {
 	Scales   ScaleLayout // of the scales that are written
 	MaxBytes uint64      // size of the largest O; 0: whatever a descriptor of the device can hold
 	Variant  string      // one of InverseRopeQuantVariants; "" picks the best
-
-	// Subgroup is the size of subgroups inside which invocations pass numbers on, where
-	// the device has such; -1 has them go through shared memory, 0 picks what suits the
-	// device. Results do not depend on it.
-	Subgroup int
 }
 
 // InverseRopeQuantArgs are the tensors of one InverseRopeQuant.
@@ -121,11 +116,11 @@ func NewInverseRopeQuant(dev *vk.Device, cfg InverseRopeQuantConfig) (*InverseRo
 	if err != nil {
 		return nil, err
 	}
-	k, err := pkg.Kernel(dev, withLanes(dev, opkit.Spec{
+	k, err := pkg.Kernel(dev, opkit.Spec{
 		Stem: "proj_inverse_rope_quant", Variant: variant,
 		Bindings: []vk.Access{vk.Read, vk.Read, vk.Write, vk.Read, vk.Write}, Bound: 3,
 		PushSize: int(unsafe.Sizeof(projInverseRopeQuantPush{})), Constants: opkit.Words(cfg.Heads, int(cfg.Scales)),
-	}, cfg.Subgroup))
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -7,8 +7,7 @@
 // Bindings:  0 positions [T] i32   1 table [rows, 64] f32 (lib/rope.glsl)   2 scales
 //            3 o [T, width, 512] bf16, width >= H   4 codes [G, T, P*512] u8     (3 and 4 not in _da builds)
 // Workgroup: 4 heads of token gl_WorkGroupID.y < Ta, 32 invocations each with 16 neighbouring values.
-// Constants: 0 P, heads of a group, 1 PACKED; _lanes: 2 SUBGROUP.  Shared memory: 576 bytes.  Features: none; _da: bufferDeviceAddress,
-// shaderInt64; _lanes: lib/lanes.glsl.
+// Constants: 0 P, heads of a group, 1 PACKED.  Shared memory: 576 bytes.  Features: none; _da: bufferDeviceAddress, shaderInt64.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #include "lib/kv_page.glsl"
@@ -24,10 +23,6 @@ const uint UNITS = 64u; // of a head
 layout(local_size_x = 128) in;
 layout(constant_id = 0) const uint P = 8;
 layout(constant_id = 1) const uint PACKED = 0;
-#ifdef LANES_PASS
-layout(constant_id = 2) const uint SUBGROUP = 32;
-#include "lib/lanes.glsl"
-#endif
 
 layout(std430, set = 0, binding = 0) readonly buffer Positions { int positions[]; };
 ROPE_TABLE(table, 1)
@@ -50,45 +45,24 @@ vec4 high(uvec4 w) { return vec4(bf16_unpack2(w.z), bf16_unpack2(w.w)); }
 
 uint max4(uvec4 m) { return max(max(m.x, m.y), max(m.z, m.w)); }
 
-#ifdef LANES_PASS
-
-uint me_() { return lanes_me(); }
+shared uvec4 amax_of[HEADS * LANES / 4u]; // of every invocation, as bits: they order like the numbers
+shared uint bytes_of[HEADS * 4u];
 
 // block_amax: the largest of 8 invocations, each with its own.
 uint block_amax(uint amax) {
-    [[unroll]] for (uint bit = 1u; bit < 8u; bit *= 2u) amax = max(amax, lanes_pass(amax, bit));
-    return amax;
+    amax_of[gl_LocalInvocationID.x / 4u][gl_LocalInvocationID.x % 4u] = amax;
+    barrier();
+    const uint i = gl_LocalInvocationID.x / 8u * 2u;
+    return max4(max(amax_of[i], amax_of[i + 1u]));
 }
 
 // head_bytes: of the blocks of a head in a word.
 uint head_bytes(uint block, uint sb) {
-    uint word = sb << (8u * block);
-    [[unroll]] for (uint bit = 8u; bit < LANES; bit *= 2u) word |= lanes_pass(word, bit);
-    return word;
-}
-
-#else
-
-shared uvec4 amax_of[HEADS * LANES / 4u]; // of every invocation, as bits: they order like the numbers
-shared uint bytes_of[HEADS * 4u];
-
-uint me_() { return gl_LocalInvocationID.x; }
-
-uint block_amax(uint amax) {
-    amax_of[me_() / 4u][me_() % 4u] = amax;
-    barrier();
-    const uint i = me_() / 8u * 2u;
-    return max4(max(amax_of[i], amax_of[i + 1u]));
-}
-
-uint head_bytes(uint block, uint sb) {
-    const uint first = me_() / LANES * 4u;
+    const uint first = gl_LocalInvocationID.x / LANES * 4u;
     bytes_of[first + block] = sb;
     barrier();
     return bytes_of[first] | (bytes_of[first + 1u] << 8) | (bytes_of[first + 2u] << 16) | (bytes_of[first + 3u] << 24);
 }
-
-#endif
 
 uint scale_byte(uint amax) { return ue8m0_encode(uintBitsToFloat(amax), UE8M0_EPS_OUT, UE8M0_INV_E4M3); }
 
@@ -118,7 +92,7 @@ uint codes4(uvec4 m, uint sign, float inverse, bool usual) {
 }
 
 void main() {
-    const uint me = me_(), lane = me % LANES, local = me / LANES;
+    const uint me = gl_LocalInvocationID.x, lane = me % LANES, local = me / LANES;
     const uint t = gl_WorkGroupID.y, head = gl_WorkGroupID.x * HEADS + local;
     const uint group = head / P, j = head % P;
     const bool live = head < pc.heads, real = live && t < pc.tokens;

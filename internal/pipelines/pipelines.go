@@ -181,12 +181,8 @@ func (b *builder) projections(c pipeline.Config) {
 	})
 	for _, s := range []projection.ScaleLayout{projection.ScaleF32, projection.ScalePacked} {
 		b.each("inverse rope quant", projection.InverseRopeQuantVariants, func(v string) error {
-			var errs []error
-			for _, size := range b.lanes() {
-				_, err := projection.NewInverseRopeQuant(b.dev, projection.InverseRopeQuantConfig{Groups: c.Groups, Heads: c.HeadsPerGroup(), Scales: s, Variant: v, Subgroup: size})
-				errs = append(errs, err)
-			}
-			return errors.Join(errs...)
+			_, err := projection.NewInverseRopeQuant(b.dev, projection.InverseRopeQuantConfig{Groups: c.Groups, Heads: c.HeadsPerGroup(), Scales: s, Variant: v})
+			return err
 		})
 	}
 	wide := c.HeadsPerGroup() * 512
