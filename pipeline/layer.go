@@ -49,6 +49,8 @@ type Layer struct {
 	rows tensor.Tensor // factors of the rows of NVFP4 weights, absent if there are none
 	wide tensor.Tensor // the indexer's weights_proj with rows of zeros below, absent if it needs none
 
+	insert *projection.QInsert
+
 	qkv, qb, oa, ob        layerLinear
 	kvGate                 layerLinear // not with RatioWindow
 	idxQB, idxW, idxKVGate layerLinear // RatioC4A only
@@ -59,6 +61,7 @@ type layerLinear struct {
 	op      *projection.Linear
 	w       projection.LinearWeights
 	scratch tensor.Tensor
+	norm    tensor.Tensor // weights of the norm inside; absent if there is none
 }
 
 // use is a linear layer that a kind of layer has: what its matrix has to be and where
@@ -70,6 +73,7 @@ type use struct {
 	n, k, groups int // outputs and inputs, of a group
 	out          tensor.DType
 	x            projection.ActivationFormat // ActivationBF16 but for OA
+	norm         tensor.Tensor               // weights of a norm of the inputs
 }
 
 // NewLayer makes a layer of weights on the device, which it uses but does not own: they
@@ -107,10 +111,14 @@ func (k *LayerKind) NewLayer(ctx context.Context, w *DeviceLayer) (*Layer, error
 			break
 		}
 		if u.to.op, u.to.scratch, err = k.linear(u.name, projection.LinearConfig{
-			N: u.n, K: u.k, Groups: u.groups, Weights: weightFormat(u.m), Activations: u.x, Out: u.out, MaxTokens: k.cfg.Tokens}); err != nil {
+			N: u.n, K: u.k, Groups: u.groups, Weights: weightFormat(u.m), Activations: u.x, Out: u.out, MaxTokens: k.cfg.Tokens,
+			Norm: u.norm.DType, NormEps: u.eps(k)}); err != nil {
 			err = fmt.Errorf("%s: %w", u.name, err)
 		}
-		u.to.w.Data, u.to.w.Scale = u.m.Data, u.m.Scales
+		u.to.w.Data, u.to.w.Scale, u.to.norm = u.m.Data, u.m.Scales, u.norm
+	}
+	if err == nil {
+		l.insert, err = k.inserter(l.kvNorm().DType)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s %d: %w", opNewLayer, w.Layer, err), l.Close())
@@ -134,22 +142,41 @@ func (k *LayerKind) checkWeights(c *checker, w *DeviceLayer) {
 // uses lists the linear layers of l.
 func (l *Layer) uses() []use {
 	k, w, m := l.kind, l.w, l.kind.cfg.Model
+	var none, qNorm tensor.Tensor
+	if k.norm == nil {
+		qNorm = w.QNorm
+	}
 	list := []use{
-		{&l.qkv, "QKV", w.QKV, m.QRank + headDim, m.Hidden, 1, tensor.BF16, 0},
-		{&l.qb, "QB", w.QB, k.heads * headDim, m.QRank, 1, tensor.BF16, 0},
-		{&l.oa, "OA", w.OA, m.ORank, m.HeadsPerGroup() * headDim, k.groups, tensor.BF16, k.cfg.Output.activations()},
-		{&l.ob, "OB", w.OB, m.Hidden, k.groups * m.ORank, 1, k.cfg.Out, 0},
+		{&l.qkv, "QKV", w.QKV, m.QRank + headDim, m.Hidden, 1, tensor.BF16, 0, none},
+		{&l.qb, "QB", w.QB, k.heads * headDim, m.QRank, 1, tensor.BF16, 0, qNorm},
+		{&l.oa, "OA", w.OA, m.ORank, m.HeadsPerGroup() * headDim, k.groups, tensor.BF16, k.cfg.Output.activations(), none},
+		{&l.ob, "OB", w.OB, m.Hidden, k.groups * m.ORank, 1, k.cfg.Out, 0, none},
 	}
 	if c := w.Compressor; c != nil {
-		list = append(list, use{&l.kvGate, "Compressor.KVGate", c.KVGate, 2 * coff(w.Ratio) * headDim, m.Hidden, 1, tensor.F32, 0})
+		list = append(list, use{&l.kvGate, "Compressor.KVGate", c.KVGate, 2 * coff(w.Ratio) * headDim, m.Hidden, 1, tensor.F32, 0, none})
 	}
 	if x := w.Indexer; x != nil {
 		list = append(list,
-			use{&l.idxQB, "Indexer.QB", x.QB, m.IndexHeads * indexDim, m.QRank, 1, tensor.BF16, 0},
-			use{&l.idxW, "Indexer.Weights", x.Weights, m.IndexHeads, m.Hidden, 1, tensor.BF16, 0},
-			use{&l.idxKVGate, "Indexer.Compressor.KVGate", x.Compressor.KVGate, 2 * coff(w.Ratio) * indexDim, m.Hidden, 1, tensor.F32, 0})
+			use{&l.idxQB, "Indexer.QB", x.QB, m.IndexHeads * indexDim, m.QRank, 1, tensor.BF16, 0, qNorm},
+			use{&l.idxW, "Indexer.Weights", x.Weights, m.IndexHeads, m.Hidden, 1, tensor.BF16, 0, none},
+			use{&l.idxKVGate, "Indexer.Compressor.KVGate", x.Compressor.KVGate, 2 * coff(w.Ratio) * indexDim, m.Hidden, 1, tensor.F32, 0, none})
 	}
 	return list
+}
+
+func (u use) eps(k *LayerKind) float32 {
+	if u.norm.IsZero() {
+		return 0
+	}
+	return k.cfg.Model.Eps
+}
+
+// kvNorm are the weights with which the insertion norms KV rows, absent if it does not.
+func (l *Layer) kvNorm() tensor.Tensor {
+	if l.kind.norm != nil {
+		return tensor.Tensor{}
+	}
+	return l.w.KVNorm
 }
 
 func weightFormat(m DeviceMatrix) projection.WeightFormat {
@@ -277,7 +304,7 @@ func (l *Layer) Record(rec *vk.Recorder, step SparseStepArgs, a WholeLayerArgs) 
 	c.bound("Out", a.Out, k.cfg.Out, t, width)
 	c.bound("CosSin", a.CosSin, tensor.F32, -1, RopeRow)
 	c.bound("Positions", step.Positions, tensor.I32, t)
-	c.cache("Caches.Window", a.Caches.Window, k.cfg.Caches.Window, k.insert.Variant() == projection.VariantBase)
+	c.cache("Caches.Window", a.Caches.Window, k.cfg.Caches.Window, l.insert.Variant() == projection.VariantBase)
 	if c.err != nil {
 		return c.err
 	}
@@ -287,5 +314,5 @@ func (l *Layer) Record(rec *vk.Recorder, step SparseStepArgs, a WholeLayerArgs) 
 }
 
 func (x *layerLinear) record(rec *vk.Recorder, from, to tensor.Tensor) error {
-	return x.op.Record(rec, projection.LinearArgs{X: from, W: x.w, Out: to, Scratch: x.scratch})
+	return x.op.Record(rec, projection.LinearArgs{X: from, Norm: x.norm, W: x.w, Out: to, Scratch: x.scratch})
 }

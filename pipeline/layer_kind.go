@@ -54,16 +54,16 @@ type LayerKind struct {
 	sparse *Sparse
 	arena  *tensor.Arena // nil once closed
 
-	norm    *projection.QKVNorm
-	insert  *projection.QInsert
-	turn    *projection.InverseRope      // OutputBF16 only
-	quant   *projection.InverseRopeQuant // the other paths only
+	norm    *projection.QKVNorm                  // nil where linear layers and insertion norm what they are given
+	insert  map[tensor.DType]*projection.QInsert // by the type of the weights of the norm inside; 0: normed before
+	turn    *projection.InverseRope              // OutputBF16 only
+	quant   *projection.InverseRopeQuant         // the other paths only
 	linears map[projection.LinearConfig]*projection.Linear
 	scratch map[string]tensor.Tensor // of the linear layer of that name, for as much as was needed so far
 	outworn []tensor.Tensor          // scratch that became too small; commands may use it yet
 
 	qkv       tensor.Tensor // [T, QRank+512] bf16
-	qr, kv    tensor.Tensor // [T, QRank], [T, 512] bf16
+	qr, kv    tensor.Tensor // [T, QRank], [T, 512] bf16, absent with norm
 	q, o      tensor.Tensor // [T, H, 512] bf16
 	o8, o8s   tensor.Tensor // [G, T, P*512] u8 and scales; not with OutputBF16
 	z         tensor.Tensor // [T, G*ORank] bf16
@@ -135,24 +135,52 @@ func (k *LayerKind) build() (err error) {
 	if k.sparse, err = NewSparse(k.dev, cfg); err != nil {
 		return err
 	}
-	queries := uint64(k.cfg.Tokens) * uint64(k.heads) * headDim * 2
-	if k.norm, err = projection.NewQKVNorm(k.dev, projection.QKVNormConfig{Rank: m.QRank, Eps: m.Eps}); err != nil {
-		return err
-	}
-	if k.insert, err = projection.NewQInsert(k.dev, projection.QInsertConfig{Page: caches.Window.Layout.Page, Eps: m.Eps,
-		MaxBytes: max(queries, caches.Window.Pool.Bytes())}); err != nil {
-		return err
+	queries := k.queryBytes()
+	k.insert = map[tensor.DType]*projection.QInsert{}
+	if !k.normsInside() {
+		if k.norm, err = projection.NewQKVNorm(k.dev, projection.QKVNormConfig{Rank: m.QRank, Eps: m.Eps}); err != nil {
+			return err
+		}
+		if _, err = k.inserter(0); err != nil {
+			return err
+		}
 	}
 	return k.buildOutput(queries)
+}
+
+func (k *LayerKind) queryBytes() uint64 { return uint64(k.cfg.Tokens) * uint64(k.heads) * headDim * 2 }
+
+// normsInside tells whether the norms of the bottleneck and of KV rows are part of what
+// takes them: for so few tokens a launch takes longer than to do them again in every
+// workgroup.
+func (k *LayerKind) normsInside() bool {
+	return k.cfg.Tokens <= projection.NormTokens && k.cfg.Model.QRank <= projection.NormRank
+}
+
+// inserter returns the operation that norms queries and stores KV rows, after a norm with
+// weights of that type; 0 for rows that are normed.
+func (k *LayerKind) inserter(norm tensor.DType) (*projection.QInsert, error) {
+	if op := k.insert[norm]; op != nil {
+		return op, nil
+	}
+	window := k.cfg.Caches.Window
+	op, err := projection.NewQInsert(k.dev, projection.QInsertConfig{Page: window.Layout.Page, Eps: k.cfg.Model.Eps, KVNorm: norm,
+		MaxBytes: max(k.queryBytes(), window.Pool.Bytes())})
+	if err == nil {
+		k.insert[norm] = op
+	}
+	return op, err
 }
 
 func (k *LayerKind) allocate() (err error) {
 	t, m := k.cfg.Tokens, k.cfg.Model
 	list := []wanted{
 		{&k.qkv, tensor.BF16, []int{t, m.QRank + headDim}},
-		{&k.qr, tensor.BF16, []int{t, m.QRank}}, {&k.kv, tensor.BF16, []int{t, headDim}},
 		{&k.q, tensor.BF16, []int{t, k.heads, headDim}}, {&k.o, tensor.BF16, []int{t, k.heads, headDim}},
 		{&k.z, tensor.BF16, []int{t, k.groups * m.ORank}},
+	}
+	if k.norm != nil {
+		list = append(list, wanted{&k.qr, tensor.BF16, []int{t, m.QRank}}, wanted{&k.kv, tensor.BF16, []int{t, headDim}})
 	}
 	list = append(list, k.quantised()...)
 	if k.cfg.Ratio != RatioWindow {
@@ -177,7 +205,7 @@ func (k *LayerKind) TopK() tensor.Tensor { return k.sparse.TopK() }
 // of Layer's formula; what the ratio or the output path does not have is absent.
 type LayerTensors struct {
 	QKV                          tensor.Tensor // [T, QRank+512] bf16, before the norms
-	QR, KV                       tensor.Tensor // [T, QRank], [T, 512] bf16, normed
+	QR, KV                       tensor.Tensor // [T, QRank], [T, 512] bf16, normed; absent for up to projection.NormTokens tokens
 	Q                            tensor.Tensor // [T, H, 512] bf16, normed and turned
 	O                            tensor.Tensor // [T, H, 512] bf16, turned back but with an FP8 output path
 	O8, O8Scales                 tensor.Tensor // of an FP8 output path, see projection.InverseRopeQuant

@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"github.com/vkmla/vkmla/projection"
+	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -30,6 +31,9 @@ type layerRun struct {
 //	wq_b and the indexer's; compressed entries; indexer keys
 //	norm and rotation of queries, KV rows; quantised queries of the indexer
 //	scores, selection, attention (one to three levels each), wo_a, wo_b
+//
+// For up to projection.NormTokens tokens the second and the third level are one, but for
+// what depends on the states, which comes a level later.
 //
 // From besideTokens on wq_b is recorded with the scores, and what follows it with the end
 // of the selection. The recorder derives the barriers: an order of calls can be slow, but
@@ -87,10 +91,12 @@ func (x *layerRun) inputs() error {
 // are stored.
 func (x *layerRun) norms() error {
 	k := x.kind
-	x.rec.Section("q_kv_norm")
-	if err := k.norm.Record(x.rec, projection.QKVNormArgs{QR: k.qkv, KV: k.qkv, KVAt: k.cfg.Model.QRank,
-		QRWeight: x.w.QNorm, KVWeight: x.w.KVNorm, QROut: k.qr, KVOut: k.kv}); err != nil {
-		return err
+	if k.norm != nil {
+		x.rec.Section("q_kv_norm")
+		if err := k.norm.Record(x.rec, projection.QKVNormArgs{QR: k.qkv, KV: k.qkv, KVAt: k.cfg.Model.QRank,
+			QRWeight: x.w.QNorm, KVWeight: x.w.KVNorm, QROut: k.qr, KVOut: k.kv}); err != nil {
+			return err
+		}
 	}
 	if err := k.sparse.recordSave(x.rec, x.step, x.sparse); err != nil {
 		return err
@@ -109,7 +115,7 @@ func (x *layerRun) queries() error {
 	}
 	if x.w.Indexer != nil {
 		x.rec.Section("indexer.wq_b")
-		if err := x.idxQB.record(x.rec, k.qr, k.iq); err != nil {
+		if err := x.idxQB.record(x.rec, x.bottleneck(), k.iq); err != nil {
 			return err
 		}
 	}
@@ -119,10 +125,18 @@ func (x *layerRun) queries() error {
 	return k.sparse.recordKeyCompress(x.rec, x.step, x.sparse)
 }
 
+// bottleneck is what queries are made of: normed, or to be normed by what takes it.
+func (x *layerRun) bottleneck() tensor.Tensor {
+	if x.kind.norm == nil {
+		return x.kind.qkv
+	}
+	return x.kind.qr
+}
+
 // heads records the queries of heads.
 func (x *layerRun) heads() error {
 	x.rec.Section("wq_b")
-	return x.qb.record(x.rec, x.kind.qr, x.kind.q)
+	return x.qb.record(x.rec, x.bottleneck(), x.kind.q)
 }
 
 // rotated records what norms, rotates and quantises queries, and how KV rows are stored.
@@ -140,8 +154,11 @@ func (x *layerRun) rotated() error {
 func (x *layerRun) insert() error {
 	k := x.kind
 	x.rec.Section("q_norm_rope_kv_insert")
-	return k.insert.Record(x.rec, projection.QInsertArgs{Q: k.q, KV: k.kv, Slots: k.sparse.decode.slots,
-		Positions: x.step.Positions, Table: x.a.CosSin, Cache: x.a.Caches.Window})
+	a := projection.QInsertArgs{Q: k.q, KV: k.kv, Slots: k.sparse.decode.slots, Positions: x.step.Positions, Table: x.a.CosSin, Cache: x.a.Caches.Window}
+	if k.norm == nil {
+		a.KV, a.KVAt, a.KVWeight = k.qkv, k.cfg.Model.QRank, x.w.KVNorm
+	}
+	return x.Layer.insert.Record(x.rec, a)
 }
 
 // attention records the selection and the attention.

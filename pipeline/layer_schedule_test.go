@@ -5,6 +5,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/testkit"
 	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -16,7 +17,7 @@ func TestLevels(t *testing.T) {
 	// by a launch of its own), wo_a, wo_b; with an indexer scores and selection.
 	most := map[int]int{pipeline.RatioWindow: 7, pipeline.RatioC4A: 9, pipeline.RatioC128A: 7}
 	launches := map[string]int{"attention": 2, "indexer.select": 2} // others: 1; more of them wait for each other
-	for _, tokens := range []int{1, 40} {
+	for _, tokens := range []int{1, 4, 40} {
 		o := sessionOptions()
 		o.SubmitBudget = -1
 		e := x.engine(t, o)
@@ -44,6 +45,9 @@ func TestLevels(t *testing.T) {
 		}
 		for i, w := range x.layers {
 			want := most[w.Ratio]
+			if tokens <= projection.NormTokens {
+				want-- // norms are part of what follows them
+			}
 			for name, n := range counts[i] {
 				want += max(0, n-max(1, launches[name]))
 			}

@@ -40,6 +40,9 @@ func BenchmarkStepHost(b *testing.B) {
 				}
 				chunks = append(chunks, pipeline.Chunk{Session: s, Tokens: 1})
 			}
+			if err := e.Prepare(b.Context(), sessions); err != nil {
+				b.Fatal(err)
+			}
 			return e, chunks
 		}
 		b.Run(fmt.Sprintf("fill/batch=%d", sessions), func(b *testing.B) {

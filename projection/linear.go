@@ -93,6 +93,14 @@ type LinearConfig struct {
 	MaxTokens   int              // the most tokens of a Record; 0: any number. Fewer need fewer kernels
 	Variant     string           // "" picks the best
 
+	// Norm is the type of weights, tensor.BF16 or tensor.F32, of an RMS norm that X goes
+	// through first, as the query's bottleneck goes through QKVNorm: to the same bits,
+	// with no launch of its own. 0 stands for no norm. It is for steps in which a launch
+	// takes longer than what it does: MaxTokens is 1 to NormTokens, Groups 1, activations
+	// are bf16.
+	Norm    tensor.DType
+	NormEps float32 // 0: DefaultEps
+
 	// Workgroups is how many workgroups fill the device; 0 estimates it from the
 	// device's type. The order of sums may depend on it.
 	Workgroups int
@@ -109,8 +117,9 @@ type LinearWeights struct {
 
 // LinearArgs are the tensors of one Linear.
 type LinearArgs struct {
-	X         tensor.Tensor // bf16: [T, ..], G*K numbers a token, as [T, K], [T, G, K] or [T, H, 512]; FP8: [G, T, K] u8
+	X         tensor.Tensor // with LinearConfig.Norm [T, K or more] bf16, of which the first K columns count; bf16: [T, ..], G*K numbers a token, as [T, K], [T, G, K] or [T, H, 512]; FP8: [G, T, K] u8
 	XScale    tensor.Tensor // FP8: [G, K/128, Ta] f32, packed: [G, K/512, Ta] i32 or u32, of which byte c is the UE8M0 scale of block 4i+c; Ta >= T
+	Norm      tensor.Tensor // [K] of LinearConfig.Norm; else absent
 	W         LinearWeights
 	Out       tensor.Tensor // [T, ..] of LinearConfig.Out, a multiple of 8 numbers a token, of which G*N are written
 	OutColumn int           // where these begin, a multiple of 8: outputs of several layers can stand side by side
@@ -253,6 +262,7 @@ func (cfg LinearConfig) check(op string) error {
 		return pkg.Wrong(op, "K", cfg.K, "a multiple of %d, for activations of %v and weights of %v", multiple, cfg.Activations, cfg.Weights)
 	}
 	if err := opkit.First(
+		cfg.checkNorm(op),
 		pkg.Range(op, "Groups", cfg.Groups, 1, math.MaxUint16),
 		pkg.Range(op, "K", cfg.K, 1, math.MaxInt32/cfg.Groups),
 		pkg.Range(op, "N", cfg.N, 1, math.MaxInt32/cfg.Groups),
@@ -282,6 +292,9 @@ func (o *Linear) build(tilings []linearTiling, divide linearDivider) error {
 		PushSize: int(unsafe.Sizeof(projLinearPush{})),
 	}
 	formats := opkit.Words(int(o.cfg.Weights), int(o.cfg.Activations))
+	if o.cfg.Norm != 0 {
+		return o.buildFew(spec, formats, fewPass)
+	}
 	if !o.matrices() {
 		if err := o.buildFew(spec, formats, fewPass); err != nil {
 			return err
@@ -369,7 +382,7 @@ func (o *Linear) Record(rec *vk.Recorder, a LinearArgs) error {
 		XAddr: a.X.View().Address(), WAddr: a.W.Data.View().Address(), YAddr: a.Out.View().Address(),
 		Tokens: uint32(t), Groups: uint32(o.cfg.Groups), N: uint32(o.cfg.N), K: uint32(o.cfg.K),
 		YStride: uint32(a.Out.Len() / t), YColumn: uint32(a.OutColumn), YF32: opkit.Bit(0, o.cfg.Out == tensor.F32),
-		XScalePitch: uint32(opkit.Dim(a.XScale, 2)), Splits: uint32(p.splits), SplitSteps: uint32(p.splitSteps),
+		XScalePitch: o.pitch(a), Splits: uint32(p.splits), SplitSteps: uint32(p.splitSteps),
 	}
 	y := opkit.Target{Name: "Out", T: a.Out, Access: vk.Write, Align: 8}
 	if p.splits > 1 {
@@ -378,7 +391,7 @@ func (o *Linear) Record(rec *vk.Recorder, a LinearArgs) error {
 	}
 	if err := pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
 		Kernel: p.kernel, Groups: p.grid, Push: vk.Bytes(&push),
-		Bind: []vk.View{opkit.Present(o.dev, a.W.Scale), opkit.Present(o.dev, a.W.RowScale), opkit.Present(o.dev, a.XScale)},
+		Bind: []vk.View{opkit.Present(o.dev, a.W.Scale), opkit.Present(o.dev, a.W.RowScale), opkit.Present(o.dev, o.beside(a))},
 	}, append(linearSources(a), y)...); err != nil || p.splits < 2 {
 		return err
 	}
@@ -428,7 +441,7 @@ func (o *Linear) check(op string, a LinearArgs) error {
 	return opkit.First(
 		pkg.Reach(o.dev, op, o.variant, linearSources(a)...),
 		pkg.Reach(o.dev, op, o.variant, opkit.Target{Name: "Out", T: a.Out, Align: 8}, opkit.Target{Name: "Scratch", T: a.Scratch, Align: 8}),
-		pkg.Bindable(o.dev, op, "W.Scale", a.W.Scale), pkg.Bindable(o.dev, op, "XScale", a.XScale),
+		pkg.Bindable(o.dev, op, "W.Scale", a.W.Scale), pkg.Bindable(o.dev, op, "XScale", o.beside(a)),
 	)
 }
 
@@ -455,6 +468,9 @@ func (o *Linear) checkX(op string, a LinearArgs) error {
 	t, g, k := a.Out.Shape[0], o.cfg.Groups, o.cfg.K
 	switch o.cfg.Activations {
 	case ActivationBF16:
+		if o.cfg.Norm != 0 {
+			return o.checkNormed(op, a)
+		}
 		dims := anyDims(max(2, len(a.X.Shape)))
 		dims[0] = t
 		if err := pkg.Check(op, "X", a.X, tensor.BF16, dims...); err != nil {
@@ -466,7 +482,7 @@ func (o *Linear) checkX(op string, a LinearArgs) error {
 		if !a.XScale.IsZero() {
 			return pkg.Wrong(op, "XScale", a.XScale, "absent, for activations of bf16")
 		}
-		return nil
+		return noNorm(op, a)
 	case ActivationFP8Packed:
 		dt := tensor.I32
 		if a.XScale.DType == tensor.U32 {
@@ -483,7 +499,7 @@ func (o *Linear) checkX(op string, a LinearArgs) error {
 	if a.XScale.Shape[2] < t {
 		return pkg.Wrong(op, "XScale", a.XScale, "scales of at least %d tokens", t)
 	}
-	return pkg.Check(op, "X", a.X, tensor.U8, g, t, k)
+	return opkit.First(pkg.Check(op, "X", a.X, tensor.U8, g, t, k), noNorm(op, a))
 }
 
 func (o *Linear) checkWeights(op string, w LinearWeights) error {

@@ -36,6 +36,7 @@ const pkg = opkit.Package("projection")
 var pushLayouts = map[string]any{
 	"proj_qkv_norm":           projQkvNormPush{},
 	"proj_q_insert":           projQInsertPush{},
+	"proj_q_insert_lanes":     projQInsertPush{},
 	"proj_inverse_rope":       projInverseRopePush{},
 	"proj_inverse_rope_quant": projInverseRopeQuantPush{},
 	"proj_linear":             projLinearPush{},

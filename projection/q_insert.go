@@ -21,12 +21,24 @@ type QInsertConfig struct {
 	MaxBytes uint64  // size of the largest of them and of Q; 0: whatever a descriptor of the device can hold
 	Eps      float32 // 0: DefaultEps
 	Variant  string  // one of QInsertVariants; "" picks the best
+
+	// KVNorm is the type of weights, tensor.BF16 or tensor.F32, of the RMS norm that K
+	// rows go through first, as QKVNorm norms them: to the same bits, with no launch of
+	// its own. 0: they are normed already.
+	KVNorm tensor.DType
+
+	// Subgroup is the size of subgroups inside which invocations pass numbers on, where
+	// the device has such; -1 has them go through shared memory, 0 picks what suits the
+	// device. Results do not depend on it.
+	Subgroup int
 }
 
 // QInsertArgs are the tensors of one QInsert.
 type QInsertArgs struct {
 	Q         tensor.Tensor // [N, H, 512] bf16, read and written
-	KV        tensor.Tensor // [N, 512] bf16, normed, not rotated
+	KV        tensor.Tensor // [N, 512 or more] bf16, not rotated: 512 columns from KVAt, both multiples of 8
+	KVAt      int
+	KVWeight  tensor.Tensor // [512] of QInsertConfig.KVNorm; else absent
 	Slots     tensor.Tensor // [T] i64, T <= N; negative ones and those beyond the cache are skipped
 	Positions tensor.Tensor // [N] i32, rows of Table; one outside counts as its nearest row
 	Table     tensor.Tensor // [rows, 64] f32: a position's 32 cosines, then its sines
@@ -41,7 +53,8 @@ type QInsertArgs struct {
 //
 // in binary32 with one rounding. The K row of a token with a slot is turned in its last
 // 64 numbers, rounded to bf16 and stored as cache.Insert stores it; KV itself is left as
-// it is. No two tokens may name the same slot.
+// it is. With QInsertConfig.KVNorm the row is normed before, with a weight, and rounded,
+// so that a step of few tokens needs no QKVNorm. No two tokens may name the same slot.
 //
 // The definition is QInsertRef. The cache is equal byte for byte; a query differs by no
 // more than the order of a sum explains, and is the same on every device.
@@ -62,6 +75,7 @@ type projQInsertPush struct {
 	Heads, Tokens         uint32
 	TableRows             uint32
 	Eps                   float32
+	KvStride, KvAt        uint32
 }
 
 // insertHeads is how many heads a workgroup takes.
@@ -82,15 +96,25 @@ func NewQInsert(dev *vk.Device, cfg QInsertConfig) (*QInsert, error) {
 		return nil, err
 	}
 	cfg.Eps = eps
+	norm := 0
+	switch cfg.KVNorm {
+	case 0:
+	case tensor.BF16:
+		norm = 1
+	case tensor.F32:
+		norm = 2
+	default:
+		return nil, pkg.Wrong(op, "KVNorm", cfg.KVNorm, "bf16, f32 or none")
+	}
 	variant, err := pkg.Choose(dev, op, QInsertVariants, cfg.Variant, cfg.MaxBytes)
 	if err != nil {
 		return nil, err
 	}
-	k, err := pkg.Kernel(dev, opkit.Spec{
+	k, err := pkg.Kernel(dev, withLanes(dev, opkit.Spec{
 		Stem: "proj_q_insert", Variant: variant,
-		Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.ReadWrite, vk.Write}, Bound: 4,
-		PushSize: int(unsafe.Sizeof(projQInsertPush{})), Constants: opkit.Words(cfg.Page),
-	})
+		Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.ReadWrite, vk.Write}, Bound: 5,
+		PushSize: int(unsafe.Sizeof(projQInsertPush{})), Constants: opkit.Words(cfg.Page, norm),
+	}, cfg.Subgroup))
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +132,8 @@ func (o *QInsert) Record(rec *vk.Recorder, a QInsertArgs) error {
 	n, h := opkit.Dim(a.Q, 0), opkit.Dim(a.Q, 1)
 	if err := opkit.First(
 		rows(op, "Q", a.Q),
-		pkg.Check(op, "KV", a.KV, tensor.BF16, n, D),
+		columns(op, "KV", a.KV, n, a.KVAt, D),
+		o.checkWeight(op, a.KVWeight),
 		pkg.Check(op, "Slots", a.Slots, tensor.I64, -1),
 		pkg.Check(op, "Positions", a.Positions, tensor.I32, n),
 		table(op, a.Table),
@@ -139,6 +164,7 @@ func (o *QInsert) Record(rec *vk.Recorder, a QInsertArgs) error {
 		QAddr: a.Q.View().Address(), PoolAddr: a.Cache.Pool.View().Address(),
 		PoolStride: uint32(a.Cache.Layout.Stride), PoolPages: uint32(a.Cache.Pages()),
 		Heads: uint32(h), Tokens: uint32(t), TableRows: uint32(a.Table.Shape[0]), Eps: o.cfg.Eps,
+		KvStride: uint32(a.KV.Shape[1] / 8), KvAt: uint32(a.KVAt / 8),
 	}
 	slots := a.Slots.View()
 	if t == 0 {
@@ -146,8 +172,18 @@ func (o *QInsert) Record(rec *vk.Recorder, a QInsertArgs) error {
 	}
 	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
 		Kernel: o.k, Groups: groups, Push: vk.Bytes(&push),
-		Bind: []vk.View{a.KV.View(), slots, a.Positions.View(), a.Table.View()},
+		Bind: []vk.View{a.KV.View(), slots, a.Positions.View(), a.Table.View(), opkit.Present(o.dev, a.KVWeight)},
 	}, targets...)
+}
+
+func (o *QInsert) checkWeight(op string, w tensor.Tensor) error {
+	if o.cfg.KVNorm != 0 {
+		return pkg.Check(op, "KVWeight", w, o.cfg.KVNorm, D)
+	}
+	if !w.IsZero() {
+		return pkg.Wrong(op, "KVWeight", w, "absent, for K rows that are normed")
+	}
+	return nil
 }
 
 func (o *QInsert) checkCache(op string, c cache.KVCache) error {

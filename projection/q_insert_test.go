@@ -155,6 +155,49 @@ func TestQInsertSplit(t *testing.T) {
 	}
 }
 
+// With the norm of the K row inside, the cache gets the bytes that it gets with QKVNorm
+// in front.
+func TestQInsertNorm(t *testing.T) {
+	dev := testkit.Device(t)
+	const n, rank = 5, 64
+	rng := rand.New(rand.NewPCG(11, 12))
+	c := newQInsertCase(rng, n, 2)
+	for _, norm := range []tensor.DType{tensor.BF16, tensor.F32} {
+		x := normArgs(t, dev, rank, n)
+		testkit.Put(t, x.QR, normal(rng, n*(rank+projection.D)))
+		if norm == tensor.F32 {
+			x.KVWeight = upload(t, dev, tensor.F32, numfmt.BF16DecodeSlice(nil, normal(rng, projection.D)), projection.D)
+		} else {
+			testkit.Put(t, x.KVWeight, normal(rng, projection.D))
+		}
+		op := must[*projection.QKVNorm](t)(projection.NewQKVNorm(dev, projection.QKVNormConfig{Rank: rank}))
+		a := c.args(t, dev)
+		a.KV = x.KVOut
+		do(t, dev, func(rec *vk.Recorder) error {
+			apart := must[*projection.QInsert](t)(projection.NewQInsert(dev, projection.QInsertConfig{Page: 2}))
+			return errors.Join(op.Record(rec, x), apart.Record(rec, a))
+		})
+		q, pool := download[uint16](t, a.Q), download[byte](t, a.Cache.Pool)
+		for _, v := range projection.QInsertVariants {
+			fused, err := projection.NewQInsert(dev, projection.QInsertConfig{Page: 2, Variant: v.Name, KVNorm: norm})
+			if errors.Is(err, vk.ErrMissingFeature) {
+				t.Log(err)
+				continue
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			b := c.args(t, dev)
+			b.KV, b.KVAt, b.KVWeight = x.KV, x.KVAt, x.KVWeight
+			do(t, dev, func(rec *vk.Recorder) error { return fused.Record(rec, b) })
+			if !slices.Equal(download[uint16](t, b.Q), q) || !bytes.Equal(download[byte](t, b.Cache.Pool), pool) {
+				t.Errorf("%s, weights of %v: other bits than norm and insertion apart", v.Name, norm)
+			}
+			b.KVWeight = tensor.Tensor{}
+			refuses(t, dev, "KVWeight", func(rec *vk.Recorder) error { return fused.Record(rec, b) })
+		}
+	}
+}
+
 // Rows without slots get their queries and leave the cache alone.
 func TestQInsertNoSlots(t *testing.T) {
 	dev := testkit.Device(t)
@@ -178,6 +221,7 @@ func TestQInsertArguments(t *testing.T) {
 	dev := testkit.Device(t)
 	for name, cfg := range map[string]projection.QInsertConfig{
 		"no page": {}, "page": {Page: -1}, "variant": {Page: 2, Variant: "cm"}, "eps": {Page: 2, Eps: -1},
+		"norm": {Page: 2, KVNorm: tensor.F16},
 		"size": {Page: 2, Variant: "base", MaxBytes: dev.Caps().MaxStorageBufferRange + 1},
 	} {
 		if _, err := projection.NewQInsert(dev, cfg); !errors.Is(err, vk.ErrArgument) {
@@ -189,7 +233,9 @@ func TestQInsertArguments(t *testing.T) {
 	for arg, spoil := range map[string][]func(*projection.QInsertArgs){
 		"Q": {func(a *projection.QInsertArgs) { a.Q = tensor.Tensor{} }, func(a *projection.QInsertArgs) { a.Q.DType = tensor.F16 },
 			func(a *projection.QInsertArgs) { a.Q.Shape = []int{3, 4, 256} }, func(a *projection.QInsertArgs) { a.Q.Shape = []int{3, 0, 512} }},
-		"KV": {func(a *projection.QInsertArgs) { a.KV = tensor.Tensor{} }, func(a *projection.QInsertArgs) { a.KV.Shape = []int{2, 512} }},
+		"KV": {func(a *projection.QInsertArgs) { a.KV = tensor.Tensor{} }, func(a *projection.QInsertArgs) { a.KV.Shape = []int{2, 512} },
+			func(a *projection.QInsertArgs) { a.KVAt = 8 }},
+		"KVWeight": {func(a *projection.QInsertArgs) { a.KVWeight = a.Table }},
 		"Slots": {func(a *projection.QInsertArgs) { a.Slots = tensor.Tensor{} }, func(a *projection.QInsertArgs) { a.Slots.DType = tensor.I32 },
 			func(a *projection.QInsertArgs) {
 				a.Q.Shape, a.KV.Shape, a.Positions.Shape = []int{2, 2, 512}, []int{2, 512}, []int{2}

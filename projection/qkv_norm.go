@@ -99,8 +99,8 @@ func (o *QKVNorm) Record(rec *vk.Recorder, a QKVNormArgs) error {
 	const op = "qkv norm"
 	t := opkit.Dim(a.QR, 0)
 	if err := opkit.First(
-		o.columns(op, "QR", a.QR, t, a.QRAt, o.cfg.Rank),
-		o.columns(op, "KV", a.KV, t, a.KVAt, D),
+		columns(op, "QR", a.QR, t, a.QRAt, o.cfg.Rank),
+		columns(op, "KV", a.KV, t, a.KVAt, D),
 		vector(op, "QRWeight", a.QRWeight, o.cfg.Rank),
 		vector(op, "KVWeight", a.KVWeight, D),
 		pkg.Check(op, "QROut", a.QROut, tensor.BF16, t, o.cfg.Rank),
@@ -128,7 +128,7 @@ func (o *QKVNorm) Record(rec *vk.Recorder, a QKVNormArgs) error {
 }
 
 // columns checks a tensor of rows of which n columns from column at on are used.
-func (o *QKVNorm) columns(op, arg string, x tensor.Tensor, tokens, at, n int) error {
+func columns(op, arg string, x tensor.Tensor, tokens, at, n int) error {
 	if err := pkg.Check(op, arg, x, tensor.BF16, tokens, -1); err != nil {
 		return err
 	}

@@ -79,7 +79,7 @@ void main() {
     const vec4 o = l == 0.0 ? vec4(0.0) : acc * mla_factor(m, l, sink2);
     const uint at = t * pc.heads + head;
     uvec2 w = uvec2(bf16_pack2(o.x, o.y), bf16_pack2(o.z, o.w));
-    if (turns) w = uvec2(rope_bf16(w.x, cos_sin.xy), rope_bf16(w.y, cos_sin.zw));
+    if (turns) w = rope_bf16_words(uvec4(w, w), cos_sin, cos_sin).xy;
     dst.words[at * 128u + lane] = w;
     if (lane != 0u) return;
     if ((pc.flags & WANT_LSE) != 0u) lse.v[at] = mla_lse(m, l);

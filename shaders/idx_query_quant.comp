@@ -83,15 +83,14 @@ uint scaled(uint x, uint sb) {
 // FP8 or 32 of FP4.
 uvec2 encode_any(uvec4 w, uint sb) {
     uvec2 codes = uvec2(0u);
-    [[unroll]] for (uint i = 0u; i < 8u; i++) {
-        uint y = scaled((w[i >> 1] >> (16u * (i & 1u))) & 0xFFFFu, sb);
-        if (MXFP4 != 0u) {
-            codes.x |= e2m1_encode_bits(y) << (4u * i);
-        } else {
-            codes[i >> 2] |= e4m3_encode_bits(y) << (8u * (i & 3u));
-        }
+    [[dont_unroll]] for (uint i = 0u; i < 8u; i++) {
+        const uint y = scaled(w.x & 0xFFFFu, sb), code = MXFP4 != 0u ? e2m1_encode_bits(y) : e4m3_encode_bits(y);
+        const uint bits = MXFP4 != 0u ? 4u : 8u, last = 32u - bits;
+        codes.x = MXFP4 != 0u ? (codes.x >> bits) | (code << last) : (codes.x >> bits) | (codes.y << last);
+        codes.y = (codes.y >> bits) | (code << last);
+        w = (w >> 16) | (w.yzwx << 16);
     }
-    return codes;
+    return MXFP4 != 0u ? uvec2(codes.x, 0u) : codes;
 }
 
 // The rest is for the usual block: its maximum is finite and so large that a subnormal
@@ -159,11 +158,7 @@ void main() {
         const uint pair = (lane - LANES / 2u) * 4u;
         const vec4 a = table_cos_sin2(at, pair, TABLE_BF16 != 0u);
         const vec4 b = table_cos_sin2(at, pair + 2u, TABLE_BF16 != 0u);
-        if (rope_bf16_usual(w)) {
-            w = uvec4(rope_bf16_plain(w.x, a.xy), rope_bf16_plain(w.y, a.zw), rope_bf16_plain(w.z, b.xy), rope_bf16_plain(w.w, b.zw));
-        } else {
-            w = uvec4(rope_bf16(w.x, a.xy), rope_bf16(w.y, a.zw), rope_bf16(w.z, b.xy), rope_bf16(w.w, b.zw));
-        }
+        w = rope_bf16_words(w, a, b);
     }
     if (HADAMARD != 0u) w = mix8(w, lane);
 

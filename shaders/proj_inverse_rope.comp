@@ -41,5 +41,5 @@ void main() {
         o_store(unit, uvec4(rope_bf16_plain(w.x, near.xy), rope_bf16_plain(w.y, near.zw), rope_bf16_plain(w.z, far.xy), rope_bf16_plain(w.w, far.zw)));
         return;
     }
-    o_store(unit, uvec4(rope_bf16(w.x, near.xy), rope_bf16(w.y, near.zw), rope_bf16(w.z, far.xy), rope_bf16(w.w, far.zw)));
+    o_store(unit, rope_bf16_words(w, near, far));
 }

@@ -6,9 +6,10 @@
 // Ta is T rounded up to a multiple of 4; scales of t >= T are 0.
 // Bindings:  0 positions [T] i32   1 table [rows, 64] f32 (lib/rope.glsl)   2 scales
 //            3 o [T, width, 512] bf16, width >= H   4 codes [G, T, P*512] u8     (3 and 4 not in _da builds)
-// Workgroup: 4 heads of token gl_WorkGroupID.y < Ta, 32 invocations each with two units of 8 values.
-// Constants: 0 P, heads of a group, 1 PACKED.  Shared memory: 1024 bytes.  Features: none; _da: bufferDeviceAddress, shaderInt64.
+// Workgroup: 4 heads of token gl_WorkGroupID.y < Ta, 32 invocations each with 16 neighbouring values.
+// Constants: 0 P, heads of a group, 1 PACKED.  Shared memory: 576 bytes.  Features: none; _da: bufferDeviceAddress, shaderInt64.
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 #include "lib/kv_page.glsl"
 #include "lib/rows.glsl"
 #include "lib/bf16.glsl"
@@ -37,37 +38,58 @@ layout(push_constant) uniform Push {
     uint table_rows;
 } pc;
 ROWS(o, 3)
-ROWS_OUT2(codes, 4)
-
-// amax_of[2*head+half][lane/4][lane%4]: the largest magnitude in a unit, as bits: they
-// order like the numbers. A half is 32 units, of which 16 are a block.
-shared uvec4 amax_of[2u * HEADS * LANES / 4u];
-
-uint amax8(vec4 a, vec4 b) {
-    uvec4 m = max(floatBitsToUint(a) & 0x7FFFFFFFu, floatBitsToUint(b) & 0x7FFFFFFFu);
-    return max(max(m.x, m.y), max(m.z, m.w));
-}
-
-// block_byte: the scale of block c of the local head.
-uint block_byte(uint head, uint c) {
-    const uint i = (2u * head + c / 2u) * (LANES / 4u) + (c & 1u) * 4u;
-    const uvec4 m = max(max(amax_of[i], amax_of[i + 1u]), max(amax_of[i + 2u], amax_of[i + 3u]));
-    return ue8m0_encode(uintBitsToFloat(max(max(m.x, m.y), max(m.z, m.w))), UE8M0_EPS_OUT, UE8M0_INV_E4M3);
-}
-
-// codes4: the product is exact unless it underflows, far below the smallest code; the
-// sign comes from the input, so that flushing cannot lose it.
-uint codes4(vec4 x, float inverse) {
-    const uvec4 u = floatBitsToUint(x);
-    const vec4 y = uintBitsToFloat(u & 0x7FFFFFFFu) * inverse;
-    uint w = 0u;
-    for (uint j = 0u; j < 4u; j++)
-        w |= e4m3_encode_bits((floatBitsToUint(y[j]) & 0x7FFFFFFFu) | (u[j] & 0x80000000u)) << (8u * j);
-    return w;
-}
+ROWS_OUT(codes, 4)
 
 vec4 low(uvec4 w) { return vec4(bf16_unpack2(w.x), bf16_unpack2(w.y)); }
 vec4 high(uvec4 w) { return vec4(bf16_unpack2(w.z), bf16_unpack2(w.w)); }
+
+uint max4(uvec4 m) { return max(max(m.x, m.y), max(m.z, m.w)); }
+
+shared uvec4 amax_of[HEADS * LANES / 4u]; // of every invocation, as bits: they order like the numbers
+shared uint bytes_of[HEADS * 4u];
+
+// block_amax: the largest of 8 invocations, each with its own.
+uint block_amax(uint amax) {
+    amax_of[gl_LocalInvocationID.x / 4u][gl_LocalInvocationID.x % 4u] = amax;
+    barrier();
+    const uint i = gl_LocalInvocationID.x / 8u * 2u;
+    return max4(max(amax_of[i], amax_of[i + 1u]));
+}
+
+// head_bytes: of the blocks of a head in a word.
+uint head_bytes(uint block, uint sb) {
+    const uint first = gl_LocalInvocationID.x / LANES * 4u;
+    bytes_of[first + block] = sb;
+    barrier();
+    return bytes_of[first] | (bytes_of[first + 1u] << 8) | (bytes_of[first + 2u] << 16) | (bytes_of[first + 3u] << 24);
+}
+
+uint scale_byte(uint amax) { return ue8m0_encode(uintBitsToFloat(amax), UE8M0_EPS_OUT, UE8M0_INV_E4M3); }
+
+// Numbers are kept as bits without sign, and the signs of four in a word as codes have them: both come from bf16 words with
+// fewer operations than from f32 ones.
+uvec4 magnitudes(uvec2 w) { return uvec4((w.x << 16) & 0x7FFF0000u, w.x & 0x7FFF0000u, (w.y << 16) & 0x7FFF0000u, w.y & 0x7FFF0000u); }
+uint signs(uvec2 w) {
+    return (((w.x >> 8) & 0xFFu) | ((w.x >> 16) & 0xFF00u) | ((w.y << 8) & 0xFF0000u) | (w.y & 0xFF000000u)) & 0x80808080u;
+}
+uint signs_wide(uvec4 v) {
+    return ((v.x >> 24) | ((v.y >> 16) & 0xFF00u) | ((v.z >> 8) & 0xFF0000u) | (v.w & 0xFF000000u)) & 0x80808080u;
+}
+
+// codes4: four numbers of a block. Where all of it are finite, its scale keeps them at most 448 but for the rounding of 1/448. A
+// product is exact unless it underflows, far below the smallest code.
+uint codes4(uvec4 m, uint sign, float inverse, bool usual) {
+    if (usual) {
+        precise vec4 y = uintBitsToFloat(m) * (inverse * 128.0);
+        return e4m3_codes4(y) | sign;
+    }
+    uint w = 0u;
+    for (uint j = 0u; j < 4u; j++) {
+        const uint y = floatBitsToUint(uintBitsToFloat(m[j]) * inverse) & 0x7FFFFFFFu;
+        w |= e4m3_encode_bits(y | ((sign << (24u - 8u * j)) & 0x80000000u)) << (8u * j);
+    }
+    return w;
+}
 
 void main() {
     const uint me = gl_LocalInvocationID.x, lane = me % LANES, local = me / LANES;
@@ -75,40 +97,40 @@ void main() {
     const uint group = head / P, j = head % P;
     const bool live = head < pc.heads, real = live && t < pc.tokens;
 
-    vec4 x[4] = vec4[4](vec4(0.0), vec4(0.0), vec4(0.0), vec4(0.0)); // units lane and lane + 32
+    uvec4 mag[4] = uvec4[4](uvec4(0u), uvec4(0u), uvec4(0u), uvec4(0u));
+    uint sign[4] = uint[4](0u, 0u, 0u, 0u);
     if (real) {
-        const uint unit = (t * pc.width + head) * UNITS + lane;
-        const uvec4 a = o_load(unit), b = o_load(unit + LANES);
-        x = vec4[4](low(a), high(a), low(b), high(b));
-        if (lane >= LANES - 8u) {
-            const uint row = uint(clamp(positions[t], 0, int(pc.table_rows) - 1)), pair = (lane + 8u - LANES) * 4u;
-            const vec4 near = table_cos_sin2(row, pair, false), far = table_cos_sin2(row, pair + 2u, false);
-            x[2] = vec4(rope_unrotate(x[2].xy, near.xy), rope_unrotate(x[2].zw, near.zw));
-            x[3] = vec4(rope_unrotate(x[3].xy, far.xy), rope_unrotate(x[3].zw, far.zw));
+        const uint unit = (t * pc.width + head) * UNITS + 2u * lane;
+        const uvec4 a = o_load(unit), b = o_load(unit + 1u);
+        mag = uvec4[4](magnitudes(a.xy), magnitudes(a.zw), magnitudes(b.xy), magnitudes(b.zw));
+        sign = uint[4](signs(a.xy), signs(a.zw), signs(b.xy), signs(b.zw));
+        if (lane >= LANES - 4u) {
+            const uint row = uint(clamp(positions[t], 0, int(pc.table_rows) - 1)), pair = (lane + 4u - LANES) * 8u;
+            const vec4 x[4] = vec4[4](low(a), high(a), low(b), high(b));
+            vec4 turn[4];
+            [[unroll]] for (uint k = 0u; k < 4u; k++) turn[k] = table_cos_sin2(row, pair + 2u * k, false);
+            [[unroll]] for (uint k = 0u; k < 4u; k++) {
+                const uvec4 y = floatBitsToUint(vec4(rope_unrotate(x[k].xy, turn[k].xy), rope_unrotate(x[k].zw, turn[k].zw)));
+                mag[k] = y & 0x7FFFFFFFu;
+                sign[k] = signs_wide(y);
+            }
         }
     }
-    const uint at = 2u * local * (LANES / 4u) + lane / 4u;
-    amax_of[at][lane % 4u] = amax8(x[0], x[1]);
-    amax_of[at + LANES / 4u][lane % 4u] = amax8(x[2], x[3]);
-    barrier();
+    const uint c = lane / 8u, amax = block_amax(max4(max(max(mag[0], mag[1]), max(mag[2], mag[3])))), sb = scale_byte(amax);
+    uint word = 0u;
+    if (PACKED != 0u) word = head_bytes(c, sb);
     if (!live) return;
 
-    const uint c = lane / 16u; // block of the first unit; the second one's is c + 2
-    const uint first = block_byte(local, c), second = block_byte(local, c + 2u);
     if (real) {
-        const float f = ue8m0_inverse(first), s = ue8m0_inverse(second);
-        const uint unit = ((group * pc.tokens + t) * P + j) * UNITS + lane;
-        codes_store2(unit, uvec2(codes4(x[0], f), codes4(x[1], f)));
-        codes_store2(unit + LANES, uvec2(codes4(x[2], s), codes4(x[3], s)));
+        const float inverse = ue8m0_inverse(sb);
+        const bool usual = amax < 0x7F800000u;
+        const uint unit = ((group * pc.tokens + t) * P + j) * (UNITS / 2u) + lane;
+        codes_store(unit, uvec4(codes4(mag[0], sign[0], inverse, usual), codes4(mag[1], sign[1], inverse, usual),
+                                codes4(mag[2], sign[2], inverse, usual), codes4(mag[3], sign[3], inverse, usual)));
     }
     if (PACKED != 0u) {
-        if (lane == 0u) {
-            const uint word = first | (block_byte(local, 1u) << 8) | (second << 16) | (block_byte(local, 3u) << 24);
-            scales[head * pc.padded + t] = real ? word : 0u; // (g*P + j) is the head
-        }
-    } else if (lane % 16u == 0u) {
-        const uint row = head * 4u + c;
-        scales[row * pc.padded + t] = real ? first << 23 : 0u;
-        scales[(row + 2u) * pc.padded + t] = real ? second << 23 : 0u;
+        if (lane == 0u) scales[head * pc.padded + t] = real ? word : 0u; // (g*P + j) is the head
+    } else if (lane % 8u == 0u) {
+        scales[(head * 4u + c) * pc.padded + t] = real ? sb << 23 : 0u;
     }
 }

@@ -1,12 +1,13 @@
 #version 460
 // Query norm and rotation, and insertion of the K row: for token t at position p, in binary32,
 //   head h:   y = x * (sum_i x_i^2 / 512 + eps)^-0.5,  y[448..511] turned forward at p;  q[t,h] = bf16(y), in place
-//   K row, for slot s = slots[t] >= 0:  k = kv[t] with k[448..511] turned forward at p, rounded to bf16; then as kv_insert:
+//   K row, for slot s = slots[t] >= 0:  x = columns kv_at .. kv_at+511 of kv[t], with NORM bf16((x * r) * kv_weight) as in proj_qkv_norm;
+//             k = x with x[448..511] turned forward at p, rounded to bf16; then as kv_insert:
 //             block b = 0..6:  sb = byte of 2^ceil(log2(max(amax, 1e-4)/448)), code[d] = e4m3(k[d] * 2^(127-sb)), scale[b] = sb
-// Bindings:  0 kv [N, 512] bf16   1 slots [T] i64, T <= N   2 positions [N] i32   3 table [rows, 64] f32 (lib/rope.glsl)
-//            4 q [N, H, 512] bf16, read and written   5 pool [pages, stride] u8     (4 and 5 not in _da builds)
+// Bindings:  0 kv [N, kv_width] bf16   1 slots [T] i64, T <= N   2 positions [N] i32   3 table [rows, 64] f32 (lib/rope.glsl)
+//            4 kv_weight [512] bf16 or f32   5 q [N, H, 512] bf16, read and written   6 pool [pages, stride] u8     (5 and 6 not in _da builds)
 // Workgroup: of token gl_WorkGroupID.y, 4 heads, 32 invocations each with two units of 8 values; the last x: the K row.
-// Constants: 0 PAGE, slots per page.  Shared memory: 800 bytes.  Features: none; _da: bufferDeviceAddress, shaderInt64.
+// Constants: 0 PAGE, slots per page, 1 NORM: 0 none, 1 kv_weight is bf16, 2 f32; _lanes: 2 SUBGROUP.  Shared memory: 800 bytes.  Features: none; _da: bufferDeviceAddress, shaderInt64; _lanes: lib/lanes.glsl.
 // A position outside the table counts as its nearest row, a slot beyond the pool as -1.
 #extension GL_GOOGLE_include_directive : require
 #include "lib/kv_page.glsl"
@@ -19,11 +20,20 @@ const uint LANES = 32u; // of a head
 const uint UNITS = 64u; // of a head or K row
 layout(local_size_x = 128) in;
 layout(constant_id = 0) const uint PAGE = 64;
+layout(constant_id = 1) const uint NORM = 0;
+#ifdef LANES_PASS
+layout(constant_id = 2) const uint SUBGROUP = 32;
+#include "lib/lanes.glsl"
+uint me_() { return lanes_me(); }
+#else
+uint me_() { return gl_LocalInvocationID.x; }
+#endif
 
 layout(std430, set = 0, binding = 0) readonly buffer Kv { uvec4 kv[]; };
 layout(std430, set = 0, binding = 1) readonly buffer Slots { uvec2 slots[]; };
 layout(std430, set = 0, binding = 2) readonly buffer Positions { int positions[]; };
 ROPE_TABLE(table, 3)
+layout(std430, set = 0, binding = 4) readonly buffer KvWeight { uvec4 kv_weight[]; };
 
 layout(push_constant) uniform Push {
     KV_ADDR q_addr;
@@ -34,38 +44,50 @@ layout(push_constant) uniform Push {
     uint tokens;      // T
     uint table_rows;
     float eps;
+    uint kv_stride;   // units of a row of kv
+    uint kv_at;       // unit of its first column
 } pc;
-ROWS_RW(q, 4)
-KV_POOL_RW(pool, 5)
+ROWS_RW(q, 5)
+KV_POOL_RW(pool, 6)
 
 shared vec4 rms_of[HEADS * LANES / 4u];
-shared uint amax_of[UNITS];      // of the K row, bf16 bits without sign
-shared uint scale_of[KV_BLOCKS]; // scale bytes
+shared uvec4 amax_of[UNITS / 4u]; // of the K row, bf16 bits without sign
+shared uint scale_of[KV_BLOCKS + 1u]; // scale bytes
 #include "lib/rms.glsl"
 
 uint table_row(uint t) { return uint(clamp(positions[t], 0, int(pc.table_rows) - 1)); }
 
+// turned, scaled: of a row whose sum of squares is finite: it has no NaNs and no infinities, and stays so.
 uint turned(uint word, float r, vec2 cos_sin) {
     precise vec2 y = bf16_unpack2(word) * r;
-    vec2 z = rope_rotate(y, cos_sin);
-    return bf16_pack2(z.x, z.y);
+    const vec2 z = rope_rotate(y, cos_sin);
+    return rms_pack2(z.x, z.y);
 }
 
 uint scaled(uint word, float r) {
     precise vec2 y = bf16_unpack2(word) * r;
-    return bf16_pack2(y.x, y.y);
+    return rms_pack2(y.x, y.y);
+}
+
+// unusual: a unit of any other row, turned if it has cosines.
+uvec4 unusual(uvec4 w, float r, vec4 near, vec4 far, bool turns) {
+    [[dont_unroll]] for (uint k = 0u; k < 4u; k++) {
+        precise vec2 y = bf16_unpack2(w.x) * r;
+        const vec2 z = turns ? rope_rotate(y, near.xy) : y;
+        w = uvec4(w.yzw, bf16_pack2(z.x, z.y));
+        near = vec4(near.zw, far.xy);
+        far = far.zwxy;
+    }
+    return w;
 }
 
 void heads4(uint t) {
-    const uint me = gl_LocalInvocationID.x, lane = me % LANES;
+    const uint me = me_(), lane = me % LANES;
     const uint head = gl_WorkGroupID.x * HEADS + me / LANES;
     const bool live = head < pc.heads;
-    const uint unit = (t * pc.heads + head) * UNITS + lane;
-    uvec4 a = uvec4(0u), b = uvec4(0u);
-    if (live) {
-        a = q_load(unit);
-        b = q_load(unit + LANES);
-    }
+    const uint unit = (t * pc.heads + min(head, pc.heads - 1u)) * UNITS + lane;
+    const uvec4 a = q_load(unit);
+    uvec4 b = q_load(unit + LANES);
     vec4 near = vec4(0.0), far = vec4(0.0); // cosines and sines of the four pairs of b, the last 8 lanes
     const bool turns = lane >= LANES - 8u;
     if (turns) {
@@ -74,43 +96,69 @@ void heads4(uint t) {
         far = table_cos_sin2(row, pair + 2u, false);
     }
     precise float sum = rms_squares(a) + rms_squares(b);
+#ifdef LANES_PASS
+    const float all = lanes_sum32(sum);
+#else
     rms_of[me / 4u][me % 4u] = sum;
     barrier();
+    const float all = rms_sum32(me - lane);
+#endif
     if (!live) return;
-    const float r = rms_factor(rms_sum32(me - lane), 1.0 / 512.0, pc.eps);
+    const float r = rms_factor(all, 1.0 / 512.0, pc.eps);
+    if (!(all < RMS_MOST)) {
+        q_store(unit, unusual(a, r, near, far, false));
+        q_store(unit + LANES, unusual(b, r, near, far, turns));
+        return;
+    }
     q_store(unit, uvec4(scaled(a.x, r), scaled(a.y, r), scaled(a.z, r), scaled(a.w, r)));
-    b = turns ? uvec4(turned(b.x, r, near.xy), turned(b.y, r, near.zw), turned(b.z, r, far.xy), turned(b.w, r, far.zw))
-              : uvec4(scaled(b.x, r), scaled(b.y, r), scaled(b.z, r), scaled(b.w, r));
+    if (turns) b = uvec4(turned(b.x, r, near.xy), turned(b.y, r, near.zw), turned(b.z, r, far.xy), turned(b.w, r, far.zw));
+    else b = uvec4(scaled(b.x, r), scaled(b.y, r), scaled(b.z, r), scaled(b.w, r));
     q_store(unit + LANES, b);
 }
 
-void insert(uint t) {
-    const uvec2 slot = t < pc.tokens ? slots[t] : uvec2(0xFFFFFFFFu);
-    const uint page = slot.x / PAGE, place = slot.x % PAGE;
-    if (slot.y != 0u || page >= pc.pool_pages) return; // all of the workgroup alike; a negative slot has a high word
-    const uint lane = gl_LocalInvocationID.x, block = lane / 8u;
-    const bool mine = lane < UNITS;
-    uvec4 w = uvec4(0u);
-    if (mine) {
-        w = kv[t * UNITS + lane];
-        if (block == KV_BLOCKS) {
-            const uint row = table_row(t), pair = (lane % 8u) * 4u;
-            const vec4 near = table_cos_sin2(row, pair, false), far = table_cos_sin2(row, pair + 2u, false);
-            w = uvec4(rope_bf16(w.x, near.xy), rope_bf16(w.y, near.zw), rope_bf16(w.z, far.xy), rope_bf16(w.w, far.zw));
-        }
-        amax_of[lane] = max(quantise_amax(w.xy), quantise_amax(w.zw));
+// gains: weights of the K row's norm, of unit u.
+void gains(uint u, out vec4 a, out vec4 b) {
+    if (NORM == 2u) {
+        a = uintBitsToFloat(kv_weight[2u * u]);
+        b = uintBitsToFloat(kv_weight[2u * u + 1u]);
+    } else {
+        const uvec4 both = kv_weight[u];
+        a = vec4(bf16_unpack2(both.x), bf16_unpack2(both.y));
+        b = vec4(bf16_unpack2(both.z), bf16_unpack2(both.w));
     }
+}
+
+// insert: loads come before anything is decided, so that they wait for each other no more than they must; invocations from 64 on
+// do what others do, too, and store nothing.
+void insert(uint t) {
+    const uint me = me_(), lane = me % UNITS, block = lane / 8u, pair = (lane % 8u) * 4u;
+    uvec4 w = kv[t * pc.kv_stride + pc.kv_at + lane];
+    vec4 a, b;
+    if (NORM != 0u) gains(lane, a, b);
+    const uvec2 slot = t < pc.tokens ? slots[t] : uvec2(0xFFFFFFFFu);
+    const uint row = table_row(t), page = slot.x / PAGE, place = slot.x % PAGE;
+    const vec4 near = table_cos_sin2(row, pair, false), far = table_cos_sin2(row, pair + 2u, false);
+    const bool live = slot.y == 0u && page < pc.pool_pages; // a negative slot has a high word
+    if (NORM != 0u) { // as proj_qkv_norm.comp
+        rms_of[me / 4u][me % 4u] = rms_squares(w);
+        barrier();
+        precise float all = rms_sum32(0u) + rms_sum32(32u);
+        w = rms_scaled(w, rms_factor(all, 1.0 / 512.0, pc.eps), a, b);
+    }
+    if (block == KV_BLOCKS) {
+        w = rope_bf16_words(w, near, far);
+    }
+    if (me < UNITS) amax_of[lane / 4u][lane % 4u] = max(quantise_amax(w.xy), quantise_amax(w.zw));
     barrier();
-    uint amax = 0u;
-    for (uint j = 0u; j < 8u; j++) amax = max(amax, amax_of[(block * 8u + j) % UNITS]);
+    const uvec4 m = max(amax_of[block * 2u], amax_of[block * 2u + 1u]);
+    const uint amax = max(max(m.x, m.y), max(m.z, m.w));
     const uint sb = ue8m0_encode(uintBitsToFloat(amax << 16), UE8M0_EPS_KV, UE8M0_INV_E4M3);
-    if (lane % 8u == 0u && block < KV_BLOCKS) scale_of[block] = sb;
+    if (lane % 8u == 0u) scale_of[block] = sb;
     barrier();
-    if (!mine) return;
+    if (me >= UNITS || !live) return;
     const uint at = kv_row_byte(place);
     if (block < KV_BLOCKS) {
-        const float inverse = ue8m0_inverse(sb);
-        pool_store_word2(page, at + lane * 8u, uvec2(quantise4(w.xy, inverse), quantise4(w.zw, inverse)));
+        pool_store_word2(page, at + lane * 8u, quantise8(w, ue8m0_inverse(sb), amax < 0x7F80u));
         return;
     }
     const uint rope = at + KV_ROPE_BYTE + (lane % 8u) * 16u;

@@ -5,7 +5,7 @@
 // Bindings:  0 qr [T, qr_width] bf16   1 kv [T, kv_width] bf16   2 qr_weight [RANK] bf16 or f32   3 kv_weight [512] bf16 or f32
 //            4 qr_out [T, RANK] bf16   5 kv_out [T, 512] bf16     0 and 1 may be one tensor
 // Workgroup: token gl_WorkGroupID.x; y = 0 its query row, y = 1 its K row. An invocation has every 128th unit of 8 values.
-// Constants: 0 RANK, a multiple of 8.  Shared memory: 516 bytes.  Features: none.
+// Constants: 0 RANK, a multiple of 8.  Shared memory: 528 bytes.  Features: none.
 // Widths and columns are multiples of 8 and counted in units of 8 values.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -35,27 +35,19 @@ layout(push_constant) uniform Push {
 } pc;
 
 shared vec4 rms_of[LANES / 4u];
-shared float factor_of; // of the row
+shared vec4 part_of; // sums of 32 invocations
 #include "lib/rms.glsl"
 
-vec4 low(uvec4 w) { return vec4(bf16_unpack2(w.x), bf16_unpack2(w.y)); }
-vec4 high(uvec4 w) { return vec4(bf16_unpack2(w.z), bf16_unpack2(w.w)); }
-
-// scaled: unit w of the row times r and the weights of unit u.
-uvec4 scaled(uvec4 w, uint u, float r, bool is_kv) {
-    bool wide = (is_kv ? pc.kv_f32 : pc.qr_f32) != 0u;
-    vec4 a, b;
-    if (wide) {
+// gains: the weights of unit u.
+void gains(uint u, bool is_kv, out vec4 a, out vec4 b) {
+    if ((is_kv ? pc.kv_f32 : pc.qr_f32) != 0u) {
         a = uintBitsToFloat(is_kv ? kv_weight[2u * u] : qr_weight[2u * u]);
         b = uintBitsToFloat(is_kv ? kv_weight[2u * u + 1u] : qr_weight[2u * u + 1u]);
     } else {
-        uvec4 both = is_kv ? kv_weight[u] : qr_weight[u];
-        a = low(both);
-        b = high(both);
+        const uvec4 both = is_kv ? kv_weight[u] : qr_weight[u];
+        a = vec4(bf16_unpack2(both.x), bf16_unpack2(both.y));
+        b = vec4(bf16_unpack2(both.z), bf16_unpack2(both.w));
     }
-    precise vec4 x = (low(w) * r) * a;
-    precise vec4 y = (high(w) * r) * b;
-    return uvec4(rms_pack2(x.x, x.y), rms_pack2(x.z, x.w), rms_pack2(y.x, y.y), rms_pack2(y.z, y.w));
 }
 
 void main() {
@@ -64,25 +56,27 @@ void main() {
     const uint units = is_kv ? KV_UNITS : RANK / 8u;
 
     uvec4 w[STEPS];
-    precise float sum = 0.0;
+    vec4 a[STEPS], b[STEPS];
     [[unroll]] for (uint i = 0u; i < STEPS; i++) {
         const uint u = i * LANES + lane;
         w[i] = uvec4(0u);
-        if (u < units) w[i] = is_kv ? kv[t * pc.kv_stride + pc.kv_at + u] : qr[t * pc.qr_stride + pc.qr_at + u];
-        sum = sum + rms_squares(w[i]);
+        if (u < units) {
+            w[i] = is_kv ? kv[t * pc.kv_stride + pc.kv_at + u] : qr[t * pc.qr_stride + pc.qr_at + u];
+            gains(u, is_kv, a[i], b[i]); // under way before anything waits
+        }
     }
+    precise float sum = 0.0;
+    [[unroll]] for (uint i = 0u; i < STEPS; i++) sum = sum + rms_squares(w[i]);
     rms_of[lane / 4u][lane % 4u] = sum;
     barrier();
-    if (lane == 0u) { // one of all: the others would read as much shared memory each
-        precise float all = (rms_sum32(0u) + rms_sum32(32u)) + (rms_sum32(64u) + rms_sum32(96u));
-        factor_of = rms_factor(all, is_kv ? 1.0 / 512.0 : pc.qr_inverse, pc.eps);
-    }
+    if (lane < 4u) part_of[lane] = rms_sum32(32u * lane);
     barrier();
-    const float r = factor_of;
+    precise float all = (part_of.x + part_of.y) + (part_of.z + part_of.w);
+    const float r = rms_factor(all, is_kv ? 1.0 / 512.0 : pc.qr_inverse, pc.eps);
     [[unroll]] for (uint i = 0u; i < STEPS; i++) {
         const uint u = i * LANES + lane;
         if (u >= units) continue;
-        const uvec4 y = scaled(w[i], u, r, is_kv);
+        const uvec4 y = rms_scaled(w[i], r, a[i], b[i]);
         if (is_kv) kv_out[t * KV_UNITS + u] = y;
         else qr_out[t * (RANK / 8u) + u] = y;
     }

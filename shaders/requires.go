@@ -14,6 +14,10 @@ var (
 	matrixBF16 = append(slices.Clone(matrix), "coopmat.bf16.f32", "shaderBFloat16Type", "shaderBFloat16CooperativeMatrix")
 )
 
+// The features of a kernel whose invocations pass numbers on inside subgroups of a known
+// size.
+var lanes = []string{"subgroupShuffle", "subgroupSizeControl", "computeFullSubgroups"}
+
 // requires maps a kernel to the device features it needs; a kernel that needs none
 // is not listed. A test compares it with the capabilities in the SPIR-V.
 var requires = map[string][]string{
@@ -37,6 +41,8 @@ var requires = map[string][]string{
 	"proj_inverse_rope_quant_da": deviceAddress,
 	"idx_logits_cm":              matrixF16,
 	"idx_logits_cmb":             matrixBF16,
+	"proj_q_insert_lanes":        lanes,
+	"proj_q_insert_lanes_da":     slices.Concat(lanes, deviceAddress),
 	"idx_logits_lanes_cm":        append(slices.Clone(matrixF16), "subgroupShuffle"),
 	"num_layout_cm":              matrixF16,
 	"proj_linear_da":             deviceAddress,

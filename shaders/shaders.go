@@ -4,7 +4,8 @@
 // A kernel's name is its output in builds.txt: the source's stem, with a suffix
 // for a build that needs optional features of a device. The suffixes are few:
 // none for the build that any Vulkan 1.2 device runs, _da for page pools reached
-// by device address, _cm and _cmb for cooperative matrices of f16 and of bf16.
+// by device address, _cm and _cmb for cooperative matrices of f16 and of bf16, _lanes for
+// numbers that are passed on inside subgroups.
 package shaders
 
 //go:generate ../scripts/shaders

@@ -105,7 +105,7 @@ func layerWork(c pipeline.Config, w *randomLayer, s stepShape) map[string]Work {
 	}
 	work := map[string]Work{
 		"wq_a|wkv":              product(w.QKV, 1, 2),
-		"q_kv_norm":             {Activations: 4 * t * float64(c.QRank+512)},
+		"q_kv_norm":             {Activations: 4 * t * float64(c.QRank+512)}, // less where it is part of what follows
 		"wq_b":                  product(w.QB, 1, 2),
 		"q_norm_rope_kv_insert": {Activations: 4*t*h*d + 2*t*d, Cache: t * cache.SlotBytes},
 		"inverse_rope":          {Activations: 4 * t * h * 64},

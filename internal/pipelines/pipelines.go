@@ -166,8 +166,14 @@ func (b *builder) projections(c pipeline.Config) {
 		return err
 	})
 	b.each("q insert", projection.QInsertVariants, func(v string) error {
-		_, err := projection.NewQInsert(b.dev, projection.QInsertConfig{Page: 64, Variant: v})
-		return err
+		var errs []error
+		for _, size := range b.lanes() {
+			for _, norm := range []tensor.DType{0, tensor.F32} {
+				_, err := projection.NewQInsert(b.dev, projection.QInsertConfig{Page: 64, Variant: v, KVNorm: norm, Subgroup: size})
+				errs = append(errs, err)
+			}
+		}
+		return errors.Join(errs...)
 	})
 	b.each("inverse rope", projection.InverseRopeVariants, func(v string) error {
 		_, err := projection.NewInverseRope(b.dev, projection.InverseRopeConfig{Variant: v})
@@ -185,6 +191,12 @@ func (b *builder) projections(c pipeline.Config) {
 		{N: c.ORank, K: wide, Groups: c.Groups, Out: tensor.BF16}, {N: c.Hidden, K: c.Groups * c.ORank, Out: tensor.BF16},
 		{N: 2048, K: c.Hidden, Out: tensor.F32}, {N: c.IndexHeads, K: c.Hidden, Out: tensor.BF16},
 	} {
+		if l.K == c.QRank { // with the norm in front of it
+			l.Norm, l.MaxTokens = tensor.F32, projection.NormTokens
+			l.Weights = projection.WeightFP8UE8M0
+			b.linear(l)
+			l.Norm, l.MaxTokens = 0, 0
+		}
 		for _, w := range []projection.WeightFormat{projection.WeightBF16, projection.WeightFP8, projection.WeightFP8UE8M0, projection.WeightNVFP4} {
 			l.Weights, l.Activations = w, projection.ActivationBF16
 			b.linear(l)
@@ -197,6 +209,9 @@ func (b *builder) projections(c pipeline.Config) {
 		}
 	}
 }
+
+// lanes are sizes of subgroups to pass numbers on in: none, and the least that there is.
+func (b *builder) lanes() []int { return []int{-1, int(b.dev.Caps().MinSubgroupSize)} }
 
 func (b *builder) linear(l projection.LinearConfig) {
 	b.each(fmt.Sprintf("linear %dx%d %v", l.N, l.K, l.Weights), projection.LinearVariants, func(v string) error {

@@ -21,6 +21,21 @@ uint e4m3_encode_bits(uint u) {
 
 uint e4m3_encode(float x) { return e4m3_encode_bits(floatBitsToUint(x)); }
 
+// e4m3_codes4: the magnitudes of four finite numbers as codes, one a byte, where numbers come 2^7 times too large and are
+// below 464 * 2^7. With the power of two p at or below a number, but no less than 2 = 2^7 * 2^-6, the sum with 2^20 p has units of p/8
+// in its last place: 8 to 16 of them, or 0 to 8 below 2, and its other low bits are 0. p brings 8 for each octave from 2 on, and its
+// exponent, 128 there, leaves no more than that in the low byte.
+uint e4m3_codes4(vec4 y) {
+    uvec4 code;
+    for (uint j = 0u; j < 4u; j++) {
+        float a = abs(y[j]);
+        uint p = floatBitsToUint(max(a, 2.0)) & 0x7F800000u;
+        precise float sum = fma(uintBitsToFloat(p), 1048576.0, a);
+        code[j] = floatBitsToUint(sum) + (p >> 20);
+    }
+    return (code.x & 0xFFu) | ((code.y & 0xFFu) << 8) | ((code.z & 0xFFu) << 16) | (code.w << 24);
+}
+
 // e4m3_decode: of the low 8 bits; the rest of the argument is ignored.
 float e4m3_decode(uint b) {
     uint mag = b & 0x7Fu;

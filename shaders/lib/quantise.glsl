@@ -3,6 +3,7 @@
 // the input, so that flushing cannot lose it.
 #ifndef LIB_QUANTISE_GLSL
 #define LIB_QUANTISE_GLSL
+#extension GL_EXT_control_flow_attributes : require
 #include "lib/e4m3.glsl"
 #include "lib/e2m1.glsl"
 #include "lib/ue8m0.glsl"
@@ -19,6 +20,24 @@ uint quantise_scaled(uvec2 w, uint j, float inverse) {
 uint quantise4(uvec2 w, float inverse) {
     uint codes = 0u;
     for (uint j = 0u; j < 4u; j++) codes |= e4m3_encode_bits(quantise_scaled(w, j, inverse)) << (8u * j);
+    return codes;
+}
+
+// quantise8: four words to eight bytes; usual if all numbers of the block are finite. Then its scale keeps them at most 448, but for
+// the rounding of 1/448, and the codes are those of quantise4.
+uint quantise4_usual(uvec2 w, float inverse) {
+    precise vec4 y = vec4(uintBitsToFloat(w.x << 16), uintBitsToFloat(w.x & 0xFFFF0000u),
+                          uintBitsToFloat(w.y << 16), uintBitsToFloat(w.y & 0xFFFF0000u)) * (inverse * 128.0);
+    return e4m3_codes4(y) | ((w.x >> 8) & 0x80u) | ((w.x >> 16) & 0x8000u) | ((w.y << 8) & 0x800000u) | (w.y & 0x80000000u);
+}
+
+uvec2 quantise8(uvec4 w, float inverse, bool usual) {
+    if (usual) return uvec2(quantise4_usual(w.xy, inverse), quantise4_usual(w.zw, inverse));
+    uvec2 codes = uvec2(0u);
+    [[dont_unroll]] for (uint k = 0u; k < 2u; k++) {
+        codes = uvec2(codes.y, quantise4(w.xy, inverse));
+        w = w.zwxy;
+    }
     return codes;
 }
 

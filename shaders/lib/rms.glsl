@@ -6,8 +6,11 @@
 // sum in component i % 4 of element i / 4.
 #ifndef LIB_RMS_GLSL
 #define LIB_RMS_GLSL
+#extension GL_EXT_control_flow_attributes : require
 #include "lib/bf16.glsl"
 #include "lib/real.glsl"
+
+const float RMS_MOST = 3.0e38; // a sum below it has no NaN or infinity among its numbers
 
 // rms_squares: the sum of the squares of 8 values.
 float rms_squares(uvec4 w) {
@@ -28,11 +31,28 @@ float rms_sum32(uint first) {
     return sum;
 }
 
-// rms_pack2: bf16_pack2, where NaNs are seldom and looked for in both values at once.
+// rms_pack2: bf16_pack2 of two values that are no NaNs.
 uint rms_pack2(float lo, float hi) {
     uint a = floatBitsToUint(lo), b = floatBitsToUint(hi);
-    if (max(a & 0x7FFFFFFFu, b & 0x7FFFFFFFu) > 0x7F800000u) return bf16_pack2(lo, hi);
     return ((a + 0x7FFFu + ((a >> 16) & 1u)) >> 16) | ((b + 0x7FFFu + ((b >> 16) & 1u)) & 0xFFFF0000u);
+}
+
+// rms_scaled: 8 values times r and then their weights, a of the first four and b of the last. NaNs are seldom, looked for in all
+// values at once and packed by a loop: in a whole step instructions come from memory, those that are not used, too.
+uvec4 rms_scaled(uvec4 w, float r, vec4 a, vec4 b) {
+    precise vec4 x = (vec4(bf16_unpack2(w.x), bf16_unpack2(w.y)) * r) * a;
+    precise vec4 y = (vec4(bf16_unpack2(w.z), bf16_unpack2(w.w)) * r) * b;
+    const uvec4 m = max(floatBitsToUint(x) & 0x7FFFFFFFu, floatBitsToUint(y) & 0x7FFFFFFFu);
+    uvec4 packed = uvec4(rms_pack2(x.x, x.y), rms_pack2(x.z, x.w), rms_pack2(y.x, y.y), rms_pack2(y.z, y.w));
+    if (max(max(m.x, m.y), max(m.z, m.w)) > 0x7F800000u) {
+        vec4 p = x, q = y;
+        [[dont_unroll]] for (uint k = 0u; k < 4u; k++) {
+            packed = uvec4(packed.yzw, bf16_pack2(p.x, p.y));
+            p = vec4(p.zw, q.xy);
+            q = q.zwxy;
+        }
+    }
+    return packed;
 }
 
 // rms_factor: of a sum of squares of n values; 0 for a sum that overflowed.

@@ -5,6 +5,7 @@
 // where the other's factor is 0; otherwise it is lost against the other.
 #ifndef LIB_ROPE_BF16_GLSL
 #define LIB_ROPE_BF16_GLSL
+#extension GL_EXT_control_flow_attributes : require
 #include "lib/bf16.glsl"
 #include "lib/rope.glsl"
 
@@ -78,6 +79,21 @@ uint rope_bf16(uint word, vec2 cos_sin) {
     bool x_small = (e_small || cos_sin.x == 0.0) && (o_small || cos_sin.y == 0.0);
     bool y_small = (o_small || cos_sin.x == 0.0) && (e_small || cos_sin.y == 0.0);
     return ((x_small ? small : plain) & 0xFFFFu) | ((y_small ? small : plain) & 0xFFFF0000u);
+}
+
+// rope_bf16_words: the four pairs of four words, forward, the first two by near. What is seldom is one loop and not four copies:
+// in a whole step instructions come from memory, and unused ones beside used ones come with them.
+uvec4 rope_bf16_words(uvec4 w, vec4 near, vec4 far) {
+    if (rope_bf16_usual(w)) {
+        return uvec4(rope_bf16_plain(w.x, near.xy), rope_bf16_plain(w.y, near.zw), rope_bf16_plain(w.z, far.xy), rope_bf16_plain(w.w, far.zw));
+    }
+    [[dont_unroll]] for (uint k = 0u; k < 4u; k++) {
+        w = uvec4(w.yzw, rope_bf16(w.x, near.xy));
+        const vec2 first = near.xy;
+        near = vec4(near.zw, far.xy);
+        far = vec4(far.zw, first);
+    }
+    return w;
 }
 
 #endif

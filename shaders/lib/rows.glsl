@@ -1,4 +1,4 @@
-// Large tensors as units of 16 bytes (8 bf16 values), or of 8 (8 codes of a byte), counted
+// Large tensors as units of 16 bytes (8 bf16 values, or 16 codes of a byte), counted
 // in 32 bits from their start. Include kv_page.glsl first and declare the push block with
 // the member
 //
@@ -8,7 +8,7 @@
 //
 // ROWS_RW(name, binding)   uvec4 name_load(uint unit), void name_store(uint unit, uvec4)
 // ROWS(name, binding)      the first of them
-// ROWS_OUT2(name, binding) void name_store2(uint unit, uvec2), units of 8 bytes
+// ROWS_OUT(name, binding)  the second of them
 #ifndef LIB_ROWS_GLSL
 #define LIB_ROWS_GLSL
 
@@ -16,15 +16,15 @@
 
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer RowsUnit { uvec4 v; };
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer RowsRead { uvec4 v; };
-layout(buffer_reference, std430, buffer_reference_align = 8) writeonly buffer RowsWrite2 { uvec2 v; };
+layout(buffer_reference, std430, buffer_reference_align = 16) writeonly buffer RowsWrite { uvec4 v; };
 
 #define ROWS_RW(name, binding_number) \
     uvec4 name##_load(uint unit) { return RowsUnit(pc.name##_addr + (uint64_t(unit) << 4)).v; } \
     void name##_store(uint unit, uvec4 w) { RowsUnit(pc.name##_addr + (uint64_t(unit) << 4)).v = w; }
 #define ROWS(name, binding_number) \
     uvec4 name##_load(uint unit) { return RowsRead(pc.name##_addr + (uint64_t(unit) << 4)).v; }
-#define ROWS_OUT2(name, binding_number) \
-    void name##_store2(uint unit, uvec2 w) { RowsWrite2(pc.name##_addr + (uint64_t(unit) << 3)).v = w; }
+#define ROWS_OUT(name, binding_number) \
+    void name##_store(uint unit, uvec4 w) { RowsWrite(pc.name##_addr + (uint64_t(unit) << 4)).v = w; }
 
 #else
 
@@ -35,9 +35,9 @@ layout(buffer_reference, std430, buffer_reference_align = 8) writeonly buffer Ro
 #define ROWS(name, binding_number) \
     layout(std430, set = 0, binding = binding_number) readonly buffer name##_block { uvec4 v[]; } name##_buf; \
     uvec4 name##_load(uint unit) { return name##_buf.v[unit]; }
-#define ROWS_OUT2(name, binding_number) \
-    layout(std430, set = 0, binding = binding_number) writeonly buffer name##_block { uvec2 v[]; } name##_buf; \
-    void name##_store2(uint unit, uvec2 w) { name##_buf.v[unit] = w; }
+#define ROWS_OUT(name, binding_number) \
+    layout(std430, set = 0, binding = binding_number) writeonly buffer name##_block { uvec4 v[]; } name##_buf; \
+    void name##_store(uint unit, uvec4 w) { name##_buf.v[unit] = w; }
 
 #endif
 #endif

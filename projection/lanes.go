@@ -1,0 +1,38 @@
+package projection
+
+import (
+	"slices"
+
+	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/shaders"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// lanesSize is the least size of subgroups with which kernels pass numbers on inside
+// them: that of a head's invocations, so that none goes through shared memory. Norm and
+// insertion of 4096 tokens gain 5 % on an H100.
+const lanesSize = 32
+
+// subgroupFor is the size of subgroups to build for, or 0 for a device whose subgroups
+// are too small or of no size that one can ask for.
+func subgroupFor(caps *vk.Caps) int {
+	if size := max(lanesSize, int(caps.MinSubgroupSize)); size <= int(caps.MaxSubgroupSize) {
+		return size
+	}
+	return 0
+}
+
+// withLanes makes of a kernel the build whose invocations pass numbers on inside
+// subgroups of a size, which is its last constant, if the device can run it; else it
+// returns the kernel as it is. 0 stands for subgroupFor, what is negative for none.
+func withLanes(dev *vk.Device, s opkit.Spec, subgroup int) opkit.Spec {
+	stem := s.Stem + "_lanes"
+	if subgroup == 0 {
+		subgroup = subgroupFor(dev.Caps())
+	}
+	if subgroup < 1 || dev.Caps().Missing(shaders.Requires(opkit.Stem(stem, s.Variant))) != nil {
+		return s
+	}
+	s.Stem, s.Subgroup, s.Constants = stem, uint32(subgroup), append(slices.Clone(s.Constants), uint32(subgroup))
+	return s
+}
