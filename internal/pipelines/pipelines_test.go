@@ -14,6 +14,11 @@ import (
 // those of tests.
 var others = []string{"bench_copy", "bench_fma", "bench_matrix_cm", "bench_matrix_cmb", "num_formats", "num_elements_cm", "num_elements_cmb", "attn_pack_indices", "kv_table_update"}
 
+// byLayout are kernels that are used, or not, according to how a device's matrices lie in
+// lanes.
+var byLayout = []string{"attn_decode_cm", "attn_decode_cmb", "attn_decode_lanes_cm", "attn_decode_lanes_cmb", "idx_logits_cm", "idx_logits_lanes_cm",
+	"num_layout_cmb", "proj_linear_thin_cm", "proj_linear_thin_cmb"}
+
 // besideMatrices are kernels that need no matrices and are used where there are some.
 var besideMatrices = []string{"proj_linear_few_cm", "proj_linear_sum"}
 
@@ -44,7 +49,7 @@ func TestPipelines(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range pipelines.Unbuilt(dev) {
-		if !slices.Contains(others, name) && (dev.Caps().Features["coopmat.f16.f32"] || !slices.Contains(besideMatrices, name)) {
+		if !slices.Contains(others, name) && !slices.Contains(byLayout, name) && (dev.Caps().Features["coopmat.f16.f32"] || !slices.Contains(besideMatrices, name)) {
 			t.Errorf("nothing builds %s", name)
 		}
 	}
@@ -82,7 +87,7 @@ func TestHot(t *testing.T) {
 		name            string
 		with, elsewhere bool
 	}{
-		{"attn_decode_cm", true, false}, {"attn_decode_cmb", true, false}, {"attn_decode_few_cm", true, false}, {"attn_decode_da", false, true}, {"attn_decode", false, true},
+		{"attn_decode_cm", true, false}, {"attn_decode_cmb", true, false}, {"attn_decode_few_cm", true, false}, {"attn_decode_lanes_cmb", true, false}, {"attn_decode_da", false, true}, {"attn_decode", false, true},
 		{"proj_linear_few_cm", true, false}, {"proj_linear_sum", false, false}, {"kv_insert", false, false},
 	} {
 		if pipelines.Hot(c.name, true) != c.with || pipelines.Hot(c.name, false) != c.elsewhere {
