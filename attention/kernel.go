@@ -32,6 +32,7 @@ var pushLayouts = map[string]any{
 	"attn_pack_indices":    attnPackIndicesPush{},
 	"attn_decode":          attnDecodePush{},
 	"attn_decode_few":      attnDecodePush{},
+	"attn_decode_lanes":    attnDecodePush{},
 	"attn_prefill":         attnPrefillPush{},
 	"attn_merge":           attnMergePush{},
 }

@@ -25,15 +25,36 @@ const (
 // merge joins the partial rows of a split attention; MergeRef defines it.
 type merge struct {
 	dev *vk.Device
-	k   *vk.Kernel
+	k   []*vk.Kernel // for up to mergeAhead parts
 }
 
+// mergeAhead are the numbers of loads in flight that attn_merge is built for: the last one
+// for rows with more parts, too. One that is loaded for nothing takes as long as another.
+var mergeAhead = []int{2, 4, 8, 16}
+
 func newMerge(dev *vk.Device) (merge, error) {
-	k, err := pkg.Kernel(dev, opkit.Spec{
-		Stem: "attn_merge", Variant: VariantBase, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write, vk.Read, vk.Read},
-		PushSize: int(unsafe.Sizeof(attnMergePush{})),
-	})
-	return merge{dev, k}, err
+	m := merge{dev: dev}
+	for _, ahead := range mergeAhead {
+		k, err := pkg.Kernel(dev, opkit.Spec{
+			Stem: "attn_merge", Variant: VariantBase, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write, vk.Read, vk.Read},
+			PushSize: int(unsafe.Sizeof(attnMergePush{})), Constants: opkit.Words(ahead),
+		})
+		if err != nil {
+			return m, err
+		}
+		m.k = append(m.k, k)
+	}
+	return m, nil
+}
+
+// kernel is the build for so many parts.
+func (m merge) kernel(splits int) *vk.Kernel {
+	for i, ahead := range mergeAhead {
+		if splits <= ahead {
+			return m.k[i]
+		}
+	}
+	return m.k[len(m.k)-1]
 }
 
 // record joins splits partial rows of t tokens. The tensors were checked by the
@@ -47,7 +68,7 @@ func (m merge) record(rec *vk.Recorder, ml, out vk.View, splits int, sink, dst, 
 		p.TableRows = uint32(turn.Table.Shape[0])
 	}
 	return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
-		Kernel: m.k, Groups: [3]uint32{uint32(heads), uint32(t), 1},
+		Kernel: m.kernel(splits), Groups: [3]uint32{uint32(heads), uint32(t), 1},
 		Bind: []vk.View{out, ml, opkit.Present(m.dev, sink), dst.View(), opkit.Present(m.dev, lse), opkit.Present(m.dev, maxLogits),
 			opkit.Present(m.dev, turn.Positions), opkit.Present(m.dev, turn.Table)},
 		Push: vk.Bytes(&p),

@@ -35,7 +35,7 @@ layout(push_constant) uniform Push {
 
 shared vec4 part_s[128];
 
-const uint AHEAD = 16u; // loads in flight
+layout(constant_id = 0) const uint AHEAD = 16u; // loads in flight, at most the power of two that follows the number of parts
 
 void main() {
     const uint head = gl_WorkGroupID.x, t = gl_WorkGroupID.y, lane = gl_LocalInvocationID.x;

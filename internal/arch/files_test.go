@@ -35,6 +35,7 @@ var parts = map[string]string{
 // step of it, and which stem that is.
 var further = map[string]string{
 	"attn_decode_few":    "attn_decode",
+	"attn_decode_lanes":  "attn_decode",
 	"idx_logits_lanes":   "idx_logits",
 	"proj_linear_few":    "proj_linear",
 	"proj_linear_layout": "proj_linear",

@@ -17,9 +17,11 @@ var others = []string{"bench_copy", "bench_fma", "bench_matrix_cm", "bench_matri
 // besideMatrices are kernels that need no matrices and are used where there are some.
 var besideMatrices = []string{"proj_linear_few_cm", "proj_linear_sum"}
 
-// byLayout are kernels that are built where another kernel, which has to run, finds the
-// components of matrices lying as they need it.
-var byLayout = []string{"idx_logits_lanes_cm", "idx_logits_lanes_cmb", "proj_linear_thin_cm", "proj_linear_thin_cmb", "proj_linear_mid_cm", "proj_linear_mid_cmb"}
+// byLayout are kernels that are used, or not, according to how a device's matrices lie in
+// lanes, as another kernel finds, which has to run.
+var byLayout = []string{"attn_decode_cm", "attn_decode_cmb", "attn_decode_lanes_cm", "attn_decode_lanes_cmb",
+	"idx_logits_cm", "idx_logits_cmb", "idx_logits_lanes_cm", "idx_logits_lanes_cmb", "num_layout_cmb",
+	"proj_linear_thin_cm", "proj_linear_thin_cmb", "proj_linear_mid_cm", "proj_linear_mid_cmb"}
 
 // TestPipelines compiles everything with the driver at hand: every kernel that the
 // device can run is built, and no hot one spills, where the driver tells. With
@@ -48,10 +50,7 @@ func TestPipelines(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range pipelines.Unbuilt(dev) {
-		if only && slices.Contains(byLayout, name) {
-			continue
-		}
-		if !slices.Contains(others, name) && (dev.Caps().Features["coopmat.f16.f32"] || !slices.Contains(besideMatrices, name)) {
+		if !slices.Contains(others, name) && !slices.Contains(byLayout, name) && (dev.Caps().Features["coopmat.f16.f32"] || !slices.Contains(besideMatrices, name)) {
 			t.Errorf("nothing builds %s", name)
 		}
 	}
@@ -89,7 +88,7 @@ func TestHot(t *testing.T) {
 		name            string
 		with, elsewhere bool
 	}{
-		{"attn_decode_cm", true, false}, {"attn_decode_cmb", true, false}, {"attn_decode_few_cm", true, false}, {"attn_decode_da", false, true}, {"attn_decode", false, true},
+		{"attn_decode_cm", true, false}, {"attn_decode_cmb", true, false}, {"attn_decode_few_cm", true, false}, {"attn_decode_lanes_cmb", true, false}, {"attn_decode_da", false, true}, {"attn_decode", false, true},
 		{"proj_linear_few_cm", true, false}, {"proj_linear_sum", false, false}, {"kv_insert", false, false},
 	} {
 		if pipelines.Hot(c.name, true) != c.with || pipelines.Hot(c.name, false) != c.elsewhere {

@@ -1,0 +1,71 @@
+package attention_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/vkmla/vkmla/attention"
+	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/testkit"
+)
+
+// bothLayouts runs f as it is on the device and, where that makes a difference, as on one
+// whose matrices lie in lanes in another way.
+func bothLayouts(t *testing.T, cfg attention.DecoderConfig, f func(t *testing.T)) {
+	t.Helper()
+	if attention.InLanes(must[*attention.Decoder](t)(attention.NewDecoder(testkit.Device(t), cfg))) {
+		t.Run("in lanes", f)
+	}
+	attention.WithoutLanes(func() { t.Run("without", f) })
+}
+
+// Workgroups with as many heads as fit give the result: with more rows than are found at
+// once, masked ones among them, heads that do not fill the last workgroup, whole rows and
+// parts, and scores that outgrow the first ones.
+func TestDecodeManyHeads(t *testing.T) {
+	dev := testkit.Device(t)
+	rng := rand.New(rand.NewPCG(testkit.Seed(t), 8))
+	const heads = 39
+	s := step{heads, normal(rng, 2*heads*attention.D), set(t, 64, 2, normal(rng, 141*attention.D)), set(t, 2, 2, normal(rng, 61*attention.D)), make([]float32, heads)}
+	for i := range s.q[:heads*attention.D] { // of the first token
+		s.q[i] = numfmt.BF16Encode(numfmt.BF16Decode(s.q[i]) * float32(1+i/attention.D/2))
+	}
+	s.win.Lens[1], s.comp.Indices[3], s.win.Indices[17] = 2, -1, math.MaxInt32
+	for _, v := range variants(t, dev, s.heads) {
+		for _, n := range []int{1, 2} {
+			t.Run(subtest(v, n), func(t *testing.T) {
+				cfg := s.config(v)
+				cfg.Splits, cfg.Workgroups = n, 1
+				bothLayouts(t, cfg, func(t *testing.T) {
+					out, lse := s.decode(t, dev, cfg)
+					s.check(t, v, out, lse)
+				})
+			})
+		}
+	}
+}
+
+// Scores of any size end, and one of the largest wins alone.
+func TestDecodeHugeScores(t *testing.T) {
+	dev := testkit.Device(t)
+	rng := rand.New(rand.NewPCG(testkit.Seed(t), 9))
+	large := func(n int, by float32) []uint16 {
+		v := normal(rng, n*attention.D)
+		for i := range v {
+			v[i] = numfmt.BF16Encode(min(max(numfmt.BF16Decode(v[i]), -4), 4) * by)
+		}
+		return v
+	}
+	s := step{9, large(9, 14000), set(t, 64, 1, large(40, 12000)), nil, nil} // some 2^28, where f32 has steps of 32
+	for _, v := range variants(t, dev, s.heads) {
+		t.Run(v, func(t *testing.T) {
+			cfg := s.config(v)
+			cfg.Workgroups = 1
+			bothLayouts(t, cfg, func(t *testing.T) {
+				out, lse := s.decode(t, dev, cfg)
+				s.check(t, v, out, lse)
+			})
+		})
+	}
+}
