@@ -29,7 +29,6 @@ const uint ROOM = HELD > 0u ? HELD : 1u;
 const uint HELD_CELLS = (HELD + 4u * THREADS - 1u) / (4u * THREADS);
 const uint SUMS = GROUPS > ROWS ? GROUPS : ROWS;
 const uint BLOCKS = (SUMS + 15u) / 16u; // of 16 sums
-const bool AHEAD = ITEMS <= 16u; // there are registers for the columns of lists from the start
 const uint STRIDE = 36u; // of a row of cells: invocations that read a row each meet different banks
 const uint POOL = 2u * BINS > ROWS * STRIDE ? 2u * BINS : ROWS * STRIDE;
 
@@ -123,16 +122,6 @@ void load_lists(out uint key[ITEMS], uint at) {
             else four = uvec4(logits.v[from + n], logits.v[from + min(n + 1u, last)], logits.v[from + min(n + 2u, last)], logits.v[from + min(n + 3u, last)]);
         }
         [[unroll]] for (uint i = 0u; i < 4u; i++) key[4u * j + i] = four[i];
-    }
-}
-
-// The columns of what load_lists loads from 0 on.
-void load_list_columns(out uint column[ITEMS]) {
-    [[unroll]] for (uint j = 0u; j < CELLS; j++) {
-        const uint e = 4u * cell_of(j, CELLS);
-        uvec4 four = pc.first + begin + e - list_entries + uvec4(0u, 1u, 2u, 3u);
-        if (e < list_entries) four = lists.v[row_lists + ((pc.lists + first_list) * list_stride() + e) / 4u];
-        [[unroll]] for (uint i = 0u; i < 4u; i++) column[4u * j + i] = four[i];
     }
 }
 
@@ -315,6 +304,8 @@ void rank_keys(uint key[ITEMS], uint n) {
     sum_cells(n);
 }
 
+bool ranked(uint e) { return ((sure | tied) >> e & 1u) != 0u; }
+
 // The place of entry e of an invocation among those taken, K or more if it is not taken. Where the first of a cell has none before it but sum, the
 // next has the sum as this leaves it.
 uint place_of(uint e, inout uint sum) {
@@ -441,12 +432,8 @@ void main() {
     uint column[ITEMS];
     if (HELD == 0u || total <= THREADS * ITEMS) {
         if (!early) {
-            if (list_entries > 0u) {
-                load_lists(key, 0u);
-                if (AHEAD) load_list_columns(column);
-            } else {
-                load_columns(key, 0u, total);
-            }
+            if (list_entries > 0u) load_lists(key, 0u);
+            else load_columns(key, 0u, total);
         }
         clear_bins();
         make_keys(key, 0u);
@@ -456,8 +443,14 @@ void main() {
         if (list_entries == 0u) {
             [[unroll]] for (uint j = 0u; j < CELLS; j++)
                 [[unroll]] for (uint i = 0u; i < 4u; i++) column[4u * j + i] = pc.first + begin + 4u * cell_of(j, CELLS) + i;
-        } else if (!AHEAD) {
-            load_list_columns(column);
+        } else { // all loads before any use
+            [[unroll]] for (uint j = 0u; j < CELLS; j++) {
+                const uint e = 4u * cell_of(j, CELLS);
+                [[unroll]] for (uint i = 0u; i < 4u; i++) {
+                    column[4u * j + i] = 0u;
+                    if (ranked(4u * j + i)) column[4u * j + i] = column_of(e + i);
+                }
+            }
         }
         if (to_list && list_entries > 0u) { // list 0 is read before it is written
             memoryBarrierBuffer();
