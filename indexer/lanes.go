@@ -14,27 +14,39 @@ import (
 // laneTiling is how idx_logits_lanes_cm divides its work; the names are those of
 // shaders/idx_logits_lanes.comp. All sizes but heads are powers of two.
 type laneTiling struct {
-	m, n, k  int // shape of a matrix product
-	subgroup int // invocations of a subgroup, which is a workgroup
-	heads    int // HG
-	parts    int // P, lanes that share a row of a matrix
+	m, n, k   int // shape of a matrix product
+	subgroup  int // invocations of a subgroup
+	subgroups int // of a workgroup
+	heads     int // HG
+	parts     int // P, lanes that share a row of a matrix
 }
 
-// laneKeys is how many entries a subgroup scores where there are more than it takes
-// to fill the device: enough to make little of the time it takes to begin, few enough
-// that unequal lengths even out.
-const laneKeys = 4096
+const (
+	// laneSubgroups is how many subgroups share a token's queries in shared memory. An
+	// invocation takes about 120 registers, so that two workgroups of eight subgroups of
+	// 32 share an H100 multiprocessor; four workgroups of four would need twice as much
+	// shared memory, which is more than it has.
+	laneSubgroups = 8
+	// laneKeys is how many entries a workgroup scores where there are more than it takes
+	// to fill the device: enough to make little of the time it takes to begin, few enough
+	// that unequal lengths even out.
+	laneKeys = 4096
+)
+
+func (t laneTiling) threads() int { return t.subgroup * t.subgroups }
+
+// sharedBytes is the sum of the shared arrays: queries and weights.
+func (t laneTiling) sharedBytes() int { return t.heads * (2*D + 16 + 4) }
 
 // constants are the specialisation constants after PAGE and FORMAT.
 func (t laneTiling) constants() []uint32 {
-	return opkit.Words(t.subgroup, t.m, t.n, t.k, t.heads, t.parts)
+	return opkit.Words(t.threads(), t.subgroup, t.m, t.n, t.k, t.heads, t.parts)
 }
 
-// shares is among how many subgroups the entries of a row are divided, for t rows of
-// so many entries on a device that is full with so many workgroups of cmSubgroups
-// subgroups.
+// shares is among how many workgroups the entries of a row are divided, for rows of so
+// many entries on a device that is full with so many workgroups.
 func (t laneTiling) shares(workgroups, rows, entries int) int {
-	full := max(workgroups*cmSubgroups/rows, 1)
+	full := max(workgroups/rows, 1)
 	return min(max(full, opkit.CeilDiv(entries, laneKeys)), opkit.CeilDiv(entries, t.m)+1)
 }
 
@@ -147,7 +159,8 @@ func lanesChoose(dev *vk.Device, cfg LogitsConfig) (laneTiling, bool, error) {
 				return t, false
 			}
 		}
-		if t.heads = opkit.RoundUp(cfg.Heads, t.n); cfg.Page%t.m != 0 || failed != nil {
+		t.heads, t.subgroups = opkit.RoundUp(cfg.Heads, t.n), min(laneSubgroups, int(caps.MaxWorkgroupInvocations)/t.subgroup)
+		if cfg.Page%t.m != 0 || t.threads() < t.heads || t.sharedBytes() > int(caps.SharedMemory) || failed != nil {
 			return t, false
 		}
 		t.parts, failed = probeLanes(dev, s)

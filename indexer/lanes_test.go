@@ -65,9 +65,9 @@ func TestLaneShares(t *testing.T) {
 	x := laneTiling{m: 16}
 	for _, c := range []struct{ rows, entries, want int }{
 		{1, 4096, 257},     // a tile each, and one more in case the first entry is no tile's first
-		{1, 262144, 1056},  // a full device
-		{32, 32768, 33},    // nearly so
-		{128, 32768, 8},    // one wave
+		{1, 262144, 264},   // a full device
+		{32, 32768, 8},     // nearly so
+		{128, 32768, 8},    // several waves
 		{128, 262144, 64},  // many, of 4096 entries
 		{4096, 4096, 1},    // prefill
 		{4096, 262144, 64}, // of a long context
@@ -92,8 +92,8 @@ func TestLanesShared(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := laneTiling{16, 16, 16, 32, 64, 4}
-	if got, err := m.SharedBytes(append([]uint32{64, 1}, x.constants()...)...); err != nil || got != 256 {
-		t.Errorf("%d bytes of shared memory, %v, want 256", got, err)
+	x := laneTiling{m: 16, n: 16, k: 16, subgroup: 32, subgroups: 8, heads: 64, parts: 4}
+	if got, err := m.SharedBytes(append([]uint32{64, 1}, x.constants()...)...); err != nil || got != x.sharedBytes() || got != 276*64 {
+		t.Errorf("%d bytes of shared memory, %v, want %d and %d", got, err, x.sharedBytes(), 276*64)
 	}
 }

@@ -67,14 +67,14 @@ type Select struct {
 }
 
 const (
-	selectLogits = 1 << 21 // scores of one round at most: 8 MiB, a part of an H100's cache of 50 MB
+	selectLogits = 1 << 23 // scores of one round at most: 32 MiB, which an H100's cache of 50 MB still holds
 	// SelectRows is how many tokens are taken at a time at most.
 	SelectRows = 512
 	selectMost = 1 << 18 // entries of a segment at most: those of a context of 1048576
 )
 
 // SelectSegment is how many entries are scored between two selections for so many
-// tokens at a time: the largest power of two of at most 2^21 / tokens and 2^18.
+// tokens at a time: the largest power of two of at most 2^23 / tokens and 2^18.
 func SelectSegment(tokens int) int {
 	n := selectMost
 	for n > 64 && n*tokens > selectLogits {
@@ -87,13 +87,12 @@ func SelectSegment(tokens int) int {
 // and a width of k, on any device and for contexts of any length: with R tokens at a
 // time, which is T up to 512 and the even share of T beyond, and S = SelectSegment(R),
 //
-//	2 * R * S * 4  +  R * (L * k' * 8 + 16)
+//	R * S * 4  +  R * (L * k' * 8 + 16)
 //
-// the scores of two segments, one being written while the other is selected from, and
-// L lists of candidates, with k' = k rounded up to 4: 1, or where R < 65 and S > 16384
-// the largest power of two of at most 16, 128 / R and S / 4096, and 1 more if that is
-// not 1. Each part is rounded up to 256 bytes. For k up to 1024 that is at most 21 MB,
-// for any other k 25.2 MB.
+// the scores of a segment, and L lists of candidates, with k' = k rounded up to 4: 1, or
+// where R < 65 and S > 16384 the largest power of two of at most 16, 128 / R and
+// S / 4096, and 1 more if that is not 1. Each part is rounded up to 256 bytes. For k up
+// to 1024 that is at most 37.8 MB, for any other k 42 MB.
 func SelectScratchBytes(tokens, k int) uint64 {
 	if tokens < 1 {
 		return 0
@@ -104,7 +103,7 @@ func SelectScratchBytes(tokens, k int) uint64 {
 }
 
 func selectScratch(rows, segment, lists, k int) uint64 {
-	return 2*tensor.Need(tensor.F32, rows, segment) + tensor.Need(tensor.U8, int(listBytes(rows, lists, k)))
+	return tensor.Need(tensor.F32, rows, segment) + tensor.Need(tensor.U8, int(listBytes(rows, lists, k)))
 }
 
 // selectTile is how many of the tokens are taken at a time: they are shared out
@@ -172,9 +171,8 @@ func (o *Select) ScratchBytes(t int) uint64 {
 }
 
 // Record checks the arguments and records the launches: for every 512 tokens and
-// segment of Entries (or two, where there are no more) one of Logits and one or two of TopK, where the scores of the
-// next segment and the selection from this one may run at the same time. Lengths,
-// tables and requests are read when the commands run.
+// segment of Entries one of Logits and one or two of TopK. Lengths, tables and requests
+// are read when the commands run.
 //
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *Select) Record(rec *vk.Recorder, a SelectArgs) error {
@@ -212,23 +210,17 @@ func (o *Select) Record(rec *vk.Recorder, a SelectArgs) error {
 			return err
 		}
 	}
-	// The scores of a round are recorded before the selection from the round before:
-	// they use different memory, so that no barrier comes between the two.
-	for i := range len(rounds) + 1 {
-		if i < len(rounds) {
-			if err := o.logits.Record(rec, rounds[i].logits); err != nil {
-				return err
-			}
+	for i, r := range rounds {
+		if err := o.logits.Record(rec, r.logits); err != nil {
+			return err
 		}
 		if i == 0 && a.Beside != nil {
 			if err := a.Beside(); err != nil {
 				return err
 			}
 		}
-		if i > 0 {
-			if err := o.topk.record(rec, op, rounds[i-1].topk); err != nil {
-				return err
-			}
+		if err := o.topk.record(rec, op, r.topk); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -257,10 +249,7 @@ type selectRound struct {
 // rounds lists the rounds of all tokens: of each tile of rows its segments in order.
 func (o *Select) rounds(a SelectArgs, t, entries int) []selectRound {
 	rows, segment, lists := o.plan(t)
-	half := tensor.Need(tensor.F32, rows, segment)
-	if o.cfg.Segment == 0 && t <= rows && entries <= 2*segment && o.topk.slices(rows, entries) <= o.topk.slices(rows, segment) {
-		segment = max(segment, entries) // the only round has the memory of two, and no more lists
-	}
+	scores := tensor.Need(tensor.F32, rows, segment)
 	var all []selectRound
 	for low := 0; low < t; low += rows {
 		high := min(low+rows, t)
@@ -276,9 +265,9 @@ func (o *Select) rounds(a SelectArgs, t, entries int) []selectRound {
 			l := a.LogitsArgs
 			l.Q, l.QScale, l.Weights, l.TokenToReq, l.Lens = part(l.Q), part(l.QScale), part(l.Weights), part(l.TokenToReq), part(l.Lens)
 			l.First = first
-			l.Out = tensor.Of(a.Scratch.Buffer.View(a.Scratch.Offset+uint64(len(all)%2)*half, uint64(high-low)*uint64(n)*4), tensor.F32, high-low, n)
-			k := topkRound{logits: l.Out, lens: l.Lens, out: part(a.TopK), slices: o.topk.slices(rows, n), lists: lists, first: first, limit: entries, beside: first+segment < entries,
-				scratch: a.Scratch.Buffer.View(a.Scratch.Offset+2*half, listBytes(high-low, lists, o.cfg.K))}
+			l.Out = tensor.Of(a.Scratch.Buffer.View(a.Scratch.Offset, uint64(high-low)*uint64(n)*4), tensor.F32, high-low, n)
+			k := topkRound{logits: l.Out, lens: l.Lens, out: part(a.TopK), slices: o.topk.slices(rows, n), lists: lists, first: first, limit: entries,
+				scratch: a.Scratch.Buffer.View(a.Scratch.Offset+scores, listBytes(high-low, lists, o.cfg.K))}
 			if o.cfg.SlotPage > 0 {
 				k.slots, k.requests = PickSlots{a.Slots.BlockTable, part(a.Slots.Slots), part(a.Slots.Lens)}, l.TokenToReq
 			}

@@ -5,13 +5,13 @@ import (
 	"testing"
 )
 
-// A context of at most two segments is one round, in the scratch of two; every round's
-// scores and lists lie in the scratch that is asked for.
+// A context has as few rounds as there are segments in it; every round's scores and lists
+// lie in the scratch that is asked for.
 func TestSelectRounds(t *testing.T) {
 	for _, c := range []struct{ tokens, entries, segment, rounds int }{
-		{128, 16384, 0, 1}, {128, 32768, 0, 1}, {128, 32769, 0, 3}, {128, 262144, 0, 16},
-		{1, 262144, 0, 1}, {1, 524288, 0, 1}, {1, 524289, 0, 3}, {1, 0, 0, 1},
-		{16, 262144, 0, 1}, {32, 131072, 0, 1}, {513, 4096, 0, 2}, {513, 8192, 0, 4},
+		{128, 32768, 0, 1}, {128, 65536, 0, 1}, {128, 65537, 0, 2}, {128, 262144, 0, 4},
+		{1, 262144, 0, 1}, {1, 524288, 0, 2}, {1, 524289, 0, 3}, {1, 0, 0, 1},
+		{16, 262144, 0, 1}, {32, 262144, 0, 1}, {33, 262144, 0, 2}, {513, 4096, 0, 2}, {513, 16384, 0, 2}, {513, 16385, 0, 4},
 		{3, 2048, 1024, 2}, {3, 1024, 1024, 1},
 	} {
 		o := &Select{cfg: SelectConfig{K: 512, Segment: c.segment, Rows: SelectRows}, topk: &TopK{cfg: TopKConfig{K: 512}, workgroups: 128}}
@@ -29,9 +29,6 @@ func TestSelectRounds(t *testing.T) {
 			}
 			if need := max(topkLists(r.topk.slices), 1); r.topk.lists < need {
 				t.Errorf("%s: round %d has room for %d lists and needs %d", name, i, r.topk.lists, need)
-			}
-			if i > 0 && out.Offset < rounds[i-1].logits.Out.View().Offset+rounds[i-1].logits.Out.View().Size && rounds[i-1].logits.Out.View().Offset < out.Offset+out.Size {
-				t.Errorf("%s: rounds %d and %d share memory", name, i-1, i)
 			}
 			seen += r.logits.Out.Shape[0] * r.logits.Out.Shape[1]
 		}

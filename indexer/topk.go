@@ -246,20 +246,19 @@ type topkRound struct {
 	slots             PickSlots
 	requests          tensor.Tensor // of the tokens; with slots only
 	scratch           vk.View
-	slices            int  // of a row
-	lists             int  // of a row in scratch: the carried one and those of slices; 0: none
-	first, limit      int  // limit: entries of a row at most
-	beside            bool // other work is meant to run at the same time: leave shared memory for it
+	slices            int // of a row
+	lists             int // of a row in scratch: the carried one and those of slices; 0: none
+	first, limit      int // limit: entries of a row at most
 }
 
 // pick is the kernel for so many workgroups that take so many entries each.
-func (o *TopK) pick(groups, entries int, beside bool) *vk.Kernel {
+func (o *TopK) pick(groups, entries int) *vk.Kernel {
 	for _, k := range o.short {
 		if entries <= k.entries {
 			return k.kernel
 		}
 	}
-	if groups > o.workgroups || beside && 2*groups > o.workgroups {
+	if groups > o.workgroups {
 		return o.many
 	}
 	return o.few
@@ -291,7 +290,7 @@ func (o *TopK) record(rec *vk.Recorder, op string, r topkRound) error {
 	}
 	launch := func(groups, entries int, p idxTopkPush) error {
 		return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
-			Kernel: o.pick(t*groups, entries, r.beside), Groups: [3]uint32{uint32(t), uint32(groups), 1}, Push: vk.Bytes(&p),
+			Kernel: o.pick(t*groups, entries), Groups: [3]uint32{uint32(t), uint32(groups), 1}, Push: vk.Bytes(&p),
 			Bind: []vk.View{r.logits.View(), r.lens.View(), scratch, r.out.View(), r.logits.View(), table, requests, place, count},
 		})
 	}

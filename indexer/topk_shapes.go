@@ -25,7 +25,7 @@ func defaultTuning(t vk.DeviceType) topkTuning {
 		return topkTuning{short: []topkShape{{128, 4, 0, 8}, {128, 16, 0, 8}}, few: rest[2:], many: rest[2:]}
 	}
 	return topkTuning{
-		short: []topkShape{{1024, 4, 0, 11}, {1024, 8, 0, 11}, {1024, 16, 0, 11}, {1024, 20, 0, 11}},
+		short: []topkShape{{1024, 4, 0, 11}, {1024, 8, 0, 11}, {1024, 16, 0, 11}, {1024, 20, 0, 11}, {1024, 32, 0, 11}},
 		few:   append([]topkShape{{1024, 8, 4096, 10}}, rest...),
 		many:  append([]topkShape{{512, 8, 2048, 10}}, rest...),
 	}
@@ -37,7 +37,8 @@ func (s topkShape) entries() int { return s.threads * s.items }
 // shared is the shared memory of a workgroup in bytes; see idx_topk.comp.
 func (s topkShape) shared() int {
 	rows, bins := s.entries()/128, 1<<s.bits
-	return s.held*8 + max(bins*8, rows*144) + (max(bins/32, rows)+rows)*4 + 32
+	sums := max(bins/8, rows)
+	return s.held*8 + max(bins*8, rows*144) + (sums+(sums+15)/16+rows)*4 + 32
 }
 
 func (s topkShape) constants() []uint32 {

@@ -2,14 +2,15 @@
 // where matrices lie in lanes so that it can. For entry n, pc.first <= n < pc.first+width, n < lens[t], of token t's request,
 //   dst[t][n-first] = s_k[n] * sum_h relu(sum_d q[t][h][d] * k[n][d]) * weights[t][h]
 // bindings: 0..5 of lib/index_logits.glsl; dst and the pool of keys by address.
-// One workgroup is one subgroup: token gl_WorkGroupID.y with all its heads, as B matrices in registers for the whole loop, and a share of
-//   its keys, M at a time as A matrices. Codes go from memory to registers, one tile ahead, and from there into matrices: a lane reads
-//   and decodes just the numbers that are its own. The loop waits for no other subgroup and uses no shared memory.
+// One workgroup: token gl_WorkGroupID.y with all its heads, decoded once, as B matrices in shared memory, and a share of its keys. Each of its
+//   subgroups takes M of those at a time, as an A matrix. Codes go from memory to registers, one tile ahead, and from there into
+//   matrices: a lane reads and decodes just the numbers that are its own. The loop waits for no other subgroup.
 // Layout (indexer/lanes.go finds out): lane l holds rows (of A and C) or columns (of B) l/P + j*SUBGROUP/P, j = 0.., and of them the K
 //   positions (A, B) or columns (C) that follow from l%P, A and B alike; its components are in the order of j. Which K positions does not
 //   matter, because queries and keys put the same number at the same one.
-// Constants: 0 page, a multiple of M, 1 format, 2 SUBGROUP, 3..5 M, N, K of a product, 6 HG, heads in registers, 7 P: 4 or 8.
-// Shared memory: 4*HG B.
+// Constants: 0 page, a multiple of M, 1 format, 2 THREADS, at least HG, 3 SUBGROUP, 4..6 M, N, K of a product, 7 HG, heads rounded
+//   up to N, 8 P: 4 or 8.
+// Shared memory: 276*HG B.
 // Features: cooperativeMatrix (f16), shaderFloat16, vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups,
 //   subgroupShuffle.
 #version 460
@@ -25,14 +26,16 @@
 #include "lib/cm_element.glsl"
 #include "lib/cm_index_codes.glsl"
 
-layout(local_size_x = 32, local_size_x_id = 2) in;
-const uint SUBGROUP = gl_WorkGroupSize.x;
-layout(constant_id = 3) const uint CM_M = 16u;
-layout(constant_id = 4) const uint CM_N = 16u;
-layout(constant_id = 5) const uint CM_K = 16u;
-layout(constant_id = 6) const uint HG = 64u;
-layout(constant_id = 7) const uint P = 4u;
+layout(local_size_x = 128, local_size_x_id = 2) in;
+const uint THREADS = gl_WorkGroupSize.x;
+layout(constant_id = 3) const uint SUBGROUP = 32u;
+layout(constant_id = 4) const uint CM_M = 16u;
+layout(constant_id = 5) const uint CM_N = 16u;
+layout(constant_id = 6) const uint CM_K = 16u;
+layout(constant_id = 7) const uint HG = 64u;
+layout(constant_id = 8) const uint P = 4u;
 
+const uint SUBGROUPS = THREADS / SUBGROUP;
 const uint HEAD_TILES = HG / CM_N;
 const uint STEPS = INDEX_DIM / CM_K;
 const uint BASES = SUBGROUP / P;       // lanes that hold the same part of different rows
@@ -44,6 +47,8 @@ const uint WORDS = (FORMAT == INDEX_FP8 ? INDEX_DIM : INDEX_DIM / 2u) / P / 4u; 
 const uint LOADS = WORDS > 2u ? WORDS / 4u : 1u;                                // of 16 bytes each, or one of 8
 const uint CODES = KEYS * LOADS;       // loads of a tile
 const uint SCALES = FORMAT == INDEX_FP8 ? 1u : KEYS;
+const uint PITCH = INDEX_DIM / 8u + 1u; // of a head in shared memory: the columns of a matrix fall into different banks
+const uint TAKEN = (HEAD_TILES + SUBGROUPS - 1u) / SUBGROUPS; // head tiles that a subgroup decodes
 
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer KvRead4 { uvec4 v; };
 
@@ -52,8 +57,8 @@ layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Kv
 #define CM_C coopmat<float, gl_ScopeSubgroup, CM_M, CM_N, gl_MatrixUseAccumulator>
 
 shared float weight_s[HG];
+shared uvec4 query_s[HG * PITCH];
 
-CM_B q_f[HEAD_TILES][STEPS];
 float weight_f[HEAD_TILES][COLUMNS];
 
 uint part_, base_;
@@ -99,13 +104,19 @@ float16_t element(uvec4 codes[LOADS], CM_FP4_SCALE scale, uint e) {
     return unpackFloat2x16(pairs[e % per / 2u])[e % 2u];
 }
 
-// Queries as they lie in memory. They are asked for before anything is known of the keys, and decoded when those are on their way.
-uvec4 query_codes[HEAD_TILES * HEADS * LOADS];
-uint query_scales[HEAD_TILES * HEADS];
+// Queries of the head tiles that a subgroup decodes, as they lie in memory, and the weight of a head for each invocation. They are asked for before
+// anything is known of the keys, and decoded when those are on their way.
+uvec4 query_codes[TAKEN * HEADS * LOADS];
+uint query_scales[TAKEN * HEADS];
+float weight_;
+uint weight_scales_;
+
+uint head_tile(uint i) { return gl_SubgroupID + i * SUBGROUPS; }
+uint head_at(uint i) { return t_ * pc.heads + min(i, pc.heads - 1u); }
 
 void ask_queries() {
-    [[unroll]] for (uint i = 0u; i < HEAD_TILES * HEADS; i++) {
-        const uint head = i / HEADS * CM_N + row_of(i % HEADS), at = t_ * pc.heads + min(head, pc.heads - 1u);
+    [[unroll]] for (uint i = 0u; i < TAKEN * HEADS; i++) {
+        const uint at = head_at(head_tile(i / HEADS) * CM_N + row_of(i % HEADS));
         if (WORDS == 2u) {
             query_codes[i] = q.words[at * 8u + part_].xyxy;
         } else {
@@ -116,29 +127,34 @@ void ask_queries() {
         }
         if (FORMAT != INDEX_FP8) query_scales[i] = q_scale.v[at];
     }
+    weight_ = weights.v[head_at(gl_LocalInvocationIndex)];
+    if (FORMAT != INDEX_FP8) weight_scales_ = q_scale.v[head_at(gl_LocalInvocationIndex)];
 }
 
-void decode_queries() {
-    [[unroll]] for (uint i = 0u; i < HEAD_TILES * HEADS; i++) {
-        const bool real = i / HEADS * CM_N + row_of(i % HEADS) < pc.heads;
-        uvec4 codes[LOADS];
-        [[unroll]] for (uint c = 0u; c < LOADS; c++) codes[c] = real ? query_codes[i * LOADS + c] : uvec4(0u);
-        CM_FP4_SCALE scale = CM_FP4_SCALE(1.0);
-        if (FORMAT != INDEX_FP8) scale = cm_fp4_scale(query_scales[i], block_of());
+// Decodes them into shared memory by way of matrices, so that what comes out of there is right however a device lays matrices out. It is also what
+// its compiler knows as a matrix: of one made of numbers it keeps the numbers, and moves them together before each use.
+void store_queries() {
+    [[unroll]] for (uint i = 0u; i < TAKEN; i++) {
+        if (head_tile(i) >= HEAD_TILES) break;
+        CM_B made[STEPS];
+        [[unroll]] for (uint j = 0u; j < HEADS; j++) {
+            const bool real = head_tile(i) * CM_N + row_of(j) < pc.heads;
+            uvec4 codes[LOADS];
+            [[unroll]] for (uint c = 0u; c < LOADS; c++) codes[c] = real ? query_codes[(i * HEADS + j) * LOADS + c] : uvec4(0u);
+            CM_FP4_SCALE scale = CM_FP4_SCALE(1.0);
+            if (FORMAT != INDEX_FP8) scale = cm_fp4_scale(query_scales[i * HEADS + j], block_of());
+            [[unroll]] for (uint k = 0u; k < STEPS; k++)
+                [[unroll]] for (uint e = 0u; e < EACH; e++) made[k][j * EACH + e] = element(codes, scale, k * EACH + e);
+        }
         [[unroll]] for (uint k = 0u; k < STEPS; k++)
-            [[unroll]] for (uint e = 0u; e < EACH; e++) q_f[i / HEADS][k][i % HEADS * EACH + e] = element(codes, scale, k * EACH + e);
+            coopMatStore(made[k], query_s, head_tile(i) * CM_N * PITCH + k * (CM_K / 8u), PITCH, gl_CooperativeMatrixLayoutColumnMajor);
     }
+    const float scale = FORMAT == INDEX_FP8 ? 1.0 : cm_row_scale(weight_scales_);
+    if (gl_LocalInvocationIndex < HG) weight_s[gl_LocalInvocationIndex] = gl_LocalInvocationIndex < pc.heads ? weight_ * scale : 0.0;
 }
 
 // load_weights: those of the heads that are a lane's columns of C. Stride 0 makes every row the same.
 void load_weights() {
-    for (uint i = gl_SubgroupInvocationID; i < HG; i += SUBGROUP) {
-        const uint at = t_ * pc.heads + min(i, pc.heads - 1u);
-        float w = weights.v[at];
-        if (FORMAT != INDEX_FP8) w *= cm_row_scale(q_scale.v[at]);
-        weight_s[i] = i < pc.heads ? w : 0.0;
-    }
-    barrier();
     [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
         CM_C w;
         coopMatLoad(w, weight_s, i * CM_N, 0u, gl_CooperativeMatrixLayoutRowMajor);
@@ -159,7 +175,11 @@ void score(Rows rows, uint tile) {
             if (FORMAT != INDEX_FP8) scale = cm_fp4_scale(rows.scales[j % SCALES], block_of());
             [[unroll]] for (uint e = 0u; e < EACH; e++) keys[j * EACH + e] = element(codes, scale, k * EACH + e);
         }
-        [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) s[i] = coopMatMulAdd(keys, q_f[i][k], s[i]);
+        [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
+            CM_B heads;
+            coopMatLoad(heads, query_s, i * CM_N * PITCH + k * (CM_K / 8u), PITCH, gl_CooperativeMatrixLayoutColumnMajor);
+            s[i] = coopMatMulAdd(keys, heads, s[i]);
+        }
     }
     float sum[KEYS];
     [[unroll]] for (uint j = 0u; j < KEYS; j++) {
@@ -207,26 +227,31 @@ void main() {
     request_ = token_to_req.v[t_];
     ask_queries();
 
-    // Shares follow from the lengths there are, not from the width: a short context is spread over all workgroups too.
+    // Shares follow from the lengths there are, not from the width: a short context is spread over all workgroups too. A quotient of floats, made
+    // right, takes a fraction of the time that one of integers takes.
     const uint tile0 = pc.first / CM_M, tiles = end_ > pc.first ? (end_ + CM_M - 1u) / CM_M - tile0 : 0u;
-    const uint chunk = max((tiles + gl_NumWorkGroups.x - 1u) / gl_NumWorkGroups.x, pc.chunk);
-    uint tile = tile0 + min(gl_WorkGroupID.x * chunk, tiles);
-    const uint last = min(tile + chunk, tile0 + tiles);
-    if (tile >= last) return;
+    uint chunk = max(uint(float(tiles) / float(gl_NumWorkGroups.x)), pc.chunk);
+    while (chunk * gl_NumWorkGroups.x < tiles) chunk++;
+    const uint begin = tile0 + min(gl_WorkGroupID.x * chunk, tiles), last = min(begin + chunk, tile0 + tiles);
+    if (begin >= last) return;
     // Past the end the last tile is looked up and fetched again: a load that is always made can be on its way early.
     #define TILE_AT(i) min(i, last - 1u)
+    uint tile = begin + gl_SubgroupID;
     Rows rows;
-    fetch(find(tile), tile, rows);
-    uint page = find(TILE_AT(tile + 1u));
-    decode_queries();
+    fetch(find(TILE_AT(tile)), TILE_AT(tile), rows);
+    uint page = find(TILE_AT(tile + SUBGROUPS));
+    store_queries();
+    barrier();
+    if (tile >= last) return;
     load_weights();
     [[dont_unroll]] for (;;) {
         Rows next;
-        fetch(page, TILE_AT(tile + 1u), next);
-        page = find(TILE_AT(tile + 2u));
+        fetch(page, TILE_AT(tile + SUBGROUPS), next);
+        page = find(TILE_AT(tile + 2u * SUBGROUPS));
         subgroupBarrier(); // or a compiler moves the loads behind the exit, to their use
         score(rows, tile);
-        if (++tile >= last) break;
+        tile += SUBGROUPS;
+        if (tile >= last) break;
         subgroupBarrier();
         [[unroll]] for (uint i = 0u; i < CODES; i++) rows.codes[i] = next.codes[i];
         [[unroll]] for (uint i = 0u; i < SCALES; i++) rows.scales[i] = next.scales[i];

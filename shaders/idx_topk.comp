@@ -10,7 +10,7 @@
 // Constants: 0 invocations; 1 ITEMS of an invocation, a multiple of 4 up to 32; 2 HELD in shared memory, > K, a multiple of 4 up to
 //   ITEMS * invocations, or 0: rows have no more than ITEMS * invocations entries; 3 BITS of a digit, 5 to where 2^BITS is 32 * invocations;
 //   4 PAGE, slots of a page, or 0: no slots are written.
-// Shared memory: HELD*8 + max(2^BITS*8, ROWS*144) + (max(2^BITS/32, ROWS) + ROWS)*4 + 32 B, ROWS = invocations * ITEMS / 128. Features: none.
+// Shared memory: HELD*8 + max(2^BITS*8, ROWS*144) + (S + S/16 + ROWS)*4 + 32 B, ROWS = invocations * ITEMS / 128, S = max(2^BITS/8, ROWS). Features: none.
 #version 460
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
@@ -23,11 +23,12 @@ layout(constant_id = 4) const uint PAGE = 0u;
 const uint THREADS = gl_WorkGroupSize.x;
 const uint CELLS = ITEMS / 4u;            // of an invocation: four entries in a row
 const uint BINS = 1u << BITS;
-const uint GROUPS = BINS / 32u;           // of 32 bins
+const uint GROUPS = BINS / 8u;            // of 8 bins
 const uint ROWS = THREADS * ITEMS / 128u; // of 32 cells
 const uint ROOM = HELD > 0u ? HELD : 1u;
 const uint HELD_CELLS = (HELD + 4u * THREADS - 1u) / (4u * THREADS);
 const uint SUMS = GROUPS > ROWS ? GROUPS : ROWS;
+const uint BLOCKS = (SUMS + 15u) / 16u; // of 16 sums
 const uint STRIDE = 36u; // of a row of cells: invocations that read a row each meet different banks
 const uint POOL = 2u * BINS > ROWS * STRIDE ? 2u * BINS : ROWS * STRIDE;
 
@@ -62,6 +63,7 @@ const uint EARLY = 2u; // which columns a workgroup takes does not depend on len
 
 shared uint pool_s[POOL]; // two sets of bins, or cells
 shared uint sum_s[SUMS];
+shared uint block_s[BLOCKS]; // sums of 16 of those; 0 between uses
 shared uint base_s[ROWS + 1u];
 shared uvec3 found_s;
 shared uint key_s[ROOM];
@@ -147,23 +149,36 @@ void clear_bins() {
     barrier();
 }
 
+// Sums of 8 or 32 counters and of 16 of those sums are enough that nobody adds up more than 16 of anything: a chain of dependent additions is what takes
+// the time here, and so few counters of blocks do not wait for each other long.
+void put_sum(uint i, uint sum) {
+    sum_s[i] = sum;
+    atomicAdd(block_s[i / 16u], sum);
+}
+
+void clear_blocks() {
+    if (lane < BLOCKS) block_s[lane] = 0u; // a barrier before the next put_sum has to follow
+}
+
 // With the bins of one set counted: the bin in which the n-th largest falls, how many are in higher bins, how many in it. Clears the other set.
 uvec3 find_bin(uint set, uint n) {
     barrier();
-    if (lane < GROUPS) {
+    for (uint g = lane; g < GROUPS; g += THREADS) {
         uint sum = 0u;
-        [[unroll]] for (uint j = 0u; j < 32u; j++) sum += pool_s[set + lane * 32u + ((j + lane) & 31u)]; // every lane at another bank
-        sum_s[lane] = sum;
+        [[unroll]] for (uint j = 0u; j < 8u; j++) sum += pool_s[set + g * 8u + ((j + g / 4u) & 7u)]; // every lane at another bank
+        put_sum(g, sum);
     }
     for (uint b = lane; b < BINS; b += THREADS) pool_s[(set ^ BINS) + b] = 0u;
     barrier();
-    if (lane < GROUPS) {
-        uint above = 0u;
-        [[unroll]] for (uint g = 1u; g < GROUPS; g++) above += g > lane ? sum_s[g] : 0u;
-        if (above < n && n - above <= sum_s[lane]) {
+    for (uint g = lane; g < GROUPS; g += THREADS) {
+        uint above = 0u, rest = 0u;
+        [[unroll]] for (uint i = 1u; i < (GROUPS + 15u) / 16u; i++) above += i > g / 16u ? block_s[i] : 0u;
+        [[unroll]] for (uint i = 1u; i < 16u; i++) rest += i > g % 16u && (g & ~15u) + i < GROUPS ? sum_s[min((g & ~15u) + i, GROUPS - 1u)] : 0u;
+        above += rest;
+        if (above < n && n - above <= sum_s[g]) {
             uint bin = 0u, before = 0u, count = 0u;
-            [[unroll]] for (uint i = 0u; i < 32u; i++) {
-                const uint b = lane * 32u + 31u - i, c = pool_s[set + b];
+            [[unroll]] for (uint i = 0u; i < 8u; i++) {
+                const uint b = g * 8u + 7u - i, c = pool_s[set + b];
                 if (above < n) { bin = b; before = above; count = c; }
                 above += c;
             }
@@ -171,6 +186,7 @@ uvec3 find_bin(uint set, uint n) {
         }
     }
     barrier();
+    clear_blocks();
     return found_s;
 }
 
@@ -259,16 +275,19 @@ void sum_cells(uint n) {
                 sum += x[m];
             }
         }
-        sum_s[lane] = sum;
+        put_sum(lane, sum);
     }
     barrier();
     if (lane < rows) {
-        uint sum = 0u;
-        [[unroll]] for (uint r = 0u; r < ROWS - 1u; r++) sum += r < lane ? sum_s[r] : 0u;
+        uint sum = 0u, rest = 0u;
+        [[unroll]] for (uint i = 0u; i < (ROWS + 15u) / 16u - 1u; i++) sum += i < lane / 16u ? block_s[i] : 0u;
+        [[unroll]] for (uint i = 0u; i < 15u; i++) rest += i < lane % 16u ? sum_s[(lane & ~15u) + i] : 0u;
+        sum += rest;
         base_s[lane] = sum;
         if (lane == rows - 1u) base_s[ROWS] = sum + sum_s[lane];
     }
     barrier();
+    clear_blocks();
 }
 
 // Says which entries of an invocation are taken, and sums over those before.
@@ -364,6 +383,7 @@ void emit(uint t, uint list, bool to_list, uint key[ITEMS], uint column[ITEMS], 
 
 void main() {
     lane = gl_LocalInvocationIndex;
+    clear_blocks();
     const uint t = gl_WorkGroupID.x, slice = gl_WorkGroupID.y;
     row = t * pc.width;
     row_lists = t * (pc.lists * list_stride() / 2u + 1u);
