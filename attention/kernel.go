@@ -33,6 +33,7 @@ var pushLayouts = map[string]any{
 	"attn_decode":          attnDecodePush{},
 	"attn_decode_few":      attnDecodePush{},
 	"attn_prefill":         attnPrefillPush{},
+	"attn_prefill_lanes":   attnPrefillPush{},
 	"attn_merge":           attnMergePush{},
 }
 

@@ -14,6 +14,9 @@ var (
 	matrixBF16 = append(slices.Clone(matrix), "coopmat.bf16.f32", "shaderBFloat16Type", "shaderBFloat16CooperativeMatrix")
 )
 
+// The features of an attention kernel whose lanes exchange numbers.
+var laneFeatures = []string{"subgroupShuffle", "subgroupBallot"}
+
 // requires maps a kernel to the device features it needs; a kernel that needs none
 // is not listed. A test compares it with the capabilities in the SPIR-V.
 var requires = map[string][]string{
@@ -31,6 +34,8 @@ var requires = map[string][]string{
 	"attn_decode_few_cmb":        matrixBF16,
 	"attn_prefill_cm":            matrixF16,
 	"attn_prefill_cmb":           matrixBF16,
+	"attn_prefill_lanes_cm":      slices.Concat(matrixF16, laneFeatures),
+	"attn_prefill_lanes_cmb":     slices.Concat(matrixBF16, laneFeatures),
 	"idx_logits_da":              deviceAddress,
 	"proj_q_insert_da":           deviceAddress,
 	"proj_inverse_rope_da":       deviceAddress,
@@ -39,6 +44,7 @@ var requires = map[string][]string{
 	"idx_logits_cmb":             matrixBF16,
 	"idx_logits_lanes_cm":        append(slices.Clone(matrixF16), "subgroupShuffle"),
 	"num_layout_cm":              matrixF16,
+	"num_layout_cmb":             matrixBF16,
 	"proj_linear_da":             deviceAddress,
 	"proj_linear_few_da":         deviceAddress,
 	"proj_linear_few_cm":         slices.Concat(deviceAddress, []string{"shaderFloat16"}),
