@@ -35,20 +35,21 @@ func (t laneTiling) constants() []uint32 { return append(t.cmTiling.constants(),
 // fits tells whether the shader's assumptions hold on a device with so many bytes of
 // shared memory.
 func (t laneTiling) fits(shared int) bool {
-	parts, rowParts := t.heads/t.m/max(t.heads/t.m*t.kSplit/t.subgroups, 1), t.threads()/t.tile
-	each := t.m / t.parts          // components of one row
-	return t.heads%(4*t.m) == 0 && // the products with V come in four equal parts
-		t.subgroups%t.kSplit == 0 && t.heads/t.m*t.kSplit >= t.subgroups && // a head tile or more for each subgroup
-		t.kSplit*t.k <= D && t.subgroups*t.n <= D && t.subgroups <= D/8 &&
-		t.heads*t.tile%(4*t.threads()) == 0 && t.own() >= 1 && t.m*t.n/t.subgroup >= 4 && (each%4 == 0 || 4%each == 0) &&
-		rowParts <= t.subgroup && parts <= 4 && // Q comes in through 2*TILE rows, twice
+	headTiles, headParts := t.heads/t.m, t.subgroups/t.kSplit
+	each := t.n / t.parts      // components of one row
+	return headTiles%4 == 0 && // the products with V come in four equal parts
+		headParts >= 1 && headTiles >= headParts && // a head tile or more for each subgroup's scores
+		headParts <= 4 && // Q comes in through 2*TILE rows, in two turns
+		t.kSplit*t.k <= D && t.subgroups*t.n <= D &&
+		t.own() >= 1 && t.m*t.n/t.subgroup >= 4 && (each%4 == 0 || 4%each == 0) && // fours of scores
+		t.threads()/t.tile <= t.subgroup && // a subgroup brings in whole rows
 		t.sharedBytes() <= shared
 }
 
 // laneFit returns the tiling with the most heads per workgroup for a shape of matrix
-// product whose accumulators lie in lanes as laneParts found; false if nothing fits,
-// or half of the heads of a workgroup would be padding. anyRegisters leaves out of account how many
-// registers a device has.
+// product whose accumulators lie in lanes as laneParts found; false if nothing fits, or
+// half of a workgroup's heads would be padding. With anyRegisters it does not matter how
+// many registers the device has.
 func laneFit(caps *vk.Caps, s vk.CoopMatShape, heads, parts int, anyRegisters bool) (laneTiling, bool) {
 	size, subgroup := int(s.M), int(caps.MinSubgroupSize)
 	if s.M != s.N || s.N != s.K || size < 8 || bits.OnesCount(uint(size)) != 1 || subgroup < 8 || bits.OnesCount(uint(subgroup)) != 1 || parts == 0 {
@@ -62,7 +63,7 @@ func laneFit(caps *vk.Caps, s vk.CoopMatShape, heads, parts int, anyRegisters bo
 			for _, split := range []int{4, 2} { // with 4 the rows are read half as often for scores
 				t := laneTiling{cmTiling{m: size, n: size, k: size, heads: hg, tile: size, subgroup: subgroup, subgroups: subgroups, kSplit: split}, parts}
 				if t.threads() <= int(caps.MaxWorkgroupInvocations) && t.fits(int(caps.SharedMemory)) &&
-					(anyRegisters || t.registers(1) <= cmRegisterLimit(subgroup, t.threads())) {
+					(anyRegisters || t.registers(operandCopies(caps)) <= cmRegisterLimit(subgroup, t.threads())) {
 					return t, true
 				}
 			}
