@@ -58,6 +58,10 @@ func ComparedOps() []string {
 	return ops
 }
 
+// against are operations that nobody else was measured with on this device, and which of
+// our own they are compared with, in the same cases: half the bytes should not take longer.
+var against = map[string]string{"logits_mxfp4": "logits_fp8"}
+
 // Compare checks and times, of all suites, the cases that the table has measurements of
 // and those that have a goal without, and hands each row to emit as it is done, with
 // the table's measurements. Errors: as Indexer; vk.ErrArgument for an operation that
@@ -71,9 +75,13 @@ func Compare(ctx context.Context, dev *vk.Device, o CompareOptions, l Limits, p 
 		measured[r.Op+" "+r.Case] = true
 	}
 	only := func(op, name string) bool {
+		if other := against[op]; other != "" {
+			op = other
+		}
 		return measured[op+" "+name] || slices.ContainsFunc(goals, func(g goal) bool { return g.share > 0 && g.has(op, name) })
 	}
 	var wrong error
+	ours := map[string]float64{} // microseconds of the cases so far
 	for _, s := range comparedSuites {
 		x := o
 		x.Ops = nil
@@ -87,6 +95,12 @@ func Compare(ctx context.Context, dev *vk.Device, o CompareOptions, l Limits, p 
 		}
 		err := s.run(ctx, dev, x, only, l, p, func(r OpRow) {
 			r.Peers = o.Peers.Of(r.Op, r.Case, r.Part)
+			if us := ours[against[r.Op]+" "+r.Case]; us > 0 {
+				r.Peers = append(r.Peers, Peer{Name: "our " + against[r.Op], US: us})
+			}
+			if r.Status == "ok" && r.Part == "" {
+				ours[r.Op+" "+r.Case] = r.Time.Median
+			}
 			emit(r)
 		})
 		if errors.Is(err, ErrWrong) {
@@ -131,6 +145,7 @@ var goals = []goal{
 	{name: "sparse decode, 8192+128 rows", ops: []string{"decode_c128a"}, share: 0.4, aim: 0.6},
 	{name: "sparse prefill", ops: []string{"prefill"}, average: 2, aim: 1.6},
 	{name: "FP8 paged logits", ops: []string{"logits_fp8"}, average: 1.3, aim: 1},
+	{name: "MXFP4 paged logits", ops: []string{"logits_mxfp4"}, average: 1, aim: 0.8},
 	{name: "score and top-k in one", ops: []string{"select_fp8"}, average: 1.1, aim: 0.8},
 	{name: "insert 4096 rows", ops: []string{"insert_k"}, cases: []string{"tokens=4096"}, average: 1, aim: 1},
 	{name: "gather 65536 rows", ops: []string{"gather_k"}, average: 1, aim: 1},

@@ -22,6 +22,7 @@ func TestCompare(t *testing.T) {
 	peers := PeerTable{Source: "nobody", Rows: []PeerRow{
 		{Op: "insert_k", Case: "tokens=32", Peers: []Peer{{"somebody", 1e9}}},
 		{Op: "query_quant_fp8", Case: "tokens=2/heads=64", Peers: []Peer{{"fast", 1e-3}, {"slow", 4e9}}},
+		{Op: "logits_fp8", Case: "tokens=2/context=4096/heads=64", Peers: []Peer{{"somebody", 3}}},
 		{Op: "topk", Case: "of another size", Peers: []Peer{{"x", 1}}},
 	}}
 	for _, format := range Formats {
@@ -30,7 +31,7 @@ func TestCompare(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := Compare(ctx, dev, CompareOptions{Peers: peers, Ops: []string{"insert", "query", "topk"}, Reps: 2, Warmup: -1, Seed: 1}, limits, Silent{}, report.Add); err != nil {
+		if err := Compare(ctx, dev, CompareOptions{Peers: peers, Ops: []string{"insert", "query", "topk", "logits"}, Reps: 2, Warmup: -1, Seed: 1}, limits, Silent{}, report.Add); err != nil {
 			t.Fatal(err)
 		}
 		if err := report.Close(); err != nil {
@@ -38,7 +39,7 @@ func TestCompare(t *testing.T) {
 		}
 		switch format {
 		case "md":
-			for _, want := range []string{"| insert_k | tokens=32 |  | somebody | 1e+09 |", "| 0.00 |", "slow 4e+09", "indexer queries: ", "missed", "not run here: 1 of topk", "Peers: nobody"} {
+			for _, want := range []string{"| insert_k | tokens=32 |  | somebody | 1e+09 |", "| 0.00 |", "slow 4e+09", "logits_mxfp4 | tokens=2/context=4096/heads=64 |  | our logits_fp8 |", "MXFP4 paged logits: ", "indexer queries: ", "missed", "not run here: 1 of topk", "Peers: nobody"} {
 				if !strings.Contains(out.String(), want) {
 					t.Errorf("report lacks %q:\n%s", want, out.String())
 				}
