@@ -69,6 +69,16 @@ func cmRegisterLimit(subgroup, threads int) int {
 	return min(255, 65536/threads)
 }
 
+// operandCopies is how often a device holds an element of a product's operands. RDNA3
+// keeps each twice. It is known by subgroups of 64, which others do not have; RDNA4
+// needs less than is assumed here.
+func operandCopies(caps *vk.Caps) int {
+	if caps.MaxSubgroupSize > 32 {
+		return 2
+	}
+	return 1
+}
+
 // cmFit returns the tiling with the most heads per workgroup, within heads, that
 // a device with these capabilities has registers, shared memory and invocations
 // for, given a shape of matrix product.
@@ -80,12 +90,7 @@ func cmFit(caps *vk.Caps, s vk.CoopMatShape, heads int) (cmTiling, bool) {
 		}
 	}
 	t.tile = max(t.m, t.n, t.k)
-	// RDNA3 keeps every element of an operand twice. It is known by subgroups of
-	// 64, which others do not have; RDNA4 needs less than is assumed here.
-	copies := 1
-	if caps.MaxSubgroupSize > 32 {
-		copies = 2
-	}
+	copies := operandCopies(caps)
 	t.heads = t.m
 	for t.heads < cmMaxHeads && t.heads < heads {
 		t.heads *= 2

@@ -34,6 +34,7 @@ var pushLayouts = map[string]any{
 	"attn_decode_few":      attnDecodePush{},
 	"attn_decode_lanes":    attnDecodePush{},
 	"attn_prefill":         attnPrefillPush{},
+	"attn_prefill_lanes":   attnPrefillPush{},
 	"attn_merge":           attnMergePush{},
 }
 

@@ -1,6 +1,7 @@
 package attention
 
 import (
+	"cmp"
 	"math"
 	"unsafe"
 
@@ -69,10 +70,12 @@ func NewPrefill(dev *vk.Device, cfg PrefillConfig) (*Prefill, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.tilings = tilings
+	if s.tilings, err = withPrefillLanes(dev, variant, cfg.Heads, tilings); err != nil {
+		return nil, err
+	}
 	k, err := s.kernels(func(t tiling) (*vk.Kernel, error) {
 		return pkg.Kernel(dev, opkit.Spec{
-			Stem: "attn_prefill", Variant: variant, Bound: 9,
+			Stem: cmp.Or(t.Stem, "attn_prefill"), Variant: variant, Bound: 9,
 			Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write, vk.Write, vk.Write, vk.Read},
 			PushSize: int(unsafe.Sizeof(attnPrefillPush{})), Subgroup: t.SubgroupSize,
 			Constants: append(opkit.Words(t.HeadsPerGroup, t.Tile), t.Constants...),

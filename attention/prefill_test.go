@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/vkmla/vkmla/attention"
+	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/testkit"
 	"github.com/vkmla/vkmla/internal/vectors"
 	"github.com/vkmla/vkmla/internal/verify"
@@ -19,9 +20,18 @@ func TestPrefill(t *testing.T) { testkit.TestOp(t, "flashmla_sparse_prefill") }
 // Rows that are split give the result with any number of parts, the largest score
 // among it, and the same bits every time.
 func TestPrefillSplits(t *testing.T) {
+	prefillSplits(t, 9, []int{0, 1, 2, 5, 10, 100})
+}
+
+// The same with so many heads that accumulators' lanes are made use of where they are known.
+func TestPrefillSplitsManyHeads(t *testing.T) {
+	prefillSplits(t, 33, []int{1, 5})
+}
+
+func prefillSplits(t *testing.T, heads int, parts []int) {
 	dev := testkit.Device(t)
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 1))
-	const tokens, heads, rows, width = 3, 9, 40, 77
+	const tokens, rows, width = 3, 40, 77
 	q, kv := normal(rng, tokens*heads*attention.D), normal(rng, rows*attention.D)
 	idx := make([]int32, tokens*width)
 	for i := range idx {
@@ -34,7 +44,7 @@ func TestPrefillSplits(t *testing.T) {
 			t.Logf("left out: %v", err)
 			continue
 		}
-		for _, splits := range []int{0, 1, 2, 5, 10, 100} {
+		for _, splits := range parts {
 			t.Run(subtest(v.Name, splits), func(t *testing.T) {
 				op := must[*attention.Prefill](t)(attention.NewPrefill(dev, attention.PrefillConfig{Heads: heads, Variant: v.Name, Splits: splits, Workgroups: 8 + splits%2*1000}))
 				var before []byte
@@ -66,6 +76,55 @@ func TestPrefillSplits(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// Scores that grow along the list by more than a weight's type can hold, and a list whose
+// first rows do not count: a reference taken from the first rows does not do.
+func TestPrefillGrowingScores(t *testing.T) {
+	dev := testkit.Device(t)
+	rng := rand.New(rand.NewPCG(testkit.Seed(t), 2))
+	const tokens, heads, rows, width = 2, 33, 50, 50
+	q, kv := normal(rng, tokens*heads*attention.D), normal(rng, rows*attention.D)
+	idx := make([]int32, tokens*width)
+	for r := range rows {
+		for d := range attention.D { // scores of head 0 of token 0: up to 90 in base 2
+			x := numfmt.BF16Decode(kv[r*attention.D+d])/8 + numfmt.BF16Decode(q[d])*float32(r)/20
+			kv[r*attention.D+d] = numfmt.BF16Encode(x)
+		}
+		idx[r] = int32(r)
+		if idx[width+r] = int32(r); r < 20 {
+			idx[width+r] = -1
+		}
+	}
+	out, maxLogits, lse := attention.PrefillRef(q, heads, kv, idx, width, nil, nil, attention.DefaultScale)
+	for _, v := range attention.PrefillVariants {
+		if err := attention.CanDecode(dev.Adapter(), attention.TwoPassPrefix+v.Name, heads); err != nil {
+			t.Logf("left out: %v", err)
+			continue
+		}
+		t.Run(v.Name, func(t *testing.T) {
+			op := must[*attention.Prefill](t)(attention.NewPrefill(dev, attention.PrefillConfig{Heads: heads, Variant: v.Name, Splits: 1}))
+			r := verify.NewRig(t.Context(), dev)
+			defer r.Close()
+			a := attention.PrefillArgs{
+				Q: r.In(vectors.FromU16(q, tokens, heads, attention.D), tensor.BF16), KV: r.In(vectors.FromU16(kv, rows, attention.D), tensor.BF16),
+				Indices: r.In(vectors.FromI32(idx, tokens, width), tensor.I32), Out: r.Out(tensor.BF16, tokens, heads, attention.D),
+				MaxLogits: r.Out(tensor.F32, tokens, heads), LSE: r.Out(tensor.F32, tokens, heads),
+			}
+			r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
+			got := must[verify.Arrays](t)(r.Results(map[string]tensor.Tensor{"out": a.Out, "max": a.MaxLogits, "lse": a.LSE}))
+			res := verify.NewComparison(verify.ClassTolerance).
+				CloseWeighted("out", got["out"], vectors.FromF32(out, tokens, heads, attention.D), verify.PrefillOut, sides(v.Name),
+					func() ([]float32, error) {
+						return attention.PrefillSpreadRef(q, heads, kv, idx, width, nil, nil, attention.DefaultScale), nil
+					}).
+				Close("max_logits", got["max"], vectors.FromF32(maxLogits, tokens, heads), verify.PrefillLSE).
+				Close("lse", got["lse"], vectors.FromF32(lse, tokens, heads), verify.PrefillLSE).Result()
+			if !res.Pass {
+				t.Error(res.Detail)
+			}
+		})
 	}
 }
 

@@ -50,6 +50,7 @@ func twoPass(ladder []vk.Variant) []vk.Variant {
 // tiling is what a build of an attention kernel is specialised for and how its
 // grid is laid out.
 type tiling struct {
+	Stem          string   // of the kernel, where it is not the operation's own
 	HeadsPerGroup int      // heads of one workgroup
 	Tile          int      // rows of cache per step
 	Constants     []uint32 // specialisation constants after HeadsPerGroup and Tile

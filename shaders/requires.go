@@ -18,6 +18,9 @@ var (
 // size.
 var lanes = []string{"subgroupShuffle", "subgroupSizeControl", "computeFullSubgroups"}
 
+// The features of an attention kernel whose lanes exchange numbers.
+var laneFeatures = []string{"subgroupShuffle", "subgroupBallot"}
+
 // requires maps a kernel to the device features it needs; a kernel that needs none
 // is not listed. A test compares it with the capabilities in the SPIR-V.
 var requires = map[string][]string{
@@ -37,6 +40,8 @@ var requires = map[string][]string{
 	"attn_decode_lanes_cmb":      append(slices.Clone(matrixBF16), "shaderInt16", "subgroupShuffle"),
 	"attn_prefill_cm":            matrixF16,
 	"attn_prefill_cmb":           matrixBF16,
+	"attn_prefill_lanes_cm":      slices.Concat(matrixF16, laneFeatures),
+	"attn_prefill_lanes_cmb":     slices.Concat(matrixBF16, laneFeatures),
 	"idx_logits_da":              deviceAddress,
 	"proj_q_insert_da":           deviceAddress,
 	"proj_inverse_rope_da":       deviceAddress,

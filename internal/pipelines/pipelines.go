@@ -229,7 +229,7 @@ func Hot(name string, matrices bool) bool {
 	stems := []string{"attn_decode", "idx_logits", "proj_linear", "proj_linear_few"}
 	suffixes := []string{"", "_da"}
 	if matrices {
-		stems, suffixes = append(stems, "attn_decode_few", "attn_decode_lanes", "attn_prefill"), []string{"_cm", "_cmb"}
+		stems, suffixes = append(stems, "attn_decode_few", "attn_decode_lanes", "attn_prefill", "attn_prefill_lanes"), []string{"_cm", "_cmb"}
 	}
 	return slices.ContainsFunc(stems, func(stem string) bool {
 		rest, ok := strings.CutPrefix(name, stem)

@@ -1,0 +1,172 @@
+package attention
+
+import (
+	"context"
+	"encoding/binary"
+	"math/bits"
+
+	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/shaders"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// laneTiling is how attn_prefill_lanes divides its work; the names are those of
+// shaders/attn_prefill_lanes.comp. M, N, K and TILE are one number, and all sizes are
+// powers of two.
+type laneTiling struct {
+	cmTiling
+	parts int // PARTS, lanes that share a row of an accumulator
+}
+
+// own is OWN, how many fours of a tile's scores an invocation turns into weights.
+func (t laneTiling) own() int { return t.heads * t.tile / (4 * t.threads()) }
+
+// sharedBytes is the sum of the shared arrays.
+func (t laneTiling) sharedBytes() int {
+	rows := 2 * t.tile * 1040
+	scores := 16 * t.threads() * (t.kSplit - 1) * t.own()
+	weights := t.m * (2*t.tile*t.heads/t.m + 16)
+	return rows + scores + weights + 4*t.heads + 8*t.tile + 4
+}
+
+func (t laneTiling) constants() []uint32 { return append(t.cmTiling.constants(), uint32(t.parts)) }
+
+// fits tells whether the shader's assumptions hold on a device with so many bytes of
+// shared memory.
+func (t laneTiling) fits(shared int) bool {
+	headTiles, headParts := t.heads/t.m, t.subgroups/t.kSplit
+	each := t.n / t.parts      // components of one row
+	return headTiles%4 == 0 && // the products with V come in four equal parts
+		headParts >= 1 && headTiles >= headParts && // a head tile or more for each subgroup's scores
+		headParts <= 4 && // Q comes in through 2*TILE rows, in two turns
+		t.kSplit*t.k <= D && t.subgroups*t.n <= D &&
+		t.own() >= 1 && t.m*t.n/t.subgroup >= 4 && (each%4 == 0 || 4%each == 0) && // fours of scores
+		t.threads()/t.tile <= t.subgroup && // a subgroup brings in whole rows
+		t.sharedBytes() <= shared
+}
+
+// laneFit returns the tiling with the most heads per workgroup for a shape of matrix
+// product whose accumulators lie in lanes as laneParts found; false if nothing fits, or
+// half of a workgroup's heads would be padding. With anyRegisters it does not matter how
+// many registers the device has.
+func laneFit(caps *vk.Caps, s vk.CoopMatShape, heads, parts int, anyRegisters bool) (laneTiling, bool) {
+	size, subgroup := int(s.M), int(caps.MinSubgroupSize)
+	if s.M != s.N || s.N != s.K || size < 8 || bits.OnesCount(uint(size)) != 1 || subgroup < 8 || bits.OnesCount(uint(subgroup)) != 1 || parts == 0 {
+		return laneTiling{}, false
+	}
+	for hg := cmMaxHeads; hg >= 4*size; hg /= 2 {
+		if hg >= 2*heads {
+			continue
+		}
+		for _, subgroups := range cmSubgroups {
+			for _, split := range []int{4, 2} { // with 4 the rows are read half as often for scores
+				t := laneTiling{cmTiling{m: size, n: size, k: size, heads: hg, tile: size, subgroup: subgroup, subgroups: subgroups, kSplit: split}, parts}
+				if t.threads() <= int(caps.MaxWorkgroupInvocations) && t.fits(int(caps.SharedMemory)) &&
+					(anyRegisters || t.registers(operandCopies(caps)) <= cmRegisterLimit(subgroup, t.threads())) {
+					return t, true
+				}
+			}
+		}
+	}
+	return laneTiling{}, false
+}
+
+// laneParts reads from what num_layout finds whether accumulators lie in lanes as
+// attn_prefill_lanes wants them: PARTS neighbouring lanes share a row, component i of lane l
+// is in row l/PARTS + i/each*subgroup/PARTS, each = n/PARTS, and columns go round the
+// lanes in pairs, or one by one if each is 1. It returns PARTS, 0 if they do not.
+func laneParts(m, n, k, subgroup int, words []uint32) int {
+	if len(words) != m*k+k*n+m*n || m*n%subgroup != 0 {
+		return 0
+	}
+	words = words[m*k+k*n:]
+next:
+	for parts := 4; parts <= min(n, subgroup); parts *= 2 {
+		each := n / parts
+		pair := min(each, 2)
+		for x, w := range words {
+			i, l := x/subgroup, x%subgroup
+			row := l/parts + i/each*(subgroup/parts)
+			column := i%each/pair*pair*parts + l%parts*pair + i%pair
+			if int(w) != row*n+column {
+				continue next
+			}
+		}
+		return parts
+	}
+	return 0
+}
+
+// layoutWords runs num_layout for a shape.
+func layoutWords(dev *vk.Device, variant string, s vk.CoopMatShape) ([]uint32, error) {
+	subgroup := dev.Caps().MinSubgroupSize
+	k, err := pkg.Kernel(dev, opkit.Spec{Stem: "num_layout", Variant: variant, Bindings: []vk.Access{vk.Write}, Bound: 1,
+		Subgroup: subgroup, Constants: []uint32{subgroup, s.M, s.N, s.K}})
+	if err != nil {
+		return nil, err
+	}
+	words := make([]uint32, s.M*s.K+s.K*s.N+s.M*s.N)
+	out, err := tensor.New(dev, "layout of matrices", tensor.U32, len(words))
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close()
+	rec, err := dev.NewRecorder()
+	if err != nil {
+		return nil, err
+	}
+	defer rec.Close()
+	if err := rec.Dispatch(vk.Dispatch{Kernel: k, Groups: [3]uint32{1, 1, 1}, Bind: []vk.View{out.View()}}); err != nil {
+		return nil, err
+	}
+	cmd, err := rec.End()
+	if err != nil {
+		return nil, err
+	}
+	defer cmd.Close()
+	if err := cmd.Run(context.Background()); err != nil {
+		return nil, err
+	}
+	got := make([]byte, out.Bytes())
+	if err := out.Download(context.Background(), got); err != nil {
+		return nil, err
+	}
+	for i := range words {
+		words[i] = binary.LittleEndian.Uint32(got[4*i:])
+	}
+	return words, nil
+}
+
+// withPrefillLanes puts the tiling of attn_prefill_lanes before those of attn_prefill, instead of the
+// first if it has as many heads, where a device's matrices lie so that the kernel can
+// use it. A subgroup's registers are no limit on a CPU, which runs it for the tests.
+//
+// Errors: those of building and running a kernel.
+func withPrefillLanes(dev *vk.Device, variant string, heads int, tilings []tiling) ([]tiling, error) {
+	element := map[string]string{VariantCM: "f16", VariantCMB: "bf16"}[variant]
+	caps := dev.Caps()
+	if element == "" || len(caps.Missing(shaders.Requires(opkit.Stem("attn_prefill_lanes", variant)))) > 0 {
+		return tilings, nil
+	}
+	var failed error
+	t, err := opkit.FitMatrix(caps, element, func(s vk.CoopMatShape) (laneTiling, bool) {
+		anyRegisters := dev.Adapter().Type == vk.TypeCPU
+		if _, ok := laneFit(caps, s, heads, int(s.N), anyRegisters); !ok || failed != nil {
+			return laneTiling{}, false
+		}
+		words, err := layoutWords(dev, variant, s)
+		if failed = err; err != nil {
+			return laneTiling{}, false
+		}
+		return laneFit(caps, s, heads, laneParts(int(s.M), int(s.N), int(s.K), int(caps.MinSubgroupSize), words), anyRegisters)
+	})
+	if err != nil || t.heads < tilings[0].HeadsPerGroup {
+		return tilings, failed
+	}
+	if t.heads == tilings[0].HeadsPerGroup {
+		tilings = tilings[1:]
+	}
+	lanes := tiling{Stem: "attn_prefill_lanes", HeadsPerGroup: t.heads, Tile: t.tile, Constants: t.constants(), SubgroupSize: uint32(t.subgroup)}
+	return append([]tiling{lanes}, tilings...), nil
+}

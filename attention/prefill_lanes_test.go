@@ -1,0 +1,92 @@
+package attention
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/vkmla/vkmla/internal/knowncaps"
+	"github.com/vkmla/vkmla/internal/spirv"
+	"github.com/vkmla/vkmla/shaders"
+)
+
+// accumulators is what num_layout finds where accumulators lie in lanes with parts lanes a row
+// and columns as given.
+func accumulators(m, n, k, subgroup, parts int, column func(part, place int) int) []uint32 {
+	words := make([]uint32, m*k+k*n, m*k+k*n+m*n)
+	each := n / parts
+	for i := range m * n / subgroup {
+		for l := range subgroup {
+			words = append(words, uint32((l/parts+i/each*(subgroup/parts))*n+column(l%parts, i%each)))
+		}
+	}
+	return words
+}
+
+func TestLaneParts(t *testing.T) {
+	nvidia := accumulators(16, 16, 16, 32, 4, func(part, place int) int { return 2*part + place%2 + 8*(place/2) })
+	if got := laneParts(16, 16, 16, 32, nvidia); got != 4 {
+		t.Errorf("NVIDIA's layout: %d parts, want 4", got)
+	}
+	if got := laneParts(8, 8, 8, 8, accumulators(8, 8, 8, 8, 8, func(part, place int) int { return part })); got != 8 {
+		t.Errorf("lavapipe's layout: %d parts, want 8", got)
+	}
+	moved := slices.Clone(nvidia)
+	moved[512], moved[513] = moved[513], moved[512]
+	outside := slices.Clone(nvidia)
+	outside[700] = 1 << 20
+	for name, words := range map[string][]uint32{
+		"two lanes exchanged": moved, "no element": outside, "too few": nvidia[:700], "nothing written": make([]uint32, 768),
+		"neighbours":   accumulators(16, 16, 16, 32, 4, func(part, place int) int { return 4*part + place }),
+		"a column":     accumulators(16, 16, 16, 32, 16, func(part, place int) int { return 15 - part }), // as on RDNA, but for the order
+		"other halves": accumulators(16, 16, 16, 32, 4, func(part, place int) int { return (2*part + place%2 + 8*(place/2)) ^ 8 }),
+	} {
+		if got := laneParts(16, 16, 16, 32, words); got != 0 {
+			t.Errorf("%s: %d parts, want none", name, got)
+		}
+	}
+}
+
+// TestLaneFit holds the tilings against the sum of shared memory in the modules.
+func TestLaneFit(t *testing.T) {
+	for _, c := range []struct {
+		device               string
+		heads, parts         int
+		any                  bool
+		hg, subgroups, split int // 0: none
+	}{
+		{"H100", 128, 4, false, 64, 8, 4},
+		{"H100", 64, 4, false, 64, 8, 4},
+		{"H100", 33, 4, false, 64, 8, 4},
+		{"H100", 32, 4, false, 0, 0, 0}, // half of the heads would be padding
+		{"H100", 64, 0, false, 0, 0, 0},
+		{"RDNA3", 64, 4, false, 0, 0, 0}, // for want of registers
+		{"Intel", 64, 4, false, 0, 0, 0},
+		{"lavapipe", 64, 8, false, 0, 0, 0},
+		{"lavapipe", 64, 8, true, 64, 8, 4},
+		{"lavapipe", 17, 8, true, 32, 8, 4},
+		{"lavapipe", 16, 8, true, 0, 0, 0},
+	} {
+		caps := knowncaps.Matrix[c.device]
+		got, ok := laneFit(&caps, caps.CoopMat[min(1, len(caps.CoopMat)-1)], c.heads, c.parts, c.any)
+		if ok != (c.hg > 0) || got.heads != c.hg || got.subgroups != c.subgroups || got.kSplit != c.split {
+			t.Errorf("%s, %d heads, %d parts: %+v, %v, want %d heads, %d subgroups, split by %d", c.device, c.heads, c.parts, got, ok, c.hg, c.subgroups, c.split)
+		}
+		for _, name := range []string{"attn_prefill_lanes_cm", "attn_prefill_lanes_cmb"} {
+			k, err := shaders.Get(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m, err := spirv.Parse(k.SPIRV)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !ok {
+				continue
+			}
+			constants := append([]uint32{uint32(got.heads), uint32(got.tile)}, got.constants()...)
+			if bytes, err := m.SharedBytes(constants...); err != nil || bytes != got.sharedBytes() {
+				t.Errorf("%s on %s, %d heads: %d bytes of shared memory, %v, want %d", name, c.device, c.heads, bytes, err, got.sharedBytes())
+			}
+		}
+	}
+}

@@ -1,0 +1,118 @@
+// Sparse MLA over a bf16 workspace (prefill, and the second pass of the two-pass decode) with cooperative matrices whose accumulators lie in known lanes.
+// Token t attends rows indices[t][j], j < lens[t]; per head s_j = scale*dot(q, k_j), out = sum exp(s_j) k_j / (sum exp(s_j) + exp(sink)), lse = ln sum exp(s_j),
+// max_logits = max s_j. bindings: 0 q [T,H,512] bf16; 1 indices [T,width] i32; 2 lens [T] i32; 3 sink [H] f32; 4 dst [T,H,512] bf16; 5 max_logits [T,H] f32;
+//   6 lse [T,H] f32; 7 part_out [T,splits,H,512] f32; 8 part_ml [T,splits,H] (m, l, max, 0) f32. The workspace kv [rows,512] bf16 by address.
+// An index < 0 or >= rows is masked and nothing is read for it. Without lens every one of the width entries counts.
+// One workgroup of THREADS: (HG heads, one of `splits` ranges of entries, one token). With one split it finishes the row, else attn_merge does.
+// Constants: 0 HG, 1 TILE, 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a matrix product, 7 KSPLIT, 8 PARTS: attention/prefill_lanes.go chooses them and has the limits.
+// Shared memory: 48260 B at HG 64, TILE 16, KSPLIT 4. Values of the workspace: see lib/cm_element.glsl; the loop: lib/cm_prefill_lanes.glsl.
+// Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl,
+//   computeFullSubgroups, subgroup shuffle and ballot.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_ballot : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+#define KV_DA
+#include "lib/kv_page.glsl"
+
+layout(local_size_x = 256, local_size_x_id = 2) in;
+layout(constant_id = 0) const uint HG = 64u;
+layout(constant_id = 1) const uint TILE = 16u;
+const uint THREADS = gl_WorkGroupSize.x;
+layout(constant_id = 3) const uint SUBGROUP = 32u;
+layout(constant_id = 4) const uint CM_M = 16u;
+layout(constant_id = 5) const uint CM_N = 16u;
+layout(constant_id = 6) const uint CM_K = 16u;
+layout(constant_id = 7) const uint KSPLIT = 4u;
+layout(constant_id = 8) const uint PARTS = 4u;
+
+layout(std430, set = 0, binding = 0) readonly buffer QBuf { uvec4 rows[]; } q;
+layout(std430, set = 0, binding = 1) readonly buffer Indices { uint v[]; } indices;
+layout(std430, set = 0, binding = 2) readonly buffer Lens { int v[]; } lens;
+layout(std430, set = 0, binding = 3) readonly buffer Sink { uint v[]; } sink;
+layout(std430, set = 0, binding = 4) writeonly buffer Dst { uvec4 rows[]; } dst;
+layout(std430, set = 0, binding = 5) writeonly buffer MaxLogits { uint v[]; } max_logits;
+layout(std430, set = 0, binding = 6) writeonly buffer Lse { uint v[]; } lse;
+layout(std430, set = 0, binding = 7) writeonly buffer PartOut { vec4 rows[]; } part_out;
+layout(std430, set = 0, binding = 8) writeonly buffer PartMl { vec4 rows[]; } part_ml;
+
+const uint HAS_SINK = 1u, HAS_LENS = 2u, WANT_LSE = 4u, WANT_MAX = 8u;
+
+layout(push_constant) uniform Push {
+    KV_ADDR kv_addr;
+    uint rows;
+    uint heads;
+    uint width;
+    uint splits;
+    uint flags;
+    float scale_log2e; // softmax scale * log2(e)
+} pc;
+
+// volatile: else loads are moved to where their results are stored, and wait there for memory.
+layout(buffer_reference, std430, buffer_reference_align = 16) volatile readonly buffer WorkspaceRow { uvec4 w[]; };
+
+#include "lib/cm_prefill_lanes.glsl"
+
+float mla_sink_of(uint head) { return (pc.flags & HAS_SINK) != 0u ? mla_sink(sink.v[head]) : MLA_NO_SINK; }
+
+void main() {
+    const uint head0 = gl_WorkGroupID.x * HG, split = gl_WorkGroupID.y, t = gl_WorkGroupID.z;
+    cm_place(t);
+    uint n = (pc.flags & HAS_LENS) != 0u ? uint(clamp(lens.v[t], 0, int(pc.width))) : pc.width;
+    if (pc.rows == 0u) n = 0u;
+    cm_begin = 0u; // known before lens is
+    cm_end = n;
+    if (pc.splits > 1u) {
+        const uint tiles = (n + TILE - 1u) / TILE;
+        const uint chunk = uint(ceil((float(tiles) - 0.5) / float(pc.splits))) * TILE; // of tiles/splits, rounded up
+        cm_begin = min(split * chunk, n);
+        cm_end = min((split + 1u) * chunk, n);
+    }
+    cm_attend(head0);
+
+    // What is left to do for a head is done by the first of the lanes that share its row.
+    [[unroll]] for (uint r = 0u; r < LANE_HEADS; r++) {
+        const float l = cm_row_sum(l_[r]), m = m_[r], top = top_[r];
+        const uint h = cm_own_head(r / ROWS4, r % ROWS4 * 4u / ROWS4), head = head0 + h;
+        if (cm_quarter == 0u) {
+            factor_s[h / 4u][h % 4u] = mla_factor(m, l, mla_sink_of(min(head, pc.heads - 1u)));
+            if (head < pc.heads) {
+                if (pc.splits > 1u) part_ml.rows[(t * pc.splits + split) * pc.heads + head] = vec4(m, l, top, 0.0);
+                else {
+                    if ((pc.flags & WANT_LSE) != 0u) lse.v[t * pc.heads + head] = mla_lse(m, l);
+                    if ((pc.flags & WANT_MAX) != 0u) max_logits.v[t * pc.heads + head] = mla_max_logit(top, l);
+                }
+            }
+        }
+    }
+    if (pc.splits > 1u && cm_begin >= cm_end) return; // its accumulator is never read
+    barrier();
+
+    // A subgroup's own columns of one head tile after the other through shared memory, where rows can be told apart.
+    [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
+        [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) {
+            coopMatStore(acc_f[i][j], kv_s, (cm_sub * OUT_TILES + j) * CM_N / 4u, OUT_PITCH, gl_CooperativeMatrixLayoutRowMajor);
+        }
+        cm_subgroup_sync();
+        [[dont_unroll]] for (uint at = cm_lane; at < CM_M * OUT_WORDS; at += SUBGROUP) {
+            const uint r = at / OUT_WORDS, c = cm_sub * OUT_WORDS + at % OUT_WORDS, h = i * CM_M + r;
+            if (head0 + h >= pc.heads) break;
+            const vec4 a = uintBitsToFloat(kv_s[r * OUT_PITCH + c * 2u]), b = uintBitsToFloat(kv_s[r * OUT_PITCH + c * 2u + 1u]);
+            if (pc.splits == 1u) {
+                const float f = factor_s[h / 4u][h % 4u];
+                const vec4 x = a * f, y = b * f;
+                dst.rows[(t * pc.heads + head0 + h) * 64u + c] =
+                    uvec4(bf16_pack2(x.x, x.y), bf16_pack2(x.z, x.w), bf16_pack2(y.x, y.y), bf16_pack2(y.z, y.w));
+            } else {
+                const uint out_row = ((t * pc.splits + split) * pc.heads + head0 + h) * 128u;
+                part_out.rows[out_row + c * 2u] = a;
+                part_out.rows[out_row + c * 2u + 1u] = b;
+            }
+        }
+        cm_subgroup_sync();
+    }
+}
