@@ -170,9 +170,13 @@ func (o *QInsert) Record(rec *vk.Recorder, a QInsertArgs) error {
 	if t == 0 {
 		slots = o.dev.Dummy()
 	}
+	weight := a.KVWeight
+	if weight.IsZero() {
+		weight = a.KV // not read; what stands for absent tensors may be bound for writing beside this launch
+	}
 	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
 		Kernel: o.k, Groups: groups, Push: vk.Bytes(&push),
-		Bind: []vk.View{a.KV.View(), slots, a.Positions.View(), a.Table.View(), opkit.Present(o.dev, a.KVWeight)},
+		Bind: []vk.View{a.KV.View(), slots, a.Positions.View(), a.Table.View(), weight.View()},
 	}, targets...)
 }
 
