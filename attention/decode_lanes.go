@@ -1,24 +1,16 @@
 package attention
 
 import (
-	"context"
-	"encoding/binary"
-	"fmt"
 	"slices"
-	"sync"
 
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/shaders"
-	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
 // lanesStem is the kernel for workgroups with as many heads as fit, on devices whose
 // matrices lie in lanes in a way that it knows.
 const lanesStem = "attn_decode_lanes"
-
-// laneKeep keeps what matrixLanes found, by driver, device, build and shape.
-var laneKeep sync.Map
 
 // lanesOff keeps attn_decode_lanes out, for the tests of what other devices do.
 var lanesOff = false
@@ -40,9 +32,13 @@ func withLanes(dev *vk.Device, variant string, list []tiling) ([]tiling, error) 
 	if !c.fitLanes(dev.Caps()) {
 		return list, nil
 	}
-	lanes, err := matrixLanes(dev, variant, c)
-	if err != nil || lanes == 0 || !c.shares(lanes) {
+	words, err := pkg.MatrixLayout(dev, variant, c.m, c.n, c.k, c.subgroup)
+	if err != nil {
 		return list, err
+	}
+	lanes := rowLanes(c.m, c.subgroup, words)
+	if lanes == 0 || !c.shares(lanes) {
+		return list, nil
 	}
 	first := tiling{HeadsPerGroup: c.heads, Tile: c.tile, Constants: append(c.constants(), uint32(lanes)), SubgroupSize: uint32(c.subgroup), Lanes: lanes}
 	return append([]tiling{first}, slices.DeleteFunc(list, func(x tiling) bool { return x.HeadsPerGroup >= c.heads })...), nil
@@ -72,59 +68,7 @@ func (t cmTiling) lanesSharedBytes() int {
 	return 2*t.tile*1040 + 16*t.threads() + passed + t.heads*(2*t.tile+24) + 8*t.tile + 4
 }
 
-// matrixLanes finds out by how many neighbouring lanes a row of a matrix is shared, with
-// columns as attn_decode_lanes has them; 0 where matrices lie otherwise or nothing is
-// written, as by a driver that only compiles.
-func matrixLanes(dev *vk.Device, variant string, t cmTiling) (int, error) {
-	const op = "new decoder"
-	a := dev.Adapter()
-	key := fmt.Sprint(a.Name, a.DriverName, a.DriverInfo, variant, t.m, t.n, t.k, t.subgroup)
-	if v, ok := laneKeep.Load(key); ok {
-		return v.(int), nil
-	}
-	k, err := pkg.Kernel(dev, opkit.Spec{Stem: "num_layout", Variant: variant, Bindings: []vk.Access{vk.Write}, Bound: 1,
-		Subgroup: uint32(t.subgroup), Constants: opkit.Words(t.subgroup, t.m, t.n, t.k)})
-	if err != nil {
-		return 0, err
-	}
-	words := make([]uint32, t.m*t.k+t.k*t.n+t.m*t.n)
-	out, err := tensor.New(dev, "layout of matrices", tensor.U32, len(words))
-	if err != nil {
-		return 0, pkg.Wrap(op, err)
-	}
-	defer out.Close()
-	rec, err := dev.NewRecorder()
-	if err != nil {
-		return 0, pkg.Wrap(op, err)
-	}
-	defer rec.Close()
-	if err := rec.Fill(out.View(), 0xFFFFFFFF); err != nil {
-		return 0, pkg.Wrap(op, err)
-	}
-	if err := rec.Dispatch(vk.Dispatch{Kernel: k, Groups: [3]uint32{1, 1, 1}, Bind: []vk.View{out.View()}}); err != nil {
-		return 0, pkg.Wrap(op, err)
-	}
-	cmd, err := rec.End()
-	if err != nil {
-		return 0, pkg.Wrap(op, err)
-	}
-	defer cmd.Close()
-	if err := cmd.Run(context.Background()); err != nil {
-		return 0, pkg.Wrap(op, err)
-	}
-	got := make([]byte, out.Bytes())
-	if err := out.Download(context.Background(), got); err != nil {
-		return 0, pkg.Wrap(op, err)
-	}
-	for i := range words {
-		words[i] = binary.LittleEndian.Uint32(got[4*i:])
-	}
-	lanes := rowLanes(t.m, t.subgroup, words)
-	laneKeep.Store(key, lanes)
-	return lanes, nil
-}
-
-// rowLanes reads from what num_layout finds of square matrices A, B and C of n rows how
+// rowLanes reads from what opkit.MatrixLayout finds of square matrices A, B and C of n rows how
 // many lanes L share a row (of B: a column): component i of lane l lies in row
 // l/L + i/E*(subgroup/L), E = n/L, and there at lanesColumn(l%L, i%E). 0 if there is no
 // such L.

@@ -9,7 +9,7 @@ import (
 	"github.com/vkmla/vkmla/shaders"
 )
 
-// inLanes is what num_layout finds where square matrices of n rows lie as rowLanes wants
+// inLanes is what opkit.MatrixLayout finds where square matrices of n rows lie as rowLanes wants
 // them, a row in so many lanes.
 func inLanes(n, subgroup, lanes int, column func(lane, v int) int) []uint32 {
 	words := make([]uint32, 0, 3*n*n)

@@ -1,13 +1,10 @@
 package attention
 
 import (
-	"context"
-	"encoding/binary"
 	"math/bits"
 
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/shaders"
-	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -72,7 +69,7 @@ func laneFit(caps *vk.Caps, s vk.CoopMatShape, heads, parts int, anyRegisters bo
 	return laneTiling{}, false
 }
 
-// laneParts reads from what num_layout finds whether accumulators lie in lanes as
+// laneParts reads from what opkit.MatrixLayout finds whether accumulators lie in lanes as
 // attn_prefill_lanes wants them: PARTS neighbouring lanes share a row, component i of lane l
 // is in row l/PARTS + i/each*subgroup/PARTS, each = n/PARTS, and columns go round the
 // lanes in pairs, or one by one if each is 1. It returns PARTS, 0 if they do not.
@@ -98,46 +95,6 @@ next:
 	return 0
 }
 
-// layoutWords runs num_layout for a shape.
-func layoutWords(dev *vk.Device, variant string, s vk.CoopMatShape) ([]uint32, error) {
-	subgroup := dev.Caps().MinSubgroupSize
-	k, err := pkg.Kernel(dev, opkit.Spec{Stem: "num_layout", Variant: variant, Bindings: []vk.Access{vk.Write}, Bound: 1,
-		Subgroup: subgroup, Constants: []uint32{subgroup, s.M, s.N, s.K}})
-	if err != nil {
-		return nil, err
-	}
-	words := make([]uint32, s.M*s.K+s.K*s.N+s.M*s.N)
-	out, err := tensor.New(dev, "layout of matrices", tensor.U32, len(words))
-	if err != nil {
-		return nil, err
-	}
-	defer out.Close()
-	rec, err := dev.NewRecorder()
-	if err != nil {
-		return nil, err
-	}
-	defer rec.Close()
-	if err := rec.Dispatch(vk.Dispatch{Kernel: k, Groups: [3]uint32{1, 1, 1}, Bind: []vk.View{out.View()}}); err != nil {
-		return nil, err
-	}
-	cmd, err := rec.End()
-	if err != nil {
-		return nil, err
-	}
-	defer cmd.Close()
-	if err := cmd.Run(context.Background()); err != nil {
-		return nil, err
-	}
-	got := make([]byte, out.Bytes())
-	if err := out.Download(context.Background(), got); err != nil {
-		return nil, err
-	}
-	for i := range words {
-		words[i] = binary.LittleEndian.Uint32(got[4*i:])
-	}
-	return words, nil
-}
-
 // withPrefillLanes puts the tiling of attn_prefill_lanes before those of attn_prefill, instead of the
 // first if it has as many heads, where a device's matrices lie so that the kernel can
 // use it. A subgroup's registers are no limit on a CPU, which runs it for the tests.
@@ -155,11 +112,12 @@ func withPrefillLanes(dev *vk.Device, variant string, heads int, tilings []tilin
 		if _, ok := laneFit(caps, s, heads, int(s.N), anyRegisters); !ok || failed != nil {
 			return laneTiling{}, false
 		}
-		words, err := layoutWords(dev, variant, s)
+		m, n, k, subgroup := int(s.M), int(s.N), int(s.K), int(caps.MinSubgroupSize)
+		words, err := pkg.MatrixLayout(dev, variant, m, n, k, subgroup)
 		if failed = err; err != nil {
 			return laneTiling{}, false
 		}
-		return laneFit(caps, s, heads, laneParts(int(s.M), int(s.N), int(s.K), int(caps.MinSubgroupSize), words), anyRegisters)
+		return laneFit(caps, s, heads, laneParts(m, n, k, subgroup, words), anyRegisters)
 	})
 	if err != nil || t.heads < tilings[0].HeadsPerGroup {
 		return tilings, failed

@@ -9,7 +9,7 @@ import (
 	"github.com/vkmla/vkmla/shaders"
 )
 
-// accumulators is what num_layout finds where accumulators lie in lanes with parts lanes a row
+// accumulators is what opkit.MatrixLayout finds where accumulators lie in lanes with parts lanes a row
 // and columns as given.
 func accumulators(m, n, k, subgroup, parts int, column func(part, place int) int) []uint32 {
 	words := make([]uint32, m*k+k*n, m*k+k*n+m*n)

@@ -1,13 +1,10 @@
 package indexer
 
 import (
-	"context"
-	"encoding/binary"
 	"math/bits"
 
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/shaders"
-	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -50,7 +47,7 @@ func (t laneTiling) shares(workgroups, rows, entries int) int {
 	return min(max(full, opkit.CeilDiv(entries, laneKeys)), opkit.CeilDiv(entries, t.m)+1)
 }
 
-// laneParts reads from what num_layout_cm finds whether rows of matrices A and C and
+// laneParts reads from what opkit.MatrixLayout finds whether rows of matrices A and C and
 // columns of B lie in lanes as idx_logits_lanes.comp wants them, and by how many lanes
 // they are shared; 0 if they do not.
 func laneParts(m, n, k, subgroup int, words []uint32) int {
@@ -98,51 +95,6 @@ func laneParts(m, n, k, subgroup int, words []uint32) int {
 	return 0
 }
 
-// probeLanes runs num_layout_cm for a shape.
-func probeLanes(dev *vk.Device, s vk.CoopMatShape) (parts int, err error) {
-	const op = "logits"
-	subgroup := dev.Caps().MinSubgroupSize
-	code, err := shaders.Get("num_layout_cm")
-	if err != nil {
-		return 0, pkg.Wrap(op, err)
-	}
-	k, err := dev.Kernel(vk.KernelSpec{Name: code.Name, SPIRV: code.SPIRV, Bindings: []vk.Access{vk.Write},
-		Constants: []uint32{subgroup, s.M, s.N, s.K}, SubgroupSize: subgroup, Requires: code.Requires})
-	if err != nil {
-		return 0, pkg.Wrap(op, err)
-	}
-	words := make([]uint32, s.M*s.K+s.K*s.N+s.M*s.N)
-	out, err := tensor.New(dev, "layout of matrices", tensor.U32, len(words))
-	if err != nil {
-		return 0, pkg.Wrap(op, err)
-	}
-	defer out.Close()
-	rec, err := dev.NewRecorder()
-	if err != nil {
-		return 0, pkg.Wrap(op, err)
-	}
-	defer rec.Close()
-	if err := rec.Dispatch(vk.Dispatch{Kernel: k, Groups: [3]uint32{1, 1, 1}, Bind: []vk.View{out.View()}}); err != nil {
-		return 0, pkg.Wrap(op, err)
-	}
-	cmd, err := rec.End()
-	if err != nil {
-		return 0, pkg.Wrap(op, err)
-	}
-	defer cmd.Close()
-	if err := cmd.Run(context.Background()); err != nil {
-		return 0, pkg.Wrap(op, err)
-	}
-	got := make([]byte, out.Bytes())
-	if err := out.Download(context.Background(), got); err != nil {
-		return 0, pkg.Wrap(op, err)
-	}
-	for i := range words {
-		words[i] = binary.LittleEndian.Uint32(got[4*i:])
-	}
-	return laneParts(int(s.M), int(s.N), int(s.K), int(subgroup), words), nil
-}
-
 // lanesChoose finds the largest shape of f16 products with f32 sums whose matrices lie
 // in lanes as idx_logits_lanes_cm wants them; false if there is none, or if that kernel
 // does not take so many heads or so small a page.
@@ -163,8 +115,12 @@ func lanesChoose(dev *vk.Device, cfg LogitsConfig) (laneTiling, bool, error) {
 		if cfg.Page%t.m != 0 || t.threads() < t.heads || t.sharedBytes() > int(caps.SharedMemory) || failed != nil {
 			return t, false
 		}
-		t.parts, failed = probeLanes(dev, s)
-		return t, t.parts > 0 && failed == nil
+		words, err := pkg.MatrixLayout(dev, VariantCM, t.m, t.n, t.k, t.subgroup)
+		if failed = err; err != nil {
+			return t, false
+		}
+		t.parts = laneParts(t.m, t.n, t.k, t.subgroup, words)
+		return t, t.parts > 0
 	})
 	return t, err == nil, failed
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/vkmla/vkmla/shaders"
 )
 
-// inLanes is what num_layout_cm finds where matrices lie as laneParts wants them and
+// inLanes is what opkit.MatrixLayout finds where matrices lie as laneParts wants them and
 // parts lanes share a row, with K positions and columns by part and place as given.
 func inLanes(m, n, k, subgroup, parts int, position func(part, place int) int) []uint32 {
 	bases := subgroup / parts

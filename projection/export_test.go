@@ -8,3 +8,15 @@ var PushLayouts = pushLayouts
 // LanesRequired are the features of kernels whose invocations pass numbers on inside
 // subgroups.
 func LanesRequired() []string { return shaders.Requires("proj_q_insert_lanes") }
+
+// Lanes are by how many lanes the kernels of a layer that load fragments themselves share
+// a row, each 0 if there is no such kernel.
+func Lanes(o *Linear) (thin, mid int) {
+	if len(o.thin) > 0 {
+		thin = o.thin[0].lanes
+	}
+	if len(o.mid) > 0 {
+		mid = o.mid[0].lanes
+	}
+	return thin, mid
+}

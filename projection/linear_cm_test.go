@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/vkmla/vkmla/internal/knowncaps"
@@ -268,17 +269,21 @@ var weightFormatsHere = []WeightFormat{WeightBF16, WeightFP8, WeightNVFP4}
 // The layouts that devices have, and others.
 func TestLayoutLanes(t *testing.T) {
 	// place says where component j of lane l is, for both operands.
-	layout := func(m, n, k, subgroup int, place func(l, j int) (row, k int)) []float32 {
-		p := []float32{float32(m * k / subgroup), float32(n * k / subgroup)}
-		for _, rows := range []int{m, n} {
+	layout := func(m, n, k, subgroup int, place func(l, j int) (row, k int)) []uint32 {
+		words := make([]uint32, 0, m*k+k*n+m*n)
+		for j := range m * k / subgroup {
 			for l := range subgroup {
-				for j := range rows * k / subgroup {
-					row, x := place(l, j)
-					p = append(p, float32(row*k+x))
-				}
+				row, x := place(l, j)
+				words = append(words, uint32(row*k+x))
 			}
 		}
-		return p
+		for j := range k * n / subgroup {
+			for l := range subgroup {
+				column, x := place(l, j)
+				words = append(words, uint32(x*n+column))
+			}
+		}
+		return words[:cap(words)] // the sums may lie anywhere
 	}
 	nvidia := func(l, j int) (int, int) { return l/4 + j/4*8, l%4*2 + j%2 + j/2%2*8 }
 	for _, c := range []struct {
@@ -294,17 +299,27 @@ func TestLayoutLanes(t *testing.T) {
 		{"rows among all lanes", 16, 16, 16, 32, 0, func(l, j int) (int, int) { return l%8 + j/4*8, l/8*2 + j%2 + j/2%2*8 }},
 		{"all the same", 16, 16, 16, 32, 0, func(l, j int) (int, int) { return 0, 0 }},
 	} {
-		p := layout(c.m, c.n, c.k, c.size, c.place)
-		if got := layoutLanes(p, c.m, c.n, c.k, c.size); got != c.lanes {
+		words := layout(c.m, c.n, c.k, c.size, c.place)
+		if got := layoutLanes(c.m, c.n, c.k, c.size, words); got != c.lanes {
 			t.Errorf("%s: %d lanes, want %d", c.name, got, c.lanes)
 		}
-		p[0] *= 2 // every element twice
-		if got := layoutLanes(p, c.m, c.n, c.k, c.size); got != 0 {
-			t.Errorf("%s, twice: %d lanes", c.name, got)
-		}
 	}
-	if got := layoutLanes(make([]float32, 514), 16, 16, 16, 32); got != 0 {
-		t.Errorf("nothing written: %d lanes", got)
+	nvidia16 := layout(16, 16, 16, 32, nvidia)
+	swapped := slices.Clone(nvidia16) // two numbers of a column of B, but of no row of A
+	for l := range 32 {
+		swapped[256+l], swapped[256+32+l] = swapped[256+32+l], swapped[256+l]
+	}
+	same := slices.Clone(nvidia16) // two components of the same place
+	for i := range 2 * 256 / 32 / 2 {
+		copy(same[64*i+32:64*i+64], same[64*i:])
+	}
+	outside := slices.Clone(nvidia16)
+	outside[300] = 1 << 31
+	for name, words := range map[string][]uint32{"nil": nil, "too few": nvidia16[:700], "zeros": make([]uint32, 768), "ones": slices.Repeat([]uint32{^uint32(0)}, 768),
+		"another B": swapped, "a place twice": same, "no element": outside} {
+		if got := layoutLanes(16, 16, 16, 32, words); got != 0 {
+			t.Errorf("%s: %d lanes", name, got)
+		}
 	}
 }
 

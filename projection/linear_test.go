@@ -554,3 +554,21 @@ func TestLinearTilings(t *testing.T) {
 		}
 	}
 }
+
+// Where a device's matrices lie in lanes as they want them, the kernels that load
+// fragments themselves are there: lavapipe, which the tests know, has rows of eight lanes.
+func TestLinearInLanes(t *testing.T) {
+	dev := testkit.Device(t)
+	op, err := projection.NewLinear(dev, projection.LinearConfig{N: 1536, K: 4096, Weights: projection.WeightFP8, Out: tensor.BF16, Variant: projection.VariantCM})
+	if errors.Is(err, vk.ErrMissingFeature) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	thin, mid := projection.Lanes(op)
+	t.Logf("%s: thin shares a row by %d lanes, mid by %d", dev.Adapter().Name, thin, mid)
+	if dev.Adapter().DriverName == "llvmpipe" && (thin != 8 || mid != 8) {
+		t.Errorf("thin shares a row by %d lanes, mid by %d, want 8", thin, mid)
+	}
+}

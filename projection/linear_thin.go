@@ -42,7 +42,8 @@ func (d linearThin) fits(caps *vk.Caps) bool {
 	return d.parts*d.subgroup <= int(caps.MaxWorkgroupInvocations) && d.sharedBytes() <= int(caps.SharedMemory)
 }
 
-// laneFinder is lanesOf for a device and a variant.
+// laneFinder is layoutLanes of what a device has for a variant; 0, too, where it tells
+// nothing.
 type laneFinder func(m, n, k, subgroup int) int
 
 // thinner finds the division of a layer for up to so many tokens.
@@ -86,16 +87,16 @@ type thinKernel struct {
 	k *vk.Kernel
 }
 
-// laneFinder is lanesOf for this device and variant; the error tells what went wrong
+// laneFinder is the one of this device and variant; the error tells what went wrong
 // where it found no lanes.
 func (o *Linear) laneFinder() (laneFinder, *error) {
 	var failed error
 	return func(m, n, k, subgroup int) int {
-		l, err := lanesOf(o.dev, o.variant, m, n, k, subgroup)
+		words, err := pkg.MatrixLayout(o.dev, o.variant, m, n, k, subgroup)
 		if err != nil {
 			failed = err
 		}
-		return l
+		return layoutLanes(m, n, k, subgroup, words)
 	}, &failed
 }
 

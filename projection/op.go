@@ -43,7 +43,6 @@ var pushLayouts = map[string]any{
 	"proj_linear_few":         projLinearPush{},
 	"proj_linear_thin":        projLinearPush{},
 	"proj_linear_mid":         projLinearPush{},
-	"proj_linear_layout":      struct{}{},
 	"proj_linear_sum":         projLinearSumPush{},
 }
 

@@ -1,10 +1,12 @@
 // Which component of which invocation holds which element of a cooperative matrix: of A [M,K], B [K,N] and C [M,N], each loaded from its own
 // indices row*columns + column, the value of component i of invocation l goes to
 //   dst[first + i*SUBGROUP + l],  first = 0 for A, then M*K words on for B, and K*N more for C.
-// bindings: 0 dst u32 [M*K + K*N + M*N]. Constants: 0 SUBGROUP, the workgroup; 1..3 M, N, K of a product.
+// Behind those words are three more, how many components of A, B and C an invocation has.
+// bindings: 0 dst u32 [M*K + K*N + M*N + 3]. Constants: 0 SUBGROUP, the workgroup; 1..3 M, N, K of a product.
 // Shared memory: 4*(M*K + K*N + M*N) B at most. Features: cooperativeMatrix (_cm f16, _cmb bf16 operands), shaderFloat16, vulkanMemoryModel,
 // subgroupSizeControl, computeFullSubgroups.
-// Where every element is in one component only, the words are all written.
+// The first words mean something only where every element is in one component, so that there are M*K/SUBGROUP, K*N/SUBGROUP and
+// M*N/SUBGROUP of them (some devices hold operands twice), and where the element type has all the indices: f16 up to 2048 elements, bf16 256.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -40,4 +42,10 @@ void main() {
     [[unroll]] for (uint i = 0u; i < CM_M * CM_K / SUBGROUP; i++) dst.v[i * SUBGROUP + l] = uint(float(a[i]));
     [[unroll]] for (uint i = 0u; i < CM_K * CM_N / SUBGROUP; i++) dst.v[CM_M * CM_K + i * SUBGROUP + l] = uint(float(b[i]));
     [[unroll]] for (uint i = 0u; i < CM_M * CM_N / SUBGROUP; i++) dst.v[CM_M * CM_K + CM_K * CM_N + i * SUBGROUP + l] = uint(c[i]);
+    const uint lengths = CM_M * CM_K + CM_K * CM_N + CM_M * CM_N;
+    if (l == 0u) {
+        dst.v[lengths] = uint(a.length());
+        dst.v[lengths + 1u] = uint(b.length());
+        dst.v[lengths + 2u] = uint(c.length());
+    }
 }

@@ -17,7 +17,7 @@ var owner = map[string]string{"kv_": "cache", "idx_": "indexer", "attn_": "atten
 // tools are shaders that are no operations of the library, and who uses them.
 var tools = map[string]string{
 	"num_formats":     "the test of the number formats in package cache",
-	"num_layout_cm":   "the choice of a kernel in packages indexer and attention",
+	"num_layout_cm":   "the choice of a kernel in packages indexer, attention and projection",
 	"num_elements_cm": "the test of the matrix elements in package attention",
 	"bench_copy":      "the benchmark's bandwidth measurement",
 	"bench_fma":       "the benchmark's arithmetic measurement",
@@ -39,7 +39,6 @@ var further = map[string]string{
 	"attn_prefill_lanes": "attn_prefill",
 	"idx_logits_lanes":   "idx_logits",
 	"proj_linear_few":    "proj_linear",
-	"proj_linear_layout": "proj_linear",
 	"proj_linear_sum":    "proj_linear",
 	"proj_linear_thin":   "proj_linear",
 	"proj_linear_mid":    "proj_linear",

@@ -75,3 +75,32 @@ func TestFitMatrix(t *testing.T) {
 		t.Errorf("no shape: %v", err)
 	}
 }
+
+// Words count only where the lanes' components are as many as their shares.
+func TestLayoutWords(t *testing.T) {
+	const m, n, k, subgroup = 16, 8, 16, 32
+	words := make([]uint32, m*k+k*n+m*n)
+	for i := range words {
+		words[i] = uint32(i)
+	}
+	for _, c := range []struct {
+		name    string
+		lengths []uint32
+		ok      bool
+	}{
+		{"shares", []uint32{8, 4, 4}, true},
+		{"A twice", []uint32{16, 4, 4}, false},
+		{"B twice", []uint32{8, 8, 4}, false},
+		{"C in halves", []uint32{8, 4, 2}, false},
+		{"nothing written", []uint32{1<<32 - 1, 1<<32 - 1, 1<<32 - 1}, false},
+		{"zeros", []uint32{0, 0, 0}, false},
+	} {
+		got := layoutWords(m, n, k, subgroup, append(slices.Clone(words), c.lengths...))
+		if c.ok && !slices.Equal(got, words) || !c.ok && got != nil {
+			t.Errorf("%s: %v", c.name, got)
+		}
+	}
+	if got := layoutWords(4, 4, 4, 32, make([]uint32, 51)); got != nil {
+		t.Errorf("less than one for each lane: %v", got)
+	}
+}

@@ -1,0 +1,100 @@
+package opkit
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// layouts keeps what MatrixLayout found, by driver, device, build and shape.
+var layouts sync.Map
+
+// MatrixLayout finds out which component of which lane of a subgroup holds which element
+// of the matrices A [m,k], B [k,n] and C [m,n] of a product: of f16 for variant CM, of
+// bf16 for CMB, with sums of f32. Word i*subgroup + l of the first m*k is row*k + column
+// of component i of lane l of A; the next k*n are row*n + column for B, and the last m*n
+// row*n + column for C.
+//
+// It runs num_layout, a kernel of one workgroup, once for each device, build and shape.
+// The words are nil where a lane has more or fewer components than its share of a matrix,
+// as where every element is held twice, and where nothing is written, as by a driver that
+// only compiles. What they say is the caller's to judge: an element type with too few
+// digits for all indices, as bf16 has with more than 256 elements, makes some the same.
+//
+// Errors: those of building and running a kernel.
+func (p Package) MatrixLayout(dev *vk.Device, variant string, m, n, k, subgroup int) ([]uint32, error) {
+	const op = "layout of matrices"
+	a := dev.Adapter()
+	key := fmt.Sprint([]any{a.Name, a.DriverName, a.DriverInfo, variant, m, n, k, subgroup})
+	if v, ok := layouts.Load(key); ok {
+		return slices.Clone(v.([]uint32)), nil
+	}
+	kernel, err := p.Kernel(dev, Spec{Stem: "num_layout", Variant: variant, Bindings: []vk.Access{vk.Write}, Bound: 1,
+		Subgroup: uint32(subgroup), Constants: Words(subgroup, m, n, k)})
+	if err != nil {
+		return nil, err
+	}
+	words, err := written(dev, kernel, m*k+k*n+m*n+3)
+	if err != nil {
+		return nil, p.Wrap(op, err)
+	}
+	words = layoutWords(m, n, k, subgroup, words)
+	layouts.Store(key, words)
+	return slices.Clone(words), nil
+}
+
+// written is what one workgroup of a kernel writes into so many words, each 0xFFFFFFFF
+// before.
+func written(dev *vk.Device, k *vk.Kernel, n int) ([]uint32, error) {
+	out, err := tensor.New(dev, "layout of matrices", tensor.U32, n)
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close()
+	rec, err := dev.NewRecorder()
+	if err != nil {
+		return nil, err
+	}
+	defer rec.Close()
+	if err := rec.Fill(out.View(), 0xFFFFFFFF); err != nil {
+		return nil, err
+	}
+	if err := rec.Dispatch(vk.Dispatch{Kernel: k, Groups: [3]uint32{1, 1, 1}, Bind: []vk.View{out.View()}}); err != nil {
+		return nil, err
+	}
+	cmd, err := rec.End()
+	if err != nil {
+		return nil, err
+	}
+	defer cmd.Close()
+	ctx := context.Background()
+	if err := cmd.Run(ctx); err != nil {
+		return nil, err
+	}
+	b := make([]byte, out.Bytes())
+	if err := out.Download(ctx, b); err != nil {
+		return nil, err
+	}
+	words := make([]uint32, n)
+	for i := range words {
+		words[i] = binary.LittleEndian.Uint32(b[4*i:])
+	}
+	return words, nil
+}
+
+// layoutWords takes the numbers of components off the end of what num_layout writes. It is
+// nil unless they are the lanes' shares of the matrices.
+func layoutWords(m, n, k, subgroup int, words []uint32) []uint32 {
+	end := len(words) - 3
+	for i, size := range []int{m * k, k * n, m * n} {
+		if uint64(words[end+i])*uint64(subgroup) != uint64(size) {
+			return nil
+		}
+	}
+	return words[:end:end]
+}
