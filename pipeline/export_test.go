@@ -37,14 +37,15 @@ func (e *Engine) Submissions(size int) (n int, each bool) {
 	return n, each
 }
 
-// Cuts says before which operations submissions begin and how many each has.
-func Cuts(took []float64, budget time.Duration) (before, size []int) {
-	return (&stepCommands{each: true, took: took}).cuts(budget)
+// Cuts says before which operations submissions begin and how many pieces there are of
+// which, from the parts of single operations and their times.
+func Cuts(parts []vk.Part, took []float64, budget time.Duration) (before []int, pieces map[int]int) {
+	return (&stepCommands{each: true, parts: parts, took: took}).cuts(budget)
 }
 
-// Suits reports whether commands suit a step, from their parts' operations (nil: one each)
-// and times in a step of another amount of work.
-func Suits(size []int, took []float64, work float64, budget time.Duration, then float64) bool {
-	c := &stepCommands{each: size == nil, size: size, took: took, work: work}
+// Suits reports whether commands suit a step, from their parts and the times of those in
+// a step of another amount of work.
+func Suits(each bool, parts []vk.Part, took []float64, work float64, budget time.Duration, then float64) bool {
+	c := &stepCommands{each: each, parts: parts, took: took, work: work}
 	return c.suits(budget, then)
 }

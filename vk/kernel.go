@@ -33,6 +33,8 @@ type KernelSpec struct {
 	// subgroupSizeControl unless it is the device's only size); 0 takes any.
 	SubgroupSize uint32
 	Requires     []string // features of the device, keys of Caps.Features
+
+	base bool // a launch may begin at any workgroup
 }
 
 // Kernel is a compute pipeline. The device that built it owns and closes it.
@@ -40,6 +42,7 @@ type Kernel struct {
 	spec   KernelSpec
 	layout *layout
 	h      vulkan.Pipeline
+	counts bool // it reads how many workgroups a launch has
 }
 
 // Name returns the name that the kernel was specified with.
@@ -82,7 +85,7 @@ func (d *Device) Kernel(s KernelSpec) (*Kernel, error) {
 	if err := d.checkKernel(op, &s); err != nil {
 		return nil, err
 	}
-	key := fmt.Sprint(s.Name, len(s.SPIRV), s.Constants, s.SubgroupSize)
+	key := fmt.Sprint(s.Name, len(s.SPIRV), s.Constants, s.SubgroupSize, s.base)
 	d.mu.Lock()
 	e := d.kernels[key]
 	if e == nil {
@@ -162,15 +165,18 @@ func (d *Device) buildKernel(op string, s KernelSpec) (*Kernel, error) {
 	if s.SubgroupSize != 0 && d.Caps().Features["computeFullSubgroups"] {
 		full = 1
 	}
-	k := &Kernel{spec: s, layout: l}
+	k := &Kernel{spec: s, layout: l, counts: countsWorkgroups(s.SPIRV)}
+	flags := d.pipelineFlags()
+	if s.base {
+		flags |= C.VM_PIPELINE_CREATE_DISPATCH_BASE
+	}
 	var h C.VmHandle
 	r := C.vm_create_pipeline(d.c, handleValue(unsafe.Pointer(d.cache.h)), handleValue(unsafe.Pointer(l.pipeline)), handleValue(unsafe.Pointer(module)),
-		constants, C.uint32_t(len(s.Constants)), subgroup, full, d.pipelineFlags(), &h)
+		constants, C.uint32_t(len(s.Constants)), subgroup, full, flags, &h)
 	if err := d.check(op, int(r)); err != nil {
 		return nil, err
 	}
 	*(*C.VmHandle)(unsafe.Pointer(&k.h)) = h
-	k.spec.SPIRV = nil // the driver has its copy
 	return k, nil
 }
 
