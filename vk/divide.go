@@ -22,11 +22,10 @@ type Pieces struct {
 	Workgroups int
 }
 
-// Divide makes launches several parts, which are submitted one by one: as many as p says,
-// or as there are workgroups along the longest side that the kernel can be divided along,
-// and at most MaxPieces. It has to be called after SplitAt or SplitEach and before
-// anything is recorded. Kernels that are divided are built a second time, when they first
-// are.
+// Divide makes launches of kernels that KernelSpec.Divisible says it of several parts, which
+// are submitted one by one: as many as p says, or as there are workgroups along the longest
+// side that the kernel can be divided along, and at most MaxPieces. It has to be called
+// after SplitAt or SplitEach and before anything is recorded.
 //
 // Errors: ErrArgument without SplitAt or SplitEach, when something was recorded, and for
 // negative numbers.
@@ -104,13 +103,6 @@ func countsWorkgroups(spirv []byte) bool {
 		at += length
 	}
 	return false
-}
-
-// divisible is the kernel, built so that a launch may begin at any workgroup.
-func (d *Device) divisible(k *Kernel) (*Kernel, error) {
-	s := k.spec
-	s.base = true
-	return d.Kernel(s)
 }
 
 // launchPieces records a launch in pieces, each from the second on in a part of its own.

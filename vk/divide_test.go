@@ -18,7 +18,7 @@ func TestDivide(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k, err := d.Kernel(vk.KernelSpec{Name: s.Name, SPIRV: s.SPIRV, Bindings: []vk.Access{vk.Read, vk.Write}, PushSize: 16})
+	k, err := d.Kernel(vk.KernelSpec{Name: s.Name, SPIRV: s.SPIRV, Bindings: []vk.Access{vk.Read, vk.Write}, PushSize: 16, Divisible: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,8 +33,10 @@ type KernelSpec struct {
 	// subgroupSizeControl unless it is the device's only size); 0 takes any.
 	SubgroupSize uint32
 	Requires     []string // features of the device, keys of Caps.Features
-
-	base bool // a launch may begin at any workgroup
+	// Divisible is for kernels whose launches may take long: Recorder.Divide can divide
+	// these, and only these, by their workgroups. They are built so that a launch may begin
+	// at any of them, divided or not, which makes their results the same bits.
+	Divisible bool
 }
 
 // Kernel is a compute pipeline. The device that built it owns and closes it.
@@ -42,7 +44,7 @@ type Kernel struct {
 	spec   KernelSpec
 	layout *layout
 	h      vulkan.Pipeline
-	counts bool // it reads how many workgroups a launch has
+	counts bool // it reads how many workgroups there are
 }
 
 // Name returns the name that the kernel was specified with.
@@ -85,7 +87,7 @@ func (d *Device) Kernel(s KernelSpec) (*Kernel, error) {
 	if err := d.checkKernel(op, &s); err != nil {
 		return nil, err
 	}
-	key := fmt.Sprint(s.Name, len(s.SPIRV), s.Constants, s.SubgroupSize, s.base)
+	key := fmt.Sprint(s.Name, len(s.SPIRV), s.Constants, s.SubgroupSize, s.Divisible)
 	d.mu.Lock()
 	e := d.kernels[key]
 	if e == nil {
@@ -167,7 +169,7 @@ func (d *Device) buildKernel(op string, s KernelSpec) (*Kernel, error) {
 	}
 	k := &Kernel{spec: s, layout: l, counts: countsWorkgroups(s.SPIRV)}
 	flags := d.pipelineFlags()
-	if s.base {
+	if s.Divisible {
 		flags |= C.VM_PIPELINE_CREATE_DISPATCH_BASE
 	}
 	var h C.VmHandle
@@ -177,6 +179,7 @@ func (d *Device) buildKernel(op string, s KernelSpec) (*Kernel, error) {
 		return nil, err
 	}
 	*(*C.VmHandle)(unsafe.Pointer(&k.h)) = h
+	k.spec.SPIRV = nil // the driver has its copy
 	return k, nil
 }
 

@@ -227,13 +227,10 @@ func (r *Recorder) Dispatch(x Dispatch) error {
 		return err
 	}
 	side := k.side(x.Groups)
-	pieces, most := r.piecesOf(x.Groups, side)
-	if pieces > 1 {
-		if k, err = r.dev.divisible(k); err != nil {
-			return err
-		}
+	pieces, most := 1, 1
+	if k.spec.Divisible {
+		pieces, most = r.piecesOf(x.Groups, side)
 	}
-
 	if err := r.operation(); err != nil {
 		return err
 	}
