@@ -37,6 +37,22 @@ func (e *Engine) Submissions(size int) (n int, each bool) {
 	return n, each
 }
 
+// Divided returns how many launches are in pieces, in the commands that have most of those.
+func (e *Engine) Divided() (most int) {
+	for _, b := range e.buckets {
+		for _, c := range b.recorded {
+			divided := map[int]bool{}
+			for i, p := range c.parts {
+				if i > 0 && c.parts[i-1].First == p.First {
+					divided[p.First] = true
+				}
+			}
+			most = max(most, len(divided))
+		}
+	}
+	return most
+}
+
 // Cuts says before which operations submissions begin and how many pieces there are of
 // which, from the parts of single operations and their times.
 func Cuts(parts []vk.Part, took []float64, budget time.Duration) (before []int, pieces map[int]int) {
