@@ -78,7 +78,7 @@ func NewPrefill(dev *vk.Device, cfg PrefillConfig) (*Prefill, error) {
 			Stem: cmp.Or(t.Stem, "attn_prefill"), Variant: variant, Bound: 9,
 			Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write, vk.Write, vk.Write, vk.Read},
 			PushSize: int(unsafe.Sizeof(attnPrefillPush{})), Subgroup: t.SubgroupSize,
-			Constants: append(opkit.Words(t.HeadsPerGroup, t.Tile), t.Constants...), Divisible: true,
+			Constants: append(opkit.Words(t.HeadsPerGroup, t.Tile), t.Constants...),
 		})
 	})
 	if err != nil {

@@ -139,7 +139,7 @@ func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser, inLanes bool)
 		Bindings:  []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Read},
 		Bound:     6,
 		PushSize:  int(unsafe.Sizeof(idxLogitsPush{})),
-		Constants: []uint32{uint32(cfg.Page), uint32(cfg.Format)}, Divisible: true,
+		Constants: []uint32{uint32(cfg.Page), uint32(cfg.Format)},
 	}
 	if o.inLanes {
 		spec.Stem = "idx_logits_lanes"
