@@ -9,8 +9,9 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// SaveStateVariants are the variants of SaveState, best first.
-var SaveStateVariants = ladder("kv_save_state")
+// SaveStateVariants are the variants of SaveState, best first. VariantDA has all memory by
+// address, and so no descriptors to fetch before anything is loaded.
+var SaveStateVariants = opkit.Ladder("kv_save_state", VariantDA, VariantBase)
 
 // SaveStateConfig says what a SaveState is built for.
 type SaveStateConfig struct {
@@ -52,6 +53,9 @@ type SaveState struct {
 
 // kvSaveStatePush is the push block of kv_save_state.comp.
 type kvSaveStatePush struct {
+	KvScoreAddr, ApeAddr     uint64
+	PositionsAddr, SlotsAddr uint64
+
 	StateAddr  uint64
 	StateUnits uint32
 	StatePages uint32
@@ -73,7 +77,7 @@ func NewSaveState(dev *vk.Device, cfg SaveStateConfig) (*SaveState, error) {
 	}
 	c := cfg.Compression
 	k, err := pkg.Kernel(dev, opkit.Spec{
-		Stem: "kv_save_state", Variant: variant, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}, Bound: 4,
+		Stem: "kv_save_state", Variant: variant, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write},
 		PushSize: int(unsafe.Sizeof(kvSaveStatePush{})), Constants: opkit.Words(cfg.Page, c.Ratio, c.Channels()),
 	})
 	if err != nil {
@@ -113,14 +117,23 @@ func (x *SaveState) Record(rec *vk.Recorder, a SaveStateArgs) error {
 	if tokens == 0 {
 		return nil
 	}
+	targets := []opkit.Target{
+		{Name: "KvScore", T: a.KvScore, Access: vk.Read, Align: 16}, {Name: "Ape", T: a.Ape, Access: vk.Read, Align: 16},
+		{Name: "Positions", T: a.Positions, Access: vk.Read, Align: 4}, {Name: "Slots", T: a.Slots, Access: vk.Read, Align: 8},
+		{Name: "State.Pool", T: a.State.Pool, Access: vk.Write, Align: poolAlign},
+	}
+	if err := pkg.Reach(x.dev, op, x.variant, targets...); err != nil {
+		return err
+	}
 	push := kvSaveStatePush{
+		KvScoreAddr: a.KvScore.View().Address(), ApeAddr: a.Ape.View().Address(),
+		PositionsAddr: a.Positions.View().Address(), SlotsAddr: a.Slots.View().Address(),
 		StateAddr: a.State.Pool.View().Address(), StateUnits: uint32(a.State.Layout.Stride / poolAlign),
 		StatePages: uint32(a.State.Pages()), Tokens: uint32(tokens),
 	}
 	return pkg.Dispatch(rec, op, x.variant, vk.Dispatch{
 		Kernel: x.kernel, Groups: [3]uint32{strided(x.dev, tokens, 1), uint32(2 * channels / 512), 1}, Push: vk.Bytes(&push),
-		Bind: []vk.View{a.KvScore.View(), a.Ape.View(), a.Positions.View(), a.Slots.View()},
-	}, opkit.Target{T: a.State.Pool, Access: vk.Write})
+	}, targets...)
 }
 
 // checkState proves that a state cache is what an operation was built for and that

@@ -77,13 +77,16 @@ type Logits struct {
 
 // idxLogitsPush is the push block of idx_logits.comp, idx_logits_cm.comp and idx_logits_lanes.comp.
 type idxLogitsPush struct {
-	KeysAddr, DstAddr     uint64
-	KeysStride, KeysPages uint32
-	Tokens, Heads         uint32
-	First, Width          uint32
-	Requests, TableWidth  uint32
-	Chunk                 uint32
-	_                     uint32
+	QAddr, QScaleAddr           uint64
+	WeightsAddr, BlockTableAddr uint64
+	TokenToReqAddr, LensAddr    uint64
+	KeysAddr, DstAddr           uint64
+	KeysStride, KeysPages       uint32
+	Tokens, Heads               uint32
+	First, Width                uint32
+	Requests, TableWidth        uint32
+	Chunk                       uint32
+	_                           uint32
 }
 
 const (
@@ -137,7 +140,6 @@ func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser, inLanes bool)
 	spec := opkit.Spec{
 		Stem: "idx_logits", Variant: o.variant,
 		Bindings:  []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Read},
-		Bound:     6,
 		PushSize:  int(unsafe.Sizeof(idxLogitsPush{})),
 		Constants: []uint32{uint32(cfg.Page), uint32(cfg.Format)},
 	}
@@ -191,23 +193,33 @@ func (o *Logits) Record(rec *vk.Recorder, a LogitsArgs) error {
 		return err
 	}
 	push := idxLogitsPush{
+		QAddr: a.Q.View().Address(), QScaleAddr: queryScales(a).View().Address(), WeightsAddr: a.Weights.View().Address(),
+		BlockTableAddr: a.BlockTable.View().Address(), TokenToReqAddr: a.TokenToReq.View().Address(), LensAddr: a.Lens.View().Address(),
 		KeysAddr: a.Keys.Pool.View().Address(), DstAddr: a.Out.View().Address(),
 		KeysStride: uint32(a.Keys.Layout.Stride), KeysPages: uint32(a.Keys.Pages()),
 		Tokens: uint32(t), Heads: uint32(o.cfg.Heads), First: uint32(a.First), Width: uint32(width),
 		Requests: uint32(a.BlockTable.Shape[0]), TableWidth: uint32(a.BlockTable.Shape[1]), Chunk: uint32(chunk),
 	}
-	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
-		Kernel: o.k, Groups: groups, Push: vk.Bytes(&push),
-		Bind: []vk.View{a.Q.View(), opkit.Present(o.dev, a.QScale), a.Weights.View(), a.BlockTable.View(), a.TokenToReq.View(), a.Lens.View()},
-	}, logitsTargets(a)...)
+	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{Kernel: o.k, Groups: groups, Push: vk.Bytes(&push)}, logitsTargets(a)...)
 }
 
 // logitsTargets are what base binds and the other variants reach by address.
 func logitsTargets(a LogitsArgs) []opkit.Target {
 	return []opkit.Target{
+		{Name: "Q", T: a.Q, Access: vk.Read, Align: 16}, {Name: "QScale", T: queryScales(a), Access: vk.Read, Align: 4},
+		{Name: "Weights", T: a.Weights, Access: vk.Read, Align: 4}, {Name: "BlockTable", T: a.BlockTable, Access: vk.Read, Align: 4},
+		{Name: "TokenToReq", T: a.TokenToReq, Access: vk.Read, Align: 4}, {Name: "Lens", T: a.Lens, Access: vk.Read, Align: 4},
 		{Name: "Out", T: a.Out, Access: vk.Write, Align: 4},
 		{Name: "Keys.Pool", T: a.Keys.Pool, Access: vk.Read, Align: 16},
 	}
+}
+
+// queryScales is a stand-in where there are none, which is not read.
+func queryScales(a LogitsArgs) tensor.Tensor {
+	if a.QScale.IsZero() {
+		return a.Q
+	}
+	return a.QScale
 }
 
 // grid is the number of workgroups, and for the cooperative-matrix variants the
@@ -265,8 +277,5 @@ func (o *Logits) check(op string, a LogitsArgs) error {
 	case a.First < 0 || a.First > math.MaxInt32-a.Out.Shape[1]:
 		return pkg.Wrong(op, "First", a.First, "0 or more, with the %d columns of Out below 2^31", a.Out.Shape[1])
 	}
-	return opkit.First(
-		pkg.Bindable(o.dev, op, "Q", a.Q),
-		pkg.Reach(o.dev, op, o.variant, logitsTargets(a)...),
-	)
+	return pkg.Reach(o.dev, op, o.variant, logitsTargets(a)...)
 }

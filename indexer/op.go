@@ -19,8 +19,8 @@ const (
 	VariantCM   = opkit.CM   // cooperative matrices of f16; large memory by device address
 	VariantBase = opkit.Base // any Vulkan 1.2 device; all memory bound as storage buffers
 
-	// VariantDA is as base, with memory by device address: tensors of any size, or, for
-	// QueryQuant, all of them, so that no descriptors have to be fetched first.
+	// VariantDA is as base, with memory by device address: no descriptors have to be
+	// fetched before anything is loaded, and tensors may be of any size.
 	VariantDA = opkit.DA
 )
 

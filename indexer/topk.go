@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"sync"
 	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/opkit"
@@ -15,13 +16,13 @@ import (
 // shared memory; with less it is half of that.
 const MaxK = 2048
 
-// TopKVariants are the variants of TopK: one build, which needs no feature.
-var TopKVariants = opkit.Ladder("idx_topk", VariantBase)
+// TopKVariants are the variants of TopK, best first: VariantDA has all memory by address.
+var TopKVariants = opkit.Ladder("idx_topk", VariantDA, VariantBase)
 
 // TopKConfig says what a TopK is built for.
 type TopKConfig struct {
 	K       int    // width of the selection, 1 to MaxK
-	Variant string // "" or "base"
+	Variant string // one of TopKVariants; "" picks the best
 
 	// Workgroups is how many workgroups it takes to fill the device; long rows are
 	// sliced where there are fewer rows. 0: what suits the kind of device.
@@ -54,6 +55,7 @@ type TopKArgs struct {
 type TopK struct {
 	dev        *vk.Device
 	cfg        TopKConfig
+	variant    string
 	short      []topkKernel // ascending
 	few, many  *vk.Kernel   // of rows of any length, for few rows, and for more of them than fill the device
 	workgroups int
@@ -67,9 +69,14 @@ type topkKernel struct {
 
 // idxTopkPush is the push block of idx_topk.comp.
 type idxTopkPush struct {
+	LogitsAddr, LensAddr, ListsAddr, DstAddr                           uint64
+	BlockTableAddr, TokenToReqAddr, SlotsAddr, CountsAddr              uint64
 	K, Width, First, Limit, Lists, SliceShift, Per, Solo, Stage, Flags uint32
 	Requests, TableWidth                                               uint32
 }
+
+// topkAccess is how idx_topk.comp uses what it binds.
+var topkAccess = []vk.Access{vk.Read, vk.Read, vk.ReadWrite, vk.Write, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write}
 
 // Flags of idxTopkPush.
 const (
@@ -94,7 +101,8 @@ func NewTopK(dev *vk.Device, cfg TopKConfig) (*TopK, error) {
 
 func newTopK(dev *vk.Device, cfg TopKConfig, tuning topkTuning) (*TopK, error) {
 	const op = "new top-k"
-	if _, err := pkg.Choose(dev, op, TopKVariants, cfg.Variant, 0); err != nil {
+	variant, err := pkg.Choose(dev, op, TopKVariants, cfg.Variant, 0)
+	if err != nil {
 		return nil, err
 	}
 	if err := opkit.First(pkg.Range(op, "K", cfg.K, 1, MaxK), pkg.Range(op, "Workgroups", cfg.Workgroups, 0, math.MaxInt32)); err != nil {
@@ -103,35 +111,37 @@ func newTopK(dev *vk.Device, cfg TopKConfig, tuning topkTuning) (*TopK, error) {
 	if n := cfg.Threads; n != 0 && (n < 64 || n > int(dev.Caps().MaxWorkgroupInvocations) || bits.OnesCount(uint(n)) != 1) {
 		return nil, pkg.Wrong(op, "Threads", n, "0 or a power of two from 64 to %d", dev.Caps().MaxWorkgroupInvocations)
 	}
-	o := &TopK{dev: dev, cfg: cfg, workgroups: cfg.Workgroups}
+	o := &TopK{dev: dev, cfg: cfg, variant: variant, workgroups: cfg.Workgroups}
 	if o.workgroups == 0 {
 		o.workgroups = defaultWorkgroups(dev.Adapter().Type)
 	}
-	build := func(s topkShape) (*vk.Kernel, error) {
-		return pkg.Kernel(dev, opkit.Spec{
-			Stem: "idx_topk", Variant: VariantBase, Bindings: []vk.Access{vk.Read, vk.Read, vk.ReadWrite, vk.Write, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write},
-			PushSize: int(unsafe.Sizeof(idxTopkPush{})), Constants: append(s.constants(), uint32(cfg.slotPage)),
-		})
-	}
-	var err error
-	for _, x := range []struct {
-		k      **vk.Kernel
-		shapes []topkShape
-	}{{&o.few, tuning.few}, {&o.many, tuning.many}} {
-		s, err := pickShape(op, dev, cfg.K, cfg.Threads, x.shapes)
+	var shapes []topkShape
+	for _, list := range [][]topkShape{tuning.few, tuning.many} {
+		s, err := pickShape(op, dev, cfg.K, cfg.Threads, list)
 		if err != nil {
 			return nil, err
 		}
-		if *x.k, err = build(s); err != nil {
-			return nil, err
-		}
+		shapes = append(shapes, s)
 	}
-	for _, s := range shortShapes(dev, cfg.Threads, tuning.short) {
-		k := topkKernel{entries: s.entries()}
-		if k.kernel, err = build(s); err != nil {
-			return nil, err
-		}
-		o.short = append(o.short, k)
+	shapes = append(shapes, shortShapes(dev, cfg.Threads, tuning.short)...)
+	// They take a driver up to a second each, and have nothing to do with each other.
+	kernels, errs := make([]*vk.Kernel, len(shapes)), make([]error, len(shapes))
+	var all sync.WaitGroup
+	for i, s := range shapes {
+		all.Go(func() {
+			kernels[i], errs[i] = pkg.Kernel(dev, opkit.Spec{
+				Stem: "idx_topk", Variant: variant, Bindings: topkAccess,
+				PushSize: int(unsafe.Sizeof(idxTopkPush{})), Constants: append(s.constants(), uint32(cfg.slotPage)),
+			})
+		})
+	}
+	all.Wait()
+	if err := opkit.First(errs...); err != nil {
+		return nil, err
+	}
+	o.few, o.many = kernels[0], kernels[1]
+	for i, k := range kernels[2:] {
+		o.short = append(o.short, topkKernel{k, shapes[2+i].entries()})
 	}
 	return o, nil
 }
@@ -148,7 +158,7 @@ func defaultWorkgroups(t vk.DeviceType) int {
 }
 
 // Variant is the name of the variant that was chosen.
-func (o *TopK) Variant() string { return VariantBase }
+func (o *TopK) Variant() string { return o.variant }
 
 // K is the width of the selection.
 func (o *TopK) K() int { return o.cfg.K }
@@ -288,11 +298,19 @@ func (o *TopK) record(rec *vk.Recorder, op string, r topkRound) error {
 		place, count, table, requests = r.slots.Slots.View(), r.slots.Lens.View(), r.slots.BlockTable.View(), r.requests.View()
 		push.Requests, push.TableWidth = uint32(r.slots.BlockTable.Shape[0]), uint32(r.slots.BlockTable.Shape[1])
 	}
+	push.LogitsAddr, push.LensAddr, push.ListsAddr, push.DstAddr = r.logits.View().Address(), r.lens.View().Address(), scratch.Address(), r.out.View().Address()
+	push.BlockTableAddr, push.TokenToReqAddr, push.SlotsAddr, push.CountsAddr = table.Address(), requests.Address(), place.Address(), count.Address()
+	views := []vk.View{r.logits.View(), r.lens.View(), scratch, r.out.View(), r.logits.View(), table, requests, place, count}
 	launch := func(groups, entries int, p idxTopkPush) error {
-		return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
-			Kernel: o.pick(t*groups, entries), Groups: [3]uint32{uint32(t), uint32(groups), 1}, Push: vk.Bytes(&p),
-			Bind: []vk.View{r.logits.View(), r.lens.View(), scratch, r.out.View(), r.logits.View(), table, requests, place, count},
-		})
+		d := vk.Dispatch{Kernel: o.pick(t*groups, entries), Groups: [3]uint32{uint32(t), uint32(groups), 1}, Push: vk.Bytes(&p)}
+		if o.variant == VariantBase {
+			d.Bind = views
+		} else {
+			for i, v := range views {
+				d.Reach = append(d.Reach, vk.Reach{View: v, Access: topkAccess[i]})
+			}
+		}
+		return pkg.Dispatch(rec, op, o.variant, d)
 	}
 	registers := 0 // entries that the largest short kernel takes
 	if len(o.short) > 0 {

@@ -153,7 +153,7 @@ func (o *QInsert) Record(rec *vk.Recorder, a QInsertArgs) error {
 	}
 	slots, weight := a.Slots, a.KVWeight // what stands for absent tensors is not read
 	if t == 0 {
-		slots = a.Positions
+		slots = a.KV
 	}
 	if weight.IsZero() {
 		weight = a.KV
@@ -162,7 +162,7 @@ func (o *QInsert) Record(rec *vk.Recorder, a QInsertArgs) error {
 		return nil
 	}
 	targets := []opkit.Target{
-		{Name: "KV", T: a.KV, Access: vk.Read, Align: 16}, {Name: "Slots", T: slots, Access: vk.Read, Align: 4},
+		{Name: "KV", T: a.KV, Access: vk.Read, Align: 16}, {Name: "Slots", T: slots, Access: vk.Read, Align: 8},
 		{Name: "Positions", T: a.Positions, Access: vk.Read, Align: 4}, {Name: "Table", T: a.Table, Access: vk.Read, Align: 16},
 		{Name: "KVWeight", T: weight, Access: vk.Read, Align: 16},
 		{Name: "Q", T: a.Q, Access: vk.ReadWrite, Align: 16}, {Name: "Cache.Pool", T: a.Cache.Pool, Access: vk.Write, Align: 8},

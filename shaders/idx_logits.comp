@@ -41,7 +41,7 @@ void load_heads(uint t, uint head0) {
     const uint h = lid / PIECES, i = lid % PIECES, head = t * pc.heads + min(head0 + h, pc.heads - 1u);
     const uint at = head * PIECES * PIECE_WORDS + i * PIECE_WORDS;
     vec4 v[4];
-    numbers(i, q.words[at], q.words[at + PIECE_WORDS - 1u], FORMAT == INDEX_FP8 ? 0u : q_scale.v[head], v);
+    numbers(i, q_at(at), q_at(at + PIECE_WORDS - 1u), FORMAT == INDEX_FP8 ? 0u : q_scale_at(head), v);
     [[unroll]] for (uint j = 0u; j < 4u; j++) q_s[h * 32u + i * 4u + j] = v[j];
 }
 
@@ -49,7 +49,7 @@ void main() {
     const uint t = gl_WorkGroupID.y, n0 = pc.first + gl_WorkGroupID.x * 128u, n = n0 + gl_LocalInvocationIndex;
     const uint end = logit_end(t);
     if (n0 >= end) return;
-    uint page = logit_page(token_to_req.v[t], n);
+    uint page = logit_page(token_to_req_at(t), n);
     const bool there = page < pc.keys_pages;
     if (!there) page = 0u; // read, and not used
     const uint slot = n % PAGE, row = index_row_byte(FORMAT, slot);
@@ -71,7 +71,7 @@ void main() {
             }
         }
         [[unroll]] for (uint h = 0u; h < HG; h++) {
-            if (head0 + h < pc.heads) sum += max(s[h], 0.0) * weights.v[t * pc.heads + head0 + h];
+            if (head0 + h < pc.heads) sum += max(s[h], 0.0) * weights_at(t * pc.heads + head0 + h);
         }
     }
     if (FORMAT == INDEX_FP8) sum *= uintBitsToFloat(scale);

@@ -136,15 +136,15 @@ void load_queries(uint t0) {
             uvec4 codes;
             uint scales = 0u;
             if (FORMAT == INDEX_FP8) {
-                codes = uvec4(q.words[at * 16u + part_ * 2u], q.words[at * 16u + part_ * 2u + 1u]);
+                codes = uvec4(q_at(at * 16u + part_ * 2u), q_at(at * 16u + part_ * 2u + 1u));
             } else {
-                codes = q.words[at * 8u + part_].xyxy;
-                scales = q_scale.v[at];
+                codes = q_at(at * 8u + part_).xyxy;
+                scales = q_scale_at(at);
             }
             cm_keep_part(real ? codes : uvec4(0u), scales, row, part_);
             if (part_ == 0u && first + row < HEAD_ROWS) {
                 const float scale = FORMAT == INDEX_FP8 ? 1.0 : cm_row_scale(scales);
-                weight_s[(first + row) / 4u][row % 4u] = real ? weights.v[at] * scale : 0.0;
+                weight_s[(first + row) / 4u][row % 4u] = real ? weights_at(at) * scale : 0.0;
             }
         }
         barrier();
@@ -259,9 +259,9 @@ void main() {
     [[dont_unroll]] while (t < TOKENS && t0 + t < pc.tokens) {
         Run r;
         r.a = t;
-        r.request = token_to_req.v[t0 + t];
+        r.request = token_to_req_at(t0 + t);
         r.end = 0u;
-        for (; t < TOKENS && t0 + t < pc.tokens && token_to_req.v[t0 + t] == r.request; t++) r.end = max(r.end, logit_end(t0 + t));
+        for (; t < TOKENS && t0 + t < pc.tokens && token_to_req_at(t0 + t) == r.request; t++) r.end = max(r.end, logit_end(t0 + t));
         r.b = t;
         if (r.end <= pc.first) continue;
         // Shares follow from the lengths there are, not from the width: a short context is spread over all workgroups too.

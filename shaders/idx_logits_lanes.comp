@@ -118,17 +118,16 @@ void ask_queries() {
     [[unroll]] for (uint i = 0u; i < TAKEN * HEADS; i++) {
         const uint at = head_at(head_tile(i / HEADS) * CM_N + row_of(i % HEADS));
         if (WORDS == 2u) {
-            query_codes[i] = q.words[at * 8u + part_].xyxy;
+            query_codes[i] = q_at(at * 8u + part_).xyxy;
         } else {
             [[unroll]] for (uint c = 0u; c < LOADS; c++) {
-                const uint word = at * (index_row_bytes(FORMAT) / 8u) + (c * P + part_) * 2u;
-                query_codes[i * LOADS + c] = uvec4(q.words[word], q.words[word + 1u]);
+                query_codes[i * LOADS + c] = Read_uvec4(pc.q_addr).v[at * (index_row_bytes(FORMAT) / 16u) + c * P + part_];
             }
         }
-        if (FORMAT != INDEX_FP8) query_scales[i] = q_scale.v[at];
+        if (FORMAT != INDEX_FP8) query_scales[i] = q_scale_at(at);
     }
-    weight_ = weights.v[head_at(gl_LocalInvocationIndex)];
-    if (FORMAT != INDEX_FP8) weight_scales_ = q_scale.v[head_at(gl_LocalInvocationIndex)];
+    weight_ = weights_at(head_at(gl_LocalInvocationIndex));
+    if (FORMAT != INDEX_FP8) weight_scales_ = q_scale_at(head_at(gl_LocalInvocationIndex));
 }
 
 // Decodes them into shared memory by way of matrices, so that what comes out of there is right however a device lays matrices out. It is also what
@@ -224,7 +223,7 @@ void main() {
     }
     t_ = gl_WorkGroupID.y;
     end_ = logit_end(t_);
-    request_ = token_to_req.v[t_];
+    request_ = token_to_req_at(t_);
     ask_queries();
 
     // Shares follow from the lengths there are, not from the width: a short context is spread over all workgroups too. A quotient of floats, made

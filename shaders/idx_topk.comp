@@ -1,6 +1,6 @@
 // Exact top-k: out[t] = the K columns n < lens[t] with the largest logits[t][n], ties to the smaller n, in ascending order, then -1.
 //   NaN counts as -inf, -0 as +0. A logit is taken as a key, a number in the same order; key 0 is no entry.
-// bindings: 0 logits [T,width] f32, column 0 is entry `first`; 1 lens [T] i32; 2 lists [T][2*lists*KS + 4] u32, KS = K rounded up to 4: the keys of
+// bindings, of the build without _da: 0 logits [T,width] f32, column 0 is entry `first`; 1 lens [T] i32; 2 lists [T][2*lists*KS + 4] u32, KS = K rounded up to 4: the keys of
 //   the row's lists, KS each, then their columns, then a bound that list 0 reaches. List 0 is carried from round to round, list 1+s is that of
 //   slice s; 3 out [T,K] i32; 4 logits again, by fours. With PAGE: 5 block_table [requests,table_width] i32; 6 token_to_req [T] i32; 7 slots [T,K]
 //   i32, where out's entries are in a paged cache, -1 for none and outside the table; 8 counts [T] i32, how many entries out has.
@@ -10,10 +10,12 @@
 // Constants: 0 invocations; 1 ITEMS of an invocation, a multiple of 4 up to 32; 2 HELD in shared memory, > K, a multiple of 4 up to
 //   ITEMS * invocations, or 0: rows have no more than ITEMS * invocations entries; 3 BITS of a digit, 5 to where 2^BITS is 32 * invocations;
 //   4 PAGE, slots of a page, or 0: no slots are written.
-// Shared memory: HELD*8 + max(2^BITS*8, ROWS*144) + (S + S/16 + ROWS)*4 + 32 B, ROWS = invocations * ITEMS / 128, S = max(2^BITS/8, ROWS). Features: none.
+// Shared memory: HELD*8 + max(2^BITS*8, ROWS*144) + (S + S/16 + ROWS)*4 + 32 B, ROWS = invocations * ITEMS / 128, S = max(2^BITS/8, ROWS). Features: none; _da: bufferDeviceAddress, shaderInt64.
 #version 460
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
+#include "lib/kv_page.glsl"
+#include "lib/tensors.glsl"
 
 layout(local_size_x = 128, local_size_x_id = 0) in;
 layout(constant_id = 1) const uint ITEMS = 16u;
@@ -32,17 +34,15 @@ const uint BLOCKS = (SUMS + 15u) / 16u; // of 16 sums
 const uint STRIDE = 36u; // of a row of cells: invocations that read a row each meet different banks
 const uint POOL = 2u * BINS > ROWS * STRIDE ? 2u * BINS : ROWS * STRIDE;
 
-layout(std430, set = 0, binding = 0) readonly buffer Logits { uint v[]; } logits;
-layout(std430, set = 0, binding = 1) readonly buffer Lens { int v[]; } lens;
-layout(std430, set = 0, binding = 2) buffer Lists { uvec4 v[]; } lists;
-layout(std430, set = 0, binding = 3) writeonly buffer Dst { int v[]; } dst;
-layout(std430, set = 0, binding = 4) readonly buffer Logits4 { uvec4 v[]; } logits4;
-layout(std430, set = 0, binding = 5) readonly buffer BlockTable { int v[]; } block_table;
-layout(std430, set = 0, binding = 6) readonly buffer TokenToReq { int v[]; } token_to_req;
-layout(std430, set = 0, binding = 7) writeonly buffer Slots { int v[]; } slots;
-layout(std430, set = 0, binding = 8) writeonly buffer Counts { int v[]; } counts;
-
 layout(push_constant) uniform Push {
+    KV_ADDR logits_addr;
+    KV_ADDR lens_addr;
+    KV_ADDR lists_addr;
+    KV_ADDR dst_addr;
+    KV_ADDR block_table_addr;
+    KV_ADDR token_to_req_addr;
+    KV_ADDR slots_addr;
+    KV_ADDR counts_addr;
     uint k;           // K: below HELD
     uint width;       // columns of logits
     uint first;       // entry of column 0: 0, or at least K
@@ -56,6 +56,28 @@ layout(push_constant) uniform Push {
     uint requests;    // rows and columns of block_table
     uint table_width;
 } pc;
+#ifdef KV_DA
+layout(buffer_reference, std430, buffer_reference_align = 16) buffer Lists { uvec4 v[]; };
+#define logits_buf Read_uint(pc.logits_addr)
+#define logits4_buf Read_uvec4(pc.logits_addr)
+#define lens_buf Read_int(pc.lens_addr)
+#define lists_buf Lists(pc.lists_addr)
+#define dst_buf Write_int(pc.dst_addr)
+#define block_table Read_int(pc.block_table_addr)
+#define token_to_req_buf Read_int(pc.token_to_req_addr)
+#define slots_buf Write_int(pc.slots_addr)
+#define counts_buf Write_int(pc.counts_addr)
+#else
+layout(std430, set = 0, binding = 0) readonly buffer Logits { uint v[]; } logits_buf;
+layout(std430, set = 0, binding = 1) readonly buffer Lens { int v[]; } lens_buf;
+layout(std430, set = 0, binding = 2) buffer Lists { uvec4 v[]; } lists_buf;
+layout(std430, set = 0, binding = 3) writeonly buffer Dst { int v[]; } dst_buf;
+layout(std430, set = 0, binding = 4) readonly buffer Logits4 { uvec4 v[]; } logits4_buf;
+layout(std430, set = 0, binding = 5) readonly buffer BlockTable { int v[]; } block_table;
+layout(std430, set = 0, binding = 6) readonly buffer TokenToReq { int v[]; } token_to_req_buf;
+layout(std430, set = 0, binding = 7) writeonly buffer Slots { int v[]; } slots_buf;
+layout(std430, set = 0, binding = 8) writeonly buffer Counts { int v[]; } counts_buf;
+#endif
 #include "lib/paged_index.glsl"
 
 const uint WIDE = 1u;  // logits can be loaded by fours: width is a multiple of 4, and the address of 16
@@ -99,13 +121,13 @@ void load_columns(out uint key[ITEMS], uint at, uint count) {
     if ((pc.flags & WIDE) != 0u) {
         const uint from = (row + begin + at) / 4u, last = (count - at - 1u) / 4u;
         [[unroll]] for (uint j = 0u; j < CELLS; j++) {
-            const uvec4 four = logits4.v[from + min(cell_of(j, CELLS), last)];
+            const uvec4 four = logits4_buf.v[from + min(cell_of(j, CELLS), last)];
             [[unroll]] for (uint i = 0u; i < 4u; i++) key[4u * j + i] = four[i];
         }
     } else {
         const uint from = row + begin + at, last = count - at - 1u;
         [[unroll]] for (uint j = 0u; j < CELLS; j++)
-            [[unroll]] for (uint i = 0u; i < 4u; i++) key[4u * j + i] = logits.v[from + min(cell_of(j, CELLS) * 4u + i, last)];
+            [[unroll]] for (uint i = 0u; i < 4u; i++) key[4u * j + i] = logits_buf.v[from + min(cell_of(j, CELLS) * 4u + i, last)];
     }
 }
 
@@ -115,11 +137,11 @@ void load_lists(out uint key[ITEMS], uint at) {
         const uint e = at + 4u * cell_of(j, CELLS);
         uvec4 four = uvec4(0u);
         if (e < list_entries) {
-            four = lists.v[row_lists + (first_list * list_stride() + e) / 4u];
+            four = lists_buf.v[row_lists + (first_list * list_stride() + e) / 4u];
         } else if (e < list_entries + columns_taken) {
             const uint n = e - list_entries, from = row + begin, last = columns_taken - 1u;
-            if ((pc.flags & WIDE) != 0u) four = logits4.v[(from + n) / 4u];
-            else four = uvec4(logits.v[from + n], logits.v[from + min(n + 1u, last)], logits.v[from + min(n + 2u, last)], logits.v[from + min(n + 3u, last)]);
+            if ((pc.flags & WIDE) != 0u) four = logits4_buf.v[(from + n) / 4u];
+            else four = uvec4(logits_buf.v[from + n], logits_buf.v[from + min(n + 1u, last)], logits_buf.v[from + min(n + 2u, last)], logits_buf.v[from + min(n + 3u, last)]);
         }
         [[unroll]] for (uint i = 0u; i < 4u; i++) key[4u * j + i] = four[i];
     }
@@ -141,7 +163,7 @@ void make_keys(inout uint key[ITEMS], uint at) {
 uint column_of(uint e) {
     if (e >= list_entries) return pc.first + begin + e - list_entries;
     const uint at = (pc.lists + first_list) * list_stride() + e;
-    return lists.v[row_lists + at / 4u][at & 3u];
+    return lists_buf.v[row_lists + at / 4u][at & 3u];
 }
 
 void clear_bins() {
@@ -350,8 +372,8 @@ void compact() {
 
 // Writes an entry, or -1, to its place.
 void put(uint t, uint place, int entry) {
-    dst.v[t * K + place] = entry;
-    if (PAGE > 0u) slots.v[t * K + place] = entry < 0 ? -1 : paged_slot(token_to_req.v[t], uint(entry), PAGE);
+    dst_buf.v[t * K + place] = entry;
+    if (PAGE > 0u) slots_buf.v[t * K + place] = entry < 0 ? -1 : paged_slot(token_to_req_buf.v[t], uint(entry), PAGE);
 }
 
 // Writes the selection from the entries of all invocations, n cells of each, to dst or, where others read it, to a list.
@@ -365,19 +387,19 @@ void emit(uint t, uint list, bool to_list, uint key[ITEMS], uint column[ITEMS], 
             if (place < K) {
                 if (to_list) {
                     const uint at = keys + place, to = at + pc.lists * list_stride();
-                    lists.v[at / 4u][at & 3u] = key[4u * j + i];
-                    lists.v[to / 4u][to & 3u] = column[4u * j + i];
+                    lists_buf.v[at / 4u][at & 3u] = key[4u * j + i];
+                    lists_buf.v[to / 4u][to & 3u] = column[4u * j + i];
                 } else {
                     put(t, place, int(column[4u * j + i]));
                 }
             }
         }
     }
-    if (PAGE > 0u && !to_list && lane == 0u) counts.v[t] = int(K);
+    if (PAGE > 0u && !to_list && lane == 0u) counts_buf.v[t] = int(K);
     if (to_list) {
         const uint all = base_s[ROWS], taken = (all & 0xFFFFu) + min(all >> 16, need);
-        for (uint e = taken + lane; e < list_stride(); e += THREADS) lists.v[(keys + e) / 4u][(keys + e) & 3u] = 0u;
-        if (list == 0u && lane == 0u) lists.v[row_lists + pc.lists * list_stride() / 2u].x = bottom;
+        for (uint e = taken + lane; e < list_stride(); e += THREADS) lists_buf.v[(keys + e) / 4u][(keys + e) & 3u] = 0u;
+        if (list == 0u && lane == 0u) lists_buf.v[row_lists + pc.lists * list_stride() / 2u].x = bottom;
     }
 }
 
@@ -395,13 +417,13 @@ void main() {
         load_columns(key, 0u, pc.per > 0u ? min(pc.per, pc.width - begin) : pc.width);
     }
 
-    const uint len = min(uint(max(lens.v[t], 0)), pc.limit);
+    const uint len = min(uint(max(lens_buf.v[t], 0)), pc.limit);
     const uint columns = len > pc.first ? min(len - pc.first, pc.width) : 0u;
     if (columns == 0u && pc.first > 0u) return; // an earlier round finished this row
     if (len <= K) {
         if (pc.stage == 0u) {
             for (uint i = lane; i < K; i += THREADS) put(t, i, i < len ? int(i) : -1);
-            if (PAGE > 0u && lane == 0u) counts.v[t] = int(len);
+            if (PAGE > 0u && lane == 0u) counts_buf.v[t] = int(len);
         }
         return;
     }
@@ -427,7 +449,7 @@ void main() {
     const bool to_list = pc.stage == 1u || len > pc.first + pc.width; // others read it, or more entries follow
     const uint list = pc.stage == 1u ? 1u + slice : 0u;
     low = 1u;
-    if (pc.stage == 0u && pc.first > 0u) low = max(1u, lists.v[row_lists + pc.lists * list_stride() / 2u].x);
+    if (pc.stage == 0u && pc.first > 0u) low = max(1u, lists_buf.v[row_lists + pc.lists * list_stride() / 2u].x);
 
     uint column[ITEMS];
     if (HELD == 0u || total <= THREADS * ITEMS) {

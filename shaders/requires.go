@@ -69,6 +69,7 @@ var requires = map[string][]string{
 	"bench_matrix_cmb": {"cooperativeMatrix", "coopmat.bf16.f32", "shaderBFloat16Type", "shaderBFloat16CooperativeMatrix", "shaderFloat16", "vulkanMemoryModel"},
 
 	"idx_query_quant_da":               deviceAddress,
+	"idx_topk_da":                      deviceAddress,
 	"proj_qkv_norm_da":                 deviceAddress,
 	"proj_qkv_norm_lanes":              lanes,
 	"proj_qkv_norm_lanes_da":           slices.Concat(lanes, deviceAddress),

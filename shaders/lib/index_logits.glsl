@@ -1,26 +1,26 @@
 // What the builds of the indexer's logits have in common: bindings, push constants, finding a key, storing a logit.
 //
 //   0 q [T,H,128] E4M3 or [T,H,64] with two E2M1 codes a byte; 1 q_scale [T,H] u32, 4 UE8M0 bytes (MXFP4); 2 weights [T,H] f32;
-//   3 block_table [R,table_width] i32; 4 token_to_req [T] i32; 5 lens [T] i32; 6 dst [T,width] f32 and 7 the pool of keys, both of
-//   which KV_DA builds reach by address.
+//   3 block_table [R,table_width] i32; 4 token_to_req [T] i32; 5 lens [T] i32; 6 dst [T,width] f32; 7 the pool of keys.
+//   KV_DA builds reach all of them by address.
 //
 // Included after kv_page.glsl.
 #ifndef LIB_INDEX_LOGITS_GLSL
 #define LIB_INDEX_LOGITS_GLSL
 #include "index_page.glsl"
+#include "tensors.glsl"
 #include "ue8m0.glsl"
 
 layout(constant_id = 0) const uint PAGE = 64u;   // keys of a page
 layout(constant_id = 1) const uint FORMAT = 1u;  // INDEX_FP8 or INDEX_MXFP4
 
-layout(std430, set = 0, binding = 0) readonly buffer QBuf { uvec2 words[]; } q;
-layout(std430, set = 0, binding = 1) readonly buffer QScale { uint v[]; } q_scale;
-layout(std430, set = 0, binding = 2) readonly buffer Weights { float v[]; } weights;
-layout(std430, set = 0, binding = 3) readonly buffer BlockTable { int v[]; } block_table;
-layout(std430, set = 0, binding = 4) readonly buffer TokenToReq { int v[]; } token_to_req;
-layout(std430, set = 0, binding = 5) readonly buffer Lens { int v[]; } lens;
-
 layout(push_constant) uniform Push {
+    KV_ADDR q_addr;
+    KV_ADDR q_scale_addr;
+    KV_ADDR weights_addr;
+    KV_ADDR block_table_addr;
+    KV_ADDR token_to_req_addr;
+    KV_ADDR lens_addr;
     KV_ADDR keys_addr;
     KV_ADDR dst_addr;
     uint keys_stride; // bytes per page
@@ -33,6 +33,12 @@ layout(push_constant) uniform Push {
     uint table_width;
     uint chunk;       // fewest tiles of keys of a workgroup; unused by the builds without matrices
 } pc;
+TENSOR(uvec2, q, 0)
+TENSOR(uint, q_scale, 1)
+TENSOR(float, weights, 2)
+TENSOR(int, block_table, 3)
+TENSOR(int, token_to_req, 4)
+TENSOR(int, lens, 5)
 
 #ifdef KV_DA
 layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer LogitWrite { float v; };
@@ -51,13 +57,13 @@ void logit_store(uint t, uint column, float x) {
 }
 
 // logit_end: one past the last entry that token t wants.
-uint logit_end(uint t) { return min(uint(max(lens.v[t], 0)), pc.first + pc.width); }
+uint logit_end(uint t) { return min(uint(max(lens_at(t), 0)), pc.first + pc.width); }
 
 // logit_page: the page of entry n of a request, 0xFFFFFFFF (or another number beyond the pool) if there is none.
 uint logit_page(int request, uint n) {
     const uint column = n / PAGE;
     const bool inside = uint(request) < pc.requests && column < pc.table_width;
-    const int page = block_table.v[inside ? uint(request) * pc.table_width + column : 0u];
+    const int page = block_table_at(inside ? uint(request) * pc.table_width + column : 0u);
     return inside ? uint(page) : 0xFFFFFFFFu;
 }
 
