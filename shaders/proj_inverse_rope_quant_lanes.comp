@@ -95,10 +95,12 @@ void main() {
     }
     const int position = positions_at(t);
     const uvec4 w = o_at((t * pc.width + head) * UNITS + lane);
+    vec4 near = vec4(0.0), far = vec4(0.0);
+    const bool turns = lane >= UNITS - 8u;
+    // Apart from their use, so that they are asked for before numbers are waited for.
+    if (turns) table_cos_sin4(uint(clamp(position, 0, int(pc.table_rows) - 1)), lane % 8u * 4u, false, near, far);
     vec4 a = vec4(bf16_unpack2(w.x), bf16_unpack2(w.y)), b = vec4(bf16_unpack2(w.z), bf16_unpack2(w.w));
-    if (lane >= UNITS - 8u) {
-        vec4 near, far;
-        table_cos_sin4(uint(clamp(position, 0, int(pc.table_rows) - 1)), lane % 8u * 4u, false, near, far);
+    if (turns) {
         a = vec4(rope_unrotate(a.xy, near.xy), rope_unrotate(a.zw, near.zw));
         b = vec4(rope_unrotate(b.xy, far.xy), rope_unrotate(b.zw, far.zw));
     }

@@ -16,14 +16,31 @@
 const uint LANES = 128u;
 layout(local_size_x = 128) in;
 layout(constant_id = 0) const uint RANK = 1024;
-shared vec4 rms_of[LANES / 4u];
-shared vec4 part_of; // sums of 32 invocations
+const uint STEPS = (RANK / 8u + LANES - 1u) / LANES;
+const uint KV_UNITS = 64u;
 #include "lib/qkv_norm.glsl"
 
+shared vec4 rms_of[LANES / 4u];
+shared vec4 part_of; // sums of 32 invocations
+#include "lib/rms.glsl"
+
+uvec4 weight_at(uint u, bool is_kv) { return is_kv ? kv_weight_at(u) : qr_weight_at(u); }
+
 void main() {
-    const uint lane = gl_LocalInvocationID.x;
-    uvec4 w[STEPS], g[STEPS], h[STEPS];
-    norm_load(lane, w, g, h);
+    const uint lane = gl_LocalInvocationID.x, t = gl_WorkGroupID.x;
+    const bool is_kv = gl_WorkGroupID.y != 0u, f32 = (is_kv ? pc.kv_f32 : pc.qr_f32) != 0u;
+    const uint units = is_kv ? KV_UNITS : RANK / 8u;
+
+    uvec4 w[STEPS], g[STEPS], h[STEPS]; // all under way before anything waits
+    [[unroll]] for (uint i = 0u; i < STEPS; i++) {
+        const uint u = i * LANES + lane;
+        w[i] = g[i] = h[i] = uvec4(0u);
+        if (u < units) {
+            w[i] = is_kv ? kv_at(t * pc.kv_stride + pc.kv_at + u) : qr_at(t * pc.qr_stride + pc.qr_at + u);
+            g[i] = weight_at(f32 ? 2u * u : u, is_kv);
+            if (f32) h[i] = weight_at(2u * u + 1u, is_kv);
+        }
+    }
     precise float sum = 0.0;
     [[unroll]] for (uint i = 0u; i < STEPS; i++) sum = sum + rms_squares(w[i]);
     rms_of[lane / 4u][lane % 4u] = sum;
@@ -31,5 +48,14 @@ void main() {
     if (lane < 4u) part_of[lane] = rms_sum32(32u * lane);
     barrier();
     precise float all = (part_of.x + part_of.y) + (part_of.z + part_of.w);
-    norm_store(lane, all, w, g, h);
+    const float r = rms_factor(all, is_kv ? 1.0 / 512.0 : pc.qr_inverse, pc.eps);
+    [[unroll]] for (uint i = 0u; i < STEPS; i++) {
+        const uint u = i * LANES + lane;
+        if (u >= units) continue;
+        vec4 a, b;
+        norm_gains(g[i], h[i], f32, a, b);
+        const uvec4 y = rms_scaled(w[i], r, a, b);
+        if (is_kv) kv_out_put(t * KV_UNITS + u, y);
+        else qr_out_put(t * (RANK / 8u) + u, y);
+    }
 }

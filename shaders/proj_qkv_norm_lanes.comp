@@ -18,23 +18,20 @@ layout(local_size_x = 64) in;
 layout(constant_id = 0) const uint RANK = 1024;
 layout(constant_id = 1) const uint SUBGROUP = 32;
 #include "lib/lanes.glsl"
-shared vec4 rms_of[8]; // lib/rms.glsl names it, and nothing here uses it
-shared vec4 part_of;   // of units 0 to 31, 32 to 63, 64 to 95 and 96 to 127 of 128
+const uint UNITS = RANK / 8u;
+const uint STEPS = (UNITS + LANES - 1u) / LANES;
+const uint KV_UNITS = 64u;
 #include "lib/qkv_norm.glsl"
 
-void main() {
-    const uint lane = lanes_me();
-    uvec4 w[STEPS], g[STEPS], h[STEPS];
-    norm_load(lane, w, g, h);
-    // The sums of proj_qkv_norm.comp are of every 128th unit, then over 32 units that lie side by side. An invocation here has
-    // units of two of its invocations, and gives the sum over one of them away in the first step.
-    float sum[2] = float[2](0.0, 0.0);
-    [[unroll]] for (uint i = 0u; i < STEPS; i++) {
-        precise float s = sum[i % 2u] + rms_squares(w[i]);
-        sum[i % 2u] = s;
-    }
+shared vec4 rms_of[8]; // lib/rms.glsl names it, and nothing here uses it
+shared vec4 part_of;   // of units 0 to 31, 32 to 63, 64 to 95 and 96 to 127 of 128
+#include "lib/rms.glsl"
+
+// row_sum: the sums of proj_qkv_norm.comp are of every 128th unit, then over 32 units that lie side by side. An invocation here has
+// units of two of its invocations, whose sums are given, and gives one of them away in the first step.
+float row_sum(uint lane, float even, float odd) {
     const bool upper = (lane & 4u) != 0u;
-    precise float a = (upper ? sum[1] : sum[0]) + lanes_pass(upper ? sum[0] : sum[1], 4u);
+    precise float a = (upper ? odd : even) + lanes_pass(upper ? even : odd, 4u);
     precise float b = a + lanes_pass(a, 8u);
     precise float c = b + lanes_pass(b, 16u);
     precise float d = c + lanes_pass(c, 1u);
@@ -42,5 +39,50 @@ void main() {
     if (lane % 32u == 0u || lane % 32u == 4u) part_of[lane / 32u + (upper ? 2u : 0u)] = part;
     barrier();
     precise float all = (part_of.x + part_of.y) + (part_of.z + part_of.w);
-    norm_store(lane, all, w, g, h);
+    return all;
+}
+
+void kv_row(uint t, uint lane) {
+    const bool f32 = pc.kv_f32 != 0u;
+    const uvec4 w = kv_at(t * pc.kv_stride + pc.kv_at + lane), g = kv_weight_at(f32 ? 2u * lane : lane);
+    uvec4 h = uvec4(0u);
+    if (f32) h = kv_weight_at(2u * lane + 1u);
+    const float r = rms_factor(row_sum(lane, rms_squares(w), 0.0), 1.0 / 512.0, pc.eps);
+    vec4 a, b;
+    norm_gains(g, h, f32, a, b);
+    kv_out_put(t * KV_UNITS + lane, rms_scaled(w, r, a, b));
+}
+
+// Arrays stay in here: handed to functions they cost an H100 0.5 us. The last step may end within the invocations.
+void query_row(uint t, uint lane) {
+    const bool f32 = pc.qr_f32 != 0u;
+    const uint row = t * pc.qr_stride + pc.qr_at;
+    uvec4 w[STEPS], g[STEPS], h[STEPS]; // all under way before anything waits
+    [[unroll]] for (uint i = 0u; i < STEPS; i++) w[i] = qr_at(row + min(i * LANES + lane, UNITS - 1u));
+    [[unroll]] for (uint i = 0u; i < STEPS; i++) {
+        const uint u = min(i * LANES + lane, UNITS - 1u);
+        g[i] = qr_weight_at(f32 ? 2u * u : u);
+        h[i] = uvec4(0u);
+        if (f32) h[i] = qr_weight_at(2u * u + 1u);
+    }
+    float sum[2] = float[2](0.0, 0.0);
+    [[unroll]] for (uint i = 0u; i < STEPS; i++) {
+        const bool inside = i * LANES + LANES <= UNITS || i * LANES + lane < UNITS;
+        precise float s = sum[i % 2u] + (inside ? rms_squares(w[i]) : 0.0);
+        sum[i % 2u] = s;
+    }
+    const float r = rms_factor(row_sum(lane, sum[0], sum[1]), pc.qr_inverse, pc.eps);
+    [[unroll]] for (uint i = 0u; i < STEPS; i++) {
+        const uint u = i * LANES + lane;
+        if (i * LANES + LANES <= UNITS || u < UNITS) {
+            vec4 a, b;
+            norm_gains(g[i], h[i], f32, a, b);
+            qr_out_put(t * UNITS + u, rms_scaled(w[i], r, a, b));
+        }
+    }
+}
+
+void main() {
+    if (gl_WorkGroupID.y != 0u) kv_row(gl_WorkGroupID.x, lanes_me());
+    else query_row(gl_WorkGroupID.x, lanes_me());
 }
