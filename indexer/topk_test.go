@@ -25,17 +25,33 @@ func topK(t *testing.T, dev *vk.Device, cfg indexer.TopKConfig, logits []float32
 	return runTopK(t, dev, must[*indexer.TopK](t)(indexer.NewTopK(dev, cfg)), logits, n, lens)
 }
 
+// runTopK selects without counters of slices and with them, which has to give the same.
 func runTopK(t *testing.T, dev *vk.Device, op *indexer.TopK, logits []float32, n int, lens []int32) []int32 {
 	t.Helper()
-	r := verify.NewRig(t.Context(), dev)
-	defer r.Close()
-	a := indexer.TopKArgs{Logits: r.In(vectors.FromF32(logits, len(lens), n), tensor.F32), Lens: r.In(vectors.FromI32(lens, len(lens)), tensor.I32),
-		Out: r.Out(tensor.I32, len(lens), op.K())}
-	if need := op.ScratchBytes(len(lens), n); need > 0 && r.Err() == nil {
-		a.Scratch = r.Out(tensor.U8, int(need)).View()
+	run := func(counted bool) []int32 {
+		r := verify.NewRig(t.Context(), dev)
+		defer r.Close()
+		a := indexer.TopKArgs{Logits: r.In(vectors.FromF32(logits, len(lens), n), tensor.F32), Lens: r.In(vectors.FromI32(lens, len(lens)), tensor.I32),
+			Out: r.Out(tensor.I32, len(lens), op.K())}
+		if need := op.ScratchBytes(len(lens), n); need > 0 && r.Err() == nil {
+			a.Scratch = r.Out(tensor.U8, int(need)).View()
+		}
+		zeros := r.In(vectors.FromI32(make([]int32, len(lens)), len(lens)), tensor.I32)
+		if counted {
+			a.Arrived = zeros
+		}
+		r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
+		got := must[verify.Arrays](t)(r.Results(map[string]tensor.Tensor{"out": a.Out, "arrived": zeros}))
+		if i := slices.IndexFunc(got["arrived"].I32(), func(n int32) bool { return n != 0 }); i >= 0 {
+			t.Errorf("counter of row %d is %d", i, got["arrived"].I32()[i])
+		}
+		return got["out"].I32()
 	}
-	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
-	return must[verify.Arrays](t)(r.Results(map[string]tensor.Tensor{"out": a.Out}))["out"].I32()
+	got := run(true)
+	if !slices.Equal(got, run(false)) {
+		t.Error("the selection differs without counters")
+	}
+	return got
 }
 
 // Small rows whose selection is known.
@@ -206,6 +222,7 @@ func TestTopKArguments(t *testing.T) {
 		"Out ":     func(a *indexer.TopKArgs) { a.Out = tensor.Tensor{} },
 		"Scratch":  func(a *indexer.TopKArgs) { a.Scratch.Size-- },
 		"Scratch ": func(a *indexer.TopKArgs) { a.Scratch = vk.View{} },
+		"Arrived":  func(a *indexer.TopKArgs) { a.Arrived = mem(tensor.I32, 1) },
 	} {
 		a := good
 		change(&a)
