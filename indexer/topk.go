@@ -186,7 +186,7 @@ func listStride(k int) int { return (k + 3) &^ 3 }
 func listBytes(t, n, k int) uint64 { return uint64(t) * (uint64(n)*uint64(listStride(k))*8 + 16) }
 
 // ScratchBytes is how much scratch Record needs for T rows of N columns: 0 for up to
-// 5120 columns or more rows than half of Workgroups, else at most
+// 9216 columns or more rows than half of Workgroups, else at most
 //
 //	T * ((1 + S) * K' * 8 + 16)
 //

@@ -157,25 +157,40 @@ func TestTopKWidths(t *testing.T) {
 // A recording made for long rows serves short ones: the lengths are read when it
 // runs, and a row that fits one workgroup is not sliced.
 func TestTopKReadsLensAtRun(t *testing.T) {
+	for _, c := range []struct {
+		n, workgroups int
+		counted       bool
+	}{{140000, 8, false}, {33824, 8, true}, {70004, 16, true}, {4100, 8, true}} {
+		t.Run(fmt.Sprintf("%d/%d/%t", c.n, c.workgroups, c.counted), func(t *testing.T) { topKReadsLens(t, c.n, c.workgroups, c.counted) })
+	}
+}
+
+func topKReadsLens(t *testing.T, n, workgroups int, counted bool) {
 	dev := testkit.Device(t)
-	const n, k = 140000, 61
+	const k = 61
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 2))
 	logits := make([]float32, n)
 	for i := range logits {
 		logits[i] = float32(rng.NormFloat64())
 	}
-	op := must[*indexer.TopK](t)(indexer.NewTopK(dev, indexer.TopKConfig{K: k, Workgroups: 8}))
+	op := must[*indexer.TopK](t)(indexer.NewTopK(dev, indexer.TopKConfig{K: k, Workgroups: workgroups}))
 	lens := upload(t, dev, tensor.I32, []int32{0}, 1)
 	out := upload(t, dev, tensor.I32, make([]int32, k), 1, k)
-	scratch := upload(t, dev, tensor.U8, make([]byte, op.ScratchBytes(1, n)), int(op.ScratchBytes(1, n)))
+	a := indexer.TopKArgs{Logits: upload(t, dev, tensor.F32, logits, 1, n), Lens: lens, Out: out}
+	if need := int(op.ScratchBytes(1, n)); need > 0 {
+		a.Scratch = upload(t, dev, tensor.U8, make([]byte, need), need).View()
+	}
+	if counted {
+		a.Arrived = upload(t, dev, tensor.I32, make([]int32, 1), 1)
+	}
 	rec := must[*vk.Recorder](t)(dev.NewRecorder())
 	defer rec.Close()
-	if err := op.Record(rec, indexer.TopKArgs{Logits: upload(t, dev, tensor.F32, logits, 1, n), Lens: lens, Out: out, Scratch: scratch.View()}); err != nil {
+	if err := op.Record(rec, a); err != nil {
 		t.Fatal(err)
 	}
 	cmd := must[*vk.Commands](t)(rec.End())
 	defer cmd.Close()
-	for _, l := range []int32{n, 0, 60, 61, 62, 5000, 32768, 32769, 100001, n - 1, n} {
+	for _, l := range []int32{int32(n), 0, 60, 61, 62, 63, 65, 4096, 5000, 9215, 9216, 9217, 9250, 32768, 32769, 100001, int32(n) - 1, int32(n)} {
 		if err := lens.Upload(t.Context(), le(l)); err != nil {
 			t.Fatal(err)
 		}

@@ -41,8 +41,9 @@ layout(push_constant) uniform Push {
     uint k;      // K
     uint width;  // columns of logits, a multiple of 4
     uint limit;  // entries of a row at most: lens counts up to here, and width
-    uint slices; // of a row
-    uint per;    // columns of a slice, a multiple of 4
+    uint shift;  // a row has 2^shift slices,
+    uint solo;   // or one if it has no more entries than this
+    uint per;    // columns of a slice of the longest row, a multiple of 4
     uint requests; // rows and columns of block_table
     uint table_width;
 } pc;
@@ -60,6 +61,14 @@ uint order_key(uint bits) {
     if (bits == 0x80000000u) bits = 0u;
     return (bits & 0x80000000u) != 0u ? ~bits : bits | 0x80000000u;
 }
+
+// An invocation's columns of a slice, those past the end in any way.
+void load_columns(out uvec4 raw[CELLS], uint row, uint begin, uint per, uint cell) {
+    const uint from = min(begin, pc.width - 4u), last = min(per, pc.width - from) / 4u - 1u;
+    [[unroll]] for (uint j = 0u; j < CELLS; j++) raw[j] = logits.v[(row + from) / 4u + min(cell + j, last)];
+}
+
+uint cells_of(uint total) { return (total + 4u * THREADS - 1u) / (4u * THREADS); }
 
 // Sums over the invocations before this one, and over all. A barrier has to follow before the next.
 uvec2 scan(uint x) {
@@ -86,22 +95,24 @@ uvec2 scan(uint x) {
 
 void main() {
     const uint me = gl_SubgroupID * SUBGROUP + gl_SubgroupInvocationID;
-    const uint t = gl_WorkGroupID.x, slice = gl_WorkGroupID.y, K = pc.k, stride = (K + 3u) & ~3u;
-    const uint begin = slice * pc.per;
-    if (begin >= pc.width) return;
-    uint total = min(pc.per, pc.width - begin); // entries to select from
-    uint cells = (total + 4u * THREADS - 1u) / (4u * THREADS);
+    const uint t = gl_WorkGroupID.x, slice = gl_WorkGroupID.y, K = pc.k, stride = (K + 3u) & ~3u, row = t * pc.width;
     uvec4 raw[CELLS];
-    [[unroll]] for (uint j = 0u; j < CELLS; j++) // does not wait for the length
-        raw[j] = logits.v[(t * pc.width + begin) / 4u + min(me * cells + j, total / 4u - 1u)];
+    uint begin = slice * pc.per, cells = cells_of(pc.per);
+    load_columns(raw, row, begin, pc.per, me * cells); // does not wait for the length, which may be that of the longest row
 
     const uint len = min(uint(max(lens.v[t], 0)), pc.limit);
     const bool whole = len <= K;
-    const uint parts = whole ? 1u : (len + pc.per - 1u) / pc.per; // slices of this row
+    const uint parts = len <= pc.solo ? 1u : 1u << pc.shift; // slices of this row
     if (slice >= parts) return;
-    total = whole ? 0u : min(pc.per, len - begin);
+    const uint per = pc.shift == 0u ? pc.per : parts == 1u ? (len + 3u) & ~3u : (((len - 1u) >> pc.shift) + 32u) & ~31u;
+    if (per != pc.per) {
+        begin = slice * per;
+        cells = cells_of(per);
+        load_columns(raw, row, begin, per, me * cells);
+    }
+    uint total = whole || begin >= len ? 0u : min(per, len - begin); // entries to select from
     bool from_lists = false;
-    const uint keys = t * pc.slices * stride * 2u; // of lists
+    const uint keys = (t << pc.shift) * stride * 2u; // of lists
     for (;;) {
         for (uint b = me; b < BINS; b += THREADS) pool_s[b] = 0u;
         [[unroll]] for (uint j = 0u; j < CELLS; j++) {
@@ -167,11 +178,14 @@ void main() {
         }
         const uvec2 sums = scan(sum);
         uint at = sums.x;
-        [[dont_unroll]] for (uint e = 4u * first_cell; e < 4u * last_cell; e++) {
-            const uint key = key_s[e / 4u][e & 3u], above = at & 0xFFFFu, ties = at >> 16;
-            const bool sure = key > ceiling, tied = !sure && key >= bottom;
-            if (sure || tied && ties < need) pool_s[above + min(ties, need)] = e;
-            at += sure ? 1u : tied ? 0x10000u : 0u;
+        [[dont_unroll]] for (uint c = first_cell; c < last_cell; c++) {
+            const uvec4 key = key_s[c];
+            [[unroll]] for (uint i = 0u; i < 4u; i++) {
+                const uint above = at & 0xFFFFu, ties = at >> 16;
+                const bool sure = key[i] > ceiling, tied = !sure && key[i] >= bottom;
+                if (sure || tied && ties < need) pool_s[above + min(ties, need)] = 4u * c + i;
+                at += sure ? 1u : tied ? 0x10000u : 0u;
+            }
         }
         barrier();
         const uint taken = whole ? len : (sums.y & 0xFFFFu) + min(sums.y >> 16, need);
@@ -214,7 +228,7 @@ void main() {
         memoryBarrierBuffer();
         from_lists = true;
         total = parts * stride;
-        cells = (total + 4u * THREADS - 1u) / (4u * THREADS);
+        cells = cells_of(total);
         [[unroll]] for (uint j = 0u; j < CELLS; j++) raw[j] = lists.v[keys / 4u + min(me * cells + j, total / 4u - 1u)];
     }
 }
