@@ -100,6 +100,7 @@ void main() {
     uint begin = slice * pc.per, cells = cells_of(pc.per);
     load_columns(raw, row, begin, pc.per, me * cells); // does not wait for the length, which may be that of the longest row
 
+    const int request = PAGE > 0u ? token_to_req.v[t] : 0; // early, too
     const uint len = min(uint(max(lens.v[t], 0)), pc.limit);
     const bool whole = len <= K;
     const uint parts = len <= pc.solo ? 1u : 1u << pc.shift; // slices of this row
@@ -201,7 +202,7 @@ void main() {
                     }
                 }
                 dst.v[t * K + p] = entry;
-                if (PAGE > 0u) slots.v[t * K + p] = entry < 0 ? -1 : paged_slot(token_to_req.v[t], uint(entry), PAGE);
+                if (PAGE > 0u) slots.v[t * K + p] = entry < 0 ? -1 : paged_slot(request, uint(entry), PAGE);
             }
             return;
         }
