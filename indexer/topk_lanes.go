@@ -106,17 +106,17 @@ func laneSlices(workgroups, t, n, k, most, capacity int) int {
 
 // planLanes is how rows of n columns are cut into at most so many slices, and which
 // kernel takes them; none if a slice is too long or a row cannot be loaded by fours.
-func (o *TopK) planLanes(t, n, most int) (k *vk.Kernel, slices, per int) {
+func (o *TopK) planLanes(t, n, most int) (k *topkKernel, slices, per int) {
 	if len(o.lanes) == 0 || n%4 != 0 {
 		return nil, 1, n
 	}
 	last := o.lanes[len(o.lanes)-1]
 	slices = laneSlices(o.workgroups, t, n, o.cfg.K, most, last.entries)
 	per = opkit.RoundUp(opkit.CeilDiv(n, slices), 32)
-	for _, l := range o.lanes {
+	for i := range o.lanes {
 		// A row that turns out to be short enough for one workgroup is not sliced.
-		if per <= l.entries && (slices == 1 || l == last) {
-			return l.kernel, slices, per
+		if l := &o.lanes[i]; per <= l.entries && (slices == 1 || l.entries == last.entries) {
+			return l, slices, per
 		}
 	}
 	return nil, 1, n
@@ -138,7 +138,7 @@ func (o *TopK) recordLanes(rec *vk.Recorder, op string, r topkRound) (done bool,
 		return false, nil
 	}
 	push := idxTopkLanesPush{K: uint32(o.cfg.K), Width: uint32(n), Limit: uint32(r.limit),
-		Shift: uint32(bits.TrailingZeros(uint(slices))), Solo: uint32(o.lanes[len(o.lanes)-1].entries), Per: uint32(per)}
+		Shift: uint32(bits.TrailingZeros(uint(slices))), Solo: uint32(kernel.entries), Per: uint32(per)}
 	scratch, arrived := r.out.View(), r.out.View() // what is bound and not used has to be this launch's own as well
 	if slices > 1 {
 		scratch, arrived = r.scratch, r.arrived.View()
@@ -147,7 +147,7 @@ func (o *TopK) recordLanes(rec *vk.Recorder, op string, r topkRound) (done bool,
 	place, count, table, requests := o.bindSlots(r)
 	push.Requests, push.TableWidth = r.table()
 	return true, pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
-		Kernel: kernel, Groups: [3]uint32{uint32(t), uint32(slices), 1}, Push: vk.Bytes(&push),
+		Kernel: kernel.kernel, Groups: [3]uint32{uint32(t), uint32(slices), 1}, Push: vk.Bytes(&push),
 		Bind: []vk.View{r.logits.View(), r.lens.View(), scratch, arrived, r.out.View(), table, requests, place, count},
 	})
 }

@@ -62,13 +62,14 @@ uint order_key(uint bits) {
     return (bits & 0x80000000u) != 0u ? ~bits : bits | 0x80000000u;
 }
 
-// An invocation's columns of a slice, those past the end in any way.
-void load_columns(out uvec4 raw[CELLS], uint row, uint begin, uint per, uint cell) {
-    const uint from = min(begin, pc.width - 4u), last = min(per, pc.width - from) / 4u - 1u;
-    [[unroll]] for (uint j = 0u; j < CELLS; j++) raw[j] = logits.v[(row + from) / 4u + min(cell + j, last)];
-}
-
 uint cells_of(uint total) { return (total + 4u * THREADS - 1u) / (4u * THREADS); }
+
+// An invocation's columns of a slice, those past the end in any way; no load waits for another.
+void load_columns(inout uvec4 raw[CELLS], uint row, uint begin, uint per, uint me) {
+    const uint from = min(begin, pc.width - 4u), last = min(per, pc.width - from) / 4u - 1u, cells = cells_of(per);
+    [[unroll]] for (uint j = 0u; j < CELLS; j++)
+        if (j < cells) raw[j] = logits.v[(row + from) / 4u + min(me * cells + j, last)];
+}
 
 // Sums over the invocations before this one, and over all. A barrier has to follow before the next.
 uvec2 scan(uint x) {
@@ -98,7 +99,7 @@ void main() {
     const uint t = gl_WorkGroupID.x, slice = gl_WorkGroupID.y, K = pc.k, stride = (K + 3u) & ~3u, row = t * pc.width;
     uvec4 raw[CELLS];
     uint begin = slice * pc.per, cells = cells_of(pc.per);
-    load_columns(raw, row, begin, pc.per, me * cells); // does not wait for the length, which may be that of the longest row
+    load_columns(raw, row, begin, pc.per, me); // does not wait for the length, which may be that of the longest row
 
     const int request = PAGE > 0u ? token_to_req.v[t] : 0; // early, too
     const uint len = min(uint(max(lens.v[t], 0)), pc.limit);
@@ -109,7 +110,7 @@ void main() {
     if (per != pc.per) {
         begin = slice * per;
         cells = cells_of(per);
-        load_columns(raw, row, begin, per, me * cells);
+        load_columns(raw, row, begin, per, me);
     }
     uint total = whole || begin >= len ? 0u : min(per, len - begin); // entries to select from
     bool from_lists = false;
@@ -118,11 +119,12 @@ void main() {
         for (uint b = me; b < BINS; b += THREADS) pool_s[b] = 0u;
         [[unroll]] for (uint j = 0u; j < CELLS; j++) {
             const uint c = me * cells + j;
+            if (j >= cells || 4u * c >= total) continue;
             [[unroll]] for (uint i = 0u; i < 4u; i++) {
                 if (!from_lists) raw[j][i] = order_key(raw[j][i]);
                 if (4u * c + i >= total) raw[j][i] = 0u;
             }
-            if (j < cells && 4u * c < total) key_s[c] = raw[j];
+            key_s[c] = raw[j];
         }
         barrier();
         const uint first_cell = me * cells, last_cell = min(first_cell + cells, (total + 3u) / 4u);
@@ -230,6 +232,7 @@ void main() {
         from_lists = true;
         total = parts * stride;
         cells = cells_of(total);
-        [[unroll]] for (uint j = 0u; j < CELLS; j++) raw[j] = lists.v[keys / 4u + min(me * cells + j, total / 4u - 1u)];
+        [[unroll]] for (uint j = 0u; j < CELLS; j++)
+            if (j < cells) raw[j] = lists.v[keys / 4u + min(me * cells + j, total / 4u - 1u)];
     }
 }
