@@ -51,6 +51,7 @@ var requires = map[string][]string{
 	"proj_q_insert_lanes":        lanes,
 	"proj_q_insert_lanes_da":     slices.Concat(lanes, deviceAddress),
 	"idx_logits_lanes_cm":        append(slices.Clone(matrixF16), "subgroupShuffle"),
+	"idx_topk_lanes":             lanes,
 	"num_layout_cm":              matrixF16[2:],
 	"num_layout_cmb":             matrixBF16[2:],
 	"proj_linear_da":             deviceAddress,
