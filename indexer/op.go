@@ -35,4 +35,5 @@ var pushLayouts = map[string]any{
 	"idx_logits_lanes": idxLogitsPush{},
 	"idx_visible":      idxVisiblePush{},
 	"idx_topk":         idxTopkPush{},
+	"idx_topk_lanes":   idxTopkLanesPush{},
 }
