@@ -38,6 +38,7 @@ var further = map[string]string{
 	"attn_decode_lanes":  "attn_decode",
 	"attn_prefill_lanes": "attn_prefill",
 	"idx_logits_lanes":   "idx_logits",
+	"idx_topk_lanes":     "idx_topk",
 	"proj_linear_few":    "proj_linear",
 	"proj_linear_sum":    "proj_linear",
 	"proj_linear_thin":   "proj_linear",
