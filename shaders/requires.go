@@ -36,8 +36,8 @@ var requires = map[string][]string{
 	"attn_decode_cmb":            matrixBF16,
 	"attn_decode_few_cm":         matrixF16,
 	"attn_decode_few_cmb":        matrixBF16,
-	"attn_decode_lanes_cm":       append(slices.Clone(matrixF16), "shaderInt16", "subgroupShuffle"),
-	"attn_decode_lanes_cmb":      append(slices.Clone(matrixBF16), "shaderInt16", "subgroupShuffle"),
+	"attn_decode_lanes_cm":       slices.Concat(matrixF16, laneFeatures, []string{"shaderInt16"}),
+	"attn_decode_lanes_cmb":      slices.Concat(matrixBF16, laneFeatures, []string{"shaderInt16"}),
 	"attn_prefill_cm":            matrixF16,
 	"attn_prefill_cmb":           matrixBF16,
 	"attn_prefill_lanes_cm":      slices.Concat(matrixF16, laneFeatures),
@@ -68,4 +68,11 @@ var requires = map[string][]string{
 
 	"bench_matrix_cm":  {"cooperativeMatrix", "coopmat.f16.f32", "shaderFloat16", "vulkanMemoryModel"},
 	"bench_matrix_cmb": {"cooperativeMatrix", "coopmat.bf16.f32", "shaderBFloat16Type", "shaderBFloat16CooperativeMatrix", "shaderFloat16", "vulkanMemoryModel"},
+
+	"idx_query_quant_da":               deviceAddress,
+	"proj_qkv_norm_da":                 deviceAddress,
+	"proj_qkv_norm_lanes":              lanes,
+	"proj_qkv_norm_lanes_da":           slices.Concat(lanes, deviceAddress),
+	"proj_inverse_rope_quant_lanes":    lanes,
+	"proj_inverse_rope_quant_lanes_da": slices.Concat(lanes, deviceAddress),
 }
