@@ -24,6 +24,8 @@ type linearPlan struct {
 	splits     int // parts of K, summed by a second launch where there are several
 	splitSteps int // of each
 	step       int // numbers of K in one
+	whole      int // rows that a launch before has in one part, with as many steps as there are; the grid has the others
+	rows       int // of a tile, where there are such
 }
 
 const (
@@ -144,6 +146,11 @@ func (o *Linear) plan(t, scratch int) linearPlan {
 	p.kernel, p.step = m.k, m.bk
 	p.cut(cfg.K, o.split(m.linearTiling, t, scratch))
 	p.grid = [3]uint32{uint32(opkit.CeilDiv(t, m.bm)), uint32(o.rowTiles(m.bn)), uint32(cfg.Groups * p.splits)}
+	if whole, parts := o.tail(m.linearTiling, t, scratch); parts > 1 {
+		p.cut(cfg.K, parts)
+		p.whole, p.rows = whole, m.bn
+		p.grid[1], p.grid[2] = p.grid[1]-uint32(whole/m.bn), uint32(p.splits)
+	}
 	return p
 }
 
