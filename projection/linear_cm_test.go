@@ -120,6 +120,9 @@ func TestLinearPlan(t *testing.T) {
 	wqA := LinearConfig{N: 1536, K: 4096, Weights: WeightFP8}
 	woA := LinearConfig{N: 1024, K: 4096, Groups: 8, Weights: WeightBF16}
 	gate := LinearConfig{N: 64, K: 4096, Weights: WeightBF16}
+	wqB4 := LinearConfig{N: 32768, K: 1024, Weights: WeightNVFP4}
+	woB4 := LinearConfig{N: 4096, K: 8192, Weights: WeightNVFP4}
+	wqA4 := LinearConfig{N: 1536, K: 4096, Weights: WeightNVFP4}
 	for _, c := range []struct {
 		cfg     LinearConfig
 		variant string
@@ -144,6 +147,11 @@ func TestLinearPlan(t *testing.T) {
 		{wqB, VariantCMB, 4, 4096, [3]uint32{32, 256, 1}, 1},
 		{wqB, VariantBase, 0, 16, [3]uint32{1024, 2, 1}, 1},
 		{wqB, VariantBase, 0, 17, [3]uint32{1, 512, 1}, 1},
+		{wqB4, VariantCMB, 4, 1, [3]uint32{512, 1, 1}, 1},
+		{wqB4, VariantCMB, 4, 2, [3]uint32{1024, 1, 1}, 1},
+		{wqB4, VariantCMB, 0, 2, [3]uint32{1024, 1, 1}, 1},
+		{woB4, VariantCMB, 4, 1, [3]uint32{512, 1, 1}, 1},
+		{wqA4, VariantCMB, 4, 1, [3]uint32{768, 1, 1}, 1},
 		{wqA, VariantCM, 4, 1, [3]uint32{768, 1, 1}, 1},
 		{wqA, VariantCM, 0, 8, [3]uint32{768, 2, 1}, 1},
 		{wqA, VariantCM, 4, 8, [3]uint32{96, 1, 1}, 1},

@@ -66,7 +66,8 @@ func (o *Linear) fewest() int {
 // fewDivision shares rows among invocations: ROWS of them to LANES, which read 16
 // bytes of each at a time. Four rows halve what is read of x per weight, eight lanes
 // read 128 bytes of a row at once; with fewer rows than fill the device, more lanes
-// share them, and then fewer rows.
+// share them, and then fewer rows. One token of NVFP4, whose loads do not wait for each
+// other, wants half the lanes for four rows.
 func fewDivision(cfg LinearConfig, tokens int) (rows, lanes int) {
 	const threads = 384 // of these, per workgroup that fills the device
 	most := 8
@@ -76,7 +77,13 @@ func fewDivision(cfg LinearConfig, tokens int) (rows, lanes int) {
 	for rows = 4; ; rows = 2 {
 		for lanes = 8; lanes < most && cfg.N*cfg.Groups/rows*lanes < cfg.Workgroups*threads; lanes *= 2 {
 		}
-		if rows == 2 || cfg.N*cfg.Groups/rows*lanes >= cfg.Workgroups*threads/2 && rows*tokens <= 16 {
+		if rows == 2 {
+			return rows, lanes
+		}
+		if cfg.N*cfg.Groups/rows*lanes >= cfg.Workgroups*threads/2 && rows*tokens <= 16 {
+			if cfg.Weights == WeightNVFP4 && tokens == 1 {
+				lanes = max(8, lanes/2)
+			}
 			return rows, lanes
 		}
 	}
