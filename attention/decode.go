@@ -1,6 +1,7 @@
 package attention
 
 import (
+	"cmp"
 	"math"
 	"strings"
 	"unsafe"
@@ -113,22 +114,20 @@ func NewDecoder(dev *vk.Device, cfg DecoderConfig) (*Decoder, error) {
 	if err != nil {
 		return nil, err
 	}
-	if tilings, err = withLanes(dev, variant, tilings); err != nil {
+	if tilings, err = withDecodeLanes(dev, variant, cfg.Heads, tilings); err != nil {
 		return nil, err
 	}
 	s.tilings = tilings
 	k, err := s.kernels(func(t tiling) (*vk.Kernel, error) {
-		stem := "attn_decode"
-		if t.Lanes > 0 {
-			stem = lanesStem
-		} else if t.HeadsPerGroup < tilings[0].HeadsPerGroup {
+		stem := cmp.Or(t.Stem, "attn_decode")
+		if t.HeadsPerGroup < tilings[0].HeadsPerGroup {
 			stem = "attn_decode_few"
 		}
 		return pkg.Kernel(dev, opkit.Spec{
 			Stem: stem, Variant: variant, Bound: 10,
 			Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write, vk.Write, vk.Read, vk.Read},
 			PushSize: int(unsafe.Sizeof(attnDecodePush{})), Subgroup: t.SubgroupSize,
-			Constants: append(opkit.Words(cfg.WindowPage, max(cfg.CompressedPage, 1), t.HeadsPerGroup, t.Tile), t.Constants...),
+			Constants: append(opkit.Words(cfg.WindowPage, max(cfg.CompressedPage, 1), t.HeadsPerGroup, t.Tile), t.Constants...), Divisible: true,
 		})
 	})
 	if err != nil {

@@ -56,7 +56,6 @@ type tiling struct {
 	Constants     []uint32 // specialisation constants after HeadsPerGroup and Tile
 	SubgroupSize  uint32   // to ask for; 0: any
 	PerUnit       int      // workgroups that share a compute unit; 0: one
-	Lanes         int      // lanes that share a row of a matrix, for attn_decode_lanes; 0: another kernel
 }
 
 // baseTiling is the tiling of the builds without matrix units. A workgroup of 8

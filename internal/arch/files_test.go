@@ -42,6 +42,9 @@ var further = map[string]string{
 	"proj_linear_sum":    "proj_linear",
 	"proj_linear_thin":   "proj_linear",
 	"proj_linear_mid":    "proj_linear",
+
+	"proj_inverse_rope_quant_lanes": "proj_inverse_rope_quant",
+	"proj_qkv_norm_lanes":           "proj_qkv_norm",
 }
 
 // TestStems holds the rule that an operation's name leads to all its files:
@@ -136,6 +139,20 @@ func TestFiles(t *testing.T) {
 		}
 		if m := leftOver.FindString(text); m != "" {
 			t.Errorf("%s contains %s", p, m)
+		}
+	})
+}
+
+// TestWorkgroupCounts holds what vk.Recorder.Divide relies on: a shader that reads how
+// many workgroups there are reads it along x.
+func TestWorkgroupCounts(t *testing.T) {
+	walk(t, func(p string) {
+		if e := filepath.Ext(p); e != ".comp" && e != ".glsl" {
+			return
+		}
+		text := read(t, p)
+		if all, x := strings.Count(text, "gl_NumWorkGroups"), strings.Count(text, "gl_NumWorkGroups.x"); all != x {
+			t.Errorf("%s reads gl_NumWorkGroups %d times, %d of them along x", p, all, x)
 		}
 	})
 }
