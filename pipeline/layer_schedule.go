@@ -171,6 +171,9 @@ func (x *layerRun) attention() error {
 	if err := s.recordPick(x.rec, x.step, x.sparse.Index, beside); err != nil {
 		return err
 	}
+	if err := s.recordTouch(x.rec, x.sparse.Compressed.Pool); err != nil {
+		return err
+	}
 	if x.beside {
 		if err := x.insert(); err != nil {
 			return err

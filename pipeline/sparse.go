@@ -94,8 +94,10 @@ type Sparse struct {
 	seen  *indexer.Visible
 	query *indexer.QueryQuant
 	pick  *indexer.Select
+	touch *cache.Touch
 
 	lens, topk             tensor.Tensor // [T] i32, [T, TopK] i32
+	sink                   tensor.Tensor // [1] u32, of touch
 	arrived                tensor.Tensor // [T] i32, 0 between selections
 	codes, scales, weights tensor.Tensor // of the indexer's queries
 	scratch                tensor.Tensor
@@ -190,7 +192,7 @@ func (s *Sparse) allocate() (err error) {
 		row := s.cfg.Keys.Layout.Format.RowBytes()
 		list = append(list,
 			wanted{&s.keys.states, tensor.I64, []int{t}}, wanted{&s.keys.entries, tensor.I64, []int{t}},
-			wanted{&s.lens, tensor.I32, []int{t}}, wanted{&s.arrived, tensor.I32, []int{t}}, wanted{&s.topk, tensor.I32, []int{t, s.cfg.TopK}},
+			wanted{&s.lens, tensor.I32, []int{t}}, wanted{&s.sink, tensor.U32, []int{1}}, wanted{&s.arrived, tensor.I32, []int{t}}, wanted{&s.topk, tensor.I32, []int{t, s.cfg.TopK}},
 			wanted{&s.codes, tensor.U8, []int{t, h, row}}, wanted{&s.weights, tensor.F32, []int{t, h}},
 			wanted{&s.scratch, tensor.U8, []int{int(s.pick.ScratchBytes(t))}})
 		if s.cfg.Keys.Layout.Format == cache.IndexKeyMXFP4 {
@@ -198,6 +200,9 @@ func (s *Sparse) allocate() (err error) {
 		}
 	}
 	if s.arena, err = allocate(s.dev, "sparse step", list); err != nil || s.arrived.IsZero() {
+		return err
+	}
+	if s.touch, err = cache.NewTouch(s.dev, s.sink); err != nil {
 		return err
 	}
 	return s.arrived.Upload(context.Background(), make([]byte, s.arrived.Bytes()))
@@ -293,6 +298,9 @@ func (s *Sparse) recordInserted(rec *vk.Recorder, step SparseStepArgs, a SparseL
 	if err := s.recordPick(rec, step, a.Index, nil); err != nil {
 		return err
 	}
+	if err := s.recordTouch(rec, a.Compressed.Pool); err != nil {
+		return err
+	}
 	return s.recordAttention(rec, a, attention.OutputTurn{})
 }
 
@@ -381,6 +389,20 @@ func (s *Sparse) recordPick(rec *vk.Recorder, step SparseStepArgs, a IndexArgs, 
 		TopK: s.topk, Entries: s.cfg.Entries, Scratch: s.scratch.View(), Arrived: s.arrived, Beside: beside,
 		Slots: indexer.PickSlots{BlockTable: step.CompressedTable, Slots: s.decode.compIndices, Lens: s.decode.compLens},
 	})
+}
+
+// Pools of entries whose addresses are translated beside the selection. On an H100 a step
+// of 32 tokens, with pools of 612 MiB in 21 layers, takes 2 % less; one of a single token,
+// with pools of 20 MiB, 0.5 % more. What is more than touchMost takes too long to touch.
+const touchLeast, touchMost = 256 << 20, 2 << 30
+
+// recordTouch records what runs beside the end of the selection, so that the attention
+// finds its rows sooner.
+func (s *Sparse) recordTouch(rec *vk.Recorder, pool tensor.Tensor) error {
+	if n := pool.Bytes(); s.touch == nil || n < touchLeast || n > min(touchMost, s.dev.Caps().MaxStorageBufferRange) {
+		return nil
+	}
+	return s.touch.Record(rec, pool)
 }
 
 // record records into rec what went well in a rehearsal, unless s is closed.

@@ -1,6 +1,10 @@
 package projection
 
-import "github.com/vkmla/vkmla/shaders"
+import (
+	"math"
+
+	"github.com/vkmla/vkmla/shaders"
+)
 
 // PushLayouts is for the tests outside the package, which alone can use testkit.
 var PushLayouts = pushLayouts
@@ -20,3 +24,7 @@ func Lanes(o *Linear) (thin, mid int) {
 	}
 	return thin, mid
 }
+
+// WholeRows is how many rows of a launch of t tokens are computed whole while the others are
+// in parts; 0 where all are the same.
+func WholeRows(o *Linear, t int) int { return o.plan(t, math.MaxInt32).whole }

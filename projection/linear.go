@@ -153,7 +153,8 @@ type LinearArgs struct {
 //	base, da  T <= 16: a kernel that reads the weights once for 1, 2, 4 or 8 tokens; else tiles of 64 tokens x 64 rows
 //	cm, cmb   T <= 2: the former; T <= 16: matrices of 16 rows with operands from memory to registers; T <= 128: 128 rows
 //	          with weights from memory to registers and x through shared memory; else in tiles of 64 or 128 tokens. With few
-//	          rows the second serves up to 32 tokens, with very few up to 128
+//	          rows the second serves up to 32 tokens, with very few up to 128. Where the last tiles would leave most of the
+//	          device idle, K is cut into parts for them
 //
 // Where fragments do not lie in registers as the second and third need it, which a
 // kernel of one workgroup finds out when the first Linear is made on a device, T <= 4
@@ -183,6 +184,7 @@ type projLinearPush struct {
 	YStride, YColumn, YF32 uint32
 	XScalePitch            uint32
 	Splits, SplitSteps     uint32
+	FirstRow               uint32
 }
 
 // projLinearSumPush is the push block of proj_linear_sum.comp.
@@ -357,11 +359,11 @@ func (o *Linear) ScratchLen(T int) int {
 	if p.splits < 2 {
 		return 0
 	}
-	return p.splits * T * o.cfg.N * o.cfg.Groups
+	return p.splits * T * (o.cfg.N*o.cfg.Groups - p.whole)
 }
 
 // Record checks the arguments and records the launches: one, or two with a sum of
-// parts in scratch memory. T is the first dimension of Out; none of it is fine.
+// parts in scratch memory, or three where only the last rows are in parts. T is the first dimension of Out; none of it is fine.
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *Linear) Record(rec *vk.Recorder, a LinearArgs) error {
 	const op = "linear"
@@ -385,36 +387,51 @@ func (o *Linear) Record(rec *vk.Recorder, a LinearArgs) error {
 		YStride: uint32(a.Out.Len() / t), YColumn: uint32(a.OutColumn), YF32: opkit.Bit(0, o.cfg.Out == tensor.F32),
 		XScalePitch: o.pitch(a), Splits: uint32(p.splits), SplitSteps: uint32(p.splitSteps),
 	}
-	y := opkit.Target{Name: "Out", T: a.Out, Access: vk.Write, Align: 8}
-	if p.splits > 1 {
-		y = opkit.Target{Name: "Scratch", T: o.parts(a, p.splits), Access: vk.Write, Align: 8}
-		push.YAddr, push.YStride, push.YColumn, push.YF32 = y.T.View().Address(), uint32(o.cfg.N*o.cfg.Groups), 0, 1
+	launch := func(grid [3]uint32, y opkit.Target) error {
+		return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
+			Kernel: p.kernel, Groups: grid, Push: vk.Bytes(&push),
+			Bind: []vk.View{opkit.Present(o.dev, a.W.Scale), opkit.Present(o.dev, a.W.RowScale), opkit.Present(o.dev, o.beside(a))},
+		}, append(linearSources(a), y)...)
 	}
-	if err := pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
-		Kernel: p.kernel, Groups: p.grid, Push: vk.Bytes(&push),
-		Bind: []vk.View{opkit.Present(o.dev, a.W.Scale), opkit.Present(o.dev, a.W.RowScale), opkit.Present(o.dev, o.beside(a))},
-	}, append(linearSources(a), y)...); err != nil || p.splits < 2 {
+	out := opkit.Target{Name: "Out", T: a.Out, Access: vk.Write, Align: 8}
+	if p.splits < 2 {
+		return launch(p.grid, out)
+	}
+	if p.whole > 0 {
+		parts := push
+		push.Splits, push.SplitSteps = 1, uint32(opkit.CeilDiv(o.cfg.K, p.step))
+		if err := launch([3]uint32{p.grid[0], uint32(p.whole / p.rows), 1}, out); err != nil {
+			return err
+		}
+		push = parts
+	}
+	// Rows and columns are counted from the first one that is in parts: y_column takes back, modulo 2^32, what first_row adds.
+	scratch := opkit.Target{Name: "Scratch", T: o.parts(a, p), Access: vk.Write, Align: 8}
+	push.FirstRow = uint32(p.whole)
+	push.YAddr, push.YStride, push.YColumn, push.YF32 = scratch.T.View().Address(), uint32(scratch.T.Shape[2]), -push.FirstRow, 1
+	if err := launch(p.grid, scratch); err != nil {
 		return err
 	}
-	return o.recordSum(rec, op, a, p.splits)
+	return o.recordSum(rec, op, a, p)
 }
 
 // parts are the sums over parts of K in scratch memory.
-func (o *Linear) parts(a LinearArgs, splits int) tensor.Tensor {
+func (o *Linear) parts(a LinearArgs, p linearPlan) tensor.Tensor {
 	s := a.Scratch
-	s.Shape = []int{splits, a.Out.Shape[0], o.cfg.N * o.cfg.Groups}
+	s.Shape = []int{p.splits, a.Out.Shape[0], o.cfg.N*o.cfg.Groups - p.whole}
 	return s
 }
 
-func (o *Linear) recordSum(rec *vk.Recorder, op string, a LinearArgs, splits int) error {
-	t, columns := a.Out.Shape[0], o.cfg.N*o.cfg.Groups
+func (o *Linear) recordSum(rec *vk.Recorder, op string, a LinearArgs, p linearPlan) error {
+	parts := o.parts(a, p)
+	t, columns := a.Out.Shape[0], parts.Shape[2]
 	push := projLinearSumPush{
-		Tokens: uint32(t), Columns: uint32(columns), Splits: uint32(splits),
-		YStride: uint32(a.Out.Len() / t), YColumn: uint32(a.OutColumn), YF32: opkit.Bit(0, o.cfg.Out == tensor.F32),
+		Tokens: uint32(t), Columns: uint32(columns), Splits: uint32(p.splits),
+		YStride: uint32(a.Out.Len() / t), YColumn: uint32(a.OutColumn + p.whole), YF32: opkit.Bit(0, o.cfg.Out == tensor.F32),
 	}
 	return pkg.Wrap(op, rec.Dispatch(vk.Dispatch{
 		Kernel: o.sum, Groups: [3]uint32{uint32(opkit.CeilDiv(columns/2, 128)), uint32(t), 1}, Push: vk.Bytes(&push),
-		Bind: []vk.View{o.parts(a, splits).View(), a.Out.View()},
+		Bind: []vk.View{parts.View(), a.Out.View()},
 	}))
 }
 

@@ -120,6 +120,9 @@ func TestLinearPlan(t *testing.T) {
 	wqA := LinearConfig{N: 1536, K: 4096, Weights: WeightFP8}
 	woA := LinearConfig{N: 1024, K: 4096, Groups: 8, Weights: WeightBF16}
 	gate := LinearConfig{N: 64, K: 4096, Weights: WeightBF16}
+	wqB4 := LinearConfig{N: 32768, K: 1024, Weights: WeightNVFP4}
+	woB4 := LinearConfig{N: 4096, K: 8192, Weights: WeightNVFP4}
+	wqA4 := LinearConfig{N: 1536, K: 4096, Weights: WeightNVFP4}
 	for _, c := range []struct {
 		cfg     LinearConfig
 		variant string
@@ -144,6 +147,11 @@ func TestLinearPlan(t *testing.T) {
 		{wqB, VariantCMB, 4, 4096, [3]uint32{32, 256, 1}, 1},
 		{wqB, VariantBase, 0, 16, [3]uint32{1024, 2, 1}, 1},
 		{wqB, VariantBase, 0, 17, [3]uint32{1, 512, 1}, 1},
+		{wqB4, VariantCMB, 4, 1, [3]uint32{512, 1, 1}, 1},
+		{wqB4, VariantCMB, 4, 2, [3]uint32{1024, 1, 1}, 1},
+		{wqB4, VariantCMB, 0, 2, [3]uint32{1024, 1, 1}, 1},
+		{woB4, VariantCMB, 4, 1, [3]uint32{512, 1, 1}, 1},
+		{wqA4, VariantCMB, 4, 1, [3]uint32{768, 1, 1}, 1},
 		{wqA, VariantCM, 4, 1, [3]uint32{768, 1, 1}, 1},
 		{wqA, VariantCM, 0, 8, [3]uint32{768, 2, 1}, 1},
 		{wqA, VariantCM, 4, 8, [3]uint32{96, 1, 1}, 1},
@@ -154,7 +162,8 @@ func TestLinearPlan(t *testing.T) {
 		{wqA, VariantCM, 4, 128, [3]uint32{2, 12, 8}, 8},
 		{wqA, VariantCM, 4, 512, [3]uint32{8, 24, 2}, 2},
 		{LinearConfig{N: 4096, K: 8192, Weights: WeightFP8}, VariantCMB, 4, 512, [3]uint32{4, 32, 2}, 2},
-		{wqA, VariantCM, 4, 4096, [3]uint32{32, 12, 1}, 1},
+		{wqA, VariantCM, 4, 4096, [3]uint32{32, 4, 2}, 2}, // beside 8 whole tiles of rows
+		{wqA, VariantCM, 4, 2816, [3]uint32{22, 12, 1}, 1},
 		{woA, VariantCMB, 4, 16, [3]uint32{64, 1, 8}, 1},
 		{woA, VariantCMB, 0, 16, [3]uint32{1, 16, 32}, 4},
 		{woA, VariantCMB, 4, 32, [3]uint32{1, 8, 32}, 4},
@@ -343,12 +352,15 @@ func TestLinearPlanRules(t *testing.T) {
 						}
 						need := 0
 						if p.splits > 1 {
-							need = p.splits * tokens * n
+							need = p.splits * tokens * (n - p.whole)
+						}
+						if p.whole > 0 && (p.rows == 0 || p.whole%p.rows != 0 || p.whole >= n || p.whole/p.rows+int(p.grid[1]) != o.rowTiles(p.rows)) {
+							t.Errorf("%dx%d %v, %d tokens: %d whole rows of %v", n, k, f, tokens, p.whole, p.grid)
 						}
 						if got := o.ScratchLen(tokens); got != need {
 							t.Errorf("%dx%d %v, %d tokens: scratch %d, want %d", n, k, f, tokens, got, need)
 						}
-						if less := o.plan(tokens, need-1); need > 0 && less.splits >= p.splits {
+						if less := o.plan(tokens, need-1); need > 0 && less.splits > 1 && less.splits*tokens*(n-less.whole) >= need {
 							t.Errorf("%dx%d %v, %d tokens: %d parts in too little memory", n, k, f, tokens, less.splits)
 						}
 					}

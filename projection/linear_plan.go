@@ -24,6 +24,8 @@ type linearPlan struct {
 	splits     int // parts of K, summed by a second launch where there are several
 	splitSteps int // of each
 	step       int // numbers of K in one
+	whole      int // rows that a launch before has in one part, with as many steps as there are; the grid has the others
+	rows       int // of a tile, where there are such
 }
 
 const (
@@ -64,7 +66,8 @@ func (o *Linear) fewest() int {
 // fewDivision shares rows among invocations: ROWS of them to LANES, which read 16
 // bytes of each at a time. Four rows halve what is read of x per weight, eight lanes
 // read 128 bytes of a row at once; with fewer rows than fill the device, more lanes
-// share them, and then fewer rows.
+// share them, and then fewer rows. One token of NVFP4, whose loads do not wait for each
+// other, wants half the lanes for four rows.
 func fewDivision(cfg LinearConfig, tokens int) (rows, lanes int) {
 	const threads = 384 // of these, per workgroup that fills the device
 	most := 8
@@ -74,7 +77,13 @@ func fewDivision(cfg LinearConfig, tokens int) (rows, lanes int) {
 	for rows = 4; ; rows = 2 {
 		for lanes = 8; lanes < most && cfg.N*cfg.Groups/rows*lanes < cfg.Workgroups*threads; lanes *= 2 {
 		}
-		if rows == 2 || cfg.N*cfg.Groups/rows*lanes >= cfg.Workgroups*threads/2 && rows*tokens <= 16 {
+		if rows == 2 {
+			return rows, lanes
+		}
+		if cfg.N*cfg.Groups/rows*lanes >= cfg.Workgroups*threads/2 && rows*tokens <= 16 {
+			if cfg.Weights == WeightNVFP4 && tokens == 1 {
+				lanes = max(8, lanes/2)
+			}
 			return rows, lanes
 		}
 	}
@@ -144,6 +153,11 @@ func (o *Linear) plan(t, scratch int) linearPlan {
 	p.kernel, p.step = m.k, m.bk
 	p.cut(cfg.K, o.split(m.linearTiling, t, scratch))
 	p.grid = [3]uint32{uint32(opkit.CeilDiv(t, m.bm)), uint32(o.rowTiles(m.bn)), uint32(cfg.Groups * p.splits)}
+	if whole, parts := o.tail(m.linearTiling, t, scratch); parts > 1 {
+		p.cut(cfg.K, parts)
+		p.whole, p.rows = whole, m.bn
+		p.grid[1], p.grid[2] = p.grid[1]-uint32(whole/m.bn), uint32(p.splits)
+	}
 	return p
 }
 

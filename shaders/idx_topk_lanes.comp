@@ -106,8 +106,9 @@ void main() {
     const bool whole = len <= K;
     const uint parts = len <= pc.solo ? 1u : 1u << pc.shift; // slices of this row
     if (slice >= parts) return;
-    const uint per = pc.shift == 0u ? pc.per : parts == 1u ? (len + 3u) & ~3u : (((len - 1u) >> pc.shift) + 32u) & ~31u;
-    if (per != pc.per) {
+    uint per = pc.per;
+    if (pc.shift > 0u && (parts == 1u || len + per <= pc.width)) { // or a slice would have nothing
+        per = parts == 1u ? (len + 3u) & ~3u : (((len - 1u) >> pc.shift) + 32u) & ~31u;
         begin = slice * per;
         cells = cells_of(per);
         load_columns(raw, row, begin, per, me);

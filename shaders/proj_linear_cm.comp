@@ -1,6 +1,6 @@
 // A linear layer for many tokens, with cooperative matrices: y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k]; see proj_linear.comp.
 // bindings: 0 w_scale, 1 row_scale, 2 x_scale; x, w and y by address: lib/linear.glsl. With splits, part s of k goes to an f32 y of its own.
-// One workgroup of THREADS: BM tokens (x of the grid) and BN rows (y) of group z / splits. Each step decodes BK numbers of all of them
+// One workgroup of THREADS: BM tokens (x of the grid) and BN rows (y, from first_row on) of group z / splits. Each step decodes BK numbers of all of them
 //   to shared memory; a subgroup holds WM x WN sums in registers. The next step's numbers are on their way and decoded while the products
 //   of this one run; a second workgroup on the same multiprocessor has the matrix units while this one stores.
 // Constants after the two of lib/linear.glsl: 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a product, 7 BM, 8 BN, 9 BK, 10 WM, 11 WN:
@@ -232,7 +232,7 @@ void main() {
     group_ = gl_WorkGroupID.z / pc.splits;
     t0_ = gl_WorkGroupID.x * BM;
     // Tiles begin at multiples of their size among the rows of all groups, so that each lies in one block of 128.
-    row0_ = (group_ * pc.n / BN + gl_WorkGroupID.y) * BN;
+    row0_ = (group_ * pc.n / BN + gl_WorkGroupID.y) * BN + pc.first_row;
     line_ = spread(tid / UNITS, LINES);
     unit_ = tid % UNITS;
     w_line_ = spread(tid / W_UNITS, W_LINES);

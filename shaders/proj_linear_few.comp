@@ -157,6 +157,18 @@ void main() {
             k += LANES * VEC;
             fetch(row0, min(k, pc.k - VEC), q);
         }
+    } else if (FORMAT == WEIGHT_NVFP4) { // decoding takes as long as the loads, so the next ones are on their way meanwhile
+        Quads q;
+        fetch(row0, min(lane * VEC, pc.k - VEC), q);
+        [[dont_unroll]] for (uint k = lane * VEC; k < pc.k; k += LANES * VEC) {
+            Quads next;
+            fetch(row0, min(k + LANES * VEC, pc.k - VEC), next);
+            accumulate(group, t0, k, q);
+            [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+                q.w[r] = next.w[r];
+                q.codes[r] = next.codes[r];
+            }
+        }
     } else {
         [[dont_unroll]] for (uint k = lane * VEC; k < pc.k; k += LANES * VEC) {
             Quads q;

@@ -51,6 +51,7 @@ shared uvec4 sum_s[PARTS * REGION]; // [PARTS, COLUMNS, M] f32
 #define CM_A coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA>
 #define CM_B coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB>
 #define CM_C coopmat<float, gl_ScopeSubgroup, CM_M, CM_N, gl_MatrixUseAccumulator>
+#define LANES_HALVES
 #include "lib/linear_lanes.glsl"
 
 CM_C acc[N_TILES];

@@ -42,6 +42,7 @@ layout(push_constant) uniform Push {
     uint x_scale_pitch; // tokens of a row of x_scale
     uint splits;        // parts that k is cut into, each with a y of its own; 1 but for the matrix kernel
     uint split_steps;   // steps over k of a part
+    uint first_row;     // of the matrix kernel's launch; not 0 with one group only
 } pc;
 
 #ifdef KV_DA

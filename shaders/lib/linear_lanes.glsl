@@ -7,8 +7,15 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_int16 : require
 #include "linear_cm.glsl"
 
+// lows, highs: a word of two words' lower or upper halves. Of 16-bit halves, compilers make it one instruction where of masks and shifts
+// they need not, but schedule what is around it differently: a kernel defines LANES_HALVES where that pays.
+#ifdef LANES_HALVES
+uint lows(uint a, uint b) { return pack32(u16vec2(unpack16(a).x, unpack16(b).x)); }
+uint highs(uint a, uint b) { return pack32(u16vec2(unpack16(a).y, unpack16(b).y)); }
+#else
 uint lows(uint a, uint b) { return (a & 0xFFFFu) | (b << 16); }
 uint highs(uint a, uint b) { return (a >> 16) | (b & 0xFFFF0000u); }
+#endif
 
 // in_order: eight elements of x, two a word, in the order of weight_pairs.
 uvec4 in_order(uvec4 v) {
@@ -25,7 +32,7 @@ const float LANES_UNSCALE = FORMAT == WEIGHT_NVFP4 ? 128.0 : FP8_WEIGHT ? 256.0 
 uint element(uint halves) {
 #ifdef CM_BF16
     const vec2 v = unpackFloat2x16(halves);
-    return bf16_pack2_exact(v.x, v.y);
+    return highs(floatBitsToUint(v.x), floatBitsToUint(v.y)); // the lower halves are 0
 #else
     return halves;
 #endif

@@ -1,0 +1,47 @@
+package projection_test
+
+import (
+	"errors"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/vkmla/vkmla/internal/testkit"
+	"github.com/vkmla/vkmla/projection"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// The last rows of a layer in parts of K, beside whole ones, and all of them whole
+// without scratch memory: whole numbers whose sums are exact in any order.
+func TestLinearTail(t *testing.T) {
+	dev := testkit.Device(t)
+	rng := rand.New(rand.NewPCG(21, 11))
+	const tokens, n, k, f = 130, 328, 1536, projection.WeightFP8
+	h := linearHost(f, tokens, 1, n, k,
+		func(int, int) uint16 { return small(f, rng.IntN(7)-3) }, func(int, int) float32 { return float32(rng.IntN(9) - 4) })
+	want := make([]float64, tokens*n)
+	if err := projection.LinearRef(h, want); err != nil {
+		t.Fatal(err)
+	}
+	for _, variant := range []string{projection.VariantCMB, projection.VariantCM} {
+		t.Run(variant, func(t *testing.T) {
+			cfg := linearConfig(h, variant)
+			cfg.Workgroups = 5 // of which six tiles are one too many
+			op, err := projection.NewLinear(dev, cfg)
+			if errors.Is(err, vk.ErrMissingFeature) {
+				t.Skip(err)
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			if projection.WholeRows(op, tokens) != 256 {
+				t.Errorf("%d rows whole, want 256", projection.WholeRows(op, tokens))
+			}
+			for _, share := range []float64{0, 1} {
+				for i, v := range linear(t, dev, h, op, share) {
+					if float64(v) != want[i] {
+						t.Fatalf("%.0f %% of scratch: output %d is %g, want %g", 100*share, i, v, want[i])
+					}
+				}
+			}
+		})
+	}
+}
