@@ -19,6 +19,7 @@ var tools = map[string]string{
 	"num_formats":     "the test of the number formats in package cache",
 	"num_layout_cm":   "the choice of a kernel in packages indexer, attention and projection",
 	"num_elements_cm": "the test of the matrix elements in package attention",
+	"kv_touch":        "the decode step of package pipeline; it computes nothing that a reference could",
 	"bench_copy":      "the benchmark's bandwidth measurement",
 	"bench_fma":       "the benchmark's arithmetic measurement",
 	"bench_matrix_cm": "the benchmark's matrix measurement",
