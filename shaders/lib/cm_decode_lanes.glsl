@@ -132,9 +132,9 @@ void cm_put_sink(float sink2) {
     if (head < HG) factor_s[head / 4u][head % 4u] = sink2;
 }
 
-// cm_attend: entries [cm_begin, cm_end) of the token's list for the heads from head0 on; sink2 is head head0 + invocation's, and in factor_s at the
-// end. l_ is of the lane's own columns, m_ and top_ of whole rows.
-void cm_attend(uint head0, float sink2) {
+// cm_attend: entries [cm_begin, cm_end) of the token's list for the heads whose queries cm_fetch_q gave; sink2 is that of the invocation's head of the
+// group, and in factor_s at the end. l_ is of the lane's own columns, m_ and top_ of whole rows.
+void cm_attend(float sink2, uvec4 w[Q_ALL]) {
     if (cm_begin >= cm_end) {
         [[unroll]] for (uint r = 0u; r < LANE_HEADS; r++) {
             m_[r] = MLA_FLOOR;
@@ -152,16 +152,14 @@ void cm_attend(uint head0, float sink2) {
     CmRow row0, row1;
     bool valid0, valid1;
     {
-        uvec4 w[Q_ALL];
         const uint at = cm_entry(0u), j = min(at, cm_end - 1u);
         const uvec2 found = cm_find(cm_t, j);
-        cm_fetch_q(head0, w);
         cm_keep_where(found, j, at < cm_end);
         cm_choose(0u);
         cm_fetch(row0, valid0);
         cm_choose(1u);
         cm_fetch(row1, valid1);
-        // The lists' memory, so that places come from a cache when they are looked up. What is read is never used: pages would have to lie at its end.
+        // The lists' memory, so that places come from a cache when they are looked up. What is read is never used: so many heads there are not.
         const uvec2 touch = cm_find(cm_t, min(cm_begin + gl_LocalInvocationIndex * 8u, cm_end - 1u));
         cm_load_q(w);
         cm_put_sink(sink2);
