@@ -1,6 +1,6 @@
 // Sparse MLA of one (token, head group, split) for decode, in lanes (cm_lanes.glsl has the formula). Two barriers a tile:
 //
-//   scores of t+1, V of t into registers | acc += P V of t, rows of t+2 to shared memory over those of t, load rows of t+3, weights of t+1
+//   scores of t+1, V of t into registers | acc += P V of t, sums of the scores of t+1, rows of t+2 over those of t, load rows of t+3, weights of t+1
 //
 // The including kernel declares
 //
@@ -62,7 +62,6 @@ void cm_keep(CmRow row, bool valid, uint buf) {
     cm_keep_bias(valid, buf);
 }
 
-
 // cm_pass: all tiles, with m as it is, or with the maximum of the first tile. The rows of the first two have been fetched.
 void cm_pass(bool first, CmRow row0, CmRow row1, bool valid0, bool valid1) {
     const uint tiles = (cm_end - cm_begin + TILE - 1u) / TILE;
@@ -76,9 +75,9 @@ void cm_pass(bool first, CmRow row0, CmRow row1, bool valid0, bool valid1) {
     barrier();
     cm_scores(0u, 0u, v);
     barrier();
+    cm_sum_scores(0u);
     if (first) {
         float high[LANE_HEADS];
-        cm_sum_scores(0u);
         cm_high(high);
         [[unroll]] for (uint r = 0u; r < LANE_HEADS; r++) m_[r] = max(MLA_FLOOR, cm_row_max(high[r]));
     }
@@ -94,7 +93,6 @@ void cm_pass(bool first, CmRow row0, CmRow row1, bool valid0, bool valid1) {
         bool valid;
         cm_look_up(tile + 2u);
         cm_fetch(row, valid);
-        cm_sum_scores(buf);
         cm_weights();
         barrier();
         cm_put_weights();
@@ -110,6 +108,7 @@ void cm_pass(bool first, CmRow row0, CmRow row1, bool valid0, bool valid1) {
         CM_LOAD_WEIGHTS(p1, PART3)
         CM_ACCUMULATE(p0, v, PART2)
         CM_ACCUMULATE(p1, v, PART3)
+        cm_sum_scores(buf ^ 1u); // on their way while the row is being kept
         cm_keep(row, valid, buf);
         tile++;
     }
