@@ -15,6 +15,7 @@
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_ballot : require
 #extension GL_KHR_shader_subgroup_shuffle : require
+#define CM_Q_LOADS volatile
 #include "lib/cm_decode.glsl"
 
 layout(constant_id = 10) const uint PARTS = 4u;
@@ -33,10 +34,13 @@ uint cm_out2(vec2 x) { return cm_high2(cm_out(x.x), cm_out(x.y)); }
 
 void main() {
     const uint head0 = gl_WorkGroupID.x * HG, split = gl_WorkGroupID.y, t = gl_WorkGroupID.z;
-    cm_place(t);
+    // By way of a shuffle that changes nothing (heads are few), or the lane would be asked for again in every tile, five times, for want of registers.
+    cm_place(t, subgroupShuffle(gl_SubgroupInvocationID, gl_SubgroupInvocationID ^ (pc.heads >> 31)));
     const bool has_comp = (pc.flags & HAS_COMP) != 0u;
     const int comp_n = comp_lens.v[has_comp ? t : 0u], win_n = win_lens.v[t];
     const float sink2 = mla_sink_of(min(head0 + min(gl_LocalInvocationIndex, HG - 1u), pc.heads - 1u)); // here, because nothing waits for it
+    uvec4 w[Q_ALL];
+    cm_fetch_q(head0, w); // on its way before the lengths are known
     comp_len_ = has_comp ? uint(clamp(comp_n, 0, int(pc.comp_width))) : 0u;
     uint n = comp_len_ + uint(clamp(win_n, 0, int(pc.win_width)));
     if ((pc.win_pages | pc.comp_pages) == 0u) n = 0u;
@@ -44,7 +48,7 @@ void main() {
     const uint chunk = pc.splits == 1u ? n : uint(ceil((float(tiles) - 0.5) / float(pc.splits))) * TILE; // of tiles/splits, rounded up
     cm_begin = min(split * chunk, n);
     cm_end = min((split + 1u) * chunk, n);
-    cm_attend(head0, sink2);
+    cm_attend(sink2, w);
 
     // What is left to do for a head is done by the first of the lanes that share its row.
     [[unroll]] for (uint r = 0u; r < LANE_HEADS; r++) {

@@ -61,7 +61,7 @@ float mla_sink_of(uint head) { return (pc.flags & HAS_SINK) != 0u ? mla_sink(sin
 
 void main() {
     const uint head0 = gl_WorkGroupID.x * HG, split = gl_WorkGroupID.y, t = gl_WorkGroupID.z;
-    cm_place(t);
+    cm_place(t, gl_SubgroupInvocationID);
     uint n = (pc.flags & HAS_LENS) != 0u ? uint(clamp(lens.v[t], 0, int(pc.width))) : pc.width;
     if (pc.rows == 0u) n = 0u;
     cm_begin = 0u; // known before lens is

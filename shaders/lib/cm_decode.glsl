@@ -18,7 +18,11 @@ layout(constant_id = 7) const uint CM_N = 16u;
 layout(constant_id = 8) const uint CM_K = 16u;
 layout(constant_id = 9) const uint KSPLIT = 2u;
 
-layout(std430, set = 0, binding = 0) readonly buffer QBuf { uvec4 rows[]; } q;
+#ifndef CM_Q_LOADS // volatile, where loads have to stay where they are written
+#define CM_Q_LOADS
+#endif
+
+layout(std430, set = 0, binding = 0) CM_Q_LOADS readonly buffer QBuf { uvec4 rows[]; } q;
 layout(std430, set = 0, binding = 1) readonly buffer WinIndices { int v[]; } win_indices;
 layout(std430, set = 0, binding = 2) readonly buffer WinLens { int v[]; } win_lens;
 layout(std430, set = 0, binding = 3) readonly buffer CompIndices { int v[]; } comp_indices;

@@ -1,6 +1,6 @@
 // Sparse MLA of one (token, head group, split) for decode, in lanes (cm_lanes.glsl has the formula). Two barriers a tile:
 //
-//   scores of t+1, V of t into registers | acc += P V of t, rows of t+2 to shared memory over those of t, load rows of t+3, weights of t+1
+//   scores of t+1, V of t into registers | acc += P V of t, sums of the scores of t+1, rows of t+2 over those of t, load rows of t+3, weights of t+1
 //
 // The including kernel declares
 //
@@ -62,7 +62,6 @@ void cm_keep(CmRow row, bool valid, uint buf) {
     cm_keep_bias(valid, buf);
 }
 
-
 // cm_pass: all tiles, with m as it is, or with the maximum of the first tile. The rows of the first two have been fetched.
 void cm_pass(bool first, CmRow row0, CmRow row1, bool valid0, bool valid1) {
     const uint tiles = (cm_end - cm_begin + TILE - 1u) / TILE;
@@ -76,9 +75,9 @@ void cm_pass(bool first, CmRow row0, CmRow row1, bool valid0, bool valid1) {
     barrier();
     cm_scores(0u, 0u, v);
     barrier();
+    cm_sum_scores(0u);
     if (first) {
         float high[LANE_HEADS];
-        cm_sum_scores(0u);
         cm_high(high);
         [[unroll]] for (uint r = 0u; r < LANE_HEADS; r++) m_[r] = max(MLA_FLOOR, cm_row_max(high[r]));
     }
@@ -94,7 +93,6 @@ void cm_pass(bool first, CmRow row0, CmRow row1, bool valid0, bool valid1) {
         bool valid;
         cm_look_up(tile + 2u);
         cm_fetch(row, valid);
-        cm_sum_scores(buf);
         cm_weights();
         barrier();
         cm_put_weights();
@@ -110,6 +108,7 @@ void cm_pass(bool first, CmRow row0, CmRow row1, bool valid0, bool valid1) {
         CM_LOAD_WEIGHTS(p1, PART3)
         CM_ACCUMULATE(p0, v, PART2)
         CM_ACCUMULATE(p1, v, PART3)
+        cm_sum_scores(buf ^ 1u); // on their way while the row is being kept
         cm_keep(row, valid, buf);
         tile++;
     }
@@ -132,9 +131,9 @@ void cm_put_sink(float sink2) {
     if (head < HG) factor_s[head / 4u][head % 4u] = sink2;
 }
 
-// cm_attend: entries [cm_begin, cm_end) of the token's list for the heads from head0 on; sink2 is head head0 + invocation's, and in factor_s at the
-// end. l_ is of the lane's own columns, m_ and top_ of whole rows.
-void cm_attend(uint head0, float sink2) {
+// cm_attend: entries [cm_begin, cm_end) of the token's list for the heads whose queries cm_fetch_q gave; sink2 is that of the invocation's head of the
+// group, and in factor_s at the end. l_ is of the lane's own columns, m_ and top_ of whole rows.
+void cm_attend(float sink2, uvec4 w[Q_ALL]) {
     if (cm_begin >= cm_end) {
         [[unroll]] for (uint r = 0u; r < LANE_HEADS; r++) {
             m_[r] = MLA_FLOOR;
@@ -152,16 +151,14 @@ void cm_attend(uint head0, float sink2) {
     CmRow row0, row1;
     bool valid0, valid1;
     {
-        uvec4 w[Q_ALL];
         const uint at = cm_entry(0u), j = min(at, cm_end - 1u);
         const uvec2 found = cm_find(cm_t, j);
-        cm_fetch_q(head0, w);
         cm_keep_where(found, j, at < cm_end);
         cm_choose(0u);
         cm_fetch(row0, valid0);
         cm_choose(1u);
         cm_fetch(row1, valid1);
-        // The lists' memory, so that places come from a cache when they are looked up. What is read is never used: pages would have to lie at its end.
+        // The lists' memory, so that places come from a cache when they are looked up. What is read is never used: so many heads there are not.
         const uvec2 touch = cm_find(cm_t, min(cm_begin + gl_LocalInvocationIndex * 8u, cm_end - 1u));
         cm_load_q(w);
         cm_put_sink(sink2);

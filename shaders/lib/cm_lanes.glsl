@@ -82,10 +82,11 @@ uint cm_row, cm_part;             // the lane's row of a tile and its part of th
 uint cm_quarter;                  // its part of a row of an accumulator
 uint cm_heads, cm_dims;           // its subgroup's part of the heads and of the dims, for scores
 
-void cm_place(uint t) {
+// cm_place: to be called first; lane is gl_SubgroupInvocationID.
+void cm_place(uint t, uint lane) {
     cm_t = t;
     cm_sub = subgroupBroadcastFirst(gl_SubgroupID);
-    cm_lane = gl_SubgroupInvocationID;
+    cm_lane = lane;
     cm_row = cm_sub * SUB_ROWS + cm_lane / ROW_PARTS;
     cm_part = cm_lane % ROW_PARTS;
     cm_quarter = cm_lane % PARTS;
