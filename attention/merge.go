@@ -19,7 +19,7 @@ const (
 	flagLens = 1 << 1 // attn_prefill: there are lengths
 	flagLSE  = 1 << 2
 	flagMax  = 1 << 3
-	flagTurn = 1 << 4 // attn_merge
+	flagTurn = 1 << 4 // attn_merge, attn_decode_few
 )
 
 // merge joins the partial rows of a split attention; MergeRef defines it.

@@ -56,6 +56,7 @@ type tiling struct {
 	Constants     []uint32 // specialisation constants after HeadsPerGroup and Tile
 	SubgroupSize  uint32   // to ask for; 0: any
 	PerUnit       int      // workgroups that share a compute unit; 0: one
+	Turns         bool     // its kernel is attn_decode_few, which can turn whole rows
 	Lanes         int      // lanes that share a row of a matrix, for attn_decode_lanes; 0: another kernel
 }
 

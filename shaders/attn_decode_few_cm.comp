@@ -14,6 +14,13 @@
 #extension GL_KHR_shader_subgroup_basic : require
 #include "lib/cm_decode.glsl"
 #include "lib/cm_locate.glsl"
+#include "lib/rope_bf16.glsl"
+
+layout(std430, set = 0, binding = 10) readonly buffer Positions { int v[]; } positions;
+ROPE_TABLE(table, 11)
+
+#define CM_ONE_BUFFER
+#define CM_TURNS
 #include "lib/cm_mla_ring.glsl"
 
 // A row is 56 words of 8 E4M3 bytes and 16 words of 4 bf16; the invocations of a row take them in turn.
@@ -79,7 +86,7 @@ void main() {
     cm_tid = gl_LocalInvocationIndex;
     uvec4 w0[Q_EACH], w1[Q_EACH]; // on their way while it is found out what there is to attend
     cm_fetch_q(t, head0, 0u, w0);
-    cm_fetch_q(t, head0, Q_STAGE, w1);
+    if (HEAD_TILES > Q_STAGE) cm_fetch_q(t, head0, Q_STAGE, w1);
     comp_len_ = (pc.flags & HAS_COMP) != 0u ? uint(clamp(comp_lens.v[t], 0, int(pc.comp_width))) : 0u;
     uint n = comp_len_ + uint(clamp(win_lens.v[t], 0, int(pc.win_width)));
     if ((pc.win_pages | pc.comp_pages) == 0u) n = 0u;

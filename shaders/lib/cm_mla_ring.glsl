@@ -62,27 +62,31 @@ void cm_weights(uint tile) {
 // cm_rescale: makes m the maximum over all tiles up to this one, whose scores lie in score_s, and brings l and acc along.
 // Rarely needed after the first tile. score_s must be complete (a barrier before); two barriers inside.
 void cm_rescale(uint tile) {
-    for (uint head = cm_tid; head < HG; head += THREADS) {
-        float top = ref_s[head];
-        [[unroll]] for (uint quad = 0u; quad < QUADS; quad++) {
-            top = max(top, cm_max4(cm_score4(head, quad) * pc.scale_log2e + bias_s[tile % RING * QUADS + quad]));
-        }
-        factor_s[head / 4u][head % 4u] = exp2(ref_s[head] - top);
-        ref_s[head] = top;
+    [[unroll]] for (uint u = 0u; u < UNITS_EACH; u++) { // maxima of fours, in the place of weights that nobody needs any more
+        const uint unit = u * THREADS + cm_tid;
+        if (UNITS % THREADS != 0u && unit >= UNITS) break;
+        const uint head = unit / QUADS, quad = unit % QUADS;
+        p_s[head * P_PITCH + quad / 4u][quad % 4u] = floatBitsToUint(cm_max4(cm_score4(head, quad) * pc.scale_log2e + bias_s[tile % RING * QUADS + quad]));
     }
     barrier();
     if (cm_tid == 0u) stale_s = 0u;
     [[unroll]] for (uint u = 0u; u < UNITS_EACH; u++) {
-        const uint head = (u * THREADS + cm_tid) / QUADS % HG;
-        m_[u] = ref_s[head];
-        l_[u] *= factor_s[head / 4u][head % 4u];
+        const uint unit = u * THREADS + cm_tid;
+        if (UNITS % THREADS != 0u && unit >= UNITS) break;
+        const uint head = unit / QUADS;
+        float top = m_[u];
+        [[unroll]] for (uint quad = 0u; quad < QUADS; quad++) top = max(top, uintBitsToFloat(p_s[head * P_PITCH + quad / 4u][quad % 4u]));
+        const float factor = exp2(m_[u] - top);
+        m_[u] = top;
+        l_[u] *= factor;
+        if (unit % QUADS == 0u) factor_s[head / 4u][head % 4u] = factor;
     }
+    barrier();
     [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
         CM_C factor; // stride 0: every column the same
         coopMatLoad(factor, factor_s, i * CM_M / 4u, 0u, gl_CooperativeMatrixLayoutColumnMajor);
         [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) acc_f[i][j] *= factor;
     }
-    barrier();
 }
 
 #endif
