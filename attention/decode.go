@@ -117,7 +117,7 @@ func NewDecoder(dev *vk.Device, cfg DecoderConfig) (*Decoder, error) {
 	if tilings, err = withLanes(dev, variant, tilings); err != nil {
 		return nil, err
 	}
-	tilings = withFew(dev.Caps(), tilings)
+	tilings = withFew(dev.Caps(), variant, tilings)
 	s.tilings = tilings
 	k, err := s.kernels(func(t tiling) (*vk.Kernel, error) {
 		stem, bound := "attn_decode", boundDecode
@@ -125,7 +125,7 @@ func NewDecoder(dev *vk.Device, cfg DecoderConfig) (*Decoder, error) {
 		case t.Lanes > 0:
 			stem = lanesStem
 		case t.Turns:
-			stem, bound = "attn_decode_few", boundDecode+2
+			stem, bound = fewStem, boundDecode+2
 		}
 		return pkg.Kernel(dev, opkit.Spec{
 			Stem: stem, Variant: variant, Bound: bound,

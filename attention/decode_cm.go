@@ -4,6 +4,7 @@ import (
 	"math/bits"
 
 	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -52,7 +53,8 @@ func (t cmTiling) fitFew(caps *vk.Caps) (cmTiling, bool) {
 		columns := min(t.subgroups/heads, t.tile/t.n)
 		t.kSplit = t.subgroups / heads / columns
 		q := t.heads * 512 / 2 / t.threads() * (columns - 1) // held by that many subgroups
-		if t.kSplit*t.k <= D && t.subgroups*t.n <= D && t.threads()%t.tile == 0 && t.threads()%64 == 0 && t.threads() >= cmRing*t.tile &&
+		parts := t.threads() / t.tile                        // invocations of a row, see lib/cm_lanes_row.glsl
+		if t.kSplit*t.k <= D && t.subgroups*t.n <= D && parts >= 4 && 16%parts == 0 && t.threads()%64 == 0 && t.threads() >= cmRing*t.tile &&
 			t.threads() <= int(caps.MaxWorkgroupInvocations) && t.fewSharedBytes() <= int(caps.SharedMemory) &&
 			t.registers(operandCopies(caps))+operandCopies(caps)*q <= cmRegisterLimit(t.subgroup, t.threads()) {
 			return t, true
@@ -61,9 +63,15 @@ func (t cmTiling) fitFew(caps *vk.Caps) (cmTiling, bool) {
 	return t, false
 }
 
+// fewStem is the kernel for workgroups with fewer heads than fit.
+const fewStem = "attn_decode_few"
+
 // withFew makes tilings of attn_decode_few of all tilings but the first, those that fit.
-func withFew(caps *vk.Caps, list []tiling) []tiling {
+func withFew(caps *vk.Caps, variant string, list []tiling) []tiling {
 	out := list[:1:1]
+	if len(list) == 1 || len(caps.Missing(shaders.Requires(opkit.Stem(fewStem, variant)))) > 0 {
+		return out
+	}
 	for _, x := range list[1:] {
 		c := cmTiling{m: int(x.Constants[2]), n: int(x.Constants[3]), k: int(x.Constants[4]), heads: x.HeadsPerGroup, subgroup: int(x.SubgroupSize)}
 		if c, ok := c.fitFew(caps); ok {

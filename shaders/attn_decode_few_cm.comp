@@ -23,62 +23,7 @@ ROPE_TABLE(table, 11)
 #define CM_TURNS
 #include "lib/cm_mla_ring.glsl"
 
-// A row is 56 words of 8 E4M3 bytes and 16 words of 4 bf16; the invocations of a row take them in turn.
-const uint NOPE_WORDS = KV_NOPE / 8u, ROPE_WORDS = KV_ROPE / 4u;
-const uint ROPE_EACH = (ROPE_WORDS + ROW_PARTS - 1u) / ROW_PARTS;
-// What is left of the E4M3 words, where it is half a word for each invocation, goes round in words of 4 bytes.
-const uint NOPE_REST = NOPE_WORDS % ROW_PARTS;
-const bool HALVES = NOPE_REST * 2u == ROW_PARTS;
-const uint NOPE_EACH = NOPE_REST == 0u || HALVES ? NOPE_WORDS / ROW_PARTS : NOPE_WORDS / ROW_PARTS + 1u;
-const uint HALF_AT = NOPE_EACH * ROW_PARTS; // words before them
-
-struct CmRow {
-    uvec2 nope[NOPE_EACH];
-    uint rest;
-    uvec2 rope[ROPE_EACH];
-    uvec2 scales;
-};
-
-void cm_fetch(uvec4 where, out CmRow row) {
-    const uint64_t at = packUint2x32(where.xy);
-    row.scales = KvRead2(at + where.z).v;
-    [[unroll]] for (uint i = 0u; i < NOPE_EACH; i++) row.nope[i] = KvRead2(at + min(i * ROW_PARTS + cm_part, NOPE_WORDS - 1u) * 8u).v;
-    if (HALVES) row.rest = KvRead1(at + HALF_AT * 8u + cm_part * 4u).v;
-    [[unroll]] for (uint i = 0u; i < ROPE_EACH; i++) {
-        row.rope[i] = KvRead2(at + KV_ROPE_BYTE + min(i * ROW_PARTS + cm_part, ROPE_WORDS - 1u) * 8u).v;
-    }
-}
-
-void cm_move(inout CmRow to, CmRow from) {
-    [[unroll]] for (uint i = 0u; i < NOPE_EACH; i++) to.nope[i] = from.nope[i];
-    [[unroll]] for (uint i = 0u; i < ROPE_EACH; i++) to.rope[i] = from.rope[i];
-    to.rest = from.rest;
-    to.scales = from.scales;
-}
-
-void cm_keep(CmRow row, uint mask, uint at) {
-    const uvec2 scales = row.scales & mask;
-    [[unroll]] for (uint i = 0u; i < NOPE_EACH; i++) {
-        const uint word = i * ROW_PARTS + cm_part;
-        const uvec4 x = cm_e4m3x8(row.nope[i] & mask, cm_scale(kv_scale_of(scales, word / 8u)));
-        if (word < NOPE_WORDS) kv_s[at * KV_PITCH + word] = x;
-    }
-    if (HALVES) {
-        const uvec2 x = cm_e4m3x4(row.rest & mask, cm_scale(kv_scale_of(scales, (HALF_AT + cm_part / 2u) / 8u)));
-        const uint to = at * KV_PITCH + HALF_AT + cm_part / 2u;
-        kv_s[to][cm_part % 2u * 2u] = x.x;
-        kv_s[to][cm_part % 2u * 2u + 1u] = x.y;
-    }
-    [[unroll]] for (uint i = 0u; i < ROPE_EACH; i++) {
-        const uint word = i * ROW_PARTS + cm_part, to = at * KV_PITCH + NOPE_WORDS + word / 2u;
-        const uvec2 w = row.rope[i] & mask;
-        if (word < ROPE_WORDS) {
-            kv_s[to][word % 2u * 2u] = cm_from_bf16(w.x);
-            kv_s[to][word % 2u * 2u + 1u] = cm_from_bf16(w.y);
-        }
-    }
-}
-
+#include "lib/cm_lanes_row.glsl"
 #include "lib/cm_mla_ring_loop.glsl"
 
 void main() {

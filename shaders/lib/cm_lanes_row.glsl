@@ -1,9 +1,11 @@
-// One invocation's share of a row of an FP8 cache on its way to shared memory; goes with lib/cm_mla_lanes.glsl, which see.
+// One invocation's share of a row of an FP8 cache on its way to shared memory; goes with lib/cm_mla_lanes.glsl, which see, and with
+// CM_ONE_BUFFER with lib/cm_mla_ring.glsl. ROW_PARTS is 4, 8 or 16.
 //
 // A row is 56 words of 8 E4M3 bytes and 16 words of 4 bf16. Its invocations take words of codes in turn, then half a word each where
 // that is what is left, then words of bf16: every one issues the same loads, and eight neighbours read and write in one piece.
 #ifndef LIB_CM_LANES_ROW_GLSL
 #define LIB_CM_LANES_ROW_GLSL
+#extension GL_EXT_shader_explicit_arithmetic_types_int16 : require
 
 const uint WORDS = 56u / ROW_PARTS;
 const bool HALVES = (56u - WORDS * ROW_PARTS) * 2u == ROW_PARTS;
@@ -19,6 +21,15 @@ struct CmRow {
 // cm_low2, cm_high2: the lower or the upper halves of two words as one.
 uint cm_low2(uint a, uint b) { return pack32(u16vec2(unpack16(a).x, unpack16(b).x)); }
 uint cm_high2(uint a, uint b) { return pack32(u16vec2(unpack16(a).y, unpack16(b).y)); }
+
+// cm_out2: two results as bf16, rounded to nearest even. Cheaper than bf16_pack2: a NaN stays one only if its sign is positive, as
+// that of one made by arithmetic is, or its payload not full.
+uint cm_out(float x) {
+    const uint u = uint(min(floatBitsToInt(x), 0x7FFF0000));
+    return u + 0x7FFFu + ((u >> 16) & 1u);
+}
+
+uint cm_out2(vec2 x) { return cm_high2(cm_out(x.x), cm_out(x.y)); }
 
 #ifdef CM_BF16
 
@@ -99,7 +110,9 @@ void cm_keep(CmRow row, uint mask, uint at) {
         kv_s[to + x / 2u][x % 2u * 2u] = w.x;
         kv_s[to + x / 2u][x % 2u * 2u + 1u] = w.y;
     }
+#ifndef CM_ONE_BUFFER
     if (cm_part == 0u) bias_s[at / 2u][at % 2u] = mask == 0u ? CM_MASKED : 0.0;
+#endif
     [[unroll]] for (uint i = 0u; i < ROPES; i++) {
         const uint x = 112u + i * ROW_PARTS + cm_part;
         const uvec2 w = row.rope[i] & mask, e = cm_bf16s(w);

@@ -39,8 +39,10 @@ const uint UNITS_EACH = (UNITS + THREADS - 1u) / THREADS;
 const uint ROW_PARTS = THREADS / TILE;              // invocations that bring in a row together
 #ifdef CM_ONE_BUFFER
 const uint KV_ROWS = TILE;
+const uint CHAINS = 2u; // sums of score products side by side: with few heads one alone would wait for itself
 #else
 const uint KV_ROWS = 2u * TILE;
+const uint CHAINS = 1u;
 #endif
 
 // Rows are padded by 16 bytes so that the rows of a fragment fall into different banks, and the arrays are of 16-byte
@@ -79,16 +81,19 @@ float cm_max4(vec4 s) { return max(max(s.x, s.y), max(s.z, s.w)); }
 void cm_scores(uint buf) {
     [[unroll]] for (uint column = 0u; column < QK_COLUMNS; column++) {
         const uint j = cm_columns * QK_COLUMNS + column;
-        CM_C s[QK_TILES];
-        [[unroll]] for (uint i = 0u; i < QK_TILES; i++) s[i] = CM_C(0.0);
+        CM_C s[CHAINS][QK_TILES];
+        [[unroll]] for (uint i = 0u; i < CHAINS * QK_TILES; i++) s[i / QK_TILES][i % QK_TILES] = CM_C(0.0);
         [[unroll]] for (uint k = 0u; k < QK_STEPS; k++) {
             CM_B rows; // K^T: rows of kv_s are its columns
             coopMatLoad(rows, kv_s, (buf * TILE + j * CM_N) * KV_PITCH + (cm_dims * QK_STEPS + k) * CM_K / 8u, KV_PITCH,
                         gl_CooperativeMatrixLayoutColumnMajor);
-            [[unroll]] for (uint i = 0u; i < QK_TILES; i++) s[i] = coopMatMulAdd(q_f[i][k], rows, s[i]);
+            [[unroll]] for (uint i = 0u; i < QK_TILES; i++) s[k % CHAINS][i] = coopMatMulAdd(q_f[i][k], rows, s[k % CHAINS][i]);
+        }
+        if (CHAINS > 1u) {
+            [[unroll]] for (uint i = 0u; i < QK_TILES; i++) s[0][i] += s[CHAINS - 1u][i];
         }
         [[unroll]] for (uint i = 0u; i < QK_TILES; i++) {
-            coopMatStore(s[i], score_s, (cm_dims * HG + (cm_heads * QK_TILES + i) * CM_M) * S_PITCH + j * CM_N / 4u, S_PITCH,
+            coopMatStore(s[0][i], score_s, (cm_dims * HG + (cm_heads * QK_TILES + i) * CM_M) * S_PITCH + j * CM_N / 4u, S_PITCH,
                          gl_CooperativeMatrixLayoutRowMajor);
         }
     }

@@ -311,15 +311,6 @@ void cm_loop(uint t, uint head0, uint begin, uint end, float sink2) {
     barrier();
 }
 
-// cm_out2: two results as bf16, rounded to nearest even. Cheaper than bf16_pack2: a NaN stays one only if its sign is positive, as
-// that of one made by arithmetic is, or its payload not full.
-uint cm_out(float x) {
-    const uint u = uint(min(floatBitsToInt(x), 0x7FFF0000));
-    return u + 0x7FFFu + ((u >> 16) & 1u);
-}
-
-uint cm_out2(vec2 x) { return cm_high2(cm_out(x.x), cm_out(x.y)); }
-
 // cm_attend: positions [begin, end) of token t for the heads from head0 on; sink2 is head head0 + cm_tid's. Writes the finished rows and
 // their lse when there is one split, else the partial ones.
 void cm_attend(uint t, uint head0, uint split, uint begin, uint end, float sink2) {

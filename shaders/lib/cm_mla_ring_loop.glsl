@@ -234,8 +234,10 @@ void cm_attend(uint t, uint head0, uint split, uint begin, uint end, uvec4 w0[Q_
             if (pc.splits == 1u) {
                 const float f = factor_s[h / 4u][h % 4u];
                 const vec4 x = a * f, y = b * f;
-                uvec4 w = uvec4(bf16_pack2(x.x, x.y), bf16_pack2(x.z, x.w), bf16_pack2(y.x, y.y), bf16_pack2(y.z, y.w));
-#ifdef CM_TURNS
+#ifndef CM_ONE_BUFFER
+                const uvec4 w = uvec4(bf16_pack2(x.x, x.y), bf16_pack2(x.z, x.w), bf16_pack2(y.x, y.y), bf16_pack2(y.z, y.w));
+#else
+                uvec4 w = uvec4(cm_out2(x.xy), cm_out2(x.zw), cm_out2(y.xy), cm_out2(y.zw));
                 if (cm_turns()) w = rope_bf16_words(w, near, far);
 #endif
                 dst.rows[(t * pc.heads + head0 + h) * 64u + c] = w;
