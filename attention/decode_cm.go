@@ -63,6 +63,10 @@ func (t cmTiling) fitFew(caps *vk.Caps) (cmTiling, bool) {
 	return t, false
 }
 
+// fewRowCost is what a row costs attn_decode_few beside one of the most heads: bringing it in and waiting for others,
+// whatever the number of heads. Measured on an H100 (docs/design/decode.md).
+const fewRowCost = 0.7
+
 // fewStem is the kernel for workgroups with fewer heads than fit.
 const fewStem = "attn_decode_few"
 
@@ -75,7 +79,7 @@ func withFew(caps *vk.Caps, variant string, list []tiling) []tiling {
 	for _, x := range list[1:] {
 		c := cmTiling{m: int(x.Constants[2]), n: int(x.Constants[3]), k: int(x.Constants[4]), heads: x.HeadsPerGroup, subgroup: int(x.SubgroupSize)}
 		if c, ok := c.fitFew(caps); ok {
-			out = append(out, tiling{HeadsPerGroup: c.heads, Tile: c.tile, Constants: c.constants(), SubgroupSize: uint32(c.subgroup), Turns: true})
+			out = append(out, tiling{HeadsPerGroup: c.heads, Tile: c.tile, Constants: c.constants(), SubgroupSize: uint32(c.subgroup), Turns: true, RowCost: fewRowCost})
 		}
 	}
 	return out
