@@ -131,7 +131,7 @@ func NewDecoder(dev *vk.Device, cfg DecoderConfig) (*Decoder, error) {
 			Stem: stem, Variant: variant, Bound: bound,
 			Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write, vk.Write, vk.Read, vk.Read},
 			PushSize: int(unsafe.Sizeof(attnDecodePush{})), Subgroup: t.SubgroupSize,
-			Constants: append(opkit.Words(cfg.WindowPage, max(cfg.CompressedPage, 1), t.HeadsPerGroup, t.Tile), t.Constants...),
+			Constants: append(opkit.Words(cfg.WindowPage, max(cfg.CompressedPage, 1), t.HeadsPerGroup, t.Tile), t.Constants...), Divisible: true,
 		})
 	})
 	if err != nil {

@@ -66,8 +66,10 @@ type EngineOptions struct {
 	// which changes nothing else. 0 is 200 ms; with a negative one a step is always one
 	// submission. What operations take is measured: in the first step of a size, and in
 	// one that has so much more to do than the one before that it might take too long,
-	// each is a submission of its own. An operation is not divided, however long it takes. A device
-	// without timestamps has one submission for a step. See Engine.Longest.
+	// each is a submission of its own. Attention and products that take too long alone
+	// are divided by their workgroups, into 64 pieces at most; before they were
+	// measured, only on devices that are not discrete GPUs, blindly. A device without
+	// timestamps has one submission for a step. See Engine.Longest.
 	SubmitBudget time.Duration
 
 	// LayerByLayer is for callers that run a step's layers one by one: all layers then

@@ -272,6 +272,7 @@ func (b *bucket) commands(key commandKey, work float64) (*stepCommands, error) {
 	if fresh.Commands, err = rec.End(); err != nil {
 		return nil, err
 	}
+	fresh.parts = fresh.Division()
 	b.recorded[key] = fresh
 	if old != nil {
 		err = old.Close()

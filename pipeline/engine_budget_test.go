@@ -13,7 +13,7 @@ import (
 )
 
 // TestEngineBudget demands the same bits whatever a submission may take: anything, which
-// leaves steps in one piece; nothing, which makes every operation a submission; and
+// leaves steps in one piece; nothing, which makes every operation a submission and divides what can be; and
 // times between, by which steps are cut somewhere, and again after they were measured.
 func TestEngineBudget(t *testing.T) {
 	dev := testkit.Device(t)
@@ -37,6 +37,9 @@ func TestEngineBudget(t *testing.T) {
 					if !slices.Equal(got[i].Out, want[i].Out) {
 						t.Errorf("layer %d: other bits", i)
 					}
+				}
+				if n := e.Divided(); budget == 1 && n == 0 || budget < 0 && n > 0 {
+					t.Errorf("%d launches divided", n)
 				}
 				if longest := e.Longest(); (longest > 0) != (budget >= 0) {
 					t.Errorf("longest submission %v", longest)

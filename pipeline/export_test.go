@@ -37,14 +37,31 @@ func (e *Engine) Submissions(size int) (n int, each bool) {
 	return n, each
 }
 
-// Cuts says before which operations submissions begin and how many each has.
-func Cuts(took []float64, budget time.Duration) (before, size []int) {
-	return (&stepCommands{each: true, took: took}).cuts(budget)
+// Divided returns how many launches are in pieces, in the commands that have most of those.
+func (e *Engine) Divided() (most int) {
+	for _, b := range e.buckets {
+		for _, c := range b.recorded {
+			divided := map[int]bool{}
+			for i, p := range c.parts {
+				if i > 0 && c.parts[i-1].First == p.First {
+					divided[p.First] = true
+				}
+			}
+			most = max(most, len(divided))
+		}
+	}
+	return most
 }
 
-// Suits reports whether commands suit a step, from their parts' operations (nil: one each)
-// and times in a step of another amount of work.
-func Suits(size []int, took []float64, work float64, budget time.Duration, then float64) bool {
-	c := &stepCommands{each: size == nil, size: size, took: took, work: work}
+// Cuts says before which operations submissions begin and how many pieces there are of
+// which, from the parts of single operations and their times.
+func Cuts(parts []vk.Part, took []float64, budget time.Duration) (before []int, pieces map[int]int) {
+	return (&stepCommands{each: true, parts: parts, took: took}).cuts(budget)
+}
+
+// Suits reports whether commands suit a step, from their parts and the times of those in
+// a step of another amount of work.
+func Suits(each bool, parts []vk.Part, took []float64, work float64, budget time.Duration, then float64) bool {
+	c := &stepCommands{each: each, parts: parts, took: took, work: work}
 	return c.suits(budget, then)
 }

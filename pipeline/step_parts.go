@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"errors"
+	"math"
 	"slices"
 	"time"
 
@@ -12,13 +13,19 @@ import (
 // what desktops' watchdogs allow, and short enough for others to have their turn.
 const defaultSubmitBudget = 200 * time.Millisecond
 
+// unmeasured is how many workgroups a submission has at most on a device that is not a
+// discrete GPU, as long as it is not known how long they take. None of the kernels has
+// much more than 0.3 GFLOP to do in a workgroup, so that 1 TFLOP/s is enough for 200 ms.
+const unmeasured = 512
+
 // stepCommands are commands of a bucket, and what is known about how long they take.
 type stepCommands struct {
 	*vk.Commands
-	each bool      // every operation is a part
-	size []int     // operations of each part; nil if each
-	took []float64 // ns that each part took last; nil before
-	work float64   // of the step that it took so long for
+	each   bool        // every operation is a part, or several
+	pieces map[int]int // of operations that are divided
+	parts  []vk.Part   // nil if the device has no clock, or there is no budget
+	took   []float64   // ns that each part took last; nil before
+	work   float64     // of the step that it took so long for
 }
 
 // work says how much there is to do for the step's tokens, in any unit: how many earlier
@@ -51,29 +58,50 @@ func (e *Engine) Longest() time.Duration {
 // suits reports whether no submission of the commands will take longer than the budget,
 // as far as can be known from the last step and as far as they can be divided.
 func (c *stepCommands) suits(budget time.Duration, work float64) bool {
-	if budget < 0 || c.size == nil && !c.each {
+	if budget < 0 || c.parts == nil {
 		return true // not to be divided, or the device has no clock
 	}
 	if c.each {
 		return c.took == nil
 	}
 	for i, ns := range c.took {
-		if c.size[i] > 1 && ns*max(1, work/c.work) > float64(budget) {
+		if c.parts[i].Divisible && ns*max(1, work/c.work) > float64(budget) {
 			return false
 		}
 	}
 	return true
 }
 
-// cuts says before which operations submissions begin, from the times of single
-// operations. Half of the budget is left for steps with more to do.
-func (c *stepCommands) cuts(budget time.Duration) (before, size []int) {
-	before = vk.Pack(c.took, float64(budget)/2)
-	last := 0
-	for _, at := range append(before, len(c.took)) {
-		size, last = append(size, at-last), at
+// operations are the times of single operations, from those of their parts; negative
+// where a part has none.
+func (c *stepCommands) operations() (took []float64, divisible []bool) {
+	for i, p := range c.parts {
+		at := p.First
+		piece := at < len(took)
+		if !piece {
+			took, divisible = append(took, 0), append(divisible, false)
+		}
+		if took[at] += c.took[i]; c.took[i] < 0 {
+			took[at] = math.Inf(-1)
+		}
+		divisible[at] = p.Divisible || piece
 	}
-	return before, size
+	return took, divisible
+}
+
+// cuts says before which operations submissions begin and into how many pieces operations
+// are divided that take too long alone, from the times of single operations. Half of the
+// budget is left for steps with more to do.
+func (c *stepCommands) cuts(budget time.Duration) (before []int, pieces map[int]int) {
+	took, divisible := c.operations()
+	most := float64(budget) / 2
+	pieces = map[int]int{}
+	for i, ns := range took {
+		if divisible[i] && ns > most {
+			pieces[i] = min(int(math.Ceil(ns/most)), vk.MaxPieces)
+		}
+	}
+	return vk.Pack(took, most), pieces
 }
 
 // divide prepares the recording of commands that replace old, which may be nil: with a
@@ -85,18 +113,27 @@ func (e *Engine) divide(rec *vk.Recorder, old *stepCommands) (*stepCommands, err
 	if budget < 0 {
 		return fresh, nil
 	}
-	var before []int
-	if old != nil && old.each && old.took != nil {
-		before, fresh.size = old.cuts(budget)
-	}
 	var err error
-	if fresh.each = fresh.size == nil; fresh.each {
-		err = rec.SplitEach()
-	} else {
+	var pieces vk.Pieces
+	if old != nil && old.each && old.took != nil {
+		var before []int
+		before, fresh.pieces = old.cuts(budget)
 		err = rec.SplitAt(before)
+	} else {
+		fresh.each = true
+		if old != nil {
+			fresh.pieces = old.pieces // what took too long will not have become shorter
+		} else if e.dev.Adapter().Type != vk.TypeDiscrete {
+			pieces.Workgroups = unmeasured
+		}
+		err = rec.SplitEach()
 	}
 	if errors.Is(err, vk.ErrMissingFeature) {
 		return &stepCommands{}, nil
 	}
-	return fresh, err
+	if err != nil {
+		return nil, err
+	}
+	pieces.Of = fresh.pieces
+	return fresh, rec.Divide(pieces)
 }

@@ -1,11 +1,13 @@
 package pipeline_test
 
 import (
+	"maps"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/vk"
 )
 
 // budget runs sessions with budgets that nothing, some operations or everything exceeds:
@@ -31,31 +33,54 @@ func (x *sessions) budget(t *testing.T) {
 }
 
 func TestSubmissions(t *testing.T) {
-	const budget = 100 * time.Nanosecond
-	took := []float64{10, 30, 20, 70, 5, 60, 1}
-	before, size := pipeline.Cuts(took, budget) // in parts of half of it
-	if !slices.Equal(before, []int{2, 3, 4, 5, 6}) || !slices.Equal(size, []int{2, 1, 1, 1, 1, 1}) {
-		t.Errorf("before %v, so many each %v", before, size)
+	const budget = 100 * time.Nanosecond // parts are to have half of it
+	var single []vk.Part
+	for i := range 7 {
+		single = append(single, vk.Part{First: i, Operations: 1, Divisible: i > 3})
 	}
+	before, pieces := pipeline.Cuts(single, []float64{10, 30, 20, 70, 5, 101, 1}, budget)
+	if !slices.Equal(before, []int{2, 3, 4, 5, 6}) || !maps.Equal(pieces, map[int]int{5: 3}) {
+		t.Errorf("before %v, pieces %v", before, pieces)
+	}
+	// What is in pieces already stays so, if all of them take too long.
+	in3 := []vk.Part{{First: 0, Operations: 1}, {First: 1, Operations: 1}, {First: 1, Operations: 1}, {First: 1, Operations: 1}, {First: 2, Operations: 1}}
+	for _, c := range []struct {
+		took   []float64
+		before []int
+		pieces map[int]int
+	}{
+		{[]float64{1, 40, 30, 40, 1}, []int{1, 2}, map[int]int{1: 3}},
+		{[]float64{1, 10, 10, 10, 1}, nil, map[int]int{}},
+		{[]float64{1, 9999, 9999, 9999, 1}, []int{1, 2}, map[int]int{1: vk.MaxPieces}},
+		{[]float64{1, 10, -1, 10, 1}, []int{1, 2}, map[int]int{}},
+	} {
+		if before, pieces := pipeline.Cuts(in3, c.took, budget); !slices.Equal(before, c.before) || !maps.Equal(pieces, c.pieces) {
+			t.Errorf("%v: before %v, pieces %v", c.took, before, pieces)
+		}
+	}
+	two := []vk.Part{{First: 0, Operations: 2, Divisible: true}, {First: 2, Operations: 1}}
 	for _, c := range []struct {
 		name       string
 		budget     time.Duration
-		size       []int
+		each       bool
+		parts      []vk.Part
 		took       []float64
 		work, then float64
 		want       bool
 	}{
-		{"no budget", -1, []int{2, 1}, []float64{1e9, 1e9}, 1, 9, true},
-		{"not run yet", budget, []int{2, 1}, nil, 0, 9, true},
-		{"measured, to be packed", budget, nil, []float64{1, 1, 1}, 1, 1, false},
-		{"being measured", budget, nil, nil, 0, 1, true},
-		{"short", budget, []int{2, 1}, []float64{50, 20}, 100, 200, true},
-		{"too much more to do", budget, []int{2, 1}, []float64{50, 20}, 100, 201, false},
-		{"less to do", budget, []int{2, 1}, []float64{99, 20}, 100, 1, true},
-		{"not to be divided", budget, []int{2, 1}, []float64{1, 1000}, 100, 100, true},
-		{"too long", budget, []int{2, 1}, []float64{101, 1}, 100, 100, false},
+		{"no budget", -1, false, two, []float64{1e9, 1e9}, 1, 9, true},
+		{"no clock", budget, false, nil, nil, 1, 9, true},
+		{"not run yet", budget, false, two, nil, 0, 9, true},
+		{"measured, to be packed", budget, true, single[:3], []float64{1, 1, 1}, 1, 1, false},
+		{"being measured", budget, true, single, nil, 0, 1, true},
+		{"short", budget, false, two, []float64{50, 20}, 100, 200, true},
+		{"too much more to do", budget, false, two, []float64{50, 20}, 100, 201, false},
+		{"less to do", budget, false, two, []float64{99, 20}, 100, 1, true},
+		{"not to be divided", budget, false, two, []float64{1, 1000}, 100, 100, true},
+		{"one launch, to be divided", budget, false, []vk.Part{{Operations: 1, Divisible: true}}, []float64{1000}, 100, 100, false},
+		{"too long", budget, false, two, []float64{101, 1}, 100, 100, false},
 	} {
-		if got := pipeline.Suits(c.size, c.took, c.work, c.budget, c.then); got != c.want {
+		if got := pipeline.Suits(c.each, c.parts, c.took, c.work, c.budget, c.then); got != c.want {
 			t.Errorf("%s: %v", c.name, got)
 		}
 	}

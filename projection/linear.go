@@ -299,7 +299,7 @@ func (o *Linear) build(tilings []linearTiling, divide linearDivider) error {
 		if err := o.buildFew(spec, formats, fewPass); err != nil {
 			return err
 		}
-		spec.Constants = formats
+		spec.Constants, spec.Divisible = formats, true
 		var err error
 		o.tiles, err = pkg.Kernel(o.dev, spec)
 		return err
@@ -318,6 +318,7 @@ func (o *Linear) build(tilings []linearTiling, divide linearDivider) error {
 		return err
 	}
 	least := o.leastForTiles()
+	spec.Divisible = true // launches of thousands of tokens
 	for i, d := range tilings {
 		most, last := o.cfg.MaxTokens, i == len(tilings)-1
 		switch {

@@ -24,6 +24,7 @@ typedef uint64_t (*GetAddress)(void *, const VmBufferDeviceAddressInfo *);
 typedef void (*UpdateSets)(void *, uint32_t, const VmWriteDescriptorSet *, uint32_t, const void *);
 typedef int (*CreatePipelines)(void *, VmHandle, uint32_t, const VmComputePipelineCreateInfo *, const void *, VmHandle *);
 typedef void (*CmdBarrier)(void *, uint32_t, uint32_t, uint32_t, uint32_t, const VmMemoryBarrier *, uint32_t, const void *, uint32_t, const void *);
+typedef void (*CmdDispatchBase)(void *, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t);
 typedef void (*CmdCopy)(void *, VmHandle, VmHandle, uint32_t, const VmBufferCopy *);
 typedef int (*QueueSubmit)(void *, uint32_t, const VmSubmitInfo *, VmHandle);
 typedef int (*GetStatistics)(void *, const VmPipelineExecutableInfo *, uint32_t *, VmPipelineExecutableStatistic *);
@@ -286,6 +287,7 @@ int vm_create_device(VmInstance *in, void *phys, const VmAdapter *have, VmDevice
 	out->createComputePipelines = gdpa(out->device, "vkCreateComputePipelines");
 	out->cmdPipelineBarrier = gdpa(out->device, "vkCmdPipelineBarrier");
 	out->cmdCopyBuffer = gdpa(out->device, "vkCmdCopyBuffer");
+	out->cmdDispatchBase = gdpa(out->device, "vkCmdDispatchBase");
 	out->queueSubmit = gdpa(out->device, "vkQueueSubmit");
 	out->waitForFences = gdpa(out->device, "vkWaitForFences");
 	if (have->hasExec) out->getStatistics = gdpa(out->device, "vkGetPipelineExecutableStatisticsKHR");
@@ -353,6 +355,10 @@ int vm_pipeline_statistics(VmDevice *d, VmHandle pipeline, VmPipelineExecutableS
 void vm_barrier(VmDevice *d, void *cmd, uint32_t src_stage, uint32_t dst_stage, uint32_t src_access, uint32_t dst_access) {
 	VmMemoryBarrier b = {VM_STYPE_MEMORY_BARRIER, NULL, src_access, dst_access};
 	((CmdBarrier)d->cmdPipelineBarrier)(cmd, src_stage, dst_stage, 0, 1, &b, 0, NULL, 0, NULL);
+}
+
+void vm_dispatch_base(VmDevice *d, void *cmd, const uint32_t *base, const uint32_t *count) {
+	((CmdDispatchBase)d->cmdDispatchBase)(cmd, base[0], base[1], base[2], count[0], count[1], count[2]);
 }
 
 void vm_copy(VmDevice *d, void *cmd, VmHandle src, VmHandle dst, uint64_t src_off, uint64_t dst_off, uint64_t size) {

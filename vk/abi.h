@@ -38,6 +38,7 @@ typedef uint64_t VmHandle; // non-dispatchable handle on a 64-bit platform
 #define VM_STYPE_PIPELINE_EXECUTABLE_FEATURES 1000269000
 #define VM_STYPE_PIPELINE_EXECUTABLE_INFO 1000269003
 #define VM_STYPE_PIPELINE_EXECUTABLE_STATISTIC 1000269004
+#define VM_PIPELINE_CREATE_DISPATCH_BASE 0x10
 #define VM_PIPELINE_CREATE_CAPTURE_STATISTICS 0x40
 #define VM_STYPE_COOPERATIVE_MATRIX_FEATURES 1000506000
 #define VM_STYPE_COOPERATIVE_MATRIX_PROPERTIES 1000506001
@@ -230,7 +231,7 @@ typedef struct { void *gipa; void *instance; VmHandle messenger; } VmInstance;
 typedef struct {
 	void *device;
 	void *allocateMemory, *getBufferAddress, *updateDescriptorSets, *createComputePipelines;
-	void *cmdPipelineBarrier, *cmdCopyBuffer, *queueSubmit, *waitForFences, *getStatistics;
+	void *cmdPipelineBarrier, *cmdCopyBuffer, *cmdDispatchBase, *queueSubmit, *waitForFences, *getStatistics;
 } VmDevice;
 
 void *vm_load(const char *path, char *err, size_t n);
@@ -250,6 +251,7 @@ int vm_create_pipeline(VmDevice *d, VmHandle cache, VmHandle layout, VmHandle mo
 	uint32_t subgroup, int full_subgroups, uint32_t flags, VmHandle *out);
 int vm_pipeline_statistics(VmDevice *d, VmHandle pipeline, VmPipelineExecutableStatistic **out, uint32_t *n);
 void vm_barrier(VmDevice *d, void *cmd, uint32_t src_stage, uint32_t dst_stage, uint32_t src_access, uint32_t dst_access);
+void vm_dispatch_base(VmDevice *d, void *cmd, const uint32_t *base, const uint32_t *count);
 void vm_copy(VmDevice *d, void *cmd, VmHandle src, VmHandle dst, uint64_t src_off, uint64_t dst_off, uint64_t size);
 int vm_submit(VmDevice *d, void *queue, void *cmd, VmHandle fence);
 int vm_wait_fence(VmDevice *d, VmHandle fence, uint64_t timeout_ns);

@@ -33,6 +33,10 @@ type KernelSpec struct {
 	// subgroupSizeControl unless it is the device's only size); 0 takes any.
 	SubgroupSize uint32
 	Requires     []string // features of the device, keys of Caps.Features
+	// Divisible is for kernels whose launches may take long: Recorder.Divide can divide
+	// these, and only these, by their workgroups. They are built so that a launch may begin
+	// at any of them, divided or not, which makes their results the same bits.
+	Divisible bool
 }
 
 // Kernel is a compute pipeline. The device that built it owns and closes it.
@@ -40,6 +44,7 @@ type Kernel struct {
 	spec   KernelSpec
 	layout *layout
 	h      vulkan.Pipeline
+	counts bool // it reads how many workgroups there are
 }
 
 // Name returns the name that the kernel was specified with.
@@ -82,7 +87,7 @@ func (d *Device) Kernel(s KernelSpec) (*Kernel, error) {
 	if err := d.checkKernel(op, &s); err != nil {
 		return nil, err
 	}
-	key := fmt.Sprint(s.Name, len(s.SPIRV), s.Constants, s.SubgroupSize)
+	key := fmt.Sprint(s.Name, len(s.SPIRV), s.Constants, s.SubgroupSize, s.Divisible)
 	d.mu.Lock()
 	e := d.kernels[key]
 	if e == nil {
@@ -162,10 +167,14 @@ func (d *Device) buildKernel(op string, s KernelSpec) (*Kernel, error) {
 	if s.SubgroupSize != 0 && d.Caps().Features["computeFullSubgroups"] {
 		full = 1
 	}
-	k := &Kernel{spec: s, layout: l}
+	k := &Kernel{spec: s, layout: l, counts: countsWorkgroups(s.SPIRV)}
+	flags := d.pipelineFlags()
+	if s.Divisible {
+		flags |= C.VM_PIPELINE_CREATE_DISPATCH_BASE
+	}
 	var h C.VmHandle
 	r := C.vm_create_pipeline(d.c, handleValue(unsafe.Pointer(d.cache.h)), handleValue(unsafe.Pointer(l.pipeline)), handleValue(unsafe.Pointer(module)),
-		constants, C.uint32_t(len(s.Constants)), subgroup, full, d.pipelineFlags(), &h)
+		constants, C.uint32_t(len(s.Constants)), subgroup, full, flags, &h)
 	if err := d.check(op, int(r)); err != nil {
 		return nil, err
 	}

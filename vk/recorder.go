@@ -226,18 +226,31 @@ func (r *Recorder) Dispatch(x Dispatch) error {
 	if err != nil {
 		return err
 	}
-
+	side := k.side(x.Groups)
+	pieces, most := 1, 1
+	if k.spec.Divisible {
+		pieces, most = r.piecesOf(x.Groups, side)
+	}
 	if err := r.operation(); err != nil {
 		return err
 	}
+	r.parts.more = pieces < most
 	r.order(uses)
-	vulkan.CmdBindPipeline(r.cmd, vulkan.PipelineBindPointCompute, k.h)
-	vulkan.CmdBindDescriptorSets(r.cmd, vulkan.PipelineBindPointCompute, k.layout.pipeline, 0, 1, []vulkan.DescriptorSet{set}, 0, nil)
-	if len(x.Push) > 0 {
-		vulkan.CmdPushConstants(r.cmd, k.layout.pipeline, vulkan.ShaderStageFlags(vulkan.ShaderStageComputeBit), 0, uint32(len(x.Push)), unsafe.Pointer(&x.Push[0]))
+	if pieces > 1 {
+		return r.launchPieces(k, set, x, side, pieces)
 	}
+	r.bind(k, set, x.Push)
 	r.launch(x.Groups)
 	return nil
+}
+
+// bind records what a launch of the kernel uses.
+func (r *Recorder) bind(k *Kernel, set vulkan.DescriptorSet, push []byte) {
+	vulkan.CmdBindPipeline(r.cmd, vulkan.PipelineBindPointCompute, k.h)
+	vulkan.CmdBindDescriptorSets(r.cmd, vulkan.PipelineBindPointCompute, k.layout.pipeline, 0, 1, []vulkan.DescriptorSet{set}, 0, nil)
+	if len(push) > 0 {
+		vulkan.CmdPushConstants(r.cmd, k.layout.pipeline, vulkan.ShaderStageFlags(vulkan.ShaderStageComputeBit), 0, uint32(len(push)), unsafe.Pointer(&push[0]))
+	}
 }
 
 // set returns a descriptor set for the views; launches that bind the same views
@@ -374,7 +387,7 @@ func (r *Recorder) End() (*Commands, error) {
 		return nil, err
 	}
 	if r.parts.on {
-		r.mark()
+		r.endPart()
 	}
 	if r.hostRead {
 		r.emit(stageCompute|stageTransfer, stageHost, accessShaderWrite|accessTransferWrite, accessHostRead)

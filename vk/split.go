@@ -16,7 +16,11 @@ type splitting struct {
 	on      bool
 	each    bool // before every operation
 	before  []int
-	marks   []int // timestamps: before the first part, after each; -1 where none were left
+	pieces  Pieces
+	first   int    // operation of the part that is being recorded
+	more    bool   // the last operation can be divided into more pieces
+	list    []Part // those that are complete
+	marks   []int  // timestamps: before the first part, after each; -1 where none were left
 	earlier []vulkan.CommandBuffer
 }
 
@@ -56,12 +60,17 @@ func (r *Recorder) operation() error {
 		}
 	}
 	r.operations++
+	r.parts.more = false
 	return nil
 }
 
-// mark takes the time where a part ends. A part without a time, when there are too many,
-// is one that Pack leaves alone.
-func (r *Recorder) mark() {
+// endPart takes the time where a part ends, and notes what is in it. A part without a
+// time, when there are too many, is one that Pack leaves alone.
+func (r *Recorder) endPart() {
+	p := &r.parts
+	n := r.operations - p.first
+	p.list = append(p.list, Part{First: p.first, Operations: n, Divisible: n > 1 || p.more})
+	p.first = r.operations
 	m, err := r.Timestamp()
 	if err != nil {
 		m = -1
@@ -73,7 +82,7 @@ func (r *Recorder) mark() {
 // recording, makes what ran before visible.
 func (r *Recorder) cut() error {
 	const op = "split"
-	r.mark()
+	r.endPart()
 	if err := r.dev.check(op, int(vulkan.EndCommandBuffer(r.cmd))); err != nil {
 		return err
 	}

@@ -139,3 +139,17 @@ func TestFiles(t *testing.T) {
 		}
 	})
 }
+
+// TestWorkgroupCounts holds what vk.Recorder.Divide relies on: a shader that reads how
+// many workgroups there are reads it along x.
+func TestWorkgroupCounts(t *testing.T) {
+	walk(t, func(p string) {
+		if e := filepath.Ext(p); e != ".comp" && e != ".glsl" {
+			return
+		}
+		text := read(t, p)
+		if all, x := strings.Count(text, "gl_NumWorkGroups"), strings.Count(text, "gl_NumWorkGroups.x"); all != x {
+			t.Errorf("%s reads gl_NumWorkGroups %d times, %d of them along x", p, all, x)
+		}
+	})
+}

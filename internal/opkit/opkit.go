@@ -141,6 +141,7 @@ type Spec struct {
 	PushSize      int
 	Subgroup      uint32 // the subgroup size to ask for; 0: any
 	Constants     []uint32
+	Divisible     bool // see vk.KernelSpec
 }
 
 // Kernel builds a kernel. The device owns it.
@@ -155,7 +156,7 @@ func (p Package) Kernel(dev *vk.Device, s Spec) (*vk.Kernel, error) {
 		bindings = bindings[:s.Bound]
 	}
 	k, err := dev.Kernel(vk.KernelSpec{Name: name, SPIRV: code.SPIRV, Bindings: bindings, PushSize: s.PushSize,
-		Constants: s.Constants, SubgroupSize: s.Subgroup, Requires: code.Requires})
+		Constants: s.Constants, SubgroupSize: s.Subgroup, Requires: code.Requires, Divisible: s.Divisible})
 	if err != nil {
 		return nil, fmt.Errorf("%s: kernel %s: %w", p, name, err)
 	}

@@ -1,0 +1,126 @@
+package vk
+
+// #include "abi.h"
+import "C"
+
+import (
+	"encoding/binary"
+	"fmt"
+	"unsafe"
+
+	vulkan "github.com/goki/vulkan"
+)
+
+// MaxPieces is how many pieces a launch is divided into at most.
+const MaxPieces = 64
+
+// Pieces says how launches are divided by their workgroups. Workgroups of one launch
+// never wait for each other, so that it makes no difference to what they compute.
+type Pieces struct {
+	Of map[int]int // pieces of an operation, counted from 0 in the order of recording; at least 1
+	// Workgroups, unless 0, is how many workgroups a piece of any other launch has at most.
+	Workgroups int
+}
+
+// Divide makes launches of kernels that KernelSpec.Divisible says it of several parts, which
+// are submitted one by one: as many as p says, or as there are workgroups along the longest
+// side that the kernel can be divided along, and at most MaxPieces. It has to be called
+// after SplitAt or SplitEach and before anything is recorded.
+//
+// Errors: ErrArgument without SplitAt or SplitEach, when something was recorded, and for
+// negative numbers.
+func (r *Recorder) Divide(p Pieces) error {
+	const op = "divide"
+	if !r.parts.on || r.operations > 0 {
+		return argument(op, "recorder", "one that is not split, or with something in it", "one that SplitAt or SplitEach was called for")
+	}
+	if p.Workgroups < 0 {
+		return argument(op, "Workgroups", fmt.Sprint(p.Workgroups), "0 or more")
+	}
+	for i, n := range p.Of {
+		if i < 0 || n < 1 {
+			return argument(op, "Of", fmt.Sprintf("%d pieces of operation %d", n, i), "at least 1 of operation 0 or a later one")
+		}
+	}
+	r.parts.pieces = p
+	return nil
+}
+
+// Part is what was recorded for one submission of several.
+type Part struct {
+	First      int  // its first operation, counted from 0 in the order of recording
+	Operations int  // how many; 1 for a piece of a launch
+	Divisible  bool // it can be divided further, by SplitAt or Divide
+}
+
+// Division returns the parts, in their order; nil if the recording was not split.
+func (c *Commands) Division() []Part { return c.rec.parts.list }
+
+// piecesOf says into how many pieces the operation that is recorded next is divided, and
+// into how many it can be, given the workgroups along the side that it is divided along.
+func (r *Recorder) piecesOf(groups [3]uint32, side int) (n, most int) {
+	if !r.parts.on {
+		return 1, 1
+	}
+	most = min(int(groups[side]), MaxPieces)
+	n, given := r.parts.pieces.Of[r.operations]
+	if w := r.parts.pieces.Workgroups; !given && w > 0 {
+		all := int(groups[0]) * int(groups[1]) * int(groups[2])
+		n = (all + w - 1) / w
+	}
+	return min(max(n, 1), most), most
+}
+
+// side is the axis along which launches of the kernel are divided: the longest, but not x
+// for kernels that read how many workgroups there are, since a piece of a launch tells
+// them how many it has itself. They share out their work along x.
+func (k *Kernel) side(groups [3]uint32) int {
+	side := 0
+	if k.counts {
+		side = 1
+	}
+	for i := side + 1; i < 3; i++ {
+		if groups[i] > groups[side] {
+			side = i
+		}
+	}
+	return side
+}
+
+// countsWorkgroups reports whether a module uses the built-in NumWorkgroups.
+func countsWorkgroups(spirv []byte) bool {
+	const header, decorate, builtIn, numWorkgroups = 20, 71, 11, 24
+	for at := header; at+4 <= len(spirv); {
+		word := binary.LittleEndian.Uint32(spirv[at:])
+		length := 4 * int(word>>16)
+		if length == 0 || at+length > len(spirv) {
+			return true // not what a compiler writes: divide it with care
+		}
+		if word&0xffff == decorate && length == 16 &&
+			binary.LittleEndian.Uint32(spirv[at+8:]) == builtIn && binary.LittleEndian.Uint32(spirv[at+12:]) == numWorkgroups {
+			return true
+		}
+		at += length
+	}
+	return false
+}
+
+// launchPieces records a launch in pieces, each from the second on in a part of its own.
+func (r *Recorder) launchPieces(k *Kernel, set vulkan.DescriptorSet, x Dispatch, side, n int) error {
+	all, pieces := uint64(x.Groups[side]), uint64(n)
+	for i := range pieces {
+		from, to := uint32(i*all/pieces), uint32((i+1)*all/pieces)
+		if i > 0 {
+			if err := r.cut(); err != nil {
+				return err
+			}
+			r.parts.first-- // the operation goes on
+		}
+		r.bind(k, set, x.Push)
+		base, count := [3]uint32{}, x.Groups
+		base[side], count[side] = from, to-from
+		C.vm_dispatch_base(r.dev.c, unsafe.Pointer(r.cmd), (*C.uint32_t)(&base[0]), (*C.uint32_t)(&count[0]))
+	}
+	r.dispatches++
+	return nil
+}

@@ -1,0 +1,97 @@
+package vk_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/vkmla/vkmla/shaders"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// Launches give the same in any number of pieces.
+func TestDivide(t *testing.T) {
+	d, ctx := open(t, vk.DeviceOptions{}), context.Background()
+	s, err := shaders.Get("num_formats")
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := d.Kernel(vk.KernelSpec{Name: s.Name, SPIRV: s.SPIRV, Bindings: []vk.Access{vk.Read, vk.Write}, PushSize: 16, Divisible: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	counting := copyKernel(t, d) // reads how many workgroups there are along x
+	const groups, count = 101, 101*64 - 3
+	in, out := buffer(t, d, groups*64*4, vk.Upload), buffer(t, d, groups*64*4, vk.Readback)
+	a, b := buffer(t, d, groups*64*4, vk.DeviceLocal), buffer(t, d, groups*64*4, vk.DeviceLocal)
+	copy(in.Mapped(), words(groups*64, func(i int) uint32 { return uint32(i + 1) }))
+	type push struct {
+		count, mode uint32
+		_           [2]uint32 // of other modes
+	}
+	p := push{count: count, mode: 1} // bf16_decode: 16 bits to the left
+	want := append(words(count, func(i int) uint32 { return (uint32(i+1) + 3) << 16 }), bytes.Repeat([]byte{7, 0, 0, 0}, 3)...)
+	for _, c := range []struct {
+		name   string
+		split  func(r *vk.Recorder) error
+		starts []int // operations with which parts begin
+	}{
+		{"not divided", func(r *vk.Recorder) error { return r.SplitEach() }, []int{0, 1, 2, 3, 4}},
+		{"pieces of 40 workgroups", func(r *vk.Recorder) error {
+			return errors.Join(r.SplitEach(), r.Divide(vk.Pieces{Workgroups: 40}))
+		}, []int{0, 1, 2, 3, 3, 3, 4}},
+		{"so many", func(r *vk.Recorder) error {
+			return errors.Join(r.SplitAt([]int{2, 4}), r.TimeSections(), r.Divide(vk.Pieces{Of: map[int]int{0: 3, 2: 9, 3: 4, 9: 2}, Workgroups: 1}))
+		}, []int{0, 2, 3, 3, 3, 4}},
+		{"most", func(r *vk.Recorder) error {
+			return errors.Join(r.SplitAt([]int{3, 4}), r.Divide(vk.Pieces{Of: map[int]int{3: 1 << 20}}))
+		}, append(append([]int{0}, slices.Repeat([]int{3}, vk.MaxPieces)...), 4)},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cmd := record(t, d, func(r *vk.Recorder) error {
+				return errors.Join(c.split(r), r.Fill(b.Whole(), 7), r.Copy(a.Whole(), in.Whole()),
+					r.Dispatch(addStep(counting, a.Whole(), in.Whole(), 3)),
+					r.Dispatch(vk.Dispatch{Kernel: k, Groups: [3]uint32{groups, 1, 1}, Bind: []vk.View{a.Whole(), b.Whole()}, Push: vk.Bytes(&p)}),
+					r.Copy(out.Whole(), b.Whole()))
+			})
+			for range 2 {
+				clear(out.Mapped())
+				if err := cmd.Run(ctx); err != nil {
+					t.Fatal(err)
+				}
+				if !bytes.Equal(out.Mapped(), want) {
+					t.Fatal("wrong result")
+				}
+			}
+			var starts []int
+			for _, part := range cmd.Division() {
+				starts = append(starts, part.First)
+				if more := part.First == 3 && len(c.starts) < vk.MaxPieces || part.Operations > 1; part.Divisible != more {
+					t.Errorf("%+v", part)
+				}
+			}
+			if !slices.Equal(starts, c.starts) {
+				t.Errorf("parts begin with operations %v, want %v", starts, c.starts)
+			}
+			if times, err := cmd.PartTimes(); err != nil || len(times) != len(starts) {
+				t.Errorf("times %v, %v", times, err)
+			}
+			if cmd.Dispatches() != 2 || cmd.Operations() != 5 {
+				t.Errorf("%d launches, %d operations", cmd.Dispatches(), cmd.Operations())
+			}
+		})
+	}
+	bad := record(t, d, func(r *vk.Recorder) error {
+		for i, err := range []error{r.Divide(vk.Pieces{}), r.SplitEach(), r.Divide(vk.Pieces{Workgroups: -1}), r.Divide(vk.Pieces{Of: map[int]int{1: 0}})} {
+			if errors.Is(err, vk.ErrArgument) != (i != 1) {
+				t.Errorf("%d: %v", i, err)
+			}
+		}
+		return r.Fill(b.Whole(), 7)
+	})
+	if err := bad.Run(ctx); err != nil {
+		t.Error(err)
+	}
+}
