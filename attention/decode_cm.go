@@ -65,7 +65,7 @@ func (t cmTiling) fitFew(caps *vk.Caps) (cmTiling, bool) {
 
 // fewRowCost is what a row costs attn_decode_few beside one of the most heads: bringing it in and waiting for others,
 // whatever the number of heads. Measured on an H100 (docs/design/decode.md).
-const fewRowCost = 0.7
+const fewRowCost = 0.75
 
 // fewStem is the kernel for workgroups with fewer heads than fit.
 const fewStem = "attn_decode_few"

@@ -47,10 +47,10 @@ type plan struct {
 // Costs of the rule below, in tiles of the build with the most heads per workgroup. They were fitted to the table of
 // docs/design/decode.md, of one H100.
 const (
-	planStart   = 2.6 // of a workgroup: it is launched, finds its rows, and ends
+	planStart   = 3.0 // of a workgroup: it is launched, finds its rows, and ends
 	planHeads   = 4.0 // of one with the most heads: it loads its queries and gives up its output
-	planTraffic = 5.3 // queries and output of as many heads as fill the device, once more where they are parts
-	planJoin    = 3.1 // the launch that joins parts
+	planTraffic = 5.0 // queries and output of as many heads as fill the device, once more where they are parts
+	planJoin    = 3.0 // the launch that joins parts
 )
 
 // plan picks a build and a number of parts for t tokens with rows of at most width entries. Few tokens leave compute

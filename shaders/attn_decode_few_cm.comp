@@ -1,11 +1,13 @@
-// Sparse MLA decode over two paged FP8 caches, as attn_decode_cm, whose formula, bindings, constants and features are its own, for
+// Sparse MLA decode over two paged FP8 caches, as attn_decode_cm, whose formula, bindings, constants and features are its own but for what follows, for
 // workgroups with fewer heads than fit: few tokens leave compute units idle, and the work of a token is spread over more of them.
 // One workgroup of THREADS: (HG heads, one of `splits` ranges of entries, one token). With one split it finishes the row, else attn_merge does.
 // bindings: 0 q [T,H,512] bf16; 1 win_indices [T,win_width] i32; 2 win_lens [T] i32; 3 comp_indices [T,comp_width] i32; 4 comp_lens [T] i32;
-//   5 sink [H] f32; 6 dst [T,H,512] bf16; 7 lse [T,H] f32; 8 part_out [T,splits,H,512] f32; 9 part_ml [T,splits,H] (m, l, max, 0) f32.
+//   5 sink [H] f32; 6 dst [T,H,512] bf16; 7 lse [T,H] f32; 8 part_out [T,splits,H,512] f32; 9 part_ml [T,splits,H] (m, l, max, 0) f32;
+//   with TURN 10 positions [T] i32; 11 table [rows,64] f32: the last 64 numbers of dst, rounded, are turned back as proj_inverse_rope does.
 // Constants: 0 window page, 1 compressed page (slots), 2 HG, 3 TILE, 4 THREADS, 5 SUBGROUP, 6..8 M, N, K of a matrix product, 9 KSPLIT.
-// Shared memory: 45700 B at HG 16, TILE 16, KSPLIT 8 (lib/cm_mla_ring.glsl has the sum).
-// Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
+// Shared memory: 46404 B at HG 16, TILE 32, KSPLIT 4 and 47748 B at HG 32, KSPLIT 2 (lib/cm_mla_ring.glsl has the sum).
+// Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl,
+// computeFullSubgroups, shaderInt16.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require

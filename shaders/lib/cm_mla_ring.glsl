@@ -5,6 +5,10 @@
 //
 //   acc += P V of t, load t+2, scores of t+1 | weights of t+1, rows of t+2 to shared memory, places of t+3
 //
+// With CM_ONE_BUFFER there is one tile in shared memory, twice as large: what a tile waits for, it waits for half as often. Four barriers:
+//
+//   load t+1, weights of t | acc += P V of t | rows of t+1 to shared memory, places | scores of t+1
+//
 // Besides what the core needs, THREADS is at least RING*TILE. With CM_TOP defined the true maximum of the scores is kept. After
 // the include and before lib/cm_mla_ring_loop.glsl the kernel declares how rows come in:
 //
@@ -15,7 +19,8 @@
 //   void cm_move(inout CmRow to, CmRow from)                copies a share
 //   void cm_keep(CmRow row, uint mask, uint at)             writes the share to row `at` of kv_s, zeros where masked
 //
-// Shared memory, bytes: 2*TILE*1040 + KSPLIT*HG*(4*TILE + 16) + HG*(2*TILE + 24) + 80*TILE + 4: 48388 for HG 64, TILE 16, KSPLIT 2.
+// Shared memory, bytes: 2*TILE*1040 (with CM_ONE_BUFFER half of that) + KSPLIT*HG*(4*TILE + 16) + HG*(2*TILE + 20) + 80*TILE + 4: 48132 for
+// HG 64, TILE 16, KSPLIT 2.
 #ifndef LIB_CM_MLA_RING_GLSL
 #define LIB_CM_MLA_RING_GLSL
 #include "cm_mla_core.glsl"
