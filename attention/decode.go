@@ -1,6 +1,7 @@
 package attention
 
 import (
+	"cmp"
 	"math"
 	"strings"
 	"unsafe"
@@ -114,17 +115,14 @@ func NewDecoder(dev *vk.Device, cfg DecoderConfig) (*Decoder, error) {
 	if err != nil {
 		return nil, err
 	}
-	if tilings, err = withLanes(dev, variant, tilings); err != nil {
+	if tilings, err = withDecodeLanes(dev, variant, cfg.Heads, tilings); err != nil {
 		return nil, err
 	}
 	tilings = withFew(dev.Caps(), variant, tilings)
 	s.tilings = tilings
 	k, err := s.kernels(func(t tiling) (*vk.Kernel, error) {
-		stem, bound := "attn_decode", boundDecode
-		switch {
-		case t.Lanes > 0:
-			stem = lanesStem
-		case t.Turns:
+		stem, bound := cmp.Or(t.Stem, "attn_decode"), boundDecode
+		if t.Turns {
 			stem, bound = fewStem, boundDecode+2
 		}
 		return pkg.Kernel(dev, opkit.Spec{

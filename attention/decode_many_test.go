@@ -69,3 +69,41 @@ func TestDecodeHugeScores(t *testing.T) {
 		})
 	}
 }
+
+// A NaN code anywhere in a row is a NaN there in all heads of a token that attends it, and
+// in nothing of others.
+func TestDecodeNaNCode(t *testing.T) {
+	dev := testkit.Device(t)
+	rng := rand.New(rand.NewPCG(testkit.Seed(t), 10))
+	const heads, rows = 33, 7
+	dims := []int{0, 9, 130, 255, 383, 384, 447}
+	s := step{heads, normal(rng, (len(dims)+1)*heads*attention.D), set(t, 64, len(dims)+1, normal(rng, (len(dims)+rows)*attention.D)), nil, nil}
+	for i, d := range dims { // row i is NaN in dims[i], and only token i attends it
+		s.win.Pool[s.win.Layout.RowOffset(int64(5+i))+int64(d)] = 0x7F | byte(i%2)<<7
+		s.win.Indices[i*s.win.Width] = int32(5 + i)
+	}
+	for token := range s.win.Lens {
+		first := s.win.Indices[token*s.win.Width:][:s.win.Width]
+		for j := range first {
+			if j > 0 || token == len(dims) {
+				first[j] = int32(5 + len(dims) + j%rows)
+			}
+		}
+	}
+	for _, v := range variants(t, dev, s.heads) {
+		t.Run(v, func(t *testing.T) {
+			cfg := s.config(v)
+			cfg.Workgroups = 1
+			bothLayouts(t, cfg, func(t *testing.T) {
+				out, _ := s.decode(t, dev, cfg)
+				for i, x := range out {
+					token := i / (heads * attention.D)
+					nan := math.IsNaN(float64(numfmt.BF16Decode(x)))
+					if token < len(dims) && i%attention.D == dims[token] && !nan || token == len(dims) && nan {
+						t.Fatalf("token %d, head %d, dim %d: %#x", token, i/attention.D%heads, i%attention.D, x)
+					}
+				}
+			})
+		})
+	}
+}

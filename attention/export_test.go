@@ -3,7 +3,7 @@ package attention
 // PushLayouts is for the tests outside the package, which alone can use testkit.
 var PushLayouts = pushLayouts
 
-// WithoutLanes runs f as on a device whose matrices attn_decode_lanes does not know.
+// WithoutLanes runs f as on a device whose matrices the kernels in lanes do not know.
 func WithoutLanes(f func()) {
 	lanesOff = true
 	defer func() { lanesOff = false }()
@@ -11,4 +11,4 @@ func WithoutLanes(f func()) {
 }
 
 // InLanes tells whether a decoder has attn_decode_lanes.
-func InLanes(o *Decoder) bool { return len(o.tilings) > 0 && o.tilings[0].Lanes > 0 }
+func InLanes(o *Decoder) bool { return len(o.tilings) > 0 && o.tilings[0].Stem != "" }

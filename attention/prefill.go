@@ -70,7 +70,7 @@ func NewPrefill(dev *vk.Device, cfg PrefillConfig) (*Prefill, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.tilings, err = withPrefillLanes(dev, variant, cfg.Heads, tilings); err != nil {
+	if s.tilings, err = withLanes(dev, "attn_prefill_lanes", variant, cfg.Heads, tilings); err != nil {
 		return nil, err
 	}
 	k, err := s.kernels(func(t tiling) (*vk.Kernel, error) {

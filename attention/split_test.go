@@ -9,7 +9,7 @@ import (
 
 // h100 are the tilings of an H100.
 var h100 = []tiling{
-	{HeadsPerGroup: 64, Tile: 16, Lanes: 4},
+	{HeadsPerGroup: 64, Tile: 16},
 	{HeadsPerGroup: 32, Tile: 32, Turns: true, RowCost: fewRowCost},
 	{HeadsPerGroup: 16, Tile: 32, Turns: true, RowCost: fewRowCost},
 }

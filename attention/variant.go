@@ -58,7 +58,6 @@ type tiling struct {
 	PerUnit       int      // workgroups that share a compute unit; 0: one
 	RowCost       float64  // time of a row of cache, in that of the build with the most heads; 0: see cost
 	Turns         bool     // its kernel is attn_decode_few, which can turn whole rows
-	Lanes         int      // lanes that share a row of a matrix, for attn_decode_lanes; 0: another kernel
 }
 
 // cost is the time of a tile, in tiles of the build with the most heads: of one row as RowCost says, else

@@ -40,11 +40,29 @@ func (t laneTiling) constants() []uint32 {
 	return opkit.Words(t.threads(), t.subgroup, t.m, t.n, t.k, t.heads, t.parts)
 }
 
+// laneBegin is how long a workgroup takes to begin, in entries.
+const laneBegin = 256
+
 // shares is among how many workgroups the entries of a row are divided, for rows of so
-// many entries on a device that is full with so many workgroups.
+// many entries on a device that is full with so many workgroups: as many as fill it, or
+// more where a share would be of more than laneKeys entries. One workgroup more than the
+// device holds at a time waits for the end of another: of up to that many shares it is
+// the most with which waves of workgroups take up to a sixteenth longer than with any other,
+//
+//	waves * (entries of a share + laneBegin)
 func (t laneTiling) shares(workgroups, rows, entries int) int {
 	full := max(workgroups/rows, 1)
-	return min(max(full, opkit.CeilDiv(entries, laneKeys)), opkit.CeilDiv(entries, t.m)+1)
+	most := min(max(full, opkit.CeilDiv(entries, laneKeys)), opkit.CeilDiv(entries, t.m)+1)
+	cost := func(n int) int { return opkit.CeilDiv(rows*n, workgroups) * (opkit.CeilDiv(entries, n) + laneBegin) }
+	least := cost(most)
+	for n := min(full, most); n < most; n++ {
+		least = min(least, cost(n))
+	}
+	best := most
+	for cost(best)*16 > least*17 {
+		best--
+	}
+	return best
 }
 
 // laneParts reads from what opkit.MatrixLayout finds whether rows of matrices A and C and

@@ -6,6 +6,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/spirv"
 	"github.com/vkmla/vkmla/shaders"
+	"github.com/vkmla/vkmla/vk"
 )
 
 // inLanes is what opkit.MatrixLayout finds where matrices lie as laneParts wants them and
@@ -67,7 +68,9 @@ func TestLaneShares(t *testing.T) {
 		{1, 4096, 257},     // a tile each, and one more in case the first entry is no tile's first
 		{1, 262144, 264},   // a full device
 		{32, 32768, 8},     // nearly so
+		{32, 33824, 8},     // 9 would be 24 workgroups too many
 		{128, 32768, 8},    // several waves
+		{128, 33824, 8},    // 9 would be one wave more
 		{128, 262144, 64},  // many, of 4096 entries
 		{4096, 4096, 1},    // prefill
 		{4096, 262144, 64}, // of a long context
@@ -81,6 +84,52 @@ func TestLaneShares(t *testing.T) {
 
 // InLanes tells, for the tests, whether cm is idx_logits_lanes.
 func InLanes(o *Logits) bool { return o.inLanes }
+
+// The shared memory of selections is what it is taken to be.
+func TestTopKLanesShared(t *testing.T) {
+	k, err := shaders.Get("idx_topk_lanes")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := spirv.Parse(k.SPIRV)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &vk.Caps{SharedMemory: 48 << 10, MaxWorkgroupInvocations: 1024, MinSubgroupSize: 32, MaxSubgroupSize: 32,
+		Features: map[string]bool{"subgroupShuffle": true, "subgroupSizeControl": true, "computeFullSubgroups": true}}
+	for _, k := range []int{1, MaxK} {
+		shapes := laneShapes(c, vk.TypeDiscrete, k, 0)
+		if len(shapes) != 2 {
+			t.Errorf("k %d: shapes %v", k, shapes)
+		}
+		for _, s := range shapes {
+			if got, err := m.SharedBytes(s.constants(k, 64)...); err != nil || got != s.shared(k) {
+				t.Errorf("k %d: %d bytes of shared memory, %v, want %d", k, got, err, s.shared(k))
+			}
+		}
+	}
+	c.MinSubgroupSize, c.MaxSubgroupSize, c.MaxWorkgroupInvocations = 4, 4, 256
+	if s := laneShapes(c, vk.TypeDiscrete, 512, 0); len(s) == 0 || s[0].threads != 128 || s[0].subgroup != 4 || s[0].bits != 10 {
+		t.Errorf("with subgroups of 4: shapes %v", s)
+	}
+	c.Features["computeFullSubgroups"] = false
+	if s := laneShapes(c, vk.TypeDiscrete, 512, 0); s != nil {
+		t.Errorf("without full subgroups: shapes %v", s)
+	}
+}
+
+// Rows are not cut without need, nor finer than the lists of slices allow.
+func TestLaneSlices(t *testing.T) {
+	for _, c := range []struct{ rows, columns, k, most, want int }{
+		{1, 9216, 512, 16, 1}, {1, 9220, 512, 16, 2}, {1, 16384, 512, 16, 4}, {1, 32768, 512, 16, 8}, {1, 33824, 512, 16, 8},
+		{1, 65536, 512, 16, 8}, {1, 131072, 512, 16, 16}, {1, 32768, 1024, 16, 4}, {1, 65536, 1024, 16, 8}, {1, 131072, 1024, 16, 8}, {1, 65536, 1024, 1, 1},
+		{16, 32768, 512, 16, 8}, {32, 32768, 512, 16, 4}, {64, 32768, 512, 16, 2}, {65, 32768, 512, 16, 1},
+	} {
+		if got := laneSlices(128, c.rows, c.columns, c.k, c.most, 9216); got != c.want {
+			t.Errorf("%d rows of %d columns, k %d: %d slices, want %d", c.rows, c.columns, c.k, got, c.want)
+		}
+	}
+}
 
 // The kernel's shared memory is what its comment says.
 func TestLanesShared(t *testing.T) {

@@ -18,7 +18,10 @@ const (
 	VariantCMB  = opkit.CMB  // cooperative matrices of bf16; large memory by device address
 	VariantCM   = opkit.CM   // cooperative matrices of f16; large memory by device address
 	VariantBase = opkit.Base // any Vulkan 1.2 device; all memory bound as storage buffers
-	VariantDA   = opkit.DA   // as base, with large memory of any size by device address
+
+	// VariantDA is as base, with memory by device address: tensors of any size, or, for
+	// QueryQuant, all of them, so that no descriptors have to be fetched first.
+	VariantDA = opkit.DA
 )
 
 // pkg begins the errors of this package and makes its kernels.
@@ -32,4 +35,5 @@ var pushLayouts = map[string]any{
 	"idx_logits_lanes": idxLogitsPush{},
 	"idx_visible":      idxVisiblePush{},
 	"idx_topk":         idxTopkPush{},
+	"idx_topk_lanes":   idxTopkLanesPush{},
 }

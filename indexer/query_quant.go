@@ -16,9 +16,9 @@ const DefaultSoftmaxScale float32 = 0.08838834764831845
 // DefaultHeadScale is the scale of a sum over heads, heads^-0.5 rounded to f32.
 func DefaultHeadScale(heads int) float32 { return float32(1 / math.Sqrt(float64(heads))) }
 
-// QueryQuantVariants are the variants of QueryQuant: one build, which needs no
-// feature.
-var QueryQuantVariants = opkit.Ladder("idx_query_quant", VariantBase)
+// QueryQuantVariants are the variants of QueryQuant, best first: VariantDA has all memory
+// by address.
+var QueryQuantVariants = opkit.Ladder("idx_query_quant", VariantDA, VariantBase)
 
 // QueryQuantConfig says what a QueryQuant is built for.
 type QueryQuantConfig struct {
@@ -27,7 +27,7 @@ type QueryQuantConfig struct {
 	Hadamard     bool                 // mix the 128 numbers before quantising; then the keys have to be mixed too
 	SoftmaxScale float32              // 0: DefaultSoftmaxScale
 	HeadScale    float32              // 0: DefaultHeadScale of the number of heads
-	Variant      string               // "" or "base"
+	Variant      string               // one of QueryQuantVariants; "" picks the best
 }
 
 // QueryQuantArgs are the tensors of one QueryQuant.
@@ -51,13 +51,18 @@ type QueryQuantArgs struct {
 // Source: vLLM fused_indexer_q_rope_quant (deepseek_v4 common/ops/fused_indexer_q.py).
 // The Hadamard option is from DeepSeek's inference/model.py (rotate_activation).
 type QueryQuant struct {
-	dev *vk.Device
-	cfg QueryQuantConfig
-	k   *vk.Kernel
+	dev     *vk.Device
+	cfg     QueryQuantConfig
+	variant string
+	k       *vk.Kernel
 }
 
 // idxQueryQuantPush is the push block of idx_query_quant.comp.
 type idxQueryQuantPush struct {
+	QAddr, PositionsAddr    uint64
+	WeightsAddr, TableAddr  uint64
+	CodesAddr, ScalesAddr   uint64
+	FoldedAddr              uint64
 	Heads, TableRows        uint32
 	SoftmaxScale, HeadScale float32
 }
@@ -95,11 +100,11 @@ func NewQueryQuant(dev *vk.Device, cfg QueryQuantConfig) (*QueryQuant, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &QueryQuant{dev: dev, cfg: cfg, k: k}, nil
+	return &QueryQuant{dev: dev, cfg: cfg, variant: variant, k: k}, nil
 }
 
 // Variant is the name of the variant that was chosen.
-func (o *QueryQuant) Variant() string { return VariantBase }
+func (o *QueryQuant) Variant() string { return o.variant }
 
 // Record checks the arguments and records the launch. Errors: vk.ErrArgument, with
 // nothing recorded; those of vk.Recorder.Dispatch.
@@ -134,22 +139,31 @@ func (o *QueryQuant) Record(rec *vk.Recorder, a QueryQuantArgs) error {
 	if a.Table.Shape[0] < 1 {
 		return pkg.Wrong(op, "Table", a.Table, "at least one row")
 	}
-	if err := opkit.First(pkg.Bindable(o.dev, op, "Q", a.Q), pkg.Bindable(o.dev, op, "Table", a.Table)); err != nil {
+	scales := a.Scales
+	if scales.IsZero() {
+		scales = a.Codes // not written
+	}
+	targets := []opkit.Target{
+		{Name: "Q", T: a.Q, Access: vk.Read, Align: 16}, {Name: "Positions", T: a.Positions, Access: vk.Read, Align: 4},
+		{Name: "Weights", T: a.Weights, Access: vk.Read, Align: 4}, {Name: "Table", T: a.Table, Access: vk.Read, Align: 16},
+		{Name: "Codes", T: a.Codes, Access: vk.Write, Align: 8}, {Name: "Scales", T: scales, Access: vk.Write, Align: 4},
+		{Name: "WeightsOut", T: a.WeightsOut, Access: vk.Write, Align: 4},
+	}
+	if err := pkg.Reach(o.dev, op, o.variant, targets...); err != nil || t == 0 {
 		return err
 	}
-	if t == 0 {
-		return nil
+	push := idxQueryQuantPush{
+		QAddr: a.Q.View().Address(), PositionsAddr: a.Positions.View().Address(), WeightsAddr: a.Weights.View().Address(),
+		TableAddr: a.Table.View().Address(), CodesAddr: a.Codes.View().Address(), ScalesAddr: scales.View().Address(),
+		FoldedAddr: a.WeightsOut.View().Address(),
+		Heads:      uint32(h), TableRows: uint32(a.Table.Shape[0]), SoftmaxScale: o.cfg.SoftmaxScale, HeadScale: o.cfg.HeadScale,
 	}
-	push := idxQueryQuantPush{uint32(h), uint32(a.Table.Shape[0]), o.cfg.SoftmaxScale, o.cfg.HeadScale}
 	if push.HeadScale == 0 {
 		push.HeadScale = DefaultHeadScale(h)
 	}
-	return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
-		Kernel: o.k, Groups: [3]uint32{uint32(opkit.CeilDiv(h, queryHeads)), uint32(t), 1},
-		Bind: []vk.View{a.Q.View(), a.Positions.View(), a.Weights.View(), a.Table.View(), a.Codes.View(),
-			opkit.Present(o.dev, a.Scales), a.WeightsOut.View()},
-		Push: vk.Bytes(&push),
-	})
+	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
+		Kernel: o.k, Groups: [3]uint32{uint32(opkit.CeilDiv(h, queryHeads)), uint32(t), 1}, Push: vk.Bytes(&push),
+	}, targets...)
 }
 
 func checkFormat(op string, f cache.IndexKeyFormat) error {

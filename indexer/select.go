@@ -45,6 +45,10 @@ type SelectArgs struct {
 
 	Slots PickSlots // with SelectConfig.SlotPage only
 
+	// Arrived is [T] i32, all 0, and left 0. With it, one launch instead of two selects
+	// from the scores of few tokens. May be absent.
+	Arrived tensor.Tensor
+
 	// Beside, unless nil, records what does not depend on the selection, to run at the
 	// same time as the scores of the first round: few scores leave most of a device's
 	// bandwidth unused. It is called once, after all checks; an error of its own is
@@ -189,6 +193,7 @@ func (o *Select) Record(rec *vk.Recorder, a SelectArgs) error {
 		checkTokens(o.dev, op, "Q", min(t, rows)),
 		checkScratch(o.dev, op, a.Scratch, o.ScratchBytes(t)),
 		o.checkSlots(op, t, a.Slots),
+		pkg.Optional(op, "Arrived", a.Arrived, tensor.I32, t),
 	); err != nil {
 		return err
 	}
@@ -261,12 +266,12 @@ func (o *Select) rounds(a SelectArgs, t, entries int) []selectRound {
 		}
 		// A round of no entries still says that a row has none.
 		for first := 0; first == 0 || first < entries; first += segment {
-			n := max(min(segment, entries-first), 1)
+			n := opkit.RoundUp(max(min(segment, entries-first), 1), 4) // rows of scores are loaded by fours
 			l := a.LogitsArgs
 			l.Q, l.QScale, l.Weights, l.TokenToReq, l.Lens = part(l.Q), part(l.QScale), part(l.Weights), part(l.TokenToReq), part(l.Lens)
 			l.First = first
 			l.Out = tensor.Of(a.Scratch.Buffer.View(a.Scratch.Offset, uint64(high-low)*uint64(n)*4), tensor.F32, high-low, n)
-			k := topkRound{logits: l.Out, lens: l.Lens, out: part(a.TopK), slices: o.topk.slices(rows, n), lists: lists, first: first, limit: entries,
+			k := topkRound{logits: l.Out, lens: l.Lens, out: part(a.TopK), slices: o.topk.slices(rows, n), lists: lists, first: first, limit: entries, arrived: part(a.Arrived),
 				scratch: a.Scratch.Buffer.View(a.Scratch.Offset+scores, listBytes(high-low, lists, o.cfg.K))}
 			if o.cfg.SlotPage > 0 {
 				k.slots, k.requests = PickSlots{a.Slots.BlockTable, part(a.Slots.Slots), part(a.Slots.Lens)}, l.TokenToReq

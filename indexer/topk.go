@@ -39,6 +39,7 @@ type TopKArgs struct {
 	Lens    tensor.Tensor // [T] i32: columns of a row that count, clamped to 0..N
 	Out     tensor.Tensor // [T, K] i32, written
 	Scratch vk.View       // ScratchBytes(T, N) bytes, device memory; absent when that is 0
+	Arrived tensor.Tensor // [T] i32, all 0, and left 0: counts slices, so that mostly one launch does; may be absent
 }
 
 // TopK selects the K largest logits of every row, exactly, and emits their columns
@@ -55,11 +56,13 @@ type TopK struct {
 	dev        *vk.Device
 	cfg        TopKConfig
 	short      []topkKernel // ascending
+	lanes      []topkKernel // for rows that one launch selects from, ascending; none where the device lacks what they need
 	few, many  *vk.Kernel   // of rows of any length, for few rows, and for more of them than fill the device
 	workgroups int
 }
 
-// topkKernel is a build for rows whose entries a workgroup holds in registers.
+// topkKernel is a build for so many entries of a workgroup, in registers or, with lanes,
+// in shared memory.
 type topkKernel struct {
 	kernel  *vk.Kernel
 	entries int
@@ -133,6 +136,9 @@ func newTopK(dev *vk.Device, cfg TopKConfig, tuning topkTuning) (*TopK, error) {
 		}
 		o.short = append(o.short, k)
 	}
+	if err := o.buildLanes(); err != nil {
+		return nil, err
+	}
 	return o, nil
 }
 
@@ -179,25 +185,34 @@ func listStride(k int) int { return (k + 3) &^ 3 }
 // a bound of the row.
 func listBytes(t, n, k int) uint64 { return uint64(t) * (uint64(n)*uint64(listStride(k))*8 + 16) }
 
-// ScratchBytes is how much scratch Record needs for T rows of N columns: 0, or where
-// rows are sliced
+// ScratchBytes is how much scratch Record needs for T rows of N columns: 0 for up to
+// 9216 columns or more rows than half of Workgroups, else at most
 //
 //	T * ((1 + S) * K' * 8 + 16)
 //
-// with K' the width rounded up to 4 and S slices of a row of more than 16384 columns:
-// the largest power of two of at most 16, N/4096 and Workgroups/T. With 128 workgroups
-// and K = 1024 that is at most 1.6 MB.
+// with K' the width rounded up to 4 and S slices of a row, a power of two of at most 16,
+// N/2560 and Workgroups/T. With 128 workgroups and K = 1024 that is at most 1.6 MB.
 func (o *TopK) ScratchBytes(t, n int) uint64 {
-	lists := topkLists(o.slices(t, n))
+	lists := o.lists(t, n)
 	if lists == 0 {
 		return 0
 	}
 	return listBytes(t, lists, o.cfg.K)
 }
 
+// lists is how many lists the slices of a row need, 0 where rows are not sliced.
+func (o *TopK) lists(t, n int) int {
+	lists := topkLists(o.slices(t, n))
+	if _, s, _ := o.planLanes(t, n, maxSlices); s > 1 {
+		lists = max(lists, s)
+	}
+	return lists
+}
+
 func (o *TopK) slices(t, n int) int { return topkSlices(o.workgroups, t, n) }
 
-// Record checks the arguments and records one launch, or two where rows are sliced.
+// Record checks the arguments and records one launch, or two where rows are sliced that
+// are too long for one, or Arrived is absent.
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *TopK) Record(rec *vk.Recorder, a TopKArgs) error {
 	const op = "top-k"
@@ -210,12 +225,12 @@ func (o *TopK) Record(rec *vk.Recorder, a TopKArgs) error {
 		pkg.Bindable(o.dev, op, "Out", a.Out),
 		checkTokens(o.dev, op, "Logits", t),
 		checkScratch(o.dev, op, a.Scratch, o.ScratchBytes(t, n)),
+		pkg.Optional(op, "Arrived", a.Arrived, tensor.I32, t),
 	); err != nil || t == 0 {
 		return err
 	}
-	slices := o.slices(t, n)
-	return o.record(rec, op, topkRound{logits: a.Logits, lens: a.Lens, out: a.Out, scratch: a.Scratch,
-		slices: slices, lists: topkLists(slices), limit: n})
+	return o.record(rec, op, topkRound{logits: a.Logits, lens: a.Lens, out: a.Out, scratch: a.Scratch, arrived: a.Arrived,
+		slices: o.slices(t, n), lists: o.lists(t, n), limit: n})
 }
 
 // checkTokens checks the number of tokens against the device's grid.
@@ -246,9 +261,10 @@ type topkRound struct {
 	slots             PickSlots
 	requests          tensor.Tensor // of the tokens; with slots only
 	scratch           vk.View
-	slices            int // of a row
-	lists             int // of a row in scratch: the carried one and those of slices; 0: none
-	first, limit      int // limit: entries of a row at most
+	arrived           tensor.Tensor // may be absent
+	slices            int           // of a row
+	lists             int           // of a row in scratch: the carried one and those of slices; 0: none
+	first, limit      int           // limit: entries of a row at most
 }
 
 // pick is the kernel for so many workgroups that take so many entries each.
@@ -265,6 +281,9 @@ func (o *TopK) pick(groups, entries int) *vk.Kernel {
 }
 
 func (o *TopK) record(rec *vk.Recorder, op string, r topkRound) error {
+	if done, err := o.recordLanes(rec, op, r); done || err != nil {
+		return err
+	}
 	t, n := r.logits.Shape[0], r.logits.Shape[1]
 	stride := listStride(o.cfg.K)
 	carried := 0 // entries
@@ -283,11 +302,8 @@ func (o *TopK) record(rec *vk.Recorder, op string, r topkRound) error {
 		scratch = r.scratch
 		scratch.Size = listBytes(t, r.lists, o.cfg.K)
 	}
-	place, count, table, requests := r.out.View(), r.out.View(), o.dev.Dummy(), o.dev.Dummy()
-	if o.cfg.slotPage > 0 {
-		place, count, table, requests = r.slots.Slots.View(), r.slots.Lens.View(), r.slots.BlockTable.View(), r.requests.View()
-		push.Requests, push.TableWidth = uint32(r.slots.BlockTable.Shape[0]), uint32(r.slots.BlockTable.Shape[1])
-	}
+	place, count, table, requests := o.bindSlots(r)
+	push.Requests, push.TableWidth = r.table()
 	launch := func(groups, entries int, p idxTopkPush) error {
 		return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
 			Kernel: o.pick(t*groups, entries), Groups: [3]uint32{uint32(t), uint32(groups), 1}, Push: vk.Bytes(&p),

@@ -9,7 +9,8 @@ import (
 // registers.
 var TopKTunings = []string{"gpu", "bits10", "stream"}
 
-// NewTunedTopK is NewTopK with the shapes that one of TopKTunings names.
+// NewTunedTopK is NewTopK with the shapes that one of TopKTunings names, and without
+// idx_topk_lanes.
 func NewTunedTopK(dev *vk.Device, cfg TopKConfig, name string) (*TopK, error) {
 	tuning := defaultTuning(vk.TypeDiscrete)
 	switch name {
@@ -20,5 +21,9 @@ func NewTunedTopK(dev *vk.Device, cfg TopKConfig, name string) (*TopK, error) {
 	case "stream":
 		tuning.short = nil
 	}
-	return newTopK(dev, cfg, tuning)
+	o, err := newTopK(dev, cfg, tuning)
+	if err == nil {
+		o.lanes = nil
+	}
+	return o, err
 }

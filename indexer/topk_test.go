@@ -25,17 +25,33 @@ func topK(t *testing.T, dev *vk.Device, cfg indexer.TopKConfig, logits []float32
 	return runTopK(t, dev, must[*indexer.TopK](t)(indexer.NewTopK(dev, cfg)), logits, n, lens)
 }
 
+// runTopK selects without counters of slices and with them, which has to give the same.
 func runTopK(t *testing.T, dev *vk.Device, op *indexer.TopK, logits []float32, n int, lens []int32) []int32 {
 	t.Helper()
-	r := verify.NewRig(t.Context(), dev)
-	defer r.Close()
-	a := indexer.TopKArgs{Logits: r.In(vectors.FromF32(logits, len(lens), n), tensor.F32), Lens: r.In(vectors.FromI32(lens, len(lens)), tensor.I32),
-		Out: r.Out(tensor.I32, len(lens), op.K())}
-	if need := op.ScratchBytes(len(lens), n); need > 0 && r.Err() == nil {
-		a.Scratch = r.Out(tensor.U8, int(need)).View()
+	run := func(counted bool) []int32 {
+		r := verify.NewRig(t.Context(), dev)
+		defer r.Close()
+		a := indexer.TopKArgs{Logits: r.In(vectors.FromF32(logits, len(lens), n), tensor.F32), Lens: r.In(vectors.FromI32(lens, len(lens)), tensor.I32),
+			Out: r.Out(tensor.I32, len(lens), op.K())}
+		if need := op.ScratchBytes(len(lens), n); need > 0 && r.Err() == nil {
+			a.Scratch = r.Out(tensor.U8, int(need)).View()
+		}
+		zeros := r.In(vectors.FromI32(make([]int32, len(lens)), len(lens)), tensor.I32)
+		if counted {
+			a.Arrived = zeros
+		}
+		r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
+		got := must[verify.Arrays](t)(r.Results(map[string]tensor.Tensor{"out": a.Out, "arrived": zeros}))
+		if i := slices.IndexFunc(got["arrived"].I32(), func(n int32) bool { return n != 0 }); i >= 0 {
+			t.Errorf("counter of row %d is %d", i, got["arrived"].I32()[i])
+		}
+		return got["out"].I32()
 	}
-	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
-	return must[verify.Arrays](t)(r.Results(map[string]tensor.Tensor{"out": a.Out}))["out"].I32()
+	got := run(true)
+	if !slices.Equal(got, run(false)) {
+		t.Error("the selection differs without counters")
+	}
+	return got
 }
 
 // Small rows whose selection is known.
@@ -141,25 +157,40 @@ func TestTopKWidths(t *testing.T) {
 // A recording made for long rows serves short ones: the lengths are read when it
 // runs, and a row that fits one workgroup is not sliced.
 func TestTopKReadsLensAtRun(t *testing.T) {
+	for _, c := range []struct {
+		n, workgroups int
+		counted       bool
+	}{{140000, 8, false}, {33824, 8, true}, {70004, 16, true}, {4100, 8, true}} {
+		t.Run(fmt.Sprintf("%d/%d/%t", c.n, c.workgroups, c.counted), func(t *testing.T) { topKReadsLens(t, c.n, c.workgroups, c.counted) })
+	}
+}
+
+func topKReadsLens(t *testing.T, n, workgroups int, counted bool) {
 	dev := testkit.Device(t)
-	const n, k = 140000, 61
+	const k = 61
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 2))
 	logits := make([]float32, n)
 	for i := range logits {
 		logits[i] = float32(rng.NormFloat64())
 	}
-	op := must[*indexer.TopK](t)(indexer.NewTopK(dev, indexer.TopKConfig{K: k, Workgroups: 8}))
+	op := must[*indexer.TopK](t)(indexer.NewTopK(dev, indexer.TopKConfig{K: k, Workgroups: workgroups}))
 	lens := upload(t, dev, tensor.I32, []int32{0}, 1)
 	out := upload(t, dev, tensor.I32, make([]int32, k), 1, k)
-	scratch := upload(t, dev, tensor.U8, make([]byte, op.ScratchBytes(1, n)), int(op.ScratchBytes(1, n)))
+	a := indexer.TopKArgs{Logits: upload(t, dev, tensor.F32, logits, 1, n), Lens: lens, Out: out}
+	if need := int(op.ScratchBytes(1, n)); need > 0 {
+		a.Scratch = upload(t, dev, tensor.U8, make([]byte, need), need).View()
+	}
+	if counted {
+		a.Arrived = upload(t, dev, tensor.I32, make([]int32, 1), 1)
+	}
 	rec := must[*vk.Recorder](t)(dev.NewRecorder())
 	defer rec.Close()
-	if err := op.Record(rec, indexer.TopKArgs{Logits: upload(t, dev, tensor.F32, logits, 1, n), Lens: lens, Out: out, Scratch: scratch.View()}); err != nil {
+	if err := op.Record(rec, a); err != nil {
 		t.Fatal(err)
 	}
 	cmd := must[*vk.Commands](t)(rec.End())
 	defer cmd.Close()
-	for _, l := range []int32{n, 0, 60, 61, 62, 5000, 32768, 32769, 100001, n - 1, n} {
+	for _, l := range []int32{int32(n), 0, 60, 61, 62, 63, 65, 4096, 5000, 9215, 9216, 9217, 9250, 32768, 32769, 100001, int32(n) - 1, int32(n)} {
 		if err := lens.Upload(t.Context(), le(l)); err != nil {
 			t.Fatal(err)
 		}
@@ -206,6 +237,7 @@ func TestTopKArguments(t *testing.T) {
 		"Out ":     func(a *indexer.TopKArgs) { a.Out = tensor.Tensor{} },
 		"Scratch":  func(a *indexer.TopKArgs) { a.Scratch.Size-- },
 		"Scratch ": func(a *indexer.TopKArgs) { a.Scratch = vk.View{} },
+		"Arrived":  func(a *indexer.TopKArgs) { a.Arrived = mem(tensor.I32, 1) },
 	} {
 		a := good
 		change(&a)

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/vkmla/vkmla/attention"
@@ -95,6 +96,7 @@ type Sparse struct {
 	pick  *indexer.Select
 
 	lens, topk             tensor.Tensor // [T] i32, [T, TopK] i32
+	arrived                tensor.Tensor // [T] i32, 0 between selections
 	codes, scales, weights tensor.Tensor // of the indexer's queries
 	scratch                tensor.Tensor
 }
@@ -188,15 +190,17 @@ func (s *Sparse) allocate() (err error) {
 		row := s.cfg.Keys.Layout.Format.RowBytes()
 		list = append(list,
 			wanted{&s.keys.states, tensor.I64, []int{t}}, wanted{&s.keys.entries, tensor.I64, []int{t}},
-			wanted{&s.lens, tensor.I32, []int{t}}, wanted{&s.topk, tensor.I32, []int{t, s.cfg.TopK}},
+			wanted{&s.lens, tensor.I32, []int{t}}, wanted{&s.arrived, tensor.I32, []int{t}}, wanted{&s.topk, tensor.I32, []int{t, s.cfg.TopK}},
 			wanted{&s.codes, tensor.U8, []int{t, h, row}}, wanted{&s.weights, tensor.F32, []int{t, h}},
 			wanted{&s.scratch, tensor.U8, []int{int(s.pick.ScratchBytes(t))}})
 		if s.cfg.Keys.Layout.Format == cache.IndexKeyMXFP4 {
 			list = append(list, wanted{&s.scales, tensor.U8, []int{t, h, cache.IndexScaleBytes}})
 		}
 	}
-	s.arena, err = allocate(s.dev, "sparse step", list)
-	return err
+	if s.arena, err = allocate(s.dev, "sparse step", list); err != nil || s.arrived.IsZero() {
+		return err
+	}
+	return s.arrived.Upload(context.Background(), make([]byte, s.arrived.Bytes()))
 }
 
 // Variants returns the variants in use of the attention and, with RatioC4A, of the
@@ -374,7 +378,7 @@ func (s *Sparse) recordPick(rec *vk.Recorder, step SparseStepArgs, a IndexArgs, 
 	return s.pick.Record(rec, indexer.SelectArgs{
 		LogitsArgs: indexer.LogitsArgs{Q: s.codes, QScale: s.scales, Weights: s.weights, Keys: a.Keys,
 			BlockTable: step.KeysTable, TokenToReq: step.TokenToReq, Lens: s.lens},
-		TopK: s.topk, Entries: s.cfg.Entries, Scratch: s.scratch.View(), Beside: beside,
+		TopK: s.topk, Entries: s.cfg.Entries, Scratch: s.scratch.View(), Arrived: s.arrived, Beside: beside,
 		Slots: indexer.PickSlots{BlockTable: step.CompressedTable, Slots: s.decode.compIndices, Lens: s.decode.compLens},
 	})
 }

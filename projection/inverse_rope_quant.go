@@ -41,16 +41,21 @@ func (l ScaleLayout) String() string {
 // PaddedTokens is the number of tokens that scales have room for.
 func PaddedTokens(tokens int) int { return opkit.RoundUp(tokens, 4) }
 
-// InverseRopeQuantVariants are the variants of InverseRopeQuant, best first.
-var InverseRopeQuantVariants = opkit.Ladder("proj_inverse_rope_quant", VariantBase, VariantDA)
+// InverseRopeQuantVariants are the variants of InverseRopeQuant, best first: see VariantDA.
+var InverseRopeQuantVariants = opkit.Ladder("proj_inverse_rope_quant", VariantDA, VariantBase)
 
 // InverseRopeQuantConfig says what an InverseRopeQuant is built for.
 type InverseRopeQuantConfig struct {
 	Groups   int         // G of the output projection
 	Heads    int         // P of a group
 	Scales   ScaleLayout // of the scales that are written
-	MaxBytes uint64      // size of the largest O; 0: whatever a descriptor of the device can hold
+	MaxBytes uint64      // size of the largest O, for variant base; 0: whatever a descriptor of the device can hold
 	Variant  string      // one of InverseRopeQuantVariants; "" picks the best
+
+	// Subgroup is the size of subgroups inside which invocations pass numbers on, where
+	// the device has such; -1 has them go through shared memory, 0 picks what suits the
+	// device. Results do not depend on it.
+	Subgroup int
 }
 
 // InverseRopeQuantArgs are the tensors of one InverseRopeQuant.
@@ -81,20 +86,24 @@ type InverseRopeQuant struct {
 	dev     *vk.Device
 	cfg     InverseRopeQuantConfig
 	variant string
+	perX    int // heads of a workgroup
 	k       *vk.Kernel
 }
 
 // projInverseRopeQuantPush is the push block of proj_inverse_rope_quant.comp.
 type projInverseRopeQuantPush struct {
-	OAddr, CodesAddr uint64
-	Heads, Width     uint32
-	Tokens, Padded   uint32
-	TableRows        uint32
-	_                uint32
+	PositionsAddr, TableAddr uint64
+	ScalesAddr               uint64
+	OAddr, CodesAddr         uint64
+	Heads, Width             uint32
+	Tokens, Padded           uint32
+	TableRows                uint32
+	_                        uint32
 }
 
-// quantHeads is how many heads a workgroup takes.
-const quantHeads = 4
+// quantHeads is how many heads a workgroup takes, quantHeadsLanes where invocations pass
+// numbers on inside subgroups.
+const quantHeads, quantHeadsLanes = 4, 2
 
 // maxHeads is the largest number of heads; no model has a fraction of it.
 const maxHeads = 1 << 16
@@ -116,15 +125,20 @@ func NewInverseRopeQuant(dev *vk.Device, cfg InverseRopeQuantConfig) (*InverseRo
 	if err != nil {
 		return nil, err
 	}
-	k, err := pkg.Kernel(dev, opkit.Spec{
+	spec := withLanes(dev, opkit.Spec{
 		Stem: "proj_inverse_rope_quant", Variant: variant,
-		Bindings: []vk.Access{vk.Read, vk.Read, vk.Write, vk.Read, vk.Write}, Bound: 3,
+		Bindings: []vk.Access{vk.Read, vk.Read, vk.Write, vk.Read, vk.Write},
 		PushSize: int(unsafe.Sizeof(projInverseRopeQuantPush{})), Constants: opkit.Words(cfg.Heads, int(cfg.Scales)),
-	})
+	}, cfg.Subgroup)
+	k, err := pkg.Kernel(dev, spec)
 	if err != nil {
 		return nil, err
 	}
-	return &InverseRopeQuant{dev: dev, cfg: cfg, variant: variant, k: k}, nil
+	o := &InverseRopeQuant{dev: dev, cfg: cfg, variant: variant, perX: quantHeads, k: k}
+	if spec.Subgroup != 0 {
+		o.perX = quantHeadsLanes
+	}
+	return o, nil
 }
 
 // Variant is the name of the variant that was chosen.
@@ -142,8 +156,9 @@ func (o *InverseRopeQuant) Record(rec *vk.Recorder, a InverseRopeQuantArgs) erro
 		scales, perHead = tensor.I32, 1
 	}
 	targets := []opkit.Target{
-		{Name: "O", T: a.O, Access: vk.Read, Align: 16},
-		{Name: "Codes", T: a.Codes, Access: vk.Write, Align: 8},
+		{Name: "Positions", T: a.Positions, Access: vk.Read, Align: 4}, {Name: "Table", T: a.Table, Access: vk.Read, Align: 16},
+		{Name: "Scales", T: a.Scales, Access: vk.Write, Align: 4},
+		{Name: "O", T: a.O, Access: vk.Read, Align: 16}, {Name: "Codes", T: a.Codes, Access: vk.Write, Align: 16},
 	}
 	if err := opkit.First(
 		rows(op, "O", a.O),
@@ -152,20 +167,18 @@ func (o *InverseRopeQuant) Record(rec *vk.Recorder, a InverseRopeQuantArgs) erro
 		table(op, a.Table),
 		pkg.CheckRows(op, "Codes", a.Codes, tensor.U8, o.cfg.Groups, t, o.cfg.Heads*D),
 		pkg.Check(op, "Scales", a.Scales, scales, o.cfg.Groups, o.cfg.Heads*perHead, padded),
-		pkg.Bindable(o.dev, op, "Table", a.Table), pkg.Bindable(o.dev, op, "Scales", a.Scales),
 		pkg.Reach(o.dev, op, o.variant, targets...),
 	); err != nil {
 		return err
 	}
-	groups, err := grid(o.dev, op, "O", padded, heads, opkit.CeilDiv(heads, quantHeads))
+	groups, err := grid(o.dev, op, "O", padded, heads, opkit.CeilDiv(heads, o.perX))
 	if err != nil || t == 0 {
 		return err
 	}
 	push := projInverseRopeQuantPush{
+		PositionsAddr: a.Positions.View().Address(), TableAddr: a.Table.View().Address(), ScalesAddr: a.Scales.View().Address(),
 		OAddr: a.O.View().Address(), CodesAddr: a.Codes.View().Address(), Heads: uint32(heads), Width: uint32(a.O.Shape[1]),
 		Tokens: uint32(t), Padded: uint32(padded), TableRows: uint32(a.Table.Shape[0]),
 	}
-	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
-		Kernel: o.k, Groups: groups, Push: vk.Bytes(&push), Bind: []vk.View{a.Positions.View(), a.Table.View(), a.Scales.View()},
-	}, targets...)
+	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{Kernel: o.k, Groups: groups, Push: vk.Bytes(&push)}, targets...)
 }

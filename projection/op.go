@@ -25,7 +25,11 @@ const (
 	VariantCMB  = opkit.CMB  // cooperative matrices of bf16; large memory by device address
 	VariantCM   = opkit.CM   // cooperative matrices of f16; large memory by device address
 	VariantBase = opkit.Base // any Vulkan 1.2 device; all memory bound as storage buffers
-	VariantDA   = opkit.DA   // as base, with large memory of any size by device address
+
+	// VariantDA is as base, with memory by device address: tensors of any size, or all of
+	// them. Where a kernel binds nothing, it needs no descriptors, which are in memory and
+	// which an H100 takes 0.3 us to fetch before it can load anything.
+	VariantDA = opkit.DA
 )
 
 // pkg begins the errors of this package and makes its kernels.
@@ -35,15 +39,19 @@ const pkg = opkit.Package("projection")
 // them with the SPIR-V.
 var pushLayouts = map[string]any{
 	"proj_qkv_norm":           projQkvNormPush{},
+	"proj_qkv_norm_lanes":     projQkvNormPush{},
 	"proj_q_insert":           projQInsertPush{},
 	"proj_q_insert_lanes":     projQInsertPush{},
 	"proj_inverse_rope":       projInverseRopePush{},
 	"proj_inverse_rope_quant": projInverseRopeQuantPush{},
-	"proj_linear":             projLinearPush{},
-	"proj_linear_few":         projLinearPush{},
-	"proj_linear_thin":        projLinearPush{},
-	"proj_linear_mid":         projLinearPush{},
-	"proj_linear_sum":         projLinearSumPush{},
+
+	"proj_inverse_rope_quant_lanes": projInverseRopeQuantPush{},
+
+	"proj_linear":      projLinearPush{},
+	"proj_linear_few":  projLinearPush{},
+	"proj_linear_thin": projLinearPush{},
+	"proj_linear_mid":  projLinearPush{},
+	"proj_linear_sum":  projLinearSumPush{},
 }
 
 // grid is a row of x workgroups, which have a token's heads among them, for each token.

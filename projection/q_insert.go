@@ -10,15 +10,13 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// QInsertVariants are the variants of QInsert, best first. A descriptor is no slower
-// than an address and is checked by more layers, so that base comes first where it can
-// hold the memory.
-var QInsertVariants = opkit.Ladder("proj_q_insert", VariantBase, VariantDA)
+// QInsertVariants are the variants of QInsert, best first: see VariantDA.
+var QInsertVariants = opkit.Ladder("proj_q_insert", VariantDA, VariantBase)
 
 // QInsertConfig says what a QInsert is built for.
 type QInsertConfig struct {
 	Page     int     // slots per page of the caches it will write
-	MaxBytes uint64  // size of the largest of them and of Q; 0: whatever a descriptor of the device can hold
+	MaxBytes uint64  // size of the largest of them and of Q, for variant base; 0: whatever a descriptor of the device can hold
 	Eps      float32 // 0: DefaultEps
 	Variant  string  // one of QInsertVariants; "" picks the best
 
@@ -70,12 +68,15 @@ type QInsert struct {
 
 // projQInsertPush is the push block of proj_q_insert.comp.
 type projQInsertPush struct {
-	QAddr, PoolAddr       uint64
-	PoolStride, PoolPages uint32
-	Heads, Tokens         uint32
-	TableRows             uint32
-	Eps                   float32
-	KvStride, KvAt        uint32
+	KvAddr, SlotsAddr        uint64
+	PositionsAddr, TableAddr uint64
+	WeightAddr               uint64
+	QAddr, PoolAddr          uint64
+	PoolStride, PoolPages    uint32
+	Heads, Tokens            uint32
+	TableRows                uint32
+	Eps                      float32
+	KvStride, KvAt           uint32
 }
 
 // insertHeads is how many heads a workgroup takes.
@@ -112,7 +113,7 @@ func NewQInsert(dev *vk.Device, cfg QInsertConfig) (*QInsert, error) {
 	}
 	k, err := pkg.Kernel(dev, withLanes(dev, opkit.Spec{
 		Stem: "proj_q_insert", Variant: variant,
-		Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.ReadWrite, vk.Write}, Bound: 5,
+		Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.ReadWrite, vk.Write},
 		PushSize: int(unsafe.Sizeof(projQInsertPush{})), Constants: opkit.Words(cfg.Page, norm),
 	}, cfg.Subgroup))
 	if err != nil {
@@ -150,34 +151,34 @@ func (o *QInsert) Record(rec *vk.Recorder, a QInsertArgs) error {
 	if err != nil {
 		return err
 	}
-	targets := []opkit.Target{
-		{Name: "Q", T: a.Q, Access: vk.ReadWrite, Align: 16},
-		{Name: "Cache.Pool", T: a.Cache.Pool, Access: vk.Write, Align: 8},
+	slots, weight := a.Slots, a.KVWeight // what stands for absent tensors is not read
+	if t == 0 {
+		slots = a.Positions
 	}
-	if err := pkg.Reach(o.dev, op, o.variant, targets...); err != nil {
-		return err
+	if weight.IsZero() {
+		weight = a.KV
 	}
 	if n == 0 {
 		return nil
 	}
+	targets := []opkit.Target{
+		{Name: "KV", T: a.KV, Access: vk.Read, Align: 16}, {Name: "Slots", T: slots, Access: vk.Read, Align: 4},
+		{Name: "Positions", T: a.Positions, Access: vk.Read, Align: 4}, {Name: "Table", T: a.Table, Access: vk.Read, Align: 16},
+		{Name: "KVWeight", T: weight, Access: vk.Read, Align: 16},
+		{Name: "Q", T: a.Q, Access: vk.ReadWrite, Align: 16}, {Name: "Cache.Pool", T: a.Cache.Pool, Access: vk.Write, Align: 8},
+	}
+	if err := pkg.Reach(o.dev, op, o.variant, targets...); err != nil {
+		return err
+	}
 	push := projQInsertPush{
+		KvAddr: a.KV.View().Address(), SlotsAddr: slots.View().Address(),
+		PositionsAddr: a.Positions.View().Address(), TableAddr: a.Table.View().Address(), WeightAddr: weight.View().Address(),
 		QAddr: a.Q.View().Address(), PoolAddr: a.Cache.Pool.View().Address(),
 		PoolStride: uint32(a.Cache.Layout.Stride), PoolPages: uint32(a.Cache.Pages()),
 		Heads: uint32(h), Tokens: uint32(t), TableRows: uint32(a.Table.Shape[0]), Eps: o.cfg.Eps,
 		KvStride: uint32(a.KV.Shape[1] / 8), KvAt: uint32(a.KVAt / 8),
 	}
-	slots := a.Slots.View()
-	if t == 0 {
-		slots = o.dev.Dummy()
-	}
-	weight := a.KVWeight
-	if weight.IsZero() {
-		weight = a.KV // not read; what stands for absent tensors may be bound for writing beside this launch
-	}
-	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
-		Kernel: o.k, Groups: groups, Push: vk.Bytes(&push),
-		Bind: []vk.View{a.KV.View(), slots, a.Positions.View(), a.Table.View(), weight.View()},
-	}, targets...)
+	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{Kernel: o.k, Groups: groups, Push: vk.Bytes(&push)}, targets...)
 }
 
 func (o *QInsert) checkWeight(op string, w tensor.Tensor) error {

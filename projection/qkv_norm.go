@@ -12,14 +12,19 @@ import (
 // MaxRank is the largest width of the query's bottleneck.
 const MaxRank = 8192
 
-// QKVNormVariants are the variants of QKVNorm: one build, which needs no feature.
-var QKVNormVariants = opkit.Ladder("proj_qkv_norm", VariantBase)
+// QKVNormVariants are the variants of QKVNorm, best first: see VariantDA.
+var QKVNormVariants = opkit.Ladder("proj_qkv_norm", VariantDA, VariantBase)
 
 // QKVNormConfig says what a QKVNorm is built for.
 type QKVNormConfig struct {
 	Rank    int     // width of the query's bottleneck, a multiple of 8 up to MaxRank
 	Eps     float32 // 0: DefaultEps
-	Variant string  // "" or "base"
+	Variant string  // one of QKVNormVariants; "" picks the best
+
+	// Subgroup is the size of subgroups inside which invocations pass numbers on, where
+	// the device has such; -1 has them go through shared memory, 0 picks what suits the
+	// device. Results do not depend on it.
+	Subgroup int
 }
 
 // QKVNormArgs are the tensors of one QKVNorm. QR and KV may be the same tensor, as one
@@ -48,17 +53,21 @@ type QKVNormArgs struct {
 //
 // Source: vLLM fused_q_kv_rmsnorm (vllm/models/deepseek_v4/common/ops/fused_qk_rmsnorm.py).
 type QKVNorm struct {
-	dev *vk.Device
-	cfg QKVNormConfig
-	k   *vk.Kernel
+	dev     *vk.Device
+	cfg     QKVNormConfig
+	variant string
+	k       *vk.Kernel
 }
 
 // projQkvNormPush is the push block of proj_qkv_norm.comp.
 type projQkvNormPush struct {
-	QrStride, QrAt uint32
-	KvStride, KvAt uint32
-	QrF32, KvF32   uint32
-	QrInverse, Eps float32
+	QrAddr, KvAddr             uint64
+	QrWeightAddr, KvWeightAddr uint64
+	QrOutAddr, KvOutAddr       uint64
+	QrStride, QrAt             uint32
+	KvStride, KvAt             uint32
+	QrF32, KvF32               uint32
+	QrInverse, Eps             float32
 }
 
 // NewQKVNorm builds the kernel. The device owns it; there is nothing to close.
@@ -79,19 +88,19 @@ func NewQKVNorm(dev *vk.Device, cfg QKVNormConfig) (*QKVNorm, error) {
 	if err != nil {
 		return nil, err
 	}
-	k, err := pkg.Kernel(dev, opkit.Spec{
+	k, err := pkg.Kernel(dev, withLanes(dev, opkit.Spec{
 		Stem: "proj_qkv_norm", Variant: variant,
 		Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write},
 		PushSize: int(unsafe.Sizeof(projQkvNormPush{})), Constants: opkit.Words(cfg.Rank),
-	})
+	}, cfg.Subgroup))
 	if err != nil {
 		return nil, err
 	}
-	return &QKVNorm{dev: dev, cfg: cfg, k: k}, nil
+	return &QKVNorm{dev: dev, cfg: cfg, variant: variant, k: k}, nil
 }
 
 // Variant is the name of the variant that was chosen.
-func (o *QKVNorm) Variant() string { return VariantBase }
+func (o *QKVNorm) Variant() string { return o.variant }
 
 // Record checks the arguments and records the launch; no tokens are no error and no
 // launch. Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
@@ -105,8 +114,6 @@ func (o *QKVNorm) Record(rec *vk.Recorder, a QKVNormArgs) error {
 		vector(op, "KVWeight", a.KVWeight, D),
 		pkg.Check(op, "QROut", a.QROut, tensor.BF16, t, o.cfg.Rank),
 		pkg.Check(op, "KVOut", a.KVOut, tensor.BF16, t, D),
-		pkg.Bindable(o.dev, op, "QR", a.QR), pkg.Bindable(o.dev, op, "KV", a.KV),
-		pkg.Bindable(o.dev, op, "QROut", a.QROut), pkg.Bindable(o.dev, op, "KVOut", a.KVOut),
 	); err != nil {
 		return err
 	}
@@ -116,15 +123,23 @@ func (o *QKVNorm) Record(rec *vk.Recorder, a QKVNormArgs) error {
 	if t == 0 {
 		return nil
 	}
+	targets := []opkit.Target{
+		{Name: "QR", T: a.QR, Access: vk.Read, Align: 16}, {Name: "KV", T: a.KV, Access: vk.Read, Align: 16},
+		{Name: "QRWeight", T: a.QRWeight, Access: vk.Read, Align: 16}, {Name: "KVWeight", T: a.KVWeight, Access: vk.Read, Align: 16},
+		{Name: "QROut", T: a.QROut, Access: vk.Write, Align: 16}, {Name: "KVOut", T: a.KVOut, Access: vk.Write, Align: 16},
+	}
+	if err := pkg.Reach(o.dev, op, o.variant, targets...); err != nil {
+		return err
+	}
 	push := projQkvNormPush{
+		QrAddr: a.QR.View().Address(), KvAddr: a.KV.View().Address(),
+		QrWeightAddr: a.QRWeight.View().Address(), KvWeightAddr: a.KVWeight.View().Address(),
+		QrOutAddr: a.QROut.View().Address(), KvOutAddr: a.KVOut.View().Address(),
 		QrStride: uint32(a.QR.Shape[1] / 8), QrAt: uint32(a.QRAt / 8), KvStride: uint32(a.KV.Shape[1] / 8), KvAt: uint32(a.KVAt / 8),
 		QrF32: opkit.Bit(0, a.QRWeight.DType == tensor.F32), KvF32: opkit.Bit(0, a.KVWeight.DType == tensor.F32),
 		QrInverse: 1 / float32(o.cfg.Rank), Eps: o.cfg.Eps,
 	}
-	return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
-		Kernel: o.k, Groups: [3]uint32{uint32(t), 2, 1}, Push: vk.Bytes(&push),
-		Bind: []vk.View{a.QR.View(), a.KV.View(), a.QRWeight.View(), a.KVWeight.View(), a.QROut.View(), a.KVOut.View()},
-	})
+	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{Kernel: o.k, Groups: [3]uint32{uint32(t), 2, 1}, Push: vk.Bytes(&push)}, targets...)
 }
 
 // columns checks a tensor of rows of which n columns from column at on are used.

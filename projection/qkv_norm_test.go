@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/vkmla/vkmla/internal/numfmt"
@@ -66,6 +67,45 @@ func TestQKVNormSplit(t *testing.T) {
 	}
 }
 
+// Whether sums are passed on inside subgroups or through shared memory, and how memory is
+// reached, does not change a bit.
+func TestQKVNormLanes(t *testing.T) {
+	dev, sizes := lanesDevice(t)
+	const tokens = 7
+	rng := rand.New(rand.NewPCG(3, 4))
+	for _, rank := range []int{8, 1032, 1536, 4096} {
+		x, w := normal(rng, tokens*(rank+projection.D)), normal(rng, rank+projection.D)
+		for i := range rank + projection.D { // of rows 1 to 4
+			x[rank+projection.D+i] = uint16(rng.Uint32())
+			x[2*(rank+projection.D)+i] = 0x7F00
+			x[3*(rank+projection.D)+i] = uint16(i%2) << 15
+		}
+		x[4*(rank+projection.D)+3], w[rank-1], w[rank+7] = 0x7F80, 0x7F80, 0xFFC0
+		for _, f32 := range []bool{false, true} {
+			var q, kv []uint16
+			for _, size := range append([]int{-1}, sizes...) {
+				for _, v := range projection.QKVNormVariants {
+					op := must[*projection.QKVNorm](t)(projection.NewQKVNorm(dev, projection.QKVNormConfig{Rank: rank, Variant: v.Name, Subgroup: size}))
+					a := normArgs(t, dev, rank, tokens)
+					testkit.Put(t, a.QR, x)
+					testkit.Put(t, a.KVWeight, w[rank:])
+					if testkit.Put(t, a.QRWeight, w[:rank]); f32 {
+						a.QRWeight = upload(t, dev, tensor.F32, numfmt.BF16DecodeSlice(nil, w[:rank]), rank)
+					}
+					do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
+					gotQ, gotKV := download[uint16](t, a.QROut), download[uint16](t, a.KVOut)
+					if q == nil {
+						q, kv = gotQ, gotKV
+					}
+					if !slices.Equal(gotQ, q) || !slices.Equal(gotKV, kv) {
+						t.Errorf("rank %d, f32 %v, %s, subgroups of %d: other bits", rank, f32, v.Name, size)
+					}
+				}
+			}
+		}
+	}
+}
+
 // normArgs are arguments of one tensor of rows, all zeros, with weights 1.
 func normArgs(t *testing.T, dev *vk.Device, rank, tokens int) projection.QKVNormArgs {
 	x := upload(t, dev, tensor.BF16, make([]uint16, tokens*(rank+projection.D)), tokens, rank+projection.D)
@@ -86,7 +126,7 @@ func normArgs(t *testing.T, dev *vk.Device, rank, tokens int) projection.QKVNorm
 func TestQKVNormArguments(t *testing.T) {
 	dev := testkit.Device(t)
 	for name, cfg := range map[string]projection.QKVNormConfig{
-		"no rank": {}, "odd rank": {Rank: 12}, "long rank": {Rank: 8200}, "variant": {Rank: 64, Variant: "da"},
+		"no rank": {}, "odd rank": {Rank: 12}, "long rank": {Rank: 8200}, "variant": {Rank: 64, Variant: "cm"},
 		"eps": {Rank: 64, Eps: -1}, "infinite eps": {Rank: 64, Eps: float32(math.Inf(1))}, "no eps": {Rank: 64, Eps: float32(math.NaN())},
 	} {
 		if _, err := projection.NewQKVNorm(dev, cfg); !errors.Is(err, vk.ErrArgument) {
@@ -94,9 +134,6 @@ func TestQKVNormArguments(t *testing.T) {
 		}
 	}
 	op := must[*projection.QKVNorm](t)(projection.NewQKVNorm(dev, projection.QKVNormConfig{Rank: 64}))
-	if op.Variant() != projection.VariantBase {
-		t.Errorf("variant %s", op.Variant())
-	}
 	good := normArgs(t, dev, 64, 3)
 	for arg, spoil := range map[string][]func(*projection.QKVNormArgs){
 		"QR": {func(a *projection.QKVNormArgs) { a.QR = tensor.Tensor{} }, func(a *projection.QKVNormArgs) { a.QR.DType = tensor.F16 },

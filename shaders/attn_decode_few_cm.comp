@@ -26,6 +26,16 @@ ROPE_TABLE(table, 11)
 #include "lib/cm_mla_ring.glsl"
 
 #include "lib/cm_lanes_row.glsl"
+
+void cm_fetch(uvec4 where, out CmRow row) { cm_fetch_row(where.xyz, row); }
+
+void cm_keep(CmRow row, uint mask, uint at) {
+    [[unroll]] for (uint i = 0u; i < WORDS; i++) row.words[i] &= mask;
+    [[unroll]] for (uint i = 0u; i < ROPES; i++) row.rope[i] &= mask;
+    row.half_word &= mask;
+    cm_keep_row(row, at);
+}
+
 #include "lib/cm_mla_ring_loop.glsl"
 
 void main() {

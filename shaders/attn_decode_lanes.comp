@@ -1,36 +1,89 @@
 // Sparse MLA decode over two paged FP8 caches, as attn_decode_cm, whose formula and bindings are its own, on devices whose matrices lie in
-// lanes as lib/cm_mla_lanes.glsl wants them, for workgroups with as many heads as fit.
+// lanes as lib/cm_lanes.glsl wants them, for workgroups with as many heads as fit.
 // bindings: 0 q [T,H,512] bf16; 1 win_indices [T,win_width] i32; 2 win_lens [T] i32; 3 comp_indices [T,comp_width] i32; 4 comp_lens [T] i32;
 //   5 sink [H] f32; 6 dst [T,H,512] bf16; 7 lse [T,H] f32; 8 part_out [T,splits,H,512] f32; 9 part_ml [T,splits,H] (m, l, m, 0) f32.
 //   Pools by address. Indices are global slots; negative or past the pool: masked, never read.
 // One workgroup of THREADS: (HG heads, one of `splits` ranges of entries, one token). With one split it finishes the row, else attn_merge does.
 // Constants: 0 window page, 1 compressed page (slots), 2 HG, 3 TILE, 4 THREADS, 5 SUBGROUP, 6..8 M, N, K of a matrix product, 9 KSPLIT,
-//   10 LANES: attention/decode_lanes.go chooses them. Shared memory: 45188 B at HG 64, TILE 16, KSPLIT 2, 256 threads (lib/cm_mla_lanes.glsl).
-// Features: as attn_decode_cm, shaderInt16, subgroupShuffle.
+//   10 PARTS: attention/lanes.go chooses them and has the limits. Shared memory: 48260 B at HG 64, TILE 16, KSPLIT 4, 256 threads. The loop: lib/cm_decode_lanes.glsl.
+// Features: as attn_decode_cm, shaderInt16, subgroup shuffle and ballot.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_ballot : require
 #extension GL_KHR_shader_subgroup_shuffle : require
 #include "lib/cm_decode.glsl"
 
-layout(constant_id = 10) const uint LANES = 4u;
+layout(constant_id = 10) const uint PARTS = 4u;
 
 #include "lib/cm_locate.glsl"
-#include "lib/cm_mla_lanes.glsl"
+#include "lib/cm_decode_lanes.glsl"
 
 void main() {
     const uint head0 = gl_WorkGroupID.x * HG, split = gl_WorkGroupID.y, t = gl_WorkGroupID.z;
-    cm_begin();
+    cm_place(t);
     const bool has_comp = (pc.flags & HAS_COMP) != 0u;
     const int comp_n = comp_lens.v[has_comp ? t : 0u], win_n = win_lens.v[t];
-    const float sink2 = mla_sink_of(min(head0 + min(cm_tid, HG - 1u), pc.heads - 1u)); // here, because nothing waits for it
+    const float sink2 = mla_sink_of(min(head0 + min(gl_LocalInvocationIndex, HG - 1u), pc.heads - 1u)); // here, because nothing waits for it
     comp_len_ = has_comp ? uint(clamp(comp_n, 0, int(pc.comp_width))) : 0u;
     uint n = comp_len_ + uint(clamp(win_n, 0, int(pc.win_width)));
     if ((pc.win_pages | pc.comp_pages) == 0u) n = 0u;
     const uint tiles = (n + TILE - 1u) / TILE;
     const uint chunk = pc.splits == 1u ? n : uint(ceil((float(tiles) - 0.5) / float(pc.splits))) * TILE; // of tiles/splits, rounded up
-    cm_attend(t, head0, split, min(split * chunk, n), min((split + 1u) * chunk, n), sink2);
+    cm_begin = min(split * chunk, n);
+    cm_end = min((split + 1u) * chunk, n);
+    cm_attend(head0, sink2);
+
+    // What is left to do for a head is done by the first of the lanes that share its row.
+    [[unroll]] for (uint r = 0u; r < LANE_HEADS; r++) {
+        const float l = cm_row_sum(l_[r]), m = m_[r];
+        const uint h = cm_own_head(r / ROWS4, r % ROWS4 * 4u / ROWS4), head = head0 + h;
+        if (cm_quarter == 0u) {
+            factor_s[h / 4u][h % 4u] = mla_factor(m, l, factor_s[h / 4u][h % 4u]); // there were sinks
+            if (head < pc.heads) {
+                if (pc.splits > 1u) part_ml.rows[(t * pc.splits + split) * pc.heads + head] = vec4(m, l, m, 0.0);
+                else if ((pc.flags & WANT_LSE) != 0u) lse.v[t * pc.heads + head] = mla_lse(m, l);
+            }
+        }
+    }
+    if (pc.splits > 1u) {
+        if (cm_begin >= cm_end) return; // its accumulator is never read
+        if (head0 + HG <= pc.heads) {
+            [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
+                [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) {
+                    coopMatStore(acc_f[i][j], part_out.rows, ((t * pc.splits + split) * pc.heads + head0 + i * CM_M) * 128u + (cm_sub * OUT_TILES + j) * CM_N / 4u,
+                                 128u, gl_CooperativeMatrixLayoutRowMajor);
+                }
+            }
+            return;
+        }
+    }
+    barrier();
+
+    // A subgroup's own columns of one head tile after the other through shared memory, where rows can be told apart.
+    [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
+        [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) {
+            coopMatStore(acc_f[i][j], kv_s, (cm_sub * OUT_TILES + j) * CM_N / 4u, OUT_PITCH, gl_CooperativeMatrixLayoutRowMajor);
+        }
+        cm_subgroup_sync();
+        [[dont_unroll]] for (uint at = cm_lane; at < CM_M * OUT_WORDS; at += SUBGROUP) {
+            const uint r = at / OUT_WORDS, c = cm_sub * OUT_WORDS + at % OUT_WORDS, h = i * CM_M + r;
+            if (head0 + h >= pc.heads) break;
+            const vec4 a = uintBitsToFloat(kv_s[r * OUT_PITCH + c * 2u]), b = uintBitsToFloat(kv_s[r * OUT_PITCH + c * 2u + 1u]);
+            if (pc.splits == 1u) {
+                const float f = factor_s[h / 4u][h % 4u];
+                const vec4 x = a * f, y = b * f;
+                dst.rows[(t * pc.heads + head0 + h) * 64u + c] =
+                    uvec4(cm_out2(x.xy), cm_out2(x.zw), cm_out2(y.xy), cm_out2(y.zw));
+            } else {
+                const uint out_row = ((t * pc.splits + split) * pc.heads + head0 + h) * 128u;
+                part_out.rows[out_row + c * 2u] = a;
+                part_out.rows[out_row + c * 2u + 1u] = b;
+            }
+        }
+        cm_subgroup_sync();
+    }
 }

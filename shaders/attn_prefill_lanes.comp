@@ -4,7 +4,7 @@
 //   6 lse [T,H] f32; 7 part_out [T,splits,H,512] f32; 8 part_ml [T,splits,H] (m, l, max, 0) f32. The workspace kv [rows,512] bf16 by address.
 // An index < 0 or >= rows is masked and nothing is read for it. Without lens every one of the width entries counts.
 // One workgroup of THREADS: (HG heads, one of `splits` ranges of entries, one token). With one split it finishes the row, else attn_merge does.
-// Constants: 0 HG, 1 TILE, 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a matrix product, 7 KSPLIT, 8 PARTS: attention/prefill_lanes.go chooses them and has the limits.
+// Constants: 0 HG, 1 TILE, 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a matrix product, 7 KSPLIT, 8 PARTS: attention/lanes.go chooses them and has the limits.
 // Shared memory: 48260 B at HG 64, TILE 16, KSPLIT 4. Values of the workspace: see lib/cm_element.glsl; the loop: lib/cm_prefill_lanes.glsl.
 // Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl,
 //   computeFullSubgroups, subgroup shuffle and ballot.

@@ -3,13 +3,16 @@
 // bf16; with HADAMARD x_i = bf16(128^-0.5 sum_j (-1)^popcount(i & j) x_j). Then, sb the byte of 2^ceil(log2(max(amax, eps)/M)):
 //   FP8:   one block, eps 1e-4, M 448: codes[d] = e4m3(x_d * 2^(127-sb)); w_out = ((w * 2^(sb-127)) * softmax_scale) * head_scale
 //   MXFP4: 4 blocks of 32, eps 6*2^-126, M 6: nibbles e2m1(x_d * 2^(127-sb)), scales[b] = sb; w_out = (w * softmax_scale) * head_scale
-// Bindings:  0 q [T, H, 128] bf16   1 positions [T] i32   2 weights [T, H] bf16   3 table [rows, 64] f32 or bf16 (cos, sin)
+// Bindings, of builds without _da:
+//            0 q [T, H, 128] bf16   1 positions [T] i32   2 weights [T, H] bf16   3 table [rows, 64] f32 or bf16 (cos, sin)
 //            4 codes [T, H, 128] u8 or [T, H, 64] u8   5 scales [T, H, 4] u8 (MXFP4)   6 w_out [T, H] f32
 // Workgroup: 8 heads of token gl_WorkGroupID.y, 16 invocations each, which have 8 neighbouring values; no early return.
-// Constants: 0 MXFP4, 1 TABLE_BF16, 2 HADAMARD, each 0 or 1.  Shared memory: 4608 bytes.  Features: none.
+// Constants: 0 MXFP4, 1 TABLE_BF16, 2 HADAMARD, each 0 or 1.  Shared memory: 4608 bytes.  Features: none; _da: bufferDeviceAddress, shaderInt64.
 // A position outside the table counts as its nearest row.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
+#include "lib/kv_page.glsl"
+#include "lib/tensors.glsl"
 #include "lib/bf16.glsl"
 #include "lib/e4m3.glsl"
 #include "lib/e2m1.glsl"
@@ -23,20 +26,32 @@ layout(constant_id = 0) const uint MXFP4 = 0;
 layout(constant_id = 1) const uint TABLE_BF16 = 0;
 layout(constant_id = 2) const uint HADAMARD = 0;
 
-layout(std430, set = 0, binding = 0) readonly buffer Q { uvec4 q[]; };
-layout(std430, set = 0, binding = 1) readonly buffer Positions { int positions[]; };
-layout(std430, set = 0, binding = 2) readonly buffer Weights { uint weights[]; };
-ROPE_TABLE(table, 3)
-layout(std430, set = 0, binding = 4) writeonly buffer Codes { uvec2 codes[]; };
-layout(std430, set = 0, binding = 5) writeonly buffer Scales { uint scales[]; };
-layout(std430, set = 0, binding = 6) writeonly buffer WeightsOut { float weights_out[]; };
-
 layout(push_constant) uniform Push {
+    KV_ADDR q_addr;
+    KV_ADDR positions_addr;
+    KV_ADDR weights_addr;
+    KV_ADDR table_addr;
+    KV_ADDR codes_addr;
+    KV_ADDR scales_addr;
+    KV_ADDR folded_addr;
     uint heads;         // H
     uint table_rows;
     float softmax_scale;
     float head_scale;
 } pc;
+TENSOR(uvec4, q, 0)
+TENSOR(int, positions, 1)
+TENSOR(uint, weights, 2)
+TENSOR(uvec4, table, 3)
+ROPE_TABLE4(table)
+TENSOR_OUT(uvec2, codes, 4)
+#ifdef KV_DA
+void codes_put_word(uint i, uint x) { Write_uint(pc.codes_addr).v[i] = x; }
+#else
+void codes_put_word(uint i, uint x) { codes_buf.v[i >> 1][i & 1u] = x; }
+#endif
+TENSOR_OUT(uint, scales, 5)
+TENSOR_OUT(float, folded, 6) // w_out
 
 shared uvec4 amax_of[HEADS * LANES / 4u]; // of every invocation, bf16 bits without sign: they order like the numbers
 shared vec4 mix_of[2u * HEADS * LANES]; // HADAMARD: 8 values of every invocation
@@ -150,15 +165,13 @@ void main() {
     uvec4 w = uvec4(0u);
     uint weight = 0u;
     if (live) {
-        w = q[row * LANES + lane];
-        if (lane == 0u) weight = weights[row >> 1] >> (16u * (row & 1u));
+        w = q_at(row * LANES + lane);
+        if (lane == 0u) weight = weights_at(row >> 1) >> (16u * (row & 1u));
     }
     if (lane >= LANES / 2u) {
-        const uint at = uint(clamp(positions[t], 0, int(pc.table_rows) - 1));
-        const uint pair = (lane - LANES / 2u) * 4u;
-        const vec4 a = table_cos_sin2(at, pair, TABLE_BF16 != 0u);
-        const vec4 b = table_cos_sin2(at, pair + 2u, TABLE_BF16 != 0u);
-        w = rope_bf16_words(w, a, b);
+        vec4 near, far;
+        table_cos_sin4(uint(clamp(positions_at(t), 0, int(pc.table_rows) - 1)), (lane - LANES / 2u) * 4u, TABLE_BF16 != 0u, near, far);
+        w = rope_bf16_words(w, near, far);
     }
     if (HADAMARD != 0u) w = mix8(w, lane);
 
@@ -170,23 +183,23 @@ void main() {
     if (MXFP4 != 0u) {
         const uint amax = max4(amax_of[me / 4u]); // 4 invocations have a block
         const uint sb = scale_byte(amax);
-        codes[row * (LANES / 2u) + lane / 2u][lane & 1u] = encode(w, amax, sb).x;
+        codes_put_word(row * LANES + lane, encode(w, amax, sb).x);
         if (lane == 0u) {
             const uint first = me / 4u;
-            scales[row] = sb | (scale_byte(max4(amax_of[first + 1u])) << 8) | (scale_byte(max4(amax_of[first + 2u])) << 16) |
-                          (scale_byte(max4(amax_of[first + 3u])) << 24);
+            scales_put(row, sb | (scale_byte(max4(amax_of[first + 1u])) << 8) | (scale_byte(max4(amax_of[first + 2u])) << 16) |
+                            (scale_byte(max4(amax_of[first + 3u])) << 24));
         }
     } else {
         const uint first = (me - lane) / 4u;
         const uint amax = max4(max(max(amax_of[first], amax_of[first + 1u]), max(amax_of[first + 2u], amax_of[first + 3u])));
         const uint sb = scale_byte(amax);
-        codes[row * LANES + lane] = encode(w, amax, sb);
+        codes_put(row * LANES + lane, encode(w, amax, sb));
         precise float s = folded * ue8m0_scale(sb);
         folded = s;
     }
     if (lane == 0u) {
         precise float a = folded * pc.softmax_scale;
         precise float b = a * pc.head_scale;
-        weights_out[row] = b;
+        folded_put(row, b);
     }
 }

@@ -4,14 +4,15 @@
 //   sb = byte of 2^ceil(log2(max(amax, 1e-10)/448)),  codes[g,t,j*512+d] = e4m3(x[d] * 2^(127-sb))
 //   scales: f32 [G, P*4, Ta], element (g, j*4+c, t) = 2^(sb-127), or with PACKED u32 [G, P, Ta], byte c of (g, j, t) = sb
 // Ta is T rounded up to a multiple of 4; scales of t >= T are 0.
-// Bindings:  0 positions [T] i32   1 table [rows, 64] f32 (lib/rope.glsl)   2 scales
-//            3 o [T, width, 512] bf16, width >= H   4 codes [G, T, P*512] u8     (3 and 4 not in _da builds)
+// Bindings, of builds without _da:  0 positions [T] i32   1 table [rows, 64] f32 (lib/rope.glsl)   2 scales
+//            3 o [T, width, 512] bf16, width >= H   4 codes [G, T, P*512] u8
 // Workgroup: 4 heads of token gl_WorkGroupID.y < Ta, 32 invocations each with 16 neighbouring values.
 // Constants: 0 P, heads of a group, 1 PACKED.  Shared memory: 576 bytes.  Features: none; _da: bufferDeviceAddress, shaderInt64.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #include "lib/kv_page.glsl"
 #include "lib/rows.glsl"
+#include "lib/tensors.glsl"
 #include "lib/bf16.glsl"
 #include "lib/e4m3.glsl"
 #include "lib/ue8m0.glsl"
@@ -24,11 +25,10 @@ layout(local_size_x = 128) in;
 layout(constant_id = 0) const uint P = 8;
 layout(constant_id = 1) const uint PACKED = 0;
 
-layout(std430, set = 0, binding = 0) readonly buffer Positions { int positions[]; };
-ROPE_TABLE(table, 1)
-layout(std430, set = 0, binding = 2) writeonly buffer Scales { uint scales[]; };
-
 layout(push_constant) uniform Push {
+    KV_ADDR positions_addr;
+    KV_ADDR table_addr;
+    KV_ADDR scales_addr;
     KV_ADDR o_addr;
     KV_ADDR codes_addr;
     uint heads;      // H
@@ -37,6 +37,10 @@ layout(push_constant) uniform Push {
     uint padded;     // Ta
     uint table_rows;
 } pc;
+TENSOR(int, positions, 0)
+TENSOR(uvec4, table, 1)
+ROPE_TABLE4(table)
+TENSOR_OUT(uint, scales, 2)
 ROWS(o, 3)
 ROWS_OUT(codes, 4)
 
@@ -105,10 +109,11 @@ void main() {
         mag = uvec4[4](magnitudes(a.xy), magnitudes(a.zw), magnitudes(b.xy), magnitudes(b.zw));
         sign = uint[4](signs(a.xy), signs(a.zw), signs(b.xy), signs(b.zw));
         if (lane >= LANES - 4u) {
-            const uint row = uint(clamp(positions[t], 0, int(pc.table_rows) - 1)), pair = (lane + 4u - LANES) * 8u;
+            const uint row = uint(clamp(positions_at(t), 0, int(pc.table_rows) - 1)), pair = (lane + 4u - LANES) * 8u;
             const vec4 x[4] = vec4[4](low(a), high(a), low(b), high(b));
             vec4 turn[4];
-            [[unroll]] for (uint k = 0u; k < 4u; k++) turn[k] = table_cos_sin2(row, pair + 2u * k, false);
+            table_cos_sin4(row, pair, false, turn[0], turn[1]);
+            table_cos_sin4(row, pair + 4u, false, turn[2], turn[3]);
             [[unroll]] for (uint k = 0u; k < 4u; k++) {
                 const uvec4 y = floatBitsToUint(vec4(rope_unrotate(x[k].xy, turn[k].xy), rope_unrotate(x[k].zw, turn[k].zw)));
                 mag[k] = y & 0x7FFFFFFFu;
@@ -129,8 +134,8 @@ void main() {
                                 codes4(mag[2], sign[2], inverse, usual), codes4(mag[3], sign[3], inverse, usual)));
     }
     if (PACKED != 0u) {
-        if (lane == 0u) scales[head * pc.padded + t] = real ? word : 0u; // (g*P + j) is the head
+        if (lane == 0u) scales_put(head * pc.padded + t, real ? word : 0u); // (g*P + j) is the head
     } else if (lane % 8u == 0u) {
-        scales[(head * 4u + c) * pc.padded + t] = real ? sb << 23 : 0u;
+        scales_put((head * 4u + c) * pc.padded + t, real ? sb << 23 : 0u);
     }
 }

@@ -4,14 +4,16 @@
 //   K row, for slot s = slots[t] >= 0:  x = columns kv_at .. kv_at+511 of kv[t], with NORM bf16((x * r) * kv_weight) as in proj_qkv_norm;
 //             k = x with x[448..511] turned forward at p, rounded to bf16; then as kv_insert:
 //             block b = 0..6:  sb = byte of 2^ceil(log2(max(amax, 1e-4)/448)), code[d] = e4m3(k[d] * 2^(127-sb)), scale[b] = sb
-// Bindings:  0 kv [N, kv_width] bf16   1 slots [T] i64, T <= N   2 positions [N] i32   3 table [rows, 64] f32 (lib/rope.glsl)
-//            4 kv_weight [512] bf16 or f32   5 q [N, H, 512] bf16, read and written   6 pool [pages, stride] u8     (5 and 6 not in _da builds)
+// Bindings, of builds without _da:
+//            0 kv [N, kv_width] bf16   1 slots [T] i64, T <= N   2 positions [N] i32   3 table [rows, 64] f32 (lib/rope.glsl)
+//            4 kv_weight [512] bf16 or f32   5 q [N, H, 512] bf16, read and written   6 pool [pages, stride] u8
 // Workgroup: of token gl_WorkGroupID.y, 4 heads, 32 invocations each with two units of 8 values; the last x: the K row.
 // Constants: 0 PAGE, slots per page, 1 NORM: 0 none, 1 kv_weight is bf16, 2 f32; _lanes: 2 SUBGROUP.  Shared memory: 800 bytes.  Features: none; _da: bufferDeviceAddress, shaderInt64; _lanes: lib/lanes.glsl.
 // A position outside the table counts as its nearest row, a slot beyond the pool as -1.
 #extension GL_GOOGLE_include_directive : require
 #include "lib/kv_page.glsl"
 #include "lib/rows.glsl"
+#include "lib/tensors.glsl"
 #include "lib/quantise.glsl"
 #include "lib/rope_bf16.glsl"
 
@@ -29,13 +31,12 @@ uint me_() { return lanes_me(); }
 uint me_() { return gl_LocalInvocationID.x; }
 #endif
 
-layout(std430, set = 0, binding = 0) readonly buffer Kv { uvec4 kv[]; };
-layout(std430, set = 0, binding = 1) readonly buffer Slots { uvec2 slots[]; };
-layout(std430, set = 0, binding = 2) readonly buffer Positions { int positions[]; };
-ROPE_TABLE(table, 3)
-layout(std430, set = 0, binding = 4) readonly buffer KvWeight { uvec4 kv_weight[]; };
-
 layout(push_constant) uniform Push {
+    KV_ADDR kv_addr;
+    KV_ADDR slots_addr;
+    KV_ADDR positions_addr;
+    KV_ADDR table_addr;
+    KV_ADDR weight_addr;
     KV_ADDR q_addr;
     KV_ADDR pool_addr;
     uint pool_stride; // bytes per page
@@ -47,6 +48,12 @@ layout(push_constant) uniform Push {
     uint kv_stride;   // units of a row of kv
     uint kv_at;       // unit of its first column
 } pc;
+TENSOR(uvec4, kv, 0)
+TENSOR(uvec2, slots, 1)
+TENSOR(int, positions, 2)
+TENSOR(uvec4, table, 3)
+ROPE_TABLE4(table)
+TENSOR(uvec4, weight, 4)
 ROWS_RW(q, 5)
 KV_POOL_RW(pool, 6)
 
@@ -55,7 +62,7 @@ shared uvec4 amax_of[UNITS / 4u]; // of the K row, bf16 bits without sign
 shared uint scale_of[KV_BLOCKS + 1u]; // scale bytes
 #include "lib/rms.glsl"
 
-uint table_row(uint t) { return uint(clamp(positions[t], 0, int(pc.table_rows) - 1)); }
+uint table_row(uint t) { return uint(clamp(positions_at(t), 0, int(pc.table_rows) - 1)); }
 
 // turned, scaled: of a row whose sum of squares is finite: it has no NaNs and no infinities, and stays so.
 uint turned(uint word, float r, vec2 cos_sin) {
@@ -91,9 +98,7 @@ void heads4(uint t) {
     vec4 near = vec4(0.0), far = vec4(0.0); // cosines and sines of the four pairs of b, the last 8 lanes
     const bool turns = lane >= LANES - 8u;
     if (turns) {
-        const uint row = table_row(t), pair = (lane + 8u - LANES) * 4u;
-        near = table_cos_sin2(row, pair, false);
-        far = table_cos_sin2(row, pair + 2u, false);
+        table_cos_sin4(table_row(t), (lane + 8u - LANES) * 4u, false, near, far);
     }
     precise float sum = rms_squares(a) + rms_squares(b);
 #ifdef LANES_PASS
@@ -119,10 +124,10 @@ void heads4(uint t) {
 // gains: weights of the K row's norm, of unit u.
 void gains(uint u, out vec4 a, out vec4 b) {
     if (NORM == 2u) {
-        a = uintBitsToFloat(kv_weight[2u * u]);
-        b = uintBitsToFloat(kv_weight[2u * u + 1u]);
+        a = uintBitsToFloat(weight_at(2u * u));
+        b = uintBitsToFloat(weight_at(2u * u + 1u));
     } else {
-        const uvec4 both = kv_weight[u];
+        const uvec4 both = weight_at(u);
         a = vec4(bf16_unpack2(both.x), bf16_unpack2(both.y));
         b = vec4(bf16_unpack2(both.z), bf16_unpack2(both.w));
     }
@@ -132,12 +137,13 @@ void gains(uint u, out vec4 a, out vec4 b) {
 // do what others do, too, and store nothing.
 void insert(uint t) {
     const uint me = me_(), lane = me % UNITS, block = lane / 8u, pair = (lane % 8u) * 4u;
-    uvec4 w = kv[t * pc.kv_stride + pc.kv_at + lane];
+    uvec4 w = kv_at(t * pc.kv_stride + pc.kv_at + lane);
     vec4 a, b;
     if (NORM != 0u) gains(lane, a, b);
-    const uvec2 slot = t < pc.tokens ? slots[t] : uvec2(0xFFFFFFFFu);
+    const uvec2 slot = t < pc.tokens ? slots_at(t) : uvec2(0xFFFFFFFFu);
     const uint row = table_row(t), page = slot.x / PAGE, place = slot.x % PAGE;
-    const vec4 near = table_cos_sin2(row, pair, false), far = table_cos_sin2(row, pair + 2u, false);
+    vec4 near, far;
+    table_cos_sin4(row, pair, false, near, far);
     const bool live = slot.y == 0u && page < pc.pool_pages; // a negative slot has a high word
     if (NORM != 0u) { // as proj_qkv_norm.comp
         rms_of[me / 4u][me % 4u] = rms_squares(w);

@@ -36,8 +36,8 @@ var requires = map[string][]string{
 	"attn_decode_cmb":            matrixBF16,
 	"attn_decode_few_cm":         append(slices.Clone(matrixF16), "shaderInt16"),
 	"attn_decode_few_cmb":        append(slices.Clone(matrixBF16), "shaderInt16"),
-	"attn_decode_lanes_cm":       append(slices.Clone(matrixF16), "shaderInt16", "subgroupShuffle"),
-	"attn_decode_lanes_cmb":      append(slices.Clone(matrixBF16), "shaderInt16", "subgroupShuffle"),
+	"attn_decode_lanes_cm":       slices.Concat(matrixF16, laneFeatures, []string{"shaderInt16"}),
+	"attn_decode_lanes_cmb":      slices.Concat(matrixBF16, laneFeatures, []string{"shaderInt16"}),
 	"attn_prefill_cm":            matrixF16,
 	"attn_prefill_cmb":           matrixBF16,
 	"attn_prefill_lanes_cm":      slices.Concat(matrixF16, laneFeatures),
@@ -51,6 +51,7 @@ var requires = map[string][]string{
 	"proj_q_insert_lanes":        lanes,
 	"proj_q_insert_lanes_da":     slices.Concat(lanes, deviceAddress),
 	"idx_logits_lanes_cm":        append(slices.Clone(matrixF16), "subgroupShuffle"),
+	"idx_topk_lanes":             lanes,
 	"num_layout_cm":              matrixF16[2:],
 	"num_layout_cmb":             matrixBF16[2:],
 	"proj_linear_da":             deviceAddress,
@@ -67,4 +68,11 @@ var requires = map[string][]string{
 
 	"bench_matrix_cm":  {"cooperativeMatrix", "coopmat.f16.f32", "shaderFloat16", "vulkanMemoryModel"},
 	"bench_matrix_cmb": {"cooperativeMatrix", "coopmat.bf16.f32", "shaderBFloat16Type", "shaderBFloat16CooperativeMatrix", "shaderFloat16", "vulkanMemoryModel"},
+
+	"idx_query_quant_da":               deviceAddress,
+	"proj_qkv_norm_da":                 deviceAddress,
+	"proj_qkv_norm_lanes":              lanes,
+	"proj_qkv_norm_lanes_da":           slices.Concat(lanes, deviceAddress),
+	"proj_inverse_rope_quant_lanes":    lanes,
+	"proj_inverse_rope_quant_lanes_da": slices.Concat(lanes, deviceAddress),
 }

@@ -23,8 +23,11 @@ func pipelinesCommand() *cobra.Command {
 		Long: `Pipelines compiles the kernels of all operations for V4-Flash and V4-Pro, in every
 variant that the device can run, and shows what its driver's compiler says: registers,
 shared memory, spills, how many subgroups fit, bytes of code. Kernels that a step
-spends its time in are marked as hot; none of them may spill. Nothing is executed, so
-that a driver without its hardware is enough.
+spends its time in are marked as hot; none of them may spill. Where the driver counts
+bytes of local memory, as NVIDIA's does, up to 16 of an invocation are named and not
+judged: they are four registers at most, whereas arrays that moved to memory, which make
+a kernel several times slower, read 512 and more. Nothing is executed, so that a
+driver without its hardware is enough.
 
 Exit status: 0 if no hot kernel spills, 1 if one does, 2 if pipelines could not do its
 work, as on a driver that does not tell (pipelineExecutableInfo).`,
@@ -109,6 +112,11 @@ func pipelineTable(w io.Writer, dev *vk.Device, rows []pipelines.Row, all bool) 
 	for _, r := range pipelines.Wrong(rows) {
 		if err == nil {
 			_, err = fmt.Fprintf(w, "SPILLS: %s: %.0f\n", r, r.Spills)
+		}
+	}
+	for _, r := range pipelines.Few(rows) {
+		if err == nil {
+			_, err = fmt.Fprintf(w, "not judged: %s: %.0f bytes of local memory\n", r, r.Spills)
 		}
 	}
 	return err

@@ -40,23 +40,8 @@ func Attention(ctx context.Context, dev *vk.Device, o AttentionOptions, l Limits
 		return err
 	}
 	common := IndexerOptions{Reps: o.Reps, Warmup: o.Warmup, Variant: o.Variant, Seed: o.Seed}.withDefaults(dev.Adapter().Type)
-	var wrong error
-	for _, c := range attentionCases(o, cpu) {
-		if o.only != nil && !o.only(c.op, c.name) {
-			continue
-		}
-		rows, err := timeCase(ctx, dev, common, c, l, p)
-		if err != nil {
-			return fmt.Errorf("bench: %s %s: %w", c.op, c.name, err)
-		}
-		for _, r := range rows {
-			emit(r)
-			if r.Status == "wrong" {
-				wrong = ErrWrong
-			}
-		}
-	}
-	return wrong
+	common.only = o.only
+	return timeCases(ctx, dev, common, attentionCases(o, cpu), l, p, emit)
 }
 
 func (o AttentionOptions) check() error {

@@ -169,6 +169,11 @@ func decodeBatch(ctx context.Context, dev *vk.Device, o DecodeOptions, batch int
 // wake keeps the device busy for a while: an idle GPU runs at a fraction of its
 // clock.
 func wake(ctx context.Context, dev *vk.Device, record func(r *vk.Recorder, i int) error) error {
+	return wakeFor(ctx, dev, record, wakeAfterPause)
+}
+
+// wakeFor is wake for some time.
+func wakeFor(ctx context.Context, dev *vk.Device, record func(r *vk.Recorder, i int) error, long time.Duration) error {
 	if dev.Adapter().Type == vk.TypeCPU {
 		return nil
 	}
@@ -186,7 +191,7 @@ func wake(ctx context.Context, dev *vk.Device, record func(r *vk.Recorder, i int
 	if err != nil {
 		return err
 	}
-	for start := time.Now(); err == nil && time.Since(start) < 400*time.Millisecond; {
+	for start := time.Now(); err == nil && time.Since(start) < long; {
 		err = cmd.Run(ctx)
 	}
 	return errors.Join(err, cmd.Close())

@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -34,7 +33,8 @@ type IndexerOptions struct {
 	Variant  string
 	Seed     uint64
 
-	only func(op, name string) bool // cases to run; nil: all
+	only     func(op, name string) bool // cases to run; nil: all
+	together int                        // cases to prepare at a time; 0: what suits the device
 }
 
 func (o IndexerOptions) withDefaults(t vk.DeviceType) IndexerOptions {
@@ -121,13 +121,6 @@ type OpRow struct {
 	Detail string  `json:"detail,omitempty"`
 }
 
-// opCase is one size of an operation: build fills in a rig with what to check and
-// what to time.
-type opCase struct {
-	op, name string
-	build    func(ctx context.Context, r *opRig) error
-}
-
 // Indexer checks and times the cases that the options ask for and hands each row to
 // emit as it is done. Rows whose check failed have status "wrong" and no times; the
 // error is then ErrWrong. A case for which the device has not enough memory has
@@ -138,26 +131,6 @@ func Indexer(ctx context.Context, dev *vk.Device, o IndexerOptions, l Limits, p 
 		return err
 	}
 	return timeCases(ctx, dev, o, indexerCases(o), l, p, emit)
-}
-
-func timeCases(ctx context.Context, dev *vk.Device, o IndexerOptions, cases []opCase, l Limits, p Progress, emit func(OpRow)) error {
-	var wrong error
-	for _, c := range cases {
-		if o.only != nil && !o.only(c.op, c.name) {
-			continue
-		}
-		rows, err := timeCase(ctx, dev, o, c, l, p)
-		if err != nil {
-			return fmt.Errorf("bench: %s %s: %w", c.op, c.name, err)
-		}
-		for _, r := range rows {
-			emit(r)
-			if r.Status == "wrong" {
-				wrong = ErrWrong
-			}
-		}
-	}
-	return wrong
 }
 
 // indexerCases lists the cases in the order of IndexerOps.
@@ -191,47 +164,4 @@ func casesOf(op string, o IndexerOptions) []opCase {
 		return selectCases(op, o, format)
 	}
 	return nil
-}
-
-func timeCase(ctx context.Context, dev *vk.Device, o IndexerOptions, c opCase, l Limits, p Progress) (rows []OpRow, err error) {
-	name := c.op + " " + c.name
-	p.Step(name + ": filling memory")
-	r := newOpRig(ctx, dev, o, p)
-	defer func() { err = errors.Join(err, r.Close()) }()
-	row := OpRow{Op: c.op, Case: c.name}
-	if err := c.build(ctx, r); errors.Is(err, vk.ErrOutOfDeviceMemory) {
-		row.Status, row.Detail = "skipped", err.Error()
-		return []OpRow{row}, nil
-	} else if err != nil {
-		return nil, err
-	}
-	row.Variant, row.Sets = r.variant, r.sets
-	p.Step(name + ": checking")
-	res, err := r.check(ctx)
-	if err != nil {
-		return nil, err
-	}
-	row.Status, row.Error, row.Bound = "ok", res.Error, res.Bound
-	if !res.Pass {
-		row.Status, row.Detail = "wrong", res.Detail
-		return []OpRow{row}, nil
-	}
-	p.Step(name + ": timing")
-	for i, part := range r.parts {
-		if i == 0 {
-			if err := wake(ctx, dev, part.record); err != nil {
-				return nil, err
-			}
-		}
-		x := row
-		x.Part, x.Bytes, x.Flop = part.name, part.bytes, part.flop
-		if x.Time, err = part.sample(ctx, dev, o.Warmup, o.Reps); err != nil {
-			return nil, err
-		}
-		x.GBs, x.TFLOPs = x.Bytes/x.Time.Median/1e3, x.Flop/x.Time.Median/1e6
-		x.ShareCopy, x.ShareMatrix = x.GBs/l.CopyGBs, x.TFLOPs/l.MatrixTFLOPs
-		x.Peers = PeersOf(x.Op, x.Case, x.Part)
-		rows = append(rows, x)
-	}
-	return rows, nil
 }

@@ -48,8 +48,9 @@ func selection(t, keys, k int, format cache.IndexKeyFormat, prefill bool) func(c
 		if r.err != nil {
 			return r.err
 		}
+		arrived := put(r, tensor.I32, make([]int32, t), t)
 		record := func(rec *vk.Recorder, i int) error {
-			return op.Record(rec, indexer.SelectArgs{LogitsArgs: s.args[i%len(s.args)], TopK: picks, Entries: keys, Scratch: scratch})
+			return op.Record(rec, indexer.SelectArgs{LogitsArgs: s.args[i%len(s.args)], TopK: picks, Entries: keys, Scratch: scratch, Arrived: arrived})
 		}
 		r.parts = []opPart{{bytes: s.bytes(t, keys) + float64(4*t*k), flop: s.flop(), record: record}}
 		r.check = func(ctx context.Context) (verify.Result, error) {

@@ -37,10 +37,11 @@ func topK(t, n, k int) func(ctx context.Context, r *opRig) error {
 		}
 		var sets []indexer.TopKArgs
 		var logits []float32 // of the last set
+		arrived := put(r, tensor.I32, make([]int32, t), t)
 		for range r.sets {
 			logits = r.normal(t * n)
 			sets = append(sets, indexer.TopKArgs{Logits: put(r, tensor.F32, logits, t, n), Lens: put(r, tensor.I32, lens, t),
-				Out: r.out(tensor.I32, t, k), Scratch: r.scratch(op.ScratchBytes(t, n))})
+				Out: r.out(tensor.I32, t, k), Scratch: r.scratch(op.ScratchBytes(t, n)), Arrived: arrived})
 		}
 		record := func(rec *vk.Recorder, i int) error { return op.Record(rec, sets[i%len(sets)]) }
 		r.parts = []opPart{{bytes: float64(bytes), record: record}}

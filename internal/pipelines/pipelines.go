@@ -162,18 +162,20 @@ func (b *builder) attention(c pipeline.Config) {
 
 func (b *builder) projections(c pipeline.Config) {
 	b.each("q and kv norms", projection.QKVNormVariants, func(v string) error {
-		_, err := projection.NewQKVNorm(b.dev, projection.QKVNormConfig{Rank: c.QRank, Variant: v})
-		return err
+		return b.sizes(func(size int) error {
+			_, err := projection.NewQKVNorm(b.dev, projection.QKVNormConfig{Rank: c.QRank, Variant: v, Subgroup: size})
+			return err
+		})
 	})
 	b.each("q insert", projection.QInsertVariants, func(v string) error {
-		var errs []error
-		for _, size := range b.lanes() {
+		return b.sizes(func(size int) error {
+			var errs []error
 			for _, norm := range []tensor.DType{0, tensor.F32} {
 				_, err := projection.NewQInsert(b.dev, projection.QInsertConfig{Page: 64, Variant: v, KVNorm: norm, Subgroup: size})
 				errs = append(errs, err)
 			}
-		}
-		return errors.Join(errs...)
+			return errors.Join(errs...)
+		})
 	})
 	b.each("inverse rope", projection.InverseRopeVariants, func(v string) error {
 		_, err := projection.NewInverseRope(b.dev, projection.InverseRopeConfig{Variant: v})
@@ -181,8 +183,10 @@ func (b *builder) projections(c pipeline.Config) {
 	})
 	for _, s := range []projection.ScaleLayout{projection.ScaleF32, projection.ScalePacked} {
 		b.each("inverse rope quant", projection.InverseRopeQuantVariants, func(v string) error {
-			_, err := projection.NewInverseRopeQuant(b.dev, projection.InverseRopeQuantConfig{Groups: c.Groups, Heads: c.HeadsPerGroup(), Scales: s, Variant: v})
-			return err
+			return b.sizes(func(size int) error {
+				_, err := projection.NewInverseRopeQuant(b.dev, projection.InverseRopeQuantConfig{Groups: c.Groups, Heads: c.HeadsPerGroup(), Scales: s, Variant: v, Subgroup: size})
+				return err
+			})
 		})
 	}
 	wide := c.HeadsPerGroup() * 512
@@ -210,8 +214,11 @@ func (b *builder) projections(c pipeline.Config) {
 	}
 }
 
-// lanes are sizes of subgroups to pass numbers on in: none, and the least that there is.
-func (b *builder) lanes() []int { return []int{-1, int(b.dev.Caps().MinSubgroupSize)} }
+// sizes builds with sizes of subgroups to pass numbers on in: none, and the least that
+// there is.
+func (b *builder) sizes(build func(size int) error) error {
+	return errors.Join(build(-1), build(int(b.dev.Caps().MinSubgroupSize)))
+}
 
 func (b *builder) linear(l projection.LinearConfig) {
 	b.each(fmt.Sprintf("linear %dx%d %v", l.N, l.K, l.Weights), projection.LinearVariants, func(v string) error {

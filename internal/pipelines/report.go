@@ -21,10 +21,20 @@ type Row struct {
 	Occupancy float64        `json:"occupancy"`        // subgroups that a SIMD unit can hold at once
 	Code      float64        `json:"code_bytes"`
 	Other     []vk.Statistic `json:"other,omitempty"` // as the driver names them
+
+	local float64 // bytes of local memory, which are among the spills
 }
 
-// local is where NVIDIA's driver begins to count local memory: more is a spill.
-const local = 1 << 36
+const (
+	// localBase is where NVIDIA's driver begins to count local memory: more are registers
+	// that were spilled, or an array whose places are not known when compiling.
+	localBase = 1 << 36
+
+	// fewLocal is how many bytes of local memory a hot kernel may have: four registers of an
+	// invocation, as the prefill attention spills on an H100, see docs/design/prefill.md. What
+	// makes kernels several times slower are arrays of matrices, of 512 bytes and more.
+	fewLocal = 16
+)
 
 // Report gives a row for each kernel that was built on a device.
 //
@@ -44,6 +54,12 @@ func Report(dev *vk.Device) ([]Row, error) {
 func row(k *vk.Kernel, list []vk.Statistic, hot bool) Row {
 	r := Row{Kernel: k.Name(), Constants: k.Constants(), Subgroup: k.SubgroupSize(), Hot: hot,
 		Registers: -1, Scalar: -1, Shared: -1, Spills: -1, Occupancy: -1, Code: -1}
+	r.read(list)
+	return r
+}
+
+// read fills in what a driver tells.
+func (r *Row) read(list []vk.Statistic) {
 	spilled := func(n float64) { r.Spills = max(r.Spills, 0) + n }
 	for _, s := range list {
 		switch strings.ToLower(s.Name) {
@@ -56,9 +72,10 @@ func row(k *vk.Kernel, list []vk.Statistic, hot bool) Row {
 		case "spilled sgprs", "spilled vgprs", "scratch size":
 			spilled(s.Value)
 		case "local memory size":
-			if s.Value >= local {
-				s.Value -= local
+			if s.Value >= localBase {
+				s.Value -= localBase
 			}
+			r.local = s.Value
 			spilled(s.Value)
 		case "subgroups per simd", "occupancy":
 			r.Occupancy = s.Value
@@ -68,18 +85,28 @@ func row(k *vk.Kernel, list []vk.Statistic, hot bool) Row {
 			r.Other = append(r.Other, s)
 		}
 	}
-	return r
 }
 
-// Wrong lists the rows of hot kernels that spill.
+// Wrong lists the rows of hot kernels that spill. Up to 16 bytes of local memory do not
+// count; Few lists rows that have no more than these.
 func Wrong(rows []Row) []Row {
-	var bad []Row
+	return choose(rows, func(r Row) bool { return r.Spills > 0 && !r.few() })
+}
+
+// Few lists the rows of hot kernels with local memory that does not count.
+func Few(rows []Row) []Row { return choose(rows, Row.few) }
+
+// few tells whether there is local memory, so little that it is not judged, and nothing
+// else is spilled.
+func (r Row) few() bool { return r.local > 0 && r.local <= fewLocal && r.Spills == r.local }
+
+func choose(rows []Row, f func(Row) bool) (list []Row) {
 	for _, r := range rows {
-		if r.Hot && r.Spills > 0 {
-			bad = append(bad, r)
+		if r.Hot && f(r) {
+			list = append(list, r)
 		}
 	}
-	return bad
+	return list
 }
 
 // String names the kernel with its constants, as "attn_decode_cm(64, 2)".

@@ -108,6 +108,7 @@ func runSelect(ctx context.Context, dev *vk.Device, variant string, c Case, form
 	if memory := r.Out(tensor.U8, int(op.ScratchBytes(t))); r.Err() == nil {
 		a.Scratch = memory.View()
 	}
+	a.Arrived = r.In(vectors.FromI32(make([]int32, t), t), tensor.I32)
 	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
 	return r.Results(map[string]tensor.Tensor{"topk_indices": a.TopK})
 }

@@ -103,6 +103,7 @@ func runIndexerTopK(ctx context.Context, dev *vk.Device, variant string, c Case)
 	if n := op.ScratchBytes(logits.Dim(0), logits.Dim(1)); n > 0 && r.Err() == nil {
 		a.Scratch = r.Out(tensor.U8, int(n)).View()
 	}
+	a.Arrived = r.In(vectors.FromI32(make([]int32, lens.Dim(0)), lens.Dim(0)), tensor.I32)
 	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
 	return r.Results(map[string]tensor.Tensor{"topk_indices": a.Out})
 }

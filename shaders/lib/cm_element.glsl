@@ -6,7 +6,7 @@
 //                     gets large finite numbers, never an infinity. V4's keys are RMS-normed and stay far inside.
 // bf16 (with CM_BF16) takes every bf16 and every scale byte up to 246 (one above counts as 246), and keeps 8 bits of p.
 //
-// A NaN in a row that counts stays a NaN in both, but for E4M3's NaN code in lib/cm_lanes_row.glsl, which see.
+// A NaN in a row that counts stays a NaN in both.
 #ifndef LIB_CM_ELEMENT_GLSL
 #define LIB_CM_ELEMENT_GLSL
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require

@@ -1,5 +1,5 @@
-// One invocation's share of a row of an FP8 cache on its way to shared memory; goes with lib/cm_mla_lanes.glsl, which see, and with
-// CM_ONE_BUFFER with lib/cm_mla_ring.glsl. ROW_PARTS is 4, 8 or 16.
+// One invocation's share of a row of an FP8 cache on its way to shared memory; goes with lib/cm_decode_lanes.glsl, and with
+// attn_decode_few. ROW_PARTS is 4, 8 or 16.
 //
 // A row is 56 words of 8 E4M3 bytes and 16 words of 4 bf16. Its invocations take words of codes in turn, then half a word each where
 // that is what is left, then words of bf16: every one issues the same loads, and eight neighbours read and write in one piece.
@@ -33,9 +33,6 @@ uint cm_out2(vec2 x) { return cm_high2(cm_out(x.x), cm_out(x.y)); }
 
 #ifdef CM_BF16
 
-// cm_weight2: two weights as elements, ties away from zero; a NaN may be lost, its sum keeps it.
-uint cm_weight2(float a, float b) { return cm_high2(floatBitsToUint(a) + 0x8000u, floatBitsToUint(b) + 0x8000u); }
-
 // cm_codes: codes 0 and 2, 1 and 3 as cm_element.glsl places them, times a scale, in order.
 uvec2 cm_codes(uint even, uint odd, CM_SCALE scale) {
     const vec2 a = vec2(unpackFloat2x16(even)) * scale, b = vec2(unpackFloat2x16(odd)) * scale; // exact in bf16
@@ -47,8 +44,6 @@ uvec2 cm_bf16s(uvec2 w) { return w; }
 bool cm_nan(uvec2 w) { return false; } // cm_bf16s keeps it
 
 #else
-
-uint cm_weight2(float a, float b) { return packFloat2x16(f16vec2(a, b)); }
 
 uvec2 cm_codes(uint even, uint odd, CM_SCALE scale) {
     const uint a = packFloat2x16(unpackFloat2x16(even) * scale), b = packFloat2x16(unpackFloat2x16(odd) * scale);
@@ -64,25 +59,26 @@ bool cm_nan(uvec2 w) { return ((((w.x & 0x7FFF7FFFu) + 0x007F007Fu) | ((w.y & 0x
 
 #endif
 
-// cm_fetch: starts loading the share of the row that cm_locate gave.
-void cm_fetch(uvec4 where, out CmRow row) {
+// volatile: else loads are moved to where their results are used, and wait there for memory.
+layout(buffer_reference, std430, buffer_reference_align = 4) volatile readonly buffer CmRead1 { uint v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 8) volatile readonly buffer CmRead2 { uvec2 v[]; };
+
+// cm_fetch_row: starts loading the share of the row at the address in where.xy, whose scales lie where.z behind it.
+void cm_fetch_row(uvec3 where, out CmRow row) {
     const uint64_t at = packUint2x32(where.xy);
-    row.scales = KvRead2(at + where.z).v;
-    [[unroll]] for (uint i = 0u; i < WORDS; i++) row.words[i] = KvRead2(at + (i * ROW_PARTS + cm_part) * 8u).v;
-    if (HALVES) row.half_word = KvRead1(at + WORDS * ROW_PARTS * 8u + cm_part * 4u).v;
-    [[unroll]] for (uint i = 0u; i < ROPES; i++) row.rope[i] = KvRead2(at + KV_ROPE_BYTE + (i * ROW_PARTS + cm_part) * 8u).v;
+    CmRead2 from = CmRead2(at + cm_part * 8u);
+    [[unroll]] for (uint i = 0u; i < WORDS; i++) row.words[i] = from.v[i * ROW_PARTS];
+    [[unroll]] for (uint i = 0u; i < ROPES; i++) row.rope[i] = from.v[KV_ROPE_BYTE / 8u + i * ROW_PARTS];
+    if (HALVES) row.half_word = CmRead1(at + cm_part * 4u).v[WORDS * ROW_PARTS * 2u];
+    row.scales = CmRead2(at + where.z).v[0];
 }
 
-void cm_move(inout CmRow to, CmRow from) {
-    [[unroll]] for (uint i = 0u; i < WORDS; i++) to.words[i] = from.words[i];
-    [[unroll]] for (uint i = 0u; i < ROPES; i++) to.rope[i] = from.rope[i];
-    to.half_word = from.half_word;
-    to.scales = from.scales;
-}
+f16vec2 code_top_; // the largest of the codes of a share, as cm_word places them: at most 1.75, or 1.875 if one is NaN
 
-// cm_word: four codes as elements. keep are the masks of their signs and magnitudes, 0 where the row does not count.
-uvec2 cm_word(uint w, uvec2 keep, CM_SCALE scale) {
-    const uint even = ((w << 8) & keep.x) | ((w << 7) & keep.y), odd = (w & keep.x) | ((w >> 1) & keep.y);
+// cm_word: four codes as elements, NaN as 480.
+uvec2 cm_word(uint w, CM_SCALE scale) {
+    const uint even = ((w << 8) & 0x80008000u) | ((w << 7) & 0x3F803F80u), odd = (w & 0x80008000u) | ((w >> 1) & 0x3F803F80u);
+    code_top_ = max(code_top_, max(abs(unpackFloat2x16(even)), abs(unpackFloat2x16(odd))));
     return cm_codes(even, odd, scale);
 }
 
@@ -94,30 +90,26 @@ CM_SCALE cm_scale_at(uvec2 scales, uint i) {
     return cm_scale(kv_scale_of(scales, (i * ROW_PARTS + cm_part) / 8u));
 }
 
-// cm_keep: writes the share to row `at` of kv_s, zeros where mask is 0, and whether the row counts. The NaN code counts as 480 here, unlike
-// in attn_decode: the test for it takes 2 % of the kernel's time. A row made from numbers that are not ones is noticed all the same, by
-// its 64 bf16.
-void cm_keep(CmRow row, uint mask, uint at) {
-    const uint to = at * KV_PITCH;
-    const uvec2 keep = uvec2(0x80008000u, 0x3F803F80u) & mask;
+// cm_keep_row: writes the share to row `at` of kv_s. A NaN among its codes goes into its bf16, because there it costs least: the row's scores are NaN then.
+void cm_keep_row(CmRow row, uint at) {
+    const uint to = at * KV_PITCH, pair = cm_part / 2u, half_ = cm_part % 2u * 2u; // of a word of kv_s
+    code_top_ = f16vec2(0.0);
     [[unroll]] for (uint i = 0u; i < WORDS; i++) {
         const CM_SCALE s = cm_scale_at(row.scales, i);
-        kv_s[to + i * ROW_PARTS + cm_part] = uvec4(cm_word(row.words[i].x, keep, s), cm_word(row.words[i].y, keep, s));
+        kv_s[to + i * ROW_PARTS + cm_part] = uvec4(cm_word(row.words[i].x, s), cm_word(row.words[i].y, s));
     }
     if (HALVES) {
-        const uint x = WORDS * ROW_PARTS * 2u + cm_part;
-        const uvec2 w = cm_word(row.half_word, keep, cm_scale(kv_scale_of(row.scales, ROW_PARTS == 16u ? 6u : x / 16u)));
-        kv_s[to + x / 2u][x % 2u * 2u] = w.x;
-        kv_s[to + x / 2u][x % 2u * 2u + 1u] = w.y;
+        const uint block = ROW_PARTS == 16u ? 6u : (WORDS * ROW_PARTS * 2u + cm_part) / 16u;
+        const uvec2 w = cm_word(row.half_word, cm_scale(kv_scale_of(row.scales, block)));
+        kv_s[to + WORDS * ROW_PARTS + pair][half_] = w.x;
+        kv_s[to + WORDS * ROW_PARTS + pair][half_ + 1u] = w.y;
     }
-#ifndef CM_ONE_BUFFER
-    if (cm_part == 0u) bias_s[at / 2u][at % 2u] = mask == 0u ? CM_MASKED : 0.0;
-#endif
+    const bool nan = max(code_top_.x, code_top_.y) > float16_t(1.8);
     [[unroll]] for (uint i = 0u; i < ROPES; i++) {
-        const uint x = 112u + i * ROW_PARTS + cm_part;
-        const uvec2 w = row.rope[i] & mask, e = cm_bf16s(w);
-        kv_s[to + x / 2u][x % 2u * 2u] = cm_nan(w) ? 0x7FFF7FFFu : e.x;
-        kv_s[to + x / 2u][x % 2u * 2u + 1u] = e.y;
+        const uint x = to + 56u + i * ROW_PARTS / 2u + pair;
+        const uvec2 w = row.rope[i], e = cm_bf16s(w);
+        kv_s[x][half_] = nan || cm_nan(w) ? 0x7FFF7FFFu : e.x;
+        kv_s[x][half_ + 1u] = e.y;
     }
 }
 

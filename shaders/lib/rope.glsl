@@ -14,6 +14,10 @@
 //     vec4 name_cos_sin2(uint row, uint i, bool is_bf16)           of pairs i and i+1, i even:
 //                                                                  (cos, sin, cos, sin)
 //
+//   ROPE_TABLE4(name)          for such a table as a tensor of uvec4 of lib/tensors.glsl, declares
+//     void name_cos_sin4(uint row, uint i, bool is_bf16, out vec4 near, out vec4 far)
+//                                of pairs i to i+3, i a multiple of 4, the first two in near
+//
 // The caller clamps row to the table. Pass a constant for is_bf16.
 #ifndef LIB_ROPE_GLSL
 #define LIB_ROPE_GLSL
@@ -49,6 +53,26 @@ vec2 rope_unrotate(vec2 pair, vec2 cos_sin) { return rope_rotate(pair, vec2(cos_
     vec2 name##_cos_sin(uint row, uint i, bool is_bf16) { \
         vec4 both = name##_cos_sin2(row, i & ~1u, is_bf16); \
         return (i & 1u) == 0u ? both.xy : both.zw; \
+    }
+
+#define ROPE_TABLE4(name) \
+    void name##_cos_sin4(uint row, uint i, bool is_bf16, out vec4 near, out vec4 far) { \
+        uvec4 c, s; \
+        if (is_bf16) { \
+            uint at = row * (ROPE_DIM / 8u) + i / 8u; \
+            c = name##_at(at); \
+            s = name##_at(at + ROPE_DIM / 16u); \
+            c.xy = (i & 4u) == 0u ? c.xy : c.zw; \
+            s.xy = (i & 4u) == 0u ? s.xy : s.zw; \
+            c = uvec4(c.x << 16, c.x & 0xFFFF0000u, c.y << 16, c.y & 0xFFFF0000u); \
+            s = uvec4(s.x << 16, s.x & 0xFFFF0000u, s.y << 16, s.y & 0xFFFF0000u); \
+        } else { \
+            uint at = row * (ROPE_DIM / 4u) + i / 4u; \
+            c = name##_at(at); \
+            s = name##_at(at + ROPE_DIM / 8u); \
+        } \
+        near = uintBitsToFloat(uvec4(c.x, s.x, c.y, s.y)); \
+        far = uintBitsToFloat(uvec4(c.z, s.z, c.w, s.w)); \
     }
 
 #endif

@@ -71,7 +71,14 @@ func TestLaneFit(t *testing.T) {
 		if ok != (c.hg > 0) || got.heads != c.hg || got.subgroups != c.subgroups || got.kSplit != c.split {
 			t.Errorf("%s, %d heads, %d parts: %+v, %v, want %d heads, %d subgroups, split by %d", c.device, c.heads, c.parts, got, ok, c.hg, c.subgroups, c.split)
 		}
-		for _, name := range []string{"attn_prefill_lanes_cm", "attn_prefill_lanes_cmb"} {
+		if !ok {
+			continue
+		}
+		prefill := append([]uint32{uint32(got.heads), uint32(got.tile)}, got.constants()...)
+		for name, constants := range map[string][]uint32{
+			"attn_prefill_lanes_cm": prefill, "attn_prefill_lanes_cmb": prefill,
+			"attn_decode_lanes_cm": append([]uint32{64, 2}, prefill...), "attn_decode_lanes_cmb": append([]uint32{64, 2}, prefill...),
+		} {
 			k, err := shaders.Get(name)
 			if err != nil {
 				t.Fatal(err)
@@ -80,10 +87,6 @@ func TestLaneFit(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !ok {
-				continue
-			}
-			constants := append([]uint32{uint32(got.heads), uint32(got.tile)}, got.constants()...)
 			if bytes, err := m.SharedBytes(constants...); err != nil || bytes != got.sharedBytes() {
 				t.Errorf("%s on %s, %d heads: %d bytes of shared memory, %v, want %d", name, c.device, c.heads, bytes, err, got.sharedBytes())
 			}

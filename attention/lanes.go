@@ -2,15 +2,19 @@ package attention
 
 import (
 	"math/bits"
+	"slices"
 
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/vk"
 )
 
-// laneTiling is how attn_prefill_lanes divides its work; the names are those of
-// shaders/attn_prefill_lanes.comp. M, N, K and TILE are one number, and all sizes are
-// powers of two.
+// lanesOff keeps the kernels in lanes out, for the tests of what other devices do.
+var lanesOff = false
+
+// laneTiling is how attn_decode_lanes and attn_prefill_lanes divide their work; the names
+// are those of shaders/lib/cm_lanes.glsl. M, N, K and TILE are one number, and all sizes
+// are powers of two.
 type laneTiling struct {
 	cmTiling
 	parts int // PARTS, lanes that share a row of an accumulator
@@ -40,6 +44,7 @@ func (t laneTiling) fits(shared int) bool {
 		t.kSplit*t.k <= D && t.subgroups*t.n <= D &&
 		t.own() >= 1 && t.m*t.n/t.subgroup >= 4 && (each%4 == 0 || 4%each == 0) && // fours of scores
 		t.threads()/t.tile <= t.subgroup && // a subgroup brings in whole rows
+		t.threads()/t.tile >= 4 && 16%(t.threads()/t.tile) == 0 && // of 56 words of codes and 16 of bf16, in decode
 		t.sharedBytes() <= shared
 }
 
@@ -70,7 +75,7 @@ func laneFit(caps *vk.Caps, s vk.CoopMatShape, heads, parts int, anyRegisters bo
 }
 
 // laneParts reads from what opkit.MatrixLayout finds whether accumulators lie in lanes as
-// attn_prefill_lanes wants them: PARTS neighbouring lanes share a row, component i of lane l
+// the kernels want them: PARTS neighbouring lanes share a row, component i of lane l
 // is in row l/PARTS + i/each*subgroup/PARTS, each = n/PARTS, and columns go round the
 // lanes in pairs, or one by one if each is 1. It returns PARTS, 0 if they do not.
 func laneParts(m, n, k, subgroup int, words []uint32) int {
@@ -95,15 +100,15 @@ next:
 	return 0
 }
 
-// withPrefillLanes puts the tiling of attn_prefill_lanes before those of attn_prefill, instead of the
-// first if it has as many heads, where a device's matrices lie so that the kernel can
+// withLanes puts the tiling of a kernel in lanes before those of the operation, in the place
+// of those with as many heads or more, where a device's matrices lie so that the kernel can
 // use it. A subgroup's registers are no limit on a CPU, which runs it for the tests.
 //
 // Errors: those of building and running a kernel.
-func withPrefillLanes(dev *vk.Device, variant string, heads int, tilings []tiling) ([]tiling, error) {
+func withLanes(dev *vk.Device, stem, variant string, heads int, tilings []tiling) ([]tiling, error) {
 	element := map[string]string{VariantCM: "f16", VariantCMB: "bf16"}[variant]
 	caps := dev.Caps()
-	if element == "" || len(caps.Missing(shaders.Requires(opkit.Stem("attn_prefill_lanes", variant)))) > 0 {
+	if lanesOff || element == "" || len(caps.Missing(shaders.Requires(opkit.Stem(stem, variant)))) > 0 {
 		return tilings, nil
 	}
 	var failed error
@@ -122,9 +127,15 @@ func withPrefillLanes(dev *vk.Device, variant string, heads int, tilings []tilin
 	if err != nil || t.heads < tilings[0].HeadsPerGroup {
 		return tilings, failed
 	}
-	if t.heads == tilings[0].HeadsPerGroup {
-		tilings = tilings[1:]
+	first := tiling{Stem: stem, HeadsPerGroup: t.heads, Tile: t.tile, Constants: t.constants(), SubgroupSize: uint32(t.subgroup)}
+	return append([]tiling{first}, slices.DeleteFunc(tilings, func(x tiling) bool { return x.HeadsPerGroup >= t.heads })...), nil
+}
+
+// withDecodeLanes is withLanes for attn_decode_lanes. A CPU, whose compiler is slow with long
+// kernels, gets the one of few heads, whatever they are.
+func withDecodeLanes(dev *vk.Device, variant string, heads int, tilings []tiling) ([]tiling, error) {
+	if dev.Adapter().Type == vk.TypeCPU {
+		heads = 32
 	}
-	lanes := tiling{Stem: "attn_prefill_lanes", HeadsPerGroup: t.heads, Tile: t.tile, Constants: t.constants(), SubgroupSize: uint32(t.subgroup)}
-	return append([]tiling{lanes}, tilings...), nil
+	return withLanes(dev, "attn_decode_lanes", variant, heads, tilings)
 }

@@ -1,0 +1,35 @@
+package pipelines
+
+import (
+	"testing"
+
+	"github.com/vkmla/vkmla/vk"
+)
+
+// Hot kernels must not spill; 16 bytes of local memory, and no more, are only named.
+func TestWrong(t *testing.T) {
+	local := func(n float64) []vk.Statistic { return []vk.Statistic{{Name: "Local Memory Size", Value: 1<<36 + n}} }
+	for name, c := range map[string]struct {
+		list       []vk.Statistic
+		spills     float64
+		wrong, few bool
+	}{
+		"nothing told":          {nil, -1, false, false},
+		"no local memory":       {local(0), 0, false, false},
+		"four registers":        {local(16), 16, false, true},
+		"five registers":        {local(20), 20, true, false},
+		"an array":              {local(512), 512, true, false},
+		"counted from zero":     {[]vk.Statistic{{Name: "local memory size", Value: 512}}, 512, true, false},
+		"registers of AMD":      {[]vk.Statistic{{Name: "Spilled VGPRs", Value: 4}, {Name: "Scratch Size", Value: 16}}, 20, true, false},
+		"nothing spilled there": {[]vk.Statistic{{Name: "Spilled VGPRs"}, {Name: "Spilled SGPRs"}, {Name: "Scratch size"}}, 0, false, false},
+		"both":                  {append(local(16), vk.Statistic{Name: "Spilled VGPRs", Value: 1}), 17, true, false},
+	} {
+		for _, hot := range []bool{true, false} {
+			r := Row{Hot: hot, Spills: -1}
+			r.read(c.list)
+			if wrong, few := len(Wrong([]Row{r})) > 0, len(Few([]Row{r})) > 0; r.Spills != c.spills || wrong != (c.wrong && hot) || few != (c.few && hot) {
+				t.Errorf("%s, hot %v: spills %g, wrong %v, few %v", name, hot, r.Spills, wrong, few)
+			}
+		}
+	}
+}

@@ -1,0 +1,186 @@
+// Sparse MLA of one (token, head group, split) for decode, in lanes (cm_lanes.glsl has the formula). Two barriers a tile:
+//
+//   scores of t+1, V of t into registers | acc += P V of t, rows of t+2 to shared memory over those of t, load rows of t+3, weights of t+1
+//
+// The including kernel declares
+//
+//   uvec2 cm_find(uint t, uint j)                     reads what says where entry j lies
+//   uvec4 cm_locate(uvec2 found, uint j, bool inside) address of the row, how far behind it its scales lie, all ones if it counts, else 0
+#ifndef LIB_CM_DECODE_LANES_GLSL
+#define LIB_CM_DECODE_LANES_GLSL
+#include "cm_lanes.glsl"
+#include "cm_lanes_row.glsl"
+
+uvec3 where_; // of a row: address, and how far behind it its scales lie, 0 if it does not count. Tile lane/SUB_ROWS of LOOKUP, row lane%SUB_ROWS
+uvec3 next_;  // of the row to load next
+
+void cm_keep_where(uvec2 found, uint j, bool inside) {
+    const uvec4 w = cm_locate(found, j, inside);
+    where_ = uvec3(w.xy, w.w == 0u ? 0u : w.z);
+}
+
+// cm_entry: the entry of the list whose place this lane holds, of LOOKUP tiles from `tile` on.
+uint cm_entry(uint tile) { return cm_begin + (tile + cm_lane / SUB_ROWS) * TILE + cm_sub * SUB_ROWS + cm_lane % SUB_ROWS; }
+
+void cm_choose(uint tile) {
+    const uint from = tile % LOOKUP * SUB_ROWS + cm_lane / ROW_PARTS;
+    next_.x = subgroupShuffle(where_.x, from);
+    next_.y = subgroupShuffle(where_.y, from);
+    next_.z = subgroupShuffle(where_.z, from);
+}
+
+// cm_look_up: where this lane's row of a tile lies. Past the end of the list its last entry is read, and does not count.
+void cm_look_up(uint tile) {
+    [[dont_flatten]] if (tile % LOOKUP == 0u) {
+        subgroupMemoryBarrierShared(); // keeps this a branch: what it computes would cost every tile 50 instructions
+        const uint at = cm_entry(tile), j = min(at, cm_end - 1u);
+        cm_keep_where(cm_find(cm_t, j), j, at < cm_end);
+    }
+    cm_choose(tile);
+}
+
+// cm_fetch: starts loading the row of next_; another one stands in for a row that does not count, and is not kept.
+void cm_fetch(out CmRow row, out bool valid) {
+    valid = next_.z != 0u;
+    cm_fetch_row(next_, row);
+}
+
+// cm_keep_first: a row of the first two tiles, zeros where it does not count.
+void cm_keep_first(CmRow row, bool valid, uint buf) {
+    const uint mask = valid ? ~0u : 0u;
+    [[unroll]] for (uint i = 0u; i < WORDS; i++) row.words[i] &= mask;
+    [[unroll]] for (uint i = 0u; i < ROPES; i++) row.rope[i] &= mask;
+    row.half_word &= mask;
+    cm_keep_row(row, buf * TILE + cm_row);
+    cm_keep_bias(valid, buf);
+}
+
+// cm_keep: a row of a later one. Where it does not count, what lies there stays, zeros or a row that does count: its weight is 0, and
+// should it not be finite, neither is the result.
+void cm_keep(CmRow row, bool valid, uint buf) {
+    [[dont_flatten]] if (valid) cm_keep_row(row, buf * TILE + cm_row);
+    cm_keep_bias(valid, buf);
+}
+
+
+// cm_pass: all tiles, with m as it is, or with the maximum of the first tile. The rows of the first two have been fetched.
+void cm_pass(bool first, CmRow row0, CmRow row1, bool valid0, bool valid1) {
+    const uint tiles = (cm_end - cm_begin + TILE - 1u) / TILE;
+    CM_B v[OUT_TILES];
+    barrier();
+    cm_keep_first(row0, valid0, 0u);
+    cm_keep_first(row1, valid1, 1u);
+    [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
+        [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) acc_f[i][j] = CM_C(0.0);
+    }
+    barrier();
+    cm_scores(0u, 0u, v);
+    barrier();
+    if (first) {
+        float high[LANE_HEADS];
+        cm_sum_scores(0u);
+        cm_high(high);
+        [[unroll]] for (uint r = 0u; r < LANE_HEADS; r++) m_[r] = max(MLA_FLOOR, cm_row_max(high[r]));
+    }
+    [[unroll]] for (uint r = 0u; r < LANE_HEADS; r++) {
+        l_[r] = 0.0;
+        top_[r] = m_[r];
+    }
+    uint tile = 0u;
+    [[dont_unroll]] for (;;) {
+        const uint buf = tile & 1u, here = buf * KV_TILE;
+        // Loaded values must not live where the loop begins again: they would be copied, and the copies wait for memory.
+        CmRow row;
+        bool valid;
+        cm_look_up(tile + 2u);
+        cm_fetch(row, valid);
+        cm_sum_scores(buf);
+        cm_weights();
+        barrier();
+        cm_put_weights();
+        if (tile + 1u >= tiles) break;
+        cm_scores(KV_TILE - here, here, v);
+        barrier();
+        CM_A p0[QUARTER], p1[QUARTER];
+        CM_LOAD_WEIGHTS(p0, PART0)
+        CM_LOAD_WEIGHTS(p1, PART1)
+        CM_ACCUMULATE(p0, v, PART0)
+        CM_LOAD_WEIGHTS(p0, PART2)
+        CM_ACCUMULATE(p1, v, PART1)
+        CM_LOAD_WEIGHTS(p1, PART3)
+        CM_ACCUMULATE(p0, v, PART2)
+        CM_ACCUMULATE(p1, v, PART3)
+        cm_keep(row, valid, buf);
+        tile++;
+    }
+    [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) CM_LOAD_VALUE(v[j], (tile & 1u) * KV_TILE, j);
+    barrier();
+    CM_A p[QUARTER];
+    CM_LOAD_WEIGHTS(p, PART0)
+    CM_ACCUMULATE(p, v, PART0)
+    CM_LOAD_WEIGHTS(p, PART1)
+    CM_ACCUMULATE(p, v, PART1)
+    CM_LOAD_WEIGHTS(p, PART2)
+    CM_ACCUMULATE(p, v, PART2)
+    CM_LOAD_WEIGHTS(p, PART3)
+    CM_ACCUMULATE(p, v, PART3)
+    [[unroll]] for (uint r = 0u; r < LANE_HEADS; r++) top_[r] = cm_row_max(top_[r]);
+}
+
+void cm_put_sink(float sink2) {
+    const uint head = gl_LocalInvocationIndex;
+    if (head < HG) factor_s[head / 4u][head % 4u] = sink2;
+}
+
+// cm_attend: entries [cm_begin, cm_end) of the token's list for the heads from head0 on; sink2 is head head0 + invocation's, and in factor_s at the
+// end. l_ is of the lane's own columns, m_ and top_ of whole rows.
+void cm_attend(uint head0, float sink2) {
+    if (cm_begin >= cm_end) {
+        [[unroll]] for (uint r = 0u; r < LANE_HEADS; r++) {
+            m_[r] = MLA_FLOOR;
+            l_[r] = 0.0;
+            top_[r] = MLA_FLOOR;
+        }
+        [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
+            [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) acc_f[i][j] = CM_C(0.0);
+        }
+        cm_put_sink(sink2);
+        barrier();
+        return;
+    }
+    if (gl_LocalInvocationIndex == 0u) stale_s = 0u;
+    CmRow row0, row1;
+    bool valid0, valid1;
+    {
+        uvec4 w[Q_ALL];
+        const uint at = cm_entry(0u), j = min(at, cm_end - 1u);
+        const uvec2 found = cm_find(cm_t, j);
+        cm_fetch_q(head0, w);
+        cm_keep_where(found, j, at < cm_end);
+        cm_choose(0u);
+        cm_fetch(row0, valid0);
+        cm_choose(1u);
+        cm_fetch(row1, valid1);
+        // The lists' memory, so that places come from a cache when they are looked up. What is read is never used: pages would have to lie at its end.
+        const uvec2 touch = cm_find(cm_t, min(cm_begin + gl_LocalInvocationIndex * 8u, cm_end - 1u));
+        cm_load_q(w);
+        cm_put_sink(sink2);
+        if ((touch.x & touch.y) == ~0u && pc.heads == ~0u) stale_s = 1u;
+    }
+    [[dont_unroll]] for (uint pass = 0u; pass < 2u; pass++) {
+        cm_pass(pass == 0u, row0, row1, valid0, valid1);
+        if (pass > 0u) break;
+        [[unroll]] for (uint r = 0u; r < LANE_HEADS; r++) {
+            if (top_[r] - m_[r] > CM_STALE) stale_s = 1u;
+        }
+        barrier();
+        if (stale_s == 0u) break;
+        [[unroll]] for (uint r = 0u; r < LANE_HEADS; r++) m_[r] = top_[r];
+        cm_look_up(0u);
+        cm_fetch(row0, valid0);
+        cm_look_up(1u);
+        cm_fetch(row1, valid1);
+    }
+}
+
+#endif
