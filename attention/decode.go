@@ -17,6 +17,7 @@ type attnDecodePush struct {
 	Heads, WinWidth, CompWidth, WinPages, CompPages, WinStride uint32
 	CompStride, Splits, Flags                                  uint32
 	ScaleLog2e                                                 float32
+	TableRows                                                  uint32
 }
 
 // DecoderConfig configures a Decoder.
@@ -55,7 +56,7 @@ type DecodeArgs struct {
 
 // OutputTurn asks for the last 64 numbers of each head's output, rounded to bf16, to be
 // turned back by the angles of the token's position, as projection.InverseRope does, and
-// with its bits. Where the parts of split rows are joined it takes no launch of its own.
+// with its bits. It takes no launch of its own.
 type OutputTurn struct {
 	Positions tensor.Tensor // [T] i32, rows of Table; one outside counts as its nearest row
 	Table     tensor.Tensor // [rows, 64] f32: a position's 32 cosines, then its sines
@@ -117,14 +118,15 @@ func NewDecoder(dev *vk.Device, cfg DecoderConfig) (*Decoder, error) {
 	if tilings, err = withDecodeLanes(dev, variant, cfg.Heads, tilings); err != nil {
 		return nil, err
 	}
+	tilings = withFew(dev.Caps(), variant, tilings)
 	s.tilings = tilings
 	k, err := s.kernels(func(t tiling) (*vk.Kernel, error) {
-		stem := cmp.Or(t.Stem, "attn_decode")
-		if t.HeadsPerGroup < tilings[0].HeadsPerGroup {
-			stem = "attn_decode_few"
+		stem, bound := cmp.Or(t.Stem, "attn_decode"), boundDecode
+		if t.Turns {
+			stem, bound = fewStem, boundDecode+2
 		}
 		return pkg.Kernel(dev, opkit.Spec{
-			Stem: stem, Variant: variant, Bound: 10,
+			Stem: stem, Variant: variant, Bound: bound,
 			Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write, vk.Write, vk.Read, vk.Read},
 			PushSize: int(unsafe.Sizeof(attnDecodePush{})), Subgroup: t.SubgroupSize,
 			Constants: append(opkit.Words(cfg.WindowPage, max(cfg.CompressedPage, 1), t.HeadsPerGroup, t.Tile), t.Constants...), Divisible: true,
@@ -153,10 +155,19 @@ func (o *Decoder) Splits(tokens, window, topk int) int {
 }
 
 // Turns reports whether DecodeArgs.Turn may be given for so many tokens, with lists of
-// window and topk entries: where rows are split, but with the twopass variants.
+// window and topk entries: where rows are split, or heads are divided into small groups;
+// never with the twopass variants.
 func (o *Decoder) Turns(tokens, window, topk int) bool {
-	return o.twoPass == nil && o.splits(tokens, window+topk) > 1
+	if o.twoPass != nil {
+		return false
+	}
+	p := o.plan(tokens, window+topk)
+	return p.splits > 1 || o.tilings[p.build].Turns
 }
+
+// boundDecode is how many tensors the builds bind that reach pools by address; those that
+// turn rows bind positions and angles besides.
+const boundDecode = 10
 
 // ScratchBytes is the size of DecodeArgs.Scratch that suits any number of tokens
 // up to maxT with lists of up to window and topk entries.
@@ -215,10 +226,19 @@ func (o *Decoder) Record(rec *vk.Recorder, a DecodeArgs) error {
 		p.CompAddr, p.CompWidth = comp.Cache.Pool.View().Address(), uint32(comp.Indices.Shape[1])
 		p.CompPages, p.CompStride = uint32(comp.Cache.Pages()), uint32(comp.Cache.Layout.Stride)
 	}
+	bind := []vk.View{a.Q.View(), win.Indices.View(), win.Lens.View(), opkit.Present(o.dev, comp.Indices), opkit.Present(o.dev, comp.Lens),
+		opkit.Present(o.dev, a.Sink), a.Out.View(), opkit.Present(o.dev, a.LSE), part, ml}
+	if o.tilings[plan.build].Turns {
+		turn := OutputTurn{}
+		if splits == 1 && !a.Turn.IsZero() {
+			turn = a.Turn
+			p.Flags |= flagTurn
+			p.TableRows = uint32(turn.Table.Shape[0])
+		}
+		bind = append(bind, opkit.Present(o.dev, turn.Positions), opkit.Present(o.dev, turn.Table))
+	}
 	if err := pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
-		Kernel: o.k[plan.build], Groups: o.groups(plan, t), Push: vk.Bytes(&p),
-		Bind: []vk.View{a.Q.View(), win.Indices.View(), win.Lens.View(), opkit.Present(o.dev, comp.Indices), opkit.Present(o.dev, comp.Lens),
-			opkit.Present(o.dev, a.Sink), a.Out.View(), opkit.Present(o.dev, a.LSE), part, ml},
+		Kernel: o.k[plan.build], Groups: o.groups(plan, t), Push: vk.Bytes(&p), Bind: bind,
 	}, pools...); err != nil || splits == 1 {
 		return err
 	}
@@ -231,7 +251,7 @@ func (o *Decoder) checkTurn(op string, t int, a DecodeArgs) error {
 		return nil
 	}
 	if !o.Turns(t, opkit.Dim(a.Window.Indices, 1), opkit.Dim(a.Compressed.Indices, 1)) {
-		return pkg.Wrong(op, "Turn", a.Turn.Table, "absent: the rows are not split")
+		return pkg.Wrong(op, "Turn", a.Turn.Table, "absent: see Turns")
 	}
 	if err := opkit.First(
 		pkg.Check(op, "Turn.Positions", a.Turn.Positions, tensor.I32, t),

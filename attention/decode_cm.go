@@ -4,6 +4,7 @@ import (
 	"math/bits"
 
 	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -37,8 +38,51 @@ func (t cmTiling) sharedBytes() int {
 	rows := 2 * t.tile * 1040
 	scores := t.kSplit * t.heads * (4*t.tile + 16)
 	weights := t.heads * (2*t.tile + 16)
-	perHead := t.heads * 8 // rescale factor and reference
-	return rows + scores + weights + perHead + cmRing*t.tile*20 + 4
+	return rows + scores + weights + 4*t.heads + cmRing*t.tile*20 + 4
+}
+
+// fewSharedBytes is the same with one tile of rows in the place of two, as attn_decode_few has it.
+func (t cmTiling) fewSharedBytes() int { return t.sharedBytes() - t.tile*1040 }
+
+// fitFew completes the tiling of a workgroup with few heads for attn_decode_few, whose tile is as large as two of
+// the others: subgroups that have no heads left to divide divide its rows, and only then the dims.
+func (t cmTiling) fitFew(caps *vk.Caps) (cmTiling, bool) {
+	t.tile = 2 * max(t.m, t.n, t.k)
+	for _, t.subgroups = range cmSubgroups {
+		heads := min(t.subgroups, t.heads/t.m)
+		columns := min(t.subgroups/heads, t.tile/t.n)
+		t.kSplit = t.subgroups / heads / columns
+		q := t.heads * 512 / 2 / t.threads() * (columns - 1) // held by that many subgroups
+		parts := t.threads() / t.tile                        // invocations of a row, see lib/cm_lanes_row.glsl
+		if t.kSplit*t.k <= D && t.subgroups*t.n <= D && parts >= 4 && 16%parts == 0 && t.threads()%64 == 0 && t.threads() >= cmRing*t.tile &&
+			t.threads() <= int(caps.MaxWorkgroupInvocations) && t.fewSharedBytes() <= int(caps.SharedMemory) &&
+			t.registers(operandCopies(caps))+operandCopies(caps)*q <= cmRegisterLimit(t.subgroup, t.threads()) {
+			return t, true
+		}
+	}
+	return t, false
+}
+
+// fewRowCost is what a row costs attn_decode_few beside one of the most heads: bringing it in and waiting for others,
+// whatever the number of heads. Measured on an H100 (docs/design/decode.md).
+const fewRowCost = 0.75
+
+// fewStem is the kernel for workgroups with fewer heads than fit.
+const fewStem = "attn_decode_few"
+
+// withFew makes tilings of attn_decode_few of all tilings but the first, those that fit.
+func withFew(caps *vk.Caps, variant string, list []tiling) []tiling {
+	out := list[:1:1]
+	if len(list) == 1 || len(caps.Missing(shaders.Requires(opkit.Stem(fewStem, variant)))) > 0 {
+		return out
+	}
+	for _, x := range list[1:] {
+		c := cmTiling{m: int(x.Constants[2]), n: int(x.Constants[3]), k: int(x.Constants[4]), heads: x.HeadsPerGroup, subgroup: int(x.SubgroupSize)}
+		if c, ok := c.fitFew(caps); ok {
+			out = append(out, tiling{HeadsPerGroup: c.heads, Tile: c.tile, Constants: c.constants(), SubgroupSize: uint32(c.subgroup), Turns: true, RowCost: fewRowCost})
+		}
+	}
+	return out
 }
 
 // registers estimates the 32-bit registers of an invocation: its share of the

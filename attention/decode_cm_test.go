@@ -52,7 +52,7 @@ func TestCMTiling(t *testing.T) {
 // of shared memory against the modules.
 func TestCMTilingFits(t *testing.T) {
 	modules := map[string]*spirv.Module{}
-	for _, name := range []string{"attn_decode_cm", "attn_decode_cmb", "attn_decode_few_cm", "attn_decode_few_cmb", "attn_prefill_cm", "attn_prefill_cmb"} {
+	for _, name := range []string{"attn_decode_cm", "attn_decode_cmb", "attn_prefill_cm", "attn_prefill_cmb"} {
 		k, err := shaders.Get(name)
 		if err != nil {
 			t.Fatal(err)
@@ -92,14 +92,83 @@ func TestCMTilingFits(t *testing.T) {
 					if strings.HasPrefix(name, "attn_decode") {
 						constants = append([]uint32{64, 2}, constants...)
 					}
-					if name == "attn_decode_cm" || name == "attn_decode_cmb" { // flags of two tiles in the place of a ring
-						want += 2*4*c.tile - 20*cmRing*c.tile
+					if name == "attn_decode_cm" || name == "attn_decode_cmb" { // flags of two tiles in the place of a ring, and references
+						want += 2*4*c.tile - 20*cmRing*c.tile + 4*c.heads
 					}
 					if got, err := m.SharedBytes(constants...); err != nil || got != want {
 						t.Errorf("%s: %d bytes of shared memory, %v, want %d", name, got, err, want)
 					}
 				}
 			})
+		}
+	}
+}
+
+func TestFewTiling(t *testing.T) {
+	for _, c := range []struct {
+		device, element string
+		heads           int
+		want            cmTiling
+	}{
+		{"H100", "bf16", 32, cmTiling{16, 16, 16, 32, 32, 32, 8, 2}},
+		{"H100", "f16", 16, cmTiling{16, 16, 16, 16, 32, 32, 8, 4}},
+		{"RDNA3", "bf16", 16, cmTiling{16, 16, 16, 16, 32, 32, 8, 4}},
+		{"Intel", "bf16", 8, cmTiling{8, 16, 16, 8, 32, 8, 16, 8}},
+		{"lavapipe", "f16", 8, cmTiling{8, 8, 8, 8, 16, 8, 16, 8}},
+	} {
+		caps := knowncaps.Matrix[c.device]
+		full, err := cmChoose(&caps, c.element, c.heads)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, ok := full.fitFew(&caps)
+		if !ok || got != c.want {
+			t.Errorf("%s %s, %d heads: %+v, %t, want %+v", c.device, c.element, c.heads, got, ok, c.want)
+		}
+	}
+}
+
+// TestFewTilingFits is TestCMTilingFits for attn_decode_few.
+func TestFewTilingFits(t *testing.T) {
+	for _, name := range []string{"attn_decode_few_cm", "attn_decode_few_cmb"} {
+		k, err := shaders.Get(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := spirv.Parse(k.SPIRV)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for device, caps := range knowncaps.Matrix {
+			for heads := 1; heads <= MaxHeads; heads *= 2 {
+				full, err := cmChoose(&caps, caps.CoopMat[len(caps.CoopMat)-1].A, heads)
+				if err != nil {
+					t.Fatal(err)
+				}
+				c, ok := full.fitFew(&caps)
+				if !ok {
+					continue
+				}
+				parts := c.subgroups / c.kSplit
+				headParts := min(parts, c.heads/c.m)
+				for what, ok := range map[string]bool{
+					"TILE % M, N, K, 8":               c.tile%c.m == 0 && c.tile%c.n == 0 && c.tile%c.k == 0 && c.tile%8 == 0,
+					"subgroups % KSPLIT":              c.subgroups%c.kSplit == 0 && parts%headParts == 0,
+					"head tiles and row tiles":        c.heads/c.m%headParts == 0 && c.tile/c.n%(parts/headParts) == 0,
+					"512 % (KSPLIT*K), (subgroups*N)": D%(c.kSplit*c.k) == 0 && D%(c.subgroups*c.n) == 0,
+					"threads % TILE, >= RING*TILE":    c.threads()%c.tile == 0 && c.threads() >= cmRing*c.tile,
+					"acc through shared memory":       c.m*130 <= c.tile*65,
+					"maxima in the place of weights":  (c.tile/4+3)/4 <= c.tile/8+1,
+				} {
+					if !ok {
+						t.Errorf("%s: %+v: %s", device, c, what)
+					}
+				}
+				constants := append([]uint32{64, 2, uint32(c.heads), uint32(c.tile)}, c.constants()...)
+				if got, err := m.SharedBytes(constants...); err != nil || got != c.fewSharedBytes() || got > int(caps.SharedMemory) {
+					t.Errorf("%s: %s: %d bytes of shared memory, %v, want %d", device, name, got, err, c.fewSharedBytes())
+				}
+			}
 		}
 	}
 }

@@ -18,7 +18,7 @@ import (
 func TestDecodeTurn(t *testing.T) {
 	dev := testkit.Device(t)
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 8))
-	const heads, tokens, rows = 5, 3, 40
+	const heads, tokens, rows = 21, 3, 40
 	s := step{heads, normal(rng, tokens*heads*attention.D), set(t, 16, tokens, normal(rng, 61*attention.D)), set(t, 2, tokens, normal(rng, 40*attention.D)), nil}
 	s.win.Lens[1], s.comp.Lens[1] = 0, 0 // turned, 0 stays 0
 	positions, table := []int32{rows - 1, 3, rows + 7}, make([]float32, rows*64)
@@ -26,10 +26,10 @@ func TestDecodeTurn(t *testing.T) {
 		table[i] = float32(rng.NormFloat64())
 	}
 	for _, v := range variants(t, dev, heads) {
-		for _, n := range []int{1, 2, 7} {
-			t.Run(subtest(v, n), func(t *testing.T) {
+		for _, c := range []struct{ splits, workgroups int }{{1, 1}, {1, 1000}, {2, 0}, {7, 0}} { // 1000: in small groups
+			t.Run(subtest(v, c), func(t *testing.T) {
 				cfg := s.config(v)
-				cfg.Splits = n
+				cfg.Splits, cfg.Workgroups = c.splits, c.workgroups
 				want, _ := s.decode(t, dev, cfg)
 				if err := projection.InverseRopeRef(want, heads, positions, table); err != nil {
 					t.Fatal(err)

@@ -19,25 +19,28 @@ const (
 	flagLens = 1 << 1 // attn_prefill: there are lengths
 	flagLSE  = 1 << 2
 	flagMax  = 1 << 3
-	flagTurn = 1 << 4 // attn_merge
+	flagTurn = 1 << 4 // attn_merge, attn_decode_few
 )
 
 // merge joins the partial rows of a split attention; MergeRef defines it.
 type merge struct {
 	dev *vk.Device
-	k   []*vk.Kernel // for up to mergeAhead parts
+	k   []*vk.Kernel // of mergeBuilds
 }
 
-// mergeAhead are the numbers of loads in flight that attn_merge is built for: the last one
-// for rows with more parts, too. One that is loaded for nothing takes as long as another.
-var mergeAhead = []int{2, 4, 8, 16}
+// mergeBuilds are the forms that attn_merge is built in: how many rows an invocation loads at a time,
+// where one that is loaded for nothing takes as long as another, and how many of them take turns.
+var mergeBuilds = []struct{ parts, ahead, groups int }{{2, 2, 1}, {16, 4, 1}, {MaxSplits, 4, 4}} // for up to so many parts
 
 func newMerge(dev *vk.Device) (merge, error) {
 	m := merge{dev: dev}
-	for _, ahead := range mergeAhead {
+	for _, b := range mergeBuilds {
+		if 128*b.groups > int(dev.Caps().MaxWorkgroupInvocations) {
+			b.groups = 1
+		}
 		k, err := pkg.Kernel(dev, opkit.Spec{
 			Stem: "attn_merge", Variant: VariantBase, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write, vk.Read, vk.Read},
-			PushSize: int(unsafe.Sizeof(attnMergePush{})), Constants: opkit.Words(ahead),
+			PushSize: int(unsafe.Sizeof(attnMergePush{})), Constants: opkit.Words(b.ahead, b.groups),
 		})
 		if err != nil {
 			return m, err
@@ -49,8 +52,8 @@ func newMerge(dev *vk.Device) (merge, error) {
 
 // kernel is the build for so many parts.
 func (m merge) kernel(splits int) *vk.Kernel {
-	for i, ahead := range mergeAhead {
-		if splits <= ahead {
+	for i, b := range mergeBuilds {
+		if splits <= b.parts {
 			return m.k[i]
 		}
 	}

@@ -30,21 +30,6 @@ func DefaultWorkgroups(t vk.DeviceType) int {
 	return 32
 }
 
-// splitCount says into how many parts the rows of every token are split, so that
-// few tokens still fill the device: as many as fit into the wanted number of
-// workgroups, given groups workgroups without splitting, but each with at least
-// minTiles tiles, and none without any when all tiles are in use.
-//
-// It depends on sizes that are fixed when commands are recorded, never on lengths
-// in device memory, so a recording gives the same bits every time.
-func splitCount(groups, tiles, workgroups, minTiles int) int {
-	n := min(workgroups/max(groups, 1), tiles/max(minTiles, 1), MaxSplits)
-	if n <= 1 {
-		return 1
-	}
-	return opkit.CeilDiv(tiles, opkit.CeilDiv(tiles, n))
-}
-
 // splitter is what decode and prefill need to divide their work into workgroups.
 type splitter struct {
 	heads      int
@@ -59,38 +44,57 @@ type plan struct {
 	splits int // parts of each row
 }
 
-// Costs of the rule below, in tiles of a workgroup of its device's largest kind. They were chosen to agree with
-// the tables of docs/design/decode.md, of one H100.
+// Costs of the rule below, in tiles of the build with the most heads per workgroup. They were fitted to the table of
+// docs/design/decode.md, of one H100.
 const (
-	planOverhead = 4 // what a workgroup does besides its tiles: find rows, load q, write its output
-	planMerge    = 3 // another launch that waits for this one, and the parts' way through memory
+	planStart   = 3.0 // of a workgroup: it is launched, finds its rows, and ends
+	planHeads   = 4.0 // of one with the most heads: it loads its queries and gives up its output
+	planTraffic = 5.0 // queries and output of as many heads as fill the device, once more where they are parts
+	planJoin    = 3.0 // the launch that joins parts
 )
 
 // plan picks a build and a number of parts for t tokens with rows of at most width entries. Few tokens leave compute
-// units idle; then rows are split, and workgroups are given fewer heads, which shortens their tiles, though never
-// in proportion, because each of them dequantises the rows anew. The estimate for a build of h heads per workgroup:
+// units idle; then rows are split, and workgroups are given fewer heads, which shortens their tiles, though never in
+// proportion, because each of them dequantises the rows anew. The estimate for a build of h heads per workgroup:
 //
-//	waves of workgroups * (tiles of a part + planOverhead) * (1 + h/hmax) + planMerge*2 if rows are split
+//	waves of workgroups * (planStart + planHeads*h/hmax + tiles of a part * tiling.cost)
+//	  + planTraffic * heads of all workgroups / heads that fill the device + planJoin if rows are split
 //
-// The smallest wins, builds with more heads and fewer parts first. A number of parts that was given stays. It depends on sizes that are fixed when commands
-// are recorded, never on lengths in device memory, so a recording gives the same bits every time.
+// The smallest wins, builds with more heads and fewer parts first. Parts have minSplitRows rows at least, and no more
+// workgroups than fill the device. A number of parts that was given stays. It depends on sizes that are fixed when
+// commands are recorded, never on lengths in device memory, so a recording gives the same bits every time.
 func (s splitter) plan(t, width int) plan {
 	best, least := plan{splits: 1}, math.Inf(1)
+	most := s.tilings[0]
 	for i, x := range s.tilings {
 		groups, tiles := t*opkit.CeilDiv(s.heads, x.HeadsPerGroup), opkit.CeilDiv(width, x.Tile)
 		room := s.workgroups * max(x.PerUnit, 1)
-		weight := 1 + float64(x.HeadsPerGroup)/float64(s.tilings[0].HeadsPerGroup)
-		parts := []int{1, splitCount(groups, tiles, room, opkit.CeilDiv(minSplitRows, x.Tile))}
-		if s.fixed > 0 {
-			parts = []int{s.fixed}
-		}
-		for _, n := range parts {
-			cost := float64(opkit.CeilDiv(groups*n, room)*(opkit.CeilDiv(tiles, n)+planOverhead)) * weight
+		share := float64(x.HeadsPerGroup) / float64(most.HeadsPerGroup)
+		tile := x.cost(most)
+		estimate := func(n int) {
+			waves := float64(opkit.CeilDiv(groups*n, room))
+			cost := waves*(planStart+planHeads*share+float64(opkit.CeilDiv(tiles, n))*tile) + planTraffic*share*float64(groups*n)/float64(room)
 			if n > 1 {
-				cost += 2 * planMerge
+				cost += planJoin
 			}
 			if cost < least {
 				best, least = plan{i, n}, cost
+			}
+		}
+		if s.fixed > 0 {
+			estimate(s.fixed)
+			continue
+		}
+		limit := min(MaxSplits, room/max(groups, 1), tiles/opkit.CeilDiv(minSplitRows, x.Tile))
+		for n := 1; ; {
+			estimate(n)
+			// The next number of parts of fewer tiles, none of them empty.
+			each := opkit.CeilDiv(tiles, n) - 1
+			if each < 1 {
+				break
+			}
+			if n = opkit.CeilDiv(tiles, each); n > limit {
+				break
 			}
 		}
 	}

@@ -7,24 +7,26 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-func TestSplitCount(t *testing.T) {
-	for _, c := range []struct{ groups, tiles, workgroups, minTiles, want int }{
-		{1, 40, 128, 2, 20},   // as many as minTiles allows
-		{8, 40, 128, 2, 14},   // 128/8 = 16, but 14 parts of 3 tiles leave none empty
-		{64, 40, 128, 2, 2},   // two each
-		{65, 40, 128, 2, 1},   // one more would be a wave more
-		{128, 40, 128, 2, 1},  // full without splitting
-		{1000, 40, 128, 2, 1}, // more than full
-		{1, 1, 128, 2, 1},     // nothing to split
-		{1, 0, 128, 2, 1},     // nothing at all
-		{0, 40, 128, 2, 20},   // no tokens: not a division by zero
-		{1, 8192, 128, 2, 128},
-		{1, 8192, 100000, 2, MaxSplits},
-		{1, 40, 0, 2, 1},
+// h100 are the tilings of an H100.
+var h100 = []tiling{
+	{HeadsPerGroup: 64, Tile: 16},
+	{HeadsPerGroup: 32, Tile: 32, Turns: true, RowCost: fewRowCost},
+	{HeadsPerGroup: 16, Tile: 32, Turns: true, RowCost: fewRowCost},
+}
+
+// Rows are not split where parts would be too small, where there is nothing to split, and where all workgroups have work.
+func TestWhole(t *testing.T) {
+	for _, c := range []struct{ tokens, width, workgroups int }{
+		{1, 0, 128}, {1, 1, 128}, {1, 31, 128}, {1, 63, 128}, {0, 0, 128}, {128, 640, 128}, {1000, 640, 128}, {4096, 8320, 128}, {1, 640, 1},
 	} {
-		if got := splitCount(c.groups, c.tiles, c.workgroups, c.minTiles); got != c.want {
-			t.Errorf("%+v: got %d", c, got)
+		s := splitter{heads: 64, tilings: h100, workgroups: c.workgroups}
+		if p := s.plan(c.tokens, c.width); p.splits != 1 {
+			t.Errorf("%+v: %d parts", c, p.splits)
 		}
+	}
+	s := splitter{heads: 1, tilings: h100[2:], workgroups: 100000}
+	if p := s.plan(1, 32*8192); p.splits != MaxSplits {
+		t.Errorf("a device without end: %d parts, want %d", p.splits, MaxSplits)
 	}
 }
 
@@ -61,17 +63,16 @@ func TestSplitProperties(t *testing.T) {
 
 // What an H100's builds are given to do: fewer heads per workgroup while compute units would stand idle.
 func TestPlan(t *testing.T) {
-	tilings := []tiling{{HeadsPerGroup: 64, Tile: 16}, {HeadsPerGroup: 32, Tile: 16}, {HeadsPerGroup: 16, Tile: 16}}
 	for _, c := range []struct{ heads, tokens, width, hg, splits int }{
-		{64, 1, 640, 16, 20}, {64, 2, 640, 16, 14}, {64, 8, 640, 32, 8}, {64, 32, 640, 64, 4}, {64, 64, 640, 64, 2},
+		{64, 1, 640, 16, 20}, {64, 2, 640, 16, 10}, {64, 3, 640, 16, 10}, {64, 8, 640, 32, 7}, {64, 32, 640, 64, 4}, {64, 48, 640, 64, 2}, {64, 64, 640, 64, 2},
 		{64, 128, 640, 64, 1}, {64, 256, 640, 64, 1}, {64, 4096, 640, 64, 1},
-		{128, 1, 1152, 32, 24}, {128, 8, 1152, 64, 8}, {128, 32, 1152, 64, 2}, {128, 64, 1152, 64, 1}, {128, 128, 1152, 64, 1},
-		{64, 1, 128, 16, 4}, {64, 32, 128, 16, 1}, {64, 64, 128, 32, 1}, {64, 128, 128, 64, 1},
-		{64, 1, 8320, 64, 104}, {64, 1, 0, 16, 1}, {64, 1, 16, 16, 1},
+		{128, 1, 1152, 32, 18}, {128, 8, 1152, 64, 8}, {128, 32, 1152, 64, 2}, {128, 64, 1152, 64, 1}, {128, 128, 1152, 64, 1},
+		{64, 1, 128, 16, 4}, {64, 32, 128, 16, 1}, {64, 64, 128, 32, 1}, {64, 128, 128, 64, 1}, {128, 8, 128, 16, 1}, {128, 32, 128, 32, 1},
+		{64, 1, 8320, 32, 52}, {64, 8, 8320, 64, 16}, {128, 32, 8320, 64, 2}, {64, 1, 0, 16, 1}, {64, 1, 16, 16, 1},
 	} {
-		s := splitter{heads: c.heads, tilings: tilings, workgroups: 128}
+		s := splitter{heads: c.heads, tilings: h100, workgroups: 128}
 		got := s.plan(c.tokens, c.width)
-		if hg := tilings[got.build].HeadsPerGroup; hg != c.hg || got.splits != c.splits {
+		if hg := h100[got.build].HeadsPerGroup; hg != c.hg || got.splits != c.splits {
 			t.Errorf("%d heads, %d tokens, width %d: %d heads per workgroup, %d parts, want %d and %d", c.heads, c.tokens, c.width, hg, got.splits, c.hg, c.splits)
 		}
 	}

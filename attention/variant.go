@@ -56,6 +56,18 @@ type tiling struct {
 	Constants     []uint32 // specialisation constants after HeadsPerGroup and Tile
 	SubgroupSize  uint32   // to ask for; 0: any
 	PerUnit       int      // workgroups that share a compute unit; 0: one
+	RowCost       float64  // time of a row of cache, in that of the build with the most heads; 0: see cost
+	Turns         bool     // its kernel is attn_decode_few, which can turn whole rows
+}
+
+// cost is the time of a tile, in tiles of the build with the most heads: of one row as RowCost says, else
+// half of it for dequantising and half in proportion to the heads.
+func (t tiling) cost(most tiling) float64 {
+	row := t.RowCost
+	if row == 0 {
+		row = (1 + float64(t.HeadsPerGroup)/float64(most.HeadsPerGroup)) / 2
+	}
+	return row * float64(t.Tile) / float64(most.Tile)
 }
 
 // baseTiling is the tiling of the builds without matrix units. A workgroup of 8

@@ -47,6 +47,7 @@ layout(push_constant) uniform Push {
     uint splits;
     uint flags;
     float scale_log2e; // softmax scale * log2(e)
+    uint table_rows;   // attn_decode_few
 } pc;
 
 KV_POOL(win, 10)

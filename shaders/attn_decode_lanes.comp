@@ -23,15 +23,6 @@ layout(constant_id = 10) const uint PARTS = 4u;
 #include "lib/cm_locate.glsl"
 #include "lib/cm_decode_lanes.glsl"
 
-// cm_out2: two results as bf16, rounded to nearest even. Cheaper than bf16_pack2: a NaN stays one only if its sign is positive, as
-// that of one made by arithmetic is, or its payload not full.
-uint cm_out(float x) {
-    const uint u = uint(min(floatBitsToInt(x), 0x7FFF0000));
-    return u + 0x7FFFu + ((u >> 16) & 1u);
-}
-
-uint cm_out2(vec2 x) { return cm_high2(cm_out(x.x), cm_out(x.y)); }
-
 void main() {
     const uint head0 = gl_WorkGroupID.x * HG, split = gl_WorkGroupID.y, t = gl_WorkGroupID.z;
     // By way of a shuffle that changes nothing (heads are few), or the lane would be asked for again in every tile, five times, for want of registers.

@@ -5,7 +5,7 @@
 // An index < 0 or >= rows is masked and nothing is read for it. Without lens every one of the width entries counts.
 // One workgroup of THREADS: (HG heads, one of `splits` ranges of entries, one token). With one split it finishes the row, else attn_merge does.
 // Constants: 0 HG, 1 TILE, 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a matrix product, 7 KSPLIT: attention/decode_cm.go chooses them.
-// Shared memory: 48388 B at HG 64, TILE 16, KSPLIT 2 (lib/cm_mla_ring.glsl has the sum). Values of the workspace: see lib/cm_element.glsl.
+// Shared memory: 48132 B at HG 64, TILE 16, KSPLIT 2 (lib/cm_mla_ring.glsl has the sum). Values of the workspace: see lib/cm_element.glsl.
 // Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
 #version 460
 #extension GL_GOOGLE_include_directive : require

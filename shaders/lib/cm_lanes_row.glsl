@@ -1,4 +1,5 @@
-// One invocation's share of a row of an FP8 cache on its way to shared memory; goes with lib/cm_decode_lanes.glsl.
+// One invocation's share of a row of an FP8 cache on its way to shared memory; goes with lib/cm_decode_lanes.glsl, and with
+// attn_decode_few. ROW_PARTS is 4, 8 or 16.
 //
 // A row is 56 words of 8 E4M3 bytes and 16 words of 4 bf16. Its invocations take words of codes in turn, then half a word each where
 // that is what is left, then words of bf16: every one issues the same loads, and eight neighbours read and write in one piece.
@@ -20,6 +21,15 @@ struct CmRow {
 // cm_low2, cm_high2: the lower or the upper halves of two words as one.
 uint cm_low2(uint a, uint b) { return pack32(u16vec2(unpack16(a).x, unpack16(b).x)); }
 uint cm_high2(uint a, uint b) { return pack32(u16vec2(unpack16(a).y, unpack16(b).y)); }
+
+// cm_out2: two results as bf16, rounded to nearest even. Cheaper than bf16_pack2: a NaN stays one only if its sign is positive, as
+// that of one made by arithmetic is, or its payload not full.
+uint cm_out(float x) {
+    const uint u = uint(min(floatBitsToInt(x), 0x7FFF0000));
+    return u + 0x7FFFu + ((u >> 16) & 1u);
+}
+
+uint cm_out2(vec2 x) { return cm_high2(cm_out(x.x), cm_out(x.y)); }
 
 #ifdef CM_BF16
 

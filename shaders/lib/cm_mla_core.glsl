@@ -14,8 +14,9 @@
 //
 // The including kernel declares before the include: the constants HG, TILE, THREADS, SUBGROUP, CM_M, CM_N, CM_K, KSPLIT
 // (SUBGROUPS = THREADS/SUBGROUP; HG is a multiple of CM_M, TILE of CM_M, CM_N and CM_K; KSPLIT divides SUBGROUPS, SUBGROUPS/KSPLIT
-// divides HG/CM_M, KSPLIT*CM_K and SUBGROUPS*CM_N divide 512; TILE divides THREADS), the storage buffers q, dst
-// (uvec4 rows[]), part_out and part_ml (vec4 rows[]), and pc.heads, pc.splits, pc.scale_log2e.
+// divides HG/CM_M * TILE/CM_N, KSPLIT*CM_K and SUBGROUPS*CM_N divide 512; TILE divides THREADS), the storage buffers q, dst
+// (uvec4 rows[]), part_out and part_ml (vec4 rows[]), and pc.heads, pc.splits, pc.scale_log2e. With CM_ONE_BUFFER there is one tile of
+// rows in shared memory instead of two.
 //
 // Drivers stop unrolling loops in a kernel that has grown too long, and then keep fragments in memory, three times slower: what
 // is written out several times here and in the kernels has to stay short.
@@ -26,7 +27,9 @@
 
 const uint SUBGROUPS = THREADS / SUBGROUP;
 const uint HEAD_TILES = HG / CM_M;
-const uint HEAD_PARTS = SUBGROUPS / KSPLIT;         // scores: subgroups side by side over the heads
+const uint HEAD_PARTS = SUBGROUPS / KSPLIT < HEAD_TILES ? SUBGROUPS / KSPLIT : HEAD_TILES; // scores: subgroups side by side over the heads
+const uint COLUMN_PARTS = SUBGROUPS / KSPLIT / HEAD_PARTS; // and over the rows of a tile
+const uint QK_COLUMNS = TILE / CM_N / COLUMN_PARTS;        // and row tiles of each
 const uint QK_TILES = HEAD_TILES / HEAD_PARTS;      // and head tiles of each
 const uint QK_STEPS = 512u / CM_K / KSPLIT;
 const uint OUT_TILES = 512u / CM_N / SUBGROUPS;     // column tiles of acc that a subgroup owns
@@ -34,6 +37,13 @@ const uint QUADS = TILE / 4u;                       // a row of scores in fours
 const uint UNITS = HG * QUADS;                      // fours in a tile of scores
 const uint UNITS_EACH = (UNITS + THREADS - 1u) / THREADS;
 const uint ROW_PARTS = THREADS / TILE;              // invocations that bring in a row together
+#ifdef CM_ONE_BUFFER
+const uint KV_ROWS = TILE;
+const uint CHAINS = 2u; // sums of score products side by side: with few heads one alone would wait for itself
+#else
+const uint KV_ROWS = 2u * TILE;
+const uint CHAINS = 1u;
+#endif
 
 // Rows are padded by 16 bytes so that the rows of a fragment fall into different banks, and the arrays are of 16-byte
 // vectors so that a compiler sees aligned fragment rows.
@@ -42,11 +52,10 @@ const uint P_PITCH = TILE / 8u + 1u;
 const uint S_PITCH = TILE / 4u + 1u;
 const uint OUT_PITCH = 130u;
 
-shared uvec4 kv_s[2u * TILE * KV_PITCH];        // [2, TILE, 512] elements; also [.., 512] of Q, [CM_M, 512] f32 of acc
+shared uvec4 kv_s[KV_ROWS * KV_PITCH];          // [KV_ROWS, 512] elements, a tile or two; also [.., 512] of Q, [CM_M, 512] f32 of acc
 shared vec4 score_s[KSPLIT * HG * S_PITCH];     // [KSPLIT, HG, TILE] partial dot products; at the end [HG, QUADS] (l, max)
 shared uvec4 p_s[HG * P_PITCH];                 // [HG, TILE] weights as elements
 shared vec4 factor_s[HG / 4u];                  // [HG] what rows of acc are multiplied by
-shared float ref_s[HG];                         // [HG] m
 shared uint stale_s;                            // some score of the tile outgrew m
 
 #define CM_A coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA>
@@ -64,23 +73,27 @@ float top_[UNITS_EACH];   // true maximum
 
 uint cm_tid, cm_sub;        // invocation and subgroup
 uint cm_row, cm_part;       // its row of a tile and its part of that row
-uint cm_heads, cm_dims;     // its subgroup's part of the heads and of the dims, for scores
+uint cm_heads, cm_columns, cm_dims; // its subgroup's part of the heads, the tile and the dims, for scores
 
 float cm_max4(vec4 s) { return max(max(s.x, s.y), max(s.z, s.w)); }
 
 // cm_scores: the dot products of Q with the rows in buffer `buf`, to score_s.
 void cm_scores(uint buf) {
-    [[unroll]] for (uint j = 0u; j < TILE / CM_N; j++) {
-        CM_C s[QK_TILES];
-        [[unroll]] for (uint i = 0u; i < QK_TILES; i++) s[i] = CM_C(0.0);
+    [[unroll]] for (uint column = 0u; column < QK_COLUMNS; column++) {
+        const uint j = cm_columns * QK_COLUMNS + column;
+        CM_C s[CHAINS][QK_TILES];
+        [[unroll]] for (uint i = 0u; i < CHAINS * QK_TILES; i++) s[i / QK_TILES][i % QK_TILES] = CM_C(0.0);
         [[unroll]] for (uint k = 0u; k < QK_STEPS; k++) {
             CM_B rows; // K^T: rows of kv_s are its columns
             coopMatLoad(rows, kv_s, (buf * TILE + j * CM_N) * KV_PITCH + (cm_dims * QK_STEPS + k) * CM_K / 8u, KV_PITCH,
                         gl_CooperativeMatrixLayoutColumnMajor);
-            [[unroll]] for (uint i = 0u; i < QK_TILES; i++) s[i] = coopMatMulAdd(q_f[i][k], rows, s[i]);
+            [[unroll]] for (uint i = 0u; i < QK_TILES; i++) s[k % CHAINS][i] = coopMatMulAdd(q_f[i][k], rows, s[k % CHAINS][i]);
+        }
+        if (CHAINS > 1u) {
+            [[unroll]] for (uint i = 0u; i < QK_TILES; i++) s[0][i] += s[CHAINS - 1u][i];
         }
         [[unroll]] for (uint i = 0u; i < QK_TILES; i++) {
-            coopMatStore(s[i], score_s, (cm_dims * HG + (cm_heads * QK_TILES + i) * CM_M) * S_PITCH + j * CM_N / 4u, S_PITCH,
+            coopMatStore(s[0][i], score_s, (cm_dims * HG + (cm_heads * QK_TILES + i) * CM_M) * S_PITCH + j * CM_N / 4u, S_PITCH,
                          gl_CooperativeMatrixLayoutRowMajor);
         }
     }

@@ -5,6 +5,10 @@
 //
 //   acc += P V of t, load t+2, scores of t+1 | weights of t+1, rows of t+2 to shared memory, places of t+3
 //
+// With CM_ONE_BUFFER there is one tile in shared memory, twice as large: what a tile waits for, it waits for half as often. Four barriers:
+//
+//   load t+1, weights of t | acc += P V of t | rows of t+1 to shared memory, places | scores of t+1
+//
 // Besides what the core needs, THREADS is at least RING*TILE. With CM_TOP defined the true maximum of the scores is kept. After
 // the include and before lib/cm_mla_ring_loop.glsl the kernel declares how rows come in:
 //
@@ -15,7 +19,8 @@
 //   void cm_move(inout CmRow to, CmRow from)                copies a share
 //   void cm_keep(CmRow row, uint mask, uint at)             writes the share to row `at` of kv_s, zeros where masked
 //
-// Shared memory, bytes: 2*TILE*1040 + KSPLIT*HG*(4*TILE + 16) + HG*(2*TILE + 24) + 80*TILE + 4: 48388 for HG 64, TILE 16, KSPLIT 2.
+// Shared memory, bytes: 2*TILE*1040 (with CM_ONE_BUFFER half of that) + KSPLIT*HG*(4*TILE + 16) + HG*(2*TILE + 20) + 80*TILE + 4: 48132 for
+// HG 64, TILE 16, KSPLIT 2.
 #ifndef LIB_CM_MLA_RING_GLSL
 #define LIB_CM_MLA_RING_GLSL
 #include "cm_mla_core.glsl"
@@ -62,27 +67,31 @@ void cm_weights(uint tile) {
 // cm_rescale: makes m the maximum over all tiles up to this one, whose scores lie in score_s, and brings l and acc along.
 // Rarely needed after the first tile. score_s must be complete (a barrier before); two barriers inside.
 void cm_rescale(uint tile) {
-    for (uint head = cm_tid; head < HG; head += THREADS) {
-        float top = ref_s[head];
-        [[unroll]] for (uint quad = 0u; quad < QUADS; quad++) {
-            top = max(top, cm_max4(cm_score4(head, quad) * pc.scale_log2e + bias_s[tile % RING * QUADS + quad]));
-        }
-        factor_s[head / 4u][head % 4u] = exp2(ref_s[head] - top);
-        ref_s[head] = top;
+    [[unroll]] for (uint u = 0u; u < UNITS_EACH; u++) { // maxima of fours, in the place of weights that nobody needs any more
+        const uint unit = u * THREADS + cm_tid;
+        if (UNITS % THREADS != 0u && unit >= UNITS) break;
+        const uint head = unit / QUADS, quad = unit % QUADS;
+        p_s[head * P_PITCH + quad / 4u][quad % 4u] = floatBitsToUint(cm_max4(cm_score4(head, quad) * pc.scale_log2e + bias_s[tile % RING * QUADS + quad]));
     }
     barrier();
     if (cm_tid == 0u) stale_s = 0u;
     [[unroll]] for (uint u = 0u; u < UNITS_EACH; u++) {
-        const uint head = (u * THREADS + cm_tid) / QUADS % HG;
-        m_[u] = ref_s[head];
-        l_[u] *= factor_s[head / 4u][head % 4u];
+        const uint unit = u * THREADS + cm_tid;
+        if (UNITS % THREADS != 0u && unit >= UNITS) break;
+        const uint head = unit / QUADS;
+        float top = m_[u];
+        [[unroll]] for (uint quad = 0u; quad < QUADS; quad++) top = max(top, uintBitsToFloat(p_s[head * P_PITCH + quad / 4u][quad % 4u]));
+        const float factor = exp2(m_[u] - top);
+        m_[u] = top;
+        l_[u] *= factor;
+        if (unit % QUADS == 0u) factor_s[head / 4u][head % 4u] = factor;
     }
+    barrier();
     [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
         CM_C factor; // stride 0: every column the same
         coopMatLoad(factor, factor_s, i * CM_M / 4u, 0u, gl_CooperativeMatrixLayoutColumnMajor);
         [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) acc_f[i][j] *= factor;
     }
-    barrier();
 }
 
 #endif

@@ -27,7 +27,7 @@ uvec4 cm_q_word(uint t, uint head0, uint at) {
     return head < pc.heads ? w : uvec4(0u);
 }
 
-const uint Q_STAGE = 2u * TILE / CM_M < HEAD_TILES ? 2u * TILE / CM_M : HEAD_TILES; // head tiles at a time
+const uint Q_STAGE = KV_ROWS / CM_M < HEAD_TILES ? KV_ROWS / CM_M : HEAD_TILES; // head tiles at a time
 const uint Q_EACH = (Q_STAGE * CM_M * 64u + THREADS - 1u) / THREADS;
 
 void cm_fetch_q(uint t, uint head0, uint first, out uvec4 w[Q_EACH]) {
@@ -61,6 +61,44 @@ void cm_load_q(uint t, uint head0, uvec4 w[Q_EACH], uvec4 next[Q_EACH]) {
 // cm_loop: positions [cm_begin, cm_end) of token t, cm_begin < cm_end; the first lots of Q have been fetched.
 void cm_loop(uint t, uint head0, uvec4 w0[Q_EACH], uvec4 w1[Q_EACH]) {
     const uint tiles = (cm_end - cm_begin + TILE - 1u) / TILE;
+#ifdef CM_ONE_BUFFER
+    {
+        const uint at = cm_begin + min(cm_tid, RING * TILE - 1u);
+        const uvec2 found = cm_find_row(t, at);
+        if (cm_tid < RING * TILE) cm_keep_where(found, at, cm_tid);
+        barrier();
+        CmRow row;
+        cm_fetch_tile(0u, row);
+        cm_load_q(t, head0, w0, w1);
+        cm_keep_tile(row, 0u, 0u);
+    }
+    barrier();
+    cm_scores(0u);
+
+    uint tile = 0u;
+    [[dont_unroll]] while (tile < tiles) { // again only when a score outgrew m
+        barrier();
+        cm_rescale(tile);
+        [[dont_unroll]] for (;;) {
+            CmRow row;
+            cm_fetch_tile(tile + 1u, row);
+            const uint at = cm_begin + (tile + 2u) * TILE + cm_tid % TILE;
+            const uvec2 found = cm_find_row(t, at);
+            cm_weights(tile);
+            barrier();
+            if (stale_s != 0u) break;
+            cm_accumulate(0u);
+            tile++;
+            if (tile >= tiles) break;
+            barrier();
+            cm_keep_tile(row, tile, 0u);
+            if (cm_tid < TILE) cm_keep_where(found, at, (tile + 1u) % RING * TILE + cm_tid);
+            barrier();
+            cm_scores(0u);
+            barrier();
+        }
+    }
+#else
     {
         const uint at = cm_begin + min(cm_tid, RING * TILE - 1u);
         const uvec2 found = cm_find_row(t, at);
@@ -101,8 +139,23 @@ void cm_loop(uint t, uint head0, uvec4 w0[Q_EACH], uvec4 w1[Q_EACH]) {
             buf ^= 1u;
         }
     }
+#endif
     barrier();
 }
+
+#ifdef CM_TURNS
+// An invocation writes the same 8 numbers of every head; of the last 64 these are four pairs to be turned back.
+bool cm_turns() { return (pc.flags & TURN) != 0u && cm_tid % 64u >= 56u; }
+
+void cm_find_turn(uint t, out vec4 near, out vec4 far) {
+    near = vec4(0.0);
+    far = vec4(0.0);
+    if (!cm_turns()) return;
+    const uint row = uint(clamp(positions.v[t], 0, int(pc.table_rows) - 1)), pair = (cm_tid % 64u - 56u) * 4u;
+    near = table_cos_sin2(row, pair, false) * vec4(1.0, -1.0, 1.0, -1.0);
+    far = table_cos_sin2(row, pair + 2u, false) * vec4(1.0, -1.0, 1.0, -1.0);
+}
+#endif
 
 // cm_attend: positions [begin, end) of token t for the heads from head0 on. Writes the finished rows when there is one
 // split, else the partial ones; m, l and top are, for the invocation head - head0, what lse and max_logits need.
@@ -110,7 +163,8 @@ void cm_attend(uint t, uint head0, uint split, uint begin, uint end, uvec4 w0[Q_
     cm_sub = gl_SubgroupID;
     cm_row = cm_tid / ROW_PARTS;
     cm_part = cm_tid % ROW_PARTS;
-    cm_heads = cm_sub / KSPLIT;
+    cm_heads = cm_sub / KSPLIT % HEAD_PARTS;
+    cm_columns = cm_sub / KSPLIT / HEAD_PARTS;
     cm_dims = cm_sub % KSPLIT;
     cm_begin = begin;
     cm_end = end;
@@ -122,7 +176,6 @@ void cm_attend(uint t, uint head0, uint split, uint begin, uint end, uvec4 w0[Q_
     [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
         [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) acc_f[i][j] = CM_C(0.0);
     }
-    for (uint h = cm_tid; h < HG; h += THREADS) ref_s[h] = MLA_FLOOR;
     if (cm_tid == 0u) stale_s = 0u;
     if (begin < end) cm_loop(t, head0, w0, w1);
 
@@ -158,6 +211,10 @@ void cm_attend(uint t, uint head0, uint split, uint begin, uint end, uvec4 w0[Q_
             return;
         }
     }
+#ifdef CM_TURNS
+    vec4 near, far;
+    cm_find_turn(t, near, far);
+#endif
     barrier();
 
     // One head tile of acc after the other through shared memory, where rows can be told apart.
@@ -177,8 +234,13 @@ void cm_attend(uint t, uint head0, uint split, uint begin, uint end, uvec4 w0[Q_
             if (pc.splits == 1u) {
                 const float f = factor_s[h / 4u][h % 4u];
                 const vec4 x = a * f, y = b * f;
-                dst.rows[(t * pc.heads + head0 + h) * 64u + c] =
-                    uvec4(bf16_pack2(x.x, x.y), bf16_pack2(x.z, x.w), bf16_pack2(y.x, y.y), bf16_pack2(y.z, y.w));
+#ifndef CM_ONE_BUFFER
+                const uvec4 w = uvec4(bf16_pack2(x.x, x.y), bf16_pack2(x.z, x.w), bf16_pack2(y.x, y.y), bf16_pack2(y.z, y.w));
+#else
+                uvec4 w = uvec4(cm_out2(x.xy), cm_out2(x.zw), cm_out2(y.xy), cm_out2(y.zw));
+                if (cm_turns()) w = rope_bf16_words(w, near, far);
+#endif
+                dst.rows[(t * pc.heads + head0 + h) * 64u + c] = w;
             } else {
                 const uint out_row = ((t * pc.splits + split) * pc.heads + head0 + h) * 128u;
                 part_out.rows[out_row + c * 2u] = a;

@@ -18,6 +18,7 @@
 #include "cm_mla_core.glsl"
 
 shared uvec4 valid_s[2u * QUADS]; // [2, TILE] 1: the row counts
+shared float ref_s[HG];           // [HG] m
 
 void cm_set_valid(uint at, bool valid) {
     if (cm_part == 0u) valid_s[at / 4u][at % 4u] = valid ? 1u : 0u;

@@ -52,7 +52,8 @@ void cm_attend(uint t, uint head0, uint split, uint begin, uint end, out float m
     cm_sub = gl_SubgroupID;
     cm_row = cm_tid / ROW_PARTS;
     cm_part = cm_tid % ROW_PARTS;
-    cm_heads = cm_sub / KSPLIT;
+    cm_heads = cm_sub / KSPLIT % HEAD_PARTS;
+    cm_columns = cm_sub / KSPLIT / HEAD_PARTS;
     cm_dims = cm_sub % KSPLIT;
     [[unroll]] for (uint u = 0u; u < UNITS_EACH; u++) {
         m_[u] = MLA_FLOOR;
