@@ -15,7 +15,6 @@ import (
 type Touch struct {
 	dev    *vk.Device
 	kernel *vk.Kernel
-	sink   tensor.Tensor
 }
 
 // kvTouchPush is the push block of kv_touch.comp.
@@ -28,30 +27,25 @@ const (
 	touchGroup = 32 // words that a workgroup reads
 )
 
-// NewTouch builds the kernel, which the device owns. sink is [1] u32 or more, which nobody
-// reads: the device may write to its first word at any time.
-//
-// Errors: vk.ErrArgument for a sink of another type; those of vk.Device.Kernel.
-func NewTouch(dev *vk.Device, sink tensor.Tensor) (*Touch, error) {
-	const op = "new touch"
-	if err := pkg.Check(op, "sink", sink, tensor.U32, -1); err != nil {
-		return nil, err
-	}
+// NewTouch builds the kernel, which the device owns. Errors: those of vk.Device.Kernel.
+func NewTouch(dev *vk.Device) (*Touch, error) {
 	k, err := pkg.Kernel(dev, opkit.Spec{Stem: "kv_touch", Variant: VariantBase, Bindings: []vk.Access{vk.Read, vk.Write},
 		PushSize: int(unsafe.Sizeof(kvTouchPush{}))})
 	if err != nil {
 		return nil, err
 	}
-	return &Touch{dev, k, sink}, nil
+	return &Touch{dev, k}, nil
 }
 
-// Record records the launch for a pool that a descriptor holds.
+// Record records the launch for a pool that a descriptor holds. sink is [1] u32 or more, which
+// nobody reads: the device may write to its first word.
 //
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
-func (x *Touch) Record(rec *vk.Recorder, pool tensor.Tensor) error {
+func (x *Touch) Record(rec *vk.Recorder, pool, sink tensor.Tensor) error {
 	const op = "touch"
 	if err := opkit.First(
 		pkg.Check(op, "pool", pool, tensor.U8, -1, -1),
+		pkg.Check(op, "sink", sink, tensor.U32, -1),
 		pkg.Bindable(x.dev, op, "pool", pool),
 	); err != nil {
 		return err
@@ -59,5 +53,5 @@ func (x *Touch) Record(rec *vk.Recorder, pool tensor.Tensor) error {
 	push := kvTouchPush{uint32(pool.Bytes() / 4)}
 	return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{Kernel: x.kernel, Push: vk.Bytes(&push),
 		Groups: [3]uint32{uint32(opkit.CeilDiv(int(pool.Bytes()), touchStep*touchGroup)), 1, 1},
-		Bind:   []vk.View{pool.View(), x.sink.View()}})
+		Bind:   []vk.View{pool.View(), sink.View()}})
 }

@@ -202,7 +202,7 @@ func (s *Sparse) allocate() (err error) {
 	if s.arena, err = allocate(s.dev, "sparse step", list); err != nil || s.arrived.IsZero() {
 		return err
 	}
-	if s.touch, err = cache.NewTouch(s.dev, s.sink); err != nil {
+	if s.touch, err = cache.NewTouch(s.dev); err != nil {
 		return err
 	}
 	return s.arrived.Upload(context.Background(), make([]byte, s.arrived.Bytes()))
@@ -402,7 +402,7 @@ func (s *Sparse) recordTouch(rec *vk.Recorder, pool tensor.Tensor) error {
 	if n := pool.Bytes(); s.touch == nil || n < touchLeast || n > min(touchMost, s.dev.Caps().MaxStorageBufferRange) {
 		return nil
 	}
-	return s.touch.Record(rec, pool)
+	return s.touch.Record(rec, pool, s.sink)
 }
 
 // record records into rec what went well in a rehearsal, unless s is closed.

@@ -101,6 +101,10 @@ func (b *builder) caches() {
 			return err
 		})
 	}
+	b.each("touch", []vk.Variant{{Name: cache.VariantBase}}, func(string) error {
+		_, err := cache.NewTouch(b.dev)
+		return err
+	})
 	for _, f := range keyFormats {
 		b.each("gather index keys", cache.GatherIndexKeysVariants, func(v string) error {
 			_, err := cache.NewGatherIndexKeys(b.dev, cache.GatherIndexKeysConfig{Page: 64, Format: f, Variant: v})
