@@ -6,8 +6,8 @@ import (
 	"encoding/csv"
 	"encoding/json"
 	"errors"
-	"slices"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
