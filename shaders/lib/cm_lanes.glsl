@@ -233,6 +233,56 @@ const uint PART0 = HEAD_TILES / (HEAD_TILES + 1u), PART1 = PART0 + 1u, PART2 = P
         [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) acc_f[part * QUARTER + x][j] = coopMatMulAdd(p[x], v[j], acc_f[part * QUARTER + x][j]); \
     }
 
+// Parts that the loops of decode and prefill have in common. They are macros because drivers schedule functions otherwise.
+
+// CM_NO_OUTPUT: acc before the first tile.
+#define CM_NO_OUTPUT \
+    [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) { \
+        [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) acc_f[i][j] = CM_C(0.0); \
+    }
+
+// CM_NO_ROWS: l, m and the true maximum of an empty list.
+#define CM_NO_ROWS \
+    [[unroll]] for (uint r = 0u; r < LANE_HEADS; r++) { \
+        m_[r] = MLA_FLOOR; \
+        l_[r] = 0.0; \
+        top_[r] = MLA_FLOOR; \
+    }
+
+// CM_REFERENCE: m from the sums of the first tile, if it is not given; l and the true maximum before it.
+#define CM_REFERENCE(first) \
+    if (first) { \
+        float high[LANE_HEADS]; \
+        cm_high(high); \
+        [[unroll]] for (uint r = 0u; r < LANE_HEADS; r++) m_[r] = max(MLA_FLOOR, cm_row_max(high[r])); \
+    } \
+    [[unroll]] for (uint r = 0u; r < LANE_HEADS; r++) { \
+        l_[r] = 0.0; \
+        top_[r] = m_[r]; \
+    }
+
+// CM_ACCUMULATE_LAST: P V of the last tile, and the maximum of whole rows.
+#define CM_ACCUMULATE_LAST(v) \
+    CM_A p[QUARTER]; \
+    CM_LOAD_WEIGHTS(p, PART0) \
+    CM_ACCUMULATE(p, v, PART0) \
+    CM_LOAD_WEIGHTS(p, PART1) \
+    CM_ACCUMULATE(p, v, PART1) \
+    CM_LOAD_WEIGHTS(p, PART2) \
+    CM_ACCUMULATE(p, v, PART2) \
+    CM_LOAD_WEIGHTS(p, PART3) \
+    CM_ACCUMULATE(p, v, PART3) \
+    [[unroll]] for (uint r = 0u; r < LANE_HEADS; r++) top_[r] = cm_row_max(top_[r]);
+
+// CM_BREAK_UNLESS_STALE: leaves the loop over passes unless a score outgrew m, which then is the true maximum.
+#define CM_BREAK_UNLESS_STALE \
+    [[unroll]] for (uint r = 0u; r < LANE_HEADS; r++) { \
+        if (top_[r] - m_[r] > CM_STALE) stale_s = 1u; \
+    } \
+    barrier(); \
+    if (stale_s == 0u) break; \
+    [[unroll]] for (uint r = 0u; r < LANE_HEADS; r++) m_[r] = top_[r];
+
 void cm_keep_bias(bool valid, uint buf) {
     if (cm_part == 0u) bias_s[buf * (TILE / 2u) + cm_row / 2u][cm_row % 2u] = valid ? 0.0 : CM_MASKED;
 }

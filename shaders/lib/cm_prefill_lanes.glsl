@@ -59,22 +59,12 @@ void cm_pass(bool first, CmRow row0, CmRow row1, bool valid0, bool valid1) {
     barrier();
     cm_keep_first(row0, valid0, 0u);
     cm_keep_first(row1, valid1, 1u);
-    [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
-        [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) acc_f[i][j] = CM_C(0.0);
-    }
+    CM_NO_OUTPUT
     barrier();
     cm_scores(0u, 0u, v);
     barrier();
     cm_sum_scores(0u);
-    if (first) {
-        float high[LANE_HEADS];
-        cm_high(high);
-        [[unroll]] for (uint r = 0u; r < LANE_HEADS; r++) m_[r] = max(MLA_FLOOR, cm_row_max(high[r]));
-    }
-    [[unroll]] for (uint r = 0u; r < LANE_HEADS; r++) {
-        l_[r] = 0.0;
-        top_[r] = m_[r];
-    }
+    CM_REFERENCE(first)
     cm_weights();
     barrier();
     [[dont_unroll]] for (uint tile = 1u; tile < tiles; tile++) {
@@ -104,16 +94,7 @@ void cm_pass(bool first, CmRow row0, CmRow row1, bool valid0, bool valid1) {
     cm_put_weights();
     [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) CM_LOAD_VALUE(v[j], ((tiles - 1u) & 1u) * KV_TILE, j);
     barrier();
-    CM_A p[QUARTER];
-    CM_LOAD_WEIGHTS(p, PART0)
-    CM_ACCUMULATE(p, v, PART0)
-    CM_LOAD_WEIGHTS(p, PART1)
-    CM_ACCUMULATE(p, v, PART1)
-    CM_LOAD_WEIGHTS(p, PART2)
-    CM_ACCUMULATE(p, v, PART2)
-    CM_LOAD_WEIGHTS(p, PART3)
-    CM_ACCUMULATE(p, v, PART3)
-    [[unroll]] for (uint r = 0u; r < LANE_HEADS; r++) top_[r] = cm_row_max(top_[r]);
+    CM_ACCUMULATE_LAST(v)
 }
 
 void cm_fetch_first(out CmRow row0, out CmRow row1, out bool valid0, out bool valid1) {
@@ -127,14 +108,8 @@ void cm_fetch_first(out CmRow row0, out CmRow row1, out bool valid0, out bool va
 // cm_attend: entries [cm_begin, cm_end) of the token's list for the heads from head0 on. l_ is of the lane's own columns, m_ and top_ of whole rows.
 void cm_attend(uint head0) {
     if (cm_begin >= cm_end) {
-        [[unroll]] for (uint r = 0u; r < LANE_HEADS; r++) {
-            m_[r] = MLA_FLOOR;
-            l_[r] = 0.0;
-            top_[r] = MLA_FLOOR;
-        }
-        [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
-            [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) acc_f[i][j] = CM_C(0.0);
-        }
+        CM_NO_ROWS
+        CM_NO_OUTPUT
         return;
     }
     if (gl_LocalInvocationIndex == 0u) stale_s = 0u;
@@ -152,12 +127,7 @@ void cm_attend(uint head0) {
     [[dont_unroll]] for (uint pass = 0u; pass < 2u; pass++) {
         cm_pass(pass == 0u, row0, row1, valid0, valid1);
         if (pass > 0u) break;
-        [[unroll]] for (uint r = 0u; r < LANE_HEADS; r++) {
-            if (top_[r] - m_[r] > CM_STALE) stale_s = 1u;
-        }
-        barrier();
-        if (stale_s == 0u) break;
-        [[unroll]] for (uint r = 0u; r < LANE_HEADS; r++) m_[r] = top_[r];
+        CM_BREAK_UNLESS_STALE
         cm_fetch_first(row0, row1, valid0, valid1);
     }
 }
