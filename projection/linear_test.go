@@ -533,10 +533,14 @@ func TestLinearTilings(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, variant := range []string{projection.VariantCM, projection.VariantCMB} {
-			for _, tiling := range [][5]int{
-				{128, 128, 32, 64, 64}, {256, 128, 16, 64, 64}, {128, 64, 16, 32, 32}, {64, 128, 16, 32, 64}, {64, 64, 32, 16, 16},
-				{32, 128, 32, 32, 32}, {16, 128, 64, 16, 32}, {16, 32, 128, 16, 16},
-			} {
+			tilings := [][5]int{
+				{64, 64, 32, 16, 16}, {128, 128, 32, 64, 64},
+				{256, 128, 16, 64, 64}, {128, 64, 16, 32, 32}, {64, 128, 16, 32, 64}, {32, 128, 32, 32, 32}, {16, 128, 64, 16, 32}, {16, 32, 128, 16, 16},
+			}
+			if f != projection.WeightBF16 { // a CPU's driver takes up to half a minute to compile one, and they differ in decoding only
+				tilings = tilings[:2]
+			}
+			for _, tiling := range tilings {
 				t.Run(fmt.Sprint(f, "/", variant, tiling), func(t *testing.T) {
 					op, err := projection.NewLinearTiled(dev, linearConfig(h, variant), tiling)
 					if errors.Is(err, vk.ErrMissingFeature) {
