@@ -37,9 +37,10 @@ STATE_POOL_RW(state, 4)
 void main() {
     uint unit = gl_WorkGroupID.y * 128u + gl_LocalInvocationID.x;
     for (uint i = gl_WorkGroupID.x; i < pc.tokens; i += gl_NumWorkGroups.x) {
-        uvec2 slot = slots_at(i);
-        int p = positions_at(i);
-        vec4 x = uintBitsToFloat(kv_score_at(i * (2u * UNITS) + unit));
+        const uint token = min(i, pc.tokens - 1u); // lavapipe loads uniform values even where no invocation goes on, by address unchecked
+        uvec2 slot = slots_at(token);
+        int p = positions_at(token);
+        vec4 x = uintBitsToFloat(kv_score_at(token * (2u * UNITS) + unit));
         uint page = slot.x / PAGE;
         if (unit >= UNITS) x += uintBitsToFloat(ape_at((uint(p) % RATIO) * UNITS + unit - UNITS)); // under way before anything is decided
         if (slot.y != 0u || page >= pc.state_pages || p < 0) continue; // a negative slot has a high word
