@@ -15,6 +15,13 @@ func WithoutLanes(f func()) {
 	f()
 }
 
+// FewParts runs f as where attn_decode_few has shared memory for so many parts of the dims.
+func FewParts(n int, f func()) {
+	fewParts = n
+	defer func() { fewParts = D }()
+	f()
+}
+
 // InLanes tells whether a decoder has attn_decode_lanes.
 func InLanes(o *Decoder) bool { return len(o.tilings) > 0 && o.tilings[0].Stem != "" }
 
