@@ -2,6 +2,7 @@ package attention
 
 import (
 	"math/bits"
+	"slices"
 
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/shaders"
@@ -78,11 +79,17 @@ func (t cmTiling) fitFew(caps *vk.Caps) (cmTiling, bool) {
 // whatever the number of heads. Measured on an H100 (docs/design/decode.md).
 const fewRowCost = 0.75
 
+// What the code of the kernels of the most heads, and of attn_decode_few with fewer than 16 invocations a row, costs more than that with
+// 16, which is short. Measured in steps of 1 to 32 tokens on an H100 (docs/design/decode.md).
+const wideCode, fewCode = 3.0, 4.0
+
 // fewStem is the kernel for workgroups with fewer heads than fit.
 const fewStem = "attn_decode_few"
 
 // withFew makes tilings of attn_decode_few of all tilings but the first, those that fit.
 func withFew(caps *vk.Caps, variant string, list []tiling) []tiling {
+	list = slices.Clone(list)
+	list[0].Code = wideCode
 	out := list[:1:1]
 	if len(list) == 1 || len(caps.Missing(shaders.Requires(opkit.Stem(fewStem, variant)))) > 0 {
 		return out
@@ -90,7 +97,11 @@ func withFew(caps *vk.Caps, variant string, list []tiling) []tiling {
 	for _, x := range list[1:] {
 		c := cmTiling{m: int(x.Constants[2]), n: int(x.Constants[3]), k: int(x.Constants[4]), heads: x.HeadsPerGroup, subgroup: int(x.SubgroupSize)}
 		if c, ok := c.fitFew(caps); ok {
-			out = append(out, tiling{HeadsPerGroup: c.heads, Tile: c.tile, Constants: c.constants(), SubgroupSize: uint32(c.subgroup), Turns: true, RowCost: fewRowCost})
+			few := tiling{HeadsPerGroup: c.heads, Tile: c.tile, Constants: c.constants(), SubgroupSize: uint32(c.subgroup), Turns: true, RowCost: fewRowCost}
+			if c.threads()/c.tile < 16 {
+				few.Code = fewCode
+			}
+			out = append(out, few)
 		}
 	}
 	return out
