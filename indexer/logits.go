@@ -44,7 +44,7 @@ type LogitsArgs struct {
 	First      int                 // entry of column 0 of Out
 	Out        tensor.Tensor       // [T, width] f32, written where First+column < Lens[t], elsewhere left as it is
 
-	tops tensor.Tensor // [T, W] u32, of idx_logits_lanes only: see idx_topk_tiles; may be absent
+	tops tensor.Tensor // [T, W] i32, of idx_logits_lanes only: see idx_topk_tiles; may be absent
 }
 
 // Logits scores compressed entries, read in place from pages: for entry n of token
@@ -204,7 +204,7 @@ func (o *Logits) Record(rec *vk.Recorder, a LogitsArgs) error {
 		Requests: uint32(a.BlockTable.Shape[0]), TableWidth: uint32(a.BlockTable.Shape[1]), Chunk: uint32(chunk),
 	}
 	targets := logitsTargets(a)
-	if !a.tops.IsZero() && o.inLanes && o.cfg.tops {
+	if o.inLanes && o.cfg.tops {
 		push.TopsAddr, push.TopsWidth = a.tops.View().Address(), uint32(a.tops.Shape[1])
 		targets = append(targets, opkit.Target{Name: "tops", T: a.tops, Access: vk.Write, Align: 16})
 	}

@@ -68,7 +68,8 @@ type Select struct {
 	cfg    SelectConfig
 	logits *Logits
 	topk   *TopK
-	tiles  *tileTopK // nil where scores do not come with tops
+	topped *Logits // with tops, for tiles; nil where there are none
+	tiles  *tileTopK
 }
 
 const (
@@ -134,12 +135,18 @@ func NewSelect(dev *vk.Device, cfg SelectConfig) (*Select, error) {
 	if o.topk, err = NewTopK(dev, TopKConfig{K: cfg.K, Workgroups: cfg.Workgroups, Threads: cfg.Threads, slotPage: cfg.SlotPage}); err != nil {
 		return nil, err
 	}
-	cfg.Logits.tops = true
 	if o.logits, err = NewLogits(dev, cfg.Logits); err != nil {
 		return nil, err
 	}
 	if o.logits.inLanes {
 		if o.tiles, err = o.topk.buildTiles(o.logits.lanes.m); err != nil {
+			return nil, err
+		}
+	}
+	if o.tiles != nil {
+		with := cfg.Logits
+		with.tops = true
+		if o.topped, err = NewLogits(dev, with); err != nil {
 			return nil, err
 		}
 	}
@@ -223,7 +230,11 @@ func (o *Select) Record(rec *vk.Recorder, a SelectArgs) error {
 		}
 	}
 	for i, r := range rounds {
-		if err := o.logits.Record(rec, r.logits); err != nil {
+		scores := o.logits
+		if r.topk.tiles != nil {
+			scores = o.topped
+		}
+		if err := scores.Record(rec, r.logits); err != nil {
 			return err
 		}
 		if i == 0 && a.Beside != nil {
@@ -281,7 +292,7 @@ func (o *Select) rounds(a SelectArgs, t, entries int) []selectRound {
 			l.Out = tensor.Of(a.Scratch.Buffer.View(a.Scratch.Offset, uint64(high-low)*uint64(n)*4), tensor.F32, high-low, n)
 			k := topkRound{logits: l.Out, lens: l.Lens, out: part(a.TopK), slices: o.topk.slices(rows, n), lists: lists, first: first, limit: entries, arrived: part(a.Arrived),
 				scratch: a.Scratch.Buffer.View(a.Scratch.Offset+scores, listBytes(high-low, lists, o.cfg.K))}
-			if entries <= segment && o.tiles != nil && o.tiles.suits(o.cfg.K, n, topsWidth(segment)) {
+			if entries <= segment && o.tiles != nil && o.tiles.suits(o.topk, high-low, n, topsWidth(segment), lists, k.arrived) {
 				l.tops = topsAt(a.Scratch.Buffer.View(a.Scratch.Offset+tops, a.Scratch.Size-tops), high-low, segment)
 				k.tops, k.tiles = l.tops, o.tiles
 			}

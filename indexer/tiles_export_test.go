@@ -17,17 +17,3 @@ func TilesTopK(dev *vk.Device, k, tile int) (func(rec *vk.Recorder, logits, tops
 		return o.record(rec, "top-k", topkRound{logits: logits, tops: tops, lens: lens, out: out, limit: logits.Shape[1], tiles: kernel})
 	}, kernel != nil, err
 }
-
-// OrderKey is order_key of shaders/lib/order_key.glsl.
-func OrderKey(bits uint32) uint32 {
-	switch {
-	case bits&0x7FFFFFFF > 0x7F800000:
-		return 0x007FFFFF
-	case bits == 0x80000000:
-		bits = 0
-	}
-	if bits&0x80000000 != 0 {
-		return ^bits
-	}
-	return bits | 0x80000000
-}

@@ -31,7 +31,7 @@ func TestTopKTiles(t *testing.T) {
 		t.Run(fmt.Sprintf("n=%d/k=%d/tile=%d", c.n, c.k, c.tile), func(t *testing.T) {
 			lens := []int32{int32(c.n), 0, -1, 1, int32(c.k), int32(c.k + 1), int32(c.n - 1), int32(c.n + 5), int32(c.k * c.tile), int32(c.k*c.tile + 1), int32(rng.IntN(c.n))}
 			width := (c.n + c.tile*4 - 1) / (c.tile * 4) * 4
-			logits, tops := make([]float32, len(lens)*c.n), make([]uint32, len(lens)*width)
+			logits, tops := make([]float32, len(lens)*c.n), make([]int32, len(lens)*width)
 			for r := range lens {
 				row := logits[r*c.n:][:c.n]
 				for i := range row {
@@ -48,12 +48,16 @@ func TestTopKTiles(t *testing.T) {
 				}
 				end := min(max(int(lens[r]), 0), c.n)
 				for i := range width {
-					tops[r*width+i] = 0xFFFFFFFF
+					tops[r*width+i] = math.MaxInt32
 				}
 				for i := 0; i*c.tile < end; i++ {
-					top := uint32(0)
+					top := int32(math.MinInt32)
 					for _, v := range row[i*c.tile : min((i+1)*c.tile, end)] {
-						top = max(top, indexer.OrderKey(math.Float32bits(v)))
+						if v != v {
+							v = float32(math.Inf(-1))
+						}
+						x := int32(math.Float32bits(v))
+						top = max(top, x^(x>>31&math.MaxInt32))
 					}
 					tops[r*width+i] = top
 				}
@@ -62,7 +66,7 @@ func TestTopKTiles(t *testing.T) {
 				}
 			}
 			out := upload(t, dev, tensor.I32, slices.Repeat([]int32{-7}, len(lens)*c.k), len(lens), c.k)
-			l, tp, ln := upload(t, dev, tensor.F32, logits, len(lens), c.n), upload(t, dev, tensor.U32, tops, len(lens), width), upload(t, dev, tensor.I32, lens, len(lens))
+			l, tp, ln := upload(t, dev, tensor.F32, logits, len(lens), c.n), upload(t, dev, tensor.I32, tops, len(lens), width), upload(t, dev, tensor.I32, lens, len(lens))
 			do(t, dev, func(rec *vk.Recorder) error { return record(rec, l, tp, ln, out) })
 			got, want := download[int32](t, out), indexer.TopKRef(logits, c.n, lens, c.k)
 			for r := range lens {

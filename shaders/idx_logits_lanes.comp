@@ -1,7 +1,8 @@
 // Indexer logits over paged keys with cooperative matrices that a subgroup fills from registers: what idx_logits_cm.comp computes, on devices
 // where matrices lie in lanes so that it can. For entry n, pc.first <= n < pc.first+width, n < lens[t], of token t's request,
 //   dst[t][n-first] = s_k[n] * sum_h relu(sum_d q[t][h][d] * k[n][d]) * weights[t][h]
-// and, if asked for, of every M entries from first on the largest, as a key of lib/order_key.glsl: tops [T,tops_width] u32.
+// and, if built so, of every M entries from first on the largest as an integer that orders as they do, INT_MIN if none is the token's:
+//   tops [T,tops_width] i32, where a NaN counts as -Inf
 // bindings: none; all of lib/index_logits.glsl by address.
 // One workgroup: token gl_WorkGroupID.y with all its heads, decoded once, as B matrices in shared memory, and a share of its keys. Each of its
 //   subgroups takes M of those at a time, as an A matrix. Codes go from memory to registers, one tile ahead, and from there into
@@ -10,7 +11,7 @@
 //   positions (A, B) or columns (C) that follow from l%P, A and B alike; its components are in the order of j. Which K positions does not
 //   matter, because queries and keys put the same number at the same one.
 // Constants: 0 page, a multiple of M, 1 format, 2 THREADS, at least HG, 3 SUBGROUP, 4..6 M, N, K of a product, 7 HG, heads rounded
-//   up to N, 8 P: 4 or 8, 9 TOPS: 1 to write tops if pc.tops_width is not 0.
+//   up to N, 8 P: 4 or 8, 9 TOPS: 1 to write tops.
 // Shared memory: 276*HG B.
 // Features: cooperativeMatrix (f16), shaderFloat16, vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups,
 //   subgroupShuffle, subgroupArithmetic.
@@ -27,7 +28,6 @@
 #include "lib/index_logits.glsl"
 #include "lib/cm_element.glsl"
 #include "lib/cm_index_codes.glsl"
-#include "lib/order_key.glsl"
 
 layout(local_size_x = 128, local_size_x_id = 2) in;
 const uint THREADS = gl_WorkGroupSize.x;
@@ -63,7 +63,8 @@ layout(buffer_reference, std430, buffer_reference_align = 4) volatile readonly b
 layout(buffer_reference, std430, buffer_reference_align = 8) volatile readonly buffer Held2 { uvec2 v; };
 layout(buffer_reference, std430, buffer_reference_align = 16) volatile readonly buffer Held4 { uvec4 v; };
 
-layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer TopWrite { uint v; };
+layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer TopWrite { int v; };
+#define LOGIT_NO_TOP int(0x80000000)
 
 #define CM_A coopmat<float16_t, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA>
 #define CM_B coopmat<float16_t, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB>
@@ -79,6 +80,7 @@ uint t_, end_;
 int request_;
 uint mine_;  // which of its keys' sums a lane ends up with
 bool store_; // and whether it is the first lane to do so
+uint64_t tops_; // of tile 0 of the request
 
 // What a lane holds of a tile: codes of its part of KEYS rows, and scales, of FP8 keys that of the key whose logit it stores.
 struct Rows {
@@ -222,9 +224,10 @@ void score(Rows rows, uint tile) {
     const float x = rows.there ? sum[0] * CM_UNSCALE * scale : LOGIT_NONE;
     const bool real = n >= pc.first && n < end_;
     if (store_ && real) logit_store(t_, n - pc.first, x);
-    if (TOPS > 0u && pc.tops_width > 0u) {
-        const uint top = subgroupMax(real ? order_key(floatBitsToUint(x)) : 0u);
-        if (gl_SubgroupInvocationID == 0u) TopWrite(pc.tops_addr + (uint64_t(t_) * pc.tops_width + (tile - pc.first / CM_M)) * 4ul).v = top;
+    if (TOPS > 0u) {
+        const int bits = floatBitsToInt(isnan(x) ? LOGIT_NONE : x);
+        const int top = subgroupMax(real ? bits ^ (bits >> 31 & 0x7FFFFFFF) : LOGIT_NO_TOP);
+        if (gl_SubgroupInvocationID == 0u) TopWrite(tops_ + uint64_t(tile) * 4ul).v = top;
     }
 }
 
@@ -246,6 +249,7 @@ void main() {
     end_ = logit_end(t_);
     request_ = token_to_req_at(t_);
     ask_queries();
+    if (TOPS > 0u) tops_ = pc.tops_addr + (uint64_t(t_) * pc.tops_width - pc.first / CM_M) * 4ul;
 
     // Shares follow from the lengths there are, not from the width: a short context is spread over all workgroups too. A quotient of floats, made
     // right, takes a fraction of the time that one of integers takes.

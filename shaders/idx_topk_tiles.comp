@@ -1,7 +1,7 @@
 // Exact top-k of rows of which is known what the largest of every TILE entries is. The K largest entries lie in the K tiles with the largest tops, of
 //   equal tops those that come first: as many tiles with tops above the Kth as there are entries above it hold all of these, and of the entries that
-//   equal it a tile that is left out comes behind one in each tile that is not. So a row is two selections, of tiles and of K*TILE entries at most.
-// By address: logits [T,width] f32 and tops [T,tops_width] u32 (lib/order_key.glsl), both by fours; lens [T] i32; dst [T,K] i32. With PAGE:
+//   equal it a tile that is left out comes behind one in each tile that is not. So a row is two selections, of tiles and of the entries of about K tiles.
+// By address: logits [T,width] f32 and tops [T,tops_width] i32 (idx_logits_lanes.comp), both by fours; lens [T] i32; dst [T,K] i32. With PAGE:
 //   block_table [requests,table_width] i32; token_to_req [T] i32; slots [T,K] i32, where dst's entries are in a paged cache, -1 for none and outside the
 //   table; counts [T] i32, how many entries dst has.
 // One workgroup: a row, whose numbers it holds in registers. A launch of a step finds its code in memory, not in a cache, so both selections run the same.
@@ -31,6 +31,7 @@ const uint THREADS = gl_WorkGroupSize.x;
 const uint TEAMS = THREADS / SUBGROUP;
 const uint BINS = 1u << BITS;
 const uint OWN = BINS / THREADS; // bins of an invocation
+const uint ROOM = 4u * QUADS * THREADS;
 
 layout(push_constant) uniform Push {
     KV_ADDR logits_addr;
@@ -133,14 +134,14 @@ void main() {
                 if (j >= each) continue;
                 const uint c = first_quad + j, place = entries ? column_of(min(c, quads - 1u)) : 4u * c, end = c >= quads ? 0u : entries ? len : total;
                 [[unroll]] for (uint i = 0u; i < 4u; i++) {
-                    if (entries) key[j][i] = order_key(key[j][i]);
+                    key[j][i] = entries ? order_key(key[j][i]) : order_key_of_top(key[j][i]);
                     if (place + i >= end || key[j][i] < least) key[j][i] = 0u;
                 }
             }
             barrier();
 
             // Keys above ceiling are taken, and the first `need` of those from bottom to ceiling.
-            uint bottom = 1u, ceiling = 0u, need = K, prefix = 0u, top = 32u;
+            uint bottom = 1u, ceiling = 0u, need = K, picked = K, prefix = 0u, top = 32u;
             [[dont_unroll]] do {
                 const uint shift = max(top, BITS) - BITS, digit = (1u << (top - shift)) - 1u;
                 [[unroll]] for (uint j = 0u; j < QUADS; j++) {
@@ -173,11 +174,15 @@ void main() {
                 top = shift;
                 bottom = max(prefix, 1u);
                 ceiling = prefix | ((1u << shift) - 1u);
-                if (found.z == need) { // all of the bin
+                // All of the bin; more tiles than K do no harm where there is room for their entries.
+                picked = K - need + found.z;
+                if (found.z == need || !entries && picked <= min(ROOM / TILE, PLACES)) {
                     ceiling = bottom - 1u;
                     need = 0u;
                 }
             } while (top > 0u && need > 0u);
+
+            const uint tiles_picked = need > 0u ? K : picked;
 
             // Those that are taken, in their order.
             uint sum = 0u; // taken for sure, and ties in the upper half
@@ -201,7 +206,7 @@ void main() {
             barrier();
             if (entries) break;
             entries = true;
-            total = K * TILE;
+            total = tiles_picked * TILE;
             least = bottom;
         }
         taken = K;

@@ -81,7 +81,7 @@ type Caps struct {
 	// product of subgroup scope with f32 sums: "coopmat.f16.f32" and
 	// "coopmat.bf16.f32". "subgroupSizeControl" is true only if compute shaders can
 	// require a size, "subgroupShuffle" if they can shuffle, "subgroupBallot" if they can
-	// broadcast and vote by ballot.
+	// broadcast and vote by ballot, "subgroupArithmetic" if they can reduce and scan.
 	Features map[string]bool
 	CoopMat  []CoopMatShape // empty without the feature cooperativeMatrix
 

@@ -9,4 +9,7 @@ uint order_key(uint bits) {
     return (bits & 0x80000000u) != 0u ? ~bits : bits | 0x80000000u;
 }
 
+// order_key_of_top: that of the float whose top idx_logits_lanes.comp wrote, 0 of none.
+uint order_key_of_top(uint top) { return top == 0xFFFFFFFFu ? 0x80000000u : top ^ 0x80000000u; }
+
 #endif
