@@ -32,6 +32,7 @@ var requires = map[string][]string{
 	"attn_decode_da":             deviceAddress,
 	"kv_gather_index_keys_da":    deviceAddress,
 	"attn_prefill_da":            deviceAddress,
+	"attn_merge_da":              deviceAddress,
 	"attn_decode_cm":             matrixF16,
 	"attn_decode_cmb":            matrixBF16,
 	"attn_decode_few_cm":         append(slices.Clone(matrixF16), "shaderInt16"),
