@@ -26,6 +26,14 @@ const (
 // mergeVariants are the builds of attn_merge, best first: the one that binds nothing begins sooner.
 var mergeVariants = opkit.Ladder("attn_merge", VariantDA, VariantBase)
 
+// mergeVariant is the build that goes with one of attn_decode or attn_prefill: all but base reach memory by address.
+func mergeVariant(variant string) string {
+	if variant == VariantBase {
+		return VariantBase
+	}
+	return VariantDA
+}
+
 // merge joins the partial rows of a split attention; MergeRef defines it.
 type merge struct {
 	dev     *vk.Device
