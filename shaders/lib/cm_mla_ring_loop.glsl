@@ -81,9 +81,12 @@ void cm_loop(uint t, uint head0, uvec4 w0[Q_EACH], uvec4 w1[Q_EACH]) {
         cm_rescale(tile);
         [[dont_unroll]] for (;;) {
             CmRow row;
-            cm_fetch_tile(tile + 1u, row);
+            uvec2 found;
             const uint at = cm_begin + (tile + 2u) * TILE + cm_tid % TILE;
-            const uvec2 found = cm_find_row(t, at);
+            if (tile + 1u < tiles) { // parts of few tokens mostly have one tile
+                cm_fetch_tile(tile + 1u, row);
+                found = cm_find_row(t, at);
+            }
             cm_weights(tile);
             barrier();
             if (stale_s != 0u) break;
