@@ -265,6 +265,8 @@ func TestLinearMidRules(t *testing.T) {
 						t.Errorf("%s: a part is not whole", name)
 					case device == "H100" && lanes == 4 && (d.ahead == 2) != (f == WeightBF16 || f.fp8() && tokens == 32):
 						t.Errorf("%s: %d chunks", name, d.ahead)
+					case (d.turns == 1) != (f == WeightNVFP4 || tokens > 32):
+						t.Errorf("%s: %d turns", name, d.turns)
 					}
 				}
 			}
