@@ -28,3 +28,6 @@ func Lanes(o *Linear) (thin, mid int) {
 // WholeRows is how many rows of a launch of t tokens are computed whole while the others are
 // in parts; 0 where all are the same.
 func WholeRows(o *Linear, t int) int { return o.plan(t, math.MaxInt32).whole }
+
+// Paired tells whether t tokens are computed by proj_linear_pair where tiles compute them.
+func Paired(o *Linear, t int) bool { return o.tilingFor(t, math.MaxInt32).of(t).pairs }
