@@ -2,6 +2,7 @@ package attention
 
 import (
 	"math/bits"
+	"slices"
 
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/shaders"
@@ -44,20 +45,31 @@ func (t cmTiling) sharedBytes() int {
 // fewSharedBytes is the same with one tile of rows in the place of two, as attn_decode_few has it.
 func (t cmTiling) fewSharedBytes() int { return t.sharedBytes() - t.tile*1040 }
 
+// cmFewSubgroups are those to try for attn_decode_few: with 16, and so 16 invocations a row, its code is half as long
+// as with 8, which counts where instructions come from memory.
+var cmFewSubgroups = []int{16, 8, 32}
+
+// fewParts is the most parts of the dims in the score product of attn_decode_few; a test has fewer.
+var fewParts = D
+
 // fitFew completes the tiling of a workgroup with few heads for attn_decode_few, whose tile is as large as two of
-// the others: subgroups that have no heads left to divide divide its rows, and only then the dims.
+// the others: subgroups that have no heads left to divide divide its rows, and only then the dims, as far as there is
+// shared memory for their sums. The rest has no part in the score product.
 func (t cmTiling) fitFew(caps *vk.Caps) (cmTiling, bool) {
 	t.tile = 2 * max(t.m, t.n, t.k)
-	for _, t.subgroups = range cmSubgroups {
+	copies := operandCopies(caps)
+	for _, t.subgroups = range cmFewSubgroups {
 		heads := min(t.subgroups, t.heads/t.m)
 		columns := min(t.subgroups/heads, t.tile/t.n)
-		t.kSplit = t.subgroups / heads / columns
-		q := t.heads * 512 / 2 / t.threads() * (columns - 1) // held by that many subgroups
-		parts := t.threads() / t.tile                        // invocations of a row, see lib/cm_lanes_row.glsl
-		if t.kSplit*t.k <= D && t.subgroups*t.n <= D && parts >= 4 && 16%parts == 0 && t.threads()%64 == 0 && t.threads() >= cmRing*t.tile &&
-			t.threads() <= int(caps.MaxWorkgroupInvocations) && t.fewSharedBytes() <= int(caps.SharedMemory) &&
-			t.registers(operandCopies(caps))+operandCopies(caps)*q <= cmRegisterLimit(t.subgroup, t.threads()) {
-			return t, true
+		parts := t.threads() / t.tile // invocations of a row, see lib/cm_lanes_row.glsl
+		if t.subgroups*t.n > D || parts < 4 || 16%parts != 0 || t.threads()%64 != 0 || t.threads() < cmRing*t.tile || t.threads() > int(caps.MaxWorkgroupInvocations) {
+			continue
+		}
+		for t.kSplit = min(fewParts, t.subgroups/heads/columns); t.kSplit > 0; t.kSplit /= 2 {
+			q := t.heads*512/2/(heads*t.kSplit*t.subgroup) - t.heads*512/2/t.threads() // held beside what registers counts
+			if t.kSplit*t.k <= D && t.fewSharedBytes() <= int(caps.SharedMemory) && t.registers(copies)+copies*q <= cmRegisterLimit(t.subgroup, t.threads()) {
+				return t, true
+			}
 		}
 	}
 	return t, false
@@ -67,11 +79,17 @@ func (t cmTiling) fitFew(caps *vk.Caps) (cmTiling, bool) {
 // whatever the number of heads. Measured on an H100 (docs/design/decode.md).
 const fewRowCost = 0.75
 
+// What the code of the kernels of the most heads, and of attn_decode_few with fewer than 16 invocations a row, costs more than that with
+// 16, which is short. Measured in steps of 1 to 32 tokens on an H100 (docs/design/decode.md).
+const wideCode, fewCode = 3.0, 4.0
+
 // fewStem is the kernel for workgroups with fewer heads than fit.
 const fewStem = "attn_decode_few"
 
 // withFew makes tilings of attn_decode_few of all tilings but the first, those that fit.
 func withFew(caps *vk.Caps, variant string, list []tiling) []tiling {
+	list = slices.Clone(list)
+	list[0].Code = wideCode
 	out := list[:1:1]
 	if len(list) == 1 || len(caps.Missing(shaders.Requires(opkit.Stem(fewStem, variant)))) > 0 {
 		return out
@@ -79,7 +97,11 @@ func withFew(caps *vk.Caps, variant string, list []tiling) []tiling {
 	for _, x := range list[1:] {
 		c := cmTiling{m: int(x.Constants[2]), n: int(x.Constants[3]), k: int(x.Constants[4]), heads: x.HeadsPerGroup, subgroup: int(x.SubgroupSize)}
 		if c, ok := c.fitFew(caps); ok {
-			out = append(out, tiling{HeadsPerGroup: c.heads, Tile: c.tile, Constants: c.constants(), SubgroupSize: uint32(c.subgroup), Turns: true, RowCost: fewRowCost})
+			few := tiling{HeadsPerGroup: c.heads, Tile: c.tile, Constants: c.constants(), SubgroupSize: uint32(c.subgroup), Turns: true, RowCost: fewRowCost}
+			if c.threads()/c.tile < 16 {
+				few.Code = fewCode
+			}
+			out = append(out, few)
 		}
 	}
 	return out

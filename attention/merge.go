@@ -9,7 +9,8 @@ import (
 )
 
 type attnMergePush struct {
-	Heads, Splits, Flags, TableRows uint32
+	PartOutAddr, PartMlAddr, SinkAddr, PositionsAddr, TableAddr, DstAddr, LseAddr, MaxAddr uint64
+	Heads, Splits, Flags, TableRows                                                        uint32
 }
 
 // Flags of attn_decode, attn_prefill and attn_merge; bit 1 differs.
@@ -22,24 +23,32 @@ const (
 	flagTurn = 1 << 4 // attn_merge, attn_decode_few
 )
 
+// mergeVariants are the builds of attn_merge, best first: the one that binds nothing begins sooner.
+var mergeVariants = opkit.Ladder("attn_merge", VariantDA, VariantBase)
+
 // merge joins the partial rows of a split attention; MergeRef defines it.
 type merge struct {
-	dev *vk.Device
-	k   []*vk.Kernel // of mergeBuilds
+	dev     *vk.Device
+	variant string
+	k       []*vk.Kernel // of mergeBuilds
 }
 
 // mergeBuilds are the forms that attn_merge is built in: how many rows an invocation loads at a time,
 // where one that is loaded for nothing takes as long as another, and how many of them take turns.
-var mergeBuilds = []struct{ parts, ahead, groups int }{{2, 2, 1}, {16, 4, 1}, {MaxSplits, 4, 4}} // for up to so many parts
+var mergeBuilds = []struct{ parts, ahead, groups int }{{2, 2, 1}, {4, 4, 1}, {8, 4, 2}, {20, 4, 5}, {MaxSplits, 4, 8}} // for up to so many parts
 
-func newMerge(dev *vk.Device) (merge, error) {
+func newMerge(dev *vk.Device, want string) (merge, error) {
 	m := merge{dev: dev}
+	var err error
+	if m.variant, err = pkg.Choose(dev, "merge", mergeVariants, want, 0); err != nil {
+		return m, err
+	}
 	for _, b := range mergeBuilds {
 		if 128*b.groups > int(dev.Caps().MaxWorkgroupInvocations) {
 			b.groups = 1
 		}
 		k, err := pkg.Kernel(dev, opkit.Spec{
-			Stem: "attn_merge", Variant: VariantBase, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write, vk.Read, vk.Read},
+			Stem: "attn_merge", Variant: m.variant, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write},
 			PushSize: int(unsafe.Sizeof(attnMergePush{})), Constants: opkit.Words(b.ahead, b.groups),
 		})
 		if err != nil {
@@ -65,17 +74,35 @@ func (m merge) kernel(splits int) *vk.Kernel {
 func (m merge) record(rec *vk.Recorder, ml, out vk.View, splits int, sink, dst, lse, maxLogits tensor.Tensor, turn OutputTurn) error {
 	const op = "merge"
 	t, heads := dst.Shape[0], dst.Shape[1]
-	p := attnMergePush{Heads: uint32(heads), Splits: uint32(splits), Flags: outputFlags(sink, lse, maxLogits)}
+	p := attnMergePush{Heads: uint32(heads), Splits: uint32(splits), Flags: outputFlags(sink, lse, maxLogits), TableRows: 1}
 	if !turn.IsZero() {
 		p.Flags |= flagTurn
 		p.TableRows = uint32(turn.Table.Shape[0])
 	}
-	return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
-		Kernel: m.kernel(splits), Groups: [3]uint32{uint32(heads), uint32(t), 1},
-		Bind: []vk.View{out, ml, opkit.Present(m.dev, sink), dst.View(), opkit.Present(m.dev, lse), opkit.Present(m.dev, maxLogits),
-			opkit.Present(m.dev, turn.Positions), opkit.Present(m.dev, turn.Table)},
-		Push: vk.Bytes(&p),
-	})
+	d := vk.Dispatch{Kernel: m.kernel(splits), Groups: [3]uint32{uint32(heads), uint32(t), 1}}
+	// The kernel reads what is absent as it reads the rest and takes no notice of it: the parts stand in.
+	for _, x := range []struct {
+		addr   *uint64
+		v, in  vk.View
+		access vk.Access
+	}{
+		{&p.PartOutAddr, out, out, vk.Read}, {&p.PartMlAddr, ml, ml, vk.Read}, {&p.SinkAddr, sink.View(), ml, vk.Read},
+		{&p.PositionsAddr, turn.Positions.View(), ml, vk.Read}, {&p.TableAddr, turn.Table.View(), out, vk.Read},
+		{&p.DstAddr, dst.View(), dst.View(), vk.Write}, {&p.LseAddr, lse.View(), m.dev.Dummy(), vk.Write}, {&p.MaxAddr, maxLogits.View(), m.dev.Dummy(), vk.Write},
+	} {
+		if x.v.Buffer == nil {
+			x.v = x.in
+		}
+		*x.addr = x.v.Address()
+		switch {
+		case m.variant == VariantBase:
+			d.Bind = append(d.Bind, x.v)
+		case x.v != m.dev.Dummy():
+			d.Reach = append(d.Reach, vk.Reach{View: x.v, Access: x.access})
+		}
+	}
+	d.Push = vk.Bytes(&p)
+	return pkg.Wrap(op, rec.Dispatch(d))
 }
 
 // outputFlags says which optional tensors are there.

@@ -45,7 +45,7 @@ type plan struct {
 }
 
 // Costs of the rule below, in tiles of the build with the most heads per workgroup. They were fitted to the table of
-// docs/design/decode.md, of one H100.
+// docs/design/decode.md, of one H100; tiling.Code to whole steps.
 const (
 	planStart   = 3.0 // of a workgroup: it is launched, finds its rows, and ends
 	planHeads   = 4.0 // of one with the most heads: it loads its queries and gives up its output
@@ -58,7 +58,7 @@ const (
 // proportion, because each of them dequantises the rows anew. The estimate for a build of h heads per workgroup:
 //
 //	waves of workgroups * (planStart + planHeads*h/hmax + tiles of a part * tiling.cost)
-//	  + planTraffic * heads of all workgroups / heads that fill the device + planJoin if rows are split
+//	  + planTraffic * heads of all workgroups / heads that fill the device + planJoin if rows are split + tiling.Code
 //
 // The smallest wins, builds with more heads and fewer parts first. Parts have minSplitRows rows at least, and no more
 // workgroups than fill the device. A number of parts that was given stays. It depends on sizes that are fixed when
@@ -73,7 +73,7 @@ func (s splitter) plan(t, width int) plan {
 		tile := x.cost(most)
 		estimate := func(n int) {
 			waves := float64(opkit.CeilDiv(groups*n, room))
-			cost := waves*(planStart+planHeads*share+float64(opkit.CeilDiv(tiles, n))*tile) + planTraffic*share*float64(groups*n)/float64(room)
+			cost := x.Code + waves*(planStart+planHeads*share+float64(opkit.CeilDiv(tiles, n))*tile) + planTraffic*share*float64(groups*n)/float64(room)
 			if n > 1 {
 				cost += planJoin
 			}

@@ -9,8 +9,8 @@ import (
 
 // h100 are the tilings of an H100.
 var h100 = []tiling{
-	{HeadsPerGroup: 64, Tile: 16},
-	{HeadsPerGroup: 32, Tile: 32, Turns: true, RowCost: fewRowCost},
+	{HeadsPerGroup: 64, Tile: 16, Code: wideCode},
+	{HeadsPerGroup: 32, Tile: 32, Turns: true, RowCost: fewRowCost, Code: fewCode},
 	{HeadsPerGroup: 16, Tile: 32, Turns: true, RowCost: fewRowCost},
 }
 
@@ -64,9 +64,9 @@ func TestSplitProperties(t *testing.T) {
 // What an H100's builds are given to do: fewer heads per workgroup while compute units would stand idle.
 func TestPlan(t *testing.T) {
 	for _, c := range []struct{ heads, tokens, width, hg, splits int }{
-		{64, 1, 640, 16, 20}, {64, 2, 640, 16, 10}, {64, 3, 640, 16, 10}, {64, 8, 640, 32, 7}, {64, 32, 640, 64, 4}, {64, 48, 640, 64, 2}, {64, 64, 640, 64, 2},
+		{64, 1, 640, 16, 20}, {64, 2, 640, 16, 10}, {64, 3, 640, 16, 10}, {64, 4, 640, 16, 7}, {64, 8, 640, 16, 4}, {64, 16, 640, 32, 4}, {64, 32, 640, 64, 4}, {64, 48, 640, 64, 2}, {64, 64, 640, 64, 2},
 		{64, 128, 640, 64, 1}, {64, 256, 640, 64, 1}, {64, 4096, 640, 64, 1},
-		{128, 1, 1152, 32, 18}, {128, 8, 1152, 64, 8}, {128, 32, 1152, 64, 2}, {128, 64, 1152, 64, 1}, {128, 128, 1152, 64, 1},
+		{64, 2, 1280, 16, 14}, {64, 4, 1280, 16, 8}, {64, 8, 1280, 32, 8}, {128, 1, 1152, 16, 12}, {128, 8, 1152, 64, 8}, {128, 32, 1152, 64, 2}, {128, 64, 1152, 64, 1}, {128, 128, 1152, 64, 1},
 		{64, 1, 128, 16, 4}, {64, 32, 128, 16, 1}, {64, 64, 128, 32, 1}, {64, 128, 128, 64, 1}, {128, 8, 128, 16, 1}, {128, 32, 128, 32, 1},
 		{64, 1, 8320, 32, 52}, {64, 8, 8320, 64, 16}, {128, 32, 8320, 64, 2}, {64, 1, 0, 16, 1}, {64, 1, 16, 16, 1},
 	} {

@@ -57,6 +57,7 @@ type tiling struct {
 	SubgroupSize  uint32   // to ask for; 0: any
 	PerUnit       int      // workgroups that share a compute unit; 0: one
 	RowCost       float64  // time of a row of cache, in that of the build with the most heads; 0: see cost
+	Code          float64  // time that its instructions take to come from memory, as they do in a step, in tiles of that build
 	Turns         bool     // its kernel is attn_decode_few, which can turn whole rows
 }
 

@@ -28,6 +28,8 @@ type LogitsConfig struct {
 	// Workgroups is how many workgroups fill the device; 0 estimates it from the
 	// device's type. Results do not depend on it.
 	Workgroups int
+
+	tops bool // whether LogitsArgs.tops will be written
 }
 
 // LogitsArgs are the tensors of one Logits.
@@ -41,6 +43,8 @@ type LogitsArgs struct {
 	Lens       tensor.Tensor       // [T] i32 entries that a token may see, 0 (or less) for padding
 	First      int                 // entry of column 0 of Out
 	Out        tensor.Tensor       // [T, width] f32, written where First+column < Lens[t], elsewhere left as it is
+
+	tops tensor.Tensor // [T, W] i32, of idx_logits_lanes only: see idx_topk_tiles; may be absent
 }
 
 // Logits scores compressed entries, read in place from pages: for entry n of token
@@ -80,13 +84,12 @@ type idxLogitsPush struct {
 	QAddr, QScaleAddr           uint64
 	WeightsAddr, BlockTableAddr uint64
 	TokenToReqAddr, LensAddr    uint64
-	KeysAddr, DstAddr           uint64
+	KeysAddr, DstAddr, TopsAddr uint64
 	KeysStride, KeysPages       uint32
 	Tokens, Heads               uint32
 	First, Width                uint32
 	Requests, TableWidth        uint32
-	Chunk                       uint32
-	_                           uint32
+	Chunk, TopsWidth            uint32
 }
 
 const (
@@ -146,7 +149,7 @@ func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser, inLanes bool)
 	if o.inLanes {
 		spec.Stem = "idx_logits_lanes"
 		spec.Subgroup = uint32(o.lanes.subgroup)
-		spec.Constants = append(spec.Constants, o.lanes.constants()...)
+		spec.Constants = append(append(spec.Constants, o.lanes.constants()...), opkit.Bit(0, cfg.tops))
 	} else if o.matrix() {
 		spec.Subgroup = uint32(o.tiling.subgroup)
 		spec.Constants = append(spec.Constants, o.tiling.constants()...)
@@ -200,7 +203,12 @@ func (o *Logits) Record(rec *vk.Recorder, a LogitsArgs) error {
 		Tokens: uint32(t), Heads: uint32(o.cfg.Heads), First: uint32(a.First), Width: uint32(width),
 		Requests: uint32(a.BlockTable.Shape[0]), TableWidth: uint32(a.BlockTable.Shape[1]), Chunk: uint32(chunk),
 	}
-	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{Kernel: o.k, Groups: groups, Push: vk.Bytes(&push)}, logitsTargets(a)...)
+	targets := logitsTargets(a)
+	if o.inLanes && o.cfg.tops {
+		push.TopsAddr, push.TopsWidth = a.tops.View().Address(), uint32(a.tops.Shape[1])
+		targets = append(targets, opkit.Target{Name: "tops", T: a.tops, Access: vk.Write, Align: 16})
+	}
+	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{Kernel: o.k, Groups: groups, Push: vk.Bytes(&push)}, targets...)
 }
 
 // logitsTargets are what base binds and the other variants reach by address.

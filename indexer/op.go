@@ -36,4 +36,5 @@ var pushLayouts = map[string]any{
 	"idx_visible":      idxVisiblePush{},
 	"idx_topk":         idxTopkPush{},
 	"idx_topk_lanes":   idxTopkLanesPush{},
+	"idx_topk_tiles":   idxTopkTilesPush{},
 }

@@ -68,6 +68,8 @@ type Select struct {
 	cfg    SelectConfig
 	logits *Logits
 	topk   *TopK
+	topped *Logits // with tops, for tiles; nil where there are none
+	tiles  *tileTopK
 }
 
 const (
@@ -91,12 +93,12 @@ func SelectSegment(tokens int) int {
 // and a width of k, on any device and for contexts of any length: with R tokens at a
 // time, which is T up to 512 and the even share of T beyond, and S = SelectSegment(R),
 //
-//	R * S * 4  +  R * (L * k' * 8 + 16)
+//	R * S * 4  +  R * (L * k' * 8 + 16)  +  R * W * 4
 //
-// the scores of a segment, and L lists of candidates, with k' = k rounded up to 4: 1, or
+// the scores of a segment, W = S/16 rounded up to 4 tops of tiles, and L lists of candidates, with k' = k rounded up to 4: 1, or
 // where R < 65 and S > 16384 the largest power of two of at most 16, 128 / R and
 // S / 4096, and 1 more if that is not 1. Each part is rounded up to 256 bytes. For k up
-// to 1024 that is at most 37.8 MB, for any other k 42 MB.
+// to 1024 that is at most 39.9 MB, for any other k 44.1 MB.
 func SelectScratchBytes(tokens, k int) uint64 {
 	if tokens < 1 {
 		return 0
@@ -107,7 +109,7 @@ func SelectScratchBytes(tokens, k int) uint64 {
 }
 
 func selectScratch(rows, segment, lists, k int) uint64 {
-	return tensor.Need(tensor.F32, rows, segment) + tensor.Need(tensor.U8, int(listBytes(rows, lists, k)))
+	return tensor.Need(tensor.F32, rows, segment) + tensor.Need(tensor.U8, int(listBytes(rows, lists, k))) + tensor.Need(tensor.U32, rows, topsWidth(segment))
 }
 
 // selectTile is how many of the tokens are taken at a time: they are shared out
@@ -135,6 +137,18 @@ func NewSelect(dev *vk.Device, cfg SelectConfig) (*Select, error) {
 	}
 	if o.logits, err = NewLogits(dev, cfg.Logits); err != nil {
 		return nil, err
+	}
+	if o.logits.inLanes {
+		if o.tiles, err = o.topk.buildTiles(o.logits.lanes.m); err != nil {
+			return nil, err
+		}
+	}
+	if o.tiles != nil {
+		with := cfg.Logits
+		with.tops = true
+		if o.topped, err = NewLogits(dev, with); err != nil {
+			return nil, err
+		}
 	}
 	if cfg.Segment != 0 {
 		if err := pkg.Range(op, "Segment", cfg.Segment, cfg.K, math.MaxInt32/2); err != nil {
@@ -216,7 +230,11 @@ func (o *Select) Record(rec *vk.Recorder, a SelectArgs) error {
 		}
 	}
 	for i, r := range rounds {
-		if err := o.logits.Record(rec, r.logits); err != nil {
+		scores := o.logits
+		if r.topk.tiles != nil {
+			scores = o.topped
+		}
+		if err := scores.Record(rec, r.logits); err != nil {
 			return err
 		}
 		if i == 0 && a.Beside != nil {
@@ -255,6 +273,7 @@ type selectRound struct {
 func (o *Select) rounds(a SelectArgs, t, entries int) []selectRound {
 	rows, segment, lists := o.plan(t)
 	scores := tensor.Need(tensor.F32, rows, segment)
+	tops := scores + tensor.Need(tensor.U8, int(listBytes(rows, lists, o.cfg.K)))
 	var all []selectRound
 	for low := 0; low < t; low += rows {
 		high := min(low+rows, t)
@@ -273,6 +292,10 @@ func (o *Select) rounds(a SelectArgs, t, entries int) []selectRound {
 			l.Out = tensor.Of(a.Scratch.Buffer.View(a.Scratch.Offset, uint64(high-low)*uint64(n)*4), tensor.F32, high-low, n)
 			k := topkRound{logits: l.Out, lens: l.Lens, out: part(a.TopK), slices: o.topk.slices(rows, n), lists: lists, first: first, limit: entries, arrived: part(a.Arrived),
 				scratch: a.Scratch.Buffer.View(a.Scratch.Offset+scores, listBytes(high-low, lists, o.cfg.K))}
+			if entries <= segment && o.tiles != nil && o.tiles.suits(o.topk, high-low, n, topsWidth(segment), lists, k.arrived) {
+				l.tops = topsAt(a.Scratch.Buffer.View(a.Scratch.Offset+tops, a.Scratch.Size-tops), high-low, segment)
+				k.tops, k.tiles = l.tops, o.tiles
+			}
 			if o.cfg.SlotPage > 0 {
 				k.slots, k.requests = PickSlots{a.Slots.BlockTable, part(a.Slots.Slots), part(a.Slots.Lens)}, l.TokenToReq
 			}

@@ -3,6 +3,9 @@ package indexer
 import (
 	"fmt"
 	"testing"
+
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
 )
 
 // A context has as few rounds as there are segments in it; every round's scores and lists
@@ -34,6 +37,43 @@ func TestSelectRounds(t *testing.T) {
 		}
 		if want := c.tokens * max((c.entries+3)&^3, 4); seen != want {
 			t.Errorf("%s: %d scores, want %d", name, seen, want)
+		}
+	}
+}
+
+// Long rows of one round are selected from by tiles, whose tops lie behind scores and
+// lists in the scratch that is asked for.
+func TestSelectByTiles(t *testing.T) {
+	for _, c := range []struct {
+		tokens, k, tile, entries, segment int
+		want                              bool
+	}{
+		{32, 512, 16, 32768, 0, true}, {1, 1024, 16, 262144, 0, true}, {32, 512, 16, 262144, 0, true}, {128, 1024, 16, 32768, 0, true},
+		{32, 512, 16, 9216, 0, false}, {32, 512, 16, 9217, 0, true}, {32, 1024, 16, 16384, 0, false}, {32, 1024, 16, 16385, 0, true}, {32, 1, 16, 9217, 0, true},
+		{128, 512, 16, 65537, 0, false}, {1, 512, 16, 262145, 0, false}, // two rounds
+		{1, 64, 8, 131072, 0, true}, {1, 64, 8, 131073, 0, false}, // no room for so many tops
+		{1, 64, 8, 10201, 20480, true}, {1, 64, 4, 10201, 20480, false}, {1, 512, 16, 262145, 1 << 20, false}, {1, 512, 16, 262144, 1 << 20, true},
+		{600, 512, 16, 16384, 0, true},
+		{-32, 512, 16, 32768, 0, false}, {-1, 512, 16, 65532, 0, false}, {-1, 512, 16, 65536, 0, true}, {-64, 512, 16, 32768, 0, true}, // with counters of slices
+	} {
+		var args SelectArgs
+		if c.tokens < 0 {
+			c.tokens = -c.tokens
+			args.Arrived = tensor.Of(vk.View{Buffer: new(vk.Buffer)}, tensor.I32, c.tokens)
+		}
+		o := &Select{cfg: SelectConfig{K: c.k, Segment: c.segment, Rows: SelectRows}, topk: &TopK{cfg: TopKConfig{K: c.k}, workgroups: 128, lanes: []topkKernel{{nil, 4096}, {nil, 9216}}}, tiles: &tileTopK{tile: c.tile, most: 16384}}
+		size := o.ScratchBytes(c.tokens)
+		for _, r := range o.rounds(args, c.tokens, c.entries) {
+			if got := r.topk.tiles != nil; got != c.want {
+				t.Errorf("%+v: by tiles: %v", c, got)
+			}
+			if !c.want {
+				continue
+			}
+			tops, lists := r.logits.tops, r.topk.scratch
+			if begin, n := tops.View().Offset, (r.topk.logits.Shape[1]+c.tile-1)/c.tile; begin < lists.Offset+lists.Size || begin%16 != 0 || begin+tops.Bytes() > size || tops.Shape[0] != r.topk.logits.Shape[0] || tops.Shape[1] < n {
+				t.Errorf("%+v: tops %v at %d, lists to %d, of %d bytes", c, tops, begin, lists.Offset+lists.Size, size)
+			}
 		}
 	}
 }

@@ -275,6 +275,8 @@ type topkRound struct {
 	slices            int           // of a row
 	lists             int           // of a row in scratch: the carried one and those of slices; 0: none
 	first, limit      int           // limit: entries of a row at most
+	tops              tensor.Tensor // of the only round, for tiles
+	tiles             *tileTopK     // nil: not by tiles
 }
 
 // pick is the kernel for so many workgroups that take so many entries each.
@@ -291,6 +293,9 @@ func (o *TopK) pick(groups, entries int) *vk.Kernel {
 }
 
 func (o *TopK) record(rec *vk.Recorder, op string, r topkRound) error {
+	if r.tiles != nil {
+		return o.recordTiles(rec, op, r.tiles, r)
+	}
 	if done, err := o.recordLanes(rec, op, r); done || err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/shaders"
+	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -122,6 +123,15 @@ func (o *TopK) planLanes(t, n, most int) (k *topkKernel, slices, per int) {
 	return nil, 1, n
 }
 
+// laneMost is into how many slices rows can be cut with room for so many lists: one
+// without counters of them.
+func laneMost(arrived tensor.Tensor, lists int) int {
+	if arrived.IsZero() {
+		return 1
+	}
+	return min(max(lists, 1), maxSlices)
+}
+
 // recordLanes records in one launch a round that is the only one, and says so, if there
 // is a kernel for it.
 func (o *TopK) recordLanes(rec *vk.Recorder, op string, r topkRound) (done bool, err error) {
@@ -129,10 +139,7 @@ func (o *TopK) recordLanes(rec *vk.Recorder, op string, r topkRound) (done bool,
 	if r.first > 0 || r.limit > n || r.logits.View().Offset%16 != 0 {
 		return false, nil
 	}
-	most := 1
-	if !r.arrived.IsZero() {
-		most = min(max(r.lists, 1), maxSlices)
-	}
+	most := laneMost(r.arrived, r.lists)
 	kernel, slices, per := o.planLanes(t, n, most)
 	if kernel == nil {
 		return false, nil

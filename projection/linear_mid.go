@@ -12,10 +12,10 @@ type linearMid struct {
 	m, n, k  int // shape of a matrix product
 	subgroup int // invocations of a subgroup
 	teams    int // tiles of m rows of a workgroup
-	parts    int // subgroups of a tile of rows
 	tokens   int
 	ahead    int
 	lanes    int
+	turns    int // 1: two sets of registers for weights, by turns
 	chunk    int // numbers of k in a chunk
 }
 
@@ -34,16 +34,16 @@ const (
 )
 
 func (d linearMid) constants() []uint32 {
-	return opkit.Words(d.teams*d.parts*d.subgroup, d.subgroup, d.m, d.n, d.k, d.tokens, d.ahead, d.lanes, d.parts)
+	return opkit.Words(d.teams*d.subgroup, d.subgroup, d.m, d.n, d.k, d.tokens, d.ahead, d.lanes, d.turns)
 }
 
 // round is how many numbers of k a round takes.
-func (d linearMid) round() int { return d.parts * d.ahead * d.chunk }
+func (d linearMid) round() int { return d.ahead * d.chunk }
 
 // sharedBytes is the size of the shared array: two rounds of x, or a tile of sums of
 // each subgroup.
 func (d linearMid) sharedBytes() int {
-	return max(2*2*d.tokens*d.round(), d.teams*d.parts*d.n*(4*d.m+16))
+	return max(2*2*d.tokens*d.round(), d.teams*d.n*(4*d.m+16))
 }
 
 // whole tells whether a lane's components of a column fill quads.
@@ -59,14 +59,15 @@ func (d linearMid) whole() bool {
 // midder finds the division of a layer for passes of so many tokens.
 type midder func(caps *vk.Caps, element string, cfg LinearConfig, tokens int, lanes laneFinder) (linearMid, error)
 
-// midDivision takes two chunks a round where their x is not too much to keep, and two
-// subgroups for each tile of rows of NVFP4, whose chunks are long and come fewer at a
-// time; more than 32 tokens of those leave too little shared memory.
+// midDivision takes two chunks a round where their x is not too much to keep. Weights of
+// more than 32 tokens, and all of NVFP4, come in two sets of registers by turns: faster
+// there on an H100, and with one set it computes wrong sums of NVFP4. Others have half of
+// the code without, which counts where it is executed once in a step.
 //
 // Errors: vk.ErrMissingFeature when no shape of matrix product suits.
 func midDivision(caps *vk.Caps, element string, cfg LinearConfig, tokens int, lanes laneFinder) (linearMid, error) {
 	return opkit.FitMatrix(caps, element, func(s vk.CoopMatShape) (linearMid, bool) {
-		d := linearMid{m: int(s.M), n: int(s.N), k: int(s.K), subgroup: int(caps.MinSubgroupSize), teams: midTeams, parts: 1, tokens: tokens, ahead: 2}
+		d := linearMid{m: int(s.M), n: int(s.N), k: int(s.K), subgroup: int(caps.MinSubgroupSize), teams: midTeams, tokens: tokens, ahead: 2}
 		for _, v := range []int{d.m, d.n, d.k} {
 			if v != 8 && v != 16 {
 				return d, false
@@ -76,15 +77,13 @@ func midDivision(caps *vk.Caps, element string, cfg LinearConfig, tokens int, la
 			return d, false
 		}
 		d.chunk = d.lanes * cfg.Weights.perQuad()
-		if cfg.Weights == WeightNVFP4 {
-			if d.parts, d.ahead = 2, 1; tokens > midPasses[0] {
-				return d, false
-			}
-		}
 		if d.ahead*d.chunk > ScaleBlock || 2*tokens*d.round() > midStage {
 			d.ahead = 1
 		}
-		fits := d.teams*d.parts*d.subgroup <= int(caps.MaxWorkgroupInvocations) && d.sharedBytes() <= int(caps.SharedMemory)
+		if cfg.Weights == WeightNVFP4 || tokens > midPasses[0] {
+			d.turns = 1
+		}
+		fits := d.teams*d.subgroup <= int(caps.MaxWorkgroupInvocations) && d.sharedBytes() <= int(caps.SharedMemory)
 		return d, d.whole() && fits && (!cfg.Weights.fp8() || d.chunk <= ScaleBlock)
 	})
 }

@@ -51,7 +51,7 @@ type thinner func(caps *vk.Caps, element string, cfg LinearConfig, tokens int, l
 
 // thinDivision takes four subgroups a workgroup, and more where the rows are too few
 // to fill the device, up to sixteen, as long as each has a step of its own or two. On
-// an H100 that has work for 12 subgroups on every multiprocessor, of which each waits
+// an H100 that has work for 16 subgroups on every multiprocessor, of which each waits
 // for 2 or 4 KiB. A step is two chunks, or one where that leaves less undone.
 //
 // Errors: vk.ErrMissingFeature when no shape of matrix product suits.
@@ -67,7 +67,7 @@ func thinDivision(caps *vk.Caps, element string, cfg LinearConfig, tokens int, l
 			return d, false
 		}
 		tiles, chunks := opkit.CeilDiv(cfg.N, d.m)*cfg.Groups, opkit.CeilDiv(cfg.K, d.lanes*cfg.Weights.perQuad())
-		for more := d; d.parts < 16 && tiles*d.parts < cfg.Workgroups*6 && chunks >= 4*d.parts; d = more {
+		for more := d; d.parts < 16 && tiles*d.parts < cfg.Workgroups*8 && chunks >= 4*d.parts; d = more {
 			if more.parts *= 2; !more.fits(caps) {
 				break
 			}

@@ -1,7 +1,9 @@
 // Indexer logits over paged keys with cooperative matrices that a subgroup fills from registers: what idx_logits_cm.comp computes, on devices
 // where matrices lie in lanes so that it can. For entry n, pc.first <= n < pc.first+width, n < lens[t], of token t's request,
 //   dst[t][n-first] = s_k[n] * sum_h relu(sum_d q[t][h][d] * k[n][d]) * weights[t][h]
-// bindings: 0..5 of lib/index_logits.glsl; dst and the pool of keys by address.
+// and, if built so, of every M entries from first on the largest as an integer that orders as they do, INT_MIN if none is the token's:
+//   tops [T,tops_width] i32, where a NaN counts as -Inf
+// bindings: none; all of lib/index_logits.glsl by address.
 // One workgroup: token gl_WorkGroupID.y with all its heads, decoded once, as B matrices in shared memory, and a share of its keys. Each of its
 //   subgroups takes M of those at a time, as an A matrix. Codes go from memory to registers, one tile ahead, and from there into
 //   matrices: a lane reads and decodes just the numbers that are its own. The loop waits for no other subgroup.
@@ -9,15 +11,16 @@
 //   positions (A, B) or columns (C) that follow from l%P, A and B alike; its components are in the order of j. Which K positions does not
 //   matter, because queries and keys put the same number at the same one.
 // Constants: 0 page, a multiple of M, 1 format, 2 THREADS, at least HG, 3 SUBGROUP, 4..6 M, N, K of a product, 7 HG, heads rounded
-//   up to N, 8 P: 4 or 8.
+//   up to N, 8 P: 4 or 8, 9 TOPS: 1 to write tops.
 // Shared memory: 276*HG B.
 // Features: cooperativeMatrix (f16), shaderFloat16, vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups,
-//   subgroupShuffle.
+//   subgroupShuffle, subgroupArithmetic.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
 #define KV_DA
@@ -34,6 +37,7 @@ layout(constant_id = 5) const uint CM_N = 16u;
 layout(constant_id = 6) const uint CM_K = 16u;
 layout(constant_id = 7) const uint HG = 64u;
 layout(constant_id = 8) const uint P = 4u;
+layout(constant_id = 9) const uint TOPS = 0u;
 
 const uint SUBGROUPS = THREADS / SUBGROUP;
 const uint HEAD_TILES = HG / CM_N;
@@ -52,6 +56,16 @@ const uint TAKEN = (HEAD_TILES + SUBGROUPS - 1u) / SUBGROUPS; // head tiles that
 
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer KvRead4 { uvec4 v; };
 
+// Loads of the loop are volatile, or a compiler moves them down to where their results are used, where they wait for memory. With MXFP4 alone it
+// does not, and they only cost.
+const bool HELD = FORMAT == INDEX_FP8 || TOPS > 0u;
+layout(buffer_reference, std430, buffer_reference_align = 4) volatile readonly buffer Held1 { uint v; };
+layout(buffer_reference, std430, buffer_reference_align = 8) volatile readonly buffer Held2 { uvec2 v; };
+layout(buffer_reference, std430, buffer_reference_align = 16) volatile readonly buffer Held4 { uvec4 v; };
+
+layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer TopWrite { int v; };
+#define LOGIT_NO_TOP int(0x80000000)
+
 #define CM_A coopmat<float16_t, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA>
 #define CM_B coopmat<float16_t, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB>
 #define CM_C coopmat<float, gl_ScopeSubgroup, CM_M, CM_N, gl_MatrixUseAccumulator>
@@ -66,6 +80,7 @@ uint t_, end_;
 int request_;
 uint mine_;  // which of its keys' sums a lane ends up with
 bool store_; // and whether it is the first lane to do so
+uint64_t tops_; // of tile 0 of the request
 
 // What a lane holds of a tile: codes of its part of KEYS rows, and scales, of FP8 keys that of the key whose logit it stores.
 struct Rows {
@@ -81,21 +96,23 @@ uint block_of() { return part_ * 4u / P; }
 
 uint find(uint tile) { return logit_page(request_, tile * CM_M); }
 
-// fetch: rows that are not there are read from page 0, so that no load hangs on a condition.
-void fetch(uint page, uint tile, out Rows rows) {
-    rows.there = page < pc.keys_pages;
-    const uint64_t at = pc.keys_addr + uint64_t(rows.there ? page : 0u) * pc.keys_stride;
-    const uint slot = tile * CM_M % PAGE;
-    [[unroll]] for (uint j = 0u; j < KEYS; j++) {
-        const uint row = slot + row_of(j);
-        const uint64_t codes = at + index_row_byte(FORMAT, row);
-        // The lanes of a row load 16 bytes each that lie side by side.
-        if (WORDS == 2u) rows.codes[j] = KvRead2(codes + part_ * 8u).v.xyxy;
-        else [[unroll]] for (uint c = 0u; c < LOADS; c++) rows.codes[j * LOADS + c] = KvRead4(codes + (c * P + part_) * 16u).v;
-        if (FORMAT != INDEX_FP8) rows.scales[j] = KvRead1(at + index_scale_byte(FORMAT, PAGE, row)).v;
-    }
-    if (FORMAT == INDEX_FP8) rows.scales[0] = KvRead1(at + index_scale_byte(FORMAT, PAGE, slot + row_of(mine_))).v;
+// fetch: rows that are not there are read from page 0, so that no load hangs on a condition. fetch_held is the same with loads that stay where they are.
+// The lanes of a row load 16 bytes each that lie side by side.
+#define FETCH(name, Read1, Read2, Read4) void name(uint page, uint tile, out Rows rows) { \
+    rows.there = page < pc.keys_pages; \
+    const uint64_t at = pc.keys_addr + uint64_t(rows.there ? page : 0u) * pc.keys_stride; \
+    const uint slot = tile * CM_M % PAGE; \
+    [[unroll]] for (uint j = 0u; j < KEYS; j++) { \
+        const uint row = slot + row_of(j); \
+        const uint64_t codes = at + index_row_byte(FORMAT, row); \
+        if (WORDS == 2u) rows.codes[j] = Read2(codes + part_ * 8u).v.xyxy; \
+        else [[unroll]] for (uint c = 0u; c < LOADS; c++) rows.codes[j * LOADS + c] = Read4(codes + (c * P + part_) * 16u).v; \
+        if (FORMAT != INDEX_FP8) rows.scales[j] = Read1(at + index_scale_byte(FORMAT, PAGE, row)).v; \
+    } \
+    if (FORMAT == INDEX_FP8) rows.scales[0] = Read1(at + index_scale_byte(FORMAT, PAGE, slot + row_of(mine_))).v; \
 }
+FETCH(fetch, KvRead1, KvRead2, KvRead4)
+FETCH(fetch_held, Held1, Held2, Held4)
 
 // element: number e of a lane's part of a row, in the order in which codes are decoded.
 float16_t element(uvec4 codes[LOADS], CM_FP4_SCALE scale, uint e) {
@@ -204,7 +221,14 @@ void score(Rows rows, uint tile) {
     [[unroll]] for (uint j = 1u; j < SCALES; j++) scales = j == mine_ ? rows.scales[j] : scales;
     const float scale = FORMAT == INDEX_FP8 ? uintBitsToFloat(scales) : cm_row_scale(scales);
     const uint n = tile * CM_M + row_of(mine_);
-    if (store_ && n >= pc.first && n < end_) logit_store(t_, n - pc.first, rows.there ? sum[0] * CM_UNSCALE * scale : LOGIT_NONE);
+    const float x = rows.there ? sum[0] * CM_UNSCALE * scale : LOGIT_NONE;
+    const bool real = n >= pc.first && n < end_;
+    if (store_ && real) logit_store(t_, n - pc.first, x);
+    if (TOPS > 0u) {
+        const int bits = floatBitsToInt(isnan(x) ? LOGIT_NONE : x);
+        const int top = subgroupMax(real ? bits ^ (bits >> 31 & 0x7FFFFFFF) : LOGIT_NO_TOP);
+        if (gl_SubgroupInvocationID == 0u) TopWrite(tops_ + uint64_t(tile) * 4ul).v = top;
+    }
 }
 
 void main() {
@@ -225,6 +249,7 @@ void main() {
     end_ = logit_end(t_);
     request_ = token_to_req_at(t_);
     ask_queries();
+    if (TOPS > 0u) tops_ = pc.tops_addr + (uint64_t(t_) * pc.tops_width - pc.first / CM_M) * 4ul;
 
     // Shares follow from the lengths there are, not from the width: a short context is spread over all workgroups too. A quotient of floats, made
     // right, takes a fraction of the time that one of integers takes.
@@ -245,7 +270,8 @@ void main() {
     load_weights();
     [[dont_unroll]] for (;;) {
         Rows next;
-        fetch(page, TILE_AT(tile + SUBGROUPS), next);
+        if (HELD) fetch_held(page, TILE_AT(tile + SUBGROUPS), next);
+        else fetch(page, TILE_AT(tile + SUBGROUPS), next);
         page = find(TILE_AT(tile + 2u * SUBGROUPS));
         subgroupBarrier(); // or a compiler moves the loads behind the exit, to their use
         score(rows, tile);

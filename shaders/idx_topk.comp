@@ -78,6 +78,7 @@ layout(std430, set = 0, binding = 6) readonly buffer TokenToReq { int v[]; } tok
 layout(std430, set = 0, binding = 7) writeonly buffer Slots { int v[]; } slots_buf;
 layout(std430, set = 0, binding = 8) writeonly buffer Counts { int v[]; } counts_buf;
 #endif
+#include "lib/order_key.glsl"
 #include "lib/paged_index.glsl"
 
 const uint WIDE = 1u;  // logits can be loaded by fours: width is a multiple of 4, and the address of 16
@@ -103,13 +104,6 @@ uint low;        // keys below are not looked at; the same in all invocations
 // What a selection leaves: keys above ceiling are taken, and the first `need` of those from bottom to ceiling. Bottom is above 0.
 uint bottom, ceiling, need;
 uint sure, tied; // which of an invocation's entries these are, a bit for each
-
-// Bits of a float to an unsigned number in the order of the selection, at least 0x007FFFFF.
-uint order_key(uint bits) {
-    if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return 0x007FFFFFu; // NaN as -inf
-    if (bits == 0x80000000u) bits = 0u;
-    return (bits & 0x80000000u) != 0u ? ~bits : bits | 0x80000000u;
-}
 
 // Cell j of an invocation that has n of them. 32 invocations share rows of 32 cells, which they load side by side.
 uint cell_of(uint j, uint n) { return (lane & ~31u) * n + j * 32u + (lane & 31u); }

@@ -47,6 +47,7 @@ layout(push_constant) uniform Push {
     uint requests; // rows and columns of block_table
     uint table_width;
 } pc;
+#include "lib/order_key.glsl"
 #include "lib/paged_index.glsl"
 
 shared uvec4 key_s[CAPACITY / 4u];
@@ -54,13 +55,6 @@ shared uint pool_s[PLACES]; // bins, 0 when nobody counts; or the entries that a
 shared uint sum_s[TEAMS];
 shared uvec3 found_s;
 shared uint last_s;
-
-// Bits of a float to an unsigned number in the order of the selection, at least 0x007FFFFF.
-uint order_key(uint bits) {
-    if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return 0x007FFFFFu; // NaN as -inf
-    if (bits == 0x80000000u) bits = 0u;
-    return (bits & 0x80000000u) != 0u ? ~bits : bits | 0x80000000u;
-}
 
 uint cells_of(uint total) { return (total + 4u * THREADS - 1u) / (4u * THREADS); }
 

@@ -1,12 +1,13 @@
 // A linear layer for some tokens, with cooperative matrices: y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k]; see proj_linear.comp.
 // bindings: 0 w_scale, 1 row_scale, 2 x_scale; x, w and y by address: lib/linear.glsl. With splits, part s of k goes to an f32 y of its own.
-// One workgroup: TOKENS tokens (x of the grid) and THREADS/SUBGROUP/PARTS tiles of M rows (y) of group z / splits, a tile to a subgroup.
+// One workgroup: TOKENS tokens (x of the grid) and THREADS/SUBGROUP tiles of M rows (y) of group z / splits, a tile to a subgroup.
 //   Weights go from memory to the registers of their subgroup, as in proj_linear_thin.comp, a round ahead; x goes through shared memory,
-//   for all of them, as the components of fragments that each lane wants. A round is PARTS*AHEAD chunks of k, a chunk being LANES*16
-//   bytes of a row of weights; where PARTS is 2, two subgroups share a tile of rows and take turns.
+//   for all of them, as the components of fragments that each lane wants. A round is AHEAD chunks of k, a chunk being LANES*16 bytes of a
+//   row of weights.
 // Constants after the two of lib/linear.glsl: 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a product, 7 TOKENS, 8 AHEAD, 9 LANES: see
-//   proj_linear_thin.comp, 10 PARTS: projection/linear_mid.go chooses.
-// Shared memory: max(4*TOKENS*PARTS*AHEAD*CHUNK, THREADS/SUBGROUP*N*(4*M+16)), CHUNK the numbers of a chunk: 16384 B for FP8 and 32 tokens.
+//   proj_linear_thin.comp, 10 TURNS: 0: weights are decoded a round ahead; 1: on their way in two sets of registers by turns, which is
+//   twice the code: projection/linear_mid.go chooses.
+// Shared memory: max(4*TOKENS*AHEAD*CHUNK, THREADS/SUBGROUP*N*(4*M+16)), CHUNK the numbers of a chunk: 16384 B for FP8 and 32 tokens.
 // Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, shaderInt16, vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -26,9 +27,9 @@ layout(constant_id = 6) const uint CM_K = 16u;
 layout(constant_id = 7) const uint TOKENS = 32u;
 layout(constant_id = 8) const uint AHEAD = 2u;
 layout(constant_id = 9) const uint LANES = 4u;
-layout(constant_id = 10) const uint PARTS = 1u;
+layout(constant_id = 10) const uint TURNS = 0u;
 
-const uint TEAMS = THREADS / SUBGROUP / PARTS;
+const uint TEAMS = THREADS / SUBGROUP;
 const uint VEC = FORMAT == WEIGHT_BF16 ? 8u : FORMAT == WEIGHT_NVFP4 ? 32u : 16u; // weights of a quad
 const uint PAIRS = VEC / 2u;                    // words of two elements that a quad becomes
 const uint CHUNK = LANES * VEC;
@@ -43,14 +44,14 @@ const uint B_EACH = CM_N / LINES;               // columns of a lane in a fragme
 const uint SLOT_WORDS = FRAG_PAIRS > 0u ? FRAG_PAIRS : 1u; // of a column; without pairs a slot serves two fragments
 const uint SLOTS = PAIRS / SLOT_WORDS;                     // of a chunk
 const uint SLOT_QUADS = B_EACH * SLOT_WORDS / 4u;
-const uint ROUND_QUADS = PARTS * AHEAD * CHUNK / 8u;       // eight numbers of x each, of a token
+const uint ROUND_QUADS = AHEAD * CHUNK / 8u;               // eight numbers of x each, of a token
 const uint UNITS = N_TILES * LINES * ROUND_QUADS;          // B_EACH columns of such
 const uint X_EACH = (UNITS + THREADS - 1u) / THREADS;
-const uint STAGE = PARTS * AHEAD * SLOTS * N_TILES * SLOT_QUADS * SUBGROUP; // quads
+const uint STAGE = AHEAD * SLOTS * N_TILES * SLOT_QUADS * SUBGROUP; // quads
 
 const uint OUT_PITCH = CM_M / 4u + 1u;
 const uint REGION = CM_N * OUT_PITCH;                      // quads of a subgroup
-const uint OUT_QUADS = THREADS / SUBGROUP * REGION;
+const uint OUT_QUADS = TEAMS * REGION;
 const uint QUADS = 2u * STAGE > OUT_QUADS ? 2u * STAGE : OUT_QUADS;
 
 shared uvec4 x_s[QUADS]; // two rounds, [2, chunks, SLOTS, N_TILES, SLOT_QUADS, SUBGROUP]; at the end [subgroups, N, M] f32
@@ -58,12 +59,16 @@ shared uvec4 x_s[QUADS]; // two rounds, [2, chunks, SLOTS, N_TILES, SLOT_QUADS, 
 #define CM_A coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA>
 #define CM_B coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB>
 #define CM_C coopmat<float, gl_ScopeSubgroup, CM_M, CM_N, gl_MatrixUseAccumulator>
+#define LANES_HALVES
 #include "lib/linear_lanes.glsl"
+
+// volatile: else loads are moved to where their results are used, and wait there for memory.
+layout(buffer_reference, std430, buffer_reference_align = 16) volatile readonly buffer MidRead { uvec4 v; };
 
 CM_C acc[N_TILES];
 
 uint group_, t0_, row0_; // of this subgroup; rows are counted over all groups
-uint part_, lane_, line_, quad_;
+uint lane_, line_, quad_;
 uint w_at_[W_EACH]; // quads
 uint x_at_[X_EACH][B_EACH];
 
@@ -78,15 +83,15 @@ struct FetchX {
 };
 
 uint row_of(uint i) { return clamp(row0_ + i * LINES + line_, group_ * pc.n, (group_ + 1u) * pc.n - 1u); }
-uint quad_at(uint round, uint c) { return ((round * PARTS + part_) * AHEAD + c) * LANES + quad_; }
+uint quad_at(uint round, uint c) { return (round * AHEAD + c) * LANES + quad_; }
 
 void fetch_w(uint round, out FetchW f) {
     [[unroll]] for (uint c = 0u; c < AHEAD; c++) {
         const uint u = min(quad_at(round, c), pc.k / VEC - 1u);
-        [[unroll]] for (uint i = 0u; i < W_EACH; i++) f.w[c][i] = LinearRead4(pc.w_addr + uint64_t(w_at_[i] + u) * 16u).v;
+        [[unroll]] for (uint i = 0u; i < W_EACH; i++) f.w[c][i] = MidRead(pc.w_addr + uint64_t(w_at_[i] + u) * 16u).v;
         [[unroll]] for (uint i = 0u; i < W_EACH; i++) f.bits[c][i] = FORMAT == WEIGHT_NVFP4 ? w_nv_scale(row_of(i), u * VEC) : 0u;
     }
-    f.scale = FP8_WEIGHT ? w_block_bits(row_of(0u), min((round * PARTS + part_) * AHEAD * CHUNK, pc.k - 1u)) : 0u;
+    f.scale = FP8_WEIGHT ? w_block_bits(row_of(0u), min(round * AHEAD * CHUNK, pc.k - 1u)) : 0u;
 }
 
 // The units of an invocation: quad r of a round, columns line + h * LINES of tile n.
@@ -102,7 +107,7 @@ void fetch_x(uint round, out FetchX f) {
         const uint u = min(round * ROUND_QUADS + unit_r(i), pc.k / 8u - 1u);
         [[unroll]] for (uint h = 0u; h < B_EACH; h++) {
             if (ACT == ACT_BF16) {
-                f.x[i][h] = LinearRead4(pc.x_addr + uint64_t(x_at_[i][h] + u) * 16u).v;
+                f.x[i][h] = MidRead(pc.x_addr + uint64_t(x_at_[i][h] + u) * 16u).v;
                 f.bits[i][h] = 0u;
             } else {
                 f.x[i][h] = KvRead2(pc.x_addr + uint64_t(x_at_[i][h] + u) * 8u).v.xyxy;
@@ -112,8 +117,8 @@ void fetch_x(uint round, out FetchX f) {
     }
 }
 
-void keep_x(FetchX f, uint round) {
-    const uint base = (round & 1u) * STAGE;
+void keep_x(FetchX f, uint round, uint half_) {
+    const uint base = half_ * STAGE;
     [[unroll]] for (uint i = 0u; i < X_EACH; i++) {
         const uint r = unit_r(i), v = (gl_LocalInvocationIndex + i * THREADS) / ROUND_QUADS;
         const bool there = round * ROUND_QUADS + r < pc.k / 8u;
@@ -160,10 +165,10 @@ void decode(FetchW f, uint round, out Elements v) {
     }
 }
 
-void multiply(Elements v, uint round) {
+void multiply(Elements v, uint half_) {
     CM_C part[N_TILES];
     [[unroll]] for (uint n = 0u; n < N_TILES; n++) part[n] = CM_C(0.0);
-    const uint base = (round & 1u) * STAGE + part_ * (AHEAD * SLOTS * N_TILES * SLOT_QUADS * SUBGROUP) + lane_;
+    const uint base = half_ * STAGE + lane_;
     [[unroll]] for (uint c = 0u; c < AHEAD; c++) {
         [[unroll]] for (uint k = 0u; k < FRAGS; k++) {
             CM_A a;
@@ -196,7 +201,7 @@ void multiply(Elements v, uint round) {
 // finish: the sums of all subgroups to y, a tile of tokens at a time.
 void finish(uint split, uint sub) {
     const uint64_t y_addr = pc.y_addr + uint64_t(split) * pc.tokens * pc.y_stride * 4u;
-    const uint first = row0_ - sub % TEAMS * CM_M; // of the workgroup
+    const uint first = row0_ - sub * CM_M; // of the workgroup
     [[unroll]] for (uint n = 0u; n < N_TILES; n++) {
         barrier();
         coopMatStore(acc[n], x_s, sub * REGION, OUT_PITCH, gl_CooperativeMatrixLayoutColumnMajor);
@@ -205,9 +210,7 @@ void finish(uint split, uint sub) {
             const uint q = at % (CM_M / 4u), tile = at / (CM_M / 4u) % TEAMS, t = at / (CM_M / 4u) / TEAMS;
             const uint token = t0_ + n * CM_N + t, row = first + tile * CM_M + q * 4u;
             if (token >= pc.tokens || row < group_ * pc.n || row >= (group_ + 1u) * pc.n) continue;
-            vec4 v = vec4(0.0);
-            [[unroll]] for (uint p = 0u; p < PARTS; p++) v += uintBitsToFloat(x_s[p * (TEAMS * REGION) + tile * REGION + t * OUT_PITCH + q]);
-            v *= LANES_UNSCALE;
+            vec4 v = uintBitsToFloat(x_s[tile * REGION + t * OUT_PITCH + q]) * LANES_UNSCALE;
             if (FORMAT == WEIGHT_NVFP4) v *= vec4(row_scale.v[row], row_scale.v[row + 1u], row_scale.v[row + 2u], row_scale.v[row + 3u]);
             const uint y = token * pc.y_stride + pc.y_column + row;
             if (pc.y_f32 != 0u) {
@@ -220,42 +223,67 @@ void finish(uint split, uint sub) {
     }
 }
 
+// Round i, counted from 1, is first + i - 1; 0 only fetches, so that there is one copy of everything: a kernel's code comes from memory,
+// too, where other kernels run between its launches. What the last round fetches is for nothing, but no load hangs on a condition. One
+// barrier a round is enough: x goes to the half of shared memory that was read before the barrier.
+void sum_rounds(uint first, uint count) {
+    if (TURNS == 0u) {
+        Elements v;
+        [[dont_unroll]] for (uint i = 0u;; i++) {
+            const uint next = first + min(i, count - 1u);
+            FetchX x;
+            FetchW w;
+            fetch_x(next, x);
+            fetch_w(next, w);
+            barrier();
+            if (i > 0u) multiply(v, (i + 1u) & 1u);
+            if (i == count) return;
+            keep_x(x, next, i & 1u);
+            decode(w, next, v);
+        }
+    }
+    // No weight is copied from one set to the other, which would wait for it.
+    FetchW a, b;
+    [[dont_unroll]] for (uint i = 0u;; i += 2u) {
+        Elements v;
+        FetchX x;
+        const uint even = first + min(i, count - 1u), odd = first + min(i + 1u, count - 1u);
+        fetch_x(even, x);
+        fetch_w(even, a);
+        barrier();
+        if (i > 0u) {
+            decode(b, first + i - 1u, v);
+            multiply(v, 1u);
+        }
+        if (i == count) return;
+        keep_x(x, even, 0u);
+
+        fetch_x(odd, x);
+        fetch_w(odd, b);
+        barrier();
+        decode(a, even, v);
+        multiply(v, 0u);
+        if (i + 1u == count) return;
+        keep_x(x, odd, 1u);
+    }
+}
+
 void main() {
     const uint sub = gl_SubgroupID, split = gl_WorkGroupID.z % pc.splits;
     lane_ = gl_SubgroupInvocationID;
     line_ = lane_ / LANES;
     quad_ = lane_ % LANES;
-    part_ = sub / TEAMS;
     group_ = gl_WorkGroupID.z / pc.splits;
     t0_ = gl_WorkGroupID.x * TOKENS;
     // Tiles begin at multiples of their size among the rows of all groups, so that each lies in one block of 128.
-    row0_ = (group_ * pc.n / CM_M + gl_WorkGroupID.y * TEAMS + sub % TEAMS) * CM_M;
+    row0_ = (group_ * pc.n / CM_M + gl_WorkGroupID.y * TEAMS + sub) * CM_M;
     [[unroll]] for (uint n = 0u; n < N_TILES; n++) acc[n] = CM_C(0.0);
     [[unroll]] for (uint i = 0u; i < W_EACH; i++) w_at_[i] = row_of(i) * (pc.k / VEC);
     [[unroll]] for (uint i = 0u; i < X_EACH; i++) {
         [[unroll]] for (uint h = 0u; h < B_EACH; h++) x_at_[i][h] = x_row(unit_token(i, h), group_) * (pc.k / 8u);
     }
-    const uint rounds = (pc.k + PARTS * AHEAD * CHUNK - 1u) / (PARTS * AHEAD * CHUNK);
-    uint round = split * pc.split_steps;
-    const uint end = min(round + pc.split_steps, rounds); // the host makes no empty part
-    FetchX x0;
-    FetchW w0;
-    Elements v;
-    fetch_x(round, x0);
-    fetch_w(round, w0);
-    keep_x(x0, round);
-    decode(w0, round, v);
-    // The last fetch of a part is for nothing, but no load hangs on a condition. One barrier a round is enough: x goes to the half of shared
-    // memory that was read before the barrier.
-    [[dont_unroll]] for (; round < end; round++) {
-        FetchX x;
-        FetchW w;
-        fetch_x(round + 1u, x);
-        fetch_w(round + 1u, w);
-        barrier();
-        multiply(v, round);
-        keep_x(x, round + 1u);
-        decode(w, round + 1u, v);
-    }
+    const uint rounds = (pc.k + AHEAD * CHUNK - 1u) / (AHEAD * CHUNK);
+    const uint first = split * pc.split_steps;
+    sum_rounds(first, min(pc.split_steps, rounds - first)); // the host makes no empty part
     finish(split, sub);
 }

@@ -81,7 +81,7 @@ type Caps struct {
 	// product of subgroup scope with f32 sums: "coopmat.f16.f32" and
 	// "coopmat.bf16.f32". "subgroupSizeControl" is true only if compute shaders can
 	// require a size, "subgroupShuffle" if they can shuffle, "subgroupBallot" if they can
-	// broadcast and vote by ballot.
+	// broadcast and vote by ballot, "subgroupArithmetic" if they can reduce and scan.
 	Features map[string]bool
 	CoopMat  []CoopMatShape // empty without the feature cooperativeMatrix
 
@@ -163,7 +163,7 @@ func (a *Adapter) fillCaps(raw *C.VmAdapter) error {
 	}
 	c.SubgroupSize = uint32(raw.props11.subgroupSize)
 	c.MinSubgroupSize, c.MaxSubgroupSize = c.SubgroupSize, c.SubgroupSize
-	const compute, ballot, shuffle = 0x20, 0x8, 0x10 // a shader stage, kinds of subgroup operations
+	const compute, arithmetic, ballot, shuffle = 0x20, 0x4, 0x8, 0x10 // a shader stage, kinds of subgroup operations
 	if raw.has13 != 0 && raw.f13.subgroupSizeControl != 0 && raw.subgroup.requiredSubgroupSizeStages&compute != 0 {
 		c.MinSubgroupSize, c.MaxSubgroupSize = uint32(raw.subgroup.minSubgroupSize), uint32(raw.subgroup.maxSubgroupSize)
 		c.requiredSubgroupCompute = true
@@ -200,6 +200,7 @@ func (a *Adapter) fillCaps(raw *C.VmAdapter) error {
 		"shaderSubgroupExtendedTypes":     raw.f12.shaderSubgroupExtendedTypes != 0,
 		"subgroupSizeControl":             c.requiredSubgroupCompute,
 		"subgroupShuffle":                 raw.props11.subgroupSupportedStages&compute != 0 && raw.props11.subgroupSupportedOperations&shuffle != 0,
+		"subgroupArithmetic":              raw.props11.subgroupSupportedStages&compute != 0 && raw.props11.subgroupSupportedOperations&arithmetic != 0,
 		"subgroupBallot":                  raw.props11.subgroupSupportedStages&compute != 0 && raw.props11.subgroupSupportedOperations&ballot != 0,
 		"computeFullSubgroups":            raw.f13.computeFullSubgroups != 0,
 		"synchronization2":                raw.f13.synchronization2 != 0,

@@ -363,21 +363,37 @@ func (s *stepRun) fillInputs(st *pipeline.Step) error {
 	return nil
 }
 
-// wakeSteps is how long steps run before they are timed. With the processor's work
-// between them an H100 takes 0.6 s to come to its full clock.
-const wakeSteps = 1500 * time.Millisecond
+// wakeSteps is how long steps run before they are timed, once they are recorded. Recording
+// leaves the device idle for half a second each time, and an H100 takes 0.3 s of steps of
+// a quarter of the speed to come to its full clock again.
+const wakeSteps = time.Second
+
+// mostWake bounds the steps of one wakeUp, for every step lengthens the sessions.
+const mostWake = 1800
+
+// wakeUp runs steps until they are recorded for good (the first is measured operation by
+// operation, the second recorded anew) and the device has its full clock.
+func (s *stepRun) wakeUp() error {
+	gpu := s.dev.Adapter().Type != vk.TypeCPU
+	var start time.Time
+	for n := 0; n < max(3, s.o.Warmup) || gpu && time.Since(start) < wakeSteps && n < mostWake; n++ {
+		if n == 2 {
+			start = time.Now()
+		}
+		if _, _, err := s.step(nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // time fills in the times of the row.
 func (s *stepRun) time() error {
 	if err := s.engine.SetTiming(s.ctx, pipeline.TimingWhole); err != nil {
 		return err
 	}
-	gpu := s.dev.Adapter().Type != vk.TypeCPU
-	warm := 0 // at least 2: the first is measured operation by operation, the second recorded anew
-	for start := time.Now(); warm < max(2, s.o.Warmup) || gpu && time.Since(start) < wakeSteps && warm < 4000; warm++ {
-		if _, _, err := s.step(nil); err != nil {
-			return err
-		}
+	if err := s.wakeUp(); err != nil {
+		return err
 	}
 	var device, host, latency []float64
 	for range s.o.Reps {
@@ -414,9 +430,12 @@ func (s *stepRun) sections() error {
 	if err := s.engine.SetTiming(s.ctx, pipeline.TimingSections); err != nil {
 		return err
 	}
+	if err := s.wakeUp(); err != nil {
+		return err
+	}
 	var order []opKey
 	samples, counts, most := map[opKey][]float64{}, map[opKey]vk.Section{}, -1
-	for rep := range s.o.Reps + 1 {
+	for range s.o.Reps {
 		sums, own, barriers := map[opKey]float64{}, map[opKey]vk.Section{}, 0
 		if _, _, err := s.step(func(st *pipeline.Step) error {
 			list, err := st.Times()
@@ -440,9 +459,7 @@ func (s *stepRun) sections() error {
 			return err
 		}
 		for k, v := range sums {
-			if rep > 0 { // the first may have been slower
-				samples[k] = append(samples[k], v)
-			}
+			samples[k] = append(samples[k], v)
 		}
 	}
 	works := s.works()

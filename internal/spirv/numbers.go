@@ -127,6 +127,7 @@ var capabilityNames = map[Capability]string{
 // those that a kernel uses are listed.
 var capabilityFeatures = map[Capability]string{
 	0: "", Shader: "", GroupNonUniform: "",
+	63:                       "subgroupArithmetic",
 	64:                       "subgroupBallot",
 	65:                       "subgroupShuffle",
 	Float16:                  "shaderFloat16",

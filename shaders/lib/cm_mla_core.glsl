@@ -14,7 +14,7 @@
 //
 // The including kernel declares before the include: the constants HG, TILE, THREADS, SUBGROUP, CM_M, CM_N, CM_K, KSPLIT
 // (SUBGROUPS = THREADS/SUBGROUP; HG is a multiple of CM_M, TILE of CM_M, CM_N and CM_K; KSPLIT divides SUBGROUPS, SUBGROUPS/KSPLIT
-// divides HG/CM_M * TILE/CM_N, KSPLIT*CM_K and SUBGROUPS*CM_N divide 512; TILE divides THREADS), the storage buffers q, dst
+// divides HG/CM_M * TILE/CM_N or the other way round, KSPLIT*CM_K and SUBGROUPS*CM_N divide 512; TILE divides THREADS), the storage buffers q, dst
 // (uvec4 rows[]), part_out and part_ml (vec4 rows[]), and pc.heads, pc.splits, pc.scale_log2e. With CM_ONE_BUFFER there is one tile of
 // rows in shared memory instead of two.
 //
@@ -28,7 +28,8 @@
 const uint SUBGROUPS = THREADS / SUBGROUP;
 const uint HEAD_TILES = HG / CM_M;
 const uint HEAD_PARTS = SUBGROUPS / KSPLIT < HEAD_TILES ? SUBGROUPS / KSPLIT : HEAD_TILES; // scores: subgroups side by side over the heads
-const uint COLUMN_PARTS = SUBGROUPS / KSPLIT / HEAD_PARTS; // and over the rows of a tile
+const uint COLUMN_ROOM = SUBGROUPS / KSPLIT / HEAD_PARTS;  // and over the rows of a tile; where there are more subgroups, the rest wait
+const uint COLUMN_PARTS = COLUMN_ROOM < TILE / CM_N ? COLUMN_ROOM : TILE / CM_N;
 const uint QK_COLUMNS = TILE / CM_N / COLUMN_PARTS;        // and row tiles of each
 const uint QK_TILES = HEAD_TILES / HEAD_PARTS;      // and head tiles of each
 const uint QK_STEPS = 512u / CM_K / KSPLIT;
@@ -79,6 +80,7 @@ float cm_max4(vec4 s) { return max(max(s.x, s.y), max(s.z, s.w)); }
 
 // cm_scores: the dot products of Q with the rows in buffer `buf`, to score_s.
 void cm_scores(uint buf) {
+    if (COLUMN_PARTS < COLUMN_ROOM && cm_columns >= COLUMN_PARTS) return;
     [[unroll]] for (uint column = 0u; column < QK_COLUMNS; column++) {
         const uint j = cm_columns * QK_COLUMNS + column;
         CM_C s[CHAINS][QK_TILES];

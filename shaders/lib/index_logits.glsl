@@ -23,6 +23,7 @@ layout(push_constant) uniform Push {
     KV_ADDR lens_addr;
     KV_ADDR keys_addr;
     KV_ADDR dst_addr;
+    KV_ADDR tops_addr;
     uint keys_stride; // bytes per page
     uint keys_pages;
     uint tokens;
@@ -32,6 +33,7 @@ layout(push_constant) uniform Push {
     uint requests;
     uint table_width;
     uint chunk;       // fewest tiles of keys of a workgroup; unused by the builds without matrices
+    uint tops_width;  // columns of tops, 0 for none; idx_logits_lanes only
 } pc;
 TENSOR(uvec2, q, 0)
 TENSOR(uint, q_scale, 1)

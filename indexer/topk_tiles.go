@@ -1,0 +1,101 @@
+package indexer
+
+import (
+	"unsafe"
+
+	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/shaders"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// tileTopK selects from rows of which is known what the largest of every few entries is,
+// which scores in lanes write down as they go.
+type tileTopK struct {
+	kernel *vk.Kernel
+	tile   int // entries
+	most   int // tops of a row
+}
+
+// idxTopkTilesPush is the push block of idx_topk_tiles.comp.
+type idxTopkTilesPush struct {
+	LogitsAddr, TopsAddr, LensAddr, DstAddr               uint64
+	BlockTableAddr, TokenToReqAddr, SlotsAddr, CountsAddr uint64
+	K, Width, TopsWidth, Limit, Requests, TableWidth      uint32
+}
+
+const (
+	// topEntries is the fewest entries of which tops are kept: where scores come in
+	// smaller tiles there is room for those of shorter rows.
+	topEntries = 16
+	// tileQuads and mostQuads are how many fours of numbers an invocation of
+	// idx_topk_tiles has room for at least and at most: with 4, 1024 invocations hold the
+	// tops of 262144 entries in tiles of 16.
+	tileQuads, mostQuads = 4, 8
+)
+
+// topsWidth is the room for tops of a row of n entries.
+func topsWidth(n int) int { return opkit.RoundUp(opkit.CeilDiv(n, topEntries), 4) }
+
+// buildTiles builds the selection from tiles of so many entries, if the device can run it.
+func (o *TopK) buildTiles(tile int) (*tileTopK, error) {
+	shapes := laneShapes(o.dev.Caps(), o.dev.Adapter().Type, o.cfg.K, o.cfg.Threads)
+	if len(shapes) == 0 || tile%4 != 0 || o.dev.Caps().Missing(shaders.Requires("idx_topk_tiles_da")) != nil {
+		return nil, nil
+	}
+	s := shapes[0]
+	quads := max(opkit.CeilDiv(o.cfg.K*tile, 4*s.threads), tileQuads)
+	if quads > mostQuads || (2*s.places(o.cfg.K)+s.threads/s.subgroup)*4+12 > int(o.dev.Caps().SharedMemory) {
+		return nil, nil
+	}
+	k, err := pkg.Kernel(o.dev, opkit.Spec{Stem: "idx_topk_tiles", Variant: VariantDA, Subgroup: uint32(s.subgroup),
+		PushSize:  int(unsafe.Sizeof(idxTopkTilesPush{})),
+		Constants: opkit.Words(s.threads, s.bits, s.places(o.cfg.K), o.cfg.slotPage, s.subgroup, tile, quads)})
+	if err != nil {
+		return nil, err
+	}
+	return &tileTopK{k, tile, 4 * quads * s.threads}, nil
+}
+
+// worthTiles is how many times as many entries as K make a row worth selecting from by
+// tiles where idx_topk_lanes could take it. On an H100, us, with what the tops cost: one
+// row of 65536, K 512, 11.7 against 13.1; of 32768 11.0 against 11.2, but 3 more in a step,
+// which has to fetch more code.
+const worthTiles = 128
+
+// suits tells whether t rows of n entries are selected from by tiles: if the K best tiles
+// are fewer than all, there is room for their tops in a width and in a workgroup, which
+// takes a row, and the row is long or nothing else would take it in one launch.
+func (o *tileTopK) suits(k *TopK, t, n, width, lists int, arrived tensor.Tensor) bool {
+	tiles := opkit.RoundUp(opkit.CeilDiv(n, o.tile), 4)
+	if n%4 != 0 || n <= o.tile*k.cfg.K || tiles > width || tiles > o.most {
+		return false
+	}
+	lanes, _, _ := k.planLanes(t, n, laneMost(arrived, lists))
+	return lanes == nil || n >= worthTiles*k.cfg.K && n > lanes.entries
+}
+
+func (o *TopK) recordTiles(rec *vk.Recorder, op string, kernel *tileTopK, r topkRound) error {
+	place, count, table, requests := o.bindSlots(r)
+	push := idxTopkTilesPush{
+		LogitsAddr: r.logits.View().Address(), TopsAddr: r.tops.View().Address(), LensAddr: r.lens.View().Address(), DstAddr: r.out.View().Address(),
+		BlockTableAddr: table.Address(), TokenToReqAddr: requests.Address(), SlotsAddr: place.Address(), CountsAddr: count.Address(),
+		K: uint32(o.cfg.K), Width: uint32(r.logits.Shape[1]), TopsWidth: uint32(r.tops.Shape[1]), Limit: uint32(min(r.limit, r.logits.Shape[1])),
+	}
+	push.Requests, push.TableWidth = r.table()
+	d := vk.Dispatch{Kernel: kernel.kernel, Groups: [3]uint32{uint32(r.logits.Shape[0]), 1, 1}, Push: vk.Bytes(&push)}
+	for _, v := range []struct {
+		view   vk.View
+		access vk.Access
+	}{{r.logits.View(), vk.Read}, {r.tops.View(), vk.Read}, {r.lens.View(), vk.Read}, {r.out.View(), vk.Write},
+		{table, vk.Read}, {requests, vk.Read}, {place, vk.Write}, {count, vk.Write}} {
+		d.Reach = append(d.Reach, vk.Reach{View: v.view, Access: v.access})
+	}
+	return pkg.Dispatch(rec, op, VariantDA, d)
+}
+
+// tops is the tensor of tops at an address of scratch.
+func topsAt(v vk.View, t, n int) tensor.Tensor {
+	w := topsWidth(n)
+	return tensor.Of(v.Buffer.View(v.Offset, uint64(t)*uint64(w)*4), tensor.I32, t, w)
+}
