@@ -37,6 +37,15 @@ type merge struct {
 // where one that is loaded for nothing takes as long as another, and how many of them take turns.
 var mergeBuilds = []struct{ parts, ahead, groups int }{{2, 2, 1}, {4, 4, 1}, {8, 4, 2}, {20, 4, 5}, {MaxSplits, 4, 8}} // for up to so many parts
 
+// mergeOf is the merge behind a build of an attention kernel: base, which takes no
+// address, keeps to itself.
+func mergeOf(dev *vk.Device, variant string) (merge, error) {
+	if variant != VariantBase {
+		variant = ""
+	}
+	return newMerge(dev, variant)
+}
+
 func newMerge(dev *vk.Device, want string) (merge, error) {
 	m := merge{dev: dev}
 	var err error

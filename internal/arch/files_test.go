@@ -40,6 +40,7 @@ var further = map[string]string{
 	"attn_prefill_lanes": "attn_prefill",
 	"idx_logits_lanes":   "idx_logits",
 	"idx_topk_lanes":     "idx_topk",
+	"idx_topk_tiles":     "idx_topk",
 	"proj_linear_few":    "proj_linear",
 	"proj_linear_sum":    "proj_linear",
 	"proj_linear_thin":   "proj_linear",
