@@ -23,6 +23,7 @@ const uint W_VEC = FORMAT == WEIGHT_BF16 ? 8u : FORMAT == WEIGHT_NVFP4 ? 32u : 1
 const uint X_LINES = THREADS / (PAIR / X_VEC); // rows that all invocations load at a time
 const uint W_LINES = THREADS / (PAIR / W_VEC);
 const uint X_EACH = BM / X_LINES, W_EACH = BN / W_LINES; // passes over the rows, two or more
+const uint X_TWOS = X_EACH / 2u, W_TWOS = W_EACH / 2u; // by names: a compiler writes an expression's address into the names of functions
 const uint X_EIGHTS = BM * BK / 8u / THREADS, W_EIGHTS = BN * BK / 8u / THREADS;
 const uint K_TILES = BK / CM_K;
 const uint TURNS = K_TILES * N_TILES; // among which the loads of a step are spread
@@ -81,11 +82,11 @@ void fetch_scale(uint pair, inout FetchW f) { f.scale = FP8_WEIGHT ? w_block_bit
 
 // What two passes have for one step, as it is stored.
 struct HalfX {
-    uvec4 q[X_EACH / 2u];
+    uvec4 q[X_TWOS];
     uint bits[X_EACH];
 };
 struct HalfW {
-    uvec4 q[W_EACH / 2u];
+    uvec4 q[W_TWOS];
     uint bits[W_EACH];
     uint scale;
 };
@@ -100,12 +101,12 @@ uvec4 half_of(uint vec, uvec4 a, uvec4 b, uint odd) {
 }
 
 void half_x(FetchX f, uint odd, out HalfX o) {
-    [[unroll]] for (uint i = 0u; i < X_EACH / 2u; i++) o.q[i] = half_of(X_VEC, f.q[2u * i], f.q[2u * i + 1u], odd);
+    [[unroll]] for (uint i = 0u; i < X_TWOS; i++) o.q[i] = half_of(X_VEC, f.q[2u * i], f.q[2u * i + 1u], odd);
     [[unroll]] for (uint i = 0u; i < X_EACH; i++) o.bits[i] = f.bits[i];
 }
 
 void half_w(FetchW f, uint odd, out HalfW o) {
-    [[unroll]] for (uint i = 0u; i < W_EACH / 2u; i++) o.q[i] = half_of(W_VEC, f.q[2u * i], f.q[2u * i + 1u], odd);
+    [[unroll]] for (uint i = 0u; i < W_TWOS; i++) o.q[i] = half_of(W_VEC, f.q[2u * i], f.q[2u * i + 1u], odd);
     [[unroll]] for (uint i = 0u; i < W_EACH; i++) o.bits[i] = f.bits[i];
     o.scale = f.scale;
 }
