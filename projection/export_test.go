@@ -35,3 +35,6 @@ func WholeRows(o *Linear, t int) int { return o.plan(t, math.MaxInt32).whole }
 func NewLinearMid(dev *vk.Device, cfg LinearConfig) (*Linear, error) {
 	return newLinear(dev, cfg, linearDivider{tilings: linearTilings, mid: midDivision})
 }
+
+// Paired tells whether t tokens are computed by proj_linear_pair where tiles compute them.
+func Paired(o *Linear, t int) bool { return o.tilingFor(t, math.MaxInt32).of(t).pairs }

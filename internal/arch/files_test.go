@@ -45,6 +45,7 @@ var further = map[string]string{
 	"proj_linear_sum":    "proj_linear",
 	"proj_linear_thin":   "proj_linear",
 	"proj_linear_mid":    "proj_linear",
+	"proj_linear_pair":   "proj_linear",
 
 	"proj_inverse_rope_quant_lanes": "proj_inverse_rope_quant",
 	"proj_qkv_norm_lanes":           "proj_qkv_norm",
