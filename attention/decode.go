@@ -135,7 +135,7 @@ func NewDecoder(dev *vk.Device, cfg DecoderConfig) (*Decoder, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := newMerge(dev, mergeVariant(variant))
+	m, err := mergeOf(dev, variant)
 	if err != nil {
 		return nil, err
 	}

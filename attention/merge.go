@@ -26,14 +26,6 @@ const (
 // mergeVariants are the builds of attn_merge, best first: the one that binds nothing begins sooner.
 var mergeVariants = opkit.Ladder("attn_merge", VariantDA, VariantBase)
 
-// mergeVariant is the build that goes with one of attn_decode or attn_prefill: all but base reach memory by address.
-func mergeVariant(variant string) string {
-	if variant == VariantBase {
-		return VariantBase
-	}
-	return VariantDA
-}
-
 // merge joins the partial rows of a split attention; MergeRef defines it.
 type merge struct {
 	dev     *vk.Device
@@ -44,6 +36,15 @@ type merge struct {
 // mergeBuilds are the forms that attn_merge is built in: how many rows an invocation loads at a time,
 // where one that is loaded for nothing takes as long as another, and how many of them take turns.
 var mergeBuilds = []struct{ parts, ahead, groups int }{{2, 2, 1}, {4, 4, 1}, {8, 4, 2}, {20, 4, 5}, {MaxSplits, 4, 8}} // for up to so many parts
+
+// mergeOf is the merge behind a build of an attention kernel: base, which takes no
+// address, keeps to itself.
+func mergeOf(dev *vk.Device, variant string) (merge, error) {
+	if variant != VariantBase {
+		variant = ""
+	}
+	return newMerge(dev, variant)
+}
 
 func newMerge(dev *vk.Device, want string) (merge, error) {
 	m := merge{dev: dev}

@@ -84,7 +84,7 @@ func NewPrefill(dev *vk.Device, cfg PrefillConfig) (*Prefill, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := newMerge(dev, mergeVariant(variant))
+	m, err := mergeOf(dev, variant)
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/vkmla/vkmla/shaders"
+	"github.com/vkmla/vkmla/vk"
 )
 
 // PushLayouts is for the tests outside the package, which alone can use testkit.
@@ -28,3 +29,12 @@ func Lanes(o *Linear) (thin, mid int) {
 // WholeRows is how many rows of a launch of t tokens are computed whole while the others are
 // in parts; 0 where all are the same.
 func WholeRows(o *Linear, t int) int { return o.plan(t, math.MaxInt32).whole }
+
+// NewLinearMid is NewLinear without proj_linear_thin, which takes layers as small as tests
+// have them.
+func NewLinearMid(dev *vk.Device, cfg LinearConfig) (*Linear, error) {
+	return newLinear(dev, cfg, linearDivider{tilings: linearTilings, mid: midDivision})
+}
+
+// Paired tells whether t tokens are computed by proj_linear_pair where tiles compute them.
+func Paired(o *Linear, t int) bool { return o.tilingFor(t, math.MaxInt32).of(t).pairs }

@@ -177,7 +177,8 @@ type Linear struct {
 }
 
 // projLinearPush is the push block of proj_linear.comp, proj_linear_few.comp,
-// proj_linear_thin.comp, proj_linear_mid.comp and proj_linear_cm.comp.
+// proj_linear_thin.comp, proj_linear_mid.comp, proj_linear_cm.comp and
+// proj_linear_pair.comp.
 type projLinearPush struct {
 	XAddr, WAddr, YAddr    uint64
 	Tokens, Groups, N, K   uint32
@@ -201,7 +202,9 @@ type projLinearSumPush struct {
 // vk.ErrMissingFeature for a variant that the device cannot run; those of
 // vk.Device.Kernel.
 func NewLinear(dev *vk.Device, cfg LinearConfig) (*Linear, error) {
-	return newLinear(dev, cfg, linearDivider{linearTilings, thinDivision, midDivision})
+	return newLinear(dev, cfg, linearDivider{
+		tilings: linearTilings, thin: thinDivision, mid: midDivision, pairs: dev.Adapter().Type != vk.TypeCPU,
+	})
 }
 
 // linearDivider divides the work of the kernels with matrices; without thin or mid
@@ -210,6 +213,7 @@ type linearDivider struct {
 	tilings linearTiler
 	thin    thinner
 	mid     midder
+	pairs   bool // whether tiles may come by pairs of steps, which no CPU gains by
 }
 
 func newLinear(dev *vk.Device, cfg LinearConfig, divide linearDivider) (*Linear, error) {
@@ -336,7 +340,15 @@ func (o *Linear) build(tilings []linearTiling, divide linearDivider) error {
 		if err != nil {
 			return err
 		}
-		o.matrix = append(o.matrix, matrixKernel{d, k})
+		m := matrixKernel{linearTiling: d, k: k}
+		if d, ok := d.paired(o.dev.Caps(), o.cfg); ok && divide.pairs && (most == 0 || most >= d.bm) {
+			spec.Stem = "proj_linear_pair"
+			if k, err = pkg.Kernel(o.dev, spec); err != nil {
+				return err
+			}
+			spec.Stem, m.pair = "proj_linear", &matrixKernel{linearTiling: d, k: k}
+		}
+		o.matrix = append(o.matrix, m)
 	}
 	var err error
 	o.sum, err = pkg.Kernel(o.dev, opkit.Spec{

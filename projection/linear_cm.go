@@ -16,6 +16,8 @@ type linearTiling struct {
 	bm, bn, bk int // tokens, rows and numbers of a step
 	wm, wn     int // of these a subgroup sums
 	subgroup   int // invocations of a subgroup
+
+	pairs bool // numbers come for two steps at a time: proj_linear_pair
 }
 
 // Kinds of tiles, most tokens first. Those of up to 64 tokens are bound by reading
@@ -47,6 +49,14 @@ func (t linearTiling) subgroups() int { return t.bm / t.wm * (t.bn / t.wn) }
 
 func (t linearTiling) threads() int { return t.subgroup * t.subgroups() }
 
+// span is how many numbers of K a turn of the kernel's loop takes.
+func (t linearTiling) span() int {
+	if t.pairs {
+		return 2 * t.bk
+	}
+	return t.bk
+}
+
 // sharedBytes is the sum of the shared arrays.
 func (t linearTiling) sharedBytes() int {
 	return max((t.bm+t.bn)*(2*t.bk+16), t.subgroups()*t.m*(4*t.wn+16)) + 4
@@ -60,6 +70,9 @@ func (t linearTiling) registers(copies int) int {
 	fragments := copies * (t.wm + t.n) * t.k / 2 / t.subgroup
 	each := (t.bm + t.bn) * t.bk / 8 / t.threads() // units of 8 numbers: 16 bytes at most, and where they come from
 	const rest = 32
+	if t.pairs { // two steps on their way or held, and a fragment more
+		return sums + fragments + copies*t.n*t.k/2/t.subgroup + 8*each + rest
+	}
 	return sums + fragments + 6*each + rest
 }
 
@@ -88,6 +101,15 @@ func (t linearTiling) fits(caps *vk.Caps, copies int) bool {
 		t.registers(copies) <= linearRegisters(t.threads())
 }
 
+// operandCopies is how often a device holds each element of a product's operands: RDNA3,
+// known by subgroups of 64, twice.
+func operandCopies(caps *vk.Caps) int {
+	if caps.MaxSubgroupSize > 32 {
+		return 2
+	}
+	return 1
+}
+
 // linearFit adapts a kind of tiles to a shape of product and a device: a subgroup
 // takes less of a tile until it has the registers.
 func linearFit(caps *vk.Caps, s vk.CoopMatShape, t linearTiling) (linearTiling, bool) {
@@ -97,11 +119,7 @@ func linearFit(caps *vk.Caps, s vk.CoopMatShape, t linearTiling) (linearTiling, 
 			return t, false
 		}
 	}
-	// RDNA3, known by subgroups of 64, keeps every element of an operand twice.
-	copies := 1
-	if caps.MaxSubgroupSize > 32 {
-		copies = 2
-	}
+	copies := operandCopies(caps)
 	for {
 		t.bm, t.wm = max(t.bm, t.m), max(t.wm, t.m)
 		t.wn, t.bk = max(t.wn, t.n), max(t.bk, t.k)

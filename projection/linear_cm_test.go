@@ -17,7 +17,7 @@ import (
 // NewLinearTiled is NewLinear with tiles of one kind, for the tests: BM, BN, BK, WM,
 // WN.
 func NewLinearTiled(dev *vk.Device, cfg LinearConfig, kind [5]int) (*Linear, error) {
-	return newLinear(dev, cfg, linearDivider{tilings: func(caps *vk.Caps, element string) ([]linearTiling, error) {
+	return newLinear(dev, cfg, linearDivider{pairs: true, tilings: func(caps *vk.Caps, element string) ([]linearTiling, error) {
 		return fitTilings(caps, element, []linearTiling{{bm: kind[0], bn: kind[1], bk: kind[2], wm: kind[3], wn: kind[4]}})
 	}})
 }
@@ -94,7 +94,11 @@ func planned(t *testing.T, cfg LinearConfig, variant string, lanes int) *Linear 
 			t.Fatal(err)
 		}
 		for _, d := range list {
-			o.matrix = append(o.matrix, matrixKernel{linearTiling: d})
+			m := matrixKernel{linearTiling: d}
+			if p, ok := d.paired(&caps, cfg); ok {
+				m.pair = &matrixKernel{linearTiling: p}
+			}
+			o.matrix = append(o.matrix, m)
 		}
 		for _, tokens := range midPasses {
 			if d, err := midDivision(&caps, "f16", cfg, tokens, func(_, _, _, _ int) int { return lanes }); err == nil {
@@ -265,6 +269,8 @@ func TestLinearMidRules(t *testing.T) {
 						t.Errorf("%s: a part is not whole", name)
 					case device == "H100" && lanes == 4 && (d.ahead == 2) != (f == WeightBF16 || f.fp8() && tokens == 32):
 						t.Errorf("%s: %d chunks", name, d.ahead)
+					case (d.turns == 1) != (f == WeightNVFP4 || tokens > 32):
+						t.Errorf("%s: %d turns", name, d.turns)
 					}
 				}
 			}

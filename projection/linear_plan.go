@@ -11,10 +11,20 @@ type fewKernel struct {
 	k                   *vk.Kernel
 }
 
-// matrixKernel is proj_linear_cm built for a tiling.
+// matrixKernel is proj_linear_cm or proj_linear_pair built for a tiling.
 type matrixKernel struct {
 	linearTiling
-	k *vk.Kernel
+	k    *vk.Kernel
+	pair *matrixKernel // of the same tiles, for whole ones; may be absent
+}
+
+// of is the kernel of these tiles for t tokens: tiles of pairs have no room for tokens
+// that are not there.
+func (m matrixKernel) of(t int) matrixKernel {
+	if m.pair != nil && t >= m.bm {
+		return *m.pair
+	}
+	return m
 }
 
 // linearPlan is how a number of tokens is computed.
@@ -149,8 +159,8 @@ func (o *Linear) plan(t, scratch int) linearPlan {
 		p.grid = [3]uint32{uint32(opkit.CeilDiv(t, d.tokens)), uint32(o.midTiles(d.linearMid) / cfg.Groups), uint32(cfg.Groups * p.splits)}
 		return p
 	}
-	m := o.tilingFor(t, scratch)
-	p.kernel, p.step = m.k, m.bk
+	m := o.tilingFor(t, scratch).of(t)
+	p.kernel, p.step = m.k, m.span()
 	p.cut(cfg.K, o.split(m.linearTiling, t, scratch))
 	p.grid = [3]uint32{uint32(opkit.CeilDiv(t, m.bm)), uint32(o.rowTiles(m.bn)), uint32(cfg.Groups * p.splits)}
 	if whole, parts := o.tail(m.linearTiling, t, scratch); parts > 1 {

@@ -63,7 +63,17 @@ func linearRig(r *verify.Rig, h projection.LinearHost, scratch int) projection.L
 	}
 	stored := map[tensor.DType]vectors.Type{tensor.U8: vectors.U8, tensor.BF16: vectors.U16}
 	a.W.Data = r.In(vectors.Array{Type: stored[dt], Shape: data, Data: h.Data}, dt)
-	a.X = r.In(vectors.Array{Type: vectors.U16, Shape: []int{h.T, h.Groups, h.K}, Data: h.X}, tensor.BF16)
+	switch h.Activations {
+	case projection.ActivationBF16:
+		a.X = r.In(vectors.Array{Type: vectors.U16, Shape: []int{h.T, h.Groups, h.K}, Data: h.X}, tensor.BF16)
+	case projection.ActivationFP8:
+		a.XScale = r.In(vectors.Array{Type: vectors.F32, Shape: []int{h.Groups, h.K / 128, h.ScalePitch}, Data: h.XScale}, tensor.F32)
+	default:
+		a.XScale = r.In(vectors.Array{Type: vectors.I32, Shape: []int{h.Groups, h.K / 512, h.ScalePitch}, Data: h.XScale}, tensor.I32)
+	}
+	if h.Activations != projection.ActivationBF16 {
+		a.X = r.In(vectors.Array{Type: vectors.U8, Shape: []int{h.Groups, h.T, h.K}, Data: h.X}, tensor.U8)
+	}
 	a.Out = r.Out(tensor.F32, h.T, h.Groups, h.N)
 	if scratch > 0 {
 		a.Scratch = r.Out(tensor.F32, scratch)

@@ -51,6 +51,7 @@ var pushLayouts = map[string]any{
 	"proj_linear_few":  projLinearPush{},
 	"proj_linear_thin": projLinearPush{},
 	"proj_linear_mid":  projLinearPush{},
+	"proj_linear_pair": projLinearPush{},
 	"proj_linear_sum":  projLinearSumPush{},
 }
 

@@ -3,8 +3,7 @@
 // One workgroup of THREADS: BM tokens (x of the grid) and BN rows (y, from first_row on) of group z / splits. Each step decodes BK numbers of all of them
 //   to shared memory; a subgroup holds WM x WN sums in registers. The next step's numbers are on their way and decoded while the products
 //   of this one run; a second workgroup on the same multiprocessor has the matrix units while this one stores.
-// Constants after the two of lib/linear.glsl: 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a product, 7 BM, 8 BN, 9 BK, 10 WM, 11 WN:
-//   projection/linear_cm.go chooses.
+// Constants: lib/linear_tiles.glsl.
 // Shared memory: max((BM+BN)*(2*BK+16), THREADS/SUBGROUP*M*(4*WN+16)) + 4: 20484 B for 128 x 128 in steps of 32.
 // Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
 #version 460
@@ -14,22 +13,8 @@
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
 #define KV_DA
-#include "lib/linear_cm.glsl"
+#include "lib/linear_tiles.glsl"
 
-layout(local_size_x = 128, local_size_x_id = 2) in;
-const uint THREADS = gl_WorkGroupSize.x;
-layout(constant_id = 3) const uint SUBGROUP = 32u;
-layout(constant_id = 4) const uint CM_M = 16u;
-layout(constant_id = 5) const uint CM_N = 16u;
-layout(constant_id = 6) const uint CM_K = 16u;
-layout(constant_id = 7) const uint BM = 16u;
-layout(constant_id = 8) const uint BN = 64u;
-layout(constant_id = 9) const uint BK = 64u;
-layout(constant_id = 10) const uint WM = 16u;
-layout(constant_id = 11) const uint WN = 16u;
-
-const uint UNITS = BK / 8u;          // of eight numbers in a row
-const uint PITCH = UNITS + 1u;       // quads from row to row of a tile; a spare one spreads rows over banks
 const uint LINES = THREADS / UNITS;  // rows that all invocations decode at a time
 const uint X_EACH = BM / LINES;
 const uint W_MOST = FORMAT == WEIGHT_BF16 ? 8u : FORMAT == WEIGHT_NVFP4 ? 32u : 16u; // weights of 16 bytes
@@ -39,28 +24,10 @@ const uint W_UNITS = BK / W_VEC;
 const uint W_LINES = THREADS / W_UNITS;
 const uint W_EACH = BN / W_LINES;
 const uint W_EIGHTS = W_EACH * (W_VEC / 8u);
-const uint M_TILES = WM / CM_M;
-const uint N_TILES = WN / CM_N;
-const uint TILE_QUADS = (BM + BN) * PITCH;
-const uint OUT_PITCH = WN / 4u + 1u;
-const uint OUT_QUADS = THREADS / SUBGROUP * CM_M * OUT_PITCH;
-const uint QUADS = TILE_QUADS > OUT_QUADS ? TILE_QUADS : OUT_QUADS;
 
-shared uvec4 tile_s[QUADS]; // [BM + BN, BK] elements, tokens first; at the end [subgroups, M, WN] f32
-shared uint ref_s;          // largest scale of the scale blocks of the rows
-
-#define CM_A coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA>
-#define CM_B coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB>
-#define CM_C coopmat<float, gl_ScopeSubgroup, CM_M, CM_N, gl_MatrixUseAccumulator>
-
-CM_C acc[M_TILES][N_TILES];
-
-uint group_, t0_, row0_; // of this workgroup; rows are counted over all groups
 uint line_, unit_;       // this invocation keeps unit_ of tokens line_, line_ + LINES, ..
 uint w_line_, w_unit_;   // the same of rows, in units of W_VEC
 uint x_at_[X_EACH], w_at_[W_EACH]; // k = 0 of these, counted in units of 8 and W_VEC
-
-float unit_of_sums_, unit_of_next_; // FP8: sums are this much too small: the fraction, 1 to 2, of a step's scale
 
 struct Fetch {
     uvec4 x[X_EACH];
@@ -69,10 +36,6 @@ struct Fetch {
     uint w_bits[W_EACH]; // NVFP4: codes of scales
     uint w_scale;        // FP8: f32 bits
 };
-
-// spread: line i of a step's, so that the eight invocations that store 16 bytes each at a time meet all banks: with rows of five quads,
-// rows 0, 1, 4 and 5 do, or two of them that are four apart.
-uint spread(uint i, uint lines) { return UNITS == 4u && lines >= 8u ? (i & ~7u) | (i & 1u) << 2 | (i >> 1) & 3u : i; }
 
 uint token_of(uint i) { return min(t0_ + line_ + i * LINES, pc.tokens - 1u); }
 uint row_of(uint i) { return clamp(row0_ + w_line_ + i * W_LINES, group_ * pc.n, (group_ + 1u) * pc.n - 1u); }
@@ -108,23 +71,7 @@ void fetch(uint step, out Fetch f) {
     f.w_scale = FP8_WEIGHT ? w_block_bits(row0_, min(step * BK, pc.k - 1u)) : 0u;
 }
 
-// Numbers of FP8 weights with f32 scales are multiplied by the powers of two of these, which is exact. Where the next block of 128
-// begins, the sums so far are divided by its fraction and multiplied by that of the last.
-const bool FRACTIONS = FORMAT == WEIGHT_FP8;
 const uint BLOCK_STEPS = SCALE_BLOCK / BK;
-float fraction(uint bits) { return uintBitsToFloat((bits & 0x007FFFFFu) | 0x3F800000u); }
-
-void change_unit() {
-    const float ratio = unit_of_sums_ / unit_of_next_;
-    [[unroll]] for (uint i = 0u; i < M_TILES; i++) {
-        [[unroll]] for (uint j = 0u; j < N_TILES; j++) acc[i][j] *= ratio;
-    }
-    unit_of_sums_ = unit_of_next_;
-}
-
-// ref: the power of two that the rows are kept relative to, as f32 bits: the largest scale without its fraction, held where it and its
-// inverse are ordinary numbers.
-uint ref() { return clamp(ref_s & 0x7F800000u, 0x01000000u, 0x7E000000u); }
 
 // What a step's numbers are in shared memory.
 struct Elements {
@@ -187,50 +134,11 @@ void advance(uint step, bool first, uint m0, uint n0) {
     if (FRACTIONS) unit_of_next_ = fraction(f.w_scale);
 }
 
-// find_ref: the largest scale of the rows' blocks. A maximum is the same in any order.
-void find_ref() {
-    const uint tid = gl_LocalInvocationIndex;
-    if (tid == 0u) ref_s = 0u;
-    barrier();
-    uint most = 0u;
-    for (uint k = tid * SCALE_BLOCK; k < pc.k; k += THREADS * SCALE_BLOCK) most = max(most, w_block_bits(row0_, k) & 0x7FFFFFFFu);
-    atomicMax(ref_s, most);
-    barrier();
-}
-
-// finish: the sums of a subgroup through shared memory, M tokens at a time, to y.
-void finish(uint split, uint sub, uint lane, uint m0, uint n0) {
-    const uint mine = sub * CM_M * OUT_PITCH;
-    const uint64_t y_addr = pc.y_addr + uint64_t(split) * pc.tokens * pc.y_stride * 4u;
-    [[unroll]] for (uint i = 0u; i < M_TILES; i++) {
-        barrier();
-        [[unroll]] for (uint j = 0u; j < N_TILES; j++) {
-            coopMatStore(acc[i][j], tile_s, mine + j * CM_N / 4u, OUT_PITCH, gl_CooperativeMatrixLayoutRowMajor);
-        }
-        barrier();
-        for (uint at = lane; at < CM_M * WN / 4u; at += SUBGROUP) {
-            const uint m = at / (WN / 4u), q = at % (WN / 4u), token = t0_ + m0 + i * CM_M + m, row = row0_ + n0 + q * 4u;
-            if (token >= pc.tokens || row < group_ * pc.n || row >= (group_ + 1u) * pc.n) continue;
-            vec4 v = uintBitsToFloat(tile_s[mine + m * OUT_PITCH + q]) * WEIGHT_UNSCALE;
-            if (FORMAT == WEIGHT_NVFP4) v *= vec4(row_scale.v[row], row_scale.v[row + 1u], row_scale.v[row + 2u], row_scale.v[row + 3u]);
-            if (WEIGHT_REF) v *= uintBitsToFloat(ref());
-            if (FRACTIONS) v *= unit_of_sums_;
-            const uint y = token * pc.y_stride + pc.y_column + row;
-            if (pc.y_f32 != 0u) {
-                KvWrite2(y_addr + uint64_t(y) * 4u).v = floatBitsToUint(v.xy);
-                KvWrite2(y_addr + uint64_t(y) * 4u + 8u).v = floatBitsToUint(v.zw);
-            } else {
-                KvWrite2(y_addr + uint64_t(y) * 2u).v = uvec2(bf16_pack2(v.x, v.y), bf16_pack2(v.z, v.w));
-            }
-        }
-    }
-}
-
 void main() {
     const uint tid = gl_LocalInvocationIndex, sub = gl_SubgroupID, lane = gl_SubgroupInvocationID;
     const uint split = gl_WorkGroupID.z % pc.splits;
     group_ = gl_WorkGroupID.z / pc.splits;
-    t0_ = gl_WorkGroupID.x * BM;
+    t0_ = first_ = gl_WorkGroupID.x * BM;
     // Tiles begin at multiples of their size among the rows of all groups, so that each lies in one block of 128.
     row0_ = (group_ * pc.n / BN + gl_WorkGroupID.y) * BN + pc.first_row;
     line_ = spread(tid / UNITS, LINES);

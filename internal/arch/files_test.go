@@ -40,10 +40,12 @@ var further = map[string]string{
 	"attn_prefill_lanes": "attn_prefill",
 	"idx_logits_lanes":   "idx_logits",
 	"idx_topk_lanes":     "idx_topk",
+	"idx_topk_tiles":     "idx_topk",
 	"proj_linear_few":    "proj_linear",
 	"proj_linear_sum":    "proj_linear",
 	"proj_linear_thin":   "proj_linear",
 	"proj_linear_mid":    "proj_linear",
+	"proj_linear_pair":   "proj_linear",
 
 	"proj_inverse_rope_quant_lanes": "proj_inverse_rope_quant",
 	"proj_qkv_norm_lanes":           "proj_qkv_norm",

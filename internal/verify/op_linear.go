@@ -74,7 +74,7 @@ func runLinear(ctx context.Context, dev *vk.Device, variant string, c Case) (Arr
 		return nil, err
 	}
 	op, err := projection.NewLinear(dev, projection.LinearConfig{N: h.N, K: h.K, Groups: h.Groups, Weights: h.Weights,
-		Activations: h.Activations, Out: dt, MaxTokens: h.T, Variant: variant})
+		Activations: h.Activations, Out: dt, MaxTokens: h.T, Workgroups: c.Input().IntOr("workgroups", 0), Variant: variant})
 	if err != nil {
 		return nil, err
 	}
@@ -221,6 +221,7 @@ type linearShape struct {
 	activations   projection.ActivationFormat
 	codes         bool // random codes instead of quantised normal numbers
 	wide          bool // FP8 scales of very different size
+	workgroups    int  // that fill the device; 0 as it is: few make the largest tiles serve small layers
 }
 
 func randomLinear(seed uint64) []Case {
@@ -243,6 +244,9 @@ func randomLinear(seed uint64) []Case {
 		{about: "130 tokens, one group of blocks", tokens: 130, groups: 1, n: 136, k: 32, column: 8},
 		{about: "321 tokens", tokens: 321, groups: 1, n: 264, k: 416},
 		{about: "321 tokens in groups", tokens: 321, groups: 2, n: 128, k: 128, f32: true},
+		{about: "150 tokens, large tiles", tokens: 150, groups: 1, n: 256, k: 704, wide: true, workgroups: 1},
+		{about: "FP8 activations, large tiles", tokens: 131, groups: 2, n: 128, k: 384, weights: fp8[:1], activations: projection.ActivationFP8, wide: true, workgroups: 1},
+		{about: "packed FP8 activations, large tiles", tokens: 140, groups: 1, n: 128, k: 512, weights: fp8[1:], activations: projection.ActivationFP8Packed, workgroups: 1},
 		{about: "FP8 activations, one token", tokens: 1, groups: 2, n: 128, k: 512, weights: fp8, activations: projection.ActivationFP8},
 		{about: "FP8 activations", tokens: 61, groups: 2, n: 136, k: 640, weights: fp8, activations: projection.ActivationFP8, wide: true},
 		{about: "packed FP8 activations, two tokens", tokens: 2, groups: 3, n: 72, k: 1024, weights: fp8, activations: projection.ActivationFP8Packed, codes: true},
@@ -264,7 +268,7 @@ func randomLinearCase(rng *rand.Rand, s linearShape, f projection.WeightFormat) 
 	c := Case{
 		Name: fmt.Sprintf("%v_t%d_g%d_n%d_k%d_x%v", f, s.tokens, s.groups, s.n, s.k, s.activations), About: s.about,
 		Params: map[string]any{"tokens": s.tokens, "groups": s.groups, "n": s.n, "k": s.k, "weights": int(f), "activations": int(s.activations),
-			"column": s.column, "width": s.column + rows + s.spare, "out_f32": 0},
+			"column": s.column, "width": s.column + rows + s.spare, "out_f32": 0, "workgroups": s.workgroups},
 		In: Arrays{},
 	}
 	if s.f32 {

@@ -1,0 +1,36 @@
+package projection
+
+import "github.com/vkmla/vkmla/vk"
+
+// pairRowBytes bounds the rows of x and weights of proj_linear_pair, whose offsets
+// within a tile have 32 bits.
+const pairRowBytes = 1 << 26
+
+// paired is the same tiles by proj_linear_pair, which loads the numbers of two steps at
+// a time; false where the layer's rows do not fill them, or its loads do not divide
+// among the invocations.
+//
+// Of bf16 rows two steps of 32 are a line of 128 bytes, and what an H100's second-level
+// cache gives a multiprocessor is bound by requests: whole lines come in half the time
+// of their halves. docs/design/linear.md has the measurements.
+func (t linearTiling) paired(caps *vk.Caps, cfg LinearConfig) (linearTiling, bool) {
+	t.pairs = true
+	x := 8
+	if cfg.Activations != ActivationBF16 {
+		x = 16
+	}
+	whole := cfg.N%t.bn == 0 && cfg.K%t.span() == 0 && 2*cfg.K*max(cfg.Groups, 1) < pairRowBytes
+	return t, whole && t.bk == 32 && t.passes(t.bm, x) && t.passes(t.bn, cfg.Weights.perQuad()) &&
+		t.registers(operandCopies(caps)) <= linearRegisters(t.threads())
+}
+
+// passes tells whether all invocations load so many rows of two steps, with so many
+// numbers of 16 bytes each, in pairs of passes, and at least so many at a time that
+// neighbours store to different banks.
+func (t linearTiling) passes(rows, perQuad int) bool {
+	lines, least := t.threads()/(t.span()/perQuad), 8
+	if perQuad == 8 {
+		least = 4
+	}
+	return lines >= least && lines <= 64 && rows%(2*lines) == 0
+}

@@ -1,0 +1,79 @@
+package projection
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/vkmla/vkmla/internal/knowncaps"
+	"github.com/vkmla/vkmla/internal/spirv"
+)
+
+// Which layers are computed by pairs of steps on an H100, and what the shader demands of
+// the tiles on every device.
+func TestLinearPairRules(t *testing.T) {
+	for _, c := range []struct {
+		cfg    LinearConfig
+		tokens int
+		want   bool
+	}{
+		{LinearConfig{N: 32768, K: 1024, Weights: WeightBF16}, 4096, true},
+		{LinearConfig{N: 32768, K: 1024, Weights: WeightFP8}, 4096, true},
+		{LinearConfig{N: 32768, K: 1024, Weights: WeightFP8UE8M0}, 129, true},
+		{LinearConfig{N: 32768, K: 1024, Weights: WeightNVFP4}, 4096, true},
+		{LinearConfig{N: 1536, K: 4096, Weights: WeightFP8}, 4096, true},
+		{LinearConfig{N: 1024, K: 4096, Groups: 8, Weights: WeightFP8, Activations: ActivationFP8Packed}, 4096, true},
+		{LinearConfig{N: 32768, K: 1024, Weights: WeightFP8}, 127, false}, // not a whole tile
+		{LinearConfig{N: 32768 + 64, K: 1024, Weights: WeightFP8}, 4096, false},
+		{LinearConfig{N: 32768, K: 1056, Weights: WeightFP8}, 4096, false},
+		{LinearConfig{N: 128, K: 1 << 25, Weights: WeightBF16}, 4096, false},
+		{LinearConfig{N: 128, K: 1 << 17, Groups: 256, Weights: WeightBF16}, 4096, false},
+	} {
+		o := planned(t, c.cfg, VariantCMB, 4)
+		m := o.tilingFor(c.tokens, math.MaxInt32)
+		if got := m.of(c.tokens).pairs; got != c.want {
+			t.Errorf("%+v, %d tokens: by pairs: %v, want %v", c.cfg, c.tokens, got, c.want)
+		}
+		if p := o.plan(c.tokens, math.MaxInt32); c.want && p.step != 2*m.bk {
+			t.Errorf("%+v, %d tokens: %d numbers a turn", c.cfg, c.tokens, p.step)
+		}
+	}
+	for device, caps := range knowncaps.Matrix {
+		for element, name := range map[string]string{"f16": "proj_linear_pair_cm", "bf16": "proj_linear_pair_cmb"} {
+			m, err := spirv.Parse(code(t, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			list, err := linearTilings(&caps, element)
+			if err != nil {
+				continue // TestLinearTilingRules says where that may be
+			}
+			for _, cfg := range []LinearConfig{{Weights: WeightBF16}, {Weights: WeightFP8}, {Weights: WeightNVFP4}, {Weights: WeightFP8, Activations: ActivationFP8}} {
+				cfg.N, cfg.K = 1024, 1024
+				for i, d := range list {
+					x, ok := d.paired(&caps, cfg)
+					if device == "H100" && ok != (i == 0) {
+						t.Errorf("%s, %s, %v: %+v by pairs: %v", device, element, cfg.Weights, d, ok)
+					}
+					if !ok {
+						continue
+					}
+					name := fmt.Sprintf("%s, %s, %v: %+v", device, element, cfg.Weights, x)
+					constants := append([]uint32{uint32(cfg.Weights), uint32(cfg.Activations)}, x.constants()...)
+					if got, err := m.SharedBytes(constants...); err != nil || got != x.sharedBytes() || got > int(caps.SharedMemory) {
+						t.Errorf("%s: %d bytes of shared memory, %v, want %d", name, got, err, x.sharedBytes())
+					}
+					for _, quad := range []int{8, cfg.Weights.perQuad()} {
+						lines := x.threads() * quad / x.span()
+						if x.bm%(2*lines) != 0 || x.bn%(2*lines) != 0 || lines*pairRowBytes > math.MaxUint32+1 {
+							t.Errorf("%s: %d rows at a time", name, lines)
+						}
+					}
+					if ScaleBlock%x.span() != 0 || x.bk != 32 {
+						t.Errorf("%s: a pair crosses blocks, or rows are not of five quads", name)
+					}
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,107 @@
+// What the kernels of a linear layer that go through tiles in shared memory have in common: proj_linear_cm.comp, proj_linear_pair.comp.
+//
+// One workgroup of THREADS owns BM tokens and BN rows of group group_, from t0_ and row0_ on, and stores those from first_ on. A step is BK
+// numbers of all of them, decoded to shared memory; a subgroup holds WM x WN sums in registers.
+// Constants after the two of linear.glsl: 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a product, 7 BM, 8 BN, 9 BK, 10 WM, 11 WN:
+//   projection/linear_cm.go chooses.
+// Shared memory: max((BM+BN)*(2*BK+16), THREADS/SUBGROUP*M*(4*WN+16)) + 4: 20484 B for 128 x 128 in steps of 32.
+#ifndef LIB_LINEAR_TILES_GLSL
+#define LIB_LINEAR_TILES_GLSL
+#include "linear_cm.glsl"
+
+layout(local_size_x = 128, local_size_x_id = 2) in;
+const uint THREADS = gl_WorkGroupSize.x;
+layout(constant_id = 3) const uint SUBGROUP = 32u;
+layout(constant_id = 4) const uint CM_M = 16u;
+layout(constant_id = 5) const uint CM_N = 16u;
+layout(constant_id = 6) const uint CM_K = 16u;
+layout(constant_id = 7) const uint BM = 16u;
+layout(constant_id = 8) const uint BN = 64u;
+layout(constant_id = 9) const uint BK = 64u;
+layout(constant_id = 10) const uint WM = 16u;
+layout(constant_id = 11) const uint WN = 16u;
+
+const uint UNITS = BK / 8u;          // of eight numbers in a row
+const uint PITCH = UNITS + 1u;       // quads from row to row of a tile; a spare one spreads rows over banks
+const uint M_TILES = WM / CM_M;
+const uint N_TILES = WN / CM_N;
+const uint TILE_QUADS = (BM + BN) * PITCH;
+const uint OUT_PITCH = WN / 4u + 1u;
+const uint OUT_QUADS = THREADS / SUBGROUP * CM_M * OUT_PITCH;
+const uint QUADS = TILE_QUADS > OUT_QUADS ? TILE_QUADS : OUT_QUADS;
+
+shared uvec4 tile_s[QUADS]; // [BM + BN, BK] elements, tokens first; at the end [subgroups, M, WN] f32
+shared uint ref_s;          // largest scale of the scale blocks of the rows
+
+#define CM_A coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA>
+#define CM_B coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB>
+#define CM_C coopmat<float, gl_ScopeSubgroup, CM_M, CM_N, gl_MatrixUseAccumulator>
+
+CM_C acc[M_TILES][N_TILES];
+
+uint group_, t0_, row0_; // of this workgroup; rows are counted over all groups
+uint first_;             // token; those before it are another workgroup's
+
+float unit_of_sums_, unit_of_next_; // FP8: sums are this much too small: the fraction, 1 to 2, of a step's scale
+
+// spread: line i of a step's, so that the eight invocations that store 16 bytes each at a time meet all banks: with rows of five quads,
+// rows 0, 1, 4 and 5 do, or two of them that are four apart.
+uint spread(uint i, uint lines) { return UNITS == 4u && lines >= 8u ? (i & ~7u) | (i & 1u) << 2 | (i >> 1) & 3u : i; }
+
+// Numbers of FP8 weights with f32 scales are multiplied by the powers of two of these, which is exact. Where the next block of 128
+// begins, the sums so far are divided by its fraction and multiplied by that of the last.
+const bool FRACTIONS = FORMAT == WEIGHT_FP8;
+float fraction(uint bits) { return uintBitsToFloat((bits & 0x007FFFFFu) | 0x3F800000u); }
+
+void change_unit() {
+    const float ratio = unit_of_sums_ / unit_of_next_;
+    [[unroll]] for (uint i = 0u; i < M_TILES; i++) {
+        [[unroll]] for (uint j = 0u; j < N_TILES; j++) acc[i][j] *= ratio;
+    }
+    unit_of_sums_ = unit_of_next_;
+}
+
+// ref: the power of two that the rows are kept relative to, as f32 bits: the largest scale without its fraction, held where it and its
+// inverse are ordinary numbers.
+uint ref() { return clamp(ref_s & 0x7F800000u, 0x01000000u, 0x7E000000u); }
+
+// find_ref: the largest scale of the rows' blocks. A maximum is the same in any order.
+void find_ref() {
+    const uint tid = gl_LocalInvocationIndex;
+    if (tid == 0u) ref_s = 0u;
+    barrier();
+    uint most = 0u;
+    for (uint k = tid * SCALE_BLOCK; k < pc.k; k += THREADS * SCALE_BLOCK) most = max(most, w_block_bits(row0_, k) & 0x7FFFFFFFu);
+    atomicMax(ref_s, most);
+    barrier();
+}
+
+// finish: the sums of a subgroup through shared memory, M tokens at a time, to y.
+void finish(uint split, uint sub, uint lane, uint m0, uint n0) {
+    const uint mine = sub * CM_M * OUT_PITCH;
+    const uint64_t y_addr = pc.y_addr + uint64_t(split) * pc.tokens * pc.y_stride * 4u;
+    [[unroll]] for (uint i = 0u; i < M_TILES; i++) {
+        barrier();
+        [[unroll]] for (uint j = 0u; j < N_TILES; j++) {
+            coopMatStore(acc[i][j], tile_s, mine + j * CM_N / 4u, OUT_PITCH, gl_CooperativeMatrixLayoutRowMajor);
+        }
+        barrier();
+        for (uint at = lane; at < CM_M * WN / 4u; at += SUBGROUP) {
+            const uint m = at / (WN / 4u), q = at % (WN / 4u), token = t0_ + m0 + i * CM_M + m, row = row0_ + n0 + q * 4u;
+            if (token < first_ || token >= pc.tokens || row < group_ * pc.n || row >= (group_ + 1u) * pc.n) continue;
+            vec4 v = uintBitsToFloat(tile_s[mine + m * OUT_PITCH + q]) * WEIGHT_UNSCALE;
+            if (FORMAT == WEIGHT_NVFP4) v *= vec4(row_scale.v[row], row_scale.v[row + 1u], row_scale.v[row + 2u], row_scale.v[row + 3u]);
+            if (WEIGHT_REF) v *= uintBitsToFloat(ref());
+            if (FRACTIONS) v *= unit_of_sums_;
+            const uint y = token * pc.y_stride + pc.y_column + row;
+            if (pc.y_f32 != 0u) {
+                KvWrite2(y_addr + uint64_t(y) * 4u).v = floatBitsToUint(v.xy);
+                KvWrite2(y_addr + uint64_t(y) * 4u + 8u).v = floatBitsToUint(v.zw);
+            } else {
+                KvWrite2(y_addr + uint64_t(y) * 2u).v = uvec2(bf16_pack2(v.x, v.y), bf16_pack2(v.z, v.w));
+            }
+        }
+    }
+}
+
+#endif
