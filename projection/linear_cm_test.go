@@ -195,16 +195,17 @@ func TestLinearThinRules(t *testing.T) {
 	lanesAre := func(lanes int) laneFinder { return func(_, _, _, _ int) int { return lanes } }
 	h100 := knowncaps.Matrix["H100"]
 	for _, c := range []struct {
-		n, k, parts, ahead int
-		f                  WeightFormat
+		tokens, n, k, parts, ahead int
+		f                          WeightFormat
 	}{
-		{32768, 1024, 4, 2, WeightFP8}, {32768, 1024, 4, 2, WeightBF16}, {4096, 8192, 16, 2, WeightFP8}, {4096, 8192, 16, 2, WeightNVFP4},
-		{1536, 4096, 16, 2, WeightFP8}, {1536, 4096, 16, 2, WeightBF16}, {65536, 1536, 4, 2, WeightFP8}, {65536, 1536, 4, 1, WeightNVFP4},
-		{64, 128, 4, 1, WeightBF16},
+		{8, 32768, 1024, 4, 2, WeightFP8}, {8, 32768, 1024, 4, 2, WeightBF16}, {8, 4096, 8192, 16, 2, WeightFP8}, {8, 4096, 8192, 16, 2, WeightNVFP4},
+		{8, 1536, 4096, 16, 2, WeightFP8}, {8, 1536, 4096, 16, 2, WeightBF16}, {8, 65536, 1536, 4, 2, WeightFP8}, {8, 65536, 1536, 4, 1, WeightNVFP4},
+		{8, 8192, 4096, 8, 2, WeightFP8}, {16, 8192, 4096, 4, 2, WeightFP8}, {16, 4096, 8192, 16, 2, WeightFP8}, {16, 1536, 4096, 16, 2, WeightFP8},
+		{8, 64, 128, 4, 1, WeightBF16},
 	} {
 		cfg := LinearConfig{N: c.n, K: c.k, Groups: 1, Weights: c.f, Workgroups: 264}
-		if d, err := thinDivision(&h100, "bf16", cfg, 8, lanesAre(4)); err != nil || d.parts != c.parts || d.ahead != c.ahead {
-			t.Errorf("%dx%d %v: %+v, %v; want %d subgroups, %d chunks", c.n, c.k, c.f, d, err, c.parts, c.ahead)
+		if d, err := thinDivision(&h100, "bf16", cfg, c.tokens, lanesAre(4)); err != nil || d.parts != c.parts || d.ahead != c.ahead {
+			t.Errorf("%d tokens, %dx%d %v: %+v, %v; want %d subgroups, %d chunks", c.tokens, c.n, c.k, c.f, d, err, c.parts, c.ahead)
 		}
 	}
 	thinCode, err := spirv.Parse(code(t, "proj_linear_thin_cm"))

@@ -52,7 +52,9 @@ type thinner func(caps *vk.Caps, element string, cfg LinearConfig, tokens int, l
 // thinDivision takes four subgroups a workgroup, and more where the rows are too few
 // to fill the device, up to sixteen, as long as each has a step of its own or two. On
 // an H100 that has work for 16 subgroups on every multiprocessor, of which each waits
-// for 2 or 4 KiB. A step is two chunks, or one where that leaves less undone.
+// for 2 or 4 KiB; for 12 where there are more than 8 tokens and rows for more than two
+// workgroups, which read x from the second-level cache all the time as it is. A step is
+// two chunks, or one where that leaves less undone.
 //
 // Errors: vk.ErrMissingFeature when no shape of matrix product suits.
 func thinDivision(caps *vk.Caps, element string, cfg LinearConfig, tokens int, lanes laneFinder) (linearThin, error) {
@@ -67,7 +69,11 @@ func thinDivision(caps *vk.Caps, element string, cfg LinearConfig, tokens int, l
 			return d, false
 		}
 		tiles, chunks := opkit.CeilDiv(cfg.N, d.m)*cfg.Groups, opkit.CeilDiv(cfg.K, d.lanes*cfg.Weights.perQuad())
-		for more := d; d.parts < 16 && tiles*d.parts < cfg.Workgroups*8 && chunks >= 4*d.parts; d = more {
+		busy := 8
+		if tokens > thinLeast && tiles > cfg.Workgroups {
+			busy = 6
+		}
+		for more := d; d.parts < 16 && tiles*d.parts < cfg.Workgroups*busy && chunks >= 4*d.parts; d = more {
 			if more.parts *= 2; !more.fits(caps) {
 				break
 			}
