@@ -51,7 +51,7 @@ void main() {
     const uint head = gl_WorkGroupID.x, t = gl_WorkGroupID.y, lane = gl_LocalInvocationID.x, group = gl_LocalInvocationID.y;
     const uint first = t * pc.splits * pc.heads + head, last = pc.splits - 1u; // part i: first + i*heads
     const uint sink_bits = sink_at(head); // asked for early, whether it counts or not
-    const uint angle = uint(clamp(positions_at(t), 0, int(pc.table_rows) - 1)) * ROPE_PAIRS + lane % 16u;
+    const bool turns = (pc.flags & TURN) != 0u && lane >= 112u; // two pairs
     float m = MLA_FLOOR, l = 0.0, top = MLA_FLOOR;
     vec4 acc = vec4(0.0);
     uvec2 c = uvec2(0u), s = uvec2(0u);
@@ -64,8 +64,11 @@ void main() {
             part[k] = uintBitsToFloat(part_ml_at(at));
             x[k] = uintBitsToFloat(part_out_at(at * 128u + lane));
         }
-        c = table_at(angle); // on its way with the rows
-        s = table_at(angle + ROPE_PAIRS / 2u);
+        if (turns) { // on its way with the rows
+            const uint angle = uint(clamp(positions_at(t), 0, int(pc.table_rows) - 1)) * ROPE_PAIRS + lane % 16u;
+            c = table_at(angle);
+            s = table_at(angle + ROPE_PAIRS / 2u);
+        }
         float least = m;
         [[unroll]] for (uint k = 0u; k < AHEAD; k++) {
             if (base + k > last) part[k].y = 0.0;
@@ -108,7 +111,7 @@ void main() {
     const vec4 o = l == 0.0 ? vec4(0.0) : acc * mla_factor(m, l, sink2);
     const uint at = t * pc.heads + head;
     uvec2 w = uvec2(bf16_pack2(o.x, o.y), bf16_pack2(o.z, o.w));
-    if ((pc.flags & TURN) != 0u && lane >= 112u) { // two pairs
+    if (turns) {
         const vec4 back = uintBitsToFloat(uvec4(c.x, s.x, c.y, s.y)) * vec4(1.0, -1.0, 1.0, -1.0);
         w = rope_bf16_words(uvec4(w, w), back, back).xy;
     }
