@@ -94,7 +94,7 @@ func (o *TopK) recordTiles(rec *vk.Recorder, op string, kernel *tileTopK, r topk
 	return pkg.Dispatch(rec, op, VariantDA, d)
 }
 
-// tops is the tensor of tops at an address of scratch.
+// topsAt is the tensor of tops at a place of scratch.
 func topsAt(v vk.View, t, n int) tensor.Tensor {
 	w := topsWidth(n)
 	return tensor.Of(v.Buffer.View(v.Offset, uint64(t)*uint64(w)*4), tensor.I32, t, w)
