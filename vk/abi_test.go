@@ -21,7 +21,7 @@ func TestABIMatchesHeaders(t *testing.T) {
 		tools = filepath.Join(cache, "vkmla")
 	}
 	var include string
-	for _, dir := range []string{filepath.Join(tools, "mesa/root/usr/include"), "/usr/include"} {
+	for _, dir := range []string{filepath.Join(tools, "mesa", "root", "usr", "include"), "/usr/include"} {
 		if _, err := os.Stat(filepath.Join(dir, "vulkan/vulkan_core.h")); err == nil {
 			include = dir
 			break
