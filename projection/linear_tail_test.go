@@ -26,7 +26,11 @@ func TestLinearTail(t *testing.T) {
 		t.Run(variant, func(t *testing.T) {
 			cfg := linearConfig(h, variant)
 			cfg.Workgroups = 2 // four tiles, of which six are half a round too many
-			op, err := projection.NewLinearTiled(dev, cfg, [5]int{64, 64, 32, 16, 16})
+			tiling := [5]int{64, 64, 32, 32, 32}
+			if dev.Adapter().Type == vk.TypeCPU { // whose subgroups have a quarter of a GPU's invocations
+				tiling = [5]int{64, 64, 32, 16, 16}
+			}
+			op, err := projection.NewLinearTiled(dev, cfg, tiling)
 			if errors.Is(err, vk.ErrMissingFeature) {
 				t.Skip(err)
 			} else if err != nil {
