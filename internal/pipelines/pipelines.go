@@ -256,15 +256,25 @@ func (b *builder) linear(l projection.LinearConfig) {
 // the variants that are picked first where there are cooperative matrices and where
 // there are not.
 func Hot(name string, matrices bool) bool {
-	stems := []string{"attn_decode", "idx_logits", "proj_linear", "proj_linear_few"}
-	suffixes := []string{"", "_da"}
-	if matrices {
-		stems, suffixes = append(stems, "attn_decode_few", "attn_decode_lanes", "attn_prefill", "attn_prefill_lanes"), []string{"_cm", "_cmb"}
+	stems := map[string][]string{}
+	add := func(suffixes []string, list ...string) {
+		for _, stem := range list {
+			stems[stem] = suffixes
+		}
 	}
-	return slices.ContainsFunc(stems, func(stem string) bool {
-		rest, ok := strings.CutPrefix(name, stem)
-		return ok && slices.Contains(suffixes, rest)
-	})
+	if matrices {
+		add([]string{"_cm", "_cmb"}, "attn_decode", "attn_decode_few", "attn_decode_lanes", "attn_prefill", "attn_prefill_lanes",
+			"proj_linear", "proj_linear_few", "proj_linear_thin", "proj_linear_mid", "proj_linear_pair")
+		add([]string{"_cm"}, "idx_logits", "idx_logits_lanes")
+	} else {
+		add([]string{"", "_da"}, "attn_decode", "idx_logits", "proj_linear", "proj_linear_few")
+	}
+	for stem, suffixes := range stems {
+		if rest, ok := strings.CutPrefix(name, stem); ok && slices.Contains(suffixes, rest) {
+			return true
+		}
+	}
+	return false
 }
 
 // Unbuilt lists kernels that the device could run and that no operation asked for: the
