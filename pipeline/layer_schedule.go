@@ -32,8 +32,8 @@ type layerRun struct {
 //	norm and rotation of queries, KV rows; quantised queries of the indexer
 //	scores, selection, attention (one to three levels each), wo_a, wo_b
 //
-// For up to projection.NormTokens tokens the second and the third level are one, but for
-// what depends on the states, which comes a level later.
+// For up to projection.NormTokens tokens the second and the third level are one: compressed
+// entries and keys are made by what stores the states.
 //
 // From besideTokens on wq_b is recorded with the scores, and what follows it with the end
 // of the selection. The recorder derives the barriers: an order of calls can be slow, but
