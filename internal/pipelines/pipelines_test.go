@@ -94,7 +94,8 @@ func TestHot(t *testing.T) {
 		with, elsewhere bool
 	}{
 		{"attn_decode_cm", true, false}, {"attn_decode_cmb", true, false}, {"attn_decode_few_cm", true, false}, {"attn_decode_lanes_cmb", true, false}, {"attn_decode_da", false, true}, {"attn_decode", false, true},
-		{"proj_linear_few_cm", true, false}, {"proj_linear_sum", false, false}, {"kv_insert", false, false},
+		{"idx_logits_cm", true, false}, {"idx_logits_lanes_cm", true, false}, {"idx_logits_cmb", false, false},
+		{"proj_linear_few_cm", true, false}, {"proj_linear_mid_cmb", true, false}, {"proj_linear_pair_cm", true, false}, {"proj_linear_sum", false, false}, {"kv_insert", false, false},
 	} {
 		if pipelines.Hot(c.name, true) != c.with || pipelines.Hot(c.name, false) != c.elsewhere {
 			t.Errorf("%s: hot with matrices %v, without %v", c.name, !c.with, !c.elsewhere)
