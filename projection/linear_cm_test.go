@@ -135,13 +135,13 @@ func TestLinearPlan(t *testing.T) {
 		grid    [3]uint32
 		splits  int
 	}{
-		{wqB, VariantCMB, 4, 1, [3]uint32{1024, 1, 1}, 1},
-		{wqB, VariantCMB, 4, 2, [3]uint32{1024, 1, 1}, 1},
+		{wqB, VariantCMB, 4, 1, [3]uint32{2048, 1, 1}, 1},
+		{wqB, VariantCMB, 4, 2, [3]uint32{2048, 1, 1}, 1},
 		{wqB, VariantCMB, 4, 3, [3]uint32{2048, 1, 1}, 1},
 		{wqB, VariantCMB, 4, 16, [3]uint32{2048, 1, 1}, 1},
 		{wqB, VariantCMB, 4, 17, [3]uint32{1, 256, 1}, 1},
 		{wqB, VariantCMB, 0, 17, [3]uint32{1, 512, 1}, 1},
-		{wqB, VariantCMB, 0, 4, [3]uint32{1024, 1, 1}, 1},
+		{wqB, VariantCMB, 0, 4, [3]uint32{2048, 1, 1}, 1},
 		{wqB, VariantCMB, 0, 5, [3]uint32{1, 512, 1}, 1},
 		{wqB, VariantCMB, 4, 64, [3]uint32{1, 256, 1}, 1},
 		{wqB, VariantCMB, 0, 64, [3]uint32{1, 512, 1}, 1},
@@ -156,8 +156,8 @@ func TestLinearPlan(t *testing.T) {
 		{wqB4, VariantCMB, 0, 2, [3]uint32{1024, 1, 1}, 1},
 		{woB4, VariantCMB, 4, 1, [3]uint32{512, 1, 1}, 1},
 		{wqA4, VariantCMB, 4, 1, [3]uint32{768, 1, 1}, 1},
-		{wqA, VariantCM, 4, 1, [3]uint32{768, 1, 1}, 1},
-		{wqA, VariantCM, 0, 8, [3]uint32{768, 2, 1}, 1},
+		{wqA, VariantCM, 4, 1, [3]uint32{384, 1, 1}, 1},
+		{wqA, VariantCM, 0, 8, [3]uint32{384, 2, 1}, 1},
 		{wqA, VariantCM, 4, 8, [3]uint32{96, 1, 1}, 1},
 		{wqA, VariantCM, 4, 32, [3]uint32{96, 1, 1}, 1},
 		{wqA, VariantCM, 0, 32, [3]uint32{1, 24, 16}, 16},
