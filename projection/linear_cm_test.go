@@ -376,3 +376,24 @@ func TestLinearPlanRules(t *testing.T) {
 		}
 	}
 }
+
+// Layers of a step of one token have few kernels between them.
+func TestFewDivisionsAlike(t *testing.T) {
+	for _, c := range []struct {
+		weights     WeightFormat
+		n, k, group int
+		rows, lanes int
+	}{
+		{WeightFP8, 1536, 4096, 1, 4, 128}, {WeightFP8, 1024, 4096, 8, 4, 128}, {WeightFP8, 4096, 8192, 1, 4, 128}, {WeightFP8, 7168, 16384, 1, 4, 128},
+		{WeightFP8, 32768, 1024, 1, 4, 32}, {WeightFP8, 8192, 1024, 1, 4, 32}, {WeightFP8, 65536, 1536, 1, 4, 32}, {WeightFP8, 1024, 96, 1, 4, 8},
+		{WeightBF16, 2048, 4096, 1, 2, 128}, {WeightBF16, 1024, 4096, 1, 2, 128}, {WeightBF16, 512, 4096, 1, 2, 128}, {WeightBF16, 64, 4096, 1, 2, 128},
+		{WeightBF16, 1024, 4096, 8, 4, 128}, {WeightBF16, 4096, 8192, 1, 4, 128},
+	} {
+		for tokens := 1; tokens <= 2; tokens++ {
+			rows, lanes := fewDivision(LinearConfig{N: c.n, K: c.k, Groups: c.group, Weights: c.weights, Workgroups: 264}, tokens)
+			if rows != c.rows || lanes != c.lanes {
+				t.Errorf("%v, %d groups of %d x %d, %d tokens: %d rows and %d lanes, want %d and %d", c.weights, c.group, c.n, c.k, tokens, rows, lanes, c.rows, c.lanes)
+			}
+		}
+	}
+}

@@ -44,6 +44,7 @@ var further = map[string]string{
 	"idx_topk_tiles":     "idx_topk",
 	"proj_linear_few":    "proj_linear",
 	"proj_linear_sum":    "proj_linear",
+	"proj_linear_chain":  "proj_linear",
 	"proj_linear_thin":   "proj_linear",
 	"proj_linear_mid":    "proj_linear",
 	"proj_linear_pair":   "proj_linear",
