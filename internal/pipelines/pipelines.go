@@ -7,8 +7,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
@@ -21,46 +25,58 @@ import (
 )
 
 // Build builds the kernels of all operations in all variants that the device can run,
-// with the sizes that V4-Flash and V4-Pro have. progress, unless nil, is called with the
-// operation that is next.
+// with the sizes that V4-Flash and V4-Pro have, as many at a time as there are
+// processors. progress, unless nil, is called with the operation that is next, by one
+// goroutine at a time.
 //
-// Errors: those of the operations' constructors, but for a variant that the device
+// Errors: the first of the operations' constructors, but for a variant that the device
 // lacks something for; the context's.
 func Build(ctx context.Context, dev *vk.Device, progress func(op string)) error {
-	b := &builder{ctx: ctx, dev: dev, progress: progress}
+	b := &builder{dev: dev, progress: progress}
+	b.tasks, b.ctx = errgroup.WithContext(ctx)
+	b.tasks.SetLimit(runtime.GOMAXPROCS(0))
 	b.caches()
 	for _, c := range []pipeline.Config{pipeline.FlashConfig(), pipeline.ProConfig()} {
 		b.indexer(c)
 		b.attention(c)
 		b.projections(c)
 	}
-	return b.err
+	return errors.Join(b.tasks.Wait(), ctx.Err())
 }
 
 type builder struct {
+	tasks    *errgroup.Group
 	ctx      context.Context
 	dev      *vk.Device
-	progress func(op string)
-	err      error
+	mu       sync.Mutex
+	progress func(op string) // under mu
 }
 
-// each builds an operation in every variant of a ladder.
+// each builds an operation in every variant of a ladder, unless something failed before.
+// What build reads must not change any more.
 func (b *builder) each(op string, ladder []vk.Variant, build func(variant string) error) {
 	for _, v := range ladder {
-		if b.err == nil {
-			b.err = b.ctx.Err()
-		}
-		if b.err != nil {
-			return
-		}
-		if b.progress != nil {
-			b.progress(op + " " + v.Name)
-		}
-		var arg *vk.ArgumentError // a variant that binds more than a descriptor of the device can hold
-		if err := build(v.Name); err != nil && !errors.Is(err, vk.ErrMissingFeature) && !(errors.As(err, &arg) && arg.Arg == "Variant") {
-			b.err = fmt.Errorf("pipelines: %s, variant %s: %w", op, v.Name, err)
-		}
+		b.tasks.Go(func() error {
+			if b.ctx.Err() != nil {
+				return nil // the reason is Build's to tell
+			}
+			b.next(op + " " + v.Name)
+			var arg *vk.ArgumentError // a variant that binds more than a descriptor of the device can hold
+			if err := build(v.Name); err != nil && !errors.Is(err, vk.ErrMissingFeature) && !(errors.As(err, &arg) && arg.Arg == "Variant") {
+				return fmt.Errorf("pipelines: %s, variant %s: %w", op, v.Name, err)
+			}
+			return nil
+		})
 	}
+}
+
+func (b *builder) next(op string) {
+	if b.progress == nil {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.progress(op)
 }
 
 // Slots of the pages that the models' caches have.
@@ -92,8 +108,9 @@ func (b *builder) caches() {
 		{Compression: cache.C4Index, StatePage: 4, Page: 64, Keys: cache.IndexKeyFP8}, {Compression: cache.C4Index, StatePage: 4, Page: 64, Keys: cache.IndexKeyMXFP4},
 	} {
 		b.each("compress", cache.CompressVariants, func(v string) error {
-			x.Variant = v
-			_, err := cache.NewCompress(b.dev, x)
+			c := x
+			c.Variant = v
+			_, err := cache.NewCompress(b.dev, c)
 			return err
 		})
 		b.each("save state", cache.SaveStateVariants, func(v string) error {
@@ -124,6 +141,7 @@ func (b *builder) indexer(c pipeline.Config) {
 		for _, group := range []int{1, 128} {
 			cfg := indexer.LogitsConfig{Heads: c.IndexHeads, Format: f, Page: 64, Group: group}
 			b.each("logits", indexer.LogitsVariants, func(v string) error {
+				cfg := cfg
 				cfg.Variant = v
 				_, err := indexer.NewLogits(b.dev, cfg)
 				if err != nil {
@@ -194,6 +212,10 @@ func (b *builder) projections(c pipeline.Config) {
 		})
 	}
 	wide := c.HeadsPerGroup() * 512
+	for _, w := range []projection.WeightFormat{projection.WeightBF16, projection.WeightFP8, projection.WeightFP8UE8M0} {
+		b.chain(projection.LinearConfig{N: c.ORank, K: wide, Groups: c.Groups, Out: tensor.BF16, Weights: w},
+			projection.LinearConfig{N: c.Hidden, K: c.Groups * c.ORank, Out: tensor.BF16, Weights: w})
+	}
 	for _, l := range []projection.LinearConfig{
 		{N: c.QRank + 512, K: c.Hidden, Out: tensor.BF16}, {N: c.Heads * 512, K: c.QRank, Out: tensor.BF16},
 		{N: c.ORank, K: wide, Groups: c.Groups, Out: tensor.BF16}, {N: c.Hidden, K: c.Groups * c.ORank, Out: tensor.BF16},
@@ -226,8 +248,29 @@ func (b *builder) sizes(build func(size int) error) error {
 
 func (b *builder) linear(l projection.LinearConfig) {
 	b.each(fmt.Sprintf("linear %dx%d %v", l.N, l.K, l.Weights), projection.LinearVariants, func(v string) error {
-		l.Variant = v
-		_, err := projection.NewLinear(b.dev, l)
+		cfg := l
+		cfg.Variant = v
+		_, err := projection.NewLinear(b.dev, cfg)
+		return err
+	})
+}
+
+// chain builds two layers as one launch, where they can be.
+func (b *builder) chain(first, second projection.LinearConfig) {
+	b.each(fmt.Sprintf("linear chain %v", first.Weights), projection.LinearVariants, func(v string) error {
+		first, second := first, second // variants are built at the same time
+		first.Variant, second.Variant = v, v
+		x, err := projection.NewLinear(b.dev, first)
+		if err != nil {
+			return err
+		}
+		y, err := projection.NewLinear(b.dev, second)
+		if err != nil {
+			return err
+		}
+		if _, err = projection.NewLinearChain(x, y, projection.LinearChainTokens); errors.Is(err, vk.ErrMissingFeature) {
+			return nil
+		}
 		return err
 	})
 }
@@ -237,15 +280,25 @@ func (b *builder) linear(l projection.LinearConfig) {
 // the variants that are picked first where there are cooperative matrices and where
 // there are not.
 func Hot(name string, matrices bool) bool {
-	stems := []string{"attn_decode", "idx_logits", "proj_linear", "proj_linear_few"}
-	suffixes := []string{"", "_da"}
-	if matrices {
-		stems, suffixes = append(stems, "attn_decode_few", "attn_decode_lanes", "attn_prefill", "attn_prefill_lanes"), []string{"_cm", "_cmb"}
+	stems := map[string][]string{}
+	add := func(suffixes []string, list ...string) {
+		for _, stem := range list {
+			stems[stem] = suffixes
+		}
 	}
-	return slices.ContainsFunc(stems, func(stem string) bool {
-		rest, ok := strings.CutPrefix(name, stem)
-		return ok && slices.Contains(suffixes, rest)
-	})
+	if matrices {
+		add([]string{"_cm", "_cmb"}, "attn_decode", "attn_decode_few", "attn_decode_lanes", "attn_prefill", "attn_prefill_lanes",
+			"proj_linear", "proj_linear_few", "proj_linear_chain", "proj_linear_thin", "proj_linear_mid", "proj_linear_pair")
+		add([]string{"_cm"}, "idx_logits", "idx_logits_lanes")
+	} else {
+		add([]string{"", "_da"}, "attn_decode", "idx_logits", "proj_linear", "proj_linear_few")
+	}
+	for stem, suffixes := range stems {
+		if rest, ok := strings.CutPrefix(name, stem); ok && slices.Contains(suffixes, rest) {
+			return true
+		}
+	}
+	return false
 }
 
 // Unbuilt lists kernels that the device could run and that no operation asked for: the
