@@ -18,7 +18,8 @@ import (
 // WN.
 func NewLinearTiled(dev *vk.Device, cfg LinearConfig, kind [5]int) (*Linear, error) {
 	return newLinear(dev, cfg, linearDivider{pairs: true, tilings: func(caps *vk.Caps, element string) ([]linearTiling, error) {
-		return fitTilings(caps, element, []linearTiling{{bm: kind[0], bn: kind[1], bk: kind[2], wm: kind[3], wn: kind[4]}})
+		return fitTilings(caps, element, []linearTiling{{bm: kind[0], bn: kind[1], bk: kind[2], wm: kind[3], wn: kind[4]}},
+			func(_ vk.CoopMatShape, bk int) int { return bk })
 	}})
 }
 
@@ -266,7 +267,7 @@ func TestLinearMidRules(t *testing.T) {
 						t.Errorf("%s: without lanes", name)
 					case f.fp8() && ScaleBlock%(d.ahead*d.chunk) != 0:
 						t.Errorf("%s: a step crosses blocks", name)
-					case d.tokens%d.n != 0 || !d.whole():
+					case d.tokens%d.n != 0 || d.tokens/d.n != tokens/16 || !d.whole():
 						t.Errorf("%s: a part is not whole", name)
 					case device == "H100" && lanes == 4 && (d.ahead == 2) != (f == WeightBF16 || f.fp8() && tokens == 32):
 						t.Errorf("%s: %d chunks", name, d.ahead)
