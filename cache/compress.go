@@ -27,7 +27,15 @@ type CompressConfig struct {
 	Invocations int            // of a workgroup for C128Main, a multiple of 128 up to 1024; 0: what is best known
 	MaxBytes    uint64         // size of the largest pool; 0: whatever a descriptor of the device can hold
 	Variant     string         // "" picks the best
+
+	// Save has the states of a step's tokens saved first, as SaveState does, by the same
+	// launch: for steps of up to SaveTokens tokens.
+	Save bool
 }
+
+// SaveTokens is the most tokens of a Compress that saves their states: one workgroup does
+// all the work, so that it can wait for what it has stored.
+const SaveTokens = 4
 
 // CompressArgs are the operands of compressing the groups that a step completes.
 type CompressArgs struct {
@@ -41,6 +49,10 @@ type CompressArgs struct {
 	CosSin     tensor.Tensor // [rows, 64] f32: cos, then sin; row k for position k*RopeStep
 	Cache      KVCache       // written by C4Main and C128Main: all bytes of the slots named
 	Keys       IndexKeyCache // written by C4Index
+
+	// CompressConfig.Save only; then State is written, too.
+	KvScore tensor.Tensor // [N, 2*C] f32, as SaveStateArgs has it
+	Ape     tensor.Tensor // [Ratio, C] f32
 }
 
 // Compress turns the states of a window of tokens into an entry of a compressed
@@ -115,9 +127,14 @@ func NewCompress(dev *vk.Device, cfg CompressConfig) (*Compress, error) {
 	if cfg.Hadamard {
 		hadamard = 1
 	}
+	stem, bound := "kv_compress", 7
 	access := []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}
+	if cfg.Save {
+		stem, bound = "kv_compress_save", 9
+		access = append(access[:bound-1], vk.Read, vk.ReadWrite, vk.Write)
+	}
 	k, err := pkg.Kernel(dev, opkit.Spec{
-		Stem: "kv_compress", Variant: variant, Bindings: access, Bound: 7,
+		Stem: stem, Variant: variant, Bindings: access, Bound: bound,
 		PushSize:  int(unsafe.Sizeof(kvCompressPush{})),
 		Constants: opkit.Words(cfg.Invocations, cfg.Page, cfg.StatePage, c.Ratio, c.Dim, int(cfg.Keys), hadamard, cfg.RopeStep, compressChunk(cfg.Invocations)),
 	})
@@ -232,7 +249,10 @@ func (x *Compress) Record(rec *vk.Recorder, a CompressArgs) error {
 	if tokens == 0 {
 		return nil
 	}
-	each := opkit.CeilDiv(tokens, x.workgroups())
+	each, state := opkit.CeilDiv(tokens, x.workgroups()), vk.Read
+	if x.cfg.Save {
+		each, state = tokens, vk.ReadWrite
+	}
 	push := kvCompressPush{
 		StateAddr: a.State.Pool.View().Address(), PoolAddr: pool.View().Address(),
 		StateUnits: uint32(a.State.Layout.Stride / poolAlign), StatePages: uint32(a.State.Pages()),
@@ -245,9 +265,12 @@ func (x *Compress) Record(rec *vk.Recorder, a CompressArgs) error {
 	}
 	bind := []vk.View{a.Positions.View(), a.TokenToReq.View(), a.StateSlots.View(), a.Slots.View(),
 		a.StateTable.View(), a.Norm.View(), a.CosSin.View()}
+	if x.cfg.Save {
+		bind = append(bind, a.KvScore.View(), a.Ape.View())
+	}
 	return pkg.Dispatch(rec, op, x.variant, vk.Dispatch{
 		Kernel: x.kernel, Groups: [3]uint32{uint32(opkit.CeilDiv(tokens, each)), 1, 1}, Bind: bind, Push: vk.Bytes(&push),
-	}, opkit.Target{T: a.State.Pool, Access: vk.Read}, opkit.Target{T: pool, Access: vk.Write})
+	}, opkit.Target{T: a.State.Pool, Access: state}, opkit.Target{T: pool, Access: vk.Write})
 }
 
 // workgroups is how many to launch at most. Each costs a turn on a compute unit even
@@ -307,6 +330,27 @@ func (x *Compress) checkArgs(op string, a CompressArgs) error {
 		return pkg.Wrong(op, "StateTable", a.StateTable, "at least one entry")
 	case a.CosSin.Shape[0] == 0:
 		return pkg.Wrong(op, "CosSin", a.CosSin, "at least one row")
+	}
+	return x.checkSave(op, a)
+}
+
+// checkSave checks what is saved first, if it is.
+func (x *Compress) checkSave(op string, a CompressArgs) error {
+	if !x.cfg.Save {
+		if !a.KvScore.IsZero() || !a.Ape.IsZero() {
+			return pkg.Wrong(op, "KvScore, Ape", a.KvScore, "absent without CompressConfig.Save")
+		}
+		return nil
+	}
+	tokens := a.StateSlots.Shape[0]
+	if tokens > SaveTokens {
+		return pkg.Wrong(op, "StateSlots", a.StateSlots, "at most %d tokens", SaveTokens)
+	}
+	if err := checkInputs(op, x.cfg.Compression, a.KvScore, a.Ape); err != nil {
+		return err
+	}
+	if tokens > a.KvScore.Shape[0] {
+		return pkg.Wrong(op, "KvScore", a.KvScore, "at least the %d rows of StateSlots", tokens)
 	}
 	return nil
 }

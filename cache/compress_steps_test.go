@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/vkmla/vkmla/cache"
@@ -43,7 +44,8 @@ type sequence struct {
 	dev      *vk.Device
 	save     *cache.SaveState
 	compress *cache.Compress
-	n        int // tokens
+	saving   *cache.Compress // unless nil, for steps of up to cache.SaveTokens tokens
+	n        int             // tokens
 	kvScore  []float32
 
 	// Device memory of a step of up to n tokens.
@@ -176,6 +178,10 @@ func (s *sequence) step(c *caches, from, to int) {
 		StateTable: put(s.table, c.stateTable, 1, len(c.stateTable)), Norm: s.norm, CosSin: s.cosSin, Cache: c.kv, Keys: c.keys,
 	}
 	do(t, s.dev, func(rec *vk.Recorder) error {
+		if s.saving != nil && n <= cache.SaveTokens {
+			args.KvScore, args.Ape = saves.KvScore, saves.Ape
+			return s.saving.Record(rec, args)
+		}
 		if err := s.save.Record(rec, saves); err != nil {
 			return err
 		}
@@ -232,10 +238,12 @@ func TestCompressStepSplits(t *testing.T) {
 			}
 			rng := rand.New(rand.NewPCG(5, 5))
 			for name, next := range map[string]func(at int) int{
-				"one at a time": func(at int) int { return 1 },
-				"three":         func(at int) int { return 3 },
-				"four":          func(at int) int { return 4 },
-				"any":           func(at int) int { return 1 + rng.IntN(50) },
+				"one at a time":                 func(at int) int { return 1 },
+				"three":                         func(at int) int { return 3 },
+				"four":                          func(at int) int { return 4 },
+				"any":                           func(at int) int { return 1 + rng.IntN(50) },
+				"some that save, one at a time": func(at int) int { return 1 },
+				"some that save, up to four":    func(at int) int { return 1 + at%4 },
 				"prompt then decode": func(at int) int {
 					if at == 0 {
 						return n - 15
@@ -244,6 +252,19 @@ func TestCompressStepSplits(t *testing.T) {
 				},
 			} {
 				c := s.newCaches(2)
+				if s.saving = nil; strings.HasPrefix(name, "some that save") {
+					cfg := k.config()
+					cfg.Save = true
+					if strings.HasSuffix(name, "four") {
+						cfg.Variant = cache.VariantDA
+					}
+					var err error
+					if s.saving, err = cache.NewCompress(dev, cfg); errors.Is(err, vk.ErrMissingFeature) {
+						t.Log(err)
+					} else if err != nil {
+						t.Fatal(err)
+					}
+				}
 				for at := 0; at < n; {
 					to := min(at+next(at), n)
 					s.step(c, at, to)
@@ -253,6 +274,7 @@ func TestCompressStepSplits(t *testing.T) {
 					t.Errorf("steps of %s give other bytes than one step", name)
 				}
 			}
+			s.saving = nil
 			// A rejected token's positions are processed again, with other data before.
 			c := s.newCaches(3)
 			s.step(c, 0, n)

@@ -25,6 +25,7 @@ var pushLayouts = map[string]any{
 	"kv_gather_index_keys": kvGatherIndexKeysPush{},
 	"kv_save_state":        kvSaveStatePush{},
 	"kv_compress":          kvCompressPush{},
+	"kv_compress_save":     kvCompressPush{},
 	"kv_touch":             kvTouchPush{},
 }
 

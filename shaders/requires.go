@@ -28,6 +28,7 @@ var requires = map[string][]string{
 	"kv_gather_da":               deviceAddress,
 	"kv_gather_slots_da":         deviceAddress,
 	"kv_save_state_da":           deviceAddress,
+	"kv_compress_save_da":        deviceAddress,
 	"kv_compress_da":             deviceAddress,
 	"attn_decode_da":             deviceAddress,
 	"kv_gather_index_keys_da":    deviceAddress,

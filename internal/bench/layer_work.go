@@ -124,7 +124,7 @@ func layerWork(c pipeline.Config, w *randomLayer, s stepShape) map[string]Work {
 		work["compressor.wkv|wgate"] = product(w.Compressor.KVGate, 1, 4)
 		saved, entry := compressorWork(w.Ratio, 512, s)
 		entry.Cache += s.completed(w.Ratio) * cache.SlotBytes
-		work["compressor.save"], work["compressor.compress"] = saved, entry
+		work["compressor.save"], work["compressor.compress"] = saved, entry // of one or two tokens, one launch with the name of the second
 	}
 	if x := w.Indexer; x != nil {
 		hi, row := float64(c.IndexHeads), float64(s.keys.RowBytes()+cache.IndexScaleBytes)
