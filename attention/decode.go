@@ -18,6 +18,7 @@ type attnDecodePush struct {
 	CompStride, Splits, Flags                                  uint32
 	ScaleLog2e                                                 float32
 	TableRows                                                  uint32
+	Eps                                                        float32
 }
 
 // DecoderConfig configures a Decoder.
@@ -52,6 +53,7 @@ type DecodeArgs struct {
 	LSE        tensor.Tensor // [T, H] f32, written: natural log, +inf for an empty row; may be absent
 	Scratch    vk.View       // ScratchBytes at a multiple of 256; not needed while that is 0
 	Turn       OutputTurn    // absent: Out is as the formula says; only where Turns permits
+	Norm       QueryNorm     // absent: Q is normed and turned already; only where Norms permits
 }
 
 // OutputTurn asks for the last 64 numbers of each head's output, rounded to bf16, to be
@@ -229,13 +231,20 @@ func (o *Decoder) Record(rec *vk.Recorder, a DecodeArgs) error {
 	bind := []vk.View{a.Q.View(), win.Indices.View(), win.Lens.View(), opkit.Present(o.dev, comp.Indices), opkit.Present(o.dev, comp.Lens),
 		opkit.Present(o.dev, a.Sink), a.Out.View(), opkit.Present(o.dev, a.LSE), part, ml}
 	if o.tilings[plan.build].Turns {
-		turn := OutputTurn{}
+		var angles OutputTurn
 		if splits == 1 && !a.Turn.IsZero() {
-			turn = a.Turn
+			angles = a.Turn
 			p.Flags |= flagTurn
-			p.TableRows = uint32(turn.Table.Shape[0])
 		}
-		bind = append(bind, opkit.Present(o.dev, turn.Positions), opkit.Present(o.dev, turn.Table))
+		if !a.Norm.IsZero() {
+			angles = OutputTurn{a.Norm.Positions, a.Norm.Table}
+			p.Flags |= flagNorm
+			p.Eps = a.Norm.Eps
+		}
+		if !angles.IsZero() {
+			p.TableRows = uint32(angles.Table.Shape[0])
+		}
+		bind = append(bind, opkit.Present(o.dev, angles.Positions), opkit.Present(o.dev, angles.Table))
 	}
 	if err := pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
 		Kernel: o.k[plan.build], Groups: o.groups(plan, t), Push: vk.Bytes(&p), Bind: bind,
@@ -243,25 +252,4 @@ func (o *Decoder) Record(rec *vk.Recorder, a DecodeArgs) error {
 		return err
 	}
 	return o.merge.record(rec, ml, part, splits, a.Sink, a.Out, a.LSE, tensor.Tensor{}, a.Turn)
-}
-
-// checkTurn checks how the output is to be turned, if it is.
-func (o *Decoder) checkTurn(op string, t int, a DecodeArgs) error {
-	if a.Turn.IsZero() {
-		return nil
-	}
-	if !o.Turns(t, opkit.Dim(a.Window.Indices, 1), opkit.Dim(a.Compressed.Indices, 1)) {
-		return pkg.Wrong(op, "Turn", a.Turn.Table, "absent: see Turns")
-	}
-	if err := opkit.First(
-		pkg.Check(op, "Turn.Positions", a.Turn.Positions, tensor.I32, t),
-		pkg.Check(op, "Turn.Table", a.Turn.Table, tensor.F32, -1, 64),
-		pkg.Bindable(o.dev, op, "Turn.Table", a.Turn.Table),
-	); err != nil {
-		return err
-	}
-	if a.Turn.Table.Shape[0] < 1 {
-		return pkg.Wrong(op, "Turn.Table", a.Turn.Table, "at least one row")
-	}
-	return nil
 }

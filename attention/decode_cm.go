@@ -97,7 +97,7 @@ func withFew(caps *vk.Caps, variant string, list []tiling) []tiling {
 	for _, x := range list[1:] {
 		c := cmTiling{m: int(x.Constants[2]), n: int(x.Constants[3]), k: int(x.Constants[4]), heads: x.HeadsPerGroup, subgroup: int(x.SubgroupSize)}
 		if c, ok := c.fitFew(caps); ok {
-			few := tiling{HeadsPerGroup: c.heads, Tile: c.tile, Constants: c.constants(), SubgroupSize: uint32(c.subgroup), Turns: true, RowCost: fewRowCost}
+			few := tiling{HeadsPerGroup: c.heads, Tile: c.tile, Constants: c.constants(), SubgroupSize: uint32(c.subgroup), Turns: true, Norms: c.norms(), RowCost: fewRowCost}
 			if c.threads()/c.tile < 16 {
 				few.Code = fewCode
 			}
@@ -105,6 +105,13 @@ func withFew(caps *vk.Caps, variant string, list []tiling) []tiling {
 		}
 	}
 	return out
+}
+
+// norms reports whether attn_decode_few norms queries with this tiling: all of them come in at once, an invocation has two
+// units of 8 numbers of one head or of two, and there is room for sums where scores will be. See lib/cm_q_norm.glsl.
+func (t cmTiling) norms() bool {
+	units, threads := t.heads*D/8, t.threads()
+	return t.heads <= t.tile && (units == 2*threads || units == 4*threads) && units/2 <= 4*t.kSplit*t.heads*(t.tile/4+1)
 }
 
 // registers estimates the 32-bit registers of an invocation: its share of the

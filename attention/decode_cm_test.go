@@ -109,12 +109,13 @@ func TestFewTiling(t *testing.T) {
 		device, element string
 		heads           int
 		want            cmTiling
+		norms           bool
 	}{
-		{"H100", "bf16", 32, cmTiling{16, 16, 16, 32, 32, 32, 8, 2}},
-		{"H100", "f16", 16, cmTiling{16, 16, 16, 16, 32, 32, 16, 4}},
-		{"RDNA3", "bf16", 16, cmTiling{16, 16, 16, 16, 32, 32, 16, 8}},
-		{"Intel", "bf16", 8, cmTiling{8, 16, 16, 8, 32, 8, 16, 8}},
-		{"lavapipe", "f16", 8, cmTiling{8, 8, 8, 8, 16, 8, 16, 8}},
+		{"H100", "bf16", 32, cmTiling{16, 16, 16, 32, 32, 32, 8, 2}, false},
+		{"H100", "f16", 16, cmTiling{16, 16, 16, 16, 32, 32, 16, 4}, true},
+		{"RDNA3", "bf16", 16, cmTiling{16, 16, 16, 16, 32, 32, 16, 8}, true},
+		{"Intel", "bf16", 8, cmTiling{8, 16, 16, 8, 32, 8, 16, 8}, true},
+		{"lavapipe", "f16", 8, cmTiling{8, 8, 8, 8, 16, 8, 16, 8}, true},
 	} {
 		caps := knowncaps.Matrix[c.device]
 		full, err := cmChoose(&caps, c.element, c.heads)
@@ -122,8 +123,8 @@ func TestFewTiling(t *testing.T) {
 			t.Fatal(err)
 		}
 		got, ok := full.fitFew(&caps)
-		if !ok || got != c.want {
-			t.Errorf("%s %s, %d heads: %+v, %t, want %+v", c.device, c.element, c.heads, got, ok, c.want)
+		if !ok || got != c.want || got.norms() != c.norms {
+			t.Errorf("%s %s, %d heads: %+v, %t, norms %t, want %+v, %t", c.device, c.element, c.heads, got, ok, got.norms(), c.want, c.norms)
 		}
 	}
 }

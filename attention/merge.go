@@ -21,6 +21,7 @@ const (
 	flagLSE  = 1 << 2
 	flagMax  = 1 << 3
 	flagTurn = 1 << 4 // attn_merge, attn_decode_few
+	flagNorm = 1 << 5 // attn_decode_few
 )
 
 // mergeVariants are the builds of attn_merge, best first: the one that binds nothing begins sooner.

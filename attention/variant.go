@@ -59,6 +59,7 @@ type tiling struct {
 	RowCost       float64  // time of a row of cache, in that of the build with the most heads; 0: see cost
 	Code          float64  // time that its instructions take to come from memory, as they do in a step, in tiles of that build
 	Turns         bool     // its kernel is attn_decode_few, which can turn whole rows
+	Norms         bool     // and norm queries
 }
 
 // cost is the time of a tile, in tiles of the build with the most heads: of one row as RowCost says, else

@@ -61,6 +61,8 @@ type LayerKind struct {
 	linears map[projection.LinearConfig]*projection.Linear
 	scratch map[string]tensor.Tensor // of the linear layer of that name, for as much as was needed so far
 	outworn []tensor.Tensor          // scratch that became too small; commands may use it yet
+	chains  map[[2]*projection.Linear]*projection.LinearChain
+	chained tensor.Tensor // state of the chains, absent as long as there are none
 
 	qkv       tensor.Tensor // [T, QRank+512] bf16
 	qr, kv    tensor.Tensor // [T, QRank], [T, 512] bf16, absent with norm
@@ -104,7 +106,8 @@ func NewLayerKind(dev *vk.Device, cfg LayerKindConfig) (*LayerKind, error) {
 		return nil, c.err
 	}
 	k := &LayerKind{cfg: cfg, dev: dev, heads: cfg.Model.Heads / cfg.Ranks, groups: cfg.Model.Groups / cfg.Ranks,
-		linears: map[projection.LinearConfig]*projection.Linear{}, scratch: map[string]tensor.Tensor{}}
+		linears: map[projection.LinearConfig]*projection.Linear{}, scratch: map[string]tensor.Tensor{},
+		chains: map[[2]*projection.Linear]*projection.LinearChain{}}
 	err := k.build()
 	if err == nil {
 		err = k.allocate()
@@ -206,7 +209,8 @@ func (k *LayerKind) TopK() tensor.Tensor { return k.sparse.TopK() }
 type LayerTensors struct {
 	QKV                          tensor.Tensor // [T, QRank+512] bf16, before the norms
 	QR, KV                       tensor.Tensor // [T, QRank], [T, 512] bf16, normed; absent for up to projection.NormTokens tokens
-	Q                            tensor.Tensor // [T, H, 512] bf16, normed and turned
+	Q                            tensor.Tensor // [T, H, 512] bf16, normed and turned unless QRaw
+	QRaw                         bool          // the attention norms and turns Q on its way
 	O                            tensor.Tensor // [T, H, 512] bf16, turned back but with an FP8 output path
 	O8, O8Scales                 tensor.Tensor // of an FP8 output path, see projection.InverseRopeQuant
 	Z                            tensor.Tensor // [T, G*ORank] bf16
@@ -221,7 +225,7 @@ type LayerTensors struct {
 // Tensors returns the memory that the kind's layers share.
 func (k *LayerKind) Tensors() LayerTensors {
 	s := k.sparse
-	t := LayerTensors{QKV: k.qkv, QR: k.qr, KV: k.kv, Q: k.q, O: k.o, O8: k.o8, O8Scales: k.o8s, Z: k.z, KVScore: k.kvScore, IndexKVScore: k.idxScores,
+	t := LayerTensors{QRaw: k.normsLate(), QKV: k.qkv, QR: k.qr, KV: k.kv, Q: k.q, O: k.o, O8: k.o8, O8Scales: k.o8s, Z: k.z, KVScore: k.kvScore, IndexKVScore: k.idxScores,
 		IndexQ: k.iq, IndexWeights: k.iw, Codes: s.codes, Scales: s.scales, Folded: s.weights, WindowSlots: s.decode.slots}
 	if s.main != nil {
 		t.CompressedSlots = s.main.entries
@@ -258,6 +262,9 @@ func (k *LayerKind) Bytes() uint64 {
 	for _, t := range k.outworn {
 		n += t.Bytes()
 	}
+	if !k.chained.IsZero() {
+		n += k.chained.Bytes()
+	}
 	return n
 }
 
@@ -278,7 +285,8 @@ func (k *LayerKind) Close() error {
 	for _, t := range k.outworn {
 		err = errors.Join(err, t.Close())
 	}
-	k.scratch, k.outworn = nil, nil
+	err = errors.Join(err, k.chained.Close())
+	k.scratch, k.outworn, k.chained = nil, nil, tensor.Tensor{}
 	return err
 }
 

@@ -33,7 +33,7 @@ type QInsertConfig struct {
 
 // QInsertArgs are the tensors of one QInsert.
 type QInsertArgs struct {
-	Q         tensor.Tensor // [N, H, 512] bf16, read and written
+	Q         tensor.Tensor // [N, H, 512] bf16, read and written; absent: only K rows are stored
 	KV        tensor.Tensor // [N, 512 or more] bf16, not rotated: 512 columns from KVAt, both multiples of 8
 	KVAt      int
 	KVWeight  tensor.Tensor // [512] of QInsertConfig.KVNorm; else absent
@@ -53,6 +53,8 @@ type QInsertArgs struct {
 // 64 numbers, rounded to bf16 and stored as cache.Insert stores it; KV itself is left as
 // it is. With QInsertConfig.KVNorm the row is normed before, with a weight, and rounded,
 // so that a step of few tokens needs no QKVNorm. No two tokens may name the same slot.
+// Without Q only K rows are stored: for an attention that norms queries itself, see
+// attention.QueryNorm.
 //
 // The definition is QInsertRef. The cache is equal byte for byte; a query differs by no
 // more than the order of a sum explains, and is the same on every device.
@@ -131,8 +133,12 @@ func (o *QInsert) Variant() string { return o.variant }
 func (o *QInsert) Record(rec *vk.Recorder, a QInsertArgs) error {
 	const op = "q insert"
 	n, h := opkit.Dim(a.Q, 0), opkit.Dim(a.Q, 1)
+	q := a.Q
+	if a.Q.IsZero() {
+		n, q = opkit.Dim(a.Positions, 0), a.KV
+	}
 	if err := opkit.First(
-		rows(op, "Q", a.Q),
+		o.checkQueries(op, a.Q),
 		columns(op, "KV", a.KV, n, a.KVAt, D),
 		o.checkWeight(op, a.KVWeight),
 		pkg.Check(op, "Slots", a.Slots, tensor.I64, -1),
@@ -161,11 +167,15 @@ func (o *QInsert) Record(rec *vk.Recorder, a QInsertArgs) error {
 	if n == 0 {
 		return nil
 	}
+	access := vk.ReadWrite
+	if a.Q.IsZero() {
+		access = vk.Read // none is touched
+	}
 	targets := []opkit.Target{
 		{Name: "KV", T: a.KV, Access: vk.Read, Align: 16}, {Name: "Slots", T: slots, Access: vk.Read, Align: 8},
 		{Name: "Positions", T: a.Positions, Access: vk.Read, Align: 4}, {Name: "Table", T: a.Table, Access: vk.Read, Align: 16},
 		{Name: "KVWeight", T: weight, Access: vk.Read, Align: 16},
-		{Name: "Q", T: a.Q, Access: vk.ReadWrite, Align: 16}, {Name: "Cache.Pool", T: a.Cache.Pool, Access: vk.Write, Align: 8},
+		{Name: "Q", T: q, Access: access, Align: 16}, {Name: "Cache.Pool", T: a.Cache.Pool, Access: vk.Write, Align: 8},
 	}
 	if err := pkg.Reach(o.dev, op, o.variant, targets...); err != nil {
 		return err
@@ -173,12 +183,19 @@ func (o *QInsert) Record(rec *vk.Recorder, a QInsertArgs) error {
 	push := projQInsertPush{
 		KvAddr: a.KV.View().Address(), SlotsAddr: slots.View().Address(),
 		PositionsAddr: a.Positions.View().Address(), TableAddr: a.Table.View().Address(), WeightAddr: weight.View().Address(),
-		QAddr: a.Q.View().Address(), PoolAddr: a.Cache.Pool.View().Address(),
+		QAddr: q.View().Address(), PoolAddr: a.Cache.Pool.View().Address(),
 		PoolStride: uint32(a.Cache.Layout.Stride), PoolPages: uint32(a.Cache.Pages()),
 		Heads: uint32(h), Tokens: uint32(t), TableRows: uint32(a.Table.Shape[0]), Eps: o.cfg.Eps,
 		KvStride: uint32(a.KV.Shape[1] / 8), KvAt: uint32(a.KVAt / 8),
 	}
 	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{Kernel: o.k, Groups: groups, Push: vk.Bytes(&push)}, targets...)
+}
+
+func (o *QInsert) checkQueries(op string, q tensor.Tensor) error {
+	if q.IsZero() {
+		return nil
+	}
+	return rows(op, "Q", q)
 }
 
 func (o *QInsert) checkWeight(op string, w tensor.Tensor) error {

@@ -111,8 +111,15 @@ func TestQInsertUnfused(t *testing.T) {
 	insert := must[*cache.Insert](t)(cache.NewInsert(dev, cache.InsertConfig{Page: 2}))
 	ia := cache.InsertArgs{K: upload(t, dev, tensor.BF16, k, len(c.positions), projection.D), Slots: b.Slots, Cache: b.Cache}
 	do(t, dev, func(rec *vk.Recorder) error { return insert.Record(rec, ia) })
-	if !bytes.Equal(download[byte](t, a.Cache.Pool), download[byte](t, b.Cache.Pool)) {
+	want := download[byte](t, b.Cache.Pool)
+	if !bytes.Equal(download[byte](t, a.Cache.Pool), want) {
 		t.Error("the caches differ")
+	}
+	d := c.args(t, dev)
+	d.Q = tensor.Tensor{}
+	do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, d) })
+	if !bytes.Equal(download[byte](t, d.Cache.Pool), want) {
+		t.Error("the caches differ where there are no queries")
 	}
 }
 
@@ -231,10 +238,10 @@ func TestQInsertArguments(t *testing.T) {
 	op := must[*projection.QInsert](t)(projection.NewQInsert(dev, projection.QInsertConfig{Page: 2}))
 	good := newQInsertCase(rand.New(rand.NewPCG(1, 1)), 3, 2).args(t, dev)
 	for arg, spoil := range map[string][]func(*projection.QInsertArgs){
-		"Q": {func(a *projection.QInsertArgs) { a.Q = tensor.Tensor{} }, func(a *projection.QInsertArgs) { a.Q.DType = tensor.F16 },
+		"Q": {func(a *projection.QInsertArgs) { a.Q.DType = tensor.F16 },
 			func(a *projection.QInsertArgs) { a.Q.Shape = []int{3, 4, 256} }, func(a *projection.QInsertArgs) { a.Q.Shape = []int{3, 0, 512} }},
 		"KV": {func(a *projection.QInsertArgs) { a.KV = tensor.Tensor{} }, func(a *projection.QInsertArgs) { a.KV.Shape = []int{2, 512} },
-			func(a *projection.QInsertArgs) { a.KVAt = 8 }},
+			func(a *projection.QInsertArgs) { a.KVAt = 8 }, func(a *projection.QInsertArgs) { a.Q, a.KV = tensor.Tensor{}, tensor.Tensor{} }},
 		"KVWeight": {func(a *projection.QInsertArgs) { a.KVWeight = a.Table }},
 		"Slots": {func(a *projection.QInsertArgs) { a.Slots = tensor.Tensor{} }, func(a *projection.QInsertArgs) { a.Slots.DType = tensor.I32 },
 			func(a *projection.QInsertArgs) {

@@ -48,6 +48,7 @@ layout(push_constant) uniform Push {
     uint flags;
     float scale_log2e; // softmax scale * log2(e)
     uint table_rows;   // attn_decode_few
+    float eps;         // likewise
 } pc;
 
 KV_POOL(win, 10)

@@ -3,7 +3,8 @@
 // One workgroup of THREADS: (HG heads, one of `splits` ranges of entries, one token). With one split it finishes the row, else attn_merge does.
 // bindings: 0 q [T,H,512] bf16; 1 win_indices [T,win_width] i32; 2 win_lens [T] i32; 3 comp_indices [T,comp_width] i32; 4 comp_lens [T] i32;
 //   5 sink [H] f32; 6 dst [T,H,512] bf16; 7 lse [T,H] f32; 8 part_out [T,splits,H,512] f32; 9 part_ml [T,splits,H] (m, l, max, 0) f32;
-//   with TURN 10 positions [T] i32; 11 table [rows,64] f32: the last 64 numbers of dst, rounded, are turned back as proj_inverse_rope does.
+//   10 positions [T] i32; 11 table [rows,64] f32, with TURN or NORM_Q. TURN: the last 64 numbers of dst, rounded, are turned back as proj_inverse_rope
+//   does. NORM_Q: heads of q are divided by their root mean square, turned and rounded before anything else, as proj_q_insert does.
 // Constants: 0 window page, 1 compressed page (slots), 2 HG, 3 TILE, 4 THREADS, 5 SUBGROUP, 6..8 M, N, K of a matrix product, 9 KSPLIT.
 // Shared memory: 46404 B at HG 16, TILE 32, KSPLIT 4 and 47748 B at HG 32, KSPLIT 2 (lib/cm_mla_ring.glsl has the sum).
 // Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl,
@@ -23,6 +24,7 @@ ROPE_TABLE(table, 11)
 
 #define CM_ONE_BUFFER
 #define CM_TURNS
+#define CM_NORMS
 #include "lib/cm_mla_ring.glsl"
 
 #include "lib/cm_lanes_row.glsl"
@@ -44,6 +46,7 @@ void main() {
     uvec4 w0[Q_EACH], w1[Q_EACH]; // on their way while it is found out what there is to attend
     cm_fetch_q(t, head0, 0u, w0);
     if (HEAD_TILES > Q_STAGE) cm_fetch_q(t, head0, Q_STAGE, w1);
+    cm_position_ = positions.v[cm_norms() ? t : 0u];
     comp_len_ = (pc.flags & HAS_COMP) != 0u ? uint(clamp(comp_lens.v[t], 0, int(pc.comp_width))) : 0u;
     uint n = comp_len_ + uint(clamp(win_lens.v[t], 0, int(pc.win_width)));
     if ((pc.win_pages | pc.comp_pages) == 0u) n = 0u;

@@ -61,32 +61,9 @@ shared vec4 rms_of[HEADS * LANES / 4u];
 shared uvec4 amax_of[UNITS / 4u]; // of the K row, bf16 bits without sign
 shared uint scale_of[KV_BLOCKS + 1u]; // scale bytes
 #include "lib/rms.glsl"
+#include "lib/q_norm.glsl"
 
 uint table_row(uint t) { return uint(clamp(positions_at(t), 0, int(pc.table_rows) - 1)); }
-
-// turned, scaled: of a row whose sum of squares is finite: it has no NaNs and no infinities, and stays so.
-uint turned(uint word, float r, vec2 cos_sin) {
-    precise vec2 y = bf16_unpack2(word) * r;
-    const vec2 z = rope_rotate(y, cos_sin);
-    return rms_pack2(z.x, z.y);
-}
-
-uint scaled(uint word, float r) {
-    precise vec2 y = bf16_unpack2(word) * r;
-    return rms_pack2(y.x, y.y);
-}
-
-// unusual: a unit of any other row, turned if it has cosines.
-uvec4 unusual(uvec4 w, float r, vec4 near, vec4 far, bool turns) {
-    [[dont_unroll]] for (uint k = 0u; k < 4u; k++) {
-        precise vec2 y = bf16_unpack2(w.x) * r;
-        const vec2 z = turns ? rope_rotate(y, near.xy) : y;
-        w = uvec4(w.yzw, bf16_pack2(z.x, z.y));
-        near = vec4(near.zw, far.xy);
-        far = far.zwxy;
-    }
-    return w;
-}
 
 void heads4(uint t) {
     const uint me = me_(), lane = me % LANES;
@@ -111,13 +88,13 @@ void heads4(uint t) {
     if (!live) return;
     const float r = rms_factor(all, 1.0 / 512.0, pc.eps);
     if (!(all < RMS_MOST)) {
-        q_store(unit, unusual(a, r, near, far, false));
-        q_store(unit + LANES, unusual(b, r, near, far, turns));
+        q_store(unit, q_unusual(a, r, near, far, false));
+        q_store(unit + LANES, q_unusual(b, r, near, far, turns));
         return;
     }
-    q_store(unit, uvec4(scaled(a.x, r), scaled(a.y, r), scaled(a.z, r), scaled(a.w, r)));
-    if (turns) b = uvec4(turned(b.x, r, near.xy), turned(b.y, r, near.zw), turned(b.z, r, far.xy), turned(b.w, r, far.zw));
-    else b = uvec4(scaled(b.x, r), scaled(b.y, r), scaled(b.z, r), scaled(b.w, r));
+    q_store(unit, uvec4(q_scaled(a.x, r), q_scaled(a.y, r), q_scaled(a.z, r), q_scaled(a.w, r)));
+    if (turns) b = uvec4(q_turned(b.x, r, near.xy), q_turned(b.y, r, near.zw), q_turned(b.z, r, far.xy), q_turned(b.w, r, far.zw));
+    else b = uvec4(q_scaled(b.x, r), q_scaled(b.y, r), q_scaled(b.z, r), q_scaled(b.w, r));
     q_store(unit + LANES, b);
 }
 

@@ -30,8 +30,15 @@ uvec4 cm_q_word(uint t, uint head0, uint at) {
 const uint Q_STAGE = KV_ROWS / CM_M < HEAD_TILES ? KV_ROWS / CM_M : HEAD_TILES; // head tiles at a time
 const uint Q_EACH = (Q_STAGE * CM_M * 64u + THREADS - 1u) / THREADS;
 
+#ifdef CM_NORMS
+#include "cm_q_norm.glsl"
+#else
+// cm_q_place: which of the units of some head tiles an invocation brings in as its i-th.
+uint cm_q_place(uint i) { return i * THREADS + cm_tid; }
+#endif
+
 void cm_fetch_q(uint t, uint head0, uint first, out uvec4 w[Q_EACH]) {
-    [[unroll]] for (uint i = 0u; i < Q_EACH; i++) w[i] = cm_q_word(t, head0, first * CM_M * 64u + i * THREADS + cm_tid);
+    [[unroll]] for (uint i = 0u; i < Q_EACH; i++) w[i] = cm_q_word(t, head0, first * CM_M * 64u + cm_q_place(i));
 }
 
 // cm_load_q: Q through kv_s into fragments, some head tiles at a time, of which the first two lots have been fetched. Ends with
@@ -39,7 +46,7 @@ void cm_fetch_q(uint t, uint head0, uint first, out uvec4 w[Q_EACH]) {
 void cm_load_q(uint t, uint head0, uvec4 w[Q_EACH], uvec4 next[Q_EACH]) {
     [[dont_unroll]] for (uint first = 0u; first < HEAD_TILES; first += Q_STAGE) {
         [[unroll]] for (uint i = 0u; i < Q_EACH; i++) {
-            const uint at = i * THREADS + cm_tid;
+            const uint at = cm_q_place(i);
             if (at < Q_STAGE * CM_M * 64u) kv_s[at / 64u * KV_PITCH + at % 64u] = cm_from_bf16x8(w[i]);
         }
         [[unroll]] for (uint i = 0u; i < Q_EACH; i++) w[i] = next[i];
@@ -65,10 +72,17 @@ void cm_loop(uint t, uint head0, uvec4 w0[Q_EACH], uvec4 w1[Q_EACH]) {
     {
         const uint at = cm_begin + min(cm_tid, RING * TILE - 1u);
         const uvec2 found = cm_find_row(t, at);
+#ifdef CM_NORMS
+        cm_find_angles();
+        if (cm_norms()) cm_q_sums(w0);
+#endif
         if (cm_tid < RING * TILE) cm_keep_where(found, at, cm_tid);
         barrier();
         CmRow row;
         cm_fetch_tile(0u, row);
+#ifdef CM_NORMS
+        if (cm_norms()) cm_q_norm(w0);
+#endif
         cm_load_q(t, head0, w0, w1);
         cm_keep_tile(row, 0u, 0u);
     }
