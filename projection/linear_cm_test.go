@@ -258,6 +258,15 @@ func TestLinearMidRules(t *testing.T) {
 						continue
 					}
 					name := fmt.Sprintf("%s, %v: %+v", device, f, d)
+					for _, n := range []int{d.teams * d.m, 3 * d.teams * d.m, d.teams*d.m + 8} {
+						for _, k := range []int{7 * d.round(), 7*d.round() + 32} {
+							cfg.N, cfg.K = n, k
+							w, err := midDivision(&caps, "f16", cfg, tokens, func(_, _, _, _ int) int { return lanes })
+							if err != nil || (w.whole == 1) != (n%(d.teams*d.m) == 0 && k%d.round() == 0) {
+								t.Errorf("%s, %d x %d: %v, whole %d", name, n, k, err, w.whole)
+							}
+						}
+					}
 					constants := append([]uint32{uint32(f), 0}, d.constants()...)
 					if shared, err := m.SharedBytes(constants...); err != nil || shared != d.sharedBytes() || shared > int(caps.SharedMemory) {
 						t.Errorf("%s: %v: %d bytes of shared memory, want %d", name, err, shared, d.sharedBytes())
@@ -267,12 +276,14 @@ func TestLinearMidRules(t *testing.T) {
 						t.Errorf("%s: without lanes", name)
 					case f.fp8() && ScaleBlock%(d.ahead*d.chunk) != 0:
 						t.Errorf("%s: a step crosses blocks", name)
-					case d.tokens%d.n != 0 || d.tokens/d.n != tokens/16 || !d.whole():
+					case d.tokens%d.n != 0 || d.tokens/d.n != tokens/16 || !d.fills():
 						t.Errorf("%s: a part is not whole", name)
 					case device == "H100" && lanes == 4 && (d.ahead == 2) != (f == WeightBF16 || f.fp8() && tokens == 32):
 						t.Errorf("%s: %d chunks", name, d.ahead)
 					case (d.turns == 1) != (f == WeightNVFP4 || tokens > 32):
 						t.Errorf("%s: %d turns", name, d.turns)
+					case d.whole != 0:
+						t.Errorf("%s: rows are whole tiles", name)
 					}
 				}
 			}

@@ -16,6 +16,7 @@ type linearMid struct {
 	ahead    int
 	lanes    int
 	turns    int // 1: two sets of registers for weights, by turns
+	whole    int // 1: rows are whole tiles of a workgroup and k is whole rounds
 	chunk    int // numbers of k in a chunk
 }
 
@@ -34,20 +35,20 @@ const (
 )
 
 func (d linearMid) constants() []uint32 {
-	return opkit.Words(d.teams*d.subgroup, d.subgroup, d.m, d.n, d.k, d.tokens, d.ahead, d.lanes, d.turns)
+	return opkit.Words(d.teams*d.subgroup, d.subgroup, d.m, d.n, d.k, d.tokens, d.ahead, d.lanes, d.turns, d.whole)
 }
 
 // round is how many numbers of k a round takes.
 func (d linearMid) round() int { return d.ahead * d.chunk }
 
-// sharedBytes is the size of the shared array: two rounds of x, or a tile of sums of
+// sharedBytes is the size of the shared array: two rounds of x, or two tiles of sums of
 // each subgroup.
 func (d linearMid) sharedBytes() int {
-	return max(2*2*d.tokens*d.round(), d.teams*d.n*(4*d.m+16))
+	return max(2*2*d.tokens*d.round(), min(2, d.tokens/d.n)*d.teams*d.n*(4*d.m+16))
 }
 
-// whole tells whether a lane's components of a column fill quads.
-func (d linearMid) whole() bool {
+// fills tells whether a lane's components of a column fill quads.
+func (d linearMid) fills() bool {
 	lines := d.subgroup / d.lanes
 	if lines < 1 || lines > d.n || lines > d.m || d.tokens%d.n != 0 {
 		return false
@@ -85,8 +86,11 @@ func midDivision(caps *vk.Caps, element string, cfg LinearConfig, tokens int, la
 		if cfg.Weights == WeightNVFP4 || tokens > midPasses[0] {
 			d.turns = 1
 		}
+		if cfg.K%d.round() == 0 && cfg.N%(d.teams*d.m) == 0 {
+			d.whole = 1
+		}
 		fits := d.teams*d.subgroup <= int(caps.MaxWorkgroupInvocations) && d.sharedBytes() <= int(caps.SharedMemory)
-		return d, d.whole() && fits && (!cfg.Weights.fp8() || d.chunk <= ScaleBlock)
+		return d, d.fills() && fits && (!cfg.Weights.fp8() || d.chunk <= ScaleBlock)
 	})
 }
 

@@ -13,7 +13,7 @@ import (
 
 // proj_linear_mid against whole numbers, with its weights in one set of registers (up to
 // 32 tokens, but for NVFP4) and in two, with odd and even numbers of rounds, in one part
-// and several. Layers as small as these are otherwise proj_linear_thin's.
+// and several, in whole tiles and rounds and others. Layers as small as these are otherwise proj_linear_thin's.
 func TestLinearMid(t *testing.T) {
 	dev := testkit.Device(t)
 	for i, c := range []struct {
@@ -21,8 +21,8 @@ func TestLinearMid(t *testing.T) {
 		tokens, groups, n, k int
 		workgroups           int
 	}{
-		{projection.WeightFP8, 27, 1, 264, 1152, 2}, {projection.WeightFP8, 27, 1, 264, 1280, 2}, {projection.WeightFP8, 31, 2, 200, 1152, 64},
-		{projection.WeightFP8, 40, 1, 264, 1152, 2}, {projection.WeightFP8, 33, 2, 200, 1280, 64},
+		{projection.WeightFP8, 27, 1, 264, 1152, 2}, {projection.WeightFP8, 27, 1, 256, 1280, 2}, {projection.WeightFP8, 31, 2, 200, 1152, 64},
+		{projection.WeightFP8, 40, 1, 264, 1152, 2}, {projection.WeightFP8, 33, 2, 256, 1280, 64},
 		{projection.WeightBF16, 27, 1, 128, 1000, 32}, {projection.WeightBF16, 32, 1, 128, 64, 2},
 		{projection.WeightNVFP4, 27, 1, 128, 1568, 1}, {projection.WeightNVFP4, 27, 1, 128, 2048, 16},
 	} {

@@ -7,7 +7,8 @@
 // Constants after the two of lib/linear.glsl: 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a product, 7 TOKENS, 8 AHEAD, 9 LANES: see
 //   proj_linear_thin.comp, 10 TURNS: 0: weights are decoded a round ahead; 1: on their way in two sets of registers by turns, which is
 //   twice the code: projection/linear_mid.go chooses.
-// Shared memory: max(4*TOKENS*AHEAD*CHUNK, THREADS/SUBGROUP*N*(4*M+16)), CHUNK the numbers of a chunk: 16384 B for FP8 and 32 tokens.
+//   11 WHOLE: 1: rows of a group are whole tiles of a workgroup and k is whole rounds: less code.
+// Shared memory: max(4*TOKENS*AHEAD*CHUNK, OUT_TILES*THREADS/SUBGROUP*N*(4*M+16)), CHUNK the numbers of a chunk: 20480 B for FP8 and 32 tokens.
 // Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, shaderInt16, vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -28,6 +29,7 @@ layout(constant_id = 7) const uint TOKENS = 32u;
 layout(constant_id = 8) const uint AHEAD = 2u;
 layout(constant_id = 9) const uint LANES = 4u;
 layout(constant_id = 10) const uint TURNS = 0u;
+layout(constant_id = 11) const uint WHOLE = 0u;
 
 const uint TEAMS = THREADS / SUBGROUP;
 const uint VEC = FORMAT == WEIGHT_BF16 ? 8u : FORMAT == WEIGHT_NVFP4 ? 32u : 16u; // weights of a quad
@@ -51,10 +53,12 @@ const uint STAGE = AHEAD * SLOTS * N_TILES * SLOT_QUADS * SUBGROUP; // quads
 
 const uint OUT_PITCH = CM_M / 4u + 1u;
 const uint REGION = CM_N * OUT_PITCH;                      // quads of a subgroup
-const uint OUT_QUADS = TEAMS * REGION;
+const uint OUT_TILES = N_TILES < 2u ? N_TILES : 2u;        // tiles of tokens on their way out at a time
+const uint OUT_QUADS = OUT_TILES * TEAMS * REGION;
+const uint OUT_WIDTH = TEAMS * CM_M / 4u;                  // quads of a token
 const uint QUADS = 2u * STAGE > OUT_QUADS ? 2u * STAGE : OUT_QUADS;
 
-shared uvec4 x_s[QUADS]; // two rounds, [2, chunks, SLOTS, N_TILES, SLOT_QUADS, SUBGROUP]; at the end [subgroups, N, M] f32
+shared uvec4 x_s[QUADS]; // two rounds, [2, chunks, SLOTS, N_TILES, SLOT_QUADS, SUBGROUP]; at the end [OUT_TILES, subgroups, N, M] f32
 
 #define CM_A coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA>
 #define CM_B coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB>
@@ -82,16 +86,21 @@ struct FetchX {
     uint bits[X_EACH][B_EACH]; // E4M3 x: f32 bits of a scale
 };
 
-uint row_of(uint i) { return clamp(row0_ + i * LINES + line_, group_ * pc.n, (group_ + 1u) * pc.n - 1u); }
+uint row_of(uint i) {
+    const uint row = row0_ + i * LINES + line_;
+    return WHOLE != 0u ? row : clamp(row, group_ * pc.n, (group_ + 1u) * pc.n - 1u);
+}
+// A quad of a row that has so many.
+uint in_row(uint quad, uint quads) { return WHOLE != 0u ? quad : min(quad, quads - 1u); }
 uint quad_at(uint round, uint c) { return (round * AHEAD + c) * LANES + quad_; }
 
 void fetch_w(uint round, out FetchW f) {
     [[unroll]] for (uint c = 0u; c < AHEAD; c++) {
-        const uint u = min(quad_at(round, c), pc.k / VEC - 1u);
+        const uint u = in_row(quad_at(round, c), pc.k / VEC);
         [[unroll]] for (uint i = 0u; i < W_EACH; i++) f.w[c][i] = MidRead(pc.w_addr + uint64_t(w_at_[i] + u) * 16u).v;
         [[unroll]] for (uint i = 0u; i < W_EACH; i++) f.bits[c][i] = FORMAT == WEIGHT_NVFP4 ? w_nv_scale(row_of(i), u * VEC) : 0u;
     }
-    f.scale = FP8_WEIGHT ? w_block_bits(row_of(0u), min(round * AHEAD * CHUNK, pc.k - 1u)) : 0u;
+    f.scale = FP8_WEIGHT ? w_block_bits(row_of(0u), in_row(round * AHEAD * CHUNK, pc.k)) : 0u;
 }
 
 // The units of an invocation: quad r of a round, columns line + h * LINES of tile n.
@@ -104,7 +113,7 @@ uint unit_token(uint i, uint h) { return min(t0_ + unit_column(i) + h * LINES, p
 
 void fetch_x(uint round, out FetchX f) {
     [[unroll]] for (uint i = 0u; i < X_EACH; i++) {
-        const uint u = min(round * ROUND_QUADS + unit_r(i), pc.k / 8u - 1u);
+        const uint u = in_row(round * ROUND_QUADS + unit_r(i), pc.k / 8u);
         [[unroll]] for (uint h = 0u; h < B_EACH; h++) {
             if (ACT == ACT_BF16) {
                 f.x[i][h] = MidRead(pc.x_addr + uint64_t(x_at_[i][h] + u) * 16u).v;
@@ -121,7 +130,7 @@ void keep_x(FetchX f, uint round, uint half_) {
     const uint base = half_ * STAGE;
     [[unroll]] for (uint i = 0u; i < X_EACH; i++) {
         const uint r = unit_r(i), v = (gl_LocalInvocationIndex + i * THREADS) / ROUND_QUADS;
-        const bool there = round * ROUND_QUADS + r < pc.k / 8u;
+        const bool there = WHOLE != 0u || round * ROUND_QUADS + r < pc.k / 8u;
         uvec4 o[B_EACH];
         [[unroll]] for (uint h = 0u; h < B_EACH; h++) {
             const uvec4 q = in_order(linear_act8(f.x[i][h], f.bits[i][h]));
@@ -153,7 +162,7 @@ struct Elements {
 void decode(FetchW f, uint round, out Elements v) {
     v.scale = f.scale;
     [[unroll]] for (uint c = 0u; c < AHEAD; c++) {
-        const bool there = quad_at(round, c) < pc.k / VEC;
+        const bool there = WHOLE != 0u || quad_at(round, c) < pc.k / VEC;
         [[unroll]] for (uint i = 0u; i < W_EACH; i++) {
             [[unroll]] for (uint j = 0u; j < 4u; j++) {
                 uint o[4];
@@ -198,26 +207,31 @@ void multiply(Elements v, uint half_) {
     }
 }
 
-// finish: the sums of all subgroups to y, a tile of tokens at a time.
+// finish: the sums of all subgroups to y, OUT_TILES tiles of tokens at a time. An invocation has the same four rows of each.
 void finish(uint split, uint sub) {
-    const uint64_t y_addr = pc.y_addr + uint64_t(split) * pc.tokens * pc.y_stride * 4u;
-    const uint first = row0_ - sub * CM_M; // of the workgroup
-    [[unroll]] for (uint n = 0u; n < N_TILES; n++) {
+    const uint quad = gl_LocalInvocationIndex % OUT_WIDTH, tile = quad / (CM_M / 4u);
+    const uint row = row0_ - sub * CM_M + quad * 4u;
+    const bool there = WHOLE != 0u || row >= group_ * pc.n && row < (group_ + 1u) * pc.n;
+    const uint bytes = pc.y_f32 != 0u ? 4u : 2u;
+    const uint64_t y_addr = pc.y_addr + (uint64_t(split) * pc.tokens * pc.y_stride + pc.y_column + row) * bytes;
+    vec4 scale = vec4(LANES_UNSCALE);
+    if (FORMAT == WEIGHT_NVFP4 && there) scale *= vec4(row_scale.v[row], row_scale.v[row + 1u], row_scale.v[row + 2u], row_scale.v[row + 3u]);
+    [[unroll]] for (uint n = 0u; n < N_TILES; n += OUT_TILES) {
+        const uint tiles = N_TILES - n < OUT_TILES ? N_TILES - n : OUT_TILES;
         barrier();
-        coopMatStore(acc[n], x_s, sub * REGION, OUT_PITCH, gl_CooperativeMatrixLayoutColumnMajor);
+        [[unroll]] for (uint i = 0u; i < tiles; i++)
+            coopMatStore(acc[n + i], x_s, (i * TEAMS + sub) * REGION, OUT_PITCH, gl_CooperativeMatrixLayoutColumnMajor);
         barrier();
-        for (uint at = gl_LocalInvocationIndex; at < CM_N * TEAMS * (CM_M / 4u); at += THREADS) {
-            const uint q = at % (CM_M / 4u), tile = at / (CM_M / 4u) % TEAMS, t = at / (CM_M / 4u) / TEAMS;
-            const uint token = t0_ + n * CM_N + t, row = first + tile * CM_M + q * 4u;
-            if (token >= pc.tokens || row < group_ * pc.n || row >= (group_ + 1u) * pc.n) continue;
-            vec4 v = uintBitsToFloat(x_s[tile * REGION + t * OUT_PITCH + q]) * LANES_UNSCALE;
-            if (FORMAT == WEIGHT_NVFP4) v *= vec4(row_scale.v[row], row_scale.v[row + 1u], row_scale.v[row + 2u], row_scale.v[row + 3u]);
-            const uint y = token * pc.y_stride + pc.y_column + row;
+        [[dont_unroll]] for (uint t = gl_LocalInvocationIndex / OUT_WIDTH; t < tiles * CM_N; t += THREADS / OUT_WIDTH) {
+            const uint token = t0_ + n * CM_N + t;
+            if (token >= pc.tokens || !there) break;
+            const vec4 v = uintBitsToFloat(x_s[(t / CM_N * TEAMS + tile) * REGION + t % CM_N * OUT_PITCH + quad % (CM_M / 4u)]) * scale;
+            const uint64_t at = y_addr + uint64_t(token * pc.y_stride) * bytes;
             if (pc.y_f32 != 0u) {
-                KvWrite2(y_addr + uint64_t(y) * 4u).v = floatBitsToUint(v.xy);
-                KvWrite2(y_addr + uint64_t(y) * 4u + 8u).v = floatBitsToUint(v.zw);
+                KvWrite2(at).v = floatBitsToUint(v.xy);
+                KvWrite2(at + 8u).v = floatBitsToUint(v.zw);
             } else {
-                KvWrite2(y_addr + uint64_t(y) * 2u).v = uvec2(bf16_pack2(v.x, v.y), bf16_pack2(v.z, v.w));
+                KvWrite2(at).v = uvec2(bf16_pack2(v.x, v.y), bf16_pack2(v.z, v.w));
             }
         }
     }
