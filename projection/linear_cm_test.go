@@ -198,8 +198,8 @@ func TestLinearThinRules(t *testing.T) {
 		tokens, n, k, parts, ahead int
 		f                          WeightFormat
 	}{
-		{8, 32768, 1024, 4, 2, WeightFP8}, {8, 32768, 1024, 4, 2, WeightBF16}, {8, 4096, 8192, 16, 2, WeightFP8}, {8, 4096, 8192, 16, 2, WeightNVFP4},
-		{8, 1536, 4096, 16, 2, WeightFP8}, {8, 1536, 4096, 16, 2, WeightBF16}, {8, 65536, 1536, 4, 2, WeightFP8}, {8, 65536, 1536, 4, 1, WeightNVFP4},
+		{8, 32768, 1024, 8, 2, WeightFP8}, {8, 32768, 1024, 4, 2, WeightBF16}, {8, 4096, 8192, 8, 2, WeightFP8}, {8, 4096, 8192, 16, 2, WeightNVFP4},
+		{8, 1536, 4096, 8, 2, WeightFP8}, {8, 1536, 4096, 16, 2, WeightBF16}, {8, 65536, 1536, 8, 1, WeightFP8}, {8, 65536, 1536, 4, 1, WeightNVFP4},
 		{8, 8192, 4096, 8, 2, WeightFP8}, {16, 8192, 4096, 4, 2, WeightFP8}, {16, 4096, 8192, 16, 2, WeightFP8}, {16, 1536, 4096, 16, 2, WeightFP8},
 		{8, 64, 128, 4, 1, WeightBF16},
 	} {
