@@ -65,3 +65,9 @@ func Suits(each bool, parts []vk.Part, took []float64, work float64, budget time
 	c := &stepCommands{each: each, parts: parts, took: took, work: work}
 	return c.suits(budget, then)
 }
+
+// NormsLate reports whether the attention norms and turns queries in layers of a ratio, in
+// steps of so many tokens, of which there has been one.
+func (e *Engine) NormsLate(tokens, ratio int) bool {
+	return e.buckets[e.size(tokens)].kinds[ratio].normsLate()
+}

@@ -209,7 +209,8 @@ func (k *LayerKind) TopK() tensor.Tensor { return k.sparse.TopK() }
 type LayerTensors struct {
 	QKV                          tensor.Tensor // [T, QRank+512] bf16, before the norms
 	QR, KV                       tensor.Tensor // [T, QRank], [T, 512] bf16, normed; absent for up to projection.NormTokens tokens
-	Q                            tensor.Tensor // [T, H, 512] bf16, normed and turned
+	Q                            tensor.Tensor // [T, H, 512] bf16, normed and turned unless QRaw
+	QRaw                         bool          // the attention norms and turns Q on its way
 	O                            tensor.Tensor // [T, H, 512] bf16, turned back but with an FP8 output path
 	O8, O8Scales                 tensor.Tensor // of an FP8 output path, see projection.InverseRopeQuant
 	Z                            tensor.Tensor // [T, G*ORank] bf16
@@ -224,7 +225,7 @@ type LayerTensors struct {
 // Tensors returns the memory that the kind's layers share.
 func (k *LayerKind) Tensors() LayerTensors {
 	s := k.sparse
-	t := LayerTensors{QKV: k.qkv, QR: k.qr, KV: k.kv, Q: k.q, O: k.o, O8: k.o8, O8Scales: k.o8s, Z: k.z, KVScore: k.kvScore, IndexKVScore: k.idxScores,
+	t := LayerTensors{QRaw: k.normsLate(), QKV: k.qkv, QR: k.qr, KV: k.kv, Q: k.q, O: k.o, O8: k.o8, O8Scales: k.o8s, Z: k.z, KVScore: k.kvScore, IndexKVScore: k.idxScores,
 		IndexQ: k.iq, IndexWeights: k.iw, Codes: s.codes, Scales: s.scales, Folded: s.weights, WindowSlots: s.decode.slots}
 	if s.main != nil {
 		t.CompressedSlots = s.main.entries

@@ -92,6 +92,17 @@ func (k *LayerKind) outputTurn(step SparseStepArgs, a WholeLayerArgs) attention.
 	return attention.OutputTurn{Positions: step.Positions, Table: a.CosSin}
 }
 
+// normsLate tells whether the attention norms and turns queries.
+func (k *LayerKind) normsLate() bool { return k.sparse.decode.norms() }
+
+// queryNorm is how the attention norms and turns queries itself, if it can.
+func (k *LayerKind) queryNorm(step SparseStepArgs, a WholeLayerArgs) attention.QueryNorm {
+	if !k.normsLate() {
+		return attention.QueryNorm{}
+	}
+	return attention.QueryNorm{Eps: k.cfg.Model.Eps, Positions: step.Positions, Table: a.CosSin}
+}
+
 // recordOutput records what follows the attention.
 func (l *Layer) recordOutput(rec *vk.Recorder, step SparseStepArgs, a WholeLayerArgs) error {
 	k := l.kind

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
@@ -273,12 +274,25 @@ func (c *layerCheck) keep(err error) {
 	}
 }
 
+// finished is what the attention multiplies of a token, [H, 512]: queries, normed and turned.
+func (c *layerCheck) finished(t int) []uint16 {
+	q := row[uint16](c, c.got.Q, t)
+	if !c.got.QRaw || c.err != nil {
+		return q
+	}
+	layout, err := cache.NewLayout(1, 0)
+	c.keep(err)
+	q = slices.Clone(q)
+	c.keep(projection.QInsertRef(q, c.cfg.Model.Heads, make([]uint16, 512), []int64{-1}, []int32{0}, c.host.cosSin(c.host.positions[t]), c.cfg.Model.Eps, nil, layout))
+	return q
+}
+
 // queries checks wq_b with the norm and the rotation of two heads of a token, at once:
 // what comes between them is overwritten. A number may be rounded to bf16 twice, and a
 // rotated one is a sum of two such.
 func (c *layerCheck) queries(t int) {
 	m := c.cfg.Model
-	in, q := widened(row[uint16](c, c.got.QR, t)), row[uint16](c, c.got.Q, t)
+	in, q := widened(row[uint16](c, c.got.QR, t)), c.finished(t)
 	for _, h := range some(2, m.Heads) {
 		want := make([]uint16, 512)
 		for i := range want {

@@ -72,7 +72,7 @@ func (c *layerCheck) attention(t int) {
 		entries = take(c.cfg.Caches.Compressed, row[int32](c, c.got.Compressed, t), part[int32](c, c.got.CompressedLens, t, 1))
 	}
 	heads := some(16, c.cfg.Model.Heads)
-	q, o, sinks := row[uint16](c, c.got.Q, t), row[uint16](c, c.got.O, t), part[float32](c, c.w.Sink, 0, c.cfg.Model.Heads)
+	q, o, sinks := c.finished(t), row[uint16](c, c.got.O, t), part[float32](c, c.w.Sink, 0, c.cfg.Model.Heads)
 	var someQ, someO []uint16
 	var someSinks []float32
 	for _, h := range heads {
