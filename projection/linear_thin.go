@@ -25,6 +25,8 @@ const (
 	thinMost = 32
 	// thinLeast are the fewest.
 	thinLeast = 8
+	// thinAlike are the subgroups of a workgroup of FP8 layers for up to thinLeast tokens.
+	thinAlike = 8
 	// thinReads are the bytes of x, counted for each tile of 16 rows, up to which that
 	// is so: an H100's second-level cache brings them in 15 us.
 	thinReads = 80 << 20
@@ -53,9 +55,11 @@ type thinner func(caps *vk.Caps, element string, cfg LinearConfig, tokens int, l
 // to fill the device, up to sixteen, as long as each has a step of its own or two. On
 // an H100 that has work for 16 subgroups on every multiprocessor, of which each waits
 // for 2 or 4 KiB; for 12 where there are more than 8 tokens and rows for more than two
-// workgroups, which read x from the second-level cache all the time as it is. A step is
-// two chunks, or one where that leaves less undone. Tokens are the columns of two products
-// at most.
+// workgroups, which read x from the second-level cache all the time as it is. FP8 layers
+// take eight for up to 8 tokens where each of them has two chunks: those of a step are one
+// kernel so, whose code then need not come from memory for each of them (see
+// docs/design/linear.md). A step is two chunks, or one where that leaves less undone. Tokens
+// are the columns of two products at most.
 //
 // Errors: vk.ErrMissingFeature when no shape of matrix product suits.
 func thinDivision(caps *vk.Caps, element string, cfg LinearConfig, tokens int, lanes laneFinder) (linearThin, error) {
@@ -77,6 +81,11 @@ func thinDivision(caps *vk.Caps, element string, cfg LinearConfig, tokens int, l
 		for more := d; d.parts < 16 && tiles*d.parts < cfg.Workgroups*busy && chunks >= 4*d.parts; d = more {
 			if more.parts *= 2; !more.fits(caps) {
 				break
+			}
+		}
+		if alike := d; cfg.Weights.fp8() && tokens <= thinLeast && chunks >= 2*thinAlike {
+			if alike.parts = thinAlike; alike.fits(caps) {
+				d = alike
 			}
 		}
 		block := ScaleBlock / (d.lanes * 16)          // chunks of FP8 weights
