@@ -52,8 +52,9 @@ type Layer struct {
 	insert *projection.QInsert
 
 	qkv, qb, oa, ob        layerLinear
-	kvGate                 layerLinear // not with RatioWindow
-	idxQB, idxW, idxKVGate layerLinear // RatioC4A only
+	chain                  *projection.LinearChain // wo_a and wo_b in one launch; nil if they are two
+	kvGate                 layerLinear             // not with RatioWindow
+	idxQB, idxW, idxKVGate layerLinear             // RatioC4A only
 }
 
 // layerLinear is a linear layer with its weights.
@@ -116,6 +117,9 @@ func (k *LayerKind) NewLayer(ctx context.Context, w *DeviceLayer) (*Layer, error
 			err = fmt.Errorf("%s: %w", u.name, err)
 		}
 		u.to.w.Data, u.to.w.Scale, u.to.norm = u.m.Data, u.m.Scales, u.norm
+	}
+	if err == nil {
+		l.chain, err = k.chain(ctx, l.oa.op, l.ob.op)
 	}
 	if err == nil {
 		l.insert, err = k.inserter(l.kvNorm().DType)

@@ -61,6 +61,8 @@ type LayerKind struct {
 	linears map[projection.LinearConfig]*projection.Linear
 	scratch map[string]tensor.Tensor // of the linear layer of that name, for as much as was needed so far
 	outworn []tensor.Tensor          // scratch that became too small; commands may use it yet
+	chains  map[[2]*projection.Linear]*projection.LinearChain
+	chained tensor.Tensor // state of the chains, absent as long as there are none
 
 	qkv       tensor.Tensor // [T, QRank+512] bf16
 	qr, kv    tensor.Tensor // [T, QRank], [T, 512] bf16, absent with norm
@@ -104,7 +106,8 @@ func NewLayerKind(dev *vk.Device, cfg LayerKindConfig) (*LayerKind, error) {
 		return nil, c.err
 	}
 	k := &LayerKind{cfg: cfg, dev: dev, heads: cfg.Model.Heads / cfg.Ranks, groups: cfg.Model.Groups / cfg.Ranks,
-		linears: map[projection.LinearConfig]*projection.Linear{}, scratch: map[string]tensor.Tensor{}}
+		linears: map[projection.LinearConfig]*projection.Linear{}, scratch: map[string]tensor.Tensor{},
+		chains: map[[2]*projection.Linear]*projection.LinearChain{}}
 	err := k.build()
 	if err == nil {
 		err = k.allocate()
@@ -259,6 +262,9 @@ func (k *LayerKind) Bytes() uint64 {
 	for _, t := range k.outworn {
 		n += t.Bytes()
 	}
+	if !k.chained.IsZero() {
+		n += k.chained.Bytes()
+	}
 	return n
 }
 
@@ -279,7 +285,8 @@ func (k *LayerKind) Close() error {
 	for _, t := range k.outworn {
 		err = errors.Join(err, t.Close())
 	}
-	k.scratch, k.outworn = nil, nil
+	err = errors.Join(err, k.chained.Close())
+	k.scratch, k.outworn, k.chained = nil, nil, tensor.Tensor{}
 	return err
 }
 

@@ -1,6 +1,8 @@
 package pipeline
 
 import (
+	"context"
+	"errors"
 	"fmt"
 
 	"github.com/vkmla/vkmla/attention"
@@ -118,10 +120,42 @@ func (l *Layer) recordOutput(rec *vk.Recorder, step SparseStepArgs, a WholeLayer
 			return err
 		}
 	}
+	if l.chain != nil {
+		rec.Section("wo_a, wo_b")
+		return l.chain.Record(rec, projection.LinearChainArgs{First: x, Second: projection.LinearArgs{X: k.z, W: l.ob.w, Out: a.Out}, State: k.chained})
+	}
 	rec.Section("wo_a")
 	if err := l.oa.op.Record(rec, x); err != nil {
 		return err
 	}
 	rec.Section("wo_b")
 	return l.ob.record(rec, k.z, a.Out)
+}
+
+// chainTokens are the most tokens for which wo_a and wo_b are one launch.
+const chainTokens = 1
+
+// chain returns the one launch of wo_a and wo_b, which layers share, or nil where they are
+// to be two.
+func (k *LayerKind) chain(ctx context.Context, a, b *projection.Linear) (*projection.LinearChain, error) {
+	if k.cfg.Tokens > chainTokens {
+		return nil, nil
+	}
+	c := k.chains[[2]*projection.Linear{a, b}]
+	if c != nil {
+		return c, nil
+	}
+	c, err := projection.NewLinearChain(a, b, k.cfg.Tokens)
+	if errors.Is(err, vk.ErrMissingFeature) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	if k.chained.IsZero() {
+		if k.chained, err = c.NewState(ctx, "layer step", k.cfg.Tokens); err != nil {
+			return nil, err
+		}
+	}
+	k.chains[[2]*projection.Linear{a, b}] = c
+	return c, nil
 }

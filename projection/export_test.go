@@ -38,3 +38,6 @@ func NewLinearMid(dev *vk.Device, cfg LinearConfig) (*Linear, error) {
 
 // Paired tells whether t tokens are computed by proj_linear_pair where tiles compute them.
 func Paired(o *Linear, t int) bool { return o.tilingFor(t, math.MaxInt32).of(t).pairs }
+
+// Together makes a chain one launch on every device.
+func Together(o *LinearChain) { o.apart = false }

@@ -194,3 +194,47 @@ func BenchmarkLinearTilings(all *testing.B) {
 		}
 	}
 }
+
+// BenchmarkLinearChain times wo_a and wo_b of V4-Flash in one launch and in two.
+func BenchmarkLinearChain(b *testing.B) {
+	dev := testkit.Device(b)
+	if dev.Adapter().Type == vk.TypeCPU {
+		b.Skip("for GPUs")
+	}
+	for _, f := range weightFormats {
+		for tokens := 1; tokens <= projection.LinearChainTokens; tokens++ {
+			one, two := benchLayers[3].LinearConfig, benchLayers[2].LinearConfig
+			one.Weights, one.Out, one.MaxTokens, two.Weights, two.Out, two.MaxTokens = f, tensor.BF16, tokens, f, tensor.BF16, tokens
+			first, second := must[*projection.Linear](b)(projection.NewLinear(dev, one)), must[*projection.Linear](b)(projection.NewLinear(dev, two))
+			x, y := newLinearBench(b, dev, one), newLinearBench(b, dev, two)
+			chain, err := projection.NewLinearChain(first, second, tokens)
+			if err != nil && !errors.Is(err, vk.ErrMissingFeature) {
+				b.Fatal(err)
+			}
+			a := projection.LinearChainArgs{
+				First: projection.LinearArgs{X: upload(b, dev, tensor.BF16, normal(rand.New(rand.NewPCG(3, 4)), tokens*one.Groups*one.K), tokens, one.Groups, one.K),
+					Out: upload(b, dev, tensor.BF16, make([]uint16, tokens*two.K), tokens, two.K)},
+				Second: projection.LinearArgs{Out: upload(b, dev, tensor.BF16, make([]uint16, tokens*two.N), tokens, two.N)},
+			}
+			a.Second.X = a.First.Out
+			bytes := one.Weights.Bytes(one.N*one.Groups, one.K) + two.Weights.Bytes(two.N, two.K)
+			run := func(name string, record func(rec *vk.Recorder, a projection.LinearChainArgs) error) {
+				b.Run(fmt.Sprintf("%v/tokens=%d/%s", f, tokens, name), func(b *testing.B) {
+					timeLinear(b, dev, bytes, 0, func(rec *vk.Recorder, i int) error {
+						a := a
+						a.First.W, a.Second.W = x.sets[i%len(x.sets)], y.sets[i%len(y.sets)]
+						return record(rec, a)
+					})
+				})
+			}
+			run("apart", func(rec *vk.Recorder, a projection.LinearChainArgs) error {
+				return errors.Join(first.Record(rec, a.First), second.Record(rec, a.Second))
+			})
+			if err == nil {
+				a.State = must[tensor.Tensor](b)(chain.NewState(b.Context(), "bench", tokens))
+				b.Cleanup(func() { a.State.Close() })
+				run("together", chain.Record)
+			}
+		}
+	}
+}

@@ -135,13 +135,13 @@ func TestLinearPlan(t *testing.T) {
 		grid    [3]uint32
 		splits  int
 	}{
-		{wqB, VariantCMB, 4, 1, [3]uint32{1024, 1, 1}, 1},
-		{wqB, VariantCMB, 4, 2, [3]uint32{1024, 1, 1}, 1},
+		{wqB, VariantCMB, 4, 1, [3]uint32{2048, 1, 1}, 1},
+		{wqB, VariantCMB, 4, 2, [3]uint32{2048, 1, 1}, 1},
 		{wqB, VariantCMB, 4, 3, [3]uint32{2048, 1, 1}, 1},
 		{wqB, VariantCMB, 4, 16, [3]uint32{2048, 1, 1}, 1},
 		{wqB, VariantCMB, 4, 17, [3]uint32{1, 256, 1}, 1},
 		{wqB, VariantCMB, 0, 17, [3]uint32{1, 512, 1}, 1},
-		{wqB, VariantCMB, 0, 4, [3]uint32{1024, 1, 1}, 1},
+		{wqB, VariantCMB, 0, 4, [3]uint32{2048, 1, 1}, 1},
 		{wqB, VariantCMB, 0, 5, [3]uint32{1, 512, 1}, 1},
 		{wqB, VariantCMB, 4, 64, [3]uint32{1, 256, 1}, 1},
 		{wqB, VariantCMB, 0, 64, [3]uint32{1, 512, 1}, 1},
@@ -156,8 +156,8 @@ func TestLinearPlan(t *testing.T) {
 		{wqB4, VariantCMB, 0, 2, [3]uint32{1024, 1, 1}, 1},
 		{woB4, VariantCMB, 4, 1, [3]uint32{512, 1, 1}, 1},
 		{wqA4, VariantCMB, 4, 1, [3]uint32{768, 1, 1}, 1},
-		{wqA, VariantCM, 4, 1, [3]uint32{768, 1, 1}, 1},
-		{wqA, VariantCM, 0, 8, [3]uint32{768, 2, 1}, 1},
+		{wqA, VariantCM, 4, 1, [3]uint32{384, 1, 1}, 1},
+		{wqA, VariantCM, 0, 8, [3]uint32{384, 2, 1}, 1},
 		{wqA, VariantCM, 4, 8, [3]uint32{96, 1, 1}, 1},
 		{wqA, VariantCM, 4, 32, [3]uint32{96, 1, 1}, 1},
 		{wqA, VariantCM, 0, 32, [3]uint32{1, 24, 16}, 16},
@@ -372,6 +372,27 @@ func TestLinearPlanRules(t *testing.T) {
 						}
 					}
 				}
+			}
+		}
+	}
+}
+
+// Layers of a step of one token have few kernels between them.
+func TestFewDivisionsAlike(t *testing.T) {
+	for _, c := range []struct {
+		weights     WeightFormat
+		n, k, group int
+		rows, lanes int
+	}{
+		{WeightFP8, 1536, 4096, 1, 4, 128}, {WeightFP8, 1024, 4096, 8, 4, 128}, {WeightFP8, 4096, 8192, 1, 4, 128}, {WeightFP8, 7168, 16384, 1, 4, 128},
+		{WeightFP8, 32768, 1024, 1, 4, 32}, {WeightFP8, 8192, 1024, 1, 4, 32}, {WeightFP8, 65536, 1536, 1, 4, 32}, {WeightFP8, 1024, 96, 1, 4, 8},
+		{WeightBF16, 2048, 4096, 1, 2, 128}, {WeightBF16, 1024, 4096, 1, 2, 128}, {WeightBF16, 512, 4096, 1, 2, 128}, {WeightBF16, 64, 4096, 1, 2, 128},
+		{WeightBF16, 1024, 4096, 8, 4, 128}, {WeightBF16, 4096, 8192, 1, 4, 128},
+	} {
+		for tokens := 1; tokens <= 2; tokens++ {
+			rows, lanes := fewDivision(LinearConfig{N: c.n, K: c.k, Groups: c.group, Weights: c.weights, Workgroups: 264}, tokens)
+			if rows != c.rows || lanes != c.lanes {
+				t.Errorf("%v, %d groups of %d x %d, %d tokens: %d rows and %d lanes, want %d and %d", c.weights, c.group, c.n, c.k, tokens, rows, lanes, c.rows, c.lanes)
 			}
 		}
 	}

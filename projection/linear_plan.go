@@ -54,6 +54,11 @@ const (
 	// fewNarrow is the same where the tiles of matrices leave most of the device idle.
 	fewNarrow = 8
 
+	// fewAlike are the fewest rows of layers that are divided alike, fewSmall the most of
+	// those of bf16 with two rows. See docs/design/linear.md.
+	fewAlike = 1024
+	fewSmall = 2048
+
 	fewThreads    = 128 // invocations of a workgroup of proj_linear_few
 	fewPass       = 8   // most tokens of a pass
 	fewPassMatrix = 4   // the same beside matrices
@@ -74,11 +79,29 @@ func (o *Linear) fewest() int {
 }
 
 // fewDivision shares rows among invocations: ROWS of them to LANES, which read 16
-// bytes of each at a time. Four rows halve what is read of x per weight, eight lanes
-// read 128 bytes of a row at once; with fewer rows than fill the device, more lanes
-// share them, and then fewer rows. One token of NVFP4, whose loads do not wait for each
-// other, wants half the lanes for four rows.
+// bytes of each at a time.
+//
+// Layers of a model are to have the same numbers, because layers with the same ones are
+// one kernel, whose code a step finds in a cache when another layer ran it shortly before;
+// elsewhere it comes from memory, which takes longer than the best numbers save. So those
+// of FP8, and of bf16 with long rows, depend on K alone: as many lanes as leave each two
+// rounds. Small bf16 layers, such as the compressors', have two rows, as smaller ones do.
+//
+// Otherwise four rows halve what is read of x per weight, eight lanes read 128 bytes of a
+// row at once; with fewer rows than fill the device, more lanes share them, and then fewer
+// rows. One token of NVFP4, whose loads do not wait for each other, wants half the lanes
+// for four rows.
 func fewDivision(cfg LinearConfig, tokens int) (rows, lanes int) {
+	all := cfg.N * cfg.Groups
+	long := cfg.Weights == WeightBF16 && cfg.K >= 2*fewThreads*cfg.Weights.perQuad()
+	if (cfg.Weights.fp8() || long) && tokens <= fewPassMatrix && all >= fewAlike {
+		for lanes = fewThreads; lanes > 8 && 2*lanes*cfg.Weights.perQuad() > cfg.K; lanes /= 2 {
+		}
+		if long && all <= fewSmall {
+			return 2, lanes
+		}
+		return 4, lanes
+	}
 	const threads = 384 // of these, per workgroup that fills the device
 	most := 8
 	for most < fewThreads && most*cfg.Weights.perQuad() < cfg.K {

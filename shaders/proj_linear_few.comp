@@ -23,20 +23,8 @@ layout(constant_id = 6) const uint NORM_QUADS = 1u;
 layout(constant_id = 7) const uint NORM_EPS = 0u;
 layout(constant_id = 8) const uint NORM_INVERSE = 0u;
 
-const uint VEC = FORMAT == WEIGHT_BF16 ? 8u : FORMAT == WEIGHT_NVFP4 ? 32u : 16u; // weights of a quad
-const uint UNITS = VEC / 8u;
-const uint X_QUADS = ACT == ACT_BF16 ? UNITS : 1u;
-const uint X_VEC = ACT == ACT_BF16 ? 8u : 16u;
-const uint BLOCK_UNITS = FORMAT == WEIGHT_NVFP4 ? 2u : UNITS; // after so many units of 8 a scale is applied
-const uint BLOCKS = UNITS / BLOCK_UNITS;
-const uint SUMS = ROWS * TOKENS;
-const uint TEAMS = 128u / LANES;
-const uint PITCH = 129u;
-const uint PAIRS = TEAMS * SUMS / 2u; // of outputs
-const uint PARTS = 128u / PAIRS;      // invocations that sum a pair
+#include "lib/linear_few.glsl"
 
-shared float sum_s[SUMS * PITCH];
-shared vec2 pair_s[128];
 shared uvec4 normed_s[NORM != 0u ? TOKENS * NORM_QUADS : 1u]; // x
 shared vec4 rms_of[NORM != 0u ? 32u : 1u];
 shared float rms_part[4];
@@ -80,15 +68,6 @@ void norm_x(uint t0) {
     barrier();
 }
 
-float acc[ROWS][TOKENS];
-
-// The quad at k of each row as it is stored.
-struct Quads {
-    uvec4 w[ROWS];
-    uint codes[ROWS]; // NVFP4: of two scales
-    uint scale;       // FP8: bits of the scale, one for all rows: they begin at a multiple of ROWS, and so lie in one block of 128
-};
-
 void fetch(uint row0, uint k, out Quads q) {
     const uint w0 = row0 * (pc.k / VEC) + k / VEC;
     [[unroll]] for (uint r = 0u; r < ROWS; r++) {
@@ -101,42 +80,14 @@ void fetch(uint row0, uint k, out Quads q) {
 // accumulate: the quads at k, scales included.
 void accumulate(uint group, uint t0, uint k, Quads q) {
     uvec4 x[TOKENS][X_QUADS];
-    float x_factor[TOKENS], block[ROWS][BLOCKS];
+    float x_factor[TOKENS];
     [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
         const uint token = min(t0 + t, pc.tokens - 1u);
         const uint x0 = x_row(token, group) * (pc.k / X_VEC) + k / X_VEC;
         [[unroll]] for (uint i = 0u; i < X_QUADS; i++) x[t][i] = NORM != 0u ? normed_s[t * NORM_QUADS + k / X_VEC + i] : x_quad(x0 + i);
         x_factor[t] = ACT == ACT_BF16 ? 1.0 : uintBitsToFloat(x_block_bits(token, group, k));
     }
-    [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-        [[unroll]] for (uint b = 0u; b < BLOCKS; b++)
-            block[r][b] = FORMAT == WEIGHT_NVFP4 ? e4m3_decode(q.codes[r] >> (8u * b)) : FP8_WEIGHT ? uintBitsToFloat(q.scale) : 1.0;
-    }
-    [[unroll]] for (uint b = 0u; b < BLOCKS; b++) {
-        float part[ROWS][TOKENS];
-        [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-            [[unroll]] for (uint t = 0u; t < TOKENS; t++) part[r][t] = FORMAT == WEIGHT_BF16 ? acc[r][t] : 0.0;
-        }
-        [[unroll]] for (uint i = 0u; i < BLOCK_UNITS; i++) {
-            const uint u = b * BLOCK_UNITS + i;
-            vec4 wa[ROWS], wb[ROWS];
-            [[unroll]] for (uint r = 0u; r < ROWS; r++) weight8(q.w[r], u, wa[r], wb[r]);
-            [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
-                vec4 xa, xb;
-                act8(x[t][ACT == ACT_BF16 ? u : 0u], u, xa, xb);
-                [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-                    [[unroll]] for (uint e = 0u; e < 4u; e++) part[r][t] += wa[r][e] * xa[e];
-                    [[unroll]] for (uint e = 0u; e < 4u; e++) part[r][t] += wb[r][e] * xb[e];
-                }
-            }
-        }
-        [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-            [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
-                if (FORMAT == WEIGHT_BF16) acc[r][t] = part[r][t];
-                else acc[r][t] += part[r][t] * x_factor[t] * block[r][b];
-            }
-        }
-    }
+    multiply(q, x, x_factor);
 }
 
 void main() {
@@ -177,23 +128,11 @@ void main() {
         }
     }
 
-    [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-        [[unroll]] for (uint t = 0u; t < TOKENS; t++) sum_s[(t * ROWS + r) * PITCH + tid] = acc[r][t];
-    }
-    barrier();
-    const uint pair = tid / PARTS, part = tid % PARTS, team = pair / (SUMS / 2u), v = pair % (SUMS / 2u) * 2u;
-    vec2 sum = vec2(0.0);
-    for (uint l = part; l < LANES; l += PARTS) {
-        sum += vec2(sum_s[v * PITCH + team * LANES + l], sum_s[(v + 1u) * PITCH + team * LANES + l]);
-    }
-    pair_s[tid] = sum;
-    for (uint s = PARTS / 2u; s > 0u; s /= 2u) {
-        barrier();
-        if (part < s) pair_s[tid] += pair_s[tid + s];
-    }
+    uint team, v;
+    vec2 y;
+    const bool mine = add_up(team, v, y);
     const uint n = first + team * ROWS + v % ROWS, token = t0 + v / ROWS;
-    if (part != 0u || n >= pc.n || token >= pc.tokens) return;
-    vec2 y = pair_s[tid] * (WEIGHT_UNSCALE * ACT_UNSCALE);
+    if (!mine || n >= pc.n || token >= pc.tokens) return;
     const uint row = group * pc.n + n;
     if (FORMAT == WEIGHT_NVFP4) y *= vec2(row_scale.v[row], row_scale.v[row + 1u]);
     y_store2(token, row, y.x, y.y);

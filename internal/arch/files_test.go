@@ -17,6 +17,7 @@ var owner = map[string]string{"kv_": "cache", "idx_": "indexer", "attn_": "atten
 // tools are shaders that are no operations of the library, and who uses them.
 var tools = map[string]string{
 	"num_formats":     "the test of the number formats in package cache",
+	"num_turns":       "the test of stages that wait for each other, in package vk",
 	"num_layout_cm":   "the choice of a kernel in packages indexer, attention and projection",
 	"num_elements_cm": "the test of the matrix elements in package attention",
 	"kv_touch":        "the decode step of package pipeline; it computes nothing that a reference could",
@@ -38,11 +39,13 @@ var further = map[string]string{
 	"attn_decode_few":    "attn_decode",
 	"attn_decode_lanes":  "attn_decode",
 	"attn_prefill_lanes": "attn_prefill",
+	"kv_compress_save":   "kv_compress",
 	"idx_logits_lanes":   "idx_logits",
 	"idx_topk_lanes":     "idx_topk",
 	"idx_topk_tiles":     "idx_topk",
 	"proj_linear_few":    "proj_linear",
 	"proj_linear_sum":    "proj_linear",
+	"proj_linear_chain":  "proj_linear",
 	"proj_linear_thin":   "proj_linear",
 	"proj_linear_mid":    "proj_linear",
 	"proj_linear_pair":   "proj_linear",

@@ -340,7 +340,7 @@ func (s *layerSuite) time(row *LayerRow, r *layerRig, work map[string]Work) erro
 		return err
 	}
 	for i, sec := range list {
-		row.Ops = append(row.Ops, opTime(sec.Name, "", sec, samples[i], work[sec.Name], s.limits))
+		row.Ops = append(row.Ops, opTime(sec.Name, "", sec, samples[i], workOf(sec.Name, func(op string) Work { return work[op] }), s.limits))
 	}
 	for _, w := range work {
 		row.Work = row.Work.plus(w)
@@ -348,6 +348,14 @@ func (s *layerSuite) time(row *LayerRow, r *layerRig, work map[string]Work) erro
 	row.Limit = row.Work.Limit(s.limits)
 	row.Share, row.GBs = row.Limit/row.Time.Median, row.Work.Bytes()/row.Time.Median/1e3
 	return nil
+}
+
+// workOf is the work of a section, which several operations may share: "wo_a, wo_b".
+func workOf(section string, of func(op string) Work) (w Work) {
+	for op := range strings.SplitSeq(section, ", ") {
+		w = w.plus(of(op))
+	}
+	return w
 }
 
 func opTime(name, layer string, sec vk.Section, ns []float64, w Work, l Limits) OpTime {

@@ -464,7 +464,7 @@ func (s *stepRun) sections() error {
 	}
 	works := s.works()
 	for _, k := range order {
-		s.row.Ops = append(s.row.Ops, opTime(k.op, k.kind, counts[k], samples[k], works[k], s.limits))
+		s.row.Ops = append(s.row.Ops, opTime(k.op, k.kind, counts[k], samples[k], workOf(k.op, func(op string) Work { return works[opKey{k.kind, op}] }), s.limits))
 	}
 	for _, w := range works {
 		s.row.Work = s.row.Work.plus(w)

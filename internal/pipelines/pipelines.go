@@ -212,6 +212,10 @@ func (b *builder) projections(c pipeline.Config) {
 		})
 	}
 	wide := c.HeadsPerGroup() * 512
+	for _, w := range []projection.WeightFormat{projection.WeightBF16, projection.WeightFP8, projection.WeightFP8UE8M0} {
+		b.chain(projection.LinearConfig{N: c.ORank, K: wide, Groups: c.Groups, Out: tensor.BF16, Weights: w},
+			projection.LinearConfig{N: c.Hidden, K: c.Groups * c.ORank, Out: tensor.BF16, Weights: w})
+	}
 	for _, l := range []projection.LinearConfig{
 		{N: c.QRank + 512, K: c.Hidden, Out: tensor.BF16}, {N: c.Heads * 512, K: c.QRank, Out: tensor.BF16},
 		{N: c.ORank, K: wide, Groups: c.Groups, Out: tensor.BF16}, {N: c.Hidden, K: c.Groups * c.ORank, Out: tensor.BF16},
@@ -251,6 +255,26 @@ func (b *builder) linear(l projection.LinearConfig) {
 	})
 }
 
+// chain builds two layers as one launch, where they can be.
+func (b *builder) chain(first, second projection.LinearConfig) {
+	b.each(fmt.Sprintf("linear chain %v", first.Weights), projection.LinearVariants, func(v string) error {
+		first, second := first, second // variants are built at the same time
+		first.Variant, second.Variant = v, v
+		x, err := projection.NewLinear(b.dev, first)
+		if err != nil {
+			return err
+		}
+		y, err := projection.NewLinear(b.dev, second)
+		if err != nil {
+			return err
+		}
+		if _, err = projection.NewLinearChain(x, y, projection.LinearChainTokens); errors.Is(err, vk.ErrMissingFeature) {
+			return nil
+		}
+		return err
+	})
+}
+
 // Hot tells whether a kernel is one of those that a step spends its time in on a device,
 // which must not spill: matrix products, scores, and attention over the paged caches, in
 // the variants that are picked first where there are cooperative matrices and where
@@ -264,7 +288,7 @@ func Hot(name string, matrices bool) bool {
 	}
 	if matrices {
 		add([]string{"_cm", "_cmb"}, "attn_decode", "attn_decode_few", "attn_decode_lanes", "attn_prefill", "attn_prefill_lanes",
-			"proj_linear", "proj_linear_few", "proj_linear_thin", "proj_linear_mid", "proj_linear_pair")
+			"proj_linear", "proj_linear_few", "proj_linear_chain", "proj_linear_thin", "proj_linear_mid", "proj_linear_pair")
 		add([]string{"_cm"}, "idx_logits", "idx_logits_lanes")
 	} else {
 		add([]string{"", "_da"}, "attn_decode", "idx_logits", "proj_linear", "proj_linear_few")

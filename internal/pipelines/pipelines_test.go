@@ -12,10 +12,10 @@ import (
 
 // others are kernels that no operation of a step uses: loops that measure a device, and
 // those of tests.
-var others = []string{"bench_copy", "bench_fma", "bench_matrix_cm", "bench_matrix_cmb", "num_formats", "num_elements_cm", "num_elements_cmb", "attn_pack_indices", "kv_table_update"}
+var others = []string{"bench_copy", "bench_fma", "bench_matrix_cm", "bench_matrix_cmb", "num_formats", "num_turns_da", "num_elements_cm", "num_elements_cmb", "attn_pack_indices", "kv_table_update"}
 
 // besideMatrices are kernels that need no matrices and are used where there are some.
-var besideMatrices = []string{"proj_linear_few_cm", "proj_linear_sum"}
+var besideMatrices = []string{"proj_linear_few_cm", "proj_linear_chain_cm", "proj_linear_sum"}
 
 // byLayout are kernels that are used, or not, according to how a device's matrices lie in
 // lanes, as another kernel finds, which has to run.
@@ -95,7 +95,7 @@ func TestHot(t *testing.T) {
 	}{
 		{"attn_decode_cm", true, false}, {"attn_decode_cmb", true, false}, {"attn_decode_few_cm", true, false}, {"attn_decode_lanes_cmb", true, false}, {"attn_decode_da", false, true}, {"attn_decode", false, true},
 		{"idx_logits_cm", true, false}, {"idx_logits_lanes_cm", true, false}, {"idx_logits_cmb", false, false},
-		{"proj_linear_few_cm", true, false}, {"proj_linear_mid_cmb", true, false}, {"proj_linear_pair_cm", true, false}, {"proj_linear_sum", false, false}, {"kv_insert", false, false},
+		{"proj_linear_few_cm", true, false}, {"proj_linear_chain_cm", true, false}, {"proj_linear_mid_cmb", true, false}, {"proj_linear_pair_cm", true, false}, {"proj_linear_sum", false, false}, {"kv_insert", false, false},
 	} {
 		if pipelines.Hot(c.name, true) != c.with || pipelines.Hot(c.name, false) != c.elsewhere {
 			t.Errorf("%s: hot with matrices %v, without %v", c.name, !c.with, !c.elsewhere)

@@ -24,6 +24,7 @@ const uint ACT_BF16 = 0u, ACT_FP8 = 1u, ACT_FP8_PACKED = 2u;
 const bool FP8_WEIGHT = FORMAT == WEIGHT_FP8 || FORMAT == WEIGHT_FP8_UE8M0;
 const uint SCALE_BLOCK = 128u; // numbers of a row, and rows, that share an FP8 scale
 
+#ifndef LINEAR_CHAIN // which has its own memory
 layout(std430, set = 0, binding = 0) readonly buffer WScale { uint v[]; } w_scale;
 layout(std430, set = 0, binding = 1) readonly buffer RowScale { float v[]; } row_scale;
 layout(std430, set = 0, binding = 2) readonly buffer XScale { uint v[]; } x_scale;
@@ -103,5 +104,7 @@ void y_store4(uint token, uint column, vec4 v) {
         y_word2(i + 2u, floatBitsToUint(v.zw));
     } else y_word2(i >> 1, uvec2(bf16_pack2(v.x, v.y), bf16_pack2(v.z, v.w)));
 }
+
+#endif // LINEAR_CHAIN
 
 #endif

@@ -1,0 +1,155 @@
+package projection_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/vkmla/vkmla/internal/testkit"
+	"github.com/vkmla/vkmla/internal/verify"
+	"github.com/vkmla/vkmla/projection"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// Two layers in one launch give the bits of one after the other, launch after launch with
+// the same state.
+func TestLinearChain(t *testing.T) {
+	dev := testkit.Device(t)
+	for _, f := range weightFormats {
+		for i, c := range []struct{ groups, n, k, n2 int }{{2, 80, 160, 136}, {2, 528, 1056, 1032}} {
+			if i > 0 && f != projection.WeightFP8UE8M0 {
+				continue // more workgroups than any device has room for, and as FP8 layers of models are divided
+			}
+			eachLinear(t, dev, func(t *testing.T, variant string) {
+				if variant == projection.VariantBase {
+					t.Skip("it needs device addresses")
+				}
+				for tokens := 1; tokens <= projection.LinearChainTokens; tokens++ {
+					for _, together := range []bool{false, true} {
+						if together && dev.Adapter().Type == vk.TypeCPU && !dev.Caps().Features["cooperativeMatrix"] {
+							continue // Mesa's older CPU drivers end loops after 65535 rounds
+						}
+						t.Run(fmt.Sprintf("%v/%+v/t%d/%v", f, c, tokens, together), func(t *testing.T) {
+							linearChain(t, dev, f, c.groups, c.n, c.k, c.n2, tokens, variant, together)
+						})
+					}
+				}
+			})
+		}
+	}
+}
+
+func linearChain(t *testing.T, dev *vk.Device, f projection.WeightFormat, groups, n, k, n2, tokens int, variant string, together bool) {
+	rng := rand.New(rand.NewPCG(9, uint64(f)))
+	a, b := randomHost(rng, f, tokens, groups, n, k), randomHost(rng, f, tokens, 1, n2, groups*n)
+	one, two := linearConfig(a, variant), linearConfig(b, variant)
+	one.MaxTokens, two.MaxTokens, one.Out = tokens, tokens, tensor.BF16
+	if tokens > 1 {
+		two.Out = tensor.BF16
+	}
+	first, second := must[*projection.Linear](t)(projection.NewLinear(dev, one)), must[*projection.Linear](t)(projection.NewLinear(dev, two))
+	chain := must[*projection.LinearChain](t)(projection.NewLinearChain(first, second, tokens))
+	if together {
+		projection.Together(chain)
+	}
+	state := must[tensor.Tensor](t)(chain.NewState(t.Context(), "test", projection.LinearChainTokens)) // more than it needs
+	defer state.Close()
+
+	r := verify.NewRig(t.Context(), dev)
+	defer r.Close()
+	x, y := linearRig(r, a, 0), linearRig(r, b, 0)
+	names := map[string]tensor.Tensor{}
+	out := func(name string, dt tensor.DType, shape ...int) tensor.Tensor {
+		names[name] = r.Out(dt, shape...)
+		return names[name]
+	}
+	x.Out = out("z", tensor.BF16, tokens, groups*n)
+	y.X, y.Out, y.OutColumn = x.Out, out("y", two.Out, tokens, n2+16), 8
+	r.Do(func(rec *vk.Recorder) error {
+		errs := []error{first.Record(rec, x), second.Record(rec, y)}
+		for i := range 3 { // in different memory each, and the last one with less to do
+			u, v := x, y
+			u.Out = out(fmt.Sprintf("z%d", i), tensor.BF16, tokens, groups*n)
+			v.X, v.Out = u.Out, out(fmt.Sprintf("y%d", i), two.Out, tokens, n2+16)
+			errs = append(errs, chain.Record(rec, projection.LinearChainArgs{First: u, Second: v, State: state}))
+		}
+		return errors.Join(errs...)
+	})
+	got := must[verify.Arrays](t)(r.Results(names))
+	for i := range 3 {
+		for _, name := range []string{"z", "y"} {
+			if !slices.Equal(got[name].Data, got[fmt.Sprint(name, i)].Data) {
+				t.Errorf("launch %d: %s differs", i, name)
+			}
+		}
+	}
+	words := download[uint32](t, state)
+	if words[0]|1<<31 != ^uint32(0) || words[0]>>31 != 0 {
+		t.Errorf("the counter is %#x after three launches", words[0])
+	}
+	half := (len(words) - 64) / 2
+	for i, w := range words[64+half : 64+2*half] {
+		if w != ^uint32(0) {
+			t.Fatalf("word %d of the half whose turn it is: %#x", i, w)
+		}
+	}
+}
+
+func TestLinearChainArguments(t *testing.T) {
+	dev := testkit.Device(t)
+	cfg := projection.LinearConfig{N: 64, K: 64, Weights: projection.WeightBF16, Out: tensor.BF16, MaxTokens: 2, Variant: projection.VariantDA}
+	layer := func(change func(c *projection.LinearConfig)) *projection.Linear {
+		c := cfg
+		change(&c)
+		o, err := projection.NewLinear(dev, c)
+		if errors.Is(err, vk.ErrMissingFeature) {
+			t.Skip(err)
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	good := layer(func(*projection.LinearConfig) {})
+	for name, c := range map[string]struct {
+		first, second *projection.Linear
+		tokens        int
+		want          error
+	}{
+		"no tokens": {good, good, 0, vk.ErrArgument},
+		"tokens":    {good, good, projection.LinearChainTokens + 1, vk.ErrArgument},
+		"layer":     {good, layer(func(c *projection.LinearConfig) { c.MaxTokens = 1 }), 2, vk.ErrArgument},
+		"f32":       {layer(func(c *projection.LinearConfig) { c.Out = tensor.F32 }), good, 1, vk.ErrArgument},
+		"width":     {good, layer(func(c *projection.LinearConfig) { c.K = 128 }), 1, vk.ErrArgument},
+		"format":    {good, layer(func(c *projection.LinearConfig) { c.Weights = projection.WeightNVFP4 }), 1, vk.ErrMissingFeature},
+		"norm":      {good, layer(func(c *projection.LinearConfig) { c.Norm = tensor.BF16 }), 1, vk.ErrMissingFeature},
+		"base":      {layer(func(c *projection.LinearConfig) { c.Variant = projection.VariantBase }), good, 1, vk.ErrMissingFeature},
+	} {
+		if o, err := projection.NewLinearChain(c.first, c.second, c.tokens); !errors.Is(err, c.want) || o != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	o := must[*projection.LinearChain](t)(projection.NewLinearChain(good, good, 2))
+	w := projection.LinearWeights{Data: upload(t, dev, tensor.BF16, make([]uint16, 64*64), 64, 64)}
+	x, z, y := upload(t, dev, tensor.BF16, make([]uint16, 128), 2, 64), upload(t, dev, tensor.BF16, make([]uint16, 128), 2, 64), upload(t, dev, tensor.BF16, make([]uint16, 128), 2, 64)
+	state := must[tensor.Tensor](t)(o.NewState(t.Context(), "test", 2))
+	defer state.Close()
+	args := projection.LinearChainArgs{First: projection.LinearArgs{X: x, W: w, Out: z}, Second: projection.LinearArgs{X: z, W: w, Out: y}, State: state}
+	do(t, dev, func(rec *vk.Recorder) error { return o.Record(rec, args) })
+	for _, c := range []struct {
+		arg    string
+		change func(a *projection.LinearChainArgs)
+	}{
+		{"Second.X", func(a *projection.LinearChainArgs) { a.Second.X = x }},
+		{"First.Out", func(a *projection.LinearChainArgs) { a.First.Out.Shape = []int{1, 128}; a.First.X = x.Rows(0, 1) }},
+		{"State", func(a *projection.LinearChainArgs) { a.State = tensor.Tensor{} }},
+		{"State", func(a *projection.LinearChainArgs) { a.State = state.Rows(0, state.Len()-1) }},
+		{"X", func(a *projection.LinearChainArgs) { a.First.X = tensor.Tensor{} }},
+	} {
+		b := args
+		c.change(&b)
+		refuses(t, dev, c.arg, func(rec *vk.Recorder) error { return o.Record(rec, b) })
+	}
+}

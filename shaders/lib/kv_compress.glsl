@@ -1,0 +1,365 @@
+// Compressing states, and saving them first with KV_SAVE, which needs two bindings more: kv_compress.comp and kv_compress_save.comp say what is computed.
+#ifndef LIB_KV_COMPRESS_GLSL
+#define LIB_KV_COMPRESS_GLSL
+
+#extension GL_EXT_control_flow_attributes : require
+#include "kv_page.glsl"
+#include "state_page.glsl"
+#include "index_page.glsl"
+#include "bf16.glsl"
+#include "quantise.glsl"
+#include "real.glsl"
+#include "rope.glsl"
+
+layout(local_size_x_id = 0) in;
+layout(constant_id = 1) const uint PAGE = 64;
+layout(constant_id = 2) const uint STATE_PAGE = 4;
+layout(constant_id = 3) const uint RATIO = 4;
+layout(constant_id = 4) const uint DIM = 512;
+layout(constant_id = 5) const uint FORMAT = 0;
+layout(constant_id = 6) const uint HADAMARD = 0;
+layout(constant_id = 7) const uint ROPE_STEP = 1;
+layout(constant_id = 8) const uint CHUNK = 8; // rows that an invocation loads together, 4 or 8
+
+const uint WINDOW = RATIO == 4u ? 2u * RATIO : RATIO;
+const uint CHANNELS = RATIO == 4u ? 2u * DIM : DIM;     // kv values, and scores, of a token
+const uint LANES = DIM / 4u;
+const uint GROUPS = gl_WorkGroupSize.x / LANES;
+const uint SCAN = 32u;
+// A run is rows of a window that surely lie behind each other in a page.
+const uint RUN = STATE_PAGE % 8u == 0u && CHUNK == 8u && RATIO != 4u ? 8u : STATE_PAGE % 4u == 0u ? 4u : 1u;
+const uint PASSES = WINDOW / CHUNK / (GROUPS > 0u ? GROUPS : 1u); // chunks of a group
+const uint HALF = GROUPS > 1u ? gl_WorkGroupSize.x / 2u : 1u;
+
+layout(std430, set = 0, binding = 0) readonly buffer Positions { int positions[]; };
+layout(std430, set = 0, binding = 1) readonly buffer TokenToReq { int token_to_req[]; };
+layout(std430, set = 0, binding = 2) readonly buffer StateSlots { uvec2 state_slots[]; };
+layout(std430, set = 0, binding = 3) readonly buffer Slots { uvec2 slots[]; };
+layout(std430, set = 0, binding = 4) readonly buffer Table { int table[]; };
+layout(std430, set = 0, binding = 5) readonly buffer Norm { uvec2 norm[]; };
+ROPE_TABLE(cos_sin, 6)
+
+layout(push_constant) uniform Push {
+    KV_ADDR state_addr;
+    KV_ADDR pool_addr;
+    uint state_units; // 16-byte units per page
+    uint state_pages;
+    uint pool_stride; // bytes per page
+    uint pool_pages;
+    uint tokens;      // T
+    uint each;        // tokens of a workgroup
+    uint requests;    // R
+    uint width;       // W
+    uint rope_rows;
+    uint norm_bf16;   // 1 if norm is bf16
+    float eps;
+} pc;
+#ifdef KV_SAVE
+layout(std430, set = 0, binding = 7) readonly buffer KvScore { vec4 kv_score[]; };
+layout(std430, set = 0, binding = 8) readonly buffer Ape { vec4 ape[]; };
+STATE_POOL_BOTH(state, 9)
+KV_POOL_RW(pool, 10)
+#else
+STATE_POOL(state, 7)
+KV_POOL_RW(pool, 8)
+#endif
+
+shared vec4 part[3u * HALF];
+shared uint todo[SCAN];     // 1 for tokens that complete an entry
+shared uint run_at[WINDOW]; // unit of the first kv channel of a run's first row, or STATE_NONE
+shared vec4 square_of[LANES / 4u]; // a number per lane, as in amax_of
+shared uvec4 amax_of[LANES / 4u];
+shared vec4 square_of8[4];  // of 8 lanes each, if there are 128
+shared uvec4 amax_of16[2];  // of 16 lanes each, likewise
+shared uint codes_of[INDEX_DIM / 4u];
+shared float hadamard_of[INDEX_DIM];
+#include "hadamard.glsl"
+
+// Rows of a chunk: four kv values and scores of each.
+struct Chunk {
+    vec4 k[8];
+    vec4 s[8];
+    uint absent; // bit j: row j is, and has no numbers
+};
+
+// Sums over rows, relative to the largest score among them.
+struct Sums {
+    vec4 top;
+    vec4 weight;
+    vec4 sum;
+};
+
+// run_unit: unit of the first kv channel of run r of the window that ends at p, or STATE_NONE.
+uint run_unit(uint request, int p, uint r) {
+    int at = p + 1 - int(WINDOW) + int(r * RUN);
+    uint entry = uint(at) / STATE_PAGE;
+    if (at < 0 || entry >= pc.width) return STATE_NONE;
+    uint page = uint(table[request * pc.width + entry]); // a negative id is beyond every pool
+    if (page >= pc.state_pages) return STATE_NONE;
+    return page * pc.state_units + (uint(at) % STATE_PAGE) * (CHANNELS / 2u) + (r * RUN < RATIO ? 0u : DIM / 4u);
+}
+
+// load: the chunk that begins with row first. Loads need no branch: what stands for an
+// absent row is inside the pool. Scores come first because they are needed first.
+void load(uint request, int p, uint first, uint lane, out Chunk c) {
+    uint unit[8], at = 0u;
+    c.absent = 0u;
+    [[unroll]] for (uint j = 0u; j < CHUNK; j++) {
+        if (j % RUN == 0u) {
+            at = WINDOW <= CHUNK ? run_unit(request, p, j / RUN) : run_at[(first + j) / RUN];
+            c.absent |= at == STATE_NONE ? ((1u << RUN) - 1u) << j : 0u;
+            at = (at == STATE_NONE ? 0u : at) + lane;
+        }
+        unit[j] = at + j % RUN * (CHANNELS / 2u);
+    }
+    [[unroll]] for (uint j = 0u; j < CHUNK; j++) c.s[j] = state_load(unit[j] + CHANNELS / 4u);
+    [[unroll]] for (uint j = 0u; j < CHUNK; j++) c.k[j] = state_load(unit[j]);
+}
+
+void add(inout Sums x, inout Chunk c) {
+    if (c.absent != 0u) {
+        [[unroll]] for (uint j = 0u; j < CHUNK; j++) {
+            if ((c.absent >> j & 1u) != 0u) { c.k[j] = vec4(0.0); c.s[j] = vec4(-3.0e38); }
+        }
+    }
+    vec4 top = x.top;
+    [[unroll]] for (uint j = 0u; j < CHUNK; j++) top = max(top, c.s[j]);
+    [[unroll]] for (uint j = 0u; j < CHUNK; j++) c.s[j] = real_exp(c.s[j] - top);
+    precise vec4 w = (c.s[0] + c.s[1]) + (c.s[2] + c.s[3]);
+    precise vec4 y = fma(c.k[1], c.s[1], c.k[0] * c.s[0]) + fma(c.k[3], c.s[3], c.k[2] * c.s[2]);
+    if (CHUNK == 8u) {
+        precise vec4 w8 = w + ((c.s[4] + c.s[5]) + (c.s[6] + c.s[7]));
+        precise vec4 y8 = y + (fma(c.k[5], c.s[5], c.k[4] * c.s[4]) + fma(c.k[7], c.s[7], c.k[6] * c.s[6]));
+        w = w8;
+        y = y8;
+    }
+    if (PASSES > 1u) {
+        vec4 keep = real_exp(x.top - top);
+        w = fma(x.weight, keep, w);
+        y = fma(x.sum, keep, y);
+    }
+    x = Sums(top, w, y);
+}
+
+// merge: the sums of all groups into those of group 0, by halves. A half writes where it
+// has read before, so that one barrier is enough for each.
+void merge(inout Sums x) {
+    uint self = gl_LocalInvocationID.x;
+    for (uint half_size = HALF; half_size >= LANES; half_size /= 2u) {
+        if (self >= half_size && self < 2u * half_size) {
+            uint at = self % HALF;
+            part[at] = x.top;
+            part[HALF + at] = x.weight;
+            part[2u * HALF + at] = x.sum;
+        }
+        barrier();
+        if (self < half_size) {
+            uint at = (self + half_size) % HALF;
+            vec4 other = part[at], top = max(x.top, other);
+            vec4 keep = real_exp(x.top - top), add = real_exp(other - top);
+            x.weight = fma(part[HALF + at], add, x.weight * keep);
+            x.sum = fma(part[2u * HALF + at], add, x.sum * keep);
+            x.top = top;
+        }
+    }
+}
+
+// pooled: the softmax-weighted sum of the window's rows, 4 channels; defined in group 0. A
+// group takes every GROUPS-th chunk.
+vec4 pooled(uint request, int p, uint group, uint lane) {
+    Sums x = Sums(vec4(-3.4e38), vec4(0.0), vec4(0.0));
+    [[dont_unroll]] for (uint n = 0u; n < PASSES; n++) {
+        Chunk c;
+        load(request, p, (group + n * GROUPS) * CHUNK, lane, c);
+        add(x, c);
+    }
+    if (GROUPS > 1u) merge(x);
+    precise vec4 v = x.sum * real_rcp(x.weight);
+    return v;
+}
+
+float sum4(vec4 x) {
+    precise float sum = (x.x + x.y) + (x.z + x.w);
+    return sum;
+}
+
+uint max4(uvec4 x) { return max(max(x.x, x.y), max(x.z, x.w)); }
+
+// amax_of_lanes: the largest magnitude that count lanes from first on have, as bits.
+uint amax_of_lanes(uint first, uint count) {
+    uvec4 m = amax_of[first / 4u];
+    for (uint a = 1u; a < count / 4u; a++) m = max(m, amax_of[first / 4u + a]);
+    return max4(m);
+}
+
+// mean_square: over all channels. Group 0 brings q, the sum of squares of a lane, and amax
+// for amax_of; what is shared of either can be read when this is done. Of 128 lanes two
+// warps add up parts first: reading 128 numbers takes longer than another barrier.
+float mean_square(bool mine, uint lane, float q, uint amax) {
+    if (mine) {
+        square_of[lane / 4u][lane % 4u] = q;
+        amax_of[lane / 4u][lane % 4u] = amax;
+    }
+    barrier();
+    precise float mean;
+    if (LANES == 128u) {
+        uint self = gl_LocalInvocationID.x;
+        if (self < 16u) {
+            precise float part = sum4(square_of[2u * self] + square_of[2u * self + 1u]);
+            square_of8[self / 4u][self % 4u] = part;
+        } else if (self >= 32u && self < 40u) {
+            amax_of16[(self - 32u) / 4u][self % 4u] = amax_of_lanes((self - 32u) * 16u, 16u);
+        }
+        barrier();
+        precise vec4 sum = (square_of8[0] + square_of8[1]) + (square_of8[2] + square_of8[3]);
+        mean = sum4(sum) * (1.0 / float(DIM));
+    } else {
+        precise vec4 sum = ((square_of[0] + square_of[1]) + (square_of[2] + square_of[3]))
+                         + ((square_of[4] + square_of[5]) + (square_of[6] + square_of[7]));
+        mean = sum4(sum) * (1.0 / float(DIM));
+    }
+    return mean;
+}
+
+// scale_byte: of a block whose largest magnitude is amax * factor, rounded to bf16 as its
+// numbers are. Rounding keeps the order, so that the largest may be found before.
+uint scale_byte(uint amax, float factor, float eps, float inv_max) {
+    precise float a = uintBitsToFloat(amax) * factor;
+    return ue8m0_encode(bf16_decode(bf16_encode(a)), eps, inv_max);
+}
+
+uint scale_bytes4(uvec4 amax, float factor, float eps, float inv_max) {
+    return scale_byte(amax.x, factor, eps, inv_max) | (scale_byte(amax.y, factor, eps, inv_max) << 8)
+        | (scale_byte(amax.z, factor, eps, inv_max) << 16) | (scale_byte(amax.w, factor, eps, inv_max) << 24);
+}
+
+void store_kv(bool mine, uint lane, uvec2 w, float factor, uint page, uint t) {
+    if (!mine) return;
+    uint row = kv_row_byte(t), block = lane / 16u; // 7 is the rotated part
+    if (block < KV_BLOCKS) {
+        uint sb = scale_byte(amax_of16[block / 4u][block % 4u], factor, UE8M0_EPS_KV, UE8M0_INV_E4M3);
+        pool_store_word(page, row + lane * 4u, quantise4(w, ue8m0_inverse(sb)));
+    } else {
+        pool_store_word2(page, row + KV_ROPE_BYTE + (lane % 16u) * 8u, w);
+    }
+    if (lane < 2u) {
+        uint sb = scale_bytes4(amax_of16[lane], factor, UE8M0_EPS_KV, UE8M0_INV_E4M3);
+        pool_store_word(page, kv_scale_byte(PAGE, t) + lane * 4u, lane == 0u ? sb : sb & 0xFFFFFFu);
+    }
+}
+
+void store_fp8(uint lane, uvec2 w, float factor, uint page, uint t) {
+    uint sb = scale_byte(amax_of_lanes(0u, INDEX_DIM / 4u), factor, UE8M0_EPS_KV, UE8M0_INV_E4M3);
+    pool_store_word(page, index_row_byte(INDEX_FP8, t) + lane * 4u, quantise4(w, ue8m0_inverse(sb)));
+    if (lane == 0u) pool_store_word(page, index_scale_byte(INDEX_FP8, PAGE, t), floatBitsToUint(ue8m0_scale(sb)));
+}
+
+void store_mxfp4(uint lane, uvec2 w, float factor, uint page, uint t) {
+    uint sb = scale_byte(amax_of_lanes(lane / 8u * 8u, 8u), factor, UE8M0_EPS_MXFP4, UE8M0_INV_E2M1);
+    uint codes = quantise4_e2m1(w, ue8m0_inverse(sb));
+    codes_of[lane] = codes;
+    barrier();
+    if (lane % 2u == 0u) pool_store_word(page, index_row_byte(INDEX_MXFP4, t) + lane * 2u, codes | (codes_of[lane + 1u] << 16));
+    if (lane == 1u) {
+        uvec4 amax = uvec4(amax_of_lanes(0u, 8u), amax_of_lanes(8u, 8u), amax_of_lanes(16u, 8u), amax_of_lanes(24u, 8u));
+        pool_store_word(page, index_scale_byte(INDEX_MXFP4, PAGE, t), scale_bytes4(amax, factor, UE8M0_EPS_MXFP4, UE8M0_INV_E2M1));
+    }
+}
+
+// completes: token i ends a group and all that belongs to it is inside its pool. The loads
+// do not wait for each other.
+bool completes(uint i, out int p, out uint request, out uint slot) {
+    p = positions[i];
+    request = uint(token_to_req[i]);
+    uvec2 state_slot = state_slots[i], s = slots[i];
+    slot = s.x;
+    bool ends = p >= 0 && (uint(p) + 1u) % RATIO == 0u;
+    bool known = request < pc.requests;
+    bool saved = state_slot.y == 0u && state_slot.x / STATE_PAGE < pc.state_pages;
+    bool wanted = s.y == 0u && s.x / PAGE < pc.pool_pages;
+    return ends && known && saved && wanted;
+}
+
+// compress: token i, if it completes an entry; all invocations see the same.
+void compress(uint i, uint group, uint lane) {
+    // What no other load decides is under way before anything waits.
+    uint norm_at = pc.norm_bf16 != 0u ? lane : 2u * lane;
+    uvec2 norm0 = norm[norm_at], norm1 = norm[norm_at + 1u - pc.norm_bf16];
+    int p;
+    uint request, slot;
+    if (!completes(i, p, request, slot)) return;
+    vec4 turn = cos_sin_cos_sin2(min((uint(p) + 1u - RATIO) / ROPE_STEP, pc.rope_rows - 1u), 2u * (lane % 16u), false);
+    if (WINDOW > CHUNK) {
+        for (uint r = gl_LocalInvocationID.x; r < WINDOW / RUN; r += gl_WorkGroupSize.x) run_at[r] = run_unit(request, p, r);
+        barrier();
+    }
+    vec4 v = pooled(request, p, group, lane);
+
+    vec4 gain = pc.norm_bf16 != 0u ? vec4(bf16_unpack2(norm0.x), bf16_unpack2(norm0.y))
+                                   : uintBitsToFloat(uvec4(norm0, norm1));
+    // Norm and rotation are linear: the factor that takes all channels to know comes last.
+    precise vec4 u = v * gain;
+    if (lane >= LANES - 16u) u = vec4(rope_rotate(u.xy, turn.xy), rope_rotate(u.zw, turn.zw));
+    bool mine = group == 0u;
+    precise float q = (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
+    float factor = real_rsqrt(mean_square(mine, lane, q, max4(floatBitsToUint(u) & 0x7FFFFFFFu)) + pc.eps);
+    precise vec4 n = u * factor;
+    uvec2 w = uvec2(bf16_pack2(n.x, n.y), bf16_pack2(n.z, n.w));
+    if (HADAMARD != 0u) {
+        vec4 h = hadamard128(vec4(bf16_unpack2(w.x), bf16_unpack2(w.y)), 0u, lane);
+        w = uvec2(bf16_pack2(h.x, h.y), bf16_pack2(h.z, h.w));
+        amax_of[lane / 4u][lane % 4u] = quantise_amax(w) << 16;
+        factor = 1.0;
+        barrier();
+    }
+    uint page = slot / PAGE, t = slot % PAGE;
+    if (FORMAT == 0u) store_kv(mine, lane, w, factor, page, t);
+    else if (FORMAT == INDEX_FP8) store_fp8(lane, w, factor, page, t);
+    else store_mxfp4(lane, w, factor, page, t);
+}
+
+#ifdef KV_SAVE
+// save: the states of tokens [first, end), as kv_save_state.comp has them.
+void save(uint first, uint end) {
+    const uint units = CHANNELS / 4u; // of 16 bytes in a token's kv values, and in its scores
+    [[dont_unroll]] for (uint i = first; i < end; i++) {
+        const uvec2 slot = state_slots[i];
+        const int p = positions[i];
+        const uint page = slot.x / STATE_PAGE;
+        if (slot.y != 0u || page >= pc.state_pages || p < 0) continue; // a negative slot has a high word
+        const uint to = page * pc.state_units + (slot.x % STATE_PAGE) * (2u * units);
+        [[dont_unroll]] for (uint unit = gl_LocalInvocationID.x; unit < 2u * units; unit += gl_WorkGroupSize.x) {
+            vec4 x = kv_score[i * (2u * units) + unit];
+            if (unit >= units) x += ape[uint(p) % RATIO * units + unit - units];
+            state_store(to + unit, x);
+        }
+    }
+    memoryBarrierBuffer();
+    barrier();
+}
+#endif
+
+void main() {
+    uint self = gl_LocalInvocationID.x, group = self / LANES, lane = self % LANES;
+    uint first = gl_WorkGroupID.x * pc.each, end = min(first + pc.each, pc.tokens);
+#ifdef KV_SAVE
+    save(first, end);
+#endif
+    // Of many tokens most complete nothing: invocations look at SCAN of them at once.
+    for (uint block = first; block < end; block += SCAN) {
+        if (pc.each > 1u) {
+            int p;
+            uint request, slot;
+            if (self < SCAN) todo[self] = block + self < end && completes(block + self, p, request, slot) ? 1u : 0u;
+            barrier();
+        }
+        for (uint n = 0u; n < min(SCAN, end - block); n++) {
+            if (pc.each > 1u && todo[n] == 0u) continue;
+            compress(block + n, group, lane);
+            barrier(); // the next token takes what is shared
+        }
+        if (pc.each > 1u) barrier(); // todo has been read
+    }
+}
+
+#endif
