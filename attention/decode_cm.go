@@ -67,7 +67,7 @@ func (t cmTiling) fitFew(caps *vk.Caps) (cmTiling, bool) {
 		}
 		for t.kSplit = min(fewParts, t.subgroups/heads/columns); t.kSplit > 0; t.kSplit /= 2 {
 			q := t.heads*512/2/(heads*t.kSplit*t.subgroup) - t.heads*512/2/t.threads() // held beside what registers counts
-			if t.kSplit*t.k <= D && t.fewSharedBytes() <= int(caps.SharedMemory) && t.registers(copies)+copies*q <= cmRegisterLimit(t.subgroup, t.threads()) {
+			if t.kSplit*t.k <= D && t.fewSharedBytes() <= int(caps.SharedMemory) && t.registers(copies)+copies*q <= opkit.MatrixRegisters(t.subgroup, t.threads()) {
 				return t, true
 			}
 		}
@@ -131,17 +131,6 @@ func (t cmTiling) constants() []uint32 {
 	return opkit.Words(t.threads(), t.subgroup, t.m, t.n, t.k, t.kSplit)
 }
 
-// cmRegisterLimit is how many registers an invocation of a workgroup of that size
-// can have. Vulkan does not tell; these hold for the devices known: 65536 in all and
-// at most 255 each where subgroups have 32 invocations or more (NVIDIA; AMD has
-// more), 128 where they have fewer (Intel).
-func cmRegisterLimit(subgroup, threads int) int {
-	if subgroup < 32 {
-		return 128
-	}
-	return min(255, 65536/threads)
-}
-
 // operandCopies is how often a device holds an element of a product's operands. RDNA3
 // keeps each twice. It is known by subgroups of 64, which others do not have; RDNA4
 // needs less than is assumed here.
@@ -173,7 +162,7 @@ func cmFit(caps *vk.Caps, s vk.CoopMatShape, heads int) (cmTiling, bool) {
 			t.kSplit = max(1, t.subgroups/(t.heads/t.m))
 			if t.kSplit*t.k <= D && t.subgroups*t.n <= D && t.threads()%t.tile == 0 && t.threads() >= cmRing*t.tile &&
 				t.threads() <= int(caps.MaxWorkgroupInvocations) && t.sharedBytes() <= int(caps.SharedMemory) &&
-				t.registers(copies) <= cmRegisterLimit(t.subgroup, t.threads()) {
+				t.registers(copies) <= opkit.MatrixRegisters(t.subgroup, t.threads()) {
 				return t, true
 			}
 		}

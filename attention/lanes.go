@@ -65,7 +65,7 @@ func laneFit(caps *vk.Caps, s vk.CoopMatShape, heads, parts int, anyRegisters bo
 			for _, split := range []int{4, 2} { // with 4 the rows are read half as often for scores
 				t := laneTiling{cmTiling{m: size, n: size, k: size, heads: hg, tile: size, subgroup: subgroup, subgroups: subgroups, kSplit: split}, parts}
 				if t.threads() <= int(caps.MaxWorkgroupInvocations) && t.fits(int(caps.SharedMemory)) &&
-					(anyRegisters || t.registers(operandCopies(caps)) <= cmRegisterLimit(subgroup, t.threads())) {
+					(anyRegisters || t.registers(operandCopies(caps)) <= opkit.MatrixRegisters(subgroup, t.threads())) {
 					return t, true
 				}
 			}
@@ -100,9 +100,13 @@ next:
 	return 0
 }
 
+// cpuHeads are the most heads of a workgroup of a kernel in lanes on a CPU.
+const cpuHeads = 32
+
 // withLanes puts the tiling of a kernel in lanes before those of the operation, in the place
 // of those with as many heads or more, where a device's matrices lie so that the kernel can
-// use it. A subgroup's registers are no limit on a CPU, which runs it for the tests.
+// use it. A subgroup's registers are no limit on a CPU, which runs it for the tests; its
+// compiler is slow with long kernels, so that it gets that of cpuHeads for more of them.
 //
 // Errors: those of building and running a kernel.
 func withLanes(dev *vk.Device, stem, variant string, heads int, tilings []tiling) ([]tiling, error) {
@@ -112,9 +116,12 @@ func withLanes(dev *vk.Device, stem, variant string, heads int, tilings []tiling
 		return tilings, nil
 	}
 	var failed error
+	cpu := dev.Adapter().Type == vk.TypeCPU
+	if cpu {
+		heads = min(heads, cpuHeads)
+	}
 	t, err := opkit.FitMatrix(caps, element, func(s vk.CoopMatShape) (laneTiling, bool) {
-		anyRegisters := dev.Adapter().Type == vk.TypeCPU
-		if _, ok := laneFit(caps, s, heads, int(s.N), anyRegisters); !ok || failed != nil {
+		if _, ok := laneFit(caps, s, heads, int(s.N), cpu); !ok || failed != nil {
 			return laneTiling{}, false
 		}
 		m, n, k, subgroup := int(s.M), int(s.N), int(s.K), int(caps.MinSubgroupSize)
@@ -122,7 +129,7 @@ func withLanes(dev *vk.Device, stem, variant string, heads int, tilings []tiling
 		if failed = err; err != nil {
 			return laneTiling{}, false
 		}
-		return laneFit(caps, s, heads, laneParts(m, n, k, subgroup, words), anyRegisters)
+		return laneFit(caps, s, heads, laneParts(m, n, k, subgroup, words), cpu)
 	})
 	if err != nil || t.heads < tilings[0].HeadsPerGroup {
 		return tilings, failed
@@ -131,11 +138,11 @@ func withLanes(dev *vk.Device, stem, variant string, heads int, tilings []tiling
 	return append([]tiling{first}, slices.DeleteFunc(tilings, func(x tiling) bool { return x.HeadsPerGroup >= t.heads })...), nil
 }
 
-// withDecodeLanes is withLanes for attn_decode_lanes. A CPU, whose compiler is slow with long
-// kernels, gets the one of few heads, whatever they are.
+// withDecodeLanes is withLanes for attn_decode_lanes, which a CPU gets for any number of
+// heads: most tests have fewer than it is for.
 func withDecodeLanes(dev *vk.Device, variant string, heads int, tilings []tiling) ([]tiling, error) {
 	if dev.Adapter().Type == vk.TypeCPU {
-		heads = 32
+		heads = cpuHeads
 	}
 	return withLanes(dev, "attn_decode_lanes", variant, heads, tilings)
 }

@@ -115,7 +115,8 @@ func laneParts(m, n, k, subgroup int, words []uint32) int {
 
 // lanesChoose finds the largest shape of f16 products with f32 sums whose matrices lie
 // in lanes as idx_logits_lanes_cm wants them; false if there is none, or if that kernel
-// does not take so many heads or so small a page.
+// does not take so many heads or so small a page. A CPU, whose compiler takes most of a
+// minute for 64 heads, runs it for two matrices of them, as the tests do.
 func lanesChoose(dev *vk.Device, cfg LogitsConfig) (laneTiling, bool, error) {
 	caps := dev.Caps()
 	if cfg.Heads > cmHeads || len(caps.Missing(shaders.Requires("idx_logits_lanes_cm"))) > 0 {
@@ -130,6 +131,9 @@ func lanesChoose(dev *vk.Device, cfg LogitsConfig) (laneTiling, bool, error) {
 			}
 		}
 		t.heads, t.subgroups = opkit.RoundUp(cfg.Heads, t.n), min(laneSubgroups, int(caps.MaxWorkgroupInvocations)/t.subgroup)
+		if dev.Adapter().Type == vk.TypeCPU && t.heads > 2*t.n {
+			return t, false
+		}
 		if cfg.Page%t.m != 0 || t.threads() < t.heads || t.sharedBytes() > int(caps.SharedMemory) || failed != nil {
 			return t, false
 		}

@@ -7,7 +7,7 @@
 //	cache   : kv, turned and quantised               QInsert
 //	o       = attention(q, cache)                    package attention
 //	z       = groups of o, turned back, . wo_a       InverseRope or InverseRopeQuant, Linear
-//	out     = z . wo_b                               Linear
+//	out     = z . wo_b                               Linear; LinearChain is both
 //
 // One alphabet throughout: T tokens, H query heads, 512 numbers of a head and of a
 // K row, of which the last 64 carry rotary position, rank the width of the query's

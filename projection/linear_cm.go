@@ -26,7 +26,8 @@ type linearTiling struct {
 // for memory. 128 x 128 is bound by what brings operands to a multiprocessor: two
 // workgroups share one, so that one multiplies while the other waits for its barrier,
 // and 64 x 64 sums of a subgroup are as many as registers hold. docs/design/linear.md
-// has the measurements.
+// has the measurements. Steps are for products of 16 numbers; of products of 8 they are
+// half as long, with as much code.
 var linearShapes = []linearTiling{
 	{bm: 128, bn: 128, bk: 32, wm: 64, wn: 64},
 	{bm: 64, bn: narrowRows, bk: 64, wm: 64, wn: 16},
@@ -76,10 +77,6 @@ func (t linearTiling) registers(copies int) int {
 	return sums + fragments + 6*each + rest
 }
 
-// linearRegisters is how many registers an invocation of a workgroup of that size can
-// have: see cmRegisterLimit of package indexer.
-func linearRegisters(threads int) int { return min(255, 65536/threads) }
-
 // constants are the specialisation constants after the formats.
 func (t linearTiling) constants() []uint32 {
 	return opkit.Words(t.threads(), t.subgroup, t.m, t.n, t.k, t.bm, t.bn, t.bk, t.wm, t.wn)
@@ -98,7 +95,7 @@ func (t linearTiling) whole() bool {
 // fits tells whether a device has the memory, invocations and registers.
 func (t linearTiling) fits(caps *vk.Caps, copies int) bool {
 	return t.whole() && t.threads() <= int(caps.MaxWorkgroupInvocations) && t.sharedBytes() <= int(caps.SharedMemory) &&
-		t.registers(copies) <= linearRegisters(t.threads())
+		t.registers(copies) <= opkit.MatrixRegisters(t.subgroup, t.threads())
 }
 
 // operandCopies is how often a device holds each element of a product's operands: RDNA3,
@@ -147,14 +144,19 @@ type linearTiler func(caps *vk.Caps, element string) ([]linearTiling, error)
 //
 // Errors: vk.ErrMissingFeature when that is nothing.
 func linearTilings(caps *vk.Caps, element string) ([]linearTiling, error) {
-	return fitTilings(caps, element, linearShapes)
+	return fitTilings(caps, element, linearShapes, func(s vk.CoopMatShape, bk int) int { return bk * min(int(s.K), 16) / 16 })
 }
 
-func fitTilings(caps *vk.Caps, element string, kinds []linearTiling) ([]linearTiling, error) {
+// fitTilings takes kinds whose steps are as long as step says for a shape of product.
+func fitTilings(caps *vk.Caps, element string, kinds []linearTiling, step func(s vk.CoopMatShape, bk int) int) ([]linearTiling, error) {
 	var list []linearTiling
 	var why error
 	for _, kind := range kinds {
-		t, err := opkit.FitMatrix(caps, element, func(s vk.CoopMatShape) (linearTiling, bool) { return linearFit(caps, s, kind) })
+		t, err := opkit.FitMatrix(caps, element, func(s vk.CoopMatShape) (linearTiling, bool) {
+			kind := kind
+			kind.bk = step(s, kind.bk)
+			return linearFit(caps, s, kind)
+		})
 		if errors.Is(err, vk.ErrMissingFeature) {
 			why = err
 			continue

@@ -56,7 +56,8 @@ func (d linearMid) whole() bool {
 	return words <= 4 && d.n/lines*words%4 == 0
 }
 
-// midder finds the division of a layer for passes of so many tokens.
+// midder finds the division of a layer for passes of so many tokens, or half of them where
+// products have 8 columns instead of 16: as many products, and as much code.
 type midder func(caps *vk.Caps, element string, cfg LinearConfig, tokens int, lanes laneFinder) (linearMid, error)
 
 // midDivision takes two chunks a round where their x is not too much to keep. Weights of
@@ -67,17 +68,18 @@ type midder func(caps *vk.Caps, element string, cfg LinearConfig, tokens int, la
 // Errors: vk.ErrMissingFeature when no shape of matrix product suits.
 func midDivision(caps *vk.Caps, element string, cfg LinearConfig, tokens int, lanes laneFinder) (linearMid, error) {
 	return opkit.FitMatrix(caps, element, func(s vk.CoopMatShape) (linearMid, bool) {
-		d := linearMid{m: int(s.M), n: int(s.N), k: int(s.K), subgroup: int(caps.MinSubgroupSize), teams: midTeams, tokens: tokens, ahead: 2}
+		d := linearMid{m: int(s.M), n: int(s.N), k: int(s.K), subgroup: int(caps.MinSubgroupSize), teams: midTeams, ahead: 2}
 		for _, v := range []int{d.m, d.n, d.k} {
 			if v != 8 && v != 16 {
 				return d, false
 			}
 		}
+		d.tokens = tokens * d.n / 16
 		if d.lanes = lanes(d.m, d.n, d.k, d.subgroup); d.lanes == 0 {
 			return d, false
 		}
 		d.chunk = d.lanes * cfg.Weights.perQuad()
-		if d.ahead*d.chunk > ScaleBlock || 2*tokens*d.round() > midStage {
+		if d.ahead*d.chunk > ScaleBlock || 2*d.tokens*d.round() > midStage {
 			d.ahead = 1
 		}
 		if cfg.Weights == WeightNVFP4 || tokens > midPasses[0] {
@@ -94,11 +96,12 @@ type midKernel struct {
 	k *vk.Kernel
 }
 
-// midPasses are the tokens of a pass, fewest first.
+// midPasses are the tokens of a pass of products of 16 columns, fewest first.
 var midPasses = []int{32, 48, 64}
 
 // buildMid makes proj_linear_mid, where the device can run it; elsewhere the tiles of
-// proj_linear_cm take its place.
+// proj_linear_cm take its place. A CPU, whose compiler is slow with long kernels, does
+// without the largest passes.
 func (o *Linear) buildMid(spec opkit.Spec, formats []uint32, find midder) error {
 	spec.Stem = "proj_linear_mid"
 	caps := o.dev.Caps()
@@ -107,7 +110,7 @@ func (o *Linear) buildMid(spec opkit.Spec, formats []uint32, find midder) error 
 	}
 	lanes, failed := o.laneFinder()
 	for i, tokens := range midPasses {
-		if most := o.cfg.MaxTokens; most > 0 && i > 0 && most <= midPasses[i-1] {
+		if most := o.cfg.MaxTokens; most > 0 && i > 0 && most <= o.mid[i-1].tokens || i > 1 && o.dev.Adapter().Type == vk.TypeCPU {
 			break
 		}
 		d, err := find(caps, matrixElement[o.variant], o.cfg, tokens, lanes)
@@ -148,7 +151,7 @@ func (o *Linear) midFor(t, scratch int) (d midKernel, splits int, ok bool) {
 // built for, or one where that is all.
 func (o *Linear) midMost() int {
 	most := o.mid[len(o.mid)-1].tokens
-	if most == midPasses[0] && (o.cfg.MaxTokens == 0 || o.cfg.MaxTokens > most) {
+	if len(o.mid) == 1 && (o.cfg.MaxTokens == 0 || o.cfg.MaxTokens > most) {
 		return most
 	}
 	return min(2*most, midTokens)

@@ -21,10 +21,10 @@ func TestLinearMid(t *testing.T) {
 		tokens, groups, n, k int
 		workgroups           int
 	}{
-		{projection.WeightFP8, 20, 1, 264, 1152, 2}, {projection.WeightFP8, 20, 1, 264, 1280, 2}, {projection.WeightFP8, 31, 2, 200, 1152, 64},
+		{projection.WeightFP8, 27, 1, 264, 1152, 2}, {projection.WeightFP8, 27, 1, 264, 1280, 2}, {projection.WeightFP8, 31, 2, 200, 1152, 64},
 		{projection.WeightFP8, 40, 1, 264, 1152, 2}, {projection.WeightFP8, 33, 2, 200, 1280, 64},
-		{projection.WeightBF16, 17, 1, 128, 1000, 32}, {projection.WeightBF16, 32, 1, 128, 64, 2},
-		{projection.WeightNVFP4, 17, 1, 128, 1568, 1}, {projection.WeightNVFP4, 17, 1, 128, 2048, 16},
+		{projection.WeightBF16, 27, 1, 128, 1000, 32}, {projection.WeightBF16, 32, 1, 128, 64, 2},
+		{projection.WeightNVFP4, 27, 1, 128, 1568, 1}, {projection.WeightNVFP4, 27, 1, 128, 2048, 16},
 	} {
 		for _, variant := range []string{projection.VariantCM, projection.VariantCMB} {
 			t.Run(fmt.Sprintf("%v/%d/%dx%d/%s", c.f, c.tokens, c.n, c.k, variant), func(t *testing.T) {

@@ -1,6 +1,9 @@
 package projection
 
-import "github.com/vkmla/vkmla/vk"
+import (
+	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/vk"
+)
 
 // pairRowBytes bounds the rows of x and weights of proj_linear_pair, whose offsets
 // within a tile have 32 bits.
@@ -21,7 +24,7 @@ func (t linearTiling) paired(caps *vk.Caps, cfg LinearConfig) (linearTiling, boo
 	}
 	whole := cfg.N%t.bn == 0 && cfg.K%t.span() == 0 && 2*cfg.K*max(cfg.Groups, 1) < pairRowBytes
 	return t, whole && t.bk == 32 && t.passes(t.bm, x) && t.passes(t.bn, cfg.Weights.perQuad()) &&
-		t.registers(operandCopies(caps)) <= linearRegisters(t.threads())
+		t.registers(operandCopies(caps)) <= opkit.MatrixRegisters(t.subgroup, t.threads())
 }
 
 // passes tells whether all invocations load so many rows of two steps, with so many

@@ -63,9 +63,13 @@ func TestLinearPairRules(t *testing.T) {
 					if got, err := m.SharedBytes(constants...); err != nil || got != x.sharedBytes() || got > int(caps.SharedMemory) {
 						t.Errorf("%s: %d bytes of shared memory, %v, want %d", name, got, err, x.sharedBytes())
 					}
-					for _, quad := range []int{8, cfg.Weights.perQuad()} {
-						lines := x.threads() * quad / x.span()
-						if x.bm%(2*lines) != 0 || x.bn%(2*lines) != 0 || lines*pairRowBytes > math.MaxUint32+1 {
+					act := 8
+					if cfg.Activations != ActivationBF16 {
+						act = 16
+					}
+					for _, loads := range []struct{ rows, quad int }{{x.bm, act}, {x.bn, cfg.Weights.perQuad()}} {
+						lines := x.threads() * loads.quad / x.span()
+						if loads.rows%(2*lines) != 0 || lines*pairRowBytes > math.MaxUint32+1 {
 							t.Errorf("%s: %d rows at a time", name, lines)
 						}
 					}

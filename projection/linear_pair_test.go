@@ -13,22 +13,25 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// pairTiling are whole tiles that a device compiles soon enough.
-func pairTiling(dev *vk.Device) [5]int {
-	if dev.Adapter().Type == vk.TypeCPU {
-		return [5]int{32, 32, 32, 16, 16}
+// pairTiling are whole tiles that a device compiles soon enough. The quads of NVFP4 rows
+// suffice for fewer invocations.
+func pairTiling(dev *vk.Device, f projection.WeightFormat) [5]int {
+	switch {
+	case dev.Adapter().Type != vk.TypeCPU:
+		return [5]int{128, 128, 32, 64, 64}
+	case f == projection.WeightNVFP4:
+		return [5]int{16, 32, 32, 8, 16}
 	}
-	return [5]int{128, 128, 32, 64, 64}
+	return [5]int{32, 32, 32, 16, 8}
 }
 
 // Whole tiles by pairs of steps: one tile and one pair, a last tile of tokens that begins
 // earlier, groups, scales that change between the pairs of a part, and parts of K.
 func TestLinearPair(t *testing.T) {
 	dev := testkit.Device(t)
-	cpu := dev.Adapter().Type == vk.TypeCPU
 	for i, f := range weightFormats {
-		if cpu && (f == projection.WeightFP8UE8M0 || f != projection.WeightBF16 && testing.Short()) {
-			continue // half a minute to compile, and FP8 with f32 scales has more to it
+		if f == projection.WeightFP8UE8M0 && dev.Adapter().Type == vk.TypeCPU || f != projection.WeightBF16 && testing.Short() {
+			continue // ten seconds to compile, and FP8 with f32 scales has more to it
 		}
 		for _, s := range []struct{ tokens, groups, n, k int }{{32, 1, 32, 64}, {41, 2, 64, 320}, {75, 1, 96, 1088}, {128, 2, 128, 192}, {200, 1, 384, 704}} {
 			rng := rand.New(rand.NewPCG(8, uint64(i)))
@@ -48,8 +51,8 @@ func TestLinearPair(t *testing.T) {
 			}
 			for _, variant := range []string{projection.VariantCM, projection.VariantCMB} {
 				t.Run(fmt.Sprint(f, "/", variant, s), func(t *testing.T) {
-					tiling := pairTiling(dev)
-					if s.n%tiling[0] != 0 || s.tokens < tiling[0] {
+					tiling := pairTiling(dev, f)
+					if s.n%tiling[1] != 0 || s.tokens < tiling[0] {
 						t.Skip("no whole tiles")
 					}
 					op, err := projection.NewLinearTiled(dev, linearConfig(h, variant), tiling)
@@ -86,8 +89,8 @@ func TestLinearPairActivations(t *testing.T) {
 	for weights, act := range map[projection.WeightFormat]projection.ActivationFormat{
 		projection.WeightFP8: projection.ActivationFP8, projection.WeightFP8UE8M0: projection.ActivationFP8Packed,
 	} {
-		if dev.Adapter().Type == vk.TypeCPU && testing.Short() {
-			break // half a minute to compile each
+		if testing.Short() {
+			break
 		}
 		rng := rand.New(rand.NewPCG(9, uint64(act)))
 		h := linearHost(weights, tokens, groups, n, k, func(int, int) uint16 { return small(weights, rng.IntN(7)-3) }, func(int, int) float32 { return 0 })
@@ -109,7 +112,7 @@ func TestLinearPairActivations(t *testing.T) {
 		}
 		for _, variant := range []string{projection.VariantCM, projection.VariantCMB} {
 			t.Run(fmt.Sprint(weights, "/", act, "/", variant), func(t *testing.T) {
-				op, err := projection.NewLinearTiled(dev, linearConfig(h, variant), pairTiling(dev))
+				op, err := projection.NewLinearTiled(dev, linearConfig(h, variant), pairTiling(dev, weights))
 				if errors.Is(err, vk.ErrMissingFeature) {
 					t.Skip(err)
 				} else if err != nil {

@@ -84,8 +84,9 @@ func (o *Linear) fewest() int {
 // Layers of a model are to have the same numbers, because layers with the same ones are
 // one kernel, whose code a step finds in a cache when another layer ran it shortly before;
 // elsewhere it comes from memory, which takes longer than the best numbers save. So those
-// of FP8, and of bf16 with long rows, depend on K alone: as many lanes as leave each two
-// rounds. Small bf16 layers, such as the compressors', have two rows, as smaller ones do.
+// of FP8, and for one token of bf16 with long rows, depend on K alone: as many lanes as
+// leave each two rounds. Small bf16 layers, such as the compressors', have two rows, as
+// smaller ones do.
 //
 // Otherwise four rows halve what is read of x per weight, eight lanes read 128 bytes of a
 // row at once; with fewer rows than fill the device, more lanes share them, and then fewer
@@ -93,7 +94,7 @@ func (o *Linear) fewest() int {
 // for four rows.
 func fewDivision(cfg LinearConfig, tokens int) (rows, lanes int) {
 	all := cfg.N * cfg.Groups
-	long := cfg.Weights == WeightBF16 && cfg.K >= 2*fewThreads*cfg.Weights.perQuad()
+	long := cfg.Weights == WeightBF16 && tokens == 1 && cfg.K >= 2*fewThreads*cfg.Weights.perQuad()
 	if (cfg.Weights.fp8() || long) && tokens <= fewPassMatrix && all >= fewAlike {
 		for lanes = fewThreads; lanes > 8 && 2*lanes*cfg.Weights.perQuad() > cfg.K; lanes /= 2 {
 		}

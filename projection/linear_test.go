@@ -544,11 +544,11 @@ func TestLinearTilings(t *testing.T) {
 		}
 		for _, variant := range []string{projection.VariantCM, projection.VariantCMB} {
 			tilings := [][5]int{
-				{64, 64, 32, 16, 16}, {128, 128, 32, 64, 64},
+				{64, 64, 32, 16, 16}, {128, 128, 32, 64, 64}, {128, 128, 16, 32, 16},
 				{256, 128, 16, 64, 64}, {128, 64, 16, 32, 32}, {64, 128, 16, 32, 64}, {32, 128, 32, 32, 32}, {16, 128, 64, 16, 32}, {16, 32, 128, 16, 16},
 			}
-			if f != projection.WeightBF16 { // a CPU's driver takes up to half a minute to compile one, and they differ in decoding only
-				tilings = tilings[:2]
+			if f != projection.WeightBF16 && dev.Adapter().Type == vk.TypeCPU {
+				tilings = tilings[:len(tilings)-2] // a quarter of a minute to compile each, and formats differ in decoding only
 			}
 			for _, tiling := range tilings {
 				t.Run(fmt.Sprint(f, "/", variant, tiling), func(t *testing.T) {

@@ -54,7 +54,8 @@ type thinner func(caps *vk.Caps, element string, cfg LinearConfig, tokens int, l
 // an H100 that has work for 16 subgroups on every multiprocessor, of which each waits
 // for 2 or 4 KiB; for 12 where there are more than 8 tokens and rows for more than two
 // workgroups, which read x from the second-level cache all the time as it is. A step is
-// two chunks, or one where that leaves less undone.
+// two chunks, or one where that leaves less undone. Tokens are the columns of two products
+// at most.
 //
 // Errors: vk.ErrMissingFeature when no shape of matrix product suits.
 func thinDivision(caps *vk.Caps, element string, cfg LinearConfig, tokens int, lanes laneFinder) (linearThin, error) {
@@ -65,7 +66,7 @@ func thinDivision(caps *vk.Caps, element string, cfg LinearConfig, tokens int, l
 				return d, false
 			}
 		}
-		if d.lanes = lanes(d.m, d.n, d.k, d.subgroup); d.lanes == 0 || !d.fits(caps) {
+		if d.lanes = lanes(d.m, d.n, d.k, d.subgroup); d.lanes == 0 || d.tokens > 2*d.n || !d.fits(caps) {
 			return d, false
 		}
 		tiles, chunks := opkit.CeilDiv(cfg.N, d.m)*cfg.Groups, opkit.CeilDiv(cfg.K, d.lanes*cfg.Weights.perQuad())
@@ -108,7 +109,8 @@ func (o *Linear) laneFinder() (laneFinder, *error) {
 
 // buildThin makes proj_linear_thin for workgroups of 8, 16 and 32 tokens, where the
 // device can run it; elsewhere the kernels for fewer and for more tokens take its
-// place.
+// place. A CPU, whose compiler is slow with long kernels, makes do with 8 where a step is
+// long (of NVFP4).
 func (o *Linear) buildThin(spec opkit.Spec, formats []uint32, find thinner) error {
 	spec.Stem = "proj_linear_thin"
 	caps := o.dev.Caps()
@@ -123,6 +125,9 @@ func (o *Linear) buildThin(spec opkit.Spec, formats []uint32, find thinner) erro
 		d, err := find(caps, matrixElement[o.variant], o.cfg, tokens, lanes)
 		if err != nil {
 			return *failed
+		}
+		if cpu := o.dev.Adapter().Type == vk.TypeCPU; cpu && tokens > thinLeast && d.ahead*d.lanes*o.cfg.Weights.perQuad() > ScaleBlock {
+			break
 		}
 		spec.Subgroup, spec.Constants = uint32(d.subgroup), append(append([]uint32(nil), formats...), d.constants()...)
 		k, err := pkg.Kernel(o.dev, spec)

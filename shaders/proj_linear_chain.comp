@@ -3,7 +3,8 @@
 // by address: x [T,G0,K0] bf16   w0, s0, r0 and w1, s1, r1: weights, their scales and those of rows, as in lib/linear.glsl
 //   z [T,G0,N0] = [T,G1,K1] bf16   y [T,y_stride] bf16 or f32, of which columns y_column .. are written   state: below
 // One workgroup: 128/LANES * ROWS rows of a group of one layer and all of TOKENS tokens. Workgroups take numbers when they begin, those of
-//   the first layer first, so that whoever waits, waits for workgroups that have begun (as in lib/turns.glsl, but with nothing to count).
+//   the first layer first: in which order gl_WorkGroupID begins, nothing says. So whoever waits, waits for workgroups that have begun, and
+//   how many have room on the device does not matter.
 //   The first layer also writes z to a half of state that is all ones; a pair of numbers that is not ones any more is there. So the weights
 //   of the second layer are on their way while the last numbers of the first one are made, and no workgroup waits for what it does not read.
 //   A launch sets the other half, which the one before had used, to ones again. Which half is whose turn, the counter says.

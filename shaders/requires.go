@@ -55,7 +55,6 @@ var requires = map[string][]string{
 	"idx_logits_lanes_cm":        append(slices.Clone(matrixF16), "subgroupShuffle", "subgroupArithmetic"),
 	"idx_topk_lanes":             lanes,
 	"idx_topk_tiles_da":          slices.Concat(lanes, deviceAddress),
-	"num_turns_da":               deviceAddress,
 	"num_layout_cm":              matrixF16[2:],
 	"num_layout_cmb":             matrixBF16[2:],
 	"proj_linear_da":             deviceAddress,

@@ -14,10 +14,9 @@ import (
 // MaxPieces is how many pieces a launch is divided into at most.
 const MaxPieces = 64
 
-// Pieces says how launches are divided by their workgroups. Pieces run one after the
-// other, and workgroups of one launch wait at most for those with smaller numbers that they
-// take when they begin (shaders/lib/turns.glsl), so that it makes no difference to what
-// they compute.
+// Pieces says how launches are divided by their workgroups. Workgroups of the launches that
+// are divided never wait for each other, so that it makes no difference to what they
+// compute.
 type Pieces struct {
 	Of map[int]int // pieces of an operation, counted from 0 in the order of recording; at least 1
 	// Workgroups, unless 0, is how many workgroups a piece of any other launch has at most.

@@ -260,6 +260,18 @@ func Bit(n uint, set bool) uint32 {
 	return 0
 }
 
+// MatrixRegisters is how many 32-bit registers an invocation of a kernel with matrices
+// can have, by the size of its subgroup and workgroup. Vulkan does not tell; these hold
+// for the devices known: 65536 in all and at most 255 each where subgroups have 32
+// invocations or more (NVIDIA; AMD has more), 128 where they have fewer (Intel; a CPU,
+// which has 16 or 32, takes long to compile what uses more).
+func MatrixRegisters(subgroup, threads int) int {
+	if subgroup < 32 {
+		return 128
+	}
+	return min(255, 65536/threads)
+}
+
 // FullDevice estimates how many workgroups fill a device, from its type alone,
 // because Vulkan does not tell the number of compute units: an H100 has 132
 // multiprocessors, each with two of them.

@@ -110,6 +110,10 @@ func (b *builder) caches() {
 		b.each("compress", cache.CompressVariants, func(v string) error {
 			c := x
 			c.Variant = v
+			if _, err := cache.NewCompress(b.dev, c); err != nil {
+				return err
+			}
+			c.Save = true
 			_, err := cache.NewCompress(b.dev, c)
 			return err
 		})
