@@ -96,4 +96,7 @@ func TestDecodeNorm(t *testing.T) {
 		}
 	}
 	t.Logf("normed on the way in %d cases", done)
+	if lavapipe := dev.Adapter().DriverName == "llvmpipe"; lavapipe && done == 0 && dev.Caps().Features["coopmat.f16.f32"] {
+		t.Error("matrices of lavapipe, which the tests know, have small groups of heads")
+	}
 }
