@@ -50,6 +50,7 @@ type Layer struct {
 	wide tensor.Tensor // the indexer's weights_proj with rows of zeros below, absent if it needs none
 
 	insert *projection.QInsert
+	norm   *projection.QKVNorm // nil where norms are part of other operations: see normed
 
 	qkv, qb, oa, ob        layerLinear
 	chain                  *projection.LinearChain // wo_a and wo_b in one launch; nil if they are two
@@ -75,6 +76,7 @@ type use struct {
 	out          tensor.DType
 	x            projection.ActivationFormat // ActivationBF16 but for OA
 	norm         tensor.Tensor               // weights of a norm of the inputs
+	then         tensor.Tensor               // weights of a norm of the first QRank outputs
 }
 
 // NewLayer makes a layer of weights on the device, which it uses but does not own: they
@@ -113,7 +115,7 @@ func (k *LayerKind) NewLayer(ctx context.Context, w *DeviceLayer) (*Layer, error
 		}
 		if u.to.op, u.to.scratch, err = k.linear(u.name, projection.LinearConfig{
 			N: u.n, K: u.k, Groups: u.groups, Weights: weightFormat(u.m), Activations: u.x, Out: u.out, MaxTokens: k.cfg.Tokens,
-			Norm: u.norm.DType, NormEps: u.eps(k)}); err != nil {
+			Norm: u.norm.DType, NormEps: u.eps(k), NormOut: u.then.DType, NormColumns: u.thenColumns(k)}); err != nil {
 			err = fmt.Errorf("%s: %w", u.name, err)
 		}
 		u.to.w.Data, u.to.w.Scale, u.to.norm = u.m.Data, u.m.Scales, u.norm
@@ -122,7 +124,7 @@ func (k *LayerKind) NewLayer(ctx context.Context, w *DeviceLayer) (*Layer, error
 		l.chain, err = k.chain(ctx, l.oa.op, l.ob.op)
 	}
 	if err == nil {
-		l.insert, err = k.inserter(l.kvNorm().DType)
+		err = l.normed()
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s %d: %w", opNewLayer, w.Layer, err), l.Close())
@@ -146,41 +148,63 @@ func (k *LayerKind) checkWeights(c *checker, w *DeviceLayer) {
 // uses lists the linear layers of l.
 func (l *Layer) uses() []use {
 	k, w, m := l.kind, l.w, l.kind.cfg.Model
-	var none, qNorm tensor.Tensor
-	if k.norm == nil {
+	var none, qNorm, qThen tensor.Tensor
+	if k.normsInside() {
 		qNorm = w.QNorm
+	} else {
+		qThen = w.QNorm
 	}
 	list := []use{
-		{&l.qkv, "QKV", w.QKV, m.QRank + headDim, m.Hidden, 1, tensor.BF16, 0, none},
-		{&l.qb, "QB", w.QB, k.heads * headDim, m.QRank, 1, tensor.BF16, 0, qNorm},
-		{&l.oa, "OA", w.OA, m.ORank, m.HeadsPerGroup() * headDim, k.groups, tensor.BF16, k.cfg.Output.activations(), none},
-		{&l.ob, "OB", w.OB, m.Hidden, k.groups * m.ORank, 1, k.cfg.Out, 0, none},
+		{&l.qkv, "QKV", w.QKV, m.QRank + headDim, m.Hidden, 1, tensor.BF16, 0, none, qThen},
+		{&l.qb, "QB", w.QB, k.heads * headDim, m.QRank, 1, tensor.BF16, 0, qNorm, none},
+		{&l.oa, "OA", w.OA, m.ORank, m.HeadsPerGroup() * headDim, k.groups, tensor.BF16, k.cfg.Output.activations(), none, none},
+		{&l.ob, "OB", w.OB, m.Hidden, k.groups * m.ORank, 1, k.cfg.Out, 0, none, none},
 	}
 	if c := w.Compressor; c != nil {
-		list = append(list, use{&l.kvGate, "Compressor.KVGate", c.KVGate, 2 * coff(w.Ratio) * headDim, m.Hidden, 1, tensor.F32, 0, none})
+		list = append(list, use{&l.kvGate, "Compressor.KVGate", c.KVGate, 2 * coff(w.Ratio) * headDim, m.Hidden, 1, tensor.F32, 0, none, none})
 	}
 	if x := w.Indexer; x != nil {
 		list = append(list,
-			use{&l.idxQB, "Indexer.QB", x.QB, m.IndexHeads * indexDim, m.QRank, 1, tensor.BF16, 0, qNorm},
-			use{&l.idxW, "Indexer.Weights", x.Weights, m.IndexHeads, m.Hidden, 1, tensor.BF16, 0, none},
-			use{&l.idxKVGate, "Indexer.Compressor.KVGate", x.Compressor.KVGate, 2 * coff(w.Ratio) * indexDim, m.Hidden, 1, tensor.F32, 0, none})
+			use{&l.idxQB, "Indexer.QB", x.QB, m.IndexHeads * indexDim, m.QRank, 1, tensor.BF16, 0, qNorm, none},
+			use{&l.idxW, "Indexer.Weights", x.Weights, m.IndexHeads, m.Hidden, 1, tensor.BF16, 0, none, none},
+			use{&l.idxKVGate, "Indexer.Compressor.KVGate", x.Compressor.KVGate, 2 * coff(w.Ratio) * indexDim, m.Hidden, 1, tensor.F32, 0, none, none})
 	}
 	return list
 }
 
 func (u use) eps(k *LayerKind) float32 {
-	if u.norm.IsZero() {
+	if u.norm.IsZero() && u.then.IsZero() {
 		return 0
 	}
 	return k.cfg.Model.Eps
 }
 
+func (u use) thenColumns(k *LayerKind) int {
+	if u.then.IsZero() {
+		return 0
+	}
+	return k.cfg.Model.QRank
+}
+
+// normed settles where the norms are: with few tokens in what takes the bottleneck, else, if
+// that can be, in wq_a|wkv, and that of KV rows in their insertion; or both in a launch.
+func (l *Layer) normed() (err error) {
+	k := l.kind
+	if l.insert, err = k.inserter(l.kvNorm().DType); err == nil && !l.normsKV() {
+		l.norm, err = k.norms()
+	}
+	return err
+}
+
+// normsKV tells whether the insertion norms KV rows.
+func (l *Layer) normsKV() bool { return l.kind.normsInside() || l.qkv.op.NormsOut(l.kind.cfg.Tokens) }
+
 // kvNorm are the weights with which the insertion norms KV rows, absent if it does not.
 func (l *Layer) kvNorm() tensor.Tensor {
-	if l.kind.norm != nil {
-		return tensor.Tensor{}
+	if l.normsKV() {
+		return l.w.KVNorm
 	}
-	return l.w.KVNorm
+	return tensor.Tensor{}
 }
 
 func weightFormat(m DeviceMatrix) projection.WeightFormat {

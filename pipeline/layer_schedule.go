@@ -107,7 +107,11 @@ func (l *Layer) sparseArgs(a WholeLayerArgs) SparseLayerArgs {
 func (x *layerRun) inputs() error {
 	bottleneck := func() error {
 		x.rec.Section("wq_a|wkv")
-		return x.qkv.record(x.rec, x.a.Hidden, x.kind.qkv)
+		args := projection.LinearArgs{X: x.a.Hidden, W: x.qkv.w, Out: x.kind.qkv, Scratch: x.qkv.scratch}
+		if x.qkv.op.NormsOut(x.kind.cfg.Tokens) {
+			args.Norm, args.Normed, args.Arrived = x.w.QNorm, x.kind.qr, x.kind.arrived
+		}
+		return x.qkv.op.Record(x.rec, args)
 	}
 	compressor := func() error {
 		if x.w.Compressor == nil {
@@ -135,9 +139,9 @@ func (x *layerRun) inputs() error {
 // are stored.
 func (x *layerRun) norms() error {
 	k := x.kind
-	if k.norm != nil {
+	if x.norm != nil {
 		x.rec.Section("q_kv_norm")
-		if err := k.norm.Record(x.rec, projection.QKVNormArgs{QR: k.qkv, KV: k.qkv, KVAt: k.cfg.Model.QRank,
+		if err := x.norm.Record(x.rec, projection.QKVNormArgs{QR: k.qkv, KV: k.qkv, KVAt: k.cfg.Model.QRank,
 			QRWeight: x.w.QNorm, KVWeight: x.w.KVNorm, QROut: k.qr, KVOut: k.kv}); err != nil {
 			return err
 		}
@@ -209,7 +213,7 @@ func (x *layerRun) insertAt(level layerLevel) func() error {
 
 // bottleneck is what queries are made of: normed, or to be normed by what takes it.
 func (x *layerRun) bottleneck() tensor.Tensor {
-	if x.kind.norm == nil {
+	if x.kind.normsInside() {
 		return x.kind.qkv
 	}
 	return x.kind.qr
@@ -229,7 +233,7 @@ func (x *layerRun) insert() error {
 	if !k.normsLate() {
 		a.Q = k.q
 	}
-	if k.norm == nil {
+	if x.normsKV() {
 		a.KV, a.KVAt, a.KVWeight = k.qkv, k.cfg.Model.QRank, x.w.KVNorm
 	}
 	return x.Layer.insert.Record(x.rec, a)

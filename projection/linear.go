@@ -101,6 +101,13 @@ type LinearConfig struct {
 	Norm    tensor.DType
 	NormEps float32 // 0: DefaultEps
 
+	// NormOut is the type of weights, tensor.BF16 or tensor.F32, of the same norm of the
+	// first NormColumns outputs, which LinearArgs.Normed takes, by the launch that makes
+	// them, where NormsOut says so: with the bits of QKVNorm. 0 stands for no such norm.
+	// Groups is 1 and Out bf16; NormColumns is a multiple of 8.
+	NormOut     tensor.DType
+	NormColumns int
+
 	// Workgroups is how many workgroups fill the device; 0 estimates it from the
 	// device's type. The order of sums may depend on it.
 	Workgroups int
@@ -119,10 +126,15 @@ type LinearWeights struct {
 type LinearArgs struct {
 	X         tensor.Tensor // with LinearConfig.Norm [T, K or more] bf16, of which the first K columns count; bf16: [T, ..], G*K numbers a token, as [T, K], [T, G, K] or [T, H, 512]; FP8: [G, T, K] u8
 	XScale    tensor.Tensor // FP8: [G, K/128, Ta] f32, packed: [G, K/512, Ta] i32 or u32, of which byte c is the UE8M0 scale of block 4i+c; Ta >= T
-	Norm      tensor.Tensor // [K] of LinearConfig.Norm; else absent
+	Norm      tensor.Tensor // [K] of LinearConfig.Norm, or [NormColumns] of NormOut; else absent
 	W         LinearWeights
 	Out       tensor.Tensor // [T, ..] of LinearConfig.Out, a multiple of 8 numbers a token, of which G*N are written
 	OutColumn int           // where these begin, a multiple of 8: outputs of several layers can stand side by side
+
+	// With LinearConfig.NormOut only, together with Norm: Out, whose first NormColumns
+	// columns from OutColumn on are normed, has them as they were.
+	Normed  tensor.Tensor // [T, NormColumns] bf16
+	Arrived tensor.Tensor // [T] u32 or i32, zeros before the first Record and after each one has run; for one that runs at a time
 
 	// Scratch holds sums over parts of K, [ScratchLen(T)] f32 (or more) that nothing
 	// else uses meanwhile. It may be absent: then few outputs of many inputs are
@@ -177,8 +189,8 @@ type Linear struct {
 }
 
 // projLinearPush is the push block of proj_linear.comp, proj_linear_few.comp,
-// proj_linear_thin.comp, proj_linear_mid.comp, proj_linear_cm.comp and
-// proj_linear_pair.comp.
+// proj_linear_mid.comp, proj_linear_cm.comp and proj_linear_pair.comp, and the beginning of
+// that of proj_linear_thin.comp.
 type projLinearPush struct {
 	XAddr, WAddr, YAddr    uint64
 	Tokens, Groups, N, K   uint32
@@ -186,6 +198,19 @@ type projLinearPush struct {
 	XScalePitch            uint32
 	Splits, SplitSteps     uint32
 	FirstRow               uint32
+}
+
+// projLinearThinPush is the push block of proj_linear_thin.comp.
+type projLinearThinPush struct {
+	XAddr, WAddr, YAddr    uint64
+	Tokens, Groups, N, K   uint32
+	YStride, YColumn, YF32 uint32
+	XScalePitch            uint32
+	Splits, SplitSteps     uint32
+	FirstRow               uint32
+	_                      uint32
+
+	NormAddr, NormedAddr, ArrivedAddr uint64
 }
 
 // projLinearSumPush is the push block of proj_linear_sum.comp.
@@ -399,13 +424,15 @@ func (o *Linear) Record(rec *vk.Recorder, a LinearArgs) error {
 		YStride: uint32(a.Out.Len() / t), YColumn: uint32(a.OutColumn), YF32: opkit.Bit(0, o.cfg.Out == tensor.F32),
 		XScalePitch: o.pitch(a), Splits: uint32(p.splits), SplitSteps: uint32(p.splitSteps),
 	}
+	bind := []vk.View{opkit.Present(o.dev, a.W.Scale), opkit.Present(o.dev, a.W.RowScale), opkit.Present(o.dev, o.beside(a))}
 	launch := func(grid [3]uint32, y opkit.Target) error {
-		return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
-			Kernel: p.kernel, Groups: grid, Push: vk.Bytes(&push),
-			Bind: []vk.View{opkit.Present(o.dev, a.W.Scale), opkit.Present(o.dev, a.W.RowScale), opkit.Present(o.dev, o.beside(a))},
-		}, append(linearSources(a), y)...)
+		return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{Kernel: p.kernel, Groups: grid, Push: vk.Bytes(&push), Bind: bind},
+			append(linearSources(a), y)...)
 	}
 	out := opkit.Target{Name: "Out", T: a.Out, Access: vk.Write, Align: 8}
+	if p.thin {
+		return o.recordThin(rec, op, a, p, push, bind, append(linearSources(a), out))
+	}
 	if p.splits < 2 {
 		return launch(p.grid, out)
 	}
@@ -460,7 +487,7 @@ func (o *Linear) check(op string, a LinearArgs) error {
 	if err := o.checkOut(op, a); err != nil {
 		return err
 	}
-	if err := opkit.First(o.checkX(op, a), o.checkWeights(op, a.W)); err != nil {
+	if err := opkit.First(o.checkX(op, a), o.checkWeights(op, a.W), o.checkNormOut(op, a)); err != nil {
 		return err
 	}
 	if !a.Scratch.IsZero() {
@@ -512,7 +539,7 @@ func (o *Linear) checkX(op string, a LinearArgs) error {
 		if !a.XScale.IsZero() {
 			return pkg.Wrong(op, "XScale", a.XScale, "absent, for activations of bf16")
 		}
-		return noNorm(op, a)
+		return o.noNorm(op, a)
 	case ActivationFP8Packed:
 		dt := tensor.I32
 		if a.XScale.DType == tensor.U32 {
@@ -529,7 +556,7 @@ func (o *Linear) checkX(op string, a LinearArgs) error {
 	if a.XScale.Shape[2] < t {
 		return pkg.Wrong(op, "XScale", a.XScale, "scales of at least %d tokens", t)
 	}
-	return opkit.First(pkg.Check(op, "X", a.X, tensor.U8, g, t, k), noNorm(op, a))
+	return opkit.First(pkg.Check(op, "X", a.X, tensor.U8, g, t, k), o.noNorm(op, a))
 }
 
 func (o *Linear) checkWeights(op string, w LinearWeights) error {

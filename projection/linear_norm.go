@@ -5,6 +5,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
 )
 
 // NormTokens are the most tokens of a linear layer that norms what it is given.
@@ -16,13 +17,21 @@ const NormRank = 4096
 
 // checkNorm looks at what a norm goes together with.
 func (cfg LinearConfig) checkNorm(op string) error {
-	if cfg.Norm == 0 {
+	if cfg.Norm == 0 && cfg.NormOut == 0 {
 		return nil
 	}
 	if _, err := epsilon(op, cfg.NormEps); err != nil {
 		return err
 	}
 	switch {
+	case cfg.NormOut != 0 && cfg.NormOut != tensor.BF16 && cfg.NormOut != tensor.F32:
+		return pkg.Wrong(op, "NormOut", cfg.NormOut, "bf16, f32 or none")
+	case cfg.NormOut != 0 && (cfg.Groups != 1 || cfg.Out != tensor.BF16 || cfg.Norm != 0):
+		return pkg.Wrong(op, "NormOut", cfg.NormOut, "none for %d groups, outputs of %v and a norm of inputs of %v", cfg.Groups, cfg.Out, cfg.Norm)
+	case cfg.NormOut != 0 && (cfg.NormColumns < 8 || cfg.NormColumns%8 != 0 || cfg.NormColumns > min(cfg.N, NormRank)):
+		return pkg.Wrong(op, "NormColumns", cfg.NormColumns, "a multiple of 8, 8 to %d", min(cfg.N, NormRank))
+	case cfg.NormOut != 0:
+		return nil
 	case cfg.Norm != tensor.BF16 && cfg.Norm != tensor.F32:
 		return pkg.Wrong(op, "Norm", cfg.Norm, "bf16, f32 or none")
 	case cfg.Groups != 1 || cfg.Activations != ActivationBF16:
@@ -34,9 +43,17 @@ func (cfg LinearConfig) checkNorm(op string) error {
 }
 
 // normConstants are the last ones of proj_linear_few.comp.
-func (cfg LinearConfig) normConstants() []uint32 {
-	norm, eps := 1, cfg.NormEps
-	switch cfg.Norm {
+func (cfg LinearConfig) normConstants() []uint32 { return normWords(cfg.Norm, cfg.K, cfg.NormEps) }
+
+// normOutConstants are the last ones of proj_linear_thin.comp.
+func (cfg LinearConfig) normOutConstants() []uint32 {
+	return normWords(cfg.NormOut, cfg.NormColumns, cfg.NormEps)
+}
+
+// normWords are constants of a norm of n numbers with weights of a type, 0 for none.
+func normWords(weights tensor.DType, n int, eps float32) []uint32 {
+	norm := 1
+	switch weights {
 	case 0:
 		return opkit.Words(0, 1, 0, 0)
 	case tensor.F32:
@@ -45,7 +62,41 @@ func (cfg LinearConfig) normConstants() []uint32 {
 	if eps == 0 {
 		eps = DefaultEps
 	}
-	return append(opkit.Words(norm, cfg.K/8), math.Float32bits(eps), math.Float32bits(1/float32(cfg.K)))
+	return append(opkit.Words(norm, n/8), math.Float32bits(eps), math.Float32bits(1/float32(n)))
+}
+
+// NormsOut tells whether a Record of t tokens norms outputs, as LinearConfig.NormOut wants
+// it: by proj_linear_thin.comp, whose workgroups have all tokens of a few rows, so that one
+// of them comes last. Other kernels do not, and a Record then refuses LinearArgs.Normed.
+func (o *Linear) NormsOut(t int) bool {
+	return o.cfg.NormOut != 0 && t > 0 && (o.cfg.MaxTokens == 0 || t <= o.cfg.MaxTokens) && o.plan(t, math.MaxInt32).thin
+}
+
+// checkNormOut looks at outputs that are normed.
+func (o *Linear) checkNormOut(op string, a LinearArgs) error {
+	t := a.Out.Shape[0]
+	if a.Normed.IsZero() || !o.NormsOut(t) {
+		if !a.Normed.IsZero() || !a.Arrived.IsZero() {
+			return pkg.Wrong(op, "Normed, Arrived", a.Normed, "absent: outputs of %d tokens are not normed by this layer", t)
+		}
+		return nil
+	}
+	dt := tensor.U32
+	if a.Arrived.DType == tensor.I32 {
+		dt = tensor.I32
+	}
+	return opkit.First(
+		pkg.Check(op, "Norm", a.Norm, o.cfg.NormOut, o.cfg.NormColumns),
+		pkg.Check(op, "Normed", a.Normed, tensor.BF16, t, o.cfg.NormColumns),
+		pkg.Check(op, "Arrived", a.Arrived, dt, t),
+		pkg.Reach(o.dev, op, o.variant, normOutTargets(a)...))
+}
+
+func normOutTargets(a LinearArgs) []opkit.Target {
+	return []opkit.Target{
+		{Name: "Norm", T: a.Norm, Access: vk.Read, Align: 16}, {Name: "Normed", T: a.Normed, Access: vk.Write, Align: 16},
+		{Name: "Arrived", T: a.Arrived, Access: vk.ReadWrite, Align: 4},
+	}
 }
 
 // pitch is how far apart tokens are in what stands beside x: scales, or, with a norm, in
@@ -80,8 +131,8 @@ func (o *Linear) checkNormed(op string, a LinearArgs) error {
 }
 
 // noNorm refuses weights of a norm that there is not.
-func noNorm(op string, a LinearArgs) error {
-	if a.Norm.IsZero() {
+func (o *Linear) noNorm(op string, a LinearArgs) error {
+	if a.Norm.IsZero() || !a.Normed.IsZero() {
 		return nil
 	}
 	return pkg.Wrong(op, "Norm", a.Norm, "absent, for a layer without a norm")

@@ -111,3 +111,72 @@ func TestLinearNormArguments(t *testing.T) {
 		return plain.Record(rec, a)
 	})
 }
+
+// A layer that norms its outputs gives those, and the bits of QKVNorm for them, launch after
+// launch, where it says that it does.
+func TestLinearNormOut(t *testing.T) {
+	dev := testkit.Device(t)
+	ran := false
+	for _, x := range []struct {
+		format       projection.WeightFormat
+		rank, tokens int
+		norm         tensor.DType
+	}{
+		{projection.WeightBF16, 1536, 3, tensor.BF16}, {projection.WeightFP8, 608, 5, tensor.F32},
+		{projection.WeightFP8UE8M0, 608, 13, tensor.BF16}, {projection.WeightNVFP4, 48, 7, tensor.F32},
+	} {
+		t.Run(fmt.Sprintf("%v/rank%d/t%d/%v", x.format, x.rank, x.tokens, x.norm), func(t *testing.T) {
+			eachLinear(t, dev, func(t *testing.T, variant string) {
+				ran = linearNormOut(t, dev, x.format, x.rank, x.tokens, x.norm, variant) || ran
+			})
+		})
+	}
+	if !ran {
+		t.Skip("no layer norms its outputs on this device")
+	}
+}
+
+func linearNormOut(t *testing.T, dev *vk.Device, f projection.WeightFormat, rank, tokens int, norm tensor.DType, variant string) bool {
+	rng := rand.New(rand.NewPCG(6, uint64(tokens)))
+	n := rank + 40
+	h := randomHost(rng, f, tokens, 1, n, 128)
+	cfg := linearConfig(h, variant)
+	cfg.MaxTokens, cfg.Out, cfg.NormOut, cfg.NormColumns, cfg.NormEps = tokens, tensor.BF16, norm, rank, 1e-3
+	op := must[*projection.Linear](t)(projection.NewLinear(dev, cfg))
+	if !op.NormsOut(tokens) {
+		return false
+	}
+	after := must[*projection.QKVNorm](t)(projection.NewQKVNorm(dev, projection.QKVNormConfig{Rank: rank, Eps: 1e-3}))
+	q := normArgs(t, dev, rank, tokens)
+	if norm == tensor.F32 {
+		w := make([]float32, rank)
+		for i := range w {
+			w[i] = float32(rng.NormFloat64())
+		}
+		q.QRWeight = upload(t, dev, tensor.F32, w, rank)
+	} else {
+		testkit.Put(t, q.QRWeight, normal(rng, rank))
+	}
+	r := verify.NewRig(t.Context(), dev)
+	defer r.Close()
+	one := linearRig(r, h, 0)
+	one.Out = r.Out(tensor.BF16, tokens, n+8)
+	one.OutColumn = 8
+	two := one
+	two.Out, two.Norm, two.Normed = r.Out(tensor.BF16, tokens, n+8), q.QRWeight, r.Out(tensor.BF16, tokens, rank)
+	two.Arrived = upload(t, dev, tensor.U32, make([]uint32, tokens), tokens)
+	again := two
+	again.Out, again.Normed = r.Out(tensor.BF16, tokens, n+8), r.Out(tensor.BF16, tokens, rank)
+	q.QR, q.QRAt, q.QROut = one.Out, 8, r.Out(tensor.BF16, tokens, rank)
+	r.Do(func(rec *vk.Recorder) error {
+		return errors.Join(op.Record(rec, one), after.Record(rec, q), op.Record(rec, two), op.Record(rec, again))
+	})
+	got := must[verify.Arrays](t)(r.Results(map[string]tensor.Tensor{"y": one.Out, "y, normed": two.Out, "norm": q.QROut, "normed": two.Normed, "again": again.Normed}))
+	if !slices.Equal(got["y"].Data, got["y, normed"].Data) {
+		t.Errorf("%s, %d tokens: other outputs with a norm behind them", variant, tokens)
+	}
+	if !slices.Equal(got["norm"].Data, got["normed"].Data) || !slices.Equal(got["norm"].Data, got["again"].Data) {
+		t.Errorf("%s, %d tokens: %v, by a launch of its own %v", variant, tokens, got["normed"].Data[:8], got["norm"].Data[:8])
+	}
+	return true
+}

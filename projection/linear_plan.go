@@ -31,11 +31,12 @@ func (m matrixKernel) of(t int) matrixKernel {
 type linearPlan struct {
 	kernel     *vk.Kernel
 	grid       [3]uint32
-	splits     int // parts of K, summed by a second launch where there are several
-	splitSteps int // of each
-	step       int // numbers of K in one
-	whole      int // rows that a launch before has in one part, with as many steps as there are; the grid has the others
-	rows       int // of a tile, where there are such
+	splits     int  // parts of K, summed by a second launch where there are several
+	splitSteps int  // of each
+	step       int  // numbers of K in one
+	whole      int  // rows that a launch before has in one part, with as many steps as there are; the grid has the others
+	rows       int  // of a tile, where there are such
+	thin       bool // kernel is proj_linear_thin
 }
 
 const (

@@ -50,7 +50,7 @@ var pushLayouts = map[string]any{
 	"proj_linear":       projLinearPush{},
 	"proj_linear_few":   projLinearPush{},
 	"proj_linear_chain": projLinearChainPush{},
-	"proj_linear_thin":  projLinearPush{},
+	"proj_linear_thin":  projLinearThinPush{},
 	"proj_linear_mid":   projLinearPush{},
 	"proj_linear_pair":  projLinearPush{},
 	"proj_linear_sum":   projLinearSumPush{},

@@ -7,7 +7,11 @@
 // Constants after the two of lib/linear.glsl: 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a product, 7 TOKENS, 8 AHEAD, 9 LANES: fragments lie
 //   in registers so that component i*V + v of lane l, V = K/LANES, is in row (column of B) l/LANES + i*SUBGROUP/LANES, at a k that
 //   depends on l%LANES and v alone, for A and B alike: projection/linear_layout.go finds out.
-// Shared memory: PARTS * max(TOKENS, N) * (4*M + 16): 20480 B for 16 subgroups, 16x16x16.
+//   10 NORM: 0 none, 1 weights of bf16, 2 of f32; 11 NORM_QUADS; 12 NORM_EPS, 13 NORM_INVERSE = 1/(8*NORM_QUADS), bits of f32. With NORM
+//   the first 8*NORM_QUADS columns of y, of bf16, go through the norm of proj_qkv_norm.comp to normed [T, 8*NORM_QUADS] bf16, too, weights
+//   at norm_addr: by the workgroup that comes last of those with the same tokens and such rows, which it knows by a counter for each
+//   TOKENS of them at arrived_addr, 0 between launches. Whichever that is, it computes the same.
+// Shared memory: PARTS * max(TOKENS, N) * (4*M + 16): 20480 B for 16 subgroups, 16x16x16; with NORM at least PARTS * 512, and 16*PARTS + 4 more.
 // Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, shaderInt16, vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -16,6 +20,7 @@
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
 #define KV_DA
+#define LINEAR_NORM_OUT
 #include "lib/linear_cm.glsl"
 
 layout(local_size_x = 128, local_size_x_id = 2) in;
@@ -27,6 +32,10 @@ layout(constant_id = 6) const uint CM_K = 16u;
 layout(constant_id = 7) const uint TOKENS = 8u;
 layout(constant_id = 8) const uint AHEAD = 2u;
 layout(constant_id = 9) const uint LANES = 4u;
+layout(constant_id = 10) const uint NORM = 0u;
+layout(constant_id = 11) const uint NORM_QUADS = 1u;
+layout(constant_id = 12) const uint NORM_EPS = 0u;
+layout(constant_id = 13) const uint NORM_INVERSE = 0u;
 
 const uint PARTS = THREADS / SUBGROUP;
 const uint VEC = FORMAT == WEIGHT_BF16 ? 8u : FORMAT == WEIGHT_NVFP4 ? 32u : 16u; // weights of a quad
@@ -46,7 +55,11 @@ const uint B_EACH = CM_N / LINES;               // columns of a lane in a fragme
 const uint OUT_PITCH = CM_M / 4u + 1u;
 const uint REGION = COLUMNS * OUT_PITCH;        // quads of a subgroup
 
-shared uvec4 sum_s[PARTS * REGION]; // [PARTS, COLUMNS, M] f32
+shared uvec4 sum_s[PARTS * (NORM != 0u && REGION < 32u ? 32u : REGION)]; // [PARTS, COLUMNS, M] f32; of norms [PARTS, 128]
+shared vec4 norm_s[NORM != 0u ? PARTS : 1u];
+shared uint last_s;
+#define RMS_OF(i) uintBitsToFloat(sum_s[i])
+#include "lib/rms.glsl"
 
 #define CM_A coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA>
 #define CM_B coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB>
@@ -143,6 +156,11 @@ void consume(Fetch f, uint step) {
     }
 }
 
+layout(buffer_reference, std430, buffer_reference_align = 8) coherent writeonly buffer ThinPut { uvec2 v; };
+layout(buffer_reference, std430, buffer_reference_align = 16) coherent readonly buffer ThinSeen { uvec4 v; };
+layout(buffer_reference, std430, buffer_reference_align = 4) coherent buffer ThinArrived { uint v; };
+layout(buffer_reference, std430, buffer_reference_align = 16) writeonly buffer ThinNormed { uvec4 v; };
+
 // finish: the sums of all subgroups to y.
 void finish(uint sub) {
     [[unroll]] for (uint n = 0u; n < N_TILES; n++) {
@@ -156,7 +174,66 @@ void finish(uint sub) {
         [[unroll]] for (uint p = 0u; p < PARTS; p++) v += uintBitsToFloat(sum_s[p * REGION + t * OUT_PITCH + q]);
         v *= LANES_UNSCALE;
         if (FORMAT == WEIGHT_NVFP4) v *= vec4(row_scale.v[row], row_scale.v[row + 1u], row_scale.v[row + 2u], row_scale.v[row + 3u]);
-        y_store4(token, row, v);
+        if (NORM != 0u && pc.norm_addr != 0ul) ThinPut(pc.y_addr + (token * pc.y_stride + pc.y_column + row) * 2u).v = uvec2(bf16_pack2(v.x, v.y), bf16_pack2(v.z, v.w));
+        else y_store4(token, row, v);
+    }
+}
+
+// comes_last: all workgroups with rows that are normed have stored their sums of these tokens. The same for all invocations.
+bool comes_last() {
+    const uint64_t arrived = pc.arrived_addr + gl_WorkGroupID.y * 4u;
+    controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared, gl_SemanticsAcquireRelease);
+    if (gl_LocalInvocationIndex == 0u) {
+        const uint before = atomicAdd(ThinArrived(arrived).v, 1u, gl_ScopeQueueFamily, gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
+        last_s = (before + 1u) * CM_M >= NORM_QUADS * 8u ? 1u : 0u;
+        if (last_s != 0u) ThinArrived(arrived).v = 0u; // for the next launch
+    }
+    controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared, gl_SemanticsAcquireRelease);
+    return last_s != 0u;
+}
+
+const uint NORM_STEPS = (NORM_QUADS + SUBGROUP - 1u) / SUBGROUP;
+const uint NORM_SLICES = SUBGROUP < 128u ? 128u / SUBGROUP : 1u;
+
+// norm_rows: a subgroup has every PARTS-th token. The sum is that of proj_qkv_norm.comp, in its order: a lane has the sums of NORM_SLICES
+// of its invocations.
+void norm_rows(uint sub, uint lane) {
+    [[dont_unroll]] for (uint token = t0_ + sub; token < min(t0_ + TOKENS, pc.tokens); token += PARTS) {
+        uvec4 x[NORM_STEPS], g[NORM_STEPS], h[NORM_STEPS];
+        [[unroll]] for (uint i = 0u; i < NORM_STEPS; i++) {
+            const uint u = min(i * SUBGROUP + lane, NORM_QUADS - 1u);
+            x[i] = ThinSeen(pc.y_addr + (token * pc.y_stride + pc.y_column) * 2u + u * 16u).v;
+            g[i] = LinearRead4(pc.norm_addr + (NORM == 2u ? 2u * u : u) * 16u).v;
+            h[i] = NORM == 2u ? LinearRead4(pc.norm_addr + (2u * u + 1u) * 16u).v : uvec4(0u);
+        }
+        float part[NORM_SLICES];
+        [[unroll]] for (uint n = 0u; n < NORM_SLICES; n++) part[n] = 0.0;
+        [[unroll]] for (uint i = 0u; i < NORM_STEPS; i++) {
+            const bool inside = i * SUBGROUP + SUBGROUP <= NORM_QUADS || i * SUBGROUP + lane < NORM_QUADS;
+            precise float sum = part[i % NORM_SLICES] + (inside ? rms_squares(x[i]) : 0.0);
+            part[i % NORM_SLICES] = sum;
+        }
+        [[unroll]] for (uint n = 0u; n < NORM_SLICES; n++) {
+            const uint v = n * SUBGROUP + lane;
+            sum_s[sub * 32u + v / 4u][v % 4u] = floatBitsToUint(part[n]);
+        }
+        subgroupBarrier();
+        if (lane < 4u) norm_s[sub][lane] = rms_sum32(sub * 128u + lane * 32u);
+        subgroupBarrier();
+        const vec4 p = norm_s[sub];
+        precise float all = (p.x + p.y) + (p.z + p.w);
+        const float r = rms_factor(all, uintBitsToFloat(NORM_INVERSE), uintBitsToFloat(NORM_EPS));
+        // One copy of the code, which comes from memory.
+        [[dont_unroll]] for (uint u = lane; u < NORM_QUADS; u += SUBGROUP) {
+            const vec4 a = NORM == 2u ? uintBitsToFloat(g[0]) : vec4(bf16_unpack2(g[0].x), bf16_unpack2(g[0].y));
+            const vec4 b = NORM == 2u ? uintBitsToFloat(h[0]) : vec4(bf16_unpack2(g[0].z), bf16_unpack2(g[0].w));
+            ThinNormed(pc.normed_addr + (token * NORM_QUADS + u) * 16u).v = rms_scaled(x[0], r, a, b);
+            [[unroll]] for (uint i = 0u; i + 1u < NORM_STEPS; i++) {
+                x[i] = x[i + 1u];
+                g[i] = g[i + 1u];
+                h[i] = h[i + 1u];
+            }
+        }
     }
 }
 
@@ -179,4 +256,5 @@ void main() {
         consume(f, round + sub);
     }
     finish(sub);
+    if (NORM != 0u && pc.norm_addr != 0ul && row0_ < NORM_QUADS * 8u && comes_last()) norm_rows(sub, lane);
 }
