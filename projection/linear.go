@@ -188,9 +188,8 @@ type Linear struct {
 	sum     *vk.Kernel
 }
 
-// projLinearPush is the push block of proj_linear.comp, proj_linear_few.comp,
-// proj_linear_mid.comp, proj_linear_cm.comp and proj_linear_pair.comp, and the beginning of
-// that of proj_linear_thin.comp.
+// projLinearPush is the push block of proj_linear.comp, proj_linear_mid.comp,
+// proj_linear_cm.comp and proj_linear_pair.comp.
 type projLinearPush struct {
 	XAddr, WAddr, YAddr    uint64
 	Tokens, Groups, N, K   uint32
@@ -200,8 +199,8 @@ type projLinearPush struct {
 	FirstRow               uint32
 }
 
-// projLinearThinPush is the push block of proj_linear_thin.comp.
-type projLinearThinPush struct {
+// projLinearNormPush is the push block of proj_linear_few.comp and proj_linear_thin.comp.
+type projLinearNormPush struct {
 	XAddr, WAddr, YAddr    uint64
 	Tokens, Groups, N, K   uint32
 	YStride, YColumn, YF32 uint32
@@ -430,8 +429,8 @@ func (o *Linear) Record(rec *vk.Recorder, a LinearArgs) error {
 			append(linearSources(a), y)...)
 	}
 	out := opkit.Target{Name: "Out", T: a.Out, Access: vk.Write, Align: 8}
-	if p.thin {
-		return o.recordThin(rec, op, a, p, push, bind, append(linearSources(a), out))
+	if p.norms {
+		return o.recordNorm(rec, op, a, p, push, bind, append(linearSources(a), out))
 	}
 	if p.splits < 2 {
 		return launch(p.grid, out)

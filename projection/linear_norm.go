@@ -66,10 +66,11 @@ func normWords(weights tensor.DType, n int, eps float32) []uint32 {
 }
 
 // NormsOut tells whether a Record of t tokens norms outputs, as LinearConfig.NormOut wants
-// it: by proj_linear_thin.comp, whose workgroups have all tokens of a few rows, so that one
-// of them comes last. Other kernels do not, and a Record then refuses LinearArgs.Normed.
+// it: by proj_linear_few.comp and proj_linear_thin.comp, whose workgroups have some rows of
+// all tokens, or of as many as a few, so that one of them comes last. Other kernels and the
+// variant VariantBase do not, and a Record then refuses LinearArgs.Normed.
 func (o *Linear) NormsOut(t int) bool {
-	return o.cfg.NormOut != 0 && t > 0 && (o.cfg.MaxTokens == 0 || t <= o.cfg.MaxTokens) && o.plan(t, math.MaxInt32).thin
+	return o.cfg.NormOut != 0 && t > 0 && (o.cfg.MaxTokens == 0 || t <= o.cfg.MaxTokens) && o.variant != VariantBase && o.plan(t, math.MaxInt32).norms
 }
 
 // checkNormOut looks at outputs that are normed.
@@ -136,4 +137,18 @@ func (o *Linear) noNorm(op string, a LinearArgs) error {
 		return nil
 	}
 	return pkg.Wrong(op, "Norm", a.Norm, "absent, for a layer without a norm")
+}
+
+// recordNorm records the launch of a kernel that norms its outputs if that is wanted.
+func (o *Linear) recordNorm(rec *vk.Recorder, op string, a LinearArgs, p linearPlan, like projLinearPush, bind []vk.View, targets []opkit.Target) error {
+	push := projLinearNormPush{
+		XAddr: like.XAddr, WAddr: like.WAddr, YAddr: like.YAddr, Tokens: like.Tokens, Groups: like.Groups, N: like.N, K: like.K,
+		YStride: like.YStride, YColumn: like.YColumn, YF32: like.YF32, XScalePitch: like.XScalePitch, Splits: 1,
+	}
+	if !a.Normed.IsZero() {
+		targets[len(targets)-1].Access = vk.ReadWrite
+		targets = append(targets, normOutTargets(a)...)
+		push.NormAddr, push.NormedAddr, push.ArrivedAddr = a.Norm.View().Address(), a.Normed.View().Address(), a.Arrived.View().Address()
+	}
+	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{Kernel: p.kernel, Groups: p.grid, Push: vk.Bytes(&push), Bind: bind}, targets...)
 }

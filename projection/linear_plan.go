@@ -1,6 +1,8 @@
 package projection
 
 import (
+	"unsafe"
+
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -36,7 +38,7 @@ type linearPlan struct {
 	step       int  // numbers of K in one
 	whole      int  // rows that a launch before has in one part, with as many steps as there are; the grid has the others
 	rows       int  // of a tile, where there are such
-	thin       bool // kernel is proj_linear_thin
+	norms      bool // kernel is one of those that may norm what they give, proj_linear_few and proj_linear_thin
 }
 
 const (
@@ -138,13 +140,14 @@ func (o *Linear) leastForTiles() int {
 // buildFew makes proj_linear_few for 1, 2, 4, .. pass tokens a pass.
 func (o *Linear) buildFew(spec opkit.Spec, formats []uint32, pass int) error {
 	spec.Stem, o.few = "proj_linear_few", map[int]fewKernel{}
+	spec.PushSize = int(unsafe.Sizeof(projLinearNormPush{}))
 	if o.matrices() {
 		spec.Variant = VariantCM
 	}
 	for tokens := 1; tokens <= pass; tokens *= 2 {
 		rows, lanes := fewDivision(o.cfg, tokens)
 		spec.Constants = append(append([]uint32(nil), formats...), opkit.Words(tokens, rows, lanes)...)
-		spec.Constants = append(spec.Constants, o.cfg.normConstants()...)
+		spec.Constants = append(spec.Constants, append(o.cfg.normConstants(), o.cfg.normOutConstants()...)...)
 		k, err := pkg.Kernel(o.dev, spec)
 		if err != nil {
 			return err
@@ -169,7 +172,7 @@ func (o *Linear) plan(t, scratch int) linearPlan {
 			pass *= 2
 		}
 		f := o.few[pass]
-		p.kernel = f.k
+		p.kernel, p.norms = f.k, true
 		p.grid = [3]uint32{uint32(opkit.CeilDiv(cfg.N, fewThreads/f.lanes*f.rows)), uint32(opkit.CeilDiv(t, pass)), uint32(cfg.Groups)}
 		return p
 	}

@@ -124,7 +124,7 @@ func (o *Linear) laneFinder() (laneFinder, *error) {
 // place. A CPU, whose compiler is slow with long kernels, makes do with 8 where a step is
 // long (of NVFP4).
 func (o *Linear) buildThin(spec opkit.Spec, formats []uint32, find thinner) error {
-	spec.Stem, spec.PushSize = "proj_linear_thin", int(unsafe.Sizeof(projLinearThinPush{}))
+	spec.Stem, spec.PushSize = "proj_linear_thin", int(unsafe.Sizeof(projLinearNormPush{}))
 	caps := o.dev.Caps()
 	if caps.Missing(shaders.Requires(opkit.Stem(spec.Stem, o.variant))) != nil {
 		return nil
@@ -175,20 +175,5 @@ func (o *Linear) planThin(t int) linearPlan {
 			d = more
 		}
 	}
-	return linearPlan{kernel: d.k, thin: true, splits: 1, grid: [3]uint32{uint32(tiles), uint32(opkit.CeilDiv(t, d.tokens)), uint32(o.cfg.Groups)}}
-}
-
-// recordThin records the launch of proj_linear_thin, and of norms of its outputs if they are
-// wanted.
-func (o *Linear) recordThin(rec *vk.Recorder, op string, a LinearArgs, p linearPlan, like projLinearPush, bind []vk.View, targets []opkit.Target) error {
-	push := projLinearThinPush{
-		XAddr: like.XAddr, WAddr: like.WAddr, YAddr: like.YAddr, Tokens: like.Tokens, Groups: like.Groups, N: like.N, K: like.K,
-		YStride: like.YStride, YColumn: like.YColumn, YF32: like.YF32, XScalePitch: like.XScalePitch, Splits: 1,
-	}
-	if !a.Normed.IsZero() {
-		targets[len(targets)-1].Access = vk.ReadWrite
-		targets = append(targets, normOutTargets(a)...)
-		push.NormAddr, push.NormedAddr, push.ArrivedAddr = a.Norm.View().Address(), a.Normed.View().Address(), a.Arrived.View().Address()
-	}
-	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{Kernel: p.kernel, Groups: p.grid, Push: vk.Bytes(&push), Bind: bind}, targets...)
+	return linearPlan{kernel: d.k, norms: true, splits: 1, grid: [3]uint32{uint32(tiles), uint32(opkit.CeilDiv(t, d.tokens)), uint32(o.cfg.Groups)}}
 }

@@ -12,16 +12,21 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
+#define LINEAR_NORM
 #include "lib/linear_f32.glsl"
 
 layout(local_size_x = 128) in;
 layout(constant_id = 2) const uint TOKENS = 1u;
 layout(constant_id = 3) const uint ROWS = 2u;
 layout(constant_id = 4) const uint LANES = 32u;
-layout(constant_id = 5) const uint NORM = 0u;
-layout(constant_id = 6) const uint NORM_QUADS = 1u;
-layout(constant_id = 7) const uint NORM_EPS = 0u;
-layout(constant_id = 8) const uint NORM_INVERSE = 0u;
+layout(constant_id = 5) const uint IN_NORM = 0u;
+layout(constant_id = 6) const uint IN_NORM_QUADS = 1u;
+layout(constant_id = 7) const uint IN_NORM_EPS = 0u;
+layout(constant_id = 8) const uint IN_NORM_INVERSE = 0u;
+layout(constant_id = 9) const uint NORM = 0u;
+layout(constant_id = 10) const uint NORM_QUADS = 1u;
+layout(constant_id = 11) const uint NORM_EPS = 0u;
+layout(constant_id = 12) const uint NORM_INVERSE = 0u;
 
 const uint VEC = FORMAT == WEIGHT_BF16 ? 8u : FORMAT == WEIGHT_NVFP4 ? 32u : 16u; // weights of a quad
 const uint UNITS = VEC / 8u;
@@ -37,35 +42,28 @@ const uint PARTS = 128u / PAIRS;      // invocations that sum a pair
 
 shared float sum_s[SUMS * PITCH];
 shared vec2 pair_s[128];
-shared uvec4 normed_s[NORM != 0u ? TOKENS * NORM_QUADS : 1u]; // x
-shared vec4 rms_of[NORM != 0u ? 32u : 1u];
+shared uvec4 normed_s[IN_NORM != 0u ? TOKENS * IN_NORM_QUADS : 1u]; // x
+shared vec4 rms_of[IN_NORM + NORM != 0u ? 32u : 1u];
 shared float rms_part[4];
 #include "lib/rms.glsl"
+#ifdef KV_DA
+#define NORM_SCOPE gl_ScopeDevice
+#include "lib/linear_norm.glsl"
 
 const uint NORM_STEPS = (NORM_QUADS + 127u) / 128u;
 
-// norm_x: the workgroup's tokens to normed_s. The sum is that of proj_qkv_norm.comp, in its order.
-void norm_x(uint t0) {
+// norm_rows: the workgroup's tokens. The sum is that of proj_qkv_norm.comp, in its order.
+void norm_rows(uint t0) {
     const uint tid = gl_LocalInvocationIndex;
-    vec4 a[NORM_STEPS], b[NORM_STEPS];
-    [[unroll]] for (uint i = 0u; i < NORM_STEPS; i++) {
-        const uint u = min(i * 128u + tid, NORM_QUADS - 1u);
-        if (NORM == 2u) {
-            a[i] = uintBitsToFloat(uvec4(x_scale.v[8u * u], x_scale.v[8u * u + 1u], x_scale.v[8u * u + 2u], x_scale.v[8u * u + 3u]));
-            b[i] = uintBitsToFloat(uvec4(x_scale.v[8u * u + 4u], x_scale.v[8u * u + 5u], x_scale.v[8u * u + 6u], x_scale.v[8u * u + 7u]));
-        } else {
-            a[i] = vec4(bf16_unpack2(x_scale.v[4u * u]), bf16_unpack2(x_scale.v[4u * u + 1u]));
-            b[i] = vec4(bf16_unpack2(x_scale.v[4u * u + 2u]), bf16_unpack2(x_scale.v[4u * u + 3u]));
-        }
-    }
-    [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
-        uvec4 q[NORM_STEPS];
-        precise float sum = 0.0;
+    [[dont_unroll]] for (uint t = t0; t < min(t0 + TOKENS, pc.tokens); t++) {
+        uvec4 x[NORM_STEPS], g[NORM_STEPS], h[NORM_STEPS];
         [[unroll]] for (uint i = 0u; i < NORM_STEPS; i++) {
-            const uint u = i * 128u + tid;
-            q[i] = u < NORM_QUADS ? x_quad(min(t0 + t, pc.tokens - 1u) * pc.x_scale_pitch + u) : uvec4(0u);
-            sum = sum + rms_squares(q[i]);
+            const uint u = min(i * 128u + tid, NORM_QUADS - 1u);
+            x[i] = NormSeen(norm_address(t, u * 8u)).v;
+            norm_weights(u, g[i], h[i]);
         }
+        precise float sum = 0.0;
+        [[unroll]] for (uint i = 0u; i < NORM_STEPS; i++) sum = sum + (i * 128u + tid < NORM_QUADS ? rms_squares(x[i]) : 0.0);
         rms_of[tid / 4u][tid % 4u] = sum;
         barrier();
         if (tid < 4u) rms_part[tid] = rms_sum32(32u * tid);
@@ -74,7 +72,48 @@ void norm_x(uint t0) {
         const float r = rms_factor(all, uintBitsToFloat(NORM_INVERSE), uintBitsToFloat(NORM_EPS));
         [[unroll]] for (uint i = 0u; i < NORM_STEPS; i++) {
             const uint u = i * 128u + tid;
-            if (u < NORM_QUADS) normed_s[t * NORM_QUADS + u] = rms_scaled(q[i], r, a[i], b[i]);
+            if (u >= NORM_QUADS) break;
+            vec4 a, b;
+            norm_gains(g[i], h[i], a, b);
+            NormResult(pc.normed_addr + (t * NORM_QUADS + u) * 16u).v = rms_scaled(x[i], r, a, b);
+        }
+    }
+}
+#endif
+
+const uint IN_STEPS = (IN_NORM_QUADS + 127u) / 128u;
+
+// norm_x: the workgroup's tokens to normed_s. The sum is that of proj_qkv_norm.comp, in its order.
+void norm_x(uint t0) {
+    const uint tid = gl_LocalInvocationIndex;
+    vec4 a[IN_STEPS], b[IN_STEPS];
+    [[unroll]] for (uint i = 0u; i < IN_STEPS; i++) {
+        const uint u = min(i * 128u + tid, IN_NORM_QUADS - 1u);
+        if (IN_NORM == 2u) {
+            a[i] = uintBitsToFloat(uvec4(x_scale.v[8u * u], x_scale.v[8u * u + 1u], x_scale.v[8u * u + 2u], x_scale.v[8u * u + 3u]));
+            b[i] = uintBitsToFloat(uvec4(x_scale.v[8u * u + 4u], x_scale.v[8u * u + 5u], x_scale.v[8u * u + 6u], x_scale.v[8u * u + 7u]));
+        } else {
+            a[i] = vec4(bf16_unpack2(x_scale.v[4u * u]), bf16_unpack2(x_scale.v[4u * u + 1u]));
+            b[i] = vec4(bf16_unpack2(x_scale.v[4u * u + 2u]), bf16_unpack2(x_scale.v[4u * u + 3u]));
+        }
+    }
+    [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
+        uvec4 q[IN_STEPS];
+        precise float sum = 0.0;
+        [[unroll]] for (uint i = 0u; i < IN_STEPS; i++) {
+            const uint u = i * 128u + tid;
+            q[i] = u < IN_NORM_QUADS ? x_quad(min(t0 + t, pc.tokens - 1u) * pc.x_scale_pitch + u) : uvec4(0u);
+            sum = sum + rms_squares(q[i]);
+        }
+        rms_of[tid / 4u][tid % 4u] = sum;
+        barrier();
+        if (tid < 4u) rms_part[tid] = rms_sum32(32u * tid);
+        barrier();
+        precise float all = (rms_part[0] + rms_part[1]) + (rms_part[2] + rms_part[3]);
+        const float r = rms_factor(all, uintBitsToFloat(IN_NORM_INVERSE), uintBitsToFloat(IN_NORM_EPS));
+        [[unroll]] for (uint i = 0u; i < IN_STEPS; i++) {
+            const uint u = i * 128u + tid;
+            if (u < IN_NORM_QUADS) normed_s[t * IN_NORM_QUADS + u] = rms_scaled(q[i], r, a[i], b[i]);
         }
     }
     barrier();
@@ -105,7 +144,7 @@ void accumulate(uint group, uint t0, uint k, Quads q) {
     [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
         const uint token = min(t0 + t, pc.tokens - 1u);
         const uint x0 = x_row(token, group) * (pc.k / X_VEC) + k / X_VEC;
-        [[unroll]] for (uint i = 0u; i < X_QUADS; i++) x[t][i] = NORM != 0u ? normed_s[t * NORM_QUADS + k / X_VEC + i] : x_quad(x0 + i);
+        [[unroll]] for (uint i = 0u; i < X_QUADS; i++) x[t][i] = IN_NORM != 0u ? normed_s[t * IN_NORM_QUADS + k / X_VEC + i] : x_quad(x0 + i);
         x_factor[t] = ACT == ACT_BF16 ? 1.0 : uintBitsToFloat(x_block_bits(token, group, k));
     }
     [[unroll]] for (uint r = 0u; r < ROWS; r++) {
@@ -147,7 +186,7 @@ void main() {
     [[unroll]] for (uint r = 0u; r < ROWS; r++) {
         [[unroll]] for (uint t = 0u; t < TOKENS; t++) acc[r][t] = 0.0;
     }
-    if (NORM != 0u) { // what x is multiplied with first comes meanwhile
+    if (IN_NORM != 0u) { // what x is multiplied with first comes meanwhile
         uint k = lane * VEC;
         Quads q;
         fetch(row0, min(k, pc.k - VEC), q);
@@ -192,9 +231,17 @@ void main() {
         if (part < s) pair_s[tid] += pair_s[tid + s];
     }
     const uint n = first + team * ROWS + v % ROWS, token = t0 + v / ROWS;
-    if (part != 0u || n >= pc.n || token >= pc.tokens) return;
-    vec2 y = pair_s[tid] * (WEIGHT_UNSCALE * ACT_UNSCALE);
-    const uint row = group * pc.n + n;
-    if (FORMAT == WEIGHT_NVFP4) y *= vec2(row_scale.v[row], row_scale.v[row + 1u]);
-    y_store2(token, row, y.x, y.y);
+    if (part == 0u && n < pc.n && token < pc.tokens) {
+        vec2 y = pair_s[tid] * (WEIGHT_UNSCALE * ACT_UNSCALE);
+        const uint row = group * pc.n + n;
+        if (FORMAT == WEIGHT_NVFP4) y *= vec2(row_scale.v[row], row_scale.v[row + 1u]);
+#ifdef KV_DA
+        if (NORM != 0u && pc.norm_addr != uint64_t(0)) NormPut1(norm_address(token, row)).v = bf16_pack2(y.x, y.y);
+        else
+#endif
+            y_store2(token, row, y.x, y.y);
+    }
+#ifdef KV_DA
+    if (norm_mine(first, TEAMS * ROWS)) norm_rows(t0);
+#endif
 }

@@ -7,10 +7,8 @@
 // Constants after the two of lib/linear.glsl: 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a product, 7 TOKENS, 8 AHEAD, 9 LANES: fragments lie
 //   in registers so that component i*V + v of lane l, V = K/LANES, is in row (column of B) l/LANES + i*SUBGROUP/LANES, at a k that
 //   depends on l%LANES and v alone, for A and B alike: projection/linear_layout.go finds out.
-//   10 NORM: 0 none, 1 weights of bf16, 2 of f32; 11 NORM_QUADS; 12 NORM_EPS, 13 NORM_INVERSE = 1/(8*NORM_QUADS), bits of f32. With NORM
-//   the first 8*NORM_QUADS columns of y, of bf16, go through the norm of proj_qkv_norm.comp to normed [T, 8*NORM_QUADS] bf16, too, weights
-//   at norm_addr: by the workgroup that comes last of those with the same tokens and such rows, which it knows by a counter for each
-//   TOKENS of them at arrived_addr, 0 between launches. Whichever that is, it computes the same.
+//   10 NORM: 0 none, 1 weights of bf16, 2 of f32, 11 NORM_QUADS, 12 NORM_EPS, 13 NORM_INVERSE = 1/(8*NORM_QUADS), bits of f32: of
+//   lib/linear_norm.glsl, one group only.
 // Shared memory: PARTS * max(TOKENS, N) * (4*M + 16): 20480 B for 16 subgroups, 16x16x16; with NORM at least PARTS * 512, and 16*PARTS + 4 more.
 // Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, shaderInt16, vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
 #version 460
@@ -20,7 +18,7 @@
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
 #define KV_DA
-#define LINEAR_NORM_OUT
+#define LINEAR_NORM
 #include "lib/linear_cm.glsl"
 
 layout(local_size_x = 128, local_size_x_id = 2) in;
@@ -57,9 +55,10 @@ const uint REGION = COLUMNS * OUT_PITCH;        // quads of a subgroup
 
 shared uvec4 sum_s[PARTS * (NORM != 0u && REGION < 32u ? 32u : REGION)]; // [PARTS, COLUMNS, M] f32; of norms [PARTS, 128]
 shared vec4 norm_s[NORM != 0u ? PARTS : 1u];
-shared uint last_s;
 #define RMS_OF(i) uintBitsToFloat(sum_s[i])
 #include "lib/rms.glsl"
+#define NORM_SCOPE gl_ScopeQueueFamily
+#include "lib/linear_norm.glsl"
 
 #define CM_A coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA>
 #define CM_B coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB>
@@ -156,11 +155,6 @@ void consume(Fetch f, uint step) {
     }
 }
 
-layout(buffer_reference, std430, buffer_reference_align = 8) coherent writeonly buffer ThinPut { uvec2 v; };
-layout(buffer_reference, std430, buffer_reference_align = 16) coherent readonly buffer ThinSeen { uvec4 v; };
-layout(buffer_reference, std430, buffer_reference_align = 4) coherent buffer ThinArrived { uint v; };
-layout(buffer_reference, std430, buffer_reference_align = 16) writeonly buffer ThinNormed { uvec4 v; };
-
 // finish: the sums of all subgroups to y.
 void finish(uint sub) {
     [[unroll]] for (uint n = 0u; n < N_TILES; n++) {
@@ -174,22 +168,9 @@ void finish(uint sub) {
         [[unroll]] for (uint p = 0u; p < PARTS; p++) v += uintBitsToFloat(sum_s[p * REGION + t * OUT_PITCH + q]);
         v *= LANES_UNSCALE;
         if (FORMAT == WEIGHT_NVFP4) v *= vec4(row_scale.v[row], row_scale.v[row + 1u], row_scale.v[row + 2u], row_scale.v[row + 3u]);
-        if (NORM != 0u && pc.norm_addr != 0ul) ThinPut(pc.y_addr + (token * pc.y_stride + pc.y_column + row) * 2u).v = uvec2(bf16_pack2(v.x, v.y), bf16_pack2(v.z, v.w));
+        if (NORM != 0u && pc.norm_addr != uint64_t(0)) NormPut2(norm_address(token, row)).v = uvec2(bf16_pack2(v.x, v.y), bf16_pack2(v.z, v.w));
         else y_store4(token, row, v);
     }
-}
-
-// comes_last: all workgroups with rows that are normed have stored their sums of these tokens. The same for all invocations.
-bool comes_last() {
-    const uint64_t arrived = pc.arrived_addr + gl_WorkGroupID.y * 4u;
-    controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared, gl_SemanticsAcquireRelease);
-    if (gl_LocalInvocationIndex == 0u) {
-        const uint before = atomicAdd(ThinArrived(arrived).v, 1u, gl_ScopeQueueFamily, gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
-        last_s = (before + 1u) * CM_M >= NORM_QUADS * 8u ? 1u : 0u;
-        if (last_s != 0u) ThinArrived(arrived).v = 0u; // for the next launch
-    }
-    controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared, gl_SemanticsAcquireRelease);
-    return last_s != 0u;
 }
 
 const uint NORM_STEPS = (NORM_QUADS + SUBGROUP - 1u) / SUBGROUP;
@@ -202,9 +183,8 @@ void norm_rows(uint sub, uint lane) {
         uvec4 x[NORM_STEPS], g[NORM_STEPS], h[NORM_STEPS];
         [[unroll]] for (uint i = 0u; i < NORM_STEPS; i++) {
             const uint u = min(i * SUBGROUP + lane, NORM_QUADS - 1u);
-            x[i] = ThinSeen(pc.y_addr + (token * pc.y_stride + pc.y_column) * 2u + u * 16u).v;
-            g[i] = LinearRead4(pc.norm_addr + (NORM == 2u ? 2u * u : u) * 16u).v;
-            h[i] = NORM == 2u ? LinearRead4(pc.norm_addr + (2u * u + 1u) * 16u).v : uvec4(0u);
+            x[i] = NormSeen(norm_address(token, u * 8u)).v;
+            norm_weights(u, g[i], h[i]);
         }
         float part[NORM_SLICES];
         [[unroll]] for (uint n = 0u; n < NORM_SLICES; n++) part[n] = 0.0;
@@ -225,9 +205,9 @@ void norm_rows(uint sub, uint lane) {
         const float r = rms_factor(all, uintBitsToFloat(NORM_INVERSE), uintBitsToFloat(NORM_EPS));
         // One copy of the code, which comes from memory.
         [[dont_unroll]] for (uint u = lane; u < NORM_QUADS; u += SUBGROUP) {
-            const vec4 a = NORM == 2u ? uintBitsToFloat(g[0]) : vec4(bf16_unpack2(g[0].x), bf16_unpack2(g[0].y));
-            const vec4 b = NORM == 2u ? uintBitsToFloat(h[0]) : vec4(bf16_unpack2(g[0].z), bf16_unpack2(g[0].w));
-            ThinNormed(pc.normed_addr + (token * NORM_QUADS + u) * 16u).v = rms_scaled(x[0], r, a, b);
+            vec4 a, b;
+            norm_gains(g[0], h[0], a, b);
+            NormResult(pc.normed_addr + (token * NORM_QUADS + u) * 16u).v = rms_scaled(x[0], r, a, b);
             [[unroll]] for (uint i = 0u; i + 1u < NORM_STEPS; i++) {
                 x[i] = x[i + 1u];
                 g[i] = g[i + 1u];
@@ -256,5 +236,5 @@ void main() {
         consume(f, round + sub);
     }
     finish(sub);
-    if (NORM != 0u && pc.norm_addr != 0ul && row0_ < NORM_QUADS * 8u && comes_last()) norm_rows(sub, lane);
+    if (norm_mine(row0_, CM_M)) norm_rows(sub, lane);
 }
