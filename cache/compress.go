@@ -252,9 +252,9 @@ func (x *Compress) Record(rec *vk.Recorder, a CompressArgs) error {
 	if tokens == 0 {
 		return nil
 	}
-	each, state := opkit.CeilDiv(tokens, x.workgroups()), vk.Read
+	each, parts, state := opkit.CeilDiv(tokens, x.workgroups()), 1, vk.Read
 	if x.cfg.Save {
-		each, state = 1, vk.ReadWrite
+		each, parts, state = 1, 2, vk.ReadWrite
 	}
 	push := kvCompressPush{
 		StateAddr: a.State.Pool.View().Address(), PoolAddr: pool.View().Address(),
@@ -274,7 +274,7 @@ func (x *Compress) Record(rec *vk.Recorder, a CompressArgs) error {
 		targets = append([]opkit.Target{{T: a.KvScore, Access: vk.Read}}, targets...)
 	}
 	return pkg.Dispatch(rec, op, x.variant, vk.Dispatch{
-		Kernel: x.kernel, Groups: [3]uint32{uint32(opkit.CeilDiv(tokens, each)), 1, 1}, Bind: bind, Push: vk.Bytes(&push),
+		Kernel: x.kernel, Groups: [3]uint32{uint32(opkit.CeilDiv(tokens, each)), uint32(parts), 1}, Bind: bind, Push: vk.Bytes(&push),
 	}, targets...)
 }
 

@@ -60,19 +60,14 @@ layout(std430, set = 0, binding = 7) readonly buffer Ape { vec4 ape[]; };
 STATE_POOL_BOTH(state, 9)
 KV_POOL_RW(pool, 10)
 const uint UNITS = CHANNELS / 4u; // of 16 bytes in a token's kv values, and in its scores
-uint self_ = 0u;  // the token
-uint fresh_ = 1u; // how many of the window's last rows are tokens of this launch: their numbers are in kv_score, which is laid out as states are
 #ifdef KV_DA
-vec4 row_load(bool fresh, uint unit) { return StateRead((fresh ? pc.kv_score_addr : pc.state_addr) + (uint64_t(unit) << 4)).v; }
 vec4 kv_score_load(uint unit) { return StateRead(pc.kv_score_addr + (uint64_t(unit) << 4)).v; }
 #else
 layout(std430, set = 0, binding = 8) readonly buffer KvScore { vec4 kv_score[]; };
-vec4 row_load(bool fresh, uint unit) {
-    if (fresh) return kv_score[unit];
-    return state_load(unit);
-}
 vec4 kv_score_load(uint unit) { return kv_score[unit]; }
 #endif
+uint self_ = 0u;  // the token
+uint fresh_ = 1u; // how many of the window's last rows are tokens of this launch: their numbers are in kv_score, which is laid out as states are
 #else
 STATE_POOL(state, 7)
 KV_POOL_RW(pool, 8)
@@ -130,22 +125,31 @@ void load(uint request, int p, uint first, uint lane, out Chunk c) {
         unit[j] = at + j % RUN * (CHANNELS / 2u);
     }
 #ifdef KV_SAVE
-    bool fresh[8];
-    [[unroll]] for (uint j = 0u; j < CHUNK; j++) {
-        const uint back = WINDOW - 1u - first - j; // tokens before this one
-        fresh[j] = back < fresh_;
-        if (fresh[j]) unit[j] = (self_ - back) * (2u * UNITS) + older_half(first + j) + lane;
-        else if ((c.absent >> j & 1u) != 0u) unit[j] = lane; // of kv_score: nobody stores there meanwhile
+    // The last row is this token's own.
+    const bool last = WINDOW <= CHUNK || first + CHUNK == WINDOW;
+    const uint own = self_ * (2u * UNITS) + older_half(WINDOW - 1u) + lane;
+    vec4 own_s, own_k, own_ape;
+    if (last) {
+        own_s = kv_score_load(own + UNITS);
+        own_ape = ape[(RATIO - 1u) * UNITS + older_half(WINDOW - 1u) + lane];
+        own_k = kv_score_load(own);
     }
-    [[unroll]] for (uint j = 0u; j < CHUNK; j++) c.s[j] = row_load(fresh[j] || (c.absent >> j & 1u) != 0u, unit[j] + UNITS);
-    [[unroll]] for (uint j = 0u; j < CHUNK; j++) c.k[j] = row_load(fresh[j] || (c.absent >> j & 1u) != 0u, unit[j]);
-    // Rows of a window stand at all places of their groups, and the last one at the end of its own.
-    if (WINDOW <= CHUNK || first + CHUNK + fresh_ > WINDOW) {
-        vec4 a[8];
-        [[unroll]] for (uint j = 0u; j < CHUNK; j++) a[j] = ape[(first + j) % RATIO * UNITS + older_half(first + j) + lane];
+    [[unroll]] for (uint j = 0u; j < CHUNK; j++) c.s[j] = state_load(unit[j] + CHANNELS / 4u);
+    [[unroll]] for (uint j = 0u; j < CHUNK; j++) c.k[j] = state_load(unit[j]);
+    if (last) {
+        precise vec4 score = own_s + own_ape;
+        c.s[CHUNK - 1u] = score;
+        c.k[CHUNK - 1u] = own_k;
+    }
+    if (fresh_ > 1u && first + CHUNK + fresh_ > WINDOW) {
         [[unroll]] for (uint j = 0u; j < CHUNK; j++) {
-            precise vec4 score = c.s[j] + a[j];
-            if (fresh[j]) c.s[j] = score;
+            const uint back = WINDOW - 1u - first - j; // tokens before this one
+            if (back < fresh_ && back > 0u) {
+                const uint at = (self_ - back) * (2u * UNITS) + older_half(first + j) + lane;
+                precise vec4 score = kv_score_load(at + UNITS) + ape[(first + j) % RATIO * UNITS + older_half(first + j) + lane];
+                c.s[j] = score;
+                c.k[j] = kv_score_load(at);
+            }
         }
     }
 #else
@@ -403,8 +407,8 @@ void save(uint i) {
 void main() {
     uint self = gl_LocalInvocationID.x, group = self / LANES, lane = self % LANES;
 #ifdef KV_SAVE
-    compress(gl_WorkGroupID.x, group, lane);
-    save(gl_WorkGroupID.x);
+    if (gl_WorkGroupID.y == 0u) compress(gl_WorkGroupID.x, group, lane);
+    else save(gl_WorkGroupID.x);
 #else
     uint first = gl_WorkGroupID.x * pc.each, end = min(first + pc.each, pc.tokens);
     // Of many tokens most complete nothing: invocations look at SCAN of them at once.
