@@ -148,6 +148,7 @@ func (o *Linear) recordNorm(rec *vk.Recorder, op string, a LinearArgs, p linearP
 	if !a.Normed.IsZero() {
 		targets[len(targets)-1].Access = vk.ReadWrite
 		targets = append(targets, normOutTargets(a)...)
+		p.grid[0]++ // rehearses
 		push.NormAddr, push.NormedAddr, push.ArrivedAddr = a.Norm.View().Address(), a.Normed.View().Address(), a.Arrived.View().Address()
 	}
 	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{Kernel: p.kernel, Groups: p.grid, Push: vk.Bytes(&push), Bind: bind}, targets...)
