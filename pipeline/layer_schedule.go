@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	"github.com/vkmla/vkmla/projection"
-	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -13,6 +12,11 @@ import (
 // for memory while the product does not; at 8 it is the same, and with fewer both want
 // what the compute units can issue: a step of one token loses 2 %.
 const besideTokens = 16
+
+// normTokens is the most tokens of a step without a level of norms: wq_a|wkv norms the
+// bottleneck, and states are stored by what makes entries of them. On an H100 steps of 1, 2
+// and 8 tokens gain 2 %, and one of 32 loses 1 %.
+const normTokens = besideTokens - 1
 
 // layerRun is a layer being recorded.
 type layerRun struct {
@@ -28,7 +32,7 @@ type layerRun struct {
 type layerLevel int
 
 const (
-	atQueries  layerLevel = iota // the bottleneck is normed
+	atQueries  layerLevel = iota // the bottleneck is there, normed
 	atRotated                    // the indexer's queries are there
 	atScores                     // and quantised
 	atSelected                   // the last before the attention
@@ -63,17 +67,17 @@ func (l *Layer) places() layerPlaces {
 // recorded before it, so that what does not depend on each other is recorded side by
 // side, in as few levels as the longest chain has links:
 //
-//	wq_a|wkv; wkv|wgate of the compressors; the indexer's weights of heads
-//	norms; the compressors' states
-//	wq_b and the indexer's; compressed entries; indexer keys
+//	wq_a|wkv with the norm of the bottleneck; wkv|wgate of the compressors; the indexer's weights of heads
+//	wq_b and the indexer's; the compressors' states, compressed entries, indexer keys
 //	norm and rotation of queries, KV rows; quantised queries of the indexer
 //	scores, selection, attention (one to three levels each), wo_a, wo_b
 //
-// Where the attention norms and turns queries, the fourth level has none of it, and without
+// Where the attention norms and turns queries, the third level has none of it, and without
 // an indexer there is no such level: see places.
 //
-// For up to projection.NormTokens tokens the second and the third level are one: compressed
-// entries and keys are made by what stores the states.
+// With more than normTokens tokens, or where wq_a|wkv has no kernel that norms, a level of
+// norms lies behind the first. With more than normTokens states are stored there, of which the
+// next level makes entries.
 //
 // The recorder derives the barriers: an order of calls can be slow, but not wrong.
 func (l *Layer) schedule(rec *vk.Recorder, step SparseStepArgs, a WholeLayerArgs) error {
@@ -108,7 +112,7 @@ func (x *layerRun) inputs() error {
 	bottleneck := func() error {
 		x.rec.Section("wq_a|wkv")
 		args := projection.LinearArgs{X: x.a.Hidden, W: x.qkv.w, Out: x.kind.qkv, Scratch: x.qkv.scratch}
-		if x.qkv.op.NormsOut(x.kind.cfg.Tokens) {
+		if x.Layer.norms() {
 			args.Norm, args.Normed, args.Arrived = x.w.QNorm, x.kind.qr, x.kind.arrived
 		}
 		return x.qkv.op.Record(x.rec, args)
@@ -136,7 +140,7 @@ func (x *layerRun) inputs() error {
 }
 
 // norms records those of the bottleneck and of KV rows, and how the compressors' states
-// are stored.
+// are stored, where that is not part of other operations.
 func (x *layerRun) norms() error {
 	k := x.kind
 	if x.norm != nil {
@@ -187,7 +191,7 @@ func (x *layerRun) products() error {
 		return err
 	}
 	x.rec.Section("indexer.wq_b")
-	return x.idxQB.record(x.rec, x.bottleneck(), x.kind.iq)
+	return x.idxQB.record(x.rec, x.kind.qr, x.kind.iq)
 }
 
 // headsAt records the queries of heads if it is their level.
@@ -197,7 +201,7 @@ func (x *layerRun) headsAt(level layerLevel) func() error {
 			return nil
 		}
 		x.rec.Section("wq_b")
-		return x.qb.record(x.rec, x.bottleneck(), x.kind.q)
+		return x.qb.record(x.rec, x.kind.qr, x.kind.q)
 	}
 }
 
@@ -209,14 +213,6 @@ func (x *layerRun) insertAt(level layerLevel) func() error {
 		}
 		return x.insert()
 	}
-}
-
-// bottleneck is what queries are made of: normed, or to be normed by what takes it.
-func (x *layerRun) bottleneck() tensor.Tensor {
-	if x.kind.normsInside() {
-		return x.kind.qkv
-	}
-	return x.kind.qr
 }
 
 // rotated records what norms, rotates and quantises queries, and how KV rows are stored.
@@ -233,7 +229,7 @@ func (x *layerRun) insert() error {
 	if !k.normsLate() {
 		a.Q = k.q
 	}
-	if x.normsKV() {
+	if x.Layer.norms() {
 		a.KV, a.KVAt, a.KVWeight = k.qkv, k.cfg.Model.QRank, x.w.KVNorm
 	}
 	return x.Layer.insert.Record(x.rec, a)

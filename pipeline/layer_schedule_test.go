@@ -4,10 +4,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/testkit"
 	"github.com/vkmla/vkmla/pipeline"
-	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -51,10 +49,10 @@ func TestLevels(t *testing.T) {
 			want := most[w.Ratio]
 			if counts[i]["q_kv_norm"] == 0 {
 				want-- // norms are part of what is before or behind them, and states of what makes entries of them
-			} else if tokens <= projection.NormTokens || e.NormsOut(tokens, w.Ratio) {
+			} else if e.NormsOut(tokens, w.Ratio) {
 				t.Errorf("%d tokens, ratio %d: norms have a launch of their own", tokens, w.Ratio)
 			}
-			if n := counts[i]["compressor.save"] + counts[i]["indexer.compressor.save"]; n > 0 && tokens <= cache.SaveTokens {
+			if n := counts[i]["compressor.save"] + counts[i]["indexer.compressor.save"]; n > 0 && tokens <= pipeline.NormTokens {
 				t.Errorf("%d tokens, ratio %d: %d launches store states", tokens, w.Ratio, n)
 			}
 			late := e.NormsLate(tokens, w.Ratio)

@@ -137,7 +137,7 @@ func NewSparse(dev *vk.Device, cfg SparseConfig) (*Sparse, error) {
 }
 
 func (s *Sparse) build() (err error) {
-	cfg, saves := s.cfg, s.cfg.Tokens <= cache.SaveTokens
+	cfg, saves := s.cfg, s.cfg.Tokens <= normTokens
 	switch cfg.Ratio {
 	case RatioC4A:
 		s.main, err = newCompressor(s.dev, cfg.State, cache.CompressConfig{Save: saves, Compression: cache.C4Main,
@@ -274,7 +274,7 @@ func (c *compressor) recordSlots(rec *vk.Recorder, a SparseStepArgs, states, ent
 // submission: cache.Insert, cache.SaveState and indexer.QueryQuant, which do not
 // depend on each other; cache.Compress; indexer.Select, which also says
 // where the picks are; attention.Decoder. All states of the step are stored before any is
-// pooled; of up to cache.SaveTokens tokens cache.Compress stores them itself.
+// pooled; of few tokens cache.Compress stores them itself.
 //
 // Errors: vk.ErrArgument, vk.ErrClosed, with nothing recorded.
 func (s *Sparse) RecordLayer(rec *vk.Recorder, step SparseStepArgs, a SparseLayerArgs) error {

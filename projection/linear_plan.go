@@ -147,7 +147,7 @@ func (o *Linear) buildFew(spec opkit.Spec, formats []uint32, pass int) error {
 	for tokens := 1; tokens <= pass; tokens *= 2 {
 		rows, lanes := fewDivision(o.cfg, tokens)
 		spec.Constants = append(append([]uint32(nil), formats...), opkit.Words(tokens, rows, lanes)...)
-		spec.Constants = append(spec.Constants, append(o.cfg.normConstants(), o.cfg.normOutConstants()...)...)
+		spec.Constants = append(spec.Constants, o.cfg.normConstants()...)
 		k, err := pkg.Kernel(o.dev, spec)
 		if err != nil {
 			return err

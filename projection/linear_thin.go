@@ -141,7 +141,7 @@ func (o *Linear) buildThin(spec opkit.Spec, formats []uint32, find thinner) erro
 		if cpu := o.dev.Adapter().Type == vk.TypeCPU; cpu && tokens > thinLeast && d.ahead*d.lanes*o.cfg.Weights.perQuad() > ScaleBlock {
 			break
 		}
-		spec.Subgroup, spec.Constants = uint32(d.subgroup), slices.Concat(formats, d.constants(), o.cfg.normOutConstants())
+		spec.Subgroup, spec.Constants = uint32(d.subgroup), slices.Concat(formats, d.constants(), o.cfg.normConstants())
 		k, err := pkg.Kernel(o.dev, spec)
 		if err != nil {
 			return err

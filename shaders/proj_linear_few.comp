@@ -3,11 +3,10 @@
 // One workgroup: 128/LANES * ROWS rows of group z and TOKENS tokens. LANES invocations share ROWS rows, each reading 16 bytes of every row
 //   and the numbers of x that belong to them at a time, so that a row is read in pieces of 16*LANES bytes, once for all of the tokens.
 //   Their sums meet in shared memory in an order that depends on LANES, ROWS and TOKENS alone.
-// With NORM x goes through the norm of proj_qkv_norm.comp first, x_i = bf16((x_i * r) * g_i), which every workgroup does for itself: g is in
-//   binding 2, and x_scale_pitch the quads of a row of x.
 // Constants after the two of lib/linear.glsl: 2 TOKENS, 3 ROWS (2 or 4), 4 LANES: powers of two, TOKENS*ROWS <= 16, LANES <= 128;
-//   5 NORM: 0 none, 1 weights of bf16, 2 of f32; 6 NORM_QUADS = K/8; 7 NORM_EPS, 8 NORM_INVERSE = 1/K, bits of f32.
-// Shared memory: 516*ROWS*TOKENS + 1024: at most 9280 B; with NORM 528 + 2*TOKENS*K more.
+//   5 NORM: 0 none, 1 weights of bf16, 2 of f32, 6 NORM_QUADS, 7 NORM_EPS, 8 NORM_INVERSE = 1/(8*NORM_QUADS), bits of f32: of
+//   lib/linear_norm.glsl, in KV_DA builds and with one group only.
+// Shared memory: 516*ROWS*TOKENS + 1024: at most 9280 B; with NORM 532 more.
 // Features: none; with KV_DA bufferDeviceAddress, shaderInt64; with LINEAR_F16 shaderFloat16 (codes decoded through binary16).
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -19,14 +18,10 @@ layout(local_size_x = 128) in;
 layout(constant_id = 2) const uint TOKENS = 1u;
 layout(constant_id = 3) const uint ROWS = 2u;
 layout(constant_id = 4) const uint LANES = 32u;
-layout(constant_id = 5) const uint IN_NORM = 0u;
-layout(constant_id = 6) const uint IN_NORM_QUADS = 1u;
-layout(constant_id = 7) const uint IN_NORM_EPS = 0u;
-layout(constant_id = 8) const uint IN_NORM_INVERSE = 0u;
-layout(constant_id = 9) const uint NORM = 0u;
-layout(constant_id = 10) const uint NORM_QUADS = 1u;
-layout(constant_id = 11) const uint NORM_EPS = 0u;
-layout(constant_id = 12) const uint NORM_INVERSE = 0u;
+layout(constant_id = 5) const uint NORM = 0u;
+layout(constant_id = 6) const uint NORM_QUADS = 1u;
+layout(constant_id = 7) const uint NORM_EPS = 0u;
+layout(constant_id = 8) const uint NORM_INVERSE = 0u;
 
 const uint VEC = FORMAT == WEIGHT_BF16 ? 8u : FORMAT == WEIGHT_NVFP4 ? 32u : 16u; // weights of a quad
 const uint UNITS = VEC / 8u;
@@ -42,8 +37,7 @@ const uint PARTS = 128u / PAIRS;      // invocations that sum a pair
 
 shared float sum_s[SUMS * PITCH];
 shared vec2 pair_s[128];
-shared uvec4 normed_s[IN_NORM != 0u ? TOKENS * IN_NORM_QUADS : 1u]; // x
-shared vec4 rms_of[IN_NORM + NORM != 0u ? 32u : 1u];
+shared vec4 rms_of[NORM != 0u ? 32u : 1u];
 shared float rms_part[4];
 #include "lib/rms.glsl"
 #ifdef KV_DA
@@ -82,44 +76,6 @@ void norm_rows(uint t0, bool rehearsed) {
 }
 #endif
 
-const uint IN_STEPS = (IN_NORM_QUADS + 127u) / 128u;
-
-// norm_x: the workgroup's tokens to normed_s. The sum is that of proj_qkv_norm.comp, in its order.
-void norm_x(uint t0) {
-    const uint tid = gl_LocalInvocationIndex;
-    vec4 a[IN_STEPS], b[IN_STEPS];
-    [[unroll]] for (uint i = 0u; i < IN_STEPS; i++) {
-        const uint u = min(i * 128u + tid, IN_NORM_QUADS - 1u);
-        if (IN_NORM == 2u) {
-            a[i] = uintBitsToFloat(uvec4(x_scale.v[8u * u], x_scale.v[8u * u + 1u], x_scale.v[8u * u + 2u], x_scale.v[8u * u + 3u]));
-            b[i] = uintBitsToFloat(uvec4(x_scale.v[8u * u + 4u], x_scale.v[8u * u + 5u], x_scale.v[8u * u + 6u], x_scale.v[8u * u + 7u]));
-        } else {
-            a[i] = vec4(bf16_unpack2(x_scale.v[4u * u]), bf16_unpack2(x_scale.v[4u * u + 1u]));
-            b[i] = vec4(bf16_unpack2(x_scale.v[4u * u + 2u]), bf16_unpack2(x_scale.v[4u * u + 3u]));
-        }
-    }
-    [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
-        uvec4 q[IN_STEPS];
-        precise float sum = 0.0;
-        [[unroll]] for (uint i = 0u; i < IN_STEPS; i++) {
-            const uint u = i * 128u + tid;
-            q[i] = u < IN_NORM_QUADS ? x_quad(min(t0 + t, pc.tokens - 1u) * pc.x_scale_pitch + u) : uvec4(0u);
-            sum = sum + rms_squares(q[i]);
-        }
-        rms_of[tid / 4u][tid % 4u] = sum;
-        barrier();
-        if (tid < 4u) rms_part[tid] = rms_sum32(32u * tid);
-        barrier();
-        precise float all = (rms_part[0] + rms_part[1]) + (rms_part[2] + rms_part[3]);
-        const float r = rms_factor(all, uintBitsToFloat(IN_NORM_INVERSE), uintBitsToFloat(IN_NORM_EPS));
-        [[unroll]] for (uint i = 0u; i < IN_STEPS; i++) {
-            const uint u = i * 128u + tid;
-            if (u < IN_NORM_QUADS) normed_s[t * IN_NORM_QUADS + u] = rms_scaled(q[i], r, a[i], b[i]);
-        }
-    }
-    barrier();
-}
-
 float acc[ROWS][TOKENS];
 
 // The quad at k of each row as it is stored.
@@ -145,7 +101,7 @@ void accumulate(uint group, uint t0, uint k, Quads q) {
     [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
         const uint token = min(t0 + t, pc.tokens - 1u);
         const uint x0 = x_row(token, group) * (pc.k / X_VEC) + k / X_VEC;
-        [[unroll]] for (uint i = 0u; i < X_QUADS; i++) x[t][i] = IN_NORM != 0u ? normed_s[t * IN_NORM_QUADS + k / X_VEC + i] : x_quad(x0 + i);
+        [[unroll]] for (uint i = 0u; i < X_QUADS; i++) x[t][i] = x_quad(x0 + i);
         x_factor[t] = ACT == ACT_BF16 ? 1.0 : uintBitsToFloat(x_block_bits(token, group, k));
     }
     [[unroll]] for (uint r = 0u; r < ROWS; r++) {
@@ -187,17 +143,7 @@ void products(uint group, uint t0, uint first) {
     [[unroll]] for (uint r = 0u; r < ROWS; r++) {
         [[unroll]] for (uint t = 0u; t < TOKENS; t++) acc[r][t] = 0.0;
     }
-    if (IN_NORM != 0u) { // what x is multiplied with first comes meanwhile
-        uint k = lane * VEC;
-        Quads q;
-        fetch(row0, min(k, pc.k - VEC), q);
-        norm_x(t0);
-        [[dont_unroll]] while (k < pc.k) {
-            accumulate(group, t0, k, q);
-            k += LANES * VEC;
-            fetch(row0, min(k, pc.k - VEC), q);
-        }
-    } else if (FORMAT == WEIGHT_NVFP4) { // decoding takes as long as the loads, so the next ones are on their way meanwhile
+    if (FORMAT == WEIGHT_NVFP4) { // decoding takes as long as the loads, so the next ones are on their way meanwhile
         Quads q;
         fetch(row0, min(lane * VEC, pc.k - VEC), q);
         [[dont_unroll]] for (uint k = lane * VEC; k < pc.k; k += LANES * VEC) {
