@@ -547,8 +547,13 @@ func TestLinearTilings(t *testing.T) {
 				{64, 64, 32, 16, 16}, {128, 128, 32, 64, 64}, {128, 128, 16, 32, 16},
 				{256, 128, 16, 64, 64}, {128, 64, 16, 32, 32}, {64, 128, 16, 32, 64}, {32, 128, 32, 32, 32}, {16, 128, 64, 16, 32}, {16, 32, 128, 16, 16},
 			}
-			if f != projection.WeightBF16 && dev.Adapter().Type == vk.TypeCPU {
-				tilings = tilings[:len(tilings)-2] // a quarter of a minute to compile each, and formats differ in decoding only
+			if dev.Adapter().Type == vk.TypeCPU { // some seconds to compile each, and formats differ in decoding only
+				tilings = map[projection.WeightFormat][][5]int{
+					projection.WeightBF16:     {{128, 128, 16, 32, 16}, {16, 32, 128, 16, 16}},
+					projection.WeightFP8:      {{64, 64, 32, 16, 16}, {128, 64, 16, 32, 32}},
+					projection.WeightFP8UE8M0: {{64, 64, 32, 16, 16}, {64, 128, 16, 32, 64}},
+					projection.WeightNVFP4:    {{64, 64, 32, 16, 16}, {32, 128, 32, 32, 32}},
+				}[f]
 			}
 			for _, tiling := range tilings {
 				t.Run(fmt.Sprint(f, "/", variant, tiling), func(t *testing.T) {
