@@ -25,8 +25,18 @@ var weightFormats = []projection.WeightFormat{projection.WeightBF16, projection.
 // linearTokens are numbers of tokens on both sides of every change of kernel.
 var linearTokens = []int{1, 2, 3, 5, 9, 17, 33, 65, 129, 300}
 
-// eachLinear runs a test for every variant that the device has.
+// eachLinear runs a test for every variant that the device has, but for those left out.
 func eachLinear(t *testing.T, dev *vk.Device, f func(t *testing.T, variant string)) {
+	everyLinear(t, dev, func(t *testing.T, variant string) {
+		if testkit.LeftOut(variant) {
+			t.Skip("left out")
+		}
+		f(t, variant)
+	})
+}
+
+// everyLinear is eachLinear that leaves out nothing.
+func everyLinear(t *testing.T, dev *vk.Device, f func(t *testing.T, variant string)) {
 	for _, v := range projection.LinearVariants {
 		t.Run(v.Name, func(t *testing.T) {
 			cfg := projection.LinearConfig{N: 8, K: 8, Weights: projection.WeightBF16, Out: tensor.F32, MaxTokens: 1, Variant: v.Name}
