@@ -298,7 +298,7 @@ func TestLogitsTilings(t *testing.T) {
 	for i, c := range []struct {
 		format      cache.IndexKeyFormat
 		heads, page int
-	}{{cache.IndexKeyFP8, 64, 64}, {cache.IndexKeyMXFP4, 128, 48}, {cache.IndexKeyFP8, 40, 48}, {cache.IndexKeyMXFP4, 1, 64}} {
+	}{{cache.IndexKeyFP8, 64, 64}, {cache.IndexKeyMXFP4, 128, 64}, {cache.IndexKeyFP8, 40, 48}, {cache.IndexKeyMXFP4, 1, 64}} {
 		x := randomHost(t, c.format, rand.New(rand.NewPCG(4, uint64(i))), 9, 3, c.heads, 139, c.page)
 		want := make([]float32, len(x.Lens)*x.Width)
 		if err := indexer.LogitsRef(x, want); err != nil {
