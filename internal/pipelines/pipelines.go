@@ -232,7 +232,7 @@ func (b *builder) projections(c pipeline.Config) {
 		{N: c.ORank, K: wide, Groups: c.Groups, Out: tensor.BF16}, {N: c.Hidden, K: c.Groups * c.ORank, Out: tensor.BF16},
 		{N: 2048, K: c.Hidden, Out: tensor.F32}, {N: c.IndexHeads, K: c.Hidden, Out: tensor.BF16},
 	} {
-		if l.N == c.QRank+512 { // with the norm behind it
+		if l.N == c.QRank+512 && l.Out == tensor.BF16 { // with the norm behind it
 			n := l
 			n.Norm, n.NormColumns, n.MaxTokens, n.Weights = tensor.F32, c.QRank, 32, projection.WeightFP8UE8M0
 			b.linear(n)
