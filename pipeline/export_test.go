@@ -71,3 +71,17 @@ func Suits(each bool, parts []vk.Part, took []float64, work float64, budget time
 func (e *Engine) NormsLate(tokens, ratio int) bool {
 	return e.buckets[e.size(tokens)].kinds[ratio].normsLate()
 }
+
+// NormTokens is the most tokens without a level of norms.
+const NormTokens = normTokens
+
+// NormsOut is NormsLate for the norm of the bottleneck in the product that gives it.
+func (e *Engine) NormsOut(tokens, ratio int) bool {
+	k := e.buckets[e.size(tokens)].kinds[ratio]
+	for _, l := range k.linears {
+		if l.Norms(k.cfg.Tokens) {
+			return true
+		}
+	}
+	return false
+}
