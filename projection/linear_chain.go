@@ -31,11 +31,10 @@ type projLinearChainPush struct {
 	StateAddr, XAddr, ZAddr, YAddr uint64
 	W0Addr, S0Addr, R0Addr         uint64
 	W1Addr, S1Addr, R1Addr         uint64
+	PartOutAddr, PartMlAddr        uint64
 	Tokens, HalfWords              uint32
-	YStride, YColumn, YF32, Splits uint32
-
-	PartOutAddr, PartMlAddr, SinkAddr, PositionsAddr, TableAddr uint64
-	Heads, Stride, Flags, TableRows                             uint32
+	YStride, YColumn, Flags        uint32
+	Splits, TableRows              uint32
 }
 
 // LinearChainTokens are the most tokens of a LinearChain.
@@ -69,13 +68,11 @@ func newLinearChain(op string, first, second *Linear, tokens, heads int) (*Linea
 	switch {
 	case first.variant == VariantBase || second.variant == VariantBase:
 		return nil, missing("device addresses")
-	case unsafe.Sizeof(projLinearChainPush{}) > uintptr(first.dev.Caps().MaxPushConstants):
-		return nil, missing(fmt.Sprintf("%d bytes of push constants", unsafe.Sizeof(projLinearChainPush{})))
 	case a.Activations != ActivationBF16 || a.Weights != b.Weights || a.Norm != 0 || b.Norm != 0:
 		return nil, missing("layers of one format, of bf16 activations and without a norm")
 	}
 	o := &LinearChain{first: first, second: second, few: map[int]fewKernel{}, heads: heads, apart: first.dev.Adapter().Type == vk.TypeCPU}
-	spec := opkit.Spec{Stem: "proj_linear_chain", Variant: VariantDA, PushSize: int(unsafe.Sizeof(projLinearChainPush{}))}
+	spec := opkit.Spec{Stem: "proj_linear_chain", Variant: VariantDA, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read}, Bound: 3, PushSize: int(unsafe.Sizeof(projLinearChainPush{}))}
 	if first.matrices() {
 		spec.Variant = VariantCM
 	}
@@ -165,7 +162,7 @@ func (o *LinearChain) Record(rec *vk.Recorder, a LinearChainArgs) error {
 		StateAddr: a.State.View().Address(), XAddr: a.First.X.View().Address(), ZAddr: z.View().Address(), YAddr: a.Second.Out.View().Address(),
 		W0Addr: a.First.W.Data.View().Address(), W1Addr: a.Second.W.Data.View().Address(),
 		Tokens: uint32(t), HalfWords: uint32((a.State.Len() - chainHalves) / 2),
-		YStride: uint32(a.Second.Out.Len() / t), YColumn: uint32(a.Second.OutColumn), YF32: opkit.Bit(0, o.second.cfg.Out == tensor.F32),
+		YStride: uint32(a.Second.Out.Len() / t), YColumn: uint32(a.Second.OutColumn), Flags: opkit.Bit(0, o.second.cfg.Out == tensor.F32),
 	}
 	targets := []opkit.Target{
 		{Name: "First.X", T: a.First.X, Access: o.access(), Align: 16}, {Name: "First.W.Data", T: a.First.W.Data, Access: vk.Read, Align: 16},
@@ -190,8 +187,9 @@ func (o *LinearChain) Record(rec *vk.Recorder, a LinearChainArgs) error {
 	} else if o.heads == 0 {
 		launches = launches[1:]
 	}
+	bind := []vk.View{opkit.Present(o.first.dev, a.Parts.Sink), opkit.Present(o.first.dev, a.Parts.Positions), opkit.Present(o.first.dev, a.Parts.Table)}
 	for _, n := range launches {
-		if err := pkg.Dispatch(rec, op, VariantDA, vk.Dispatch{Kernel: f.k, Groups: [3]uint32{uint32(n), 1, 1}, Push: vk.Bytes(&push)}, targets...); err != nil {
+		if err := pkg.Dispatch(rec, op, VariantDA, vk.Dispatch{Kernel: f.k, Groups: [3]uint32{uint32(n), 1, 1}, Push: vk.Bytes(&push), Bind: bind}, targets...); err != nil {
 			return err
 		}
 	}

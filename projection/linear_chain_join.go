@@ -18,7 +18,7 @@ const chainHead = 512
 //
 // Errors: those of NewLinearChain; vk.ErrArgument for a first layer whose inputs are not
 // whole heads of 512; one that wraps vk.ErrMissingFeature where layers divide their rows in a
-// way that leaves too little memory to join in, and for less than 160 bytes of push constants.
+// way that leaves too little memory to join in.
 func NewJoinedChain(first, second *Linear, tokens int) (*LinearChain, error) {
 	const op = "joined chain"
 	if c := first.cfg; c.K%chainHead != 0 {
@@ -39,14 +39,6 @@ type AttentionParts struct {
 // JoinedParts reports whether a chain joins rows of so many parts: few enough for a workgroup
 // of 128 to take them in two rounds. More are better joined by larger ones, in a launch of their own.
 func JoinedParts(parts int) bool { return parts > 1 && parts <= 40 }
-
-// chainStride is how many parts an invocation takes at a time: as many as one of attn_merge does.
-func chainStride(parts int) int {
-	if parts <= 8 {
-		return 4
-	}
-	return 5
-}
 
 // Joined tells whether parts of rows of attention are joined in front of the first layer.
 func (o *LinearChain) Joined() bool { return o != nil && o.heads > 0 }
@@ -73,8 +65,7 @@ func (o *LinearChain) checkParts(op string, t int, a LinearChainArgs) error {
 		pkg.Check(op, "Parts.Out", p.Out, tensor.F32, t, -1, o.heads, chainHead),
 		pkg.Check(op, "Parts.State", p.State, tensor.F32, t, opkit.Dim(p.Out, 1), o.heads, 4),
 		pkg.Optional(op, "Parts.Sink", p.Sink, tensor.F32, o.heads),
-		pkg.Reach(o.first.dev, op, VariantDA, opkit.Target{Name: "Parts.Out", T: p.Out, Align: 16},
-			opkit.Target{Name: "Parts.State", T: p.State, Align: 16}, opkit.Target{Name: "Parts.Sink", T: p.Sink, Align: 4}),
+		pkg.Reach(o.first.dev, op, VariantDA, opkit.Target{Name: "Parts.Out", T: p.Out, Align: 16}, opkit.Target{Name: "Parts.State", T: p.State, Align: 16}),
 	); err != nil {
 		return err
 	}
@@ -86,8 +77,7 @@ func (o *LinearChain) checkParts(op string, t int, a LinearChainArgs) error {
 	case p.Table.IsZero() && p.Positions.IsZero():
 		return nil
 	}
-	return opkit.First(table(op, p.Table), pkg.Check(op, "Parts.Positions", p.Positions, tensor.I32, t),
-		pkg.Reach(o.first.dev, op, VariantDA, opkit.Target{Name: "Table", T: p.Table, Align: 8}, opkit.Target{Name: "Parts.Positions", T: p.Positions, Align: 4}))
+	return opkit.First(table(op, p.Table), pkg.Check(op, "Parts.Positions", p.Positions, tensor.I32, t), pkg.Bindable(o.first.dev, op, "Parts.Table", p.Table))
 }
 
 // joins fills in where the parts are, and lists them.
@@ -95,17 +85,11 @@ func (o *LinearChain) joins(p AttentionParts, push *projLinearChainPush) []opkit
 	if o.heads == 0 {
 		return nil
 	}
-	parts := p.Out.Shape[1]
-	push.Heads, push.Splits, push.Stride = uint32(o.heads), uint32(parts), uint32(chainStride(parts))
-	push.Flags = opkit.Bit(0, !p.Sink.IsZero()) | opkit.Bit(1, !p.Table.IsZero())
-	if p.Sink.IsZero() {
-		p.Sink = p.State // read, and no notice taken of it
+	push.Splits = uint32(p.Out.Shape[1])
+	push.Flags |= opkit.Bit(1, !p.Sink.IsZero()) | opkit.Bit(2, !p.Table.IsZero())
+	push.PartOutAddr, push.PartMlAddr = p.Out.View().Address(), p.State.View().Address()
+	if !p.Table.IsZero() {
+		push.TableRows = uint32(p.Table.Shape[0])
 	}
-	push.PartOutAddr, push.PartMlAddr, push.SinkAddr = p.Out.View().Address(), p.State.View().Address(), p.Sink.View().Address()
-	list := []opkit.Target{{Name: "Parts.Out", T: p.Out, Access: vk.Read}, {Name: "Parts.State", T: p.State, Access: vk.Read}, {Name: "Parts.Sink", T: p.Sink, Access: vk.Read}}
-	if p.Table.IsZero() {
-		return list
-	}
-	push.PositionsAddr, push.TableAddr, push.TableRows = p.Positions.View().Address(), p.Table.View().Address(), uint32(p.Table.Shape[0])
-	return append(list, opkit.Target{Name: "Parts.Positions", T: p.Positions, Access: vk.Read}, opkit.Target{Name: "Parts.Table", T: p.Table, Access: vk.Read})
+	return []opkit.Target{{Name: "Parts.Out", T: p.Out, Access: vk.Read}, {Name: "Parts.State", T: p.State, Access: vk.Read}}
 }

@@ -49,22 +49,19 @@ layout(push_constant) uniform Push {
     KV_ADDR w1_addr;
     KV_ADDR s1_addr;
     KV_ADDR r1_addr;
+    KV_ADDR part_out_addr;
+    KV_ADDR part_ml_addr;
     uint tokens;     // at most TOKENS
     uint half_words; // at least TOKENS*G0*N0/2
     uint y_stride;
     uint y_column;
-    uint y_f32;
-    uint splits;
-    KV_ADDR part_out_addr;
-    KV_ADDR part_ml_addr;
-    KV_ADDR sink_addr;
-    KV_ADDR positions_addr;
-    KV_ADDR table_addr;
-    uint heads;
-    uint stride; // parts that an invocation takes at a time, 1 to 5
     uint flags;
+    uint splits;
     uint table_rows;
 } pc;
+layout(std430, set = 0, binding = 0) readonly buffer Sink { uint sink[]; };
+layout(std430, set = 0, binding = 1) readonly buffer Positions { int positions[]; };
+layout(std430, set = 0, binding = 2) readonly buffer Table { uvec2 table[]; };
 
 const uint VEC = FORMAT == WEIGHT_BF16 ? 8u : FORMAT == WEIGHT_NVFP4 ? 32u : 16u; // weights of a quad
 const uint UNITS = VEC / 8u;
@@ -150,15 +147,15 @@ bool add_up(out uint team, out uint v, out vec2 y) {
 
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer ChainRead4 { uvec4 v; };
 layout(buffer_reference, std430, buffer_reference_align = 16) coherent volatile readonly buffer ChainLook4 { uvec4 v; };
+layout(buffer_reference, std430, buffer_reference_align = 4) coherent volatile readonly buffer ChainLook1 { uint v; };
 layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer ChainRead2 { uvec2 v; };
-layout(buffer_reference, std430, buffer_reference_align = 4) volatile readonly buffer ChainEarly1 { uint v; };
-layout(buffer_reference, std430, buffer_reference_align = 8) volatile readonly buffer ChainEarly2 { uvec2 v; };
 layout(buffer_reference, std430, buffer_reference_align = 8) coherent writeonly buffer ChainWrite2 { uvec2 v; };
 layout(buffer_reference, std430, buffer_reference_align = 4) coherent writeonly buffer ChainWrite1 { uint v; };
 layout(buffer_reference, std430, buffer_reference_align = 4) coherent buffer ChainState { uint taken; };
 
 const uint NOTHING = 0xFFFFFFFFu, HALVES = 256u; // byte
-const uint JOIN_SINK = 1u, JOIN_TURN = 2u;
+const uint Y_F32 = 1u, HAS_SINK = 2u, TURN = 4u;
+const uint HEADS = GROUPS0 * K0 / 512u;
 const uint TILES0 = (N0 + TEAMS * ROWS - 1u) / (TEAMS * ROWS), TILES1 = (N1 + TEAMS * ROWS - 1u) / (TEAMS * ROWS);
 const uint JOINS = JOINED ? TOKENS * GROUPS0 * K0 / 128u : 0u; // 128 dims each
 const uint FIRST = TILES0 * GROUPS0, PRODUCTS = FIRST + TILES1 * GROUPS1, ALL = JOINS + PRODUCTS;
@@ -199,8 +196,12 @@ void accumulate(uint group, uint k, Quads q) {
     float x_factor[TOKENS];
     [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
         const uint64_t at = x_at_ + uint64_t(((min(t, pc.tokens - 1u) * groups_ + group) * k_ + k) / 8u) * 16u;
+        const bool awaited = JOINED || second_;
+        if (awaited && gl_LocalInvocationIndex % 32u == 0u) { // one first: looks of all invocations would keep busy what the numbers come by
+            [[dont_unroll]] while (ChainLook1(at + 12u).v == NOTHING) {}
+        }
         [[unroll]] for (uint i = 0u; i < X_QUADS; i++) x[t][i] = ChainRead4(at + 16u * i).v;
-        if (JOINED || second_) {
+        if (awaited) {
             [[dont_unroll]] while (!there(x[t])) {
                 [[unroll]] for (uint i = 0u; i < X_QUADS; i++) x[t][i] = ChainLook4(at + 16u * i).v;
             }
@@ -216,29 +217,29 @@ uvec2 present(uvec2 w) { return mix(w, uvec2(NOTHING - 1u), equal(w, uvec2(NOTHI
 // join: as attn_merge.comp, with the bits of its sums.
 void join(uint turn, uint64_t x_at) {
     const uint tid = gl_LocalInvocationIndex, group = tid / 32u, lane = turn % 4u * 32u + tid % 32u;
-    const uint head = turn / 4u % pc.heads, t = turn / 4u / pc.heads;
+    const uint head = turn / 4u % HEADS, t = turn / 4u / HEADS;
     if (t >= pc.tokens) return;
-    const uint first = t * pc.splits * pc.heads + head, last = pc.splits - 1u; // part i: first + i*heads
-    const uint sink_bits = ChainEarly1(pc.sink_addr + uint64_t(head) * 4u).v;
-    const bool turns = (pc.flags & JOIN_TURN) != 0u && lane >= 112u; // two pairs
+    const uint first = t * pc.splits * HEADS + head, last = pc.splits - 1u; // part i: first + i*HEADS
+    const uint stride = pc.splits > 8u ? 5u : 4u;
+    const uint sink_bits = sink[head];
+    const bool turns = (pc.flags & TURN) != 0u && lane >= 112u; // two pairs
     MlaJoined j = mla_nothing();
     uvec2 c = uvec2(0u), s = uvec2(0u);
-    [[dont_unroll]] for (uint base = group * pc.stride; base <= last; base += 4u * pc.stride) {
+    [[dont_unroll]] for (uint base = group * stride; base <= last; base += 4u * stride) {
         vec4 x[MLA_AHEAD];
         vec2 part[MLA_AHEAD];
         [[unroll]] for (uint k = 0u; k < MLA_AHEAD; k++) {
-            const uint at = first + min(base + k, last) * pc.heads;
+            const uint at = first + min(base + k, last) * HEADS;
             part[k] = uintBitsToFloat(ChainRead2(pc.part_ml_addr + uint64_t(at) * 16u).v);
             x[k] = uintBitsToFloat(ChainRead4(pc.part_out_addr + uint64_t(at * 128u + lane) * 16u).v);
         }
         if (turns) {
-            const int position = int(ChainEarly1(pc.positions_addr + uint64_t(t) * 4u).v);
-            const uint64_t angle = pc.table_addr + uint64_t(uint(clamp(position, 0, int(pc.table_rows) - 1)) * ROPE_PAIRS + lane % 16u) * 8u;
-            c = ChainEarly2(angle).v;
-            s = ChainEarly2(angle + ROPE_PAIRS * 4u).v;
+            const uint angle = uint(clamp(positions[t], 0, int(pc.table_rows) - 1)) * ROPE_PAIRS + lane % 16u;
+            c = table[angle];
+            s = table[angle + ROPE_PAIRS / 2u];
         }
         [[unroll]] for (uint k = 0u; k < MLA_AHEAD; k++) {
-            if (k >= pc.stride || base + k > last) part[k].y = 0.0;
+            if (k >= stride || base + k > last) part[k].y = 0.0;
         }
         mla_take(j, part, x);
     }
@@ -253,8 +254,8 @@ void join(uint turn, uint64_t x_at) {
         const uint i = g * 32u + tid;
         mla_add(j, pair_s[i], vec4(sum_s[i], sum_s[PITCH + i], sum_s[2u * PITCH + i], sum_s[3u * PITCH + i]));
     }
-    const uvec2 w = mla_words(j, (pc.flags & JOIN_SINK) != 0u ? mla_sink(sink_bits) : MLA_NO_SINK, turns, c, s);
-    const uint64_t at = uint64_t((t * pc.heads + head) * 128u + lane) * 8u;
+    const uvec2 w = mla_words(j, (pc.flags & HAS_SINK) != 0u ? mla_sink(sink_bits) : MLA_NO_SINK, turns, c, s);
+    const uint64_t at = uint64_t((t * HEADS + head) * 128u + lane) * 8u;
     ChainWrite2(x_at + at).v = present(w);
     KvWrite2(pc.x_addr + at).v = w;
 }
@@ -311,7 +312,7 @@ void main() {
         KvWrite1(pc.z_addr + uint64_t(i) * 4u).v = word;
     } else {
         const uint i = token * pc.y_stride + pc.y_column + row;
-        if (pc.y_f32 != 0u) KvWrite2(pc.y_addr + uint64_t(i) * 4u).v = floatBitsToUint(y);
+        if ((pc.flags & Y_F32) != 0u) KvWrite2(pc.y_addr + uint64_t(i) * 4u).v = floatBitsToUint(y);
         else KvWrite1(pc.y_addr + uint64_t(i >> 1) * 4u).v = bf16_pack2(y.x, y.y);
     }
 }
