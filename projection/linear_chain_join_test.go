@@ -218,6 +218,11 @@ func TestJoinedChainArguments(t *testing.T) {
 	if _, err := projection.NewJoinedChain(layer(1, 1024, 1040), layer(1, 1024, 1024), 1); !errors.Is(err, vk.ErrArgument) {
 		t.Errorf("no whole heads: %v", err)
 	}
+	for parts, want := range map[int]bool{1: false, 2: true, 40: true, 41: false} {
+		if projection.JoinedParts(parts) != want {
+			t.Errorf("%d parts: %v", parts, !want)
+		}
+	}
 	first, second := layer(1, 1024, 1024), layer(1, 1024, 1024)
 	o := must[*projection.LinearChain](t)(projection.NewJoinedChain(first, second, 1))
 	plain := must[*projection.LinearChain](t)(projection.NewLinearChain(first, second, 1))

@@ -2,16 +2,16 @@
 // proj_linear_few.comp, whose sums these are, in its order.
 // by address: x [T,G0,K0] bf16   w0, s0, r0 and w1, s1, r1: weights, their scales and those of rows, as in lib/linear.glsl
 //   z [T,G0,N0] = [T,G1,K1] bf16   y [T,y_stride] bf16 or f32, of which columns y_column .. are written   state: below
-//   with JOINED x is written, too: it is what parts of rows of attention give that are joined as attn_merge does, by heads of 512
-//   part_out [T,splits,H,512] f32, part_ml [T,splits,H,4] f32, sink [H] f32, positions [T] i32, table [rows,64] f32, as there
+//   With JOINED x is written, too: heads of 512 numbers, for which the parts of rows of attention are joined as by attn_merge.comp, with its bits:
+//   part_out [T,splits,H,512] f32   part_ml [T,splits,H,4] f32   and bound: 0 sink [H] f32   1 positions [T] i32   2 table [rows,64] f32
 // One workgroup: 128/LANES * ROWS rows of a group of one layer and all of TOKENS tokens. Workgroups take numbers when they begin, those of
 //   the first layer first: in which order gl_WorkGroupID begins, nothing says. So whoever waits, waits for workgroups that have begun, and
 //   how many have room on the device does not matter.
 //   The first layer also writes z to a half of state that is all ones; a pair of numbers that is not ones any more is there. So the weights
 //   of the second layer are on their way while the last numbers of the first one are made, and no workgroup waits for what it does not read.
 //   A launch sets the other half, which the one before had used, to ones again. Which half is whose turn, the counter says.
-//   With JOINED the workgroups that join come before all of them, four for each head and token, an invocation with four dims and every fourth
-//   row of up to five parts, and x goes to the other layer as z does.
+//   With JOINED workgroups that join have the first numbers, each a quarter of a head: 32 invocations with four dims each, four times, for turns of
+//   5 parts each, or of 4 where there are no more than 8. x goes on to the first layer as z does to the second, in front of z.
 // state: word 0, plus 1: the next number, bit 31: the half; from word 64 on two halves of half_words, all ones before the first launch.
 // Constants after the two of lib/linear.glsl (ACT is bf16): 2 TOKENS, 3 ROWS, 4 LANES as there; 5..7 N, K and groups of the first layer,
 //   8..10 of the second, 11 JOINED.
@@ -52,7 +52,7 @@ layout(push_constant) uniform Push {
     KV_ADDR part_out_addr;
     KV_ADDR part_ml_addr;
     uint tokens;     // at most TOKENS
-    uint half_words; // at least TOKENS*G0*N0/2
+    uint half_words; // at least TOKENS*G0*N0/2, and with JOINED TOKENS*G0*K0/2 more
     uint y_stride;
     uint y_column;
     uint flags;
