@@ -136,8 +136,9 @@ func (l *Layer) recordOutput(rec *vk.Recorder, step SparseStepArgs, a WholeLayer
 	return l.ob.record(rec, k.z, a.Out)
 }
 
-// chainTokens are the most tokens for which wo_a and wo_b are one launch.
-const chainTokens = 1
+// chainTokens are the most tokens for which wo_a and wo_b are one launch: of more than one
+// only with the joining of the attention's parts, without which two launches take less time.
+const chainTokens = projection.LinearChainTokens
 
 // chain returns the one launch of wo_a and wo_b, which layers share, with the joining of the
 // attention's parts if it can be, or nil where they are to be two.
@@ -153,10 +154,10 @@ func (k *LayerKind) chain(ctx context.Context, a, b *projection.Linear) (*projec
 	if k.cfg.Output == OutputBF16 && projection.JoinedParts(k.sparse.decode.parts()) {
 		c, err = projection.NewJoinedChain(a, b, k.cfg.Tokens)
 	}
-	if c == nil && (err == nil || errors.Is(err, vk.ErrMissingFeature)) {
+	if c == nil && k.cfg.Tokens == 1 && (err == nil || errors.Is(err, vk.ErrMissingFeature)) {
 		c, err = projection.NewLinearChain(a, b, k.cfg.Tokens)
 	}
-	if errors.Is(err, vk.ErrMissingFeature) {
+	if errors.Is(err, vk.ErrMissingFeature) || err == nil && c == nil {
 		return nil, nil
 	} else if err != nil {
 		return nil, err

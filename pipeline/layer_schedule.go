@@ -71,7 +71,7 @@ func (l *Layer) places() layerPlaces {
 //	norm and rotation of queries, KV rows; quantised queries of the indexer
 //	scores, selection, attention (one to three levels each), wo_a, wo_b
 //
-// For chainTokens the attention's parts are joined by the launch of wo_a and wo_b, where
+// For up to chainTokens the attention's parts are joined by the launch of wo_a and wo_b, where
 // projection.JoinedParts says so.
 //
 // Where the attention norms and turns queries, the fourth level has none of it, and without

@@ -197,7 +197,7 @@ void accumulate(uint group, uint k, Quads q) {
     [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
         const uint64_t at = x_at_ + uint64_t(((min(t, pc.tokens - 1u) * groups_ + group) * k_ + k) / 8u) * 16u;
         const bool awaited = JOINED || second_;
-        if (awaited && gl_LocalInvocationIndex % 32u == 0u) { // one first: looks of all invocations would keep busy what the numbers come by
+        if (awaited && gl_LocalInvocationIndex % 16u == 0u) { // some first: looks of all would keep busy what the numbers come by
             [[dont_unroll]] while (ChainLook1(at + 12u).v == NOTHING) {}
         }
         [[unroll]] for (uint i = 0u; i < X_QUADS; i++) x[t][i] = ChainRead4(at + 16u * i).v;
