@@ -80,3 +80,17 @@ func (l *Layer) Joined() (joined, can bool) {
 
 // Unchain makes them launches of their own.
 func (l *Layer) Unchain() { l.chain = nil }
+
+// NormTokens is the most tokens without a level of norms.
+const NormTokens = normTokens
+
+// NormsOut is NormsLate for the norm of the bottleneck in the product that gives it.
+func (e *Engine) NormsOut(tokens, ratio int) bool {
+	k := e.buckets[e.size(tokens)].kinds[ratio]
+	for _, l := range k.linears {
+		if l.Norms(k.cfg.Tokens) {
+			return true
+		}
+	}
+	return false
+}
