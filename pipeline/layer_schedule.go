@@ -3,6 +3,7 @@ package pipeline
 import (
 	"slices"
 
+	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -26,6 +27,7 @@ type layerRun struct {
 	a      WholeLayerArgs
 	sparse SparseLayerArgs
 	at     layerPlaces
+	parts  attention.Parts // of the attention, where what follows it joins them
 }
 
 // layerLevel is one of the levels of a layer that have a choice of what they do.
@@ -72,6 +74,9 @@ func (l *Layer) places() layerPlaces {
 //	norm and rotation of queries, KV rows; quantised queries of the indexer
 //	scores, selection, attention (one to three levels each), wo_a, wo_b
 //
+// For up to chainTokens the attention's parts are joined by the launch of wo_a and wo_b, where
+// projection.JoinedParts says so.
+//
 // Where the attention norms and turns queries, the third level has none of it, and without
 // an indexer there is no such level: see places.
 //
@@ -87,7 +92,7 @@ func (l *Layer) schedule(rec *vk.Recorder, step SparseStepArgs, a WholeLayerArgs
 			return err
 		}
 	}
-	return x.recordOutput(rec, step, a)
+	return x.recordOutput(rec, step, a, x.parts)
 }
 
 func (l *Layer) sparseArgs(a WholeLayerArgs) SparseLayerArgs {
@@ -248,7 +253,11 @@ func (x *layerRun) attention() error {
 		func() error { return s.recordPick(x.rec, x.step, x.sparse.Index, beside) },
 		func() error { return s.recordTouch(x.rec, x.sparse.Compressed.Pool) },
 		x.insertAt(atSelected), x.headsAt(atSelected),
-		func() error {
+		func() (err error) {
+			if x.chain.Joined() {
+				x.parts, err = s.recordParts(x.rec, x.sparse, x.kind.queryNorm(x.step, x.a))
+				return err
+			}
 			return s.recordAttention(x.rec, x.sparse, x.kind.outputTurn(x.step, x.a), x.kind.queryNorm(x.step, x.a))
 		})
 }

@@ -360,6 +360,12 @@ func (s *Sparse) recordAttention(rec *vk.Recorder, a SparseLayerArgs, turn atten
 	return s.decode.attendTo(rec, a.LayerArgs, turn, norm)
 }
 
+// recordParts is recordAttention, the joining of parts left out.
+func (s *Sparse) recordParts(rec *vk.Recorder, a SparseLayerArgs, norm attention.QueryNorm) (attention.Parts, error) {
+	rec.Section("attention")
+	return s.decode.attendInParts(rec, a.LayerArgs, norm)
+}
+
 func (c *compressor) recordSave(rec *vk.Recorder, step SparseStepArgs, a CompressorArgs) error {
 	return c.save.Record(rec, cache.SaveStateArgs{KvScore: a.KvScore, Ape: a.Ape, Positions: step.Positions, Slots: c.states, State: a.State})
 }

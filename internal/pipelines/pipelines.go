@@ -265,7 +265,7 @@ func (b *builder) linear(l projection.LinearConfig) {
 	})
 }
 
-// chain builds two layers as one launch, where they can be.
+// chain builds two layers as one launch behind the attention, where they can be.
 func (b *builder) chain(first, second projection.LinearConfig) {
 	b.each(fmt.Sprintf("linear chain %v", first.Weights), projection.LinearVariants, func(v string) error {
 		first, second := first, second // variants are built at the same time
@@ -278,7 +278,7 @@ func (b *builder) chain(first, second projection.LinearConfig) {
 		if err != nil {
 			return err
 		}
-		if _, err = projection.NewLinearChain(x, y, projection.LinearChainTokens); errors.Is(err, vk.ErrMissingFeature) {
+		if _, err = projection.NewJoinedChain(x, y, projection.LinearChainTokens); errors.Is(err, vk.ErrMissingFeature) {
 			return nil
 		}
 		return err
