@@ -33,6 +33,7 @@ var pushLayouts = map[string]any{
 	"idx_query_quant":  idxQueryQuantPush{},
 	"idx_logits":       idxLogitsPush{},
 	"idx_logits_lanes": idxLogitsPush{},
+	"idx_logits_raw":   idxLogitsRawPush{},
 	"idx_visible":      idxVisiblePush{},
 	"idx_topk":         idxTopkPush{},
 	"idx_topk_lanes":   idxTopkLanesPush{},
