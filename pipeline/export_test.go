@@ -71,3 +71,9 @@ func Suits(each bool, parts []vk.Part, took []float64, work float64, budget time
 func (e *Engine) NormsLate(tokens, ratio int) bool {
 	return e.buckets[e.size(tokens)].kinds[ratio].normsLate()
 }
+
+// QuantisesLate reports whether the kernel of the scores quantises the indexer's queries in
+// C4A layers, in steps of so many tokens, of which there has been one.
+func (e *Engine) QuantisesLate(tokens int) bool {
+	return e.buckets[e.size(tokens)].kinds[RatioC4A].sparse.quantisesLate()
+}

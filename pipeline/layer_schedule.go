@@ -70,7 +70,8 @@ func (l *Layer) places() layerPlaces {
 //	scores, selection, attention (one to three levels each), wo_a, wo_b
 //
 // Where the attention norms and turns queries, the fourth level has none of it, and without
-// an indexer there is no such level: see places.
+// an indexer there is no such level: see places. Nor is there where the kernel of the scores
+// quantises the indexer's queries.
 //
 // For up to projection.NormTokens tokens the second and the third level are one: compressed
 // entries and keys are made by what stores the states.
@@ -243,7 +244,7 @@ func (x *layerRun) attention() error {
 		beside = x.headsAt(atScores)
 	}
 	return inOrder(
-		func() error { return s.recordPick(x.rec, x.step, x.sparse.Index, beside) },
+		func() error { return s.recordPick(x.rec, x.step, x.sparse.Index, x.sparse.CosSin, beside) },
 		func() error { return s.recordTouch(x.rec, x.sparse.Compressed.Pool) },
 		x.insertAt(atSelected), x.headsAt(atSelected),
 		func() error {
