@@ -143,8 +143,8 @@ func TestLanesShared(t *testing.T) {
 		laneTiling
 		each int
 	}{
-		"idx_logits_lanes_cm": {laneTiling{m: 16, n: 16, k: 16, subgroup: 32, subgroups: 8, heads: 64, parts: 4}, 276},
-		"idx_logits_raw_cm":   {laneTiling{m: 16, n: 16, k: 16, subgroup: 32, subgroups: 16, heads: 64, parts: 4, raw: true}, 408},
+		"idx_logits_lanes_cm":     {laneTiling{m: 16, n: 16, k: 16, subgroup: 32, subgroups: 8, heads: 64, parts: 4}, 276},
+		"idx_logits_lanes_raw_cm": {laneTiling{m: 16, n: 16, k: 16, subgroup: 32, subgroups: 16, heads: 64, parts: 4, raw: true}, 408},
 	} {
 		k, err := shaders.Get(stem)
 		if err != nil {

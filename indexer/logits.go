@@ -159,7 +159,7 @@ func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser, inLanes bool)
 		spec.Subgroup = uint32(o.lanes.subgroup)
 		spec.Constants = append(spec.Constants, o.lanes.constants(cfg.tops)...)
 		if cfg.Raw {
-			spec.Stem, spec.PushSize = "idx_logits_raw", int(unsafe.Sizeof(idxLogitsRawPush{}))
+			spec.Stem, spec.PushSize = "idx_logits_lanes_raw", int(unsafe.Sizeof(idxLogitsRawPush{}))
 		}
 	} else if o.matrix() {
 		spec.Subgroup = uint32(o.tiling.subgroup)

@@ -60,8 +60,8 @@ func TestLevels(t *testing.T) {
 			}
 			if w.Ratio == pipeline.RatioC4A && e.QuantisesLate(tokens) {
 				want-- // nor is there a level for quantised queries
-				if tokens > 8 {
-					t.Errorf("%d tokens: the scores quantise their queries, want so of up to 8", tokens)
+				if tokens > 32 {
+					t.Errorf("%d tokens: the scores quantise their queries, want so of up to 32", tokens)
 				}
 			}
 			for name, n := range counts[i] {
