@@ -119,7 +119,7 @@ func (o *Linear) laneFinder() (laneFinder, *error) {
 // buildThin makes proj_linear_thin for workgroups of 8, 16 and 32 tokens, where the
 // device can run it; elsewhere the kernels for fewer and for more tokens take its
 // place. A CPU, whose compiler is slow with long kernels, makes do with 8 where a step is
-// long (of NVFP4).
+// long (of NVFP4), and takes one chunk a step for more.
 func (o *Linear) buildThin(spec opkit.Spec, formats []uint32, find thinner) error {
 	spec.Stem = "proj_linear_thin"
 	caps := o.dev.Caps()
@@ -135,8 +135,11 @@ func (o *Linear) buildThin(spec opkit.Spec, formats []uint32, find thinner) erro
 		if err != nil {
 			return *failed
 		}
-		if cpu := o.dev.Adapter().Type == vk.TypeCPU; cpu && tokens > thinLeast && d.ahead*d.lanes*o.cfg.Weights.perQuad() > ScaleBlock {
-			break
+		if cpu := o.dev.Adapter().Type == vk.TypeCPU; cpu && tokens > thinLeast {
+			if d.ahead*d.lanes*o.cfg.Weights.perQuad() > ScaleBlock {
+				break
+			}
+			d.ahead = 1
 		}
 		spec.Subgroup, spec.Constants = uint32(d.subgroup), append(append([]uint32(nil), formats...), d.constants()...)
 		k, err := pkg.Kernel(o.dev, spec)
