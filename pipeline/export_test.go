@@ -77,3 +77,17 @@ func (e *Engine) NormsLate(tokens, ratio int) bool {
 func (e *Engine) QuantisesLate(tokens int) bool {
 	return e.buckets[e.size(tokens)].kinds[RatioC4A].sparse.quantisesLate()
 }
+
+// NormTokens is the most tokens without a level of norms.
+const NormTokens = normTokens
+
+// NormsOut is NormsLate for the norm of the bottleneck in the product that gives it.
+func (e *Engine) NormsOut(tokens, ratio int) bool {
+	k := e.buckets[e.size(tokens)].kinds[ratio]
+	for _, l := range k.linears {
+		if l.Norms(k.cfg.Tokens) {
+			return true
+		}
+	}
+	return false
+}

@@ -8,7 +8,6 @@ import (
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/indexer"
-	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -139,7 +138,7 @@ func NewSparse(dev *vk.Device, cfg SparseConfig) (*Sparse, error) {
 }
 
 func (s *Sparse) build() (err error) {
-	cfg, saves := s.cfg, s.cfg.Tokens <= saveTokens
+	cfg, saves := s.cfg, s.cfg.Tokens <= normTokens
 	switch cfg.Ratio {
 	case RatioC4A:
 		s.main, err = newCompressor(s.dev, cfg.State, cache.CompressConfig{Save: saves, Compression: cache.C4Main,
@@ -182,11 +181,6 @@ const rawTokens = 32
 
 // rawQueries is the rule: no kernel of scores mixes queries.
 func rawQueries(tokens int, hadamard bool) bool { return tokens <= rawTokens && !hadamard }
-
-// saveTokens is the most tokens of a step whose states are saved by what compresses them:
-// so few that the norms are part of what follows them, too, and that compressed entries do
-// not need a level of their own behind the states.
-const saveTokens = min(projection.NormTokens, cache.SaveTokens)
 
 func newCompressor(dev *vk.Device, state cache.StateCache, cfg cache.CompressConfig) (*compressor, error) {
 	c := &compressor{ratio: cfg.Compression.Ratio}
@@ -299,8 +293,8 @@ func (c *compressor) recordSlots(rec *vk.Recorder, a SparseStepArgs, states, ent
 // submission: cache.Insert, cache.SaveState and indexer.QueryQuant, which do not
 // depend on each other; cache.Compress; indexer.Select, which also says
 // where the picks are; attention.Decoder. All states of the step are stored before any is
-// pooled; of one or two tokens cache.Compress stores them itself, and of up to 32
-// indexer.Select quantises the queries where it can.
+// pooled; of few tokens cache.Compress stores them itself, and of up to 32 indexer.Select
+// quantises the queries where it can.
 //
 // Errors: vk.ErrArgument, vk.ErrClosed, with nothing recorded.
 func (s *Sparse) RecordLayer(rec *vk.Recorder, step SparseStepArgs, a SparseLayerArgs) error {

@@ -1,6 +1,9 @@
 package projection
 
 import (
+	"slices"
+	"unsafe"
+
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/vk"
@@ -121,7 +124,7 @@ func (o *Linear) laneFinder() (laneFinder, *error) {
 // place. A CPU, whose compiler is slow with long kernels, makes do with 8 where a step is
 // long (of NVFP4), and takes one chunk a step for more.
 func (o *Linear) buildThin(spec opkit.Spec, formats []uint32, find thinner) error {
-	spec.Stem = "proj_linear_thin"
+	spec.Stem, spec.PushSize = "proj_linear_thin", int(unsafe.Sizeof(projLinearNormPush{}))
 	caps := o.dev.Caps()
 	if caps.Missing(shaders.Requires(opkit.Stem(spec.Stem, o.variant))) != nil {
 		return nil
@@ -141,7 +144,7 @@ func (o *Linear) buildThin(spec opkit.Spec, formats []uint32, find thinner) erro
 			}
 			d.ahead = 1
 		}
-		spec.Subgroup, spec.Constants = uint32(d.subgroup), append(append([]uint32(nil), formats...), d.constants()...)
+		spec.Subgroup, spec.Constants = uint32(d.subgroup), slices.Concat(formats, d.constants(), o.cfg.normConstants())
 		k, err := pkg.Kernel(o.dev, spec)
 		if err != nil {
 			return err
@@ -175,5 +178,5 @@ func (o *Linear) planThin(t int) linearPlan {
 			d = more
 		}
 	}
-	return linearPlan{kernel: d.k, splits: 1, grid: [3]uint32{uint32(tiles), uint32(opkit.CeilDiv(t, d.tokens)), uint32(o.cfg.Groups)}}
+	return linearPlan{kernel: d.k, norms: true, splits: 1, grid: [3]uint32{uint32(tiles), uint32(opkit.CeilDiv(t, d.tokens)), uint32(o.cfg.Groups)}}
 }

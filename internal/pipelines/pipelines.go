@@ -236,11 +236,10 @@ func (b *builder) projections(c pipeline.Config) {
 		{N: c.ORank, K: wide, Groups: c.Groups, Out: tensor.BF16}, {N: c.Hidden, K: c.Groups * c.ORank, Out: tensor.BF16},
 		{N: 2048, K: c.Hidden, Out: tensor.F32}, {N: c.IndexHeads, K: c.Hidden, Out: tensor.BF16},
 	} {
-		if l.K == c.QRank { // with the norm in front of it
-			l.Norm, l.MaxTokens = tensor.F32, projection.NormTokens
-			l.Weights = projection.WeightFP8UE8M0
-			b.linear(l)
-			l.Norm, l.MaxTokens = 0, 0
+		if l.N == c.QRank+512 { // with the norm behind it
+			n := l
+			n.Norm, n.NormColumns, n.MaxTokens, n.Weights = tensor.F32, c.QRank, 32, projection.WeightFP8UE8M0
+			b.linear(n)
 		}
 		for _, w := range []projection.WeightFormat{projection.WeightBF16, projection.WeightFP8, projection.WeightFP8UE8M0, projection.WeightNVFP4} {
 			l.Weights, l.Activations = w, projection.ActivationBF16
