@@ -165,7 +165,7 @@ func TestLinearChainArguments(t *testing.T) {
 		"f32":       {layer(func(c *projection.LinearConfig) { c.Out = tensor.F32 }), good, 1, vk.ErrArgument},
 		"width":     {good, layer(func(c *projection.LinearConfig) { c.K = 128 }), 1, vk.ErrArgument},
 		"format":    {good, layer(func(c *projection.LinearConfig) { c.Weights = projection.WeightNVFP4 }), 1, vk.ErrMissingFeature},
-		"norm":      {good, layer(func(c *projection.LinearConfig) { c.Norm = tensor.BF16 }), 1, vk.ErrMissingFeature},
+		"norm":      {good, layer(func(c *projection.LinearConfig) { c.Norm, c.NormColumns = tensor.BF16, 64 }), 1, vk.ErrMissingFeature},
 		"base":      {layer(func(c *projection.LinearConfig) { c.Variant = projection.VariantBase }), good, 1, vk.ErrMissingFeature},
 	} {
 		if o, err := projection.NewLinearChain(c.first, c.second, c.tokens); !errors.Is(err, c.want) || o != nil {
