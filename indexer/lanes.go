@@ -11,11 +11,12 @@ import (
 // laneTiling is how idx_logits_lanes_cm divides its work; the names are those of
 // shaders/idx_logits_lanes.comp. All sizes but heads are powers of two.
 type laneTiling struct {
-	m, n, k   int // shape of a matrix product
-	subgroup  int // invocations of a subgroup
-	subgroups int // of a workgroup
-	heads     int // HG
-	parts     int // P, lanes that share a row of a matrix
+	m, n, k   int  // shape of a matrix product
+	subgroup  int  // invocations of a subgroup
+	subgroups int  // of a workgroup
+	heads     int  // HG
+	parts     int  // P, lanes that share a row of a matrix
+	raw       bool // the queries are to be quantised
 }
 
 const (
@@ -24,6 +25,11 @@ const (
 	// 32 share an H100 multiprocessor; four workgroups of four would need twice as much
 	// shared memory, which is more than it has.
 	laneSubgroups = 8
+	// rawSubgroups is the same where they quantise the queries first, which the fewer
+	// workgroups there are the fewer do twice on a multiprocessor: then it is one of sixteen.
+	rawSubgroups = 16
+	// rawParts is RAW_PARTS of shaders/lib/index_raw.glsl: invocations that quantise a head.
+	rawParts = 8
 	// laneKeys is how many entries a workgroup scores where there are more than it takes
 	// to fill the device: enough to make little of the time it takes to begin, few enough
 	// that unequal lengths even out.
@@ -32,12 +38,19 @@ const (
 
 func (t laneTiling) threads() int { return t.subgroup * t.subgroups }
 
-// sharedBytes is the sum of the shared arrays: queries and weights.
-func (t laneTiling) sharedBytes() int { return t.heads * (2*D + 16 + 4) }
+// sharedBytes is the sum of the shared arrays: queries and weights, and of queries that the
+// kernel quantises codes, for which there is as much room as FP8 needs, and scales.
+func (t laneTiling) sharedBytes() int {
+	each := 2*D + 16 + 4
+	if t.raw {
+		each += D + 4
+	}
+	return t.heads * each
+}
 
 // constants are the specialisation constants after PAGE and FORMAT.
-func (t laneTiling) constants() []uint32 {
-	return opkit.Words(t.threads(), t.subgroup, t.m, t.n, t.k, t.heads, t.parts)
+func (t laneTiling) constants(tops bool) []uint32 {
+	return append(opkit.Words(t.threads(), t.subgroup, t.m, t.n, t.k, t.heads, t.parts), opkit.Bit(0, tops))
 }
 
 // laneBegin is how long a workgroup takes to begin, in entries.
@@ -50,9 +63,12 @@ const laneBegin = 256
 // the most with which waves of workgroups take up to a sixteenth longer than with any other,
 //
 //	waves * (entries of a share + laneBegin)
+//
+// Workgroups and laneKeys count as if for laneSubgroups subgroups.
 func (t laneTiling) shares(workgroups, rows, entries int) int {
+	workgroups = max(workgroups*laneSubgroups/t.subgroups, 1)
 	full := max(workgroups/rows, 1)
-	most := min(max(full, opkit.CeilDiv(entries, laneKeys)), opkit.CeilDiv(entries, t.m)+1)
+	most := min(max(full, opkit.CeilDiv(entries, laneKeys*t.subgroups/laneSubgroups)), opkit.CeilDiv(entries, t.m)+1)
 	cost := func(n int) int { return opkit.CeilDiv(rows*n, workgroups) * (opkit.CeilDiv(entries, n) + laneBegin) }
 	least := cost(most)
 	for n := min(full, most); n < most; n++ {
@@ -130,7 +146,14 @@ func lanesChoose(dev *vk.Device, cfg LogitsConfig) (laneTiling, bool, error) {
 				return t, false
 			}
 		}
-		t.heads, t.subgroups = opkit.RoundUp(cfg.Heads, t.n), min(laneSubgroups, int(caps.MaxWorkgroupInvocations)/t.subgroup)
+		t.heads, t.subgroups, t.raw = opkit.RoundUp(cfg.Heads, t.n), laneSubgroups, cfg.Raw
+		if t.raw {
+			t.subgroups = rawSubgroups
+		}
+		t.subgroups = min(t.subgroups, int(caps.MaxWorkgroupInvocations)/t.subgroup)
+		if t.raw && (t.threads() < rawParts*t.heads || t.k > 64) {
+			return t, false
+		}
 		if dev.Adapter().Type == vk.TypeCPU && t.heads > 2*t.n {
 			return t, false
 		}

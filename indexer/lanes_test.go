@@ -63,7 +63,7 @@ func TestLaneParts(t *testing.T) {
 }
 
 func TestLaneShares(t *testing.T) {
-	x := laneTiling{m: 16}
+	x := laneTiling{m: 16, subgroups: laneSubgroups}
 	for _, c := range []struct{ rows, entries, want int }{
 		{1, 4096, 257},     // a tile each, and one more in case the first entry is no tile's first
 		{1, 262144, 264},   // a full device
@@ -78,6 +78,12 @@ func TestLaneShares(t *testing.T) {
 	} {
 		if got := x.shares(264, c.rows, c.entries); got != c.want {
 			t.Errorf("%d rows of %d entries: %d shares, want %d", c.rows, c.entries, got, c.want)
+		}
+	}
+	x.subgroups = rawSubgroups // half as many workgroups are as many subgroups
+	for _, c := range []struct{ rows, entries, want int }{{1, 4096, 132}, {1, 262144, 132}, {8, 32768, 16}, {32, 32768, 4}} {
+		if got := x.shares(264, c.rows, c.entries); got != c.want {
+			t.Errorf("%d rows of %d entries whose queries are raw: %d shares, want %d", c.rows, c.entries, got, c.want)
 		}
 	}
 }
@@ -131,18 +137,25 @@ func TestLaneSlices(t *testing.T) {
 	}
 }
 
-// The kernel's shared memory is what its comment says.
+// The kernels' shared memory is what their comment says.
 func TestLanesShared(t *testing.T) {
-	k, err := shaders.Get("idx_logits_lanes_cm")
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := spirv.Parse(k.SPIRV)
-	if err != nil {
-		t.Fatal(err)
-	}
-	x := laneTiling{m: 16, n: 16, k: 16, subgroup: 32, subgroups: 8, heads: 64, parts: 4}
-	if got, err := m.SharedBytes(append([]uint32{64, 1}, x.constants()...)...); err != nil || got != x.sharedBytes() || got != 276*64 {
-		t.Errorf("%d bytes of shared memory, %v, want %d and %d", got, err, x.sharedBytes(), 276*64)
+	for stem, x := range map[string]struct {
+		laneTiling
+		each int
+	}{
+		"idx_logits_lanes_cm":     {laneTiling{m: 16, n: 16, k: 16, subgroup: 32, subgroups: 8, heads: 64, parts: 4}, 276},
+		"idx_logits_lanes_raw_cm": {laneTiling{m: 16, n: 16, k: 16, subgroup: 32, subgroups: 16, heads: 64, parts: 4, raw: true}, 408},
+	} {
+		k, err := shaders.Get(stem)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := spirv.Parse(k.SPIRV)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := m.SharedBytes(append([]uint32{64, 1}, x.constants(false)...)...); err != nil || got != x.sharedBytes() || got != x.each*64 {
+			t.Errorf("%s: %d bytes of shared memory, %v, want %d and %d", stem, got, err, x.sharedBytes(), x.each*64)
+		}
 	}
 }

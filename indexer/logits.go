@@ -29,6 +29,10 @@ type LogitsConfig struct {
 	// device's type. Results do not depend on it.
 	Workgroups int
 
+	// Raw has queries and weights given as LogitsArgs.Raw has them, and the scores' kernel turn and quantise
+	// them. Only devices whose variant is cm, with matrices in lanes, have it; others answer vk.ErrMissingFeature.
+	Raw bool
+
 	tops bool // whether LogitsArgs.tops will be written
 }
 
@@ -43,6 +47,7 @@ type LogitsArgs struct {
 	Lens       tensor.Tensor       // [T] i32 entries that a token may see, 0 (or less) for padding
 	First      int                 // entry of column 0 of Out
 	Out        tensor.Tensor       // [T, width] f32, written where First+column < Lens[t], elsewhere left as it is
+	Raw        RawQueries          // with LogitsConfig.Raw, and then Q, QScale and Weights are absent
 
 	tops tensor.Tensor // [T, W] i32, of idx_logits_lanes only: see idx_topk_tiles; may be absent
 }
@@ -140,6 +145,9 @@ func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser, inLanes bool)
 			return nil, err
 		}
 	}
+	if cfg.Raw && !o.inLanes {
+		return nil, fmt.Errorf("%s: %s: %w: variant %s does not quantise queries here", pkg, op, vk.ErrMissingFeature, o.variant)
+	}
 	spec := opkit.Spec{
 		Stem: "idx_logits", Variant: o.variant,
 		Bindings:  []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Read},
@@ -149,7 +157,10 @@ func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser, inLanes bool)
 	if o.inLanes {
 		spec.Stem = "idx_logits_lanes"
 		spec.Subgroup = uint32(o.lanes.subgroup)
-		spec.Constants = append(append(spec.Constants, o.lanes.constants()...), opkit.Bit(0, cfg.tops))
+		spec.Constants = append(spec.Constants, o.lanes.constants(cfg.tops)...)
+		if cfg.Raw {
+			spec.Stem, spec.PushSize = "idx_logits_lanes_raw", int(unsafe.Sizeof(idxLogitsRawPush{}))
+		}
 	} else if o.matrix() {
 		spec.Subgroup = uint32(o.tiling.subgroup)
 		spec.Constants = append(spec.Constants, o.tiling.constants()...)
@@ -196,7 +207,7 @@ func (o *Logits) Record(rec *vk.Recorder, a LogitsArgs) error {
 		return err
 	}
 	push := idxLogitsPush{
-		QAddr: a.Q.View().Address(), QScaleAddr: queryScales(a).View().Address(), WeightsAddr: a.Weights.View().Address(),
+		QAddr: address(a.Q), QScaleAddr: address(queryScales(a)), WeightsAddr: address(a.Weights),
 		BlockTableAddr: a.BlockTable.View().Address(), TokenToReqAddr: a.TokenToReq.View().Address(), LensAddr: a.Lens.View().Address(),
 		KeysAddr: a.Keys.Pool.View().Address(), DstAddr: a.Out.View().Address(),
 		KeysStride: uint32(a.Keys.Layout.Stride), KeysPages: uint32(a.Keys.Pages()),
@@ -208,18 +219,29 @@ func (o *Logits) Record(rec *vk.Recorder, a LogitsArgs) error {
 		push.TopsAddr, push.TopsWidth = a.tops.View().Address(), uint32(a.tops.Shape[1])
 		targets = append(targets, opkit.Target{Name: "tops", T: a.tops, Access: vk.Write, Align: 16})
 	}
-	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{Kernel: o.k, Groups: groups, Push: vk.Bytes(&push)}, targets...)
+	launch := vk.Dispatch{Kernel: o.k, Groups: groups, Push: vk.Bytes(&push)}
+	if o.cfg.Raw {
+		raw := rawPush(push, a.Raw)
+		launch.Push = vk.Bytes(&raw)
+	}
+	return pkg.Dispatch(rec, op, o.variant, launch, targets...)
 }
 
 // logitsTargets are what base binds and the other variants reach by address.
 func logitsTargets(a LogitsArgs) []opkit.Target {
-	return []opkit.Target{
+	queries := []opkit.Target{
 		{Name: "Q", T: a.Q, Access: vk.Read, Align: 16}, {Name: "QScale", T: queryScales(a), Access: vk.Read, Align: 4},
-		{Name: "Weights", T: a.Weights, Access: vk.Read, Align: 4}, {Name: "BlockTable", T: a.BlockTable, Access: vk.Read, Align: 4},
+		{Name: "Weights", T: a.Weights, Access: vk.Read, Align: 4},
+	}
+	if !a.Raw.IsZero() {
+		queries = a.Raw.targets()
+	}
+	return append(queries, []opkit.Target{
+		{Name: "BlockTable", T: a.BlockTable, Access: vk.Read, Align: 4},
 		{Name: "TokenToReq", T: a.TokenToReq, Access: vk.Read, Align: 4}, {Name: "Lens", T: a.Lens, Access: vk.Read, Align: 4},
 		{Name: "Out", T: a.Out, Access: vk.Write, Align: 4},
 		{Name: "Keys.Pool", T: a.Keys.Pool, Access: vk.Read, Align: 16},
-	}
+	}...)
 }
 
 // queryScales is a stand-in where there are none, which is not read.
@@ -256,10 +278,9 @@ func (o *Logits) grid(op string, t, first, width int) (groups [3]uint32, chunk i
 }
 
 func (o *Logits) check(op string, a LogitsArgs) error {
-	t, h := opkit.Dim(a.Q, 0), o.cfg.Heads
+	t := a.tokens()
 	if err := opkit.First(
-		pkg.Check(op, "Q", a.Q, tensor.U8, -1, h, o.cfg.Format.RowBytes()),
-		pkg.Check(op, "Weights", a.Weights, tensor.F32, t, h),
+		o.checkQueries(op, t, a),
 		pkg.Check(op, "BlockTable", a.BlockTable, tensor.I32, -1, -1),
 		pkg.Check(op, "TokenToReq", a.TokenToReq, tensor.I32, t),
 		pkg.Check(op, "Lens", a.Lens, tensor.I32, t),
@@ -267,13 +288,6 @@ func (o *Logits) check(op string, a LogitsArgs) error {
 		a.Keys.Check(string(pkg)+": "+op),
 	); err != nil {
 		return err
-	}
-	if o.cfg.Format == cache.IndexKeyMXFP4 {
-		if err := pkg.Check(op, "QScale", a.QScale, tensor.U8, t, h, Blocks); err != nil {
-			return err
-		}
-	} else if !a.QScale.IsZero() {
-		return pkg.Wrong(op, "QScale", a.QScale, "absent: an FP8 scale goes into the weight")
 	}
 	switch l := a.Keys.Layout; {
 	case l.Format != o.cfg.Format:
@@ -286,4 +300,28 @@ func (o *Logits) check(op string, a LogitsArgs) error {
 		return pkg.Wrong(op, "First", a.First, "0 or more, with the %d columns of Out below 2^31", a.Out.Shape[1])
 	}
 	return pkg.Reach(o.dev, op, o.variant, logitsTargets(a)...)
+}
+
+// checkQueries checks queries and weights of heads.
+func (o *Logits) checkQueries(op string, t int, a LogitsArgs) error {
+	if o.cfg.Raw {
+		return o.checkRaw(op, t, a)
+	}
+	if !a.Raw.IsZero() {
+		return pkg.Wrong(op, "Raw", a.Raw.Q, "absent without LogitsConfig.Raw")
+	}
+	h := o.cfg.Heads
+	if err := opkit.First(
+		pkg.Check(op, "Q", a.Q, tensor.U8, t, h, o.cfg.Format.RowBytes()),
+		pkg.Check(op, "Weights", a.Weights, tensor.F32, t, h),
+	); err != nil {
+		return err
+	}
+	if o.cfg.Format == cache.IndexKeyMXFP4 {
+		return pkg.Check(op, "QScale", a.QScale, tensor.U8, t, h, Blocks)
+	}
+	if !a.QScale.IsZero() {
+		return pkg.Wrong(op, "QScale", a.QScale, "absent: an FP8 scale goes into the weight")
+	}
+	return nil
 }

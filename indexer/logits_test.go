@@ -457,6 +457,7 @@ func TestLogitsArguments(t *testing.T) {
 		{"Keys.Layout.Page", func(a *indexer.LogitsArgs) { a.Keys.Layout.Page = 32 }},
 		{"Stride", func(a *indexer.LogitsArgs) { a.Keys.Layout.Stride += 8 }},
 		{"Keys.Pool", func(a *indexer.LogitsArgs) { a.Keys.Pool.Shape = []int{1, 16} }},
+		{"Raw", func(a *indexer.LogitsArgs) { a.Raw.Q = a.Q }},
 	} {
 		b := a
 		c.change(&b)

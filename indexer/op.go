@@ -30,11 +30,12 @@ const pkg = opkit.Package("indexer")
 // pushLayouts names the push-constant structure of each kernel; a test compares
 // them with the SPIR-V.
 var pushLayouts = map[string]any{
-	"idx_query_quant":  idxQueryQuantPush{},
-	"idx_logits":       idxLogitsPush{},
-	"idx_logits_lanes": idxLogitsPush{},
-	"idx_visible":      idxVisiblePush{},
-	"idx_topk":         idxTopkPush{},
-	"idx_topk_lanes":   idxTopkLanesPush{},
-	"idx_topk_tiles":   idxTopkTilesPush{},
+	"idx_query_quant":      idxQueryQuantPush{},
+	"idx_logits":           idxLogitsPush{},
+	"idx_logits_lanes":     idxLogitsPush{},
+	"idx_logits_lanes_raw": idxLogitsRawPush{},
+	"idx_visible":          idxVisiblePush{},
+	"idx_topk":             idxTopkPush{},
+	"idx_topk_lanes":       idxTopkLanesPush{},
+	"idx_topk_tiles":       idxTopkTilesPush{},
 }

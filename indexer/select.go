@@ -195,7 +195,7 @@ func (o *Select) ScratchBytes(t int) uint64 {
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *Select) Record(rec *vk.Recorder, a SelectArgs) error {
 	const op = "select"
-	t := opkit.Dim(a.Q, 0)
+	t := a.tokens()
 	rows, segment, _ := o.plan(t)
 	entries := a.Entries
 	if reach := opkit.Dim(a.BlockTable, 1) * o.cfg.Logits.Page; entries == 0 {
@@ -288,6 +288,7 @@ func (o *Select) rounds(a SelectArgs, t, entries int) []selectRound {
 			n := opkit.RoundUp(max(min(segment, entries-first), 1), 4) // rows of scores are loaded by fours
 			l := a.LogitsArgs
 			l.Q, l.QScale, l.Weights, l.TokenToReq, l.Lens = part(l.Q), part(l.QScale), part(l.Weights), part(l.TokenToReq), part(l.Lens)
+			l.Raw = l.Raw.rows(part)
 			l.First = first
 			l.Out = tensor.Of(a.Scratch.Buffer.View(a.Scratch.Offset, uint64(high-low)*uint64(n)*4), tensor.F32, high-low, n)
 			k := topkRound{logits: l.Out, lens: l.Lens, out: part(a.TopK), slices: o.topk.slices(rows, n), lists: lists, first: first, limit: entries, arrived: part(a.Arrived),

@@ -81,6 +81,12 @@ func (l *Layer) Joined() (joined, can bool) {
 // Unchain makes them launches of their own.
 func (l *Layer) Unchain() { l.chain = nil }
 
+// QuantisesLate reports whether the kernel of the scores quantises the indexer's queries in
+// C4A layers, in steps of so many tokens, of which there has been one.
+func (e *Engine) QuantisesLate(tokens int) bool {
+	return e.buckets[e.size(tokens)].kinds[RatioC4A].sparse.quantisesLate()
+}
+
 // NormTokens is the most tokens without a level of norms.
 const NormTokens = normTokens
 

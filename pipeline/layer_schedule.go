@@ -78,7 +78,8 @@ func (l *Layer) places() layerPlaces {
 // projection.JoinedParts says so.
 //
 // Where the attention norms and turns queries, the third level has none of it, and without
-// an indexer there is no such level: see places.
+// an indexer there is no such level: see places. Nor is there where the kernel of the scores
+// quantises the indexer's queries.
 //
 // With more than normTokens tokens, or where wq_a|wkv has no kernel that norms, a level of
 // norms lies behind the first. With more than normTokens states are stored there, of which the
@@ -250,7 +251,7 @@ func (x *layerRun) attention() error {
 		beside = x.headsAt(atScores)
 	}
 	return inOrder(
-		func() error { return s.recordPick(x.rec, x.step, x.sparse.Index, beside) },
+		func() error { return s.recordPick(x.rec, x.step, x.sparse.Index, x.sparse.CosSin, beside) },
 		func() error { return s.recordTouch(x.rec, x.sparse.Compressed.Pool) },
 		x.insertAt(atSelected), x.headsAt(atSelected),
 		func() (err error) {

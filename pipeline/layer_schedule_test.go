@@ -62,6 +62,12 @@ func TestLevels(t *testing.T) {
 			if late && w.Ratio == pipeline.RatioC4A && slices.Index(order[i], "wq_b") < slices.Index(order[i], "indexer.select") {
 				t.Errorf("%d tokens: %v, want wq_b beside the selection", tokens, order[i])
 			}
+			if w.Ratio == pipeline.RatioC4A && e.QuantisesLate(tokens) {
+				want-- // nor is there a level for quantised queries
+				if tokens > 32 {
+					t.Errorf("%d tokens: the scores quantise their queries, want so of up to 32", tokens)
+				}
+			}
 			for name, n := range counts[i] {
 				want += max(0, n-max(1, launches[name]))
 			}

@@ -11,8 +11,8 @@
 //   positions (A, B) or columns (C) that follow from l%P, A and B alike; its components are in the order of j. Which K positions does not
 //   matter, because queries and keys put the same number at the same one.
 // Constants: 0 page, a multiple of M, 1 format, 2 THREADS, at least HG, 3 SUBGROUP, 4..6 M, N, K of a product, 7 HG, heads rounded
-//   up to N, 8 P: 4 or 8, 9 TOPS: 1 to write tops.
-// Shared memory: 276*HG B.
+//   up to N, 8 P: 4 or 8, 9 TOPS: 1 to write tops. With RAW_QUERIES, for queries that lib/index_raw.glsl quantises, THREADS is at least 8*HG.
+// Shared memory: 276*HG B; with RAW_QUERIES 408*HG B, for MXFP4 344*HG B.
 // Features: cooperativeMatrix (f16), shaderFloat16, vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups,
 //   subgroupShuffle, subgroupArithmetic.
 #version 460
@@ -28,6 +28,11 @@
 #include "lib/index_logits.glsl"
 #include "lib/cm_element.glsl"
 #include "lib/cm_index_codes.glsl"
+#ifdef RAW_QUERIES
+#include "lib/rope_bf16.glsl"
+const bool QUERY_FP4 = FORMAT != INDEX_FP8;
+#include "lib/index_query.glsl"
+#endif
 
 layout(local_size_x = 128, local_size_x_id = 2) in;
 const uint THREADS = gl_WorkGroupSize.x;
@@ -121,6 +126,9 @@ float16_t element(uvec4 codes[LOADS], CM_FP4_SCALE scale, uint e) {
     return unpackFloat2x16(pairs[e % per / 2u])[e % 2u];
 }
 
+#ifdef RAW_QUERIES
+#include "lib/index_raw.glsl"
+#else
 // Queries of the head tiles that a subgroup decodes, as they lie in memory, and the weight of a head for each invocation. They are asked for before
 // anything is known of the keys, and decoded when those are on their way.
 uvec4 query_codes[TAKEN * HEADS * LOADS];
@@ -168,6 +176,7 @@ void store_queries() {
     const float scale = FORMAT == INDEX_FP8 ? 1.0 : cm_row_scale(weight_scales_);
     if (gl_LocalInvocationIndex < HG) weight_s[gl_LocalInvocationIndex] = gl_LocalInvocationIndex < pc.heads ? weight_ * scale : 0.0;
 }
+#endif
 
 // load_weights: those of the heads that are a lane's columns of C. Stride 0 makes every row the same.
 void load_weights() {
@@ -262,8 +271,16 @@ void main() {
     #define TILE_AT(i) min(i, last - 1u)
     uint tile = begin + gl_SubgroupID;
     Rows rows;
+#ifdef RAW_QUERIES
+    fetch_held(find(TILE_AT(tile)), TILE_AT(tile), rows); // or it is moved behind all that is done with queries
+#else
     fetch(find(TILE_AT(tile)), TILE_AT(tile), rows);
+#endif
     uint page = find(TILE_AT(tile + SUBGROUPS));
+#ifdef RAW_QUERIES
+    quantise_queries();
+    barrier();
+#endif
     store_queries();
     barrier();
     if (tile >= last) return;

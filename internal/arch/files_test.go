@@ -108,8 +108,8 @@ func TestBuilds(t *testing.T) {
 		}
 		built[output], sources[source] = true, true
 		if suffix := strings.TrimPrefix(output, strings.TrimSuffix(source, "_cm")); !strings.HasPrefix(output, strings.TrimSuffix(source, "_cm")) ||
-			suffix != "" && suffix != "_da" && suffix != "_cm" && suffix != "_cmb" && suffix != "_lanes" && suffix != "_lanes_da" {
-			t.Errorf("builds.txt: output %s of %s has a suffix that is not one of _da, _cm, _cmb, _lanes, _lanes_da", output, source)
+			suffix != "" && suffix != "_da" && suffix != "_cm" && suffix != "_cmb" && suffix != "_lanes" && suffix != "_lanes_da" && suffix != "_raw_cm" {
+			t.Errorf("builds.txt: output %s of %s has a suffix that is not one of _da, _cm, _cmb, _lanes, _lanes_da, _raw_cm", output, source)
 		}
 		for _, p := range []string{"shaders/" + source + ".comp", "shaders/spv/" + output + ".spv"} {
 			if _, err := os.Stat(filepath.Join(root(t), p)); err != nil {

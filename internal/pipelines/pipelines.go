@@ -158,6 +158,10 @@ func (b *builder) indexer(c pipeline.Config) {
 				if err != nil {
 					return err
 				}
+				if _, err = indexer.NewSelect(b.dev, indexer.SelectConfig{K: c.TopK, Logits: cfg}); err != nil || group > 1 {
+					return err
+				}
+				cfg.Raw = true
 				_, err = indexer.NewSelect(b.dev, indexer.SelectConfig{K: c.TopK, Logits: cfg})
 				return err
 			})
@@ -299,7 +303,7 @@ func Hot(name string, matrices bool) bool {
 	if matrices {
 		add([]string{"_cm", "_cmb"}, "attn_decode", "attn_decode_few", "attn_decode_lanes", "attn_prefill", "attn_prefill_lanes",
 			"proj_linear", "proj_linear_few", "proj_linear_chain", "proj_linear_thin", "proj_linear_mid", "proj_linear_pair")
-		add([]string{"_cm"}, "idx_logits", "idx_logits_lanes")
+		add([]string{"_cm"}, "idx_logits", "idx_logits_lanes", "idx_logits_lanes_raw")
 	} else {
 		add([]string{"", "_da"}, "attn_decode", "idx_logits", "proj_linear", "proj_linear_few")
 	}

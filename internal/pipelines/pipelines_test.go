@@ -21,7 +21,7 @@ var besideMatrices = []string{"proj_linear_few_cm", "proj_linear_chain_cm", "pro
 // lanes, as another kernel finds, which has to run.
 var byLayout = []string{"attn_decode_cm", "attn_decode_cmb", "attn_decode_lanes_cm", "attn_decode_lanes_cmb",
 	"attn_prefill_cm", "attn_prefill_cmb", "attn_prefill_lanes_cm", "attn_prefill_lanes_cmb",
-	"idx_logits_cm", "idx_logits_cmb", "idx_logits_lanes_cm", "idx_logits_lanes_cmb", "idx_topk_tiles_da", "num_layout_cmb",
+	"idx_logits_cm", "idx_logits_cmb", "idx_logits_lanes_cm", "idx_logits_lanes_cmb", "idx_logits_lanes_raw_cm", "idx_topk_tiles_da", "num_layout_cmb",
 	"proj_linear_thin_cm", "proj_linear_thin_cmb", "proj_linear_mid_cm", "proj_linear_mid_cmb"}
 
 // byRegisters are kernels that are used where an invocation has the registers, and never
@@ -94,7 +94,7 @@ func TestHot(t *testing.T) {
 		with, elsewhere bool
 	}{
 		{"attn_decode_cm", true, false}, {"attn_decode_cmb", true, false}, {"attn_decode_few_cm", true, false}, {"attn_decode_lanes_cmb", true, false}, {"attn_decode_da", false, true}, {"attn_decode", false, true},
-		{"idx_logits_cm", true, false}, {"idx_logits_lanes_cm", true, false}, {"idx_logits_cmb", false, false},
+		{"idx_logits_cm", true, false}, {"idx_logits_lanes_cm", true, false}, {"idx_logits_lanes_raw_cm", true, false}, {"idx_logits_cmb", false, false},
 		{"proj_linear_few_cm", true, false}, {"proj_linear_chain_cm", true, false}, {"proj_linear_mid_cmb", true, false}, {"proj_linear_pair_cm", true, false}, {"proj_linear_sum", false, false}, {"kv_insert", false, false},
 	} {
 		if pipelines.Hot(c.name, true) != c.with || pipelines.Hot(c.name, false) != c.elsewhere {

@@ -2,7 +2,7 @@
 //
 //   0 q [T,H,128] E4M3 or [T,H,64] with two E2M1 codes a byte; 1 q_scale [T,H] u32, 4 UE8M0 bytes (MXFP4); 2 weights [T,H] f32;
 //   3 block_table [R,table_width] i32; 4 token_to_req [T] i32; 5 lens [T] i32; 6 dst [T,width] f32; 7 the pool of keys.
-//   KV_DA builds reach all of them by address.
+//   KV_DA builds reach all of them by address. With RAW_QUERIES q is [T,H,128] bf16, weights are bf16, and there is no q_scale: see index_raw.glsl.
 //
 // Included after kv_page.glsl.
 #ifndef LIB_INDEX_LOGITS_GLSL
@@ -14,6 +14,32 @@
 layout(constant_id = 0) const uint PAGE = 64u;   // keys of a page
 layout(constant_id = 1) const uint FORMAT = 1u;  // INDEX_FP8 or INDEX_MXFP4
 
+#ifdef RAW_QUERIES
+layout(push_constant) uniform Push {
+    KV_ADDR q_addr;
+    KV_ADDR positions_addr;
+    KV_ADDR table_addr;
+    KV_ADDR weights_addr;
+    KV_ADDR block_table_addr;
+    KV_ADDR token_to_req_addr;
+    KV_ADDR lens_addr;
+    KV_ADDR keys_addr;
+    KV_ADDR dst_addr;
+    KV_ADDR tops_addr;
+    uint keys_stride;
+    uint keys_pages;
+    uint heads;
+    uint first;
+    uint width;
+    uint requests;
+    uint table_width;
+    uint chunk;
+    uint tops_width;
+    uint table_rows; // of angles
+    float softmax_scale;
+    float head_scale;
+} pc;
+#else
 layout(push_constant) uniform Push {
     KV_ADDR q_addr;
     KV_ADDR q_scale_addr;
@@ -38,6 +64,7 @@ layout(push_constant) uniform Push {
 TENSOR(uvec2, q, 0)
 TENSOR(uint, q_scale, 1)
 TENSOR(float, weights, 2)
+#endif
 TENSOR(int, block_table, 3)
 TENSOR(int, token_to_req, 4)
 TENSOR(int, lens, 5)

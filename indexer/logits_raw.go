@@ -1,0 +1,114 @@
+package indexer
+
+import (
+	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// RawVariants are the variants of Logits that have LogitsConfig.Raw.
+var RawVariants = opkit.Ladder("idx_logits_lanes_raw", VariantCM)
+
+// RawQueries are queries as the projection left them, which the kernel that makes the
+// scores turns and quantises as QueryQuant does, and with its bits: so few numbers that
+// every workgroup has the time, while its first keys are on their way. It takes no launch
+// of its own. They are not mixed by Hadamard's matrix.
+type RawQueries struct {
+	Q         tensor.Tensor // [T, H, 128] bf16
+	Positions tensor.Tensor // [T] i32; one outside the table counts as its nearest row
+	Weights   tensor.Tensor // [T, H] bf16
+	Table     tensor.Tensor // [rows, 64] f32: a position's 32 cosines, then its sines
+
+	SoftmaxScale float32 // 0: DefaultSoftmaxScale
+	HeadScale    float32 // 0: DefaultHeadScale of the number of heads
+}
+
+// IsZero reports whether there are none.
+func (r RawQueries) IsZero() bool { return r.Q.IsZero() && r.Weights.IsZero() }
+
+// rows are those of some of the tokens.
+func (r RawQueries) rows(part func(tensor.Tensor) tensor.Tensor) RawQueries {
+	r.Q, r.Positions, r.Weights = part(r.Q), part(r.Positions), part(r.Weights)
+	return r
+}
+
+func (r RawQueries) targets() []opkit.Target {
+	return []opkit.Target{
+		{Name: "Raw.Q", T: r.Q, Access: vk.Read, Align: 16}, {Name: "Raw.Weights", T: r.Weights, Access: vk.Read, Align: 4},
+		{Name: "Raw.Positions", T: r.Positions, Access: vk.Read, Align: 4}, {Name: "Raw.Table", T: r.Table, Access: vk.Read, Align: 16},
+	}
+}
+
+// idxLogitsRawPush is the push block of idx_logits_lanes.comp with RAW_QUERIES.
+type idxLogitsRawPush struct {
+	QAddr, PositionsAddr        uint64
+	TableAddr, WeightsAddr      uint64
+	BlockTableAddr              uint64
+	TokenToReqAddr, LensAddr    uint64
+	KeysAddr, DstAddr, TopsAddr uint64
+	KeysStride, KeysPages       uint32
+	Heads                       uint32
+	First, Width                uint32
+	Requests, TableWidth        uint32
+	Chunk, TopsWidth            uint32
+	TableRows                   uint32
+	SoftmaxScale, HeadScale     float32
+}
+
+// rawPush is p with queries r.
+func rawPush(p idxLogitsPush, r RawQueries) idxLogitsRawPush {
+	x := idxLogitsRawPush{
+		QAddr: address(r.Q), PositionsAddr: address(r.Positions), TableAddr: address(r.Table), WeightsAddr: address(r.Weights),
+		BlockTableAddr: p.BlockTableAddr, TokenToReqAddr: p.TokenToReqAddr, LensAddr: p.LensAddr,
+		KeysAddr: p.KeysAddr, DstAddr: p.DstAddr, TopsAddr: p.TopsAddr, KeysStride: p.KeysStride, KeysPages: p.KeysPages, Heads: p.Heads,
+		First: p.First, Width: p.Width, Requests: p.Requests, TableWidth: p.TableWidth, Chunk: p.Chunk, TopsWidth: p.TopsWidth,
+		TableRows: uint32(r.Table.Shape[0]), SoftmaxScale: r.SoftmaxScale, HeadScale: r.HeadScale,
+	}
+	if x.SoftmaxScale == 0 {
+		x.SoftmaxScale = DefaultSoftmaxScale
+	}
+	if x.HeadScale == 0 {
+		x.HeadScale = DefaultHeadScale(int(p.Heads))
+	}
+	return x
+}
+
+// address is where a tensor lies, 0 where there is none.
+func address(t tensor.Tensor) uint64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.View().Address()
+}
+
+// tokens is T.
+func (a LogitsArgs) tokens() int {
+	if a.Raw.IsZero() {
+		return opkit.Dim(a.Q, 0)
+	}
+	return opkit.Dim(a.Raw.Q, 0)
+}
+
+// checkRaw checks queries that are to be quantised.
+func (o *Logits) checkRaw(op string, t int, a LogitsArgs) error {
+	for name, x := range map[string]tensor.Tensor{"Q": a.Q, "QScale": a.QScale, "Weights": a.Weights} {
+		if !x.IsZero() {
+			return pkg.Wrong(op, name, x, "absent: with LogitsConfig.Raw it is in Raw")
+		}
+	}
+	h, r := o.cfg.Heads, a.Raw
+	if err := opkit.First(
+		pkg.Check(op, "Raw.Q", r.Q, tensor.BF16, t, h, D),
+		pkg.Check(op, "Raw.Positions", r.Positions, tensor.I32, t),
+		pkg.Check(op, "Raw.Weights", r.Weights, tensor.BF16, t, h),
+		pkg.Check(op, "Raw.Table", r.Table, tensor.F32, -1, RopeDim),
+		checkScale(op, "Raw.SoftmaxScale", r.SoftmaxScale),
+		checkScale(op, "Raw.HeadScale", r.HeadScale),
+	); err != nil {
+		return err
+	}
+	if r.Table.Shape[0] < 1 {
+		return pkg.Wrong(op, "Raw.Table", r.Table, "at least one row")
+	}
+	return nil
+}

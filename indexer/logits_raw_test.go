@@ -1,0 +1,210 @@
+package indexer_test
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/indexer"
+	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/testkit"
+	"github.com/vkmla/vkmla/internal/vectors"
+	"github.com/vkmla/vkmla/internal/verify"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// rawScene are the operands of a Logits, but queries as the projection leaves them.
+type rawScene struct {
+	indexer.LogitsHost
+	q, weights []uint16
+	positions  []int32
+	table      []float32
+}
+
+// newRawScene makes queries of all sizes: each head has a size of its own, some are zero,
+// below 2^-100, subnormal, partly infinite or partly NaN.
+func newRawScene(t *testing.T, format cache.IndexKeyFormat, rng *rand.Rand, tokens, heads, keys int) rawScene {
+	const rows = 37
+	s := rawScene{LogitsHost: randomHost(t, format, rng, tokens, max(tokens/2, 1), heads, keys, 64)}
+	s.Lens[tokens-1] = int32(keys)
+	for i := range tokens * heads {
+		s.weights = append(s.weights, numfmt.BF16Encode(float32(rng.NormFloat64())))
+		size := math.Exp2(float64(rng.IntN(12) - 6))
+		if i%11 == 3 {
+			size = []float64{0, 0x1p-101, 0x1p-130, 0x1p100}[rng.IntN(4)]
+		}
+		for range indexer.D {
+			x := numfmt.BF16Encode(float32(rng.NormFloat64() * size * math.Exp2(-8*rng.Float64()*rng.Float64())))
+			if i%23 == 7 && rng.IntN(50) == 0 {
+				x = []uint16{0x7F80, 0xFF80, 0x7FC1, 0x8001, 0x0080}[rng.IntN(5)]
+			}
+			s.q = append(s.q, x)
+		}
+	}
+	for i := range tokens {
+		s.positions = append(s.positions, int32(rng.IntN(rows+6)-3)) // some outside the table
+		if i == 0 {
+			s.positions[0] = 5
+		}
+	}
+	for range rows {
+		for range 32 {
+			s.table = append(s.table, float32(math.Cos(float64(len(s.table)))))
+		}
+		for range 32 {
+			s.table = append(s.table, float32(math.Sin(float64(len(s.table)-32))))
+		}
+	}
+	return s
+}
+
+func (s rawScene) upload(r *verify.Rig) indexer.RawQueries {
+	t := len(s.Lens)
+	return indexer.RawQueries{
+		Q:         r.In(vectors.FromBF16(numfmt.BF16DecodeSlice(nil, s.q), t, s.Heads, indexer.D), tensor.BF16),
+		Weights:   r.In(vectors.FromBF16(numfmt.BF16DecodeSlice(nil, s.weights), t, s.Heads), tensor.BF16),
+		Positions: r.In(vectors.FromI32(s.positions, t), tensor.I32),
+		Table:     r.In(vectors.FromF32(s.table, len(s.table)/indexer.RopeDim, indexer.RopeDim), tensor.F32),
+	}
+}
+
+// results runs record with logits or a selection as outputs.
+func (s rawScene) results(t *testing.T, dev *vk.Device, raw bool, logits *indexer.Logits, pick *indexer.Select, k int) verify.Arrays {
+	t.Helper()
+	r := verify.NewRig(t.Context(), dev)
+	defer r.Close()
+	a, n, queries := uploadLogits(r, s.LogitsHost), len(s.Lens), s.upload(r)
+	var quant *indexer.QueryQuant
+	q := indexer.QueryQuantArgs{Q: queries.Q, Positions: queries.Positions, Weights: queries.Weights, Table: queries.Table}
+	if raw {
+		a.Q, a.QScale, a.Weights, a.Raw = tensor.Tensor{}, tensor.Tensor{}, tensor.Tensor{}, queries
+	} else {
+		quant = must[*indexer.QueryQuant](t)(indexer.NewQueryQuant(dev, indexer.QueryQuantConfig{Format: s.Layout.Format}))
+		a.Q, a.Weights = r.Out(tensor.U8, a.Q.Shape...), r.Out(tensor.F32, a.Weights.Shape...)
+		if !a.QScale.IsZero() {
+			a.QScale = r.Out(tensor.U8, a.QScale.Shape...)
+		}
+		q.Codes, q.Scales, q.WeightsOut = a.Q, a.QScale, a.Weights
+	}
+	out := map[string]tensor.Tensor{"logits": a.Out}
+	p := indexer.SelectArgs{LogitsArgs: a, Entries: s.Width}
+	if pick != nil {
+		p.Out, p.TopK = tensor.Tensor{}, r.Out(tensor.I32, n, k)
+		memory := r.Out(tensor.U8, int(pick.ScratchBytes(n)))
+		out = map[string]tensor.Tensor{"topk": p.TopK}
+		if r.Err() == nil {
+			p.Scratch = memory.View()
+		}
+	}
+	r.Do(func(rec *vk.Recorder) error {
+		if quant != nil {
+			if err := quant.Record(rec, q); err != nil {
+				return err
+			}
+		}
+		if pick != nil {
+			return pick.Record(rec, p)
+		}
+		return logits.Record(rec, a)
+	})
+	return must[verify.Arrays](t)(r.Results(out))
+}
+
+func TestLogitsRaw(t *testing.T) {
+	if dev := testkit.Device(t); len(dev.Caps().Missing(indexer.RawVariants[0].Requires)) > 0 {
+		t.Skip(dev.Adapter().Name + " has no matrices in lanes")
+	}
+	t.Run("fp8", func(t *testing.T) { testkit.TestOp(t, "indexer_logits_raw_fp8") })
+	t.Run("mxfp4", func(t *testing.T) { testkit.TestOp(t, "indexer_logits_raw_mxfp4") })
+}
+
+// A Logits of raw queries takes no others, nor parts of them.
+func TestLogitsRawArguments(t *testing.T) {
+	dev := testkit.Device(t)
+	op, err := indexer.NewLogits(dev, indexer.LogitsConfig{Heads: 5, Format: cache.IndexKeyFP8, Page: 64, Raw: true})
+	if errors.Is(err, vk.ErrMissingFeature) {
+		t.Skip(err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	r := verify.NewRig(t.Context(), dev)
+	defer r.Close()
+	s := newRawScene(t, cache.IndexKeyFP8, rand.New(rand.NewPCG(8, 8)), 2, 5, 70)
+	given := uploadLogits(r, s.LogitsHost)
+	a := given
+	a.Q, a.Weights, a.Raw = tensor.Tensor{}, tensor.Tensor{}, s.upload(r)
+	if err := r.Err(); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		arg    string
+		change func(a *indexer.LogitsArgs)
+	}{
+		{"Q", func(a *indexer.LogitsArgs) { a.Q = given.Q }},
+		{"Weights", func(a *indexer.LogitsArgs) { a.Weights = given.Weights }},
+		{"Raw.Q", func(a *indexer.LogitsArgs) { a.Raw = indexer.RawQueries{} }},
+		{"Raw.Q", func(a *indexer.LogitsArgs) { a.Raw.Q.DType = tensor.F16 }},
+		{"Raw.Weights", func(a *indexer.LogitsArgs) { a.Raw.Weights = given.Weights }},
+		{"Raw.Positions", func(a *indexer.LogitsArgs) { a.Raw.Positions = a.Raw.Positions.Rows(0, 1) }},
+		{"Raw.Table", func(a *indexer.LogitsArgs) { a.Raw.Table.Shape = []int{0, 64} }},
+		{"Raw.HeadScale", func(a *indexer.LogitsArgs) { a.Raw.HeadScale = -1 }},
+		{"Lens", func(a *indexer.LogitsArgs) { a.Lens = tensor.Tensor{} }},
+	} {
+		b := a
+		c.change(&b)
+		refuses(t, dev, c.arg, func(rec *vk.Recorder) error { return op.Record(rec, b) })
+	}
+}
+
+// Scores of queries that their kernel turns and quantises have the bits of scores of
+// queries that were quantised by a launch of their own, and so have selections.
+func TestLogitsRawBits(t *testing.T) {
+	dev := testkit.Device(t)
+	heads := 5
+	if dev.Adapter().Type != vk.TypeCPU {
+		heads = 64
+	}
+	rng := rand.New(rand.NewPCG(testkit.Seed(t), 11))
+	for _, format := range indexFormats {
+		cfg := indexer.LogitsConfig{Heads: heads, Format: format, Page: 64, Raw: true}
+		raw, err := indexer.NewLogits(dev, cfg)
+		if lavapipe := dev.Adapter().DriverName == "llvmpipe"; errors.Is(err, vk.ErrMissingFeature) && !(lavapipe && dev.Caps().Features["coopmat.f16.f32"]) {
+			t.Skip(err)
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		cfg.Raw = false
+		plain := must[*indexer.Logits](t)(indexer.NewLogits(dev, cfg))
+		for _, tokens := range []int{1, 2, 8, 33} {
+			t.Run(fmt.Sprintf("%v/%d", format, tokens), func(t *testing.T) {
+				s := newRawScene(t, format, rng, tokens, heads, 333)
+				s.First = 16 * (tokens % 2)
+				got, want := s.results(t, dev, true, raw, nil, 0)["logits"].F32(), s.results(t, dev, false, plain, nil, 0)["logits"].F32()
+				for i := range got {
+					if g, w := math.Float32bits(got[i]), math.Float32bits(want[i]); g != w {
+						t.Fatalf("token %d, entry %d: bits %08x, want %08x", i/s.Width, s.First+i%s.Width, g, w)
+					}
+				}
+			})
+		}
+		if format == cache.IndexKeyMXFP4 {
+			continue // selections do not differ between formats
+		}
+		// With tops, in two rounds of rows.
+		const k = 65
+		s := newRawScene(t, format, rng, 70, heads, 10201)
+		pick := func(raw bool) []int32 {
+			cfg := indexer.SelectConfig{K: k, Rows: 64, Segment: 20480, Logits: cfg}
+			cfg.Logits.Raw = raw
+			return s.results(t, dev, raw, nil, must[*indexer.Select](t)(indexer.NewSelect(dev, cfg)), k)["topk"].I32()
+		}
+		if !slices.Equal(pick(true), pick(false)) {
+			t.Error("selections differ")
+		}
+	}
+}

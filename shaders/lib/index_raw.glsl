@@ -1,0 +1,101 @@
+// Queries that are neither turned nor quantised, turned and quantised on their way to shared memory; goes with idx_logits_lanes.comp, which
+// includes it where RAW_QUERIES is defined.
+//
+// RAW_PARTS invocations have a head each, and each of them 8 neighbouring numbers of either half of it, so that all have as much to turn. Codes,
+// scales and weights have the bits of idx_query_quant.comp, whose functions these are.
+#ifndef LIB_INDEX_RAW_GLSL
+#define LIB_INDEX_RAW_GLSL
+
+const uint RAW_PARTS = 8u;
+const uint ROW_PAIRS = FORMAT == INDEX_FP8 ? 16u : 8u; // pairs of words of a row of codes
+
+shared uvec2 code_s[HG * ROW_PAIRS];
+shared uint scale_s[HG]; // of MXFP4
+
+TENSOR(uvec4, q, 0)
+TENSOR(int, positions, 1)
+TENSOR(uint, weights, 2)
+TENSOR(uvec4, table, 3)
+ROPE_TABLE4(table)
+
+uvec4 low_, high_;  // 8 numbers that stay, and 8 that turn
+vec4 near_, far_;   // by these cosines and sines
+uint raw_weight_;
+
+uint raw_head() { return gl_LocalInvocationIndex / RAW_PARTS; }
+uint raw_part() { return gl_LocalInvocationIndex % RAW_PARTS; }
+
+// ask_queries: before anything is known of the keys.
+void ask_queries() {
+    const uint row = t_ * pc.heads + min(raw_head(), pc.heads - 1u);
+    low_ = q_at(row * 2u * RAW_PARTS + raw_part());
+    high_ = q_at(row * 2u * RAW_PARTS + RAW_PARTS + raw_part());
+    raw_weight_ = weights_at(row >> 1) >> (16u * (row & 1u));
+    table_cos_sin4(uint(clamp(positions_at(t_), 0, int(pc.table_rows) - 1)), raw_part() * 4u, false, near_, far_);
+}
+
+// most: the largest of 8 numbers, bf16 bits without sign.
+uint most(uvec4 w) { return max4(max(w & 0x7FFFu, (w >> 16) & 0x7FFFu)); }
+
+// quantise_queries: in a step code comes from memory, so that there is a loop where there could be copies. A barrier follows.
+void quantise_queries() {
+    const uint head = raw_head(), part = raw_part();
+    high_ = rope_bf16_words(high_, near_, far_);
+    // Half of a head's invocations have a block of MXFP4 in either half of it; of FP8 a head is a block.
+    uint low = most(low_), high = most(high_);
+    if (!QUERY_FP4) low = max(low, high);
+    [[unroll]] for (uint bit = 1u; bit < (QUERY_FP4 ? RAW_PARTS / 2u : RAW_PARTS); bit *= 2u) {
+        low = max(low, subgroupShuffleXor(low, bit));
+        if (QUERY_FP4) high = max(high, subgroupShuffleXor(high, bit));
+    }
+    uint sb = scale_byte(low);
+    const uint sb_high = QUERY_FP4 ? scale_byte(high) : sb;
+    uint scales = sb | (sb_high << 16); // blocks 0 and 2, or 1 and 3
+    if (QUERY_FP4) scales |= subgroupShuffleXor(scales, RAW_PARTS / 2u) << 8;
+    if (head >= HG) return;
+
+    uvec4 w = low_;
+    [[dont_unroll]] for (uint unit = part; unit < 2u * RAW_PARTS; unit += RAW_PARTS) {
+        const uvec2 codes = encode(w, low, sb);
+        if (QUERY_FP4) code_s[head * ROW_PAIRS + unit / 2u][unit % 2u] = codes.x;
+        else code_s[head * ROW_PAIRS + unit] = codes;
+        w = high_;
+        if (QUERY_FP4) {
+            low = high;
+            sb = sb_high;
+        }
+    }
+    if (part == 0u) {
+        precise float x = bf16_decode(raw_weight_);
+        if (!QUERY_FP4) x *= ue8m0_scale(sb);
+        x *= pc.softmax_scale;
+        x *= pc.head_scale;
+        if (QUERY_FP4) x *= cm_row_scale(scales);
+        weight_s[head] = head < pc.heads ? x : 0.0;
+        scale_s[head] = scales;
+    }
+}
+
+// store_queries: decodes them by way of matrices, as it does those of memory, but what a lane takes of a row with one load at a time: so
+// there are as many shares as an H100's workgroup has subgroups with half as many.
+void store_queries() {
+    const uint TOGETHER = STEPS / LOADS;
+    [[dont_unroll]] for (uint i = gl_SubgroupID; i < HEAD_TILES * LOADS; i += SUBGROUPS) {
+        const uint head0 = i / LOADS * CM_N, load = i % LOADS;
+        CM_B made[TOGETHER];
+        [[unroll]] for (uint j = 0u; j < HEADS; j++) {
+            const uint head = head0 + row_of(j), at = head * ROW_PAIRS + (WORDS == 2u ? part_ : (load * P + part_) * 2u);
+            uvec4 codes[LOADS];
+            codes[0] = WORDS == 2u ? code_s[at].xyxy : uvec4(code_s[at], code_s[at + 1u]);
+            if (head >= pc.heads) codes[0] = uvec4(0u);
+            CM_FP4_SCALE scale = CM_FP4_SCALE(1.0);
+            if (FORMAT != INDEX_FP8) scale = cm_fp4_scale(scale_s[head], block_of());
+            [[unroll]] for (uint k = 0u; k < TOGETHER; k++)
+                [[unroll]] for (uint e = 0u; e < EACH; e++) made[k][j * EACH + e] = element(codes, scale, k * EACH + e);
+        }
+        [[unroll]] for (uint k = 0u; k < TOGETHER; k++)
+            coopMatStore(made[k], query_s, head0 * PITCH + (load * TOGETHER + k) * (CM_K / 8u), PITCH, gl_CooperativeMatrixLayoutColumnMajor);
+    }
+}
+
+#endif
