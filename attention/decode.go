@@ -193,35 +193,44 @@ func (o *Decoder) ScratchBytes(maxT, window, topk int) uint64 {
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *Decoder) Record(rec *vk.Recorder, a DecodeArgs) error {
 	const op = "decode"
+	p, err := o.record(op, rec, a)
+	if err != nil || p.Out.IsZero() {
+		return err
+	}
+	return o.merge.record(rec, p.State.View(), p.Out.View(), p.Out.Shape[1], a.Sink, a.Out, a.LSE, tensor.Tensor{}, a.Turn)
+}
+
+// record records everything but the joining of parts, and returns these, if there are any.
+func (o *Decoder) record(op string, rec *vk.Recorder, a DecodeArgs) (none Parts, err error) {
 	t := opkit.Dim(a.Q, 0)
 	if err := o.checkTurn(op, t, a); err != nil {
-		return err
+		return none, err
 	}
 	if o.twoPass != nil {
-		return o.twoPass.Record(rec, a)
+		return none, o.twoPass.Record(rec, a)
 	}
 	if err := opkit.First(checkDecode(o.dev, op, o.cfg, a), o.checkTokens(o.dev, op, t)); err != nil || t == 0 {
-		return err
+		return none, err
 	}
 	if err := pkg.Reach(o.dev, op, o.variant,
 		opkit.Target{Name: "Window.Cache.Pool", T: a.Window.Cache.Pool, Align: 8},
 		opkit.Target{Name: "Compressed.Cache.Pool", T: a.Compressed.Cache.Pool, Align: 8}); err != nil {
-		return err
+		return none, err
 	}
 	win, comp := a.Window, a.Compressed
 	plan := o.plan(t, opkit.Dim(win.Indices, 1)+opkit.Dim(comp.Indices, 1))
 	splits := plan.splits
 	ml, part, err := partials(o.dev, op, a.Scratch, t, splits, o.heads)
 	if err != nil {
-		return err
+		return none, err
 	}
 	p := attnDecodePush{
 		WinAddr: win.Cache.Pool.View().Address(), Heads: uint32(o.heads), WinWidth: uint32(win.Indices.Shape[1]),
 		WinPages: uint32(win.Cache.Pages()), WinStride: uint32(win.Cache.Layout.Stride), Splits: uint32(splits),
 		Flags: outputFlags(a.Sink, a.LSE, tensor.Tensor{}), ScaleLog2e: float32(float64(o.cfg.Scale) * math.Log2E),
 	}
-	none := o.dev.Dummy()
-	pools := []opkit.Target{{T: win.Cache.Pool, Access: vk.Read}, {T: tensor.Of(none, tensor.U8, int(none.Size)), Access: vk.Read}}
+	dummy := o.dev.Dummy()
+	pools := []opkit.Target{{T: win.Cache.Pool, Access: vk.Read}, {T: tensor.Of(dummy, tensor.U8, int(dummy.Size)), Access: vk.Read}}
 	if !comp.IsZero() {
 		pools[1].T = comp.Cache.Pool
 		p.Flags |= flagComp
@@ -249,7 +258,7 @@ func (o *Decoder) Record(rec *vk.Recorder, a DecodeArgs) error {
 	if err := pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
 		Kernel: o.k[plan.build], Groups: o.groups(plan, t), Push: vk.Bytes(&p), Bind: bind,
 	}, pools...); err != nil || splits == 1 {
-		return err
+		return none, err
 	}
-	return o.merge.record(rec, ml, part, splits, a.Sink, a.Out, a.LSE, tensor.Tensor{}, a.Turn)
+	return Parts{Out: tensor.Of(part, tensor.F32, t, splits, o.heads, D), State: tensor.Of(ml, tensor.F32, t, splits, o.heads, 4)}, nil
 }

@@ -31,13 +31,13 @@ func TestDecodeNorm(t *testing.T) {
 		q[17*attention.D+i] = q[17*attention.D+i]&0x807F | 0x0080 // about 2^-126
 		q[18*attention.D+i] = q[18*attention.D+i]&0x807F | 0x6000 // about 2^65
 	}
-	s := step{heads, q, set(t, 16, tokens, normal(rng, 61*attention.D)), set(t, 2, tokens, normal(rng, 40*attention.D)), nil}
+	s := step{heads, q, set(t, 64, tokens, normal(rng, 61*attention.D)), set(t, 2, tokens, normal(rng, 40*attention.D)), nil}
 	s.win.Lens[1], s.comp.Lens[1] = 0, 0
 	positions, table := []int32{rows - 1, 3, rows + 7}, make([]float32, rows*64)
 	for i := range table {
 		table[i] = float32(rng.NormFloat64())
 	}
-	insert := must[*projection.QInsert](t)(projection.NewQInsert(dev, projection.QInsertConfig{Page: 16, Eps: eps}))
+	insert := must[*projection.QInsert](t)(projection.NewQInsert(dev, projection.QInsertConfig{Page: 64, Eps: eps}))
 	r := verify.NewRig(t.Context(), dev)
 	defer r.Close()
 	raw := projection.QInsertArgs{Q: r.In(vectors.FromU16(q, tokens, heads, attention.D), tensor.BF16), KV: r.In(vectors.FromU16(q[:tokens*attention.D], tokens, attention.D), tensor.BF16),

@@ -3,6 +3,7 @@ package attention_test
 import (
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/vkmla/vkmla/attention"
@@ -43,6 +44,15 @@ func TestDecodeTurn(t *testing.T) {
 					a.Scratch = r.Out(tensor.F32, int(n+3)/4).View()
 				}
 				a.Turn = attention.OutputTurn{Positions: r.In(vectors.FromI32(positions, tokens), tensor.I32), Table: r.In(vectors.FromF32(table, rows, 64), tensor.F32)}
+				parts := func(rec *vk.Recorder) error { // what joins them turns them
+					_, err := op.RecordParts(rec, a)
+					return err
+				}
+				if c.splits == 1 {
+					refuses(t, dev, "Q", parts)
+				} else if !strings.HasPrefix(v, attention.TwoPassPrefix) {
+					refuses(t, dev, "Turn", parts)
+				}
 				if !op.Turns(tokens, s.win.Width, s.comp.Width) {
 					refuses(t, dev, "Turn", func(rec *vk.Recorder) error { return op.Record(rec, a) })
 					return

@@ -36,7 +36,8 @@ type merge struct {
 
 // mergeBuilds are the forms that attn_merge is built in: how many rows an invocation loads at a time,
 // where one that is loaded for nothing takes as long as another, and how many of them take turns.
-var mergeBuilds = []struct{ parts, ahead, groups int }{{2, 2, 1}, {4, 4, 1}, {8, 4, 2}, {20, 4, 5}, {MaxSplits, 4, 8}} // for up to so many parts
+// proj_linear_chain joins up to 40 parts with the same bits, which is why there are four by turns up to there.
+var mergeBuilds = []struct{ parts, ahead, groups int }{{2, 2, 1}, {4, 4, 1}, {8, 4, 2}, {40, 5, 4}, {MaxSplits, 4, 8}} // for up to so many parts
 
 // mergeOf is the merge behind a build of an attention kernel: base, which takes no
 // address, keeps to itself.

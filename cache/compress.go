@@ -28,14 +28,15 @@ type CompressConfig struct {
 	MaxBytes    uint64         // size of the largest pool; 0: whatever a descriptor of the device can hold
 	Variant     string         // "" picks the best
 
-	// Save has the states of a step's tokens saved first, as SaveState does, by the same
-	// launch: for steps of up to SaveTokens tokens.
+	// Save has the states of a step's tokens saved, as SaveState does, by the same launch:
+	// for steps of up to SaveTokens tokens, of which those of a request stand side by side,
+	// in the order of their positions.
 	Save bool
 }
 
-// SaveTokens is the most tokens of a Compress that saves their states: one workgroup does
-// all the work, so that it can wait for what it has stored.
-const SaveTokens = 4
+// SaveTokens is the most tokens of a Compress that saves their states: each has a workgroup,
+// most of which have no more to do than to store one.
+const SaveTokens = 128
 
 // CompressArgs are the operands of compressing the groups that a step completes.
 type CompressArgs struct {
@@ -94,8 +95,10 @@ type Compress struct {
 
 // kvCompressPush is the push block of kv_compress.comp.
 type kvCompressPush struct {
-	StateAddr  uint64
-	PoolAddr   uint64
+	StateAddr   uint64
+	PoolAddr    uint64
+	KvScoreAddr uint64
+
 	StateUnits uint32
 	StatePages uint32
 	PoolStride uint32
@@ -130,8 +133,8 @@ func NewCompress(dev *vk.Device, cfg CompressConfig) (*Compress, error) {
 	stem, bound := "kv_compress", 7
 	access := []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}
 	if cfg.Save {
-		stem, bound = "kv_compress_save", 9
-		access = append(access[:bound-1], vk.Read, vk.ReadWrite, vk.Write)
+		stem, bound = "kv_compress_save", 8
+		access = append(access[:bound-1], vk.Read, vk.Read, vk.ReadWrite, vk.Write)
 	}
 	k, err := pkg.Kernel(dev, opkit.Spec{
 		Stem: stem, Variant: variant, Bindings: access, Bound: bound,
@@ -249,9 +252,9 @@ func (x *Compress) Record(rec *vk.Recorder, a CompressArgs) error {
 	if tokens == 0 {
 		return nil
 	}
-	each, state := opkit.CeilDiv(tokens, x.workgroups()), vk.Read
+	each, parts, state := opkit.CeilDiv(tokens, x.workgroups()), 1, vk.Read
 	if x.cfg.Save {
-		each, state = tokens, vk.ReadWrite
+		each, parts, state = 1, 2, vk.ReadWrite
 	}
 	push := kvCompressPush{
 		StateAddr: a.State.Pool.View().Address(), PoolAddr: pool.View().Address(),
@@ -265,12 +268,14 @@ func (x *Compress) Record(rec *vk.Recorder, a CompressArgs) error {
 	}
 	bind := []vk.View{a.Positions.View(), a.TokenToReq.View(), a.StateSlots.View(), a.Slots.View(),
 		a.StateTable.View(), a.Norm.View(), a.CosSin.View()}
+	targets := []opkit.Target{{T: a.State.Pool, Access: state}, {T: pool, Access: vk.Write}}
 	if x.cfg.Save {
-		bind = append(bind, a.KvScore.View(), a.Ape.View())
+		push.KvScoreAddr, bind = a.KvScore.View().Address(), append(bind, a.Ape.View())
+		targets = append([]opkit.Target{{T: a.KvScore, Access: vk.Read}}, targets...)
 	}
 	return pkg.Dispatch(rec, op, x.variant, vk.Dispatch{
-		Kernel: x.kernel, Groups: [3]uint32{uint32(opkit.CeilDiv(tokens, each)), 1, 1}, Bind: bind, Push: vk.Bytes(&push),
-	}, opkit.Target{T: a.State.Pool, Access: state}, opkit.Target{T: pool, Access: vk.Write})
+		Kernel: x.kernel, Groups: [3]uint32{uint32(opkit.CeilDiv(tokens, each)), uint32(parts), 1}, Bind: bind, Push: vk.Bytes(&push),
+	}, targets...)
 }
 
 // workgroups is how many to launch at most. Each costs a turn on a compute unit even
@@ -352,5 +357,5 @@ func (x *Compress) checkSave(op string, a CompressArgs) error {
 	if tokens > a.KvScore.Shape[0] {
 		return pkg.Wrong(op, "KvScore", a.KvScore, "at least the %d rows of StateSlots", tokens)
 	}
-	return nil
+	return pkg.Reach(x.dev, op, x.variant, opkit.Target{Name: "KvScore", T: a.KvScore, Align: 16})
 }

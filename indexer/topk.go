@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
-	"sync"
 	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/opkit"
@@ -127,20 +126,14 @@ func newTopK(dev *vk.Device, cfg TopKConfig, tuning topkTuning) (*TopK, error) {
 		shapes = append(shapes, s)
 	}
 	shapes = append(shapes, shortShapes(dev, cfg.Threads, tuning.short)...)
-	// They take a driver up to a second each, and have nothing to do with each other.
-	kernels, errs := make([]*vk.Kernel, len(shapes)), make([]error, len(shapes))
-	var all sync.WaitGroup
+	kernels := make([]*vk.Kernel, len(shapes))
 	for i, s := range shapes {
-		all.Go(func() {
-			kernels[i], errs[i] = pkg.Kernel(dev, opkit.Spec{
-				Stem: "idx_topk", Variant: variant, Bindings: topkAccess,
-				PushSize: int(unsafe.Sizeof(idxTopkPush{})), Constants: append(s.constants(), uint32(cfg.slotPage)),
-			})
-		})
-	}
-	all.Wait()
-	if err := opkit.First(errs...); err != nil {
-		return nil, err
+		if kernels[i], err = pkg.Kernel(dev, opkit.Spec{
+			Stem: "idx_topk", Variant: variant, Bindings: topkAccess,
+			PushSize: int(unsafe.Sizeof(idxTopkPush{})), Constants: append(s.constants(), uint32(cfg.slotPage)),
+		}); err != nil {
+			return nil, err
+		}
 	}
 	o.few, o.many = kernels[0], kernels[1]
 	for i, k := range kernels[2:] {

@@ -16,6 +16,7 @@ import (
 // Other choices of shapes than that of a CPU select the same, at the widths at which
 // other kernels are taken.
 func TestTopKTunings(t *testing.T) {
+	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 8))
 	for _, tuning := range indexer.TopKTunings {

@@ -56,6 +56,7 @@ func runTopK(t *testing.T, dev *vk.Device, op *indexer.TopK, logits []float32, n
 
 // Small rows whose selection is known.
 func TestTopKByHand(t *testing.T) {
+	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)
 	nan, pinf, minus0 := float32(math.NaN()), inf(1), float32(math.Copysign(0, -1))
 	for _, c := range []struct {
@@ -94,6 +95,7 @@ func TestTopKByHand(t *testing.T) {
 // Long rows whose selection is known, in one piece and sliced, with what makes the
 // most work: memory that fills again and again, and values that are all the same.
 func TestTopKLongRows(t *testing.T) {
+	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)
 	const n, k = 70001, 512
 	for name, c := range map[string]struct {
@@ -136,6 +138,7 @@ func TestTopKLongRows(t *testing.T) {
 
 // Every k around sizes at which the kernels change, against the reference.
 func TestTopKWidths(t *testing.T) {
+	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 1))
 	const n = 5000
@@ -157,6 +160,7 @@ func TestTopKWidths(t *testing.T) {
 // A recording made for long rows serves short ones: the lengths are read when it
 // runs, and a row that fits one workgroup is not sliced.
 func TestTopKReadsLensAtRun(t *testing.T) {
+	testkit.WithoutMatrices(t)
 	for _, c := range []struct {
 		n, workgroups int
 		counted       bool
@@ -206,6 +210,7 @@ func topKReadsLens(t *testing.T, n, workgroups int, counted bool) {
 }
 
 func TestTopKArguments(t *testing.T) {
+	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)
 	for arg, cfg := range map[string]indexer.TopKConfig{
 		"K": {}, "K ": {K: -1}, "K  ": {K: indexer.MaxK + 1}, "Workgroups": {K: 1, Workgroups: -1}, "Threads": {K: 1, Threads: 96},

@@ -16,6 +16,7 @@ import (
 // Selections by the tops of tiles, with what a row does not have poisoned: rows of all
 // lengths around K and whole tiles, ties across tiles, equal rows, infinities and NaN.
 func TestTopKTiles(t *testing.T) {
+	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 31))
 	for _, c := range []struct{ n, k, tile int }{

@@ -328,6 +328,19 @@ func (d *Decode) attendTo(rec *vk.Recorder, a LayerArgs, turn attention.OutputTu
 	return d.recordAttend(rec, a, turn, norm)
 }
 
+// attendInParts is attendTo, the joining of parts left out, with those.
+func (d *Decode) attendInParts(rec *vk.Recorder, a LayerArgs, norm attention.QueryNorm) (attention.Parts, error) {
+	c := d.usable(opLayer, rec)
+	if d.checkAttend(c, a); c.err != nil {
+		return attention.Parts{}, c.err
+	}
+	p, err := d.attend.RecordParts(rec, d.attendArgs(a, attention.OutputTurn{}, norm))
+	return p, layerError(err)
+}
+
+// parts is into how many parts rows are split.
+func (d *Decode) parts() int { return d.attend.Splits(d.cfg.Tokens, d.cfg.Window, d.cfg.compWidth()) }
+
 // turns reports whether the output can be turned on the way.
 func (d *Decode) turns() bool { return d.attend.Turns(d.cfg.Tokens, d.cfg.Window, d.cfg.compWidth()) }
 
@@ -349,6 +362,10 @@ func (d *Decode) recordPicks(rec *vk.Recorder, s StepArgs, a LayerArgs) error {
 }
 
 func (d *Decode) recordAttend(rec *vk.Recorder, a LayerArgs, turn attention.OutputTurn, norm attention.QueryNorm) error {
+	return layerError(d.attend.Record(rec, d.attendArgs(a, turn, norm)))
+}
+
+func (d *Decode) attendArgs(a LayerArgs, turn attention.OutputTurn, norm attention.QueryNorm) attention.DecodeArgs {
 	args := attention.DecodeArgs{
 		Q: a.Q, Window: attention.SlotSet{Cache: a.Window, Indices: d.winIndices, Lens: d.winLens},
 		Sink: a.Sink, Out: a.Out, LSE: a.LSE, Scratch: d.scratch.View(), Turn: turn, Norm: norm,
@@ -356,7 +373,7 @@ func (d *Decode) recordAttend(rec *vk.Recorder, a LayerArgs, turn attention.Outp
 	if d.cfg.Ratio != RatioWindow {
 		args.Compressed = attention.SlotSet{Cache: a.Compressed, Indices: d.compIndices, Lens: d.compLens}
 	}
-	return layerError(d.attend.Record(rec, args))
+	return args
 }
 
 func layerError(err error) error {

@@ -71,3 +71,26 @@ func Suits(each bool, parts []vk.Part, took []float64, work float64, budget time
 func (e *Engine) NormsLate(tokens, ratio int) bool {
 	return e.buckets[e.size(tokens)].kinds[ratio].normsLate()
 }
+
+// Joined tells whether a layer's launch of wo_a and wo_b joins the parts of rows, and whether
+// there are both.
+func (l *Layer) Joined() (joined, can bool) {
+	return l.chain.Joined(), l.chain != nil && l.kind.sparse.decode.parts() > 1
+}
+
+// Unchain makes them launches of their own.
+func (l *Layer) Unchain() { l.chain = nil }
+
+// NormTokens is the most tokens without a level of norms.
+const NormTokens = normTokens
+
+// NormsOut is NormsLate for the norm of the bottleneck in the product that gives it.
+func (e *Engine) NormsOut(tokens, ratio int) bool {
+	k := e.buckets[e.size(tokens)].kinds[ratio]
+	for _, l := range k.linears {
+		if l.Norms(k.cfg.Tokens) {
+			return true
+		}
+	}
+	return false
+}

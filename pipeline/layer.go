@@ -50,6 +50,7 @@ type Layer struct {
 	wide tensor.Tensor // the indexer's weights_proj with rows of zeros below, absent if it needs none
 
 	insert *projection.QInsert
+	norm   *projection.QKVNorm // nil where norms are part of other operations: see normed
 
 	qkv, qb, oa, ob        layerLinear
 	chain                  *projection.LinearChain // wo_a and wo_b in one launch; nil if they are two
@@ -62,7 +63,6 @@ type layerLinear struct {
 	op      *projection.Linear
 	w       projection.LinearWeights
 	scratch tensor.Tensor
-	norm    tensor.Tensor // weights of the norm inside; absent if there is none
 }
 
 // use is a linear layer that a kind of layer has: what its matrix has to be and where
@@ -74,7 +74,7 @@ type use struct {
 	n, k, groups int // outputs and inputs, of a group
 	out          tensor.DType
 	x            projection.ActivationFormat // ActivationBF16 but for OA
-	norm         tensor.Tensor               // weights of a norm of the inputs
+	norm         tensor.Tensor               // weights of a norm of the first QRank outputs
 }
 
 // NewLayer makes a layer of weights on the device, which it uses but does not own: they
@@ -113,16 +113,16 @@ func (k *LayerKind) NewLayer(ctx context.Context, w *DeviceLayer) (*Layer, error
 		}
 		if u.to.op, u.to.scratch, err = k.linear(u.name, projection.LinearConfig{
 			N: u.n, K: u.k, Groups: u.groups, Weights: weightFormat(u.m), Activations: u.x, Out: u.out, MaxTokens: k.cfg.Tokens,
-			Norm: u.norm.DType, NormEps: u.eps(k)}); err != nil {
+			Norm: u.norm.DType, NormColumns: u.normColumns(k), NormEps: u.eps(k)}); err != nil {
 			err = fmt.Errorf("%s: %w", u.name, err)
 		}
-		u.to.w.Data, u.to.w.Scale, u.to.norm = u.m.Data, u.m.Scales, u.norm
+		u.to.w.Data, u.to.w.Scale = u.m.Data, u.m.Scales
 	}
 	if err == nil {
 		l.chain, err = k.chain(ctx, l.oa.op, l.ob.op)
 	}
 	if err == nil {
-		l.insert, err = k.inserter(l.kvNorm().DType)
+		err = l.normed()
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s %d: %w", opNewLayer, w.Layer, err), l.Close())
@@ -147,12 +147,12 @@ func (k *LayerKind) checkWeights(c *checker, w *DeviceLayer) {
 func (l *Layer) uses() []use {
 	k, w, m := l.kind, l.w, l.kind.cfg.Model
 	var none, qNorm tensor.Tensor
-	if k.norm == nil {
+	if k.cfg.Tokens <= normTokens {
 		qNorm = w.QNorm
 	}
 	list := []use{
-		{&l.qkv, "QKV", w.QKV, m.QRank + headDim, m.Hidden, 1, tensor.BF16, 0, none},
-		{&l.qb, "QB", w.QB, k.heads * headDim, m.QRank, 1, tensor.BF16, 0, qNorm},
+		{&l.qkv, "QKV", w.QKV, m.QRank + headDim, m.Hidden, 1, tensor.BF16, 0, qNorm},
+		{&l.qb, "QB", w.QB, k.heads * headDim, m.QRank, 1, tensor.BF16, 0, none},
 		{&l.oa, "OA", w.OA, m.ORank, m.HeadsPerGroup() * headDim, k.groups, tensor.BF16, k.cfg.Output.activations(), none},
 		{&l.ob, "OB", w.OB, m.Hidden, k.groups * m.ORank, 1, k.cfg.Out, 0, none},
 	}
@@ -161,7 +161,7 @@ func (l *Layer) uses() []use {
 	}
 	if x := w.Indexer; x != nil {
 		list = append(list,
-			use{&l.idxQB, "Indexer.QB", x.QB, m.IndexHeads * indexDim, m.QRank, 1, tensor.BF16, 0, qNorm},
+			use{&l.idxQB, "Indexer.QB", x.QB, m.IndexHeads * indexDim, m.QRank, 1, tensor.BF16, 0, none},
 			use{&l.idxW, "Indexer.Weights", x.Weights, m.IndexHeads, m.Hidden, 1, tensor.BF16, 0, none},
 			use{&l.idxKVGate, "Indexer.Compressor.KVGate", x.Compressor.KVGate, 2 * coff(w.Ratio) * indexDim, m.Hidden, 1, tensor.F32, 0, none})
 	}
@@ -175,12 +175,32 @@ func (u use) eps(k *LayerKind) float32 {
 	return k.cfg.Model.Eps
 }
 
+func (u use) normColumns(k *LayerKind) int {
+	if u.norm.IsZero() {
+		return 0
+	}
+	return k.cfg.Model.QRank
+}
+
+// normed settles where the norms are: that of the bottleneck in wq_a|wkv, where that is to be and
+// it has a kernel that can, and that of KV rows in their insertion; or both in a launch.
+func (l *Layer) normed() (err error) {
+	k := l.kind
+	if l.insert, err = k.inserter(l.kvNorm().DType); err == nil && !l.norms() {
+		l.norm, err = k.norms()
+	}
+	return err
+}
+
+// norms tells whether wq_a|wkv norms the bottleneck and the insertion KV rows.
+func (l *Layer) norms() bool { return l.qkv.op.Norms(l.kind.cfg.Tokens) }
+
 // kvNorm are the weights with which the insertion norms KV rows, absent if it does not.
 func (l *Layer) kvNorm() tensor.Tensor {
-	if l.kind.norm != nil {
-		return tensor.Tensor{}
+	if l.norms() {
+		return l.w.KVNorm
 	}
-	return l.w.KVNorm
+	return tensor.Tensor{}
 }
 
 func weightFormat(m DeviceMatrix) projection.WeightFormat {
@@ -318,5 +338,5 @@ func (l *Layer) Record(rec *vk.Recorder, step SparseStepArgs, a WholeLayerArgs) 
 }
 
 func (x *layerLinear) record(rec *vk.Recorder, from, to tensor.Tensor) error {
-	return x.op.Record(rec, projection.LinearArgs{X: from, Norm: x.norm, W: x.w, Out: to, Scratch: x.scratch})
+	return x.op.Record(rec, projection.LinearArgs{X: from, W: x.w, Out: to, Scratch: x.scratch})
 }

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -65,7 +66,8 @@ type LayerKind struct {
 	chained tensor.Tensor // state of the chains, absent as long as there are none
 
 	qkv       tensor.Tensor // [T, QRank+512] bf16
-	qr, kv    tensor.Tensor // [T, QRank], [T, 512] bf16, absent with norm
+	qr, kv    tensor.Tensor // [T, QRank], [T, 512] bf16, normed
+	arrived   tensor.Tensor // [T] u32, of wq_a|wkv; 0 between layers
 	q, o      tensor.Tensor // [T, H, 512] bf16
 	o8, o8s   tensor.Tensor // [G, T, P*512] u8 and scales; not with OutputBF16
 	z         tensor.Tensor // [T, G*ORank] bf16
@@ -140,24 +142,21 @@ func (k *LayerKind) build() (err error) {
 	}
 	queries := k.queryBytes()
 	k.insert = map[tensor.DType]*projection.QInsert{}
-	if !k.normsInside() {
-		if k.norm, err = projection.NewQKVNorm(k.dev, projection.QKVNormConfig{Rank: m.QRank, Eps: m.Eps}); err != nil {
-			return err
-		}
-		if _, err = k.inserter(0); err != nil {
-			return err
-		}
-	}
 	return k.buildOutput(queries)
 }
 
 func (k *LayerKind) queryBytes() uint64 { return uint64(k.cfg.Tokens) * uint64(k.heads) * headDim * 2 }
 
-// normsInside tells whether the norms of the bottleneck and of KV rows are part of what
-// takes them: for so few tokens a launch takes longer than to do them again in every
-// workgroup.
-func (k *LayerKind) normsInside() bool {
-	return k.cfg.Tokens <= projection.NormTokens && k.cfg.Model.QRank <= projection.NormRank
+// norms returns the operation that norms the bottleneck and KV rows for layers in which
+// nothing else does.
+func (k *LayerKind) norms() (*projection.QKVNorm, error) {
+	if k.norm == nil {
+		var err error
+		if k.norm, err = projection.NewQKVNorm(k.dev, projection.QKVNormConfig{Rank: k.cfg.Model.QRank, Eps: k.cfg.Model.Eps}); err != nil {
+			return nil, err
+		}
+	}
+	return k.norm, nil
 }
 
 // inserter returns the operation that norms queries and stores KV rows, after a norm with
@@ -178,12 +177,10 @@ func (k *LayerKind) inserter(norm tensor.DType) (*projection.QInsert, error) {
 func (k *LayerKind) allocate() (err error) {
 	t, m := k.cfg.Tokens, k.cfg.Model
 	list := []wanted{
-		{&k.qkv, tensor.BF16, []int{t, m.QRank + headDim}},
+		{&k.qkv, tensor.BF16, []int{t, m.QRank + headDim}}, {&k.qr, tensor.BF16, []int{t, m.QRank}}, {&k.kv, tensor.BF16, []int{t, headDim}},
+		{&k.arrived, tensor.U32, []int{t}},
 		{&k.q, tensor.BF16, []int{t, k.heads, headDim}}, {&k.o, tensor.BF16, []int{t, k.heads, headDim}},
 		{&k.z, tensor.BF16, []int{t, k.groups * m.ORank}},
-	}
-	if k.norm != nil {
-		list = append(list, wanted{&k.qr, tensor.BF16, []int{t, m.QRank}}, wanted{&k.kv, tensor.BF16, []int{t, headDim}})
 	}
 	list = append(list, k.quantised()...)
 	if k.cfg.Ratio != RatioWindow {
@@ -196,8 +193,10 @@ func (k *LayerKind) allocate() (err error) {
 			list = append(list, wanted{&k.iwWide, tensor.BF16, []int{t, wide}})
 		}
 	}
-	k.arena, err = allocate(k.dev, "layer step", list)
-	return err
+	if k.arena, err = allocate(k.dev, "layer step", list); err != nil {
+		return err
+	}
+	return k.arrived.Upload(context.Background(), make([]byte, k.arrived.Bytes()))
 }
 
 // TopK returns the picks [T, TopK] i32 of the layer that ran last, as Sparse.TopK does.
@@ -208,7 +207,7 @@ func (k *LayerKind) TopK() tensor.Tensor { return k.sparse.TopK() }
 // of Layer's formula; what the ratio or the output path does not have is absent.
 type LayerTensors struct {
 	QKV                          tensor.Tensor // [T, QRank+512] bf16, before the norms
-	QR, KV                       tensor.Tensor // [T, QRank], [T, 512] bf16, normed; absent for up to projection.NormTokens tokens
+	QR, KV                       tensor.Tensor // [T, QRank], [T, 512] bf16, normed; KV is absent where the insertion norms it
 	Q                            tensor.Tensor // [T, H, 512] bf16, normed and turned unless QRaw
 	QRaw                         bool          // the attention norms and turns Q on its way
 	O                            tensor.Tensor // [T, H, 512] bf16, turned back but with an FP8 output path
@@ -227,6 +226,9 @@ func (k *LayerKind) Tensors() LayerTensors {
 	s := k.sparse
 	t := LayerTensors{QRaw: k.normsLate(), QKV: k.qkv, QR: k.qr, KV: k.kv, Q: k.q, O: k.o, O8: k.o8, O8Scales: k.o8s, Z: k.z, KVScore: k.kvScore, IndexKVScore: k.idxScores,
 		IndexQ: k.iq, IndexWeights: k.iw, Codes: s.codes, Scales: s.scales, Folded: s.weights, WindowSlots: s.decode.slots}
+	if k.norm == nil {
+		t.KV = tensor.Tensor{}
+	}
 	if s.main != nil {
 		t.CompressedSlots = s.main.entries
 	}

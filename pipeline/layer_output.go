@@ -103,8 +103,8 @@ func (k *LayerKind) queryNorm(step SparseStepArgs, a WholeLayerArgs) attention.Q
 	return attention.QueryNorm{Eps: k.cfg.Model.Eps, Positions: step.Positions, Table: a.CosSin}
 }
 
-// recordOutput records what follows the attention.
-func (l *Layer) recordOutput(rec *vk.Recorder, step SparseStepArgs, a WholeLayerArgs) error {
+// recordOutput records what follows the attention, or its parts.
+func (l *Layer) recordOutput(rec *vk.Recorder, step SparseStepArgs, a WholeLayerArgs, parts attention.Parts) error {
 	k := l.kind
 	x := projection.LinearArgs{X: k.o, W: l.oa.w, Out: k.z, Scratch: l.oa.scratch}
 	if k.quant != nil {
@@ -122,7 +122,11 @@ func (l *Layer) recordOutput(rec *vk.Recorder, step SparseStepArgs, a WholeLayer
 	}
 	if l.chain != nil {
 		rec.Section("wo_a, wo_b")
-		return l.chain.Record(rec, projection.LinearChainArgs{First: x, Second: projection.LinearArgs{X: k.z, W: l.ob.w, Out: a.Out}, State: k.chained})
+		args := projection.LinearChainArgs{First: x, Second: projection.LinearArgs{X: k.z, W: l.ob.w, Out: a.Out}, State: k.chained}
+		if l.chain.Joined() {
+			args.Parts = projection.AttentionParts{Out: parts.Out, State: parts.State, Sink: l.w.Sink, Positions: step.Positions, Table: a.CosSin}
+		}
+		return l.chain.Record(rec, args)
 	}
 	rec.Section("wo_a")
 	if err := l.oa.op.Record(rec, x); err != nil {
@@ -132,11 +136,12 @@ func (l *Layer) recordOutput(rec *vk.Recorder, step SparseStepArgs, a WholeLayer
 	return l.ob.record(rec, k.z, a.Out)
 }
 
-// chainTokens are the most tokens for which wo_a and wo_b are one launch.
-const chainTokens = 1
+// chainTokens are the most tokens for which wo_a and wo_b are one launch: of more than one
+// only with the joining of the attention's parts, without which two launches take less time.
+const chainTokens = projection.LinearChainTokens
 
-// chain returns the one launch of wo_a and wo_b, which layers share, or nil where they are
-// to be two.
+// chain returns the one launch of wo_a and wo_b, which layers share, with the joining of the
+// attention's parts if it can be, or nil where they are to be two.
 func (k *LayerKind) chain(ctx context.Context, a, b *projection.Linear) (*projection.LinearChain, error) {
 	if k.cfg.Tokens > chainTokens {
 		return nil, nil
@@ -145,16 +150,27 @@ func (k *LayerKind) chain(ctx context.Context, a, b *projection.Linear) (*projec
 	if c != nil {
 		return c, nil
 	}
-	c, err := projection.NewLinearChain(a, b, k.cfg.Tokens)
-	if errors.Is(err, vk.ErrMissingFeature) {
+	var err error
+	if k.cfg.Output == OutputBF16 && projection.JoinedParts(k.sparse.decode.parts()) {
+		c, err = projection.NewJoinedChain(a, b, k.cfg.Tokens)
+	}
+	if c == nil && k.cfg.Tokens == 1 && (err == nil || errors.Is(err, vk.ErrMissingFeature)) {
+		c, err = projection.NewLinearChain(a, b, k.cfg.Tokens)
+	}
+	if errors.Is(err, vk.ErrMissingFeature) || err == nil && c == nil {
 		return nil, nil
 	} else if err != nil {
 		return nil, err
 	}
-	if k.chained.IsZero() {
-		if k.chained, err = c.NewState(ctx, "layer step", k.cfg.Tokens); err != nil {
+	if k.chained.IsZero() || k.chained.Len() < c.StateLen(k.cfg.Tokens) {
+		fresh, err := c.NewState(ctx, "layer step", k.cfg.Tokens)
+		if err != nil {
 			return nil, err
 		}
+		if !k.chained.IsZero() {
+			k.outworn = append(k.outworn, k.chained)
+		}
+		k.chained = fresh
 	}
 	k.chains[[2]*projection.Linear{a, b}] = c
 	return c, nil

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/vkmla/vkmla/cache"
@@ -15,8 +16,8 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// windowStep runs the first layer, of RatioWindow, for a request's first tokens.
-func windowStep(t testing.TB, dev *vk.Device, cfg pipeline.LayerKindConfig, w *pipeline.DeviceLayer, hidden []float32) []float32 {
+// windowStep runs the first layer, of RatioWindow, for a request's first tokens, after changes.
+func windowStep(t testing.TB, dev *vk.Device, cfg pipeline.LayerKindConfig, w *pipeline.DeviceLayer, hidden []float32, changes ...func(l *pipeline.Layer)) []float32 {
 	t.Helper()
 	n, width := cfg.Tokens, cfg.Model.Hidden
 	var opened []tensor.Tensor
@@ -37,6 +38,9 @@ func windowStep(t testing.TB, dev *vk.Device, cfg pipeline.LayerKindConfig, w *p
 	defer k.Close()
 	l := must[*pipeline.Layer](t)(k.NewLayer(t.Context(), w))
 	defer l.Close()
+	for _, change := range changes {
+		change(l)
+	}
 
 	step := pipeline.SparseStepArgs{StepArgs: pipeline.StepArgs{QueryStart: alloc(tensor.I32, 2), SeqLens: alloc(tensor.I32, 1),
 		TokenToReq: alloc(tensor.I32, n), Positions: alloc(tensor.I32, n), IsValid: alloc(tensor.U8, n), WindowTable: alloc(tensor.I32, 1, (n+63)/64)}}
@@ -165,5 +169,30 @@ func TestEngineOutput(t *testing.T) {
 	}
 	if e, err := pipeline.NewEngine(t.Context(), dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 40, Output: 9}); e != nil || !errors.Is(err, vk.ErrArgument) {
 		t.Error(err)
+	}
+}
+
+// One token's parts of rows, joined by the launch of wo_a and wo_b, make the bits of the same
+// operations one after the other.
+func TestLayerJoined(t *testing.T) {
+	dev := testkit.Device(t)
+	cfg := fakemodel.Config(pipeline.RatioWindow)
+	cfg.Hidden, cfg.ORank = 1024, 512 // both products are divided alike
+	model, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: cfg, Storage: fakemodel.FP8})))
+	rng := rand.New(rand.NewPCG(3, 5))
+	hidden := make([]float32, model.Hidden)
+	for i := range hidden {
+		hidden[i] = float32(rng.NormFloat64())
+	}
+	kind := pipeline.LayerKindConfig{Model: model, Tokens: 1}
+	got := windowStep(t, dev, kind, layers[0], hidden, func(l *pipeline.Layer) {
+		if joined, can := l.Joined(); joined != can {
+			t.Errorf("joined: %v, want %v", joined, can)
+		} else if !can {
+			t.Skip("rows are not split, or there are no device addresses")
+		}
+	})
+	if want := windowStep(t, dev, kind, layers[0], hidden, (*pipeline.Layer).Unchain); !slices.Equal(got, want) {
+		t.Error("the outputs differ")
 	}
 }

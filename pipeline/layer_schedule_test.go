@@ -6,7 +6,6 @@ import (
 
 	"github.com/vkmla/vkmla/internal/testkit"
 	"github.com/vkmla/vkmla/pipeline"
-	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -48,8 +47,13 @@ func TestLevels(t *testing.T) {
 		}
 		for i, w := range x.layers {
 			want := most[w.Ratio]
-			if tokens <= projection.NormTokens {
-				want-- // norms are part of what follows them
+			if counts[i]["q_kv_norm"] == 0 {
+				want-- // norms are part of what is before or behind them, and states of what makes entries of them
+			} else if e.NormsOut(tokens, w.Ratio) {
+				t.Errorf("%d tokens, ratio %d: norms have a launch of their own", tokens, w.Ratio)
+			}
+			if n := counts[i]["compressor.save"] + counts[i]["indexer.compressor.save"]; n > 0 && tokens <= pipeline.NormTokens {
+				t.Errorf("%d tokens, ratio %d: %d launches store states", tokens, w.Ratio, n)
 			}
 			late := e.NormsLate(tokens, w.Ratio)
 			if late && w.Ratio != pipeline.RatioC4A {

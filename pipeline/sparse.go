@@ -7,7 +7,6 @@ import (
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/indexer"
-	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -138,7 +137,7 @@ func NewSparse(dev *vk.Device, cfg SparseConfig) (*Sparse, error) {
 }
 
 func (s *Sparse) build() (err error) {
-	cfg, saves := s.cfg, s.cfg.Tokens <= saveTokens
+	cfg, saves := s.cfg, s.cfg.Tokens <= normTokens
 	switch cfg.Ratio {
 	case RatioC4A:
 		s.main, err = newCompressor(s.dev, cfg.State, cache.CompressConfig{Save: saves, Compression: cache.C4Main,
@@ -165,11 +164,6 @@ func (s *Sparse) build() (err error) {
 		Heads: cfg.IndexHeads, Format: keys.Format, Page: keys.Page, Group: cfg.Group, MaxBytes: cfg.Keys.Pool.Bytes()}})
 	return err
 }
-
-// saveTokens is the most tokens of a step whose states are saved by what compresses them:
-// so few that the norms are part of what follows them, too, and that compressed entries do
-// not need a level of their own behind the states.
-const saveTokens = min(projection.NormTokens, cache.SaveTokens)
 
 func newCompressor(dev *vk.Device, state cache.StateCache, cfg cache.CompressConfig) (*compressor, error) {
 	c := &compressor{ratio: cfg.Compression.Ratio}
@@ -280,7 +274,7 @@ func (c *compressor) recordSlots(rec *vk.Recorder, a SparseStepArgs, states, ent
 // submission: cache.Insert, cache.SaveState and indexer.QueryQuant, which do not
 // depend on each other; cache.Compress; indexer.Select, which also says
 // where the picks are; attention.Decoder. All states of the step are stored before any is
-// pooled; of one or two tokens cache.Compress stores them itself.
+// pooled; of few tokens cache.Compress stores them itself.
 //
 // Errors: vk.ErrArgument, vk.ErrClosed, with nothing recorded.
 func (s *Sparse) RecordLayer(rec *vk.Recorder, step SparseStepArgs, a SparseLayerArgs) error {
@@ -364,6 +358,12 @@ func (s *Sparse) recordQuery(rec *vk.Recorder, step SparseStepArgs, a SparseLaye
 func (s *Sparse) recordAttention(rec *vk.Recorder, a SparseLayerArgs, turn attention.OutputTurn, norm attention.QueryNorm) error {
 	rec.Section("attention")
 	return s.decode.attendTo(rec, a.LayerArgs, turn, norm)
+}
+
+// recordParts is recordAttention, the joining of parts left out.
+func (s *Sparse) recordParts(rec *vk.Recorder, a SparseLayerArgs, norm attention.QueryNorm) (attention.Parts, error) {
+	rec.Section("attention")
+	return s.decode.attendInParts(rec, a.LayerArgs, norm)
 }
 
 func (c *compressor) recordSave(rec *vk.Recorder, step SparseStepArgs, a CompressorArgs) error {

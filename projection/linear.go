@@ -94,13 +94,13 @@ type LinearConfig struct {
 	MaxTokens   int              // the most tokens of a Record; 0: any number. Fewer need fewer kernels
 	Variant     string           // "" picks the best
 
-	// Norm is the type of weights, tensor.BF16 or tensor.F32, of an RMS norm that X goes
-	// through first, as the query's bottleneck goes through QKVNorm: to the same bits,
-	// with no launch of its own. 0 stands for no norm. It is for steps in which a launch
-	// takes longer than what it does: MaxTokens is 1 to NormTokens, Groups 1, activations
-	// are bf16.
-	Norm    tensor.DType
-	NormEps float32 // 0: DefaultEps
+	// Norm is the type of weights, tensor.BF16 or tensor.F32, of an RMS norm that the first
+	// NormColumns outputs go through, as the query's bottleneck goes through QKVNorm: to the
+	// same bits, by the launch that makes them, where Linear.Norms says so. 0 stands for no
+	// norm. Groups is 1 and Out bf16; NormColumns is a multiple of 8.
+	Norm        tensor.DType
+	NormColumns int
+	NormEps     float32 // 0: DefaultEps
 
 	// Workgroups is how many workgroups fill the device; 0 estimates it from the
 	// device's type. The order of sums may depend on it.
@@ -118,12 +118,17 @@ type LinearWeights struct {
 
 // LinearArgs are the tensors of one Linear.
 type LinearArgs struct {
-	X         tensor.Tensor // with LinearConfig.Norm [T, K or more] bf16, of which the first K columns count; bf16: [T, ..], G*K numbers a token, as [T, K], [T, G, K] or [T, H, 512]; FP8: [G, T, K] u8
+	X         tensor.Tensor // bf16: [T, ..], G*K numbers a token, as [T, K], [T, G, K] or [T, H, 512]; FP8: [G, T, K] u8
 	XScale    tensor.Tensor // FP8: [G, K/128, Ta] f32, packed: [G, K/512, Ta] i32 or u32, of which byte c is the UE8M0 scale of block 4i+c; Ta >= T
-	Norm      tensor.Tensor // [K] of LinearConfig.Norm; else absent
 	W         LinearWeights
 	Out       tensor.Tensor // [T, ..] of LinearConfig.Out, a multiple of 8 numbers a token, of which G*N are written
 	OutColumn int           // where these begin, a multiple of 8: outputs of several layers can stand side by side
+
+	// With LinearConfig.Norm only, all three or none. Out has all outputs as they are
+	// without.
+	Norm    tensor.Tensor // [NormColumns], weights of the norm of the columns from OutColumn on
+	Normed  tensor.Tensor // [T, NormColumns] bf16, written
+	Arrived tensor.Tensor // [T] u32 or i32, zeros before the first Record and after each one has run; for one that runs at a time
 
 	// Scratch holds sums over parts of K, [ScratchLen(T)] f32 (or more) that nothing
 	// else uses meanwhile. It may be absent: then few outputs of many inputs are
@@ -177,9 +182,8 @@ type Linear struct {
 	sum     *vk.Kernel
 }
 
-// projLinearPush is the push block of proj_linear.comp, proj_linear_few.comp,
-// proj_linear_thin.comp, proj_linear_mid.comp, proj_linear_cm.comp and
-// proj_linear_pair.comp.
+// projLinearPush is the push block of proj_linear.comp, proj_linear_mid.comp,
+// proj_linear_cm.comp and proj_linear_pair.comp.
 type projLinearPush struct {
 	XAddr, WAddr, YAddr    uint64
 	Tokens, Groups, N, K   uint32
@@ -187,6 +191,19 @@ type projLinearPush struct {
 	XScalePitch            uint32
 	Splits, SplitSteps     uint32
 	FirstRow               uint32
+}
+
+// projLinearNormPush is the push block of proj_linear_few.comp and proj_linear_thin.comp.
+type projLinearNormPush struct {
+	XAddr, WAddr, YAddr    uint64
+	Tokens, Groups, N, K   uint32
+	YStride, YColumn, YF32 uint32
+	XScalePitch            uint32
+	Splits, SplitSteps     uint32
+	FirstRow               uint32
+	_                      uint32
+
+	NormAddr, NormedAddr, ArrivedAddr uint64
 }
 
 // projLinearSumPush is the push block of proj_linear_sum.comp.
@@ -299,9 +316,6 @@ func (o *Linear) build(tilings []linearTiling, divide linearDivider) error {
 		PushSize: int(unsafe.Sizeof(projLinearPush{})),
 	}
 	formats := opkit.Words(int(o.cfg.Weights), int(o.cfg.Activations))
-	if o.cfg.Norm != 0 {
-		return o.buildFew(spec, formats, fewPass)
-	}
 	if !o.matrices() {
 		if err := o.buildFew(spec, formats, fewPass); err != nil {
 			return err
@@ -399,15 +413,17 @@ func (o *Linear) Record(rec *vk.Recorder, a LinearArgs) error {
 		XAddr: a.X.View().Address(), WAddr: a.W.Data.View().Address(), YAddr: a.Out.View().Address(),
 		Tokens: uint32(t), Groups: uint32(o.cfg.Groups), N: uint32(o.cfg.N), K: uint32(o.cfg.K),
 		YStride: uint32(a.Out.Len() / t), YColumn: uint32(a.OutColumn), YF32: opkit.Bit(0, o.cfg.Out == tensor.F32),
-		XScalePitch: o.pitch(a), Splits: uint32(p.splits), SplitSteps: uint32(p.splitSteps),
+		XScalePitch: uint32(opkit.Dim(a.XScale, 2)), Splits: uint32(p.splits), SplitSteps: uint32(p.splitSteps),
 	}
+	bind := []vk.View{opkit.Present(o.dev, a.W.Scale), opkit.Present(o.dev, a.W.RowScale), opkit.Present(o.dev, a.XScale)}
 	launch := func(grid [3]uint32, y opkit.Target) error {
-		return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
-			Kernel: p.kernel, Groups: grid, Push: vk.Bytes(&push),
-			Bind: []vk.View{opkit.Present(o.dev, a.W.Scale), opkit.Present(o.dev, a.W.RowScale), opkit.Present(o.dev, o.beside(a))},
-		}, append(linearSources(a), y)...)
+		return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{Kernel: p.kernel, Groups: grid, Push: vk.Bytes(&push), Bind: bind},
+			append(linearSources(a), y)...)
 	}
 	out := opkit.Target{Name: "Out", T: a.Out, Access: vk.Write, Align: 8}
+	if p.norms {
+		return o.recordNorm(rec, op, a, p, push, bind, append(linearSources(a), out))
+	}
 	if p.splits < 2 {
 		return launch(p.grid, out)
 	}
@@ -462,7 +478,7 @@ func (o *Linear) check(op string, a LinearArgs) error {
 	if err := o.checkOut(op, a); err != nil {
 		return err
 	}
-	if err := opkit.First(o.checkX(op, a), o.checkWeights(op, a.W)); err != nil {
+	if err := opkit.First(o.checkX(op, a), o.checkWeights(op, a.W), o.checkNorm(op, a)); err != nil {
 		return err
 	}
 	if !a.Scratch.IsZero() {
@@ -473,7 +489,7 @@ func (o *Linear) check(op string, a LinearArgs) error {
 	return opkit.First(
 		pkg.Reach(o.dev, op, o.variant, linearSources(a)...),
 		pkg.Reach(o.dev, op, o.variant, opkit.Target{Name: "Out", T: a.Out, Align: 8}, opkit.Target{Name: "Scratch", T: a.Scratch, Align: 16}),
-		pkg.Bindable(o.dev, op, "W.Scale", a.W.Scale), pkg.Bindable(o.dev, op, "XScale", o.beside(a)),
+		pkg.Bindable(o.dev, op, "W.Scale", a.W.Scale), pkg.Bindable(o.dev, op, "XScale", a.XScale),
 	)
 }
 
@@ -500,9 +516,6 @@ func (o *Linear) checkX(op string, a LinearArgs) error {
 	t, g, k := a.Out.Shape[0], o.cfg.Groups, o.cfg.K
 	switch o.cfg.Activations {
 	case ActivationBF16:
-		if o.cfg.Norm != 0 {
-			return o.checkNormed(op, a)
-		}
 		dims := anyDims(max(2, len(a.X.Shape)))
 		dims[0] = t
 		if err := pkg.Check(op, "X", a.X, tensor.BF16, dims...); err != nil {
@@ -514,7 +527,7 @@ func (o *Linear) checkX(op string, a LinearArgs) error {
 		if !a.XScale.IsZero() {
 			return pkg.Wrong(op, "XScale", a.XScale, "absent, for activations of bf16")
 		}
-		return noNorm(op, a)
+		return nil
 	case ActivationFP8Packed:
 		dt := tensor.I32
 		if a.XScale.DType == tensor.U32 {
@@ -531,7 +544,7 @@ func (o *Linear) checkX(op string, a LinearArgs) error {
 	if a.XScale.Shape[2] < t {
 		return pkg.Wrong(op, "XScale", a.XScale, "scales of at least %d tokens", t)
 	}
-	return opkit.First(pkg.Check(op, "X", a.X, tensor.U8, g, t, k), noNorm(op, a))
+	return pkg.Check(op, "X", a.X, tensor.U8, g, t, k)
 }
 
 func (o *Linear) checkWeights(op string, w LinearWeights) error {

@@ -22,7 +22,8 @@ import (
 type LinearChain struct {
 	first, second *Linear
 	few           map[int]fewKernel // by tokens
-	apart         bool              // two launches
+	heads         int               // that are joined in front; 0: the first layer takes what is there
+	apart         bool              // a launch for each layer, and one in front
 }
 
 // projLinearChainPush is the push block of proj_linear_chain.comp.
@@ -30,8 +31,10 @@ type projLinearChainPush struct {
 	StateAddr, XAddr, ZAddr, YAddr uint64
 	W0Addr, S0Addr, R0Addr         uint64
 	W1Addr, S1Addr, R1Addr         uint64
+	PartOutAddr, PartMlAddr        uint64
 	Tokens, HalfWords              uint32
-	YStride, YColumn, YF32         uint32
+	YStride, YColumn, Flags        uint32
+	Splits, TableRows              uint32
 }
 
 // LinearChainTokens are the most tokens of a LinearChain.
@@ -50,7 +53,10 @@ const chainHalves = 64
 // layers that divide their rows differently, and without device addresses; those of
 // vk.Device.Kernel.
 func NewLinearChain(first, second *Linear, tokens int) (*LinearChain, error) {
-	const op = "linear chain"
+	return newLinearChain("linear chain", first, second, tokens, 0)
+}
+
+func newLinearChain(op string, first, second *Linear, tokens, heads int) (*LinearChain, error) {
 	a, b := first.cfg, second.cfg
 	switch {
 	case tokens < 1 || tokens > LinearChainTokens || a.MaxTokens > 0 && tokens > a.MaxTokens || b.MaxTokens > 0 && tokens > b.MaxTokens:
@@ -65,8 +71,8 @@ func NewLinearChain(first, second *Linear, tokens int) (*LinearChain, error) {
 	case a.Activations != ActivationBF16 || a.Weights != b.Weights || a.Norm != 0 || b.Norm != 0:
 		return nil, missing("layers of one format, of bf16 activations and without a norm")
 	}
-	o := &LinearChain{first: first, second: second, few: map[int]fewKernel{}, apart: first.dev.Adapter().Type == vk.TypeCPU}
-	spec := opkit.Spec{Stem: "proj_linear_chain", Variant: VariantDA, PushSize: int(unsafe.Sizeof(projLinearChainPush{}))}
+	o := &LinearChain{first: first, second: second, few: map[int]fewKernel{}, heads: heads, apart: first.dev.Adapter().Type == vk.TypeCPU}
+	spec := opkit.Spec{Stem: "proj_linear_chain", Variant: VariantDA, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read}, Bound: 3, PushSize: int(unsafe.Sizeof(projLinearChainPush{}))}
 	if first.matrices() {
 		spec.Variant = VariantCM
 	}
@@ -75,7 +81,10 @@ func NewLinearChain(first, second *Linear, tokens int) (*LinearChain, error) {
 		if x.k == nil || y.k == nil || x.rows != y.rows || x.lanes != y.lanes {
 			return nil, missing("layers that divide their rows alike")
 		}
-		spec.Constants = opkit.Words(int(a.Weights), int(ActivationBF16), t, x.rows, x.lanes, a.N, a.K, a.Groups, b.N, b.K, b.Groups)
+		if heads > 0 && x.rows*t < 4 {
+			return nil, missing("four rows of an invocation")
+		}
+		spec.Constants = opkit.Words(int(a.Weights), int(ActivationBF16), t, x.rows, x.lanes, a.N, a.K, a.Groups, b.N, b.K, b.Groups, min(heads, 1))
 		k, err := pkg.Kernel(first.dev, spec)
 		if err != nil {
 			return nil, err
@@ -87,7 +96,7 @@ func NewLinearChain(first, second *Linear, tokens int) (*LinearChain, error) {
 
 // StateLen is how many u32 the state of a chain of so many tokens or fewer has.
 func (o *LinearChain) StateLen(tokens int) int {
-	return chainHalves + tokens*o.first.cfg.Groups*o.first.cfg.N
+	return chainHalves + tokens*(o.first.cfg.Groups*o.first.cfg.N+o.heads*chainHead)
 }
 
 // NewState makes the state of chains of these layers, [StateLen(tokens)] u32, as it has
@@ -116,6 +125,10 @@ type LinearChainArgs struct {
 	// State is of NewState, or [StateLen(T)] or more u32 that all were ones before the
 	// first launch. Launches with the same state wait for each other.
 	State tensor.Tensor
+
+	// Parts are what First.X is made of, which is [T, H, 512] and written: with
+	// NewJoinedChain, else absent.
+	Parts AttentionParts
 }
 
 // Record checks the arguments and records the launch, or two on a CPU. T is the first
@@ -142,17 +155,17 @@ func (o *LinearChain) Record(rec *vk.Recorder, a LinearChainArgs) error {
 	}
 	if err := opkit.First(pkg.Check(op, "State", a.State, tensor.U32, -1),
 		pkg.Range(op, "State", a.State.Len(), o.StateLen(t), 1<<30),
-		pkg.Reach(o.first.dev, op, VariantDA, opkit.Target{Name: "State", T: a.State, Align: 16})); err != nil {
+		pkg.Reach(o.first.dev, op, VariantDA, opkit.Target{Name: "State", T: a.State, Align: 16}), o.checkParts(op, t, a)); err != nil {
 		return err
 	}
 	push := projLinearChainPush{
 		StateAddr: a.State.View().Address(), XAddr: a.First.X.View().Address(), ZAddr: z.View().Address(), YAddr: a.Second.Out.View().Address(),
 		W0Addr: a.First.W.Data.View().Address(), W1Addr: a.Second.W.Data.View().Address(),
 		Tokens: uint32(t), HalfWords: uint32((a.State.Len() - chainHalves) / 2),
-		YStride: uint32(a.Second.Out.Len() / t), YColumn: uint32(a.Second.OutColumn), YF32: opkit.Bit(0, o.second.cfg.Out == tensor.F32),
+		YStride: uint32(a.Second.Out.Len() / t), YColumn: uint32(a.Second.OutColumn), Flags: opkit.Bit(0, o.second.cfg.Out == tensor.F32),
 	}
 	targets := []opkit.Target{
-		{Name: "First.X", T: a.First.X, Access: vk.Read, Align: 16}, {Name: "First.W.Data", T: a.First.W.Data, Access: vk.Read, Align: 16},
+		{Name: "First.X", T: a.First.X, Access: o.access(), Align: 16}, {Name: "First.W.Data", T: a.First.W.Data, Access: vk.Read, Align: 16},
 		{Name: "Second.W.Data", T: a.Second.W.Data, Access: vk.Read, Align: 16},
 		{Name: "State", T: a.State, Access: vk.ReadWrite, Align: 16}, {Name: "First.Out", T: z, Access: vk.Write, Align: 8},
 		{Name: "Second.Out", T: a.Second.Out, Access: vk.Write, Align: 8},
@@ -166,13 +179,17 @@ func (o *LinearChain) Record(rec *vk.Recorder, a LinearChainArgs) error {
 			targets = append(targets, opkit.Target{Name: "W.Scale", T: s.t, Access: vk.Read, Align: 4})
 		}
 	}
+	targets = append(targets, o.joins(a.Parts, &push)...)
 	tiles := func(c LinearConfig) int { return opkit.CeilDiv(c.N, fewThreads/f.lanes*f.rows) * c.Groups }
-	launches := []int{tiles(o.first.cfg) + tiles(o.second.cfg)}
-	if o.apart {
-		launches = []int{tiles(o.first.cfg), tiles(o.second.cfg)}
+	launches := []int{t * o.heads * chainHead / fewThreads, tiles(o.first.cfg), tiles(o.second.cfg)}
+	if !o.apart {
+		launches = []int{launches[0] + launches[1] + launches[2]}
+	} else if o.heads == 0 {
+		launches = launches[1:]
 	}
+	bind := []vk.View{opkit.Present(o.first.dev, a.Parts.Sink), opkit.Present(o.first.dev, a.Parts.Positions), opkit.Present(o.first.dev, a.Parts.Table)}
 	for _, n := range launches {
-		if err := pkg.Dispatch(rec, op, VariantDA, vk.Dispatch{Kernel: f.k, Groups: [3]uint32{uint32(n), 1, 1}, Push: vk.Bytes(&push)}, targets...); err != nil {
+		if err := pkg.Dispatch(rec, op, VariantDA, vk.Dispatch{Kernel: f.k, Groups: [3]uint32{uint32(n), 1, 1}, Push: vk.Bytes(&push), Bind: bind}, targets...); err != nil {
 			return err
 		}
 	}

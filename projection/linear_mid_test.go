@@ -26,6 +26,10 @@ func TestLinearMid(t *testing.T) {
 		{projection.WeightBF16, 27, 1, 128, 1000, 32}, {projection.WeightBF16, 32, 1, 128, 64, 2},
 		{projection.WeightNVFP4, 27, 1, 128, 1568, 1}, {projection.WeightNVFP4, 27, 1, 128, 2048, 16},
 	} {
+		// Two sets of registers are 10 s to compile each: whole tiles of one format, and others of another.
+		if dev.Adapter().Type == vk.TypeCPU && (c.f == projection.WeightNVFP4 && c.k == 2048 || c.tokens == 40) {
+			continue
+		}
 		for _, variant := range []string{projection.VariantCM, projection.VariantCMB} {
 			t.Run(fmt.Sprintf("%v/%d/%dx%d/%s", c.f, c.tokens, c.n, c.k, variant), func(t *testing.T) {
 				rng := rand.New(rand.NewPCG(11, uint64(i)))

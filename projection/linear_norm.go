@@ -5,13 +5,10 @@ import (
 
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
 )
 
-// NormTokens are the most tokens of a linear layer that norms what it is given.
-const NormTokens = 2
-
-// NormRank is the most inputs of such a layer: NormTokens of them take 4*K bytes of
-// shared memory.
+// NormRank is the most columns that a linear layer norms.
 const NormRank = 4096
 
 // checkNorm looks at what a norm goes together with.
@@ -22,18 +19,18 @@ func (cfg LinearConfig) checkNorm(op string) error {
 	if _, err := epsilon(op, cfg.NormEps); err != nil {
 		return err
 	}
-	switch {
+	switch most := min(cfg.N, NormRank); {
 	case cfg.Norm != tensor.BF16 && cfg.Norm != tensor.F32:
 		return pkg.Wrong(op, "Norm", cfg.Norm, "bf16, f32 or none")
-	case cfg.Groups != 1 || cfg.Activations != ActivationBF16:
-		return pkg.Wrong(op, "Norm", cfg.Norm, "none for %d groups and activations of %v", cfg.Groups, cfg.Activations)
+	case cfg.Groups != 1 || cfg.Out != tensor.BF16:
+		return pkg.Wrong(op, "Norm", cfg.Norm, "none for %d groups and outputs of %v", cfg.Groups, cfg.Out)
+	case cfg.NormColumns < 8 || cfg.NormColumns%8 != 0 || cfg.NormColumns > most:
+		return pkg.Wrong(op, "NormColumns", cfg.NormColumns, "a multiple of 8, 8 to %d", most)
 	}
-	return opkit.First(
-		pkg.Range(op, "MaxTokens", cfg.MaxTokens, 1, NormTokens),
-		pkg.Range(op, "K", cfg.K, 8, NormRank))
+	return nil
 }
 
-// normConstants are the last ones of proj_linear_few.comp.
+// normConstants are the last ones of proj_linear_few.comp and proj_linear_thin.comp.
 func (cfg LinearConfig) normConstants() []uint32 {
 	norm, eps := 1, cfg.NormEps
 	switch cfg.Norm {
@@ -45,44 +42,56 @@ func (cfg LinearConfig) normConstants() []uint32 {
 	if eps == 0 {
 		eps = DefaultEps
 	}
-	return append(opkit.Words(norm, cfg.K/8), math.Float32bits(eps), math.Float32bits(1/float32(cfg.K)))
+	return append(opkit.Words(norm, cfg.NormColumns/8), math.Float32bits(eps), math.Float32bits(1/float32(cfg.NormColumns)))
 }
 
-// pitch is how far apart tokens are in what stands beside x: scales, or, with a norm, in
-// quads of x itself.
-func (o *Linear) pitch(a LinearArgs) uint32 {
-	if o.cfg.Norm != 0 {
-		return uint32(perToken(a.X) / 8)
-	}
-	return uint32(opkit.Dim(a.XScale, 2))
+// Norms tells whether a Record of t tokens can norm outputs, as LinearConfig.Norm wants it:
+// by proj_linear_few.comp and proj_linear_thin.comp, whose workgroups have some rows of so
+// many tokens that one of them comes last. Other kernels and VariantBase cannot, and a
+// Record then refuses LinearArgs.Normed.
+func (o *Linear) Norms(t int) bool {
+	return o.cfg.Norm != 0 && o.variant != VariantBase && t > 0 && (o.cfg.MaxTokens == 0 || t <= o.cfg.MaxTokens) && o.plan(t, math.MaxInt32).norms
 }
 
-// beside is what a kernel binds beside x.
-func (o *Linear) beside(a LinearArgs) tensor.Tensor {
-	if o.cfg.Norm != 0 {
-		return a.Norm
-	}
-	return a.XScale
-}
-
-// checkNormed looks at an input that is normed first.
-func (o *Linear) checkNormed(op string, a LinearArgs) error {
-	if err := pkg.Check(op, "X", a.X, tensor.BF16, a.Out.Shape[0], -1); err != nil {
-		return err
-	}
-	if w := a.X.Shape[1]; w < o.cfg.K || w%8 != 0 {
-		return pkg.Wrong(op, "X", a.X, "a multiple of 8 numbers a token, at least %d", o.cfg.K)
-	}
-	if !a.XScale.IsZero() {
-		return pkg.Wrong(op, "XScale", a.XScale, "absent, for activations of bf16")
-	}
-	return pkg.Check(op, "Norm", a.Norm, o.cfg.Norm, o.cfg.K)
-}
-
-// noNorm refuses weights of a norm that there is not.
-func noNorm(op string, a LinearArgs) error {
-	if a.Norm.IsZero() {
+// checkNorm looks at outputs that are normed.
+func (o *Linear) checkNorm(op string, a LinearArgs) error {
+	t := a.Out.Shape[0]
+	if !o.Norms(t) || a.Normed.IsZero() {
+		if !a.Norm.IsZero() || !a.Normed.IsZero() || !a.Arrived.IsZero() {
+			return pkg.Wrong(op, "Norm, Normed, Arrived", a.Norm, "absent, for outputs that are not normed")
+		}
 		return nil
 	}
-	return pkg.Wrong(op, "Norm", a.Norm, "absent, for a layer without a norm")
+	dt := tensor.U32
+	if a.Arrived.DType == tensor.I32 {
+		dt = tensor.I32
+	}
+	return opkit.First(
+		pkg.Check(op, "Norm", a.Norm, o.cfg.Norm, o.cfg.NormColumns),
+		pkg.Check(op, "Normed", a.Normed, tensor.BF16, t, o.cfg.NormColumns),
+		pkg.Check(op, "Arrived", a.Arrived, dt, t),
+		pkg.Reach(o.dev, op, o.variant, normTargets(a)...))
+}
+
+func normTargets(a LinearArgs) []opkit.Target {
+	return []opkit.Target{
+		{Name: "Norm", T: a.Norm, Access: vk.Read, Align: 16}, {Name: "Normed", T: a.Normed, Access: vk.Write, Align: 16},
+		{Name: "Arrived", T: a.Arrived, Access: vk.ReadWrite, Align: 4},
+	}
+}
+
+// recordNorm records the launch of a kernel that norms its outputs if that is wanted. One
+// workgroup more then rehearses it.
+func (o *Linear) recordNorm(rec *vk.Recorder, op string, a LinearArgs, p linearPlan, like projLinearPush, bind []vk.View, targets []opkit.Target) error {
+	push := projLinearNormPush{
+		XAddr: like.XAddr, WAddr: like.WAddr, YAddr: like.YAddr, Tokens: like.Tokens, Groups: like.Groups, N: like.N, K: like.K,
+		YStride: like.YStride, YColumn: like.YColumn, YF32: like.YF32, XScalePitch: like.XScalePitch, Splits: 1,
+	}
+	if !a.Normed.IsZero() {
+		p.grid[0]++
+		targets[len(targets)-1].Access = vk.ReadWrite
+		targets = append(targets, normTargets(a)...)
+		push.NormAddr, push.NormedAddr, push.ArrivedAddr = a.Norm.View().Address(), a.Normed.View().Address(), a.Arrived.View().Address()
+	}
+	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{Kernel: p.kernel, Groups: p.grid, Push: vk.Bytes(&push), Bind: bind}, targets...)
 }

@@ -14,15 +14,17 @@ import (
 )
 
 // pairTiling are whole tiles that a device compiles soon enough. The quads of NVFP4 rows
-// suffice for fewer invocations.
-func pairTiling(dev *vk.Device, f projection.WeightFormat) [5]int {
+// suffice for fewer invocations, and those of E4M3 activations for more tokens.
+func pairTiling(dev *vk.Device, f projection.WeightFormat, x projection.ActivationFormat) [5]int {
 	switch {
 	case dev.Adapter().Type != vk.TypeCPU:
 		return [5]int{128, 128, 32, 64, 64}
 	case f == projection.WeightNVFP4:
 		return [5]int{16, 32, 32, 8, 16}
+	case x != projection.ActivationBF16:
+		return [5]int{32, 32, 32, 16, 8}
 	}
-	return [5]int{32, 32, 32, 16, 8}
+	return [5]int{16, 32, 32, 8, 8}
 }
 
 // Whole tiles by pairs of steps: one tile and one pair, a last tile of tokens that begins
@@ -51,7 +53,7 @@ func TestLinearPair(t *testing.T) {
 			}
 			for _, variant := range []string{projection.VariantCM, projection.VariantCMB} {
 				t.Run(fmt.Sprint(f, "/", variant, s), func(t *testing.T) {
-					tiling := pairTiling(dev, f)
+					tiling := pairTiling(dev, f, projection.ActivationBF16)
 					fp8 := f == projection.WeightFP8 || f == projection.WeightFP8UE8M0
 					if s.n%tiling[1] != 0 || s.tokens < tiling[0] || fp8 && s.k%projection.ScaleBlock != 0 {
 						t.Skip("no whole tiles")
@@ -113,7 +115,7 @@ func TestLinearPairActivations(t *testing.T) {
 		}
 		for _, variant := range []string{projection.VariantCM, projection.VariantCMB} {
 			t.Run(fmt.Sprint(weights, "/", act, "/", variant), func(t *testing.T) {
-				op, err := projection.NewLinearTiled(dev, linearConfig(h, variant), pairTiling(dev, weights))
+				op, err := projection.NewLinearTiled(dev, linearConfig(h, variant), pairTiling(dev, weights, act))
 				if errors.Is(err, vk.ErrMissingFeature) {
 					t.Skip(err)
 				} else if err != nil {

@@ -1,6 +1,8 @@
 package projection
 
 import (
+	"unsafe"
+
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -31,11 +33,12 @@ func (m matrixKernel) of(t int) matrixKernel {
 type linearPlan struct {
 	kernel     *vk.Kernel
 	grid       [3]uint32
-	splits     int // parts of K, summed by a second launch where there are several
-	splitSteps int // of each
-	step       int // numbers of K in one
-	whole      int // rows that a launch before has in one part, with as many steps as there are; the grid has the others
-	rows       int // of a tile, where there are such
+	splits     int  // parts of K, summed by a second launch where there are several
+	splitSteps int  // of each
+	step       int  // numbers of K in one
+	whole      int  // rows that a launch before has in one part, with as many steps as there are; the grid has the others
+	rows       int  // of a tile, where there are such
+	norms      bool // kernel is one of those that may norm what they give, proj_linear_few and proj_linear_thin
 }
 
 const (
@@ -137,6 +140,7 @@ func (o *Linear) leastForTiles() int {
 // buildFew makes proj_linear_few for 1, 2, 4, .. pass tokens a pass.
 func (o *Linear) buildFew(spec opkit.Spec, formats []uint32, pass int) error {
 	spec.Stem, o.few = "proj_linear_few", map[int]fewKernel{}
+	spec.PushSize = int(unsafe.Sizeof(projLinearNormPush{}))
 	if o.matrices() {
 		spec.Variant = VariantCM
 	}
@@ -168,7 +172,7 @@ func (o *Linear) plan(t, scratch int) linearPlan {
 			pass *= 2
 		}
 		f := o.few[pass]
-		p.kernel = f.k
+		p.kernel, p.norms = f.k, true
 		p.grid = [3]uint32{uint32(opkit.CeilDiv(cfg.N, fewThreads/f.lanes*f.rows)), uint32(opkit.CeilDiv(t, pass)), uint32(cfg.Groups)}
 		return p
 	}

@@ -1,6 +1,9 @@
 package projection
 
 import (
+	"slices"
+	"unsafe"
+
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/vk"
@@ -119,9 +122,9 @@ func (o *Linear) laneFinder() (laneFinder, *error) {
 // buildThin makes proj_linear_thin for workgroups of 8, 16 and 32 tokens, where the
 // device can run it; elsewhere the kernels for fewer and for more tokens take its
 // place. A CPU, whose compiler is slow with long kernels, makes do with 8 where a step is
-// long (of NVFP4).
+// long (of NVFP4), and takes one chunk a step for more.
 func (o *Linear) buildThin(spec opkit.Spec, formats []uint32, find thinner) error {
-	spec.Stem = "proj_linear_thin"
+	spec.Stem, spec.PushSize = "proj_linear_thin", int(unsafe.Sizeof(projLinearNormPush{}))
 	caps := o.dev.Caps()
 	if caps.Missing(shaders.Requires(opkit.Stem(spec.Stem, o.variant))) != nil {
 		return nil
@@ -135,10 +138,13 @@ func (o *Linear) buildThin(spec opkit.Spec, formats []uint32, find thinner) erro
 		if err != nil {
 			return *failed
 		}
-		if cpu := o.dev.Adapter().Type == vk.TypeCPU; cpu && tokens > thinLeast && d.ahead*d.lanes*o.cfg.Weights.perQuad() > ScaleBlock {
-			break
+		if cpu := o.dev.Adapter().Type == vk.TypeCPU; cpu && tokens > thinLeast {
+			if d.ahead*d.lanes*o.cfg.Weights.perQuad() > ScaleBlock {
+				break
+			}
+			d.ahead = 1
 		}
-		spec.Subgroup, spec.Constants = uint32(d.subgroup), append(append([]uint32(nil), formats...), d.constants()...)
+		spec.Subgroup, spec.Constants = uint32(d.subgroup), slices.Concat(formats, d.constants(), o.cfg.normConstants())
 		k, err := pkg.Kernel(o.dev, spec)
 		if err != nil {
 			return err
@@ -172,5 +178,5 @@ func (o *Linear) planThin(t int) linearPlan {
 			d = more
 		}
 	}
-	return linearPlan{kernel: d.k, splits: 1, grid: [3]uint32{uint32(tiles), uint32(opkit.CeilDiv(t, d.tokens)), uint32(o.cfg.Groups)}}
+	return linearPlan{kernel: d.k, norms: true, splits: 1, grid: [3]uint32{uint32(tiles), uint32(opkit.CeilDiv(t, d.tokens)), uint32(o.cfg.Groups)}}
 }

@@ -48,9 +48,9 @@ var pushLayouts = map[string]any{
 	"proj_inverse_rope_quant_lanes": projInverseRopeQuantPush{},
 
 	"proj_linear":       projLinearPush{},
-	"proj_linear_few":   projLinearPush{},
+	"proj_linear_few":   projLinearNormPush{},
 	"proj_linear_chain": projLinearChainPush{},
-	"proj_linear_thin":  projLinearPush{},
+	"proj_linear_thin":  projLinearNormPush{},
 	"proj_linear_mid":   projLinearPush{},
 	"proj_linear_pair":  projLinearPush{},
 	"proj_linear_sum":   projLinearSumPush{},

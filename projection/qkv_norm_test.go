@@ -70,6 +70,7 @@ func TestQKVNormSplit(t *testing.T) {
 // Whether sums are passed on inside subgroups or through shared memory, and how memory is
 // reached, does not change a bit.
 func TestQKVNormLanes(t *testing.T) {
+	testkit.WithoutMatrices(t)
 	dev, sizes := lanesDevice(t)
 	const tokens = 7
 	rng := rand.New(rand.NewPCG(3, 4))

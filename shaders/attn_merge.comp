@@ -12,12 +12,12 @@
 #extension GL_EXT_control_flow_attributes : require
 #include "lib/kv_page.glsl"
 #include "lib/tensors.glsl"
-#include "lib/mla_finish.glsl"
-#include "lib/rope_bf16.glsl"
 
 layout(local_size_x = 128, local_size_y_id = 1) in;
 layout(constant_id = 0) const uint AHEAD = 4u; // loads in flight; one past the last part takes as long as another
 const uint GROUPS = gl_WorkGroupSize.y;
+#define MLA_AHEAD AHEAD
+#include "lib/mla_join.glsl"
 
 const uint HAS_SINK = 1u, WANT_LSE = 4u, WANT_MAX = 8u, TURN = 16u;
 
@@ -52,16 +52,20 @@ void main() {
     const uint first = t * pc.splits * pc.heads + head, last = pc.splits - 1u; // part i: first + i*heads
     const uint sink_bits = sink_at(head); // asked for early, whether it counts or not
     const bool turns = (pc.flags & TURN) != 0u && lane >= 112u; // two pairs
-    float m = MLA_FLOOR, l = 0.0, top = MLA_FLOOR;
-    vec4 acc = vec4(0.0);
+    MlaJoined j = mla_nothing();
+    float top = MLA_FLOOR;
     uvec2 c = uvec2(0u), s = uvec2(0u);
     [[dont_unroll]] for (uint base = group * AHEAD; base <= last; base += GROUPS * AHEAD) {
         // Rows are loaded before it is known what they weigh. Past the end the last one is loaded again, and what an
         // empty part left unwritten is loaded and dropped.
-        vec4 x[AHEAD], part[AHEAD];
+        vec4 x[AHEAD];
+        vec2 part[AHEAD];
+        float highest[AHEAD];
         [[unroll]] for (uint k = 0u; k < AHEAD; k++) {
             const uint at = first + min(base + k, last) * pc.heads;
-            part[k] = uintBitsToFloat(part_ml_at(at));
+            const vec4 state = uintBitsToFloat(part_ml_at(at));
+            part[k] = state.xy;
+            highest[k] = state.z;
             x[k] = uintBitsToFloat(part_out_at(at * 128u + lane));
         }
         if (turns) { // on its way with the rows
@@ -69,53 +73,29 @@ void main() {
             c = table_at(angle);
             s = table_at(angle + ROPE_PAIRS / 2u);
         }
-        float least = m;
         [[unroll]] for (uint k = 0u; k < AHEAD; k++) {
             if (base + k > last) part[k].y = 0.0;
-            if (part[k].y != 0.0) {
-                least = max(least, part[k].x);
-                top = max(top, part[k].z);
-            }
+            if (part[k].y != 0.0) top = max(top, highest[k]);
         }
-        const float kept = exp2(max(m - least, -300.0));
-        m = least;
-        l *= kept;
-        acc *= kept;
-        [[unroll]] for (uint k = 0u; k < AHEAD; k++) {
-            const float w = exp2(max(part[k].x - m, -300.0));
-            if (part[k].y != 0.0) {
-                l += w * part[k].y;
-                acc += w * x[k];
-            }
-        }
+        mla_take(j, part, x);
     }
     if (GROUPS > 1u) {
-        if (lane == 0u) state_s[group] = vec4(m, l, top, 0.0);
-        acc_s[group * 128u + lane] = acc;
+        if (lane == 0u) state_s[group] = vec4(j.m, j.l, top, 0.0);
+        acc_s[group * 128u + lane] = j.acc;
         barrier();
         if (group > 0u) return;
-        const float own = m;
+        float m = j.m;
         [[unroll]] for (uint g = 1u; g < GROUPS; g++) m = max(m, state_s[g].x);
-        const float kept = exp2(max(own - m, -300.0));
-        l *= kept;
-        acc *= kept;
+        mla_raise(j, m);
         [[unroll]] for (uint g = 1u; g < GROUPS; g++) {
             const vec4 state = state_s[g];
-            const float w = exp2(max(state.x - m, -300.0));
-            l += w * state.y;
-            acc += w * acc_s[g * 128u + lane];
+            mla_add(j, state.xy, acc_s[g * 128u + lane]);
             top = max(top, state.z);
         }
     }
     const float sink2 = (pc.flags & HAS_SINK) != 0u ? mla_sink(sink_bits) : MLA_NO_SINK;
-    const vec4 o = l == 0.0 ? vec4(0.0) : acc * mla_factor(m, l, sink2);
     const uint at = t * pc.heads + head;
-    uvec2 w = uvec2(bf16_pack2(o.x, o.y), bf16_pack2(o.z, o.w));
-    if (turns) {
-        const vec4 back = uintBitsToFloat(uvec4(c.x, s.x, c.y, s.y)) * vec4(1.0, -1.0, 1.0, -1.0);
-        w = rope_bf16_words(uvec4(w, w), back, back).xy;
-    }
-    dst_put(at * 128u + lane, w);
-    if (lane == 0u && (pc.flags & WANT_LSE) != 0u) lse_put(at, mla_lse(m, l));
-    if (lane == 0u && (pc.flags & WANT_MAX) != 0u) max_put(at, mla_max_logit(top, l));
+    dst_put(at * 128u + lane, mla_words(j, sink2, turns, c, s));
+    if (lane == 0u && (pc.flags & WANT_LSE) != 0u) lse_put(at, mla_lse(j.m, j.l));
+    if (lane == 0u && (pc.flags & WANT_MAX) != 0u) max_put(at, mla_max_logit(top, j.l));
 }

@@ -2,15 +2,19 @@
 // proj_linear_few.comp, whose sums these are, in its order.
 // by address: x [T,G0,K0] bf16   w0, s0, r0 and w1, s1, r1: weights, their scales and those of rows, as in lib/linear.glsl
 //   z [T,G0,N0] = [T,G1,K1] bf16   y [T,y_stride] bf16 or f32, of which columns y_column .. are written   state: below
+//   With JOINED x is written, too: heads of 512 numbers, for which the parts of rows of attention are joined as by attn_merge.comp, with its bits:
+//   part_out [T,splits,H,512] f32   part_ml [T,splits,H,4] f32   and bound: 0 sink [H] f32   1 positions [T] i32   2 table [rows,64] f32
 // One workgroup: 128/LANES * ROWS rows of a group of one layer and all of TOKENS tokens. Workgroups take numbers when they begin, those of
 //   the first layer first: in which order gl_WorkGroupID begins, nothing says. So whoever waits, waits for workgroups that have begun, and
 //   how many have room on the device does not matter.
 //   The first layer also writes z to a half of state that is all ones; a pair of numbers that is not ones any more is there. So the weights
 //   of the second layer are on their way while the last numbers of the first one are made, and no workgroup waits for what it does not read.
 //   A launch sets the other half, which the one before had used, to ones again. Which half is whose turn, the counter says.
+//   With JOINED workgroups that join have the first numbers, each a quarter of a head: 32 invocations with four dims each, four times, for turns of
+//   5 parts each, or of 4 where there are no more than 8. x goes on to the first layer as z does to the second, in front of z.
 // state: word 0, plus 1: the next number, bit 31: the half; from word 64 on two halves of half_words, all ones before the first launch.
 // Constants after the two of lib/linear.glsl (ACT is bf16): 2 TOKENS, 3 ROWS, 4 LANES as there; 5..7 N, K and groups of the first layer,
-//   8..10 of the second.
+//   8..10 of the second, 11 JOINED.
 // Shared memory: 516*ROWS*TOKENS + 1032 B.
 // Features: bufferDeviceAddress, shaderInt64; with LINEAR_F16 shaderFloat16.
 #version 460
@@ -18,6 +22,9 @@
 #extension GL_EXT_control_flow_attributes : require
 #define LINEAR_CHAIN
 #include "lib/linear_f32.glsl"
+
+#define MLA_AHEAD 5u
+#include "lib/mla_join.glsl"
 
 layout(local_size_x = 128) in;
 layout(constant_id = 2) const uint TOKENS = 1u;
@@ -29,6 +36,7 @@ layout(constant_id = 7) const uint GROUPS0 = 1u;
 layout(constant_id = 8) const uint N1 = 8u;
 layout(constant_id = 9) const uint K1 = 32u;
 layout(constant_id = 10) const uint GROUPS1 = 1u;
+layout(constant_id = 11) const bool JOINED = false;
 
 layout(push_constant) uniform Push {
     KV_ADDR state_addr;
@@ -41,12 +49,19 @@ layout(push_constant) uniform Push {
     KV_ADDR w1_addr;
     KV_ADDR s1_addr;
     KV_ADDR r1_addr;
+    KV_ADDR part_out_addr;
+    KV_ADDR part_ml_addr;
     uint tokens;     // at most TOKENS
-    uint half_words; // at least TOKENS*G0*N0/2
+    uint half_words; // at least TOKENS*G0*N0/2, and with JOINED TOKENS*G0*K0/2 more
     uint y_stride;
     uint y_column;
-    uint y_f32;
+    uint flags;
+    uint splits;
+    uint table_rows;
 } pc;
+layout(std430, set = 0, binding = 0) readonly buffer Sink { uint sink[]; };
+layout(std430, set = 0, binding = 1) readonly buffer Positions { int positions[]; };
+layout(std430, set = 0, binding = 2) readonly buffer Table { uvec2 table[]; };
 
 const uint VEC = FORMAT == WEIGHT_BF16 ? 8u : FORMAT == WEIGHT_NVFP4 ? 32u : 16u; // weights of a quad
 const uint UNITS = VEC / 8u;
@@ -132,12 +147,19 @@ bool add_up(out uint team, out uint v, out vec2 y) {
 
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer ChainRead4 { uvec4 v; };
 layout(buffer_reference, std430, buffer_reference_align = 16) coherent volatile readonly buffer ChainLook4 { uvec4 v; };
+layout(buffer_reference, std430, buffer_reference_align = 4) coherent volatile readonly buffer ChainLook1 { uint v; };
+layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer ChainRead2 { uvec2 v; };
+layout(buffer_reference, std430, buffer_reference_align = 8) coherent writeonly buffer ChainWrite2 { uvec2 v; };
 layout(buffer_reference, std430, buffer_reference_align = 4) coherent writeonly buffer ChainWrite1 { uint v; };
 layout(buffer_reference, std430, buffer_reference_align = 4) coherent buffer ChainState { uint taken; };
 
 const uint NOTHING = 0xFFFFFFFFu, HALVES = 256u; // byte
+const uint Y_F32 = 1u, HAS_SINK = 2u, TURN = 4u;
+const uint HEADS = GROUPS0 * K0 / 512u;
 const uint TILES0 = (N0 + TEAMS * ROWS - 1u) / (TEAMS * ROWS), TILES1 = (N1 + TEAMS * ROWS - 1u) / (TEAMS * ROWS);
-const uint FIRST = TILES0 * GROUPS0, ALL = FIRST + TILES1 * GROUPS1;
+const uint JOINS = JOINED ? TOKENS * GROUPS0 * K0 / 128u : 0u; // 128 dims each
+const uint FIRST = TILES0 * GROUPS0, PRODUCTS = FIRST + TILES1 * GROUPS1, ALL = JOINS + PRODUCTS;
+const uint X_WORDS = JOINED ? TOKENS * GROUPS0 * K0 / 2u : 0u; // of a half, in front of z
 
 shared uint turn_s, half_s;
 
@@ -168,14 +190,18 @@ bool there(uvec4 x[X_QUADS]) {
     return all_;
 }
 
-// accumulate: the quads at k, scales included. What the first layer gives may have been cached before it was there: later looks go by the cache.
+// accumulate: the quads at k, scales included. What other workgroups give may have been cached before it was there: later looks go by the cache.
 void accumulate(uint group, uint k, Quads q) {
     uvec4 x[TOKENS][X_QUADS];
     float x_factor[TOKENS];
     [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
         const uint64_t at = x_at_ + uint64_t(((min(t, pc.tokens - 1u) * groups_ + group) * k_ + k) / 8u) * 16u;
+        const bool awaited = JOINED || second_;
+        if (awaited && gl_LocalInvocationIndex % 16u == 0u) { // some first: looks of all would keep busy what the numbers come by
+            [[dont_unroll]] while (ChainLook1(at + 12u).v == NOTHING) {}
+        }
         [[unroll]] for (uint i = 0u; i < X_QUADS; i++) x[t][i] = ChainRead4(at + 16u * i).v;
-        if (second_) {
+        if (awaited) {
             [[dont_unroll]] while (!there(x[t])) {
                 [[unroll]] for (uint i = 0u; i < X_QUADS; i++) x[t][i] = ChainLook4(at + 16u * i).v;
             }
@@ -183,6 +209,55 @@ void accumulate(uint group, uint k, Quads q) {
         x_factor[t] = 1.0;
     }
     multiply(q, x, x_factor);
+}
+
+// present: pairs of numbers with other bits than those of what is not there; NaNs both.
+uvec2 present(uvec2 w) { return mix(w, uvec2(NOTHING - 1u), equal(w, uvec2(NOTHING))); }
+
+// join: as attn_merge.comp, with the bits of its sums.
+void join(uint turn, uint64_t x_at) {
+    const uint tid = gl_LocalInvocationIndex, group = tid / 32u, lane = turn % 4u * 32u + tid % 32u;
+    const uint head = turn / 4u % HEADS, t = turn / 4u / HEADS;
+    if (t >= pc.tokens) return;
+    const uint first = t * pc.splits * HEADS + head, last = pc.splits - 1u; // part i: first + i*HEADS
+    const uint stride = pc.splits > 8u ? 5u : 4u;
+    const uint sink_bits = sink[head];
+    const bool turns = (pc.flags & TURN) != 0u && lane >= 112u; // two pairs
+    MlaJoined j = mla_nothing();
+    uvec2 c = uvec2(0u), s = uvec2(0u);
+    [[dont_unroll]] for (uint base = group * stride; base <= last; base += 4u * stride) {
+        vec4 x[MLA_AHEAD];
+        vec2 part[MLA_AHEAD];
+        [[unroll]] for (uint k = 0u; k < MLA_AHEAD; k++) {
+            const uint at = first + min(base + k, last) * HEADS;
+            part[k] = uintBitsToFloat(ChainRead2(pc.part_ml_addr + uint64_t(at) * 16u).v);
+            x[k] = uintBitsToFloat(ChainRead4(pc.part_out_addr + uint64_t(at * 128u + lane) * 16u).v);
+        }
+        if (turns) {
+            const uint angle = uint(clamp(positions[t], 0, int(pc.table_rows) - 1)) * ROPE_PAIRS + lane % 16u;
+            c = table[angle];
+            s = table[angle + ROPE_PAIRS / 2u];
+        }
+        [[unroll]] for (uint k = 0u; k < MLA_AHEAD; k++) {
+            if (k >= stride || base + k > last) part[k].y = 0.0;
+        }
+        mla_take(j, part, x);
+    }
+    pair_s[tid] = vec2(j.m, j.l);
+    [[unroll]] for (uint e = 0u; e < 4u; e++) sum_s[e * PITCH + tid] = j.acc[e];
+    barrier();
+    if (group > 0u) return;
+    float m = j.m;
+    [[unroll]] for (uint g = 1u; g < 4u; g++) m = max(m, pair_s[g * 32u].x);
+    mla_raise(j, m);
+    [[unroll]] for (uint g = 1u; g < 4u; g++) {
+        const uint i = g * 32u + tid;
+        mla_add(j, pair_s[i], vec4(sum_s[i], sum_s[PITCH + i], sum_s[2u * PITCH + i], sum_s[3u * PITCH + i]));
+    }
+    const uvec2 w = mla_words(j, (pc.flags & HAS_SINK) != 0u ? mla_sink(sink_bits) : MLA_NO_SINK, turns, c, s);
+    const uint64_t at = uint64_t((t * HEADS + head) * 128u + lane) * 8u;
+    ChainWrite2(x_at + at).v = present(w);
+    KvWrite2(pc.x_addr + at).v = w;
 }
 
 void main() {
@@ -194,15 +269,21 @@ void main() {
         if (turn_s == ALL - 1u) ChainState(pc.state_addr).taken = ((half_s ^ 1u) << 31) - 1u;
     }
     barrier();
-    const uint turn = turn_s;
+    uint turn = turn_s;
     const uint64_t halves = pc.state_addr + HALVES, now = halves + uint64_t(half_s * pc.half_words) * 4u, next = halves + uint64_t((half_s ^ 1u) * pc.half_words) * 4u;
-    [[dont_unroll]] for (uint i = turn * 128u + tid; i < pc.half_words; i += ALL * 128u) KvWrite1(next + uint64_t(i) * 4u).v = NOTHING;
+    if (turn < JOINS) {
+        join(turn, now);
+        return;
+    }
+    turn -= JOINS;
+    [[dont_unroll]] for (uint i = turn * 128u + tid; i < pc.half_words; i += PRODUCTS * 128u) KvWrite1(next + uint64_t(i) * 4u).v = NOTHING;
 
     second_ = turn >= FIRST;
     n_ = second_ ? N1 : N0;
     k_ = second_ ? K1 : K0;
     groups_ = second_ ? GROUPS1 : GROUPS0;
-    x_at_ = second_ ? now : pc.x_addr;
+    const uint64_t z_at = now + uint64_t(X_WORDS) * 4u;
+    x_at_ = second_ ? z_at : JOINED ? now : pc.x_addr;
     w_at_ = second_ ? pc.w1_addr : pc.w0_addr;
     scales_at_ = second_ ? pc.s1_addr : pc.s0_addr;
     row_scales_at_ = second_ ? pc.r1_addr : pc.r0_addr;
@@ -227,11 +308,11 @@ void main() {
     if (FORMAT == WEIGHT_NVFP4) y *= uintBitsToFloat(uvec2(KvRead1(row_scales_at_ + uint64_t(row) * 4u).v, KvRead1(row_scales_at_ + uint64_t(row) * 4u + 4u).v));
     if (!second_) {
         const uint i = (token * groups_ * n_ + row) / 2u, word = bf16_pack2(y.x, y.y);
-        ChainWrite1(now + uint64_t(i) * 4u).v = word == NOTHING ? NOTHING - 1u : word; // NaNs both
+        ChainWrite1(z_at + uint64_t(i) * 4u).v = word == NOTHING ? NOTHING - 1u : word; // NaNs both
         KvWrite1(pc.z_addr + uint64_t(i) * 4u).v = word;
     } else {
         const uint i = token * pc.y_stride + pc.y_column + row;
-        if (pc.y_f32 != 0u) KvWrite2(pc.y_addr + uint64_t(i) * 4u).v = floatBitsToUint(y);
+        if ((pc.flags & Y_F32) != 0u) KvWrite2(pc.y_addr + uint64_t(i) * 4u).v = floatBitsToUint(y);
         else KvWrite1(pc.y_addr + uint64_t(i >> 1) * 4u).v = bf16_pack2(y.x, y.y);
     }
 }

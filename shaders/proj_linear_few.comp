@@ -3,15 +3,15 @@
 // One workgroup: 128/LANES * ROWS rows of group z and TOKENS tokens. LANES invocations share ROWS rows, each reading 16 bytes of every row
 //   and the numbers of x that belong to them at a time, so that a row is read in pieces of 16*LANES bytes, once for all of the tokens.
 //   Their sums meet in shared memory in an order that depends on LANES, ROWS and TOKENS alone.
-// With NORM x goes through the norm of proj_qkv_norm.comp first, x_i = bf16((x_i * r) * g_i), which every workgroup does for itself: g is in
-//   binding 2, and x_scale_pitch the quads of a row of x.
 // Constants after the two of lib/linear.glsl: 2 TOKENS, 3 ROWS (2 or 4), 4 LANES: powers of two, TOKENS*ROWS <= 16, LANES <= 128;
-//   5 NORM: 0 none, 1 weights of bf16, 2 of f32; 6 NORM_QUADS = K/8; 7 NORM_EPS, 8 NORM_INVERSE = 1/K, bits of f32.
-// Shared memory: 516*ROWS*TOKENS + 1024: at most 9280 B; with NORM 528 + 2*TOKENS*K more.
+//   5 NORM: 0 none, 1 weights of bf16, 2 of f32, 6 NORM_QUADS, 7 NORM_EPS, 8 NORM_INVERSE = 1/(8*NORM_QUADS), bits of f32: of
+//   lib/linear_norm.glsl, in KV_DA builds and with one group only.
+// Shared memory: 516*ROWS*TOKENS + 1024: at most 9280 B; with NORM 532 more.
 // Features: none; with KV_DA bufferDeviceAddress, shaderInt64; with LINEAR_F16 shaderFloat16 (codes decoded through binary16).
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
+#define LINEAR_NORM
 #include "lib/linear_f32.glsl"
 
 layout(local_size_x = 128) in;
@@ -37,35 +37,27 @@ const uint PARTS = 128u / PAIRS;      // invocations that sum a pair
 
 shared float sum_s[SUMS * PITCH];
 shared vec2 pair_s[128];
-shared uvec4 normed_s[NORM != 0u ? TOKENS * NORM_QUADS : 1u]; // x
 shared vec4 rms_of[NORM != 0u ? 32u : 1u];
 shared float rms_part[4];
 #include "lib/rms.glsl"
+#ifdef KV_DA
+#define NORM_SCOPE gl_ScopeDevice
+#include "lib/linear_norm.glsl"
 
 const uint NORM_STEPS = (NORM_QUADS + 127u) / 128u;
 
-// norm_x: the workgroup's tokens to normed_s. The sum is that of proj_qkv_norm.comp, in its order.
-void norm_x(uint t0) {
+// norm_rows: the workgroup's tokens. The sum is that of proj_qkv_norm.comp, in its order.
+void norm_rows(uint t0, bool rehearsed) {
     const uint tid = gl_LocalInvocationIndex;
-    vec4 a[NORM_STEPS], b[NORM_STEPS];
-    [[unroll]] for (uint i = 0u; i < NORM_STEPS; i++) {
-        const uint u = min(i * 128u + tid, NORM_QUADS - 1u);
-        if (NORM == 2u) {
-            a[i] = uintBitsToFloat(uvec4(x_scale.v[8u * u], x_scale.v[8u * u + 1u], x_scale.v[8u * u + 2u], x_scale.v[8u * u + 3u]));
-            b[i] = uintBitsToFloat(uvec4(x_scale.v[8u * u + 4u], x_scale.v[8u * u + 5u], x_scale.v[8u * u + 6u], x_scale.v[8u * u + 7u]));
-        } else {
-            a[i] = vec4(bf16_unpack2(x_scale.v[4u * u]), bf16_unpack2(x_scale.v[4u * u + 1u]));
-            b[i] = vec4(bf16_unpack2(x_scale.v[4u * u + 2u]), bf16_unpack2(x_scale.v[4u * u + 3u]));
-        }
-    }
-    [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
-        uvec4 q[NORM_STEPS];
-        precise float sum = 0.0;
+    [[dont_unroll]] for (uint t = t0; t < min(t0 + TOKENS, pc.tokens); t++) {
+        uvec4 x[NORM_STEPS], g[NORM_STEPS], h[NORM_STEPS];
         [[unroll]] for (uint i = 0u; i < NORM_STEPS; i++) {
-            const uint u = i * 128u + tid;
-            q[i] = u < NORM_QUADS ? x_quad(min(t0 + t, pc.tokens - 1u) * pc.x_scale_pitch + u) : uvec4(0u);
-            sum = sum + rms_squares(q[i]);
+            const uint u = min(i * 128u + tid, NORM_QUADS - 1u);
+            x[i] = NormSeen(norm_number(t, u * 8u, rehearsed)).v;
+            norm_weights(u, g[i], h[i]);
         }
+        precise float sum = 0.0;
+        [[unroll]] for (uint i = 0u; i < NORM_STEPS; i++) sum = sum + (i * 128u + tid < NORM_QUADS ? rms_squares(x[i]) : 0.0);
         rms_of[tid / 4u][tid % 4u] = sum;
         barrier();
         if (tid < 4u) rms_part[tid] = rms_sum32(32u * tid);
@@ -74,11 +66,15 @@ void norm_x(uint t0) {
         const float r = rms_factor(all, uintBitsToFloat(NORM_INVERSE), uintBitsToFloat(NORM_EPS));
         [[unroll]] for (uint i = 0u; i < NORM_STEPS; i++) {
             const uint u = i * 128u + tid;
-            if (u < NORM_QUADS) normed_s[t * NORM_QUADS + u] = rms_scaled(q[i], r, a[i], b[i]);
+            if (u >= NORM_QUADS) break;
+            vec4 a, b;
+            norm_gains(g[i], h[i], a, b);
+            const uvec4 y = rms_scaled(x[i], r, a, b);
+            if (!rehearsed) NormResult(pc.normed_addr + (t * NORM_QUADS + u) * 16u).v = y;
         }
     }
-    barrier();
 }
+#endif
 
 float acc[ROWS][TOKENS];
 
@@ -105,7 +101,7 @@ void accumulate(uint group, uint t0, uint k, Quads q) {
     [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
         const uint token = min(t0 + t, pc.tokens - 1u);
         const uint x0 = x_row(token, group) * (pc.k / X_VEC) + k / X_VEC;
-        [[unroll]] for (uint i = 0u; i < X_QUADS; i++) x[t][i] = NORM != 0u ? normed_s[t * NORM_QUADS + k / X_VEC + i] : x_quad(x0 + i);
+        [[unroll]] for (uint i = 0u; i < X_QUADS; i++) x[t][i] = x_quad(x0 + i);
         x_factor[t] = ACT == ACT_BF16 ? 1.0 : uintBitsToFloat(x_block_bits(token, group, k));
     }
     [[unroll]] for (uint r = 0u; r < ROWS; r++) {
@@ -139,25 +135,15 @@ void accumulate(uint group, uint t0, uint k, Quads q) {
     }
 }
 
-void main() {
+// products: the workgroup's sums to y.
+void products(uint group, uint t0, uint first) {
     const uint tid = gl_LocalInvocationIndex, lane = tid % LANES;
-    const uint group = gl_WorkGroupID.z, t0 = gl_WorkGroupID.y * TOKENS, first = gl_WorkGroupID.x * TEAMS * ROWS;
     // Behind the last row the last ones are read again: every invocation has to reach the barriers.
     const uint row0 = group * pc.n + min(first + tid / LANES * ROWS, pc.n - ROWS);
     [[unroll]] for (uint r = 0u; r < ROWS; r++) {
         [[unroll]] for (uint t = 0u; t < TOKENS; t++) acc[r][t] = 0.0;
     }
-    if (NORM != 0u) { // what x is multiplied with first comes meanwhile
-        uint k = lane * VEC;
-        Quads q;
-        fetch(row0, min(k, pc.k - VEC), q);
-        norm_x(t0);
-        [[dont_unroll]] while (k < pc.k) {
-            accumulate(group, t0, k, q);
-            k += LANES * VEC;
-            fetch(row0, min(k, pc.k - VEC), q);
-        }
-    } else if (FORMAT == WEIGHT_NVFP4) { // decoding takes as long as the loads, so the next ones are on their way meanwhile
+    if (FORMAT == WEIGHT_NVFP4) { // decoding takes as long as the loads, so the next ones are on their way meanwhile
         Quads q;
         fetch(row0, min(lane * VEC, pc.k - VEC), q);
         [[dont_unroll]] for (uint k = lane * VEC; k < pc.k; k += LANES * VEC) {
@@ -192,9 +178,25 @@ void main() {
         if (part < s) pair_s[tid] += pair_s[tid + s];
     }
     const uint n = first + team * ROWS + v % ROWS, token = t0 + v / ROWS;
-    if (part != 0u || n >= pc.n || token >= pc.tokens) return;
-    vec2 y = pair_s[tid] * (WEIGHT_UNSCALE * ACT_UNSCALE);
-    const uint row = group * pc.n + n;
-    if (FORMAT == WEIGHT_NVFP4) y *= vec2(row_scale.v[row], row_scale.v[row + 1u]);
-    y_store2(token, row, y.x, y.y);
+    if (part == 0u && n < pc.n && token < pc.tokens) {
+        vec2 y = pair_s[tid] * (WEIGHT_UNSCALE * ACT_UNSCALE);
+        const uint row = group * pc.n + n;
+        if (FORMAT == WEIGHT_NVFP4) y *= vec2(row_scale.v[row], row_scale.v[row + 1u]);
+#ifdef KV_DA
+        if (NORM != 0u && pc.norm_addr != uint64_t(0)) NormPut1(norm_address(token, row)).v = bf16_pack2(y.x, y.y);
+        else
+#endif
+            y_store2(token, row, y.x, y.y);
+    }
+}
+
+void main() {
+    const uint t0 = gl_WorkGroupID.y * TOKENS, first = gl_WorkGroupID.x * TEAMS * ROWS;
+#ifdef KV_DA
+    const bool rehearsed = rehearses(first);
+    if (!rehearsed) products(gl_WorkGroupID.z, t0, first);
+    if (rehearsed || norm_mine(first, TEAMS * ROWS)) norm_rows(t0, rehearsed);
+#else
+    products(gl_WorkGroupID.z, t0, first);
+#endif
 }

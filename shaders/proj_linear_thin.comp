@@ -7,7 +7,9 @@
 // Constants after the two of lib/linear.glsl: 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a product, 7 TOKENS, 8 AHEAD, 9 LANES: fragments lie
 //   in registers so that component i*V + v of lane l, V = K/LANES, is in row (column of B) l/LANES + i*SUBGROUP/LANES, at a k that
 //   depends on l%LANES and v alone, for A and B alike: projection/linear_layout.go finds out.
-// Shared memory: PARTS * max(TOKENS, N) * (4*M + 16): 20480 B for 16 subgroups, 16x16x16.
+//   10 NORM: 0 none, 1 weights of bf16, 2 of f32, 11 NORM_QUADS, 12 NORM_EPS, 13 NORM_INVERSE = 1/(8*NORM_QUADS), bits of f32: of
+//   lib/linear_norm.glsl, one group only.
+// Shared memory: PARTS * max(TOKENS, N) * (4*M + 16): 20480 B for 16 subgroups, 16x16x16; with NORM at least PARTS * 512, and 16*PARTS + 4 more.
 // Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, shaderInt16, vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -16,6 +18,7 @@
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
 #define KV_DA
+#define LINEAR_NORM
 #include "lib/linear_cm.glsl"
 
 layout(local_size_x = 128, local_size_x_id = 2) in;
@@ -27,6 +30,10 @@ layout(constant_id = 6) const uint CM_K = 16u;
 layout(constant_id = 7) const uint TOKENS = 8u;
 layout(constant_id = 8) const uint AHEAD = 2u;
 layout(constant_id = 9) const uint LANES = 4u;
+layout(constant_id = 10) const uint NORM = 0u;
+layout(constant_id = 11) const uint NORM_QUADS = 1u;
+layout(constant_id = 12) const uint NORM_EPS = 0u;
+layout(constant_id = 13) const uint NORM_INVERSE = 0u;
 
 const uint PARTS = THREADS / SUBGROUP;
 const uint VEC = FORMAT == WEIGHT_BF16 ? 8u : FORMAT == WEIGHT_NVFP4 ? 32u : 16u; // weights of a quad
@@ -46,7 +53,12 @@ const uint B_EACH = CM_N / LINES;               // columns of a lane in a fragme
 const uint OUT_PITCH = CM_M / 4u + 1u;
 const uint REGION = COLUMNS * OUT_PITCH;        // quads of a subgroup
 
-shared uvec4 sum_s[PARTS * REGION]; // [PARTS, COLUMNS, M] f32
+shared uvec4 sum_s[PARTS * (NORM != 0u && REGION < 32u ? 32u : REGION)]; // [PARTS, COLUMNS, M] f32; of norms [PARTS, 128]
+shared vec4 norm_s[NORM != 0u ? PARTS : 1u];
+#define RMS_OF(i) uintBitsToFloat(sum_s[i])
+#include "lib/rms.glsl"
+#define NORM_SCOPE gl_ScopeQueueFamily
+#include "lib/linear_norm.glsl"
 
 #define CM_A coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA>
 #define CM_B coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB>
@@ -156,7 +168,52 @@ void finish(uint sub) {
         [[unroll]] for (uint p = 0u; p < PARTS; p++) v += uintBitsToFloat(sum_s[p * REGION + t * OUT_PITCH + q]);
         v *= LANES_UNSCALE;
         if (FORMAT == WEIGHT_NVFP4) v *= vec4(row_scale.v[row], row_scale.v[row + 1u], row_scale.v[row + 2u], row_scale.v[row + 3u]);
-        y_store4(token, row, v);
+        if (NORM != 0u && pc.norm_addr != uint64_t(0)) NormPut2(norm_address(token, row)).v = uvec2(bf16_pack2(v.x, v.y), bf16_pack2(v.z, v.w));
+        else y_store4(token, row, v);
+    }
+}
+
+const uint NORM_STEPS = (NORM_QUADS + SUBGROUP - 1u) / SUBGROUP;
+const uint NORM_SLICES = SUBGROUP < 128u ? 128u / SUBGROUP : 1u;
+
+// norm_rows: a subgroup has every PARTS-th token. The sum is that of proj_qkv_norm.comp, in its order: a lane has the sums of NORM_SLICES
+// of its invocations. There is one copy of the code for all of a lane's units, which take turns: it comes from memory.
+void norm_rows(uint sub, uint lane, bool rehearsed) {
+    [[dont_unroll]] for (uint token = t0_ + sub; token < min(t0_ + TOKENS, pc.tokens); token += PARTS) {
+        uvec4 x[NORM_STEPS], g[NORM_STEPS], h[NORM_STEPS];
+        [[unroll]] for (uint i = 0u; i < NORM_STEPS; i++) {
+            const uint u = min(i * SUBGROUP + lane, NORM_QUADS - 1u);
+            x[i] = NormSeen(norm_number(token, u * 8u, rehearsed)).v;
+            norm_weights(u, g[i], h[i]);
+        }
+        [[dont_unroll]] for (uint i = 0u; i < max(NORM_STEPS, NORM_SLICES); i++) {
+            const uint v = i % NORM_SLICES * SUBGROUP + lane;
+            precise float sum = i < NORM_SLICES ? 0.0 : uintBitsToFloat(sum_s[sub * 32u + v / 4u][v % 4u]);
+            if (i * SUBGROUP + lane < NORM_QUADS) sum = sum + rms_squares(x[0]);
+            sum_s[sub * 32u + v / 4u][v % 4u] = floatBitsToUint(sum);
+            if (i < NORM_STEPS) {
+                const uvec4 turned = x[0];
+                [[unroll]] for (uint j = 0u; j + 1u < NORM_STEPS; j++) x[j] = x[j + 1u];
+                x[NORM_STEPS - 1u] = turned;
+            }
+        }
+        subgroupBarrier();
+        if (lane < 4u) norm_s[sub][lane] = rms_sum32(sub * 128u + lane * 32u);
+        subgroupBarrier();
+        const vec4 p = norm_s[sub];
+        precise float all = (p.x + p.y) + (p.z + p.w);
+        const float r = rms_factor(all, uintBitsToFloat(NORM_INVERSE), uintBitsToFloat(NORM_EPS));
+        [[dont_unroll]] for (uint u = lane; u < NORM_QUADS; u += SUBGROUP) {
+            vec4 a, b;
+            norm_gains(g[0], h[0], a, b);
+            const uvec4 y = rms_scaled(x[0], r, a, b);
+            if (!rehearsed) NormResult(pc.normed_addr + (token * NORM_QUADS + u) * 16u).v = y;
+            [[unroll]] for (uint i = 0u; i + 1u < NORM_STEPS; i++) {
+                x[i] = x[i + 1u];
+                g[i] = g[i + 1u];
+                h[i] = h[i + 1u];
+            }
+        }
     }
 }
 
@@ -168,15 +225,19 @@ void main() {
     t0_ = gl_WorkGroupID.y * TOKENS;
     // Tiles begin at multiples of their size among the rows of all groups, so that each lies in one block of 128.
     row0_ = (group_ * pc.n / CM_M + gl_WorkGroupID.x) * CM_M;
-    [[unroll]] for (uint n = 0u; n < N_TILES; n++) acc[n] = CM_C(0.0);
-    [[unroll]] for (uint i = 0u; i < W_EACH; i++) w_at_[i] = row_of(i) * (pc.k / VEC);
-    [[unroll]] for (uint i = 0u; i < X_EACH; i++) x_at_[i] = x_row(token_of(i), group_) * (pc.k / VEC * X_QUADS);
-    // All subgroups take as many steps; behind the last one x is 0.
-    const uint last = (pc.k + AHEAD * CHUNK - 1u) / (AHEAD * CHUNK) - 1u;
-    [[dont_unroll]] for (uint round = 0u; round <= last; round += PARTS) {
-        Fetch f;
-        fetch(round + sub, f);
-        consume(f, round + sub);
+    const bool rehearsed = rehearses(row0_);
+    if (!rehearsed) {
+        [[unroll]] for (uint n = 0u; n < N_TILES; n++) acc[n] = CM_C(0.0);
+        [[unroll]] for (uint i = 0u; i < W_EACH; i++) w_at_[i] = row_of(i) * (pc.k / VEC);
+        [[unroll]] for (uint i = 0u; i < X_EACH; i++) x_at_[i] = x_row(token_of(i), group_) * (pc.k / VEC * X_QUADS);
+        // All subgroups take as many steps; behind the last one x is 0.
+        const uint last = (pc.k + AHEAD * CHUNK - 1u) / (AHEAD * CHUNK) - 1u;
+        [[dont_unroll]] for (uint round = 0u; round <= last; round += PARTS) {
+            Fetch f;
+            fetch(round + sub, f);
+            consume(f, round + sub);
+        }
+        finish(sub);
     }
-    finish(sub);
+    if (rehearsed || norm_mine(row0_, CM_M)) norm_rows(sub, lane, rehearsed);
 }

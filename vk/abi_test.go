@@ -127,7 +127,11 @@ func TestValidationSpeaks(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The kernel's push constants are 8 bytes; a layout with 4 is against the rules.
-	if _, err := d.Kernel(vk.KernelSpec{Name: s.Name, SPIRV: s.SPIRV, Bindings: []vk.Access{vk.Read, vk.Write}, PushSize: 4}); err != nil {
+	k, err := d.Kernel(vk.KernelSpec{Name: s.Name, SPIRV: s.SPIRV, Bindings: []vk.Access{vk.Read, vk.Write}, PushSize: 4})
+	if err == nil {
+		err = k.Ready()
+	}
+	if err != nil {
 		t.Logf("kernel: %v", err)
 	}
 	if heard == 0 {

@@ -45,14 +45,17 @@ type Device struct {
 	closed  atomic.Bool
 
 	mu      sync.Mutex
-	kernels map[string]*kernelEntry
-	built   []*Kernel
+	kernels map[string]*Kernel
 	layouts map[layoutKey]*layout
 	sets    descriptorAllocator
 	memory  map[string]uint64 // bytes by label
 	cache   pipelineCache
 	dummy   *Buffer
 	staging *stagingBuffer
+
+	waiting   []*Kernel // to be compiled, under mu
+	compilers int       // goroutines that compile, under mu
+	compiling sync.WaitGroup
 }
 
 // Open opens the adapter: a device with one compute queue and every feature that
@@ -68,7 +71,7 @@ func (a *Adapter) Open(o DeviceOptions) (*Device, error) {
 	d := &Device{
 		adapter: a, opts: o,
 		c:       (*C.VmDevice)(C.calloc(1, C.size_t(unsafe.Sizeof(C.VmDevice{})))),
-		kernels: map[string]*kernelEntry{},
+		kernels: map[string]*Kernel{},
 		layouts: map[layoutKey]*layout{},
 		memory:  map[string]uint64{},
 	}
@@ -117,6 +120,7 @@ func (d *Device) Close() error {
 	if d.closed.Swap(true) {
 		return nil
 	}
+	d.compiling.Wait()
 	vulkan.DeviceWaitIdle(d.h)
 	if d.staging != nil {
 		d.staging.buf.Close()
@@ -126,7 +130,7 @@ func (d *Device) Close() error {
 	}
 	d.cache.close(d)
 	for _, k := range d.kernels {
-		k.destroy(d)
+		k.destroy()
 	}
 	d.sets.close(d)
 	for _, l := range d.layouts {

@@ -1,5 +1,5 @@
 // Package vk is a small compute layer over Vulkan: it chooses a device, owns its
-// memory, builds kernels from SPIR-V, records command buffers once and submits
+// memory, compiles kernels from SPIR-V, records command buffers once and submits
 // them many times. It knows nothing of tensors or attention.
 //
 // # Objects and owners
@@ -14,6 +14,12 @@
 // A [Recorder] derives barriers: it remembers which byte ranges were read and
 // written since the last barrier and places one before a command that would
 // otherwise race. Callers say what a command reads and writes, nothing else.
+//
+// # Compiling
+//
+// [Device.Kernel] does not wait for the driver's compiler: kernels are compiled behind
+// the caller, several at a time, and recording waits for those that it needs. So a
+// program asks for all that it is going to use, and then begins to record.
 //
 // # The binding
 //

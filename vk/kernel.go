@@ -5,6 +5,8 @@ import "C"
 
 import (
 	"fmt"
+	"runtime"
+	"slices"
 	"sync"
 	"unsafe"
 
@@ -41,24 +43,22 @@ type KernelSpec struct {
 
 // Kernel is a compute pipeline. The device that built it owns and closes it.
 type Kernel struct {
+	dev    *Device
+	op     string // for errors
 	spec   KernelSpec
-	layout *layout
-	h      vulkan.Pipeline
 	counts bool // it reads how many workgroups there are
+
+	mu     sync.Mutex // held while it is compiled
+	h      vulkan.Pipeline
+	layout *layout // nil until it is compiled
 }
 
 // Name returns the name that the kernel was specified with.
 func (k *Kernel) Name() string { return k.spec.Name }
 
-type kernelEntry struct {
-	once sync.Once
-	k    *Kernel
-	err  error
-}
-
-func (e *kernelEntry) destroy(d *Device) {
-	if e.k != nil {
-		vulkan.DestroyPipeline(d.h, e.k.h, nil)
+func (k *Kernel) destroy() {
+	if k.layout != nil {
+		vulkan.DestroyPipeline(k.dev.h, k.h, nil)
 	}
 }
 
@@ -72,13 +72,16 @@ type layout struct {
 	push     int
 }
 
-// Kernel builds a kernel, or returns the one built before from a specification
-// with the same name, module length, constants and subgroup size. Several
-// goroutines may build kernels at the same time.
+// Kernel returns a kernel, the same one for each specification with the same name, module
+// length, constants and subgroup size. It does not wait for the driver's compiler, which
+// takes up to a second for a long module: kernels are compiled behind the caller, as many
+// at a time as there are processors, and whoever needs one first (Recorder.Dispatch)
+// waits for it. Where the device is the processor, a kernel is compiled when it is first
+// needed: there nothing is idle meanwhile, and most programs ask for more kernels than
+// they use. Several goroutines may ask for kernels at the same time.
 //
 // Errors: ErrArgument when the module is not SPIR-V or exceeds the device's
-// limits; *MissingError; ErrOutOfHostMemory, ErrOutOfDeviceMemory, ErrDriver when
-// the driver refuses the module.
+// limits; *MissingError; ErrClosed, ErrDeviceLost.
 func (d *Device) Kernel(s KernelSpec) (*Kernel, error) {
 	op := "kernel " + s.Name
 	if err := d.usable(op); err != nil {
@@ -89,27 +92,58 @@ func (d *Device) Kernel(s KernelSpec) (*Kernel, error) {
 	}
 	key := fmt.Sprint(s.Name, len(s.SPIRV), s.Constants, s.SubgroupSize, s.Divisible)
 	d.mu.Lock()
-	e := d.kernels[key]
-	if e == nil {
-		e = &kernelEntry{}
-		d.kernels[key] = e
+	defer d.mu.Unlock()
+	if k := d.kernels[key]; k != nil {
+		return k, nil
 	}
-	d.mu.Unlock()
-	e.once.Do(func() {
-		if e.k, e.err = d.buildKernel(op, s); e.err == nil {
+	s.Constants = slices.Clone(s.Constants)
+	k := &Kernel{dev: d, op: op, spec: s, counts: countsWorkgroups(s.SPIRV)}
+	d.kernels[key] = k
+	if d.adapter.Type != TypeCPU {
+		d.compileLater(k)
+	}
+	return k, nil
+}
+
+// compileLater has a kernel compiled by one of a few goroutines, which end when nothing
+// is left to be compiled. Under d.mu.
+func (d *Device) compileLater(k *Kernel) {
+	d.waiting = append(d.waiting, k)
+	if d.compilers == runtime.GOMAXPROCS(0) {
+		return
+	}
+	d.compilers++
+	d.compiling.Go(func() {
+		for {
 			d.mu.Lock()
-			d.built = append(d.built, e.k)
+			if len(d.waiting) == 0 || d.closed.Load() {
+				d.compilers--
+				d.mu.Unlock()
+				return
+			}
+			k := d.waiting[0]
+			d.waiting = d.waiting[1:]
 			d.mu.Unlock()
+			_ = k.Ready() // whoever needs it tries again, and is told
 		}
 	})
-	if e.err != nil { // a later call may find more memory
-		d.mu.Lock()
-		if d.kernels[key] == e {
-			delete(d.kernels, key)
-		}
-		d.mu.Unlock()
+}
+
+// Ready compiles the kernel, unless that is done, or waits until it is. After an error the
+// next call tries again.
+//
+// Errors: ErrOutOfHostMemory, ErrOutOfDeviceMemory; ErrDriver when the driver refuses the
+// module; ErrClosed, ErrDeviceLost.
+func (k *Kernel) Ready() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.layout != nil {
+		return nil
 	}
-	return e.k, e.err
+	if err := k.dev.usable(k.op); err != nil {
+		return err
+	}
+	return k.compile()
 }
 
 func (d *Device) checkKernel(op string, s *KernelSpec) error {
@@ -138,10 +172,12 @@ func (d *Device) checkKernel(op string, s *KernelSpec) error {
 	return err
 }
 
-func (d *Device) buildKernel(op string, s KernelSpec) (*Kernel, error) {
+// compile sets the pipeline and its layout. Under k.mu.
+func (k *Kernel) compile() error {
+	d, op, s := k.dev, k.op, &k.spec
 	l, err := d.layout(op, layoutKey{len(s.Bindings), s.PushSize})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	var module vulkan.ShaderModule
 	ci := vulkan.ShaderModuleCreateInfo{
@@ -152,7 +188,7 @@ func (d *Device) buildKernel(op string, s KernelSpec) (*Kernel, error) {
 	code := vulkan.CreateShaderModule(d.h, &ci, nil, &module)
 	ci.Free()
 	if err := d.check(op, int(code)); err != nil {
-		return nil, err
+		return err
 	}
 	defer vulkan.DestroyShaderModule(d.h, module, nil)
 
@@ -167,7 +203,6 @@ func (d *Device) buildKernel(op string, s KernelSpec) (*Kernel, error) {
 	if s.SubgroupSize != 0 && d.Caps().Features["computeFullSubgroups"] {
 		full = 1
 	}
-	k := &Kernel{spec: s, layout: l, counts: countsWorkgroups(s.SPIRV)}
 	flags := d.pipelineFlags()
 	if s.Divisible {
 		flags |= C.VM_PIPELINE_CREATE_DISPATCH_BASE
@@ -176,11 +211,11 @@ func (d *Device) buildKernel(op string, s KernelSpec) (*Kernel, error) {
 	r := C.vm_create_pipeline(d.c, handleValue(unsafe.Pointer(d.cache.h)), handleValue(unsafe.Pointer(l.pipeline)), handleValue(unsafe.Pointer(module)),
 		constants, C.uint32_t(len(s.Constants)), subgroup, full, flags, &h)
 	if err := d.check(op, int(r)); err != nil {
-		return nil, err
+		return err
 	}
 	*(*C.VmHandle)(unsafe.Pointer(&k.h)) = h
-	k.spec.SPIRV = nil // the driver has its copy
-	return k, nil
+	k.layout, k.spec.SPIRV = l, nil // the driver has its copy
+	return nil
 }
 
 func (d *Device) layout(op string, key layoutKey) (*layout, error) {

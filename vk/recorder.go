@@ -178,7 +178,8 @@ func writeAccess(stage uint32) uint32 {
 // Dispatch records a launch. Nothing is recorded when it returns an error.
 //
 // Errors: ErrArgument when the grid, a view or the push constants do not fit the
-// kernel or the device; ErrClosed, ErrDeviceLost, ErrOutOfDeviceMemory.
+// kernel or the device; ErrClosed, ErrDeviceLost, ErrOutOfDeviceMemory; those of
+// Kernel.Ready.
 func (r *Recorder) Dispatch(x Dispatch) error {
 	if x.Kernel == nil {
 		return argument("dispatch", "Kernel", "nil", "a kernel")
@@ -221,6 +222,9 @@ func (r *Recorder) Dispatch(x Dispatch) error {
 			return err
 		}
 		uses = append(uses, use{v.View, v.Access, stageCompute})
+	}
+	if err := k.Ready(); err != nil {
+		return err
 	}
 	set, err := r.set(op, k.layout, x.Bind)
 	if err != nil {

@@ -5,6 +5,7 @@ package vk
 import "C"
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"unsafe"
@@ -25,11 +26,11 @@ func (d *Device) pipelineFlags() C.uint32_t {
 	return 0
 }
 
-// Kernels returns the kernels that were built on the device so far, in the order of
-// their names and constants.
+// Kernels returns the kernels that the device was asked for so far, compiled or not, in
+// the order of their names and constants.
 func (d *Device) Kernels() []*Kernel {
 	d.mu.Lock()
-	list := slices.Clone(d.built)
+	list := slices.Collect(maps.Values(d.kernels))
 	d.mu.Unlock()
 	slices.SortFunc(list, func(a, b *Kernel) int {
 		if c := strings.Compare(a.spec.Name, b.spec.Name); c != 0 {
@@ -54,7 +55,7 @@ func (k *Kernel) SubgroupSize() uint32 { return k.spec.SubgroupSize }
 //
 // Errors: *MissingError without the feature pipelineExecutableInfo; ErrArgument unless
 // the device was opened with DeviceOptions.Statistics; ErrClosed, ErrDeviceLost,
-// ErrOutOfHostMemory, ErrOutOfDeviceMemory.
+// ErrOutOfHostMemory, ErrOutOfDeviceMemory; those of Kernel.Ready.
 func (d *Device) Statistics(k *Kernel) ([]Statistic, error) {
 	const op = "statistics"
 	if err := d.usable(op); err != nil {
@@ -65,6 +66,9 @@ func (d *Device) Statistics(k *Kernel) ([]Statistic, error) {
 	}
 	if !d.opts.Statistics {
 		return nil, argument(op, "DeviceOptions.Statistics", "false", "true when the device was opened")
+	}
+	if err := k.Ready(); err != nil {
+		return nil, err
 	}
 	var raw *C.VmPipelineExecutableStatistic
 	var n C.uint32_t

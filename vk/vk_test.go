@@ -432,7 +432,9 @@ func TestPipelineCacheSurvivesDamage(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		copyKernel(t, d)
+		if err := copyKernel(t, d).Ready(); err != nil {
+			t.Fatal(err)
+		}
 		if err := d.Close(); err != nil {
 			t.Fatal(err)
 		}

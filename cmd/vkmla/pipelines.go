@@ -57,7 +57,7 @@ func runPipelines(ctx context.Context, device, output string, all bool, stdout, 
 	}
 	line := newProgress(stderr)
 	defer line.clear()
-	if err := pipelines.Build(ctx, dev, func(op string) { line.show("compiling %s", op) }); err != nil {
+	if err := pipelines.Build(ctx, dev, func(kernel string) { line.show("compiling %s", kernel) }); err != nil {
 		return err
 	}
 	line.clear()

@@ -234,17 +234,21 @@ func (c *layerCheck) linear(name string, x, y tensor.Tensor, w pipeline.DeviceMa
 // normed records the norms of a layer whose operations do them inside: they give the same
 // bits, which are what those operations are checked with.
 func (c *layerCheck) normed(rec *vk.Recorder) error {
-	if !c.got.QR.IsZero() {
+	if !c.got.KV.IsZero() {
 		return nil
 	}
 	rank, t := c.cfg.Model.QRank, c.shape.tokens()
 	op, err := projection.NewQKVNorm(c.dev, projection.QKVNormConfig{Rank: rank, Eps: c.cfg.Model.Eps})
-	c.got.QR, c.got.KV = c.out(tensor.BF16, t, rank), c.out(tensor.BF16, t, projection.D)
+	qr := c.out(tensor.BF16, t, rank)
+	c.got.KV = c.out(tensor.BF16, t, projection.D)
+	if c.got.QR.IsZero() {
+		c.got.QR = qr
+	}
 	if err = errors.Join(err, c.layerRig.err); err != nil {
 		return err
 	}
 	return op.Record(rec, projection.QKVNormArgs{QR: c.got.QKV, KV: c.got.QKV, KVAt: rank, QRWeight: c.w.QNorm, KVWeight: c.w.KVNorm,
-		QROut: c.got.QR, KVOut: c.got.KV})
+		QROut: qr, KVOut: c.got.KV})
 }
 
 // norms checks both norms of some tokens.

@@ -133,7 +133,7 @@ func without(ladder []vk.Variant, name string) []vk.Variant {
 	return slices.DeleteFunc(slices.Clone(ladder), func(v vk.Variant) bool { return v.Name == name })
 }
 
-// Spec says which kernel Kernel builds.
+// Spec says which kernel Kernel asks for.
 type Spec struct {
 	Stem, Variant string
 	Bindings      []vk.Access // of the base build
@@ -144,7 +144,8 @@ type Spec struct {
 	Divisible     bool // see vk.KernelSpec
 }
 
-// Kernel builds a kernel. The device owns it.
+// Kernel asks the device for a kernel, which owns it. See vk.Device.Kernel for when it is
+// compiled.
 func (p Package) Kernel(dev *vk.Device, s Spec) (*vk.Kernel, error) {
 	name := Stem(s.Stem, s.Variant)
 	code, err := shaders.Get(name)

@@ -24,59 +24,66 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// Build builds the kernels of all operations in all variants that the device can run,
-// with the sizes that V4-Flash and V4-Pro have, as many at a time as there are
-// processors. progress, unless nil, is called with the operation that is next, by one
+// Build makes all operations in all variants that the device can run, with the sizes that
+// V4-Flash and V4-Pro have, and compiles their kernels, as many at a time as there are
+// processors. progress, unless nil, is called with the kernel that is next, by one
 // goroutine at a time.
 //
 // Errors: the first of the operations' constructors, but for a variant that the device
-// lacks something for; the context's.
-func Build(ctx context.Context, dev *vk.Device, progress func(op string)) error {
-	b := &builder{dev: dev, progress: progress}
-	b.tasks, b.ctx = errgroup.WithContext(ctx)
-	b.tasks.SetLimit(runtime.GOMAXPROCS(0))
+// lacks something for; those of vk.Kernel.Ready; the context's.
+func Build(ctx context.Context, dev *vk.Device, progress func(kernel string)) error {
+	b := &builder{dev: dev}
 	b.caches()
 	for _, c := range []pipeline.Config{pipeline.FlashConfig(), pipeline.ProConfig()} {
 		b.indexer(c)
 		b.attention(c)
 		b.projections(c)
 	}
-	return errors.Join(b.tasks.Wait(), ctx.Err())
+	if b.err != nil {
+		return b.err
+	}
+	return compile(ctx, dev.Kernels(), progress)
 }
 
-type builder struct {
-	tasks    *errgroup.Group
-	ctx      context.Context
-	dev      *vk.Device
-	mu       sync.Mutex
-	progress func(op string) // under mu
-}
-
-// each builds an operation in every variant of a ladder, unless something failed before.
-// What build reads must not change any more.
-func (b *builder) each(op string, ladder []vk.Variant, build func(variant string) error) {
-	for _, v := range ladder {
-		b.tasks.Go(func() error {
-			if b.ctx.Err() != nil {
-				return nil // the reason is Build's to tell
+func compile(ctx context.Context, kernels []*vk.Kernel, progress func(kernel string)) error {
+	tasks, ctx := errgroup.WithContext(ctx)
+	tasks.SetLimit(runtime.GOMAXPROCS(0))
+	var mu sync.Mutex
+	for _, k := range kernels {
+		tasks.Go(func() error {
+			if err := ctx.Err(); err != nil {
+				return err
 			}
-			b.next(op + " " + v.Name)
-			var arg *vk.ArgumentError // a variant that binds more than a descriptor of the device can hold
-			if err := build(v.Name); err != nil && !errors.Is(err, vk.ErrMissingFeature) && !(errors.As(err, &arg) && arg.Arg == "Variant") {
-				return fmt.Errorf("pipelines: %s, variant %s: %w", op, v.Name, err)
+			if progress != nil {
+				mu.Lock()
+				progress(k.Name())
+				mu.Unlock()
+			}
+			if err := k.Ready(); err != nil {
+				return fmt.Errorf("pipelines: %w", err)
 			}
 			return nil
 		})
 	}
+	return tasks.Wait()
 }
 
-func (b *builder) next(op string) {
-	if b.progress == nil {
-		return
+type builder struct {
+	dev *vk.Device
+	err error // the first
+}
+
+// each makes an operation in every variant of a ladder, unless something failed before.
+func (b *builder) each(op string, ladder []vk.Variant, build func(variant string) error) {
+	for _, v := range ladder {
+		if b.err != nil {
+			return
+		}
+		var arg *vk.ArgumentError // a variant that binds more than a descriptor of the device can hold
+		if err := build(v.Name); err != nil && !errors.Is(err, vk.ErrMissingFeature) && !(errors.As(err, &arg) && arg.Arg == "Variant") {
+			b.err = fmt.Errorf("pipelines: %s, variant %s: %w", op, v.Name, err)
+		}
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.progress(op)
 }
 
 // Slots of the pages that the models' caches have.
@@ -225,11 +232,10 @@ func (b *builder) projections(c pipeline.Config) {
 		{N: c.ORank, K: wide, Groups: c.Groups, Out: tensor.BF16}, {N: c.Hidden, K: c.Groups * c.ORank, Out: tensor.BF16},
 		{N: 2048, K: c.Hidden, Out: tensor.F32}, {N: c.IndexHeads, K: c.Hidden, Out: tensor.BF16},
 	} {
-		if l.K == c.QRank { // with the norm in front of it
-			l.Norm, l.MaxTokens = tensor.F32, projection.NormTokens
-			l.Weights = projection.WeightFP8UE8M0
-			b.linear(l)
-			l.Norm, l.MaxTokens = 0, 0
+		if l.N == c.QRank+512 && l.Out == tensor.BF16 { // with the norm behind it
+			n := l
+			n.Norm, n.NormColumns, n.MaxTokens, n.Weights = tensor.F32, c.QRank, 32, projection.WeightFP8UE8M0
+			b.linear(n)
 		}
 		for _, w := range []projection.WeightFormat{projection.WeightBF16, projection.WeightFP8, projection.WeightFP8UE8M0, projection.WeightNVFP4} {
 			l.Weights, l.Activations = w, projection.ActivationBF16
@@ -259,7 +265,7 @@ func (b *builder) linear(l projection.LinearConfig) {
 	})
 }
 
-// chain builds two layers as one launch, where they can be.
+// chain builds two layers as one launch behind the attention, where they can be.
 func (b *builder) chain(first, second projection.LinearConfig) {
 	b.each(fmt.Sprintf("linear chain %v", first.Weights), projection.LinearVariants, func(v string) error {
 		first, second := first, second // variants are built at the same time
@@ -272,7 +278,7 @@ func (b *builder) chain(first, second projection.LinearConfig) {
 		if err != nil {
 			return err
 		}
-		if _, err = projection.NewLinearChain(x, y, projection.LinearChainTokens); errors.Is(err, vk.ErrMissingFeature) {
+		if _, err = projection.NewJoinedChain(x, y, projection.LinearChainTokens); errors.Is(err, vk.ErrMissingFeature) {
 			return nil
 		}
 		return err

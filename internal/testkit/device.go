@@ -7,6 +7,8 @@
 //	VKMLA_TEST_DEVICE      which device, as vk.Instance.Pick takes it
 //	VKMLA_TEST_REQUIRE_CM  1: a test fails if a cooperative-matrix variant of f16
 //	                       had to be left out (lavapipe has none of bf16)
+//	VKMLA_TEST_VARIANTS    cm: tables of cases leave out what needs no cooperative matrices,
+//	                       and tests that execute none are skipped
 //	VKMLA_TEST_SEED        seed of the random cases; by default a new one each run
 //
 // Because the operations' descriptions import the packages they describe, only
@@ -68,6 +70,10 @@ func Main(m *testing.M) {
 }
 
 func open() {
+	if s := os.Getenv("VKMLA_TEST_VARIANTS"); s != "" && s != "cm" {
+		shared.err = fmt.Errorf("testkit: VKMLA_TEST_VARIANTS is %q, want cm or nothing", s)
+		return
+	}
 	v, err := validation(os.Getenv("VKMLA_TEST_VALIDATION"), vk.HasValidation())
 	if err != nil {
 		shared.err = err

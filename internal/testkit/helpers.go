@@ -103,7 +103,7 @@ func Normal(rng *rand.Rand, n int) []uint16 {
 }
 
 // DecodeVariants are the names of attention.DecodeVariants that the device can run
-// for so many heads.
+// for so many heads, but for those that are left out.
 func DecodeVariants(t testing.TB, dev *vk.Device, heads int) []string {
 	t.Helper()
 	var names []string
@@ -113,9 +113,26 @@ func DecodeVariants(t testing.TB, dev *vk.Device, heads int) []string {
 			t.Logf("left out: %v", err)
 			continue
 		}
-		names = append(names, v.Name)
+		if !LeftOut(v.Name) {
+			names = append(names, v.Name)
+		}
 	}
 	return names
+}
+
+// LeftOut tells whether tables of cases leave out a variant: where VKMLA_TEST_VARIANTS is
+// cm, one without cooperative matrices.
+func LeftOut(variant string) bool {
+	return os.Getenv("VKMLA_TEST_VARIANTS") == "cm" && !strings.HasSuffix(variant, attention.VariantCM) && !strings.HasSuffix(variant, attention.VariantCMB)
+}
+
+// WithoutMatrices skips a test that executes no kernel with cooperative matrices where only
+// those are wanted.
+func WithoutMatrices(t testing.TB) {
+	t.Helper()
+	if LeftOut("") {
+		t.Skip("no cooperative matrices")
+	}
 }
 
 // requireCM fails a test that leaves out a cooperative-matrix variant of f16 where

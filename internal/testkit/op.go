@@ -27,6 +27,15 @@ func TestOp(t *testing.T, name string) {
 	if !ok {
 		t.Fatalf("testkit: no operation %q is registered", name)
 	}
+	var variants []string
+	for _, v := range op.Variants {
+		if !LeftOut(v.Name) {
+			variants = append(variants, v.Name)
+		}
+	}
+	if len(variants) == 0 {
+		WithoutMatrices(t)
+	}
 	seed := Seed(t)
 	Device(t)
 	for _, dir := range Folders(t) {
@@ -44,13 +53,16 @@ func TestOp(t *testing.T, name string) {
 				continue
 			}
 		}
-		t.Run("ref/"+filepath.Base(filepath.Dir(dir)), func(t *testing.T) { testRef(t, op, set, names) })
+		t.Run("ref/"+filepath.Base(filepath.Dir(dir)), func(t *testing.T) {
+			WithoutMatrices(t)
+			testRef(t, op, set, names)
+		})
 		t.Run(filepath.Base(filepath.Dir(dir)), func(t *testing.T) {
-			run(t, verify.Options{Ops: []string{name}, Cases: names, Vectors: []string{dir}})
+			run(t, verify.Options{Ops: []string{name}, Cases: names, Variants: variants, Vectors: []string{dir}})
 		})
 	}
 	t.Run("random", func(t *testing.T) {
-		o := verify.Options{Ops: []string{name}, Seed: seed}
+		o := verify.Options{Ops: []string{name}, Variants: variants, Seed: seed}
 		if testing.Short() {
 			o.Cases = small(op, seed)
 		}

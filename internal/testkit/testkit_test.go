@@ -61,6 +61,21 @@ func TestSeed(t *testing.T) {
 	}
 }
 
+func TestLeftOut(t *testing.T) {
+	for want, names := range map[bool][]string{false: {"cm", "cmb", "twopass-cm"}, true: {"base", "da", "twopass-base", ""}} {
+		for _, name := range names {
+			t.Setenv("VKMLA_TEST_VARIANTS", "")
+			if LeftOut(name) {
+				t.Errorf("%q is left out where all are wanted", name)
+			}
+			t.Setenv("VKMLA_TEST_VARIANTS", "cm")
+			if LeftOut(name) != want {
+				t.Errorf("%q is left out: %v", name, !want)
+			}
+		}
+	}
+}
+
 func TestSmall(t *testing.T) {
 	for _, op := range verify.All() {
 		names, all := small(op, 5), op.RandomCases(5)

@@ -236,6 +236,7 @@ func randomLinear(seed uint64) []Case {
 		{about: "four tokens in groups", tokens: 4, groups: 3, n: 72, k: 384, f32: true},
 		{about: "five tokens", tokens: 5, groups: 1, n: 192, k: 160, f32: true},
 		{about: "eight tokens, many rows", tokens: 8, groups: 1, n: 2048, k: 96, codes: true},
+		{about: "eight tokens, long rows", tokens: 8, groups: 1, n: 40, k: 2048, weights: fp8},
 		{about: "17 tokens, few outputs", tokens: 17, groups: 1, n: 64, k: 2048, f32: true},
 		{about: "17 tokens, many blocks", tokens: 17, groups: 1, n: 328, k: 1056, wide: true},
 		{about: "31 tokens in groups of odd size beside other columns", tokens: 31, groups: 2, n: 200, k: 224, column: 8, spare: 24},

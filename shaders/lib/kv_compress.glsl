@@ -1,4 +1,4 @@
-// Compressing states, and saving them first with KV_SAVE, which needs two bindings more: kv_compress.comp and kv_compress_save.comp say what is computed.
+// Compressing states, and saving them with KV_SAVE, which needs two bindings more: kv_compress.comp and kv_compress_save.comp say what is computed.
 #ifndef LIB_KV_COMPRESS_GLSL
 #define LIB_KV_COMPRESS_GLSL
 
@@ -42,6 +42,7 @@ ROPE_TABLE(cos_sin, 6)
 layout(push_constant) uniform Push {
     KV_ADDR state_addr;
     KV_ADDR pool_addr;
+    KV_ADDR kv_score_addr; // with KV_SAVE
     uint state_units; // 16-byte units per page
     uint state_pages;
     uint pool_stride; // bytes per page
@@ -55,10 +56,18 @@ layout(push_constant) uniform Push {
     float eps;
 } pc;
 #ifdef KV_SAVE
-layout(std430, set = 0, binding = 7) readonly buffer KvScore { vec4 kv_score[]; };
-layout(std430, set = 0, binding = 8) readonly buffer Ape { vec4 ape[]; };
+layout(std430, set = 0, binding = 7) readonly buffer Ape { vec4 ape[]; };
 STATE_POOL_BOTH(state, 9)
 KV_POOL_RW(pool, 10)
+const uint UNITS = CHANNELS / 4u; // of 16 bytes in a token's kv values, and in its scores
+#ifdef KV_DA
+vec4 kv_score_load(uint unit) { return StateRead(pc.kv_score_addr + (uint64_t(unit) << 4)).v; }
+#else
+layout(std430, set = 0, binding = 8) readonly buffer KvScore { vec4 kv_score[]; };
+vec4 kv_score_load(uint unit) { return kv_score[unit]; }
+#endif
+uint self_ = 0u;  // the token
+uint fresh_ = 1u; // how many of the window's last rows are tokens of this launch: their numbers are in kv_score, which is laid out as states are
 #else
 STATE_POOL(state, 7)
 KV_POOL_RW(pool, 8)
@@ -89,6 +98,9 @@ struct Sums {
     vec4 sum;
 };
 
+// older_half: unit of row j's first channel in its token's: the older rows of windows that overlap have the first half.
+uint older_half(uint j) { return j < RATIO ? 0u : DIM / 4u; }
+
 // run_unit: unit of the first kv channel of run r of the window that ends at p, or STATE_NONE.
 uint run_unit(uint request, int p, uint r) {
     int at = p + 1 - int(WINDOW) + int(r * RUN);
@@ -96,7 +108,7 @@ uint run_unit(uint request, int p, uint r) {
     if (at < 0 || entry >= pc.width) return STATE_NONE;
     uint page = uint(table[request * pc.width + entry]); // a negative id is beyond every pool
     if (page >= pc.state_pages) return STATE_NONE;
-    return page * pc.state_units + (uint(at) % STATE_PAGE) * (CHANNELS / 2u) + (r * RUN < RATIO ? 0u : DIM / 4u);
+    return page * pc.state_units + (uint(at) % STATE_PAGE) * (CHANNELS / 2u) + older_half(r * RUN);
 }
 
 // load: the chunk that begins with row first. Loads need no branch: what stands for an
@@ -112,8 +124,38 @@ void load(uint request, int p, uint first, uint lane, out Chunk c) {
         }
         unit[j] = at + j % RUN * (CHANNELS / 2u);
     }
+#ifdef KV_SAVE
+    // The last row is this token's own.
+    const bool last = WINDOW <= CHUNK || first + CHUNK == WINDOW;
+    const uint own = self_ * (2u * UNITS) + older_half(WINDOW - 1u) + lane;
+    vec4 own_s, own_k, own_ape;
+    if (last) {
+        own_s = kv_score_load(own + UNITS);
+        own_ape = ape[(RATIO - 1u) * UNITS + older_half(WINDOW - 1u) + lane];
+        own_k = kv_score_load(own);
+    }
     [[unroll]] for (uint j = 0u; j < CHUNK; j++) c.s[j] = state_load(unit[j] + CHANNELS / 4u);
     [[unroll]] for (uint j = 0u; j < CHUNK; j++) c.k[j] = state_load(unit[j]);
+    if (last) {
+        precise vec4 score = own_s + own_ape;
+        c.s[CHUNK - 1u] = score;
+        c.k[CHUNK - 1u] = own_k;
+    }
+    if (fresh_ > 1u && first + CHUNK + fresh_ > WINDOW) {
+        [[unroll]] for (uint j = 0u; j < CHUNK; j++) {
+            const uint back = WINDOW - 1u - first - j; // tokens before this one
+            if (back < fresh_ && back > 0u) {
+                const uint at = (self_ - back) * (2u * UNITS) + older_half(first + j) + lane;
+                precise vec4 score = kv_score_load(at + UNITS) + ape[(first + j) % RATIO * UNITS + older_half(first + j) + lane];
+                c.s[j] = score;
+                c.k[j] = kv_score_load(at);
+            }
+        }
+    }
+#else
+    [[unroll]] for (uint j = 0u; j < CHUNK; j++) c.s[j] = state_load(unit[j] + CHANNELS / 4u);
+    [[unroll]] for (uint j = 0u; j < CHUNK; j++) c.k[j] = state_load(unit[j]);
+#endif
 }
 
 void add(inout Sums x, inout Chunk c) {
@@ -280,6 +322,24 @@ bool completes(uint i, out int p, out uint request, out uint slot) {
     return ends && known && saved && wanted;
 }
 
+#ifdef KV_SAVE
+// is_fresh: the row d positions before p is a token of this launch.
+bool is_fresh(uint d, int p, uint request) {
+    if (d > self_) return false;
+    return uint(token_to_req[self_ - d]) == request && positions[self_ - d] == p - int(d);
+}
+
+// count_fresh: tokens of a request stand side by side, so that whether row d is one has an end that halving finds. Of a decode step of one
+// token a request there is nothing to find.
+void count_fresh(int p, uint request) {
+    fresh_ = 1u;
+    if (!is_fresh(1u, p, request)) return;
+    [[dont_unroll]] for (uint n = WINDOW / 2u; n > 0u; n /= 2u) {
+        if (is_fresh(fresh_ + n - 1u, p, request)) fresh_ += n;
+    }
+}
+#endif
+
 // compress: token i, if it completes an entry; all invocations see the same.
 void compress(uint i, uint group, uint lane) {
     // What no other load decides is under way before anything waits.
@@ -288,6 +348,10 @@ void compress(uint i, uint group, uint lane) {
     int p;
     uint request, slot;
     if (!completes(i, p, request, slot)) return;
+#ifdef KV_SAVE
+    self_ = i;
+    count_fresh(p, request);
+#endif
     vec4 turn = cos_sin_cos_sin2(min((uint(p) + 1u - RATIO) / ROPE_STEP, pc.rope_rows - 1u), 2u * (lane % 16u), false);
     if (WINDOW > CHUNK) {
         for (uint r = gl_LocalInvocationID.x; r < WINDOW / RUN; r += gl_WorkGroupSize.x) run_at[r] = run_unit(request, p, r);
@@ -319,32 +383,34 @@ void compress(uint i, uint group, uint lane) {
 }
 
 #ifdef KV_SAVE
-// save: the states of tokens [first, end), as kv_save_state.comp has them.
-void save(uint first, uint end) {
-    const uint units = CHANNELS / 4u; // of 16 bytes in a token's kv values, and in its scores
-    [[dont_unroll]] for (uint i = first; i < end; i++) {
-        const uvec2 slot = state_slots[i];
-        const int p = positions[i];
-        const uint page = slot.x / STATE_PAGE;
-        if (slot.y != 0u || page >= pc.state_pages || p < 0) continue; // a negative slot has a high word
-        const uint to = page * pc.state_units + (slot.x % STATE_PAGE) * (2u * units);
-        [[dont_unroll]] for (uint unit = gl_LocalInvocationID.x; unit < 2u * units; unit += gl_WorkGroupSize.x) {
-            vec4 x = kv_score[i * (2u * units) + unit];
-            if (unit >= units) x += ape[uint(p) % RATIO * units + unit - units];
-            state_store(to + unit, x);
-        }
+// save: the state of token i, as kv_save_state.comp has it.
+void save(uint i) {
+    const uint EACH = (2u * UNITS + gl_WorkGroupSize.x - 1u) / gl_WorkGroupSize.x;
+    const uvec2 slot = state_slots[i];
+    const int p = positions[i];
+    const uint page = slot.x / STATE_PAGE;
+    if (slot.y != 0u || page >= pc.state_pages || p < 0) return; // a negative slot has a high word
+    const uint to = page * pc.state_units + (slot.x % STATE_PAGE) * (2u * UNITS);
+    vec4 x[EACH], a[EACH];
+    [[unroll]] for (uint n = 0u; n < EACH; n++) {
+        const uint unit = min(n * gl_WorkGroupSize.x + gl_LocalInvocationID.x, 2u * UNITS - 1u);
+        x[n] = kv_score_load(i * (2u * UNITS) + unit);
+        a[n] = ape[uint(p) % RATIO * UNITS + unit % UNITS];
     }
-    memoryBarrierBuffer();
-    barrier();
+    [[unroll]] for (uint n = 0u; n < EACH; n++) {
+        const uint unit = n * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
+        if (unit < 2u * UNITS) state_store(to + unit, unit < UNITS ? x[n] : x[n] + a[n]);
+    }
 }
 #endif
 
 void main() {
     uint self = gl_LocalInvocationID.x, group = self / LANES, lane = self % LANES;
-    uint first = gl_WorkGroupID.x * pc.each, end = min(first + pc.each, pc.tokens);
 #ifdef KV_SAVE
-    save(first, end);
-#endif
+    if (gl_WorkGroupID.y == 0u) compress(gl_WorkGroupID.x, group, lane);
+    else save(gl_WorkGroupID.x);
+#else
+    uint first = gl_WorkGroupID.x * pc.each, end = min(first + pc.each, pc.tokens);
     // Of many tokens most complete nothing: invocations look at SCAN of them at once.
     for (uint block = first; block < end; block += SCAN) {
         if (pc.each > 1u) {
@@ -360,6 +426,7 @@ void main() {
         }
         if (pc.each > 1u) barrier(); // todo has been read
     }
+#endif
 }
 
 #endif

@@ -44,6 +44,11 @@ layout(push_constant) uniform Push {
     uint splits;        // parts that k is cut into, each with a y of its own; 1 but for the matrix kernel
     uint split_steps;   // steps over k of a part
     uint first_row;     // of the matrix kernel's launch; not 0 with one group only
+#ifdef LINEAR_NORM
+    KV_ADDR norm_addr;    // see linear_norm.glsl
+    KV_ADDR normed_addr;
+    KV_ADDR arrived_addr;
+#endif
 } pc;
 
 #ifdef KV_DA

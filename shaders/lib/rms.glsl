@@ -2,13 +2,17 @@
 // have in units of 8 values, four words. Sums go pairwise and in one order, with nothing
 // but additions and multiplications, so that every device gets the same bits.
 //
-// Declare "shared vec4 rms_of[invocations / 4]" before including this; an invocation stores its
-// sum in component i % 4 of element i / 4.
+// Declare "shared vec4 rms_of[invocations / 4]" before including this, or define RMS_OF(i) as such
+// an element; an invocation stores its sum in component i % 4 of element i / 4.
 #ifndef LIB_RMS_GLSL
 #define LIB_RMS_GLSL
 #extension GL_EXT_control_flow_attributes : require
 #include "lib/bf16.glsl"
 #include "lib/real.glsl"
+
+#ifndef RMS_OF
+#define RMS_OF(i) rms_of[i]
+#endif
 
 const float RMS_MOST = 3.0e38; // a sum below it has no NaN or infinity among its numbers
 
@@ -25,8 +29,8 @@ float rms_squares(uvec4 w) {
 // first of them a multiple of 32. A barrier has passed since they did.
 float rms_sum32(uint first) {
     uint i = first / 4u;
-    precise vec4 s = ((rms_of[i] + rms_of[i + 1u]) + (rms_of[i + 2u] + rms_of[i + 3u]))
-                   + ((rms_of[i + 4u] + rms_of[i + 5u]) + (rms_of[i + 6u] + rms_of[i + 7u]));
+    precise vec4 s = ((RMS_OF(i) + RMS_OF(i + 1u)) + (RMS_OF(i + 2u) + RMS_OF(i + 3u)))
+                   + ((RMS_OF(i + 4u) + RMS_OF(i + 5u)) + (RMS_OF(i + 6u) + RMS_OF(i + 7u)));
     precise float sum = (s.x + s.y) + (s.z + s.w);
     return sum;
 }

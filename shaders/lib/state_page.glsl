@@ -10,7 +10,7 @@
 //
 // STATE_POOL(name, binding)     vec4 name_load(uint unit)
 // STATE_POOL_RW(name, binding)  void name_store(uint unit, vec4)
-// STATE_POOL_BOTH(name, binding)  both, of a pool in which a workgroup reads what it stored before a barrier
+// STATE_POOL_BOTH(name, binding)  both, of a pool in which nothing is read that the same launch stores
 #ifndef LIB_STATE_PAGE_GLSL
 #define LIB_STATE_PAGE_GLSL
 
@@ -26,10 +26,7 @@ layout(buffer_reference, std430, buffer_reference_align = 16) writeonly buffer S
 #define STATE_POOL_RW(name, binding_number) \
     void name##_store(uint unit, vec4 x) { StateWrite(pc.name##_addr + (uint64_t(unit) << 4)).v = x; }
 
-layout(buffer_reference, std430, buffer_reference_align = 16) coherent buffer StateBoth { vec4 v; };
-#define STATE_POOL_BOTH(name, binding_number) \
-    vec4 name##_load(uint unit) { return StateBoth(pc.name##_addr + (uint64_t(unit) << 4)).v; } \
-    void name##_store(uint unit, vec4 x) { StateBoth(pc.name##_addr + (uint64_t(unit) << 4)).v = x; }
+#define STATE_POOL_BOTH(name, binding_number) STATE_POOL(name, binding_number) STATE_POOL_RW(name, binding_number)
 
 #else
 
@@ -40,7 +37,7 @@ layout(buffer_reference, std430, buffer_reference_align = 16) coherent buffer St
     layout(std430, set = 0, binding = binding_number) writeonly buffer name##_block { vec4 v[]; } name##_buf; \
     void name##_store(uint unit, vec4 x) { name##_buf.v[unit] = x; }
 #define STATE_POOL_BOTH(name, binding_number) \
-    layout(std430, set = 0, binding = binding_number) coherent buffer name##_block { vec4 v[]; } name##_buf; \
+    layout(std430, set = 0, binding = binding_number) buffer name##_block { vec4 v[]; } name##_buf; \
     vec4 name##_load(uint unit) { return name##_buf.v[unit]; } \
     void name##_store(uint unit, vec4 x) { name##_buf.v[unit] = x; }
 

@@ -1,0 +1,269 @@
+package projection_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/vkmla/vkmla/attention"
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/testkit"
+	"github.com/vkmla/vkmla/internal/vectors"
+	"github.com/vkmla/vkmla/internal/verify"
+	"github.com/vkmla/vkmla/projection"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// joinRig is a joined chain of FP8 layers, and the two layers.
+type joinRig struct {
+	*verify.Rig
+	tokens, heads int
+	x, y          projection.LinearArgs
+	n, n2         int
+	first, second *projection.Linear
+	chain         *projection.LinearChain
+	state         tensor.Tensor
+	names         map[string]tensor.Tensor
+}
+
+// newJoinRig makes one of two groups of perGroup heads, 2 or 3, for which both layers are
+// divided alike on every device.
+func newJoinRig(t *testing.T, dev *vk.Device, variant string, tokens, perGroup int) *joinRig {
+	rng := rand.New(rand.NewPCG(testkit.Seed(t), uint64(tokens)))
+	r := &joinRig{Rig: verify.NewRig(t.Context(), dev), tokens: tokens, heads: 2 * perGroup, n: 528, n2: 1032, names: map[string]tensor.Tensor{}}
+	const f = projection.WeightFP8UE8M0
+	a, b := randomHost(rng, f, tokens, 2, r.n, perGroup*attention.D), randomHost(rng, f, tokens, 1, r.n2, 2*r.n)
+	one, two := linearConfig(a, variant), linearConfig(b, variant)
+	one.MaxTokens, two.MaxTokens, one.Out, two.Out = tokens, tokens, tensor.BF16, tensor.BF16
+	r.first, r.second = must[*projection.Linear](t)(projection.NewLinear(dev, one)), must[*projection.Linear](t)(projection.NewLinear(dev, two))
+	r.chain = must[*projection.LinearChain](t)(projection.NewJoinedChain(r.first, r.second, tokens))
+	if !r.chain.Joined() {
+		t.Error("it joins nothing")
+	}
+	if dev.Adapter().Type != vk.TypeCPU || dev.Caps().Features["cooperativeMatrix"] { // see TestLinearChain
+		projection.Together(r.chain)
+	}
+	r.state = must[tensor.Tensor](t)(r.chain.NewState(t.Context(), "test", tokens))
+	r.x, r.y = linearRig(r.Rig, a, 0), linearRig(r.Rig, b, 0)
+	return r
+}
+
+func (r *joinRig) close() {
+	r.state.Close()
+	r.Close()
+}
+
+// args are what a launch named so writes to.
+func (r *joinRig) args(name string) projection.LinearChainArgs {
+	out := func(what string, shape ...int) tensor.Tensor {
+		r.names[what+name] = r.Out(tensor.BF16, shape...)
+		return r.names[what+name]
+	}
+	a := projection.LinearChainArgs{First: r.x, Second: r.y, State: r.state}
+	a.First.X, a.First.Out = out("x", r.tokens, r.heads, attention.D), out("z", r.tokens, 2*r.n)
+	a.Second.X, a.Second.Out = a.First.Out, out("y", r.tokens, r.n2)
+	return a
+}
+
+func (r *joinRig) angles(rng *rand.Rand) (positions, table tensor.Tensor) {
+	p, angles := make([]int32, r.tokens), make([]float32, 3*64)
+	for i := range p {
+		p[i] = int32(5 * i) // the second one is beyond the table
+	}
+	for i := range 32 * 3 {
+		s, c := math.Sincos(rng.Float64() * 7)
+		angles[i/32*64+i%32], angles[i/32*64+32+i%32] = float32(c), float32(s)
+	}
+	return r.In(vectors.FromI32(p, r.tokens), tensor.I32), r.In(vectors.FromF32(angles, 3, 64), tensor.F32)
+}
+
+// Rows of attention whose parts are joined in the launch of two layers have the bits of
+// three launches, whatever the number of parts, some of which are empty and hold anything.
+func TestJoinedChain(t *testing.T) {
+	dev := testkit.Device(t)
+	for tokens, perGroup := range map[int]int{1: 3, 2: 2} {
+		eachLinear(t, dev, func(t *testing.T, variant string) {
+			if variant == projection.VariantBase {
+				t.Skip("it needs device addresses")
+			}
+			r := newJoinRig(t, dev, variant, tokens, perGroup)
+			defer r.close()
+			rng := rand.New(rand.NewPCG(testkit.Seed(t), 4))
+			const rows = 64
+			layout := must[cache.Layout](t)(cache.NewLayout(rows, 0))
+			pool, slots, list, lens := make([]byte, layout.Stride), make([]int64, rows), make([]int32, tokens*rows), make([]int32, tokens)
+			for i := range slots {
+				slots[i] = int64(i)
+			}
+			if err := cache.InsertRef(pool, layout, testkit.Normal(rng, rows*attention.D), slots); err != nil {
+				t.Fatal(err)
+			}
+			for i := range list {
+				list[i] = int32(i % rows)
+			}
+			for i := range lens {
+				lens[i] = int32(rows - 23*i)
+			}
+			sink := make([]float32, r.heads)
+			for h := range sink {
+				sink[h] = float32(rng.NormFloat64())
+			}
+			sink[0], sink[1] = float32(math.Inf(-1)), float32(math.Inf(1))
+			a := attention.DecodeArgs{Q: r.In(vectors.FromU16(testkit.Normal(rng, tokens*r.heads*attention.D), tokens, r.heads, attention.D), tensor.BF16),
+				Window: attention.SlotSet{Cache: cache.KVCache{Pool: r.In(vectors.FromU8(pool, 1, layout.Stride), tensor.U8), Layout: layout},
+					Indices: r.In(vectors.FromI32(list, tokens, rows), tensor.I32), Lens: r.In(vectors.FromI32(lens, tokens), tensor.I32)},
+				Sink: r.In(vectors.FromF32(sink, r.heads), tensor.F32)}
+			turn := attention.OutputTurn{}
+			turn.Positions, turn.Table = r.angles(rng)
+			for _, parts := range []int{2, 5, 7, 9, 21, 40} {
+				op := must[*attention.Decoder](t)(attention.NewDecoder(dev, attention.DecoderConfig{Heads: r.heads, WindowPage: rows, Splits: parts, Variant: attention.VariantDA}))
+				x := a
+				scratch := r.Out(tensor.U8, int(op.ScratchBytes(tokens, rows, 0)))
+				x.Scratch = scratch.View()
+				want, got := r.args(fmt.Sprint("want", parts)), r.args(fmt.Sprint("got", parts))
+				r.Do(func(rec *vk.Recorder) error {
+					x.Out = want.First.X
+					if parts != 7 {
+						x.Turn = turn
+					}
+					errs := []error{op.Record(rec, x), r.first.Record(rec, want.First), r.second.Record(rec, want.Second), rec.Fill(x.Scratch, ^uint32(0))}
+					x.Turn = attention.OutputTurn{}
+					p, err := op.RecordParts(rec, x)
+					got.Parts = projection.AttentionParts{Out: p.Out, State: p.State, Sink: x.Sink, Positions: turn.Positions, Table: turn.Table}
+					if parts == 7 {
+						got.Parts.Positions, got.Parts.Table = tensor.Tensor{}, tensor.Tensor{}
+					}
+					return errors.Join(append(errs, err, r.chain.Record(rec, got))...)
+				})
+			}
+			results := must[verify.Arrays](t)(r.Results(r.names))
+			for _, parts := range []int{2, 5, 7, 9, 21, 40} {
+				for _, name := range []string{"x", "z", "y"} {
+					if !slices.Equal(results[fmt.Sprint(name, "want", parts)].Data, results[fmt.Sprint(name, "got", parts)].Data) {
+						t.Errorf("%d parts: %s differs", parts, name)
+					}
+				}
+			}
+			words := download[uint32](t, r.state)
+			half := (len(words) - 64) / 2
+			if words[0] != ^uint32(0) {
+				t.Errorf("the counter is %#x after six launches", words[0])
+			}
+			for i, w := range words[64 : 64+half] {
+				if w != ^uint32(0) {
+					t.Fatalf("word %d of the half whose turn it is: %#x", i, w)
+				}
+			}
+		})
+	}
+}
+
+// Numbers that are not numbers go through, those whose bits are all ones, too, by which
+// layers know what is not there yet, and concern no other group of heads.
+func TestJoinedChainNaN(t *testing.T) {
+	dev := testkit.Device(t)
+	eachLinear(t, dev, func(t *testing.T, variant string) {
+		if variant == projection.VariantBase {
+			t.Skip("it needs device addresses")
+		}
+		const parts = 9
+		r := newJoinRig(t, dev, variant, 1, 3)
+		defer r.close()
+		rng := rand.New(rand.NewPCG(testkit.Seed(t), 5))
+		acc, state := make([]byte, 4*parts*r.heads*attention.D), make([]float32, parts*r.heads*4)
+		for i := range len(acc) / 4 {
+			bits := math.Float32bits(float32(rng.NormFloat64()))
+			if i/attention.D%r.heads == 0 {
+				bits = ^uint32(0)
+			}
+			binary.LittleEndian.PutUint32(acc[4*i:], bits)
+		}
+		for i := range parts * r.heads {
+			state[4*i], state[4*i+1] = float32(rng.NormFloat64()), 1
+		}
+		a := r.args("")
+		a.Parts.Out = r.In(vectors.Array{Type: vectors.F32, Shape: []int{1, parts, r.heads, attention.D}, Data: acc}, tensor.F32)
+		a.Parts.State = r.In(vectors.FromF32(state, 1, parts, r.heads, 4), tensor.F32)
+		a.Parts.Positions, a.Parts.Table = r.angles(rng)
+		r.Do(func(rec *vk.Recorder) error { return r.chain.Record(rec, a) })
+		for name, list := range must[verify.Arrays](t)(r.Results(r.names)) {
+			n := len(list.U16())
+			first := map[string]int{"x": attention.D, "z": n / 2, "y": n}[name] // numbers that are none
+			for i, v := range list.U16() {
+				if nan := math.IsNaN(float64(numfmt.BF16Decode(v))); nan != (i < first) {
+					t.Fatalf("%s: number %d is %#x", name, i, v)
+				}
+			}
+		}
+	})
+}
+
+func TestJoinedChainArguments(t *testing.T) {
+	dev := testkit.Device(t)
+	layer := func(groups, n, k int) *projection.Linear {
+		o, err := projection.NewLinear(dev, projection.LinearConfig{N: n, K: k, Groups: groups, Weights: projection.WeightFP8, Out: tensor.BF16, MaxTokens: 1, Variant: projection.VariantDA})
+		if errors.Is(err, vk.ErrMissingFeature) {
+			t.Skip(err)
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	if _, err := projection.NewJoinedChain(layer(1, 1024, 1040), layer(1, 1024, 1024), 1); !errors.Is(err, vk.ErrArgument) {
+		t.Errorf("no whole heads: %v", err)
+	}
+	for parts, want := range map[int]bool{1: false, 2: true, 40: true, 41: false} {
+		if projection.JoinedParts(parts) != want {
+			t.Errorf("%d parts: %v", parts, !want)
+		}
+	}
+	first, second := layer(1, 1024, 1024), layer(1, 1024, 1024)
+	o := must[*projection.LinearChain](t)(projection.NewJoinedChain(first, second, 1))
+	plain := must[*projection.LinearChain](t)(projection.NewLinearChain(first, second, 1))
+	if plain.Joined() || (*projection.LinearChain)(nil).Joined() {
+		t.Error("chains that join nothing say that they do")
+	}
+	zeros := func(dt tensor.DType, shape ...int) tensor.Tensor {
+		x := must[tensor.Tensor](t)(tensor.New(dev, "test", dt, shape...))
+		t.Cleanup(func() { x.Close() })
+		if err := x.Upload(t.Context(), make([]byte, x.Bytes())); err != nil {
+			t.Fatal(err)
+		}
+		return x
+	}
+	w := projection.LinearWeights{Data: zeros(tensor.U8, 1024, 1024), Scale: zeros(tensor.F32, 8, 8)}
+	x, z, y := zeros(tensor.BF16, 1, 2, 512), zeros(tensor.BF16, 1, 1024), zeros(tensor.BF16, 1, 1024)
+	state := must[tensor.Tensor](t)(o.NewState(t.Context(), "test", 1))
+	defer state.Close()
+	args := projection.LinearChainArgs{First: projection.LinearArgs{X: x, W: w, Out: z}, Second: projection.LinearArgs{X: z, W: w, Out: y}, State: state,
+		Parts: projection.AttentionParts{Out: zeros(tensor.F32, 1, 3, 2, 512), State: zeros(tensor.F32, 1, 3, 2, 4), Sink: zeros(tensor.F32, 2),
+			Positions: zeros(tensor.I32, 1), Table: zeros(tensor.F32, 5, 64)}}
+	do(t, dev, func(rec *vk.Recorder) error { return o.Record(rec, args) })
+	for _, c := range []struct {
+		arg    string
+		change func(a *projection.LinearChainArgs)
+	}{
+		{"First.X", func(a *projection.LinearChainArgs) { a.First.X.Shape = []int{1, 1024} }},
+		{"State", func(a *projection.LinearChainArgs) { a.State = state.Rows(0, state.Len()-1) }},
+		{"Parts.Out", func(a *projection.LinearChainArgs) { a.Parts.Out = tensor.Tensor{} }},
+		{"Parts.Out", func(a *projection.LinearChainArgs) { a.Parts.Out.Shape = []int{1, 6, 1, 512} }},
+		{"Parts.Out", func(a *projection.LinearChainArgs) {
+			a.Parts.Out.Shape, a.Parts.State.Shape = []int{1, 1, 2, 512}, []int{1, 1, 2, 4}
+		}},
+		{"Parts.State", func(a *projection.LinearChainArgs) { a.Parts.State.Shape = []int{1, 2, 2, 4} }},
+		{"Parts.Sink", func(a *projection.LinearChainArgs) { a.Parts.Sink.Shape = []int{1} }},
+		{"Parts.Positions", func(a *projection.LinearChainArgs) { a.Parts.Positions = tensor.Tensor{} }},
+		{"Table", func(a *projection.LinearChainArgs) { a.Parts.Table = tensor.Tensor{} }},
+	} {
+		b := args
+		c.change(&b)
+		refuses(t, dev, c.arg, func(rec *vk.Recorder) error { return o.Record(rec, b) })
+	}
+	refuses(t, dev, "Parts", func(rec *vk.Recorder) error { return plain.Record(rec, args) })
+}

@@ -1,0 +1,18 @@
+package vk
+
+// CompileLater is what a device that is no CPU does with a kernel.
+func CompileLater(k *Kernel) {
+	k.dev.mu.Lock()
+	defer k.dev.mu.Unlock()
+	k.dev.compileLater(k)
+}
+
+// WaitForCompilers waits until nothing is left to be compiled.
+func WaitForCompilers(d *Device) { d.compiling.Wait() }
+
+// Compiled tells whether a kernel is.
+func Compiled(k *Kernel) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.layout != nil
+}

@@ -1,0 +1,76 @@
+package vk_test
+
+import (
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/vkmla/vkmla/shaders"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// copies are kernels that differ in a constant which the module does not have.
+func copies(t *testing.T, d *vk.Device, n int) []*vk.Kernel {
+	t.Helper()
+	s, err := shaders.Get("bench_copy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := make([]*vk.Kernel, n)
+	for i := range list {
+		spec := vk.KernelSpec{Name: s.Name, SPIRV: s.SPIRV, Bindings: []vk.Access{vk.Read, vk.Write}, PushSize: 8, Constants: []uint32{uint32(i)}}
+		if list[i], err = d.Kernel(spec); err != nil {
+			t.Fatal(err)
+		}
+		if again, err := d.Kernel(spec); err != nil || again != list[i] {
+			t.Fatalf("the same specification again: %p, %v, want %p", again, err, list[i])
+		}
+	}
+	return list
+}
+
+// Kernels are compiled behind the caller, by whoever needs one first, and not after the
+// device is closed.
+func TestKernelsCompileLater(t *testing.T) {
+	d := open(t, vk.DeviceOptions{})
+	list := copies(t, d, 24)
+	for _, k := range list[:16] {
+		vk.CompileLater(k)
+	}
+	var all sync.WaitGroup
+	for _, k := range list[8:] {
+		for range 2 {
+			all.Go(func() {
+				if err := k.Ready(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+	all.Wait()
+	vk.WaitForCompilers(d)
+	for i, k := range list {
+		if !vk.Compiled(k) {
+			t.Errorf("kernel %d of %d is not compiled", i, len(list))
+		}
+	}
+
+	list = copies(t, d, 200)[100:]
+	for _, k := range list {
+		vk.CompileLater(k)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	left := 0
+	for _, k := range list {
+		if vk.Compiled(k) {
+			continue
+		}
+		left++
+		if err := k.Ready(); !errors.Is(err, vk.ErrClosed) {
+			t.Errorf("compile for a closed device: %v, want ErrClosed", err)
+		}
+	}
+	t.Logf("%d of %d were left when the device was closed", left, len(list))
+}
