@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -355,7 +356,8 @@ func (o *Linear) build(tilings []linearTiling, divide linearDivider) error {
 			return err
 		}
 		m := matrixKernel{linearTiling: d, k: k}
-		if d, ok := d.paired(o.dev.Caps(), o.cfg); ok && divide.pairs && (most == 0 || most >= d.bm) {
+		if d, ok := d.paired(o.dev.Caps(), o.cfg); ok && divide.pairs && (most == 0 || most >= d.bm) &&
+			o.dev.Caps().Missing(shaders.Requires(opkit.Stem("proj_linear_pair", o.variant))) == nil {
 			spec.Stem = "proj_linear_pair"
 			if k, err = pkg.Kernel(o.dev, spec); err != nil {
 				return err
@@ -434,7 +436,7 @@ func (o *Linear) Record(rec *vk.Recorder, a LinearArgs) error {
 		push = parts
 	}
 	// Rows and columns are counted from the first one that is in parts: y_column takes back, modulo 2^32, what first_row adds.
-	scratch := opkit.Target{Name: "Scratch", T: o.parts(a, p), Access: vk.Write, Align: 8}
+	scratch := opkit.Target{Name: "Scratch", T: o.parts(a, p), Access: vk.Write, Align: 16}
 	push.FirstRow = uint32(p.whole)
 	push.YAddr, push.YStride, push.YColumn, push.YF32 = scratch.T.View().Address(), uint32(scratch.T.Shape[2]), -push.FirstRow, 1
 	if err := launch(p.grid, scratch); err != nil {
@@ -458,7 +460,7 @@ func (o *Linear) recordSum(rec *vk.Recorder, op string, a LinearArgs, p linearPl
 		YStride: uint32(a.Out.Len() / t), YColumn: uint32(a.OutColumn + p.whole), YF32: opkit.Bit(0, o.cfg.Out == tensor.F32),
 	}
 	return pkg.Wrap(op, rec.Dispatch(vk.Dispatch{
-		Kernel: o.sum, Groups: [3]uint32{uint32(opkit.CeilDiv(columns/2, 128)), uint32(t), 1}, Push: vk.Bytes(&push),
+		Kernel: o.sum, Groups: [3]uint32{uint32(opkit.CeilDiv(columns/4, 128)), uint32(t), 1}, Push: vk.Bytes(&push),
 		Bind: []vk.View{parts.View(), a.Out.View()},
 	}))
 }
@@ -486,7 +488,7 @@ func (o *Linear) check(op string, a LinearArgs) error {
 	}
 	return opkit.First(
 		pkg.Reach(o.dev, op, o.variant, linearSources(a)...),
-		pkg.Reach(o.dev, op, o.variant, opkit.Target{Name: "Out", T: a.Out, Align: 8}, opkit.Target{Name: "Scratch", T: a.Scratch, Align: 8}),
+		pkg.Reach(o.dev, op, o.variant, opkit.Target{Name: "Out", T: a.Out, Align: 8}, opkit.Target{Name: "Scratch", T: a.Scratch, Align: 16}),
 		pkg.Bindable(o.dev, op, "W.Scale", a.W.Scale), pkg.Bindable(o.dev, op, "XScale", a.XScale),
 	)
 }

@@ -18,6 +18,7 @@ type linearTiling struct {
 	subgroup   int // invocations of a subgroup
 
 	pairs bool // numbers come for two steps at a time: proj_linear_pair
+	lines bool // then: those of weights for four
 }
 
 // Kinds of tiles, most tokens first. Those of up to 64 tokens are bound by reading
@@ -52,7 +53,10 @@ func (t linearTiling) threads() int { return t.subgroup * t.subgroups() }
 
 // span is how many numbers of K a turn of the kernel's loop takes.
 func (t linearTiling) span() int {
-	if t.pairs {
+	switch {
+	case t.lines:
+		return 4 * t.bk
+	case t.pairs:
 		return 2 * t.bk
 	}
 	return t.bk

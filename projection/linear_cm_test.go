@@ -165,7 +165,9 @@ func TestLinearPlan(t *testing.T) {
 		{wqA, VariantCM, 4, 64, [3]uint32{96, 4, 1}, 1},
 		{wqA, VariantCM, 0, 64, [3]uint32{1, 24, 16}, 16},
 		{wqA, VariantCM, 4, 128, [3]uint32{2, 12, 8}, 8},
-		{wqA, VariantCM, 4, 512, [3]uint32{8, 24, 2}, 2},
+		{wqA, VariantCM, 4, 256, [3]uint32{2, 12, 8}, 8},
+		{wqA, VariantCM, 4, 512, [3]uint32{4, 12, 5}, 5},
+		{wqA, VariantCM, 4, 1024, [3]uint32{8, 12, 2}, 2},
 		{LinearConfig{N: 4096, K: 8192, Weights: WeightFP8}, VariantCMB, 4, 512, [3]uint32{4, 32, 2}, 2},
 		{wqA, VariantCM, 4, 4096, [3]uint32{32, 4, 2}, 2}, // beside 8 whole tiles of rows
 		{wqA, VariantCM, 4, 2816, [3]uint32{22, 12, 1}, 1},

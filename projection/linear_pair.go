@@ -15,24 +15,25 @@ const pairRowBytes = 1 << 26
 //
 // Of bf16 rows two steps of 32 are a line of 128 bytes, and what an H100's second-level
 // cache gives a multiprocessor is bound by requests: whole lines come in half the time
-// of their halves. docs/design/linear.md has the measurements.
+// of their halves. Of FP8 rows four steps are a line, and weights come for so many.
+// docs/design/linear.md has the measurements.
 func (t linearTiling) paired(caps *vk.Caps, cfg LinearConfig) (linearTiling, bool) {
-	t.pairs = true
-	x := 8
+	t.pairs, t.lines = true, cfg.Weights.fp8()
+	x, stored := 8, t.subgroup/max(1, t.wn/4) // rows that a subgroup stores at a time
 	if cfg.Activations != ActivationBF16 {
 		x = 16
 	}
 	whole := cfg.N%t.bn == 0 && cfg.K%t.span() == 0 && 2*cfg.K*max(cfg.Groups, 1) < pairRowBytes
-	return t, whole && t.bk == 32 && t.passes(t.bm, x) && t.passes(t.bn, cfg.Weights.perQuad()) &&
+	return t, whole && t.bk == 32 && t.passes(t.bm, 2*t.bk/x) && t.passes(t.bn, t.span()/cfg.Weights.perQuad()) && stored > 0 && t.m%stored == 0 &&
 		t.registers(operandCopies(caps)) <= opkit.MatrixRegisters(t.subgroup, t.threads())
 }
 
-// passes tells whether all invocations load so many rows of two steps, with so many
-// numbers of 16 bytes each, in pairs of passes, and at least so many at a time that
-// neighbours store to different banks.
-func (t linearTiling) passes(rows, perQuad int) bool {
-	lines, least := t.threads()/(t.span()/perQuad), 8
-	if perQuad == 8 {
+// passes tells whether all invocations load so many rows, of each of them so many quads
+// by neighbours, in pairs of passes, and at least so many rows at a time that neighbours
+// store to different banks.
+func (t linearTiling) passes(rows, quads int) bool {
+	lines, least := t.threads()/quads, 8
+	if quads == 8 {
 		least = 4
 	}
 	return lines >= least && lines <= 64 && rows%(2*lines) == 0

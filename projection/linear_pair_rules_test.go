@@ -26,6 +26,8 @@ func TestLinearPairRules(t *testing.T) {
 		{LinearConfig{N: 32768, K: 1024, Weights: WeightFP8}, 127, false}, // not a whole tile
 		{LinearConfig{N: 32768 + 64, K: 1024, Weights: WeightFP8}, 4096, false},
 		{LinearConfig{N: 32768, K: 1056, Weights: WeightFP8}, 4096, false},
+		{LinearConfig{N: 32768, K: 1088, Weights: WeightFP8}, 4096, false},
+		{LinearConfig{N: 32768, K: 1088, Weights: WeightBF16}, 4096, true},
 		{LinearConfig{N: 128, K: 1 << 25, Weights: WeightBF16}, 4096, false},
 		{LinearConfig{N: 128, K: 1 << 17, Groups: 256, Weights: WeightBF16}, 4096, false},
 	} {
@@ -34,7 +36,11 @@ func TestLinearPairRules(t *testing.T) {
 		if got := m.of(c.tokens).pairs; got != c.want {
 			t.Errorf("%+v, %d tokens: by pairs: %v, want %v", c.cfg, c.tokens, got, c.want)
 		}
-		if p := o.plan(c.tokens, math.MaxInt32); c.want && p.step != 2*m.bk {
+		step := 2 * m.bk
+		if c.cfg.Weights.fp8() { // a line of codes
+			step = ScaleBlock
+		}
+		if p := o.plan(c.tokens, math.MaxInt32); c.want && p.step != step {
 			t.Errorf("%+v, %d tokens: %d numbers a turn", c.cfg, c.tokens, p.step)
 		}
 	}
@@ -67,14 +73,14 @@ func TestLinearPairRules(t *testing.T) {
 					if cfg.Activations != ActivationBF16 {
 						act = 16
 					}
-					for _, loads := range []struct{ rows, quad int }{{x.bm, act}, {x.bn, cfg.Weights.perQuad()}} {
-						lines := x.threads() * loads.quad / x.span()
+					for _, loads := range []struct{ rows, quad, span int }{{x.bm, act, 2 * x.bk}, {x.bn, cfg.Weights.perQuad(), x.span()}} {
+						lines := x.threads() * loads.quad / loads.span
 						if loads.rows%(2*lines) != 0 || lines*pairRowBytes > math.MaxUint32+1 {
 							t.Errorf("%s: %d rows at a time", name, lines)
 						}
 					}
 					if ScaleBlock%x.span() != 0 || x.bk != 32 {
-						t.Errorf("%s: a pair crosses blocks, or rows are not of five quads", name)
+						t.Errorf("%s: a turn crosses blocks, or rows are not of five quads", name)
 					}
 				}
 			}

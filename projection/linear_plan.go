@@ -189,7 +189,7 @@ func (o *Linear) plan(t, scratch int) linearPlan {
 	}
 	m := o.tilingFor(t, scratch).of(t)
 	p.kernel, p.step = m.k, m.span()
-	p.cut(cfg.K, o.split(m.linearTiling, t, scratch))
+	p.cut(cfg.K, o.split(m, t, scratch))
 	p.grid = [3]uint32{uint32(opkit.CeilDiv(t, m.bm)), uint32(o.rowTiles(m.bn)), uint32(cfg.Groups * p.splits)}
 	if whole, parts := o.tail(m.linearTiling, t, scratch); parts > 1 {
 		p.cut(cfg.K, parts)
@@ -232,7 +232,7 @@ func (o *Linear) tilingFor(t, scratch int) matrixKernel {
 		last = o.matrix[i]
 	}
 	for _, m := range o.matrix {
-		parts := o.split(m.linearTiling, t, scratch)
+		parts := o.split(m, t, scratch)
 		if m.bm > last.bm && m.bm < 2*t && o.workgroups(m.linearTiling, t)*parts >= m.fill(o.cfg.Workgroups)/2 {
 			return m
 		}
@@ -243,8 +243,21 @@ func (o *Linear) tilingFor(t, scratch int) matrixKernel {
 // split is into how many parts K is cut: as many as fill the device, where the tiles
 // fill less than half of it. A part is to have at least four steps, and writing and
 // reading the f32 parts is not to outweigh reading the weights.
-func (o *Linear) split(m linearTiling, t, scratch int) int {
-	return o.splitFor(o.workgroups(m, t), m.fill(o.cfg.Workgroups), opkit.CeilDiv(o.cfg.K, m.bk), t, scratch)
+//
+// By pairs of steps, so many tokens are bound by their products, and what parts cost
+// is weighed as that of the last tiles.
+func (o *Linear) split(m matrixKernel, t, scratch int) int {
+	tiles, fill, k := o.workgroups(m.linearTiling, t), m.fill(o.cfg.Workgroups), o.cfg.K
+	if !m.of(t).pairs || tiles*2 > fill {
+		return o.splitFor(tiles, fill, opkit.CeilDiv(k, m.bk), t, scratch)
+	}
+	least, parts := k, 1
+	for p := 2; p <= maxSplits && p*tiles <= fill && 4*p*m.bk <= k && p*t*o.cfg.N*o.cfg.Groups <= scratch; p++ {
+		if cost := partsCost(tiles, fill, k, p); cost < least {
+			least, parts = cost, p
+		}
+	}
+	return parts
 }
 
 // splitFor is split for so many tiles where fill workgroups fill the device.

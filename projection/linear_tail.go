@@ -9,6 +9,11 @@ const (
 	tailLaunch = 110 // of each tile there is room for: the second launch, 3 us
 )
 
+// partsCost is how long tiles in so many parts of K take, with their sums, in numbers of K.
+func partsCost(tiles, fill, k, parts int) int {
+	return opkit.CeilDiv(parts*tiles, fill)*k/parts + opkit.CeilDiv(parts*tiles*tailPart, fill) + tailLaunch
+}
+
 // tail is how many rows to compute whole, and into how many parts to cut K for the
 // others, so that the last tiles do not leave most of the device idle: 384 tiles where
 // 264 fill the device take as long as 528, but 256 whole ones and 256 halves take as
@@ -27,9 +32,7 @@ func (o *Linear) tail(m linearTiling, t, scratch int) (whole, parts int) {
 			if p*t*(o.cfg.N-(down-rest)*m.bn) > scratch {
 				break
 			}
-			tiles := p * rest * across
-			cost := head + opkit.CeilDiv(tiles, fill)*k/p + opkit.CeilDiv(tiles*tailPart, fill) + tailLaunch
-			if cost < least {
+			if cost := head + partsCost(rest*across, fill, k, p); cost < least {
 				least, whole, parts = cost, (down-rest)*m.bn, p
 			}
 		}

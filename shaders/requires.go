@@ -69,8 +69,8 @@ var requires = map[string][]string{
 	"proj_linear_thin_cmb":       append(slices.Clone(matrixBF16), "shaderInt16"),
 	"proj_linear_cm":             matrixF16,
 	"proj_linear_cmb":            matrixBF16,
-	"proj_linear_pair_cm":        matrixF16,
-	"proj_linear_pair_cmb":       matrixBF16,
+	"proj_linear_pair_cm":        append(slices.Clone(matrixF16), "shaderInt16"),
+	"proj_linear_pair_cmb":       append(slices.Clone(matrixBF16), "shaderInt16"),
 	"num_elements_cm":            {"shaderFloat16"},
 	"num_elements_cmb":           {"shaderFloat16"},
 

@@ -23,11 +23,22 @@ const float WEIGHT_UNSCALE = FORMAT == WEIGHT_NVFP4 ? 128.0 : 1.0;
 // linear_e4m3: the codes in bytes 1 and 3 of w as binary16 numbers times 2^-8; a NaN code gives 480.
 uint linear_e4m3(uint w) { return (w & 0x80008000u) | ((w >> 1) & 0x3F803F80u); }
 
+#ifdef LINEAR_HALVES
+// linear_highs: the upper halves of two numbers; one instruction, where masks and shifts are two or three. It needs shaderInt16.
+#extension GL_EXT_shader_explicit_arithmetic_types_int16 : require
+uint linear_highs(uint lo, uint hi) { return pack32(u16vec2(unpack16(lo).y, unpack16(hi).y)); }
+#endif
+
 // linear_scaled: pairs (a0,a2), (a1,a3) of binary16 numbers times a factor of few bits, in order.
 uvec2 linear_scaled(uint even, uint odd, float factor) {
 #ifdef CM_BF16
     const vec2 a = vec2(unpackFloat2x16(even)) * factor, b = vec2(unpackFloat2x16(odd)) * factor;
+#ifdef LINEAR_HALVES
+    const uvec2 i = floatBitsToUint(a), j = floatBitsToUint(b);
+    return uvec2(linear_highs(i.x, j.x), linear_highs(i.y, j.y));
+#else
     return uvec2(bf16_pack2_exact(a.x, b.x), bf16_pack2_exact(a.y, b.y));
+#endif
 #else
     return cm_scaled(even, odd, f16vec2(float16_t(factor)));
 #endif
