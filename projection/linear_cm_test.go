@@ -227,10 +227,13 @@ func TestLinearThinRules(t *testing.T) {
 						}
 						continue
 					}
-					constants := append([]uint32{uint32(f), 0}, d.constants()...)
-					shared, serr := thinCode.SharedBytes(constants...)
-					if err != nil || serr != nil || shared != d.sharedBytes() || shared > int(caps.SharedMemory) {
-						t.Errorf("%s, %d lanes, %v: %v, %v: %d bytes of shared memory, want %d", device, lanes, f, err, serr, shared, d.sharedBytes())
+					for _, norm := range []tensor.DType{0, tensor.BF16} {
+						cfg.Norm, cfg.NormColumns = norm, 64
+						d, err := thinDivision(&caps, "f16", cfg, 16, lanesAre(lanes))
+						shared, serr := thinCode.SharedBytes(slices.Concat([]uint32{uint32(f), 0}, d.constants(), cfg.normConstants())...)
+						if want := d.sharedBytes(norm != 0); err != nil || serr != nil || shared != want || shared > int(caps.SharedMemory) {
+							t.Errorf("%s, %d lanes, %v, norm %v: %v, %v: %d bytes of shared memory, want %d", device, lanes, f, norm, err, serr, shared, want)
+						}
 					}
 					if f.fp8() && ScaleBlock%(d.ahead*d.lanes*16) != 0 {
 						t.Errorf("%s, %d lanes: a step crosses blocks: %+v", device, lanes, d)

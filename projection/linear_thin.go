@@ -39,12 +39,19 @@ func (d linearThin) constants() []uint32 {
 	return opkit.Words(d.parts*d.subgroup, d.subgroup, d.m, d.n, d.k, d.tokens, d.ahead, d.lanes)
 }
 
-// sharedBytes is the size of the shared array.
-func (d linearThin) sharedBytes() int { return d.parts * max(d.tokens, d.n) * (4*d.m + 16) }
+// sharedBytes is the size of the sums that meet, and of what a norm has beside them: the
+// sums of squares, of as many numbers, and who came last.
+func (d linearThin) sharedBytes(norm bool) int {
+	quads, squares := max(d.tokens, d.n)*(d.m/4+1), 1
+	if norm {
+		quads, squares = max(quads, 32), d.parts
+	}
+	return (d.parts*quads+squares)*16 + 4
+}
 
 // fits tells whether a device has the memory and the invocations.
-func (d linearThin) fits(caps *vk.Caps) bool {
-	return d.parts*d.subgroup <= int(caps.MaxWorkgroupInvocations) && d.sharedBytes() <= int(caps.SharedMemory)
+func (d linearThin) fits(caps *vk.Caps, norm bool) bool {
+	return d.parts*d.subgroup <= int(caps.MaxWorkgroupInvocations) && d.sharedBytes(norm) <= int(caps.SharedMemory)
 }
 
 // laneFinder is layoutLanes of what a device has for a variant; 0, too, where it tells
@@ -73,7 +80,8 @@ func thinDivision(caps *vk.Caps, element string, cfg LinearConfig, tokens int, l
 				return d, false
 			}
 		}
-		if d.lanes = lanes(d.m, d.n, d.k, d.subgroup); d.lanes == 0 || d.tokens > 2*d.n || !d.fits(caps) {
+		norm := cfg.Norm != 0
+		if d.lanes = lanes(d.m, d.n, d.k, d.subgroup); d.lanes == 0 || d.tokens > 2*d.n || !d.fits(caps, norm) {
 			return d, false
 		}
 		tiles, chunks := opkit.CeilDiv(cfg.N, d.m)*cfg.Groups, opkit.CeilDiv(cfg.K, d.lanes*cfg.Weights.perQuad())
@@ -82,12 +90,12 @@ func thinDivision(caps *vk.Caps, element string, cfg LinearConfig, tokens int, l
 			busy = 6
 		}
 		for more := d; d.parts < 16 && tiles*d.parts < cfg.Workgroups*busy && chunks >= 4*d.parts; d = more {
-			if more.parts *= 2; !more.fits(caps) {
+			if more.parts *= 2; !more.fits(caps, norm) {
 				break
 			}
 		}
 		if alike := d; cfg.Weights.fp8() && tokens <= thinLeast && chunks >= 2*thinAlike {
-			if alike.parts = thinAlike; alike.fits(caps) {
+			if alike.parts = thinAlike; alike.fits(caps, norm) {
 				d = alike
 			}
 		}
