@@ -174,7 +174,8 @@ func (c *layerCheck) quantised(t int, o []uint16, cosSin []float32) {
 }
 
 // selection checks what the indexer picked for a token: against the reference's scores
-// of all entries, of the codes that the device quantised.
+// of all entries, of the codes that the device quantised, or of the reference's where
+// they stay in the kernel of the scores.
 func (c *layerCheck) selection(t int) {
 	keys, label := c.cfg.Caches.Keys, "indexer keys"
 	r, n := c.host.toReq[t], int(c.host.positions[t]+1)/pipeline.RatioC4A
@@ -198,11 +199,9 @@ func (c *layerCheck) selection(t int) {
 	for i := range own {
 		own[i] = int32(i)
 	}
-	x := indexer.LogitsHost{Heads: c.cfg.Model.IndexHeads, Q: row[byte](c, c.got.Codes, t), Weights: row[float32](c, c.got.Folded, t),
+	x := indexer.LogitsHost{Heads: c.cfg.Model.IndexHeads,
 		Pool: pool, Layout: keys.Layout, BlockTable: own, TableWidth: pages, TokenToReq: []int32{0}, Lens: []int32{int32(n)}}
-	if !c.got.Scales.IsZero() {
-		x.QScale = row[byte](c, c.got.Scales, t)
-	}
+	x.Q, x.QScale, x.Weights = c.indexQuery(t)
 	picks := row[int32](c, c.picks, t)
 	if c.err != nil {
 		return
@@ -212,6 +211,24 @@ func (c *layerCheck) selection(t int) {
 	c.compare(func(v *verify.Comparison) {
 		v.TopK(fmt.Sprintf("picks of token %d", t), vectors.FromF32(logits, 1, n), []int32{int32(n)}, vectors.FromI32(picks, 1, len(picks)))
 	})
+}
+
+// indexQuery is the indexer's query of a token, quantised, with the weights of its heads.
+func (c *layerCheck) indexQuery(t int) (codes, scales []byte, weights []float32) {
+	if !c.got.Codes.IsZero() {
+		if !c.got.Scales.IsZero() {
+			scales = row[byte](c, c.got.Scales, t)
+		}
+		return row[byte](c, c.got.Codes, t), scales, row[float32](c, c.got.Folded, t)
+	}
+	heads, format := c.cfg.Model.IndexHeads, c.cfg.Caches.Keys.Layout.Format
+	codes, weights = make([]byte, heads*format.RowBytes()), make([]float32, heads)
+	if format == cache.IndexKeyMXFP4 {
+		scales = make([]byte, heads*cache.IndexScaleBytes)
+	}
+	c.keep(indexer.QueryQuantRef(row[uint16](c, c.got.IndexQ, t), heads, []int32{0}, row[uint16](c, c.got.IndexWeights, t),
+		c.host.cosSin(c.host.positions[t]), indexer.QueryQuantConfig{Format: format}, codes, scales, weights))
+	return codes, scales, weights
 }
 
 // scoreAll is LogitsRef by all processors.
