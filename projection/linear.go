@@ -193,7 +193,7 @@ type projLinearPush struct {
 	FirstRow               uint32
 }
 
-// projLinearNormPush is the push block of proj_linear_few.comp and proj_linear_thin.comp.
+// projLinearNormPush is the push block of proj_linear_few.comp with LINEAR_NORM, and of proj_linear_thin.comp.
 type projLinearNormPush struct {
 	XAddr, WAddr, YAddr    uint64
 	Tokens, Groups, N, K   uint32

@@ -50,8 +50,11 @@ func (cfg LinearConfig) normConstants() []uint32 {
 // many tokens that one of them comes last. Other kernels and VariantBase cannot, and a
 // Record then refuses LinearArgs.Normed.
 func (o *Linear) Norms(t int) bool {
-	return o.cfg.Norm != 0 && o.variant != VariantBase && t > 0 && (o.cfg.MaxTokens == 0 || t <= o.cfg.MaxTokens) && o.plan(t, math.MaxInt32).norms
+	return o.mayNorm() && t > 0 && (o.cfg.MaxTokens == 0 || t <= o.cfg.MaxTokens) && o.plan(t, math.MaxInt32).norms
 }
+
+// mayNorm tells whether there are kernels that norm.
+func (o *Linear) mayNorm() bool { return o.cfg.Norm != 0 && o.variant != VariantBase }
 
 // checkNorm looks at outputs that are normed.
 func (o *Linear) checkNorm(op string, a LinearArgs) error {

@@ -140,14 +140,18 @@ func (o *Linear) leastForTiles() int {
 // buildFew makes proj_linear_few for 1, 2, 4, .. pass tokens a pass.
 func (o *Linear) buildFew(spec opkit.Spec, formats []uint32, pass int) error {
 	spec.Stem, o.few = "proj_linear_few", map[int]fewKernel{}
-	spec.PushSize = int(unsafe.Sizeof(projLinearNormPush{}))
+	if o.mayNorm() {
+		spec.Stem, spec.PushSize = "proj_linear_few_norm", int(unsafe.Sizeof(projLinearNormPush{}))
+	}
 	if o.matrices() {
 		spec.Variant = VariantCM
 	}
 	for tokens := 1; tokens <= pass; tokens *= 2 {
 		rows, lanes := fewDivision(o.cfg, tokens)
 		spec.Constants = append(append([]uint32(nil), formats...), opkit.Words(tokens, rows, lanes)...)
-		spec.Constants = append(spec.Constants, o.cfg.normConstants()...)
+		if o.mayNorm() {
+			spec.Constants = append(spec.Constants, o.cfg.normConstants()...)
+		}
 		k, err := pkg.Kernel(o.dev, spec)
 		if err != nil {
 			return err
@@ -172,7 +176,7 @@ func (o *Linear) plan(t, scratch int) linearPlan {
 			pass *= 2
 		}
 		f := o.few[pass]
-		p.kernel, p.norms = f.k, true
+		p.kernel, p.norms = f.k, o.mayNorm()
 		p.grid = [3]uint32{uint32(opkit.CeilDiv(cfg.N, fewThreads/f.lanes*f.rows)), uint32(opkit.CeilDiv(t, pass)), uint32(cfg.Groups)}
 		return p
 	}

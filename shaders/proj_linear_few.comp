@@ -4,24 +4,25 @@
 //   and the numbers of x that belong to them at a time, so that a row is read in pieces of 16*LANES bytes, once for all of the tokens.
 //   Their sums meet in shared memory in an order that depends on LANES, ROWS and TOKENS alone.
 // Constants after the two of lib/linear.glsl: 2 TOKENS, 3 ROWS (2 or 4), 4 LANES: powers of two, TOKENS*ROWS <= 16, LANES <= 128;
-//   5 NORM: 0 none, 1 weights of bf16, 2 of f32, 6 NORM_QUADS, 7 NORM_EPS, 8 NORM_INVERSE = 1/(8*NORM_QUADS), bits of f32: of
-//   lib/linear_norm.glsl, in KV_DA builds and with one group only.
-// Shared memory: 516*ROWS*TOKENS + 1024: at most 9280 B; with NORM 532 more.
+//   with LINEAR_NORM 5 NORM: weights of 1 bf16, 2 f32, 6 NORM_QUADS, 7 NORM_EPS, 8 NORM_INVERSE = 1/(8*NORM_QUADS), bits of f32: of
+//   lib/linear_norm.glsl, for one group. That is a build of its own: with the norm left out by a constant code is 10 to 14 % longer.
+// Shared memory: 516*ROWS*TOKENS + 1024: at most 9280 B; with LINEAR_NORM 532 more.
 // Features: none; with KV_DA bufferDeviceAddress, shaderInt64; with LINEAR_F16 shaderFloat16 (codes decoded through binary16).
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-#define LINEAR_NORM
 #include "lib/linear_f32.glsl"
 
 layout(local_size_x = 128) in;
 layout(constant_id = 2) const uint TOKENS = 1u;
 layout(constant_id = 3) const uint ROWS = 2u;
 layout(constant_id = 4) const uint LANES = 32u;
-layout(constant_id = 5) const uint NORM = 0u;
+#ifdef LINEAR_NORM
+layout(constant_id = 5) const uint NORM = 1u;
 layout(constant_id = 6) const uint NORM_QUADS = 1u;
 layout(constant_id = 7) const uint NORM_EPS = 0u;
 layout(constant_id = 8) const uint NORM_INVERSE = 0u;
+#endif
 
 const uint VEC = FORMAT == WEIGHT_BF16 ? 8u : FORMAT == WEIGHT_NVFP4 ? 32u : 16u; // weights of a quad
 const uint UNITS = VEC / 8u;
@@ -37,10 +38,10 @@ const uint PARTS = 128u / PAIRS;      // invocations that sum a pair
 
 shared float sum_s[SUMS * PITCH];
 shared vec2 pair_s[128];
-shared vec4 rms_of[NORM != 0u ? 32u : 1u];
+#ifdef LINEAR_NORM
+shared vec4 rms_of[32];
 shared float rms_part[4];
 #include "lib/rms.glsl"
-#ifdef KV_DA
 #define NORM_SCOPE gl_ScopeDevice
 #include "lib/linear_norm.glsl"
 
@@ -182,8 +183,8 @@ void products(uint group, uint t0, uint first) {
         vec2 y = pair_s[tid] * (WEIGHT_UNSCALE * ACT_UNSCALE);
         const uint row = group * pc.n + n;
         if (FORMAT == WEIGHT_NVFP4) y *= vec2(row_scale.v[row], row_scale.v[row + 1u]);
-#ifdef KV_DA
-        if (NORM != 0u && pc.norm_addr != uint64_t(0)) NormPut1(norm_address(token, row)).v = bf16_pack2(y.x, y.y);
+#ifdef LINEAR_NORM
+        if (pc.norm_addr != uint64_t(0)) NormPut1(norm_address(token, row)).v = bf16_pack2(y.x, y.y);
         else
 #endif
             y_store2(token, row, y.x, y.y);
@@ -192,7 +193,7 @@ void products(uint group, uint t0, uint first) {
 
 void main() {
     const uint t0 = gl_WorkGroupID.y * TOKENS, first = gl_WorkGroupID.x * TEAMS * ROWS;
-#ifdef KV_DA
+#ifdef LINEAR_NORM
     const bool rehearsed = rehearses(first);
     if (!rehearsed) products(gl_WorkGroupID.z, t0, first);
     if (rehearsed || norm_mine(first, TEAMS * ROWS)) norm_rows(t0, rehearsed);

@@ -61,6 +61,8 @@ var requires = map[string][]string{
 	"proj_linear_da":             deviceAddress,
 	"proj_linear_few_da":         deviceAddress,
 	"proj_linear_few_cm":         slices.Concat(deviceAddress, []string{"shaderFloat16"}),
+	"proj_linear_few_norm_da":    deviceAddress,
+	"proj_linear_few_norm_cm":    slices.Concat(deviceAddress, []string{"shaderFloat16"}),
 	"proj_linear_chain_da":       deviceAddress,
 	"proj_linear_chain_cm":       slices.Concat(deviceAddress, []string{"shaderFloat16"}),
 	"proj_linear_mid_cm":         append(slices.Clone(matrixF16), "shaderInt16"),

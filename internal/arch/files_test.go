@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -89,6 +90,9 @@ func TestStems(t *testing.T) {
 	}
 }
 
+// suffixes is the closed list.
+var suffixes = []string{"", "_da", "_cm", "_cmb", "_lanes", "_lanes_da", "_norm_da", "_norm_cm", "_raw_cm"}
+
 // TestBuilds holds builds.txt, the sources and the committed SPIR-V against each
 // other, and the suffixes to the closed list.
 func TestBuilds(t *testing.T) {
@@ -107,9 +111,8 @@ func TestBuilds(t *testing.T) {
 			t.Errorf("builds.txt has %s twice", output)
 		}
 		built[output], sources[source] = true, true
-		if suffix := strings.TrimPrefix(output, strings.TrimSuffix(source, "_cm")); !strings.HasPrefix(output, strings.TrimSuffix(source, "_cm")) ||
-			suffix != "" && suffix != "_da" && suffix != "_cm" && suffix != "_cmb" && suffix != "_lanes" && suffix != "_lanes_da" && suffix != "_raw_cm" {
-			t.Errorf("builds.txt: output %s of %s has a suffix that is not one of _da, _cm, _cmb, _lanes, _lanes_da, _raw_cm", output, source)
+		if suffix, ok := strings.CutPrefix(output, strings.TrimSuffix(source, "_cm")); !ok || !slices.Contains(suffixes, suffix) {
+			t.Errorf("builds.txt: output %s of %s has a suffix that is not one of %q", output, source, suffixes)
 		}
 		for _, p := range []string{"shaders/" + source + ".comp", "shaders/spv/" + output + ".spv"} {
 			if _, err := os.Stat(filepath.Join(root(t), p)); err != nil {

@@ -15,7 +15,7 @@ import (
 var others = []string{"bench_copy", "bench_fma", "bench_matrix_cm", "bench_matrix_cmb", "num_formats", "num_elements_cm", "num_elements_cmb", "attn_pack_indices", "kv_table_update"}
 
 // besideMatrices are kernels that need no matrices and are used where there are some.
-var besideMatrices = []string{"proj_linear_few_cm", "proj_linear_chain_cm", "proj_linear_sum"}
+var besideMatrices = []string{"proj_linear_few_cm", "proj_linear_few_norm_cm", "proj_linear_chain_cm", "proj_linear_sum"}
 
 // byLayout are kernels that are used, or not, according to how a device's matrices lie in
 // lanes, as another kernel finds, which has to run.
