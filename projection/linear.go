@@ -221,7 +221,7 @@ type projLinearSumPush struct {
 // vk.Device.Kernel.
 func NewLinear(dev *vk.Device, cfg LinearConfig) (*Linear, error) {
 	return newLinear(dev, cfg, linearDivider{
-		tilings: linearTilings, thin: thinDivision, mid: midDivision, pairs: dev.Adapter().Type != vk.TypeCPU,
+		tilings: linearTilings, thin: thinDivision, mid: midDivision, pairs: dev.Adapter().Type != vk.TypeCPU && cfg.pairsGain(),
 	})
 }
 
@@ -231,7 +231,7 @@ type linearDivider struct {
 	tilings linearTiler
 	thin    thinner
 	mid     midder
-	pairs   bool // whether tiles may come by pairs of steps, which no CPU gains by
+	pairs   bool // whether tiles may come by pairs of steps, which no CPU gains by, and not every format
 }
 
 func newLinear(dev *vk.Device, cfg LinearConfig, divide linearDivider) (*Linear, error) {

@@ -96,7 +96,7 @@ func planned(t *testing.T, cfg LinearConfig, variant string, lanes int) *Linear 
 		}
 		for _, d := range list {
 			m := matrixKernel{linearTiling: d}
-			if p, ok := d.paired(&caps, cfg); ok {
+			if p, ok := d.paired(&caps, cfg); ok && cfg.pairsGain() {
 				m.pair = &matrixKernel{linearTiling: p}
 			}
 			o.matrix = append(o.matrix, m)

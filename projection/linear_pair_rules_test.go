@@ -23,6 +23,8 @@ func TestLinearPairRules(t *testing.T) {
 		{LinearConfig{N: 32768, K: 1024, Weights: WeightNVFP4}, 4096, true},
 		{LinearConfig{N: 1536, K: 4096, Weights: WeightFP8}, 4096, true},
 		{LinearConfig{N: 1024, K: 4096, Groups: 8, Weights: WeightFP8, Activations: ActivationFP8Packed}, 4096, true},
+		{LinearConfig{N: 1024, K: 4096, Groups: 8, Weights: WeightFP8UE8M0, Activations: ActivationFP8}, 4096, true},
+		{LinearConfig{N: 1024, K: 4096, Groups: 8, Weights: WeightFP8, Activations: ActivationFP8}, 4096, false},
 		{LinearConfig{N: 32768, K: 1024, Weights: WeightFP8}, 127, false}, // not a whole tile
 		{LinearConfig{N: 32768 + 64, K: 1024, Weights: WeightFP8}, 4096, false},
 		{LinearConfig{N: 32768, K: 1056, Weights: WeightFP8}, 4096, false},

@@ -14,14 +14,14 @@ import (
 )
 
 // Scores of queries as the projection left them: what fused_indexer_q_rope_quant computes,
-// and indexer_logits of that. Where no kernel does both, as for more heads than a device
-// takes in lanes, two do, as in a step.
+// and indexer_logits of that. Where no kernel does both, as in variants without matrices and
+// for more heads than a device takes in lanes, two do, as in a step.
 func init() {
 	for name, format := range map[string]cache.IndexKeyFormat{
 		"indexer_logits_raw_fp8": cache.IndexKeyFP8, "indexer_logits_raw_mxfp4": cache.IndexKeyMXFP4,
 	} {
 		Register(Op{
-			Name: name, Class: ClassTolerance, Variants: indexer.RawVariants,
+			Name: name, Class: ClassTolerance, Variants: indexer.LogitsVariants,
 			Random: func(seed uint64) []Case { return randomRawLogits(seed, format) },
 			Ref: func(c Case) (Arrays, error) {
 				c, err := quantisedCase(c, format)
