@@ -21,7 +21,7 @@ func TestStepTimes(t *testing.T) {
 	if err := e.SetTiming(ctx, 3); !errors.Is(err, vk.ErrArgument) {
 		t.Error(err)
 	}
-	for timing, want := range map[pipeline.Timing]int{pipeline.TimingOff: 0, pipeline.TimingWhole: 1, pipeline.TimingSections: 22} {
+	for timing, want := range map[pipeline.Timing]int{pipeline.TimingOff: 0, pipeline.TimingWhole: 1, pipeline.TimingSections: 20} {
 		if err := e.SetTiming(ctx, timing); err != nil {
 			t.Fatal(err)
 		}
