@@ -30,12 +30,10 @@ const (
 	// that were spilled, or an array whose places are not known when compiling.
 	localBase = 1 << 36
 
-	// fewLocal is how many bytes of local memory a hot kernel may have: 24 registers of an
-	// invocation. The prefill attention spills four on an H100 (docs/design/prefill.md), and
-	// products by pairs of steps of FP8 12 to 24 with f16 elements or packed activations, where
-	// they still take less time than tiles that spill nothing (docs/design/linear.md). What
+	// fewLocal is how many bytes of local memory a hot kernel may have: four registers of an
+	// invocation, as the prefill attention spills on an H100, see docs/design/prefill.md. What
 	// makes kernels several times slower are arrays of matrices, of 512 bytes and more.
-	fewLocal = 96
+	fewLocal = 16
 )
 
 // Report gives a row for each kernel that was built on a device.
@@ -89,7 +87,7 @@ func (r *Row) read(list []vk.Statistic) {
 	}
 }
 
-// Wrong lists the rows of hot kernels that spill. Up to 96 bytes of local memory do not
+// Wrong lists the rows of hot kernels that spill. Up to 16 bytes of local memory do not
 // count; Few lists rows that have no more than these.
 func Wrong(rows []Row) []Row {
 	return choose(rows, func(r Row) bool { return r.Spills > 0 && !r.few() })
