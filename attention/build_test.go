@@ -26,4 +26,5 @@ func TestBuilds(t *testing.T) {
 			})
 		}
 	}
+	testkit.Compile(t, dev)
 }

@@ -6,9 +6,6 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// RawVariants are the variants of Logits that have LogitsConfig.Raw.
-var RawVariants = opkit.Ladder("idx_logits_lanes_raw", VariantCM)
-
 // RawQueries are queries as the projection left them, which the kernel that makes the
 // scores turns and quantises as QueryQuant does, and with its bits: so few numbers that
 // every workgroup has the time, while its first keys are on their way. It takes no launch

@@ -14,6 +14,7 @@ import (
 	"github.com/vkmla/vkmla/internal/testkit"
 	"github.com/vkmla/vkmla/internal/vectors"
 	"github.com/vkmla/vkmla/internal/verify"
+	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -116,7 +117,7 @@ func (s rawScene) results(t *testing.T, dev *vk.Device, raw bool, logits *indexe
 }
 
 func TestLogitsRaw(t *testing.T) {
-	if dev := testkit.Device(t); len(dev.Caps().Missing(indexer.RawVariants[0].Requires)) > 0 {
+	if dev := testkit.Device(t); len(dev.Caps().Missing(shaders.Requires("idx_logits_lanes_raw_cm"))) > 0 {
 		t.Skip(dev.Adapter().Name + " has no matrices in lanes")
 	}
 	t.Run("fp8", func(t *testing.T) { testkit.TestOp(t, "indexer_logits_raw_fp8") })

@@ -484,6 +484,7 @@ func TestLogitsBuilds(t *testing.T) {
 			}
 		}
 	}
+	testkit.Compile(t, dev)
 }
 
 // A pool larger than a descriptor can hold: a variant that reaches it by address is

@@ -540,6 +540,7 @@ func TestLinearBuilds(t *testing.T) {
 			}
 		}
 	}
+	testkit.Compile(t, dev)
 }
 
 // Tiles of every kind that memory allows, in forced sizes, against whole numbers.
