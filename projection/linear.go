@@ -221,7 +221,7 @@ type projLinearSumPush struct {
 // vk.Device.Kernel.
 func NewLinear(dev *vk.Device, cfg LinearConfig) (*Linear, error) {
 	return newLinear(dev, cfg, linearDivider{
-		tilings: linearTilings, thin: thinDivision, mid: midDivision, pairs: dev.Adapter().Type != vk.TypeCPU && cfg.pairsGain(),
+		tilings: linearTilings, thin: thinDivision, mid: midDivision, pairs: dev.Adapter().Type != vk.TypeCPU,
 	})
 }
 
@@ -356,7 +356,7 @@ func (o *Linear) build(tilings []linearTiling, divide linearDivider) error {
 			return err
 		}
 		m := matrixKernel{linearTiling: d, k: k}
-		if d, ok := d.paired(o.dev.Caps(), o.cfg); ok && divide.pairs && (most == 0 || most >= d.bm) &&
+		if d, ok := d.paired(o.dev.Caps(), o.cfg, o.variant); ok && divide.pairs && (most == 0 || most >= d.bm) &&
 			o.dev.Caps().Missing(shaders.Requires(opkit.Stem("proj_linear_pair", o.variant))) == nil {
 			spec.Stem = "proj_linear_pair"
 			if k, err = pkg.Kernel(o.dev, spec); err != nil {

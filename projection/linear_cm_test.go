@@ -96,7 +96,7 @@ func planned(t *testing.T, cfg LinearConfig, variant string, lanes int) *Linear 
 		}
 		for _, d := range list {
 			m := matrixKernel{linearTiling: d}
-			if p, ok := d.paired(&caps, cfg); ok && cfg.pairsGain() {
+			if p, ok := d.paired(&caps, cfg, variant); ok {
 				m.pair = &matrixKernel{linearTiling: p}
 			}
 			o.matrix = append(o.matrix, m)
@@ -165,7 +165,8 @@ func TestLinearPlan(t *testing.T) {
 		{wqA, VariantCM, 4, 64, [3]uint32{96, 4, 1}, 1},
 		{wqA, VariantCM, 0, 64, [3]uint32{1, 24, 16}, 16},
 		{wqA, VariantCM, 4, 128, [3]uint32{2, 12, 8}, 8},
-		{wqA, VariantCM, 4, 256, [3]uint32{2, 12, 8}, 8},
+		{wqA, VariantCMB, 4, 256, [3]uint32{2, 12, 8}, 8},
+		{wqA, VariantCM, 4, 256, [3]uint32{2, 12, 10}, 10}, // steps of 64 numbers, not of 128
 		{wqA, VariantCM, 4, 512, [3]uint32{4, 12, 5}, 5},
 		{wqA, VariantCM, 4, 1024, [3]uint32{8, 12, 2}, 2},
 		{LinearConfig{N: 4096, K: 8192, Weights: WeightFP8}, VariantCMB, 4, 512, [3]uint32{4, 32, 2}, 2},

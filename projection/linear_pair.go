@@ -15,10 +15,11 @@ const pairRowBytes = 1 << 26
 //
 // Of bf16 rows two steps of 32 are a line of 128 bytes, and what an H100's second-level
 // cache gives a multiprocessor is bound by requests: whole lines come in half the time
-// of their halves. Of FP8 rows four steps are a line, and weights come for so many.
+// of their halves. Of FP8 rows four steps are a line, and weights come for so many where
+// linesFit says so.
 // docs/design/linear.md has the measurements.
-func (t linearTiling) paired(caps *vk.Caps, cfg LinearConfig) (linearTiling, bool) {
-	t.pairs, t.lines = true, cfg.Weights.fp8()
+func (t linearTiling) paired(caps *vk.Caps, cfg LinearConfig, variant string) (linearTiling, bool) {
+	t.pairs, t.lines = true, cfg.Weights.fp8() && linesFit(cfg.Activations, variant)
 	x, stored := 8, t.subgroup/max(1, t.wn/4) // rows that a subgroup stores at a time
 	if cfg.Activations != ActivationBF16 {
 		x = 16
@@ -28,11 +29,14 @@ func (t linearTiling) paired(caps *vk.Caps, cfg LinearConfig) (linearTiling, boo
 		t.registers(operandCopies(caps)) <= opkit.MatrixRegisters(t.subgroup, t.threads())
 }
 
-// pairsGain tells whether pairs of steps take less time than steps. Where weights and
-// activations of E4M3 both have f32 scales they do not: on an H100 4096 tokens of wo_a take
-// 1617 us by pairs and 1397 without, as there are not registers enough.
-func (cfg LinearConfig) pairsGain() bool {
-	return cfg.Weights != WeightFP8 || cfg.Activations != ActivationFP8
+// linesFit tells whether registers suffice for the three steps of a line that are held,
+// beside what decodes x: with bf16 elements scales of packed activations are too many, with
+// f16 elements what rounds bf16 is.
+func linesFit(x ActivationFormat, variant string) bool {
+	if variant == VariantCMB {
+		return x != ActivationFP8Packed
+	}
+	return x != ActivationBF16
 }
 
 // passes tells whether all invocations load so many rows, of each of them so many quads

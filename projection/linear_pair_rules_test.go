@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/vkmla/vkmla/internal/knowncaps"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/spirv"
 )
 
@@ -24,7 +25,7 @@ func TestLinearPairRules(t *testing.T) {
 		{LinearConfig{N: 1536, K: 4096, Weights: WeightFP8}, 4096, true},
 		{LinearConfig{N: 1024, K: 4096, Groups: 8, Weights: WeightFP8, Activations: ActivationFP8Packed}, 4096, true},
 		{LinearConfig{N: 1024, K: 4096, Groups: 8, Weights: WeightFP8UE8M0, Activations: ActivationFP8}, 4096, true},
-		{LinearConfig{N: 1024, K: 4096, Groups: 8, Weights: WeightFP8, Activations: ActivationFP8}, 4096, false},
+		{LinearConfig{N: 1024, K: 4096, Groups: 8, Weights: WeightFP8, Activations: ActivationFP8}, 4096, true},
 		{LinearConfig{N: 32768, K: 1024, Weights: WeightFP8}, 127, false}, // not a whole tile
 		{LinearConfig{N: 32768 + 64, K: 1024, Weights: WeightFP8}, 4096, false},
 		{LinearConfig{N: 32768, K: 1056, Weights: WeightFP8}, 4096, false},
@@ -39,7 +40,7 @@ func TestLinearPairRules(t *testing.T) {
 			t.Errorf("%+v, %d tokens: by pairs: %v, want %v", c.cfg, c.tokens, got, c.want)
 		}
 		step := 2 * m.bk
-		if c.cfg.Weights.fp8() { // a line of codes
+		if c.cfg.Weights.fp8() && c.cfg.Activations != ActivationFP8Packed { // a line of codes
 			step = ScaleBlock
 		}
 		if p := o.plan(c.tokens, math.MaxInt32); c.want && p.step != step {
@@ -47,8 +48,8 @@ func TestLinearPairRules(t *testing.T) {
 		}
 	}
 	for device, caps := range knowncaps.Matrix {
-		for element, name := range map[string]string{"f16": "proj_linear_pair_cm", "bf16": "proj_linear_pair_cmb"} {
-			m, err := spirv.Parse(code(t, name))
+		for element, variant := range map[string]string{"f16": VariantCM, "bf16": VariantCMB} {
+			m, err := spirv.Parse(code(t, opkit.Stem("proj_linear_pair", variant)))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -59,7 +60,7 @@ func TestLinearPairRules(t *testing.T) {
 			for _, cfg := range []LinearConfig{{Weights: WeightBF16}, {Weights: WeightFP8}, {Weights: WeightNVFP4}, {Weights: WeightFP8, Activations: ActivationFP8}} {
 				cfg.N, cfg.K = 1024, 1024
 				for i, d := range list {
-					x, ok := d.paired(&caps, cfg)
+					x, ok := d.paired(&caps, cfg, variant)
 					if device == "H100" && ok != (i == 0) {
 						t.Errorf("%s, %s, %v: %+v by pairs: %v", device, element, cfg.Weights, d, ok)
 					}

@@ -3,9 +3,9 @@
 // One workgroup of THREADS: BM tokens (x of the grid) and BN rows (y, from first_row on) of group z / splits. As proj_linear_cm.comp, but numbers come
 //   for two steps at a time, so that whole lines of 128 bytes are read of bf16: x during the products of one step, weights during those of the
 //   other. Halves of them stay in registers until the tile in shared memory has been used. Of the eights of numbers of a pair the first step
-//   takes the even ones, the second the odd ones, of x and w alike. Weights of FP8 come for two pairs, which
-//   are such a line of theirs, and a block of one scale.
-// No row of a tile lies outside: T >= BM, N a multiple of BN, K of what comes at a time, 2*BK or of FP8 4*BK, which split_steps counts; the
+//   takes the even ones, the second the odd ones, of x and w alike. Weights of FP8 come for two pairs, which are such a line of theirs, and a
+//   block of one scale, where LINES.
+// No row of a tile lies outside: T >= BM, N a multiple of BN, K of what comes at a time, 2*BK or with LINES 4*BK, which split_steps counts; the
 //   last tile of tokens begins earlier, and stores only what is its own.
 // Constants: lib/linear_tiles.glsl; BK is 32. Rows are shorter than 2^26 bytes.
 // Shared memory: max((BM+BN)*(2*BK+16), THREADS/SUBGROUP*M*(4*WN+16)) + 4: 20484 B for 128 x 128.
@@ -24,7 +24,12 @@ const uint PAIR = 2u * BK;
 const uint X_VEC = ACT == ACT_BF16 ? 8u : 16u; // numbers of a quad
 const uint W_VEC = FORMAT == WEIGHT_BF16 ? 8u : FORMAT == WEIGHT_NVFP4 ? 32u : 16u;
 const uint X_LINES = THREADS / (PAIR / X_VEC); // rows that all invocations load at a time
-const bool LINES = FP8_WEIGHT;
+// Lines need registers for three steps, which not everything that decodes x leaves: linesFit in projection/linear_pair.go.
+#ifdef CM_BF16
+const bool LINES = FP8_WEIGHT && ACT != ACT_FP8_PACKED;
+#else
+const bool LINES = FP8_WEIGHT && ACT != ACT_BF16;
+#endif
 const uint SPAN = LINES ? 2u * PAIR : PAIR; // numbers of a row of w that come at a time
 const uint W_LINES = THREADS / (SPAN / W_VEC);
 const uint X_EACH = BM / X_LINES, W_EACH = BN / W_LINES; // passes over the rows, two or more
@@ -411,7 +416,12 @@ void main() {
         if (FRACTIONS) change_unit();
         advance_line(pair, true, m0, n0);
     } else {
-        [[dont_unroll]] for (; pair < last; pair++) advance(pair, m0, n0);
+        [[dont_unroll]] for (; pair < last; pair++) {
+            if (FRACTIONS && pair % (SCALE_BLOCK / PAIR) == 0u) change_unit();
+            advance(pair, m0, n0);
+            if (FRACTIONS) unit_of_next_ = fraction(held_w_.scale);
+        }
+        if (FRACTIONS) change_unit();
         barrier();
         multiply(m0, n0, NOTHING, 0u, x, w);
         store_odd();
