@@ -44,6 +44,7 @@ type Step struct {
 	flying *vk.Pending
 	work   float64         // see Engine.work
 	handed []*stepCommands // submitted since the last Wait
+	timed  []*stepCommands // submitted
 }
 
 // Begin begins a step: it takes the pages for the tokens, copies pages that forks share
@@ -378,7 +379,7 @@ func (st *Step) hand(key commandKey) error {
 	if err != nil {
 		return err
 	}
-	st.e.flight, st.flying, st.handed = p, p, append(st.handed, c)
+	st.e.flight, st.flying, st.handed, st.timed = p, p, append(st.handed, c), append(st.timed, c)
 	if key.layer < 0 && !st.begun {
 		st.begun = true
 		for _, x := range st.e.parts {

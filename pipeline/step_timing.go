@@ -58,10 +58,11 @@ func (e *Engine) time(rec *vk.Recorder) error {
 	return nil
 }
 
-// Times returns what Run or Submit and Wait measured: nothing with TimingOff, one section
-// with TimingWhole, else the operations in their order, layer by layer. A section that
-// is named "step" is computed once for the layers of a ratio; those before the first of
-// them bring lengths and changed table entries to the device.
+// Times returns what all that was submitted measured, in that order: nothing with
+// TimingOff, one section for each Submit or SubmitLayer with TimingWhole, and one in front
+// of the first layer's where layers are submitted one by one, else the operations, layer by
+// layer. A section that is named "step" is computed once for the layers of a ratio; those
+// before the first of them bring lengths and changed table entries to the device.
 //
 // Errors: vk.ErrBusy before Wait, vk.ErrClosed once the step has ended; those of
 // vk.Commands.Sections.
@@ -74,8 +75,12 @@ func (st *Step) Times() ([]vk.Section, error) {
 		err = vk.ErrBusy
 	}
 	var list []vk.Section
-	if c := st.b.recorded[commandKey{wholeStep, st.host}]; err == nil && c != nil {
-		list, err = c.Sections()
+	for _, c := range st.timed {
+		var own []vk.Section
+		if err == nil {
+			own, err = c.Sections()
+		}
+		list = append(list, own...)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", opTimes, err)

@@ -59,7 +59,28 @@ func TestStepTimes(t *testing.T) {
 			}
 		}
 	}
-	if err := e.Close(); err != nil {
+	if err := e.SetTiming(ctx, pipeline.TimingWhole); err != nil {
+		t.Fatal(err)
+	}
+	st := must[*pipeline.Step](t)(e.Begin(ctx, pipeline.Chunk{Session: s, Tokens: 1}))
+	for i := range e.Layers() {
+		if err := st.SubmitLayer(i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := st.Wait(ctx); err != nil {
+		t.Fatal(err)
+	}
+	list, err := st.Times()
+	if err != nil || len(list) != 1+len(layers) {
+		t.Errorf("layers one by one: %d sections, %v", len(list), err)
+	}
+	for _, x := range list {
+		if x.NS <= 0 || x.Dispatches == 0 {
+			t.Errorf("layers one by one: %+v", x)
+		}
+	}
+	if err := errors.Join(st.Commit(), e.Close()); err != nil {
 		t.Fatal(err)
 	}
 	if err := e.SetTiming(ctx, pipeline.TimingOff); !errors.Is(err, vk.ErrClosed) {

@@ -52,7 +52,9 @@ func (r *StepReport) Close() error {
 	case "md":
 		r.head()
 		r.printf("Whole decode steps: attention of all layers, from hidden states to hidden states, random weights.\n")
-		r.printf("us: the device's time for a step, one submission; host us: the processor's, to fill in and submit a\n")
+		r.printf("us: the device's time for a step, one submission, for which all layers' hidden states are there, so that\n")
+		r.printf("a layer's first products run beside the last one of the layer before; layer by layer: each layer submitted\n")
+		r.printf("by itself, as a model has it, the sum of their times. host us: the processor's, to fill in and submit a\n")
 		r.printf("step and to end it, without the wait; latency: both with the wait. limit: the time that the bytes\n")
 		r.printf("(the least of weights, caches and activations) need at the measured copy bandwidth.\n\n")
 		r.printf("%s\n", r.table().RenderMarkdown())
@@ -86,14 +88,14 @@ func (r *StepReport) Close() error {
 
 func (r *StepReport) table() table.Writer {
 	t := table.NewWriter()
-	t.AppendHeader(table.Row{"model", "weights", "batch", "context", "layers", "us", "p95", "host us", "p95", "latency us", "weights MB", "cache MB", "activations MB", "GB/s", "limit us", "times limit", "dispatches", "barriers", "check"})
+	t.AppendHeader(table.Row{"model", "weights", "batch", "context", "layers", "us", "p95", "layer by layer us", "host us", "p95", "latency us", "weights MB", "cache MB", "activations MB", "GB/s", "limit us", "times limit", "dispatches", "barriers", "check"})
 	for _, x := range r.rows {
 		row := table.Row{x.Model, x.Weights, x.Batch, x.Context, x.Layers}
 		if x.Status != "ok" {
-			t.AppendRow(append(row, "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", x.Status))
+			t.AppendRow(append(row, "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", x.Status))
 			continue
 		}
-		t.AppendRow(append(row, f1(x.Time.Median), f1(x.Time.P95), f1(x.Host.Median), f1(x.Host.P95), f1(x.Latency.Median), mb(x.Work.Weights), mb(x.Work.Cache), mb(x.Work.Activations),
+		t.AppendRow(append(row, f1(x.Time.Median), f1(x.Time.P95), f1(x.Apart.Median), f1(x.Host.Median), f1(x.Host.P95), f1(x.Latency.Median), mb(x.Work.Weights), mb(x.Work.Cache), mb(x.Work.Activations),
 			fmt.Sprintf("%.4g", x.GBs), f1(x.Limit), fmt.Sprintf("%.2f", x.Times), x.Dispatches, x.Barriers, x.Status))
 	}
 	return t

@@ -47,6 +47,7 @@ type StepRow struct {
 	Variant string `json:"variant"`          // of the attention kernel
 
 	Time       Time     `json:"time"`    // of the device
+	Apart      Time     `json:"apart"`   // the same with every layer submitted by itself, as in a model, in which it waits for the one before: the sum
 	Host       Time     `json:"host"`    // of the processor: filling in the step and submitting it, and ending it; without the wait
 	Latency    Time     `json:"latency"` // from beginning to end, with the wait
 	Ops        []OpTime `json:"ops"`     // by kind of layer, of all its layers together
@@ -121,6 +122,7 @@ type stepRun struct {
 	engine   *pipeline.Engine
 	sessions []*pipeline.Session
 	filled   bool // the inputs
+	apart    bool // layers are submitted one by one
 }
 
 func (s *stepRun) name() string {
@@ -128,7 +130,7 @@ func (s *stepRun) name() string {
 }
 
 // tokens is how long a session may become: steps lengthen it.
-func (s *stepRun) tokens() int { return s.row.Context + 2*(s.o.Reps+s.o.Warmup) + 4096 }
+func (s *stepRun) tokens() int { return s.row.Context + 3*(s.o.Reps+s.o.Warmup) + 3*mostWake }
 
 func (s *stepRun) run(compressors string) (err error) {
 	defer func() { err = errors.Join(err, s.close()) }()
@@ -307,6 +309,16 @@ func (r *layerRig) fillCaches(c pipeline.LayerCaches) error {
 	return r.fill(c.Keys.Pool, r.keyPattern(c.Keys.Layout))
 }
 
+// layerByLayer submits the layers of a step one by one.
+func layerByLayer(st *pipeline.Step, layers int) error {
+	for i := range layers {
+		if err := st.SubmitLayer(i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // step runs a step of one token a session and says what it took; look, unless nil, is
 // called before the step ends.
 func (s *stepRun) step(look func(*pipeline.Step) error) (host, all time.Duration, err error) {
@@ -325,7 +337,12 @@ func (s *stepRun) step(look func(*pipeline.Step) error) (host, all time.Duration
 			return 0, 0, err
 		}
 	}
-	if err := st.Submit(); err != nil {
+	if s.apart {
+		err = layerByLayer(st, s.engine.Layers())
+	} else {
+		err = st.Submit()
+	}
+	if err != nil {
 		return 0, 0, err
 	}
 	submitted := time.Now()
@@ -413,12 +430,40 @@ func (s *stepRun) time() error {
 		host, latency = append(host, float64(h)), append(latency, float64(l))
 	}
 	s.row.Time, s.row.Host, s.row.Latency = summarise(device), summarise(host), summarise(latency)
+	if err := s.timeApart(); err != nil {
+		return err
+	}
 	if err := s.sections(); err != nil {
 		return err
 	}
 	s.row.Longest = float64(s.engine.Longest()) / 1e3
 	s.row.Limit = s.row.Work.Limit(s.limits)
 	s.row.Times, s.row.GBs = s.row.Time.Median/s.row.Limit, s.row.Work.Bytes()/s.row.Time.Median/1e3
+	return nil
+}
+
+// timeApart fills in what the layers take one by one.
+func (s *stepRun) timeApart() error {
+	s.apart = true
+	defer func() { s.apart = false }()
+	if err := s.wakeUp(); err != nil {
+		return err
+	}
+	var sums []float64
+	for range s.o.Reps {
+		if _, _, err := s.step(func(st *pipeline.Step) error {
+			list, err := st.Times()
+			sum := 0.0
+			for _, x := range list {
+				sum += x.NS
+			}
+			sums = append(sums, sum)
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	s.row.Apart = summarise(sums)
 	return nil
 }
 
