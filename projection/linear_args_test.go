@@ -1,0 +1,194 @@
+package projection_test
+
+import (
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/vkmla/vkmla/internal/testkit"
+	"github.com/vkmla/vkmla/internal/verify"
+	"github.com/vkmla/vkmla/projection"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+func TestLinearArguments(t *testing.T) {
+	dev := testkit.Device(t)
+	good := projection.LinearConfig{N: 64, K: 256, Groups: 2, Weights: projection.WeightNVFP4, Out: tensor.BF16, MaxTokens: 17}
+	for name, change := range map[string]func(c *projection.LinearConfig){
+		"no rows":      func(c *projection.LinearConfig) { c.N = 0 },
+		"odd rows":     func(c *projection.LinearConfig) { c.N = 12 },
+		"odd inputs":   func(c *projection.LinearConfig) { c.K = 48 },
+		"groups":       func(c *projection.LinearConfig) { c.Groups = -1 << 17; c.N = -8 },
+		"many groups":  func(c *projection.LinearConfig) { c.Groups = 1 << 17 },
+		"no format":    func(c *projection.LinearConfig) { c.Weights = 0 },
+		"activations":  func(c *projection.LinearConfig) { c.Activations = 9 },
+		"FP8 by NVFP4": func(c *projection.LinearConfig) { c.Activations = projection.ActivationFP8 },
+		"packed, short": func(c *projection.LinearConfig) {
+			c.Weights, c.Activations = projection.WeightFP8, projection.ActivationFP8Packed
+		},
+		"output":             func(c *projection.LinearConfig) { c.Out = tensor.F16 },
+		"tokens":             func(c *projection.LinearConfig) { c.MaxTokens = -1 },
+		"workgroups":         func(c *projection.LinearConfig) { c.Workgroups = -1 },
+		"variant":            func(c *projection.LinearConfig) { c.Variant = "twopass-base" },
+		"too many weights":   func(c *projection.LinearConfig) { c.N, c.K = 1<<16, 1<<16 },
+		"base, huge weights": func(c *projection.LinearConfig) { c.N, c.K, c.MaxTokens, c.Variant = 8, 32, 1<<24, "base" },
+	} {
+		cfg := good
+		change(&cfg)
+		if name == "base, huge weights" && dev.Caps().MaxStorageBufferRange > 1<<31 {
+			continue
+		}
+		if _, err := projection.NewLinear(dev, cfg); !errors.Is(err, vk.ErrArgument) {
+			t.Errorf("%s: %v, want an argument error", name, err)
+		}
+	}
+	for _, f := range weightFormats {
+		h := randomHost(rand.New(rand.NewPCG(5, 5)), f, 17, 2, 64, 256)
+		cfg := linearConfig(h, "")
+		cfg.MaxTokens = 17
+		op := must[*projection.Linear](t)(projection.NewLinear(dev, cfg))
+		r := verify.NewRig(t.Context(), dev)
+		defer r.Close()
+		a := linearRig(r, h, 8)
+		if err := r.Err(); err != nil {
+			t.Fatal(err)
+		}
+		for i, c := range []struct {
+			arg    string
+			change func(a *projection.LinearArgs)
+		}{
+			{"X", func(a *projection.LinearArgs) { a.X = tensor.Tensor{} }},
+			{"X", func(a *projection.LinearArgs) { a.X.Shape = []int{17, 511} }},
+			{"X", func(a *projection.LinearArgs) { a.X.DType = tensor.F16 }},
+			{"X", func(a *projection.LinearArgs) { a.X = a.X.Rows(0, 16) }},
+			{"XScale", func(a *projection.LinearArgs) { a.XScale = a.Out }},
+			{"W.Data", func(a *projection.LinearArgs) { a.W.Data = tensor.Tensor{} }},
+			{"W.Data", func(a *projection.LinearArgs) { a.W.Data = a.W.Data.Rows(0, 127) }},
+			{"Out", func(a *projection.LinearArgs) { a.Out = tensor.Tensor{} }},
+			{"Out", func(a *projection.LinearArgs) { a.Out.Shape = []int{17, 120} }},
+			{"Out", func(a *projection.LinearArgs) { a.Out.Shape = []int{16, 132} }},
+			{"Out", func(a *projection.LinearArgs) { a.Out.DType = tensor.BF16 }},
+			{"OutColumn", func(a *projection.LinearArgs) { a.OutColumn = 8 }},
+			{"OutColumn", func(a *projection.LinearArgs) { a.OutColumn = -8 }},
+			{"OutColumn", func(a *projection.LinearArgs) { a.Out.Shape, a.OutColumn = []int{8, 136}, 4; a.X = a.X.Rows(0, 8) }},
+			{"Scratch", func(a *projection.LinearArgs) { a.Scratch.DType = tensor.I32 }},
+			{"W.Scale", func(a *projection.LinearArgs) {
+				if f == projection.WeightBF16 {
+					a.W.Scale = a.Out
+				} else {
+					a.W.Scale = tensor.Tensor{}
+				}
+			}},
+			{"W.RowScale", func(a *projection.LinearArgs) {
+				if f == projection.WeightNVFP4 {
+					a.W.RowScale = a.W.RowScale.Rows(0, 1)
+				} else {
+					a.W.RowScale = a.Out
+				}
+			}},
+		} {
+			b := a
+			c.change(&b)
+			refuses(t, dev, c.arg, func(rec *vk.Recorder) error {
+				err := op.Record(rec, b)
+				if err == nil {
+					t.Errorf("%v: change %d is taken", f, i)
+				}
+				return err
+			})
+		}
+		many := a
+		many.Out.Shape = []int{18, 1, 128} // more than MaxTokens, and than its buffer
+		refuses(t, dev, "Out", func(rec *vk.Recorder) error { return op.Record(rec, many) })
+		none := a
+		none.X, none.Out = a.X.Rows(0, 0), a.Out.Rows(0, 0)
+		do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, none) })
+	}
+	if err := projection.LinearRef(projection.LinearHost{}, nil); !errors.Is(err, vk.ErrArgument) {
+		t.Errorf("the reference of nothing: %v", err)
+	}
+}
+
+// FP8 activations: what Record refuses.
+func TestLinearActivationArguments(t *testing.T) {
+	dev := testkit.Device(t)
+	for _, f := range []projection.ActivationFormat{projection.ActivationFP8, projection.ActivationFP8Packed} {
+		op := must[*projection.Linear](t)(projection.NewLinear(dev, projection.LinearConfig{
+			N: 8, K: 1024, Groups: 2, Weights: projection.WeightFP8UE8M0, Activations: f, Out: tensor.BF16, MaxTokens: 5}))
+		a := projection.LinearArgs{
+			X: upload(t, dev, tensor.U8, make([]byte, 2*5*1024), 2, 5, 1024),
+			W: projection.LinearWeights{Data: upload(t, dev, tensor.U8, make([]byte, 16*1024), 16, 1024),
+				Scale: upload(t, dev, tensor.U8, make([]byte, 8), 1, 8)},
+			Out: upload(t, dev, tensor.BF16, make([]uint16, 5*16), 5, 16),
+		}
+		if f == projection.ActivationFP8 {
+			a.XScale = upload(t, dev, tensor.F32, make([]float32, 2*8*8), 2, 8, 8)
+		} else {
+			a.XScale = upload(t, dev, tensor.U32, make([]uint32, 2*2*8), 2, 2, 8)
+		}
+		do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
+		for _, change := range []struct {
+			arg string
+			f   func(a *projection.LinearArgs)
+		}{
+			{"X", func(a *projection.LinearArgs) { a.X.Shape = []int{5, 2, 1024} }},
+			{"XScale", func(a *projection.LinearArgs) { a.XScale = tensor.Tensor{} }},
+			{"XScale", func(a *projection.LinearArgs) { a.XScale.Shape = append(a.XScale.Shape[:2:2], 4) }},
+			{"XScale", func(a *projection.LinearArgs) { a.XScale.DType = tensor.BF16 }},
+		} {
+			b := a
+			change.f(&b)
+			refuses(t, dev, change.arg, func(rec *vk.Recorder) error { return op.Record(rec, b) })
+		}
+	}
+}
+
+// Weights larger than a descriptor can hold: a variant that reaches them by address is
+// chosen, and reads both ends; base refuses.
+func TestLinearBeyondDescriptor(t *testing.T) {
+	dev := testkit.Device(t)
+	limit := dev.Caps().MaxStorageBufferRange
+	const k = 4096
+	rows := int(limit/k/8+9) * 8
+	if testing.Short() || limit > 1<<29 || limit > dev.Caps().HeapBytes/4 {
+		t.Skipf("weights beyond the descriptor's %d bytes are too large to try", limit)
+	}
+	cfg := projection.LinearConfig{N: rows, K: k, Weights: projection.WeightFP8UE8M0, Out: tensor.F32, MaxTokens: 9}
+	op, err := projection.NewLinear(dev, cfg)
+	if errors.Is(err, vk.ErrMissingFeature) {
+		t.Skip(err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Variant = projection.VariantBase
+	if _, err := projection.NewLinear(dev, cfg); !errors.Is(err, vk.ErrArgument) || op.Variant() == projection.VariantBase {
+		t.Fatalf("variant %s, base: %v", op.Variant(), err)
+	}
+	data := make([]byte, rows*k)
+	for i := range k {
+		data[i], data[(rows-1)*k+i] = 0x38, 0x40
+	}
+	one := make([]uint16, 9*k)
+	for i := range one {
+		one[i] = 0x3F80
+	}
+	blocks := (rows + 127) / 128 * (k / 128)
+	a := projection.LinearArgs{
+		W: projection.LinearWeights{Data: upload(t, dev, tensor.U8, data, rows, k),
+			Scale: upload(t, dev, tensor.U8, slices.Repeat([]byte{127}, blocks), (rows+127)/128, k/128)},
+		X: upload(t, dev, tensor.BF16, one, 9, k), Out: upload(t, dev, tensor.F32, make([]float32, 9*rows), 9, rows),
+	}
+	for _, tokens := range []int{1, 9} {
+		x := a
+		x.X, x.Out = a.X.Rows(0, tokens), a.Out.Rows(0, tokens)
+		do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, x) })
+		for i, v := range download[float32](t, x.Out) {
+			want := map[int]float32{0: k, rows - 1: 2 * k}[i%rows]
+			if v != want {
+				t.Fatalf("%d tokens: row %d gives %g, want %g", tokens, i%rows, v, want)
+			}
+		}
+	}
+}
