@@ -90,6 +90,9 @@ func (e *Engine) QuantisesLate(tokens int) bool {
 // NormTokens is the most tokens without a level of norms.
 const NormTokens = normTokens
 
+// BesideTokens is from how many tokens on wq_b is beside the scores.
+const BesideTokens = besideTokens
+
 // NormsOut is NormsLate for the norm of the bottleneck in the product that gives it.
 func (e *Engine) NormsOut(tokens, ratio int) bool {
 	k := e.buckets[e.size(tokens)].kinds[ratio]

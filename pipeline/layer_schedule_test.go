@@ -62,6 +62,12 @@ func TestLevels(t *testing.T) {
 			if late && w.Ratio == pipeline.RatioC4A && slices.Index(order[i], "wq_b") < slices.Index(order[i], "indexer.select") {
 				t.Errorf("%d tokens: %v, want wq_b beside the selection", tokens, order[i])
 			}
+			if many := tokens >= pipeline.BesideTokens; w.Ratio == pipeline.RatioC4A && (late || many) {
+				scores, entries, heads := slices.Index(order[i], "indexer.select"), slices.Index(order[i], "compressor.compress"), slices.Index(order[i], "wq_b")
+				if scores > entries || entries > heads || many != slices.Contains(order[i][heads:], "indexer.select") {
+					t.Errorf("%d tokens: %v, want entries behind the scores, beside wq_b and in front of it", tokens, order[i])
+				}
+			}
 			if w.Ratio == pipeline.RatioC4A && e.QuantisesLate(tokens) {
 				want-- // nor is there a level for quantised queries
 				if tokens > 32 {

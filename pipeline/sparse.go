@@ -435,10 +435,16 @@ func (s *Sparse) recordPick(rec *vk.Recorder, step SparseStepArgs, a IndexArgs, 
 // with pools of 20 MiB, 0.5 % more. What is more than touchMost takes too long to touch.
 const touchLeast, touchMost = 256 << 20, 2 << 30
 
+// touches tells whether recordTouch does anything.
+func (s *Sparse) touches(pool tensor.Tensor) bool {
+	n := pool.Bytes()
+	return s.touch != nil && n >= touchLeast && n <= min(touchMost, s.dev.Caps().MaxStorageBufferRange)
+}
+
 // recordTouch records what runs beside the end of the selection, so that the attention
 // finds its rows sooner.
 func (s *Sparse) recordTouch(rec *vk.Recorder, pool tensor.Tensor) error {
-	if n := pool.Bytes(); s.touch == nil || n < touchLeast || n > min(touchMost, s.dev.Caps().MaxStorageBufferRange) {
+	if !s.touches(pool) {
 		return nil
 	}
 	return s.touch.Record(rec, pool, s.sink)
