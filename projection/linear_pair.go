@@ -24,8 +24,12 @@ func (t linearTiling) paired(caps *vk.Caps, cfg LinearConfig, variant string) (l
 	if cfg.Activations != ActivationBF16 {
 		x = 16
 	}
+	rows := t.bn // of which there are pairs of passes, with lines pairs of those
+	if t.lines {
+		rows /= 2
+	}
 	whole := cfg.N%t.bn == 0 && cfg.K%t.span() == 0 && 2*cfg.K*max(cfg.Groups, 1) < pairRowBytes
-	return t, whole && t.bk == 32 && t.passes(t.bm, 2*t.bk/x) && t.passes(t.bn, t.span()/cfg.Weights.perQuad()) && stored > 0 && t.m%stored == 0 &&
+	return t, whole && t.bk == 32 && t.passes(t.bm, 2*t.bk/x) && t.passes(rows, t.span()/cfg.Weights.perQuad()) && stored > 0 && t.m%stored == 0 &&
 		t.registers(operandCopies(caps)) <= opkit.MatrixRegisters(t.subgroup, t.threads())
 }
 

@@ -47,6 +47,12 @@ func TestLinearPairRules(t *testing.T) {
 			t.Errorf("%+v, %d tokens: %d numbers a turn", c.cfg, c.tokens, p.step)
 		}
 	}
+	caps, few := knowncaps.Matrix["H100"], linearTiling{m: 16, n: 16, k: 16, bm: 64, bn: 64, bk: 32, wm: 16, wn: 32, subgroup: 32}
+	for f, want := range map[WeightFormat]bool{WeightBF16: true, WeightFP8: false} { // lines come in four passes
+		if _, ok := few.paired(&caps, LinearConfig{N: 1024, K: 1024, Weights: f}, VariantCMB); ok != want {
+			t.Errorf("%v, two passes over the rows: by pairs: %v, want %v", f, ok, want)
+		}
+	}
 	for device, caps := range knowncaps.Matrix {
 		for element, variant := range map[string]string{"f16": VariantCM, "bf16": VariantCMB} {
 			m, err := spirv.Parse(code(t, opkit.Stem("proj_linear_pair", variant)))
