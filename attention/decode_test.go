@@ -180,7 +180,7 @@ func TestDecodeHeads(t *testing.T) {
 func TestDecodeSplits(t *testing.T) {
 	dev := testkit.Device(t)
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 4))
-	s := step{5, normal(rng, 2*5*attention.D), set(t, 16, 2, normal(rng, 61*attention.D)), set(t, 2, 2, normal(rng, 40*attention.D)),
+	s := step{5, normal(rng, 2*5*attention.D), set(t, 64, 2, normal(rng, 61*attention.D)), set(t, 2, 2, normal(rng, 40*attention.D)),
 		[]float32{inf(-1), 0, 3, -3, 1}}
 	s.win.Lens[0], s.comp.Lens[0] = 3, 2 // most parts of this token are empty
 	for _, v := range variants(t, dev, s.heads) {

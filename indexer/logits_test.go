@@ -111,7 +111,7 @@ func fp8Keys(tokens, heads, keys, page int, fill func(token, n int, codes []byte
 // that drops the negative ones, weights of both signs, every scale kept.
 func TestLogitsExact(t *testing.T) {
 	dev := testkit.Device(t)
-	const heads, keys = 19, 150
+	const heads, keys = 35, 150
 	one := numfmt.E4M3Encode(1)
 	x := fp8Keys(3, heads, keys, 64, func(_, n int, codes []byte) float32 {
 		codes[n%indexer.D] = one
@@ -292,13 +292,14 @@ func with(cfg indexer.LogitsConfig, group, workgroups int) indexer.LogitsConfig 
 }
 
 // The cooperative-matrix builds in every division of heads and tokens, against the
-// reference; a division sums heads in an order of its own.
+// reference; a division sums heads in an order of its own. On a CPU, which takes five
+// seconds to compile one, tiles cross pages in two of them: keys are found the same way in all.
 func TestLogitsTilings(t *testing.T) {
 	dev := testkit.Device(t)
 	for i, c := range []struct {
 		format      cache.IndexKeyFormat
 		heads, page int
-	}{{cache.IndexKeyFP8, 64, 64}, {cache.IndexKeyMXFP4, 128, 64}, {cache.IndexKeyFP8, 40, 48}, {cache.IndexKeyMXFP4, 1, 64}} {
+	}{{cache.IndexKeyFP8, 64, 64}, {cache.IndexKeyMXFP4, 128, 64}, {cache.IndexKeyFP8, 40, 48}, {cache.IndexKeyFP8, 40, 64}, {cache.IndexKeyMXFP4, 1, 64}} {
 		x := randomHost(t, c.format, rand.New(rand.NewPCG(4, uint64(i))), 9, 3, c.heads, 139, c.page)
 		want := make([]float32, len(x.Lens)*x.Width)
 		if err := indexer.LogitsRef(x, want); err != nil {
@@ -306,6 +307,9 @@ func TestLogitsTilings(t *testing.T) {
 		}
 		for _, variant := range []string{indexer.VariantCM, indexer.VariantCMB} {
 			for _, tiling := range [][2]int{{8, 1}, {16, 1}, {64, 1}, {32, 2}, {64, 4}} {
+				if dev.Adapter().Type == vk.TypeCPU && c.page == 48 && tiling != [2]int{16, 1} && tiling != [2]int{32, 2} {
+					continue
+				}
 				t.Run(fmt.Sprint(c.format, "/", c.heads, "/", c.page, "/", variant, tiling), func(t *testing.T) {
 					op, err := indexer.NewLogitsTiled(dev, logitsConfig(x, variant), tiling[0], tiling[1])
 					if errors.Is(err, vk.ErrMissingFeature) {

@@ -14,7 +14,9 @@ import (
 )
 
 // pairTiling are whole tiles that a device compiles soon enough. The quads of NVFP4 rows
-// suffice for fewer invocations, and those of E4M3 activations for more tokens.
+// suffice for fewer invocations; of those of lines there are twice as many products as of
+// others, and 16 tokens and rows suffice. Two tiles of tokens of a subgroup are there with
+// BF16, two of rows with NVFP4.
 func pairTiling(dev *vk.Device, f projection.WeightFormat, x projection.ActivationFormat) [5]int {
 	switch {
 	case dev.Adapter().Type != vk.TypeCPU:
@@ -22,6 +24,8 @@ func pairTiling(dev *vk.Device, f projection.WeightFormat, x projection.Activati
 	case f == projection.WeightNVFP4:
 		return [5]int{16, 32, 32, 8, 16}
 	case x != projection.ActivationBF16:
+		return [5]int{16, 16, 32, 8, 8}
+	case f == projection.WeightBF16:
 		return [5]int{32, 32, 32, 16, 8}
 	}
 	return [5]int{16, 32, 32, 8, 8}

@@ -130,7 +130,8 @@ func (o *Linear) laneFinder() (laneFinder, *error) {
 // buildThin makes proj_linear_thin for workgroups of 8, 16 and 32 tokens, where the
 // device can run it; elsewhere the kernels for fewer and for more tokens take its
 // place. A CPU, whose compiler is slow with long kernels, makes do with 8 where a step is
-// long (of NVFP4), and takes one chunk a step for more.
+// long (of NVFP4), and takes one chunk a step for more, and four subgroups: one kernel for
+// layers of all sizes.
 func (o *Linear) buildThin(spec opkit.Spec, formats []uint32, find thinner) error {
 	spec.Stem, spec.PushSize = "proj_linear_thin", int(unsafe.Sizeof(projLinearNormPush{}))
 	caps := o.dev.Caps()
@@ -150,7 +151,7 @@ func (o *Linear) buildThin(spec opkit.Spec, formats []uint32, find thinner) erro
 			if d.ahead*d.lanes*o.cfg.Weights.perQuad() > ScaleBlock {
 				break
 			}
-			d.ahead = 1
+			d.ahead, d.parts = 1, 4
 		}
 		spec.Subgroup, spec.Constants = uint32(d.subgroup), slices.Concat(formats, d.constants(), o.cfg.normConstants())
 		k, err := pkg.Kernel(o.dev, spec)

@@ -39,7 +39,7 @@ func randomSelect(seed uint64, format cache.IndexKeyFormat) []Case {
 		{logitsShape{tokens: 1, heads: 1, requests: 1, lens: 1, page: 64}, 1, 0, 0, 0},
 		{logitsShape{tokens: 2, heads: 64, requests: 2, lens: 321, page: 64, pad: 64}, 17, 0, 0, 0},
 		{logitsShape{tokens: 17, heads: 8, requests: 3, lens: 900, page: 64, group: 4}, 61, 192, 0, 0},
-		{logitsShape{tokens: 3, heads: 16, requests: 3, lens: 1400, page: 16}, 512, 512, 0, 0},
+		{logitsShape{tokens: 3, heads: 8, requests: 3, lens: 1400, page: 16}, 512, 512, 0, 0},
 		{logitsShape{tokens: 321, heads: 2, requests: 3, lens: 200, page: 2, group: 4}, 69, 128, 64, 0},
 		{logitsShape{tokens: 1, heads: 1, requests: 1, lens: 66001, page: 64}, 321, 33000, 0, 64},
 	} {
