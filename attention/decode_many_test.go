@@ -27,7 +27,7 @@ func TestDecodeManyHeads(t *testing.T) {
 	dev := testkit.Device(t)
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 8))
 	const heads = 39
-	s := step{heads, normal(rng, 2*heads*attention.D), set(t, 16, 2, normal(rng, 141*attention.D)), set(t, 2, 2, normal(rng, 61*attention.D)), make([]float32, heads)}
+	s := step{heads, normal(rng, 2*heads*attention.D), set(t, 64, 2, normal(rng, 141*attention.D)), set(t, 2, 2, normal(rng, 61*attention.D)), make([]float32, heads)}
 	for i := range s.q[:heads*attention.D] { // of the first token
 		s.q[i] = numfmt.BF16Encode(numfmt.BF16Decode(s.q[i]) * float32(1+i/attention.D/2))
 	}

@@ -50,7 +50,7 @@ func randomDecode(seed uint64) []Case {
 		{"one key", 1, 1, 1, 0, page(64, 64), cache.Layout{}, false, false, false, 1, false},
 		{"one key in each set", 2, 8, 1, 1, page(64, 64), page(2, 560), true, false, false, 1, false},
 		{"V4-Flash C4A", 1, 64, 128, 321, page(64, 64), page(64, 0), true, false, false, 1, false},
-		{"V4-Pro C128A, small window pages", 1, 128, 69, 61, page(16, 8), page(2, 560), true, true, false, 1, false},
+		{"V4-Pro C128A", 1, 128, 69, 61, page(64, 64), page(2, 560), true, true, false, 1, false},
 		{"odd sizes", 17, 17, 61, 69, page(16, 8), page(2, 0), true, true, false, 2, false},
 		{"window only", 17, 8, 69, 0, page(2, 24), cache.Layout{}, true, true, false, 1, false},
 		{"two heads", 61, 2, 17, 2, page(64, 64), page(1, 40), false, true, true, 1, false},
