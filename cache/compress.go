@@ -24,7 +24,7 @@ type CompressConfig struct {
 	Hadamard    bool           // C4Index: rotate keys as indexer queries are rotated; both or neither
 	Eps         float32        // 0 means CompressEps
 	RopeStep    int            // positions from a row of CosSin to the next: 1 (or 0), or a divisor of Ratio
-	Invocations int            // of a workgroup for C128Main, a multiple of 128 up to 1024; 0: what is best known
+	Invocations int            // of a workgroup: C128Main, a power of two from 128 to 1024; else Dim or Dim/4; 0: what is best known
 	MaxBytes    uint64         // size of the largest pool; 0: whatever a descriptor of the device can hold
 	Variant     string         // "" picks the best
 
@@ -173,14 +173,22 @@ func (cfg CompressConfig) complete(op string, caps *vk.Caps) (CompressConfig, er
 
 // invocations settles the size of a workgroup: 4 channels per invocation, and for a
 // long window several invocations that share its rows, because one workgroup has to
-// keep many loads under way to stream a window at its share of the bandwidth.
+// keep many loads under way to stream a window at its share of the bandwidth. A step
+// that saves states makes few entries of short windows, for which code comes from
+// memory: one channel per invocation then is a quarter of it.
 func (cfg CompressConfig) invocations(op string, caps *vk.Caps) (CompressConfig, error) {
 	lanes := cfg.Compression.Dim / 4
 	if cfg.Compression != C128Main {
-		if cfg.Invocations != 0 && cfg.Invocations != lanes {
-			return cfg, pkg.Wrong(op, "Invocations", cfg.Invocations, "0 or %d", lanes)
+		most := int(caps.MaxWorkgroupInvocations)
+		if cfg.Invocations == 0 {
+			cfg.Invocations = lanes
+			if cfg.Save && 4*lanes <= most {
+				cfg.Invocations = 4 * lanes
+			}
 		}
-		cfg.Invocations = lanes
+		if n := cfg.Invocations; n != lanes && n != 4*lanes || n > most {
+			return cfg, pkg.Wrong(op, "Invocations", n, "%d or %d, at most %d on this device", lanes, 4*lanes, most)
+		}
 		return cfg, nil
 	}
 	most := min(int(caps.MaxWorkgroupInvocations), 1024)
@@ -209,7 +217,7 @@ func compressChunk(invocations int) int {
 	return 8
 }
 
-// compressShared is the shared memory of kv_compress.comp in bytes.
+// compressShared is the shared memory of kv_compress.comp in bytes, but for one channel per invocation.
 func compressShared(c Compression, invocations int) int {
 	merged := 48 // of a workgroup with nothing to merge
 	if invocations > c.Dim/4 {

@@ -245,21 +245,22 @@ func (b *compressorBuilder) normAndRope(in Arrays, params map[string]any) {
 // random4 makes the cases of the compressors with ratio 4.
 func random4(c cache.Compression, format cache.IndexKeyFormat) func(seed uint64) []Case {
 	return func(seed uint64) []Case {
+		single := map[string]any{"invocations": c.Dim} // one channel each
 		specs := []compressorSpec{
-			{statePage: 4, page: 64, requests: [][2]int{{3, 1}}},
-			{statePage: 4, page: 2, requests: [][2]int{{0, 2}, {6, 2}}, f32: true},
+			{statePage: 4, page: 64, requests: [][2]int{{3, 1}}, params: single},
+			{statePage: 4, page: 2, requests: [][2]int{{0, 2}, {6, 2}}, f32: true, params: single},
 			{statePage: 4, page: 64, requests: [][2]int{{0, 17}}},
 			{statePage: 16, page: 16, requests: [][2]int{{0, 3}, {1, 7}, {15, 1}, {255, 1}, {120, 61 - 12}}, padding: 64, pads: 3},
 			{statePage: 3, page: 1, requests: [][2]int{{10, 69}}, padding: 16, params: map[string]any{"rope_step": 1}},
 			{statePage: 4, page: 64, requests: [][2]int{{1, 321}}, f32: true, pads: 5},
-			{statePage: 4, page: 3, requests: [][2]int{{0, 9}, {7, 1}, {1023, 1}, {126, 40}}, pads: 2, broken: 13},
-			{statePage: 1, page: 64, requests: [][2]int{{0, 40}, {2, 29}}, broken: 14, padding: 16, params: map[string]any{"rope_step": 2}},
+			{statePage: 4, page: 3, requests: [][2]int{{0, 9}, {7, 1}, {1023, 1}, {126, 40}}, pads: 2, broken: 13, params: single},
+			{statePage: 1, page: 64, requests: [][2]int{{0, 40}, {2, 29}}, broken: 14, padding: 16, params: map[string]any{"rope_step": 2, "invocations": c.Dim}},
 		}
 		if c == cache.C4Index {
 			specs = append(specs,
 				compressorSpec{statePage: 4, page: 64, requests: [][2]int{{5, 2100}}, pads: 60},
 				compressorSpec{statePage: 4, page: 64, stride: 8640, requests: [][2]int{{0, 61}}, params: map[string]any{"hadamard": 1}},
-				compressorSpec{statePage: 4, page: 16, requests: [][2]int{{3, 1}, {100, 17}}, f32: true, params: map[string]any{"hadamard": 1, "rope_step": 1}})
+				compressorSpec{statePage: 4, page: 16, requests: [][2]int{{3, 1}, {100, 17}}, f32: true, params: map[string]any{"hadamard": 1, "rope_step": 1, "invocations": c.Dim}})
 		} else {
 			specs[2].stride = 37440
 		}

@@ -29,7 +29,10 @@ const uint SCAN = 32u;
 // A run is rows of a window that surely lie behind each other in a page.
 const uint RUN = STATE_PAGE % 8u == 0u && CHUNK == 8u && RATIO != 4u ? 8u : STATE_PAGE % 4u == 0u ? 4u : 1u;
 const uint PASSES = WINDOW / CHUNK / (GROUPS > 0u ? GROUPS : 1u); // chunks of a group
-const uint HALF = GROUPS > 1u ? gl_WorkGroupSize.x / 2u : 1u;
+// With overlap an invocation of four groups takes one channel of the window instead of four, and group 0 goes on with four: a quarter of the
+// code for the most part of the way, which is what counts where a step makes few entries (docs/design/step.md).
+const bool SINGLE = RATIO == 4u && GROUPS == 4u;
+const uint HALF = GROUPS > 1u && !SINGLE ? gl_WorkGroupSize.x / 2u : 1u;
 
 layout(std430, set = 0, binding = 0) readonly buffer Positions { int positions[]; };
 layout(std430, set = 0, binding = 1) readonly buffer TokenToReq { int token_to_req[]; };
@@ -62,9 +65,11 @@ KV_POOL_RW(pool, 10)
 const uint UNITS = CHANNELS / 4u; // of 16 bytes in a token's kv values, and in its scores
 #ifdef KV_DA
 vec4 kv_score_load(uint unit) { return StateRead(pc.kv_score_addr + (uint64_t(unit) << 4)).v; }
+float kv_score_load1(uint unit, uint k) { return StateRead1(pc.kv_score_addr + (uint64_t(unit) << 4) + 4u * k).v; }
 #else
 layout(std430, set = 0, binding = 8) readonly buffer KvScore { vec4 kv_score[]; };
 vec4 kv_score_load(uint unit) { return kv_score[unit]; }
+float kv_score_load1(uint unit, uint k) { return kv_score[unit][k]; }
 #endif
 uint self_ = 0u;  // the token
 uint fresh_ = 1u; // how many of the window's last rows are tokens of this launch: their numbers are in kv_score, which is laid out as states are
@@ -73,7 +78,7 @@ STATE_POOL(state, 7)
 KV_POOL_RW(pool, 8)
 #endif
 
-shared vec4 part[3u * HALF];
+shared vec4 part[SINGLE ? LANES : 3u * HALF];
 shared uint todo[SCAN];     // 1 for tokens that complete an entry
 shared uint run_at[WINDOW]; // unit of the first kv channel of a run's first row, or STATE_NONE
 shared vec4 square_of[LANES / 4u]; // a number per lane, as in amax_of
@@ -81,8 +86,16 @@ shared uvec4 amax_of[LANES / 4u];
 shared vec4 square_of8[4];  // of 8 lanes each, if there are 128
 shared uvec4 amax_of16[2];  // of 16 lanes each, likewise
 shared uint codes_of[INDEX_DIM / 4u];
-shared float hadamard_of[INDEX_DIM];
+shared float hadamard_of[SINGLE ? 4u * INDEX_DIM : INDEX_DIM]; // a vector for each group
 #include "hadamard.glsl"
+
+// What an invocation has of a unit: its four channels, or the one that is its own, in x. What is computed of the others then is computed of
+// the same number, and not at all by a compiler that sees that nobody reads it.
+vec4 state_part(uint unit) { return SINGLE ? vec4(state_load1(unit, gl_LocalInvocationID.x % 4u)) : state_load(unit); }
+#ifdef KV_SAVE
+vec4 kv_score_part(uint unit) { return SINGLE ? vec4(kv_score_load1(unit, gl_LocalInvocationID.x % 4u)) : kv_score_load(unit); }
+vec4 ape_part(uint unit) { return SINGLE ? vec4(ape[unit][gl_LocalInvocationID.x % 4u]) : ape[unit]; }
+#endif
 
 // Rows of a chunk: four kv values and scores of each.
 struct Chunk {
@@ -101,60 +114,84 @@ struct Sums {
 // older_half: unit of row j's first channel in its token's: the older rows of windows that overlap have the first half.
 uint older_half(uint j) { return j < RATIO ? 0u : DIM / 4u; }
 
-// run_unit: unit of the first kv channel of run r of the window that ends at p, or STATE_NONE.
-uint run_unit(uint request, int p, uint r) {
-    int at = p + 1 - int(WINDOW) + int(r * RUN);
-    uint entry = uint(at) / STATE_PAGE;
-    if (at < 0 || entry >= pc.width) return STATE_NONE;
-    uint page = uint(table[request * pc.width + entry]); // a negative id is beyond every pool
-    if (page >= pc.state_pages) return STATE_NONE;
+// run_page: the page of run r of the window that ends at p; that of another one where the table has none for it.
+uint run_page(uint request, int p, uint r) {
+    const uint entry = uint(p + 1 - int(WINDOW) + int(r * RUN)) / STATE_PAGE;
+    return uint(table[request * pc.width + min(entry, pc.width - 1u)]);
+}
+
+// run_unit: unit of the first kv channel of run r, or STATE_NONE. A negative page is beyond every pool.
+uint run_unit(uint page, int p, uint r) {
+    const int at = p + 1 - int(WINDOW) + int(r * RUN);
+    if (at < 0 || uint(at) / STATE_PAGE >= pc.width || page >= pc.state_pages) return STATE_NONE;
     return page * pc.state_units + (uint(at) % STATE_PAGE) * (CHANNELS / 2u) + older_half(r * RUN);
 }
+
+#ifdef KV_SAVE
+// is_fresh: the row d positions before p is a token of this launch.
+bool is_fresh(uint d, int p, uint request) {
+    const uint i = self_ - min(d, self_), of = uint(token_to_req[i]);
+    const int at = positions[i];
+    return d <= self_ && of == request && at == p - int(d);
+}
+
+// count_fresh: tokens of a request stand side by side, so that whether row d is one has an end that halving finds. Row 1 is one: of a decode
+// step of one token a request there is nothing to find.
+void count_fresh(int p, uint request) {
+    fresh_ = 1u;
+    [[dont_unroll]] for (uint n = WINDOW / 2u; n > 0u; n /= 2u) {
+        if (is_fresh(fresh_ + n - 1u, p, request)) fresh_ += n;
+    }
+}
+#endif
 
 // load: the chunk that begins with row first. Loads need no branch: what stands for an
 // absent row is inside the pool. Scores come first because they are needed first.
 void load(uint request, int p, uint first, uint lane, out Chunk c) {
-    uint unit[8], at = 0u;
-    c.absent = 0u;
-    [[unroll]] for (uint j = 0u; j < CHUNK; j++) {
-        if (j % RUN == 0u) {
-            at = WINDOW <= CHUNK ? run_unit(request, p, j / RUN) : run_at[(first + j) / RUN];
-            c.absent |= at == STATE_NONE ? ((1u << RUN) - 1u) << j : 0u;
-            at = (at == STATE_NONE ? 0u : at) + lane;
-        }
-        unit[j] = at + j % RUN * (CHANNELS / 2u);
-    }
+    uint unit[8], page[8], at = 0u;
 #ifdef KV_SAVE
     // The last row is this token's own.
     const bool last = WINDOW <= CHUNK || first + CHUNK == WINDOW;
     const uint own = self_ * (2u * UNITS) + older_half(WINDOW - 1u) + lane;
     vec4 own_s, own_k, own_ape;
     if (last) {
-        own_s = kv_score_load(own + UNITS);
-        own_ape = ape[(RATIO - 1u) * UNITS + older_half(WINDOW - 1u) + lane];
-        own_k = kv_score_load(own);
+        own_s = kv_score_part(own + UNITS);
+        own_ape = ape_part((RATIO - 1u) * UNITS + older_half(WINDOW - 1u) + lane);
+        own_k = kv_score_part(own);
     }
-    [[unroll]] for (uint j = 0u; j < CHUNK; j++) c.s[j] = state_load(unit[j] + CHANNELS / 4u);
-    [[unroll]] for (uint j = 0u; j < CHUNK; j++) c.k[j] = state_load(unit[j]);
+#endif
+    if (WINDOW <= CHUNK) {
+        [[unroll]] for (uint j = 0u; j < CHUNK; j += RUN) page[j] = run_page(request, p, j / RUN);
+    }
+    c.absent = 0u;
+    [[unroll]] for (uint j = 0u; j < CHUNK; j++) {
+        if (j % RUN == 0u) {
+            at = WINDOW <= CHUNK ? run_unit(page[j], p, j / RUN) : run_at[(first + j) / RUN];
+            c.absent |= at == STATE_NONE ? ((1u << RUN) - 1u) << j : 0u;
+            at = (at == STATE_NONE ? 0u : at) + lane;
+        }
+        unit[j] = at + j % RUN * (CHANNELS / 2u);
+    }
+    [[unroll]] for (uint j = 0u; j < CHUNK; j++) c.s[j] = state_part(unit[j] + CHANNELS / 4u);
+    [[unroll]] for (uint j = 0u; j < CHUNK; j++) c.k[j] = state_part(unit[j]);
+#ifdef KV_SAVE
     if (last) {
         precise vec4 score = own_s + own_ape;
         c.s[CHUNK - 1u] = score;
         c.k[CHUNK - 1u] = own_k;
     }
+    if (WINDOW <= CHUNK && fresh_ > 1u) count_fresh(p, request);
     if (fresh_ > 1u && first + CHUNK + fresh_ > WINDOW) {
         [[unroll]] for (uint j = 0u; j < CHUNK; j++) {
             const uint back = WINDOW - 1u - first - j; // tokens before this one
             if (back < fresh_ && back > 0u) {
                 const uint at = (self_ - back) * (2u * UNITS) + older_half(first + j) + lane;
-                precise vec4 score = kv_score_load(at + UNITS) + ape[(first + j) % RATIO * UNITS + older_half(first + j) + lane];
+                precise vec4 score = kv_score_part(at + UNITS) + ape_part((first + j) % RATIO * UNITS + older_half(first + j) + lane);
                 c.s[j] = score;
-                c.k[j] = kv_score_load(at);
+                c.k[j] = kv_score_part(at);
             }
         }
     }
-#else
-    [[unroll]] for (uint j = 0u; j < CHUNK; j++) c.s[j] = state_load(unit[j] + CHANNELS / 4u);
-    [[unroll]] for (uint j = 0u; j < CHUNK; j++) c.k[j] = state_load(unit[j]);
 #endif
 }
 
@@ -207,8 +244,19 @@ void merge(inout Sums x) {
 }
 
 // pooled: the softmax-weighted sum of the window's rows, 4 channels; defined in group 0. A
-// group takes every GROUPS-th chunk.
+// group takes every GROUPS-th chunk, or with SINGLE a quarter of the channels.
 vec4 pooled(uint request, int p, uint group, uint lane) {
+    if (SINGLE) {
+        const uint self = gl_LocalInvocationID.x;
+        Sums x = Sums(vec4(-3.4e38), vec4(0.0), vec4(0.0));
+        Chunk c;
+        load(request, p, 0u, self / 4u, c);
+        add(x, c);
+        precise vec4 v = x.sum * real_rcp(x.weight);
+        part[self / 4u][self % 4u] = v.x;
+        barrier();
+        return part[lane];
+    }
     Sums x = Sums(vec4(-3.4e38), vec4(0.0), vec4(0.0));
     [[dont_unroll]] for (uint n = 0u; n < PASSES; n++) {
         Chunk c;
@@ -234,16 +282,14 @@ uint amax_of_lanes(uint first, uint count) {
     return max4(m);
 }
 
-// mean_square: over all channels. Group 0 brings q, the sum of squares of a lane, and amax
-// for amax_of; what is shared of either can be read when this is done. Of 128 lanes two
-// warps add up parts first: reading 128 numbers takes longer than another barrier.
-float mean_square(bool mine, uint lane, float q, uint amax) {
+// share_squares: group 0 brings q, the sum of squares of a lane, and amax for amax_of; what is shared of either can be read when this is done.
+// Of 128 lanes two warps add up parts first: reading 128 numbers takes longer than another barrier.
+void share_squares(bool mine, uint lane, float q, uint amax) {
     if (mine) {
         square_of[lane / 4u][lane % 4u] = q;
         amax_of[lane / 4u][lane % 4u] = amax;
     }
     barrier();
-    precise float mean;
     if (LANES == 128u) {
         uint self = gl_LocalInvocationID.x;
         if (self < 16u) {
@@ -253,58 +299,98 @@ float mean_square(bool mine, uint lane, float q, uint amax) {
             amax_of16[(self - 32u) / 4u][self % 4u] = amax_of_lanes((self - 32u) * 16u, 16u);
         }
         barrier();
-        precise vec4 sum = (square_of8[0] + square_of8[1]) + (square_of8[2] + square_of8[3]);
-        mean = sum4(sum) * (1.0 / float(DIM));
-    } else {
-        precise vec4 sum = ((square_of[0] + square_of[1]) + (square_of[2] + square_of[3]))
-                         + ((square_of[4] + square_of[5]) + (square_of[6] + square_of[7]));
-        mean = sum4(sum) * (1.0 / float(DIM));
     }
+}
+
+// mean_square: over all channels, from what is shared.
+float mean_square() {
+    precise vec4 sum;
+    if (LANES == 128u) {
+        sum = (square_of8[0] + square_of8[1]) + (square_of8[2] + square_of8[3]);
+    } else {
+        sum = ((square_of[0] + square_of[1]) + (square_of[2] + square_of[3]))
+            + ((square_of[4] + square_of[5]) + (square_of[6] + square_of[7]));
+    }
+    precise float mean = sum4(sum) * (1.0 / float(DIM));
     return mean;
 }
 
-// scale_byte: of a block whose largest magnitude is amax * factor, rounded to bf16 as its
-// numbers are. Rounding keeps the order, so that the largest may be found before.
-uint scale_byte(uint amax, float factor, float eps, float inv_max) {
+// rounded_amax: of a block whose largest magnitude is amax * factor, rounded to bf16 as its numbers are. Rounding keeps the order, so that
+// the largest may be found before.
+float rounded_amax(uint amax, float factor) {
     precise float a = uintBitsToFloat(amax) * factor;
-    return ue8m0_encode(bf16_decode(bf16_encode(a)), eps, inv_max);
+    return bf16_decode(bf16_encode(a));
 }
 
-uint scale_bytes4(uvec4 amax, float factor, float eps, float inv_max) {
-    return scale_byte(amax.x, factor, eps, inv_max) | (scale_byte(amax.y, factor, eps, inv_max) << 8)
-        | (scale_byte(amax.z, factor, eps, inv_max) << 16) | (scale_byte(amax.w, factor, eps, inv_max) << 24);
+bool is_finite(float x) { return (floatBitsToUint(x) & 0x7FFFFFFFu) < 0x7F800000u; }
+
+// rounded4: four numbers as bf16; usual if they are finite and stay so.
+uvec2 rounded4(vec4 n, bool usual) {
+    if (!usual) return uvec2(bf16_pack2(n.x, n.y), bf16_pack2(n.z, n.w));
+    uvec4 u = floatBitsToUint(n);
+    u += 0x7FFFu + ((u >> 16) & 1u);
+    return (u.xz >> 16) | (u.yw & 0xFFFF0000u);
 }
 
-void store_kv(bool mine, uint lane, uvec2 w, float factor, uint page, uint t) {
+// store_kv: u is without the factor. Scales go through shared memory to the two lanes that store them: another barrier takes less than the
+// code for four more of them.
+void store_kv(bool mine, uint lane, vec4 u, float factor, uint page, uint t) {
+    const uint row = kv_row_byte(t), block = lane / 16u; // 7 is the rotated part
+    uint sb = 0u;
+    if (mine) {
+        const float amax = rounded_amax(amax_of16[block / 4u][block % 4u], factor);
+        const bool usual = is_finite(amax);
+        precise vec4 n = u * factor;
+        const uvec2 w = rounded4(n, usual);
+        sb = block < KV_BLOCKS ? ue8m0_encode(amax, UE8M0_EPS_KV, UE8M0_INV_E4M3) : 0u;
+        if (block < KV_BLOCKS) pool_store_word(page, row + lane * 4u, quantise4_any(w, ue8m0_inverse(sb), usual));
+        else pool_store_word2(page, row + KV_ROPE_BYTE + (lane % 16u) * 8u, w);
+        if (lane % 16u == 0u) codes_of[block] = sb;
+    }
+    barrier();
+    if (mine && lane < 2u) {
+        pool_store_word(page, kv_scale_byte(PAGE, t) + lane * 4u,
+            codes_of[4u * lane] | (codes_of[4u * lane + 1u] << 8) | (codes_of[4u * lane + 2u] << 16) | (codes_of[4u * lane + 3u] << 24));
+    }
+}
+
+// rounded_key: the numbers of an indexer key, mixed if HADAMARD, as bf16; amax is the largest of a lane's block of count lanes, rounded.
+uvec2 rounded_key(bool mine, uint group, uint lane, vec4 u, float factor, uint count, out float amax) {
+    precise vec4 n = u * factor;
+    if (HADAMARD != 0u) {
+        uvec2 w = uvec2(bf16_pack2(n.x, n.y), bf16_pack2(n.z, n.w));
+        vec4 h = hadamard128(vec4(bf16_unpack2(w.x), bf16_unpack2(w.y)), group, lane);
+        w = uvec2(bf16_pack2(h.x, h.y), bf16_pack2(h.z, h.w));
+        if (mine) amax_of[lane / 4u][lane % 4u] = quantise_amax(w) << 16;
+        barrier();
+        amax = uintBitsToFloat(amax_of_lanes(lane / count * count, count));
+        return w;
+    }
+    amax = rounded_amax(amax_of_lanes(lane / count * count, count), factor);
+    return rounded4(n, is_finite(amax));
+}
+
+void store_fp8(bool mine, uint group, uint lane, vec4 u, float factor, uint page, uint t) {
+    float amax;
+    const uvec2 w = rounded_key(mine, group, lane, u, factor, INDEX_DIM / 4u, amax);
     if (!mine) return;
-    uint row = kv_row_byte(t), block = lane / 16u; // 7 is the rotated part
-    if (block < KV_BLOCKS) {
-        uint sb = scale_byte(amax_of16[block / 4u][block % 4u], factor, UE8M0_EPS_KV, UE8M0_INV_E4M3);
-        pool_store_word(page, row + lane * 4u, quantise4(w, ue8m0_inverse(sb)));
-    } else {
-        pool_store_word2(page, row + KV_ROPE_BYTE + (lane % 16u) * 8u, w);
-    }
-    if (lane < 2u) {
-        uint sb = scale_bytes4(amax_of16[lane], factor, UE8M0_EPS_KV, UE8M0_INV_E4M3);
-        pool_store_word(page, kv_scale_byte(PAGE, t) + lane * 4u, lane == 0u ? sb : sb & 0xFFFFFFu);
-    }
-}
-
-void store_fp8(uint lane, uvec2 w, float factor, uint page, uint t) {
-    uint sb = scale_byte(amax_of_lanes(0u, INDEX_DIM / 4u), factor, UE8M0_EPS_KV, UE8M0_INV_E4M3);
-    pool_store_word(page, index_row_byte(INDEX_FP8, t) + lane * 4u, quantise4(w, ue8m0_inverse(sb)));
+    const uint sb = ue8m0_encode(amax, UE8M0_EPS_KV, UE8M0_INV_E4M3);
+    pool_store_word(page, index_row_byte(INDEX_FP8, t) + lane * 4u, quantise4_any(w, ue8m0_inverse(sb), is_finite(amax)));
     if (lane == 0u) pool_store_word(page, index_scale_byte(INDEX_FP8, PAGE, t), floatBitsToUint(ue8m0_scale(sb)));
 }
 
-void store_mxfp4(uint lane, uvec2 w, float factor, uint page, uint t) {
-    uint sb = scale_byte(amax_of_lanes(lane / 8u * 8u, 8u), factor, UE8M0_EPS_MXFP4, UE8M0_INV_E2M1);
-    uint codes = quantise4_e2m1(w, ue8m0_inverse(sb));
-    codes_of[lane] = codes;
+void store_mxfp4(bool mine, uint group, uint lane, vec4 u, float factor, uint page, uint t) {
+    float amax;
+    const uvec2 w = rounded_key(mine, group, lane, u, factor, 8u, amax);
+    const uint sb = ue8m0_encode(amax, UE8M0_EPS_MXFP4, UE8M0_INV_E2M1);
+    const uint codes = quantise4_e2m1(w, ue8m0_inverse(sb));
+    if (mine) codes_of[lane] = codes | sb << 16;
     barrier();
+    if (!mine) return;
     if (lane % 2u == 0u) pool_store_word(page, index_row_byte(INDEX_MXFP4, t) + lane * 2u, codes | (codes_of[lane + 1u] << 16));
     if (lane == 1u) {
-        uvec4 amax = uvec4(amax_of_lanes(0u, 8u), amax_of_lanes(8u, 8u), amax_of_lanes(16u, 8u), amax_of_lanes(24u, 8u));
-        pool_store_word(page, index_scale_byte(INDEX_MXFP4, PAGE, t), scale_bytes4(amax, factor, UE8M0_EPS_MXFP4, UE8M0_INV_E2M1));
+        pool_store_word(page, index_scale_byte(INDEX_MXFP4, PAGE, t),
+            (codes_of[0] >> 16) | (codes_of[8] >> 16 << 8) | (codes_of[16] >> 16 << 16) | (codes_of[24] >> 16 << 24));
     }
 }
 
@@ -322,64 +408,50 @@ bool completes(uint i, out int p, out uint request, out uint slot) {
     return ends && known && saved && wanted;
 }
 
-#ifdef KV_SAVE
-// is_fresh: the row d positions before p is a token of this launch.
-bool is_fresh(uint d, int p, uint request) {
-    if (d > self_) return false;
-    return uint(token_to_req[self_ - d]) == request && positions[self_ - d] == p - int(d);
-}
-
-// count_fresh: tokens of a request stand side by side, so that whether row d is one has an end that halving finds. Of a decode step of one
-// token a request there is nothing to find.
-void count_fresh(int p, uint request) {
-    fresh_ = 1u;
-    if (!is_fresh(1u, p, request)) return;
-    [[dont_unroll]] for (uint n = WINDOW / 2u; n > 0u; n /= 2u) {
-        if (is_fresh(fresh_ + n - 1u, p, request)) fresh_ += n;
-    }
-}
-#endif
-
 // compress: token i, if it completes an entry; all invocations see the same.
 void compress(uint i, uint group, uint lane) {
     // What no other load decides is under way before anything waits.
-    uint norm_at = pc.norm_bf16 != 0u ? lane : 2u * lane;
-    uvec2 norm0 = norm[norm_at], norm1 = norm[norm_at + 1u - pc.norm_bf16];
+    const bool mine = group == 0u;
+    const bool works = mine || DIM == INDEX_DIM; // indexer keys are so short that all groups may do the same, as hadamard128 wants it
+    uvec2 norm0 = uvec2(0u), norm1 = uvec2(0u);
+    if (works || !SINGLE) {
+        const uint at = pc.norm_bf16 != 0u ? lane : 2u * lane;
+        norm0 = norm[at];
+        norm1 = norm[at + 1u - pc.norm_bf16];
+    }
     int p;
     uint request, slot;
     if (!completes(i, p, request, slot)) return;
+    vec4 turn = vec4(0.0);
+    if (works || !SINGLE) turn = cos_sin_cos_sin2(min((uint(p) + 1u - RATIO) / ROPE_STEP, pc.rope_rows - 1u), 2u * (lane % 16u), false);
 #ifdef KV_SAVE
     self_ = i;
-    count_fresh(p, request);
+    fresh_ = is_fresh(1u, p, request) ? 2u : 1u;
+    if (WINDOW > CHUNK && fresh_ > 1u) count_fresh(p, request);
 #endif
-    vec4 turn = cos_sin_cos_sin2(min((uint(p) + 1u - RATIO) / ROPE_STEP, pc.rope_rows - 1u), 2u * (lane % 16u), false);
     if (WINDOW > CHUNK) {
-        for (uint r = gl_LocalInvocationID.x; r < WINDOW / RUN; r += gl_WorkGroupSize.x) run_at[r] = run_unit(request, p, r);
+        for (uint r = gl_LocalInvocationID.x; r < WINDOW / RUN; r += gl_WorkGroupSize.x) run_at[r] = run_unit(run_page(request, p, r), p, r);
         barrier();
     }
-    vec4 v = pooled(request, p, group, lane);
+    const vec4 v = pooled(request, p, group, lane);
 
-    vec4 gain = pc.norm_bf16 != 0u ? vec4(bf16_unpack2(norm0.x), bf16_unpack2(norm0.y))
-                                   : uintBitsToFloat(uvec4(norm0, norm1));
     // Norm and rotation are linear: the factor that takes all channels to know comes last.
-    precise vec4 u = v * gain;
-    if (lane >= LANES - 16u) u = vec4(rope_rotate(u.xy, turn.xy), rope_rotate(u.zw, turn.zw));
-    bool mine = group == 0u;
-    precise float q = (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
-    float factor = real_rsqrt(mean_square(mine, lane, q, max4(floatBitsToUint(u) & 0x7FFFFFFFu)) + pc.eps);
-    precise vec4 n = u * factor;
-    uvec2 w = uvec2(bf16_pack2(n.x, n.y), bf16_pack2(n.z, n.w));
-    if (HADAMARD != 0u) {
-        vec4 h = hadamard128(vec4(bf16_unpack2(w.x), bf16_unpack2(w.y)), 0u, lane);
-        w = uvec2(bf16_pack2(h.x, h.y), bf16_pack2(h.z, h.w));
-        amax_of[lane / 4u][lane % 4u] = quantise_amax(w) << 16;
-        factor = 1.0;
-        barrier();
+    vec4 u = vec4(0.0);
+    if (works) {
+        vec4 gain = pc.norm_bf16 != 0u ? vec4(bf16_unpack2(norm0.x), bf16_unpack2(norm0.y))
+                                       : uintBitsToFloat(uvec4(norm0, norm1));
+        precise vec4 scaled = v * gain;
+        u = scaled;
+        if (lane >= LANES - 16u) u = vec4(rope_rotate(u.xy, turn.xy), rope_rotate(u.zw, turn.zw));
     }
-    uint page = slot / PAGE, t = slot % PAGE;
-    if (FORMAT == 0u) store_kv(mine, lane, w, factor, page, t);
-    else if (FORMAT == INDEX_FP8) store_fp8(lane, w, factor, page, t);
-    else store_mxfp4(lane, w, factor, page, t);
+    precise float q = (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
+    share_squares(mine, lane, q, max4(floatBitsToUint(u) & 0x7FFFFFFFu));
+    float factor = 0.0;
+    if (works) factor = real_rsqrt(mean_square() + pc.eps);
+    const uint page = slot / PAGE, t = slot % PAGE;
+    if (FORMAT == 0u) store_kv(mine, lane, u, factor, page, t);
+    else if (FORMAT == INDEX_FP8) store_fp8(mine, group, lane, u, factor, page, t);
+    else store_mxfp4(mine, group, lane, u, factor, page, t);
 }
 
 #ifdef KV_SAVE

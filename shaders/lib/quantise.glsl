@@ -31,6 +31,14 @@ uint quantise4_usual(uvec2 w, float inverse) {
     return e4m3_codes4(y) | ((w.x >> 8) & 0x80u) | ((w.x >> 16) & 0x8000u) | ((w.y << 8) & 0x800000u) | (w.y & 0x80000000u);
 }
 
+// quantise4_any: the codes of quantise4; usual as in quantise8.
+uint quantise4_any(uvec2 w, float inverse, bool usual) {
+    if (usual) return quantise4_usual(w, inverse);
+    uint codes = 0u;
+    [[dont_unroll]] for (uint j = 0u; j < 4u; j++) codes |= e4m3_encode_bits(quantise_scaled(w, j, inverse)) << (8u * j);
+    return codes;
+}
+
 uvec2 quantise8(uvec4 w, float inverse, bool usual) {
     if (usual) return uvec2(quantise4_usual(w.xy, inverse), quantise4_usual(w.zw, inverse));
     uvec2 codes = uvec2(0u);

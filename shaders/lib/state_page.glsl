@@ -8,7 +8,7 @@
 //
 // and then, reached by descriptor or with KV_DA by address as for KV_POOL:
 //
-// STATE_POOL(name, binding)     vec4 name_load(uint unit)
+// STATE_POOL(name, binding)     vec4 name_load(uint unit), float name_load1(uint unit, uint k), number k (0..3) of the unit
 // STATE_POOL_RW(name, binding)  void name_store(uint unit, vec4)
 // STATE_POOL_BOTH(name, binding)  both, of a pool in which nothing is read that the same launch stores
 #ifndef LIB_STATE_PAGE_GLSL
@@ -19,10 +19,12 @@ const uint STATE_NONE = 0xFFFFFFFFu; // a unit that no pool has
 #ifdef KV_DA
 
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer StateRead { vec4 v; };
+layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer StateRead1 { float v; };
 layout(buffer_reference, std430, buffer_reference_align = 16) writeonly buffer StateWrite { vec4 v; };
 
 #define STATE_POOL(name, binding_number) \
-    vec4 name##_load(uint unit) { return StateRead(pc.name##_addr + (uint64_t(unit) << 4)).v; }
+    vec4 name##_load(uint unit) { return StateRead(pc.name##_addr + (uint64_t(unit) << 4)).v; } \
+    float name##_load1(uint unit, uint k) { return StateRead1(pc.name##_addr + (uint64_t(unit) << 4) + 4u * k).v; }
 #define STATE_POOL_RW(name, binding_number) \
     void name##_store(uint unit, vec4 x) { StateWrite(pc.name##_addr + (uint64_t(unit) << 4)).v = x; }
 
@@ -32,13 +34,15 @@ layout(buffer_reference, std430, buffer_reference_align = 16) writeonly buffer S
 
 #define STATE_POOL(name, binding_number) \
     layout(std430, set = 0, binding = binding_number) readonly buffer name##_block { vec4 v[]; } name##_buf; \
-    vec4 name##_load(uint unit) { return name##_buf.v[unit]; }
+    vec4 name##_load(uint unit) { return name##_buf.v[unit]; } \
+    float name##_load1(uint unit, uint k) { return name##_buf.v[unit][k]; }
 #define STATE_POOL_RW(name, binding_number) \
     layout(std430, set = 0, binding = binding_number) writeonly buffer name##_block { vec4 v[]; } name##_buf; \
     void name##_store(uint unit, vec4 x) { name##_buf.v[unit] = x; }
 #define STATE_POOL_BOTH(name, binding_number) \
     layout(std430, set = 0, binding = binding_number) buffer name##_block { vec4 v[]; } name##_buf; \
     vec4 name##_load(uint unit) { return name##_buf.v[unit]; } \
+    float name##_load1(uint unit, uint k) { return name##_buf.v[unit][k]; } \
     void name##_store(uint unit, vec4 x) { name##_buf.v[unit] = x; }
 
 #endif
