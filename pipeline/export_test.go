@@ -93,6 +93,9 @@ const NormTokens = normTokens
 // BesideTokens is from how many tokens on wq_b is beside the scores.
 const BesideTokens = besideTokens
 
+// GateTokens is from how many tokens on what entries are made of may be computed later.
+const GateTokens = gateTokens
+
 // NormsOut is NormsLate for the norm of the bottleneck in the product that gives it.
 func (e *Engine) NormsOut(tokens, ratio int) bool {
 	k := e.buckets[e.size(tokens)].kinds[ratio]
