@@ -190,11 +190,11 @@ func TestEngineDivisions(t *testing.T) {
 			}
 			m := fake(t, fakemodel.Options{Config: c, Storage: s})
 			want := run(t, asBF16(t, m, c), tokens)
-			chunks := []int{tokens, 33}
+			chunk := 33
 			if s == storages[0] {
-				chunks = append(chunks, 21) // and 8: other orders of a layer's operations
+				chunk = 22 // another order of a layer's operations; CI has no time for all three
 			}
-			for _, chunk := range chunks {
+			for _, chunk := range []int{tokens, chunk} {
 				for i, got := range run(t, m, chunk) {
 					err := distance(got.Out, want[i].Out)
 					if t.Logf("steps of %d, layer %d: %.4f", chunk, i, err); !(err < 0.025) {
