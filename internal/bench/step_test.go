@@ -14,21 +14,26 @@ import (
 func TestStepRows(t *testing.T) {
 	dev, ctx := testkit.Device(t), context.Background()
 	limits := Limits{CopyGBs: 1, MatrixTFLOPs: 1}
-	for _, format := range Formats {
-		o := StepOptions{LayerOptions{checked: true, Models: []string{"small"}, Batches: []int{1, 3}, Contexts: []int{700}, Reps: 2, Warmup: 1, Seed: 1}}
-		if format != "md" {
-			o.Batches, o.Weights = []int{2}, []string{"nvfp4"}
-		}
+	for _, c := range []struct {
+		weights string
+		batches []int
+		formats []string // of reports about the same rows
+	}{{"fp8", []int{1, 3}, Formats[:1]}, {"nvfp4", []int{2}, Formats[1:]}} {
+		o := StepOptions{LayerOptions{checked: true, Models: []string{"small"}, Weights: []string{c.weights}, Batches: c.batches, Contexts: []int{700}, Reps: 2, Warmup: 1, Seed: 1}}
 		before := len(dev.MemoryInUse())
-		var out bytes.Buffer
-		report, err := NewStepReport(&out, format, dev.Adapter(), limits)
-		if err != nil {
-			t.Fatal(err)
+		out, reports := make([]bytes.Buffer, len(c.formats)), make([]*StepReport, len(c.formats))
+		for i, format := range c.formats {
+			var err error
+			if reports[i], err = NewStepReport(&out[i], format, dev.Adapter(), limits); err != nil {
+				t.Fatal(err)
+			}
 		}
 		rows := 0
 		if err := Steps(ctx, dev, o, limits, Silent{}, func(r StepRow) {
 			rows++
-			report.Add(r)
+			for _, report := range reports {
+				report.Add(r)
+			}
 			if r.Status != "ok" || r.Layers != 3 || r.Shared != "" || r.Bound == 0 || r.Dispatches < 40 || r.Memory["weights"] == 0 || r.Memory["caches"] == 0 ||
 				!(r.Time.Median > 0 && r.Apart.Median > 0 && r.Host.Median > 0 && r.Latency.Median > r.Host.Median && r.Limit > 0 && r.Times > 0) {
 				t.Errorf("row %+v", r)
@@ -50,26 +55,33 @@ func TestStepRows(t *testing.T) {
 		if rows != len(o.Batches) {
 			t.Errorf("%d rows", rows)
 		}
-		if err := report.Close(); err != nil {
-			t.Fatal(err)
-		}
 		if after := len(dev.MemoryInUse()); after > before+1 { // the staging memory stays
 			t.Errorf("memory left: %v", dev.MemoryInUse())
 		}
-		switch format {
-		case "csv":
-			if _, err := csv.NewReader(&out).ReadAll(); err != nil {
-				t.Error(err)
+		for i, format := range c.formats {
+			if err := reports[i].Close(); err != nil {
+				t.Fatal(err)
 			}
-		case "json":
-			if !json.Valid(out.Bytes()) {
-				t.Error("not JSON")
-			}
-		case "md":
-			for _, want := range []string{"| small | fp8 | 3 | 700 | 3 |", "| c4a | indexer.select |", "A layer: window: 1 layers", "caches "} {
-				if !strings.Contains(out.String(), want) {
-					t.Errorf("report lacks %q:\n%s", want, out.String())
-				}
+			checkStepReport(t, format, out[i].Bytes())
+		}
+	}
+}
+
+func checkStepReport(t *testing.T, format string, out []byte) {
+	t.Helper()
+	switch format {
+	case "csv":
+		if _, err := csv.NewReader(bytes.NewReader(out)).ReadAll(); err != nil {
+			t.Error(err)
+		}
+	case "json":
+		if !json.Valid(out) {
+			t.Error("not JSON")
+		}
+	case "md":
+		for _, want := range []string{"| small | fp8 | 3 | 700 | 3 |", "| c4a | indexer.select |", "A layer: window: 1 layers", "caches "} {
+			if !bytes.Contains(out, []byte(want)) {
+				t.Errorf("report lacks %q:\n%s", want, out)
 			}
 		}
 	}
