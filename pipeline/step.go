@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -44,7 +45,7 @@ type Step struct {
 	flying *vk.Pending
 	work   float64         // see Engine.work
 	handed []*stepCommands // submitted since the last Wait
-	timed  []*stepCommands // submitted
+	timed  []commandKey    // submitted, each once
 }
 
 // Begin begins a step: it takes the pages for the tokens, copies pages that forks share
@@ -379,7 +380,10 @@ func (st *Step) hand(key commandKey) error {
 	if err != nil {
 		return err
 	}
-	st.e.flight, st.flying, st.handed, st.timed = p, p, append(st.handed, c), append(st.timed, c)
+	st.e.flight, st.flying, st.handed = p, p, append(st.handed, c)
+	if !slices.Contains(st.timed, key) {
+		st.timed = append(st.timed, key)
+	}
 	if key.layer < 0 && !st.begun {
 		st.begun = true
 		for _, x := range st.e.parts {

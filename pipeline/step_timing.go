@@ -58,11 +58,12 @@ func (e *Engine) time(rec *vk.Recorder) error {
 	return nil
 }
 
-// Times returns what all that was submitted measured, in that order: nothing with
-// TimingOff, one section for each Submit or SubmitLayer with TimingWhole, and one in front
-// of the first layer's where layers are submitted one by one, else the operations, layer by
-// layer. A section that is named "step" is computed once for the layers of a ratio; those
-// before the first of them bring lengths and changed table entries to the device.
+// Times returns what all that was submitted measured, in that order, and of what was
+// submitted again the last time: nothing with TimingOff, one section for each Submit or
+// SubmitLayer with TimingWhole, and one in front of the first layer's where layers are
+// submitted one by one, else the operations, layer by layer. A section that is named "step"
+// is computed once for the layers of a ratio; those before the first of them bring lengths
+// and changed table entries to the device.
 //
 // Errors: vk.ErrBusy before Wait, vk.ErrClosed once the step has ended; those of
 // vk.Commands.Sections.
@@ -75,9 +76,9 @@ func (st *Step) Times() ([]vk.Section, error) {
 		err = vk.ErrBusy
 	}
 	var list []vk.Section
-	for _, c := range st.timed {
+	for _, key := range st.timed {
 		var own []vk.Section
-		if err == nil {
+		if c := st.b.recorded[key]; err == nil && c != nil {
 			own, err = c.Sections()
 		}
 		list = append(list, own...)
