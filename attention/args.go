@@ -22,7 +22,7 @@ func newSplitter(dev *vk.Device, op string, heads, splits, workgroups int) (spli
 		return splitter{}, pkg.Wrong(op, "Workgroups", workgroups, "0 or more")
 	}
 	if workgroups == 0 {
-		workgroups = DefaultWorkgroups(dev.Adapter().Type)
+		workgroups = opkit.Workgroups(dev.Adapter(), 1)
 	}
 	return splitter{heads: heads, fixed: splits, workgroups: workgroups}, nil
 }

@@ -30,7 +30,7 @@ type DecoderConfig struct {
 	MaxBytes       uint64  // size of the largest pool (for twopass variants: or of WorkspaceBytes); 0: whatever a descriptor of the device can hold
 	Variant        string  // one of DecodeVariants; "" picks the best
 	Splits         int     // parts of each row, 1 to MaxSplits; 0: by rule, see ScratchBytes
-	Workgroups     int     // how many workgroups fill the device, for that rule; 0: DefaultWorkgroups
+	Workgroups     int     // how many workgroups fill the device, for that rule; 0: as many as it has compute units, or an estimate by its type
 }
 
 // SlotSet is one of the two sets of cached rows that tokens attend.

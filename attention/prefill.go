@@ -23,7 +23,7 @@ type PrefillConfig struct {
 	MaxBytes   uint64  // size of the largest workspace; 0: whatever a descriptor of the device can hold
 	Variant    string  // one of PrefillVariants; "" picks the best
 	Splits     int     // parts of each row, 1 to MaxSplits; 0: by rule, see ScratchBytes
-	Workgroups int     // how many workgroups fill the device, for that rule; 0: DefaultWorkgroups
+	Workgroups int     // how many workgroups fill the device, for that rule; 0: as many as it has compute units, or an estimate by its type
 }
 
 // Prefill is sparse MLA over rows of a bf16 workspace: every token attends the

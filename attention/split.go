@@ -15,21 +15,6 @@ const MaxSplits = 128
 // output per head) exceeds its work.
 const minSplitRows = 32
 
-// DefaultWorkgroups estimates how many workgroups fill a device, from its type
-// alone, because Vulkan does not tell the number of compute units: 128 for a
-// discrete or virtual GPU (an H100 has 132 multiprocessors, and one workgroup too
-// many costs a whole wave), 32 for an integrated GPU or an unknown device, 8 for a
-// CPU.
-func DefaultWorkgroups(t vk.DeviceType) int {
-	switch t {
-	case vk.TypeDiscrete, vk.TypeVirtual:
-		return 128
-	case vk.TypeCPU:
-		return 8
-	}
-	return 32
-}
-
 // splitter is what decode and prefill need to divide their work into workgroups.
 type splitter struct {
 	heads      int
@@ -47,21 +32,29 @@ type plan struct {
 // Costs of the rule below, in tiles of the build with the most heads per workgroup. They were fitted to the table of
 // docs/design/decode.md, of one H100; tiling.Code to whole steps.
 const (
-	planStart   = 3.0 // of a workgroup: it is launched, finds its rows, and ends
-	planHeads   = 4.0 // of one with the most heads: it loads its queries and gives up its output
-	planTraffic = 5.0 // queries and output of as many heads as fill the device, once more where they are parts
-	planJoin    = 3.0 // the launch that joins parts
+	planStart   = 3.0  // of a workgroup: it is launched, finds its rows, and ends
+	planHeads   = 4.0  // of one with the most heads: it loads its queries and gives up its output
+	planTraffic = 5.0  // queries and output of as many heads as fill the device, once more where they are parts
+	planJoin    = 3.0  // the launch that joins parts
+	planSpill   = 12.0 // parts of as many heads as fill the device, beyond the first so many: they leave the cache before they are joined
 )
+
+// planWaves is how often parts may fill the device. One and a third times as many workgroups as find room, whole rows
+// each, take twice as long as one; cut in three they take four thirds, and a little. With more waves there is less to
+// gain than what workgroups do besides their tiles costs, and parts take more scratch memory.
+const planWaves = 4
 
 // plan picks a build and a number of parts for t tokens with rows of at most width entries. Few tokens leave compute
 // units idle; then rows are split, and workgroups are given fewer heads, which shortens their tiles, though never in
 // proportion, because each of them dequantises the rows anew. The estimate for a build of h heads per workgroup:
 //
 //	waves of workgroups * (planStart + planHeads*h/hmax + tiles of a part * tiling.cost)
-//	  + planTraffic * heads of all workgroups / heads that fill the device + planJoin if rows are split + tiling.Code
+//	  + planTraffic * traffic + (planJoin + planSpill * (traffic - 1, if more than 0), if rows are split) + tiling.Code
+//
+// with traffic the heads of all workgroups / heads that fill the device.
 //
 // The smallest wins, builds with more heads and fewer parts first. Parts have minSplitRows rows at least, and no more
-// workgroups than fill the device. A number of parts that was given stays. It depends on sizes that are fixed when
+// workgroups than fill the device planWaves times. A number of parts that was given stays. It depends on sizes that are fixed when
 // commands are recorded, never on lengths in device memory, so a recording gives the same bits every time.
 func (s splitter) plan(t, width int) plan {
 	best, least := plan{splits: 1}, math.Inf(1)
@@ -73,9 +66,10 @@ func (s splitter) plan(t, width int) plan {
 		tile := x.cost(most)
 		estimate := func(n int) {
 			waves := float64(opkit.CeilDiv(groups*n, room))
-			cost := x.Code + waves*(planStart+planHeads*share+float64(opkit.CeilDiv(tiles, n))*tile) + planTraffic*share*float64(groups*n)/float64(room)
+			traffic := share * float64(groups*n) / float64(room)
+			cost := x.Code + waves*(planStart+planHeads*share+float64(opkit.CeilDiv(tiles, n))*tile) + planTraffic*traffic
 			if n > 1 {
-				cost += planJoin
+				cost += planJoin + planSpill*max(0, traffic-1)
 			}
 			if cost < least {
 				best, least = plan{i, n}, cost
@@ -85,7 +79,7 @@ func (s splitter) plan(t, width int) plan {
 			estimate(s.fixed)
 			continue
 		}
-		limit := min(MaxSplits, room/max(groups, 1), tiles/opkit.CeilDiv(minSplitRows, x.Tile))
+		limit := min(MaxSplits, planWaves*room/max(groups, 1), tiles/opkit.CeilDiv(minSplitRows, x.Tile))
 		for n := 1; ; {
 			estimate(n)
 			// The next number of parts of fewer tiles, none of them empty.
@@ -111,11 +105,20 @@ func (s splitter) scratchBytes(maxT, width int) uint64 {
 		return partialBytes(maxT, s.fixed, s.heads)
 	}
 	var most uint64
-	// From so many tokens on every build has a workgroup for each place, and rows stay whole.
-	for t := 1; t <= min(maxT, s.workgroups*2); t++ {
+	// From so many tokens on two parts of each are more workgroups than planWaves, of any build.
+	for t := 1; t <= min(maxT, planWaves*s.workgroups*s.perUnit()/2); t++ {
 		if n := s.splits(t, width); n > 1 {
 			most = max(most, partialBytes(t, n, s.heads))
 		}
+	}
+	return most
+}
+
+// perUnit is how many workgroups a compute unit has room for, of the build with the smallest ones.
+func (s splitter) perUnit() int {
+	most := 1
+	for _, x := range s.tilings {
+		most = max(most, x.PerUnit)
 	}
 	return most
 }

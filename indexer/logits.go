@@ -133,7 +133,7 @@ func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser, inLanes bool)
 		return nil, pkg.Wrong(op, "Page", cfg.Page, "a legal page size: %v", err)
 	}
 	if cfg.Workgroups == 0 {
-		cfg.Workgroups = opkit.FullDevice(dev.Adapter().Type)
+		cfg.Workgroups = opkit.Workgroups(dev.Adapter(), 2)
 	}
 	o := &Logits{dev: dev, cfg: cfg}
 	if err := o.choose(op, choose); err != nil {

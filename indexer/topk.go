@@ -115,7 +115,7 @@ func newTopK(dev *vk.Device, cfg TopKConfig, tuning topkTuning) (*TopK, error) {
 	}
 	o := &TopK{dev: dev, cfg: cfg, variant: variant, workgroups: cfg.Workgroups}
 	if o.workgroups == 0 {
-		o.workgroups = defaultWorkgroups(dev.Adapter().Type)
+		o.workgroups = opkit.Workgroups(dev.Adapter(), 1)
 	}
 	var shapes []topkShape
 	for _, list := range [][]topkShape{tuning.few, tuning.many} {
@@ -143,17 +143,6 @@ func newTopK(dev *vk.Device, cfg TopKConfig, tuning topkTuning) (*TopK, error) {
 		return nil, err
 	}
 	return o, nil
-}
-
-// defaultWorkgroups is how many workgroups are taken to fill a device.
-func defaultWorkgroups(t vk.DeviceType) int {
-	switch t {
-	case vk.TypeDiscrete, vk.TypeVirtual:
-		return 128
-	case vk.TypeCPU:
-		return 4
-	}
-	return 16
 }
 
 // Variant is the name of the variant that was chosen.

@@ -241,7 +241,7 @@ func newLinear(dev *vk.Device, cfg LinearConfig, divide linearDivider) (*Linear,
 		return nil, err
 	}
 	if cfg.Workgroups == 0 {
-		cfg.Workgroups = opkit.FullDevice(dev.Adapter().Type)
+		cfg.Workgroups = opkit.Workgroups(dev.Adapter(), 2)
 	}
 	o := &Linear{dev: dev, cfg: cfg}
 	rows := cfg.N * cfg.Groups

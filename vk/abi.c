@@ -189,7 +189,6 @@ int vm_query(VmInstance *in, void *phys, VmAdapter *a) {
 	link_next(&tail, &a->props11, VM_STYPE_VULKAN_1_1_PROPERTIES);
 	link_next(&tail, &a->driver, VM_STYPE_DRIVER_PROPERTIES);
 	if (a->has13) link_next(&tail, &a->subgroup, VM_STYPE_SUBGROUP_SIZE_CONTROL_PROPERTIES);
-	props(phys, &a->props);
 	mem(phys, &a->memory);
 
 	VmExtensionProperties *exts;
@@ -202,8 +201,14 @@ int vm_query(VmInstance *in, void *phys, VmAdapter *a) {
 		if (!strcmp(e, "VK_KHR_shader_bfloat16")) a->hasBf16 = 1;
 		if (!strcmp(e, "VK_KHR_pipeline_executable_properties")) a->hasExec = 1;
 		if (!strcmp(e, "VK_KHR_portability_subset")) a->hasPortability = 1;
+		if (!strcmp(e, "VK_NV_shader_sm_builtins")) a->hasSM = 1;
+		if (!strcmp(e, "VK_AMD_shader_core_properties2")) a->hasCores = 1;
 	}
 	free(exts);
+	// Only read: neither extension is enabled.
+	if (a->hasSM) link_next(&tail, &a->sm, VM_STYPE_SHADER_SM_BUILTINS_PROPERTIES);
+	if (a->hasCores) link_next(&tail, &a->cores, VM_STYPE_SHADER_CORE_PROPERTIES_2);
+	props(phys, &a->props);
 	link_features(a);
 	feats(phys, &a->features);
 

@@ -30,6 +30,8 @@ typedef uint64_t VmHandle; // non-dispatchable handle on a 64-bit platform
 #define VM_STYPE_MEMORY_ALLOCATE_FLAGS_INFO 1000060000
 #define VM_STYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO 1000128004
 #define VM_STYPE_SHADER_BFLOAT16_FEATURES 1000141000
+#define VM_STYPE_SHADER_SM_BUILTINS_PROPERTIES 1000154001
+#define VM_STYPE_SHADER_CORE_PROPERTIES_2 1000227000
 #define VM_STYPE_DRIVER_PROPERTIES 1000196000
 #define VM_STYPE_SUBGROUP_SIZE_CONTROL_PROPERTIES 1000225000
 #define VM_STYPE_REQUIRED_SUBGROUP_SIZE 1000225001
@@ -164,6 +166,8 @@ typedef struct {
 } VmVulkan11Properties;
 typedef struct { uint32_t sType; void *pNext; uint32_t driverID; char driverName[256]; char driverInfo[256]; uint8_t conformance[4]; } VmDriverProperties;
 typedef struct { uint32_t sType; void *pNext; uint32_t minSubgroupSize, maxSubgroupSize, maxComputeWorkgroupSubgroups, requiredSubgroupSizeStages; } VmSubgroupSizeProperties;
+typedef struct { uint32_t sType; void *pNext; uint32_t shaderSMCount, shaderWarpsPerSM; } VmShaderSMProperties;             // of NVIDIA
+typedef struct { uint32_t sType; void *pNext; uint32_t shaderCoreFeatures, activeComputeUnitCount; } VmShaderCoreProperties; // of AMD
 
 // Feature structures: arrays where this package needs no name.
 typedef struct { VmBool to_float64[39]; VmBool shaderFloat64; VmBool shaderInt64; VmBool shaderInt16; VmBool rest[13]; } VmFeatures;
@@ -214,6 +218,8 @@ typedef struct {
 	VmVulkan11Properties props11;
 	VmDriverProperties driver;
 	VmSubgroupSizeProperties subgroup;
+	VmShaderSMProperties sm;
+	VmShaderCoreProperties cores;
 	VmMemoryProperties memory;
 	VmFeatures2 features;
 	VmVulkan11Features f11;
@@ -222,7 +228,7 @@ typedef struct {
 	VmCoopMatFeatures coopmat;
 	VmBFloat16Features bf16;
 	VmPipelineExecutableFeatures exec;
-	uint32_t has13, hasCoopmat, hasBf16, hasExec, hasPortability;
+	uint32_t has13, hasCoopmat, hasBf16, hasExec, hasPortability, hasSM, hasCores;
 	uint32_t queueFamily, queueFamilyFound, timestampBits;
 } VmAdapter;
 

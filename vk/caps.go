@@ -72,6 +72,7 @@ type Caps struct {
 	SubgroupSize            uint32    // default size
 	MinSubgroupSize         uint32    // smallest that can be required
 	MaxSubgroupSize         uint32    // largest that can be required
+	ComputeUnits            uint32    // multiprocessors of NVIDIA's, compute units of AMD's devices; 0 where the driver does not tell
 	StorageAlignment        uint64    // of a descriptor's offset, bytes
 	TimestampPeriod         float64   // ns per tick; 0 when there are no timestamps
 	HeapBytes               uint64    // largest device-local heap
@@ -168,6 +169,8 @@ func (a *Adapter) fillCaps(raw *C.VmAdapter) error {
 		c.MinSubgroupSize, c.MaxSubgroupSize = uint32(raw.subgroup.minSubgroupSize), uint32(raw.subgroup.maxSubgroupSize)
 		c.requiredSubgroupCompute = true
 	}
+	// What the driver does not have is 0.
+	c.ComputeUnits = max(uint32(raw.sm.shaderSMCount), uint32(raw.cores.activeComputeUnitCount))
 	c.StorageAlignment = uint64(l.minStorageBufferOffsetAlignment)
 	if bits := raw.timestampBits; bits > 0 {
 		c.TimestampPeriod = float64(l.timestampPeriod)

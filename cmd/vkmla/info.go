@@ -82,6 +82,7 @@ type limits struct {
 	SubgroupSize            uint32    `json:"subgroup_size"`
 	MinSubgroupSize         uint32    `json:"min_subgroup_size"`
 	MaxSubgroupSize         uint32    `json:"max_subgroup_size"`
+	ComputeUnits            uint32    `json:"compute_units"` // 0: the driver does not tell
 	TimestampPeriod         float64   `json:"timestamp_period_ns"`
 }
 
@@ -99,7 +100,7 @@ func describe(a *vk.Adapter) deviceInfo {
 		Index: a.Index, Name: a.Name, Type: a.Type.String(), UUID: a.UUID, Driver: a.DriverName, DriverInfo: a.DriverInfo,
 		DriverVersion: a.DriverVersion, APIVersion: a.APIVersion.String(), Usable: true, Features: c.Features,
 		Limits: limits{c.HeapBytes, c.MaxStorageBufferRange, c.MaxAllocation, c.MaxStorageBuffers, c.MaxPushConstants, c.SharedMemory,
-			c.MaxWorkgroupInvocations, c.MaxWorkgroupCount, c.SubgroupSize, c.MinSubgroupSize, c.MaxSubgroupSize, c.TimestampPeriod},
+			c.MaxWorkgroupInvocations, c.MaxWorkgroupCount, c.SubgroupSize, c.MinSubgroupSize, c.MaxSubgroupSize, c.ComputeUnits, c.TimestampPeriod},
 		CoopMat: []string{}, Ops: map[string]opVariants{},
 	}
 	if err := a.Usable(); err != nil {
@@ -149,6 +150,9 @@ func printDevice(w io.Writer, d deviceInfo) {
 	line("push constants", "%d bytes", l.MaxPushConstants)
 	line("workgroup", "%d invocations, %s of shared memory, up to %v of them", l.MaxWorkgroupInvocations, bytesText(uint64(l.SharedMemory)), l.MaxWorkgroupCount)
 	line("subgroup", "%d (%d to %d)", l.SubgroupSize, l.MinSubgroupSize, l.MaxSubgroupSize)
+	if l.ComputeUnits > 0 {
+		line("compute units", "%d", l.ComputeUnits)
+	}
 	line("timestamps", "%g ns", l.TimestampPeriod)
 	var have, lack []string
 	for _, f := range slices.Sorted(maps.Keys(d.Features)) {

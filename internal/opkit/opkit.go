@@ -273,15 +273,21 @@ func MatrixRegisters(subgroup, threads int) int {
 	return min(255, 65536/threads)
 }
 
-// FullDevice estimates how many workgroups fill a device, from its type alone,
-// because Vulkan does not tell the number of compute units: an H100 has 132
-// multiprocessors, each with two of them.
-func FullDevice(t vk.DeviceType) int {
-	switch t {
-	case vk.TypeDiscrete, vk.TypeVirtual:
-		return 264
-	case vk.TypeCPU:
-		return 8
+// Workgroups is how many workgroups fill a device of which a compute unit has room for each: what the
+// driver says of compute units, or an estimate by the device's type. Drivers of NVIDIA's and AMD's GPUs tell; of
+// those that do not, the largest discrete GPUs are Intel's, with 32 Xe cores. A CPU counts as few, because
+// each of its workgroups costs more than it shares out.
+func Workgroups(a *vk.Adapter, each int) int {
+	units := int(a.Caps.ComputeUnits)
+	if units == 0 {
+		switch a.Type {
+		case vk.TypeCPU:
+			return 8
+		case vk.TypeDiscrete, vk.TypeVirtual:
+			units = 32
+		default:
+			units = 16
+		}
 	}
-	return 64
+	return units * each
 }

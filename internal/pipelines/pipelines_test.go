@@ -59,6 +59,9 @@ func TestPipelines(t *testing.T) {
 			t.Errorf("nothing builds %s", name)
 		}
 	}
+	if only && dev.Caps().ComputeUnits == 0 {
+		t.Error("the driver does not tell how many compute units there are")
+	}
 	tells := dev.Caps().Features["pipelineExecutableInfo"]
 	if !tells && !only {
 		return
