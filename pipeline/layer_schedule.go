@@ -192,11 +192,13 @@ func (x *layerRun) norms() error {
 
 // queries records the queries of heads and indexer, if it is their level, and what the compressors make of
 // their states. What is recorded first begins first, and products leave little room beside
-// them: for few tokens what is short comes first, or it would end after them. An H100's
-// step of 8 tokens loses 2 % where KV rows are stored behind wq_b.
+// them: what is short, or takes long in few workgroups, comes first, or it would end after
+// them. An H100's step of 8 tokens loses 2 % where KV rows are stored behind wq_b, and one of
+// 16, 32 or 64 tokens of which one completes an entry of the C128A layers 3, 2 or 2.5 % where
+// these are made behind it.
 func (x *layerRun) queries() error {
 	switch {
-	case x.kind.cfg.Tokens < besideTokens:
+	case x.kind.cfg.Tokens < besideTokens || x.w.Indexer == nil:
 		return inOrder(x.entriesAt(atQueries), x.keys, x.insertAt(atQueries), x.products, x.gateAt(true))
 	case x.at.gateLate:
 		return inOrder(x.keys, x.gateAt(true), x.products)

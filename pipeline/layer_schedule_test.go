@@ -68,6 +68,9 @@ func TestLevels(t *testing.T) {
 					t.Errorf("%d tokens: %v, want entries behind the scores, beside wq_b and in front of it", tokens, order[i])
 				}
 			}
+			if w.Ratio == pipeline.RatioC128A && slices.Index(order[i], "compressor.compress") > slices.Index(order[i], "wq_b") {
+				t.Errorf("%d tokens: %v, want entries in front of wq_b", tokens, order[i])
+			}
 			gate := slices.Index(order[i], "compressor.wkv|wgate")
 			if later := tokens >= pipeline.GateTokens && tokens <= pipeline.NormTokens; w.Ratio == pipeline.RatioC4A && late && later != (gate > slices.Index(order[i], "indexer.compressor.compress")) {
 				t.Errorf("%d tokens: %v, want what entries are made of behind keys: %v", tokens, order[i], later)
