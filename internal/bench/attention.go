@@ -2,9 +2,8 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"slices"
-	"strings"
 
 	"github.com/vkmla/vkmla/vk"
 )
@@ -20,15 +19,12 @@ var AttentionOps = []string{"decode_c4a", "decode_window", "decode_c128a", "pref
 // AttentionOptions describes what to time of attention: the kernel and the merge of
 // its parts, without the rest of a step.
 type AttentionOptions struct {
+	Common
 	Ops     []string // of AttentionOps, a name or its beginning; nil: all
 	Heads   []int    // 64 and 128
 	Batches []int    // tokens of a decode step, instead of the operation's own
 	TopK    []int    // widths of the lists, multiples of 64, instead of the operation's own
 	Rows    []int    // prefill: rows of the workspace, 8192 and 32768
-	Reps    int      // timed launches: 100; 3 on a CPU
-	Warmup  int      // launches before them: 20; 1; negative for none
-	Variant string   // of the kernel; "" for the best
-	Seed    uint64   // of the inputs
 
 	only func(op, name string) bool // cases to run; nil: all
 }
@@ -39,7 +35,7 @@ func Attention(ctx context.Context, dev *vk.Device, o AttentionOptions, l Limits
 	if err := o.check(); err != nil {
 		return err
 	}
-	common := IndexerOptions{Reps: o.Reps, Warmup: o.Warmup, Variant: o.Variant, Seed: o.Seed}.withDefaults(dev.Adapter().Type)
+	common := IndexerOptions{Common: o.Common}.withDefaults(dev.Adapter().Type)
 	common.only = o.only
 	return timeCases(ctx, dev, common, attentionCases(o, cpu), l, p, emit)
 }
@@ -51,7 +47,6 @@ func (o AttentionOptions) check() error {
 		low, high int
 	}{
 		{"heads", o.Heads, 1, 128}, {"topk", o.TopK, 1, 65536}, {"batch", o.Batches, 1, 4096}, {"rows", o.Rows, pattern, 1 << 20},
-		{"reps", []int{o.Reps}, 0, 4000}, {"warmup", []int{max(o.Warmup, 0)}, 0, 4000},
 	} {
 		for _, v := range c.v {
 			if v < c.low || v > c.high {
@@ -64,12 +59,11 @@ func (o AttentionOptions) check() error {
 			return &vk.ArgumentError{Op: "bench: attention", Arg: "topk", Got: fmt.Sprint(n), Want: "a multiple of 64"}
 		}
 	}
-	for _, name := range o.Ops {
-		if name == "" || !slices.ContainsFunc(AttentionOps, func(op string) bool { return strings.HasPrefix(op, name) }) {
-			return &vk.ArgumentError{Op: "bench: attention", Arg: "op", Got: fmt.Sprintf("%q", name), Want: "one of " + strings.Join(AttentionOps, ", ") + ", or how some begin"}
-		}
+	ops, err := chooseOps("bench: attention", o.Ops, AttentionOps)
+	if err != nil {
+		return err
 	}
-	return nil
+	return errors.Join(o.Common.check("bench: attention"), o.checkVariant("bench: attention", ops))
 }
 
 // attentionCases lists the cases in the order of AttentionOps.
@@ -84,7 +78,7 @@ func attentionCases(o AttentionOptions, cpu bool) (all []opCase) {
 		return gpu
 	}
 	for _, op := range AttentionOps {
-		if len(o.Ops) > 0 && !slices.ContainsFunc(o.Ops, func(name string) bool { return strings.HasPrefix(op, name) }) {
+		if !chosen(o.Ops, op) {
 			continue
 		}
 		for _, heads := range pick(o.Heads, []int{64, 128}, []int{64}) {

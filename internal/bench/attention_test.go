@@ -12,7 +12,7 @@ import (
 func TestAttentionRows(t *testing.T) {
 	dev := testkit.Device(t)
 	seen := map[string]int{}
-	o := AttentionOptions{Heads: []int{5}, Batches: []int{1, 3}, TopK: []int{64}, Rows: []int{pattern}, Reps: 2, Warmup: -1, Seed: 1}
+	o := AttentionOptions{Heads: []int{5}, Batches: []int{1, 3}, TopK: []int{64}, Rows: []int{pattern}, Common: Common{Reps: 2, Warmup: -1, Seed: 1}}
 	if err := Attention(context.Background(), dev, o, Limits{CopyGBs: 1, MatrixTFLOPs: 1}, Silent{}, func(r OpRow) {
 		seen[r.Op]++
 		if r.Status != "ok" || r.Variant == "" || r.Sets < 2 || !(r.Time.Median > 0 && r.GBs > 0 && r.TFLOPs > 0) {
@@ -30,7 +30,7 @@ func TestAttentionRows(t *testing.T) {
 
 func TestAttentionArguments(t *testing.T) {
 	dev := testkit.Device(t)
-	for _, o := range []AttentionOptions{{Ops: []string{"x"}}, {Heads: []int{129}}, {Batches: []int{0}}, {TopK: []int{0}}, {TopK: []int{65}}, {Rows: []int{1}}, {Reps: -1}} {
+	for _, o := range []AttentionOptions{{Ops: []string{"x"}}, {Heads: []int{129}}, {Batches: []int{0}}, {TopK: []int{0}}, {TopK: []int{65}}, {Rows: []int{1}}, {Common: Common{Reps: -1}}} {
 		err := Attention(context.Background(), dev, o, Limits{}, Silent{}, func(OpRow) { t.Errorf("%+v has rows", o) })
 		if !errors.Is(err, vk.ErrArgument) {
 			t.Errorf("%+v: %v", o, err)

@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-var small = DecodeOptions{Heads: 8, TopK: 61, Window: 69, Batches: []int{1, 3}, Context: 700, Reps: 3, Warmup: 1, Seed: 1}
+var small = DecodeOptions{Heads: 8, TopK: 61, Window: 69, Batches: []int{1, 3}, Context: 700, Common: Common{Reps: 3, Warmup: 1, Seed: 1}}
 
 func TestDecodeRows(t *testing.T) {
 	dev, ctx := testkit.Device(t), context.Background()
@@ -104,5 +104,22 @@ func TestQuantile(t *testing.T) {
 func long(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long")
+	}
+}
+
+// A variant has to be one of each operation that has a choice, and one has to have it.
+func TestCommonVariants(t *testing.T) {
+	for _, c := range []struct {
+		variant string
+		ops     []string
+		ok      bool
+	}{
+		{"", []string{"topk"}, true}, {"base", []string{"topk", "logits_fp8"}, true}, {"base", []string{"topk", "insert_k"}, false},
+		{"twopass-base", []string{"decode_window"}, true}, {"twopass-base", []string{"decode_window", "prefill"}, false}, {"soup", []string{"wq_b"}, false},
+	} {
+		var bad *vk.ArgumentError
+		if err := (Common{Variant: c.variant}).checkVariant("bench", c.ops); (err == nil) != c.ok || err != nil && (!errors.As(err, &bad) || bad.Arg != "variant") {
+			t.Errorf("%q of %v: %v", c.variant, c.ops, err)
+		}
 	}
 }

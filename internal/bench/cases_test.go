@@ -38,7 +38,7 @@ func TestTimeCases(t *testing.T) {
 				return r.err
 			}})
 		}
-		o := IndexerOptions{Heads: 2, Reps: 1, Seed: 1, together: together, only: func(op, name string) bool { return name != "case 7" }}
+		o := IndexerOptions{Common: Common{Reps: 1, Seed: 1}, Heads: 2, together: together, only: func(op, name string) bool { return name != "case 7" }}
 		var got []string
 		err := timeCases(ctx, dev, o, all, limits, Silent{}, func(r OpRow) {
 			got = append(got, strings.TrimPrefix(r.Case, "case ")+" "+r.Status)

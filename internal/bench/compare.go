@@ -13,12 +13,9 @@ import (
 
 // CompareOptions describe a comparison with what others take.
 type CompareOptions struct {
-	Peers   PeerTable
-	Ops     []string // operations, names or how they begin; nil: all
-	Reps    int
-	Warmup  int // negative for none
-	Variant string
-	Seed    uint64
+	Common
+	Peers PeerTable
+	Ops   []string // operations, names or how they begin; nil: all
 }
 
 // comparedSuite is a suite whose cases others were measured with, or have a goal.
@@ -32,21 +29,17 @@ var memoryOnly = slices.DeleteFunc(slices.Clone(MemoryOps), func(op string) bool
 
 var comparedSuites = []comparedSuite{
 	{AttentionOps, func(ctx context.Context, dev *vk.Device, o CompareOptions, only func(op, name string) bool, l Limits, p Progress, emit func(OpRow)) error {
-		return Attention(ctx, dev, AttentionOptions{Ops: o.Ops, Reps: o.Reps, Warmup: o.Warmup, Variant: o.Variant, Seed: o.Seed, only: only}, l, p, emit)
+		return Attention(ctx, dev, AttentionOptions{Common: o.Common, Ops: o.Ops, only: only}, l, p, emit)
 	}},
 	{IndexerOps, func(ctx context.Context, dev *vk.Device, o CompareOptions, only func(op, name string) bool, l Limits, p Progress, emit func(OpRow)) error {
-		return Indexer(ctx, dev, IndexerOptions{Ops: o.Ops, Reps: o.Reps, Warmup: o.Warmup, Variant: o.Variant, Seed: o.Seed, only: only}, l, p, emit)
+		return Indexer(ctx, dev, IndexerOptions{Common: o.Common, Ops: o.Ops, only: only}, l, p, emit)
 	}},
 	{memoryOnly, func(ctx context.Context, dev *vk.Device, o CompareOptions, only func(op, name string) bool, l Limits, p Progress, emit func(OpRow)) error {
-		return Memory(ctx, dev, IndexerOptions{Ops: o.Ops, Reps: o.Reps, Warmup: o.Warmup, Seed: o.Seed, Batches: []int{1, 32, 128}, only: only}, l, p, emit)
+		return Memory(ctx, dev, IndexerOptions{Common: o.Common, Ops: o.Ops, Batches: []int{1, 32, 128}, only: only}, l, p, emit)
 	}},
 	{LinearOps, func(ctx context.Context, dev *vk.Device, o CompareOptions, only func(op, name string) bool, l Limits, p Progress, emit func(OpRow)) error {
-		return Linear(ctx, dev, o.suite(only), l, p, emit)
+		return Linear(ctx, dev, SuiteOptions{Common: o.Common, Ops: o.Ops, only: only}, l, p, emit)
 	}},
-}
-
-func (o CompareOptions) suite(only func(op, name string) bool) SuiteOptions {
-	return SuiteOptions{Ops: o.Ops, Reps: o.Reps, Warmup: o.Warmup, Variant: o.Variant, Seed: o.Seed, only: only}
 }
 
 // ComparedOps are the operations of all suites that Compare runs.
@@ -67,7 +60,7 @@ var against = map[string]string{"logits_mxfp4": "logits_fp8"}
 // the table's measurements. Errors: as Indexer; vk.ErrArgument for an operation that
 // there is not.
 func Compare(ctx context.Context, dev *vk.Device, o CompareOptions, l Limits, p Progress, emit func(OpRow)) error {
-	if err := (SuiteOptions{Ops: o.Ops, Reps: o.Reps, Warmup: o.Warmup}).check("bench: compare", ComparedOps()); err != nil {
+	if err := (SuiteOptions{Common: o.Common, Ops: o.Ops}).check("bench: compare", ComparedOps()); err != nil {
 		return err
 	}
 	measured := map[string]bool{}
@@ -78,7 +71,7 @@ func Compare(ctx context.Context, dev *vk.Device, o CompareOptions, l Limits, p 
 		if other := against[op]; other != "" {
 			op = other
 		}
-		return measured[op+" "+name] || slices.ContainsFunc(goals, func(g goal) bool { return g.share > 0 && g.has(op, name) })
+		return measured[op+" "+name] || slices.ContainsFunc(goals, func(g goal) bool { return g.share > 0 && g.hasCase(op, name) })
 	}
 	var wrong error
 	ours := map[string]float64{} // microseconds of the cases so far
@@ -86,12 +79,15 @@ func Compare(ctx context.Context, dev *vk.Device, o CompareOptions, l Limits, p 
 		x := o
 		x.Ops = nil
 		for _, op := range s.ops {
-			if (IndexerOptions{Ops: o.Ops}).wants(op) {
+			if chosen(o.Ops, op) {
 				x.Ops = append(x.Ops, op)
 			}
 		}
 		if x.Ops == nil {
 			continue
+		}
+		if !slices.ContainsFunc(x.Ops, func(op string) bool { return variantsOf(op) != nil }) {
+			x.Variant = "" // for another suite
 		}
 		err := s.run(ctx, dev, x, only, l, p, func(r OpRow) {
 			r.Peers = o.Peers.Of(r.Op, r.Case, r.Part)
@@ -130,10 +126,24 @@ type goal struct {
 	aim          float64
 }
 
-func (g goal) has(op, name string) bool {
+// has tells whether a row belongs to the goal.
+func (g goal) has(r OpRow) bool { return g.hasCase(r.Op, r.Case) && (g.part == "" || g.part == r.Part) }
+
+func (g goal) hasCase(op, name string) bool {
 	return slices.Contains(g.ops, op) && (g.cases == nil || slices.ContainsFunc(g.cases, func(c string) bool {
 		return strings.Contains("/"+name+"/", "/"+c+"/")
 	}))
+}
+
+// goals are the names of the goals that a row belongs to, with semicolons.
+func (r OpRow) goals() string {
+	var names []string
+	for _, g := range goals {
+		if g.has(r) {
+			names = append(names, g.name)
+		}
+	}
+	return strings.Join(names, "; ")
 }
 
 // goals are those of the project: no slower than the best known kernels for the shapes
@@ -175,7 +185,7 @@ func outcomes(rows []OpRow) (list []outcome) {
 		x := outcome{goal: g, reached: true}
 		logs := 0.0
 		for _, r := range rows {
-			if !g.has(r.Op, r.Case) || g.part != r.Part && g.part != "" {
+			if !g.has(r) {
 				continue
 			}
 			value := 0.0

@@ -31,7 +31,7 @@ func TestCompare(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := Compare(ctx, dev, CompareOptions{Peers: peers, Ops: []string{"insert", "query", "topk", "logits"}, Reps: 2, Warmup: -1, Seed: 1}, limits, Silent{}, report.Add); err != nil {
+		if err := Compare(ctx, dev, CompareOptions{Peers: peers, Ops: []string{"insert", "query", "topk", "logits"}, Common: Common{Reps: 2, Warmup: -1, Seed: 1}}, limits, Silent{}, report.Add); err != nil {
 			t.Fatal(err)
 		}
 		if err := report.Close(); err != nil {

@@ -14,15 +14,12 @@ import (
 // of the batch a request of its own with context tokens. What is 0 gets its
 // default, the second one on a CPU.
 type DecodeOptions struct {
-	Heads   int    // query heads: 64
-	TopK    int    // compressed rows that each token attends: 512
-	Window  int    // rows of the sliding window: 128
-	Batches []int  // tokens: 1 to 128 by powers of two; 1, 2, 4
-	Context int    // tokens of each request: 65536; 4096
-	Reps    int    // timed steps: 200; 5
-	Warmup  int    // steps before them: 20; 1; negative for none
-	Variant string // of attention.DecodeVariants; "" for the best
-	Seed    uint64 // of the inputs
+	Common
+	Heads   int   // query heads: 64
+	TopK    int   // compressed rows that each token attends: 512
+	Window  int   // rows of the sliding window: 128
+	Batches []int // tokens: 1 to 128 by powers of two; 1, 2, 4
+	Context int   // tokens of each request: 65536; 4096
 }
 
 // withDefaults fills in what is 0: a V4-Flash layer, at sizes that suit the kind of
@@ -40,9 +37,7 @@ func (o DecodeOptions) withDefaults(t vk.DeviceType) DecodeOptions {
 	set(&o.TopK, 512, 512)
 	set(&o.Window, 128, 128)
 	set(&o.Context, 65536, 4096)
-	set(&o.Reps, 200, 5)
-	set(&o.Warmup, 20, 1)
-	o.Warmup = max(o.Warmup, 0)
+	o.Common = o.Common.withDefaults(t, [2]int{200, 5}, [2]int{20, 1})
 	if len(o.Batches) == 0 {
 		o.Batches = []int{1, 2, 4, 8, 16, 32, 64, 128}
 		if t == vk.TypeCPU {
@@ -65,17 +60,13 @@ func (o DecodeOptions) check() error {
 		return bad("window", o.Window, "1 to 65536")
 	case o.Context/4 < o.TopK || o.Context < o.Window || o.Context > 1<<20:
 		return bad("context", o.Context, "%d to %d tokens, so that top-k and window are full", max(4*o.TopK, o.Window), 1<<20)
-	case o.Reps < 1 || o.Reps > 4000:
-		return bad("reps", o.Reps, "1 to 4000")
-	case o.Warmup < 0 || o.Warmup > 4000:
-		return bad("warmup", o.Warmup, "0 to 4000")
 	}
 	for _, b := range o.Batches {
 		if b < 1 || b > 4096 {
 			return bad("batch", b, "1 to 4096")
 		}
 	}
-	return nil
+	return errors.Join(o.Common.check("bench: decode"), o.checkVariant("bench: decode", []string{"decode_c4a"}))
 }
 
 // Row is the result for one batch size.

@@ -3,7 +3,6 @@ package bench
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/vkmla/vkmla/vk"
@@ -21,6 +20,7 @@ var IndexerOps = []string{
 // decode case every token is a request of its own; in a compressor's, every token
 // completes a group. A prefill case is one request's.
 type IndexerOptions struct {
+	Common
 	Ops      []string // of IndexerOps, a name or its beginning; nil: all
 	Heads    int
 	TopK     []int // widths of the selections
@@ -28,10 +28,6 @@ type IndexerOptions struct {
 	Prefill  []int // tokens of a prefill step of one request
 	Contexts []int // tokens of each request; it has a fourth of them in keys
 	Rows     int   // suite memory: rows that are gathered
-	Reps     int
-	Warmup   int // negative for none
-	Variant  string
-	Seed     uint64
 
 	only     func(op, name string) bool // cases to run; nil: all
 	together int                        // cases to prepare at a time; 0: what suits the device
@@ -57,9 +53,7 @@ func (o IndexerOptions) withDefaults(t vk.DeviceType) IndexerOptions {
 	}
 	one(&o.Heads, 64, 64)
 	one(&o.Rows, 65536, 512)
-	one(&o.Reps, 100, 3)
-	one(&o.Warmup, 20, 1)
-	o.Warmup = max(o.Warmup, 0)
+	o.Common = o.Common.withDefaults(t, [2]int{100, 3}, [2]int{20, 1})
 	list(&o.TopK, []int{512, 1024}, []int{512})
 	list(&o.Batches, []int{1, 32, 128}, []int{1, 2})
 	list(&o.Prefill, []int{4096}, []int{256})
@@ -67,35 +61,27 @@ func (o IndexerOptions) withDefaults(t vk.DeviceType) IndexerOptions {
 	return o
 }
 
-func (o IndexerOptions) check(ops []string) error {
-	bad := func(arg string, got any, want string) error {
-		return &vk.ArgumentError{Op: "bench: indexer", Arg: arg, Got: fmt.Sprint(got), Want: want}
-	}
+// check looks at the options of a suite with these operations and says which of them
+// were asked for.
+func (o IndexerOptions) check(suite string, all []string) (ops []string, err error) {
 	for _, c := range []struct {
 		arg       string
 		v         []int
 		low, high int
 	}{
 		{"heads", []int{o.Heads}, 1, 128}, {"topk", o.TopK, 1, 2048}, {"batch", o.Batches, 1, 4096}, {"prefill", o.Prefill, 128, 65536},
-		{"context", o.Contexts, 512, 1 << 22}, {"reps", []int{o.Reps}, 1, 4000}, {"warmup", []int{o.Warmup}, 0, 4000},
+		{"context", o.Contexts, 512, 1 << 22},
 	} {
 		for _, v := range c.v {
 			if v < c.low || v > c.high {
-				return bad(c.arg, v, fmt.Sprintf("%d to %d", c.low, c.high))
+				return nil, &vk.ArgumentError{Op: suite, Arg: c.arg, Got: fmt.Sprint(v), Want: fmt.Sprintf("%d to %d", c.low, c.high)}
 			}
 		}
 	}
-	for _, name := range o.Ops {
-		if name == "" || !slices.ContainsFunc(ops, func(op string) bool { return strings.HasPrefix(op, name) }) {
-			return bad("op", fmt.Sprintf("%q", name), "one of "+strings.Join(ops, ", ")+", or how some begin")
-		}
+	if err := o.Common.check(suite); err != nil {
+		return nil, err
 	}
-	return nil
-}
-
-// wants tells whether an operation was asked for.
-func (o IndexerOptions) wants(op string) bool {
-	return len(o.Ops) == 0 || slices.ContainsFunc(o.Ops, func(name string) bool { return strings.HasPrefix(op, name) })
+	return chooseOps(suite, o.Ops, all)
 }
 
 // OpRow is the result for one part of one case of an operation.
@@ -127,7 +113,11 @@ type OpRow struct {
 // status "skipped".
 func Indexer(ctx context.Context, dev *vk.Device, o IndexerOptions, l Limits, p Progress, emit func(OpRow)) error {
 	o = o.withDefaults(dev.Adapter().Type)
-	if err := o.check(IndexerOps); err != nil {
+	ops, err := o.check("bench: indexer", IndexerOps)
+	if err != nil {
+		return err
+	}
+	if err := o.checkVariant("bench: indexer", ops); err != nil {
 		return err
 	}
 	return timeCases(ctx, dev, o, indexerCases(o), l, p, emit)
@@ -137,7 +127,7 @@ func Indexer(ctx context.Context, dev *vk.Device, o IndexerOptions, l Limits, p 
 func indexerCases(o IndexerOptions) []opCase {
 	var all []opCase
 	for _, op := range IndexerOps {
-		if o.wants(op) {
+		if chosen(o.Ops, op) {
 			all = append(all, casesOf(op, o)...)
 		}
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-var smallIndexer = IndexerOptions{Heads: 3, TopK: []int{61}, Batches: []int{1, 3}, Prefill: []int{129}, Contexts: []int{700}, Reps: 2, Warmup: -1, Seed: 1}
+var smallIndexer = IndexerOptions{Heads: 3, TopK: []int{61}, Batches: []int{1, 3}, Prefill: []int{129}, Contexts: []int{700}, Common: Common{Reps: 2, Warmup: -1, Seed: 1}}
 
 func TestIndexerRows(t *testing.T) {
 	long(t)
@@ -28,7 +28,7 @@ func TestIndexerRows(t *testing.T) {
 			o.Ops = []string{"query", "compress_main4"}
 		}
 		var out bytes.Buffer
-		report, err := NewOpReport(&out, format, dev.Adapter(), limits)
+		report, err := NewOpReport(&out, format, "indexer", dev.Adapter(), limits)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -49,7 +49,7 @@ func TestIndexerRows(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, op := range IndexerOps {
-			if o.wants(op) != (seen[op] > 0) {
+			if chosen(o.Ops, op) != (seen[op] > 0) {
 				t.Errorf("%s: %d rows of %s", format, seen[op], op)
 			}
 		}
@@ -165,7 +165,7 @@ func TestIndexerOptionErrors(t *testing.T) {
 func TestMemoryRows(t *testing.T) {
 	long(t)
 	dev, ctx := testkit.Device(t), context.Background()
-	o := IndexerOptions{Heads: 12, Batches: []int{1, 3}, Prefill: []int{130}, Rows: 200, Reps: 2, Warmup: -1, Seed: 1}
+	o := IndexerOptions{Heads: 12, Batches: []int{1, 3}, Prefill: []int{130}, Rows: 200, Common: Common{Reps: 2, Warmup: -1, Seed: 1}}
 	seen := map[string]int{}
 	if err := Memory(ctx, dev, o, Limits{CopyGBs: 1, MatrixTFLOPs: 1}, Silent{}, func(r OpRow) {
 		seen[r.Op]++

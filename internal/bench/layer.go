@@ -44,6 +44,7 @@ func layerOf(c pipeline.Config, ratio int) int { return slices.Index(c.Ratios, r
 // LayerOptions describe the whole layers to time. What is empty or 0 gets its default,
 // which is less on a CPU.
 type LayerOptions struct {
+	Common
 	Models   []string // of Models
 	Kinds    []string // of Kinds; a model that has no such layer is left out
 	Weights  []string // of WeightFormats
@@ -53,10 +54,6 @@ type LayerOptions struct {
 	Chunk    int      // most tokens of a step of a prefill
 	Keys     cache.IndexKeyFormat
 	Output   pipeline.OutputPath
-	Variant  string // of the attention kernel
-	Reps     int
-	Warmup   int // negative for none
-	Seed     uint64
 
 	checked bool // compressors were checked before
 }
@@ -95,9 +92,7 @@ func (o LayerOptions) withDefaults(t vk.DeviceType) LayerOptions {
 		}
 	}
 	one(&o.Chunk, 4096, 128)
-	one(&o.Reps, 40, 2)
-	one(&o.Warmup, 5, 1)
-	o.Warmup = max(o.Warmup, 0)
+	o.Common = o.Common.withDefaults(t, [2]int{40, 2}, [2]int{5, 1})
 	if o.Keys == 0 {
 		o.Keys = cache.IndexKeyFP8
 	}
@@ -124,7 +119,7 @@ func (o LayerOptions) check(op string) error {
 		low, high int
 	}{
 		{"batch", o.Batches, 1, 4096}, {"context", o.Contexts, 1, 1 << 20}, {"prefill", o.Prefill, 1, 1 << 20},
-		{"chunk", []int{o.Chunk}, 1, 1 << 16}, {"reps", []int{o.Reps}, 1, 4000}, {"warmup", []int{o.Warmup}, 0, 4000},
+		{"chunk", []int{o.Chunk}, 1, 1 << 16},
 	} {
 		for _, v := range c.v {
 			if v < c.low || v > c.high {
@@ -132,7 +127,7 @@ func (o LayerOptions) check(op string) error {
 			}
 		}
 	}
-	return nil
+	return errors.Join(o.Common.check(op), o.checkVariant(op, []string{"decode_c4a"}))
 }
 
 // LayerRow is a layer in a step: its time, and that of its operations.

@@ -145,7 +145,7 @@ func (r *layerRig) keyPattern(l cache.IndexKeyLayout) []byte {
 
 // newLayerRig makes the caches of a layer of a ratio for a step, and the step's inputs.
 func newLayerRig(ctx context.Context, dev *vk.Device, cfg pipeline.LayerKindConfig, shape stepShape, ropes *ropeTables, seed uint64, p Progress) (*layerRig, error) {
-	r := &layerRig{opRig: newOpRig(ctx, dev, IndexerOptions{Seed: seed}, p), cfg: cfg, shape: shape,
+	r := &layerRig{opRig: newOpRig(ctx, dev, IndexerOptions{Common: Common{Seed: seed}}, p), cfg: cfg, shape: shape,
 		host: layerHost{tables: map[string][]int32{}, widths: map[string]int{}}}
 	r.rng = rand.New(rand.NewPCG(seed, 5))
 	err := r.build(ropes)

@@ -16,7 +16,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-var smallLayer = LayerOptions{Models: []string{"small"}, Batches: []int{3}, Contexts: []int{700}, Prefill: []int{300}, Chunk: 200, Reps: 2, Warmup: -1, Seed: 1}
+var smallLayer = LayerOptions{Models: []string{"small"}, Batches: []int{3}, Contexts: []int{700}, Prefill: []int{300}, Chunk: 200, Common: Common{Reps: 2, Warmup: -1, Seed: 1}}
 
 func TestLayerRows(t *testing.T) {
 	long(t)
@@ -161,7 +161,7 @@ func TestLayerOptions(t *testing.T) {
 	dev := testkit.Device(t)
 	for arg, o := range map[string]LayerOptions{
 		"model": {Models: []string{"x"}}, "kind": {Kinds: []string{"x"}}, "weights": {Weights: []string{"x"}},
-		"batch": {Batches: []int{0}}, "context": {Contexts: []int{1 << 21}}, "prefill": {Prefill: []int{-1}}, "chunk": {Chunk: -1}, "reps": {Reps: -1},
+		"batch": {Batches: []int{0}}, "context": {Contexts: []int{1 << 21}}, "prefill": {Prefill: []int{-1}}, "chunk": {Chunk: -1}, "reps": {Common: Common{Reps: -1}},
 	} {
 		var bad *vk.ArgumentError
 		if err := Layers(context.Background(), dev, o, Limits{}, Silent{}, nil); !errors.As(err, &bad) || bad.Arg != arg {

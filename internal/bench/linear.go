@@ -2,9 +2,9 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/vkmla/vkmla/vk"
 )
@@ -15,31 +15,28 @@ var LinearOps = []string{"wq_a_wkv", "wq_b", "wo_a", "wo_b"}
 // SuiteOptions describes what to time of the linear suite. What is empty or
 // 0 gets its default, which is less on a CPU.
 type SuiteOptions struct {
+	Common
 	Ops     []string // names or how they begin; nil: all
 	Tokens  []int    // of a step, instead of the operations' own
 	Models  []string // of Models
 	Weights []string // of WeightFormats
-	Reps    int
-	Warmup  int // negative for none
-	Variant string
-	Seed    uint64
 
 	only func(op, name string) bool // cases to run; nil: all
 }
 
-func (o SuiteOptions) check(op string, ops []string) error {
+func (o SuiteOptions) check(op string, all []string) error {
 	for _, n := range o.Tokens {
 		if n < 1 || n > 1<<16 {
 			return &vk.ArgumentError{Op: op, Arg: "batch", Got: fmt.Sprint(n), Want: "1 to 65536"}
 		}
 	}
-	for _, name := range o.Ops {
-		if name == "" || !slices.ContainsFunc(ops, func(op string) bool { return strings.HasPrefix(op, name) }) {
-			return &vk.ArgumentError{Op: op, Arg: "op", Got: fmt.Sprintf("%q", name), Want: "one of " + strings.Join(ops, ", ") + ", or how some begin"}
-		}
+	ops, err := chooseOps(op, o.Ops, all)
+	if err != nil {
+		return err
 	}
-	l := LayerOptions{Models: o.Models, Weights: o.Weights, Chunk: 1, Reps: max(o.Reps, 1), Warmup: max(o.Warmup, 0)}
-	return l.check(op)
+	l := LayerOptions{Common: o.Common, Models: o.Models, Weights: o.Weights, Chunk: 1}
+	l.Variant = "" // of an attention kernel
+	return errors.Join(l.check(op), o.checkVariant(op, ops))
 }
 
 // Linear checks and times the cases of LinearOps, as Indexer does.
@@ -52,9 +49,9 @@ func Linear(ctx context.Context, dev *vk.Device, o SuiteOptions, l Limits, p Pro
 
 // cases times those cases that the options want.
 func (o SuiteOptions) cases(ctx context.Context, dev *vk.Device, all []opCase, l Limits, p Progress, emit func(OpRow)) error {
-	common := IndexerOptions{Reps: o.Reps, Warmup: o.Warmup, Variant: o.Variant, Seed: o.Seed}.withDefaults(dev.Adapter().Type)
-	common.Ops, common.only = o.Ops, o.only
-	return timeCases(ctx, dev, common, slices.DeleteFunc(all, func(c opCase) bool { return !common.wants(c.op) }), l, p, emit)
+	common := IndexerOptions{Common: o.Common}.withDefaults(dev.Adapter().Type)
+	common.only = o.only
+	return timeCases(ctx, dev, common, slices.DeleteFunc(all, func(c opCase) bool { return !chosen(o.Ops, c.op) }), l, p, emit)
 }
 
 // pickInts is the given list, or a default for the kind of device.

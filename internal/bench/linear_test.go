@@ -18,7 +18,7 @@ func TestLinearRows(t *testing.T) {
 		run func(context.Context, *vk.Device, SuiteOptions, Limits, Progress, func(OpRow)) error
 	}{{LinearOps, Linear}} {
 		seen := map[string]int{}
-		if err := suite.run(ctx, dev, SuiteOptions{Tokens: []int{1, 17}, Reps: 2, Warmup: -1, Seed: 1}, limits, Silent{}, func(r OpRow) {
+		if err := suite.run(ctx, dev, SuiteOptions{Tokens: []int{1, 17}, Common: Common{Reps: 2, Warmup: -1, Seed: 1}}, limits, Silent{}, func(r OpRow) {
 			seen[r.Op]++
 			if r.Status != "ok" || r.Variant == "" || r.Sets < 2 || !(r.Time.Median > 0 && r.Bytes > 0 && r.ShareCopy > 0) {
 				t.Errorf("row %+v", r)

@@ -20,14 +20,13 @@ func Memory(ctx context.Context, dev *vk.Device, o IndexerOptions, l Limits, p P
 		heads = []int{64, 128}
 	}
 	o = o.withDefaults(dev.Adapter().Type)
-	if err := o.check(MemoryOps); err != nil {
+	ops, err := o.check("bench: memory", MemoryOps)
+	if err != nil {
 		return err
 	}
 	var cases []opCase
-	for _, op := range MemoryOps {
-		if o.wants(op) {
-			cases = append(cases, memoryCases(op, o, heads)...)
-		}
+	for _, op := range ops {
+		cases = append(cases, memoryCases(op, o, heads)...)
 	}
 	return timeCases(ctx, dev, o, cases, l, p, emit)
 }

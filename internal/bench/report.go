@@ -109,9 +109,9 @@ func (r *Report) Close() error {
 			r.printf("Decode attention of a C4A layer: %d heads, %d top-k + %d window rows a token, context %d.\n", x.Heads, x.TopK, x.Window, x.Context)
 			r.printf("GPU time in microseconds; inputs rotated; every variant checked against the reference first.\n\n")
 		}
-		r.printf("%s\n", r.table(true).RenderMarkdown())
+		r.printf("%s\n", r.table().RenderMarkdown())
 	case "csv":
-		r.printf("%s\n", r.table(false).RenderCSV())
+		r.printf("%s\n", r.csv().RenderCSV())
 	case "json":
 		r.json(struct {
 			deviceInfo
@@ -127,34 +127,33 @@ func (r *Report) Close() error {
 	return r.err
 }
 
-func (r *Report) table(short bool) table.Writer {
+func (r *Report) table() table.Writer {
 	t := table.NewWriter()
-	header := table.Row{"batch", "variant", "attend us", "p95", "step us", "p95", "MB", "GB/s", "TFLOP/s", "of copy", "of matrix", "check"}
-	if !short {
-		header = append(table.Row{"device", "driver", "heads", "topk", "window", "context"},
-			"batch", "variant", "attend_us", "attend_p95_us", "step_us", "step_p95_us", "mb", "gbs", "tflops", "share_copy", "share_matrix", "check")
-	}
-	t.AppendHeader(header)
-	num := func(x Row, format string, v float64) string {
-		if x.Status != "ok" {
-			return "-"
-		}
-		return fmt.Sprintf(format, v)
-	}
+	t.AppendHeader(table.Row{"batch", "variant", "attend us", "p95", "step us", "p95", "MB", "GB/s", "TFLOP/s", "of copy", "of matrix", "check"})
 	for _, x := range r.rows {
-		share := "%.1f%%"
-		scale := 100.0
-		if !short {
-			share, scale = "%.4f", 1
+		num := func(format string, v float64) string {
+			if x.Status != "ok" {
+				return "-"
+			}
+			return fmt.Sprintf(format, v)
 		}
-		row := table.Row{
-			x.Batch, x.Variant, num(x, "%.1f", x.Attend.Median), num(x, "%.1f", x.Attend.P95), num(x, "%.1f", x.Step.Median), num(x, "%.1f", x.Step.P95),
-			num(x, "%.2f", x.Bytes/1e6), num(x, "%.4g", x.GBs), num(x, "%.3g", x.TFLOPs), num(x, share, x.ShareCopy*scale), num(x, share, x.ShareMatrix*scale), x.Status,
-		}
-		if !short {
-			row = append(table.Row{r.dev.Name, r.dev.Driver, x.Heads, x.TopK, x.Window, x.Context}, row...)
-		}
-		t.AppendRow(row)
+		t.AppendRow(table.Row{
+			x.Batch, x.Variant, num("%.1f", x.Attend.Median), num("%.1f", x.Attend.P95), num("%.1f", x.Step.Median), num("%.1f", x.Step.P95),
+			num("%.2f", x.Bytes/1e6), num("%.4g", x.GBs), num("%.3g", x.TFLOPs), num("%.1f%%", 100*x.ShareCopy), num("%.1f%%", 100*x.ShareMatrix), x.Status,
+		})
+	}
+	return t
+}
+
+// csv has the same rows with the numbers in full; what was not measured is empty.
+func (r *Report) csv() table.Writer {
+	t := table.NewWriter()
+	t.AppendHeader(table.Row{"device", "driver", "heads", "topk", "window", "context", "batch", "variant",
+		"attend_us", "attend_p95_us", "step_us", "step_p95_us", "bytes", "gbs", "tflops", "share_copy", "share_matrix", "check"})
+	for _, x := range r.rows {
+		num := func(v float64) string { return csvNumber(x.Status, v) }
+		t.AppendRow(table.Row{r.dev.Name, r.dev.Driver, x.Heads, x.TopK, x.Window, x.Context, x.Batch, x.Variant,
+			num(x.Attend.Median), num(x.Attend.P95), num(x.Step.Median), num(x.Step.P95), num(x.Bytes), num(x.GBs), num(x.TFLOPs), num(x.ShareCopy), num(x.ShareMatrix), x.Status})
 	}
 	return t
 }

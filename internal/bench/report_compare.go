@@ -11,7 +11,8 @@ import (
 )
 
 // CompareReport writes a comparison in one of the Formats: md with the peers' times,
-// quotients and geometric means, the others as an OpReport does.
+// quotients and geometric means, the others as an OpReport does, whose csv has the
+// quotients and the names of the goals, too.
 type CompareReport struct {
 	OpReport
 	peers PeerTable
@@ -21,7 +22,7 @@ type CompareReport struct {
 //
 // Errors: vk.ErrArgument for an unknown format.
 func NewCompareReport(w io.Writer, format string, a *vk.Adapter, l Limits, peers PeerTable) (*CompareReport, error) {
-	r, err := NewOpReport(w, format, a, l)
+	r, err := NewOpReport(w, format, "compare", a, l)
 	if err != nil {
 		return nil, err
 	}

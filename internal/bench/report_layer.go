@@ -31,7 +31,7 @@ func NewLayerReport(w io.Writer, format string, a *vk.Adapter, l Limits) (*Layer
 
 // title names a row.
 func (x LayerRow) title() string {
-	return fmt.Sprintf("%s/kind=%s/weights=%s/mode=%s/tokens=%d/context=%d", x.Model, x.Kind, x.Weights, x.Mode, x.Tokens, x.Context)
+	return fmt.Sprintf("model=%s/kind=%s/weights=%s/mode=%s/tokens=%d/context=%d", x.Model, x.Kind, x.Weights, x.Mode, x.Tokens, x.Context)
 }
 
 // Add adds a row.
@@ -173,18 +173,22 @@ func memoryText(m map[string]uint64) string {
 	return fmt.Sprintf("%.1f MiB: %s", float64(total)/(1<<20), strings.Join(parts, ", "))
 }
 
-// csv has a line for each operation of each row, and one without an operation for the
-// whole.
+// csv has a line for each operation of each row, and before them one with the operation
+// "layer" for the whole. What was not measured is empty.
 func (r *LayerReport) csv() table.Writer {
 	t := table.NewWriter()
 	t.AppendHeader(table.Row{"device", "driver", "model", "kind", "weights", "mode", "tokens", "batch", "context", "op", "us", "p95_us", "weight_mb", "cache_mb", "activation_mb", "gflop", "limit_us", "share", "dispatches", "barriers", "check"})
 	for _, x := range r.rows {
 		head := table.Row{r.dev.Name, r.dev.Driver, x.Model, x.Kind, x.Weights, x.Mode, x.Tokens, x.Batch, x.Context}
 		line := func(op string, time Time, w Work, limit, share float64, d, b int) {
-			t.AppendRow(append(slices.Clone(head), op, time.Median, time.P95, w.Weights/1e6, w.Cache/1e6, w.Activations/1e6, w.Flop/1e9, limit, share, d, b, x.Status))
+			row := append(slices.Clone(head), op)
+			for _, v := range []float64{time.Median, time.P95, w.Weights / 1e6, w.Cache / 1e6, w.Activations / 1e6, w.Flop / 1e9, limit, share, float64(d), float64(b)} {
+				row = append(row, csvNumber(x.Status, v))
+			}
+			t.AppendRow(append(row, x.Status))
 		}
 		d, b := counts(x.Ops)
-		line("", x.Time, x.Work, x.Limit, x.Share, d, b)
+		line("layer", x.Time, x.Work, x.Limit, x.Share, d, b)
 		for _, op := range x.Ops {
 			line(op.Name, op.Time, op.Work, op.Limit, op.Share, op.Dispatches, op.Barriers)
 		}

@@ -3,6 +3,9 @@ package bench
 import (
 	"fmt"
 	"io"
+	"maps"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -10,22 +13,36 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// OpReport writes the rows of the indexer suite in one of the Formats.
+// OpReport writes the rows of a suite of single operations in one of the Formats.
 type OpReport struct {
 	Report
-	rows []OpRow
+	suite string
+	rows  []OpRow
 }
 
-// NewOpReport starts a report about a device. Formats that need no table (jsonl and
-// benchstat) are written row by row, the others by Close.
+// opSuites says what the suites of single operations time, by their names.
+var opSuites = map[string]string{
+	"indexer":   "Indexer and compressors of a C4A layer, and the compressor of a C128A layer; keys = context/4.",
+	"attention": "The attention kernel, with the merge of its parts.",
+	"memory":    "What a layer does between its matrix products and its attention.",
+	"linear":    "Matrix products of layers, by the names of their weights.",
+	"compare":   "Operations that others have measured.",
+}
+
+// NewOpReport starts a report of a suite (indexer, attention, memory, linear or compare)
+// about a device. Formats that need no table (jsonl and benchstat) are written row by
+// row, the others by Close.
 //
-// Errors: vk.ErrArgument for an unknown format.
-func NewOpReport(w io.Writer, format string, a *vk.Adapter, l Limits) (*OpReport, error) {
+// Errors: vk.ErrArgument for an unknown format or suite.
+func NewOpReport(w io.Writer, format, suite string, a *vk.Adapter, l Limits) (*OpReport, error) {
+	if opSuites[suite] == "" {
+		return nil, &vk.ArgumentError{Op: "bench: report", Arg: "suite", Got: fmt.Sprintf("%q", suite), Want: strings.Join(slices.Sorted(maps.Keys(opSuites)), ", ")}
+	}
 	r, err := NewReport(w, format, a, l)
 	if err != nil {
 		return nil, err
 	}
-	return &OpReport{Report: *r}, nil
+	return &OpReport{Report: *r, suite: suite}, nil
 }
 
 // Add adds a row.
@@ -35,7 +52,7 @@ func (r *OpReport) Add(x OpRow) {
 	case "jsonl":
 		r.json(x)
 	case "benchstat":
-		name := "Indexer/op=" + x.Op + "/variant=" + x.Variant + "/" + x.Case
+		name := strings.ToUpper(r.suite[:1]) + r.suite[1:] + "/op=" + x.Op + "/variant=" + x.Variant + "/" + x.Case
 		if x.Part != "" {
 			name += "/part=" + x.Part
 		}
@@ -55,12 +72,14 @@ func (r *OpReport) Close() error {
 	switch r.format {
 	case "md":
 		r.head()
-		r.printf("Indexer and compressors of a C4A layer, and the compressor of a C128A layer; keys = context/4.\n")
+		r.printf("%s\n", opSuites[r.suite])
 		r.printf("GPU time in microseconds; inputs rotated; every case checked against the reference first.\n")
-		r.printf("Peers: %s\n\n", peers.Source)
-		r.printf("%s\n", r.table(true).RenderMarkdown())
+		if r.hasPeers() {
+			r.printf("Peers: %s\n", peers.Source)
+		}
+		r.printf("\n%s\n", r.table().RenderMarkdown())
 	case "csv":
-		r.printf("%s\n", r.table(false).RenderCSV())
+		r.printf("%s\n", r.csv().RenderCSV())
 	case "json":
 		r.json(struct {
 			deviceInfo
@@ -77,15 +96,20 @@ func (r *OpReport) Close() error {
 	return r.err
 }
 
-// table has a row for each part of a case; the peers are in one column of a short
-// table.
-func (r *OpReport) table(short bool) table.Writer {
-	t := table.NewWriter()
-	if short {
-		t.AppendHeader(table.Row{"op", "case", "part", "variant", "us", "p95", "MB", "GB/s", "TFLOP/s", "of copy", "of matrix", "check", "peers, us (times ours)"})
-	} else {
-		t.AppendHeader(table.Row{"device", "driver", "op", "case", "part", "variant", "us", "p95_us", "mb", "gbs", "tflops", "share_copy", "share_matrix", "check", "peer", "peer_us", "peer2", "peer2_us"})
+// hasPeers tells whether anything that was timed was measured of others.
+func (r *OpReport) hasPeers() bool {
+	return slices.ContainsFunc(r.rows, func(x OpRow) bool { return len(x.Peers) > 0 })
+}
+
+// table has a row for each part of a case; the peers, if there are any, are in one
+// column.
+func (r *OpReport) table() table.Writer {
+	t, peers := table.NewWriter(), r.hasPeers()
+	header := table.Row{"op", "case", "part", "variant", "us", "p95", "MB", "GB/s", "TFLOP/s", "of copy", "of matrix", "check"}
+	if peers {
+		header = append(header, "peers, us (ours / theirs)")
 	}
+	t.AppendHeader(header)
 	for _, x := range r.rows {
 		num := func(format string, v float64) string {
 			if x.Status != "ok" || v == 0 {
@@ -93,17 +117,32 @@ func (r *OpReport) table(short bool) table.Writer {
 			}
 			return fmt.Sprintf(format, v)
 		}
-		share, scale := "%.1f%%", 100.0
-		if !short {
-			share, scale = "%.4f", 1
-		}
 		row := table.Row{x.Op, x.Case, x.Part, x.Variant, num("%.1f", x.Time.Median), num("%.1f", x.Time.P95), num("%.2f", x.Bytes/1e6),
-			num("%.4g", x.GBs), num("%.3g", x.TFLOPs), num(share, x.ShareCopy*scale), num(share, x.ShareMatrix*scale), x.Status}
-		if short {
-			t.AppendRow(append(row, peerText(x)))
-			continue
+			num("%.4g", x.GBs), num("%.3g", x.TFLOPs), num("%.1f%%", 100*x.ShareCopy), num("%.1f%%", 100*x.ShareMatrix), x.Status}
+		if peers {
+			row = append(row, peerText(x))
 		}
-		row = append(table.Row{r.dev.Name, r.dev.Driver}, row...)
+		t.AppendRow(row)
+	}
+	return t
+}
+
+// csv has the same rows with the numbers in full; what was not measured is empty. ratio
+// is our time over the first peer's.
+func (r *OpReport) csv() table.Writer {
+	t := table.NewWriter()
+	t.AppendHeader(table.Row{"device", "driver", "op", "case", "part", "variant", "us", "p95_us", "bytes", "gbs", "tflops", "share_copy", "share_matrix", "check",
+		"peer", "peer_us", "peer2", "peer2_us", "ratio", "goal"})
+	for _, x := range r.rows {
+		num := func(v float64) string { return csvNumber(x.Status, v) }
+		some := func(v float64) string {
+			if x.Flop == 0 {
+				return "" // nothing to have a rate of
+			}
+			return num(v)
+		}
+		row := table.Row{r.dev.Name, r.dev.Driver, x.Op, x.Case, x.Part, x.Variant, num(x.Time.Median), num(x.Time.P95), num(x.Bytes),
+			num(x.GBs), some(x.TFLOPs), num(x.ShareCopy), some(x.ShareMatrix), x.Status}
 		for i := range 2 {
 			if i < len(x.Peers) {
 				row = append(row, x.Peers[i].Name, x.Peers[i].US)
@@ -111,9 +150,21 @@ func (r *OpReport) table(short bool) table.Writer {
 				row = append(row, "", "")
 			}
 		}
-		t.AppendRow(row)
+		ratio := ""
+		if len(x.Peers) > 0 {
+			ratio = num(x.Time.Median / x.Peers[0].US)
+		}
+		t.AppendRow(append(row, ratio, x.goals()))
 	}
 	return t
+}
+
+// csvNumber is a number of a row in full, empty where it was not measured.
+func csvNumber(status string, v float64) string {
+	if status != "ok" {
+		return ""
+	}
+	return strconv.FormatFloat(v, 'f', -1, 64)
 }
 
 // peerText is what others take, each with the quotient of our time by theirs.

@@ -3,7 +3,6 @@ package bench
 import (
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -29,7 +28,7 @@ func NewStepReport(w io.Writer, format string, a *vk.Adapter, l Limits) (*StepRe
 }
 
 func (x StepRow) title() string {
-	return fmt.Sprintf("%s/weights=%s/batch=%d/context=%d", x.Model, x.Weights, x.Batch, x.Context)
+	return fmt.Sprintf("model=%s/weights=%s/batch=%d/context=%d", x.Model, x.Weights, x.Batch, x.Context)
 }
 
 // Add adds a row.
@@ -125,17 +124,26 @@ func layerCounts(x StepRow) string {
 	return "A layer: " + strings.Join(parts, "; ") + "."
 }
 
+// csv has a line for each operation of each row, of all layers of a kind together, and
+// before them one with the operation "step" for the whole. What was not measured, as the
+// processor's time of an operation, is empty.
 func (r *StepReport) csv() table.Writer {
 	t := table.NewWriter()
-	t.AppendHeader(table.Row{"device", "driver", "model", "weights", "batch", "context", "kind", "op", "us", "p95_us", "host_us", "weight_mb", "cache_mb", "activation_mb", "gflop", "limit_us", "dispatches", "barriers", "check"})
+	t.AppendHeader(table.Row{"device", "driver", "model", "weights", "batch", "context", "kind", "op", "us", "p95_us", "layer_by_layer_us", "host_us", "host_p95_us", "latency_us",
+		"weight_mb", "cache_mb", "activation_mb", "gflop", "limit_us", "dispatches", "barriers", "check"})
 	for _, x := range r.rows {
-		head := table.Row{r.dev.Name, r.dev.Driver, x.Model, x.Weights, x.Batch, x.Context}
-		line := func(kind, op string, time Time, host float64, w Work, limit float64, d, b int) {
-			t.AppendRow(append(slices.Clone(head), kind, op, time.Median, time.P95, host, w.Weights/1e6, w.Cache/1e6, w.Activations/1e6, w.Flop/1e9, limit, d, b, x.Status))
+		line := func(kind, op string, time Time, whole []any, w Work, limit float64, d, b int) {
+			num := func(v float64) string { return csvNumber(x.Status, v) }
+			row := append(table.Row{r.dev.Name, r.dev.Driver, x.Model, x.Weights, x.Batch, x.Context, kind, op, num(time.Median), num(time.P95)}, whole...)
+			t.AppendRow(append(row, num(w.Weights/1e6), num(w.Cache/1e6), num(w.Activations/1e6), num(w.Flop/1e9), num(limit), num(float64(d)), num(float64(b)), x.Status))
 		}
-		line("all", "", x.Time, x.Host.Median, x.Work, x.Limit, x.Dispatches, x.Barriers)
+		whole, none := make([]any, 4), []any{"", "", "", ""}
+		for i, v := range []float64{x.Apart.Median, x.Host.Median, x.Host.P95, x.Latency.Median} {
+			whole[i] = csvNumber(x.Status, v)
+		}
+		line("all", "step", x.Time, whole, x.Work, x.Limit, x.Dispatches, x.Barriers)
 		for _, op := range x.Ops {
-			line(op.Layer, op.Name, op.Time, 0, op.Work, op.Limit, op.Dispatches, op.Barriers)
+			line(op.Layer, op.Name, op.Time, none, op.Work, op.Limit, op.Dispatches, op.Barriers)
 		}
 	}
 	return t

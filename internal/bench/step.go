@@ -271,7 +271,7 @@ func (s *stepRun) open() (err error) {
 			return err
 		}
 	}
-	r := &layerRig{opRig: newOpRig(s.ctx, s.dev, IndexerOptions{Seed: s.o.Seed}, s.p), shape: stepShape{keys: s.o.Keys}}
+	r := &layerRig{opRig: newOpRig(s.ctx, s.dev, IndexerOptions{Common: Common{Seed: s.o.Seed}}, s.p), shape: stepShape{keys: s.o.Keys}}
 	for i := range layers {
 		if err := r.fillCaches(s.engine.Caches(i)); err != nil {
 			return err

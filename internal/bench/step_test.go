@@ -19,7 +19,7 @@ func TestStepRows(t *testing.T) {
 		batches []int
 		formats []string // of reports about the same rows
 	}{{"fp8", []int{1, 3}, Formats[:1]}, {"nvfp4", []int{2}, Formats[1:]}} {
-		o := StepOptions{LayerOptions{checked: true, Models: []string{"small"}, Weights: []string{c.weights}, Batches: c.batches, Contexts: []int{700}, Reps: 2, Warmup: 1, Seed: 1}}
+		o := StepOptions{LayerOptions{checked: true, Models: []string{"small"}, Weights: []string{c.weights}, Batches: c.batches, Contexts: []int{700}, Common: Common{Reps: 2, Warmup: 1, Seed: 1}}}
 		before := len(dev.MemoryInUse())
 		out, reports := make([]bytes.Buffer, len(c.formats)), make([]*StepReport, len(c.formats))
 		for i, format := range c.formats {

@@ -1,0 +1,137 @@
+package bench
+
+import (
+	"bytes"
+	"encoding/csv"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/vkmla/vkmla/vk"
+)
+
+// adder is a report of rows.
+type adder[R any] interface {
+	Add(R)
+	Close() error
+}
+
+// reported is what a report of some rows says.
+func reported[R any](t *testing.T, rows []R, start func(out *bytes.Buffer) (adder[R], error)) string {
+	t.Helper()
+	var out bytes.Buffer
+	r, err := start(&out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range rows {
+		r.Add(x)
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+// csvColumns reads a table, demands numbers or nothing in all columns but those of
+// words, and returns the rows by the names of the columns.
+func csvColumns(t *testing.T, text string, words ...string) (rows []map[string]string) {
+	t.Helper()
+	all, err := csv.NewReader(strings.NewReader(text)).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range all[1:] {
+		row := map[string]string{}
+		for i, v := range line {
+			row[all[0][i]] = v
+			if _, err := strconv.ParseFloat(v, 64); v != "" && err != nil && !slices.Contains(words, all[0][i]) {
+				t.Errorf("%s is %q, want a number", all[0][i], v)
+			}
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+var testAdapter = &vk.Adapter{Name: "a device, of tests"}
+
+func TestOpReports(t *testing.T) {
+	time := Time{Median: 20, P95: 21, Samples: []float64{20}}
+	rows := []OpRow{
+		{Op: "insert_k", Case: "tokens=4096", Variant: "base", Status: "ok", Time: time, Bytes: 1616, GBs: 0.08, ShareCopy: 0.1},
+		{Op: "qkv_norm", Case: "tokens=2", Variant: "base", Status: "wrong"},
+	}
+	report := func(format, suite string) string {
+		return reported(t, rows, func(out *bytes.Buffer) (adder[OpRow], error) {
+			return NewOpReport(out, format, suite, testAdapter, Limits{CopyGBs: 1})
+		})
+	}
+	md := report("md", "memory")
+	if !strings.Contains(md, opSuites["memory"]) || strings.Contains(strings.ToLower(md), "peers") {
+		t.Errorf("suite memory, without peers:\n%s", md)
+	}
+	if x := report("benchstat", "linear"); !strings.Contains(x, "BenchmarkLinear/op=insert_k/variant=base/tokens=4096 1 20000 ns/op") {
+		t.Error(x)
+	}
+	rows[0].Peers = []Peer{{"p", 10}}
+	if md := report("md", "memory"); !strings.Contains(md, "peers, us (ours / theirs)") || !strings.Contains(md, "p 10 (2.00)") {
+		t.Errorf("twice the peer's time:\n%s", md)
+	}
+	table := csvColumns(t, report("csv", "compare"), "device", "driver", "op", "case", "part", "variant", "check", "peer", "peer2", "goal")
+	if x := table[0]; x["bytes"] != "1616" || x["tflops"] != "" || x["ratio"] != "2" || x["goal"] != "insert 4096 rows" || x["device"] != testAdapter.Name {
+		t.Errorf("%v", x)
+	}
+	if x := table[1]; x["us"] != "" || x["ratio"] != "" || x["check"] != "wrong" {
+		t.Errorf("%v", x)
+	}
+	if _, err := NewOpReport(nil, "md", "soup", testAdapter, Limits{}); !errors.Is(err, vk.ErrArgument) {
+		t.Error(err)
+	}
+}
+
+func TestDecodeCSV(t *testing.T) {
+	rows := []Row{{Variant: "base", Status: "ok", Bytes: 1616, Attend: Time{Median: 1.25}}, {Variant: "base", Status: "wrong"}}
+	table := csvColumns(t, reported(t, rows, func(out *bytes.Buffer) (adder[Row], error) {
+		return NewReport(out, "csv", testAdapter, Limits{})
+	}), "device", "driver", "variant", "check")
+	if table[0]["bytes"] != "1616" || table[0]["attend_us"] != "1.25" || table[1]["attend_us"] != "" {
+		t.Errorf("%v", table)
+	}
+}
+
+func TestLayerAndStepReports(t *testing.T) {
+	us := func(v float64) Time { return Time{Median: v, P95: v + 1, Samples: []float64{v}} }
+	ops := []OpTime{{Name: "wo_b", Layer: "all", Time: us(3), Dispatches: 2}}
+	steps := []StepRow{{Model: "small", Weights: "fp8", Batch: 1, Context: 9, Status: "ok", Time: us(10), Apart: us(12), Host: us(4), Latency: us(15), Ops: ops}}
+	step := func(format string) string {
+		return reported(t, steps, func(out *bytes.Buffer) (adder[StepRow], error) {
+			return NewStepReport(out, format, testAdapter, Limits{})
+		})
+	}
+	table := csvColumns(t, step("csv"), "device", "driver", "model", "weights", "kind", "op", "check")
+	if x := table[0]; x["op"] != "step" || x["us"] != "10" || x["layer_by_layer_us"] != "12" || x["host_us"] != "4" || x["host_p95_us"] != "5" || x["latency_us"] != "15" {
+		t.Errorf("%v", x)
+	}
+	if x := table[1]; x["op"] != "wo_b" || x["us"] != "3" || x["host_us"] != "" || x["latency_us"] != "" || x["dispatches"] != "2" {
+		t.Errorf("%v", x)
+	}
+	if x := step("benchstat"); !strings.Contains(x, "BenchmarkStep/model=small/weights=fp8/batch=1/context=9 1 10000 ns/op 4000 host-ns/op\n") {
+		t.Error(x)
+	}
+	layers := []LayerRow{{Model: "small", Kind: "c4a", Mode: "decode", Status: "ok", Time: us(10), Ops: ops}, {Model: "small", Kind: "c4a", Mode: "decode", Status: "skipped"}}
+	layer := func(format string) string {
+		return reported(t, layers, func(out *bytes.Buffer) (adder[LayerRow], error) {
+			return NewLayerReport(out, format, testAdapter, Limits{})
+		})
+	}
+	table = csvColumns(t, layer("csv"), "device", "driver", "model", "kind", "weights", "mode", "op", "check")
+	if len(table) != 3 || table[0]["op"] != "layer" || table[1]["us"] != "3" || table[2]["us"] != "" {
+		t.Errorf("%v", table)
+	}
+	if x := layer("benchstat"); !strings.Contains(x, "BenchmarkLayer/model=small/kind=c4a/") {
+		t.Error(x)
+	}
+}
