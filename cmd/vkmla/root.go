@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
 	"github.com/vkmla/vkmla/vk"
@@ -39,6 +40,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		SilenceUsage:  true,
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetHelpCommand(helpCommand())
+	root.SetFlagErrorFunc(flagError)
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages ", ".FlagUsagesWrapped 100 "))
 	for _, c := range commands {
 		root.AddCommand(c())
 	}
@@ -57,6 +61,37 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "vkmla:", strings.Join(strings.Fields(err.Error()), " "))
 	}
 	return exitUsage
+}
+
+// helpCommand is cobra's, but that it fails for a command that there is not.
+func helpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND]",
+		Short: "Help about a command",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			about, rest, err := cmd.Root().Find(args)
+			if err != nil {
+				return err
+			}
+			if len(rest) > 0 {
+				return fmt.Errorf("unknown command %q for %q", rest[0], about.CommandPath())
+			}
+			about.InitDefaultHelpFlag()
+			return about.Help()
+		},
+	}
+}
+
+// flagError says what a flag wants, in place of the function that could not read it.
+func flagError(cmd *cobra.Command, err error) error {
+	var bad *pflag.InvalidValueError
+	if errors.As(err, &bad) {
+		wants := map[string]string{"int": "a number", "intSlice": "numbers with commas", "uint64": "a number from 0 on"}
+		if want := wants[bad.GetFlag().Value.Type()]; want != "" {
+			return fmt.Errorf("%s: --%s is %q, want %s", cmd.Name(), bad.GetFlag().Name, bad.GetValue(), want)
+		}
+	}
+	return err
 }
 
 // openDevice opens the device that a selector picks; close releases it.
