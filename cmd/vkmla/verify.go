@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
 	"github.com/vkmla/vkmla/internal/verify"
@@ -40,7 +42,8 @@ closest to its BOUND; for class E it counts the elements that differ. With class
 that may be the absolute or the relative error, that of the array as a whole, or, of
 weights rounded to bf16, the used share of what rounding explains. STATUS is pass,
 fail, skip (the device lacks a feature, or the recorded case is informational) or
-missing (the operation, or a name asked for, is not known here).
+missing (the operation, or a name asked for, is not known here). What the names of
+variants mean, info --help says.
 
 Exit status: 0 if all that was asked for passed, 1 if anything failed or is
 missing, 2 if verify could not do its work.`,
@@ -60,25 +63,20 @@ missing, 2 if verify could not do its work.`,
 	fl.StringVar(&f.device, "device", "", "device: index, part of its name, or UUID (default the first GPU, else the first CPU)")
 	fl.StringVarP(&f.output, "output", "o", "table", "table or json, one object per line")
 	fl.Uint64Var(&f.opts.Seed, "seed", 0, "seed of the random cases (default a new one every time)")
-	fl.BoolVar(&f.list, "list", false, "list the operations and their variants, and stop")
+	fl.BoolVar(&f.list, "list", false, "list the operations, or those of --op, with class and variants, and stop")
 	return cmd
 }
 
 func runVerify(ctx context.Context, f verifyFlags, stdout, stderr io.Writer) error {
-	if f.list {
-		for _, op := range verify.All() {
-			fmt.Fprintf(stdout, "%s %s %s\n", op.Name, op.Class, strings.Join(variantNames(op.Variants), " "))
-		}
-		return nil
-	}
-	var out rowWriter
-	switch f.output {
-	case "table":
-		out = newTableRows(stdout)
-	case "json":
-		out = &jsonRows{json.NewEncoder(stdout)}
-	default:
+	if f.output != "table" && f.output != "json" {
 		return fmt.Errorf("verify: --output is %q, want table or json", f.output)
+	}
+	if f.list {
+		return listOps(stdout, f.opts.Ops, f.output)
+	}
+	var out rowWriter = newTableRows(stdout)
+	if f.output == "json" {
+		out = &jsonRows{json.NewEncoder(stdout)}
 	}
 	dev, close, err := openDevice(f.device)
 	if err != nil {
@@ -100,6 +98,32 @@ func runVerify(ctx context.Context, f verifyFlags, stdout, stderr io.Writer) err
 		return fmt.Errorf("verify: nothing ran on %s: all %d rows were skipped", dev.Adapter().Name, sum.Skip)
 	}
 	return errWrong
+}
+
+// listOps prints operations, all unless some are named, with their classes and variants.
+func listOps(stdout io.Writer, names []string, output string) error {
+	ops := verify.All()
+	if len(names) > 0 {
+		for _, name := range names {
+			if _, ok := verify.Lookup(name); !ok {
+				return fmt.Errorf("verify: --op is %q, want one of those that --list has", name)
+			}
+		}
+		ops = slices.DeleteFunc(ops, func(op verify.Op) bool { return !slices.Contains(names, op.Name) })
+	}
+	enc := json.NewEncoder(stdout)
+	for _, op := range ops {
+		variants, err := variantNames(op.Variants), error(nil)
+		if output == "json" {
+			err = enc.Encode(map[string]any{"op": op.Name, "class": op.Class, "variants": variants})
+		} else {
+			_, err = fmt.Fprintf(stdout, "%s %s %s\n", op.Name, op.Class, strings.Join(variants, " "))
+		}
+		if err != nil {
+			return fmt.Errorf("verify: output: %w", err)
+		}
+	}
+	return nil
 }
 
 func variantNames(vs []vk.Variant) []string {
@@ -149,7 +173,7 @@ func newTableRows(w io.Writer) *tableRows {
 	t.SetStyle(table.StyleLight)
 	t.Style().Options.SeparateRows = false
 	t.AppendHeader(table.Row{"op", "case", "variant", "class", "status", "error", "bound", "detail"})
-	t.SetColumnConfigs([]table.ColumnConfig{{Name: "detail", WidthMax: 70}})
+	t.SetColumnConfigs([]table.ColumnConfig{{Name: "detail", WidthMax: 70, WidthMaxEnforcer: text.WrapSoft}})
 	return &tableRows{w, t}
 }
 

@@ -267,14 +267,18 @@ func position(i int, shape []int) string {
 
 // element prints one element: integers as such, bytes and bf16 as bits.
 func element(a Array, i int) string {
-	switch size := a.Type.Size(); a.Type {
+	size := a.Type.Size()
+	one := Array{Type: a.Type, Shape: []int{1}, Data: a.Data[i*size : (i+1)*size]}
+	switch a.Type {
 	case vectors.U8:
-		return fmt.Sprintf("0x%02x", a.Data[i])
+		return fmt.Sprintf("0x%02x", one.Data[0])
 	case vectors.U16:
-		one := Array{Type: a.Type, Shape: []int{1}, Data: a.Data[i*size : (i+1)*size]}
 		return fmt.Sprintf("0x%04x (%g)", one.U16()[0], one.Float64s()[0])
+	case vectors.I32:
+		return fmt.Sprintf("%d", one.I32()[0])
+	case vectors.I64:
+		return fmt.Sprintf("%d", one.I64()[0])
 	default:
-		one := Array{Type: a.Type, Shape: []int{1}, Data: a.Data[i*size : (i+1)*size]}
 		return fmt.Sprint(one.Float64s()[0])
 	}
 }

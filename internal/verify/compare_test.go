@@ -92,6 +92,18 @@ func TestWorst(t *testing.T) {
 	}
 }
 
+// Integers are printed as such, whatever their size.
+func TestElement(t *testing.T) {
+	for want, a := range map[string]Array{
+		"-1515870811": vectors.FromI32([]int32{-1515870811}, 1), "-6510615555426900571": vectors.FromI64([]int64{-6510615555426900571}, 1),
+		"0x3f80 (1)": vectors.FromU16([]uint16{0x3F80}, 1), "0.5": f32(0.5),
+	} {
+		if got := element(a, 0); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
+
 func TestCalcDiffAndSteps(t *testing.T) {
 	if r := NewComparison(ClassTolerance).CalcDiff("x", f32(1, 1.1), f32(1, 1), 1e-2).Result(); !r.Pass || r.Error <= 0 {
 		t.Errorf("%+v", r)

@@ -226,6 +226,8 @@ type plan struct {
 	jobs []job
 	rows []Row
 
+	cases []string // names of all cases of the operations asked for
+
 	// names that were asked for and found somewhere
 	seenOp, seenCase, seenVariant map[string]bool
 }
@@ -241,20 +243,32 @@ func (p *plan) collect() error {
 	}
 	for _, name := range p.opts.Ops {
 		if !p.seenOp[name] {
-			p.rows = append(p.rows, Row{Op: name, Status: Missing, Detail: "no such operation"})
+			p.rows = append(p.rows, Row{Op: name, Status: Missing, Detail: "no such operation; --list has them"})
 		}
 	}
 	for _, name := range p.opts.Cases {
 		if !p.seenCase[name] {
-			p.rows = append(p.rows, Row{Op: p.anyOp(), Case: name, Status: Missing, Detail: "no such case in the operations asked for"})
+			p.rows = append(p.rows, Row{Op: p.anyOp(), Case: name, Status: Missing, Detail: p.noCase()})
 		}
 	}
 	for _, name := range p.opts.Variants {
 		if !p.seenVariant[name] {
-			p.rows = append(p.rows, Row{Op: p.anyOp(), Variant: name, Status: Missing, Detail: "no such variant of the operations asked for"})
+			p.rows = append(p.rows, Row{Op: p.anyOp(), Variant: name, Status: Missing, Detail: "no such variant of the operations asked for; --list has them"})
 		}
 	}
 	return nil
+}
+
+// noCase says of a case that there is not what there is, if that is not too much.
+func (p *plan) noCase() string {
+	switch names := slices.Compact(slices.Sorted(slices.Values(p.cases))); {
+	case len(names) == 0:
+		return "no such case in the operations asked for"
+	case len(p.opts.Ops) != 1:
+		return "no such case in the operations asked for; with one --op, its cases are named here"
+	default:
+		return "no such case of the operation, which has " + strings.Join(names, ", ")
+	}
 }
 
 // anyOp is what stands for the operation in a row about a name that belongs to
@@ -279,6 +293,7 @@ func want(chosen []string, name string, seen map[string]bool) bool {
 }
 
 func (p *plan) wantCase(op, name string) bool {
+	p.cases = append(p.cases, name)
 	short := want(p.opts.Cases, name, p.seenCase)
 	return short || want(p.opts.Cases, op+"."+name, p.seenCase)
 }
