@@ -8,8 +8,12 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/vkmla/vkmla/internal/pipelines"
+	"github.com/vkmla/vkmla/internal/verify"
 )
 
 const (
@@ -83,6 +87,10 @@ func TestExitCodes(t *testing.T) {
 		{"no numbers", "bench --batch 1,x", 2, "--batch is \"1,x\", want numbers with commas"},
 		{"help about nothing", "help nothing", 2, "unknown command \"nothing\""},
 		{"help about a command", "help bench", 0, ""},
+		{"list of one operation", "verify --list --op " + quick, 0, ""},
+		{"list of an unknown operation", "verify --list --op nothing", 2, "--list has"},
+		{"list in an unknown format", "verify --list -o xml", 2, "--output"},
+		{"devices in an unknown format", "info -o xml", 2, "table or json"},
 		{"help", "help", 0, ""},
 		{"help of verify", "verify --help", 0, ""},
 		{"list", "verify --list", 0, ""},
@@ -151,8 +159,56 @@ func TestVerifySeed(t *testing.T) {
 	}
 }
 
+func TestVerifyList(t *testing.T) {
+	_, stdout, _ := command("verify", "--list", "--op", "inverse_rope", "-o", "json")
+	var op struct {
+		Op, Class string
+		Variants  []string
+	}
+	if err := json.Unmarshal([]byte(stdout), &op); err != nil || op.Op != "inverse_rope" || op.Class != "E" || !slices.Equal(op.Variants, []string{"base", "da"}) {
+		t.Errorf("%v: %q", err, stdout)
+	}
+}
+
+// TestVerifyDetails shows that the table breaks lines between words, and that what is
+// missing comes with what there is.
+func TestVerifyDetails(t *testing.T) {
+	var out bytes.Buffer
+	rows := newTableRows(&out)
+	rows.row(verify.Row{Status: verify.Fail, Detail: strings.Repeat("x", 66) + " -1515870811"})
+	rows.end(verdict{})
+	if !strings.Contains(out.String(), "-1515870811") {
+		t.Errorf("a number in two lines:\n%s", out.String())
+	}
+	for args, want := range map[string]string{"--op nothing": "--list has them", "--variant nothing": "--list has them", "--case nothing": "c128, c4"} {
+		_, stdout, _ := command(strings.Fields("verify -o json --vectors " + golden + " --op " + quick + " " + args)...)
+		if !strings.Contains(stdout, want) {
+			t.Errorf("%s: no %q in %s", args, want, stdout)
+		}
+	}
+}
+
+// TestPrintOp shows that base is called not tuned where better variants are missing.
+func TestPrintOp(t *testing.T) {
+	for want, o := range map[string]opVariants{
+		"x runs base (not tuned); also da\n": {Runs: "base", Can: []string{"base", "da"}, Missing: map[string][]string{"cm": {"cooperativeMatrix"}}},
+		"x runs base; also da\n":             {Runs: "base", Can: []string{"base", "da"}},
+		"x runs cm; also base\n":             {Runs: "cm", Can: []string{"cm", "base"}},
+		"x runs nothing\n":                   {},
+	} {
+		var out bytes.Buffer
+		printOp(&out, "x", o)
+		if got := strings.Join(strings.Fields(strings.SplitAfter(out.String(), "\n")[0]), " ") + "\n"; got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
 func TestInfoJSON(t *testing.T) {
-	_, stdout, _ := command("info", "--json")
+	_, stdout, _ := command("info", "-o", "json")
+	if _, same, _ := command("info", "--json"); same != stdout {
+		t.Errorf("--json gives %s", same)
+	}
 	var v struct{ Devices []deviceInfo }
 	if err := json.Unmarshal([]byte(stdout), &v); err != nil {
 		t.Fatal(err)
@@ -237,4 +293,20 @@ func wrongGolden(t *testing.T) string {
 		dst.Close()
 		return buf.Bytes()
 	})
+}
+
+// TestPipelineTable shows that no subgroup size is no number.
+func TestPipelineTable(t *testing.T) {
+	dev, close, err := openDevice("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer close()
+	var out bytes.Buffer
+	if err := pipelineTable(&out, dev, []pipelines.Row{{Kernel: "k", Hot: true}, {Kernel: "l", Hot: true, Subgroup: 32}}, false); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out.String(), "| yes | - |") || !strings.Contains(out.String(), "| yes | 32 |") {
+		t.Errorf("%s", out.String())
+	}
 }

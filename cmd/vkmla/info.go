@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -15,15 +16,30 @@ import (
 )
 
 func infoCommand() *cobra.Command {
+	var output string
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "info",
 		Short: "List the devices and what would run on them",
 		Long: `Info lists every Vulkan device: its driver, the limits and features that matter
 here, and for every operation the variant that would run, and for the others the
-features that are missing.`,
+features that are missing.
+
+Variants:
+
+  base           needs no optional feature; where there are others that multiply
+                 matrices, it is correct and not tuned
+  da             the same, with pools reached by device address
+  cm, cmb        multiply cooperative matrices of f16, of bf16
+  twopass-...    dequantise to a workspace first, then attend; for comparison`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if asJSON {
+				output = "json"
+			}
+			if output != "table" && output != "json" {
+				return &vk.ArgumentError{Op: "info", Arg: "output", Got: strconv.Quote(output), Want: "table or json"}
+			}
 			in, err := vk.NewInstance(vk.InstanceOptions{AppName: "vkmla"})
 			if err != nil {
 				return err
@@ -33,7 +49,7 @@ features that are missing.`,
 			for _, a := range in.Adapters() {
 				devices = append(devices, describe(a))
 			}
-			if asJSON {
+			if output == "json" {
 				enc := json.NewEncoder(cmd.OutOrStdout())
 				enc.SetIndent("", "  ")
 				err = enc.Encode(map[string]any{"devices": devices})
@@ -48,7 +64,12 @@ features that are missing.`,
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	fl := cmd.Flags()
+	fl.StringVarP(&output, "output", "o", "table", "table or json")
+	fl.BoolVar(&asJSON, "json", false, "the same as -o json")
+	if err := fl.MarkHidden("json"); err != nil {
+		panic(err) // a name that is not a flag
+	}
 	return cmd
 }
 
@@ -178,10 +199,20 @@ func printDevice(w io.Writer, d deviceInfo) {
 	fmt.Fprintln(w)
 }
 
+// hasMatrices tells whether the operation has variants with cooperative matrices, which
+// are the ones that are tuned.
+func (o opVariants) hasMatrices() bool {
+	_, missing := o.Missing["cm"]
+	return missing || slices.Contains(o.Can, "cm")
+}
+
 func printOp(w io.Writer, name string, o opVariants) {
 	runs := o.Runs
-	if runs == "" {
+	switch {
+	case runs == "":
 		runs = "nothing"
+	case runs == "base" && o.hasMatrices():
+		runs += " (not tuned)"
 	}
 	if len(o.Can) > 1 {
 		runs += "; also " + strings.Join(o.Can[1:], ", ")

@@ -1,9 +1,12 @@
 // Command vkmla runs, checks and times the sparse attention of DeepSeek-V4 on a
 // Vulkan device.
 //
-//	vkmla info      what devices there are and what runs on them
-//	vkmla verify    check every operation on a device against its definition
-//	vkmla bench     time a decode step
+//	vkmla info         what devices there are and what runs on them
+//	vkmla verify       check every operation on a device against its definition
+//	vkmla run          run the attention layers of a checkpoint
+//	vkmla bench        time attention, the indexer, whole layers or whole steps
+//	vkmla pipelines    compile every kernel and show what the driver made of it
+//	vkmla version      print the version
 //
 // Exit status: 0 if everything asked for succeeded; 1 if a result is wrong or
 // missing; 2 if the command could not do its work.

@@ -29,6 +29,10 @@ judged: they are four registers at most, whereas arrays that moved to memory, wh
 a kernel several times slower, read 512 and more. Nothing is executed, so that a
 driver without its hardware is enough.
 
+Numbers behind a kernel's name are its specialisation constants in the order of
+constant_id: its shader says what they are, shaders/NAME.comp or what shaders/builds.txt
+names for it. Where the subgroup is "-", the driver chose its size.
+
 Exit status: 0 if no hot kernel spills, 1 if one does, 2 if pipelines could not do its
 work, as on a driver that does not tell (pipelineExecutableInfo).`,
 		Args: cobra.NoArgs,
@@ -104,7 +108,11 @@ func pipelineTable(w io.Writer, dev *vk.Device, rows []pipelines.Row, all bool) 
 		if r.Hot {
 			hot = "yes"
 		}
-		t.AppendRow(table.Row{r.String(), hot, r.Subgroup, num(r.Registers), num(r.Scalar), num(r.Shared), num(r.Spills), num(r.Occupancy), num(r.Code)})
+		subgroup := "-"
+		if r.Subgroup > 0 {
+			subgroup = fmt.Sprint(r.Subgroup)
+		}
+		t.AppendRow(table.Row{r.String(), hot, subgroup, num(r.Registers), num(r.Scalar), num(r.Shared), num(r.Spills), num(r.Occupancy), num(r.Code)})
 	}
 	a := dev.Adapter()
 	_, err := fmt.Fprintf(w, "%s, %s %s\n%d kernels compiled, %d shown; registers of an invocation, scalar registers of a subgroup, shared memory in bytes of a\nworkgroup, occupancy in subgroups of a SIMD unit\n\n%s\n",
