@@ -76,7 +76,6 @@ func TestExitCodes(t *testing.T) {
 		{"a flag of the other suite", "bench --op topk", 2, "--suite indexer"},
 		{"two contexts to decode", "bench --context 4096,8192", 2, "one number"},
 		{"operation of another suite", "bench --suite memory --op topk", 2, "bench: memory: op: got \"topk\""},
-		{"unknown variant of a suite", "bench --suite linear --variant soup", 2, "cmb, cm, base, da"},
 		{"variant without a choice", "bench --compare peers.json --op insert_k --variant base", 2, "no choice for insert_k"},
 		{"variant of a suite without", "bench --suite memory --variant base", 2, "or --compare"},
 		{"no heads", "bench --heads 0", 2, "heads: got 0"},
