@@ -42,8 +42,9 @@ type EngineOptions struct {
 	// steps are recorded again, so that a step then takes much longer than others.
 	CacheBytes, MaxCacheBytes uint64
 
-	// Rewind is by how many tokens a session can be truncated below its greatest length.
-	// Pages of windows and compressor states are kept for so many tokens more.
+	// Rewind is by how many tokens a session can be truncated below its greatest length; 0:
+	// not at all, but to no tokens. Pages of windows and compressor states are kept for so
+	// many tokens more.
 	Rewind int
 
 	Keys     cache.IndexKeyFormat // how indexer keys are stored; 0: cache.IndexKeyFP8

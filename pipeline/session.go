@@ -123,9 +123,10 @@ func (s *Session) fork() (*Session, error) {
 	return f, nil
 }
 
-// Truncate forgets the tokens from n on. n is 0, or at least EngineOptions.Rewind below
-// the greatest length that the session, or the one it was forked from, had since it was
-// empty.
+// Truncate forgets the tokens from n on. n is 0, or no more than EngineOptions.Rewind
+// below the greatest length that the session, or the one it was forked from, had since it
+// was empty. With the default Rewind of 0 only Truncate(0) and, with nothing to forget,
+// Truncate(Len()) succeed.
 //
 // Errors: vk.ErrArgument for n below 0 or beyond Len; ErrRewind, ErrInStep;
 // vk.ErrClosed, vk.ErrDeviceLost.
