@@ -264,7 +264,9 @@ func (st *Step) Rows(chunk int) (first, end int) {
 // Input is where the hidden states of the step's tokens go for a layer, after the
 // layer's own input norm: [T, Hidden] bf16 on the device, with the rows of Rows; what
 // padding rows hold does not matter. Commands that write it have to be submitted, or
-// uploads done, before the layer is.
+// uploads done, before the layer is. Between calls of SubmitLayer other vk.Commands of
+// the same device run in the order of submission, and see what came before: commands
+// submitted behind SubmitLayer(i) may read Output(i) and write Input(i+1) without a Wait.
 //
 // Input, Output and TopK are zero tensors for a layer that there is not.
 func (st *Step) Input(layer int) tensor.Tensor { return st.tensor(&st.b.in, layer) }
