@@ -327,7 +327,7 @@ func (e *Engine) prepare(ctx context.Context, tokens int) error {
 
 // EngineMemory is device memory in bytes, by purpose.
 type EngineMemory struct {
-	Weights uint64 // of the layers, which the engine does not own
+	Weights uint64 // of the layers, which the engine does not own: the sum of DeviceLayer.Bytes
 	Caches  uint64 // pages
 	Tables  uint64 // block tables, cosines and sines
 	Steps   uint64 // what passes from one operation of a layer to the next, and the metadata of steps, for each size in use

@@ -21,12 +21,20 @@ type DeviceMatrix struct {
 	ScaleF32 bool          // FormatFP8: Scales are f32
 }
 
-// DeviceLayer is LayerWeights on a device; shapes stand there.
+// DeviceLayer is LayerWeights on a device, with H heads and G groups of one rank.
+// UploadLayers makes it. A program with a loader of its own fills the fields itself, with
+// tensors that it closes itself: Bytes is then 0, and Close does nothing.
 type DeviceLayer struct {
-	Layer, Ratio int
+	Layer int
+	Ratio int // RatioWindow, RatioC4A or RatioC128A
 
-	QKV, QB, OA, OB     DeviceMatrix
-	QNorm, KVNorm, Sink tensor.Tensor
+	QKV    DeviceMatrix  // [QRank+512, Hidden]: wq_a over wkv
+	QNorm  tensor.Tensor // [QRank] f32 or bf16
+	KVNorm tensor.Tensor // [512] f32 or bf16
+	QB     DeviceMatrix  // [H*512, QRank]: wq_b
+	Sink   tensor.Tensor // [H] f32: attn_sink
+	OA     DeviceMatrix  // [G*ORank, P*512]: wo_a, P heads of a group
+	OB     DeviceMatrix  // [Hidden, G*ORank]: wo_b
 
 	Compressor *DeviceCompressor // nil with RatioWindow
 	Indexer    *DeviceIndexer    // nil but with RatioC4A
@@ -34,19 +42,22 @@ type DeviceLayer struct {
 	arena *tensor.Arena
 }
 
-// DeviceCompressor is CompressorWeights on a device.
+// DeviceCompressor is CompressorWeights on a device, to entries of d numbers, with C = d
+// channels of a token, or 2 d with RatioC4A.
 type DeviceCompressor struct {
-	KVGate    DeviceMatrix
-	Ape, Norm tensor.Tensor
+	KVGate DeviceMatrix  // [2*C, Hidden]: wkv over wgate
+	Ape    tensor.Tensor // [Ratio, C] f32: positional term of the scores
+	Norm   tensor.Tensor // [d] f32 or bf16
 }
 
 // DeviceIndexer is IndexerWeights on a device.
 type DeviceIndexer struct {
-	QB, Weights DeviceMatrix
-	Compressor  DeviceCompressor
+	QB         DeviceMatrix     // [Hi*128, QRank]: wq_b
+	Weights    DeviceMatrix     // [Hi, Hidden]: weights_proj
+	Compressor DeviceCompressor // to entries of 128 numbers
 }
 
-// Bytes is the layer's memory on the device.
+// Bytes is the layer's memory on the device; 0 for one that UploadLayers did not make.
 func (l *DeviceLayer) Bytes() uint64 {
 	if l == nil || l.arena == nil {
 		return 0
@@ -55,7 +66,7 @@ func (l *DeviceLayer) Bytes() uint64 {
 }
 
 // Close frees the layer's memory, which nothing on the device may be using. Closing
-// twice is allowed.
+// twice is allowed. It does nothing to a layer that UploadLayers did not make.
 func (l *DeviceLayer) Close() error {
 	if l == nil || l.arena == nil {
 		return nil
