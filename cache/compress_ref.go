@@ -206,7 +206,9 @@ func CompressRef(pool []byte, l Layout, in CompressHost) error {
 	return nil
 }
 
-// CompressKeysRef is the definition of Compress for indexer keys.
+// CompressKeysRef is the definition of Compress for indexer keys (C4Index) on host memory:
+// pool is the bytes of pages of layout l. Its error is a *vk.ArgumentError; then nothing
+// was written.
 func CompressKeysRef(pool []byte, l IndexKeyLayout, in CompressHost) error {
 	const op = "compress reference"
 	if in.Compression != C4Index {

@@ -72,11 +72,12 @@ type Select struct {
 	tiles  *tileTopK
 }
 
+// SelectRows is how many tokens a Select takes at a time at most.
+const SelectRows = 512
+
 const (
 	selectLogits = 1 << 23 // scores of one round at most: 32 MiB, which an H100's cache of 50 MB still holds
-	// SelectRows is how many tokens are taken at a time at most.
-	SelectRows = 512
-	selectMost = 1 << 18 // entries of a segment at most: those of a context of 1048576
+	selectMost   = 1 << 18 // entries of a segment at most: those of a context of 1048576
 )
 
 // SelectSegment is how many entries are scored between two selections for so many

@@ -38,7 +38,7 @@ func (l ScaleLayout) String() string {
 	return fmt.Sprintf("ScaleLayout(%d)", int(l))
 }
 
-// PaddedTokens is the number of tokens that scales have room for.
+// PaddedTokens is tokens rounded up to a multiple of 4: Ta of the shapes of scales.
 func PaddedTokens(tokens int) int { return opkit.RoundUp(tokens, 4) }
 
 // InverseRopeQuantVariants are the variants of InverseRopeQuant, best first: see VariantDA.

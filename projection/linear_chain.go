@@ -17,8 +17,10 @@ import (
 // to the bit.
 //
 // Workgroups wait for numbers of others there, which have all begun before, so that it
-// does not matter how many have room on the device. A CPU gains nothing by it, and gets
-// the same kernel in two launches.
+// does not matter how many have room on the device. But the device has to let those go on
+// that have begun: no GPU is known that does not, and Vulkan has no rule that says so. It
+// has run on an H100 and on lavapipe. A CPU gains nothing by it, and gets the same kernel
+// in two launches.
 type LinearChain struct {
 	first, second *Linear
 	few           map[int]fewKernel // by tokens

@@ -9,15 +9,17 @@ import (
 )
 
 // LinearHost is what LinearRef computes from: the operands of LinearArgs in host
-// memory, little-endian, in the same shapes.
+// memory, little-endian, in the same shapes (G is Groups).
 type LinearHost struct {
 	T, Groups, N, K int
 	Weights         WeightFormat
 	Activations     ActivationFormat
-	X, XScale       []byte
-	Data, Scale     []byte
-	RowScale        []float32
-	ScalePitch      int // tokens of a row of XScale
+	X               []byte    // [T, G, K] bf16; FP8: [G, T, K] E4M3
+	XScale          []byte    // FP8: [G, K/128, ScalePitch] f32, packed: [G, K/512, ScalePitch] words; else none
+	Data            []byte    // [G*N, K] bf16 or E4M3; NVFP4: [G*N, K/2]
+	Scale           []byte    // FP8: [ceil(G*N/128), ceil(K/128)] f32 or UE8M0; NVFP4: [G*N, K/16] E4M3; else none
+	RowScale        []float32 // NVFP4: [G*N]; else none
+	ScalePitch      int       // tokens of a row of XScale, at least T
 }
 
 // LinearRef is the definition of Linear: for every token t, group g and 0 <= n < N it
