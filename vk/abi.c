@@ -7,7 +7,6 @@
 
 typedef void *(*Gipa)(void *instance, const char *name);
 typedef int (*EnumLayers)(uint32_t *, VmLayerProperties *);
-typedef int (*EnumInstanceExts)(const char *, uint32_t *, VmExtensionProperties *);
 typedef int (*CreateInstance)(const VmInstanceCreateInfo *, const void *, void **);
 typedef int (*CreateMessenger)(void *, const VmDebugMessengerCreateInfo *, const void *, VmHandle *);
 typedef void (*DestroyMessenger)(void *, VmHandle, const void *);
@@ -59,22 +58,6 @@ int vm_instance_layers(void *gipa, VmLayerProperties **out, uint32_t *n) {
 		if ((r = f(n, NULL)) < 0 || *n == 0) return r;
 		if (!(*out = calloc(*n, sizeof **out))) return VM_OUT_OF_HOST_MEMORY;
 		r = f(n, *out);
-	} while (r == VM_INCOMPLETE);
-	return r;
-}
-
-int vm_instance_extensions(void *gipa, const char *layer, VmExtensionProperties **out, uint32_t *n) {
-	EnumInstanceExts f = (EnumInstanceExts)entry(gipa, NULL, "vkEnumerateInstanceExtensionProperties");
-	*out = NULL;
-	*n = 0;
-	if (!f) return VM_INITIALIZATION_FAILED;
-	int r;
-	do {
-		free(*out);
-		*out = NULL;
-		if ((r = f(layer, n, NULL)) < 0 || *n == 0) return r;
-		if (!(*out = calloc(*n, sizeof **out))) return VM_OUT_OF_HOST_MEMORY;
-		r = f(layer, n, *out);
 	} while (r == VM_INCOMPLETE);
 	return r;
 }

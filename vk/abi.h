@@ -242,7 +242,6 @@ typedef struct {
 
 void *vm_load(const char *path, char *err, size_t n);
 int vm_instance_layers(void *gipa, VmLayerProperties **out, uint32_t *n);
-int vm_instance_extensions(void *gipa, const char *layer, VmExtensionProperties **out, uint32_t *n);
 int vm_create_instance(void *gipa, const char *app, const char **layers, uint32_t nlayers, const char **exts, uint32_t nexts,
 	int sync_validation, uintptr_t user, VmInstance *out);
 void vm_destroy_messenger(VmInstance *in);

@@ -118,21 +118,6 @@ func hasLayer(gipa unsafe.Pointer, name string) bool {
 	return false
 }
 
-func hasExtension(gipa unsafe.Pointer, layer *C.char, name string) bool {
-	var exts *C.VmExtensionProperties
-	var n C.uint32_t
-	if C.vm_instance_extensions(gipa, layer, &exts, &n) < 0 {
-		return false
-	}
-	defer C.free(unsafe.Pointer(exts))
-	for _, e := range unsafe.Slice(exts, int(n)) {
-		if C.GoString(&e.extensionName[0]) == name {
-			return true
-		}
-	}
-	return false
-}
-
 // NewInstance opens the Vulkan loader and lists the devices. An instance without
 // devices is valid; Pick then fails.
 //

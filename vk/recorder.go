@@ -124,7 +124,7 @@ func (r *Recorder) usable(op string) error {
 func (r *Recorder) order(uses []use) {
 	for _, u := range uses {
 		if r.conflicts(u) {
-			r.barrier(uses)
+			r.barrier()
 			break
 		}
 	}
@@ -150,7 +150,7 @@ func (r *Recorder) conflicts(u use) bool {
 	return false
 }
 
-func (r *Recorder) barrier(next []use) {
+func (r *Recorder) barrier() {
 	var src, dst, srcAccess, dstAccess uint32
 	for _, p := range r.pending {
 		src |= p.stage
@@ -366,7 +366,7 @@ func (r *Recorder) Separate() error {
 		return err
 	}
 	if len(r.pending) > 0 {
-		r.barrier(nil)
+		r.barrier()
 	}
 	return nil
 }
