@@ -151,6 +151,9 @@ func newAdapter(in *Instance, phys unsafe.Pointer) (*Adapter, error) {
 	return a, nil
 }
 
+// shaderStageCompute is the compute stage in a set of shader stages.
+const shaderStageCompute = 0x20
+
 func (a *Adapter) fillCaps(raw *C.VmAdapter) error {
 	p, l, c := &raw.props.properties, &raw.props.properties.limits, &a.Caps
 	c.MaxStorageBufferRange = uint64(l.maxStorageBufferRange)
@@ -164,8 +167,7 @@ func (a *Adapter) fillCaps(raw *C.VmAdapter) error {
 	}
 	c.SubgroupSize = uint32(raw.props11.subgroupSize)
 	c.MinSubgroupSize, c.MaxSubgroupSize = c.SubgroupSize, c.SubgroupSize
-	const compute, arithmetic, ballot, shuffle = 0x20, 0x4, 0x8, 0x10 // a shader stage, kinds of subgroup operations
-	if raw.has13 != 0 && raw.f13.subgroupSizeControl != 0 && raw.subgroup.requiredSubgroupSizeStages&compute != 0 {
+	if raw.has13 != 0 && raw.f13.subgroupSizeControl != 0 && raw.subgroup.requiredSubgroupSizeStages&shaderStageCompute != 0 {
 		c.MinSubgroupSize, c.MaxSubgroupSize = uint32(raw.subgroup.minSubgroupSize), uint32(raw.subgroup.maxSubgroupSize)
 		c.requiredSubgroupCompute = true
 	}
@@ -178,6 +180,17 @@ func (a *Adapter) fillCaps(raw *C.VmAdapter) error {
 	}
 	c.vendorID, c.deviceID = uint32(p.vendorID), uint32(p.deviceID)
 	copy(c.pipelineCacheUUID[:], C.GoBytes(unsafe.Pointer(&p.pipelineCacheUUID), 16))
+	c.fillMemory(raw)
+	c.fillFeatures(raw)
+	// A device may enumerate shapes with the feature off: believe the feature.
+	if c.Features["cooperativeMatrix"] {
+		return a.fillCoopMat()
+	}
+	return nil
+}
+
+// fillMemory lists the kinds of memory that buffers may be in.
+func (c *Caps) fillMemory(raw *C.VmAdapter) {
 	for i := range int(raw.memory.memoryTypeCount) {
 		t := raw.memory.memoryTypes[i]
 		m := memoryType{uint32(i), uint32(t.propertyFlags), uint64(raw.memory.memoryHeaps[t.heapIndex].size)}
@@ -189,6 +202,16 @@ func (a *Adapter) fillCaps(raw *C.VmAdapter) error {
 			c.hostVisible = append(c.hostVisible, m)
 		}
 	}
+}
+
+// subgroups reports whether compute shaders can do an operation inside subgroups.
+func subgroups(raw *C.VmAdapter, operation C.uint32_t) bool {
+	return raw.props11.subgroupSupportedStages&shaderStageCompute != 0 && raw.props11.subgroupSupportedOperations&operation != 0
+}
+
+// fillFeatures notes the features, but for those that stand for matrix products.
+func (c *Caps) fillFeatures(raw *C.VmAdapter) {
+	const arithmetic, ballot, shuffle = 0x4, 0x8, 0x10 // kinds of subgroup operations
 	c.Features = map[string]bool{
 		"shaderInt64":                     raw.features.features.shaderInt64 != 0,
 		"shaderInt16":                     raw.features.features.shaderInt16 != 0,
@@ -202,9 +225,9 @@ func (a *Adapter) fillCaps(raw *C.VmAdapter) error {
 		"vulkanMemoryModelDeviceScope":    raw.f12.vulkanMemoryModelDeviceScope != 0,
 		"shaderSubgroupExtendedTypes":     raw.f12.shaderSubgroupExtendedTypes != 0,
 		"subgroupSizeControl":             c.requiredSubgroupCompute,
-		"subgroupShuffle":                 raw.props11.subgroupSupportedStages&compute != 0 && raw.props11.subgroupSupportedOperations&shuffle != 0,
-		"subgroupArithmetic":              raw.props11.subgroupSupportedStages&compute != 0 && raw.props11.subgroupSupportedOperations&arithmetic != 0,
-		"subgroupBallot":                  raw.props11.subgroupSupportedStages&compute != 0 && raw.props11.subgroupSupportedOperations&ballot != 0,
+		"subgroupShuffle":                 subgroups(raw, shuffle),
+		"subgroupArithmetic":              subgroups(raw, arithmetic),
+		"subgroupBallot":                  subgroups(raw, ballot),
 		"computeFullSubgroups":            raw.f13.computeFullSubgroups != 0,
 		"synchronization2":                raw.f13.synchronization2 != 0,
 		"maintenance4":                    raw.f13.maintenance4 != 0,
@@ -213,11 +236,6 @@ func (a *Adapter) fillCaps(raw *C.VmAdapter) error {
 		"shaderBFloat16CooperativeMatrix": raw.bf16.shaderBFloat16CooperativeMatrix != 0,
 		"pipelineExecutableInfo":          raw.exec.pipelineExecutableInfo != 0,
 	}
-	// A device may enumerate shapes with the feature off: believe the feature.
-	if c.Features["cooperativeMatrix"] {
-		return a.fillCoopMat()
-	}
-	return nil
 }
 
 func (a *Adapter) fillCoopMat() error {

@@ -189,39 +189,9 @@ func (r *Recorder) Dispatch(x Dispatch) error {
 	if err := r.usable(op); err != nil {
 		return err
 	}
-	c := r.dev.Caps()
-	for i, g := range x.Groups {
-		if g == 0 || g > c.MaxWorkgroupCount[i] {
-			return argument(op, "Groups", fmt.Sprint(x.Groups), "1 to %v", c.MaxWorkgroupCount)
-		}
-	}
-	if len(x.Bind) != len(k.spec.Bindings) {
-		return argument(op, "Bind", fmt.Sprintf("%d views", len(x.Bind)), "%d", len(k.spec.Bindings))
-	}
-	if len(x.Push) != k.spec.PushSize {
-		return argument(op, "Push", fmt.Sprintf("%d bytes", len(x.Push)), "%d", k.spec.PushSize)
-	}
-	uses := make([]use, 0, len(x.Bind)+len(x.Reach))
-	for i, v := range x.Bind {
-		arg := fmt.Sprintf("Bind[%d]", i)
-		if err := v.check(r.dev, op, arg); err != nil {
-			return err
-		}
-		if v.Size > c.MaxStorageBufferRange {
-			return argument(op, arg, v.String(), "at most %d bytes in a descriptor", c.MaxStorageBufferRange)
-		}
-		if v.Offset%c.StorageAlignment != 0 {
-			return argument(op, arg, v.String(), "an offset that is a multiple of %d", c.StorageAlignment)
-		}
-		if v.Buffer != r.dev.dummy {
-			uses = append(uses, use{v, k.spec.Bindings[i], stageCompute})
-		}
-	}
-	for i, v := range x.Reach {
-		if err := v.View.check(r.dev, op, fmt.Sprintf("Reach[%d]", i)); err != nil {
-			return err
-		}
-		uses = append(uses, use{v.View, v.Access, stageCompute})
+	uses, err := r.checkDispatch(op, x)
+	if err != nil {
+		return err
 	}
 	if err := k.Ready(); err != nil {
 		return err
@@ -246,6 +216,46 @@ func (r *Recorder) Dispatch(x Dispatch) error {
 	r.bind(k, set, x.Push)
 	r.launch(x.Groups)
 	return nil
+}
+
+// checkDispatch holds a launch against its kernel and the device, and lists what it
+// accesses.
+func (r *Recorder) checkDispatch(op string, x Dispatch) ([]use, error) {
+	c, k := r.dev.Caps(), x.Kernel
+	for i, g := range x.Groups {
+		if g == 0 || g > c.MaxWorkgroupCount[i] {
+			return nil, argument(op, "Groups", fmt.Sprint(x.Groups), "1 to %v", c.MaxWorkgroupCount)
+		}
+	}
+	if len(x.Bind) != len(k.spec.Bindings) {
+		return nil, argument(op, "Bind", fmt.Sprintf("%d views", len(x.Bind)), "%d", len(k.spec.Bindings))
+	}
+	if len(x.Push) != k.spec.PushSize {
+		return nil, argument(op, "Push", fmt.Sprintf("%d bytes", len(x.Push)), "%d", k.spec.PushSize)
+	}
+	uses := make([]use, 0, len(x.Bind)+len(x.Reach))
+	for i, v := range x.Bind {
+		arg := fmt.Sprintf("Bind[%d]", i)
+		if err := v.check(r.dev, op, arg); err != nil {
+			return nil, err
+		}
+		if v.Size > c.MaxStorageBufferRange {
+			return nil, argument(op, arg, v.String(), "at most %d bytes in a descriptor", c.MaxStorageBufferRange)
+		}
+		if v.Offset%c.StorageAlignment != 0 {
+			return nil, argument(op, arg, v.String(), "an offset that is a multiple of %d", c.StorageAlignment)
+		}
+		if v.Buffer != r.dev.dummy {
+			uses = append(uses, use{v, k.spec.Bindings[i], stageCompute})
+		}
+	}
+	for i, v := range x.Reach {
+		if err := v.View.check(r.dev, op, fmt.Sprintf("Reach[%d]", i)); err != nil {
+			return nil, err
+		}
+		uses = append(uses, use{v.View, v.Access, stageCompute})
+	}
+	return uses, nil
 }
 
 // bind records what a launch of the kernel uses.
