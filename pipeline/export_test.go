@@ -59,6 +59,9 @@ func Cuts(parts []vk.Part, took []float64, budget time.Duration) (before []int, 
 	return (&stepCommands{each: true, parts: parts, took: took}).cuts(budget)
 }
 
+// Pack is what packs operations into submissions.
+var Pack = pack
+
 // Suits reports whether commands suit a step, from their parts and the times of those in
 // a step of another amount of work.
 func Suits(each bool, parts []vk.Part, took []float64, work float64, budget time.Duration, then float64) bool {

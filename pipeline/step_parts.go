@@ -101,7 +101,23 @@ func (c *stepCommands) cuts(budget time.Duration) (before []int, pieces map[int]
 			pieces[i] = min(int(math.Ceil(ns/most)), vk.MaxPieces)
 		}
 	}
-	return vk.Pack(took, most), pieces
+	return pack(took, most), pieces
+}
+
+// pack says before which operations a part has to begin so that no part of several takes
+// longer than budget, given the times of the single operations in the same unit: each
+// part has as many as fit. One that takes longer alone, or whose time is negative, is
+// a part of its own.
+func pack(times []float64, budget float64) (before []int) {
+	sum := 0.0
+	for i, t := range times {
+		alone := t < 0 || i > 0 && times[i-1] < 0
+		if i > 0 && (alone || sum+t > budget) {
+			before, sum = append(before, i), 0
+		}
+		sum += max(t, 0)
+	}
+	return before
 }
 
 // divide prepares the recording of commands that replace old, which may be nil: with a

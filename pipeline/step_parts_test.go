@@ -85,3 +85,23 @@ func TestSubmissions(t *testing.T) {
 		}
 	}
 }
+
+func TestPack(t *testing.T) {
+	for _, c := range []struct {
+		times  []float64
+		budget float64
+		want   []int
+	}{
+		{nil, 1, nil},
+		{[]float64{1, 1, 1}, 3, nil},
+		{[]float64{1, 1, 1}, 2, []int{2}},
+		{[]float64{1, 5, 1, 1}, 2, []int{1, 2}},
+		{[]float64{5, 5}, 2, []int{1}},
+		{[]float64{1, -1, 1, 1}, 9, []int{1, 2}},
+		{[]float64{-1, 1}, 9, []int{1}},
+	} {
+		if got := pipeline.Pack(c.times, c.budget); !slices.Equal(got, c.want) {
+			t.Errorf("%v in parts of %g: %v, want %v", c.times, c.budget, got, c.want)
+		}
+	}
+}

@@ -26,7 +26,7 @@ type splitting struct {
 
 // SplitEach makes every operation recorded from now on (a launch, a fill, a copy) a part
 // of its own: Commands.Submit hands the parts to the device one by one, in order, and
-// Commands.PartTimes says how long each took. Pack makes longer parts of them, for
+// Commands.PartTimes says how long each took, from which a caller makes longer parts, for
 // SplitAt. What the commands do does not change. It has to be called first.
 //
 // Errors: ErrArgument when something was recorded; those of Timestamp.
@@ -65,7 +65,7 @@ func (r *Recorder) operation() error {
 }
 
 // endPart takes the time where a part ends, and notes what is in it. A part without a
-// time, when there are too many, is one that Pack leaves alone.
+// time, when there are too many, is one to be left alone.
 func (r *Recorder) endPart() {
 	p := &r.parts
 	n := r.operations - p.first
@@ -164,20 +164,4 @@ func (c *Commands) PartTimes() ([]float64, error) {
 		}
 	}
 	return times, nil
-}
-
-// Pack says before which operations a part has to begin so that no part of several takes
-// longer than budget, given the times of the single operations in the same unit: each
-// part has as many as fit. One that takes longer alone, or whose time is negative, is
-// a part of its own.
-func Pack(times []float64, budget float64) (before []int) {
-	sum := 0.0
-	for i, t := range times {
-		alone := t < 0 || i > 0 && times[i-1] < 0
-		if i > 0 && (alone || sum+t > budget) {
-			before, sum = append(before, i), 0
-		}
-		sum += max(t, 0)
-	}
-	return before
 }
