@@ -6,7 +6,6 @@ import (
 	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/opkit"
-	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -325,12 +324,13 @@ func (o *Linear) build(tilings []linearTiling, divide linearDivider) error {
 		o.tiles, err = pkg.Kernel(o.dev, spec)
 		return err
 	}
-	if most := o.cfg.MaxTokens; divide.mid != nil && (most == 0 || most > thinTokens) {
+	most := o.cfg.MaxTokens
+	if divide.mid != nil && (most == 0 || most > thinTokens) {
 		if err := o.buildMid(spec, formats, divide.mid); err != nil {
 			return err
 		}
 	}
-	if most := o.cfg.MaxTokens; divide.thin != nil && (most == 0 || most > fewThin) {
+	if divide.thin != nil && (most == 0 || most > fewThin) {
 		if err := o.buildThin(spec, formats, divide.thin); err != nil {
 			return err
 		}
@@ -338,33 +338,8 @@ func (o *Linear) build(tilings []linearTiling, divide linearDivider) error {
 	if err := o.buildFew(spec, formats, min(o.fewest(), fewPassMatrix)); err != nil {
 		return err
 	}
-	least := o.leastForTiles()
-	spec.Divisible = true // launches of thousands of tokens
-	for i, d := range tilings {
-		most, last := o.cfg.MaxTokens, i == len(tilings)-1
-		switch {
-		case most > 0 && most < least:
-			continue // other kernels take them all
-		case d.bm < min(least, 64) && i > 0:
-			continue // so few tokens are theirs
-		case most > 0 && d.bm >= 2*most && !last && tilings[i+1].bm >= min(least, 64):
-			continue // too large ever to be used
-		}
-		spec.Subgroup, spec.Constants = uint32(d.subgroup), append(append([]uint32(nil), formats...), d.constants()...)
-		k, err := pkg.Kernel(o.dev, spec)
-		if err != nil {
-			return err
-		}
-		m := matrixKernel{linearTiling: d, k: k}
-		if d, ok := d.paired(o.dev.Caps(), o.cfg, o.variant); ok && divide.pairs && (most == 0 || most >= d.bm) &&
-			o.dev.Caps().Missing(shaders.Requires(opkit.Stem("proj_linear_pair", o.variant))) == nil {
-			spec.Stem = "proj_linear_pair"
-			if k, err = pkg.Kernel(o.dev, spec); err != nil {
-				return err
-			}
-			spec.Stem, m.pair = "proj_linear", &matrixKernel{linearTiling: d, k: k}
-		}
-		o.matrix = append(o.matrix, m)
+	if err := o.buildTiles(spec, formats, tilings, divide.pairs); err != nil {
+		return err
 	}
 	var err error
 	o.sum, err = pkg.Kernel(o.dev, opkit.Spec{

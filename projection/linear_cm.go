@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"slices"
 
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/vk"
@@ -174,4 +175,35 @@ func fitTilings(caps *vk.Caps, element string, kinds []linearTiling, step func(s
 		return nil, fmt.Errorf("no tiles: %w", why)
 	}
 	return list, nil
+}
+
+// buildTiles makes those of the kernels that multiply tiles which are not left to others,
+// and with pairs also those that take steps by pairs, where they can.
+func (o *Linear) buildTiles(spec opkit.Spec, formats []uint32, tilings []linearTiling, pairs bool) error {
+	most, least := o.cfg.MaxTokens, o.leastForTiles()
+	spec.Divisible = true // launches of thousands of tokens
+	for i, d := range tilings {
+		last := i == len(tilings)-1
+		switch {
+		case most > 0 && most < least:
+			continue // other kernels take them all
+		case d.bm < min(least, 64) && i > 0:
+			continue // so few tokens are theirs
+		case most > 0 && d.bm >= 2*most && !last && tilings[i+1].bm >= min(least, 64):
+			continue // too large ever to be used
+		}
+		spec.Subgroup, spec.Constants = uint32(d.subgroup), slices.Concat(formats, d.constants())
+		k, err := pkg.Kernel(o.dev, spec)
+		if err != nil {
+			return err
+		}
+		m := matrixKernel{linearTiling: d, k: k}
+		if pairs && (most == 0 || most >= d.bm) {
+			if m.pair, err = o.buildPair(spec, d); err != nil {
+				return err
+			}
+		}
+		o.matrix = append(o.matrix, m)
+	}
+	return nil
 }

@@ -2,6 +2,7 @@ package projection
 
 import (
 	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -31,6 +32,22 @@ func (t linearTiling) paired(caps *vk.Caps, cfg LinearConfig, variant string) (l
 	whole := cfg.N%t.bn == 0 && cfg.K%t.span() == 0 && 2*cfg.K*max(cfg.Groups, 1) < pairRowBytes
 	return t, whole && t.bk == 32 && t.passes(t.bm, 2*t.bk/x) && t.passes(rows, t.span()/cfg.Weights.perQuad()) && stored > 0 && t.m%stored == 0 &&
 		t.registers(operandCopies(caps)) <= opkit.MatrixRegisters(t.subgroup, t.threads())
+}
+
+// buildPair makes the kernel for the same tiles by pairs of steps; nil where they cannot
+// come so, or the device lacks what it needs.
+func (o *Linear) buildPair(spec opkit.Spec, d linearTiling) (*matrixKernel, error) {
+	caps := o.dev.Caps()
+	spec.Stem = "proj_linear_pair"
+	d, ok := d.paired(caps, o.cfg, o.variant)
+	if !ok || caps.Missing(shaders.Requires(opkit.Stem(spec.Stem, o.variant))) != nil {
+		return nil, nil
+	}
+	k, err := pkg.Kernel(o.dev, spec)
+	if err != nil {
+		return nil, err
+	}
+	return &matrixKernel{linearTiling: d, k: k}, nil
 }
 
 // linesFit tells whether registers suffice for the three steps of a line that are held,
