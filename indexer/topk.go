@@ -274,20 +274,11 @@ func (o *TopK) pick(groups, entries int) *vk.Kernel {
 	return o.few
 }
 
-func (o *TopK) record(rec *vk.Recorder, op string, r topkRound) error {
-	if r.tiles != nil {
-		return o.recordTiles(rec, op, r.tiles, r)
-	}
-	if done, err := o.recordLanes(rec, op, r); done || err != nil {
-		return err
-	}
+// bind gives the push constants of a round whose rows are whole, and what its launches
+// bind or reach.
+func (o *TopK) bind(r topkRound) (push idxTopkPush, views []vk.View) {
 	t, n := r.logits.Shape[0], r.logits.Shape[1]
-	stride := listStride(o.cfg.K)
-	carried := 0 // entries
-	if r.first > 0 {
-		carried = stride
-	}
-	push := idxTopkPush{
+	push = idxTopkPush{
 		K: uint32(o.cfg.K), Width: uint32(n), First: uint32(r.first), Limit: uint32(r.limit), Lists: uint32(r.lists),
 		SliceShift: uint32(bits.TrailingZeros(uint(r.slices))), Solo: math.MaxUint32,
 	}
@@ -303,7 +294,23 @@ func (o *TopK) record(rec *vk.Recorder, op string, r topkRound) error {
 	push.Requests, push.TableWidth = r.table()
 	push.LogitsAddr, push.LensAddr, push.ListsAddr, push.DstAddr = r.logits.View().Address(), r.lens.View().Address(), scratch.Address(), r.out.View().Address()
 	push.BlockTableAddr, push.TokenToReqAddr, push.SlotsAddr, push.CountsAddr = table.Address(), requests.Address(), place.Address(), count.Address()
-	views := []vk.View{r.logits.View(), r.lens.View(), scratch, r.out.View(), r.logits.View(), table, requests, place, count}
+	return push, []vk.View{r.logits.View(), r.lens.View(), scratch, r.out.View(), r.logits.View(), table, requests, place, count}
+}
+
+func (o *TopK) record(rec *vk.Recorder, op string, r topkRound) error {
+	if r.tiles != nil {
+		return o.recordTiles(rec, op, r.tiles, r)
+	}
+	if done, err := o.recordLanes(rec, op, r); done || err != nil {
+		return err
+	}
+	t, n := r.logits.Shape[0], r.logits.Shape[1]
+	stride := listStride(o.cfg.K)
+	carried := 0 // entries
+	if r.first > 0 {
+		carried = stride
+	}
+	push, views := o.bind(r)
 	launch := func(groups, entries int, p idxTopkPush) error {
 		d := vk.Dispatch{Kernel: o.pick(t*groups, entries), Groups: [3]uint32{uint32(t), uint32(groups), 1}, Push: vk.Bytes(&p)}
 		if o.variant == VariantBase {
