@@ -202,14 +202,16 @@ func (m *Module) evalOp(v inst, constants []uint32, depth int) (int64, error) {
 	return m.sign(v.args[0], uint32(r)), nil
 }
 
+// apply computes an operation on constants; false for one that it does not know, and where
+// it has no result.
 func apply(op uint32, x [3]int64) (int64, bool) {
-	truth := func(b bool) (int64, bool) {
-		if b {
+	a, b := x[0], x[1]
+	if holds, ok := relation(op, a, b); ok {
+		if holds {
 			return 1, true
 		}
 		return 0, true
 	}
-	a, b := x[0], x[1]
 	switch op {
 	case opUConvert, opSConvert, opBitcast:
 		return a, true
@@ -234,24 +236,6 @@ func apply(op uint32, x [3]int64) (int64, bool) {
 			return b, true
 		}
 		return x[2], true
-	case opLogicalOr:
-		return truth(a != 0 || b != 0)
-	case opLogicalAnd:
-		return truth(a != 0 && b != 0)
-	case opLogicalNot:
-		return truth(a == 0)
-	case opIEqual:
-		return truth(a == b)
-	case opINotEqual:
-		return truth(a != b)
-	case opUGreaterThan, opSGreaterThan:
-		return truth(a > b)
-	case opUGreaterThanEqual, opSGreaterThanEqual:
-		return truth(a >= b)
-	case opULessThan, opSLessThan:
-		return truth(a < b)
-	case opULessThanEqual, opSLessThanEqual:
-		return truth(a <= b)
 	case opShiftLeftLogical:
 		return a << (b & 31), true
 	case opShiftRightLogical:
@@ -266,6 +250,32 @@ func apply(op uint32, x [3]int64) (int64, bool) {
 		return a & b, true
 	}
 	return 0, false
+}
+
+// relation says whether what an operation asks of two numbers holds; ok is false for
+// operations that do not ask.
+func relation(op uint32, a, b int64) (holds, ok bool) {
+	switch op {
+	case opLogicalOr:
+		return a != 0 || b != 0, true
+	case opLogicalAnd:
+		return a != 0 && b != 0, true
+	case opLogicalNot:
+		return a == 0, true
+	case opIEqual:
+		return a == b, true
+	case opINotEqual:
+		return a != b, true
+	case opUGreaterThan, opSGreaterThan:
+		return a > b, true
+	case opUGreaterThanEqual, opSGreaterThanEqual:
+		return a >= b, true
+	case opULessThan, opSLessThan:
+		return a < b, true
+	case opULessThanEqual, opSLessThanEqual:
+		return a <= b, true
+	}
+	return false, false
 }
 
 // ComparePush holds a Go struct against the push-constant block of a module:
