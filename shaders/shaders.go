@@ -1,11 +1,19 @@
 // Package shaders holds the compiled compute kernels of vkmla: SPIR-V made from
 // the GLSL beside it, embedded so that a program needs no shader compiler.
 //
-// A kernel's name is its output in builds.txt: the source's stem, with a suffix
-// for a build that needs optional features of a device. The suffixes are few:
-// none for the build that any Vulkan 1.2 device runs, _da for page pools reached
-// by device address, _cm and _cmb for cooperative matrices of f16 and of bf16, _lanes for
-// numbers that are passed on inside subgroups.
+// A kernel's name is its output in builds.txt: the source's stem, with a suffix for a
+// build that needs optional features of a device, or does more than the one without.
+// A test holds the list closed:
+//
+//	(none)  any device with Vulkan 1.2 runs it
+//	_da     reaches page pools, and other memory, by device address
+//	_cm     multiplies by cooperative matrices of f16, or stands beside what does
+//	_cmb    the same of bf16
+//	_lanes  passes numbers on inside subgroups; also before _da
+//	_norm   norms its outputs; before _da or _cm
+//	_raw    quantises its queries itself; before _cm
+//
+// Requires says which features a kernel needs.
 package shaders
 
 //go:generate ../scripts/shaders

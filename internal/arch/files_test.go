@@ -10,7 +10,7 @@ import (
 )
 
 // maxLines is where a file has to be taken apart.
-const maxLines = 700
+const maxLines = 600
 
 // owner says which package a shader's prefix belongs to.
 var owner = map[string]string{"kv_": "cache", "idx_": "indexer", "attn_": "attention", "proj_": "projection"}
