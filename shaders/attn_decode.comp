@@ -4,7 +4,7 @@
 //   5 sink [H] f32; 6 dst [T,H,512] bf16; 7 lse [T,H] f32; 8 part_out [T,splits,H,512] f32; 9 part_ml [T,splits,H] (m, l, max, 0) f32;
 //   10 window pool, 11 compressed pool (only without KV_DA). Indices are global slots; negative or past the pool: masked, never read.
 // One workgroup of 128: (HG heads, one of `splits` ranges of entries, one token). With one split it finishes the row, else attn_merge does.
-// Constants: 0 window page, 1 compressed page (slots), 2 HG, 3 TILE (HG*TILE <= 128). Shared: 15248 B at HG 4, TILE 8; 21664 B at HG 8, TILE 8.
+// Constants: 0 window page, 1 compressed page (slots), 2 HG, 3 TILE (HG*TILE <= 128). Shared memory: 15248 B at HG 4, TILE 8; 21664 B at HG 8, TILE 8.
 // Features: none; KV_DA: bufferDeviceAddress, shaderInt64.
 #version 460
 #extension GL_GOOGLE_include_directive : require

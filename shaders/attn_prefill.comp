@@ -4,7 +4,7 @@
 //   6 lse [T,H] f32; 7 part_out [T,splits,H,512] f32; 8 part_ml [T,splits,H] (m, l, max, 0) f32; 9 kv [rows,512] bf16 (only without KV_DA).
 // An index < 0 or >= rows is masked and nothing is read for it. Without lens every one of the width entries counts.
 // One workgroup of 128: (HG heads, one of `splits` ranges of entries, one token). With one split it finishes the row, else attn_merge does.
-// Constants: 0 HG, 1 TILE (HG*TILE <= 128). Shared: 15248 B at HG 4, TILE 8; 21664 B at HG 8, TILE 8.
+// Constants: 0 HG, 1 TILE (HG*TILE <= 128). Shared memory: 15248 B at HG 4, TILE 8; 21664 B at HG 8, TILE 8.
 // Features: none; KV_DA: bufferDeviceAddress, shaderInt64.
 #version 460
 #extension GL_GOOGLE_include_directive : require

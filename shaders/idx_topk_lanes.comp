@@ -1,5 +1,6 @@
 // Exact top-k of rows that are read once: what idx_topk does, with few instructions. A launch of a step finds its code in memory, not in a cache, so that
 //   each byte of it that is executed takes time: loops are not unrolled, and whoever selects from lists runs the code that made them.
+// Shared memory: (CAPACITY + PLACES + invocations/SUBGROUP)*4 + 16 B. Features: subgroupShuffle, subgroupSizeControl, computeFullSubgroups.
 // bindings: 0 logits [T,width] f32 by fours, width a multiple of 4; 1 lens [T] i32; 2 lists [T][2][slices*KS] u32, KS = K rounded up to 4: the keys that
 //   each slice picked, 0 after the last, then their columns; 3 arrived [T] i32, 0 before and after: how many of a row's slices are done; 4 out [T,K] i32. With PAGE:
 //   5 block_table [requests,table_width] i32; 6 token_to_req [T] i32; 7 slots [T,K] i32, where out's entries are in a paged cache, -1 for none and outside
@@ -8,7 +9,6 @@
 //   decides nothing: lists are read in the order of slices.
 // Constants: 0 invocations, a multiple of SUBGROUP; 1 CAPACITY, entries of a slice or of all lists at most, a multiple of 4; 2 BITS of a digit, of which
 //   2^BITS is a multiple of the invocations; 3 PLACES, the larger of 2^BITS and K; 4 PAGE, slots of a page, or 0: no slots are written; 5 SUBGROUP.
-// Shared memory: (CAPACITY + PLACES + invocations/SUBGROUP)*4 + 16 B. Features: subgroupShuffle, subgroupSizeControl, computeFullSubgroups.
 #version 460
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require

@@ -1,6 +1,7 @@
 // Exact top-k of rows of which is known what the largest of every TILE entries is. The K largest entries lie in the K tiles with the largest tops, of
 //   equal tops those that come first: as many tiles with tops above the Kth as there are entries above it hold all of these, and of the entries that
 //   equal it a tile that is left out comes behind one in each tile that is not. So a row is two selections, of tiles and of the entries of about K tiles.
+// Shared memory: (2*PLACES + invocations/SUBGROUP)*4 + 12 B. Features: bufferDeviceAddress, shaderInt64, subgroupShuffle, subgroupSizeControl, computeFullSubgroups.
 // By address: logits [T,width] f32 and tops [T,tops_width] i32 (idx_logits_lanes.comp), both by fours; lens [T] i32; dst [T,K] i32. With PAGE:
 //   block_table [requests,table_width] i32; token_to_req [T] i32; slots [T,K] i32, where dst's entries are in a paged cache, -1 for none and outside the
 //   table; counts [T] i32, how many entries dst has.
@@ -8,8 +9,6 @@
 // Constants: 0 invocations, a multiple of SUBGROUP; 1 BITS of a digit, of which 2^BITS is a multiple of the invocations; 2 PLACES, the larger of 2^BITS
 //   and K; 3 PAGE, slots of a page, or 0: no slots are written; 4 SUBGROUP; 5 TILE, a multiple of 4;
 //   6 QUADS, how many fours an invocation holds: they all have room for K*TILE numbers, and for the tops of a row.
-// Shared memory: (2*PLACES + invocations/SUBGROUP)*4 + 12 B.
-// Features: bufferDeviceAddress, shaderInt64, subgroupShuffle, subgroupSizeControl, computeFullSubgroups.
 #version 460
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require

@@ -1,5 +1,6 @@
 // Two linear layers of few tokens in one launch, the second on what the first gives: z = x . w0 by groups, y = z . w1 by groups; see
 // proj_linear_few.comp, whose sums these are, in its order.
+// Shared memory: 516*ROWS*TOKENS + 1032 B. Features: bufferDeviceAddress, shaderInt64; with LINEAR_F16 shaderFloat16.
 // by address: x [T,G0,K0] bf16   w0, s0, r0 and w1, s1, r1: weights, their scales and those of rows, as in lib/linear.glsl
 //   z [T,G0,N0] = [T,G1,K1] bf16   y [T,y_stride] bf16 or f32, of which columns y_column .. are written   state: below
 //   With JOINED x is written, too: heads of 512 numbers, for which the parts of rows of attention are joined as by attn_merge.comp, with its bits:
@@ -15,8 +16,6 @@
 // state: word 0, plus 1: the next number, bit 31: the half; from word 64 on two halves of half_words, all ones before the first launch.
 // Constants after the two of lib/linear.glsl (ACT is bf16): 2 TOKENS, 3 ROWS, 4 LANES as there; 5..7 N, K and groups of the first layer,
 //   8..10 of the second, 11 JOINED.
-// Shared memory: 516*ROWS*TOKENS + 1032 B.
-// Features: bufferDeviceAddress, shaderInt64; with LINEAR_F16 shaderFloat16.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require

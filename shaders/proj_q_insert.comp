@@ -4,11 +4,12 @@
 //   K row, for slot s = slots[t] >= 0:  x = columns kv_at .. kv_at+511 of kv[t], with NORM bf16((x * r) * kv_weight) as in proj_qkv_norm;
 //             k = x with x[448..511] turned forward at p, rounded to bf16; then as kv_insert:
 //             block b = 0..6:  sb = byte of 2^ceil(log2(max(amax, 1e-4)/448)), code[d] = e4m3(k[d] * 2^(127-sb)), scale[b] = sb
+// Shared memory: 800 bytes.  Features: none; _da: bufferDeviceAddress, shaderInt64; _lanes: lib/lanes.glsl.
 // Bindings, of builds without _da:
 //            0 kv [N, kv_width] bf16   1 slots [T] i64, T <= N   2 positions [N] i32   3 table [rows, 64] f32 (lib/rope.glsl)
 //            4 kv_weight [512] bf16 or f32   5 q [N, H, 512] bf16, read and written   6 pool [pages, stride] u8
 // Workgroup: of token gl_WorkGroupID.y, 4 heads, 32 invocations each with two units of 8 values; the last x: the K row.
-// Constants: 0 PAGE, slots per page, 1 NORM: 0 none, 1 kv_weight is bf16, 2 f32; _lanes: 2 SUBGROUP.  Shared memory: 800 bytes.  Features: none; _da: bufferDeviceAddress, shaderInt64; _lanes: lib/lanes.glsl.
+// Constants: 0 PAGE, slots per page, 1 NORM: 0 none, 1 kv_weight is bf16, 2 f32; _lanes: 2 SUBGROUP.
 // A position outside the table counts as its nearest row, a slot beyond the pool as -1.
 #extension GL_GOOGLE_include_directive : require
 #include "lib/kv_page.glsl"

@@ -152,6 +152,19 @@ func TestFiles(t *testing.T) {
 	})
 }
 
+// TestShaderHeads holds that a shader's first ten lines say how much shared memory it takes.
+func TestShaderHeads(t *testing.T) {
+	walk(t, func(p string) {
+		if filepath.Ext(p) != ".comp" {
+			return
+		}
+		lines := strings.SplitN(read(t, p), "\n", 11)
+		if head := strings.Join(lines[:min(10, len(lines))], "\n"); !strings.Contains(strings.ToLower(head), "shared memory") {
+			t.Errorf("%s: the first ten lines do not speak of shared memory", p)
+		}
+	})
+}
+
 // TestWorkgroupCounts holds what vk.Recorder.Divide relies on: a shader that reads how
 // many workgroups there are reads it along x.
 func TestWorkgroupCounts(t *testing.T) {
