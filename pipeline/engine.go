@@ -154,7 +154,7 @@ func NewEngine(ctx context.Context, dev *vk.Device, cfg Config, layers []*Device
 		e.ropes[l.rope] = tensor.Tensor{}
 	}
 	if err := e.build(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("%s: %w", opNewEngine, err), e.Close())
+		return nil, errors.Join(wrap(opNewEngine, err), e.Close())
 	}
 	return e, nil
 }
@@ -189,8 +189,17 @@ func (o *EngineOptions) complete(dev *vk.Device, cfg Config, layers []*DeviceLay
 		}
 	}
 	for i, w := range layers {
-		if c.err == nil && (w == nil || w.Layer < 0 || w.Layer >= cfg.Layers() || w.Ratio != cfg.Ratios[w.Layer]) {
-			c.bad("layers", fmt.Sprintf("%d: not of the model", i), "weights of layers of the configuration")
+		if c.err != nil {
+			break
+		}
+		arg := fmt.Sprintf("layers[%d]", i)
+		switch n := cfg.Layers(); {
+		case w == nil:
+			c.bad(arg, "nil", "the weights of a layer")
+		case w.Layer < 0 || w.Layer >= n:
+			c.bad(arg+".Layer", w.Layer, "0 to %d, of a model of %d layers", n-1, n)
+		case w.Ratio != cfg.Ratios[w.Layer]:
+			c.bad(arg+".Ratio", w.Ratio, "%d, which layer %d of the model has", cfg.Ratios[w.Layer], w.Layer)
 		}
 	}
 	o.MaxStep = min(o.MaxStep, o.MaxTokens*o.MaxSessions)

@@ -162,7 +162,7 @@ func (b *bucket) build(ctx context.Context) (err error) {
 	if e.opts.Ranks > 1 {
 		out = tensor.F32
 	}
-	for _, l := range e.layers {
+	for i, l := range e.layers {
 		if err = ctx.Err(); err != nil {
 			return err
 		}
@@ -177,7 +177,7 @@ func (b *bucket) build(ctx context.Context) (err error) {
 		}
 		layer, err := k.NewLayer(ctx, l.w)
 		if err != nil {
-			return err
+			return fmt.Errorf("layers[%d]: %w", i, err)
 		}
 		b.layers = append(b.layers, layer)
 		if e.opts.KeepTopK && l.w.Ratio == RatioC4A {

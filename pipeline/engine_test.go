@@ -266,9 +266,17 @@ func TestEngineErrors(t *testing.T) {
 		"MaxTokens": {}, "MaxStep": {MaxTokens: 4, MaxStep: -1}, "MaxSessions": {MaxTokens: 4, MaxSessions: 1 << 20}, "Rewind": {MaxTokens: 4, Rewind: -1},
 		"Format": {MaxTokens: 4, Keys: 9}, "variant": {MaxTokens: 4, Variant: "x"}, "MaxCacheBytes": {MaxTokens: 4, MaxCacheBytes: 1000}, "Ranks": {MaxTokens: 4, Ranks: 3},
 	} {
-		if e, err := pipeline.NewEngine(ctx, dev, cfg, layers, o); e != nil || !errors.Is(err, vk.ErrArgument) || !strings.Contains(err.Error(), name) {
+		if e, err := pipeline.NewEngine(ctx, dev, cfg, layers, o); e != nil || !errors.Is(err, vk.ErrArgument) || !strings.Contains(err.Error(), name) || strings.Count(err.Error(), "new engine") != 1 {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+	for want, l := range map[string]*pipeline.DeviceLayer{
+		"layers[1]: got nil, want the weights of a layer":                  nil,
+		"layers[1].Layer: got 1, want 0 to 0, of a model of 1 layers":      {Layer: 1, Ratio: pipeline.RatioC4A},
+		"layers[1].Ratio: got 128, want 4, which layer 0 of the model has": {Ratio: pipeline.RatioC128A},
+	} {
+		_, err := pipeline.NewEngine(ctx, dev, cfg, []*pipeline.DeviceLayer{layers[0], l}, pipeline.EngineOptions{MaxTokens: 4})
+		says(t, err, "pipeline: new engine: "+want)
 	}
 	other, wrong := cfg, cfg
 	other.ORank *= 2

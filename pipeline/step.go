@@ -66,7 +66,7 @@ func (e *Engine) Begin(ctx context.Context, chunks ...Chunk) (*Step, error) {
 	st, err := e.begin(ctx, chunks)
 	if err != nil {
 		e.leave()
-		return nil, fmt.Errorf("%s: %w", opBegin, e.note(err))
+		return nil, wrap(opBegin, e.note(err))
 	}
 	return st, nil
 }
@@ -132,8 +132,10 @@ func (e *Engine) lay(chunks []Chunk) (tokens int, err error) {
 	for i, c := range chunks {
 		s := c.Session
 		switch {
-		case s == nil || s.e != e:
-			return 0, bad(i, "a session of another engine", "one of this")
+		case s == nil:
+			return 0, bad(i, "a nil session", "a session of this engine")
+		case s.e != e:
+			return 0, bad(i, "a session of another engine", "one of this engine")
 		case s.closed:
 			return 0, fmt.Errorf("chunks[%d]: session %w", i, vk.ErrClosed)
 		case c.Tokens < 1:
@@ -360,7 +362,7 @@ func (st *Step) submit(layer int) error {
 		if e.note(err); e.failed != nil && e.step == st {
 			st.end()
 		}
-		return fmt.Errorf("%s: %w", opSubmit, err)
+		return wrap(opSubmit, err)
 	}
 	if layer != wholeStep {
 		e.ran[layer] = true
@@ -452,7 +454,7 @@ func (st *Step) Commit() error {
 	}
 	for i, ran := range e.ran {
 		if !ran {
-			return &vk.ArgumentError{Op: opCommit, Arg: "layers", Got: fmt.Sprintf("%d has not run", i), Want: "all of them"}
+			return &vk.ArgumentError{Op: opCommit, Arg: "layers", Got: fmt.Sprintf("layer %d not run", i), Want: "all of them run"}
 		}
 	}
 	for _, x := range e.parts {

@@ -14,6 +14,7 @@ import (
 const (
 	opInput  = "pipeline: set input"
 	opOutput = "pipeline: read output"
+	opPicks  = "pipeline: read top-k"
 	opAppend = "pipeline: append"
 )
 
@@ -80,7 +81,7 @@ func (st *Step) ReadOutput(layer, chunk int, values []float32) error {
 	width := st.e.cfg.Hidden
 	x, err := st.chunk(opOutput, layer, chunk, len(values), width)
 	if err == nil {
-		err = st.readable(layer)
+		err = st.readable(opOutput, layer)
 	}
 	if err != nil {
 		return err
@@ -98,20 +99,24 @@ func (st *Step) ReadOutput(layer, chunk int, values []float32) error {
 }
 
 // ReadTopK is ReadOutput for the picks of a layer with an indexer: values [n, TopK]. It
-// needs EngineOptions.KeepTopK.
+// needs EngineOptions.KeepTopK. Errors: those of ReadOutput; vk.ErrArgument without
+// KeepTopK, and for a layer without an indexer.
 func (st *Step) ReadTopK(layer, chunk int, values []int32) error {
 	st.e.mu.Lock()
 	defer st.e.mu.Unlock()
 	width := st.e.TopK()
-	x, err := st.chunk(opOutput, layer, chunk, len(values), width)
-	if err == nil {
-		err = st.readable(layer)
-	}
+	x, err := st.chunk(opPicks, layer, chunk, len(values), width)
 	if err != nil {
 		return err
 	}
-	if st.b.topK.arena == nil || st.e.layers[layer].w.Ratio != RatioC4A {
-		return &vk.ArgumentError{Op: opOutput, Arg: "layer", Got: fmt.Sprint(layer), Want: "one with an indexer, and KeepTopK"}
+	if !st.e.opts.KeepTopK {
+		return &vk.ArgumentError{Op: opPicks, Arg: "EngineOptions.KeepTopK", Got: "false", Want: "true, for picks to be kept"}
+	}
+	if r := st.e.layers[layer].w.Ratio; r != RatioC4A {
+		return &vk.ArgumentError{Op: opPicks, Arg: "layer", Got: fmt.Sprintf("%d, of ratio %d", layer, r), Want: fmt.Sprintf("one of ratio %d, which has an indexer", RatioC4A)}
+	}
+	if err := st.readable(opPicks, layer); err != nil {
+		return err
 	}
 	from := st.b.hostTopK.of(layer).Mapped()[4*x.first*width:]
 	for i := range values {
@@ -144,11 +149,11 @@ func (st *Step) chunk(op string, layer, chunk, n, width int) (x stepPart, err er
 }
 
 // readable reports whether a layer's results are in host memory.
-func (st *Step) readable(layer int) error {
+func (st *Step) readable(op string, layer int) error {
 	if st.host && st.e.ran[layer] && (!st.e.opts.LayerByLayer || st.layer == layer) {
 		return nil
 	}
-	return &vk.ArgumentError{Op: opOutput, Arg: "layer", Got: fmt.Sprintf("%d, which is not there", layer), Want: "one that just ran with inputs from host memory"}
+	return &vk.ArgumentError{Op: op, Arg: "layer", Got: fmt.Sprintf("%d, which is not there", layer), Want: "one that just ran with inputs from host memory"}
 }
 
 // checkInputs reports whether the inputs of a layer, or of all, are there.

@@ -16,18 +16,20 @@ func TestStepErrors(t *testing.T) {
 	dev := testkit.Device(t)
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioWindow)})))
 	o := pipeline.EngineOptions{MaxTokens: 30, MaxSessions: 2, MaxStep: 8}
-	e, other := engine(t, dev, cfg, layers, o), engine(t, dev, cfg, layers, o)
+	picks := o
+	picks.KeepTopK = true
+	e, other := engine(t, dev, cfg, layers, o), engine(t, dev, cfg, layers, picks)
 	s, closed := must[*pipeline.Session](t)(e.Open()), must[*pipeline.Session](t)(e.Open())
 	if err := errors.Join(s.Advance(t.Context(), 28), closed.Close()); err != nil {
 		t.Fatal(err)
 	}
-	b := must[*pipeline.Session](t)(e.Open())
+	b, foreign := must[*pipeline.Session](t)(e.Open()), must[*pipeline.Session](t)(other.Open())
 	for name, c := range map[string]struct {
 		chunks []pipeline.Chunk
 		want   error
 	}{
-		"none": {nil, vk.ErrArgument}, "nil": {[]pipeline.Chunk{{}}, vk.ErrArgument}, "no tokens": {[]pipeline.Chunk{{Session: s}}, vk.ErrArgument},
-		"foreign": {[]pipeline.Chunk{{Session: must[*pipeline.Session](t)(other.Open()), Tokens: 1}}, vk.ErrArgument},
+		"none": {nil, vk.ErrArgument}, "no tokens": {[]pipeline.Chunk{{Session: s}}, vk.ErrArgument},
+		"foreign": {[]pipeline.Chunk{{Session: foreign, Tokens: 1}}, vk.ErrArgument},
 		"twice":   {[]pipeline.Chunk{{Session: s, Tokens: 1}, {Session: s, Tokens: 1}}, vk.ErrArgument},
 		"many":    {[]pipeline.Chunk{{Session: s, Tokens: 1}, {Session: b, Tokens: 8}}, vk.ErrArgument},
 		"long":    {[]pipeline.Chunk{{Session: b, Tokens: 1}, {Session: s, Tokens: 3}}, pipeline.ErrSequenceFull},
@@ -37,6 +39,7 @@ func TestStepErrors(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	says(t, failure(e.Begin(t.Context(), pipeline.Chunk{})), "pipeline: begin step: chunks[0]: got a nil session, want a session of this engine")
 	for n, want := range map[int]error{-1: vk.ErrArgument, 3: pipeline.ErrSequenceFull} {
 		if err := s.Advance(t.Context(), n); !errors.Is(err, want) {
 			t.Errorf("%d: %v", n, err)
@@ -55,12 +58,11 @@ func TestStepErrors(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	says(t, st.Commit(), "pipeline: commit step: layers: got layer 0 not run, want all of them run")
 	if err := errors.Join(st.SetInputBF16(0, 0, make([]uint16, 2*cfg.Hidden)), st.Run(t.Context()), st.ReadOutput(0, 0, values)); err != nil {
 		t.Error(err)
 	}
-	if err := st.ReadTopK(0, 0, make([]int32, 2*e.TopK())); !errors.Is(err, vk.ErrArgument) {
-		t.Error(err)
-	}
+	says(t, st.ReadTopK(0, 0, make([]int32, 2*e.TopK())), "pipeline: read top-k: EngineOptions.KeepTopK: got false, want true, for picks to be kept")
 	if err := st.Commit(); err != nil || s.Len() != 30 {
 		t.Error(err, s.Len())
 	}
@@ -69,11 +71,31 @@ func TestStepErrors(t *testing.T) {
 			t.Errorf("%s after the step: %v", name, err)
 		}
 	}
+	if err := s.Truncate(0); err != nil {
+		t.Error(err)
+	}
+	st = must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: 1}, pipeline.Chunk{Session: b, Tokens: 1}))
+	if err := st.SetInput(0, 0, values[:cfg.Hidden]); err != nil {
+		t.Error(err)
+	}
+	says(t, st.Submit(), "pipeline: submit step: inputs: got none for layer 0, chunk 1, want all of them, or none, from host memory")
+	st.Abort()
+	st = must[*pipeline.Step](t)(other.Begin(t.Context(), pipeline.Chunk{Session: foreign, Tokens: 1}))
+	says(t, st.ReadTopK(0, 0, make([]int32, e.TopK())), "pipeline: read top-k: layer: got 0, of ratio 1, want one of ratio 4, which has an indexer")
+	st.Abort()
 	e.Lose()
 	for name, err := range map[string]error{"begin": failure(e.Begin(t.Context(), pipeline.Chunk{Session: b, Tokens: 1})), "open": failure(e.Open()), "truncate": s.Truncate(0)} {
 		if !errors.Is(err, vk.ErrDeviceLost) {
 			t.Errorf("%s on a lost device: %v", name, err)
 		}
+	}
+}
+
+// says demands an error about an argument that reads so.
+func says(t *testing.T, err error, want string) {
+	t.Helper()
+	if !errors.Is(err, vk.ErrArgument) || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
 	}
 }
 
