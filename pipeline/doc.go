@@ -51,22 +51,32 @@
 // [Engine] does the rest, for many sequences: it keeps caches that grow, pages and block
 // tables, and the recorded commands of steps. A [Session] is a sequence; it can be
 // forked (pages are shared until they are written), truncated, saved and restored. A
-// [Step] takes the next tokens of some sessions through all layers, any number of each:
+// [Step] takes the next tokens of some sessions, any number of each, through all layers,
+// one after the other, since what enters a layer depends on what the one before gave:
 //
-//	e, err := pipeline.NewEngine(ctx, dev, c.Config, layers, pipeline.EngineOptions{MaxTokens: 65536, MaxSessions: 32, MaxStep: 2048})
+//	e, err := pipeline.NewEngine(ctx, dev, c.Config, layers, pipeline.EngineOptions{
+//		MaxTokens: 65536, MaxSessions: 32, MaxStep: 2048, LayerByLayer: true})
 //	...
 //	s, err := e.Open()
 //	...
 //	st, err := e.Begin(ctx, pipeline.Chunk{Session: s, Tokens: 1}) // and chunks of other sessions
 //	...
 //	defer st.Abort() // does nothing after Commit
-//	// hidden states to st.Input(layer), or with st.SetInput
-//	err = st.Run(ctx) // or layer by layer, with st.RunLayer
-//	// hidden states from st.Output(layer), or with st.ReadOutput
+//	for i := range e.Layers() {
+//		// What enters the layer goes to st.Input(i), a tensor on the device, or there
+//		// from host memory:
+//		err = st.SetInput(i, 0, x)
+//		...
+//		err = st.RunLayer(ctx, i)
+//		...
+//		// What it gave lies in st.Output(i) and, where its input came so, in host memory:
+//		err = st.ReadOutput(i, 0, y)
+//	}
 //	err = st.Commit()
 //
-// [Session.Append] is all that for one session whose hidden states are in host memory. The
-// folder examples/attention has a program.
+// [Step.Run] takes all layers in one submission, where all their inputs are there before,
+// and [Session.Append] does everything for a session whose inputs are: both are for
+// measurements and tests. The folder examples/attention has a program.
 //
 // # A checkpoint
 //

@@ -73,8 +73,9 @@ type EngineOptions struct {
 	// timestamps has one submission for a step. See Engine.Longest.
 	SubmitBudget time.Duration
 
-	// LayerByLayer is for callers that run a step's layers one by one: all layers then
-	// share one tensor of inputs and one of outputs, and Step.Run is not there.
+	// LayerByLayer is for callers that run a step's layers one by one, as a model has to:
+	// all layers then share one tensor of inputs and one of outputs, and Step.Run is not
+	// there.
 	LayerByLayer bool
 }
 
@@ -84,8 +85,9 @@ type EngineOptions struct {
 // Layers of one ratio share block tables: a session has the same pages in each of them.
 // Device commands are recorded once for each number of tokens (1, 2, 4 and so on up to
 // MaxStep, to which steps are padded), when a step first needs them; from then on a
-// step takes the host one upload of lengths and positions and one submission, if it is
-// not longer than EngineOptions.SubmitBudget.
+// step takes the host one upload of lengths and positions and one submission, or with
+// SubmitLayer one for each layer and one before them, unless they would be longer than
+// EngineOptions.SubmitBudget.
 //
 // Results depend on the options, the tokens of a session so far, and the size that its
 // steps were padded to; not on other sessions, pages, growth, or what was forked,

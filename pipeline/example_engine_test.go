@@ -3,14 +3,11 @@ package pipeline_test
 import (
 	"context"
 	"fmt"
-	"os"
 
-	"github.com/vkmla/vkmla/internal/fakemodel"
 	"github.com/vkmla/vkmla/pipeline"
-	"github.com/vkmla/vkmla/vk"
 )
 
-// The attention of a checkpoint, for two sequences that begin alike.
+// Two sequences that begin alike, in steps with tokens of both.
 func ExampleEngine() {
 	dev, dir, done := exampleModel()
 	defer done()
@@ -22,11 +19,11 @@ func ExampleEngine() {
 	for _, l := range layers {
 		defer l.Close()
 	}
-	engine := need(pipeline.NewEngine(ctx, dev, checkpoint.Config, layers, pipeline.EngineOptions{MaxTokens: 1000, MaxSessions: 4, MaxStep: 64}))
+	engine := need(pipeline.NewEngine(ctx, dev, checkpoint.Config, layers, pipeline.EngineOptions{MaxTokens: 1000, MaxSessions: 4, MaxStep: 64, LayerByLayer: true}))
 	defer engine.Close()
 
-	// A prompt of 100 tokens, in two steps: for each layer the hidden states that enter
-	// its attention.
+	// A prompt of 100 tokens, in two steps. Append takes what enters all layers beforehand,
+	// which a test has and a model has not: see the example of the package.
 	hidden := make([][]float32, len(layers))
 	for i := range hidden {
 		hidden[i] = make([]float32, 100*checkpoint.Config.Hidden)
@@ -39,12 +36,13 @@ func ExampleEngine() {
 	fork := need(session.Fork())
 
 	// A step with a token of one and four draft tokens of the other. Tokens lie in the
-	// rows that Rows says, in tensors on the device.
+	// rows that Rows says, in tensors on the device, which commands of the program's own
+	// may write and read as well.
 	step := need(engine.Begin(ctx, pipeline.Chunk{Session: session, Tokens: 1}, pipeline.Chunk{Session: fork, Tokens: 4}))
 	for i := range layers {
 		check(step.Input(i).Upload(ctx, make([]byte, step.Input(i).Bytes())))
+		check(step.RunLayer(ctx, i)) // to step.Output(i)
 	}
-	check(step.Run(ctx)) // all layers, one submission
 	first, end := step.Rows(1)
 	fmt.Println("drafts in rows", first, "to", end-1, "of", step.Output(0))
 	check(step.Commit())
@@ -56,18 +54,4 @@ func ExampleEngine() {
 	// 100 tokens, 100 rows of layer 0
 	// drafts in rows 1 to 4 of [8, 192] bf16
 	// 101 104 true
-}
-
-// exampleModel opens a device and writes a small checkpoint with random weights.
-func exampleModel() (dev *vk.Device, dir string, done func()) {
-	in := need(vk.NewInstance(vk.InstanceOptions{AppName: "example"}))
-	dev = need(need(in.Pick(os.Getenv("VKMLA_TEST_DEVICE"))).Open(vk.DeviceOptions{}))
-	dir = need(os.MkdirTemp("", "example"))
-	model := need(fakemodel.New(fakemodel.Options{Config: fakemodel.Config(pipeline.RatioWindow, pipeline.RatioC4A, pipeline.RatioC128A)}))
-	check(model.Write(dir, 1))
-	return dev, dir, func() {
-		check(os.RemoveAll(dir))
-		check(dev.Close())
-		in.Close()
-	}
 }

@@ -2,103 +2,68 @@ package pipeline_test
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
-	"math"
 	"os"
 	"slices"
 
-	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/fakemodel"
 	"github.com/vkmla/vkmla/pipeline"
-	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
-// One decode step of a C4A layer: token 4 of a sequence. Tokens 0 to 3 are in the
-// window cache as rows of ones, and together in the compressed cache as a row of
-// twos; the new token's row is threes. A query of zeros weighs all six rows alike,
-// so that the output is their mean, 9/6.
+// The attention of a model, layer by layer: what enters a layer depends on what the one
+// before gave. The rest of the model is the program's own; here an addition stands for it.
 func Example() {
-	in := need(vk.NewInstance(vk.InstanceOptions{AppName: "example"}))
-	defer in.Close()
-	adapter := need(in.Pick(os.Getenv("VKMLA_TEST_DEVICE"))) // "" is the best one
-	dev := need(adapter.Open(vk.DeviceOptions{}))
-	defer dev.Close()
+	dev, dir, done := exampleModel()
+	defer done()
+	ctx := context.Background()
 
-	out, lse := decodeToken(context.Background(), dev)
-	fmt.Printf("out %.2f\nlse %.3f, which is ln %.2f\n", out, lse, math.Exp(float64(lse)))
+	checkpoint := need(pipeline.OpenCheckpoint(dir, pipeline.CheckpointOptions{}))
+	defer checkpoint.Close()
+	layers := need(checkpoint.Upload(ctx, dev, nil))
+	for _, l := range layers {
+		defer l.Close()
+	}
+	engine := need(pipeline.NewEngine(ctx, dev, checkpoint.Config, layers, pipeline.EngineOptions{
+		MaxTokens: 1000, MaxSessions: 4, MaxStep: 64, LayerByLayer: true}))
+	defer engine.Close()
+
+	session := need(engine.Open())
+	for _, n := range []int{5, 1} { // a prompt of 5 tokens, and one that comes after it
+		step := need(engine.Begin(ctx, pipeline.Chunk{Session: session, Tokens: n}))
+		defer step.Abort() // does nothing after Commit
+
+		x := slices.Repeat([]float32{1}, n*checkpoint.Config.Hidden) // [n, Hidden], from the embedding
+		attention := make([]float32, len(x))
+		for i := range layers {
+			check(step.SetInput(i, 0, x)) // after the layer's norm
+			check(step.RunLayer(ctx, i))
+			check(step.ReadOutput(i, 0, attention))
+			for k := range x {
+				x[k] += attention[k] // and then the experts
+			}
+		}
+		check(step.Commit()) // only now is the session longer
+		fmt.Println(session.Len(), "tokens")
+	}
 	// Output:
-	// out 1.50
-	// lse 1.792, which is ln 6.00
+	// 5 tokens
+	// 6 tokens
 }
 
-func decodeToken(ctx context.Context, dev *vk.Device) (out, lse float32) {
-	const heads, topK = 8, 512
-	ones, twos, threes := row(0x3F80), row(0x4000), row(0x4040) // in bf16
-
-	// Each cache is memory for pages of 64 slots. A block pool hands out its pages,
-	// a table says which of them a sequence has: for 5 tokens and 1 group of 4.
-	layout := need(cache.NewLayout(64, 0))
-	window := need(cache.NewKV(dev, cache.KVConfig{Pages: 8, Layout: layout}))
-	defer window.Close()
-	compressed := need(cache.NewKV(dev, cache.KVConfig{Pages: 8, Layout: layout}))
-	defer compressed.Close()
-	windowTable := need(cache.NewTable(need(cache.NewBlockPool(8)), layout.Page))
-	compressedTable := need(cache.NewTable(need(cache.NewBlockPool(8)), layout.Page))
-	need(windowTable.Append(5))
-	need(compressedTable.Append(1))
-
-	// What earlier steps left in their first pages.
-	store := func(c cache.KVCache, rows []uint16, slots ...int64) {
-		pages := make([]byte, layout.PoolBytes(c.Pages()))
-		check(cache.InsertRef(pages, layout, rows, slots))
-		check(c.Pool.Upload(ctx, pages))
+// exampleModel opens a device and writes a small checkpoint with random weights.
+func exampleModel() (dev *vk.Device, dir string, done func()) {
+	in := need(vk.NewInstance(vk.InstanceOptions{AppName: "example"}))
+	dev = need(need(in.Pick(os.Getenv("VKMLA_TEST_DEVICE"))).Open(vk.DeviceOptions{}))
+	dir = need(os.MkdirTemp("", "example"))
+	model := need(fakemodel.New(fakemodel.Options{Config: fakemodel.Config(pipeline.RatioWindow, pipeline.RatioC4A, pipeline.RatioC128A)}))
+	check(model.Write(dir, 1))
+	return dev, dir, func() {
+		check(os.RemoveAll(dir))
+		check(dev.Close())
+		in.Close()
 	}
-	store(window, slices.Repeat(ones, 4), 0, 1, 2, 3)
-	store(compressed, twos, 0)
-
-	// The step's tensors share one buffer, here of memory that the host sees.
-	arena := need(tensor.NewArena(dev, vk.Readback, "example", 1<<20))
-	defer arena.Close()
-	put := func(dt tensor.DType, values any, shape ...int) tensor.Tensor {
-		x := need(arena.Alloc(dt, shape...))
-		need(binary.Encode(x.Mapped(), binary.LittleEndian, values))
-		return x
-	}
-	step := pipeline.StepArgs{
-		QueryStart: put(tensor.I32, []int32{0, 1}, 2), SeqLens: put(tensor.I32, []int32{5}, 1),
-		TokenToReq: put(tensor.I32, []int32{0}, 1), IsValid: put(tensor.U8, []byte{1}, 1),
-		WindowTable:     put(tensor.I32, windowTable.Blocks(), 1, 1),
-		CompressedTable: put(tensor.I32, compressedTable.Blocks(), 1, 1),
-	}
-	picks := slices.Repeat([]int32{-1}, topK)
-	picks[0] = 0 // the indexer picked the one group there is
-	layer := pipeline.LayerArgs{
-		Q: put(tensor.BF16, make([]uint16, heads*512), 1, heads, 512), KV: put(tensor.BF16, threes, 1, 512),
-		TopK: put(tensor.I32, picks, 1, topK), Window: window, Compressed: compressed,
-		Out: need(arena.Alloc(tensor.BF16, 1, heads, 512)), LSE: need(arena.Alloc(tensor.F32, 1, heads)),
-	}
-
-	// Recorded once, the commands can run for every step: only buffers change.
-	decode := need(pipeline.NewDecode(dev, pipeline.DecodeConfig{
-		Tokens: 1, Heads: heads, Ratio: pipeline.RatioC4A, TopK: topK, WindowCache: window, CompressedCache: compressed,
-	}))
-	defer decode.Close()
-	rec := need(dev.NewRecorder())
-	defer rec.Close()
-	check(decode.RecordStep(rec, step))
-	check(decode.RecordLayer(rec, step, layer))
-	commands := need(rec.End())
-	defer commands.Close()
-	check(commands.Run(ctx))
-
-	bits := binary.LittleEndian.Uint16(layer.Out.Mapped()) // of head 0, number 0
-	need(binary.Decode(layer.LSE.Mapped(), binary.LittleEndian, &lse))
-	return math.Float32frombits(uint32(bits) << 16), lse
 }
-
-// row is a row whose 512 numbers have the same bits.
-func row(bf16 uint16) []uint16 { return slices.Repeat([]uint16{bf16}, 512) }
 
 func need[T any](v T, err error) T {
 	check(err)
