@@ -2,6 +2,9 @@
 // device, load the weights, prefill a sequence, decode.
 //
 //	go run ./examples/attention --model DIR
+//	go run ./examples/attention --random
+//
+// With --random it writes a small checkpoint with random weights, to try it without one.
 //
 // The rest of the model (embedding, norms, experts) is the server's own. Here random
 // hidden states and an addition stand for it.
@@ -9,6 +12,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -23,16 +27,42 @@ import (
 
 func main() {
 	model := flag.String("model", "", "folder of a checkpoint: config.json and safetensors")
+	random := flag.Bool("random", false, "a small checkpoint with random weights, in a temporary folder, instead")
 	device := flag.String("device", "", "index, part of the name, or UUID; by default the first GPU")
 	prompt := flag.Int("prompt", 300, "tokens to prefill")
 	tokens := flag.Int("tokens", 3, "tokens to decode")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, os.Stdout, *device, *model, *prompt, *tokens); err != nil {
+	dir, remove, err := checkpointFolder(*model, *random)
+	if err == nil {
+		err = errors.Join(run(ctx, os.Stdout, *device, dir, *prompt, *tokens), remove())
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+}
+
+// checkpointFolder is the folder of the checkpoint that the arguments ask for, and what is
+// to be done when it is not needed any more.
+func checkpointFolder(model string, random bool) (dir string, remove func() error, err error) {
+	switch {
+	case random && model != "":
+		return "", nil, fmt.Errorf("attention: --random: got --model %q too, want one of them", model)
+	case model != "":
+		return model, func() error { return nil }, nil
+	case !random:
+		return "", nil, errors.New("attention: --model: got none, want the folder of a checkpoint, or --random")
+	}
+	if dir, err = os.MkdirTemp("", "attention"); err != nil {
+		return "", nil, fmt.Errorf("attention: --random: %w", err)
+	}
+	remove = func() error { return os.RemoveAll(dir) }
+	if err = writeRandom(dir); err != nil {
+		return "", nil, errors.Join(fmt.Errorf("attention: --random: %w", err), remove())
+	}
+	return dir, remove, nil
 }
 
 func run(ctx context.Context, out io.Writer, device, model string, prompt, tokens int) error {

@@ -49,3 +49,32 @@ $`)
 		t.Error(err)
 	}
 }
+
+// TestRandom runs the example with the checkpoint that it writes itself, and without one.
+func TestRandom(t *testing.T) {
+	dir, remove, err := checkpointFolder("", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if err := run(t.Context(), &out, os.Getenv("VKMLA_TEST_DEVICE"), dir, 1, 1); err != nil || !strings.Contains(out.String(), "\n3 layers on ") {
+		t.Errorf("%q, %v", out.String(), err)
+	}
+	if err := remove(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%s is still there: %v", dir, err)
+	}
+	for want, c := range map[string]struct {
+		model  string
+		random bool
+	}{
+		"attention: --model: got none, want the folder of a checkpoint, or --random": {"", false},
+		"attention: --random: got --model \"elsewhere\" too, want one of them":       {"elsewhere", true},
+	} {
+		if _, _, err := checkpointFolder(c.model, c.random); err == nil || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/vkmla/vkmla/pipeline"
+)
+
+// randomConfig is a model that fits any device, with a layer of each kind.
+func randomConfig() pipeline.Config {
+	c := pipeline.FlashConfig()
+	c.Hidden, c.Heads, c.QRank, c.ORank, c.Groups, c.IndexHeads, c.TopK = 192, 4, 128, 64, 2, 8, 16
+	c.Ratios = []int{pipeline.RatioWindow, pipeline.RatioC4A, pipeline.RatioC128A}
+	return c
+}
+
+// writeRandom writes a checkpoint with random weights to a folder: config.json and
+// model.safetensors, with the names of released checkpoints.
+func writeRandom(dir string) error {
+	c := randomConfig()
+	config, err := json.Marshal(map[string]any{
+		"model_type": "deepseek_v4", "hidden_size": c.Hidden, "num_hidden_layers": c.Layers(), "num_attention_heads": c.Heads,
+		"q_lora_rank": c.QRank, "o_lora_rank": c.ORank, "o_groups": c.Groups, "index_n_heads": c.IndexHeads, "index_topk": c.TopK,
+		"sliding_window": c.Window, "max_position_embeddings": c.MaxPositions, "compress_ratios": c.Ratios,
+		"rope_theta": c.Main.Theta, "compress_rope_theta": c.Compress.Theta,
+		"rope_scaling": map[string]any{"type": "yarn", "factor": c.Compress.Factor, "original_max_position_embeddings": c.Compress.Original},
+	})
+	if err != nil {
+		return err
+	}
+	w := weights{rng: rand.New(rand.NewPCG(2, 2)), header: map[string]any{}}
+	for i, ratio := range c.Ratios {
+		w.layer(fmt.Sprintf("layers.%d.attn.", i), c, ratio)
+	}
+	file, err := w.file()
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "config.json"), config, 0o666); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "model.safetensors"), file, 0o666)
+}
+
+// weights are tensors of bf16 numbers, one behind the other.
+type weights struct {
+	rng    *rand.Rand
+	header map[string]any // by name: type, shape and where the numbers are
+	data   []byte
+}
+
+func (w *weights) layer(at string, c pipeline.Config, ratio int) {
+	w.add(at+"wq_a.weight", c.QRank, c.Hidden)
+	w.add(at+"q_norm.weight", c.QRank)
+	w.add(at+"wq_b.weight", c.Heads*512, c.QRank)
+	w.add(at+"wkv.weight", 512, c.Hidden)
+	w.add(at+"kv_norm.weight", 512)
+	w.add(at+"attn_sink", c.Heads)
+	w.add(at+"wo_a.weight", c.Groups*c.ORank, c.HeadsPerGroup()*512)
+	w.add(at+"wo_b.weight", c.Hidden, c.Groups*c.ORank)
+	if ratio != pipeline.RatioWindow {
+		w.compressor(at+"compressor.", c.Hidden, ratio, 512)
+	}
+	if ratio == pipeline.RatioC4A {
+		w.add(at+"indexer.wq_b.weight", c.IndexHeads*128, c.QRank)
+		w.add(at+"indexer.weights_proj.weight", c.IndexHeads, c.Hidden)
+		w.compressor(at+"indexer.compressor.", c.Hidden, ratio, 128)
+	}
+}
+
+// compressor adds what makes entries of so many numbers.
+func (w *weights) compressor(at string, hidden, ratio, numbers int) {
+	channels := numbers
+	if ratio == pipeline.RatioC4A { // every entry sees the tokens of two groups
+		channels *= 2
+	}
+	w.add(at+"wkv.weight", channels, hidden)
+	w.add(at+"wgate.weight", channels, hidden)
+	w.add(at+"ape", ratio, channels)
+	w.add(at+"norm.weight", numbers)
+}
+
+// add adds a tensor: a matrix whose outputs are as long as its inputs, more or less, or
+// numbers around 1.
+func (w *weights) add(name string, shape ...int) {
+	n, mean, spread := 1, 1.0, 0.125
+	for _, d := range shape {
+		n *= d
+	}
+	if len(shape) > 1 {
+		mean, spread = 0, 1/math.Sqrt(float64(shape[len(shape)-1]))
+	}
+	from := len(w.data)
+	for range n {
+		x := float32(mean + spread*w.rng.NormFloat64())
+		w.data = binary.LittleEndian.AppendUint16(w.data, uint16(math.Float32bits(x)>>16))
+	}
+	w.header[name] = map[string]any{"dtype": "BF16", "shape": shape, "data_offsets": []int{from, len(w.data)}}
+}
+
+// file is a safetensors file: the length of the header, the header in JSON, the numbers.
+func (w *weights) file() ([]byte, error) {
+	header, err := json.Marshal(w.header)
+	if err != nil {
+		return nil, err
+	}
+	length := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
+	return slices.Concat(length, header, w.data), nil
+}
