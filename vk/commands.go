@@ -26,6 +26,12 @@ type Commands struct {
 // Pending is one submission of Commands.
 type Pending struct {
 	c *Commands
+
+	// The fence is the commands' own: the next submission uses it again, and Close
+	// destroys it. Neither does before finish, which waits for those who look at it.
+	fence sync.RWMutex
+	done  bool
+	err   error
 }
 
 // Barriers returns how many barriers the recorder derived.
@@ -49,9 +55,11 @@ func (c *Commands) Submit() (*Pending, error) {
 		return nil, err
 	}
 	if c.flying != nil {
-		if !c.flying.finished() {
+		done, err := c.flying.poll(0)
+		if !done {
 			return nil, fmt.Errorf("vk: %s: %w", op, ErrBusy)
 		}
+		c.flying.finish(err)
 		c.flying = nil
 	}
 	if err := d.check(op, int(vulkan.ResetFences(d.h, 1, []vulkan.Fence{c.fence}))); err != nil {
@@ -86,46 +94,51 @@ func (c *Commands) Run(ctx context.Context) error {
 const spin = 200 * time.Microsecond
 
 // Wait blocks until the submission has finished or the context ends; in the
-// second case it returns the context's error and may be called again.
+// second case it returns the context's error and may be called again. It may be
+// called from several goroutines, and after the commands were submitted again or
+// closed.
 //
 // Errors: the context's; ErrDeviceLost.
 func (p *Pending) Wait(ctx context.Context) error {
-	const op = "wait"
-	d := p.c.rec.dev
-	start := time.Now()
-	for {
-		r := vulkan.GetFenceStatus(d.h, p.c.fence)
-		if r == vulkan.Success {
-			return nil
-		}
-		if r < 0 {
-			return d.check(op, int(r))
+	sleep := time.Duration(0)
+	for start := time.Now(); ; {
+		if done, err := p.poll(sleep); done {
+			return err
 		}
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if time.Since(start) > spin {
-			break
-		}
-	}
-	for {
-		// A short timeout, so that a context that ends is seen soon.
-		r := vulkan.Result(C.vm_wait_fence(d.c, handleValue(unsafe.Pointer(p.c.fence)), C.uint64_t(2*time.Millisecond)))
-		if r == vulkan.Success {
-			return nil
-		}
-		if r < 0 {
-			return d.check(op, int(r))
-		}
-		if err := ctx.Err(); err != nil {
-			return err
+		if sleep == 0 && time.Since(start) > spin {
+			sleep = 2 * time.Millisecond // short, so that a context that ends is seen soon
 		}
 	}
 }
 
-func (p *Pending) finished() bool {
-	r := vulkan.GetFenceStatus(p.c.rec.dev.h, p.c.fence)
-	return r == vulkan.Success || r < 0
+// poll reports whether the submission has finished, waiting for it for a while, and with
+// what error.
+func (p *Pending) poll(sleep time.Duration) (done bool, err error) {
+	p.fence.RLock()
+	defer p.fence.RUnlock()
+	if p.done {
+		return true, p.err
+	}
+	d, r := p.c.rec.dev, vulkan.Success
+	if sleep == 0 {
+		r = vulkan.GetFenceStatus(d.h, p.c.fence)
+	} else {
+		r = vulkan.Result(C.vm_wait_fence(d.c, handleValue(unsafe.Pointer(p.c.fence)), C.uint64_t(sleep)))
+	}
+	if r > 0 { // not ready, timeout
+		return false, nil
+	}
+	return true, d.check("wait", int(r))
+}
+
+// finish notes that the submission has finished. Nobody looks at the fence for it afterwards.
+func (p *Pending) finish(err error) {
+	p.fence.Lock()
+	p.done, p.err = true, err
+	p.fence.Unlock()
 }
 
 // Timestamps returns when the last submission passed each recorded timestamp, in
@@ -140,7 +153,10 @@ func (c *Commands) Timestamps() ([]float64, error) {
 	if c.closed {
 		return nil, fmt.Errorf("vk: %s: commands %w", op, ErrClosed)
 	}
-	if c.flying == nil || !c.flying.finished() {
+	if c.flying == nil {
+		return nil, fmt.Errorf("vk: %s: %w", op, ErrBusy)
+	}
+	if done, _ := c.flying.poll(0); !done {
 		return nil, fmt.Errorf("vk: %s: %w", op, ErrBusy)
 	}
 	n := c.rec.marks
@@ -172,6 +188,7 @@ func (c *Commands) Close() error {
 	var err error
 	if c.flying != nil {
 		err = c.flying.Wait(context.Background())
+		c.flying.finish(err)
 	}
 	vulkan.DestroyFence(c.rec.dev.h, c.fence, nil)
 	c.rec.release()
