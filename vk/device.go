@@ -45,7 +45,7 @@ type Device struct {
 	closed  atomic.Bool
 
 	mu      sync.Mutex
-	kernels map[string]*Kernel
+	kernels map[kernelKey]*Kernel
 	layouts map[layoutKey]*layout
 	sets    descriptorAllocator
 	memory  map[string]uint64 // bytes by label
@@ -71,7 +71,7 @@ func (a *Adapter) Open(o DeviceOptions) (*Device, error) {
 	d := &Device{
 		adapter: a, opts: o,
 		c:       (*C.VmDevice)(C.calloc(1, C.size_t(unsafe.Sizeof(C.VmDevice{})))),
-		kernels: map[string]*Kernel{},
+		kernels: map[kernelKey]*Kernel{},
 		layouts: map[layoutKey]*layout{},
 		memory:  map[string]uint64{},
 	}

@@ -16,3 +16,6 @@ func Compiled(k *Kernel) bool {
 	defer k.mu.Unlock()
 	return k.layout != nil
 }
+
+// KernelKey is what tells a kernel from others.
+func KernelKey(s KernelSpec) any { return s.key() }

@@ -64,6 +64,19 @@ func (k *Kernel) destroy() {
 
 type layoutKey struct{ bindings, push int }
 
+// kernelKey is what tells kernels apart.
+type kernelKey struct {
+	name                string
+	length, push        int
+	bindings, constants string
+	subgroup            uint32
+	divisible           bool
+}
+
+func (s *KernelSpec) key() kernelKey {
+	return kernelKey{s.Name, len(s.SPIRV), s.PushSize, fmt.Sprint(s.Bindings), fmt.Sprint(s.Constants), s.SubgroupSize, s.Divisible}
+}
+
 // layout is what kernels with equally many bindings and push-constant bytes share.
 type layout struct {
 	set      vulkan.DescriptorSetLayout
@@ -72,8 +85,8 @@ type layout struct {
 	push     int
 }
 
-// Kernel returns a kernel, the same one for each specification with the same name, module
-// length, constants and subgroup size. It does not wait for the driver's compiler, which
+// Kernel returns a kernel, the same one for each specification that agrees in everything
+// but the module, of which only the length is compared. It does not wait for the driver's compiler, which
 // takes up to a second for a long module: kernels are compiled behind the caller, as many
 // at a time as there are processors, and whoever needs one first (Recorder.Dispatch)
 // waits for it. Where the device is the processor, a kernel is compiled when it is first
@@ -90,7 +103,7 @@ func (d *Device) Kernel(s KernelSpec) (*Kernel, error) {
 	if err := d.checkKernel(op, &s); err != nil {
 		return nil, err
 	}
-	key := fmt.Sprint(s.Name, len(s.SPIRV), s.Constants, s.SubgroupSize, s.Divisible)
+	key := s.key()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if k := d.kernels[key]; k != nil {
@@ -155,8 +168,8 @@ func (d *Device) checkKernel(op string, s *KernelSpec) error {
 	if len(s.Bindings) > 64 || uint32(len(s.Bindings)) > c.MaxStorageBuffers {
 		return argument(op, "Bindings", fmt.Sprint(len(s.Bindings)), "at most %d storage buffers", min(64, c.MaxStorageBuffers))
 	}
-	if s.PushSize%4 != 0 || uint32(s.PushSize) > c.MaxPushConstants {
-		return argument(op, "PushSize", fmt.Sprint(s.PushSize), "a multiple of 4, at most %d", c.MaxPushConstants)
+	if s.PushSize < 0 || s.PushSize%4 != 0 || s.PushSize > int(c.MaxPushConstants) {
+		return argument(op, "PushSize", fmt.Sprint(s.PushSize), "a multiple of 4, 0 to %d", c.MaxPushConstants)
 	}
 	if len(s.Constants) > 64 {
 		return argument(op, "Constants", fmt.Sprint(len(s.Constants)), "at most 64")

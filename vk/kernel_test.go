@@ -74,3 +74,28 @@ func TestKernelsCompileLater(t *testing.T) {
 	}
 	t.Logf("%d of %d were left when the device was closed", left, len(list))
 }
+
+// Kernels whose specifications differ in anything but the module's content are not taken
+// for one.
+func TestKernelsByTheirSpecification(t *testing.T) {
+	one, two := []vk.Access{vk.Read}, []vk.Access{vk.Read, vk.Write}
+	seen := map[any]int{}
+	for i, s := range []vk.KernelSpec{
+		{Name: "k", SPIRV: make([]byte, 1236), Bindings: one},
+		{Name: "k1", SPIRV: make([]byte, 236), Bindings: one},
+		{Name: "k", SPIRV: make([]byte, 1240), Bindings: one},
+		{Name: "k", SPIRV: make([]byte, 1236), Bindings: two},
+		{Name: "k", SPIRV: make([]byte, 1236), Bindings: []vk.Access{vk.Write}},
+		{Name: "k", SPIRV: make([]byte, 1236), Bindings: one, PushSize: 64},
+		{Name: "k", SPIRV: make([]byte, 1236), Bindings: one, Constants: []uint32{1, 2}},
+		{Name: "k", SPIRV: make([]byte, 1236), Bindings: one, Constants: []uint32{12}},
+		{Name: "k", SPIRV: make([]byte, 1236), Bindings: one, SubgroupSize: 32},
+		{Name: "k", SPIRV: make([]byte, 1236), Bindings: one, Divisible: true},
+	} {
+		key := vk.KernelKey(s)
+		if j, ok := seen[key]; ok {
+			t.Errorf("specification %d gives the kernel of %d", i, j)
+		}
+		seen[key] = i
+	}
+}

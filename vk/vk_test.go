@@ -312,6 +312,8 @@ func TestArgumentErrors(t *testing.T) {
 		"huge buffer":  {func() error { _, err := d.NewBuffer(vk.BufferSpec{Size: 1 << 60}); return err }(), vk.ErrOutOfDeviceMemory},
 		"not SPIR-V":   {func() error { _, err := d.Kernel(vk.KernelSpec{SPIRV: make([]byte, 64)}); return err }(), vk.ErrArgument},
 		"push size":    {func() error { _, err := d.Kernel(vk.KernelSpec{SPIRV: s.SPIRV, PushSize: 1 << 16}); return err }(), vk.ErrArgument},
+		"large push":   {func() error { _, err := d.Kernel(vk.KernelSpec{SPIRV: s.SPIRV, PushSize: 1 << 32}); return err }(), vk.ErrArgument},
+		"no push":      {func() error { _, err := d.Kernel(vk.KernelSpec{SPIRV: s.SPIRV, PushSize: -4}); return err }(), vk.ErrArgument},
 		"feature": {func() error {
 			_, err := d.Kernel(vk.KernelSpec{SPIRV: s.SPIRV, Requires: []string{"teleport"}})
 			return err
