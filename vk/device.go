@@ -51,7 +51,8 @@ type Device struct {
 	memory  map[string]uint64 // bytes by label
 	cache   pipelineCache
 	dummy   *Buffer
-	staging *stagingBuffer
+
+	staging stagingBuffer
 
 	waiting   []*Kernel // to be compiled, under mu
 	compilers int       // goroutines that compile, under mu
@@ -122,9 +123,7 @@ func (d *Device) Close() error {
 	}
 	d.compiling.Wait()
 	vulkan.DeviceWaitIdle(d.h)
-	if d.staging != nil {
-		d.staging.buf.Close()
-	}
+	d.staging.buf.Close()
 	if d.dummy != nil {
 		d.dummy.Close()
 	}

@@ -15,9 +15,10 @@ type stagingBuffer struct {
 
 const stagingSize = 8 << 20
 
-// Upload copies src to dst and waits. Sizes must agree; dst may be any memory.
-// Memory that is not mapped is reached through 8 MiB of staging memory, which the
-// device keeps and callers take in turn.
+// Upload copies src to dst and waits: what was submitted before still sees what dst held.
+// Sizes must agree; dst may be any memory. Memory that is not mapped is reached through
+// 8 MiB of staging memory, which the device keeps and callers take in turn. Callers who
+// order their writes themselves write to Buffer.Mapped, which waits for nothing.
 //
 // Errors: ErrArgument; the context's (dst is then partly written); ErrClosed,
 // ErrDeviceLost, ErrOutOfHostMemory, ErrOutOfDeviceMemory; the error of
@@ -28,6 +29,9 @@ func (d *Device) Upload(ctx context.Context, dst View, src []byte) error {
 		return err
 	}
 	if m := dst.Buffer.mapped; m != nil {
+		if err := d.finish(ctx, op); err != nil {
+			return err
+		}
 		copy(m[dst.Offset:], src)
 		return nil
 	}
@@ -37,7 +41,8 @@ func (d *Device) Upload(ctx context.Context, dst View, src []byte) error {
 		}, nil)
 }
 
-// Download copies src to dst and waits. Sizes must agree; src may be any memory.
+// Download copies src to dst and waits: it sees what was submitted before. Sizes must
+// agree; src may be any memory.
 //
 // Errors: as Upload.
 func (d *Device) Download(ctx context.Context, dst []byte, src View) error {
@@ -46,6 +51,9 @@ func (d *Device) Download(ctx context.Context, dst []byte, src View) error {
 		return err
 	}
 	if m := src.Buffer.mapped; m != nil {
+		if err := d.finish(ctx, op); err != nil {
+			return err
+		}
 		copy(dst, m[src.Offset:src.Offset+src.Size])
 		return nil
 	}
@@ -72,35 +80,23 @@ func (d *Device) checkTransfer(op string, v View, n int) error {
 // staged moves size bytes through the staging buffer in pieces.
 func (d *Device) staged(ctx context.Context, op string, size uint64, before func([]byte, uint64),
 	record func(*Recorder, View, uint64) error, after func([]byte, uint64)) error {
-	s, err := d.openStaging()
-	if err != nil {
-		return err
-	}
+	s := &d.staging
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.buf == nil {
+		var err error
+		if s.buf, err = d.NewBuffer(BufferSpec{Label: "staging", Size: stagingSize, Memory: Readback}); err != nil {
+			return err
+		}
+	}
 	for at := uint64(0); at < size; at += stagingSize {
 		n := min(stagingSize, size-at)
 		if before != nil {
 			before(s.buf.mapped[:n], at)
 		}
-		r, err := d.NewRecorder()
-		if err != nil {
+		// The commands are closed before it returns, so that the staging buffer is free again.
+		if err := d.once(ctx, op, func(r *Recorder) error { return record(r, s.buf.View(0, n), at) }); err != nil {
 			return err
-		}
-		if err := record(r, s.buf.View(0, n), at); err != nil {
-			r.Close()
-			return err
-		}
-		c, err := r.End()
-		if err != nil {
-			return err
-		}
-		err = c.Run(ctx)
-		if e := c.Close(); err == nil { // Close waits, so the staging buffer is free again
-			err = e
-		}
-		if err != nil {
-			return fmt.Errorf("vk: %s: %w", op, err)
 		}
 		if after != nil {
 			after(s.buf.mapped[:n], at)
@@ -109,23 +105,32 @@ func (d *Device) staged(ctx context.Context, op string, size uint64, before func
 	return nil
 }
 
-func (d *Device) openStaging() (*stagingBuffer, error) {
-	d.mu.Lock()
-	s := d.staging
-	d.mu.Unlock()
-	if s != nil {
-		return s, nil
-	}
-	b, err := d.NewBuffer(BufferSpec{Label: "staging", Size: stagingSize, Memory: Readback})
+// finish waits for everything submitted before: commands run in their order, so that
+// those without anything in them, submitted now, are the last to finish.
+func (d *Device) finish(ctx context.Context, op string) error {
+	return d.once(ctx, op, func(*Recorder) error { return nil })
+}
+
+// once records commands, runs them and closes them.
+func (d *Device) once(ctx context.Context, op string, record func(*Recorder) error) error {
+	r, err := d.NewRecorder()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.staging == nil {
-		d.staging = &stagingBuffer{buf: b}
-	} else {
-		go b.Close() // another goroutine was first; Close takes d.mu
+	if err := record(r); err != nil {
+		r.Close()
+		return err
 	}
-	return d.staging, nil
+	c, err := r.End()
+	if err != nil {
+		return err
+	}
+	err = c.Run(ctx)
+	if e := c.Close(); err == nil {
+		err = e
+	}
+	if err != nil {
+		return fmt.Errorf("vk: %s: %w", op, err)
+	}
+	return nil
 }
