@@ -202,9 +202,9 @@ func (in *Instance) list() error {
 // Adapters lists the devices: discrete GPUs, integrated, virtual, then CPUs.
 func (in *Instance) Adapters() []*Adapter { return slices.Clone(in.adapters) }
 
-// Pick chooses an adapter: "" the first that this library can use; a number, its
-// index in Adapters; else the one whose UUID equals the selector, or the first
-// whose name contains it, ignoring case.
+// Pick chooses an adapter: "" the first that this library can use; a number, the one
+// with this index in Adapters, whatever the names are; else the one whose UUID equals
+// the selector, or the first whose name contains it, ignoring case.
 //
 // Errors: ErrNoDevice, with the devices there are; ErrMissingFeature for "" when
 // there are devices and none is of use (see Adapter.Usable).
@@ -220,16 +220,15 @@ func (in *Instance) Pick(selector string) (*Adapter, error) {
 		}
 		return nil, fmt.Errorf("vk: pick: %w: no driver lists one", ErrNoDevice)
 	}
-	if i, err := strconv.Atoi(selector); err == nil && i >= 0 && i < len(in.adapters) {
-		return in.adapters[i], nil
-	}
+	i, err := strconv.Atoi(selector)
+	number := err == nil // and part of nobody's name, in which "1" often is
 	for _, a := range in.adapters {
-		if strings.EqualFold(a.UUID, selector) {
+		if number && a.Index == i || strings.EqualFold(a.UUID, selector) {
 			return a, nil
 		}
 	}
 	for _, a := range in.adapters {
-		if strings.Contains(strings.ToLower(a.Name), strings.ToLower(selector)) {
+		if !number && strings.Contains(strings.ToLower(a.Name), strings.ToLower(selector)) {
 			return a, nil
 		}
 	}

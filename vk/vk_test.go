@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -332,8 +333,15 @@ func TestPickAndMissing(t *testing.T) {
 			t.Errorf("pick %q: %v, %v", sel, got, err)
 		}
 	}
-	if _, err := in.Pick("no such device"); !errors.Is(err, vk.ErrNoDevice) {
-		t.Errorf("pick: %v, want ErrNoDevice", err)
+	n := len(in.Adapters())
+	none := []string{"no such device", "-1"}
+	for i := range 20 { // of which names have some
+		none = append(none, strconv.Itoa(n+i))
+	}
+	for _, sel := range none {
+		if got, err := in.Pick(sel); !errors.Is(err, vk.ErrNoDevice) {
+			t.Errorf("pick %q among %d devices: found one: %v, %v, want ErrNoDevice", sel, n, got != nil, err)
+		}
 	}
 	ladder := []vk.Variant{{Name: "fancy", Requires: []string{"shaderInt64", "teleport"}}, {Name: "plain"}}
 	if v, err := vk.ChooseVariant("op", a, ladder, ""); err != nil || v.Name != "plain" {
