@@ -209,6 +209,25 @@ func randomLogits(seed uint64, format cache.IndexKeyFormat) []Case {
 	return cases
 }
 
+// spoilLogits puts what is out of range into some entries of a block table, some lengths
+// and some requests.
+func spoilLogits(rng *rand.Rand, s logitsShape, pages int, table, lens, req []int32) {
+	width := len(table) / s.requests
+	for i := range table {
+		if rng.IntN(4) == 0 {
+			table[i] = []int32{-1, math.MinInt32, int32(pages), math.MaxInt32}[rng.IntN(4)]
+		}
+	}
+	for t := range lens {
+		switch rng.IntN(6) {
+		case 0:
+			lens[t] = []int32{-1, math.MinInt32, int32(width*s.page + 7), math.MaxInt32}[rng.IntN(4)]
+		case 1:
+			req[t] = []int32{-1, math.MinInt32, int32(s.requests), math.MaxInt32}[rng.IntN(4)]
+		}
+	}
+}
+
 func randomLogitsCase(rng *rand.Rand, s logitsShape, format cache.IndexKeyFormat) Case {
 	least := s.page * (format.RowBytes() + cache.IndexScaleBytes)
 	l := cache.IndexKeyLayout{Page: s.page, Stride: (least+15)/16*16 + s.pad, Format: format}
@@ -234,19 +253,7 @@ func randomLogitsCase(rng *rand.Rand, s logitsShape, format cache.IndexKeyFormat
 		}
 	}
 	if s.hostile {
-		for i := range table {
-			if rng.IntN(4) == 0 {
-				table[i] = []int32{-1, math.MinInt32, int32(pages), math.MaxInt32}[rng.IntN(4)]
-			}
-		}
-		for t := range lens {
-			switch rng.IntN(6) {
-			case 0:
-				lens[t] = []int32{-1, math.MinInt32, int32(width*s.page + 7), math.MaxInt32}[rng.IntN(4)]
-			case 1:
-				req[t] = []int32{-1, math.MinInt32, int32(s.requests), math.MaxInt32}[rng.IntN(4)]
-			}
-		}
+		spoilLogits(rng, s, pages, table, lens, req)
 		fillKeys(rng, pool.Data, l, pages, s.kind)
 	}
 	rows := s.tokens * s.heads
