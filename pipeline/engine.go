@@ -120,6 +120,7 @@ type Engine struct {
 	parts    []stepPart // of the step in progress, reused
 	byRow    []int      // index into parts, or -1
 	ran, set []bool     // of the step: layers that ran; [layers, MaxSessions] inputs set from host memory
+	shown    []bool     // of the step: layers whose results are in host memory, for ReadOutput
 
 	timing  Timing
 	longest time.Duration // of a submission so far
@@ -149,7 +150,7 @@ func NewEngine(ctx context.Context, dev *vk.Device, cfg Config, layers []*Device
 	}
 	e := &Engine{dev: dev, cfg: cfg, opts: o, turn: make(chan struct{}, 1), done: make(chan struct{}),
 		ropes: map[Rope]tensor.Tensor{}, buckets: map[int]*bucket{}, sessions: make([]*Session, o.MaxSessions),
-		byRow: make([]int, o.MaxSessions), ran: make([]bool, len(layers)), set: make([]bool, len(layers)*o.MaxSessions)}
+		byRow: make([]int, o.MaxSessions), ran: make([]bool, len(layers)), set: make([]bool, len(layers)*o.MaxSessions), shown: make([]bool, len(layers))}
 	for _, w := range layers {
 		l := &engineLayer{w: w, rope: cfg.Rope(w.Layer)}
 		e.layers = append(e.layers, l)

@@ -115,6 +115,7 @@ func (e *Engine) begin(ctx context.Context, chunks []Chunk) (*Step, error) {
 		x.s.inStep = true
 	}
 	clear(e.ran)
+	clear(e.shown)
 	e.step = &Step{e: e, b: b, tokens: tokens, work: e.work()}
 	return e.step, nil
 }
@@ -364,14 +365,22 @@ func (st *Step) submit(layer int) error {
 		}
 		return wrap(opSubmit, err)
 	}
-	if layer != wholeStep {
-		e.ran[layer] = true
-		return nil
+	if e.opts.LayerByLayer {
+		clear(e.shown) // one tensor in host memory serves all layers
 	}
-	for i := range e.ran {
-		e.ran[i] = true
+	first, end := st.layers(layer)
+	for i := first; i < end; i++ {
+		e.ran[i], e.shown[i] = true, st.host
 	}
 	return nil
+}
+
+// layers are those that commands for a layer, or for the whole step, run.
+func (st *Step) layers(layer int) (first, end int) {
+	if layer == wholeStep {
+		return 0, len(st.e.layers)
+	}
+	return layer, layer + 1
 }
 
 // hand submits commands.

@@ -148,9 +148,10 @@ func (st *Step) chunk(op string, layer, chunk, n, width int) (x stepPart, err er
 	return parts[chunk], nil
 }
 
-// readable reports whether a layer's results are in host memory.
+// readable reports whether a layer's results are in host memory: it ran with inputs from
+// there, and with LayerByLayer no layer ran since.
 func (st *Step) readable(op string, layer int) error {
-	if st.host && st.e.ran[layer] && (!st.e.opts.LayerByLayer || st.layer == layer) {
+	if st.e.shown[layer] {
 		return nil
 	}
 	return &vk.ArgumentError{Op: op, Arg: "layer", Got: fmt.Sprintf("%d, which is not there", layer), Want: "one that just ran with inputs from host memory"}
@@ -162,10 +163,7 @@ func (st *Step) checkInputs(layer int) error {
 	if !st.host {
 		return nil
 	}
-	first, end := layer, layer+1
-	if layer == wholeStep {
-		first, end = 0, len(e.layers)
-	}
+	first, end := st.layers(layer)
 	for i := first; i < end; i++ {
 		for chunk := range e.parts {
 			if !e.set[i*e.opts.MaxSessions+chunk] {
