@@ -36,7 +36,9 @@ func LoadConfig(dir string) (Config, error) {
 // ParseConfig reads a config.json in either spelling: that of the released
 // checkpoints (compress_ratios, rope_theta, compress_rope_theta, rope_scaling) or
 // that of newer versions of transformers (layer_types, compress_rates,
-// rope_parameters with "main" and "compress"). Where both stand they have to agree.
+// rope_parameters with "main" and "compress"). Where both stand they have to agree. A
+// rope_theta in a rope_scaling (or rope_parameters) without names has to be one of the
+// two that rope_theta and compress_rope_theta give.
 // Lists may go on beyond num_hidden_layers, for layers that only predict ahead.
 //
 // Fields that do not concern attention are not looked at. Those that do are not
@@ -104,7 +106,7 @@ type configFile struct {
 
 	Theta         *float64   `json:"rope_theta"`
 	CompressTheta *float64   `json:"compress_rope_theta"`
-	Scaling       *ropeFile  `json:"rope_scaling"`
+	Scaling       *ropeNamed `json:"rope_scaling"`
 	RopeSets      *ropeNamed `json:"rope_parameters"`
 
 	Quant *struct {
@@ -113,7 +115,7 @@ type configFile struct {
 	} `json:"quantization_config"`
 }
 
-// ropeFile is a rope_scaling, or one set of rope_parameters.
+// ropeFile is one set of rope_scaling or rope_parameters.
 type ropeFile struct {
 	Type      *string  `json:"rope_type"`
 	OldType   *string  `json:"type"`
@@ -123,11 +125,14 @@ type ropeFile struct {
 	BetaSlow  *float64 `json:"beta_slow"`
 	Original  *int     `json:"original_max_position_embeddings"`
 	Attention *float64 `json:"attention_factor"`
+	Scale     *float64 `json:"mscale"`
+	ScaleAll  *float64 `json:"mscale_all_dim"`
+	Truncate  *bool    `json:"truncate"`
 	Part      *float64 `json:"partial_rotary_factor"`
 }
 
-// ropeNamed is rope_parameters: two named sets, or, as some versions write it, the
-// fields of a rope_scaling.
+// ropeNamed is rope_scaling or rope_parameters: two named sets, as transformers writes
+// the second, or one set without a name, as released checkpoints have the first.
 type ropeNamed struct {
 	ropeFile
 	Main     *ropeFile `json:"main"`
@@ -262,59 +267,116 @@ func (r *configReader) ratios() []int {
 	return list
 }
 
+// ropeSaid is a rotation as one field of config.json gives it.
+type ropeSaid struct {
+	field string
+	theta *float64 // nil if it does not say
+	Rope
+}
+
 // ropes returns the rotations of layers without and with a compressor. Without any
 // of the latter (compressed is false) theirs may be absent.
 func (r *configReader) ropes(compressed bool) (main, compress Rope) {
-	f := r.f
-	sets := or(f.RopeSets, ropeNamed{})
-	if (sets.Main == nil) != (sets.Compress == nil) {
-		r.bad("rope_parameters", "one of main and compress", "both or neither")
-	}
-	theta := func(own, plain *float64, field string, otherwise float64) float64 {
-		if own != nil && plain != nil && *own != *plain {
-			r.bad(field, *plain, "what rope_parameters says, %v", *own)
+	var mains, compresses, unnamed []ropeSaid
+	for _, x := range []struct {
+		field string
+		sets  *ropeNamed
+	}{{"rope_parameters", r.f.RopeSets}, {"rope_scaling", r.f.Scaling}} {
+		switch s := x.sets; {
+		case s == nil:
+		case (s.Main == nil) != (s.Compress == nil):
+			r.bad(x.field, "one of main and compress", "both or neither")
+		case s.Main != nil: // what stands beside the two is not looked at, as in transformers
+			mains = append(mains, r.rope(x.field+".main", *s.Main))
+			compresses = append(compresses, r.rope(x.field+".compress", *s.Compress))
+		default: // without names the scaling belongs to the layers with a compressor
+			said := r.rope(x.field, s.ropeFile)
+			if said.theta != nil {
+				unnamed = append(unnamed, said)
+			}
+			said.theta = nil
+			compresses = append(compresses, said)
 		}
-		if own != nil {
-			return *own
-		}
-		return or(plain, otherwise)
 	}
-	if sets.Main != nil && sets.Compress != nil {
-		main = r.rope("rope_parameters.main", *sets.Main)
-		compress = r.rope("rope_parameters.compress", *sets.Compress)
-		main.Theta = theta(sets.Main.Theta, f.Theta, "rope_theta", plainRope().Theta)
-		compress.Theta = theta(sets.Compress.Theta, f.CompressTheta, "compress_rope_theta", yarnRope().Theta)
-		return main, compress
-	}
-	// Without names the scaling belongs to the layers with a compressor.
-	main = Rope{Theta: or(f.Theta, plainRope().Theta), Factor: 1}
-	switch {
-	case f.Scaling != nil:
-		compress = r.rope("rope_scaling", *f.Scaling)
-	case f.RopeSets != nil:
-		compress = r.rope("rope_parameters", sets.ropeFile)
-	case !compressed:
-		compress.Factor = 1
-	default:
+	if compressed && len(compresses) == 0 {
 		r.bad("rope_scaling", "absent, as is rope_parameters", "the scaling of layers with a compressor")
 	}
-	compress.Theta = or(f.CompressTheta, yarnRope().Theta)
+	main = r.agreed(mains, "rope_theta", r.f.Theta, plainRope().Theta)
+	compress = r.agreed(compresses, "compress_rope_theta", r.f.CompressTheta, yarnRope().Theta)
+	// Without names nobody knows whose theta it is: transformers writes that of all
+	// layers into the scaling, others the one that is scaled.
+	for _, s := range unnamed {
+		if *s.theta != main.Theta && *s.theta != compress.Theta {
+			r.bad(s.field+".rope_theta", *s.theta, "%v or %v, as rope_theta and compress_rope_theta have it", main.Theta, compress.Theta)
+		}
+	}
 	return main, compress
 }
 
-func (r *configReader) rope(field string, f ropeFile) Rope {
+// agreed returns the one rotation that all of the list give, with the theta that they
+// or the field called name give, or else the usual one.
+func (r *configReader) agreed(list []ropeSaid, name string, theta *float64, usual float64) Rope {
+	rope, by := Rope{Factor: 1}, name
+	for i, s := range list {
+		if i == 0 {
+			rope = s.Rope
+		} else {
+			r.same(list[0], s)
+		}
+		switch {
+		case s.theta == nil:
+		case theta == nil:
+			theta, by = s.theta, s.field
+		case *s.theta != *theta && by == name:
+			r.bad(name, *theta, "what %s says, %v", s.field, *s.theta)
+		case *s.theta != *theta:
+			r.bad(s.field+".rope_theta", *s.theta, "what %s says, %v", by, *theta)
+		}
+	}
+	rope.Theta = or(theta, usual)
+	return rope
+}
+
+// same checks that b scales as a does.
+func (r *configReader) same(a, b ropeSaid) {
+	for _, x := range []struct {
+		name string
+		a, b float64
+	}{
+		{"factor", a.Factor, b.Factor}, {"beta_fast", a.BetaFast, b.BetaFast}, {"beta_slow", a.BetaSlow, b.BetaSlow},
+		{"original_max_position_embeddings", float64(a.Original), float64(b.Original)},
+	} {
+		if x.a != x.b && (a.Scaled() || b.Scaled()) {
+			r.bad(b.field+"."+x.name, x.b, "what %s says, %v", a.field, x.a)
+		}
+	}
+}
+
+// rope returns what a set says but for Rope.Theta, which other fields give, too.
+func (r *configReader) rope(field string, f ropeFile) ropeSaid {
 	r.rotated(field+".partial_rotary_factor", f.Part)
 	if a := or(f.Attention, 1); a != 1 {
 		r.bad(field+".attention_factor", a, "1: the model's rotation keeps lengths")
 	}
-	switch t := strings.ToLower(or(f.Type, or(f.OldType, "default"))); t {
-	case "default":
-		return Rope{Factor: 1}
-	case "yarn":
-		return Rope{Factor: need(r, field+".factor", f.Factor), BetaFast: or(f.BetaFast, 32), BetaSlow: or(f.BetaSlow, 1),
-			Original: need(r, field+".original_max_position_embeddings", f.Original)}
-	default:
-		r.bad(field+".type", fmt.Sprintf("%.60q", t), "default or yarn")
-		return Rope{}
+	// These two only count where the factor is not given, as their quotient.
+	if m, all := or(f.Scale, 0), or(f.ScaleAll, 0); f.Attention == nil && m != all {
+		r.bad(field+".mscale", m, "mscale_all_dim, %v: the model's rotation keeps lengths", all)
 	}
+	if !or(f.Truncate, true) {
+		r.bad(field+".truncate", false, "true: the model's ramp goes from pair to pair")
+	}
+	if f.Type != nil && f.OldType != nil && !strings.EqualFold(*f.Type, *f.OldType) {
+		r.bad(field+".type", fmt.Sprintf("%.60q", *f.OldType), "what rope_type says, %.60q", *f.Type)
+	}
+	said := ropeSaid{field, f.Theta, Rope{Factor: 1}}
+	switch t := strings.ToLower(or(f.Type, or(f.OldType, "default"))); {
+	case t == "yarn":
+		said.Rope = Rope{Factor: need(r, field+".factor", f.Factor), BetaFast: or(f.BetaFast, 32), BetaSlow: or(f.BetaSlow, 1),
+			Original: need(r, field+".original_max_position_embeddings", f.Original)}
+	case t != "default":
+		r.bad(field+".type", fmt.Sprintf("%.60q", t), "default or yarn")
+	case f.Type == nil && f.OldType == nil && or(f.Factor, 1) != 1:
+		r.bad(field+".type", "absent", "yarn, or default without a factor")
+	}
+	return said
 }

@@ -140,6 +140,21 @@ func TestParseConfigErrors(t *testing.T) {
 		{true, "rope_parameters.main", nil, "rope_parameters"},
 		{true, "rope_parameters.compress.partial_rotary_factor", 1, ""},
 		{true, "rope_theta", 20000, ""},
+		// The rotation is given in several places, and not in all of them the same.
+		{true, "compress_rope_theta", 10000, ""},
+		{true, "rope_scaling", m{"type": "yarn", "factor": 4, "original_max_position_embeddings": 65536}, "rope_scaling.factor"},
+		{true, "rope_scaling", m{"type": "yarn", "factor": 16, "original_max_position_embeddings": 4096}, "rope_scaling.original_max_position_embeddings"},
+		{true, "rope_scaling", m{"type": "yarn", "factor": 16, "beta_fast": 16, "original_max_position_embeddings": 65536}, "rope_scaling.beta_fast"},
+		{true, "rope_scaling", m{"type": "default"}, "rope_scaling.factor"},
+		{true, "rope_scaling", m{"main": m{}}, "rope_scaling"},
+		{true, "rope_scaling", m{"main": m{"rope_theta": 5}, "compress": m{}}, "rope_scaling.main.rope_theta"},
+		{false, "rope_parameters", m{"type": "yarn", "factor": 4, "original_max_position_embeddings": 65536}, "rope_scaling.factor"},
+		{false, "rope_parameters", m{"type": "yarn", "rope_theta": 50000, "factor": 16, "original_max_position_embeddings": 65536}, "rope_parameters.rope_theta"},
+		{false, "rope_scaling.rope_theta", 50000, ""},
+		{false, "rope_scaling.rope_type", "default", "rope_scaling.type"},
+		{false, "rope_scaling.type", nil, ""},
+		{false, "rope_scaling.mscale", 0.707, ""},
+		{false, "rope_scaling.truncate", false, ""},
 	} {
 		f := released(pipeline.FlashConfig())
 		if c.anew {
@@ -157,6 +172,33 @@ func TestParseConfigErrors(t *testing.T) {
 	for _, text := range []string{"", "null", "[]", "{} {}", `{"hidden_size":`, "\x00", fmt.Sprintf(`{"compress_ratios":%q}`, "x")} {
 		if _, err := pipeline.ParseConfig([]byte(text)); !errors.Is(err, pipeline.ErrConfig) {
 			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+// What says the same twice, or says what every model has, changes nothing.
+func TestParseConfigRopes(t *testing.T) {
+	type m = map[string]any
+	yarn := func(more m) m {
+		f := m{"rope_type": "yarn", "factor": 16, "original_max_position_embeddings": 65536}
+		maps.Copy(f, more)
+		return f
+	}
+	named := m{"main": m{"rope_theta": 10000}, "compress": yarn(m{"rope_theta": 160000}), "rope_theta": 10000, "rope_type": "default"}
+	for name, more := range map[string]m{
+		"theta of all layers":    {"rope_scaling": yarn(m{"rope_theta": 10000})},
+		"theta of scaled layers": {"rope_scaling": yarn(m{"rope_theta": 160000})},
+		"no theta elsewhere":     {"rope_scaling": yarn(m{"rope_theta": 10000}), "rope_theta": nil, "compress_rope_theta": nil},
+		"twice":                  {"rope_parameters": yarn(nil)},
+		"in both spellings":      {"rope_parameters": named},
+		"names in rope_scaling":  {"rope_scaling": named},
+		"one length":             {"rope_scaling": yarn(m{"mscale": 1, "mscale_all_dim": 1, "truncate": true, "type": "YaRN"})},
+		"length overridden":      {"rope_scaling": yarn(m{"mscale": 1, "attention_factor": 1})},
+	} {
+		f := released(pipeline.FlashConfig())
+		maps.Copy(f, more)
+		if c, err := parse(t, f); err != nil || !reflect.DeepEqual(c, pipeline.FlashConfig()) {
+			t.Errorf("%s: %v\n%+v", name, err, c)
 		}
 	}
 }
