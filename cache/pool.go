@@ -96,6 +96,30 @@ func (p *BlockPool) Alloc(n int) ([]int32, error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	return p.take(n)
+}
+
+// exchange hands out n pages and, if somebody else holds the page last, too, one more,
+// which comes first and for which the caller's hold on last goes. Whether it is shared
+// is decided together with that: of several holders at the same time one keeps the page.
+func (p *BlockPool) exchange(last int32, n int) (got []int32, shared bool, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	shared = p.has(last) && p.refs[last] > 1
+	if shared {
+		n++
+	}
+	if got, err = p.take(n); err != nil {
+		return nil, false, err
+	}
+	if shared {
+		p.refs[last]--
+	}
+	return got, shared, nil
+}
+
+// take is Alloc for those who hold the mutex.
+func (p *BlockPool) take(n int) ([]int32, error) {
 	if n > len(p.free) {
 		return nil, fmt.Errorf("cache: alloc: %d pages wanted, %d of %d free: %w", n, len(p.free), len(p.refs), ErrPoolFull)
 	}

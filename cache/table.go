@@ -1,8 +1,8 @@
 package cache
 
 import (
-	"errors"
 	"fmt"
+	"math"
 	"slices"
 )
 
@@ -11,7 +11,9 @@ import (
 // position is a token's, for a compressed cache it counts compressed entries.
 //
 // A table holds its pages in the pool until Close. It is not for use by several
-// goroutines at once, but tables of one pool may be used by one goroutine each.
+// goroutines at once, but tables of one pool may be used by one goroutine each. Those
+// that share a page have to agree on when the copy of Append is recorded. The zero value
+// is of no use.
 type Table struct {
 	pool   *BlockPool
 	page   int
@@ -49,27 +51,34 @@ func (t *Table) Entries() int { return len(t.blocks) }
 // Entries()-1.
 func (t *Table) Entry(i int) int32 { return t.blocks[i] }
 
-// Need is the number of pages that Append(n) would take from the pool, for n of at
-// least 0.
+// Need is the number of pages that Append(n) would take from the pool, 0 for an n below
+// 1.
 func (t *Table) Need(n int) int {
 	if n <= 0 {
 		return 0
 	}
 	need := t.grown(n)
-	if t.shared() {
+	if last := t.last(); last >= 0 && t.pool.Refs(last) > 1 {
 		need++
 	}
 	return need
 }
 
-// grown is how many entries n more positions add.
-func (t *Table) grown(n int) int { return (t.length+n+t.page-1)/t.page - len(t.blocks) }
+// grown is how many entries n more positions add, for n of at least 1.
+func (t *Table) grown(n int) int {
+	room := len(t.blocks)*t.page - t.length
+	if n <= room {
+		return 0
+	}
+	return (n-room-1)/t.page + 1
+}
 
-// shared reports whether the next position falls into a page that somebody else holds,
-// too.
-func (t *Table) shared() bool {
-	last := len(t.blocks) - 1
-	return t.length%t.page != 0 && t.blocks[last] >= 0 && t.pool.Refs(t.blocks[last]) > 1
+// last is the page that the next position falls into, -1 if it begins one.
+func (t *Table) last() int32 {
+	if t.length%t.page == 0 {
+		return -1
+	}
+	return t.blocks[len(t.blocks)-1]
 }
 
 // Append adds n positions and takes the pages they need from the pool.
@@ -82,31 +91,21 @@ func (t *Table) shared() bool {
 //
 // It fails with ErrPoolFull, or vk.ErrArgument for a negative n.
 func (t *Table) Append(n int) ([]PageCopy, error) {
-	if n < 0 || n > int(^uint(0)>>1)-t.length-t.page {
+	if n < 0 || n > math.MaxInt-t.length {
 		return nil, pkg.Wrong("append", "n", n, "0 or more positions")
 	}
 	if n == 0 {
 		return nil, nil
 	}
-	last, shared, need := len(t.blocks)-1, t.shared(), t.grown(n)
-	if shared {
-		need++
-	}
-	if need == 0 {
-		t.length += n
-		return nil, nil
-	}
-	fresh, err := t.pool.Alloc(need)
+	last := t.last()
+	fresh, shared, err := t.pool.exchange(last, t.grown(n))
 	if err != nil {
 		return nil, err
 	}
 	var copies []PageCopy
 	if shared {
-		copies = []PageCopy{{From: t.blocks[last], To: fresh[0]}}
-		if err := t.pool.Release(t.blocks[last]); err != nil {
-			return nil, errors.Join(err, t.pool.Release(fresh...))
-		}
-		t.blocks[last], fresh = fresh[0], fresh[1:]
+		copies = []PageCopy{{From: last, To: fresh[0]}}
+		t.blocks[len(t.blocks)-1], fresh = fresh[0], fresh[1:]
 	}
 	t.blocks = append(t.blocks, fresh...)
 	t.length += n
@@ -115,15 +114,18 @@ func (t *Table) Append(n int) ([]PageCopy, error) {
 
 // Resume gives an empty table length positions, as a table has them whose first entries
 // were recycled: those below the entry first are -1, the others pages from the pool.
+// A page that is not full cannot have been recycled.
 //
-// It fails with ErrPoolFull, or vk.ErrArgument for a table that is not empty or a first
-// beyond its entries.
+// It fails with ErrPoolFull, or vk.ErrArgument for a table that is not empty, a length
+// beyond 2^31-1, or a first beyond its full entries.
 func (t *Table) Resume(length, first int) error {
-	entries := (length + t.page - 1) / t.page
-	if len(t.blocks) > 0 || length < 0 || first < 0 || first > entries {
-		return pkg.Wrong("resume", "length, first", fmt.Sprintf("%d, %d", length, first), "0..%d of an empty table's entries", entries)
+	if length < 0 || length > math.MaxInt32 {
+		return pkg.Wrong("resume", "length", length, "0..2^31-1 positions")
 	}
-	fresh, err := t.pool.Alloc(entries - first)
+	if len(t.blocks) > 0 || first < 0 || first > length/t.page {
+		return pkg.Wrong("resume", "first", first, "0..%d full entries of a table that was empty", length/t.page)
+	}
+	fresh, err := t.pool.Alloc((length+t.page-1)/t.page - first)
 	if err != nil {
 		return err
 	}
@@ -171,12 +173,17 @@ func (t *Table) Fork() (*Table, error) {
 }
 
 // Truncate forgets the positions from n on and lets go of pages that have none
-// left. It fails with vk.ErrArgument if n is not in 0..Len().
+// left. It fails with vk.ErrArgument if n is not in 0..Len(), and with ErrRecycled if
+// position n lies in a page that was recycled, behind the beginning of it: the next
+// position could not be written there.
 func (t *Table) Truncate(n int) error {
 	if n < 0 || n > t.length {
 		return pkg.Wrong("truncate", "n", n, "0..%d positions", t.length)
 	}
 	keep := (n + t.page - 1) / t.page
+	if n%t.page != 0 && t.blocks[keep-1] < 0 {
+		return fmt.Errorf("cache: truncate: position %d: %w", n, ErrRecycled)
+	}
 	if keep == len(t.blocks) {
 		t.length = n
 		return nil

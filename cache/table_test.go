@@ -2,8 +2,10 @@ package cache
 
 import (
 	"errors"
+	"math"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/vkmla/vkmla/vk"
@@ -119,6 +121,60 @@ func TestTableForkCopiesOnWrite(t *testing.T) {
 	}
 }
 
+// Of forks that go on at the same time each but the last gets a page of its own, and the
+// page that they shared always has a holder.
+func TestTableForksConcurrent(t *testing.T) {
+	for range 500 {
+		p := newPool(t, 4)
+		var tables [3]*Table
+		tables[0] = newTable(t, p, 4)
+		grow(t, tables[0], 1)
+		for i := range tables[1:] {
+			f, err := tables[0].Fork()
+			if err != nil {
+				t.Fatal(err)
+			}
+			tables[i+1] = f
+		}
+		var copies [len(tables)][]PageCopy
+		var start, wg sync.WaitGroup
+		start.Add(1)
+		for i, x := range tables {
+			wg.Go(func() {
+				start.Wait()
+				copies[i], _ = x.Append(1)
+			})
+		}
+		start.Done()
+		wg.Wait()
+		if n := len(slices.Concat(copies[:]...)); n != 2 || p.Refs(0) != 1 || p.Free() != 1 {
+			t.Fatalf("%d copies from a page with %d holders, %d pages free", n, p.Refs(0), p.Free())
+		}
+	}
+}
+
+// A table is not cut inside a page that is gone: what follows had no place.
+func TestTableTruncateRecycled(t *testing.T) {
+	p := newPool(t, 4)
+	x := newTable(t, p, 4)
+	grow(t, x, 12)
+	if err := x.Recycle(8); err != nil {
+		t.Fatal(err)
+	}
+	if err := x.Truncate(6); !errors.Is(err, ErrRecycled) || x.Len() != 12 || p.Free() != 3 {
+		t.Errorf("Truncate(6): %v, length %d, %d free", err, x.Len(), p.Free())
+	}
+	for _, n := range []int{9, 8, 4} {
+		if err := x.Truncate(n); err != nil {
+			t.Fatal(err)
+		}
+		grow(t, x, 1)
+		if _, err := x.SlotOf(n); err != nil {
+			t.Errorf("position %d after Truncate: %v", n, err)
+		}
+	}
+}
+
 // Tables against a model of what each position holds: forks, rewrites and copies
 // must never show one table's values in another.
 func TestTableModel(t *testing.T) {
@@ -194,7 +250,7 @@ func TestTableModel(t *testing.T) {
 func TestTableGrowResume(t *testing.T) {
 	p := newPool(t, 3)
 	x := newTable(t, p, 4)
-	for n, want := range map[int]int{-1: 0, 0: 0, 1: 1, 4: 1, 9: 3} {
+	for n, want := range map[int]int{-1: 0, 0: 0, 1: 1, 4: 1, 9: 3, math.MaxInt: 1 << 61} {
 		if got := x.Need(n); got != want {
 			t.Errorf("%d positions need %d pages, want %d", n, got, want)
 		}
@@ -220,7 +276,7 @@ func TestTableGrowResume(t *testing.T) {
 		t.Errorf("pages %v, want %v", got, want)
 	}
 	y := newTable(t, p, 4)
-	for _, bad := range [][2]int{{-1, 0}, {9, 4}, {9, -1}} {
+	for _, bad := range [][2]int{{-1, 0}, {9, 4}, {9, 3}, {9, -1}, {1 << 50, 1 << 48}, {math.MaxInt, 0}} {
 		if err := y.Resume(bad[0], bad[1]); !errors.Is(err, vk.ErrArgument) {
 			t.Error(bad, err)
 		}
