@@ -6,10 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/vkmla/vkmla/internal/safetensors"
 )
 
 const (
@@ -19,9 +20,10 @@ const (
 
 // LoadConfig reads config.json of a model's folder. See ParseConfig.
 //
-// Errors: *ConfigError (ErrConfig), or the file system's.
+// Errors: *ConfigError (ErrConfig), or the file system's, fs.ErrInvalid for what is not a
+// regular file.
 func LoadConfig(dir string) (Config, error) {
-	f, err := os.Open(filepath.Join(dir, configName))
+	f, _, err := safetensors.OpenRegular(filepath.Join(dir, configName))
 	if err != nil {
 		return Config{}, fmt.Errorf("pipeline: config: %w", err)
 	}

@@ -220,6 +220,13 @@ func TestLoadConfig(t *testing.T) {
 		t.Error(err)
 	}
 	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "config.json"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pipeline.LoadConfig(dir); !errors.Is(err, os.ErrInvalid) {
+		t.Error(err)
+	}
+	dir = t.TempDir()
 	data, err := json.Marshal(released(pipeline.ProConfig()))
 	if err == nil {
 		err = os.WriteFile(filepath.Join(dir, "config.json"), data, 0o666)

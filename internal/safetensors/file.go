@@ -15,23 +15,38 @@ type File struct {
 	data    []byte
 }
 
+// OpenRegular opens a regular file, or a link to one. With a pipe or a device already
+// opening could block, and reading never end.
+//
+// The error is fs.ErrInvalid for anything else, or the file system's.
+func OpenRegular(path string) (*os.File, fs.FileInfo, error) {
+	st, err := os.Stat(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !st.Mode().IsRegular() {
+		return nil, nil, &fs.PathError{Op: "open", Path: path, Err: fmt.Errorf("not a regular file: %w", fs.ErrInvalid)}
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	if st, err = f.Stat(); err != nil { // of what was opened, which is what gets read
+		f.Close()
+		return nil, nil, err
+	}
+	return f, st, nil
+}
+
 // Open maps a file and reads its header. Whoever opens it closes it.
 //
 // Errors wrap ErrFormat, or are the file system's.
 func Open(path string) (*File, error) {
-	f, err := os.Open(path)
+	f, st, err := OpenRegular(path)
 	if err != nil {
 		return nil, fmt.Errorf("safetensors: open: %w", err)
 	}
 	defer f.Close()
-	st, err := f.Stat()
-	if err != nil {
-		return nil, fmt.Errorf("safetensors: open: %w", err)
-	}
-	if !st.Mode().IsRegular() {
-		// A pipe or a device could block, or never end.
-		return nil, fmt.Errorf("safetensors: open: %s: not a regular file: %w", path, fs.ErrInvalid)
-	}
 	if st.Size() < 8 || st.Size() > math.MaxInt {
 		return nil, fmt.Errorf("safetensors: open: %s: %d bytes: %w", path, st.Size(), ErrFormat)
 	}
