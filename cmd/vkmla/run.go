@@ -2,10 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -37,7 +41,7 @@ indexer L<i>.topk [tokens, index_topk] int32, the compressed entries that it pic
 each token, in ascending order and then -1.
 
 Exit status: 0 if all outputs were written, 2 otherwise; then the file of outputs is
-as it was before.`,
+as it was before, unless it is a pipe or a device, which is written to meanwhile.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !cmd.Flags().Changed("prefill") {
@@ -118,16 +122,33 @@ func runRun(ctx context.Context, f runFlags, stderr io.Writer) error {
 // input is the name of a layer's input.
 func (f *runFlags) input(layer int) string { return fmt.Sprintf("%sL%d.in", f.prefix, layer) }
 
-// replaceFile writes a file that is there as a whole or not at all.
+// replaceFile writes a file that is there as a whole or not at all, with the mode of the
+// one that it replaces, which may be at the end of links. What is not a regular file, such
+// as a pipe or a device, is written to as it is.
 func replaceFile(path string, write func(io.Writer) error) error {
-	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	st, err := os.Stat(path)
+	switch {
+	case err == nil && !st.Mode().IsRegular():
+		return writeInto(path, write)
+	case err == nil:
+		if path, err = filepath.EvalSymlinks(path); err != nil {
+			return fmt.Errorf("run: outputs: %w", err)
+		}
+	default:
+		// A link to nothing: the file would have to be made where it leads.
+		if _, e := os.Lstat(path); e == nil || !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("run: outputs: %w", err)
+		}
+	}
+	name := filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.%x", filepath.Base(path), rand.Uint64()))
+	tmp, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
 		return fmt.Errorf("run: outputs: %w", err)
 	}
-	defer os.Remove(tmp.Name()) // does nothing after the file got its name
+	defer os.Remove(name) // does nothing after the file got its name
 	err = write(tmp)
-	if err == nil {
-		err = tmp.Chmod(0o644)
+	if err == nil && st != nil {
+		err = tmp.Chmod(st.Mode().Perm())
 	}
 	if e := tmp.Close(); err == nil {
 		err = e
@@ -135,10 +156,24 @@ func replaceFile(path string, write func(io.Writer) error) error {
 	if err != nil {
 		return err
 	}
-	if err := os.Rename(tmp.Name(), path); err != nil {
+	if err := os.Rename(name, path); err != nil {
 		return fmt.Errorf("run: outputs: %w", err)
 	}
 	return nil
+}
+
+// writeInto writes to what is there, which cannot be replaced. A pipe without a reader is
+// an error: waiting for one could not be interrupted.
+func writeInto(path string, write func(io.Writer) error) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return fmt.Errorf("run: outputs: %w", err)
+	}
+	err = write(f)
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	return err
 }
 
 // layerRun runs layers from one archive to another.
