@@ -32,7 +32,10 @@ var (
 
 // EngineOptions say what an Engine is for.
 type EngineOptions struct {
-	MaxTokens   int // longest sequence, 1 to MaxPositions of the model
+	// Longest sequence, 1 to MaxPositions of the model, and on a device whose descriptors
+	// hold less than 256 bytes for each (vk.Caps.MaxStorageBufferRange) to what they hold:
+	// 524288 tokens in 128 MiB, the least that Vulkan demands.
+	MaxTokens   int
 	MaxSessions int // most sessions that are open at once; 0: 1
 	MaxStep     int // most tokens of a step, of all its sessions; 0: 128
 
@@ -141,9 +144,10 @@ type engineLayer struct {
 // are first needed, or with Prepare. The weights have to stay until the engine is
 // closed.
 //
-// Errors: *ConfigError (ErrConfig); vk.ErrArgument for options out of range, weights
-// that do not fit the configuration, or a MaxCacheBytes that holds not even a page of
-// each cache; those of vk.Device.NewBuffer and vk.Device.Kernel; the context's.
+// Errors: *ConfigError (ErrConfig); vk.ErrArgument for options out of range, among them
+// a MaxStep or MaxSessions whose tensors or block tables exceed what one descriptor
+// holds, weights that do not fit the configuration, or a CacheBytes or MaxCacheBytes
+// that holds not even a page of each cache; those of vk.Device.NewBuffer and vk.Device.Kernel; the context's.
 func NewEngine(ctx context.Context, dev *vk.Device, cfg Config, layers []*DeviceLayer, o EngineOptions) (*Engine, error) {
 	if err := o.complete(dev, cfg, layers); err != nil {
 		return nil, err
@@ -164,7 +168,12 @@ func NewEngine(ctx context.Context, dev *vk.Device, cfg Config, layers []*Device
 
 // complete fills in what options leave open, and checks them.
 func (o *EngineOptions) complete(dev *vk.Device, cfg Config, layers []*DeviceLayer) error {
-	o.MaxSessions, o.Ranks = max(o.MaxSessions, 1), max(o.Ranks, 1)
+	if o.MaxSessions == 0 {
+		o.MaxSessions = 1
+	}
+	if o.Ranks == 0 {
+		o.Ranks = 1
+	}
 	if o.MaxStep == 0 {
 		o.MaxStep = 128
 	}
@@ -178,11 +187,13 @@ func (o *EngineOptions) complete(dev *vk.Device, cfg Config, layers []*DeviceLay
 	if dev == nil {
 		c.bad("dev", "nil", "a device")
 	} else if c.err = cfg.Check(); c.err == nil {
-		switch most := min(cfg.MaxPositions, maxPosition); {
+		switch most := min(cfg.MaxPositions, maxPosition, ropeRows(dev)); {
 		case o.MaxTokens < 1 || o.MaxTokens > most:
 			c.bad("MaxTokens", o.MaxTokens, "1 to %d", most)
-		case o.MaxSessions > 1<<16:
-			c.bad("MaxSessions", o.MaxSessions, "at most %d", 1<<16)
+		case o.MaxSessions < 0 || o.MaxSessions > 1<<16:
+			c.bad("MaxSessions", o.MaxSessions, "0 to %d", 1<<16)
+		case o.Ranks < 0 || cfg.Groups%o.Ranks != 0:
+			c.bad("Ranks", o.Ranks, "a divisor of the %d groups", cfg.Groups)
 		case o.MaxStep < 1:
 			c.bad("MaxStep", o.MaxStep, "at least 1")
 		case o.Rewind < 0:
@@ -217,6 +228,17 @@ func (e *Engine) build(ctx context.Context) (err error) {
 	if err = e.buildPools(); err != nil {
 		return err
 	}
+	if err = e.checkTables(); err != nil {
+		return err
+	}
+	if err = e.checkStep(); err != nil {
+		return err
+	}
+	// A bucket, without its commands, finds out whether weights and options suit the
+	// kernels, before the caches take their memory.
+	if _, err = e.bucket(ctx, 1); err != nil {
+		return err
+	}
 	for _, l := range e.layers {
 		if err = ctx.Err(); err != nil {
 			return err
@@ -228,13 +250,7 @@ func (e *Engine) build(ctx context.Context) (err error) {
 	if err = e.buildTables(ctx); err != nil {
 		return err
 	}
-	// A bucket, without its commands, finds out whether weights and options suit the
-	// kernels.
-	_, err = e.bucket(ctx, 1)
-	if err == nil {
-		err = e.growRopes(ctx, min(e.opts.MaxTokens, max(firstRows, e.opts.MaxStep)))
-	}
-	return err
+	return e.growRopes(ctx, min(e.opts.MaxTokens, max(firstRows, e.opts.MaxStep)))
 }
 
 // firstRows is how many rows of cosines and sines there are at first.

@@ -140,6 +140,21 @@ func (e *Engine) bucket(ctx context.Context, tokens int) (*bucket, error) {
 	return b, nil
 }
 
+// out is the type of outputs: sums of ranks are rounded when they are complete.
+func (e *Engine) out() tensor.DType {
+	if e.opts.Ranks > 1 {
+		return tensor.F32
+	}
+	return tensor.BF16
+}
+
+// kindConfig is the configuration of layers like l, in steps of so many tokens.
+func (e *Engine) kindConfig(l *engineLayer, tokens int) LayerKindConfig {
+	o := &e.opts
+	return LayerKindConfig{Model: e.cfg, Ranks: o.Ranks, Ratio: l.w.Ratio, Tokens: tokens, MaxLen: o.MaxTokens, Caches: e.greatest(l),
+		Variant: o.Variant, Hadamard: o.Hadamard, Group: e.group(tokens), Output: o.Output, Out: e.out()}
+}
+
 func (b *bucket) build(ctx context.Context) (err error) {
 	e := b.e
 	for _, in := range []struct {
@@ -155,12 +170,9 @@ func (b *bucket) build(ctx context.Context) (err error) {
 		}
 	}
 	b.draft = newStepDraft(&b.host)
-	n, out, topK := len(e.layers), tensor.BF16, 0
+	n, topK := len(e.layers), 0
 	if e.opts.LayerByLayer {
 		n = 1
-	}
-	if e.opts.Ranks > 1 {
-		out = tensor.F32
 	}
 	for i, l := range e.layers {
 		if err = ctx.Err(); err != nil {
@@ -168,9 +180,7 @@ func (b *bucket) build(ctx context.Context) (err error) {
 		}
 		k := b.kinds[l.w.Ratio]
 		if k == nil {
-			if k, err = NewLayerKind(e.dev, LayerKindConfig{Model: e.cfg, Ranks: e.opts.Ranks, Ratio: l.w.Ratio, Tokens: b.tokens,
-				MaxLen: e.opts.MaxTokens, Caches: e.greatest(l), Variant: e.opts.Variant, Hadamard: e.opts.Hadamard, Group: e.group(b.tokens),
-				Output: e.opts.Output, Out: out}); err != nil {
+			if k, err = NewLayerKind(e.dev, e.kindConfig(l, b.tokens)); err != nil {
 				return err
 			}
 			b.kinds[l.w.Ratio] = k
@@ -187,7 +197,7 @@ func (b *bucket) build(ctx context.Context) (err error) {
 	if b.in, err = newHiddenStates(e.dev, vk.DeviceLocal, n, tensor.BF16, b.tokens, e.cfg.Hidden); err != nil {
 		return err
 	}
-	if b.out, err = newHiddenStates(e.dev, vk.DeviceLocal, n, out, b.tokens, e.cfg.Hidden); err != nil {
+	if b.out, err = newHiddenStates(e.dev, vk.DeviceLocal, n, e.out(), b.tokens, e.cfg.Hidden); err != nil {
 		return err
 	}
 	if topK > 0 {

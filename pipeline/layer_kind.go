@@ -85,7 +85,9 @@ type LayerKind struct {
 // groups or a type of outputs that there is not; those of NewSparse and of the
 // constructors in package projection.
 func NewLayerKind(dev *vk.Device, cfg LayerKindConfig) (*LayerKind, error) {
-	cfg.Ranks = max(cfg.Ranks, 1)
+	if cfg.Ranks == 0 {
+		cfg.Ranks = 1
+	}
 	if cfg.Out == 0 {
 		cfg.Out = tensor.BF16
 	}
@@ -101,15 +103,15 @@ func NewLayerKind(dev *vk.Device, cfg LayerKindConfig) (*LayerKind, error) {
 	if c.err == nil {
 		c.err = cfg.Model.Check()
 	}
-	if c.err == nil && cfg.Model.Groups%cfg.Ranks != 0 {
+	if c.err == nil && (cfg.Ranks < 0 || cfg.Model.Groups%cfg.Ranks != 0) {
 		c.bad("Ranks", cfg.Ranks, "a divisor of the %d groups", cfg.Model.Groups)
 	}
 	if c.err != nil {
 		return nil, c.err
 	}
-	k := &LayerKind{cfg: cfg, dev: dev, heads: cfg.Model.Heads / cfg.Ranks, groups: cfg.Model.Groups / cfg.Ranks,
-		linears: map[projection.LinearConfig]*projection.Linear{}, scratch: map[string]tensor.Tensor{},
+	k := &LayerKind{cfg: cfg, dev: dev, linears: map[projection.LinearConfig]*projection.Linear{}, scratch: map[string]tensor.Tensor{},
 		chains: map[[2]*projection.Linear]*projection.LinearChain{}}
+	k.divide()
 	err := k.build()
 	if err == nil {
 		err = k.allocate()
@@ -124,7 +126,13 @@ func NewLayerKind(dev *vk.Device, cfg LayerKindConfig) (*LayerKind, error) {
 // as there are kernels for it.
 func (c Config) topK() int { return min(c.TopK, indexer.MaxK) }
 
-func (k *LayerKind) build() (err error) {
+// divide gives the rank its part of heads and groups.
+func (k *LayerKind) divide() {
+	k.heads, k.groups = k.cfg.Model.Heads/k.cfg.Ranks, k.cfg.Model.Groups/k.cfg.Ranks
+}
+
+// sparseConfig is the configuration of what attends.
+func (k *LayerKind) sparseConfig() SparseConfig {
 	m, caches := k.cfg.Model, k.cfg.Caches
 	cfg := SparseConfig{Eps: m.Eps, State: caches.State, DecodeConfig: DecodeConfig{
 		Tokens: k.cfg.Tokens, Heads: k.heads, Ratio: k.cfg.Ratio, Window: m.Window, MaxLen: k.cfg.MaxLen, Variant: k.cfg.Variant,
@@ -137,7 +145,11 @@ func (k *LayerKind) build() (err error) {
 			cfg.Entries = max(1, k.cfg.MaxLen/RatioC4A)
 		}
 	}
-	if k.sparse, err = NewSparse(k.dev, cfg); err != nil {
+	return cfg
+}
+
+func (k *LayerKind) build() (err error) {
+	if k.sparse, err = NewSparse(k.dev, k.sparseConfig()); err != nil {
 		return err
 	}
 	queries := k.queryBytes()
@@ -174,7 +186,8 @@ func (k *LayerKind) inserter(norm tensor.DType) (*projection.QInsert, error) {
 	return op, err
 }
 
-func (k *LayerKind) allocate() (err error) {
+// wanted lists what allocate allocates.
+func (k *LayerKind) wanted() []wanted {
 	t, m := k.cfg.Tokens, k.cfg.Model
 	list := []wanted{
 		{&k.qkv, tensor.BF16, []int{t, m.QRank + headDim}}, {&k.qr, tensor.BF16, []int{t, m.QRank}}, {&k.kv, tensor.BF16, []int{t, headDim}},
@@ -193,7 +206,11 @@ func (k *LayerKind) allocate() (err error) {
 			list = append(list, wanted{&k.iwWide, tensor.BF16, []int{t, wide}})
 		}
 	}
-	if k.arena, err = allocate(k.dev, "layer step", list); err != nil {
+	return list
+}
+
+func (k *LayerKind) allocate() (err error) {
+	if k.arena, err = allocate(k.dev, "layer step", k.wanted()); err != nil {
 		return err
 	}
 	return k.arrived.Upload(context.Background(), make([]byte, k.arrived.Bytes()))

@@ -13,6 +13,7 @@ import (
 // TestStepStaleOutput demands that nobody reads from host memory what another step or
 // another layer left there.
 func TestStepStaleOutput(t *testing.T) {
+	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioWindow)})))
 	ctx, layers := t.Context(), append(layers, layers...) // twice the same

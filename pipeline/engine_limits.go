@@ -1,0 +1,76 @@
+package pipeline
+
+import (
+	"fmt"
+	"math"
+	"sort"
+
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// Kernels read much of a step through descriptors, which hold
+// vk.Caps.MaxStorageBufferRange bytes. What follows finds out, before there is memory for
+// anything, whether the largest step and the longest session will fit: later each step
+// would fail, or all of them from the first long session on.
+
+// ropeRows is how many rows of cosines and sines a descriptor holds.
+func ropeRows(dev *vk.Device) int {
+	return int(min(dev.Caps().MaxStorageBufferRange/(4*RopeRow), math.MaxInt32))
+}
+
+// checkTables demands that all block tables fit, which are bound as one tensor.
+func (e *Engine) checkTables() error {
+	limit := e.dev.Caps().MaxStorageBufferRange
+	bytes := func(sessions int) (sum uint64) {
+		for _, p := range e.pools {
+			if p != nil {
+				sum += tensor.Need(tensor.I32, sessions, p.width)
+			}
+		}
+		return sum
+	}
+	n := e.opts.MaxSessions
+	most := sort.Search(n, func(i int) bool { return bytes(i+1) > limit })
+	if most == n {
+		return nil
+	}
+	return &vk.ArgumentError{Op: opNewEngine, Arg: "MaxSessions", Got: fmt.Sprint(n),
+		Want: fmt.Sprintf("at most %d with %d tokens, so that a descriptor of %d bytes holds the block tables", most, e.opts.MaxTokens, limit)}
+}
+
+// checkStep demands that the kernels can take MaxStep tokens.
+func (e *Engine) checkStep() error {
+	n := e.opts.MaxStep
+	most := sort.Search(n, func(i int) bool { return e.fits(i+1) != nil })
+	if most == n {
+		return nil
+	}
+	return &vk.ArgumentError{Op: opNewEngine, Arg: "MaxStep", Got: fmt.Sprint(n),
+		Want: fmt.Sprintf("at most %d: %v", most, e.fits(most+1))}
+}
+
+// fits reports why there can be no steps of so many tokens. More of them need more.
+func (e *Engine) fits(tokens int) error {
+	seen := map[int]bool{}
+	for _, l := range e.layers {
+		if seen[l.w.Ratio] {
+			continue
+		}
+		seen[l.w.Ratio] = true
+		k := LayerKind{cfg: e.kindConfig(l, tokens)}
+		k.divide()
+		if err := k.sparseConfig().DecodeConfig.check(e.dev); err != nil {
+			return err
+		}
+		var in, out tensor.Tensor
+		width := e.cfg.Hidden
+		list := append(k.wanted(), wanted{&in, tensor.BF16, []int{tokens, width}}, wanted{&out, k.cfg.Out, []int{tokens, width}})
+		for _, x := range list {
+			if n, limit := tensor.Need(x.dt, x.shape...), e.dev.Caps().MaxStorageBufferRange; n > limit {
+				return fmt.Errorf("a tensor %v of %d tokens has %d bytes, and a descriptor holds %d", x.shape, tokens, n, limit)
+			}
+		}
+	}
+	return nil
+}
