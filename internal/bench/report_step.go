@@ -54,7 +54,8 @@ func (r *StepReport) Close() error {
 		r.printf("us: the device's time for a step, one submission, for which all layers' hidden states are there, so that\n")
 		r.printf("a layer's first products run beside the last one of the layer before; layer by layer: each layer submitted\n")
 		r.printf("by itself, as a model has it, the sum of their times. host us: the processor's, to fill in and submit a\n")
-		r.printf("step and to end it, without the wait; latency: both with the wait. limit: the time that the bytes\n")
+		r.printf("step and to end it, without the wait; latency: both with the wait; behind layer by layer: what they are\n")
+		r.printf("then, with one wait at the end. limit: the time that the bytes\n")
 		r.printf("(the least of weights, caches and activations) need at the measured copy bandwidth.\n\n")
 		r.printf("%s\n", r.table().RenderMarkdown())
 		for _, x := range r.rows {
@@ -87,14 +88,15 @@ func (r *StepReport) Close() error {
 
 func (r *StepReport) table() table.Writer {
 	t := table.NewWriter()
-	t.AppendHeader(table.Row{"model", "weights", "batch", "context", "layers", "us", "p95", "layer by layer us", "host us", "p95", "latency us", "weights MB", "cache MB", "activations MB", "GB/s", "limit us", "times limit", "dispatches", "barriers", "check"})
+	t.AppendHeader(table.Row{"model", "weights", "batch", "context", "layers", "us", "p95", "host us", "p95", "latency us", "layer by layer us", "host us", "latency us", "weights MB", "cache MB", "activations MB", "GB/s", "limit us", "times limit", "dispatches", "barriers", "check"})
 	for _, x := range r.rows {
 		row := table.Row{x.Model, x.Weights, x.Batch, x.Context, x.Layers}
 		if x.Status != "ok" {
-			t.AppendRow(append(row, "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", x.Status))
+			t.AppendRow(append(row, "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", x.Status))
 			continue
 		}
-		t.AppendRow(append(row, f1(x.Time.Median), f1(x.Time.P95), f1(x.Apart.Median), f1(x.Host.Median), f1(x.Host.P95), f1(x.Latency.Median), mb(x.Work.Weights), mb(x.Work.Cache), mb(x.Work.Activations),
+		t.AppendRow(append(row, f1(x.Time.Median), f1(x.Time.P95), f1(x.Host.Median), f1(x.Host.P95), f1(x.Latency.Median),
+			f1(x.Apart.Median), f1(x.ApartHost.Median), f1(x.ApartWall.Median), mb(x.Work.Weights), mb(x.Work.Cache), mb(x.Work.Activations),
 			fmt.Sprintf("%.4g", x.GBs), f1(x.Limit), fmt.Sprintf("%.2f", x.Times), x.Dispatches, x.Barriers, x.Status))
 	}
 	return t
@@ -129,7 +131,8 @@ func layerCounts(x StepRow) string {
 // processor's time of an operation, is empty.
 func (r *StepReport) csv() table.Writer {
 	t := table.NewWriter()
-	t.AppendHeader(table.Row{"device", "driver", "model", "weights", "batch", "context", "kind", "op", "us", "p95_us", "layer_by_layer_us", "host_us", "host_p95_us", "latency_us",
+	t.AppendHeader(table.Row{"device", "driver", "model", "weights", "batch", "context", "kind", "op", "us", "p95_us", "host_us", "host_p95_us", "latency_us",
+		"layer_by_layer_us", "layer_by_layer_host_us", "layer_by_layer_latency_us",
 		"weight_mb", "cache_mb", "activation_mb", "gflop", "limit_us", "dispatches", "barriers", "check"})
 	for _, x := range r.rows {
 		line := func(kind, op string, time Time, whole []any, w Work, limit float64, d, b int) {
@@ -137,8 +140,8 @@ func (r *StepReport) csv() table.Writer {
 			row := append(table.Row{r.dev.Name, r.dev.Driver, x.Model, x.Weights, x.Batch, x.Context, kind, op, num(time.Median), num(time.P95)}, whole...)
 			t.AppendRow(append(row, num(w.Weights/1e6), num(w.Cache/1e6), num(w.Activations/1e6), num(w.Flop/1e9), num(limit), num(float64(d)), num(float64(b)), x.Status))
 		}
-		whole, none := make([]any, 4), []any{"", "", "", ""}
-		for i, v := range []float64{x.Apart.Median, x.Host.Median, x.Host.P95, x.Latency.Median} {
+		whole, none := make([]any, 6), []any{"", "", "", "", "", ""}
+		for i, v := range []float64{x.Host.Median, x.Host.P95, x.Latency.Median, x.Apart.Median, x.ApartHost.Median, x.ApartWall.Median} {
 			whole[i] = csvNumber(x.Status, v)
 		}
 		line("all", "step", x.Time, whole, x.Work, x.Limit, x.Dispatches, x.Barriers)

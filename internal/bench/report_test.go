@@ -105,14 +105,14 @@ func TestDecodeCSV(t *testing.T) {
 func TestLayerAndStepReports(t *testing.T) {
 	us := func(v float64) Time { return Time{Median: v, P95: v + 1, Samples: []float64{v}} }
 	ops := []OpTime{{Name: "wo_b", Layer: "all", Time: us(3), Dispatches: 2}}
-	steps := []StepRow{{Model: "small", Weights: "fp8", Batch: 1, Context: 9, Status: "ok", Time: us(10), Apart: us(12), Host: us(4), Latency: us(15), Ops: ops}}
+	steps := []StepRow{{Model: "small", Weights: "fp8", Batch: 1, Context: 9, Status: "ok", Time: us(10), Apart: us(12), ApartHost: us(6), ApartWall: us(20), Host: us(4), Latency: us(15), Ops: ops}}
 	step := func(format string) string {
 		return reported(t, steps, func(out *bytes.Buffer) (adder[StepRow], error) {
 			return NewStepReport(out, format, testAdapter, Limits{})
 		})
 	}
 	table := csvColumns(t, step("csv"), "device", "driver", "model", "weights", "kind", "op", "check")
-	if x := table[0]; x["op"] != "step" || x["us"] != "10" || x["layer_by_layer_us"] != "12" || x["host_us"] != "4" || x["host_p95_us"] != "5" || x["latency_us"] != "15" {
+	if x := table[0]; x["op"] != "step" || x["us"] != "10" || x["layer_by_layer_us"] != "12" || x["layer_by_layer_host_us"] != "6" || x["layer_by_layer_latency_us"] != "20" || x["host_us"] != "4" || x["host_p95_us"] != "5" || x["latency_us"] != "15" {
 		t.Errorf("%v", x)
 	}
 	if x := table[1]; x["op"] != "wo_b" || x["us"] != "3" || x["host_us"] != "" || x["latency_us"] != "" || x["dispatches"] != "2" {

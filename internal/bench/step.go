@@ -46,11 +46,13 @@ type StepRow struct {
 	Shared  string `json:"shared,omitempty"` // which layers have weights in common, for want of memory
 	Variant string `json:"variant"`          // of the attention kernel
 
-	Time       Time     `json:"time"`    // of the device
-	Apart      Time     `json:"apart"`   // the same with every layer submitted by itself, as in a model, in which it waits for the one before: the sum
-	Host       Time     `json:"host"`    // of the processor: filling in the step and submitting it, and ending it; without the wait
-	Latency    Time     `json:"latency"` // from beginning to end, with the wait
-	Ops        []OpTime `json:"ops"`     // by kind of layer, of all its layers together
+	Time       Time     `json:"time"`          // of the device
+	Apart      Time     `json:"apart"`         // the same with every layer submitted by itself, as in a model, in which it waits for the one before: the sum
+	ApartHost  Time     `json:"apart_host"`    // of the processor then, with a submission for each layer
+	ApartWall  Time     `json:"apart_latency"` // from beginning to end then, with one wait at the end
+	Host       Time     `json:"host"`          // of the processor: filling in the step and submitting it, and ending it; without the wait
+	Latency    Time     `json:"latency"`       // from beginning to end, with the wait
+	Ops        []OpTime `json:"ops"`           // by kind of layer, of all its layers together
 	Work       Work     `json:"work"`
 	Limit      float64  `json:"limit_us"`
 	Times      float64  `json:"times_limit"` // Time.Median over Limit
@@ -449,9 +451,9 @@ func (s *stepRun) timeApart() error {
 	if err := s.wakeUp(); err != nil {
 		return err
 	}
-	var sums []float64
+	var sums, host, latency []float64
 	for range s.o.Reps {
-		if _, _, err := s.step(func(st *pipeline.Step) error {
+		h, l, err := s.step(func(st *pipeline.Step) error {
 			list, err := st.Times()
 			sum := 0.0
 			for _, x := range list {
@@ -459,11 +461,13 @@ func (s *stepRun) timeApart() error {
 			}
 			sums = append(sums, sum)
 			return err
-		}); err != nil {
+		})
+		if err != nil {
 			return err
 		}
+		host, latency = append(host, float64(h)), append(latency, float64(l))
 	}
-	s.row.Apart = summarise(sums)
+	s.row.Apart, s.row.ApartHost, s.row.ApartWall = summarise(sums), summarise(host), summarise(latency)
 	return nil
 }
 
