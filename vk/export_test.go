@@ -19,3 +19,6 @@ func Compiled(k *Kernel) bool {
 
 // KernelKey is what tells a kernel from others.
 func KernelKey(s KernelSpec) any { return s.key() }
+
+// Remembered is how many accesses the recorder compares with the next one.
+func Remembered(r *Recorder) int { return len(r.pending) }

@@ -140,7 +140,16 @@ func (r *Recorder) order(uses []use) {
 	}
 }
 
+// maxPending is how many accesses are remembered. To compare with more takes the host longer
+// than a barrier takes the device, after which none has to be: of thousands of copies of
+// different ranges, each would be compared with all before it.
+const maxPending = 512
+
+// conflicts reports whether a barrier has to come before an access.
 func (r *Recorder) conflicts(u use) bool {
+	if len(r.pending) >= maxPending {
+		return true
+	}
 	for _, p := range r.pending {
 		if p.view.Buffer == u.view.Buffer && (p.access|u.access)&Write != 0 &&
 			p.view.Offset < u.view.Offset+u.view.Size && u.view.Offset < p.view.Offset+p.view.Size {

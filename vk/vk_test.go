@@ -172,6 +172,29 @@ func TestBarriersFollowUse(t *testing.T) {
 	}
 }
 
+// Recording takes as long for each of many commands as for a few: they are not compared
+// with all before them.
+func TestManyCommandsAreRecordedInTurn(t *testing.T) {
+	d := open(t, vk.DeviceOptions{})
+	a, b := buffer(t, d, 1<<20, vk.DeviceLocal), buffer(t, d, 1<<20, vk.DeviceLocal)
+	r, err := d.NewRecorder()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for i := range uint64(2000) { // ranges that are all different
+		if err := r.Copy(a.View(512*i, 256), b.View(512*i, 256)); err != nil {
+			t.Fatal(err)
+		}
+		if n := vk.Remembered(r); n > 600 {
+			t.Fatalf("%d accesses are remembered after %d copies", n, i+1)
+		}
+	}
+	if n := r.Barriers(); n < 4000/600 || n > 20 {
+		t.Errorf("%d barriers between copies of different ranges", n)
+	}
+}
+
 func TestReachOrdersDeviceAddresses(t *testing.T) {
 	d := open(t, vk.DeviceOptions{})
 	k := copyKernel(t, d)
