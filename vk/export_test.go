@@ -22,3 +22,13 @@ func KernelKey(s KernelSpec) any { return s.key() }
 
 // Remembered is how many accesses the recorder compares with the next one.
 func Remembered(r *Recorder) int { return len(r.pending) }
+
+// TimedParts is how many parts of a recording there is a timestamp for.
+func TimedParts(c *Commands) (n int) {
+	for _, m := range c.rec.parts.marks[1:] {
+		if m >= 0 {
+			n++
+		}
+	}
+	return n
+}

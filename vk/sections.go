@@ -58,6 +58,17 @@ func (r *Recorder) Section(name string) {
 	}
 }
 
+// sectionMarks is how many timestamps parts leave to sections, which cannot do without.
+func (r *Recorder) sectionMarks() int {
+	switch {
+	case r.sections == nil:
+		return 0
+	case r.whole:
+		return 1
+	}
+	return maxTimestamps / 2
+}
+
 // endSections takes the time where the last section ends.
 func (r *Recorder) endSections() error {
 	if r.sections == nil || r.sectionErr != nil {

@@ -3,6 +3,7 @@ package vk_test
 import (
 	"context"
 	"errors"
+	"strconv"
 	"testing"
 
 	"github.com/vkmla/vkmla/vk"
@@ -57,6 +58,33 @@ func TestSections(t *testing.T) {
 		}
 		if s[i].NS = 0; s[i] != want[i] {
 			t.Errorf("section %d: %v, want %v", i, s[i], want[i])
+		}
+	}
+}
+
+// Sections have their timestamps also where there are more parts than timestamps.
+func TestSectionsOfManyParts(t *testing.T) {
+	d := open(t, vk.DeviceOptions{})
+	b := buffer(t, d, 1<<10, vk.DeviceLocal)
+	for name, c := range map[string]struct {
+		time  func(*vk.Recorder) error
+		parts int // that have a time
+	}{
+		"whole":    {(*vk.Recorder).TimeWhole, 8192 - 3},
+		"sections": {(*vk.Recorder).TimeSections, 4000},
+	} {
+		cmd := record(t, d, func(r *vk.Recorder) error {
+			err := errors.Join(r.SplitEach(), c.time(r))
+			for i := range 8200 {
+				if i%100 == 0 {
+					r.Section(strconv.Itoa(i))
+				}
+				err = errors.Join(err, r.Fill(b.View(uint64(i%256)*4, 4), uint32(i)))
+			}
+			return err
+		})
+		if n := vk.TimedParts(cmd); n < c.parts {
+			t.Errorf("%s: %d parts have a time, want at least %d", name, n, c.parts)
 		}
 	}
 }

@@ -71,9 +71,11 @@ func (r *Recorder) endPart() {
 	n := r.operations - p.first
 	p.list = append(p.list, Part{First: p.first, Operations: n, Divisible: n > 1 || p.more})
 	p.first = r.operations
-	m, err := r.Timestamp()
-	if err != nil {
-		m = -1
+	m := -1
+	if r.marks < maxTimestamps-r.sectionMarks() {
+		if at, err := r.Timestamp(); err == nil {
+			m = at
+		}
 	}
 	r.parts.marks = append(r.parts.marks, m)
 }
