@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/tensor"
@@ -273,9 +274,13 @@ func (e *Engine) ensure(ctx context.Context, need [poolCount]int) error {
 	var missing [poolCount]int
 	short := false
 	for i, p := range e.pools {
-		if p != nil {
-			missing[i] = max(0, need[i]-p.ids.Free())
-			short = short || missing[i] > 0
+		if p == nil {
+			continue
+		}
+		missing[i] = max(0, need[i]-p.ids.Free())
+		short = short || missing[i] > 0
+		if n := p.ids.Capacity() + missing[i]; n > p.most {
+			return fmt.Errorf("%w: %d pages of %d tokens are wanted, and there can be at most %d", cache.ErrPoolFull, n, p.page*p.ratio, p.most)
 		}
 	}
 	if !short {
@@ -283,26 +288,9 @@ func (e *Engine) ensure(ctx context.Context, need [poolCount]int) error {
 	}
 	var err error
 	for part := 1; part <= 32; part *= 2 { // of the size, that is added
-		var to [poolCount]int
-		sum := uint64(0)
-		fits := true
-		for i, p := range e.pools {
-			if p == nil {
-				continue
-			}
-			to[i] = p.ids.Capacity()
-			if missing[i] > 0 {
-				least := to[i] + missing[i]
-				fits = fits && least <= p.most
-				if part < 32 {
-					least = max(least, to[i]+to[i]/part)
-				}
-				to[i] = min(least, p.most)
-			}
-			sum += uint64(to[i]) * p.bytes
-		}
-		if !fits || sum > orMost(e.opts.MaxCacheBytes) {
-			err = fmt.Errorf("%w: %d bytes wanted, at most %d are allowed", cache.ErrPoolFull, sum, orMost(e.opts.MaxCacheBytes))
+		to, sum := e.larger(missing, part)
+		if sum > orMost(e.opts.MaxCacheBytes) {
+			err = fmt.Errorf("%w: %d bytes wanted, at most %d are allowed", cache.ErrPoolFull, sum, e.opts.MaxCacheBytes)
 			continue
 		}
 		grown := e.growPools(ctx, to)
@@ -317,13 +305,34 @@ func (e *Engine) ensure(ctx context.Context, need [poolCount]int) error {
 	return err
 }
 
+// larger returns how many pages pools have of which some are missing, if a part of their
+// size is added, but of the smallest part no more than is missing; and their bytes.
+func (e *Engine) larger(missing [poolCount]int, part int) (to [poolCount]int, bytes uint64) {
+	for i, p := range e.pools {
+		if p == nil {
+			continue
+		}
+		to[i] = p.ids.Capacity()
+		if missing[i] > 0 {
+			least := to[i] + missing[i]
+			if part < 32 {
+				least = max(least, to[i]+to[i]/part)
+			}
+			to[i] = min(least, p.most)
+		}
+		bytes += uint64(to[i]) * p.bytes
+	}
+	return to, bytes
+}
+
 func outOfMemory(err error) bool {
 	return errors.Is(err, vk.ErrOutOfDeviceMemory) || errors.Is(err, vk.ErrOutOfHostMemory)
 }
 
 // growPools gives each pool more pages, layer by layer, so that there is never more than
-// one layer's memory twice. After an error some layers have larger pools than others,
-// which does no harm: the ids say which pages there are.
+// one layer's memory twice. If that fills the device, all pools are as before. After
+// another error, such as the context's, some layers have larger pools than others, for
+// whoever grows them next: the ids say which pages there are.
 func (e *Engine) growPools(ctx context.Context, to [poolCount]int) error {
 	if err := e.forget(); err != nil {
 		return err
@@ -334,17 +343,9 @@ func (e *Engine) growPools(ctx context.Context, to [poolCount]int) error {
 				if t.Shape[0] >= to[sort] {
 					continue
 				}
-				fresh, err := tensor.New(e.dev, "caches", tensor.U8, to[sort], t.Shape[1])
-				if err != nil {
-					return err
-				}
-				err = e.once(ctx, func(rec *vk.Recorder) error { return rec.Copy(fresh.Rows(0, t.Shape[0]).View(), t.View()) })
-				if err != nil {
-					return errors.Join(err, fresh.Close())
-				}
-				old := *t
-				*t = fresh
-				if err := old.Close(); err != nil {
+				if err := e.resize(ctx, t, to[sort]); outOfMemory(err) {
+					return errors.Join(err, e.shrinkPools(ctx))
+				} else if err != nil {
 					return err
 				}
 			}
@@ -358,6 +359,40 @@ func (e *Engine) growPools(ctx context.Context, to [poolCount]int) error {
 		}
 	}
 	return nil
+}
+
+// shrinkPools takes pages back that growPools gave to some layers. It goes backwards: for
+// the last of them there is the room that it left when it grew, and each makes room for
+// the one before. A pool that finds none, for somebody else took it, stays large.
+func (e *Engine) shrinkPools(ctx context.Context) error {
+	for _, l := range slices.Backward(e.layers) {
+		for sort := poolCount - 1; sort >= 0; sort-- {
+			for _, t := range slices.Backward(l.pools(sort)) {
+				if n := e.pools[sort].ids.Capacity(); t.Shape[0] > n {
+					if err := e.resize(ctx, t, n); err != nil && !outOfMemory(err) {
+						return err
+					}
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// resize moves a pool to memory of another size, with the pages that are in both.
+func (e *Engine) resize(ctx context.Context, t *tensor.Tensor, pages int) error {
+	fresh, err := tensor.New(e.dev, "caches", tensor.U8, pages, t.Shape[1])
+	if err != nil {
+		return err
+	}
+	n := min(pages, t.Shape[0])
+	err = e.once(ctx, func(rec *vk.Recorder) error { return rec.Copy(fresh.Rows(0, n).View(), t.Rows(0, n).View()) })
+	if err != nil {
+		return errors.Join(err, fresh.Close())
+	}
+	old := *t
+	*t = fresh
+	return old.Close()
 }
 
 // pendingCopy is a page that has to be copied, in every layer, before the next step. The
