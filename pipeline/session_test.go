@@ -466,9 +466,15 @@ func (x *sessions) save(t *testing.T) {
 	other := must[*pipeline.Session](t)(fresh.Open())
 	x.run(t, other, 80)
 	back := must[*pipeline.Session](t)(fresh.Restore(t.Context(), bytes.NewReader(saved.Bytes())))
+	same := must[*pipeline.Session](t)(fresh.Open())
+	x.run(t, same, sessionFork)
+	var short bytes.Buffer // what Rewind needs is not in it
 	again.Reset()
-	if err := back.Save(t.Context(), &again); err != nil || !bytes.Equal(saved.Bytes(), again.Bytes()) {
-		t.Error("saved again it is not the same", err)
+	if err := errors.Join(same.Save(t.Context(), &short), back.Save(t.Context(), &again), same.Close()); err != nil || !bytes.Equal(short.Bytes(), again.Bytes()) || short.Len() >= saved.Len() {
+		t.Error("saved again it is not what a session has that ran there", err)
+	}
+	if err := back.Truncate(sessionFork - 1); !errors.Is(err, pipeline.ErrRewind) {
+		t.Error(err)
 	}
 	x.run(t, other, 120)
 	x.rest(t, "restored", back)
@@ -502,6 +508,10 @@ func (x *sessions) save(t *testing.T) {
 		t.Error(err)
 	}
 	full := must[*pipeline.Session](t)(e.Restore(t.Context(), bytes.NewReader(data)))
+	again.Reset()
+	if err := full.Save(t.Context(), &again); err != nil || !bytes.Equal(data, again.Bytes()) {
+		t.Error("saved again it is not the same", err)
+	}
 	if err := full.Save(t.Context(), writerFunc(func([]byte) (int, error) { return 0, broken })); !errors.Is(err, broken) {
 		t.Error(err)
 	}

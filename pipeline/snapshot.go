@@ -12,6 +12,7 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
 )
 
 const (
@@ -66,9 +67,12 @@ func (e *Engine) fingerprint() [sha256.Size]byte {
 // is in progress, and no step begins meanwhile. The weights are not part of it, nor is
 // anything that tells which they were.
 //
-// Errors: those of w, the context's, vk.ErrClosed, vk.ErrDeviceLost.
+// Errors: vk.ErrArgument for a nil w; those of w, the context's, vk.ErrClosed, vk.ErrDeviceLost.
 func (s *Session) Save(ctx context.Context, w io.Writer) error {
 	e := s.e
+	if w == nil {
+		return &vk.ArgumentError{Op: opSave, Arg: "w", Got: "nil", Want: "a writer"}
+	}
 	if err := e.enter(ctx); err != nil {
 		return fmt.Errorf("%s: %w", opSave, err)
 	}
@@ -230,13 +234,17 @@ func (l *engineLayer) slotParts(sort, k int) []int {
 
 // Restore makes a session of what Session.Save wrote, by an engine of the same model,
 // layers and options of indexer keys; that the weights are the same is for the caller to
-// see to. All of it is read and checked, in host memory, before anything is done on the
+// see to. Where this engine's Rewind is less, the session can be truncated by no more than
+// that. All of it is read and checked, in host memory, before anything is done on the
 // device.
 //
-// Errors: ErrSnapshot; ErrSequenceFull for more tokens than MaxTokens; those of r, but
+// Errors: vk.ErrArgument for a nil r; ErrSnapshot; ErrSequenceFull for more tokens than MaxTokens; those of r, but
 // that its end is ErrSnapshot; ErrTooManySessions, cache.ErrPoolFull; the context's,
 // vk.ErrClosed, vk.ErrDeviceLost; those of vk.Device.NewBuffer. Then nothing has changed.
 func (e *Engine) Restore(ctx context.Context, r io.Reader) (*Session, error) {
+	if r == nil {
+		return nil, &vk.ArgumentError{Op: opRestore, Arg: "r", Got: "nil", Want: "a reader"}
+	}
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("%s: %w", opRestore, err)
 	}
@@ -281,14 +289,17 @@ func (e *Engine) readSnapshot(r io.Reader) (h snapshotHeader, data snapshotPages
 	if err = e.checkHeader(&h); err != nil {
 		return h, nil, err
 	}
+	gone := e.trim(&h)
 	for _, l := range e.layers {
 		for sort := range poolCount {
 			for k, t := range l.pools(sort) {
-				pages := make([]byte, int(h.BeyondPages[sort]-h.FirstPage[sort])*l.stride(sort, k))
-				if err = readAll(r, pages, sum); err != nil {
-					return h, nil, err
+				stride := l.stride(sort, k)
+				if _, err = io.CopyN(sum, r, int64(gone[sort]*stride)); err == nil {
+					data[t], err = readPages(r, int(h.BeyondPages[sort]-h.FirstPage[sort])*stride, sum)
 				}
-				data[t] = pages
+				if err != nil {
+					return h, nil, cutShort(err)
+				}
 			}
 		}
 	}
@@ -302,15 +313,53 @@ func (e *Engine) readSnapshot(r io.Reader) (h snapshotHeader, data snapshotPages
 
 func readAll(r io.Reader, to []byte, sum hash.Hash) error {
 	if _, err := io.ReadFull(r, to); err != nil {
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			return unusable("it is cut short")
-		}
-		return err
+		return cutShort(err)
 	}
 	if sum != nil {
 		sum.Write(to)
 	}
 	return nil
+}
+
+// readPages reads n bytes into memory that grows with what comes: n is what a header
+// says, whose checksum is at the end.
+func readPages(r io.Reader, n int, sum hash.Hash) ([]byte, error) {
+	data := make([]byte, 0, min(n, 1<<20))
+	for len(data) < n {
+		if len(data) == cap(data) {
+			data = append(make([]byte, 0, min(n, 2*len(data))), data...)
+		}
+		from := len(data)
+		data = data[:cap(data)]
+		if err := readAll(r, data[from:], sum); err != nil {
+			return nil, err
+		}
+	}
+	return data, nil
+}
+
+// cutShort tells the end of the data from a reader's other errors.
+func cutShort(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return unusable("it is cut short")
+	}
+	return err
+}
+
+// trim makes of a header what a session of the engine has: of one that could be truncated
+// further than Rewind allows here, the first pages are left out. It returns how many.
+func (e *Engine) trim(h *snapshotHeader) (gone [poolCount]int) {
+	floor := int(h.Length) - e.opts.Rewind
+	h.Floor = uint64(max(int(h.Floor), floor))
+	for i, p := range e.pools {
+		if p == nil || p.keep == 0 {
+			continue
+		}
+		first := max(int(h.FirstPage[i]), (floor-p.keep)/p.page)
+		gone[i] = first - int(h.FirstPage[i])
+		h.FirstPage[i] = uint64(first)
+	}
+	return gone
 }
 
 // checkHeader demands that a session of the engine can look like this.
