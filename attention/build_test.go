@@ -1,11 +1,14 @@
 package attention_test
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/internal/testkit"
+	"github.com/vkmla/vkmla/vk"
 )
 
 // TestBuilds makes every variant of decode and prefill that the device can run,
@@ -27,4 +30,17 @@ func TestBuilds(t *testing.T) {
 		}
 	}
 	testkit.Compile(t, dev)
+}
+
+// Whatever name is refused, the error says all that there are.
+func TestUnknownDecoder(t *testing.T) {
+	dev := testkit.Device(t)
+	for _, name := range []string{"fastest", attention.TwoPassPrefix + "fastest"} {
+		_, made := attention.NewDecoder(dev, attention.DecoderConfig{Heads: 5, WindowPage: 16, Variant: name})
+		for _, err := range []error{made, attention.CanDecode(dev.Adapter(), name, 5)} {
+			if !errors.Is(err, vk.ErrArgument) || !strings.Contains(err.Error(), " base da twopass-") || !strings.Contains(err.Error(), name) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
 }

@@ -94,6 +94,9 @@ type Decoder struct {
 // forced variant that the device cannot run; those of vk.Device.Kernel.
 func NewDecoder(dev *vk.Device, cfg DecoderConfig) (*Decoder, error) {
 	const op = "new decoder"
+	if err := knownDecoder(cfg.Variant); err != nil {
+		return nil, err
+	}
 	if rest, ok := strings.CutPrefix(cfg.Variant, TwoPassPrefix); ok {
 		two := cfg
 		two.Variant = rest

@@ -1,6 +1,7 @@
 package attention
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -110,10 +111,26 @@ func chooseBuild(a *vk.Adapter, stem, want string, maxBytes uint64, heads int) (
 	return variant, t, err
 }
 
+// knownDecoder refuses a name that is not of DecodeVariants, all of which it says: each of
+// the two ladders that they come from knows only its own.
+func knownDecoder(variant string) error {
+	var names []string
+	for _, v := range DecodeVariants {
+		names = append(names, v.Name)
+	}
+	if variant == "" || variant == TwoPassPrefix || slices.Contains(names, variant) {
+		return nil
+	}
+	return pkg.Wrong("attn_decode", "variant", fmt.Sprintf("%q", variant), "one of %v", names)
+}
+
 // CanDecode reports whether NewDecoder can make the named variant for that many
 // heads on an adapter: nil, or the error that it would return before building
 // anything.
 func CanDecode(a *vk.Adapter, variant string, heads int) error {
+	if err := knownDecoder(variant); err != nil {
+		return err
+	}
 	stem := "attn_decode"
 	if rest, ok := strings.CutPrefix(variant, TwoPassPrefix); ok {
 		stem, variant = "attn_prefill", rest
