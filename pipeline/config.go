@@ -46,7 +46,7 @@ type Config struct {
 	ORank        int     // o_lora_rank: width of the output's bottleneck, of each group
 	Groups       int     // o_groups, G, a divisor of H
 	IndexHeads   int     // index_n_heads, Hi, of 128 numbers each; unused without a layer of RatioC4A
-	TopK         int     // index_topk: entries that the indexer picks; likewise
+	TopK         int     // index_topk: entries that the indexer picks, up to indexer.MaxK; likewise
 	Window       int     // sliding_window, in tokens with the token itself
 	MaxPositions int     // max_position_embeddings
 	Eps          float32 // rms_norm_eps, of every norm
@@ -75,9 +75,13 @@ type Rope struct {
 func (r Rope) Scaled() bool { return r.Factor != 0 && r.Factor != 1 }
 
 // Rope returns the rotation of a layer, which serves its queries, keys, compressed
-// entries and indexer alike.
+// entries and indexer alike, and the zero Rope, which has no table, for a layer that the
+// model does not have.
 func (c Config) Rope(layer int) Rope {
-	if c.Ratios[layer] == RatioWindow {
+	switch {
+	case layer < 0 || layer >= len(c.Ratios):
+		return Rope{}
+	case c.Ratios[layer] == RatioWindow:
 		return c.Main
 	}
 	return c.Compress
@@ -86,8 +90,8 @@ func (c Config) Rope(layer int) Rope {
 // Layers returns the number of layers.
 func (c Config) Layers() int { return len(c.Ratios) }
 
-// HeadsPerGroup returns P = H/G.
-func (c Config) HeadsPerGroup() int { return c.Heads / c.Groups }
+// HeadsPerGroup returns P = H/G, all heads where Groups is not set.
+func (c Config) HeadsPerGroup() int { return c.Heads / max(c.Groups, 1) }
 
 // FlashConfig returns the configuration of DeepSeek-V4-Flash, for those who have no
 // checkpoint at hand.
@@ -163,7 +167,7 @@ func (c Config) Check() error {
 	}
 	if slices.Contains(c.Ratios, RatioC4A) {
 		within("index_n_heads", c.IndexHeads, indexer.MaxHeads)
-		within("index_topk", c.TopK, maxWidth)
+		within("index_topk", c.TopK, indexer.MaxK)
 	}
 	c.Main.check(bad, "rope_theta", "rope_parameters.main")
 	c.Compress.check(bad, "compress_rope_theta", "rope_scaling")

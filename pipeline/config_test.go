@@ -66,6 +66,9 @@ func TestParseConfig(t *testing.T) {
 	if c.Rope(0) != (pipeline.Rope{Theta: 10000, Factor: 1}) || c.Rope(2).Theta != 160000 || !c.Rope(3).Scaled() || c.Rope(1).Scaled() {
 		t.Error("rotation of layers")
 	}
+	if (pipeline.Config{}).HeadsPerGroup() != 0 || c.Rope(-1) != (pipeline.Rope{}) || c.Rope(43) != (pipeline.Rope{}) {
+		t.Error("no groups, layers that are not there")
+	}
 }
 
 func TestParseConfigErrors(t *testing.T) {
@@ -110,6 +113,7 @@ func TestParseConfigErrors(t *testing.T) {
 		{false, "index_head_dim", 64, ""},
 		{false, "index_n_heads", nil, ""},
 		{false, "index_topk", 0, ""},
+		{false, "index_topk", 2049, ""},
 		{false, "q_lora_rank", -8, ""},
 		{false, "o_lora_rank", nil, ""},
 		{false, "o_groups", 7, ""},
