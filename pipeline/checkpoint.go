@@ -118,6 +118,9 @@ func (c *Checkpoint) Bytes() int64 {
 // stays. Closing twice is allowed.
 func (c *Checkpoint) Close() error {
 	c.Layers = nil
+	if c.model == nil {
+		return nil // made by nobody
+	}
 	if err := c.model.Close(); err != nil {
 		return fmt.Errorf("pipeline: close checkpoint: %w", err)
 	}

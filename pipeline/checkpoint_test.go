@@ -419,6 +419,17 @@ func TestBlob(t *testing.T) {
 			}
 		}
 	}
+	for _, m := range []*pipeline.Matrix{&c.Layers[0].QB, &c.Layers[0].QKV, {}} {
+		row := make([]float32, m.K)
+		for what, err := range map[string]error{"before the first": m.Row(-1, row), "behind the last": m.Row(m.N, row), "too short": m.Row(0, make([]float32, max(m.K, 1)-1))} {
+			if !errors.Is(err, vk.ErrArgument) {
+				t.Errorf("%s of %q: %v", what, m.Name, err)
+			}
+		}
+	}
+	if err := (&pipeline.Checkpoint{}).Close(); err != nil {
+		t.Error(err)
+	}
 	if err := os.Truncate(filepath.Join(dir, safetensors.SingleName), 4096); err != nil {
 		t.Fatal(err)
 	}

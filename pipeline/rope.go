@@ -24,7 +24,8 @@ const RopeRow = ropeDim
 //	low, high = floor(c(BetaFast)), ceil(c(BetaSlow)), within 0..63
 //	c(n) = 64 ln(Original / (2 pi n)) / (2 ln Theta)       the pair that turns n times in Original positions
 //
-// Angles are not scaled otherwise, and YaRN's factor on the attention is 1.
+// Angles are not scaled otherwise, and YaRN's factor on the attention is 1. Of a rotation
+// that Config.Check refuses, such as the zero value, they have no meaning.
 //
 // Sources: vLLM vllm/model_executor/layers/rotary_embedding (common.py, yarn_scaling_rope.py),
 // DeepSeek's inference/model.py (precompute_freqs_cis).
@@ -67,9 +68,12 @@ func (r Rope) ramp() (low, high float32) {
 // of a layer's ratio gives the table for compressed entries, which turn by the position of
 // the first token of their group. A row is 256 bytes.
 //
-// Errors: vk.ErrArgument for numbers below 1, or positions beyond 2^24, which float32
-// does not tell apart.
+// Errors: vk.ErrArgument for numbers below 1, positions beyond 2^24, which float32 does
+// not tell apart, or a rotation that Config.Check refuses.
 func (r Rope) Table(rows, step int) ([]float32, error) {
+	if err := r.usable("pipeline: rope table"); err != nil {
+		return nil, err
+	}
 	if rows < 1 || step < 1 || rows > maxPosition/step+1 {
 		return nil, &vk.ArgumentError{Op: "pipeline: rope table", Arg: "rows, step", Got: fmt.Sprintf("%d, %d", rows, step),
 			Want: fmt.Sprintf("at least 1 and positions up to %d", maxPosition)}
@@ -85,9 +89,12 @@ func (r Rope) Table(rows, step int) ([]float32, error) {
 // needs of a table, for a server that does not keep one. Tokens then turn by row number
 // instead of position.
 //
-// Errors: vk.ErrArgument for a position below 0 or beyond 2^24, or a dst that has not 64
-// numbers for each; then nothing was written.
+// Errors: vk.ErrArgument for a position below 0 or beyond 2^24, a dst that has not 64
+// numbers for each, or a rotation that Config.Check refuses; then nothing was written.
 func (r Rope) Rows(dst []float32, positions []int) error {
+	if err := r.usable("pipeline: rope rows"); err != nil {
+		return err
+	}
 	if len(dst) != len(positions)*RopeRow {
 		return &vk.ArgumentError{Op: "pipeline: rope rows", Arg: "dst", Got: fmt.Sprintf("%d values", len(dst)), Want: fmt.Sprintf("%d for each of %d positions", RopeRow, len(positions))}
 	}
@@ -101,6 +108,13 @@ func (r Rope) Rows(dst []float32, positions []int) error {
 		turnRow(dst[k*RopeRow:][:RopeRow], &f, p)
 	}
 	return nil
+}
+
+func (r Rope) usable(op string) (err error) {
+	r.check(func(string, any, string, ...any) {
+		err = &vk.ArgumentError{Op: op, Arg: "Rope", Got: fmt.Sprintf("%+v", r), Want: "a rotation that Config.Check accepts"}
+	}, "", "")
+	return err
 }
 
 // maxPosition is the last of the numbers that float32 all has.

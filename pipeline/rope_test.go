@@ -95,6 +95,7 @@ func TestRopeTable(t *testing.T) {
 	for what, err := range map[string]error{
 		"no rows": second(yarn.Table(0, 1)), "no step": second(yarn.Table(1, 0)), "too far": second(yarn.Table(1<<24+2, 1)), "steps too far": second(yarn.Table(3, 1<<24)),
 		"overflow": second(yarn.Table(math.MaxInt, math.MaxInt)), "short": yarn.Rows(row[:63], []int{0}), "negative": yarn.Rows(row, []int{-1}), "beyond": yarn.Rows(row, []int{1<<24 + 1}),
+		"no angles": second(pipeline.Rope{}.Table(1, 1)), "no row": pipeline.Rope{}.Rows(row, []int{1}), "no positions before YaRN": second(pipeline.Rope{Theta: 9, Factor: 2, BetaFast: 2, BetaSlow: 1}.Table(1, 1)),
 	} {
 		if !errors.Is(err, vk.ErrArgument) {
 			t.Errorf("%s: %v, want an argument error", what, err)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
 )
 
 // ErrCheckpoint is matched by every *CheckpointError, and by errors about files that
@@ -165,7 +166,14 @@ func (l *LayerWeights) Bytes() int64 {
 
 // Row writes row r as f32 values to dst, which holds K of them: what the stored
 // weights mean, without a further rounding. It is for checks; kernels read the stored
-// weights. Errors: those of Blob.ReadAt.
+// weights. Errors: those of Blob.ReadAt; vk.ErrArgument for a row that the matrix does
+// not have or a shorter dst.
 func (m *Matrix) Row(r int, dst []float32) error {
+	if r < 0 || r >= m.N || m.values == nil {
+		return &vk.ArgumentError{Op: "pipeline: weights", Arg: "r", Got: fmt.Sprint(r), Want: fmt.Sprintf("one of the %d rows of a checkpoint's matrix", m.N)}
+	}
+	if len(dst) < m.K {
+		return &vk.ArgumentError{Op: "pipeline: weights", Arg: "dst", Got: fmt.Sprintf("%d values", len(dst)), Want: fmt.Sprintf("%d for a row", m.K)}
+	}
 	return guarded(func() { m.values(r, dst[:m.K], 0) })
 }
