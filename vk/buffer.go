@@ -245,7 +245,9 @@ func (b *Buffer) release() {
 		delete(d.memory, b.spec.Label)
 	}
 	d.mu.Unlock()
-	b.destroy()
+	if !d.gone.Load() {
+		b.destroy()
+	}
 }
 
 func (b *Buffer) destroy() {

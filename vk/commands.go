@@ -123,6 +123,9 @@ func (p *Pending) poll(sleep time.Duration) (done bool, err error) {
 		return true, p.err
 	}
 	d, r := p.c.rec.dev, vulkan.Success
+	if d.gone.Load() { // Device.Close has waited for it
+		return true, nil
+	}
 	if sleep == 0 {
 		r = vulkan.GetFenceStatus(d.h, p.c.fence)
 	} else {
@@ -152,6 +155,9 @@ func (c *Commands) Timestamps() ([]float64, error) {
 	defer c.mu.Unlock()
 	if c.closed {
 		return nil, fmt.Errorf("vk: %s: commands %w", op, ErrClosed)
+	}
+	if err := c.rec.dev.usable(op); err != nil {
+		return nil, err
 	}
 	if c.flying == nil {
 		return nil, fmt.Errorf("vk: %s: %w", op, ErrBusy)
@@ -190,7 +196,9 @@ func (c *Commands) Close() error {
 		err = c.flying.Wait(context.Background())
 		c.flying.finish(err)
 	}
-	vulkan.DestroyFence(c.rec.dev.h, c.fence, nil)
+	if !c.rec.dev.gone.Load() {
+		vulkan.DestroyFence(c.rec.dev.h, c.fence, nil)
+	}
 	c.rec.release()
 	return err
 }

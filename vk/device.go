@@ -42,7 +42,8 @@ type Device struct {
 
 	queueMu sync.Mutex // vkQueueSubmit wants external synchronisation
 	lost    atomic.Bool
-	closed  atomic.Bool
+	closed  atomic.Bool // nothing begins any more
+	gone    atomic.Bool // the handle is destroyed, and with it what was left open
 
 	mu      sync.Mutex
 	kernels map[kernelKey]*Kernel
@@ -51,8 +52,7 @@ type Device struct {
 	memory  map[string]uint64 // bytes by label
 	cache   pipelineCache
 	dummy   *Buffer
-
-	staging stagingBuffer
+	staging stagingBuffer // under a lock of its own
 
 	waiting   []*Kernel // to be compiled, under mu
 	compilers int       // goroutines that compile, under mu
@@ -63,11 +63,14 @@ type Device struct {
 // this library can use and the adapter has.
 //
 // Errors: *MissingError when the adapter is older than Vulkan 1.2 or has no
-// compute queue; ErrOutOfHostMemory, ErrOutOfDeviceMemory, ErrDeviceLost; the
-// error of DeviceOptions.MemoryHook.
+// compute queue; ErrClosed when its instance is closed; ErrOutOfHostMemory,
+// ErrOutOfDeviceMemory, ErrDeviceLost; the error of DeviceOptions.MemoryHook.
 func (a *Adapter) Open(o DeviceOptions) (*Device, error) {
 	if err := a.Usable(); err != nil {
 		return nil, err
+	}
+	if a.instance.c == nil {
+		return nil, fmt.Errorf("vk: open %s: instance %w", a.Name, ErrClosed)
 	}
 	d := &Device{
 		adapter: a, opts: o,
@@ -116,7 +119,8 @@ func (d *Device) MemoryInUse() map[string]uint64 {
 
 // Close waits for the device to be idle and releases it with everything that it
 // owns. Buffers and commands must have been closed before; the error lists the
-// bytes of buffers that were not, by label.
+// bytes of buffers that were not, by label. To close them afterwards is too late to
+// free what they hold, and does nothing else.
 func (d *Device) Close() error {
 	if d.closed.Swap(true) {
 		return nil
@@ -139,6 +143,7 @@ func (d *Device) Close() error {
 	if n := len(d.memory); n > 0 {
 		left = fmt.Errorf("vk: close device: buffers still open, bytes by label: %v", d.memory)
 	}
+	d.gone.Store(true)
 	vulkan.DestroyDevice(d.h, nil)
 	C.free(unsafe.Pointer(d.c))
 	d.c = nil

@@ -50,7 +50,6 @@ type Instance struct {
 	c        *C.VmInstance
 	handle   cgo.Handle
 	adapters []*Adapter
-	closed   bool
 }
 
 // The binding keeps its entry points in process-wide variables, so they are
@@ -241,10 +240,9 @@ func (in *Instance) Pick(selector string) (*Adapter, error) {
 
 // Close releases the instance. Devices opened from it must be closed before.
 func (in *Instance) Close() error {
-	if in.closed {
+	if in.c == nil {
 		return nil
 	}
-	in.closed = true
 	if in.c.instance != nil {
 		C.vm_destroy_messenger(in.c)
 		vulkan.DestroyInstance(vulkan.Instance(in.c.instance), nil)

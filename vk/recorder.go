@@ -443,13 +443,14 @@ func (r *Recorder) Close() {
 }
 
 func (r *Recorder) release() {
-	d := r.dev
-	if r.query != nil {
-		vulkan.DestroyQueryPool(d.h, r.query, nil)
-	}
-	vulkan.DestroyCommandPool(d.h, r.pool, nil)
-	for _, s := range r.sets {
-		d.releaseSet(s.bindings, s.set)
+	if d := r.dev; !d.gone.Load() {
+		if r.query != nil {
+			vulkan.DestroyQueryPool(d.h, r.query, nil)
+		}
+		vulkan.DestroyCommandPool(d.h, r.pool, nil)
+		for _, s := range r.sets {
+			d.releaseSet(s.bindings, s.set)
+		}
 	}
 	for b := range r.held {
 		b.release()
