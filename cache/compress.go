@@ -118,12 +118,11 @@ type kvCompressPush struct {
 // Errors: *vk.ArgumentError; *vk.MissingError; those of vk.Device.Kernel.
 func NewCompress(dev *vk.Device, cfg CompressConfig) (*Compress, error) {
 	const op = "compress"
-	cfg, err := cfg.complete(op, dev.Caps())
+	variant, err := pkg.Choose(dev, op, CompressVariants, cfg.Variant, cfg.MaxBytes)
 	if err != nil {
 		return nil, err
 	}
-	variant, err := pkg.Choose(dev, op, CompressVariants, cfg.Variant, cfg.MaxBytes)
-	if err != nil {
+	if cfg, err = cfg.complete(op, dev.Caps()); err != nil {
 		return nil, err
 	}
 	c, hadamard := cfg.Compression, 0

@@ -288,8 +288,9 @@ func TestRecordCopy(t *testing.T) {
 		"beyond": func(rec *vk.Recorder) error {
 			return c.RecordCopy(rec, []cache.PageCopy{{From: 1, To: 2}, {From: 0, To: 4}})
 		},
-		"negative": func(rec *vk.Recorder) error { return c.RecordCopy(rec, []cache.PageCopy{{From: -1, To: 2}}) },
-		"itself":   func(rec *vk.Recorder) error { return c.RecordCopy(rec, []cache.PageCopy{{From: 2, To: 2}}) },
+		"negative":    func(rec *vk.Recorder) error { return c.RecordCopy(rec, []cache.PageCopy{{From: -1, To: 2}}) },
+		"itself":      func(rec *vk.Recorder) error { return c.RecordCopy(rec, []cache.PageCopy{{From: 2, To: 2}}) },
+		"no recorder": func(*vk.Recorder) error { return c.RecordCopy(nil, []cache.PageCopy{{From: 1, To: 2}}) },
 	})
 	do(t, dev, func(rec *vk.Recorder) error {
 		return c.RecordCopy(rec, []cache.PageCopy{{From: 1, To: 3}, {From: 3, To: 0}})

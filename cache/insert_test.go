@@ -50,6 +50,9 @@ func TestInsertArguments(t *testing.T) {
 		"pool offset": with(func(a *cache.InsertArgs) { a.Cache.Pool.Offset, a.Cache.Pool.Shape = 4, []int{2, 1728} }),
 		"pool type":   with(func(a *cache.InsertArgs) { a.Cache.Pool.DType = tensor.I8 }),
 	})
+	if err := op.Record(nil, good); !errors.Is(err, vk.ErrArgument) {
+		t.Errorf("no recorder: %v, want an argument error", err)
+	}
 	// No tokens: nothing to do, and that is no error.
 	none := good
 	none.Slots.Shape = []int{0}

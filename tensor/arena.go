@@ -12,7 +12,7 @@ const Align = 256
 
 // Arena hands out tensors from one buffer, one after the other. It suits the many
 // small arrays of a step: a device allows only a few thousand allocations. It is
-// for one goroutine at a time.
+// for one goroutine at a time. NewArena makes one; the zero Arena is of no use.
 type Arena struct {
 	buf  *vk.Buffer
 	used uint64

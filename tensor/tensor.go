@@ -127,9 +127,12 @@ func (t Tensor) View() vk.View {
 }
 
 // Rows returns the tensor of rows a to b-1 along the first dimension, of which it
-// must have at least b. Where the rows are to be bound, their offset must suit the
-// device's StorageAlignment.
+// must have at least b; an absent tensor has absent rows. Where the rows are to be
+// bound, their offset must suit the device's StorageAlignment.
 func (t Tensor) Rows(a, b int) Tensor {
+	if len(t.Shape) == 0 {
+		return Tensor{}
+	}
 	r := t
 	r.Shape = append([]int{b - a}, t.Shape[1:]...)
 	r.Offset += uint64(a) * (t.Bytes() / uint64(max(1, t.Shape[0])))

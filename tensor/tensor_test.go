@@ -109,6 +109,16 @@ func TestAbsent(t *testing.T) {
 			t.Errorf("%s: %v, want an argument error", name, err)
 		}
 	}
+	if r := x.Rows(0, 1); !r.IsZero() {
+		t.Errorf("rows of an absent tensor: %v", r)
+	}
+	_, errNew := tensor.New(nil, "x", tensor.U8, 1)
+	_, errArena := tensor.NewArena(nil, vk.Upload, "x", 16)
+	for _, err := range []error{errNew, errArena} {
+		if !errors.Is(err, vk.ErrArgument) {
+			t.Errorf("without a device: %v, want an argument error", err)
+		}
+	}
 	if x.Mapped() != nil || x.Close() != nil || x.String() != "absent" {
 		t.Errorf("absent tensor: mapped %v, %s", x.Mapped(), x)
 	}

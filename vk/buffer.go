@@ -217,7 +217,12 @@ func (b *Buffer) Mapped() []byte { return b.mapped }
 func (b *Buffer) View(offset, size uint64) View { return View{b, offset, size} }
 
 // Whole returns the view of all bytes.
-func (b *Buffer) Whole() View { return View{b, 0, b.spec.Size} }
+func (b *Buffer) Whole() View {
+	if b == nil {
+		return View{}
+	}
+	return View{b, 0, b.spec.Size}
+}
 
 // Closed reports whether Close was called. Commands recorded before can still be
 // submitted; recording or copying with the buffer gives ErrClosed.

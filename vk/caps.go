@@ -320,9 +320,12 @@ type Variant struct {
 // device can run; want, when not empty, forces one by name. op stands in errors
 // only.
 //
-// Errors: *ArgumentError when want is not in the ladder; *MissingError when the
-// forced variant, or every variant, needs a feature that the device lacks.
+// Errors: *ArgumentError without a device or when want is not in the ladder; *MissingError
+// when the forced variant, or every variant, needs a feature that the device lacks.
 func ChooseVariant(op string, a *Adapter, ladder []Variant, want string) (Variant, error) {
+	if a == nil || a == nobody {
+		return Variant{}, &ArgumentError{Op: op, Arg: "device", Got: "nil", Want: "a device"}
+	}
 	var names []string
 	var first error
 	for _, v := range ladder {

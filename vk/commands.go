@@ -185,6 +185,9 @@ func (c *Commands) Timestamps() ([]float64, error) {
 // Close waits until the device has finished with the commands and frees them. The
 // error is ErrDeviceLost, found while waiting; they are freed nevertheless.
 func (c *Commands) Close() error {
+	if c == nil {
+		return nil
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {

@@ -101,11 +101,20 @@ func (a *Adapter) Open(o DeviceOptions) (*Device, error) {
 	return d, nil
 }
 
+// nobody is the adapter of no device: what chooses by its limits fails later, with an
+// error that says so.
+var nobody = &Adapter{Name: "no device"}
+
 // Adapter returns the adapter that the device was opened from.
-func (d *Device) Adapter() *Adapter { return d.adapter }
+func (d *Device) Adapter() *Adapter {
+	if d == nil || d.adapter == nil {
+		return nobody
+	}
+	return d.adapter
+}
 
 // Caps returns what the device offers.
-func (d *Device) Caps() *Caps { return &d.adapter.Caps }
+func (d *Device) Caps() *Caps { return &d.Adapter().Caps }
 
 // Dummy is 256 bytes of device memory to bind where an optional buffer is absent.
 func (d *Device) Dummy() View { return d.dummy.Whole() }
@@ -122,7 +131,7 @@ func (d *Device) MemoryInUse() map[string]uint64 {
 // bytes of buffers that were not, by label. To close them afterwards is too late to
 // free what they hold, and does nothing else.
 func (d *Device) Close() error {
-	if d.closed.Swap(true) {
+	if d == nil || d.adapter == nil || d.closed.Swap(true) {
 		return nil
 	}
 	d.compiling.Wait()
@@ -159,8 +168,11 @@ func (d *Device) check(op string, code int) error {
 	return err
 }
 
-// usable fails when the device is closed or lost.
+// usable fails when the device is closed or lost, or there is none.
 func (d *Device) usable(op string) error {
+	if d == nil || d.adapter == nil {
+		return argument(op, "device", "nil", "a device that Adapter.Open returned")
+	}
 	if d.closed.Load() {
 		return fmt.Errorf("vk: %s: device %w", op, ErrClosed)
 	}

@@ -7,7 +7,9 @@
 // An [Instance] owns the adapters it lists. A [Device], opened from an
 // [Adapter], owns its kernels, descriptor sets and pipeline cache. The caller
 // owns each [Buffer] and each [Commands] and closes them; a buffer that recorded
-// commands still use is freed when the last of those is closed.
+// commands still use is freed when the last of those is closed. Zero values of
+// these types are of no use: functions here return them. What is called without a
+// device or a recorder returns ErrArgument.
 //
 // # Barriers
 //

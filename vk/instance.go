@@ -240,7 +240,7 @@ func (in *Instance) Pick(selector string) (*Adapter, error) {
 
 // Close releases the instance. Devices opened from it must be closed before.
 func (in *Instance) Close() error {
-	if in.c == nil {
+	if in == nil || in.c == nil {
 		return nil
 	}
 	if in.c.instance != nil {

@@ -9,6 +9,46 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
+// What needs a device or a recorder says so when there is none, as after an error that
+// was not looked at, and there is nothing to close.
+func TestWithoutDevice(t *testing.T) {
+	ctx := context.Background()
+	for _, d := range []*vk.Device{nil, {}} {
+		_, errBuffer := d.NewBuffer(vk.BufferSpec{Size: 4})
+		_, errKernel := d.Kernel(vk.KernelSpec{})
+		_, errRecorder := d.NewRecorder()
+		_, errStatistics := d.Statistics(nil)
+		_, errVariant := vk.ChooseVariant("op", d.Adapter(), []vk.Variant{{Name: "base"}}, "")
+		for i, err := range []error{errBuffer, errKernel, errRecorder, errStatistics, errVariant,
+			d.Upload(ctx, vk.View{}, nil), d.Download(ctx, nil, vk.View{})} {
+			if !errors.Is(err, vk.ErrArgument) {
+				t.Errorf("call %d without a device: %v, want ErrArgument", i, err)
+			}
+		}
+		if err := d.Close(); err != nil || d.Caps().MaxPushConstants != 0 {
+			t.Errorf("no device: %v, %v", err, d.Caps())
+		}
+	}
+	for _, r := range []*vk.Recorder{nil, {}} {
+		r.Section("none")
+		_, errMark := r.Timestamp()
+		_, errEnd := r.End()
+		for i, err := range []error{errMark, errEnd, r.Fill(vk.View{}, 0), r.Copy(vk.View{}, vk.View{}),
+			r.Dispatch(vk.Dispatch{Kernel: &vk.Kernel{}}), r.Separate()} {
+			if !errors.Is(err, vk.ErrArgument) {
+				t.Errorf("call %d without a recorder: %v, want ErrArgument", i, err)
+			}
+		}
+		r.Close()
+	}
+	var c *vk.Commands
+	var b *vk.Buffer
+	var in *vk.Instance
+	if err := errors.Join(c.Close(), b.Close(), in.Close(), (&vk.Instance{}).Close()); err != nil || !b.Whole().IsZero() {
+		t.Error(err, b.Whole())
+	}
+}
+
 // What was left open can be closed after its device, and used no more.
 func TestClosedAfterTheDevice(t *testing.T) {
 	in, err := vk.NewInstance(vk.InstanceOptions{}) // the validation layer would name what was left open

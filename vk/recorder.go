@@ -4,6 +4,7 @@ package vk
 import "C"
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"unsafe"
@@ -111,6 +112,9 @@ func (r *Recorder) emit(srcStage, dstStage, srcAccess, dstAccess uint32) {
 }
 
 func (r *Recorder) usable(op string) error {
+	if r == nil || r.dev == nil {
+		return argument(op, "recorder", "nil", "a recorder that Device.NewRecorder returned")
+	}
 	if r.ended {
 		return fmt.Errorf("vk: %s: recorder %w", op, ErrClosed)
 	}
@@ -400,7 +404,7 @@ func (r *Recorder) Barriers() int { return r.barriers }
 func (r *Recorder) End() (*Commands, error) {
 	const op = "end recording"
 	if err := r.usable(op); err != nil {
-		if r.dev.lost.Load() {
+		if errors.Is(err, ErrDeviceLost) {
 			r.Close() // as below: nobody closes a recorder whose End failed
 		}
 		return nil, err
@@ -435,7 +439,7 @@ func (r *Recorder) End() (*Commands, error) {
 
 // Close gives up a recording that was not ended. After End it does nothing.
 func (r *Recorder) Close() {
-	if r.ended {
+	if r == nil || r.dev == nil || r.ended {
 		return
 	}
 	r.ended = true

@@ -44,7 +44,7 @@ func (r *Recorder) TimeWhole() error {
 // Section names what is recorded from here on. It does nothing without TimeSections,
 // so that operations may name their parts always; so it has no error: one is End's.
 func (r *Recorder) Section(name string) {
-	if r.sections == nil || r.whole || r.ended || r.sectionErr != nil || r.sections[len(r.sections)-1].name == name {
+	if r == nil || r.sections == nil || r.whole || r.ended || r.sectionErr != nil || r.sections[len(r.sections)-1].name == name {
 		return
 	}
 	last := &r.sections[len(r.sections)-1]

@@ -61,6 +61,9 @@ func (d *Device) Statistics(k *Kernel) ([]Statistic, error) {
 	if err := d.usable(op); err != nil {
 		return nil, err
 	}
+	if k == nil {
+		return nil, argument(op, "kernel", "nil", "a kernel of the device")
+	}
 	if missing := d.Caps().Missing([]string{"pipelineExecutableInfo"}); missing != nil {
 		return nil, &MissingError{What: op, Device: d.adapter.Name, Required: missing, Missing: missing}
 	}

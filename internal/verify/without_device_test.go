@@ -1,0 +1,71 @@
+package verify_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/vkmla/vkmla/attention"
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/indexer"
+	"github.com/vkmla/vkmla/projection"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// maker calls one of the functions that make an operation, without a device.
+func maker[C, O any](f func(*vk.Device, C) (O, error), cfg C) func() error {
+	return func() error { _, err := f(nil, cfg); return err }
+}
+
+// No operation is made without a device, and that is an error of the argument.
+func TestNothingIsMadeWithoutDevice(t *testing.T) {
+	main := cache.C4Main
+	states, err := cache.NewStateLayout(main, 8, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, err := cache.NewIndexKeyLayout(cache.IndexKeyFP8, 64, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	logits := indexer.LogitsConfig{Heads: 64, Page: 64, Format: cache.IndexKeyFP8}
+	for name, make := range map[string]func() error{
+		"kv":                maker(cache.NewKV, cache.KVConfig{Layout: cache.Layout{Page: 2, Stride: 1728}, Pages: 3}),
+		"index keys":        maker(cache.NewIndexKeys, cache.IndexKeysConfig{Layout: keys, Pages: 3}),
+		"state":             maker(cache.NewState, cache.StateConfig{Layout: states, Pages: 3}),
+		"touch":             func() error { _, err := cache.NewTouch(nil); return err },
+		"table update":      func() error { _, err := cache.NewTableUpdate(nil); return err },
+		"insert":            maker(cache.NewInsert, cache.InsertConfig{Page: 64}),
+		"gather":            maker(cache.NewGather, cache.GatherConfig{Page: 64}),
+		"gather slots":      maker(cache.NewGatherSlots, cache.GatherSlotsConfig{Page: 64}),
+		"gather index keys": maker(cache.NewGatherIndexKeys, cache.GatherIndexKeysConfig{Page: 64, Format: cache.IndexKeyFP8}),
+		"slot mapping":      maker(cache.NewSlotMapping, cache.SlotMappingConfig{Page: 64, Ratio: 1}),
+		"save state":        maker(cache.NewSaveState, cache.SaveStateConfig{Compression: main, Page: 8}),
+		"compress":          maker(cache.NewCompress, cache.CompressConfig{Compression: main, Page: 64, StatePage: 8}),
+
+		"top-k":       maker(indexer.NewTopK, indexer.TopKConfig{K: 512}),
+		"query quant": maker(indexer.NewQueryQuant, indexer.QueryQuantConfig{Format: cache.IndexKeyFP8}),
+		"logits":      maker(indexer.NewLogits, logits),
+		"select":      maker(indexer.NewSelect, indexer.SelectConfig{K: 512, Logits: logits}),
+		"visible":     maker(indexer.NewVisible, indexer.VisibleConfig{}),
+
+		"window indices":  maker(attention.NewWindowIndices, attention.WindowIndicesConfig{Page: 64}),
+		"combine indices": maker(attention.NewCombineIndices, attention.CombineIndicesConfig{}),
+		"global top-k":    maker(attention.NewGlobalTopK, attention.GlobalTopKConfig{Page: 64}),
+		"c128 indices":    maker(attention.NewC128Indices, attention.C128IndicesConfig{Page: 2}),
+		"decoder":         maker(attention.NewDecoder, attention.DecoderConfig{Heads: 64, WindowPage: 64}),
+		"two-pass":        maker(attention.NewTwoPass, attention.TwoPassConfig{DecoderConfig: attention.DecoderConfig{Heads: 64, WindowPage: 64}}),
+		"prefill":         maker(attention.NewPrefill, attention.PrefillConfig{Heads: 64}),
+
+		"inverse rope":       maker(projection.NewInverseRope, projection.InverseRopeConfig{}),
+		"qkv norm":           maker(projection.NewQKVNorm, projection.QKVNormConfig{Rank: 512}),
+		"q insert":           maker(projection.NewQInsert, projection.QInsertConfig{Page: 64}),
+		"inverse rope quant": maker(projection.NewInverseRopeQuant, projection.InverseRopeQuantConfig{Groups: 8, Heads: 8}),
+		"linear":             maker(projection.NewLinear, projection.LinearConfig{N: 512, K: 512, Weights: projection.WeightBF16, Out: tensor.BF16}),
+	} {
+		var wrong *vk.ArgumentError
+		if err := make(); !errors.As(err, &wrong) || wrong.Arg != "device" {
+			t.Errorf("%s: %v, want an argument error about the device", name, err)
+		}
+	}
+}
