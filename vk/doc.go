@@ -15,7 +15,8 @@
 //
 // A [Recorder] derives barriers: it remembers which byte ranges were read and
 // written since the last barrier and places one before a command that would
-// otherwise race. Callers say what a command reads and writes, nothing else.
+// otherwise race, and one where there are more ranges than it remembers, some
+// hundred. Callers say what a command reads and writes, nothing else.
 //
 // # Compiling
 //
