@@ -31,6 +31,7 @@ type bucket struct {
 	hostIn, hostOut, hostTopK hiddenStates
 
 	recorded map[commandKey]*stepCommands
+	torn     bool // commands broke off, see mend
 }
 
 // commandKey says what commands do: run one layer, prepare a step for that, or both for

@@ -1,8 +1,11 @@
 package pipeline
 
 import (
+	"bytes"
+	"context"
 	"time"
 
+	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -109,3 +112,29 @@ func (e *Engine) NormsOut(tokens, ratio int) bool {
 	}
 	return false
 }
+
+// Tear leaves what submissions leave that failed between two pieces of a launch: counters
+// that are not 0. Steps that were recorded cannot be submitted until Untear.
+func (e *Engine) Tear(ctx context.Context) error {
+	for _, b := range e.buckets {
+		for _, c := range b.recorded {
+			if err := c.Close(); err != nil {
+				return err
+			}
+		}
+		for _, k := range b.kinds {
+			for _, t := range []tensor.Tensor{k.arrived, k.sparse.arrived} {
+				if t.IsZero() {
+					continue
+				}
+				if err := t.Upload(ctx, bytes.Repeat([]byte{1, 0, 0, 0}, t.Len())); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// Untear lets steps be submitted again.
+func (e *Engine) Untear() error { return e.forget() }

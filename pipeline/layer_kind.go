@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/projection"
@@ -214,6 +215,19 @@ func (k *LayerKind) allocate() (err error) {
 		return err
 	}
 	return k.arrived.Upload(context.Background(), make([]byte, k.arrived.Bytes()))
+}
+
+// reset records what makes all counters as they are between layers. They may be something
+// else after a launch of which only some pieces ran.
+func (k *LayerKind) reset(rec *vk.Recorder) error {
+	err := rec.Fill(k.arrived.View(), 0)
+	if err == nil && !k.sparse.arrived.IsZero() {
+		err = rec.Fill(k.sparse.arrived.View(), 0)
+	}
+	if err == nil && !k.chained.IsZero() {
+		err = rec.Fill(k.chained.View(), math.MaxUint32) // as projection.LinearChain.NewState does
+	}
+	return err
 }
 
 // TopK returns the picks [T, TopK] i32 of the layer that ran last, as Sparse.TopK does.

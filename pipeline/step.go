@@ -385,12 +385,16 @@ func (st *Step) layers(layer int) (first, end int) {
 
 // hand submits commands.
 func (st *Step) hand(key commandKey) error {
+	if err := st.b.mend(); err != nil {
+		return err
+	}
 	c, err := st.b.commands(key, st.work)
 	if err != nil {
 		return err
 	}
 	p, err := c.Submit()
 	if err != nil {
+		st.tear(key, err)
 		return err
 	}
 	st.e.flight, st.flying, st.handed = p, p, append(st.handed, c)

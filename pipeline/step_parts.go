@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"context"
 	"errors"
 	"math"
 	"slices"
@@ -152,4 +153,34 @@ func (e *Engine) divide(rec *vk.Recorder, old *stepCommands) (*stepCommands, err
 	}
 	pieces.Of = fresh.pieces
 	return fresh, rec.Divide(pieces)
+}
+
+// tear notes that commands were not handed over, or only some of their submissions: the
+// device may have stopped within an operation, and its layers have to run again.
+func (st *Step) tear(key commandKey, err error) {
+	if errors.Is(err, vk.ErrBusy) {
+		return // they are with the device already, all of them
+	}
+	st.b.torn = true
+	if key.layer != prologue {
+		first, end := st.layers(key.layer)
+		clear(st.e.ran[first:end])
+		clear(st.e.shown[first:end])
+	}
+}
+
+// mend makes what operations count in as they expect it, before commands are handed over
+// again of which some broke off.
+func (b *bucket) mend() error {
+	if !b.torn {
+		return nil
+	}
+	err := b.e.once(context.Background(), func(rec *vk.Recorder) (err error) {
+		for _, k := range b.kinds {
+			err = errors.Join(err, k.reset(rec))
+		}
+		return err
+	})
+	b.torn = err != nil
+	return err
 }

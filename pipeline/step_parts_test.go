@@ -1,11 +1,14 @@
 package pipeline_test
 
 import (
+	"errors"
 	"maps"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/vkmla/vkmla/internal/fakemodel"
+	"github.com/vkmla/vkmla/internal/testkit"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -103,5 +106,44 @@ func TestPack(t *testing.T) {
 		if got := pipeline.Pack(c.times, c.budget); !slices.Equal(got, c.want) {
 			t.Errorf("%v in parts of %g: %v, want %v", c.times, c.budget, got, c.want)
 		}
+	}
+}
+
+// TestStepTorn demands that a step whose submission failed on the way gives the same when
+// it is tried again, and that it has to be.
+func TestStepTorn(t *testing.T) {
+	dev := testkit.Device(t)
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioWindow), Storage: fakemodel.FP8})))
+	e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 140, MaxStep: 1, SubmitBudget: -1})
+	t.Logf("counters in use: %v", e.NormsOut(1, pipeline.RatioWindow))
+	hidden := make([]float32, cfg.Hidden)
+	for i := range hidden {
+		hidden[i] = float32(i%7) - 3
+	}
+	s := must[*pipeline.Session](t)(e.Open())
+	want := extend(t, s, 1, hidden)[0].Out
+	if err := s.Truncate(0); err != nil {
+		t.Fatal(err)
+	}
+	st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: 1}))
+	got := make([]float32, cfg.Hidden)
+	other := slices.Clone(hidden)
+	slices.Reverse(other)
+	if err := errors.Join(st.SetInput(0, 0, other), st.Run(t.Context()), st.SetInput(0, 0, hidden), e.Tear(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Run(t.Context()); err == nil {
+		t.Error("a torn step ran")
+	}
+	for what, err := range map[string]error{"read": st.ReadOutput(0, 0, got), "committed": st.Commit()} {
+		if !errors.Is(err, vk.ErrArgument) {
+			t.Errorf("%s after a torn step: %v", what, err)
+		}
+	}
+	if err := errors.Join(e.Untear(), st.Run(t.Context()), st.ReadOutput(0, 0, got), st.Commit()); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(got, want) {
+		t.Error("another output once it was tried again")
 	}
 }
