@@ -97,7 +97,7 @@ type EngineOptions struct {
 // truncated, cancelled, saved or restored meanwhile.
 //
 // All methods, and those of sessions and steps, may be called from any goroutine. One
-// step is in progress at a time.
+// step is in progress at a time. The zero values of Engine, Session and Step are of no use.
 type Engine struct {
 	dev    *vk.Device
 	cfg    Config
@@ -300,9 +300,8 @@ func uploadRope(ctx context.Context, t tensor.Tensor, r Rope) error {
 // Layers returns the number of layers.
 func (e *Engine) Layers() int { return len(e.layers) }
 
-// TopK is the width of picks: index_topk of the model, as far as there are kernels for
-// it (indexer.MaxK).
-func (e *Engine) TopK() int { return e.cfg.topK() }
+// TopK is the width of picks: index_topk of the model.
+func (e *Engine) TopK() int { return e.cfg.TopK }
 
 // Caches returns the caches of a layer, for tests and measurements that fill them; the
 // pools are others once the engine has grown. It is empty for a layer that there is not.

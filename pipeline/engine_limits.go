@@ -43,8 +43,11 @@ func (e *Engine) checkTables() error {
 func (e *Engine) checkStep() error {
 	n := e.opts.MaxStep
 	most := sort.Search(n, func(i int) bool { return e.fits(i+1) != nil })
-	if most == n {
+	switch most {
+	case n:
 		return nil
+	case 0: // then it is not for their number
+		return e.fits(1)
 	}
 	return &vk.ArgumentError{Op: opNewEngine, Arg: "MaxStep", Got: fmt.Sprint(n),
 		Want: fmt.Sprintf("at most %d: %v", most, e.fits(most+1))}
@@ -68,7 +71,7 @@ func (e *Engine) fits(tokens int) error {
 		list := append(k.wanted(), wanted{&in, tensor.BF16, []int{tokens, width}}, wanted{&out, k.cfg.Out, []int{tokens, width}})
 		for _, x := range list {
 			if n, limit := tensor.Need(x.dt, x.shape...), e.dev.Caps().MaxStorageBufferRange; n > limit {
-				return fmt.Errorf("a tensor %v of %d tokens has %d bytes, and a descriptor holds %d", x.shape, tokens, n, limit)
+				return &vk.ArgumentError{Op: opNewKind, Arg: fmt.Sprintf("a tensor %v", x.shape), Got: fmt.Sprintf("%d bytes", n), Want: fmt.Sprintf("at most %d", limit)}
 			}
 		}
 	}

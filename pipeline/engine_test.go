@@ -336,7 +336,7 @@ func TestEngineErrors(t *testing.T) {
 			t.Errorf("%s on a closed engine: %v", name, err)
 		}
 	}
-	if appending != nil || !errors.Is(restoring, pipeline.ErrSnapshot) {
+	if !errors.Is(appending, vk.ErrClosed) || !errors.Is(restoring, pipeline.ErrSnapshot) {
 		t.Error(appending, restoring)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -48,6 +47,7 @@ type LayerKindConfig struct {
 // their own.
 //
 // NewLayer and Close must not run at the same time as anything else here; recording may.
+// The zero value is of no use.
 type LayerKind struct {
 	cfg    LayerKindConfig
 	dev    *vk.Device
@@ -123,10 +123,6 @@ func NewLayerKind(dev *vk.Device, cfg LayerKindConfig) (*LayerKind, error) {
 	return k, nil
 }
 
-// topK is how many entries the indexer of a model picks: what the model wants, as far
-// as there are kernels for it.
-func (c Config) topK() int { return min(c.TopK, indexer.MaxK) }
-
 // divide gives the rank its part of heads and groups.
 func (k *LayerKind) divide() {
 	k.heads, k.groups = k.cfg.Model.Heads/k.cfg.Ranks, k.cfg.Model.Groups/k.cfg.Ranks
@@ -140,7 +136,7 @@ func (k *LayerKind) sparseConfig() SparseConfig {
 		WindowCache: caches.Window, CompressedCache: caches.Compressed,
 	}}
 	if k.cfg.Ratio == RatioC4A {
-		cfg.TopK, cfg.IndexState, cfg.Keys, cfg.IndexHeads, cfg.Hadamard = m.topK(), caches.IndexState, caches.Keys, m.IndexHeads, k.cfg.Hadamard
+		cfg.TopK, cfg.IndexState, cfg.Keys, cfg.IndexHeads, cfg.Hadamard = m.TopK, caches.IndexState, caches.Keys, m.IndexHeads, k.cfg.Hadamard
 		cfg.Group = k.cfg.Group
 		if k.cfg.MaxLen > 0 {
 			cfg.Entries = max(1, k.cfg.MaxLen/RatioC4A)

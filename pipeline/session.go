@@ -73,14 +73,23 @@ func (s *Session) Len() int {
 	return s.length
 }
 
+// usable reports why nothing can be done with a session.
+func (s *Session) usable() error {
+	if err := s.e.usable(); err != nil {
+		return err
+	}
+	if s.closed {
+		return fmt.Errorf("session %w", vk.ErrClosed)
+	}
+	return nil
+}
+
 // free reports why a session cannot be changed now.
 func (s *Session) free() error {
-	switch err := s.e.usable(); {
-	case err != nil:
+	if err := s.usable(); err != nil {
 		return err
-	case s.closed:
-		return fmt.Errorf("session %w", vk.ErrClosed)
-	case s.inStep:
+	}
+	if s.inStep {
 		return ErrInStep
 	}
 	return nil
@@ -168,6 +177,9 @@ func (s *Session) cut(n int) error {
 // Close gives the session's pages back. Closing again, or after the engine, does
 // nothing. The error is ErrInStep.
 func (s *Session) Close() error {
+	if s == nil {
+		return nil
+	}
 	s.e.mu.Lock()
 	defer s.e.mu.Unlock()
 	if s.closed || s.e.closed {
@@ -241,20 +253,27 @@ func (s *Session) need(n int, pages *[poolCount]int) {
 
 // Advance lengthens the session by n tokens that no layer has seen: it takes their pages
 // as they are, whatever they hold. It serves measurements at a length (see
-// Engine.Caches), and callers that write the pages themselves.
+// Engine.Caches), and callers that write the pages themselves. It waits while a step of
+// other sessions is in progress.
 //
 // Errors: vk.ErrArgument for a negative n; ErrSequenceFull, cache.ErrPoolFull,
 // ErrInStep; the context's; vk.ErrClosed, vk.ErrDeviceLost. Then the session may have
 // got part of the tokens.
 func (s *Session) Advance(ctx context.Context, n int) error {
 	e := s.e
-	if err := e.enter(ctx); err != nil {
+	e.mu.Lock()
+	err := s.free() // in a step of its own it would wait for ever
+	e.mu.Unlock()
+	if err == nil {
+		err = e.enter(ctx)
+	}
+	if err != nil {
 		return fmt.Errorf("%s: %w", opAdvance, err)
 	}
 	defer e.leave()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	err := s.free()
+	err = s.free()
 	switch {
 	case err != nil:
 	case n < 0:

@@ -259,7 +259,7 @@ func (x *sessions) cancel(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		for what, err := range map[string]error{"close": s.Close(), "truncate": s.Truncate(0), "fork": failure(s.Fork())} {
+		for what, err := range map[string]error{"close": s.Close(), "truncate": s.Truncate(0), "fork": failure(s.Fork()), "advance": s.Advance(t.Context(), 1)} {
 			if !errors.Is(err, pipeline.ErrInStep) {
 				t.Errorf("%s in a step: %v", what, err)
 			}

@@ -83,7 +83,7 @@ type SparseLayerArgs struct {
 // steps changes neither the caches nor what is picked from equal scores.
 //
 // Like a Decode it is made once for a number of tokens, shared by layers of equal
-// configuration, recorded once and submitted for every step.
+// configuration, recorded once and submitted for every step. The zero value is of no use.
 type Sparse struct {
 	cfg    SparseConfig
 	dev    *vk.Device

@@ -481,8 +481,11 @@ func (st *Step) Commit() error {
 }
 
 // Abort ends the step; sessions are as they were before. It does nothing after Commit,
-// so that it can be deferred. It does not wait for the device.
+// so that it can be deferred, nor for a nil step. It does not wait for the device.
 func (st *Step) Abort() error {
+	if st == nil {
+		return nil
+	}
 	st.e.mu.Lock()
 	defer st.e.mu.Unlock()
 	if st.e.step != st {

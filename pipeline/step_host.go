@@ -203,6 +203,12 @@ func (s *Session) Append(ctx context.Context, hidden [][]float32) ([]Appended, e
 			return nil, bad(fmt.Sprintf("%d values for layer %d", len(h), i))
 		}
 	}
+	e.mu.Lock()
+	err := s.usable() // no tokens are no step that would find out
+	e.mu.Unlock()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", opAppend, err)
+	}
 	n := len(hidden[0]) / width
 	if n > e.opts.MaxTokens-s.Len() { // later it would be too late for all or nothing
 		return nil, fmt.Errorf("%s: %w: %d tokens and %d more, of at most %d", opAppend, ErrSequenceFull, s.Len(), n, e.opts.MaxTokens)

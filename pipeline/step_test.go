@@ -20,8 +20,11 @@ func TestStepErrors(t *testing.T) {
 	picks.KeepTopK = true
 	e, other := engine(t, dev, cfg, layers, o), engine(t, dev, cfg, layers, picks)
 	s, closed := must[*pipeline.Session](t)(e.Open()), must[*pipeline.Session](t)(e.Open())
-	if err := errors.Join(s.Advance(t.Context(), 28), closed.Close()); err != nil {
+	if err := errors.Join(s.Advance(t.Context(), 28), closed.Close(), (*pipeline.Session)(nil).Close(), (*pipeline.Step)(nil).Abort()); err != nil {
 		t.Fatal(err)
+	}
+	if _, err := closed.Append(t.Context(), [][]float32{nil}); !errors.Is(err, vk.ErrClosed) {
+		t.Errorf("no tokens for a closed session: %v", err)
 	}
 	b, foreign := must[*pipeline.Session](t)(e.Open()), must[*pipeline.Session](t)(other.Open())
 	for name, c := range map[string]struct {
