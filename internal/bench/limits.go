@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -109,7 +110,7 @@ func matrixRate(ctx context.Context, dev *vk.Device, reps int) (float64, string,
 
 func matrixLoop(ctx context.Context, dev *vk.Device, reps int, code shaders.Kernel, s vk.CoopMatShape) (float64, error) {
 	subgroup := dev.Caps().SubgroupSize
-	local, groups, rounds := 4*subgroup, uint32(132*16), uint32(2000)
+	local, groups, rounds := 4*subgroup, uint32(opkit.Workgroups(dev.Adapter(), 16)), uint32(2000) // whole waves
 	if dev.Adapter().Type == vk.TypeCPU {
 		groups, rounds = 16, 200
 	}
