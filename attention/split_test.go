@@ -33,7 +33,7 @@ func TestWhole(t *testing.T) {
 // of a maximum suits every smaller number of tokens and narrower lists.
 func TestSplitProperties(t *testing.T) {
 	for i, heads := range []int{1, 8, 17, 64, 128} {
-		s := splitter{heads: heads, tilings: []tiling{{HeadsPerGroup: 8, Tile: 8}, {HeadsPerGroup: 4, Tile: 8}}, workgroups: []int{132, 16, 60, 96, 128}[i]}
+		s := splitter{heads: heads, tilings: []tiling{{HeadsPerGroup: 8, Tile: 8}, {HeadsPerGroup: 4, Tile: 8, PerUnit: 1 + i%2}}, workgroups: []int{132, 16, 60, 96, 128}[i]}
 		for _, width := range []int{0, 1, 61, 128, 640, 1152, 8320} {
 			most := s.scratchBytes(200, width)
 			for tokens := 1; tokens <= 200; tokens++ {
@@ -42,7 +42,7 @@ func TestSplitProperties(t *testing.T) {
 				if n < 1 || n > MaxSplits || (n > 1 && (n > tiles || (n-1)*opkit.CeilDiv(tiles, n) >= tiles)) {
 					t.Fatalf("%d heads, %d tokens, width %d: %d parts of %d tiles", heads, tokens, width, n, tiles)
 				}
-				if build := s.plan(tokens, width).build; n > 1 && n*tokens*opkit.CeilDiv(heads, s.tilings[build].HeadsPerGroup) > planWaves*s.workgroups {
+				if build := s.plan(tokens, width).build; n > 1 && n*tokens*opkit.CeilDiv(heads, s.tilings[build].HeadsPerGroup) > planWaves*s.workgroups*max(1, s.tilings[build].PerUnit) {
 					t.Fatalf("%d heads, %d tokens, width %d: %d parts are too many workgroups", heads, tokens, width, n)
 				}
 				if n > 1 && partialBytes(tokens, n, heads) > most {
