@@ -42,6 +42,7 @@ typedef uint64_t VmHandle; // non-dispatchable handle on a 64-bit platform
 #define VM_STYPE_PIPELINE_EXECUTABLE_STATISTIC 1000269004
 #define VM_PIPELINE_CREATE_DISPATCH_BASE 0x10
 #define VM_PIPELINE_CREATE_CAPTURE_STATISTICS 0x40
+#define VM_STYPE_MAINTENANCE_4_PROPERTIES 1000413001
 #define VM_STYPE_COOPERATIVE_MATRIX_FEATURES 1000506000
 #define VM_STYPE_COOPERATIVE_MATRIX_PROPERTIES 1000506001
 
@@ -166,6 +167,7 @@ typedef struct {
 } VmVulkan11Properties;
 typedef struct { uint32_t sType; void *pNext; uint32_t driverID; char driverName[256]; char driverInfo[256]; uint8_t conformance[4]; } VmDriverProperties;
 typedef struct { uint32_t sType; void *pNext; uint32_t minSubgroupSize, maxSubgroupSize, maxComputeWorkgroupSubgroups, requiredSubgroupSizeStages; } VmSubgroupSizeProperties;
+typedef struct { uint32_t sType; void *pNext; uint64_t maxBufferSize; } VmMaintenance4Properties;
 typedef struct { uint32_t sType; void *pNext; uint32_t shaderSMCount, shaderWarpsPerSM; } VmShaderSMProperties;             // of NVIDIA
 typedef struct { uint32_t sType; void *pNext; uint32_t shaderCoreFeatures, activeComputeUnitCount; } VmShaderCoreProperties; // of AMD
 
@@ -218,6 +220,7 @@ typedef struct {
 	VmVulkan11Properties props11;
 	VmDriverProperties driver;
 	VmSubgroupSizeProperties subgroup;
+	VmMaintenance4Properties maintenance4;
 	VmShaderSMProperties sm;
 	VmShaderCoreProperties cores;
 	VmMemoryProperties memory;

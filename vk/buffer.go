@@ -81,8 +81,8 @@ func (v View) Address() uint64 {
 // NewBuffer allocates a buffer that kernels can use as storage and that copies
 // can read and write. Its content is undefined.
 //
-// Errors: ErrArgument when the size is 0; ErrOutOfDeviceMemory, ErrOutOfHostMemory;
-// ErrDeviceLost, ErrClosed; the error of DeviceOptions.MemoryHook.
+// Errors: ErrArgument when the size is 0; ErrOutOfDeviceMemory, also for more than the largest
+// heap or Caps.MaxBuffer; ErrOutOfHostMemory; ErrDeviceLost, ErrClosed; the error of DeviceOptions.MemoryHook.
 func (d *Device) NewBuffer(s BufferSpec) (*Buffer, error) {
 	op := "new buffer " + s.Label
 	if err := d.usable(op); err != nil {
@@ -95,6 +95,9 @@ func (d *Device) NewBuffer(s BufferSpec) (*Buffer, error) {
 	// heap could hold is refused here.
 	if heap := d.Caps().HeapBytes; s.Size > heap {
 		return nil, fmt.Errorf("vk: %s: %w: %d bytes asked, the heap has %d", op, ErrOutOfDeviceMemory, s.Size, heap)
+	}
+	if most := d.Caps().MaxBuffer; most > 0 && s.Size > most {
+		return nil, fmt.Errorf("vk: %s: %w: %d bytes asked, a buffer has at most %d", op, ErrOutOfDeviceMemory, s.Size, most)
 	}
 	if d.opts.MemoryHook != nil {
 		if err := d.opts.MemoryHook(s.Size); err != nil {

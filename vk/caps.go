@@ -63,11 +63,14 @@ type CoopMatShape struct {
 // Caps records what a device offers.
 type Caps struct {
 	MaxStorageBufferRange   uint64    // bytes that one descriptor can cover
-	MaxAllocation           uint64    // bytes of one buffer that the driver vouches for; more may work
+	MaxAllocation           uint64    // bytes of one allocation that the driver vouches for; more may work
+	MaxBuffer               uint64    // bytes that a buffer may have; 0 where the driver does not tell
 	MaxStorageBuffers       uint32    // descriptors in one set
 	MaxPushConstants        uint32    // bytes
 	SharedMemory            uint32    // bytes of a workgroup
 	MaxWorkgroupInvocations uint32    // invocations of a workgroup
+	MaxWorkgroupSize        [3]uint32 // of these in x, y, z
+	MaxWorkgroupSubgroups   uint32    // subgroups of a workgroup of a size that is required; 0 where none can be
 	MaxWorkgroupCount       [3]uint32 // workgroups of a dispatch in x, y, z
 	SubgroupSize            uint32    // default size
 	MinSubgroupSize         uint32    // smallest that can be required
@@ -81,12 +84,13 @@ type Caps struct {
 	// where the device offers them, and two that stand for a cooperative matrix
 	// product of subgroup scope with f32 sums: "coopmat.f16.f32" and
 	// "coopmat.bf16.f32". "subgroupSizeControl" is true only if compute shaders can
-	// require a size, "subgroupShuffle" if they can shuffle, "subgroupBallot" if they can
+	// require a size, or the device has no other, "subgroupShuffle" if they can shuffle, "subgroupBallot" if they can
 	// broadcast and vote by ballot, "subgroupArithmetic" if they can reduce and scan.
 	Features map[string]bool
 	CoopMat  []CoopMatShape // empty without the feature cooperativeMatrix
 
-	requiredSubgroupCompute  bool
+	requiredSubgroupCompute  bool // a compute shader can require a size
+	knownSubgroupSize        bool // or there is only one
 	timestampMask            uint64
 	vendorID, deviceID       uint32
 	pipelineCacheUUID        [16]byte
@@ -158,18 +162,19 @@ func (a *Adapter) fillCaps(raw *C.VmAdapter) error {
 	p, l, c := &raw.props.properties, &raw.props.properties.limits, &a.Caps
 	c.MaxStorageBufferRange = uint64(l.maxStorageBufferRange)
 	c.MaxAllocation = uint64(raw.props11.maxMemoryAllocationSize)
+	c.MaxBuffer = uint64(raw.maintenance4.maxBufferSize)
 	c.MaxStorageBuffers = min(uint32(l.maxPerStageDescriptorStorageBuffers), uint32(l.maxDescriptorSetStorageBuffers))
 	c.MaxPushConstants = uint32(l.maxPushConstantsSize)
 	c.SharedMemory = uint32(l.maxComputeSharedMemorySize)
 	c.MaxWorkgroupInvocations = uint32(l.maxComputeWorkGroupInvocations)
 	for i := range c.MaxWorkgroupCount {
 		c.MaxWorkgroupCount[i] = uint32(l.maxComputeWorkGroupCount[i])
+		c.MaxWorkgroupSize[i] = uint32(l.maxComputeWorkGroupSize[i])
 	}
-	c.SubgroupSize = uint32(raw.props11.subgroupSize)
-	c.MinSubgroupSize, c.MaxSubgroupSize = c.SubgroupSize, c.SubgroupSize
-	if raw.has13 != 0 && raw.f13.subgroupSizeControl != 0 && raw.subgroup.requiredSubgroupSizeStages&shaderStageCompute != 0 {
-		c.MinSubgroupSize, c.MaxSubgroupSize = uint32(raw.subgroup.minSubgroupSize), uint32(raw.subgroup.maxSubgroupSize)
-		c.requiredSubgroupCompute = true
+	required := raw.has13 != 0 && raw.f13.subgroupSizeControl != 0 && raw.subgroup.requiredSubgroupSizeStages&shaderStageCompute != 0
+	c.fillSubgroups(uint32(raw.props11.subgroupSize), uint32(raw.subgroup.minSubgroupSize), uint32(raw.subgroup.maxSubgroupSize), required)
+	if required {
+		c.MaxWorkgroupSubgroups = uint32(raw.subgroup.maxComputeWorkgroupSubgroups)
 	}
 	// What the driver does not have is 0.
 	c.ComputeUnits = max(uint32(raw.sm.shaderSMCount), uint32(raw.cores.activeComputeUnitCount))
@@ -187,6 +192,18 @@ func (a *Adapter) fillCaps(raw *C.VmAdapter) error {
 		return a.fillCoopMat()
 	}
 	return nil
+}
+
+// fillSubgroups notes the sizes of subgroups: the default, the least and the most that there
+// are, 0 where the driver does not tell, and whether a compute shader can require one of them.
+// Where all subgroups have one size, as with Mesa's NVK, none has to be required.
+func (c *Caps) fillSubgroups(size, least, most uint32, required bool) {
+	c.SubgroupSize, c.MinSubgroupSize, c.MaxSubgroupSize = size, size, size
+	if required {
+		c.MinSubgroupSize, c.MaxSubgroupSize = least, most
+	}
+	c.requiredSubgroupCompute = required
+	c.knownSubgroupSize = required || least == size && most == size
 }
 
 // fillMemory lists the kinds of memory that buffers may be in.
@@ -224,7 +241,7 @@ func (c *Caps) fillFeatures(raw *C.VmAdapter) {
 		"vulkanMemoryModel":               raw.f12.vulkanMemoryModel != 0,
 		"vulkanMemoryModelDeviceScope":    raw.f12.vulkanMemoryModelDeviceScope != 0,
 		"shaderSubgroupExtendedTypes":     raw.f12.shaderSubgroupExtendedTypes != 0,
-		"subgroupSizeControl":             c.requiredSubgroupCompute,
+		"subgroupSizeControl":             c.knownSubgroupSize,
 		"subgroupShuffle":                 subgroups(raw, shuffle),
 		"subgroupArithmetic":              subgroups(raw, arithmetic),
 		"subgroupBallot":                  subgroups(raw, ballot),

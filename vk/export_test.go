@@ -32,3 +32,13 @@ func TimedParts(c *Commands) (n int) {
 	}
 	return n
 }
+
+// Subgroups is what a device offers with these sizes of subgroups.
+func Subgroups(size, least, most uint32, required bool) *Caps {
+	c := &Caps{}
+	c.fillSubgroups(size, least, most, required)
+	return c
+}
+
+// KnowsSubgroups tells whether kernels can be built for a size of subgroups.
+func (c *Caps) KnowsSubgroups() bool { return c.knownSubgroupSize }

@@ -1,0 +1,50 @@
+package vk_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/vkmla/vkmla/vk"
+)
+
+// Kernels can be built for a size of subgroups where one can be required and where there is
+// no other; a driver that does not tell, or that has several and lets nobody choose, may take
+// any.
+func TestSubgroups(t *testing.T) {
+	for _, c := range []struct {
+		name              string
+		size, least, most uint32
+		required          bool
+		from, to          uint32
+		known             bool
+	}{
+		{"NVIDIA", 32, 32, 32, true, 32, 32, true},
+		{"RADV", 64, 32, 64, true, 32, 64, true},
+		{"Mesa's NVK, which lets nobody require its only size", 32, 32, 32, false, 32, 32, true},
+		{"several and no choice", 32, 8, 32, false, 32, 32, false},
+		{"Vulkan 1.2", 32, 0, 0, false, 32, 32, false},
+	} {
+		got := vk.Subgroups(c.size, c.least, c.most, c.required)
+		if got.SubgroupSize != c.size || got.MinSubgroupSize != c.from || got.MaxSubgroupSize != c.to || got.KnowsSubgroups() != c.known {
+			t.Errorf("%s: %d (%d to %d), known %v", c.name, got.SubgroupSize, got.MinSubgroupSize, got.MaxSubgroupSize, got.KnowsSubgroups())
+		}
+	}
+}
+
+// A buffer that is larger than the driver says a buffer may be is refused before the driver
+// sees it.
+func TestMaxBuffer(t *testing.T) {
+	a := *open(t, vk.DeviceOptions{}).Adapter()
+	a.Caps.MaxBuffer = 1 << 16
+	d, err := a.Open(vk.DeviceOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	buffer(t, d, 1<<16, vk.DeviceLocal).Close()
+	_, err = d.NewBuffer(vk.BufferSpec{Label: "large", Size: 1<<16 + 1})
+	if !errors.Is(err, vk.ErrOutOfDeviceMemory) || !strings.Contains(err.Error(), "a buffer has at most 65536") {
+		t.Errorf("got %v, want out of device memory", err)
+	}
+}
