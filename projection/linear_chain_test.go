@@ -10,6 +10,7 @@ import (
 	"github.com/vkmla/vkmla/internal/testkit"
 	"github.com/vkmla/vkmla/internal/verify"
 	"github.com/vkmla/vkmla/projection"
+	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -105,6 +106,9 @@ func linearChain(t *testing.T, dev *vk.Device, f projection.WeightFormat, groups
 // second layer knows what is not there yet.
 func TestLinearChainNaN(t *testing.T) {
 	dev := testkit.Device(t)
+	if missing := dev.Caps().Missing(shaders.Requires("proj_linear_chain_da")); missing != nil {
+		t.Skip("the device lacks ", missing)
+	}
 	rng := rand.New(rand.NewPCG(10, 1))
 	const n, k, n2 = 160, 160, 136
 	a, b := randomHost(rng, projection.WeightBF16, 1, 1, n, k), randomHost(rng, projection.WeightBF16, 1, 1, n2, n)

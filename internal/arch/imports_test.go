@@ -36,7 +36,7 @@ var mayInternal = map[string][]string{
 	"internal/numfmt":      {},
 	"internal/spirv":       {},
 	"internal/safetensors": {},
-	"internal/opkit":       {"tensor", "vk", "shaders"},
+	"internal/opkit":       {"tensor", "vk", "shaders", "internal/spirv"},
 	"internal/vectors":     {"internal/numfmt"},
 }
 

@@ -146,6 +146,9 @@ type Spec struct {
 
 // Kernel asks the device for a kernel, which owns it. See vk.Device.Kernel for when it is
 // compiled.
+//
+// Errors: *vk.MissingError where the device lacks a feature or a limit of it is too small;
+// the others of vk.Device.Kernel.
 func (p Package) Kernel(dev *vk.Device, s Spec) (*vk.Kernel, error) {
 	name := Stem(s.Stem, s.Variant)
 	code, err := shaders.Get(name)
@@ -155,6 +158,9 @@ func (p Package) Kernel(dev *vk.Device, s Spec) (*vk.Kernel, error) {
 	bindings := s.Bindings
 	if s.Variant != Base {
 		bindings = bindings[:s.Bound]
+	}
+	if err := checkLimits(dev.Adapter(), name, code.SPIRV, len(bindings), s); err != nil {
+		return nil, fmt.Errorf("%s: %w", p, err)
 	}
 	k, err := dev.Kernel(vk.KernelSpec{Name: name, SPIRV: code.SPIRV, Bindings: bindings, PushSize: s.PushSize,
 		Constants: s.Constants, SubgroupSize: s.Subgroup, Requires: code.Requires, Divisible: s.Divisible})

@@ -24,25 +24,31 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// Build makes all operations in all variants that the device can run, with the sizes that
-// V4-Flash and V4-Pro have, and compiles their kernels, as many at a time as there are
-// processors. progress, unless nil, is called with the kernel that is next, by one
-// goroutine at a time.
+// Build is Make, and compiles the kernels, as many at a time as there are processors.
+// progress, unless nil, is called with the kernel that is next, by one goroutine at a time.
 //
-// Errors: the first of the operations' constructors, but for a variant that the device
-// lacks something for; those of vk.Kernel.Ready; the context's.
+// Errors: those of Make and of vk.Kernel.Ready; the context's.
 func Build(ctx context.Context, dev *vk.Device, progress func(kernel string)) error {
-	b := &builder{dev: dev}
+	if err := Make(dev, nil); err != nil {
+		return err
+	}
+	return compile(ctx, dev.Kernels(), progress)
+}
+
+// Make makes all operations in all variants that the device can run, with the sizes that
+// V4-Flash and V4-Pro have. refused, unless nil, is called with each variant that the device
+// lacks something for.
+//
+// Errors: the first of the operations' constructors, but for those that say that.
+func Make(dev *vk.Device, refused func(op, variant string, err error)) error {
+	b := &builder{dev: dev, refused: refused}
 	b.caches()
 	for _, c := range []pipeline.Config{pipeline.FlashConfig(), pipeline.ProConfig()} {
 		b.indexer(c)
 		b.attention(c)
 		b.projections(c)
 	}
-	if b.err != nil {
-		return b.err
-	}
-	return compile(ctx, dev.Kernels(), progress)
+	return b.err
 }
 
 func compile(ctx context.Context, kernels []*vk.Kernel, progress func(kernel string)) error {
@@ -69,8 +75,9 @@ func compile(ctx context.Context, kernels []*vk.Kernel, progress func(kernel str
 }
 
 type builder struct {
-	dev *vk.Device
-	err error // the first
+	dev     *vk.Device
+	refused func(op, variant string, err error)
+	err     error // the first
 }
 
 // each makes an operation in every variant of a ladder, unless something failed before.
@@ -79,9 +86,14 @@ func (b *builder) each(op string, ladder []vk.Variant, build func(variant string
 		if b.err != nil {
 			return
 		}
+		err := build(v.Name)
 		var arg *vk.ArgumentError // a variant that binds more than a descriptor of the device can hold
-		if err := build(v.Name); err != nil && !errors.Is(err, vk.ErrMissingFeature) && !(errors.As(err, &arg) && arg.Arg == "Variant") {
+		switch {
+		case err == nil:
+		case !errors.Is(err, vk.ErrMissingFeature) && !(errors.As(err, &arg) && arg.Arg == "Variant"):
 			b.err = fmt.Errorf("pipelines: %s, variant %s: %w", op, v.Name, err)
+		case b.refused != nil:
+			b.refused(op, v.Name, err)
 		}
 	}
 }

@@ -12,12 +12,8 @@ import (
 // default.
 func (m *Module) LocalSize(constants ...uint32) ([3]uint32, error) {
 	var s [3]uint32
-	// A constant decorated as the built-in wins over the execution mode.
-	for key, ops := range m.decorations {
-		if key[1] != decorationBuiltIn || len(ops) == 0 || ops[0] != builtInWorkgroupSize {
-			continue
-		}
-		v, ok := m.values[key[0]]
+	if m.workgroup != 0 { // a constant decorated as the built-in wins over the execution mode
+		v, ok := m.values[m.workgroup]
 		if !ok || len(v.args) != 5 {
 			return s, errf("built-in workgroup size is no constant of three")
 		}

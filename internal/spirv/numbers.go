@@ -26,6 +26,7 @@ const (
 	opSpecConstant          = 50
 	opSpecConstantComposite = 51
 	opSpecConstantOp        = 52
+	opFunction              = 54
 	opVariable              = 59
 	opDecorate              = 71
 	opMemberDecorate        = 72

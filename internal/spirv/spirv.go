@@ -1,5 +1,5 @@
-// Package spirv reads as much of a compute shader's SPIR-V module as tests need
-// to hold it against the Go code beside it: push-constant members, descriptor
+// Package spirv reads as much of a compute shader's SPIR-V module as it takes to hold it
+// against the Go code beside it, and against a device's limits: push-constant members, descriptor
 // bindings, specialisation constants, capabilities, the size of a workgroup and
 // of its shared memory. It does not validate; that is spirv-val's work.
 //
@@ -31,7 +31,8 @@ type Module struct {
 	types       map[uint32]inst
 	values      map[uint32]inst // constants and specialisation constants
 	variables   []inst
-	size        inst // the execution mode that gives the workgroup's size
+	size        inst   // the execution mode that gives the workgroup's size
+	workgroup   uint32 // the constant that does, 0 without one
 }
 
 // Binding is one storage buffer.
@@ -93,6 +94,9 @@ func Parse(code []byte) (*Module, error) {
 	}
 	for at := 5; at < len(words); {
 		n, op := int(words[at]>>16), uint16(words[at])
+		if op == opFunction { // all that is read here comes before
+			break
+		}
 		if n == 0 || at+n > len(words) {
 			return nil, errf("instruction at word %d runs past the end", at)
 		}
@@ -147,6 +151,9 @@ func (m *Module) collect(in inst) error {
 	case opVariable:
 		m.variables = append(m.variables, in)
 	case opDecorate:
+		if a[1] == decorationBuiltIn && len(a) > 2 && a[2] == builtInWorkgroupSize {
+			m.workgroup = a[0]
+		}
 		m.decorations[[2]uint32{a[0], a[1]}] = a[2:]
 	case opMemberDecorate:
 		m.members[[3]uint32{a[0], a[1], a[2]}] = a[3:]

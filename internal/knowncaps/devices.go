@@ -1,0 +1,149 @@
+package knowncaps
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/vkmla/vkmla/vk"
+)
+
+// Device is a kind of device with what its driver reports.
+type Device struct {
+	Name string
+	Type vk.DeviceType
+	Caps vk.Caps
+
+	Quads bool // elements of matrices lie in lanes as on NVIDIA's devices
+}
+
+// Layout is what opkit.MatrixLayout finds: four neighbouring lanes share a row in pairs of
+// elements, where Quads says so; else nothing that a kernel could use.
+func (d Device) Layout(m, n, k, subgroup int) []uint32 {
+	if !d.Quads {
+		return nil
+	}
+	var words []uint32
+	one := func(rows, length int, at func(row, place int) int) {
+		for i := range rows * length / subgroup {
+			for l := range subgroup {
+				each := length / 4
+				words = append(words, uint32(at(l/4+i/each*(subgroup/4), l%4*2+i%each%2+i%each/2*8)))
+			}
+		}
+	}
+	one(m, k, func(row, place int) int { return row*k + place })
+	one(n, k, func(column, place int) int { return place*n + column })
+	one(m, n, func(row, place int) int { return row*n + place })
+	return words
+}
+
+// Features that most devices have, by groups that devices lack together.
+var (
+	storage  = []string{"storageBuffer16BitAccess", "storageBuffer8BitAccess"}
+	integers = []string{"shaderInt64", "shaderInt16", "shaderInt8"}
+	address  = []string{"bufferDeviceAddress"}
+	model    = []string{"vulkanMemoryModel", "vulkanMemoryModelDeviceScope"}
+	groups   = []string{"subgroupShuffle", "subgroupArithmetic", "subgroupBallot", "shaderSubgroupExtendedTypes"}
+	sizes    = []string{"subgroupSizeControl", "computeFullSubgroups"}
+	modern   = slices.Concat(storage, integers, address, model, groups, sizes, []string{"shaderFloat16", "synchronization2", "maintenance4", "timelineSemaphore"})
+	matrices = []string{"cooperativeMatrix", "coopmat.f16.f32"}
+	brains   = []string{"shaderBFloat16Type", "shaderBFloat16CooperativeMatrix", "coopmat.bf16.f32"}
+)
+
+func features(lists ...[]string) map[string]bool {
+	f := map[string]bool{}
+	for _, name := range slices.Concat(lists...) {
+		f[name] = true
+	}
+	return f
+}
+
+// desktop are limits that GPUs of desktops and servers have in common.
+func desktop(features map[string]bool, c vk.Caps) vk.Caps {
+	c.MaxStorageBufferRange, c.MaxAllocation, c.MaxBuffer = 1<<32-1, 1<<32-1<<20, 1<<40
+	c.MaxStorageBuffers, c.MaxPushConstants = 1<<20, 256
+	c.MaxWorkgroupInvocations, c.MaxWorkgroupSize = 1024, [3]uint32{1024, 1024, 64}
+	c.MaxWorkgroupCount = [3]uint32{1<<31 - 1, 65535, 65535}
+	c.TimestampPeriod, c.HeapBytes, c.Features = 1, 16<<30, maps.Clone(features)
+	if c.StorageAlignment == 0 {
+		c.StorageAlignment = 16
+	}
+	if c.MaxWorkgroupSubgroups == 0 {
+		c.MaxWorkgroupSubgroups = c.MaxWorkgroupInvocations / c.MinSubgroupSize
+	}
+	return c
+}
+
+// Devices are devices of many kinds, with the limits and features that matter here as
+// Mesa's and the vendors' drivers, and reports of them, have them, rounded where they differ by
+// model. The last is what Vulkan 1.2 promises of any.
+func Devices() []Device {
+	return append(discrete(), others()...)
+}
+
+func discrete() []Device {
+	nvidia := func(units uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps {
+		return desktop(f, vk.Caps{SharedMemory: 49152, SubgroupSize: 32, MinSubgroupSize: 32, MaxSubgroupSize: 32, ComputeUnits: units, CoopMat: shapes})
+	}
+	amd := func(units, least uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps {
+		return desktop(f, vk.Caps{SharedMemory: 65536, SubgroupSize: 64, MinSubgroupSize: least, MaxSubgroupSize: 64, ComputeUnits: units, StorageAlignment: 4, CoopMat: shapes})
+	}
+	intel := func(least uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps {
+		c := desktop(f, vk.Caps{SharedMemory: 65536, SubgroupSize: 32, MinSubgroupSize: least, MaxSubgroupSize: 32, MaxWorkgroupSubgroups: 64, StorageAlignment: 64, CoopMat: shapes})
+		c.MaxStorageBufferRange, c.MaxBuffer, c.TimestampPeriod = 1<<30, 1<<32, 52.083333
+		return c
+	}
+	f16 := []vk.CoopMatShape{shape(16, 8, 8, "f16"), shape(16, 16, 16, "f16"), shape(16, 8, 16, "f16")}
+	both := append(slices.Clone(f16), shape(16, 16, 16, "bf16"), shape(16, 8, 16, "bf16"))
+	square := []vk.CoopMatShape{shape(16, 16, 16, "f16")}
+	return []Device{
+		{"H100", vk.TypeDiscrete, nvidia(132, features(modern, matrices, brains), both...), true},
+		{"Ada", vk.TypeDiscrete, nvidia(128, features(modern, matrices, brains), both...), true},
+		{"Turing", vk.TypeDiscrete, nvidia(68, features(modern, matrices), f16...), true},
+		{"Pascal", vk.TypeDiscrete, nvidia(20, features(modern)), false},
+		{"RDNA4", vk.TypeDiscrete, amd(64, 32, features(modern, matrices, brains), append(slices.Clone(square), shape(16, 16, 16, "bf16"))...), false},
+		{"RDNA3", vk.TypeDiscrete, amd(96, 32, features(modern, matrices), square...), false},
+		{"RDNA2", vk.TypeDiscrete, amd(80, 32, features(modern)), false},
+		{"GFX9", vk.TypeDiscrete, amd(64, 64, features(modern)), false},
+		{"CDNA with matrices", vk.TypeDiscrete, amd(104, 64, features(modern, matrices, brains), append(slices.Clone(square), shape(16, 16, 16, "bf16"))...), false},
+		{"Arc A", vk.TypeDiscrete, intel(8, features(modern, matrices), shape(8, 8, 16, "f16")), false},
+		{"Arc B", vk.TypeDiscrete, intel(16, features(modern, matrices, brains), shape(8, 16, 16, "f16"), shape(8, 16, 16, "bf16")), false},
+		{"Xe-LP", vk.TypeIntegrated, intel(8, features(modern)), false},
+	}
+}
+
+// others are devices with less: of phones, small boards and CPUs.
+func others() []Device {
+	small := func(c vk.Caps, f map[string]bool) vk.Caps {
+		c = desktop(f, c)
+		c.MaxStorageBufferRange, c.MaxAllocation, c.MaxBuffer = 1<<27, 1<<30, 1<<30
+		c.MaxPushConstants, c.MaxWorkgroupCount = 128, [3]uint32{65535, 65535, 65535}
+		return c
+	}
+	adreno := small(vk.Caps{SharedMemory: 32768, SubgroupSize: 128, MinSubgroupSize: 64, MaxSubgroupSize: 128, MaxWorkgroupSubgroups: 16, StorageAlignment: 64}, features(modern))
+	mali := small(vk.Caps{SharedMemory: 32768, SubgroupSize: 16, MinSubgroupSize: 16, MaxSubgroupSize: 16, StorageAlignment: 16}, features(modern))
+	mali.MaxWorkgroupInvocations, mali.MaxWorkgroupSize, mali.MaxWorkgroupSubgroups = 384, [3]uint32{384, 384, 384}, 24
+	v3d := small(vk.Caps{SharedMemory: 16384, SubgroupSize: 16, MinSubgroupSize: 16, MaxSubgroupSize: 16, StorageAlignment: 32},
+		features(storage, address, model, sizes, []string{"subgroupShuffle", "subgroupBallot"}))
+	v3d.MaxWorkgroupInvocations, v3d.MaxWorkgroupSize, v3d.MaxWorkgroupSubgroups, v3d.MaxStorageBuffers = 256, [3]uint32{256, 256, 256}, 16, 16
+	apple := small(vk.Caps{SharedMemory: 32768, SubgroupSize: 32, MinSubgroupSize: 32, MaxSubgroupSize: 32}, features(storage, integers, address, groups, []string{"shaderFloat16"}))
+	apple.MaxStorageBuffers, apple.MaxStorageBufferRange, apple.MaxWorkgroupSubgroups = 31, 1<<32-1, 0
+	old := small(vk.Caps{SharedMemory: 32768, SubgroupSize: 8, MinSubgroupSize: 8, MaxSubgroupSize: 8}, features(modern))
+	newer := small(vk.Caps{SharedMemory: 32768, SubgroupSize: 8, MinSubgroupSize: 8, MaxSubgroupSize: 8, CoopMat: []vk.CoopMatShape{shape(8, 8, 8, "f16")}}, features(modern, matrices))
+	buffers := Least()
+	buffers.MaxStorageBuffers = 16
+	return []Device{
+		{"Adreno", vk.TypeIntegrated, adreno, false}, {"Mali", vk.TypeIntegrated, mali, false}, {"V3D", vk.TypeIntegrated, v3d, false}, {"Apple", vk.TypeIntegrated, apple, false},
+		{"lavapipe", vk.TypeCPU, old, false}, {"newer lavapipe", vk.TypeCPU, newer, false},
+		{"least with 16 buffers", vk.TypeOther, buffers, false}, {"least", vk.TypeOther, Least(), false},
+	}
+}
+
+// Least is what Vulkan 1.2 promises of any device with a compute queue.
+func Least() vk.Caps {
+	return vk.Caps{
+		MaxStorageBufferRange: 1 << 27, MaxAllocation: 1 << 30, MaxStorageBuffers: 4, MaxPushConstants: 128, SharedMemory: 16384,
+		MaxWorkgroupInvocations: 128, MaxWorkgroupSize: [3]uint32{128, 128, 64}, MaxWorkgroupCount: [3]uint32{65535, 65535, 65535},
+		SubgroupSize: 1, MinSubgroupSize: 1, MaxSubgroupSize: 1, StorageAlignment: 256, HeapBytes: 4 << 30, Features: map[string]bool{},
+	}
+}
