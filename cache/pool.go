@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 )
 
@@ -67,6 +68,35 @@ func (p *BlockPool) Grow(capacity int) error {
 	}
 	p.free = append(more, p.free...) // pages that were used before are handed out first
 	p.refs = append(p.refs, make([]int32, capacity-had)...)
+	return nil
+}
+
+// Least is the least capacity that Shrink takes: the pages up to the last one that somebody
+// holds.
+func (p *BlockPool) Least() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.least()
+}
+
+func (p *BlockPool) least() int {
+	n := len(p.refs)
+	for n > 0 && p.refs[n-1] == 0 {
+		n--
+	}
+	return n
+}
+
+// Shrink takes free pages from the end of the pool, down to a capacity. The error is a
+// *vk.ArgumentError for more than the pool has, or for less than Least.
+func (p *BlockPool) Shrink(capacity int) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n := p.least(); capacity < n || capacity > len(p.refs) {
+		return pkg.Wrong("block pool", "capacity", capacity, "%d..%d pages", n, len(p.refs))
+	}
+	p.refs = slices.Clip(p.refs[:capacity])
+	p.free = slices.DeleteFunc(p.free, func(b int32) bool { return int(b) >= capacity })
 	return nil
 }
 

@@ -245,6 +245,35 @@ func TestTableModel(t *testing.T) {
 	}
 }
 
+// A pool shrinks to the last page that is held, and no further; pages that were free there
+// are not handed out.
+func TestPoolShrink(t *testing.T) {
+	p := newPool(t, 8)
+	x := newTable(t, p, 4)
+	grow(t, x, 20)
+	if err := x.Recycle(8); err != nil {
+		t.Fatal(err)
+	}
+	if p.Least() != 5 || newPool(t, 3).Least() != 0 {
+		t.Error(p.Least())
+	}
+	for _, n := range []int{-1, 4, 9} {
+		if err := p.Shrink(n); !errors.Is(err, vk.ErrArgument) || p.Capacity() != 8 {
+			t.Errorf("%d pages: %v", n, err)
+		}
+	}
+	if err := p.Shrink(6); err != nil || p.Capacity() != 6 || p.Free() != 3 || p.Refs(4) != 1 || p.Refs(6) != 0 {
+		t.Error(err, p.Capacity(), p.Free())
+	}
+	got, err := p.Alloc(3)
+	if slices.Sort(got); err != nil || !slices.Equal(got, []int32{0, 1, 5}) {
+		t.Error(got, err)
+	}
+	if err := p.Grow(7); err != nil || p.Free() != 1 || p.Least() != 6 {
+		t.Error(err, p.Free(), p.Least())
+	}
+}
+
 // A pool grows by free pages, those that were handed out stay; a table says what it will
 // need, and takes up where another left off.
 func TestTableGrowResume(t *testing.T) {

@@ -42,7 +42,9 @@ type EngineOptions struct {
 	// CacheBytes is how much cache memory, of all layers, there is at first; 0: about
 	// what one session of 4096 tokens needs. It grows, by doubling, to at most
 	// MaxCacheBytes; 0: as far as sessions can use it. Growing copies the caches, and
-	// steps are recorded again, so that a step then takes much longer than others.
+	// steps are recorded again, so that a step then takes much longer than others. Where
+	// no more is allowed, unused memory of one sort of pages becomes that of another, if
+	// it is a sixteenth of all.
 	CacheBytes, MaxCacheBytes uint64
 
 	// Rewind is by how many tokens a session can be truncated below its greatest length; 0:

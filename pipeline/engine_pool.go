@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sort"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/tensor"
@@ -143,47 +144,44 @@ func (p *enginePool) useful(o EngineOptions, sessions int) int {
 // firstTokens is the length of a session for which there are caches at first.
 const firstTokens = 4096
 
-// firstPages makes the block pools: pages for as many tokens as CacheBytes hold, in
-// sessions of MaxTokens.
+// first is how many pages there are at first for sessions with so many tokens in all. What
+// is kept of a session whatever its length is there for each of them.
+func (p *enginePool) first(o *EngineOptions, tokens, sessions int) int {
+	n := ceilDiv(tokens/p.ratio, p.page) + sessions - 1
+	if p.keep > 0 {
+		n = min(ceilDiv(tokens, p.page)+sessions, p.useful(*o, sessions))
+	}
+	return max(1, min(n, p.most))
+}
+
+// firstPages makes the block pools, with pages for a session of firstTokens or for what
+// CacheBytes hold.
 func (e *Engine) firstPages() error {
 	o := &e.opts
-	pages := func(p *enginePool, tokens int) int {
-		n := ceilDiv(tokens/p.ratio, p.page)
-		if p.keep > 0 {
-			n = min(ceilDiv(tokens, p.page)+1, p.useful(*o, ceilDiv(tokens, o.MaxTokens)))
-		}
-		return max(1, min(n, p.most))
-	}
-	bytes := func(tokens int) (sum uint64) {
+	bytes := func(tokens, sessions int) (sum uint64) {
 		for _, p := range e.pools {
 			if p != nil {
-				sum += uint64(pages(p, tokens)) * p.bytes
+				sum += uint64(p.first(o, tokens, sessions)) * p.bytes
 			}
 		}
 		return sum
 	}
-	first := min(max(o.MaxStep, firstTokens), o.MaxTokens)
-	tokens := first
-	if limit := min(orMost(o.CacheBytes), orMost(o.MaxCacheBytes)); limit != math.MaxUint64 {
-		if bytes(1) > limit {
-			return &vk.ArgumentError{Op: opNewEngine, Arg: "CacheBytes, MaxCacheBytes", Got: fmt.Sprint(limit), Want: fmt.Sprintf("at least %d bytes", bytes(1))}
-		}
-		low, high := 1, o.MaxTokens*o.MaxSessions+1 // tokens that fit, and that may not
-		for high-low > 1 {
-			if mid := (low + high) / 2; bytes(mid) <= limit {
-				low = mid
-			} else {
-				high = mid
-			}
-		}
-		if tokens = low; o.CacheBytes == 0 {
-			tokens = min(tokens, first)
-		}
+	limit := min(orMost(o.CacheBytes), orMost(o.MaxCacheBytes))
+	if bytes(1, 1) > limit {
+		return &vk.ArgumentError{Op: opNewEngine, Arg: "CacheBytes, MaxCacheBytes", Got: fmt.Sprint(limit), Want: fmt.Sprintf("at least %d bytes", bytes(1, 1))}
 	}
+	sessions, most := 1, min(max(o.MaxStep, firstTokens), o.MaxTokens)
+	if o.CacheBytes > 0 {
+		// For as many sessions as take half of it before they have tokens, if the longest
+		// session finds room beside them: there may be few long ones or many short ones.
+		sessions += sort.Search(o.MaxSessions-1, func(i int) bool { return bytes(1, i+2) > limit/2 || bytes(o.MaxTokens, i+2) > limit })
+		most = o.MaxTokens * sessions
+	}
+	tokens := 1 + sort.Search(most-1, func(i int) bool { return bytes(i+2, sessions) > limit })
 	for _, p := range e.pools {
 		if p != nil {
 			var err error
-			if p.ids, err = cache.NewBlockPool(pages(p, tokens)); err != nil {
+			if p.ids, err = cache.NewBlockPool(p.first(o, tokens, sessions)); err != nil {
 				return err
 			}
 		}
@@ -267,31 +265,37 @@ func (e *Engine) once(ctx context.Context, record func(*vk.Recorder) error) erro
 	return errors.Join(cmd.Run(ctx), cmd.Close())
 }
 
-// ensure makes sure that so many pages of each sort are free, by growing the pools:
-// to twice their size where they may, else by less, down to what is needed. It needs
-// the turn, for no command may be in flight.
+// ensure makes sure that so many pages of each sort are free, by growing the pools: to
+// twice their size, to what MaxCacheBytes leave, or by less where the device has no more.
+// It needs the turn, for no command may be in flight.
 func (e *Engine) ensure(ctx context.Context, need [poolCount]int) error {
-	var missing [poolCount]int
+	var least [poolCount]int // pages
 	short := false
 	for i, p := range e.pools {
 		if p == nil {
 			continue
 		}
-		missing[i] = max(0, need[i]-p.ids.Free())
-		short = short || missing[i] > 0
-		if n := p.ids.Capacity() + missing[i]; n > p.most {
-			return fmt.Errorf("%w: %d pages of %d tokens are wanted, and there can be at most %d", cache.ErrPoolFull, n, p.page*p.ratio, p.most)
+		missing := max(0, need[i]-p.ids.Free())
+		short = short || missing > 0
+		if least[i] = p.ids.Capacity() + missing; least[i] > p.most {
+			return fmt.Errorf("%w: %d pages of %d tokens are wanted, and there can be at most %d", cache.ErrPoolFull, least[i], p.page*p.ratio, p.most)
 		}
 	}
 	if !short {
 		return nil
 	}
+	limit := orMost(e.opts.MaxCacheBytes)
+	if e.bytes(least) > limit {
+		return e.rebalance(ctx, need, least)
+	}
 	var err error
-	for part := 1; part <= 32; part *= 2 { // of the size, that is added
-		to, sum := e.larger(missing, part)
-		if sum > orMost(e.opts.MaxCacheBytes) {
-			err = fmt.Errorf("%w: %d bytes wanted, at most %d are allowed", cache.ErrPoolFull, sum, e.opts.MaxCacheBytes)
-			continue
+	for part := 1; part <= 16; part *= 2 { // of the size, that is added
+		to := e.larger(least, part)
+		if e.bytes(to) > limit {
+			if part < 16 && e.bytes(e.larger(least, 2*part)) > limit {
+				continue
+			}
+			to = e.shared(least, limit)
 		}
 		grown := e.growPools(ctx, to)
 		if grown == nil {
@@ -305,24 +309,60 @@ func (e *Engine) ensure(ctx context.Context, need [poolCount]int) error {
 	return err
 }
 
-// larger returns how many pages pools have of which some are missing, if a part of their
-// size is added, but of the smallest part no more than is missing; and their bytes.
-func (e *Engine) larger(missing [poolCount]int, part int) (to [poolCount]int, bytes uint64) {
+// bytes are those of so many pages of each sort.
+func (e *Engine) bytes(pages [poolCount]int) (sum uint64) {
+	for i, p := range e.pools {
+		if p != nil {
+			sum += uint64(pages[i]) * p.bytes
+		}
+	}
+	return sum
+}
+
+// larger returns how many pages pools have of which some are missing, if at least a part
+// of their size is added.
+func (e *Engine) larger(least [poolCount]int, part int) (to [poolCount]int) {
 	for i, p := range e.pools {
 		if p == nil {
 			continue
 		}
-		to[i] = p.ids.Capacity()
-		if missing[i] > 0 {
-			least := to[i] + missing[i]
-			if part < 32 {
-				least = max(least, to[i]+to[i]/part)
-			}
-			to[i] = min(least, p.most)
+		had := p.ids.Capacity()
+		if to[i] = least[i]; to[i] > had {
+			to[i] = min(max(to[i], had+had/part), p.most)
 		}
-		bytes += uint64(to[i]) * p.bytes
 	}
-	return to, bytes
+	return to
+}
+
+// shared returns how many pages pools have that share all the bytes there may be, so that
+// all are full after about as many more tokens: they do not grow by a page now and a page
+// then, each time with all that growing takes, while the last bytes are given away. The
+// least pages have to fit.
+func (e *Engine) shared(least [poolCount]int, limit uint64) [poolCount]int {
+	open, tokens := 0, 0
+	for _, s := range e.sessions {
+		if s != nil {
+			open, tokens = open+1, tokens+s.length
+		}
+	}
+	pages := func(more int) (to [poolCount]int) {
+		// Longer sessions keep no more windows and states, new ones do.
+		sessions := min(1+float64(more)/float64(max(tokens, 1)), float64(e.opts.MaxSessions)/float64(max(open, 1)))
+		for i, p := range e.pools {
+			if p == nil {
+				continue
+			}
+			used := p.ids.Capacity() - p.ids.Free()
+			if p.keep > 0 {
+				used = int(float64(used) * sessions)
+			} else {
+				used += more / p.ratio / p.page
+			}
+			to[i] = max(least[i], min(used, p.most))
+		}
+		return to
+	}
+	return pages(sort.Search(e.opts.MaxTokens*e.opts.MaxSessions, func(i int) bool { return e.bytes(pages(i+1)) > limit }))
 }
 
 func outOfMemory(err error) bool {
@@ -359,6 +399,40 @@ func (e *Engine) growPools(ctx context.Context, to [poolCount]int) error {
 		}
 	}
 	return nil
+}
+
+// rebalance makes room within MaxCacheBytes where some pools are full and others are not,
+// which had another mixture of sessions: free pages at the end of those give way. For
+// less than a part of all bytes that is not worth the copying.
+func (e *Engine) rebalance(ctx context.Context, need, least [poolCount]int) error {
+	limit := e.opts.MaxCacheBytes
+	wanted := e.bytes(least)
+	for i, p := range e.pools {
+		if p != nil {
+			least[i] = max(1, p.ids.Least(), p.ids.Capacity()-p.ids.Free()+need[i])
+		}
+	}
+	if e.bytes(least) > limit-limit/16 {
+		return fmt.Errorf("%w: %d bytes wanted, at most %d are allowed", cache.ErrPoolFull, wanted, limit)
+	}
+	// A copy that is pending may go to a page that was given up since.
+	err := errors.Join(e.forget(), e.copyPages(ctx))
+	to := e.shared(least, limit)
+	for i, p := range e.pools {
+		if p != nil && err == nil {
+			err = p.ids.Shrink(min(to[i], p.ids.Capacity()))
+		}
+	}
+	if err == nil {
+		err = e.shrinkPools(ctx)
+	}
+	if err == nil {
+		err = e.growPools(ctx, to)
+	}
+	if outOfMemory(err) {
+		err = fmt.Errorf("%w: %w", cache.ErrPoolFull, err)
+	}
+	return err
 }
 
 // shrinkPools takes pages back that growPools gave to some layers. It goes backwards: for

@@ -79,3 +79,44 @@ func TestEngineGrowsLess(t *testing.T) {
 		}
 	}
 }
+
+// TestEngineSharesCaches fills caches up to MaxCacheBytes. They grow a few times, for that
+// copies all there is, and no pages stay free of one sort that take the bytes of another,
+// however many there were at first. What is in pages stays.
+func TestEngineSharesCaches(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	dev := testkit.Device(t)
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioC4A, pipeline.RatioWindow, pipeline.RatioC128A)})))
+	const sessions, limit = 16, 32 << 20
+	for _, first := range []uint64{0, limit} {
+		e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 1 << 16, MaxSessions: sessions, MaxStep: 128, CacheBytes: first, MaxCacheBytes: limit})
+		var all []*pipeline.Session
+		for range sessions {
+			all = append(all, must[*pipeline.Session](t)(e.Open()))
+		}
+		pool := e.Caches(0).Compressed.Pool
+		var before, after bytes.Buffer
+		if err := errors.Join(pool.Upload(t.Context(), bytes.Repeat([]byte{3, 7, 9}, int(pool.Bytes()))[:pool.Bytes()]),
+			all[0].Advance(t.Context(), 1000), all[0].Save(t.Context(), &before)); err != nil {
+			t.Fatal(err)
+		}
+		tokens, grown, had := 0, 0, e.Memory().Caches
+		var err error
+		for i := 0; err == nil; i++ {
+			if err = all[1+i%(sessions-1)].Advance(t.Context(), 128); err == nil {
+				tokens += 128
+			}
+			if now := e.Memory().Caches; now != had {
+				grown, had = grown+1, now
+			}
+		}
+		pages, free := e.Pages()
+		t.Logf("%d bytes at first: %d tokens, grown %d times, then %v; of pages %v %v are free", first, tokens, grown, err, pages, free)
+		if !errors.Is(err, cache.ErrPoolFull) || tokens < 80000 || grown > 20 || had > limit || e.PageBytes(free) > limit/8 {
+			t.Errorf("%d bytes at first: %d tokens, grown %d times", first, tokens, grown)
+		}
+		if err := all[0].Save(t.Context(), &after); err != nil || !bytes.Equal(before.Bytes(), after.Bytes()) {
+			t.Errorf("other bytes, %v", err)
+		}
+	}
+}

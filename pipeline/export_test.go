@@ -26,6 +26,9 @@ func (e *Engine) Pages() (all, free [poolCount]int) {
 	return all, free
 }
 
+// PageBytes is what so many pages of each sort take.
+func (e *Engine) PageBytes(pages [poolCount]int) uint64 { return e.bytes(pages) }
+
 // Submissions returns how many submissions a step of a size takes, and whether each
 // operation is one because it is not known yet how long they take.
 func (e *Engine) Submissions(size int) (n int, each bool) {
