@@ -63,9 +63,13 @@ func (e *Engine) fingerprint() [sha256.Size]byte {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// Save writes the session's tokens, as the caches hold them, to w. It waits while a step
-// is in progress, and no step begins meanwhile. The weights are not part of it, nor is
-// anything that tells which they were.
+// Save writes the session's tokens, as the caches hold them, to w. Steps can begin
+// meanwhile, of this session, too, and it may be changed or closed: what is written is what
+// it was at first. Only to read some megabytes at a time it waits for a step in progress,
+// and steps for it; w may be slow. The weights are not part of it, nor is anything that
+// tells which they were.
+//
+// Until Save returns it holds the session's pages, as a fork does.
 //
 // Errors: vk.ErrArgument for a nil w; those of w, the context's, vk.ErrClosed, vk.ErrDeviceLost.
 func (s *Session) Save(ctx context.Context, w io.Writer) error {
@@ -73,23 +77,47 @@ func (s *Session) Save(ctx context.Context, w io.Writer) error {
 	if w == nil {
 		return &vk.ArgumentError{Op: opSave, Arg: "w", Got: "nil", Want: "a writer"}
 	}
-	if err := e.enter(ctx); err != nil {
-		return fmt.Errorf("%s: %w", opSave, err)
-	}
-	defer e.leave()
-	e.mu.Lock()
-	v, err := s.view()
-	e.mu.Unlock()
+	turn := turns{e: e}
+	defer turn.give()
+	err := turn.take(ctx)
 	if err == nil {
-		err = e.save(ctx, w, v)
-		e.mu.Lock()
-		err = errors.Join(err, v.cut(0))
-		e.mu.Unlock()
+		err = s.save(ctx, w, &turn)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", opSave, err)
 	}
 	return nil
+}
+
+// turnBytes is how much a snapshot moves before others have their turn: about as long as
+// a step of one token takes.
+const turnBytes = 4 << 20
+
+// turns is a turn that is given to others now and then.
+type turns struct {
+	e     *Engine
+	taken bool
+	moved int // bytes since it was taken
+}
+
+// take takes the turn, unless it is taken.
+func (t *turns) take(ctx context.Context) error {
+	if t.taken {
+		return nil
+	}
+	if err := t.e.enter(ctx); err != nil {
+		return err
+	}
+	t.taken, t.moved = true, 0
+	return nil
+}
+
+// give gives it to others. It does nothing if it was not taken.
+func (t *turns) give() {
+	if t.taken {
+		t.taken = false
+		t.e.leave()
+	}
 }
 
 // view returns a fork that has no row: it keeps the pages while they are read.
@@ -110,12 +138,29 @@ func (s *Session) view() (*Session, error) {
 	return v, nil
 }
 
-func (e *Engine) save(ctx context.Context, w io.Writer, s *Session) error {
-	// What other sessions left in a page that was to be copied has no place here.
-	if err := e.device(func() error { return e.copyPages(ctx) }); err != nil {
+// save writes what the session is now. The turn is taken, and need not be at the end.
+func (s *Session) save(ctx context.Context, w io.Writer, turn *turns) error {
+	e := s.e
+	var v *Session
+	err := e.device(func() (err error) {
+		// What other sessions left in a page that was to be copied has no place here.
+		if err = e.copyPages(ctx); err == nil {
+			v, err = s.view()
+		}
+		return err
+	})
+	if err != nil {
 		return err
 	}
-	h := snapshotHeader{Magic: snapshotMagic, Version: snapshotVersion, Model: e.fingerprint(), Length: uint64(s.length), Floor: uint64(s.floor)}
+	err = v.write(ctx, w, turn)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return errors.Join(err, v.cut(0))
+}
+
+// header describes a session.
+func (s *Session) header() snapshotHeader {
+	h := snapshotHeader{Magic: snapshotMagic, Version: snapshotVersion, Model: s.e.fingerprint(), Length: uint64(s.length), Floor: uint64(s.floor)}
 	for i, t := range s.tables {
 		if t == nil {
 			continue
@@ -126,22 +171,45 @@ func (e *Engine) save(ctx context.Context, w io.Writer, s *Session) error {
 		}
 		h.FirstPage[i], h.BeyondPages[i] = uint64(first), uint64(t.Entries())
 	}
-	sum := sha256.New()
-	to := io.MultiWriter(w, sum)
-	if err := binary.Write(to, binary.LittleEndian, h); err != nil {
+	return h
+}
+
+// write writes a view, and gives the turn away whenever it does.
+func (s *Session) write(ctx context.Context, w io.Writer, turn *turns) error {
+	e, h, sum := s.e, s.header(), sha256.New()
+	var data bytes.Buffer
+	if err := binary.Write(&data, binary.LittleEndian, h); err != nil {
 		return err
 	}
-	var data []byte
+	flush := func() error {
+		turn.give()
+		sum.Write(data.Bytes())
+		n, err := w.Write(data.Bytes())
+		if err == nil && n < data.Len() {
+			err = io.ErrShortWrite
+		}
+		data.Reset()
+		return err
+	}
 	err := e.eachRun(s, &h, func(l *engineLayer, sort, k int, run pageRun) error {
-		t := l.pools(sort)[k]
-		data = append(data[:0], make([]byte, run.n*l.stride(sort, k))...)
-		if err := e.device(func() error { return t.Rows(run.page, run.page+run.n).Download(ctx, data) }); err != nil {
+		if err := turn.take(ctx); err != nil {
 			return err
 		}
-		l.blank(sort, k, data, run.entry, s.tables[sort].Len(), e.pools[sort].page)
-		_, err := to.Write(data)
-		return err
+		at, n := data.Len(), run.n*l.stride(sort, k)
+		data.Write(make([]byte, n))
+		pages := data.Bytes()[at:]
+		if err := e.device(func() error { return l.pools(sort)[k].Rows(run.page, run.page+run.n).Download(ctx, pages) }); err != nil {
+			return err
+		}
+		l.blank(sort, k, pages, run.entry, s.tables[sort].Len(), e.pools[sort].page)
+		if turn.moved += n; turn.moved >= turnBytes {
+			return flush()
+		}
+		return nil
 	})
+	if err == nil {
+		err = flush()
+	}
 	if err == nil {
 		_, err = w.Write(sum.Sum(nil))
 	}
@@ -164,7 +232,7 @@ func (e *Engine) device(do func() error) error {
 type pageRun struct{ entry, page, n int }
 
 // maxRun bounds how many pages are moved at once, and with it host memory.
-const maxRun = 256
+const maxRun = 64
 
 // eachRun calls f for all pages of a session in the order of a snapshot.
 func (e *Engine) eachRun(s *Session, h *snapshotHeader, f func(l *engineLayer, sort, k int, run pageRun) error) error {
@@ -236,7 +304,7 @@ func (l *engineLayer) slotParts(sort, k int) []int {
 // layers and options of indexer keys; that the weights are the same is for the caller to
 // see to. Where this engine's Rewind is less, the session can be truncated by no more than
 // that. All of it is read and checked, in host memory, before anything is done on the
-// device.
+// device; steps can begin between any megabytes that go there.
 //
 // Errors: vk.ErrArgument for a nil r; ErrSnapshot; ErrSequenceFull for more tokens than MaxTokens; those of r, but
 // that its end is ErrSnapshot; ErrTooManySessions, cache.ErrPoolFull; the context's,
@@ -252,15 +320,7 @@ func (e *Engine) Restore(ctx context.Context, r io.Reader) (*Session, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", opRestore, err)
 	}
-	if err := e.enter(ctx); err != nil {
-		return nil, fmt.Errorf("%s: %w", opRestore, err)
-	}
-	defer e.leave()
-	var s *Session
-	err = e.device(func() (err error) {
-		s, err = e.restore(ctx, h, data)
-		return err
-	})
+	s, err := e.restore(ctx, &h, data)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", opRestore, err)
 	}
@@ -396,7 +456,43 @@ func (e *Engine) checkHeader(h *snapshotHeader) error {
 	return nil
 }
 
-func (e *Engine) restore(ctx context.Context, h snapshotHeader, data snapshotPages) (*Session, error) {
+// restore makes a session of pages. Nobody knows it before they are all there.
+func (e *Engine) restore(ctx context.Context, h *snapshotHeader, data snapshotPages) (s *Session, err error) {
+	turn := turns{e: e}
+	if err = turn.take(ctx); err != nil {
+		return nil, err
+	}
+	defer turn.give()
+	err = e.device(func() (err error) {
+		s, err = e.reserveRestored(ctx, h)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	err = e.eachRun(s, h, func(l *engineLayer, sort, k int, run pageRun) error {
+		if err := turn.take(ctx); err != nil {
+			return err
+		}
+		t, n := l.pools(sort)[k], run.n*l.stride(sort, k)
+		pages := data[t][:n]
+		data[t] = data[t][n:]
+		err := e.device(func() error { return t.Rows(run.page, run.page+run.n).Upload(ctx, pages) })
+		if turn.moved += n; turn.moved >= turnBytes {
+			turn.give()
+		}
+		return err
+	})
+	if err != nil {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return nil, errors.Join(err, s.drop())
+	}
+	return s, nil
+}
+
+// reserveRestored makes a session with the pages of a snapshot, that are still to be filled.
+func (e *Engine) reserveRestored(ctx context.Context, h *snapshotHeader) (*Session, error) {
 	// A copy that is pending may go to a page that was given up since.
 	if err := e.copyPages(ctx); err != nil {
 		return nil, err
@@ -409,30 +505,15 @@ func (e *Engine) restore(ctx context.Context, h snapshotHeader, data snapshotPag
 	if err != nil {
 		return nil, err
 	}
-	if err = e.ensure(ctx, pages); err == nil {
-		err = e.fillRestored(ctx, s, &h, data)
+	err = e.ensure(ctx, pages)
+	s.length, s.floor = int(h.Length), int(h.Floor)
+	for i, t := range s.tables {
+		if t != nil && err == nil {
+			err = t.Resume(s.length/e.pools[i].ratio, int(h.FirstPage[i]))
+		}
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.drop())
 	}
 	return s, nil
-}
-
-func (e *Engine) fillRestored(ctx context.Context, s *Session, h *snapshotHeader, data snapshotPages) error {
-	s.length, s.floor = int(h.Length), int(h.Floor)
-	for i, t := range s.tables {
-		if t == nil {
-			continue
-		}
-		if err := t.Resume(s.length/e.pools[i].ratio, int(h.FirstPage[i])); err != nil {
-			return err
-		}
-	}
-	return e.eachRun(s, h, func(l *engineLayer, sort, k int, run pageRun) error {
-		t := l.pools(sort)[k]
-		n := run.n * l.stride(sort, k)
-		pages := data[t][:n]
-		data[t] = data[t][n:]
-		return t.Rows(run.page, run.page+run.n).Upload(ctx, pages)
-	})
 }

@@ -2,10 +2,14 @@ package pipeline_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
+	"io"
 	"runtime"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/vkmla/vkmla/internal/fakemodel"
 	"github.com/vkmla/vkmla/internal/testkit"
@@ -58,5 +62,77 @@ func TestRestore(t *testing.T) {
 	}
 	if err := s.Save(t.Context(), nil); !errors.Is(err, vk.ErrArgument) {
 		t.Errorf("no writer: %v", err)
+	}
+}
+
+// TestSaveBesideSteps demands that steps are not kept waiting by who reads a snapshot, that
+// they do not change what it says, whatever becomes of the session meanwhile, and that a
+// session is restored whole beside steps.
+func TestSaveBesideSteps(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	dev := testkit.Device(t)
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioWindow)})))
+	layers = append(layers, layers...)
+	const length = 8192 - 30 // a page is not full
+	e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 8192, MaxSessions: 3, MaxStep: 4, Rewind: 8192})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	s, other := must[*pipeline.Session](t)(e.Open()), must[*pipeline.Session](t)(e.Open())
+	for i := range layers {
+		pool := e.Caches(i).Window.Pool
+		if err := pool.Upload(ctx, bytes.Repeat([]byte{byte(i), 5, 7}, int(pool.Bytes()))[:pool.Bytes()]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var want, got bytes.Buffer
+	if err := errors.Join(s.Advance(ctx, length), s.Save(ctx, &want)); err != nil {
+		t.Fatal(err)
+	}
+	hidden := slices.Repeat([][]float32{filled(cfg.Hidden, float32(1))}, len(layers))
+	step := func(s *pipeline.Session) error { return failure(s.Append(ctx, hidden)) }
+	changes := []func() error{
+		func() error { return step(s) },
+		func() error { return errors.Join(s.Truncate(77), step(s), s.Truncate(0), step(s)) },
+		func() error { return s.Close() },
+	}
+	calls := 0
+	err := s.Save(ctx, writerFunc(func(data []byte) (int, error) {
+		err := step(other)
+		if calls < len(changes) {
+			err = errors.Join(err, changes[calls]())
+		}
+		calls++
+		got.Write(data)
+		return len(data), err
+	}))
+	if err != nil || calls < len(changes) || !bytes.Equal(got.Bytes(), want.Bytes()) {
+		t.Errorf("saved in %d pieces: %v, or other bytes", calls, err)
+	}
+	if all, free := e.Pages(); free[0] != all[0]-1 {
+		t.Errorf("of %v pages %v are free", all, free)
+	}
+	stop, stopped := make(chan struct{}), make(chan error)
+	go func() {
+		for err := error(nil); ; err = errors.Join(err, other.Truncate(0), step(other)) {
+			select {
+			case <-stop:
+				stopped <- err
+				return
+			default:
+			}
+		}
+	}()
+	back, err := e.Restore(ctx, bytes.NewReader(want.Bytes()))
+	close(stop)
+	if err := errors.Join(err, <-stopped); err != nil {
+		t.Fatal(err)
+	}
+	got.Reset()
+	if err := back.Save(ctx, &got); err != nil || !bytes.Equal(got.Bytes(), want.Bytes()) {
+		t.Error("restored beside steps and saved again it is not the same", err)
+	}
+	short := writerFunc(func(data []byte) (int, error) { return len(data) / 2, nil })
+	if err := back.Save(ctx, short); !errors.Is(err, io.ErrShortWrite) {
+		t.Errorf("a writer that takes half: %v", err)
 	}
 }
