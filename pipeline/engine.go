@@ -489,10 +489,14 @@ func (e *Engine) usable() error {
 	return e.failed
 }
 
-// note remembers that the device is lost.
+// note remembers that the device is lost, and ends a step in progress: nobody is to wait
+// for it.
 func (e *Engine) note(err error) error {
 	if errors.Is(err, vk.ErrDeviceLost) && e.failed == nil {
 		e.failed = err
+		if e.step != nil {
+			err = errors.Join(err, e.step.end())
+		}
 	}
 	return err
 }

@@ -360,10 +360,7 @@ func (st *Step) submit(layer int) error {
 		err = st.hand(commandKey{layer, st.host})
 	}
 	if err != nil {
-		if e.note(err); e.failed != nil && e.step == st {
-			st.end()
-		}
-		return wrap(opSubmit, err)
+		return wrap(opSubmit, e.note(err))
 	}
 	if e.opts.LayerByLayer {
 		clear(e.shown) // one tensor in host memory serves all layers

@@ -1,10 +1,12 @@
 package pipeline_test
 
 import (
+	"context"
 	"errors"
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/vkmla/vkmla/internal/fakemodel"
 	"github.com/vkmla/vkmla/internal/testkit"
@@ -99,6 +101,40 @@ func says(t *testing.T, err error, want string) {
 	t.Helper()
 	if !errors.Is(err, vk.ErrArgument) || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
+	}
+}
+
+// A device that is lost in whatever call ends the step, so that no other goroutine waits
+// for its end.
+func TestStepOnLostDevice(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	lost := false
+	dev := must[*vk.Device](t)(testkit.Device(t).Adapter().Open(vk.DeviceOptions{MemoryHook: func(uint64) error {
+		if lost {
+			return vk.ErrDeviceLost
+		}
+		return nil
+	}}))
+	defer dev.Close()
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioWindow)})))
+	defer layers[0].Close() // before the device
+	e := must[*pipeline.Engine](t)(pipeline.NewEngine(t.Context(), dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 4}))
+	defer e.Close()
+	s := must[*pipeline.Session](t)(e.Open())
+	st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: 1}))
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	began := make(chan error)
+	go func() { began <- failure(e.Begin(ctx, pipeline.Chunk{Session: s, Tokens: 1})) }()
+	lost = true
+	if err := st.SetInput(0, 0, make([]float32, cfg.Hidden)); !errors.Is(err, vk.ErrDeviceLost) {
+		t.Errorf("input: %v", err)
+	}
+	if err := <-began; !errors.Is(err, vk.ErrDeviceLost) {
+		t.Errorf("another step: %v", err)
+	}
+	if err := errors.Join(st.Abort(), s.Close()); err != nil {
+		t.Error(err)
 	}
 }
 
