@@ -144,7 +144,7 @@ func (e *Engine) lay(chunks []Chunk) (tokens int, err error) {
 		case e.byRow[s.row] >= 0:
 			return 0, bad(i, "a session twice", "each once")
 		case c.Tokens > e.opts.MaxTokens-s.length:
-			return 0, fmt.Errorf("%w: %d tokens and %d more, of at most %d", ErrSequenceFull, s.length, c.Tokens, e.opts.MaxTokens)
+			return 0, fmt.Errorf("chunks[%d]: %w: %d tokens and %d more, of at most %d", i, ErrSequenceFull, s.length, c.Tokens, e.opts.MaxTokens)
 		case c.Tokens > e.opts.MaxStep-tokens:
 			return 0, bad(i, fmt.Sprintf("%d tokens after %d", c.Tokens, tokens), fmt.Sprintf("at most %d in all", e.opts.MaxStep))
 		}
@@ -412,8 +412,9 @@ func (st *Step) hand(key commandKey) error {
 }
 
 // Wait waits for all that was submitted. If the context ends first, or the device is
-// lost, the step is aborted; the device may still be at it, which the next step waits
-// for.
+// lost, the step is aborted, for all its sessions; the device may still be at it, which
+// the next step waits for. A server therefore waits with a context of its own, not with
+// that of one request.
 //
 // Errors: the context's; vk.ErrDeviceLost, vk.ErrClosed.
 func (st *Step) Wait(ctx context.Context) error {

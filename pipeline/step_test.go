@@ -44,6 +44,10 @@ func TestStepErrors(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	if err := failure(e.Begin(t.Context(), pipeline.Chunk{Session: b, Tokens: 1}, pipeline.Chunk{Session: s, Tokens: 3})); err.Error() !=
+		"pipeline: begin step: chunks[1]: the sequence is full: 28 tokens and 3 more, of at most 30" {
+		t.Error(err)
+	}
 	says(t, failure(e.Begin(t.Context(), pipeline.Chunk{})), "pipeline: begin step: chunks[0]: got a nil session, want a session of this engine")
 	for n, want := range map[int]error{-1: vk.ErrArgument, 3: pipeline.ErrSequenceFull} {
 		if err := s.Advance(t.Context(), n); !errors.Is(err, want) {
