@@ -78,6 +78,27 @@
 // and [Session.Append] does everything for a session whose inputs are: both are for
 // measurements and tests. The folder examples/attention has a program.
 //
+// # A server
+//
+// Steps are best begun by one goroutine, with what requests want by then: the next token of
+// each session that decodes, and in the same step a piece of a prompt. A step is not
+// interrupted, so that the most tokens of prompts in one are how long the others wait for
+// theirs. It is padded to the next power of two, and costs as much. Requests come and go
+// between steps: [Session.Close] and the like give ErrInStep meanwhile. Its context ends
+// a step for all of them.
+//
+//   - Before the first request, [Engine.Prepare] for each power of two up to MaxStep.
+//   - A beginning that many requests share is a session that is kept and forked. It has to end
+//     where they part: a session cannot be forked at an earlier length than it has, but
+//     for [EngineOptions.Rewind].
+//   - Drafts that were refused are taken back with [Session.Truncate], as far as Rewind allows.
+//   - After cache.ErrPoolFull nothing has changed. The step can be begun with fewer chunks, or
+//     after sessions were closed, whose requests start again later or were saved
+//     with [Session.Save], which needs no page. [EngineMemory] says how much is held,
+//     before it comes to that.
+//   - [Session.Save] and [Engine.Restore] are for goroutines of their own: steps go on beside
+//     them.
+//
 // # A checkpoint
 //
 // [LoadConfig] reads a model's config.json. [OpenCheckpoint] maps its weight files,

@@ -36,7 +36,7 @@ type EngineOptions struct {
 	// hold less than 256 bytes for each (vk.Caps.MaxStorageBufferRange) to what they hold:
 	// 524288 tokens in 128 MiB, the least that Vulkan demands.
 	MaxTokens   int
-	MaxSessions int // most sessions that are open at once; 0: 1
+	MaxSessions int // most sessions that are open at once, forks that are kept for their beginnings included; 0: 1
 	MaxStep     int // most tokens of a step, of all its sessions; 0: 128
 
 	// CacheBytes is how much cache memory, of all layers, there is at first; 0: about
@@ -318,7 +318,8 @@ func (e *Engine) Caches(layer int) LayerCaches {
 
 // Prepare allocates and records what steps of so many tokens need, so that the first of
 // them does not have to. After Prepare(MaxStep) no step will need more memory of its
-// size. Errors: those of Begin and of Step.Submit.
+// size, but for hidden states in host memory: a size that Step.SetInput was never called
+// for allocates and records what that takes. Errors: those of Begin and of Step.Submit.
 func (e *Engine) Prepare(ctx context.Context, tokens int) error {
 	if tokens < 1 || tokens > e.opts.MaxStep {
 		return &vk.ArgumentError{Op: opPrepare, Arg: "tokens", Got: fmt.Sprint(tokens), Want: fmt.Sprintf("1 to %d", e.opts.MaxStep)}
@@ -358,15 +359,17 @@ func (e *Engine) prepare(ctx context.Context, tokens int) error {
 type EngineMemory struct {
 	Weights uint64 // of the layers, which the engine does not own: the sum of DeviceLayer.Bytes
 	Caches  uint64 // pages
+	Held    uint64 // of Caches, the pages that sessions hold, those that they share once
 	Tables  uint64 // block tables, cosines and sines
 	Steps   uint64 // what passes from one operation of a layer to the next, and the metadata of steps, for each size in use
 	Hidden  uint64 // hidden states and picks, those in host memory included
 }
 
-// Total is the sum.
+// Total is the sum; Held is in it as a part of Caches.
 func (m EngineMemory) Total() uint64 { return m.Weights + m.Caches + m.Tables + m.Steps + m.Hidden }
 
-// Memory returns what is allocated now. Steps and Hidden grow with the sizes of steps
+// Memory returns what is allocated now. A server that begins no new sequences once Held is
+// near EngineOptions.MaxCacheBytes leaves room for those that there are to become longer. Steps and Hidden grow with the sizes of steps
 // that there were, or that Prepare was asked for; a size takes no more again, but that
 // Step.SetInput brings hidden states in host memory. For T tokens, Steps is, for each
 // ratio among the layers, 2*T*(2*H*512 + G*ORank + 2*QRank + 1024) bytes and in
@@ -391,6 +394,11 @@ func (e *Engine) Memory() EngineMemory {
 			for _, t := range l.pools(p) {
 				m.Caches += t.Bytes()
 			}
+		}
+	}
+	for _, p := range e.pools {
+		if p != nil {
+			m.Held += uint64(p.ids.Capacity()-p.ids.Free()) * p.bytes
 		}
 	}
 	m.Tables = e.tables.Whole().Size

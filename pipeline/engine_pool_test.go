@@ -111,6 +111,9 @@ func TestEngineSharesCaches(t *testing.T) {
 			}
 		}
 		pages, free := e.Pages()
+		if held := e.Memory().Held; held != had-e.PageBytes(free) {
+			t.Errorf("%d of %d bytes are held, and %v of pages %v are free", held, had, free, pages)
+		}
 		t.Logf("%d bytes at first: %d tokens, grown %d times, then %v; of pages %v %v are free", first, tokens, grown, err, pages, free)
 		if !errors.Is(err, cache.ErrPoolFull) || tokens < 80000 || grown > 20 || had > limit || e.PageBytes(free) > limit/8 {
 			t.Errorf("%d bytes at first: %d tokens, grown %d times", first, tokens, grown)

@@ -23,7 +23,8 @@ type DeviceOptions struct {
 	// MemoryHook, when set, is called before each allocation of device or staging
 	// memory with its size in bytes; an error it returns is returned to the caller
 	// and nothing is allocated. A server can hold a budget with it, a test can let
-	// the n-th allocation fail.
+	// the n-th allocation fail. Where less would do, as for caches that grow, less is
+	// tried if the error wraps ErrOutOfDeviceMemory. Several goroutines may call it at once.
 	MemoryHook func(size uint64) error
 	// Statistics keeps what the driver's compiler says about each kernel, for
 	// Device.Statistics, on devices with the feature pipelineExecutableInfo. It may
