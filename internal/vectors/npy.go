@@ -29,14 +29,21 @@ var (
 	npyShape   = regexp.MustCompile(`'shape'\s*:\s*\(([\d,\s]*)\)`)
 )
 
+// npyHead is what an .npy header says.
+type npyHead struct {
+	t       Type
+	shape   []int
+	columns bool // the first index is the fastest; never set where that is the same
+}
+
 // readNpyHeader reads an .npy header and leaves r at the first data byte.
-func readNpyHeader(r io.Reader) (Type, []int, error) {
+func readNpyHeader(r io.Reader) (npyHead, error) {
 	var pre [10]byte
 	if _, err := io.ReadFull(r, pre[:]); err != nil {
-		return 0, nil, fmt.Errorf("npy header: %w", err)
+		return npyHead{}, fmt.Errorf("npy header: %w", err)
 	}
 	if string(pre[:6]) != npyMagic {
-		return 0, nil, fmt.Errorf("npy header: not an .npy file")
+		return npyHead{}, fmt.Errorf("npy header: not an .npy file")
 	}
 	n := int(binary.LittleEndian.Uint16(pre[8:]))
 	switch pre[6] {
@@ -44,30 +51,30 @@ func readNpyHeader(r io.Reader) (Type, []int, error) {
 	case 2, 3: // four bytes of length, the last two still to come
 		var rest [2]byte
 		if _, err := io.ReadFull(r, rest[:]); err != nil {
-			return 0, nil, fmt.Errorf("npy header: %w", err)
+			return npyHead{}, fmt.Errorf("npy header: %w", err)
 		}
 		n |= int(binary.LittleEndian.Uint16(rest[:])) << 16
 	default:
-		return 0, nil, fmt.Errorf("npy header: version %d is not known", pre[6])
+		return npyHead{}, fmt.Errorf("npy header: version %d is not known", pre[6])
 	}
 	if n > maxNpyHeader {
-		return 0, nil, fmt.Errorf("npy header: %d bytes long", n)
+		return npyHead{}, fmt.Errorf("npy header: %d bytes long", n)
 	}
 	h := make([]byte, n)
 	if _, err := io.ReadFull(r, h); err != nil {
-		return 0, nil, fmt.Errorf("npy header: %w", err)
+		return npyHead{}, fmt.Errorf("npy header: %w", err)
 	}
 	return parseNpyHeader(h)
 }
 
-func parseNpyHeader(h []byte) (Type, []int, error) {
+func parseNpyHeader(h []byte) (npyHead, error) {
 	descr, fortran, dims := npyDescr.FindSubmatch(h), npyFortran.FindSubmatch(h), npyShape.FindSubmatch(h)
 	if descr == nil || fortran == nil || dims == nil {
-		return 0, nil, fmt.Errorf("npy header: no descr, fortran_order and shape in %.100q", h)
+		return npyHead{}, fmt.Errorf("npy header: no descr, fortran_order and shape in %.100q", h)
 	}
 	t := typeOfDescr(string(descr[1]))
 	if t == 0 {
-		return 0, nil, fmt.Errorf("npy header: element type %q is not supported", descr[1])
+		return npyHead{}, fmt.Errorf("npy header: element type %q is not supported", descr[1])
 	}
 	shape := []int{}
 	for _, f := range strings.Split(string(dims[1]), ",") {
@@ -76,14 +83,11 @@ func parseNpyHeader(h []byte) (Type, []int, error) {
 		}
 		d, err := strconv.Atoi(f)
 		if err != nil {
-			return 0, nil, fmt.Errorf("npy header: dimension %.40q", f)
+			return npyHead{}, fmt.Errorf("npy header: dimension %.40q", f)
 		}
 		shape = append(shape, d)
 	}
-	if bytes.Equal(fortran[1], []byte("True")) && len(shape) > 1 {
-		return 0, nil, fmt.Errorf("npy header: column-major order is not supported")
-	}
-	return t, shape, nil
+	return npyHead{t, shape, bytes.Equal(fortran[1], []byte("True")) && len(shape) > 1}, nil
 }
 
 // typeOfDescr finds the type of a header's descr. Multi-byte elements must be
@@ -161,12 +165,36 @@ func count(got, want int) string {
 }
 
 func checkNpyHeader(r io.Reader, t Type, shape []int) error {
-	ht, hs, err := readNpyHeader(r)
+	h, err := readNpyHeader(r)
 	if err != nil {
 		return err
 	}
-	if ht != t || shapeString(hs) != shapeString(shape) {
-		return fmt.Errorf("file holds %v, manifest says %v", Array{Type: ht, Shape: hs}, Array{Type: t, Shape: shape})
+	if h.columns {
+		return fmt.Errorf("npy header: column-major order, where the format demands row-major")
+	}
+	if h.t != t || shapeString(h.shape) != shapeString(shape) {
+		return fmt.Errorf("file holds %v, manifest says %v", Array{Type: h.t, Shape: h.shape}, Array{Type: t, Shape: shape})
 	}
 	return nil
+}
+
+// rowMajor puts the elements of an array whose first index is the fastest into the
+// order of an Array.
+func rowMajor(a Array) Array {
+	out, size := New(a.Type, a.Shape...), a.Type.Size()
+	idx, n := make([]int, len(a.Shape)), a.Len()
+	for i := range n {
+		at, stride := 0, 1
+		for k, d := range a.Shape {
+			at, stride = at+idx[k]*stride, stride*d
+		}
+		copy(out.Data[i*size:(i+1)*size], a.Data[at*size:])
+		for k := len(idx) - 1; k >= 0; k-- { // the last index is the fastest of an Array
+			if idx[k]++; idx[k] < a.Shape[k] {
+				break
+			}
+			idx[k] = 0
+		}
+	}
+	return out
 }

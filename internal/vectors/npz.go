@@ -55,7 +55,8 @@ func (a *Archive) Names() []string {
 // Has tells whether the archive has an array of that name.
 func (a *Archive) Has(name string) bool { return a.members[name] != nil }
 
-// Array reads the array of that name. It may have at most 1 GiB.
+// Array reads the array of that name, stored in either order. It may have at most 1
+// GiB.
 //
 // Errors wrap ErrFormat, also if there is no such array.
 func (a *Archive) Array(name string) (Array, error) {
@@ -68,10 +69,13 @@ func (a *Archive) Array(name string) (Array, error) {
 		return Array{}, malformed(a.path, "%s: %v", name, err)
 	}
 	defer r.Close()
-	t, shape, err := readNpyHeader(r)
+	h, err := readNpyHeader(r)
 	if err == nil {
 		var arr Array
-		if arr, err = readNpyData(r, t, shape); err == nil {
+		if arr, err = readNpyData(r, h.t, h.shape); err == nil {
+			if h.columns {
+				arr = rowMajor(arr)
+			}
 			return arr, nil
 		}
 	}

@@ -79,9 +79,48 @@ func TestNpyHeader(t *testing.T) {
 		if text := strings.TrimRight(string(h[10:]), " \n"); text != c.want || len(h)%64 != 0 || h[len(h)-1] != '\n' || int(h[8])+int(h[9])<<8 != len(h)-10 {
 			t.Errorf("%q, want %q", h, c.want)
 		}
-		if typ, shape, err := readNpyHeader(bytes.NewReader(h)); err != nil || typ != c.a.Type || !reflect.DeepEqual(shape, append([]int{}, c.a.Shape...)) {
-			t.Errorf("%v %v, %v", typ, shape, err)
+		if got, err := readNpyHeader(bytes.NewReader(h)); err != nil || !reflect.DeepEqual(got, npyHead{t: c.a.Type, shape: append([]int{}, c.a.Shape...)}) {
+			t.Errorf("%+v, %v", got, err)
 		}
+	}
+}
+
+// NumPy's savez keeps the order that an array has in memory.
+func TestArchiveOfColumns(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.npz")
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	z := zip.NewWriter(f)
+	for name, data := range map[string][]byte{ // [2, 3, 2], counted in the order of columns; one of one dimension
+		"a.npy": npy("<i2", "2, 3, 2", []byte{0, 0, 6, 0, 2, 0, 8, 0, 4, 0, 10, 0, 1, 0, 7, 0, 3, 0, 9, 0, 5, 0, 11, 0}), "b.npy": npy("|u1", "2,", []byte{1, 2}),
+	} {
+		w, err := z.Create(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Write(bytes.Replace(data, []byte("False"), []byte("True "), 1))
+	}
+	if err := errors.Join(z.Close(), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	a, err := OpenArchive(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	x, err := a.Array("a")
+	if err != nil || x.String() != "int16 [2, 3, 2]" {
+		t.Fatal(x, err)
+	}
+	for i, v := range x.Float64s() {
+		if v != float64(i) {
+			t.Fatalf("%v", x.Float64s())
+		}
+	}
+	if x, err = a.Array("b"); err != nil || !bytes.Equal(x.Data, []byte{1, 2}) {
+		t.Error(x, err)
 	}
 }
 

@@ -252,11 +252,11 @@ func FuzzNpy(f *testing.F) {
 	f.Add([]byte("\x93NUMPY\x02\x00\x08\x00\x00\x00{'shape'"))
 	f.Add(npy("<f8", "3, 0, 2", nil))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		typ, shape, err := readNpyHeader(bytes.NewReader(data))
+		h, err := readNpyHeader(bytes.NewReader(data))
 		if err != nil {
 			return
 		}
-		a, err := readNpy(bytes.NewReader(data), typ, shape)
+		a, err := readNpy(bytes.NewReader(data), h.t, h.shape)
 		if err == nil && len(a.Data) != a.Len()*a.Type.Size() {
 			t.Errorf("%v with %d bytes", a, len(a.Data))
 		}
