@@ -9,6 +9,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -19,29 +21,41 @@ import (
 )
 
 type runFlags struct {
-	model, inputs, outputs, prefix, device, path string
-	layers                                       []int // nil: those that have inputs
-	prefill, chunk                               int   // prefill below 0: all tokens
+	model, inputs, outputs, expect, prefix string
+	device, variant, path, output          string
+	layers                                 []int // nil: those that have inputs
+	prefill, chunk                         int   // prefill below 0: all tokens
 }
 
 func runCommand() *cobra.Command {
 	var f runFlags
 	cmd := &cobra.Command{
-		Use:   "run --model DIR --inputs FILE.npz --outputs FILE.npz",
+		Use:   "run --model DIR --inputs FILE.npz [--outputs FILE.npz] [--expect FILE.npz]",
 		Short: "Run the attention layers of a checkpoint",
 		Long: `Run reads the attention of a DeepSeek-V4 checkpoint (config.json and safetensors)
 and runs layers, one after the other, each with an input of its own.
 
-The file of inputs has an array L<i>.in for each layer i: [tokens, hidden], float32
-or bf16 as uint16, the hidden states that enter the layer's attention, after the
-layer's input norm. The first --prefill tokens of each go through the layer in steps
+The file of inputs has an array L<i>.in for each layer i: [tokens, hidden], float32,
+float64, float16, or bf16 as uint16, the hidden states that enter the layer's attention,
+after the layer's input norm. The first --prefill tokens of each go through the layer in steps
 of --chunk, the others one at a time. The file of outputs gets L<i>.out [tokens,
 hidden] float32, the hidden states that leave the attention, and for a layer with an
 indexer L<i>.topk [tokens, index_topk] int32, the compressed entries that it picked for
 each token, in ascending order and then -1.
 
-Exit status: 0 if all outputs were written, 2 otherwise; then the file of outputs is
-as it was before, unless it is a pipe or a device, which is written to meanwhile.`,
+With --expect the layers are compared with recorded ones, arrays of the same names
+with the same prefix, which may stand in the file of inputs, too:
+
+  vkmla run --model DIR --inputs DIR/layers.npz --prefix fp8kv. --expect DIR/layers.npz
+
+There is a row for each layer's out and, where it was recorded, topk. ERROR of out is
+1 - 2*sum(xy)/sum(x^2+y^2), of all tokens or of the worst one, without those whose picks
+differ; of topk it is the share of the picks that differ.
+
+Exit status: 0 if all outputs were written and agree with what was expected, 1 if a layer
+differs from what was expected or nothing was recorded of it, 2 if run could not do its
+work; then the file of outputs is as it was before, unless it is a pipe or a device, which
+is written to meanwhile.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !cmd.Flags().Changed("prefill") {
@@ -52,20 +66,24 @@ as it was before, unless it is a pipe or a device, which is written to meanwhile
 			if f.chunk < 1 {
 				return fmt.Errorf("run: --chunk is %d, want at least 1", f.chunk)
 			}
-			return runRun(cmd.Context(), f, cmd.ErrOrStderr())
+			return runRun(cmd.Context(), f, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	fl := cmd.Flags()
 	fl.StringVar(&f.model, "model", "", "folder of the checkpoint")
 	fl.StringVar(&f.inputs, "inputs", "", ".npz file with the inputs")
 	fl.StringVar(&f.outputs, "outputs", "", ".npz file for the outputs")
-	fl.StringVar(&f.prefix, "prefix", "", "what stands before the names of inputs, such as fp8kv.")
+	fl.StringVar(&f.expect, "expect", "", ".npz file with recorded outputs to compare with")
+	fl.StringVar(&f.prefix, "prefix", "", "what stands before the names of inputs and of recorded outputs, such as fp8kv.")
 	fl.IntSliceVar(&f.layers, "layers", nil, "numbers of layers, with commas (default those that have an input)")
 	fl.IntVar(&f.prefill, "prefill", 0, "tokens that go in as chunks (default all)")
 	fl.IntVar(&f.chunk, "chunk", 128, "most tokens of a chunk")
 	fl.StringVar(&f.path, "output-path", "bf16", "what wo_a multiplies with: bf16, fp8 or fp8-packed (for FP8 weights)")
+	fl.StringVar(&f.variant, "variant", "", "of the attention: base, da, cm or cmb, see info --help (default the best that the device has)")
 	fl.StringVar(&f.device, "device", "", "device: index, part of its name, or UUID (default the first GPU, else the first CPU)")
-	for _, name := range []string{"model", "inputs", "outputs"} {
+	fl.StringVarP(&f.output, "output", "o", "table", "with --expect: table or json, one object per line")
+	cmd.MarkFlagsOneRequired("outputs", "expect")
+	for _, name := range []string{"model", "inputs"} {
 		if err := cmd.MarkFlagRequired(name); err != nil {
 			panic(err) // a name that is not a flag
 		}
@@ -73,28 +91,25 @@ as it was before, unless it is a pipe or a device, which is written to meanwhile
 	return cmd
 }
 
-func runRun(ctx context.Context, f runFlags, stderr io.Writer) error {
-	path, err := outputPath("run", f.path)
-	if err != nil {
+func runRun(ctx context.Context, f runFlags, stdout, stderr io.Writer) error {
+	r := layerRun{f: f, p: newProgress(stderr)}
+	var err error
+	if r.path, err = outputPath("run", f.path); err != nil {
 		return err
 	}
-	in, err := vectors.OpenArchive(f.inputs)
-	if err != nil {
+	if r.in, err = vectors.OpenArchive(f.inputs); err != nil {
 		return fmt.Errorf("run: inputs: %w", err)
 	}
-	defer in.Close()
-	if f.layers == nil {
-		cfg, err := pipeline.LoadConfig(f.model)
-		if err != nil {
+	defer r.in.Close()
+	if f.expect != "" {
+		if r.want, err = openExpectation(f, stdout); err != nil {
 			return err
 		}
-		for i := range cfg.Layers() {
-			if in.Has(f.input(i)) {
-				f.layers = append(f.layers, i)
-			}
-		}
-		if f.layers == nil {
-			return fmt.Errorf("run: %s has none of the arrays %s to %s", f.inputs, f.input(0), f.input(cfg.Layers()-1))
+		defer r.want.file.Close()
+	}
+	if f.layers == nil {
+		if f.layers, err = r.all(); err != nil {
+			return err
 		}
 	}
 	c, err := pipeline.OpenCheckpoint(f.model, pipeline.CheckpointOptions{Layers: f.layers})
@@ -107,16 +122,17 @@ func runRun(ctx context.Context, f runFlags, stderr io.Writer) error {
 		return err
 	}
 	defer close()
-	return replaceFile(f.outputs, func(w io.Writer) error {
-		r := layerRun{f: f, path: path, dev: dev, in: in, out: vectors.NewArchiveWriter(w), cfg: c.Config, p: newProgress(stderr)}
-		defer r.p.clear()
-		for i := range c.Layers {
-			if err := r.layer(ctx, c.Layers[i:i+1]); err != nil {
-				return err
-			}
-		}
-		return r.out.Close()
-	})
+	r.dev, r.cfg = dev, c.Config
+	defer r.p.clear()
+	if f.outputs == "" {
+		err = r.run(ctx, c.Layers, io.Discard)
+	} else {
+		err = replaceFile(f.outputs, func(w io.Writer) error { return r.run(ctx, c.Layers, w) })
+	}
+	if r.p.clear(); err != nil || r.want == nil {
+		return err
+	}
+	return r.want.end(dev.Adapter())
 }
 
 // input is the name of a layer's input.
@@ -183,8 +199,53 @@ type layerRun struct {
 	dev  *vk.Device
 	in   *vectors.Archive
 	out  *vectors.ArchiveWriter
+	want *expectation // nil: nothing is expected
 	cfg  pipeline.Config
 	p    *progress
+}
+
+// all are the layers that have an input.
+func (r *layerRun) all() ([]int, error) {
+	cfg, err := pipeline.LoadConfig(r.f.model)
+	if err != nil {
+		return nil, err
+	}
+	var layers []int
+	for i := range cfg.Layers() {
+		if r.in.Has(r.f.input(i)) {
+			layers = append(layers, i)
+		}
+	}
+	if layers == nil {
+		return nil, fmt.Errorf("run: %s has none of the arrays %s to %s%s", r.f.inputs, r.f.input(0), r.f.input(cfg.Layers()-1), r.prefixes())
+	}
+	return layers, nil
+}
+
+// prefixes says with which --prefix there would be inputs.
+func (r *layerRun) prefixes() string {
+	var found []string
+	for _, name := range r.in.Names() {
+		rest, ok := strings.CutSuffix(name, ".in")
+		if at := strings.LastIndex(rest, "L"); ok && at > 0 {
+			found = append(found, "--prefix "+rest[:at])
+		}
+	}
+	if found = slices.Compact(found); len(found) == 0 {
+		return ""
+	}
+	return "; it has some with " + strings.Join(found, ", ")
+}
+
+// run runs layers and writes their outputs.
+func (r *layerRun) run(ctx context.Context, layers []pipeline.LayerWeights, w io.Writer) error {
+	r.out = vectors.NewArchiveWriter(w)
+	for i := range layers {
+		if err := r.layer(ctx, layers[i:i+1]); err != nil {
+			return err
+		}
+	}
+	return r.out.Close()
 }
 
 // layer runs the one layer of the list. Its weights are on the device only meanwhile.
@@ -201,7 +262,7 @@ func (r *layerRun) layer(ctx context.Context, list []pipeline.LayerWeights) erro
 		return err
 	}
 	defer weights[0].Close()
-	engine, err := pipeline.NewEngine(ctx, r.dev, r.cfg, weights, pipeline.EngineOptions{MaxTokens: tokens, MaxStep: r.f.chunk, KeepTopK: true, Output: r.path})
+	engine, err := pipeline.NewEngine(ctx, r.dev, r.cfg, weights, pipeline.EngineOptions{MaxTokens: tokens, MaxStep: r.f.chunk, KeepTopK: true, Output: r.path, Variant: r.f.variant})
 	if err != nil {
 		return err
 	}
@@ -227,9 +288,16 @@ func (r *layerRun) layer(ctx context.Context, list []pipeline.LayerWeights) erro
 		at += step
 		r.p.show("layer %d: %d of %d tokens", n, at, tokens)
 	}
-	err = r.out.Add(fmt.Sprintf("L%d.out", n), vectors.FromF32(all.Out, tokens, r.cfg.Hidden))
+	var topk vectors.Array
+	out := vectors.FromF32(all.Out, tokens, r.cfg.Hidden)
+	err = r.out.Add(fmt.Sprintf("L%d.out", n), out)
 	if err == nil && list[0].Ratio == pipeline.RatioC4A {
-		err = r.out.Add(fmt.Sprintf("L%d.topk", n), vectors.FromI32(all.TopK, tokens, engine.TopK()))
+		topk = vectors.FromI32(all.TopK, tokens, engine.TopK())
+		err = r.out.Add(fmt.Sprintf("L%d.topk", n), topk)
+	}
+	if err == nil && r.want != nil {
+		r.p.clear()
+		err = r.want.layer(n, list[0].Ratio, out, topk)
 	}
 	return err
 }
@@ -242,14 +310,15 @@ func (r *layerRun) hidden(layer int) (values []float32, tokens int, err error) {
 		return nil, 0, fmt.Errorf("run: inputs: %w", err)
 	}
 	switch a.Type {
-	case vectors.F32:
-		values = a.F32()
-	case vectors.U16:
-		values = a.BF16()
+	case vectors.F32, vectors.F64, vectors.F16, vectors.U16:
+		values = make([]float32, 0, a.Len())
+		for _, v := range a.Float64s() {
+			values = append(values, float32(v))
+		}
 	}
-	if values == nil || len(a.Shape) != 2 || a.Shape[0] < 1 || a.Shape[1] != r.cfg.Hidden {
+	if a = squeezed(a, 2); values == nil || len(a.Shape) != 2 || a.Shape[0] < 1 || a.Shape[1] != r.cfg.Hidden {
 		return nil, 0, &vk.ArgumentError{Op: "run: inputs", Arg: name, Got: a.String(),
-			Want: fmt.Sprintf("[tokens, %d] float32, or uint16 for bf16", r.cfg.Hidden)}
+			Want: fmt.Sprintf("[tokens, %d] of floats, or of uint16 for bf16", r.cfg.Hidden)}
 	}
 	return values, a.Shape[0], nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/fakemodel"
 	"github.com/vkmla/vkmla/internal/vectors"
+	"github.com/vkmla/vkmla/internal/verify"
 	"github.com/vkmla/vkmla/pipeline"
 )
 
@@ -109,6 +111,85 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// A run with --expect agrees with itself, and says what does not.
+func TestRunExpect(t *testing.T) {
+	model, inputs := runFiles(t)
+	outputs := filepath.Join(model, "out.npz")
+	run := func(more string) (code int, stdout, stderr string) {
+		return command(append([]string{"run", "--model", model, "--inputs", inputs, "--layers", "0"}, strings.Fields(more)...)...)
+	}
+	if code, _, stderr := run("--outputs " + outputs); code != exitOK {
+		t.Fatal(stderr)
+	}
+	if code, stdout, stderr := run("--expect " + outputs); code != exitOK || stderr != "" || !strings.Contains(stdout, "1 passed, 0 failed, 0 skipped, 0 missing") {
+		t.Errorf("equal outputs: exit code %d, %q, %q", code, stdout, stderr)
+	}
+	out := readArrays(t, outputs)["L0.out"]
+	x := out.F32()
+	x[len(x)-1] = 7
+	writeArrays(t, outputs, vectors.Arrays{"L0.out": vectors.FromF32(x, out.Shape...)})
+	if code, stdout, stderr := run("-o json --expect " + outputs); code != exitWrong || stderr != "" || !strings.Contains(stdout, "out of token 8: calc_diff") {
+		t.Errorf("a wrong number: exit code %d, %q, %q", code, stdout, stderr)
+	}
+	if code, _, stderr := run(""); code != exitUsage || !strings.Contains(stderr, "expect") {
+		t.Errorf("neither outputs nor anything expected: exit code %d, %q", code, stderr)
+	}
+}
+
+func TestExpectation(t *testing.T) {
+	const tokens, width = 20, 4
+	rng, hidden := rand.New(rand.NewPCG(5, 6)), make([]float32, tokens*width)
+	for i := range hidden {
+		hidden[i] = float32(rng.NormFloat64())
+	}
+	with := func(i int, v float32) vectors.Array {
+		x := slices.Clone(hidden)
+		x[i] = v
+		return vectors.FromF32(x, tokens, width)
+	}
+	pick := func(rows, width int, other int32) vectors.Array {
+		v := make([]int32, rows*width)
+		for i := range v {
+			if v[i] = int32(width - 1 - i%width); v[i] == 2 && i < width {
+				v[i] = other
+			}
+		}
+		return vectors.FromI32(v, rows, width)
+	}
+	got, topk := vectors.FromF32(hidden, tokens, width), pick(tokens, 3, 2)
+	path := filepath.Join(t.TempDir(), "expected.npz")
+	for _, c := range []struct {
+		about, says string
+		want        vectors.Arrays
+		sum         verify.Summary
+	}{
+		{"equal", "out: calc_diff 0 ", vectors.Arrays{"out": got, "topk": topk}, verify.Summary{Pass: 2}},
+		{"a batch of one, in doubles, without picks", "", vectors.Arrays{"out": {Type: vectors.F64, Shape: []int{1, tokens, width}, Data: f64Array(got.Float64s()).Data}}, verify.Summary{Pass: 1}},
+		{"a slightly wrong number", "out of token 3: calc_diff", vectors.Arrays{"out": with(13, hidden[13]+0.4)}, verify.Summary{Fail: 1}},
+		{"not a number", "want NaN", vectors.Arrays{"out": with(5, float32(math.NaN()))}, verify.Summary{Fail: 1}},
+		{"other tokens", "want float32 [1, 4]", vectors.Arrays{"out": vectors.FromF32(hidden[:width], 1, width)}, verify.Summary{Fail: 1}},
+		{"one other pick, and its token", "0.0167 of the picks differ, of 1 of 20 tokens", vectors.Arrays{"out": with(3, 100), "topk": pick(tokens, 3, 7)}, verify.Summary{Pass: 2}},
+		{"many other picks", "0.5 of the picks differ, of 20 of 20", vectors.Arrays{"out": got, "topk": vectors.FromI32(slices.Repeat([]int32{-1, 0}, tokens), tokens, 2)}, verify.Summary{Fail: 2}},
+		{"picks of other tokens", "topk: want is int32 [1, 3]", vectors.Arrays{"out": got, "topk": pick(1, 3, 2)}, verify.Summary{Pass: 1, Fail: 1}},
+		{"nothing", "no array p.L1.out", nil, verify.Summary{Missing: 1}},
+	} {
+		arrays := vectors.Arrays{"L1.out": got}
+		for name, a := range c.want {
+			arrays["p.L1."+name] = a
+		}
+		writeArrays(t, path, arrays)
+		var text strings.Builder
+		e, err := openExpectation(runFlags{expect: path, prefix: "p.", output: "json"}, &text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := e.layer(1, pipeline.RatioC4A, got, topk); err != nil || e.sum != c.sum || !strings.Contains(text.String(), c.says) {
+			t.Errorf("%s: %v, %+v, %s", c.about, err, e.sum, text.String())
+		}
+		e.file.Close()
+	}
+}
+
 func TestRunErrors(t *testing.T) {
 	model, inputs := runFiles(t)
 	files := "--model " + model + " --inputs " + inputs + " --outputs "
@@ -124,10 +205,13 @@ func TestRunErrors(t *testing.T) {
 		{files + out + " --chunk 0", "--chunk"},
 		{files + out + " --layers 2", "Layers: got 2"},
 		{files + out + " --layers 0 --prefix a.", `no array "a.L0.in"`},
-		{files + out + " --prefix b.", "none of the arrays"},
+		{files + out + " --prefix b.", "none of the arrays b.L0.in to b.L1.in; it has some with --prefix a., --prefix ints., --prefix narrow."},
 		{files + out + " --prefix narrow.", "narrow.L0.in: got float32 [2, 96]"},
 		{files + out + " --prefix ints.", "ints.L0.in: got int32 [1, 192]"},
 		{files + out + " --device nothing", "no Vulkan device"},
+		{files + out + " --variant nothing", "nothing"},
+		{files + out + " --expect " + inputs + " -o yaml", "--output"},
+		{files + out + " --expect " + out, "expect: "},
 		{files + filepath.Join(model, "no", "out.npz"), "outputs"},
 		{"--model " + t.TempDir() + " --inputs " + inputs + " --outputs " + out, "config.json"},
 		{"--model " + model + " --inputs " + filepath.Join(model, "config.json") + " --outputs " + out, "malformed"},

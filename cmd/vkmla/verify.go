@@ -74,10 +74,7 @@ func runVerify(ctx context.Context, f verifyFlags, stdout, stderr io.Writer) err
 	if f.list {
 		return listOps(stdout, f.opts.Ops, f.output)
 	}
-	var out rowWriter = newTableRows(stdout)
-	if f.output == "json" {
-		out = &jsonRows{json.NewEncoder(stdout)}
-	}
+	out := newRows(stdout, f.output)
 	dev, close, err := openDevice(f.device)
 	if err != nil {
 		return err
@@ -155,6 +152,14 @@ func newVerdict(a *vk.Adapter, sum verify.Summary, o verify.Options) verdict {
 type rowWriter interface {
 	row(verify.Row)
 	end(verdict)
+}
+
+// newRows prints as output says, table or json.
+func newRows(w io.Writer, output string) rowWriter {
+	if output == "json" {
+		return &jsonRows{json.NewEncoder(w)}
+	}
+	return newTableRows(w)
 }
 
 type jsonRows struct{ enc *json.Encoder }

@@ -71,7 +71,8 @@ type Summary struct {
 // failed or was missing.
 func (s Summary) OK() bool { return s.Pass > 0 && s.Fail == 0 && s.Missing == 0 }
 
-func (s *Summary) count(st Status) {
+// Add counts a row.
+func (s *Summary) Add(st Status) {
 	switch st {
 	case Pass:
 		s.Pass++
@@ -103,7 +104,7 @@ func Run(ctx context.Context, dev *vk.Device, opts Options, emit func(Row)) (Sum
 		opts.known = registry
 	}
 	var sum Summary
-	put := func(r Row) { sum.count(r.Status); emit(r) }
+	put := func(r Row) { sum.Add(r.Status); emit(r) }
 	p := plan{opts: opts, seenOp: map[string]bool{}, seenCase: map[string]bool{}, seenVariant: map[string]bool{}}
 	if err := p.collect(); err != nil {
 		return sum, err
@@ -196,8 +197,7 @@ func one(ctx context.Context, dev *vk.Device, j job, v vk.Variant, c Case) Row {
 	if !res.Pass {
 		row.Status = Fail
 	}
-	e, b := finite(res.Error), finite(res.Bound)
-	row.Error, row.Bound = &e, &b
+	row.Error, row.Bound = Finite(res.Error), Finite(res.Bound)
 	if res.Class != "" {
 		row.Class = res.Class
 	}
@@ -213,11 +213,13 @@ func lacking(dev *vk.Device, v vk.Variant) []string {
 	return dev.Caps().Missing(v.Requires)
 }
 
-func finite(x float64) float64 {
+// Finite is a number as a Row holds it: the largest float64 for infinity and NaN.
+func Finite(x float64) *float64 {
 	if math.IsNaN(x) {
-		return math.MaxFloat64
+		x = math.MaxFloat64
 	}
-	return max(min(x, math.MaxFloat64), -math.MaxFloat64)
+	x = max(min(x, math.MaxFloat64), -math.MaxFloat64)
+	return &x
 }
 
 // plan turns options into jobs, and into rows for what needs no work.
