@@ -60,6 +60,10 @@ func (in *Input) Has(name string) bool { _, ok := in.c.In[name]; return ok }
 // Array returns the input array of that name, which must have the type t and
 // the shape dims, where -1 stands for any size. Without dims every shape will
 // do. On failure it returns the zero Array.
+//
+// What says the same in another way is taken, too: integers of another width where I32
+// or I64 is wanted, if they fit, and dimensions of 1 that dims has not, or that it has
+// and the array has not, as upstream's arguments have them ([T, 1, width] of indices).
 func (in *Input) Array(name string, t Type, dims ...int) Array {
 	a, ok := in.c.In[name]
 	if !ok {
@@ -79,17 +83,14 @@ func (in *Input) Optional(name string, t Type, dims ...int) Array {
 }
 
 func (in *Input) check(name string, a Array, t Type, dims []int) Array {
-	ok := a.Type == t && (len(dims) == 0 || len(dims) == len(a.Shape))
-	for i := 0; ok && i < len(dims); i++ {
-		ok = dims[i] < 0 || dims[i] == a.Shape[i]
-	}
+	fit, ok := a.fitted(t, dims)
 	if !ok {
 		in.fail("%s is %v, want %v %s", name, a, t, shapeString(dims))
 	}
 	if in.err != nil {
 		return Array{}
 	}
-	return a
+	return fit
 }
 
 // Int returns an integral parameter. It fails if there is none of that name, or

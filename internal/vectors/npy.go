@@ -97,6 +97,9 @@ func typeOfDescr(d string) Type {
 	if !isLetter(d[0]) {
 		order, kind = d[0], d[1:]
 	}
+	if kind == "b1" { // a boolean: a byte, 0 or 1
+		return U8
+	}
 	for t, e := range types {
 		if e.descr == kind && (order == '<' || e.size == 1) {
 			return t

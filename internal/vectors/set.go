@@ -139,6 +139,9 @@ func printable(name string) bool {
 }
 
 func typeNamed(name string) Type {
+	if name == "bool" {
+		return U8
+	}
 	for t, e := range types {
 		if e.name == name {
 			return t

@@ -111,6 +111,57 @@ func TestCase(t *testing.T) {
 	}
 }
 
+// What says the same in another way is taken.
+func TestInputFits(t *testing.T) {
+	ints := FromI64([]int64{1, -2, 3}, 3, 1, 1)
+	c := Case{In: Arrays{"long": ints, "short": {I16, []int{2}, []byte{255, 255, 5, 0}}, "byte": FromU8([]byte{200}, 1, 1, 1),
+		"far": FromI64([]int64{1 << 31}, 1), "beyond": {U64, []int{1}, []byte{0, 0, 0, 0, 0, 0, 0, 128}}, "rows": FromU16(make([]uint16, 8), 2, 4), "real": FromF32([]float32{1}, 1)}}
+	for _, x := range []struct {
+		name string
+		t    Type
+		dims []int
+		want []int64 // nil: refused
+	}{
+		{"long", I32, []int{-1, -1}, []int64{1, -2, 3}}, {"long", I64, []int{3}, []int64{1, -2, 3}}, {"long", I32, []int{-1, -1, 2}, nil},
+		{"short", I32, []int{-1}, []int64{-1, 5}}, {"short", I64, []int{2, 1}, []int64{-1, 5}}, {"short", I64, []int{-1, -1}, nil},
+		{"byte", I64, []int{-1, 1}, []int64{200}}, {"byte", I32, []int{1}, []int64{200}}, {"byte", I32, []int{2}, nil},
+		{"far", I64, nil, []int64{1 << 31}}, {"far", I32, nil, nil}, {"beyond", I64, nil, nil}, {"real", I32, nil, nil},
+		{"rows", U16, []int{-1, 1, 4}, make([]int64, 8)}, {"rows", U8, []int{-1, -1}, nil}, {"rows", U16, []int{-1}, nil},
+	} {
+		in := c.Input()
+		a := in.Array(x.name, x.t, x.dims...)
+		if in.Err() != nil || x.want == nil {
+			if !errors.Is(in.Err(), ErrFormat) || x.want != nil || !a.IsZero() {
+				t.Errorf("%s as %v %v: %v, %v, want %v", x.name, x.t, x.dims, a, in.Err(), x.want)
+			}
+			continue
+		}
+		if a.Type != x.t || len(x.dims) > 0 && len(a.Shape) != len(x.dims) || a.Len() != len(x.want) {
+			t.Errorf("%s as %v %v: %v", x.name, x.t, x.dims, a)
+		}
+		for i, v := range a.Float64s() {
+			if v != float64(x.want[i]) {
+				t.Errorf("%s as %v: %v, want %v", x.name, x.t, a.Float64s(), x.want)
+			}
+		}
+	}
+	if ints.String() != "int64 [3, 1, 1]" || c.In["rows"].String() != "uint16 [2, 4]" {
+		t.Error("the case was changed")
+	}
+}
+
+func TestBooleans(t *testing.T) {
+	m := smallMembers()
+	m["c.buf_after.npy"] = npy("|b1", "1, 3", []byte{1, 0, 1})
+	s, err := Open(folder(t, edit("uint8", "bool"), m))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c, err := s.Case("one", "c"); err != nil || c.Want["buf_after"].Type != U8 {
+		t.Error(c.Want, err)
+	}
+}
+
 func TestInputErrors(t *testing.T) {
 	s, err := Open(folder(t, small, smallMembers()))
 	if err != nil {

@@ -130,7 +130,8 @@ func randomSink(rng *rand.Rand, heads int) Array {
 	return vectors.FromF32(s, heads)
 }
 
-// slotsInput reads one set of a decode case; nil if the case lacks it.
+// slotsInput reads one set of a decode case; nil if the case lacks it. Without lengths
+// every row has its whole width.
 func slotsInput(in *vectors.Input, name string, tokens int) *attention.Slots {
 	if !in.Has(name + "_cache") {
 		return nil
@@ -139,7 +140,10 @@ func slotsInput(in *vectors.Input, name string, tokens int) *attention.Slots {
 	idx := in.Array(name+"_indices", vectors.I32, tokens, -1)
 	s := &attention.Slots{
 		Pool: pool.Data, Layout: cache.Layout{Page: in.Int(name + "_block_size"), Stride: pool.Dim(1)},
-		Indices: idx.I32(), Width: idx.Dim(1), Lens: in.Array(name+"_lens", vectors.I32, tokens).I32(),
+		Indices: idx.I32(), Width: idx.Dim(1), Lens: in.Optional(name+"_lens", vectors.I32, tokens).I32(),
+	}
+	if !in.Has(name+"_lens") && in.Err() == nil {
+		s.Lens = vectorsI32(tokens, int32(s.Width))
 	}
 	if want := in.IntOr(name+"_block_stride_bytes", s.Layout.Stride); want != s.Layout.Stride {
 		in.Array(name+"_cache", vectors.U8, -1, want) // fails, and says what was expected

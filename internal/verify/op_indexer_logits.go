@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 
@@ -40,12 +41,24 @@ const (
 	logitsOfRow = 1e-3
 )
 
-// logitsInput reads a case. Token t has request t unless token_to_req says otherwise.
+// logitsInput reads a case. Token t has request t unless token_to_req says otherwise, or
+// queries are [R, next, H, bytes]: then each request has so many tokens.
 func logitsInput(c Case, format cache.IndexKeyFormat) (x indexer.LogitsHost, group int, err error) {
 	in := c.Input()
-	name := "q_fp8"
+	name, next := "q_fp8", 1
 	if format == cache.IndexKeyMXFP4 {
 		name = "q_packed"
+	}
+	if q := c.In[name]; len(q.Shape) == 4 {
+		next = max(q.Dim(1), 1)
+		c.In = maps.Clone(c.In)
+		for _, n := range []string{name, "q_scale", "context_lens"} {
+			if a, ok := c.In[n]; ok && len(a.Shape) > 1 {
+				a.Shape = append([]int{a.Dim(0) * a.Dim(1)}, a.Shape[2:]...)
+				c.In[n] = a
+			}
+		}
+		in = c.Input()
 	}
 	q := in.Array(name, vectors.U8, -1, -1, format.RowBytes())
 	t, h := q.Dim(0), q.Dim(1)
@@ -63,7 +76,7 @@ func logitsInput(c Case, format cache.IndexKeyFormat) (x indexer.LogitsHost, gro
 		x.TokenToReq = req.I32()
 	} else {
 		for i := range t {
-			x.TokenToReq = append(x.TokenToReq, int32(i))
+			x.TokenToReq = append(x.TokenToReq, int32(i/next))
 		}
 	}
 	x.First, group = in.IntOr("first", 0), in.IntOr("group", 1)
@@ -105,14 +118,14 @@ func runLogits(ctx context.Context, dev *vk.Device, variant string, c Case, form
 		Q:          r.In(vectors.FromU8(x.Q, t, x.Heads, format.RowBytes()), tensor.U8),
 		Weights:    r.In(vectors.FromF32(x.Weights, t, x.Heads), tensor.F32),
 		Keys:       cache.IndexKeyCache{Pool: r.In(c.In["cache"], tensor.U8), Layout: l},
-		BlockTable: r.In(c.In["block_table"], tensor.I32),
+		BlockTable: r.In(vectors.FromI32(x.BlockTable, len(x.BlockTable)/max(x.TableWidth, 1), x.TableWidth), tensor.I32),
 		TokenToReq: r.In(vectors.FromI32(x.TokenToReq, t), tensor.I32),
-		Lens:       r.In(c.In["context_lens"], tensor.I32),
+		Lens:       r.In(vectors.FromI32(x.Lens, t), tensor.I32),
 		First:      x.First,
 		Out:        r.Out(tensor.F32, t, x.Width),
 	}
 	if format == cache.IndexKeyMXFP4 {
-		a.QScale = r.In(c.In["q_scale"], tensor.U8)
+		a.QScale = r.In(vectors.FromU8(x.QScale, t, x.Heads, indexer.Blocks), tensor.U8)
 	}
 	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
 	return r.Results(map[string]tensor.Tensor{"logits": a.Out})
