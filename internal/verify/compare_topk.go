@@ -17,10 +17,16 @@ const topKTolerance = 1e-5
 // A row passes if it has min(lengths[r], k) different indices within the length
 // and the values they select, sorted, agree with the largest ones within 1e-5,
 // absolute or relative. Where the gap behind the k-th value is wider than that
-// this leaves one set only. Error is the number of rows that do not pass.
+// this leaves one set only. NaN counts as -Inf. Error is the number of rows that do not
+// pass.
 func (c *Comparison) TopK(name string, logits Array, lengths []int32, got Array) *Comparison {
 	rows, n, k := logits.Dim(0), logits.Dim(1), got.Dim(1)
 	x, idx := logits.F32(), got.I32()
+	for i, v := range x {
+		if v != v {
+			x[i] = float32(math.Inf(-1))
+		}
+	}
 	if len(lengths) != rows || got.Dim(0) != rows || len(x) != rows*n || len(idx) != rows*k {
 		return c.Fail("%s: got %v for logits %v and %d lengths", name, got, logits, len(lengths))
 	}

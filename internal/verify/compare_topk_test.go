@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"math"
 	"testing"
 
 	"github.com/vkmla/vkmla/internal/vectors"
@@ -35,6 +36,14 @@ func TestTopK(t *testing.T) {
 	infinite := vectors.FromF32([]float32{1, inf, 2}, 1, 3)
 	if NewComparison(ClassSet).TopK("x", infinite, []int32{3}, vectors.FromI32([]int32{2}, 1, 1)).Result().Pass {
 		t.Error("a number in the place of infinity")
+	}
+	none := float32(math.NaN())
+	mixed := vectors.FromF32([]float32{none, 1, -inf, none}, 1, 4)
+	if r := NewComparison(ClassSet).TopK("x", mixed, []int32{4}, vectors.FromI32([]int32{0, 1, 2, 3}, 1, 4)).Result(); !r.Pass {
+		t.Errorf("all of a row with NaNs: %+v", r)
+	}
+	if r := NewComparison(ClassSet).TopK("x", mixed, []int32{4}, vectors.FromI32([]int32{0}, 1, 1)).Result(); r.Pass {
+		t.Error("NaN in the place of a number")
 	}
 	if NewComparison(ClassSet).TopK("x", logits, nil, vectors.FromI32([]int32{0}, 1, 1)).Result().Pass {
 		t.Error("no lengths")
