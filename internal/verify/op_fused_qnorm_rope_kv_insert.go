@@ -20,8 +20,13 @@ func init() {
 	Register(Op{
 		Name: "fused_qnorm_rope_kv_insert", Class: ClassTolerance, Variants: projection.QInsertVariants,
 		Random: randomQInsert, Ref: refQInsert, Run: runQInsert,
-		Compare: func(_ Case, got, want Arrays) Result {
-			return NewComparison(ClassTolerance).Exact("cache_after", got["cache_after"], want["cache_after"]).
+		Compare: func(c Case, got, want Arrays) Result {
+			cmp := NewComparison(ClassTolerance)
+			x, err := readQInsert(c)
+			if err != nil {
+				return cmp.Fail("%v", err).Result()
+			}
+			return cmp.insertedRows("cache_after", x, c.Source != "random", got["cache_after"], want["cache_after"]).
 				Close("q_out", got["q_out"], want["q_out"], normedQuery).Result()
 		},
 	})
