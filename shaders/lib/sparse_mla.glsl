@@ -73,7 +73,8 @@ void mla_attend(uint t, uint head0, uint split, uint begin, uint end, out float 
         barrier(); // the previous step's readers of kv_s and p_s; at first, the writers of q_s
         float dots[HG];
         [[unroll]] for (uint h = 0u; h < HG; h++) dots[h] = 0.0;
-        for (uint unit = part; unit < MLA_UNITS; unit += MLA_PARTS) {
+        // Kept as a loop, though it may have one round: without, RADV loads so much ahead that it spills.
+        [[dont_unroll]] for (uint unit = part; unit < MLA_UNITS; unit += MLA_PARTS) {
             uvec2 w[8];
             if (valid) {
                 mla_load(j, place, unit, w);
