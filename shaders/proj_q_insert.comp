@@ -88,7 +88,7 @@ void heads4(uint t) {
 #endif
     if (!live) return;
     const float r = rms_factor(all, 1.0 / 512.0, pc.eps);
-    if (!(all < RMS_MOST)) {
+    if (floatBitsToUint(all) >= floatBitsToUint(RMS_MOST)) { // by bits: compilers may turn a comparison round, which a NaN fails
         q_store(unit, q_unusual(a, r, near, far, false));
         q_store(unit + LANES, q_unusual(b, r, near, far, turns));
         return;
