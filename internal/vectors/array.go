@@ -111,6 +111,15 @@ func (a Array) Dim(i int) int {
 	return a.Shape[i]
 }
 
+// First is the first n rows of an array that has more, else the array.
+func (a Array) First(n int) Array {
+	if n < 0 || a.Dim(0) <= n {
+		return a
+	}
+	size := len(a.Data) / a.Dim(0)
+	return Array{a.Type, append([]int{n}, a.Shape[1:]...), a.Data[:n*size]}
+}
+
 // IsZero tells whether a is the zero Array, which stands for an array that a
 // case does not have.
 func (a Array) IsZero() bool { return a.Type == 0 }

@@ -82,6 +82,17 @@ func (in *Input) Optional(name string, t Type, dims ...int) Array {
 	return in.check(name, a, t, dims)
 }
 
+// First is Array for an array of which only the first n rows count, and which may have
+// more, as upstream's buffers do. dims are the dimensions behind.
+func (in *Input) First(n int, name string, t Type, dims ...int) Array {
+	a := in.Array(name, t, append([]int{-1}, dims...)...)
+	if in.err == nil && a.Dim(0) < n {
+		in.fail("%s is %v, want at least %d rows", name, a, n)
+		return Array{}
+	}
+	return a.First(n)
+}
+
 func (in *Input) check(name string, a Array, t Type, dims []int) Array {
 	fit, ok := a.fitted(t, dims)
 	if !ok {

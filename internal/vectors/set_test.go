@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -147,6 +148,20 @@ func TestInputFits(t *testing.T) {
 	}
 	if ints.String() != "int64 [3, 1, 1]" || c.In["rows"].String() != "uint16 [2, 4]" {
 		t.Error("the case was changed")
+	}
+}
+
+func TestInputFirst(t *testing.T) {
+	c := Case{In: Arrays{"x": FromI32([]int32{1, 2, 3, 4, 5, 6}, 3, 2)}}
+	in := c.Input()
+	if a := in.First(2, "x", I32, 2); in.Err() != nil || a.String() != "int32 [2, 2]" || !slices.Equal(a.I32(), []int32{1, 2, 3, 4}) {
+		t.Error(a, in.Err())
+	}
+	if a := in.First(3, "x", I64, -1); in.Err() != nil || a.Len() != 6 {
+		t.Error(a, in.Err())
+	}
+	if a := in.First(4, "x", I32, -1); !errors.Is(in.Err(), ErrFormat) || !a.IsZero() {
+		t.Error(a, in.Err())
 	}
 }
 

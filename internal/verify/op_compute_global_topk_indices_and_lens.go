@@ -63,7 +63,7 @@ func refGlobalTopK(c Case) (Arrays, error) {
 	in := c.Input()
 	topk := in.Array("topk_indices", vectors.I32, -1, -1)
 	tokens, k := topk.Dim(0), topk.Dim(1)
-	req, valid := in.Array("token_to_req", vectors.I32, tokens), in.Array("is_valid_token", vectors.U8, tokens)
+	req, valid := in.First(tokens, "token_to_req", vectors.I32), in.First(tokens, "is_valid_token", vectors.U8)
 	_, table := tableInput(in, in.Int("block_size"))
 	if err := in.Err(); err != nil {
 		return nil, err
@@ -76,7 +76,7 @@ func runGlobalTopK(ctx context.Context, dev *vk.Device, variant string, c Case) 
 	in := c.Input()
 	topk := in.Array("topk_indices", vectors.I32, -1, -1)
 	tokens, k := topk.Dim(0), topk.Dim(1)
-	req, valid := in.Array("token_to_req", vectors.I32, tokens), in.Array("is_valid_token", vectors.U8, tokens)
+	req, valid := in.First(tokens, "token_to_req", vectors.I32), in.First(tokens, "is_valid_token", vectors.U8)
 	table, page := in.Array("block_table", vectors.I32, -1, -1), in.Int("block_size")
 	if err := in.Err(); err != nil {
 		return nil, err

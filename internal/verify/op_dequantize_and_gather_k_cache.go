@@ -117,7 +117,7 @@ func gatherInput(c Case) (a struct{ pool, seq, gather, table, out Array }, l cac
 	a.seq = in.Array("seq_lens", vectors.I32, -1)
 	r := a.seq.Dim(0)
 	a.gather = in.Optional("gather_lens", vectors.I32, r)
-	a.table = in.Array("block_table", vectors.I32, r, -1)
+	a.table = in.First(r, "block_table", vectors.I32, -1)
 	if after, ok := c.Want["out_after"]; ok && !in.Has("out_before") && len(after.Shape) == 3 {
 		a.out = vectors.Filled(0xFF, vectors.U16, after.Shape...)
 	} else {

@@ -60,3 +60,34 @@ func TestLogitsOfSeveralTokens(t *testing.T) {
 		equalArrays(t, given(t, c, nil), given(t, c, other))
 	}
 }
+
+// Upstream's buffers of pages, requests and picks have room for more than a step needs.
+func TestLongerBuffers(t *testing.T) {
+	for _, x := range []struct {
+		op     string
+		longer []string
+	}{
+		{"compute_global_topk_indices_and_lens", []string{"token_to_req", "is_valid_token"}}, {"combine_topk_swa_indices", []string{"topk_indices"}},
+		{"dequantize_and_gather_k_cache", []string{"block_table"}}, {"get_compressed_slot_mapping", []string{"block_table"}},
+	} {
+		op, _ := Lookup(x.op)
+		c := op.RandomCases(6)[2]
+		want := given(t, c, nil)
+		other := Arrays{}
+		for _, n := range x.longer {
+			a := c.In[n].Clone()
+			a.Data, a.Shape[0] = append(a.Data, vectors.Filled(0xA5, a.Type, append([]int{3}, a.Shape[1:]...)...).Data...), a.Shape[0]+3
+			other[n] = a
+		}
+		c.Want = want
+		equalArrays(t, want, given(t, c, other))
+	}
+}
+
+func TestAlike(t *testing.T) {
+	got := Arrays{"out": vectors.New(vectors.U8, 3, 4), "lse": vectors.New(vectors.U8, 1, 2)}
+	want := alike(Arrays{"out": vectors.New(vectors.U8, 3, 1, 4), "lse": vectors.New(vectors.U8, 2, 2), "more": vectors.New(vectors.U8, 1)}, got)
+	if s := want["out"].String() + want["lse"].String() + want["more"].String(); s != "uint8 [3, 4]uint8 [2, 2]uint8 [1]" {
+		t.Error(s)
+	}
+}
