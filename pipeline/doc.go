@@ -52,7 +52,7 @@
 // tables, and the recorded commands of steps. A [Session] is a sequence; it can be
 // forked (pages are shared until they are written), truncated, saved and restored. A
 // [Step] takes the next tokens of some sessions, any number of each, through all layers,
-// one after the other, since what enters a layer depends on what the one before gave:
+// here one after the other, since what enters a layer depends on what the one before gave:
 //
 //	e, err := pipeline.NewEngine(ctx, dev, c.Config, layers, pipeline.EngineOptions{
 //		MaxTokens: 65536, MaxSessions: 32, MaxStep: 2048, LayerByLayer: true})
@@ -74,9 +74,38 @@
 //	}
 //	err = st.Commit()
 //
-// [Step.Run] takes all layers in one submission, where all their inputs are there before,
-// and [Session.Append] does everything for a session whose inputs are: both are for
-// measurements and tests. The folder examples/attention has a program.
+// [Session.Append] does everything for a session whose inputs of all layers are there
+// before, for measurements and tests. The folder examples/attention has a program.
+//
+// # A whole model in one submission
+//
+// Every submission costs: on an H100 some 20 us pass between one and the next, and a model
+// has dozens of layers. A program that runs the rest of its model through package vk, too,
+// gives the engine a function that records it between the layers. Then [Step.Run] takes
+// everything at once, and the host only says what is in a step:
+//
+//	e, err := pipeline.NewEngine(ctx, dev, c.Config, layers, pipeline.EngineOptions{
+//		MaxTokens: 65536, MaxSessions: 32, MaxStep: 2048,
+//		Between: func(rec *vk.Recorder, at pipeline.Between) error {
+//			switch at.Layer {
+//			case 0:
+//				// Embed the tokens and norm them: to at.Input.
+//			case len(layers):
+//				// What follows the last attention, and the head: from at.Output.
+//			default:
+//				// From at.Output to at.Input: residual, norm, experts, norm.
+//			}
+//			return rec.Dispatch(vk.Dispatch{Kernel: k, Bind: []vk.View{at.Output.View(), x, at.Input.View()}, ...})
+//		}})
+//	...
+//	st, err := e.Begin(ctx, pipeline.Chunk{Session: s, Tokens: 1})
+//	...
+//	copy(ids.Mapped(), tokens) // memory of the program's own, or st.SetInput(0, 0, x)
+//	err = st.Run(ctx)
+//	...
+//	err = st.Commit()
+//
+// The example of EngineOptions.Between is a whole program.
 //
 // # A server
 //

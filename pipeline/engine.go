@@ -78,10 +78,15 @@ type EngineOptions struct {
 	// timestamps has one submission for a step. See Engine.Longest.
 	SubmitBudget time.Duration
 
-	// LayerByLayer is for callers that run a step's layers one by one, as a model has to:
-	// all layers then share one tensor of inputs and one of outputs, and Step.Run is not
-	// there.
+	// LayerByLayer is for callers that run a step's layers one by one, for what enters a
+	// layer is made of the output of the one before by something else than Between: all
+	// layers then share one tensor of inputs and one of outputs, and Step.Run is not there.
 	LayerByLayer bool
+
+	// Between records what the rest of a model does between its layers of attention, on the
+	// same device: then a step goes through the whole model in one submission. What it is
+	// called for, and when, is said at the type Between.
+	Between func(rec *vk.Recorder, at Between) error
 }
 
 // Engine runs layers of a model for many sequences, its sessions. It owns their caches,
@@ -92,7 +97,8 @@ type EngineOptions struct {
 // MaxStep, to which steps are padded), when a step first needs them; from then on a
 // step takes the host one upload of lengths and positions and one submission, or with
 // SubmitLayer one for each layer and one before them, unless they would be longer than
-// EngineOptions.SubmitBudget.
+// EngineOptions.SubmitBudget. The one submission is for a whole model whose other
+// operations EngineOptions.Between records.
 //
 // Results depend on the options, the tokens of a session so far, and the size that its
 // steps were padded to; not on other sessions, pages, growth, or what was forked,
@@ -200,6 +206,8 @@ func (o *EngineOptions) complete(dev *vk.Device, cfg Config, layers []*DeviceLay
 			c.bad("MaxStep", o.MaxStep, "at least 1")
 		case o.Rewind < 0:
 			c.bad("Rewind", o.Rewind, "at least 0")
+		case o.LayerByLayer && o.Between != nil:
+			c.bad("LayerByLayer", "true, and Between", "only one of them")
 		case len(layers) == 0:
 			c.bad("layers", "none", "at least one")
 		}

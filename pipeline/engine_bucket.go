@@ -171,9 +171,12 @@ func (b *bucket) build(ctx context.Context) (err error) {
 		}
 	}
 	b.draft = newStepDraft(&b.host)
-	n, topK := len(e.layers), 0
-	if e.opts.LayerByLayer {
+	n, picks, topK := len(e.layers), len(e.layers), 0
+	if e.oneTensor() {
 		n = 1
+	}
+	if e.opts.LayerByLayer {
+		picks = 1 // else those of all layers are read when the step has run
 	}
 	for i, l := range e.layers {
 		if err = ctx.Err(); err != nil {
@@ -192,7 +195,7 @@ func (b *bucket) build(ctx context.Context) (err error) {
 		}
 		b.layers = append(b.layers, layer)
 		if e.opts.KeepTopK && l.w.Ratio == RatioC4A {
-			topK = n
+			topK = picks
 		}
 	}
 	if b.in, err = newHiddenStates(e.dev, vk.DeviceLocal, n, tensor.BF16, b.tokens, e.cfg.Hidden); err != nil {
@@ -249,36 +252,8 @@ func (b *bucket) commands(key commandKey, work float64) (*stepCommands, error) {
 	if err != nil {
 		return nil, err
 	}
-	if key.layer < 0 {
-		if err := b.recordStep(rec); err != nil {
-			return nil, err
-		}
-	}
-	first, end := key.layer, key.layer+1
-	switch key.layer {
-	case prologue:
-		first = end
-	case wholeStep:
-		first, end = 0, len(b.layers)
-		if key.host {
-			if err := rec.Copy(b.in.arena.Whole(), b.hostIn.arena.Whole()); err != nil {
-				return nil, err
-			}
-		}
-	}
-	for i := first; i < end; i++ {
-		if err := b.recordLayer(rec, i, key.host && key.layer == i); err != nil {
-			return nil, fmt.Errorf("layer %d: %w", i, err)
-		}
-	}
-	if key.layer == wholeStep && key.host {
-		err = rec.Copy(b.hostOut.arena.Whole(), b.out.arena.Whole())
-		if err == nil && b.topK.arena != nil {
-			err = rec.Copy(b.hostTopK.arena.Whole(), b.topK.arena.Whole())
-		}
-		if err != nil {
-			return nil, err
-		}
+	if err := b.record(rec, key); err != nil {
+		return nil, err
 	}
 	if fresh.Commands, err = rec.End(); err != nil {
 		return nil, err
@@ -289,6 +264,41 @@ func (b *bucket) commands(key commandKey, work float64) (*stepCommands, error) {
 		err = old.Close()
 	}
 	return fresh, err
+}
+
+// record records what a key says.
+func (b *bucket) record(rec *vk.Recorder, key commandKey) error {
+	if key.layer < 0 {
+		if err := b.recordStep(rec); err != nil {
+			return err
+		}
+	}
+	first, end := key.layer, key.layer+1
+	switch key.layer {
+	case prologue:
+		return nil
+	case wholeStep:
+		first, end = 0, len(b.layers)
+	}
+	whole := key.layer == wholeStep
+	if key.host && whole {
+		if err := rec.Copy(b.in.arena.Whole(), b.hostIn.arena.Whole()); err != nil {
+			return err
+		}
+	}
+	for i := first; i < end; i++ {
+		if err := b.recordLayer(rec, i, key.host && !whole); err != nil {
+			return err
+		}
+	}
+	if !key.host || !whole {
+		return nil
+	}
+	err := rec.Copy(b.hostOut.arena.Whole(), b.out.arena.Whole())
+	if err == nil && b.topK.arena != nil {
+		err = rec.Copy(b.hostTopK.arena.Whole(), b.topK.arena.Whole())
+	}
+	return err
 }
 
 // recordStep records what comes before all layers: the metadata's way to the device, the
@@ -325,29 +335,37 @@ func (b *bucket) args(ratio int) SparseStepArgs {
 	return a
 }
 
-// recordLayer records a layer, with its hidden states from host memory and back if those
-// of the whole step are not copied at once.
+// recordLayer records a layer with what the caller has in front of it, and behind the
+// last one. With host its hidden states come from host memory and go back there, where
+// those of the whole step are not copied at once.
 func (b *bucket) recordLayer(rec *vk.Recorder, i int, host bool) error {
 	l := b.e.layers[i]
 	in, out, topK := b.in.of(i), b.out.of(i), b.topK.of(i)
-	if host {
+	if host && i < b.e.given() {
 		if err := rec.Copy(in.View(), b.hostIn.of(i).View()); err != nil {
-			return err
+			return fmt.Errorf("layer %d: %w", i, err)
 		}
 	}
-	if err := b.layers[i].Record(rec, b.args(l.w.Ratio), WholeLayerArgs{Hidden: in, CosSin: b.e.ropes[l.rope], Caches: l.caches, Out: out}); err != nil {
+	if err := b.recordBetween(rec, i); err != nil {
 		return err
 	}
+	err := b.layers[i].Record(rec, b.args(l.w.Ratio), WholeLayerArgs{Hidden: in, CosSin: b.e.ropes[l.rope], Caches: l.caches, Out: out})
 	keep := !topK.IsZero() && l.w.Ratio == RatioC4A
-	if keep {
-		if err := rec.Copy(topK.View(), b.kinds[l.w.Ratio].TopK().View()); err != nil {
+	if err == nil && keep {
+		err = rec.Copy(topK.View(), b.kinds[l.w.Ratio].TopK().View())
+	}
+	if err != nil {
+		return fmt.Errorf("layer %d: %w", i, err)
+	}
+	if i == len(b.layers)-1 {
+		if err := b.recordBetween(rec, i+1); err != nil {
 			return err
 		}
 	}
 	if !host {
 		return nil
 	}
-	err := rec.Copy(b.hostOut.of(i).View(), out.View())
+	err = rec.Copy(b.hostOut.of(i).View(), out.View())
 	if err == nil && keep {
 		err = rec.Copy(b.hostTopK.of(i).View(), topK.View())
 	}

@@ -73,6 +73,10 @@ func (s *Session) Len() int {
 	return s.length
 }
 
+// Number is what the device knows the session by, see Between: 0 to MaxSessions-1. No two
+// that are open have the same; who is opened later may get that of one that was closed.
+func (s *Session) Number() int { return s.row }
+
 // usable reports why nothing can be done with a session.
 func (s *Session) usable() error {
 	if err := s.e.usable(); err != nil {

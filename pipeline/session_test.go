@@ -42,16 +42,28 @@ func sessionOptions() pipeline.EngineOptions {
 	return pipeline.EngineOptions{MaxTokens: sessionTokens, MaxSessions: 4, MaxStep: 40, Rewind: 20, KeepTopK: true, CacheBytes: 64 << 20}
 }
 
-// newSessions uploads the model to a device and runs the tokens.
-func newSessions(t testing.TB, dev *vk.Device) *sessions {
+// newModel uploads the model to a device.
+func newModel(t testing.TB, dev *vk.Device) *sessions {
 	t.Helper()
 	x := &sessions{dev: dev}
 	x.cfg, x.layers = uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioC4A, pipeline.RatioWindow, pipeline.RatioC128A), Storage: fakemodel.FP8})))
-	rng := rand.New(rand.NewPCG(8, 9))
-	x.hidden = make([]float32, sessionTokens*x.cfg.Hidden)
-	for i := range x.hidden {
-		x.hidden[i] = float32(rng.NormFloat64())
+	x.hidden = normals(sessionTokens * x.cfg.Hidden)
+	return x
+}
+
+// normals are random numbers, the same each time.
+func normals(n int) []float32 {
+	rng, v := rand.New(rand.NewPCG(8, 9)), make([]float32, n)
+	for i := range v {
+		v[i] = float32(rng.NormFloat64())
 	}
+	return v
+}
+
+// newSessions uploads the model to a device and runs the tokens.
+func newSessions(t testing.TB, dev *vk.Device) *sessions {
+	t.Helper()
+	x := newModel(t, dev)
 	e := x.engine(t, sessionOptions())
 	s := must[*pipeline.Session](t)(e.Open())
 	x.want = x.run(t, s, sessionTokens)

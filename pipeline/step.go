@@ -42,6 +42,7 @@ type Step struct {
 	begun  bool // the metadata is with the device
 	host   bool // inputs come from host memory
 	layer  int  // whose inputs were set last
+	latest int  // the layer that was submitted last; -1: what it left is not to be had
 	flying *vk.Pending
 	work   float64         // see Engine.work
 	handed []*stepCommands // submitted since the last Wait
@@ -271,11 +272,15 @@ func (st *Step) Rows(chunk int) (first, end int) {
 // the same device run in the order of submission, and see what came before: commands
 // submitted behind SubmitLayer(i) may read Output(i) and write Input(i+1) without a Wait.
 //
+// With EngineOptions.Between all layers have one input. Only layer 0's is written like this:
+// what Between records finds it there, and writes those of the others.
+//
 // Input, Output and TopK are zero tensors for a layer that there is not.
 func (st *Step) Input(layer int) tensor.Tensor { return st.tensor(&st.b.in, layer) }
 
 // Output is what the layer gave: [T, Hidden] bf16, or f32 with EngineOptions.Ranks, once
-// the layer ran. Padding rows are undefined.
+// the layer ran. Padding rows are undefined. With EngineOptions.LayerByLayer or Between
+// it is there until the next layer runs.
 func (st *Step) Output(layer int) tensor.Tensor { return st.tensor(&st.b.out, layer) }
 
 // TopK is what the layer's indexer picked: [T, TopK] i32, compressed entries in ascending
@@ -317,13 +322,18 @@ func (st *Step) RunLayer(ctx context.Context, layer int) error {
 // Errors: vk.ErrArgument with LayerByLayer, or where some hidden states were set from
 // host memory and others not; vk.ErrBusy if the layers are with the device already;
 // those of vk.Commands.Submit and, when a step of this size is the first,
-// vk.Device.NewBuffer: then the step can be tried again.
+// vk.Device.NewBuffer; those of EngineOptions.Between: then the step can be tried again.
 func (st *Step) Submit() error { return st.submit(wholeStep) }
 
 // SubmitLayer hands one layer to the device and returns. Layers may run in any order,
 // but each has to run before the step is committed.
 //
-// Errors: vk.ErrArgument for a layer that there is not, and as Submit.
+// With EngineOptions.Between it serves to look at what passes between layers, for Submit is
+// faster: the caller's commands in front of the layer are handed over with it, and with
+// the last one those behind it. Then layers have to run in their order, each once; with
+// layer 0 everything begins again.
+//
+// Errors: vk.ErrArgument for a layer that there is not or whose turn it is not, and as Submit.
 func (st *Step) SubmitLayer(layer int) error {
 	if n := len(st.e.layers); layer < 0 || layer >= n {
 		return &vk.ArgumentError{Op: opSubmit, Arg: "layer", Got: fmt.Sprint(layer), Want: fmt.Sprintf("0 to %d", n-1)}
@@ -353,6 +363,9 @@ func (st *Step) submit(layer int) error {
 	if err == nil {
 		err = st.checkInputs(layer)
 	}
+	if err == nil {
+		err = st.checkOrder(layer)
+	}
 	if err == nil && layer != wholeStep && !st.begun {
 		err = st.hand(commandKey{layer: prologue})
 	}
@@ -362,10 +375,12 @@ func (st *Step) submit(layer int) error {
 	if err != nil {
 		return wrap(opSubmit, e.note(err))
 	}
-	if e.opts.LayerByLayer {
-		clear(e.shown) // one tensor in host memory serves all layers
-	}
 	first, end := st.layers(layer)
+	if e.chained() && first == 0 {
+		clear(e.ran)
+		clear(e.shown)
+	}
+	st.latest = end - 1
 	for i := first; i < end; i++ {
 		e.ran[i], e.shown[i] = true, st.host
 	}

@@ -22,10 +22,10 @@ const (
 // [n, Hidden], rounded to bf16. A step of which one input was set so needs them all, for
 // every layer before it is submitted, and copies outputs and picks back to host memory,
 // for ReadOutput and ReadTopK. With EngineOptions.LayerByLayer a layer is to be run
-// before the next one's inputs are set.
+// before the next one's inputs are set. With EngineOptions.Between only layer 0 has any.
 //
-// Errors: vk.ErrArgument for a layer or chunk that there is not or another number of
-// values; vk.ErrBusy while a layer is with the device; vk.ErrClosed, vk.ErrDeviceLost;
+// Errors: vk.ErrArgument for a layer or chunk that there is not, another number of
+// values, or a later layer with Between; vk.ErrBusy while a layer is with the device; vk.ErrClosed, vk.ErrDeviceLost;
 // those of vk.Device.NewBuffer, the first time for a size.
 func (st *Step) SetInput(layer, chunk int, values []float32) error {
 	return st.setInput(layer, chunk, len(values), func(to []byte) {
@@ -52,6 +52,9 @@ func (st *Step) setInput(layer, chunk, n int, write func([]byte)) error {
 	if err != nil {
 		return err
 	}
+	if layer >= e.given() {
+		return &vk.ArgumentError{Op: opInput, Arg: "layer", Got: fmt.Sprint(layer), Want: "0: the inputs of the others are made by EngineOptions.Between"}
+	}
 	if !st.host {
 		if err := st.b.openHost(); err != nil {
 			return fmt.Errorf("%s: %w", opInput, e.note(err))
@@ -69,11 +72,12 @@ func (st *Step) setInput(layer, chunk, n int, write func([]byte)) error {
 }
 
 // ReadOutput copies what a layer gave for a chunk's tokens to values [n, Hidden], once the
-// layer was waited for and before the step ends; with EngineOptions.LayerByLayer, before
-// the next layer runs.
+// layer was waited for and before the step ends; with EngineOptions.LayerByLayer or
+// Between, before the next layer runs, so that Submit leaves the last one's. It is what
+// Between left in Output, should that write there.
 //
 // Errors: vk.ErrArgument for a layer or chunk that there is not, another number of
-// values, or a layer that has not run with inputs from host memory; vk.ErrBusy while a
+// values, or a layer that has not run with inputs from host memory, or not last; vk.ErrBusy while a
 // layer is with the device; vk.ErrClosed, vk.ErrDeviceLost.
 func (st *Step) ReadOutput(layer, chunk int, values []float32) error {
 	st.e.mu.Lock()
@@ -81,7 +85,7 @@ func (st *Step) ReadOutput(layer, chunk int, values []float32) error {
 	width := st.e.cfg.Hidden
 	x, err := st.chunk(opOutput, layer, chunk, len(values), width)
 	if err == nil {
-		err = st.readable(opOutput, layer)
+		err = st.readable(opOutput, layer, st.e.oneTensor())
 	}
 	if err != nil {
 		return err
@@ -99,8 +103,10 @@ func (st *Step) ReadOutput(layer, chunk int, values []float32) error {
 }
 
 // ReadTopK is ReadOutput for the picks of a layer with an indexer: values [n, TopK]. It
-// needs EngineOptions.KeepTopK. Errors: those of ReadOutput; vk.ErrArgument without
-// KeepTopK, and for a layer without an indexer.
+// needs EngineOptions.KeepTopK. With Between, picks of all layers are there after Submit.
+//
+// Errors: those of ReadOutput; vk.ErrArgument without KeepTopK, and for a layer without
+// an indexer.
 func (st *Step) ReadTopK(layer, chunk int, values []int32) error {
 	st.e.mu.Lock()
 	defer st.e.mu.Unlock()
@@ -115,7 +121,7 @@ func (st *Step) ReadTopK(layer, chunk int, values []int32) error {
 	if r := st.e.layers[layer].w.Ratio; r != RatioC4A {
 		return &vk.ArgumentError{Op: opPicks, Arg: "layer", Got: fmt.Sprintf("%d, of ratio %d", layer, r), Want: fmt.Sprintf("one of ratio %d, which has an indexer", RatioC4A)}
 	}
-	if err := st.readable(opPicks, layer); err != nil {
+	if err := st.readable(opPicks, layer, st.e.opts.LayerByLayer); err != nil {
 		return err
 	}
 	from := st.b.hostTopK.of(layer).Mapped()[4*x.first*width:]
@@ -149,9 +155,9 @@ func (st *Step) chunk(op string, layer, chunk, n, width int) (x stepPart, err er
 }
 
 // readable reports whether a layer's results are in host memory: it ran with inputs from
-// there, and with LayerByLayer no layer ran since.
-func (st *Step) readable(op string, layer int) error {
-	if st.e.shown[layer] {
+// there and, where layers share a tensor of those results, no layer ran since.
+func (st *Step) readable(op string, layer int, shared bool) error {
+	if st.e.shown[layer] && (!shared || st.latest == layer) {
 		return nil
 	}
 	return &vk.ArgumentError{Op: op, Arg: "layer", Got: fmt.Sprintf("%d, which is not there", layer), Want: "one that just ran with inputs from host memory"}
@@ -164,7 +170,7 @@ func (st *Step) checkInputs(layer int) error {
 		return nil
 	}
 	first, end := st.layers(layer)
-	for i := first; i < end; i++ {
+	for i := first; i < min(end, e.given()); i++ {
 		for chunk := range e.parts {
 			if !e.set[i*e.opts.MaxSessions+chunk] {
 				return &vk.ArgumentError{Op: opSubmit, Arg: "inputs", Got: fmt.Sprintf("none for layer %d, chunk %d", i, chunk), Want: "all of them, or none, from host memory"}
@@ -183,7 +189,8 @@ type Appended struct {
 // Append runs the next n tokens of a session through all layers, with hidden states in
 // host memory: hidden has [n, Hidden] values for each layer. It takes them in steps of
 // MaxStep tokens and a smaller last one, commits each, and returns the results of each
-// layer. How tokens are divided among calls does not matter, but that sums are added
+// layer. With EngineOptions.Between hidden has those of layer 0 alone, and only the last
+// layer has outputs. How tokens are divided among calls does not matter, but that sums are added
 // in another order and rounded.
 //
 // Errors: vk.ErrArgument for hidden states of other shapes; those of Begin,
@@ -193,9 +200,9 @@ func (s *Session) Append(ctx context.Context, hidden [][]float32) ([]Appended, e
 	e, width := s.e, s.e.cfg.Hidden
 	bad := func(got any) error {
 		return &vk.ArgumentError{Op: opAppend, Arg: "hidden", Got: fmt.Sprint(got),
-			Want: fmt.Sprintf("as many times %d values for each of %d layers", width, len(e.layers))}
+			Want: fmt.Sprintf("as many times %d values for each of %d layers", width, e.given())}
 	}
-	if len(hidden) != len(e.layers) {
+	if len(hidden) != e.given() {
 		return nil, bad(fmt.Sprintf("%d layers", len(hidden)))
 	}
 	for i, h := range hidden {
@@ -218,7 +225,7 @@ func (s *Session) Append(ctx context.Context, hidden [][]float32) ([]Appended, e
 		m := min(e.opts.MaxStep, n-at)
 		if err := s.appendStep(ctx, hidden, at, m, res); err != nil {
 			for i := range res { // of layers that ran before the step failed
-				res[i].Out = res[i].Out[:at*width]
+				res[i].Out = res[i].Out[:min(at*width, len(res[i].Out))]
 				res[i].TopK = res[i].TopK[:min(at*e.TopK(), len(res[i].TopK))]
 			}
 			return res, fmt.Errorf("%s: %w", opAppend, err)
@@ -236,23 +243,26 @@ func (s *Session) appendStep(ctx context.Context, hidden [][]float32, at, n int,
 		return err
 	}
 	set := func(i int) error { return st.SetInput(i, 0, hidden[i][at*width:][:n*width]) }
-	read := func(i int) error {
+	last := len(e.layers) - 1
+	read := func(i int) (err error) {
 		r := &res[i]
-		r.Out = append(r.Out, make([]float32, n*width)...)
-		err := st.ReadOutput(i, 0, r.Out[at*width:])
+		if !e.chained() || i == last {
+			r.Out = append(r.Out, make([]float32, n*width)...)
+			err = st.ReadOutput(i, 0, r.Out[at*width:])
+		}
 		if err == nil && !st.TopK(i).IsZero() {
 			r.TopK = append(r.TopK, make([]int32, n*e.TopK())...)
 			err = st.ReadTopK(i, 0, r.TopK[at*e.TopK():])
 		}
 		return err
 	}
-	each := func(f func(int) error) {
-		for i := 0; i < len(e.layers) && err == nil; i++ {
+	each := func(layers int, f func(int) error) {
+		for i := 0; i < layers && err == nil; i++ {
 			err = f(i)
 		}
 	}
 	if e.opts.LayerByLayer {
-		each(func(i int) error {
+		each(len(e.layers), func(i int) error {
 			if err := set(i); err != nil {
 				return err
 			}
@@ -262,10 +272,10 @@ func (s *Session) appendStep(ctx context.Context, hidden [][]float32, at, n int,
 			return read(i)
 		})
 	} else {
-		if each(set); err == nil {
+		if each(e.given(), set); err == nil {
 			err = st.Run(ctx)
 		}
-		each(read)
+		each(len(e.layers), read)
 	}
 	if err != nil {
 		return errors.Join(err, st.Abort())

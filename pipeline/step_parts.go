@@ -162,11 +162,16 @@ func (st *Step) tear(key commandKey, err error) {
 		return // they are with the device already, all of them
 	}
 	st.b.torn = true
-	if key.layer != prologue {
-		first, end := st.layers(key.layer)
-		clear(st.e.ran[first:end])
-		clear(st.e.shown[first:end])
+	if key.layer == prologue {
+		return
 	}
+	first, end := st.layers(key.layer)
+	if st.e.chained() { // what the caller's commands did cannot be continued, only begun again
+		first, end = 0, len(st.e.layers)
+	}
+	clear(st.e.ran[first:end])
+	clear(st.e.shown[first:end])
+	st.latest = -1
 }
 
 // mend makes what operations count in as they expect it, before commands are handed over

@@ -147,3 +147,28 @@ func TestStepTorn(t *testing.T) {
 		t.Error("another output once it was tried again")
 	}
 }
+
+// TestStepTornLayers demands that what a layer gave is not to be read once the next one,
+// whose outputs go to the same place, broke off.
+func TestStepTornLayers(t *testing.T) {
+	dev := testkit.Device(t)
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioWindow, pipeline.RatioWindow), Storage: fakemodel.FP8})))
+	e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 140, MaxStep: 1, SubmitBudget: -1, LayerByLayer: true})
+	s := must[*pipeline.Session](t)(e.Open())
+	st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: 1}))
+	values := make([]float32, cfg.Hidden)
+	for _, layer := range []int{0, 1, 0} {
+		if err := errors.Join(st.SetInput(layer, 0, values), st.RunLayer(t.Context(), layer), st.ReadOutput(layer, 0, values)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(st.SetInput(1, 0, values), e.Tear(t.Context())); err != nil || st.SubmitLayer(1) == nil {
+		t.Fatal("a torn layer ran", err)
+	}
+	if err := st.ReadOutput(0, 0, values); !errors.Is(err, vk.ErrArgument) {
+		t.Error(err)
+	}
+	if err := errors.Join(st.Abort(), e.Untear()); err != nil {
+		t.Error(err)
+	}
+}

@@ -30,21 +30,7 @@ func (e *Engine) SetTiming(ctx context.Context, t Timing) error {
 	if t < TimingOff || t > TimingSections {
 		return &vk.ArgumentError{Op: opTiming, Arg: "t", Got: fmt.Sprint(int(t)), Want: "TimingOff, TimingWhole or TimingSections"}
 	}
-	if err := e.enter(ctx); err != nil {
-		return fmt.Errorf("%s: %w", opTiming, err)
-	}
-	defer e.leave()
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	err := e.usable()
-	if err == nil {
-		err = e.forget()
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", opTiming, e.note(err))
-	}
-	e.timing = t
-	return nil
+	return e.renew(ctx, opTiming, func() { e.timing = t })
 }
 
 // time makes commands measure what the engine is to.
@@ -63,7 +49,8 @@ func (e *Engine) time(rec *vk.Recorder) error {
 // SubmitLayer with TimingWhole, and one in front of the first layer's where layers are
 // submitted one by one, else the operations, layer by layer. A section that is named "step"
 // is computed once for the layers of a ratio; those before the first of them bring lengths
-// and changed table entries to the device.
+// and changed table entries to the device. What EngineOptions.Between records is in
+// sections that are named "between", or as it names them itself (vk.Recorder.Section).
 //
 // Errors: vk.ErrBusy before Wait, vk.ErrClosed once the step has ended; those of
 // vk.Commands.Sections.

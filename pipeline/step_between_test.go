@@ -1,0 +1,471 @@
+package pipeline_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/vkmla/vkmla/internal/fakemodel"
+	"github.com/vkmla/vkmla/internal/testkit"
+	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/shaders"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// residual is what a model has between its layers: a kernel of its own that adds the
+// output of a layer to x and norms the sum for the next one.
+type residual struct {
+	kernel *vk.Kernel
+	width  int
+	x      tensor.Tensor    // [MaxStep, width] f32
+	final  tensor.Tensor    // [MaxStep, width] bf16: normed, behind the last layer
+	fail   map[int]error    // by place
+	places []int            // where it was asked to record
+	last   pipeline.Between // the place that it was asked for last
+	device *vk.Device       // of all that
+}
+
+func (x *sessions) residual(t testing.TB) *residual {
+	t.Helper()
+	code := must[shaders.Kernel](t)(shaders.Get("bench_residual"))
+	r := &residual{width: x.cfg.Hidden, device: x.dev}
+	r.kernel = must[*vk.Kernel](t)(x.dev.Kernel(vk.KernelSpec{Name: code.Name, SPIRV: code.SPIRV,
+		Bindings: []vk.Access{vk.Read, vk.ReadWrite, vk.Write}, PushSize: 8, Divisible: true}))
+	r.x = must[tensor.Tensor](t)(tensor.New(x.dev, "residual", tensor.F32, sessionOptions().MaxStep, r.width))
+	r.final = must[tensor.Tensor](t)(tensor.New(x.dev, "residual", tensor.BF16, sessionOptions().MaxStep, r.width))
+	t.Cleanup(func() {
+		if err := errors.Join(r.x.Close(), r.final.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+func (r *residual) record(rec *vk.Recorder, at pipeline.Between) error {
+	r.places, r.last = append(r.places, at.Layer), at
+	if err := r.fail[at.Layer]; err != nil {
+		return err
+	}
+	from, to := at.Output, at.Input
+	push := struct{ Width, First uint32 }{Width: uint32(r.width)}
+	if from.IsZero() {
+		from, push.First = at.Input, 1
+	}
+	if to.IsZero() {
+		to = r.final.Rows(0, at.Tokens)
+	}
+	return rec.Dispatch(vk.Dispatch{Kernel: r.kernel, Groups: [3]uint32{uint32(at.Tokens), 1, 1},
+		Bind: []vk.View{from.View(), r.x.Rows(0, at.Tokens).View(), to.View()}, Push: vk.Bytes(&push)})
+}
+
+// submit runs the kernel at a place, in a submission of its own.
+func (r *residual) submit(t testing.TB, at pipeline.Between) {
+	t.Helper()
+	rec := must[*vk.Recorder](t)(r.device.NewRecorder())
+	defer rec.Close()
+	if err := r.record(rec, at); err != nil {
+		t.Fatal(err)
+	}
+	c := must[*vk.Commands](t)(rec.End())
+	if err := errors.Join(c.Run(t.Context()), c.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// results are what the kernel left of a number of tokens.
+func (r *residual) results(t testing.TB, n int) chainResult {
+	t.Helper()
+	return chainResult{testkit.Download[float32](t, r.x.Rows(0, n)), testkit.Download[uint16](t, r.final.Rows(0, n))}
+}
+
+// chainSteps are steps of two sessions: chunks of prompts, single tokens, drafts, and
+// steps with tokens of both.
+var chainSteps = [][2]int{{40, 0}, {0, 33}, {1, 0}, {40, 0}, {1, 3}, {0, 1}, {30, 1}}
+
+// chainResult is what a step gave.
+type chainResult struct {
+	x     []float32
+	final []uint16
+}
+
+// chain takes the steps through an engine: run is given each, with the hidden states that
+// enter layer 0, row by row.
+func (x *sessions) chain(t testing.TB, e *pipeline.Engine, r *residual, run func(*pipeline.Step, []float32)) (all []chainResult) {
+	t.Helper()
+	s := []*pipeline.Session{must[*pipeline.Session](t)(e.Open()), must[*pipeline.Session](t)(e.Open())}
+	for _, step := range chainSteps {
+		var chunks []pipeline.Chunk
+		var in []float32
+		for k, n := range step {
+			if n > 0 {
+				chunks = append(chunks, pipeline.Chunk{Session: s[k], Tokens: n})
+				in = append(in, x.tokens(s[k].Len(), s[k].Len()+n)...)
+			}
+		}
+		st := must[*pipeline.Step](t)(e.Begin(t.Context(), chunks...))
+		defer st.Abort() // does nothing after Commit
+		run(st, in)
+		if err := st.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, r.results(t, step[0]+step[1]))
+	}
+	for _, s := range s {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	return all
+}
+
+// setChain gives layer 0 of a step its hidden states from host memory.
+func setChain(t testing.TB, st *pipeline.Step, in []float32, width int) {
+	t.Helper()
+	for chunk := 0; ; chunk++ {
+		first, end := st.Rows(chunk)
+		if end == 0 {
+			return
+		}
+		if err := st.SetInput(0, chunk, in[first*width:end*width]); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func sameChain(t testing.TB, got, want []chainResult) {
+	t.Helper()
+	for i := range want {
+		if !slices.Equal(got[i].x, want[i].x) || !slices.Equal(got[i].final, want[i].final) {
+			t.Errorf("step %d: other bits", i)
+		}
+	}
+}
+
+// TestStepBetween demands that a whole model in one submission, with a kernel of the
+// caller's between the layers, gives the bits of the same layers and kernels submitted
+// one by one.
+func TestStepBetween(t *testing.T) {
+	x := newModel(t, testkit.Device(t))
+	own := x.residual(t)
+	o := sessionOptions()
+	o.LayerByLayer = true
+	want := x.chain(t, x.engine(t, o), own, func(st *pipeline.Step, in []float32) {
+		if err := st.Input(0).Rows(0, st.Tokens()).Upload(t.Context(), bf16(in)); err != nil {
+			t.Fatal(err)
+		}
+		own.submit(t, pipeline.Between{Tokens: st.Size(), Input: st.Input(0)})
+		for i := range x.layers {
+			if err := st.RunLayer(t.Context(), i); err != nil {
+				t.Fatal(err)
+			}
+			own.submit(t, pipeline.Between{Layer: i + 1, Tokens: st.Size(), Output: st.Output(i), Input: st.Input(i + 1)})
+		}
+	})
+	for i := range want[1:] {
+		if slices.Equal(want[i].final, want[i+1].final) {
+			t.Fatal("steps that are alike")
+		}
+	}
+	for name, set := range map[string]func(*pipeline.EngineOptions){
+		"one":    func(o *pipeline.EngineOptions) { o.SubmitBudget = -1 },
+		"budget": func(*pipeline.EngineOptions) {},
+		"tiny":   func(o *pipeline.EngineOptions) { o.SubmitBudget = 1 },
+		"growth": func(o *pipeline.EngineOptions) { o.SubmitBudget, o.CacheBytes = -1, 1<<20 },
+		"layers": func(o *pipeline.EngineOptions) { o.SubmitBudget = -1 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, o := x.residual(t), sessionOptions()
+			set(&o)
+			o.Between = r.record
+			e := x.engine(t, o)
+			before, _ := e.Pages()
+			sameChain(t, x.chain(t, e, r, func(st *pipeline.Step, in []float32) {
+				if name == "budget" { // inputs on the device
+					if err := st.Input(0).Rows(0, st.Tokens()).Upload(t.Context(), bf16(in)); err != nil {
+						t.Fatal(err)
+					}
+				} else {
+					setChain(t, st, in, x.cfg.Hidden)
+				}
+				if name != "layers" {
+					if err := st.Run(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					return
+				}
+				for i := range x.layers {
+					if err := st.RunLayer(t.Context(), i); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}), want)
+			x.checkRecorded(t, name, e, r, before)
+		})
+	}
+}
+
+// checkRecorded demands that steps were divided, recorded and grown as a case of
+// TestStepBetween is meant to.
+func (x *sessions) checkRecorded(t *testing.T, name string, e *pipeline.Engine, r *residual, before any) {
+	t.Helper()
+	const sizes = 4 // of steps: 40, 1, 4 and 32
+	places := len(x.layers) + 1
+	if want := places * sizes; len(r.places) < want || (name == "one" || name == "layers") && len(r.places) != want {
+		t.Errorf("recorded at %d places, want %d", len(r.places), want)
+	}
+	for i, place := range r.places {
+		if name != "layers" && place != i%places {
+			t.Errorf("places %v", r.places)
+			break
+		}
+	}
+	parts, _ := e.Submissions(1)
+	switch name {
+	case "one":
+		if parts != 1 {
+			t.Errorf("%d submissions", parts)
+		}
+	case "tiny":
+		if parts < 40 || e.Divided() == 0 {
+			t.Errorf("%d submissions, %d launches divided", parts, e.Divided())
+		}
+	case "growth":
+		if after, _ := e.Pages(); before == any(after) || len(r.places) <= sizes*places {
+			t.Errorf("pages %v, then %v; recorded at %d places", before, after, len(r.places))
+		}
+	}
+}
+
+// TestStepBetweenEnds demands that a step gives the same after all that may end one or
+// its recording.
+func TestStepBetweenEnds(t *testing.T) {
+	x := newModel(t, testkit.Device(t))
+	r, o := x.residual(t), sessionOptions()
+	o.SubmitBudget, o.Between = -1, r.record
+	e := x.engine(t, o)
+	const n = 3
+	in := x.tokens(0, n)
+	start := func(t *testing.T, s *pipeline.Session) *pipeline.Step {
+		t.Helper()
+		st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: n}))
+		setChain(t, st, in, x.cfg.Hidden)
+		return st
+	}
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	broken := errors.New("nothing to be recorded")
+	var want []chainResult
+	for _, c := range []struct {
+		name  string
+		spoil func(*testing.T, *pipeline.Step)
+	}{
+		{"nothing", func(*testing.T, *pipeline.Step) {}},
+		{"run before", func(t *testing.T, st *pipeline.Step) {
+			if err := st.Run(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}},
+		{"begun one by one", func(t *testing.T, st *pipeline.Step) {
+			if err := errors.Join(st.RunLayer(t.Context(), 0), st.RunLayer(t.Context(), 1)); err != nil {
+				t.Error(err)
+			}
+		}},
+		{"aborted", func(t *testing.T, st *pipeline.Step) {
+			if err := errors.Join(st.Submit(), st.Abort()); err != nil {
+				t.Error(err)
+			}
+		}},
+		{"cancelled", func(t *testing.T, st *pipeline.Step) {
+			if err := st.Run(cancelled); !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		}},
+		{"refused", func(t *testing.T, st *pipeline.Step) {
+			for place, where := range []string{"in front of layer 0", "in front of layer 1", "in front of layer 2", "behind layer 2"} {
+				r.fail = map[int]error{place: broken}
+				err := errors.Join(e.Untear(), st.Submit())
+				if !errors.Is(err, broken) || err.Error() != "pipeline: submit step: EngineOptions.Between, "+where+": nothing to be recorded" {
+					t.Fatal(err)
+				}
+				if err := st.Commit(); !errors.Is(err, vk.ErrArgument) {
+					t.Error(err)
+				}
+			}
+			r.fail = nil
+		}},
+		{"torn", func(t *testing.T, st *pipeline.Step) {
+			if err := errors.Join(st.Run(t.Context()), e.Tear(t.Context())); err != nil {
+				t.Fatal(err)
+			}
+			if st.Run(t.Context()) == nil || st.Commit() == nil {
+				t.Error("a torn step ran")
+			}
+			if err := e.Untear(); err != nil {
+				t.Error(err)
+			}
+		}},
+		{"torn at a layer", func(t *testing.T, st *pipeline.Step) {
+			for _, layer := range []int{0, 1, 2, 0, 1} {
+				if err := st.RunLayer(t.Context(), layer); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := e.Tear(t.Context()); err != nil || st.SubmitLayer(2) == nil {
+				t.Fatal("a torn layer ran", err)
+			}
+			if err := e.Untear(); err != nil {
+				t.Error(err)
+			}
+			// What is in front of it may have been added already.
+			says(t, st.SubmitLayer(2), "pipeline: submit step: layer: got 2, want 0")
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := must[*pipeline.Session](t)(e.Open())
+			st := start(t, s)
+			defer func() { st.Abort() }() // does nothing but after a failure: the next case waits for it
+			c.spoil(t, st)
+			err := st.Run(t.Context())
+			if errors.Is(err, vk.ErrClosed) { // it has ended
+				st = start(t, s)
+				err = st.Run(t.Context())
+			}
+			if err := errors.Join(err, st.Commit(), s.Close()); err != nil {
+				t.Fatal(err)
+			}
+			got := []chainResult{r.results(t, n)}
+			if want == nil {
+				want = got
+			}
+			sameChain(t, got, want)
+		})
+	}
+}
+
+// TestStepBetweenSides holds what a step with kernels of the caller's takes from the host and gives
+// to it, what those kernels are told, and the errors.
+func TestStepBetweenSides(t *testing.T) {
+	x := newModel(t, testkit.Device(t))
+	r, o := x.residual(t), sessionOptions()
+	o.SubmitBudget, o.Between, o.LayerByLayer = -1, r.record, true
+	_, err := pipeline.NewEngine(t.Context(), x.dev, x.cfg, x.layers, o)
+	says(t, err, "pipeline: new engine: LayerByLayer: got true, and Between, want only one of them")
+	o.LayerByLayer = false
+	e := x.engine(t, o)
+	r.fail = map[int]error{1: errors.New("not now")}
+	if err := e.Prepare(t.Context(), 3); err == nil || err.Error() != "pipeline: prepare: EngineOptions.Between, in front of layer 1: not now" {
+		t.Error(err)
+	}
+	r.fail = nil
+	other, s := must[*pipeline.Session](t)(e.Open()), must[*pipeline.Session](t)(e.Open())
+	if other.Number() == s.Number() || s.Number() != 1 {
+		t.Error(other.Number(), s.Number())
+	}
+	const n = 3
+	hidden, width := x.tokens(0, n), x.cfg.Hidden
+	st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: n}))
+	defer st.Abort()
+	says(t, st.SetInput(1, 0, hidden), "pipeline: set input: layer: got 1, want 0: the inputs of the others are made by EngineOptions.Between")
+	setChain(t, st, hidden, width)
+	says(t, st.SubmitLayer(1), "pipeline: submit step: layer: got 1, want 0")
+	if err := errors.Join(st.RunLayer(t.Context(), 0), st.ReadOutput(0, 0, make([]float32, n*width))); err != nil {
+		t.Fatal(err)
+	}
+	says(t, st.SubmitLayer(2), "pipeline: submit step: layer: got 2, want 0 or 1, the next one")
+	if err := st.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	says(t, st.SubmitLayer(1), "pipeline: submit step: layer: got 1, want 0")
+	says(t, st.ReadOutput(0, 0, make([]float32, n*width)), "pipeline: read output: layer: got 0, which is not there, want one that just ran with inputs from host memory")
+	out, picks := make([]float32, n*width), make([]int32, n*e.TopK())
+	if err := errors.Join(st.ReadOutput(2, 0, out), st.ReadTopK(0, 0, picks)); err != nil {
+		t.Fatal(err)
+	}
+	at := r.last
+	if at.Layer != 3 || at.Tokens != st.Size() || !at.Input.IsZero() || at.Output.View() != st.Output(2).View() {
+		t.Errorf("behind the last layer: %+v", at)
+	}
+	for name, c := range map[string]struct {
+		x    tensor.Tensor
+		want []int32
+	}{
+		"QueryStart": {at.QueryStart, []int32{0, 0, n, n, n}}, "SeqLens": {at.SeqLens, []int32{0, n, 0, 0}},
+		"TokenToReq": {at.TokenToReq, []int32{1, 1, 1, 0}}, "Positions": {at.Positions, []int32{0, 1, 2, 0}},
+	} {
+		if got := testkit.Download[int32](t, c.x); !slices.Equal(got, c.want) {
+			t.Errorf("%s %v, want %v", name, got, c.want)
+		}
+	}
+	if got := testkit.Download[byte](t, at.IsValid); !slices.Equal(got, []byte{1, 1, 1, 0}) {
+		t.Errorf("IsValid %v", got)
+	}
+	if err := st.Abort(); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.Append(t.Context(), [][]float32{hidden, hidden, hidden}); !errors.Is(err, vk.ErrArgument) {
+		t.Error(err)
+	}
+	places := len(r.places)
+	got := must[[]pipeline.Appended](t)(s.Append(t.Context(), [][]float32{hidden}))
+	if len(got) != 3 || got[0].Out != nil || !slices.Equal(got[2].Out, out) || !slices.Equal(got[0].TopK, picks) || len(r.places) != places {
+		t.Error("appended tokens give something else")
+	}
+	if err := errors.Join(s.Truncate(0), e.RecordAgain(t.Context()), failure(s.Append(t.Context(), [][]float32{hidden}))); err != nil || len(r.places) != places+4 {
+		t.Errorf("%v, %d places after %d", err, len(r.places), places)
+	}
+	x.betweenTimes(t, e, s, hidden)
+}
+
+// betweenTimes demands that what is recorded between layers is timed, under its name.
+func (x *sessions) betweenTimes(t *testing.T, e *pipeline.Engine, s *pipeline.Session, hidden []float32) {
+	t.Helper()
+	if err := e.SetTiming(t.Context(), pipeline.TimingSections); err != nil {
+		t.Fatal(err)
+	}
+	st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: len(hidden) / x.cfg.Hidden}))
+	defer st.Abort()
+	setChain(t, st, hidden, x.cfg.Hidden)
+	if err := st.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	launches := 0
+	for _, section := range must[[]vk.Section](t)(st.Times()) {
+		if section.Name == "between" {
+			launches += section.Dispatches
+		}
+	}
+	if launches != len(x.layers)+1 {
+		t.Errorf("%d launches between layers", launches)
+	}
+}
+
+// TestStepBetweenPicks demands that a step in one submission leaves the picks of every layer.
+func TestStepBetweenPicks(t *testing.T) {
+	dev := testkit.Device(t)
+	x := &sessions{dev: dev}
+	x.cfg, x.layers = uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioC4A, pipeline.RatioC4A), Storage: fakemodel.FP8})))
+	x.hidden = normals(83 * x.cfg.Hidden)
+	r, o := x.residual(t), sessionOptions()
+	o.SubmitBudget, o.Between = -1, r.record
+	e := x.engine(t, o)
+	s := must[*pipeline.Session](t)(e.Open())
+	must[[]pipeline.Appended](t)(s.Append(t.Context(), [][]float32{x.tokens(0, 80)}))
+	st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: 3}))
+	defer st.Abort()
+	setChain(t, st, x.tokens(80, 83), x.cfg.Hidden)
+	var want, got [2][]int32
+	for i := range want {
+		want[i], got[i] = make([]int32, 3*e.TopK()), make([]int32, 3*e.TopK())
+		if err := errors.Join(st.RunLayer(t.Context(), i), st.ReadTopK(i, 0, want[i])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(st.Run(t.Context()), st.ReadTopK(0, 0, got[0]), st.ReadTopK(1, 0, got[1]), st.Abort()); err != nil {
+		t.Fatal(err)
+	}
+	if slices.Equal(want[0], want[1]) || !slices.Equal(got[0], want[0]) || !slices.Equal(got[1], want[1]) {
+		t.Errorf("picks %v, want %v", got, want)
+	}
+}
