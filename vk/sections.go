@@ -15,6 +15,7 @@ type Section struct {
 type sectionMark struct {
 	name                 string
 	dispatches, barriers int
+	operations           int
 	mark                 int // index of its timestamp
 }
 
@@ -29,8 +30,12 @@ func (r *Recorder) TimeSections() error {
 	if err != nil {
 		return err
 	}
-	r.sections = append(r.sections, sectionMark{"", r.dispatches, r.barriers, mark})
+	r.sections = append(r.sections, r.sectionAt("", mark))
 	return nil
+}
+
+func (r *Recorder) sectionAt(name string, mark int) sectionMark {
+	return sectionMark{name, r.dispatches, r.barriers, r.operations, mark}
 }
 
 // TimeWhole is TimeSections with a single section: all that is recorded from now on.
@@ -42,19 +47,20 @@ func (r *Recorder) TimeWhole() error {
 }
 
 // Section names what is recorded from here on. It does nothing without TimeSections,
-// so that operations may name their parts always; so it has no error: one is End's.
+// so that operations may name their parts always; so it has no error: one is End's. A
+// section in which nothing was recorded before the next name is none.
 func (r *Recorder) Section(name string) {
 	if r == nil || r.sections == nil || r.whole || r.ended || r.sectionErr != nil || r.sections[len(r.sections)-1].name == name {
 		return
 	}
 	last := &r.sections[len(r.sections)-1]
-	if last.dispatches == r.dispatches && last.barriers == r.barriers && last.name == "" {
+	if last.operations == r.operations && last.barriers == r.barriers {
 		last.name = name // nothing was recorded yet
 		return
 	}
 	var mark int
 	if mark, r.sectionErr = r.Timestamp(); r.sectionErr == nil {
-		r.sections = append(r.sections, sectionMark{name, r.dispatches, r.barriers, mark})
+		r.sections = append(r.sections, r.sectionAt(name, mark))
 	}
 }
 
@@ -76,7 +82,7 @@ func (r *Recorder) endSections() error {
 	}
 	mark, err := r.Timestamp()
 	if err == nil {
-		r.sections = append(r.sections, sectionMark{"", r.dispatches, r.barriers, mark})
+		r.sections = append(r.sections, r.sectionAt("", mark))
 	}
 	return err
 }

@@ -16,6 +16,9 @@ func TestSections(t *testing.T) {
 	launches := func(r *vk.Recorder) error {
 		var err error
 		for i, name := range []string{"first", "first", "second", "", "third"} {
+			if name == "second" {
+				r.Section("left out") // for there is nothing in it
+			}
 			r.Section(name)
 			err = errors.Join(err, r.Dispatch(addStep(k, b.Whole(), a.Whole(), uint32(i))))
 		}

@@ -99,12 +99,13 @@ and activations, the share of the measured limits, launches, barriers and device
 memory by purpose. Where one of --batch and --prefill is given, the other is left out.
 What does not fit into device memory is left out, too, and that is said.
 
-The suite step times whole decode steps of a model, all layers in one submission and
-layer by layer, for --batch sequences of --context tokens: the device's time, the
-processor's time, the operations by kind of layer, bytes needed and how many times their
-time a step takes, launches and barriers, device memory by purpose. Layers have weights of their own as
-long as there is memory for them; otherwise it is said how many share theirs. One layer
-of each kind is checked first.
+The suite step times whole decode steps of a model, all layers in one submission, with
+and without a kernel between them that makes them depend on each other, and layer by
+layer, for --batch sequences of --context tokens: the device's time, the processor's
+time, the operations by kind of layer, bytes needed and how many times their time a step
+takes, launches and barriers, device memory by purpose. Layers have weights of their own
+as long as there is memory for them; otherwise it is said how many share theirs. One
+layer of each kind is checked first, and that all layers are in the chain.
 
 With --compare FILE, bench runs the cases of all suites that FILE has others' times of,
 and those that have a goal without, and gives each row with the peer's time, ours, the

@@ -41,6 +41,9 @@ func (r *StepReport) Add(x StepRow) {
 		for i, us := range x.Time.Samples {
 			r.printf("BenchmarkStep/%s 1 %.0f ns/op %.0f host-ns/op\n", x.title(), us*1e3, x.Host.Samples[i]*1e3)
 		}
+		for i, us := range x.Chained.Samples {
+			r.printf("BenchmarkChainedStep/%s 1 %.0f ns/op %.0f host-ns/op\n", x.title(), us*1e3, x.ChainedHost.Samples[i]*1e3)
+		}
 	}
 }
 
@@ -52,11 +55,12 @@ func (r *StepReport) Close() error {
 		r.head()
 		r.printf("Whole decode steps: attention of all layers, from hidden states to hidden states, random weights.\n")
 		r.printf("us: the device's time for a step, one submission, for which all layers' hidden states are there, so that\n")
-		r.printf("a layer's first products run beside the last one of the layer before; layer by layer: each layer submitted\n")
-		r.printf("by itself, as a model has it, the sum of their times. host us: the processor's, to fill in and submit a\n")
-		r.printf("step and to end it, without the wait; latency: both with the wait; behind layer by layer: what they are\n")
-		r.printf("then, with one wait at the end. limit: the time that the bytes\n")
-		r.printf("(the least of weights, caches and activations) need at the measured copy bandwidth.\n\n")
+		r.printf("a layer's first products run beside the last one of the layer before; chained: one submission, too, in which\n")
+		r.printf("what enters a layer is made of the output of the one before, by a kernel between them (residual and norm),\n")
+		r.printf("as in a model; layer by layer: each layer submitted by itself, without that kernel, the sum of their times.\n")
+		r.printf("host us: the processor's, to fill in and submit a step and to end it, without the wait; latency: both with\n")
+		r.printf("the wait; behind chained and layer by layer: what they are then, with one wait at the end. limit: the time\n")
+		r.printf("that the bytes (the least of weights, caches and activations) need at the measured copy bandwidth.\n\n")
 		r.printf("%s\n", r.table().RenderMarkdown())
 		for _, x := range r.rows {
 			if x.Status == "ok" {
@@ -88,14 +92,18 @@ func (r *StepReport) Close() error {
 
 func (r *StepReport) table() table.Writer {
 	t := table.NewWriter()
-	t.AppendHeader(table.Row{"model", "weights", "batch", "context", "layers", "us", "p95", "host us", "p95", "latency us", "layer by layer us", "host us", "latency us", "weights MB", "cache MB", "activations MB", "GB/s", "limit us", "times limit", "dispatches", "barriers", "check"})
+	t.AppendHeader(table.Row{"model", "weights", "batch", "context", "layers", "us", "p95", "host us", "p95", "latency us", "chained us", "host us", "latency us", "layer by layer us", "host us", "latency us", "weights MB", "cache MB", "activations MB", "GB/s", "limit us", "times limit", "dispatches", "barriers", "check"})
 	for _, x := range r.rows {
 		row := table.Row{x.Model, x.Weights, x.Batch, x.Context, x.Layers}
 		if x.Status != "ok" {
-			t.AppendRow(append(row, "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", x.Status))
+			for range 19 {
+				row = append(row, "-")
+			}
+			t.AppendRow(append(row, x.Status))
 			continue
 		}
 		t.AppendRow(append(row, f1(x.Time.Median), f1(x.Time.P95), f1(x.Host.Median), f1(x.Host.P95), f1(x.Latency.Median),
+			f1(x.Chained.Median), f1(x.ChainedHost.Median), f1(x.ChainedWall.Median),
 			f1(x.Apart.Median), f1(x.ApartHost.Median), f1(x.ApartWall.Median), mb(x.Work.Weights), mb(x.Work.Cache), mb(x.Work.Activations),
 			fmt.Sprintf("%.4g", x.GBs), f1(x.Limit), fmt.Sprintf("%.2f", x.Times), x.Dispatches, x.Barriers, x.Status))
 	}
@@ -132,7 +140,7 @@ func layerCounts(x StepRow) string {
 func (r *StepReport) csv() table.Writer {
 	t := table.NewWriter()
 	t.AppendHeader(table.Row{"device", "driver", "model", "weights", "batch", "context", "kind", "op", "us", "p95_us", "host_us", "host_p95_us", "latency_us",
-		"layer_by_layer_us", "layer_by_layer_host_us", "layer_by_layer_latency_us",
+		"chained_us", "chained_host_us", "chained_latency_us", "layer_by_layer_us", "layer_by_layer_host_us", "layer_by_layer_latency_us",
 		"weight_mb", "cache_mb", "activation_mb", "gflop", "limit_us", "dispatches", "barriers", "check"})
 	for _, x := range r.rows {
 		line := func(kind, op string, time Time, whole []any, w Work, limit float64, d, b int) {
@@ -140,8 +148,9 @@ func (r *StepReport) csv() table.Writer {
 			row := append(table.Row{r.dev.Name, r.dev.Driver, x.Model, x.Weights, x.Batch, x.Context, kind, op, num(time.Median), num(time.P95)}, whole...)
 			t.AppendRow(append(row, num(w.Weights/1e6), num(w.Cache/1e6), num(w.Activations/1e6), num(w.Flop/1e9), num(limit), num(float64(d)), num(float64(b)), x.Status))
 		}
-		whole, none := make([]any, 6), []any{"", "", "", "", "", ""}
-		for i, v := range []float64{x.Host.Median, x.Host.P95, x.Latency.Median, x.Apart.Median, x.ApartHost.Median, x.ApartWall.Median} {
+		whole, none := make([]any, 9), []any{"", "", "", "", "", "", "", "", ""}
+		for i, v := range []float64{x.Host.Median, x.Host.P95, x.Latency.Median,
+			x.Chained.Median, x.ChainedHost.Median, x.ChainedWall.Median, x.Apart.Median, x.ApartHost.Median, x.ApartWall.Median} {
 			whole[i] = csvNumber(x.Status, v)
 		}
 		line("all", "step", x.Time, whole, x.Work, x.Limit, x.Dispatches, x.Barriers)

@@ -105,7 +105,8 @@ func TestDecodeCSV(t *testing.T) {
 func TestLayerAndStepReports(t *testing.T) {
 	us := func(v float64) Time { return Time{Median: v, P95: v + 1, Samples: []float64{v}} }
 	ops := []OpTime{{Name: "wo_b", Layer: "all", Time: us(3), Dispatches: 2}}
-	steps := []StepRow{{Model: "small", Weights: "fp8", Batch: 1, Context: 9, Status: "ok", Time: us(10), Apart: us(12), ApartHost: us(6), ApartWall: us(20), Host: us(4), Latency: us(15), Ops: ops}}
+	steps := []StepRow{{Model: "small", Weights: "fp8", Batch: 1, Context: 9, Status: "ok", Time: us(10), Apart: us(12), ApartHost: us(6), ApartWall: us(20), Host: us(4), Latency: us(15),
+		Chained: us(11), ChainedHost: us(5), ChainedWall: us(17), Ops: ops}}
 	step := func(format string) string {
 		return reported(t, steps, func(out *bytes.Buffer) (adder[StepRow], error) {
 			return NewStepReport(out, format, testAdapter, Limits{})
@@ -115,10 +116,16 @@ func TestLayerAndStepReports(t *testing.T) {
 	if x := table[0]; x["op"] != "step" || x["us"] != "10" || x["layer_by_layer_us"] != "12" || x["layer_by_layer_host_us"] != "6" || x["layer_by_layer_latency_us"] != "20" || x["host_us"] != "4" || x["host_p95_us"] != "5" || x["latency_us"] != "15" {
 		t.Errorf("%v", x)
 	}
+	if x := table[0]; x["chained_us"] != "11" || x["chained_host_us"] != "5" || x["chained_latency_us"] != "17" {
+		t.Errorf("%v", x)
+	}
 	if x := table[1]; x["op"] != "wo_b" || x["us"] != "3" || x["host_us"] != "" || x["latency_us"] != "" || x["dispatches"] != "2" {
 		t.Errorf("%v", x)
 	}
 	if x := step("benchstat"); !strings.Contains(x, "BenchmarkStep/model=small/weights=fp8/batch=1/context=9 1 10000 ns/op 4000 host-ns/op\n") {
+		t.Error(x)
+	}
+	if x := step("benchstat"); !strings.Contains(x, "BenchmarkChainedStep/model=small/weights=fp8/batch=1/context=9 1 11000 ns/op 5000 host-ns/op\n") {
 		t.Error(x)
 	}
 	layers := []LayerRow{{Model: "small", Kind: "c4a", Mode: "decode", Status: "ok", Time: us(10), Ops: ops}, {Model: "small", Kind: "c4a", Mode: "decode", Status: "skipped"}}

@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"time"
 
 	"github.com/vkmla/vkmla/cache"
-	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -46,13 +44,20 @@ type StepRow struct {
 	Shared  string `json:"shared,omitempty"` // which layers have weights in common, for want of memory
 	Variant string `json:"variant"`          // of the attention kernel
 
-	Time       Time     `json:"time"`          // of the device
-	Apart      Time     `json:"apart"`         // the same with every layer submitted by itself, as in a model, in which it waits for the one before: the sum
-	ApartHost  Time     `json:"apart_host"`    // of the processor then, with a submission for each layer
-	ApartWall  Time     `json:"apart_latency"` // from beginning to end then, with one wait at the end
-	Host       Time     `json:"host"`          // of the processor: filling in the step and submitting it, and ending it; without the wait
-	Latency    Time     `json:"latency"`       // from beginning to end, with the wait
-	Ops        []OpTime `json:"ops"`           // by kind of layer, of all its layers together
+	Time      Time `json:"time"`          // of the device
+	Apart     Time `json:"apart"`         // the same with every layer submitted by itself, as in a model, in which it waits for the one before: the sum
+	ApartHost Time `json:"apart_host"`    // of the processor then, with a submission for each layer
+	ApartWall Time `json:"apart_latency"` // from beginning to end then, with one wait at the end
+	Host      Time `json:"host"`          // of the processor: filling in the step and submitting it, and ending it; without the wait
+	Latency   Time `json:"latency"`       // from beginning to end, with the wait
+	// The same as Time, Host and Latency where every layer's input is made of the output of
+	// the one before, by a kernel in between: residual and norm.
+	Chained         Time `json:"chained"`
+	ChainedHost     Time `json:"chained_host"`
+	ChainedWall     Time `json:"chained_latency"`
+	ChainedBarriers int  `json:"chained_barriers"`
+
+	Ops        []OpTime `json:"ops"` // by kind of layer, of all its layers together
 	Work       Work     `json:"work"`
 	Limit      float64  `json:"limit_us"`
 	Times      float64  `json:"times_limit"` // Time.Median over Limit
@@ -125,6 +130,7 @@ type stepRun struct {
 	sessions []*pipeline.Session
 	filled   bool // the inputs
 	apart    bool // layers are submitted one by one
+	chain    chain
 }
 
 func (s *stepRun) name() string {
@@ -132,7 +138,7 @@ func (s *stepRun) name() string {
 }
 
 // tokens is how long a session may become: steps lengthen it.
-func (s *stepRun) tokens() int { return s.row.Context + 3*(s.o.Reps+s.o.Warmup) + 3*mostWake }
+func (s *stepRun) tokens() int { return s.row.Context + 4*(s.o.Reps+s.o.Warmup) + 4*mostWake }
 
 func (s *stepRun) run(compressors string) (err error) {
 	defer func() { err = errors.Join(err, s.close()) }()
@@ -149,12 +155,16 @@ func (s *stepRun) run(compressors string) (err error) {
 		return err
 	}
 	s.row.Memory = s.dev.MemoryInUse()
+	s.p.Step(s.name() + ": checking what is between layers")
+	if ok, err := s.checkChain(); err != nil || !ok {
+		return err
+	}
 	s.p.Step(s.name() + ": timing")
 	return s.time()
 }
 
 func (s *stepRun) close() error {
-	err := s.engine.Close()
+	err := errors.Join(s.engine.Close(), s.chain.close())
 	for _, w := range s.distinct {
 		err = errors.Join(err, w.Close())
 	}
@@ -259,8 +269,12 @@ func (s *stepRun) open() (err error) {
 		l.Layer = i
 		layers = append(layers, &l)
 	}
+	most := max(s.row.Batch, 128)
+	if err := s.chain.open(s.dev, len(layers), most, s.cfg.Hidden); err != nil {
+		return err
+	}
 	if s.engine, err = pipeline.NewEngine(s.ctx, s.dev, s.cfg, layers, pipeline.EngineOptions{MaxTokens: s.tokens(), MaxSessions: s.row.Batch,
-		MaxStep: max(s.row.Batch, 128), CacheBytes: 1 << 62, Keys: s.o.Keys, Variant: s.o.Variant}); err != nil {
+		MaxStep: most, CacheBytes: 1 << 62, Keys: s.o.Keys, Variant: s.o.Variant, Between: s.chain.record}); err != nil {
 		return err
 	}
 	for i := range s.row.Batch {
@@ -321,24 +335,31 @@ func layerByLayer(st *pipeline.Step, layers int) error {
 	return nil
 }
 
-// step runs a step of one token a session and says what it took; look, unless nil, is
-// called before the step ends.
-func (s *stepRun) step(look func(*pipeline.Step) error) (host, all time.Duration, err error) {
+// begin begins a step of one token a session, whose inputs are there.
+func (s *stepRun) begin() (*pipeline.Step, error) {
 	chunks := make([]pipeline.Chunk, len(s.sessions))
 	for i, x := range s.sessions {
 		chunks[i] = pipeline.Chunk{Session: x, Tokens: 1}
 	}
-	begin := time.Now()
 	st, err := s.engine.Begin(s.ctx, chunks...)
+	if err == nil && !s.filled {
+		err = s.fillInputs(st)
+	}
+	if err != nil {
+		return nil, errors.Join(err, st.Abort())
+	}
+	return st, nil
+}
+
+// step runs a step of one token a session and says what it took; look, unless nil, is
+// called before the step ends.
+func (s *stepRun) step(look func(*pipeline.Step) error) (host, all time.Duration, err error) {
+	begin := time.Now()
+	st, err := s.begin()
 	if err != nil {
 		return 0, 0, err
 	}
 	defer st.Abort()
-	if !s.filled {
-		if err := s.fillInputs(st); err != nil {
-			return 0, 0, err
-		}
-	}
 	if s.apart {
 		err = layerByLayer(st, s.engine.Layers())
 	} else {
@@ -366,29 +387,13 @@ func (s *stepRun) step(look func(*pipeline.Step) error) (host, all time.Duration
 	return host, host + waited.Sub(submitted), nil
 }
 
-// fillInputs gives every layer hidden states, which stay for all steps.
-func (s *stepRun) fillInputs(st *pipeline.Step) error {
-	rng := rand.New(rand.NewPCG(s.o.Seed, 9))
-	v := make([]uint16, st.Input(0).Len())
-	for layer := range s.engine.Layers() {
-		for i := range v {
-			v[i] = numfmt.BF16Encode(float32(rng.NormFloat64()))
-		}
-		if err := st.Input(layer).Upload(s.ctx, bytesOf(v)); err != nil {
-			return err
-		}
-	}
-	s.filled = true
-	return nil
-}
-
 // wakeSteps is how long steps run before they are timed, once they are recorded. Recording
 // leaves the device idle for half a second each time, and an H100 takes 0.3 s of steps of
 // a quarter of the speed to come to its full clock again.
 const wakeSteps = time.Second
 
 // mostWake bounds the steps of one wakeUp, for every step lengthens the sessions.
-const mostWake = 1800
+const mostWake = 1350
 
 // wakeUp runs steps until they are recorded for good (the first is measured operation by
 // operation, the second recorded anew) and the device has its full clock.
@@ -411,28 +416,17 @@ func (s *stepRun) time() error {
 	if err := s.engine.SetTiming(s.ctx, pipeline.TimingWhole); err != nil {
 		return err
 	}
-	if err := s.wakeUp(); err != nil {
+	if err := s.timeWhole(&s.row.Time, &s.row.Host, &s.row.Latency, func(list []vk.Section) {
+		// Where a submission begins there is no barrier to be derived: those of the
+		// recording with the fewest submissions count.
+		s.row.Dispatches, s.row.Barriers = list[0].Dispatches, max(s.row.Barriers, list[0].Barriers)
+	}); err != nil {
 		return err
 	}
-	var device, host, latency []float64
-	for range s.o.Reps {
-		h, l, err := s.step(func(st *pipeline.Step) error {
-			list, err := st.Times()
-			if err == nil {
-				device = append(device, list[0].NS)
-				// Where a submission begins there is no barrier to be derived: those of the
-				// recording with the fewest submissions count.
-				s.row.Dispatches, s.row.Barriers = list[0].Dispatches, max(s.row.Barriers, list[0].Barriers)
-			}
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		host, latency = append(host, float64(h)), append(latency, float64(l))
-	}
-	s.row.Time, s.row.Host, s.row.Latency = summarise(device), summarise(host), summarise(latency)
 	if err := s.timeApart(); err != nil {
+		return err
+	}
+	if err := s.timeChained(); err != nil {
 		return err
 	}
 	if err := s.sections(); err != nil {
@@ -448,27 +442,7 @@ func (s *stepRun) time() error {
 func (s *stepRun) timeApart() error {
 	s.apart = true
 	defer func() { s.apart = false }()
-	if err := s.wakeUp(); err != nil {
-		return err
-	}
-	var sums, host, latency []float64
-	for range s.o.Reps {
-		h, l, err := s.step(func(st *pipeline.Step) error {
-			list, err := st.Times()
-			sum := 0.0
-			for _, x := range list {
-				sum += x.NS
-			}
-			sums = append(sums, sum)
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		host, latency = append(host, float64(h)), append(latency, float64(l))
-	}
-	s.row.Apart, s.row.ApartHost, s.row.ApartWall = summarise(sums), summarise(host), summarise(latency)
-	return nil
+	return s.timeWhole(&s.row.Apart, &s.row.ApartHost, &s.row.ApartWall, func([]vk.Section) {})
 }
 
 // opKey is an operation of layers of a kind.
@@ -526,6 +500,9 @@ func (s *stepRun) sections() error {
 func (s *stepRun) split(list []vk.Section, f func(opKey, vk.Section)) {
 	layer := -1
 	for _, x := range list {
+		if x.Name == "between" && x.Dispatches == 0 {
+			continue // behind the last layer, where nothing is
+		}
 		if x.Name == firstSection {
 			layer++
 		}

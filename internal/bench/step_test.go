@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/csv"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 
@@ -35,7 +36,8 @@ func TestStepRows(t *testing.T) {
 				report.Add(r)
 			}
 			if r.Status != "ok" || r.Layers != 3 || r.Shared != "" || r.Bound == 0 || r.Dispatches < 40 || r.Memory["weights"] == 0 || r.Memory["caches"] == 0 ||
-				!(r.Time.Median > 0 && r.Apart.Median > 0 && r.ApartHost.Median > 0 && r.ApartWall.Median > r.ApartHost.Median && r.Host.Median > 0 && r.Latency.Median > r.Host.Median && r.Limit > 0 && r.Times > 0) {
+				!(r.Time.Median > 0 && r.Apart.Median > 0 && r.ApartHost.Median > 0 && r.ApartWall.Median > r.ApartHost.Median && r.Host.Median > 0 && r.Latency.Median > r.Host.Median && r.Limit > 0 && r.Times > 0 &&
+					r.Chained.Median > 0 && r.ChainedHost.Median > 0 && r.ChainedWall.Median > r.ChainedHost.Median && r.ChainedBarriers > r.Barriers) {
 				t.Errorf("row %+v", r)
 			}
 			d, _ := counts(r.Ops)
@@ -63,6 +65,29 @@ func TestStepRows(t *testing.T) {
 				t.Fatal(err)
 			}
 			checkStepReport(t, format, out[i].Bytes())
+		}
+	}
+}
+
+// TestWrongChainsAreSeen demands that a step is called wrong in which a layer does not enter the
+// residual.
+func TestWrongChainsAreSeen(t *testing.T) {
+	dev, ctx := testkit.Device(t), context.Background()
+	maker := newWeightMaker(ctx, dev, 1)
+	defer maker.Close()
+	o := StepOptions{LayerOptions{Models: []string{"small"}, Weights: []string{"fp8"}, Batches: []int{1}, Contexts: []int{700}, Common: Common{Seed: 1}}}.withDefaults(dev.Adapter().Type)
+	for skip, want := range map[int]string{0: "ok", 2: "wrong"} {
+		s := &stepRun{ctx: ctx, dev: dev, o: o, p: Silent{}, maker: maker, cfg: modelConfig("small"), chain: chain{skip: skip},
+			row: StepRow{Model: "small", Weights: "fp8", Batch: 1, Context: 700, Status: "ok"}}
+		err := errors.Join(s.makeWeights(), s.open())
+		if err == nil {
+			_, err = s.checkChain()
+		}
+		if err := errors.Join(err, s.close()); err != nil {
+			t.Fatal(err)
+		}
+		if s.row.Status != want || (want == "wrong") != strings.Contains(s.row.Detail, "sums over the layers differ") {
+			t.Errorf("place %d left out: %s: %s", skip, s.row.Status, s.row.Detail)
 		}
 	}
 }

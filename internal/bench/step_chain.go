@@ -1,0 +1,223 @@
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/shaders"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// chain is the least that a model has between its layers of attention: the output of a
+// layer is added to a residual, and its norm enters the next one. It is recorded while it
+// is on; else nothing is, and all layers have the same input, which no other writes.
+type chain struct {
+	on     bool
+	skip   int // a place that is left out, for a test of the check; 0: none
+	kernel *vk.Kernel
+	layers int
+	width  int
+
+	start tensor.Tensor // [T, width] bf16: what the residual begins with
+	x     tensor.Tensor // [T, width] f32: the residual
+	final tensor.Tensor // [T, width] bf16: its norm behind the last layer
+}
+
+type benchResidualPush struct{ Width, First uint32 }
+
+// open makes the kernel and its memory for steps of so many tokens.
+func (c *chain) open(dev *vk.Device, layers, tokens, width int) error {
+	code, err := shaders.Get("bench_residual")
+	if err != nil {
+		return err
+	}
+	if c.kernel, err = dev.Kernel(vk.KernelSpec{Name: code.Name, SPIRV: code.SPIRV,
+		Bindings: []vk.Access{vk.Read, vk.ReadWrite, vk.Write}, PushSize: 8}); err != nil {
+		return err
+	}
+	c.layers, c.width = layers, width
+	for _, t := range []struct {
+		to *tensor.Tensor
+		dt tensor.DType
+	}{{&c.start, tensor.BF16}, {&c.x, tensor.F32}, {&c.final, tensor.BF16}} {
+		if *t.to, err = tensor.New(dev, "between layers", t.dt, tokens, width); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *chain) close() error {
+	var err error
+	for _, t := range []tensor.Tensor{c.start, c.x, c.final} {
+		if !t.IsZero() {
+			err = errors.Join(err, t.Close())
+		}
+	}
+	return err
+}
+
+// record is EngineOptions.Between.
+func (c *chain) record(rec *vk.Recorder, at pipeline.Between) error {
+	if !c.on || c.skip > 0 && at.Layer == c.skip {
+		return nil
+	}
+	from, to, push := at.Output, at.Input, benchResidualPush{Width: uint32(c.width)}
+	if at.Layer == 0 {
+		from, push.First = c.start.Rows(0, at.Tokens), 1
+	}
+	if at.Layer == c.layers {
+		to = c.final.Rows(0, at.Tokens)
+	}
+	return rec.Dispatch(vk.Dispatch{Kernel: c.kernel, Groups: [3]uint32{uint32(at.Tokens), 1, 1},
+		Bind: []vk.View{from.View(), c.x.Rows(0, at.Tokens).View(), to.View()}, Push: vk.Bytes(&push)})
+}
+
+// checkChain demands that the residual of a step in one submission is the sum of what the
+// layers give one by one, added up by the host, bit for bit, and that its norm is one.
+func (s *stepRun) checkChain() (bool, error) {
+	c := &s.chain
+	c.on = true
+	defer func() { c.on = false }()
+	if err := s.engine.RecordAgain(s.ctx); err != nil {
+		return false, err
+	}
+	st, err := s.begin()
+	if err != nil {
+		return false, err
+	}
+	defer st.Abort()
+	n := s.row.Batch
+	x, err := s.sumLayers(st, n)
+	if err != nil {
+		return false, err
+	}
+	if err := st.Run(s.ctx); err != nil {
+		return false, err
+	}
+	got, err := fetch[float32](s.ctx, c.x.Rows(0, n))
+	if err != nil {
+		return false, err
+	}
+	norm, err := fetch[uint16](s.ctx, c.final.Rows(0, n))
+	if err != nil {
+		return false, err
+	}
+	different := 0
+	for i, v := range x {
+		if math.Float32bits(v) != math.Float32bits(got[i]) {
+			different++
+		}
+	}
+	const bound = 1.0 / 256 // twice what rounding to bf16 takes away
+	switch worst := normError(x, norm, c.width); {
+	case different > 0:
+		s.judge("between layers", false, float64(different), 0, fmt.Sprintf("%d of %d sums over the layers differ", different, len(x)))
+	case !(worst <= bound):
+		s.judge("between layers", false, worst, bound, fmt.Sprintf("a norm is off by %.3g of it", worst))
+	}
+	return s.row.Status == "ok", nil
+}
+
+// sumLayers runs the layers of a step one by one and returns what the residual of its n
+// tokens has to be.
+func (s *stepRun) sumLayers(st *pipeline.Step, n int) ([]float32, error) {
+	v, err := fetch[uint16](s.ctx, s.chain.start.Rows(0, n))
+	if err != nil {
+		return nil, err
+	}
+	x := make([]float32, len(v))
+	for layer := 0; ; layer++ {
+		for i := range x {
+			x[i] += numfmt.BF16Decode(v[i])
+		}
+		if layer == s.engine.Layers() {
+			return x, nil
+		}
+		if err := st.RunLayer(s.ctx, layer); err != nil {
+			return nil, err
+		}
+		if v, err = fetch[uint16](s.ctx, st.Output(layer).Rows(0, n)); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// normError is how far a value is from the norm of its row at most, relative to it or to a
+// thousandth. A row of zeros, or with what is no number, is far off.
+func normError(x []float32, norm []uint16, width int) (worst float64) {
+	for at := 0; at < len(x); at += width {
+		sum := 0.0
+		for _, v := range x[at : at+width] {
+			sum += float64(v) * float64(v)
+		}
+		if !(sum > 0) || math.IsInf(sum, 0) {
+			return math.Inf(1)
+		}
+		scale := 1 / math.Sqrt(sum/float64(width)+1e-6)
+		for i := at; i < at+width; i++ {
+			want := float64(x[i]) * scale
+			if e := math.Abs(float64(numfmt.BF16Decode(norm[i]))-want) / max(math.Abs(want), 1e-3); !(e <= worst) {
+				worst = e
+			}
+		}
+	}
+	return worst
+}
+
+// fillInputs gives the step hidden states, which stay for all steps: those that enter the
+// first layer of a chain, and all layers where there is none.
+func (s *stepRun) fillInputs(st *pipeline.Step) error {
+	rng := rand.New(rand.NewPCG(s.o.Seed, 9))
+	v := make([]uint16, st.Input(0).Len())
+	for i := range v {
+		v[i] = numfmt.BF16Encode(float32(rng.NormFloat64()))
+	}
+	s.filled = true
+	return errors.Join(st.Input(0).Upload(s.ctx, bytesOf(v)), s.chain.start.Rows(0, st.Size()).Upload(s.ctx, bytesOf(v)))
+}
+
+// timeChained fills in what a step takes whose layers depend on each other, in one
+// submission.
+func (s *stepRun) timeChained() error {
+	s.chain.on = true
+	defer func() { s.chain.on = false }()
+	if err := s.engine.RecordAgain(s.ctx); err != nil {
+		return err
+	}
+	return s.timeWhole(&s.row.Chained, &s.row.ChainedHost, &s.row.ChainedWall, func(list []vk.Section) { s.row.ChainedBarriers = max(s.row.ChainedBarriers, list[0].Barriers) })
+}
+
+// timeWhole wakes the device and times steps, by the sum of what their sections take.
+func (s *stepRun) timeWhole(device, host, latency *Time, look func([]vk.Section)) error {
+	if err := s.wakeUp(); err != nil {
+		return err
+	}
+	var sums, hosts, walls []float64
+	for range s.o.Reps {
+		var list []vk.Section
+		h, l, err := s.step(func(st *pipeline.Step) (err error) {
+			list, err = st.Times()
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		sum := 0.0
+		for _, x := range list {
+			sum += x.NS
+		}
+		look(list)
+		sums, hosts, walls = append(sums, sum), append(hosts, nanoseconds(h)), append(walls, nanoseconds(l))
+	}
+	*device, *host, *latency = summarise(sums), summarise(hosts), summarise(walls)
+	return nil
+}
+
+func nanoseconds(d time.Duration) float64 { return float64(d.Nanoseconds()) }
