@@ -177,6 +177,19 @@ func TestBooleans(t *testing.T) {
 	}
 }
 
+// Bookkeeping of a type that there is not here is left out.
+func TestUnreadableBookkeeping(t *testing.T) {
+	for _, more := range []string{`"note": {"shape": [1], "npy": "str", "role": "aux"},`, `"info_note": {"shape": [1], "npy": "object", "role": "out"},`} {
+		s, err := Open(folder(t, edit(`"x": {`, more+` "x": {`), smallMembers()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c, err := s.Case("one", "c"); err != nil || len(c.In) != 2 || len(c.Want) != 1 || s.Check("one") != nil {
+			t.Errorf("%v, %v, %v", c.In, c.Want, err)
+		}
+	}
+}
+
 func TestInputErrors(t *testing.T) {
 	s, err := Open(folder(t, small, smallMembers()))
 	if err != nil {
