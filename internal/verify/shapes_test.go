@@ -91,3 +91,36 @@ func TestAlike(t *testing.T) {
 		t.Error(s)
 	}
 }
+
+// What the portable kernel gave for the inputs of a prefill is compared, too.
+func TestPrefillWithoutSink(t *testing.T) {
+	op, _ := Lookup("flashmla_sparse_prefill")
+	c := op.RandomCases(5)[1] // with sinks and lengths, of which some are 0
+	got := given(t, c, nil)
+	for name, a := range given(t, c, Arrays{"attn_sink": {}}) {
+		got[withoutSink+name] = a
+	}
+	want := maps.Clone(got)
+	for _, name := range []string{"max_logits", "lse"} {
+		v := got[withoutSink+name].F32()
+		for i := range v {
+			if special(float64(v[i])) {
+				v[i] = -6.931472e29
+			}
+		}
+		want[withoutSink+name] = vectors.FromF32(v, got[name].Shape...)
+	}
+	if r := op.Compare(c, got, want); !r.Pass {
+		t.Errorf("%+v", r)
+	}
+	for _, name := range []string{"out", "max_logits", "lse"} {
+		if string(got[withoutSink+"out"].Data) == string(got["out"].Data) {
+			t.Fatal("sinks make no difference")
+		}
+		bad := maps.Clone(got)
+		bad[withoutSink+name] = vectors.FromF32(slices.Repeat([]float32{9}, got[name].Len()), got[name].Shape...)
+		if r := op.Compare(c, bad, want); r.Pass {
+			t.Errorf("another %s passes", name)
+		}
+	}
+}
