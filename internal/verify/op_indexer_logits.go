@@ -40,8 +40,8 @@ func init() {
 //
 // Where heads cancel in all of a row, as they may in a row of one entry, the sums of a
 // recorded kernel are no closer to each other than its terms allow: it was up to 1.2e-4
-// of the sum of their magnitudes away. logitsOfTerms is twice that, and for recorded
-// logits only, which are then left out of calc_diff.
+// of the sum of their magnitudes away. logitsOfTerms is twice that, and takes the place
+// of logitsOfRow there, for recorded logits only; calc_diff is over all of them.
 const (
 	logitsDiff    = 5e-6
 	logitsOfRow   = 1e-3
@@ -156,6 +156,7 @@ func compareLogits(c Case, got, want Array, format cache.IndexKeyFormat) Result 
 	for t := range x.Lens {
 		row := t * x.Width
 		n := min(max(int(x.Lens[t])-x.First, 0), x.Width)
+		defined, wanted = append(defined, a[row:row+n]...), append(wanted, b[row:row+n]...)
 		largest := 0.0
 		for _, v := range b[row : row+n] {
 			if f := math.Abs(float64(v)); !special(f) {
@@ -164,11 +165,7 @@ func compareLogits(c Case, got, want Array, format cache.IndexKeyFormat) Result 
 		}
 		for i := row; i < row+n; i++ {
 			diff := math.Abs(float64(a[i]) - float64(b[i]))
-			if diff >= logitsOfRow*largest && explained(i, diff) {
-				continue
-			}
-			defined, wanted = append(defined, a[i]), append(wanted, b[i])
-			if d := diff / largest; d > worst {
+			if d := diff / largest; d > worst && !(d >= logitsOfRow && explained(i, diff)) {
 				worst, at = d, i
 			}
 		}
