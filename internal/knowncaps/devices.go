@@ -60,16 +60,13 @@ func features(lists ...[]string) map[string]bool {
 
 // desktop are limits that GPUs of desktops and servers have in common.
 func desktop(features map[string]bool, c vk.Caps) vk.Caps {
-	c.MaxStorageBufferRange, c.MaxAllocation, c.MaxBuffer = 1<<32-1, 1<<32-1<<20, 1<<40
+	c.MaxStorageBufferRange, c.MaxAllocation, c.MaxBuffer = 1<<32-1, 1<<32-1<<20, 1<<32-4
 	c.MaxStorageBuffers, c.MaxPushConstants = 1<<20, 256
 	c.MaxWorkgroupInvocations, c.MaxWorkgroupSize = 1024, [3]uint32{1024, 1024, 64}
 	c.MaxWorkgroupCount = [3]uint32{1<<31 - 1, 65535, 65535}
 	c.TimestampPeriod, c.HeapBytes, c.Features = 1, 16<<30, maps.Clone(features)
 	if c.StorageAlignment == 0 {
 		c.StorageAlignment = 16
-	}
-	if c.MaxWorkgroupSubgroups == 0 {
-		c.MaxWorkgroupSubgroups = c.MaxWorkgroupInvocations / c.MinSubgroupSize
 	}
 	return c
 }
@@ -82,33 +79,35 @@ func Devices() []Device {
 }
 
 func discrete() []Device {
-	nvidia := func(units uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps {
-		return desktop(f, vk.Caps{SharedMemory: 49152, SubgroupSize: 32, MinSubgroupSize: 32, MaxSubgroupSize: 32, ComputeUnits: units, CoopMat: shapes})
+	nvidia := func(units, subgroups uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps {
+		return desktop(f, vk.Caps{SharedMemory: 49152, SubgroupSize: 32, MinSubgroupSize: 32, MaxSubgroupSize: 32, MaxWorkgroupSubgroups: subgroups, ComputeUnits: units, CoopMat: shapes})
 	}
-	amd := func(units, least uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps {
-		return desktop(f, vk.Caps{SharedMemory: 65536, SubgroupSize: 64, MinSubgroupSize: least, MaxSubgroupSize: 64, ComputeUnits: units, StorageAlignment: 4, CoopMat: shapes})
+	amd := func(units, least, subgroups uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps {
+		return desktop(f, vk.Caps{SharedMemory: 65536, SubgroupSize: 64, MinSubgroupSize: least, MaxSubgroupSize: 64, MaxWorkgroupSubgroups: subgroups, ComputeUnits: units, StorageAlignment: 4, CoopMat: shapes})
 	}
-	intel := func(least uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps {
-		c := desktop(f, vk.Caps{SharedMemory: 65536, SubgroupSize: 32, MinSubgroupSize: least, MaxSubgroupSize: 32, MaxWorkgroupSubgroups: 64, StorageAlignment: 64, CoopMat: shapes})
-		c.MaxStorageBufferRange, c.MaxBuffer, c.TimestampPeriod = 1<<30, 1<<32, 52.083333
+	intel := func(least, subgroups, align uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps {
+		c := desktop(f, vk.Caps{SharedMemory: 49152, SubgroupSize: 32, MinSubgroupSize: least, MaxSubgroupSize: 32, MaxWorkgroupSubgroups: subgroups, StorageAlignment: uint64(align), CoopMat: shapes})
+		c.TimestampPeriod = 52.083333
 		return c
 	}
 	f16 := []vk.CoopMatShape{shape(16, 8, 8, "f16"), shape(16, 16, 16, "f16"), shape(16, 8, 16, "f16")}
 	both := append(slices.Clone(f16), shape(16, 16, 16, "bf16"), shape(16, 8, 16, "bf16"))
 	square := []vk.CoopMatShape{shape(16, 16, 16, "f16")}
 	return []Device{
-		{"H100", vk.TypeDiscrete, nvidia(132, features(modern, matrices, brains), both...), true},
-		{"Ada", vk.TypeDiscrete, nvidia(128, features(modern, matrices, brains), both...), true},
-		{"Turing", vk.TypeDiscrete, nvidia(68, features(modern, matrices), f16...), true},
-		{"Pascal", vk.TypeDiscrete, nvidia(20, features(modern)), false},
-		{"RDNA4", vk.TypeDiscrete, amd(64, 32, features(modern, matrices, brains), append(slices.Clone(square), shape(16, 16, 16, "bf16"))...), false},
-		{"RDNA3", vk.TypeDiscrete, amd(96, 32, features(modern, matrices), square...), false},
-		{"RDNA2", vk.TypeDiscrete, amd(80, 32, features(modern)), false},
-		{"GFX9", vk.TypeDiscrete, amd(64, 64, features(modern)), false},
-		{"CDNA with matrices", vk.TypeDiscrete, amd(104, 64, features(modern, matrices, brains), append(slices.Clone(square), shape(16, 16, 16, "bf16"))...), false},
-		{"Arc A", vk.TypeDiscrete, intel(8, features(modern, matrices), shape(8, 8, 16, "f16")), false},
-		{"Arc B", vk.TypeDiscrete, intel(16, features(modern, matrices, brains), shape(8, 16, 16, "f16"), shape(8, 16, 16, "bf16")), false},
-		{"Xe-LP", vk.TypeIntegrated, intel(8, features(modern)), false},
+		{"H100", vk.TypeDiscrete, nvidia(132, 32, features(modern, matrices, brains), both...), true},
+		{"Ada", vk.TypeDiscrete, nvidia(128, 32, features(modern, matrices, brains), both...), true},
+		{"Turing", vk.TypeDiscrete, nvidia(68, 32, features(modern, matrices), f16...), true},
+		{"Turing with NVK", vk.TypeDiscrete, nvidia(68, 0, features(modern, matrices), f16...), true},
+		{"Pascal", vk.TypeDiscrete, nvidia(20, 32, features(modern)), false},
+		{"RDNA4", vk.TypeDiscrete, amd(64, 32, 32, features(modern, matrices, brains), append(slices.Clone(square), shape(16, 16, 16, "bf16"))...), false},
+		{"RDNA3", vk.TypeDiscrete, amd(96, 32, 32, features(modern, matrices), square...), false},
+		{"RDNA2", vk.TypeDiscrete, amd(80, 32, 32, features(modern)), false},
+		{"GFX9", vk.TypeDiscrete, amd(64, 64, 0, features(modern)), false},
+		{"CDNA with matrices", vk.TypeDiscrete, amd(104, 64, 0, features(modern, matrices, brains), append(slices.Clone(square), shape(16, 16, 16, "bf16"))...), false},
+		{"Arc A", vk.TypeDiscrete, intel(8, 128, 4, features(modern, matrices, brains), shape(8, 8, 16, "f16"), shape(8, 8, 16, "bf16")), false},
+		{"Arc B", vk.TypeDiscrete, intel(16, 64, 4, features(modern, matrices, brains), shape(8, 16, 16, "f16"), shape(8, 16, 16, "bf16")), false},
+		{"Xe-LP", vk.TypeIntegrated, intel(8, 64, 64, features(modern)), false},
+		{"Skylake", vk.TypeIntegrated, intel(8, 56, 64, features(modern)), false},
 	}
 }
 
@@ -121,13 +120,14 @@ func others() []Device {
 		return c
 	}
 	adreno := small(vk.Caps{SharedMemory: 32768, SubgroupSize: 128, MinSubgroupSize: 64, MaxSubgroupSize: 128, MaxWorkgroupSubgroups: 16, StorageAlignment: 64}, features(modern))
+	adreno.MaxWorkgroupInvocations = 2048 // of which no more than 1024 in x
 	mali := small(vk.Caps{SharedMemory: 32768, SubgroupSize: 16, MinSubgroupSize: 16, MaxSubgroupSize: 16, StorageAlignment: 16}, features(modern))
 	mali.MaxWorkgroupInvocations, mali.MaxWorkgroupSize, mali.MaxWorkgroupSubgroups = 384, [3]uint32{384, 384, 384}, 24
 	v3d := small(vk.Caps{SharedMemory: 16384, SubgroupSize: 16, MinSubgroupSize: 16, MaxSubgroupSize: 16, StorageAlignment: 32},
 		features(storage, address, model, sizes, []string{"subgroupShuffle", "subgroupBallot"}))
 	v3d.MaxWorkgroupInvocations, v3d.MaxWorkgroupSize, v3d.MaxWorkgroupSubgroups, v3d.MaxStorageBuffers = 256, [3]uint32{256, 256, 256}, 16, 16
 	apple := small(vk.Caps{SharedMemory: 32768, SubgroupSize: 32, MinSubgroupSize: 32, MaxSubgroupSize: 32}, features(storage, integers, address, groups, []string{"shaderFloat16"}))
-	apple.MaxStorageBuffers, apple.MaxStorageBufferRange, apple.MaxWorkgroupSubgroups = 31, 1<<32-1, 0
+	apple.MaxStorageBuffers, apple.MaxStorageBufferRange = 31, 1<<31-1
 	old := small(vk.Caps{SharedMemory: 32768, SubgroupSize: 8, MinSubgroupSize: 8, MaxSubgroupSize: 8}, features(modern))
 	newer := small(vk.Caps{SharedMemory: 32768, SubgroupSize: 8, MinSubgroupSize: 8, MaxSubgroupSize: 8, CoopMat: []vk.CoopMatShape{shape(8, 8, 8, "f16")}}, features(modern, matrices))
 	buffers := Least()

@@ -17,6 +17,16 @@ var Matrix = map[string]vk.Caps{
 		CoopMat: []vk.CoopMatShape{shape(8, 8, 8, "f16")}},
 }
 
+// Of devices of other kinds, those with matrices that none above has.
+func init() {
+	for _, d := range Devices() {
+		switch d.Name {
+		case "RDNA4", "CDNA with matrices", "Arc A", "Arc B":
+			Matrix[d.Name] = d.Caps
+		}
+	}
+}
+
 // shape is a shape for subgroups, of products with f32 sums.
 func shape(m, n, k uint32, element string) vk.CoopMatShape {
 	return vk.CoopMatShape{M: m, N: n, K: k, A: element, B: element, C: "f32", Result: "f32", Scope: "subgroup"}
