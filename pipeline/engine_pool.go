@@ -374,6 +374,9 @@ func outOfMemory(err error) bool {
 // another error, such as the context's, some layers have larger pools than others, for
 // whoever grows them next: the ids say which pages there are.
 func (e *Engine) growPools(ctx context.Context, to [poolCount]int) error {
+	if err := e.room(to); err != nil {
+		return err
+	}
 	if err := e.forget(); err != nil {
 		return err
 	}
@@ -399,6 +402,41 @@ func (e *Engine) growPools(ctx context.Context, to [poolCount]int) error {
 		}
 	}
 	return nil
+}
+
+// room reports whether the device has the memory with which pools can grow: what is added,
+// and a pool that is there twice. Without it nothing is copied, there and back, and no
+// commands are dropped, so that a server with a full device can go on trying.
+func (e *Engine) room(to [poolCount]int) (err error) {
+	var taken []tensor.Tensor
+	take := func(pages, stride int) {
+		if err == nil {
+			var t tensor.Tensor
+			if t, err = tensor.New(e.dev, "caches", tensor.U8, pages, stride); err == nil {
+				taken = append(taken, t)
+			}
+		}
+	}
+	var largest *tensor.Tensor
+	for _, l := range e.layers {
+		for sort := range poolCount {
+			for _, t := range l.pools(sort) {
+				if more := to[sort] - t.Shape[0]; more > 0 {
+					take(more, t.Shape[1])
+					if largest == nil || t.Bytes() > largest.Bytes() {
+						largest = t
+					}
+				}
+			}
+		}
+	}
+	if largest != nil {
+		take(largest.Shape[0], largest.Shape[1])
+	}
+	for _, t := range taken {
+		err = errors.Join(err, t.Close())
+	}
+	return err
 }
 
 // rebalance makes room within MaxCacheBytes where some pools are full and others are not,

@@ -14,15 +14,18 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// TestEngineGrowsLess grows caches on a device without room for twice their size: what
-// some layers got by then has to go back, so that there is room for less, pages keep
-// what is in them, and none is lost.
+// TestEngineGrowsLess grows caches on a device without room for twice their size: there
+// has to be room for less, pages keep what is in them, and none is lost. That holds, too,
+// where a device has the room, but not in one piece: then what some layers got has to go
+// back. Where it is known before, steps stay recorded.
 func TestEngineGrowsLess(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	var dev *vk.Device
-	budget := uint64(1 << 62) // of all caches
+	const many, first = 8, 20
+	page := uint64(must[cache.Layout](t)(cache.NewLayout(64, 0)).Stride)
+	budget, above := uint64(1<<62), uint64(0) // of all caches, for pools that are larger than that
 	hook := func(size uint64) error {
-		if dev != nil && dev.MemoryInUse()["caches"]+size > budget {
+		if dev != nil && size > above && dev.MemoryInUse()["caches"]+size > budget {
 			return fmt.Errorf("%w: over budget", vk.ErrOutOfDeviceMemory)
 		}
 		return nil
@@ -31,10 +34,8 @@ func TestEngineGrowsLess(t *testing.T) {
 	defer dev.Close()
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioWindow)})))
 	defer layers[0].Close() // before the device
-	const many, first = 8, 20
 	layers = slices.Repeat(layers, many)
-	page := uint64(must[cache.Layout](t)(cache.NewLayout(64, 0)).Stride)
-	for room, want := range map[int]int{30: 26, 35: 30, 45: 40} { // pages of a layer
+	grow := func(room, want int) { // pages of a layer
 		budget = 1 << 62
 		e := must[*pipeline.Engine](t)(pipeline.NewEngine(t.Context(), dev, cfg, layers, pipeline.EngineOptions{
 			MaxTokens: 64, MaxSessions: 100, MaxStep: 64, CacheBytes: first * many * page}))
@@ -74,8 +75,23 @@ func TestEngineGrowsLess(t *testing.T) {
 		if err := all[0].Save(t.Context(), &after); err != nil || !bytes.Equal(before.Bytes(), after.Bytes()) {
 			t.Errorf("room for %d pages: other bytes, %v", room, err)
 		}
-		if err := errors.Join(all[1].Close(), add(), e.Close()); err != nil {
+		if room == 30 && above == 0 {
+			if err := errors.Join(e.Prepare(t.Context(), 1), all[1].Close(), add()); err != nil {
+				t.Error(err)
+			}
+			if n, _ := e.Submissions(1); n == 0 || !errors.Is(add(), cache.ErrPoolFull) {
+				t.Errorf("%d submissions", n)
+			} else if now, _ := e.Submissions(1); now != n {
+				t.Errorf("%d submissions of a step, %d after caches could not grow", n, now)
+			}
+		}
+		if err := errors.Join(all[2].Close(), add(), e.Close()); err != nil {
 			t.Errorf("room for %d pages: %v", room, err)
+		}
+	}
+	for _, above = range []uint64{0, first * page} {
+		for room, want := range map[int]int{30: 26, 35: 30, 45: 40} {
+			grow(room, want)
 		}
 	}
 }
