@@ -186,6 +186,14 @@ func (x *sessions) fork(t *testing.T) {
 	if err := errors.Join(s.Close(), child.Close()); err != nil {
 		t.Error(err)
 	}
+	// One goes on, in copies of pages that it had written to; then the other writes there.
+	x.same(t, "before the last", sessionFork+1, x.run(t, grand, sessionFork+1))
+	last := must[*pipeline.Session](t)(grand.Fork())
+	x.same(t, "beside the last", sessionFork+2, x.run(t, grand, sessionFork+2))
+	extend(t, last, len(x.layers), x.tokens(5, 8))
+	if err := last.Close(); err != nil {
+		t.Error(err)
+	}
 	x.rest(t, "grandchild", grand)
 	if err := errors.Join(grand.Close(), grand.Close()); err != nil {
 		t.Error(err)
