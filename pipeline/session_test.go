@@ -159,6 +159,7 @@ func TestSessions(t *testing.T) {
 	t.Run("full", func(t *testing.T) { x.full(t) })
 	t.Run("save", func(t *testing.T) { x.save(t) })
 	t.Run("concurrent", func(t *testing.T) { x.concurrent(t) })
+	t.Run("random", func(t *testing.T) { x.random(t) })
 }
 
 func (x *sessions) fork(t *testing.T) {
