@@ -150,8 +150,8 @@ func TestEngineRecorded(t *testing.T) {
 	}
 }
 
-// TestEngineDivisions demands that the division of tokens into steps does not matter,
-// and that weights in any format give what the same weights give as bf16. Those of FP8
+// TestEngineDivisions demands that layers compute their formula, that the division of
+// tokens into steps does not matter, and that weights in any format give what the same weights give as bf16. Those of FP8
 // with UE8M0 scales are the same numbers in bf16, the others are rounded to it, by up to
 // one part in 256.
 func TestEngineDivisions(t *testing.T) {
@@ -192,6 +192,7 @@ func TestEngineDivisions(t *testing.T) {
 			want := run(t, asBF16(t, m, c), tokens)
 			chunk := 33
 			if s == storages[0] {
+				checkFormula(t, c, m.Values, hidden, want)
 				chunk = 22 // another order of a layer's operations; CI has no time for all three
 			}
 			for _, chunk := range []int{tokens, chunk} {
