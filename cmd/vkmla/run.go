@@ -35,13 +35,13 @@ func runCommand() *cobra.Command {
 		Long: `Run reads the attention of a DeepSeek-V4 checkpoint (config.json and safetensors)
 and runs layers, one after the other, each with an input of its own.
 
-The file of inputs has an array L<i>.in for each layer i: [tokens, hidden], float32,
-float64, float16, or bf16 as uint16, the hidden states that enter the layer's attention,
-after the layer's input norm. The first --prefill tokens of each go through the layer in steps
-of --chunk, the others one at a time. The file of outputs gets L<i>.out [tokens,
-hidden] float32, the hidden states that leave the attention, and for a layer with an
-indexer L<i>.topk [tokens, index_topk] int32, the compressed entries that it picked for
-each token, in ascending order and then -1.
+The file of inputs has an array L<i>.in for each layer i: [tokens, hidden], or [sequences,
+tokens, hidden], of float32, float64, float16, or bf16 as uint16, the hidden states that
+enter the layer's attention, after the layer's input norm. The first --prefill tokens of
+each go through the layer in steps of --chunk, the others one at a time. The file of
+outputs gets L<i>.out of the same shape, float32, the hidden states that leave the
+attention, and for a layer with an indexer L<i>.topk [tokens, index_topk] int32, the
+compressed entries that it picked for each token, in ascending order and then -1.
 
 With --expect the layers are compared with recorded ones, arrays of the same names
 with the same prefix, which may stand in the file of inputs, too:
@@ -251,7 +251,7 @@ func (r *layerRun) run(ctx context.Context, layers []pipeline.LayerWeights, w io
 // layer runs the one layer of the list. Its weights are on the device only meanwhile.
 func (r *layerRun) layer(ctx context.Context, list []pipeline.LayerWeights) error {
 	n := list[0].Layer
-	hidden, tokens, err := r.hidden(n)
+	hidden, shape, err := r.hidden(n)
 	if err != nil {
 		return err
 	}
@@ -262,16 +262,40 @@ func (r *layerRun) layer(ctx context.Context, list []pipeline.LayerWeights) erro
 		return err
 	}
 	defer weights[0].Close()
+	tokens := shape[len(shape)-1]
 	engine, err := pipeline.NewEngine(ctx, r.dev, r.cfg, weights, pipeline.EngineOptions{MaxTokens: tokens, MaxStep: r.f.chunk, KeepTopK: true, Output: r.path, Variant: r.f.variant})
 	if err != nil {
 		return err
 	}
 	defer engine.Close()
+	var all pipeline.Appended
+	for one := range slices.Chunk(hidden, tokens*r.cfg.Hidden) {
+		if err := r.sequence(ctx, engine, n, one, &all); err != nil {
+			return err
+		}
+	}
+	var topk vectors.Array
+	out := vectors.FromF32(all.Out, append(slices.Clone(shape), r.cfg.Hidden)...)
+	err = r.out.Add(fmt.Sprintf("L%d.out", n), out)
+	if err == nil && list[0].Ratio == pipeline.RatioC4A {
+		topk = vectors.FromI32(all.TopK, append(shape, engine.TopK())...)
+		err = r.out.Add(fmt.Sprintf("L%d.topk", n), topk)
+	}
+	if err == nil && r.want != nil {
+		r.p.clear()
+		err = r.want.layer(n, list[0].Ratio, out, topk)
+	}
+	return err
+}
+
+// sequence runs the tokens of a sequence through the engine's layer, number n of the
+// model, and appends what comes out to all.
+func (r *layerRun) sequence(ctx context.Context, engine *pipeline.Engine, n int, hidden []float32, all *pipeline.Appended) error {
 	session, err := engine.Open()
 	if err != nil {
 		return err
 	}
-	var all pipeline.Appended
+	tokens := len(hidden) / r.cfg.Hidden
 	for at := 0; at < tokens; {
 		step := 1
 		if prefill := r.f.prefill; prefill < 0 || at < prefill {
@@ -288,26 +312,15 @@ func (r *layerRun) layer(ctx context.Context, list []pipeline.LayerWeights) erro
 		at += step
 		r.p.show("layer %d: %d of %d tokens", n, at, tokens)
 	}
-	var topk vectors.Array
-	out := vectors.FromF32(all.Out, tokens, r.cfg.Hidden)
-	err = r.out.Add(fmt.Sprintf("L%d.out", n), out)
-	if err == nil && list[0].Ratio == pipeline.RatioC4A {
-		topk = vectors.FromI32(all.TopK, tokens, engine.TopK())
-		err = r.out.Add(fmt.Sprintf("L%d.topk", n), topk)
-	}
-	if err == nil && r.want != nil {
-		r.p.clear()
-		err = r.want.layer(n, list[0].Ratio, out, topk)
-	}
-	return err
+	return session.Close()
 }
 
-// hidden reads the input of a layer.
-func (r *layerRun) hidden(layer int) (values []float32, tokens int, err error) {
+// hidden reads the input of a layer. shape is [tokens], or [sequences, tokens].
+func (r *layerRun) hidden(layer int) (values []float32, shape []int, err error) {
 	name := r.f.input(layer)
 	a, err := r.in.Array(name)
 	if err != nil {
-		return nil, 0, fmt.Errorf("run: inputs: %w", err)
+		return nil, nil, fmt.Errorf("run: inputs: %w", err)
 	}
 	switch a.Type {
 	case vectors.F32, vectors.F64, vectors.F16, vectors.U16:
@@ -316,9 +329,9 @@ func (r *layerRun) hidden(layer int) (values []float32, tokens int, err error) {
 			values = append(values, float32(v))
 		}
 	}
-	if a = squeezed(a, 2); values == nil || len(a.Shape) != 2 || a.Shape[0] < 1 || a.Shape[1] != r.cfg.Hidden {
-		return nil, 0, &vk.ArgumentError{Op: "run: inputs", Arg: name, Got: a.String(),
-			Want: fmt.Sprintf("[tokens, %d] of floats, or of uint16 for bf16", r.cfg.Hidden)}
+	if n := len(a.Shape); len(values) == 0 || n != 2 && n != 3 || a.Shape[n-1] != r.cfg.Hidden {
+		return nil, nil, &vk.ArgumentError{Op: "run: inputs", Arg: name, Got: a.String(),
+			Want: fmt.Sprintf("[tokens, %d] or [sequences, tokens, %d] of floats, or of uint16 for bf16", r.cfg.Hidden, r.cfg.Hidden)}
 	}
-	return values, a.Shape[0], nil
+	return values, a.Shape[:len(a.Shape)-1], nil
 }

@@ -48,6 +48,7 @@ func openExpectation(f runFlags, stdout io.Writer) (*expectation, error) {
 // layer compares the outputs of a layer, and topk, which is the zero Array without an
 // indexer.
 func (e *expectation) layer(layer, ratio int, out, topk vectors.Array) error {
+	out, topk = rows(out), rows(topk)
 	name := fmt.Sprintf("%sL%d.", e.prefix, layer)
 	op := fmt.Sprintf("layer %d, %s", layer, map[int]string{pipeline.RatioWindow: "window only", pipeline.RatioC4A: "C4A", pipeline.RatioC128A: "C128A"}[ratio])
 	put := func(what, class string, r verify.Result) {
@@ -75,7 +76,7 @@ func (e *expectation) layer(layer, ratio int, out, topk vectors.Array) error {
 	if err != nil {
 		return fmt.Errorf("run: expect: %w", err)
 	}
-	put("out", verify.ClassTolerance, compareHidden(out, squeezed(want, 2), same))
+	put("out", verify.ClassTolerance, compareHidden(out, rows(want), same))
 	return nil
 }
 
@@ -94,7 +95,7 @@ func (e *expectation) end(a *vk.Adapter) error {
 // says in same for which tokens they are equal.
 func comparePicks(got, want vectors.Array, same []bool) verify.Result {
 	res := verify.Result{Bound: picksBound}
-	want = squeezed(want, 2)
+	want = rows(want)
 	if len(want.Shape) != 2 || want.Dim(0) != len(same) {
 		res.Error, res.Detail = 1, fmt.Sprintf("topk: want is %v, of %d tokens", want, len(same))
 		return res
@@ -167,10 +168,14 @@ func compareHidden(got, want vectors.Array, same []bool) verify.Result {
 	return all
 }
 
-// squeezed is an array without those of its leading dimensions that are 1, down to n.
-func squeezed(a vectors.Array, n int) vectors.Array {
-	for len(a.Shape) > n && a.Shape[0] == 1 {
-		a.Shape = a.Shape[1:]
+// rows is an array with one dimension in front of the last: the tokens of all sequences.
+func rows(a vectors.Array) vectors.Array {
+	if n := len(a.Shape); n > 2 {
+		tokens := 1
+		for _, d := range a.Shape[:n-1] {
+			tokens *= d
+		}
+		a.Shape = []int{tokens, a.Shape[n-1]}
 	}
 	return a
 }

@@ -37,6 +37,7 @@ func runFiles(t *testing.T) (model, inputs string) {
 	inputs = filepath.Join(model, "in.npz")
 	writeArrays(t, inputs, vectors.Arrays{
 		"L0.in": vectors.FromF32(hidden, tokens, width), "L1.in": vectors.FromBF16(hidden, tokens, width), "a.L1.in": vectors.FromF32(hidden, tokens, width),
+		"b.L1.in":      vectors.FromF32(slices.Concat(hidden, hidden), 2, tokens, width),
 		"narrow.L0.in": vectors.FromF32(hidden[:width], 2, width/2), "ints.L0.in": vectors.New(vectors.I32, 1, width),
 	})
 	return model, inputs
@@ -104,6 +105,10 @@ func TestRun(t *testing.T) {
 	again := run("--chunk 4 --prefix a. --prefill 100")
 	if len(again) != 2 || !slices.Equal(again["L1.out"].Data, all["L1.out"].Data) {
 		t.Error("f32 inputs give another result than bf16 inputs")
+	}
+	both := run("--prefix b. --layers 1 --chunk 4") // the sequence twice
+	if got := both["L1.out"]; got.String() != "float32 [2, 9, 192]" || string(got.Data) != strings.Repeat(string(all["L1.out"].Data), 2) || both["L1.topk"].String() != "int32 [2, 9, 16]" {
+		t.Errorf("two sequences: %v %v, or other outputs", got, both["L1.topk"])
 	}
 	steps := run("--prefill 0 --layers 1")
 	if len(steps) != 2 || !slices.Equal(steps["L1.topk"].Data, all["L1.topk"].Data) {
@@ -205,7 +210,7 @@ func TestRunErrors(t *testing.T) {
 		{files + out + " --chunk 0", "--chunk"},
 		{files + out + " --layers 2", "Layers: got 2"},
 		{files + out + " --layers 0 --prefix a.", `no array "a.L0.in"`},
-		{files + out + " --prefix b.", "none of the arrays b.L0.in to b.L1.in; it has some with --prefix a., --prefix ints., --prefix narrow."},
+		{files + out + " --prefix c.", "none of the arrays c.L0.in to c.L1.in; it has some with --prefix a., --prefix b., --prefix ints., --prefix narrow."},
 		{files + out + " --prefix narrow.", "narrow.L0.in: got float32 [2, 96]"},
 		{files + out + " --prefix ints.", "ints.L0.in: got int32 [1, 192]"},
 		{files + out + " --device nothing", "no Vulkan device"},
