@@ -5,6 +5,7 @@ import (
 	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -32,6 +33,10 @@ type CompressConfig struct {
 	// for steps of up to SaveTokens tokens, of which those of a request stand side by side,
 	// in the order of their positions.
 	Save bool
+	// Divide has several workgroups share an entry of C128Main, of which one reads 512 KB
+	// of states, where the device can (see Compress.Divides). With Save; other
+	// compressions are not divided. Bytes are the same.
+	Divide bool
 }
 
 // SaveTokens is the most tokens of a Compress that saves their states: each has a workgroup,
@@ -54,6 +59,10 @@ type CompressArgs struct {
 	// CompressConfig.Save only; then State is written, too.
 	KvScore tensor.Tensor // [N, 2*C] f32, as SaveStateArgs has it
 	Ape     tensor.Tensor // [Ratio, C] f32
+
+	// Where Compress.Divides only: what passes between workgroups, N >= T.
+	Pooled  tensor.Tensor // [N, Dim] f32, overwritten
+	Arrived tensor.Tensor // [N] u32 or i32, 0 in front of the first launch; each leaves it so, unless it breaks off
 }
 
 // Compress turns the states of a window of tokens into an entry of a compressed
@@ -91,6 +100,7 @@ type Compress struct {
 	cfg     CompressConfig
 	variant string
 	kernel  *vk.Kernel
+	parts   int // workgroups of an entry; 0: not divided
 }
 
 // kvCompressPush is the push block of kv_compress.comp.
@@ -98,6 +108,8 @@ type kvCompressPush struct {
 	StateAddr   uint64
 	PoolAddr    uint64
 	KvScoreAddr uint64
+	PooledAddr  uint64
+	ArrivedAddr uint64
 
 	StateUnits uint32
 	StatePages uint32
@@ -129,22 +141,44 @@ func NewCompress(dev *vk.Device, cfg CompressConfig) (*Compress, error) {
 	if cfg.Hadamard {
 		hadamard = 1
 	}
-	stem, bound := "kv_compress", 7
+	stem, bound, parts, invocations, chunk := "kv_compress", 7, 0, cfg.Invocations, compressChunk(cfg.Invocations)
 	access := []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}
 	if cfg.Save {
 		stem, bound = "kv_compress_save", 8
 		access = append(access[:bound-1], vk.Read, vk.Read, vk.ReadWrite, vk.Write)
 	}
+	if cfg.divides(dev.Caps()) {
+		stem, variant, invocations = compressParts, VariantDA, compressPart
+		parts = c.Dim * c.Window() / chunk / invocations
+	}
 	k, err := pkg.Kernel(dev, opkit.Spec{
 		Stem: stem, Variant: variant, Bindings: access, Bound: bound,
 		PushSize:  int(unsafe.Sizeof(kvCompressPush{})),
-		Constants: opkit.Words(cfg.Invocations, cfg.Page, cfg.StatePage, c.Ratio, c.Dim, int(cfg.Keys), hadamard, cfg.RopeStep, compressChunk(cfg.Invocations)),
+		Constants: opkit.Words(invocations, cfg.Page, cfg.StatePage, c.Ratio, c.Dim, int(cfg.Keys), hadamard, cfg.RopeStep, chunk),
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &Compress{dev: dev, cfg: cfg, variant: variant, kernel: k}, nil
+	return &Compress{dev: dev, cfg: cfg, variant: variant, kernel: k, parts: parts}, nil
 }
+
+// compressParts is the kernel that shares out entries, and compressPart its invocations:
+// one for each channel of each eight rows of a workgroup's part.
+const (
+	compressParts = "kv_compress_parts"
+	compressPart  = 512
+)
+
+// divides tells whether entries are shared out: the kernel adds up as kv_compress.comp does
+// with 512 invocations.
+func (cfg CompressConfig) divides(caps *vk.Caps) bool {
+	return cfg.Divide && cfg.Save && cfg.Compression == C128Main && cfg.Invocations == 512 && cfg.Variant != VariantBase &&
+		len(caps.Missing(shaders.Requires(opkit.Stem(compressParts, VariantDA)))) == 0
+}
+
+// Divides tells whether several workgroups share an entry; Record then wants
+// CompressArgs.Pooled and Arrived, and else neither.
+func (x *Compress) Divides() bool { return x.parts > 0 }
 
 // complete checks a configuration and puts values in place of zeros.
 func (cfg CompressConfig) complete(op string, caps *vk.Caps) (CompressConfig, error) {
@@ -259,15 +293,12 @@ func (x *Compress) Record(rec *vk.Recorder, a CompressArgs) error {
 	if tokens == 0 {
 		return nil
 	}
-	each, parts, state := opkit.CeilDiv(tokens, x.workgroups()), 1, vk.Read
-	if x.cfg.Save {
-		each, parts, state = 1, 2, vk.ReadWrite
-	}
+	each, groups := x.grid(tokens)
 	push := kvCompressPush{
 		StateAddr: a.State.Pool.View().Address(), PoolAddr: pool.View().Address(),
 		StateUnits: uint32(a.State.Layout.Stride / poolAlign), StatePages: uint32(a.State.Pages()),
 		PoolStride: uint32(stride), PoolPages: uint32(poolPages(pool)),
-		Tokens: uint32(tokens), Each: uint32(each), Requests: uint32(a.StateTable.Shape[0]), Width: uint32(a.StateTable.Shape[1]),
+		Tokens: uint32(tokens), Each: each, Requests: uint32(a.StateTable.Shape[0]), Width: uint32(a.StateTable.Shape[1]),
 		RopeRows: uint32(a.CosSin.Shape[0]), Eps: x.cfg.Eps,
 	}
 	if a.Norm.DType == tensor.BF16 {
@@ -275,24 +306,39 @@ func (x *Compress) Record(rec *vk.Recorder, a CompressArgs) error {
 	}
 	bind := []vk.View{a.Positions.View(), a.TokenToReq.View(), a.StateSlots.View(), a.Slots.View(),
 		a.StateTable.View(), a.Norm.View(), a.CosSin.View()}
-	targets := []opkit.Target{{T: a.State.Pool, Access: state}, {T: pool, Access: vk.Write}}
+	targets := []opkit.Target{{T: a.State.Pool, Access: vk.Read}, {T: pool, Access: vk.Write}}
 	if x.cfg.Save {
+		targets[0].Access = vk.ReadWrite
 		push.KvScoreAddr, bind = a.KvScore.View().Address(), append(bind, a.Ape.View())
 		targets = append([]opkit.Target{{T: a.KvScore, Access: vk.Read}}, targets...)
 	}
+	if x.Divides() {
+		push.PooledAddr, push.ArrivedAddr = a.Pooled.View().Address(), a.Arrived.View().Address()
+		targets = append(targets, opkit.Target{T: a.Pooled, Access: vk.ReadWrite}, opkit.Target{T: a.Arrived, Access: vk.ReadWrite})
+	}
 	return pkg.Dispatch(rec, op, x.variant, vk.Dispatch{
-		Kernel: x.kernel, Groups: [3]uint32{uint32(opkit.CeilDiv(tokens, each)), uint32(parts), 1}, Bind: bind, Push: vk.Bytes(&push),
+		Kernel: x.kernel, Groups: groups, Bind: bind, Push: vk.Bytes(&push),
 	}, targets...)
 }
 
-// workgroups is how many to launch at most. Each costs a turn on a compute unit even
-// if its tokens complete no entry, and the workgroups of long windows are large; of
-// neighbouring tokens of a prompt no more than one in Ratio completes an entry.
-func (x *Compress) workgroups() int {
-	if x.cfg.Compression.Ratio == 128 {
-		return 256
+// grid is how many workgroups to launch, and the push constant that goes with it. Each costs
+// a turn on a compute unit even if its tokens complete no entry, and the workgroups of long
+// windows are large; of neighbouring tokens of a prompt no more than one in Ratio completes
+// an entry. With Save a token has one for its entry and one for its state.
+func (x *Compress) grid(tokens int) (each uint32, groups [3]uint32) {
+	if x.Divides() {
+		shares := min(tokens, compressShares)
+		return uint32(shares), [3]uint32{uint32(x.parts*shares + tokens), 1, 1}
 	}
-	return 1024
+	if x.cfg.Save {
+		return 1, [3]uint32{uint32(tokens), 2, 1}
+	}
+	most := 1024
+	if x.cfg.Compression.Ratio == 128 {
+		most = 256
+	}
+	n := opkit.CeilDiv(tokens, most)
+	return uint32(n), [3]uint32{uint32(opkit.CeilDiv(tokens, n)), 1, 1}
 }
 
 // output is the pool that is written, checked, and its page stride.
@@ -343,7 +389,33 @@ func (x *Compress) checkArgs(op string, a CompressArgs) error {
 	case a.CosSin.Shape[0] == 0:
 		return pkg.Wrong(op, "CosSin", a.CosSin, "at least one row")
 	}
-	return x.checkSave(op, a)
+	return opkit.First(x.checkSave(op, a), x.checkParts(op, a))
+}
+
+// compressShares is how many workgroups at most share the entries of a step, for each of
+// their parts. On an H100 a step of 32 tokens that all complete one takes 4 % longer with 4
+// of them than with 8, and one in which none does 0.5 % longer with 16.
+const compressShares = 8
+
+// checkParts checks what passes between workgroups.
+func (x *Compress) checkParts(op string, a CompressArgs) error {
+	if !x.Divides() {
+		if !a.Pooled.IsZero() || !a.Arrived.IsZero() {
+			return pkg.Wrong(op, "Pooled, Arrived", a.Pooled, "absent, for entries that are not divided")
+		}
+		return nil
+	}
+	dt := tensor.U32
+	if a.Arrived.DType == tensor.I32 {
+		dt = tensor.I32
+	}
+	if err := opkit.First(pkg.CheckRows(op, "Pooled", a.Pooled, tensor.F32, -1, x.cfg.Compression.Dim), pkg.CheckRows(op, "Arrived", a.Arrived, dt, -1)); err != nil {
+		return err
+	}
+	if tokens, n := a.StateSlots.Shape[0], min(a.Pooled.Shape[0], a.Arrived.Shape[0]); n < tokens {
+		return pkg.Wrong(op, "Pooled, Arrived", n, "at least the %d rows of StateSlots", tokens)
+	}
+	return pkg.Reach(x.dev, op, x.variant, opkit.Target{Name: "Pooled", T: a.Pooled, Align: 16}, opkit.Target{Name: "Arrived", T: a.Arrived, Align: 4})
 }
 
 // checkSave checks what is saved first, if it is.

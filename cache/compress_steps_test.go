@@ -51,6 +51,7 @@ type sequence struct {
 	// Device memory of a step of up to n tokens.
 	rows, positions, toReq, stateSlots, slots, table tensor.Tensor
 	ape, norm, cosSin                                tensor.Tensor
+	pooled, arrived                                  tensor.Tensor // of entries that are divided
 }
 
 func newSequence(t testing.TB, dev *vk.Device, k compressor, n int) *sequence {
@@ -82,6 +83,8 @@ func newSequence(t testing.TB, dev *vk.Device, k compressor, n int) *sequence {
 	s.stateSlots, s.slots = upload(t, dev, tensor.I64, make([]int64, n), n), upload(t, dev, tensor.I64, make([]int64, n), n)
 	width := (n + k.statePage - 1) / k.statePage
 	s.table = upload(t, dev, tensor.I32, make([]int32, width), 1, width)
+	s.pooled = upload(t, dev, tensor.F32, slices.Repeat([]float32{float32(math.NaN())}, n*k.c.Dim), n, k.c.Dim)
+	s.arrived = upload(t, dev, tensor.U32, make([]uint32, n), n)
 	return s
 }
 
@@ -180,6 +183,9 @@ func (s *sequence) step(c *caches, from, to int) {
 	do(t, s.dev, func(rec *vk.Recorder) error {
 		if s.saving != nil && n <= cache.SaveTokens {
 			args.KvScore, args.Ape = saves.KvScore, saves.Ape
+			if s.saving.Divides() {
+				args.Pooled, args.Arrived = s.pooled, s.arrived
+			}
 			return s.saving.Record(rec, args)
 		}
 		if err := s.save.Record(rec, saves); err != nil {
@@ -244,6 +250,7 @@ func TestCompressStepSplits(t *testing.T) {
 				"any":                          func(at int) int { return 1 + rng.IntN(50) },
 				"all that save, one at a time": func(at int) int { return 1 },
 				"all that save, up to fifty":   func(at int) int { return 1 + rng.IntN(50) },
+				"all that save, divided":       func(at int) int { return 1 + rng.IntN(50) },
 				"prompt then decode": func(at int) int {
 					if at == 0 {
 						return n - 15
@@ -254,7 +261,7 @@ func TestCompressStepSplits(t *testing.T) {
 				c := s.newCaches(2)
 				if s.saving = nil; strings.Contains(name, "that save") {
 					cfg := k.config()
-					cfg.Save = true
+					cfg.Save, cfg.Divide = true, strings.HasSuffix(name, "divided")
 					if strings.HasSuffix(name, "fifty") {
 						cfg.Variant = cache.VariantDA
 					}

@@ -133,6 +133,10 @@ func (b *builder) caches() {
 				return err
 			}
 			c.Save = true
+			if _, err := cache.NewCompress(b.dev, c); err != nil || c.Compression != cache.C128Main {
+				return err
+			}
+			c.Divide = true
 			_, err := cache.NewCompress(b.dev, c)
 			return err
 		})

@@ -32,6 +32,11 @@ const uint PASSES = WINDOW / CHUNK / (GROUPS > 0u ? GROUPS : 1u); // chunks of a
 // With overlap an invocation of four groups takes one channel of the window instead of four, and group 0 goes on with four: a quarter of the
 // code for the most part of the way, which is what counts where a step makes few entries (docs/design/step.md).
 const bool SINGLE = RATIO == 4u && GROUPS == 4u;
+#ifdef KV_PARTS
+const bool ONE = true; // an invocation has one channel of a row, and one chunk
+#else
+const bool ONE = SINGLE;
+#endif
 const uint HALF = GROUPS > 1u && !SINGLE ? gl_WorkGroupSize.x / 2u : 1u;
 
 layout(std430, set = 0, binding = 0) readonly buffer Positions { int positions[]; };
@@ -46,12 +51,14 @@ layout(push_constant) uniform Push {
     KV_ADDR state_addr;
     KV_ADDR pool_addr;
     KV_ADDR kv_score_addr; // with KV_SAVE
+    KV_ADDR pooled_addr;   // of kv_compress_parts.comp, as the next
+    KV_ADDR arrived_addr;
     uint state_units; // 16-byte units per page
     uint state_pages;
     uint pool_stride; // bytes per page
     uint pool_pages;
     uint tokens;      // T
-    uint each;        // tokens of a workgroup
+    uint each;        // tokens of a workgroup; of kv_compress_parts.comp workgroups that share the entries
     uint requests;    // R
     uint width;       // W
     uint rope_rows;
@@ -78,9 +85,11 @@ STATE_POOL(state, 7)
 KV_POOL_RW(pool, 8)
 #endif
 
+#ifndef KV_PARTS
 shared vec4 part[SINGLE ? LANES : 3u * HALF];
 shared uint todo[SCAN];     // 1 for tokens that complete an entry
 shared uint run_at[WINDOW]; // unit of the first kv channel of a run's first row, or STATE_NONE
+#endif
 shared vec4 square_of[LANES / 4u]; // a number per lane, as in amax_of
 shared uvec4 amax_of[LANES / 4u];
 shared vec4 square_of8[4];  // of 8 lanes each, if there are 128
@@ -91,10 +100,10 @@ shared float hadamard_of[SINGLE ? 4u * INDEX_DIM : INDEX_DIM]; // a vector for e
 
 // What an invocation has of a unit: its four channels, or the one that is its own, in x. What is computed of the others then is computed of
 // the same number, and not at all by a compiler that sees that nobody reads it.
-vec4 state_part(uint unit) { return SINGLE ? vec4(state_load1(unit, gl_LocalInvocationID.x % 4u)) : state_load(unit); }
+vec4 state_part(uint unit) { return ONE ? vec4(state_load1(unit, gl_LocalInvocationID.x % 4u)) : state_load(unit); }
 #ifdef KV_SAVE
-vec4 kv_score_part(uint unit) { return SINGLE ? vec4(kv_score_load1(unit, gl_LocalInvocationID.x % 4u)) : kv_score_load(unit); }
-vec4 ape_part(uint unit) { return SINGLE ? vec4(ape[unit][gl_LocalInvocationID.x % 4u]) : ape[unit]; }
+vec4 kv_score_part(uint unit) { return ONE ? vec4(kv_score_load1(unit, gl_LocalInvocationID.x % 4u)) : kv_score_load(unit); }
+vec4 ape_part(uint unit) { return ONE ? vec4(ape[unit][gl_LocalInvocationID.x % 4u]) : ape[unit]; }
 #endif
 
 // Rows of a chunk: four kv values and scores of each.
@@ -145,6 +154,15 @@ void count_fresh(int p, uint request) {
 }
 #endif
 
+// NEAR: an invocation has so few runs that it looks for their pages itself.
+#ifdef KV_PARTS
+const bool NEAR = true;
+uint run_place(uint r) { return STATE_NONE; }
+#else
+const bool NEAR = WINDOW <= CHUNK;
+uint run_place(uint r) { return run_at[r]; }
+#endif
+
 // load: the chunk that begins with row first. Loads need no branch: what stands for an
 // absent row is inside the pool. Scores come first because they are needed first.
 void load(uint request, int p, uint first, uint lane, out Chunk c) {
@@ -160,13 +178,13 @@ void load(uint request, int p, uint first, uint lane, out Chunk c) {
         own_k = kv_score_part(own);
     }
 #endif
-    if (WINDOW <= CHUNK) {
-        [[unroll]] for (uint j = 0u; j < CHUNK; j += RUN) page[j] = run_page(request, p, j / RUN);
+    if (NEAR) {
+        [[unroll]] for (uint j = 0u; j < CHUNK; j += RUN) page[j] = run_page(request, p, (first + j) / RUN);
     }
     c.absent = 0u;
     [[unroll]] for (uint j = 0u; j < CHUNK; j++) {
         if (j % RUN == 0u) {
-            at = WINDOW <= CHUNK ? run_unit(page[j], p, j / RUN) : run_at[(first + j) / RUN];
+            at = NEAR ? run_unit(page[j], p, (first + j) / RUN) : run_place((first + j) / RUN);
             c.absent |= at == STATE_NONE ? ((1u << RUN) - 1u) << j : 0u;
             at = (at == STATE_NONE ? 0u : at) + lane;
         }
@@ -195,14 +213,22 @@ void load(uint request, int p, uint first, uint lane, out Chunk c) {
 #endif
 }
 
-void add(inout Sums x, inout Chunk c) {
-    if (c.absent != 0u) {
-        [[unroll]] for (uint j = 0u; j < CHUNK; j++) {
-            if ((c.absent >> j & 1u) != 0u) { c.k[j] = vec4(0.0); c.s[j] = vec4(-3.0e38); }
-        }
+// blank: absent rows weigh nothing.
+void blank(inout Chunk c) {
+    if (c.absent == 0u) return;
+    [[unroll]] for (uint j = 0u; j < CHUNK; j++) {
+        if ((c.absent >> j & 1u) != 0u) { c.k[j] = vec4(0.0); c.s[j] = vec4(-3.0e38); }
     }
-    vec4 top = x.top;
+}
+
+// highest: the largest score, or top.
+vec4 highest(Chunk c, vec4 top) {
     [[unroll]] for (uint j = 0u; j < CHUNK; j++) top = max(top, c.s[j]);
+    return top;
+}
+
+// weigh: the sums of a chunk, relative to top.
+void weigh(inout Chunk c, vec4 top, out vec4 weight, out vec4 sum) {
     [[unroll]] for (uint j = 0u; j < CHUNK; j++) c.s[j] = real_exp(c.s[j] - top);
     precise vec4 w = (c.s[0] + c.s[1]) + (c.s[2] + c.s[3]);
     precise vec4 y = fma(c.k[1], c.s[1], c.k[0] * c.s[0]) + fma(c.k[3], c.s[3], c.k[2] * c.s[2]);
@@ -212,6 +238,16 @@ void add(inout Sums x, inout Chunk c) {
         w = w8;
         y = y8;
     }
+    weight = w;
+    sum = y;
+}
+
+#ifndef KV_PARTS
+void add(inout Sums x, inout Chunk c) {
+    blank(c);
+    const vec4 top = highest(c, x.top);
+    vec4 w, y;
+    weigh(c, top, w, y);
     if (PASSES > 1u) {
         vec4 keep = real_exp(x.top - top);
         w = fma(x.weight, keep, w);
@@ -267,6 +303,7 @@ vec4 pooled(uint request, int p, uint group, uint lane) {
     precise vec4 v = x.sum * real_rcp(x.weight);
     return v;
 }
+#endif
 
 float sum4(vec4 x) {
     precise float sum = (x.x + x.y) + (x.z + x.w);
@@ -408,39 +445,22 @@ bool completes(uint i, out int p, out uint request, out uint slot) {
     return ends && known && saved && wanted;
 }
 
-// compress: token i, if it completes an entry; all invocations see the same.
-void compress(uint i, uint group, uint lane) {
-    // What no other load decides is under way before anything waits.
-    const bool mine = group == 0u;
-    const bool works = mine || DIM == INDEX_DIM; // indexer keys are so short that all groups may do the same, as hadamard128 wants it
-    uvec2 norm0 = uvec2(0u), norm1 = uvec2(0u);
-    if (works || !SINGLE) {
-        const uint at = pc.norm_bf16 != 0u ? lane : 2u * lane;
-        norm0 = norm[at];
-        norm1 = norm[at + 1u - pc.norm_bf16];
-    }
-    int p;
-    uint request, slot;
-    if (!completes(i, p, request, slot)) return;
-    vec4 turn = vec4(0.0);
-    if (works || !SINGLE) turn = cos_sin_cos_sin2(min((uint(p) + 1u - RATIO) / ROPE_STEP, pc.rope_rows - 1u), 2u * (lane % 16u), false);
-#ifdef KV_SAVE
-    self_ = i;
-    fresh_ = is_fresh(1u, p, request) ? 2u : 1u;
-    if (WINDOW > CHUNK && fresh_ > 1u) count_fresh(p, request);
-#endif
-    if (WINDOW > CHUNK) {
-        for (uint r = gl_LocalInvocationID.x; r < WINDOW / RUN; r += gl_WorkGroupSize.x) run_at[r] = run_unit(run_page(request, p, r), p, r);
-        barrier();
-    }
-    const vec4 v = pooled(request, p, group, lane);
+// gains: a lane's weights of the norm as they are stored.
+uvec4 gains(uint lane) {
+    const uint at = pc.norm_bf16 != 0u ? lane : 2u * lane;
+    return uvec4(norm[at], norm[at + 1u - pc.norm_bf16]);
+}
 
-    // Norm and rotation are linear: the factor that takes all channels to know comes last.
+// turns: cosines and sines of a lane's two pairs, should they be among the rotated.
+vec4 turns(int p, uint lane) {
+    return cos_sin_cos_sin2(min((uint(p) + 1u - RATIO) / ROPE_STEP, pc.rope_rows - 1u), 2u * (lane % 16u), false);
+}
+
+// finish: the entry, from a lane's four channels of v. Norm and rotation are linear: the factor that takes all channels to know comes last.
+void finish(bool mine, bool works, uint group, uint lane, vec4 v, uvec4 gain, vec4 turn, uint slot) {
     vec4 u = vec4(0.0);
     if (works) {
-        vec4 gain = pc.norm_bf16 != 0u ? vec4(bf16_unpack2(norm0.x), bf16_unpack2(norm0.y))
-                                       : uintBitsToFloat(uvec4(norm0, norm1));
-        precise vec4 scaled = v * gain;
+        precise vec4 scaled = v * (pc.norm_bf16 != 0u ? vec4(bf16_unpack2(gain.x), bf16_unpack2(gain.y)) : uintBitsToFloat(gain));
         u = scaled;
         if (lane >= LANES - 16u) u = vec4(rope_rotate(u.xy, turn.xy), rope_rotate(u.zw, turn.zw));
     }
@@ -453,6 +473,32 @@ void compress(uint i, uint group, uint lane) {
     else if (FORMAT == INDEX_FP8) store_fp8(mine, group, lane, u, factor, page, t);
     else store_mxfp4(mine, group, lane, u, factor, page, t);
 }
+
+#ifndef KV_PARTS
+// compress: token i, if it completes an entry; all invocations see the same.
+void compress(uint i, uint group, uint lane) {
+    // What no other load decides is under way before anything waits.
+    const bool mine = group == 0u;
+    const bool works = mine || DIM == INDEX_DIM; // indexer keys are so short that all groups may do the same, as hadamard128 wants it
+    uvec4 gain = uvec4(0u);
+    if (works || !SINGLE) gain = gains(lane);
+    int p;
+    uint request, slot;
+    if (!completes(i, p, request, slot)) return;
+    vec4 turn = vec4(0.0);
+    if (works || !SINGLE) turn = turns(p, lane);
+#ifdef KV_SAVE
+    self_ = i;
+    fresh_ = is_fresh(1u, p, request) ? 2u : 1u;
+    if (WINDOW > CHUNK && fresh_ > 1u) count_fresh(p, request);
+#endif
+    if (WINDOW > CHUNK) {
+        for (uint r = gl_LocalInvocationID.x; r < WINDOW / RUN; r += gl_WorkGroupSize.x) run_at[r] = run_unit(run_page(request, p, r), p, r);
+        barrier();
+    }
+    finish(mine, works, group, lane, pooled(request, p, group, lane), gain, turn, slot);
+}
+#endif
 
 #ifdef KV_SAVE
 // save: the state of token i, as kv_save_state.comp has it.
@@ -476,6 +522,7 @@ void save(uint i) {
 }
 #endif
 
+#ifndef KV_PARTS
 void main() {
     uint self = gl_LocalInvocationID.x, group = self / LANES, lane = self % LANES;
 #ifdef KV_SAVE
@@ -500,5 +547,7 @@ void main() {
     }
 #endif
 }
+
+#endif
 
 #endif
