@@ -99,7 +99,8 @@ type Sparse struct {
 
 	lens, topk             tensor.Tensor // [T] i32, [T, TopK] i32
 	sink                   tensor.Tensor // [1] u32, of touch
-	arrived                tensor.Tensor // [T] i32, 0 between selections
+	arrived                tensor.Tensor // [T] i32, 0 between selections, or between steps of the compressor of RatioC128A
+	pooled                 tensor.Tensor // [T, 512] f32, of entries that several workgroups share; RatioC128A only
 	codes, scales, weights tensor.Tensor // of the indexer's queries
 	scratch                tensor.Tensor
 }
@@ -115,8 +116,8 @@ type compressor struct {
 }
 
 // NewSparse builds the kernels and allocates what a step needs: that of NewDecode,
-// and with RatioC4A the quantised queries and indexer.Select's scratch, which does
-// not grow with the context. It is counted under the labels "decode step" and
+// with RatioC128A what workgroups that share an entry exchange, and with RatioC4A the
+// quantised queries and indexer.Select's scratch, which does not grow with the context. It is counted under the labels "decode step" and
 // "sparse step". The caller closes it.
 //
 // Errors: those of NewDecode and of the constructors in packages cache and indexer.
@@ -144,7 +145,7 @@ func (s *Sparse) build() (err error) {
 		s.main, err = newCompressor(s.dev, cfg.State, cache.CompressConfig{Save: saves, Compression: cache.C4Main,
 			Page: cfg.CompressedCache.Layout.Page, Eps: cfg.Eps, MaxBytes: max(cfg.State.Pool.Bytes(), cfg.CompressedCache.Pool.Bytes())})
 	case RatioC128A:
-		s.main, err = newCompressor(s.dev, cfg.State, cache.CompressConfig{Save: saves, Compression: cache.C128Main,
+		s.main, err = newCompressor(s.dev, cfg.State, cache.CompressConfig{Save: saves, Divide: saves, Compression: cache.C128Main,
 			Page: cfg.CompressedCache.Layout.Page, Eps: cfg.Eps, MaxBytes: max(cfg.State.Pool.Bytes(), cfg.CompressedCache.Pool.Bytes())})
 	}
 	if err != nil || cfg.Ratio != RatioC4A {
@@ -220,11 +221,16 @@ func (s *Sparse) allocate() (err error) {
 			list = append(list, wanted{&s.scales, tensor.U8, []int{t, h, cache.IndexScaleBytes}})
 		}
 	}
+	if s.main.compress.Divides() {
+		list = append(list, wanted{&s.arrived, tensor.I32, []int{t}}, wanted{&s.pooled, tensor.F32, []int{t, headDim}})
+	}
 	if s.arena, err = allocate(s.dev, "sparse step", list); err != nil || s.arrived.IsZero() {
 		return err
 	}
-	if s.touch, err = cache.NewTouch(s.dev); err != nil {
-		return err
+	if s.keys != nil {
+		if s.touch, err = cache.NewTouch(s.dev); err != nil {
+			return err
+		}
 	}
 	return s.arrived.Upload(context.Background(), make([]byte, s.arrived.Bytes()))
 }
@@ -343,7 +349,11 @@ func (s *Sparse) recordCompress(rec *vk.Recorder, step SparseStepArgs, a SparseL
 		return nil
 	}
 	rec.Section("compressor.compress")
-	return s.main.recordCompress(rec, step, a.Compressor, cache.CompressArgs{StateTable: step.StateTable, CosSin: a.CosSin, Cache: a.Compressed})
+	out := cache.CompressArgs{StateTable: step.StateTable, CosSin: a.CosSin, Cache: a.Compressed}
+	if s.main.compress.Divides() {
+		out.Pooled, out.Arrived = s.pooled, s.arrived
+	}
+	return s.main.recordCompress(rec, step, a.Compressor, out)
 }
 
 // recordKeySave is recordSave for the indexer's compressor.

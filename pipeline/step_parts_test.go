@@ -110,21 +110,36 @@ func TestPack(t *testing.T) {
 }
 
 // TestStepTorn demands that a step whose submission failed on the way gives the same when
-// it is tried again, and that it has to be.
+// it is tried again, and that it has to be: where workgroups count themselves for a norm, and
+// for an entry of 128 tokens.
 func TestStepTorn(t *testing.T) {
+	for name, ratio := range map[string]int{"window": pipeline.RatioWindow, "c128a": pipeline.RatioC128A} {
+		t.Run(name, func(t *testing.T) { stepTorn(t, ratio) })
+	}
+}
+
+func stepTorn(t *testing.T, ratio int) {
+	const before = 127
 	dev := testkit.Device(t)
-	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioWindow), Storage: fakemodel.FP8})))
-	e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 140, MaxStep: 1, SubmitBudget: -1})
-	t.Logf("counters in use: %v", e.NormsOut(1, pipeline.RatioWindow))
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(ratio), Storage: fakemodel.FP8})))
+	e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 140, MaxSessions: 2, MaxStep: 1, SubmitBudget: -1})
+	t.Logf("counters in use: %v", e.NormsOut(1, ratio))
 	hidden := make([]float32, cfg.Hidden)
 	for i := range hidden {
 		hidden[i] = float32(i%7) - 3
 	}
-	s := must[*pipeline.Session](t)(e.Open())
-	want := extend(t, s, 1, hidden)[0].Out
-	if err := s.Truncate(0); err != nil {
-		t.Fatal(err)
+	sessions := []*pipeline.Session{must[*pipeline.Session](t)(e.Open()), must[*pipeline.Session](t)(e.Open())}
+	for _, s := range sessions {
+		if err := s.Advance(t.Context(), before); err != nil {
+			t.Fatal(err)
+		}
 	}
+	for _, fill := range []error{e.Caches(0).Window.Fill(t.Context(), 0), e.Caches(0).State.Fill(t.Context(), 0x3C)} {
+		if fill != nil && ratio == pipeline.RatioC128A {
+			t.Fatal(fill)
+		}
+	}
+	want, s := extend(t, sessions[0], 1, hidden)[0].Out, sessions[1]
 	st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: 1}))
 	got := make([]float32, cfg.Hidden)
 	other := slices.Clone(hidden)
