@@ -36,7 +36,8 @@ type merge struct {
 
 // mergeBuilds are the forms that attn_merge is built in: how many rows an invocation loads at a time,
 // where one that is loaded for nothing takes as long as another, and how many of them take turns.
-// proj_linear_chain joins up to 40 parts with the same bits, which is why there are four by turns up to there.
+// proj_linear_chain joins up to 40 parts with the same bits, which is why there are four by turns up to there, and
+// why it joins none on a device whose workgroups are too small for four.
 var mergeBuilds = []struct{ parts, ahead, groups int }{{2, 2, 1}, {4, 4, 1}, {8, 4, 2}, {40, 5, 4}, {MaxSplits, 4, 8}} // for up to so many parts
 
 // mergeOf is the merge behind a build of an attention kernel: base, which takes no

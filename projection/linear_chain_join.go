@@ -11,6 +11,10 @@ import (
 // chainHead is how many numbers of the first layer's inputs are a head of attention.
 const chainHead = 512
 
+// joinThreads are the invocations of a workgroup with which package attention joins as many
+// parts as a chain does. Where workgroups are smaller, it joins them in another order.
+const joinThreads = 512
+
 // NewJoinedChain is NewLinearChain with what comes before the first layer in the same
 // launch, too: parts of rows of attention are joined, each head's output is turned back,
 // and the first layer takes the heads, as bf16, side by side. Results are those of a
@@ -18,11 +22,15 @@ const chainHead = 512
 //
 // Errors: those of NewLinearChain; vk.ErrArgument for a first layer whose inputs are not
 // whole heads of 512; one that wraps vk.ErrMissingFeature where layers divide their rows in a
-// way that leaves too little memory to join in.
+// way that leaves too little memory to join in, and where workgroups have fewer than 512
+// invocations, in which the attention adds in another order.
 func NewJoinedChain(first, second *Linear, tokens int) (*LinearChain, error) {
 	const op = "joined chain"
 	if c := first.cfg; c.K%chainHead != 0 {
 		return nil, pkg.Wrong(op, "first", fmt.Sprintf("%d inputs", c.K), "a multiple of %d", chainHead)
+	}
+	if most := first.dev.Caps().MaxWorkgroupInvocations; most < joinThreads {
+		return nil, pkg.Wrap(op, fmt.Errorf("%w: workgroups of %d invocations, this device has up to %d", vk.ErrMissingFeature, joinThreads, most))
 	}
 	return newLinearChain(op, first, second, tokens, first.cfg.Groups*first.cfg.K/chainHead)
 }

@@ -11,11 +11,13 @@ import (
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/knowncaps"
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/testkit"
 	"github.com/vkmla/vkmla/internal/vectors"
 	"github.com/vkmla/vkmla/internal/verify"
 	"github.com/vkmla/vkmla/projection"
+	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -202,6 +204,30 @@ func TestJoinedChainNaN(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Where workgroups are so small that attn_merge joins parts in another order, a chain does not
+// join any, and still is one.
+func TestJoinedChainOfSmallWorkgroups(t *testing.T) {
+	if testkit.Device(t).Caps().Missing(shaders.Requires("proj_linear_chain_da")) != nil {
+		t.Skip("it needs device addresses")
+	}
+	for _, d := range knowncaps.Devices() {
+		if d.Name != "Mali" && d.Name != "Adreno" {
+			continue
+		}
+		dev, small := testkit.As(t, d), d.Caps.MaxWorkgroupInvocations < 512
+		var l [2]*projection.Linear
+		for i := range l {
+			l[i] = must[*projection.Linear](t)(projection.NewLinear(dev, projection.LinearConfig{N: 1024, K: 1024, Weights: projection.WeightFP8, Out: tensor.BF16, MaxTokens: 1, Variant: projection.VariantDA}))
+		}
+		if _, err := projection.NewJoinedChain(l[0], l[1], 1); errors.Is(err, vk.ErrMissingFeature) != small || !small && err != nil {
+			t.Errorf("%s, with parts of attention: %v", d.Name, err)
+		}
+		if _, err := projection.NewLinearChain(l[0], l[1], 1); err != nil {
+			t.Errorf("%s: %v", d.Name, err)
+		}
+	}
 }
 
 func TestJoinedChainArguments(t *testing.T) {
