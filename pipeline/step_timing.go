@@ -24,11 +24,14 @@ const (
 // SetTiming makes steps that begin from now on measure something, or nothing again. They
 // are recorded anew.
 //
-// Errors: the context's while a step is in progress; vk.ErrArgument, vk.ErrClosed,
-// vk.ErrDeviceLost.
+// Errors: the context's while a step is in progress; vk.ErrArgument; vk.ErrMissingFeature for
+// a device without timestamps; vk.ErrClosed, vk.ErrDeviceLost.
 func (e *Engine) SetTiming(ctx context.Context, t Timing) error {
 	if t < TimingOff || t > TimingSections {
 		return &vk.ArgumentError{Op: opTiming, Arg: "t", Got: fmt.Sprint(int(t)), Want: "TimingOff, TimingWhole or TimingSections"}
+	}
+	if a := e.dev.Adapter(); t != TimingOff && a.Caps.TimestampPeriod == 0 {
+		return &vk.MissingError{What: opTiming, Device: a.Name, Required: []string{"timestampValidBits"}, Missing: []string{"timestampValidBits"}}
 	}
 	return e.renew(ctx, opTiming, func() { e.timing = t })
 }

@@ -6,10 +6,32 @@ import (
 	"testing"
 
 	"github.com/vkmla/vkmla/internal/fakemodel"
+	"github.com/vkmla/vkmla/internal/knowncaps"
 	"github.com/vkmla/vkmla/internal/testkit"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/vk"
 )
+
+// A device without timestamps says so when they are asked for, and runs steps as before.
+func TestTimingWithoutClock(t *testing.T) {
+	d := knowncaps.Device{Name: "no clock", Type: vk.TypeCPU, Caps: *testkit.Device(t).Caps()}
+	d.Caps.TimestampPeriod = 0
+	dev, ctx := testkit.As(t, d), t.Context()
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioWindow)})))
+	e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 20})
+	s := must[*pipeline.Session](t)(e.Open())
+	var missing *vk.MissingError
+	if err := e.SetTiming(ctx, pipeline.TimingWhole); !errors.As(err, &missing) {
+		t.Errorf("timing: %v, want a missing feature", err)
+	}
+	if err := e.SetTiming(ctx, pipeline.TimingOff); err != nil {
+		t.Error(err)
+	}
+	st := must[*pipeline.Step](t)(e.Begin(ctx, pipeline.Chunk{Session: s, Tokens: 1}))
+	if err := errors.Join(st.Run(ctx), st.Commit()); err != nil {
+		t.Error(err)
+	}
+}
 
 // TestStepTimes demands what each kind of timing measures, and typed errors.
 func TestStepTimes(t *testing.T) {

@@ -44,5 +44,6 @@ func fake(a *vk.Adapter, other knowncaps.Device) {
 	to.MaxWorkgroupInvocations, to.MaxWorkgroupSize, to.MaxWorkgroupCount = from.MaxWorkgroupInvocations, from.MaxWorkgroupSize, from.MaxWorkgroupCount
 	to.SubgroupSize, to.MinSubgroupSize, to.MaxSubgroupSize = from.SubgroupSize, from.MinSubgroupSize, from.MaxSubgroupSize
 	to.MaxWorkgroupSubgroups, to.ComputeUnits, to.StorageAlignment = from.MaxWorkgroupSubgroups, from.ComputeUnits, from.StorageAlignment
+	to.TimestampPeriod = from.TimestampPeriod
 	to.CoopMat, to.Features = from.CoopMat, maps.Clone(from.Features)
 }
