@@ -49,15 +49,15 @@ uint max4(uvec4 m) { return max(max(m.x, m.y), max(m.z, m.w)); }
 
 uint scale_byte(uint amax) { return ue8m0_encode(uintBitsToFloat(amax), UE8M0_EPS_OUT, UE8M0_INV_E4M3); }
 
-// largest: the bits of the largest magnitude. That of floats passes over NaNs; the sum, of numbers made so small that nothing finite overflows,
+// largest: the bits of the largest magnitude. That of floats passes over NaNs; the sum, of magnitudes made so small that nothing finite overflows,
 // shows that there is one, or an infinity; by its bits, because compilers may turn a comparison round, which a NaN fails.
 uint largest(vec4 a, vec4 b) {
     const float small = uintBitsToFloat(0x00800000u); // 2^-126
     const vec4 m = max(abs(a), abs(b));
-    precise vec4 n = a * small + b * small;
+    precise vec4 n = abs(a) * small + abs(b) * small;
     precise float sum = (n.x + n.y) + (n.z + n.w);
     uint amax = floatBitsToUint(max(max(m.x, m.y), max(m.z, m.w)));
-    if ((floatBitsToUint(sum) & 0x7FFFFFFFu) >= floatBitsToUint(64.0)) amax = max(max4(floatBitsToUint(a) & 0x7FFFFFFFu), max4(floatBitsToUint(b) & 0x7FFFFFFFu));
+    if (floatBitsToUint(sum) >= floatBitsToUint(64.0)) amax = max(max4(floatBitsToUint(a) & 0x7FFFFFFFu), max4(floatBitsToUint(b) & 0x7FFFFFFFu));
     return amax;
 }
 
