@@ -17,7 +17,7 @@ type Row struct {
 	Registers float64        `json:"registers"`        // 32-bit, of an invocation (AMD: VGPRs)
 	Scalar    float64        `json:"scalar_registers"` // of a subgroup (AMD: SGPRs)
 	Shared    float64        `json:"shared_bytes"`     // of a workgroup
-	Spills    float64        `json:"spills"`           // registers, or bytes where the driver counts those
+	Spills    float64        `json:"spills"`           // registers, or bytes or instructions where the driver counts those
 	Occupancy float64        `json:"occupancy"`        // subgroups that a SIMD unit can hold at once
 	Code      float64        `json:"code_bytes"`
 	Other     []vk.Statistic `json:"other,omitempty"` // as the driver names them
@@ -63,13 +63,13 @@ func (r *Row) read(list []vk.Statistic) {
 	spilled := func(n float64) { r.Spills = max(r.Spills, 0) + n }
 	for _, s := range list {
 		switch strings.ToLower(s.Name) {
-		case "vgprs", "register count":
+		case "vgprs", "register count", "number of gprs", "grf registers": // of RADV, NVIDIA, Mesa's NVK and ANV
 			r.Registers = s.Value
 		case "sgprs":
 			r.Scalar = s.Value
-		case "lds size", "shared memory size":
+		case "lds size", "shared memory size", "workgroup memory size":
 			r.Shared = s.Value
-		case "spilled sgprs", "spilled vgprs", "scratch size":
+		case "spilled sgprs", "spilled vgprs", "scratch size", "spills to memory", "spills":
 			spilled(s.Value)
 		case "local memory size":
 			if s.Value >= localBase {

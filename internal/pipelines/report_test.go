@@ -21,6 +21,8 @@ func TestWrong(t *testing.T) {
 		"an array":              {local(512), 512, true, false},
 		"counted from zero":     {[]vk.Statistic{{Name: "local memory size", Value: 512}}, 512, true, false},
 		"registers of AMD":      {[]vk.Statistic{{Name: "Spilled VGPRs", Value: 4}, {Name: "Scratch Size", Value: 16}}, 20, true, false},
+		"instructions of NVK":   {[]vk.Statistic{{Name: "Spills to memory", Value: 3}, {Name: "Spills to reg", Value: 5}}, 3, true, false},
+		"instructions of ANV":   {[]vk.Statistic{{Name: "Spills", Value: 7}, {Name: "Scratch Memory Size", Value: 1024}}, 7, true, false},
 		"nothing spilled there": {[]vk.Statistic{{Name: "Spilled VGPRs"}, {Name: "Spilled SGPRs"}, {Name: "Scratch size"}}, 0, false, false},
 		"both":                  {append(local(16), vk.Statistic{Name: "Spilled VGPRs", Value: 1}), 17, true, false},
 	} {
