@@ -12,14 +12,15 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// A device without timestamps says so when they are asked for, and runs steps as before.
-func TestTimingWithoutClock(t *testing.T) {
+// A device without timestamps says so when they are asked for. It runs steps of all kinds of
+// layers as before, here with the coarsest alignment of bindings that Vulkan permits.
+func TestEngineWithoutClock(t *testing.T) {
 	d := knowncaps.Device{Name: "no clock", Type: vk.TypeCPU, Caps: *testkit.Device(t).Caps()}
-	d.Caps.TimestampPeriod = 0
+	d.Caps.TimestampPeriod, d.Caps.StorageAlignment = 0, 256
 	dev, ctx := testkit.As(t, d), t.Context()
-	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioWindow)})))
-	e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 20})
-	s := must[*pipeline.Session](t)(e.Open())
+	c := fakemodel.Config(pipeline.RatioWindow, pipeline.RatioC4A, pipeline.RatioC128A)
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: c})))
+	e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 20, MaxSessions: 2})
 	var missing *vk.MissingError
 	if err := e.SetTiming(ctx, pipeline.TimingWhole); !errors.As(err, &missing) {
 		t.Errorf("timing: %v, want a missing feature", err)
@@ -27,9 +28,12 @@ func TestTimingWithoutClock(t *testing.T) {
 	if err := e.SetTiming(ctx, pipeline.TimingOff); err != nil {
 		t.Error(err)
 	}
-	st := must[*pipeline.Step](t)(e.Begin(ctx, pipeline.Chunk{Session: s, Tokens: 1}))
-	if err := errors.Join(st.Run(ctx), st.Commit()); err != nil {
-		t.Error(err)
+	chunks := []pipeline.Chunk{{Session: must[*pipeline.Session](t)(e.Open()), Tokens: 5}, {Session: must[*pipeline.Session](t)(e.Open()), Tokens: 1}}
+	for range 2 {
+		st := must[*pipeline.Step](t)(e.Begin(ctx, chunks...))
+		if err := errors.Join(st.Run(ctx), st.Commit()); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

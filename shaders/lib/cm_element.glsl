@@ -6,7 +6,8 @@
 //                     gets large finite numbers, never an infinity. V4's keys are RMS-normed and stay far inside.
 // bf16 (with CM_BF16) takes every bf16 and every scale byte up to 246 (one above counts as 246), and keeps 8 bits of p.
 //
-// A NaN in a row that counts stays a NaN in both.
+// A NaN in a row that counts stays a NaN in both. A device that flushes binary16's subnormals takes codes below 2^-6 for zeros in both: less
+// than 2^-13 of a block's largest number.
 #ifndef LIB_CM_ELEMENT_GLSL
 #define LIB_CM_ELEMENT_GLSL
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
