@@ -1,0 +1,113 @@
+package pipeline_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/vkmla/vkmla/internal/fakemodel"
+	"github.com/vkmla/vkmla/internal/testkit"
+	"github.com/vkmla/vkmla/pipeline"
+)
+
+// looks is a context that has ended when it is looked at often enough.
+type looks struct {
+	context.Context
+	left int
+}
+
+func (l *looks) Err() error {
+	if l.left--; l.left < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// The n-th look at a context finds that it ended, for every n and whatever is going on:
+// caches grow, pages are copied for a fork, its table is brought to the device, a snapshot
+// is read or written. Sessions stay as they are, and go on as if nothing had been.
+func TestContextEnds(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	dev := testkit.Device(t)
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioWindow)})))
+	layers = append(layers, layers...)
+	const length = 638 // two tokens before a page ends
+	o := pipeline.EngineOptions{MaxTokens: 700, MaxSessions: 3, MaxStep: 8, Rewind: 700}
+	tokens := func(first, n int) [][]float32 {
+		all := make([]float32, n*cfg.Hidden)
+		for i := range all {
+			all[i] = float32((first*31+i*i)%17) - 8
+		}
+		return slices.Repeat([][]float32{all}, len(layers))
+	}
+	var snapshot bytes.Buffer
+	e := engine(t, dev, cfg, layers, o)
+	s := must[*pipeline.Session](t)(e.Open())
+	err := s.Advance(t.Context(), length-cfg.Window-8)
+	if err == nil {
+		_, err = s.Append(t.Context(), tokens(0, cfg.Window+8))
+	}
+	if err = errors.Join(err, s.Save(t.Context(), &snapshot)); err != nil {
+		t.Fatal(err)
+	}
+	pages, free := e.Pages()
+	o.CacheBytes = e.PageBytes(pages) - e.PageBytes(free)
+	var want []pipeline.Appended // of the sessions afterwards
+	for name, do := range map[string]func(ctx context.Context, e *pipeline.Engine, s, fork *pipeline.Session) error{
+		"begin": func(ctx context.Context, e *pipeline.Engine, s, fork *pipeline.Session) error {
+			st, err := e.Begin(ctx, pipeline.Chunk{Session: fork, Tokens: 6}, pipeline.Chunk{Session: s, Tokens: 2})
+			return errors.Join(err, st.Abort())
+		},
+		"advance": func(ctx context.Context, _ *pipeline.Engine, s, fork *pipeline.Session) error {
+			return errors.Join(s.Advance(ctx, 10), s.Truncate(length))
+		},
+		"save": func(ctx context.Context, _ *pipeline.Engine, s, _ *pipeline.Session) error {
+			return s.Save(ctx, &bytes.Buffer{})
+		},
+		"restore": func(ctx context.Context, e *pipeline.Engine, _, _ *pipeline.Session) error {
+			back, err := e.Restore(ctx, bytes.NewReader(snapshot.Bytes()))
+			return errors.Join(err, back.Close())
+		},
+	} {
+		ended := true
+		for n := 0; ended; n++ {
+			e := must[*pipeline.Engine](t)(pipeline.NewEngine(t.Context(), dev, cfg, layers, o))
+			s := must[*pipeline.Session](t)(e.Restore(t.Context(), bytes.NewReader(snapshot.Bytes())))
+			fork := must[*pipeline.Session](t)(s.Fork())
+			err := do(&looks{t.Context(), n}, e, s, fork)
+			if ended = err != nil; ended && !errors.Is(err, context.Canceled) {
+				t.Fatalf("%s, look %d: %v", name, n, err)
+			}
+			var all []pipeline.Appended
+			for i, f := range []*pipeline.Session{s, fork} {
+				var again bytes.Buffer
+				if err := f.Save(t.Context(), &again); err != nil || !bytes.Equal(again.Bytes(), snapshot.Bytes()) {
+					t.Errorf("%s, look %d: session %d has other pages, %v", name, n, i, err)
+				}
+			}
+			for i, f := range []*pipeline.Session{s, fork, s} {
+				all = append(all, must[[]pipeline.Appended](t)(f.Append(t.Context(), tokens(60+i, 3)))...)
+			}
+			if want == nil {
+				want = all
+			}
+			for i := range all {
+				if !slices.Equal(all[i].Out, want[i].Out) {
+					t.Errorf("%s, look %d: session %d gives something else afterwards", name, n, i/len(layers))
+				}
+			}
+			err = errors.Join(s.Close(), fork.Close())
+			if all, free := e.Pages(); err != nil || all != free {
+				t.Errorf("%s, look %d: of %v pages %v are free, %v", name, n, all, free, err)
+			}
+			if err := e.Close(); err != nil {
+				t.Error(err)
+			}
+			if !ended && n < 3 {
+				t.Errorf("%s: only %d looks at a context", name, n)
+			}
+		}
+	}
+}
