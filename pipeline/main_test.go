@@ -8,6 +8,7 @@ import (
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/testkit"
 	"github.com/vkmla/vkmla/internal/vectors"
 	"github.com/vkmla/vkmla/internal/verify"
@@ -378,4 +379,21 @@ func filled[T any](n int, v T) []T {
 		s[i] = v
 	}
 	return s
+}
+
+func bf16(values []float32) []byte {
+	var data []byte
+	for _, v := range values {
+		b := numfmt.BF16Encode(v)
+		data = append(data, byte(b), byte(b>>8))
+	}
+	return data
+}
+
+func floats(v []uint16) []float32 {
+	f := make([]float32, len(v))
+	for i := range v {
+		f[i] = numfmt.BF16Decode(v[i])
+	}
+	return f
 }

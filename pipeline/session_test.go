@@ -12,7 +12,6 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/fakemodel"
-	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/testkit"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/vk"
@@ -171,6 +170,9 @@ func (x *sessions) fork(t *testing.T) {
 	if child.Len() != sessionFork || grand.Len() != sessionFork {
 		t.Error(child.Len(), grand.Len())
 	}
+	if err := grand.Truncate(sessionFork - sessionOptions().Rewind - 1); !errors.Is(err, pipeline.ErrRewind) {
+		t.Errorf("truncated further than what it was forked from: %v", err)
+	}
 	// Other tokens of the parent, in a step of its own and in one with its child, and a
 	// sibling that comes and goes meanwhile.
 	extend(t, s, len(x.layers), x.tokens(0, 7))
@@ -226,6 +228,10 @@ func (x *sessions) truncate(t *testing.T) {
 	}
 	if all, free := e.Pages(); all != free {
 		t.Errorf("of %v pages %v are free", all, free)
+	}
+	extend(t, s, len(x.layers), x.tokens(2, 5))
+	if err := errors.Join(s.Truncate(1), s.Truncate(0)); err != nil {
+		t.Errorf("a session that was empty in between: %v", err)
 	}
 	x.rest(t, "from the beginning", s)
 }
@@ -577,21 +583,4 @@ func (x *sessions) concurrent(t *testing.T) {
 		})
 	}
 	wait.Wait()
-}
-
-func bf16(values []float32) []byte {
-	var data []byte
-	for _, v := range values {
-		b := numfmt.BF16Encode(v)
-		data = append(data, byte(b), byte(b>>8))
-	}
-	return data
-}
-
-func floats(v []uint16) []float32 {
-	f := make([]float32, len(v))
-	for i := range v {
-		f[i] = numfmt.BF16Decode(v[i])
-	}
-	return f
 }
