@@ -42,8 +42,9 @@ closest to its BOUND; for class E it counts the elements that differ. With class
 that may be the absolute or the relative error, that of the array as a whole, or, of
 weights rounded to bf16, the used share of what rounding explains. STATUS is pass,
 fail, skip (the device lacks a feature, or the recorded case is informational) or
-missing (the operation, or a name asked for, is not known here). What the names of
-variants mean, info --help says.
+missing (the operation, or a name asked for, is not known here). Recorded outputs that
+an operation does not have here are named as not compared. What the names of variants
+mean, info --help says.
 
 Exit status: 0 if all that was asked for passed, 1 if anything failed or is
 missing, 2 if verify could not do its work.`,
@@ -186,6 +187,9 @@ func (t *tableRows) row(r verify.Row) {
 	detail := r.Detail
 	if r.Status == verify.Pass {
 		detail = "" // a criterion that is met needs no words
+		if len(r.Unjudged) > 0 {
+			detail = "not compared: " + strings.Join(r.Unjudged, ", ")
+		}
 	}
 	t.t.AppendRow(table.Row{r.Op, r.Case, r.Variant, r.Class, r.Status, number(r.Error), number(r.Bound), detail})
 }

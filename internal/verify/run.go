@@ -57,6 +57,10 @@ type Row struct {
 	Bound   *float64 `json:"bound"`
 	Detail  string   `json:"detail,omitempty"`
 	Source  string   `json:"source,omitempty"` // "random" or the folder
+
+	// Unjudged are recorded outputs that the operation does not give, and that
+	// nothing was compared with therefore.
+	Unjudged []string `json:"unjudged,omitempty"`
 }
 
 // Summary counts rows.
@@ -179,10 +183,11 @@ func one(ctx context.Context, dev *vk.Device, j job, v vk.Variant, c Case) Row {
 		return j.row(v.Name, Skip, "device lacks "+strings.Join(lacks, ", "))
 	}
 	var res Result
+	var unjudged []string
 	err := guard(func() error {
 		got, err := j.op.Run(ctx, dev, v.Name, c)
 		if err == nil {
-			res = j.op.Compare(c, got, alike(c.Want, got))
+			res, unjudged = j.op.Compare(c, got, alike(c.Want, got)), leftOut(c, got)
 		}
 		return err
 	})
@@ -194,6 +199,7 @@ func one(ctx context.Context, dev *vk.Device, j job, v vk.Variant, c Case) Row {
 		return j.row(v.Name, Fail, err.Error())
 	}
 	row := j.row(v.Name, Pass, res.Detail)
+	row.Unjudged = unjudged
 	if !res.Pass {
 		row.Status = Fail
 	}
@@ -218,6 +224,17 @@ func alike(want, got Arrays) Arrays {
 		}
 	}
 	return out
+}
+
+// leftOut are a recorded case's outputs that are not among those computed.
+func leftOut(c Case, got Arrays) []string {
+	var names []string
+	for _, name := range slices.Sorted(maps.Keys(c.Want)) {
+		if _, ok := got[name]; !ok && (c.Role[name] == vectors.RoleOut || c.Role[name] == vectors.RoleAfter) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // lacking is what a variant requires and the device does not offer; no device

@@ -142,6 +142,22 @@ func TestRunFolder(t *testing.T) {
 	}
 }
 
+// A recorded output that the operation does not give is named.
+func TestRunUnjudged(t *testing.T) {
+	op := double("double")
+	op.Variants = []vk.Variant{{Name: "base"}}
+	op.Run = func(_ context.Context, _ *vk.Device, _ string, c Case) (Arrays, error) {
+		return Arrays{"y": c.Want["y"]}, nil
+	}
+	op.Compare = func(Case, Arrays, Arrays) Result { return Result{Pass: true} }
+	c := Case{Want: Arrays{"y": {}, "z": {}, "log": {}, "ref": {}},
+		Role: map[string]string{"y": vectors.RoleOut, "z": vectors.RoleAfter, "log": vectors.RoleAux, "ref": vectors.RoleRef}}
+	row := one(context.Background(), nil, job{op: op, recorded: true}, op.Variants[0], c)
+	if row.Status != Pass || !slices.Equal(row.Unjudged, []string{"z"}) {
+		t.Errorf("%+v", row)
+	}
+}
+
 func TestRunStops(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	n := 0
