@@ -35,6 +35,10 @@ func TestExitCodes(t *testing.T) {
 		}
 		return data
 	})
+	checkpoint := t.TempDir()
+	if err := os.WriteFile(filepath.Join(checkpoint, "config.json"), []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		name   string
 		args   string
@@ -51,6 +55,7 @@ func TestExitCodes(t *testing.T) {
 		{"wrong results", "verify --vectors " + wrongGolden(t) + " --op " + quick, 1, ""},
 		{"no folder", "verify --vectors /does/not/exist", 2, "vectors: open"},
 		{"no manifest", "verify --vectors " + t.TempDir(), 2, "manifest.json"},
+		{"a checkpoint", "verify --vectors " + checkpoint, 2, "vkmla run --expect"},
 		{"truncated folder", "verify --vectors " + truncated, 2, "malformed vectors"},
 		{"no such device", "verify --device nothing", 2, "no Vulkan device"},
 		{"unknown format", "verify -o xml", 2, "--output"},

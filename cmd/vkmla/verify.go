@@ -3,9 +3,13 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -44,7 +48,7 @@ weights rounded to bf16, the used share of what rounding explains. STATUS is pas
 fail, skip (the device lacks a feature, or the recorded case is informational) or
 missing (the operation, or a name asked for, is not known here). Recorded outputs that
 an operation does not have here are named as not compared. What the names of variants
-mean, info --help says.
+mean, info --help says. Recorded layers of a checkpoint are compared by run --expect.
 
 Exit status: 0 if all that was asked for passed, 1 if anything failed or is
 missing, 2 if verify could not do its work.`,
@@ -86,7 +90,7 @@ func runVerify(ctx context.Context, f verifyFlags, stdout, stderr io.Writer) err
 	sum, err := verify.Run(ctx, dev, f.opts, func(r verify.Row) { p.clear(); out.row(r) })
 	p.clear()
 	if err != nil {
-		return err
+		return withHint(err, f.opts.Vectors)
 	}
 	out.end(newVerdict(dev.Adapter(), sum, f.opts))
 	switch {
@@ -96,6 +100,17 @@ func runVerify(ctx context.Context, f verifyFlags, stdout, stderr io.Writer) err
 		return fmt.Errorf("verify: nothing ran on %s: all %d rows were skipped", dev.Adapter().Name, sum.Skip)
 	}
 	return errWrong
+}
+
+// withHint says of a folder without a manifest that it is a checkpoint's.
+func withHint(err error, folders []string) error {
+	for _, dir := range folders {
+		_, e := os.Stat(filepath.Join(dir, "config.json"))
+		if e == nil && errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%w (%s is a checkpoint: its layers are compared by vkmla run --expect)", err, dir)
+		}
+	}
+	return err
 }
 
 // listOps prints operations, all unless some are named, with their classes and variants.
