@@ -61,6 +61,7 @@ func (c *Comparison) queryCodes(name string, x queryInput, recorded bool, got, w
 	if !recorded || x.cfg.Hadamard || !c.same(name, got, want) || string(got.Data) == string(want.Data) {
 		return c.Exact(name, got, want)
 	}
+	c.class = ClassBoundary
 	var entries []cache.CompressedEntry
 	q, positions, table := x.q.U16(), x.positions.I32(), floats(x.table)
 	for i := range x.tokens * x.heads {
