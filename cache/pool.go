@@ -126,40 +126,51 @@ func (p *BlockPool) Alloc(n int) ([]int32, error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.take(n)
+	if err := p.enough(n); err != nil {
+		return nil, err
+	}
+	return p.take(make([]int32, 0, n), n), nil
 }
 
-// exchange hands out n pages and, if somebody else holds the page last, too, one more,
-// which comes first and for which the caller's hold on last goes. Whether it is shared
-// is decided together with that: of several holders at the same time one keeps the page.
-func (p *BlockPool) exchange(last int32, n int) (got []int32, shared bool, err error) {
+// extend appends n pages to the entries of a table. If somebody else holds the page last,
+// its last entry, too, another one takes its place, for which the caller's hold on last
+// goes. Whether it is shared is decided together with that: of several holders at the
+// same time one keeps the page.
+func (p *BlockPool) extend(blocks []int32, last int32, n int) (all []int32, shared bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	shared = p.has(last) && p.refs[last] > 1
+	want := n
 	if shared {
-		n++
+		want++
 	}
-	if got, err = p.take(n); err != nil {
+	if err := p.enough(want); err != nil {
 		return nil, false, err
 	}
 	if shared {
 		p.refs[last]--
+		blocks = p.take(blocks[:len(blocks)-1], 1)
 	}
-	return got, shared, nil
+	return p.take(blocks, n), shared, nil
 }
 
-// take is Alloc for those who hold the mutex.
-func (p *BlockPool) take(n int) ([]int32, error) {
+// enough reports whether n pages are free, to those who hold the mutex.
+func (p *BlockPool) enough(n int) error {
 	if n > len(p.free) {
-		return nil, fmt.Errorf("cache: alloc: %d pages wanted, %d of %d free: %w", n, len(p.free), len(p.refs), ErrPoolFull)
+		return fmt.Errorf("cache: alloc: %d pages wanted, %d of %d free: %w", n, len(p.free), len(p.refs), ErrPoolFull)
 	}
-	got := make([]int32, n)
-	for i := range got {
-		got[i] = p.free[len(p.free)-1-i]
-		p.refs[got[i]] = 1
+	return nil
+}
+
+// take appends n pages that are free to a list, for those who hold the mutex.
+func (p *BlockPool) take(to []int32, n int) []int32 {
+	for range n {
+		page := p.free[len(p.free)-1]
+		p.free = p.free[:len(p.free)-1]
+		p.refs[page] = 1
+		to = append(to, page)
 	}
-	p.free = p.free[:len(p.free)-n]
-	return got, nil
+	return to
 }
 
 // Retain adds a holder to each of the pages; an id that occurs twice gets two. It

@@ -18,8 +18,9 @@ type Table struct {
 	pool   *BlockPool
 	page   int
 	blocks []int32 // -1: recycled
-	gone   int     // entries from the first on that are known to be recycled, so that nobody looks again
+	gone   int     // how many are recycled: the first ones
 	length int
+	own    bool // no fork holds the last page, so that nobody has to ask the pool
 }
 
 // PageCopy says that the bytes of page From must be copied to page To before To
@@ -58,10 +59,28 @@ func (t *Table) Need(n int) int {
 		return 0
 	}
 	need := t.grown(n)
-	if last := t.last(); last >= 0 && t.pool.Refs(last) > 1 {
+	if t.shared() {
 		need++
 	}
 	return need
+}
+
+// Room is the number of positions that Append can add without taking a page from the
+// pool: those left in the last page, or none while a fork shares it.
+func (t *Table) Room() int {
+	if t.shared() {
+		return 0
+	}
+	return len(t.blocks)*t.page - t.length
+}
+
+// shared reports whether the next position falls into a page that a fork holds, too.
+func (t *Table) shared() bool {
+	if t.own {
+		return false
+	}
+	last := t.last()
+	return last >= 0 && t.pool.Refs(last) > 1
 }
 
 // grown is how many entries n more positions add, for n of at least 1.
@@ -97,19 +116,17 @@ func (t *Table) Append(n int) ([]PageCopy, error) {
 	if n == 0 {
 		return nil, nil
 	}
-	last := t.last()
-	fresh, shared, err := t.pool.exchange(last, t.grown(n))
+	last, entries := t.last(), len(t.blocks)
+	blocks, shared, err := t.pool.extend(t.blocks, last, t.grown(n))
 	if err != nil {
 		return nil, err
 	}
-	var copies []PageCopy
-	if shared {
-		copies = []PageCopy{{From: last, To: fresh[0]}}
-		t.blocks[len(t.blocks)-1], fresh = fresh[0], fresh[1:]
-	}
-	t.blocks = append(t.blocks, fresh...)
+	t.blocks, t.own = blocks, true
 	t.length += n
-	return copies, nil
+	if shared {
+		return []PageCopy{{From: last, To: t.blocks[entries-1]}}, nil
+	}
+	return nil, nil
 }
 
 // Resume gives an empty table length positions, as a table has them whose first entries
@@ -166,9 +183,10 @@ func (t *Table) Row(row []int32) error {
 // from now on. It fails with ErrForeignBlock if this table was closed behind the
 // caller's back.
 func (t *Table) Fork() (*Table, error) {
-	if err := t.pool.Retain(t.resident(0, len(t.blocks))...); err != nil {
+	if err := t.pool.Retain(t.blocks[t.gone:]...); err != nil {
 		return nil, err
 	}
+	t.own = false
 	return &Table{pool: t.pool, page: t.page, blocks: slices.Clone(t.blocks), gone: t.gone, length: t.length}, nil
 }
 
@@ -188,10 +206,10 @@ func (t *Table) Truncate(n int) error {
 		t.length = n
 		return nil
 	}
-	if err := t.pool.Release(t.resident(keep, len(t.blocks))...); err != nil {
+	if err := t.pool.Release(t.blocks[max(keep, t.gone):]...); err != nil {
 		return err
 	}
-	t.blocks, t.gone, t.length = t.blocks[:keep], min(t.gone, keep), n
+	t.blocks, t.gone, t.length, t.own = t.blocks[:keep], min(t.gone, keep), n, false
 	return nil
 }
 
@@ -203,7 +221,7 @@ func (t *Table) Recycle(first int) error {
 	if n <= t.gone {
 		return nil
 	}
-	if err := t.pool.Release(t.resident(t.gone, n)...); err != nil {
+	if err := t.pool.Release(t.blocks[t.gone:n]...); err != nil {
 		return err
 	}
 	for i := range t.blocks[t.gone:n] {
@@ -216,14 +234,3 @@ func (t *Table) Recycle(first int) error {
 // Close lets go of all pages and leaves the table empty. It fails, as Truncate and
 // Recycle do, with ErrDoubleFree if somebody else released pages of the table.
 func (t *Table) Close() error { return t.Truncate(0) }
-
-// resident lists the pages of entries a..b-1 that were not recycled.
-func (t *Table) resident(a, b int) []int32 {
-	var held []int32
-	for _, id := range t.blocks[a:b] {
-		if id >= 0 {
-			held = append(held, id)
-		}
-	}
-	return held
-}

@@ -121,6 +121,48 @@ func TestTableForkCopiesOnWrite(t *testing.T) {
 	}
 }
 
+// Room and Need know of pages that a fork holds, also after the table went on and back.
+func TestTableRoom(t *testing.T) {
+	p := newPool(t, 6)
+	a := newTable(t, p, 4)
+	check := func(when string, room, need int) {
+		t.Helper()
+		if a.Room() != room || a.Need(1) != need {
+			t.Errorf("%s: room %d and need %d, want %d and %d", when, a.Room(), a.Need(1), room, need)
+		}
+	}
+	check("empty", 0, 1)
+	grow(t, a, 3)
+	check("3 of a page of 4", 1, 0)
+	b, err := a.Fork()
+	if err != nil {
+		t.Fatal(err)
+	}
+	check("forked", 0, 1)
+	grow(t, a, 1)
+	check("full", 0, 1)
+	grow(t, a, 1)
+	check("a page of its own", 3, 0)
+	c, err := a.Fork()
+	if err != nil {
+		t.Fatal(err)
+	}
+	grow(t, a, 5)
+	check("beyond its fork", 2, 0)
+	if err := a.Truncate(5); err != nil {
+		t.Fatal(err)
+	}
+	check("back in that page", 3, 0)
+	if err := a.Truncate(3); err != nil {
+		t.Fatal(err)
+	}
+	check("back in a page that a fork holds", 0, 1)
+	if err := errors.Join(b.Close(), c.Close()); err != nil {
+		t.Fatal(err)
+	}
+	check("without forks", 1, 0)
+}
+
 // Of forks that go on at the same time each but the last gets a page of its own, and the
 // page that they shared always has a holder.
 func TestTableForksConcurrent(t *testing.T) {
