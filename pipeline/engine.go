@@ -125,10 +125,13 @@ type Engine struct {
 	buckets map[int]*bucket
 
 	sessions []*Session // by row of the block tables; nil: free
+	seats    []seat     // by row
 	step     *Step      // in progress
 	flight   *vk.Pending
 	copies   []pendingCopy
 	parts    []stepPart // of the step in progress, reused
+	busy     []busyPart // those of sessions whose tables have something to do, see seat.quiet
+	changed  []tableOf  // those that may have entries that the device does not have
 	byRow    []int      // index into parts, or -1
 	ran, set []bool     // of the step: layers that ran; [layers, MaxSessions] inputs set from host memory
 	shown    []bool     // of the step: layers whose results are in host memory, for ReadOutput
@@ -161,7 +164,7 @@ func NewEngine(ctx context.Context, dev *vk.Device, cfg Config, layers []*Device
 		return nil, err
 	}
 	e := &Engine{dev: dev, cfg: cfg, opts: o, turn: make(chan struct{}, 1), done: make(chan struct{}),
-		ropes: map[Rope]tensor.Tensor{}, buckets: map[int]*bucket{}, sessions: make([]*Session, o.MaxSessions),
+		ropes: map[Rope]tensor.Tensor{}, buckets: map[int]*bucket{}, sessions: make([]*Session, o.MaxSessions), seats: make([]seat, o.MaxSessions),
 		byRow: make([]int, o.MaxSessions), ran: make([]bool, len(layers)), set: make([]bool, len(layers)*o.MaxSessions), shown: make([]bool, len(layers))}
 	for _, w := range layers {
 		l := &engineLayer{w: w, rope: cfg.Rope(w.Layer)}

@@ -164,8 +164,8 @@ func (b *bucket) build(ctx context.Context) (err error) {
 	}{{&b.host, vk.Upload}, {&b.device, vk.DeviceLocal}} {
 		if in.to.arena, err = allocateIn(e.dev, in.mem, "step metadata", []wanted{
 			{&in.to.queryStart, tensor.I32, []int{e.opts.MaxSessions + 1}}, {&in.to.seqLens, tensor.I32, []int{e.opts.MaxSessions}},
-			{&in.to.updates, tensor.U32, []int{1 + 2*e.capacity(b.tokens)}}, {&in.to.request, tensor.I32, []int{b.tokens}},
-			{&in.to.positions, tensor.I32, []int{b.tokens}}, {&in.to.valid, tensor.U8, []int{b.tokens}},
+			{&in.to.request, tensor.I32, []int{b.tokens}}, {&in.to.positions, tensor.I32, []int{b.tokens}}, {&in.to.valid, tensor.U8, []int{b.tokens}},
+			{&in.to.updates, tensor.U32, []int{1 + 2*e.capacity(b.tokens)}}, // last, see bucket.fill
 		}); err != nil {
 			return err
 		}

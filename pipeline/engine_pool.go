@@ -269,20 +269,29 @@ func (e *Engine) once(ctx context.Context, record func(*vk.Recorder) error) erro
 // twice their size, to what MaxCacheBytes leave, or by less where the device has no more.
 // It needs the turn, for no command may be in flight.
 func (e *Engine) ensure(ctx context.Context, need [poolCount]int) error {
+	if !e.short(need) {
+		return nil
+	}
+	for _, s := range e.sessions { // each may have a page that it would give back with the next
+		if s == nil {
+			continue
+		}
+		if err := s.recycle(); err != nil {
+			return err
+		}
+	}
+	if !e.short(need) {
+		return nil
+	}
 	var least [poolCount]int // pages
-	short := false
 	for i, p := range e.pools {
 		if p == nil {
 			continue
 		}
-		missing := max(0, need[i]-p.ids.Free())
-		short = short || missing > 0
-		if least[i] = p.ids.Capacity() + missing; least[i] > p.most {
+		least[i] = p.ids.Capacity() + max(0, need[i]-p.ids.Free())
+		if least[i] > p.most {
 			return fmt.Errorf("%w: %d pages of %d tokens are wanted, and there can be at most %d", cache.ErrPoolFull, least[i], p.page*p.ratio, p.most)
 		}
-	}
-	if !short {
-		return nil
 	}
 	limit := orMost(e.opts.MaxCacheBytes)
 	if e.bytes(least) > limit {
@@ -307,6 +316,16 @@ func (e *Engine) ensure(ctx context.Context, need [poolCount]int) error {
 		err = fmt.Errorf("%w: %w", cache.ErrPoolFull, err)
 	}
 	return err
+}
+
+// short reports whether fewer pages of a sort are free than are needed.
+func (e *Engine) short(need [poolCount]int) bool {
+	for i, p := range e.pools {
+		if p != nil && need[i] > p.ids.Free() {
+			return true
+		}
+	}
+	return false
 }
 
 // bytes are those of so many pages of each sort.
@@ -342,7 +361,7 @@ func (e *Engine) shared(least [poolCount]int, limit uint64) [poolCount]int {
 	open, tokens := 0, 0
 	for _, s := range e.sessions {
 		if s != nil {
-			open, tokens = open+1, tokens+s.length
+			open, tokens = open+1, tokens+s.at.length
 		}
 	}
 	pages := func(more int) (to [poolCount]int) {

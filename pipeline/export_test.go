@@ -3,6 +3,7 @@ package pipeline
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/vkmla/vkmla/tensor"
@@ -141,3 +142,68 @@ func (e *Engine) Tear(ctx context.Context) error {
 
 // Untear lets steps be submitted again.
 func (e *Engine) Untear() error { return e.forget() }
+
+// Pretend makes a step believe that all layers ran, without the device: what is left of it
+// is what the host does besides submissions.
+func (st *Step) Pretend() {
+	st.e.mu.Lock()
+	defer st.e.mu.Unlock()
+	for i := range st.e.ran {
+		st.e.ran[i] = true
+	}
+}
+
+// Prologue does of a step what comes before its layers and makes it believe that these ran.
+func (st *Step) Prologue(ctx context.Context) error {
+	st.e.mu.Lock()
+	err := st.hand(commandKey{layer: prologue})
+	st.e.mu.Unlock()
+	if err == nil {
+		err = st.Wait(ctx)
+	}
+	st.Pretend()
+	return err
+}
+
+// CheckTables says what is wrong with the block tables of sessions that have no step in
+// progress: every page of a token that may be read is there, on the device too, those
+// before have been given back, and nobody else holds what was written from a length on.
+func (s *Session) CheckTables(ctx context.Context, from int) error {
+	e := s.e
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i, t := range s.tables {
+		if t == nil {
+			continue
+		}
+		p := e.pools[i]
+		row := make([]byte, 4*p.width)
+		if err := p.table.Rows(s.row, s.row+1).Download(ctx, row); err != nil {
+			return err
+		}
+		gone := 0
+		for gone < t.Entries() && t.Entry(gone) < 0 {
+			gone++
+		}
+		if p.keep > 0 { // one goes when the next is taken
+			if most := max(0, s.lowest()-p.keep) / p.page; gone > most || gone < most-1 {
+				return fmt.Errorf("pool %d: of %d tokens %d pages have been given back, want %d or one less", i, s.at.length, gone, most)
+			}
+		}
+		if n := ceilDiv(s.at.length/p.ratio, p.page); t.Entries() != n {
+			return fmt.Errorf("pool %d: %d entries for %d tokens, want %d", i, t.Entries(), s.at.length, n)
+		}
+		for k := range t.Entries() {
+			page, there := t.Entry(k), int32(le.Uint32(row[4*k:]))
+			switch {
+			case (page < 0) != (k < gone) || gone > 0 && p.keep == 0:
+				return fmt.Errorf("pool %d: entry %d of %d tokens is %d", i, k, s.at.length, page)
+			case page >= 0 && page != there:
+				return fmt.Errorf("pool %d: entry %d is %d, on the device %d", i, k, page, there)
+			case page >= 0 && k >= from/p.ratio/p.page && s.at.length/p.ratio > from/p.ratio && p.ids.Refs(page) != 1:
+				return fmt.Errorf("pool %d: page %d of entry %d was written and has %d holders", i, page, k, p.ids.Refs(page))
+			}
+		}
+	}
+	return nil
+}

@@ -3,6 +3,7 @@ package pipeline
 import (
 	"context"
 	"fmt"
+	"math"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/vk"
@@ -20,13 +21,25 @@ const (
 // it. It is cheap; pages come with its tokens.
 type Session struct {
 	e      *Engine
-	row    int // of the block tables
-	length int // tokens, without those of a step in progress
-	floor  int // the shortest length that it can be truncated to, besides 0
-	tables [poolCount]*cache.Table
-	synced [poolCount]int // entries of the tables that the device has
-	inStep bool
+	row    int   // of the block tables
+	at     *seat // of the row
+	floor  int   // see lowest
 	closed bool
+
+	tables   [poolCount]*cache.Table
+	quietFor [poolCount]int // see seat.quiet, of each table; 0 while that is not known
+	synced   [poolCount]int // entries of the tables that the device has, or gets with the step in progress
+}
+
+// seat is what every step has to know of the session in a row, and nothing else: those of
+// all sessions lie side by side, for after the wait for a step they are in no cache.
+type seat struct {
+	length int // tokens, without those of a step in progress
+
+	// As long as the session has no more than so many tokens, it needs no page and shares
+	// none that it writes. Its tables are left alone so long, and know of less tokens than
+	// it has.
+	quiet int
 }
 
 // Open makes a session without tokens. Errors: ErrTooManySessions; vk.ErrClosed,
@@ -50,7 +63,8 @@ func (e *Engine) open() (*Session, error) {
 		if taken != nil {
 			continue
 		}
-		s := &Session{e: e, row: row}
+		e.seats[row] = seat{}
+		s := &Session{e: e, row: row, at: &e.seats[row]}
 		for i, p := range e.pools {
 			if p == nil {
 				continue
@@ -70,7 +84,7 @@ func (e *Engine) open() (*Session, error) {
 func (s *Session) Len() int {
 	s.e.mu.Lock()
 	defer s.e.mu.Unlock()
-	return s.length
+	return s.at.length
 }
 
 // Number is what the device knows the session by, see Between: 0 to MaxSessions-1. No two
@@ -93,11 +107,14 @@ func (s *Session) free() error {
 	if err := s.usable(); err != nil {
 		return err
 	}
-	if s.inStep {
+	if s.inStep() {
 		return ErrInStep
 	}
 	return nil
 }
+
+// inStep reports whether the session has a chunk of the step in progress.
+func (s *Session) inStep() bool { return s.e.step != nil && s.e.byRow[s.row] >= 0 }
 
 // Fork makes a session with the same tokens in the same pages. Pages that both write to
 // later are copied when they do; nothing is copied now.
@@ -117,6 +134,9 @@ func (s *Session) fork() (*Session, error) {
 	if err := s.free(); err != nil {
 		return nil, err
 	}
+	if err := s.settle(); err != nil {
+		return nil, err
+	}
 	f, err := s.e.open()
 	if err != nil {
 		return nil, err
@@ -132,7 +152,7 @@ func (s *Session) fork() (*Session, error) {
 		}
 		f.tables[i] = shared
 	}
-	f.length, f.floor = s.length, s.floor
+	f.at.length, f.floor = s.at.length, s.lowest()
 	return f, nil
 }
 
@@ -146,31 +166,36 @@ func (s *Session) fork() (*Session, error) {
 func (s *Session) Truncate(n int) error {
 	s.e.mu.Lock()
 	defer s.e.mu.Unlock()
-	if err := s.free(); err != nil {
+	err := s.free()
+	if err == nil {
+		err = s.settle()
+	}
+	if err != nil {
 		return fmt.Errorf("%s: %w", opTruncate, err)
 	}
 	switch {
-	case n < 0 || n > s.length:
-		return &vk.ArgumentError{Op: opTruncate, Arg: "n", Got: fmt.Sprint(n), Want: fmt.Sprintf("0 to %d", s.length)}
+	case n < 0 || n > s.at.length:
+		return &vk.ArgumentError{Op: opTruncate, Arg: "n", Got: fmt.Sprint(n), Want: fmt.Sprintf("0 to %d", s.at.length)}
 	case n == 0:
 		s.floor = 0
-	case n < s.floor:
-		return fmt.Errorf("%s: to %d tokens of %d: %w, at least %d or none may stay", opTruncate, n, s.length, ErrRewind, s.floor)
+	case n < s.lowest():
+		return fmt.Errorf("%s: to %d tokens of %d: %w, at least %d or none may stay", opTruncate, n, s.at.length, ErrRewind, s.floor)
 	}
 	if err := s.cut(n); err != nil {
 		return fmt.Errorf("%s: %w", opTruncate, err)
 	}
-	s.length = n
+	s.at.length = n
 	return nil
 }
 
 // cut lets go of the pages of tokens from n on.
 func (s *Session) cut(n int) error {
+	s.wake()
 	for i, t := range s.tables {
 		if t == nil {
 			continue
 		}
-		if err := t.Truncate(n / s.e.pools[i].ratio); err != nil {
+		if err := t.Truncate(min(n/s.e.pools[i].ratio, t.Len())); err != nil {
 			return err
 		}
 		s.synced[i] = min(s.synced[i], t.Entries())
@@ -189,7 +214,7 @@ func (s *Session) Close() error {
 	if s.closed || s.e.closed {
 		return nil
 	}
-	if s.inStep {
+	if s.inStep() {
 		return fmt.Errorf("%s: %w", opSession, ErrInStep)
 	}
 	if err := s.drop(); err != nil {
@@ -199,60 +224,111 @@ func (s *Session) Close() error {
 }
 
 func (s *Session) drop() error {
-	s.e.sessions[s.row], s.closed, s.length = nil, true, 0
-	return s.cut(0)
+	err := s.cut(0)
+	s.e.sessions[s.row], s.closed, s.at = nil, true, &seat{}
+	return err
 }
 
-// reserve takes the pages for n more tokens, which ensure has made free. What has to be
-// copied is kept until copyPages.
-func (s *Session) reserve(n int) error {
-	for i, t := range s.tables {
-		if t == nil {
-			continue
-		}
-		p := s.e.pools[i]
-		last := max(t.Entries()-1, 0)
-		copies, err := t.Append((s.length+n)/p.ratio - t.Len())
-		if err != nil {
-			return err
-		}
-		for _, c := range copies {
-			// The other holder may go, and its page must stay until it is copied.
-			if err := p.ids.Retain(c.From); err != nil {
-				return err
-			}
-			s.e.copies = append(s.e.copies, pendingCopy{i, c})
-			s.synced[i] = min(s.synced[i], last)
-		}
-	}
-	return nil
-}
-
-// keep makes n reserved tokens the session's, and lets go of pages that are not needed
-// any more.
-func (s *Session) keep(n int) error {
-	s.length += n
-	s.floor = max(s.floor, s.length-s.e.opts.Rewind)
-	for i, t := range s.tables {
-		if t == nil {
-			continue
-		}
-		if p := s.e.pools[i]; p.keep > 0 {
-			if err := t.Recycle(max(0, s.length-s.e.opts.Rewind-p.keep)); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
+// due reports whether a table has something to do for the next n tokens.
+func (s *Session) due(i, n int) bool { return s.tables[i] != nil && s.at.length+n > s.quietFor[i] }
 
 // need adds the pages that n more tokens take.
 func (s *Session) need(n int, pages *[poolCount]int) {
 	for i, t := range s.tables {
-		if t != nil {
-			pages[i] += t.Need((s.length+n)/s.e.pools[i].ratio - t.Len())
+		if s.due(i, n) {
+			pages[i] += t.Need((s.at.length+n)/s.e.pools[i].ratio - t.Len())
 		}
 	}
+}
+
+// reserve takes the pages for n more tokens, which ensure has made free, lets go of those
+// that are not needed any more, and finds out for how long the tables can be left alone
+// then. What has to be copied is kept until copyPages.
+func (s *Session) reserve(n int) error {
+	s.at.quiet = math.MaxInt
+	for i, t := range s.tables {
+		if t == nil {
+			continue
+		}
+		if s.due(i, n) {
+			if err := s.reserveIn(i, n); err != nil {
+				return err
+			}
+		}
+		s.at.quiet = min(s.at.quiet, s.quietFor[i])
+	}
+	return nil
+}
+
+// reserveIn is reserve for one table.
+func (s *Session) reserveIn(i, n int) error {
+	t, p := s.tables[i], s.e.pools[i]
+	s.e.changed = append(s.e.changed, tableOf{s, i})
+	if err := s.recycleIn(i); err != nil {
+		return err
+	}
+	last := max(t.Entries()-1, 0)
+	copies, err := t.Append((s.at.length+n)/p.ratio - t.Len())
+	if err != nil {
+		return err
+	}
+	for _, c := range copies {
+		// The other holder may go, and its page must stay until it is copied.
+		if err := p.ids.Retain(c.From); err != nil {
+			return err
+		}
+		s.e.copies = append(s.e.copies, pendingCopy{i, c})
+		s.synced[i] = min(s.synced[i], last)
+	}
+	s.quietFor[i] = (t.Len()+t.Room()+1)*p.ratio - 1
+	if p.keep > 0 { // until there are two pages to give back: one goes when the next is taken
+		gone := max(0, s.lowest()-p.keep) / p.page
+		s.quietFor[i] = min(s.quietFor[i], (gone+2)*p.page+p.keep+s.e.opts.Rewind-1)
+	}
+	return nil
+}
+
+// lowest is the shortest length that the session can be truncated to, besides 0. It is
+// kept in floor, to be found out while the session has its greatest length.
+func (s *Session) lowest() int {
+	s.floor = max(s.floor, s.at.length-s.e.opts.Rewind)
+	return s.floor
+}
+
+// recycle lets go of pages that are not needed any more.
+func (s *Session) recycle() error {
+	for i, t := range s.tables {
+		if t == nil {
+			continue
+		}
+		if err := s.recycleIn(i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// recycleIn is recycle for one table.
+func (s *Session) recycleIn(i int) error {
+	if p := s.e.pools[i]; p.keep > 0 {
+		return s.tables[i].Recycle(max(0, s.lowest()-p.keep))
+	}
+	return nil
+}
+
+// wake makes the next step look at the tables.
+func (s *Session) wake() {
+	s.at.quiet, s.quietFor = 0, [poolCount]int{}
+	s.e.changed = s.e.changed[:0] // which finds out itself what changed
+}
+
+// settle tells the tables of all tokens, before they are shared or cut, and lets go of
+// pages that are not needed any more.
+func (s *Session) settle() error {
+	s.wake()
+	err := s.reserve(0)
+	s.wake()
+	return err
 }
 
 // Advance lengthens the session by n tokens that no layer has seen: it takes their pages
@@ -282,8 +358,8 @@ func (s *Session) Advance(ctx context.Context, n int) error {
 	case err != nil:
 	case n < 0:
 		return &vk.ArgumentError{Op: opAdvance, Arg: "n", Got: fmt.Sprint(n), Want: "at least 0"}
-	case n > e.opts.MaxTokens-s.length:
-		err = fmt.Errorf("%w: %d tokens and %d more, of at most %d", ErrSequenceFull, s.length, n, e.opts.MaxTokens)
+	case n > e.opts.MaxTokens-s.at.length:
+		err = fmt.Errorf("%w: %d tokens and %d more, of at most %d", ErrSequenceFull, s.at.length, n, e.opts.MaxTokens)
 	}
 	for n > 0 && err == nil {
 		part := min(n, e.opts.MaxStep)
@@ -295,10 +371,12 @@ func (s *Session) Advance(ctx context.Context, n int) error {
 		if err = s.reserve(part); err != nil {
 			break
 		}
-		if err = s.keep(part); err == nil {
+		s.at.length += part
+		if err = s.recycle(); err == nil {
 			n -= part
 		}
 	}
+	s.wake() // the device has no entry yet
 	if err == nil {
 		err = e.copyPages(ctx)
 	}

@@ -125,7 +125,10 @@ func (s *Session) view() (*Session, error) {
 	if err := s.free(); err != nil {
 		return nil, err
 	}
-	v := &Session{e: s.e, length: s.length, floor: s.floor}
+	if err := s.settle(); err != nil {
+		return nil, err
+	}
+	v := &Session{e: s.e, at: &seat{length: s.at.length}, floor: s.lowest()}
 	for i, t := range s.tables {
 		if t == nil {
 			continue
@@ -160,7 +163,7 @@ func (s *Session) save(ctx context.Context, w io.Writer, turn *turns) error {
 
 // header describes a session.
 func (s *Session) header() snapshotHeader {
-	h := snapshotHeader{Magic: snapshotMagic, Version: snapshotVersion, Model: s.e.fingerprint(), Length: uint64(s.length), Floor: uint64(s.floor)}
+	h := snapshotHeader{Magic: snapshotMagic, Version: snapshotVersion, Model: s.e.fingerprint(), Length: uint64(s.at.length), Floor: uint64(s.floor)}
 	for i, t := range s.tables {
 		if t == nil {
 			continue
@@ -409,8 +412,8 @@ func cutShort(err error) error {
 // trim makes of a header what a session of the engine has: of one that could be truncated
 // further than Rewind allows here, the first pages are left out. It returns how many.
 func (e *Engine) trim(h *snapshotHeader) (gone [poolCount]int) {
-	floor := int(h.Length) - e.opts.Rewind
-	h.Floor = uint64(max(int(h.Floor), floor))
+	floor := max(int(h.Floor), int(h.Length)-e.opts.Rewind)
+	h.Floor = uint64(floor)
 	for i, p := range e.pools {
 		if p == nil || p.keep == 0 {
 			continue
@@ -506,10 +509,10 @@ func (e *Engine) reserveRestored(ctx context.Context, h *snapshotHeader) (*Sessi
 		return nil, err
 	}
 	err = e.ensure(ctx, pages)
-	s.length, s.floor = int(h.Length), int(h.Floor)
+	s.at.length, s.floor = int(h.Length), int(h.Floor)
 	for i, t := range s.tables {
 		if t != nil && err == nil {
-			err = t.Resume(s.length/e.pools[i].ratio, int(h.FirstPage[i]))
+			err = t.Resume(s.at.length/e.pools[i].ratio, int(h.FirstPage[i]))
 		}
 	}
 	if err != nil {

@@ -28,7 +28,21 @@ type Chunk struct {
 // stepPart is a chunk of a step in progress.
 type stepPart struct {
 	s        *Session
-	first, n int // rows
+	row      int // of the session
+	first, n int // rows of the step
+}
+
+// busyPart is a chunk of which a session's tables have something to do.
+type busyPart struct {
+	s      *Session
+	n      int
+	synced [poolCount]int // what Session.synced is again if the step is given up
+}
+
+// tableOf is the table of a session for a sort of pages.
+type tableOf struct {
+	s    *Session
+	sort int
 }
 
 // Step is new tokens of some sessions on their way through the layers. Their lengths
@@ -36,15 +50,17 @@ type stepPart struct {
 // that ends while one of its methods waits, or a lost device; after that it is of no
 // use (vk.ErrClosed), and the tensors it gave belong to the next step.
 type Step struct {
-	e      *Engine
-	b      *bucket
-	tokens int
+	e       *Engine
+	b       *bucket
+	tokens  int
+	longest int     // length that a session is to have
+	work    float64 // how much there is to do, in any unit: how many earlier tokens the tokens see. Between steps of one size the device's time grows by no more
+
 	begun  bool // the metadata is with the device
 	host   bool // inputs come from host memory
 	layer  int  // whose inputs were set last
 	latest int  // the layer that was submitted last; -1: what it left is not to be had
 	flying *vk.Pending
-	work   float64         // see Engine.work
 	handed []*stepCommands // submitted since the last Wait
 	timed  []commandKey    // submitted, each once
 }
@@ -76,27 +92,28 @@ func (e *Engine) begin(ctx context.Context, chunks []Chunk) (*Step, error) {
 	if err := e.usable(); err != nil {
 		return nil, err
 	}
-	tokens, err := e.lay(chunks)
+	st, err := e.lay(chunks)
 	if err != nil {
 		return nil, err
 	}
-	longest, pages := 0, [poolCount]int{}
-	for _, x := range e.parts {
-		longest = max(longest, x.s.length+x.n)
+	pages := [poolCount]int{}
+	for _, x := range e.busy {
 		x.s.need(x.n, &pages)
 	}
-	if err := e.growRopes(ctx, longest); err != nil {
+	if err := e.growRopes(ctx, st.longest); err != nil {
 		return nil, err
 	}
-	b, err := e.bucket(ctx, tokens)
+	b, err := e.bucket(ctx, st.tokens)
 	if err != nil {
 		return nil, err
 	}
 	if err := e.ensure(ctx, pages); err != nil {
 		return nil, err
 	}
-	for _, x := range e.parts {
-		if err = x.s.reserve(x.n); err != nil {
+	e.changed = e.changed[:0]
+	for i, x := range e.busy {
+		err = x.s.reserve(x.n)
+		if e.busy[i].synced = x.s.synced; err != nil {
 			break
 		}
 	}
@@ -107,24 +124,29 @@ func (e *Engine) begin(ctx context.Context, chunks []Chunk) (*Step, error) {
 		err = b.fill(ctx)
 	}
 	if err != nil {
-		for _, x := range e.parts {
-			err = errors.Join(err, x.s.cut(x.s.length))
-		}
-		return nil, err
-	}
-	for _, x := range e.parts {
-		x.s.inStep = true
+		return nil, errors.Join(err, e.giveBack())
 	}
 	clear(e.ran)
 	clear(e.shown)
-	e.step = &Step{e: e, b: b, tokens: tokens, work: e.work()}
-	return e.step, nil
+	st.b, e.step = b, st
+	return st, nil
 }
 
-// lay checks the chunks and gives each its rows, in the order of their sessions' rows in
-// the block tables, as the kernels have it.
-func (e *Engine) lay(chunks []Chunk) (tokens int, err error) {
-	e.parts = e.parts[:0]
+// giveBack takes back what Begin did for a step.
+func (e *Engine) giveBack() error {
+	var err error
+	for _, x := range e.busy {
+		x.s.synced = x.synced
+		err = errors.Join(err, x.s.cut(x.s.at.length))
+	}
+	return err
+}
+
+// lay checks the chunks, finds the busy sessions, and makes a step that knows how much it
+// has to do.
+func (e *Engine) lay(chunks []Chunk) (*Step, error) {
+	st := &Step{e: e}
+	e.parts, e.busy = e.parts[:0], e.busy[:0]
 	for i := range e.byRow {
 		e.byRow[i] = -1
 	}
@@ -132,41 +154,57 @@ func (e *Engine) lay(chunks []Chunk) (tokens int, err error) {
 		return &vk.ArgumentError{Op: opBegin, Arg: fmt.Sprintf("chunks[%d]", i), Got: fmt.Sprint(got), Want: want}
 	}
 	for i, c := range chunks {
-		s := c.Session
-		switch {
-		case s == nil:
-			return 0, bad(i, "a nil session", "a session of this engine")
-		case s.e != e:
-			return 0, bad(i, "a session of another engine", "one of this engine")
-		case s.closed:
-			return 0, fmt.Errorf("chunks[%d]: session %w", i, vk.ErrClosed)
-		case c.Tokens < 1:
-			return 0, bad(i, c.Tokens, "at least 1 token")
-		case e.byRow[s.row] >= 0:
-			return 0, bad(i, "a session twice", "each once")
-		case c.Tokens > e.opts.MaxTokens-s.length:
-			return 0, fmt.Errorf("chunks[%d]: %w: %d tokens and %d more, of at most %d", i, ErrSequenceFull, s.length, c.Tokens, e.opts.MaxTokens)
-		case c.Tokens > e.opts.MaxStep-tokens:
-			return 0, bad(i, fmt.Sprintf("%d tokens after %d", c.Tokens, tokens), fmt.Sprintf("at most %d in all", e.opts.MaxStep))
+		row, ok := e.again(i, c.Session)
+		if s := c.Session; !ok {
+			switch {
+			case s == nil:
+				return nil, bad(i, "a nil session", "a session of this engine")
+			case s.e != e:
+				return nil, bad(i, "a session of another engine", "one of this engine")
+			case s.closed:
+				return nil, fmt.Errorf("chunks[%d]: session %w", i, vk.ErrClosed)
+			}
+			row = s.row
 		}
-		e.byRow[s.row] = i
-		e.parts = append(e.parts, stepPart{s: s, n: c.Tokens})
-		tokens += c.Tokens
+		at := &e.seats[row]
+		length := at.length + c.Tokens
+		switch {
+		case c.Tokens < 1:
+			return nil, bad(i, c.Tokens, "at least 1 token")
+		case e.byRow[row] >= 0:
+			return nil, bad(i, "a session twice", "each once")
+		case c.Tokens > e.opts.MaxTokens-at.length:
+			return nil, fmt.Errorf("chunks[%d]: %w: %d tokens and %d more, of at most %d", i, ErrSequenceFull, at.length, c.Tokens, e.opts.MaxTokens)
+		case c.Tokens > e.opts.MaxStep-st.tokens:
+			return nil, bad(i, fmt.Sprintf("%d tokens after %d", c.Tokens, st.tokens), fmt.Sprintf("at most %d in all", e.opts.MaxStep))
+		}
+		e.byRow[row] = i
+		e.parts = append(e.parts, stepPart{s: c.Session, row: row, n: c.Tokens})
+		st.tokens += c.Tokens
+		st.longest = max(st.longest, length)
+		st.work += float64(c.Tokens) * float64(length)
+		if length > at.quiet {
+			e.busy = append(e.busy, busyPart{c.Session, c.Tokens, c.Session.synced})
+		}
 	}
 	if len(chunks) == 0 {
-		return 0, &vk.ArgumentError{Op: opBegin, Arg: "chunks", Got: "none", Want: "at least one"}
+		return nil, &vk.ArgumentError{Op: opBegin, Arg: "chunks", Got: "none", Want: "at least one"}
 	}
-	at := 0
-	for _, i := range e.byRow {
-		if i >= 0 {
-			e.parts[i].first = at
-			at += e.parts[i].n
-		}
-	}
-	return tokens, nil
+	return st, nil
 }
 
-// fill writes the metadata of the step that e.parts describes.
+// again returns the row of a session that is open and had the same chunk in the last step:
+// most have, and then nobody has to look at the session itself, which is in no cache.
+func (e *Engine) again(chunk int, s *Session) (row int, ok bool) {
+	if parts := e.parts[:cap(e.parts)]; chunk < len(parts) && parts[chunk].s == s {
+		row = parts[chunk].row
+		return row, s != nil && e.sessions[row] == s
+	}
+	return 0, false
+}
+
+// fill gives each chunk of e.parts its rows, in the order of their sessions' rows in the
+// block tables, as the kernels have it, and writes the metadata of the step.
 func (b *bucket) fill(ctx context.Context) error {
 	e := b.e
 	d := &b.draft
@@ -176,14 +214,15 @@ func (b *bucket) fill(ctx context.Context) error {
 		length := 0
 		le.PutUint32(start[4*row:], uint32(at))
 		if i >= 0 {
-			x := e.parts[i]
-			for k := range x.n {
+			x := &e.parts[i]
+			x.first, length = at, e.seats[row].length
+			for range x.n {
 				le.PutUint32(request[4*at:], uint32(row))
-				le.PutUint32(positions[4*at:], uint32(x.s.length+k))
+				le.PutUint32(positions[4*at:], uint32(length))
 				valid[at] = 1
+				length++
 				at++
 			}
-			length = x.s.length + x.n
 		}
 		le.PutUint32(lens[4*row:], uint32(length))
 	}
@@ -193,44 +232,42 @@ func (b *bucket) fill(ctx context.Context) error {
 		le.PutUint32(positions[4*at:], 0)
 		valid[at] = 0
 	}
-	if err := b.fillUpdates(ctx); err != nil {
+	used, err := b.fillUpdates(ctx)
+	if err != nil {
 		return err
 	}
-	copy(b.host.arena.Whole().Buffer.Mapped(), d.all)
+	copy(b.host.arena.Whole().Buffer.Mapped(), d.all[:used])
 	return nil
 }
 
 // fillUpdates lists the entries of block tables that the device does not have. More than
-// a step itself can change, after a fork for instance, are brought there at once.
-func (b *bucket) fillUpdates(ctx context.Context) error {
+// a step itself can change, after a fork for instance, are brought there at once. It
+// returns how much of the draft is in use: the list is the end of it.
+func (b *bucket) fillUpdates(ctx context.Context) (used int, err error) {
 	list := b.draft.updates
 	n, room := 0, len(list)/8
-	for _, x := range b.e.parts {
-		for i, t := range x.s.tables {
-			if t == nil {
-				continue
+	for _, x := range b.e.changed {
+		s, t, p := x.s, x.s.tables[x.sort], b.e.pools[x.sort]
+		from := s.synced[x.sort]
+		s.synced[x.sort] = t.Entries()
+		for from < t.Entries() && t.Entry(from) < 0 {
+			from++ // recycled, which no kernel looks at
+		}
+		if t.Entries()-from > room-n {
+			if err := p.upload(ctx, s.row, from, t); err != nil {
+				return 0, err
 			}
-			p, from := b.e.pools[i], x.s.synced[i]
-			for from < t.Entries() && t.Entry(from) < 0 {
-				from++ // recycled, which no kernel looks at
-			}
-			if t.Entries()-from > room-n {
-				if err := p.upload(ctx, x.s.row, from, t); err != nil {
-					return err
-				}
-				x.s.synced[i] = t.Entries()
-				continue
-			}
-			word := int(p.table.Offset/4) + x.s.row*p.width
-			for ; from < t.Entries(); from++ {
-				le.PutUint32(list[4+8*n:], uint32(word+from))
-				le.PutUint32(list[8+8*n:], uint32(t.Entry(from)))
-				n++
-			}
+			continue
+		}
+		word := int(p.table.Offset/4) + s.row*p.width
+		for ; from < t.Entries(); from++ {
+			le.PutUint32(list[4+8*n:], uint32(word+from))
+			le.PutUint32(list[8+8*n:], uint32(t.Entry(from)))
+			n++
 		}
 	}
 	le.PutUint32(list, uint32(n))
-	return nil
+	return int(b.host.updates.Offset) + 4 + 8*n, nil
 }
 
 // upload writes the entries of a table from one on to a row of the block table.
@@ -413,16 +450,7 @@ func (st *Step) hand(key commandKey) error {
 	if !slices.Contains(st.timed, key) {
 		st.timed = append(st.timed, key)
 	}
-	if key.layer < 0 && !st.begun {
-		st.begun = true
-		for _, x := range st.e.parts {
-			for i, t := range x.s.tables {
-				if t != nil {
-					x.s.synced[i] = t.Entries()
-				}
-			}
-		}
-	}
+	st.begun = st.begun || key.layer < 0
 	return nil
 }
 
@@ -484,7 +512,12 @@ func (st *Step) Commit() error {
 		}
 	}
 	for _, x := range e.parts {
-		err = errors.Join(err, x.s.keep(x.n))
+		e.seats[x.row].length += x.n
+	}
+	for _, x := range e.busy {
+		if x.s.at.length > x.s.at.quiet { // a long chunk, of which not all is needed any more
+			err = errors.Join(err, x.s.recycle())
+		}
 	}
 	st.leave()
 	if err != nil {
@@ -511,19 +544,13 @@ func (st *Step) Abort() error {
 // session's length is written again before it is read, and pages of tables that are
 // shorter now are listed for the device again.
 func (st *Step) end() error {
-	var err error
-	for _, x := range st.e.parts {
-		err = errors.Join(err, x.s.cut(x.s.length))
-	}
+	err := st.e.giveBack()
 	st.leave()
 	return err
 }
 
 // leave lets the next step begin.
 func (st *Step) leave() {
-	for _, x := range st.e.parts {
-		x.s.inStep = false
-	}
 	st.e.step = nil
 	st.e.leave()
 }

@@ -2,87 +2,150 @@ package pipeline_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/vkmla/vkmla/internal/fakemodel"
 	"github.com/vkmla/vkmla/internal/testkit"
 	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/vk"
 )
 
-// BenchmarkStepHost measures what a decode step of 43 layers takes the host. "fill" is to
-// begin and end it, which is all there is to do besides the submission; "whole" has that,
-// too, and counts in us/step what it takes to begin, submit and commit, but not the
-// waiting for the device.
+// hostSteps is how many steps BenchmarkStepHost runs before sessions begin anew.
+const hostSteps = 2048
+
+// hostSessions makes an engine whose caches need not grow, for else steps are recorded
+// again, and sessions for it: of the same length, so that all of them begin pages in the
+// same steps, or of different ones.
+func hostSessions(b *testing.B, dev *vk.Device, cfg pipeline.Config, layers []*pipeline.DeviceLayer, sessions int, bytes uint64) (*pipeline.Engine, []pipeline.Chunk) {
+	b.Helper()
+	e := engine(b, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 4096, MaxSessions: sessions, MaxStep: sessions, CacheBytes: uint64(sessions) * bytes})
+	var chunks []pipeline.Chunk
+	for range sessions {
+		chunks = append(chunks, pipeline.Chunk{Session: must[*pipeline.Session](b)(e.Open()), Tokens: 1})
+	}
+	return e, chunks
+}
+
+// restart makes sessions 500 tokens long, and each of them by some more than the one before.
+func restart(b *testing.B, chunks []pipeline.Chunk, more int) {
+	b.Helper()
+	for _, c := range chunks {
+		if err := c.Session.Truncate(0); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for i, c := range chunks {
+		if err := c.Session.Advance(b.Context(), 500+i*more%512); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// reportTimes reports medians and 95th percentiles.
+func reportTimes(b *testing.B, name string, list []time.Duration) {
+	if len(list) == 0 {
+		return
+	}
+	slices.Sort(list)
+	us := func(q int) float64 { return float64(list[len(list)*q/100].Nanoseconds()) / 1e3 }
+	b.ReportMetric(us(50), name+"-us")
+	b.ReportMetric(us(95), name+"-p95-us")
+}
+
+// BenchmarkStepHost measures what a decode step takes the host, of sessions whose lengths
+// are all the same, so that all of them begin pages in the same steps, or are all over the
+// place ("mixed"). "books" is without the device: to begin a step and to commit it, of
+// three layers, for it does not matter how many there are. "whole" is a step of 43 layers
+// in one submission; its time does not count the waiting for the device.
 func BenchmarkStepHost(b *testing.B) {
 	dev := testkit.Device(b)
-	ratios := pipeline.FlashConfig().Ratios
 	c := fakemodel.Config(pipeline.RatioWindow, pipeline.RatioC4A, pipeline.RatioC128A)
 	cfg, few := uploaded(b, dev, written(b, fake(b, fakemodel.Options{Config: c, Storage: fakemodel.FP8})))
 	var layers []*pipeline.DeviceLayer
-	for _, r := range ratios {
+	for _, r := range pipeline.FlashConfig().Ratios {
 		for _, l := range few {
 			if l.Ratio == r {
 				layers = append(layers, l)
 			}
 		}
 	}
-	for _, sessions := range []int{1, 32} {
-		prepared := func(b *testing.B) (*pipeline.Engine, []pipeline.Chunk) {
-			b.Helper()
-			e := engine(b, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 4096, MaxSessions: sessions, MaxStep: sessions,
-				CacheBytes: uint64(sessions) * 50 << 20}) // so that they do not grow: then steps are recorded again
-			var chunks []pipeline.Chunk
-			for range sessions {
-				s := must[*pipeline.Session](b)(e.Open())
-				if err := s.Advance(b.Context(), 500); err != nil {
-					b.Fatal(err)
+	for _, sessions := range []int{1, 32, 128, 256, 1024} {
+		for _, more := range []int{0, 37} {
+			name := map[bool]string{true: "mixed", false: "same"}[more > 0]
+			b.Run(fmt.Sprintf("books/%s/batch=%d", name, sessions), func(b *testing.B) {
+				e, chunks := hostSessions(b, dev, cfg, few, sessions, 5<<20)
+				var all, begins, commits []time.Duration
+				b.ReportAllocs()
+				for n := 0; b.Loop(); n++ {
+					if n%hostSteps == 0 {
+						b.StopTimer()
+						restart(b, chunks, more)
+						b.StartTimer()
+					}
+					start := time.Now()
+					st := must[*pipeline.Step](b)(e.Begin(b.Context(), chunks...))
+					begun := time.Now()
+					st.Pretend()
+					ran := time.Now()
+					if err := st.Commit(); err != nil {
+						b.Fatal(err)
+					}
+					begins, commits = append(begins, begun.Sub(start)), append(commits, time.Since(ran))
+					all = append(all, begins[len(begins)-1]+commits[len(commits)-1])
 				}
-				chunks = append(chunks, pipeline.Chunk{Session: s, Tokens: 1})
-			}
-			if err := e.Prepare(b.Context(), sessions); err != nil {
-				b.Fatal(err)
-			}
-			return e, chunks
+				reportTimes(b, "host", all)
+				reportTimes(b, "begin", begins)
+				reportTimes(b, "commit", commits)
+			})
 		}
-		b.Run(fmt.Sprintf("fill/batch=%d", sessions), func(b *testing.B) {
-			e, chunks := prepared(b)
-			b.ReportAllocs()
-			for b.Loop() {
-				if err := must[*pipeline.Step](b)(e.Begin(b.Context(), chunks...)).Abort(); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
 		b.Run(fmt.Sprintf("whole/batch=%d", sessions), func(b *testing.B) {
-			e, chunks := prepared(b)
-			var spent time.Duration
+			if sessions > 32 && dev.Adapter().Type == vk.TypeCPU {
+				b.Skip("takes seconds a step on a CPU")
+			}
+			e, chunks := hostSessions(b, dev, cfg, layers, sessions, 50<<20)
+			restart(b, chunks, 37)
+			var all, begins, submits, commits []time.Duration
 			step := func() {
 				start := time.Now()
 				st := must[*pipeline.Step](b)(e.Begin(b.Context(), chunks...))
+				begun := time.Now()
 				if err := st.Submit(); err != nil {
 					b.Fatal(err)
 				}
-				spent += time.Since(start)
+				submitted := time.Now()
 				if err := st.Wait(b.Context()); err != nil {
 					b.Fatal(err)
 				}
-				start = time.Now()
+				waited := time.Now()
 				if err := st.Commit(); err != nil {
 					b.Fatal(err)
 				}
-				spent += time.Since(start)
+				begins, submits, commits = append(begins, begun.Sub(start)), append(submits, submitted.Sub(begun)), append(commits, time.Since(waited))
+				n := len(begins) - 1
+				all = append(all, begins[n]+submits[n]+commits[n])
 			}
-			step() // records
-			spent = 0
+			step() // records, each operation a submission
+			step() // records in one
+			all, begins, submits, commits = all[:0], begins[:0], submits[:0], commits[:0]
 			before, _ := e.Pages()
-			for b.Loop() {
+			b.ReportAllocs()
+			for n := 0; b.Loop(); n++ {
+				if n%hostSteps == hostSteps-1 {
+					b.StopTimer()
+					restart(b, chunks, 37)
+					b.StartTimer()
+				}
 				step()
 			}
 			if after, _ := e.Pages(); after != before {
 				b.Errorf("the caches have grown from %v to %v pages", before, after)
 			}
-			b.ReportMetric(float64(spent.Microseconds())/float64(b.N), "us/step")
+			reportTimes(b, "host", all)
+			reportTimes(b, "begin", begins)
+			reportTimes(b, "submit", submits)
+			reportTimes(b, "commit", commits)
 		})
 	}
 }

@@ -29,15 +29,6 @@ type stepCommands struct {
 	work   float64     // of the step that it took so long for
 }
 
-// work says how much there is to do for the step's tokens, in any unit: how many earlier
-// tokens they see. Between steps of one size the device's time grows by no more.
-func (e *Engine) work() (sum float64) {
-	for _, x := range e.parts {
-		sum += float64(x.n) * float64(x.s.length+x.n)
-	}
-	return sum
-}
-
 // observe remembers how long the parts of a step took, which has finished, and returns
 // the longest time. Without times nothing changes.
 func (c *stepCommands) observe(work float64) (longest time.Duration) {

@@ -1,0 +1,168 @@
+package pipeline_test
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/vkmla/vkmla/internal/fakemodel"
+	"github.com/vkmla/vkmla/internal/testkit"
+	"github.com/vkmla/vkmla/pipeline"
+)
+
+// TestSessionTables takes steps of random sessions, most of which change nothing in any
+// table, between forks, truncations and steps that are given up, and demands after each
+// step that the tables are right, on the device too.
+func TestSessionTables(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	dev, ctx := testkit.Device(t), t.Context()
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioC4A, pipeline.RatioWindow, pipeline.RatioC128A), Storage: fakemodel.FP8})))
+	o := pipeline.EngineOptions{MaxTokens: 900, MaxSessions: 4, MaxStep: 100, Rewind: 20, CacheBytes: 64 << 20, LayerByLayer: true}
+	e := engine(t, dev, cfg, layers, o)
+	rng := rand.New(rand.NewPCG(3, 4))
+	all := []*pipeline.Session{must[*pipeline.Session](t)(e.Open())}
+	for range 400 {
+		i := rng.IntN(len(all))
+		s := all[i]
+		switch n := s.Len(); rng.IntN(20) {
+		case 0:
+			if len(all) < o.MaxSessions {
+				all = append(all, must[*pipeline.Session](t)(s.Fork()))
+			}
+		case 1:
+			if len(all) > 1 {
+				if err := s.Close(); err != nil {
+					t.Fatal(err)
+				}
+				all = slices.Delete(all, i, i+1)
+			}
+		case 2:
+			_ = s.Truncate(n - rng.IntN(o.Rewind)) // not below what there was after a fork, or none
+		case 3:
+			if err := s.Advance(ctx, rng.IntN(min(70, o.MaxTokens-n)+1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		tableStep(t, e, all, rng)
+	}
+	for _, s := range all {
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if pages, free := e.Pages(); pages != free {
+		t.Errorf("of pages %v, %v are free", pages, free)
+	}
+}
+
+// tableStep takes a step of some sessions, seldom of more than a token each, and checks
+// their tables; or gives it up.
+func tableStep(t *testing.T, e *pipeline.Engine, all []*pipeline.Session, rng *rand.Rand) {
+	t.Helper()
+	var chunks []pipeline.Chunk
+	var from []int
+	for _, s := range all {
+		n := 1
+		switch rng.IntN(32) {
+		case 0:
+			n += rng.IntN(9)
+		case 1:
+			n += rng.IntN(40)
+		}
+		if s.Len()+n > 900 {
+			if err := s.Truncate(0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if rng.IntN(4) > 0 {
+			chunks, from = append(chunks, pipeline.Chunk{Session: s, Tokens: n}), append(from, s.Len())
+		}
+	}
+	if len(chunks) == 0 {
+		return
+	}
+	st := must[*pipeline.Step](t)(e.Begin(t.Context(), chunks...))
+	given := rng.IntN(12)
+	if given > 0 {
+		if err := st.Prologue(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if given < 2 { // before the device has it, and after
+		if err := st.Abort(); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if err := st.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range chunks {
+		if err := c.Session.CheckTables(t.Context(), from[i]); err != nil {
+			t.Fatalf("%d tokens after %d: %v", c.Tokens, from[i], err)
+		}
+	}
+}
+
+// TestStepAllocations demands that a step allocates next to nothing, as many sessions as
+// there may be: else they would wait for the garbage collector now and then.
+func TestStepAllocations(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	dev, ctx := testkit.Device(t), t.Context()
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioWindow)})))
+	e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 900, MaxSessions: 32, MaxStep: 32, CacheBytes: 64 << 20})
+	var chunks []pipeline.Chunk
+	for range 32 {
+		chunks = append(chunks, pipeline.Chunk{Session: must[*pipeline.Session](t)(e.Open()), Tokens: 1})
+	}
+	step := func() {
+		st, err := e.Begin(ctx, chunks...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		st.Pretend()
+		if err := st.Commit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 200 {
+		step()
+	}
+	if n := testing.AllocsPerRun(500, step); n > 3 {
+		t.Errorf("%v allocations a step", n)
+	}
+}
+
+// TestSessionLatePages demands that a page that a session would give back with the next one
+// it takes is there for another session, where there is no other.
+func TestSessionLatePages(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	dev, ctx := testkit.Device(t), t.Context()
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioWindow)})))
+	o := pipeline.EngineOptions{MaxTokens: 900, MaxSessions: 2}
+	page := engine(t, dev, cfg, layers, o).PageBytes([5]int{1})
+	o.CacheBytes = 4 * page
+	o.MaxCacheBytes = o.CacheBytes
+	e := engine(t, dev, cfg, layers, o)
+	a, b := must[*pipeline.Session](t)(e.Open()), must[*pipeline.Session](t)(e.Open())
+	step := func(s *pipeline.Session) {
+		t.Helper()
+		st := must[*pipeline.Step](t)(e.Begin(ctx, pipeline.Chunk{Session: s, Tokens: 1}))
+		st.Pretend()
+		if err := st.Commit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := a.Advance(ctx, 5*64-10); err != nil {
+		t.Fatal(err)
+	}
+	for a.Len() < 5*64 { // the window of 128 tokens is in two pages of 64
+		step(a)
+	}
+	for b.Len() < 2*64 {
+		step(b)
+	}
+	if pages, free := e.Pages(); pages[0] != 4 || free[0] != 0 {
+		t.Errorf("%v pages, %v free", pages, free)
+	}
+}
