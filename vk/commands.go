@@ -162,9 +162,11 @@ func (c *Commands) Timestamps() ([]float64, error) {
 	if c.flying == nil {
 		return nil, fmt.Errorf("vk: %s: %w", op, ErrBusy)
 	}
-	if done, _ := c.flying.poll(0); !done {
+	done, err := c.flying.poll(0)
+	if !done {
 		return nil, fmt.Errorf("vk: %s: %w", op, ErrBusy)
 	}
+	c.flying.finish(err) // Submit need not ask again
 	n := c.rec.marks
 	if n == 0 {
 		return nil, nil

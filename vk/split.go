@@ -124,11 +124,11 @@ func (r *Recorder) begin(op string) error {
 // when all have finished. After an error none of them is running.
 func (c *Commands) submitParts() C.int {
 	d := c.rec.dev
-	all := append(slices.Clip(c.rec.parts.earlier), c.rec.cmd)
-	for i, cmd := range all {
-		fence := C.VmHandle(0)
-		if i == len(all)-1 {
-			fence = handleValue(unsafe.Pointer(c.fence))
+	earlier := c.rec.parts.earlier
+	for i := range len(earlier) + 1 {
+		cmd, fence := c.rec.cmd, handleValue(unsafe.Pointer(c.fence))
+		if i < len(earlier) {
+			cmd, fence = earlier[i], 0
 		}
 		if r := C.vm_submit(d.c, unsafe.Pointer(d.queue), unsafe.Pointer(cmd), fence); r != 0 {
 			if i > 0 {
