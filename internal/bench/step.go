@@ -143,6 +143,9 @@ func (s *stepRun) tokens() int { return s.row.Context + 4*(s.o.Reps+s.o.Warmup) 
 func (s *stepRun) run(compressors string) (err error) {
 	defer func() { err = errors.Join(err, s.close()) }()
 	s.row.Layers = s.cfg.Layers()
+	if err := s.fits(); err != nil {
+		return err
+	}
 	s.p.Step(s.name() + ": making weights")
 	if err := s.makeWeights(); err != nil {
 		return err
@@ -185,6 +188,27 @@ func (s *stepRun) cacheBytes() uint64 {
 		}
 	}
 	return uint64(sum) * uint64(s.row.Batch) * 5 / 4
+}
+
+// fits reports whether the caches may fit, before anything is made for them: the rows of
+// the sessions' tokens alone have to.
+func (s *stepRun) fits() error {
+	sum := 0
+	for _, r := range s.cfg.Ratios {
+		sum += min(s.tokens(), s.cfg.Window) * cache.SlotBytes
+		switch r {
+		case pipeline.RatioC4A:
+			sum += s.tokens() / 4 * (cache.SlotBytes + s.o.Keys.RowBytes())
+		case pipeline.RatioC128A:
+			sum += s.tokens() / 128 * cache.SlotBytes
+		}
+	}
+	need, heap := uint64(sum)*uint64(s.row.Batch), s.dev.Caps().HeapBytes
+	if need > heap {
+		return fmt.Errorf("%w: the caches of %d sequences of %d tokens (--context and what the steps add) need at least %d MB, the device has %d",
+			vk.ErrOutOfDeviceMemory, s.row.Batch, s.tokens(), need/1e6, heap/1e6)
+	}
+	return nil
 }
 
 // makeWeights makes weights of all layers, as long as the caches have room beside them;

@@ -111,3 +111,17 @@ func checkStepReport(t *testing.T, format string, out []byte) {
 		}
 	}
 }
+
+// TestStepTooMuch demands that what no device holds is refused at once, with what it takes.
+func TestStepTooMuch(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	dev := testkit.Device(t)
+	o := StepOptions{LayerOptions{checked: true, Models: []string{"small"}, Weights: []string{"fp8"}, Batches: []int{4096}, Contexts: []int{1000000}}}
+	var rows []StepRow
+	if err := Steps(t.Context(), dev, o, Limits{CopyGBs: 1}, Silent{}, func(r StepRow) { rows = append(rows, r) }); err != nil {
+		t.Fatal(err)
+	}
+	if len(rows) != 1 || rows[0].Status != "skipped" || !strings.Contains(rows[0].Detail, "4096 sequences of 1") {
+		t.Errorf("rows %+v", rows)
+	}
+}
