@@ -36,6 +36,14 @@ func Measure(ctx context.Context, dev *vk.Device, reps int, progress Progress) (
 	return l, nil
 }
 
+// kernel asks for one of the kernels that measure, if it is not too large for the device.
+func kernel(dev *vk.Device, s vk.KernelSpec) (*vk.Kernel, error) {
+	if err := opkit.CheckLimits(dev.Adapter(), s); err != nil {
+		return nil, err
+	}
+	return dev.Kernel(s)
+}
+
 type benchCopyPush struct{ Count, Step uint32 }
 
 func copyBandwidth(ctx context.Context, dev *vk.Device, reps int) (float64, error) {
@@ -58,7 +66,7 @@ func copyBandwidth(ctx context.Context, dev *vk.Device, reps int) (float64, erro
 	if err != nil {
 		return 0, err
 	}
-	k, err := dev.Kernel(vk.KernelSpec{Name: code.Name, SPIRV: code.SPIRV, Bindings: []vk.Access{vk.Read, vk.Write}, PushSize: 8})
+	k, err := kernel(dev, vk.KernelSpec{Name: code.Name, SPIRV: code.SPIRV, Bindings: []vk.Access{vk.Read, vk.Write}, PushSize: 8})
 	if err != nil {
 		return 0, err
 	}
@@ -109,13 +117,11 @@ func matrixRate(ctx context.Context, dev *vk.Device, reps int) (float64, string,
 }
 
 func matrixLoop(ctx context.Context, dev *vk.Device, reps int, code shaders.Kernel, s vk.CoopMatShape) (float64, error) {
-	subgroup := dev.Caps().SubgroupSize
-	local, groups, rounds := 4*subgroup, uint32(opkit.Workgroups(dev.Adapter(), 16)), uint32(2000) // whole waves
+	groups, rounds := uint32(opkit.Workgroups(dev.Adapter(), 16)), uint32(2000)
 	if dev.Adapter().Type == vk.TypeCPU {
 		groups, rounds = 16, 200
 	}
-	k, err := dev.Kernel(vk.KernelSpec{Name: code.Name, SPIRV: code.SPIRV, Bindings: []vk.Access{vk.Read, vk.Write}, PushSize: 4,
-		Constants: []uint32{s.M, s.N, s.K, local}, SubgroupSize: subgroup, Requires: code.Requires})
+	k, err := matrixKernel(dev, code, s)
 	if err != nil {
 		return 0, err
 	}
@@ -148,6 +154,15 @@ func matrixLoop(ctx context.Context, dev *vk.Device, reps int, code shaders.Kern
 	return flop / ns / 1e3, nil
 }
 
+// matrixKernel multiplies in four subgroups of the size that operations multiply in, the least
+// that there is: Intel's matrix units, for one, are as wide as that, and the default is another
+// size.
+func matrixKernel(dev *vk.Device, code shaders.Kernel, s vk.CoopMatShape) (*vk.Kernel, error) {
+	subgroup := dev.Caps().MinSubgroupSize
+	return kernel(dev, vk.KernelSpec{Name: code.Name, SPIRV: code.SPIRV, Bindings: []vk.Access{vk.Read, vk.Write}, PushSize: 4,
+		Constants: []uint32{s.M, s.N, s.K, 4 * subgroup}, SubgroupSize: subgroup, Requires: code.Requires})
+}
+
 func fmaLoop(ctx context.Context, dev *vk.Device, reps int) (float64, error) {
 	groups, rounds := uint32(4096), uint32(512)
 	if dev.Adapter().Type == vk.TypeCPU {
@@ -157,7 +172,7 @@ func fmaLoop(ctx context.Context, dev *vk.Device, reps int) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	k, err := dev.Kernel(vk.KernelSpec{Name: code.Name, SPIRV: code.SPIRV, Bindings: []vk.Access{vk.Write}, PushSize: 8})
+	k, err := kernel(dev, vk.KernelSpec{Name: code.Name, SPIRV: code.SPIRV, Bindings: []vk.Access{vk.Write}, PushSize: 8})
 	if err != nil {
 		return 0, err
 	}

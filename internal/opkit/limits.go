@@ -22,12 +22,12 @@ func module(name string, code []byte) (*spirv.Module, error) {
 	return m, err
 }
 
-// checkLimits holds a kernel against the limits of a device, beyond which a driver may do
+// CheckLimits holds a kernel against the limits of a device, beyond which a driver may do
 // anything. What chooses sizes keeps within those of devices known; this is for others.
 //
 // Errors: *vk.MissingError.
-func checkLimits(a *vk.Adapter, name string, code []byte, bindings int, s Spec) error {
-	m, err := module(name, code)
+func CheckLimits(a *vk.Adapter, s vk.KernelSpec) error {
+	m, err := module(s.Name, s.SPIRV)
 	if err != nil {
 		return err
 	}
@@ -39,14 +39,14 @@ func checkLimits(a *vk.Adapter, name string, code []byte, bindings int, s Spec) 
 	if err != nil {
 		return err
 	}
-	c, e := &a.Caps, &vk.MissingError{What: "kernel " + name, Device: a.Name}
+	c, e := &a.Caps, &vk.MissingError{What: "kernel " + s.Name, Device: a.Name}
 	least := func(what string, need, have uint64) {
 		if need > have {
 			e.Missing = append(e.Missing, fmt.Sprint(need, " ", what))
 			e.Available = append(e.Available, fmt.Sprint(have, " ", what))
 		}
 	}
-	least("storage buffers", uint64(bindings), uint64(c.MaxStorageBuffers))
+	least("storage buffers", uint64(len(s.Bindings)), uint64(c.MaxStorageBuffers))
 	least("bytes of push constants", uint64(s.PushSize), uint64(c.MaxPushConstants))
 	least("bytes of shared memory", uint64(shared), uint64(c.SharedMemory))
 	all := uint64(size[0]) * uint64(size[1]) * uint64(size[2])
@@ -54,8 +54,8 @@ func checkLimits(a *vk.Adapter, name string, code []byte, bindings int, s Spec) 
 	for i, axis := range []string{"x", "y", "z"} {
 		least("invocations of a workgroup in "+axis, uint64(size[i]), uint64(c.MaxWorkgroupSize[i]))
 	}
-	if s.Subgroup > 0 && c.MaxWorkgroupSubgroups > 0 {
-		least("subgroups of a workgroup", (all+uint64(s.Subgroup)-1)/uint64(s.Subgroup), uint64(c.MaxWorkgroupSubgroups))
+	if s.SubgroupSize > 0 && c.MaxWorkgroupSubgroups > 0 {
+		least("subgroups of a workgroup", (all+uint64(s.SubgroupSize)-1)/uint64(s.SubgroupSize), uint64(c.MaxWorkgroupSubgroups))
 	}
 	if e.Missing == nil {
 		return nil

@@ -159,11 +159,12 @@ func (p Package) Kernel(dev *vk.Device, s Spec) (*vk.Kernel, error) {
 	if s.Variant != Base {
 		bindings = bindings[:s.Bound]
 	}
-	if err := checkLimits(dev.Adapter(), name, code.SPIRV, len(bindings), s); err != nil {
+	spec := vk.KernelSpec{Name: name, SPIRV: code.SPIRV, Bindings: bindings, PushSize: s.PushSize,
+		Constants: s.Constants, SubgroupSize: s.Subgroup, Requires: code.Requires, Divisible: s.Divisible}
+	if err := CheckLimits(dev.Adapter(), spec); err != nil {
 		return nil, fmt.Errorf("%s: %w", p, err)
 	}
-	k, err := dev.Kernel(vk.KernelSpec{Name: name, SPIRV: code.SPIRV, Bindings: bindings, PushSize: s.PushSize,
-		Constants: s.Constants, SubgroupSize: s.Subgroup, Requires: code.Requires, Divisible: s.Divisible})
+	k, err := dev.Kernel(spec)
 	if err != nil {
 		return nil, fmt.Errorf("%s: kernel %s: %w", p, name, err)
 	}
