@@ -82,8 +82,8 @@ type use struct {
 // weights that no layer of the kind had before. The caller closes the layer.
 //
 // Errors: vk.ErrArgument for weights of another ratio, of shapes that the kind's
-// configuration does not have, or a wo_a that its Output cannot take; vk.ErrClosed; those of projection.NewLinear and of
-// tensor.New.
+// configuration does not have, or a wo_a that its Output cannot take; vk.ErrClosed for a
+// kind or weights that were closed; those of projection.NewLinear and of tensor.New.
 func (k *LayerKind) NewLayer(ctx context.Context, w *DeviceLayer) (*Layer, error) {
 	if k == nil || k.arena == nil {
 		return nil, fmt.Errorf("%s: layer kind %w", opNewLayer, vk.ErrClosed)
@@ -134,6 +134,8 @@ func (k *LayerKind) checkWeights(c *checker, w *DeviceLayer) {
 	switch ratio := k.cfg.Ratio; {
 	case w == nil:
 		c.bad("w", "nil", "the weights of a layer")
+	case w.closed:
+		c.err = fmt.Errorf("%s: weights of layer %d %w", opNewLayer, w.Layer, vk.ErrClosed)
 	case w.Ratio != ratio || (w.Compressor != nil) != (ratio != RatioWindow) || (w.Indexer != nil) != (ratio == RatioC4A):
 		c.bad("w.Ratio", w.Ratio, "%d, with the weights that belong to it", ratio)
 	case k.cfg.Output != OutputBF16 && w.OA.Format != FormatFP8:

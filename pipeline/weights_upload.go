@@ -39,7 +39,8 @@ type DeviceLayer struct {
 	Compressor *DeviceCompressor // nil with RatioWindow
 	Indexer    *DeviceIndexer    // nil but with RatioC4A
 
-	arena *tensor.Arena
+	arena  *tensor.Arena
+	closed bool
 }
 
 // DeviceCompressor is CompressorWeights on a device, to entries of d numbers, with C = d
@@ -72,7 +73,7 @@ func (l *DeviceLayer) Close() error {
 		return nil
 	}
 	a := l.arena
-	*l = DeviceLayer{Layer: l.Layer, Ratio: l.Ratio}
+	*l = DeviceLayer{Layer: l.Layer, Ratio: l.Ratio, closed: true}
 	return a.Close()
 }
 

@@ -114,3 +114,25 @@ func TestUploadEnds(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Weights that were closed too early are called that, where steps were recorded with them
+// and where others would be.
+func TestWeightsClosed(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	dev := testkit.Device(t)
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioC4A)})))
+	o := pipeline.EngineOptions{MaxTokens: 9, MaxStep: 2}
+	e := engine(t, dev, cfg, layers, o)
+	s := must[*pipeline.Session](t)(e.Open())
+	if err := layers[0].Close(); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 2 {
+		if _, err := s.Append(t.Context(), [][]float32{make([]float32, (n+1)*cfg.Hidden)}); !errors.Is(err, vk.ErrClosed) || s.Len() != 0 {
+			t.Errorf("a step of %d: %v", n+1, err)
+		}
+	}
+	if _, err := pipeline.NewEngine(t.Context(), dev, cfg, layers, o); !errors.Is(err, vk.ErrClosed) {
+		t.Errorf("an engine: %v", err)
+	}
+}
