@@ -358,15 +358,15 @@ func (e *Engine) larger(least [poolCount]int, part int) (to [poolCount]int) {
 // then, each time with all that growing takes, while the last bytes are given away. The
 // least pages have to fit.
 func (e *Engine) shared(least [poolCount]int, limit uint64) [poolCount]int {
-	open, tokens := 0, 0
+	busy, tokens := 0, 0 // sessions with tokens, and those
 	for _, s := range e.sessions {
-		if s != nil {
-			open, tokens = open+1, tokens+s.at.length
+		if s != nil && s.at.length > 0 {
+			busy, tokens = busy+1, tokens+s.at.length
 		}
 	}
 	pages := func(more int) (to [poolCount]int) {
 		// Longer sessions keep no more windows and states, new ones do.
-		sessions := min(1+float64(more)/float64(max(tokens, 1)), float64(e.opts.MaxSessions)/float64(max(open, 1)))
+		sessions := min(1+float64(more)/float64(max(tokens, 1)), float64(e.opts.MaxSessions)/float64(max(busy, 1)))
 		for i, p := range e.pools {
 			if p == nil {
 				continue

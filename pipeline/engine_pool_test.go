@@ -103,9 +103,9 @@ func TestEngineSharesCaches(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioC4A, pipeline.RatioWindow, pipeline.RatioC128A)})))
-	const sessions, limit = 16, 32 << 20
+	const sessions, limit = 65, 100 << 20
 	for _, first := range []uint64{0, limit} {
-		e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 1 << 16, MaxSessions: sessions, MaxStep: 128, CacheBytes: first, MaxCacheBytes: limit})
+		e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 1 << 19, MaxSessions: sessions, MaxStep: 256, CacheBytes: first, MaxCacheBytes: limit})
 		var all []*pipeline.Session
 		for range sessions {
 			all = append(all, must[*pipeline.Session](t)(e.Open()))
@@ -119,8 +119,8 @@ func TestEngineSharesCaches(t *testing.T) {
 		tokens, grown, had := 0, 0, e.Memory().Caches
 		var err error
 		for i := 0; err == nil; i++ {
-			if err = all[1+i%(sessions-1)].Advance(t.Context(), 128); err == nil {
-				tokens += 128
+			if err = all[1+i%(sessions-1)].Advance(t.Context(), 256); err == nil {
+				tokens += 256
 			}
 			if now := e.Memory().Caches; now != had {
 				grown, had = grown+1, now
@@ -131,7 +131,7 @@ func TestEngineSharesCaches(t *testing.T) {
 			t.Errorf("%d of %d bytes are held, and %v of pages %v are free", held, had, free, pages)
 		}
 		t.Logf("%d bytes at first: %d tokens, grown %d times, then %v; of pages %v %v are free", first, tokens, grown, err, pages, free)
-		if !errors.Is(err, cache.ErrPoolFull) || tokens < 80000 || grown > 20 || had > limit || e.PageBytes(free) > limit/8 {
+		if !errors.Is(err, cache.ErrPoolFull) || tokens < 200000 || grown > 30 || had > limit || e.PageBytes(free) > limit/8 {
 			t.Errorf("%d bytes at first: %d tokens, grown %d times", first, tokens, grown)
 		}
 		if err := all[0].Save(t.Context(), &after); err != nil || !bytes.Equal(before.Bytes(), after.Bytes()) {
