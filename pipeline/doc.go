@@ -116,7 +116,8 @@
 // between steps: [Session.Close] and the like give ErrInStep meanwhile. Its context ends
 // a step for all of them.
 //
-//   - Before the first request, [Engine.Prepare] for each power of two up to MaxStep.
+//   - Before the first request, [Engine.Prepare] for each power of two below MaxStep, and for
+//     MaxStep.
 //   - A beginning that many requests share is a session that is kept and forked. It has to end
 //     where they part: a session cannot be forked at an earlier length than it has, but
 //     for [EngineOptions.Rewind].
