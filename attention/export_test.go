@@ -25,6 +25,20 @@ func FewParts(n int, f func()) {
 // InLanes tells whether a decoder has attn_decode_lanes.
 func InLanes(o *Decoder) bool { return len(o.tilings) > 0 && o.tilings[0].Stem != "" }
 
+// PlainForm is a form of the builds without matrix units: two constants, invocations, bytes of shared memory.
+type PlainForm struct {
+	Heads, Tile, Threads uint32
+	Shared               int
+}
+
+// PlainForms are those that there are.
+func PlainForms() (list []PlainForm) {
+	for _, f := range plainForms {
+		list = append(list, PlainForm{uint32(f.heads), uint32(f.tile), uint32(f.threads()), f.sharedBytes()})
+	}
+	return list
+}
+
 // MergeVariants are the builds of attn_merge.
 var MergeVariants = mergeVariants
 

@@ -1,6 +1,7 @@
 package attention_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/vkmla/vkmla/attention"
@@ -11,8 +12,9 @@ import (
 
 func TestPushLayouts(t *testing.T) { testkit.PushLayouts(t, "attn_", attention.PushLayouts) }
 
-// The base builds at their larger tiling, against the comment of baseTiling.
-func TestBaseTiling(t *testing.T) {
+// The forms of the builds without matrix units have the invocations and the shared memory that is reckoned with, and the smallest
+// is what the kernels are without constants.
+func TestPlainForms(t *testing.T) {
 	for name, first := range map[string][]uint32{"attn_decode": {64, 2}, "attn_prefill": nil} {
 		k, err := shaders.Get(name)
 		if err != nil {
@@ -22,9 +24,16 @@ func TestBaseTiling(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for hg, want := range map[uint32]int{4: 15248, 8: 21664} {
-			if got, err := m.SharedBytes(append(first, hg, 8)...); err != nil || got != want {
-				t.Errorf("%s with %d heads: %d bytes of shared memory, %v, want %d", name, hg, got, err, want)
+		for _, f := range attention.PlainForms() {
+			constants := append(slices.Clone(first), f.Heads, f.Tile, f.Threads)
+			if got, err := m.SharedBytes(constants...); err != nil || got != f.Shared {
+				t.Errorf("%s%v: %d bytes of shared memory, %v, want %d", name, constants, got, err, f.Shared)
+			}
+			if got, err := m.LocalSize(constants...); err != nil || got != [3]uint32{f.Threads, 1, 1} {
+				t.Errorf("%s%v: workgroups of %v, %v", name, constants, got, err)
+			}
+			if got, err := m.SharedBytes(); f.Shared <= 16384 && (err != nil || got != f.Shared) {
+				t.Errorf("%s: %d bytes of shared memory, %v, want %d", name, got, err, f.Shared)
 			}
 		}
 	}

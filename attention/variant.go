@@ -73,21 +73,6 @@ func (t tiling) cost(most tiling) float64 {
 	return row * float64(t.Tile) / float64(most.Tile)
 }
 
-// baseTiling is the tiling of the builds without matrix units. A workgroup of 8
-// heads needs 21664 bytes of shared memory, one of 4 heads 15248, within the 16 KiB
-// that every device has; two fit a compute unit with 48 KiB.
-func baseTiling(caps *vk.Caps, heads int) tiling {
-	limit := 4
-	if caps.SharedMemory >= 21664 {
-		limit = 8
-	}
-	hg := 1
-	for hg < heads && hg < limit {
-		hg *= 2
-	}
-	return tiling{HeadsPerGroup: hg, Tile: 8, PerUnit: 2}
-}
-
 // tilingsFor returns the tilings of a build of attn_decode or attn_prefill, the one
 // with the most heads per workgroup first.
 func tilingsFor(caps *vk.Caps, variant string, heads int) ([]tiling, error) {

@@ -3,8 +3,8 @@
 // bindings: 0 q [T,H,512] bf16; 1 indices [T,width] i32; 2 lens [T] i32; 3 sink [H] f32; 4 dst [T,H,512] bf16; 5 max_logits [T,H] f32;
 //   6 lse [T,H] f32; 7 part_out [T,splits,H,512] f32; 8 part_ml [T,splits,H] (m, l, max, 0) f32; 9 kv [rows,512] bf16 (only without KV_DA).
 // An index < 0 or >= rows is masked and nothing is read for it. Without lens every one of the width entries counts.
-// One workgroup of 128: (HG heads, one of `splits` ranges of entries, one token). With one split it finishes the row, else attn_merge does.
-// Constants: 0 HG, 1 TILE (HG*TILE <= 128). Shared memory: 15248 B at HG 4, TILE 8; 21664 B at HG 8, TILE 8.
+// One workgroup of 16*HG: (HG heads, one of `splits` ranges of entries, one token). With one split it finishes the row, else attn_merge does.
+// Constants: 0 HG, 1 TILE, 2 invocations. Shared memory: 44740 B at HG 16, TILE 16; the others: attention/variant.go.
 // Features: none; KV_DA: bufferDeviceAddress, shaderInt64.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -13,15 +13,15 @@
 #include "lib/bf16.glsl"
 #include "lib/mla_finish.glsl"
 
-layout(local_size_x = 128) in;
+layout(local_size_x = 64, local_size_x_id = 2) in;
 layout(constant_id = 0) const uint HG = 4u;
 layout(constant_id = 1) const uint TILE = 8u;
 
-layout(std430, set = 0, binding = 0) readonly buffer QBuf { uvec2 words[]; } q;
+layout(std430, set = 0, binding = 0) readonly buffer QBuf { uvec4 rows[]; } q;
 layout(std430, set = 0, binding = 1) readonly buffer Indices { int v[]; } indices;
 layout(std430, set = 0, binding = 2) readonly buffer Lens { int v[]; } lens;
 layout(std430, set = 0, binding = 3) readonly buffer Sink { uint v[]; } sink;
-layout(std430, set = 0, binding = 4) writeonly buffer Dst { uvec2 words[]; } dst;
+layout(std430, set = 0, binding = 4) writeonly buffer Dst { uvec4 rows[]; } dst;
 layout(std430, set = 0, binding = 5) writeonly buffer MaxLogits { uint v[]; } max_logits;
 layout(std430, set = 0, binding = 6) writeonly buffer Lse { uint v[]; } lse;
 layout(std430, set = 0, binding = 7) writeonly buffer PartOut { vec4 rows[]; } part_out;
@@ -40,24 +40,33 @@ layout(push_constant) uniform Push {
 } pc;
 
 #ifdef KV_DA
-uvec2 kv_word2(uint row, uint at) { return KvRead2(pc.kv_addr + uint64_t(row) * 1024u + at).v; }
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer KvRead4 { uvec4 v; };
+uvec4 kv_unit(uint row, uint unit) { return KvRead4(pc.kv_addr + (uint64_t(row) * 64u + unit) * 16u).v; }
 #else
-layout(std430, set = 0, binding = 9) readonly buffer Kv { uvec2 words[]; } kv;
-uvec2 kv_word2(uint row, uint at) { return kv.words[row * 128u + (at >> 3)]; }
+layout(std430, set = 0, binding = 9) readonly buffer Kv { uvec4 units[]; } kv;
+uvec4 kv_unit(uint row, uint unit) { return kv.units[row * 64u + unit]; }
 #endif
 
 float mla_sink_of(uint head) { return (pc.flags & HAS_SINK) != 0u ? mla_sink(sink.v[head]) : MLA_NO_SINK; }
 
-// place = (row, unused)
-bool mla_locate(uint t, uint j, out uvec2 place) {
-    const int at = indices.v[t * pc.width + j];
-    place = uvec2(uint(at), 0u);
-    return at >= 0 && place.x < pc.rows;
+void mla_done(uint t, uint head, float m, float l, float top) {
+    if ((pc.flags & WANT_LSE) != 0u) lse.v[t * pc.heads + head] = mla_lse(m, l);
+    if ((pc.flags & WANT_MAX) != 0u) max_logits.v[t * pc.heads + head] = mla_max_logit(top, l);
 }
 
-void mla_load(uint j, uvec2 place, uint unit, out uvec2 w[8]) {
-    [[unroll]] for (uint e = 0u; e < 8u; e++) w[e] = kv_word2(place.x, unit * 64u + e * 8u);
+int mla_entry(uint t, uint j) { return indices.v[t * pc.width + j]; }
+
+const uint MLA_LANES = 16u * HG / TILE, MLA_UNITS = 64u / MLA_LANES;
+
+struct MlaRow { uvec4 units[MLA_UNITS]; };
+
+bool mla_fetch(uint j, int entry, uint c, out MlaRow w) {
+    if (uint(entry) >= pc.rows) return false; // or negative
+    [[unroll]] for (uint i = 0u; i < MLA_UNITS; i++) w.units[i] = kv_unit(uint(entry), i * MLA_LANES + c);
+    return true;
 }
+
+uvec4 mla_unit(MlaRow w, uint c, uint i) { return w.units[i]; }
 
 #include "lib/sparse_mla.glsl"
 
@@ -66,11 +75,5 @@ void main() {
     const uint n = (pc.flags & HAS_LENS) != 0u ? uint(clamp(lens.v[t], 0, int(pc.width))) : pc.width;
     const uint tiles = (n + TILE - 1u) / TILE;
     const uint chunk = (tiles + pc.splits - 1u) / pc.splits * TILE;
-    float m, l;
-    mla_attend(t, head0, split, min(split * chunk, n), min((split + 1u) * chunk, n), m, l);
-    const uint head = head0 + gl_LocalInvocationID.x;
-    if (pc.splits == 1u && gl_LocalInvocationID.x < HG && head < pc.heads) {
-        if ((pc.flags & WANT_LSE) != 0u) lse.v[t * pc.heads + head] = mla_lse(m, l);
-        if ((pc.flags & WANT_MAX) != 0u) max_logits.v[t * pc.heads + head] = mla_max_logit(m, l);
-    }
+    mla_attend(t, head0, split, min(split * chunk, n), min((split + 1u) * chunk, n));
 }

@@ -306,9 +306,8 @@ func (b *builder) chain(first, second projection.LinearConfig) {
 }
 
 // Hot tells whether a kernel is one of those that a step spends its time in on a device,
-// which must not spill: matrix products, scores, and attention over the paged caches, in
-// the variants that are picked first where there are cooperative matrices and where
-// there are not.
+// which must not spill: matrix products, scores, and attention, in the variants that are
+// picked first where there are cooperative matrices and where there are not.
 func Hot(name string, matrices bool) bool {
 	stems := map[string][]string{}
 	add := func(suffixes []string, list ...string) {

@@ -1,142 +1,220 @@
 // Sparse MLA of one (token, head group, split) without matrix units: the part that decode
 // and prefill share. Per head, over the valid rows k_j of the split, in base 2:
 //
-//   s_j = scale_log2e * dot(q, k_j),  m = max s_j,  l = sum exp2(s_j - m),  acc = sum exp2(s_j - m) k_j
+//   s_j = scale_log2e * dot(q, k_j),  l = sum exp2(s_j - m),  acc = sum exp2(s_j - m) k_j
 //
-// The including kernel declares, before the include: constants HG (heads per workgroup)
-// and TILE (rows per step, a divisor of 128, HG * TILE <= 128), storage buffers q (uvec2
-// words[]), dst (uvec2), part_out (vec4) and part_ml (vec4), pc.heads, pc.splits,
-// pc.scale_log2e, and
+// m is the largest score up to some tile: it follows the largest only when that has gone MLA_STALE beyond it.
 //
-//   bool mla_locate(uint t, uint j, out uvec2 place)          entry j of token t; false: masked
-//   void mla_load(uint j, uvec2 place, uint unit, out uvec2 w[8])   dims 32*unit .. +31 of that row as bf16 pairs
+// The including kernel declares, before the include: constants HG (heads per workgroup: 4, 8 or 16), TILE (rows at a time, 8
+// or 16) and 16*HG invocations, storage buffers q and dst (uvec4 rows[]), part_out and part_ml (vec4 rows[]), pc.heads,
+// pc.splits, pc.scale_log2e, and
 //
-// 128 invocations. A step: each invocation loads its share of one row straight into
-// registers, stores it for the others and takes the dot products with HG heads; the
-// partial dots are summed in a fixed order; then every invocation adds 4 dims of all TILE
-// rows to its accumulators. A masked row is zero in shared memory and its weight is 0, so
-// nothing that lies at a masked slot is ever read.
-// Shared memory, bytes: HG*1024 + TILE*1040 + 512*HG + 4096/TILE + HG*(8*TILE + 4).
+//   const uint MLA_LANES = 16*HG/TILE, MLA_UNITS = 64/MLA_LANES    invocations that bring in a row, units of 8 dims of each
+//   MlaRow                                                     these units as they lie in memory
+//   int mla_entry(uint t, uint j)                              entry j of token t's lists
+//   bool mla_fetch(uint j, int entry, uint c, out MlaRow w)    asks for units c, c + MLA_LANES, .. of the row; false: masked
+//   uvec4 mla_unit(MlaRow w, uint c, uint i)                   unit c + i*MLA_LANES of it as bf16
+//   float mla_sink_of(uint head)
+//   void mla_done(uint t, uint head, float m, float l, float top)   of a finished row; top: its largest score
+//
+// A tile, for an invocation: it brings in a share of a row, which it asked for a tile before; takes the dot products of 4 heads
+// with 4 rows over its share of the dims; sums those of two scores, in a fixed order, and makes weights of them; and adds 8
+// dims of all TILE rows to its accumulators, of 4 heads. A masked row is zero in shared memory and its weight is 0, so nothing
+// that lies at a masked slot is ever read.
+// Shared memory, bytes: (HG + TILE)*1024 + 1024/TILE*(HG*(TILE/2 + 2) + 1) + 6*HG*TILE + 4*(HG + TILE) + 4.
 #ifndef LIB_SPARSE_MLA_GLSL
 #define LIB_SPARSE_MLA_GLSL
 #include "bf16.glsl"
 #include "mla_finish.glsl"
 
-const uint MLA_LANES = 128u;
-const uint MLA_UNITS = 16u;                    // units of 32 dims in a row
-const uint MLA_PARTS = MLA_LANES / TILE;       // invocations that share a row
-const uint MLA_ROW = 130u;                     // 8-byte words per stored row, padded against bank conflicts
-const uint MLA_PART_STRIDE = HG * TILE + 8u;
+const uint MLA_THREADS = 16u * HG;
+const uint MLA_HEAD_BLOCKS = HG / 4u;
+const uint MLA_SHARES = 256u / TILE;                    // of the dims, one for each of the invocations of a block of 4 x 4 scores
+const uint MLA_HALF = MLA_SHARES / 2u;                  // sums that are left when every second share has been added to another
+const uint MLA_PAIRS = TILE / 2u;                       // of rows: an invocation turns two scores into weights
+const uint MLA_DOT_HEAD = MLA_PAIRS + 2u;               // pairs of a head, and of a share, padded against bank conflicts
+const uint MLA_DOTS = HG * MLA_DOT_HEAD + 1u;
+const float MLA_STALE = 8.0;                            // weights stay below 2^8
 
-shared uvec2 q_s[HG * 128u];                   // [HG, 512] bf16
-shared uvec2 kv_s[TILE * MLA_ROW];             // [TILE, 512] bf16
-shared float dot_s[MLA_PARTS * MLA_PART_STRIDE]; // [parts, HG, TILE]
-shared float s_s[HG * TILE];
-shared float p_s[TILE * HG];                   // [TILE, HG]
-shared float head_s[HG];                       // rescale factor, later the final m
+shared uvec4 q_s[HG * 64u];             // [HG, 512] bf16
+shared uvec4 kv_s[TILE * 64u];          // [TILE, 512] bf16
+shared vec2 dot_s[MLA_HALF * MLA_DOTS]; // [shares, HG, TILE]; at the end l and the largest score of each pair, then m
+shared vec4 p_s[TILE * HG / 4u];        // [TILE, HG]
+shared float top_s[HG * MLA_PAIRS];     // larger score of each pair
+shared float factor_s[HG];
+shared uint valid_s[TILE];
+shared uint stale_s;                    // 1 + first row of the last tile that went beyond m
 
-struct MlaHead { float m; float l; };
+vec4 mla_acc[8];                        // 8 dims of each of 4 heads
 
-float mla_pair(uvec2 a, uvec2 b, float sum) {
-    vec2 a0 = bf16_unpack2(a.x), b0 = bf16_unpack2(b.x), a1 = bf16_unpack2(a.y), b1 = bf16_unpack2(b.y);
-    sum = fma(a0.x, b0.x, sum);
-    sum = fma(a0.y, b0.y, sum);
-    sum = fma(a1.x, b1.x, sum);
-    return fma(a1.y, b1.y, sum);
+void mla_unpack(uvec4 w, out vec4 lo, out vec4 hi) {
+    lo = vec4(bf16_unpack2(w.x), bf16_unpack2(w.y));
+    hi = vec4(bf16_unpack2(w.z), bf16_unpack2(w.w));
+}
+
+float mla_dot2(uint a, uint b, float sum) {
+    const vec2 x = bf16_unpack2(a), y = bf16_unpack2(b);
+    return fma(x.y, y.y, fma(x.x, y.x, sum));
+}
+
+// mla_scores: the dot products of this invocation's block over its share of the dims, in two rounds: the second half of the
+// shares hands its sums to the first, which passes on both.
+void mla_scores(uint lane) {
+    const uint slot = lane % MLA_HALF, block = lane / MLA_HALF % (MLA_THREADS / MLA_SHARES), second = lane / (MLA_THREADS / 2u);
+    const uint head = block % MLA_HEAD_BLOCKS * 4u, row = block / MLA_HEAD_BLOCKS * 4u;
+    vec4 dots[4];
+    [[unroll]] for (uint i = 0u; i < 4u; i++) dots[i] = vec4(0.0);
+    [[unroll]] for (uint step = 0u; step < 64u / MLA_SHARES; step++) {
+        const uint unit = slot + second * MLA_HALF + step * MLA_SHARES;
+        uvec4 a[4], b[4];
+        [[unroll]] for (uint i = 0u; i < 4u; i++) a[i] = q_s[(head + i) * 64u + unit];
+        [[unroll]] for (uint j = 0u; j < 4u; j++) b[j] = kv_s[(row + j) * 64u + unit];
+        [[unroll]] for (uint w = 0u; w < 4u; w++) {
+            [[unroll]] for (uint i = 0u; i < 4u; i++) {
+                [[unroll]] for (uint j = 0u; j < 4u; j++) dots[i][j] = mla_dot2(a[i][w], b[j][w], dots[i][j]);
+            }
+        }
+    }
+    const uint at = slot * MLA_DOTS + head * MLA_DOT_HEAD + row / 2u;
+    if (second == 1u) {
+        [[unroll]] for (uint i = 0u; i < 4u; i++) {
+            dot_s[at + i * MLA_DOT_HEAD] = dots[i].xy;
+            dot_s[at + i * MLA_DOT_HEAD + 1u] = dots[i].zw;
+        }
+    }
+    barrier();
+    if (second == 0u) {
+        [[unroll]] for (uint i = 0u; i < 4u; i++) {
+            dot_s[at + i * MLA_DOT_HEAD] += dots[i].xy;
+            dot_s[at + i * MLA_DOT_HEAD + 1u] += dots[i].zw;
+        }
+    }
+}
+
+// mla_weigh: exp2(s - m) of the scores that count.
+vec2 mla_weigh(vec2 s, float m, bvec2 valid) {
+    return mix(vec2(0.0), exp2(clamp(s - m, vec2(-300.0), vec2(100.0))), valid);
+}
+
+void mla_put_weights(uint head, uint pair, vec2 p) {
+    p_s[(2u * pair * HG + head) / 4u][head % 4u] = p.x;
+    p_s[((2u * pair + 1u) * HG + head) / 4u][head % 4u] = p.y;
+}
+
+// mla_finish: joins what the invocations know of each head, and writes it.
+void mla_finish(uint t, uint head0, uint split, uint lane, float m, float l, float peak) {
+    if (lane < HG * MLA_PAIRS) {
+        dot_s[lane] = vec2(l, peak);
+        if (lane % MLA_PAIRS == 0u) dot_s[MLA_DOTS + lane / MLA_PAIRS] = vec2(m, 0.0);
+    }
+    barrier();
+    if (lane < HG && head0 + lane < pc.heads) {
+        const uint head = head0 + lane;
+        vec2 all = vec2(0.0, MLA_FLOOR);
+        for (uint i = 0u; i < MLA_PAIRS; i++) {
+            const vec2 x = dot_s[lane * MLA_PAIRS + i];
+            all = vec2(all.x + x.x, max(all.y, x.y));
+        }
+        m = dot_s[MLA_DOTS + lane].x;
+        factor_s[lane] = all.x == 0.0 ? -1.0 : mla_factor(m, all.x, mla_sink_of(head)); // -1: the row is empty
+        if (pc.splits > 1u) part_ml.rows[(t * pc.splits + split) * pc.heads + head] = vec4(m, all.x, all.y, 0.0);
+        else mla_done(t, head, m, all.x, all.y);
+    }
+    barrier();
+    const uint unit = lane % 64u, first = lane / 64u * 4u;
+    [[unroll]] for (uint i = 0u; i < 4u; i++) {
+        const uint head = head0 + first + i;
+        if (head >= pc.heads) break;
+        if (pc.splits == 1u) {
+            const float f = factor_s[first + i];
+            const vec4 a = f < 0.0 ? vec4(0.0) : mla_acc[2u * i] * f, b = f < 0.0 ? vec4(0.0) : mla_acc[2u * i + 1u] * f;
+            dst.rows[(t * pc.heads + head) * 64u + unit] = uvec4(bf16_pack2(a.x, a.y), bf16_pack2(a.z, a.w), bf16_pack2(b.x, b.y), bf16_pack2(b.z, b.w));
+        } else {
+            const uint at = ((t * pc.splits + split) * pc.heads + head) * 128u + unit * 2u;
+            part_out.rows[at] = mla_acc[2u * i];
+            part_out.rows[at + 1u] = mla_acc[2u * i + 1u];
+        }
+    }
 }
 
 // mla_attend: positions [begin, end) of token t for the heads from head0 on. Writes the
-// finished rows when there is one split, else the partial ones; returns through done_m and
-// done_l, at invocation h < HG of the workgroup, what the caller's lse and maximum need.
-void mla_attend(uint t, uint head0, uint split, uint begin, uint end, out float done_m, out float done_l) {
-    const uint lane = gl_LocalInvocationID.x;
-    const uint slot = lane % TILE;
-    const uint part = lane / TILE;
-    const uint pair_head = lane / TILE; // lane < HG*TILE also owns the score of (pair_head, slot)
-    const bool scores = lane < HG * TILE;
+// finished rows when there is one split, else the partial ones.
+void mla_attend(uint t, uint head0, uint split, uint begin, uint end) {
+    const uint lane = gl_LocalInvocationIndex;
+    const uint row = lane / MLA_LANES, column = lane % MLA_LANES;        // to bring in
+    const uint own_head = lane / MLA_PAIRS, pair = lane % MLA_PAIRS;     // whose scores become weights
+    const bool weighs = lane < HG * MLA_PAIRS;
+    const uint unit = lane % 64u, first = lane / 64u * 4u;        // of the accumulators
 
-    for (uint i = lane; i < HG * 128u; i += MLA_LANES) {
-        uint head = head0 + i / 128u;
-        q_s[i] = head < pc.heads ? q.words[(t * pc.heads + head) * 128u + i % 128u] : uvec2(0u);
+    MlaRow w;
+    const uint j = begin + row;
+    bool valid = j < end;
+    if (valid) valid = mla_fetch(j, mla_entry(t, j), column, w);
+    int entry = j + TILE < end ? mla_entry(t, j + TILE) : -1;
+
+    for (uint i = lane; i < HG * 64u; i += MLA_THREADS) {
+        const uint head = head0 + i / 64u;
+        q_s[i] = head < pc.heads ? q.rows[(t * pc.heads + head) * 64u + i % 64u] : uvec4(0u);
     }
-    vec4 acc[HG];
-    [[unroll]] for (uint h = 0u; h < HG; h++) acc[h] = vec4(0.0);
-    float m = MLA_FLOOR; // of pair_head, the same in all of its lanes
-    float l = 0.0;       // this lane's share of the sum
+    if (lane == 0u) stale_s = 0u;
+    [[unroll]] for (uint i = 0u; i < 8u; i++) mla_acc[i] = vec4(0.0);
+    float m = MLA_FLOOR, l = 0.0, peak = MLA_FLOOR; // m of own_head; l and peak of this invocation's scores
 
     for (uint j0 = begin; j0 < end; j0 += TILE) {
-        uvec2 place = uvec2(0u);
-        const uint j = j0 + slot;
-        bool valid = j < end;
-        if (valid) valid = mla_locate(t, j, place);
+        barrier(); // the last tile's readers of kv_s
+        if (column == 0u) valid_s[row] = uint(valid);
+        [[unroll]] for (uint i = 0u; i < MLA_UNITS; i++) kv_s[row * 64u + i * MLA_LANES + column] = valid ? mla_unit(w, column, i) : uvec4(0u);
+        barrier();
+        const uint next = j0 + TILE + row; // asked for here: all of the products below are to come
+        valid = next < end;
+        if (valid) valid = mla_fetch(next, entry, column, w);
+        entry = next + TILE < end ? mla_entry(t, next + TILE) : -1;
+        mla_scores(lane);
+        barrier();
 
-        barrier(); // the previous step's readers of kv_s and p_s; at first, the writers of q_s
-        float dots[HG];
-        [[unroll]] for (uint h = 0u; h < HG; h++) dots[h] = 0.0;
-        // Kept as a loop, though it may have one round: without, RADV loads so much ahead that it spills.
-        [[dont_unroll]] for (uint unit = part; unit < MLA_UNITS; unit += MLA_PARTS) {
-            uvec2 w[8];
-            if (valid) {
-                mla_load(j, place, unit, w);
-            } else {
-                [[unroll]] for (uint e = 0u; e < 8u; e++) w[e] = uvec2(0u);
+        vec2 s = vec2(0.0), p = vec2(0.0);
+        bvec2 counts = bvec2(false);
+        if (weighs) {
+            for (uint i = 0u; i < MLA_HALF; i++) s += dot_s[i * MLA_DOTS + own_head * MLA_DOT_HEAD + pair];
+            precise vec2 scaled = s * pc.scale_log2e; // rounded, for all that follows
+            counts = bvec2(valid_s[2u * pair] != 0u, valid_s[2u * pair + 1u] != 0u);
+            s = mix(vec2(MLA_FLOOR), scaled, counts);
+            const float top = max(s.x, s.y);
+            peak = max(peak, top);
+            top_s[lane] = top;
+            if (top > m + MLA_STALE) atomicMax(stale_s, j0 + 1u);
+            p = mla_weigh(s, m, counts);
+            mla_put_weights(own_head, pair, p);
+        }
+        barrier();
+        if (stale_s == j0 + 1u) {
+            if (weighs) {
+                float top = m;
+                for (uint i = 0u; i < MLA_PAIRS; i++) top = max(top, top_s[own_head * MLA_PAIRS + i]);
+                const float to = top > m + MLA_STALE ? top : m, rescale = exp2(max(m - to, -300.0));
+                l *= rescale;
+                m = to;
+                p = mla_weigh(s, m, counts);
+                mla_put_weights(own_head, pair, p);
+                if (pair == 0u) factor_s[own_head] = rescale;
             }
-            [[unroll]] for (uint e = 0u; e < 8u; e++) kv_s[slot * MLA_ROW + unit * 8u + e] = w[e];
-            [[unroll]] for (uint h = 0u; h < HG; h++) {
-                [[unroll]] for (uint e = 0u; e < 8u; e++) dots[h] = mla_pair(q_s[h * 128u + unit * 8u + e], w[e], dots[h]);
+            barrier();
+            [[unroll]] for (uint i = 0u; i < 8u; i++) mla_acc[i] *= factor_s[first + i / 2u];
+        }
+        l += p.x + p.y;
+        [[dont_unroll]] for (uint r4 = 0u; r4 < TILE; r4 += 4u) {
+            [[unroll]] for (uint r = r4; r < r4 + 4u; r++) {
+                vec4 a, b;
+                mla_unpack(kv_s[r * 64u + unit], a, b);
+                const vec4 x = p_s[(r * HG + first) / 4u];
+                [[unroll]] for (uint i = 0u; i < 4u; i++) {
+                    mla_acc[2u * i] += x[i] * a;
+                    mla_acc[2u * i + 1u] += x[i] * b;
+                }
             }
-        }
-        [[unroll]] for (uint h = 0u; h < HG; h++) dot_s[part * MLA_PART_STRIDE + h * TILE + slot] = dots[h];
-        barrier();
-        float s = 0.0;
-        if (scores) {
-            for (uint i = 0u; i < MLA_PARTS; i++) s += dot_s[i * MLA_PART_STRIDE + lane];
-            s = valid ? s * pc.scale_log2e : MLA_FLOOR;
-            s_s[lane] = s;
-        }
-        barrier();
-        if (scores) {
-            float top = m;
-            for (uint i = 0u; i < TILE; i++) top = max(top, s_s[pair_head * TILE + i]);
-            float rescale = exp2(max(m - top, -300.0));
-            float p = valid ? exp2(max(s - top, -300.0)) : 0.0;
-            l = l * rescale + p;
-            m = top;
-            p_s[slot * HG + pair_head] = p;
-            if (slot == 0u) head_s[pair_head] = rescale;
-        }
-        barrier();
-        [[unroll]] for (uint h = 0u; h < HG; h++) acc[h] *= head_s[h];
-        for (uint i = 0u; i < TILE; i++) {
-            uvec2 w = kv_s[i * MLA_ROW + lane];
-            vec4 v = vec4(bf16_unpack2(w.x), bf16_unpack2(w.y));
-            [[unroll]] for (uint h = 0u; h < HG; h++) acc[h] += p_s[i * HG + h] * v;
         }
     }
-
-    barrier();
-    if (scores) s_s[lane] = l;
-    if (scores && slot == 0u) head_s[pair_head] = m;
-    barrier();
-    [[unroll]] for (uint h = 0u; h < HG; h++) {
-        const uint head = head0 + h;
-        if (head >= pc.heads) continue;
-        float sum = 0.0;
-        for (uint i = 0u; i < TILE; i++) sum += s_s[h * TILE + i];
-        if (lane == h) {
-            done_m = head_s[h];
-            done_l = sum;
-        }
-        if (pc.splits == 1u) {
-            float f = mla_factor(head_s[h], sum, mla_sink_of(head));
-            vec4 o = sum == 0.0 ? vec4(0.0) : acc[h] * f;
-            dst.words[(t * pc.heads + head) * 128u + lane] = uvec2(bf16_pack2(o.x, o.y), bf16_pack2(o.z, o.w));
-        } else {
-            const uint row = (t * pc.splits + split) * pc.heads + head;
-            part_out.rows[row * 128u + lane] = acc[h];
-            if (lane == 0u) part_ml.rows[row] = vec4(head_s[h], sum, head_s[h], 0.0);
-        }
-    }
+    mla_finish(t, head0, split, lane, m, l, peak);
 }
 
 #endif
