@@ -144,9 +144,23 @@ func refPrefill(c Case) (Arrays, error) {
 	if err != nil {
 		return nil, err
 	}
-	out, maxLogits, lse := attention.PrefillRef(x.q.U16(), x.heads, x.kv.U16(), x.indices.I32(), x.width, x.lens.I32(), x.sink.F32(), x.scale)
-	return Arrays{"out": vectors.FromF32(out, x.tokens, x.heads, attention.D),
-		"max_logits": vectors.FromF32(maxLogits, x.tokens, x.heads), "lse": vectors.FromF32(lse, x.tokens, x.heads)}, nil
+	all := Arrays{}
+	for prefix, sink := range prefillSinks(c, x.sink, Array{}) {
+		out, maxLogits, lse := attention.PrefillRef(x.q.U16(), x.heads, x.kv.U16(), x.indices.I32(), x.width, x.lens.I32(), sink.F32(), x.scale)
+		all[prefix+"out"] = vectors.FromF32(out, x.tokens, x.heads, attention.D)
+		all[prefix+"max_logits"], all[prefix+"lse"] = vectors.FromF32(maxLogits, x.tokens, x.heads), vectors.FromF32(lse, x.tokens, x.heads)
+	}
+	return all, nil
+}
+
+// prefillSinks are the sinks of each kernel that a case has outputs of, by the prefix of
+// their names.
+func prefillSinks[T any](c Case, sink, none T) map[string]T {
+	sinks := map[string]T{"": sink}
+	if _, ok := c.Want[withoutSink+"out"]; ok {
+		sinks[withoutSink] = none
+	}
+	return sinks
 }
 
 func runPrefill(ctx context.Context, dev *vk.Device, variant string, c Case) (Arrays, error) {
@@ -168,11 +182,8 @@ func runPrefill(ctx context.Context, dev *vk.Device, variant string, c Case) (Ar
 	if n := op.ScratchBytes(x.tokens, x.width); n > 0 {
 		in.Scratch = r.Out(tensor.F32, int(n+3)/4).View()
 	}
-	results, sinks := map[string]tensor.Tensor{}, map[string]tensor.Tensor{"": r.In(x.sink, tensor.F32)}
-	if _, ok := c.Want[withoutSink+"out"]; ok {
-		sinks[withoutSink] = tensor.Tensor{}
-	}
-	for prefix, sink := range sinks {
+	results := map[string]tensor.Tensor{}
+	for prefix, sink := range prefillSinks(c, r.In(x.sink, tensor.F32), tensor.Tensor{}) {
 		a := in
 		a.Sink, a.Out = sink, r.Out(tensor.BF16, x.tokens, x.heads, attention.D)
 		a.MaxLogits, a.LSE = r.Out(tensor.F32, x.tokens, x.heads), r.Out(tensor.F32, x.tokens, x.heads)
