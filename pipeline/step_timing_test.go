@@ -15,6 +15,7 @@ import (
 // A device without timestamps says so when they are asked for. It runs steps of all kinds of
 // layers as before, here with the coarsest alignment of bindings that Vulkan permits.
 func TestEngineWithoutClock(t *testing.T) {
+	testkit.WithoutMatrices(t)
 	d := knowncaps.Device{Name: "no clock", Type: vk.TypeCPU, Caps: *testkit.Device(t).Caps()}
 	d.Caps.TimestampPeriod, d.Caps.StorageAlignment = 0, 256
 	dev, ctx := testkit.As(t, d), t.Context()
