@@ -192,13 +192,13 @@ func TestVerifyDetails(t *testing.T) {
 	}
 }
 
-// TestPrintOp shows that base is called not tuned where better variants are missing.
+// TestPrintOp shows that base is called slow where better variants are missing.
 func TestPrintOp(t *testing.T) {
 	for want, o := range map[string]opVariants{
-		"x runs base (not tuned); also da\n": {Runs: "base", Can: []string{"base", "da"}, Missing: map[string][]string{"cm": {"cooperativeMatrix"}}},
-		"x runs base; also da\n":             {Runs: "base", Can: []string{"base", "da"}},
-		"x runs cm; also base\n":             {Runs: "cm", Can: []string{"cm", "base"}},
-		"x runs nothing\n":                   {},
+		"x runs base (slow); also da\n": {Runs: "base", Can: []string{"base", "da"}, Missing: map[string][]string{"cm": {"cooperativeMatrix"}}},
+		"x runs base; also da\n":        {Runs: "base", Can: []string{"base", "da"}},
+		"x runs cm; also base\n":        {Runs: "cm", Can: []string{"cm", "base"}},
+		"x runs nothing\n":              {},
 	} {
 		var out bytes.Buffer
 		printOp(&out, "x", o)

@@ -28,7 +28,7 @@ features that are missing.
 Variants:
 
   base           needs no optional feature; where there are others that multiply
-                 matrices, it is correct and not tuned
+                 matrices, it is correct and slow
   da             the same, with pools reached by device address
   cm, cmb        multiply cooperative matrices of f16, of bf16
   twopass-...    dequantise to a workspace first, then attend; for comparison`,
@@ -212,7 +212,7 @@ func printOp(w io.Writer, name string, o opVariants) {
 	case runs == "":
 		runs = "nothing"
 	case runs == "base" && o.hasMatrices():
-		runs += " (not tuned)"
+		runs += " (slow)"
 	}
 	if len(o.Can) > 1 {
 		runs += "; also " + strings.Join(o.Can[1:], ", ")
