@@ -8,7 +8,7 @@ import (
 
 // fitted is a as an array of type t and shape dims, as Input.Array describes it.
 func (a Array) fitted(t Type, dims []int) (fit Array, ok bool) {
-	if fit, ok = a.integers(t); !ok {
+	if fit, ok = a.Integers(t); !ok {
 		return Array{}, false
 	}
 	if len(dims) == 0 || fits(a.Shape, dims) {
@@ -41,8 +41,9 @@ func fits(shape, dims []int) bool {
 	return slices.EqualFunc(shape, dims, func(got, want int) bool { return want < 0 || got == want })
 }
 
-// integers is a as integers of type t, I32 or I64, or as it is if t is its type.
-func (a Array) integers(t Type) (Array, bool) {
+// Integers is a as integers of type t, I32 or I64, or as it is if t is its type. ok is
+// false where t is another type, a has no integers, or one of them does not fit.
+func (a Array) Integers(t Type) (as Array, ok bool) {
 	if a.Type == t {
 		return a, true
 	}

@@ -211,17 +211,25 @@ func one(ctx context.Context, dev *vk.Device, j job, v vk.Variant, c Case) Row {
 }
 
 // alike is what is wanted in the shapes of what was computed, where only dimensions of 1
-// tell them apart: upstream's outputs of one query a token are [T, 1, heads, 512].
+// tell them apart (upstream's outputs of one query a token are [T, 1, heads, 512]), and in
+// its type, where both are integers: as for inputs, the values count.
 func alike(want, got Arrays) Arrays {
 	ones := func(a Array) []int {
 		return slices.DeleteFunc(slices.Clone(a.Shape), func(d int) bool { return d == 1 })
 	}
 	out := maps.Clone(want)
 	for name, a := range out {
-		if g, ok := got[name]; ok && slices.Equal(ones(a), ones(g)) {
-			a.Shape = g.Shape
-			out[name] = a
+		g, ok := got[name]
+		if !ok {
+			continue
 		}
+		if slices.Equal(ones(a), ones(g)) {
+			a.Shape = g.Shape
+		}
+		if same, ok := a.Integers(g.Type); ok {
+			a = same
+		}
+		out[name] = a
 	}
 	return out
 }

@@ -158,6 +158,17 @@ func TestRunUnjudged(t *testing.T) {
 	}
 }
 
+// Recorded integers may be of another width, a dimension of 1 more or less included.
+func TestAlikeIntegers(t *testing.T) {
+	got := Arrays{"x": vectors.FromI32([]int32{3, -1}, 2), "far": vectors.FromI32([]int32{0}, 1), "short": vectors.FromI64([]int64{9}, 1)}
+	want := alike(Arrays{"x": vectors.FromI64([]int64{3, -1}, 2, 1), "far": vectors.FromI64([]int64{1 << 40}, 1), "short": vectors.FromI32([]int32{9}, 1)}, got)
+	for name, same := range map[string]bool{"x": true, "far": false, "short": true} {
+		if r := NewComparison(ClassExact).Exact(name, got[name], want[name]).Result(); r.Pass != same {
+			t.Errorf("%s: %+v", name, r)
+		}
+	}
+}
+
 func TestRunStops(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	n := 0
