@@ -7,6 +7,18 @@ import (
 	"github.com/vkmla/vkmla/internal/vectors"
 )
 
+// Recorded picks are held against the logits as computed ones are, in whatever order.
+func TestRecordedTopK(t *testing.T) {
+	c := Case{Source: "a folder", Params: map[string]any{"k": 2}, In: Arrays{"logits": vectors.FromF32([]float32{5, 1, 4}, 1, 3), "lengths": vectors.FromI32([]int32{3}, 1)}}
+	picks := func(a, b int32) Arrays { return Arrays{"topk_indices": vectors.FromI32([]int32{a, b}, 1, 2)} }
+	if r := compareIndexerTopK(c, picks(0, 2), picks(2, 0)); !r.Pass {
+		t.Errorf("%+v", r)
+	}
+	if r := compareIndexerTopK(c, picks(0, 2), picks(0, 1)); r.Pass || r.Detail != "recorded topk_indices: 1 of 1 rows differ, row 0: selects 1 where 4 is larger" {
+		t.Errorf("%+v", r)
+	}
+}
+
 func TestTopK(t *testing.T) {
 	logits := vectors.FromF32([]float32{5, 1, 4, 4 + 1e-6, 2, -inf}, 1, 6)
 	for _, c := range []struct {

@@ -110,7 +110,7 @@ func runIndexerTopK(ctx context.Context, dev *vk.Device, variant string, c Case)
 
 // compareIndexerTopK demands the indices themselves of random cases. The order of
 // recorded ones and the choice among equals are arbitrary: there it demands the same
-// selection of values, in our order.
+// selection of values, the largest, of both, and of what was computed our order.
 func compareIndexerTopK(c Case, got, want Arrays) Result {
 	logits, lens, _, err := indexerTopKInput(c)
 	cmp := NewComparison(ClassSet)
@@ -123,7 +123,8 @@ func compareIndexerTopK(c Case, got, want Arrays) Result {
 	if !cmp.same("topk_indices", got["topk_indices"], want["topk_indices"]) {
 		return cmp.Result()
 	}
-	return cmp.TopK("topk_indices", logits, lens.I32(), got["topk_indices"]).ascending("topk_indices", got["topk_indices"]).Result()
+	cmp.TopK("topk_indices", logits, lens.I32(), got["topk_indices"]).ascending("topk_indices", got["topk_indices"])
+	return cmp.TopK("recorded topk_indices", logits, lens.I32(), want["topk_indices"]).Result()
 }
 
 // ascending demands that the entries of every row [R, k] ascend, with -1 behind them.
