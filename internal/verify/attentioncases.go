@@ -133,7 +133,7 @@ func randomSink(rng *rand.Rand, heads int) Array {
 // slotsInput reads one set of a decode case; nil if the case lacks it. Without lengths
 // every row has its whole width.
 func slotsInput(in *vectors.Input, name string, tokens int) *attention.Slots {
-	if !in.Has(name + "_cache") {
+	if !in.Has(name+"_cache") && !in.Has(name+"_indices") {
 		return nil
 	}
 	pool := in.Array(name+"_cache", vectors.U8, -1, -1)

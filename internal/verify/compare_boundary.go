@@ -3,7 +3,9 @@ package verify
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/numfmt"
@@ -48,14 +50,19 @@ func (c *Comparison) Boundary(name string, got, want Array, entries []cache.Comp
 		if mine == 0 {
 			continue
 		}
-		for side, pool := range map[string][]byte{"got": got.Data, "wanted": want.Data} {
-			if why := valid(pool, e); why != "" {
-				return c.Fail("%s: the entry of token %d in slot %d: %s %s", name, e.Token, e.Slot, side, why)
+		for _, side := range []struct {
+			name string
+			pool []byte
+		}{{"got", got.Data}, {"wanted", want.Data}} {
+			if why := valid(side.pool, e); why != "" {
+				return c.Fail("%s: the entry of token %d in slot %d: %s %s", name, e.Token, e.Slot, side.name, why)
 			}
 		}
 	}
-	for at := range differ {
-		return c.Fail("%s: byte %d belongs to no entry and differs: got 0x%02x, want 0x%02x", name, at, got.Data[at], want.Data[at])
+	if len(differ) > 0 {
+		at := slices.Min(slices.Collect(maps.Keys(differ)))
+		return c.Fail("%s: %d bytes that belong to no entry differ, first at %s: got 0x%02x, want 0x%02x",
+			name, len(differ), position(int(at), want.Shape), got.Data[at], want.Data[at])
 	}
 	limit := math.Max(boundaryShare*float64(size), 1)
 	c.add(float64(undecided) <= limit, float64(undecided), limit,

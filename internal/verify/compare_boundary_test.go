@@ -63,6 +63,10 @@ func TestBoundary(t *testing.T) {
 	if r := compare(l, e, change(want, cache.RowBytes+9, 0), want); r.Pass {
 		t.Errorf("a byte of no entry passes: %+v", r)
 	}
+	first := "2 bytes that belong to no entry differ, first at [0, 585]: got 0x00, want 0xff"
+	if r := compare(l, e, change(change(want, l.Stride+3, 0), cache.RowBytes+9, 0), want); r.Pass || !strings.Contains(r.Detail, first) {
+		t.Errorf("two bytes of no entry: %+v, want %s", r, first)
+	}
 
 	// Away from a boundary nothing may differ.
 	l, e, want = boundaryCase(t, 1.005)

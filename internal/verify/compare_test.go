@@ -36,6 +36,22 @@ func TestExact(t *testing.T) {
 	}
 }
 
+// What a case lacks is said in one way by all, and once.
+func TestNotSaid(t *testing.T) {
+	none, tol := Array{}, Tolerance{Abs: 1, Rel: 1}
+	for name, compare := range map[string]func(c *Comparison) *Comparison{
+		"exact":     func(c *Comparison) *Comparison { return c.Exact("x", f32(1), none) },
+		"close":     func(c *Comparison) *Comparison { return c.Close("x", f32(1), none, tol) },
+		"calc diff": func(c *Comparison) *Comparison { return c.CalcDiff("x", f32(1), none, 1) },
+		"steps":     func(c *Comparison) *Comparison { return c.BF16Steps("x", f32(1), none, 1) },
+		"weighted":  func(c *Comparison) *Comparison { return c.CloseWeighted("x", f32(1), none, tol, 1, nil) },
+	} {
+		if r := compare(compare(NewComparison(ClassExact))).Result(); r.Pass || r.Detail != "x: the case does not say what is wanted" {
+			t.Errorf("%s: %+v", name, r)
+		}
+	}
+}
+
 func TestClose(t *testing.T) {
 	tol := Tolerance{1e-3, 0.01, 5e-6}
 	for _, c := range []struct {

@@ -123,7 +123,7 @@ func gatherInput(c Case) (a struct{ pool, seq, gather, table, out Array }, l cac
 	} else {
 		a.out = in.Array("out_before", vectors.U16, r, -1, cache.D)
 	}
-	offset = in.IntOr("offset", 0)
+	offset = in.Int("offset")
 	return a, l, offset, in.Err()
 }
 

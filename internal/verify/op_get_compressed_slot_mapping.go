@@ -75,7 +75,7 @@ func readSlotMapping(c Case) (s slotMappingInput, err error) {
 	s.seq = in.Array("seq_lens", vectors.I32, -1)
 	s.start = in.Array("query_start_loc", vectors.I32, s.seq.Dim(0)+1)
 	s.table = in.First(s.seq.Dim(0), "block_table", vectors.I32, -1)
-	s.page, s.ratio = in.Int("block_size"), in.IntOr("compress_ratio", 1)
+	s.page, s.ratio = in.Int("block_size"), in.Int("compress_ratio")
 	if want, ok := c.Want["slot_mapping"]; ok {
 		s.tokens = want.Len()
 	} else if starts := s.start.I32(); len(starts) > 0 {

@@ -89,8 +89,8 @@ func logitsInput(c Case, format cache.IndexKeyFormat) (x indexer.LogitsHost, gro
 	x.First, group = in.IntOr("first", 0), in.IntOr("group", 1)
 	if logits, ok := c.Want["logits"]; ok {
 		x.Width = logits.Dim(1)
-	} else {
-		x.Width = in.Int("columns")
+	} else if x.Width = in.IntOr("columns", -1); x.Width < 0 && in.Err() == nil {
+		return x, group, fmt.Errorf("verify: %s.%s: has no output array \"logits\", nor a parameter \"columns\": %w", c.Op, c.Name, vectors.ErrFormat)
 	}
 	return x, group, in.Err()
 }

@@ -1,6 +1,9 @@
 package verify
 
 import (
+	"errors"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/vkmla/vkmla/internal/vectors"
@@ -37,6 +40,30 @@ func TestOpsReject(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A case that lacks something is refused, and told what.
+func TestOpsRefuse(t *testing.T) {
+	for _, x := range []struct{ op, array, param, says string }{
+		{"get_compressed_slot_mapping", "", "compress_ratio", `no parameter "compress_ratio"`},
+		{"dequantize_and_gather_k_cache", "", "offset", `no parameter "offset"`},
+		{"flashmla_sparse_decode", "extra_cache", "", `no input array "extra_cache"`},
+		{"indexer_logits_fp8", "", "columns", `no output array "logits"`},
+	} {
+		i := slices.IndexFunc(All(), func(op Op) bool { return op.Name == x.op })
+		op := All()[i]
+		for _, c := range op.RandomCases(11) {
+			if x.array != "" && c.In[x.array].IsZero() {
+				continue
+			}
+			delete(c.In, x.array)
+			delete(c.Params, x.param)
+			if _, err := op.Ref(c); !errors.Is(err, vectors.ErrFormat) || !strings.Contains(err.Error(), x.says) {
+				t.Errorf("%s.%s: %v, want %s", x.op, c.Name, err, x.says)
+			}
+			break
+		}
 	}
 }
 
