@@ -32,17 +32,21 @@ func (f *layerFlags) define(fl *pflag.FlagSet) {
 
 // settle reads the flags that are names of something.
 func (f *layerFlags) settle() error {
+	var err error
+	if f.format, err = keyFormat("bench", f.keys); err == nil {
+		f.output, err = outputPath("bench", f.path)
+	}
+	return err
+}
+
+// keyFormat is the format of indexer keys of a name.
+func keyFormat(op, name string) (cache.IndexKeyFormat, error) {
 	for _, k := range []cache.IndexKeyFormat{cache.IndexKeyFP8, cache.IndexKeyMXFP4} {
-		if k.String() == f.keys {
-			f.format = k
+		if k.String() == name {
+			return k, nil
 		}
 	}
-	if f.format == 0 {
-		return &vk.ArgumentError{Op: "bench", Arg: "keys", Got: fmt.Sprintf("%q", f.keys), Want: "fp8 or mxfp4"}
-	}
-	var err error
-	f.output, err = outputPath("bench", f.path)
-	return err
+	return 0, &vk.ArgumentError{Op: op, Arg: "keys", Got: fmt.Sprintf("%q", name), Want: "fp8 or mxfp4"}
 }
 
 // outputPath is the path of a name.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/vectors"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/vk"
@@ -22,7 +23,7 @@ import (
 
 type runFlags struct {
 	model, inputs, outputs, expect, prefix string
-	device, variant, path, output          string
+	device, variant, path, keys, output    string
 	layers                                 []int // nil: those that have inputs
 	prefill, chunk                         int   // prefill below 0: all tokens
 }
@@ -78,6 +79,7 @@ is written to meanwhile.`,
 	fl.IntSliceVar(&f.layers, "layers", nil, "numbers of layers, with commas (default those that have an input)")
 	fl.IntVar(&f.prefill, "prefill", 0, "tokens that go in as chunks (default all)")
 	fl.IntVar(&f.chunk, "chunk", 128, "most tokens of a chunk")
+	fl.StringVar(&f.keys, "keys", "fp8", "how the indexer's keys and queries are stored: fp8 or mxfp4")
 	fl.StringVar(&f.path, "output-path", "bf16", "what wo_a multiplies with: bf16, fp8 or fp8-packed (for FP8 weights)")
 	fl.StringVar(&f.variant, "variant", "", "of the attention: base, da, cm or cmb, see info --help (default the best that the device has)")
 	fl.StringVar(&f.device, "device", "", "device: index, part of its name, or UUID (default the first GPU, else the first CPU)")
@@ -95,6 +97,9 @@ func runRun(ctx context.Context, f runFlags, stdout, stderr io.Writer) error {
 	r := layerRun{f: f, p: newProgress(stderr)}
 	var err error
 	if r.path, err = outputPath("run", f.path); err != nil {
+		return err
+	}
+	if r.keys, err = keyFormat("run", f.keys); err != nil {
 		return err
 	}
 	if r.in, err = vectors.OpenArchive(f.inputs); err != nil {
@@ -196,6 +201,7 @@ func writeInto(path string, write func(io.Writer) error) error {
 type layerRun struct {
 	f    runFlags
 	path pipeline.OutputPath
+	keys cache.IndexKeyFormat
 	dev  *vk.Device
 	in   *vectors.Archive
 	out  *vectors.ArchiveWriter
@@ -263,7 +269,7 @@ func (r *layerRun) layer(ctx context.Context, list []pipeline.LayerWeights) erro
 	}
 	defer weights[0].Close()
 	tokens := shape[len(shape)-1]
-	engine, err := pipeline.NewEngine(ctx, r.dev, r.cfg, weights, pipeline.EngineOptions{MaxTokens: tokens, MaxStep: r.f.chunk, KeepTopK: true, Output: r.path, Variant: r.f.variant})
+	engine, err := pipeline.NewEngine(ctx, r.dev, r.cfg, weights, r.options(tokens))
 	if err != nil {
 		return err
 	}
@@ -286,6 +292,11 @@ func (r *layerRun) layer(ctx context.Context, list []pipeline.LayerWeights) erro
 		err = r.want.layer(n, list[0].Ratio, out, topk)
 	}
 	return err
+}
+
+// options are those of an engine for sequences of so many tokens.
+func (r *layerRun) options(tokens int) pipeline.EngineOptions {
+	return pipeline.EngineOptions{MaxTokens: tokens, MaxStep: r.f.chunk, KeepTopK: true, Keys: r.keys, Output: r.path, Variant: r.f.variant}
 }
 
 // sequence runs the tokens of a sequence through the engine's layer, number n of the

@@ -6,10 +6,12 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/fakemodel"
 	"github.com/vkmla/vkmla/internal/vectors"
 	"github.com/vkmla/vkmla/internal/verify"
@@ -110,9 +112,18 @@ func TestRun(t *testing.T) {
 	if got := both["L1.out"]; got.String() != "float32 [2, 9, 192]" || string(got.Data) != strings.Repeat(string(all["L1.out"].Data), 2) || both["L1.topk"].String() != "int32 [2, 9, 16]" {
 		t.Errorf("two sequences: %v %v, or other outputs", got, both["L1.topk"])
 	}
-	steps := run("--prefill 0 --layers 1")
+	steps := run("--prefill 0 --layers 1 --keys mxfp4") // of fewer entries than are picked, all are
 	if len(steps) != 2 || !slices.Equal(steps["L1.topk"].Data, all["L1.topk"].Data) {
 		t.Errorf("single steps: %d arrays, or other picks", len(steps))
+	}
+}
+
+// The flags that are an engine's options get there.
+func TestRunOptions(t *testing.T) {
+	r := layerRun{f: runFlags{chunk: 7, variant: "da"}, keys: cache.IndexKeyMXFP4, path: pipeline.OutputFP8}
+	want := pipeline.EngineOptions{MaxTokens: 9, MaxStep: 7, KeepTopK: true, Keys: cache.IndexKeyMXFP4, Output: pipeline.OutputFP8, Variant: "da"}
+	if got := r.options(9); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
 	}
 }
 
@@ -213,6 +224,7 @@ func TestRunErrors(t *testing.T) {
 		{files + out + " --prefix c.", "none of the arrays c.L0.in to c.L1.in; it has some with --prefix a., --prefix b., --prefix ints., --prefix narrow."},
 		{files + out + " --prefix narrow.", "narrow.L0.in: got float32 [2, 96]"},
 		{files + out + " --prefix ints.", "ints.L0.in: got int32 [1, 192]"},
+		{files + out + " --keys soup", `keys: got "soup"`},
 		{files + out + " --device nothing", "no Vulkan device"},
 		{files + out + " --variant nothing", "nothing"},
 		{files + out + " --expect " + inputs + " -o yaml", "--output"},
