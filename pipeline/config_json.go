@@ -301,7 +301,7 @@ func (r *configReader) ropes(compressed bool) (main, compress Rope) {
 		}
 	}
 	if compressed && len(compresses) == 0 {
-		r.bad("rope_scaling", "absent, as is rope_parameters", "the scaling of layers with a compressor")
+		r.bad("rope_scaling", "absent, as is rope_parameters", `the scaling of layers with a compressor, {"rope_type": "default"} for none`)
 	}
 	main = r.agreed(mains, "rope_theta", r.f.Theta, plainRope().Theta)
 	compress = r.agreed(compresses, "compress_rope_theta", r.f.CompressTheta, yarnRope().Theta)

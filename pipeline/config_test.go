@@ -263,3 +263,17 @@ func FuzzParseConfig(f *testing.F) {
 		}
 	})
 }
+
+// The error about an absent scaling says how to write that there is none.
+func TestConfigWithoutScaling(t *testing.T) {
+	f := released(pipeline.FlashConfig())
+	delete(f, "rope_scaling")
+	said := `{"rope_type": "default"} for none`
+	if _, err := parse(t, f); err == nil || !strings.Contains(err.Error(), said) {
+		t.Errorf("%v, want %s", err, said)
+	}
+	f["rope_scaling"] = map[string]any{"rope_type": "default"}
+	if c, err := parse(t, f); err != nil || c.Compress != (pipeline.Rope{Theta: 160000, Factor: 1}) {
+		t.Errorf("%+v, %v", c.Compress, err)
+	}
+}
