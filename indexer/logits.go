@@ -164,6 +164,8 @@ func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser, inLanes bool)
 	} else if o.matrix() {
 		spec.Subgroup = uint32(o.tiling.subgroup)
 		spec.Constants = append(spec.Constants, o.tiling.constants()...)
+	} else {
+		spec.Constants = append(spec.Constants, baseUnroll(dev.Adapter().Type))
 	}
 	k, err := pkg.Kernel(dev, spec)
 	if err != nil {
@@ -171,6 +173,15 @@ func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser, inLanes bool)
 	}
 	o.k = k
 	return o, nil
+}
+
+// baseUnroll is how many numbers of a step the builds without matrices multiply without a
+// loop: on a GPU all of them, on a CPU, where what is long takes long to compile, a few.
+func baseUnroll(t vk.DeviceType) uint32 {
+	if t == vk.TypeCPU {
+		return 4
+	}
+	return 16
 }
 
 // choose picks the variant: the one asked for, else the best that the device has the

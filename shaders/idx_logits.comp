@@ -2,78 +2,155 @@
 //   dst[t][n-first] = s_k[n] * sum_h relu(sum_d q[t][h][d] * k[n][d]) * weights[t][h], the key scale s_k only for FP8: MXFP4 rows
 // carry a scale for each 32 numbers. -inf where the entry's page is not in the table or not in the pool. Other columns: not written.
 // bindings: lib/index_logits.glsl; the last two (dst, keys) only without KV_DA.
-// One workgroup of 128: 128 entries of one token, one invocation each; all heads, HG at a time, in order.
-// Constants: 0 page (keys), 1 format (1 FP8, 2 MXFP4). Shared memory: 8192 B.
+// One workgroup of 128: 128 entries of one token and all of its heads, 64 at a time. Each step decodes 16 numbers of entries and heads
+//   to shared memory, number first; an invocation has products of 8 heads and 8 entries. Sums over heads meet in shared memory.
+// Constants: 0 page (keys), 1 format (1 FP8, 2 MXFP4), 2 UNROLL, numbers of a step that are multiplied without a loop: 1 to 16, a
+//   power of two. Shared memory: 12288 B.
 // Features: none; KV_DA: bufferDeviceAddress, shaderInt64.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #include "lib/kv_page.glsl"
 #include "lib/index_logits.glsl"
-#include "lib/e4m3.glsl"
-#include "lib/e2m1.glsl"
+#include "lib/lifted.glsl"
 
 layout(local_size_x = 128) in;
+layout(constant_id = 2) const uint UNROLL = 4u;
 
 KV_POOL(keys, 7)
 
-const uint HG = 16u;   // heads at a time
-const uint PIECES = 8u; // a row in pieces of 16 numbers
-const uint PIECE_WORDS = FORMAT == INDEX_FP8 ? 2u : 1u; // of 8 bytes
+const uint HEADS = 64u, KEYS = 128u, STEP = 16u;
+const uint QP = HEADS / 4u, KP = KEYS / 4u, KL = KEYS / 8u;
 
-shared vec4 q_s[HG * 32u]; // [HG, 128]
+shared vec4 q_s[STEP * QP]; // [STEP, 64 heads]
+shared vec4 k_s[STEP * KP]; // [STEP, 128 entries]; at the end sums of eight heads, [8, 128]
 
-// numbers: the 16 numbers of piece i of a row, from its one or two 8-byte words and, for MXFP4, its scales.
-void numbers(uint i, uvec2 a, uvec2 b, uint scales, out vec4 v[4]) {
+// Eight numbers as they are stored.
+struct Eight {
+    uvec2 w;     // MXFP4: the first word only
+    uint scales; // MXFP4: of the row
+};
+
+// decode: of eight numbers from d on; FP8's come 2^8 times too large.
+void decode(Eight r, uint d, out vec4 a, out vec4 b) {
     if (FORMAT == INDEX_FP8) {
-        v = vec4[4](e4m3_decode4(a.x), e4m3_decode4(a.y), e4m3_decode4(b.x), e4m3_decode4(b.y));
+        a = lifted_e4m3x4(r.w.x);
+        b = lifted_e4m3x4(r.w.y);
     } else {
-        const float scale = ue8m0_scale(logit_block_scale(scales, i / 2u));
-        [[unroll]] for (uint j = 0u; j < 4u; j++) {
-            const uint w = a[j / 2u] >> (j % 2u * 16u);
-            v[j] = vec4(e2m1_decode(w), e2m1_decode(w >> 4), e2m1_decode(w >> 8), e2m1_decode(w >> 12)) * scale;
-        }
+        const float scale = ue8m0_scale(logit_block_scale(r.scales, d / INDEX_BLOCK));
+        a = lifted_e2m1x4(r.w.x) * LIFTED_E2M1 * scale;
+        b = lifted_e2m1x4(r.w.x >> 16) * LIFTED_E2M1 * scale;
     }
 }
 
-void load_heads(uint t, uint head0) {
-    const uint lid = gl_LocalInvocationIndex;
-    const uint h = lid / PIECES, i = lid % PIECES, head = t * pc.heads + min(head0 + h, pc.heads - 1u);
-    const uint at = head * PIECES * PIECE_WORDS + i * PIECE_WORDS;
-    vec4 v[4];
-    numbers(i, q_at(at), q_at(at + PIECE_WORDS - 1u), FORMAT == INDEX_FP8 ? 0u : q_scale_at(head), v);
-    [[unroll]] for (uint j = 0u; j < 4u; j++) q_s[h * 32u + i * 4u + j] = v[j];
+// fetch_q, fetch_k: numbers d .. d+7 of a head, of an entry.
+Eight fetch_q(uint t, uint h, uint d) {
+    Eight r;
+    const uint head = t * pc.heads + min(h, pc.heads - 1u);
+    if (FORMAT == INDEX_FP8) {
+        r.w = q_at(head * 16u + d / 8u);
+        r.scales = 0u;
+    } else {
+        const uvec2 w = q_at(head * 8u + d / 16u);
+        r.w = uvec2((d & 8u) == 0u ? w.x : w.y, 0u);
+        r.scales = q_scale_at(head);
+    }
+    return r;
+}
+
+Eight fetch_k(uint page, uint row, uint scales, uint d) {
+    Eight r;
+    if (FORMAT == INDEX_FP8) {
+        r.w = keys_word2(page, row + d);
+        r.scales = 0u;
+    } else {
+        r.w = uvec2(keys_word(page, row + d / 2u), 0u);
+        r.scales = scales;
+    }
+    return r;
+}
+
+void keep_q(uint at, uint line, vec4 a, vec4 b) {
+    [[unroll]] for (uint e = 0u; e < 4u; e++) {
+        q_s[(at + e) * QP + line / 4u][line % 4u] = a[e];
+        q_s[(at + 4u + e) * QP + line / 4u][line % 4u] = b[e];
+    }
+}
+
+void keep_k(uint at, uint line, vec4 a, vec4 b) {
+    [[unroll]] for (uint e = 0u; e < 4u; e++) {
+        k_s[(at + e) * KP + line / 4u][line % 4u] = a[e];
+        k_s[(at + 4u + e) * KP + line / 4u][line % 4u] = b[e];
+    }
 }
 
 void main() {
-    const uint t = gl_WorkGroupID.y, n0 = pc.first + gl_WorkGroupID.x * 128u, n = n0 + gl_LocalInvocationIndex;
+    const uint tid = gl_LocalInvocationIndex;
+    const uint t = gl_WorkGroupID.y, n0 = pc.first + gl_WorkGroupID.x * KEYS;
     const uint end = logit_end(t);
     if (n0 >= end) return;
+    const uint n = n0 + tid;                         // the entry that this invocation decodes, and stores the logit of;
+    const uint head = tid % HEADS, eight = tid / HEADS * 8u; // it decodes eight numbers of a step of a head;
+    const uint mine_h = tid / KL, mine_k = tid % KL; // which eights of heads, and fours of entries in either half, it multiplies
     uint page = logit_page(token_to_req_at(t), n);
     const bool there = page < pc.keys_pages;
     if (!there) page = 0u; // read, and not used
-    const uint slot = n % PAGE, row = index_row_byte(FORMAT, slot);
-    const uint scale = keys_word(page, index_scale_byte(FORMAT, PAGE, slot));
+    const uint row = index_row_byte(FORMAT, n % PAGE), scale = keys_word(page, index_scale_byte(FORMAT, PAGE, n % PAGE));
 
-    float sum = 0.0;
-    for (uint head0 = 0u; head0 < pc.heads; head0 += HG) {
-        barrier();
-        load_heads(t, head0);
-        barrier();
-        float s[HG];
-        [[unroll]] for (uint h = 0u; h < HG; h++) s[h] = 0.0;
-        for (uint i = 0u; i < PIECES; i++) {
-            const uint at = row + i * PIECE_WORDS * 8u;
-            vec4 k[4];
-            numbers(i, keys_word2(page, at), keys_word2(page, at + (PIECE_WORDS - 1u) * 8u), scale, k);
-            [[unroll]] for (uint h = 0u; h < HG; h++) {
-                [[unroll]] for (uint j = 0u; j < 4u; j++) s[h] += dot(q_s[h * 32u + i * 4u + j], k[j]);
+    Eight q = fetch_q(t, head, eight), ka = fetch_k(page, row, scale, 0u), kb = fetch_k(page, row, scale, 8u);
+    vec4 sum[2];
+    sum[0] = vec4(0.0);
+    sum[1] = vec4(0.0);
+    [[dont_unroll]] for (uint h0 = 0u; h0 < pc.heads; h0 += HEADS) {
+        vec4 acc[8][2];
+        [[unroll]] for (uint i = 0u; i < 8u; i++) {
+            acc[i][0] = vec4(0.0);
+            acc[i][1] = vec4(0.0);
+        }
+        [[dont_unroll]] for (uint d0 = 0u; d0 < INDEX_DIM; d0 += STEP) {
+            vec4 a, b;
+            barrier();
+            decode(q, d0 + eight, a, b);
+            keep_q(eight, head, a, b);
+            decode(ka, d0, a, b);
+            keep_k(0u, tid, a, b);
+            decode(kb, d0 + 8u, a, b);
+            keep_k(8u, tid, a, b);
+            barrier();
+            const uint d = (d0 + STEP) % INDEX_DIM; // of the step that is on its way meanwhile
+            q = fetch_q(t, (d == 0u ? h0 + HEADS : h0) + head, d + eight);
+            ka = fetch_k(page, row, scale, d);
+            kb = fetch_k(page, row, scale, d + 8u);
+            [[dont_unroll]] for (uint s0 = 0u; s0 < STEP; s0 += UNROLL) {
+                [[unroll]] for (uint s1 = 0u; s1 < UNROLL; s1++) {
+                    const uint s = s0 + s1;
+                    const vec4 qa = q_s[s * QP + mine_h * 2u], qb = q_s[s * QP + mine_h * 2u + 1u];
+                    const vec4 k0 = k_s[s * KP + mine_k], k1 = k_s[s * KP + KL + mine_k];
+                    [[unroll]] for (uint i = 0u; i < 4u; i++) {
+                        acc[i][0] += qa[i] * k0;
+                        acc[i][1] += qa[i] * k1;
+                        acc[i + 4u][0] += qb[i] * k0;
+                        acc[i + 4u][1] += qb[i] * k1;
+                    }
+                }
             }
         }
-        [[unroll]] for (uint h = 0u; h < HG; h++) {
-            if (head0 + h < pc.heads) sum += max(s[h], 0.0) * weights_at(t * pc.heads + head0 + h);
+        [[unroll]] for (uint i = 0u; i < 8u; i++) {
+            const uint h = h0 + mine_h * 8u + i;
+            if (h < pc.heads) {
+                const float w = weights_at(t * pc.heads + h);
+                sum[0] += max(acc[i][0], vec4(0.0)) * w;
+                sum[1] += max(acc[i][1], vec4(0.0)) * w;
+            }
         }
     }
-    if (FORMAT == INDEX_FP8) sum *= uintBitsToFloat(scale);
-    if (n < end) logit_store(t, n - pc.first, there ? sum : LOGIT_NONE);
+    barrier();
+    k_s[mine_h * KP + mine_k] = sum[0];
+    k_s[mine_h * KP + KL + mine_k] = sum[1];
+    barrier();
+    if (n >= end) return;
+    float x = 0.0;
+    for (uint i = 0u; i < HEADS / 8u; i++) x += k_s[i * KP + tid / 4u][tid % 4u];
+    if (FORMAT == INDEX_FP8) x = x * (LIFTED_E4M3 * LIFTED_E4M3) * uintBitsToFloat(scale);
+    logit_store(t, n - pc.first, there ? x : LOGIT_NONE);
 }

@@ -89,9 +89,9 @@ void main() {
     }
     const uint n = n0 + mine_n * 4u;
     if (n >= pc.n) return;
-    vec4 scale = vec4(1.0);
+    vec4 scale = vec4(WEIGHT_UNSCALE);
     if (FORMAT == WEIGHT_NVFP4) {
-        [[unroll]] for (uint e = 0u; e < 4u; e++) scale[e] = row_scale.v[group * pc.n + n + e];
+        [[unroll]] for (uint e = 0u; e < 4u; e++) scale[e] *= row_scale.v[group * pc.n + n + e];
     }
     [[unroll]] for (uint i = 0u; i < 8u; i++) {
         const uint t = t0 + mine_t + i;

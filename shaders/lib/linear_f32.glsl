@@ -1,8 +1,9 @@
-// Eight stored numbers as f32, for the kernels of a linear layer that multiply without matrices.
+// Eight stored numbers as f32, for the kernels of a linear layer that multiply without matrices. Codes come too small or too large by
+// a power of two, for which WEIGHT_UNSCALE and ACT_UNSCALE make up.
 //
 // With LINEAR_F16 codes become binary16 by moving their bits, which costs few instructions: E4M3's exponent has bias 7, E2M1's 1 and
-// binary16's 15, so that the numbers come 2^8 and 2^14 times too small; WEIGHT_UNSCALE makes up for it. All three have subnormals.
-// (NaN codes of E4M3 come out as 480 then, as they lie behind 448.)
+// binary16's 15, so that the numbers come 2^8 and 2^14 times too small. All three have subnormals.
+// (NaN codes of E4M3 come out as 480, as they lie behind 448.) Without it see lifted.glsl.
 #ifndef LIB_LINEAR_F32_GLSL
 #define LIB_LINEAR_F32_GLSL
 #include "linear.glsl"
@@ -32,20 +33,21 @@ void linear_e2m1x8(uint w, out vec4 a, out vec4 b) {
 }
 
 #else
+#include "lifted.glsl"
 
-const float FP8_UNSCALE = 1.0;
-const float WEIGHT_UNSCALE = 1.0;
+const float FP8_UNSCALE = LIFTED_E4M3;
+const float WEIGHT_UNSCALE = FORMAT == WEIGHT_NVFP4 ? LIFTED_E2M1 : FORMAT == WEIGHT_BF16 ? 1.0 : FP8_UNSCALE;
 
-vec4 linear_e4m3x4(uint w) { return e4m3_decode4(w); }
+vec4 linear_e4m3x4(uint w) { return lifted_e4m3x4(w); }
 
 void linear_e2m1x8(uint w, out vec4 a, out vec4 b) {
-    a = vec4(e2m1_decode(w), e2m1_decode(w >> 4), e2m1_decode(w >> 8), e2m1_decode(w >> 12));
-    b = vec4(e2m1_decode(w >> 16), e2m1_decode(w >> 20), e2m1_decode(w >> 24), e2m1_decode(w >> 28));
+    a = lifted_e2m1x4(w);
+    b = lifted_e2m1x4(w >> 16);
 }
 
 #endif
 
-// The factor by which E4M3 activations come too small.
+// What E4M3 activations are to be multiplied by.
 const float ACT_UNSCALE = ACT == ACT_BF16 ? 1.0 : FP8_UNSCALE;
 
 // linear_bf16x8: the eight bf16 numbers of a quad.
