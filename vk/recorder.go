@@ -48,6 +48,7 @@ type Recorder struct {
 	operations int // launches, fills and copies
 	parts      splitting
 	sections   []sectionMark // nil unless they are timed
+	waits      []int         // then: launches in front of each place where all before is waited for
 	sectionErr error
 	whole      bool // there is one section
 	hostRead   bool // something host-visible was written
@@ -182,6 +183,7 @@ func (r *Recorder) barrier() {
 		dstAccess = 0
 	}
 	r.emit(src, dst, srcAccess, dstAccess)
+	r.waiting()
 	r.pending = r.pending[:0]
 }
 

@@ -9,13 +9,17 @@ type Section struct {
 	Dispatches int
 	Barriers   int     // derived in front of or between its launches
 	NS         float64 // from the end of the work before it to the end of its own, in the last submission
+	// Where its launches wait for all that was recorded before: for each such place, how many
+	// of its launches are in front of it. There is one for each barrier, and one where a
+	// submission begins.
+	Waits []int
 }
 
 // sectionMark is the state of the recorder where a section begins.
 type sectionMark struct {
 	name                 string
 	dispatches, barriers int
-	operations           int
+	operations, waits    int
 	mark                 int // index of its timestamp
 }
 
@@ -35,7 +39,14 @@ func (r *Recorder) TimeSections() error {
 }
 
 func (r *Recorder) sectionAt(name string, mark int) sectionMark {
-	return sectionMark{name, r.dispatches, r.barriers, r.operations, mark}
+	return sectionMark{name, r.dispatches, r.barriers, r.operations, len(r.waits), mark}
+}
+
+// waiting notes that what is recorded from here on waits.
+func (r *Recorder) waiting() {
+	if r.sections != nil {
+		r.waits = append(r.waits, r.dispatches)
+	}
 }
 
 // TimeWhole is TimeSections with a single section: all that is recorded from now on.
@@ -107,7 +118,10 @@ func (c *Commands) Sections() ([]Section, error) {
 	list := make([]Section, len(marks)-1)
 	for i := range list {
 		a, b := marks[i], marks[i+1]
-		list[i] = Section{a.name, b.dispatches - a.dispatches, b.barriers - a.barriers, ns[b.mark] - ns[a.mark]}
+		list[i] = Section{a.name, b.dispatches - a.dispatches, b.barriers - a.barriers, ns[b.mark] - ns[a.mark], nil}
+		for _, at := range c.rec.waits[a.waits:b.waits] {
+			list[i].Waits = append(list[i].Waits, at-a.dispatches)
+		}
 	}
 	return list, nil
 }

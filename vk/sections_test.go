@@ -3,6 +3,7 @@ package vk_test
 import (
 	"context"
 	"errors"
+	"reflect"
 	"strconv"
 	"testing"
 
@@ -50,8 +51,8 @@ func TestSections(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []vk.Section{{Name: "first", Dispatches: 2, Barriers: 1}, {Name: "second", Dispatches: 1, Barriers: 1},
-		{Name: "", Dispatches: 1, Barriers: 1}, {Name: "third", Dispatches: 1, Barriers: 1}, {Name: "nothing"}}
+	want := []vk.Section{{Name: "first", Dispatches: 2, Barriers: 1, Waits: []int{1}}, {Name: "second", Dispatches: 1, Barriers: 1, Waits: []int{0}},
+		{Name: "", Dispatches: 1, Barriers: 1, Waits: []int{0}}, {Name: "third", Dispatches: 1, Barriers: 1, Waits: []int{0}}, {Name: "nothing"}}
 	if len(s) != len(want) {
 		t.Fatalf("sections %v, want %v", s, want)
 	}
@@ -59,9 +60,29 @@ func TestSections(t *testing.T) {
 		if s[i].Dispatches > 0 && !(s[i].NS > 0) {
 			t.Errorf("section %d takes %g ns", i, s[i].NS)
 		}
-		if s[i].NS = 0; s[i] != want[i] {
+		if s[i].NS = 0; !reflect.DeepEqual(s[i], want[i]) {
 			t.Errorf("section %d: %v, want %v", i, s[i], want[i])
 		}
+	}
+}
+
+// What is recorded waits where a submission begins, without a barrier.
+func TestSectionsOfParts(t *testing.T) {
+	d := open(t, vk.DeviceOptions{})
+	k := copyKernel(t, d)
+	a, b := buffer(t, d, 1<<20, vk.DeviceLocal), buffer(t, d, 1<<20, vk.DeviceLocal)
+	c := record(t, d, func(r *vk.Recorder) error {
+		err := errors.Join(r.SplitEach(), r.TimeSections())
+		for i := range uint32(3) {
+			err = errors.Join(err, r.Dispatch(addStep(k, b.Whole(), a.Whole(), i)))
+		}
+		return err
+	})
+	if err := c.Run(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := c.Sections(); err != nil || len(s) != 1 || s[0].Barriers != 0 || !reflect.DeepEqual(s[0].Waits, []int{1, 2}) {
+		t.Errorf("three submissions: %+v, %v", s, err)
 	}
 }
 

@@ -116,6 +116,7 @@ func (r *Recorder) begin(op string) error {
 	r.emit(stageCompute|stageTransfer|stageHost, stageCompute|stageTransfer,
 		accessShaderWrite|accessTransferWrite|accessHostWrite,
 		accessShaderRead|accessShaderWrite|accessTransferRead|accessTransferWrite)
+	r.waiting()
 	r.barriers, r.pending = n, r.pending[:0]
 	return nil
 }
