@@ -24,6 +24,7 @@ var tools = map[string]string{
 	"bench_copy":      "the benchmark's bandwidth measurement",
 	"bench_fma":       "the benchmark's arithmetic measurement",
 	"bench_matrix_cm": "the benchmark's matrix measurement",
+	"bench_read":      "the benchmark's floor: launches that only read",
 	"bench_residual":  "what stands for a model's own kernel between layers, in the benchmark of steps and in tests",
 }
 

@@ -15,7 +15,7 @@ func TestAttentionRows(t *testing.T) {
 	o := AttentionOptions{Heads: []int{5}, Batches: []int{1, 3}, TopK: []int{64}, Rows: []int{pattern}, Common: Common{Reps: 2, Warmup: -1, Seed: 1}}
 	if err := Attention(context.Background(), dev, o, Limits{CopyGBs: 1, MatrixTFLOPs: 1}, Silent{}, func(r OpRow) {
 		seen[r.Op]++
-		if r.Status != "ok" || r.Variant == "" || r.Sets < 2 || !(r.Time.Median > 0 && r.GBs > 0 && r.TFLOPs > 0) {
+		if r.Status != "ok" || r.Variant == "" || r.Sets < 2 || !(r.Time.Median > 0 && r.GBs > 0 && r.TFLOPs > 0 && (r.FloorUS > 0) == (r.Op != "prefill")) {
 			t.Errorf("row %+v", r)
 		}
 	}); err != nil {

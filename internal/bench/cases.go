@@ -42,7 +42,9 @@ func (o IndexerOptions) atOnce(a *vk.Adapter) int {
 // timeCases prepares and checks cases, several at a time, and then times these one after
 // the other, with nothing else under way. Rows come in the order of the cases. Where the
 // device has not enough memory for one beside others, it comes again alone.
-func timeCases(ctx context.Context, dev *vk.Device, o IndexerOptions, cases []opCase, l Limits, p Progress, emit func(OpRow)) error {
+func timeCases(ctx context.Context, dev *vk.Device, o IndexerOptions, cases []opCase, l Limits, p Progress, emit func(OpRow)) (err error) {
+	o.floors = &floors{}
+	defer func() { err = errors.Join(err, o.floors.close()) }()
 	var wrong error
 	if o.only != nil {
 		cases = slices.DeleteFunc(slices.Clone(cases), func(c opCase) bool { return !o.only(c.op, c.name) })
@@ -82,6 +84,11 @@ func timeSome(ctx context.Context, dev *vk.Device, o IndexerOptions, cases []opC
 			err = errors.Join(err, x.rig.Close())
 		}
 	}()
+	if slices.ContainsFunc(list, func(x preparedCase) bool { return x.rig.floor() }) {
+		if err := o.floors.open(ctx, dev); err != nil {
+			return 0, err
+		}
+	}
 	for i, x := range list {
 		if errors.Is(x.err, vk.ErrOutOfDeviceMemory) {
 			if len(cases) > 1 {
@@ -146,8 +153,17 @@ func (x preparedCase) time(ctx context.Context, dev *vk.Device, o IndexerOptions
 	for _, part := range x.rig.parts {
 		r := x.row
 		r.Part, r.Bytes, r.Flop = part.name, part.bytes, part.flop
+		if part, err = part.settle(ctx, dev); err != nil {
+			return nil, err
+		}
 		if r.Time, err = part.sample(ctx, dev, o.Warmup, o.Reps); err != nil {
 			return nil, err
+		}
+		if part.floor && o.floors.reader != nil {
+			if r.FloorUS, r.FloorLaunches, err = o.floors.below(ctx, dev, part, o.Warmup, o.Reps); err != nil {
+				return nil, err
+			}
+			r.ShareFloor = r.FloorUS / r.Time.Median
 		}
 		r.GBs, r.TFLOPs = r.Bytes/r.Time.Median/1e3, r.Flop/r.Time.Median/1e6
 		r.ShareCopy, r.ShareMatrix = r.GBs/l.CopyGBs, r.TFLOPs/l.MatrixTFLOPs

@@ -175,7 +175,42 @@ type outcome struct {
 	geomean          float64 // of quotients, or of shares
 	worst            float64
 	worstRow         string
+	floor            floorOutcome
 	reached, aimedAt bool
+}
+
+// floorOutcome is how near to their floors rows are that have one: in geometric mean the
+// share of ours, and the share of the limit that launches would reach that took no longer
+// than the floor, with the least of these.
+type floorOutcome struct {
+	rows              int
+	ours, most, least float64
+}
+
+// add adds a row's shares, as logarithms until mean takes their means.
+func (f *floorOutcome) add(r OpRow) {
+	if r.ShareFloor == 0 {
+		return
+	}
+	most := min(1, r.share()/r.ShareFloor)
+	if f.rows == 0 || most < f.least {
+		f.least = most
+	}
+	f.rows, f.ours, f.most = f.rows+1, f.ours+math.Log(r.ShareFloor), f.most+math.Log(most)
+}
+
+func (f *floorOutcome) mean() {
+	if f.rows > 0 {
+		f.ours, f.most = math.Exp(f.ours/float64(f.rows)), math.Exp(f.most/float64(f.rows))
+	}
+}
+
+// String follows what a report says of a goal.
+func (f floorOutcome) String() string {
+	if f.rows == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; launches that only read reach %.1f%% of the limit in geometric mean, least %.1f%%; ours reach %.1f%% of what they do", 100*f.most, 100*f.least, 100*f.ours)
 }
 
 // outcomes judges the goals that any row belongs to. Rows that are not right count as
@@ -200,6 +235,7 @@ func outcomes(rows []OpRow) (list []outcome) {
 			default:
 				continue
 			}
+			x.floor.add(r)
 			x.rows++
 			logs += math.Log(value)
 			if x.worstRow == "" || (g.share > 0) == (value < x.worst) {
@@ -210,6 +246,7 @@ func outcomes(rows []OpRow) (list []outcome) {
 			continue
 		}
 		x.geomean = math.Exp(logs / float64(x.rows))
+		x.floor.mean()
 		if g.share > 0 {
 			x.reached = x.reached && x.worst >= g.share
 			x.aimedAt = x.reached && x.worst >= g.aim
@@ -230,6 +267,7 @@ func (x outcome) String() string {
 	} else if x.reached {
 		verdict = "reached"
 	}
+	verdict += x.floor.String()
 	if x.share > 0 {
 		return fmt.Sprintf("%s: share of the limit %.1f%% in geometric mean of %d rows, least %.1f%% (%s); at least %.0f%%, aim %.0f%%: %s",
 			x.name, 100*x.geomean, x.rows, 100*x.worst, x.worstRow, 100*x.share, 100*x.aim, verdict)

@@ -80,6 +80,11 @@ func TestOutcomes(t *testing.T) {
 			t.Errorf("%v, want ...%s", list, c.want)
 		}
 	}
+	high, low := row("wo_b", "tokens=1", 1, 0.5), row("wo_b", "tokens=4", 1, 0.5)
+	high.ShareFloor, low.ShareFloor = 0.625, 0.4 // of floors at 80 % of the limit, and beyond it
+	if list := outcomes([]OpRow{high, low}); len(list) != 1 || !strings.HasSuffix(list[0].String(), "missed; launches that only read reach 89.4% of the limit in geometric mean, least 80.0%; ours reach 50.0% of what they do") {
+		t.Error(list)
+	}
 	if list := outcomes(nil); list != nil {
 		t.Error(list)
 	}

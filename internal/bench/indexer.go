@@ -31,6 +31,7 @@ type IndexerOptions struct {
 
 	only     func(op, name string) bool // cases to run; nil: all
 	together int                        // cases to prepare at a time; 0: what suits the device
+	floors   *floors                    // of the cases that have one
 }
 
 func (o IndexerOptions) withDefaults(t vk.DeviceType) IndexerOptions {
@@ -99,6 +100,12 @@ type OpRow struct {
 	ShareCopy   float64 `json:"share_copy"`   // GBs over the measured copy bandwidth
 	ShareMatrix float64 `json:"share_matrix"` // TFLOPs over the measured matrix rate
 	Peers       []Peer  `json:"peers,omitempty"`
+
+	// As many launches one behind the other as the part has, of which the first reads its
+	// bytes and none does anything else; 0 where they were not timed.
+	FloorUS       float64 `json:"floor_us,omitempty"`
+	FloorLaunches int     `json:"floor_launches,omitempty"`
+	ShareFloor    float64 `json:"share_floor,omitempty"` // FloorUS over Time.Median
 
 	Sets   int     `json:"sets"` // input sets rotated
 	Status string  `json:"status"`

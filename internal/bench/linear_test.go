@@ -20,7 +20,7 @@ func TestLinearRows(t *testing.T) {
 		seen := map[string]int{}
 		if err := suite.run(ctx, dev, SuiteOptions{Tokens: []int{1, 17}, Common: Common{Reps: 2, Warmup: -1, Seed: 1}}, limits, Silent{}, func(r OpRow) {
 			seen[r.Op]++
-			if r.Status != "ok" || r.Variant == "" || r.Sets < 2 || !(r.Time.Median > 0 && r.Bytes > 0 && r.ShareCopy > 0) {
+			if r.Status != "ok" || r.Variant == "" || r.Sets < 2 || !(r.Time.Median > 0 && r.Bytes > 0 && r.ShareCopy > 0 && r.FloorUS > 0 && r.ShareFloor > 0 && r.FloorLaunches > 0) {
 				t.Errorf("row %+v", r)
 			}
 		}); err != nil {

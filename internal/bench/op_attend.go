@@ -125,7 +125,7 @@ func (r *opRig) attend(s attendShape) error {
 		}
 		return op.Record(rec, a)
 	}
-	r.parts = []opPart{{bytes: float64(bytes), flop: 4 * float64(t) * float64(h) * float64(s.topk+s.window) * attention.D, inner: attendInner, record: record}}
+	r.parts = []opPart{{bytes: float64(bytes), flop: 4 * float64(t) * float64(h) * float64(s.topk+s.window) * attention.D, inner: attendInner, floor: true, record: record}}
 	r.check = func(ctx context.Context) (verify.Result, error) {
 		set := r.sets - 1
 		if err := runPoisoned(ctx, r.dev, set, record, out, lse); err != nil {

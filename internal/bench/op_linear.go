@@ -18,6 +18,10 @@ type product struct {
 	n, k, groups int
 }
 
+// FloorTokens is up to how many tokens products are timed beside launches that only read: with
+// more they multiply longer than they wait for their weights.
+const FloorTokens = 128
+
 func productsOf(c pipeline.Config) []product {
 	return []product{
 		{"wq_a_wkv", c.QRank + 512, c.Hidden, 1}, {"wq_b", c.Heads * 512, c.QRank, 1},
@@ -101,7 +105,7 @@ func (r *opRig) linear(p product, format pipeline.Format, t int) error {
 		x.W = projection.LinearWeights{Data: m.Data, Scale: m.Scales, RowScale: rowScale}
 		return op.Record(rec, x)
 	}
-	r.parts = []opPart{{bytes: matrixBytes(list[0]) + float64(2*t*(p.groups*p.k+rows)), flop: 2 * float64(t) * float64(rows) * float64(p.k), record: record}}
+	r.parts = []opPart{{bytes: matrixBytes(list[0]) + float64(2*t*(p.groups*p.k+rows)), flop: 2 * float64(t) * float64(rows) * float64(p.k), floor: t <= FloorTokens, record: record}}
 	r.check = func(context.Context) (verify.Result, error) {
 		if err := run(r.ctx, r.dev, func(rec *vk.Recorder) error {
 			return errors.Join(rec.Fill(a.Out.View(), 0xffffffff), record(rec, 0))

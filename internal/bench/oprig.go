@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"strings"
 
 	"github.com/vkmla/vkmla/cache"
@@ -42,6 +43,7 @@ type opPart struct {
 	// inner launches lie between two timestamps, and a sample is their time over their number, as others time short
 	// kernels; 0: one.
 	inner int
+	floor bool // what takes its time is bytes, or launches: a floor says more than a share of the limits
 }
 
 func newOpRig(ctx context.Context, dev *vk.Device, o IndexerOptions, p Progress) *opRig {
@@ -241,19 +243,31 @@ const (
 	launches    = 16
 )
 
-// sample times a part: reps samples after warmup launches, each launch behind the end of
-// the one before. A sample is one launch, or the average of several short ones.
-func (p opPart) sample(ctx context.Context, dev *vk.Device, warmup, reps int) (Time, error) {
-	n := max(p.inner, 1)
-	if p.inner == 0 && dev.Adapter().Type != vk.TypeCPU {
-		t, err := sample(ctx, dev, 3, 5, p.record)
-		if err != nil {
-			return t, err
-		}
-		if t.Median*1e3 < shortLaunch {
-			n = launches
-		}
+// floor tells whether any part has one.
+func (r *opRig) floor() bool {
+	return slices.ContainsFunc(r.parts, func(p opPart) bool { return p.floor })
+}
+
+// settle decides how many launches lie between two timestamps.
+func (p opPart) settle(ctx context.Context, dev *vk.Device) (opPart, error) {
+	if p.inner > 0 {
+		return p, nil
 	}
+	p.inner = 1
+	if dev.Adapter().Type == vk.TypeCPU {
+		return p, nil
+	}
+	t, err := sample(ctx, dev, 3, 5, p.record)
+	if err == nil && t.Median*1e3 < shortLaunch {
+		p.inner = launches
+	}
+	return p, err
+}
+
+// sample times a part that is settled: reps samples after warmup launches, each launch behind
+// the end of the one before. A sample is one launch, or the average of several short ones.
+func (p opPart) sample(ctx context.Context, dev *vk.Device, warmup, reps int) (Time, error) {
+	n := p.inner
 	t, err := sample(ctx, dev, (warmup+n-1)/n, reps, func(r *vk.Recorder, i int) error {
 		for k := range n {
 			if err := errors.Join(r.Separate(), p.record(r, i*n+k)); err != nil {

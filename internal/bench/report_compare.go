@@ -3,6 +3,7 @@ package bench
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -40,23 +41,18 @@ func (r *CompareReport) Close() error {
 	r.printf("reference first. ratio: our time over the first peer's. of limit: the share of the copy bandwidth or of\n")
 	r.printf("the matrix rate, whichever is larger. Launches wait for each other; short ones are timed %d at a time,\n", launches)
 	r.printf("as the peers were.\n")
+	if hasFloors(r.rows) {
+		r.printf(floorText)
+	}
 	r.printf("Peers: %s\n", r.peers.Source)
-	last := ""
-	var t table.Writer
-	flush := func() {
-		if t != nil {
-			r.printf("\n%s\n", t.RenderMarkdown())
+	for rows := r.rows; len(rows) > 0; {
+		n := slices.IndexFunc(rows, func(x OpRow) bool { return x.Op != rows[0].Op })
+		if n < 0 {
+			n = len(rows)
 		}
+		r.printf("\n%s\n", compareTable(rows[:n]).RenderMarkdown())
+		rows = rows[n:]
 	}
-	for _, x := range r.rows {
-		if x.Op != last {
-			flush()
-			last, t = x.Op, table.NewWriter()
-			t.AppendHeader(table.Row{"op", "case", "part", "peer", "peer us", "us", "ratio", "of limit", "variant", "check", "others, us"})
-		}
-		t.AppendRow(compareRow(x))
-	}
-	flush()
 	r.printf("\n")
 	for _, x := range outcomes(r.rows) {
 		r.printf("- %s\n", x)
@@ -72,25 +68,42 @@ func (r *CompareReport) Close() error {
 	return r.err
 }
 
-func compareRow(x OpRow) table.Row {
-	row := table.Row{x.Op, x.Case, x.Part}
-	var others []string
-	if len(x.Peers) == 0 {
-		row = append(row, "-", "-")
-	} else {
-		row = append(row, x.Peers[0].Name, fmt.Sprintf("%.4g", x.Peers[0].US))
-		for _, p := range x.Peers[1:] {
-			others = append(others, fmt.Sprintf("%s %.4g", p.Name, p.US))
+// compareTable is the table of an operation.
+func compareTable(rows []OpRow) table.Writer {
+	t, floors := table.NewWriter(), hasFloors(rows)
+	header := table.Row{"op", "case", "part", "peer", "peer us", "us", "ratio", "of limit"}
+	if floors {
+		header = append(header, "floor us", "of floor")
+	}
+	t.AppendHeader(append(header, "variant", "check", "others, us"))
+	for _, x := range rows {
+		row := compareRow(x)
+		if floors && x.Status == "ok" && x.FloorUS > 0 {
+			row = append(row, f1(x.FloorUS), percent(x.ShareFloor))
+		} else if floors {
+			row = append(row, "-", "-")
 		}
+		var others []string
+		for i, p := range x.Peers {
+			if i > 0 {
+				others = append(others, fmt.Sprintf("%s %.4g", p.Name, p.US))
+			}
+		}
+		t.AppendRow(append(row, x.Variant, x.Status, strings.Join(others, "; ")))
+	}
+	return t
+}
+
+// compareRow is the row beside the first peer.
+func compareRow(x OpRow) table.Row {
+	row, ratio := table.Row{x.Op, x.Case, x.Part, "-", "-"}, "-"
+	if len(x.Peers) > 0 {
+		row[3], row[4], ratio = x.Peers[0].Name, fmt.Sprintf("%.4g", x.Peers[0].US), fmt.Sprintf("%.2f", x.Time.Median/x.Peers[0].US)
 	}
 	if x.Status != "ok" {
-		return append(row, "-", "-", "-", x.Variant, x.Status, strings.Join(others, "; "))
+		return append(row, "-", "-", "-")
 	}
-	ratio := "-"
-	if len(x.Peers) > 0 {
-		ratio = fmt.Sprintf("%.2f", x.Time.Median/x.Peers[0].US)
-	}
-	return append(row, fmt.Sprintf("%.1f", x.Time.Median), ratio, percent(x.share()), x.Variant, x.Status, strings.Join(others, "; "))
+	return append(row, fmt.Sprintf("%.1f", x.Time.Median), ratio, percent(x.share()))
 }
 
 // left lists the operations of the table with cases that no row is about.

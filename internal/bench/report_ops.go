@@ -74,6 +74,9 @@ func (r *OpReport) Close() error {
 		r.head()
 		r.printf("%s\n", opSuites[r.suite])
 		r.printf("GPU time in microseconds; inputs rotated; every case checked against the reference first.\n")
+		if hasFloors(r.rows) {
+			r.printf(floorText)
+		}
 		if r.hasPeers() {
 			r.printf("Peers: %s\n", peers.Source)
 		}
@@ -101,11 +104,25 @@ func (r *OpReport) hasPeers() bool {
 	return slices.ContainsFunc(r.rows, func(x OpRow) bool { return len(x.Peers) > 0 })
 }
 
+// hasFloors tells whether any row has one.
+func hasFloors(rows []OpRow) bool {
+	return slices.ContainsFunc(rows, func(x OpRow) bool { return x.FloorUS > 0 })
+}
+
+// floorText says what the columns of floors are.
+const floorText = `floor us: launches that read those MB and compute nothing, as many one behind the other as ours has, of which
+the first reads all. of floor: that over our time. Matrix products may need longer than the bytes.
+`
+
 // table has a row for each part of a case; the peers, if there are any, are in one
-// column.
+// column, and so are floors and their shares.
 func (r *OpReport) table() table.Writer {
-	t, peers := table.NewWriter(), r.hasPeers()
-	header := table.Row{"op", "case", "part", "variant", "us", "p95", "MB", "GB/s", "TFLOP/s", "of copy", "of matrix", "check"}
+	t, peers, floors := table.NewWriter(), r.hasPeers(), hasFloors(r.rows)
+	header := table.Row{"op", "case", "part", "variant", "us", "p95", "MB", "GB/s", "TFLOP/s", "of copy", "of matrix"}
+	if floors {
+		header = append(header, "floor us", "of floor")
+	}
+	header = append(header, "check")
 	if peers {
 		header = append(header, "peers, us (ours / theirs)")
 	}
@@ -118,7 +135,11 @@ func (r *OpReport) table() table.Writer {
 			return fmt.Sprintf(format, v)
 		}
 		row := table.Row{x.Op, x.Case, x.Part, x.Variant, num("%.1f", x.Time.Median), num("%.1f", x.Time.P95), num("%.2f", x.Bytes/1e6),
-			num("%.4g", x.GBs), num("%.3g", x.TFLOPs), num("%.1f%%", 100*x.ShareCopy), num("%.1f%%", 100*x.ShareMatrix), x.Status}
+			num("%.4g", x.GBs), num("%.3g", x.TFLOPs), num("%.1f%%", 100*x.ShareCopy), num("%.1f%%", 100*x.ShareMatrix)}
+		if floors {
+			row = append(row, num("%.1f", x.FloorUS), num("%.1f%%", 100*x.ShareFloor))
+		}
+		row = append(row, x.Status)
 		if peers {
 			row = append(row, peerText(x))
 		}
@@ -132,7 +153,7 @@ func (r *OpReport) table() table.Writer {
 func (r *OpReport) csv() table.Writer {
 	t := table.NewWriter()
 	t.AppendHeader(table.Row{"device", "driver", "op", "case", "part", "variant", "us", "p95_us", "bytes", "gbs", "tflops", "share_copy", "share_matrix", "check",
-		"peer", "peer_us", "peer2", "peer2_us", "ratio", "goal"})
+		"peer", "peer_us", "peer2", "peer2_us", "ratio", "goal", "floor_us", "floor_launches", "share_floor"})
 	for _, x := range r.rows {
 		num := func(v float64) string { return csvNumber(x.Status, v) }
 		some := func(v float64) string {
@@ -154,7 +175,15 @@ func (r *OpReport) csv() table.Writer {
 		if len(x.Peers) > 0 {
 			ratio = num(x.Time.Median / x.Peers[0].US)
 		}
-		t.AppendRow(append(row, ratio, x.goals()))
+		row = append(row, ratio, x.goals())
+		for _, v := range []float64{x.FloorUS, float64(x.FloorLaunches), x.ShareFloor} {
+			if x.FloorUS == 0 {
+				row = append(row, "")
+			} else {
+				row = append(row, num(v))
+			}
+		}
+		t.AppendRow(row)
 	}
 	return t
 }

@@ -61,7 +61,7 @@ var testAdapter = &vk.Adapter{Name: "a device, of tests"}
 func TestOpReports(t *testing.T) {
 	time := Time{Median: 20, P95: 21, Samples: []float64{20}}
 	rows := []OpRow{
-		{Op: "insert_k", Case: "tokens=4096", Variant: "base", Status: "ok", Time: time, Bytes: 1616, GBs: 0.08, ShareCopy: 0.1},
+		{Op: "insert_k", Case: "tokens=4096", Variant: "base", Status: "ok", Time: time, Bytes: 1616, GBs: 0.08, ShareCopy: 0.1, FloorUS: 5, FloorLaunches: 2, ShareFloor: 0.25},
 		{Op: "qkv_norm", Case: "tokens=2", Variant: "base", Status: "wrong"},
 	}
 	report := func(format, suite string) string {
@@ -73,6 +73,9 @@ func TestOpReports(t *testing.T) {
 	if !strings.Contains(md, opSuites["memory"]) || strings.Contains(strings.ToLower(md), "peers") {
 		t.Errorf("suite memory, without peers:\n%s", md)
 	}
+	if !strings.Contains(md, floorText) || !strings.Contains(md, "| 5.0 | 25.0% | ok |") || !strings.Contains(md, "| - | - | wrong |") {
+		t.Errorf("a floor:\n%s", md)
+	}
 	if x := report("benchstat", "linear"); !strings.Contains(x, "BenchmarkLinear/op=insert_k/variant=base/tokens=4096 1 20000 ns/op") {
 		t.Error(x)
 	}
@@ -81,7 +84,7 @@ func TestOpReports(t *testing.T) {
 		t.Errorf("twice the peer's time:\n%s", md)
 	}
 	table := csvColumns(t, report("csv", "compare"), "device", "driver", "op", "case", "part", "variant", "check", "peer", "peer2", "goal")
-	if x := table[0]; x["bytes"] != "1616" || x["tflops"] != "" || x["ratio"] != "2" || x["goal"] != "insert 4096 rows" || x["device"] != testAdapter.Name {
+	if x := table[0]; x["bytes"] != "1616" || x["tflops"] != "" || x["ratio"] != "2" || x["goal"] != "insert 4096 rows" || x["floor_us"] != "5" || x["floor_launches"] != "2" || x["share_floor"] != "0.25" || x["device"] != testAdapter.Name {
 		t.Errorf("%v", x)
 	}
 	if x := table[1]; x["us"] != "" || x["ratio"] != "" || x["check"] != "wrong" {

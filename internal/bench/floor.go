@@ -1,0 +1,251 @@
+package bench
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+
+	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/shaders"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// reader records launches that only read: the floor below what an operation of so many
+// bytes and so many launches takes. The copy bandwidth is what memory gives a copy of
+// gigabytes; a launch of some megabytes that waits for another one first gets less, whatever
+// it computes.
+type reader struct {
+	kernel *vk.Kernel
+	addr   bool          // reached by device address
+	shape  readShape     // of launches
+	src    tensor.Tensor // whose bytes are read by turns, so that they come from memory
+	at     uint64        // where the next launch begins
+	totals tensor.Tensor // [totalSlots, totalStep] u8: each launch's own, or launches side by side would wait
+	turn   int           // launches so far
+	pieces uint64        // that a launch may have
+}
+
+// benchReadPush is the push block of bench_read.comp.
+type benchReadPush struct {
+	SrcAddr, TotalAddr uint64
+	Count, Keep        uint32
+}
+
+// readShape is how a launch that reads is divided: invocations of a workgroup, 16 bytes
+// each asks for before it waits, and workgroups at most.
+type readShape struct{ lanes, loads, groups uint32 }
+
+const (
+	pieceBytes            = 16
+	viewAlign             = 256 // at most what descriptors want
+	totalSlots, totalStep = 1024, viewAlign
+	readPattern           = 1 << 20 // bytes that the source repeats
+)
+
+// readKernel is the kernel that a device reads with: by address where it can, since a launch
+// has to fetch a descriptor first.
+func readKernel(dev *vk.Device) string {
+	const byAddress = "bench_read_da"
+	if code, err := shaders.Get(byAddress); err == nil && len(dev.Caps().Missing(code.Requires)) == 0 {
+		return byAddress
+	}
+	return "bench_read"
+}
+
+// newReader makes the kernel and what it reads, and checks that it reads all of it.
+// Errors: those of vk, and one that says what was read wrongly.
+func newReader(ctx context.Context, dev *vk.Device, name string, shape readShape) (*reader, error) {
+	r, pattern := &reader{shape: shape}, make([]byte, readPattern)
+	rng := rand.New(rand.NewPCG(1, 11))
+	for i := range pattern {
+		pattern[i] = byte(rng.Uint32())
+	}
+	err := r.open(ctx, dev, name, pattern)
+	if err == nil {
+		err = r.check(ctx, dev, pattern)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("bench: floor: %w", err), r.close())
+	}
+	return r, nil
+}
+
+func (r *reader) open(ctx context.Context, dev *vk.Device, name string, pattern []byte) error {
+	code, err := shaders.Get(name)
+	if err != nil {
+		return err
+	}
+	spec := vk.KernelSpec{Name: code.Name, SPIRV: code.SPIRV, PushSize: 24, Constants: []uint32{r.shape.lanes, r.shape.loads}, Requires: code.Requires}
+	if r.addr = strings.HasSuffix(name, "_da"); !r.addr {
+		spec.Bindings = []vk.Access{vk.Read, vk.ReadWrite}
+	}
+	if r.kernel, err = kernel(dev, spec); err != nil {
+		return err
+	}
+	size := uint64(2 * rotateBytes)
+	if dev.Adapter().Type == vk.TypeCPU {
+		size = 16 << 20
+	}
+	size = min(size, dev.Caps().HeapBytes/8) &^ (readPattern - 1)
+	if r.src, err = tensor.New(dev, "bench floor", tensor.U8, int(size)); err != nil {
+		return err
+	}
+	if r.totals, err = tensor.New(dev, "bench floor", tensor.U8, totalSlots, totalStep); err != nil {
+		return err
+	}
+	r.pieces = min(size, dev.Caps().MaxStorageBufferRange) / pieceBytes
+	return (&opRig{ctx: ctx, dev: dev}).fill(r.src, pattern)
+}
+
+// check demands that launches of few pieces and of many add up all words that they are for.
+func (r *reader) check(ctx context.Context, dev *vk.Device, pattern []byte) error {
+	block := uint64(r.shape.lanes * r.shape.loads)
+	for _, n := range []uint64{1, block + 5, min(block*uint64(r.shape.groups+1), r.pieces), r.pieces} {
+		var src, total vk.View
+		if err := run(ctx, dev, func(rec *vk.Recorder) (err error) {
+			if err = rec.Fill(r.totals.View(), 0); err == nil {
+				src, total, err = r.launch(rec, n, true)
+			}
+			return err
+		}); err != nil {
+			return err
+		}
+		var got [4]byte
+		if err := dev.Download(ctx, got[:], total); err != nil {
+			return err
+		}
+		want := sumOfWords(pattern, src.Offset-r.src.Offset, src.Size)
+		if x := binary.LittleEndian.Uint32(got[:]); x != want {
+			return fmt.Errorf("%s on this device: the words of %d bytes add up to %d, got %d", r.kernel.Name(), src.Size, want, x)
+		}
+	}
+	return nil
+}
+
+// sumOfWords adds up the words of n bytes, of a pattern over and over, from byte at on.
+func sumOfWords(pattern []byte, at, n uint64) (sum uint32) {
+	size := uint64(len(pattern))
+	part := func(from, to uint64) (s uint32) {
+		for i := from; i < to; i += 4 {
+			s += binary.LittleEndian.Uint32(pattern[i%size:])
+		}
+		return s
+	}
+	if whole := n / size; whole > 0 {
+		sum, n = uint32(whole)*part(0, size), n%size
+	}
+	return sum + part(at, at+n)
+}
+
+func (r *reader) close() error {
+	var err error
+	for _, t := range []tensor.Tensor{r.src, r.totals} {
+		if !t.IsZero() {
+			err = errors.Join(err, t.Close())
+		}
+	}
+	return err
+}
+
+// record records launches side by side that read so many bytes, one for most numbers, and one
+// that reads nothing for 0.
+func (r *reader) record(rec *vk.Recorder, bytes float64) error {
+	for left := uint64(bytes) / pieceBytes; ; {
+		n := min(left, r.pieces)
+		if _, _, err := r.launch(rec, n, false); err != nil {
+			return err
+		}
+		if left -= n; left == 0 {
+			return nil
+		}
+	}
+}
+
+// launch records a launch that reads n pieces, and returns what it reads and where its total
+// goes.
+func (r *reader) launch(rec *vk.Recorder, n uint64, keep bool) (src, total vk.View, err error) {
+	bytes := max(n, 1) * pieceBytes
+	if r.at+bytes > r.src.Bytes() {
+		r.at = 0
+	}
+	src = r.src.Buffer.View(r.src.Offset+r.at, bytes)
+	r.at += (bytes + viewAlign - 1) &^ (viewAlign - 1)
+	total = r.totals.Buffer.View(r.totals.Offset+uint64(r.turn%totalSlots*totalStep), 4)
+	r.turn++
+	block := uint64(r.shape.lanes * r.shape.loads)
+	groups := min(uint64(r.shape.groups), max(1, (n+block-1)/block))
+	push := benchReadPush{Count: uint32(n), Keep: opkit.Bit(0, keep)}
+	d := vk.Dispatch{Kernel: r.kernel, Groups: [3]uint32{uint32(groups), 1, 1}}
+	if r.addr {
+		push.SrcAddr, push.TotalAddr = src.Address(), total.Address()
+		d.Reach = []vk.Reach{{View: src, Access: vk.Read}, {View: total, Access: vk.ReadWrite}}
+	} else {
+		d.Bind = []vk.View{src, total}
+	}
+	d.Push = vk.Bytes(&push)
+	return src, total, rec.Dispatch(d)
+}
+
+// floors times what is below parts of operations; its reader is open while they are timed.
+type floors struct{ reader *reader }
+
+// open makes the reader, once, ahead of times, since a device that waits for it idles. Where
+// there is no memory left for it there are no floors.
+func (f *floors) open(ctx context.Context, dev *vk.Device) (err error) {
+	if f.reader != nil {
+		return nil
+	}
+	f.reader, err = newReader(ctx, dev, readKernel(dev), readShapeOf(dev))
+	if errors.Is(err, vk.ErrOutOfDeviceMemory) {
+		return nil
+	}
+	return err
+}
+
+func (f *floors) close() error {
+	if f.reader == nil {
+		return nil
+	}
+	return f.reader.close()
+}
+
+// below times as many launches one behind the other as the part has, of which the first
+// reads its bytes and the others nothing, as the part itself was timed: the median in
+// microseconds, and how many launches.
+func (f *floors) below(ctx context.Context, dev *vk.Device, p opPart, warmup, reps int) (us float64, launches int, err error) {
+	if launches, err = levelsOf(dev, p.record); err != nil {
+		return 0, 0, err
+	}
+	t, err := opPart{inner: p.inner, record: func(rec *vk.Recorder, _ int) error {
+		err := f.reader.record(rec, p.bytes)
+		for range launches - 1 {
+			err = errors.Join(err, rec.Separate(), f.reader.record(rec, 0))
+		}
+		return err
+	}}.sample(ctx, dev, warmup, reps)
+	return t.Median, launches, err
+}
+
+// levelsOf is how many launches, or groups of some, wait for each other in what is recorded.
+func levelsOf(dev *vk.Device, record func(*vk.Recorder, int) error) (int, error) {
+	rec, err := dev.NewRecorder()
+	if err != nil {
+		return 0, err
+	}
+	defer rec.Close()
+	if err := record(rec, 0); err != nil {
+		return 0, err
+	}
+	return rec.Barriers() + 1, nil
+}
+
+// readShapeOf is the shape of the launches of floors. On an H100 others differ by as much as
+// runs do, from 128 to 1024 invocations with 1 to 16 loads on their way; fewer workgroups
+// that go on with other blocks take up to 9 % longer. See docs/design/linear.md.
+func readShapeOf(dev *vk.Device) readShape {
+	return readShape{256, 2, dev.Caps().MaxWorkgroupCount[0]}
+}
