@@ -44,6 +44,9 @@ func OpenModel(dir string) (*Model, error) {
 		return nil, fmt.Errorf("safetensors: open: %w", err)
 	}
 	f, err := Open(filepath.Join(dir, SingleName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("safetensors: open: %s has neither %s nor %s: %w", dir, IndexName, SingleName, fs.ErrNotExist)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -222,7 +222,7 @@ func TestGuard(t *testing.T) {
 }
 
 func TestModel(t *testing.T) {
-	if _, err := st.OpenModel(t.TempDir()); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := st.OpenModel(t.TempDir()); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "neither "+st.IndexName+" nor "+st.SingleName) {
 		t.Error(err)
 	}
 	dir := t.TempDir()
