@@ -113,6 +113,14 @@ ratio and the share of the limit, and geometric means beside the project's goals
 --compare peers.json is the table that comes with the program; its form is that of
 internal/bench/peers.json.
 
+A copy of a gigabyte reaches more than any launch of some megabytes that has to wait for
+another one. So decode attention, products of up to %d tokens and whole steps stand beside
+a floor, too, timed in the same run in the same way: launches of the same bytes that only
+read. Of an operation there are as many, one behind the other, as it has itself, and the
+first reads all its bytes; of a step there is one for each launch that the engine recorded,
+in the same levels. What has to be computed is not in it, nor that bytes lie scattered, nor
+the way of kernels' code from memory: what has these launches can hardly be faster.
+
 --op takes these names, or how some begin, and with --compare those of all suites:
 
 %s
@@ -147,7 +155,7 @@ func benchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",
 		Short: "Time attention, the indexer, whole layers or whole steps",
-		Long:  fmt.Sprintf(benchLong, opNames()),
+		Long:  fmt.Sprintf(benchLong, bench.FloorTokens, opNames()),
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.settle(cmd); err != nil {

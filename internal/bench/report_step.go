@@ -60,13 +60,17 @@ func (r *StepReport) Close() error {
 		r.printf("as in a model; layer by layer: each layer submitted by itself, without that kernel, the sum of their times.\n")
 		r.printf("host us: the processor's, to fill in and submit a step and to end it, without the wait; latency: both with\n")
 		r.printf("the wait; behind chained and layer by layer: what they are then, with one wait at the end. limit: the time\n")
-		r.printf("that the bytes (the least of weights, caches and activations) need at the measured copy bandwidth.\n\n")
+		r.printf("that the bytes (the least of weights, caches and activations) need at the measured copy bandwidth. floor: as\n")
+		r.printf("many launches in the same levels, the first of each operation reading its bytes, and computing nothing.\n\n")
 		r.printf("%s\n", r.table().RenderMarkdown())
 		for _, x := range r.rows {
 			if x.Status == "ok" {
 				r.printf("\n%s, batch %d, context %d, %s weights: operations, of all layers of a kind together (timestamps between\n", x.Model, x.Batch, x.Context, x.Weights)
 				r.printf("them cost something: the sum is more than the step)\n\n%s\n", opTable(x.Ops).RenderMarkdown())
 				r.printf("\n%s The longest submission took %.1f us.\n", layerCounts(x), x.Longest)
+				if x.TimesFloor > 0 {
+					r.printf("\n%s\n", floorCounts(x))
+				}
 				r.printf("\nMemory: %s\n", memoryText(x.Memory))
 				if x.Shared != "" {
 					r.printf("\nFor want of memory, %s.\n", x.Shared)
@@ -92,22 +96,32 @@ func (r *StepReport) Close() error {
 
 func (r *StepReport) table() table.Writer {
 	t := table.NewWriter()
-	t.AppendHeader(table.Row{"model", "weights", "batch", "context", "layers", "us", "p95", "host us", "p95", "latency us", "chained us", "host us", "latency us", "layer by layer us", "host us", "latency us", "weights MB", "cache MB", "activations MB", "GB/s", "limit us", "times limit", "dispatches", "barriers", "check"})
+	t.AppendHeader(table.Row{"model", "weights", "batch", "context", "layers", "us", "p95", "host us", "p95", "latency us", "chained us", "host us", "latency us", "layer by layer us", "host us", "latency us", "weights MB", "cache MB", "activations MB", "GB/s", "limit us", "times limit", "floor us", "times floor", "dispatches", "barriers", "check"})
 	for _, x := range r.rows {
 		row := table.Row{x.Model, x.Weights, x.Batch, x.Context, x.Layers}
 		if x.Status != "ok" {
-			for range 19 {
+			for range 21 {
 				row = append(row, "-")
 			}
 			t.AppendRow(append(row, x.Status))
 			continue
 		}
+		floor, times := "-", "-"
+		if x.TimesFloor > 0 {
+			floor, times = f1(x.Floor.Median), fmt.Sprintf("%.2f", x.TimesFloor)
+		}
 		t.AppendRow(append(row, f1(x.Time.Median), f1(x.Time.P95), f1(x.Host.Median), f1(x.Host.P95), f1(x.Latency.Median),
 			f1(x.Chained.Median), f1(x.ChainedHost.Median), f1(x.ChainedWall.Median),
 			f1(x.Apart.Median), f1(x.ApartHost.Median), f1(x.ApartWall.Median), mb(x.Work.Weights), mb(x.Work.Cache), mb(x.Work.Activations),
-			fmt.Sprintf("%.4g", x.GBs), f1(x.Limit), fmt.Sprintf("%.2f", x.Times), x.Dispatches, x.Barriers, x.Status))
+			fmt.Sprintf("%.4g", x.GBs), f1(x.Limit), fmt.Sprintf("%.2f", x.Times), floor, times, x.Dispatches, x.Barriers, x.Status))
 	}
 	return t
+}
+
+// floorCounts says what the floors of a step are.
+func floorCounts(x StepRow) string {
+	return fmt.Sprintf("Floor: launches in the same levels that only read take %.1f us, the step %.2f times that; chained %.1f us, %.2f times; %.1f us where they read nothing.",
+		x.Floor.Median, x.TimesFloor, x.ChainedFloor.Median, x.TimesChainedFloor, x.EmptyFloor.Median)
 }
 
 // layerCounts says how many launches and barriers a layer of each kind has.
@@ -141,17 +155,21 @@ func (r *StepReport) csv() table.Writer {
 	t := table.NewWriter()
 	t.AppendHeader(table.Row{"device", "driver", "model", "weights", "batch", "context", "kind", "op", "us", "p95_us", "host_us", "host_p95_us", "latency_us",
 		"chained_us", "chained_host_us", "chained_latency_us", "layer_by_layer_us", "layer_by_layer_host_us", "layer_by_layer_latency_us",
-		"weight_mb", "cache_mb", "activation_mb", "gflop", "limit_us", "dispatches", "barriers", "check"})
+		"weight_mb", "cache_mb", "activation_mb", "gflop", "limit_us", "dispatches", "barriers", "check", "floor_us", "chained_floor_us", "floor_without_bytes_us"})
 	for _, x := range r.rows {
 		line := func(kind, op string, time Time, whole []any, w Work, limit float64, d, b int) {
 			num := func(v float64) string { return csvNumber(x.Status, v) }
-			row := append(table.Row{r.dev.Name, r.dev.Driver, x.Model, x.Weights, x.Batch, x.Context, kind, op, num(time.Median), num(time.P95)}, whole...)
-			t.AppendRow(append(row, num(w.Weights/1e6), num(w.Cache/1e6), num(w.Activations/1e6), num(w.Flop/1e9), num(limit), num(float64(d)), num(float64(b)), x.Status))
+			row := append(table.Row{r.dev.Name, r.dev.Driver, x.Model, x.Weights, x.Batch, x.Context, kind, op, num(time.Median), num(time.P95)}, whole[:9]...)
+			row = append(row, num(w.Weights/1e6), num(w.Cache/1e6), num(w.Activations/1e6), num(w.Flop/1e9), num(limit), num(float64(d)), num(float64(b)), x.Status)
+			t.AppendRow(append(row, whole[9:]...))
 		}
-		whole, none := make([]any, 9), []any{"", "", "", "", "", "", "", "", ""}
+		whole, none := make([]any, 12), []any{"", "", "", "", "", "", "", "", "", "", "", ""}
 		for i, v := range []float64{x.Host.Median, x.Host.P95, x.Latency.Median,
-			x.Chained.Median, x.ChainedHost.Median, x.ChainedWall.Median, x.Apart.Median, x.ApartHost.Median, x.ApartWall.Median} {
-			whole[i] = csvNumber(x.Status, v)
+			x.Chained.Median, x.ChainedHost.Median, x.ChainedWall.Median, x.Apart.Median, x.ApartHost.Median, x.ApartWall.Median,
+			x.Floor.Median, x.ChainedFloor.Median, x.EmptyFloor.Median} {
+			if whole[i] = ""; v > 0 {
+				whole[i] = csvNumber(x.Status, v)
+			}
 		}
 		line("all", "step", x.Time, whole, x.Work, x.Limit, x.Dispatches, x.Barriers)
 		for _, op := range x.Ops {

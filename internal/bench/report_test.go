@@ -109,7 +109,7 @@ func TestLayerAndStepReports(t *testing.T) {
 	us := func(v float64) Time { return Time{Median: v, P95: v + 1, Samples: []float64{v}} }
 	ops := []OpTime{{Name: "wo_b", Layer: "all", Time: us(3), Dispatches: 2}}
 	steps := []StepRow{{Model: "small", Weights: "fp8", Batch: 1, Context: 9, Status: "ok", Time: us(10), Apart: us(12), ApartHost: us(6), ApartWall: us(20), Host: us(4), Latency: us(15),
-		Chained: us(11), ChainedHost: us(5), ChainedWall: us(17), Ops: ops}}
+		Chained: us(11), ChainedHost: us(5), ChainedWall: us(17), Floor: us(8), TimesFloor: 1.25, TimesChainedFloor: 1.2, ChainedFloor: us(9), EmptyFloor: us(2), Ops: ops}}
 	step := func(format string) string {
 		return reported(t, steps, func(out *bytes.Buffer) (adder[StepRow], error) {
 			return NewStepReport(out, format, testAdapter, Limits{})
@@ -119,10 +119,13 @@ func TestLayerAndStepReports(t *testing.T) {
 	if x := table[0]; x["op"] != "step" || x["us"] != "10" || x["layer_by_layer_us"] != "12" || x["layer_by_layer_host_us"] != "6" || x["layer_by_layer_latency_us"] != "20" || x["host_us"] != "4" || x["host_p95_us"] != "5" || x["latency_us"] != "15" {
 		t.Errorf("%v", x)
 	}
-	if x := table[0]; x["chained_us"] != "11" || x["chained_host_us"] != "5" || x["chained_latency_us"] != "17" {
+	if x := table[0]; x["chained_us"] != "11" || x["chained_host_us"] != "5" || x["chained_latency_us"] != "17" || x["floor_us"] != "8" || x["chained_floor_us"] != "9" || x["floor_without_bytes_us"] != "2" {
 		t.Errorf("%v", x)
 	}
-	if x := table[1]; x["op"] != "wo_b" || x["us"] != "3" || x["host_us"] != "" || x["latency_us"] != "" || x["dispatches"] != "2" {
+	if x := step("md"); !strings.Contains(x, "| 8.0 | 1.25 | 0 | 0 | ok |") || !strings.Contains(x, "only read take 8.0 us, the step 1.25 times that; chained 9.0 us, 1.20 times; 2.0 us where") {
+		t.Error(x)
+	}
+	if x := table[1]; x["op"] != "wo_b" || x["us"] != "3" || x["floor_us"] != "" || x["host_us"] != "" || x["latency_us"] != "" || x["dispatches"] != "2" {
 		t.Errorf("%v", x)
 	}
 	if x := step("benchstat"); !strings.Contains(x, "BenchmarkStep/model=small/weights=fp8/batch=1/context=9 1 10000 ns/op 4000 host-ns/op\n") {

@@ -56,6 +56,13 @@ type StepRow struct {
 	ChainedHost     Time `json:"chained_host"`
 	ChainedWall     Time `json:"chained_latency"`
 	ChainedBarriers int  `json:"chained_barriers"`
+	// Launches that only read: as many as the step has, in the same levels, the first of each
+	// operation all bytes that it has to move; 0 where there is no memory left for them.
+	Floor             Time    `json:"floor"`
+	ChainedFloor      Time    `json:"chained_floor"`
+	EmptyFloor        Time    `json:"floor_without_bytes"` // the launches of Floor, reading nothing
+	TimesFloor        float64 `json:"times_floor"`         // Time.Median over Floor.Median
+	TimesChainedFloor float64 `json:"chained_times_floor"`
 
 	Ops        []OpTime `json:"ops"` // by kind of layer, of all its layers together
 	Work       Work     `json:"work"`
@@ -453,12 +460,23 @@ func (s *stepRun) time() error {
 	if err := s.timeChained(); err != nil {
 		return err
 	}
-	if err := s.sections(); err != nil {
+	list, err := s.sections()
+	if err != nil {
+		return err
+	}
+	chained, err := s.chainedSections()
+	if err == nil {
+		err = s.timeFloors(list, chained)
+	}
+	if err != nil {
 		return err
 	}
 	s.row.Longest = float64(s.engine.Longest()) / 1e3
 	s.row.Limit = s.row.Work.Limit(s.limits)
 	s.row.Times, s.row.GBs = s.row.Time.Median/s.row.Limit, s.row.Work.Bytes()/s.row.Time.Median/1e3
+	if s.row.Floor.Median > 0 {
+		s.row.TimesFloor, s.row.TimesChainedFloor = s.row.Time.Median/s.row.Floor.Median, s.row.Chained.Median/s.row.ChainedFloor.Median
+	}
 	return nil
 }
 
@@ -472,13 +490,14 @@ func (s *stepRun) timeApart() error {
 // opKey is an operation of layers of a kind.
 type opKey struct{ kind, op string }
 
-// sections times the operations, and adds up those of layers of a kind.
-func (s *stepRun) sections() error {
+// sections times the operations, and adds up those of layers of a kind; it
+// returns them as they were recorded.
+func (s *stepRun) sections() (recorded []vk.Section, err error) {
 	if err := s.engine.SetTiming(s.ctx, pipeline.TimingSections); err != nil {
-		return err
+		return nil, err
 	}
 	if err := s.wakeUp(); err != nil {
-		return err
+		return nil, err
 	}
 	var order []opKey
 	samples, counts, most := map[opKey][]float64{}, map[opKey]vk.Section{}, -1
@@ -489,8 +508,9 @@ func (s *stepRun) sections() error {
 			if err != nil {
 				return err
 			}
+			recorded = fewestWaits(recorded, list)
 			order = order[:0]
-			s.split(list, func(k opKey, x vk.Section) {
+			s.split(list, func(_ int, k opKey, x vk.Section) {
 				if !slices.Contains(order, k) {
 					order = append(order, k)
 				}
@@ -503,7 +523,7 @@ func (s *stepRun) sections() error {
 			}
 			return nil
 		}); err != nil {
-			return err
+			return nil, err
 		}
 		for k, v := range sums {
 			samples[k] = append(samples[k], v)
@@ -516,30 +536,33 @@ func (s *stepRun) sections() error {
 	for _, w := range works {
 		s.row.Work = s.row.Work.plus(w)
 	}
-	return nil
+	return recorded, nil
 }
 
-// split finds the layer that each section of a step belongs to: a layer begins with its
-// first projection.
-func (s *stepRun) split(list []vk.Section, f func(opKey, vk.Section)) {
-	layer := -1
-	for _, x := range list {
+// split finds the layer that each section of a step belongs to, -1 for what is in front of the
+// first: a layer begins with its first projection, or with another one in front of it.
+func (s *stepRun) split(list []vk.Section, f func(layer int, k opKey, x vk.Section)) {
+	layer, begun := -1, false
+	for i, x := range list {
 		if x.Name == "between" && x.Dispatches == 0 {
 			continue // behind the last layer, where nothing is
 		}
-		if x.Name == firstSection {
+		before := i+1 < len(list) && x.Name == gateSection && list[i+1].Name == firstSection
+		if before || x.Name == firstSection && !begun {
 			layer++
 		}
+		begun = before
 		k := opKey{"all", "lengths, tables, index lists"}
 		if layer >= 0 && layer < len(s.cfg.Ratios) {
 			k = opKey{s.kind(layer), x.Name}
 		}
-		f(k, x)
+		f(layer, k, x)
 	}
 }
 
-// firstSection is the operation that a layer begins with.
-const firstSection = "wq_a|wkv"
+// firstSection is the operation that a layer begins with, and gateSection the one that may be
+// recorded in front of it.
+const firstSection, gateSection = "wq_a|wkv", "compressor.wkv|wgate"
 
 func (s *stepRun) kind(layer int) string {
 	i := slices.IndexFunc(Kinds, func(kind string) bool { return ratioOf(kind) == s.cfg.Ratios[layer] })

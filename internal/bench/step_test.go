@@ -37,7 +37,7 @@ func TestStepRows(t *testing.T) {
 			}
 			if r.Status != "ok" || r.Layers != 3 || r.Shared != "" || r.Bound == 0 || r.Dispatches < 40 || r.Memory["weights"] == 0 || r.Memory["caches"] == 0 ||
 				!(r.Time.Median > 0 && r.Apart.Median > 0 && r.ApartHost.Median > 0 && r.ApartWall.Median > r.ApartHost.Median && r.Host.Median > 0 && r.Latency.Median > r.Host.Median && r.Limit > 0 && r.Times > 0 &&
-					r.Chained.Median > 0 && r.ChainedHost.Median > 0 && r.ChainedWall.Median > r.ChainedHost.Median && r.ChainedBarriers > r.Barriers) {
+					r.Chained.Median > 0 && r.ChainedHost.Median > 0 && r.ChainedWall.Median > r.ChainedHost.Median && r.ChainedBarriers > r.Barriers && r.Floor.Median > 0 && r.EmptyFloor.Median > 0 && r.ChainedFloor.Median > 0 && r.TimesFloor > 0 && r.TimesChainedFloor > 0) {
 				t.Errorf("row %+v", r)
 			}
 			d, _ := counts(r.Ops)

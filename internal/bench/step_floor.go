@@ -1,0 +1,151 @@
+package bench
+
+import (
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// reading is a launch that only reads, in the place of one of a step.
+type reading struct {
+	waits bool    // for all that is recorded before it
+	bytes float64 // of an operation's first launch all that it has to move, of others none
+}
+
+// skeleton is what is left of a step that computes nothing: a launch that reads for each of
+// those that the engine recorded, in the same levels. Operations of a layer that have no
+// launches of their own, as norms that are part of a product, are read with its first
+// product: what is read is what the step's limit counts.
+func (s *stepRun) skeleton(list []vk.Section, work func(layer int) map[string]Work) (all []reading) {
+	recorded := map[opKey]bool{}
+	s.split(list, func(_ int, k opKey, x vk.Section) {
+		for op := range strings.SplitSeq(x.Name, ", ") {
+			recorded[opKey{k.kind, op}] = true
+		}
+	})
+	last, waits, left := -1, false, map[string]float64{} // of the layer, what is still to be read
+	s.split(list, func(layer int, k opKey, x vk.Section) {
+		if layer > last {
+			last, left = layer, map[string]float64{}
+			for op, w := range work(layer) {
+				if !recorded[opKey{k.kind, op}] {
+					op = firstSection
+				}
+				left[op] += w.Bytes()
+			}
+		}
+		bytes := 0.0
+		for op := range strings.SplitSeq(x.Name, ", ") {
+			bytes += left[op]
+			delete(left, op)
+		}
+		if x.Name == "between" {
+			bytes = s.chain.bytes(s.row.Batch)
+		}
+		at := x.Waits
+		for i := range x.Dispatches {
+			for ; len(at) > 0 && at[0] <= i; at = at[1:] {
+				waits = true
+			}
+			all = append(all, reading{waits, bytes})
+			waits, bytes = false, 0
+		}
+		waits = waits || len(at) > 0
+	})
+	return all
+}
+
+// bytes is what the kernel between layers moves for so many tokens.
+func (c *chain) bytes(tokens int) float64 {
+	return float64(tokens*c.width) * (2 + 4 + 4 + 2) // output, residual, residual, input
+}
+
+// fewestWaits keeps of two recordings of a step the one whose launches wait less often: the
+// first one of a step is submitted operation by operation.
+func fewestWaits(a, b []vk.Section) []vk.Section {
+	count := func(list []vk.Section) (n int) {
+		for _, x := range list {
+			n += len(x.Waits)
+		}
+		return n
+	}
+	if a == nil || count(b) < count(a) {
+		return b
+	}
+	return a
+}
+
+// chainedSections are the sections of a step in which layers depend on each other.
+func (s *stepRun) chainedSections() (list []vk.Section, err error) {
+	s.chain.on = true
+	defer func() { s.chain.on = false }()
+	if err := s.engine.RecordAgain(s.ctx); err != nil {
+		return nil, err
+	}
+	for range 3 { // measured operation by operation, recorded anew, and as it stays
+		if _, _, err := s.step(func(st *pipeline.Step) error {
+			x, err := st.Times()
+			list = fewestWaits(list, x)
+			return err
+		}); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+// timeFloors fills in what launches take that only read the bytes of a step, in its levels.
+// Where the device has no memory left for what they read, there are none.
+func (s *stepRun) timeFloors(list, chained []vk.Section) error {
+	read, err := newReader(s.ctx, s.dev, readKernel(s.dev), readShapeOf(s.dev))
+	if errors.Is(err, vk.ErrOutOfDeviceMemory) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	shape := decodeShape(s.row.Batch, s.row.Context, s.o.Keys)
+	work := func(layer int) map[string]Work { return layerWork(s.cfg, s.weights[layer], shape) }
+	all := s.skeleton(list, work)
+	empty := make([]reading, len(all))
+	for i, x := range all {
+		empty[i].waits = x.waits
+	}
+	err = errors.Join(s.timeReadings(read, all, &s.row.Floor), s.timeReadings(read, s.skeleton(chained, work), &s.row.ChainedFloor),
+		s.timeReadings(read, empty, &s.row.EmptyFloor))
+	return errors.Join(err, read.close())
+}
+
+// timeReadings times the launches in one submission, again and again, as steps are.
+func (s *stepRun) timeReadings(read *reader, all []reading, to *Time) error {
+	cmd, err := repeatedRun{s.ctx, s.dev, func(rec *vk.Recorder, _ int) error {
+		for _, x := range all {
+			if x.waits {
+				if err := rec.Separate(); err != nil {
+					return err
+				}
+			}
+			if err := read.record(rec, x.bytes); err != nil {
+				return err
+			}
+		}
+		return nil
+	}}.commands(1, 0, false)
+	if err != nil {
+		return err
+	}
+	var took []float64
+	for start := time.Now(); err == nil && len(took) < s.o.Reps; {
+		if err = cmd.Run(s.ctx); err != nil {
+			break
+		}
+		var ns []float64
+		if ns, err = cmd.Timestamps(); err == nil && (s.dev.Adapter().Type == vk.TypeCPU || time.Since(start) > wakeAfterPause) {
+			took = append(took, ns[1]-ns[0])
+		}
+	}
+	*to = summarise(took)
+	return errors.Join(err, cmd.Close())
+}
