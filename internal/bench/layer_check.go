@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -50,8 +51,8 @@ func (r *layerRig) check(w *randomLayer) (verify.Result, error) {
 	})
 	c.linears()
 	c.norms()
+	c.queries()
 	for _, t := range c.tokens {
-		c.queries(t)
 		c.stored(t)
 		c.lists(t)
 		c.attention(t)
@@ -117,20 +118,51 @@ func widened(v []uint16) []float64 {
 
 // weightRow is row n of a matrix as numbers, and the largest scale of a block of it.
 func (c *layerCheck) weightRow(x pipeline.DeviceMatrix, n int) (w []float64, scale float64) {
+	rows, scales := c.weightRows(x, n, 1)
+	return rows[0], scales[0]
+}
+
+// weightRows is weightRow of n rows from one on, which come from the device at once.
+func (c *layerCheck) weightRows(x pipeline.DeviceMatrix, from, n int) (w [][]float64, scale []float64) {
+	rows := func(t tensor.Tensor, from, to int) func(i int) []byte {
+		width := t.Len() / t.Shape[0] * t.DType.Size()
+		b := part[byte](c, tensor.Tensor{Buffer: t.Buffer, Offset: t.Offset, DType: tensor.U8, Shape: []int{t.Shape[0] * width}}, from*width, (to-from)*width)
+		return func(i int) []byte { return b[(i-from)*width:][:width] }
+	}
+	codes := rows(x.Data, from, from+n)
+	scales := func(int) []byte { return nil }
+	switch x.Format {
+	case pipeline.FormatBF16:
+	case pipeline.FormatFP8:
+		blocks := rows(x.Scales, from/projection.ScaleBlock, (from+n-1)/projection.ScaleBlock+1)
+		scales = func(i int) []byte { return blocks(i / projection.ScaleBlock) }
+	default:
+		scales = rows(x.Scales, from, from+n)
+	}
+	w, scale = make([][]float64, n), make([]float64, n)
+	for i := range w {
+		w[i], scale[i] = numbersOf(x, codes(from+i), scales(from+i))
+	}
+	return w, scale
+}
+
+// numbersOf is a row of a matrix as numbers, made of its codes and its scales, and the
+// largest scale of a block.
+func numbersOf(x pipeline.DeviceMatrix, codes, scales []byte) (w []float64, scale float64) {
 	w = make([]float64, x.K)
 	switch x.Format {
 	case pipeline.FormatBF16:
-		return widened(row[uint16](c, x.Data, n)), 0.5
-	case pipeline.FormatFP8:
-		codes := row[byte](c, x.Data, n)
-		blocks := row[byte](c, x.Scales, n/projection.ScaleBlock)
 		for k := range w {
-			s := float64(numfmt.UE8M0Scale(blocks[k/projection.ScaleBlock]))
+			w[k] = float64(numfmt.BF16Decode(binary.LittleEndian.Uint16(codes[2*k:])))
+		}
+		return w, 0.5
+	case pipeline.FormatFP8:
+		for k := range w {
+			s := float64(numfmt.UE8M0Scale(scales[k/projection.ScaleBlock]))
 			w[k], scale = s*float64(numfmt.E4M3Decode(codes[k])), max(scale, s)
 		}
 		return w, scale
 	}
-	codes, scales := row[byte](c, x.Data, n), row[byte](c, x.Scales, n)
 	for k := range w {
 		even, odd := numfmt.E2M1Unpack(codes[k/2])
 		code := even
@@ -193,22 +225,28 @@ func (c *layerCheck) linears() {
 // rounding of the result.
 func (c *layerCheck) linear(name string, x, y tensor.Tensor, w pipeline.DeviceMatrix, groups int) {
 	worst := verify.Result{Class: verify.ClassTolerance, Pass: true, Bound: 1, Detail: name + ": equal"}
+	ins, outs := make([][]float64, len(c.tokens)), make([][]float64, len(c.tokens))
+	for i, t := range c.tokens {
+		ins[i] = widened(row[uint16](c, x, t))
+		if y.DType == tensor.F32 {
+			for _, v := range row[float32](c, y, t) {
+				outs[i] = append(outs[i], float64(v))
+			}
+		} else {
+			outs[i] = widened(row[uint16](c, y, t))
+		}
+	}
 	for _, n := range some(checkRows, w.N) {
 		weights, scale := c.weightRow(w, n)
-		for _, t := range c.tokens {
-			in := widened(row[uint16](c, x, t))
-			in = in[n/(w.N/groups)*w.K:][:w.K]
+		for i, t := range c.tokens {
+			in, got := ins[i][n/(w.N/groups)*w.K:][:w.K], outs[i][n]
 			var sum, terms, wSum, xSum float64
 			for k, v := range weights {
 				p := v * in[k]
 				sum, terms, wSum, xSum = sum+p, terms+math.Abs(p), wSum+math.Abs(v), xSum+math.Abs(in[k])
 			}
 			bound := float64(w.K)*0x1p-23*terms + 0x1p-25*(wSum+2*scale*xSum)
-			var got float64
-			if y.DType == tensor.F32 {
-				got = float64(row[float32](c, y, t)[n])
-			} else {
-				got = float64(numfmt.BF16Decode(row[uint16](c, y, t)[n]))
+			if y.DType != tensor.F32 {
 				bound += math.Abs(sum) * 0x1p-8
 			}
 			if e := math.Abs(got - sum); !(e <= bound) || e/bound > worst.Error/worst.Bound {
@@ -291,29 +329,31 @@ func (c *layerCheck) finished(t int) []uint16 {
 	return q
 }
 
-// queries checks wq_b with the norm and the rotation of two heads of a token, at once:
+// queries checks wq_b with the norm and the rotation of two heads of some tokens, at once:
 // what comes between them is overwritten. A number may be rounded to bf16 twice, and a
 // rotated one is a sum of two such.
-func (c *layerCheck) queries(t int) {
+func (c *layerCheck) queries() {
 	m := c.cfg.Model
-	in, q := widened(row[uint16](c, c.got.QR, t)), c.finished(t)
+	layout, err := cache.NewLayout(1, 0)
+	c.keep(err)
 	for _, h := range some(2, m.Heads) {
-		want := make([]uint16, 512)
-		for i := range want {
-			w, _ := c.weightRow(c.w.QB, h*512+i)
-			sum := 0.0
-			for k, v := range w {
-				sum += v * in[k]
+		weights, _ := c.weightRows(c.w.QB, h*512, 512)
+		for _, t := range c.tokens {
+			in, q := widened(row[uint16](c, c.got.QR, t)), c.finished(t)
+			want := make([]uint16, 512)
+			for i, w := range weights {
+				sum := 0.0
+				for k, v := range w {
+					sum += v * in[k]
+				}
+				want[i] = numfmt.BF16Encode(float32(sum))
 			}
-			want[i] = numfmt.BF16Encode(float32(sum))
+			c.keep(projection.QInsertRef(want, 1, make([]uint16, 512), []int64{-1}, []int32{0}, c.host.cosSin(c.host.positions[t]), m.Eps, nil, layout))
+			c.compare(func(v *verify.Comparison) {
+				v.Close(fmt.Sprintf("q of head %d, token %d", h, t), vectors.FromU16(q[h*512:][:512], 512), vectors.FromU16(want, 512),
+					verify.Tolerance{Abs: 0x1p-5, Rel: 0x1p-6, Cos: 2e-5})
+			})
 		}
-		layout, err := cache.NewLayout(1, 0)
-		c.keep(err)
-		c.keep(projection.QInsertRef(want, 1, make([]uint16, 512), []int64{-1}, []int32{0}, c.host.cosSin(c.host.positions[t]), m.Eps, nil, layout))
-		c.compare(func(v *verify.Comparison) {
-			v.Close(fmt.Sprintf("q of head %d, token %d", h, t), vectors.FromU16(q[h*512:][:512], 512), vectors.FromU16(want, 512),
-				verify.Tolerance{Abs: 0x1p-5, Rel: 0x1p-6, Cos: 2e-5})
-		})
 	}
 }
 
