@@ -319,11 +319,13 @@ func (s *layerSuite) time(row *LayerRow, r *layerRig, work map[string]Work) erro
 	if err != nil {
 		return err
 	}
-	if err := x.wakeUp(fit); err != nil {
-		return err
-	}
-	if fit, _, err = x.probe(); err != nil {
-		return err
+	if s.dev.Adapter().Type != vk.TypeCPU { // a processor takes as long as it took
+		if err := x.wakeUp(fit); err != nil {
+			return err
+		}
+		if fit, _, err = x.probe(); err != nil {
+			return err
+		}
 	}
 	ns, err := x.times(s.o.Warmup, s.o.Reps, fit)
 	if err != nil {

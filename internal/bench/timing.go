@@ -161,9 +161,6 @@ func (x repeatedRun) sections(reps, fit int) (list []vk.Section, samples [][]flo
 // wakeUp keeps a GPU busy with launches for a while: an idle one runs at a fraction of
 // its clock.
 func (x repeatedRun) wakeUp(fit int) error {
-	if x.dev.Adapter().Type == vk.TypeCPU {
-		return nil
-	}
 	cmd, err := x.commands(min(fit, 50), 0, false)
 	if err != nil {
 		return err
