@@ -4,11 +4,13 @@ import (
 	"archive/zip"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"unicode"
@@ -84,7 +86,7 @@ func parseManifest(dir string, data []byte) (*Set, error) {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.UseNumber() // so that large integers stay what they are
 	if err := dec.Decode(&m); err != nil {
-		return nil, malformed(dir, "%s: %v", manifestName, err)
+		return nil, malformed(dir, "%s: %s", manifestName, otherJSON(err))
 	}
 	if len(m.Ops) == 0 {
 		return nil, malformed(dir, "%s lists no operations", manifestName)
@@ -104,6 +106,27 @@ func parseManifest(dir string, data []byte) (*Set, error) {
 		}
 	}
 	return s, nil
+}
+
+// otherJSON says what is wrong with a manifest that could not be decoded.
+func otherJSON(err error) string {
+	var typ *json.UnmarshalTypeError
+	if !errors.As(err, &typ) {
+		return err.Error()
+	}
+	want := "a number"
+	switch typ.Type.Kind() {
+	case reflect.Struct, reflect.Map:
+		want = "an object"
+	case reflect.Slice:
+		want = "a list"
+	case reflect.String:
+		want = "a string"
+	}
+	if typ.Field == "" {
+		return fmt.Sprintf("got %s, want an object with a list \"ops\"", typ.Value)
+	}
+	return fmt.Sprintf("%s: got %s, want %s", typ.Field, typ.Value, want)
 }
 
 func checkCases(op setOp) error {

@@ -227,6 +227,20 @@ func TestInputErrors(t *testing.T) {
 // edit returns small with one text replaced.
 func edit(old, new string) string { return strings.Replace(small, old, new, 1) }
 
+// What a manifest is and should be is said without types of Go.
+func TestOtherManifest(t *testing.T) {
+	for manifest, says := range map[string]string{
+		`[]`:                                   `got array, want an object with a list "ops"`,
+		`{"ops": 3}`:                           "ops: got number, want a list",
+		edit(`"name": "c"`, `"name": 7`):       "ops.cases.name: got number, want a string",
+		edit(`"shape": [2]`, `"shape": ["2"]`): "shape: got string, want a number",
+	} {
+		if _, err := Open(folder(t, manifest, nil)); !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v, want %s", err, says)
+		}
+	}
+}
+
 func TestHostileFolders(t *testing.T) {
 	with := func(name string, data []byte) map[string][]byte {
 		m := smallMembers()
