@@ -51,9 +51,9 @@ const (
 type stepInputs struct {
 	arena               *tensor.Arena
 	queryStart, seqLens tensor.Tensor // [R+1], [R] i32
-	updates             tensor.Tensor // [1 + 2*capacity] u32, see cache.TableUpdateArgs
 	request, positions  tensor.Tensor // [T] i32
 	valid               tensor.Tensor // [T] u8
+	updates             tensor.Tensor // [1 + 2*capacity] u32, see cache.TableUpdateArgs; in host memory only
 }
 
 // stepDraft is where the metadata is written before it goes to host's mapped memory in
@@ -162,11 +162,14 @@ func (b *bucket) build(ctx context.Context) (err error) {
 		to  *stepInputs
 		mem vk.Memory
 	}{{&b.host, vk.Upload}, {&b.device, vk.DeviceLocal}} {
-		if in.to.arena, err = allocateIn(e.dev, in.mem, "step metadata", []wanted{
+		list := []wanted{
 			{&in.to.queryStart, tensor.I32, []int{e.opts.MaxSessions + 1}}, {&in.to.seqLens, tensor.I32, []int{e.opts.MaxSessions}},
 			{&in.to.request, tensor.I32, []int{b.tokens}}, {&in.to.positions, tensor.I32, []int{b.tokens}}, {&in.to.valid, tensor.U8, []int{b.tokens}},
-			{&in.to.updates, tensor.U32, []int{1 + 2*e.capacity(b.tokens)}}, // last, see bucket.fill
-		}); err != nil {
+		}
+		if in.mem == vk.Upload { // last, see bucket.fill
+			list = append(list, wanted{&in.to.updates, tensor.U32, []int{1 + 2*e.capacity(b.tokens)}})
+		}
+		if in.to.arena, err = allocateIn(e.dev, in.mem, "step metadata", list); err != nil {
 			return err
 		}
 	}
@@ -269,14 +272,14 @@ func (b *bucket) commands(key commandKey, work float64) (*stepCommands, error) {
 // record records what a key says.
 func (b *bucket) record(rec *vk.Recorder, key commandKey) error {
 	if key.layer < 0 {
-		if err := b.recordStep(rec); err != nil {
+		if err := b.recordTables(rec); err != nil {
 			return err
 		}
 	}
 	first, end := key.layer, key.layer+1
 	switch key.layer {
 	case prologue:
-		return nil
+		return b.recordLists(rec)
 	case wholeStep:
 		first, end = 0, len(b.layers)
 	}
@@ -287,7 +290,11 @@ func (b *bucket) record(rec *vk.Recorder, key commandKey) error {
 		}
 	}
 	for i := first; i < end; i++ {
-		if err := b.recordLayer(rec, i, key.host && !whole); err != nil {
+		var beside func(*vk.Recorder) error
+		if whole && i == 0 {
+			beside = b.recordLists
+		}
+		if err := b.recordLayer(rec, i, key.host && !whole, beside); err != nil {
 			return err
 		}
 	}
@@ -301,15 +308,21 @@ func (b *bucket) record(rec *vk.Recorder, key commandKey) error {
 	return err
 }
 
-// recordStep records what comes before all layers: the metadata's way to the device, the
-// changed entries of block tables, and what is computed once for a step.
-func (b *bucket) recordStep(rec *vk.Recorder) error {
-	if err := rec.Copy(b.device.arena.Whole(), b.host.arena.Whole()); err != nil {
+// recordTables records what comes before all else in a step: the metadata's way to the
+// device and, beside it, the changed entries of block tables, whose list is read where the
+// host wrote it.
+func (b *bucket) recordTables(rec *vk.Recorder) error {
+	to := b.device.arena.Whole()
+	if err := rec.Copy(to, vk.View{Buffer: b.host.arena.Whole().Buffer, Size: to.Size}); err != nil {
 		return err
 	}
-	if err := b.e.update.Record(rec, cache.TableUpdateArgs{List: b.device.updates, Tables: b.e.words()}); err != nil {
-		return err
-	}
+	return b.e.update.Record(rec, cache.TableUpdateArgs{List: b.host.updates, Tables: b.e.words()})
+}
+
+// recordLists records what is computed once for a step: where rows go, and index lists. The
+// first products of a layer do not wait for it. Where all layers are one recording, it is
+// beside those of layer 0, and so is what waits for it beside what waits for them.
+func (b *bucket) recordLists(rec *vk.Recorder) error {
 	for _, ratio := range []int{RatioWindow, RatioC4A, RatioC128A} {
 		if k := b.kinds[ratio]; k != nil {
 			if err := k.RecordStep(rec, b.args(ratio)); err != nil {
@@ -337,8 +350,8 @@ func (b *bucket) args(ratio int) SparseStepArgs {
 
 // recordLayer records a layer with what the caller has in front of it, and behind the
 // last one. With host its hidden states come from host memory and go back there, where
-// those of the whole step are not copied at once.
-func (b *bucket) recordLayer(rec *vk.Recorder, i int, host bool) error {
+// those of the whole step are not copied at once. beside is that of Layer.recordBeside.
+func (b *bucket) recordLayer(rec *vk.Recorder, i int, host bool, beside func(*vk.Recorder) error) error {
 	l := b.e.layers[i]
 	in, out, topK := b.in.of(i), b.out.of(i), b.topK.of(i)
 	if host && i < b.e.given() {
@@ -349,7 +362,7 @@ func (b *bucket) recordLayer(rec *vk.Recorder, i int, host bool) error {
 	if err := b.recordBetween(rec, i); err != nil {
 		return err
 	}
-	err := b.layers[i].Record(rec, b.args(l.w.Ratio), WholeLayerArgs{Hidden: in, CosSin: b.e.ropes[l.rope], Caches: l.caches, Out: out})
+	err := b.layers[i].recordBeside(rec, b.args(l.w.Ratio), WholeLayerArgs{Hidden: in, CosSin: b.e.ropes[l.rope], Caches: l.caches, Out: out}, beside)
 	keep := !topK.IsZero() && l.w.Ratio == RatioC4A
 	if err == nil && keep {
 		err = rec.Copy(topK.View(), b.kinds[l.w.Ratio].TopK().View())

@@ -320,6 +320,12 @@ func (l *Layer) Close() error {
 //
 // Errors: vk.ErrArgument, vk.ErrClosed, with nothing recorded.
 func (l *Layer) Record(rec *vk.Recorder, step SparseStepArgs, a WholeLayerArgs) error {
+	return l.recordBeside(rec, step, a, nil)
+}
+
+// recordBeside is Record; beside, unless nil, records something of its own behind the layer's
+// first products, which nothing in front of it waits for.
+func (l *Layer) recordBeside(rec *vk.Recorder, step SparseStepArgs, a WholeLayerArgs, beside func(*vk.Recorder) error) error {
 	if l == nil || l.kind == nil || l.kind.arena == nil {
 		return fmt.Errorf("%s: layer %w", opWholeLayer, vk.ErrClosed)
 	}
@@ -335,7 +341,7 @@ func (l *Layer) Record(rec *vk.Recorder, step SparseStepArgs, a WholeLayerArgs) 
 		return c.err
 	}
 	return rehearse(k.dev, opWholeLayer, rec, func(rec *vk.Recorder) error {
-		return l.schedule(rec, step, a)
+		return l.schedule(rec, step, a, beside)
 	})
 }
 

@@ -32,6 +32,7 @@ type layerRun struct {
 	sparse SparseLayerArgs
 	at     layerPlaces
 	parts  attention.Parts // of the attention, where what follows it joins them
+	beside func(*vk.Recorder) error
 }
 
 // layerLevel is one of the levels of a layer that have a choice of what they do.
@@ -108,9 +109,11 @@ func (l *Layer) places() layerPlaces {
 // next level makes entries.
 //
 // The recorder derives the barriers: an order of calls can be slow, but not wrong.
-func (l *Layer) schedule(rec *vk.Recorder, step SparseStepArgs, a WholeLayerArgs) error {
-	x := &layerRun{Layer: l, rec: rec, step: step, a: a, sparse: l.sparseArgs(a), at: l.places()}
-	for _, level := range []func() error{x.inputs, x.norms, x.queries, x.rotated, x.attention} {
+//
+// beside, unless nil, records what the layer's first products do not wait for, behind them.
+func (l *Layer) schedule(rec *vk.Recorder, step SparseStepArgs, a WholeLayerArgs, beside func(*vk.Recorder) error) error {
+	x := &layerRun{Layer: l, rec: rec, step: step, a: a, sparse: l.sparseArgs(a), at: l.places(), beside: beside}
+	for _, level := range []func() error{x.inputs, x.besides, x.norms, x.queries, x.rotated, x.attention} {
 		if err := level(); err != nil {
 			return err
 		}
@@ -160,6 +163,14 @@ func (x *layerRun) inputs() error {
 	}
 	x.rec.Section("indexer.weights_proj")
 	return x.recordWeights(x.rec, x.a.Hidden)
+}
+
+// besides records what is not the layer's.
+func (x *layerRun) besides() error {
+	if x.beside == nil {
+		return nil
+	}
+	return x.beside(x.rec)
 }
 
 // gateAt records what compressed entries are made of, if it is its place: late or not.

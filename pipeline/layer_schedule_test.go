@@ -97,3 +97,53 @@ func TestLevels(t *testing.T) {
 		}
 	}
 }
+
+// TestPrologue counts the launches and barriers of what a step does once for all its layers:
+// beside a copy the changed entries of tables, then where rows go and index lists, of which
+// one waits for the others. It is beside what is in front of layer 0, that layer's first
+// products, and what waits for those.
+func TestPrologue(t *testing.T) {
+	x := newModel(t, testkit.Device(t))
+	r := x.residual(t)
+	for name, spoil := range map[string]func(*pipeline.EngineOptions){
+		"in one":         func(*pipeline.EngineOptions) {},
+		"chained":        func(o *pipeline.EngineOptions) { o.Between = r.record },
+		"layer by layer": func(o *pipeline.EngineOptions) { o.LayerByLayer = true },
+	} {
+		o := sessionOptions()
+		o.SubmitBudget = -1
+		spoil(&o)
+		e := x.engine(t, o)
+		if err := e.SetTiming(t.Context(), pipeline.TimingSections); err != nil {
+			t.Fatal(err)
+		}
+		st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: must[*pipeline.Session](t)(e.Open()), Tokens: 1}))
+		var err error
+		if o.LayerByLayer {
+			err = st.RunLayer(t.Context(), 0)
+		} else {
+			err = st.Run(t.Context())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		list := must[[]vk.Section](t)(st.Times())
+		at := slices.IndexFunc(list, func(op vk.Section) bool { return op.Name == "step" })
+		if first := slices.IndexFunc(list, func(op vk.Section) bool { return op.Name == "wq_a|wkv" }); (at < first) != o.LayerByLayer {
+			t.Errorf("%s: lists are operation %d, the first product is %d", name, at, first)
+		}
+		barriers := 0
+		for _, op := range list[:at+2] { // with the first that waits for layer 0's first products
+			barriers += op.Barriers
+		}
+		// Of each kind slots of rows and lists of windows; of C4A slots of states and entries,
+		// those of both compressors, numbers of visible ones; of C128A slots of states and
+		// entries, lists of entries.
+		if list[0].Dispatches != 1 || list[at].Dispatches != 14 || barriers != 2 {
+			t.Errorf("%s: %+v, want 1 launch, then 14 for lists, and 2 barriers", name, list[:at+2])
+		}
+		if err := st.Abort(); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -274,17 +274,23 @@ func (s *Sparse) Close() error {
 func (s *Sparse) RecordStep(rec *vk.Recorder, a SparseStepArgs) error {
 	return s.record(opSparseStep, rec, func(rec *vk.Recorder) error {
 		rec.Section("step")
-		if err := s.decode.RecordStep(rec, a.StepArgs); err != nil || s.main == nil {
-			return err
-		}
-		if err := s.main.recordSlots(rec, a, a.StateTable, a.CompressedTable); err != nil || s.keys == nil {
-			return err
-		}
-		if err := s.keys.recordSlots(rec, a, a.IndexStateTable, a.KeysTable); err != nil {
-			return err
-		}
-		return s.seen.Record(rec, indexer.VisibleArgs{Positions: a.Positions, IsValid: a.IsValid, Lens: s.lens})
+		// Decode comes last: with RatioC128A its last list waits for its slots.
+		return inOrder(func() error { return s.recordSlots(rec, a) }, func() error { return s.decode.RecordStep(rec, a.StepArgs) })
 	})
+}
+
+// recordSlots records RecordStep without that of Decode.
+func (s *Sparse) recordSlots(rec *vk.Recorder, a SparseStepArgs) error {
+	if s.main == nil {
+		return nil
+	}
+	if err := s.main.recordSlots(rec, a, a.StateTable, a.CompressedTable); err != nil || s.keys == nil {
+		return err
+	}
+	if err := s.keys.recordSlots(rec, a, a.IndexStateTable, a.KeysTable); err != nil {
+		return err
+	}
+	return s.seen.Record(rec, indexer.VisibleArgs{Positions: a.Positions, IsValid: a.IsValid, Lens: s.lens})
 }
 
 func (c *compressor) recordSlots(rec *vk.Recorder, a SparseStepArgs, states, entries tensor.Tensor) error {

@@ -21,7 +21,9 @@ const opRecordAgain = "pipeline: record again"
 // written. In front of layer 0 the input holds what Step.SetInput, or commands that
 // wrote Step.Input, put there; it may as well be made of memory of the caller's, such as
 // token ids. Results go to such memory too, or stay in Output for Step.ReadOutput. The
-// host may write it from Engine.Begin to Step.Submit, and read it after Step.Wait.
+// host may write it from Engine.Begin to Step.Submit, and read it after Step.Wait. With
+// Submit, what is in front of layer 0 comes before the step's index lists, or runs beside
+// them: nothing of it waits for more than the metadata below, if it reads any.
 //
 // The function is called by Engine.Prepare, Step.Submit and Step.SubmitLayer, for each
 // size of step when that is recorded: when it is first needed, once its times are known

@@ -50,9 +50,10 @@ func (e *Engine) time(rec *vk.Recorder) error {
 // Times returns what all that was submitted measured, in that order, and of what was
 // submitted again the last time: nothing with TimingOff, one section for each Submit or
 // SubmitLayer with TimingWhole, and one in front of the first layer's where layers are
-// submitted one by one, else the operations, layer by layer. A section that is named "step"
-// is computed once for the layers of a ratio; those before the first of them bring lengths
-// and changed table entries to the device. What EngineOptions.Between records is in
+// submitted one by one, else the operations, layer by layer. The first section brings
+// lengths and changed table entries to the device. One that is named "step" is computed once
+// for all layers, beside the first products of layer 0 where these are in the same
+// submission. What EngineOptions.Between records is in
 // sections that are named "between", or as it names them itself (vk.Recorder.Section).
 //
 // Errors: vk.ErrBusy before Wait, vk.ErrClosed once the step has ended; those of

@@ -17,7 +17,8 @@ layout(push_constant) uniform Push {
 
 void main() {
     uint i = gl_GlobalInvocationID.x;
-    if (i >= min(list[0], pc.capacity)) return;
-    uint word = list[1u + 2u * i];
-    if (word < pc.words) table[word] = int(list[2u + 2u * i]);
+    if (i >= pc.capacity) return;
+    // Asked for at once: in the host's memory, where a step's list is, each answer takes long.
+    uint count = list[0], word = list[1u + 2u * i], value = list[2u + 2u * i];
+    if (i < count && word < pc.words) table[word] = int(value);
 }

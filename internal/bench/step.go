@@ -540,7 +540,8 @@ func (s *stepRun) sections() (recorded []vk.Section, err error) {
 }
 
 // split finds the layer that each section of a step belongs to, -1 for what is in front of the
-// first: a layer begins with its first projection, or with another one in front of it.
+// first: a layer begins with its first projection, or with another one in front of it. What all
+// layers share is recorded in front of the first one and within.
 func (s *stepRun) split(list []vk.Section, f func(layer int, k opKey, x vk.Section)) {
 	layer, begun := -1, false
 	for i, x := range list {
@@ -553,16 +554,16 @@ func (s *stepRun) split(list []vk.Section, f func(layer int, k opKey, x vk.Secti
 		}
 		begun = before
 		k := opKey{"all", "lengths, tables, index lists"}
-		if layer >= 0 && layer < len(s.cfg.Ratios) {
+		if layer >= 0 && layer < len(s.cfg.Ratios) && x.Name != sharedSection {
 			k = opKey{s.kind(layer), x.Name}
 		}
 		f(layer, k, x)
 	}
 }
 
-// firstSection is the operation that a layer begins with, and gateSection the one that may be
-// recorded in front of it.
-const firstSection, gateSection = "wq_a|wkv", "compressor.wkv|wgate"
+// firstSection is the operation that a layer begins with, gateSection the one that may be
+// recorded in front of it, and sharedSection what layers share.
+const firstSection, gateSection, sharedSection = "wq_a|wkv", "compressor.wkv|wgate", "step"
 
 func (s *stepRun) kind(layer int) string {
 	i := slices.IndexFunc(Kinds, func(kind string) bool { return ratioOf(kind) == s.cfg.Ratios[layer] })
