@@ -57,3 +57,14 @@ func TestTimeCases(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestNormals demands that a seed has its own numbers, whatever was asked for before.
+func TestNormals(t *testing.T) {
+	first, other, more := normals(3, 8), normals(4, 8), normals(3, 16)
+	if !slices.Equal(first, more[:8]) {
+		t.Errorf("%v, and later %v", first, more)
+	}
+	if slices.Equal(first, other) || slices.Equal(first, more[8:]) {
+		t.Errorf("%v again: %v, %v", first, other, more)
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/numfmt"
@@ -115,17 +116,45 @@ func (r *opRig) scratch(bytes uint64) vk.View {
 	return t.View()
 }
 
-// normal is n numbers of a normal distribution: a random cut of a store of them, so
-// that large cases do not wait for their making.
+// normal is n numbers of a normal distribution, which nobody changes: a random cut of a store
+// of them, so that large cases do not wait for their making.
 func (r *opRig) normal(n int) []float32 {
 	if len(r.spread) < 2*n {
-		size := max(2*n, 1<<20)
-		for len(r.spread) < size {
-			r.spread = append(r.spread, float32(r.rng.NormFloat64()))
-		}
+		r.spread = normals(r.o.Seed, max(2*n, 1<<20))
 	}
 	at := r.rng.IntN(len(r.spread) - n)
 	return r.spread[at : at+n]
+}
+
+// stored are the numbers of the seed that was asked for last: to make them takes a processor
+// longer than most of its cases. It keeps up to mostStored.
+var stored struct {
+	sync.Mutex
+	seed uint64
+	rng  *rand.Rand
+	v    []float32
+}
+
+const mostStored = 1 << 24
+
+// normals are the first n numbers of a seed.
+func normals(seed uint64, n int) []float32 {
+	stored.Lock()
+	defer stored.Unlock()
+	if stored.rng == nil || stored.seed != seed {
+		stored.seed, stored.rng, stored.v = seed, rand.New(rand.NewPCG(seed, 2)), nil
+	}
+	for len(stored.v) < min(n, mostStored) {
+		stored.v = append(stored.v, float32(stored.rng.NormFloat64()))
+	}
+	if n <= mostStored {
+		return stored.v[:n:n]
+	}
+	v, rng := slices.Grow(slices.Clone(stored.v), n-len(stored.v)), rand.New(rand.NewPCG(seed, 3))
+	for len(v) < n {
+		v = append(v, float32(rng.NormFloat64()))
+	}
+	return v
 }
 
 func (r *opRig) normalBF16(n int) []uint16 { return numfmt.BF16EncodeSlice(nil, r.normal(n)) }
