@@ -19,12 +19,16 @@ type Limits struct {
 	MatrixKind   string  `json:"matrix_kind"`   // the unit: "bf16 16x16x16", "f16 8x8x8" or "f32 fma"
 }
 
-// Measure runs the two loops and takes the median of reps repetitions.
+// Measure runs the two loops and takes the median of reps repetitions, of at most 3 on a
+// CPU, which takes a tenth of a second for each.
 //
 // Errors: those of vk; vk.ErrMissingFeature where the queue has no timestamps.
 func Measure(ctx context.Context, dev *vk.Device, reps int, progress Progress) (Limits, error) {
 	var l Limits
 	var err error
+	if dev.Adapter().Type == vk.TypeCPU {
+		reps = min(reps, 3)
+	}
 	progress.Step("measuring copy bandwidth")
 	if l.CopyGBs, err = copyBandwidth(ctx, dev, reps); err != nil {
 		return l, fmt.Errorf("bench: copy bandwidth: %w", err)
