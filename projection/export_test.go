@@ -41,3 +41,8 @@ func Paired(o *Linear, t int) bool { return o.tilingFor(t, math.MaxInt32).of(t).
 
 // Together makes a chain one launch on every device.
 func Together(o *LinearChain) { o.apart = false }
+
+// NewLinearLong is NewLinear with all kernels of the builds without matrices, also on a CPU.
+func NewLinearLong(dev *vk.Device, cfg LinearConfig) (*Linear, error) {
+	return newLinear(dev, cfg, linearDivider{})
+}

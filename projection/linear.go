@@ -155,7 +155,9 @@ type LinearArgs struct {
 // The kernel is chosen by T. A device gives the same bits for a token on every run
 // with the same T; with another T sums can have another order.
 //
-//	base, da  T <= 16: a kernel that reads the weights once for 1, 2, 4 or 8 tokens; else tiles of 64 tokens x 64 rows
+//	base, da  T <= 4: a kernel that reads the weights once for 1, 2 or 4 tokens; T <= 48: one that shares x in passes of 8 or
+//	          16; else tiles of up to 128 tokens x 128 rows. With few rows the first serves up to 16 tokens and the second up
+//	          to 64. Where rows leave much of the device idle, K is cut into parts
 //	cm, cmb   T <= 2: the former; T <= 16: matrices of 16 rows with operands from memory to registers; T <= 128: 128 rows
 //	          with weights from memory to registers and x through shared memory; else in tiles of 64 or 128 tokens. With few
 //	          rows the second serves up to 32 tokens, with very few up to 128. Where the last tiles would leave most of the
@@ -174,15 +176,17 @@ type Linear struct {
 	cfg     LinearConfig
 	variant string
 	few     map[int]fewKernel // by tokens of a pass
-	tiles   *vk.Kernel        // of the builds without matrices
+	several []severalKernel   // of the builds without matrices, fewest tokens first
+	plain   []plainKernel     // of the builds without matrices, largest tiles first
+	short   bool              // whether these leave out kernels that take a CPU long to compile
 	thin    []thinKernel      // of the others, fewest tokens first; may be absent
 	mid     []midKernel       // the same
 	matrix  []matrixKernel    // of the others, most tokens first
 	sum     *vk.Kernel
 }
 
-// projLinearPush is the push block of proj_linear.comp, proj_linear_mid.comp,
-// proj_linear_cm.comp and proj_linear_pair.comp.
+// projLinearPush is the push block of proj_linear.comp, proj_linear_several.comp,
+// proj_linear_mid.comp, proj_linear_cm.comp and proj_linear_pair.comp.
 type projLinearPush struct {
 	XAddr, WAddr, YAddr    uint64
 	Tokens, Groups, N, K   uint32
@@ -220,7 +224,8 @@ type projLinearSumPush struct {
 // vk.Device.Kernel.
 func NewLinear(dev *vk.Device, cfg LinearConfig) (*Linear, error) {
 	return newLinear(dev, cfg, linearDivider{
-		tilings: linearTilings, thin: thinDivision, mid: midDivision, pairs: dev.Adapter().Type != vk.TypeCPU,
+		tilings: linearTilings, thin: thinDivision, mid: midDivision,
+		pairs: dev.Adapter().Type != vk.TypeCPU, short: dev.Adapter().Type == vk.TypeCPU,
 	})
 }
 
@@ -231,6 +236,7 @@ type linearDivider struct {
 	thin    thinner
 	mid     midder
 	pairs   bool // whether tiles may come by pairs of steps, which no CPU gains by, and not every format
+	short   bool // whether builds without matrices leave out kernels that take a CPU long to compile
 }
 
 func newLinear(dev *vk.Device, cfg LinearConfig, divide linearDivider) (*Linear, error) {
@@ -242,7 +248,7 @@ func newLinear(dev *vk.Device, cfg LinearConfig, divide linearDivider) (*Linear,
 	if cfg.Workgroups == 0 {
 		cfg.Workgroups = opkit.Workgroups(dev.Adapter(), 2)
 	}
-	o := &Linear{dev: dev, cfg: cfg}
+	o := &Linear{dev: dev, cfg: cfg, short: divide.short}
 	rows := cfg.N * cfg.Groups
 	largest := max(cfg.Weights.Bytes(rows, cfg.K), cfg.MaxTokens*cfg.Groups*cfg.K*2, cfg.MaxTokens*rows*cfg.Out.Size())
 	var tilings []linearTiling
@@ -316,13 +322,7 @@ func (o *Linear) build(tilings []linearTiling, divide linearDivider) error {
 	}
 	formats := opkit.Words(int(o.cfg.Weights), int(o.cfg.Activations))
 	if !o.matrices() {
-		if err := o.buildFew(spec, formats, fewPass); err != nil {
-			return err
-		}
-		spec.Constants, spec.Divisible = formats, true
-		var err error
-		o.tiles, err = pkg.Kernel(o.dev, spec)
-		return err
+		return o.buildPlain(spec, formats)
 	}
 	most := o.cfg.MaxTokens
 	if divide.mid != nil && (most == 0 || most > thinTokens) {
@@ -341,7 +341,11 @@ func (o *Linear) build(tilings []linearTiling, divide linearDivider) error {
 	if err := o.buildTiles(spec, formats, tilings, divide.pairs); err != nil {
 		return err
 	}
-	var err error
+	return o.buildSum()
+}
+
+// buildSum makes the kernel that adds up parts of K.
+func (o *Linear) buildSum() (err error) {
 	o.sum, err = pkg.Kernel(o.dev, opkit.Spec{
 		Stem: "proj_linear_sum", Variant: VariantBase, Bindings: []vk.Access{vk.Read, vk.Write},
 		PushSize: int(unsafe.Sizeof(projLinearSumPush{})),

@@ -71,6 +71,34 @@ func TestLinearTilingRules(t *testing.T) {
 	}
 }
 
+// Tiles and passes without matrices have the shared memory that they are chosen by, or what
+// Vulkan guarantees.
+func TestLinearPlainRules(t *testing.T) {
+	shared := func(name string, f WeightFormat, constants []uint32) int {
+		m, err := spirv.Parse(code(t, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := m.SharedBytes(append([]uint32{uint32(f), 0}, constants...)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	for i, x := range plainTiles {
+		if n := shared("proj_linear", WeightFP8, x.constants(false)); n != x.sharedBytes() || i > 0 && (n > 16384 || x.threads() > 128) {
+			t.Errorf("%+v: %d bytes, %d invocations", x, n, x.threads())
+		}
+	}
+	for _, f := range weightFormatsHere {
+		for tokens := severalLeast; tokens <= severalMost; tokens *= 2 {
+			if n := shared("proj_linear_several", f, severalConstants(f, tokens)); n > 16384 {
+				t.Errorf("%v, %d tokens: %d bytes", f, tokens, n)
+			}
+		}
+	}
+}
+
 func code(t *testing.T, name string) []byte {
 	t.Helper()
 	k, err := shaders.Get(name)
@@ -112,6 +140,14 @@ func planned(t *testing.T, cfg LinearConfig, variant string, lanes int) *Linear 
 			}
 		}
 	}
+	if !o.matrices() {
+		for n := severalLeast; n <= severalMost; n *= 2 {
+			o.several = append(o.several, severalKernel{tokens: n, rows: severalRows, lanes: severalLanes})
+		}
+		for _, x := range plainTiles {
+			o.plain = append(o.plain, plainKernel{plainTile: x})
+		}
+	}
 	for n := 1; n <= pass; n *= 2 {
 		rows, lanes := fewDivision(cfg, n)
 		o.few[n] = fewKernel{tokens: n, rows: rows, lanes: lanes}
@@ -123,6 +159,7 @@ func planned(t *testing.T, cfg LinearConfig, variant string, lanes int) *Linear 
 func TestLinearPlan(t *testing.T) {
 	wqB := LinearConfig{N: 32768, K: 1024, Weights: WeightFP8}
 	wqA := LinearConfig{N: 1536, K: 4096, Weights: WeightFP8}
+	woB := LinearConfig{N: 4096, K: 8192, Weights: WeightFP8}
 	woA := LinearConfig{N: 1024, K: 4096, Groups: 8, Weights: WeightBF16}
 	gate := LinearConfig{N: 64, K: 4096, Weights: WeightBF16}
 	wqB4 := LinearConfig{N: 32768, K: 1024, Weights: WeightNVFP4}
@@ -150,8 +187,29 @@ func TestLinearPlan(t *testing.T) {
 		{wqB, VariantCMB, 4, 97, [3]uint32{1, 256, 1}, 1},
 		{wqB, VariantCMB, 4, 129, [3]uint32{2, 256, 1}, 1},
 		{wqB, VariantCMB, 4, 4096, [3]uint32{32, 256, 1}, 1},
-		{wqB, VariantBase, 0, 16, [3]uint32{1024, 2, 1}, 1},
-		{wqB, VariantBase, 0, 17, [3]uint32{1, 512, 1}, 1},
+		{wqB, VariantBase, 0, 4, [3]uint32{2048, 1, 1}, 1},
+		{wqB, VariantBase, 0, 5, [3]uint32{512, 1, 1}, 1},
+		{wqB, VariantBase, 0, 16, [3]uint32{512, 1, 1}, 1},
+		{wqB, VariantBase, 0, 17, [3]uint32{512, 2, 1}, 1},
+		{wqB, VariantBase, 0, 48, [3]uint32{512, 3, 1}, 1},
+		{wqB, VariantBase, 0, 64, [3]uint32{1, 256, 1}, 1},
+		{wqB, VariantBase, 0, 256, [3]uint32{2, 256, 1}, 1},
+		{wqB, VariantBase, 0, 4096, [3]uint32{32, 256, 1}, 1},
+		{woB, VariantBase, 0, 8, [3]uint32{64, 1, 8}, 8},
+		{woB, VariantBase, 0, 32, [3]uint32{64, 2, 4}, 4},
+		{woB, VariantBase, 0, 64, [3]uint32{1, 32, 12}, 12},
+		{woB, VariantBase, 0, 256, [3]uint32{2, 32, 4}, 4},
+		{woB, VariantBase, 0, 4096, [3]uint32{32, 32, 1}, 1},
+		{wqA, VariantBase, 0, 16, [3]uint32{768, 2, 1}, 1},
+		{wqA, VariantBase, 0, 32, [3]uint32{24, 2, 8}, 8},
+		{wqA, VariantBase, 0, 64, [3]uint32{24, 4, 5}, 5},
+		{wqA, VariantBase, 0, 256, [3]uint32{2, 12, 11}, 11},
+		{wqA, VariantBase, 0, 2048, [3]uint32{32, 12, 1}, 1},
+		{wqA, VariantBase, 0, 4096, [3]uint32{32, 12, 1}, 1},
+		{gate, VariantBase, 0, 64, [3]uint32{1, 4, 16}, 16},
+		{gate, VariantBase, 0, 4096, [3]uint32{64, 1, 6}, 6},
+		{woA, VariantBase, 0, 16, [3]uint32{16, 1, 32}, 4},
+		{woA, VariantBase, 0, 4096, [3]uint32{32, 8, 8}, 1},
 		{wqB4, VariantCMB, 4, 1, [3]uint32{512, 1, 1}, 1},
 		{wqB4, VariantCMB, 4, 2, [3]uint32{1024, 1, 1}, 1},
 		{wqB4, VariantCMB, 0, 2, [3]uint32{1024, 1, 1}, 1},

@@ -42,11 +42,7 @@ type linearPlan struct {
 }
 
 const (
-	// fewPlain is the most tokens for which builds without matrices read the weights
-	// once for each pass of up to 8 tokens instead of once for 64 with less to do at a
-	// time.
-	fewPlain = 16
-	// fewMatrix is the same beside matrices. By count, an FP8 weight takes 3.5
+	// fewMatrix is the most tokens of proj_linear_few beside matrices. By count, an FP8 weight takes 3.5
 	// instructions to decode and one for each token, and an H100 has time for 10 while
 	// its memory brings the next.
 	fewMatrix = 4
@@ -70,7 +66,8 @@ const (
 // fewest is the most tokens that proj_linear_few is for.
 func (o *Linear) fewest() int {
 	if !o.matrices() {
-		return fewPlain
+		few, _ := o.plainLimits()
+		return few
 	}
 	if len(o.thin) > 0 {
 		return fewThin
@@ -181,9 +178,7 @@ func (o *Linear) plan(t, scratch int) linearPlan {
 		return p
 	}
 	if !o.matrices() {
-		p.kernel = o.tiles
-		p.grid = [3]uint32{uint32(opkit.CeilDiv(t, 64)), uint32(opkit.CeilDiv(cfg.N, 64)), uint32(cfg.Groups)}
-		return p
+		return o.planPlain(t, scratch)
 	}
 	if d, splits, ok := o.midFor(t, scratch); ok {
 		p.kernel, p.step = d.k, d.round()

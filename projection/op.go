@@ -49,6 +49,7 @@ var pushLayouts = map[string]any{
 
 	"proj_linear":          projLinearPush{},
 	"proj_linear_few":      projLinearPush{},
+	"proj_linear_several":  projLinearPush{},
 	"proj_linear_few_norm": projLinearNormPush{},
 	"proj_linear_chain":    projLinearChainPush{},
 	"proj_linear_thin":     projLinearNormPush{},

@@ -1,100 +1,148 @@
 // A linear layer over weights as they are stored, decoded on the way: y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k], f32 sums.
 // bindings: 0 w_scale, 1 row_scale, 2 x_scale, 3 x [T,G,K], 4 w [G*N,K], 5 y [T,G,N]: shapes and formats in lib/linear.glsl; KV_DA builds
-//   reach x, w and y by address.
-// One workgroup: 64 tokens (x) and 64 rows (y) of group z. Each step decodes 16 numbers of their rows to shared memory, k first; an
-//   invocation holds 8 tokens x 4 rows of sums.
-// Shared memory: 8704 B.
+//   reach x, w and y by address. With splits, part s of k goes to an f32 y of its own.
+// One workgroup: BM tokens (x) and BN rows (y) of group z / splits. Each step decodes 16 numbers of their rows to shared memory, k first;
+//   an invocation holds 8 tokens x 4*QUADS rows of sums, in fours that lie BN/QUADS rows apart. What the next step decodes is on its way
+//   while this one is multiplied.
+// Constants after the two of lib/linear.glsl: 2 BM, 3 BN, 4 QUADS (1 or 2), 5 invocations, BM/8 * BN/(4*QUADS), so many that each has whole
+//   eights of a step to decode; 6 UNROLL, numbers of a step that are multiplied without a loop, 1 to 16, a power of two.
+// Shared memory: 64*(BM+BN) B.
 // Features: none; with KV_DA bufferDeviceAddress, shaderInt64.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #include "lib/linear_f32.glsl"
 
-layout(local_size_x = 128) in;
+layout(local_size_x = 128, local_size_x_id = 5) in;
+layout(constant_id = 2) const uint BM = 64u;
+layout(constant_id = 3) const uint BN = 64u;
+layout(constant_id = 4) const uint QUADS = 1u;
+layout(constant_id = 6) const uint UNROLL = 1u;
 
-const uint TILE = 64u, STEP = 16u;
-const uint PITCH = TILE / 4u + 1u;
+const uint THREADS = gl_WorkGroupSize.x;
+const uint STEP = 16u;
+const uint XP = BM / 4u, WP = BN / 4u;
+const uint XU = BM * STEP / 8u / THREADS, WU = BN * STEP / 8u / THREADS; // eights of a step that an invocation decodes
+const uint NL = BN / (4u * QUADS);                                      // invocations that share eight tokens
 
-shared vec4 x_s[STEP * PITCH]; // [STEP, 64 tokens]
-shared vec4 w_s[STEP * PITCH]; // [STEP, 64 rows]
+shared vec4 x_s[STEP * XP]; // [STEP, BM]
+shared vec4 w_s[STEP * WP]; // [STEP, BN]
 
-void keep_x(uint unit, uint row, vec4 a, vec4 b) {
-    [[unroll]] for (uint e = 0u; e < 4u; e++) {
-        x_s[(unit * 8u + e) * PITCH + row / 4u][row % 4u] = a[e];
-        x_s[(unit * 8u + 4u + e) * PITCH + row / 4u][row % 4u] = b[e];
+// Eight numbers as they are stored. Of E4M3 activations the quad has eight more.
+struct Eight {
+    uvec4 q;
+    uint scale;
+};
+
+// fetch_x, fetch_w: the numbers at k, zeros behind the last.
+Eight fetch_x(uint token, uint group, uint k) {
+    Eight v = Eight(uvec4(0u), 0u);
+    if (k < pc.k) {
+        const uint i = x_row(token, group) * (pc.k / 8u) + k / 8u;
+        v.q = x_quad(ACT == ACT_BF16 ? i : i >> 1);
+        if (ACT != ACT_BF16) v.scale = x_block_bits(token, group, k);
     }
+    return v;
 }
 
-void keep_w(uint unit, uint row, vec4 a, vec4 b) {
-    [[unroll]] for (uint e = 0u; e < 4u; e++) {
-        w_s[(unit * 8u + e) * PITCH + row / 4u][row % 4u] = a[e];
-        w_s[(unit * 8u + 4u + e) * PITCH + row / 4u][row % 4u] = b[e];
-    }
-}
-
-// load_x, load_w: eight numbers at k, scales included but row_scale.
-void load_x(uint token, uint group, uint k, out vec4 a, out vec4 b) {
-    const uint i = x_row(token, group) * (pc.k / 8u) + k / 8u;
-    act8(x_quad(ACT == ACT_BF16 ? i : i >> 1), i & 1u, a, b);
-    if (ACT != ACT_BF16) {
-        const float scale = uintBitsToFloat(x_block_bits(token, group, k)) * ACT_UNSCALE;
-        a *= scale;
-        b *= scale;
-    }
-}
-
-void load_w(uint row, uint k, out vec4 a, out vec4 b) {
+Eight fetch_w(uint row, uint k) {
+    Eight v = Eight(uvec4(0u), 0u);
+    if (k >= pc.k) return v;
     const uint i = row * (pc.k / 8u) + k / 8u;
     if (FORMAT == WEIGHT_BF16) {
-        weight8(w_quad(i), 0u, a, b);
+        v.q = w_quad(i);
     } else if (FORMAT == WEIGHT_NVFP4) {
-        weight8(w_quad(i >> 2), i & 3u, a, b);
-        const float scale = e4m3_decode(w_nv_scale(row, k));
-        a *= scale;
-        b *= scale;
+        const uvec4 q = w_quad(i >> 2);
+        v.q.x = (i & 2u) == 0u ? ((i & 1u) == 0u ? q.x : q.y) : ((i & 1u) == 0u ? q.z : q.w);
+        v.scale = w_nv_scale(row, k);
     } else {
-        weight8(w_quad(i >> 1), i & 1u, a, b);
-        const float scale = uintBitsToFloat(w_block_bits(row, k));
-        a *= scale;
-        b *= scale;
+        const uvec4 q = w_quad(i >> 1);
+        v.q.xy = (i & 1u) == 0u ? q.xy : q.zw;
+        v.scale = w_block_bits(row, k);
+    }
+    return v;
+}
+
+// keep_x, keep_w: eight decoded numbers of a row, of which the first is number `at` of the step, with their scales.
+void keep_x(uint at, uint line, Eight v, uint k) {
+    vec4 a, b;
+    act8(v.q, k / 8u & 1u, a, b);
+    const float scale = ACT == ACT_BF16 ? 1.0 : uintBitsToFloat(v.scale) * ACT_UNSCALE;
+    [[unroll]] for (uint e = 0u; e < 4u; e++) {
+        x_s[(at + e) * XP + line / 4u][line % 4u] = a[e] * scale;
+        x_s[(at + 4u + e) * XP + line / 4u][line % 4u] = b[e] * scale;
+    }
+}
+
+void keep_w(uint at, uint line, Eight v) {
+    vec4 a, b;
+    weight8(v.q, 0u, a, b);
+    const float scale = FORMAT == WEIGHT_BF16 ? 1.0 : FORMAT == WEIGHT_NVFP4 ? e4m3_decode(v.scale) : uintBitsToFloat(v.scale);
+    [[unroll]] for (uint e = 0u; e < 4u; e++) {
+        w_s[(at + e) * WP + line / 4u][line % 4u] = a[e] * scale;
+        w_s[(at + 4u + e) * WP + line / 4u][line % 4u] = b[e] * scale;
     }
 }
 
 void main() {
-    const uint tid = gl_LocalInvocationIndex, group = gl_WorkGroupID.z;
-    const uint t0 = gl_WorkGroupID.x * TILE, n0 = gl_WorkGroupID.y * TILE;
-    const uint line = tid / 2u, unit = tid % 2u;        // what this invocation decodes
-    const uint mine_t = tid / 16u * 8u, mine_n = tid % 16u; // first token, four rows that it sums
-    const uint token = min(t0 + line, pc.tokens - 1u), row = group * pc.n + min(n0 + line, pc.n - 1u);
-    vec4 acc[8];
-    [[unroll]] for (uint i = 0u; i < 8u; i++) acc[i] = vec4(0.0);
-    [[dont_unroll]] for (uint k0 = 0u; k0 < pc.k; k0 += STEP) {
-        const uint k = k0 + unit * 8u;
-        vec4 xa = vec4(0.0), xb = vec4(0.0), wa = vec4(0.0), wb = vec4(0.0);
-        if (k < pc.k) {
-            load_x(token, group, k, xa, xb);
-            load_w(row, k, wa, wb);
+    const uint tid = gl_LocalInvocationIndex, group = gl_WorkGroupID.z / pc.splits, split = gl_WorkGroupID.z % pc.splits;
+    const uint first = split * pc.split_steps * STEP, end = min(first + pc.split_steps * STEP, pc.k);
+    const uint t0 = gl_WorkGroupID.x * BM, n0 = gl_WorkGroupID.y * BN;
+    const uint mine_t = tid / NL * 2u, mine_n = tid % NL; // which fours of tokens, and of the rows of a quad, it sums
+    uint token[XU], row[WU];
+    Eight x[XU], w[WU];
+    [[unroll]] for (uint i = 0u; i < XU; i++) {
+        const uint u = i * THREADS + tid;
+        token[i] = min(t0 + u % BM, pc.tokens - 1u);
+        x[i] = fetch_x(token[i], group, first + u / BM * 8u);
+    }
+    [[unroll]] for (uint i = 0u; i < WU; i++) {
+        const uint u = i * THREADS + tid;
+        row[i] = group * pc.n + min(n0 + u % BN, pc.n - 1u);
+        w[i] = fetch_w(row[i], first + u / BN * 8u);
+    }
+    vec4 acc[8][QUADS];
+    [[unroll]] for (uint i = 0u; i < 8u; i++) {
+        [[unroll]] for (uint j = 0u; j < QUADS; j++) acc[i][j] = vec4(0.0);
+    }
+    [[dont_unroll]] for (uint k0 = first; k0 < end; k0 += STEP) {
+        barrier();
+        [[unroll]] for (uint i = 0u; i < XU; i++) {
+            const uint u = i * THREADS + tid, k = u / BM * 8u;
+            keep_x(k, u % BM, x[i], k0 + k);
+        }
+        [[unroll]] for (uint i = 0u; i < WU; i++) {
+            const uint u = i * THREADS + tid;
+            keep_w(u / BN * 8u, u % BN, w[i]);
         }
         barrier();
-        keep_x(unit, line, xa, xb);
-        keep_w(unit, line, wa, wb);
-        barrier();
-        [[dont_unroll]] for (uint s = 0u; s < STEP; s++) {
-            const vec4 w = w_s[s * PITCH + mine_n], a = x_s[s * PITCH + mine_t / 4u], b = x_s[s * PITCH + mine_t / 4u + 1u];
-            [[unroll]] for (uint i = 0u; i < 4u; i++) {
-                acc[i] += a[i] * w;
-                acc[i + 4u] += b[i] * w;
+        [[unroll]] for (uint i = 0u; i < XU; i++) x[i] = fetch_x(token[i], group, k0 + STEP + (i * THREADS + tid) / BM * 8u);
+        [[unroll]] for (uint i = 0u; i < WU; i++) w[i] = fetch_w(row[i], k0 + STEP + (i * THREADS + tid) / BN * 8u);
+        [[dont_unroll]] for (uint s0 = 0u; s0 < STEP; s0 += UNROLL) {
+            [[unroll]] for (uint s1 = 0u; s1 < UNROLL; s1++) {
+                const uint s = s0 + s1;
+                const vec4 a = x_s[s * XP + mine_t], b = x_s[s * XP + mine_t + 1u];
+                vec4 v[QUADS];
+                [[unroll]] for (uint j = 0u; j < QUADS; j++) v[j] = w_s[s * WP + j * NL + mine_n];
+                [[unroll]] for (uint i = 0u; i < 4u; i++) {
+                    [[unroll]] for (uint j = 0u; j < QUADS; j++) {
+                        acc[i][j] += a[i] * v[j];
+                        acc[i + 4u][j] += b[i] * v[j];
+                    }
+                }
             }
         }
     }
-    const uint n = n0 + mine_n * 4u;
-    if (n >= pc.n) return;
-    vec4 scale = vec4(WEIGHT_UNSCALE);
-    if (FORMAT == WEIGHT_NVFP4) {
-        [[unroll]] for (uint e = 0u; e < 4u; e++) scale[e] *= row_scale.v[group * pc.n + n + e];
-    }
-    [[unroll]] for (uint i = 0u; i < 8u; i++) {
-        const uint t = t0 + mine_t + i;
-        if (t < pc.tokens) y_store4(t, group * pc.n + n, acc[i] * scale);
+    [[unroll]] for (uint j = 0u; j < QUADS; j++) {
+        const uint n = n0 + (j * NL + mine_n) * 4u;
+        if (n >= pc.n) continue;
+        vec4 scale = vec4(WEIGHT_UNSCALE);
+        if (FORMAT == WEIGHT_NVFP4) {
+            [[unroll]] for (uint e = 0u; e < 4u; e++) scale[e] *= row_scale.v[group * pc.n + n + e];
+        }
+        [[unroll]] for (uint i = 0u; i < 8u; i++) {
+            const uint t = t0 + mine_t * 4u + i;
+            if (t < pc.tokens) y_store4(split * pc.tokens + t, group * pc.n + n, acc[i][j] * scale);
+        }
     }
 }

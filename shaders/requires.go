@@ -61,6 +61,7 @@ var requires = map[string][]string{
 	"num_layout_cmb":             matrixBF16[2:],
 	"proj_linear_da":             deviceAddress,
 	"proj_linear_few_da":         deviceAddress,
+	"proj_linear_several_da":     deviceAddress,
 	"proj_linear_few_cm":         slices.Concat(deviceAddress, []string{"shaderFloat16"}),
 	"proj_linear_few_norm_da":    deviceAddress,
 	"proj_linear_few_norm_cm":    slices.Concat(deviceAddress, []string{"shaderFloat16"}),

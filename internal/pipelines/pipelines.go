@@ -320,7 +320,7 @@ func Hot(name string, matrices bool) bool {
 			"proj_linear", "proj_linear_few", "proj_linear_few_norm", "proj_linear_chain", "proj_linear_thin", "proj_linear_mid", "proj_linear_pair")
 		add([]string{"_cm"}, "idx_logits", "idx_logits_lanes", "idx_logits_lanes_raw")
 	} else {
-		add([]string{"", "_da"}, "attn_decode", "attn_prefill", "idx_logits", "proj_linear", "proj_linear_few", "proj_linear_few_norm")
+		add([]string{"", "_da"}, "attn_decode", "attn_prefill", "idx_logits", "proj_linear", "proj_linear_few", "proj_linear_few_norm", "proj_linear_several")
 	}
 	for stem, suffixes := range stems {
 		if rest, ok := strings.CutPrefix(name, stem); ok && slices.Contains(suffixes, rest) {

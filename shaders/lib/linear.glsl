@@ -41,7 +41,7 @@ layout(push_constant) uniform Push {
     uint y_column;
     uint y_f32;         // 1: y is f32, 0: bf16
     uint x_scale_pitch; // tokens of a row of x_scale
-    uint splits;        // parts that k is cut into, each with a y of its own; 1 but for the matrix kernel
+    uint splits;        // parts that k is cut into, each with a y of its own
     uint split_steps;   // steps over k of a part
     uint first_row;     // of the matrix kernel's launch; not 0 with one group only
 #ifdef LINEAR_NORM
