@@ -329,6 +329,9 @@ func (l *Layer) recordBeside(rec *vk.Recorder, step SparseStepArgs, a WholeLayer
 	if l == nil || l.kind == nil || l.kind.arena == nil {
 		return fmt.Errorf("%s: layer %w", opWholeLayer, vk.ErrClosed)
 	}
+	if l.w.closed {
+		return fmt.Errorf("%s: weights of layer %d %w", opWholeLayer, l.w.Layer, vk.ErrClosed)
+	}
 	k := l.kind
 	c := &checker{op: opWholeLayer, dev: k.dev}
 	t, width := k.cfg.Tokens, k.cfg.Model.Hidden
