@@ -46,3 +46,13 @@ func Together(o *LinearChain) { o.apart = false }
 func NewLinearLong(dev *vk.Device, cfg LinearConfig) (*Linear, error) {
 	return newLinear(dev, cfg, linearDivider{})
 }
+
+// OnlyTiles are o with one of the tiles of the builds without matrices each.
+func OnlyTiles(o *Linear) (all []*Linear) {
+	for i := range o.plain {
+		x := *o
+		x.plain = o.plain[i : i+1]
+		all = append(all, &x)
+	}
+	return all
+}

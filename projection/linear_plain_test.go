@@ -8,7 +8,7 @@ import (
 	"github.com/vkmla/vkmla/projection"
 )
 
-// Tiles that a CPU does without, against whole numbers.
+// Tiles and passes that a CPU does without, against whole numbers.
 func TestLinearPlainLong(t *testing.T) {
 	dev := testkit.Device(t)
 	testkit.WithoutMatrices(t)
@@ -22,7 +22,7 @@ func TestLinearPlainLong(t *testing.T) {
 	cfg := linearConfig(h, projection.VariantBase)
 	cfg.Workgroups = 2
 	op := must[*projection.Linear](t)(projection.NewLinearLong(dev, cfg))
-	for _, tokens := range []int{7, 256} {
+	check := func(op *projection.Linear, tokens int) {
 		x := h
 		x.T, x.X = tokens, h.X[:2*tokens*h.K]
 		for i, v := range linear(t, dev, x, op, 0) {
@@ -30,5 +30,15 @@ func TestLinearPlainLong(t *testing.T) {
 				t.Fatalf("%d tokens: output %d is %g, want %g", tokens, i, v, want[i])
 			}
 		}
+	}
+	check(op, 7)  // a pass of 8
+	check(op, 21) // two of 16
+	tiles := projection.OnlyTiles(op)
+	if len(tiles) != 3 {
+		t.Fatalf("%d tiles, want all", len(tiles))
+	}
+	for _, x := range tiles {
+		check(x, 77)
+		check(x, 256)
 	}
 }
