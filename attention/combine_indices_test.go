@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/vkmla/vkmla/attention"
-	"github.com/vkmla/vkmla/internal/testkit"
+	"github.com/vkmla/vkmla/internal/lab/testkit"
 )
 
 func TestCombineIndices(t *testing.T) { testkit.TestOp(t, "combine_topk_swa_indices") }

@@ -6,7 +6,7 @@ import (
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
-	"github.com/vkmla/vkmla/internal/testkit"
+	"github.com/vkmla/vkmla/internal/lab/testkit"
 )
 
 // Every E4M3 code but NaN comes through the kernels without matrix units exactly, with scales from end to end of what bf16

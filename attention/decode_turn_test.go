@@ -7,9 +7,9 @@ import (
 	"testing"
 
 	"github.com/vkmla/vkmla/attention"
-	"github.com/vkmla/vkmla/internal/testkit"
-	"github.com/vkmla/vkmla/internal/vectors"
-	"github.com/vkmla/vkmla/internal/verify"
+	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"

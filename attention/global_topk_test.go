@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/vkmla/vkmla/attention"
-	"github.com/vkmla/vkmla/internal/testkit"
-	"github.com/vkmla/vkmla/internal/verify"
+	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )

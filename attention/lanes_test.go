@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/vkmla/vkmla/internal/knowncaps"
+	"github.com/vkmla/vkmla/internal/lab/knowncaps"
 	"github.com/vkmla/vkmla/internal/spirv"
 	"github.com/vkmla/vkmla/shaders"
 )

@@ -6,7 +6,7 @@ import (
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/internal/spirv"
-	"github.com/vkmla/vkmla/internal/testkit"
+	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/shaders"
 )
 

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/vkmla/vkmla/attention"
-	"github.com/vkmla/vkmla/internal/testkit"
+	"github.com/vkmla/vkmla/internal/lab/testkit"
 )
 
 func TestTwoPass(t *testing.T) { testkit.TestOp(t, "xpu_sparse_decode") }

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/vkmla/vkmla/attention"
-	"github.com/vkmla/vkmla/internal/testkit"
+	"github.com/vkmla/vkmla/internal/lab/testkit"
 )
 
 func TestWindowIndices(t *testing.T) { testkit.TestOp(t, "decode_window_indices") }

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/vkmla/vkmla/indexer"
-	"github.com/vkmla/vkmla/internal/testkit"
+	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )

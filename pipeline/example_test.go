@@ -6,7 +6,7 @@ import (
 	"os"
 	"slices"
 
-	"github.com/vkmla/vkmla/internal/fakemodel"
+	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/vk"
 )

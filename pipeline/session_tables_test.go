@@ -5,8 +5,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/vkmla/vkmla/internal/fakemodel"
-	"github.com/vkmla/vkmla/internal/testkit"
+	"github.com/vkmla/vkmla/internal/lab/fakemodel"
+	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline"
 )
 

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vkmla/vkmla/internal/fakemodel"
-	"github.com/vkmla/vkmla/internal/testkit"
+	"github.com/vkmla/vkmla/internal/lab/fakemodel"
+	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/vk"
 )

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/vkmla/vkmla/internal/testkit"
+	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/vk"
 )

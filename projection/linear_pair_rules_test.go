@@ -5,7 +5,7 @@ import (
 	"math"
 	"testing"
 
-	"github.com/vkmla/vkmla/internal/knowncaps"
+	"github.com/vkmla/vkmla/internal/lab/knowncaps"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/spirv"
 )

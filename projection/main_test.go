@@ -3,7 +3,7 @@ package projection_test
 import (
 	"testing"
 
-	"github.com/vkmla/vkmla/internal/testkit"
+	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )

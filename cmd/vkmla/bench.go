@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/vkmla/vkmla/internal/bench"
+	"github.com/vkmla/vkmla/internal/lab/bench"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -111,7 +111,7 @@ With --compare FILE, bench runs the cases of all suites that FILE has others' ti
 and those that have a goal without, and gives each row with the peer's time, ours, the
 ratio and the share of the limit, and geometric means beside the project's goals.
 --compare peers.json is the table that comes with the program; its form is that of
-internal/bench/peers.json.
+internal/lab/bench/peers.json.
 
 A copy of a gigabyte reaches more than any launch of some megabytes that has to wait for
 another one. So decode attention, products of up to %d tokens and whole steps stand beside

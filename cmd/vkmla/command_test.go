@@ -12,8 +12,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/vkmla/vkmla/internal/pipelines"
-	"github.com/vkmla/vkmla/internal/verify"
+	"github.com/vkmla/vkmla/internal/lab/pipelines"
+	"github.com/vkmla/vkmla/internal/lab/verify"
 )
 
 const (

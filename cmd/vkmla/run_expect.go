@@ -7,8 +7,8 @@ import (
 	"math"
 	"slices"
 
-	"github.com/vkmla/vkmla/internal/vectors"
-	"github.com/vkmla/vkmla/internal/verify"
+	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/vk"
 )

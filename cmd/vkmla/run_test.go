@@ -12,9 +12,9 @@ import (
 	"testing"
 
 	"github.com/vkmla/vkmla/cache"
-	"github.com/vkmla/vkmla/internal/fakemodel"
-	"github.com/vkmla/vkmla/internal/vectors"
-	"github.com/vkmla/vkmla/internal/verify"
+	"github.com/vkmla/vkmla/internal/lab/fakemodel"
+	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/pipeline"
 )
 

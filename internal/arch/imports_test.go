@@ -37,7 +37,7 @@ var mayInternal = map[string][]string{
 	"internal/spirv":       {},
 	"internal/safetensors": {},
 	"internal/opkit":       {"tensor", "vk", "shaders", "internal/spirv"},
-	"internal/vectors":     {"internal/numfmt"},
+	"internal/lab/vectors":     {"internal/numfmt"},
 }
 
 // foreign says which modules of others a public package may import: a program
@@ -155,7 +155,7 @@ func TestImports(t *testing.T) {
 // environment variables. Commands, and the test kit, may read them.
 func TestNoEnvironment(t *testing.T) {
 	for _, s := range sources(t) {
-		if s.test || strings.HasPrefix(s.dir, "cmd/") || s.dir == "internal/testkit" {
+		if s.test || strings.HasPrefix(s.dir, "cmd/") || s.dir == "internal/lab/testkit" {
 			continue
 		}
 		ast.Inspect(s.file, func(n ast.Node) bool {

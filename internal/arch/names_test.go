@@ -39,7 +39,7 @@ func TestOperationNames(t *testing.T) {
 		switch filepath.ToSlash(filepath.Dir(p)) {
 		case "shaders":
 			op = filepath.Ext(p) == ".comp" && owner[name[:strings.Index(name, "_")+1]] != ""
-		case "internal/verify":
+		case "internal/lab/verify":
 			name, op = strings.CutPrefix(name, "op_")
 			op = op && !strings.HasSuffix(name, "_test")
 		}
@@ -53,7 +53,7 @@ func TestOperationNames(t *testing.T) {
 // operation of verify, a type, a shader, an operation of bench, a section.
 func nameColumns(t *testing.T) []func(name string) bool {
 	code := map[string]string{} // all Go of a folder
-	for _, dir := range []string{"cache", "indexer", "attention", "projection", "pipeline", "internal/bench"} {
+	for _, dir := range []string{"cache", "indexer", "attention", "projection", "pipeline", "internal/lab/bench"} {
 		files, err := filepath.Glob(filepath.Join(root(t), dir, "*.go"))
 		if err != nil || len(files) == 0 {
 			t.Fatal(dir, err)
@@ -75,12 +75,12 @@ func nameColumns(t *testing.T) []func(name string) bool {
 	}
 	verify := func(name string) bool {
 		stem := strings.TrimSuffix(strings.TrimSuffix(name, "_fp8"), "_mxfp4") // some files serve several formats
-		return file("internal/verify/op_"+name+".go") || file("internal/verify/op_"+stem+".go")
+		return file("internal/lab/verify/op_"+name+".go") || file("internal/lab/verify/op_"+stem+".go")
 	}
 	declared := func(name string) bool {
 		pkg, typ, _ := strings.Cut(name, ".")
 		return strings.Contains(code[pkg], "\ntype "+typ+" struct")
 	}
 	shader := func(name string) bool { return file("shaders/" + name + ".comp") }
-	return []func(string) bool{verify, declared, shader, quoted("internal/bench"), quoted("pipeline")}
+	return []func(string) bool{verify, declared, shader, quoted("internal/lab/bench"), quoted("pipeline")}
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/vkmla/vkmla/internal/opkit"
-	"github.com/vkmla/vkmla/internal/testkit"
+	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/vk"
 )
 

@@ -5,9 +5,9 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/vkmla/vkmla/internal/knowncaps"
+	"github.com/vkmla/vkmla/internal/lab/knowncaps"
 	"github.com/vkmla/vkmla/internal/opkit"
-	"github.com/vkmla/vkmla/internal/testkit"
+	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/vk"
 )
 

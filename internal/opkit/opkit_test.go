@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/vkmla/vkmla/internal/knowncaps"
+	"github.com/vkmla/vkmla/internal/lab/knowncaps"
 	"github.com/vkmla/vkmla/vk"
 )
 

@@ -1,0 +1,115 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/vk"
+)
+
+func TestCompare(t *testing.T) {
+	long(t)
+	dev, ctx := testkit.Device(t), context.Background()
+	limits := Limits{CopyGBs: 1, MatrixTFLOPs: 1}
+	peers := PeerTable{Source: "nobody", Rows: []PeerRow{
+		{Op: "insert_k", Case: "tokens=32", Peers: []Peer{{"somebody", 1e9}}},
+		{Op: "query_quant_fp8", Case: "tokens=2/heads=64", Peers: []Peer{{"fast", 1e-3}, {"slow", 4e9}}},
+		{Op: "logits_fp8", Case: "tokens=2/context=4096/heads=64", Peers: []Peer{{"somebody", 3}}},
+		{Op: "topk", Case: "of another size", Peers: []Peer{{"x", 1}}},
+	}}
+	for _, format := range Formats {
+		var out bytes.Buffer
+		report, err := NewCompareReport(&out, format, dev.Adapter(), limits, peers)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := Compare(ctx, dev, CompareOptions{Peers: peers, Ops: []string{"insert", "query", "topk", "logits"}, Common: Common{Reps: 2, Warmup: -1, Seed: 1}}, limits, Silent{}, report.Add); err != nil {
+			t.Fatal(err)
+		}
+		if err := report.Close(); err != nil {
+			t.Fatal(err)
+		}
+		switch format {
+		case "md":
+			for _, want := range []string{"| insert_k | tokens=32 |  | somebody | 1e+09 |", "| 0.00 |", "slow 4e+09", "logits_mxfp4 | tokens=2/context=4096/heads=64 |  | our logits_fp8 |", "MXFP4 paged logits: ", "indexer queries: ", "missed", "not run here: 1 of topk", "Peers: nobody"} {
+				if !strings.Contains(out.String(), want) {
+					t.Errorf("report lacks %q:\n%s", want, out.String())
+				}
+			}
+			if strings.Contains(out.String(), "tokens=1 ") || strings.Contains(out.String(), "wq_b") {
+				t.Errorf("cases that nobody measured:\n%s", out.String())
+			}
+		case "json":
+			if !json.Valid(out.Bytes()) {
+				t.Error("not JSON")
+			}
+		}
+	}
+	var bad *vk.ArgumentError
+	if err := Compare(ctx, dev, CompareOptions{Peers: peers, Ops: []string{"soup"}}, limits, Silent{}, nil); !errors.As(err, &bad) || bad.Arg != "op" {
+		t.Error(err)
+	}
+}
+
+// Quotients are judged by their geometric mean and the largest, shares by the least.
+func TestOutcomes(t *testing.T) {
+	row := func(op, name string, us float64, share float64) OpRow {
+		return OpRow{Op: op, Case: name, Status: "ok", Time: Time{Median: us}, ShareCopy: share, Peers: []Peer{{"p", 10}}}
+	}
+	for _, c := range []struct {
+		rows []OpRow
+		want string
+	}{
+		{[]OpRow{row("decode_c4a", "heads=64/batch=1", 8, 0), row("decode_c4a", "heads=64/batch=2", 9, 0)}, "0.849 times the peer's time in geometric mean of 2 rows, most 0.900 (decode_c4a heads=64/batch=2); at most 1.05, each at most 1.15, aim 0.90: reached, with the aim"},
+		{[]OpRow{row("decode_c4a", "heads=64/batch=1", 10, 0), row("decode_c4a", "heads=64/batch=2", 10.5, 0)}, ": reached"},
+		{[]OpRow{row("decode_c4a", "heads=64/batch=1", 8, 0), row("decode_c4a", "heads=64/batch=2", 11.6, 0)}, ": missed"},
+		{[]OpRow{row("wq_b", "model=pro/weights=fp8/tokens=16", 1, 0.85), row("wq_b", "model=pro/weights=fp8/tokens=1", 1, 0.95)}, "least 85.0% (wq_b model=pro/weights=fp8/tokens=16); at least 80%, aim 90%: reached"},
+		{[]OpRow{row("wq_b", "model=pro/weights=fp8/tokens=16", 1, 0.75)}, ": missed"},
+		{[]OpRow{row("wq_b", "model=pro/weights=fp8/tokens=1", 1, 0.95), {Op: "wq_b", Case: "tokens=4", Status: "wrong"}}, ": missed"},
+	} {
+		list := outcomes(c.rows)
+		if len(list) != 1 || !strings.HasSuffix(list[0].String(), c.want) {
+			t.Errorf("%v, want ...%s", list, c.want)
+		}
+	}
+	high, low := row("wo_b", "tokens=1", 1, 0.5), row("wo_b", "tokens=4", 1, 0.5)
+	high.ShareFloor, low.ShareFloor = 0.625, 0.4 // of floors at 80 % of the limit, and beyond it
+	if list := outcomes([]OpRow{high, low}); len(list) != 1 || !strings.HasSuffix(list[0].String(), "missed; launches that only read reach 89.4% of the limit in geometric mean, least 80.0%; ours reach 50.0% of what they do") {
+		t.Error(list)
+	}
+	if list := outcomes(nil); list != nil {
+		t.Error(list)
+	}
+}
+
+func TestPeersErrors(t *testing.T) {
+	row := `{"op": "a", "case": "b", "peers": [{"name": "n", "us": 1}]}`
+	for name, text := range map[string]string{
+		"empty": "", "syntax": "{", "unknown field": `{"source": "s", "rows": [` + row + `], "more": 1}`, "no source": `{"rows": [` + row + `]}`,
+		"no rows": `{"source": "s", "rows": []}`, "twice": `{"source": "s", "rows": [` + row + "," + row + `]}`, "two tables": `{"source": "s", "rows": [` + row + `]} {}`,
+		"no op": `{"source": "s", "rows": [{"case": "b", "peers": [{"name": "n", "us": 1}]}]}`, "no peers": `{"source": "s", "rows": [{"op": "a", "case": "b"}]}`,
+		"no name": `{"source": "s", "rows": [{"op": "a", "case": "b", "peers": [{"us": 1}]}]}`, "no time": `{"source": "s", "rows": [{"op": "a", "case": "b", "peers": [{"name": "n"}]}]}`,
+		"negative": `{"source": "s", "rows": [{"op": "a", "case": "b", "peers": [{"name": "n", "us": -1}]}]}`, "huge": `{"source": "s", "rows": [{"op": "a", "case": "b", "peers": [{"name": "n", "us": 1e999}]}]}`,
+		"large": `{"source": "` + strings.Repeat("x", maxPeers) + `"}`,
+	} {
+		file := filepath.Join(t.TempDir(), "x.json")
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		var bad *PeersError
+		if table, err := ReadPeers(file); !errors.As(err, &bad) || !errors.Is(err, ErrPeers) || bad.File != file || len(table.Rows) > 0 {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := ReadPeers(filepath.Join(t.TempDir(), "none.json")); !errors.Is(err, ErrPeers) || !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,367 @@
+// Package fakemodel makes checkpoints of small DeepSeek-V4 models with random weights,
+// in every spelling and format that package pipeline reads, for tests.
+package fakemodel
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/lab/quantise"
+	"github.com/vkmla/vkmla/internal/safetensors"
+	"github.com/vkmla/vkmla/pipeline"
+)
+
+// Storage is how the linear layers that released checkpoints quantise are stored.
+type Storage string
+
+// Storages. The others name their tensors as vLLM or compressed-tensors do.
+const (
+	BF16        Storage = "bf16"
+	F16         Storage = "f16"
+	F32         Storage = "f32"
+	FP8         Storage = "fp8"          // UE8M0 scales, .scale
+	FP8F32      Storage = "fp8-f32"      // f32 scales, .weight_scale_inv
+	FP8BF16     Storage = "fp8-bf16"     // bf16 scales, .weight_scale
+	NVFP4       Storage = "nvfp4"        // .weight_scale_2
+	NVFP4Packed Storage = "nvfp4-packed" // .weight_packed, .weight_global_scale
+)
+
+// Storages lists all of them.
+func Storages() []Storage { return []Storage{BF16, F16, F32, FP8, FP8F32, FP8BF16, NVFP4, NVFP4Packed} }
+
+// Naming is how tensors are named.
+type Naming int
+
+// Namings: layers.0.attn.wq_a, with model. before it (and norm for kv_norm), and by
+// the names of transformers' modules.
+const (
+	Released Naming = iota
+	Prefixed
+	Modules
+)
+
+// Options describe a model.
+type Options struct {
+	Config  pipeline.Config
+	Storage Storage // "": BF16
+	Naming  Naming
+	Seed    uint64
+}
+
+// Config returns a small configuration: a layer of each ratio, and sizes that are not
+// multiples of each other. The layers have the given ratios.
+func Config(ratios ...int) pipeline.Config {
+	c := pipeline.FlashConfig()
+	c.Hidden, c.Heads, c.QRank, c.ORank, c.Groups, c.IndexHeads, c.TopK = 192, 4, 128, 64, 2, 8, 16
+	c.Ratios = ratios
+	return c
+}
+
+// Tensor is a tensor of a model in memory.
+type Tensor struct {
+	Name  string
+	DType safetensors.DType
+	Shape []int
+	Data  []byte
+}
+
+// Model is a checkpoint in memory, to be changed and written.
+type Model struct {
+	Config  map[string]any // of config.json
+	Tensors []*Tensor
+	// Values are what the stored weights of linear layers and the elements of small
+	// tensors mean, by released name (layers.0.attn.wq_a.weight), f32 and row-major.
+	Values map[string][]float32
+}
+
+// New makes a model. It also has a tensor outside of attention.
+func New(o Options) (*Model, error) {
+	c := o.Config
+	m := &Model{Config: ConfigFile(c), Values: map[string][]float32{}}
+	b := builder{m: m, o: o, rng: rand.New(rand.NewPCG(o.Seed, 7))}
+	b.float("embed.weight", BF16, 16, c.Hidden)
+	for i, ratio := range c.Ratios {
+		b.layer = fmt.Sprintf("layers.%d.attn.", i)
+		b.linear("wq_a", c.QRank, c.Hidden)
+		b.linear("wkv", 512, c.Hidden)
+		b.linear("wq_b", c.Heads*512, c.QRank)
+		b.linear("wo_a", c.Groups*c.ORank, c.HeadsPerGroup()*512)
+		b.linear("wo_b", c.Hidden, c.Groups*c.ORank)
+		b.small("q_norm.weight", BF16, c.QRank)
+		b.small("kv_norm.weight", F32, 512)
+		b.small("attn_sink", F32, c.Heads)
+		if ratio != pipeline.RatioWindow {
+			b.compressor("compressor", ratio, 512)
+		}
+		if ratio == pipeline.RatioC4A {
+			b.linear("indexer.wq_b", c.IndexHeads*128, c.QRank)
+			b.small("indexer.weights_proj.weight", BF16, c.IndexHeads, c.Hidden)
+			b.compressor("indexer.compressor", ratio, 128)
+		}
+	}
+	return m, b.err
+}
+
+// builder adds tensors to a model.
+type builder struct {
+	m     *Model
+	o     Options
+	rng   *rand.Rand
+	layer string // what stands before a tensor's name
+	err   error
+}
+
+func (b *builder) compressor(stem string, ratio, dim int) {
+	channels := dim
+	if ratio == pipeline.RatioC4A {
+		channels *= 2
+	}
+	b.small(stem+".wkv.weight", BF16, channels, b.o.Config.Hidden)
+	b.small(stem+".wgate.weight", BF16, channels, b.o.Config.Hidden)
+	b.small(stem+".ape", F32, ratio, channels)
+	b.small(stem+".norm.weight", BF16, dim)
+}
+
+// random returns values whose sums over the last dimension have a length of about 1;
+// norms and sinks are near 1.
+func (b *builder) random(shape []int) []float32 {
+	n := 1
+	for _, d := range shape {
+		n *= d
+	}
+	v := make([]float32, n)
+	for i := range v {
+		if len(shape) == 1 {
+			v[i] = float32(1 + b.rng.NormFloat64()/8)
+		} else {
+			v[i] = float32(b.rng.NormFloat64() / math.Sqrt(float64(shape[len(shape)-1])))
+		}
+	}
+	return v
+}
+
+func (b *builder) put(name string, d safetensors.DType, data []byte, shape ...int) {
+	b.m.Tensors = append(b.m.Tensors, &Tensor{b.name(name), d, shape, data})
+}
+
+func (b *builder) small(name string, s Storage, shape ...int) { b.float(b.layer+name, s, shape...) }
+
+// float adds a tensor of floats.
+func (b *builder) float(name string, s Storage, shape ...int) {
+	v := b.random(shape)
+	var data []byte
+	d := safetensors.BF16
+	for i, x := range v {
+		switch s {
+		case F32:
+			d, data = safetensors.F32, binary.LittleEndian.AppendUint32(data, math.Float32bits(x))
+		case F16:
+			h := numfmt.F16Encode(x)
+			d, data, v[i] = safetensors.F16, binary.LittleEndian.AppendUint16(data, h), numfmt.F16Decode(h)
+		default:
+			data, v[i] = binary.LittleEndian.AppendUint16(data, numfmt.BF16Encode(x)), numfmt.BF16Round(x)
+		}
+	}
+	b.m.Values[name] = v
+	b.put(name, d, data, shape...)
+}
+
+// linear adds a linear layer in the model's storage.
+func (b *builder) linear(stem string, n, k int) {
+	full := b.layer + stem
+	s := b.o.Storage
+	switch s {
+	case "", BF16, F16, F32:
+		b.small(stem+".weight", s, n, k)
+		return
+	}
+	v := b.random([]int{n, k})
+	b.m.Values[full+".weight"] = v
+	if s == NVFP4 || s == NVFP4Packed {
+		b.nvfp4(full, v, n, k)
+		return
+	}
+	data, scales, err := quantise.FP8(v, n, k, s == FP8)
+	if err != nil {
+		b.err = err
+		return
+	}
+	b.put(full+".weight", safetensors.F8E4M3, data, n, k)
+	blocks := []int{(n + 127) / 128, (k + 127) / 128}
+	var raw []byte
+	for i, x := range scales {
+		switch s {
+		case FP8:
+			raw = append(raw, byte(math.Float32bits(x)>>23))
+		case FP8BF16:
+			raw, scales[i] = binary.LittleEndian.AppendUint16(raw, numfmt.BF16Encode(x)), numfmt.BF16Round(x)
+		default:
+			raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(x))
+		}
+	}
+	switch s {
+	case FP8:
+		b.put(full+".scale", safetensors.F8E8M0, raw, blocks...)
+	case FP8BF16:
+		b.put(full+".weight_scale", safetensors.BF16, raw, blocks...)
+	default:
+		b.put(full+".weight_scale_inv", safetensors.F32, raw, blocks...)
+	}
+	for i := range v {
+		v[i] = numfmt.E4M3Decode(data[i]) * scales[i/k/128*blocks[1]+i%k/128]
+	}
+}
+
+func (b *builder) nvfp4(full string, v []float32, n, k int) {
+	amax := quantise.AMax(v)
+	if strings.HasSuffix(full, "wq_a") || strings.HasSuffix(full, "wkv") {
+		amax = 2 // so that both have the same factor
+	}
+	data, scales, global, err := quantise.NVFP4(v, n, k, amax)
+	if err != nil {
+		b.err = err
+		return
+	}
+	weight, factor, stored := ".weight", ".weight_scale_2", global
+	if b.o.Storage == NVFP4Packed {
+		weight, factor, stored = ".weight_packed", ".weight_global_scale", 1/global
+		global = 1 / stored
+	}
+	b.put(full+weight, safetensors.U8, data, n, k/2)
+	b.put(full+".weight_scale", safetensors.F8E4M3, scales, n, k/16)
+	b.put(full+factor, safetensors.F32, binary.LittleEndian.AppendUint32(nil, math.Float32bits(stored)))
+	b.put(full+".input_scale", safetensors.F32, []byte{0, 0, 128, 63})
+	for i := range v {
+		e, o := numfmt.E2M1Unpack(data[i/2])
+		v[i] = numfmt.E2M1Decode([]byte{e, o}[i%2]) * numfmt.E4M3Decode(scales[i/16]) * global
+	}
+}
+
+// moduleNames are transformers' names of modules, in the order they are replaced.
+var moduleNames = strings.NewReplacer(
+	"indexer.compressor.ape", "compressor.indexer.position_bias", "indexer.compressor.wkv", "compressor.indexer.kv_proj",
+	"indexer.compressor.wgate", "compressor.indexer.gate_proj", "indexer.compressor.norm", "compressor.indexer.kv_norm",
+	"indexer.wq_b", "compressor.indexer.q_b_proj", "indexer.weights_proj", "compressor.indexer.scorer.weights_proj",
+	"compressor.ape", "compressor.position_bias", "compressor.wkv", "compressor.kv_proj", "compressor.wgate", "compressor.gate_proj",
+	"compressor.norm", "compressor.kv_norm", "q_norm", "q_a_norm", "wq_a", "q_a_proj", "wq_b", "q_b_proj", "wkv", "kv_proj",
+	"wo_a", "o_a_proj", "wo_b", "o_b_proj", "attn_sink", "sinks",
+)
+
+func (b *builder) name(released string) string {
+	switch b.o.Naming {
+	case Prefixed:
+		return "model." + strings.ReplaceAll(released, ".attn.kv_norm.", ".attn.norm.")
+	case Modules:
+		layer, rest, _ := strings.Cut(released, ".attn.")
+		if rest == "" {
+			return "model." + released
+		}
+		return "model." + layer + ".self_attn." + moduleNames.Replace(rest)
+	}
+	return released
+}
+
+// Find returns the tensor of that name as stored, nil without one.
+func (m *Model) Find(name string) *Tensor {
+	for _, t := range m.Tensors {
+		if t.Name == name {
+			return t
+		}
+	}
+	return nil
+}
+
+// Remove removes the tensor of that name as stored.
+func (m *Model) Remove(name string) {
+	m.Tensors = slices.DeleteFunc(m.Tensors, func(t *Tensor) bool { return t.Name == name })
+}
+
+// Add adds a tensor of zeros.
+func (m *Model) Add(name string, d safetensors.DType, shape ...int) {
+	n := d.Bits()
+	for _, dim := range shape {
+		n *= dim
+	}
+	m.Tensors = append(m.Tensors, &Tensor{name, d, shape, make([]byte, n/8)})
+}
+
+// Write writes config.json and the tensors, as a single file, or, with shards above 1,
+// as so many with an index.
+func (m *Model) Write(dir string, shards int) error {
+	config, err := json.Marshal(m.Config)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "config.json"), config, 0o666); err != nil {
+		return err
+	}
+	if shards <= 1 {
+		return save(filepath.Join(dir, safetensors.SingleName), m.Tensors)
+	}
+	where := map[string]string{}
+	for i := range shards {
+		file := fmt.Sprintf("model-%05d-of-%05d.safetensors", i+1, shards)
+		var list []*Tensor
+		for j, t := range m.Tensors {
+			if j%shards == i {
+				list, where[t.Name] = append(list, t), file
+			}
+		}
+		if err := save(filepath.Join(dir, file), list); err != nil {
+			return err
+		}
+	}
+	index, err := json.Marshal(map[string]any{"metadata": map[string]any{"total_size": 0}, "weight_map": where})
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, safetensors.IndexName), index, 0o666)
+}
+
+func save(path string, list []*Tensor) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var sources []safetensors.Source
+	for _, t := range list {
+		sources = append(sources, safetensors.Bytes(t.Name, t.DType, t.Data, t.Shape...))
+	}
+	if err := safetensors.Write(f, nil, sources); err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// ConfigFile returns a config.json in the spelling of the released checkpoints.
+func ConfigFile(cfg pipeline.Config) map[string]any {
+	ratios := []int{}
+	for _, r := range cfg.Ratios {
+		if r == pipeline.RatioWindow {
+			r = 0
+		}
+		ratios = append(ratios, r)
+	}
+	yarn := cfg.Compress
+	return map[string]any{
+		"architectures": []string{"DeepseekV4ForCausalLM"}, "model_type": "deepseek_v4", "hidden_size": cfg.Hidden,
+		"num_hidden_layers": len(ratios), "num_attention_heads": cfg.Heads, "num_key_value_heads": 1, "head_dim": 512,
+		"qk_rope_head_dim": 64, "q_lora_rank": cfg.QRank, "o_lora_rank": cfg.ORank, "o_groups": cfg.Groups,
+		"index_n_heads": cfg.IndexHeads, "index_head_dim": 128, "index_topk": cfg.TopK, "sliding_window": cfg.Window,
+		"rope_theta": cfg.Main.Theta, "compress_rope_theta": yarn.Theta, "max_position_embeddings": cfg.MaxPositions, "rms_norm_eps": 1e-6,
+		"rope_scaling": map[string]any{"type": "yarn", "factor": yarn.Factor, "beta_fast": yarn.BetaFast, "beta_slow": yarn.BetaSlow,
+			"original_max_position_embeddings": yarn.Original},
+		"compress_ratios":     append(ratios, 0), // the layer that predicts ahead
+		"quantization_config": map[string]any{"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": []int{128, 128}, "scale_fmt": "ue8m0"},
+		"torch_dtype":         "bfloat16", "n_routed_experts": 256,
+	}
+}

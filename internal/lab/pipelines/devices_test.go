@@ -1,0 +1,91 @@
+package pipelines_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/vkmla/vkmla/internal/lab/knowncaps"
+	"github.com/vkmla/vkmla/internal/lab/pipelines"
+	"github.com/vkmla/vkmla/internal/spirv"
+	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/shaders"
+	"github.com/vkmla/vkmla/vk"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// TestKnownDevices makes all operations as devices of many kinds would have them, and holds
+// every kernel that they ask for against what the device offers. Each operation has a variant
+// that the device can run, but where descriptor sets are too small for it. None is compiled.
+func TestKnownDevices(t *testing.T) {
+	for _, d := range knowncaps.Devices() {
+		t.Run(d.Name, func(t *testing.T) {
+			dev := testkit.As(t, d)
+			buffers := 0
+			if err := pipelines.Make(dev, func(op, variant string, err error) {
+				var missing *vk.MissingError
+				if !errors.As(err, &missing) || !strings.HasPrefix(missing.What, "kernel ") {
+					return // by its features, or for want of a shape of matrices
+				}
+				if buffers++; d.Name != "least" || len(missing.Missing) != 1 || !strings.HasSuffix(missing.Missing[0], " storage buffers") {
+					t.Errorf("%s, variant %s: %v", op, variant, err)
+				}
+			}); err != nil {
+				t.Error(err)
+			}
+			if (buffers > 0) != (d.Name == "least") {
+				t.Errorf("%d variants bind too many buffers", buffers)
+			}
+			kernels := dev.Kernels()
+			if len(kernels) < 10 {
+				t.Errorf("only %d kernels", len(kernels))
+			}
+			for _, k := range kernels {
+				checkKernel(t, &d.Caps, k)
+			}
+		})
+	}
+}
+
+// checkKernel holds a kernel against a device's limits and features.
+func checkKernel(t *testing.T, c *vk.Caps, k *vk.Kernel) {
+	t.Helper()
+	s, err := shaders.Get(k.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := spirv.Parse(s.SPIRV)
+	if err != nil {
+		t.Fatal(err)
+	}
+	size, err1 := m.LocalSize(k.Constants()...)
+	shared, err2 := m.SharedBytes(k.Constants()...)
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
+	}
+	all, subgroup, push := size[0]*size[1]*size[2], k.SubgroupSize(), uint32(0)
+	for _, p := range m.Push {
+		push = max(push, p.Offset+p.Size)
+	}
+	wrong := func(what string) { t.Errorf("%s%v: %s", k.Name(), k.Constants(), what) }
+	switch {
+	case slices.Min(size[:]) < 1 || size[0] > c.MaxWorkgroupSize[0] || size[1] > c.MaxWorkgroupSize[1] || size[2] > c.MaxWorkgroupSize[2] || all > c.MaxWorkgroupInvocations:
+		wrong("too many invocations")
+	case shared > int(c.SharedMemory):
+		wrong("too much shared memory")
+	case len(m.Bindings) > int(c.MaxStorageBuffers):
+		wrong("too many buffers")
+	case push > c.MaxPushConstants:
+		wrong("too many push constants")
+	case c.Missing(s.Requires) != nil:
+		wrong("a feature is missing")
+	case subgroup == 0 && (m.HasCapability(spirv.CooperativeMatrix) || slices.Contains(s.Requires, "subgroupShuffle")):
+		wrong("any size of subgroups")
+	case subgroup > 0 && (subgroup < c.MinSubgroupSize || subgroup > c.MaxSubgroupSize || size[0]%subgroup != 0):
+		wrong("no such subgroups, or some that are not full")
+	case subgroup > 0 && c.MaxWorkgroupSubgroups > 0 && all > subgroup*c.MaxWorkgroupSubgroups:
+		wrong("too many subgroups")
+	}
+}

@@ -1,0 +1,110 @@
+package pipelines_test
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/vkmla/vkmla/internal/lab/pipelines"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// others are kernels that no operation of a step uses: loops that measure a device, and
+// those of tests.
+var others = []string{"bench_copy", "bench_fma", "bench_matrix_cm", "bench_matrix_cmb", "bench_read", "bench_read_da", "bench_residual", "num_formats", "num_elements_cm", "num_elements_cmb", "attn_pack_indices", "kv_table_update"}
+
+// besideMatrices are kernels that need no matrices and are used where there are some.
+var besideMatrices = []string{"proj_linear_few_cm", "proj_linear_few_norm_cm", "proj_linear_chain_cm", "proj_linear_sum"}
+
+// byLayout are kernels that are used, or not, according to how a device's matrices lie in
+// lanes, as another kernel finds, which has to run.
+var byLayout = []string{"attn_decode_cm", "attn_decode_cmb", "attn_decode_lanes_cm", "attn_decode_lanes_cmb",
+	"attn_prefill_cm", "attn_prefill_cmb", "attn_prefill_lanes_cm", "attn_prefill_lanes_cmb",
+	"idx_logits_cm", "idx_logits_cmb", "idx_logits_lanes_cm", "idx_logits_lanes_cmb", "idx_logits_lanes_raw_cm", "idx_topk_tiles_da", "num_layout_cmb",
+	"proj_linear_thin_cm", "proj_linear_thin_cmb", "proj_linear_mid_cm", "proj_linear_mid_cmb"}
+
+// byRegisters are kernels that are used where an invocation has the registers, and never
+// on a CPU.
+var byRegisters = []string{"proj_linear_pair_cm", "proj_linear_pair_cmb"}
+
+// TestPipelines compiles everything with the driver at hand: every kernel that the
+// device can run is built, and no hot one spills, where the driver tells. With
+// VKMLA_TEST_COMPILE_ONLY=1 the driver may be one that executes nothing, such as RADV
+// without its hardware, and must tell.
+func TestPipelines(t *testing.T) {
+	only := os.Getenv("VKMLA_TEST_COMPILE_ONLY") == "1"
+	if testing.Short() && !only {
+		t.Skip("takes a while")
+	}
+	in, err := vk.NewInstance(vk.InstanceOptions{AppName: "vkmla tests"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	a, err := in.Pick(os.Getenv("VKMLA_TEST_DEVICE"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev, err := a.Open(vk.DeviceOptions{Statistics: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	if err := pipelines.Build(t.Context(), dev, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range pipelines.Unbuilt(dev) {
+		if !slices.Contains(others, name) && !slices.Contains(byLayout, name) && !slices.Contains(byRegisters, name) && (dev.Caps().Features["coopmat.f16.f32"] || !slices.Contains(besideMatrices, name)) {
+			t.Errorf("nothing builds %s", name)
+		}
+	}
+	if only && dev.Caps().ComputeUnits == 0 {
+		t.Error("the driver does not tell how many compute units there are")
+	}
+	tells := dev.Caps().Features["pipelineExecutableInfo"]
+	if !tells && !only {
+		return
+	}
+	rows, err := pipelines.Report(dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hot := 0
+	for _, r := range rows {
+		if r.Hot {
+			hot++
+		}
+		if only && (r.Registers <= 0 || r.Shared < 0 || r.Spills < 0 || r.Occupancy <= 0) {
+			t.Errorf("%s: the driver does not say enough: %+v", r, r)
+		}
+		if r.Spills > 0 {
+			t.Logf("%s spills %.0f", r, r.Spills)
+		}
+	}
+	for _, r := range pipelines.Wrong(rows) {
+		t.Errorf("%s is hot and spills %.0f", r, r.Spills)
+	}
+	t.Logf("%s, %s %s: %d kernels, %d hot", a.Name, a.DriverName, a.DriverInfo, len(rows), hot)
+	if hot == 0 {
+		t.Error("no hot kernel was built")
+	}
+}
+
+func TestHot(t *testing.T) {
+	for _, c := range []struct {
+		name            string
+		with, elsewhere bool
+	}{
+		{"attn_decode_cm", true, false}, {"attn_decode_cmb", true, false}, {"attn_decode_few_cm", true, false}, {"attn_decode_lanes_cmb", true, false}, {"attn_decode_da", false, true}, {"attn_prefill", false, true}, {"attn_decode", false, true},
+		{"idx_logits_cm", true, false}, {"idx_logits_lanes_cm", true, false}, {"idx_logits_lanes_raw_cm", true, false}, {"idx_logits_cmb", false, false},
+		{"proj_linear_few_cm", true, false}, {"proj_linear_chain_cm", true, false}, {"proj_linear_mid_cmb", true, false}, {"proj_linear_pair_cm", true, false}, {"proj_linear_sum", false, false}, {"kv_insert", false, false},
+	} {
+		if pipelines.Hot(c.name, true) != c.with || pipelines.Hot(c.name, false) != c.elsewhere {
+			t.Errorf("%s: hot with matrices %v, without %v", c.name, !c.with, !c.elsewhere)
+		}
+	}
+	if !strings.HasPrefix((pipelines.Row{Kernel: "a", Constants: []uint32{1, 2}}).String(), "a(1, 2)") {
+		t.Error("name of a row")
+	}
+}

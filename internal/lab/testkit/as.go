@@ -1,0 +1,49 @@
+package testkit
+
+import (
+	"maps"
+	"testing"
+
+	"github.com/vkmla/vkmla/internal/lab/knowncaps"
+	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// As opens the device of the tests once more, as if it were another one. What asks for
+// kernels is told the other's limits and features; what executes them, and compiles them
+// before, needs those that the device has.
+func As(t testing.TB, other knowncaps.Device) *vk.Device {
+	t.Helper()
+	a := *Device(t).Adapter()
+	fake(&a, other)
+	for _, s := range other.Caps.CoopMat {
+		m, n, k, subgroup := int(s.M), int(s.N), int(s.K), int(other.Caps.MinSubgroupSize)
+		for _, variant := range []string{opkit.CM, opkit.CMB} {
+			opkit.KnowLayout(&a, variant, m, n, k, subgroup, other.Layout(m, n, k, subgroup))
+		}
+	}
+	dev, err := a.Open(vk.DeviceOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := dev.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return dev
+}
+
+// fake gives an adapter another's name, type, limits and features, and leaves what memory
+// it has.
+func fake(a *vk.Adapter, other knowncaps.Device) {
+	to, from := &a.Caps, &other.Caps
+	a.Name, a.Type, a.DriverName, a.DriverInfo = other.Name, other.Type, "simulated", ""
+	to.MaxStorageBufferRange, to.MaxAllocation, to.MaxBuffer = from.MaxStorageBufferRange, from.MaxAllocation, from.MaxBuffer
+	to.MaxStorageBuffers, to.MaxPushConstants, to.SharedMemory = from.MaxStorageBuffers, from.MaxPushConstants, from.SharedMemory
+	to.MaxWorkgroupInvocations, to.MaxWorkgroupSize, to.MaxWorkgroupCount = from.MaxWorkgroupInvocations, from.MaxWorkgroupSize, from.MaxWorkgroupCount
+	to.SubgroupSize, to.MinSubgroupSize, to.MaxSubgroupSize = from.SubgroupSize, from.MinSubgroupSize, from.MaxSubgroupSize
+	to.MaxWorkgroupSubgroups, to.ComputeUnits, to.StorageAlignment = from.MaxWorkgroupSubgroups, from.ComputeUnits, from.StorageAlignment
+	to.TimestampPeriod = from.TimestampPeriod
+	to.CoopMat, to.Features = from.CoopMat, maps.Clone(from.Features)
+}

@@ -1,0 +1,160 @@
+package testkit
+
+import (
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/vkmla/vkmla/attention"
+	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// Must returns a function that returns its first argument, or ends the test if the
+// second is an error.
+func Must[T any](t testing.TB) func(v T, err error) T {
+	return func(v T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+// Upload makes a tensor of fixed-size values, which the test closes at its end.
+func Upload[T any](t testing.TB, dev *vk.Device, dt tensor.DType, v []T, shape ...int) tensor.Tensor {
+	t.Helper()
+	x := Must[tensor.Tensor](t)(tensor.New(dev, "test", dt, shape...))
+	t.Cleanup(func() { x.Close() })
+	Put(t, x, v)
+	return x
+}
+
+// Put writes fixed-size values to a tensor of their size.
+func Put[T any](t testing.TB, x tensor.Tensor, v []T) {
+	t.Helper()
+	b := Must[[]byte](t)(binary.Append(nil, binary.LittleEndian, v))
+	if err := x.Upload(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Download reads a tensor of fixed-size values.
+func Download[T any](t testing.TB, x tensor.Tensor) []T {
+	t.Helper()
+	b := make([]byte, x.Bytes())
+	if err := x.Download(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	v := make([]T, x.Len())
+	if _, err := binary.Decode(b, binary.LittleEndian, v); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// Do records with f and runs what was recorded.
+func Do(t testing.TB, dev *vk.Device, f func(rec *vk.Recorder) error) {
+	t.Helper()
+	rec := Must[*vk.Recorder](t)(dev.NewRecorder())
+	defer rec.Close()
+	if err := f(rec); err != nil {
+		t.Fatal(err)
+	}
+	cmd := Must[*vk.Commands](t)(rec.End())
+	defer cmd.Close()
+	if err := cmd.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Refuses demands an argument error that names the argument, and that nothing was
+// recorded.
+func Refuses(t *testing.T, dev *vk.Device, arg string, record func(rec *vk.Recorder) error) {
+	t.Helper()
+	rec := Must[*vk.Recorder](t)(dev.NewRecorder())
+	defer rec.Close()
+	err := record(rec)
+	var wrong *vk.ArgumentError
+	if !errors.As(err, &wrong) || !errors.Is(err, vk.ErrArgument) {
+		t.Errorf("%s: got %v, want an argument error", arg, err)
+		return
+	}
+	if wrong.Arg != arg {
+		t.Errorf("%s: the error is about %s: %v", arg, wrong.Arg, err)
+	}
+	if n := rec.Barriers(); n != 0 {
+		t.Errorf("%s: %d barriers were recorded", arg, n)
+	}
+}
+
+// Normal makes n bf16 values of a normal distribution.
+func Normal(rng *rand.Rand, n int) []uint16 {
+	v := make([]uint16, n)
+	for i := range v {
+		v[i] = numfmt.BF16Encode(float32(rng.NormFloat64()))
+	}
+	return v
+}
+
+// DecodeVariants are the names of attention.DecodeVariants that the device can run
+// for so many heads, but for those that are left out.
+func DecodeVariants(t testing.TB, dev *vk.Device, heads int) []string {
+	t.Helper()
+	var names []string
+	for _, v := range attention.DecodeVariants {
+		if err := attention.CanDecode(dev.Adapter(), v.Name, heads); err != nil {
+			requireCM(t, v.Name, err.Error())
+			t.Logf("left out: %v", err)
+			continue
+		}
+		if !LeftOut(v.Name) {
+			names = append(names, v.Name)
+		}
+	}
+	return names
+}
+
+// LeftOut tells whether tables of cases leave out a variant: where VKMLA_TEST_VARIANTS is
+// cm, one without cooperative matrices.
+func LeftOut(variant string) bool {
+	return os.Getenv("VKMLA_TEST_VARIANTS") == "cm" && !strings.HasSuffix(variant, attention.VariantCM) && !strings.HasSuffix(variant, attention.VariantCMB)
+}
+
+// WithoutMatrices skips a test that executes no kernel with cooperative matrices where only
+// those are wanted.
+func WithoutMatrices(t testing.TB) {
+	t.Helper()
+	if LeftOut("") {
+		t.Skip("no cooperative matrices")
+	}
+}
+
+// Compile fails a test when a kernel that the device was asked for so far does not compile.
+// On a CPU it compiles nothing: tests of internal/lab/pipelines do that there, and for GPUs that
+// are not there.
+func Compile(t testing.TB, dev *vk.Device) {
+	t.Helper()
+	if dev.Adapter().Type == vk.TypeCPU {
+		return
+	}
+	for _, k := range dev.Kernels() {
+		if err := k.Ready(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// requireCM fails a test that leaves out a cooperative-matrix variant of f16 where
+// VKMLA_TEST_REQUIRE_CM asks for all of them.
+func requireCM(t testing.TB, variant, why string) {
+	t.Helper()
+	if strings.HasSuffix(variant, attention.VariantCM) && os.Getenv("VKMLA_TEST_REQUIRE_CM") == "1" {
+		t.Errorf("a cooperative-matrix variant has to run here: %s", why)
+	}
+}

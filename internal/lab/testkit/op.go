@@ -1,0 +1,187 @@
+package testkit
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/lab/verify"
+)
+
+// smallCase is the size of a case's inputs, in bytes, up to which it is part of the
+// short tests: under the race detector references take ten times as long.
+const smallCase = 1 << 17
+
+// TestOp holds every variant of a registered operation against the recorded
+// vectors in testdata/golden, and in ../shared/golden where that folder is
+// there, and against the reference on random cases; and the reference against
+// the recorded vectors. It makes a subtest for every case and variant.
+func TestOp(t *testing.T, name string) {
+	t.Helper()
+	op, ok := verify.Lookup(name)
+	if !ok {
+		t.Fatalf("testkit: no operation %q is registered", name)
+	}
+	var variants []string
+	for _, v := range op.Variants {
+		if !LeftOut(v.Name) {
+			variants = append(variants, v.Name)
+		}
+	}
+	if len(variants) == 0 {
+		WithoutMatrices(t)
+	}
+	seed := Seed(t)
+	Device(t)
+	for _, dir := range Folders(t) {
+		set, err := vectors.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if set.Cases(name) == nil {
+			t.Logf("%s has no %s", dir, name)
+			continue
+		}
+		names := set.Cases(name)
+		if testing.Short() {
+			if names = smallRecorded(t, set, name); len(names) == 0 {
+				continue
+			}
+		}
+		t.Run("ref/"+filepath.Base(filepath.Dir(dir)), func(t *testing.T) {
+			WithoutMatrices(t)
+			testRef(t, op, set, names)
+		})
+		t.Run(filepath.Base(filepath.Dir(dir)), func(t *testing.T) {
+			run(t, verify.Options{Ops: []string{name}, Cases: names, Variants: variants, Vectors: []string{dir}})
+		})
+	}
+	t.Run("random", func(t *testing.T) {
+		o := verify.Options{Ops: []string{name}, Variants: variants, Seed: seed}
+		if testing.Short() {
+			o.Cases = small(op, seed)
+		}
+		run(t, o)
+	})
+}
+
+// Seed is the seed of this run's random cases; a failing test says it.
+func Seed(t testing.TB) uint64 {
+	t.Helper()
+	seed := uint64(time.Now().UnixNano()) & (1<<32 - 1)
+	if s := os.Getenv("VKMLA_TEST_SEED"); s != "" {
+		v, err := strconv.ParseUint(s, 10, 64)
+		if err != nil {
+			t.Fatalf("testkit: VKMLA_TEST_SEED: %v", err)
+		}
+		seed = v
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("to repeat the random cases: VKMLA_TEST_SEED=%d", seed)
+		}
+	})
+	return seed
+}
+
+// Folders are the folders of recorded vectors: testdata/golden, and the full
+// set beside the checkout where there is one. In short tests it is the first.
+func Folders(t testing.TB) []string {
+	root := Root(t)
+	dirs := []string{filepath.Join(root, "testdata", "golden")}
+	full := filepath.Join(root, "..", "shared", "golden")
+	if _, err := os.Stat(filepath.Join(full, "manifest.json")); err == nil && !testing.Short() {
+		dirs = append(dirs, full)
+	}
+	return dirs
+}
+
+// smallRecorded are the names of the recorded cases that the short tests run.
+func smallRecorded(t *testing.T, set *vectors.Set, op string) []string {
+	var names []string
+	for _, name := range set.Cases(op) {
+		c, err := set.Case(op, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if inputBytes(c) <= smallCase {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func inputBytes(c verify.Case) (n int) {
+	for _, a := range c.In {
+		n += len(a.Data)
+	}
+	return n
+}
+
+// testRef holds the reference against recorded cases.
+func testRef(t *testing.T, op verify.Op, set *vectors.Set, names []string) {
+	for _, name := range names {
+		t.Run(name, func(t *testing.T) {
+			c, err := set.Case(op.Name, name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.Informational() {
+				t.Skip("informational")
+			}
+			got, err := op.Ref(c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r := op.Compare(c, got, c.Want); !r.Pass {
+				t.Errorf("the reference differs from the recorded kernel: %s", r.Detail)
+			}
+		})
+	}
+}
+
+// run makes a subtest out of every row.
+func run(t *testing.T, o verify.Options) {
+	sum, err := verify.Run(t.Context(), shared.dev, o, func(r verify.Row) {
+		t.Run(strings.Trim(r.Case+"/"+r.Variant, "/"), func(t *testing.T) {
+			report(t)
+			switch r.Status {
+			case verify.Fail, verify.Missing:
+				t.Errorf("%s: %s", r.Status, r.Detail)
+			case verify.Skip:
+				requireCM(t, r.Variant, r.Detail)
+				t.Skip(r.Detail)
+			default:
+				t.Log(r.Detail)
+			}
+		})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sum.Pass == 0 {
+		t.Errorf("nothing passed: %+v", sum)
+	}
+}
+
+// small are the names of the random cases that the short tests run.
+func small(op verify.Op, seed uint64) []string {
+	var names []string
+	for _, c := range op.RandomCases(seed) {
+		if inputBytes(c) <= smallCase {
+			names = append(names, c.Name)
+		}
+	}
+	if len(names) == 0 { // an operation whose cases are all large still gets one
+		for _, c := range op.RandomCases(seed)[:1] {
+			names = append(names, c.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}

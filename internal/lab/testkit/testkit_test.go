@@ -1,0 +1,89 @@
+package testkit
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/vkmla/vkmla/internal/lab/verify"
+	"github.com/vkmla/vkmla/vk"
+)
+
+func TestMain(m *testing.M) { Main(m) }
+
+func TestValidationChoice(t *testing.T) {
+	for _, c := range []struct {
+		mode      string
+		installed bool
+		want      vk.Validation
+		err       bool
+	}{
+		{"", true, vk.ValidationCore, false},
+		{"", false, vk.ValidationOff, false},
+		{"core", true, vk.ValidationCore, false},
+		{"core", false, 0, true},
+		{"sync", true, vk.ValidationSync, false},
+		{"sync", false, 0, true},
+		{"off", true, vk.ValidationOff, false},
+		{"off", false, vk.ValidationOff, false},
+		{"on", true, 0, true},
+	} {
+		got, err := validation(c.mode, c.installed)
+		if (err != nil) != c.err || err == nil && got != c.want {
+			t.Errorf("%q, installed %v: %v, %v", c.mode, c.installed, got, err)
+		}
+	}
+}
+
+// TestMessages shows that a message of the validation layer is not lost.
+func TestMessages(t *testing.T) {
+	shared.mu.Lock()
+	shared.messages = append(shared.messages, "a message")
+	shared.mu.Unlock()
+	if m := drain(); len(m) != 1 || len(drain()) != 0 {
+		t.Errorf("messages: %v", m)
+	}
+}
+
+func TestFolders(t *testing.T) {
+	if _, err := os.Stat(filepath.Join(Root(t), "go.mod")); err != nil {
+		t.Error(err)
+	}
+	if dirs := Folders(t); len(dirs) == 0 || filepath.Base(filepath.Dir(dirs[0])) != "testdata" {
+		t.Errorf("folders: %v", dirs)
+	}
+}
+
+func TestSeed(t *testing.T) {
+	t.Setenv("VKMLA_TEST_SEED", "77")
+	if s := Seed(t); s != 77 {
+		t.Errorf("seed %d, want 77", s)
+	}
+}
+
+func TestLeftOut(t *testing.T) {
+	for want, names := range map[bool][]string{false: {"cm", "cmb", "twopass-cm"}, true: {"base", "da", "twopass-base", ""}} {
+		for _, name := range names {
+			t.Setenv("VKMLA_TEST_VARIANTS", "")
+			if LeftOut(name) {
+				t.Errorf("%q is left out where all are wanted", name)
+			}
+			t.Setenv("VKMLA_TEST_VARIANTS", "cm")
+			if LeftOut(name) != want {
+				t.Errorf("%q is left out: %v", name, !want)
+			}
+		}
+	}
+}
+
+func TestSmall(t *testing.T) {
+	for _, op := range verify.All() {
+		names, all := small(op, 5), op.RandomCases(5)
+		if len(names) == 0 || len(names) > len(all) {
+			t.Errorf("%s: %d of %d cases in short tests", op.Name, len(names), len(all))
+		}
+	}
+}
+
+// TestOpOnDevice runs the whole way once, on an operation that takes no time.
+func TestOpOnDevice(t *testing.T) { TestOp(t, "get_compressed_slot_mapping") }

@@ -1,0 +1,173 @@
+package verify
+
+import (
+	"math"
+	"math/rand/v2"
+
+	"github.com/vkmla/vkmla/attention"
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/tensor"
+)
+
+// sizes are the lengths that random cases of the index operations use.
+var sizes = []int{1, 2, 17, 61, 69, 321}
+
+// randomTable makes a block table of w pages for each of r requests, all
+// different, from a pool that has some more. Where holes is set some entries are
+// negative, as they are for pages that are not allocated.
+func randomTable(rng *rand.Rand, r, w int, holes bool) Array {
+	t := permutation(rng, r*w, r*w+7)
+	for i := range t {
+		if holes && rng.IntN(16) == 0 {
+			t[i] = -1
+		}
+	}
+	return vectors.FromI32(t, r, w)
+}
+
+// randomRequests assigns tokens to r requests in ascending order, each with a
+// sequence length of at least its number of tokens and at most maxLen. start has
+// r+1 elements, from base on.
+func randomRequests(rng *rand.Rand, tokens, r, maxLen, base int) (start, seqLens, tokenToReq []int32) {
+	start, seqLens, tokenToReq = make([]int32, r+1), make([]int32, r), make([]int32, tokens)
+	for i := range tokens {
+		tokenToReq[i] = int32(i * r / tokens)
+		start[tokenToReq[i]+1]++
+	}
+	for b := range r {
+		n := int(start[b+1])
+		start[b+1] += start[b]
+		seqLens[b] = int32(n + rng.IntN(max(maxLen-n, 1)))
+	}
+	for b := range start {
+		start[b] += int32(base)
+	}
+	return start, seqLens, tokenToReq
+}
+
+// randomValid marks most tokens as valid.
+func randomValid(rng *rand.Rand, n int) Array {
+	v := make([]byte, n)
+	for i := range v {
+		if n == 1 || rng.IntN(5) > 0 {
+			v[i] = 1
+		}
+	}
+	return vectors.FromU8(v, n)
+}
+
+// normalBF16 makes bf16 values of a normal distribution.
+func normalBF16(rng *rand.Rand, deviation float64, shape ...int) Array {
+	a := vectors.New(vectors.U16, shape...)
+	v := make([]uint16, a.Len())
+	for i := range v {
+		v[i] = numfmt.BF16Encode(float32(rng.NormFloat64() * deviation))
+	}
+	return vectors.FromU16(v, shape...)
+}
+
+// randomSet makes a set of cached rows for t tokens with lists of width entries:
+// the pool, whose unused slots and padding are poison, the lists with masked
+// entries strewn in, and lengths, of which some are 0. A dirty set has lengths
+// beyond the width and negative ones, and indices beyond the pool.
+func randomSet(rng *rand.Rand, t, width int, l cache.Layout, masked, dirty bool) (pool, indices, lens Array) {
+	used := max(t*width*3/4, 1) // some slots are on several lists
+	pages := (used+l.Page-1)/l.Page + 3
+	pool = poisonedPool(pages, l)
+	slots := permutation(rng, used, pages*l.Page)
+	ids := make([]int64, used)
+	for i, s := range slots {
+		ids[i] = int64(s)
+	}
+	rows := normalBF16(rng, 1, used, cache.D)
+	if err := cache.InsertRef(pool.Data, l, rows.U16(), ids); err != nil {
+		panic(err) // a layout of this file that cannot be
+	}
+	idx, n := make([]int32, t*width), make([]int32, t)
+	for i := range idx {
+		idx[i] = slots[rng.IntN(used)]
+		switch {
+		case masked && rng.IntN(6) == 0:
+			idx[i] = -1
+		case dirty && rng.IntN(8) == 0:
+			idx[i] = []int32{-2, math.MinInt32, int32(pages * l.Page), math.MaxInt32}[rng.IntN(4)]
+		}
+	}
+	for i := range n {
+		n[i] = int32(width)
+		switch rng.IntN(4) {
+		case 0:
+			n[i] = int32(rng.IntN(width + 1))
+		case 1:
+			if t > 1 {
+				n[i] = int32(rng.IntN(2))
+			}
+		}
+		if dirty && rng.IntN(3) == 0 {
+			n[i] = []int32{-1, math.MinInt32, int32(width) + 1, math.MaxInt32}[rng.IntN(4)]
+		}
+		if n[i] < 0 || int(n[i]) > width {
+			continue
+		}
+		for j := int(n[i]); j < width; j++ {
+			if rng.IntN(2) == 0 {
+				idx[i*width+j] = -1 // behind the length there may be anything
+			}
+		}
+	}
+	return pool, vectors.FromI32(idx, t, width), vectors.FromI32(n, t)
+}
+
+// randomSink makes sinks of every kind.
+func randomSink(rng *rand.Rand, heads int) Array {
+	s := make([]float32, heads)
+	inf := float32(math.Inf(1))
+	for h := range s {
+		s[h] = []float32{-inf, 0, inf, 3e38, -3e38, 60, -60, float32(rng.NormFloat64())}[(h+int(rng.Uint32()%3))%8]
+	}
+	return vectors.FromF32(s, heads)
+}
+
+// slotsInput reads one set of a decode case; nil if the case lacks it. Without lengths
+// every row has its whole width.
+func slotsInput(in *vectors.Input, name string, tokens int) *attention.Slots {
+	if !in.Has(name+"_cache") && !in.Has(name+"_indices") {
+		return nil
+	}
+	pool := in.Array(name+"_cache", vectors.U8, -1, -1)
+	idx := in.Array(name+"_indices", vectors.I32, tokens, -1)
+	s := &attention.Slots{
+		Pool: pool.Data, Layout: cache.Layout{Page: in.Int(name + "_block_size"), Stride: pool.Dim(1)},
+		Indices: idx.I32(), Width: idx.Dim(1), Lens: in.Optional(name+"_lens", vectors.I32, tokens).I32(),
+	}
+	if !in.Has(name+"_lens") && in.Err() == nil {
+		s.Lens = vectorsI32(tokens, int32(s.Width))
+	}
+	if want := in.IntOr(name+"_block_stride_bytes", s.Layout.Stride); want != s.Layout.Stride {
+		in.Array(name+"_cache", vectors.U8, -1, want) // fails, and says what was expected
+	}
+	return s
+}
+
+// slotSet uploads a set.
+func slotSet(r *Rig, s *attention.Slots) attention.SlotSet {
+	if s == nil || s.Width == 0 {
+		return attention.SlotSet{}
+	}
+	tokens, pages := len(s.Lens), len(s.Pool)/s.Layout.Stride
+	return attention.SlotSet{
+		Cache:   kvCache(r.In(vectors.FromU8(s.Pool, pages, s.Layout.Stride), tensor.U8), s.Layout),
+		Indices: r.In(vectors.FromI32(s.Indices, tokens, s.Width), tensor.I32),
+		Lens:    r.In(vectors.FromI32(s.Lens, tokens), tensor.I32),
+	}
+}
+
+// width and page of a set that may be absent.
+func setSize(s *attention.Slots) (width, page int) {
+	if s == nil {
+		return 0, 0
+	}
+	return s.Width, s.Layout.Page
+}

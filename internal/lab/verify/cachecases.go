@@ -1,0 +1,142 @@
+package verify
+
+import (
+	"math"
+	"math/rand/v2"
+
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/tensor"
+)
+
+// pageShapes are the pages that random cases use: those of the two kinds of cache,
+// and others with the smallest and with odd strides that are still legal.
+var pageShapes = []cache.Layout{
+	{Page: 64, Stride: 37440}, {Page: 2, Stride: 1728}, {Page: 64, Stride: 37376}, {Page: 16, Stride: 16*584 + 8},
+	{Page: 1, Stride: 584 + 40}, {Page: 3, Stride: 3 * 584}, {Page: 2, Stride: 2*584 + 24}, {Page: 64, Stride: 40000},
+}
+
+// rowKinds make rows that a quantiser is likely to get wrong. Each fills 512
+// values; amax and codes of a block are at the edges where rounding decides.
+var rowKinds = []struct {
+	name string
+	fill func(rng *rand.Rand, x []float32)
+}{
+	{"normal", each(func(r *rand.Rand, _ int) float64 { return r.NormFloat64() })},
+	{"zeros", each(func(*rand.Rand, int) float64 { return 0 })},
+	{"powers of two", each(func(r *rand.Rand, _ int) float64 { return math.Ldexp(sign(r), r.IntN(30)-15) })},
+	{"ties", func(r *rand.Rand, x []float32) { // every code's midpoints, under an amax of 448 * 2^k
+		k := r.IntN(40) - 20
+		for i := range x {
+			v := math.Ldexp(float64(17+2*r.IntN(8)), r.IntN(19)-14)
+			x[i] = float32(sign(r) * math.Ldexp(min(v, 448), k))
+			if i%64 == r.IntN(64) || i%64 == 63 {
+				x[i] = float32(math.Ldexp(448, k))
+			}
+		}
+	}},
+	{"just above 448 * 2^k", func(r *rand.Rand, x []float32) {
+		for b := 0; b < len(x); b += 64 {
+			k := r.IntN(40) - 20
+			for i := range x[b : b+64] {
+				x[b+i] = float32(math.Ldexp(450*r.Float64()-225, k))
+			}
+			x[b+r.IntN(64)] = float32(math.Ldexp(450, k)) // the next bf16
+		}
+	}},
+	{"subnormal", each(func(r *rand.Rand, i int) float64 {
+		if i%3 == 0 {
+			return sign(r) * 1e-30
+		}
+		return math.Ldexp(sign(r)*float64(1+r.IntN(127)), -133)
+	})},
+	{"wide", each(func(r *rand.Rand, _ int) float64 { return math.Ldexp(sign(r)*(1+r.Float64()), r.IntN(240)-120) })},
+	{"huge", each(func(r *rand.Rand, _ int) float64 { return sign(r) * 3.3895314e38 * (0.5 + r.Float64()/2) })},
+	{"negative zero", each(func(r *rand.Rand, _ int) float64 { return math.Copysign(0, sign(r)) * float64(1+r.IntN(2)) })},
+	{"around 1e-4", each(func(r *rand.Rand, _ int) float64 { return sign(r) * (0.9e-4 + 0.2e-4*r.Float64()) })},
+	{"outlier", func(r *rand.Rand, x []float32) {
+		for i := range x {
+			x[i] = float32(r.NormFloat64())
+		}
+		x[r.IntN(len(x))] = 1000
+	}},
+}
+
+func each(f func(*rand.Rand, int) float64) func(*rand.Rand, []float32) {
+	return func(r *rand.Rand, x []float32) {
+		for i := range x {
+			x[i] = float32(f(r, i))
+		}
+	}
+}
+
+func sign(r *rand.Rand) float64 { return float64(1 - 2*r.IntN(2)) }
+
+// randomRows makes n rows of 512 bf16 values, of the kinds in turn.
+func randomRows(rng *rand.Rand, n int) Array {
+	k := make([]uint16, 0, n*cache.D)
+	row := make([]float32, cache.D)
+	for i := range n {
+		rowKinds[i%len(rowKinds)].fill(rng, row)
+		for _, v := range row {
+			k = append(k, finiteBF16(v))
+		}
+	}
+	return vectors.FromU16(k, n, cache.D)
+}
+
+// finiteBF16 rounds to bf16 but does not leave the finite numbers.
+func finiteBF16(v float32) uint16 {
+	b := numfmt.BF16Encode(v)
+	if b&0x7FFF >= 0x7F80 {
+		b = b&0x8000 | 0x7F7F
+	}
+	return b
+}
+
+// poisonedPool makes a pool of pages whose every byte is 0xFF: a NaN wherever a
+// kernel reads one that it should not.
+func poisonedPool(pages int, l cache.Layout) Array {
+	return vectors.Filled(0xFF, vectors.U8, pages, l.Stride)
+}
+
+// fillSlot gives a slot random bytes that are legal: any code but NaN, scales that
+// finite rows can have, any bf16 bits.
+func fillSlot(rng *rand.Rand, pool Array, l cache.Layout, slot int64) {
+	data := pool.Data[l.RowOffset(slot):][:cache.RowBytes]
+	scales := pool.Data[l.ScaleOffset(slot):][:cache.ScaleBytes]
+	for d := range data {
+		data[d] = byte(rng.UintN(256))
+		if d < cache.NopeDim && data[d]&0x7F == 0x7F {
+			data[d]--
+		}
+	}
+	low, span := 105, 43
+	if rng.IntN(4) == 0 {
+		span = 142 // up to 246, where 448 is still finite
+	}
+	for b := range cache.Blocks {
+		scales[b] = byte(low + rng.IntN(span))
+	}
+	scales[cache.Blocks] = 0
+}
+
+// permutation returns n different page ids of 0..pages-1 in random order.
+func permutation(rng *rand.Rand, n, pages int) []int32 {
+	ids := make([]int32, n)
+	for i, p := range rng.Perm(pages)[:n] {
+		ids[i] = int32(p)
+	}
+	return ids
+}
+
+// inputPool reads a cache's pages and their layout: parameter block_size, and the
+// stride from the shape of the named input.
+func inputPool(in *vectors.Input, name string) (Array, cache.Layout) {
+	pool := in.Array(name, vectors.U8, -1, -1)
+	return pool, cache.Layout{Page: in.Int("block_size"), Stride: pool.Dim(1)}
+}
+
+// kvCache makes a cache of a tensor on a rig.
+func kvCache(t tensor.Tensor, l cache.Layout) cache.KVCache { return cache.KVCache{Pool: t, Layout: l} }

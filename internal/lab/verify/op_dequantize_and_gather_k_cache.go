@@ -1,0 +1,159 @@
+package verify
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+func init() {
+	Register(Op{
+		Name: "dequantize_and_gather_k_cache", Class: ClassExact, Variants: cache.GatherVariants,
+		Random: randomGather, Ref: refGather, Run: runGather, Compare: exactly("out_after"),
+	})
+}
+
+func randomGather(seed uint64) []Case {
+	var cases []Case
+	// add makes a case of requests with the given lengths in slots; windows caps
+	// what is gathered of each, 0 for all.
+	add := func(lens []int32, window int, l cache.Layout, offset, spare int) {
+		rng := rand.New(rand.NewPCG(seed, uint64(len(cases))))
+		need, width, rows := 0, 1, 0
+		var gather []int32
+		for _, n := range lens {
+			entries := (int(n) + l.Page - 1) / l.Page
+			need, width = need+entries, max(width, entries+1)
+			g := n
+			if window > 0 {
+				g = min(n, int32(1+rng.IntN(window)))
+			}
+			gather = append(gather, g)
+			rows = max(rows, offset+int(g))
+		}
+		rows += spare
+		pages := need + 2
+		ids, pool := permutation(rng, need, pages), poisonedPool(pages, l)
+		table := vectorsI32(len(lens)*width, -1)
+		for r, n := range lens {
+			row := table[r*width:][:width]
+			entries := (int(n) + l.Page - 1) / l.Page
+			copy(row, ids[:entries])
+			ids = ids[entries:]
+			for p := int(n - gather[r]); p < int(n); p++ {
+				fillSlot(rng, pool, l, int64(row[p/l.Page])*int64(l.Page)+int64(p%l.Page))
+			}
+			for e := range int(n-gather[r]) / l.Page { // pages before the window are gone
+				row[e] = -1
+			}
+		}
+		in := Arrays{
+			"cache": pool, "seq_lens": vectors.FromI32(lens, len(lens)), "block_table": vectors.FromI32(table, len(lens), width),
+			"out_before": vectors.Filled(0xFF, vectors.U16, len(lens), rows, cache.D),
+		}
+		if window > 0 {
+			in["gather_lens"] = vectors.FromI32(gather, len(lens))
+		}
+		cases = append(cases, Case{
+			Name:   fmt.Sprintf("r%d_n%d_page%d_stride%d_offset%d", len(lens), lens[0], l.Page, l.Stride, offset),
+			Params: map[string]any{"block_size": l.Page, "block_stride_bytes": l.Stride, "offset": offset},
+			In:     in,
+		})
+	}
+	add([]int32{1}, 0, pageShapes[0], 0, 0)
+	add([]int32{2, 17, 0}, 0, pageShapes[1], 3, 1)
+	add([]int32{61, 69}, 0, pageShapes[2], 1, 2)
+	add([]int32{321, 1}, 0, pageShapes[0], 0, 5)
+	add([]int32{321, 2, 61, 17}, 70, pageShapes[7], 7, 0)
+	add([]int32{69, 70}, 17, pageShapes[3], 2, 3)
+	add([]int32{17, 61, 2}, 10, pageShapes[4], 0, 1)
+	add([]int32{61, 17}, 0, pageShapes[5], 5, 0)
+	add([]int32{69, 1, 2}, 69, pageShapes[6], 1, 1)
+	cases = append(cases, gatherHostBugs(seed))
+	return cases
+}
+
+func vectorsI32(n int, v int32) []int32 {
+	s := make([]int32, n)
+	for i := range s {
+		s[i] = v
+	}
+	return s
+}
+
+// gatherHostBugs is a case whose lengths and page ids go beyond everything. Its
+// result is defined all the same, and nothing outside the tensors may be touched.
+func gatherHostBugs(seed uint64) Case {
+	rng := rand.New(rand.NewPCG(seed, 1<<32))
+	l, pages := cache.Layout{Page: 2, Stride: 1168}, 5
+	pool := poisonedPool(pages, l)
+	for s := range int64(pages * l.Page) {
+		fillSlot(rng, pool, l, s)
+	}
+	return Case{
+		Name:   "host_bugs",
+		About:  "page ids that are negative or beyond the pool, positions beyond the table or below 0, more rows than there is room",
+		Params: map[string]any{"block_size": 2, "block_stride_bytes": 1168, "offset": 1},
+		In: Arrays{
+			"cache":       pool,
+			"seq_lens":    vectors.FromI32([]int32{6, 100, 3, -5, 4, 1 << 30}, 6),
+			"gather_lens": vectors.FromI32([]int32{6, 100, 9, 2, -3, 1 << 30}, 6),
+			"block_table": vectors.FromI32([]int32{-1, 5, 4, 3, 2, 1, 0, -9, 1 << 30, 4, 3, 2, 1, 1, 1, 0, 0, 0}, 6, 3),
+			"out_before":  vectors.Filled(0xFF, vectors.U16, 6, 9, cache.D),
+		},
+	}
+}
+
+// gatherInput reads a case. A recorded case without out_before has every row of
+// out_after written.
+func gatherInput(c Case) (a struct{ pool, seq, gather, table, out Array }, l cache.Layout, offset int, err error) {
+	in := c.Input()
+	a.pool, l = inputPool(in, "cache")
+	a.seq = in.Array("seq_lens", vectors.I32, -1)
+	r := a.seq.Dim(0)
+	a.gather = in.Optional("gather_lens", vectors.I32, r)
+	a.table = in.First(r, "block_table", vectors.I32, -1)
+	if after, ok := c.Want["out_after"]; ok && !in.Has("out_before") && len(after.Shape) == 3 {
+		a.out = vectors.Filled(0xFF, vectors.U16, after.Shape...)
+	} else {
+		a.out = in.Array("out_before", vectors.U16, r, -1, cache.D)
+	}
+	offset = in.Int("offset")
+	return a, l, offset, in.Err()
+}
+
+func refGather(c Case) (Arrays, error) {
+	a, l, offset, err := gatherInput(c)
+	if err != nil {
+		return nil, err
+	}
+	out := a.out.U16()
+	if err := cache.GatherRef(out, a.out.Dim(1), a.pool.Data, l, a.seq.I32(), a.gather.I32(), a.table.I32(), a.table.Dim(1), offset); err != nil {
+		return nil, err
+	}
+	return Arrays{"out_after": vectors.FromU16(out, a.out.Shape...)}, nil
+}
+
+func runGather(ctx context.Context, dev *vk.Device, variant string, c Case) (Arrays, error) {
+	a, l, offset, err := gatherInput(c)
+	if err != nil {
+		return nil, err
+	}
+	op, err := cache.NewGather(dev, cache.GatherConfig{Page: l.Page, Variant: variant})
+	if err != nil {
+		return nil, err
+	}
+	r := NewRig(ctx, dev)
+	defer r.Close()
+	args := cache.GatherArgs{
+		Out: r.In(a.out, tensor.BF16), Cache: kvCache(r.In(a.pool, tensor.U8), l),
+		SeqLens: r.In(a.seq, tensor.I32), GatherLens: r.In(a.gather, tensor.I32), Table: r.In(a.table, tensor.I32), Offset: offset,
+	}
+	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, args) })
+	return r.Results(map[string]tensor.Tensor{"out_after": args.Out})
+}

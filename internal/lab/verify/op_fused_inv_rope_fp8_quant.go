@@ -1,0 +1,286 @@
+package verify
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+
+	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/projection"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+func init() {
+	Register(Op{
+		Name: "fused_inv_rope_fp8_quant", Class: ClassBoundary, Variants: projection.InverseRopeQuantVariants,
+		Random: randomInverseQuant, Ref: refInverseQuant, Run: runInverseQuant, Compare: compareInverseQuant,
+	})
+}
+
+// quantOutputs are the names of the codes and scales in either layout.
+var quantOutputs = map[projection.ScaleLayout][2]string{
+	projection.ScaleF32:    {"fp8_fp32", "scale_fp32"},
+	projection.ScalePacked: {"fp8_packed_ue8m0", "scale_packed_ue8m0"},
+}
+
+// outputKinds make heads of the attention's output besides those of rowKinds: blocks
+// around the smallest scale, and numbers that a rotation just keeps finite.
+var outputKinds = []func(rng *rand.Rand, x []float32){
+	each(func(r *rand.Rand, _ int) float64 { return sign(r) * (0.5e-10 + 1e-10*r.Float64()) }),
+	each(func(r *rand.Rand, _ int) float64 { return math.Ldexp(sign(r)*(1+r.Float64()), r.IntN(14)-56) }),
+	each(func(r *rand.Rand, _ int) float64 { return sign(r) * 1.1e38 * (0.5 + r.Float64()) }),
+}
+
+func randomInverseQuant(seed uint64) []Case {
+	var fill []func(*rand.Rand, []float32)
+	for _, k := range rowKinds {
+		if k.name != "huge" { // a turned pair would leave the numbers
+			fill = append(fill, k.fill)
+		}
+	}
+	fill = append(fill, outputKinds...)
+	var cases []Case
+	add := func(tokens, groups, heads, more int) {
+		rng := rand.New(rand.NewPCG(seed, uint64(len(cases))))
+		table, positions := randomTurns(rng, tokens)
+		width := groups*heads + more
+		var o []uint16
+		row := make([]float32, projection.D)
+		for i := range tokens * width {
+			fill[i%len(fill)](rng, row)
+			if i%width >= groups*heads { // heads that must not be read
+				for d := range row {
+					row[d] = float32(math.NaN())
+				}
+			}
+			o = append(o, numfmt.BF16EncodeSlice(nil, row)...)
+		}
+		cases = append(cases, Case{
+			Name:   fmt.Sprintf("t%d_g%d_p%d_of%d", tokens, groups, heads, width),
+			Params: map[string]any{"n_groups": groups, "heads_per_group": heads, "nope_dim": projection.NopeDim, "rope_dim": projection.RopeDim, "quant_group_size": projection.BlockDim},
+			In:     Arrays{"o": vectors.FromU16(o, tokens, width, projection.D), "positions": positions, "cos_sin_rows": table},
+		})
+	}
+	for i, tokens := range sizes {
+		add(tokens, []int{8, 16, 1, 2, 3, 1}[i], []int{8, 8, 8, 4, 1, 2}[i], 0)
+		add(tokens, []int{2, 1, 3, 1, 2, 1}[i], []int{4, 5, 7, 1, 4, 3}[i], []int{0, 3, 0, 1, 64, 1}[i])
+	}
+	return cases
+}
+
+type inverseQuantInput struct {
+	outputInput
+	groups, heads, tokens int
+}
+
+func readInverseQuant(c Case) (x inverseQuantInput, err error) {
+	in := c.Input()
+	x.groups, x.heads = in.Int("n_groups"), in.Int("heads_per_group")
+	if x.outputInput, err = readOutput(c, in); err != nil {
+		return x, err
+	}
+	x.tokens = x.o.Dim(0)
+	if x.groups < 1 || x.heads < 1 || x.groups*x.heads > x.o.Dim(1) {
+		return x, fmt.Errorf("verify: %s.%s: %d groups of %d heads in %v: %w", c.Op, c.Name, x.groups, x.heads, x.o, vectors.ErrFormat)
+	}
+	return x, nil
+}
+
+// used is o without the heads that are not read.
+func (x inverseQuantInput) used() []uint16 {
+	n, width := x.groups*x.heads*projection.D, x.o.Dim(1)*projection.D
+	var used []uint16
+	for o := x.o.U16(); len(o) > 0; o = o[width:] {
+		used = append(used, o[:n]...)
+	}
+	return used
+}
+
+func refInverseQuant(c Case) (Arrays, error) {
+	x, err := readInverseQuant(c)
+	if err != nil {
+		return nil, err
+	}
+	heads, padded := x.groups*x.heads, projection.PaddedTokens(x.tokens)
+	codes, scales := make([]byte, x.tokens*heads*projection.D), make([]byte, x.tokens*heads*projection.HeadBlocks)
+	if err := projection.InverseRopeQuantRef(x.used(), x.groups, x.heads, x.positions.I32(), x.table.F32(), codes, scales); err != nil {
+		return nil, err
+	}
+	numbers, packed := make([]float32, heads*projection.HeadBlocks*padded), make([]int32, heads*padded)
+	for i, sb := range scales {
+		block, t := i/x.tokens, i%x.tokens
+		numbers[block*padded+t] = numfmt.UE8M0Scale(sb)
+		packed[block/projection.HeadBlocks*padded+t] |= int32(uint32(sb) << (8 * (block % projection.HeadBlocks)))
+	}
+	all := vectors.FromU8(codes, x.groups, x.tokens, x.heads*projection.D)
+	return Arrays{
+		"fp8_fp32": all, "scale_fp32": vectors.FromF32(numbers, x.groups, x.heads*projection.HeadBlocks, padded),
+		"fp8_packed_ue8m0": all, "scale_packed_ue8m0": vectors.FromI32(packed, x.groups, x.heads, padded),
+	}, nil
+}
+
+func runInverseQuant(ctx context.Context, dev *vk.Device, variant string, c Case) (Arrays, error) {
+	x, err := readInverseQuant(c)
+	if err != nil {
+		return nil, err
+	}
+	r := NewRig(ctx, dev)
+	defer r.Close()
+	results := map[string]tensor.Tensor{}
+	padded := projection.PaddedTokens(x.tokens)
+	in := projection.InverseRopeQuantArgs{O: r.In(x.o, tensor.BF16), Positions: r.In(x.positions, tensor.I32), Table: r.In(x.table, tensor.F32)}
+	for layout, names := range quantOutputs {
+		op, err := projection.NewInverseRopeQuant(dev, projection.InverseRopeQuantConfig{Groups: x.groups, Heads: x.heads, Scales: layout, Variant: variant})
+		if err != nil {
+			return nil, err
+		}
+		a := in
+		a.Codes = r.Out(tensor.U8, x.groups, x.tokens, x.heads*projection.D)
+		if layout == projection.ScaleF32 {
+			a.Scales = r.Out(tensor.F32, x.groups, x.heads*projection.HeadBlocks, padded)
+		} else {
+			a.Scales = r.Out(tensor.I32, x.groups, x.heads, padded)
+		}
+		results[names[0]], results[names[1]] = a.Codes, a.Scales
+		r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
+	}
+	return r.Results(results)
+}
+
+// compareInverseQuant demands equal bytes, but where float64 cannot tell how f32 rounds:
+// only in blocks with turned numbers, and there only as far as a millionth of the
+// products of a sum explains. A case may want one layout only.
+func compareInverseQuant(c Case, got, want Arrays) Result {
+	cmp := NewComparison(ClassBoundary)
+	x, err := readInverseQuant(c)
+	if err != nil {
+		return cmp.Fail("%v", err).Result()
+	}
+	o, positions, table := x.used(), x.positions.I32(), x.table.F32()
+	for layout, names := range quantOutputs {
+		codes, scales := names[0], names[1]
+		if want[codes].IsZero() && want[scales].IsZero() && len(want) > 0 {
+			continue
+		}
+		if !cmp.same(codes, got[codes], want[codes]) || !cmp.same(scales, got[scales], want[scales]) {
+			continue
+		}
+		undecided := 0
+		for i := range x.tokens * x.groups * x.heads {
+			t, h := i/(x.groups*x.heads), i%(x.groups*x.heads)
+			at := (((h/x.heads)*x.tokens+t)*x.heads + h%x.heads) * projection.D
+			for b := range projection.HeadBlocks {
+				a := quantBlock{got[codes].Data[at+b*projection.BlockDim:][:projection.BlockDim], scaleByte(layout, got[scales], h, b, t)}
+				w := quantBlock{want[codes].Data[at+b*projection.BlockDim:][:projection.BlockDim], scaleByte(layout, want[scales], h, b, t)}
+				n := a.differs(w)
+				if n == 0 {
+					continue
+				}
+				value, tol := outputValues(o[i*projection.D+b*projection.BlockDim:][:projection.BlockDim], b, table, positions[t])
+				for side, q := range map[string]quantBlock{"got": a, "wanted": w} {
+					if why := q.judge(value, tol); why != "" {
+						return cmp.Fail("%s: block %d of head %d of token %d: %s %s", codes, b, h, t, side, why).Result()
+					}
+				}
+				undecided += n
+			}
+		}
+		if why := paddedScales(got[scales], x.tokens); why != "" {
+			return cmp.Fail("%s: %s", scales, why).Result()
+		}
+		limit := math.Max(boundaryShare*float64(x.tokens*x.groups*x.heads*projection.RopeDim), 1)
+		cmp.add(float64(undecided) <= limit, float64(undecided), limit, fmt.Sprintf("%s: %d bytes differ where rounding is undecided", codes, undecided))
+	}
+	return cmp.Result()
+}
+
+// paddedScales says which scale of no token is not 0.
+func paddedScales(a Array, tokens int) string {
+	padded := a.Dim(2)
+	for i, v := range a.Float64s() {
+		if i%padded >= tokens && v != 0 {
+			return fmt.Sprintf("%g for token %d of %d", v, i%padded, tokens)
+		}
+	}
+	return ""
+}
+
+// scaleByte is the UE8M0 byte of block b of head h of token t, -1 for a number that is
+// no power of two.
+func scaleByte(layout projection.ScaleLayout, a Array, h, b, t int) int {
+	padded := a.Dim(2)
+	if layout == projection.ScalePacked {
+		return int(a.Data[(h*padded+t)*4+b])
+	}
+	at := ((h*projection.HeadBlocks+b)*padded + t) * 4
+	u := uint32(a.Data[at]) | uint32(a.Data[at+1])<<8 | uint32(a.Data[at+2])<<16 | uint32(a.Data[at+3])<<24
+	if u&0x807FFFFF != 0 {
+		return -1
+	}
+	return int(u >> 23)
+}
+
+// outputValues are the exact numbers of block b of a head turned back, and how far f32
+// may be from each: 0 for those that do not turn, else a millionth of the products, and
+// what flushing takes.
+func outputValues(x []uint16, b int, table []float32, row int32) (value, tol []float64) {
+	value, tol = make([]float64, len(x)), make([]float64, len(x))
+	for d, v := range x {
+		value[d] = float64(numfmt.BF16Decode(v))
+	}
+	if b < projection.HeadBlocks-1 {
+		return value, tol
+	}
+	turn := table[min(max(int(row), 0), len(table)/projection.RopeDim-1)*projection.RopeDim:]
+	first := projection.BlockDim - projection.RopeDim
+	for i := range projection.RopeDim / 2 {
+		e, o := value[first+2*i], value[first+2*i+1]
+		c, s := float64(turn[i]), float64(turn[projection.RopeDim/2+i])
+		value[first+2*i], value[first+2*i+1] = e*c+o*s, o*c-e*s
+		tol[first+2*i] = 1e-6*(math.Abs(e*c)+math.Abs(o*s)) + 0x1p-124
+		tol[first+2*i+1] = 1e-6*(math.Abs(o*c)+math.Abs(e*s)) + 0x1p-124
+	}
+	return value, tol
+}
+
+// quantBlock is 128 codes and their scale.
+type quantBlock struct {
+	codes []byte
+	scale int
+}
+
+// differs counts the codes that are not equal, all of them under another scale.
+func (q quantBlock) differs(w quantBlock) (n int) {
+	for d := range q.codes {
+		if q.scale != w.scale || q.codes[d] != w.codes[d] {
+			n++
+		}
+	}
+	return n
+}
+
+// judge says what is wrong with a block for numbers that are known up to tol, or nothing.
+func (q quantBlock) judge(value, tol []float64) string {
+	var low, high float64 // of the largest magnitude
+	for d, v := range value {
+		low, high = max(low, math.Abs(v)-tol[d]), max(high, math.Abs(v)+tol[d])
+	}
+	scale := func(amax float64) int {
+		return int(numfmt.UE8M0Encode(float32(amax), numfmt.ActivationEps, numfmt.E4M3InvMax))
+	}
+	if q.scale < scale(low) || q.scale > scale(high) {
+		return fmt.Sprintf("has scale 0x%02x, want 0x%02x to 0x%02x", q.scale, scale(low), scale(high))
+	}
+	inverse := numfmt.UE8M0Inverse(byte(q.scale))
+	for d, v := range value {
+		a, b := numfmt.E4M3Encode(float32(v-tol[d])*inverse), numfmt.E4M3Encode(float32(v+tol[d])*inverse)
+		x := q.codes[d]
+		if tol[d] == 0 && x != a || blockE4M3.order(x) < blockE4M3.order(a) || blockE4M3.order(x) > blockE4M3.order(b) || x&0x7F == 0x7F {
+			return fmt.Sprintf("has code 0x%02x for value %d, which is %g +- %g, 0x%02x or 0x%02x under scale 0x%02x", x, d, v, tol[d], a, b, q.scale)
+		}
+	}
+	return ""
+}

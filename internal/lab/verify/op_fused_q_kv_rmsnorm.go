@@ -1,0 +1,192 @@
+package verify
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/projection"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+func init() {
+	Register(Op{
+		Name: "fused_q_kv_rmsnorm", Class: ClassTolerance, Variants: projection.QKVNormVariants,
+		Random: randomQKVNorm, Ref: refQKVNorm, Run: runQKVNorm,
+		Compare: func(_ Case, got, want Arrays) Result {
+			return NewComparison(ClassTolerance).normed("q_out", got["q_out"], want["q_out"]).
+				normed("kv_out", got["kv_out"], want["kv_out"]).Result()
+		},
+	})
+}
+
+// normed demands that bf16 numbers are at most one code from the wanted ones, numbers
+// below 2^-112 counting as zeros: a device may take inputs below 2^-126 for zeros, and a
+// norm multiplies with up to 1000 and a weight, in the cases here below 16.
+func (c *Comparison) normed(name string, got, want Array) *Comparison {
+	return c.BF16Steps(name, withoutTiny(got), withoutTiny(want), 1)
+}
+
+func withoutTiny(a Array) Array {
+	if a.Type != vectors.U16 {
+		return a
+	}
+	const tiny = (127 - 112) << 7
+	v := a.U16()
+	for i, b := range v {
+		if b&0x7FFF < tiny {
+			v[i] = 0
+		}
+	}
+	return vectors.FromU16(v, a.Shape...)
+}
+
+// randomQKVNorm makes rows of all kinds. Parameter split puts them into two tensors,
+// pad adds columns behind and between that must not be read.
+func randomQKVNorm(seed uint64) []Case {
+	var cases []Case
+	add := func(tokens, rank, pad int, split bool, weights vectors.Type) {
+		rng := rand.New(rand.NewPCG(seed, uint64(len(cases))))
+		params := map[string]any{"eps": 1e-6, "q_size": rank, "pad": pad}
+		name := fmt.Sprintf("t%d_q%d", tokens, rank)
+		if pad > 0 {
+			name += fmt.Sprintf("_pad%d", pad)
+		}
+		if split {
+			params["split"], name = 1, name+"_split"
+		}
+		weight := func(n int) Array {
+			w := make([]float32, n)
+			for i := range w {
+				w[i] = float32(1 + rng.NormFloat64()/2)
+			}
+			if weights == vectors.F32 {
+				return vectors.FromF32(w, n)
+			}
+			return vectors.FromBF16(w, n)
+		}
+		if weights == vectors.F32 {
+			name += "_f32"
+		}
+		kinds := rowKinds
+		row, x := make([]float32, rank+projection.D), []uint16(nil)
+		for i := range tokens {
+			// The ties and bounds of kinds come in blocks of 64: rows are filled whole.
+			full := make([]float32, (len(row)+63)/64*64)
+			kinds[(i+len(cases))%len(kinds)].fill(rng, full)
+			copy(row, full)
+			for _, v := range row {
+				x = append(x, finiteBF16(v))
+			}
+		}
+		cases = append(cases, Case{Name: name, Params: params, In: Arrays{
+			"qr_kv": vectors.FromU16(x, tokens, rank+projection.D), "q_weight": weight(rank), "kv_weight": weight(projection.D),
+		}})
+	}
+	for i, tokens := range sizes {
+		add(tokens, []int{1024, 1536, 256, 8, 1032, 2048}[i], 0, false, vectors.U16)
+		add(tokens, []int{1536, 64, 1024, 4096, 1024, 24}[i], 8*(i%3), i%2 == 0, []vectors.Type{vectors.F32, vectors.U16}[i%2])
+	}
+	add(3, 8192, 0, true, vectors.F32)
+	return cases
+}
+
+type qkvNormInput struct {
+	x, qWeight, kvWeight Array
+	tokens, rank         int
+	eps                  float32
+	pad                  int
+	split                bool
+}
+
+func readQKVNorm(c Case) (x qkvNormInput, err error) {
+	in := c.Input()
+	x.rank, x.eps = in.Int("q_size"), float32(in.Float("eps"))
+	x.x = in.Array("qr_kv", vectors.U16, -1, x.rank+projection.D)
+	x.tokens = x.x.Dim(0)
+	x.pad, x.split = in.IntOr("pad", 0), in.IntOr("split", 0) != 0
+	weight := func(name string, n int) Array {
+		if c.In[name].Type == vectors.F32 {
+			return in.Array(name, vectors.F32, n)
+		}
+		return in.Array(name, vectors.U16, n)
+	}
+	x.qWeight, x.kvWeight = weight("q_weight", x.rank), weight("kv_weight", projection.D)
+	return x, in.Err()
+}
+
+// columns are n columns of a [rows, width] array, from column at on, with pad columns of
+// NaNs before and behind them.
+func columns(a Array, at, n, pad int) Array {
+	width, rows := a.Dim(1), a.Dim(0)
+	out := vectors.Filled(0xFF, a.Type, rows, n+2*pad)
+	size := a.Type.Size()
+	for r := range rows {
+		copy(out.Data[(r*(n+2*pad)+pad)*size:][:n*size], a.Data[(r*width+at)*size:])
+	}
+	return out
+}
+
+func refQKVNorm(c Case) (Arrays, error) {
+	x, err := readQKVNorm(c)
+	if err != nil {
+		return nil, err
+	}
+	want := Arrays{}
+	for _, part := range []struct {
+		name   string
+		at, n  int
+		weight Array
+	}{{"q_out", 0, x.rank, x.qWeight}, {"kv_out", x.rank, projection.D, x.kvWeight}} {
+		y := make([]uint16, x.tokens*part.n)
+		if err := projection.QKVNormRef(columns(x.x, part.at, part.n, 0).U16(), floats(part.weight), x.eps, y); err != nil {
+			return nil, err
+		}
+		want[part.name] = vectors.FromU16(y, x.tokens, part.n)
+	}
+	return want, nil
+}
+
+// floats are the numbers of an f32 array, or of a bf16 one.
+func floats(a Array) []float32 {
+	if a.Type == vectors.F32 {
+		return a.F32()
+	}
+	return numfmt.BF16DecodeSlice(nil, a.U16())
+}
+
+// floatType is the element type of such an array in a tensor.
+func floatType(a Array) tensor.DType {
+	if a.Type == vectors.F32 {
+		return tensor.F32
+	}
+	return tensor.BF16
+}
+
+func runQKVNorm(ctx context.Context, dev *vk.Device, variant string, c Case) (Arrays, error) {
+	x, err := readQKVNorm(c)
+	if err != nil {
+		return nil, err
+	}
+	op, err := projection.NewQKVNorm(dev, projection.QKVNormConfig{Rank: x.rank, Eps: x.eps, Variant: variant})
+	if err != nil {
+		return nil, err
+	}
+	r := NewRig(ctx, dev)
+	defer r.Close()
+	a := projection.QKVNormArgs{
+		QRAt: x.pad, QRWeight: r.In(x.qWeight, floatType(x.qWeight)), KVWeight: r.In(x.kvWeight, floatType(x.kvWeight)),
+		QROut: r.Out(tensor.BF16, x.tokens, x.rank), KVOut: r.Out(tensor.BF16, x.tokens, projection.D),
+	}
+	if x.split {
+		a.QR, a.KV, a.KVAt = r.In(columns(x.x, 0, x.rank, x.pad), tensor.BF16), r.In(columns(x.x, x.rank, projection.D, x.pad), tensor.BF16), x.pad
+	} else {
+		both := r.In(columns(x.x, 0, x.rank+projection.D, x.pad), tensor.BF16)
+		a.QR, a.KV, a.KVAt = both, both, x.pad+x.rank
+	}
+	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
+	return r.Results(map[string]tensor.Tensor{"q_out": a.QROut, "kv_out": a.KVOut})
+}

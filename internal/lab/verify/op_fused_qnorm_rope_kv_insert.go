@@ -1,0 +1,143 @@
+package verify
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/projection"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// normedQuery is how close queries have to be: a bf16 step, or the noise of f32 where two
+// products of numbers up to 512^0.5 cancel.
+var normedQuery = Tolerance{Abs: 2e-5, Rel: 1.001 / 128, Cos: 1e-6}
+
+func init() {
+	Register(Op{
+		Name: "fused_qnorm_rope_kv_insert", Class: ClassTolerance, Variants: projection.QInsertVariants,
+		Random: randomQInsert, Ref: refQInsert, Run: runQInsert,
+		Compare: func(c Case, got, want Arrays) Result {
+			cmp := NewComparison(ClassTolerance)
+			x, err := readQInsert(c)
+			if err != nil {
+				return cmp.Fail("%v", err).Result()
+			}
+			return cmp.insertedRows("cache_after", x, c.Source != "random", got["cache_after"], want["cache_after"]).
+				Close("q_out", got["q_out"], want["q_out"], normedQuery).Result()
+		},
+	})
+}
+
+func randomQInsert(seed uint64) []Case {
+	var cases []Case
+	add := func(tokens, padding, heads, invalid int, l cache.Layout) {
+		rng := rand.New(rand.NewPCG(seed, uint64(len(cases))))
+		n, pages := tokens+padding, pagesFor(tokens, l)
+		slots := make([]int64, tokens)
+		for i, s := range rng.Perm(pages * l.Page)[:tokens] {
+			slots[i] = int64(s)
+		}
+		for i := range invalid { // padding, and slots that only a broken host makes
+			slots[rng.IntN(tokens)] = []int64{-1, -7, int64(pages * l.Page), 1 << 40, -1 << 63}[i%5]
+		}
+		table, positions := randomTurns(rng, n)
+		cases = append(cases, Case{
+			Name:   fmt.Sprintf("t%d_pad%d_h%d_page%d_stride%d", tokens, padding, heads, l.Page, l.Stride),
+			About:  fmt.Sprintf("%d rows, %d slots, %d of them invalid", n, tokens, invalid),
+			Params: map[string]any{"eps": 1e-6, "block_size": l.Page, "block_stride_bytes": l.Stride},
+			In: Arrays{
+				"q": reshaped(randomRows(rng, n*heads), n, heads, projection.D), "kv": randomRows(rng, n), "slot_mapping": vectors.FromI64(slots, tokens),
+				"positions": positions, "cos_sin_rows": table, "cache_before": poisonedPool(pages, l),
+			},
+		})
+	}
+	for i, tokens := range sizes {
+		add(tokens, 0, []int{64, 5, 8, 1, 2, 3}[i], 0, pageShapes[i%len(pageShapes)])
+		add(tokens, i%3, []int{1, 128, 7, 8, 4, 1}[i], min(i, 5), pageShapes[(i+3)%len(pageShapes)])
+	}
+	add(69, 5, 3, 5, pageShapes[6])
+	add(61, 3, 2, 2, pageShapes[7])
+	return cases
+}
+
+// pagesFor is a number of pages for so many tokens with room to spare.
+func pagesFor(tokens int, l cache.Layout) int { return (tokens+l.Page-1)/l.Page + 2 }
+
+// randomTurns makes a table and positions in it, or, for a few, outside.
+func randomTurns(rng *rand.Rand, tokens int) (table, positions Array) {
+	const rows = 40
+	at := make([]int64, tokens)
+	for i := range at {
+		at[i] = int64(rng.IntN(rows))
+		switch { // rows of the identity, and positions that only a broken host makes
+		case i%3 == 1:
+			at[i] = 0
+		case i%17 == 16:
+			at[i] = []int64{-5, rows, 1<<31 - 1, -1 << 31}[rng.IntN(4)]
+		}
+	}
+	return vectors.FromF32(randomCosSin(rng, rows), rows, projection.RopeDim), vectors.FromI64(at, tokens)
+}
+
+func reshaped(a Array, shape ...int) Array {
+	a.Shape = shape
+	return a
+}
+
+type qInsertInput struct {
+	q, kv, slots, positions, table, pool Array
+	layout                               cache.Layout
+	eps                                  float32
+}
+
+func readQInsert(c Case) (x qInsertInput, err error) {
+	in := c.Input()
+	x.q = in.Array("q", vectors.U16, -1, -1, projection.D)
+	n := x.q.Dim(0)
+	x.kv, x.slots = in.Array("kv", vectors.U16, n, projection.D), in.Array("slot_mapping", vectors.I64, -1)
+	positions := in.Array("positions", vectors.I64, n)
+	x.table = in.Array("cos_sin_rows", vectors.F32, -1, projection.RopeDim)
+	known := in.Optional("cos_sin_pos", vectors.I64, x.table.Dim(0))
+	x.pool, x.layout = inputPool(in, "cache_before")
+	x.eps = float32(in.Float("eps"))
+	if err := in.Err(); err != nil {
+		return x, err
+	}
+	x.positions, err = tableRows(c, positions, known)
+	return x, err
+}
+
+func refQInsert(c Case) (Arrays, error) {
+	x, err := readQInsert(c)
+	if err != nil {
+		return nil, err
+	}
+	q, after := x.q.U16(), x.pool.Clone()
+	if err := projection.QInsertRef(q, x.q.Dim(1), x.kv.U16(), x.slots.I64(), x.positions.I32(), x.table.F32(), x.eps, after.Data, x.layout); err != nil {
+		return nil, err
+	}
+	return Arrays{"q_out": vectors.FromU16(q, x.q.Shape...), "cache_after": after}, nil
+}
+
+func runQInsert(ctx context.Context, dev *vk.Device, variant string, c Case) (Arrays, error) {
+	x, err := readQInsert(c)
+	if err != nil {
+		return nil, err
+	}
+	op, err := projection.NewQInsert(dev, projection.QInsertConfig{Page: x.layout.Page, Eps: x.eps, Variant: variant})
+	if err != nil {
+		return nil, err
+	}
+	r := NewRig(ctx, dev)
+	defer r.Close()
+	a := projection.QInsertArgs{
+		Q: r.In(x.q, tensor.BF16), KV: r.In(x.kv, tensor.BF16), Slots: r.In(x.slots, tensor.I64), Positions: r.In(x.positions, tensor.I32),
+		Table: r.In(x.table, tensor.F32), Cache: kvCache(r.In(x.pool, tensor.U8), x.layout),
+	}
+	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
+	return r.Results(map[string]tensor.Tensor{"q_out": a.Q, "cache_after": a.Cache.Pool})
+}

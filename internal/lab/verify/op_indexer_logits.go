@@ -1,0 +1,387 @@
+package verify
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/indexer"
+	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+func init() {
+	for name, format := range map[string]cache.IndexKeyFormat{
+		"indexer_logits_fp8": cache.IndexKeyFP8, "indexer_logits_mxfp4": cache.IndexKeyMXFP4,
+	} {
+		Register(Op{
+			Name: name, Class: ClassTolerance, Variants: indexer.LogitsVariants,
+			Random: func(seed uint64) []Case { return randomLogits(seed, format) },
+			Ref:    func(c Case) (Arrays, error) { return refLogits(c, format) },
+			Run: func(ctx context.Context, dev *vk.Device, variant string, c Case) (Arrays, error) {
+				return runLogits(ctx, dev, variant, c, format)
+			},
+			Compare: func(c Case, got, want Arrays) Result { return compareLogits(c, got["logits"], want["logits"], format) },
+		})
+	}
+}
+
+// logitsDiff bounds calc_diff over all logits, as DeepGEMM's tests do for sums in
+// f32. logitsOfRow bounds the difference of one logit relative to the largest of its
+// row: a check that no single one is wrong, with room for the reduced precision of
+// the recorded kernel's sums.
+//
+// Where heads cancel in all of a row, as they may in a row of one entry, the sums of a
+// recorded kernel are no closer to each other than its terms allow: it was up to 1.2e-4
+// of the sum of their magnitudes away. logitsOfTerms is twice that, and takes the place
+// of logitsOfRow there, for recorded logits only; calc_diff is over all of them.
+const (
+	logitsDiff    = 5e-6
+	logitsOfRow   = 1e-3
+	logitsOfTerms = 2.5e-4
+)
+
+// logitsInput reads a case. Token t has request t unless token_to_req says otherwise, or
+// queries are [R, next, H, bytes]: then each request has so many tokens.
+func logitsInput(c Case, format cache.IndexKeyFormat) (x indexer.LogitsHost, group int, err error) {
+	in := c.Input()
+	name, next := "q_fp8", 1
+	if format == cache.IndexKeyMXFP4 {
+		name = "q_packed"
+	}
+	if q := c.In[name]; len(q.Shape) == 4 {
+		next = max(q.Dim(1), 1)
+		c.In = maps.Clone(c.In)
+		for _, n := range []string{name, "q_scale", "context_lens"} {
+			if a, ok := c.In[n]; ok && len(a.Shape) > 1 {
+				a.Shape = append([]int{a.Dim(0) * a.Dim(1)}, a.Shape[2:]...)
+				c.In[n] = a
+			}
+		}
+		in = c.Input()
+	}
+	q := in.Array(name, vectors.U8, -1, -1, format.RowBytes())
+	t, h := q.Dim(0), q.Dim(1)
+	if format == cache.IndexKeyMXFP4 {
+		x.QScale = in.Array("q_scale", vectors.U8, t, h, indexer.Blocks).Data
+	}
+	pool := in.Array("cache", vectors.U8, -1, -1)
+	table := in.Array("block_table", vectors.I32, -1, -1)
+	x.Heads, x.Q, x.Pool = h, q.Data, pool.Data
+	x.Weights = in.Array("weights", vectors.F32, t, h).F32()
+	x.Layout = cache.IndexKeyLayout{Page: in.Int("block_size"), Stride: pool.Dim(1), Format: format}
+	x.BlockTable, x.TableWidth = table.I32(), table.Dim(1)
+	x.Lens = in.Array("context_lens", vectors.I32, t).I32()
+	if req := in.Optional("token_to_req", vectors.I32, t); !req.IsZero() {
+		x.TokenToReq = req.I32()
+	} else {
+		for i := range t {
+			x.TokenToReq = append(x.TokenToReq, int32(i/next))
+		}
+	}
+	x.First, group = in.IntOr("first", 0), in.IntOr("group", 1)
+	if logits, ok := c.Want["logits"]; ok {
+		x.Width = logits.Dim(1)
+	} else if x.Width = in.IntOr("columns", -1); x.Width < 0 && in.Err() == nil {
+		return x, group, fmt.Errorf("verify: %s.%s: has no output array \"logits\", nor a parameter \"columns\": %w", c.Op, c.Name, vectors.ErrFormat)
+	}
+	return x, group, in.Err()
+}
+
+// refLogits leaves the poison of a Rig where LogitsRef writes nothing.
+func refLogits(c Case, format cache.IndexKeyFormat) (Arrays, error) {
+	x, _, err := logitsInput(c, format)
+	if err != nil {
+		return nil, err
+	}
+	t := len(x.Lens)
+	out := vectors.Filled(poisonFloat, vectors.F32, t, x.Width).F32()
+	if err := indexer.LogitsRef(x, out); err != nil {
+		return nil, err
+	}
+	return Arrays{"logits": vectors.FromF32(out, t, x.Width)}, nil
+}
+
+func runLogits(ctx context.Context, dev *vk.Device, variant string, c Case, format cache.IndexKeyFormat) (Arrays, error) {
+	x, group, err := logitsInput(c, format)
+	if err != nil {
+		return nil, err
+	}
+	t, l := len(x.Lens), x.Layout
+	op, err := indexer.NewLogits(dev, indexer.LogitsConfig{Heads: x.Heads, Format: format, Page: l.Page, Group: group, Variant: variant})
+	if err != nil {
+		return nil, err
+	}
+	r := NewRig(ctx, dev)
+	defer r.Close()
+	a := indexer.LogitsArgs{
+		Q:          r.In(vectors.FromU8(x.Q, t, x.Heads, format.RowBytes()), tensor.U8),
+		Weights:    r.In(vectors.FromF32(x.Weights, t, x.Heads), tensor.F32),
+		Keys:       cache.IndexKeyCache{Pool: r.In(c.In["cache"], tensor.U8), Layout: l},
+		BlockTable: r.In(vectors.FromI32(x.BlockTable, len(x.BlockTable)/max(x.TableWidth, 1), x.TableWidth), tensor.I32),
+		TokenToReq: r.In(vectors.FromI32(x.TokenToReq, t), tensor.I32),
+		Lens:       r.In(vectors.FromI32(x.Lens, t), tensor.I32),
+		First:      x.First,
+		Out:        r.Out(tensor.F32, t, x.Width),
+	}
+	if format == cache.IndexKeyMXFP4 {
+		a.QScale = r.In(vectors.FromU8(x.QScale, t, x.Heads, indexer.Blocks), tensor.U8)
+	}
+	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
+	return r.Results(map[string]tensor.Tensor{"logits": a.Out})
+}
+
+// compareLogits looks at the entries that are defined and demands that nothing else
+// was written.
+func compareLogits(c Case, got, want Array, format cache.IndexKeyFormat) Result {
+	cmp := NewComparison(ClassTolerance)
+	if !cmp.same("logits", got, want) {
+		return cmp.Result()
+	}
+	x, _, err := logitsInput(c, format)
+	if err != nil {
+		return cmp.Fail("%v", err).Result()
+	}
+	a, b := got.F32(), want.F32()
+	var defined, wanted []float32
+	worst, at, stray := 0.0, 0, 0
+	explained := logitsExplained(x, c.Source != "random")
+	for t := range x.Lens {
+		row := t * x.Width
+		n := min(max(int(x.Lens[t])-x.First, 0), x.Width)
+		defined, wanted = append(defined, a[row:row+n]...), append(wanted, b[row:row+n]...)
+		largest := 0.0
+		for _, v := range b[row : row+n] {
+			if f := math.Abs(float64(v)); !special(f) {
+				largest = max(largest, f)
+			}
+		}
+		for i := row; i < row+n; i++ {
+			diff := math.Abs(float64(a[i]) - float64(b[i]))
+			if d := diff / largest; d > worst && !(d >= logitsOfRow && explained(i, diff)) {
+				worst, at = d, i
+			}
+		}
+		for i := row + n; i < row+x.Width; i++ {
+			if math.Float32bits(a[i]) != math.MaxUint32 && math.Float32bits(a[i]) != math.Float32bits(b[i]) {
+				stray++
+			}
+		}
+	}
+	cmp.CalcDiff("logits", vectors.FromF32(defined, len(defined)), vectors.FromF32(wanted, len(wanted)), logitsDiff)
+	if worst > 0 {
+		cmp.add(worst < logitsOfRow, worst, logitsOfRow, fmt.Sprintf("logits: %.3g of the row's largest at %s: got %.6g, want %.6g",
+			worst, position(at, want.Shape), a[at], b[at]))
+	}
+	if stray > 0 {
+		cmp.Fail("logits: %d undefined elements were written", stray)
+	}
+	return cmp.Result()
+}
+
+// logitsExplained tells whether the terms of logit i of recorded ones explain a difference.
+func logitsExplained(x indexer.LogitsHost, recorded bool) func(i int, diff float64) bool {
+	var terms []float32
+	return func(i int, diff float64) bool {
+		if !recorded || diff == 0 {
+			return false
+		}
+		if terms == nil {
+			y := x
+			y.Weights = slices.Clone(x.Weights)
+			for j, w := range y.Weights {
+				y.Weights[j] = max(w, -w)
+			}
+			terms = make([]float32, len(x.Lens)*x.Width)
+			if indexer.LogitsRef(y, terms) != nil {
+				clear(terms)
+			}
+		}
+		return diff < logitsOfTerms*float64(terms[i])
+	}
+}
+
+// logitsShape is a random case. With a request for each token it is a decode step,
+// with fewer a prefill. Hostile cases have lengths, requests and tables that only a
+// broken host makes.
+type logitsShape struct {
+	about          string
+	tokens, heads  int
+	requests, lens int // lens: the largest length
+	page, pad      int // slots; bytes between pages beyond the least stride
+	first, columns int // columns 0: up to the largest length
+	group          int
+	kind           int // of the numbers
+	hostile        bool
+}
+
+// Kinds of numbers.
+const (
+	logitsNormal  = iota // quantised normal numbers, as a model has them
+	logitsScales         // key scales of any positive f32; MXFP4 blocks of very different size
+	logitsAnyCode        // random bytes: every code, subnormal ones too
+)
+
+func randomLogits(seed uint64, format cache.IndexKeyFormat) []Case {
+	var cases []Case
+	for i, s := range []logitsShape{
+		{about: "one entry", tokens: 1, heads: 1, requests: 1, lens: 1, page: 64},
+		{about: "one token", tokens: 1, heads: 64, requests: 1, lens: 321, page: 64, pad: 64},
+		{about: "decode", tokens: 2, heads: 64, requests: 2, lens: 321, page: 64, kind: logitsScales},
+		{about: "decode of two tokens a request", tokens: 6, heads: 64, requests: 3, lens: 200, page: 64, group: 2},
+		{about: "prefill", tokens: 17, heads: 64, requests: 2, lens: 69, page: 64, group: 4, pad: 192},
+		{about: "prefill of many requests", tokens: 61, heads: 8, requests: 23, lens: 321, page: 16, group: 4, kind: logitsAnyCode},
+		{about: "128 heads", tokens: 5, heads: 128, requests: 4, lens: 130, page: 64, group: 2},
+		{about: "odd numbers of heads and keys", tokens: 69, heads: 3, requests: 69, lens: 61, page: 3},
+		{about: "pages of one key", tokens: 17, heads: 17, requests: 5, lens: 61, page: 1, group: 8, kind: logitsScales},
+		{about: "a segment", tokens: 9, heads: 33, requests: 9, lens: 321, page: 64, first: 100, columns: 69, kind: logitsAnyCode},
+		{about: "a segment of a prefill", tokens: 21, heads: 16, requests: 2, lens: 400, page: 64, first: 256, columns: 128, group: 4},
+		{about: "a segment behind every end", tokens: 2, heads: 8, requests: 2, lens: 61, page: 64, first: 61, columns: 17},
+		{about: "many tokens", tokens: 321, heads: 2, requests: 3, lens: 69, page: 2, group: 4},
+		{about: "numbers out of range", tokens: 61, heads: 9, requests: 17, lens: 200, page: 64, group: 2, hostile: true},
+		{about: "numbers out of range, decode", tokens: 17, heads: 64, requests: 17, lens: 200, page: 16, hostile: true, first: 3, columns: 190},
+	} {
+		cases = append(cases, randomLogitsCase(rand.New(rand.NewPCG(seed, uint64(i))), s, format))
+	}
+	return cases
+}
+
+// spoilLogits puts what is out of range into some entries of a block table, some lengths
+// and some requests.
+func spoilLogits(rng *rand.Rand, s logitsShape, pages int, table, lens, req []int32) {
+	width := len(table) / s.requests
+	for i := range table {
+		if rng.IntN(4) == 0 {
+			table[i] = []int32{-1, math.MinInt32, int32(pages), math.MaxInt32}[rng.IntN(4)]
+		}
+	}
+	for t := range lens {
+		switch rng.IntN(6) {
+		case 0:
+			lens[t] = []int32{-1, math.MinInt32, int32(width*s.page + 7), math.MaxInt32}[rng.IntN(4)]
+		case 1:
+			req[t] = []int32{-1, math.MinInt32, int32(s.requests), math.MaxInt32}[rng.IntN(4)]
+		}
+	}
+}
+
+func randomLogitsCase(rng *rand.Rand, s logitsShape, format cache.IndexKeyFormat) Case {
+	least := s.page * (format.RowBytes() + cache.IndexScaleBytes)
+	l := cache.IndexKeyLayout{Page: s.page, Stride: (least+15)/16*16 + s.pad, Format: format}
+	width := (s.lens + s.page - 1) / s.page
+	pages := s.requests*width + 5
+	table := permutation(rng, s.requests*width, pages)
+	pool := vectors.Filled(0xFF, vectors.U8, pages, l.Stride)
+	longest := make([]int, s.requests)
+	lens, req := make([]int32, s.tokens), make([]int32, s.tokens)
+	for t := range s.tokens {
+		r := t * s.requests / s.tokens
+		req[t], lens[t] = int32(r), int32(rng.IntN(s.lens+1))
+		if t == 0 {
+			lens[t] = int32(s.lens)
+		}
+		longest[r] = max(longest[r], int(lens[t]))
+	}
+	for r, n := range longest {
+		for i := range n {
+			slot := int64(table[r*width+i/s.page])*int64(s.page) + int64(i%s.page)
+			codes, scales := pool.Data[l.RowOffset(slot):][:format.RowBytes()], pool.Data[l.ScaleOffset(slot):][:cache.IndexScaleBytes]
+			randomIndexRow(rng, format, s.kind, codes, scales)
+		}
+	}
+	if s.hostile {
+		spoilLogits(rng, s, pages, table, lens, req)
+		fillKeys(rng, pool.Data, l, pages, s.kind)
+	}
+	rows := s.tokens * s.heads
+	q, qScale, weights := make([]byte, rows*format.RowBytes()), make([]byte, rows*indexer.Blocks), make([]float32, rows)
+	for i := range rows {
+		var unused [cache.IndexScaleBytes]byte
+		scales := unused[:]
+		if format == cache.IndexKeyMXFP4 {
+			scales = qScale[i*indexer.Blocks:][:indexer.Blocks]
+		}
+		randomIndexRow(rng, format, s.kind, q[i*format.RowBytes():][:format.RowBytes()], scales)
+		weights[i] = float32(rng.NormFloat64() * 0.1)
+	}
+	if s.columns == 0 {
+		s.columns = s.lens
+	}
+	c := Case{
+		Name:   fmt.Sprintf("t%d_h%d_r%d_n%d_page%d_first%d", s.tokens, s.heads, s.requests, s.lens, s.page, s.first),
+		About:  s.about,
+		Params: map[string]any{"block_size": s.page, "first": s.first, "columns": s.columns, "group": max(s.group, 1)},
+		In: Arrays{
+			"weights": vectors.FromF32(weights, s.tokens, s.heads), "cache": pool, "context_lens": vectors.FromI32(lens, s.tokens),
+			"block_table": vectors.FromI32(table, s.requests, width), "token_to_req": vectors.FromI32(req, s.tokens),
+		},
+	}
+	if format == cache.IndexKeyMXFP4 {
+		c.In["q_packed"], c.In["q_scale"] = vectors.FromU8(q, s.tokens, s.heads, format.RowBytes()), vectors.FromU8(qScale, s.tokens, s.heads, indexer.Blocks)
+	} else {
+		c.In["q_fp8"] = vectors.FromU8(q, s.tokens, s.heads, format.RowBytes())
+	}
+	return c
+}
+
+// fillKeys gives every slot numbers: where a length goes beyond what a request has,
+// the entries that its table still names are defined.
+func fillKeys(rng *rand.Rand, pool []byte, l cache.IndexKeyLayout, pages, kind int) {
+	for slot := range int64(pages * l.Page) {
+		randomIndexRow(rng, l.Format, kind, pool[l.RowOffset(slot):][:l.Format.RowBytes()], pool[l.ScaleOffset(slot):][:cache.IndexScaleBytes])
+	}
+}
+
+// randomIndexRow makes the codes and scales of a key, or of a query head.
+func randomIndexRow(rng *rand.Rand, format cache.IndexKeyFormat, kind int, codes, scales []byte) {
+	block, eps, largest := indexer.D, float32(1e-4), float32(448)
+	if format == cache.IndexKeyMXFP4 {
+		block, eps, largest = indexer.D/indexer.Blocks, 6*0x1p-126, 6
+	}
+	for b := range indexer.D / block {
+		v, amax := make([]float32, block), float32(0)
+		size := 1.0
+		if kind == logitsScales && format == cache.IndexKeyMXFP4 {
+			size = math.Ldexp(1, rng.IntN(20)-10)
+		}
+		for i := range v {
+			v[i] = float32(rng.NormFloat64() * size)
+			amax = max(amax, v[i], -v[i])
+		}
+		sb := numfmt.UE8M0Encode(amax, eps, 1/largest)
+		inverse := numfmt.UE8M0Inverse(sb)
+		for i := range v {
+			d := b*block + i
+			switch {
+			case kind == logitsAnyCode && format == cache.IndexKeyFP8:
+				if codes[d] = byte(rng.UintN(256)); codes[d]&0x7F == 0x7F {
+					codes[d] = 0x80
+				}
+			case kind == logitsAnyCode:
+				codes[d/2] = byte(rng.UintN(256))
+			case format == cache.IndexKeyFP8:
+				codes[d] = numfmt.E4M3Encode(v[i] * inverse)
+			case d%2 == 0:
+				codes[d/2] = numfmt.E2M1Encode(v[i] * inverse)
+			default:
+				codes[d/2] = numfmt.E2M1Pack(codes[d/2], numfmt.E2M1Encode(v[i]*inverse))
+			}
+		}
+		if format == cache.IndexKeyMXFP4 {
+			scales[b] = sb
+		} else {
+			scale := numfmt.UE8M0Scale(sb)
+			if kind == logitsScales {
+				scale *= float32(0.1 + rng.Float64())
+			}
+			binary.LittleEndian.PutUint32(scales, math.Float32bits(scale))
+		}
+	}
+}

@@ -1,0 +1,130 @@
+package verify
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/indexer"
+	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+func init() {
+	for name, format := range map[string]cache.IndexKeyFormat{
+		"indexer_select_fp8": cache.IndexKeyFP8, "indexer_select_mxfp4": cache.IndexKeyMXFP4,
+	} {
+		Register(Op{
+			Name: name, Class: ClassSet, Variants: indexer.LogitsVariants,
+			Random: func(seed uint64) []Case { return randomSelect(seed, format) },
+			Ref:    func(c Case) (Arrays, error) { return refSelect(c, format) },
+			Run: func(ctx context.Context, dev *vk.Device, variant string, c Case) (Arrays, error) {
+				return runSelect(ctx, dev, variant, c, format)
+			},
+			Compare: func(c Case, got, want Arrays) Result { return compareSelect(c, got, want, format) },
+		})
+	}
+}
+
+// randomSelect makes the cases of the logits, as far as they begin at entry 0, with
+// widths and segments such that there are one or many of them.
+func randomSelect(seed uint64, format cache.IndexKeyFormat) []Case {
+	var cases []Case
+	for i, s := range []struct {
+		logitsShape
+		k, segment, rows, workgroups int
+	}{
+		{logitsShape{tokens: 1, heads: 1, requests: 1, lens: 1, page: 64}, 1, 0, 0, 0},
+		{logitsShape{tokens: 2, heads: 64, requests: 2, lens: 321, page: 64, pad: 64}, 17, 0, 0, 0},
+		{logitsShape{tokens: 17, heads: 8, requests: 3, lens: 900, page: 64, group: 4}, 61, 192, 0, 0},
+		{logitsShape{tokens: 3, heads: 8, requests: 3, lens: 1400, page: 16}, 512, 512, 0, 0},
+		{logitsShape{tokens: 321, heads: 2, requests: 3, lens: 200, page: 2, group: 4}, 69, 128, 64, 0},
+		{logitsShape{tokens: 1, heads: 1, requests: 1, lens: 66001, page: 64}, 321, 33000, 0, 64},
+	} {
+		c := randomLogitsCase(rand.New(rand.NewPCG(seed, uint64(i))), s.logitsShape, format)
+		c.Name = fmt.Sprintf("t%d_h%d_n%d_page%d_k%d_segment%d", s.tokens, s.heads, s.lens, s.page, s.k, s.segment)
+		c.Params["k"], c.Params["segment"], c.Params["rows"], c.Params["workgroups"] = s.k, s.segment, s.rows, s.workgroups
+		cases = append(cases, c)
+	}
+	return cases
+}
+
+// selectLogits are the scores of a case by their reference, with poison behind them.
+func selectLogits(c Case, format cache.IndexKeyFormat) (x indexer.LogitsHost, logits Array, err error) {
+	c.Want = nil // the number of columns is a parameter
+	if x, _, err = logitsInput(c, format); err != nil {
+		return x, logits, err
+	}
+	a, err := refLogits(c, format)
+	return x, a["logits"], err
+}
+
+func refSelect(c Case, format cache.IndexKeyFormat) (Arrays, error) {
+	in := c.Input()
+	k := in.Int("k")
+	x, logits, err := selectLogits(c, format)
+	if err == nil {
+		err = in.Err()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return Arrays{"topk_indices": vectors.FromI32(indexer.TopKRef(logits.F32(), x.Width, x.Lens, k), len(x.Lens), k)}, nil
+}
+
+func runSelect(ctx context.Context, dev *vk.Device, variant string, c Case, format cache.IndexKeyFormat) (Arrays, error) {
+	c.Want = nil
+	x, group, err := logitsInput(c, format)
+	if err != nil {
+		return nil, err
+	}
+	in := c.Input()
+	t, cfg := len(x.Lens), indexer.SelectConfig{
+		K: in.Int("k"), Segment: in.IntOr("segment", 0), Rows: in.IntOr("rows", 0), Workgroups: in.IntOr("workgroups", 0),
+		Logits: indexer.LogitsConfig{Heads: x.Heads, Format: format, Page: x.Layout.Page, Group: group, Variant: variant},
+	}
+	if err := in.Err(); err != nil {
+		return nil, err
+	}
+	op, err := indexer.NewSelect(dev, cfg)
+	if err != nil {
+		return nil, err
+	}
+	r := NewRig(ctx, dev)
+	defer r.Close()
+	a := indexer.SelectArgs{LogitsArgs: indexer.LogitsArgs{
+		Q:          r.In(vectors.FromU8(x.Q, t, x.Heads, format.RowBytes()), tensor.U8),
+		Weights:    r.In(vectors.FromF32(x.Weights, t, x.Heads), tensor.F32),
+		Keys:       cache.IndexKeyCache{Pool: r.In(c.In["cache"], tensor.U8), Layout: x.Layout},
+		BlockTable: r.In(c.In["block_table"], tensor.I32),
+		TokenToReq: r.In(vectors.FromI32(x.TokenToReq, t), tensor.I32),
+		Lens:       r.In(c.In["context_lens"], tensor.I32),
+	}, TopK: r.Out(tensor.I32, t, cfg.K), Entries: x.Width}
+	if format == cache.IndexKeyMXFP4 {
+		a.QScale = r.In(c.In["q_scale"], tensor.U8)
+	}
+	if memory := r.Out(tensor.U8, int(op.ScratchBytes(t))); r.Err() == nil {
+		a.Scratch = memory.View()
+	}
+	a.Arrived = r.In(vectors.FromI32(make([]int32, t), t), tensor.I32)
+	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
+	return r.Results(map[string]tensor.Tensor{"topk_indices": a.TopK})
+}
+
+// compareSelect demands as many of the largest scores of the reference as there have
+// to be, in ascending order of the entries. Scores that differ by no more than sums
+// in f32 do count as equal.
+func compareSelect(c Case, got, want Arrays, format cache.IndexKeyFormat) Result {
+	cmp := NewComparison(ClassSet)
+	x, logits, err := selectLogits(c, format)
+	if err != nil {
+		return cmp.Fail("%v", err).Result()
+	}
+	picks := got["topk_indices"]
+	if !cmp.same("topk_indices", picks, want["topk_indices"]) {
+		return cmp.Result()
+	}
+	return cmp.TopK("topk_indices", logits, x.Lens, picks).ascending("topk_indices", picks).Result()
+}

@@ -1,0 +1,371 @@
+package verify
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+
+	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/projection"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+func init() {
+	Register(Op{
+		Name: "linear", Class: ClassTolerance, Variants: projection.LinearVariants,
+		Random: randomLinear, Ref: refLinear, Run: runLinear, Compare: compareLinear,
+	})
+}
+
+var weightFormats = []projection.WeightFormat{projection.WeightBF16, projection.WeightFP8, projection.WeightFP8UE8M0, projection.WeightNVFP4}
+
+// linearInput reads a case.
+func linearInput(c Case) (h projection.LinearHost, out tensor.DType, column, width int, err error) {
+	in := c.Input()
+	h.T, h.Groups, h.N, h.K = in.Int("tokens"), in.IntOr("groups", 1), in.Int("n"), in.Int("k")
+	h.Weights, h.Activations = projection.WeightFormat(in.Int("weights")), projection.ActivationFormat(in.IntOr("activations", 0))
+	column, width = in.IntOr("column", 0), in.IntOr("width", h.Groups*h.N)
+	out = tensor.BF16
+	if in.IntOr("out_f32", 0) != 0 {
+		out = tensor.F32
+	}
+	if err := in.Err(); err != nil {
+		return h, out, 0, 0, err
+	}
+	h.X, h.XScale, h.Data, h.Scale = c.In["x"].Data, c.In["x_scale"].Data, c.In["w"].Data, c.In["w_scale"].Data
+	if a := c.In["x_scale"]; !a.IsZero() {
+		h.ScalePitch = a.Dim(2)
+	}
+	if a := c.In["row_scale"]; !a.IsZero() {
+		h.RowScale = a.F32()
+	}
+	return h, out, column, width, nil
+}
+
+// refLinear leaves the poison of a Rig in columns that the layer does not write.
+func refLinear(c Case) (Arrays, error) {
+	h, dt, column, width, err := linearInput(c)
+	if err != nil {
+		return nil, err
+	}
+	sums := make([]float64, h.T*h.Groups*h.N)
+	if err := projection.LinearRef(h, sums); err != nil {
+		return nil, err
+	}
+	y := vectors.Filled(poisonFloat, stored(dt), h.T, width)
+	for i, v := range sums {
+		at := i/(h.Groups*h.N)*width + column + i%(h.Groups*h.N)
+		if dt == tensor.F32 {
+			binary.LittleEndian.PutUint32(y.Data[4*at:], math.Float32bits(float32(v)))
+		} else {
+			binary.LittleEndian.PutUint16(y.Data[2*at:], numfmt.BF16Encode(float32(v)))
+		}
+	}
+	return Arrays{"y": y}, nil
+}
+
+func runLinear(ctx context.Context, dev *vk.Device, variant string, c Case) (Arrays, error) {
+	h, dt, column, width, err := linearInput(c)
+	if err != nil {
+		return nil, err
+	}
+	op, err := projection.NewLinear(dev, projection.LinearConfig{N: h.N, K: h.K, Groups: h.Groups, Weights: h.Weights,
+		Activations: h.Activations, Out: dt, MaxTokens: h.T, Workgroups: c.Input().IntOr("workgroups", 0), Variant: variant})
+	if err != nil {
+		return nil, err
+	}
+	r := NewRig(ctx, dev)
+	defer r.Close()
+	a := projection.LinearArgs{
+		X:      r.In(c.In["x"], linearTypes[c.In["x"].Type]),
+		XScale: r.In(c.In["x_scale"], linearTypes[c.In["x_scale"].Type]),
+		W: projection.LinearWeights{
+			Data:     r.In(c.In["w"], linearTypes[c.In["w"].Type]),
+			Scale:    r.In(c.In["w_scale"], linearTypes[c.In["w_scale"].Type]),
+			RowScale: r.In(c.In["row_scale"], tensor.F32),
+		},
+		Out: r.Out(dt, h.T, width), OutColumn: column,
+	}
+	if n := op.ScratchLen(h.T); n > 0 {
+		a.Scratch = r.Out(tensor.F32, n)
+	}
+	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
+	return r.Results(map[string]tensor.Tensor{"y": a.Out})
+}
+
+// linearTypes are the tensor types that the arrays of a case stand for.
+var linearTypes = map[vectors.Type]tensor.DType{vectors.U8: tensor.U8, vectors.U16: tensor.BF16, vectors.F32: tensor.F32, vectors.I32: tensor.I32}
+
+// compareLinear bounds the error of every sum by what its terms allow. With
+// A = sum_k |x w|:
+//
+//	sums     K additions in f32, each rounded or cut off: at most K * 2^-23 * A, in any order
+//	scales   FP8 with scales that are no powers of two: sums so far are multiplied by the ratio of two fractions where
+//	         a block of 128 begins, at most 4 roundings of 2^-23: ceil(K/128) * 2^-21 * A
+//	steps    f16 elements come in steps of 2^-24, FP8 weights in that of twice the largest scale of the layer:
+//	         2^-25 * (sum_k |w| + 2*S * sum_k |x|); where weights are bf16, S is 1/2
+//	result   half a unit of bf16 in what is wanted and in what is got: 2^-7 of it; of f32 2^-23
+//
+// Beyond that, no error may show in the whole: calc_diff as for other sums in f32, or
+// as roundings to bf16, independent of each other, make it: a third of (2^-8)^2.
+func compareLinear(c Case, got, want Arrays) Result {
+	cmp := NewComparison(ClassTolerance)
+	h, dt, column, width, err := linearInput(c)
+	if err != nil {
+		return cmp.Fail("%v", err).Result()
+	}
+	if !cmp.same("y", got["y"], want["y"]) {
+		return cmp.Result()
+	}
+	a, b := got["y"].Float64s(), want["y"].Float64s()
+	m := newLinearMagnitudes(h)
+	worst, at, bound, stray := 0.0, 0, 1.0, 0
+	rows := h.Groups * h.N
+	var x, y []float64
+	for i := range b {
+		t, n := i/width, i%width-column
+		if n < 0 || n >= rows {
+			if !math.IsNaN(a[i]) {
+				stray++
+			}
+			continue
+		}
+		x, y = append(x, a[i]), append(y, b[i])
+		result := 0x1p-7
+		if dt == tensor.F32 {
+			result = 0x1p-23
+		}
+		limit := m.bound(t, n)
+		limit += result * (math.Abs(b[i]) + limit)
+		if d := math.Abs(a[i] - b[i]); !(d/limit <= worst) && !(d == 0) {
+			worst, at, bound = d/limit, i, limit
+		}
+	}
+	cmp.add(worst <= 1, worst*bound, bound, fmt.Sprintf("y: error %.3g of %.3g at %s: got %.6g, want %.6g",
+		worst*bound, bound, position(at, want["y"].Shape), a[at], b[at]))
+	var dot, norm float64
+	for i := range x {
+		dot, norm = dot+x[i]*y[i], norm+x[i]*x[i]+y[i]*y[i]
+	}
+	limit := 5e-6
+	cmp.add(diff(dot, norm) < limit, diff(dot, norm), limit, fmt.Sprintf("y: calc_diff %.3g of %.3g", diff(dot, norm), limit))
+	if stray > 0 {
+		cmp.Fail("y: %d elements beside the layer's columns were written", stray)
+	}
+	return cmp.Result()
+}
+
+// linearMagnitudes are absolute values of a case's numbers.
+type linearMagnitudes struct {
+	h        projection.LinearHost
+	w, x     [][]float64 // of each row; of each token and group
+	wSum     []float64
+	xSum     []float64
+	relative float64 // error of a product
+	largest  float64 // scale
+}
+
+func newLinearMagnitudes(h projection.LinearHost) linearMagnitudes {
+	m := linearMagnitudes{h: h, relative: float64(h.K) * 0x1p-23, largest: 0.5}
+	for row := range h.Groups * h.N {
+		v, sum := make([]float64, h.K), 0.0
+		for k := range v {
+			v[k] = math.Abs(h.Weight(row, k))
+			sum += v[k]
+		}
+		m.w, m.wSum = append(m.w, v), append(m.wSum, sum)
+	}
+	for i := range h.T * h.Groups {
+		v, sum := make([]float64, h.K), 0.0
+		for k := range v {
+			v[k] = math.Abs(h.Activation(i/h.Groups, i%h.Groups, k))
+			sum += v[k]
+		}
+		m.x, m.xSum = append(m.x, v), append(m.xSum, sum)
+	}
+	if h.Weights == projection.WeightFP8 || h.Weights == projection.WeightFP8UE8M0 {
+		m.largest = 0
+		for row := 0; row < h.Groups*h.N; row += projection.ScaleBlock {
+			for k := 0; k < h.K; k += projection.ScaleBlock {
+				m.largest = max(m.largest, math.Abs(h.BlockScale(row, k)))
+			}
+		}
+	}
+	if h.Weights == projection.WeightFP8 {
+		m.relative += float64((h.K+projection.ScaleBlock-1)/projection.ScaleBlock) * 0x1p-21
+	}
+	return m
+}
+
+// bound is what column n of a token may be wrong by before it is rounded.
+func (m linearMagnitudes) bound(t, n int) float64 {
+	i, sum := t*m.h.Groups+n/m.h.N, 0.0
+	for k, v := range m.w[n] {
+		sum += v * m.x[i][k]
+	}
+	return m.relative*sum + 0x1p-25*(m.wSum[n]+2*m.largest*m.xSum[i])
+}
+
+// linearShape is a random case but for its formats.
+type linearShape struct {
+	about         string
+	tokens        int
+	groups, n, k  int
+	column, spare int // columns before and behind those of the layer
+	f32           bool
+	weights       []projection.WeightFormat // nil: all
+	activations   projection.ActivationFormat
+	codes         bool // random codes instead of quantised normal numbers
+	wide          bool // FP8 scales of very different size
+	workgroups    int  // that fill the device; 0 as it is: few make the largest tiles serve small layers
+}
+
+func randomLinear(seed uint64) []Case {
+	fp8 := weightFormats[1:3]
+	var cases []Case
+	for i, s := range []linearShape{
+		{about: "one token, least sizes", tokens: 1, groups: 1, n: 8, k: 32},
+		{about: "one token", tokens: 1, groups: 1, n: 321 * 8, k: 512, f32: true},
+		{about: "one token, long rows", tokens: 1, groups: 1, n: 64, k: 4096},
+		{about: "two tokens, odd sizes", tokens: 2, groups: 1, n: 136, k: 61 * 32, codes: true},
+		{about: "three tokens beside other columns", tokens: 3, groups: 1, n: 264, k: 288, column: 16, spare: 8, wide: true},
+		{about: "four tokens in groups", tokens: 4, groups: 3, n: 72, k: 384, f32: true},
+		{about: "five tokens", tokens: 5, groups: 1, n: 192, k: 160, f32: true},
+		{about: "eight tokens, many rows", tokens: 8, groups: 1, n: 2048, k: 96, codes: true},
+		{about: "eight tokens, long rows", tokens: 8, groups: 1, n: 40, k: 2048, weights: fp8},
+		{about: "17 tokens, few outputs", tokens: 17, groups: 1, n: 64, k: 2048, f32: true},
+		{about: "17 tokens, many blocks", tokens: 17, groups: 1, n: 328, k: 1056, wide: true},
+		{about: "31 tokens in groups of odd size beside other columns", tokens: 31, groups: 2, n: 200, k: 224, column: 8, spare: 24},
+		{about: "61 tokens, every code", tokens: 61, groups: 1, n: 256, k: 512, codes: true, f32: true},
+		{about: "69 tokens in groups", tokens: 69, groups: 5, n: 40, k: 192, codes: true, wide: true},
+		{about: "130 tokens, one group of blocks", tokens: 130, groups: 1, n: 136, k: 32, column: 8},
+		{about: "321 tokens", tokens: 321, groups: 1, n: 264, k: 416},
+		{about: "321 tokens in groups", tokens: 321, groups: 2, n: 128, k: 128, f32: true},
+		{about: "150 tokens, large tiles", tokens: 150, groups: 1, n: 256, k: 704, wide: true, workgroups: 1},
+		{about: "FP8 activations, large tiles", tokens: 131, groups: 2, n: 128, k: 384, weights: fp8[:1], activations: projection.ActivationFP8, wide: true, workgroups: 1},
+		{about: "packed FP8 activations, large tiles", tokens: 140, groups: 1, n: 128, k: 512, weights: fp8[1:], activations: projection.ActivationFP8Packed, workgroups: 1},
+		{about: "FP8 activations, one token", tokens: 1, groups: 2, n: 128, k: 512, weights: fp8, activations: projection.ActivationFP8},
+		{about: "FP8 activations", tokens: 61, groups: 2, n: 136, k: 640, weights: fp8, activations: projection.ActivationFP8, wide: true},
+		{about: "packed FP8 activations, two tokens", tokens: 2, groups: 3, n: 72, k: 1024, weights: fp8, activations: projection.ActivationFP8Packed, codes: true},
+		{about: "packed FP8 activations", tokens: 69, groups: 2, n: 128, k: 512, weights: fp8, activations: projection.ActivationFP8Packed, f32: true},
+	} {
+		formats := s.weights
+		if formats == nil {
+			formats = weightFormats
+		}
+		for _, f := range formats {
+			cases = append(cases, randomLinearCase(rand.New(rand.NewPCG(seed, uint64(i))), s, f))
+		}
+	}
+	return cases
+}
+
+func randomLinearCase(rng *rand.Rand, s linearShape, f projection.WeightFormat) Case {
+	rows := s.groups * s.n
+	c := Case{
+		Name: fmt.Sprintf("%v_t%d_g%d_n%d_k%d_x%v", f, s.tokens, s.groups, s.n, s.k, s.activations), About: s.about,
+		Params: map[string]any{"tokens": s.tokens, "groups": s.groups, "n": s.n, "k": s.k, "weights": int(f), "activations": int(s.activations),
+			"column": s.column, "width": s.column + rows + s.spare, "out_f32": 0, "workgroups": s.workgroups},
+		In: Arrays{},
+	}
+	if s.f32 {
+		c.Params["out_f32"] = 1
+	}
+	randomActivations(rng, s, c.In)
+	randomWeights(rng, s, f, c.In)
+	return c
+}
+
+func randomActivations(rng *rand.Rand, s linearShape, in Arrays) {
+	n := s.tokens * s.groups * s.k
+	if s.activations == projection.ActivationBF16 {
+		x := make([]float32, n)
+		for i := range x {
+			x[i] = float32(rng.NormFloat64())
+		}
+		in["x"] = vectors.FromBF16(x, s.tokens, s.groups, s.k)
+		return
+	}
+	codes, pitch, blocks := make([]byte, n), (s.tokens+3)/4*4, s.k/projection.ScaleBlock
+	for i := range codes {
+		codes[i] = randomE4M3(rng, true)
+	}
+	in["x"] = vectors.FromU8(codes, s.groups, s.tokens, s.k)
+	bytes := make([]byte, s.groups*blocks*pitch)
+	for i := range bytes {
+		bytes[i] = byte(112 + rng.IntN(10))
+	}
+	if s.activations == projection.ActivationFP8Packed {
+		words := make([]int32, len(bytes)/4)
+		for i := range words {
+			words[i] = int32(binary.LittleEndian.Uint32(bytes[4*i:]))
+		}
+		in["x_scale"] = vectors.FromI32(words, s.groups, blocks/4, pitch)
+		return
+	}
+	scales := make([]float32, len(bytes))
+	for i, b := range bytes {
+		scales[i] = numfmt.UE8M0Scale(b)
+	}
+	in["x_scale"] = vectors.FromF32(scales, s.groups, blocks, pitch)
+}
+
+// randomE4M3 is a code that is a number: of a quantised normal number, or any.
+func randomE4M3(rng *rand.Rand, any bool) byte {
+	if !any {
+		return numfmt.E4M3Encode(float32(rng.NormFloat64() * 128))
+	}
+	for {
+		if b := byte(rng.UintN(256)); b&0x7F != 0x7F {
+			return b
+		}
+	}
+}
+
+func randomWeights(rng *rand.Rand, s linearShape, f projection.WeightFormat, in Arrays) {
+	rows := s.groups * s.n
+	switch f {
+	case projection.WeightBF16:
+		w := make([]float32, rows*s.k)
+		for i := range w {
+			w[i] = float32(rng.NormFloat64() * 0.02)
+		}
+		in["w"] = vectors.FromBF16(w, rows, s.k)
+	case projection.WeightNVFP4:
+		data, scale, rowScale := make([]byte, rows*s.k/2), make([]byte, rows*s.k/16), make([]float32, rows)
+		for i := range data {
+			data[i] = byte(rng.UintN(256))
+		}
+		for i := range scale {
+			scale[i] = randomE4M3(rng, s.codes) & 0x7F
+		}
+		for i := range rowScale {
+			rowScale[i] = float32(0x1p-12 * (1 + rng.Float64()))
+		}
+		in["w"], in["w_scale"], in["row_scale"] = vectors.FromU8(data, rows, s.k/2), vectors.FromU8(scale, rows, s.k/16), vectors.FromF32(rowScale, rows)
+	default:
+		data := make([]byte, rows*s.k)
+		for i := range data {
+			data[i] = randomE4M3(rng, s.codes)
+		}
+		in["w"] = vectors.FromU8(data, rows, s.k)
+		n, k := (rows+projection.ScaleBlock-1)/projection.ScaleBlock, (s.k+projection.ScaleBlock-1)/projection.ScaleBlock
+		bytes, scales := make([]byte, n*k), make([]float32, n*k)
+		for i := range bytes {
+			bytes[i] = 114
+			if s.wide {
+				bytes[i] = byte(90 + rng.IntN(50))
+			}
+			scales[i] = numfmt.UE8M0Scale(bytes[i]) * float32(1+rng.Float64())
+		}
+		if f == projection.WeightFP8 {
+			in["w_scale"] = vectors.FromF32(scales, n, k)
+		} else {
+			in["w_scale"] = vectors.FromU8(bytes, n, k)
+		}
+	}
+}

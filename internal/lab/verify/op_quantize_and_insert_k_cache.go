@@ -1,0 +1,93 @@
+package verify
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+func init() {
+	Register(Op{
+		Name: "quantize_and_insert_k_cache", Class: ClassExact, Variants: cache.InsertVariants,
+		Random: randomInsert, Ref: refInsert, Run: runInsert, Compare: exactly("cache_after"),
+	})
+}
+
+func randomInsert(seed uint64) []Case {
+	var cases []Case
+	add := func(tokens, extra int, l cache.Layout, invalid int) {
+		rng := rand.New(rand.NewPCG(seed, uint64(len(cases))))
+		pages := (tokens+l.Page-1)/l.Page + 2
+		slots := make([]int64, tokens)
+		for i, s := range rng.Perm(pages * l.Page)[:tokens] {
+			slots[i] = int64(s)
+		}
+		for i := range invalid { // padding, and slots that only a broken host makes
+			slots[rng.IntN(tokens)] = []int64{-1, -7, int64(pages * l.Page), 1 << 40, -1 << 63}[i%5]
+		}
+		cases = append(cases, Case{
+			Name:   fmt.Sprintf("t%d_page%d_stride%d", tokens, l.Page, l.Stride),
+			About:  fmt.Sprintf("%d rows, %d slots, %d of them invalid", tokens+extra, tokens, invalid),
+			Params: map[string]any{"block_size": l.Page, "block_stride_bytes": l.Stride},
+			In: Arrays{
+				"k": randomRows(rng, tokens+extra), "slot_mapping": vectors.FromI64(slots, tokens),
+				"cache_before": poisonedPool(pages, l),
+			},
+		})
+	}
+	for i, tokens := range []int{1, 2, 17, 61, 69, 321} {
+		add(tokens, 0, pageShapes[i%len(pageShapes)], 0)
+		add(tokens, i%3, pageShapes[(i+3)%len(pageShapes)], min(i, 5))
+	}
+	add(69, 0, pageShapes[6], 5)
+	add(61, 3, pageShapes[7], 2)
+	return cases
+}
+
+// insertInput reads a case. A recorded case without cache_before began with every
+// byte 0xA5.
+func insertInput(c Case) (k, slots, pool Array, l cache.Layout, err error) {
+	in := c.Input()
+	k, slots = in.Array("k", vectors.U16, -1, cache.D), in.Array("slot_mapping", vectors.I64, -1)
+	if after, ok := c.Want["cache_after"]; ok && !in.Has("cache_before") && len(after.Shape) == 2 {
+		pool = vectors.Filled(0xA5, vectors.U8, after.Shape...)
+	} else {
+		pool = in.Array("cache_before", vectors.U8, -1, -1)
+	}
+	l = cache.Layout{Page: in.Int("block_size"), Stride: pool.Dim(1)}
+	return k, slots, pool, l, in.Err()
+}
+
+func refInsert(c Case) (Arrays, error) {
+	k, slots, pool, l, err := insertInput(c)
+	if err != nil {
+		return nil, err
+	}
+	after := pool.Clone()
+	if err := cache.InsertRef(after.Data, l, k.U16(), slots.I64()); err != nil {
+		return nil, err
+	}
+	return Arrays{"cache_after": after}, nil
+}
+
+func runInsert(ctx context.Context, dev *vk.Device, variant string, c Case) (Arrays, error) {
+	k, slots, pool, l, err := insertInput(c)
+	if err != nil {
+		return nil, err
+	}
+	op, err := cache.NewInsert(dev, cache.InsertConfig{Page: l.Page, Variant: variant})
+	if err != nil {
+		return nil, err
+	}
+	r := NewRig(ctx, dev)
+	defer r.Close()
+	kv := kvCache(r.In(pool, tensor.U8), l)
+	args := cache.InsertArgs{K: r.In(k, tensor.BF16), Slots: r.In(slots, tensor.I64), Cache: kv}
+	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, args) })
+	return r.Results(map[string]tensor.Tensor{"cache_after": kv.Pool})
+}

@@ -1,0 +1,86 @@
+package verify
+
+import (
+	"context"
+	"math"
+
+	"github.com/vkmla/vkmla/attention"
+	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// xpu_sparse_decode is the two-pass decode as vLLM's XPU path computes it: no
+// sink, and a masked entry within a length counts as a row of zeros. A row of no
+// entries at all is left to the definition; the recorded kernel gives 0 there too.
+func init() {
+	var variants []vk.Variant
+	for _, v := range attention.PrefillVariants {
+		variants = append(variants, vk.Variant{Name: attention.TwoPassPrefix + v.Name, Requires: v.Requires})
+	}
+	Register(Op{
+		Name: "xpu_sparse_decode", Class: ClassTolerance, Variants: variants,
+		Random: randomXPU, Ref: refXPU, Run: runXPU,
+		Compare: func(c Case, got, want Arrays) Result {
+			return NewComparison(ClassTolerance).CloseWeighted("out", got["out"], want["out"], DecodeOut, roundings(c, got), func() ([]float32, error) {
+				x, err := readDecode(c)
+				if err != nil {
+					return nil, err
+				}
+				return attention.TwoPassSpreadRef(x.q.U16(), x.heads, x.win, x.comp, nil, x.scale, true)
+			}).Result()
+		},
+	})
+}
+
+// randomXPU takes every other case of the decode operation whose lengths are legal.
+func randomXPU(seed uint64) []Case {
+	var cases []Case
+	for i, c := range randomDecode(seed) {
+		if i%2 == 1 && c.About != "lengths and indices out of range" {
+			cases = append(cases, c)
+		}
+	}
+	return cases
+}
+
+func refXPU(c Case) (Arrays, error) {
+	x, err := readDecode(c)
+	if err != nil {
+		return nil, err
+	}
+	out, _, err := attention.TwoPassRef(x.q.U16(), x.heads, x.win, x.comp, nil, x.scale, true)
+	if err != nil {
+		return nil, err
+	}
+	return Arrays{"out": vectors.FromF32(out, x.tokens, x.heads, attention.D)}, nil
+}
+
+func runXPU(ctx context.Context, dev *vk.Device, variant string, c Case) (Arrays, error) {
+	x, err := readDecode(c)
+	if err != nil {
+		return nil, err
+	}
+	topk, compPage := setSize(x.comp)
+	op, err := attention.NewTwoPass(dev, attention.TwoPassConfig{ZeroMasked: true, DecoderConfig: attention.DecoderConfig{
+		Heads: x.heads, WindowPage: x.win.Layout.Page, CompressedPage: compPage, Scale: x.scale, Variant: variant[len(attention.TwoPassPrefix):],
+	}})
+	if err != nil {
+		return nil, err
+	}
+	r := NewRig(ctx, dev)
+	defer r.Close()
+	a := attention.DecodeArgs{
+		Q: r.In(x.q, tensor.BF16), Window: slotSet(r, x.win), Compressed: slotSet(r, x.comp),
+		Out: r.Out(tensor.BF16, x.tokens, x.heads, attention.D),
+	}
+	n := op.ScratchBytes(x.tokens, x.win.Width, topk)
+	if n > math.MaxInt32 {
+		r.Fail(vk.ErrOutOfDeviceMemory)
+		return nil, r.Err()
+	}
+	a.Scratch = r.Out(tensor.F32, int(n+3)/4).View()
+	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
+	got, err := r.Results(map[string]tensor.Tensor{"out": a.Out})
+	return markRounded(got, err, variant)
+}

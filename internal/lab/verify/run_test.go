@@ -1,0 +1,218 @@
+package verify
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// double is an operation without a device: it doubles numbers, and its variants
+// have the faults that their names tell.
+func double(name string) Op {
+	out := func(c Case, by int32) Arrays {
+		v := c.In["x"].I32()
+		for i := range v {
+			v[i] *= by
+		}
+		return Arrays{"y": vectors.FromI32(v, len(v))}
+	}
+	return Op{
+		Name: name, Class: ClassExact,
+		Variants: []vk.Variant{{Name: "cm", Requires: []string{"cooperativeMatrix"}}, {Name: "base"}, {Name: "wrong"}, {Name: "panics"}, {Name: "errs"}},
+		Random: func(seed uint64) []Case {
+			return []Case{
+				{Name: "n1", In: Arrays{"x": vectors.FromI32([]int32{int32(seed)}, 1)}},
+				{Name: "n2", In: Arrays{"x": vectors.FromI32([]int32{1, 2}, 2)}},
+			}
+		},
+		Ref: func(c Case) (Arrays, error) { return out(c, 2), nil },
+		Run: func(_ context.Context, _ *vk.Device, variant string, c Case) (Arrays, error) {
+			switch variant {
+			case "wrong":
+				return out(c, 3), nil
+			case "panics":
+				var none []int
+				return nil, fmt.Errorf("never %d", none[c.In["x"].Len()])
+			case "errs":
+				return nil, errors.New("double: run:\nno")
+			}
+			return out(c, 2), nil
+		},
+		Compare: func(_ Case, got, want Arrays) Result {
+			return NewComparison(ClassExact).Exact("y", got["y"], want["y"]).Result()
+		},
+	}
+}
+
+func rows(t *testing.T, o Options) ([]string, Summary) {
+	t.Helper()
+	if o.known == nil {
+		o.known = map[string]Op{"double": double("double"), "twice": double("twice")}
+	}
+	var got []string
+	last := -1
+	o.Progress = func(done, total int, _, _ string) {
+		if done != last+1 || done >= total {
+			t.Errorf("progress %d of %d after %d", done, total, last)
+		}
+		last = done
+	}
+	sum, err := Run(context.Background(), nil, o, func(r Row) {
+		if _, err := json.Marshal(r); err != nil {
+			t.Errorf("%+v: %v", r, err)
+		}
+		if strings.Contains(r.Detail, "\n") {
+			t.Errorf("detail of two lines: %q", r.Detail)
+		}
+		got = append(got, fmt.Sprintf("%s %s %s %s", r.Op, r.Case, r.Variant, r.Status))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got, sum
+}
+
+func TestRunRandom(t *testing.T) {
+	got, sum := rows(t, Options{Ops: []string{"double"}, Cases: []string{"n2"}})
+	want := []string{"double n2 cm skip", "double n2 base pass", "double n2 wrong fail", "double n2 panics fail", "double n2 errs fail"}
+	if fmt.Sprint(got) != fmt.Sprint(want) || sum != (Summary{1, 3, 1, 0}) || sum.OK() {
+		t.Errorf("%v %+v", got, sum)
+	}
+	got, sum = rows(t, Options{Variants: []string{"base"}})
+	if len(got) != 4 || !sum.OK() {
+		t.Errorf("%v %+v", got, sum)
+	}
+	if got, sum = rows(t, Options{Variants: []string{"cm"}}); len(got) != 4 || sum.OK() {
+		t.Errorf("what is skipped altogether is not a pass: %v %+v", got, sum)
+	}
+}
+
+func TestRunUnknownNames(t *testing.T) {
+	for _, o := range []Options{
+		{Ops: []string{"double", "triple"}, Variants: []string{"base"}},
+		{Cases: []string{"n1", "n9"}, Variants: []string{"base"}},
+		{Variants: []string{"base", "best"}},
+		{Ops: []string{"double"}, Cases: []string{"twice.n1"}},
+	} {
+		if got, sum := rows(t, o); sum.Missing != 1 || sum.OK() {
+			t.Errorf("%+v: %v", sum, got)
+		}
+	}
+	if got, sum := rows(t, Options{Cases: []string{"twice.n1"}, Variants: []string{"base"}}); len(got) != 1 || !sum.OK() {
+		t.Errorf("%+v: %v", sum, got)
+	}
+}
+
+func TestRunFolder(t *testing.T) {
+	dir := "../../../testdata/golden"
+	name := "get_compressed_slot_mapping"
+	op := double(name)
+	op.Variants = []vk.Variant{{Name: "base"}}
+	op.Run = func(_ context.Context, _ *vk.Device, _ string, c Case) (Arrays, error) { return c.Want, nil }
+	op.Compare = func(_ Case, got, want Arrays) Result {
+		return NewComparison(ClassExact).Exact("slot_mapping", got["slot_mapping"], want["slot_mapping"]).Result()
+	}
+	known := map[string]Op{name: op}
+	archives, err := filepath.Glob(dir + "/*.npz") // one for each operation
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, sum := rows(t, Options{Vectors: []string{dir}, known: known})
+	if sum.Pass != 2 || sum.Missing != len(archives)-1 || sum.OK() {
+		t.Errorf("%v %+v", got, sum)
+	}
+	if got, sum = rows(t, Options{Vectors: []string{dir, dir}, Ops: []string{name}, known: known}); sum.Pass != 4 || !sum.OK() {
+		t.Errorf("%v %+v", got, sum)
+	}
+	if got, sum = rows(t, Options{Vectors: []string{dir}, Cases: []string{"c4"}, known: known}); len(got) != 1 || !sum.OK() {
+		t.Errorf("%v %+v", got, sum)
+	}
+	_, err = Run(context.Background(), nil, Options{Vectors: []string{dir + "/none"}, known: known}, func(Row) { t.Error("a row") })
+	if err == nil {
+		t.Error("a folder that is not there")
+	}
+}
+
+// A recorded output that the operation does not give is named.
+func TestRunUnjudged(t *testing.T) {
+	op := double("double")
+	op.Variants = []vk.Variant{{Name: "base"}}
+	op.Run = func(_ context.Context, _ *vk.Device, _ string, c Case) (Arrays, error) {
+		return Arrays{"y": c.Want["y"]}, nil
+	}
+	op.Compare = func(Case, Arrays, Arrays) Result { return Result{Pass: true} }
+	c := Case{Want: Arrays{"y": {}, "z": {}, "log": {}, "ref": {}},
+		Role: map[string]string{"y": vectors.RoleOut, "z": vectors.RoleAfter, "log": vectors.RoleAux, "ref": vectors.RoleRef}}
+	row := one(context.Background(), nil, job{op: op, recorded: true}, op.Variants[0], c)
+	if row.Status != Pass || !slices.Equal(row.Unjudged, []string{"z"}) {
+		t.Errorf("%+v", row)
+	}
+}
+
+// Recorded integers may be of another width, a dimension of 1 more or less included.
+func TestAlikeIntegers(t *testing.T) {
+	got := Arrays{"x": vectors.FromI32([]int32{3, -1}, 2), "far": vectors.FromI32([]int32{0}, 1), "short": vectors.FromI64([]int64{9}, 1)}
+	want := alike(Arrays{"x": vectors.FromI64([]int64{3, -1}, 2, 1), "far": vectors.FromI64([]int64{1 << 40}, 1), "short": vectors.FromI32([]int32{9}, 1)}, got)
+	for name, same := range map[string]bool{"x": true, "far": false, "short": true} {
+		if r := NewComparison(ClassExact).Exact(name, got[name], want[name]).Result(); r.Pass != same {
+			t.Errorf("%s: %+v", name, r)
+		}
+	}
+}
+
+func TestRunStops(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	n := 0
+	_, err := Run(ctx, nil, Options{known: map[string]Op{"double": double("double")}}, func(Row) { n++; cancel() })
+	if !errors.Is(err, context.Canceled) || n != 1 {
+		t.Errorf("%d rows, %v", n, err)
+	}
+}
+
+func TestRowOfInfinity(t *testing.T) {
+	op := double("double")
+	op.Variants = []vk.Variant{{Name: "base"}}
+	op.Compare = func(Case, Arrays, Arrays) Result { return Result{Error: math.Inf(1), Bound: math.NaN()} }
+	_, sum := rows(t, Options{known: map[string]Op{"double": op}})
+	if sum.Fail != 2 {
+		t.Errorf("%+v", sum)
+	}
+}
+
+func TestRegister(t *testing.T) {
+	for _, op := range []Op{{}, {Name: "x"}} {
+		if err := guard(func() error { Register(op); return nil }); err == nil {
+			t.Errorf("%+v was registered", op)
+		}
+	}
+	for _, op := range All() {
+		if !slices.ContainsFunc(op.Variants, func(v vk.Variant) bool { return len(v.Requires) == 0 }) {
+			t.Errorf("%s: no variant runs on every device", op.Name)
+		}
+		a, b := op.RandomCases(7), op.RandomCases(7)
+		if len(a) == 0 || len(a) != len(b) {
+			t.Fatalf("%s: %d and %d random cases from one seed", op.Name, len(a), len(b))
+		}
+		seen := map[string]bool{}
+		for i := range a {
+			if seen[a[i].Name] || a[i].Name == "" || a[i].Op != op.Name {
+				t.Errorf("%s: case name %q", op.Name, a[i].Name)
+			}
+			seen[a[i].Name] = true
+			for name, x := range a[i].In {
+				if string(x.Data) != string(b[i].In[name].Data) {
+					t.Errorf("%s.%s.%s is not the same from one seed", op.Name, a[i].Name, name)
+				}
+			}
+		}
+	}
+}
