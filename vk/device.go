@@ -30,6 +30,9 @@ type DeviceOptions struct {
 	// Device.Statistics, on devices with the feature pipelineExecutableInfo. It may
 	// make compiling slower.
 	Statistics bool
+	// Profile names the tuning profile that the packages above take their numbers from,
+	// such as "generic"; "" leaves the choice to them. This package makes nothing of it.
+	Profile string
 }
 
 // Device is an open device with one compute queue. Its methods may be called
@@ -116,6 +119,14 @@ func (d *Device) Adapter() *Adapter {
 
 // Caps returns what the device offers.
 func (d *Device) Caps() *Caps { return &d.Adapter().Caps }
+
+// Profile returns DeviceOptions.Profile.
+func (d *Device) Profile() string {
+	if d == nil {
+		return ""
+	}
+	return d.opts.Profile
+}
 
 // Dummy is 256 bytes of device memory to bind where an optional buffer is absent.
 func (d *Device) Dummy() View { return d.dummy.Whole() }

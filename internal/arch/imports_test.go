@@ -21,11 +21,11 @@ var may = map[string][]string{
 	"shaders":    {},
 	"vk":         {},
 	"tensor":     {"vk"},
-	"cache":      {"tensor", "vk", "shaders", "internal/numfmt", "internal/opkit"},
-	"indexer":    {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit"},
-	"attention":  {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit"},
-	"projection": {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit"},
-	"pipeline":   {"attention", "indexer", "projection", "cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/safetensors"},
+	"cache":      {"tensor", "vk", "shaders", "internal/numfmt", "internal/opkit", "internal/tuning"},
+	"indexer":    {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit", "internal/tuning"},
+	"attention":  {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit", "internal/tuning"},
+	"projection": {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit", "internal/tuning"},
+	"pipeline":   {"attention", "indexer", "projection", "cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/safetensors", "internal/tuning"},
 
 	"examples/attention": {"pipeline", "vk"}, // as somebody else's program
 }
@@ -36,8 +36,9 @@ var mayInternal = map[string][]string{
 	"internal/numfmt":      {},
 	"internal/spirv":       {},
 	"internal/safetensors": {},
-	"internal/opkit":       {"tensor", "vk", "shaders", "internal/spirv"},
-	"internal/lab/vectors":     {"internal/numfmt"},
+	"internal/opkit":       {"tensor", "vk", "shaders", "internal/spirv", "internal/tuning"},
+	"internal/tuning":      {"vk"},
+	"internal/lab/vectors": {"internal/numfmt"},
 }
 
 // foreign says which modules of others a public package may import: a program

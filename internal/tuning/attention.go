@@ -1,0 +1,4 @@
+package tuning
+
+// Attention is what package attention was fitted to.
+type Attention struct{}

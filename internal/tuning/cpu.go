@@ -1,0 +1,20 @@
+package tuning
+
+// cpu keeps kernels short, because a processor takes long to compile them, and workgroups few.
+var cpu = Profile{
+	Name: "cpu",
+
+	Device: Device{},
+
+	Attention: Attention{},
+
+	Compress: Compress{},
+
+	Linear: Linear{},
+
+	Logits: Logits{},
+
+	TopK: TopK{},
+
+	Layer: Layer{},
+}

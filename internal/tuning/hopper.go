@@ -1,0 +1,28 @@
+package tuning
+
+import "github.com/vkmla/vkmla/vk"
+
+// hopper holds the numbers measured on an H100 80GB HBM3, driver 580.159; docs/design has the measurements.
+var hopper = Profile{
+	Name: "hopper",
+
+	Device: Device{},
+
+	Attention: Attention{},
+
+	Compress: Compress{},
+
+	Linear: Linear{},
+
+	Logits: Logits{},
+
+	TopK: TopK{},
+
+	Layer: Layer{},
+}
+
+// isHopper tells an H100 or its like by what it offers, not by its name.
+func isHopper(a *vk.Adapter) bool {
+	c := &a.Caps
+	return c.ComputeUnits >= 120 && c.SubgroupSize == 32 && c.MinSubgroupSize == 32 && c.Features["coopmat.bf16.f32"]
+}

@@ -1,0 +1,32 @@
+package tuning
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/vkmla/vkmla/vk"
+)
+
+func TestFor(t *testing.T) {
+	p, why := For(&vk.Adapter{Type: vk.TypeCPU})
+	assert.Same(t, &cpu, p)
+	assert.NotEmpty(t, why)
+	p, _ = For(&vk.Adapter{Type: vk.TypeIntegrated})
+	assert.Same(t, &generic, p)
+	h := &vk.Adapter{Type: vk.TypeDiscrete, Caps: vk.Caps{ComputeUnits: 132, SubgroupSize: 32, MinSubgroupSize: 32,
+		Features: map[string]bool{"coopmat.bf16.f32": true}}}
+	p, _ = For(h)
+	assert.Same(t, &hopper, p)
+}
+
+func TestNamed(t *testing.T) {
+	for _, name := range Names() {
+		p, err := Named(name)
+		require.NoError(t, err)
+		assert.Equal(t, name, p.Name)
+	}
+	_, err := Named("none such")
+	assert.ErrorIs(t, err, vk.ErrArgument)
+}
