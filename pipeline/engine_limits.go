@@ -25,9 +25,7 @@ func (e *Engine) checkTables() error {
 	limit := e.dev.Caps().MaxStorageBufferRange
 	bytes := func(sessions int) (sum uint64) {
 		for _, p := range e.pools {
-			if p != nil {
-				sum += tensor.Need(tensor.I32, sessions, p.width)
-			}
+			sum += tensor.Need(tensor.I32, sessions, p.width)
 		}
 		return sum
 	}
@@ -56,12 +54,12 @@ func (e *Engine) checkStep() error {
 
 // fits reports why there can be no steps of so many tokens. More of them need more.
 func (e *Engine) fits(tokens int) error {
-	seen := map[int]bool{}
+	seen := map[string]bool{}
 	for _, l := range e.layers {
-		if seen[l.ratio()] {
+		if seen[l.spec.Name] {
 			continue
 		}
-		seen[l.ratio()] = true
+		seen[l.spec.Name] = true
 		k := LayerKind{cfg: e.kindConfig(l, tokens)}
 		k.divide()
 		if err := k.sparseConfig().DecodeConfig.check(e.dev); err != nil {
