@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/pipeline/internal/layer"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -147,9 +149,12 @@ type Engine struct {
 type engineLayer struct {
 	w      *model.DeviceLayer
 	spec   *model.Layer
-	caches LayerCaches
+	caches layer.Caches
 	rope   model.Rope
 }
+
+// picks reports whether the layer has an indexer, whose picks it attends.
+func (l *engineLayer) picks() bool { return l.spec.Picks == model.PickOwn }
 
 // ratio is RatioWindow, RatioC4A or RatioC128A.
 func (l *engineLayer) ratio() int { return max(l.spec.Ratio, RatioWindow) }
@@ -182,6 +187,26 @@ func NewEngine(ctx context.Context, dev *vk.Device, cfg model.Config, layers []*
 	return e, nil
 }
 
+// wrap puts an operation in front of an error, unless it stands there already.
+func wrap(op string, err error) error {
+	if a, ok := err.(*vk.ArgumentError); ok && a.Op == op {
+		return err
+	}
+	return fmt.Errorf("%s: %w", op, err)
+}
+
+// argumentCheck remembers the first thing that is wrong with a call's arguments.
+type argumentCheck struct {
+	op  string
+	err error
+}
+
+func (c *argumentCheck) bad(arg string, got any, want string, a ...any) {
+	if c.err == nil {
+		c.err = &vk.ArgumentError{Op: c.op, Arg: arg, Got: fmt.Sprint(got), Want: fmt.Sprintf(want, a...)}
+	}
+}
+
 // complete fills in what options leave open, and checks them.
 func (o *EngineOptions) complete(dev *vk.Device, cfg model.Config, layers []*model.DeviceLayer) error {
 	if o.MaxSessions == 0 {
@@ -199,7 +224,7 @@ func (o *EngineOptions) complete(dev *vk.Device, cfg model.Config, layers []*mod
 	if o.Keys == 0 {
 		o.Keys = cache.IndexKeyFP8
 	}
-	c := checker{op: opNewEngine, dev: dev}
+	c := argumentCheck{op: opNewEngine}
 	if dev == nil {
 		c.bad("dev", "nil", "a device")
 	} else if c.err = cfg.Check(); c.err == nil {
@@ -216,6 +241,8 @@ func (o *EngineOptions) complete(dev *vk.Device, cfg model.Config, layers []*mod
 			c.bad("Rewind", o.Rewind, "at least 0")
 		case o.LayerByLayer && o.Between != nil:
 			c.bad("LayerByLayer", "true, and Between", "only one of them")
+		case o.Output < OutputBF16 || o.Output > OutputFP8Packed:
+			c.bad("Output", o.Output, "bf16, fp8 or fp8-packed")
 		case len(layers) == 0:
 			c.bad("layers", "none", "at least one")
 		}
@@ -230,6 +257,12 @@ func (o *EngineOptions) complete(dev *vk.Device, cfg model.Config, layers []*mod
 			c.bad(arg, "nil", "the weights of a layer")
 		case w.Layer < 0 || w.Layer >= n:
 			c.bad(arg+".Layer", w.Layer, "0 to %d, of a model of %d layers", n-1, n)
+		default:
+			for _, of := range []int{cfg.Layers[w.Layer].EntriesOf, cfg.Layers[w.Layer].PicksOf} {
+				if !slices.ContainsFunc(layers[:i+1], func(x *model.DeviceLayer) bool { return x.Layer == of }) {
+					c.bad(arg+".Layer", w.Layer, "behind layer %d, from which it takes entries or picks", of)
+				}
+			}
 		}
 	}
 	o.MaxStep = min(o.MaxStep, o.MaxTokens*o.MaxSessions)

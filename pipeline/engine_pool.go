@@ -9,6 +9,8 @@ import (
 	"sort"
 
 	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/pipeline/internal/memory"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -229,14 +231,14 @@ func (e *Engine) greatest(l *engineLayer) LayerCaches {
 
 // buildTables makes the block tables, all -1.
 func (e *Engine) buildTables(ctx context.Context) error {
-	var list []wanted
+	var list memory.List
 	for _, p := range e.pools {
 		if p != nil {
-			list = append(list, wanted{&p.table, tensor.I32, []int{e.opts.MaxSessions, p.width}})
+			list.Add(&p.table, tensor.I32, e.opts.MaxSessions, p.width)
 		}
 	}
 	var err error
-	if e.tables, err = allocate(e.dev, "block tables", list); err != nil {
+	if e.tables, err = list.Allocate(e.dev, vk.DeviceLocal, "block tables"); err != nil {
 		return err
 	}
 	return e.once(ctx, func(rec *vk.Recorder) error { return rec.Fill(e.tables.Whole(), math.MaxUint32) })
@@ -562,3 +564,12 @@ func (e *Engine) copyPages(ctx context.Context) error {
 }
 
 func ceilDiv(a, b int) int { return (a + b - 1) / b }
+
+// table is the block table of a layer's cache, a zero tensor for one that it does not have.
+func (e *Engine) table(l *engineLayer, store model.Store) tensor.Tensor {
+	p := l.spec.Pool(store)
+	if p == nil {
+		return tensor.Tensor{}
+	}
+	return e.pools[map[string]int{"window": poolWindow, "c4a": poolC4A, "c4a.state": poolC4AState, "c128a": poolC128A, "c128a.state": poolC128AState}[p.Name]].table
+}

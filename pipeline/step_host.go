@@ -118,8 +118,8 @@ func (st *Step) ReadTopK(layer, chunk int, values []int32) error {
 	if !st.e.opts.KeepTopK {
 		return &vk.ArgumentError{Op: opPicks, Arg: "EngineOptions.KeepTopK", Got: "false", Want: "true, for picks to be kept"}
 	}
-	if r := st.e.layers[layer].ratio(); r != RatioC4A {
-		return &vk.ArgumentError{Op: opPicks, Arg: "layer", Got: fmt.Sprintf("%d, of ratio %d", layer, r), Want: fmt.Sprintf("one of ratio %d, which has an indexer", RatioC4A)}
+	if l := st.e.layers[layer]; !l.picks() {
+		return &vk.ArgumentError{Op: opPicks, Arg: "layer", Got: fmt.Sprintf("%d, of kind %s", layer, l.spec.Name), Want: "a layer with an indexer"}
 	}
 	if err := st.readable(opPicks, layer, st.e.opts.LayerByLayer); err != nil {
 		return err

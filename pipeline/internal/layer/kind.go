@@ -240,7 +240,7 @@ func (k *Kind) allocate() (err error) {
 	if k.arena, err = k.tensors().Allocate(k.dev, vk.DeviceLocal, label); err != nil {
 		return err
 	}
-	for _, t := range k.counters() {
+	for _, t := range k.Counters() {
 		if err == nil {
 			err = t.Upload(context.Background(), make([]byte, t.Bytes()))
 		}
@@ -248,8 +248,8 @@ func (k *Kind) allocate() (err error) {
 	return err
 }
 
-// counters are tensors that hold zeros between layers.
-func (k *Kind) counters() []tensor.Tensor {
+// Counters are tensors that hold zeros between layers.
+func (k *Kind) Counters() []tensor.Tensor {
 	list := []tensor.Tensor{k.arrived}
 	if k.main != nil && !k.main.arrived.IsZero() {
 		list = append(list, k.main.arrived)
@@ -263,7 +263,7 @@ func (k *Kind) counters() []tensor.Tensor {
 // Reset records what makes all counters as they are between layers. After a launch of which
 // only some pieces ran they may be anything.
 func (k *Kind) Reset(rec *vk.Recorder) error {
-	for _, t := range k.counters() {
+	for _, t := range k.Counters() {
 		if err := rec.Fill(t.View(), 0); err != nil {
 			return err
 		}
