@@ -43,7 +43,7 @@ type bucket struct {
 type stepKind struct {
 	*layer.Kind
 	key  kindKey
-	like int // number of the first layer of the kind
+	like *engineLayer // the first layer of the kind
 }
 
 // kindKey tells kinds of layers apart: those of one spec whose entries are in one pool.
@@ -136,15 +136,13 @@ func (e *Engine) size(tokens int) int {
 // least, on average: steps of more tokens than there are sessions have chunks of several.
 func (e *Engine) group(size int) int { return ceilDiv(size, e.opts.MaxSessions) }
 
-// capacity is how many entries of block tables a step can change: for each sort of pages
+// capacity is how many entries of block tables a step can change: for each pool
 // those that its tokens fill, and for each session the page that they begin in, which
 // may have been replaced by a copy, and the one that they end in.
 func (e *Engine) capacity(tokens int) int {
 	n := 0
 	for _, p := range e.pools {
-		if p != nil {
-			n += ceilDiv(tokens, p.page*p.ratio) + 2*min(tokens, e.opts.MaxSessions)
-		}
+		n += ceilDiv(tokens, p.Page*p.Tokens) + 2*min(tokens, e.opts.MaxSessions)
 	}
 	return n
 }
@@ -171,38 +169,20 @@ func (e *Engine) out() tensor.DType {
 	return tensor.BF16
 }
 
-// source returns the nearest layer at or before layer i that has the weights of a layer of the
-// model, or -1.
-func (e *Engine) source(i, of int) int {
-	for i >= 0 && e.layers[i].w.Layer != of {
-		i--
-	}
-	return i
-}
-
-// lender is the layer whose entries and index keys layer i reads: its own, unless it borrows.
-func (e *Engine) lender(i int) *engineLayer { return e.layers[e.source(i, e.layers[i].spec.EntriesOf)] }
-
-// borrowing are the caches that a layer reads or writes: its own, and its lender's.
-func borrowing(own, lender LayerCaches) LayerCaches {
-	own.Compressed, own.Keys = lender.Compressed, lender.Keys
-	return own
-}
-
-// kindKey tells the kind of layer i.
-func (e *Engine) kindKey(i int) kindKey {
-	key := kindKey{spec: e.layers[i].spec.Name}
-	if p := e.lender(i).spec.Pool(model.StoreEntries); p != nil {
+// kindKey tells the kind of a layer.
+func (l *engineLayer) kindKey() kindKey {
+	key := kindKey{spec: l.spec.Name}
+	if p := l.entries.spec.Pool(model.StoreEntries); p != nil {
 		key.pool = p.Name
 	}
 	return key
 }
 
-// kindConfig is the configuration of layers like layer i, in steps of so many tokens.
-func (e *Engine) kindConfig(i, tokens int) layer.KindConfig {
-	o, l := &e.opts, e.layers[i]
+// kindConfig is the configuration of layers like l, in steps of so many tokens.
+func (e *Engine) kindConfig(l *engineLayer, tokens int) layer.KindConfig {
+	o := &e.opts
 	return layer.KindConfig{Spec: l.spec.LayerSpec, Model: &e.cfg, Ranks: o.Ranks, Tokens: tokens, MaxLen: o.MaxTokens,
-		Caches: borrowing(e.greatest(l), e.greatest(e.lender(i))), Variant: o.Variant, Hadamard: o.Hadamard, Group: e.group(tokens),
+		Caches: e.greatest(l), Variant: o.Variant, Hadamard: o.Hadamard, Group: e.group(tokens),
 		Output: o.Output.format(), Out: e.out()}
 }
 
@@ -211,16 +191,16 @@ func (b *bucket) build(ctx context.Context) error {
 		return err
 	}
 	e := b.e
-	for i := range e.layers {
+	for i, l := range e.layers {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := b.buildLayer(ctx, i); err != nil {
+		if err := b.buildLayer(ctx, l); err != nil {
 			return fmt.Errorf("layers[%d]: %w", i, err)
 		}
 	}
 	// Lists of entries, which wait for other lists, come last.
-	slices.SortStableFunc(b.kinds, func(x, y *stepKind) int { return e.layers[x.like].spec.Ratio - e.layers[y.like].spec.Ratio })
+	slices.SortStableFunc(b.kinds, func(x, y *stepKind) int { return x.like.spec.Ratio - y.like.spec.Ratio })
 	if err := b.buildPicks(); err != nil {
 		return err
 	}
@@ -251,20 +231,20 @@ func (b *bucket) buildInputs() (err error) {
 	return nil
 }
 
-// buildLayer makes layer i, and its kind if it is the first of it.
-func (b *bucket) buildLayer(ctx context.Context, i int) error {
-	key := b.e.kindKey(i)
+// buildLayer makes a layer, and its kind if it is the first of it.
+func (b *bucket) buildLayer(ctx context.Context, of *engineLayer) error {
+	key := of.kindKey()
 	at := slices.IndexFunc(b.kinds, func(k *stepKind) bool { return k.key == key })
 	if at < 0 {
-		k, err := layer.NewKind(b.e.dev, b.e.kindConfig(i, b.tokens))
+		k, err := layer.NewKind(b.e.dev, b.e.kindConfig(of, b.tokens))
 		if err != nil {
 			return err
 		}
 		at = len(b.kinds)
-		b.kinds = append(b.kinds, &stepKind{Kind: k, key: key, like: i})
+		b.kinds = append(b.kinds, &stepKind{Kind: k, key: key, like: of})
 	}
 	k := b.kinds[at]
-	l, err := k.NewLayer(ctx, b.e.layers[i].w)
+	l, err := k.NewLayer(ctx, of.w)
 	if err != nil {
 		return err
 	}
@@ -279,7 +259,7 @@ func (b *bucket) buildPicks() error {
 		if l.spec.Picks != model.PickEarlier {
 			continue
 		}
-		from := &b.layers[e.source(i, l.spec.PicksOf)]
+		from := &b.layers[slices.Index(e.layers, l.picks)]
 		if from.picks.Slots.IsZero() {
 			var list memory.List
 			list.Add(&from.picks.Slots, tensor.I32, b.tokens, e.TopK())
@@ -310,7 +290,7 @@ func (b *bucket) buildHidden() (err error) {
 	if b.out, err = newHiddenStates(e.dev, vk.DeviceLocal, n, e.out(), b.tokens, e.cfg.Hidden); err != nil {
 		return err
 	}
-	if !e.opts.KeepTopK || !slices.ContainsFunc(e.layers, (*engineLayer).picks) {
+	if !e.opts.KeepTopK || !slices.ContainsFunc(e.layers, func(l *engineLayer) bool { return l.spec.Picks == model.PickOwn }) {
 		return nil
 	}
 	kept := len(e.layers)
@@ -441,16 +421,10 @@ func (b *bucket) recordLists(rec *vk.Recorder) error {
 
 // args are the arguments of a step for layers of a kind.
 func (b *bucket) args(k *stepKind) layer.StepArgs {
-	e, in := b.e, &b.device
-	own, lender := e.layers[k.like], e.lender(k.like)
+	in, table := &b.device, func(s model.Store) tensor.Tensor { return b.e.table(k.like, s) }
 	return layer.StepArgs{QueryStart: in.queryStart, SeqLens: in.seqLens, TokenToReq: in.request, Positions: in.positions, IsValid: in.valid,
-		Tables: layer.Tables{
-			Window:     e.table(own, model.StoreWindow),
-			State:      e.table(own, model.StoreState),
-			IndexState: e.table(own, model.StoreKeyState),
-			Compressed: e.table(lender, model.StoreEntries),
-			Keys:       e.table(lender, model.StoreKeys),
-		}}
+		Tables: layer.Tables{Window: table(model.StoreWindow), Compressed: table(model.StoreEntries), Keys: table(model.StoreKeys),
+			State: table(model.StoreState), IndexState: table(model.StoreKeyState)}}
 }
 
 // recordLayer records a layer with what the caller has in front of it, and behind the
@@ -469,8 +443,8 @@ func (b *bucket) recordLayer(rec *vk.Recorder, i int, host bool, beside func(*vk
 	}
 	x := &b.layers[i]
 	err := x.Record(rec, b.args(x.kind), layer.Args{Hidden: in, CosSin: b.e.ropes[l.rope], Out: out,
-		Caches: borrowing(l.caches, b.e.lender(i).caches), Picks: x.picks, Beside: beside})
-	keep := !topK.IsZero() && l.picks()
+		Caches: l.reads(), Picks: x.picks, Beside: beside})
+	keep := !topK.IsZero() && l.spec.Picks == model.PickOwn
 	if err == nil && keep {
 		err = rec.Copy(topK.View(), x.kind.TopK().View())
 	}

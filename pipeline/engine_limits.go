@@ -27,9 +27,7 @@ func (e *Engine) checkTables() error {
 	limit := e.dev.Caps().MaxStorageBufferRange
 	bytes := func(sessions int) (sum uint64) {
 		for _, p := range e.pools {
-			if p != nil {
-				sum += tensor.Need(tensor.I32, sessions, p.width)
-			}
+			sum += tensor.Need(tensor.I32, sessions, p.width)
 		}
 		return sum
 	}
@@ -59,13 +57,13 @@ func (e *Engine) checkStep() error {
 // fits reports why there can be no steps of so many tokens. More of them need more.
 func (e *Engine) fits(tokens int) error {
 	seen := map[kindKey]bool{}
-	for i := range e.layers {
-		key := e.kindKey(i)
+	for _, l := range e.layers {
+		key := l.kindKey()
 		if seen[key] {
 			continue
 		}
 		seen[key] = true
-		if err := layer.Check(e.dev, e.kindConfig(i, tokens)); err != nil {
+		if err := layer.Check(e.dev, e.kindConfig(l, tokens)); err != nil {
 			return err
 		}
 	}
