@@ -16,5 +16,13 @@ var cpu = Profile{
 
 	TopK: TopK{},
 
-	Layer: Layer{},
+	Layer: Layer{
+		NormTokens:   32,
+		RawTokens:    32,
+		BesideTokens: 16,
+		ChainTokens:  1,
+		JoinTokens:   2,
+		TouchLeast:   256 << 20,
+		TouchMost:    2 << 30,
+	},
 }

@@ -18,7 +18,15 @@ var hopper = Profile{
 
 	TopK: TopK{},
 
-	Layer: Layer{},
+	Layer: Layer{
+		NormTokens:   32,
+		RawTokens:    32,
+		BesideTokens: 16,
+		ChainTokens:  1,
+		JoinTokens:   2,
+		TouchLeast:   256 << 20,
+		TouchMost:    2 << 30,
+	},
 }
 
 // isHopper tells an H100 or its like by what it offers, not by its name.
