@@ -435,7 +435,7 @@ func (l *sparseLayer) referencePicks(t *testing.T, h sparseStep, slots func(pool
 	if l.format == cache.IndexKeyMXFP4 {
 		s.QScale = make([]byte, tokens*sparseIndexHeads*cache.IndexScaleBytes)
 	}
-	indexer.VisibleRef(h.positions, h.valid, 0, s.Lens)
+	indexer.VisibleRef(h.positions, h.valid, l.comp.Ratio, 0, s.Lens)
 	logits := make([]float32, tokens*s.Width)
 	if err == nil {
 		err = indexer.QueryQuantRef(rowsOf(h, l.iq, sparseIndexHeads*128, 0), sparseIndexHeads, h.positions, rowsOf(h, l.weights, sparseIndexHeads, 0),
