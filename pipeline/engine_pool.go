@@ -122,6 +122,7 @@ func (e *Engine) buildPools() error {
 			}
 		}
 	}
+	e.need = make(pageCounts, len(e.pools))
 	addresses := len(e.dev.Caps().Missing([]string{"bufferDeviceAddress", "shaderInt64"})) == 0
 	for _, p := range e.pools {
 		limit := math.MaxInt32
