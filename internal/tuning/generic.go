@@ -9,7 +9,10 @@ var generic = Profile{
 
 	Attention: Attention{},
 
-	Compress: Compress{},
+	Compress: Compress{
+		LongInvocations: 512, ChunkInvocations: 512, SaveSingle: true,
+		ShortGroups: 1024, LongGroups: 256, TouchBytes: 2 << 20,
+	},
 
 	Linear: Linear{},
 

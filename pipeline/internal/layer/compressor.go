@@ -18,7 +18,6 @@ type compressor struct {
 
 	gates           tensor.Tensor // [T, 2*C] f32: values, then scores, of C = compression.Channels()
 	states, entries tensor.Tensor // [T] i64: slots of the step's states and entries
-	pooled, arrived tensor.Tensor // [T, Dim] f32, [T] i32: where workgroups share an entry
 }
 
 // build takes from cfg all but the compression and the page of states.
@@ -43,10 +42,6 @@ func (c *compressor) tensors(l *memory.List, tokens int) {
 	l.Add(&c.gates, tensor.F32, tokens, 2*c.compression.Channels())
 	l.Add(&c.states, tensor.I64, tokens)
 	l.Add(&c.entries, tensor.I64, tokens)
-	if c.compress != nil && c.compress.Divides() {
-		l.Add(&c.arrived, tensor.I32, tokens)
-		l.Add(&c.pooled, tensor.F32, tokens, c.compression.Dim)
-	}
 }
 
 // recordSlots records where the step's states and entries go.
@@ -70,6 +65,5 @@ func (c *compressor) record(rec *vk.Recorder, a *StepArgs, w *model.DeviceCompre
 	if c.save == nil {
 		to.KvScore, to.Ape = c.gates, w.Ape
 	}
-	to.Pooled, to.Arrived = c.pooled, c.arrived
 	return c.compress.Record(rec, to)
 }

@@ -202,7 +202,7 @@ func (k *Kind) buildCompressors() error {
 	c := &k.cfg.Caches
 	saves := k.wish.norms
 	if k.main != nil {
-		if err := k.main.build(k.dev, c.State, cache.CompressConfig{Save: saves, Divide: saves, Page: c.Compressed.Layout.Page,
+		if err := k.main.build(k.dev, c.State, cache.CompressConfig{Save: saves, Page: c.Compressed.Layout.Page,
 			Eps: k.cfg.Model.Eps, MaxBytes: max(c.State.Pool.Bytes(), c.Compressed.Pool.Bytes())}); err != nil {
 			return err
 		}
@@ -251,9 +251,6 @@ func (k *Kind) allocate() (err error) {
 // Counters are tensors that hold zeros between layers.
 func (k *Kind) Counters() []tensor.Tensor {
 	list := []tensor.Tensor{k.arrived}
-	if k.main != nil && !k.main.arrived.IsZero() {
-		list = append(list, k.main.arrived)
-	}
 	if k.picks != nil {
 		list = append(list, k.picks.arrived)
 	}

@@ -70,7 +70,7 @@ func (x *lists) build(k *Kind) (err error) {
 	}
 	switch {
 	case k.picks != nil:
-		x.visible, err = indexer.NewVisible(k.dev, indexer.VisibleConfig{})
+		x.visible, err = indexer.NewVisible(k.dev, indexer.VisibleConfig{Ratio: spec.Ratio})
 	case spec.Ratio > 0 && spec.Picks == model.PickNone:
 		x.entries, err = attention.NewC128Indices(k.dev, attention.C128IndicesConfig{Page: k.cfg.Caches.Compressed.Layout.Page, Ratio: spec.Ratio})
 	}
