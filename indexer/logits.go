@@ -130,7 +130,7 @@ func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser, inLanes bool)
 		return nil, pkg.Wrong(op, "Page", cfg.Page, "a legal page size: %v", err)
 	}
 	if cfg.Workgroups == 0 {
-		cfg.Workgroups = opkit.Workgroups(dev.Adapter(), tune.PerUnit)
+		cfg.Workgroups = logitsWorkgroups(dev.Adapter(), tune)
 	}
 	o := &Logits{dev: dev, cfg: cfg, tune: tune}
 	if err := o.choose(op, choose); err != nil {
@@ -145,31 +145,39 @@ func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser, inLanes bool)
 	if cfg.Raw && !o.inLanes {
 		return nil, fmt.Errorf("%s: %s: %w: variant %s does not quantise queries here", pkg, op, vk.ErrMissingFeature, o.variant)
 	}
+	k, err := pkg.Kernel(dev, o.spec())
+	if err != nil {
+		return nil, err
+	}
+	o.k = k
+	return o, nil
+}
+
+// logitsWorkgroups is how many workgroups of the scores fill a device.
+func logitsWorkgroups(a *vk.Adapter, tune *tuning.Logits) int { return opkit.Workgroups(a, tune.PerUnit) }
+
+// spec is the build of the kernel.
+func (o *Logits) spec() opkit.Spec {
 	spec := opkit.Spec{
 		Stem: "idx_logits", Variant: o.variant,
 		Bindings:  []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Read},
 		PushSize:  int(unsafe.Sizeof(idxLogitsPush{})),
-		Constants: []uint32{uint32(cfg.Page), uint32(cfg.Format)},
+		Constants: []uint32{uint32(o.cfg.Page), uint32(o.cfg.Format)},
 	}
 	if o.inLanes {
 		spec.Stem = "idx_logits_lanes"
 		spec.Subgroup = uint32(o.lanes.subgroup)
-		spec.Constants = append(spec.Constants, o.lanes.constants(cfg.tops)...)
-		if cfg.Raw {
+		spec.Constants = append(spec.Constants, o.lanes.constants(o.cfg.tops)...)
+		if o.cfg.Raw {
 			spec.Stem, spec.PushSize = "idx_logits_lanes_raw", int(unsafe.Sizeof(idxLogitsRawPush{}))
 		}
 	} else if o.matrix() {
 		spec.Subgroup = uint32(o.tiling.subgroup)
 		spec.Constants = append(spec.Constants, o.tiling.constants()...)
 	} else {
-		spec.Constants = append(spec.Constants, uint32(tune.BaseUnroll))
+		spec.Constants = append(spec.Constants, uint32(o.tune.BaseUnroll))
 	}
-	k, err := pkg.Kernel(dev, spec)
-	if err != nil {
-		return nil, err
-	}
-	o.k = k
-	return o, nil
+	return spec
 }
 
 // choose picks the variant: the one asked for, else the best that the device has the

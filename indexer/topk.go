@@ -111,7 +111,7 @@ func newTopK(dev *vk.Device, cfg TopKConfig, tune *tuning.TopK) (*TopK, error) {
 	}
 	o := &TopK{dev: dev, cfg: cfg, variant: variant, workgroups: cfg.Workgroups, tune: tune}
 	if o.workgroups == 0 {
-		o.workgroups = opkit.Workgroups(dev.Adapter(), tune.PerUnit)
+		o.workgroups = topkWorkgroups(dev.Adapter(), tune)
 	}
 	var shapes []topkShape
 	for _, list := range [][]tuning.TopKShape{tune.Few, tune.Many} {
@@ -146,6 +146,9 @@ func (o *TopK) Variant() string { return o.variant }
 
 // K is the width of the selection.
 func (o *TopK) K() int { return o.cfg.K }
+
+// topkWorkgroups is how many workgroups of the selection fill a device.
+func topkWorkgroups(a *vk.Adapter, tune *tuning.TopK) int { return opkit.Workgroups(a, tune.PerUnit) }
 
 // topkSlices is into how many slices rows of n columns are cut, a power of two, where
 // so many workgroups fill the device.
@@ -293,6 +296,22 @@ func (o *TopK) bind(r topkRound) (push idxTopkPush, views []vk.View) {
 	return push, []vk.View{r.logits.View(), r.lens.View(), scratch, r.out.View(), r.logits.View(), table, requests, place, count}
 }
 
+// registers is how many entries the largest short kernel takes.
+func (o *TopK) registers() int {
+	if len(o.short) == 0 {
+		return 0
+	}
+	return o.short[len(o.short)-1].entries
+}
+
+// solo is the longest row that is not sliced where others are cut into slices of per columns.
+func (o *TopK) solo(per int) int {
+	if per > o.registers() {
+		return min(per, o.tune.SoloColumns)
+	}
+	return per
+}
+
 func (o *TopK) record(rec *vk.Recorder, op string, r topkRound) error {
 	if r.tiles != nil {
 		return o.recordTiles(rec, op, r.tiles, r)
@@ -318,10 +337,7 @@ func (o *TopK) record(rec *vk.Recorder, op string, r topkRound) error {
 		}
 		return pkg.Dispatch(rec, op, o.variant, d)
 	}
-	registers := 0 // entries that the largest short kernel takes
-	if len(o.short) > 0 {
-		registers = o.short[len(o.short)-1].entries
-	}
+	registers := o.registers()
 	if r.slices == 1 {
 		if carried == 0 && n <= registers {
 			push.Flags |= topkEarly
@@ -331,10 +347,7 @@ func (o *TopK) record(rec *vk.Recorder, op string, r topkRound) error {
 	// Slices that fit registers are the same for all lengths, so that they can be loaded
 	// before lengths are known; others share out what there is.
 	per := opkit.RoundUp(opkit.CeilDiv(n, r.slices), 32)
-	solo := per
-	if per > registers {
-		solo = min(per, o.tune.SoloColumns)
-	}
+	solo := o.solo(per)
 	push.Solo = uint32(solo)
 	slices := push
 	slices.Stage = 1
