@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -108,7 +109,7 @@ type EngineOptions struct {
 // step is in progress at a time. The zero values of Engine, Session and Step are of no use.
 type Engine struct {
 	dev    *vk.Device
-	cfg    Config
+	cfg    model.Config
 	opts   EngineOptions
 	update *cache.TableUpdate
 
@@ -120,7 +121,7 @@ type Engine struct {
 	layers  []*engineLayer
 	pools   [poolCount]*enginePool
 	tables  *tensor.Arena // of all block tables
-	ropes   map[Rope]tensor.Tensor
+	ropes   map[model.Rope]tensor.Tensor
 	rows    int // of the tensors of ropes
 	buckets map[int]*bucket
 
@@ -144,10 +145,14 @@ type Engine struct {
 
 // engineLayer is a layer with its caches.
 type engineLayer struct {
-	w      *DeviceLayer
+	w      *model.DeviceLayer
+	spec   *model.Layer
 	caches LayerCaches
-	rope   Rope
+	rope   model.Rope
 }
+
+// ratio is RatioWindow, RatioC4A or RatioC128A.
+func (l *engineLayer) ratio() int { return max(l.spec.Ratio, RatioWindow) }
 
 // NewEngine makes an engine for layers, which may be any of the model's, in any order,
 // and the same weights several times: from here on a layer is called by its number in
@@ -159,15 +164,15 @@ type engineLayer struct {
 // a MaxStep or MaxSessions whose tensors or block tables exceed what one descriptor
 // holds, weights that do not fit the configuration, or a CacheBytes or MaxCacheBytes
 // that holds not even a page of each cache; those of vk.Device.NewBuffer and vk.Device.Kernel; the context's.
-func NewEngine(ctx context.Context, dev *vk.Device, cfg Config, layers []*DeviceLayer, o EngineOptions) (*Engine, error) {
+func NewEngine(ctx context.Context, dev *vk.Device, cfg model.Config, layers []*model.DeviceLayer, o EngineOptions) (*Engine, error) {
 	if err := o.complete(dev, cfg, layers); err != nil {
 		return nil, err
 	}
 	e := &Engine{dev: dev, cfg: cfg, opts: o, turn: make(chan struct{}, 1), done: make(chan struct{}),
-		ropes: map[Rope]tensor.Tensor{}, buckets: map[int]*bucket{}, sessions: make([]*Session, o.MaxSessions), seats: make([]seat, o.MaxSessions),
+		ropes: map[model.Rope]tensor.Tensor{}, buckets: map[int]*bucket{}, sessions: make([]*Session, o.MaxSessions), seats: make([]seat, o.MaxSessions),
 		byRow: make([]int, o.MaxSessions), ran: make([]bool, len(layers)), set: make([]bool, len(layers)*o.MaxSessions), shown: make([]bool, len(layers))}
 	for _, w := range layers {
-		l := &engineLayer{w: w, rope: cfg.Rope(w.Layer)}
+		l := &engineLayer{w: w, spec: &cfg.Layers[w.Layer], rope: cfg.Rope(w.Layer)}
 		e.layers = append(e.layers, l)
 		e.ropes[l.rope] = tensor.Tensor{}
 	}
@@ -178,7 +183,7 @@ func NewEngine(ctx context.Context, dev *vk.Device, cfg Config, layers []*Device
 }
 
 // complete fills in what options leave open, and checks them.
-func (o *EngineOptions) complete(dev *vk.Device, cfg Config, layers []*DeviceLayer) error {
+func (o *EngineOptions) complete(dev *vk.Device, cfg model.Config, layers []*model.DeviceLayer) error {
 	if o.MaxSessions == 0 {
 		o.MaxSessions = 1
 	}
@@ -198,7 +203,7 @@ func (o *EngineOptions) complete(dev *vk.Device, cfg Config, layers []*DeviceLay
 	if dev == nil {
 		c.bad("dev", "nil", "a device")
 	} else if c.err = cfg.Check(); c.err == nil {
-		switch most := min(cfg.MaxPositions, maxPosition, ropeRows(dev)); {
+		switch most := min(cfg.MaxPositions, model.MaxPosition, ropeRows(dev)); {
 		case o.MaxTokens < 1 || o.MaxTokens > most:
 			c.bad("MaxTokens", o.MaxTokens, "1 to %d", most)
 		case o.MaxSessions < 0 || o.MaxSessions > 1<<16:
@@ -220,13 +225,11 @@ func (o *EngineOptions) complete(dev *vk.Device, cfg Config, layers []*DeviceLay
 			break
 		}
 		arg := fmt.Sprintf("layers[%d]", i)
-		switch n := cfg.Layers(); {
+		switch n := len(cfg.Layers); {
 		case w == nil:
 			c.bad(arg, "nil", "the weights of a layer")
 		case w.Layer < 0 || w.Layer >= n:
 			c.bad(arg+".Layer", w.Layer, "0 to %d, of a model of %d layers", n-1, n)
-		case w.Ratio != cfg.Ratios[w.Layer]:
-			c.bad(arg+".Ratio", w.Ratio, "%d, which layer %d of the model has", cfg.Ratios[w.Layer], w.Layer)
 		}
 	}
 	o.MaxStep = min(o.MaxStep, o.MaxTokens*o.MaxSessions)
@@ -276,15 +279,15 @@ func (e *Engine) growRopes(ctx context.Context, rows int) error {
 		return nil
 	}
 	rows = min(max(rows, 2*e.rows), e.opts.MaxTokens)
-	fresh := map[Rope]tensor.Tensor{}
-	drop := func(all map[Rope]tensor.Tensor) (err error) {
+	fresh := map[model.Rope]tensor.Tensor{}
+	drop := func(all map[model.Rope]tensor.Tensor) (err error) {
 		for _, t := range all {
 			err = errors.Join(err, t.Close())
 		}
 		return err
 	}
 	for r := range e.ropes {
-		t, err := tensor.New(e.dev, "rope tables", tensor.F32, rows, RopeRow)
+		t, err := tensor.New(e.dev, "rope tables", tensor.F32, rows, model.RopeRow)
 		if err == nil {
 			fresh[r] = t
 			err = uploadRope(ctx, t, r)
@@ -298,7 +301,7 @@ func (e *Engine) growRopes(ctx context.Context, rows int) error {
 	return errors.Join(e.forget(), drop(old))
 }
 
-func uploadRope(ctx context.Context, t tensor.Tensor, r Rope) error {
+func uploadRope(ctx context.Context, t tensor.Tensor, r model.Rope) error {
 	values, err := r.Table(t.Shape[0], 1)
 	if err != nil {
 		return err
@@ -395,7 +398,7 @@ func (e *Engine) Memory() EngineMemory {
 	if e.closed {
 		return m
 	}
-	seen := map[*DeviceLayer]bool{}
+	seen := map[*model.DeviceLayer]bool{}
 	for _, l := range e.layers {
 		if !seen[l.w] {
 			seen[l.w] = true

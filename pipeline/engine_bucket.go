@@ -152,7 +152,7 @@ func (e *Engine) out() tensor.DType {
 // kindConfig is the configuration of layers like l, in steps of so many tokens.
 func (e *Engine) kindConfig(l *engineLayer, tokens int) LayerKindConfig {
 	o := &e.opts
-	return LayerKindConfig{Model: e.cfg, Ranks: o.Ranks, Ratio: l.w.Ratio, Tokens: tokens, MaxLen: o.MaxTokens, Caches: e.greatest(l),
+	return LayerKindConfig{Model: e.cfg, Ranks: o.Ranks, Ratio: l.ratio(), Tokens: tokens, MaxLen: o.MaxTokens, Caches: e.greatest(l),
 		Variant: o.Variant, Hadamard: o.Hadamard, Group: e.group(tokens), Output: o.Output, Out: e.out()}
 }
 
@@ -185,19 +185,19 @@ func (b *bucket) build(ctx context.Context) (err error) {
 		if err = ctx.Err(); err != nil {
 			return err
 		}
-		k := b.kinds[l.w.Ratio]
+		k := b.kinds[l.ratio()]
 		if k == nil {
 			if k, err = NewLayerKind(e.dev, e.kindConfig(l, b.tokens)); err != nil {
 				return err
 			}
-			b.kinds[l.w.Ratio] = k
+			b.kinds[l.ratio()] = k
 		}
 		layer, err := k.NewLayer(ctx, l.w)
 		if err != nil {
 			return fmt.Errorf("layers[%d]: %w", i, err)
 		}
 		b.layers = append(b.layers, layer)
-		if e.opts.KeepTopK && l.w.Ratio == RatioC4A {
+		if e.opts.KeepTopK && l.ratio() == RatioC4A {
 			topK = picks
 		}
 	}
@@ -362,10 +362,10 @@ func (b *bucket) recordLayer(rec *vk.Recorder, i int, host bool, beside func(*vk
 	if err := b.recordBetween(rec, i); err != nil {
 		return err
 	}
-	err := b.layers[i].recordBeside(rec, b.args(l.w.Ratio), WholeLayerArgs{Hidden: in, CosSin: b.e.ropes[l.rope], Caches: l.caches, Out: out}, beside)
-	keep := !topK.IsZero() && l.w.Ratio == RatioC4A
+	err := b.layers[i].recordBeside(rec, b.args(l.ratio()), WholeLayerArgs{Hidden: in, CosSin: b.e.ropes[l.rope], Caches: l.caches, Out: out}, beside)
+	keep := !topK.IsZero() && l.ratio() == RatioC4A
 	if err == nil && keep {
-		err = rec.Copy(topK.View(), b.kinds[l.w.Ratio].TopK().View())
+		err = rec.Copy(topK.View(), b.kinds[l.ratio()].TopK().View())
 	}
 	if err != nil {
 		return fmt.Errorf("layer %d: %w", i, err)

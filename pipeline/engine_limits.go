@@ -5,6 +5,7 @@ import (
 	"math"
 	"sort"
 
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -16,7 +17,7 @@ import (
 
 // ropeRows is how many rows of cosines and sines a descriptor holds.
 func ropeRows(dev *vk.Device) int {
-	return int(min(dev.Caps().MaxStorageBufferRange/(4*RopeRow), math.MaxInt32))
+	return int(min(dev.Caps().MaxStorageBufferRange/(4*model.RopeRow), math.MaxInt32))
 }
 
 // checkTables demands that all block tables fit, which are bound as one tensor.
@@ -57,10 +58,10 @@ func (e *Engine) checkStep() error {
 func (e *Engine) fits(tokens int) error {
 	seen := map[int]bool{}
 	for _, l := range e.layers {
-		if seen[l.w.Ratio] {
+		if seen[l.ratio()] {
 			continue
 		}
-		seen[l.w.Ratio] = true
+		seen[l.ratio()] = true
 		k := LayerKind{cfg: e.kindConfig(l, tokens)}
 		k.divide()
 		if err := k.sparseConfig().DecodeConfig.check(e.dev); err != nil {

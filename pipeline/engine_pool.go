@@ -48,7 +48,7 @@ type enginePool struct {
 
 // pools returns the pools of a layer whose pages are of a sort: each [pages, stride] u8.
 func (l *engineLayer) pools(sort int) []*tensor.Tensor {
-	c, ratio := &l.caches, l.w.Ratio
+	c, ratio := &l.caches, l.ratio()
 	switch {
 	case sort == poolWindow:
 		return []*tensor.Tensor{&c.Window.Pool}
@@ -82,7 +82,7 @@ func (l *engineLayer) layouts(keys cache.IndexKeyFormat) (err error) {
 		}
 	}
 	kv(&c.Window, windowPage)
-	switch l.w.Ratio {
+	switch l.ratio() {
 	case RatioC4A:
 		kv(&c.Compressed, c4aPage)
 		state(&c.State, cache.C4Main, c4aStatePage)
@@ -214,7 +214,7 @@ func (e *Engine) allocateCaches(l *engineLayer) error {
 // greatest returns a layer's caches as they will be at most, without memory: kernels
 // are chosen for them.
 func (e *Engine) greatest(l *engineLayer) LayerCaches {
-	most := engineLayer{w: l.w, caches: l.caches}
+	most := engineLayer{w: l.w, spec: l.spec, caches: l.caches}
 	for sort, p := range e.pools {
 		for _, t := range most.pools(sort) {
 			n := p.most
@@ -560,3 +560,5 @@ func (e *Engine) copyPages(ctx context.Context) error {
 	e.copies = e.copies[:0]
 	return err
 }
+
+func ceilDiv(a, b int) int { return (a + b - 1) / b }

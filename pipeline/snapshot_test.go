@@ -22,7 +22,7 @@ import (
 func TestRestore(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)
-	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioWindow)})))
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(0)})))
 	const tokens, rewind = 3000, 2000
 	long := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 8192, Rewind: rewind})
 	s := must[*pipeline.Session](t)(long.Open())
@@ -71,7 +71,7 @@ func TestRestore(t *testing.T) {
 func TestSaveBesideSteps(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)
-	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioWindow)})))
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(0)})))
 	layers = append(layers, layers...)
 	const length = 8192 - 30 // a page is not full
 	e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 8192, MaxSessions: 3, MaxStep: 4, Rewind: 8192})

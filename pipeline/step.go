@@ -324,7 +324,7 @@ func (st *Step) Output(layer int) tensor.Tensor { return st.tensor(&st.b.out, la
 // order, then -1. It is a zero tensor without EngineOptions.KeepTopK and for layers
 // without an indexer.
 func (st *Step) TopK(layer int) tensor.Tensor {
-	if layer < 0 || layer >= len(st.b.layers) || st.e.layers[layer].w.Ratio != RatioC4A {
+	if layer < 0 || layer >= len(st.b.layers) || st.e.layers[layer].ratio() != RatioC4A {
 		return tensor.Tensor{}
 	}
 	return st.tensor(&st.b.topK, layer)

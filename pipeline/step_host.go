@@ -118,7 +118,7 @@ func (st *Step) ReadTopK(layer, chunk int, values []int32) error {
 	if !st.e.opts.KeepTopK {
 		return &vk.ArgumentError{Op: opPicks, Arg: "EngineOptions.KeepTopK", Got: "false", Want: "true, for picks to be kept"}
 	}
-	if r := st.e.layers[layer].w.Ratio; r != RatioC4A {
+	if r := st.e.layers[layer].ratio(); r != RatioC4A {
 		return &vk.ArgumentError{Op: opPicks, Arg: "layer", Got: fmt.Sprintf("%d, of ratio %d", layer, r), Want: fmt.Sprintf("one of ratio %d, which has an indexer", RatioC4A)}
 	}
 	if err := st.readable(opPicks, layer, st.e.opts.LayerByLayer); err != nil {
