@@ -22,7 +22,7 @@ var pages = map[string]int{
 	"docs/command.md":   1000,
 	"docs/library.md":   1000,
 	"docs/numbers.md":   3000,
-	"docs/tried.md":     4500,
+	"docs/tried.md":     3500,
 	"docs/design":       1500,
 	"shaders/README.md": 1500,
 	"testdata":          3000,
