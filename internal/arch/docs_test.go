@@ -226,13 +226,13 @@ var wide = map[string]struct{ comments, code int }{
 	"pipeline":           {14, 43},
 	"projection":         {11, 25},
 	"tensor":             {0, 1},
-	"vk":                 {3, 6},
+	"vk":                 {1, 7},
 	"cmd":                {0, 20},
 	"examples":           {0, 2},
-	"internal":           {5, 6},
+	"internal":           {5, 5},
 	"internal/lab":       {8, 186},
 	"tests of attention": {13, 44},
-	"tests":              {4, 400},
+	"tests":              {4, 398},
 }
 
 // area is where a line counts.
