@@ -140,7 +140,7 @@ func TestSessionLatePages(t *testing.T) {
 	dev, ctx := testkit.Device(t), t.Context()
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(0)})))
 	o := pipeline.EngineOptions{MaxTokens: 900, MaxSessions: 2}
-	page := engine(t, dev, cfg, layers, o).PageBytes([5]int{1})
+	page := engine(t, dev, cfg, layers, o).PageBytes(pipeline.PageCounts{1})
 	o.CacheBytes = 4 * page
 	o.MaxCacheBytes = o.CacheBytes
 	e := engine(t, dev, cfg, layers, o)

@@ -106,7 +106,7 @@ func V4Layers(ratios ...int) []Layer {
 // Compression is how tokens become entries of dim numbers: HeadDim for those that are
 // attended, IndexDim for index keys.
 func (s *LayerSpec) Compression(dim int) cache.Compression {
-	return cache.Compression{Dim: dim, Ratio: s.Ratio}
+	return cache.Compression{Dim: dim, Ratio: s.Ratio, Overlap: s.Overlap}
 }
 
 // Compresses reports whether the layer has a compressor.
@@ -196,7 +196,7 @@ func (c *layerCheck) caches(field string, l *Layer) {
 	var have []Store
 	for _, p := range l.Pools {
 		at := fmt.Sprintf("%s.Pools %q", field, p.Name)
-		if p.Name == "" || p.Page < 1 || p.Page > maxPage || p.Tokens < 1 || p.Keep < KeepWindow {
+		if p.Name == "" || len(p.Name) > MaxPoolName || p.Page < 1 || p.Page > maxPage || p.Tokens < 1 || p.Keep < KeepWindow {
 			c.bad(at, fmt.Sprintf("%+v", p), "a name, and 1 to %d slots of at least a token", maxPage)
 		}
 		if q, seen := c.pools[p.Name]; seen && (q.Page != p.Page || q.Tokens != p.Tokens || q.Keep != p.Keep) {
@@ -229,5 +229,9 @@ func (s *LayerSpec) equal(o *LayerSpec) bool {
 		})
 }
 
-// maxPage bounds the slots of a page.
-const maxPage = 1 << 16
+const (
+	// MaxPoolName is the most bytes of a PoolSpec.Name.
+	MaxPoolName = 24
+
+	maxPage = 1 << 16 // slots of a page
+)
