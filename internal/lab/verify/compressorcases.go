@@ -6,8 +6,8 @@ import (
 	"math/rand/v2"
 
 	"github.com/vkmla/vkmla/cache"
-	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/numfmt"
 )
 
 // compressorSpec is a random case of a compressor to be made.

@@ -3,7 +3,7 @@ package verify
 import "github.com/vkmla/vkmla/cache"
 
 func init() {
-	Register(compressorOp("compressor_main_kv", 0, func(seed uint64) []Case {
+	Register(compressorOp("compressor_main_kv", 0, []cache.Compression{cache.C4Main, cache.C128Main}, func(seed uint64) []Case {
 		return append(random4(cache.C4Main, 0)(seed), random128(seed)...)
 	}))
 }
