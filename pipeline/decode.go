@@ -17,6 +17,9 @@ const (
 	RatioC128A  = 128 // all compressed entries
 )
 
+// channels is how many values of a compressor a token has.
+func channels(ratio, dim int) int { return cache.Compression{Dim: dim, Ratio: ratio}.Channels() }
+
 // DecodeConfig says what a Decode is built for. Of the caches only the layouts and
 // the sizes of the pools count: they say which builds of the kernels can reach the
 // memory. A cache without a pool stands for any that one descriptor can hold

@@ -131,12 +131,12 @@
 //
 // # A checkpoint
 //
-// [LoadConfig] reads a model's config.json. [OpenCheckpoint] maps its weight files,
+// [model.LoadConfig] reads a model's config.json. [model.Open] maps its weight files,
 // checks that they are complete and consistent, and describes each layer's weights as
 // [LayerWeights], in the formats they are stored in; [Checkpoint.Upload] puts them on a
 // device as they are, to be dequantised by the kernels that use them:
 //
-//	c, err := pipeline.OpenCheckpoint(dir, pipeline.CheckpointOptions{})
+//	c, err := model.Open(dir, pipeline.CheckpointOptions{})
 //	if err != nil {
 //		return err
 //	}

@@ -9,6 +9,7 @@ import (
 	"math/bits"
 
 	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -18,8 +19,8 @@ var le = binary.LittleEndian
 // bucket is what steps of up to so many tokens need.
 type bucket struct {
 	e      *Engine
-	tokens int // T
-	kinds  map[int]*LayerKind
+	tokens int                   // T
+	kinds  map[string]*LayerKind // by the name of their spec
 	layers []*Layer
 
 	host, device stepInputs
@@ -114,15 +115,13 @@ func (e *Engine) size(tokens int) int {
 // least, on average: steps of more tokens than there are sessions have chunks of several.
 func (e *Engine) group(size int) int { return ceilDiv(size, e.opts.MaxSessions) }
 
-// capacity is how many entries of block tables a step can change: for each sort of pages
+// capacity is how many entries of block tables a step can change: for each pool
 // those that its tokens fill, and for each session the page that they begin in, which
 // may have been replaced by a copy, and the one that they end in.
 func (e *Engine) capacity(tokens int) int {
 	n := 0
 	for _, p := range e.pools {
-		if p != nil {
-			n += ceilDiv(tokens, p.page*p.ratio) + 2*min(tokens, e.opts.MaxSessions)
-		}
+		n += ceilDiv(tokens, p.Page*p.Tokens) + 2*min(tokens, e.opts.MaxSessions)
 	}
 	return n
 }
@@ -133,7 +132,7 @@ func (e *Engine) bucket(ctx context.Context, tokens int) (*bucket, error) {
 	if b := e.buckets[size]; b != nil {
 		return b, nil
 	}
-	b := &bucket{e: e, tokens: size, kinds: map[int]*LayerKind{}, recorded: map[commandKey]*stepCommands{}}
+	b := &bucket{e: e, tokens: size, kinds: map[string]*LayerKind{}, recorded: map[commandKey]*stepCommands{}}
 	if err := b.build(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("steps of %d tokens: %w", size, err), b.close())
 	}
@@ -152,7 +151,7 @@ func (e *Engine) out() tensor.DType {
 // kindConfig is the configuration of layers like l, in steps of so many tokens.
 func (e *Engine) kindConfig(l *engineLayer, tokens int) LayerKindConfig {
 	o := &e.opts
-	return LayerKindConfig{Model: e.cfg, Ranks: o.Ranks, Ratio: l.w.Ratio, Tokens: tokens, MaxLen: o.MaxTokens, Caches: e.greatest(l),
+	return LayerKindConfig{Model: e.cfg, Ranks: o.Ranks, Ratio: l.ratio(), Tokens: tokens, MaxLen: o.MaxTokens, Caches: e.greatest(l),
 		Variant: o.Variant, Hadamard: o.Hadamard, Group: e.group(tokens), Output: o.Output, Out: e.out()}
 }
 
@@ -185,19 +184,19 @@ func (b *bucket) build(ctx context.Context) (err error) {
 		if err = ctx.Err(); err != nil {
 			return err
 		}
-		k := b.kinds[l.w.Ratio]
+		k := b.kinds[l.spec.Name]
 		if k == nil {
 			if k, err = NewLayerKind(e.dev, e.kindConfig(l, b.tokens)); err != nil {
 				return err
 			}
-			b.kinds[l.w.Ratio] = k
+			b.kinds[l.spec.Name] = k
 		}
 		layer, err := k.NewLayer(ctx, l.w)
 		if err != nil {
 			return fmt.Errorf("layers[%d]: %w", i, err)
 		}
 		b.layers = append(b.layers, layer)
-		if e.opts.KeepTopK && l.w.Ratio == RatioC4A {
+		if e.opts.KeepTopK && l.spec.Picks == model.PickOwn {
 			topK = picks
 		}
 	}
@@ -323,29 +322,26 @@ func (b *bucket) recordTables(rec *vk.Recorder) error {
 // first products of a layer do not wait for it. Where all layers are one recording, it is
 // beside those of layer 0, and so is what waits for it beside what waits for them.
 func (b *bucket) recordLists(rec *vk.Recorder) error {
-	for _, ratio := range []int{RatioWindow, RatioC4A, RatioC128A} {
-		if k := b.kinds[ratio]; k != nil {
-			if err := k.RecordStep(rec, b.args(ratio)); err != nil {
-				return err
-			}
+	done := map[*LayerKind]bool{}
+	for _, l := range b.e.layers {
+		k := b.kinds[l.spec.Name]
+		if done[k] {
+			continue
+		}
+		done[k] = true
+		if err := k.RecordStep(rec, b.args(l)); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// args are the arguments of a step.
-func (b *bucket) args(ratio int) SparseStepArgs {
-	in, p := &b.device, &b.e.pools
-	a := SparseStepArgs{StepArgs: StepArgs{QueryStart: in.queryStart, SeqLens: in.seqLens, TokenToReq: in.request,
-		Positions: in.positions, IsValid: in.valid, WindowTable: p[poolWindow].table}}
-	switch ratio {
-	case RatioC4A:
-		a.CompressedTable, a.StateTable = p[poolC4A].table, p[poolC4AState].table
-		a.IndexStateTable, a.KeysTable = a.StateTable, a.CompressedTable
-	case RatioC128A:
-		a.CompressedTable, a.StateTable = p[poolC128A].table, p[poolC128AState].table
-	}
-	return a
+// args are the arguments of a step for a layer.
+func (b *bucket) args(l *engineLayer) SparseStepArgs {
+	in, table := &b.device, func(s model.Store) tensor.Tensor { return b.e.table(l, s) }
+	return SparseStepArgs{StepArgs: StepArgs{QueryStart: in.queryStart, SeqLens: in.seqLens, TokenToReq: in.request,
+		Positions: in.positions, IsValid: in.valid, WindowTable: table(model.StoreWindow), CompressedTable: table(model.StoreEntries)},
+		StateTable: table(model.StoreState), IndexStateTable: table(model.StoreKeyState), KeysTable: table(model.StoreKeys)}
 }
 
 // recordLayer records a layer with what the caller has in front of it, and behind the
@@ -362,10 +358,10 @@ func (b *bucket) recordLayer(rec *vk.Recorder, i int, host bool, beside func(*vk
 	if err := b.recordBetween(rec, i); err != nil {
 		return err
 	}
-	err := b.layers[i].recordBeside(rec, b.args(l.w.Ratio), WholeLayerArgs{Hidden: in, CosSin: b.e.ropes[l.rope], Caches: l.caches, Out: out}, beside)
-	keep := !topK.IsZero() && l.w.Ratio == RatioC4A
+	err := b.layers[i].recordBeside(rec, b.args(l), WholeLayerArgs{Hidden: in, CosSin: b.e.ropes[l.rope], Caches: l.reads(), Out: out}, beside)
+	keep := !topK.IsZero() && l.spec.Picks == model.PickOwn
 	if err == nil && keep {
-		err = rec.Copy(topK.View(), b.kinds[l.w.Ratio].TopK().View())
+		err = rec.Copy(topK.View(), b.kinds[l.spec.Name].TopK().View())
 	}
 	if err != nil {
 		return fmt.Errorf("layer %d: %w", i, err)

@@ -5,6 +5,7 @@ import (
 	"math"
 	"sort"
 
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -16,7 +17,7 @@ import (
 
 // ropeRows is how many rows of cosines and sines a descriptor holds.
 func ropeRows(dev *vk.Device) int {
-	return int(min(dev.Caps().MaxStorageBufferRange/(4*RopeRow), math.MaxInt32))
+	return int(min(dev.Caps().MaxStorageBufferRange/(4*model.RopeRow), math.MaxInt32))
 }
 
 // checkTables demands that all block tables fit, which are bound as one tensor.
@@ -24,9 +25,7 @@ func (e *Engine) checkTables() error {
 	limit := e.dev.Caps().MaxStorageBufferRange
 	bytes := func(sessions int) (sum uint64) {
 		for _, p := range e.pools {
-			if p != nil {
-				sum += tensor.Need(tensor.I32, sessions, p.width)
-			}
+			sum += tensor.Need(tensor.I32, sessions, p.width)
 		}
 		return sum
 	}
@@ -55,12 +54,12 @@ func (e *Engine) checkStep() error {
 
 // fits reports why there can be no steps of so many tokens. More of them need more.
 func (e *Engine) fits(tokens int) error {
-	seen := map[int]bool{}
+	seen := map[string]bool{}
 	for _, l := range e.layers {
-		if seen[l.w.Ratio] {
+		if seen[l.spec.Name] {
 			continue
 		}
-		seen[l.w.Ratio] = true
+		seen[l.spec.Name] = true
 		k := LayerKind{cfg: e.kindConfig(l, tokens)}
 		k.divide()
 		if err := k.sparseConfig().DecodeConfig.check(e.dev); err != nil {

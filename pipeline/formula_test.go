@@ -9,12 +9,13 @@ import (
 
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
 )
 
 // formula is a layer of a model written down from its definition: float64 throughout,
 // nothing cached, quantised or rounded. It shares no code with what it checks.
 type formula struct {
-	cfg    pipeline.Config
+	cfg    model.Config
 	ratio  int
 	values map[string][]float32 // of the layer's tensors, by released name
 	stem   string
@@ -22,8 +23,8 @@ type formula struct {
 	turns  [32]float32
 }
 
-func newFormula(cfg pipeline.Config, layer int, values map[string][]float32, hidden []float32) *formula {
-	f := &formula{cfg: cfg, ratio: cfg.Ratios[layer], values: values, stem: fmt.Sprintf("layers.%d.attn.", layer)}
+func newFormula(cfg model.Config, layer int, values map[string][]float32, hidden []float32) *formula {
+	f := &formula{cfg: cfg, ratio: max(cfg.Layers[layer].Ratio, 1), values: values, stem: fmt.Sprintf("layers.%d.attn.", layer)}
 	for row := range slices.Chunk(hidden, cfg.Hidden) {
 		x := make([]float64, len(row))
 		for i, v := range row {
@@ -219,7 +220,7 @@ func (f *formula) run() (out [][]float64, picks [][]int) {
 // checkFormula demands that layers agree with the formula as far as bf16 and quantised
 // caches let them: 1 - cos below 5e-3 over the tokens that attend the same entries (it is
 // about 5e-4), and nine of ten picks.
-func checkFormula(t *testing.T, cfg pipeline.Config, values map[string][]float32, hidden []float32, got []pipeline.Appended) {
+func checkFormula(t *testing.T, cfg model.Config, values map[string][]float32, hidden []float32, got []pipeline.Appended) {
 	t.Helper()
 	for layer := range got {
 		out, picks := newFormula(cfg, layer, values, hidden).run()
@@ -227,7 +228,7 @@ func checkFormula(t *testing.T, cfg pipeline.Config, values map[string][]float32
 		missed, all, same := 0, 0, 0
 		for i, want := range out {
 			wrong := 0
-			if cfg.Ratios[layer] == pipeline.RatioC4A {
+			if cfg.Layers[layer].Picks == model.PickOwn {
 				width := len(got[layer].TopK) / len(out)
 				row := got[layer].TopK[i*width : (i+1)*width]
 				for _, e := range picks[i] {

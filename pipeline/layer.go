@@ -8,6 +8,7 @@ import (
 	"math"
 
 	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -45,7 +46,7 @@ type WholeLayerArgs struct {
 // Source: vLLM vllm/models/deepseek_v4/attention.py; DeepSeek's inference/model.py.
 type Layer struct {
 	kind *LayerKind
-	w    *DeviceLayer
+	w    *model.DeviceLayer
 	rows tensor.Tensor // factors of the rows of NVFP4 weights, absent if there are none
 	wide tensor.Tensor // the indexer's weights_proj with rows of zeros below, absent if it needs none
 
@@ -70,7 +71,7 @@ type layerLinear struct {
 type use struct {
 	to           *layerLinear
 	name         string
-	m            DeviceMatrix
+	m            model.DeviceMatrix
 	n, k, groups int // outputs and inputs, of a group
 	out          tensor.DType
 	x            projection.ActivationFormat // ActivationBF16 but for OA
@@ -84,7 +85,7 @@ type use struct {
 // Errors: vk.ErrArgument for weights of another ratio, of shapes that the kind's
 // configuration does not have, or a wo_a that its Output cannot take; vk.ErrClosed for a
 // kind or weights that were closed; those of projection.NewLinear and of tensor.New.
-func (k *LayerKind) NewLayer(ctx context.Context, w *DeviceLayer) (*Layer, error) {
+func (k *LayerKind) NewLayer(ctx context.Context, w *model.DeviceLayer) (*Layer, error) {
 	if k == nil || k.arena == nil {
 		return nil, fmt.Errorf("%s: layer kind %w", opNewLayer, vk.ErrClosed)
 	}
@@ -130,15 +131,15 @@ func (k *LayerKind) NewLayer(ctx context.Context, w *DeviceLayer) (*Layer, error
 	return l, nil
 }
 
-func (k *LayerKind) checkWeights(c *checker, w *DeviceLayer) {
+func (k *LayerKind) checkWeights(c *checker, w *model.DeviceLayer) {
 	switch ratio := k.cfg.Ratio; {
 	case w == nil:
 		c.bad("w", "nil", "the weights of a layer")
-	case w.closed:
+	case w.Closed():
 		c.err = fmt.Errorf("%s: weights of layer %d %w", opNewLayer, w.Layer, vk.ErrClosed)
-	case w.Ratio != ratio || (w.Compressor != nil) != (ratio != RatioWindow) || (w.Indexer != nil) != (ratio == RatioC4A):
-		c.bad("w.Ratio", w.Ratio, "%d, with the weights that belong to it", ratio)
-	case k.cfg.Output != OutputBF16 && w.OA.Format != FormatFP8:
+	case (w.Compressor != nil) != (ratio != RatioWindow) || (w.Indexer != nil) != (ratio == RatioC4A):
+		c.bad("w", fmt.Sprintf("the weights of layer %d", w.Layer), "those of a layer of ratio %d", ratio)
+	case k.cfg.Output != OutputBF16 && w.OA.Format != model.FormatFP8:
 		c.bad("w.OA.Format", w.OA.Format, "fp8, which LayerKindConfig.Output %v multiplies with", k.cfg.Output)
 	default:
 		c.bound("w.Sink", w.Sink, tensor.F32, k.heads)
@@ -153,19 +154,19 @@ func (l *Layer) uses() []use {
 		qNorm = w.QNorm
 	}
 	list := []use{
-		{&l.qkv, "QKV", w.QKV, m.QRank + headDim, m.Hidden, 1, tensor.BF16, 0, qNorm},
-		{&l.qb, "QB", w.QB, k.heads * headDim, m.QRank, 1, tensor.BF16, 0, none},
-		{&l.oa, "OA", w.OA, m.ORank, m.HeadsPerGroup() * headDim, k.groups, tensor.BF16, k.cfg.Output.activations(), none},
+		{&l.qkv, "QKV", w.QKV, m.QRank + model.HeadDim, m.Hidden, 1, tensor.BF16, 0, qNorm},
+		{&l.qb, "QB", w.QB, k.heads * model.HeadDim, m.QRank, 1, tensor.BF16, 0, none},
+		{&l.oa, "OA", w.OA, m.ORank, m.HeadsPerGroup() * model.HeadDim, k.groups, tensor.BF16, k.cfg.Output.activations(), none},
 		{&l.ob, "OB", w.OB, m.Hidden, k.groups * m.ORank, 1, k.cfg.Out, 0, none},
 	}
 	if c := w.Compressor; c != nil {
-		list = append(list, use{&l.kvGate, "Compressor.KVGate", c.KVGate, 2 * coff(w.Ratio) * headDim, m.Hidden, 1, tensor.F32, 0, none})
+		list = append(list, use{&l.kvGate, "Compressor.KVGate", c.KVGate, 2 * channels(k.cfg.Ratio, model.HeadDim), m.Hidden, 1, tensor.F32, 0, none})
 	}
 	if x := w.Indexer; x != nil {
 		list = append(list,
-			use{&l.idxQB, "Indexer.QB", x.QB, m.IndexHeads * indexDim, m.QRank, 1, tensor.BF16, 0, none},
+			use{&l.idxQB, "Indexer.QB", x.QB, m.IndexHeads * model.IndexDim, m.QRank, 1, tensor.BF16, 0, none},
 			use{&l.idxW, "Indexer.Weights", x.Weights, m.IndexHeads, m.Hidden, 1, tensor.BF16, 0, none},
-			use{&l.idxKVGate, "Indexer.Compressor.KVGate", x.Compressor.KVGate, 2 * coff(w.Ratio) * indexDim, m.Hidden, 1, tensor.F32, 0, none})
+			use{&l.idxKVGate, "Indexer.Compressor.KVGate", x.Compressor.KVGate, 2 * channels(k.cfg.Ratio, model.IndexDim), m.Hidden, 1, tensor.F32, 0, none})
 	}
 	return list
 }
@@ -205,13 +206,13 @@ func (l *Layer) kvNorm() tensor.Tensor {
 	return tensor.Tensor{}
 }
 
-func weightFormat(m DeviceMatrix) projection.WeightFormat {
+func weightFormat(m model.DeviceMatrix) projection.WeightFormat {
 	switch {
-	case m.Format == FormatFP8 && m.ScaleF32:
+	case m.Format == model.FormatFP8 && m.ScaleF32:
 		return projection.WeightFP8
-	case m.Format == FormatFP8:
+	case m.Format == model.FormatFP8:
 		return projection.WeightFP8UE8M0
-	case m.Format == FormatNVFP4:
+	case m.Format == model.FormatNVFP4:
 		return projection.WeightNVFP4
 	}
 	return projection.WeightBF16
@@ -225,7 +226,7 @@ func (l *Layer) factors(ctx context.Context, uses []use) error {
 	const align = tensor.Align / 4 // rows
 	for i, u := range uses {
 		begin[i] = len(data) / 4
-		if u.m.Format != FormatNVFP4 {
+		if u.m.Format != model.FormatNVFP4 {
 			continue
 		}
 		for range (u.m.N + align - 1) / align * align {
@@ -240,7 +241,7 @@ func (l *Layer) factors(ctx context.Context, uses []use) error {
 		return err
 	}
 	for i, u := range uses {
-		if u.m.Format == FormatNVFP4 {
+		if u.m.Format == model.FormatNVFP4 {
 			u.to.w.RowScale = l.rows.Rows(begin[i], begin[i]+u.m.N)
 		}
 	}
@@ -258,7 +259,7 @@ func (l *Layer) widen(ctx context.Context, uses []use) error {
 	for i := range uses {
 		u := &uses[i]
 		n := linearRows(u.n)
-		if u.to != &l.idxW || n == u.n || u.m.Format != FormatBF16 {
+		if u.to != &l.idxW || n == u.n || u.m.Format != model.FormatBF16 {
 			continue
 		}
 		var err error
@@ -329,7 +330,7 @@ func (l *Layer) recordBeside(rec *vk.Recorder, step SparseStepArgs, a WholeLayer
 	if l == nil || l.kind == nil || l.kind.arena == nil {
 		return fmt.Errorf("%s: layer %w", opWholeLayer, vk.ErrClosed)
 	}
-	if l.w.closed {
+	if l.w.Closed() {
 		return fmt.Errorf("%s: weights of layer %d %w", opWholeLayer, l.w.Layer, vk.ErrClosed)
 	}
 	k := l.kind
@@ -337,7 +338,7 @@ func (l *Layer) recordBeside(rec *vk.Recorder, step SparseStepArgs, a WholeLayer
 	t, width := k.cfg.Tokens, k.cfg.Model.Hidden
 	c.bound("Hidden", a.Hidden, tensor.BF16, t, width)
 	c.bound("Out", a.Out, k.cfg.Out, t, width)
-	c.bound("CosSin", a.CosSin, tensor.F32, -1, RopeRow)
+	c.bound("CosSin", a.CosSin, tensor.F32, -1, model.RopeRow)
 	c.bound("Positions", step.Positions, tensor.I32, t)
 	c.cache("Caches.Window", a.Caches.Window, k.cfg.Caches.Window, l.insert.Variant() == projection.VariantBase)
 	if c.err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -20,11 +21,11 @@ const (
 // LayerKindConfig says what a LayerKind is built for. Of the caches only the layouts
 // and the sizes of the pools count, as in DecodeConfig.
 type LayerKindConfig struct {
-	Model   Config // of the whole model
-	Ranks   int    // how many ranks share heads and groups; 0 counts as 1
-	Ratio   int    // of the layers: RatioWindow, RatioC4A or RatioC128A
-	Tokens  int    // T, padding included
-	MaxLen  int    // longest sequence in tokens; entries beyond are neither picked nor attended
+	Model   model.Config // of the whole model
+	Ranks   int          // how many ranks share heads and groups; 0 counts as 1
+	Ratio   int          // of the layers: RatioWindow, RatioC4A or RatioC128A
+	Tokens  int          // T, padding included
+	MaxLen  int          // longest sequence in tokens; entries beyond are neither picked nor attended
 	Caches  LayerCaches
 	Variant string // of the attention kernel; "" picks the best
 
@@ -154,7 +155,9 @@ func (k *LayerKind) build() (err error) {
 	return k.buildOutput(queries)
 }
 
-func (k *LayerKind) queryBytes() uint64 { return uint64(k.cfg.Tokens) * uint64(k.heads) * headDim * 2 }
+func (k *LayerKind) queryBytes() uint64 {
+	return uint64(k.cfg.Tokens) * uint64(k.heads) * model.HeadDim * 2
+}
 
 // norms returns the operation that norms the bottleneck and KV rows for layers in which
 // nothing else does.
@@ -187,18 +190,18 @@ func (k *LayerKind) inserter(norm tensor.DType) (*projection.QInsert, error) {
 func (k *LayerKind) wanted() []wanted {
 	t, m := k.cfg.Tokens, k.cfg.Model
 	list := []wanted{
-		{&k.qkv, tensor.BF16, []int{t, m.QRank + headDim}}, {&k.qr, tensor.BF16, []int{t, m.QRank}}, {&k.kv, tensor.BF16, []int{t, headDim}},
+		{&k.qkv, tensor.BF16, []int{t, m.QRank + model.HeadDim}}, {&k.qr, tensor.BF16, []int{t, m.QRank}}, {&k.kv, tensor.BF16, []int{t, model.HeadDim}},
 		{&k.arrived, tensor.U32, []int{t}},
-		{&k.q, tensor.BF16, []int{t, k.heads, headDim}}, {&k.o, tensor.BF16, []int{t, k.heads, headDim}},
+		{&k.q, tensor.BF16, []int{t, k.heads, model.HeadDim}}, {&k.o, tensor.BF16, []int{t, k.heads, model.HeadDim}},
 		{&k.z, tensor.BF16, []int{t, k.groups * m.ORank}},
 	}
 	list = append(list, k.quantised()...)
 	if k.cfg.Ratio != RatioWindow {
-		list = append(list, wanted{&k.kvScore, tensor.F32, []int{t, 2 * coff(k.cfg.Ratio) * headDim}})
+		list = append(list, wanted{&k.kvScore, tensor.F32, []int{t, 2 * channels(k.cfg.Ratio, model.HeadDim)}})
 	}
 	if k.cfg.Ratio == RatioC4A {
-		list = append(list, wanted{&k.idxScores, tensor.F32, []int{t, 2 * coff(k.cfg.Ratio) * indexDim}},
-			wanted{&k.iq, tensor.BF16, []int{t, m.IndexHeads, indexDim}}, wanted{&k.iw, tensor.BF16, []int{t, m.IndexHeads}})
+		list = append(list, wanted{&k.idxScores, tensor.F32, []int{t, 2 * channels(k.cfg.Ratio, model.IndexDim)}},
+			wanted{&k.iq, tensor.BF16, []int{t, m.IndexHeads, model.IndexDim}}, wanted{&k.iw, tensor.BF16, []int{t, m.IndexHeads}})
 		if wide := linearRows(m.IndexHeads); wide != m.IndexHeads {
 			list = append(list, wanted{&k.iwWide, tensor.BF16, []int{t, wide}})
 		}

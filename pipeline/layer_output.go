@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/vkmla/vkmla/attention"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -74,7 +75,7 @@ func (k *LayerKind) buildQuant(scales projection.ScaleLayout, queries uint64) (e
 // quantised lists the tensors of a quantised output.
 func (k *LayerKind) quantised() []wanted {
 	t, p := k.cfg.Tokens, k.cfg.Model.HeadsPerGroup()
-	codes, padded := wanted{&k.o8, tensor.U8, []int{k.groups, t, p * headDim}}, projection.PaddedTokens(t)
+	codes, padded := wanted{&k.o8, tensor.U8, []int{k.groups, t, p * model.HeadDim}}, projection.PaddedTokens(t)
 	switch k.cfg.Output {
 	case OutputFP8:
 		return []wanted{codes, {&k.o8s, tensor.F32, []int{k.groups, p * projection.HeadBlocks, padded}}}

@@ -9,15 +9,16 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
-	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
 // windowStep runs the first layer, of RatioWindow, for a request's first tokens, after changes.
-func windowStep(t testing.TB, dev *vk.Device, cfg pipeline.LayerKindConfig, w *pipeline.DeviceLayer, hidden []float32, changes ...func(l *pipeline.Layer)) []float32 {
+func windowStep(t testing.TB, dev *vk.Device, cfg pipeline.LayerKindConfig, w *model.DeviceLayer, hidden []float32, changes ...func(l *pipeline.Layer)) []float32 {
 	t.Helper()
 	n, width := cfg.Tokens, cfg.Model.Hidden
 	var opened []tensor.Tensor
@@ -57,7 +58,7 @@ func windowStep(t testing.TB, dev *vk.Device, cfg pipeline.LayerKindConfig, w *p
 	put(t, step.Positions, positions)
 	put(t, step.WindowTable, pages)
 	put(t, step.IsValid, filled(n, byte(1)))
-	a := pipeline.WholeLayerArgs{Hidden: alloc(tensor.BF16, n, width), CosSin: alloc(tensor.F32, n, pipeline.RopeRow), Caches: cfg.Caches, Out: alloc(tensor.BF16, n, width)}
+	a := pipeline.WholeLayerArgs{Hidden: alloc(tensor.BF16, n, width), CosSin: alloc(tensor.F32, n, model.RopeRow), Caches: cfg.Caches, Out: alloc(tensor.BF16, n, width)}
 	put(t, a.Hidden, numfmt.BF16EncodeSlice(nil, hidden[:n*width]))
 	put(t, a.CosSin, must[[]float32](t)(cfg.Model.Rope(0).Table(n, 1)))
 	rec := must[*vk.Recorder](t)(dev.NewRecorder())
@@ -93,7 +94,7 @@ func windowStep(t testing.TB, dev *vk.Device, cfg pipeline.LayerKindConfig, w *p
 func TestLayerOutputPaths(t *testing.T) {
 	dev := testkit.Device(t)
 	for _, storage := range []fakemodel.Storage{fakemodel.FP8, fakemodel.FP8F32} {
-		model, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioWindow), Storage: storage})))
+		model, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(0), Storage: storage})))
 		rng := rand.New(rand.NewPCG(3, 4))
 		hidden := make([]float32, 70*model.Hidden)
 		for i := range hidden {
@@ -127,7 +128,7 @@ func TestLayerOutputNeedsFP8(t *testing.T) {
 	dev := testkit.Device(t)
 	layout := must[cache.Layout](t)(cache.NewLayout(64, 0))
 	for _, storage := range []fakemodel.Storage{fakemodel.BF16, fakemodel.NVFP4} {
-		model, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioWindow), Storage: storage})))
+		model, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(0), Storage: storage})))
 		for _, p := range []pipeline.OutputPath{pipeline.OutputFP8, pipeline.OutputFP8Packed} {
 			cfg := pipeline.LayerKindConfig{Model: model, Ratio: pipeline.RatioWindow, Tokens: 1, Output: p}
 			cfg.Caches.Window.Layout = layout
@@ -139,7 +140,7 @@ func TestLayerOutputNeedsFP8(t *testing.T) {
 			}
 		}
 	}
-	cfg := pipeline.LayerKindConfig{Model: fakemodel.Config(pipeline.RatioWindow), Ratio: pipeline.RatioWindow, Tokens: 1, Output: 3}
+	cfg := pipeline.LayerKindConfig{Model: fakemodel.Config(0), Ratio: pipeline.RatioWindow, Tokens: 1, Output: 3}
 	if k, err := pipeline.NewLayerKind(dev, cfg); k != nil || !errors.Is(err, vk.ErrArgument) {
 		t.Error(err)
 	}
@@ -149,7 +150,7 @@ func TestLayerOutputNeedsFP8(t *testing.T) {
 // gives what the other gives within the rounding of E4M3, see TestLayerOutputPaths.
 func TestEngineOutput(t *testing.T) {
 	dev := testkit.Device(t)
-	c := fakemodel.Config(pipeline.RatioWindow, pipeline.RatioC128A)
+	c := fakemodel.Config(0, 128)
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: c, Storage: fakemodel.FP8})))
 	rng := rand.New(rand.NewPCG(5, 6))
 	hidden := make([]float32, 40*cfg.Hidden)
@@ -176,7 +177,7 @@ func TestEngineOutput(t *testing.T) {
 // operations one after the other.
 func TestLayerJoined(t *testing.T) {
 	dev := testkit.Device(t)
-	cfg := fakemodel.Config(pipeline.RatioWindow)
+	cfg := fakemodel.Config(0)
 	cfg.Hidden, cfg.ORank = 1024, 512 // both products are divided alike
 	model, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: cfg, Storage: fakemodel.FP8})))
 	rng := rand.New(rand.NewPCG(3, 5))

@@ -46,36 +46,37 @@ func TestLevels(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i, w := range x.layers {
-			want := most[w.Ratio]
+			ratio := max(x.cfg.Layers[w.Layer].Ratio, pipeline.RatioWindow)
+			want := most[ratio]
 			if counts[i]["q_kv_norm"] == 0 {
 				want-- // norms are part of what is before or behind them, and states of what makes entries of them
-			} else if e.NormsOut(tokens, w.Ratio) {
-				t.Errorf("%d tokens, ratio %d: norms have a launch of their own", tokens, w.Ratio)
+			} else if e.NormsOut(tokens, ratio) {
+				t.Errorf("%d tokens, ratio %d: norms have a launch of their own", tokens, ratio)
 			}
 			if n := counts[i]["compressor.save"] + counts[i]["indexer.compressor.save"]; n > 0 && tokens <= pipeline.NormTokens {
-				t.Errorf("%d tokens, ratio %d: %d launches store states", tokens, w.Ratio, n)
+				t.Errorf("%d tokens, ratio %d: %d launches store states", tokens, ratio, n)
 			}
-			late := e.NormsLate(tokens, w.Ratio)
-			if late && w.Ratio != pipeline.RatioC4A {
+			late := e.NormsLate(tokens, ratio)
+			if late && ratio != pipeline.RatioC4A {
 				want-- // and so is the rotation
 			}
-			if late && w.Ratio == pipeline.RatioC4A && slices.Index(order[i], "wq_b") < slices.Index(order[i], "indexer.select") {
+			if late && ratio == pipeline.RatioC4A && slices.Index(order[i], "wq_b") < slices.Index(order[i], "indexer.select") {
 				t.Errorf("%d tokens: %v, want wq_b beside the selection", tokens, order[i])
 			}
-			if many := tokens >= pipeline.BesideTokens; w.Ratio == pipeline.RatioC4A && (late || many) {
+			if many := tokens >= pipeline.BesideTokens; ratio == pipeline.RatioC4A && (late || many) {
 				scores, entries, heads := slices.Index(order[i], "indexer.select"), slices.Index(order[i], "compressor.compress"), slices.Index(order[i], "wq_b")
 				if scores > entries || entries > heads || many != slices.Contains(order[i][heads:], "indexer.select") {
 					t.Errorf("%d tokens: %v, want entries behind the scores, beside wq_b and in front of it", tokens, order[i])
 				}
 			}
-			if w.Ratio == pipeline.RatioC128A && slices.Index(order[i], "compressor.compress") > slices.Index(order[i], "wq_b") {
+			if ratio == pipeline.RatioC128A && slices.Index(order[i], "compressor.compress") > slices.Index(order[i], "wq_b") {
 				t.Errorf("%d tokens: %v, want entries in front of wq_b", tokens, order[i])
 			}
 			gate := slices.Index(order[i], "compressor.wkv|wgate")
-			if later := tokens >= pipeline.GateTokens && tokens <= pipeline.NormTokens; w.Ratio == pipeline.RatioC4A && late && later != (gate > slices.Index(order[i], "indexer.compressor.compress")) {
+			if later := tokens >= pipeline.GateTokens && tokens <= pipeline.NormTokens; ratio == pipeline.RatioC4A && late && later != (gate > slices.Index(order[i], "indexer.compressor.compress")) {
 				t.Errorf("%d tokens: %v, want what entries are made of behind keys: %v", tokens, order[i], later)
 			}
-			if w.Ratio == pipeline.RatioC4A && e.QuantisesLate(tokens) {
+			if ratio == pipeline.RatioC4A && e.QuantisesLate(tokens) {
 				want-- // nor is there a level for quantised queries
 				if tokens > 32 {
 					t.Errorf("%d tokens: the scores quantise their queries, want so of up to 32", tokens)
@@ -90,9 +91,9 @@ func TestLevels(t *testing.T) {
 			if i == len(x.layers)-1 {
 				want++ // outputs are copied to host memory
 			}
-			t.Logf("%d tokens, ratio %d, rotation in the attention %v: %d barriers", tokens, w.Ratio, late, barriers[i])
+			t.Logf("%d tokens, ratio %d, rotation in the attention %v: %d barriers", tokens, ratio, late, barriers[i])
 			if barriers[i] < 4 || barriers[i] > want {
-				t.Errorf("%d tokens, ratio %d: %d barriers, want at most %d", tokens, w.Ratio, barriers[i], want)
+				t.Errorf("%d tokens, ratio %d: %d barriers, want at most %d", tokens, ratio, barriers[i], want)
 			}
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -16,9 +17,9 @@ import (
 // recorded then.
 func TestLayerArguments(t *testing.T) {
 	dev := testkit.Device(t)
-	model, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioWindow, pipeline.RatioC128A)})))
+	m, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(0, 128)})))
 	layout := must[cache.Layout](t)(cache.NewLayout(64, 0))
-	cfg := pipeline.LayerKindConfig{Model: model, Ratio: pipeline.RatioWindow, Tokens: 2}
+	cfg := pipeline.LayerKindConfig{Model: m, Ratio: pipeline.RatioWindow, Tokens: 2}
 	cfg.Caches.Window.Layout = layout
 	ranks := cfg
 	ranks.Ranks = 3
@@ -31,7 +32,7 @@ func TestLayerArguments(t *testing.T) {
 	for name, c := range map[string]struct {
 		cfg  pipeline.LayerKindConfig
 		want error
-	}{"Ranks": {ranks, vk.ErrArgument}, "Out": {out, vk.ErrArgument}, "Tokens": {none, vk.ErrArgument}, "Hidden": {broken, pipeline.ErrConfig}} {
+	}{"Ranks": {ranks, vk.ErrArgument}, "Out": {out, vk.ErrArgument}, "Tokens": {none, vk.ErrArgument}, "Hidden": {broken, model.ErrConfig}} {
 		if k, err := pipeline.NewLayerKind(dev, c.cfg); k != nil || !errors.Is(err, c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -55,7 +56,7 @@ func TestLayerArguments(t *testing.T) {
 	}
 	step := pipeline.SparseStepArgs{StepArgs: pipeline.StepArgs{QueryStart: alloc(tensor.I32, 2), SeqLens: alloc(tensor.I32, 1),
 		TokenToReq: alloc(tensor.I32, 2), Positions: alloc(tensor.I32, 2), IsValid: alloc(tensor.U8, 2), WindowTable: alloc(tensor.I32, 1, 1)}}
-	args := pipeline.WholeLayerArgs{Hidden: alloc(tensor.BF16, 2, model.Hidden), CosSin: alloc(tensor.F32, 4, pipeline.RopeRow), Out: alloc(tensor.BF16, 2, model.Hidden)}
+	args := pipeline.WholeLayerArgs{Hidden: alloc(tensor.BF16, 2, m.Hidden), CosSin: alloc(tensor.F32, 4, model.RopeRow), Out: alloc(tensor.BF16, 2, m.Hidden)}
 	args.Caches.Window = cache.KVCache{Pool: alloc(tensor.U8, 1, layout.Stride), Layout: layout}
 	for arg, change := range map[string]func(*pipeline.SparseStepArgs, *pipeline.WholeLayerArgs){
 		"Hidden":             func(_ *pipeline.SparseStepArgs, a *pipeline.WholeLayerArgs) { a.Hidden = a.Hidden.Rows(0, 1) },

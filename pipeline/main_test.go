@@ -8,11 +8,13 @@ import (
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
-	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/lab/verify"
+	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -396,4 +398,26 @@ func floats(v []uint16) []float32 {
 		f[i] = numfmt.BF16Decode(v[i])
 	}
 	return f
+}
+
+func fake(t testing.TB, o fakemodel.Options) *fakemodel.Model {
+	t.Helper()
+	if o.Config.Layers == nil {
+		o.Config = fakemodel.Config(1, 4, 128)
+	}
+	return must[*fakemodel.Model](t)(fakemodel.New(o))
+}
+
+// openFake writes a model and opens it.
+func openFake(t testing.TB, m *fakemodel.Model, shards int, o model.CheckpointOptions) (*model.Checkpoint, error) {
+	t.Helper()
+	dir := t.TempDir()
+	if err := m.Write(dir, shards); err != nil {
+		t.Fatal(err)
+	}
+	c, err := model.Open(dir, o)
+	if err == nil {
+		t.Cleanup(func() { c.Close() })
+	}
+	return c, err
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/indexer"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -222,7 +223,7 @@ func (s *Sparse) allocate() (err error) {
 		}
 	}
 	if s.main.compress.Divides() {
-		list = append(list, wanted{&s.arrived, tensor.I32, []int{t}}, wanted{&s.pooled, tensor.F32, []int{t, headDim}})
+		list = append(list, wanted{&s.arrived, tensor.I32, []int{t}}, wanted{&s.pooled, tensor.F32, []int{t, model.HeadDim}})
 	}
 	if s.arena, err = allocate(s.dev, "sparse step", list); err != nil || s.arrived.IsZero() {
 		return err

@@ -167,7 +167,7 @@ func stepTorn(t *testing.T, ratio int) {
 // whose outputs go to the same place, broke off.
 func TestStepTornLayers(t *testing.T) {
 	dev := testkit.Device(t)
-	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioWindow, pipeline.RatioWindow), Storage: fakemodel.FP8})))
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(0, 0), Storage: fakemodel.FP8})))
 	e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 140, MaxStep: 1, SubmitBudget: -1, LayerByLayer: true})
 	s := must[*pipeline.Session](t)(e.Open())
 	st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: 1}))

@@ -19,7 +19,7 @@ func TestEngineWithoutClock(t *testing.T) {
 	d := knowncaps.Device{Name: "no clock", Type: vk.TypeCPU, Caps: *testkit.Device(t).Caps()}
 	d.Caps.TimestampPeriod, d.Caps.StorageAlignment = 0, 256
 	dev, ctx := testkit.As(t, d), t.Context()
-	c := fakemodel.Config(pipeline.RatioWindow, pipeline.RatioC4A, pipeline.RatioC128A)
+	c := fakemodel.Config(0, 4, 128)
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: c})))
 	e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 20, MaxSessions: 2})
 	var missing *vk.MissingError
@@ -41,7 +41,7 @@ func TestEngineWithoutClock(t *testing.T) {
 // TestStepTimes demands what each kind of timing measures, and typed errors.
 func TestStepTimes(t *testing.T) {
 	dev, ctx := testkit.Device(t), t.Context()
-	c := fakemodel.Config(pipeline.RatioWindow, pipeline.RatioC4A)
+	c := fakemodel.Config(0, 4)
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: c})))
 	e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 20})
 	s := must[*pipeline.Session](t)(e.Open())

@@ -1,4 +1,4 @@
-package pipeline
+package model
 
 import (
 	"errors"
@@ -22,16 +22,16 @@ type CheckpointError struct {
 	err    error  // of the file, nil if it is well formed
 }
 
-// Error reads "pipeline: checkpoint: file: tensor: got X, want Y".
+// Error reads "model: checkpoint: file: tensor: got X, want Y".
 func (e *CheckpointError) Error() string {
 	where := e.Tensor
 	if e.File != "" {
 		where = e.File + ": " + where
 	}
 	if e.err != nil {
-		return fmt.Sprintf("pipeline: checkpoint: %s: %v", where, e.err)
+		return fmt.Sprintf("model: checkpoint: %s: %v", where, e.err)
 	}
-	return fmt.Sprintf("pipeline: checkpoint: %s: got %s, want %s", where, e.Got, e.Want)
+	return fmt.Sprintf("model: checkpoint: %s: got %s, want %s", where, e.Got, e.Want)
 }
 
 // Is reports whether target is ErrCheckpoint.
@@ -98,8 +98,7 @@ type Vector struct {
 // Ranks ranks that is H/Ranks heads and G/Ranks groups (written H and G here) of what
 // is divided, and all of the rest.
 type LayerWeights struct {
-	Layer int
-	Ratio int // RatioWindow, RatioC4A or RatioC128A
+	Layer int // of the model
 
 	QKV    Matrix // [QRank+512, Hidden]: wq_a over wkv
 	QNorm  Vector // [QRank]
@@ -109,12 +108,12 @@ type LayerWeights struct {
 	OA     Matrix // [G*ORank, P*512]: wo_a; divided by groups
 	OB     Matrix // [Hidden, G*ORank]: wo_b; divided by columns, so that ranks give partial sums
 
-	Compressor *CompressorWeights // nil with RatioWindow
-	Indexer    *IndexerWeights    // nil but with RatioC4A
+	Compressor *CompressorWeights // nil without one
+	Indexer    *IndexerWeights    // nil without one
 }
 
 // CompressorWeights are the weights of a compressor to entries of d numbers, with
-// C = d channels of a token, or 2 d with RatioC4A.
+// C = d channels of a token, or 2 d where entries overlap.
 type CompressorWeights struct {
 	KVGate Matrix // [2*C, Hidden]: wkv over wgate
 	Ape    Vector // [Ratio, C] f32: positional term of the scores
@@ -123,9 +122,9 @@ type CompressorWeights struct {
 
 // IndexerWeights are the weights of an indexer. Ranks do not divide them.
 type IndexerWeights struct {
-	QB         Matrix            // [Hi*128, QRank]: wq_b
-	Weights    Matrix            // [Hi, Hidden]: weights_proj
-	Compressor CompressorWeights // to entries of 128 numbers
+	QB         Matrix             // [Hi*128, QRank]: wq_b
+	Weights    Matrix             // [Hi, Hidden]: weights_proj
+	Compressor *CompressorWeights // to keys of 128 numbers; nil where the layer borrows them
 }
 
 // Matrices lists the linear layers of l that it has, in a fixed order.
@@ -135,7 +134,10 @@ func (l *LayerWeights) Matrices() []*Matrix {
 		list = append(list, &c.KVGate)
 	}
 	if x := l.Indexer; x != nil {
-		list = append(list, &x.QB, &x.Weights, &x.Compressor.KVGate)
+		list = append(list, &x.QB, &x.Weights)
+		if x.Compressor != nil {
+			list = append(list, &x.Compressor.KVGate)
+		}
 	}
 	return list
 }
@@ -146,7 +148,7 @@ func (l *LayerWeights) Vectors() []*Vector {
 	if c := l.Compressor; c != nil {
 		list = append(list, &c.Ape, &c.Norm)
 	}
-	if x := l.Indexer; x != nil {
+	if x := l.Indexer; x != nil && x.Compressor != nil {
 		list = append(list, &x.Compressor.Ape, &x.Compressor.Norm)
 	}
 	return list
@@ -170,10 +172,10 @@ func (l *LayerWeights) Bytes() int64 {
 // not have or a shorter dst.
 func (m *Matrix) Row(r int, dst []float32) error {
 	if r < 0 || r >= m.N || m.values == nil {
-		return &vk.ArgumentError{Op: "pipeline: weights", Arg: "r", Got: fmt.Sprint(r), Want: fmt.Sprintf("one of the %d rows of a checkpoint's matrix", m.N)}
+		return &vk.ArgumentError{Op: "model: weights", Arg: "r", Got: fmt.Sprint(r), Want: fmt.Sprintf("one of the %d rows of a checkpoint's matrix", m.N)}
 	}
 	if len(dst) < m.K {
-		return &vk.ArgumentError{Op: "pipeline: weights", Arg: "dst", Got: fmt.Sprintf("%d values", len(dst)), Want: fmt.Sprintf("%d for a row", m.K)}
+		return &vk.ArgumentError{Op: "model: weights", Arg: "dst", Got: fmt.Sprintf("%d values", len(dst)), Want: fmt.Sprintf("%d for a row", m.K)}
 	}
 	return guarded(func() { m.values(r, dst[:m.K], 0) })
 }

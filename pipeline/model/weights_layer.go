@@ -1,4 +1,4 @@
-package pipeline
+package model
 
 import (
 	"encoding/binary"
@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/safetensors"
 	"github.com/vkmla/vkmla/tensor"
 )
@@ -27,7 +28,7 @@ type layerReader struct {
 func guarded(f func()) error {
 	err := safetensors.Guard(func() error { f(); return nil })
 	if err != nil {
-		return fmt.Errorf("pipeline: read weights: %w: %w", ErrCheckpoint, err)
+		return fmt.Errorf("model: read weights: %w: %w", ErrCheckpoint, err)
 	}
 	return nil
 }
@@ -134,13 +135,13 @@ func (l *layerReader) share(of int) (from, to int) {
 // read reads the layer.
 func (l *layerReader) read() (LayerWeights, error) {
 	c := l.cfg
-	w := LayerWeights{Layer: l.layer, Ratio: c.Ratios[l.layer]}
-	heads, rows, wide := c.Heads*headDim, c.Groups*c.ORank, c.HeadsPerGroup()*headDim
+	w, spec := LayerWeights{Layer: l.layer}, &c.Layers[l.layer].LayerSpec
+	heads, rows, wide := c.Heads*HeadDim, c.Groups*c.ORank, c.HeadsPerGroup()*HeadDim
 	plain := func(stem string, n, k int) Matrix { return l.matrix(stem, n, k, whole(n, k)) }
 	norm := func(name string, n int) Vector { return l.vector(name, true, 0, n, finite, n) }
 
-	w.QKV = l.stacked("wq_a", c.QRank, "wkv", headDim, c.Hidden)
-	w.QNorm, w.KVNorm = norm("q_norm.weight", c.QRank), norm("kv_norm.weight", headDim)
+	w.QKV = l.stacked("wq_a", c.QRank, "wkv", HeadDim, c.Hidden)
+	w.QNorm, w.KVNorm = norm("q_norm.weight", c.QRank), norm("kv_norm.weight", HeadDim)
 	a, b := l.share(heads)
 	w.QB = l.matrix("wq_b", heads, c.QRank, part{a, b, 0, c.QRank})
 	a, b = l.share(c.Heads)
@@ -148,27 +149,30 @@ func (l *layerReader) read() (LayerWeights, error) {
 	a, b = l.share(rows)
 	w.OA = l.matrix("wo_a", rows, wide, part{a, b, 0, wide})
 	w.OB = l.matrix("wo_b", c.Hidden, rows, part{0, c.Hidden, a, b})
-	if w.Ratio != RatioWindow {
-		x := l.compressor("compressor", headDim, w.Ratio)
+	if spec.Compresses() {
+		x := l.compressor("compressor", spec.Compression(HeadDim))
 		w.Compressor = &x
 	}
-	if w.Ratio == RatioC4A {
+	if spec.Picks == PickOwn {
 		w.Indexer = &IndexerWeights{
-			QB:         plain("indexer.wq_b", c.IndexHeads*indexDim, c.QRank),
-			Weights:    plain("indexer.weights_proj", c.IndexHeads, c.Hidden),
-			Compressor: l.compressor("indexer.compressor", indexDim, w.Ratio),
+			QB:      plain("indexer.wq_b", c.IndexHeads*IndexDim, c.QRank),
+			Weights: plain("indexer.weights_proj", c.IndexHeads, c.Hidden),
+		}
+		if spec.Compresses() {
+			x := l.compressor("indexer.compressor", spec.Compression(IndexDim))
+			w.Indexer.Compressor = &x
 		}
 	}
 	l.leftOver()
 	return w, l.err
 }
 
-func (l *layerReader) compressor(stem string, dim, ratio int) CompressorWeights {
-	channels := coff(ratio) * dim
+func (l *layerReader) compressor(stem string, c cache.Compression) CompressorWeights {
+	channels := c.Channels()
 	return CompressorWeights{
 		KVGate: l.stacked(stem+".wkv", channels, stem+".wgate", channels, l.cfg.Hidden),
-		Ape:    l.vector(stem+".ape", false, 0, ratio, finite, ratio, channels),
-		Norm:   l.vector(stem+".norm.weight", true, 0, dim, finite, dim),
+		Ape:    l.vector(stem+".ape", false, 0, c.Ratio, finite, c.Ratio, channels),
+		Norm:   l.vector(stem+".norm.weight", true, 0, c.Dim, finite, c.Dim),
 	}
 }
 
@@ -186,7 +190,7 @@ func (l *layerReader) stacked(upper string, n int, lower string, m, k int) Matri
 func (l *layerReader) leftOver() {
 	for _, name := range slices.Sorted(maps.Keys(l.names)) {
 		if stored := l.names[name]; l.err == nil && !l.used[name] && !useless(name) {
-			l.err = &CheckpointError{File: l.model.File(stored), Tensor: stored, Got: "a tensor that has no use", Want: fmt.Sprintf("those of a layer of ratio %d only", l.cfg.Ratios[l.layer])}
+			l.err = &CheckpointError{File: l.model.File(stored), Tensor: stored, Got: "a tensor that has no use", Want: fmt.Sprintf("those of a %s layer only", l.cfg.Layers[l.layer].Name)}
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package pipeline
+package model
 
 import (
 	"bytes"
@@ -25,12 +25,12 @@ const (
 func LoadConfig(dir string) (Config, error) {
 	f, _, err := safetensors.OpenRegular(filepath.Join(dir, configName))
 	if err != nil {
-		return Config{}, fmt.Errorf("pipeline: config: %w", err)
+		return Config{}, fmt.Errorf("model: config: %w", err)
 	}
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
 	if err != nil {
-		return Config{}, fmt.Errorf("pipeline: config: %w", err)
+		return Config{}, fmt.Errorf("model: config: %w", err)
 	}
 	return ParseConfig(data)
 }
@@ -141,11 +141,11 @@ type ropeNamed struct {
 	Compress *ropeFile `json:"compress"`
 }
 
-// layerTypes are transformers' names of the ratios.
-var layerTypes = map[string]int{
-	"sliding_attention":            RatioWindow,
-	"compressed_sparse_attention":  RatioC4A,
-	"heavily_compressed_attention": RatioC128A,
+// layerTypes are transformers' names of the kinds of layers.
+var layerTypes = map[string]LayerSpec{
+	"sliding_attention":            Window,
+	"compressed_sparse_attention":  C4A,
+	"heavily_compressed_attention": C128A,
 }
 
 // configReader remembers the first thing that is wrong.
@@ -188,9 +188,9 @@ func (r *configReader) config() Config {
 		r.bad("model_type", m, "deepseek_v4")
 	}
 	r.fixed("num_key_value_heads", f.KVHeads, 1)
-	r.fixed("head_dim", f.HeadDim, headDim)
+	r.fixed("head_dim", f.HeadDim, HeadDim)
 	r.fixed("qk_rope_head_dim", f.RopeDim, ropeDim)
-	r.fixed("index_head_dim", f.IndexDim, indexDim)
+	r.fixed("index_head_dim", f.IndexDim, IndexDim)
 	r.rotated("partial_rotary_factor", f.RopePart)
 	if or(f.Bias, false) {
 		r.bad("attention_bias", true, "false: no linear layer of attention has a bias")
@@ -199,14 +199,12 @@ func (r *configReader) config() Config {
 		Hidden: need(r, "hidden_size", f.Hidden), Heads: need(r, "num_attention_heads", f.Heads),
 		QRank: need(r, "q_lora_rank", f.QRank), ORank: need(r, "o_lora_rank", f.ORank), Groups: need(r, "o_groups", f.Groups),
 		Window: need(r, "sliding_window", f.Window), MaxPositions: need(r, "max_position_embeddings", f.MaxPos),
-		Eps: float32(or(f.Eps, 1e-6)), Ratios: r.ratios(),
+		Eps: float32(or(f.Eps, 1e-6)), Layers: V4Layers(r.ratios()...),
 	}
-	for _, ratio := range c.Ratios {
-		if ratio == RatioC4A {
-			c.IndexHeads, c.TopK = need(r, "index_n_heads", f.IndexHeads), need(r, "index_topk", f.TopK)
-		}
+	if c.indexes() {
+		c.IndexHeads, c.TopK = need(r, "index_n_heads", f.IndexHeads), need(r, "index_topk", f.TopK)
 	}
-	c.Main, c.Compress = r.ropes(slices.ContainsFunc(c.Ratios, func(ratio int) bool { return ratio != RatioWindow }))
+	c.Main, c.Compress = r.ropes(slices.ContainsFunc(c.Layers, func(l Layer) bool { return l.Ratio > 0 }))
 	if q := f.Quant; q != nil {
 		c.Quantization = q.Method
 		if q.Block != nil && (len(q.Block) != 2 || q.Block[0] != blockSide || q.Block[1] != blockSide) {
@@ -218,8 +216,8 @@ func (r *configReader) config() Config {
 
 // rotated checks the fraction of a head that is rotated.
 func (r *configReader) rotated(field string, part *float64) {
-	if part != nil && *part*headDim != ropeDim {
-		r.bad(field, *part, "%v: the last %d of %d", float64(ropeDim)/headDim, ropeDim, headDim)
+	if part != nil && *part*HeadDim != ropeDim {
+		r.bad(field, *part, "%v: the last %d of %d", float64(ropeDim)/HeadDim, ropeDim, HeadDim)
 	}
 }
 
@@ -239,7 +237,7 @@ func (r *configReader) ratios() []int {
 		r.bad("layer_types", fmt.Sprintf("%d types", len(f.Types)), "one for each of %d layers", n)
 	}
 	for name, rate := range f.Rates {
-		if want, known := layerTypes[name]; !known || rate != want {
+		if want, known := layerTypes[name]; !known || rate != want.Ratio {
 			r.bad("compress_rates", fmt.Sprintf("%q: %d", name, rate), "4 for compressed_sparse_attention and 128 for heavily_compressed_attention")
 		}
 	}
@@ -249,22 +247,22 @@ func (r *configReader) ratios() []int {
 	list := make([]int, n)
 	for i := range list {
 		if f.Ratios != nil {
-			list[i] = max(f.Ratios[i], 1)
-			if f.Ratios[i] < 0 {
-				r.bad("compress_ratios", fmt.Sprintf("%d for layer %d", f.Ratios[i], i), "0, 1, 4 or 128")
+			list[i] = f.Ratios[i]
+			if list[i] == 1 { // both mean that there are no entries
+				list[i] = 0
 			}
 		}
 		if f.Types == nil {
 			continue
 		}
-		ratio, known := layerTypes[f.Types[i]]
+		spec, known := layerTypes[f.Types[i]]
 		switch {
 		case !known:
 			r.bad("layer_types", fmt.Sprintf("%.60q for layer %d", f.Types[i], i), "sliding_attention, compressed_sparse_attention or heavily_compressed_attention")
-		case f.Ratios != nil && ratio != list[i]:
+		case f.Ratios != nil && spec.Ratio != list[i]:
 			r.bad("layer_types", fmt.Sprintf("%s for layer %d", f.Types[i], i), "what compress_ratios says, %d", f.Ratios[i])
 		}
-		list[i] = ratio
+		list[i] = spec.Ratio
 	}
 	return list
 }

@@ -1,4 +1,4 @@
-package pipeline_test
+package model_test
 
 import (
 	"encoding/json"
@@ -12,11 +12,11 @@ import (
 	"testing"
 
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
-	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
 )
 
 // released is a config.json in the spelling of the released checkpoints.
-func released(cfg pipeline.Config) map[string]any { return fakemodel.ConfigFile(cfg) }
+func released(cfg model.Config) map[string]any { return fakemodel.ConfigFile(cfg) }
 
 // spelledAnew turns a released configuration into transformers' spelling.
 func spelledAnew(f map[string]any) map[string]any {
@@ -37,17 +37,17 @@ func spelledAnew(f map[string]any) map[string]any {
 	return f
 }
 
-func parse(t *testing.T, f map[string]any) (pipeline.Config, error) {
+func parse(t *testing.T, f map[string]any) (model.Config, error) {
 	t.Helper()
 	data, err := json.Marshal(f)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return pipeline.ParseConfig(data)
+	return model.ParseConfig(data)
 }
 
 func TestParseConfig(t *testing.T) {
-	for name, want := range map[string]pipeline.Config{"flash": pipeline.FlashConfig(), "pro": pipeline.ProConfig()} {
+	for name, want := range map[string]model.Config{"flash": model.FlashConfig(), "pro": model.ProConfig()} {
 		old := released(want)
 		flat := spelledAnew(old) // rope_parameters without names
 		flat["rope_parameters"], flat["rope_theta"], flat["compress_rope_theta"] = old["rope_scaling"], 10000, 160000
@@ -58,15 +58,15 @@ func TestParseConfig(t *testing.T) {
 			}
 		}
 	}
-	if f, p := pipeline.FlashConfig(), pipeline.ProConfig(); f.Layers() != 43 || f.Ratios[42] != 4 || f.Ratios[41] != 128 || f.Ratios[1] != 1 ||
-		p.Layers() != 61 || p.Ratios[60] != 4 || p.Ratios[0] != 128 || p.Ratios[2] != 4 || p.HeadsPerGroup() != 8 {
+	if f, p := model.FlashConfig(), model.ProConfig(); len(f.Layers) != 43 || f.Layers[42].Ratio != 4 || f.Layers[41].Ratio != 128 || f.Layers[1].Ratio != 0 ||
+		len(p.Layers) != 61 || p.Layers[60].Ratio != 4 || p.Layers[0].Ratio != 128 || p.Layers[2].Ratio != 4 || p.HeadsPerGroup() != 8 {
 		t.Error("layers of the released models")
 	}
-	c := pipeline.FlashConfig()
-	if c.Rope(0) != (pipeline.Rope{Theta: 10000, Factor: 1}) || c.Rope(2).Theta != 160000 || !c.Rope(3).Scaled() || c.Rope(1).Scaled() {
+	c := model.FlashConfig()
+	if c.Rope(0) != (model.Rope{Theta: 10000, Factor: 1}) || c.Rope(2).Theta != 160000 || !c.Rope(3).Scaled() || c.Rope(1).Scaled() {
 		t.Error("rotation of layers")
 	}
-	if (pipeline.Config{}).HeadsPerGroup() != 0 || c.Rope(-1) != (pipeline.Rope{}) || c.Rope(43) != (pipeline.Rope{}) {
+	if (model.Config{}).HeadsPerGroup() != 0 || c.Rope(-1) != (model.Rope{}) || c.Rope(43) != (model.Rope{}) {
 		t.Error("no groups, layers that are not there")
 	}
 }
@@ -160,21 +160,21 @@ func TestParseConfigErrors(t *testing.T) {
 		{false, "rope_scaling.mscale", 0.707, ""},
 		{false, "rope_scaling.truncate", false, ""},
 	} {
-		f := released(pipeline.FlashConfig())
+		f := released(model.FlashConfig())
 		if c.anew {
 			f = spelledAnew(f)
 		}
 		set(f, c.field, c.v)
 		_, err := parse(t, f)
-		var ce *pipeline.ConfigError
-		if want := c.named; !errors.Is(err, pipeline.ErrConfig) || !errors.As(err, &ce) {
+		var ce *model.ConfigError
+		if want := c.named; !errors.Is(err, model.ErrConfig) || !errors.As(err, &ce) {
 			t.Errorf("%s = %v: %v", c.field, c.v, err)
 		} else if want == "" && ce.Field != c.field || want != "" && ce.Field != want {
 			t.Errorf("%s = %v: error names %s: %v", c.field, c.v, ce.Field, err)
 		}
 	}
 	for _, text := range []string{"", "null", "[]", "{} {}", `{"hidden_size":`, "\x00", fmt.Sprintf(`{"compress_ratios":%q}`, "x")} {
-		if _, err := pipeline.ParseConfig([]byte(text)); !errors.Is(err, pipeline.ErrConfig) {
+		if _, err := model.ParseConfig([]byte(text)); !errors.Is(err, model.ErrConfig) {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
@@ -199,9 +199,9 @@ func TestParseConfigRopes(t *testing.T) {
 		"one length":             {"rope_scaling": yarn(m{"mscale": 1, "mscale_all_dim": 1, "truncate": true, "type": "YaRN"})},
 		"length overridden":      {"rope_scaling": yarn(m{"mscale": 1, "attention_factor": 1})},
 	} {
-		f := released(pipeline.FlashConfig())
+		f := released(model.FlashConfig())
 		maps.Copy(f, more)
-		if c, err := parse(t, f); err != nil || !reflect.DeepEqual(c, pipeline.FlashConfig()) {
+		if c, err := parse(t, f); err != nil || !reflect.DeepEqual(c, model.FlashConfig()) {
 			t.Errorf("%s: %v\n%+v", name, err, c)
 		}
 	}
@@ -209,7 +209,7 @@ func TestParseConfigRopes(t *testing.T) {
 
 // A model without compressors needs neither an indexer nor a scaling.
 func TestParseConfigWindowOnly(t *testing.T) {
-	f := released(pipeline.FlashConfig())
+	f := released(model.FlashConfig())
 	f["compress_ratios"] = make([]int, 43)
 	for _, name := range []string{"index_n_heads", "index_topk", "rope_scaling"} {
 		delete(f, name)
@@ -220,31 +220,31 @@ func TestParseConfigWindowOnly(t *testing.T) {
 }
 
 func TestLoadConfig(t *testing.T) {
-	if _, err := pipeline.LoadConfig(t.TempDir()); !errors.Is(err, os.ErrNotExist) {
+	if _, err := model.LoadConfig(t.TempDir()); !errors.Is(err, os.ErrNotExist) {
 		t.Error(err)
 	}
 	dir := t.TempDir()
 	if err := os.Mkdir(filepath.Join(dir, "config.json"), 0o777); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := pipeline.LoadConfig(dir); !errors.Is(err, os.ErrInvalid) {
+	if _, err := model.LoadConfig(dir); !errors.Is(err, os.ErrInvalid) {
 		t.Error(err)
 	}
 	dir = t.TempDir()
-	data, err := json.Marshal(released(pipeline.ProConfig()))
+	data, err := json.Marshal(released(model.ProConfig()))
 	if err == nil {
 		err = os.WriteFile(filepath.Join(dir, "config.json"), data, 0o666)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c, err := pipeline.LoadConfig(dir); err != nil || !reflect.DeepEqual(c, pipeline.ProConfig()) {
+	if c, err := model.LoadConfig(dir); err != nil || !reflect.DeepEqual(c, model.ProConfig()) {
 		t.Error(c, err)
 	}
 }
 
 func FuzzParseConfig(f *testing.F) {
-	for _, c := range []pipeline.Config{pipeline.FlashConfig(), pipeline.ProConfig()} {
+	for _, c := range []model.Config{model.FlashConfig(), model.ProConfig()} {
 		for _, m := range []map[string]any{released(c), spelledAnew(released(c))} {
 			data, err := json.Marshal(m)
 			if err != nil {
@@ -254,9 +254,9 @@ func FuzzParseConfig(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		c, err := pipeline.ParseConfig(data)
+		c, err := model.ParseConfig(data)
 		switch {
-		case err != nil && !errors.Is(err, pipeline.ErrConfig):
+		case err != nil && !errors.Is(err, model.ErrConfig):
 			t.Errorf("untyped error %v", err)
 		case err == nil && c.Check() != nil:
 			t.Errorf("%+v was accepted: %v", c, c.Check())
@@ -266,14 +266,14 @@ func FuzzParseConfig(f *testing.F) {
 
 // The error about an absent scaling says how to write that there is none.
 func TestConfigWithoutScaling(t *testing.T) {
-	f := released(pipeline.FlashConfig())
+	f := released(model.FlashConfig())
 	delete(f, "rope_scaling")
 	said := `{"rope_type": "default"} for none`
 	if _, err := parse(t, f); err == nil || !strings.Contains(err.Error(), said) {
 		t.Errorf("%v, want %s", err, said)
 	}
 	f["rope_scaling"] = map[string]any{"rope_type": "default"}
-	if c, err := parse(t, f); err != nil || c.Compress != (pipeline.Rope{Theta: 160000, Factor: 1}) {
+	if c, err := parse(t, f); err != nil || c.Compress != (model.Rope{Theta: 160000, Factor: 1}) {
 		t.Errorf("%+v, %v", c.Compress, err)
 	}
 }

@@ -1,4 +1,4 @@
-package pipeline_test
+package model_test
 
 import (
 	"bytes"
@@ -16,30 +16,30 @@ import (
 	"testing"
 
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
+	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/safetensors"
-	"github.com/vkmla/vkmla/internal/lab/testkit"
-	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
 func fake(t testing.TB, o fakemodel.Options) *fakemodel.Model {
 	t.Helper()
-	if o.Config.Ratios == nil {
+	if o.Config.Layers == nil {
 		o.Config = fakemodel.Config(1, 4, 128)
 	}
 	return must[*fakemodel.Model](t)(fakemodel.New(o))
 }
 
 // openFake writes a model and opens it.
-func openFake(t testing.TB, m *fakemodel.Model, shards int, o pipeline.CheckpointOptions) (*pipeline.Checkpoint, error) {
+func openFake(t testing.TB, m *fakemodel.Model, shards int, o model.CheckpointOptions) (*model.Checkpoint, error) {
 	t.Helper()
 	dir := t.TempDir()
 	if err := m.Write(dir, shards); err != nil {
 		t.Fatal(err)
 	}
-	c, err := pipeline.OpenCheckpoint(dir, o)
+	c, err := model.Open(dir, o)
 	if err == nil {
 		t.Cleanup(func() { c.Close() })
 	}
@@ -55,7 +55,7 @@ type wanted struct {
 }
 
 // wants lists what the matrices of a layer have to mean, in the order of Matrices.
-func wants(c pipeline.Config, ratio, rank, ranks int) []wanted {
+func wants(c model.Config, kind string, rank, ranks int) []wanted {
 	part := func(n int) (int, int) { return n / ranks * rank, n / ranks * (rank + 1) }
 	all := func(k, n int, names ...string) wanted { return wanted{names, k, 0, n, 0, k} }
 	qb, oa, ob := all(c.QRank, 0, "wq_b"), all(c.HeadsPerGroup()*512, 0, "wo_a"), all(c.Groups*c.ORank, c.Hidden, "wo_b")
@@ -63,23 +63,23 @@ func wants(c pipeline.Config, ratio, rank, ranks int) []wanted {
 	oa.r, oa.s = part(c.Groups * c.ORank)
 	ob.a, ob.b = part(c.Groups * c.ORank)
 	list := []wanted{all(c.Hidden, c.QRank+512, "wq_a", "wkv"), qb, oa, ob}
-	switch ratio {
-	case pipeline.RatioC4A:
+	switch kind {
+	case model.C4A.Name:
 		list = append(list, all(c.Hidden, 2048, "compressor.wkv", "compressor.wgate"), all(c.QRank, c.IndexHeads*128, "indexer.wq_b"),
 			all(c.Hidden, c.IndexHeads, "indexer.weights_proj"), all(c.Hidden, 512, "indexer.compressor.wkv", "indexer.compressor.wgate"))
-	case pipeline.RatioC128A:
+	case model.C128A.Name:
 		list = append(list, all(c.Hidden, 1024, "compressor.wkv", "compressor.wgate"))
 	}
 	return list
 }
 
 // decode takes the bytes of a matrix apart as Format describes them.
-func decode(t *testing.T, m *pipeline.Matrix) []float32 {
+func decode(t *testing.T, m *model.Matrix) []float32 {
 	t.Helper()
 	data, scales := must[[]byte](t)(m.Data.Bytes()), must[[]byte](t)(m.Scales.Bytes())
 	v, kb := make([]float32, m.N*m.K), (m.K+127)/128
 	le := binary.LittleEndian
-	size := map[pipeline.Format][2]int{pipeline.FormatBF16: {2 * len(v), 0}, pipeline.FormatFP8: {len(v), (m.N + 127) / 128 * kb}, pipeline.FormatNVFP4: {len(v) / 2, len(v) / 16}}[m.Format]
+	size := map[model.Format][2]int{model.FormatBF16: {2 * len(v), 0}, model.FormatFP8: {len(v), (m.N + 127) / 128 * kb}, model.FormatNVFP4: {len(v) / 2, len(v) / 16}}[m.Format]
 	if m.ScaleF32 {
 		size[1] *= 4
 	}
@@ -88,9 +88,9 @@ func decode(t *testing.T, m *pipeline.Matrix) []float32 {
 	}
 	for i := range v {
 		switch m.Format {
-		case pipeline.FormatBF16:
+		case model.FormatBF16:
 			v[i] = numfmt.BF16Decode(le.Uint16(data[2*i:]))
-		case pipeline.FormatFP8:
+		case model.FormatFP8:
 			b := i/m.K/128*kb + i%m.K/128
 			s := float32(0)
 			if m.ScaleF32 {
@@ -99,7 +99,7 @@ func decode(t *testing.T, m *pipeline.Matrix) []float32 {
 				s = numfmt.UE8M0Scale(scales[b])
 			}
 			v[i] = numfmt.E4M3Decode(data[i]) * s
-		case pipeline.FormatNVFP4:
+		case model.FormatNVFP4:
 			v[i] = numfmt.E2M1Decode(data[i/2]>>(4*(i%2))) * numfmt.E4M3Decode(scales[i/16]) * m.Global
 		}
 	}
@@ -108,9 +108,9 @@ func decode(t *testing.T, m *pipeline.Matrix) []float32 {
 
 // compare holds the matrices of a layer against the model's values. Where exact is
 // not set, they may be rounded to bf16.
-func compare(t *testing.T, m *fakemodel.Model, c *pipeline.Checkpoint, l *pipeline.LayerWeights, exact bool) {
+func compare(t *testing.T, m *fakemodel.Model, c *model.Checkpoint, l *model.LayerWeights, exact bool) {
 	t.Helper()
-	for i, w := range wants(c.Config, l.Ratio, c.Rank, c.Ranks) {
+	for i, w := range wants(c.Config, c.Config.Layers[l.Layer].Name, c.Rank, c.Ranks) {
 		got := l.Matrices()[i]
 		var want []float32
 		for _, name := range w.names {
@@ -127,7 +127,7 @@ func compare(t *testing.T, m *fakemodel.Model, c *pipeline.Checkpoint, l *pipeli
 		v, row := decode(t, got), make([]float32, got.K)
 		for j, x := range v {
 			y := want[(w.r+j/got.K)*w.k+w.a+j%got.K]
-			if !exact || got.Format == pipeline.FormatBF16 {
+			if !exact || got.Format == model.FormatBF16 {
 				y = numfmt.BF16Round(y)
 			}
 			if j%got.K == 0 {
@@ -172,27 +172,27 @@ func compare(t *testing.T, m *fakemodel.Model, c *pipeline.Checkpoint, l *pipeli
 }
 
 func TestCheckpoint(t *testing.T) {
-	formats := map[fakemodel.Storage]pipeline.Format{fakemodel.FP8: pipeline.FormatFP8, fakemodel.FP8F32: pipeline.FormatFP8,
-		fakemodel.FP8BF16: pipeline.FormatFP8, fakemodel.NVFP4: pipeline.FormatNVFP4, fakemodel.NVFP4Packed: pipeline.FormatNVFP4}
+	formats := map[fakemodel.Storage]model.Format{fakemodel.FP8: model.FormatFP8, fakemodel.FP8F32: model.FormatFP8,
+		fakemodel.FP8BF16: model.FormatFP8, fakemodel.NVFP4: model.FormatNVFP4, fakemodel.NVFP4Packed: model.FormatNVFP4}
 	for i, s := range fakemodel.Storages() {
 		for _, naming := range []fakemodel.Naming{fakemodel.Released, fakemodel.Prefixed, fakemodel.Modules} {
 			t.Run(fmt.Sprintf("%s/%d", s, naming), func(t *testing.T) {
 				m := fake(t, fakemodel.Options{Storage: s, Naming: naming, Seed: uint64(i)})
-				c, err := openFake(t, m, 1+2*(i%2), pipeline.CheckpointOptions{})
+				c, err := openFake(t, m, 1+2*(i%2), model.CheckpointOptions{})
 				if err != nil {
 					t.Fatal(err)
 				}
 				want := formats[s]
 				if want == 0 {
-					want = pipeline.FormatBF16
+					want = model.FormatBF16
 				}
 				for j := range c.Layers {
 					l := &c.Layers[j]
-					if l.Layer != j || l.Ratio != c.Config.Ratios[j] || (l.Compressor != nil) != (l.Ratio > 1) || (l.Indexer != nil) != (l.Ratio == 4) {
+					if l.Layer != j || (l.Compressor != nil) != (j > 0) || (l.Indexer != nil) != (j == 1) {
 						t.Errorf("layer %d: %+v", j, l)
 					}
-					for _, w := range []*pipeline.Matrix{&l.QKV, &l.QB, &l.OA, &l.OB} {
-						if w.Format != want || w.ScaleF32 != (want == pipeline.FormatFP8 && s != fakemodel.FP8) {
+					for _, w := range []*model.Matrix{&l.QKV, &l.QB, &l.OA, &l.OB} {
+						if w.Format != want || w.ScaleF32 != (want == model.FormatFP8 && s != fakemodel.FP8) {
 							t.Errorf("%s: %v, f32 scales %v", w.Name, w.Format, w.ScaleF32)
 						}
 					}
@@ -209,7 +209,7 @@ func TestCheckpointRanks(t *testing.T) {
 	for _, s := range fakemodel.Storages() {
 		for _, rank := range []int{0, 1} {
 			m := fake(t, fakemodel.Options{Storage: s})
-			c, err := openFake(t, m, 2, pipeline.CheckpointOptions{Layers: []int{2, 0}, Rank: rank, Ranks: 2})
+			c, err := openFake(t, m, 2, model.CheckpointOptions{Layers: []int{2, 0}, Rank: rank, Ranks: 2})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -219,7 +219,7 @@ func TestCheckpointRanks(t *testing.T) {
 			for j := range c.Layers {
 				compare(t, m, c, &c.Layers[j], true)
 			}
-			if s == fakemodel.FP8 && (c.Layers[0].OB.Format == pipeline.FormatBF16) != (rank == 1) {
+			if s == fakemodel.FP8 && (c.Layers[0].OB.Format == model.FormatBF16) != (rank == 1) {
 				t.Errorf("rank %d: wo_b is %v", rank, c.Layers[0].OB.Format)
 			}
 		}
@@ -233,16 +233,16 @@ func TestCheckpointStacks(t *testing.T) {
 	for name, c := range map[string]struct {
 		o      fakemodel.Options
 		change func(*fakemodel.Model)
-		format pipeline.Format
+		format model.Format
 	}{
-		"uneven blocks": {fakemodel.Options{Config: uneven, Storage: fakemodel.FP8}, func(*fakemodel.Model) {}, pipeline.FormatBF16},
+		"uneven blocks": {fakemodel.Options{Config: uneven, Storage: fakemodel.FP8}, func(*fakemodel.Model) {}, model.FormatBF16},
 		"two factors": {fakemodel.Options{Config: fakemodel.Config(1), Storage: fakemodel.NVFP4}, func(m *fakemodel.Model) {
 			copy(m.Find("layers.0.attn.wkv.weight_scale_2").Data, []byte{0, 0, 128, 62}) // 0.25
 			v := m.Values["layers.0.attn.wkv.weight"]
 			for i := range v {
 				v[i] *= 0.25 * (448 * 6 / 2)
 			}
-		}, pipeline.FormatBF16},
+		}, model.FormatBF16},
 		"two kinds of scales": {fakemodel.Options{Config: fakemodel.Config(1), Storage: fakemodel.FP8}, func(m *fakemodel.Model) {
 			s := m.Find("layers.0.attn.wkv.scale")
 			var wide []byte
@@ -250,15 +250,15 @@ func TestCheckpointStacks(t *testing.T) {
 				wide = binary.LittleEndian.AppendUint32(wide, uint32(b)<<23)
 			}
 			s.Name, s.DType, s.Data = "layers.0.attn.wkv.weight_scale_inv", safetensors.F32, wide
-		}, pipeline.FormatFP8},
+		}, model.FormatFP8},
 		"bytes as exponents": {fakemodel.Options{Config: fakemodel.Config(1), Storage: fakemodel.FP8}, func(m *fakemodel.Model) {
 			m.Find("layers.0.attn.wkv.scale").DType = safetensors.U8
-		}, pipeline.FormatFP8},
+		}, model.FormatFP8},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := fake(t, c.o)
 			c.change(m)
-			ck, err := openFake(t, m, 1, pipeline.CheckpointOptions{})
+			ck, err := openFake(t, m, 1, model.CheckpointOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -321,9 +321,9 @@ func TestCheckpointErrors(t *testing.T) {
 	} {
 		m := fake(t, fakemodel.Options{Storage: c.s})
 		c.change(m)
-		_, err := openFake(t, m, 1, pipeline.CheckpointOptions{})
-		var ce *pipeline.CheckpointError
-		if !errors.Is(err, pipeline.ErrCheckpoint) || !errors.As(err, &ce) {
+		_, err := openFake(t, m, 1, model.CheckpointOptions{})
+		var ce *model.CheckpointError
+		if !errors.Is(err, model.ErrCheckpoint) || !errors.As(err, &ce) {
 			t.Errorf("%s: %v", name, err)
 		} else if want := c.tensor; ce.Tensor != want && ce.Tensor != l+want {
 			t.Errorf("%s: the error names %s: %v", name, ce.Tensor, err)
@@ -340,25 +340,25 @@ func TestCheckpointIgnores(t *testing.T) {
 	m.Add("layers.1.ffn.gate.weight", safetensors.BF16, 4)
 	m.Add("layers.1.attn.indexer.k_norm.weight", safetensors.BF16, 4)
 	m.Add("layers.1.attn_norm.weight", safetensors.BF16, 4)
-	if _, err := openFake(t, m, 1, pipeline.CheckpointOptions{}); err != nil {
+	if _, err := openFake(t, m, 1, model.CheckpointOptions{}); err != nil {
 		t.Error(err)
 	}
 	// Nor does a layer that nobody asked for.
 	m.Remove("layers.2.attn.wq_a.weight")
-	if _, err := openFake(t, m, 1, pipeline.CheckpointOptions{Layers: []int{1, 0}}); err != nil {
+	if _, err := openFake(t, m, 1, model.CheckpointOptions{Layers: []int{1, 0}}); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestOpenCheckpointFiles(t *testing.T) {
+func TestOpenFiles(t *testing.T) {
 	m := fake(t, fakemodel.Options{Config: fakemodel.Config(1)})
-	for _, o := range []pipeline.CheckpointOptions{{Ranks: 3}, {Ranks: -1}, {Rank: 1}, {Rank: -1}, {Rank: 2, Ranks: 2}, {Layers: []int{1}}, {Layers: []int{-1}}, {Layers: []int{0, 0}}} {
+	for _, o := range []model.CheckpointOptions{{Ranks: 3}, {Ranks: -1}, {Rank: 1}, {Rank: -1}, {Rank: 2, Ranks: 2}, {Layers: []int{1}}, {Layers: []int{-1}}, {Layers: []int{0, 0}}} {
 		if _, err := openFake(t, m, 1, o); !errors.Is(err, vk.ErrArgument) {
 			t.Errorf("%+v: %v", o, err)
 		}
 	}
 	dir := t.TempDir()
-	if _, err := pipeline.OpenCheckpoint(dir, pipeline.CheckpointOptions{}); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := model.Open(dir, model.CheckpointOptions{}); !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
 	}
 	if err := m.Write(dir, 3); err != nil {
@@ -370,21 +370,21 @@ func TestOpenCheckpointFiles(t *testing.T) {
 		if err := os.WriteFile(shard, b, 0o666); err != nil {
 			t.Fatal(err)
 		}
-		var ce *pipeline.CheckpointError
-		if _, err := pipeline.OpenCheckpoint(dir, pipeline.CheckpointOptions{}); !errors.Is(err, pipeline.ErrCheckpoint) || !errors.As(err, &ce) || ce.File != filepath.Base(shard) {
+		var ce *model.CheckpointError
+		if _, err := model.Open(dir, model.CheckpointOptions{}); !errors.Is(err, model.ErrCheckpoint) || !errors.As(err, &ce) || ce.File != filepath.Base(shard) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
 	if err := os.Remove(shard); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := pipeline.OpenCheckpoint(dir, pipeline.CheckpointOptions{}); !errors.Is(err, pipeline.ErrCheckpoint) || !errors.Is(err, fs.ErrNotExist) {
+	if _, err := model.Open(dir, model.CheckpointOptions{}); !errors.Is(err, model.ErrCheckpoint) || !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, safetensors.IndexName), []byte("{"), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := pipeline.OpenCheckpoint(dir, pipeline.CheckpointOptions{}); !errors.Is(err, pipeline.ErrCheckpoint) {
+	if _, err := model.Open(dir, model.CheckpointOptions{}); !errors.Is(err, model.ErrCheckpoint) {
 		t.Error(err)
 	}
 }
@@ -395,11 +395,11 @@ func TestBlob(t *testing.T) {
 	if err := fake(t, fakemodel.Options{Config: fakemodel.Config(4), Storage: fakemodel.FP8BF16}).Write(dir, 1); err != nil {
 		t.Fatal(err)
 	}
-	c := must[*pipeline.Checkpoint](t)(pipeline.OpenCheckpoint(dir, pipeline.CheckpointOptions{Rank: 1, Ranks: 2}))
+	c := must[*model.Checkpoint](t)(model.Open(dir, model.CheckpointOptions{Rank: 1, Ranks: 2}))
 	defer c.Close()
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, m := range c.Layers[0].Matrices() {
-		for _, b := range []pipeline.Blob{m.Data, m.Scales} {
+		for _, b := range []model.Blob{m.Data, m.Scales} {
 			all := must[[]byte](t)(b.Bytes())
 			for range 20 {
 				if len(all) == 0 {
@@ -419,7 +419,7 @@ func TestBlob(t *testing.T) {
 			}
 		}
 	}
-	for _, m := range []*pipeline.Matrix{&c.Layers[0].QB, &c.Layers[0].QKV, {}} {
+	for _, m := range []*model.Matrix{&c.Layers[0].QB, &c.Layers[0].QKV, {}} {
 		row := make([]float32, m.K)
 		for what, err := range map[string]error{"before the first": m.Row(-1, row), "behind the last": m.Row(m.N, row), "too short": m.Row(0, make([]float32, max(m.K, 1)-1))} {
 			if !errors.Is(err, vk.ErrArgument) {
@@ -427,26 +427,26 @@ func TestBlob(t *testing.T) {
 			}
 		}
 	}
-	if err := (&pipeline.Checkpoint{}).Close(); err != nil {
+	if err := (&model.Checkpoint{}).Close(); err != nil {
 		t.Error(err)
 	}
 	if err := os.Truncate(filepath.Join(dir, safetensors.SingleName), 4096); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Layers[0].QB.Data.Bytes(); !errors.Is(err, pipeline.ErrCheckpoint) {
+	if _, err := c.Layers[0].QB.Data.Bytes(); !errors.Is(err, model.ErrCheckpoint) {
 		t.Error(err)
 	}
-	if err := c.Layers[0].QB.Row(1000, make([]float32, 128)); !errors.Is(err, pipeline.ErrCheckpoint) {
+	if err := c.Layers[0].QB.Row(1000, make([]float32, 128)); !errors.Is(err, model.ErrCheckpoint) {
 		t.Error(err)
 	}
-	if _, err := c.Upload(context.Background(), testkit.Device(t), nil); !errors.Is(err, pipeline.ErrCheckpoint) {
+	if _, err := c.Upload(context.Background(), testkit.Device(t), nil); !errors.Is(err, model.ErrCheckpoint) {
 		t.Error(err)
 	}
 }
 
 // However a header is damaged, and whatever one byte of the data becomes, the file is
 // refused with a typed error or gives layers whose bytes can be read.
-func FuzzOpenCheckpoint(f *testing.F) {
+func FuzzOpen(f *testing.F) {
 	cfg := fakemodel.Config(1)
 	cfg.Hidden, cfg.Heads, cfg.Groups, cfg.QRank, cfg.ORank = 8, 1, 1, 16, 16
 	dir := f.TempDir()
@@ -469,16 +469,16 @@ func FuzzOpenCheckpoint(f *testing.F) {
 		if err := os.WriteFile(path, file, 0o666); err != nil {
 			t.Fatal(err)
 		}
-		c, err := pipeline.OpenCheckpoint(dir, pipeline.CheckpointOptions{})
+		c, err := model.Open(dir, model.CheckpointOptions{})
 		if err != nil {
-			if !errors.Is(err, pipeline.ErrCheckpoint) {
+			if !errors.Is(err, model.ErrCheckpoint) {
 				t.Errorf("untyped error %v", err)
 			}
 			return
 		}
 		defer c.Close()
 		for _, m := range c.Layers[0].Matrices() {
-			for _, b := range []pipeline.Blob{m.Data, m.Scales} {
+			for _, b := range []model.Blob{m.Data, m.Scales} {
 				if _, err := b.Bytes(); err != nil {
 					t.Error(err)
 				}

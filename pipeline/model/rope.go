@@ -1,4 +1,4 @@
-package pipeline
+package model
 
 import (
 	"fmt"
@@ -71,12 +71,12 @@ func (r Rope) ramp() (low, high float32) {
 // Errors: vk.ErrArgument for numbers below 1, positions beyond 2^24, which float32 does
 // not tell apart, or a rotation that Config.Check refuses.
 func (r Rope) Table(rows, step int) ([]float32, error) {
-	if err := r.usable("pipeline: rope table"); err != nil {
+	if err := r.usable("model: rope table"); err != nil {
 		return nil, err
 	}
-	if rows < 1 || step < 1 || rows > maxPosition/step+1 {
-		return nil, &vk.ArgumentError{Op: "pipeline: rope table", Arg: "rows, step", Got: fmt.Sprintf("%d, %d", rows, step),
-			Want: fmt.Sprintf("at least 1 and positions up to %d", maxPosition)}
+	if rows < 1 || step < 1 || rows > MaxPosition/step+1 {
+		return nil, &vk.ArgumentError{Op: "model: rope table", Arg: "rows, step", Got: fmt.Sprintf("%d, %d", rows, step),
+			Want: fmt.Sprintf("at least 1 and positions up to %d", MaxPosition)}
 	}
 	f, table := r.Frequencies(), make([]float32, rows*RopeRow)
 	for k := range rows {
@@ -92,15 +92,15 @@ func (r Rope) Table(rows, step int) ([]float32, error) {
 // Errors: vk.ErrArgument for a position below 0 or beyond 2^24, a dst that has not 64
 // numbers for each, or a rotation that Config.Check refuses; then nothing was written.
 func (r Rope) Rows(dst []float32, positions []int) error {
-	if err := r.usable("pipeline: rope rows"); err != nil {
+	if err := r.usable("model: rope rows"); err != nil {
 		return err
 	}
 	if len(dst) != len(positions)*RopeRow {
-		return &vk.ArgumentError{Op: "pipeline: rope rows", Arg: "dst", Got: fmt.Sprintf("%d values", len(dst)), Want: fmt.Sprintf("%d for each of %d positions", RopeRow, len(positions))}
+		return &vk.ArgumentError{Op: "model: rope rows", Arg: "dst", Got: fmt.Sprintf("%d values", len(dst)), Want: fmt.Sprintf("%d for each of %d positions", RopeRow, len(positions))}
 	}
 	for _, p := range positions {
-		if p < 0 || p > maxPosition {
-			return &vk.ArgumentError{Op: "pipeline: rope rows", Arg: "positions", Got: fmt.Sprint(p), Want: fmt.Sprintf("0 to %d", maxPosition)}
+		if p < 0 || p > MaxPosition {
+			return &vk.ArgumentError{Op: "model: rope rows", Arg: "positions", Got: fmt.Sprint(p), Want: fmt.Sprintf("0 to %d", MaxPosition)}
 		}
 	}
 	f := r.Frequencies()
@@ -118,7 +118,7 @@ func (r Rope) usable(op string) (err error) {
 }
 
 // maxPosition is the last of the numbers that float32 all has.
-const maxPosition = 1 << 24
+const MaxPosition = 1 << 24
 
 func turnRow(row []float32, f *[RopePairs]float32, position int) {
 	for i, v := range f {

@@ -1,4 +1,4 @@
-package pipeline
+package model
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-const opUpload = "pipeline: upload weights"
+const opUpload = "model: upload weights"
 
 // DeviceMatrix is a Matrix on a device, stored as Format says.
 type DeviceMatrix struct {
@@ -22,11 +22,10 @@ type DeviceMatrix struct {
 }
 
 // DeviceLayer is LayerWeights on a device, with H heads and G groups of one rank.
-// UploadLayers makes it. A program with a loader of its own fills the fields itself, with
+// Upload makes it. A program with a loader of its own fills the fields itself, with
 // tensors that it closes itself: Bytes is then 0, and Close does nothing.
 type DeviceLayer struct {
-	Layer int
-	Ratio int // RatioWindow, RatioC4A or RatioC128A
+	Layer int // of the model
 
 	QKV    DeviceMatrix  // [QRank+512, Hidden]: wq_a over wkv
 	QNorm  tensor.Tensor // [QRank] f32 or bf16
@@ -36,15 +35,15 @@ type DeviceLayer struct {
 	OA     DeviceMatrix  // [G*ORank, P*512]: wo_a, P heads of a group
 	OB     DeviceMatrix  // [Hidden, G*ORank]: wo_b
 
-	Compressor *DeviceCompressor // nil with RatioWindow
-	Indexer    *DeviceIndexer    // nil but with RatioC4A
+	Compressor *DeviceCompressor // nil without one
+	Indexer    *DeviceIndexer    // nil without one
 
 	arena  *tensor.Arena
 	closed bool
 }
 
 // DeviceCompressor is CompressorWeights on a device, to entries of d numbers, with C = d
-// channels of a token, or 2 d with RatioC4A.
+// channels of a token, or 2 d where entries overlap.
 type DeviceCompressor struct {
 	KVGate DeviceMatrix  // [2*C, Hidden]: wkv over wgate
 	Ape    tensor.Tensor // [Ratio, C] f32: positional term of the scores
@@ -53,12 +52,12 @@ type DeviceCompressor struct {
 
 // DeviceIndexer is IndexerWeights on a device.
 type DeviceIndexer struct {
-	QB         DeviceMatrix     // [Hi*128, QRank]: wq_b
-	Weights    DeviceMatrix     // [Hi, Hidden]: weights_proj
-	Compressor DeviceCompressor // to entries of 128 numbers
+	QB         DeviceMatrix      // [Hi*128, QRank]: wq_b
+	Weights    DeviceMatrix      // [Hi, Hidden]: weights_proj
+	Compressor *DeviceCompressor // to keys of 128 numbers; nil where the layer borrows them
 }
 
-// Bytes is the layer's memory on the device; 0 for one that UploadLayers did not make.
+// Bytes is the layer's memory on the device; 0 for one that Upload did not make.
 func (l *DeviceLayer) Bytes() uint64 {
 	if l == nil || l.arena == nil {
 		return 0
@@ -67,31 +66,34 @@ func (l *DeviceLayer) Bytes() uint64 {
 }
 
 // Close frees the layer's memory, which nothing on the device may be using. Closing
-// twice is allowed. It does nothing to a layer that UploadLayers did not make.
+// twice is allowed. It does nothing to a layer that Upload did not make.
 func (l *DeviceLayer) Close() error {
 	if l == nil || l.arena == nil {
 		return nil
 	}
 	a := l.arena
-	*l = DeviceLayer{Layer: l.Layer, Ratio: l.Ratio, closed: true}
+	*l = DeviceLayer{Layer: l.Layer, closed: true}
 	return a.Close()
 }
 
-// Upload puts the weights of all layers on a device. See UploadLayers.
+// Closed reports whether Close freed the layer's memory.
+func (l *DeviceLayer) Closed() bool { return l.closed }
+
+// Upload puts the weights of all layers on a device. See Upload.
 func (c *Checkpoint) Upload(ctx context.Context, dev *vk.Device, progress func(done, total int64)) ([]*DeviceLayer, error) {
-	return UploadLayers(ctx, dev, c.Layers, progress)
+	return Upload(ctx, dev, c.Layers, progress)
 }
 
-// UploadLayers puts the weights of layers on a device, each into a buffer of its own,
+// Upload puts the weights of layers on a device, each into a buffer of its own,
 // as they are stored, and waits. The caller closes every layer of the result.
 // progress, unless nil, is called now and then from this goroutine with the bytes that
 // have arrived and those of all; the last call has both equal. A file may be read
-// while the bytes before it are on their way; when UploadLayers returns, nothing reads
+// while the bytes before it are on their way; when Upload returns, nothing reads
 // any more.
 //
 // Errors: the context's, those of Blob.ReadAt, of vk.Device.NewBuffer and
 // vk.Device.Upload; then nothing stays allocated.
-func UploadLayers(ctx context.Context, dev *vk.Device, layers []LayerWeights, progress func(done, total int64)) ([]*DeviceLayer, error) {
+func Upload(ctx context.Context, dev *vk.Device, layers []LayerWeights, progress func(done, total int64)) ([]*DeviceLayer, error) {
 	if dev == nil {
 		return nil, &vk.ArgumentError{Op: opUpload, Arg: "dev", Got: "nil", Want: "a device"}
 	}
@@ -147,15 +149,12 @@ func (u *uploader) layer(w *LayerWeights) (*DeviceLayer, error) {
 		return nil, err
 	}
 	u.arena, u.err = arena, nil
-	l := &DeviceLayer{Layer: w.Layer, Ratio: w.Ratio, arena: arena,
+	l := &DeviceLayer{Layer: w.Layer, arena: arena,
 		QKV: u.matrix(&w.QKV), QB: u.matrix(&w.QB), OA: u.matrix(&w.OA), OB: u.matrix(&w.OB),
 		QNorm: u.vector(&w.QNorm), KVNorm: u.vector(&w.KVNorm), Sink: u.vector(&w.Sink)}
-	if w.Compressor != nil {
-		c := u.compressor(w.Compressor)
-		l.Compressor = &c
-	}
+	l.Compressor = u.compressor(w.Compressor)
 	if x := w.Indexer; x != nil {
-		l.Indexer = &DeviceIndexer{QB: u.matrix(&x.QB), Weights: u.matrix(&x.Weights), Compressor: u.compressor(&x.Compressor)}
+		l.Indexer = &DeviceIndexer{QB: u.matrix(&x.QB), Weights: u.matrix(&x.Weights), Compressor: u.compressor(x.Compressor)}
 	}
 	if u.err != nil {
 		return nil, errors.Join(u.err, arena.Close())
@@ -163,8 +162,11 @@ func (u *uploader) layer(w *LayerWeights) (*DeviceLayer, error) {
 	return l, nil
 }
 
-func (u *uploader) compressor(c *CompressorWeights) DeviceCompressor {
-	return DeviceCompressor{KVGate: u.matrix(&c.KVGate), Ape: u.vector(&c.Ape), Norm: u.vector(&c.Norm)}
+func (u *uploader) compressor(c *CompressorWeights) *DeviceCompressor {
+	if c == nil {
+		return nil
+	}
+	return &DeviceCompressor{KVGate: u.matrix(&c.KVGate), Ape: u.vector(&c.Ape), Norm: u.vector(&c.Norm)}
 }
 
 func (u *uploader) matrix(m *Matrix) DeviceMatrix {

@@ -1,4 +1,4 @@
-package pipeline
+package model
 
 import (
 	"errors"
@@ -20,9 +20,9 @@ type ConfigError struct {
 	Want  string // what is accepted
 }
 
-// Error reads "pipeline: config: field: got X, want Y".
+// Error reads "model: config: field: got X, want Y".
 func (e *ConfigError) Error() string {
-	return fmt.Sprintf("pipeline: config: %s: got %s, want %s", e.Field, e.Got, e.Want)
+	return fmt.Sprintf("model: config: %s: got %s, want %s", e.Field, e.Got, e.Want)
 }
 
 // Is reports whether target is ErrConfig.
@@ -30,8 +30,8 @@ func (e *ConfigError) Is(target error) bool { return target == ErrConfig }
 
 // Sizes that every DeepSeek-V4 model shares.
 const (
-	headDim   = cache.D
-	indexDim  = indexer.D // numbers of an indexer head and of its keys
+	HeadDim   = cache.D   // numbers of a head and of a compressed entry
+	IndexDim  = indexer.D // numbers of an indexer head and of its keys
 	ropeDim   = 64        // the last of a head, which are rotated
 	blockSide = 128       // rows and columns of a block with one FP8 scale
 	nvBlock   = 16        // columns with one NVFP4 scale
@@ -45,14 +45,14 @@ type Config struct {
 	QRank        int     // q_lora_rank: width of the query's bottleneck
 	ORank        int     // o_lora_rank: width of the output's bottleneck, of each group
 	Groups       int     // o_groups, G, a divisor of H
-	IndexHeads   int     // index_n_heads, Hi, of 128 numbers each; unused without a layer of RatioC4A
+	IndexHeads   int     // index_n_heads, Hi, of 128 numbers each; unused without an indexer
 	TopK         int     // index_topk: entries that the indexer picks, up to indexer.MaxK; likewise
 	Window       int     // sliding_window, in tokens with the token itself
 	MaxPositions int     // max_position_embeddings
 	Eps          float32 // rms_norm_eps, of every norm
-	Ratios       []int   // of each layer: RatioWindow, RatioC4A or RatioC128A
-	Main         Rope    // of layers of RatioWindow
-	Compress     Rope    // of the other layers
+	Layers       []Layer // the kind of each layer
+	Main         Rope    // of layers without compressed entries
+	Compress     Rope    // of layers with compressed entries
 	Quantization string  // quantization_config.quant_method as written, "" without one; weights describe themselves
 }
 
@@ -79,16 +79,13 @@ func (r Rope) Scaled() bool { return r.Factor != 0 && r.Factor != 1 }
 // model does not have.
 func (c Config) Rope(layer int) Rope {
 	switch {
-	case layer < 0 || layer >= len(c.Ratios):
+	case layer < 0 || layer >= len(c.Layers):
 		return Rope{}
-	case c.Ratios[layer] == RatioWindow:
+	case c.Layers[layer].Ratio == 0:
 		return c.Main
 	}
 	return c.Compress
 }
-
-// Layers returns the number of layers.
-func (c Config) Layers() int { return len(c.Ratios) }
 
 // HeadsPerGroup returns P = H/G, all heads where Groups is not set.
 func (c Config) HeadsPerGroup() int { return c.Heads / max(c.Groups, 1) }
@@ -96,23 +93,25 @@ func (c Config) HeadsPerGroup() int { return c.Heads / max(c.Groups, 1) }
 // FlashConfig returns the configuration of DeepSeek-V4-Flash, for those who have no
 // checkpoint at hand.
 func FlashConfig() Config {
-	ratios := []int{RatioWindow, RatioWindow}
-	for len(ratios) < 43 {
-		ratios = append(ratios, []int{RatioC4A, RatioC128A}[len(ratios)%2])
-	}
 	return Config{Hidden: 4096, Heads: 64, QRank: 1024, ORank: 1024, Groups: 8, IndexHeads: 64, TopK: 512, Window: 128,
-		MaxPositions: 1 << 20, Eps: 1e-6, Ratios: ratios, Main: plainRope(), Compress: yarnRope(), Quantization: "fp8"}
+		MaxPositions: 1 << 20, Eps: 1e-6, Layers: alternating(Window, 43), Main: plainRope(), Compress: yarnRope(), Quantization: "fp8"}
 }
 
 // ProConfig returns the configuration of DeepSeek-V4-Pro.
 func ProConfig() Config {
 	c := FlashConfig()
 	c.Hidden, c.Heads, c.QRank, c.Groups, c.TopK = 7168, 128, 1536, 16, 1024
-	c.Ratios = []int{RatioC128A, RatioC128A}
-	for len(c.Ratios) < 61 {
-		c.Ratios = append(c.Ratios, []int{RatioC4A, RatioC128A}[len(c.Ratios)%2])
-	}
+	c.Layers = alternating(C128A, 61)
 	return c
+}
+
+// alternating returns n layers: two of the first kind, then C4A and C128A in turn.
+func alternating(first LayerSpec, n int) []Layer {
+	ratios := []int{first.Ratio, first.Ratio}
+	for len(ratios) < n {
+		ratios = append(ratios, []int{C4A.Ratio, C128A.Ratio}[len(ratios)%2])
+	}
+	return V4Layers(ratios...)
 }
 
 func plainRope() Rope { return Rope{Theta: 10000, Factor: 1} }
@@ -159,13 +158,9 @@ func (c Config) Check() error {
 	if !(c.Eps > 0 && c.Eps < 1) {
 		bad("rms_norm_eps", c.Eps, "a small positive number")
 	}
-	within("num_hidden_layers", len(c.Ratios), maxLayers)
-	for i, r := range c.Ratios {
-		if r != RatioWindow && r != RatioC4A && r != RatioC128A {
-			bad("compress_ratios", fmt.Sprintf("%d for layer %d", r, i), "0, 1, 4 or 128")
-		}
-	}
-	if slices.Contains(c.Ratios, RatioC4A) {
+	within("num_hidden_layers", len(c.Layers), maxLayers)
+	checkLayers(c.Layers, bad)
+	if c.indexes() {
 		within("index_n_heads", c.IndexHeads, indexer.MaxHeads)
 		within("index_topk", c.TopK, indexer.MaxK)
 	}
@@ -192,11 +187,7 @@ func (r Rope) check(bad func(string, any, string, ...any), theta, scaling string
 	}
 }
 
-// coff is 2 where a compressor's windows overlap, with channels of their own for the
-// older and for the newer half, and else 1.
-func coff(ratio int) int {
-	if ratio == RatioC4A {
-		return 2
-	}
-	return 1
+// indexes reports whether a layer has an indexer.
+func (c Config) indexes() bool {
+	return slices.ContainsFunc(c.Layers, func(l Layer) bool { return l.Picks == PickOwn })
 }

@@ -1,4 +1,4 @@
-package pipeline
+package model
 
 import (
 	"errors"
@@ -9,7 +9,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-const opOpen = "pipeline: open checkpoint"
+const opOpen = "model: open checkpoint"
 
 // CheckpointOptions say what of a checkpoint is wanted. The zero value is all of it.
 type CheckpointOptions struct {
@@ -28,7 +28,7 @@ type Checkpoint struct {
 	model  *safetensors.Model
 }
 
-// OpenCheckpoint opens a model's folder: config.json (see ParseConfig), and
+// Open opens a model's folder: config.json (see ParseConfig), and
 // model.safetensors or the files that model.safetensors.index.json names. It checks
 // that every layer asked for has all of its attention tensors and no others, in the
 // shapes that the configuration demands, with scales that are numbers. Weights
@@ -45,7 +45,7 @@ type Checkpoint struct {
 // Errors: *ConfigError (ErrConfig); *CheckpointError (ErrCheckpoint), also for
 // malformed files; *vk.ArgumentError (vk.ErrArgument) for the options; the file
 // system's.
-func OpenCheckpoint(dir string, o CheckpointOptions) (*Checkpoint, error) {
+func Open(dir string, o CheckpointOptions) (*Checkpoint, error) {
 	cfg, err := LoadConfig(dir)
 	if err != nil {
 		return nil, err
@@ -59,13 +59,13 @@ func OpenCheckpoint(dir string, o CheckpointOptions) (*Checkpoint, error) {
 	}
 	layers := o.Layers
 	if layers == nil {
-		for i := range cfg.Layers() {
+		for i := range cfg.Layers {
 			layers = append(layers, i)
 		}
 	}
 	for i, n := range layers {
-		if n < 0 || n >= cfg.Layers() || slices.Contains(layers[:i], n) {
-			return nil, &vk.ArgumentError{Op: opOpen, Arg: "Layers", Got: fmt.Sprint(n), Want: fmt.Sprintf("each of 0 to %d at most once", cfg.Layers()-1)}
+		if n < 0 || n >= len(cfg.Layers) || slices.Contains(layers[:i], n) {
+			return nil, &vk.ArgumentError{Op: opOpen, Arg: "Layers", Got: fmt.Sprint(n), Want: fmt.Sprintf("each of 0 to %d at most once", len(cfg.Layers)-1)}
 		}
 	}
 	m, err := safetensors.OpenModel(dir)
@@ -122,7 +122,7 @@ func (c *Checkpoint) Close() error {
 		return nil // made by nobody
 	}
 	if err := c.model.Close(); err != nil {
-		return fmt.Errorf("pipeline: close checkpoint: %w", err)
+		return fmt.Errorf("model: close checkpoint: %w", err)
 	}
 	return nil
 }

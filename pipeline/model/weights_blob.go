@@ -1,4 +1,4 @@
-package pipeline
+package model
 
 import (
 	"fmt"
@@ -31,7 +31,7 @@ func (b Blob) Size() int64 { return b.size }
 // opened. After the checkpoint was closed it must not be called.
 func (b Blob) ReadAt(p []byte, off int64) (n int, err error) {
 	if off < 0 {
-		return 0, fmt.Errorf("pipeline: read weights: offset %d is negative", off)
+		return 0, fmt.Errorf("model: read weights: offset %d is negative", off)
 	}
 	err = safetensors.Guard(func() error {
 		at := int64(0)
@@ -46,7 +46,7 @@ func (b Blob) ReadAt(p []byte, off int64) (n int, err error) {
 		return nil
 	})
 	if err != nil {
-		return n, fmt.Errorf("pipeline: read weights: %w: %w", ErrCheckpoint, err)
+		return n, fmt.Errorf("model: read weights: %w: %w", ErrCheckpoint, err)
 	}
 	if n < len(p) {
 		return n, io.EOF

@@ -1,20 +1,19 @@
-package pipeline_test
+package model_test
 
 import (
 	"bytes"
 	"context"
 	"errors"
-	"strings"
 	"testing"
 
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
-	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
-func same(t *testing.T, name string, got tensor.Tensor, want pipeline.Blob) {
+func same(t *testing.T, name string, got tensor.Tensor, want model.Blob) {
 	t.Helper()
 	if want.Size() == 0 {
 		if !got.IsZero() {
@@ -36,7 +35,7 @@ func TestUpload(t *testing.T) {
 	for _, s := range []fakemodel.Storage{fakemodel.BF16, fakemodel.FP8, fakemodel.FP8BF16, fakemodel.NVFP4} {
 		cfg := fakemodel.Config(4, 1)
 		cfg.Heads = 128 // so that wq_b is brought in several pieces
-		c, err := openFake(t, fake(t, fakemodel.Options{Config: cfg, Storage: s}), 3, pipeline.CheckpointOptions{})
+		c, err := openFake(t, fake(t, fakemodel.Options{Config: cfg, Storage: s}), 3, model.CheckpointOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -52,10 +51,10 @@ func TestUpload(t *testing.T) {
 		}
 		for i, d := range layers {
 			w := &c.Layers[i]
-			if d.Layer != i || d.Ratio != w.Ratio {
-				t.Errorf("layer %d, ratio %d", d.Layer, d.Ratio)
+			if d.Layer != i || w.Layer != i {
+				t.Errorf("layer %d", d.Layer)
 			}
-			matrices := []pipeline.DeviceMatrix{d.QKV, d.QB, d.OA, d.OB}
+			matrices := []model.DeviceMatrix{d.QKV, d.QB, d.OA, d.OB}
 			vectors := []tensor.Tensor{d.QNorm, d.KVNorm, d.Sink}
 			if x := d.Compressor; x != nil {
 				matrices, vectors = append(matrices, x.KVGate), append(vectors, x.Ape, x.Norm)
@@ -89,7 +88,7 @@ func TestUpload(t *testing.T) {
 // test kit fails the test when the device is closed with something still open.
 func TestUploadEnds(t *testing.T) {
 	dev := testkit.Device(t)
-	c, err := openFake(t, fake(t, fakemodel.Options{}), 1, pipeline.CheckpointOptions{})
+	c, err := openFake(t, fake(t, fakemodel.Options{}), 1, model.CheckpointOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,29 +110,7 @@ func TestUploadEnds(t *testing.T) {
 	if _, err := c.Upload(context.Background(), nil, nil); !errors.Is(err, vk.ErrArgument) {
 		t.Error(err)
 	}
-	if _, err := pipeline.UploadLayers(context.Background(), dev, make([]pipeline.LayerWeights, 1), nil); !errors.Is(err, vk.ErrArgument) {
+	if _, err := model.Upload(context.Background(), dev, make([]model.LayerWeights, 1), nil); !errors.Is(err, vk.ErrArgument) {
 		t.Error(err)
-	}
-}
-
-// Weights that were closed too early are called that, where steps were recorded with them
-// and where others would be.
-func TestWeightsClosed(t *testing.T) {
-	testkit.WithoutMatrices(t)
-	dev := testkit.Device(t)
-	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioC4A)})))
-	o := pipeline.EngineOptions{MaxTokens: 9, MaxStep: 2}
-	e := engine(t, dev, cfg, layers, o)
-	s := must[*pipeline.Session](t)(e.Open())
-	if err := layers[0].Close(); err != nil {
-		t.Fatal(err)
-	}
-	for n := range 2 {
-		if _, err := s.Append(t.Context(), [][]float32{make([]float32, (n+1)*cfg.Hidden)}); !errors.Is(err, vk.ErrClosed) || !strings.Contains(err.Error(), "layer: weights of layer 0 ") || s.Len() != 0 {
-			t.Errorf("a step of %d: %v", n+1, err)
-		}
-	}
-	if _, err := pipeline.NewEngine(t.Context(), dev, cfg, layers, o); !errors.Is(err, vk.ErrClosed) {
-		t.Errorf("an engine: %v", err)
 	}
 }
