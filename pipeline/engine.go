@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/pipeline/internal/layer"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -138,12 +139,9 @@ type engineLayer struct {
 	w              *model.DeviceLayer
 	spec           *model.Layer
 	entries, picks *engineLayer // that it takes them from: itself, or an earlier one
-	caches         LayerCaches
+	caches         layer.Caches
 	rope           model.Rope
 }
-
-// ratio is RatioWindow, RatioC4A or RatioC128A.
-func (l *engineLayer) ratio() int { return max(l.spec.Ratio, RatioWindow) }
 
 // NewEngine makes an engine for layers, which may be any of the model's, in any order,
 // and the same weights several times: from here on a layer is called by its number in
@@ -174,6 +172,26 @@ func NewEngine(ctx context.Context, dev *vk.Device, cfg model.Config, layers []*
 	return e, nil
 }
 
+// wrap puts an operation in front of an error, unless it stands there already.
+func wrap(op string, err error) error {
+	if a, ok := err.(*vk.ArgumentError); ok && a.Op == op {
+		return err
+	}
+	return fmt.Errorf("%s: %w", op, err)
+}
+
+// argumentCheck remembers the first thing that is wrong with a call's arguments.
+type argumentCheck struct {
+	op  string
+	err error
+}
+
+func (c *argumentCheck) bad(arg string, got any, want string, a ...any) {
+	if c.err == nil {
+		c.err = &vk.ArgumentError{Op: c.op, Arg: arg, Got: fmt.Sprint(got), Want: fmt.Sprintf(want, a...)}
+	}
+}
+
 // latest returns the last of the layers so far with a number of the model, nil without one.
 func (e *Engine) latest(number int) *engineLayer {
 	for _, l := range slices.Backward(e.layers) {
@@ -201,7 +219,7 @@ func (o *EngineOptions) complete(dev *vk.Device, cfg model.Config, layers []*mod
 	if o.Keys == 0 {
 		o.Keys = cache.IndexKeyFP8
 	}
-	c := checker{op: opNewEngine, dev: dev}
+	c := argumentCheck{op: opNewEngine}
 	if dev == nil {
 		c.bad("dev", "nil", "a device")
 	} else if c.err = cfg.Check(); c.err == nil {
@@ -218,6 +236,8 @@ func (o *EngineOptions) complete(dev *vk.Device, cfg model.Config, layers []*mod
 			c.bad("Rewind", o.Rewind, "at least 0")
 		case o.LayerByLayer && o.Between != nil:
 			c.bad("LayerByLayer", "true, and Between", "only one of them")
+		case o.Output < OutputBF16 || o.Output > OutputFP8Packed:
+			c.bad("Output", o.Output, "bf16, fp8 or fp8-packed")
 		case len(layers) == 0:
 			c.bad("layers", "none", "at least one")
 		}

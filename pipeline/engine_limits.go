@@ -5,6 +5,8 @@ import (
 	"math"
 	"sort"
 
+	"github.com/vkmla/vkmla/pipeline/internal/layer"
+	"github.com/vkmla/vkmla/pipeline/internal/memory"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -54,25 +56,20 @@ func (e *Engine) checkStep() error {
 
 // fits reports why there can be no steps of so many tokens. More of them need more.
 func (e *Engine) fits(tokens int) error {
-	seen := map[string]bool{}
+	seen := map[kindKey]bool{}
 	for _, l := range e.layers {
-		if seen[l.spec.Name] {
+		key := l.kindKey()
+		if seen[key] {
 			continue
 		}
-		seen[l.spec.Name] = true
-		k := LayerKind{cfg: e.kindConfig(l, tokens)}
-		k.divide()
-		if err := k.sparseConfig().DecodeConfig.check(e.dev); err != nil {
+		seen[key] = true
+		if err := layer.Check(e.dev, e.kindConfig(l, tokens)); err != nil {
 			return err
 		}
-		var in, out tensor.Tensor
-		width := e.cfg.Hidden
-		list := append(k.wanted(), wanted{&in, tensor.BF16, []int{tokens, width}}, wanted{&out, k.cfg.Out, []int{tokens, width}})
-		for _, x := range list {
-			if n, limit := tensor.Need(x.dt, x.shape...), e.dev.Caps().MaxStorageBufferRange; n > limit {
-				return &vk.ArgumentError{Op: opNewKind, Arg: fmt.Sprintf("a tensor %v", x.shape), Got: fmt.Sprintf("%d bytes", n), Want: fmt.Sprintf("at most %d", limit)}
-			}
-		}
 	}
-	return nil
+	var in, out tensor.Tensor
+	var list memory.List
+	list.Add(&in, tensor.BF16, tokens, e.cfg.Hidden)
+	list.Add(&out, e.out(), tokens, e.cfg.Hidden)
+	return list.Fits(opNewEngine, e.dev.Caps().MaxStorageBufferRange)
 }

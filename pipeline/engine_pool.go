@@ -8,6 +8,7 @@ import (
 	"sort"
 
 	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/pipeline/internal/memory"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -121,6 +122,7 @@ func (e *Engine) buildPools() error {
 			}
 		}
 	}
+	e.need = make(pageCounts, len(e.pools))
 	addresses := len(e.dev.Caps().Missing([]string{"bufferDeviceAddress", "shaderInt64"})) == 0
 	for _, p := range e.pools {
 		limit := math.MaxInt32
@@ -268,12 +270,12 @@ func (e *Engine) greatest(l *engineLayer) LayerCaches {
 
 // buildTables makes the block tables, all -1.
 func (e *Engine) buildTables(ctx context.Context) error {
-	var list []wanted
+	var list memory.List
 	for _, p := range e.pools {
-		list = append(list, wanted{&p.table, tensor.I32, []int{e.opts.MaxSessions, p.width}})
+		list.Add(&p.table, tensor.I32, e.opts.MaxSessions, p.width)
 	}
 	var err error
-	if e.tables, err = allocate(e.dev, "block tables", list); err != nil {
+	if e.tables, err = list.Allocate(e.dev, vk.DeviceLocal, "block tables"); err != nil {
 		return err
 	}
 	return e.once(ctx, func(rec *vk.Recorder) error { return rec.Fill(e.tables.Whole(), math.MaxUint32) })

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/vkmla/vkmla/pipeline/model"
-	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -78,50 +76,9 @@ func Suits(each bool, parts []vk.Part, took []float64, work float64, budget time
 	return c.suits(budget, then)
 }
 
-// kind is the kind of layers of a ratio, one for windows.
-func (b *bucket) kind(ratio int) *LayerKind {
-	return b.kinds[model.V4Layers(ratio)[0].Name]
-}
-
-// NormsLate reports whether the attention norms and turns queries in layers of a ratio, in
-// steps of so many tokens, of which there has been one.
-func (e *Engine) NormsLate(tokens, ratio int) bool {
-	return e.buckets[e.size(tokens)].kind(ratio).normsLate()
-}
-
-// Joined tells whether a layer's launch of wo_a and wo_b joins the parts of rows, and whether
-// there are both.
-func (l *Layer) Joined() (joined, can bool) {
-	return l.chain.Joined(), l.chain != nil && l.kind.sparse.decode.parts() > 1
-}
-
-// Unchain makes them launches of their own.
-func (l *Layer) Unchain() { l.chain = nil }
-
-// QuantisesLate reports whether the kernel of the scores quantises the indexer's queries in
-// C4A layers, in steps of so many tokens, of which there has been one.
-func (e *Engine) QuantisesLate(tokens int) bool {
-	return e.buckets[e.size(tokens)].kind(RatioC4A).sparse.quantisesLate()
-}
-
-// NormTokens is the most tokens without a level of norms.
-const NormTokens = normTokens
-
-// BesideTokens is from how many tokens on wq_b is beside the scores.
-const BesideTokens = besideTokens
-
-// GateTokens is from how many tokens on what entries are made of may be computed later.
-const GateTokens = gateTokens
-
-// NormsOut is NormsLate for the norm of the bottleneck in the product that gives it.
-func (e *Engine) NormsOut(tokens, ratio int) bool {
-	k := e.buckets[e.size(tokens)].kind(ratio)
-	for _, l := range k.linears {
-		if l.Norms(k.cfg.Tokens) {
-			return true
-		}
-	}
-	return false
+// Levels returns the schedule of a layer in steps of so many tokens, of which there has been one.
+func (e *Engine) Levels(tokens, layer int) [][]string {
+	return e.buckets[e.size(tokens)].layers[layer].Levels()
 }
 
 // Tear leaves what submissions leave that failed between two pieces of a launch: counters
@@ -134,10 +91,7 @@ func (e *Engine) Tear(ctx context.Context) error {
 			}
 		}
 		for _, k := range b.kinds {
-			for _, t := range []tensor.Tensor{k.arrived, k.sparse.arrived} {
-				if t.IsZero() {
-					continue
-				}
+			for _, t := range k.Counters() {
 				if err := t.Upload(ctx, bytes.Repeat([]byte{1, 0, 0, 0}, t.Len())); err != nil {
 					return err
 				}

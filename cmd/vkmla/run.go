@@ -138,7 +138,7 @@ func runRun(ctx context.Context, f runFlags, stdout, stderr io.Writer) error {
 	if r.p.clear(); err != nil || r.want == nil {
 		return err
 	}
-	return r.want.end(dev.Adapter())
+	return r.want.end(dev)
 }
 
 // input is the name of a layer's input.

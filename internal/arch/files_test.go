@@ -42,7 +42,6 @@ var further = map[string]string{
 	"attn_decode_lanes":   "attn_decode",
 	"attn_prefill_lanes":  "attn_prefill",
 	"kv_compress_save":    "kv_compress",
-	"kv_compress_parts":   "kv_compress",
 	"idx_logits_lanes":    "idx_logits",
 	"idx_topk_lanes":      "idx_topk",
 	"idx_topk_tiles":      "idx_topk",

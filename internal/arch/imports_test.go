@@ -26,9 +26,10 @@ var may = map[string][]string{
 	"attention":  {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit", "internal/tuning"},
 	"projection": {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit", "internal/tuning"},
 
-	"pipeline/model":          {"attention", "indexer", "cache", "tensor", "vk", "internal/numfmt", "internal/safetensors"},
-	"pipeline/internal/layer": {"pipeline/model", "attention", "indexer", "projection", "cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/tuning"},
-	"pipeline":                {"pipeline/internal/layer", "pipeline/model", "attention", "indexer", "projection", "cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/tuning"},
+	"pipeline/model":           {"attention", "indexer", "cache", "tensor", "vk", "internal/numfmt", "internal/safetensors"},
+	"pipeline/internal/memory": {"tensor", "vk"},
+	"pipeline/internal/layer":  {"pipeline/internal/memory", "pipeline/model", "attention", "indexer", "projection", "cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/tuning"},
+	"pipeline":                 {"pipeline/internal/layer", "pipeline/internal/memory", "pipeline/model", "attention", "indexer", "projection", "cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/tuning"},
 
 	"examples/attention": {"pipeline", "pipeline/model", "vk"}, // as somebody else's program
 }

@@ -106,7 +106,7 @@ func V4Layers(ratios ...int) []Layer {
 // Compression is how tokens become entries of dim numbers: HeadDim for those that are
 // attended, IndexDim for index keys.
 func (s *LayerSpec) Compression(dim int) cache.Compression {
-	return cache.Compression{Dim: dim, Ratio: s.Ratio}
+	return cache.Compression{Dim: dim, Ratio: s.Ratio, Overlap: s.Overlap}
 }
 
 // Compresses reports whether the layer has a compressor.

@@ -133,10 +133,6 @@ func (b *builder) caches() {
 				return err
 			}
 			c.Save = true
-			if _, err := cache.NewCompress(b.dev, c); err != nil || c.Compression != cache.C128Main {
-				return err
-			}
-			c.Divide = true
 			_, err := cache.NewCompress(b.dev, c)
 			return err
 		})
@@ -188,7 +184,7 @@ func (b *builder) indexer(c model.Config) {
 		return err
 	})
 	b.each("visible", indexer.VisibleVariants, func(v string) error {
-		_, err := indexer.NewVisible(b.dev, indexer.VisibleConfig{Variant: v})
+		_, err := indexer.NewVisible(b.dev, indexer.VisibleConfig{Ratio: 4, Variant: v})
 		return err
 	})
 }

@@ -43,7 +43,7 @@ func compressorSizes(o SizeOptions, c cache.Compression, format cache.IndexKeyFo
 
 func largeCompressor(rng *rand.Rand, c cache.Compression, format cache.IndexKeyFormat, tokens int, prefill bool) Case {
 	spec := compressorSpec{c: c, format: format, statePage: 4, page: 64, f32: true}
-	if !c.Overlap() {
+	if !c.Overlap {
 		spec.statePage, spec.page = 8, 64*4/c.Ratio
 	}
 	if prefill {

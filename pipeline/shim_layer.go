@@ -7,21 +7,11 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
-
-// LayerCaches are the caches of one layer.
-type LayerCaches struct {
-	Window     cache.KVCache       // a slot for each token
-	Compressed cache.KVCache       // a slot for each Ratio tokens; not with RatioWindow
-	State      cache.StateCache    // of the compressor; not with RatioWindow
-	IndexState cache.StateCache    // of the indexer's compressor; RatioC4A only
-	Keys       cache.IndexKeyCache // a slot for each 4 tokens; RatioC4A only
-}
 
 // WholeLayerArgs are the inputs and outputs of one layer. Out must not overlap Hidden.
 type WholeLayerArgs struct {
@@ -156,7 +146,7 @@ func (l *Layer) uses() []use {
 	list := []use{
 		{&l.qkv, "QKV", w.QKV, m.QRank + model.HeadDim, m.Hidden, 1, tensor.BF16, 0, qNorm},
 		{&l.qb, "QB", w.QB, k.heads * model.HeadDim, m.QRank, 1, tensor.BF16, 0, none},
-		{&l.oa, "OA", w.OA, m.ORank, m.HeadsPerGroup() * model.HeadDim, k.groups, tensor.BF16, k.cfg.Output.activations(), none},
+		{&l.oa, "OA", w.OA, m.ORank, m.HeadsPerGroup() * model.HeadDim, k.groups, tensor.BF16, k.cfg.Output.format(), none},
 		{&l.ob, "OB", w.OB, m.Hidden, k.groups * m.ORank, 1, k.cfg.Out, 0, none},
 	}
 	if c := w.Compressor; c != nil {

@@ -8,7 +8,6 @@ import (
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/indexer"
-	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -100,8 +99,7 @@ type Sparse struct {
 
 	lens, topk             tensor.Tensor // [T] i32, [T, TopK] i32
 	sink                   tensor.Tensor // [1] u32, of touch
-	arrived                tensor.Tensor // [T] i32, 0 between selections, or between steps of the compressor of RatioC128A
-	pooled                 tensor.Tensor // [T, 512] f32, of entries that several workgroups share; RatioC128A only
+	arrived                tensor.Tensor // [T] i32, 0 between selections
 	codes, scales, weights tensor.Tensor // of the indexer's queries
 	scratch                tensor.Tensor
 }
@@ -117,8 +115,7 @@ type compressor struct {
 }
 
 // NewSparse builds the kernels and allocates what a step needs: that of NewDecode,
-// with RatioC128A what workgroups that share an entry exchange, and with RatioC4A the
-// quantised queries and indexer.Select's scratch, which does not grow with the context. It is counted under the labels "decode step" and
+// and with RatioC4A the quantised queries and indexer.Select's scratch, which does not grow with the context. It is counted under the labels "decode step" and
 // "sparse step". The caller closes it.
 //
 // Errors: those of NewDecode and of the constructors in packages cache and indexer.
@@ -146,7 +143,7 @@ func (s *Sparse) build() (err error) {
 		s.main, err = newCompressor(s.dev, cfg.State, cache.CompressConfig{Save: saves, Compression: cache.C4Main,
 			Page: cfg.CompressedCache.Layout.Page, Eps: cfg.Eps, MaxBytes: max(cfg.State.Pool.Bytes(), cfg.CompressedCache.Pool.Bytes())})
 	case RatioC128A:
-		s.main, err = newCompressor(s.dev, cfg.State, cache.CompressConfig{Save: saves, Divide: saves, Compression: cache.C128Main,
+		s.main, err = newCompressor(s.dev, cfg.State, cache.CompressConfig{Save: saves, Compression: cache.C128Main,
 			Page: cfg.CompressedCache.Layout.Page, Eps: cfg.Eps, MaxBytes: max(cfg.State.Pool.Bytes(), cfg.CompressedCache.Pool.Bytes())})
 	}
 	if err != nil || cfg.Ratio != RatioC4A {
@@ -157,7 +154,7 @@ func (s *Sparse) build() (err error) {
 		Page: keys.Page, Eps: cfg.Eps, MaxBytes: max(cfg.IndexState.Pool.Bytes(), cfg.Keys.Pool.Bytes())}); err != nil {
 		return err
 	}
-	if s.seen, err = indexer.NewVisible(s.dev, indexer.VisibleConfig{}); err != nil {
+	if s.seen, err = indexer.NewVisible(s.dev, indexer.VisibleConfig{Ratio: s.main.ratio}); err != nil {
 		return err
 	}
 	pick := indexer.SelectConfig{K: cfg.TopK, SlotPage: cfg.CompressedCache.Layout.Page, Logits: indexer.LogitsConfig{
@@ -221,9 +218,6 @@ func (s *Sparse) allocate() (err error) {
 		if s.query != nil && s.cfg.Keys.Layout.Format == cache.IndexKeyMXFP4 {
 			list = append(list, wanted{&s.scales, tensor.U8, []int{t, h, cache.IndexScaleBytes}})
 		}
-	}
-	if s.main.compress.Divides() {
-		list = append(list, wanted{&s.arrived, tensor.I32, []int{t}}, wanted{&s.pooled, tensor.F32, []int{t, model.HeadDim}})
 	}
 	if s.arena, err = allocate(s.dev, "sparse step", list); err != nil || s.arrived.IsZero() {
 		return err
@@ -357,9 +351,6 @@ func (s *Sparse) recordCompress(rec *vk.Recorder, step SparseStepArgs, a SparseL
 	}
 	rec.Section("compressor.compress")
 	out := cache.CompressArgs{StateTable: step.StateTable, CosSin: a.CosSin, Cache: a.Compressed}
-	if s.main.compress.Divides() {
-		out.Pooled, out.Arrived = s.pooled, s.arrived
-	}
 	return s.main.recordCompress(rec, step, a.Compressor, out)
 }
 

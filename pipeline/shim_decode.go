@@ -18,7 +18,7 @@ const (
 )
 
 // channels is how many values of a compressor a token has.
-func channels(ratio, dim int) int { return cache.Compression{Dim: dim, Ratio: ratio}.Channels() }
+func channels(ratio, dim int) int { return cache.Compression{Dim: dim, Ratio: ratio, Overlap: ratio == RatioC4A}.Channels() }
 
 // DecodeConfig says what a Decode is built for. Of the caches only the layouts and
 // the sizes of the pools count: they say which builds of the kernels can reach the

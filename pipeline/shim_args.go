@@ -17,14 +17,6 @@ const (
 	opLayer = "pipeline: decode layer"
 )
 
-// wrap puts an operation in front of an error, unless it stands there already.
-func wrap(op string, err error) error {
-	if a, ok := err.(*vk.ArgumentError); ok && a.Op == op {
-		return err
-	}
-	return fmt.Errorf("%s: %w", op, err)
-}
-
 // checker remembers the first thing that is wrong with a call's arguments. The
 // operations check theirs too; here it is done for all of a call's operations
 // before the first is recorded, under the names that the caller knows.
