@@ -64,8 +64,8 @@ type Layer struct {
 	PicksOf   int // whose picks it attends: its own unless PickEarlier
 }
 
-// windowPool is the pool of the sliding window, which every layer has. Its page is that of vLLM, as is
-// that of C4A's entries. Entries of C128A cover 128 tokens each, so a small page wastes
+// windowPool is the pool of the sliding window, which every layer has. Its page is that of vLLM, as
+// is that of C4A's entries. Entries of C128A cover 128 tokens each, so a small page wastes
 // little. Pages of states are large enough to keep their block tables short: a table has an
 // entry for each page of a sequence although only the last few pages exist.
 var windowPool = PoolSpec{Name: "window", Stores: []Store{StoreWindow}, Page: 64, Tokens: 1, Keep: KeepWindow}
@@ -181,7 +181,8 @@ func (c *layerCheck) sources(field string, i int) {
 		return nil
 	}
 	entries := from("EntriesOf", l.EntriesOf, l.Borrows)
-	if entries != nil && l.Borrows && (!entries.Compresses() || entries.Ratio != l.Ratio || l.Picks == PickOwn && entries.Picks != PickOwn) {
+	if entries != nil && l.Borrows && (!entries.Compresses() || entries.Ratio != l.Ratio ||
+		l.Picks == PickOwn && entries.Picks != PickOwn) {
 		c.bad(field+".EntriesOf", l.EntriesOf, "a layer with what %s reads, by a compressor of ratio %d", l.Name, l.Ratio)
 	}
 	picks := from("PicksOf", l.PicksOf, l.Picks == PickEarlier)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/vkmla/vkmla/tensor"
-	"github.com/vkmla/vkmla/vk"
 )
 
 // ErrCheckpoint is matched by every *CheckpointError, and by errors about malformed files.
@@ -168,10 +167,10 @@ func (l *LayerWeights) Bytes() int64 {
 // for an unknown row or a dst that is too short.
 func (m *Matrix) Row(r int, dst []float32) error {
 	if r < 0 || r >= m.N || m.values == nil {
-		return &vk.ArgumentError{Op: "model: weights", Arg: "r", Got: fmt.Sprint(r), Want: fmt.Sprintf("one of the %d rows of a checkpoint's matrix", m.N)}
+		return badArgument("model: weights", "r", r, "one of the %d rows of a checkpoint's matrix", m.N)
 	}
 	if len(dst) < m.K {
-		return &vk.ArgumentError{Op: "model: weights", Arg: "dst", Got: fmt.Sprintf("%d values", len(dst)), Want: fmt.Sprintf("%d for a row", m.K)}
+		return badArgument("model: weights", "dst", fmt.Sprintf("%d values", len(dst)), "%d for a row", m.K)
 	}
 	return guarded(func() { m.values(r, dst[:m.K], 0) })
 }
