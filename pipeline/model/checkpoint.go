@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/vkmla/vkmla/internal/safetensors"
-	"github.com/vkmla/vkmla/vk"
 )
 
 const opOpen = "model: open checkpoint"
@@ -114,11 +113,6 @@ func (c *Checkpoint) read(layers []int) error {
 		c.Layers = append(c.Layers, w)
 	}
 	return nil
-}
-
-// badArgument says what is wrong with an argument of a call.
-func badArgument(op, arg string, got any, want string, a ...any) error {
-	return &vk.ArgumentError{Op: op, Arg: arg, Got: fmt.Sprint(got), Want: fmt.Sprintf(want, a...)}
 }
 
 // Bytes returns the bytes of all tensors of the layers, without the padding that they get on a
