@@ -6,34 +6,9 @@ import (
 	"testing"
 
 	"github.com/vkmla/vkmla/internal/lab/verify"
-	"github.com/vkmla/vkmla/vk"
 )
 
 func TestMain(m *testing.M) { Main(m) }
-
-func TestValidationChoice(t *testing.T) {
-	for _, c := range []struct {
-		mode      string
-		installed bool
-		want      vk.Validation
-		err       bool
-	}{
-		{"", true, vk.ValidationCore, false},
-		{"", false, vk.ValidationOff, false},
-		{"core", true, vk.ValidationCore, false},
-		{"core", false, 0, true},
-		{"sync", true, vk.ValidationSync, false},
-		{"sync", false, 0, true},
-		{"off", true, vk.ValidationOff, false},
-		{"off", false, vk.ValidationOff, false},
-		{"on", true, 0, true},
-	} {
-		got, err := validation(c.mode, c.installed)
-		if (err != nil) != c.err || err == nil && got != c.want {
-			t.Errorf("%q, installed %v: %v, %v", c.mode, c.installed, got, err)
-		}
-	}
-}
 
 // TestMessages shows that a message of the validation layer is not lost.
 func TestMessages(t *testing.T) {
