@@ -5,6 +5,9 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/internal/lab/verify"
 )
 
@@ -21,11 +24,17 @@ func TestMessages(t *testing.T) {
 }
 
 func TestFolders(t *testing.T) {
-	if _, err := os.Stat(filepath.Join(Root(t), "go.mod")); err != nil {
-		t.Error(err)
-	}
-	if dirs := Folders(t); len(dirs) == 0 || filepath.Base(filepath.Dir(dirs[0])) != "testdata" {
-		t.Errorf("folders: %v", dirs)
+	assert.FileExists(t, filepath.Join(Root(t), "go.mod"))
+	own := filepath.Join(Root(t), "testdata", "golden")
+	t.Setenv("VKMLA_TEST_GOLDEN", "")
+	assert.Empty(t, FurtherGolden(t))
+	assert.Equal(t, []string{own}, Folders(t))
+	more := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(more, "manifest.json"), nil, 0o600))
+	t.Setenv("VKMLA_TEST_GOLDEN", more)
+	assert.Equal(t, more, FurtherGolden(t))
+	if !testing.Short() {
+		assert.Equal(t, []string{own, more}, Folders(t))
 	}
 }
 
