@@ -86,7 +86,7 @@ func TestStepErrors(t *testing.T) {
 	if err := st.SetInput(0, 0, values[:cfg.Hidden]); err != nil {
 		t.Error(err)
 	}
-	says(t, st.Submit(), "pipeline: submit step: inputs: got none for layer 0, chunk 1, want all of them, or none, from host memory")
+	says(t, st.Submit(), "pipeline: submit step: inputs: got none for layer 0, chunk 1, want all or none from host memory")
 	st.Abort()
 	st = must[*pipeline.Step](t)(other.Begin(t.Context(), pipeline.Chunk{Session: foreign, Tokens: 1}))
 	says(t, st.ReadTopK(0, 0, make([]int32, e.TopK())), "pipeline: read top-k: layer: got 0, of kind window, want one with an indexer")
