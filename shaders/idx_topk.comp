@@ -1,16 +1,25 @@
-// Exact top-k: out[t] = the K columns n < lens[t] with the largest logits[t][n], ties to the smaller n, in ascending order, then -1.
-//   NaN counts as -inf, -0 as +0. A logit is taken as a key, a number in the same order; key 0 is no entry.
-// bindings, of the build without _da: 0 logits [T,width] f32, column 0 is entry `first`; 1 lens [T] i32; 2 lists [T][2*lists*KS + 4] u32, KS = K rounded up to 4: the keys of
-//   the row's lists, KS each, then their columns, then a bound that list 0 reaches. List 0 is carried from round to round, list 1+s is that of
-//   slice s; 3 out [T,K] i32; 4 logits again, by fours. With PAGE: 5 block_table [requests,table_width] i32; 6 token_to_req [T] i32; 7 slots [T,K]
-//   i32, where out's entries are in a paged cache, -1 for none and outside the table; 8 counts [T] i32, how many entries out has.
-// One workgroup: one row (x), or in stage 1 one slice (y) of it: the entries of lists, if any, and then of columns, ascending. As many as fit its
-//   registers are selected from by a radix selection; of more, those that reach a bound are kept in shared memory, in their order, and a selection
-//   from them raises the bound whenever that is full. Places come from prefix sums, so that nothing is sorted and no counter decides an order.
-// Constants: 0 invocations; 1 ITEMS of an invocation, a multiple of 4 up to 32; 2 HELD in shared memory, > K, a multiple of 4 up to
-//   ITEMS * invocations, or 0: rows have no more than ITEMS * invocations entries; 3 BITS of a digit, 5 to where 2^BITS is 32 * invocations;
-//   4 PAGE, slots of a page, or 0: no slots are written.
-// Shared memory: HELD*8 + max(2^BITS*8, ROWS*144) + (S + S/16 + ROWS)*4 + 32 B, ROWS = invocations * ITEMS / 128, S = max(2^BITS/8, ROWS). Features: none; _da: bufferDeviceAddress, shaderInt64.
+// Exact top-k of rows of any length, on any device: out[t] = the K columns n < lens[t] with the
+// largest logits[t][n], of equal ones the smaller n, in ascending order, then -1. NaN counts as
+// -inf, -0 as +0. A logit is taken as a key, a number in the same order; key 0 is no entry.
+// Bindings:  0 logits [T, width] f32, column 0 is entry `first`   1 lens [T] i32
+//            2 lists [T][2*lists*KS + 4] u32, KS = K rounded up to 4: the keys of a row's lists, KS
+//            each, then their columns, then a bound that list 0 reaches. List 0 is carried from
+//            round to round, list 1+s is that of slice s
+//            3 out [T, K] i32   4 logits again, by fours; with PAGE:
+//            5 block_table [requests, table_width] i32   6 token_to_req [T] i32
+//            7 slots [T, K] i32, where out's entries are in a paged cache, -1 for none
+//            8 counts [T] i32, entries of out   (_da builds have no bindings)
+// Workgroup: a row (x) or, in stage 1, a slice (y) of it: first the entries of lists, then columns,
+//   ascending. A radix selection takes what fits registers. Of more, entries that reach a bound are
+//   kept in shared memory, in their order, and a selection from them raises the bound whenever that
+//   is full. Places come from prefix sums: nothing is sorted, no counter decides an order.
+// Constants: 0 invocations; 1 ITEMS of an invocation, a multiple of 4 up to 32; 2 HELD in shared
+//   memory, > K, a multiple of 4 up to ITEMS * invocations, or 0: rows have no more than ITEMS *
+//   invocations entries; 3 BITS of a digit, from 5 on, 2^BITS up to 32 * invocations; 4 PAGE, slots
+//   of a page, or 0: no slots are written.
+// Shared memory: HELD*8 + max(2^BITS*8, ROWS*144) + (S + S/16 + ROWS)*4 + 32 bytes,
+//   ROWS = invocations * ITEMS / 128, S = max(2^BITS/8, ROWS).
+// Features:  none; _da: bufferDeviceAddress, shaderInt64.
 #version 460
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
@@ -92,8 +101,7 @@ shared uvec3 found_s;
 shared uint key_s[ROOM];
 shared uint column_s[ROOM];
 
-#define K pc.k
-
+uint K; // pc.k
 uint lane;
 uint row;        // of logits, its first element
 uint row_lists;  // of lists, in fours
@@ -101,11 +109,13 @@ uint begin, columns_taken;     // columns
 uint first_list, list_entries; // in lists: K of each, rounded up to 4
 uint low;        // keys below are not looked at; the same in all invocations
 
-// What a selection leaves: keys above ceiling are taken, and the first `need` of those from bottom to ceiling. Bottom is above 0.
+// What a selection leaves: keys above ceiling are taken, and the first `need` of those from bottom
+// to ceiling. Bottom is above 0.
 uint bottom, ceiling, need;
 uint sure, tied; // which of an invocation's entries these are, a bit for each
 
-// Cell j of an invocation that has n of them. 32 invocations share rows of 32 cells, which they load side by side.
+// Cell j of an invocation that has n of them. 32 invocations share rows of 32 cells, which they
+// load side by side.
 uint cell_of(uint j, uint n) { return (lane & ~31u) * n + j * 32u + (lane & 31u); }
 
 uint list_stride() { return (K + 3u) & ~3u; }
@@ -135,7 +145,7 @@ void load_lists(out uint key[ITEMS], uint at) {
         } else if (e < list_entries + columns_taken) {
             const uint n = e - list_entries, from = row + begin, last = columns_taken - 1u;
             if ((pc.flags & WIDE) != 0u) four = logits4_buf.v[(from + n) / 4u];
-            else four = uvec4(logits_buf.v[from + n], logits_buf.v[from + min(n + 1u, last)], logits_buf.v[from + min(n + 2u, last)], logits_buf.v[from + min(n + 3u, last)]);
+            else [[unroll]] for (uint i = 0u; i < 4u; i++) four[i] = logits_buf.v[from + min(n + i, last)];
         }
         [[unroll]] for (uint i = 0u; i < 4u; i++) key[4u * j + i] = four[i];
     }
@@ -165,8 +175,9 @@ void clear_bins() {
     barrier();
 }
 
-// Sums of 8 or 32 counters and of 16 of those sums are enough that nobody adds up more than 16 of anything: a chain of dependent additions is what takes
-// the time here, and so few counters of blocks do not wait for each other long.
+// Sums of 8 or 32 counters and of 16 of those sums are enough that nobody adds up more than 16 of
+// anything: a chain of dependent additions is what takes the time here, and so few counters of
+// blocks do not wait for each other long.
 void put_sum(uint i, uint sum) {
     sum_s[i] = sum;
     atomicAdd(block_s[i / 16u], sum);
@@ -176,7 +187,8 @@ void clear_blocks() {
     if (lane < BLOCKS) block_s[lane] = 0u; // a barrier before the next put_sum has to follow
 }
 
-// With the bins of one set counted: the bin in which the n-th largest falls, how many are in higher bins, how many in it. Clears the other set.
+// With the bins of one set counted: the bin in which the n-th largest falls, how many are in higher
+// bins, how many in it. Clears the other set.
 uvec3 find_bin(uint set, uint n) {
     barrier();
     for (uint g = lane; g < GROUPS; g += THREADS) {
@@ -189,7 +201,10 @@ uvec3 find_bin(uint set, uint n) {
     for (uint g = lane; g < GROUPS; g += THREADS) {
         uint above = 0u, rest = 0u;
         [[unroll]] for (uint i = 1u; i < (GROUPS + 15u) / 16u; i++) above += i > g / 16u ? block_s[i] : 0u;
-        [[unroll]] for (uint i = 1u; i < 16u; i++) rest += i > g % 16u && (g & ~15u) + i < GROUPS ? sum_s[min((g & ~15u) + i, GROUPS - 1u)] : 0u;
+        [[unroll]] for (uint i = 1u; i < 16u; i++) {
+            const uint other = (g & ~15u) + i;
+            rest += i > g % 16u && other < GROUPS ? sum_s[min(other, GROUPS - 1u)] : 0u;
+        }
         above += rest;
         if (above < n && n - above <= sum_s[g]) {
             uint bin = 0u, before = 0u, count = 0u;
@@ -206,7 +221,8 @@ uvec3 find_bin(uint set, uint n) {
     return found_s;
 }
 
-// Finds which K of the keys of all invocations are the largest, n cells of each; at least K are not 0. Bins are clear.
+// Finds which K of the keys of all invocations are the largest, n cells of each; at least K are not
+// 0. Bins are clear.
 void select_keys(uint key[ITEMS], uint n) {
     need = K;
     uint prefix = 0u, set = 0u, top = 32u;
@@ -242,8 +258,9 @@ void select_all() {
     need = 0u;
 }
 
-// Raises low to a bound that at least K of the n >= K keys just loaded reach, and not many more. The maxima of fours serve as well where there are
-// enough of them: K maxima that reach a bound are K entries that do.
+// Raises low to a bound that at least K of the n >= K keys just loaded reach, and not many more.
+// The maxima of fours serve as well where there are enough of them: K maxima that reach a bound are
+// K entries that do.
 void guess(uint key[ITEMS], uint n) {
     const bool fours = n >= 8u * K;
     uint bound = 0u, rest = K, set = 0u, top = 32u;
@@ -270,8 +287,9 @@ void guess(uint key[ITEMS], uint n) {
     low = max(low, bound);
 }
 
-// Sums of what was put into the cells before each of them, n cells of every invocation: that of cell j is before(j, n). Leaves the sum of all in
-// base_s[ROWS]. A sum may hold two numbers of 16 bits.
+// Sums of what was put into the cells before each of them, n cells of every invocation: that of
+// cell j is before(j, n). Leaves the sum of all in base_s[ROWS]. A sum may hold two numbers of 16
+// bits.
 void put_cell(uint j, uint n, uint count) { pool_s[((lane >> 5) * n + j) * STRIDE + (lane & 31u)] = count; }
 uint before(uint j, uint n) {
     const uint r = (lane >> 5) * n + j;
@@ -322,13 +340,13 @@ void rank_keys(uint key[ITEMS], uint n) {
 
 bool ranked(uint e) { return ((sure | tied) >> e & 1u) != 0u; }
 
-// The place of entry e of an invocation among those taken, K or more if it is not taken. Where the first of a cell has none before it but sum, the
-// next has the sum as this leaves it.
+// The place of entry e of an invocation among those taken, K or more if it is not taken. Where the
+// first of a cell has none before it but sum, the next has the sum as this leaves it.
 uint place_of(uint e, inout uint sum) {
     const uint above = sum & 0xFFFFu, at = sum >> 16;
     const bool s = (sure >> e & 1u) != 0u, d = (tied >> e & 1u) != 0u;
     sum += s ? 1u : d ? 1u << 16 : 0u;
-    return s || (d && at < need) ? above + min(at, need) : 0xFFFFFFFFu;
+    return s || (d && at < need) ? above + min(at, need) : 0xFFFFFFFFu; // TIE RULE: the first `need` of equal keys, by column
 }
 
 // The keys and columns held in shared memory, of which there are count.
@@ -342,7 +360,8 @@ void load_held(out uint key[ITEMS], out uint column[ITEMS], uint count) {
     }
 }
 
-// Keeps the K largest of the HELD entries, in their order, and raises low to what later entries have to reach.
+// Keeps the K largest of the HELD entries, in their order, and raises low to what later entries
+// have to reach.
 void compact() {
     uint key[ITEMS], column[ITEMS];
     barrier();
@@ -360,7 +379,7 @@ void compact() {
             }
         }
     }
-    low = max(low, need > 0u ? bottom + 1u : bottom); // where there are ties at the last place, later ones lose
+    low = max(low, need > 0u ? bottom + 1u : bottom); // TIE RULE: later columns with the key of the last place lose
     barrier();
 }
 
@@ -370,7 +389,8 @@ void put(uint t, uint place, int entry) {
     if (PAGE > 0u) slots_buf.v[t * K + place] = entry < 0 ? -1 : paged_slot(token_to_req_buf.v[t], uint(entry), PAGE);
 }
 
-// Writes the selection from the entries of all invocations, n cells of each, to dst or, where others read it, to a list.
+// Writes the selection from the entries of all invocations, n cells of each, to dst or, where
+// others read it, to a list.
 void emit(uint t, uint list, bool to_list, uint key[ITEMS], uint column[ITEMS], uint n) {
     const uint keys = 4u * row_lists + list * list_stride();
     [[unroll]] for (uint j = 0u; j < CELLS; j++) {
@@ -398,6 +418,7 @@ void emit(uint t, uint list, bool to_list, uint key[ITEMS], uint column[ITEMS], 
 }
 
 void main() {
+    K = pc.k;
     lane = gl_LocalInvocationIndex;
     clear_blocks();
     const uint t = gl_WorkGroupID.x, slice = gl_WorkGroupID.y;
