@@ -101,7 +101,6 @@ shared uvec3 found_s;
 shared uint key_s[ROOM];
 shared uint column_s[ROOM];
 
-uint K; // pc.k
 uint lane;
 uint row;        // of logits, its first element
 uint row_lists;  // of lists, in fours
@@ -118,7 +117,7 @@ uint sure, tied; // which of an invocation's entries these are, a bit for each
 // load side by side.
 uint cell_of(uint j, uint n) { return (lane & ~31u) * n + j * 32u + (lane & 31u); }
 
-uint list_stride() { return (K + 3u) & ~3u; }
+uint list_stride() { return (pc.k + 3u) & ~3u; }
 
 // Loads logits of the columns at .. at + THREADS * ITEMS, those past the end in any way.
 void load_columns(out uint key[ITEMS], uint at, uint count) {
@@ -224,7 +223,7 @@ uvec3 find_bin(uint set, uint n) {
 // Finds which K of the keys of all invocations are the largest, n cells of each; at least K are not
 // 0. Bins are clear.
 void select_keys(uint key[ITEMS], uint n) {
-    need = K;
+    need = pc.k;
     uint prefix = 0u, set = 0u, top = 32u;
     for (bool more = true; more;) {
         const uint shift = top > BITS ? top - BITS : 0u;
@@ -262,8 +261,8 @@ void select_all() {
 // The maxima of fours serve as well where there are enough of them: K maxima that reach a bound are
 // K entries that do.
 void guess(uint key[ITEMS], uint n) {
-    const bool fours = n >= 8u * K;
-    uint bound = 0u, rest = K, set = 0u, top = 32u;
+    const bool fours = n >= 8u * pc.k;
+    uint bound = 0u, rest = pc.k, set = 0u, top = 32u;
     bool done = false;
     clear_bins();
     while (!done) {
@@ -282,7 +281,7 @@ void guess(uint key[ITEMS], uint n) {
         bound |= found.x << shift;
         top = shift;
         set ^= BINS;
-        done = top == 0u || found.z <= rest + K / 2u;
+        done = top == 0u || found.z <= rest + pc.k / 2u;
     }
     low = max(low, bound);
 }
@@ -373,7 +372,7 @@ void compact() {
         uint sum = before(j, HELD_CELLS);
         [[unroll]] for (uint i = 0u; i < 4u; i++) {
             const uint place = place_of(4u * j + i, sum);
-            if (place < K) {
+            if (place < pc.k) {
                 key_s[place] = key[4u * j + i];
                 column_s[place] = column[4u * j + i];
             }
@@ -385,8 +384,8 @@ void compact() {
 
 // Writes an entry, or -1, to its place.
 void put(uint t, uint place, int entry) {
-    dst_buf.v[t * K + place] = entry;
-    if (PAGE > 0u) slots_buf.v[t * K + place] = entry < 0 ? -1 : paged_slot(token_to_req_buf.v[t], uint(entry), PAGE);
+    dst_buf.v[t * pc.k + place] = entry;
+    if (PAGE > 0u) slots_buf.v[t * pc.k + place] = entry < 0 ? -1 : paged_slot(token_to_req_buf.v[t], uint(entry), PAGE);
 }
 
 // Writes the selection from the entries of all invocations, n cells of each, to dst or, where
@@ -398,7 +397,7 @@ void emit(uint t, uint list, bool to_list, uint key[ITEMS], uint column[ITEMS], 
         uint sum = before(j, n);
         [[unroll]] for (uint i = 0u; i < 4u; i++) {
             const uint place = place_of(4u * j + i, sum);
-            if (place < K) {
+            if (place < pc.k) {
                 if (to_list) {
                     const uint at = keys + place, to = at + pc.lists * list_stride();
                     lists_buf.v[at / 4u][at & 3u] = key[4u * j + i];
@@ -409,7 +408,7 @@ void emit(uint t, uint list, bool to_list, uint key[ITEMS], uint column[ITEMS], 
             }
         }
     }
-    if (PAGE > 0u && !to_list && lane == 0u) counts_buf.v[t] = int(K);
+    if (PAGE > 0u && !to_list && lane == 0u) counts_buf.v[t] = int(pc.k);
     if (to_list) {
         const uint all = base_s[ROWS], taken = (all & 0xFFFFu) + min(all >> 16, need);
         for (uint e = taken + lane; e < list_stride(); e += THREADS) lists_buf.v[(keys + e) / 4u][(keys + e) & 3u] = 0u;
@@ -418,7 +417,6 @@ void emit(uint t, uint list, bool to_list, uint key[ITEMS], uint column[ITEMS], 
 }
 
 void main() {
-    K = pc.k;
     lane = gl_LocalInvocationIndex;
     clear_blocks();
     const uint t = gl_WorkGroupID.x, slice = gl_WorkGroupID.y;
@@ -435,9 +433,9 @@ void main() {
     const uint len = min(uint(max(lens_buf.v[t], 0)), pc.limit);
     const uint columns = len > pc.first ? min(len - pc.first, pc.width) : 0u;
     if (columns == 0u && pc.first > 0u) return; // an earlier round finished this row
-    if (len <= K) {
+    if (len <= pc.k) {
         if (pc.stage == 0u) {
-            for (uint i = lane; i < K; i += THREADS) put(t, i, i < len ? int(i) : -1);
+            for (uint i = lane; i < pc.k; i += THREADS) put(t, i, i < len ? int(i) : -1);
             if (PAGE > 0u && lane == 0u) counts_buf.v[t] = int(len);
         }
         return;
@@ -474,7 +472,7 @@ void main() {
         }
         clear_bins();
         make_keys(key, 0u);
-        if (total > K) select_keys(key, CELLS);
+        if (total > pc.k) select_keys(key, CELLS);
         else select_all(); // of a slice
         rank_keys(key, CELLS);
         if (list_entries == 0u) {
@@ -527,7 +525,7 @@ void main() {
             full = count > HELD;
             if (full) {
                 compact();
-                count = K;
+                count = pc.k;
             } else {
                 barrier(); // the cells are read
             }
@@ -535,7 +533,7 @@ void main() {
     }
     load_held(key, column, count);
     clear_bins();
-    if (count > K) select_keys(key, HELD_CELLS);
+    if (count > pc.k) select_keys(key, HELD_CELLS);
     else select_all();
     rank_keys(key, HELD_CELLS);
     emit(t, list, to_list, key, column, HELD_CELLS);
