@@ -18,8 +18,8 @@ type linearTiling struct {
 	wm, wn     int // of these a subgroup sums
 	subgroup   int // invocations of a subgroup
 
-	pairs bool // numbers come for two steps at a time: proj_linear_pair
-	lines bool // then: those of weights for four
+	pairs  bool // numbers come for two steps at a time: proj_linear_pair
+	blocks bool // then: a part of K is whole blocks of scales
 }
 
 // Kinds of tiles, most tokens first. Those of up to 64 tokens are bound by reading
@@ -52,11 +52,11 @@ func (t linearTiling) subgroups() int { return t.bm / t.wm * (t.bn / t.wn) }
 
 func (t linearTiling) threads() int { return t.subgroup * t.subgroups() }
 
-// span is how many numbers of K a turn of the kernel's loop takes.
+// span is the step of K that parts of it are whole multiples of.
 func (t linearTiling) span() int {
 	switch {
-	case t.lines:
-		return 4 * t.bk
+	case t.blocks:
+		return ScaleBlock
 	case t.pairs:
 		return 2 * t.bk
 	}

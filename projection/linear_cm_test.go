@@ -124,7 +124,7 @@ func planned(t *testing.T, cfg LinearConfig, variant string, lanes int) *Linear 
 		}
 		for _, d := range list {
 			m := matrixKernel{linearTiling: d}
-			if p, ok := d.paired(&caps, cfg, variant); ok {
+			if p, ok := d.paired(&caps, cfg); ok {
 				m.pair = &matrixKernel{linearTiling: p}
 			}
 			o.matrix = append(o.matrix, m)

@@ -16,21 +16,16 @@ const pairRowBytes = 1 << 26
 //
 // Of bf16 rows two steps of 32 are a line of 128 bytes, and what an H100's second-level
 // cache gives a multiprocessor is bound by requests: whole lines come in half the time
-// of their halves. Of FP8 rows four steps are a line, and weights come for so many where
-// linesFit says so.
+// of their halves.
 // docs/design/linear.md has the measurements.
-func (t linearTiling) paired(caps *vk.Caps, cfg LinearConfig, variant string) (linearTiling, bool) {
-	t.pairs, t.lines = true, cfg.Weights.fp8() && linesFit(cfg.Activations, variant)
+func (t linearTiling) paired(caps *vk.Caps, cfg LinearConfig) (linearTiling, bool) {
+	t.pairs, t.blocks = true, cfg.Weights.fp8()
 	x, stored := 8, t.subgroup/max(1, t.wn/4) // rows that a subgroup stores at a time
 	if cfg.Activations != ActivationBF16 {
 		x = 16
 	}
-	rows := t.bn // of which there are pairs of passes, with lines pairs of those
-	if t.lines {
-		rows /= 2
-	}
 	whole := cfg.N%t.bn == 0 && cfg.K%t.span() == 0 && 2*cfg.K*max(cfg.Groups, 1) < pairRowBytes
-	return t, whole && t.bk == 32 && t.passes(t.bm, 2*t.bk/x) && t.passes(rows, t.span()/cfg.Weights.perQuad()) && stored > 0 && t.m%stored == 0 &&
+	return t, whole && t.bk == 32 && t.passes(t.bm, 2*t.bk/x) && t.passes(t.bn, 2*t.bk/cfg.Weights.perQuad()) && stored > 0 && t.m%stored == 0 &&
 		t.registers(operandCopies(caps)) <= opkit.MatrixRegisters(t.subgroup, t.threads())
 }
 
@@ -39,7 +34,7 @@ func (t linearTiling) paired(caps *vk.Caps, cfg LinearConfig, variant string) (l
 func (o *Linear) buildPair(spec opkit.Spec, d linearTiling) (*matrixKernel, error) {
 	caps := o.dev.Caps()
 	spec.Stem = "proj_linear_pair"
-	d, ok := d.paired(caps, o.cfg, o.variant)
+	d, ok := d.paired(caps, o.cfg)
 	if !ok || caps.Missing(shaders.Requires(opkit.Stem(spec.Stem, o.variant))) != nil {
 		return nil, nil
 	}
@@ -48,16 +43,6 @@ func (o *Linear) buildPair(spec opkit.Spec, d linearTiling) (*matrixKernel, erro
 		return nil, err
 	}
 	return &matrixKernel{linearTiling: d, k: k}, nil
-}
-
-// linesFit tells whether registers suffice for the three steps of a line that are held,
-// beside what decodes x: with bf16 elements scales of packed activations are too many, with
-// f16 elements what rounds bf16 is.
-func linesFit(x ActivationFormat, variant string) bool {
-	if variant == VariantCMB {
-		return x != ActivationFP8Packed
-	}
-	return x != ActivationBF16
 }
 
 // passes tells whether all invocations load so many rows, of each of them so many quads

@@ -40,7 +40,7 @@ func TestLinearPairRules(t *testing.T) {
 			t.Errorf("%+v, %d tokens: by pairs: %v, want %v", c.cfg, c.tokens, got, c.want)
 		}
 		step := 2 * m.bk
-		if c.cfg.Weights.fp8() && c.cfg.Activations != ActivationFP8Packed { // a line of codes
+		if c.cfg.Weights.fp8() { // a block of scales
 			step = ScaleBlock
 		}
 		if p := o.plan(c.tokens, math.MaxInt32); c.want && p.step != step {
@@ -48,8 +48,8 @@ func TestLinearPairRules(t *testing.T) {
 		}
 	}
 	caps, few := knowncaps.Matrix["H100"], linearTiling{m: 16, n: 16, k: 16, bm: 64, bn: 64, bk: 32, wm: 16, wn: 32, subgroup: 32}
-	for f, want := range map[WeightFormat]bool{WeightBF16: true, WeightFP8: false} { // lines come in four passes
-		if _, ok := few.paired(&caps, LinearConfig{N: 1024, K: 1024, Weights: f}, VariantCMB); ok != want {
+	for f, want := range map[WeightFormat]bool{WeightBF16: true, WeightFP8: false} {
+		if _, ok := few.paired(&caps, LinearConfig{N: 1024, K: 1024, Weights: f}); ok != want {
 			t.Errorf("%v, two passes over the rows: by pairs: %v, want %v", f, ok, want)
 		}
 	}
@@ -66,7 +66,7 @@ func TestLinearPairRules(t *testing.T) {
 			for _, cfg := range []LinearConfig{{Weights: WeightBF16}, {Weights: WeightFP8}, {Weights: WeightNVFP4}, {Weights: WeightFP8, Activations: ActivationFP8}} {
 				cfg.N, cfg.K = 1024, 1024
 				for i, d := range list {
-					x, ok := d.paired(&caps, cfg, variant)
+					x, ok := d.paired(&caps, cfg)
 					if device == "H100" && ok != (i == 0) {
 						t.Errorf("%s, %s, %v: %+v by pairs: %v", device, element, cfg.Weights, d, ok)
 					}
@@ -82,7 +82,7 @@ func TestLinearPairRules(t *testing.T) {
 					if cfg.Activations != ActivationBF16 {
 						act = 16
 					}
-					for _, loads := range []struct{ rows, quad, span int }{{x.bm, act, 2 * x.bk}, {x.bn, cfg.Weights.perQuad(), x.span()}} {
+					for _, loads := range []struct{ rows, quad, span int }{{x.bm, act, 2 * x.bk}, {x.bn, cfg.Weights.perQuad(), 2 * x.bk}} {
 						lines := x.threads() * loads.quad / loads.span
 						if loads.rows%(2*lines) != 0 || lines*pairRowBytes > math.MaxUint32+1 {
 							t.Errorf("%s: %d rows at a time", name, lines)
