@@ -30,13 +30,13 @@ func Lanes(o *Linear) (thin, mid int) {
 // in parts; 0 where all are the same.
 func WholeRows(o *Linear, t int) int { return o.plan(t, math.MaxInt32).whole }
 
-// NewLinearMid is NewLinear without proj_linear_thin, which takes layers as small as tests
+// NewLinearMid is NewLinear without proj_linear_tokens8to32, which takes layers as small as tests
 // have them.
 func NewLinearMid(dev *vk.Device, cfg LinearConfig) (*Linear, error) {
 	return newLinear(dev, cfg, linearDivider{tilings: linearTilings, mid: midDivision})
 }
 
-// Paired tells whether t tokens are computed by proj_linear_pair where tiles compute them.
+// Paired tells whether t tokens are computed by proj_linear_whole where tiles compute them.
 func Paired(o *Linear, t int) bool { return o.tilingFor(t, math.MaxInt32).of(t).pairs }
 
 // Together makes a chain one launch on every device.

@@ -185,8 +185,8 @@ type Linear struct {
 	sum     *vk.Kernel
 }
 
-// projLinearPush is the push block of proj_linear.comp, proj_linear_several.comp,
-// proj_linear_mid.comp, proj_linear_cm.comp and proj_linear_pair.comp.
+// projLinearPush is the push block of proj_linear.comp, proj_linear_tokens8to16.comp,
+// proj_linear_tokens32to64.comp, proj_linear_cm.comp and proj_linear_whole.comp.
 type projLinearPush struct {
 	XAddr, WAddr, YAddr    uint64
 	Tokens, Groups, N, K   uint32
@@ -196,7 +196,7 @@ type projLinearPush struct {
 	FirstRow               uint32
 }
 
-// projLinearNormPush is the push block of proj_linear_few.comp with LINEAR_NORM, and of proj_linear_thin.comp.
+// projLinearNormPush is the push block of proj_linear_tokens1to8.comp with LINEAR_NORM, and of proj_linear_tokens8to32.comp.
 type projLinearNormPush struct {
 	XAddr, WAddr, YAddr    uint64
 	Tokens, Groups, N, K   uint32

@@ -18,7 +18,7 @@ type linearTiling struct {
 	wm, wn     int // of these a subgroup sums
 	subgroup   int // invocations of a subgroup
 
-	pairs  bool // numbers come for two steps at a time: proj_linear_pair
+	pairs  bool // numbers come for two steps at a time: proj_linear_whole
 	blocks bool // then: a part of K is whole blocks of scales
 }
 

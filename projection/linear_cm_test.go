@@ -92,7 +92,7 @@ func TestLinearPlainRules(t *testing.T) {
 	}
 	for _, f := range weightFormatsHere {
 		for tokens := severalLeast; tokens <= severalMost; tokens *= 2 {
-			if n := shared("proj_linear_several", f, severalConstants(f, tokens)); n > 16384 {
+			if n := shared("proj_linear_tokens8to16", f, severalConstants(f, tokens)); n > 16384 {
 				t.Errorf("%v, %d tokens: %d bytes", f, tokens, n)
 			}
 		}
@@ -251,7 +251,7 @@ func TestLinearPlan(t *testing.T) {
 	}
 }
 
-// Subgroups and chunks of proj_linear_thin on an H100, as they were found fastest, and
+// Subgroups and chunks of proj_linear_tokens8to32 on an H100, as they were found fastest, and
 // what the shader demands on every device.
 func TestLinearThinRules(t *testing.T) {
 	lanesAre := func(lanes int) laneFinder { return func(_, _, _, _ int) int { return lanes } }
@@ -270,7 +270,7 @@ func TestLinearThinRules(t *testing.T) {
 			t.Errorf("%d tokens, %dx%d %v: %+v, %v; want %d subgroups, %d chunks", c.tokens, c.n, c.k, c.f, d, err, c.parts, c.ahead)
 		}
 	}
-	thinCode, err := spirv.Parse(code(t, "proj_linear_thin_cm"))
+	thinCode, err := spirv.Parse(code(t, "proj_linear_tokens8to32_cm"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -303,9 +303,9 @@ func TestLinearThinRules(t *testing.T) {
 	}
 }
 
-// What proj_linear_mid demands, on every device, and its chunks and parts on an H100.
+// What proj_linear_tokens32to64 demands, on every device, and its chunks and parts on an H100.
 func TestLinearMidRules(t *testing.T) {
-	m, err := spirv.Parse(code(t, "proj_linear_mid_cm"))
+	m, err := spirv.Parse(code(t, "proj_linear_tokens32to64_cm"))
 	if err != nil {
 		t.Fatal(err)
 	}

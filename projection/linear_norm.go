@@ -30,7 +30,7 @@ func (cfg LinearConfig) checkNorm(op string) error {
 	return nil
 }
 
-// normConstants are the last ones of proj_linear_few.comp and proj_linear_thin.comp.
+// normConstants are the last ones of proj_linear_tokens1to8.comp and proj_linear_tokens8to32.comp.
 func (cfg LinearConfig) normConstants() []uint32 {
 	norm, eps := 1, cfg.NormEps
 	switch cfg.Norm {
@@ -46,7 +46,7 @@ func (cfg LinearConfig) normConstants() []uint32 {
 }
 
 // Norms tells whether a Record of t tokens can norm outputs, as LinearConfig.Norm wants it:
-// by proj_linear_few.comp and proj_linear_thin.comp, whose workgroups have some rows of so
+// by proj_linear_tokens1to8.comp and proj_linear_tokens8to32.comp, whose workgroups have some rows of so
 // many tokens that one of them comes last. Other kernels and VariantBase cannot, and a
 // Record then refuses LinearArgs.Normed.
 func (o *Linear) Norms(t int) bool {

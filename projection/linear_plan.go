@@ -7,13 +7,13 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// fewKernel is proj_linear_few built for so many tokens a pass.
+// fewKernel is proj_linear_tokens1to8 built for so many tokens a pass.
 type fewKernel struct {
 	tokens, rows, lanes int // TOKENS, ROWS, LANES
 	k                   *vk.Kernel
 }
 
-// matrixKernel is proj_linear_cm or proj_linear_pair built for a tiling.
+// matrixKernel is proj_linear_cm or proj_linear_whole built for a tiling.
 type matrixKernel struct {
 	linearTiling
 	k    *vk.Kernel
@@ -38,15 +38,15 @@ type linearPlan struct {
 	step       int  // numbers of K in one
 	whole      int  // rows that a launch before has in one part, with as many steps as there are; the grid has the others
 	rows       int  // of a tile, where there are such
-	norms      bool // kernel is one of those that may norm what they give, proj_linear_few and proj_linear_thin
+	norms      bool // kernel is one of those that may norm what they give, proj_linear_tokens1to8 and proj_linear_tokens8to32
 }
 
 const (
-	// fewMatrix is the most tokens of proj_linear_few beside matrices. By count, an FP8 weight takes 3.5
+	// fewMatrix is the most tokens of proj_linear_tokens1to8 beside matrices. By count, an FP8 weight takes 3.5
 	// instructions to decode and one for each token, and an H100 has time for 10 while
 	// its memory brings the next.
 	fewMatrix = 4
-	// fewThin is the same beside proj_linear_thin, which takes as long for one token as
+	// fewThin is the same beside proj_linear_tokens8to32, which takes as long for one token as
 	// for eight: on an H100, where weights are FP8, longer than this for one and two
 	// tokens, less for four.
 	fewThin = 2
@@ -58,12 +58,12 @@ const (
 	fewAlike = 1024
 	fewSmall = 2048
 
-	fewThreads    = 128 // invocations of a workgroup of proj_linear_few
+	fewThreads    = 128 // invocations of a workgroup of proj_linear_tokens1to8
 	fewPass       = 8   // most tokens of a pass
 	fewPassMatrix = 4   // the same beside matrices
 )
 
-// fewest is the most tokens that proj_linear_few is for.
+// fewest is the most tokens that proj_linear_tokens1to8 is for.
 func (o *Linear) fewest() int {
 	if !o.matrices() {
 		few, _ := o.plainLimits()
@@ -134,11 +134,11 @@ func (o *Linear) leastForTiles() int {
 	return o.fewest() + 1
 }
 
-// buildFew makes proj_linear_few for 1, 2, 4, .. pass tokens a pass.
+// buildFew makes proj_linear_tokens1to8 for 1, 2, 4, .. pass tokens a pass.
 func (o *Linear) buildFew(spec opkit.Spec, formats []uint32, pass int) error {
-	spec.Stem, o.few = "proj_linear_few", map[int]fewKernel{}
+	spec.Stem, o.few = "proj_linear_tokens1to8", map[int]fewKernel{}
 	if o.mayNorm() {
-		spec.Stem, spec.PushSize = "proj_linear_few_norm", int(unsafe.Sizeof(projLinearNormPush{}))
+		spec.Stem, spec.PushSize = "proj_linear_tokens1to8_norm", int(unsafe.Sizeof(projLinearNormPush{}))
 	}
 	if o.matrices() {
 		spec.Variant = VariantCM

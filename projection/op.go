@@ -47,15 +47,15 @@ var pushLayouts = map[string]any{
 
 	"proj_inverse_rope_quant_lanes": projInverseRopeQuantPush{},
 
-	"proj_linear":          projLinearPush{},
-	"proj_linear_few":      projLinearPush{},
-	"proj_linear_several":  projLinearPush{},
-	"proj_linear_few_norm": projLinearNormPush{},
-	"proj_linear_chain":    projLinearChainPush{},
-	"proj_linear_thin":     projLinearNormPush{},
-	"proj_linear_mid":      projLinearPush{},
-	"proj_linear_pair":     projLinearPush{},
-	"proj_linear_sum":      projLinearSumPush{},
+	"proj_linear":                 projLinearPush{},
+	"proj_linear_tokens1to8":      projLinearPush{},
+	"proj_linear_tokens8to16":     projLinearPush{},
+	"proj_linear_tokens1to8_norm": projLinearNormPush{},
+	"proj_linear_chain":           projLinearChainPush{},
+	"proj_linear_tokens8to32":     projLinearNormPush{},
+	"proj_linear_tokens32to64":    projLinearPush{},
+	"proj_linear_whole":           projLinearPush{},
+	"proj_linear_sum":             projLinearSumPush{},
 }
 
 // grid is a row of x workgroups, which have a token's heads among them, for each token.

@@ -1,5 +1,5 @@
 // Two linear layers of few tokens in one launch, the second on what the first gives: z = x . w0 by groups, y = z . w1 by groups; see
-// proj_linear_few.comp, whose sums these are, in its order.
+// proj_linear_tokens1to8.comp, whose sums these are, in its order.
 // Shared memory: 516*ROWS*TOKENS + 1032 B. Features: bufferDeviceAddress, shaderInt64; with LINEAR_F16 shaderFloat16.
 // by address: x [T,G0,K0] bf16   w0, s0, r0 and w1, s1, r1: weights, their scales and those of rows, as in lib/linear.glsl
 //   z [T,G0,N0] = [T,G1,K1] bf16   y [T,y_stride] bf16 or f32, of which columns y_column .. are written   state: below
@@ -86,7 +86,7 @@ struct Quads {
     uint scale;       // FP8: bits of the scale, one for all rows: they begin at a multiple of ROWS, and so lie in one block of 128
 };
 
-// multiply: as accumulate of proj_linear_few.comp. In an include for both it made bf16 products of two tokens take 70 us there instead of 51.
+// multiply: as accumulate of proj_linear_tokens1to8.comp. In an include for both it made bf16 products of two tokens take 70 us there instead of 51.
 // q, scales included, with the numbers of each token that belong to it and the scale of these.
 void multiply(Quads q, uvec4 x[TOKENS][X_QUADS], float x_factor[TOKENS]) {
     float block[ROWS][BLOCKS];

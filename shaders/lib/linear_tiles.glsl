@@ -1,4 +1,4 @@
-// What the kernels of a linear layer that go through tiles in shared memory have in common: proj_linear_cm.comp, proj_linear_pair.comp.
+// What the kernels of a linear layer that go through tiles in shared memory have in common: proj_linear_cm.comp, proj_linear_whole.comp.
 //
 // One workgroup of THREADS owns BM tokens and BN rows of group group_, from t0_ and row0_ on, and stores those from first_ on. A step is BK
 // numbers of all of them, decoded to shared memory; a subgroup holds WM x WN sums in registers.

@@ -1,12 +1,12 @@
 // A linear layer for some tokens, with cooperative matrices: y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k]; see proj_linear.comp.
 // bindings: 0 w_scale, 1 row_scale, 2 x_scale; x, w and y by address: lib/linear.glsl. With splits, part s of k goes to an f32 y of its own.
 // One workgroup: TOKENS tokens (x of the grid) and THREADS/SUBGROUP tiles of M rows (y) of group z / splits, a tile to a subgroup.
-//   Weights go from memory to the registers of their subgroup, as in proj_linear_thin.comp, a round ahead; x goes through shared memory,
+//   Weights go from memory to the registers of their subgroup, as in proj_linear_tokens8to32.comp, a round ahead; x goes through shared memory,
 //   for all of them, as the components of fragments that each lane wants. A round is AHEAD chunks of k, a chunk being LANES*16 bytes of a
 //   row of weights.
 // Constants after the two of lib/linear.glsl: 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a product, 7 TOKENS, 8 AHEAD, 9 LANES: see
-//   proj_linear_thin.comp, 10 TURNS: 0: weights are decoded a round ahead; 1: on their way in two sets of registers by turns, which is
-//   twice the code: projection/linear_mid.go chooses.
+//   proj_linear_tokens8to32.comp, 10 TURNS: 0: weights are decoded a round ahead; 1: on their way in two sets of registers by turns, which is
+//   twice the code: projection/linear_tokens32to64.go chooses.
 //   11 WHOLE: 1: rows of a group are whole tiles of a workgroup and k is whole rounds: less code.
 // Shared memory: max(4*TOKENS*AHEAD*CHUNK, OUT_TILES*THREADS/SUBGROUP*N*(4*M+16)), CHUNK the numbers of a chunk: 20480 B for FP8 and 32 tokens.
 // Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, shaderInt16, vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.

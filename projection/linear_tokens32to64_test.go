@@ -11,9 +11,9 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// proj_linear_mid against whole numbers, with its weights in one set of registers (up to
+// proj_linear_tokens32to64 against whole numbers, with its weights in one set of registers (up to
 // 32 tokens, but for NVFP4) and in two, with odd and even numbers of rounds, in one part
-// and several, in whole tiles and rounds and others. Layers as small as these are otherwise proj_linear_thin's.
+// and several, in whole tiles and rounds and others. Layers as small as these are otherwise proj_linear_tokens8to32's.
 func TestLinearMid(t *testing.T) {
 	dev := testkit.Device(t)
 	for i, c := range []struct {

@@ -9,7 +9,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// linearThin is how proj_linear_thin divides its work; the names are those of the
+// linearThin is how proj_linear_tokens8to32 divides its work; the names are those of the
 // shader.
 type linearThin struct {
 	m, n, k  int // shape of a matrix product
@@ -21,7 +21,7 @@ type linearThin struct {
 }
 
 const (
-	// thinTokens are the tokens up to which proj_linear_thin is the fastest with
+	// thinTokens are the tokens up to which proj_linear_tokens8to32 is the fastest with
 	// matrices for every layer.
 	thinTokens = 16
 	// thinMost are the most tokens of a workgroup of it.
@@ -108,7 +108,7 @@ func thinDivision(caps *vk.Caps, element string, cfg LinearConfig, tokens int, l
 	})
 }
 
-// thinKernel is proj_linear_thin built for a division.
+// thinKernel is proj_linear_tokens8to32 built for a division.
 type thinKernel struct {
 	linearThin
 	k *vk.Kernel
@@ -127,13 +127,13 @@ func (o *Linear) laneFinder() (laneFinder, *error) {
 	}, &failed
 }
 
-// buildThin makes proj_linear_thin for workgroups of 8, 16 and 32 tokens, where the
+// buildThin makes proj_linear_tokens8to32 for workgroups of 8, 16 and 32 tokens, where the
 // device can run it; elsewhere the kernels for fewer and for more tokens take its
 // place. A CPU, whose compiler is slow with long kernels, makes do with 8 where a step is
 // long (of NVFP4), and takes one chunk a step for more, and four subgroups: one kernel for
 // layers of all sizes.
 func (o *Linear) buildThin(spec opkit.Spec, formats []uint32, find thinner) error {
-	spec.Stem, spec.PushSize = "proj_linear_thin", int(unsafe.Sizeof(projLinearNormPush{}))
+	spec.Stem, spec.PushSize = "proj_linear_tokens8to32", int(unsafe.Sizeof(projLinearNormPush{}))
 	caps := o.dev.Caps()
 	if caps.Missing(shaders.Requires(opkit.Stem(spec.Stem, o.variant))) != nil {
 		return nil
@@ -166,9 +166,9 @@ func (o *Linear) buildThin(spec opkit.Spec, formats []uint32, find thinner) erro
 	return nil
 }
 
-// thinBeats tells whether proj_linear_thin is for t tokens: always up to 16, and up to
+// thinBeats tells whether proj_linear_tokens8to32 is for t tokens: always up to 16, and up to
 // midTokens where its tiles of 16 rows read so little of x that this takes less time
-// than the second launch which proj_linear_mid needs for few rows.
+// than the second launch which proj_linear_tokens32to64 needs for few rows.
 func (o *Linear) thinBeats(t int) bool {
 	if t <= thinTokens || len(o.mid) == 0 {
 		return t <= thinTokens

@@ -1,6 +1,6 @@
 // A linear layer for several tokens without matrices: y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k]; see proj_linear.comp.
 // bindings: 0..5 of lib/linear.glsl; KV_DA builds reach x, w and y by address. With splits, part s of k goes to an f32 y of its own.
-// One workgroup: 128/LANES * ROWS rows (x) of group z / splits and TOKENS tokens (y). As in proj_linear_few.comp LANES invocations share
+// One workgroup: 128/LANES * ROWS rows (x) of group z / splits and TOKENS tokens (y). As in proj_linear_tokens1to8.comp LANES invocations share
 //   ROWS rows, each reading 16 bytes of every row at a time; they decode them in registers, each weight once for all of the tokens. x of
 //   the numbers that the workgroup has at a time lies in shared memory, decoded, for all that share it.
 // Constants after the two of lib/linear.glsl: 2 TOKENS (4, 8 or 16), 3 ROWS (2 or 4), 4 LANES: powers of two, with VEC numbers in 16 bytes

@@ -6,11 +6,11 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// pairRowBytes bounds the rows of x and weights of proj_linear_pair, whose offsets
+// pairRowBytes bounds the rows of x and weights of proj_linear_whole, whose offsets
 // within a tile have 32 bits.
 const pairRowBytes = 1 << 26
 
-// paired is the same tiles by proj_linear_pair, which loads the numbers of two steps at
+// paired is the same tiles by proj_linear_whole, which loads the numbers of two steps at
 // a time; false where the layer's rows do not fill them, or its loads do not divide
 // among the invocations.
 //
@@ -33,7 +33,7 @@ func (t linearTiling) paired(caps *vk.Caps, cfg LinearConfig) (linearTiling, boo
 // come so, or the device lacks what it needs.
 func (o *Linear) buildPair(spec opkit.Spec, d linearTiling) (*matrixKernel, error) {
 	caps := o.dev.Caps()
-	spec.Stem = "proj_linear_pair"
+	spec.Stem = "proj_linear_whole"
 	d, ok := d.paired(caps, o.cfg)
 	if !ok || caps.Missing(shaders.Requires(opkit.Stem(spec.Stem, o.variant))) != nil {
 		return nil, nil

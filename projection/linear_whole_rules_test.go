@@ -55,7 +55,7 @@ func TestLinearPairRules(t *testing.T) {
 	}
 	for device, caps := range knowncaps.Matrix {
 		for element, variant := range map[string]string{"f16": VariantCM, "bf16": VariantCMB} {
-			m, err := spirv.Parse(code(t, opkit.Stem("proj_linear_pair", variant)))
+			m, err := spirv.Parse(code(t, opkit.Stem("proj_linear_whole", variant)))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -8,31 +8,31 @@ import (
 )
 
 const (
-	// plainFew is the most tokens for which builds without matrices take proj_linear_few in a
+	// plainFew is the most tokens for which builds without matrices take proj_linear_tokens1to8 in a
 	// layer of many rows; plainFewSmall is the same of fewer rows than plainMany, where
-	// proj_linear_several has to cut K and needs a second launch, and of layers with a norm,
+	// proj_linear_tokens8to16 has to cut K and needs a second launch, and of layers with a norm,
 	// which only that kernel has.
 	plainFew      = 4
 	plainFewSmall = 16
 	plainMany     = 4096
-	// plainSeveral is the most tokens of proj_linear_several in a layer of many rows,
+	// plainSeveral is the most tokens of proj_linear_tokens8to16 in a layer of many rows,
 	// plainSeveralSmall in others.
 	plainSeveral      = 48
 	plainSeveralSmall = 64
 
-	severalLeast = 8 // tokens of a pass of proj_linear_several, least and most
+	severalLeast = 8 // tokens of a pass of proj_linear_tokens8to16, least and most
 	severalMost  = 16
 	severalRows  = 4
 	severalLanes = 8
 )
 
-// severalKernel is proj_linear_several built for so many tokens a pass.
+// severalKernel is proj_linear_tokens8to16 built for so many tokens a pass.
 type severalKernel struct {
 	tokens, rows, lanes int // TOKENS, ROWS, LANES
 	k                   *vk.Kernel
 }
 
-// severalConstants are those of proj_linear_several.comp after the formats. With most tokens the
+// severalConstants are those of proj_linear_tokens8to16.comp after the formats. With most tokens the
 // two halves of a quad of FP8 weights take no loop, which gains 8 %; elsewhere it gains nothing.
 func severalConstants(f WeightFormat, tokens int) []uint32 {
 	unroll := 1
@@ -77,7 +77,7 @@ type plainKernel struct {
 	k *vk.Kernel
 }
 
-// plainLimits are the most tokens of proj_linear_few and of proj_linear_several where there are
+// plainLimits are the most tokens of proj_linear_tokens1to8 and of proj_linear_tokens8to16 where there are
 // no matrices. Where kernels are to be short, the larger passes of the former are left out.
 func (o *Linear) plainLimits() (few, several int) {
 	few, several = plainFew, plainSeveral
@@ -109,10 +109,10 @@ func (o *Linear) buildPlain(spec opkit.Spec, formats []uint32) error {
 	return o.buildSum()
 }
 
-// buildSeveral makes proj_linear_several for 8 and 16 tokens a pass, or, where kernels are to be
+// buildSeveral makes proj_linear_tokens8to16 for 8 and 16 tokens a pass, or, where kernels are to be
 // short, for 8 only.
 func (o *Linear) buildSeveral(spec opkit.Spec, formats []uint32) error {
-	spec.Stem = "proj_linear_several"
+	spec.Stem = "proj_linear_tokens8to16"
 	for tokens := severalLeast; tokens <= severalMost; tokens *= 2 {
 		spec.Constants = append(append([]uint32(nil), formats...), severalConstants(o.cfg.Weights, tokens)...)
 		k, err := pkg.Kernel(o.dev, spec)
@@ -145,7 +145,7 @@ func (o *Linear) buildPlainTiles(spec opkit.Spec, formats []uint32) error {
 	return nil
 }
 
-// planPlain picks the kernel for t tokens, more than proj_linear_few is for, where there are
+// planPlain picks the kernel for t tokens, more than proj_linear_tokens1to8 is for, where there are
 // no matrices.
 func (o *Linear) planPlain(t, scratch int) linearPlan {
 	if _, several := o.plainLimits(); t <= several {
@@ -167,7 +167,7 @@ func (o *Linear) planPlain(t, scratch int) linearPlan {
 	return p
 }
 
-// planSeveral is planPlain for proj_linear_several: in passes of as few tokens as hold all, or of
+// planSeveral is planPlain for proj_linear_tokens8to16: in passes of as few tokens as hold all, or of
 // the most. K is cut into parts where the rows leave much of the device idle.
 func (o *Linear) planSeveral(t, scratch int) linearPlan {
 	s := o.several[0]

@@ -6,7 +6,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// linearMid is how proj_linear_mid divides its work; the names are those of the
+// linearMid is how proj_linear_tokens32to64 divides its work; the names are those of the
 // shader.
 type linearMid struct {
 	m, n, k  int // shape of a matrix product
@@ -21,7 +21,7 @@ type linearMid struct {
 }
 
 const (
-	// midTokens are the most tokens of a launch of proj_linear_mid, in two passes.
+	// midTokens are the most tokens of a launch of proj_linear_tokens32to64, in two passes.
 	midTokens = 128
 	// midWhole is the same where its workgroups fill the device twice: tiles of
 	// 128 x 128 are faster then.
@@ -94,7 +94,7 @@ func midDivision(caps *vk.Caps, element string, cfg LinearConfig, tokens int, la
 	})
 }
 
-// midKernel is proj_linear_mid built for a division.
+// midKernel is proj_linear_tokens32to64 built for a division.
 type midKernel struct {
 	linearMid
 	k *vk.Kernel
@@ -103,11 +103,11 @@ type midKernel struct {
 // midPasses are the tokens of a pass of products of 16 columns, fewest first.
 var midPasses = []int{32, 48, 64}
 
-// buildMid makes proj_linear_mid, where the device can run it; elsewhere the tiles of
+// buildMid makes proj_linear_tokens32to64, where the device can run it; elsewhere the tiles of
 // proj_linear_cm take its place. A CPU, whose compiler is slow with long kernels, does
 // without the largest passes.
 func (o *Linear) buildMid(spec opkit.Spec, formats []uint32, find midder) error {
-	spec.Stem = "proj_linear_mid"
+	spec.Stem = "proj_linear_tokens32to64"
 	caps := o.dev.Caps()
 	if caps.Missing(shaders.Requires(opkit.Stem(spec.Stem, o.variant))) != nil {
 		return nil
@@ -151,7 +151,7 @@ func (o *Linear) midFor(t, scratch int) (d midKernel, splits int, ok bool) {
 	return d, splits, t <= midWhole || tiles < o.cfg.Workgroups
 }
 
-// midMost are the most tokens of proj_linear_mid: two passes of the most that it was
+// midMost are the most tokens of proj_linear_tokens32to64: two passes of the most that it was
 // built for, or one where that is all.
 func (o *Linear) midMost() int {
 	most := o.mid[len(o.mid)-1].tokens
