@@ -1,11 +1,11 @@
 package projection
 
 import (
-	"fmt"
 	"math"
 	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -13,75 +13,6 @@ import (
 // LinearVariants are the variants of Linear, best first. bf16 holds every activation
 // and every E4M3 weight with a power-of-two scale, so cmb comes before cm.
 var LinearVariants = opkit.Ladder("proj_linear", VariantCMB, VariantCM, VariantBase, VariantDA)
-
-// WeightFormat says how the weights of a linear layer are stored.
-type WeightFormat int
-
-// Formats of weights.
-const (
-	WeightBF16     WeightFormat = iota + 1 // bf16
-	WeightFP8                              // E4M3 with one f32 scale for each block of 128 rows x 128 numbers
-	WeightFP8UE8M0                         // E4M3 with one UE8M0 scale for each such block
-	WeightNVFP4                            // E2M1, one E4M3 scale for each 16 numbers of a row, one f32 for each row
-)
-
-// String names the format.
-func (f WeightFormat) String() string {
-	switch f {
-	case WeightBF16:
-		return "bf16"
-	case WeightFP8:
-		return "fp8"
-	case WeightFP8UE8M0:
-		return "fp8-ue8m0"
-	case WeightNVFP4:
-		return "nvfp4"
-	}
-	return fmt.Sprintf("format(%d)", int(f))
-}
-
-func (f WeightFormat) fp8() bool { return f == WeightFP8 || f == WeightFP8UE8M0 }
-
-// perQuad is how many weights 16 bytes hold.
-func (f WeightFormat) perQuad() int {
-	switch f {
-	case WeightNVFP4:
-		return 32
-	case WeightBF16:
-		return 8
-	}
-	return 16
-}
-
-// Bytes are the bytes of rows x k weights without their scales.
-func (f WeightFormat) Bytes(rows, k int) int { return rows * k / f.perQuad() * 16 }
-
-// ScaleBlock is the side of the square of FP8 weights that has one scale, and the
-// length of the piece of E4M3 activations that has one.
-const ScaleBlock = 128
-
-// ActivationFormat says how the input of a linear layer is stored.
-type ActivationFormat int
-
-// Formats of activations.
-const (
-	ActivationBF16      ActivationFormat = iota // [T, G, K] bf16
-	ActivationFP8                               // [G, T, K] E4M3 with f32 scales, all powers of two
-	ActivationFP8Packed                         // [G, T, K] E4M3 with UE8M0 scales, four in a word
-)
-
-// String names the format.
-func (f ActivationFormat) String() string {
-	switch f {
-	case ActivationBF16:
-		return "bf16"
-	case ActivationFP8:
-		return "fp8"
-	case ActivationFP8Packed:
-		return "fp8-packed"
-	}
-	return fmt.Sprintf("format(%d)", int(f))
-}
 
 // LinearConfig says what a Linear is built for.
 type LinearConfig struct {
@@ -172,17 +103,9 @@ type LinearArgs struct {
 // rocm_aiter_mla_sparse.py (bf16 einsum over dequantised weights), DeepGEMM
 // csrc/apis/einsum.hpp (FP8 einsum and its scale layouts).
 type Linear struct {
-	dev     *vk.Device
-	cfg     LinearConfig
-	variant string
-	few     map[int]fewKernel // by tokens of a pass
-	several []severalKernel   // of the builds without matrices, fewest tokens first
-	plain   []plainKernel     // of the builds without matrices, largest tiles first
-	short   bool              // whether these leave out kernels that take a CPU long to compile
-	thin    []thinKernel      // of the others, fewest tokens first; may be absent
-	mid     []midKernel       // the same
-	matrix  []matrixKernel    // of the others, most tokens first
-	sum     *vk.Kernel
+	*linearLayer
+	kinds []kernelKind // asked from the first
+	sum   *vk.Kernel   // adds up parts of K
 }
 
 // projLinearPush is the push block of proj_linear.comp, proj_linear_tokens8to16.comp,
@@ -223,129 +146,53 @@ type projLinearSumPush struct {
 // vk.ErrMissingFeature for a variant that the device cannot run; those of
 // vk.Device.Kernel.
 func NewLinear(dev *vk.Device, cfg LinearConfig) (*Linear, error) {
-	return newLinear(dev, cfg, linearDivider{
-		tilings: linearTilings, thin: thinDivision, mid: midDivision,
-		pairs: dev.Adapter().Type != vk.TypeCPU, short: dev.Adapter().Type == vk.TypeCPU,
-	})
+	return newLinear(dev, cfg, &tuning.Of(dev).Linear, linearKinds)
 }
 
-// linearDivider divides the work of the kernels with matrices; without thin or mid
-// those kernels are left out.
-type linearDivider struct {
-	tilings linearTiler
-	thin    thinner
-	mid     midder
-	pairs   bool // whether tiles may come by pairs of steps, which no CPU gains by, and not every format
-	short   bool // whether builds without matrices leave out kernels that take a CPU long to compile
-}
-
-func newLinear(dev *vk.Device, cfg LinearConfig, divide linearDivider) (*Linear, error) {
+// newLinear is NewLinear with the numbers of a profile and the kinds of kernels for a variant.
+func newLinear(dev *vk.Device, cfg LinearConfig, tune *tuning.Linear, kindsFor func(variant string) []kernelKind) (*Linear, error) {
 	const op = "linear"
 	cfg.Groups = max(cfg.Groups, 1)
 	if err := cfg.check(op); err != nil {
 		return nil, err
 	}
 	if cfg.Workgroups == 0 {
-		cfg.Workgroups = opkit.Workgroups(dev.Adapter(), 2)
+		cfg.Workgroups = opkit.Workgroups(dev.Adapter(), tune.PerUnit)
 	}
-	o := &Linear{dev: dev, cfg: cfg, short: divide.short}
 	rows := cfg.N * cfg.Groups
 	largest := max(cfg.Weights.Bytes(rows, cfg.K), cfg.MaxTokens*cfg.Groups*cfg.K*2, cfg.MaxTokens*rows*cfg.Out.Size())
-	var tilings []linearTiling
+	l := &linearLayer{dev: dev, caps: dev.Caps(), cfg: cfg, format: cfg.Weights.is(), tune: tune}
+	l.lanes = l.findLanes
+	o := &Linear{linearLayer: l}
 	var err error
-	o.variant, err = pkg.ChooseFit(dev.Adapter(), op, LinearVariants, cfg.Variant, uint64(largest), func(v string) (err error) {
-		if element := matrixElement[v]; element != "" {
-			tilings, err = divide.tilings(dev.Caps(), element)
+	l.variant, err = pkg.ChooseFit(dev.Adapter(), op, LinearVariants, cfg.Variant, uint64(largest), func(v string) error {
+		o.kinds = kindsFor(v)
+		if tiles, ok := o.kinds[len(o.kinds)-1].(*matrixTiles); ok {
+			return tiles.find(tune, dev.Caps(), v)
 		}
-		return err
+		return nil
 	})
+	if err == nil {
+		o.kinds, err = fitKinds(l, o.kinds)
+	}
 	if err != nil {
 		return nil, err
 	}
-	return o, o.build(tilings, divide)
+	return o, o.build()
 }
-
-// check looks at what does not depend on the device.
-func (cfg LinearConfig) check(op string) error {
-	if cfg.Weights < WeightBF16 || cfg.Weights > WeightNVFP4 {
-		return pkg.Wrong(op, "Weights", cfg.Weights, "bf16, fp8, fp8-ue8m0 or nvfp4")
-	}
-	multiple := cfg.Weights.perQuad()
-	switch cfg.Activations {
-	case ActivationBF16:
-	case ActivationFP8:
-		multiple = ScaleBlock
-	case ActivationFP8Packed:
-		multiple = 4 * ScaleBlock
-	default:
-		return pkg.Wrong(op, "Activations", cfg.Activations, "bf16, fp8 or fp8-packed")
-	}
-	switch {
-	case cfg.Activations != ActivationBF16 && !cfg.Weights.fp8():
-		return pkg.Wrong(op, "Activations", cfg.Activations, "bf16, for weights of %v", cfg.Weights)
-	case cfg.Out != tensor.BF16 && cfg.Out != tensor.F32:
-		return pkg.Wrong(op, "Out", cfg.Out, "bf16 or f32")
-	case cfg.N < 8 || cfg.N%8 != 0:
-		return pkg.Wrong(op, "N", cfg.N, "a multiple of 8")
-	case cfg.K < multiple || cfg.K%multiple != 0:
-		return pkg.Wrong(op, "K", cfg.K, "a multiple of %d, for activations of %v and weights of %v", multiple, cfg.Activations, cfg.Weights)
-	}
-	if err := opkit.First(
-		cfg.checkNorm(op),
-		pkg.Range(op, "Groups", cfg.Groups, 1, math.MaxUint16),
-		pkg.Range(op, "K", cfg.K, 1, math.MaxInt32/cfg.Groups),
-		pkg.Range(op, "N", cfg.N, 1, math.MaxInt32/cfg.Groups),
-		pkg.Range(op, "MaxTokens", cfg.MaxTokens, 0, math.MaxInt32/max(cfg.N, cfg.K)/cfg.Groups),
-		pkg.Range(op, "Workgroups", cfg.Workgroups, 0, math.MaxInt32),
-	); err != nil {
-		return err
-	}
-	if most := math.MaxInt32 / cfg.K / cfg.Groups; cfg.N > most {
-		return pkg.Wrong(op, "N", cfg.N, "at most %d, for fewer than 2^31 weights", most)
-	}
-	return nil
-}
-
-// matrices tells whether many tokens are multiplied with cooperative matrices.
-func (o *Linear) matrices() bool { return o.variant == VariantCM || o.variant == VariantCMB }
-
-// matrixElement is the type of the elements that a variant's matrices have.
-var matrixElement = map[string]string{VariantCM: "f16", VariantCMB: "bf16"}
 
 // build makes the kernels that up to MaxTokens tokens can need.
-func (o *Linear) build(tilings []linearTiling, divide linearDivider) error {
-	spec := opkit.Spec{
-		Stem: "proj_linear", Variant: o.variant,
-		Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write},
-		Bound:    3,
-		PushSize: int(unsafe.Sizeof(projLinearPush{})),
-	}
-	formats := opkit.Words(int(o.cfg.Weights), int(o.cfg.Activations))
-	if !o.matrices() {
-		return o.buildPlain(spec, formats)
-	}
-	most := o.cfg.MaxTokens
-	if divide.mid != nil && (most == 0 || most > thinTokens) {
-		if err := o.buildMid(spec, formats, divide.mid); err != nil {
+func (o *Linear) build() (err error) {
+	from := 1
+	for _, k := range o.kinds {
+		if most := o.cfg.MaxTokens; most > 0 && most < from {
+			break
+		}
+		if err := k.build(from); err != nil {
 			return err
 		}
+		from = k.reach() + 1
 	}
-	if divide.thin != nil && (most == 0 || most > fewThin) {
-		if err := o.buildThin(spec, formats, divide.thin); err != nil {
-			return err
-		}
-	}
-	if err := o.buildFew(spec, formats, min(o.fewest(), fewPassMatrix)); err != nil {
-		return err
-	}
-	if err := o.buildTiles(spec, formats, tilings, divide.pairs); err != nil {
-		return err
-	}
-	return o.buildSum()
-}
-
-// buildSum makes the kernel that adds up parts of K.
-func (o *Linear) buildSum() (err error) {
 	o.sum, err = pkg.Kernel(o.dev, opkit.Spec{
 		Stem: "proj_linear_sum", Variant: VariantBase, Bindings: []vk.Access{vk.Read, vk.Write},
 		PushSize: int(unsafe.Sizeof(projLinearSumPush{})),
@@ -370,7 +217,7 @@ func (o *Linear) ScratchLen(T int) int {
 }
 
 // Record checks the arguments and records the launches: one, or two with a sum of
-// parts in scratch memory, or three where only the last rows are in parts. T is the first dimension of Out; none of it is fine.
+// parts in scratch memory, or three where only the last rows are in parts. T is the first dimension of Out and may be 0.
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *Linear) Record(rec *vk.Recorder, a LinearArgs) error {
 	const op = "linear"
@@ -451,118 +298,4 @@ func linearSources(a LinearArgs) []opkit.Target {
 		{Name: "X", T: a.X, Access: vk.Read, Align: 16},
 		{Name: "W.Data", T: a.W.Data, Access: vk.Read, Align: 16},
 	}
-}
-
-func (o *Linear) check(op string, a LinearArgs) error {
-	if err := o.checkOut(op, a); err != nil {
-		return err
-	}
-	if err := opkit.First(o.checkX(op, a), o.checkWeights(op, a.W), o.checkNorm(op, a)); err != nil {
-		return err
-	}
-	if !a.Scratch.IsZero() {
-		if err := pkg.Check(op, "Scratch", a.Scratch, tensor.F32, -1); err != nil {
-			return err
-		}
-	}
-	return opkit.First(
-		pkg.Reach(o.dev, op, o.variant, linearSources(a)...),
-		pkg.Reach(o.dev, op, o.variant, opkit.Target{Name: "Out", T: a.Out, Align: 8}, opkit.Target{Name: "Scratch", T: a.Scratch, Align: 16}),
-		pkg.Bindable(o.dev, op, "W.Scale", a.W.Scale), pkg.Bindable(o.dev, op, "XScale", a.XScale),
-	)
-}
-
-// checkOut looks at the output, whose first dimension is T.
-func (o *Linear) checkOut(op string, a LinearArgs) error {
-	rank := max(2, len(a.Out.Shape))
-	if err := pkg.Check(op, "Out", a.Out, o.cfg.Out, anyDims(rank)...); err != nil {
-		return err
-	}
-	t, rows := a.Out.Shape[0], o.cfg.N*o.cfg.Groups
-	width := perToken(a.Out)
-	switch {
-	case t > 0 && (width%8 != 0 || width < rows):
-		return pkg.Wrong(op, "Out", a.Out, "a multiple of 8 numbers a token, at least %d", rows)
-	case a.OutColumn < 0 || a.OutColumn%8 != 0 || t > 0 && a.OutColumn > width-rows:
-		return pkg.Wrong(op, "OutColumn", a.OutColumn, "a multiple of 8 that leaves room for %d of %d columns", rows, width)
-	case o.cfg.MaxTokens > 0 && t > o.cfg.MaxTokens:
-		return pkg.Wrong(op, "Out", a.Out, "at most %d tokens, for which the kernels were built", o.cfg.MaxTokens)
-	}
-	return nil
-}
-
-func (o *Linear) checkX(op string, a LinearArgs) error {
-	t, g, k := a.Out.Shape[0], o.cfg.Groups, o.cfg.K
-	switch o.cfg.Activations {
-	case ActivationBF16:
-		dims := anyDims(max(2, len(a.X.Shape)))
-		dims[0] = t
-		if err := pkg.Check(op, "X", a.X, tensor.BF16, dims...); err != nil {
-			return err
-		}
-		if t > 0 && perToken(a.X) != g*k {
-			return pkg.Wrong(op, "X", a.X, "%d numbers a token", g*k)
-		}
-		if !a.XScale.IsZero() {
-			return pkg.Wrong(op, "XScale", a.XScale, "absent, for activations of bf16")
-		}
-		return nil
-	case ActivationFP8Packed:
-		dt := tensor.I32
-		if a.XScale.DType == tensor.U32 {
-			dt = tensor.U32
-		}
-		if err := pkg.Check(op, "XScale", a.XScale, dt, g, k/(4*ScaleBlock), -1); err != nil {
-			return err
-		}
-	default:
-		if err := pkg.Check(op, "XScale", a.XScale, tensor.F32, g, k/ScaleBlock, -1); err != nil {
-			return err
-		}
-	}
-	if a.XScale.Shape[2] < t {
-		return pkg.Wrong(op, "XScale", a.XScale, "scales of at least %d tokens", t)
-	}
-	return pkg.Check(op, "X", a.X, tensor.U8, g, t, k)
-}
-
-func (o *Linear) checkWeights(op string, w LinearWeights) error {
-	rows, k := o.cfg.N*o.cfg.Groups, o.cfg.K
-	absent := func(arg string, t tensor.Tensor) error {
-		if !t.IsZero() {
-			return pkg.Wrong(op, arg, t, "absent, for weights of %v", o.cfg.Weights)
-		}
-		return nil
-	}
-	blocks := func(dt tensor.DType) error {
-		return pkg.Check(op, "W.Scale", w.Scale, dt, opkit.CeilDiv(rows, ScaleBlock), opkit.CeilDiv(k, ScaleBlock))
-	}
-	switch o.cfg.Weights {
-	case WeightBF16:
-		return opkit.First(pkg.Check(op, "W.Data", w.Data, tensor.BF16, rows, k), absent("W.Scale", w.Scale), absent("W.RowScale", w.RowScale))
-	case WeightNVFP4:
-		return opkit.First(
-			pkg.Check(op, "W.Data", w.Data, tensor.U8, rows, k/2), pkg.Check(op, "W.Scale", w.Scale, tensor.U8, rows, k/16),
-			pkg.Check(op, "W.RowScale", w.RowScale, tensor.F32, rows))
-	case WeightFP8UE8M0:
-		return opkit.First(pkg.Check(op, "W.Data", w.Data, tensor.U8, rows, k), blocks(tensor.U8), absent("W.RowScale", w.RowScale))
-	}
-	return opkit.First(pkg.Check(op, "W.Data", w.Data, tensor.U8, rows, k), blocks(tensor.F32), absent("W.RowScale", w.RowScale))
-}
-
-func anyDims(rank int) []int {
-	dims := make([]int, rank)
-	for i := range dims {
-		dims[i] = -1
-	}
-	return dims
-}
-
-// perToken is how many numbers a row along the first dimension has.
-func perToken(t tensor.Tensor) int {
-	n := 1
-	for _, d := range t.Shape[1:] {
-		n *= d
-	}
-	return n
 }

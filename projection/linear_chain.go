@@ -19,13 +19,13 @@ import (
 // Workgroups wait for numbers of others there, which have all begun before, so that it
 // does not matter how many have room on the device. But the device has to let those go on
 // that have begun: no GPU is known that does not, and Vulkan has no rule that says so. It
-// has run on an H100 and on lavapipe. A CPU gains nothing by it, and gets the same kernel
-// in two launches.
+// has run on an H100 and on lavapipe. Where tuning.Linear.ChainApart
+// says so, the same kernel is launched once for each layer.
 type LinearChain struct {
 	first, second *Linear
-	few           map[int]fewKernel // by tokens
-	heads         int               // that are joined in front; 0: the first layer takes what is there
-	apart         bool              // a launch for each layer, and one in front
+	divisions     []rowDivision // for 1, 2, .. tokens
+	heads         int           // that are joined in front; 0: the first layer takes what is there
+	apart         bool          // a launch for each layer, and one in front
 }
 
 // projLinearChainPush is the push block of proj_linear_chain.comp.
@@ -73,14 +73,14 @@ func newLinearChain(op string, first, second *Linear, tokens, heads int) (*Linea
 	case a.Activations != ActivationBF16 || a.Weights != b.Weights || a.Norm != 0 || b.Norm != 0:
 		return nil, missing("layers of one format, of bf16 activations and without a norm")
 	}
-	o := &LinearChain{first: first, second: second, few: map[int]fewKernel{}, heads: heads, apart: first.dev.Adapter().Type == vk.TypeCPU}
+	o := &LinearChain{first: first, second: second, heads: heads, apart: first.tune.ChainApart}
 	spec := opkit.Spec{Stem: "proj_linear_chain", Variant: VariantDA, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read}, Bound: 3, PushSize: int(unsafe.Sizeof(projLinearChainPush{}))}
 	if first.matrices() {
 		spec.Variant = VariantCM
 	}
 	for t := 1; t <= tokens; t++ {
-		x, y := first.few[t], second.few[t]
-		if x.k == nil || y.k == nil || x.rows != y.rows || x.lanes != y.lanes {
+		x, y := first.division1to8(t), second.division1to8(t)
+		if x.tokens != t || y.tokens != t || x.rows != y.rows || x.lanes != y.lanes {
 			return nil, missing("layers that divide their rows alike")
 		}
 		if heads > 0 && x.rows*t < 4 {
@@ -91,7 +91,8 @@ func newLinearChain(op string, first, second *Linear, tokens, heads int) (*Linea
 		if err != nil {
 			return nil, err
 		}
-		o.few[t] = fewKernel{t, x.rows, x.lanes, k}
+		x.kernel = k
+		o.divisions = append(o.divisions, x)
 	}
 	return o, nil
 }
@@ -133,8 +134,8 @@ type LinearChainArgs struct {
 	Parts AttentionParts
 }
 
-// Record checks the arguments and records the launch, or two on a CPU. T is the first
-// dimension of Second.Out, 1 to the tokens that the chain was made for; none of it is fine.
+// Record checks the arguments and records the launch, or one for each layer. T is the
+// first dimension of Second.Out, at most the tokens that the chain was made for, and may be 0.
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *LinearChain) Record(rec *vk.Recorder, a LinearChainArgs) error {
 	const op = "linear chain"
@@ -145,11 +146,10 @@ func (o *LinearChain) Record(rec *vk.Recorder, a LinearChainArgs) error {
 	if t == 0 {
 		return nil
 	}
-	f, ok := o.few[t]
 	z, x := a.First.Out, a.Second.X
 	switch {
-	case !ok:
-		return pkg.Wrong(op, "Second.Out", a.Second.Out, "1 to %d tokens, which the chain was made for", len(o.few))
+	case t > len(o.divisions):
+		return pkg.Wrong(op, "Second.Out", a.Second.Out, "1 to %d tokens, which the chain was made for", len(o.divisions))
 	case z.Shape[0] != t || perToken(z) != width:
 		return pkg.Wrong(op, "First.Out", z, "[%d, %d]", t, width)
 	case x.Buffer != z.Buffer || x.Offset != z.Offset:
@@ -182,8 +182,9 @@ func (o *LinearChain) Record(rec *vk.Recorder, a LinearChainArgs) error {
 		}
 	}
 	targets = append(targets, o.joins(a.Parts, &push)...)
-	tiles := func(c LinearConfig) int { return opkit.CeilDiv(c.N, fewThreads/f.lanes*f.rows) * c.Groups }
-	launches := []int{t * o.heads * chainHead / fewThreads, tiles(o.first.cfg), tiles(o.second.cfg)}
+	d := o.divisions[t-1]
+	tiles := func(c LinearConfig) int { return d.rowTiles(c.N) * c.Groups }
+	launches := []int{t * o.heads * chainHead / rowWorkgroup, tiles(o.first.cfg), tiles(o.second.cfg)}
 	if !o.apart {
 		launches = []int{launches[0] + launches[1] + launches[2]}
 	} else if o.heads == 0 {
@@ -191,7 +192,7 @@ func (o *LinearChain) Record(rec *vk.Recorder, a LinearChainArgs) error {
 	}
 	bind := []vk.View{opkit.Present(o.first.dev, a.Parts.Sink), opkit.Present(o.first.dev, a.Parts.Positions), opkit.Present(o.first.dev, a.Parts.Table)}
 	for _, n := range launches {
-		if err := pkg.Dispatch(rec, op, VariantDA, vk.Dispatch{Kernel: f.k, Groups: [3]uint32{uint32(n), 1, 1}, Push: vk.Bytes(&push), Bind: bind}, targets...); err != nil {
+		if err := pkg.Dispatch(rec, op, VariantDA, vk.Dispatch{Kernel: d.kernel, Groups: [3]uint32{uint32(n), 1, 1}, Push: vk.Bytes(&push), Bind: bind}, targets...); err != nil {
 			return err
 		}
 	}

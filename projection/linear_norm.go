@@ -53,8 +53,8 @@ func (o *Linear) Norms(t int) bool {
 	return o.mayNorm() && t > 0 && (o.cfg.MaxTokens == 0 || t <= o.cfg.MaxTokens) && o.plan(t, math.MaxInt32).norms
 }
 
-// mayNorm tells whether there are kernels that norm.
-func (o *Linear) mayNorm() bool { return o.cfg.Norm != 0 && o.variant != VariantBase }
+// mayNorm tells whether there are kernels that norm what they give.
+func (l *linearLayer) mayNorm() bool { return l.cfg.Norm != 0 && l.variant != VariantBase }
 
 // checkNorm looks at outputs that are normed.
 func (o *Linear) checkNorm(op string, a LinearArgs) error {

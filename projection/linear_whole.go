@@ -1,48 +1,30 @@
 package projection
 
-import (
-	"github.com/vkmla/vkmla/internal/opkit"
-	"github.com/vkmla/vkmla/shaders"
-	"github.com/vkmla/vkmla/vk"
-)
+import "github.com/vkmla/vkmla/internal/opkit"
 
-// pairRowBytes bounds the rows of x and weights of proj_linear_whole, whose offsets
+// wholeRowBytes bounds the rows of x and weights of proj_linear_whole, whose offsets
 // within a tile have 32 bits.
-const pairRowBytes = 1 << 26
+const wholeRowBytes = 1 << 26
 
-// paired is the same tiles by proj_linear_whole, which loads the numbers of two steps at
-// a time; false where the layer's rows do not fill them, or its loads do not divide
-// among the invocations.
+// wholeTile is the same tile by proj_linear_whole, which loads the numbers of two steps at
+// a time. It is nil where the device lacks what it needs, the layer's rows do not fill its tiles, or its
+// loads do not divide among the invocations.
 //
-// Of bf16 rows two steps of 32 are a line of 128 bytes, and what an H100's second-level
-// cache gives a multiprocessor is bound by requests: whole lines come in half the time
-// of their halves.
-// docs/design/linear.md has the measurements.
-func (t linearTiling) paired(caps *vk.Caps, cfg LinearConfig) (linearTiling, bool) {
-	t.pairs, t.blocks = true, cfg.Weights.fp8()
-	x, stored := 8, t.subgroup/max(1, t.wn/4) // rows that a subgroup stores at a time
-	if cfg.Activations != ActivationBF16 {
-		x = 16
+// Two steps of 32 bf16 numbers are a line of 128 bytes. What the second-level cache gives a
+// multiprocessor is bound by requests: whole lines come in half the time of their halves.
+func (l *linearLayer) wholeTile(t linearTiling) *matrixTile {
+	if !l.tune.Tiles.Pairs || !l.runs("proj_linear_whole") || l.cfg.MaxTokens > 0 && l.cfg.MaxTokens < t.bm {
+		return nil
 	}
-	whole := cfg.N%t.bn == 0 && cfg.K%t.span() == 0 && 2*cfg.K*max(cfg.Groups, 1) < pairRowBytes
-	return t, whole && t.bk == 32 && t.passes(t.bm, 2*t.bk/x) && t.passes(t.bn, 2*t.bk/cfg.Weights.perQuad()) && stored > 0 && t.m%stored == 0 &&
-		t.registers(operandCopies(caps)) <= opkit.MatrixRegisters(t.subgroup, t.threads())
-}
-
-// buildPair makes the kernel for the same tiles by pairs of steps; nil where they cannot
-// come so, or the device lacks what it needs.
-func (o *Linear) buildPair(spec opkit.Spec, d linearTiling) (*matrixKernel, error) {
-	caps := o.dev.Caps()
-	spec.Stem = "proj_linear_whole"
-	d, ok := d.paired(caps, o.cfg)
-	if !ok || caps.Missing(shaders.Requires(opkit.Stem(spec.Stem, o.variant))) != nil {
-		return nil, nil
+	t.pairs, t.blocks = true, l.format.blocks
+	stored := t.subgroup / max(1, t.wn/4) // rows that a subgroup stores at a time
+	rows := l.cfg.N%t.bn == 0 && l.cfg.K%t.span() == 0 && 2*l.cfg.K*l.cfg.Groups < wholeRowBytes
+	loads := t.bk == 32 && t.passes(t.bm, 2*t.bk/l.cfg.Activations.is().quad) && t.passes(t.bn, 2*t.bk/l.format.quad)
+	stores := stored > 0 && t.m%stored == 0
+	if !rows || !loads || !stores || t.registers(operandCopies(l.caps)) > opkit.MatrixRegisters(t.subgroup, t.threads()) {
+		return nil
 	}
-	k, err := pkg.Kernel(o.dev, spec)
-	if err != nil {
-		return nil, err
-	}
-	return &matrixKernel{linearTiling: d, k: k}, nil
+	return &matrixTile{linearTiling: t}
 }
 
 // passes tells whether all invocations load so many rows, of each of them so many quads

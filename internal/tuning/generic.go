@@ -11,7 +11,7 @@ var generic = Profile{
 
 	Compress: Compress{},
 
-	Linear: Linear{},
+	Linear: hopper.Linear,
 
 	Logits: Logits{},
 
