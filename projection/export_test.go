@@ -6,6 +6,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/shaders"
+	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -98,4 +99,21 @@ func PlansOf(o *Linear) (plans []any) {
 		}
 	}
 	return plans
+}
+
+// ChainLaunches are how often a chain of two layers of V4-Flash is launched on a device.
+func ChainLaunches(dev *vk.Device, tune *tuning.Linear) any {
+	var layers [2]*Linear
+	for i, cfg := range []LinearConfig{{N: 1024, K: 4096, Groups: 8}, {N: 4096, K: 8192}} {
+		cfg.Weights, cfg.Out = WeightFP8, tensor.BF16
+		var err error
+		if layers[i], err = newLinear(dev, cfg, tune, linearKinds); err != nil {
+			return err.Error()
+		}
+	}
+	c, err := NewLinearChain(layers[0], layers[1], 1)
+	if err != nil {
+		return err.Error()
+	}
+	return c.apart
 }
