@@ -36,7 +36,7 @@ type projLinearChainPush struct {
 	PartOutAddr, PartMlAddr        uint64
 	Tokens, HalfWords              uint32
 	YStride, YColumn, Flags        uint32
-	Splits, TableRows              uint32
+	Splits, TableRows, Ahead       uint32
 }
 
 // LinearChainTokens are the most tokens of a LinearChain.
@@ -86,7 +86,8 @@ func newLinearChain(op string, first, second *Linear, tokens, heads int) (*Linea
 		if heads > 0 && x.rows*t < 4 {
 			return nil, missing("four rows of an invocation")
 		}
-		spec.Constants = opkit.Words(int(a.Weights), int(ActivationBF16), t, x.rows, x.lanes, a.N, a.K, a.Groups, b.N, b.K, b.Groups, min(heads, 1))
+		spec.Constants = opkit.Words(int(a.Weights), int(ActivationBF16), t, x.rows, x.lanes, a.N, a.K, a.Groups, b.N, b.K, b.Groups, min(heads, 1),
+			opkit.ChainJoin.Ahead, opkit.ChainJoin.Groups, D)
 		k, err := pkg.Kernel(first.dev, spec)
 		if err != nil {
 			return nil, err
@@ -99,7 +100,7 @@ func newLinearChain(op string, first, second *Linear, tokens, heads int) (*Linea
 
 // StateLen is how many u32 the state of a chain of so many tokens or fewer has.
 func (o *LinearChain) StateLen(tokens int) int {
-	return chainHalves + tokens*(o.first.cfg.Groups*o.first.cfg.N+o.heads*chainHead)
+	return chainHalves + tokens*(o.first.cfg.Groups*o.first.cfg.N+o.heads*D)
 }
 
 // NewState makes the state of chains of these layers, [StateLen(tokens)] u32, as it has
@@ -184,7 +185,7 @@ func (o *LinearChain) Record(rec *vk.Recorder, a LinearChainArgs) error {
 	targets = append(targets, o.joins(a.Parts, &push)...)
 	d := o.divisions[t-1]
 	tiles := func(c LinearConfig) int { return d.rowTiles(c.N) * c.Groups }
-	launches := []int{t * o.heads * chainHead / rowWorkgroup, tiles(o.first.cfg), tiles(o.second.cfg)}
+	launches := []int{t * o.heads * opkit.ChainJoin.Threads() / rowWorkgroup, tiles(o.first.cfg), tiles(o.second.cfg)}
 	if !o.apart {
 		launches = []int{launches[0] + launches[1] + launches[2]}
 	} else if o.heads == 0 {

@@ -22,9 +22,6 @@
 #define LINEAR_CHAIN
 #include "lib/linear_f32.glsl"
 
-#define MLA_AHEAD 5u
-#include "lib/mla_join.glsl"
-
 layout(local_size_x = 128) in;
 layout(constant_id = 2) const uint TOKENS = 1u;
 layout(constant_id = 3) const uint ROWS = 4u;
@@ -36,6 +33,10 @@ layout(constant_id = 8) const uint N1 = 8u;
 layout(constant_id = 9) const uint K1 = 32u;
 layout(constant_id = 10) const uint GROUPS1 = 1u;
 layout(constant_id = 11) const bool JOINED = false;
+layout(constant_id = 12) const uint MLA_AHEAD = 5u;
+layout(constant_id = 13) const uint JOIN_GROUPS = 4u;
+layout(constant_id = 14) const uint HEAD = 512u;
+#include "lib/mla_join.glsl"
 
 layout(push_constant) uniform Push {
     KV_ADDR state_addr;
@@ -57,6 +58,7 @@ layout(push_constant) uniform Push {
     uint flags;
     uint splits;
     uint table_rows;
+    uint ahead; // parts that a group takes at a time, at most MLA_AHEAD
 } pc;
 layout(std430, set = 0, binding = 0) readonly buffer Sink { uint sink[]; };
 layout(std430, set = 0, binding = 1) readonly buffer Positions { int positions[]; };
@@ -154,9 +156,10 @@ layout(buffer_reference, std430, buffer_reference_align = 4) coherent buffer Cha
 
 const uint NOTHING = 0xFFFFFFFFu, HALVES = 256u; // byte
 const uint Y_F32 = 1u, HAS_SINK = 2u, TURN = 4u;
-const uint HEADS = GROUPS0 * K0 / 512u;
+const uint HEADS = GROUPS0 * K0 / HEAD;
+const uint JOIN_LANES = 128u / JOIN_GROUPS, SHARES = HEAD / 4u / JOIN_LANES; // invocations of a group; workgroups of a head
 const uint TILES0 = (N0 + TEAMS * ROWS - 1u) / (TEAMS * ROWS), TILES1 = (N1 + TEAMS * ROWS - 1u) / (TEAMS * ROWS);
-const uint JOINS = JOINED ? TOKENS * GROUPS0 * K0 / 128u : 0u; // 128 dims each
+const uint JOINS = JOINED ? TOKENS * HEADS * SHARES : 0u;
 const uint FIRST = TILES0 * GROUPS0, PRODUCTS = FIRST + TILES1 * GROUPS1, ALL = JOINS + PRODUCTS;
 const uint X_WORDS = JOINED ? TOKENS * GROUPS0 * K0 / 2u : 0u; // of a half, in front of z
 
@@ -215,22 +218,21 @@ uvec2 present(uvec2 w) { return mix(w, uvec2(NOTHING - 1u), equal(w, uvec2(NOTHI
 
 // join: as attn_merge.comp, with the bits of its sums.
 void join(uint turn, uint64_t x_at) {
-    const uint tid = gl_LocalInvocationIndex, group = tid / 32u, lane = turn % 4u * 32u + tid % 32u;
-    const uint head = turn / 4u % HEADS, t = turn / 4u / HEADS;
+    const uint tid = gl_LocalInvocationIndex, group = tid / JOIN_LANES, lane = turn % SHARES * JOIN_LANES + tid % JOIN_LANES;
+    const uint head = turn / SHARES % HEADS, t = turn / SHARES / HEADS;
     if (t >= pc.tokens) return;
     const uint first = t * pc.splits * HEADS + head, last = pc.splits - 1u; // part i: first + i*HEADS
-    const uint stride = pc.splits > 8u ? 5u : 4u;
     const uint sink_bits = sink[head];
-    const bool turns = (pc.flags & TURN) != 0u && lane >= 112u; // two pairs
+    const bool turns = (pc.flags & TURN) != 0u && lane >= (HEAD - 2u * ROPE_PAIRS) / 4u; // two pairs
     MlaJoined j = mla_nothing();
     uvec2 c = uvec2(0u), s = uvec2(0u);
-    [[dont_unroll]] for (uint base = group * stride; base <= last; base += 4u * stride) {
+    [[dont_unroll]] for (uint base = group * pc.ahead; base <= last; base += JOIN_GROUPS * pc.ahead) {
         vec4 x[MLA_AHEAD];
         vec2 part[MLA_AHEAD];
         [[unroll]] for (uint k = 0u; k < MLA_AHEAD; k++) {
             const uint at = first + min(base + k, last) * HEADS;
             part[k] = uintBitsToFloat(ChainRead2(pc.part_ml_addr + uint64_t(at) * 16u).v);
-            x[k] = uintBitsToFloat(ChainRead4(pc.part_out_addr + uint64_t(at * 128u + lane) * 16u).v);
+            x[k] = uintBitsToFloat(ChainRead4(pc.part_out_addr + uint64_t(at * (HEAD / 4u) + lane) * 16u).v);
         }
         if (turns) {
             const uint angle = uint(clamp(positions[t], 0, int(pc.table_rows) - 1)) * ROPE_PAIRS + lane % 16u;
@@ -238,7 +240,7 @@ void join(uint turn, uint64_t x_at) {
             s = table[angle + ROPE_PAIRS / 2u];
         }
         [[unroll]] for (uint k = 0u; k < MLA_AHEAD; k++) {
-            if (k >= stride || base + k > last) part[k].y = 0.0;
+            if (k >= pc.ahead || base + k > last) part[k].y = 0.0;
         }
         mla_take(j, part, x);
     }
@@ -247,14 +249,14 @@ void join(uint turn, uint64_t x_at) {
     barrier();
     if (group > 0u) return;
     float m = j.m;
-    [[unroll]] for (uint g = 1u; g < 4u; g++) m = max(m, pair_s[g * 32u].x);
+    [[unroll]] for (uint g = 1u; g < JOIN_GROUPS; g++) m = max(m, pair_s[g * JOIN_LANES].x);
     mla_raise(j, m);
-    [[unroll]] for (uint g = 1u; g < 4u; g++) {
-        const uint i = g * 32u + tid;
+    [[unroll]] for (uint g = 1u; g < JOIN_GROUPS; g++) {
+        const uint i = g * JOIN_LANES + tid;
         mla_add(j, pair_s[i], vec4(sum_s[i], sum_s[PITCH + i], sum_s[2u * PITCH + i], sum_s[3u * PITCH + i]));
     }
     const uvec2 w = mla_words(j, (pc.flags & HAS_SINK) != 0u ? mla_sink(sink_bits) : MLA_NO_SINK, turns, c, s);
-    const uint64_t at = uint64_t((t * HEADS + head) * 128u + lane) * 8u;
+    const uint64_t at = uint64_t((t * HEADS + head) * (HEAD / 4u) + lane) * 8u;
     ChainWrite2(x_at + at).v = present(w);
     KvWrite2(pc.x_addr + at).v = w;
 }
