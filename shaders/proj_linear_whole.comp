@@ -1,14 +1,19 @@
-// A linear layer for many tokens, with cooperative matrices, in whole tiles: y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k]; see proj_linear.comp.
-// bindings: 0 w_scale, 1 row_scale, 2 x_scale; x, w and y by address: lib/linear.glsl. With splits, part s of k goes to an f32 y of its own.
-// One workgroup of THREADS: BM tokens (x of the grid) and BN rows (y, from first_row on) of group z / splits. As proj_linear_cm.comp, but numbers come
-//   for two steps at a time, so that whole lines of 128 bytes are read of bf16: x during the products of one step, weights during those of the
-//   other. Halves of them stay in registers until the tile in shared memory has been used. Of the eights of numbers of a pair the first step
-//   takes the even ones, the second the odd ones, of x and w alike.
-// No row of a tile lies outside: T >= BM, N a multiple of BN, K of what split_steps counts: 2*BK, or with FP8 weights a block of 128; the
-//   last tile of tokens begins earlier, and stores only what is its own.
-// Constants: lib/linear_tiles.glsl; BK is 32. Rows are shorter than 2^26 bytes.
-// Shared memory: max((BM+BN)*(2*BK+16), THREADS/SUBGROUP*M*(4*WN+16)) + 4: 20484 B for 128 x 128.
-// Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, shaderInt16, vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
+// A linear layer for many tokens, with matrices, in whole tiles:
+//   y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k]; see proj_linear.comp.
+// Shared memory: max((BM+BN)*(2*BK+16), THREADS/SUBGROUP*M*(4*WN+16)) + 4 B: 20484 for 128 x 128 in
+//   steps of 32.
+// Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, shaderInt16,
+//   vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
+// Bindings: 0 w_scale, 1 row_scale, 2 x_scale; x, w and y by address: lib/linear.glsl. With splits,
+//   part s of k goes to an f32 y of its own.
+// Workgroup: BM tokens (x) and BN rows (y, from first_row on) of group z / splits, as in
+//   proj_linear_cm.comp. But numbers come for two steps at a time, so that whole lines of bf16 are
+//   read: x during the products of one step, weights during those of the other. Half of them stay
+//   in registers until the tile in shared memory has been used. The first step takes the even
+//   eights of a pair, the second the odd.
+// Constants: lib/linear_tiles.glsl; BK is 32. T >= BM, N is a multiple of BN, K of what split_steps
+//   counts: 2*BK, or with FP8 weights a block of 128. Rows are shorter than 2^26 bytes.
+// The last tile of tokens begins earlier and stores only what is its own.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -20,8 +25,8 @@
 #include "lib/linear_tiles.glsl"
 
 const uint PAIR = 2u * BK;
-const uint X_VEC = ACT == ACT_BF16 ? 8u : 16u; // numbers of a quad
-const uint W_VEC = FORMAT == WEIGHT_BF16 ? 8u : FORMAT == WEIGHT_NVFP4 ? 32u : 16u;
+const uint X_VEC = ACT_QUAD; // numbers of a quad
+const uint W_VEC = WEIGHT_QUAD;
 const uint X_LINES = THREADS / (PAIR / X_VEC); // rows that all invocations load at a time
 const uint SPAN = FP8_WEIGHT ? SCALE_BLOCK : PAIR; // what split_steps counts: a part of FP8 weights is whole blocks
 const uint W_LINES = THREADS / (PAIR / W_VEC);
@@ -45,9 +50,10 @@ layout(buffer_reference, std430, buffer_reference_align = 16) volatile readonly 
 uint tid_;
 uint x_lane_, w_lane_; // bytes from the first quad of a tile's pair to where this invocation's rows begin
 
-// line_of: the row of a tile that an invocation loads in pass 0, apart: how far behind is the one of pass i. Where quads are eights, an
-// invocation has an even one in one of two passes that are four rows apart and an odd one in the other: so at each step each keeps one of
-// the two, and eight neighbours that store 16 bytes each meet all banks.
+// line_of: the row of a tile that an invocation loads in pass 0, apart: how far behind is the one
+// of pass i. Where quads are eights, an invocation has an even one in one of two passes that are
+// four rows apart and an odd one in the other: so at each step each keeps one of the two, and eight
+// neighbours that store 16 bytes each meet all banks.
 uint line_of(uint vec, uint lines) {
     const uint i = tid_ / (PAIR / vec);
     return vec == 8u ? (i & 3u) + 8u * (i >> 2) : spread(i, lines);
@@ -157,7 +163,8 @@ void load_b(uint n, uint k, out CM_B b) { coopMatLoad(b, tile_s, (BM + n) * PITC
 
 const uint NOTHING = 0u, OF_X = 1u, OF_W = 2u;
 
-// multiply: the products of a step, and between them the loads of what `loads` says of a pair. A fragment comes while the one before is used.
+// multiply: the products of a step, and between them the loads of what `loads` says of a pair. A
+// fragment comes while the one before is used.
 void multiply(uint m0, uint n0, uint loads, uint pair, inout FetchX x, inout FetchW w) {
     CM_A a[M_TILES];
     CM_B b[2];
@@ -182,8 +189,8 @@ void multiply(uint m0, uint n0, uint loads, uint pair, inout FetchX x, inout Fet
     }
 }
 
-// store_even: the first step of a pair that has come, when all subgroups have multiplied the step before; what needs decoding is decoded
-// before that. The other step is held.
+// store_even: the first step of a pair that has come, when all subgroups have multiplied the step
+// before; what needs decoding is decoded before that. The other step is held.
 void store_even(FetchX x, FetchW w) {
     Elements v;
     HalfX even_x;
@@ -233,7 +240,8 @@ void advance(uint pair, uint m0, uint n0) {
     store_even(x, w);
 }
 
-// quick_bf16: four numbers of bf16, rounded as bf16_pack2 does it, which knows NaN and is slower for it.
+// quick_bf16: four numbers of bf16, rounded as bf16_pack2 does it, which knows NaN and is slower
+// for it.
 uint quick_round(uint u) { return u + 0x7FFFu + ((u >> 16) & 1u); }
 uvec2 quick_bf16(vec4 v) {
     const float all = (v.x + v.y) + (v.z + v.w); // NaN where one of them is
@@ -300,7 +308,8 @@ void main() {
     [[unroll]] for (uint i = 0u; i < M_TILES; i++) {
         [[unroll]] for (uint j = 0u; j < N_TILES; j++) acc[i][j] = CM_C(0.0);
     }
-    // The last pair stands apart: a condition between the loads and their use would make the loads wait.
+    // The last pair stands apart: a condition between the loads and their use would make the loads
+    // wait.
     [[dont_unroll]] for (; pair < last; pair++) {
         if (FRACTIONS && pair % (SCALE_BLOCK / PAIR) == 0u) change_unit();
         advance(pair, m0, n0);
