@@ -10,8 +10,8 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// LinearVariants are the variants of Linear, best first. bf16 holds every activation
-// and every E4M3 weight with a power-of-two scale, so cmb comes before cm.
+// LinearVariants are the variants of Linear, best first. cmb comes before cm because bf16 holds
+// every activation, and every E4M3 weight times a power of two.
 var LinearVariants = opkit.Ladder("proj_linear", VariantCMB, VariantCM, VariantBase, VariantDA)
 
 // LinearConfig says what a Linear is built for.
@@ -24,22 +24,22 @@ type LinearConfig struct {
 	MaxTokens   int              // the most tokens of a Record; 0: any number. Fewer need fewer kernels
 	Variant     string           // "" picks the best
 
-	// Norm is the type of weights, tensor.BF16 or tensor.F32, of an RMS norm that the first
-	// NormColumns outputs go through, as the query's bottleneck goes through QKVNorm: to the
-	// same bits, by the launch that makes them, where Linear.Norms says so. 0 stands for no
-	// norm. Groups is 1 and Out bf16; NormColumns is a multiple of 8.
+	// Norm is the type of the weights, tensor.BF16 or tensor.F32, of an RMS norm of the first
+	// NormColumns outputs; 0 stands for none. The launch that makes the outputs norms them, where
+	// Linear.Norms says so, with the bits of QKVNorm. Groups has to be 1, Out bf16 and NormColumns
+	// a multiple of 8.
 	Norm        tensor.DType
 	NormColumns int
 	NormEps     float32 // 0: DefaultEps
 
-	// Workgroups is how many workgroups fill the device; 0 estimates it from the
-	// device's type. The order of sums may depend on it.
+	// Workgroups is how many workgroups fill the device; 0 asks the tuning profile. The order of
+	// sums may depend on it.
 	Workgroups int
 }
 
-// LinearWeights are the weights of a Linear, rows = G*N of them, those of group g
-// from row g*N. Weights of several tensors may lie below each other, where FP8 wants
-// 128 rows, or a multiple, of all but the last.
+// LinearWeights are the weights of a Linear: G*N rows, those of group g from row g*N on. Weights
+// of several tensors may lie below each other; with FP8 all but the last then have a multiple of
+// 128 rows.
 type LinearWeights struct {
 	Data     tensor.Tensor // [rows, K] bf16; [rows, K] u8 E4M3; [rows, K/2] u8 with two E2M1 codes a byte, the even one low
 	Scale    tensor.Tensor // FP8: [ceil(rows/128), ceil(K/128)] f32 or u8 UE8M0; NVFP4: [rows, K/16] u8 E4M3; bf16: absent
@@ -49,20 +49,18 @@ type LinearWeights struct {
 // LinearArgs are the tensors of one Linear.
 type LinearArgs struct {
 	X         tensor.Tensor // bf16: [T, ..], G*K numbers a token, as [T, K], [T, G, K] or [T, H, 512]; FP8: [G, T, K] u8
-	XScale    tensor.Tensor // FP8: [G, K/128, Ta] f32, packed: [G, K/512, Ta] i32 or u32, of which byte c is the UE8M0 scale of block 4i+c; Ta >= T
+	XScale    tensor.Tensor // FP8: [G, K/128, Ta] f32, packed: [G, K/512, Ta] i32 or u32, byte c the UE8M0 scale of block 4i+c; Ta >= T
 	W         LinearWeights
 	Out       tensor.Tensor // [T, ..] of LinearConfig.Out, a multiple of 8 numbers a token, of which G*N are written
 	OutColumn int           // where these begin, a multiple of 8: outputs of several layers can stand side by side
 
-	// With LinearConfig.Norm only, all three or none. Out has all outputs as they are
-	// without.
+	// With LinearConfig.Norm only, all three or none. Out is the same with and without.
 	Norm    tensor.Tensor // [NormColumns], weights of the norm of the columns from OutColumn on
 	Normed  tensor.Tensor // [T, NormColumns] bf16, written
-	Arrived tensor.Tensor // [T] u32 or i32, zeros before the first Record and after each one has run; for one that runs at a time
+	Arrived tensor.Tensor // [T] u32 or i32, zeros before the first launch, which each launch restores; not shared by launches that overlap
 
-	// Scratch holds sums over parts of K, [ScratchLen(T)] f32 (or more) that nothing
-	// else uses meanwhile. It may be absent: then few outputs of many inputs are
-	// computed by fewer workgroups than the device has room for.
+	// Scratch holds sums over parts of K: [ScratchLen(T)] f32 or more that nothing else uses
+	// meanwhile. Without it K is not cut, and layers of few outputs leave much of the device idle.
 	Scratch tensor.Tensor
 }
 
@@ -74,30 +72,32 @@ type LinearArgs struct {
 // with f32 sums and one rounding of the result. Weights and E4M3 activations are
 // codes times their scales; they are decoded on the chip and never written back.
 // With one group this is a linear layer (wq_a over wkv, wq_b, wo_b, the indexer's and
-// the compressors' projections), with several the einsum of wo_a, "bhr,hdr->bhd".
+// the compressors' projections); with several it is the einsum of wo_a, "bhr,hdr->bhd".
 //
-// The definition is LinearRef. A NaN code of E4M3, which no finite number is
-// quantised to, makes the sums that it is part of any number or NaN; tokens do not
-// touch each other. Scales of any f32 are taken as they are: powers of two multiply the
-// codes, which is exact, and the rest the sums. Variant cm multiplies f16 numbers: it
-// takes activations and bf16 weights beyond 65504 as that, and those below 2^-14 in
-// steps of 2^-24. All other products are exact.
+// The definition is LinearRef. Tokens do not touch each other. A scale may be any f32: its
+// power of two multiplies the codes, which is exact, its fraction the sums. A NaN code of E4M3,
+// which no quantiser writes, makes its sums any number or NaN. Variant cm multiplies f16 numbers:
+// it clamps activations and bf16 weights to 65504, and rounds those below 2^-14 to steps of 2^-24.
+// All other products are exact.
 //
-// The kernel is chosen by T. A device gives the same bits for a token on every run
-// with the same T; with another T sums can have another order.
+// T chooses the kernel. The same device and T give the same bits on every run; with
+// another T sums can have another order. The numbers below are those of most layers:
 //
-//	base, da  T <= 4: a kernel that reads the weights once for 1, 2 or 4 tokens; T <= 48: one that shares x in passes of 8 or
-//	          16; else tiles of up to 128 tokens x 128 rows. With few rows the first serves up to 16 tokens and the second up
-//	          to 64. Where rows leave much of the device idle, K is cut into parts
-//	cm, cmb   T <= 2: the former; T <= 16: matrices of 16 rows with operands from memory to registers; T <= 128: 128 rows
-//	          with weights from memory to registers and x through shared memory; else in tiles of 64 or 128 tokens. With few
-//	          rows the second serves up to 32 tokens, with very few up to 128. Where the last tiles would leave most of the
-//	          device idle, K is cut into parts for them
+//	base, da  T <= 4    proj_linear_tokens1to8 reads the weights once for 1, 2 or 4 tokens
+//	          T <= 48   proj_linear_tokens8to16 shares x, in passes of 8 or 16
+//	          else      proj_linear, tiles of up to 128 tokens x 128 rows
+//	cm, cmb   T <= 2    proj_linear_tokens1to8
+//	          T <= 16   proj_linear_tokens8to32, matrices from memory to registers, 16 rows a workgroup
+//	          T <= 128  proj_linear_tokens32to64, the same with x shared by 128 rows
+//	          else      proj_linear_cm and proj_linear_whole, tiles of 64 or 128 tokens
 //
-// Where fragments do not lie in registers as the second and third need it, which a
-// kernel of one workgroup finds out when the first Linear is made on a device, T <= 4
-// take the first (T <= 8 where N*G/64 workgroups do not fill the device), more the
-// last.
+// Layers of few rows keep the kernels of fewer tokens for longer. Where tiles leave much of the
+// device idle, K is cut into parts, or for the last tiles only. The rules are in the files named
+// after the shaders, the numbers in tuning.Linear.
+//
+// proj_linear_tokens8to32 and proj_linear_tokens32to64 need fragments to lie in registers in one of
+// several ways. A kernel of one workgroup finds out how they lie when the first Linear is made on
+// a device. Where they lie otherwise, the kernels before and after take their tokens.
 //
 // Sources: DeepSeek-V4 inference/model.py (linear layers, einsum of wo_a), vLLM
 // rocm_aiter_mla_sparse.py (bf16 einsum over dequantised weights), DeepGEMM
@@ -203,8 +203,8 @@ func (o *Linear) build() (err error) {
 // Variant is the name of the variant that was chosen.
 func (o *Linear) Variant() string { return o.variant }
 
-// ScratchLen is how many f32 of scratch memory a Record of T tokens makes use of; 0
-// for none, or more tokens than MaxTokens.
+// ScratchLen is how many f32 of scratch memory a Record of T tokens uses. It is 0 for more than
+// MaxTokens.
 func (o *Linear) ScratchLen(T int) int {
 	if T < 1 || o.cfg.MaxTokens > 0 && T > o.cfg.MaxTokens {
 		return 0
@@ -216,8 +216,10 @@ func (o *Linear) ScratchLen(T int) int {
 	return p.splits * T * (o.cfg.N*o.cfg.Groups - p.whole)
 }
 
-// Record checks the arguments and records the launches: one, or two with a sum of
-// parts in scratch memory, or three where only the last rows are in parts. T is the first dimension of Out and may be 0.
+// Record checks the arguments and records the launches: one, a second that adds up parts in
+// scratch memory, and a third where only the last rows are in parts. T is the first dimension of
+// Out and may be 0.
+//
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *Linear) Record(rec *vk.Recorder, a LinearArgs) error {
 	const op = "linear"
@@ -261,7 +263,8 @@ func (o *Linear) Record(rec *vk.Recorder, a LinearArgs) error {
 		}
 		push = parts
 	}
-	// Rows and columns are counted from the first one that is in parts: y_column takes back, modulo 2^32, what first_row adds.
+	// Scratch has only the rows that are in parts: y_column takes back, modulo 2^32, what first_row
+	// adds.
 	scratch := opkit.Target{Name: "Scratch", T: o.parts(a, p), Access: vk.Write, Align: 16}
 	push.FirstRow = uint32(p.whole)
 	push.YAddr, push.YStride, push.YColumn, push.YF32 = scratch.T.View().Address(), uint32(scratch.T.Shape[2]), -push.FirstRow, 1
@@ -291,8 +294,8 @@ func (o *Linear) recordSum(rec *vk.Recorder, op string, a LinearArgs, p linearPl
 	}))
 }
 
-// linearSources are what base binds after the scales and the other variants reach by
-// address, before the output.
+// linearSources are what base binds between the scales and the output, and the other variants
+// reach by address.
 func linearSources(a LinearArgs) []opkit.Target {
 	return []opkit.Target{
 		{Name: "X", T: a.X, Access: vk.Read, Align: 16},

@@ -78,13 +78,13 @@ func (k *baseTiles) plan(T, scratch int) linearPlan {
 	return p
 }
 
-// allowed tells whether K may be cut into so many parts.
+// allowed tells whether K may be cut so.
 func (k *baseTiles) allowed(parts, T, scratch int) bool {
 	p := &k.tune.Parts
 	return parts <= p.Most && parts*T*k.rows() <= scratch && p.LeastSteps*parts*baseStep <= k.cfg.K
 }
 
-// cost is about how long tiles in so many parts of K take, with their sums. Tiles are dealt out
+// cost is about how long tiles in parts of K take, with their sums. Tiles are dealt out
 // among the compute units; a unit with few invocations waits more.
 func (k *baseTiles) cost(t baseTile, T, parts int) float64 {
 	p := &k.tune.Base

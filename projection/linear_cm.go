@@ -266,13 +266,13 @@ func (k *matrixTiles) tile(T, scratch int) matrixTile {
 }
 
 // partsOf is into how many parts K is cut: as many as fill the device, where the tiles
-// fill less than half of it. Whole tiles are of so many tokens that products bound them, and what
-// parts cost is weighed as that of the last tiles.
+// fill less than half of it. Products bound whole tiles, so what parts cost is weighed as for the
+// last tiles.
 func (k *matrixTiles) partsOf(t matrixTile, T, scratch int) int {
 	p := &k.tune.Parts
 	tiles, fill := k.workgroups(t, T), k.fill(t)
 	if !t.of(T).pairs || tiles*p.IdleFill > fill {
-		return k.parts(tiles, fill, opkit.CeilDiv(k.cfg.K, t.bk), T, scratch)
+		return k.partsFor(tiles, fill, opkit.CeilDiv(k.cfg.K, t.bk), T, scratch)
 	}
 	least, best := k.cfg.K, 1
 	for parts := 2; parts <= p.Most && parts*tiles <= fill && p.LeastSteps*parts*t.bk <= k.cfg.K && parts*T*k.rows() <= scratch; parts++ {

@@ -45,10 +45,9 @@ func (cfg LinearConfig) normConstants() []uint32 {
 	return append(opkit.Words(norm, cfg.NormColumns/8), math.Float32bits(eps), math.Float32bits(1/float32(cfg.NormColumns)))
 }
 
-// Norms tells whether a Record of t tokens can norm outputs, as LinearConfig.Norm wants it:
-// by proj_linear_tokens1to8.comp and proj_linear_tokens8to32.comp, whose workgroups have some rows of so
-// many tokens that one of them comes last. Other kernels and VariantBase cannot, and a
-// Record then refuses LinearArgs.Normed.
+// Norms tells whether a Record of t tokens can norm outputs. proj_linear_tokens1to8 and
+// proj_linear_tokens8to32 can: the last of the workgroups with some rows of the same tokens norms
+// them. Other kernels and VariantBase cannot, and a Record then refuses LinearArgs.Normed.
 func (o *Linear) Norms(t int) bool {
 	return o.mayNorm() && t > 0 && (o.cfg.MaxTokens == 0 || t <= o.cfg.MaxTokens) && o.plan(t, math.MaxInt32).norms
 }
@@ -84,7 +83,8 @@ func normTargets(a LinearArgs) []opkit.Target {
 }
 
 // recordNorm records the launch of a kernel that norms its outputs if that is wanted.
-func (o *Linear) recordNorm(rec *vk.Recorder, op string, a LinearArgs, p linearPlan, like projLinearPush, bind []vk.View, targets []opkit.Target) error {
+func (o *Linear) recordNorm(rec *vk.Recorder, op string, a LinearArgs, p linearPlan, like projLinearPush,
+	bind []vk.View, targets []opkit.Target) error {
 	push := projLinearNormPush{
 		XAddr: like.XAddr, WAddr: like.WAddr, YAddr: like.YAddr, Tokens: like.Tokens, Groups: like.Groups, N: like.N, K: like.K,
 		YStride: like.YStride, YColumn: like.YColumn, YF32: like.YF32, XScalePitch: like.XScalePitch, Splits: 1,

@@ -22,7 +22,7 @@ type kernelKind interface {
 	covers(T int) bool
 	// build makes the kernels for from tokens or more.
 	build(from int) error
-	// plan is the launch for T tokens, which it covers, with so many f32 of scratch memory.
+	// plan is the launch for T tokens, which it covers, with `scratch` f32 of scratch memory.
 	plan(T, scratch int) linearPlan
 }
 
@@ -53,7 +53,7 @@ func fitKinds(l *linearLayer, all []kernelKind) ([]kernelKind, error) {
 	return kinds, nil
 }
 
-// plan picks the kernel for T tokens, with so many f32 of scratch memory.
+// plan picks the kernel for T tokens, with `scratch` f32 of scratch memory.
 func (o *Linear) plan(T, scratch int) linearPlan {
 	for _, k := range o.kinds[:len(o.kinds)-1] {
 		if k.covers(T) {
@@ -100,7 +100,7 @@ func (l *linearLayer) runs(stem string) bool {
 	return l.caps.Missing(shaders.Requires(opkit.Stem(stem, l.variant))) == nil
 }
 
-// enough tells whether kernels for up to so many tokens are all that MaxTokens needs.
+// enough tells whether MaxTokens needs no kernels for more tokens.
 func (l *linearLayer) enough(tokens int) bool {
 	return l.cfg.MaxTokens > 0 && tokens >= l.cfg.MaxTokens
 }
@@ -116,7 +116,7 @@ func (l *linearLayer) spec(stem string, constants ...uint32) opkit.Spec {
 	}
 }
 
-// rowTiles is how many tiles of so many rows a group has. They begin at multiples of
+// rowTiles is how many tiles of some rows a group has. They begin at multiples of
 // their size among the rows of all groups, which a group need not.
 func (l *linearLayer) rowTiles(rows int) int {
 	n := opkit.CeilDiv(l.cfg.N, rows)

@@ -15,7 +15,7 @@ type rowDivision struct {
 // rowTiles is how many workgroups have n rows.
 func (d rowDivision) rowTiles(n int) int { return opkit.CeilDiv(n, rowWorkgroup/d.lanes*d.rows) }
 
-// divideRows divides a layer for so many tokens of a workgroup.
+// divideRows divides a layer for the tokens of a workgroup.
 //
 // Layers of a model are to have the same numbers where that costs little: they are one kernel then,
 // whose code a step finds in a cache. So layers that are alike (weightFormat.alike) depend on K

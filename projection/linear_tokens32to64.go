@@ -22,7 +22,7 @@ type division32to64 struct {
 	tokens   int
 	ahead    int
 	lanes    int
-	turns    int // 1: two sets of registers for weights, by turns
+	turns    int // 1: two sets of registers for weights
 	whole    int // 1: rows are whole tiles of a workgroup and k is whole rounds
 	chunk    int // numbers of k in a chunk
 	kernel   *vk.Kernel
@@ -75,8 +75,8 @@ func (k *tokens32to64) fit(l *linearLayer, _ kernelKind) (bool, error) {
 	return len(k.divisions) > 0, nil
 }
 
-// divide32to64 divides a layer for passes of so many tokens, or half of them where products have 8
-// columns instead of 16: as many products, and as much code. A round is two chunks where their x is
+// divide32to64 divides a layer for passes of some tokens, or of half of them where products have 8
+// columns instead of 16, which is as much code. A round is two chunks where their x is
 // not too much to keep.
 //
 // Errors: vk.ErrMissingFeature when no shape of matrix product suits; those of a laneFinder.
@@ -180,7 +180,7 @@ func (k *tokens32to64) build(int) error {
 func (k *tokens32to64) plan(T, scratch int) linearPlan {
 	d := k.division(T)
 	p := linearPlan{kernel: d.kernel, step: d.round()}
-	p.cut(k.cfg.K, k.parts(k.workgroups(d, T), k.cfg.Workgroups, opkit.CeilDiv(k.cfg.K, d.round()), T, scratch))
+	p.cut(k.cfg.K, k.partsFor(k.workgroups(d, T), k.cfg.Workgroups, opkit.CeilDiv(k.cfg.K, d.round()), T, scratch))
 	p.grid = [3]uint32{uint32(opkit.CeilDiv(T, d.tokens)), uint32(k.rowGroups(d)), uint32(k.cfg.Groups * p.splits)}
 	return p
 }

@@ -79,15 +79,16 @@ func (k *tokens8to32) fit(l *linearLayer, next kernelKind) (bool, error) {
 	return len(k.divisions) > 0, nil
 }
 
-// divide8to32 divides a layer for up to so many tokens of a workgroup, which are the columns of two
-// products at most. More subgroups share K while rows are too few to fill the device and each has
+// divide8to32 divides a layer for the tokens of a workgroup, at most the columns of two
+// products. More subgroups share K while rows are too few to fill the device and each has
 // a step of its own or two. A step is two chunks, or one where that leaves less undone.
 //
 // Errors: vk.ErrMissingFeature when no shape of matrix product suits; those of a laneFinder.
 func (l *linearLayer) divide8to32(tokens int) (division8to32, error) {
 	p := &l.tune.Tokens8to32
 	return fitMatrix(l, func(s vk.CoopMatShape, lanes int) (d division8to32, ok bool) {
-		d = division8to32{m: int(s.M), n: int(s.N), k: int(s.K), subgroup: int(l.caps.MinSubgroupSize), parts: p.LeastParts, tokens: tokens, ahead: 2, lanes: lanes}
+		d = division8to32{m: int(s.M), n: int(s.N), k: int(s.K), subgroup: int(l.caps.MinSubgroupSize),
+			parts: p.LeastParts, tokens: tokens, ahead: 2, lanes: lanes}
 		chunk := lanes * l.format.quad
 		if tokens > 2*d.n || !l.fits8to32(d) || l.format.blocks && chunk > ScaleBlock {
 			return d, false
@@ -107,7 +108,8 @@ func (l *linearLayer) divide8to32(tokens int) (division8to32, error) {
 				d = same
 			}
 		}
-		if opkit.CeilDiv(chunks, d.parts) < 2*opkit.CeilDiv(chunks, 2*d.parts) || l.format.blocks && 2*chunk > ScaleBlock || 2*chunk > p.MostUnrolled {
+		less := opkit.CeilDiv(chunks, d.parts) < 2*opkit.CeilDiv(chunks, 2*d.parts)
+		if less || l.format.blocks && 2*chunk > ScaleBlock || 2*chunk > p.MostUnrolled {
 			d.ahead = 1
 		}
 		return d, true

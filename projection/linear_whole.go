@@ -27,9 +27,8 @@ func (l *linearLayer) wholeTile(t linearTiling) *matrixTile {
 	return &matrixTile{linearTiling: t}
 }
 
-// passes tells whether all invocations load so many rows, of each of them so many quads
-// by neighbours, in pairs of passes, and at least so many rows at a time that neighbours
-// store to different banks.
+// passes tells whether all invocations load the rows of a tile in pairs of passes, the quads of a
+// row by neighbours, with enough rows at a time that neighbours store to different banks.
 func (t linearTiling) passes(rows, quads int) bool {
 	lines, least := t.threads()/quads, 8
 	if quads == 8 {
