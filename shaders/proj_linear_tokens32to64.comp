@@ -1,15 +1,20 @@
-// A linear layer for some tokens, with cooperative matrices: y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k]; see proj_linear.comp.
-// bindings: 0 w_scale, 1 row_scale, 2 x_scale; x, w and y by address: lib/linear.glsl. With splits, part s of k goes to an f32 y of its own.
-// One workgroup: TOKENS tokens (x of the grid) and THREADS/SUBGROUP tiles of M rows (y) of group z / splits, a tile to a subgroup.
-//   Weights go from memory to the registers of their subgroup, as in proj_linear_thin.comp, a round ahead; x goes through shared memory,
-//   for all of them, as the components of fragments that each lane wants. A round is AHEAD chunks of k, a chunk being LANES*16 bytes of a
-//   row of weights.
-// Constants after the two of lib/linear.glsl: 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a product, 7 TOKENS, 8 AHEAD, 9 LANES: see
-//   proj_linear_thin.comp, 10 TURNS: 0: weights are decoded a round ahead; 1: on their way in two sets of registers by turns, which is
-//   twice the code: projection/linear_mid.go chooses.
-//   11 WHOLE: 1: rows of a group are whole tiles of a workgroup and k is whole rounds: less code.
-// Shared memory: max(4*TOKENS*AHEAD*CHUNK, OUT_TILES*THREADS/SUBGROUP*N*(4*M+16)), CHUNK the numbers of a chunk: 20480 B for FP8 and 32 tokens.
-// Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, shaderInt16, vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
+// A linear layer for 32, 48 or 64 tokens a workgroup, with matrices of weights from memory to
+// registers: y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k]; see proj_linear.comp.
+// Shared memory: max(4*TOKENS*AHEAD*CHUNK, OUT_TILES*THREADS/SUBGROUP*N*(4*M+16)) B, CHUNK the
+//   numbers of a chunk: 20480 for FP8 and 32 tokens.
+// Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, shaderInt16,
+//   vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
+// Bindings: 0 w_scale, 1 row_scale, 2 x_scale; x, w and y by address: lib/linear.glsl. With splits,
+//   part s of k goes to an f32 y of its own.
+// Workgroup: TOKENS tokens (x; half as many where N is 8) and THREADS/SUBGROUP tiles of M rows (y)
+//   of group z / splits, a tile to a subgroup. Weights go to its registers as in
+//   proj_linear_tokens8to32.comp, a round ahead. x goes through shared memory, for all subgroups,
+//   as the components that each lane wants. A round is AHEAD chunks, a chunk LANES*16 bytes of a
+//   row.
+// Constants after the two of lib/linear_format.glsl: 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a
+//   product, 7 TOKENS, 8 AHEAD, 9 LANES as in proj_linear_tokens8to32.comp, 10 TURNS: 1: weights
+//   are on their way in two sets of registers, which is twice the code; 11 WHOLE: 1: rows of a
+//   group are whole tiles of a workgroup and k is whole rounds, which is less code.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -32,7 +37,7 @@ layout(constant_id = 10) const uint TURNS = 0u;
 layout(constant_id = 11) const uint WHOLE = 0u;
 
 const uint TEAMS = THREADS / SUBGROUP;
-const uint VEC = FORMAT == WEIGHT_BF16 ? 8u : FORMAT == WEIGHT_NVFP4 ? 32u : 16u; // weights of a quad
+const uint VEC = WEIGHT_QUAD;
 const uint PAIRS = VEC / 2u;                    // words of two elements that a quad becomes
 const uint CHUNK = LANES * VEC;
 const uint FRAGS = CHUNK / CM_K;
@@ -63,11 +68,10 @@ shared uvec4 x_s[QUADS]; // two rounds, [2, chunks, SLOTS, N_TILES, SLOT_QUADS, 
 #define CM_A coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA>
 #define CM_B coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB>
 #define CM_C coopmat<float, gl_ScopeSubgroup, CM_M, CM_N, gl_MatrixUseAccumulator>
-#define LANES_HALVES
 #include "lib/linear_lanes.glsl"
 
 // volatile: else loads are moved to where their results are used, and wait there for memory.
-layout(buffer_reference, std430, buffer_reference_align = 16) volatile readonly buffer MidRead { uvec4 v; };
+layout(buffer_reference, std430, buffer_reference_align = 16) volatile readonly buffer StreamRead { uvec4 v; };
 
 CM_C acc[N_TILES];
 
@@ -97,7 +101,7 @@ uint quad_at(uint round, uint c) { return (round * AHEAD + c) * LANES + quad_; }
 void fetch_w(uint round, out FetchW f) {
     [[unroll]] for (uint c = 0u; c < AHEAD; c++) {
         const uint u = in_row(quad_at(round, c), pc.k / VEC);
-        [[unroll]] for (uint i = 0u; i < W_EACH; i++) f.w[c][i] = MidRead(pc.w_addr + uint64_t(w_at_[i] + u) * 16u).v;
+        [[unroll]] for (uint i = 0u; i < W_EACH; i++) f.w[c][i] = StreamRead(pc.w_addr + uint64_t(w_at_[i] + u) * 16u).v;
         [[unroll]] for (uint i = 0u; i < W_EACH; i++) f.bits[c][i] = FORMAT == WEIGHT_NVFP4 ? w_nv_scale(row_of(i), u * VEC) : 0u;
     }
     f.scale = FP8_WEIGHT ? w_block_bits(row_of(0u), in_row(round * AHEAD * CHUNK, pc.k)) : 0u;
@@ -116,7 +120,7 @@ void fetch_x(uint round, out FetchX f) {
         const uint u = in_row(round * ROUND_QUADS + unit_r(i), pc.k / 8u);
         [[unroll]] for (uint h = 0u; h < B_EACH; h++) {
             if (ACT == ACT_BF16) {
-                f.x[i][h] = MidRead(pc.x_addr + uint64_t(x_at_[i][h] + u) * 16u).v;
+                f.x[i][h] = StreamRead(pc.x_addr + uint64_t(x_at_[i][h] + u) * 16u).v;
                 f.bits[i][h] = 0u;
             } else {
                 f.x[i][h] = KvRead2(pc.x_addr + uint64_t(x_at_[i][h] + u) * 8u).v.xyxy;
@@ -207,7 +211,8 @@ void multiply(Elements v, uint half_) {
     }
 }
 
-// finish: the sums of all subgroups to y, OUT_TILES tiles of tokens at a time. An invocation has the same four rows of each.
+// finish: the sums of all subgroups to y, OUT_TILES tiles of tokens at a time. An invocation has
+// the same four rows of each.
 void finish(uint split, uint sub) {
     const uint quad = gl_LocalInvocationIndex % OUT_WIDTH, tile = quad / (CM_M / 4u);
     const uint row = row0_ - sub * CM_M + quad * 4u;
@@ -237,9 +242,10 @@ void finish(uint split, uint sub) {
     }
 }
 
-// Round i, counted from 1, is first + i - 1; 0 only fetches, so that there is one copy of everything: a kernel's code comes from memory,
-// too, where other kernels run between its launches. What the last round fetches is for nothing, but no load hangs on a condition. One
-// barrier a round is enough: x goes to the half of shared memory that was read before the barrier.
+// Round i, counted from 1, is first + i - 1; 0 only fetches, so that there is one copy of
+// everything: a kernel's code comes from memory, too, where other kernels run between its launches.
+// What the last round fetches is for nothing, but no load hangs on a condition. One barrier a round
+// is enough: x goes to the half of shared memory that was read before the barrier.
 void sum_rounds(uint first, uint count) {
     if (TURNS == 0u) {
         Elements v;
@@ -289,7 +295,8 @@ void main() {
     quad_ = lane_ % LANES;
     group_ = gl_WorkGroupID.z / pc.splits;
     t0_ = gl_WorkGroupID.x * TOKENS;
-    // Tiles begin at multiples of their size among the rows of all groups, so that each lies in one block of 128.
+    // Tiles begin at multiples of their size among the rows of all groups, so that each lies in one
+    // block of 128.
     row0_ = (group_ * pc.n / CM_M + gl_WorkGroupID.y * TEAMS + sub) * CM_M;
     [[unroll]] for (uint n = 0u; n < N_TILES; n++) acc[n] = CM_C(0.0);
     [[unroll]] for (uint i = 0u; i < W_EACH; i++) w_at_[i] = row_of(i) * (pc.k / VEC);

@@ -1,15 +1,19 @@
-// A linear layer for many tokens, with cooperative matrices, in whole tiles: y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k]; see proj_linear.comp.
-// bindings: 0 w_scale, 1 row_scale, 2 x_scale; x, w and y by address: lib/linear.glsl. With splits, part s of k goes to an f32 y of its own.
-// One workgroup of THREADS: BM tokens (x of the grid) and BN rows (y, from first_row on) of group z / splits. As proj_linear_cm.comp, but numbers come
-//   for two steps at a time, so that whole lines of 128 bytes are read of bf16: x during the products of one step, weights during those of the
-//   other. Halves of them stay in registers until the tile in shared memory has been used. Of the eights of numbers of a pair the first step
-//   takes the even ones, the second the odd ones, of x and w alike. Weights of FP8 come for two pairs, which are such a line of theirs, and a
-//   block of one scale, where LINES.
-// No row of a tile lies outside: T >= BM, N a multiple of BN, K of what comes at a time, 2*BK or with LINES 4*BK, which split_steps counts; the
-//   last tile of tokens begins earlier, and stores only what is its own.
-// Constants: lib/linear_tiles.glsl; BK is 32. Rows are shorter than 2^26 bytes.
-// Shared memory: max((BM+BN)*(2*BK+16), THREADS/SUBGROUP*M*(4*WN+16)) + 4: 20484 B for 128 x 128.
-// Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, shaderInt16, vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
+// A linear layer for many tokens, with matrices, in whole tiles:
+//   y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k]; see proj_linear.comp.
+// Shared memory: max((BM+BN)*(2*BK+16), THREADS/SUBGROUP*M*(4*WN+16)) + 4 B: 20484 for 128 x 128 in
+//   steps of 32.
+// Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, shaderInt16,
+//   vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
+// Bindings: 0 w_scale, 1 row_scale, 2 x_scale; x, w and y by address: lib/linear.glsl. With splits,
+//   part s of k goes to an f32 y of its own.
+// Workgroup: BM tokens (x) and BN rows (y, from first_row on) of group z / splits, as in
+//   proj_linear_cm.comp. But numbers come for two steps at a time, so that whole lines of bf16 are
+//   read: x during the products of one step, weights during those of the other. Half of them stay
+//   in registers until the tile in shared memory has been used. The first step takes the even
+//   eights of a pair, the second the odd.
+// Constants: lib/linear_tiles.glsl; BK is 32. T >= BM, N is a multiple of BN, K of what split_steps
+//   counts: 2*BK, or with FP8 weights a block of 128. Rows are shorter than 2^26 bytes.
+// The last tile of tokens begins earlier and stores only what is its own.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -21,17 +25,11 @@
 #include "lib/linear_tiles.glsl"
 
 const uint PAIR = 2u * BK;
-const uint X_VEC = ACT == ACT_BF16 ? 8u : 16u; // numbers of a quad
-const uint W_VEC = FORMAT == WEIGHT_BF16 ? 8u : FORMAT == WEIGHT_NVFP4 ? 32u : 16u;
+const uint X_VEC = ACT_QUAD; // numbers of a quad
+const uint W_VEC = WEIGHT_QUAD;
 const uint X_LINES = THREADS / (PAIR / X_VEC); // rows that all invocations load at a time
-// Lines need registers for three steps, which not everything that decodes x leaves: linesFit in projection/linear_pair.go.
-#ifdef CM_BF16
-const bool LINES = FP8_WEIGHT && ACT != ACT_FP8_PACKED;
-#else
-const bool LINES = FP8_WEIGHT && ACT != ACT_BF16;
-#endif
-const uint SPAN = LINES ? 2u * PAIR : PAIR; // numbers of a row of w that come at a time
-const uint W_LINES = THREADS / (SPAN / W_VEC);
+const uint SPAN = FP8_WEIGHT ? SCALE_BLOCK : PAIR; // what split_steps counts: a part of FP8 weights is whole blocks
+const uint W_LINES = THREADS / (PAIR / W_VEC);
 const uint X_EACH = BM / X_LINES, W_EACH = BN / W_LINES; // passes over the rows, two or more
 const uint X_TWOS = X_EACH / 2u, W_TWOS = W_EACH / 2u; // by names: a compiler writes an expression's address into the names of functions
 const uint X_EIGHTS = BM * BK / 8u / THREADS, W_EIGHTS = BN * BK / 8u / THREADS;
@@ -52,24 +50,16 @@ layout(buffer_reference, std430, buffer_reference_align = 16) volatile readonly 
 uint tid_;
 uint x_lane_, w_lane_; // bytes from the first quad of a tile's pair to where this invocation's rows begin
 
-// line_of: the row of a tile that an invocation loads in pass 0, apart: how far behind is the one of pass i. Where quads are eights, an
-// invocation has an even one in one of two passes that are four rows apart and an odd one in the other: so at each step each keeps one of
-// the two, and eight neighbours that store 16 bytes each meet all banks.
+// line_of: the row of a tile that an invocation loads in pass 0, apart: how far behind is the one
+// of pass i. Where quads are eights, an invocation has an even one in one of two passes that are
+// four rows apart and an odd one in the other: so at each step each keeps one of the two, and eight
+// neighbours that store 16 bytes each meet all banks.
 uint line_of(uint vec, uint lines) {
     const uint i = tid_ / (PAIR / vec);
     return vec == 8u ? (i & 3u) + 8u * (i >> 2) : spread(i, lines);
 }
 uint apart(uint vec, uint lines, uint i) { return vec == 8u ? 4u * (i & 1u) + 2u * lines * (i >> 1) : lines * i; }
 uint quad_of(uint vec, uint i) { return (tid_ % (PAIR / vec)) ^ (vec == 8u ? i & 1u : 0u); }
-
-// The same of w. Where a line of FP8 comes, an invocation has a quad of one pair in one of two passes that are four rows apart and a quad of the
-// other pair in the other.
-uint w_line() {
-    const uint i = tid_ / 8u;
-    return LINES ? (i & 3u) + 8u * (i >> 2) : line_of(W_VEC, W_LINES);
-}
-uint w_apart(uint i) { return LINES ? 4u * (i & 1u) + 2u * W_LINES * (i >> 1) : apart(W_VEC, W_LINES, i); }
-uint w_quad_of(uint i) { return LINES ? tid_ % 8u ^ (i & 1u) * 4u : quad_of(W_VEC, i); }
 
 struct FetchX {
     uvec4 q[X_EACH];
@@ -90,10 +80,10 @@ void fetch_x(uint pair, uint i, inout FetchX f) {
 
 void fetch_w(uint pair, uint i, inout FetchW f) {
     const uint quads = pc.k / W_VEC;
-    const uint first = (row0_ + w_apart(i)) * quads + pair * (PAIR / W_VEC);
-    f.q[i] = Load4(pc.w_addr + uint64_t(first) * 16u + uint64_t(w_lane_ + w_quad_of(i) * 16u)).v;
-    const uint row = row0_ + w_line() + w_apart(i);
-    f.bits[i] = FORMAT == WEIGHT_NVFP4 ? w_nv_scale(row, pair * PAIR + w_quad_of(i) * W_VEC) : 0u;
+    const uint first = (row0_ + apart(W_VEC, W_LINES, i)) * quads + pair * (PAIR / W_VEC);
+    f.q[i] = Load4(pc.w_addr + uint64_t(first) * 16u + uint64_t(w_lane_ + quad_of(W_VEC, i) * 16u)).v;
+    const uint row = row0_ + line_of(W_VEC, W_LINES) + apart(W_VEC, W_LINES, i);
+    f.bits[i] = FORMAT == WEIGHT_NVFP4 ? w_nv_scale(row, pair * PAIR + quad_of(W_VEC, i) * W_VEC) : 0u;
 }
 
 void fetch_scale(uint pair, inout FetchW f) { f.scale = FP8_WEIGHT ? w_block_bits(row0_, pair * PAIR) : 0u; }
@@ -163,16 +153,9 @@ uint keep_at(uint vec, uint lines, uint i, uint odd) {
     return (line_of(vec, lines) + apart(vec, lines, i / 2u)) * PITCH + tid_ % 2u * 2u + i % 2u;
 }
 
-uint later_; // 1: the second pair of a line is stored
-
-uint w_keep_at(uint i, uint odd) {
-    if (LINES) return (w_line() + w_apart(2u * i) + 4u * ((tid_ >> 2 & 1u) ^ later_)) * PITCH + tid_ % 4u;
-    return keep_at(W_VEC, W_LINES, i, odd);
-}
-
 void keep(Elements v, uint odd) {
     [[unroll]] for (uint i = 0u; i < X_EIGHTS; i++) tile_s[keep_at(X_VEC, X_LINES, i, odd)] = v.x[i];
-    [[unroll]] for (uint i = 0u; i < W_EIGHTS; i++) tile_s[BM * PITCH + w_keep_at(i, odd)] = v.w[i];
+    [[unroll]] for (uint i = 0u; i < W_EIGHTS; i++) tile_s[BM * PITCH + keep_at(W_VEC, W_LINES, i, odd)] = v.w[i];
 }
 
 void load_a(uint m, uint k, out CM_A a) { coopMatLoad(a, tile_s, m * PITCH + k * CM_K / 8u, PITCH, gl_CooperativeMatrixLayoutRowMajor); }
@@ -180,7 +163,8 @@ void load_b(uint n, uint k, out CM_B b) { coopMatLoad(b, tile_s, (BM + n) * PITC
 
 const uint NOTHING = 0u, OF_X = 1u, OF_W = 2u;
 
-// multiply: the products of a step, and between them the loads of what `loads` says of a pair. A fragment comes while the one before is used.
+// multiply: the products of a step, and between them the loads of what `loads` says of a pair. A
+// fragment comes while the one before is used.
 void multiply(uint m0, uint n0, uint loads, uint pair, inout FetchX x, inout FetchW w) {
     CM_A a[M_TILES];
     CM_B b[2];
@@ -205,8 +189,8 @@ void multiply(uint m0, uint n0, uint loads, uint pair, inout FetchX x, inout Fet
     }
 }
 
-// store_even: the first step of a pair that has come, when all subgroups have multiplied the step before; what needs decoding is decoded
-// before that. The other step is held.
+// store_even: the first step of a pair that has come, when all subgroups have multiplied the step
+// before; what needs decoding is decoded before that. The other step is held.
 void store_even(FetchX x, FetchW w) {
     Elements v;
     HalfX even_x;
@@ -256,89 +240,8 @@ void advance(uint pair, uint m0, uint n0) {
     store_even(x, w);
 }
 
-// line_w: step `odd` of pair `later` of a line.
-void line_w(FetchW w, uint later, uint odd, out HalfW o) {
-    uvec4 q[W_TWOS];
-    [[unroll]] for (uint i = 0u; i < W_TWOS; i++) q[i] = ((tid_ >> 2 & 1u) ^ later) != 0u ? w.q[2u * i + 1u] : w.q[2u * i];
-    [[unroll]] for (uint i = 0u; i < W_TWOS / 2u; i++) o.q[i] = half_of(W_VEC, q[2u * i], q[2u * i + 1u], odd);
-    o.scale = w.scale;
-}
-
-HalfW held_w2_, held_w3_; // the steps of the second pair of a line
-
-// store_line: store_even of a line, of which three steps are held.
-void store_line(FetchX x, FetchW w) {
-    Elements v;
-    HalfX even_x;
-    HalfW even_w;
-    later_ = 0u;
-    line_w(w, 0u, 0u, even_w);
-    if (!X_READY) {
-        half_x(x, 0u, even_x);
-        decode_x(even_x, v);
-    }
-    decode_w(even_w, v);
-    barrier();
-    if (X_READY) {
-        half_x(x, 0u, even_x);
-        decode_x(even_x, v);
-    }
-    keep(v, 0u);
-    half_x(x, 1u, held_x_);
-    line_w(w, 0u, 1u, held_w_);
-    line_w(w, 1u, 0u, held_w2_);
-    line_w(w, 1u, 1u, held_w3_);
-}
-
-// store_later: the same of the second pair of a line.
-void store_later(FetchX x) {
-    Elements v;
-    HalfX even_x;
-    later_ = 1u;
-    if (!X_READY) {
-        half_x(x, 0u, even_x);
-        decode_x(even_x, v);
-    }
-    decode_w(held_w2_, v);
-    barrier();
-    if (X_READY) {
-        half_x(x, 0u, even_x);
-        decode_x(even_x, v);
-    }
-    keep(v, 0u);
-    half_x(x, 1u, held_x_);
-    [[unroll]] for (uint i = 0u; i < W_TWOS / 2u; i++) held_w_.q[i] = held_w3_.q[i];
-}
-
-// advance_line: the products of a line, while x of its second pair and, but for the last line, the next line's numbers come. Its text stands
-// here and not in functions of its own, or the compiler moves sums to memory.
-void advance_line(uint pair, bool last, uint m0, uint n0) {
-    FetchX x;
-    FetchW w;
-    barrier();
-    later_ = 0u;
-    multiply(m0, n0, OF_X, pair + 1u, x, w);
-    store_odd();
-    barrier();
-    multiply(m0, n0, NOTHING, pair + 1u, x, w);
-    store_later(x);
-    barrier();
-    if (!last) {
-        FetchX next;
-        multiply(m0, n0, OF_X, pair + 2u, next, w);
-        store_odd();
-        barrier();
-        multiply(m0, n0, OF_W, pair + 2u, next, w);
-        store_line(next, w);
-    } else {
-        multiply(m0, n0, NOTHING, 0u, x, w);
-        store_odd();
-        barrier();
-        multiply(m0, n0, NOTHING, 0u, x, w);
-    }
-}
-
-// quick_bf16: four numbers of bf16, rounded as bf16_pack2 does it, which knows NaN and is slower for it.
+// quick_bf16: four numbers of bf16, rounded as bf16_pack2 does it, which knows NaN and is slower
+// for it.
 uint quick_round(uint u) { return u + 0x7FFFu + ((u >> 16) & 1u); }
 uvec2 quick_bf16(vec4 v) {
     const float all = (v.x + v.y) + (v.z + v.w); // NaN where one of them is
@@ -390,7 +293,7 @@ void main() {
     t0_ = min(first_, pc.tokens - BM);
     row0_ = group_ * pc.n + gl_WorkGroupID.y * BN + pc.first_row;
     x_lane_ = line_of(X_VEC, X_LINES) * (pc.k / X_VEC * 16u) * (ACT == ACT_BF16 ? pc.groups : 1u);
-    w_lane_ = w_line() * (pc.k / W_VEC * 16u);
+    w_lane_ = line_of(W_VEC, W_LINES) * (pc.k / W_VEC * 16u);
     const uint m0 = sub / (BN / WN) * WM, n0 = sub % (BN / WN) * WN;
     if (WEIGHT_REF) find_ref();
     uint pair = split * pc.split_steps * (SPAN / PAIR);
@@ -400,33 +303,23 @@ void main() {
     [[unroll]] for (uint i = 0u; i < X_EACH; i++) fetch_x(pair, i, x);
     [[unroll]] for (uint i = 0u; i < W_EACH; i++) fetch_w(pair, i, w);
     fetch_scale(pair, w);
-    if (LINES) store_line(x, w);
-    else store_even(x, w);
+    store_even(x, w);
     unit_of_sums_ = unit_of_next_ = fraction(w.scale);
     [[unroll]] for (uint i = 0u; i < M_TILES; i++) {
         [[unroll]] for (uint j = 0u; j < N_TILES; j++) acc[i][j] = CM_C(0.0);
     }
-    // The last line or pair stands apart: a condition between the loads and their use would make the loads wait.
-    if (LINES) {
-        [[dont_unroll]] for (; pair + 1u < last; pair += 2u) {
-            if (FRACTIONS) change_unit();
-            advance_line(pair, false, m0, n0);
-            if (FRACTIONS) unit_of_next_ = fraction(held_w_.scale);
-        }
-        if (FRACTIONS) change_unit();
-        advance_line(pair, true, m0, n0);
-    } else {
-        [[dont_unroll]] for (; pair < last; pair++) {
-            if (FRACTIONS && pair % (SCALE_BLOCK / PAIR) == 0u) change_unit();
-            advance(pair, m0, n0);
-            if (FRACTIONS) unit_of_next_ = fraction(held_w_.scale);
-        }
-        if (FRACTIONS) change_unit();
-        barrier();
-        multiply(m0, n0, NOTHING, 0u, x, w);
-        store_odd();
-        barrier();
-        multiply(m0, n0, NOTHING, 0u, x, w);
+    // The last pair stands apart: a condition between the loads and their use would make the loads
+    // wait.
+    [[dont_unroll]] for (; pair < last; pair++) {
+        if (FRACTIONS && pair % (SCALE_BLOCK / PAIR) == 0u) change_unit();
+        advance(pair, m0, n0);
+        if (FRACTIONS) unit_of_next_ = fraction(held_w_.scale);
     }
+    if (FRACTIONS) change_unit();
+    barrier();
+    multiply(m0, n0, NOTHING, 0u, x, w);
+    store_odd();
+    barrier();
+    multiply(m0, n0, NOTHING, 0u, x, w);
     finish_whole(split, sub, lane, m0, n0);
 }

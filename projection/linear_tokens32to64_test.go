@@ -11,10 +11,10 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// proj_linear_mid against whole numbers, with its weights in one set of registers (up to
+// proj_linear_tokens32to64 against whole numbers, with its weights in one set of registers (up to
 // 32 tokens, but for NVFP4) and in two, with odd and even numbers of rounds, in one part
-// and several, in whole tiles and rounds and others. Layers as small as these are otherwise proj_linear_thin's.
-func TestLinearMid(t *testing.T) {
+// and several, in whole tiles and rounds and others. Layers as small as these are otherwise proj_linear_tokens8to32's.
+func TestLinearTokens32to64(t *testing.T) {
 	dev := testkit.Device(t)
 	for i, c := range []struct {
 		f                    projection.WeightFormat
@@ -36,7 +36,7 @@ func TestLinearMid(t *testing.T) {
 				h := linearHost(c.f, c.tokens, c.groups, c.n, c.k, func(int, int) uint16 { return small(c.f, rng.IntN(7)-3) }, func(int, int) float32 { return float32(rng.IntN(5) - 2) })
 				cfg := linearConfig(h, variant)
 				cfg.MaxTokens, cfg.Workgroups = c.tokens, c.workgroups
-				op, err := projection.NewLinearMid(dev, cfg)
+				op, err := projection.NewLinear32to64(dev, cfg)
 				if errors.Is(err, vk.ErrMissingFeature) {
 					t.Skip(err)
 				} else if err != nil {

@@ -1,16 +1,23 @@
-// A linear layer for few tokens, bound by reading the weights: y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k]; see proj_linear.comp.
-// bindings: 0..5 of lib/linear.glsl; KV_DA builds reach x, w and y by address.
-// One workgroup: 128/LANES * ROWS rows of group z and TOKENS tokens. LANES invocations share ROWS rows, each reading 16 bytes of every row
-//   and the numbers of x that belong to them at a time, so that a row is read in pieces of 16*LANES bytes, once for all of the tokens.
+// A linear layer for 1 to 8 tokens a workgroup, bound by reading the weights:
+//   y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k]; see proj_linear.comp.
+// Shared memory: 516*ROWS*TOKENS + 1024 B, at most 9280; with LINEAR_NORM 532 more.
+// Features: none; with KV_DA bufferDeviceAddress, shaderInt64; with LINEAR_F16 shaderFloat16.
+// Bindings: 0 to 5 of lib/linear.glsl; KV_DA builds reach x, w and y by address.
+// Workgroup: 128/LANES * ROWS rows (x) of group z and TOKENS tokens (y). LANES invocations share
+//   ROWS rows and read 16 bytes of each at a time: pieces of 16*LANES bytes, once for all tokens.
 //   Their sums meet in shared memory in an order that depends on LANES, ROWS and TOKENS alone.
-// Constants after the two of lib/linear.glsl: 2 TOKENS, 3 ROWS (2 or 4), 4 LANES: powers of two, TOKENS*ROWS <= 16, LANES <= 128;
-//   with LINEAR_NORM 5 NORM: weights of 1 bf16, 2 f32, 6 NORM_QUADS, 7 NORM_EPS, 8 NORM_INVERSE = 1/(8*NORM_QUADS), bits of f32: of
-//   lib/linear_norm.glsl, for one group. That is a build of its own: with the norm left out by a constant code is 10 to 14 % longer.
-// Shared memory: 516*ROWS*TOKENS + 1024: at most 9280 B; with LINEAR_NORM 532 more.
-// Features: none; with KV_DA bufferDeviceAddress, shaderInt64; with LINEAR_F16 shaderFloat16 (codes decoded through binary16).
+// Constants after the two of lib/linear_format.glsl: 2 TOKENS, 3 ROWS (2 or 4), 4 LANES: powers of
+//   two, TOKENS*ROWS <= 16, LANES <= 128; with LINEAR_NORM those of lib/linear_norm.glsl: 5 NORM (1
+//   weights of bf16, 2 of f32), 6 NORM_QUADS, 7 NORM_EPS, 8 NORM_INVERSE = 1/(8*NORM_QUADS), bits
+//   of f32.
+// LINEAR_NORM is a build of its own because a norm left out by a constant makes code 10 % longer.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
+#ifdef LINEAR_NORM
+#extension GL_KHR_memory_scope_semantics : require
+#endif
+#include "lib/linear.glsl"
 #include "lib/linear_f32.glsl"
 
 layout(local_size_x = 128) in;
@@ -24,10 +31,10 @@ layout(constant_id = 7) const uint NORM_EPS = 0u;
 layout(constant_id = 8) const uint NORM_INVERSE = 0u;
 #endif
 
-const uint VEC = FORMAT == WEIGHT_BF16 ? 8u : FORMAT == WEIGHT_NVFP4 ? 32u : 16u; // weights of a quad
+const uint VEC = WEIGHT_QUAD;
 const uint UNITS = VEC / 8u;
 const uint X_QUADS = ACT == ACT_BF16 ? UNITS : 1u;
-const uint X_VEC = ACT == ACT_BF16 ? 8u : 16u;
+const uint X_VEC = ACT_QUAD;
 const uint BLOCK_UNITS = FORMAT == WEIGHT_NVFP4 ? 2u : UNITS; // after so many units of 8 a scale is applied
 const uint BLOCKS = UNITS / BLOCK_UNITS;
 const uint SUMS = ROWS * TOKENS;
@@ -42,19 +49,19 @@ shared vec2 pair_s[128];
 shared vec4 rms_of[32];
 shared float rms_part[4];
 #include "lib/rms.glsl"
-#define NORM_SCOPE gl_ScopeDevice
+const int NORM_SCOPE = gl_ScopeDevice;
 #include "lib/linear_norm.glsl"
 
 const uint NORM_STEPS = (NORM_QUADS + 127u) / 128u;
 
 // norm_rows: the workgroup's tokens. The sum is that of proj_qkv_norm.comp, in its order.
-void norm_rows(uint t0, bool rehearsed) {
+void norm_rows(uint t0) {
     const uint tid = gl_LocalInvocationIndex;
     [[dont_unroll]] for (uint t = t0; t < min(t0 + TOKENS, pc.tokens); t++) {
         uvec4 x[NORM_STEPS], g[NORM_STEPS], h[NORM_STEPS];
         [[unroll]] for (uint i = 0u; i < NORM_STEPS; i++) {
             const uint u = min(i * 128u + tid, NORM_QUADS - 1u);
-            x[i] = NormSeen(norm_number(t, u * 8u, rehearsed)).v;
+            x[i] = NormSeen(norm_address(t, u * 8u)).v;
             norm_weights(u, g[i], h[i]);
         }
         precise float sum = 0.0;
@@ -70,8 +77,7 @@ void norm_rows(uint t0, bool rehearsed) {
             if (u >= NORM_QUADS) break;
             vec4 a, b;
             norm_gains(g[i], h[i], a, b);
-            const uvec4 y = rms_scaled(x[i], r, a, b);
-            if (!rehearsed) NormResult(pc.normed_addr + (t * NORM_QUADS + u) * 16u).v = y;
+            NormResult(pc.normed_addr + (t * NORM_QUADS + u) * 16u).v = rms_scaled(x[i], r, a, b);
         }
     }
 }
@@ -193,11 +199,8 @@ void products(uint group, uint t0, uint first) {
 
 void main() {
     const uint t0 = gl_WorkGroupID.y * TOKENS, first = gl_WorkGroupID.x * TEAMS * ROWS;
-#ifdef LINEAR_NORM
-    const bool rehearsed = rehearses(first);
-    if (!rehearsed) products(gl_WorkGroupID.z, t0, first);
-    if (rehearsed || norm_mine(first, TEAMS * ROWS)) norm_rows(t0, rehearsed);
-#else
     products(gl_WorkGroupID.z, t0, first);
+#ifdef LINEAR_NORM
+    if (norm_mine(first, TEAMS * ROWS)) norm_rows(t0);
 #endif
 }

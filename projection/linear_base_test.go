@@ -4,12 +4,15 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/projection"
 )
 
 // Tiles and passes that a CPU does without, against whole numbers.
-func TestLinearPlainLong(t *testing.T) {
+func TestLinearBaseTiles(t *testing.T) {
 	dev := testkit.Device(t)
 	testkit.WithoutMatrices(t)
 	const f = projection.WeightFP8
@@ -21,7 +24,9 @@ func TestLinearPlainLong(t *testing.T) {
 	}
 	cfg := linearConfig(h, projection.VariantBase)
 	cfg.Workgroups = 2
-	op := must[*projection.Linear](t)(projection.NewLinearLong(dev, cfg))
+	hopper, err := tuning.Named("hopper")
+	require.NoError(t, err)
+	op := must[*projection.Linear](t)(projection.NewLinearOf(dev, cfg, &hopper.Linear))
 	check := func(op *projection.Linear, tokens int) {
 		x := h
 		x.T, x.X = tokens, h.X[:2*tokens*h.K]

@@ -1,15 +1,19 @@
-// A linear layer for several tokens without matrices: y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k]; see proj_linear.comp.
-// bindings: 0..5 of lib/linear.glsl; KV_DA builds reach x, w and y by address. With splits, part s of k goes to an f32 y of its own.
-// One workgroup: 128/LANES * ROWS rows (x) of group z / splits and TOKENS tokens (y). As in proj_linear_few.comp LANES invocations share
-//   ROWS rows, each reading 16 bytes of every row at a time; they decode them in registers, each weight once for all of the tokens. x of
-//   the numbers that the workgroup has at a time lies in shared memory, decoded, for all that share it.
-// Constants after the two of lib/linear.glsl: 2 TOKENS (4, 8 or 16), 3 ROWS (2 or 4), 4 LANES: powers of two, with VEC numbers in 16 bytes
-//   TOKENS*LANES*VEC <= 4096; 5 UNROLL, eights of a quad that are multiplied without a loop, a divisor of VEC/8.
-// Shared memory: the larger of 4*TOKENS*LANES*VEC and 2064*ROWS + 1024, at most 16384 B.
+// A linear layer for 8 or 16 tokens a workgroup, without matrices:
+//   y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k]; see proj_linear.comp.
+// Shared memory: max(4*TOKENS*LANES*VEC, 2064*ROWS + 1024) B, at most 16384.
 // Features: none; with KV_DA bufferDeviceAddress, shaderInt64.
+// Bindings: 0 to 5 of lib/linear.glsl; KV_DA builds reach x, w and y by address. With splits, part
+//   s of k goes to an f32 y of its own.
+// Workgroup: 128/LANES * ROWS rows (x) of group z / splits and TOKENS tokens (y). As in
+//   proj_linear_tokens1to8.comp LANES invocations share ROWS rows, and decode each weight once for
+//   all tokens. x of a step lies in shared memory, decoded.
+// Constants after the two of lib/linear_format.glsl: 2 TOKENS (4, 8 or 16), 3 ROWS (2 or 4), 4
+//   LANES: powers of two, with VEC numbers in 16 bytes TOKENS*LANES*VEC <= 4096; 5 UNROLL, eights
+//   of a quad that are multiplied without a loop, a divisor of VEC/8.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
+#include "lib/linear.glsl"
 #include "lib/linear_f32.glsl"
 
 layout(local_size_x = 128) in;
@@ -18,7 +22,7 @@ layout(constant_id = 3) const uint ROWS = 4u;
 layout(constant_id = 4) const uint LANES = 8u;
 layout(constant_id = 5) const uint UNROLL = 1u;
 
-const uint VEC = FORMAT == WEIGHT_BF16 ? 8u : FORMAT == WEIGHT_NVFP4 ? 32u : 16u; // weights of a quad
+const uint VEC = WEIGHT_QUAD;
 const uint UNITS = VEC / 8u;
 const uint STEP = LANES * VEC;
 const uint TEAMS = 128u / LANES;
@@ -112,7 +116,8 @@ void accumulate8(Quads q, uint u) {
 float sum_at(uint i) { return room_s[i / 4u][i % 4u]; }
 void keep_sum(uint i, float v) { room_s[i / 4u][i % 4u] = v; }
 
-// meet: the sums of four tokens from t4 on, each of two neighbouring rows to one invocation of several.
+// meet: the sums of four tokens from t4 on, each of two neighbouring rows to one invocation of
+// several.
 vec2 meet(uint t4, uint team, uint v, uint part) {
     const uint tid = gl_LocalInvocationIndex;
     barrier();

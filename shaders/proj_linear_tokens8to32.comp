@@ -1,16 +1,20 @@
-// A linear layer for few tokens, with cooperative matrices: y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k]; see proj_linear.comp.
-// bindings: 0 w_scale, 1 row_scale, 2 x_scale; x, w and y by address: lib/linear.glsl.
-// One workgroup: M rows (x of the grid) of group z and TOKENS tokens (y), with the sum over k divided among its PARTS subgroups: each takes
-//   every PARTS-th step of AHEAD chunks, a chunk being LANES*16 bytes of each row. LANES lanes read a row's chunk, 16 bytes each, and the
-//   same numbers of a token, and put them into fragments: operands go from memory to registers. The sums meet in shared memory, in the
-//   order of the subgroups.
-// Constants after the two of lib/linear.glsl: 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a product, 7 TOKENS, 8 AHEAD, 9 LANES: fragments lie
-//   in registers so that component i*V + v of lane l, V = K/LANES, is in row (column of B) l/LANES + i*SUBGROUP/LANES, at a k that
-//   depends on l%LANES and v alone, for A and B alike: projection/linear_layout.go finds out.
-//   10 NORM: 0 none, 1 weights of bf16, 2 of f32, 11 NORM_QUADS, 12 NORM_EPS, 13 NORM_INVERSE = 1/(8*NORM_QUADS), bits of f32: of
-//   lib/linear_norm.glsl, one group only.
-// Shared memory: PARTS * max(TOKENS, N) * (4*M + 16): 20480 B for 16 subgroups, 16x16x16; with NORM at least PARTS * 512, and 16*PARTS + 4 more.
-// Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, shaderInt16, vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
+// A linear layer for 8, 16 or 32 tokens a workgroup, with matrices from memory to registers:
+//   y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k]; see proj_linear.comp.
+// Shared memory: PARTS * max(TOKENS, N) * (4*M + 16) + 20 B: 20500 for 16 subgroups and 16x16x16;
+//   with NORM at least PARTS * 512, and 16*PARTS + 4 more.
+// Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, shaderInt16,
+//   vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
+// Bindings: 0 w_scale, 1 row_scale, 2 x_scale; x, w and y by address: lib/linear.glsl.
+// Workgroup: M rows (x) of group z and TOKENS tokens (y). Its PARTS subgroups divide k: each takes
+//   every PARTS-th step of AHEAD chunks, a chunk being LANES*16 bytes of each row. LANES lanes read
+//   a row's chunk, and the same numbers of a token, and put them into fragments. The sums meet in
+//   shared memory, in the order of the subgroups.
+// Constants after the two of lib/linear_format.glsl: 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a
+//   product, 7 TOKENS, 8 AHEAD, 9 LANES, of lib/linear_norm.glsl 10 NORM (0 none, 1 weights of
+//   bf16, 2 of f32), 11 NORM_QUADS, 12 NORM_EPS, 13 NORM_INVERSE = 1/(8*NORM_QUADS), bits of f32.
+//   Component i*V + v of lane l, V = K/LANES, has to be in row (column of B) l/LANES +
+//   i*SUBGROUP/LANES, at a k that depends on l%LANES and v alone, alike for A and B:
+//   projection/linear_layout.go finds out.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -36,7 +40,7 @@ layout(constant_id = 12) const uint NORM_EPS = 0u;
 layout(constant_id = 13) const uint NORM_INVERSE = 0u;
 
 const uint PARTS = THREADS / SUBGROUP;
-const uint VEC = FORMAT == WEIGHT_BF16 ? 8u : FORMAT == WEIGHT_NVFP4 ? 32u : 16u; // weights of a quad
+const uint VEC = WEIGHT_QUAD;
 const uint PAIRS = VEC / 2u;                    // words of two elements that a quad becomes
 const uint CHUNK = LANES * VEC;
 const uint FRAGS = CHUNK / CM_K;
@@ -57,13 +61,12 @@ shared uvec4 sum_s[PARTS * (NORM != 0u && REGION < 32u ? 32u : REGION)]; // [PAR
 shared vec4 norm_s[NORM != 0u ? PARTS : 1u];
 #define RMS_OF(i) uintBitsToFloat(sum_s[i])
 #include "lib/rms.glsl"
-#define NORM_SCOPE gl_ScopeQueueFamily
+const int NORM_SCOPE = gl_ScopeQueueFamily;
 #include "lib/linear_norm.glsl"
 
 #define CM_A coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA>
 #define CM_B coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB>
 #define CM_C coopmat<float, gl_ScopeSubgroup, CM_M, CM_N, gl_MatrixUseAccumulator>
-#define LANES_HALVES
 #include "lib/linear_lanes.glsl"
 
 CM_C acc[N_TILES];
@@ -176,14 +179,15 @@ void finish(uint sub) {
 const uint NORM_STEPS = (NORM_QUADS + SUBGROUP - 1u) / SUBGROUP;
 const uint NORM_SLICES = SUBGROUP < 128u ? 128u / SUBGROUP : 1u;
 
-// norm_rows: a subgroup has every PARTS-th token. The sum is that of proj_qkv_norm.comp, in its order: a lane has the sums of NORM_SLICES
-// of its invocations. There is one copy of the code for all of a lane's units, which take turns: it comes from memory.
-void norm_rows(uint sub, uint lane, bool rehearsed) {
+// norm_rows: a subgroup has every PARTS-th token. The sum is that of proj_qkv_norm.comp, in its
+// order: a lane has the sums of NORM_SLICES of its invocations. There is one copy of the code for
+// all of a lane's units, which take turns: it comes from memory.
+void norm_rows(uint sub, uint lane) {
     [[dont_unroll]] for (uint token = t0_ + sub; token < min(t0_ + TOKENS, pc.tokens); token += PARTS) {
         uvec4 x[NORM_STEPS], g[NORM_STEPS], h[NORM_STEPS];
         [[unroll]] for (uint i = 0u; i < NORM_STEPS; i++) {
             const uint u = min(i * SUBGROUP + lane, NORM_QUADS - 1u);
-            x[i] = NormSeen(norm_number(token, u * 8u, rehearsed)).v;
+            x[i] = NormSeen(norm_address(token, u * 8u)).v;
             norm_weights(u, g[i], h[i]);
         }
         [[dont_unroll]] for (uint i = 0u; i < max(NORM_STEPS, NORM_SLICES); i++) {
@@ -206,8 +210,7 @@ void norm_rows(uint sub, uint lane, bool rehearsed) {
         [[dont_unroll]] for (uint u = lane; u < NORM_QUADS; u += SUBGROUP) {
             vec4 a, b;
             norm_gains(g[0], h[0], a, b);
-            const uvec4 y = rms_scaled(x[0], r, a, b);
-            if (!rehearsed) NormResult(pc.normed_addr + (token * NORM_QUADS + u) * 16u).v = y;
+            NormResult(pc.normed_addr + (token * NORM_QUADS + u) * 16u).v = rms_scaled(x[0], r, a, b);
             [[unroll]] for (uint i = 0u; i + 1u < NORM_STEPS; i++) {
                 x[i] = x[i + 1u];
                 g[i] = g[i + 1u];
@@ -223,21 +226,19 @@ void main() {
     quad_ = lane % LANES;
     group_ = gl_WorkGroupID.z;
     t0_ = gl_WorkGroupID.y * TOKENS;
-    // Tiles begin at multiples of their size among the rows of all groups, so that each lies in one block of 128.
+    // Tiles begin at multiples of their size among the rows of all groups, so that each lies in one
+    // block of 128.
     row0_ = (group_ * pc.n / CM_M + gl_WorkGroupID.x) * CM_M;
-    const bool rehearsed = rehearses(row0_);
-    if (!rehearsed) {
-        [[unroll]] for (uint n = 0u; n < N_TILES; n++) acc[n] = CM_C(0.0);
-        [[unroll]] for (uint i = 0u; i < W_EACH; i++) w_at_[i] = row_of(i) * (pc.k / VEC);
-        [[unroll]] for (uint i = 0u; i < X_EACH; i++) x_at_[i] = x_row(token_of(i), group_) * (pc.k / VEC * X_QUADS);
-        // All subgroups take as many steps; behind the last one x is 0.
-        const uint last = (pc.k + AHEAD * CHUNK - 1u) / (AHEAD * CHUNK) - 1u;
-        [[dont_unroll]] for (uint round = 0u; round <= last; round += PARTS) {
-            Fetch f;
-            fetch(round + sub, f);
-            consume(f, round + sub);
-        }
-        finish(sub);
+    [[unroll]] for (uint n = 0u; n < N_TILES; n++) acc[n] = CM_C(0.0);
+    [[unroll]] for (uint i = 0u; i < W_EACH; i++) w_at_[i] = row_of(i) * (pc.k / VEC);
+    [[unroll]] for (uint i = 0u; i < X_EACH; i++) x_at_[i] = x_row(token_of(i), group_) * (pc.k / VEC * X_QUADS);
+    // All subgroups take as many steps; behind the last one x is 0.
+    const uint last = (pc.k + AHEAD * CHUNK - 1u) / (AHEAD * CHUNK) - 1u;
+    [[dont_unroll]] for (uint round = 0u; round <= last; round += PARTS) {
+        Fetch f;
+        fetch(round + sub, f);
+        consume(f, round + sub);
     }
-    if (rehearsed || norm_mine(row0_, CM_M)) norm_rows(sub, lane, rehearsed);
+    finish(sub);
+    if (norm_mine(row0_, CM_M)) norm_rows(sub, lane);
 }
