@@ -14,7 +14,7 @@ var generic = Profile{
 		ShortGroups: 1024, LongGroups: 256, TouchBytes: 2 << 20,
 	},
 
-	Linear: Linear{},
+	Linear: hopper.Linear,
 
 	Logits: Logits{
 		PerUnit: 2, BaseUnroll: 16,
