@@ -86,7 +86,7 @@ func (s *Session) Save(ctx context.Context, w io.Writer) error {
 	if w == nil {
 		return &vk.ArgumentError{Op: opSave, Arg: "w", Got: "nil", Want: "a writer"}
 	}
-	turn := turns{e: e}
+	turn := lease{e: e}
 	defer turn.give()
 	err := turn.take(ctx)
 	if err == nil {
@@ -98,19 +98,19 @@ func (s *Session) Save(ctx context.Context, w io.Writer) error {
 	return nil
 }
 
-// turnBytes is how much a snapshot moves before others have their turn: about as long as
+// leaseBytes is how much a snapshot moves before others have their turn: about as long as
 // a step of one token takes.
-const turnBytes = 4 << 20
+const leaseBytes = 4 << 20
 
 // turns is a turn that is given to others now and then.
-type turns struct {
+type lease struct {
 	e     *Engine
 	taken bool
 	moved int // bytes since it was taken
 }
 
 // take takes the turn, unless it is taken.
-func (t *turns) take(ctx context.Context) error {
+func (t *lease) take(ctx context.Context) error {
 	if t.taken {
 		return nil
 	}
@@ -122,7 +122,7 @@ func (t *turns) take(ctx context.Context) error {
 }
 
 // give gives it to others. It does nothing if it was not taken.
-func (t *turns) give() {
+func (t *lease) give() {
 	if t.taken {
 		t.taken = false
 		t.e.leave()
@@ -149,7 +149,7 @@ func (s *Session) view() (*Session, error) {
 }
 
 // save writes what the session is now. The turn is taken, and need not be at the end.
-func (s *Session) save(ctx context.Context, w io.Writer, turn *turns) error {
+func (s *Session) save(ctx context.Context, w io.Writer, turn *lease) error {
 	e := s.e
 	var v *Session
 	err := e.device(func() (err error) {
@@ -185,7 +185,7 @@ func (s *Session) head() *snapshot {
 }
 
 // write writes a view, and gives the turn away whenever it does.
-func (s *Session) write(ctx context.Context, w io.Writer, turn *turns) error {
+func (s *Session) write(ctx context.Context, w io.Writer, turn *lease) error {
 	e, h, sum := s.e, s.head(), sha256.New()
 	var data bytes.Buffer
 	if err := errors.Join(binary.Write(&data, le, h.snapshotHeader), binary.Write(&data, le, h.pools)); err != nil {
@@ -212,7 +212,7 @@ func (s *Session) write(ctx context.Context, w io.Writer, turn *turns) error {
 			return err
 		}
 		c.blank(pages, run.entry, s.tables[c.pool.index].Len())
-		if turn.moved += n; turn.moved >= turnBytes {
+		if turn.moved += n; turn.moved >= leaseBytes {
 			return flush()
 		}
 		return nil
@@ -463,7 +463,7 @@ func (e *Engine) checkPools(h *snapshot) error {
 
 // restore makes a session of pages. Nobody knows it before they are all there.
 func (e *Engine) restore(ctx context.Context, h *snapshot, data snapshotPages) (s *Session, err error) {
-	turn := turns{e: e}
+	turn := lease{e: e}
 	if err = turn.take(ctx); err != nil {
 		return nil, err
 	}
@@ -483,7 +483,7 @@ func (e *Engine) restore(ctx context.Context, h *snapshot, data snapshotPages) (
 		pages := data[c][:n]
 		data[c] = data[c][n:]
 		err := e.device(func() error { return c.memory().Rows(run.page, run.page+run.n).Upload(ctx, pages) })
-		if turn.moved += n; turn.moved >= turnBytes {
+		if turn.moved += n; turn.moved >= leaseBytes {
 			turn.give()
 		}
 		return err

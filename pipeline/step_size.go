@@ -19,8 +19,8 @@ import (
 
 var le = binary.LittleEndian
 
-// bucket is what steps of up to so many tokens need.
-type bucket struct {
+// stepSize is what steps padded to T tokens need: kernels, memory and recorded commands.
+type stepSize struct {
 	e      *Engine
 	tokens int // T
 	kinds  []*stepKind
@@ -36,10 +36,10 @@ type bucket struct {
 	hostIn, hostOut, hostTopK hiddenStates
 
 	recorded map[commandKey]*stepCommands
-	torn     bool // commands broke off, see mend
+	broken   bool // commands broke off, see repair
 }
 
-// stepKind is a kind of layers in steps of a bucket's size.
+// stepKind is a kind of layers in steps of a size.
 type stepKind struct {
 	*layer.Kind
 	key  kindKey
@@ -49,7 +49,7 @@ type stepKind struct {
 // kindKey tells kinds of layers apart: those of one spec whose entries are in one pool.
 type kindKey struct{ spec, pool string }
 
-// stepLayer is a layer in steps of a bucket's size.
+// stepLayer is a layer in steps of a size.
 type stepLayer struct {
 	*layer.Layer
 	kind  *stepKind
@@ -147,17 +147,17 @@ func (e *Engine) capacity(tokens int) int {
 	return n
 }
 
-// bucket returns the bucket for a number of tokens.
-func (e *Engine) bucket(ctx context.Context, tokens int) (*bucket, error) {
+// stepSize returns what there is for a number of tokens.
+func (e *Engine) stepSize(ctx context.Context, tokens int) (*stepSize, error) {
 	size := e.size(tokens)
-	if b := e.buckets[size]; b != nil {
+	if b := e.sizes[size]; b != nil {
 		return b, nil
 	}
-	b := &bucket{e: e, tokens: size, recorded: map[commandKey]*stepCommands{}}
+	b := &stepSize{e: e, tokens: size, recorded: map[commandKey]*stepCommands{}}
 	if err := b.build(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("steps of %d tokens: %w", size, err), b.close())
 	}
-	e.buckets[size] = b
+	e.sizes[size] = b
 	return b, nil
 }
 
@@ -186,7 +186,7 @@ func (e *Engine) kindConfig(l *engineLayer, tokens int) layer.KindConfig {
 		Output: o.Output.format(), Out: e.out()}
 }
 
-func (b *bucket) build(ctx context.Context) error {
+func (b *stepSize) build(ctx context.Context) error {
 	if err := b.buildInputs(); err != nil {
 		return err
 	}
@@ -208,7 +208,7 @@ func (b *bucket) build(ctx context.Context) error {
 }
 
 // buildInputs makes the memory for the metadata of a step.
-func (b *bucket) buildInputs() (err error) {
+func (b *stepSize) buildInputs() (err error) {
 	e := b.e
 	for _, in := range []struct {
 		to  *stepInputs
@@ -220,7 +220,7 @@ func (b *bucket) buildInputs() (err error) {
 		list.Add(&in.to.request, tensor.I32, b.tokens)
 		list.Add(&in.to.positions, tensor.I32, b.tokens)
 		list.Add(&in.to.valid, tensor.U8, b.tokens)
-		if in.mem == vk.Upload { // last, see bucket.fill
+		if in.mem == vk.Upload { // last, see stepSize.fill
 			list.Add(&in.to.updates, tensor.U32, 1+2*e.capacity(b.tokens))
 		}
 		if in.to.arena, err = list.Allocate(e.dev, in.mem, "step metadata"); err != nil {
@@ -232,7 +232,7 @@ func (b *bucket) buildInputs() (err error) {
 }
 
 // buildLayer makes a layer, and its kind if it is the first of it.
-func (b *bucket) buildLayer(ctx context.Context, of *engineLayer) error {
+func (b *stepSize) buildLayer(ctx context.Context, of *engineLayer) error {
 	key := of.kindKey()
 	at := slices.IndexFunc(b.kinds, func(k *stepKind) bool { return k.key == key })
 	if at < 0 {
@@ -253,7 +253,7 @@ func (b *bucket) buildLayer(ctx context.Context, of *engineLayer) error {
 }
 
 // buildPicks makes memory for the picks that other layers read, once for each indexer.
-func (b *bucket) buildPicks() error {
+func (b *stepSize) buildPicks() error {
 	e := b.e
 	for i, l := range e.layers {
 		if l.spec.Picks != model.PickEarlier {
@@ -278,7 +278,7 @@ func (b *bucket) buildPicks() error {
 }
 
 // buildHidden makes the memory for hidden states and kept picks.
-func (b *bucket) buildHidden() (err error) {
+func (b *stepSize) buildHidden() (err error) {
 	e := b.e
 	n := len(e.layers)
 	if e.oneTensor() {
@@ -302,7 +302,7 @@ func (b *bucket) buildHidden() (err error) {
 }
 
 // openHost makes the hidden states in host memory.
-func (b *bucket) openHost() (err error) {
+func (b *stepSize) openHost() (err error) {
 	e := b.e
 	for _, x := range []struct {
 		host, device *hiddenStates
@@ -326,7 +326,7 @@ func (b *bucket) openHost() (err error) {
 
 // commands returns the commands for a key, for a step with so much work. They are recorded
 // when there are none or when they have to be divided into other submissions.
-func (b *bucket) commands(key commandKey, work float64) (*stepCommands, error) {
+func (b *stepSize) commands(key commandKey, work float64) (*stepCommands, error) {
 	old := b.recorded[key]
 	if old != nil && old.suits(b.e.opts.SubmitBudget, work) {
 		return old, nil
@@ -358,7 +358,7 @@ func (b *bucket) commands(key commandKey, work float64) (*stepCommands, error) {
 }
 
 // record records what a key says.
-func (b *bucket) record(rec *vk.Recorder, key commandKey) error {
+func (b *stepSize) record(rec *vk.Recorder, key commandKey) error {
 	if key.layer < 0 {
 		if err := b.recordTables(rec); err != nil {
 			return err
@@ -399,7 +399,7 @@ func (b *bucket) record(rec *vk.Recorder, key commandKey) error {
 // recordTables records what comes before all else in a step: the metadata's way to the
 // device and, beside it, the changed entries of block tables, whose list is read where the
 // host wrote it.
-func (b *bucket) recordTables(rec *vk.Recorder) error {
+func (b *stepSize) recordTables(rec *vk.Recorder) error {
 	to := b.device.arena.Whole()
 	if err := rec.Copy(to, vk.View{Buffer: b.host.arena.Whole().Buffer, Size: to.Size}); err != nil {
 		return err
@@ -410,7 +410,7 @@ func (b *bucket) recordTables(rec *vk.Recorder) error {
 // recordLists records what is computed once for a step: where rows go, and index lists. The
 // first products of a layer do not wait for it. Where all layers are one recording, it is
 // beside those of layer 0, and so is what waits for it beside what waits for them.
-func (b *bucket) recordLists(rec *vk.Recorder) error {
+func (b *stepSize) recordLists(rec *vk.Recorder) error {
 	for _, k := range b.kinds {
 		if err := k.RecordStep(rec, b.args(k)); err != nil {
 			return err
@@ -420,7 +420,7 @@ func (b *bucket) recordLists(rec *vk.Recorder) error {
 }
 
 // args are the arguments of a step for layers of a kind.
-func (b *bucket) args(k *stepKind) layer.StepArgs {
+func (b *stepSize) args(k *stepKind) layer.StepArgs {
 	in, table := &b.device, func(s model.Store) tensor.Tensor { return b.e.table(k.like, s) }
 	return layer.StepArgs{QueryStart: in.queryStart, SeqLens: in.seqLens, TokenToReq: in.request, Positions: in.positions, IsValid: in.valid,
 		Tables: layer.Tables{Window: table(model.StoreWindow), Compressed: table(model.StoreEntries), Keys: table(model.StoreKeys),
@@ -430,7 +430,7 @@ func (b *bucket) args(k *stepKind) layer.StepArgs {
 // recordLayer records a layer with what the caller has in front of it, and behind the
 // last one. With host its hidden states come from host memory and go back there, where
 // those of the whole step are not copied at once. beside is that of layer.Args.
-func (b *bucket) recordLayer(rec *vk.Recorder, i int, host bool, beside func(*vk.Recorder) error) error {
+func (b *stepSize) recordLayer(rec *vk.Recorder, i int, host bool, beside func(*vk.Recorder) error) error {
 	l := b.e.layers[i]
 	in, out, topK := b.in.of(i), b.out.of(i), b.topK.of(i)
 	if host && i < b.e.given() {
@@ -467,7 +467,7 @@ func (b *bucket) recordLayer(rec *vk.Recorder, i int, host bool, beside func(*vk
 }
 
 // bytes are those of device memory for steps, and for hidden states.
-func (b *bucket) bytes() (steps, hidden uint64) {
+func (b *stepSize) bytes() (steps, hidden uint64) {
 	for _, in := range []*stepInputs{&b.host, &b.device} {
 		steps += in.arena.Whole().Size
 	}
@@ -487,7 +487,7 @@ func (b *bucket) bytes() (steps, hidden uint64) {
 }
 
 // forget drops the recorded commands, because memory that they use is replaced.
-func (b *bucket) forget() error {
+func (b *stepSize) forget() error {
 	var err error
 	for _, c := range b.recorded {
 		err = errors.Join(err, c.Close())
@@ -499,13 +499,13 @@ func (b *bucket) forget() error {
 // forget drops all recorded commands.
 func (e *Engine) forget() error {
 	var err error
-	for _, b := range e.buckets {
+	for _, b := range e.sizes {
 		err = errors.Join(err, b.forget())
 	}
 	return err
 }
 
-func (b *bucket) close() error {
+func (b *stepSize) close() error {
 	err := b.forget()
 	for _, l := range b.layers {
 		err = errors.Join(err, l.Close())
