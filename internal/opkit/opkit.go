@@ -282,10 +282,10 @@ func MatrixRegisters(subgroup, threads int) int {
 	return min(255, 65536/threads)
 }
 
-// Workgroups is how many workgroups fill a device of which a compute unit has room for each: what the
-// driver says of compute units, or an estimate by the device's type. Drivers of NVIDIA's and AMD's GPUs tell; of
-// those that do not, the largest discrete GPUs are Intel's, with 32 Xe cores. A CPU counts as few, because
-// each of its workgroups costs more than it shares out.
+// Workgroups is how many workgroups fill a device of which a compute unit has room for each: what
+// the driver says of compute units, or an estimate by the device's type. Drivers of NVIDIA's and
+// AMD's GPUs tell; of those that do not, the largest discrete GPUs are Intel's, with 32 Xe cores. A
+// CPU counts as few, because each of its workgroups costs more than it shares out.
 func Workgroups(a *vk.Adapter, each int) int {
 	units := int(a.Caps.ComputeUnits)
 	if units == 0 {
