@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline"
@@ -278,9 +280,7 @@ func TestStepBetweenEnds(t *testing.T) {
 			}
 		}},
 		{"cancelled", func(t *testing.T, st *pipeline.Step) {
-			if err := st.Run(cancelled); !errors.Is(err, context.Canceled) {
-				t.Error(err)
-			}
+			assert.ErrorIs(t, interrupted(st, cancelled), context.Canceled)
 		}},
 		{"refused", func(t *testing.T, st *pipeline.Step) {
 			for place, where := range []string{"in front of layer 0", "in front of layer 1", "in front of layer 2", "behind layer 2"} {
@@ -445,7 +445,7 @@ func (x *sessions) betweenTimes(t *testing.T, e *pipeline.Engine, s *pipeline.Se
 func TestStepBetweenPicks(t *testing.T) {
 	dev := testkit.Device(t)
 	x := &sessions{dev: dev}
-	x.cfg, x.layers = uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioC4A, pipeline.RatioC4A), Storage: fakemodel.FP8})))
+	x.cfg, x.layers = uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(4, 4), Storage: fakemodel.FP8})))
 	x.hidden = normals(83 * x.cfg.Hidden)
 	r, o := x.residual(t), sessionOptions()
 	o.SubmitBudget, o.Between = -1, r.record

@@ -19,7 +19,7 @@ const defaultSubmitBudget = 200 * time.Millisecond
 // much more than 0.3 GFLOP to do in a workgroup, so that 1 TFLOP/s is enough for 200 ms.
 const unmeasured = 512
 
-// stepCommands are commands of a bucket, and what is known about how long they take.
+// stepCommands are commands of a step size, and what is known about how long they take.
 type stepCommands struct {
 	*vk.Commands
 	each   bool        // every operation is a part, or several
@@ -146,13 +146,13 @@ func (e *Engine) divide(rec *vk.Recorder, old *stepCommands) (*stepCommands, err
 	return fresh, rec.Divide(pieces)
 }
 
-// tear notes that commands were not handed over, or only some of their submissions: the
+// brokeOff notes that commands were not handed over, or only some of their submissions: the
 // device may have stopped within an operation, and its layers have to run again.
-func (st *Step) tear(key commandKey, err error) {
+func (st *Step) brokeOff(key commandKey, err error) {
 	if errors.Is(err, vk.ErrBusy) {
 		return // they are with the device already, all of them
 	}
-	st.b.torn = true
+	st.b.broken = true
 	if key.layer == prologue {
 		return
 	}
@@ -165,18 +165,18 @@ func (st *Step) tear(key commandKey, err error) {
 	st.latest = -1
 }
 
-// mend makes what operations count in as they expect it, before commands are handed over
+// repair makes what operations count in as they expect it, before commands are handed over
 // again of which some broke off.
-func (b *bucket) mend() error {
-	if !b.torn {
+func (b *stepSize) repair() error {
+	if !b.broken {
 		return nil
 	}
-	err := b.e.once(context.Background(), func(rec *vk.Recorder) (err error) {
+	err := b.e.runOnce(context.Background(), func(rec *vk.Recorder) (err error) {
 		for _, k := range b.kinds {
-			err = errors.Join(err, k.reset(rec))
+			err = errors.Join(err, k.Reset(rec))
 		}
 		return err
 	})
-	b.torn = err != nil
+	b.broken = err != nil
 	return err
 }

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 	"time"
 
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
@@ -113,7 +115,7 @@ func TestPack(t *testing.T) {
 // it is tried again, and that it has to be: where workgroups count themselves for a norm, and
 // for an entry of 128 tokens.
 func TestStepTorn(t *testing.T) {
-	for name, ratio := range map[string]int{"window": pipeline.RatioWindow, "c128a": pipeline.RatioC128A} {
+	for name, ratio := range map[string]int{"window": 0, "c128a": 128} {
 		t.Run(name, func(t *testing.T) { stepTorn(t, ratio) })
 	}
 }
@@ -123,7 +125,8 @@ func stepTorn(t *testing.T, ratio int) {
 	dev := testkit.Device(t)
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(ratio), Storage: fakemodel.FP8})))
 	e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 140, MaxSessions: 2, MaxStep: 1, SubmitBudget: -1})
-	t.Logf("counters in use: %v", e.NormsOut(1, ratio))
+	require.NoError(t, e.Prepare(t.Context(), 1))
+	t.Logf("levels: %v", e.Levels(1, 0))
 	hidden := make([]float32, cfg.Hidden)
 	for i := range hidden {
 		hidden[i] = float32(i%7) - 3
@@ -135,7 +138,7 @@ func stepTorn(t *testing.T, ratio int) {
 		}
 	}
 	for _, fill := range []error{e.Caches(0).Window.Fill(t.Context(), 0), e.Caches(0).State.Fill(t.Context(), 0x3C)} {
-		if fill != nil && ratio == pipeline.RatioC128A {
+		if fill != nil && ratio > 0 {
 			t.Fatal(fill)
 		}
 	}
@@ -167,7 +170,7 @@ func stepTorn(t *testing.T, ratio int) {
 // whose outputs go to the same place, broke off.
 func TestStepTornLayers(t *testing.T) {
 	dev := testkit.Device(t)
-	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioWindow, pipeline.RatioWindow), Storage: fakemodel.FP8})))
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(0, 0), Storage: fakemodel.FP8})))
 	e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 140, MaxStep: 1, SubmitBudget: -1, LayerByLayer: true})
 	s := must[*pipeline.Session](t)(e.Open())
 	st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: 1}))

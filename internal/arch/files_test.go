@@ -38,20 +38,20 @@ var parts = map[string]string{
 // further are shaders by which an operation of another stem computes the same, or a
 // step of it, and which stem that is.
 var further = map[string]string{
-	"attn_decode_few":     "attn_decode",
-	"attn_decode_lanes":   "attn_decode",
-	"attn_prefill_lanes":  "attn_prefill",
-	"kv_compress_save":    "kv_compress",
-	"idx_logits_lanes":    "idx_logits",
-	"idx_topk_lanes":      "idx_topk",
-	"idx_topk_tiles":      "idx_topk",
-	"proj_linear_few":     "proj_linear",
-	"proj_linear_several": "proj_linear",
-	"proj_linear_sum":     "proj_linear",
-	"proj_linear_chain":   "proj_linear",
-	"proj_linear_thin":    "proj_linear",
-	"proj_linear_mid":     "proj_linear",
-	"proj_linear_pair":    "proj_linear",
+	"attn_decode_few":          "attn_decode",
+	"attn_decode_lanes":        "attn_decode",
+	"attn_prefill_lanes":       "attn_prefill",
+	"kv_compress_save":         "kv_compress",
+	"idx_logits_lanes":         "idx_logits",
+	"idx_topk_lanes":           "idx_topk",
+	"idx_topk_tiles":           "idx_topk",
+	"proj_linear_tokens1to8":   "proj_linear",
+	"proj_linear_tokens8to16":  "proj_linear",
+	"proj_linear_sum":          "proj_linear",
+	"proj_linear_chain":        "proj_linear",
+	"proj_linear_tokens8to32":  "proj_linear",
+	"proj_linear_tokens32to64": "proj_linear",
+	"proj_linear_whole":        "proj_linear",
 
 	"proj_inverse_rope_quant_lanes": "proj_inverse_rope_quant",
 	"proj_qkv_norm_lanes":           "proj_qkv_norm",
@@ -155,15 +155,22 @@ func TestFiles(t *testing.T) {
 	})
 }
 
-// TestShaderHeads holds that a shader's first ten lines say how much shared memory it takes.
+// TestShaderHeads holds that the comment a shader begins with says how much shared memory it takes.
 func TestShaderHeads(t *testing.T) {
 	walk(t, func(p string) {
 		if filepath.Ext(p) != ".comp" {
 			return
 		}
-		lines := strings.SplitN(read(t, p), "\n", 11)
-		if head := strings.Join(lines[:min(10, len(lines))], "\n"); !strings.Contains(strings.ToLower(head), "shared memory") {
-			t.Errorf("%s: the first ten lines do not speak of shared memory", p)
+		text := strings.TrimPrefix(read(t, p), "#version 460\n")
+		var head strings.Builder
+		for line := range strings.Lines(text) {
+			if !strings.HasPrefix(line, "//") {
+				break
+			}
+			head.WriteString(line)
+		}
+		if !strings.Contains(strings.ToLower(head.String()), "shared memory") {
+			t.Errorf("%s: the comment it begins with does not speak of shared memory", p)
 		}
 	})
 }

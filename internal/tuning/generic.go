@@ -14,7 +14,7 @@ var generic = Profile{
 		ShortGroups: 1024, LongGroups: 256, TouchBytes: 2 << 20,
 	},
 
-	Linear: Linear{},
+	Linear: hopper.Linear,
 
 	Logits: Logits{
 		PerUnit: 2, BaseUnroll: 16,
@@ -32,5 +32,13 @@ var generic = Profile{
 		TileQuads: 4, TileRows: 128,
 	},
 
-	Layer: Layer{},
+	Layer: Layer{
+		NormTokens:   32,
+		RawTokens:    32,
+		BesideTokens: 16,
+		ChainTokens:  1,
+		JoinTokens:   2,
+		TouchLeast:   256 << 20,
+		TouchMost:    2 << 30,
+	},
 }

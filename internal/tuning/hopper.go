@@ -15,7 +15,32 @@ var hopper = Profile{
 		ShortGroups: 1024, LongGroups: 256, TouchBytes: 2 << 20,
 	},
 
-	Linear: Linear{},
+	Linear: Linear{
+		PerUnit: 2,
+		Tokens1to8: LinearTokens1to8{
+			Most: 4, MostNarrow: 8, NarrowFill: 2, MostBeside8to32: 2,
+			MostBase: 4, MostBaseSmall: 16, BaseRows: 4096,
+			Pass: 4, PassBase: 8,
+			AlikeRows: 1024, SmallRows: 2048, Threads: 384,
+		},
+		Tokens8to16: LinearTokens8to16{Most: 48, MostSmall: 64, LeastPass: 8, MostPass: 16, Rows: 4, Lanes: 8, Fill: 2},
+		Tokens8to32: LinearTokens8to32{
+			Most: 16, LeastPass: 8, MostPass: 32, Reads: 80 << 20,
+			LeastParts: 4, MostParts: 16, Busy: 8, BusyMany: 6, AlikeParts: 8, LeastFill: 4, MostUnrolled: 256,
+			MostStepMany: 1 << 30, MostAheadMany: 2, MostPartsMany: 16,
+		},
+		Tokens32to64: LinearTokens32to64{Passes: []int{32, 48, 64}, Most: 128, MostFull: 96, Teams: 8, Stage: 8 << 10, OneSet: 32},
+		Base: LinearBase{
+			Tiles:  []BaseTile{{128, 128, 2, 1}, {64, 128, 2, 0.92}, {64, 64, 1, 0.8}},
+			Unroll: 8, Threads: 512, IdleRate: 0.26, ThreadsRate: 1.28,
+			LaunchCost: 470000, MoveCost: 65, PartsGain: 16. / 15,
+		},
+		Tiles: LinearTiles{
+			Shapes:      []LinearTile{{128, 128, 32, 64, 64}, {64, 64, 64, 64, 16}, {32, 64, 64, 32, 16}, {16, 64, 64, 16, 16}},
+			SmallTokens: 64, FillSmall: 2, EnoughFill: 2, Pairs: true, TailGain: 16,
+		},
+		Parts: LinearParts{Most: 16, LeastSteps: 4, IdleFill: 2, PartCost: 480, LaunchCost: 110},
+	},
 
 	Logits: Logits{
 		PerUnit: 2, BaseUnroll: 16,
@@ -33,7 +58,15 @@ var hopper = Profile{
 		TileQuads: 4, TileRows: 128,
 	},
 
-	Layer: Layer{},
+	Layer: Layer{
+		NormTokens:   32,
+		RawTokens:    32,
+		BesideTokens: 16,
+		ChainTokens:  1,
+		JoinTokens:   2,
+		TouchLeast:   256 << 20,
+		TouchMost:    2 << 30,
+	},
 }
 
 // isHopper tells an H100 or its like by what it offers, not by its name.

@@ -17,7 +17,7 @@ import (
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/indexer"
-	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/tensor"
@@ -43,7 +43,7 @@ func Build(ctx context.Context, dev *vk.Device, progress func(kernel string)) er
 func Make(dev *vk.Device, refused func(op, variant string, err error)) error {
 	b := &builder{dev: dev, refused: refused}
 	b.caches()
-	for _, c := range []pipeline.Config{pipeline.FlashConfig(), pipeline.ProConfig()} {
+	for _, c := range []model.Config{model.FlashConfig(), model.ProConfig()} {
 		b.indexer(c)
 		b.attention(c)
 		b.projections(c)
@@ -155,7 +155,7 @@ func (b *builder) caches() {
 
 var keyFormats = []cache.IndexKeyFormat{cache.IndexKeyFP8, cache.IndexKeyMXFP4}
 
-func (b *builder) indexer(c pipeline.Config) {
+func (b *builder) indexer(c model.Config) {
 	for _, f := range keyFormats {
 		b.each("query quant", indexer.QueryQuantVariants, func(v string) error {
 			_, err := indexer.NewQueryQuant(b.dev, indexer.QueryQuantConfig{Format: f, Variant: v})
@@ -189,7 +189,7 @@ func (b *builder) indexer(c pipeline.Config) {
 	})
 }
 
-func (b *builder) attention(c pipeline.Config) {
+func (b *builder) attention(c model.Config) {
 	b.each("indices", attention.IndexVariants, func(v string) error {
 		_, err1 := attention.NewWindowIndices(b.dev, attention.WindowIndicesConfig{Page: 64, Variant: v})
 		_, err2 := attention.NewC128Indices(b.dev, attention.C128IndicesConfig{Page: 2, Variant: v})
@@ -209,7 +209,7 @@ func (b *builder) attention(c pipeline.Config) {
 	})
 }
 
-func (b *builder) projections(c pipeline.Config) {
+func (b *builder) projections(c model.Config) {
 	b.each("q and kv norms", projection.QKVNormVariants, func(v string) error {
 		return b.sizes(func(size int) error {
 			_, err := projection.NewQKVNorm(b.dev, projection.QKVNormConfig{Rank: c.QRank, Variant: v, Subgroup: size})
@@ -313,10 +313,10 @@ func Hot(name string, matrices bool) bool {
 	}
 	if matrices {
 		add([]string{"_cm", "_cmb"}, "attn_decode", "attn_decode_few", "attn_decode_lanes", "attn_prefill", "attn_prefill_lanes",
-			"proj_linear", "proj_linear_few", "proj_linear_few_norm", "proj_linear_chain", "proj_linear_thin", "proj_linear_mid", "proj_linear_pair")
+			"proj_linear", "proj_linear_tokens1to8", "proj_linear_tokens1to8_norm", "proj_linear_chain", "proj_linear_tokens8to32", "proj_linear_tokens32to64", "proj_linear_whole")
 		add([]string{"_cm"}, "idx_logits", "idx_logits_lanes", "idx_logits_lanes_raw")
 	} else {
-		add([]string{"", "_da"}, "attn_decode", "attn_prefill", "idx_logits", "proj_linear", "proj_linear_few", "proj_linear_few_norm", "proj_linear_several")
+		add([]string{"", "_da"}, "attn_decode", "attn_prefill", "idx_logits", "proj_linear", "proj_linear_tokens1to8", "proj_linear_tokens1to8_norm", "proj_linear_tokens8to16")
 	}
 	for stem, suffixes := range stems {
 		if rest, ok := strings.CutPrefix(name, stem); ok && slices.Contains(suffixes, rest) {
