@@ -260,7 +260,8 @@ func (cfg CompressConfig) checkOutput(op string) error {
 		return pkg.Wrap(op, err)
 	}
 	if cfg.Keys != 0 || cfg.Hadamard {
-		return pkg.Wrong(op, "Keys, Hadamard", fmt.Sprintf("%v, %v", cfg.Keys, cfg.Hadamard), "neither: K entries have one format and are not rotated")
+		return pkg.Wrong(op, "Keys, Hadamard", fmt.Sprintf("%v, %v", cfg.Keys, cfg.Hadamard),
+			"neither: K entries have one format and are not rotated")
 	}
 	_, err := NewLayout(cfg.Page, 0)
 	return pkg.Wrap(op, err)
