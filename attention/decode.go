@@ -1,13 +1,13 @@
 package attention
 
 import (
-	"cmp"
 	"math"
 	"strings"
 	"unsafe"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -116,25 +116,24 @@ func NewDecoder(dev *vk.Device, cfg DecoderConfig) (*Decoder, error) {
 	if err := checkPages(op, cfg); err != nil {
 		return nil, err
 	}
-	variant, tilings, err := chooseBuild(dev.Adapter(), "attn_decode", cfg.Variant, cfg.MaxBytes, cfg.Heads)
+	tune := tuning.Of(dev)
+	variant, list, err := chooseBuild(tune, dev.Adapter(), "attn_decode", cfg.Variant, cfg.MaxBytes, cfg.Heads)
 	if err != nil {
 		return nil, err
 	}
-	if tilings, err = withDecodeLanes(dev, variant, cfg.Heads, tilings); err != nil {
+	if s.tilings, err = withDecodeLanes(dev, tune, variant, cfg.Heads, list); err != nil {
 		return nil, err
 	}
-	tilings = withFew(dev.Caps(), variant, tilings)
-	s.tilings = tilings
 	k, err := s.kernels(func(t tiling) (*vk.Kernel, error) {
-		stem, bound := cmp.Or(t.Stem, "attn_decode"), boundDecode
-		if t.Turns {
-			stem, bound = fewStem, boundDecode+2
+		bound := boundDecode
+		if t.rotates {
+			bound += 2
 		}
 		return pkg.Kernel(dev, opkit.Spec{
-			Stem: stem, Variant: variant, Bound: bound,
+			Stem: t.stem, Variant: variant, Bound: bound,
 			Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write, vk.Write, vk.Read, vk.Read},
-			PushSize: int(unsafe.Sizeof(attnDecodePush{})), Subgroup: t.SubgroupSize,
-			Constants: append(opkit.Words(cfg.WindowPage, max(cfg.CompressedPage, 1), t.HeadsPerGroup, t.Tile), t.Constants...), Divisible: true,
+			PushSize: int(unsafe.Sizeof(attnDecodePush{})), Subgroup: t.subgroup,
+			Constants: append(opkit.Words(cfg.WindowPage, max(cfg.CompressedPage, 1), t.heads, t.tile), t.constants...), Divisible: true,
 		})
 	})
 	if err != nil {
@@ -167,7 +166,7 @@ func (o *Decoder) Turns(tokens, window, topk int) bool {
 		return false
 	}
 	p := o.plan(tokens, window+topk)
-	return p.splits > 1 || o.tilings[p.build].Turns
+	return p.splits > 1 || o.tilings[p.build].rotates
 }
 
 // boundDecode is how many tensors the builds bind that reach pools by address; those that
@@ -242,7 +241,7 @@ func (o *Decoder) record(op string, rec *vk.Recorder, a DecodeArgs) (none Parts,
 	}
 	bind := []vk.View{a.Q.View(), win.Indices.View(), win.Lens.View(), opkit.Present(o.dev, comp.Indices), opkit.Present(o.dev, comp.Lens),
 		opkit.Present(o.dev, a.Sink), a.Out.View(), opkit.Present(o.dev, a.LSE), part, ml}
-	if o.tilings[plan.build].Turns {
+	if o.tilings[plan.build].rotates {
 		var angles OutputTurn
 		if splits == 1 && !a.Turn.IsZero() {
 			angles = a.Turn
@@ -259,7 +258,7 @@ func (o *Decoder) record(op string, rec *vk.Recorder, a DecodeArgs) (none Parts,
 		bind = append(bind, opkit.Present(o.dev, angles.Positions), opkit.Present(o.dev, angles.Table))
 	}
 	if err := pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
-		Kernel: o.k[plan.build], Groups: o.groups(plan, t), Push: vk.Bytes(&p), Bind: bind,
+		Kernel: o.k[plan.build], Groups: o.grid(plan, t), Push: vk.Bytes(&p), Bind: bind,
 	}, pools...); err != nil || splits == 1 {
 		return none, err
 	}

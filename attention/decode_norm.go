@@ -26,7 +26,7 @@ func (n QueryNorm) IsZero() bool { return n.Eps == 0 && n.Positions.IsZero() && 
 // tokens. Of larger groups each workgroup would have so many queries to norm that a launch
 // of its own is shorter.
 func (o *Decoder) Norms(tokens, window, topk int) bool {
-	return o.twoPass == nil && o.tilings[o.plan(tokens, window+topk).build].Norms
+	return o.twoPass == nil && o.tilings[o.plan(tokens, window+topk).build].norms
 }
 
 // checkTurn checks how queries are to be normed and turned and the output is to be turned

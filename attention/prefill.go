@@ -1,11 +1,11 @@
 package attention
 
 import (
-	"cmp"
 	"math"
 	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -66,19 +66,20 @@ func NewPrefill(dev *vk.Device, cfg PrefillConfig) (*Prefill, error) {
 	if cfg.Scale, err = scaleOf(op, cfg.Scale); err != nil {
 		return nil, err
 	}
-	variant, tilings, err := chooseBuild(dev.Adapter(), "attn_prefill", cfg.Variant, cfg.MaxBytes, cfg.Heads)
+	tune := tuning.Of(dev)
+	variant, list, err := chooseBuild(tune, dev.Adapter(), "attn_prefill", cfg.Variant, cfg.MaxBytes, cfg.Heads)
 	if err != nil {
 		return nil, err
 	}
-	if s.tilings, err = withLanes(dev, "attn_prefill_lanes", variant, cfg.Heads, tilings); err != nil {
+	if s.tilings, err = withLanes(dev, tune, "attn_prefill_lanes", variant, cfg.Heads, list); err != nil {
 		return nil, err
 	}
 	k, err := s.kernels(func(t tiling) (*vk.Kernel, error) {
 		return pkg.Kernel(dev, opkit.Spec{
-			Stem: cmp.Or(t.Stem, "attn_prefill"), Variant: variant, Bound: 9,
+			Stem: t.stem, Variant: variant, Bound: 9,
 			Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write, vk.Write, vk.Write, vk.Read},
-			PushSize: int(unsafe.Sizeof(attnPrefillPush{})), Subgroup: t.SubgroupSize,
-			Constants: append(opkit.Words(t.HeadsPerGroup, t.Tile), t.Constants...),
+			PushSize: int(unsafe.Sizeof(attnPrefillPush{})), Subgroup: t.subgroup,
+			Constants: append(opkit.Words(t.heads, t.tile), t.constants...),
 		})
 	})
 	if err != nil {
@@ -126,7 +127,7 @@ func (o *Prefill) Record(rec *vk.Recorder, a PrefillArgs) error {
 		ScaleLog2e: float32(float64(o.cfg.Scale) * math.Log2E),
 	}
 	if err := pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
-		Kernel: o.k[plan.build], Groups: o.groups(plan, t), Push: vk.Bytes(&p),
+		Kernel: o.k[plan.build], Groups: o.grid(plan, t), Push: vk.Bytes(&p),
 		Bind: []vk.View{a.Q.View(), a.Indices.View(), opkit.Present(o.dev, a.Lens), opkit.Present(o.dev, a.Sink), a.Out.View(),
 			opkit.Present(o.dev, a.MaxLogits), opkit.Present(o.dev, a.LSE), part, ml},
 	}, opkit.Target{T: a.KV, Access: vk.Read}); err != nil || splits == 1 {
