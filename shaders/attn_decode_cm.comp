@@ -22,11 +22,10 @@
 layout(std430, set = 0, binding = 10) readonly buffer Positions { int v[]; } positions;
 ROPE_TABLE(table, 11)
 
-#define CM_ONE_BUFFER
-#define CM_TURNS
-#define CM_NORMS
-#include "lib/cm_mla_ring.glsl"
-
+const uint BUFFERS = 1u;
+const bool KEEP_TOP = false;
+#include "lib/cm_mla.glsl"
+#include "lib/cm_q_norm.glsl"
 #include "lib/cm_lanes_row.glsl"
 
 void cm_fetch(uvec4 where, out CmRow row) { cm_fetch_row(where.xyz, row); }
@@ -38,7 +37,77 @@ void cm_keep(CmRow row, uint mask, uint at) {
     cm_keep_row(row, at);
 }
 
-#include "lib/cm_mla_ring_loop.glsl"
+// An invocation writes the same 8 numbers of every head. Of the last 64 these are four pairs, whose RoPE may be undone.
+bool cm_rotates() { return (pc.flags & UNROPE) != 0u && cm_tid % 64u >= 56u; }
+
+vec4 cm_back_near, cm_back_far; // cosines and negated sines of the four pairs
+
+void cm_prepare_output(uint t) {
+    cm_back_near = vec4(0.0);
+    cm_back_far = vec4(0.0);
+    if (!cm_rotates()) return;
+    const uint row = uint(clamp(positions.v[t], 0, int(pc.table_rows) - 1)), pair = (cm_tid % 64u - 56u) * 4u;
+    cm_back_near = table_cos_sin2(row, pair, false) * vec4(1.0, -1.0, 1.0, -1.0);
+    cm_back_far = table_cos_sin2(row, pair + 2u, false) * vec4(1.0, -1.0, 1.0, -1.0);
+}
+
+uvec4 cm_output(vec4 x, vec4 y) {
+    const uvec4 w = uvec4(cm_out2(x.xy), cm_out2(x.zw), cm_out2(y.xy), cm_out2(y.zw));
+    return cm_rotates() ? rope_bf16_words(w, cm_back_near, cm_back_far) : w;
+}
+
+#include "lib/cm_mla_tiles.glsl"
+
+// cm_loop: positions [cm_begin, cm_end) of token t, cm_begin < cm_end; the first lots of Q have been fetched. A tile waits
+// for everything that it needs, but is twice as large: four barriers for 2*TILE rows.
+//
+//   load t+1, weights of t | acc += P V of t | rows of t+1 to shared memory, places of t+2 | scores of t+1
+void cm_loop(uint t, uint head0, uvec4 w0[Q_EACH], uvec4 w1[Q_EACH]) {
+    const uint tiles = (cm_end - cm_begin + TILE - 1u) / TILE;
+    {
+        const uint at = cm_begin + min(cm_tid, RING * TILE - 1u);
+        const uvec2 found = cm_find_row(t, at);
+        cm_find_angles();
+        if (cm_norms()) cm_q_sums(w0);
+        if (cm_tid < RING * TILE) cm_keep_where(found, at, cm_tid);
+        barrier();
+        CmRow row;
+        cm_fetch_tile(0u, row);
+        if (cm_norms()) cm_q_norm(w0);
+        cm_load_q(t, head0, w0, w1);
+        cm_keep_tile(row, 0u, 0u);
+    }
+    barrier();
+    cm_scores(0u);
+
+    uint tile = 0u;
+    [[dont_unroll]] while (tile < tiles) { // again only when a score outgrew m
+        barrier();
+        cm_rescale(tile);
+        [[dont_unroll]] for (;;) {
+            CmRow row;
+            uvec2 found;
+            const uint at = cm_begin + (tile + 2u) * TILE + cm_tid % TILE;
+            if (tile + 1u < tiles) { // parts of few tokens mostly have one tile
+                cm_fetch_tile(tile + 1u, row);
+                found = cm_find_row(t, at);
+            }
+            cm_weights(tile);
+            barrier();
+            if (stale_s != 0u) break;
+            cm_accumulate(0u);
+            tile++;
+            if (tile >= tiles) break;
+            barrier();
+            cm_keep_tile(row, tile, 0u);
+            if (cm_tid < TILE) cm_keep_where(found, at, (tile + 1u) % RING * TILE + cm_tid);
+            barrier();
+            cm_scores(0u);
+            barrier();
+        }
+    }
+    barrier();
+}
 
 void main() {
     const uint head0 = gl_WorkGroupID.x * HG, split = gl_WorkGroupID.y, t = gl_WorkGroupID.z;
@@ -53,7 +122,9 @@ void main() {
     const uint tiles = (n + TILE - 1u) / TILE;
     const uint chunk = uint(ceil((float(tiles) - 0.5) / float(pc.splits))) * TILE; // of tiles/splits, rounded up
     float m, l, top;
-    cm_attend(t, head0, split, min(split * chunk, n), min((split + 1u) * chunk, n), w0, w1, m, l, top);
+    cm_start(min(split * chunk, n), min((split + 1u) * chunk, n));
+    if (cm_begin < cm_end) cm_loop(t, head0, w0, w1);
+    cm_finish(t, head0, split, m, l, top);
     const uint head = head0 + gl_LocalInvocationIndex;
     if (pc.splits == 1u && (pc.flags & WANT_LSE) != 0u && gl_LocalInvocationIndex < HG && head < pc.heads) {
         lse.v[t * pc.heads + head] = mla_lse(m, l);

@@ -33,7 +33,7 @@ layout(std430, set = 0, binding = 7) writeonly buffer Lse { uint v[]; } lse;
 layout(std430, set = 0, binding = 8) writeonly buffer PartOut { vec4 rows[]; } part_out;
 layout(std430, set = 0, binding = 9) writeonly buffer PartMl { vec4 rows[]; } part_ml;
 
-const uint HAS_SINK = 1u, HAS_COMP = 2u, WANT_LSE = 4u, TURN = 16u, NORM_Q = 32u;
+const uint HAS_SINK = 1u, HAS_COMP = 2u, WANT_LSE = 4u, UNROPE = 16u, NORM_Q = 32u;
 
 layout(push_constant) uniform Push {
     KV_ADDR win_addr;
@@ -48,7 +48,7 @@ layout(push_constant) uniform Push {
     uint splits;
     uint flags;
     float scale_log2e; // softmax scale * log2(e)
-    uint table_rows;   // attn_decode_few
+    uint table_rows;   // attn_decode_cm
     float eps;         // likewise
 } pc;
 

@@ -18,7 +18,7 @@
 #extension GL_EXT_bfloat16 : require
 #define CM_ELEMENT bfloat16_t
 #define CM_SCALE float
-const float CM_STALE = 40.0; // see cm_sparse_mla.glsl: how far a weight may exceed 1, as a power of two
+const float CM_STALE = 40.0; // see cm_mla.glsl: how far a weight may exceed 1, as a power of two
 
 uint cm_from_bf16(uint pair) { return pair; }
 

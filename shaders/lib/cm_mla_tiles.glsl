@@ -1,6 +1,19 @@
-// The loop over tiles, its beginning and its end; goes with lib/cm_mla_ring.glsl, which see.
-#ifndef LIB_CM_MLA_RING_LOOP_GLSL
-#define LIB_CM_MLA_RING_LOOP_GLSL
+// How rows and queries come in, and how a split ends; goes with lib/cm_mla.glsl, after which the kernel declares
+//
+//   struct CmRow                                            one invocation's share of a row as it lies in memory
+//   uvec2 cm_find(uint t, uint j)                           reads what says where entry j lies
+//   uvec4 cm_locate(uvec2 found, uint j, bool inside)       its place, as cm_fetch wants it; .w is ~0 if the row counts, else 0
+//   void cm_fetch(uvec4 where, out CmRow row)               starts loading; no branch
+//   void cm_keep(CmRow row, uint mask, uint at)             writes the share to row `at` of kv_s, zeros where masked
+//   uint cm_q_place(uint i)                                 which unit of some head tiles an invocation brings in as its i-th
+//   void cm_prepare_output(uint t)                          begins what cm_output needs
+//   uvec4 cm_output(vec4 x, vec4 y)                         8 neighbouring numbers of the output as bf16
+//
+// The kernel has the loop over tiles:
+//
+//   cm_fetch_q, cm_start, the loop if there is anything to attend, cm_finish
+#ifndef LIB_CM_MLA_TILES_GLSL
+#define LIB_CM_MLA_TILES_GLSL
 
 // Past the end the last entry is looked up again and masked: a load that is always made can be on its way early.
 uint cm_begin, cm_end;
@@ -26,16 +39,6 @@ uvec4 cm_q_word(uint t, uint head0, uint at) {
     const uvec4 w = q.rows[(t * pc.heads + min(head, pc.heads - 1u)) * 64u + at % 64u];
     return head < pc.heads ? w : uvec4(0u);
 }
-
-const uint Q_STAGE = KV_ROWS / CM_M < HEAD_TILES ? KV_ROWS / CM_M : HEAD_TILES; // head tiles at a time
-const uint Q_EACH = (Q_STAGE * CM_M * 64u + THREADS - 1u) / THREADS;
-
-#ifdef CM_NORMS
-#include "cm_q_norm.glsl"
-#else
-// cm_q_place: which of the units of some head tiles an invocation brings in as its i-th.
-uint cm_q_place(uint i) { return i * THREADS + cm_tid; }
-#endif
 
 void cm_fetch_q(uint t, uint head0, uint first, out uvec4 w[Q_EACH]) {
     [[unroll]] for (uint i = 0u; i < Q_EACH; i++) w[i] = cm_q_word(t, head0, first * CM_M * 64u + cm_q_place(i));
@@ -65,118 +68,8 @@ void cm_load_q(uint t, uint head0, uvec4 w[Q_EACH], uvec4 next[Q_EACH]) {
     }
 }
 
-// cm_loop: positions [cm_begin, cm_end) of token t, cm_begin < cm_end; the first lots of Q have been fetched.
-void cm_loop(uint t, uint head0, uvec4 w0[Q_EACH], uvec4 w1[Q_EACH]) {
-    const uint tiles = (cm_end - cm_begin + TILE - 1u) / TILE;
-#ifdef CM_ONE_BUFFER
-    {
-        const uint at = cm_begin + min(cm_tid, RING * TILE - 1u);
-        const uvec2 found = cm_find_row(t, at);
-#ifdef CM_NORMS
-        cm_find_angles();
-        if (cm_norms()) cm_q_sums(w0);
-#endif
-        if (cm_tid < RING * TILE) cm_keep_where(found, at, cm_tid);
-        barrier();
-        CmRow row;
-        cm_fetch_tile(0u, row);
-#ifdef CM_NORMS
-        if (cm_norms()) cm_q_norm(w0);
-#endif
-        cm_load_q(t, head0, w0, w1);
-        cm_keep_tile(row, 0u, 0u);
-    }
-    barrier();
-    cm_scores(0u);
-
-    uint tile = 0u;
-    [[dont_unroll]] while (tile < tiles) { // again only when a score outgrew m
-        barrier();
-        cm_rescale(tile);
-        [[dont_unroll]] for (;;) {
-            CmRow row;
-            uvec2 found;
-            const uint at = cm_begin + (tile + 2u) * TILE + cm_tid % TILE;
-            if (tile + 1u < tiles) { // parts of few tokens mostly have one tile
-                cm_fetch_tile(tile + 1u, row);
-                found = cm_find_row(t, at);
-            }
-            cm_weights(tile);
-            barrier();
-            if (stale_s != 0u) break;
-            cm_accumulate(0u);
-            tile++;
-            if (tile >= tiles) break;
-            barrier();
-            cm_keep_tile(row, tile, 0u);
-            if (cm_tid < TILE) cm_keep_where(found, at, (tile + 1u) % RING * TILE + cm_tid);
-            barrier();
-            cm_scores(0u);
-            barrier();
-        }
-    }
-#else
-    {
-        const uint at = cm_begin + min(cm_tid, RING * TILE - 1u);
-        const uvec2 found = cm_find_row(t, at);
-        if (cm_tid < RING * TILE) cm_keep_where(found, at, cm_tid);
-        barrier();
-        CmRow row, row1;
-        cm_fetch_tile(0u, row);
-        cm_fetch_tile(1u, row1);
-        cm_load_q(t, head0, w0, w1);
-        [[dont_unroll]] for (uint x = 0u; x < 2u; x++) {
-            cm_keep_tile(row, x, x);
-            cm_move(row, row1);
-        }
-    }
-    barrier();
-    cm_scores(0u);
-
-    uint tile = 0u, buf = 0u;
-    [[dont_unroll]] while (tile < tiles) { // again only when a score outgrew m
-        barrier();
-        cm_rescale(tile);
-        cm_weights(tile);
-        [[dont_unroll]] for (;;) {
-            barrier();
-            if (stale_s != 0u) break;
-            cm_accumulate(buf);
-            tile++;
-            if (tile >= tiles) break;
-            CmRow row;
-            cm_fetch_tile(tile + 1u, row);
-            const uint at = cm_begin + (tile + 2u) * TILE + cm_tid % TILE;
-            const uvec2 found = cm_find_row(t, at);
-            cm_scores(buf ^ 1u);
-            barrier();
-            cm_weights(tile);
-            cm_keep_tile(row, tile + 1u, buf);
-            if (cm_tid < TILE) cm_keep_where(found, at, (tile + 2u) % RING * TILE + cm_tid);
-            buf ^= 1u;
-        }
-    }
-#endif
-    barrier();
-}
-
-#ifdef CM_TURNS
-// An invocation writes the same 8 numbers of every head; of the last 64 these are four pairs to be turned back.
-bool cm_turns() { return (pc.flags & TURN) != 0u && cm_tid % 64u >= 56u; }
-
-void cm_find_turn(uint t, out vec4 near, out vec4 far) {
-    near = vec4(0.0);
-    far = vec4(0.0);
-    if (!cm_turns()) return;
-    const uint row = uint(clamp(positions.v[t], 0, int(pc.table_rows) - 1)), pair = (cm_tid % 64u - 56u) * 4u;
-    near = table_cos_sin2(row, pair, false) * vec4(1.0, -1.0, 1.0, -1.0);
-    far = table_cos_sin2(row, pair + 2u, false) * vec4(1.0, -1.0, 1.0, -1.0);
-}
-#endif
-
-// cm_attend: positions [begin, end) of token t for the heads from head0 on. Writes the finished rows when there is one
-// split, else the partial ones; m, l and top are, for the invocation head - head0, what lse and max_logits need.
-void cm_attend(uint t, uint head0, uint split, uint begin, uint end, uvec4 w0[Q_EACH], uvec4 w1[Q_EACH], out float m, out float l, out float top) {
+// cm_start: positions [begin, end) of a token, nothing of which is attended yet.
+void cm_start(uint begin, uint end) {
     cm_sub = gl_SubgroupID;
     cm_row = cm_tid / ROW_PARTS;
     cm_part = cm_tid % ROW_PARTS;
@@ -194,8 +87,11 @@ void cm_attend(uint t, uint head0, uint split, uint begin, uint end, uvec4 w0[Q_
         [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) acc_f[i][j] = CM_C(0.0);
     }
     if (cm_tid == 0u) stale_s = 0u;
-    if (begin < end) cm_loop(t, head0, w0, w1);
+}
 
+// cm_finish: writes the finished rows of token t for the heads from head0 on when there is one split, else the partial ones; m, l
+// and top are, for the invocation head - head0, what lse and max_logits need.
+void cm_finish(uint t, uint head0, uint split, out float m, out float l, out float top) {
     // Sums and maxima of a head from those of its fours, in order.
     [[unroll]] for (uint u = 0u; u < UNITS_EACH; u++) {
         const uint unit = u * THREADS + cm_tid;
@@ -217,7 +113,7 @@ void cm_attend(uint t, uint head0, uint split, uint begin, uint end, uvec4 w0[Q_
         if (pc.splits > 1u && head < pc.heads) part_ml.rows[(t * pc.splits + split) * pc.heads + head] = vec4(m, l, top, 0.0);
     }
     if (pc.splits > 1u) {
-        if (begin >= end) return; // its accumulator is never read
+        if (cm_begin >= cm_end) return; // its accumulator is never read
         if (head0 + HG <= pc.heads) {
             [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
                 [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) {
@@ -228,10 +124,7 @@ void cm_attend(uint t, uint head0, uint split, uint begin, uint end, uvec4 w0[Q_
             return;
         }
     }
-#ifdef CM_TURNS
-    vec4 near, far;
-    cm_find_turn(t, near, far);
-#endif
+    cm_prepare_output(t);
     barrier();
 
     // One head tile of acc after the other through shared memory, where rows can be told apart.
@@ -251,13 +144,7 @@ void cm_attend(uint t, uint head0, uint split, uint begin, uint end, uvec4 w0[Q_
             if (pc.splits == 1u) {
                 const float f = factor_s[h / 4u][h % 4u];
                 const vec4 x = a * f, y = b * f;
-#ifndef CM_ONE_BUFFER
-                const uvec4 w = uvec4(bf16_pack2(x.x, x.y), bf16_pack2(x.z, x.w), bf16_pack2(y.x, y.y), bf16_pack2(y.z, y.w));
-#else
-                uvec4 w = uvec4(cm_out2(x.xy), cm_out2(x.zw), cm_out2(y.xy), cm_out2(y.zw));
-                if (cm_turns()) w = rope_bf16_words(w, near, far);
-#endif
-                dst.rows[(t * pc.heads + head0 + h) * 64u + c] = w;
+                dst.rows[(t * pc.heads + head0 + h) * 64u + c] = cm_output(x, y);
             } else {
                 const uint out_row = ((t * pc.splits + split) * pc.heads + head0 + h) * 128u;
                 part_out.rows[out_row + c * 2u] = a;

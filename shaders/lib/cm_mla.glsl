@@ -1,27 +1,35 @@
-// What the two forms of sparse MLA with cooperative matrices share: sizes, shared memory, fragments, the two products.
+// Sparse MLA of one (token, heads of a workgroup, split) with cooperative matrices: sizes, shared memory, the two products and
+// the softmax between them. Nothing depends on where a fragment's elements lie in a subgroup.
 //
 // Per head, over the valid rows k_j of a split, in base 2:
 //
 //   s_j = scale_log2e * dot(q, k_j),  l = sum exp2(s_j - m),  acc = sum exp2(s_j - m) k_j
 //
-// m is a reference near the maximum, not the maximum itself: as long as no s_j exceeds m by more than CM_STALE the weights fit
+// m is a reference near the maximum, not the maximum itself. As long as no s_j exceeds m by more than CM_STALE the weights fit
 // their type, and acc, spread over the registers of all subgroups, need not be touched.
 //
-// A tile is TILE rows in shared memory. Its scores S = Q K^T are made by all subgroups, each for some head tiles and one of
-// KSPLIT parts of the 512 dims, and leave through shared memory as f32; invocations turn four neighbouring scores at a time
-// into weights P; then each subgroup adds P V to its own 512/SUBGROUPS columns of acc, for all heads. Nothing depends on where
-// a fragment's elements lie in a subgroup.
+// A tile is TILE rows in shared memory. All subgroups make its scores S = Q K^T, each for some head tiles and one of KSPLIT parts
+// of the 512 dims, and leave them in shared memory as f32. Invocations turn four neighbouring scores at a time into weights P.
+// Then each subgroup adds P V to its own 512/SUBGROUPS columns of acc, for all heads.
 //
-// The including kernel declares before the include: the constants HG, TILE, THREADS, SUBGROUP, CM_M, CM_N, CM_K, KSPLIT
-// (SUBGROUPS = THREADS/SUBGROUP; HG is a multiple of CM_M, TILE of CM_M, CM_N and CM_K; KSPLIT divides SUBGROUPS, SUBGROUPS/KSPLIT
-// divides HG/CM_M * TILE/CM_N or the other way round, KSPLIT*CM_K and SUBGROUPS*CM_N divide 512; TILE divides THREADS), the storage buffers q, dst
-// (uvec4 rows[]), part_out and part_ml (vec4 rows[]), and pc.heads, pc.splits, pc.scale_log2e. With CM_ONE_BUFFER there is one tile of
-// rows in shared memory instead of two.
+// One invocation for each row works out where it lies, and keeps that in a ring in shared memory for those that load it.
+//
+// The kernel declares before the include:
+//
+//   HG, TILE, THREADS, SUBGROUP, CM_M, CM_N, CM_K, KSPLIT   constants; attention/matrix.go chooses them, its test has what must hold
+//   BUFFERS      1 or 2: tiles of rows in shared memory
+//   KEEP_TOP     whether the true maximum of the scores is wanted
+//   q, dst (uvec4 rows[]), part_out, part_ml (vec4 rows[])  storage buffers
+//   pc.heads, pc.splits, pc.scale_log2e
+//
+// and after it, before lib/cm_mla_tiles.glsl, how rows and queries come in: see there.
+//
+// Shared memory, bytes: BUFFERS*TILE*1040 + KSPLIT*HG*(4*TILE + 16) + HG*(2*TILE + 20) + 80*TILE + 4.
 //
 // Drivers stop unrolling loops in a kernel that has grown too long, and then keep fragments in memory, three times slower: what
 // is written out several times here and in the kernels has to stay short.
-#ifndef LIB_CM_MLA_CORE_GLSL
-#define LIB_CM_MLA_CORE_GLSL
+#ifndef LIB_CM_MLA_GLSL
+#define LIB_CM_MLA_GLSL
 #include "cm_element.glsl"
 #include "mla_finish.glsl"
 
@@ -38,13 +46,11 @@ const uint QUADS = TILE / 4u;                       // a row of scores in fours
 const uint UNITS = HG * QUADS;                      // fours in a tile of scores
 const uint UNITS_EACH = (UNITS + THREADS - 1u) / THREADS;
 const uint ROW_PARTS = THREADS / TILE;              // invocations that bring in a row together
-#ifdef CM_ONE_BUFFER
-const uint KV_ROWS = TILE;
-const uint CHAINS = 2u; // sums of score products side by side: with few heads one alone would wait for itself
-#else
-const uint KV_ROWS = 2u * TILE;
-const uint CHAINS = 1u;
-#endif
+const uint KV_ROWS = BUFFERS * TILE;
+const uint CHAINS = BUFFERS == 1u ? 2u : 1u;        // sums of score products side by side: with few heads one would wait for itself
+const uint Q_STAGE = KV_ROWS / CM_M < HEAD_TILES ? KV_ROWS / CM_M : HEAD_TILES; // head tiles of Q that come in at a time
+const uint Q_EACH = (Q_STAGE * CM_M * 64u + THREADS - 1u) / THREADS;            // units of 8 numbers of each invocation
+const uint RING = 4u;                               // tiles of which it is known where their rows lie
 
 // Rows are padded by 16 bytes so that the rows of a fragment fall into different banks, and the arrays are of 16-byte
 // vectors so that a compiler sees aligned fragment rows.
@@ -58,6 +64,8 @@ shared vec4 score_s[KSPLIT * HG * S_PITCH];     // [KSPLIT, HG, TILE] partial do
 shared uvec4 p_s[HG * P_PITCH];                 // [HG, TILE] weights as elements
 shared vec4 factor_s[HG / 4u];                  // [HG] what rows of acc are multiplied by
 shared uint stale_s;                            // some score of the tile outgrew m
+shared vec4 bias_s[RING * QUADS];  // [RING, TILE] 0, or CM_MASKED where a row does not count
+shared uvec4 where_s[RING * TILE]; // [RING, TILE] of cm_locate
 
 #define CM_A coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA>
 #define CM_B coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB>
@@ -116,6 +124,69 @@ void cm_accumulate(uint buf) {
         }
     }
     [[unroll]] for (uint u = 0u; u < UNITS_EACH; u++) l_[u] += l_add_[u];
+}
+
+// A masked score lies so far below any m that its weight is 0.
+const float CM_MASKED = 2.0 * MLA_FLOOR;
+
+// cm_score4: four dot products of a head.
+vec4 cm_score4(uint head, uint quad) {
+    vec4 s = score_s[head * S_PITCH + quad];
+    [[unroll]] for (uint k = 1u; k < KSPLIT; k++) s += score_s[(k * HG + head) * S_PITCH + quad];
+    return s;
+}
+
+// cm_weights: scores of a tile to weights, in p_s. What is added to l stays in l_add_ until it is known that no score was stale.
+void cm_weights(uint tile) {
+    bool stale = false;
+    [[unroll]] for (uint u = 0u; u < UNITS_EACH; u++) {
+        const uint unit = u * THREADS + cm_tid;
+        if (UNITS % THREADS != 0u && unit >= UNITS) break;
+        const uint head = unit / QUADS, quad = unit % QUADS;
+        vec4 d;
+        if (KEEP_TOP) {
+            const vec4 s = cm_score4(head, quad) * pc.scale_log2e + bias_s[tile % RING * QUADS + quad];
+            top_[u] = max(top_[u], cm_max4(s));
+            d = s - m_[u];
+        } else d = cm_score4(head, quad) * pc.scale_log2e + (bias_s[tile % RING * QUADS + quad] - m_[u]);
+        stale = stale || cm_max4(d) > CM_STALE;
+        const vec4 p = exp2(d);
+        l_add_[u] = (p.x + p.y) + (p.z + p.w);
+        const uvec2 w = cm_pack_weights(p);
+        p_s[head * P_PITCH + quad / 2u][quad % 2u * 2u] = w.x;
+        p_s[head * P_PITCH + quad / 2u][quad % 2u * 2u + 1u] = w.y;
+    }
+    if (stale) atomicOr(stale_s, 1u);
+}
+
+// cm_rescale: makes m the maximum over all tiles up to this one, whose scores lie in score_s, and brings l and acc along.
+// Rarely needed after the first tile. score_s must be complete (a barrier before); two barriers inside.
+void cm_rescale(uint tile) {
+    [[unroll]] for (uint u = 0u; u < UNITS_EACH; u++) { // maxima of fours, in the place of weights that nobody needs any more
+        const uint unit = u * THREADS + cm_tid;
+        if (UNITS % THREADS != 0u && unit >= UNITS) break;
+        const uint head = unit / QUADS, quad = unit % QUADS;
+        p_s[head * P_PITCH + quad / 4u][quad % 4u] = floatBitsToUint(cm_max4(cm_score4(head, quad) * pc.scale_log2e + bias_s[tile % RING * QUADS + quad]));
+    }
+    barrier();
+    if (cm_tid == 0u) stale_s = 0u;
+    [[unroll]] for (uint u = 0u; u < UNITS_EACH; u++) {
+        const uint unit = u * THREADS + cm_tid;
+        if (UNITS % THREADS != 0u && unit >= UNITS) break;
+        const uint head = unit / QUADS;
+        float top = m_[u];
+        [[unroll]] for (uint quad = 0u; quad < QUADS; quad++) top = max(top, uintBitsToFloat(p_s[head * P_PITCH + quad / 4u][quad % 4u]));
+        const float factor = exp2(m_[u] - top);
+        m_[u] = top;
+        l_[u] *= factor;
+        if (unit % QUADS == 0u) factor_s[head / 4u][head % 4u] = factor;
+    }
+    barrier();
+    [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
+        CM_C factor; // stride 0: every column the same
+        coopMatLoad(factor, factor_s, i * CM_M / 4u, 0u, gl_CooperativeMatrixLayoutColumnMajor);
+        [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) acc_f[i][j] *= factor;
+    }
 }
 
 #endif
