@@ -121,7 +121,7 @@ func NewDecoder(dev *vk.Device, cfg DecoderConfig) (*Decoder, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.tilings, err = withDecodeLanes(dev, tune, variant, cfg.Heads, list); err != nil {
+	if s.tilings, err = (matrixFit{dev.Caps(), tune}).withDecodeLanes(layout(dev, variant), variant, cfg.Heads, list); err != nil {
 		return nil, err
 	}
 	k, err := s.kernels(func(t tiling) (*vk.Kernel, error) {

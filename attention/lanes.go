@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/vkmla/vkmla/internal/opkit"
-	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -101,23 +100,34 @@ next:
 	return 0
 }
 
+// layoutOf finds out which lanes hold which elements of a shape's matrices, as
+// opkit.Package.MatrixLayout does.
+type layoutOf func(m, n, k, subgroup int) ([]uint32, error)
+
+// layout is that of a device's matrices, for a build.
+func layout(dev *vk.Device, variant string) layoutOf {
+	return func(m, n, k, subgroup int) ([]uint32, error) {
+		return pkg.MatrixLayout(dev, variant, m, n, k, subgroup)
+	}
+}
+
 // withLanes puts the tiling of a kernel in lanes first, in the place of those with as many heads
 // or more, where the layout of a device's matrices allows it.
 //
-// Errors: those of building and running a kernel.
-func withLanes(dev *vk.Device, tune *tuning.Profile, stem, variant string, heads int, list []tiling) ([]tiling, error) {
-	element, f := elements[variant], matrixFit{dev.Caps(), tune}
+// Errors: those of layout.
+func (f matrixFit) withLanes(layout layoutOf, stem, variant string, heads int, list []tiling) ([]tiling, error) {
+	element := elements[variant]
 	if lanesOff || element == "" || len(f.caps.Missing(shaders.Requires(opkit.Stem(stem, variant)))) > 0 {
 		return list, nil
 	}
-	heads = min(heads, tune.Attention.LaneHeads)
+	heads = min(heads, f.tune.Attention.LaneHeads)
 	var failed error
 	t, err := opkit.FitMatrix(f.caps, element, func(s vk.CoopMatShape) (laneTiling, bool) {
 		if _, ok := f.lanes(s, heads, int(s.N)); !ok || failed != nil {
 			return laneTiling{}, false
 		}
 		m, n, k, subgroup := int(s.M), int(s.N), int(s.K), int(f.caps.MinSubgroupSize)
-		words, err := pkg.MatrixLayout(dev, variant, m, n, k, subgroup)
+		words, err := layout(m, n, k, subgroup)
 		if failed = err; err != nil {
 			return laneTiling{}, false
 		}
@@ -132,14 +142,14 @@ func withLanes(dev *vk.Device, tune *tuning.Profile, stem, variant string, heads
 }
 
 // withDecodeLanes is withLanes for attn_decode_lanes.
-func withDecodeLanes(dev *vk.Device, tune *tuning.Profile, variant string, heads int, list []tiling) ([]tiling, error) {
+func (f matrixFit) withDecodeLanes(layout layoutOf, variant string, heads int, list []tiling) ([]tiling, error) {
 	const stem = "attn_decode_lanes"
-	if tune.Attention.LanesAnyHeads {
-		heads = tune.Attention.LaneHeads
+	if f.tune.Attention.LanesAnyHeads {
+		heads = f.tune.Attention.LaneHeads
 	}
-	list, err := withLanes(dev, tune, stem, variant, heads, list)
+	list, err := f.withLanes(layout, stem, variant, heads, list)
 	if err == nil && list[0].stem == stem {
-		list[0].code = tune.Attention.LanesCode
+		list[0].code = f.tune.Attention.LanesCode
 	}
 	return list, err
 }

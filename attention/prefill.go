@@ -71,7 +71,7 @@ func NewPrefill(dev *vk.Device, cfg PrefillConfig) (*Prefill, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.tilings, err = withLanes(dev, tune, "attn_prefill_lanes", variant, cfg.Heads, list); err != nil {
+	if s.tilings, err = (matrixFit{dev.Caps(), tune}).withLanes(layout(dev, variant), "attn_prefill_lanes", variant, cfg.Heads, list); err != nil {
 		return nil, err
 	}
 	k, err := s.kernels(func(t tiling) (*vk.Kernel, error) {

@@ -23,6 +23,8 @@ layout(constant_id = 10) const uint PARTS = 4u;
 #include "lib/cm_locate.glsl"
 #include "lib/cm_decode_lanes.glsl"
 
+uvec4 cm_output(vec4 x, vec4 y) { return uvec4(cm_out2(x.xy), cm_out2(x.zw), cm_out2(y.xy), cm_out2(y.zw)); }
+
 void main() {
     const uint head0 = gl_WorkGroupID.x * HG, split = gl_WorkGroupID.y, t = gl_WorkGroupID.z;
     // By way of a shuffle that changes nothing (heads are few), or the lane would be asked for again in every tile, five times, for want of registers.
@@ -56,38 +58,10 @@ void main() {
     if (pc.splits > 1u) {
         if (cm_begin >= cm_end) return; // its accumulator is never read
         if (head0 + HG <= pc.heads) {
-            [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
-                [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) {
-                    coopMatStore(acc_f[i][j], part_out.rows, ((t * pc.splits + split) * pc.heads + head0 + i * CM_M) * 128u + (cm_sub * OUT_TILES + j) * CM_N / 4u,
-                                 128u, gl_CooperativeMatrixLayoutRowMajor);
-                }
-            }
+            cm_write_parts(t, head0, split);
             return;
         }
     }
     barrier();
-
-    // A subgroup's own columns of one head tile after the other through shared memory, where rows can be told apart.
-    [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
-        [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) {
-            coopMatStore(acc_f[i][j], kv_s, (cm_sub * OUT_TILES + j) * CM_N / 4u, OUT_PITCH, gl_CooperativeMatrixLayoutRowMajor);
-        }
-        cm_subgroup_sync();
-        [[dont_unroll]] for (uint at = cm_lane; at < CM_M * OUT_WORDS; at += SUBGROUP) {
-            const uint r = at / OUT_WORDS, c = cm_sub * OUT_WORDS + at % OUT_WORDS, h = i * CM_M + r;
-            if (head0 + h >= pc.heads) break;
-            const vec4 a = uintBitsToFloat(kv_s[r * OUT_PITCH + c * 2u]), b = uintBitsToFloat(kv_s[r * OUT_PITCH + c * 2u + 1u]);
-            if (pc.splits == 1u) {
-                const float f = factor_s[h / 4u][h % 4u];
-                const vec4 x = a * f, y = b * f;
-                dst.rows[(t * pc.heads + head0 + h) * 64u + c] =
-                    uvec4(cm_out2(x.xy), cm_out2(x.zw), cm_out2(y.xy), cm_out2(y.zw));
-            } else {
-                const uint out_row = ((t * pc.splits + split) * pc.heads + head0 + h) * 128u;
-                part_out.rows[out_row + c * 2u] = a;
-                part_out.rows[out_row + c * 2u + 1u] = b;
-            }
-        }
-        cm_subgroup_sync();
-    }
+    cm_put_output(head0, split);
 }

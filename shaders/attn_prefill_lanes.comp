@@ -57,6 +57,8 @@ layout(buffer_reference, std430, buffer_reference_align = 16) volatile readonly 
 
 #include "lib/cm_prefill_lanes.glsl"
 
+uvec4 cm_output(vec4 x, vec4 y) { return uvec4(bf16_pack2(x.x, x.y), bf16_pack2(x.z, x.w), bf16_pack2(y.x, y.y), bf16_pack2(y.z, y.w)); }
+
 float mla_sink_of(uint head) { return (pc.flags & HAS_SINK) != 0u ? mla_sink(sink.v[head]) : MLA_NO_SINK; }
 
 void main() {
@@ -91,28 +93,5 @@ void main() {
     }
     if (pc.splits > 1u && cm_begin >= cm_end) return; // its accumulator is never read
     barrier();
-
-    // A subgroup's own columns of one head tile after the other through shared memory, where rows can be told apart.
-    [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
-        [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) {
-            coopMatStore(acc_f[i][j], kv_s, (cm_sub * OUT_TILES + j) * CM_N / 4u, OUT_PITCH, gl_CooperativeMatrixLayoutRowMajor);
-        }
-        cm_subgroup_sync();
-        [[dont_unroll]] for (uint at = cm_lane; at < CM_M * OUT_WORDS; at += SUBGROUP) {
-            const uint r = at / OUT_WORDS, c = cm_sub * OUT_WORDS + at % OUT_WORDS, h = i * CM_M + r;
-            if (head0 + h >= pc.heads) break;
-            const vec4 a = uintBitsToFloat(kv_s[r * OUT_PITCH + c * 2u]), b = uintBitsToFloat(kv_s[r * OUT_PITCH + c * 2u + 1u]);
-            if (pc.splits == 1u) {
-                const float f = factor_s[h / 4u][h % 4u];
-                const vec4 x = a * f, y = b * f;
-                dst.rows[(t * pc.heads + head0 + h) * 64u + c] =
-                    uvec4(bf16_pack2(x.x, x.y), bf16_pack2(x.z, x.w), bf16_pack2(y.x, y.y), bf16_pack2(y.z, y.w));
-            } else {
-                const uint out_row = ((t * pc.splits + split) * pc.heads + head0 + h) * 128u;
-                part_out.rows[out_row + c * 2u] = a;
-                part_out.rows[out_row + c * 2u + 1u] = b;
-            }
-        }
-        cm_subgroup_sync();
-    }
+    cm_put_output(head0, split);
 }

@@ -62,19 +62,11 @@ void cm_keep(CmRow row, bool valid, uint buf) {
     cm_keep_bias(valid, buf);
 }
 
-// cm_pass: all tiles, with m as it is, or with the maximum of the first tile. The rows of the first two have been fetched.
-void cm_pass(bool first, CmRow row0, CmRow row1, bool valid0, bool valid1) {
+// cm_pass: all tiles, with the maximum of the first tile as m, or in the second pass with m as it is. The rows of the first two have been fetched.
+void cm_pass(uint pass, CmRow row0, CmRow row1, bool valid0, bool valid1) {
     const uint tiles = (cm_end - cm_begin + TILE - 1u) / TILE;
     CM_B v[OUT_TILES];
-    barrier();
-    cm_keep_first(row0, valid0, 0u);
-    cm_keep_first(row1, valid1, 1u);
-    CM_NO_OUTPUT
-    barrier();
-    cm_scores(0u, 0u, v);
-    barrier();
-    cm_sum_scores(0u);
-    CM_REFERENCE(first)
+    CM_FIRST_TILES(pass > 0u)
     uint tile = 0u;
     [[dont_unroll]] for (;;) {
         const uint buf = tile & 1u, here = buf * KV_TILE;
@@ -102,9 +94,7 @@ void cm_pass(bool first, CmRow row0, CmRow row1, bool valid0, bool valid1) {
         cm_keep(row, valid, buf);
         tile++;
     }
-    [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) CM_LOAD_VALUE(v[j], (tile & 1u) * KV_TILE, j);
-    barrier();
-    CM_ACCUMULATE_LAST(v)
+    CM_LAST_TILE(tile)
 }
 
 void cm_put_sink(float sink2) {
@@ -140,7 +130,7 @@ void cm_attend(float sink2, uvec4 w[Q_ALL]) {
         if ((touch.x & touch.y) == ~0u && pc.heads == ~0u) stale_s = 1u;
     }
     [[dont_unroll]] for (uint pass = 0u; pass < 2u; pass++) {
-        cm_pass(pass == 0u, row0, row1, valid0, valid1);
+        cm_pass(pass, row0, row1, valid0, valid1);
         if (pass > 0u) break;
         CM_BREAK_UNLESS_STALE
         cm_look_up(0u);

@@ -249,9 +249,18 @@ const uint PART0 = HEAD_TILES / (HEAD_TILES + 1u), PART1 = PART0 + 1u, PART2 = P
         top_[r] = MLA_FLOOR; \
     }
 
-// CM_REFERENCE: m from the sums of the first tile, if it is not given; l and the true maximum before it.
-#define CM_REFERENCE(first) \
-    if (first) { \
+// CM_FIRST_TILES: the first two tiles to shared memory, the scores of the first, m from these if it is not given, and l and the
+// true maximum before it.
+#define CM_FIRST_TILES(given) \
+    barrier(); \
+    cm_keep_first(row0, valid0, 0u); \
+    cm_keep_first(row1, valid1, 1u); \
+    CM_NO_OUTPUT \
+    barrier(); \
+    cm_scores(0u, 0u, v); \
+    barrier(); \
+    cm_sum_scores(0u); \
+    if (!(given)) { \
         float high[LANE_HEADS]; \
         cm_high(high); \
         [[unroll]] for (uint r = 0u; r < LANE_HEADS; r++) m_[r] = max(MLA_FLOOR, cm_row_max(high[r])); \
@@ -261,8 +270,10 @@ const uint PART0 = HEAD_TILES / (HEAD_TILES + 1u), PART1 = PART0 + 1u, PART2 = P
         top_[r] = m_[r]; \
     }
 
-// CM_ACCUMULATE_LAST: P V of the last tile, and the maximum of whole rows.
-#define CM_ACCUMULATE_LAST(v) \
+// CM_LAST_TILE: P V of the last tile, and the maximum of whole rows.
+#define CM_LAST_TILE(tile) \
+    [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) CM_LOAD_VALUE(v[j], ((tile) & 1u) * KV_TILE, j); \
+    barrier(); \
     CM_A p[QUARTER]; \
     CM_LOAD_WEIGHTS(p, PART0) \
     CM_ACCUMULATE(p, v, PART0) \
@@ -321,6 +332,24 @@ void cm_load_q(uvec4 w[Q_ALL]) {
             }
             cm_subgroup_sync();
         }
+    }
+}
+
+#include "cm_write.glsl"
+
+// cm_put_output: a subgroup's own columns of one head tile after the other through shared memory, where rows can be told apart.
+void cm_put_output(uint head0, uint split) {
+    [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
+        [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) {
+            coopMatStore(acc_f[i][j], kv_s, (cm_sub * OUT_TILES + j) * CM_N / 4u, OUT_PITCH, gl_CooperativeMatrixLayoutRowMajor);
+        }
+        cm_subgroup_sync();
+        [[dont_unroll]] for (uint at = cm_lane; at < CM_M * OUT_WORDS; at += SUBGROUP) {
+            const uint c = cm_sub * OUT_WORDS + at % OUT_WORDS, h = i * CM_M + at / OUT_WORDS;
+            if (head0 + h >= pc.heads) break;
+            cm_write(cm_t, head0, split, h, c);
+        }
+        cm_subgroup_sync();
     }
 }
 

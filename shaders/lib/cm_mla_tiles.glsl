@@ -14,6 +14,7 @@
 //   cm_fetch_q, cm_start, the loop if there is anything to attend, cm_finish
 #ifndef LIB_CM_MLA_TILES_GLSL
 #define LIB_CM_MLA_TILES_GLSL
+#include "cm_write.glsl"
 
 // Past the end the last entry is looked up again and masked: a load that is always made can be on its way early.
 uint cm_begin, cm_end;
@@ -115,12 +116,7 @@ void cm_finish(uint t, uint head0, uint split, out float m, out float l, out flo
     if (pc.splits > 1u) {
         if (cm_begin >= cm_end) return; // its accumulator is never read
         if (head0 + HG <= pc.heads) {
-            [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
-                [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) {
-                    coopMatStore(acc_f[i][j], part_out.rows, ((t * pc.splits + split) * pc.heads + head0 + i * CM_M) * 128u + (cm_sub * OUT_TILES + j) * CM_N / 4u,
-                                 128u, gl_CooperativeMatrixLayoutRowMajor);
-                }
-            }
+            cm_write_parts(t, head0, split);
             return;
         }
     }
@@ -140,16 +136,7 @@ void cm_finish(uint t, uint head0, uint split, out float m, out float l, out flo
         [[dont_unroll]] for (uint at = cm_tid; at < CM_M * 64u; at += THREADS) {
             const uint r = at / 64u, c = at % 64u, h = i * CM_M + r;
             if (head0 + h >= pc.heads) break;
-            const vec4 a = uintBitsToFloat(kv_s[r * OUT_PITCH + c * 2u]), b = uintBitsToFloat(kv_s[r * OUT_PITCH + c * 2u + 1u]);
-            if (pc.splits == 1u) {
-                const float f = factor_s[h / 4u][h % 4u];
-                const vec4 x = a * f, y = b * f;
-                dst.rows[(t * pc.heads + head0 + h) * 64u + c] = cm_output(x, y);
-            } else {
-                const uint out_row = ((t * pc.splits + split) * pc.heads + head0 + h) * 128u;
-                part_out.rows[out_row + c * 2u] = a;
-                part_out.rows[out_row + c * 2u + 1u] = b;
-            }
+            cm_write(t, head0, split, h, c);
         }
         barrier();
     }
