@@ -51,5 +51,5 @@ func Merge(dev *vk.Device, variant string, rec *vk.Recorder, ml, out tensor.Tens
 	if err != nil {
 		return err
 	}
-	return m.record(rec, ml.View(), out.View(), out.Shape[1], a.Sink, a.Out, a.LSE, top, a.Turn)
+	return m.record(rec, ml.View(), out.View(), out.Shape[1], a.Sink, a.Out, a.LSE, top, a.InverseRope)
 }

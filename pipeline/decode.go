@@ -289,7 +289,7 @@ func (d *Decode) RecordLayer(rec *vk.Recorder, s StepArgs, a LayerArgs) error {
 	if err := d.recordPicks(rec, s, a); err != nil {
 		return err
 	}
-	return d.recordAttend(rec, a, attention.OutputTurn{}, attention.QueryNorm{})
+	return d.recordAttend(rec, a, attention.InverseRope{}, attention.QueryNorm{})
 }
 
 // RecordInsert records the first part of RecordLayer, for callers that time or
@@ -316,11 +316,11 @@ func (d *Decode) RecordPicks(rec *vk.Recorder, s StepArgs, a LayerArgs) error {
 // RecordAttend records the last part of RecordLayer. It needs the fields of a but
 // KV and TopK; errors as RecordLayer.
 func (d *Decode) RecordAttend(rec *vk.Recorder, a LayerArgs) error {
-	return d.attendTo(rec, a, attention.OutputTurn{}, attention.QueryNorm{})
+	return d.attendTo(rec, a, attention.InverseRope{}, attention.QueryNorm{})
 }
 
 // attendTo is RecordAttend with an output that may be turned, and queries that may have to be normed.
-func (d *Decode) attendTo(rec *vk.Recorder, a LayerArgs, turn attention.OutputTurn, norm attention.QueryNorm) error {
+func (d *Decode) attendTo(rec *vk.Recorder, a LayerArgs, turn attention.InverseRope, norm attention.QueryNorm) error {
 	c := d.usable(opLayer, rec)
 	if d.checkAttend(c, a); c.err != nil {
 		return c.err
@@ -334,7 +334,7 @@ func (d *Decode) attendInParts(rec *vk.Recorder, a LayerArgs, norm attention.Que
 	if d.checkAttend(c, a); c.err != nil {
 		return attention.Parts{}, c.err
 	}
-	p, err := d.attend.RecordParts(rec, d.attendArgs(a, attention.OutputTurn{}, norm))
+	p, err := d.attend.RecordParts(rec, d.attendArgs(a, attention.InverseRope{}, norm))
 	return p, layerError(err)
 }
 
@@ -342,10 +342,10 @@ func (d *Decode) attendInParts(rec *vk.Recorder, a LayerArgs, norm attention.Que
 func (d *Decode) parts() int { return d.attend.Splits(d.cfg.Tokens, d.cfg.Window, d.cfg.compWidth()) }
 
 // turns reports whether the output can be turned on the way.
-func (d *Decode) turns() bool { return d.attend.Turns(d.cfg.Tokens, d.cfg.Window, d.cfg.compWidth()) }
+func (d *Decode) turns() bool { return d.attend.InvertsRope(d.cfg.Tokens, d.cfg.Window, d.cfg.compWidth()) }
 
 // norms reports whether queries can be normed on the way.
-func (d *Decode) norms() bool { return d.attend.Norms(d.cfg.Tokens, d.cfg.Window, d.cfg.compWidth()) }
+func (d *Decode) norms() bool { return d.attend.NormsQueries(d.cfg.Tokens, d.cfg.Window, d.cfg.compWidth()) }
 
 func (d *Decode) recordInsert(rec *vk.Recorder, a LayerArgs) error {
 	return layerError(d.insert.Record(rec, cache.InsertArgs{K: a.KV, Slots: d.slots, Cache: a.Window}))
@@ -361,14 +361,14 @@ func (d *Decode) recordPicks(rec *vk.Recorder, s StepArgs, a LayerArgs) error {
 	}))
 }
 
-func (d *Decode) recordAttend(rec *vk.Recorder, a LayerArgs, turn attention.OutputTurn, norm attention.QueryNorm) error {
+func (d *Decode) recordAttend(rec *vk.Recorder, a LayerArgs, turn attention.InverseRope, norm attention.QueryNorm) error {
 	return layerError(d.attend.Record(rec, d.attendArgs(a, turn, norm)))
 }
 
-func (d *Decode) attendArgs(a LayerArgs, turn attention.OutputTurn, norm attention.QueryNorm) attention.DecodeArgs {
+func (d *Decode) attendArgs(a LayerArgs, turn attention.InverseRope, norm attention.QueryNorm) attention.DecodeArgs {
 	args := attention.DecodeArgs{
 		Q: a.Q, Window: attention.SlotSet{Cache: a.Window, Indices: d.winIndices, Lens: d.winLens},
-		Sink: a.Sink, Out: a.Out, LSE: a.LSE, Scratch: d.scratch.View(), Turn: turn, Norm: norm,
+		Sink: a.Sink, Out: a.Out, LSE: a.LSE, Scratch: d.scratch.View(), InverseRope: turn, Norm: norm,
 	}
 	if d.cfg.Ratio != RatioWindow {
 		args.Compressed = attention.SlotSet{Cache: a.Compressed, Indices: d.compIndices, Lens: d.compLens}

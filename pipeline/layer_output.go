@@ -85,11 +85,11 @@ func (k *LayerKind) quantised() []wanted {
 }
 
 // outputTurn is how the attention turns its output back itself, if it can.
-func (k *LayerKind) outputTurn(step SparseStepArgs, a WholeLayerArgs) attention.OutputTurn {
+func (k *LayerKind) outputTurn(step SparseStepArgs, a WholeLayerArgs) attention.InverseRope {
 	if k.cfg.Output != OutputBF16 || !k.sparse.decode.turns() {
-		return attention.OutputTurn{}
+		return attention.InverseRope{}
 	}
-	return attention.OutputTurn{Positions: step.Positions, Table: a.CosSin}
+	return attention.InverseRope{Positions: step.Positions, Table: a.CosSin}
 }
 
 // normsLate tells whether the attention norms and turns queries.

@@ -336,7 +336,7 @@ func (s *Sparse) recordInserted(rec *vk.Recorder, step SparseStepArgs, a SparseL
 	if err := s.recordTouch(rec, a.Compressed.Pool); err != nil {
 		return err
 	}
-	return s.recordAttention(rec, a, attention.OutputTurn{}, attention.QueryNorm{})
+	return s.recordAttention(rec, a, attention.InverseRope{}, attention.QueryNorm{})
 }
 
 // recordSave records how the compressor's states are stored. It does nothing, as the
@@ -394,7 +394,7 @@ func (s *Sparse) recordQuery(rec *vk.Recorder, step SparseStepArgs, a SparseLaye
 }
 
 // recordAttention records the attention, to what the indexer picked.
-func (s *Sparse) recordAttention(rec *vk.Recorder, a SparseLayerArgs, turn attention.OutputTurn, norm attention.QueryNorm) error {
+func (s *Sparse) recordAttention(rec *vk.Recorder, a SparseLayerArgs, turn attention.InverseRope, norm attention.QueryNorm) error {
 	rec.Section("attention")
 	return s.decode.attendTo(rec, a.LayerArgs, turn, norm)
 }

@@ -171,7 +171,7 @@ func runDecode(ctx context.Context, dev *vk.Device, variant string, c Case) (Arr
 	if n := op.ScratchBytes(x.tokens, x.win.Width, topk); n > 0 {
 		a.Scratch = r.Out(tensor.F32, int(n+3)/4).View() // a NaN wherever a part is read that was not written
 	}
-	if len(x.raw.Shape) > 0 && op.Norms(x.tokens, x.win.Width, topk) {
+	if len(x.raw.Shape) > 0 && op.NormsQueries(x.tokens, x.win.Width, topk) {
 		a.Q = r.In(x.raw, tensor.BF16)
 		a.Norm = attention.QueryNorm{Eps: x.eps, Positions: r.In(x.rows, tensor.I32), Table: r.In(x.table, tensor.F32)}
 	}
