@@ -1,14 +1,20 @@
-// Sparse MLA decode over two paged FP8 caches, as attn_decode_cm, whose formula, bindings, constants and features are its own but for what follows, for
-// workgroups with fewer heads than fit: few tokens leave compute units idle, and the work of a token is spread over more of them.
-// One workgroup of THREADS: (HG heads, one of `splits` ranges of entries, one token). With one split it finishes the row, else attn_merge does.
-// bindings: 0 q [T,H,512] bf16; 1 win_indices [T,win_width] i32; 2 win_lens [T] i32; 3 comp_indices [T,comp_width] i32; 4 comp_lens [T] i32;
-//   5 sink [H] f32; 6 dst [T,H,512] bf16; 7 lse [T,H] f32; 8 part_out [T,splits,H,512] f32; 9 part_ml [T,splits,H] (m, l, max, 0) f32;
-//   10 positions [T] i32; 11 table [rows,64] f32, with TURN or NORM_Q. TURN: the last 64 numbers of dst, rounded, are turned back as proj_inverse_rope
-//   does. NORM_Q: heads of q are divided by their root mean square, turned and rounded before anything else, as proj_q_insert does.
-// Constants: 0 window page, 1 compressed page (slots), 2 HG, 3 TILE, 4 THREADS, 5 SUBGROUP, 6..8 M, N, K of a matrix product, 9 KSPLIT.
-// Shared memory: 46404 B at HG 16, TILE 32, KSPLIT 4 and 47748 B at HG 32, KSPLIT 2 (lib/cm_mla_ring.glsl has the sum).
-// Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl,
-// computeFullSubgroups, shaderInt16.
+// Sparse MLA decode over two paged FP8 caches, read in place, with cooperative matrices of any
+// layout. Token t attends the first comp_lens[t] slots of comp_indices[t], then the first
+// win_lens[t] of win_indices[t]. A slot outside its pool is never read. Per head:
+//   s_j = scale*dot(q, k_j),  out = sum exp(s_j) k_j / (sum exp(s_j) + exp(sink)),  lse = ln sum exp(s_j)
+// Bindings: 0 q [T,H,512] bf16; 1 win_indices [T,win_width] i32; 2 win_lens [T] i32;
+//   3 comp_indices [T,comp_width] i32; 4 comp_lens [T] i32; 5 sink [H] f32; 6 dst [T,H,512] bf16;
+//   7 lse [T,H] f32; 8 part_out [T,splits,H,512] f32; 9 part_ml [T,splits,H] (m, l, max, 0) f32;
+//   10 positions [T] i32; 11 table [rows,64] f32. Pools by address. With UNROPE the last 64 numbers
+//   of dst are rotated back as proj_inverse_rope does, with NORM_Q q is first normed and rotated as
+//   proj_q_insert does, both with the same bits.
+// Workgroup: HG heads (x) of one of `splits` ranges of entries (y) of token z. With one split it
+//   finishes the row, else attn_merge does.
+// Constants: 0 window page, 1 compressed page (slots), 2 HG, 3 TILE, 4 THREADS, 5 SUBGROUP,
+//   6..8 M, N, K of a matrix product, 9 KSPLIT: attention/matrix.go chooses them.
+// Shared memory: 46404 bytes at HG 16, TILE 32, KSPLIT 4; lib/cm_mla.glsl has the sum.
+// Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, vulkanMemoryModel,
+//   bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups, shaderInt16.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -37,7 +43,8 @@ void cm_keep(CmRow row, uint mask, uint at) {
     cm_keep_row(row, at);
 }
 
-// An invocation writes the same 8 numbers of every head. Of the last 64 these are four pairs, whose RoPE may be undone.
+// An invocation writes the same 8 numbers of every head. Of the last 64 these are four pairs, which
+// may be rotated back.
 bool cm_rotates() { return (pc.flags & UNROPE) != 0u && cm_tid % 64u >= 56u; }
 
 vec4 cm_back_near, cm_back_far; // cosines and negated sines of the four pairs
@@ -58,8 +65,8 @@ uvec4 cm_output(vec4 x, vec4 y) {
 
 #include "lib/cm_mla_tiles.glsl"
 
-// cm_loop: positions [cm_begin, cm_end) of token t, cm_begin < cm_end; the first lots of Q have been fetched. A tile waits
-// for everything that it needs, but is twice as large: four barriers for 2*TILE rows.
+// cm_loop: positions [cm_begin, cm_end) of token t, cm_begin < cm_end; the first lots of Q have been
+// fetched. Four barriers a tile, which is twice as large as those of attn_prefill_cm:
 //
 //   load t+1, weights of t | acc += P V of t | rows of t+1 to shared memory, places of t+2 | scores of t+1
 void cm_loop(uint t, uint head0, uvec4 w0[Q_EACH], uvec4 w1[Q_EACH]) {
@@ -112,7 +119,7 @@ void cm_loop(uint t, uint head0, uvec4 w0[Q_EACH], uvec4 w1[Q_EACH]) {
 void main() {
     const uint head0 = gl_WorkGroupID.x * HG, split = gl_WorkGroupID.y, t = gl_WorkGroupID.z;
     cm_tid = gl_LocalInvocationIndex;
-    uvec4 w0[Q_EACH], w1[Q_EACH]; // on their way while it is found out what there is to attend
+    uvec4 w0[Q_EACH], w1[Q_EACH]; // on their way while lists are looked up
     cm_fetch_q(t, head0, 0u, w0);
     if (HEAD_TILES > Q_STAGE) cm_fetch_q(t, head0, Q_STAGE, w1);
     cm_position_ = positions.v[cm_norms() ? t : 0u];

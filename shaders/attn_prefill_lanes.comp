@@ -1,13 +1,21 @@
-// Sparse MLA over a bf16 workspace (prefill, and the second pass of the two-pass decode) with cooperative matrices whose accumulators lie in known lanes.
-// Token t attends rows indices[t][j], j < lens[t]; per head s_j = scale*dot(q, k_j), out = sum exp(s_j) k_j / (sum exp(s_j) + exp(sink)), lse = ln sum exp(s_j),
-// max_logits = max s_j. bindings: 0 q [T,H,512] bf16; 1 indices [T,width] i32; 2 lens [T] i32; 3 sink [H] f32; 4 dst [T,H,512] bf16; 5 max_logits [T,H] f32;
-//   6 lse [T,H] f32; 7 part_out [T,splits,H,512] f32; 8 part_ml [T,splits,H] (m, l, max, 0) f32. The workspace kv [rows,512] bf16 by address.
-// An index < 0 or >= rows is masked and nothing is read for it. Without lens every one of the width entries counts.
-// One workgroup of THREADS: (HG heads, one of `splits` ranges of entries, one token). With one split it finishes the row, else attn_merge does.
-// Constants: 0 HG, 1 TILE, 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a matrix product, 7 KSPLIT, 8 PARTS: attention/lanes.go chooses them and has the limits.
-// Shared memory: 48260 B at HG 64, TILE 16, KSPLIT 4. Values of the workspace: see lib/cm_element.glsl; the loop: lib/cm_prefill_lanes.glsl.
-// Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl,
-//   computeFullSubgroups, subgroup shuffle and ballot.
+// Sparse MLA over a bf16 workspace (prefill, second pass of the two-pass decode) with cooperative
+// matrices whose elements lie in lanes as lib/cm_lanes.glsl wants them. Token t attends rows
+// indices[t][j], j < lens[t] (without lens all of them). A row outside the workspace is never read.
+// Per head:
+//   s_j = scale*dot(q, k_j),  out = sum exp(s_j) k_j / (sum exp(s_j) + exp(sink)),  lse = ln sum exp(s_j),
+//   max_logits = max s_j
+// Bindings: 0 q [T,H,512] bf16; 1 indices [T,width] i32; 2 lens [T] i32; 3 sink [H] f32;
+//   4 dst [T,H,512] bf16; 5 max_logits [T,H] f32; 6 lse [T,H] f32; 7 part_out [T,splits,H,512] f32;
+//   8 part_ml [T,splits,H] (m, l, max, 0) f32; kv [rows,512] bf16 by address, its values
+//   as lib/cm_element.glsl says.
+// Workgroup: HG heads (x) of one of `splits` ranges of entries (y) of token z. With one split it
+//   finishes the row, else attn_merge does.
+// Constants: 0 HG, 1 TILE, 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a matrix product, 7 KSPLIT,
+//   8 PARTS: attention/lanes.go chooses them.
+// Shared memory: 48260 bytes at HG 64, TILE 16, KSPLIT 4; lib/cm_lanes.glsl has the sum.
+// Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, vulkanMemoryModel,
+//   bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups,
+//   subgroup shuffle and ballot.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -52,7 +60,7 @@ layout(push_constant) uniform Push {
     float scale_log2e; // softmax scale * log2(e)
 } pc;
 
-// volatile: else loads are moved to where their results are stored, and wait there for memory.
+// volatile: otherwise compilers move loads to where their results are stored, and wait there.
 layout(buffer_reference, std430, buffer_reference_align = 16) volatile readonly buffer WorkspaceRow { uvec4 w[]; };
 
 #include "lib/cm_prefill_lanes.glsl"
@@ -76,7 +84,7 @@ void main() {
     }
     cm_attend(head0);
 
-    // What is left to do for a head is done by the first of the lanes that share its row.
+    // The first of the lanes that share a head's row finishes it.
     [[unroll]] for (uint r = 0u; r < LANE_HEADS; r++) {
         const float l = cm_row_sum(l_[r]), m = m_[r], top = top_[r];
         const uint h = cm_own_head(r / ROWS4, r % ROWS4 * 4u / ROWS4), head = head0 + h;

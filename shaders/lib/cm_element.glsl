@@ -1,13 +1,15 @@
 // The 16-bit element type of the cooperative-matrix kernels, and how everything becomes one.
 //
-// f16 (the default)   keeps 11 bits of each weight p. A K page's numbers are exact while its scale bytes lie in 112..134
-//                     (every E4M3 code then has an exact binary16); from 105 the error of a number is at most 2^-25. A byte above
-//                     134 counts as 134 and one below 105 as zero, and bf16 inputs beyond +-65504 become +-65504: a device
-//                     gets large finite numbers, never an infinity. V4's keys are RMS-normed and stay far inside.
-// bf16 (with CM_BF16) takes every bf16 and every scale byte up to 246 (one above counts as 246), and keeps 8 bits of p.
+// f16 (the default) keeps 11 bits of each weight p. A K page's numbers are exact while its scale bytes lie
+// in 112..134, where every E4M3 code has an exact binary16; from 105 on the error of a number is at most
+// 2^-25. A byte above 134 counts as 134 and one below 105 as zero, and bf16 inputs beyond +-65504 become
+// +-65504: large finite numbers, never an infinity. V4's keys are RMS-normed and stay far inside.
 //
-// A NaN in a row that counts stays a NaN in both. A device that flushes binary16's subnormals takes codes below 2^-6 for zeros in both: less
-// than 2^-13 of a block's largest number.
+// bf16 (with CM_BF16) takes every bf16 and every scale byte up to 246 (one above counts as 246), and keeps
+// 8 bits of p.
+//
+// A NaN in a row that counts stays a NaN in both. On a device that flushes binary16's subnormals, codes
+// below 2^-6 become zeros in both: less than 2^-13 of a block's largest number.
 #ifndef LIB_CM_ELEMENT_GLSL
 #define LIB_CM_ELEMENT_GLSL
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
