@@ -1,5 +1,5 @@
-// What attn_decode_cm and attn_decode_lanes both declare: constants, bindings, push constants, and how
-// the lists of a token name its rows. The kernels say what they are.
+// What attn_decode_cm and attn_decode_lanes both declare: constants, bindings, push constants, and
+// how the lists of a token name its rows. The kernels say what they are.
 #ifndef LIB_CM_DECODE_GLSL
 #define LIB_CM_DECODE_GLSL
 #define KV_DA
@@ -56,8 +56,8 @@ uint comp_len_; // compressed entries of this workgroup's token
 
 float mla_sink_of(uint head) { return (pc.flags & HAS_SINK) != 0u ? mla_sink(sink.v[head]) : MLA_NO_SINK; }
 
-// cm_find: (candidate from the compressed indices, candidate from the window's). Both are read, one of
-// them out of place, so that no load depends on a condition.
+// cm_find: (candidate from the compressed indices, candidate from the window's). Both are read, one
+// of them out of place, so that no load depends on a condition.
 uvec2 cm_find(uint t, uint j) {
     const bool comp = j < comp_len_;
     const uint comp_at = comp_len_ == 0u ? 0u : t * pc.comp_width + min(j, comp_len_ - 1u);

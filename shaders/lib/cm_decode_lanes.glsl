@@ -1,5 +1,5 @@
-// Sparse MLA of one (token, heads, split) for decode, in lanes; lib/cm_lanes.glsl has the formula. Two
-// barriers a tile:
+// Sparse MLA of one (token, heads, split) for decode, in lanes; lib/cm_lanes.glsl has the formula.
+// Two barriers a tile:
 //
 //   scores of t+1, V of t into registers
 //   acc += P V of t, sums of the scores of t+1, rows of t+2 over those of t, load rows of t+3, weights of t+1
@@ -10,8 +10,8 @@
 #include "cm_lanes.glsl"
 #include "cm_lanes_row.glsl"
 
-// Of row lane%SUB_ROWS in tile lane/SUB_ROWS of LOOKUP: its address, and how far behind it its scales lie
-// (0 if it does not count).
+// Of row lane%SUB_ROWS in tile lane/SUB_ROWS of LOOKUP: its address, and how far behind it its
+// scales lie (0 if it does not count).
 uvec3 where_;
 uvec3 next_; // the same of the row to load next
 
@@ -30,7 +30,8 @@ void cm_choose(uint tile) {
     next_.z = subgroupShuffle(where_.z, from);
 }
 
-// cm_look_up: where this lane's row of a tile lies. Past the end of the list its last entry is read, and does not count.
+// cm_look_up: where this lane's row of a tile lies. Past the end of the list its last entry is
+// read, and does not count.
 void cm_look_up(uint tile) {
     [[dont_flatten]] if (tile % LOOKUP == 0u) {
         subgroupMemoryBarrierShared(); // keeps this a branch, which saves every tile 50 instructions
@@ -40,7 +41,8 @@ void cm_look_up(uint tile) {
     cm_choose(tile);
 }
 
-// cm_fetch: starts loading the row of next_; another one stands in for a row that does not count, and is not kept.
+// cm_fetch: starts loading the row of next_; another one stands in for a row that does not count,
+// and is not kept.
 void cm_fetch(out CmRow row, out bool valid) {
     valid = next_.z != 0u;
     cm_fetch_row(next_, row);
@@ -56,15 +58,15 @@ void cm_keep_first(CmRow row, bool valid, uint buf) {
     cm_keep_bias(valid, buf);
 }
 
-// cm_keep: a row of a later tile. Where it does not count, what lies there stays: zeros, or a row that
-// counts. Its weight is 0, and if it is not finite, neither is the result.
+// cm_keep: a row of a later tile. Where it does not count, what lies there stays: zeros, or a row
+// that counts. Its weight is 0, and if it is not finite, neither is the result.
 void cm_keep(CmRow row, bool valid, uint buf) {
     [[dont_flatten]] if (valid) cm_keep_row(row, buf * TILE + cm_row);
     cm_keep_bias(valid, buf);
 }
 
-// cm_pass: all tiles, with the maximum of the first tile as m, or in the second pass with m as it is. The
-// rows of the first two have been fetched.
+// cm_pass: all tiles, with the maximum of the first tile as m, or in the second pass with m as it
+// is. The rows of the first two have been fetched.
 void cm_pass(uint pass, CmRow row0, CmRow row1, bool valid0, bool valid1) {
     const uint tiles = (cm_end - cm_begin + TILE - 1u) / TILE;
     CM_B v[OUT_TILES];
@@ -72,7 +74,8 @@ void cm_pass(uint pass, CmRow row0, CmRow row1, bool valid0, bool valid1) {
     uint tile = 0u;
     [[dont_unroll]] for (;;) {
         const uint buf = tile & 1u, here = buf * KV_TILE;
-        // Loaded values must not live where the loop begins again: their copies would wait for memory.
+        // Loaded values must not live where the loop begins again: their copies would wait for
+        // memory.
         CmRow row;
         bool valid;
         cm_look_up(tile + 2u);
@@ -104,9 +107,9 @@ void cm_put_sink(float sink2) {
     if (head < HG) factor_s[head / 4u][head % 4u] = sink2;
 }
 
-// cm_attend: entries [cm_begin, cm_end) of the token's list for the heads whose queries cm_fetch_q gave.
-// sink2 is that of the invocation's head, and in factor_s at the end. l_ is of the lane's own columns, m_
-// and top_ of whole rows.
+// cm_attend: entries [cm_begin, cm_end) of the token's list for the heads whose queries cm_fetch_q
+// gave. sink2 is that of the invocation's head, and in factor_s at the end. l_ is of the lane's own
+// columns, m_ and top_ of whole rows.
 void cm_attend(float sink2, uvec4 w[Q_ALL]) {
     if (cm_begin >= cm_end) {
         CM_NO_ROWS
@@ -126,8 +129,8 @@ void cm_attend(float sink2, uvec4 w[Q_ALL]) {
         cm_fetch(row0, valid0);
         cm_choose(1u);
         cm_fetch(row1, valid1);
-        // Touches the lists, so that places come from a cache when they are looked up. The condition below never
-        // holds, but no compiler knows.
+        // Touches the lists, so that places come from a cache when they are looked up. The
+        // condition below never holds, but no compiler knows.
         const uvec2 touch = cm_find(cm_t, min(cm_begin + gl_LocalInvocationIndex * 8u, cm_end - 1u));
         cm_load_q(w);
         cm_put_sink(sink2);

@@ -1,21 +1,22 @@
 // Sparse MLA of one (token, heads, split) with cooperative matrices: sizes, shared memory, the two
-// products and the softmax between them. Nothing depends on where a fragment's elements lie in a subgroup.
+// products and the softmax between them. Nothing depends on where a fragment's elements lie in a
+// subgroup.
 //
 // Per head, over the valid rows k_j of a split, in base 2:
 //
 //   s_j = scale_log2e * dot(q, k_j),  l = sum exp2(s_j - m),  acc = sum exp2(s_j - m) k_j
 //
-// m is a reference near the maximum, not the maximum itself. As long as no s_j exceeds m by more than
-// CM_STALE the weights fit their type, and acc, spread over the registers of all subgroups, need not be
-// touched.
+// m is a reference near the maximum, not the maximum itself. As long as no s_j exceeds m by more
+// than CM_STALE the weights fit their type, and acc, spread over the registers of all subgroups,
+// need not be touched.
 //
-// A tile is TILE rows in shared memory. All subgroups make its scores S = Q K^T, each for some head tiles
-// and one of KSPLIT parts of the 512 dims, and leave them in shared memory as f32. Invocations turn four
-// neighbouring scores at a time into weights P. Then each subgroup adds P V to its own 512/SUBGROUPS
-// columns of acc, for all heads.
+// A tile is TILE rows in shared memory. All subgroups make its scores S = Q K^T, each for some head
+// tiles and one of KSPLIT parts of the 512 dims, and leave them in shared memory as f32.
+// Invocations turn four neighbouring scores at a time into weights P. Then each subgroup adds P V
+// to its own 512/SUBGROUPS columns of acc, for all heads.
 //
-// One invocation for each row works out where it lies, and keeps that in a ring in shared memory for those
-// that load it.
+// One invocation for each row works out where it lies, and keeps that in a ring in shared memory
+// for those that load it.
 //
 // The kernel declares before the include:
 //
@@ -29,8 +30,8 @@
 //
 // Shared memory, bytes: BUFFERS*TILE*1040 + KSPLIT*HG*(4*TILE + 16) + HG*(2*TILE + 20) + 80*TILE + 4.
 //
-// Drivers stop unrolling loops in a kernel that has grown too long, and then keep fragments in memory,
-// which is three times slower. So what is written out several times has to stay short.
+// Drivers stop unrolling loops in a kernel that has grown too long, and then keep fragments in
+// memory, which is three times slower. So what is written out several times has to stay short.
 #ifndef LIB_CM_MLA_GLSL
 #define LIB_CM_MLA_GLSL
 #include "cm_element.glsl"
@@ -55,8 +56,8 @@ const uint Q_STAGE = KV_ROWS / CM_M < HEAD_TILES ? KV_ROWS / CM_M : HEAD_TILES; 
 const uint Q_EACH = (Q_STAGE * CM_M * 64u + THREADS - 1u) / THREADS;            // units of 8 numbers of each invocation
 const uint RING = 4u;                               // tiles of which it is known where their rows lie
 
-// Rows are padded by 16 bytes so that the rows of a fragment fall into different banks. The arrays are of
-// 16-byte vectors so that a compiler sees aligned fragment rows.
+// Rows are padded by 16 bytes so that the rows of a fragment fall into different banks. The arrays
+// are of 16-byte vectors so that a compiler sees aligned fragment rows.
 const uint KV_PITCH = 65u;
 const uint P_PITCH = TILE / 8u + 1u;
 const uint S_PITCH = TILE / 4u + 1u;
@@ -139,8 +140,8 @@ vec4 cm_score4(uint head, uint quad) {
     return s;
 }
 
-// cm_weights: scores of a tile to weights, in p_s. What is added to l stays in l_add_ until it is known
-// that no score was stale.
+// cm_weights: scores of a tile to weights, in p_s. What is added to l stays in l_add_ until it is
+// known that no score was stale.
 void cm_weights(uint tile) {
     bool stale = false;
     [[unroll]] for (uint u = 0u; u < UNITS_EACH; u++) {
@@ -163,8 +164,9 @@ void cm_weights(uint tile) {
     if (stale) atomicOr(stale_s, 1u);
 }
 
-// cm_rescale: makes m the maximum over all tiles up to this one, whose scores lie in score_s, and brings l
-// and acc along. Rarely needed after the first tile. A barrier comes before; two are inside.
+// cm_rescale: makes m the maximum over all tiles up to this one, whose scores lie in score_s, and
+// brings l and acc along. Rarely needed after the first tile. A barrier comes before; two are
+// inside.
 void cm_rescale(uint tile) {
     [[unroll]] for (uint u = 0u; u < UNITS_EACH; u++) { // maxima of fours, in the place of weights that nobody needs any more
         const uint unit = u * THREADS + cm_tid;

@@ -1,4 +1,5 @@
-// How rows and queries come in, and how a split ends; goes with lib/cm_mla.glsl, after which the kernel declares
+// How rows and queries come in, and how a split ends; goes with lib/cm_mla.glsl, after which the
+// kernel declares
 //
 //   struct CmRow                                            one invocation's share of a row as it lies in memory
 //   uvec2 cm_find(uint t, uint j)                           reads what says where entry j lies
@@ -45,8 +46,8 @@ void cm_fetch_q(uint t, uint head0, uint first, out uvec4 w[Q_EACH]) {
     [[unroll]] for (uint i = 0u; i < Q_EACH; i++) w[i] = cm_q_word(t, head0, first * CM_M * 64u + cm_q_place(i));
 }
 
-// cm_load_q: Q through kv_s into fragments, some head tiles at a time, of which the first two lots have
-// been fetched. Ends with a barrier.
+// cm_load_q: Q through kv_s into fragments, some head tiles at a time, of which the first two lots
+// have been fetched. Ends with a barrier.
 void cm_load_q(uint t, uint head0, uvec4 w[Q_EACH], uvec4 next[Q_EACH]) {
     [[dont_unroll]] for (uint first = 0u; first < HEAD_TILES; first += Q_STAGE) {
         [[unroll]] for (uint i = 0u; i < Q_EACH; i++) {
@@ -90,8 +91,9 @@ void cm_start(uint begin, uint end) {
     if (cm_tid == 0u) stale_s = 0u;
 }
 
-// cm_finish: writes the rows of token t for the heads from head0 on, finished if there is one split, else
-// partial. m, l and top are, for the invocation head - head0, what lse and max_logits need.
+// cm_finish: writes the rows of token t for the heads from head0 on, finished if there is one
+// split, else partial. m, l and top are, for the invocation head - head0, what lse and max_logits
+// need.
 void cm_finish(uint t, uint head0, uint split, out float m, out float l, out float top) {
     // Sums and maxima of a head from those of its fours, in order.
     [[unroll]] for (uint u = 0u; u < UNITS_EACH; u++) {

@@ -1,5 +1,5 @@
-// Sparse MLA of one (token, heads, split) for prefill, in lanes; lib/cm_lanes.glsl has the formula. Two
-// barriers a tile:
+// Sparse MLA of one (token, heads, split) for prefill, in lanes; lib/cm_lanes.glsl has the formula.
+// Two barriers a tile:
 //
 //   load rows of t+1, scores of t | weights of t, acc += P V of t-1, rows of t+1 to shared memory over those of t-1
 #ifndef LIB_CM_PREFILL_LANES_GLSL
@@ -16,7 +16,8 @@ struct CmRow {
     uvec4 w[WORDS_EACH];
 };
 
-// cm_locate: where this lane's row of a tile lies. Past the end of the list its last entry is read, and masked.
+// cm_locate: where this lane's row of a tile lies. Past the end of the list its last entry is read,
+// and masked.
 void cm_locate(uint tile) {
     [[dont_flatten]] if (tile % LOOKUP == 0u) {
         subgroupMemoryBarrierShared(); // keeps this a branch, which saves every tile 12 instructions
@@ -27,7 +28,8 @@ void cm_locate(uint tile) {
     place_ = cm_begin + tile * TILE + cm_row < cm_end && at < pc.rows ? at : CM_NOWHERE; // a negative index is a large one
 }
 
-// cm_fetch: starts loading; row 0 stands in for one that does not count, and is masked when it is kept.
+// cm_fetch: starts loading; row 0 stands in for one that does not count, and is masked when it is
+// kept.
 void cm_fetch(out CmRow row, out bool valid) {
     valid = place_ != CM_NOWHERE;
     WorkspaceRow from = WorkspaceRow(pc.kv_addr + uint64_t(valid ? place_ : 0u) * (KV_D * 2u) + cm_part * 16u);
@@ -46,15 +48,15 @@ void cm_keep_first(CmRow row, bool valid, uint buf) {
     cm_keep_bias(valid, buf);
 }
 
-// cm_keep: a row of a later tile. Where it does not count, what lies there stays: zeros, or a row that
-// counts. Its weight is 0, and if it is not finite, neither is the result.
+// cm_keep: a row of a later tile. Where it does not count, what lies there stays: zeros, or a row
+// that counts. Its weight is 0, and if it is not finite, neither is the result.
 void cm_keep(CmRow row, bool valid, uint buf) {
     if (valid) CM_KEEP(buf, cm_from_bf16x8(row.w[i]))
     cm_keep_bias(valid, buf);
 }
 
-// cm_pass: all tiles, with the maximum of the first tile as m, or in the second pass with m as it is. The
-// rows of the first two have been fetched.
+// cm_pass: all tiles, with the maximum of the first tile as m, or in the second pass with m as it
+// is. The rows of the first two have been fetched.
 void cm_pass(uint pass, CmRow row0, CmRow row1, bool valid0, bool valid1) {
     const uint tiles = (cm_end - cm_begin + TILE - 1u) / TILE;
     CM_B v[OUT_TILES];
@@ -97,8 +99,8 @@ void cm_fetch_first(out CmRow row0, out CmRow row1, out bool valid0, out bool va
     cm_locate(2u);
 }
 
-// cm_attend: entries [cm_begin, cm_end) of the token's list for the heads from head0 on. l_ is of the
-// lane's own columns, m_ and top_ of whole rows.
+// cm_attend: entries [cm_begin, cm_end) of the token's list for the heads from head0 on. l_ is of
+// the lane's own columns, m_ and top_ of whole rows.
 void cm_attend(uint head0) {
     if (cm_begin >= cm_end) {
         CM_NO_ROWS
@@ -112,8 +114,8 @@ void cm_attend(uint head0) {
         uvec4 w[Q_ALL];
         cm_fetch_q(head0, w);
         cm_fetch_first(row0, row1, valid0, valid1);
-        // Touches the list, so that places come from a cache when they are looked up. The condition below never
-        // holds, but no compiler knows.
+        // Touches the list, so that places come from a cache when they are looked up. The condition
+        // below never holds, but no compiler knows.
         const uint touch = indices.v[cm_t * pc.width + min(gl_LocalInvocationIndex * 8u, pc.width - 1u)];
         cm_load_q(w);
         if (touch == CM_NOWHERE && pc.rows == CM_NOWHERE) stale_s = 1u;

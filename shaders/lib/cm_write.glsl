@@ -16,8 +16,8 @@ void cm_write_parts(uint t, uint head0, uint split) {
     }
 }
 
-// cm_write: word c, of 8 numbers, of head h of the workgroup, whose matrix lies in kv_s from row 0 on:
-// finished if there is one split, else partial.
+// cm_write: word c, of 8 numbers, of head h of the workgroup, whose matrix lies in kv_s from row 0
+// on: finished if there is one split, else partial.
 void cm_write(uint t, uint head0, uint split, uint h, uint c) {
     const uint at = h % CM_M * OUT_PITCH + c * 2u;
     const vec4 a = uintBitsToFloat(kv_s[at]), b = uintBitsToFloat(kv_s[at + 1u]);
