@@ -9,7 +9,7 @@ import (
 )
 
 // matrixTiling is how a kernel with cooperative matrices divides its work. The names are those
-// of shaders/lib/cm_mla_core.glsl.
+// of shaders/lib/cm_mla.glsl.
 type matrixTiling struct {
 	m, n, k   int // shape of a matrix product
 	heads     int // HG, heads of a workgroup
@@ -19,7 +19,7 @@ type matrixTiling struct {
 	kSplit    int // KSPLIT, parts of the 512 dims in the score product
 }
 
-// ringTiles is RING of shaders/lib/cm_mla_ring.glsl.
+// ringTiles is RING of shaders/lib/cm_mla.glsl.
 const ringTiles = 4
 
 // maxKSplit is the most parts of the dims in the score product of attn_decode_cm. A test has

@@ -5,7 +5,7 @@ import (
 	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/opkit"
-	"github.com/vkmla/vkmla/shaders"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -21,26 +21,22 @@ type CompressConfig struct {
 	Compression Compression
 	StatePage   int            // tokens per page of the state cache
 	Page        int            // slots per page of the caches it will write
-	Keys        IndexKeyFormat // of C4Index; 0 for the others
-	Hadamard    bool           // C4Index: rotate keys as indexer queries are rotated; both or neither
+	Keys        IndexKeyFormat // of indexer keys (Dim = IndexDim); 0 for K entries
+	Hadamard    bool           // of indexer keys: rotate them as indexer queries are rotated; both or neither
 	Eps         float32        // 0 means CompressEps
 	RopeStep    int            // positions from a row of CosSin to the next: 1 (or 0), or a divisor of Ratio
-	Invocations int            // of a workgroup: C128Main, a power of two from 128 to 1024; else Dim or Dim/4; 0: what is best known
+	Invocations int            // of a workgroup: Dim/4 or Dim; for windows of more than 8 rows Dim/4 times a power of two, up to 1024; 0: best known
 	MaxBytes    uint64         // size of the largest pool; 0: whatever a descriptor of the device can hold
 	Variant     string         // "" picks the best
 
-	// Save has the states of a step's tokens saved, as SaveState does, by the same launch:
-	// for steps of up to SaveTokens tokens, of which those of a request stand side by side,
-	// in the order of their positions.
+	// Save stores the states of a step's tokens, as SaveState does, in the same launch. It is for
+	// steps of up to SaveTokens tokens, in which each request's tokens stand side by side in the
+	// order of their positions.
 	Save bool
-	// Divide has several workgroups share an entry of C128Main, of which one reads 512 KB
-	// of states, where the device can (see Compress.Divides). With Save; other
-	// compressions are not divided. Bytes are the same.
-	Divide bool
 }
 
-// SaveTokens is the most tokens of a Compress that saves their states: each has a workgroup,
-// most of which have no more to do than to store one.
+// SaveTokens is the most tokens of a Compress that saves their states. Each token has a
+// workgroup, and most of these only store a state.
 const SaveTokens = 128
 
 // CompressArgs are the operands of compressing the groups that a step completes.
@@ -53,16 +49,12 @@ type CompressArgs struct {
 	StateTable tensor.Tensor // [R, W] i32 pages of State, an entry per StatePage tokens
 	Norm       tensor.Tensor // [Dim] f32 or bf16, weight of the RMS norm
 	CosSin     tensor.Tensor // [rows, 64] f32: cos, then sin; row k for position k*RopeStep
-	Cache      KVCache       // written by C4Main and C128Main: all bytes of the slots named
-	Keys       IndexKeyCache // written by C4Index
+	Cache      KVCache       // written if Dim is D: all bytes of the slots named
+	Keys       IndexKeyCache // written if Dim is IndexDim
 
 	// CompressConfig.Save only; then State is written, too.
 	KvScore tensor.Tensor // [N, 2*C] f32, as SaveStateArgs has it
 	Ape     tensor.Tensor // [Ratio, C] f32
-
-	// Where Compress.Divides only: what passes between workgroups, N >= T.
-	Pooled  tensor.Tensor // [N, Dim] f32, overwritten
-	Arrived tensor.Tensor // [N] u32 or i32, 0 in front of the first launch; each leaves it so, unless it breaks off
 }
 
 // Compress turns the states of a window of tokens into an entry of a compressed
@@ -100,7 +92,7 @@ type Compress struct {
 	cfg     CompressConfig
 	variant string
 	kernel  *vk.Kernel
-	parts   int // workgroups of an entry; 0: not divided
+	most    int // workgroups of a launch that does not save
 }
 
 // kvCompressPush is the push block of kv_compress.comp.
@@ -108,8 +100,6 @@ type kvCompressPush struct {
 	StateAddr   uint64
 	PoolAddr    uint64
 	KvScoreAddr uint64
-	PooledAddr  uint64
-	ArrivedAddr uint64
 
 	StateUnits uint32
 	StatePages uint32
@@ -134,54 +124,43 @@ func NewCompress(dev *vk.Device, cfg CompressConfig) (*Compress, error) {
 	if err != nil {
 		return nil, err
 	}
-	if cfg, err = cfg.complete(op, dev.Caps()); err != nil {
+	tune := &tuning.Of(dev).Compress
+	if cfg, err = cfg.complete(op, dev.Caps(), tune); err != nil {
 		return nil, err
 	}
-	c, hadamard := cfg.Compression, 0
-	if cfg.Hadamard {
-		hadamard = 1
-	}
-	stem, bound, parts, invocations, chunk := "kv_compress", 7, 0, cfg.Invocations, compressChunk(cfg.Invocations)
+	stem, bound := "kv_compress", 7
 	access := []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}
 	if cfg.Save {
 		stem, bound = "kv_compress_save", 8
 		access = append(access[:bound-1], vk.Read, vk.Read, vk.ReadWrite, vk.Write)
 	}
-	if cfg.divides(dev.Caps()) {
-		stem, variant, invocations = compressParts, VariantDA, compressPart
-		parts = c.Dim * c.Window() / chunk / invocations
-	}
 	k, err := pkg.Kernel(dev, opkit.Spec{
 		Stem: stem, Variant: variant, Bindings: access, Bound: bound,
-		PushSize:  int(unsafe.Sizeof(kvCompressPush{})),
-		Constants: opkit.Words(invocations, cfg.Page, cfg.StatePage, c.Ratio, c.Dim, int(cfg.Keys), hadamard, cfg.RopeStep, chunk),
+		PushSize: int(unsafe.Sizeof(kvCompressPush{})), Constants: cfg.constants(tune),
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &Compress{dev: dev, cfg: cfg, variant: variant, kernel: k, parts: parts}, nil
+	return &Compress{dev: dev, cfg: cfg, variant: variant, kernel: k, most: cfg.groups(tune)}, nil
 }
 
-// compressParts is the kernel that shares out entries, and compressPart its invocations:
-// one for each channel of each eight rows of a workgroup's part.
-const (
-	compressParts = "kv_compress_parts"
-	compressPart  = 512
-)
-
-// divides tells whether entries are shared out: the kernel adds up as kv_compress.comp does
-// with 512 invocations.
-func (cfg CompressConfig) divides(caps *vk.Caps) bool {
-	return cfg.Divide && cfg.Save && cfg.Compression == C128Main && cfg.Invocations == 512 && cfg.Variant != VariantBase &&
-		len(caps.Missing(shaders.Requires(opkit.Stem(compressParts, VariantDA)))) == 0
+// constants are the specialisation constants of kv_compress.comp.
+func (cfg CompressConfig) constants(tune *tuning.Compress) []uint32 {
+	c := cfg.Compression
+	return opkit.Words(cfg.Invocations, cfg.Page, cfg.StatePage, c.Ratio, int(opkit.Bit(0, c.Overlap)), c.Dim,
+		int(cfg.Keys), int(opkit.Bit(0, cfg.Hadamard)), cfg.RopeStep, compressChunk(c, cfg.Invocations, tune))
 }
 
-// Divides tells whether several workgroups share an entry; Record then wants
-// CompressArgs.Pooled and Arrived, and else neither.
-func (x *Compress) Divides() bool { return x.parts > 0 }
+// groups is the most workgroups of a launch that does not save.
+func (cfg CompressConfig) groups(tune *tuning.Compress) int {
+	if cfg.Compression.long() {
+		return tune.LongGroups
+	}
+	return tune.ShortGroups
+}
 
 // complete checks a configuration and puts values in place of zeros.
-func (cfg CompressConfig) complete(op string, caps *vk.Caps) (CompressConfig, error) {
+func (cfg CompressConfig) complete(op string, caps *vk.Caps, tune *tuning.Compress) (CompressConfig, error) {
 	c := cfg.Compression
 	if _, err := NewStateLayout(c, cfg.StatePage, 0); err != nil {
 		return cfg, pkg.Wrap(op, err)
@@ -201,66 +180,82 @@ func (cfg CompressConfig) complete(op string, caps *vk.Caps) (CompressConfig, er
 	if cfg.RopeStep < 1 || c.Ratio%cfg.RopeStep != 0 {
 		return cfg, pkg.Wrong(op, "RopeStep", cfg.RopeStep, "a divisor of %d", c.Ratio)
 	}
-	return cfg.invocations(op, caps)
+	return cfg.invocations(op, caps, tune)
 }
 
-// invocations settles the size of a workgroup: 4 channels per invocation, and for a
-// long window several invocations that share its rows, because one workgroup has to
-// keep many loads under way to stream a window at its share of the bandwidth. A step
-// that saves states makes few entries of short windows, for which code comes from
-// memory: one channel per invocation then is a quarter of it.
-func (cfg CompressConfig) invocations(op string, caps *vk.Caps) (CompressConfig, error) {
-	lanes := cfg.Compression.Dim / 4
-	if cfg.Compression != C128Main {
-		most := int(caps.MaxWorkgroupInvocations)
-		if cfg.Invocations == 0 {
-			cfg.Invocations = lanes
-			if cfg.Save && 4*lanes <= most {
-				cfg.Invocations = 4 * lanes
-			}
-		}
-		if n := cfg.Invocations; n != lanes && n != 4*lanes || n > most {
-			return cfg, pkg.Wrong(op, "Invocations", n, "%d or %d, at most %d on this device", lanes, 4*lanes, most)
-		}
-		return cfg, nil
-	}
-	most := min(int(caps.MaxWorkgroupInvocations), 1024)
+// invocations settles the size of a workgroup: Dim/4 invocations of four channels each, or
+// several times as many. Those share the rows of a long window, because one workgroup has to keep
+// many loads under way to stream it at its share of the bandwidth. Of a short window they share
+// the channels.
+func (cfg CompressConfig) invocations(op string, caps *vk.Caps, tune *tuning.Compress) (CompressConfig, error) {
+	c, lanes, most := cfg.Compression, cfg.Compression.Dim/4, min(int(caps.MaxWorkgroupInvocations), maxInvocations)
+	fits := func(n int) bool { return n <= most && compressShared(c, n, tune) <= int(caps.SharedMemory) }
 	if cfg.Invocations == 0 {
-		cfg.Invocations = max(min(most, 512)/lanes*lanes, lanes)
-		if cfg.Invocations == 3*lanes {
-			cfg.Invocations = 2 * lanes
+		cfg.Invocations = lanes
+		if !c.long() && cfg.Save && tune.SaveSingle && fits(4*lanes) {
+			cfg.Invocations = 4 * lanes
+		}
+		for c.long() && 2*cfg.Invocations <= tune.LongInvocations && 2*cfg.Invocations/lanes*chunkRows <= c.Window() && fits(2*cfg.Invocations) {
+			cfg.Invocations *= 2
 		}
 	}
 	n := cfg.Invocations
-	if n < lanes || n > most || n&(n-1) != 0 {
-		return cfg, pkg.Wrong(op, "Invocations", n, "128, 256, 512 or 1024, at most %d on this device", most)
+	legal := n == lanes || n == 4*lanes
+	if c.long() {
+		legal = n >= lanes && n%lanes == 0 && n&(n-1) == 0
 	}
-	if need := compressShared(cfg.Compression, n); need > int(caps.SharedMemory) {
-		return cfg, pkg.Wrong(op, "Invocations", n, "fewer: they need %d bytes of shared memory, the device has %d", need, caps.SharedMemory)
+	switch {
+	case !legal || n > most:
+		return cfg, pkg.Wrong(op, "Invocations", n, "%s, at most %d on this device", c.legalInvocations(), most)
+	case !fits(n):
+		return cfg, pkg.Wrong(op, "Invocations", n, "fewer: they need %d bytes of shared memory, the device has %d",
+			compressShared(c, n, tune), caps.SharedMemory)
 	}
 	return cfg, nil
 }
 
-// compressChunk is how many rows an invocation loads together. 8 take about 100
-// registers, more than a GPU has for each of 1024 invocations.
-func compressChunk(invocations int) int {
-	if invocations > 512 {
-		return 4
+func (c Compression) legalInvocations() string {
+	if c.long() {
+		return fmt.Sprintf("%d times a power of two", c.Dim/4)
 	}
-	return 8
+	return fmt.Sprintf("%d or %d", c.Dim/4, c.Dim)
 }
 
-// compressShared is the shared memory of kv_compress.comp in bytes, but for one channel per invocation.
-func compressShared(c Compression, invocations int) int {
-	merged := 48 // of a workgroup with nothing to merge
-	if invocations > c.Dim/4 {
-		merged = 24 * invocations
+const (
+	chunkRows      = 8    // rows that an invocation loads together at most
+	maxInvocations = 1024 // of a workgroup
+)
+
+// long tells whether a window has more rows than an invocation loads together.
+func (c Compression) long() bool { return c.Window() > chunkRows }
+
+// compressChunk is how many rows an invocation loads together.
+func compressChunk(c Compression, invocations int, tune *tuning.Compress) int {
+	if c.Window() <= chunkRows/2 || c.long() && invocations > tune.ChunkInvocations {
+		return chunkRows / 2
 	}
-	return merged + 8*c.Dim/4 + 4*c.Window() + 864
+	return chunkRows
+}
+
+// compressShared is the shared memory of kv_compress.comp in bytes.
+func compressShared(c Compression, invocations int, tune *tuning.Compress) int {
+	groups := invocations / (c.Dim / 4)
+	part := 48 // nothing to merge
+	switch {
+	case groups == 4 && c.Window() <= compressChunk(c, invocations, tune): // one channel an invocation
+		part = 4 * c.Dim
+	case groups > 1:
+		part = 24 * invocations
+	}
+	vectors := 1
+	if c.keys() {
+		vectors = groups
+	}
+	return part + 4*IndexDim*vectors + 4*c.Window() + 8*c.Dim/4 + 352
 }
 
 func (cfg CompressConfig) checkOutput(op string) error {
-	if cfg.Compression == C4Index {
+	if cfg.Compression.keys() {
 		_, err := NewIndexKeyLayout(cfg.Keys, cfg.Page, 0)
 		return pkg.Wrap(op, err)
 	}
@@ -312,38 +307,24 @@ func (x *Compress) Record(rec *vk.Recorder, a CompressArgs) error {
 		push.KvScoreAddr, bind = a.KvScore.View().Address(), append(bind, a.Ape.View())
 		targets = append([]opkit.Target{{T: a.KvScore, Access: vk.Read}}, targets...)
 	}
-	if x.Divides() {
-		push.PooledAddr, push.ArrivedAddr = a.Pooled.View().Address(), a.Arrived.View().Address()
-		targets = append(targets, opkit.Target{T: a.Pooled, Access: vk.ReadWrite}, opkit.Target{T: a.Arrived, Access: vk.ReadWrite})
-	}
 	return pkg.Dispatch(rec, op, x.variant, vk.Dispatch{
 		Kernel: x.kernel, Groups: groups, Bind: bind, Push: vk.Bytes(&push),
 	}, targets...)
 }
 
-// grid is how many workgroups to launch, and the push constant that goes with it. Each costs
-// a turn on a compute unit even if its tokens complete no entry, and the workgroups of long
-// windows are large; of neighbouring tokens of a prompt no more than one in Ratio completes
-// an entry. With Save a token has one for its entry and one for its state.
+// grid is how many workgroups to launch, and the push constant that goes with it. With Save a
+// token has one workgroup for its entry and one for its state.
 func (x *Compress) grid(tokens int) (each uint32, groups [3]uint32) {
-	if x.Divides() {
-		shares := min(tokens, compressShares)
-		return uint32(shares), [3]uint32{uint32(x.parts*shares + tokens), 1, 1}
-	}
 	if x.cfg.Save {
 		return 1, [3]uint32{uint32(tokens), 2, 1}
 	}
-	most := 1024
-	if x.cfg.Compression.Ratio == 128 {
-		most = 256
-	}
-	n := opkit.CeilDiv(tokens, most)
+	n := opkit.CeilDiv(tokens, x.most)
 	return uint32(n), [3]uint32{uint32(opkit.CeilDiv(tokens, n)), 1, 1}
 }
 
 // output is the pool that is written, checked, and its page stride.
 func (x *Compress) output(op string, a CompressArgs) (pool tensor.Tensor, stride int, err error) {
-	if x.cfg.Compression != C4Index {
+	if !x.cfg.Compression.keys() {
 		return a.Cache.Pool, a.Cache.Layout.Stride, checkCache(x.dev, op, x.variant, a.Cache, x.cfg.Page)
 	}
 	if err := a.Keys.check(op); err != nil {
@@ -389,33 +370,7 @@ func (x *Compress) checkArgs(op string, a CompressArgs) error {
 	case a.CosSin.Shape[0] == 0:
 		return pkg.Wrong(op, "CosSin", a.CosSin, "at least one row")
 	}
-	return opkit.First(x.checkSave(op, a), x.checkParts(op, a))
-}
-
-// compressShares is how many workgroups at most share the entries of a step, for each of
-// their parts. On an H100 a step of 32 tokens that all complete one takes 4 % longer with 4
-// of them than with 8, and one in which none does 0.5 % longer with 16.
-const compressShares = 8
-
-// checkParts checks what passes between workgroups.
-func (x *Compress) checkParts(op string, a CompressArgs) error {
-	if !x.Divides() {
-		if !a.Pooled.IsZero() || !a.Arrived.IsZero() {
-			return pkg.Wrong(op, "Pooled, Arrived", a.Pooled, "absent, for entries that are not divided")
-		}
-		return nil
-	}
-	dt := tensor.U32
-	if a.Arrived.DType == tensor.I32 {
-		dt = tensor.I32
-	}
-	if err := opkit.First(pkg.CheckRows(op, "Pooled", a.Pooled, tensor.F32, -1, x.cfg.Compression.Dim), pkg.CheckRows(op, "Arrived", a.Arrived, dt, -1)); err != nil {
-		return err
-	}
-	if tokens, n := a.StateSlots.Shape[0], min(a.Pooled.Shape[0], a.Arrived.Shape[0]); n < tokens {
-		return pkg.Wrong(op, "Pooled, Arrived", n, "at least the %d rows of StateSlots", tokens)
-	}
-	return pkg.Reach(x.dev, op, x.variant, opkit.Target{Name: "Pooled", T: a.Pooled, Align: 16}, opkit.Target{Name: "Arrived", T: a.Arrived, Align: 4})
+	return x.checkSave(op, a)
 }
 
 // checkSave checks what is saved first, if it is.

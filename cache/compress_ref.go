@@ -99,10 +99,10 @@ func (in CompressHost) pool(r, p int) (v, magnitude []float64) {
 		return float64(math.Float32frombits(binary.LittleEndian.Uint32(row[4*i:])))
 	}
 	channel := func(j, d int) int {
-		if j < c.Ratio {
-			return d
+		if c.Overlap && j >= c.Ratio {
+			return c.Dim + d // the newer half
 		}
-		return c.Dim + d
+		return d
 	}
 	for d := range c.Dim {
 		top := math.Inf(-1)
@@ -192,7 +192,7 @@ func (e *CompressedEntry) bf16() []uint16 {
 // written.
 func CompressRef(pool []byte, l Layout, in CompressHost) error {
 	if in.Compression.Dim != D {
-		return pkg.Wrong("compress reference", "Compression", in.Compression, "C4Main or C128Main")
+		return pkg.Wrong("compress reference", "Compression.Dim", in.Compression.Dim, "%d", D)
 	}
 	entries, err := in.Entries()
 	if err != nil {
@@ -206,13 +206,13 @@ func CompressRef(pool []byte, l Layout, in CompressHost) error {
 	return nil
 }
 
-// CompressKeysRef is the definition of Compress for indexer keys (C4Index) on host memory:
+// CompressKeysRef is the definition of Compress for indexer keys on host memory:
 // pool is the bytes of pages of layout l. Its error is a *vk.ArgumentError; then nothing
 // was written.
 func CompressKeysRef(pool []byte, l IndexKeyLayout, in CompressHost) error {
 	const op = "compress reference"
-	if in.Compression != C4Index {
-		return pkg.Wrong(op, "Compression", in.Compression, "C4Index")
+	if !in.Compression.keys() {
+		return pkg.Wrong(op, "Compression.Dim", in.Compression.Dim, "%d", IndexDim)
 	}
 	if err := l.check(op); err != nil {
 		return err
@@ -279,7 +279,7 @@ func (in CompressHost) check(op string) error {
 		return pkg.Wrong(op, "CosSin", fmt.Sprintf("%d values", len(in.CosSin)), "rows of 64")
 	case c.Ratio%in.RopeStep != 0:
 		return pkg.Wrong(op, "RopeStep", in.RopeStep, "a divisor of %d", c.Ratio)
-	case in.Hadamard && c != C4Index:
+	case in.Hadamard && !c.keys():
 		return pkg.Wrong(op, "Hadamard", "true", "false: K entries are not rotated")
 	}
 	return nil

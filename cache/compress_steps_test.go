@@ -31,6 +31,11 @@ var compressors = []compressor{
 	{"c4 index mxfp4", cache.C4Index, cache.IndexKeyMXFP4, false, 4, 64},
 	{"c4 index mxfp4 rotated", cache.C4Index, cache.IndexKeyMXFP4, true, 4, 64},
 	{"c128 main", cache.C128Main, 0, false, 8, 2},
+	{"ratio 1", cache.Compression{Dim: cache.D, Ratio: 1}, 0, false, 8, 64},
+	{"ratio 2", cache.Compression{Dim: cache.D, Ratio: 2}, 0, false, 8, 64},
+	{"ratio 2 index mxfp4", cache.Compression{Dim: cache.IndexDim, Ratio: 2}, cache.IndexKeyMXFP4, false, 4, 64},
+	{"ratio 3, overlap", cache.Compression{Dim: cache.D, Ratio: 3, Overlap: true}, 0, false, 4, 5},
+	{"ratio 24", cache.Compression{Dim: cache.D, Ratio: 24}, 0, false, 8, 2},
 }
 
 func (k compressor) config() cache.CompressConfig {
@@ -51,7 +56,6 @@ type sequence struct {
 	// Device memory of a step of up to n tokens.
 	rows, positions, toReq, stateSlots, slots, table tensor.Tensor
 	ape, norm, cosSin                                tensor.Tensor
-	pooled, arrived                                  tensor.Tensor // of entries that are divided
 }
 
 func newSequence(t testing.TB, dev *vk.Device, k compressor, n int) *sequence {
@@ -83,8 +87,6 @@ func newSequence(t testing.TB, dev *vk.Device, k compressor, n int) *sequence {
 	s.stateSlots, s.slots = upload(t, dev, tensor.I64, make([]int64, n), n), upload(t, dev, tensor.I64, make([]int64, n), n)
 	width := (n + k.statePage - 1) / k.statePage
 	s.table = upload(t, dev, tensor.I32, make([]int32, width), 1, width)
-	s.pooled = upload(t, dev, tensor.F32, slices.Repeat([]float32{float32(math.NaN())}, n*k.c.Dim), n, k.c.Dim)
-	s.arrived = upload(t, dev, tensor.U32, make([]uint32, n), n)
 	return s
 }
 
@@ -183,9 +185,6 @@ func (s *sequence) step(c *caches, from, to int) {
 	do(t, s.dev, func(rec *vk.Recorder) error {
 		if s.saving != nil && n <= cache.SaveTokens {
 			args.KvScore, args.Ape = saves.KvScore, saves.Ape
-			if s.saving.Divides() {
-				args.Pooled, args.Arrived = s.pooled, s.arrived
-			}
 			return s.saving.Record(rec, args)
 		}
 		if err := s.save.Record(rec, saves); err != nil {
@@ -231,10 +230,7 @@ func TestCompressStepSplits(t *testing.T) {
 	dev := testkit.Device(t)
 	for _, k := range compressors {
 		t.Run(k.name, func(t *testing.T) {
-			n := 77
-			if k.c.Ratio == 128 {
-				n = 2*128 + 17
-			}
+			n := max(77, 2*k.c.Ratio+17)
 			s := newSequence(t, dev, k, n)
 			whole := s.newCaches(1)
 			s.step(whole, 0, n)
@@ -250,7 +246,6 @@ func TestCompressStepSplits(t *testing.T) {
 				"any":                          func(at int) int { return 1 + rng.IntN(50) },
 				"all that save, one at a time": func(at int) int { return 1 },
 				"all that save, up to fifty":   func(at int) int { return 1 + rng.IntN(50) },
-				"all that save, divided":       func(at int) int { return 1 + rng.IntN(50) },
 				"prompt then decode": func(at int) int {
 					if at == 0 {
 						return n - 15
@@ -261,7 +256,7 @@ func TestCompressStepSplits(t *testing.T) {
 				c := s.newCaches(2)
 				if s.saving = nil; strings.Contains(name, "that save") {
 					cfg := k.config()
-					cfg.Save, cfg.Divide = true, strings.HasSuffix(name, "divided")
+					cfg.Save = true
 					if strings.HasSuffix(name, "fifty") {
 						cfg.Variant = cache.VariantDA
 					}

@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/vkmla/vkmla/cache"
-	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -216,7 +216,9 @@ func TestCompressArguments(t *testing.T) {
 	dev := testkit.Device(t)
 	for name, cfg := range map[string]cache.CompressConfig{
 		"nothing":        {},
-		"no kind":        {Compression: cache.Compression{Dim: 512, Ratio: 8}, StatePage: 4, Page: 64},
+		"dim":            {Compression: cache.Compression{Dim: 256, Ratio: 4}, StatePage: 4, Page: 64},
+		"ratio 0":        {Compression: cache.Compression{Dim: 512}, StatePage: 4, Page: 64},
+		"ratio":          {Compression: cache.Compression{Dim: 512, Ratio: cache.MaxRatio + 1}, StatePage: 4, Page: 64},
 		"state page":     {Compression: cache.C4Main, Page: 64},
 		"page":           {Compression: cache.C4Main, StatePage: 4, Page: -1},
 		"format missing": {Compression: cache.C4Index, StatePage: 4, Page: 64},

@@ -2,45 +2,56 @@ package cache
 
 import "fmt"
 
-// Compression says how tokens become entries of a compressed cache: every Ratio
-// tokens give one entry of Dim numbers. With ratio 4 neighbouring windows overlap:
-// an entry pools the last 8 tokens, the older four by the first half of their
-// channels and the newer four by the second half. With ratio 128 windows do not
-// overlap.
+// Compression says how tokens become entries of a compressed cache: every Ratio tokens give one
+// entry of Dim numbers, a softmax-weighted sum over the states of a window of tokens.
+//
+// Without Overlap the window is the entry's own Ratio tokens. With Overlap it is the 2*Ratio
+// tokens up to the entry's last: a token's state then has two halves of channels, the first for
+// the entry after its own, the second for its own.
 //
 // Source: class Compressor of DeepSeek-V4's inference/model.py; vLLM
 // models/deepseek_v4/compressor.py.
 type Compression struct {
-	Dim   int // numbers of an entry
-	Ratio int // tokens per entry
+	Dim     int  // numbers of an entry: D (an entry of a KVCache) or IndexDim (of an IndexKeyCache)
+	Ratio   int  // tokens of an entry, 1..MaxRatio
+	Overlap bool // windows overlap
 }
 
-// The compressors of the model.
+// MaxRatio is the largest Compression.Ratio: places in the longest window then fit the shared
+// memory that Vulkan guarantees.
+const MaxRatio = 1024
+
+// The compressors of DeepSeek-V4.
 var (
-	C4Main   = Compression{Dim: D, Ratio: 4}        // K entries of C4A layers
-	C4Index  = Compression{Dim: IndexDim, Ratio: 4} // indexer keys of C4A layers
-	C128Main = Compression{Dim: D, Ratio: 128}      // K entries of C128A layers
+	C4Main   = Compression{Dim: D, Ratio: 4, Overlap: true}        // K entries of C4A layers
+	C4Index  = Compression{Dim: IndexDim, Ratio: 4, Overlap: true} // indexer keys of C4A layers
+	C128Main = Compression{Dim: D, Ratio: 128}                     // K entries of C128A layers
 )
 
-// Overlap tells whether an entry's window reaches into the one before.
-func (c Compression) Overlap() bool { return c.Ratio == 4 }
+// Channels is how many gated values a token brings: Dim, or 2*Dim with Overlap. A token's state
+// is that many kv values and as many scores.
+func (c Compression) Channels() int { return c.halves() * c.Dim }
 
-// Channels is how many gated values a token brings: Dim, or 2*Dim with overlap. A
-// token's state is that many kv values and as many scores.
-func (c Compression) Channels() int {
-	if c.Overlap() {
-		return 2 * c.Dim
+// Window is the number of tokens that an entry pools: Ratio, or 2*Ratio with Overlap. A token's
+// state is needed until the position Window-1 after it was compressed.
+func (c Compression) Window() int { return c.halves() * c.Ratio }
+
+func (c Compression) halves() int {
+	if c.Overlap {
+		return 2
 	}
-	return c.Dim
+	return 1
 }
 
-// Window is the number of tokens that an entry pools. A token's state is needed
-// until the position Window-1 after it was compressed.
-func (c Compression) Window() int { return c.Channels() / max(c.Dim, 1) * c.Ratio }
+// keys tells whether entries are indexer keys.
+func (c Compression) keys() bool { return c.Dim == IndexDim }
 
 func (c Compression) check(op string) error {
-	if c != C4Main && c != C4Index && c != C128Main {
-		return pkg.Wrong(op, "Compression", fmt.Sprintf("%d numbers from %d tokens", c.Dim, c.Ratio), "one of C4Main, C4Index and C128Main")
+	if c.Dim != D && c.Dim != IndexDim {
+		return pkg.Wrong(op, "Compression.Dim", c.Dim, "%d or %d", D, IndexDim)
+	}
+	if c.Ratio < 1 || c.Ratio > MaxRatio {
+		return pkg.Wrong(op, "Compression.Ratio", fmt.Sprintf("%d tokens", c.Ratio), "1..%d", MaxRatio)
 	}
 	return nil
 }

@@ -26,7 +26,6 @@ var pushLayouts = map[string]any{
 	"kv_save_state":        kvSaveStatePush{},
 	"kv_compress":          kvCompressPush{},
 	"kv_compress_save":     kvCompressPush{},
-	"kv_compress_parts":    kvCompressPush{},
 	"kv_touch":             kvTouchPush{},
 }
 

@@ -129,7 +129,7 @@ func (x *SaveState) Record(rec *vk.Recorder, a SaveStateArgs) error {
 		StatePages: uint32(a.State.Pages()), Tokens: uint32(tokens),
 	}
 	return pkg.Dispatch(rec, op, x.variant, vk.Dispatch{
-		Kernel: x.kernel, Groups: [3]uint32{strided(x.dev, tokens, 1), uint32(2 * channels / 512), 1}, Push: vk.Bytes(&push),
+		Kernel: x.kernel, Groups: [3]uint32{strided(x.dev, tokens, 1), uint32(opkit.CeilDiv(2*channels, 512)), 1}, Push: vk.Bytes(&push),
 	}, targets...)
 }
 

@@ -59,7 +59,7 @@ func TestSaveStateArguments(t *testing.T) {
 	for name, cfg := range map[string]cache.SaveStateConfig{
 		"nothing": {},
 		"page":    {Compression: cache.C4Main},
-		"kind":    {Compression: cache.Compression{Dim: 128, Ratio: 128}, Page: 8},
+		"kind":    {Compression: cache.Compression{Dim: 128}, Page: 8},
 		"variant": {Compression: cache.C4Main, Page: 4, Variant: "cm"},
 		"size":    {Compression: cache.C4Main, Page: 4, Variant: "base", MaxBytes: dev.Caps().MaxStorageBufferRange + 1},
 	} {

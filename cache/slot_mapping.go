@@ -14,7 +14,7 @@ var SlotMappingVariants = opkit.Ladder("kv_slot_mapping", VariantBase)
 // SlotMappingConfig says what a SlotMapping is built for.
 type SlotMappingConfig struct {
 	Page    int    // slots per page of the cache
-	Ratio   int    // tokens per slot: 1 for a window cache, 4 or 128 for a compressed one
+	Ratio   int    // tokens per slot: 1 for a window cache, 1..MaxRatio for a compressed one
 	Variant string // "" or "base"
 }
 
@@ -58,8 +58,8 @@ func NewSlotMapping(dev *vk.Device, cfg SlotMappingConfig) (*SlotMapping, error)
 	if err := (Layout{cfg.Page, DefaultStride(cfg.Page)}).check(op); err != nil {
 		return nil, err
 	}
-	if cfg.Ratio < 1 || cfg.Ratio > maxRatio {
-		return nil, pkg.Wrong(op, "Ratio", cfg.Ratio, "1..%d tokens per slot", maxRatio)
+	if cfg.Ratio < 1 || cfg.Ratio > MaxRatio {
+		return nil, pkg.Wrong(op, "Ratio", cfg.Ratio, "1..%d tokens per slot", MaxRatio)
 	}
 	variant, err := pkg.Choose(dev, op, SlotMappingVariants, cfg.Variant, 0)
 	if err != nil {
@@ -74,9 +74,6 @@ func NewSlotMapping(dev *vk.Device, cfg SlotMappingConfig) (*SlotMapping, error)
 	}
 	return &SlotMapping{dev: dev, cfg: cfg, kernel: k}, nil
 }
-
-// maxRatio is far above any model's compression; it keeps positions in 31 bits.
-const maxRatio = 1 << 20
 
 // Variant is the name of the variant that was chosen.
 func (x *SlotMapping) Variant() string { return VariantBase }

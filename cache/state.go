@@ -50,8 +50,10 @@ func (l StateLayout) SlotOffset(slot int64) int64 {
 }
 
 func (l StateLayout) check(op string) error {
-	if l.Channels != C4Main.Channels() && l.Channels != C4Index.Channels() && l.Channels != C128Main.Channels() {
-		return pkg.Wrong(op, "Channels", l.Channels, "256, 512 or 1024")
+	switch l.Channels {
+	case IndexDim, 2 * IndexDim, D, 2 * D:
+	default:
+		return pkg.Wrong(op, "Channels", l.Channels, "%d, %d, %d or %d", IndexDim, 2*IndexDim, D, 2*D)
 	}
 	return checkPage(op, l.Page, l.Stride, l.SlotBytes())
 }

@@ -4,16 +4,18 @@ import (
 	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
-// Touch reads a word of every 2 MiB of a pool, which changes nothing: a device then
-// has translated the pool's addresses when rows are gathered from all over it. A GPU
-// remembers translations of some gigabytes; where the pools of all layers have more,
-// every layer finds its own forgotten.
+// Touch reads a word of every 2 MiB or so of a pool, which changes nothing, so that the device has
+// translated the pool's addresses when rows are gathered from all over it. A GPU remembers
+// translations of some gigabytes; where the pools of all layers are larger, each layer would find
+// its own forgotten.
 type Touch struct {
 	dev    *vk.Device
+	tune   *tuning.Compress
 	kernel *vk.Kernel
 }
 
@@ -22,19 +24,18 @@ type kvTouchPush struct {
 	Words uint32
 }
 
-const (
-	touchStep  = 2 << 20
-	touchGroup = 32 // words that a workgroup reads
-)
+// touchGroup is how many words a workgroup reads.
+const touchGroup = 32
 
 // NewTouch builds the kernel, which the device owns. Errors: those of vk.Device.Kernel.
 func NewTouch(dev *vk.Device) (*Touch, error) {
+	tune := &tuning.Of(dev).Compress
 	k, err := pkg.Kernel(dev, opkit.Spec{Stem: "kv_touch", Variant: VariantBase, Bindings: []vk.Access{vk.Read, vk.Write},
-		PushSize: int(unsafe.Sizeof(kvTouchPush{}))})
+		PushSize: int(unsafe.Sizeof(kvTouchPush{})), Constants: opkit.Words(touchGroup, tune.TouchBytes/4)})
 	if err != nil {
 		return nil, err
 	}
-	return &Touch{dev, k}, nil
+	return &Touch{dev, tune, k}, nil
 }
 
 // Record records the launch for a pool that a descriptor holds. sink is [1] u32 or more, which
@@ -52,6 +53,11 @@ func (x *Touch) Record(rec *vk.Recorder, pool, sink tensor.Tensor) error {
 	}
 	push := kvTouchPush{uint32(pool.Bytes() / 4)}
 	return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{Kernel: x.kernel, Push: vk.Bytes(&push),
-		Groups: [3]uint32{uint32(opkit.CeilDiv(int(pool.Bytes()), touchStep*touchGroup)), 1, 1},
+		Groups: [3]uint32{touchGroups(x.tune, int(pool.Bytes())), 1, 1},
 		Bind:   []vk.View{pool.View(), sink.View()}})
+}
+
+// touchGroups is how many workgroups read a pool of so many bytes.
+func touchGroups(tune *tuning.Compress, bytes int) uint32 {
+	return uint32(opkit.CeilDiv(bytes, tune.TouchBytes*touchGroup))
 }

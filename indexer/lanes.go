@@ -4,6 +4,7 @@ import (
 	"math/bits"
 
 	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -19,22 +20,8 @@ type laneTiling struct {
 	raw       bool // the queries are to be quantised
 }
 
-const (
-	// laneSubgroups is how many subgroups share a token's queries in shared memory. An
-	// invocation takes about 120 registers, so that two workgroups of eight subgroups of
-	// 32 share an H100 multiprocessor; four workgroups of four would need twice as much
-	// shared memory, which is more than it has.
-	laneSubgroups = 8
-	// rawSubgroups is the same where they quantise the queries first, which the fewer
-	// workgroups there are the fewer do twice on a multiprocessor: then it is one of sixteen.
-	rawSubgroups = 16
-	// rawParts is RAW_PARTS of shaders/lib/index_raw.glsl: invocations that quantise a head.
-	rawParts = 8
-	// laneKeys is how many entries a workgroup scores where there are more than it takes
-	// to fill the device: enough to make little of the time it takes to begin, few enough
-	// that unequal lengths even out.
-	laneKeys = 4096
-)
+// rawParts is how many invocations quantise a head: each has 8 neighbouring numbers of either half.
+const rawParts = D / 2 / 8
 
 func (t laneTiling) threads() int { return t.subgroup * t.subgroups }
 
@@ -53,29 +40,27 @@ func (t laneTiling) constants(tops bool) []uint32 {
 	return append(opkit.Words(t.threads(), t.subgroup, t.m, t.n, t.k, t.heads, t.parts), opkit.Bit(0, tops))
 }
 
-// laneBegin is how long a workgroup takes to begin, in entries.
-const laneBegin = 256
-
-// shares is among how many workgroups the entries of a row are divided, for rows of so
-// many entries on a device that is full with so many workgroups: as many as fill it, or
-// more where a share would be of more than laneKeys entries. One workgroup more than the
-// device holds at a time waits for the end of another: of up to that many shares it is
-// the most with which waves of workgroups take up to a sixteenth longer than with any other,
+// shares is how many workgroups share the entries of a row, of so many rows on a device that
+// so many workgroups fill: enough to fill it, or more where a share would have more than LaneKeys
+// entries. Workgroups run in waves, which cost
 //
-//	waves * (entries of a share + laneBegin)
+//	waves * (entries of a share + LaneBegin)
 //
-// Workgroups and laneKeys count as if for laneSubgroups subgroups.
-func (t laneTiling) shares(workgroups, rows, entries int) int {
-	workgroups = max(workgroups*laneSubgroups/t.subgroups, 1)
+// and of all numbers of shares up to that one it is the largest whose waves cost at most
+// 1/LaneSlack more than the cheapest. The arguments count workgroups of LaneSubgroups subgroups.
+func (t laneTiling) shares(tune *tuning.Logits, workgroups, rows, entries int) int {
+	workgroups = max(workgroups*tune.LaneSubgroups/t.subgroups, 1)
 	full := max(workgroups/rows, 1)
-	most := min(max(full, opkit.CeilDiv(entries, laneKeys*t.subgroups/laneSubgroups)), opkit.CeilDiv(entries, t.m)+1)
-	cost := func(n int) int { return opkit.CeilDiv(rows*n, workgroups) * (opkit.CeilDiv(entries, n) + laneBegin) }
+	most := min(max(full, opkit.CeilDiv(entries, tune.LaneKeys*t.subgroups/tune.LaneSubgroups)), opkit.CeilDiv(entries, t.m)+1)
+	cost := func(n int) int {
+		return opkit.CeilDiv(rows*n, workgroups) * (opkit.CeilDiv(entries, n) + tune.LaneBegin)
+	}
 	least := cost(most)
 	for n := min(full, most); n < most; n++ {
 		least = min(least, cost(n))
 	}
 	best := most
-	for cost(best)*16 > least*17 {
+	for cost(best)*tune.LaneSlack > least*(tune.LaneSlack+1) {
 		best--
 	}
 	return best
@@ -129,35 +114,42 @@ func laneParts(m, n, k, subgroup int, words []uint32) int {
 	return 0
 }
 
-// lanesChoose finds the largest shape of f16 products with f32 sums whose matrices lie
-// in lanes as idx_logits_lanes_cm wants them; false if there is none, or if that kernel
-// does not take so many heads or so small a page. A CPU, whose compiler takes most of a
-// minute for 64 heads, runs it for two matrices of them, as the tests do.
-func lanesChoose(dev *vk.Device, cfg LogitsConfig) (laneTiling, bool, error) {
+// laneFit is the tiling of a shape of matrices, but for how they lie in lanes; false if
+// idx_logits_lanes cannot use the shape on such a device, or has not room for the heads.
+func laneFit(caps *vk.Caps, tune *tuning.Logits, s vk.CoopMatShape, cfg LogitsConfig) (laneTiling, bool) {
+	t := laneTiling{m: int(s.M), n: int(s.N), k: int(s.K), subgroup: int(caps.MinSubgroupSize), raw: cfg.Raw}
+	for _, v := range []int{t.m, t.n, t.k, t.subgroup} {
+		if v < 8 || v > D || bits.OnesCount(uint(v)) != 1 {
+			return t, false
+		}
+	}
+	t.heads, t.subgroups = opkit.RoundUp(cfg.Heads, t.n), tune.LaneSubgroups
+	if t.raw {
+		t.subgroups = tune.RawSubgroups
+	}
+	t.subgroups = min(t.subgroups, int(caps.MaxWorkgroupInvocations)/t.subgroup)
+	switch {
+	case t.raw && (t.threads() < rawParts*t.heads || t.k > 64):
+	case cfg.Heads > tune.MatrixHeads || t.heads > tune.LaneTiles*t.n:
+	case cfg.Page%t.m != 0 || t.threads() < t.heads || t.sharedBytes() > int(caps.SharedMemory):
+	default:
+		return t, true
+	}
+	return t, false
+}
+
+// lanesChoose finds the largest shape of f16 products with f32 sums whose matrices lie in lanes as
+// idx_logits_lanes wants them; false if there is none, or if that kernel does not take the heads
+// or the page.
+func lanesChoose(dev *vk.Device, tune *tuning.Logits, cfg LogitsConfig) (laneTiling, bool, error) {
 	caps := dev.Caps()
-	if cfg.Heads > cmHeads || len(caps.Missing(shaders.Requires("idx_logits_lanes_cm"))) > 0 {
+	if len(caps.Missing(shaders.Requires("idx_logits_lanes_cm"))) > 0 {
 		return laneTiling{}, false, nil
 	}
 	var failed error
 	t, err := opkit.FitMatrix(caps, "f16", func(s vk.CoopMatShape) (laneTiling, bool) {
-		t := laneTiling{m: int(s.M), n: int(s.N), k: int(s.K), subgroup: int(caps.MinSubgroupSize)}
-		for _, v := range []int{t.m, t.n, t.k, t.subgroup} {
-			if v < 8 || v > D || bits.OnesCount(uint(v)) != 1 {
-				return t, false
-			}
-		}
-		t.heads, t.subgroups, t.raw = opkit.RoundUp(cfg.Heads, t.n), laneSubgroups, cfg.Raw
-		if t.raw {
-			t.subgroups = rawSubgroups
-		}
-		t.subgroups = min(t.subgroups, int(caps.MaxWorkgroupInvocations)/t.subgroup)
-		if t.raw && (t.threads() < rawParts*t.heads || t.k > 64) {
-			return t, false
-		}
-		if dev.Adapter().Type == vk.TypeCPU && t.heads > 2*t.n {
-			return t, false
-		}
-		if cfg.Page%t.m != 0 || t.threads() < t.heads || t.sharedBytes() > int(caps.SharedMemory) || failed != nil {
+		t, ok := laneFit(caps, tune, s, cfg)
+		if !ok || failed != nil {
 			return t, false
 		}
 		words, err := pkg.MatrixLayout(dev, VariantCM, t.m, t.n, t.k, t.subgroup)

@@ -63,7 +63,7 @@ func TestLaneParts(t *testing.T) {
 }
 
 func TestLaneShares(t *testing.T) {
-	x := laneTiling{m: 16, subgroups: laneSubgroups}
+	x := laneTiling{m: 16, subgroups: hopper().Logits.LaneSubgroups}
 	for _, c := range []struct{ rows, entries, want int }{
 		{1, 4096, 257},     // a tile each, and one more in case the first entry is no tile's first
 		{1, 262144, 264},   // a full device
@@ -76,13 +76,13 @@ func TestLaneShares(t *testing.T) {
 		{4096, 262144, 64}, // of a long context
 		{1, 1, 2},
 	} {
-		if got := x.shares(264, c.rows, c.entries); got != c.want {
+		if got := x.shares(&hopper().Logits, 264, c.rows, c.entries); got != c.want {
 			t.Errorf("%d rows of %d entries: %d shares, want %d", c.rows, c.entries, got, c.want)
 		}
 	}
-	x.subgroups = rawSubgroups // half as many workgroups are as many subgroups
+	x.subgroups = hopper().Logits.RawSubgroups // half as many workgroups are as many subgroups
 	for _, c := range []struct{ rows, entries, want int }{{1, 4096, 132}, {1, 262144, 132}, {8, 32768, 16}, {32, 32768, 4}} {
-		if got := x.shares(264, c.rows, c.entries); got != c.want {
+		if got := x.shares(&hopper().Logits, 264, c.rows, c.entries); got != c.want {
 			t.Errorf("%d rows of %d entries whose queries are raw: %d shares, want %d", c.rows, c.entries, got, c.want)
 		}
 	}
@@ -104,7 +104,7 @@ func TestTopKLanesShared(t *testing.T) {
 	c := &vk.Caps{SharedMemory: 48 << 10, MaxWorkgroupInvocations: 1024, MinSubgroupSize: 32, MaxSubgroupSize: 32,
 		Features: map[string]bool{"subgroupShuffle": true, "subgroupSizeControl": true, "computeFullSubgroups": true}}
 	for _, k := range []int{1, MaxK} {
-		shapes := laneShapes(c, vk.TypeDiscrete, k, 0)
+		shapes := laneShapes(c, &hopper().TopK, k, 0)
 		if len(shapes) != 2 {
 			t.Errorf("k %d: shapes %v", k, shapes)
 		}
@@ -115,11 +115,11 @@ func TestTopKLanesShared(t *testing.T) {
 		}
 	}
 	c.MinSubgroupSize, c.MaxSubgroupSize, c.MaxWorkgroupInvocations = 4, 4, 256
-	if s := laneShapes(c, vk.TypeDiscrete, 512, 0); len(s) == 0 || s[0].threads != 128 || s[0].subgroup != 4 || s[0].bits != 10 {
+	if s := laneShapes(c, &hopper().TopK, 512, 0); len(s) == 0 || s[0].threads != 128 || s[0].subgroup != 4 || s[0].bits != 10 {
 		t.Errorf("with subgroups of 4: shapes %v", s)
 	}
 	c.Features["computeFullSubgroups"] = false
-	if s := laneShapes(c, vk.TypeDiscrete, 512, 0); s != nil {
+	if s := laneShapes(c, &hopper().TopK, 512, 0); s != nil {
 		t.Errorf("without full subgroups: shapes %v", s)
 	}
 }
@@ -131,7 +131,7 @@ func TestLaneSlices(t *testing.T) {
 		{1, 65536, 512, 16, 8}, {1, 131072, 512, 16, 16}, {1, 32768, 1024, 16, 4}, {1, 65536, 1024, 16, 8}, {1, 131072, 1024, 16, 8}, {1, 65536, 1024, 1, 1},
 		{16, 32768, 512, 16, 8}, {32, 32768, 512, 16, 4}, {64, 32768, 512, 16, 2}, {65, 32768, 512, 16, 1},
 	} {
-		if got := laneSlices(128, c.rows, c.columns, c.k, c.most, 9216); got != c.want {
+		if got := laneSlices(&hopper().TopK, 128, c.rows, c.columns, c.k, c.most, 9216); got != c.want {
 			t.Errorf("%d rows of %d columns, k %d: %d slices, want %d", c.rows, c.columns, c.k, got, c.want)
 		}
 	}

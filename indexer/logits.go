@@ -7,6 +7,7 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -77,6 +78,7 @@ type LogitsArgs struct {
 type Logits struct {
 	dev     *vk.Device
 	cfg     LogitsConfig
+	tune    *tuning.Logits
 	variant string
 	tiling  cmTiling // of the cooperative-matrix variants
 	inLanes bool     // cm is idx_logits_lanes, and
@@ -97,14 +99,8 @@ type idxLogitsPush struct {
 	Chunk, TopsWidth            uint32
 }
 
-const (
-	// baseKeys is how many entries a workgroup of the builds without matrices takes.
-	baseKeys = 128
-	// cmChunk is how many tiles a workgroup takes where there are more than the device
-	// needs to be full: enough to make little of the time it takes to begin, few
-	// enough that unequal lengths even out.
-	cmChunk = 64
-)
+// baseKeys is how many entries a workgroup of the builds without matrices takes.
+const baseKeys = 128
 
 // NewLogits chooses the variant and builds its kernel. The device owns the kernel;
 // there is nothing to close. For cm it has the device say how matrices lie in a
@@ -117,10 +113,11 @@ func NewLogits(dev *vk.Device, cfg LogitsConfig) (*Logits, error) {
 	return newLogits(dev, cfg, cmChoose, true)
 }
 
-type cmChooser func(caps *vk.Caps, element string, heads, tokens int) (cmTiling, error)
+type cmChooser func(caps *vk.Caps, tune *tuning.Logits, element string, heads, tokens int) (cmTiling, error)
 
 func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser, inLanes bool) (*Logits, error) {
 	const op = "logits"
+	tune := &tuning.Of(dev).Logits
 	if err := opkit.First(
 		checkFormat(op, cfg.Format),
 		pkg.Range(op, "Heads", cfg.Heads, 1, MaxHeads),
@@ -133,41 +130,22 @@ func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser, inLanes bool)
 		return nil, pkg.Wrong(op, "Page", cfg.Page, "a legal page size: %v", err)
 	}
 	if cfg.Workgroups == 0 {
-		cfg.Workgroups = opkit.Workgroups(dev.Adapter(), 2)
+		cfg.Workgroups = logitsWorkgroups(dev.Adapter(), tune)
 	}
-	o := &Logits{dev: dev, cfg: cfg}
+	o := &Logits{dev: dev, cfg: cfg, tune: tune}
 	if err := o.choose(op, choose); err != nil {
 		return nil, err
 	}
 	if o.variant == VariantCM && inLanes {
 		var err error
-		if o.lanes, o.inLanes, err = lanesChoose(dev, cfg); err != nil {
+		if o.lanes, o.inLanes, err = lanesChoose(dev, tune, cfg); err != nil {
 			return nil, err
 		}
 	}
 	if cfg.Raw && !o.inLanes {
 		return nil, fmt.Errorf("%s: %s: %w: variant %s does not quantise queries here", pkg, op, vk.ErrMissingFeature, o.variant)
 	}
-	spec := opkit.Spec{
-		Stem: "idx_logits", Variant: o.variant,
-		Bindings:  []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Read},
-		PushSize:  int(unsafe.Sizeof(idxLogitsPush{})),
-		Constants: []uint32{uint32(cfg.Page), uint32(cfg.Format)},
-	}
-	if o.inLanes {
-		spec.Stem = "idx_logits_lanes"
-		spec.Subgroup = uint32(o.lanes.subgroup)
-		spec.Constants = append(spec.Constants, o.lanes.constants(cfg.tops)...)
-		if cfg.Raw {
-			spec.Stem, spec.PushSize = "idx_logits_lanes_raw", int(unsafe.Sizeof(idxLogitsRawPush{}))
-		}
-	} else if o.matrix() {
-		spec.Subgroup = uint32(o.tiling.subgroup)
-		spec.Constants = append(spec.Constants, o.tiling.constants()...)
-	} else {
-		spec.Constants = append(spec.Constants, baseUnroll(dev.Adapter().Type))
-	}
-	k, err := pkg.Kernel(dev, spec)
+	k, err := pkg.Kernel(dev, o.spec())
 	if err != nil {
 		return nil, err
 	}
@@ -175,13 +153,31 @@ func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser, inLanes bool)
 	return o, nil
 }
 
-// baseUnroll is how many numbers of a step the builds without matrices multiply without a
-// loop: on a GPU all of them, on a CPU, where what is long takes long to compile, a few.
-func baseUnroll(t vk.DeviceType) uint32 {
-	if t == vk.TypeCPU {
-		return 4
+// logitsWorkgroups is how many workgroups of the scores fill a device.
+func logitsWorkgroups(a *vk.Adapter, tune *tuning.Logits) int { return opkit.Workgroups(a, tune.PerUnit) }
+
+// spec is the build of the kernel.
+func (o *Logits) spec() opkit.Spec {
+	spec := opkit.Spec{
+		Stem: "idx_logits", Variant: o.variant,
+		Bindings:  []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Read},
+		PushSize:  int(unsafe.Sizeof(idxLogitsPush{})),
+		Constants: []uint32{uint32(o.cfg.Page), uint32(o.cfg.Format)},
 	}
-	return 16
+	if o.inLanes {
+		spec.Stem = "idx_logits_lanes"
+		spec.Subgroup = uint32(o.lanes.subgroup)
+		spec.Constants = append(spec.Constants, o.lanes.constants(o.cfg.tops)...)
+		if o.cfg.Raw {
+			spec.Stem, spec.PushSize = "idx_logits_lanes_raw", int(unsafe.Sizeof(idxLogitsRawPush{}))
+		}
+	} else if o.matrix() {
+		spec.Subgroup = uint32(o.tiling.subgroup)
+		spec.Constants = append(spec.Constants, o.tiling.constants()...)
+	} else {
+		spec.Constants = append(spec.Constants, uint32(o.tune.BaseUnroll))
+	}
+	return spec
 }
 
 // choose picks the variant: the one asked for, else the best that the device has the
@@ -189,7 +185,7 @@ func baseUnroll(t vk.DeviceType) uint32 {
 func (o *Logits) choose(op string, choose cmChooser) (err error) {
 	o.variant, err = pkg.ChooseFit(o.dev.Adapter(), op, LogitsVariants, o.cfg.Variant, o.cfg.MaxBytes, func(v string) (err error) {
 		if element := map[string]string{VariantCM: "f16", VariantCMB: "bf16"}[v]; element != "" {
-			o.tiling, err = choose(o.dev.Caps(), element, o.cfg.Heads, max(o.cfg.Group, 1))
+			o.tiling, err = choose(o.dev.Caps(), o.tune, element, o.cfg.Heads, max(o.cfg.Group, 1))
 		}
 		return err
 	})
@@ -268,15 +264,9 @@ func queryScales(a LogitsArgs) tensor.Tensor {
 func (o *Logits) grid(op string, t, first, width int) (groups [3]uint32, chunk int, err error) {
 	x, y := opkit.CeilDiv(width, baseKeys), t
 	if o.inLanes {
-		x, chunk = o.lanes.shares(o.cfg.Workgroups, t, width), 1
+		x, chunk = o.lanes.shares(o.tune, o.cfg.Workgroups, t, width), 1
 	} else if o.matrix() {
-		y = opkit.CeilDiv(t, o.tiling.tokens)
-		tiles := opkit.CeilDiv(first%o.tiling.tile+width, o.tiling.tile)
-		x = min(max(opkit.CeilDiv(o.cfg.Workgroups, y), opkit.CeilDiv(tiles, cmChunk)), tiles)
-		// The fuller the device is with one workgroup for each token, the less a short
-		// row is worth spreading.
-		const most = cmChunk / 4
-		chunk = max(1, min(most, y*most/o.cfg.Workgroups))
+		x, y, chunk = o.tiling.grid(o.tune, o.cfg.Workgroups, t, first, width)
 	}
 	limit := o.dev.Caps().MaxWorkgroupCount
 	if y > int(limit[1]) {

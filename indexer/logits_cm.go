@@ -4,6 +4,7 @@ import (
 	"math/bits"
 
 	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -20,30 +21,20 @@ type cmTiling struct {
 	held      bool // HELD, a subgroup keeps its weights in registers too
 }
 
-// By count, an FP8 key costs an H100 multiprocessor for 64 heads of one token, in
-// clocks: 11 of memory bandwidth (132 bytes), 6.5 of matrix units (64x128 products),
-// 5.5 of shared memory (its elements stored and loaded once, and the sums over heads),
-// 5 of instruction issue (a fifth products, a third each ReLU with sums and decoding).
-// So one token is bound by memory, as long as loads overlap with the rest, and tokens
-// that share keys by the matrix units.
-
-const (
-	// cmHeads is the most heads that a subgroup holds: a key's fragments are read
-	// from shared memory once for all of them, and 64 are what fits in an H100's
-	// registers.
-	cmHeads = 64
-	// cmSubgroups is the fewest subgroups of a workgroup. Two workgroups of four
-	// share an H100 multiprocessor, so that one loads its queries while the other
-	// works.
-	cmSubgroups = 4
-	// cmTokens is the most tokens of a workgroup. Decoding a key is about a fourth of
-	// the instructions for one token, so more of them gain little.
-	cmTokens = 4
-)
-
 func (t cmTiling) subgroups() int { return t.headParts * t.tokens * t.keyParts }
 
 func (t cmTiling) threads() int { return t.subgroup * t.subgroups() }
+
+// grid is how many workgroups take so many columns of the tokens from entry first on, and the fewest
+// tiles that one takes.
+func (t cmTiling) grid(tune *tuning.Logits, workgroups, tokens, first, width int) (x, y, chunk int) {
+	y = opkit.CeilDiv(tokens, t.tokens)
+	tiles := opkit.CeilDiv(first%t.tile+width, t.tile)
+	x = min(max(opkit.CeilDiv(workgroups, y), opkit.CeilDiv(tiles, tune.MatrixChunk)), tiles)
+	// The fuller the device is with one workgroup for each token, the less a short row is worth
+	// spreading.
+	return x, y, max(1, min(tune.MatrixSpread, y*tune.MatrixSpread/workgroups))
+}
 
 // alone tells whether every subgroup can decode exactly the keys that it multiplies.
 func (t cmTiling) alone() bool { return t.headParts == 1 && t.tokens == 1 }
@@ -90,19 +81,19 @@ func powerOfTwo(n int) int { return 1 << bits.Len(uint(max(n, 1)-1)) }
 
 // fill sets what follows from the shape, heads and tokens of a subgroup and the
 // heads there are.
-func (t *cmTiling) fill(heads int) {
+func (t *cmTiling) fill(tune *tuning.Logits, heads int) {
 	t.headParts = powerOfTwo(opkit.CeilDiv(heads, t.heads))
-	t.keyParts = max(1, cmSubgroups/(t.headParts*t.tokens))
+	t.keyParts = max(1, tune.MatrixSubgroups/(t.headParts*t.tokens))
 	// Enough keys that each subgroup has one matrix of them, that every subgroup
 	// decodes whole rows, and that the queries of a subgroup can come in through a
 	// tile's memory.
-	t.tile = max(t.n*max(t.keyParts, cmSubgroups), t.subgroups()*max(t.subgroup/8, 1), t.heads)
+	t.tile = max(t.n*max(t.keyParts, tune.MatrixSubgroups), t.subgroups()*max(t.subgroup/8, 1), t.heads)
 }
 
 // cmFit returns the tiling with the most tokens, and with these the most heads per
 // subgroup, that a device with these capabilities has registers, shared memory and
 // invocations for, given a shape of matrix product.
-func cmFit(caps *vk.Caps, s vk.CoopMatShape, heads, tokens int) (cmTiling, bool) {
+func cmFit(caps *vk.Caps, tune *tuning.Logits, s vk.CoopMatShape, heads, tokens int) (cmTiling, bool) {
 	t := cmTiling{m: int(s.M), n: int(s.N), k: int(s.K), subgroup: int(caps.MinSubgroupSize)}
 	for _, v := range []int{t.m, t.n, t.k, t.subgroup} {
 		if v < 8 || bits.OnesCount(uint(v)) != 1 || v > D {
@@ -115,9 +106,9 @@ func cmFit(caps *vk.Caps, s vk.CoopMatShape, heads, tokens int) (cmTiling, bool)
 	if caps.MaxSubgroupSize > 32 {
 		copies = 2
 	}
-	for t.tokens = min(powerOfTwo(tokens), cmTokens); t.tokens >= 1; t.tokens /= 2 {
-		for t.heads = max(t.m, min(cmHeads, powerOfTwo(heads))); t.heads >= t.m; t.heads /= 2 {
-			t.fill(heads)
+	for t.tokens = min(powerOfTwo(tokens), tune.MatrixTokens); t.tokens >= 1; t.tokens /= 2 {
+		for t.heads = max(t.m, min(tune.MatrixHeads, powerOfTwo(heads))); t.heads >= t.m; t.heads /= 2 {
+			t.fill(tune, heads)
 			t.held = true
 			if t.registers(copies) > cmRegisterLimit(t.threads()) {
 				t.held = false
@@ -135,6 +126,6 @@ func cmFit(caps *vk.Caps, s vk.CoopMatShape, heads, tokens int) (cmTiling, bool)
 // f32 sums, the largest shape first.
 //
 // Errors: vk.ErrMissingFeature when no shape of the device fits.
-func cmChoose(caps *vk.Caps, element string, heads, tokens int) (cmTiling, error) {
-	return opkit.FitMatrix(caps, element, func(s vk.CoopMatShape) (cmTiling, bool) { return cmFit(caps, s, heads, tokens) })
+func cmChoose(caps *vk.Caps, tune *tuning.Logits, element string, heads, tokens int) (cmTiling, error) {
+	return opkit.FitMatrix(caps, element, func(s vk.CoopMatShape) (cmTiling, bool) { return cmFit(caps, tune, s, heads, tokens) })
 }

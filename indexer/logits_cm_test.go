@@ -7,6 +7,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/knowncaps"
 	"github.com/vkmla/vkmla/internal/spirv"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -15,13 +16,13 @@ import (
 // would choose, for the tests: at most so many heads to a subgroup, exactly so many
 // tokens to a workgroup, and weights in registers unless heads is 16.
 func NewLogitsTiled(dev *vk.Device, cfg LogitsConfig, heads, tokens int) (*Logits, error) {
-	return newLogits(dev, cfg, func(caps *vk.Caps, element string, h, _ int) (cmTiling, error) {
-		t, err := cmChoose(caps, element, h, 1)
+	return newLogits(dev, cfg, func(caps *vk.Caps, tune *tuning.Logits, element string, h, _ int) (cmTiling, error) {
+		t, err := cmChoose(caps, tune, element, h, 1)
 		if err != nil {
 			return t, err
 		}
 		t.heads, t.tokens, t.held = max(t.m, min(t.heads, heads)), tokens, heads != 16
-		if t.fill(h); t.threads() > int(caps.MaxWorkgroupInvocations) || t.sharedBytes() > int(caps.SharedMemory) {
+		if t.fill(tune, h); t.threads() > int(caps.MaxWorkgroupInvocations) || t.sharedBytes() > int(caps.SharedMemory) {
 			return t, vk.ErrMissingFeature
 		}
 		return t, nil
@@ -42,12 +43,12 @@ func TestCMTiling(t *testing.T) {
 		{"RDNA3", "f16", 64, 1, cmTiling{16, 16, 16, 16, 4, 1, 1, 64, 32, true}},
 	} {
 		caps := knowncaps.Matrix[c.device]
-		if got, err := cmChoose(&caps, c.element, c.heads, c.group); err != nil || got != c.want {
+		if got, err := cmChoose(&caps, &hopper().Logits, c.element, c.heads, c.group); err != nil || got != c.want {
 			t.Errorf("%s, %s, %d heads, %d tokens: %+v, %v, want %+v", c.device, c.element, c.heads, c.group, got, err, c.want)
 		}
 	}
 	none := vk.Caps{SharedMemory: 4096, MaxWorkgroupInvocations: 128, MinSubgroupSize: 32, MaxSubgroupSize: 32, CoopMat: knowncaps.Matrix["H100"].CoopMat}
-	if _, err := cmChoose(&none, "f16", 64, 1); !errors.Is(err, vk.ErrMissingFeature) {
+	if _, err := cmChoose(&none, &hopper().Logits, "f16", 64, 1); !errors.Is(err, vk.ErrMissingFeature) {
 		t.Errorf("4 KiB of shared memory: %v, want a missing feature", err)
 	}
 }
@@ -67,7 +68,7 @@ func TestCMTilingRules(t *testing.T) {
 		for _, element := range []string{"f16", "bf16"} {
 			for heads := 1; heads <= MaxHeads; heads++ {
 				for _, group := range []int{1, 2, 3, 4, 100} {
-					x, err := cmChoose(&caps, element, heads, group)
+					x, err := cmChoose(&caps, &hopper().Logits, element, heads, group)
 					if err != nil {
 						if device != "lavapipe" {
 							t.Errorf("%s, %s, %d heads, %d tokens: %v", device, element, heads, group, err)

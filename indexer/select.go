@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -76,7 +77,7 @@ type Select struct {
 const SelectRows = 512
 
 const (
-	selectLogits = 1 << 23 // scores of one round at most: 32 MiB, which an H100's cache of 50 MB still holds
+	selectLogits = 1 << 23 // scores of one round at most, 32 MiB: what bounds the scratch
 	selectMost   = 1 << 18 // entries of a segment at most: those of a context of 1048576
 )
 
@@ -105,8 +106,13 @@ func SelectScratchBytes(tokens, k int) uint64 {
 		return 0
 	}
 	rows := selectTile(tokens, SelectRows)
-	segment := SelectSegment(rows)
-	return selectScratch(rows, segment, max(topkLists(topkSlices(128, rows, segment)), 1), k)
+	segment, lists := SelectSegment(rows), 1
+	for _, name := range tuning.Names() {
+		if p, err := tuning.Named(name); err == nil {
+			lists = max(lists, topkLists(topkSlices(&p.TopK, 128, rows, segment)))
+		}
+	}
+	return selectScratch(rows, segment, lists, k)
 }
 
 func selectScratch(rows, segment, lists, k int) uint64 {

@@ -309,9 +309,9 @@ func TestSelectReadsLensAtRun(t *testing.T) {
 // needle.
 func TestSelectNeedle(t *testing.T) {
 	dev := testkit.Device(t)
-	entries, tokens, heads := 65536/indexer.Ratio, 12, 2
+	entries, tokens, heads := 65536/4, 12, 2
 	if dev.Adapter().Type != vk.TypeCPU {
-		entries, tokens, heads = 1048576/indexer.Ratio, 128, 64
+		entries, tokens, heads = 1048576/4, 128, 64
 	}
 	width := entries / selectPage
 	shared := 3 * width / 4

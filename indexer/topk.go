@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -60,6 +61,7 @@ type TopK struct {
 	lanes      []topkKernel // for rows that one launch selects from, ascending; none where the device lacks what they need
 	few, many  *vk.Kernel   // of rows of any length, for few rows, and for more of them than fill the device
 	workgroups int
+	tune       *tuning.TopK
 }
 
 // topkKernel is a build for so many entries of a workgroup, in registers or, with lanes,
@@ -86,22 +88,16 @@ const (
 	topkEarly             // what a workgroup loads does not depend on lengths
 )
 
-const (
-	soloColumns  = 16384 // of a row that is not sliced at most
-	sliceColumns = 4096  // of a slice at least
-	maxSlices    = 16
-)
-
 // NewTopK builds the kernels. The device owns them; there is nothing to close.
 //
 // Errors: vk.ErrArgument for a K out of range or beyond what the device's shared
 // memory holds, a number of threads that the device cannot run, or an unknown
 // variant; those of vk.Device.Kernel.
 func NewTopK(dev *vk.Device, cfg TopKConfig) (*TopK, error) {
-	return newTopK(dev, cfg, defaultTuning(dev.Adapter().Type))
+	return newTopK(dev, cfg, &tuning.Of(dev).TopK)
 }
 
-func newTopK(dev *vk.Device, cfg TopKConfig, tuning topkTuning) (*TopK, error) {
+func newTopK(dev *vk.Device, cfg TopKConfig, tune *tuning.TopK) (*TopK, error) {
 	const op = "new top-k"
 	variant, err := pkg.Choose(dev, op, TopKVariants, cfg.Variant, 0)
 	if err != nil {
@@ -113,19 +109,19 @@ func newTopK(dev *vk.Device, cfg TopKConfig, tuning topkTuning) (*TopK, error) {
 	if n := cfg.Threads; n != 0 && (n < 64 || n > int(dev.Caps().MaxWorkgroupInvocations) || bits.OnesCount(uint(n)) != 1) {
 		return nil, pkg.Wrong(op, "Threads", n, "0 or a power of two from 64 to %d", dev.Caps().MaxWorkgroupInvocations)
 	}
-	o := &TopK{dev: dev, cfg: cfg, variant: variant, workgroups: cfg.Workgroups}
+	o := &TopK{dev: dev, cfg: cfg, variant: variant, workgroups: cfg.Workgroups, tune: tune}
 	if o.workgroups == 0 {
-		o.workgroups = opkit.Workgroups(dev.Adapter(), 1)
+		o.workgroups = topkWorkgroups(dev.Adapter(), tune)
 	}
 	var shapes []topkShape
-	for _, list := range [][]topkShape{tuning.few, tuning.many} {
-		s, err := pickShape(op, dev, cfg.K, cfg.Threads, list)
+	for _, list := range [][]tuning.TopKShape{tune.Few, tune.Many} {
+		s, err := pickShape(op, dev.Caps(), cfg.K, cfg.Threads, list)
 		if err != nil {
 			return nil, err
 		}
 		shapes = append(shapes, s)
 	}
-	shapes = append(shapes, shortShapes(dev, cfg.Threads, tuning.short)...)
+	shapes = append(shapes, shortShapes(dev.Caps(), cfg.Threads, tune.Short)...)
 	kernels := make([]*vk.Kernel, len(shapes))
 	for i, s := range shapes {
 		if kernels[i], err = pkg.Kernel(dev, opkit.Spec{
@@ -151,11 +147,14 @@ func (o *TopK) Variant() string { return o.variant }
 // K is the width of the selection.
 func (o *TopK) K() int { return o.cfg.K }
 
+// topkWorkgroups is how many workgroups of the selection fill a device.
+func topkWorkgroups(a *vk.Adapter, tune *tuning.TopK) int { return opkit.Workgroups(a, tune.PerUnit) }
+
 // topkSlices is into how many slices rows of n columns are cut, a power of two, where
 // so many workgroups fill the device.
-func topkSlices(workgroups, t, n int) int {
+func topkSlices(tune *tuning.TopK, workgroups, t, n int) int {
 	s := 1
-	for n > soloColumns && s < maxSlices && 2*s*t <= workgroups && 2*s*sliceColumns <= n {
+	for n > tune.SoloColumns && s < tune.MaxSlices && 2*s*t <= workgroups && 2*s*tune.SliceColumns <= n {
 		s *= 2
 	}
 	return s
@@ -195,13 +194,13 @@ func (o *TopK) ScratchBytes(t, n int) uint64 {
 // lists is how many lists the slices of a row need, 0 where rows are not sliced.
 func (o *TopK) lists(t, n int) int {
 	lists := topkLists(o.slices(t, n))
-	if _, s, _ := o.planLanes(t, n, maxSlices); s > 1 {
+	if _, s, _ := o.planLanes(t, n, o.tune.MaxSlices); s > 1 {
 		lists = max(lists, s)
 	}
 	return lists
 }
 
-func (o *TopK) slices(t, n int) int { return topkSlices(o.workgroups, t, n) }
+func (o *TopK) slices(t, n int) int { return topkSlices(o.tune, o.workgroups, t, n) }
 
 // Record checks the arguments and records one launch, or two where rows are sliced that
 // are too long for one, or Arrived is absent.
@@ -297,6 +296,22 @@ func (o *TopK) bind(r topkRound) (push idxTopkPush, views []vk.View) {
 	return push, []vk.View{r.logits.View(), r.lens.View(), scratch, r.out.View(), r.logits.View(), table, requests, place, count}
 }
 
+// registers is how many entries the largest short kernel takes.
+func (o *TopK) registers() int {
+	if len(o.short) == 0 {
+		return 0
+	}
+	return o.short[len(o.short)-1].entries
+}
+
+// solo is the longest row that is not sliced where others are cut into slices of per columns.
+func (o *TopK) solo(per int) int {
+	if per > o.registers() {
+		return min(per, o.tune.SoloColumns)
+	}
+	return per
+}
+
 func (o *TopK) record(rec *vk.Recorder, op string, r topkRound) error {
 	if r.tiles != nil {
 		return o.recordTiles(rec, op, r.tiles, r)
@@ -322,10 +337,7 @@ func (o *TopK) record(rec *vk.Recorder, op string, r topkRound) error {
 		}
 		return pkg.Dispatch(rec, op, o.variant, d)
 	}
-	registers := 0 // entries that the largest short kernel takes
-	if len(o.short) > 0 {
-		registers = o.short[len(o.short)-1].entries
-	}
+	registers := o.registers()
 	if r.slices == 1 {
 		if carried == 0 && n <= registers {
 			push.Flags |= topkEarly
@@ -335,10 +347,7 @@ func (o *TopK) record(rec *vk.Recorder, op string, r topkRound) error {
 	// Slices that fit registers are the same for all lengths, so that they can be loaded
 	// before lengths are known; others share out what there is.
 	per := opkit.RoundUp(opkit.CeilDiv(n, r.slices), 32)
-	solo := per
-	if per > registers {
-		solo = min(per, soloColumns)
-	}
+	solo := o.solo(per)
 	push.Solo = uint32(solo)
 	slices := push
 	slices.Stage = 1

@@ -1,6 +1,9 @@
 package indexer
 
 import (
+	"slices"
+
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -12,18 +15,28 @@ var TopKTunings = []string{"gpu", "bits10", "stream"}
 // NewTunedTopK is NewTopK with the shapes that one of TopKTunings names, and without
 // idx_topk_lanes.
 func NewTunedTopK(dev *vk.Device, cfg TopKConfig, name string) (*TopK, error) {
-	tuning := defaultTuning(vk.TypeDiscrete)
+	tune := hopper().TopK
 	switch name {
 	case "bits10":
-		for i := range tuning.short {
-			tuning.short[i].bits = 10
+		tune.Short = slices.Clone(tune.Short)
+		for i := range tune.Short {
+			tune.Short[i].Bits = 10
 		}
 	case "stream":
-		tuning.short = nil
+		tune.Short = nil
 	}
-	o, err := newTopK(dev, cfg, tuning)
+	o, err := newTopK(dev, cfg, &tune)
 	if err == nil {
 		o.lanes = nil
 	}
 	return o, err
+}
+
+// hopper is the profile whose choices tests state.
+func hopper() *tuning.Profile {
+	p, err := tuning.Named("hopper")
+	if err != nil {
+		panic(err)
+	}
+	return p
 }

@@ -5,6 +5,7 @@ import (
 	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -15,40 +16,22 @@ type laneShape struct {
 	threads, capacity, bits, subgroup int
 }
 
-// laneEntries are how many entries a workgroup of idx_topk_lanes takes at most: of the
-// first build two share a compute unit of an H100, the second fills 48 KiB of shared
-// memory.
-var laneEntries = []int{4096, 9216}
-
-// What slices are cut to where the rows are few enough: of up to laneSlice entries, but
-// not so many that their lists have more than laneLists, which an invocation reads at
-// once. On an H100, K 512, one row: of 16384 entries 10.8 us in 4 slices, 13.2 in 2; of
-// 32768 11.6 in 8, 13.6 in 4, 14.1 in 16; of 65536 14.3 in 8, 14.9 in 16. Rows that fit
-// one workgroup are not cut: of 8192 entries 8.5 us, 10.4 in 4.
-const (
-	laneSlice = 5120
-	laneLists = 4096
-)
-
 // laneShapes are the shapes that a device can run, the one with fewer entries first.
-func laneShapes(c *vk.Caps, t vk.DeviceType, k, threads int) (all []laneShape) {
+func laneShapes(c *vk.Caps, tune *tuning.TopK, k, threads int) (all []laneShape) {
 	if c.Missing(shaders.Requires("idx_topk_lanes")) != nil {
 		return nil
 	}
 	size := min(max(32, int(c.MinSubgroupSize)), int(c.MaxSubgroupSize))
 	if threads == 0 {
-		threads = 1024
-		if t == vk.TypeCPU {
-			threads = 128
-		}
+		threads = tune.LaneThreads
 	}
 	// Any device can have as many as 32 subgroups in a workgroup.
 	threads = min(threads, int(c.MaxWorkgroupInvocations), 32*size)
 	if threads%size != 0 {
 		return nil
 	}
-	for _, n := range laneEntries {
-		s := laneShape{threads, n, 11, size}
+	for _, n := range tune.LaneEntries {
+		s := laneShape{threads, n, tune.LaneBits, size}
 		for 1<<s.bits > 8*threads {
 			s.bits--
 		}
@@ -79,7 +62,7 @@ type idxTopkLanesPush struct {
 }
 
 func (o *TopK) buildLanes() error {
-	for _, s := range laneShapes(o.dev.Caps(), o.dev.Adapter().Type, o.cfg.K, o.cfg.Threads) {
+	for _, s := range laneShapes(o.dev.Caps(), o.tune, o.cfg.K, o.cfg.Threads) {
 		k, err := pkg.Kernel(o.dev, opkit.Spec{Stem: "idx_topk_lanes", Variant: VariantBase, Subgroup: uint32(s.subgroup),
 			Bindings: []vk.Access{vk.Read, vk.Read, vk.ReadWrite, vk.ReadWrite, vk.Write, vk.Read, vk.Read, vk.Write, vk.Write},
 			PushSize: int(unsafe.Sizeof(idxTopkLanesPush{})), Constants: s.constants(o.cfg.K, o.cfg.slotPage)})
@@ -91,15 +74,15 @@ func (o *TopK) buildLanes() error {
 	return nil
 }
 
-// laneSlices is into how many slices t rows of n columns are cut, a power of two of at
-// most so many, for workgroups that take up to so many entries; 1 as well where no number
-// suits.
-func laneSlices(workgroups, t, n, k, most, capacity int) int {
+// laneSlices is into how many slices t rows of n columns are cut, a power of two of at most so
+// many, for workgroups that take up to so many entries. It is 1 for rows that fit a workgroup, which
+// are not faster in slices, and where no number suits.
+func laneSlices(tune *tuning.TopK, workgroups, t, n, k, most, capacity int) int {
 	if n <= capacity {
 		return 1
 	}
 	s, stride := 1, listStride(k)
-	for 2*s <= most && 2*s*t <= workgroups && 2*s*stride <= capacity && (n > s*capacity || n > s*laneSlice && 2*s*stride <= laneLists) {
+	for 2*s <= most && 2*s*t <= workgroups && 2*s*stride <= capacity && (n > s*capacity || n > s*tune.LaneSlice && 2*s*stride <= tune.LaneLists) {
 		s *= 2
 	}
 	return s
@@ -112,7 +95,7 @@ func (o *TopK) planLanes(t, n, most int) (k *topkKernel, slices, per int) {
 		return nil, 1, n
 	}
 	last := o.lanes[len(o.lanes)-1]
-	slices = laneSlices(o.workgroups, t, n, o.cfg.K, most, last.entries)
+	slices = laneSlices(o.tune, o.workgroups, t, n, o.cfg.K, most, last.entries)
 	per = opkit.RoundUp(opkit.CeilDiv(n, slices), 32)
 	for i := range o.lanes {
 		// A row that turns out to be short enough for one workgroup is not sliced.
@@ -123,13 +106,13 @@ func (o *TopK) planLanes(t, n, most int) (k *topkKernel, slices, per int) {
 	return nil, 1, n
 }
 
-// laneMost is into how many slices rows can be cut with room for so many lists: one
-// without counters of them.
-func laneMost(arrived tensor.Tensor, lists int) int {
+// laneMost is into how many slices rows can be cut with room for so many lists: one without
+// counters of them.
+func (o *TopK) laneMost(arrived tensor.Tensor, lists int) int {
 	if arrived.IsZero() {
 		return 1
 	}
-	return min(max(lists, 1), maxSlices)
+	return min(max(lists, 1), o.tune.MaxSlices)
 }
 
 // recordLanes records in one launch a round that is the only one, and says so, if there
@@ -139,7 +122,7 @@ func (o *TopK) recordLanes(rec *vk.Recorder, op string, r topkRound) (done bool,
 	if r.first > 0 || r.limit > n || r.logits.View().Offset%16 != 0 {
 		return false, nil
 	}
-	most := laneMost(r.arrived, r.lists)
+	most := o.laneMost(r.arrived, r.lists)
 	kernel, slices, per := o.planLanes(t, n, most)
 	if kernel == nil {
 		return false, nil

@@ -4,6 +4,7 @@ import (
 	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -28,24 +29,32 @@ const (
 	// topEntries is the fewest entries of which tops are kept: where scores come in
 	// smaller tiles there is room for those of shorter rows.
 	topEntries = 16
-	// tileQuads and mostQuads are how many fours of numbers an invocation of
-	// idx_topk_tiles has room for at least and at most: with 4, 1024 invocations hold the
-	// tops of 262144 entries in tiles of 16.
-	tileQuads, mostQuads = 4, 8
+	// mostQuads is how many fours of numbers an invocation of idx_topk_tiles has registers for.
+	mostQuads = 8
 )
 
 // topsWidth is the room for tops of a row of n entries.
 func topsWidth(n int) int { return opkit.RoundUp(opkit.CeilDiv(n, topEntries), 4) }
 
+// tileShape is what idx_topk_tiles is built for, and how many fours of numbers an invocation has;
+// 0 if the device cannot run it.
+func tileShape(c *vk.Caps, tune *tuning.TopK, k, threads, tile int) (s laneShape, quads int) {
+	shapes := laneShapes(c, tune, k, threads)
+	if len(shapes) == 0 || tile%4 != 0 || c.Missing(shaders.Requires("idx_topk_tiles_da")) != nil {
+		return s, 0
+	}
+	s = shapes[0]
+	quads = max(opkit.CeilDiv(k*tile, 4*s.threads), tune.TileQuads)
+	if quads > mostQuads || (2*s.places(k)+s.threads/s.subgroup)*4+12 > int(c.SharedMemory) {
+		return s, 0
+	}
+	return s, quads
+}
+
 // buildTiles builds the selection from tiles of so many entries, if the device can run it.
 func (o *TopK) buildTiles(tile int) (*tileTopK, error) {
-	shapes := laneShapes(o.dev.Caps(), o.dev.Adapter().Type, o.cfg.K, o.cfg.Threads)
-	if len(shapes) == 0 || tile%4 != 0 || o.dev.Caps().Missing(shaders.Requires("idx_topk_tiles_da")) != nil {
-		return nil, nil
-	}
-	s := shapes[0]
-	quads := max(opkit.CeilDiv(o.cfg.K*tile, 4*s.threads), tileQuads)
-	if quads > mostQuads || (2*s.places(o.cfg.K)+s.threads/s.subgroup)*4+12 > int(o.dev.Caps().SharedMemory) {
+	s, quads := tileShape(o.dev.Caps(), o.tune, o.cfg.K, o.cfg.Threads, tile)
+	if quads == 0 {
 		return nil, nil
 	}
 	k, err := pkg.Kernel(o.dev, opkit.Spec{Stem: "idx_topk_tiles", Variant: VariantDA, Subgroup: uint32(s.subgroup),
@@ -57,12 +66,6 @@ func (o *TopK) buildTiles(tile int) (*tileTopK, error) {
 	return &tileTopK{k, tile, 4 * quads * s.threads}, nil
 }
 
-// worthTiles is how many times as many entries as K make a row worth selecting from by
-// tiles where idx_topk_lanes could take it. On an H100, us, with what the tops cost: one
-// row of 65536, K 512, 11.7 against 13.1; of 32768 11.0 against 11.2, but 3 more in a step,
-// which has to fetch more code.
-const worthTiles = 128
-
 // suits tells whether t rows of n entries are selected from by tiles: if the K best tiles
 // are fewer than all, there is room for their tops in a width and in a workgroup, which
 // takes a row, and the row is long or nothing else would take it in one launch.
@@ -71,8 +74,8 @@ func (o *tileTopK) suits(k *TopK, t, n, width, lists int, arrived tensor.Tensor)
 	if n%4 != 0 || n <= o.tile*k.cfg.K || tiles > width || tiles > o.most {
 		return false
 	}
-	lanes, _, _ := k.planLanes(t, n, laneMost(arrived, lists))
-	return lanes == nil || n >= worthTiles*k.cfg.K && n > lanes.entries
+	lanes, _, _ := k.planLanes(t, n, k.laneMost(arrived, lists))
+	return lanes == nil || n >= k.tune.TileRows*k.cfg.K && n > lanes.entries
 }
 
 func (o *TopK) recordTiles(rec *vk.Recorder, op string, kernel *tileTopK, r topkRound) error {

@@ -4,19 +4,18 @@ import (
 	"math"
 	"unsafe"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
-
-// Ratio is how many tokens an entry stands for.
-const Ratio = 4
 
 // VisibleVariants are the variants of Visible: one build, which needs no feature.
 var VisibleVariants = opkit.Ladder("idx_visible", VariantBase)
 
 // VisibleConfig configures a Visible.
 type VisibleConfig struct {
+	Ratio   int    // tokens of an entry, 1..cache.MaxRatio
 	Variant string // "" or "base"
 }
 
@@ -28,9 +27,9 @@ type VisibleArgs struct {
 	Limit     int           // the most that a length may be; 0: no limit
 }
 
-// Visible counts the entries that each token may see: those that its own position
-// or an earlier one completed, (p+1)/4, at most Limit; 0 for padding and for a
-// negative position. The definition is VisibleRef.
+// Visible counts the entries that each token may see: those that its own position or an earlier
+// one completed, (p+1)/Ratio, at most Limit; 0 for padding and for a negative position. The
+// definition is VisibleRef.
 //
 // Source: vLLM vllm/v1/attention/backends/mla/indexer.py.
 type Visible struct {
@@ -45,14 +44,17 @@ type idxVisiblePush struct {
 
 // NewVisible builds the kernel. The device owns it; there is nothing to close.
 //
-// Errors: vk.ErrArgument for an unknown variant; those of vk.Device.Kernel.
+// Errors: vk.ErrArgument for an unknown variant or a wrong ratio; those of vk.Device.Kernel.
 func NewVisible(dev *vk.Device, cfg VisibleConfig) (*Visible, error) {
+	if err := pkg.Range("visible", "Ratio", cfg.Ratio, 1, cache.MaxRatio); err != nil {
+		return nil, err
+	}
 	variant, err := pkg.Choose(dev, "visible", VisibleVariants, cfg.Variant, 0)
 	if err != nil {
 		return nil, err
 	}
 	k, err := pkg.Kernel(dev, opkit.Spec{Stem: "idx_visible", Variant: variant,
-		Bindings: []vk.Access{vk.Read, vk.Read, vk.Write}, PushSize: int(unsafe.Sizeof(idxVisiblePush{}))})
+		Bindings: []vk.Access{vk.Read, vk.Read, vk.Write}, PushSize: int(unsafe.Sizeof(idxVisiblePush{})), Constants: opkit.Words(cfg.Ratio)})
 	if err != nil {
 		return nil, err
 	}

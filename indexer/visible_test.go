@@ -1,13 +1,15 @@
 package indexer_test
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/tensor"
@@ -16,15 +18,18 @@ import (
 
 func TestVisibleRef(t *testing.T) {
 	lens := make([]int32, 9)
-	indexer.VisibleRef([]int32{0, 2, 3, 6, 7, 1023, -1, math.MaxInt32, 7}, []byte{1, 1, 1, 1, 1, 2, 1, 1, 0}, 1000, lens)
-	if want := []int32{0, 0, 1, 1, 2, 256, 0, 1000, 0}; !slices.Equal(lens, want) {
-		t.Errorf("got %v, want %v", lens, want)
+	for ratio, want := range map[int][]int32{4: {0, 0, 1, 1, 2, 256, 0, 1000, 0}, 1: {1, 3, 4, 7, 8, 1000, 0, 1000, 0}} {
+		indexer.VisibleRef([]int32{0, 2, 3, 6, 7, 1023, -1, math.MaxInt32, 7}, []byte{1, 1, 1, 1, 1, 2, 1, 1, 0}, ratio, 1000, lens)
+		assert.Equal(t, want, lens, "ratio %d", ratio)
 	}
 }
 
 func TestVisible(t *testing.T) {
 	dev := testkit.Device(t)
-	op := must[*indexer.Visible](t)(indexer.NewVisible(dev, indexer.VisibleConfig{}))
+	ops := map[int]*indexer.Visible{}
+	for _, ratio := range []int{1, 2, 3, 4, 128} {
+		ops[ratio] = must[*indexer.Visible](t)(indexer.NewVisible(dev, indexer.VisibleConfig{Ratio: ratio}))
+	}
 	for i, n := range []int{0, 1, 2, 17, 61, 69, 321} {
 		rng := rand.New(rand.NewPCG(testkit.Seed(t), uint64(i)))
 		positions, valid := make([]int32, n), make([]byte, n+i%3)
@@ -33,22 +38,20 @@ func TestVisible(t *testing.T) {
 			valid[j] = []byte{0, 1, 0xFF}[rng.IntN(3)]
 		}
 		for _, limit := range []int{0, 1, 1 << 17} {
-			for _, masked := range []bool{false, true} {
-				t.Run(fmt.Sprintf("t%d_limit%d_masked_%v", n, limit, masked), func(t *testing.T) {
-					a := indexer.VisibleArgs{Positions: upload(t, dev, tensor.I32, positions, n),
-						Lens: upload(t, dev, tensor.I32, slices.Repeat([]int32{-77}, n), n), Limit: limit}
-					want := make([]int32, n)
-					if masked {
-						a.IsValid = upload(t, dev, tensor.U8, valid, len(valid))
-						indexer.VisibleRef(positions, valid, limit, want)
-					} else {
-						indexer.VisibleRef(positions, nil, limit, want)
-					}
-					do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
-					if got := download[int32](t, a.Lens); !slices.Equal(got, want) {
-						t.Errorf("positions %v, valid %v: got %v, want %v", positions, valid, got, want)
-					}
-				})
+			for ratio, op := range ops {
+				for _, masked := range []bool{false, true} {
+					t.Run(fmt.Sprintf("t%d_ratio%d_limit%d_masked_%v", n, ratio, limit, masked), func(t *testing.T) {
+						a := indexer.VisibleArgs{Positions: upload(t, dev, tensor.I32, positions, n),
+							Lens: upload(t, dev, tensor.I32, slices.Repeat([]int32{-77}, n), n), Limit: limit}
+						want, mask := make([]int32, n), []byte(nil)
+						if masked {
+							a.IsValid, mask = upload(t, dev, tensor.U8, valid, len(valid)), valid
+						}
+						indexer.VisibleRef(positions, mask, ratio, limit, want)
+						do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
+						assert.Equal(t, want, download[int32](t, a.Lens), "positions %v, valid %v", positions, mask)
+					})
+				}
 			}
 		}
 	}
@@ -56,10 +59,11 @@ func TestVisible(t *testing.T) {
 
 func TestVisibleArguments(t *testing.T) {
 	dev := testkit.Device(t)
-	if _, err := indexer.NewVisible(dev, indexer.VisibleConfig{Variant: "fast"}); !errors.Is(err, vk.ErrArgument) {
-		t.Errorf("variant: %v, want an argument error", err)
+	for _, cfg := range []indexer.VisibleConfig{{Ratio: 4, Variant: "fast"}, {}, {Ratio: -1}, {Ratio: cache.MaxRatio + 1}} {
+		_, err := indexer.NewVisible(dev, cfg)
+		assert.ErrorIs(t, err, vk.ErrArgument)
 	}
-	op := must[*indexer.Visible](t)(indexer.NewVisible(dev, indexer.VisibleConfig{Variant: "base"}))
+	op := must[*indexer.Visible](t)(indexer.NewVisible(dev, indexer.VisibleConfig{Ratio: 4, Variant: "base"}))
 	good := indexer.VisibleArgs{Positions: upload(t, dev, tensor.I32, []int32{3, 7}, 2),
 		IsValid: upload(t, dev, tensor.U8, []byte{1, 1}, 2), Lens: upload(t, dev, tensor.I32, []int32{-1, -1}, 2)}
 	for arg, spoil := range map[string]func(*indexer.VisibleArgs){

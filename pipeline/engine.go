@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/pipeline/internal/layer"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -15,19 +18,6 @@ import (
 const (
 	opNewEngine = "pipeline: new engine"
 	opPrepare   = "pipeline: prepare"
-)
-
-// Errors of an Engine and its sessions, besides cache.ErrPoolFull and those of package
-// vk. They arrive wrapped.
-var (
-	// ErrSequenceFull: a session would have more tokens than EngineOptions.MaxTokens.
-	ErrSequenceFull = errors.New("the sequence is full")
-	// ErrTooManySessions: EngineOptions.MaxSessions are open.
-	ErrTooManySessions = errors.New("too many sessions")
-	// ErrInStep: a session cannot be changed while a step with tokens of it is in progress.
-	ErrInStep = errors.New("the session is in a step")
-	// ErrRewind: a session cannot be truncated so far, see EngineOptions.Rewind.
-	ErrRewind = errors.New("what the length needs is gone")
 )
 
 // EngineOptions say what an Engine is for.
@@ -108,7 +98,7 @@ type EngineOptions struct {
 // step is in progress at a time. The zero values of Engine, Session and Step are of no use.
 type Engine struct {
 	dev    *vk.Device
-	cfg    Config
+	cfg    model.Config
 	opts   EngineOptions
 	update *cache.TableUpdate
 
@@ -118,19 +108,21 @@ type Engine struct {
 	mu   sync.Mutex    // of all below
 
 	layers  []*engineLayer
-	pools   [poolCount]*enginePool
+	caches  []*layerCache // of all layers
+	pools   []*enginePool
 	tables  *tensor.Arena // of all block tables
-	ropes   map[Rope]tensor.Tensor
-	rows    int // of the tensors of ropes
+	ropes   map[model.Rope]tensor.Tensor
+	reach   int // positions that the tensors of ropes have rows for
 	buckets map[int]*bucket
 
 	sessions []*Session // by row of the block tables; nil: free
-	seats    []seat     // by row
+	rows     []rowState // by row
 	step     *Step      // in progress
 	flight   *vk.Pending
 	copies   []pendingCopy
 	parts    []stepPart // of the step in progress, reused
-	busy     []busyPart // those of sessions whose tables have something to do, see seat.quiet
+	need     pageCounts // likewise
+	busy     []busyPart // those of sessions whose tables have something to do, see rowState.quiet
 	changed  []tableOf  // those that may have entries that the device does not have
 	byRow    []int      // index into parts, or -1
 	ran, set []bool     // of the step: layers that ran; [layers, MaxSessions] inputs set from host memory
@@ -144,9 +136,11 @@ type Engine struct {
 
 // engineLayer is a layer with its caches.
 type engineLayer struct {
-	w      *DeviceLayer
-	caches LayerCaches
-	rope   Rope
+	w              *model.DeviceLayer
+	spec           *model.Layer
+	entries, picks *engineLayer // that it takes them from: itself, or an earlier one
+	caches         layer.Caches
+	rope           model.Rope
 }
 
 // NewEngine makes an engine for layers, which may be any of the model's, in any order,
@@ -159,16 +153,17 @@ type engineLayer struct {
 // a MaxStep or MaxSessions whose tensors or block tables exceed what one descriptor
 // holds, weights that do not fit the configuration, or a CacheBytes or MaxCacheBytes
 // that holds not even a page of each cache; those of vk.Device.NewBuffer and vk.Device.Kernel; the context's.
-func NewEngine(ctx context.Context, dev *vk.Device, cfg Config, layers []*DeviceLayer, o EngineOptions) (*Engine, error) {
+func NewEngine(ctx context.Context, dev *vk.Device, cfg model.Config, layers []*model.DeviceLayer, o EngineOptions) (*Engine, error) {
 	if err := o.complete(dev, cfg, layers); err != nil {
 		return nil, err
 	}
 	e := &Engine{dev: dev, cfg: cfg, opts: o, turn: make(chan struct{}, 1), done: make(chan struct{}),
-		ropes: map[Rope]tensor.Tensor{}, buckets: map[int]*bucket{}, sessions: make([]*Session, o.MaxSessions), seats: make([]seat, o.MaxSessions),
+		ropes: map[model.Rope]tensor.Tensor{}, buckets: map[int]*bucket{}, sessions: make([]*Session, o.MaxSessions), rows: make([]rowState, o.MaxSessions),
 		byRow: make([]int, o.MaxSessions), ran: make([]bool, len(layers)), set: make([]bool, len(layers)*o.MaxSessions), shown: make([]bool, len(layers))}
 	for _, w := range layers {
-		l := &engineLayer{w: w, rope: cfg.Rope(w.Layer)}
+		l := &engineLayer{w: w, spec: &cfg.Layers[w.Layer], rope: cfg.Rope(w.Layer)}
 		e.layers = append(e.layers, l)
+		l.entries, l.picks = e.latest(l.spec.EntriesOf), e.latest(l.spec.PicksOf)
 		e.ropes[l.rope] = tensor.Tensor{}
 	}
 	if err := e.build(ctx); err != nil {
@@ -177,8 +172,38 @@ func NewEngine(ctx context.Context, dev *vk.Device, cfg Config, layers []*Device
 	return e, nil
 }
 
+// wrap puts an operation in front of an error, unless it stands there already.
+func wrap(op string, err error) error {
+	if a, ok := err.(*vk.ArgumentError); ok && a.Op == op {
+		return err
+	}
+	return fmt.Errorf("%s: %w", op, err)
+}
+
+// argumentCheck remembers the first thing that is wrong with a call's arguments.
+type argumentCheck struct {
+	op  string
+	err error
+}
+
+func (c *argumentCheck) bad(arg string, got any, want string, a ...any) {
+	if c.err == nil {
+		c.err = &vk.ArgumentError{Op: c.op, Arg: arg, Got: fmt.Sprint(got), Want: fmt.Sprintf(want, a...)}
+	}
+}
+
+// latest returns the last of the layers so far with a number of the model, nil without one.
+func (e *Engine) latest(number int) *engineLayer {
+	for _, l := range slices.Backward(e.layers) {
+		if l.w.Layer == number {
+			return l
+		}
+	}
+	return nil
+}
+
 // complete fills in what options leave open, and checks them.
-func (o *EngineOptions) complete(dev *vk.Device, cfg Config, layers []*DeviceLayer) error {
+func (o *EngineOptions) complete(dev *vk.Device, cfg model.Config, layers []*model.DeviceLayer) error {
 	if o.MaxSessions == 0 {
 		o.MaxSessions = 1
 	}
@@ -194,11 +219,11 @@ func (o *EngineOptions) complete(dev *vk.Device, cfg Config, layers []*DeviceLay
 	if o.Keys == 0 {
 		o.Keys = cache.IndexKeyFP8
 	}
-	c := checker{op: opNewEngine, dev: dev}
+	c := argumentCheck{op: opNewEngine}
 	if dev == nil {
 		c.bad("dev", "nil", "a device")
 	} else if c.err = cfg.Check(); c.err == nil {
-		switch most := min(cfg.MaxPositions, maxPosition, ropeRows(dev)); {
+		switch most := min(cfg.MaxPositions, model.MaxPosition, ropeRows(dev)); {
 		case o.MaxTokens < 1 || o.MaxTokens > most:
 			c.bad("MaxTokens", o.MaxTokens, "1 to %d", most)
 		case o.MaxSessions < 0 || o.MaxSessions > 1<<16:
@@ -211,6 +236,8 @@ func (o *EngineOptions) complete(dev *vk.Device, cfg Config, layers []*DeviceLay
 			c.bad("Rewind", o.Rewind, "at least 0")
 		case o.LayerByLayer && o.Between != nil:
 			c.bad("LayerByLayer", "true, and Between", "only one of them")
+		case o.Output < OutputBF16 || o.Output > OutputFP8Packed:
+			c.bad("Output", o.Output, "bf16, fp8 or fp8-packed")
 		case len(layers) == 0:
 			c.bad("layers", "none", "at least one")
 		}
@@ -220,13 +247,17 @@ func (o *EngineOptions) complete(dev *vk.Device, cfg Config, layers []*DeviceLay
 			break
 		}
 		arg := fmt.Sprintf("layers[%d]", i)
-		switch n := cfg.Layers(); {
+		switch n := len(cfg.Layers); {
 		case w == nil:
 			c.bad(arg, "nil", "the weights of a layer")
 		case w.Layer < 0 || w.Layer >= n:
 			c.bad(arg+".Layer", w.Layer, "0 to %d, of a model of %d layers", n-1, n)
-		case w.Ratio != cfg.Ratios[w.Layer]:
-			c.bad(arg+".Ratio", w.Ratio, "%d, which layer %d of the model has", cfg.Ratios[w.Layer], w.Layer)
+		default:
+			for _, from := range []int{cfg.Layers[w.Layer].EntriesOf, cfg.Layers[w.Layer].PicksOf} {
+				if from != w.Layer && !slices.ContainsFunc(layers[:i], func(x *model.DeviceLayer) bool { return x.Layer == from }) {
+					c.bad(arg, w.Layer, "layer %d in front of it, from which it takes entries or picks", from)
+				}
+			}
 		}
 	}
 	o.MaxStep = min(o.MaxStep, o.MaxTokens*o.MaxSessions)
@@ -252,13 +283,8 @@ func (e *Engine) build(ctx context.Context) (err error) {
 	if _, err = e.bucket(ctx, 1); err != nil {
 		return err
 	}
-	for _, l := range e.layers {
-		if err = ctx.Err(); err != nil {
-			return err
-		}
-		if err = e.allocateCaches(l); err != nil {
-			return fmt.Errorf("layer %d: %w", l.w.Layer, err)
-		}
+	if err = e.allocateCaches(ctx); err != nil {
+		return err
 	}
 	if err = e.buildTables(ctx); err != nil {
 		return err
@@ -272,19 +298,19 @@ const firstRows = 4096
 // growRopes makes the tables of cosines and sines reach so many positions. Commands that
 // use shorter ones are dropped.
 func (e *Engine) growRopes(ctx context.Context, rows int) error {
-	if rows <= e.rows {
+	if rows <= e.reach {
 		return nil
 	}
-	rows = min(max(rows, 2*e.rows), e.opts.MaxTokens)
-	fresh := map[Rope]tensor.Tensor{}
-	drop := func(all map[Rope]tensor.Tensor) (err error) {
+	rows = min(max(rows, 2*e.reach), e.opts.MaxTokens)
+	fresh := map[model.Rope]tensor.Tensor{}
+	drop := func(all map[model.Rope]tensor.Tensor) (err error) {
 		for _, t := range all {
 			err = errors.Join(err, t.Close())
 		}
 		return err
 	}
 	for r := range e.ropes {
-		t, err := tensor.New(e.dev, "rope tables", tensor.F32, rows, RopeRow)
+		t, err := tensor.New(e.dev, "rope tables", tensor.F32, rows, model.RopeRow)
 		if err == nil {
 			fresh[r] = t
 			err = uploadRope(ctx, t, r)
@@ -294,11 +320,11 @@ func (e *Engine) growRopes(ctx context.Context, rows int) error {
 		}
 	}
 	old := e.ropes
-	e.ropes, e.rows = fresh, rows
+	e.ropes, e.reach = fresh, rows
 	return errors.Join(e.forget(), drop(old))
 }
 
-func uploadRope(ctx context.Context, t tensor.Tensor, r Rope) error {
+func uploadRope(ctx context.Context, t tensor.Tensor, r model.Rope) error {
 	values, err := r.Table(t.Shape[0], 1)
 	if err != nil {
 		return err
@@ -324,7 +350,7 @@ func (e *Engine) Caches(layer int) LayerCaches {
 	if layer < 0 || layer >= len(e.layers) {
 		return LayerCaches{}
 	}
-	return e.layers[layer].caches
+	return e.layers[layer].reads()
 }
 
 // Prepare allocates and records what steps of so many tokens need, so that the first of
@@ -395,22 +421,18 @@ func (e *Engine) Memory() EngineMemory {
 	if e.closed {
 		return m
 	}
-	seen := map[*DeviceLayer]bool{}
+	seen := map[*model.DeviceLayer]bool{}
 	for _, l := range e.layers {
 		if !seen[l.w] {
 			seen[l.w] = true
 			m.Weights += l.w.Bytes()
 		}
-		for p := range poolCount {
-			for _, t := range l.pools(p) {
-				m.Caches += t.Bytes()
-			}
-		}
+	}
+	for _, c := range e.caches {
+		m.Caches += c.memory().Bytes()
 	}
 	for _, p := range e.pools {
-		if p != nil {
-			m.Held += uint64(p.ids.Capacity()-p.ids.Free()) * p.bytes
-		}
+		m.Held += uint64(p.ids.Capacity()-p.ids.Free()) * p.bytes
 	}
 	m.Tables = e.tables.Whole().Size
 	for _, t := range e.ropes {
@@ -443,12 +465,8 @@ func (e *Engine) Close() error {
 	for _, b := range e.buckets {
 		err = errors.Join(err, b.close())
 	}
-	for _, l := range e.layers {
-		for p := range poolCount {
-			for _, t := range l.pools(p) {
-				err = errors.Join(err, t.Close())
-			}
-		}
+	for _, c := range e.caches {
+		err = errors.Join(err, c.memory().Close())
 	}
 	for _, t := range e.ropes {
 		err = errors.Join(err, t.Close())

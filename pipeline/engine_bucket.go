@@ -7,8 +7,12 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"slices"
 
 	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/pipeline/internal/layer"
+	"github.com/vkmla/vkmla/pipeline/internal/memory"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -19,8 +23,9 @@ var le = binary.LittleEndian
 type bucket struct {
 	e      *Engine
 	tokens int // T
-	kinds  map[int]*LayerKind
-	layers []*Layer
+	kinds  []*stepKind
+	layers []stepLayer
+	picks  []*tensor.Arena // those of layers that others read them from
 
 	host, device stepInputs
 	draft        stepDraft
@@ -32,6 +37,23 @@ type bucket struct {
 
 	recorded map[commandKey]*stepCommands
 	torn     bool // commands broke off, see mend
+}
+
+// stepKind is a kind of layers in steps of a bucket's size.
+type stepKind struct {
+	*layer.Kind
+	key  kindKey
+	like *engineLayer // the first layer of the kind
+}
+
+// kindKey tells kinds of layers apart: those of one spec whose entries are in one pool.
+type kindKey struct{ spec, pool string }
+
+// stepLayer is a layer in steps of a bucket's size.
+type stepLayer struct {
+	*layer.Layer
+	kind  *stepKind
+	picks layer.Picks // see layer.Args
 }
 
 // commandKey says what commands do: run one layer, prepare a step for that, or both for
@@ -79,11 +101,11 @@ type hiddenStates struct {
 
 func newHiddenStates(dev *vk.Device, mem vk.Memory, n int, dt tensor.DType, shape ...int) (h hiddenStates, err error) {
 	h.list = make([]tensor.Tensor, n)
-	var list []wanted
+	var list memory.List
 	for i := range h.list {
-		list = append(list, wanted{&h.list[i], dt, shape})
+		list.Add(&h.list[i], dt, shape...)
 	}
-	h.arena, err = allocateIn(dev, mem, "hidden states", list)
+	h.arena, err = list.Allocate(dev, mem, "hidden states")
 	return h, err
 }
 
@@ -114,15 +136,13 @@ func (e *Engine) size(tokens int) int {
 // least, on average: steps of more tokens than there are sessions have chunks of several.
 func (e *Engine) group(size int) int { return ceilDiv(size, e.opts.MaxSessions) }
 
-// capacity is how many entries of block tables a step can change: for each sort of pages
+// capacity is how many entries of block tables a step can change: for each pool
 // those that its tokens fill, and for each session the page that they begin in, which
 // may have been replaced by a copy, and the one that they end in.
 func (e *Engine) capacity(tokens int) int {
 	n := 0
 	for _, p := range e.pools {
-		if p != nil {
-			n += ceilDiv(tokens, p.page*p.ratio) + 2*min(tokens, e.opts.MaxSessions)
-		}
+		n += ceilDiv(tokens, p.Page*p.Tokens) + 2*min(tokens, e.opts.MaxSessions)
 	}
 	return n
 }
@@ -133,7 +153,7 @@ func (e *Engine) bucket(ctx context.Context, tokens int) (*bucket, error) {
 	if b := e.buckets[size]; b != nil {
 		return b, nil
 	}
-	b := &bucket{e: e, tokens: size, kinds: map[int]*LayerKind{}, recorded: map[commandKey]*stepCommands{}}
+	b := &bucket{e: e, tokens: size, recorded: map[commandKey]*stepCommands{}}
 	if err := b.build(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("steps of %d tokens: %w", size, err), b.close())
 	}
@@ -149,57 +169,120 @@ func (e *Engine) out() tensor.DType {
 	return tensor.BF16
 }
 
-// kindConfig is the configuration of layers like l, in steps of so many tokens.
-func (e *Engine) kindConfig(l *engineLayer, tokens int) LayerKindConfig {
-	o := &e.opts
-	return LayerKindConfig{Model: e.cfg, Ranks: o.Ranks, Ratio: l.w.Ratio, Tokens: tokens, MaxLen: o.MaxTokens, Caches: e.greatest(l),
-		Variant: o.Variant, Hadamard: o.Hadamard, Group: e.group(tokens), Output: o.Output, Out: e.out()}
+// kindKey tells the kind of a layer.
+func (l *engineLayer) kindKey() kindKey {
+	key := kindKey{spec: l.spec.Name}
+	if p := l.entries.spec.Pool(model.StoreEntries); p != nil {
+		key.pool = p.Name
+	}
+	return key
 }
 
-func (b *bucket) build(ctx context.Context) (err error) {
+// kindConfig is the configuration of layers like l, in steps of so many tokens.
+func (e *Engine) kindConfig(l *engineLayer, tokens int) layer.KindConfig {
+	o := &e.opts
+	return layer.KindConfig{Spec: l.spec.LayerSpec, Model: &e.cfg, Ranks: o.Ranks, Tokens: tokens, MaxLen: o.MaxTokens,
+		Caches: e.greatest(l), Variant: o.Variant, Hadamard: o.Hadamard, Group: e.group(tokens),
+		Output: o.Output.format(), Out: e.out()}
+}
+
+func (b *bucket) build(ctx context.Context) error {
+	if err := b.buildInputs(); err != nil {
+		return err
+	}
+	e := b.e
+	for i, l := range e.layers {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := b.buildLayer(ctx, l); err != nil {
+			return fmt.Errorf("layers[%d]: %w", i, err)
+		}
+	}
+	// Lists of entries, which wait for other lists, come last.
+	slices.SortStableFunc(b.kinds, func(x, y *stepKind) int { return x.like.spec.Ratio - y.like.spec.Ratio })
+	if err := b.buildPicks(); err != nil {
+		return err
+	}
+	return b.buildHidden()
+}
+
+// buildInputs makes the memory for the metadata of a step.
+func (b *bucket) buildInputs() (err error) {
 	e := b.e
 	for _, in := range []struct {
 		to  *stepInputs
 		mem vk.Memory
 	}{{&b.host, vk.Upload}, {&b.device, vk.DeviceLocal}} {
-		list := []wanted{
-			{&in.to.queryStart, tensor.I32, []int{e.opts.MaxSessions + 1}}, {&in.to.seqLens, tensor.I32, []int{e.opts.MaxSessions}},
-			{&in.to.request, tensor.I32, []int{b.tokens}}, {&in.to.positions, tensor.I32, []int{b.tokens}}, {&in.to.valid, tensor.U8, []int{b.tokens}},
-		}
+		var list memory.List
+		list.Add(&in.to.queryStart, tensor.I32, e.opts.MaxSessions+1)
+		list.Add(&in.to.seqLens, tensor.I32, e.opts.MaxSessions)
+		list.Add(&in.to.request, tensor.I32, b.tokens)
+		list.Add(&in.to.positions, tensor.I32, b.tokens)
+		list.Add(&in.to.valid, tensor.U8, b.tokens)
 		if in.mem == vk.Upload { // last, see bucket.fill
-			list = append(list, wanted{&in.to.updates, tensor.U32, []int{1 + 2*e.capacity(b.tokens)}})
+			list.Add(&in.to.updates, tensor.U32, 1+2*e.capacity(b.tokens))
 		}
-		if in.to.arena, err = allocateIn(e.dev, in.mem, "step metadata", list); err != nil {
+		if in.to.arena, err = list.Allocate(e.dev, in.mem, "step metadata"); err != nil {
 			return err
 		}
 	}
 	b.draft = newStepDraft(&b.host)
-	n, picks, topK := len(e.layers), len(e.layers), 0
-	if e.oneTensor() {
-		n = 1
-	}
-	if e.opts.LayerByLayer {
-		picks = 1 // else those of all layers are read when the step has run
-	}
-	for i, l := range e.layers {
-		if err = ctx.Err(); err != nil {
+	return nil
+}
+
+// buildLayer makes a layer, and its kind if it is the first of it.
+func (b *bucket) buildLayer(ctx context.Context, of *engineLayer) error {
+	key := of.kindKey()
+	at := slices.IndexFunc(b.kinds, func(k *stepKind) bool { return k.key == key })
+	if at < 0 {
+		k, err := layer.NewKind(b.e.dev, b.e.kindConfig(of, b.tokens))
+		if err != nil {
 			return err
 		}
-		k := b.kinds[l.w.Ratio]
-		if k == nil {
-			if k, err = NewLayerKind(e.dev, e.kindConfig(l, b.tokens)); err != nil {
+		at = len(b.kinds)
+		b.kinds = append(b.kinds, &stepKind{Kind: k, key: key, like: of})
+	}
+	k := b.kinds[at]
+	l, err := k.NewLayer(ctx, of.w)
+	if err != nil {
+		return err
+	}
+	b.layers = append(b.layers, stepLayer{Layer: l, kind: k})
+	return nil
+}
+
+// buildPicks makes memory for the picks that other layers read, once for each indexer.
+func (b *bucket) buildPicks() error {
+	e := b.e
+	for i, l := range e.layers {
+		if l.spec.Picks != model.PickEarlier {
+			continue
+		}
+		from := &b.layers[slices.Index(e.layers, l.picks)]
+		if from.picks.Slots.IsZero() {
+			var list memory.List
+			list.Add(&from.picks.Slots, tensor.I32, b.tokens, e.TopK())
+			list.Add(&from.picks.Lens, tensor.I32, b.tokens)
+			arena, err := list.Allocate(e.dev, vk.DeviceLocal, "picks")
+			if arena != nil {
+				b.picks = append(b.picks, arena)
+			}
+			if err != nil {
 				return err
 			}
-			b.kinds[l.w.Ratio] = k
 		}
-		layer, err := k.NewLayer(ctx, l.w)
-		if err != nil {
-			return fmt.Errorf("layers[%d]: %w", i, err)
-		}
-		b.layers = append(b.layers, layer)
-		if e.opts.KeepTopK && l.w.Ratio == RatioC4A {
-			topK = picks
-		}
+		b.layers[i].picks = from.picks
+	}
+	return nil
+}
+
+// buildHidden makes the memory for hidden states and kept picks.
+func (b *bucket) buildHidden() (err error) {
+	e := b.e
+	n := len(e.layers)
+	if e.oneTensor() {
+		n = 1
 	}
 	if b.in, err = newHiddenStates(e.dev, vk.DeviceLocal, n, tensor.BF16, b.tokens, e.cfg.Hidden); err != nil {
 		return err
@@ -207,9 +290,14 @@ func (b *bucket) build(ctx context.Context) (err error) {
 	if b.out, err = newHiddenStates(e.dev, vk.DeviceLocal, n, e.out(), b.tokens, e.cfg.Hidden); err != nil {
 		return err
 	}
-	if topK > 0 {
-		b.topK, err = newHiddenStates(e.dev, vk.DeviceLocal, topK, tensor.I32, b.tokens, e.TopK())
+	if !e.opts.KeepTopK || !slices.ContainsFunc(e.layers, func(l *engineLayer) bool { return l.spec.Picks == model.PickOwn }) {
+		return nil
 	}
+	kept := len(e.layers)
+	if e.opts.LayerByLayer {
+		kept = 1 // else those of all layers are read when the step has run
+	}
+	b.topK, err = newHiddenStates(e.dev, vk.DeviceLocal, kept, tensor.I32, b.tokens, e.TopK())
 	return err
 }
 
@@ -323,34 +411,25 @@ func (b *bucket) recordTables(rec *vk.Recorder) error {
 // first products of a layer do not wait for it. Where all layers are one recording, it is
 // beside those of layer 0, and so is what waits for it beside what waits for them.
 func (b *bucket) recordLists(rec *vk.Recorder) error {
-	for _, ratio := range []int{RatioWindow, RatioC4A, RatioC128A} {
-		if k := b.kinds[ratio]; k != nil {
-			if err := k.RecordStep(rec, b.args(ratio)); err != nil {
-				return err
-			}
+	for _, k := range b.kinds {
+		if err := k.RecordStep(rec, b.args(k)); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// args are the arguments of a step.
-func (b *bucket) args(ratio int) SparseStepArgs {
-	in, p := &b.device, &b.e.pools
-	a := SparseStepArgs{StepArgs: StepArgs{QueryStart: in.queryStart, SeqLens: in.seqLens, TokenToReq: in.request,
-		Positions: in.positions, IsValid: in.valid, WindowTable: p[poolWindow].table}}
-	switch ratio {
-	case RatioC4A:
-		a.CompressedTable, a.StateTable = p[poolC4A].table, p[poolC4AState].table
-		a.IndexStateTable, a.KeysTable = a.StateTable, a.CompressedTable
-	case RatioC128A:
-		a.CompressedTable, a.StateTable = p[poolC128A].table, p[poolC128AState].table
-	}
-	return a
+// args are the arguments of a step for layers of a kind.
+func (b *bucket) args(k *stepKind) layer.StepArgs {
+	in, table := &b.device, func(s model.Store) tensor.Tensor { return b.e.table(k.like, s) }
+	return layer.StepArgs{QueryStart: in.queryStart, SeqLens: in.seqLens, TokenToReq: in.request, Positions: in.positions, IsValid: in.valid,
+		Tables: layer.Tables{Window: table(model.StoreWindow), Compressed: table(model.StoreEntries), Keys: table(model.StoreKeys),
+			State: table(model.StoreState), IndexState: table(model.StoreKeyState)}}
 }
 
 // recordLayer records a layer with what the caller has in front of it, and behind the
 // last one. With host its hidden states come from host memory and go back there, where
-// those of the whole step are not copied at once. beside is that of Layer.recordBeside.
+// those of the whole step are not copied at once. beside is that of layer.Args.
 func (b *bucket) recordLayer(rec *vk.Recorder, i int, host bool, beside func(*vk.Recorder) error) error {
 	l := b.e.layers[i]
 	in, out, topK := b.in.of(i), b.out.of(i), b.topK.of(i)
@@ -362,10 +441,12 @@ func (b *bucket) recordLayer(rec *vk.Recorder, i int, host bool, beside func(*vk
 	if err := b.recordBetween(rec, i); err != nil {
 		return err
 	}
-	err := b.layers[i].recordBeside(rec, b.args(l.w.Ratio), WholeLayerArgs{Hidden: in, CosSin: b.e.ropes[l.rope], Caches: l.caches, Out: out}, beside)
-	keep := !topK.IsZero() && l.w.Ratio == RatioC4A
+	x := &b.layers[i]
+	err := x.Record(rec, b.args(x.kind), layer.Args{Hidden: in, CosSin: b.e.ropes[l.rope], Out: out,
+		Caches: l.reads(), Picks: x.picks, Beside: beside})
+	keep := !topK.IsZero() && l.spec.Picks == model.PickOwn
 	if err == nil && keep {
-		err = rec.Copy(topK.View(), b.kinds[l.w.Ratio].TopK().View())
+		err = rec.Copy(topK.View(), x.kind.TopK().View())
 	}
 	if err != nil {
 		return fmt.Errorf("layer %d: %w", i, err)
@@ -394,7 +475,10 @@ func (b *bucket) bytes() (steps, hidden uint64) {
 		steps += k.Bytes()
 	}
 	for _, l := range b.layers {
-		steps += l.rows.Bytes() + l.wide.Bytes()
+		steps += l.Bytes()
+	}
+	for _, a := range b.picks {
+		steps += a.Whole().Size
 	}
 	for _, h := range []*hiddenStates{&b.in, &b.out, &b.topK, &b.hostIn, &b.hostOut, &b.hostTopK} {
 		hidden += h.bytes()
@@ -429,8 +513,8 @@ func (b *bucket) close() error {
 	for _, k := range b.kinds {
 		err = errors.Join(err, k.Close())
 	}
-	for _, a := range []*tensor.Arena{b.host.arena, b.device.arena, b.in.arena, b.out.arena, b.topK.arena,
-		b.hostIn.arena, b.hostOut.arena, b.hostTopK.arena} {
+	for _, a := range append(b.picks, b.host.arena, b.device.arena, b.in.arena, b.out.arena, b.topK.arena,
+		b.hostIn.arena, b.hostOut.arena, b.hostTopK.arena) {
 		if a != nil {
 			err = errors.Join(err, a.Close())
 		}

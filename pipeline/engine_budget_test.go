@@ -17,7 +17,7 @@ import (
 // times between, by which steps are cut somewhere, and again after they were measured.
 func TestEngineBudget(t *testing.T) {
 	dev := testkit.Device(t)
-	c := fakemodel.Config(pipeline.RatioWindow, pipeline.RatioC4A, pipeline.RatioC128A)
+	c := fakemodel.Config(0, 4, 128)
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: c, Storage: fakemodel.FP8})))
 	rng := rand.New(rand.NewPCG(1, 2))
 	hidden := make([]float32, 150*cfg.Hidden)

@@ -5,6 +5,9 @@ import (
 	"math"
 	"sort"
 
+	"github.com/vkmla/vkmla/pipeline/internal/layer"
+	"github.com/vkmla/vkmla/pipeline/internal/memory"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -16,7 +19,7 @@ import (
 
 // ropeRows is how many rows of cosines and sines a descriptor holds.
 func ropeRows(dev *vk.Device) int {
-	return int(min(dev.Caps().MaxStorageBufferRange/(4*RopeRow), math.MaxInt32))
+	return int(min(dev.Caps().MaxStorageBufferRange/(4*model.RopeRow), math.MaxInt32))
 }
 
 // checkTables demands that all block tables fit, which are bound as one tensor.
@@ -24,9 +27,7 @@ func (e *Engine) checkTables() error {
 	limit := e.dev.Caps().MaxStorageBufferRange
 	bytes := func(sessions int) (sum uint64) {
 		for _, p := range e.pools {
-			if p != nil {
-				sum += tensor.Need(tensor.I32, sessions, p.width)
-			}
+			sum += tensor.Need(tensor.I32, sessions, p.width)
 		}
 		return sum
 	}
@@ -55,25 +56,20 @@ func (e *Engine) checkStep() error {
 
 // fits reports why there can be no steps of so many tokens. More of them need more.
 func (e *Engine) fits(tokens int) error {
-	seen := map[int]bool{}
+	seen := map[kindKey]bool{}
 	for _, l := range e.layers {
-		if seen[l.w.Ratio] {
+		key := l.kindKey()
+		if seen[key] {
 			continue
 		}
-		seen[l.w.Ratio] = true
-		k := LayerKind{cfg: e.kindConfig(l, tokens)}
-		k.divide()
-		if err := k.sparseConfig().DecodeConfig.check(e.dev); err != nil {
+		seen[key] = true
+		if err := layer.Check(e.dev, e.kindConfig(l, tokens)); err != nil {
 			return err
 		}
-		var in, out tensor.Tensor
-		width := e.cfg.Hidden
-		list := append(k.wanted(), wanted{&in, tensor.BF16, []int{tokens, width}}, wanted{&out, k.cfg.Out, []int{tokens, width}})
-		for _, x := range list {
-			if n, limit := tensor.Need(x.dt, x.shape...), e.dev.Caps().MaxStorageBufferRange; n > limit {
-				return &vk.ArgumentError{Op: opNewKind, Arg: fmt.Sprintf("a tensor %v", x.shape), Got: fmt.Sprintf("%d bytes", n), Want: fmt.Sprintf("at most %d", limit)}
-			}
-		}
 	}
-	return nil
+	var in, out tensor.Tensor
+	var list memory.List
+	list.Add(&in, tensor.BF16, tokens, e.cfg.Hidden)
+	list.Add(&out, e.out(), tokens, e.cfg.Hidden)
+	return list.Fits(opNewEngine, e.dev.Caps().MaxStorageBufferRange)
 }

@@ -5,129 +5,164 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"sort"
 
 	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/pipeline/internal/memory"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
-// Slots of a page of each cache. Those of the window and of C4A entries are what vLLM
-// has. Entries of C128A cover 128 tokens each, so that a page of a few wastes little;
-// pages of states are large enough for short tables, which have an entry for every page
-// of a sequence, although the last few are all that there is.
-const (
-	windowPage     = 64
-	c4aPage        = 64 // of indexer keys, too
-	c4aStatePage   = 16
-	c128aPage      = 16
-	c128aStatePage = 32
-)
-
-// The caches of an engine, each with page ids of its own.
-const (
-	poolWindow     = iota
-	poolC4A        // entries and indexer keys
-	poolC4AState   // of both compressors
-	poolC128A      // entries
-	poolC128AState // of the compressor
-	poolCount
-)
-
-// enginePool is what the caches of one sort have in common in all layers.
+// enginePool is what the caches of one model.PoolSpec have in common in all layers: page
+// numbers and a block table.
 type enginePool struct {
-	page, ratio int    // slots of a page, tokens of a slot
-	keep        int    // tokens before the next one that a step reads; 0: all
-	width       int    // entries of a row of the block table
-	most        int    // pages that sessions can ever have
-	bytes       uint64 // of a page in all layers
-	ids         *cache.BlockPool
-	table       tensor.Tensor // [MaxSessions, width] i32
+	model.PoolSpec
+	index int    // in Engine.pools
+	keep  int    // tokens before the next one that a step reads, or model.KeepAll
+	width int    // entries of a row of the block table
+	most  int    // pages that sessions can ever have
+	bytes uint64 // of a page in all layers
+	ids   *cache.BlockPool
+	table tensor.Tensor // [MaxSessions, width] i32
+
+	caches []*layerCache // in the order of layers
 }
 
-// pools returns the pools of a layer whose pages are of a sort: each [pages, stride] u8.
-func (l *engineLayer) pools(sort int) []*tensor.Tensor {
-	c, ratio := &l.caches, l.w.Ratio
-	switch {
-	case sort == poolWindow:
-		return []*tensor.Tensor{&c.Window.Pool}
-	case sort == poolC4A && ratio == RatioC4A:
-		return []*tensor.Tensor{&c.Compressed.Pool, &c.Keys.Pool}
-	case sort == poolC4AState && ratio == RatioC4A:
-		return []*tensor.Tensor{&c.State.Pool, &c.IndexState.Pool}
-	case sort == poolC128A && ratio == RatioC128A:
-		return []*tensor.Tensor{&c.Compressed.Pool}
-	case sort == poolC128AState && ratio == RatioC128A:
-		return []*tensor.Tensor{&c.State.Pool}
+// keepsAll reports whether pages stay as long as their tokens.
+func (p *enginePool) keepsAll() bool { return p.keep == model.KeepAll }
+
+// slots is how many slots so many tokens fill.
+func (p *enginePool) slots(tokens int) int { return tokens / p.Tokens }
+
+// gone is how many pages a sequence does not need that can be cut to floor tokens.
+func (p *enginePool) gone(floor int) int {
+	if p.keepsAll() {
+		return 0
 	}
-	return nil
+	return max(0, floor-p.keep) / p.Page
 }
 
-// layouts fills in the layouts of a layer's caches, and pools that have no memory yet
-// but the shape of one page.
-func (l *engineLayer) layouts(keys cache.IndexKeyFormat) (err error) {
-	c := &l.caches
-	page := func(to *tensor.Tensor, stride int) { *to = tensor.Tensor{DType: tensor.U8, Shape: []int{1, stride}} }
-	kv := func(to *cache.KVCache, slots int) {
-		if err == nil {
-			to.Layout, err = cache.NewLayout(slots, 0)
-			page(&to.Pool, to.Layout.Stride)
-		}
+// pageCounts are numbers of pages, of each pool of an engine.
+type pageCounts []int
+
+// layerCache is a cache of a layer.
+type layerCache struct {
+	layer  *engineLayer
+	pool   *enginePool
+	store  model.Store
+	stride int // bytes of a page
+	// parts are the bytes of a slot's parts: a page has the first part of all its slots, then
+	// the second.
+	parts []int
+}
+
+// memory is where the pages are: [pages, stride] u8.
+func (c *layerCache) memory() *tensor.Tensor { return memoryOf(&c.layer.caches, c.store) }
+
+func memoryOf(c *LayerCaches, s model.Store) *tensor.Tensor {
+	switch s {
+	case model.StoreWindow:
+		return &c.Window.Pool
+	case model.StoreEntries:
+		return &c.Compressed.Pool
+	case model.StoreKeys:
+		return &c.Keys.Pool
+	case model.StoreState:
+		return &c.State.Pool
 	}
-	state := func(to *cache.StateCache, comp cache.Compression, slots int) {
-		if err == nil {
-			to.Layout, err = cache.NewStateLayout(comp, slots, 0)
-			page(&to.Pool, to.Layout.Stride)
-		}
+	return &c.IndexState.Pool
+}
+
+// lay fills in the layout of the cache, and gives its memory the shape of a page.
+func (c *layerCache) lay(keys cache.IndexKeyFormat) (err error) {
+	to, page, spec := &c.layer.caches, c.pool.Page, &c.layer.spec.LayerSpec
+	state := func(s *cache.StateCache, dim int) {
+		s.Layout, err = cache.NewStateLayout(spec.Compression(dim), page, 0)
+		c.stride, c.parts = s.Layout.Stride, []int{s.Layout.SlotBytes()}
 	}
-	kv(&c.Window, windowPage)
-	switch l.w.Ratio {
-	case RatioC4A:
-		kv(&c.Compressed, c4aPage)
-		state(&c.State, cache.C4Main, c4aStatePage)
-		state(&c.IndexState, cache.C4Index, c4aStatePage)
-		if err == nil {
-			c.Keys.Layout, err = cache.NewIndexKeyLayout(keys, c4aPage, 0)
-			page(&c.Keys.Pool, c.Keys.Layout.Stride)
-		}
-	case RatioC128A:
-		kv(&c.Compressed, c128aPage)
-		state(&c.State, cache.C128Main, c128aStatePage)
+	rows := func(kv *cache.KVCache) {
+		kv.Layout, err = cache.NewLayout(page, 0)
+		c.stride, c.parts = kv.Layout.Stride, []int{cache.RowBytes, cache.ScaleBytes}
 	}
+	switch c.store {
+	case model.StoreWindow:
+		rows(&to.Window)
+	case model.StoreEntries:
+		rows(&to.Compressed)
+	case model.StoreState:
+		state(&to.State, model.HeadDim)
+	case model.StoreKeyState:
+		state(&to.IndexState, model.IndexDim)
+	case model.StoreKeys:
+		to.Keys.Layout, err = cache.NewIndexKeyLayout(keys, page, 0)
+		c.stride, c.parts = to.Keys.Layout.Stride, []int{keys.RowBytes(), cache.IndexScaleBytes}
+	}
+	*c.memory() = c.shape(1)
 	return err
 }
 
-// buildPools decides how many pages there are and can be.
+// shape is a tensor of so many pages without memory.
+func (c *layerCache) shape(pages int) tensor.Tensor {
+	return tensor.Tensor{DType: tensor.U8, Shape: []int{pages, c.stride}}
+}
+
+// buildPools makes the pools that the layers' specs name, and decides how many pages there
+// are and can be.
 func (e *Engine) buildPools() error {
-	sorts := [poolCount]enginePool{
-		poolWindow:     {page: windowPage, ratio: 1, keep: e.cfg.Window - 1},
-		poolC4A:        {page: c4aPage, ratio: RatioC4A},
-		poolC4AState:   {page: c4aStatePage, ratio: 1, keep: cache.C4Main.Window() - 1},
-		poolC128A:      {page: c128aPage, ratio: RatioC128A},
-		poolC128AState: {page: c128aStatePage, ratio: 1, keep: cache.C128Main.Window() - 1},
-	}
-	addresses := len(e.dev.Caps().Missing([]string{"bufferDeviceAddress", "shaderInt64"})) == 0
-	for i := range sorts {
-		p, limit := sorts[i], math.MaxInt32
-		for _, l := range e.layers {
-			if err := l.layouts(e.opts.Keys); err != nil {
-				return err
-			}
-			for _, t := range l.pools(i) {
-				p.bytes += t.Bytes()
-				if !addresses { // then a descriptor has to hold the pool
-					limit = min(limit, int(e.dev.Caps().MaxStorageBufferRange/t.Bytes()))
+	for _, l := range e.layers {
+		for _, spec := range l.spec.Pools {
+			p := e.pool(spec)
+			for _, store := range spec.Stores {
+				c := &layerCache{layer: l, pool: p, store: store}
+				if err := c.lay(e.opts.Keys); err != nil {
+					return err
 				}
+				e.caches, p.caches = append(e.caches, c), append(p.caches, c)
 			}
 		}
-		if p.bytes > 0 {
-			p.width = max(1, ceilDiv(e.opts.MaxTokens/p.ratio, p.page))
-			p.most = min(p.useful(e.opts, e.opts.MaxSessions), limit, math.MaxInt32/p.page)
-			e.pools[i] = &p
+	}
+	e.need = make(pageCounts, len(e.pools))
+	addresses := len(e.dev.Caps().Missing([]string{"bufferDeviceAddress", "shaderInt64"})) == 0
+	for _, p := range e.pools {
+		limit := math.MaxInt32
+		for _, c := range p.caches {
+			p.bytes += uint64(c.stride)
+			if !addresses { // then a descriptor has to hold the memory
+				limit = min(limit, int(e.dev.Caps().MaxStorageBufferRange/uint64(c.stride)))
+			}
 		}
+		p.width = max(1, ceilDiv(p.slots(e.opts.MaxTokens), p.Page))
+		p.most = min(p.useful(e.opts, e.opts.MaxSessions), limit, math.MaxInt32/p.Page)
 	}
 	return e.firstPages()
+}
+
+// pool returns the pool of a spec, a new one for the first layer that names it.
+func (e *Engine) pool(spec model.PoolSpec) *enginePool {
+	for _, p := range e.pools {
+		if p.Name == spec.Name {
+			return p
+		}
+	}
+	p := &enginePool{PoolSpec: spec, index: len(e.pools), keep: spec.Keep}
+	if p.keep == model.KeepWindow {
+		p.keep = e.cfg.Window - 1
+	}
+	e.pools = append(e.pools, p)
+	return p
+}
+
+// table is the block table of the pool that holds a store of a layer, a zero tensor without
+// one. A layer that borrows its entries has the tables of the layer that it borrows from.
+func (e *Engine) table(l *engineLayer, s model.Store) tensor.Tensor {
+	if s == model.StoreEntries || s == model.StoreKeys {
+		l = l.entries
+	}
+	if spec := l.spec.Pool(s); spec != nil {
+		return e.pool(*spec).table
+	}
+	return tensor.Tensor{}
 }
 
 // useful is how many pages so many sessions can have: those of their longest sequences,
@@ -135,21 +170,21 @@ func (e *Engine) buildPools() error {
 // a step.
 func (p *enginePool) useful(o EngineOptions, sessions int) int {
 	whole := sessions * (p.width + 1)
-	if p.keep == 0 {
+	if p.keepsAll() {
 		return whole
 	}
-	return min(whole, sessions*(ceilDiv(p.keep+o.Rewind, p.page)+3)+ceilDiv(o.MaxStep, p.page))
+	return min(whole, sessions*(ceilDiv(p.keep+o.Rewind, p.Page)+3)+ceilDiv(o.MaxStep, p.Page))
 }
 
 // firstTokens is the length of a session for which there are caches at first.
 const firstTokens = 4096
 
-// first is how many pages there are at first for sessions with so many tokens in all. What
-// is kept of a session whatever its length is there for each of them.
+// first is how many pages there are at first for sessions with so many tokens in all. A
+// session keeps windows and states whatever its length, so each gets pages for those.
 func (p *enginePool) first(o *EngineOptions, tokens, sessions int) int {
-	n := ceilDiv(tokens/p.ratio, p.page) + sessions - 1
-	if p.keep > 0 {
-		n = min(ceilDiv(tokens, p.page)+sessions, p.useful(*o, sessions))
+	n := ceilDiv(p.slots(tokens), p.Page) + sessions - 1
+	if !p.keepsAll() {
+		n = min(ceilDiv(tokens, p.Page)+sessions, p.useful(*o, sessions))
 	}
 	return max(1, min(n, p.most))
 }
@@ -160,9 +195,7 @@ func (e *Engine) firstPages() error {
 	o := &e.opts
 	bytes := func(tokens, sessions int) (sum uint64) {
 		for _, p := range e.pools {
-			if p != nil {
-				sum += uint64(p.first(o, tokens, sessions)) * p.bytes
-			}
+			sum += uint64(p.first(o, tokens, sessions)) * p.bytes
 		}
 		return sum
 	}
@@ -179,17 +212,15 @@ func (e *Engine) firstPages() error {
 	}
 	tokens := 1 + sort.Search(most-1, func(i int) bool { return bytes(i+2, sessions) > limit })
 	for _, p := range e.pools {
-		if p != nil {
-			var err error
-			if p.ids, err = cache.NewBlockPool(p.first(o, tokens, sessions)); err != nil {
-				return err
-			}
+		var err error
+		if p.ids, err = cache.NewBlockPool(p.first(o, tokens, sessions)); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// orMost reads a limit of which 0 says that there is none.
+// orMost reads a limit, where 0 means none.
 func orMost(limit uint64) uint64 {
 	if limit == 0 {
 		return math.MaxUint64
@@ -197,46 +228,54 @@ func orMost(limit uint64) uint64 {
 	return limit
 }
 
-// allocateCaches makes the pools of a layer.
-func (e *Engine) allocateCaches(l *engineLayer) error {
-	for sort, p := range e.pools {
-		for _, t := range l.pools(sort) {
-			fresh, err := tensor.New(e.dev, "caches", tensor.U8, p.ids.Capacity(), t.Shape[1])
-			if err != nil {
-				return err
-			}
-			*t = fresh
+// allocateCaches makes the memory of the caches.
+func (e *Engine) allocateCaches(ctx context.Context) error {
+	for _, c := range e.caches {
+		err := ctx.Err()
+		if err == nil {
+			*c.memory(), err = tensor.New(e.dev, "caches", tensor.U8, c.pool.ids.Capacity(), c.stride)
+		}
+		if err != nil {
+			return fmt.Errorf("layer %d: %w", c.layer.w.Layer, err)
 		}
 	}
 	return nil
 }
 
-// greatest returns a layer's caches as they will be at most, without memory: kernels
-// are chosen for them.
-func (e *Engine) greatest(l *engineLayer) LayerCaches {
-	most := engineLayer{w: l.w, caches: l.caches}
-	for sort, p := range e.pools {
-		for _, t := range most.pools(sort) {
-			n := p.most
-			if limit := e.opts.MaxCacheBytes; limit > 0 {
-				n = min(n, int(limit/p.bytes))
-			}
-			*t = tensor.Tensor{DType: tensor.U8, Shape: []int{max(n, p.ids.Capacity()), t.Shape[1]}}
-		}
+// reads returns the caches that a layer writes and reads.
+func (l *engineLayer) reads() LayerCaches {
+	c := l.caches
+	if l.entries != l {
+		c.Compressed, c.Keys = l.entries.caches.Compressed, l.entries.caches.Keys
 	}
-	return most.caches
+	return c
+}
+
+// greatest returns what reads does, as large as it will ever be and without memory: kernels
+// are chosen for it.
+func (e *Engine) greatest(l *engineLayer) LayerCaches {
+	all := l.reads()
+	for _, c := range e.caches {
+		if c.layer != l && (c.layer != l.entries || c.store != model.StoreEntries && c.store != model.StoreKeys) {
+			continue
+		}
+		n := c.pool.most
+		if limit := e.opts.MaxCacheBytes; limit > 0 {
+			n = min(n, int(limit/c.pool.bytes))
+		}
+		*memoryOf(&all, c.store) = c.shape(max(n, c.pool.ids.Capacity()))
+	}
+	return all
 }
 
 // buildTables makes the block tables, all -1.
 func (e *Engine) buildTables(ctx context.Context) error {
-	var list []wanted
+	var list memory.List
 	for _, p := range e.pools {
-		if p != nil {
-			list = append(list, wanted{&p.table, tensor.I32, []int{e.opts.MaxSessions, p.width}})
-		}
+		list.Add(&p.table, tensor.I32, e.opts.MaxSessions, p.width)
 	}
 	var err error
-	if e.tables, err = allocate(e.dev, "block tables", list); err != nil {
+	if e.tables, err = list.Allocate(e.dev, vk.DeviceLocal, "block tables"); err != nil {
 		return err
 	}
 	return e.once(ctx, func(rec *vk.Recorder) error { return rec.Fill(e.tables.Whole(), math.MaxUint32) })
@@ -265,298 +304,4 @@ func (e *Engine) once(ctx context.Context, record func(*vk.Recorder) error) erro
 	return errors.Join(cmd.Run(ctx), cmd.Close())
 }
 
-// ensure makes sure that so many pages of each sort are free, by growing the pools: to
-// twice their size, to what MaxCacheBytes leave, or by less where the device has no more.
-// It needs the turn, for no command may be in flight.
-func (e *Engine) ensure(ctx context.Context, need [poolCount]int) error {
-	if !e.short(need) {
-		return nil
-	}
-	for _, s := range e.sessions { // each may have a page that it would give back with the next
-		if s == nil {
-			continue
-		}
-		if err := s.recycle(); err != nil {
-			return err
-		}
-	}
-	if !e.short(need) {
-		return nil
-	}
-	var least [poolCount]int // pages
-	for i, p := range e.pools {
-		if p == nil {
-			continue
-		}
-		least[i] = p.ids.Capacity() + max(0, need[i]-p.ids.Free())
-		if least[i] > p.most {
-			return fmt.Errorf("%w: %d pages of %d tokens are wanted, and there can be at most %d", cache.ErrPoolFull, least[i], p.page*p.ratio, p.most)
-		}
-	}
-	limit := orMost(e.opts.MaxCacheBytes)
-	if e.bytes(least) > limit {
-		return e.rebalance(ctx, need, least)
-	}
-	var err error
-	for part := 1; part <= 16; part *= 2 { // of the size, that is added
-		to := e.larger(least, part)
-		if e.bytes(to) > limit {
-			if part < 16 && e.bytes(e.larger(least, 2*part)) > limit {
-				continue
-			}
-			to = e.shared(least, limit)
-		}
-		grown := e.growPools(ctx, to)
-		if grown == nil {
-			return nil
-		}
-		if err = grown; !outOfMemory(err) {
-			return err
-		}
-		err = fmt.Errorf("%w: %w", cache.ErrPoolFull, err)
-	}
-	return err
-}
-
-// short reports whether fewer pages of a sort are free than are needed.
-func (e *Engine) short(need [poolCount]int) bool {
-	for i, p := range e.pools {
-		if p != nil && need[i] > p.ids.Free() {
-			return true
-		}
-	}
-	return false
-}
-
-// bytes are those of so many pages of each sort.
-func (e *Engine) bytes(pages [poolCount]int) (sum uint64) {
-	for i, p := range e.pools {
-		if p != nil {
-			sum += uint64(pages[i]) * p.bytes
-		}
-	}
-	return sum
-}
-
-// larger returns how many pages pools have of which some are missing, if at least a part
-// of their size is added.
-func (e *Engine) larger(least [poolCount]int, part int) (to [poolCount]int) {
-	for i, p := range e.pools {
-		if p == nil {
-			continue
-		}
-		had := p.ids.Capacity()
-		if to[i] = least[i]; to[i] > had {
-			to[i] = min(max(to[i], had+had/part), p.most)
-		}
-	}
-	return to
-}
-
-// shared returns how many pages pools have that share all the bytes there may be, so that
-// all are full after about as many more tokens: they do not grow by a page now and a page
-// then, each time with all that growing takes, while the last bytes are given away. The
-// least pages have to fit.
-func (e *Engine) shared(least [poolCount]int, limit uint64) [poolCount]int {
-	busy, tokens := 0, 0 // sessions with tokens, and those
-	for _, s := range e.sessions {
-		if s != nil && s.at.length > 0 {
-			busy, tokens = busy+1, tokens+s.at.length
-		}
-	}
-	pages := func(more int) (to [poolCount]int) {
-		// Longer sessions keep no more windows and states, new ones do.
-		sessions := min(1+float64(more)/float64(max(tokens, 1)), float64(e.opts.MaxSessions)/float64(max(busy, 1)))
-		for i, p := range e.pools {
-			if p == nil {
-				continue
-			}
-			used := p.ids.Capacity() - p.ids.Free()
-			if p.keep > 0 {
-				used = int(float64(used) * sessions)
-			} else {
-				used += more / p.ratio / p.page
-			}
-			to[i] = max(least[i], min(used, p.most))
-		}
-		return to
-	}
-	return pages(sort.Search(e.opts.MaxTokens*e.opts.MaxSessions, func(i int) bool { return e.bytes(pages(i+1)) > limit }))
-}
-
-func outOfMemory(err error) bool {
-	return errors.Is(err, vk.ErrOutOfDeviceMemory) || errors.Is(err, vk.ErrOutOfHostMemory)
-}
-
-// growPools gives each pool more pages, layer by layer, so that there is never more than
-// one layer's memory twice. If that fills the device, all pools are as before. After
-// another error, such as the context's, some layers have larger pools than others, for
-// whoever grows them next: the ids say which pages there are.
-func (e *Engine) growPools(ctx context.Context, to [poolCount]int) error {
-	if err := e.room(to); err != nil {
-		return err
-	}
-	if err := e.forget(); err != nil {
-		return err
-	}
-	for _, l := range e.layers {
-		for sort := range poolCount {
-			for _, t := range l.pools(sort) {
-				if t.Shape[0] >= to[sort] {
-					continue
-				}
-				if err := e.resize(ctx, t, to[sort]); outOfMemory(err) {
-					return errors.Join(err, e.shrinkPools(ctx))
-				} else if err != nil {
-					return err
-				}
-			}
-		}
-	}
-	for i, p := range e.pools {
-		if p != nil {
-			if err := p.ids.Grow(to[i]); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// room reports whether the device has the memory with which pools can grow: what is added,
-// and a pool that is there twice. Without it nothing is copied, there and back, and no
-// commands are dropped, so that a server with a full device can go on trying.
-func (e *Engine) room(to [poolCount]int) (err error) {
-	var taken []tensor.Tensor
-	take := func(pages, stride int) {
-		if err == nil {
-			var t tensor.Tensor
-			if t, err = tensor.New(e.dev, "caches", tensor.U8, pages, stride); err == nil {
-				taken = append(taken, t)
-			}
-		}
-	}
-	var largest *tensor.Tensor
-	for _, l := range e.layers {
-		for sort := range poolCount {
-			for _, t := range l.pools(sort) {
-				if more := to[sort] - t.Shape[0]; more > 0 {
-					take(more, t.Shape[1])
-					if largest == nil || t.Bytes() > largest.Bytes() {
-						largest = t
-					}
-				}
-			}
-		}
-	}
-	if largest != nil {
-		take(largest.Shape[0], largest.Shape[1])
-	}
-	for _, t := range taken {
-		err = errors.Join(err, t.Close())
-	}
-	return err
-}
-
-// rebalance makes room within MaxCacheBytes where some pools are full and others are not,
-// which had another mixture of sessions: free pages at the end of those give way. For
-// less than a part of all bytes that is not worth the copying.
-func (e *Engine) rebalance(ctx context.Context, need, least [poolCount]int) error {
-	limit := e.opts.MaxCacheBytes
-	wanted := e.bytes(least)
-	for i, p := range e.pools {
-		if p != nil {
-			least[i] = max(1, p.ids.Least(), p.ids.Capacity()-p.ids.Free()+need[i])
-		}
-	}
-	if e.bytes(least) > limit-limit/16 {
-		return fmt.Errorf("%w: %d bytes wanted, at most %d are allowed", cache.ErrPoolFull, wanted, limit)
-	}
-	// A copy that is pending may go to a page that was given up since.
-	err := errors.Join(e.forget(), e.copyPages(ctx))
-	to := e.shared(least, limit)
-	for i, p := range e.pools {
-		if p != nil && err == nil {
-			err = p.ids.Shrink(min(to[i], p.ids.Capacity()))
-		}
-	}
-	if err == nil {
-		err = e.shrinkPools(ctx)
-	}
-	if err == nil {
-		err = e.growPools(ctx, to)
-	}
-	if outOfMemory(err) {
-		err = fmt.Errorf("%w: %w", cache.ErrPoolFull, err)
-	}
-	return err
-}
-
-// shrinkPools takes pages back that growPools gave to some layers. It goes backwards: for
-// the last of them there is the room that it left when it grew, and each makes room for
-// the one before. A pool that finds none, for somebody else took it, stays large.
-func (e *Engine) shrinkPools(ctx context.Context) error {
-	for _, l := range slices.Backward(e.layers) {
-		for sort := poolCount - 1; sort >= 0; sort-- {
-			for _, t := range slices.Backward(l.pools(sort)) {
-				if n := e.pools[sort].ids.Capacity(); t.Shape[0] > n {
-					if err := e.resize(ctx, t, n); err != nil && !outOfMemory(err) {
-						return err
-					}
-				}
-			}
-		}
-	}
-	return nil
-}
-
-// resize moves a pool to memory of another size, with the pages that are in both.
-func (e *Engine) resize(ctx context.Context, t *tensor.Tensor, pages int) error {
-	fresh, err := tensor.New(e.dev, "caches", tensor.U8, pages, t.Shape[1])
-	if err != nil {
-		return err
-	}
-	n := min(pages, t.Shape[0])
-	err = e.once(ctx, func(rec *vk.Recorder) error { return rec.Copy(fresh.Rows(0, n).View(), t.Rows(0, n).View()) })
-	if err != nil {
-		return errors.Join(err, fresh.Close())
-	}
-	old := *t
-	*t = fresh
-	return old.Close()
-}
-
-// pendingCopy is a page that has to be copied, in every layer, before the next step. The
-// page it comes from is held meanwhile.
-type pendingCopy struct {
-	sort int
-	cache.PageCopy
-}
-
-// copyPages makes the pending copies.
-func (e *Engine) copyPages(ctx context.Context) error {
-	if len(e.copies) == 0 {
-		return nil
-	}
-	err := e.once(ctx, func(rec *vk.Recorder) error {
-		for _, c := range e.copies {
-			for _, l := range e.layers {
-				for _, t := range l.pools(c.sort) {
-					from, to := int(c.From), int(c.To)
-					if err := rec.Copy(t.Rows(to, to+1).View(), t.Rows(from, from+1).View()); err != nil {
-						return err
-					}
-				}
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	for _, c := range e.copies {
-		err = errors.Join(err, e.pools[c.sort].ids.Release(c.From))
-	}
-	e.copies = e.copies[:0]
-	return err
-}
+func ceilDiv(a, b int) int { return (a + b - 1) / b }

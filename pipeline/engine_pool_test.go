@@ -32,7 +32,7 @@ func TestEngineGrowsLess(t *testing.T) {
 	}
 	dev = must[*vk.Device](t)(testkit.Device(t).Adapter().Open(vk.DeviceOptions{MemoryHook: hook}))
 	defer dev.Close()
-	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioWindow)})))
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(0)})))
 	defer layers[0].Close() // before the device
 	layers = slices.Repeat(layers, many)
 	grow := func(room, want int) { // pages of a layer
@@ -102,7 +102,7 @@ func TestEngineGrowsLess(t *testing.T) {
 func TestEngineSharesCaches(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)
-	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioC4A, pipeline.RatioWindow, pipeline.RatioC128A)})))
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(4, 0, 128)})))
 	const sessions, limit = 65, 100 << 20
 	for _, first := range []uint64{0, limit} {
 		e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 1 << 19, MaxSessions: sessions, MaxStep: 256, CacheBytes: first, MaxCacheBytes: limit})

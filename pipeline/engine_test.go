@@ -16,20 +16,21 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
-	"github.com/vkmla/vkmla/internal/numfmt"
-	"github.com/vkmla/vkmla/internal/safetensors"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/safetensors"
 	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
 )
 
 // uploaded opens a checkpoint and puts it on the device.
-func uploaded(t testing.TB, dev *vk.Device, dir string) (pipeline.Config, []*pipeline.DeviceLayer) {
+func uploaded(t testing.TB, dev *vk.Device, dir string) (model.Config, []*model.DeviceLayer) {
 	t.Helper()
-	c := must[*pipeline.Checkpoint](t)(pipeline.OpenCheckpoint(dir, pipeline.CheckpointOptions{}))
+	c := must[*model.Checkpoint](t)(model.Open(dir, model.CheckpointOptions{}))
 	defer c.Close()
-	layers := must[[]*pipeline.DeviceLayer](t)(c.Upload(t.Context(), dev, nil))
+	layers := must[[]*model.DeviceLayer](t)(c.Upload(t.Context(), dev, nil))
 	t.Cleanup(func() {
 		for _, l := range layers {
 			l.Close()
@@ -65,7 +66,7 @@ func extend(t testing.TB, s *pipeline.Session, layers int, hidden []float32) []p
 }
 
 // engine makes an engine that the test closes at its end.
-func engine(t testing.TB, dev *vk.Device, cfg pipeline.Config, layers []*pipeline.DeviceLayer, o pipeline.EngineOptions) *pipeline.Engine {
+func engine(t testing.TB, dev *vk.Device, cfg model.Config, layers []*model.DeviceLayer, o pipeline.EngineOptions) *pipeline.Engine {
 	t.Helper()
 	e := must[*pipeline.Engine](t)(pipeline.NewEngine(t.Context(), dev, cfg, layers, o))
 	t.Cleanup(func() {
@@ -131,7 +132,7 @@ func TestEngineRecorded(t *testing.T) {
 				if !(err < 0.025) {
 					t.Errorf("layer %d: error %.4f", i, err)
 				}
-				if cfg.Ratios[i] != pipeline.RatioC4A {
+				if cfg.Layers[i].Picks == model.PickNone {
 					continue
 				}
 				picks := must[vectors.Array](t)(npz.Array(name + "topk"))
@@ -158,7 +159,7 @@ func TestEngineDivisions(t *testing.T) {
 	dev := testkit.Device(t)
 	storages := []fakemodel.Storage{fakemodel.FP8, fakemodel.FP8F32, fakemodel.NVFP4}
 	const tokens, prefill = 140, 134
-	c := fakemodel.Config(pipeline.RatioWindow, pipeline.RatioC4A, pipeline.RatioC128A)
+	c := fakemodel.Config(0, 4, 128)
 	if testing.Short() {
 		storages = storages[:1]
 	}
@@ -173,7 +174,7 @@ func TestEngineDivisions(t *testing.T) {
 		all := division(t, e, cfg.Hidden, prefill, hidden)
 		for i, got := range all {
 			picks := 0
-			if layers[i].Ratio == pipeline.RatioC4A {
+			if cfg.Layers[i].Picks == model.PickOwn {
 				picks = tokens * e.TopK()
 			}
 			if len(got.Out) != len(hidden) || len(got.TopK) != picks {
@@ -208,7 +209,7 @@ func TestEngineDivisions(t *testing.T) {
 }
 
 // asBF16 is a model with the weights of another as bf16.
-func asBF16(t testing.TB, m *fakemodel.Model, c pipeline.Config) *fakemodel.Model {
+func asBF16(t testing.TB, m *fakemodel.Model, c model.Config) *fakemodel.Model {
 	t.Helper()
 	p := fake(t, fakemodel.Options{Config: c})
 	for _, x := range p.Tensors {
@@ -233,9 +234,9 @@ func asBF16(t testing.TB, m *fakemodel.Model, c pipeline.Config) *fakemodel.Mode
 func TestEngineFewIndexHeads(t *testing.T) {
 	dev := testkit.Device(t)
 	const tokens, heads = 120, 3
-	few := fakemodel.Config(pipeline.RatioC4A)
+	few := fakemodel.Config(4)
 	few.IndexHeads = heads
-	small, large := fake(t, fakemodel.Options{Config: few}), fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioC4A)})
+	small, large := fake(t, fakemodel.Options{Config: few}), fake(t, fakemodel.Options{Config: fakemodel.Config(4)})
 	for _, x := range large.Tensors {
 		if y := small.Find(x.Name); len(x.Data) == len(y.Data) {
 			x.Data = y.Data
@@ -261,7 +262,7 @@ func TestEngineFewIndexHeads(t *testing.T) {
 
 func TestEngineErrors(t *testing.T) {
 	dev := testkit.Device(t)
-	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioC4A)})))
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(4)})))
 	ctx := t.Context()
 	for name, o := range map[string]pipeline.EngineOptions{
 		"MaxTokens": {}, "MaxStep": {MaxTokens: 4, MaxStep: -1}, "MaxSessions": {MaxTokens: 4, MaxSessions: 1 << 20}, "Rewind": {MaxTokens: 4, Rewind: -1},
@@ -271,12 +272,11 @@ func TestEngineErrors(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for want, l := range map[string]*pipeline.DeviceLayer{
-		"layers[1]: got nil, want the weights of a layer":                  nil,
-		"layers[1].Layer: got 1, want 0 to 0, of a model of 1 layers":      {Layer: 1, Ratio: pipeline.RatioC4A},
-		"layers[1].Ratio: got 128, want 4, which layer 0 of the model has": {Ratio: pipeline.RatioC128A},
+	for want, l := range map[string]*model.DeviceLayer{
+		"layers[1]: got nil, want the weights of a layer":             nil,
+		"layers[1].Layer: got 1, want 0 to 0, of a model of 1 layers": {Layer: 1},
 	} {
-		_, err := pipeline.NewEngine(ctx, dev, cfg, []*pipeline.DeviceLayer{layers[0], l}, pipeline.EngineOptions{MaxTokens: 4})
+		_, err := pipeline.NewEngine(ctx, dev, cfg, []*model.DeviceLayer{layers[0], l}, pipeline.EngineOptions{MaxTokens: 4})
 		says(t, err, "pipeline: new engine: "+want)
 	}
 	other, wrong := cfg, cfg
@@ -285,12 +285,12 @@ func TestEngineErrors(t *testing.T) {
 	o := pipeline.EngineOptions{MaxTokens: 5, MaxStep: 3}
 	for _, c := range []struct {
 		dev    *vk.Device
-		cfg    pipeline.Config
-		layers []*pipeline.DeviceLayer
+		cfg    model.Config
+		layers []*model.DeviceLayer
 		want   error
 	}{
-		{dev, other, layers, vk.ErrArgument}, {dev, wrong, layers, pipeline.ErrConfig}, {nil, cfg, layers, vk.ErrArgument},
-		{dev, cfg, []*pipeline.DeviceLayer{nil}, vk.ErrArgument}, {dev, cfg, nil, vk.ErrArgument},
+		{dev, other, layers, vk.ErrArgument}, {dev, wrong, layers, model.ErrConfig}, {nil, cfg, layers, vk.ErrArgument},
+		{dev, cfg, []*model.DeviceLayer{nil}, vk.ErrArgument}, {dev, cfg, nil, vk.ErrArgument},
 	} {
 		if e, err := pipeline.NewEngine(ctx, c.dev, c.cfg, c.layers, o); e != nil || !errors.Is(err, c.want) {
 			t.Errorf("%v, want %v", err, c.want)
@@ -365,7 +365,7 @@ func TestEngineOutOfMemory(t *testing.T) {
 		return nil
 	}}))
 	defer dev.Close()
-	c := fakemodel.Config(pipeline.RatioC4A)
+	c := fakemodel.Config(4)
 	c.IndexHeads = 3
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: c, Storage: fakemodel.NVFP4})))
 	for _, l := range layers {
@@ -391,5 +391,27 @@ func TestEngineOutOfMemory(t *testing.T) {
 		if r != nil {
 			return
 		}
+	}
+}
+
+// Weights that were closed too early are called that, where steps were recorded with them
+// and where others would be.
+func TestWeightsClosed(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	dev := testkit.Device(t)
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(4)})))
+	o := pipeline.EngineOptions{MaxTokens: 9, MaxStep: 2}
+	e := engine(t, dev, cfg, layers, o)
+	s := must[*pipeline.Session](t)(e.Open())
+	if err := layers[0].Close(); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 2 {
+		if _, err := s.Append(t.Context(), [][]float32{make([]float32, (n+1)*cfg.Hidden)}); !errors.Is(err, vk.ErrClosed) || !strings.Contains(err.Error(), "layer: weights of layer 0 ") || s.Len() != 0 {
+			t.Errorf("a step of %d: %v", n+1, err)
+		}
+	}
+	if _, err := pipeline.NewEngine(t.Context(), dev, cfg, layers, o); !errors.Is(err, vk.ErrClosed) {
+		t.Errorf("an engine: %v", err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"math"
 
 	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -20,7 +21,7 @@ func ExampleEngineOptions_between() {
 	defer done()
 	ctx := context.Background()
 
-	checkpoint := need(pipeline.OpenCheckpoint(dir, pipeline.CheckpointOptions{}))
+	checkpoint := need(model.Open(dir, model.CheckpointOptions{}))
 	defer checkpoint.Close()
 	layers := need(checkpoint.Upload(ctx, dev, nil))
 	for _, l := range layers {

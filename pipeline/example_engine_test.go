@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
 )
 
 // Two sequences that begin alike, in steps with tokens of both.
@@ -13,7 +14,7 @@ func ExampleEngine() {
 	defer done()
 	ctx := context.Background()
 
-	checkpoint := need(pipeline.OpenCheckpoint(dir, pipeline.CheckpointOptions{}))
+	checkpoint := need(model.Open(dir, model.CheckpointOptions{}))
 	defer checkpoint.Close()
 	layers := need(checkpoint.Upload(ctx, dev, nil))
 	for _, l := range layers {

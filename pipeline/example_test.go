@@ -8,6 +8,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -18,7 +19,7 @@ func Example() {
 	defer done()
 	ctx := context.Background()
 
-	checkpoint := need(pipeline.OpenCheckpoint(dir, pipeline.CheckpointOptions{}))
+	checkpoint := need(model.Open(dir, model.CheckpointOptions{}))
 	defer checkpoint.Close()
 	layers := need(checkpoint.Upload(ctx, dev, nil))
 	for _, l := range layers {
@@ -56,7 +57,7 @@ func exampleModel() (dev *vk.Device, dir string, done func()) {
 	in := need(vk.NewInstance(vk.InstanceOptions{AppName: "example"}))
 	dev = need(need(in.Pick(os.Getenv("VKMLA_TEST_DEVICE"))).Open(vk.DeviceOptions{}))
 	dir = need(os.MkdirTemp("", "example"))
-	model := need(fakemodel.New(fakemodel.Options{Config: fakemodel.Config(pipeline.RatioWindow, pipeline.RatioC4A, pipeline.RatioC128A)}))
+	model := need(fakemodel.New(fakemodel.Options{Config: fakemodel.Config(0, 4, 128)}))
 	check(model.Write(dir, 1))
 	return dev, dir, func() {
 		check(os.RemoveAll(dir))

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -17,18 +16,19 @@ func (e *Engine) Lose() {
 	e.note(vk.ErrDeviceLost)
 }
 
-// Pages returns how many pages the engine has of each sort, and how many are free.
-func (e *Engine) Pages() (all, free [poolCount]int) {
+// PageCounts are numbers of pages of the first pools of an engine.
+type PageCounts [8]int
+
+// Pages returns how many pages the engine has of each pool, and how many are free.
+func (e *Engine) Pages() (all, free PageCounts) {
 	for i, p := range e.pools {
-		if p != nil {
-			all[i], free[i] = p.ids.Capacity(), p.ids.Free()
-		}
+		all[i], free[i] = p.ids.Capacity(), p.ids.Free()
 	}
 	return all, free
 }
 
-// PageBytes is what so many pages of each sort take.
-func (e *Engine) PageBytes(pages [poolCount]int) uint64 { return e.bytes(pages) }
+// PageBytes is what so many pages of each pool take.
+func (e *Engine) PageBytes(pages PageCounts) uint64 { return e.bytes(pages[:len(e.pools)]) }
 
 // Submissions returns how many submissions a step of a size takes, and whether each
 // operation is one because it is not known yet how long they take.
@@ -76,45 +76,9 @@ func Suits(each bool, parts []vk.Part, took []float64, work float64, budget time
 	return c.suits(budget, then)
 }
 
-// NormsLate reports whether the attention norms and turns queries in layers of a ratio, in
-// steps of so many tokens, of which there has been one.
-func (e *Engine) NormsLate(tokens, ratio int) bool {
-	return e.buckets[e.size(tokens)].kinds[ratio].normsLate()
-}
-
-// Joined tells whether a layer's launch of wo_a and wo_b joins the parts of rows, and whether
-// there are both.
-func (l *Layer) Joined() (joined, can bool) {
-	return l.chain.Joined(), l.chain != nil && l.kind.sparse.decode.parts() > 1
-}
-
-// Unchain makes them launches of their own.
-func (l *Layer) Unchain() { l.chain = nil }
-
-// QuantisesLate reports whether the kernel of the scores quantises the indexer's queries in
-// C4A layers, in steps of so many tokens, of which there has been one.
-func (e *Engine) QuantisesLate(tokens int) bool {
-	return e.buckets[e.size(tokens)].kinds[RatioC4A].sparse.quantisesLate()
-}
-
-// NormTokens is the most tokens without a level of norms.
-const NormTokens = normTokens
-
-// BesideTokens is from how many tokens on wq_b is beside the scores.
-const BesideTokens = besideTokens
-
-// GateTokens is from how many tokens on what entries are made of may be computed later.
-const GateTokens = gateTokens
-
-// NormsOut is NormsLate for the norm of the bottleneck in the product that gives it.
-func (e *Engine) NormsOut(tokens, ratio int) bool {
-	k := e.buckets[e.size(tokens)].kinds[ratio]
-	for _, l := range k.linears {
-		if l.Norms(k.cfg.Tokens) {
-			return true
-		}
-	}
-	return false
+// Levels returns the schedule of a layer in steps of so many tokens, of which there has been one.
+func (e *Engine) Levels(tokens, layer int) [][]string {
+	return e.buckets[e.size(tokens)].layers[layer].Levels()
 }
 
 // Tear leaves what submissions leave that failed between two pieces of a launch: counters
@@ -127,10 +91,7 @@ func (e *Engine) Tear(ctx context.Context) error {
 			}
 		}
 		for _, k := range b.kinds {
-			for _, t := range []tensor.Tensor{k.arrived, k.sparse.arrived} {
-				if t.IsZero() {
-					continue
-				}
+			for _, t := range k.Counters() {
 				if err := t.Upload(ctx, bytes.Repeat([]byte{1, 0, 0, 0}, t.Len())); err != nil {
 					return err
 				}
@@ -172,11 +133,8 @@ func (s *Session) CheckTables(ctx context.Context, from int) error {
 	e := s.e
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for i, t := range s.tables {
-		if t == nil {
-			continue
-		}
-		p := e.pools[i]
+	for _, t := range s.tables {
+		p := t.pool
 		row := make([]byte, 4*p.width)
 		if err := p.table.Rows(s.row, s.row+1).Download(ctx, row); err != nil {
 			return err
@@ -185,23 +143,23 @@ func (s *Session) CheckTables(ctx context.Context, from int) error {
 		for gone < t.Entries() && t.Entry(gone) < 0 {
 			gone++
 		}
-		if p.keep > 0 { // one goes when the next is taken
-			if most := max(0, s.lowest()-p.keep) / p.page; gone > most || gone < most-1 {
-				return fmt.Errorf("pool %d: of %d tokens %d pages have been given back, want %d or one less", i, s.at.length, gone, most)
+		if !p.keepsAll() { // one goes when the next is taken
+			if most := p.gone(s.lowest()); gone > most || gone < most-1 {
+				return fmt.Errorf("pool %s: of %d tokens %d pages have been given back, want %d or one less", p.Name, s.at.length, gone, most)
 			}
 		}
-		if n := ceilDiv(s.at.length/p.ratio, p.page); t.Entries() != n {
-			return fmt.Errorf("pool %d: %d entries for %d tokens, want %d", i, t.Entries(), s.at.length, n)
+		if n := ceilDiv(p.slots(s.at.length), p.Page); t.Entries() != n {
+			return fmt.Errorf("pool %s: %d entries for %d tokens, want %d", p.Name, t.Entries(), s.at.length, n)
 		}
 		for k := range t.Entries() {
 			page, there := t.Entry(k), int32(le.Uint32(row[4*k:]))
 			switch {
-			case (page < 0) != (k < gone) || gone > 0 && p.keep == 0:
-				return fmt.Errorf("pool %d: entry %d of %d tokens is %d", i, k, s.at.length, page)
+			case (page < 0) != (k < gone) || gone > 0 && p.keepsAll():
+				return fmt.Errorf("pool %s: entry %d of %d tokens is %d", p.Name, k, s.at.length, page)
 			case page >= 0 && page != there:
-				return fmt.Errorf("pool %d: entry %d is %d, on the device %d", i, k, page, there)
-			case page >= 0 && k >= from/p.ratio/p.page && s.at.length/p.ratio > from/p.ratio && p.ids.Refs(page) != 1:
-				return fmt.Errorf("pool %d: page %d of entry %d was written and has %d holders", i, page, k, p.ids.Refs(page))
+				return fmt.Errorf("pool %s: entry %d is %d, on the device %d", p.Name, k, page, there)
+			case page >= 0 && k >= p.slots(from)/p.Page && p.slots(s.at.length) > p.slots(from) && p.ids.Refs(page) != 1:
+				return fmt.Errorf("pool %s: page %d of entry %d was written and has %d holders", p.Name, page, k, p.ids.Refs(page))
 			}
 		}
 	}

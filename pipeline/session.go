@@ -21,24 +21,29 @@ const (
 // it. It is cheap; pages come with its tokens.
 type Session struct {
 	e      *Engine
-	row    int   // of the block tables
-	at     *seat // of the row
-	floor  int   // see lowest
+	row    int       // of the block tables
+	at     *rowState // of the row
+	floor  int       // see lowest
 	closed bool
-
-	tables   [poolCount]*cache.Table
-	quietFor [poolCount]int // see seat.quiet, of each table; 0 while that is not known
-	synced   [poolCount]int // entries of the tables that the device has, or gets with the step in progress
+	tables []sessionTable // of each of the engine's pools
 }
 
-// seat is what every step has to know of the session in a row, and nothing else: those of
-// all sessions lie side by side, for after the wait for a step they are in no cache.
-type seat struct {
+// sessionTable is the block table of a session for the pages of a pool.
+type sessionTable struct {
+	*cache.Table
+	pool   *enginePool
+	quiet  int // see rowState.quiet, of this table; 0 while unknown
+	synced int // entries that the device has, or gets with the step in progress
+	before int // synced as it was before the step in progress
+}
+
+// rowState is what every step reads of the session in a row. Those of all sessions lie side
+// by side: after the wait for a step none is in a processor's cache.
+type rowState struct {
 	length int // tokens, without those of a step in progress
 
-	// As long as the session has no more than so many tokens, it needs no page and shares
-	// none that it writes. Its tables are left alone so long, and know of less tokens than
-	// it has.
+	// Up to this length the session needs no page and writes to none that it shares. Until then
+	// its tables are not updated and may lag behind.
 	quiet int
 }
 
@@ -54,7 +59,7 @@ func (e *Engine) Open() (*Session, error) {
 	return s, nil
 }
 
-// open makes a session, or an error, in a free row.
+// open makes a session in a free row.
 func (e *Engine) open() (*Session, error) {
 	if err := e.usable(); err != nil {
 		return nil, err
@@ -63,16 +68,14 @@ func (e *Engine) open() (*Session, error) {
 		if taken != nil {
 			continue
 		}
-		e.seats[row] = seat{}
-		s := &Session{e: e, row: row, at: &e.seats[row]}
+		e.rows[row] = rowState{}
+		s := &Session{e: e, row: row, at: &e.rows[row], tables: make([]sessionTable, len(e.pools))}
 		for i, p := range e.pools {
-			if p == nil {
-				continue
-			}
-			var err error
-			if s.tables[i], err = cache.NewTable(p.ids, p.page); err != nil {
+			t, err := cache.NewTable(p.ids, p.Page)
+			if err != nil {
 				return nil, err
 			}
+			s.tables[i] = sessionTable{Table: t, pool: p}
 		}
 		e.sessions[row] = s
 		return s, nil
@@ -87,8 +90,8 @@ func (s *Session) Len() int {
 	return s.at.length
 }
 
-// Number is what the device knows the session by, see Between: 0 to MaxSessions-1. No two
-// that are open have the same; who is opened later may get that of one that was closed.
+// Number is what the device knows the session by, see Between: 0 to MaxSessions-1. No two open
+// sessions have the same number; a new one may get that of one that was closed.
 func (s *Session) Number() int { return s.row }
 
 // usable reports why nothing can be done with a session.
@@ -142,15 +145,12 @@ func (s *Session) fork() (*Session, error) {
 		return nil, err
 	}
 	for i, t := range s.tables {
-		if t == nil {
-			continue
-		}
 		shared, err := t.Fork()
 		if err != nil {
 			f.drop()
 			return nil, err
 		}
-		f.tables[i] = shared
+		f.tables[i].Table = shared
 	}
 	f.at.length, f.floor = s.at.length, s.lowest()
 	return f, nil
@@ -179,7 +179,7 @@ func (s *Session) Truncate(n int) error {
 	case n == 0:
 		s.floor = 0
 	case n < s.lowest():
-		return fmt.Errorf("%s: to %d tokens of %d: %w, at least %d or none may stay", opTruncate, n, s.at.length, ErrRewind, s.floor)
+		return fmt.Errorf("%s: %w: to %d of %d tokens, possible are 0 and %d or more", opTruncate, ErrRewind, n, s.at.length, s.floor)
 	}
 	if err := s.cut(n); err != nil {
 		return fmt.Errorf("%s: %w", opTruncate, err)
@@ -191,14 +191,12 @@ func (s *Session) Truncate(n int) error {
 // cut lets go of the pages of tokens from n on.
 func (s *Session) cut(n int) error {
 	s.wake()
-	for i, t := range s.tables {
-		if t == nil {
-			continue
-		}
-		if err := t.Truncate(min(n/s.e.pools[i].ratio, t.Len())); err != nil {
+	for i := range s.tables {
+		t := &s.tables[i]
+		if err := t.Truncate(min(t.pool.slots(n), t.Len())); err != nil {
 			return err
 		}
-		s.synced[i] = min(s.synced[i], t.Entries())
+		t.synced = min(t.synced, t.Entries())
 	}
 	return nil
 }
@@ -225,83 +223,84 @@ func (s *Session) Close() error {
 
 func (s *Session) drop() error {
 	err := s.cut(0)
-	s.e.sessions[s.row], s.closed, s.at = nil, true, &seat{}
+	s.e.sessions[s.row], s.closed, s.at = nil, true, &rowState{}
 	return err
 }
 
 // due reports whether a table has something to do for the next n tokens.
-func (s *Session) due(i, n int) bool { return s.tables[i] != nil && s.at.length+n > s.quietFor[i] }
+func (s *Session) due(t *sessionTable, n int) bool { return s.at.length+n > t.quiet }
 
 // need adds the pages that n more tokens take.
-func (s *Session) need(n int, pages *[poolCount]int) {
-	for i, t := range s.tables {
-		if s.due(i, n) {
-			pages[i] += t.Need((s.at.length+n)/s.e.pools[i].ratio - t.Len())
+func (s *Session) need(n int, pages pageCounts) {
+	for i := range s.tables {
+		if t := &s.tables[i]; s.due(t, n) {
+			pages[i] += t.Need(t.pool.slots(s.at.length+n) - t.Len())
 		}
 	}
 }
 
-// reserve takes the pages for n more tokens, which ensure has made free, lets go of those
-// that are not needed any more, and finds out for how long the tables can be left alone
-// then. What has to be copied is kept until copyPages.
+// remember keeps what the device has of the tables, for a step that is given up.
+func (s *Session) remember() {
+	for i := range s.tables {
+		s.tables[i].before = s.tables[i].synced
+	}
+}
+
+// reserve takes the pages for n more tokens, which ensure has made free, gives back those that
+// are no longer needed, and finds out for how long the tables can then be left alone. Pages
+// that have to be copied are listed for copyPages.
 func (s *Session) reserve(n int) error {
 	s.at.quiet = math.MaxInt
-	for i, t := range s.tables {
-		if t == nil {
-			continue
-		}
-		if s.due(i, n) {
-			if err := s.reserveIn(i, n); err != nil {
+	for i := range s.tables {
+		t := &s.tables[i]
+		if s.due(t, n) {
+			if err := s.reserveIn(t, n); err != nil {
 				return err
 			}
 		}
-		s.at.quiet = min(s.at.quiet, s.quietFor[i])
+		s.at.quiet = min(s.at.quiet, t.quiet)
 	}
 	return nil
 }
 
 // reserveIn is reserve for one table.
-func (s *Session) reserveIn(i, n int) error {
-	t, p := s.tables[i], s.e.pools[i]
-	s.e.changed = append(s.e.changed, tableOf{s, i})
-	if err := s.recycleIn(i); err != nil {
+func (s *Session) reserveIn(t *sessionTable, n int) error {
+	p := t.pool
+	s.e.changed = append(s.e.changed, tableOf{s, t})
+	if err := s.recycleIn(t); err != nil {
 		return err
 	}
 	last := max(t.Entries()-1, 0)
-	copies, err := t.Append((s.at.length+n)/p.ratio - t.Len())
+	copies, err := t.Append(p.slots(s.at.length+n) - t.Len())
 	if err != nil {
 		return err
 	}
 	for _, c := range copies {
-		// The other holder may go, and its page must stay until it is copied.
+		// The other holder may close: its page stays until it is copied.
 		if err := p.ids.Retain(c.From); err != nil {
 			return err
 		}
-		s.e.copies = append(s.e.copies, pendingCopy{i, c})
-		s.synced[i] = min(s.synced[i], last)
+		s.e.copies = append(s.e.copies, pendingCopy{p, c})
+		t.synced = min(t.synced, last)
 	}
-	s.quietFor[i] = (t.Len()+t.Room()+1)*p.ratio - 1
-	if p.keep > 0 { // until there are two pages to give back: one goes when the next is taken
-		gone := max(0, s.lowest()-p.keep) / p.page
-		s.quietFor[i] = min(s.quietFor[i], (gone+2)*p.page+p.keep+s.e.opts.Rewind-1)
+	t.quiet = (t.Len()+t.Room()+1)*p.Tokens - 1
+	if !p.keepsAll() { // until there are two pages to give back: one goes when the next is taken
+		t.quiet = min(t.quiet, (p.gone(s.lowest())+2)*p.Page+p.keep+s.e.opts.Rewind-1)
 	}
 	return nil
 }
 
-// lowest is the shortest length that the session can be truncated to, besides 0. It is
-// kept in floor, to be found out while the session has its greatest length.
+// lowest is the shortest length that the session can be truncated to, besides 0. It is kept in
+// floor, which has to be updated while the session has its greatest length.
 func (s *Session) lowest() int {
 	s.floor = max(s.floor, s.at.length-s.e.opts.Rewind)
 	return s.floor
 }
 
-// recycle lets go of pages that are not needed any more.
+// recycle gives back pages that are no longer needed.
 func (s *Session) recycle() error {
-	for i, t := range s.tables {
-		if t == nil {
-			continue
-		}
-		if err := s.recycleIn(i); err != nil {
+	for i := range s.tables {
+		if err := s.recycleIn(&s.tables[i]); err != nil {
 			return err
 		}
 	}
@@ -309,21 +308,24 @@ func (s *Session) recycle() error {
 }
 
 // recycleIn is recycle for one table.
-func (s *Session) recycleIn(i int) error {
-	if p := s.e.pools[i]; p.keep > 0 {
-		return s.tables[i].Recycle(max(0, s.lowest()-p.keep))
+func (s *Session) recycleIn(t *sessionTable) error {
+	if t.pool.keepsAll() {
+		return nil
 	}
-	return nil
+	return t.Recycle(max(0, s.lowest()-t.pool.keep))
 }
 
-// wake makes the next step look at the tables.
+// wake makes the next step update the tables.
 func (s *Session) wake() {
-	s.at.quiet, s.quietFor = 0, [poolCount]int{}
-	s.e.changed = s.e.changed[:0] // which finds out itself what changed
+	s.at.quiet = 0
+	for i := range s.tables {
+		s.tables[i].quiet = 0
+	}
+	s.e.changed = s.e.changed[:0] // the next step lists them itself
 }
 
-// settle tells the tables of all tokens, before they are shared or cut, and lets go of
-// pages that are not needed any more.
+// settle brings the tables up to date, before they are shared or cut, and gives back pages that
+// are no longer needed.
 func (s *Session) settle() error {
 	s.wake()
 	err := s.reserve(0)
@@ -331,18 +333,17 @@ func (s *Session) settle() error {
 	return err
 }
 
-// Advance lengthens the session by n tokens that no layer has seen: it takes their pages
-// as they are, whatever they hold. It serves measurements at a length (see
-// Engine.Caches), and callers that write the pages themselves. It waits while a step of
-// other sessions is in progress.
+// Advance lengthens the session by n tokens that no layer has seen: their pages keep whatever
+// they hold. It serves measurements at a length (see Engine.Caches), and callers that write the
+// pages themselves. It waits while a step of other sessions is in progress.
 //
 // Errors: vk.ErrArgument for a negative n; ErrSequenceFull, cache.ErrPoolFull,
-// ErrInStep; the context's; vk.ErrClosed, vk.ErrDeviceLost. Then the session may have
-// got part of the tokens.
+// ErrInStep; the context's; vk.ErrClosed, vk.ErrDeviceLost. Then the session may have got
+// some of the tokens.
 func (s *Session) Advance(ctx context.Context, n int) error {
 	e := s.e
 	e.mu.Lock()
-	err := s.free() // in a step of its own it would wait for ever
+	err := s.free() // its own step would never let it in
 	e.mu.Unlock()
 	if err == nil {
 		err = e.enter(ctx)
@@ -361,10 +362,11 @@ func (s *Session) Advance(ctx context.Context, n int) error {
 	case n > e.opts.MaxTokens-s.at.length:
 		err = fmt.Errorf("%w: %d tokens and %d more, of at most %d", ErrSequenceFull, s.at.length, n, e.opts.MaxTokens)
 	}
+	pages := make(pageCounts, len(e.pools))
 	for n > 0 && err == nil {
 		part := min(n, e.opts.MaxStep)
-		var pages [poolCount]int
-		s.need(part, &pages)
+		clear(pages)
+		s.need(part, pages)
 		if err = e.ensure(ctx, pages); err != nil {
 			break
 		}
@@ -376,7 +378,7 @@ func (s *Session) Advance(ctx context.Context, n int) error {
 			n -= part
 		}
 	}
-	s.wake() // the device has no entry yet
+	s.wake() // the device has none of the new entries
 	if err == nil {
 		err = e.copyPages(ctx)
 	}

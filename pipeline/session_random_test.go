@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
 )
 
 // history is a sequence of tokens, each with the size of the step that it came in, and
@@ -297,7 +298,7 @@ func (c *chance) read(st *pipeline.Step, layer int, tokens [][]int, hashes [][]m
 	for k, list := range tokens {
 		out, picks := make([]float32, len(list)*c.cfg.Hidden), make([]int32, len(list)*c.cfg.TopK)
 		err := st.ReadOutput(layer, k, out)
-		if err == nil && c.layers[layer].Ratio == pipeline.RatioC4A {
+		if err == nil && c.cfg.Layers[layer].Picks == model.PickOwn {
 			err = st.ReadTopK(layer, k, picks)
 		}
 		if err != nil {

@@ -16,7 +16,7 @@ import (
 func TestSessionTables(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev, ctx := testkit.Device(t), t.Context()
-	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioC4A, pipeline.RatioWindow, pipeline.RatioC128A), Storage: fakemodel.FP8})))
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(4, 0, 128), Storage: fakemodel.FP8})))
 	o := pipeline.EngineOptions{MaxTokens: 900, MaxSessions: 4, MaxStep: 100, Rewind: 20, CacheBytes: 64 << 20, LayerByLayer: true}
 	e := engine(t, dev, cfg, layers, o)
 	rng := rand.New(rand.NewPCG(3, 4))
@@ -109,7 +109,7 @@ func tableStep(t *testing.T, e *pipeline.Engine, all []*pipeline.Session, rng *r
 func TestStepAllocations(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev, ctx := testkit.Device(t), t.Context()
-	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioWindow)})))
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(0)})))
 	e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 900, MaxSessions: 32, MaxStep: 32, CacheBytes: 64 << 20})
 	var chunks []pipeline.Chunk
 	for range 32 {
@@ -138,9 +138,9 @@ func TestStepAllocations(t *testing.T) {
 func TestSessionLatePages(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev, ctx := testkit.Device(t), t.Context()
-	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioWindow)})))
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(0)})))
 	o := pipeline.EngineOptions{MaxTokens: 900, MaxSessions: 2}
-	page := engine(t, dev, cfg, layers, o).PageBytes([5]int{1})
+	page := engine(t, dev, cfg, layers, o).PageBytes(pipeline.PageCounts{1})
 	o.CacheBytes = 4 * page
 	o.MaxCacheBytes = o.CacheBytes
 	e := engine(t, dev, cfg, layers, o)

@@ -14,6 +14,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -22,8 +23,8 @@ import (
 // engine made of them that nothing interrupted.
 type sessions struct {
 	dev    *vk.Device
-	cfg    pipeline.Config
-	layers []*pipeline.DeviceLayer
+	cfg    model.Config
+	layers []*model.DeviceLayer
 	hidden []float32
 	want   []pipeline.Appended // of each layer
 }
@@ -45,7 +46,7 @@ func sessionOptions() pipeline.EngineOptions {
 func newModel(t testing.TB, dev *vk.Device) *sessions {
 	t.Helper()
 	x := &sessions{dev: dev}
-	x.cfg, x.layers = uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioC4A, pipeline.RatioWindow, pipeline.RatioC128A), Storage: fakemodel.FP8})))
+	x.cfg, x.layers = uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(4, 0, 128), Storage: fakemodel.FP8})))
 	x.hidden = normals(sessionTokens * x.cfg.Hidden)
 	return x
 }

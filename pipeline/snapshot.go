@@ -10,8 +10,7 @@ import (
 	"hash"
 	"io"
 
-	"github.com/vkmla/vkmla/cache"
-	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -20,31 +19,43 @@ const (
 	opRestore = "pipeline: restore session"
 )
 
-// ErrSnapshot is matched by the error for data that no session can be restored from: not
-// of Session.Save, of another version or model, damaged, or cut short.
-var ErrSnapshot = errors.New("not a usable snapshot")
-
 // A snapshot is, all numbers little-endian,
 //
 //	snapshotHeader
-//	for each layer, in the engine's order: for each sort of pages that it has, and each
-//	of its pools of that sort: the pages in the order of their positions
+//	for each pool of the engine: snapshotPool
+//	for each pool, for each layer that has it, for each of the pool's stores: the pages in the
+//	order of their positions
 //	SHA-256 of all that
 //
-// Slots that no token has, and what pads a page, are zeros.
+// Slots without a token, and the padding of pages, are zeros.
 type snapshotHeader struct {
-	Magic       [8]byte
-	Version     uint64
-	Model       [sha256.Size]byte // of what has to agree
-	Length      uint64            // tokens
-	Floor       uint64            // see Session.floor
-	FirstPage   [poolCount]uint64 // of each sort, the first that is there
-	BeyondPages [poolCount]uint64 // and the first after those
+	Magic   [8]byte
+	Version uint64
+	Model   [sha256.Size]byte // of what has to agree
+	Length  uint64            // tokens
+	Floor   uint64            // see Session.floor
+	Pools   uint64
 }
 
-const snapshotVersion = 1
+// snapshotPool describes the section of a pool.
+type snapshotPool struct {
+	Name   [model.MaxPoolName]byte // padded with zeros
+	First  uint64                  // the first page that is there
+	Beyond uint64                  // the one after the last
+	Bytes  uint64                  // of a page in all layers
+}
+
+const snapshotVersion = 2
 
 var snapshotMagic = [8]byte{'v', 'k', 'm', 'l', 'a', 's', 'e', 's'}
+
+// snapshot is the head of a snapshot.
+type snapshot struct {
+	snapshotHeader
+	pools []snapshotPool // as Engine.pools
+}
+
+func (p *snapshotPool) pages() int { return int(p.Beyond - p.First) }
 
 // fingerprint is a hash of what caches mean: the model, the layers, how pages look.
 func (e *Engine) fingerprint() [sha256.Size]byte {
@@ -54,11 +65,9 @@ func (e *Engine) fingerprint() [sha256.Size]byte {
 	fmt.Fprintf(h, "%+v %v %v", c, e.opts.Keys, e.opts.Hadamard)
 	for _, l := range e.layers {
 		fmt.Fprintf(h, " %d", l.w.Layer)
-		for sort := range poolCount {
-			for k := range l.pools(sort) {
-				fmt.Fprintf(h, " %d:%d:%d", sort, e.pools[sort].page, l.stride(sort, k))
-			}
-		}
+	}
+	for _, c := range e.caches {
+		fmt.Fprintf(h, " %s:%d:%d", c.pool.Name, c.store, c.stride)
 	}
 	return [sha256.Size]byte(h.Sum(nil))
 }
@@ -128,15 +137,13 @@ func (s *Session) view() (*Session, error) {
 	if err := s.settle(); err != nil {
 		return nil, err
 	}
-	v := &Session{e: s.e, at: &seat{length: s.at.length}, floor: s.lowest()}
-	for i, t := range s.tables {
-		if t == nil {
-			continue
-		}
-		var err error
-		if v.tables[i], err = t.Fork(); err != nil {
+	v := &Session{e: s.e, at: &rowState{length: s.at.length}, floor: s.lowest()}
+	for _, t := range s.tables {
+		shared, err := t.Fork()
+		if err != nil {
 			return nil, errors.Join(err, v.cut(0))
 		}
+		v.tables = append(v.tables, sessionTable{Table: shared, pool: t.pool})
 	}
 	return v, nil
 }
@@ -161,27 +168,27 @@ func (s *Session) save(ctx context.Context, w io.Writer, turn *turns) error {
 	return errors.Join(err, v.cut(0))
 }
 
-// header describes a session.
-func (s *Session) header() snapshotHeader {
-	h := snapshotHeader{Magic: snapshotMagic, Version: snapshotVersion, Model: s.e.fingerprint(), Length: uint64(s.at.length), Floor: uint64(s.floor)}
-	for i, t := range s.tables {
-		if t == nil {
-			continue
-		}
+// head describes a session.
+func (s *Session) head() *snapshot {
+	h := &snapshot{snapshotHeader: snapshotHeader{Magic: snapshotMagic, Version: snapshotVersion, Model: s.e.fingerprint(),
+		Length: uint64(s.at.length), Floor: uint64(s.floor), Pools: uint64(len(s.tables))}}
+	for _, t := range s.tables {
 		first := 0
 		for first < t.Entries() && t.Entry(first) < 0 {
 			first++
 		}
-		h.FirstPage[i], h.BeyondPages[i] = uint64(first), uint64(t.Entries())
+		p := snapshotPool{First: uint64(first), Beyond: uint64(t.Entries()), Bytes: t.pool.bytes}
+		copy(p.Name[:], t.pool.Name)
+		h.pools = append(h.pools, p)
 	}
 	return h
 }
 
 // write writes a view, and gives the turn away whenever it does.
 func (s *Session) write(ctx context.Context, w io.Writer, turn *turns) error {
-	e, h, sum := s.e, s.header(), sha256.New()
+	e, h, sum := s.e, s.head(), sha256.New()
 	var data bytes.Buffer
-	if err := binary.Write(&data, binary.LittleEndian, h); err != nil {
+	if err := errors.Join(binary.Write(&data, le, h.snapshotHeader), binary.Write(&data, le, h.pools)); err != nil {
 		return err
 	}
 	flush := func() error {
@@ -194,17 +201,17 @@ func (s *Session) write(ctx context.Context, w io.Writer, turn *turns) error {
 		data.Reset()
 		return err
 	}
-	err := e.eachRun(s, &h, func(l *engineLayer, sort, k int, run pageRun) error {
+	err := s.eachRun(h, func(c *layerCache, run pageRun) error {
 		if err := turn.take(ctx); err != nil {
 			return err
 		}
-		at, n := data.Len(), run.n*l.stride(sort, k)
+		at, n := data.Len(), run.n*c.stride
 		data.Write(make([]byte, n))
 		pages := data.Bytes()[at:]
-		if err := e.device(func() error { return l.pools(sort)[k].Rows(run.page, run.page+run.n).Download(ctx, pages) }); err != nil {
+		if err := e.device(func() error { return c.memory().Rows(run.page, run.page+run.n).Download(ctx, pages) }); err != nil {
 			return err
 		}
-		l.blank(sort, k, pages, run.entry, s.tables[sort].Len(), e.pools[sort].page)
+		c.blank(pages, run.entry, s.tables[c.pool.index].Len())
 		if turn.moved += n; turn.moved >= turnBytes {
 			return flush()
 		}
@@ -238,19 +245,16 @@ type pageRun struct{ entry, page, n int }
 const maxRun = 64
 
 // eachRun calls f for all pages of a session in the order of a snapshot.
-func (e *Engine) eachRun(s *Session, h *snapshotHeader, f func(l *engineLayer, sort, k int, run pageRun) error) error {
-	for _, l := range e.layers {
-		for sort := range poolCount {
-			t := s.tables[sort]
-			for k := range l.pools(sort) {
-				for at, end := int(h.FirstPage[sort]), int(h.BeyondPages[sort]); at < end; {
-					run := pageRun{at, int(t.Entry(at)), 1}
-					for at++; at < end && run.n < maxRun && int(t.Entry(at)) == run.page+run.n; at++ {
-						run.n++
-					}
-					if err := f(l, sort, k, run); err != nil {
-						return err
-					}
+func (s *Session) eachRun(h *snapshot, f func(c *layerCache, run pageRun) error) error {
+	for i, t := range s.tables {
+		for _, c := range t.pool.caches {
+			for at, end := int(h.pools[i].First), int(h.pools[i].Beyond); at < end; {
+				run := pageRun{at, int(t.Entry(at)), 1}
+				for at++; at < end && run.n < maxRun && int(t.Entry(at)) == run.page+run.n; at++ {
+					run.n++
+				}
+				if err := f(c, run); err != nil {
+					return err
 				}
 			}
 		}
@@ -258,49 +262,19 @@ func (e *Engine) eachRun(s *Session, h *snapshotHeader, f func(l *engineLayer, s
 	return nil
 }
 
-// blank clears what of some pages, from entry on, belongs to no slot below length: other
+// blank clears what belongs to no slot below length in some pages, from entry on: other
 // sessions' tokens may have been there.
-func (l *engineLayer) blank(sort, k int, pages []byte, entry, length, slots int) {
-	stride := l.stride(sort, k)
-	for ; len(pages) > 0; pages, entry = pages[stride:], entry+1 {
+func (c *layerCache) blank(pages []byte, entry, length int) {
+	slots := c.pool.Page
+	for ; len(pages) > 0; pages, entry = pages[c.stride:], entry+1 {
 		used := min(max(length-entry*slots, 0), slots)
 		at := 0
-		for _, bytes := range l.slotParts(sort, k) {
+		for _, bytes := range c.parts {
 			clear(pages[at+used*bytes : at+slots*bytes])
 			at += slots * bytes
 		}
-		clear(pages[at:stride])
+		clear(pages[at:c.stride])
 	}
-}
-
-// stride is the bytes of a page.
-func (l *engineLayer) stride(sort, k int) int {
-	c := &l.caches
-	switch {
-	case sort == poolWindow:
-		return c.Window.Layout.Stride
-	case sort == poolC4AState && k == 1:
-		return c.IndexState.Layout.Stride
-	case sort == poolC4AState || sort == poolC128AState:
-		return c.State.Layout.Stride
-	case sort == poolC4A && k == 1:
-		return c.Keys.Layout.Stride
-	}
-	return c.Compressed.Layout.Stride
-}
-
-// slotParts are the bytes of a slot's parts: a page has the first part of all its slots,
-// then the second.
-func (l *engineLayer) slotParts(sort, k int) []int {
-	switch {
-	case sort == poolC4AState && k == 1:
-		return []int{l.caches.IndexState.Layout.SlotBytes()}
-	case sort == poolC4AState || sort == poolC128AState:
-		return []int{l.caches.State.Layout.SlotBytes()}
-	case sort == poolC4A && k == 1:
-		return []int{l.caches.Keys.Layout.Format.RowBytes(), cache.IndexScaleBytes}
-	}
-	return []int{cache.RowBytes, cache.ScaleBytes}
 }
 
 // Restore makes a session of what Session.Save wrote, by an engine of the same model,
@@ -323,7 +297,7 @@ func (e *Engine) Restore(ctx context.Context, r io.Reader) (*Session, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", opRestore, err)
 	}
-	s, err := e.restore(ctx, &h, data)
+	s, err := e.restore(ctx, h, data)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", opRestore, err)
 	}
@@ -334,35 +308,25 @@ func unusable(format string, a ...any) error {
 	return fmt.Errorf("%w: %s", ErrSnapshot, fmt.Sprintf(format, a...))
 }
 
-// snapshotPages are a session's pages by the pool where they go, in the order of their
-// positions. Pools are only named here: while a snapshot is read, they may be replaced
-// by larger ones.
-type snapshotPages map[*tensor.Tensor][]byte
+// snapshotPages are a session's pages by the cache where they go, in the order of their
+// positions.
+type snapshotPages map[*layerCache][]byte
 
 // readSnapshot reads a snapshot and checks all of it.
-func (e *Engine) readSnapshot(r io.Reader) (h snapshotHeader, data snapshotPages, err error) {
-	sum, data := sha256.New(), snapshotPages{}
-	raw := make([]byte, binary.Size(h))
-	if err = readAll(r, raw, sum); err != nil {
-		return h, nil, err
+func (e *Engine) readSnapshot(r io.Reader) (h *snapshot, data snapshotPages, err error) {
+	sum := sha256.New()
+	if h, err = e.readHead(r, sum); err != nil {
+		return nil, nil, err
 	}
-	if err = binary.Read(bytes.NewReader(raw), binary.LittleEndian, &h); err != nil {
-		return h, nil, err
-	}
-	if err = e.checkHeader(&h); err != nil {
-		return h, nil, err
-	}
-	gone := e.trim(&h)
-	for _, l := range e.layers {
-		for sort := range poolCount {
-			for k, t := range l.pools(sort) {
-				stride := l.stride(sort, k)
-				if _, err = io.CopyN(sum, r, int64(gone[sort]*stride)); err == nil {
-					data[t], err = readPages(r, int(h.BeyondPages[sort]-h.FirstPage[sort])*stride, sum)
-				}
-				if err != nil {
-					return h, nil, cutShort(err)
-				}
+	data = snapshotPages{}
+	gone := e.trim(h)
+	for i, p := range e.pools {
+		for _, c := range p.caches {
+			if _, err = io.CopyN(sum, r, int64(gone[i]*c.stride)); err == nil {
+				data[c], err = readPages(r, h.pools[i].pages()*c.stride, sum)
+			}
+			if err != nil {
+				return nil, nil, cutShort(err)
 			}
 		}
 	}
@@ -372,6 +336,48 @@ func (e *Engine) readSnapshot(r io.Reader) (h snapshotHeader, data snapshotPages
 		err = unusable("its checksum is wrong")
 	}
 	return h, data, err
+}
+
+// readHead reads the head of a snapshot and checks it.
+func (e *Engine) readHead(r io.Reader, sum hash.Hash) (*snapshot, error) {
+	h := &snapshot{pools: make([]snapshotPool, len(e.pools))}
+	read := func(to any) error {
+		raw := make([]byte, binary.Size(to))
+		if err := readAll(r, raw, sum); err != nil {
+			return err
+		}
+		_, err := binary.Decode(raw, le, to)
+		return err
+	}
+	// The older format begins with the magic and the version, too.
+	begin := struct {
+		Magic   [8]byte
+		Version uint64
+	}{}
+	if err := read(&begin); err != nil {
+		return nil, err
+	}
+	switch {
+	case begin.Magic != snapshotMagic:
+		return nil, unusable("it does not begin like one")
+	case begin.Version != snapshotVersion:
+		return nil, fmt.Errorf("%w: version %d, this package reads version %d", ErrSnapshotVersion, begin.Version, snapshotVersion)
+	}
+	rest := struct {
+		Model                [sha256.Size]byte
+		Length, Floor, Pools uint64
+	}{}
+	if err := read(&rest); err != nil {
+		return nil, err
+	}
+	h.snapshotHeader = snapshotHeader{begin.Magic, begin.Version, rest.Model, rest.Length, rest.Floor, rest.Pools}
+	if err := e.checkHeader(&h.snapshotHeader); err != nil {
+		return nil, err
+	}
+	if err := read(h.pools); err != nil {
+		return nil, err
+	}
+	return h, e.checkPools(h)
 }
 
 func readAll(r io.Reader, to []byte, sum hash.Hash) error {
@@ -409,58 +415,54 @@ func cutShort(err error) error {
 	return err
 }
 
-// trim makes of a header what a session of the engine has: of one that could be truncated
-// further than Rewind allows here, the first pages are left out. It returns how many.
-func (e *Engine) trim(h *snapshotHeader) (gone [poolCount]int) {
+// trim leaves out the first pages of a snapshot that a session of the engine would not have:
+// those that only serve to truncate it further than Rewind allows here. It returns how many of
+// each pool.
+func (e *Engine) trim(h *snapshot) pageCounts {
 	floor := max(int(h.Floor), int(h.Length)-e.opts.Rewind)
 	h.Floor = uint64(floor)
+	gone := make(pageCounts, len(e.pools))
 	for i, p := range e.pools {
-		if p == nil || p.keep == 0 {
+		if p.keepsAll() {
 			continue
 		}
-		first := max(int(h.FirstPage[i]), (floor-p.keep)/p.page)
-		gone[i] = first - int(h.FirstPage[i])
-		h.FirstPage[i] = uint64(first)
+		first := max(int(h.pools[i].First), p.gone(floor))
+		gone[i] = first - int(h.pools[i].First)
+		h.pools[i].First = uint64(first)
 	}
 	return gone
 }
 
-// checkHeader demands that a session of the engine can look like this.
+// checkHeader demands the header of a session that the engine could have.
 func (e *Engine) checkHeader(h *snapshotHeader) error {
 	switch {
-	case h.Magic != snapshotMagic:
-		return unusable("it does not begin like one")
-	case h.Version != snapshotVersion:
-		return unusable("version %d, not %d", h.Version, snapshotVersion)
-	case h.Model != e.fingerprint():
-		return unusable("of another model, layers or options")
+	case h.Model != e.fingerprint() || h.Pools != uint64(len(e.pools)):
+		return unusable("it is of another model, other layers or options")
 	case h.Length > uint64(e.opts.MaxTokens):
 		return fmt.Errorf("%w: %d tokens, of at most %d", ErrSequenceFull, h.Length, e.opts.MaxTokens)
 	case h.Floor > h.Length:
 		return unusable("truncatable to %d of %d tokens", h.Floor, h.Length)
 	}
+	return nil
+}
+
+// checkPools demands the pages that a session of that length has.
+func (e *Engine) checkPools(h *snapshot) error {
 	for i, p := range e.pools {
-		first, end := h.FirstPage[i], h.BeyondPages[i]
-		if p == nil {
-			if end != 0 || first != 0 {
-				return unusable("pages of no layer")
-			}
-			continue
+		x := &h.pools[i]
+		if name := string(bytes.TrimRight(x.Name[:], "\x00")); name != p.Name || x.Bytes != p.bytes {
+			return unusable("pages %.32q of %d bytes, want %q of %d", name, x.Bytes, p.Name, p.bytes)
 		}
-		length := int(h.Length) / p.ratio
-		most := 0 // the first page may be this one
-		if p.keep > 0 {
-			most = max(0, int(h.Floor)-p.keep) / p.page
-		}
-		if end != uint64(ceilDiv(length, p.page)) || first > uint64(most) {
-			return unusable("pages %d to %d for %d tokens", first, end, h.Length)
+		most := uint64(p.gone(int(h.Floor))) // the first page may be this one
+		if x.Beyond != uint64(ceilDiv(p.slots(int(h.Length)), p.Page)) || x.First > most {
+			return unusable("%s: pages %d to %d for %d tokens", p.Name, x.First, x.Beyond, h.Length)
 		}
 	}
 	return nil
 }
 
 // restore makes a session of pages. Nobody knows it before they are all there.
-func (e *Engine) restore(ctx context.Context, h *snapshotHeader, data snapshotPages) (s *Session, err error) {
+func (e *Engine) restore(ctx context.Context, h *snapshot, data snapshotPages) (s *Session, err error) {
 	turn := turns{e: e}
 	if err = turn.take(ctx); err != nil {
 		return nil, err
@@ -473,14 +475,14 @@ func (e *Engine) restore(ctx context.Context, h *snapshotHeader, data snapshotPa
 	if err != nil {
 		return nil, err
 	}
-	err = e.eachRun(s, h, func(l *engineLayer, sort, k int, run pageRun) error {
+	err = s.eachRun(h, func(c *layerCache, run pageRun) error {
 		if err := turn.take(ctx); err != nil {
 			return err
 		}
-		t, n := l.pools(sort)[k], run.n*l.stride(sort, k)
-		pages := data[t][:n]
-		data[t] = data[t][n:]
-		err := e.device(func() error { return t.Rows(run.page, run.page+run.n).Upload(ctx, pages) })
+		n := run.n * c.stride
+		pages := data[c][:n]
+		data[c] = data[c][n:]
+		err := e.device(func() error { return c.memory().Rows(run.page, run.page+run.n).Upload(ctx, pages) })
 		if turn.moved += n; turn.moved >= turnBytes {
 			turn.give()
 		}
@@ -495,14 +497,14 @@ func (e *Engine) restore(ctx context.Context, h *snapshotHeader, data snapshotPa
 }
 
 // reserveRestored makes a session with the pages of a snapshot, that are still to be filled.
-func (e *Engine) reserveRestored(ctx context.Context, h *snapshotHeader) (*Session, error) {
-	// A copy that is pending may go to a page that was given up since.
+func (e *Engine) reserveRestored(ctx context.Context, h *snapshot) (*Session, error) {
+	// The destination of a pending copy may have been given up since.
 	if err := e.copyPages(ctx); err != nil {
 		return nil, err
 	}
-	var pages [poolCount]int
+	pages := make(pageCounts, len(e.pools))
 	for i := range pages {
-		pages[i] = int(h.BeyondPages[i] - h.FirstPage[i])
+		pages[i] = h.pools[i].pages()
 	}
 	s, err := e.open()
 	if err != nil {
@@ -511,8 +513,8 @@ func (e *Engine) reserveRestored(ctx context.Context, h *snapshotHeader) (*Sessi
 	err = e.ensure(ctx, pages)
 	s.at.length, s.floor = int(h.Length), int(h.Floor)
 	for i, t := range s.tables {
-		if t != nil && err == nil {
-			err = t.Resume(s.at.length/e.pools[i].ratio, int(h.FirstPage[i]))
+		if err == nil {
+			err = t.Resume(t.pool.slots(s.at.length), int(h.pools[i].First))
 		}
 	}
 	if err != nil {

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline"
@@ -22,7 +24,7 @@ import (
 func TestRestore(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)
-	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioWindow)})))
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(0)})))
 	const tokens, rewind = 3000, 2000
 	long := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 8192, Rewind: rewind})
 	s := must[*pipeline.Session](t)(long.Open())
@@ -45,18 +47,24 @@ func TestRestore(t *testing.T) {
 		t.Errorf("of %v pages %v are free", all, free)
 	}
 	// The length and the number of pages of a session of half a million tokens, and no page.
-	const length, pages, end = 48, 64 + 40, 64 + 80
+	const length, first, beyond, end = 48, 72 + 24, 72 + 32, 72 + 48
 	most := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 1 << 19, Rewind: 1 << 19})
 	header := bytes.Clone(saved.Bytes()[:end])
 	binary.LittleEndian.PutUint64(header[length:], 1<<19)
-	binary.LittleEndian.PutUint64(header[64:], 0)
-	binary.LittleEndian.PutUint64(header[pages:], 1<<19/64)
+	binary.LittleEndian.PutUint64(header[first:], 0)
+	binary.LittleEndian.PutUint64(header[beyond:], 1<<19/64)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	_, err = most.Restore(t.Context(), bytes.NewReader(header))
 	if runtime.ReadMemStats(&after); !errors.Is(err, pipeline.ErrSnapshot) || after.TotalAlloc-before.TotalAlloc > 8<<20 {
 		t.Errorf("a header alone: %v, and %d bytes allocated", err, after.TotalAlloc-before.TotalAlloc)
 	}
+	older := bytes.Clone(saved.Bytes())
+	older[8] = 1 // the version
+	_, err = short.Restore(t.Context(), bytes.NewReader(older))
+	require.ErrorIs(t, err, pipeline.ErrSnapshotVersion)
+	require.ErrorIs(t, err, pipeline.ErrSnapshot)
+	require.ErrorContains(t, err, "version 1, this package reads version 2")
 	if _, err := short.Restore(t.Context(), nil); !errors.Is(err, vk.ErrArgument) {
 		t.Errorf("no reader: %v", err)
 	}
@@ -71,7 +79,7 @@ func TestRestore(t *testing.T) {
 func TestSaveBesideSteps(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)
-	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioWindow)})))
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(0)})))
 	layers = append(layers, layers...)
 	const length = 8192 - 30 // a page is not full
 	e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 8192, MaxSessions: 3, MaxStep: 4, Rewind: 8192})

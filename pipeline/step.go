@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -32,17 +34,16 @@ type stepPart struct {
 	first, n int // rows of the step
 }
 
-// busyPart is a chunk of which a session's tables have something to do.
+// busyPart is a chunk for which the session's tables have something to do.
 type busyPart struct {
-	s      *Session
-	n      int
-	synced [poolCount]int // what Session.synced is again if the step is given up
+	s *Session
+	n int
 }
 
-// tableOf is the table of a session for a sort of pages.
+// tableOf is a table of a session.
 type tableOf struct {
-	s    *Session
-	sort int
+	s *Session
+	t *sessionTable
 }
 
 // Step is new tokens of some sessions on their way through the layers. Their lengths
@@ -96,9 +97,9 @@ func (e *Engine) begin(ctx context.Context, chunks []Chunk) (*Step, error) {
 	if err != nil {
 		return nil, err
 	}
-	pages := [poolCount]int{}
+	clear(e.need)
 	for _, x := range e.busy {
-		x.s.need(x.n, &pages)
+		x.s.need(x.n, e.need)
 	}
 	if err := e.growRopes(ctx, st.longest); err != nil {
 		return nil, err
@@ -107,13 +108,13 @@ func (e *Engine) begin(ctx context.Context, chunks []Chunk) (*Step, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := e.ensure(ctx, pages); err != nil {
+	if err := e.ensure(ctx, e.need); err != nil {
 		return nil, err
 	}
 	e.changed = e.changed[:0]
-	for i, x := range e.busy {
+	for _, x := range e.busy {
 		err = x.s.reserve(x.n)
-		if e.busy[i].synced = x.s.synced; err != nil {
+		if x.s.remember(); err != nil {
 			break
 		}
 	}
@@ -136,7 +137,9 @@ func (e *Engine) begin(ctx context.Context, chunks []Chunk) (*Step, error) {
 func (e *Engine) giveBack() error {
 	var err error
 	for _, x := range e.busy {
-		x.s.synced = x.synced
+		for i := range x.s.tables {
+			x.s.tables[i].synced = x.s.tables[i].before
+		}
 		err = errors.Join(err, x.s.cut(x.s.at.length))
 	}
 	return err
@@ -166,7 +169,7 @@ func (e *Engine) lay(chunks []Chunk) (*Step, error) {
 			}
 			row = s.row
 		}
-		at := &e.seats[row]
+		at := &e.rows[row]
 		length := at.length + c.Tokens
 		switch {
 		case c.Tokens < 1:
@@ -184,7 +187,8 @@ func (e *Engine) lay(chunks []Chunk) (*Step, error) {
 		st.longest = max(st.longest, length)
 		st.work += float64(c.Tokens) * float64(length)
 		if length > at.quiet {
-			e.busy = append(e.busy, busyPart{c.Session, c.Tokens, c.Session.synced})
+			c.Session.remember()
+			e.busy = append(e.busy, busyPart{c.Session, c.Tokens})
 		}
 	}
 	if len(chunks) == 0 {
@@ -215,7 +219,7 @@ func (b *bucket) fill(ctx context.Context) error {
 		le.PutUint32(start[4*row:], uint32(at))
 		if i >= 0 {
 			x := &e.parts[i]
-			x.first, length = at, e.seats[row].length
+			x.first, length = at, e.rows[row].length
 			for range x.n {
 				le.PutUint32(request[4*at:], uint32(row))
 				le.PutUint32(positions[4*at:], uint32(length))
@@ -247,14 +251,14 @@ func (b *bucket) fillUpdates(ctx context.Context) (used int, err error) {
 	list := b.draft.updates
 	n, room := 0, len(list)/8
 	for _, x := range b.e.changed {
-		s, t, p := x.s, x.s.tables[x.sort], b.e.pools[x.sort]
-		from := s.synced[x.sort]
-		s.synced[x.sort] = t.Entries()
+		s, t, p := x.s, x.t, x.t.pool
+		from := t.synced
+		t.synced = t.Entries()
 		for from < t.Entries() && t.Entry(from) < 0 {
 			from++ // recycled, which no kernel looks at
 		}
 		if t.Entries()-from > room-n {
-			if err := p.upload(ctx, s.row, from, t); err != nil {
+			if err := p.upload(ctx, s.row, from, t.Table); err != nil {
 				return 0, err
 			}
 			continue
@@ -271,10 +275,7 @@ func (b *bucket) fillUpdates(ctx context.Context) (used int, err error) {
 }
 
 // upload writes the entries of a table from one on to a row of the block table.
-func (p *enginePool) upload(ctx context.Context, row, from int, t interface {
-	Entries() int
-	Entry(int) int32
-}) error {
+func (p *enginePool) upload(ctx context.Context, row, from int, t *cache.Table) error {
 	data := make([]byte, 0, 4*(t.Entries()-from))
 	for i := from; i < t.Entries(); i++ {
 		data = le.AppendUint32(data, uint32(t.Entry(i)))
@@ -324,7 +325,7 @@ func (st *Step) Output(layer int) tensor.Tensor { return st.tensor(&st.b.out, la
 // order, then -1. It is a zero tensor without EngineOptions.KeepTopK and for layers
 // without an indexer.
 func (st *Step) TopK(layer int) tensor.Tensor {
-	if layer < 0 || layer >= len(st.b.layers) || st.e.layers[layer].w.Ratio != RatioC4A {
+	if layer < 0 || layer >= len(st.b.layers) || st.e.layers[layer].spec.Picks != model.PickOwn {
 		return tensor.Tensor{}
 	}
 	return st.tensor(&st.b.topK, layer)
@@ -512,7 +513,7 @@ func (st *Step) Commit() error {
 		}
 	}
 	for _, x := range e.parts {
-		e.seats[x.row].length += x.n
+		e.rows[x.row].length += x.n
 	}
 	for _, x := range e.busy {
 		if x.s.at.length > x.s.at.quiet { // a long chunk, of which not all is needed any more

@@ -9,6 +9,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -18,7 +19,7 @@ const hostSteps = 2048
 // hostSessions makes an engine whose caches need not grow, for else steps are recorded
 // again, and sessions for it: of the same length, so that all of them begin pages in the
 // same steps, or of different ones.
-func hostSessions(b *testing.B, dev *vk.Device, cfg pipeline.Config, layers []*pipeline.DeviceLayer, sessions int, bytes uint64) (*pipeline.Engine, []pipeline.Chunk) {
+func hostSessions(b *testing.B, dev *vk.Device, cfg model.Config, layers []*model.DeviceLayer, sessions int, bytes uint64) (*pipeline.Engine, []pipeline.Chunk) {
 	b.Helper()
 	e := engine(b, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 4096, MaxSessions: sessions, MaxStep: sessions, CacheBytes: uint64(sessions) * bytes})
 	var chunks []pipeline.Chunk
@@ -61,12 +62,12 @@ func reportTimes(b *testing.B, name string, list []time.Duration) {
 // in one submission; its time does not count the waiting for the device.
 func BenchmarkStepHost(b *testing.B) {
 	dev := testkit.Device(b)
-	c := fakemodel.Config(pipeline.RatioWindow, pipeline.RatioC4A, pipeline.RatioC128A)
+	c := fakemodel.Config(0, 4, 128)
 	cfg, few := uploaded(b, dev, written(b, fake(b, fakemodel.Options{Config: c, Storage: fakemodel.FP8})))
-	var layers []*pipeline.DeviceLayer
-	for _, r := range pipeline.FlashConfig().Ratios {
+	var layers []*model.DeviceLayer
+	for _, kind := range model.FlashConfig().Layers {
 		for _, l := range few {
-			if l.Ratio == r {
+			if cfg.Layers[l.Layer].Name == kind.Name {
 				layers = append(layers, l)
 			}
 		}

@@ -445,7 +445,7 @@ func (x *sessions) betweenTimes(t *testing.T, e *pipeline.Engine, s *pipeline.Se
 func TestStepBetweenPicks(t *testing.T) {
 	dev := testkit.Device(t)
 	x := &sessions{dev: dev}
-	x.cfg, x.layers = uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioC4A, pipeline.RatioC4A), Storage: fakemodel.FP8})))
+	x.cfg, x.layers = uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(4, 4), Storage: fakemodel.FP8})))
 	x.hidden = normals(83 * x.cfg.Hidden)
 	r, o := x.residual(t), sessionOptions()
 	o.SubmitBudget, o.Between = -1, r.record

@@ -31,7 +31,7 @@ func (l *looks) Err() error {
 func TestContextEnds(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)
-	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioWindow)})))
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(0)})))
 	layers = append(layers, layers...)
 	const length = 638 // two tokens before a page ends
 	o := pipeline.EngineOptions{MaxTokens: 700, MaxSessions: 3, MaxStep: 8, Rewind: 700}

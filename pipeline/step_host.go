@@ -7,6 +7,7 @@ import (
 	"math"
 
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -118,8 +119,8 @@ func (st *Step) ReadTopK(layer, chunk int, values []int32) error {
 	if !st.e.opts.KeepTopK {
 		return &vk.ArgumentError{Op: opPicks, Arg: "EngineOptions.KeepTopK", Got: "false", Want: "true, for picks to be kept"}
 	}
-	if r := st.e.layers[layer].w.Ratio; r != RatioC4A {
-		return &vk.ArgumentError{Op: opPicks, Arg: "layer", Got: fmt.Sprintf("%d, of ratio %d", layer, r), Want: fmt.Sprintf("one of ratio %d, which has an indexer", RatioC4A)}
+	if spec := st.e.layers[layer].spec; spec.Picks != model.PickOwn {
+		return &vk.ArgumentError{Op: opPicks, Arg: "layer", Got: fmt.Sprintf("%d, of kind %s", layer, spec.Name), Want: "one with an indexer"}
 	}
 	if err := st.readable(opPicks, layer, st.e.opts.LayerByLayer); err != nil {
 		return err
@@ -183,7 +184,7 @@ func (st *Step) checkInputs(layer int) error {
 // Appended is what a layer gave for n tokens.
 type Appended struct {
 	Out  []float32 // [n, Hidden]
-	TopK []int32   // [n, TopK]: the indexer's picks, ascending, then -1; nil but with RatioC4A and EngineOptions.KeepTopK
+	TopK []int32   // [n, TopK]: the indexer's picks, ascending, then -1; nil without an indexer or EngineOptions.KeepTopK
 }
 
 // Append runs the next n tokens of a session through all layers, with hidden states in

@@ -15,7 +15,7 @@ import (
 func TestStepStaleOutput(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)
-	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioWindow)})))
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(0)})))
 	ctx, layers := t.Context(), append(layers, layers...) // twice the same
 	in, out := filled(2*cfg.Hidden, float32(1)), make([]float32, 2*cfg.Hidden)
 	for _, byLayer := range []bool{false, true} {

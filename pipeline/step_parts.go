@@ -173,7 +173,7 @@ func (b *bucket) mend() error {
 	}
 	err := b.e.once(context.Background(), func(rec *vk.Recorder) (err error) {
 		for _, k := range b.kinds {
-			err = errors.Join(err, k.reset(rec))
+			err = errors.Join(err, k.Reset(rec))
 		}
 		return err
 	})

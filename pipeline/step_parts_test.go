@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 	"time"
 
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
@@ -123,7 +125,8 @@ func stepTorn(t *testing.T, ratio int) {
 	dev := testkit.Device(t)
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(ratio), Storage: fakemodel.FP8})))
 	e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 140, MaxSessions: 2, MaxStep: 1, SubmitBudget: -1})
-	t.Logf("counters in use: %v", e.NormsOut(1, ratio))
+	require.NoError(t, e.Prepare(t.Context(), 1))
+	t.Logf("levels: %v", e.Levels(1, 0))
 	hidden := make([]float32, cfg.Hidden)
 	for i := range hidden {
 		hidden[i] = float32(i%7) - 3
@@ -167,7 +170,7 @@ func stepTorn(t *testing.T, ratio int) {
 // whose outputs go to the same place, broke off.
 func TestStepTornLayers(t *testing.T) {
 	dev := testkit.Device(t)
-	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioWindow, pipeline.RatioWindow), Storage: fakemodel.FP8})))
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(0, 0), Storage: fakemodel.FP8})))
 	e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 140, MaxStep: 1, SubmitBudget: -1, LayerByLayer: true})
 	s := must[*pipeline.Session](t)(e.Open())
 	st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: 1}))

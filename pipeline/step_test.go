@@ -11,12 +11,13 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
 )
 
 func TestStepErrors(t *testing.T) {
 	dev := testkit.Device(t)
-	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioWindow)})))
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(0)})))
 	o := pipeline.EngineOptions{MaxTokens: 30, MaxSessions: 2, MaxStep: 8}
 	picks := o
 	picks.KeepTopK = true
@@ -90,7 +91,7 @@ func TestStepErrors(t *testing.T) {
 	says(t, st.Submit(), "pipeline: submit step: inputs: got none for layer 0, chunk 1, want all of them, or none, from host memory")
 	st.Abort()
 	st = must[*pipeline.Step](t)(other.Begin(t.Context(), pipeline.Chunk{Session: foreign, Tokens: 1}))
-	says(t, st.ReadTopK(0, 0, make([]int32, e.TopK())), "pipeline: read top-k: layer: got 0, of ratio 1, want one of ratio 4, which has an indexer")
+	says(t, st.ReadTopK(0, 0, make([]int32, e.TopK())), "pipeline: read top-k: layer: got 0, of kind window, want one with an indexer")
 	st.Abort()
 	e.Lose()
 	for name, err := range map[string]error{"begin": failure(e.Begin(t.Context(), pipeline.Chunk{Session: b, Tokens: 1})), "open": failure(e.Open()), "truncate": s.Truncate(0)} {
@@ -120,7 +121,7 @@ func TestStepOnLostDevice(t *testing.T) {
 		return nil
 	}}))
 	defer dev.Close()
-	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioWindow)})))
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(0)})))
 	defer layers[0].Close() // before the device
 	e := must[*pipeline.Engine](t)(pipeline.NewEngine(t.Context(), dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 4}))
 	defer e.Close()
@@ -155,7 +156,7 @@ func TestStepOutOfMemory(t *testing.T) {
 		return nil
 	}}))
 	defer dev.Close()
-	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(pipeline.RatioC4A, pipeline.RatioC128A)})))
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(4, 128)})))
 	for _, l := range layers {
 		defer l.Close() // before the device
 	}
@@ -192,7 +193,7 @@ func TestStepOutOfMemory(t *testing.T) {
 			t.Error(err)
 		}
 		if finished {
-			if n < 10 {
+			if n < 6 {
 				t.Errorf("only %d allocations", n)
 			}
 			break
@@ -208,9 +209,9 @@ func TestEngineRanks(t *testing.T) {
 	var sum [][]float32
 	const tokens = 40
 	var hidden []float32
-	for _, o := range []pipeline.CheckpointOptions{{}, {Ranks: 2}, {Ranks: 2, Rank: 1}} {
-		c := must[*pipeline.Checkpoint](t)(pipeline.OpenCheckpoint(dir, o))
-		layers := must[[]*pipeline.DeviceLayer](t)(c.Upload(t.Context(), dev, nil))
+	for _, o := range []model.CheckpointOptions{{}, {Ranks: 2}, {Ranks: 2, Rank: 1}} {
+		c := must[*model.Checkpoint](t)(model.Open(dir, o))
+		layers := must[[]*model.DeviceLayer](t)(c.Upload(t.Context(), dev, nil))
 		if hidden == nil {
 			rng := rand.New(rand.NewPCG(4, 4))
 			for range tokens * c.Config.Hidden {

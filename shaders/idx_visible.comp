@@ -1,11 +1,12 @@
 #version 460
-// Visible entries: lens[t] = min((p + 1) / 4, limit) for a valid token t at position p = positions[t] >= 0, else 0.
+// Visible entries: lens[t] = min((p + 1) / RATIO, limit) for a valid token t at position
+//   p = positions[t] >= 0, else 0.
 // Bindings:  0 positions [T] i32   1 is_valid [>= T] u8, as words (read when has_valid)   2 lens [T] i32
-// Workgroup: 128 tokens.  Constants: none.  Shared memory: 0.  Features: none.
-#extension GL_GOOGLE_include_directive : require
+// Workgroup: 128 tokens.  Constants: 0 RATIO, tokens of a compressed entry.  Shared memory: 0.
+// Features:  none.
 
 layout(local_size_x = 128) in;
-const uint RATIO = 4u; // tokens of a compressed entry
+layout(constant_id = 0) const uint RATIO = 4;
 
 layout(std430, set = 0, binding = 0) readonly buffer Positions { int positions[]; };
 layout(std430, set = 0, binding = 1) readonly buffer IsValid { uint is_valid[]; };

@@ -16,7 +16,8 @@ layout(local_size_x = 128) in;
 layout(constant_id = 0) const uint PAGE = 4;
 layout(constant_id = 1) const uint RATIO = 4;
 layout(constant_id = 2) const uint CHANNELS = 1024;
-const uint UNITS = CHANNELS / 4u; // of 16 bytes in a token's kv values, and in its scores
+const uint UNITS = CHANNELS / 4u;             // 16-byte units of a token's kv values, and of its scores
+const bool PARTIAL = 2u * UNITS % 128u != 0u; // the last workgroup has units to spare
 
 layout(push_constant) uniform Push {
     KV_ADDR kv_score_addr;
@@ -37,6 +38,7 @@ STATE_POOL_RW(state, 4)
 void main() {
     uint unit = gl_WorkGroupID.y * 128u + gl_LocalInvocationID.x;
     for (uint i = gl_WorkGroupID.x; i < pc.tokens; i += gl_NumWorkGroups.x) {
+        if (PARTIAL && unit >= 2u * UNITS) continue;
         const uint token = min(i, pc.tokens - 1u); // lavapipe loads uniform values even where no invocation goes on, by address unchecked
         uvec2 slot = slots_at(token);
         int p = positions_at(token);

@@ -1,9 +1,12 @@
-// Touching a pool, so that a device has translated its addresses when rows are gathered from it: a word of every 2 MiB is read, and what it is does not matter.
-// bindings: 0 pool [words] u32; 1 sink [1] u32, written now and then so that the reads have a purpose.
-// One workgroup: 32 words. Shared memory: none. Features: none.
 #version 460
+// Touch: reads word i*STEP of a pool, i = 0, 1, .., so that the device has translated its addresses
+//   when rows are gathered from it. What the word is does not matter.
+// Bindings:  0 pool [words] u32   1 sink [1] u32, written now and then so that the reads have a purpose
+// Workgroup: a word per invocation.  Constants: 0 invocations, 1 STEP words.  Shared memory: 0.
+// Features:  none.
 
-layout(local_size_x = 32) in;
+layout(local_size_x_id = 0) in;
+layout(constant_id = 1) const uint STEP = 524288;
 
 layout(std430, set = 0, binding = 0) readonly buffer Pool { uint v[]; } pool;
 layout(std430, set = 0, binding = 1) writeonly buffer Sink { uint v[]; } sink;
@@ -11,8 +14,6 @@ layout(std430, set = 0, binding = 1) writeonly buffer Sink { uint v[]; } sink;
 layout(push_constant) uniform Push {
     uint words; // of the pool
 } pc;
-
-const uint STEP = 2097152u / 4u;
 
 void main() {
     const uint i = gl_GlobalInvocationID.x;

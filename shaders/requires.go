@@ -30,7 +30,6 @@ var requires = map[string][]string{
 	"kv_save_state_da":           deviceAddress,
 	"kv_compress_save_da":        deviceAddress,
 	"kv_compress_da":             deviceAddress,
-	"kv_compress_parts_da":       deviceAddress,
 	"attn_decode_da":             deviceAddress,
 	"kv_gather_index_keys_da":    deviceAddress,
 	"attn_prefill_da":            deviceAddress,

@@ -18,6 +18,7 @@ import (
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -117,7 +118,7 @@ func runRun(ctx context.Context, f runFlags, stdout, stderr io.Writer) error {
 			return err
 		}
 	}
-	c, err := pipeline.OpenCheckpoint(f.model, pipeline.CheckpointOptions{Layers: f.layers})
+	c, err := model.Open(f.model, model.CheckpointOptions{Layers: f.layers})
 	if err != nil {
 		return err
 	}
@@ -206,24 +207,24 @@ type layerRun struct {
 	in   *vectors.Archive
 	out  *vectors.ArchiveWriter
 	want *expectation // nil: nothing is expected
-	cfg  pipeline.Config
+	cfg  model.Config
 	p    *progress
 }
 
 // all are the layers that have an input.
 func (r *layerRun) all() ([]int, error) {
-	cfg, err := pipeline.LoadConfig(r.f.model)
+	cfg, err := model.LoadConfig(r.f.model)
 	if err != nil {
 		return nil, err
 	}
 	var layers []int
-	for i := range cfg.Layers() {
+	for i := range cfg.Layers {
 		if r.in.Has(r.f.input(i)) {
 			layers = append(layers, i)
 		}
 	}
 	if layers == nil {
-		return nil, fmt.Errorf("run: %s has none of the arrays %s to %s%s", r.f.inputs, r.f.input(0), r.f.input(cfg.Layers()-1), r.prefixes())
+		return nil, fmt.Errorf("run: %s has none of the arrays %s to %s%s", r.f.inputs, r.f.input(0), r.f.input(len(cfg.Layers)-1), r.prefixes())
 	}
 	return layers, nil
 }
@@ -244,7 +245,7 @@ func (r *layerRun) prefixes() string {
 }
 
 // run runs layers and writes their outputs.
-func (r *layerRun) run(ctx context.Context, layers []pipeline.LayerWeights, w io.Writer) error {
+func (r *layerRun) run(ctx context.Context, layers []model.LayerWeights, w io.Writer) error {
 	r.out = vectors.NewArchiveWriter(w)
 	for i := range layers {
 		if err := r.layer(ctx, layers[i:i+1]); err != nil {
@@ -255,13 +256,13 @@ func (r *layerRun) run(ctx context.Context, layers []pipeline.LayerWeights, w io
 }
 
 // layer runs the one layer of the list. Its weights are on the device only meanwhile.
-func (r *layerRun) layer(ctx context.Context, list []pipeline.LayerWeights) error {
+func (r *layerRun) layer(ctx context.Context, list []model.LayerWeights) error {
 	n := list[0].Layer
 	hidden, shape, err := r.hidden(n)
 	if err != nil {
 		return err
 	}
-	weights, err := pipeline.UploadLayers(ctx, r.dev, list, func(done, total int64) {
+	weights, err := model.Upload(ctx, r.dev, list, func(done, total int64) {
 		r.p.show("layer %d: %d of %d MiB of weights", n, done>>20, total>>20)
 	})
 	if err != nil {
@@ -283,13 +284,13 @@ func (r *layerRun) layer(ctx context.Context, list []pipeline.LayerWeights) erro
 	var topk vectors.Array
 	out := vectors.FromF32(all.Out, append(slices.Clone(shape), r.cfg.Hidden)...)
 	err = r.out.Add(fmt.Sprintf("L%d.out", n), out)
-	if err == nil && list[0].Ratio == pipeline.RatioC4A {
+	if err == nil && r.cfg.Layers[n].Picks != model.PickNone {
 		topk = vectors.FromI32(all.TopK, append(shape, engine.TopK())...)
 		err = r.out.Add(fmt.Sprintf("L%d.topk", n), topk)
 	}
 	if err == nil && r.want != nil {
 		r.p.clear()
-		err = r.want.layer(n, list[0].Ratio, out, topk)
+		err = r.want.layer(n, r.cfg.Layers[n].Name, out, topk)
 	}
 	return err
 }

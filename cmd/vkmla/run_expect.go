@@ -9,7 +9,6 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/lab/verify"
-	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -48,10 +47,10 @@ func openExpectation(f runFlags, stdout io.Writer) (*expectation, error) {
 
 // layer compares the outputs of a layer, and topk, which is the zero Array without an
 // indexer.
-func (e *expectation) layer(layer, ratio int, out, topk vectors.Array) error {
+func (e *expectation) layer(layer int, kind string, out, topk vectors.Array) error {
 	out, topk = rows(out), rows(topk)
 	name := fmt.Sprintf("%sL%d.", e.prefix, layer)
-	op := fmt.Sprintf("layer %d, %s", layer, map[int]string{pipeline.RatioWindow: "window only", pipeline.RatioC4A: "C4A", pipeline.RatioC128A: "C128A"}[ratio])
+	op := fmt.Sprintf("layer %d, %s", layer, kind)
 	put := func(what, class string, r verify.Result) {
 		row := verify.Row{Op: op, Case: what, Class: class, Status: verify.Pass, Source: e.path, Detail: r.Detail}
 		if !r.Pass {

@@ -23,7 +23,7 @@ func runFiles(t *testing.T) (model, inputs string) {
 	t.Helper()
 	const tokens = 9
 	model = t.TempDir()
-	m, err := fakemodel.New(fakemodel.Options{Config: fakemodel.Config(pipeline.RatioWindow, pipeline.RatioC4A)})
+	m, err := fakemodel.New(fakemodel.Options{Config: fakemodel.Config(0, 4)})
 	if err == nil {
 		err = m.Write(model, 1)
 	}
@@ -199,7 +199,7 @@ func TestExpectation(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := e.layer(1, pipeline.RatioC4A, got, topk); err != nil || e.sum != c.sum || !strings.Contains(text.String(), c.says) {
+		if err := e.layer(1, "C4A", got, topk); err != nil || e.sum != c.sum || !strings.Contains(text.String(), c.says) {
 			t.Errorf("%s: %v, %+v, %s", c.about, err, e.sum, text.String())
 		}
 		e.file.Close()

@@ -22,6 +22,7 @@ import (
 	"os/signal"
 
 	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -65,7 +66,7 @@ func checkpointFolder(model string, random bool) (dir string, remove func() erro
 	return dir, remove, nil
 }
 
-func run(ctx context.Context, out io.Writer, device, model string, prompt, tokens int) error {
+func run(ctx context.Context, out io.Writer, device, folder string, prompt, tokens int) error {
 	// A device.
 	instance, err := vk.NewInstance(vk.InstanceOptions{AppName: "attention example"})
 	if err != nil {
@@ -83,7 +84,7 @@ func run(ctx context.Context, out io.Writer, device, model string, prompt, token
 	defer dev.Close()
 
 	// The attention weights of all layers, on the device as they are stored.
-	checkpoint, err := pipeline.OpenCheckpoint(model, pipeline.CheckpointOptions{})
+	checkpoint, err := model.Open(folder, model.CheckpointOptions{})
 	if err != nil {
 		return err
 	}

@@ -10,14 +10,14 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
 )
 
 // randomConfig is a model that fits any device, with a layer of each kind.
-func randomConfig() pipeline.Config {
-	c := pipeline.FlashConfig()
+func randomConfig() model.Config {
+	c := model.FlashConfig()
 	c.Hidden, c.Heads, c.QRank, c.ORank, c.Groups, c.IndexHeads, c.TopK = 192, 4, 128, 64, 2, 8, 16
-	c.Ratios = []int{pipeline.RatioWindow, pipeline.RatioC4A, pipeline.RatioC128A}
+	c.Layers = model.V4Layers(0, 4, 128)
 	return c
 }
 
@@ -25,10 +25,14 @@ func randomConfig() pipeline.Config {
 // model.safetensors, with the names of released checkpoints.
 func writeRandom(dir string) error {
 	c := randomConfig()
+	var ratios []int
+	for _, l := range c.Layers {
+		ratios = append(ratios, l.Ratio)
+	}
 	config, err := json.Marshal(map[string]any{
-		"model_type": "deepseek_v4", "hidden_size": c.Hidden, "num_hidden_layers": c.Layers(), "num_attention_heads": c.Heads,
+		"model_type": "deepseek_v4", "hidden_size": c.Hidden, "num_hidden_layers": len(c.Layers), "num_attention_heads": c.Heads,
 		"q_lora_rank": c.QRank, "o_lora_rank": c.ORank, "o_groups": c.Groups, "index_n_heads": c.IndexHeads, "index_topk": c.TopK,
-		"sliding_window": c.Window, "max_position_embeddings": c.MaxPositions, "compress_ratios": c.Ratios,
+		"sliding_window": c.Window, "max_position_embeddings": c.MaxPositions, "compress_ratios": ratios,
 		"rope_theta": c.Main.Theta, "compress_rope_theta": c.Compress.Theta,
 		"rope_scaling": map[string]any{"type": "yarn", "factor": c.Compress.Factor, "original_max_position_embeddings": c.Compress.Original},
 	})
@@ -36,8 +40,8 @@ func writeRandom(dir string) error {
 		return err
 	}
 	w := weights{rng: rand.New(rand.NewPCG(2, 2)), header: map[string]any{}}
-	for i, ratio := range c.Ratios {
-		w.layer(fmt.Sprintf("layers.%d.attn.", i), c, ratio)
+	for i := range c.Layers {
+		w.layer(fmt.Sprintf("layers.%d.attn.", i), c, &c.Layers[i])
 	}
 	file, err := w.file()
 	if err != nil {
@@ -56,7 +60,7 @@ type weights struct {
 	data   []byte
 }
 
-func (w *weights) layer(at string, c pipeline.Config, ratio int) {
+func (w *weights) layer(at string, c model.Config, l *model.Layer) {
 	w.add(at+"wq_a.weight", c.QRank, c.Hidden)
 	w.add(at+"q_norm.weight", c.QRank)
 	w.add(at+"wq_b.weight", c.Heads*512, c.QRank)
@@ -65,25 +69,25 @@ func (w *weights) layer(at string, c pipeline.Config, ratio int) {
 	w.add(at+"attn_sink", c.Heads)
 	w.add(at+"wo_a.weight", c.Groups*c.ORank, c.HeadsPerGroup()*512)
 	w.add(at+"wo_b.weight", c.Hidden, c.Groups*c.ORank)
-	if ratio != pipeline.RatioWindow {
-		w.compressor(at+"compressor.", c.Hidden, ratio, 512)
+	if l.Ratio > 0 {
+		w.compressor(at+"compressor.", c.Hidden, l, 512)
 	}
-	if ratio == pipeline.RatioC4A {
+	if l.Picks == model.PickOwn {
 		w.add(at+"indexer.wq_b.weight", c.IndexHeads*128, c.QRank)
 		w.add(at+"indexer.weights_proj.weight", c.IndexHeads, c.Hidden)
-		w.compressor(at+"indexer.compressor.", c.Hidden, ratio, 128)
+		w.compressor(at+"indexer.compressor.", c.Hidden, l, 128)
 	}
 }
 
 // compressor adds what makes entries of so many numbers.
-func (w *weights) compressor(at string, hidden, ratio, numbers int) {
+func (w *weights) compressor(at string, hidden int, l *model.Layer, numbers int) {
 	channels := numbers
-	if ratio == pipeline.RatioC4A { // every entry sees the tokens of two groups
+	if l.Overlap { // every entry sees the tokens of two groups
 		channels *= 2
 	}
 	w.add(at+"wkv.weight", channels, hidden)
 	w.add(at+"wgate.weight", channels, hidden)
-	w.add(at+"ape", ratio, channels)
+	w.add(at+"ape", l.Ratio, channels)
 	w.add(at+"norm.weight", numbers)
 }
 

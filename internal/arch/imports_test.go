@@ -25,9 +25,13 @@ var may = map[string][]string{
 	"indexer":    {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit", "internal/tuning"},
 	"attention":  {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit", "internal/tuning"},
 	"projection": {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit", "internal/tuning"},
-	"pipeline":   {"attention", "indexer", "projection", "cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/safetensors", "internal/tuning"},
 
-	"examples/attention": {"pipeline", "vk"}, // as somebody else's program
+	"pipeline/model":           {"attention", "indexer", "cache", "tensor", "vk", "internal/numfmt", "internal/safetensors"},
+	"pipeline/internal/memory": {"tensor", "vk"},
+	"pipeline/internal/layer":  {"pipeline/internal/memory", "pipeline/model", "attention", "indexer", "projection", "cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/tuning"},
+	"pipeline":                 {"pipeline/internal/layer", "pipeline/internal/memory", "pipeline/model", "attention", "indexer", "projection", "cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/tuning"},
+
+	"examples/attention": {"pipeline", "pipeline/model", "vk"}, // as somebody else's program
 }
 
 // mayInternal does the same for internal packages that others are built on; the

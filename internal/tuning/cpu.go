@@ -5,9 +5,9 @@ var cpu = Profile{
 	Name: "cpu",
 
 	Device: Device{
-		DiscreteUnits:   32,
-		OtherUnits:      16,
-		Workgroups:      8,
+		DiscreteUnits:   8,
+		OtherUnits:      8,
+		OneEach:         true,
 		UnitRegisters:   65536,
 		MaxRegisters:    255,
 		NarrowRegisters: 128,
@@ -35,13 +35,36 @@ var cpu = Profile{
 		DecodeCode:        4,
 	},
 
-	Compress: Compress{},
+	Compress: Compress{
+		LongInvocations: 512, ChunkInvocations: 512, SaveSingle: true,
+		ShortGroups: 1024, LongGroups: 256, TouchBytes: 2 << 20,
+	},
 
 	Linear: Linear{},
 
-	Logits: Logits{},
+	Logits: Logits{
+		PerUnit: 2, BaseUnroll: 4,
+		MatrixHeads: 64, MatrixSubgroups: 4, MatrixTokens: 4, MatrixChunk: 64, MatrixSpread: 16,
+		LaneSubgroups: 8, RawSubgroups: 16, LaneTiles: 2, LaneKeys: 4096, LaneBegin: 256, LaneSlack: 16,
+	},
 
-	TopK: TopK{},
+	TopK: TopK{
+		PerUnit:     1,
+		Short:       []TopKShape{{128, 4, 0, 8}, {128, 16, 0, 8}},
+		Few:         []TopKShape{{1024, 4, 3072, 8}, {128, 4, 512, 8}, {128, 16, 2048, 9}, {128, 16, 1536, 8}},
+		Many:        []TopKShape{{1024, 4, 3072, 8}, {128, 4, 512, 8}, {128, 16, 2048, 9}, {128, 16, 1536, 8}},
+		SoloColumns: 16384, SliceColumns: 4096, MaxSlices: 16,
+		LaneThreads: 128, LaneBits: 11, LaneEntries: []int{4096, 9216}, LaneSlice: 5120, LaneLists: 4096,
+		TileQuads: 4, TileRows: 128,
+	},
 
-	Layer: Layer{},
+	Layer: Layer{
+		NormTokens:   32,
+		RawTokens:    32,
+		BesideTokens: 16,
+		ChainTokens:  1,
+		JoinTokens:   2,
+		TouchLeast:   256 << 20,
+		TouchMost:    2 << 30,
+	},
 }

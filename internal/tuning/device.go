@@ -8,12 +8,12 @@ type Device struct {
 	// and AMD's drivers do; of the others the largest discrete GPUs are Intel's, with 32 Xe cores.
 	DiscreteUnits int
 
-	// OtherUnits are the same for any other GPU.
+	// OtherUnits are the same for any other device.
 	OtherUnits int
 
-	// Workgroups, unless 0, fill a device whose driver does not say how many units it has,
-	// however many fit on one. A processor gets few: each costs more than it shares out.
-	Workgroups int
+	// OneEach has each of these units count once, however many workgroups it has room for: a
+	// processor's workgroups cost more than they share out.
+	OneEach bool
 
 	// UnitRegisters are the 32-bit registers that one workgroup can have in all, in subgroups
 	// of 32 invocations or more: 65536 on NVIDIA's GPUs; AMD's have more.
@@ -29,15 +29,15 @@ type Device struct {
 
 // WorkgroupsOf is how many workgroups fill a device of which a compute unit has room for each.
 func (d *Device) WorkgroupsOf(a *vk.Adapter, each int) int {
-	units := int(a.Caps.ComputeUnits)
-	switch {
-	case units > 0:
-	case d.Workgroups > 0:
-		return d.Workgroups
-	case a.Type == vk.TypeDiscrete || a.Type == vk.TypeVirtual:
+	if units := int(a.Caps.ComputeUnits); units > 0 {
+		return units * each
+	}
+	units := d.OtherUnits
+	if a.Type == vk.TypeDiscrete || a.Type == vk.TypeVirtual {
 		units = d.DiscreteUnits
-	default:
-		units = d.OtherUnits
+	}
+	if d.OneEach {
+		return units
 	}
 	return units * each
 }

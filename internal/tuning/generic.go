@@ -33,13 +33,36 @@ var generic = Profile{
 		DecodeCode:      4,
 	},
 
-	Compress: Compress{},
+	Compress: Compress{
+		LongInvocations: 512, ChunkInvocations: 512, SaveSingle: true,
+		ShortGroups: 1024, LongGroups: 256, TouchBytes: 2 << 20,
+	},
 
 	Linear: Linear{},
 
-	Logits: Logits{},
+	Logits: Logits{
+		PerUnit: 2, BaseUnroll: 16,
+		MatrixHeads: 64, MatrixSubgroups: 4, MatrixTokens: 4, MatrixChunk: 64, MatrixSpread: 16,
+		LaneSubgroups: 8, RawSubgroups: 16, LaneTiles: 8, LaneKeys: 4096, LaneBegin: 256, LaneSlack: 16,
+	},
 
-	TopK: TopK{},
+	TopK: TopK{
+		PerUnit:     1,
+		Short:       []TopKShape{{1024, 4, 0, 11}, {1024, 8, 0, 11}, {1024, 16, 0, 11}, {1024, 20, 0, 11}, {1024, 32, 0, 11}},
+		Few:         []TopKShape{{1024, 8, 4096, 10}, {512, 8, 4096, 10}, {256, 16, 3072, 9}, {128, 24, 3072, 8}, {128, 16, 2048, 9}, {128, 16, 1536, 8}},
+		Many:        []TopKShape{{512, 8, 2048, 10}, {512, 8, 4096, 10}, {256, 16, 3072, 9}, {128, 24, 3072, 8}, {128, 16, 2048, 9}, {128, 16, 1536, 8}},
+		SoloColumns: 16384, SliceColumns: 4096, MaxSlices: 16,
+		LaneThreads: 1024, LaneBits: 11, LaneEntries: []int{4096, 9216}, LaneSlice: 5120, LaneLists: 4096,
+		TileQuads: 4, TileRows: 128,
+	},
 
-	Layer: Layer{},
+	Layer: Layer{
+		NormTokens:   32,
+		RawTokens:    32,
+		BesideTokens: 16,
+		ChainTokens:  1,
+		JoinTokens:   2,
+		TouchLeast:   256 << 20,
+		TouchMost:    2 << 30,
+	},
 }

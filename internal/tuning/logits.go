@@ -1,4 +1,46 @@
 package tuning
 
 // Logits is what the scores of package indexer were fitted to.
-type Logits struct{}
+type Logits struct {
+	// PerUnit is how many workgroups of the scores fill a compute unit.
+	PerUnit int
+	// BaseUnroll is how many numbers of a step of idx_logits are multiplied without a loop, a power
+	// of two up to 16. More run faster and take longer to compile.
+	BaseUnroll int
+
+	// Of idx_logits_cm, where matrices go through shared memory.
+
+	// MatrixHeads is the most heads that a subgroup holds. A key's fragments are loaded once for
+	// all of them; each takes registers. idx_logits_lanes takes as many heads at most.
+	MatrixHeads int
+	// MatrixSubgroups is the fewest subgroups of a workgroup. Fewer let two workgroups share a
+	// compute unit, so that one loads its queries while the other works.
+	MatrixSubgroups int
+	// MatrixTokens is the most tokens of a workgroup, which share the decoded keys. Decoding is a
+	// fourth of the instructions for one token, so more of them gain little.
+	MatrixTokens int
+	// MatrixChunk is how many tiles of keys a workgroup takes where there are more than fill the
+	// device: many hide its start, few even out unequal lengths.
+	MatrixChunk int
+	// MatrixSpread is the fewest tiles of a workgroup where one workgroup for each token fills the
+	// device; with fewer tokens it shrinks in proportion.
+	MatrixSpread int
+
+	// Of idx_logits_lanes, where matrices stay in registers.
+
+	// LaneSubgroups is how many subgroups share a token's queries in shared memory, and RawSubgroups
+	// the same where they quantise the queries first: the fewer workgroups, the fewer do that
+	// twice on a compute unit.
+	LaneSubgroups, RawSubgroups int
+	// LaneTiles is the most matrices that the heads may take. The code is long in proportion: a
+	// processor takes most of a minute to compile 8 of them.
+	LaneTiles int
+	// LaneKeys is how many entries a workgroup scores where there are more than fill the device,
+	// for workgroups of 8 subgroups: many hide its start, few even out unequal lengths.
+	LaneKeys int
+	// LaneBegin is how long a workgroup takes to begin, in entries that it could score meanwhile.
+	LaneBegin int
+	// LaneSlack allows more and shorter shares of a row that take up to 1/LaneSlack longer by the
+	// estimate, which assumes that all rows are equally long.
+	LaneSlack int
+}

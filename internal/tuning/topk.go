@@ -1,4 +1,53 @@
 package tuning
 
 // TopK is what the selection of package indexer was fitted to.
-type TopK struct{}
+type TopK struct {
+	// PerUnit is how many workgroups of the selection fill a compute unit. Rows are cut into slices
+	// only where there are too few of them for that.
+	PerUnit int
+
+	// Of idx_topk, which takes rows of any length on any device.
+
+	// Short are the shapes for rows that fit registers, ascending; the first that a row fits takes
+	// it. Few and Many are the shapes for longer rows, best first, for few rows and for more than
+	// fill the device. The first that the device can run and whose Held is 3/2 of K is taken.
+	Short, Few, Many []TopKShape
+	// SoloColumns is the longest row that is not cut, in columns; SliceColumns the shortest slice.
+	SoloColumns, SliceColumns int
+	// MaxSlices is the most slices of a row, a power of two; also for idx_topk_lanes. Each takes a
+	// list of K candidates in scratch.
+	MaxSlices int
+
+	// Of idx_topk_lanes, which selects in one launch with subgroup operations.
+
+	// LaneThreads is the invocations of a workgroup; also of idx_topk_tiles.
+	LaneThreads int
+	// LaneBits is the most bits of a digit of the radix selection: fewer passes for more bins. Also
+	// of idx_topk_tiles.
+	LaneBits int
+	// LaneEntries are the builds, ascending, by the entries that a workgroup holds in shared
+	// memory: small ones share a compute unit, the largest sets which rows need no slices.
+	LaneEntries []int
+	// LaneSlice is the length that slices are cut to where rows are few, in entries.
+	LaneSlice int
+	// LaneLists is how many candidates the lists of a row's slices may have for a finer cut: the
+	// last slice reads all of them.
+	LaneLists int
+
+	// Of idx_topk_tiles, which selects by the largest score of each tile.
+
+	// TileQuads is how many fours of numbers an invocation has room for at least. With 4 and 1024
+	// invocations, rows of 262144 entries in tiles of 16 fit.
+	TileQuads int
+	// TileRows is from how many times K entries a row is selected from by tiles where
+	// idx_topk_lanes could take it, too: in a step the kernel's code has to be fetched.
+	TileRows int
+}
+
+// TopKShape is a build of idx_topk.
+type TopKShape struct {
+	Threads int // invocations of a workgroup
+	Items   int // entries that an invocation loads at a time
+	Held    int // entries in shared memory; 0: rows have no more than Threads*Items
+	Bits    int // of a digit of the radix selection
+}

@@ -1,4 +1,14 @@
-// Compressing states, and saving them with KV_SAVE, which needs two bindings more: kv_compress.comp and kv_compress_save.comp say what is computed.
+// The body of kv_compress.comp and, with KV_SAVE, of kv_compress_save.comp, which say what is
+// computed. KV_SAVE is a macro because it changes the bindings: two more inputs, and a pool of
+// states that is written, too.
+//
+// Rows of a window are loaded in chunks of CHUNK. LANES invocations of 4 channels each are a
+// group. There are two ways to share a window among several groups:
+//   a long window (more than a chunk): group g takes chunks g, g + GROUPS, ..., and sums are
+//   merged in the end;
+//   a short one (SINGLE, four groups): each invocation takes one channel instead of four, and
+//   group 0 goes on with four. That is a quarter of the code for most of the way, which counts
+//   where a step makes few entries and code comes from memory.
 #ifndef LIB_KV_COMPRESS_GLSL
 #define LIB_KV_COMPRESS_GLSL
 
@@ -15,28 +25,29 @@ layout(local_size_x_id = 0) in;
 layout(constant_id = 1) const uint PAGE = 64;
 layout(constant_id = 2) const uint STATE_PAGE = 4;
 layout(constant_id = 3) const uint RATIO = 4;
-layout(constant_id = 4) const uint DIM = 512;
-layout(constant_id = 5) const uint FORMAT = 0;
-layout(constant_id = 6) const uint HADAMARD = 0;
-layout(constant_id = 7) const uint ROPE_STEP = 1;
-layout(constant_id = 8) const uint CHUNK = 8; // rows that an invocation loads together, 4 or 8
+layout(constant_id = 4) const uint OVERLAP = 1; // 1: a window is two groups, older and newer half have channels of their own
+layout(constant_id = 5) const uint DIM = 512;
+layout(constant_id = 6) const uint FORMAT = 0;
+layout(constant_id = 7) const uint HADAMARD = 0;
+layout(constant_id = 8) const uint ROPE_STEP = 1;
+layout(constant_id = 9) const uint CHUNK = 8; // rows that an invocation loads together, 4 or 8
 
-const uint WINDOW = RATIO == 4u ? 2u * RATIO : RATIO;
-const uint CHANNELS = RATIO == 4u ? 2u * DIM : DIM;     // kv values, and scores, of a token
+const uint HALVES = OVERLAP != 0u ? 2u : 1u;
+const uint WINDOW = HALVES * RATIO; // rows
+const uint CHANNELS = HALVES * DIM; // kv values, and scores, of a token
+const uint UNITS = CHANNELS / 4u;   // 16-byte units of a token's kv values, and of its scores
 const uint LANES = DIM / 4u;
-const uint GROUPS = gl_WorkGroupSize.x / LANES;
+const uint GROUPS = gl_WorkGroupSize.x >= LANES ? gl_WorkGroupSize.x / LANES : 1u;
 const uint SCAN = 32u;
-// A run is rows of a window that surely lie behind each other in a page.
-const uint RUN = STATE_PAGE % 8u == 0u && CHUNK == 8u && RATIO != 4u ? 8u : STATE_PAGE % 4u == 0u ? 4u : 1u;
-const uint PASSES = WINDOW / CHUNK / (GROUPS > 0u ? GROUPS : 1u); // chunks of a group
-// With overlap an invocation of four groups takes one channel of the window instead of four, and group 0 goes on with four: a quarter of the
-// code for the most part of the way, which is what counts where a step makes few entries (docs/design/step.md).
-const bool SINGLE = RATIO == 4u && GROUPS == 4u;
-#ifdef KV_PARTS
-const bool ONE = true; // an invocation has one channel of a row, and one chunk
-#else
-const bool ONE = SINGLE;
-#endif
+// A run is rows of a window that surely lie behind each other in a page. Windows begin at
+// multiples of RATIO.
+const uint RUN = (STATE_PAGE | RATIO | CHUNK) % 8u == 0u ? 8u : (STATE_PAGE | RATIO) % 4u == 0u ? 4u : (STATE_PAGE | RATIO) % 2u == 0u ? 2u : 1u;
+const uint ROWS = WINDOW < CHUNK ? WINDOW : CHUNK;           // rows of a chunk that a window can have
+const uint CHUNKS = (WINDOW + CHUNK - 1u) / CHUNK;
+const uint PASSES = (CHUNKS + GROUPS - 1u) / GROUPS;        // chunks of a group
+const bool SHORT = WINDOW <= CHUNK;                         // one chunk has all rows
+const bool RAGGED = WINDOW % (CHUNK * GROUPS) != 0u;         // some chunks have rows beyond the window
+const bool SINGLE = SHORT && GROUPS == 4u;
 const uint HALF = GROUPS > 1u && !SINGLE ? gl_WorkGroupSize.x / 2u : 1u;
 
 layout(std430, set = 0, binding = 0) readonly buffer Positions { int positions[]; };
@@ -51,14 +62,12 @@ layout(push_constant) uniform Push {
     KV_ADDR state_addr;
     KV_ADDR pool_addr;
     KV_ADDR kv_score_addr; // with KV_SAVE
-    KV_ADDR pooled_addr;   // of kv_compress_parts.comp, as the next
-    KV_ADDR arrived_addr;
     uint state_units; // 16-byte units per page
     uint state_pages;
     uint pool_stride; // bytes per page
     uint pool_pages;
     uint tokens;      // T
-    uint each;        // tokens of a workgroup; of kv_compress_parts.comp workgroups that share the entries
+    uint each;        // tokens of a workgroup
     uint requests;    // R
     uint width;       // W
     uint rope_rows;
@@ -69,7 +78,6 @@ layout(push_constant) uniform Push {
 layout(std430, set = 0, binding = 7) readonly buffer Ape { vec4 ape[]; };
 STATE_POOL_BOTH(state, 9)
 KV_POOL_RW(pool, 10)
-const uint UNITS = CHANNELS / 4u; // of 16 bytes in a token's kv values, and in its scores
 #ifdef KV_DA
 vec4 kv_score_load(uint unit) { return StateRead(pc.kv_score_addr + (uint64_t(unit) << 4)).v; }
 float kv_score_load1(uint unit, uint k) { return StateRead1(pc.kv_score_addr + (uint64_t(unit) << 4) + 4u * k).v; }
@@ -79,38 +87,36 @@ vec4 kv_score_load(uint unit) { return kv_score[unit]; }
 float kv_score_load1(uint unit, uint k) { return kv_score[unit][k]; }
 #endif
 uint self_ = 0u;  // the token
-uint fresh_ = 1u; // how many of the window's last rows are tokens of this launch: their numbers are in kv_score, which is laid out as states are
+uint fresh_ = 1u; // how many of the window's last rows are tokens of this launch, whose numbers are in kv_score
 #else
 STATE_POOL(state, 7)
 KV_POOL_RW(pool, 8)
 #endif
 
-#ifndef KV_PARTS
 shared vec4 part[SINGLE ? LANES : 3u * HALF];
 shared uint todo[SCAN];     // 1 for tokens that complete an entry
 shared uint run_at[WINDOW]; // unit of the first kv channel of a run's first row, or STATE_NONE
-#endif
 shared vec4 square_of[LANES / 4u]; // a number per lane, as in amax_of
 shared uvec4 amax_of[LANES / 4u];
 shared vec4 square_of8[4];  // of 8 lanes each, if there are 128
 shared uvec4 amax_of16[2];  // of 16 lanes each, likewise
 shared uint codes_of[INDEX_DIM / 4u];
-shared float hadamard_of[SINGLE ? 4u * INDEX_DIM : INDEX_DIM]; // a vector for each group
+shared float hadamard_of[DIM == INDEX_DIM ? GROUPS * INDEX_DIM : INDEX_DIM]; // a vector for each group
 #include "hadamard.glsl"
 
-// What an invocation has of a unit: its four channels, or the one that is its own, in x. What is computed of the others then is computed of
-// the same number, and not at all by a compiler that sees that nobody reads it.
-vec4 state_part(uint unit) { return ONE ? vec4(state_load1(unit, gl_LocalInvocationID.x % 4u)) : state_load(unit); }
+// state_part: what an invocation has of a unit: its four channels, or with SINGLE the one that is
+// its own, four times over. The compiler drops the copies that nobody reads.
+vec4 state_part(uint unit) { return SINGLE ? vec4(state_load1(unit, gl_LocalInvocationID.x % 4u)) : state_load(unit); }
 #ifdef KV_SAVE
-vec4 kv_score_part(uint unit) { return ONE ? vec4(kv_score_load1(unit, gl_LocalInvocationID.x % 4u)) : kv_score_load(unit); }
-vec4 ape_part(uint unit) { return ONE ? vec4(ape[unit][gl_LocalInvocationID.x % 4u]) : ape[unit]; }
+vec4 kv_score_part(uint unit) { return SINGLE ? vec4(kv_score_load1(unit, gl_LocalInvocationID.x % 4u)) : kv_score_load(unit); }
+vec4 ape_part(uint unit) { return SINGLE ? vec4(ape[unit][gl_LocalInvocationID.x % 4u]) : ape[unit]; }
 #endif
 
 // Rows of a chunk: four kv values and scores of each.
 struct Chunk {
     vec4 k[8];
     vec4 s[8];
-    uint absent; // bit j: row j is, and has no numbers
+    uint absent; // bit j: row j has no numbers
 };
 
 // Sums over rows, relative to the largest score among them.
@@ -120,10 +126,12 @@ struct Sums {
     vec4 sum;
 };
 
-// older_half: unit of row j's first channel in its token's: the older rows of windows that overlap have the first half.
-uint older_half(uint j) { return j < RATIO ? 0u : DIM / 4u; }
+// older_half: unit of row j's first channel in its token's: with OVERLAP the older rows have the
+// first half of the channels, the newer ones the second.
+uint older_half(uint j) { return OVERLAP == 0u || j < RATIO ? 0u : DIM / 4u; }
 
-// run_page: the page of run r of the window that ends at p; that of another one where the table has none for it.
+// run_page: the page of run r of the window that ends at p. Where the table has none it is that of
+// another run, which run_unit drops.
 uint run_page(uint request, int p, uint r) {
     const uint entry = uint(p + 1 - int(WINDOW) + int(r * RUN)) / STATE_PAGE;
     return uint(table[request * pc.width + min(entry, pc.width - 1u)]);
@@ -133,8 +141,11 @@ uint run_page(uint request, int p, uint r) {
 uint run_unit(uint page, int p, uint r) {
     const int at = p + 1 - int(WINDOW) + int(r * RUN);
     if (at < 0 || uint(at) / STATE_PAGE >= pc.width || page >= pc.state_pages) return STATE_NONE;
-    return page * pc.state_units + (uint(at) % STATE_PAGE) * (CHANNELS / 2u) + older_half(r * RUN);
+    return page * pc.state_units + (uint(at) % STATE_PAGE) * (2u * UNITS) + older_half(r * RUN);
 }
+
+// run_place: run_unit of run r of a long window, which another invocation may have found.
+uint run_place(uint r) { return RAGGED && r * RUN >= WINDOW ? STATE_NONE : run_at[r]; }
 
 #ifdef KV_SAVE
 // is_fresh: the row d positions before p is a token of this launch.
@@ -144,23 +155,19 @@ bool is_fresh(uint d, int p, uint request) {
     return d <= self_ && of == request && at == p - int(d);
 }
 
-// count_fresh: tokens of a request stand side by side, so that whether row d is one has an end that halving finds. Row 1 is one: of a decode
-// step of one token a request there is nothing to find.
+// first_fresh: 2 if the row before p is a token of this launch, else 1. In a decode step of one
+// token a request nothing more has to be found.
+uint first_fresh(int p, uint request) { return WINDOW > 1u && is_fresh(1u, p, request) ? 2u : 1u; }
+
+// count_fresh: how many of a window's last rows are tokens of this launch. A request's tokens stand
+// side by side, so that halving finds the end.
 void count_fresh(int p, uint request) {
     fresh_ = 1u;
-    [[dont_unroll]] for (uint n = WINDOW / 2u; n > 0u; n /= 2u) {
-        if (is_fresh(fresh_ + n - 1u, p, request)) fresh_ += n;
+    [[dont_unroll]] for (uint n = WINDOW > 1u ? 1u << findMSB(WINDOW - 1u) : 0u; n > 0u; n /= 2u) {
+        const bool inside = (WINDOW & (WINDOW - 1u)) == 0u || fresh_ + n <= WINDOW;
+        if (inside && is_fresh(fresh_ + n - 1u, p, request)) fresh_ += n;
     }
 }
-#endif
-
-// NEAR: an invocation has so few runs that it looks for their pages itself.
-#ifdef KV_PARTS
-const bool NEAR = true;
-uint run_place(uint r) { return STATE_NONE; }
-#else
-const bool NEAR = WINDOW <= CHUNK;
-uint run_place(uint r) { return run_at[r]; }
 #endif
 
 // load: the chunk that begins with row first. Loads need no branch: what stands for an
@@ -169,7 +176,8 @@ void load(uint request, int p, uint first, uint lane, out Chunk c) {
     uint unit[8], page[8], at = 0u;
 #ifdef KV_SAVE
     // The last row is this token's own.
-    const bool last = WINDOW <= CHUNK || first + CHUNK == WINDOW;
+    const uint OWN = (WINDOW - 1u) % CHUNK;
+    const bool last = SHORT || first + OWN + 1u == WINDOW;
     const uint own = self_ * (2u * UNITS) + older_half(WINDOW - 1u) + lane;
     vec4 own_s, own_k, own_ape;
     if (last) {
@@ -178,29 +186,29 @@ void load(uint request, int p, uint first, uint lane, out Chunk c) {
         own_k = kv_score_part(own);
     }
 #endif
-    if (NEAR) {
-        [[unroll]] for (uint j = 0u; j < CHUNK; j += RUN) page[j] = run_page(request, p, (first + j) / RUN);
+    if (SHORT) { // so few runs that an invocation looks for their pages itself
+        [[unroll]] for (uint j = 0u; j < ROWS; j += RUN) page[j] = run_page(request, p, (first + j) / RUN);
     }
     c.absent = 0u;
-    [[unroll]] for (uint j = 0u; j < CHUNK; j++) {
+    [[unroll]] for (uint j = 0u; j < ROWS; j++) {
         if (j % RUN == 0u) {
-            at = NEAR ? run_unit(page[j], p, (first + j) / RUN) : run_place((first + j) / RUN);
+            at = SHORT ? run_unit(page[j], p, (first + j) / RUN) : run_place((first + j) / RUN);
             c.absent |= at == STATE_NONE ? ((1u << RUN) - 1u) << j : 0u;
             at = (at == STATE_NONE ? 0u : at) + lane;
         }
-        unit[j] = at + j % RUN * (CHANNELS / 2u);
+        unit[j] = at + j % RUN * (2u * UNITS);
     }
-    [[unroll]] for (uint j = 0u; j < CHUNK; j++) c.s[j] = state_part(unit[j] + CHANNELS / 4u);
-    [[unroll]] for (uint j = 0u; j < CHUNK; j++) c.k[j] = state_part(unit[j]);
+    [[unroll]] for (uint j = 0u; j < ROWS; j++) c.s[j] = state_part(unit[j] + UNITS);
+    [[unroll]] for (uint j = 0u; j < ROWS; j++) c.k[j] = state_part(unit[j]);
 #ifdef KV_SAVE
     if (last) {
         precise vec4 score = own_s + own_ape;
-        c.s[CHUNK - 1u] = score;
-        c.k[CHUNK - 1u] = own_k;
+        c.s[OWN] = score;
+        c.k[OWN] = own_k;
     }
-    if (WINDOW <= CHUNK && fresh_ > 1u) count_fresh(p, request);
+    if (SHORT && fresh_ > 1u) count_fresh(p, request);
     if (fresh_ > 1u && first + CHUNK + fresh_ > WINDOW) {
-        [[unroll]] for (uint j = 0u; j < CHUNK; j++) {
+        [[unroll]] for (uint j = 0u; j < ROWS; j++) {
             const uint back = WINDOW - 1u - first - j; // tokens before this one
             if (back < fresh_ && back > 0u) {
                 const uint at = (self_ - back) * (2u * UNITS) + older_half(first + j) + lane;
@@ -215,21 +223,22 @@ void load(uint request, int p, uint first, uint lane, out Chunk c) {
 
 // blank: absent rows weigh nothing.
 void blank(inout Chunk c) {
+    [[unroll]] for (uint j = ROWS; j < CHUNK; j++) { c.k[j] = vec4(0.0); c.s[j] = vec4(-3.0e38); }
     if (c.absent == 0u) return;
-    [[unroll]] for (uint j = 0u; j < CHUNK; j++) {
+    [[unroll]] for (uint j = 0u; j < ROWS; j++) {
         if ((c.absent >> j & 1u) != 0u) { c.k[j] = vec4(0.0); c.s[j] = vec4(-3.0e38); }
     }
 }
 
 // highest: the largest score, or top.
 vec4 highest(Chunk c, vec4 top) {
-    [[unroll]] for (uint j = 0u; j < CHUNK; j++) top = max(top, c.s[j]);
+    [[unroll]] for (uint j = 0u; j < ROWS; j++) top = max(top, c.s[j]);
     return top;
 }
 
 // weigh: the sums of a chunk, relative to top.
 void weigh(inout Chunk c, vec4 top, out vec4 weight, out vec4 sum) {
-    [[unroll]] for (uint j = 0u; j < CHUNK; j++) c.s[j] = real_exp(c.s[j] - top);
+    [[unroll]] for (uint j = 0u; j < CHUNK; j++) c.s[j] = j < ROWS ? real_exp(c.s[j] - top) : vec4(0.0);
     precise vec4 w = (c.s[0] + c.s[1]) + (c.s[2] + c.s[3]);
     precise vec4 y = fma(c.k[1], c.s[1], c.k[0] * c.s[0]) + fma(c.k[3], c.s[3], c.k[2] * c.s[2]);
     if (CHUNK == 8u) {
@@ -242,7 +251,6 @@ void weigh(inout Chunk c, vec4 top, out vec4 weight, out vec4 sum) {
     sum = y;
 }
 
-#ifndef KV_PARTS
 void add(inout Sums x, inout Chunk c) {
     blank(c);
     const vec4 top = highest(c, x.top);
@@ -303,7 +311,6 @@ vec4 pooled(uint request, int p, uint group, uint lane) {
     precise vec4 v = x.sum * real_rcp(x.weight);
     return v;
 }
-#endif
 
 float sum4(vec4 x) {
     precise float sum = (x.x + x.y) + (x.z + x.w);
@@ -474,7 +481,6 @@ void finish(bool mine, bool works, uint group, uint lane, vec4 v, uvec4 gain, ve
     else store_mxfp4(mine, group, lane, u, factor, page, t);
 }
 
-#ifndef KV_PARTS
 // compress: token i, if it completes an entry; all invocations see the same.
 void compress(uint i, uint group, uint lane) {
     // What no other load decides is under way before anything waits.
@@ -489,16 +495,15 @@ void compress(uint i, uint group, uint lane) {
     if (works || !SINGLE) turn = turns(p, lane);
 #ifdef KV_SAVE
     self_ = i;
-    fresh_ = is_fresh(1u, p, request) ? 2u : 1u;
-    if (WINDOW > CHUNK && fresh_ > 1u) count_fresh(p, request);
+    fresh_ = first_fresh(p, request);
+    if (!SHORT && fresh_ > 1u) count_fresh(p, request);
 #endif
-    if (WINDOW > CHUNK) {
+    if (!SHORT) {
         for (uint r = gl_LocalInvocationID.x; r < WINDOW / RUN; r += gl_WorkGroupSize.x) run_at[r] = run_unit(run_page(request, p, r), p, r);
         barrier();
     }
     finish(mine, works, group, lane, pooled(request, p, group, lane), gain, turn, slot);
 }
-#endif
 
 #ifdef KV_SAVE
 // save: the state of token i, as kv_save_state.comp has it.
@@ -522,7 +527,6 @@ void save(uint i) {
 }
 #endif
 
-#ifndef KV_PARTS
 void main() {
     uint self = gl_LocalInvocationID.x, group = self / LANES, lane = self % LANES;
 #ifdef KV_SAVE
@@ -547,7 +551,5 @@ void main() {
     }
 #endif
 }
-
-#endif
 
 #endif

@@ -10,6 +10,7 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -18,17 +19,17 @@ import (
 var Models = []string{"flash", "pro", "small"}
 
 // modelConfig is the configuration of a model.
-func modelConfig(name string) pipeline.Config {
+func modelConfig(name string) model.Config {
 	switch name {
 	case "pro":
-		return pipeline.ProConfig()
+		return model.ProConfig()
 	case "small":
-		c := pipeline.FlashConfig()
+		c := model.FlashConfig()
 		c.Hidden, c.Heads, c.QRank, c.ORank, c.Groups, c.IndexHeads, c.TopK = 256, 8, 128, 64, 2, 8, 64
-		c.Ratios = []int{pipeline.RatioWindow, pipeline.RatioC4A, pipeline.RatioC128A}
+		c.Layers = model.V4Layers(0, 4, 128)
 		return c
 	}
-	return pipeline.FlashConfig()
+	return model.FlashConfig()
 }
 
 // Kinds are the kinds of layers, by what they attend.
@@ -39,7 +40,16 @@ func ratioOf(kind string) int {
 }
 
 // layerOf is the first layer of a ratio, or -1.
-func layerOf(c pipeline.Config, ratio int) int { return slices.Index(c.Ratios, ratio) }
+func layerOf(c model.Config, ratio int) int { return slices.Index(ratios(c), ratio) }
+
+// ratios are those of all layers, of which those of windows are pipeline.RatioWindow.
+func ratios(c model.Config) []int {
+	var list []int
+	for _, l := range c.Layers {
+		list = append(list, max(l.Ratio, pipeline.RatioWindow))
+	}
+	return list
+}
 
 // LayerOptions describe the whole layers to time. What is empty or 0 gets its default,
 // which is less on a CPU.
@@ -230,8 +240,8 @@ type layerSuite struct {
 	wrong       error
 }
 
-func formatNamed(weights string) pipeline.Format {
-	return map[string]pipeline.Format{"bf16": pipeline.FormatBF16, "fp8": pipeline.FormatFP8, "nvfp4": pipeline.FormatNVFP4}[weights]
+func formatNamed(weights string) model.Format {
+	return map[string]model.Format{"bf16": model.FormatBF16, "fp8": model.FormatFP8, "nvfp4": model.FormatNVFP4}[weights]
 }
 
 // kind times all steps of a kind of layer with the same weights: as many layers of them
@@ -275,9 +285,9 @@ func (s *layerSuite) kind(model, kind, weights string) (err error) {
 }
 
 // row checks and times one step.
-func (s *layerSuite) row(row *LayerRow, c pipeline.Config, layer int, shape stepShape, sets []*randomLayer) (err error) {
+func (s *layerSuite) row(row *LayerRow, c model.Config, layer int, shape stepShape, sets []*randomLayer) (err error) {
 	name := fmt.Sprintf("%s %s %s, %d tokens of %d", row.Model, row.Kind, row.Weights, row.Tokens, row.Context)
-	cfg := pipeline.LayerKindConfig{Model: c, Ratio: c.Ratios[layer], Tokens: row.Tokens, MaxLen: slices.Max(shape.lens), Variant: s.o.Variant, Output: s.o.Output}
+	cfg := pipeline.LayerKindConfig{Model: c, Ratio: ratios(c)[layer], Tokens: row.Tokens, MaxLen: slices.Max(shape.lens), Variant: s.o.Variant, Output: s.o.Output}
 	if row.Mode == "prefill" {
 		cfg.Group = row.Tokens
 	}

@@ -9,10 +9,11 @@ import (
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
-	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/lab/verify"
+	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -117,13 +118,13 @@ func widened(v []uint16) []float64 {
 }
 
 // weightRow is row n of a matrix as numbers, and the largest scale of a block of it.
-func (c *layerCheck) weightRow(x pipeline.DeviceMatrix, n int) (w []float64, scale float64) {
+func (c *layerCheck) weightRow(x model.DeviceMatrix, n int) (w []float64, scale float64) {
 	rows, scales := c.weightRows(x, n, 1)
 	return rows[0], scales[0]
 }
 
 // weightRows is weightRow of n rows from one on, which come from the device at once.
-func (c *layerCheck) weightRows(x pipeline.DeviceMatrix, from, n int) (w [][]float64, scale []float64) {
+func (c *layerCheck) weightRows(x model.DeviceMatrix, from, n int) (w [][]float64, scale []float64) {
 	rows := func(t tensor.Tensor, from, to int) func(i int) []byte {
 		width := t.Len() / t.Shape[0] * t.DType.Size()
 		b := part[byte](c, tensor.Tensor{Buffer: t.Buffer, Offset: t.Offset, DType: tensor.U8, Shape: []int{t.Shape[0] * width}}, from*width, (to-from)*width)
@@ -132,8 +133,8 @@ func (c *layerCheck) weightRows(x pipeline.DeviceMatrix, from, n int) (w [][]flo
 	codes := rows(x.Data, from, from+n)
 	scales := func(int) []byte { return nil }
 	switch x.Format {
-	case pipeline.FormatBF16:
-	case pipeline.FormatFP8:
+	case model.FormatBF16:
+	case model.FormatFP8:
 		blocks := rows(x.Scales, from/projection.ScaleBlock, (from+n-1)/projection.ScaleBlock+1)
 		scales = func(i int) []byte { return blocks(i / projection.ScaleBlock) }
 	default:
@@ -148,15 +149,15 @@ func (c *layerCheck) weightRows(x pipeline.DeviceMatrix, from, n int) (w [][]flo
 
 // numbersOf is a row of a matrix as numbers, made of its codes and its scales, and the
 // largest scale of a block.
-func numbersOf(x pipeline.DeviceMatrix, codes, scales []byte) (w []float64, scale float64) {
+func numbersOf(x model.DeviceMatrix, codes, scales []byte) (w []float64, scale float64) {
 	w = make([]float64, x.K)
 	switch x.Format {
-	case pipeline.FormatBF16:
+	case model.FormatBF16:
 		for k := range w {
 			w[k] = float64(numfmt.BF16Decode(binary.LittleEndian.Uint16(codes[2*k:])))
 		}
 		return w, 0.5
-	case pipeline.FormatFP8:
+	case model.FormatFP8:
 		for k := range w {
 			s := float64(numfmt.UE8M0Scale(scales[k/projection.ScaleBlock]))
 			w[k], scale = s*float64(numfmt.E4M3Decode(codes[k])), max(scale, s)
@@ -180,7 +181,7 @@ func (c *layerCheck) linears() {
 	list := []struct {
 		name   string
 		x, y   tensor.Tensor
-		w      pipeline.DeviceMatrix
+		w      model.DeviceMatrix
 		groups int
 	}{
 		{"wq_a|wkv", c.args.Hidden, c.got.QKV, c.w.QKV, 1},
@@ -194,7 +195,7 @@ func (c *layerCheck) linears() {
 		list = append(list, struct {
 			name   string
 			x, y   tensor.Tensor
-			w      pipeline.DeviceMatrix
+			w      model.DeviceMatrix
 			groups int
 		}{"compressor.wkv|wgate", c.args.Hidden, c.got.KVScore, x.KVGate, 1})
 	}
@@ -202,7 +203,7 @@ func (c *layerCheck) linears() {
 		for _, l := range []struct {
 			name string
 			x, y tensor.Tensor
-			w    pipeline.DeviceMatrix
+			w    model.DeviceMatrix
 		}{
 			{"indexer.wq_b", c.got.QR, c.got.IndexQ, x.QB}, {"indexer.weights_proj", c.args.Hidden, c.got.IndexWeights, x.Weights},
 			{"indexer.compressor.wkv|wgate", c.args.Hidden, c.got.IndexKVScore, x.Compressor.KVGate},
@@ -210,7 +211,7 @@ func (c *layerCheck) linears() {
 			list = append(list, struct {
 				name   string
 				x, y   tensor.Tensor
-				w      pipeline.DeviceMatrix
+				w      model.DeviceMatrix
 				groups int
 			}{l.name, l.x, l.y, l.w, 1})
 		}
@@ -223,7 +224,7 @@ func (c *layerCheck) linears() {
 // linear holds some outputs against sums in float64. The bound is that of verify's op
 // linear: 2^-23 of the terms for each of them, what tiny numbers lose in f16, and the
 // rounding of the result.
-func (c *layerCheck) linear(name string, x, y tensor.Tensor, w pipeline.DeviceMatrix, groups int) {
+func (c *layerCheck) linear(name string, x, y tensor.Tensor, w model.DeviceMatrix, groups int) {
 	worst := verify.Result{Class: verify.ClassTolerance, Pass: true, Bound: 1, Detail: name + ": equal"}
 	ins, outs := make([][]float64, len(c.tokens)), make([][]float64, len(c.tokens))
 	for i, t := range c.tokens {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -226,7 +227,7 @@ func (r *layerRig) inputs(ropes *ropeTables) (err error) {
 	return err
 }
 
-func (r *layerRig) rope() pipeline.Rope {
+func (r *layerRig) rope() model.Rope {
 	if r.cfg.Ratio == pipeline.RatioWindow {
 		return r.cfg.Model.Main
 	}
@@ -262,7 +263,7 @@ func (r *layerRig) record(rec *vk.Recorder, i int) error {
 type ropeTables struct {
 	dev    *vk.Device
 	rows   int
-	tables map[pipeline.Rope]ropeTable
+	tables map[model.Rope]ropeTable
 }
 
 type ropeTable struct {
@@ -271,17 +272,17 @@ type ropeTable struct {
 }
 
 func newRopeTables(dev *vk.Device, rows int) *ropeTables {
-	return &ropeTables{dev, rows, map[pipeline.Rope]ropeTable{}}
+	return &ropeTables{dev, rows, map[model.Rope]ropeTable{}}
 }
 
-func (x *ropeTables) table(ctx context.Context, rope pipeline.Rope) (tensor.Tensor, func(int32) []float32, error) {
+func (x *ropeTables) table(ctx context.Context, rope model.Rope) (tensor.Tensor, func(int32) []float32, error) {
 	t, ok := x.tables[rope]
 	if !ok {
 		rows, err := rope.Table(x.rows, 1)
 		if err != nil {
 			return tensor.Tensor{}, nil, err
 		}
-		dst, err := tensor.New(x.dev, "rope tables", tensor.F32, x.rows, pipeline.RopeRow)
+		dst, err := tensor.New(x.dev, "rope tables", tensor.F32, x.rows, model.RopeRow)
 		if err != nil {
 			return dst, nil, err
 		}
@@ -291,7 +292,7 @@ func (x *ropeTables) table(ctx context.Context, rope pipeline.Rope) (tensor.Tens
 			return dst, nil, err
 		}
 	}
-	return t.t, func(p int32) []float32 { return t.rows[int(p)*pipeline.RopeRow:][:pipeline.RopeRow] }, nil
+	return t.t, func(p int32) []float32 { return t.rows[int(p)*model.RopeRow:][:model.RopeRow] }, nil
 }
 
 // Close frees the tables.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -89,7 +90,7 @@ func TestWrongLayersAreSeen(t *testing.T) {
 	defer ropes.Close()
 	var sets []*randomLayer
 	for range 2 {
-		w, err := maker.layer(c, 1, pipeline.FormatFP8)
+		w, err := maker.layer(c, 1, model.FormatFP8)
 		if err != nil {
 			t.Fatal(err)
 		}

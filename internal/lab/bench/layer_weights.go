@@ -9,6 +9,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -28,11 +29,11 @@ type weightMaker struct {
 	ctx      context.Context
 	dev      *vk.Device
 	rng      *rand.Rand
-	patterns map[pipeline.Format]tensor.Tensor
+	patterns map[model.Format]tensor.Tensor
 }
 
 func newWeightMaker(ctx context.Context, dev *vk.Device, seed uint64) *weightMaker {
-	return &weightMaker{ctx: ctx, dev: dev, rng: rand.New(rand.NewPCG(seed, 3)), patterns: map[pipeline.Format]tensor.Tensor{}}
+	return &weightMaker{ctx: ctx, dev: dev, rng: rand.New(rand.NewPCG(seed, 3)), patterns: map[model.Format]tensor.Tensor{}}
 }
 
 // Close frees the patterns, not the layers.
@@ -47,22 +48,22 @@ func (m *weightMaker) Close() error {
 
 // weightSpread is the standard deviation of the codes of a format, to which a matrix's
 // scale is chosen: its outputs are to be as large as its inputs.
-var weightSpread = map[pipeline.Format]float64{pipeline.FormatFP8: 96, pipeline.FormatNVFP4: 3.1}
+var weightSpread = map[model.Format]float64{model.FormatFP8: 96, model.FormatNVFP4: 3.1}
 
 // pattern returns random codes of a format on the device; those of bf16 are of numbers
 // with a standard deviation of 1/64, the inverse root of the usual number of inputs.
-func (m *weightMaker) pattern(f pipeline.Format) (tensor.Tensor, error) {
+func (m *weightMaker) pattern(f model.Format) (tensor.Tensor, error) {
 	if t, ok := m.patterns[f]; ok {
 		return t, nil
 	}
 	data := make([]byte, patternBytes)
 	switch f {
-	case pipeline.FormatBF16:
+	case model.FormatBF16:
 		for i := 0; i < len(data); i += 2 {
 			b := numfmt.BF16Encode(float32(m.rng.NormFloat64() / 64))
 			data[i], data[i+1] = byte(b), byte(b>>8)
 		}
-	case pipeline.FormatFP8:
+	case model.FormatFP8:
 		for i := range data {
 			data[i] = numfmt.E4M3Encode(float32(m.rng.NormFloat64() * weightSpread[f]))
 		}
@@ -81,7 +82,7 @@ func (m *weightMaker) pattern(f pipeline.Format) (tensor.Tensor, error) {
 
 // randomLayer is a layer's weights and the memory that they are in.
 type randomLayer struct {
-	*pipeline.DeviceLayer
+	*model.DeviceLayer
 	arena *tensor.Arena
 }
 
@@ -97,8 +98,8 @@ func (l *randomLayer) bytes() float64 {
 }
 
 // matrices lists the linear layers.
-func (l *randomLayer) matrices() []*pipeline.DeviceMatrix {
-	list := []*pipeline.DeviceMatrix{&l.QKV, &l.QB, &l.OA, &l.OB}
+func (l *randomLayer) matrices() []*model.DeviceMatrix {
+	list := []*model.DeviceMatrix{&l.QKV, &l.QB, &l.OA, &l.OB}
 	if c := l.Compressor; c != nil {
 		list = append(list, &c.KVGate)
 	}
@@ -109,7 +110,7 @@ func (l *randomLayer) matrices() []*pipeline.DeviceMatrix {
 }
 
 // matrixBytes is what a matrix takes on the device, scales included.
-func matrixBytes(x pipeline.DeviceMatrix) float64 {
+func matrixBytes(x model.DeviceMatrix) float64 {
 	n := float64(x.Data.Bytes())
 	if !x.Scales.IsZero() {
 		n += float64(x.Scales.Bytes())
@@ -118,7 +119,7 @@ func matrixBytes(x pipeline.DeviceMatrix) float64 {
 }
 
 // layer makes layer i of a model. Its Close frees it.
-func (m *weightMaker) layer(c pipeline.Config, i int, format pipeline.Format) (*randomLayer, error) {
+func (m *weightMaker) layer(c model.Config, i int, format model.Format) (*randomLayer, error) {
 	p := layerPlan{m: m, format: format}
 	w := p.layer(c, i)
 	var need uint64
@@ -139,7 +140,7 @@ func (m *weightMaker) layer(c pipeline.Config, i int, format pipeline.Format) (*
 // layerPlan lists the tensors of a layer before there is memory for them.
 type layerPlan struct {
 	m      *weightMaker
-	format pipeline.Format // of what checkpoints quantise
+	format model.Format // of what checkpoints quantise
 	wanted []wantedWeights
 }
 
@@ -148,12 +149,12 @@ type wantedWeights struct {
 	to      *tensor.Tensor
 	dt      tensor.DType
 	shape   []int
-	pattern pipeline.Format
+	pattern model.Format
 	data    []byte
 }
 
-func (p *layerPlan) layer(c pipeline.Config, i int) *pipeline.DeviceLayer {
-	w := &pipeline.DeviceLayer{Layer: i, Ratio: c.Ratios[i]}
+func (p *layerPlan) layer(c model.Config, i int) *model.DeviceLayer {
+	w := &model.DeviceLayer{Layer: i}
 	p.matrix(&w.QKV, p.format, c.QRank+512, c.Hidden)
 	p.matrix(&w.QB, p.format, c.Heads*512, c.QRank)
 	p.matrix(&w.OA, p.format, c.Groups*c.ORank, c.HeadsPerGroup()*512)
@@ -161,33 +162,33 @@ func (p *layerPlan) layer(c pipeline.Config, i int) *pipeline.DeviceLayer {
 	p.floats(&w.QNorm, 1, c.QRank)
 	p.floats(&w.KVNorm, 1, 512)
 	p.floats(&w.Sink, 1, c.Heads)
-	switch w.Ratio {
+	switch ratios(c)[i] {
 	case pipeline.RatioC4A:
-		w.Compressor, w.Indexer = &pipeline.DeviceCompressor{}, &pipeline.DeviceIndexer{}
+		w.Compressor, w.Indexer = &model.DeviceCompressor{}, &model.DeviceIndexer{Compressor: &model.DeviceCompressor{}}
 		p.compressor(w.Compressor, 4, 1024, 512, c.Hidden)
 		p.matrix(&w.Indexer.QB, p.format, c.IndexHeads*128, c.QRank)
-		p.matrix(&w.Indexer.Weights, pipeline.FormatBF16, c.IndexHeads, c.Hidden)
-		p.compressor(&w.Indexer.Compressor, 4, 256, 128, c.Hidden)
+		p.matrix(&w.Indexer.Weights, model.FormatBF16, c.IndexHeads, c.Hidden)
+		p.compressor(w.Indexer.Compressor, 4, 256, 128, c.Hidden)
 	case pipeline.RatioC128A:
-		w.Compressor = &pipeline.DeviceCompressor{}
+		w.Compressor = &model.DeviceCompressor{}
 		p.compressor(w.Compressor, 128, 512, 512, c.Hidden)
 	}
 	return w
 }
 
-func (p *layerPlan) compressor(c *pipeline.DeviceCompressor, ratio, channels, dim, hidden int) {
-	p.matrix(&c.KVGate, pipeline.FormatBF16, 2*channels, hidden)
+func (p *layerPlan) compressor(c *model.DeviceCompressor, ratio, channels, dim, hidden int) {
+	p.matrix(&c.KVGate, model.FormatBF16, 2*channels, hidden)
 	p.floats(&c.Ape, 0.1, ratio, channels)
 	p.floats(&c.Norm, 1, dim)
 }
 
-func (p *layerPlan) matrix(x *pipeline.DeviceMatrix, f pipeline.Format, n, k int) {
-	*x = pipeline.DeviceMatrix{Format: f, N: n, K: k}
+func (p *layerPlan) matrix(x *model.DeviceMatrix, f model.Format, n, k int) {
+	*x = model.DeviceMatrix{Format: f, N: n, K: k}
 	scale := 1 / math.Sqrt(float64(k)) / weightSpread[f]
 	switch f {
-	case pipeline.FormatBF16:
+	case model.FormatBF16:
 		p.wanted = append(p.wanted, wantedWeights{to: &x.Data, dt: tensor.BF16, shape: []int{n, k}, pattern: f})
-	case pipeline.FormatFP8:
+	case model.FormatFP8:
 		codes := make([]byte, (n+127)/128*((k+127)/128))
 		for i := range codes { // about the scale, and different
 			codes[i] = byte(127 + int(math.Round(math.Log2(scale))) + i%2)
@@ -249,7 +250,7 @@ func (p *layerPlan) fill(arena *tensor.Arena) error {
 
 // copyPattern fills a tensor with a pattern, from some place on and from its beginning
 // again and again.
-func (m *weightMaker) copyPattern(rec *vk.Recorder, to tensor.Tensor, f pipeline.Format) error {
+func (m *weightMaker) copyPattern(rec *vk.Recorder, to tensor.Tensor, f model.Format) error {
 	from, dst := m.patterns[f].View(), to.View()
 	at := uint64(m.rng.UintN(patternBytes/64)) * 64
 	for done := uint64(0); done < dst.Size; {

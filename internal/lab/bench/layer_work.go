@@ -3,6 +3,7 @@ package bench
 import (
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
 )
 
 // Work is the least that an operation has to read and write, and its matrix products.
@@ -60,7 +61,7 @@ func (s stepShape) completed(ratio int) float64 {
 
 // attended is how many rows the tokens of a step attend, and how many different rows
 // those are: rows of one request are read once for all its tokens, at best.
-func (s stepShape) attended(c pipeline.Config, ratio int) (all, different float64) {
+func (s stepShape) attended(c model.Config, ratio int) (all, different float64) {
 	s.requests(func(first, end int) {
 		rows := 0
 		for p := first; p < end; p++ {
@@ -97,9 +98,9 @@ func (s stepShape) scored() (all, different float64) {
 
 // layerWork is the work of a layer's operations by the names of its sections. All sizes
 // are those of the whole model.
-func layerWork(c pipeline.Config, w *randomLayer, s stepShape) map[string]Work {
+func layerWork(c model.Config, w *randomLayer, s stepShape) map[string]Work {
 	t, h, d := float64(s.tokens()), float64(c.Heads), 512.0
-	product := func(x pipeline.DeviceMatrix, groups, outBytes float64) Work {
+	product := func(x model.DeviceMatrix, groups, outBytes float64) Work {
 		n, k := float64(x.N), float64(x.K)
 		return Work{Weights: matrixBytes(x), Activations: t * (k*groups*2 + n*outBytes), Flop: 2 * t * n * k}
 	}
@@ -118,12 +119,13 @@ func layerWork(c pipeline.Config, w *randomLayer, s stepShape) map[string]Work {
 		wo.Activations -= t * h * (d - 16)
 		work["wo_a"] = wo
 	}
-	all, different := s.attended(c, w.Ratio)
+	ratio := ratios(c)[w.Layer]
+	all, different := s.attended(c, ratio)
 	work["attention"] = Work{Cache: different*cache.SlotBytes + 4*all, Activations: 4 * t * h * d, Flop: 4 * all * h * d}
 	if w.Compressor != nil {
 		work["compressor.wkv|wgate"] = product(w.Compressor.KVGate, 1, 4)
-		saved, entry := compressorWork(w.Ratio, 512, s)
-		entry.Cache += s.completed(w.Ratio) * cache.SlotBytes
+		saved, entry := compressorWork(ratio, 512, s)
+		entry.Cache += s.completed(ratio) * cache.SlotBytes
 		work["compressor.save"], work["compressor.compress"] = saved, entry // of one or two tokens, one launch with the name of the second
 	}
 	if x := w.Indexer; x != nil {
@@ -131,8 +133,8 @@ func layerWork(c pipeline.Config, w *randomLayer, s stepShape) map[string]Work {
 		work["indexer.wq_b"] = product(x.QB, 1, 2)
 		work["indexer.weights_proj"] = product(x.Weights, 1, 2)
 		work["indexer.compressor.wkv|wgate"] = product(x.Compressor.KVGate, 1, 4)
-		saved, entry := compressorWork(w.Ratio, 128, s)
-		entry.Cache += s.completed(w.Ratio) * row
+		saved, entry := compressorWork(ratio, 128, s)
+		entry.Cache += s.completed(ratio) * row
 		work["indexer.compressor.save"], work["indexer.compressor.compress"] = saved, entry
 		work["indexer.q_quantise"] = Work{Activations: t * hi * (256 + 2 + row + 4)}
 		scored, keys := s.scored()

@@ -102,7 +102,7 @@ func (x *compressRun) pool(set int) tensor.Tensor {
 func (x *compressRun) build(r *opRig, t int, prefill bool) error {
 	c := x.c
 	statePage, outPage := 4, page
-	if !c.Overlap() {
+	if !c.Overlap {
 		statePage, outPage = 8, page*4/c.Ratio
 	}
 	layout, err := cache.NewStateLayout(c, statePage, 0)

@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/vkmla/vkmla/internal/lab/verify"
-	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -22,7 +22,7 @@ type product struct {
 // more they multiply longer than they wait for their weights.
 const FloorTokens = 128
 
-func productsOf(c pipeline.Config) []product {
+func productsOf(c model.Config) []product {
 	return []product{
 		{"wq_a_wkv", c.QRank + 512, c.Hidden, 1}, {"wq_b", c.Heads * 512, c.QRank, 1},
 		{"wo_a", c.ORank, c.HeadsPerGroup() * 512, c.Groups}, {"wo_b", c.Hidden, c.Groups * c.ORank, 1},
@@ -57,11 +57,11 @@ func linearCases(o SuiteOptions, cpu bool) (all []opCase) {
 
 // linear fills a rig with a product and as many sets of weights as get past the
 // last-level cache.
-func (r *opRig) linear(p product, format pipeline.Format, t int) error {
+func (r *opRig) linear(p product, format model.Format, t int) error {
 	maker := newWeightMaker(r.ctx, r.dev, r.o.Seed)
 	defer maker.Close()
 	cfg := projection.LinearConfig{N: p.n, K: p.k, Groups: p.groups, Out: tensor.BF16, MaxTokens: t, Variant: r.o.Variant,
-		Weights: map[pipeline.Format]projection.WeightFormat{pipeline.FormatBF16: projection.WeightBF16, pipeline.FormatFP8: projection.WeightFP8UE8M0, pipeline.FormatNVFP4: projection.WeightNVFP4}[format]}
+		Weights: map[model.Format]projection.WeightFormat{model.FormatBF16: projection.WeightBF16, model.FormatFP8: projection.WeightFP8UE8M0, model.FormatNVFP4: projection.WeightNVFP4}[format]}
 	op, err := projection.NewLinear(r.dev, cfg)
 	if err != nil {
 		return err
@@ -69,9 +69,9 @@ func (r *opRig) linear(p product, format pipeline.Format, t int) error {
 	r.variant = op.Variant()
 	rows := p.n * p.groups
 	r.rotate(cfg.Weights.Bytes(rows, p.k))
-	var list []pipeline.DeviceMatrix
+	var list []model.DeviceMatrix
 	for range r.sets {
-		var x pipeline.DeviceMatrix
+		var x model.DeviceMatrix
 		plan := layerPlan{m: maker, format: format}
 		plan.matrix(&x, format, rows, p.k)
 		var need uint64
@@ -93,7 +93,7 @@ func (r *opRig) linear(p product, format pipeline.Format, t int) error {
 		a.Scratch = r.out(tensor.F32, n)
 	}
 	var rowScale tensor.Tensor
-	if format == pipeline.FormatNVFP4 {
+	if format == model.FormatNVFP4 {
 		factors := make([]float32, rows)
 		for i := range factors {
 			factors[i] = list[0].Global

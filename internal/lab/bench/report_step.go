@@ -130,7 +130,7 @@ func layerCounts(x StepRow) string {
 	layers := map[string]int{}
 	c := modelConfig(x.Model)
 	for _, kind := range Kinds {
-		for _, r := range c.Ratios {
+		for _, r := range ratios(c) {
 			if r == ratioOf(kind) {
 				layers[kind]++
 			}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -129,7 +130,7 @@ type stepRun struct {
 	limits   Limits
 	p        Progress
 	maker    *weightMaker
-	cfg      pipeline.Config
+	cfg      model.Config
 	row      StepRow
 	weights  []*randomLayer // of each layer
 	distinct []*randomLayer
@@ -149,7 +150,7 @@ func (s *stepRun) tokens() int { return s.row.Context + 4*(s.o.Reps+s.o.Warmup) 
 
 func (s *stepRun) run(compressors string) (err error) {
 	defer func() { err = errors.Join(err, s.close()) }()
-	s.row.Layers = s.cfg.Layers()
+	s.row.Layers = len(s.cfg.Layers)
 	if err := s.fits(); err != nil {
 		return err
 	}
@@ -185,7 +186,7 @@ func (s *stepRun) close() error {
 // else there is.
 func (s *stepRun) cacheBytes() uint64 {
 	sum := 0
-	for _, r := range s.cfg.Ratios {
+	for _, r := range ratios(s.cfg) {
 		sum += 512 * cache.SlotBytes
 		switch r {
 		case pipeline.RatioC4A:
@@ -201,7 +202,7 @@ func (s *stepRun) cacheBytes() uint64 {
 // the sessions' tokens alone have to.
 func (s *stepRun) fits() error {
 	sum := 0
-	for _, r := range s.cfg.Ratios {
+	for _, r := range ratios(s.cfg) {
 		sum += min(s.tokens(), s.cfg.Window) * cache.SlotBytes
 		switch r {
 		case pipeline.RatioC4A:
@@ -228,7 +229,7 @@ func (s *stepRun) makeWeights() error {
 		room = int64(heap) / 2
 	}
 	byRatio, turn := map[int][]*randomLayer{}, map[int]int{}
-	for i, ratio := range s.cfg.Ratios {
+	for i, ratio := range ratios(s.cfg) {
 		have := byRatio[ratio]
 		if len(have) > 0 && room < int64(have[0].bytes()) {
 			s.weights = append(s.weights, have[turn[ratio]%len(have)])
@@ -294,7 +295,7 @@ func (s *stepRun) judge(what string, pass bool, value, bound float64, detail str
 
 // open makes the engine with its sessions, and caches that hold valid rows.
 func (s *stepRun) open() (err error) {
-	var layers []*pipeline.DeviceLayer
+	var layers []*model.DeviceLayer
 	for i, w := range s.weights {
 		l := *w.DeviceLayer
 		l.Layer = i
@@ -554,7 +555,7 @@ func (s *stepRun) split(list []vk.Section, f func(layer int, k opKey, x vk.Secti
 		}
 		begun = before
 		k := opKey{"all", "lengths, tables, index lists"}
-		if layer >= 0 && layer < len(s.cfg.Ratios) && x.Name != sharedSection {
+		if layer >= 0 && layer < len(s.cfg.Layers) && x.Name != sharedSection {
 			k = opKey{s.kind(layer), x.Name}
 		}
 		f(layer, k, x)
@@ -566,7 +567,7 @@ func (s *stepRun) split(list []vk.Section, f func(layer int, k opKey, x vk.Secti
 const firstSection, gateSection, sharedSection = "wq_a|wkv", "compressor.wkv|wgate", "step"
 
 func (s *stepRun) kind(layer int) string {
-	i := slices.IndexFunc(Kinds, func(kind string) bool { return ratioOf(kind) == s.cfg.Ratios[layer] })
+	i := slices.IndexFunc(Kinds, func(kind string) bool { return ratioOf(kind) == ratios(s.cfg)[layer] })
 	return Kinds[i]
 }
 

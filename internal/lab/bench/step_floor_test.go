@@ -4,13 +4,13 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
 )
 
 // What is left of a step are its launches, where they wait, and all its bytes.
 func TestSkeleton(t *testing.T) {
-	s := &stepRun{cfg: pipeline.Config{Ratios: []int{pipeline.RatioWindow, pipeline.RatioC128A}}, row: StepRow{Batch: 2}, chain: chain{width: 10}}
+	s := &stepRun{cfg: model.Config{Layers: model.V4Layers(0, 128)}, row: StepRow{Batch: 2}, chain: chain{width: 10}}
 	list := []vk.Section{
 		{Name: "step", Dispatches: 1},
 		{Name: "between", Dispatches: 1, Waits: []int{0}},

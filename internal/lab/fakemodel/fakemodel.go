@@ -1,5 +1,5 @@
 // Package fakemodel makes checkpoints of small DeepSeek-V4 models with random weights,
-// in every spelling and format that package pipeline reads, for tests.
+// in every spelling and format that package model reads, for tests.
 package fakemodel
 
 import (
@@ -13,10 +13,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/quantise"
+	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/safetensors"
-	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
 )
 
 // Storage is how the linear layers that released checkpoints quantise are stored.
@@ -50,7 +51,7 @@ const (
 
 // Options describe a model.
 type Options struct {
-	Config  pipeline.Config
+	Config  model.Config
 	Storage Storage // "": BF16
 	Naming  Naming
 	Seed    uint64
@@ -58,10 +59,10 @@ type Options struct {
 
 // Config returns a small configuration: a layer of each ratio, and sizes that are not
 // multiples of each other. The layers have the given ratios.
-func Config(ratios ...int) pipeline.Config {
-	c := pipeline.FlashConfig()
+func Config(ratios ...int) model.Config {
+	c := model.FlashConfig()
 	c.Hidden, c.Heads, c.QRank, c.ORank, c.Groups, c.IndexHeads, c.TopK = 192, 4, 128, 64, 2, 8, 16
-	c.Ratios = ratios
+	c.Layers = model.V4Layers(ratios...)
 	return c
 }
 
@@ -88,7 +89,7 @@ func New(o Options) (*Model, error) {
 	m := &Model{Config: ConfigFile(c), Values: map[string][]float32{}}
 	b := builder{m: m, o: o, rng: rand.New(rand.NewPCG(o.Seed, 7))}
 	b.float("embed.weight", BF16, 16, c.Hidden)
-	for i, ratio := range c.Ratios {
+	for i, l := range c.Layers {
 		b.layer = fmt.Sprintf("layers.%d.attn.", i)
 		b.linear("wq_a", c.QRank, c.Hidden)
 		b.linear("wkv", 512, c.Hidden)
@@ -98,13 +99,15 @@ func New(o Options) (*Model, error) {
 		b.small("q_norm.weight", BF16, c.QRank)
 		b.small("kv_norm.weight", F32, 512)
 		b.small("attn_sink", F32, c.Heads)
-		if ratio != pipeline.RatioWindow {
-			b.compressor("compressor", ratio, 512)
+		if l.Compresses() {
+			b.compressor("compressor", l.Compression(512))
 		}
-		if ratio == pipeline.RatioC4A {
+		if l.Picks == model.PickOwn {
 			b.linear("indexer.wq_b", c.IndexHeads*128, c.QRank)
 			b.small("indexer.weights_proj.weight", BF16, c.IndexHeads, c.Hidden)
-			b.compressor("indexer.compressor", ratio, 128)
+			if l.Compresses() {
+				b.compressor("indexer.compressor", l.Compression(128))
+			}
 		}
 	}
 	return m, b.err
@@ -119,15 +122,12 @@ type builder struct {
 	err   error
 }
 
-func (b *builder) compressor(stem string, ratio, dim int) {
-	channels := dim
-	if ratio == pipeline.RatioC4A {
-		channels *= 2
-	}
+func (b *builder) compressor(stem string, c cache.Compression) {
+	channels := c.Channels()
 	b.small(stem+".wkv.weight", BF16, channels, b.o.Config.Hidden)
 	b.small(stem+".wgate.weight", BF16, channels, b.o.Config.Hidden)
-	b.small(stem+".ape", F32, ratio, channels)
-	b.small(stem+".norm.weight", BF16, dim)
+	b.small(stem+".ape", F32, c.Ratio, channels)
+	b.small(stem+".norm.weight", BF16, c.Dim)
 }
 
 // random returns values whose sums over the last dimension have a length of about 1;
@@ -343,13 +343,10 @@ func save(path string, list []*Tensor) error {
 }
 
 // ConfigFile returns a config.json in the spelling of the released checkpoints.
-func ConfigFile(cfg pipeline.Config) map[string]any {
+func ConfigFile(cfg model.Config) map[string]any {
 	ratios := []int{}
-	for _, r := range cfg.Ratios {
-		if r == pipeline.RatioWindow {
-			r = 0
-		}
-		ratios = append(ratios, r)
+	for _, l := range cfg.Layers {
+		ratios = append(ratios, l.Ratio)
 	}
 	yarn := cfg.Compress
 	return map[string]any{

@@ -17,7 +17,7 @@ import (
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/indexer"
-	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/tensor"
@@ -43,7 +43,7 @@ func Build(ctx context.Context, dev *vk.Device, progress func(kernel string)) er
 func Make(dev *vk.Device, refused func(op, variant string, err error)) error {
 	b := &builder{dev: dev, refused: refused}
 	b.caches()
-	for _, c := range []pipeline.Config{pipeline.FlashConfig(), pipeline.ProConfig()} {
+	for _, c := range []model.Config{model.FlashConfig(), model.ProConfig()} {
 		b.indexer(c)
 		b.attention(c)
 		b.projections(c)
@@ -133,10 +133,6 @@ func (b *builder) caches() {
 				return err
 			}
 			c.Save = true
-			if _, err := cache.NewCompress(b.dev, c); err != nil || c.Compression != cache.C128Main {
-				return err
-			}
-			c.Divide = true
 			_, err := cache.NewCompress(b.dev, c)
 			return err
 		})
@@ -159,7 +155,7 @@ func (b *builder) caches() {
 
 var keyFormats = []cache.IndexKeyFormat{cache.IndexKeyFP8, cache.IndexKeyMXFP4}
 
-func (b *builder) indexer(c pipeline.Config) {
+func (b *builder) indexer(c model.Config) {
 	for _, f := range keyFormats {
 		b.each("query quant", indexer.QueryQuantVariants, func(v string) error {
 			_, err := indexer.NewQueryQuant(b.dev, indexer.QueryQuantConfig{Format: f, Variant: v})
@@ -188,12 +184,12 @@ func (b *builder) indexer(c pipeline.Config) {
 		return err
 	})
 	b.each("visible", indexer.VisibleVariants, func(v string) error {
-		_, err := indexer.NewVisible(b.dev, indexer.VisibleConfig{Variant: v})
+		_, err := indexer.NewVisible(b.dev, indexer.VisibleConfig{Ratio: 4, Variant: v})
 		return err
 	})
 }
 
-func (b *builder) attention(c pipeline.Config) {
+func (b *builder) attention(c model.Config) {
 	b.each("indices", attention.IndexVariants, func(v string) error {
 		_, err1 := attention.NewWindowIndices(b.dev, attention.WindowIndicesConfig{Page: 64, Variant: v})
 		_, err2 := attention.NewC128Indices(b.dev, attention.C128IndicesConfig{Page: 2, Variant: v})
@@ -213,7 +209,7 @@ func (b *builder) attention(c pipeline.Config) {
 	})
 }
 
-func (b *builder) projections(c pipeline.Config) {
+func (b *builder) projections(c model.Config) {
 	b.each("q and kv norms", projection.QKVNormVariants, func(v string) error {
 		return b.sizes(func(size int) error {
 			_, err := projection.NewQKVNorm(b.dev, projection.QKVNormConfig{Rank: c.QRank, Variant: v, Subgroup: size})

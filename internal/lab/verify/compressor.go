@@ -7,8 +7,8 @@ import (
 	"math"
 
 	"github.com/vkmla/vkmla/cache"
-	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -62,6 +62,11 @@ func readCompressor(c Case, format cache.IndexKeyFormat) (s compressorInput, err
 	in := c.Input()
 	s.format = format
 	s.c = cache.Compression{Dim: in.Int("head_dim"), Ratio: in.Int("compress_ratio")}
+	overlap := 0 // recorded cases don't say it: V4 has overlap with ratio 4
+	if s.c.Ratio == 4 {
+		overlap = 1
+	}
+	s.c.Overlap = in.IntOr("compress_overlap", overlap) != 0
 	s.page, s.hadamard = in.Int("kv_block_size"), in.IntOr("hadamard", 0) != 0
 	s.invocations, s.ropeStep = in.IntOr("invocations", 0), in.IntOr("rope_step", s.c.Ratio)
 	s.eps = float32(in.Float("eps"))

@@ -6,8 +6,8 @@ import (
 	"math/rand/v2"
 
 	"github.com/vkmla/vkmla/cache"
-	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/numfmt"
 )
 
 // compressorSpec is a random case of a compressor to be made.
@@ -63,7 +63,11 @@ func compressorCase(rng *rand.Rand, spec compressorSpec) Case {
 	for i := range ape {
 		ape[i] = float32(rng.NormFloat64())
 	}
-	params := map[string]any{"compress_ratio": c.Ratio, "head_dim": c.Dim, "state_block_size": spec.statePage,
+	overlap := 0
+	if c.Overlap {
+		overlap = 1
+	}
+	params := map[string]any{"compress_ratio": c.Ratio, "compress_overlap": overlap, "head_dim": c.Dim, "state_block_size": spec.statePage,
 		"kv_block_size": spec.page, "kv_block_stride_bytes": stride, "eps": cache.CompressEps, "state_padding_bytes": spec.padding}
 	for k, v := range spec.params {
 		params[k] = v
@@ -281,11 +285,52 @@ func random128(seed uint64) []Case {
 	})
 }
 
+// ratios are compressions that no layer of V4 has, but for Dim.
+var ratios = []cache.Compression{
+	{Ratio: 1}, {Ratio: 2}, {Ratio: 24}, {Ratio: 3, Overlap: true}, // of keys, too
+	{Ratio: 1, Overlap: true}, {Ratio: 2, Overlap: true}, {Ratio: 3}, {Ratio: 4}, {Ratio: 8},
+	{Ratio: 5, Overlap: true}, {Ratio: 6, Overlap: true}, {Ratio: 16, Overlap: true}, {Ratio: 100},
+}
+
+// randomRatios makes cases of other ratios, with and without overlap, in pages that runs of rows
+// fit into and in others, with as many invocations as there are ways to share a window. Ratios 1
+// and 2 have them all, others some.
+func randomRatios(list []cache.Compression, dim int, format cache.IndexKeyFormat) func(seed uint64) []Case {
+	return func(seed uint64) []Case {
+		var cases []Case
+		for i, c := range list {
+			c.Dim = dim
+			r := c.Ratio
+			single, shared := map[string]any{"invocations": dim}, map[string]any{"invocations": dim / 2, "rope_step": 1}
+			if c.Window() <= 8 {
+				shared = map[string]any{"rope_step": 1}
+			}
+			if format != 0 {
+				shared["hadamard"] = 1
+			}
+			specs := []compressorSpec{
+				{statePage: 4, page: 64, requests: [][2]int{{0, 1}, {r, r}, {3*r - 1, 1}, {17*r + 1, 2*r + 5}}},
+				{statePage: 8, page: 2, requests: [][2]int{{0, 61}, {7 * r, 1}}, padding: 32, params: single},
+				{statePage: 2, page: 1, requests: [][2]int{{1, 21}, {2*r + 1, 13}}, pads: 3, broken: 14, f32: true, params: shared},
+				{statePage: 3, page: 3, requests: [][2]int{{5, 17}, {64, 3}}, params: single},
+			}
+			if i > 1 {
+				specs = []compressorSpec{specs[i%4], specs[(i+1)%4]}
+			}
+			cases = append(cases, compressorCases(seed+uint64(i), c, format, specs)...)
+		}
+		return cases
+	}
+}
+
 func compressorCases(seed uint64, c cache.Compression, format cache.IndexKeyFormat, specs []compressorSpec) []Case {
 	var cases []Case
 	for i, s := range specs {
 		s.c, s.format = c, format
 		cases = append(cases, compressorCase(rand.New(rand.NewPCG(seed, uint64(i))), s))
+		if c.Overlap {
+			cases[i].Name += "_overlap"
+		}
 		cases[i].Name = fmt.Sprintf("%s_%d", cases[i].Name, i)
 	}
 	return cases

@@ -1,7 +1,13 @@
 package verify
 
-import "github.com/vkmla/vkmla/cache"
+import (
+	"slices"
+
+	"github.com/vkmla/vkmla/cache"
+)
 
 func init() {
-	Register(compressorOp("compressor_indexer_k_fp8", cache.IndexKeyFP8, random4(cache.C4Index, cache.IndexKeyFP8)))
+	Register(compressorOp("compressor_indexer_k_fp8", cache.IndexKeyFP8, func(seed uint64) []Case {
+		return slices.Concat(random4(cache.C4Index, cache.IndexKeyFP8)(seed), randomRatios(ratios[:4], cache.IndexDim, cache.IndexKeyFP8)(seed))
+	}))
 }

@@ -1,7 +1,13 @@
 package verify
 
-import "github.com/vkmla/vkmla/cache"
+import (
+	"slices"
+
+	"github.com/vkmla/vkmla/cache"
+)
 
 func init() {
-	Register(compressorOp("compressor_indexer_k_mxfp4", cache.IndexKeyMXFP4, random4(cache.C4Index, cache.IndexKeyMXFP4)))
+	Register(compressorOp("compressor_indexer_k_mxfp4", cache.IndexKeyMXFP4, func(seed uint64) []Case {
+		return slices.Concat(random4(cache.C4Index, cache.IndexKeyMXFP4)(seed), randomRatios(ratios[:4], cache.IndexDim, cache.IndexKeyMXFP4)(seed))
+	}))
 }

@@ -1,9 +1,13 @@
 package verify
 
-import "github.com/vkmla/vkmla/cache"
+import (
+	"slices"
+
+	"github.com/vkmla/vkmla/cache"
+)
 
 func init() {
 	Register(compressorOp("compressor_main_kv", 0, func(seed uint64) []Case {
-		return append(random4(cache.C4Main, 0)(seed), random128(seed)...)
+		return slices.Concat(random4(cache.C4Main, 0)(seed), random128(seed), randomRatios(ratios, cache.D, 0)(seed))
 	}))
 }

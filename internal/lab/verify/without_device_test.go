@@ -47,7 +47,7 @@ func TestNothingIsMadeWithoutDevice(t *testing.T) {
 		"query quant": maker(indexer.NewQueryQuant, indexer.QueryQuantConfig{Format: cache.IndexKeyFP8}),
 		"logits":      maker(indexer.NewLogits, logits),
 		"select":      maker(indexer.NewSelect, indexer.SelectConfig{K: 512, Logits: logits}),
-		"visible":     maker(indexer.NewVisible, indexer.VisibleConfig{}),
+		"visible":     maker(indexer.NewVisible, indexer.VisibleConfig{Ratio: 4}),
 
 		"window indices":  maker(attention.NewWindowIndices, attention.WindowIndicesConfig{Page: 64}),
 		"combine indices": maker(attention.NewCombineIndices, attention.CombineIndicesConfig{}),

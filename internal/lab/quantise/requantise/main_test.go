@@ -11,7 +11,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/quantise"
-	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
 )
 
 // What the tool writes opens as the format that was asked for, and is as close to the
@@ -28,13 +28,13 @@ func TestRequantise(t *testing.T) {
 			t.Fatal(err)
 		}
 		a := open(t, from)
-		for format, want := range map[string]pipeline.Format{"fp8": pipeline.FormatFP8, "fp8-f32": pipeline.FormatFP8, "nvfp4": pipeline.FormatNVFP4} {
+		for format, want := range map[string]model.Format{"fp8": model.FormatFP8, "fp8-f32": model.FormatFP8, "nvfp4": model.FormatNVFP4} {
 			to := filepath.Join(t.TempDir(), "new")
 			if err := requantise(from, to, format); err != nil {
 				t.Fatal(err)
 			}
 			b := open(t, to)
-			if b.Config.Quantization == "" || !reflect.DeepEqual(a.Config.Ratios, b.Config.Ratios) {
+			if b.Config.Quantization == "" || !reflect.DeepEqual(a.Config.Layers, b.Config.Layers) {
 				t.Errorf("%+v", b.Config)
 			}
 			x, y := a.Layers[0], b.Layers[0]
@@ -42,9 +42,9 @@ func TestRequantise(t *testing.T) {
 				g := y.Matrices()[i]
 				stored := want
 				if g == &y.Compressor.KVGate || g == &y.Indexer.Weights || g == &y.Indexer.Compressor.KVGate {
-					stored = pipeline.FormatBF16
+					stored = model.FormatBF16
 				}
-				if g.Format != stored || g.ScaleF32 != (stored == pipeline.FormatFP8 && format == "fp8-f32") {
+				if g.Format != stored || g.ScaleF32 != (stored == model.FormatFP8 && format == "fp8-f32") {
 					t.Errorf("%s: %s is %v", format, g.Name, g.Format)
 				}
 				if err := within(w, g); err != nil {
@@ -68,7 +68,7 @@ func TestRequantise(t *testing.T) {
 }
 
 // within holds every weight against the bound of its format.
-func within(w, g *pipeline.Matrix) error {
+func within(w, g *model.Matrix) error {
 	rows := make([][]float32, w.N)
 	amax := float32(0)
 	for r := range rows {
@@ -86,9 +86,9 @@ func within(w, g *pipeline.Matrix) error {
 		for c, x := range rows[r] {
 			bound := 0.0
 			switch g.Format {
-			case pipeline.FormatFP8:
+			case model.FormatFP8:
 				bound = quantise.FP8Bound(x, amax) // of a block at most as large as the matrix
-			case pipeline.FormatNVFP4:
+			case model.FormatNVFP4:
 				b := c / quantise.Run * quantise.Run
 				bound = quantise.NVFP4Bound(x, quantise.AMax(rows[r][b:b+quantise.Run]), amax)
 			}
@@ -100,9 +100,9 @@ func within(w, g *pipeline.Matrix) error {
 	return nil
 }
 
-func open(t *testing.T, dir string) *pipeline.Checkpoint {
+func open(t *testing.T, dir string) *model.Checkpoint {
 	t.Helper()
-	c, err := pipeline.OpenCheckpoint(dir, pipeline.CheckpointOptions{})
+	c, err := model.Open(dir, model.CheckpointOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,108 @@
+package indexer
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/lab/knowncaps"
+	"github.com/vkmla/vkmla/internal/tuning"
+	"github.com/vkmla/vkmla/internal/tuning/vary"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// everything that kernels of this package ask of a device.
+var features = map[string]bool{"subgroupShuffle": true, "subgroupSizeControl": true, "computeFullSubgroups": true,
+	"bufferDeviceAddress": true, "shaderInt64": true}
+
+// logitsPlan writes what scores are built for and how they are launched, for made-up devices.
+func logitsPlan(tune *tuning.Logits) string {
+	var s strings.Builder
+	workgroups := logitsWorkgroups(&vk.Adapter{Caps: vk.Caps{ComputeUnits: 132}}, tune)
+	base := Logits{cfg: LogitsConfig{Page: 64, Format: cache.IndexKeyFP8}, variant: VariantBase, tune: tune}
+	fmt.Fprintln(&s, workgroups, base.spec().Constants)
+	for _, device := range slices.Sorted(maps.Keys(knowncaps.Matrix)) {
+		caps := knowncaps.Matrix[device]
+		for _, heads := range []int{1, 16, 64, 128} {
+			for _, tokens := range []int{1, 4, 4096} {
+				if x, err := cmChoose(&caps, tune, "f16", heads, tokens); err == nil {
+					fmt.Fprint(&s, x)
+					for _, rows := range []int{1, 32, 256, 4096} {
+						fmt.Fprintln(&s, fmt.Sprint(x.grid(tune, workgroups, rows, 0, 262144)))
+					}
+				}
+			}
+			for _, shape := range caps.CoopMat {
+				for _, raw := range []bool{false, true} {
+					x, ok := laneFit(&caps, tune, shape, LogitsConfig{Heads: heads, Page: 64, Raw: raw})
+					if !ok {
+						continue
+					}
+					fmt.Fprintln(&s, x, x.constants(true))
+					for _, rows := range []int{1, 8, 32, 128, 4096} {
+						for _, entries := range []int{1024, 8192, 32768, 33824, 262144} {
+							fmt.Fprint(&s, x.shares(tune, workgroups, rows, entries), " ")
+						}
+					}
+				}
+			}
+		}
+	}
+	return s.String()
+}
+
+// topkPlan writes what selections are built for and how they are launched, for made-up devices.
+func topkPlan(tune *tuning.TopK) string {
+	var s strings.Builder
+	workgroups := topkWorkgroups(&vk.Adapter{Caps: vk.Caps{ComputeUnits: 132}}, tune)
+	for _, shared := range []uint32{16 << 10, 24 << 10, 32 << 10, 48 << 10, 96 << 10} {
+		for _, most := range []uint32{128, 256, 512, 1024, 2048} {
+			caps := &vk.Caps{SharedMemory: shared, MaxWorkgroupInvocations: most, MinSubgroupSize: 32, MaxSubgroupSize: 32, Features: features}
+			fmt.Fprintln(&s, shortShapes(caps, 0, tune.Short), shortShapes(caps, 64, tune.Short))
+			for _, k := range []int{64, 512, 900, 1024, MaxK} {
+				for _, shapes := range [][]tuning.TopKShape{tune.Few, tune.Many} {
+					for _, threads := range []int{0, 64, 128} {
+						fmt.Fprint(&s, fmt.Sprint(pickShape("", caps, k, threads, shapes)))
+					}
+				}
+				lanes := laneShapes(caps, tune, k, 0)
+				tiles, quads := tileShape(caps, tune, k, 0, 16)
+				fmt.Fprintln(&s, lanes, tiles, quads)
+				o := &TopK{cfg: TopKConfig{K: k}, workgroups: workgroups, tune: tune}
+				for _, l := range lanes {
+					o.lanes = append(o.lanes, topkKernel{nil, l.capacity})
+				}
+				rows(&s, o, &tileTopK{tile: 16, most: 4 * quads * tiles.threads})
+			}
+		}
+	}
+	return s.String()
+}
+
+// rows writes how rows of many lengths are cut and which kernel takes them.
+func rows(s *strings.Builder, o *TopK, tiles *tileTopK) {
+	arrived := tensor.Of(vk.View{Buffer: new(vk.Buffer)}, tensor.I32, 1)
+	for _, t := range []int{1, 2, 8, 32, 64, 128} {
+		for _, n := range []int{2048, 8192, 12288, 16384, 20480, 32768, 65536, 98304, 131072, 262144} {
+			k, cut, per := o.planLanes(t, n, o.tune.MaxSlices)
+			fmt.Fprint(s, k != nil, cut, per, o.slices(t, n), o.lists(t, n), o.solo(n/2), tiles.suits(o, t, n, topsWidth(n), 17, arrived), " ")
+		}
+	}
+}
+
+// Each number of a profile's Logits and TopK changes a build or a launch.
+func TestTuning(t *testing.T) {
+	for _, name := range tuning.Names() {
+		p, err := tuning.Named(name)
+		require.NoError(t, err)
+		assert.Empty(t, vary.Idle(p.Logits, logitsPlan), "profile %s: numbers of Logits that decide nothing", name)
+		assert.Empty(t, vary.Idle(p.TopK, topkPlan), "profile %s: numbers of TopK that decide nothing", name)
+	}
+}

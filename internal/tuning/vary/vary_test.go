@@ -1,0 +1,26 @@
+package vary_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/vkmla/vkmla/internal/tuning/vary"
+)
+
+type inner struct{ Size, Unused int }
+
+type section struct {
+	Flag, Off bool
+	Rate      float64
+	List      []inner
+}
+
+// Numbers that a plan does not read are found, wherever they are, and the section stays as it was.
+func TestIdle(t *testing.T) {
+	s := section{Rate: 2, List: []inner{{0, 3}, {1, 5}}}
+	plan := func(s *section) string { return fmt.Sprint(s.Flag, s.Rate, s.List[0].Size, s.List[1].Size) }
+	assert.Equal(t, []string{".Off", ".List[0].Unused", ".List[1].Unused"}, vary.Idle(s, plan))
+	assert.Equal(t, section{Rate: 2, List: []inner{{0, 3}, {1, 5}}}, s)
+}

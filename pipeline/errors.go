@@ -1,0 +1,25 @@
+package pipeline
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Errors of engines, sessions and steps, besides cache.ErrPoolFull, model.ErrConfig and those
+// of package vk. They arrive wrapped, with the values that were wrong.
+var (
+	// ErrSequenceFull: a session would get more tokens than EngineOptions.MaxTokens.
+	ErrSequenceFull = errors.New("the sequence is full")
+	// ErrTooManySessions: EngineOptions.MaxSessions are open already.
+	ErrTooManySessions = errors.New("too many sessions")
+	// ErrInStep: a session was to change while a step in progress has tokens of it.
+	ErrInStep = errors.New("the session is in a step")
+	// ErrRewind: a session was to be truncated further than EngineOptions.Rewind allows.
+	ErrRewind = errors.New("too far to truncate")
+	// ErrSnapshot: no session can be restored from the data. It was not written by Session.Save,
+	// is of another model or format, damaged or cut short.
+	ErrSnapshot = errors.New("not a usable snapshot")
+	// ErrSnapshotVersion: a snapshot is of a format that this version of the package does not
+	// read. It matches ErrSnapshot, too.
+	ErrSnapshotVersion = fmt.Errorf("%w: of another format", ErrSnapshot)
+)

@@ -1,0 +1,69 @@
+package layer
+
+import (
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/pipeline/internal/memory"
+	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// compressor turns states of tokens into entries, or into the indexer's keys.
+type compressor struct {
+	compression cache.Compression
+	stateMap    *cache.SlotMapping
+	entryMap    *cache.SlotMapping
+	save        *cache.SaveState // nil where compress stores states itself
+	compress    *cache.Compress
+
+	gates           tensor.Tensor // [T, 2*C] f32: values, then scores, of C = compression.Channels()
+	states, entries tensor.Tensor // [T] i64: slots of the step's states and entries
+}
+
+// build takes from cfg all but the compression and the page of states.
+func (c *compressor) build(dev *vk.Device, state cache.StateCache, cfg cache.CompressConfig) (err error) {
+	cfg.Compression, cfg.StatePage = c.compression, state.Layout.Page
+	if c.stateMap, err = cache.NewSlotMapping(dev, cache.SlotMappingConfig{Page: cfg.StatePage, Ratio: 1}); err != nil {
+		return err
+	}
+	if c.entryMap, err = cache.NewSlotMapping(dev, cache.SlotMappingConfig{Page: cfg.Page, Ratio: c.compression.Ratio}); err != nil {
+		return err
+	}
+	if !cfg.Save {
+		if c.save, err = cache.NewSaveState(dev, cache.SaveStateConfig{Compression: c.compression, Page: cfg.StatePage, MaxBytes: state.Pool.Bytes()}); err != nil {
+			return err
+		}
+	}
+	c.compress, err = cache.NewCompress(dev, cfg)
+	return err
+}
+
+func (c *compressor) tensors(l *memory.List, tokens int) {
+	l.Add(&c.gates, tensor.F32, tokens, 2*c.compression.Channels())
+	l.Add(&c.states, tensor.I64, tokens)
+	l.Add(&c.entries, tensor.I64, tokens)
+}
+
+// recordSlots records where the step's states and entries go.
+func (c *compressor) recordSlots(rec *vk.Recorder, a *StepArgs, states, entries tensor.Tensor) error {
+	err := c.stateMap.Record(rec, cache.SlotMappingArgs{QueryStart: a.QueryStart, SeqLens: a.SeqLens, Table: states, Slots: c.states})
+	if err == nil {
+		err = c.entryMap.Record(rec, cache.SlotMappingArgs{QueryStart: a.QueryStart, SeqLens: a.SeqLens, Table: entries, Slots: c.entries})
+	}
+	return err
+}
+
+// recordSave records how states are stored.
+func (c *compressor) recordSave(rec *vk.Recorder, a *StepArgs, w *model.DeviceCompressor, state cache.StateCache) error {
+	return c.save.Record(rec, cache.SaveStateArgs{KvScore: c.gates, Ape: w.Ape, Positions: a.Positions, Slots: c.states, State: state})
+}
+
+// record records what makes entries. to says where these go, and how they are turned.
+func (c *compressor) record(rec *vk.Recorder, a *StepArgs, w *model.DeviceCompressor, state cache.StateCache, table tensor.Tensor, to cache.CompressArgs) error {
+	to.Positions, to.TokenToReq, to.StateSlots, to.Slots = a.Positions, a.TokenToReq, c.states, c.entries
+	to.State, to.StateTable, to.Norm = state, table, w.Norm
+	if c.save == nil {
+		to.KvScore, to.Ape = c.gates, w.Ape
+	}
+	return c.compress.Record(rec, to)
+}

@@ -1,0 +1,332 @@
+package layer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/vkmla/vkmla/attention"
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/tuning"
+	"github.com/vkmla/vkmla/pipeline/internal/memory"
+	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/projection"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+const (
+	opNewKind  = "layer: new kind"
+	opNewLayer = "layer: new layer"
+	opStep     = "layer: step"
+	opLayer    = "layer"
+
+	label = "layer step" // of the memory that a kind allocates
+
+	headDim  = model.HeadDim
+	indexDim = model.IndexDim
+)
+
+// KindConfig says what a Kind is built for.
+type KindConfig struct {
+	Spec   model.LayerSpec
+	Model  *model.Config // of the whole model, checked
+	Ranks  int           // how many ranks share heads and groups; 0 counts as 1
+	Tokens int           // T, padding included
+	MaxLen int           // longest sequence in tokens; entries beyond are neither picked nor attended
+
+	// Caches of a layer of this kind, or like the largest of them. Only the layouts and the
+	// sizes of the pools count: they decide which builds of the kernels reach the memory. A
+	// cache without a pool stands for any that one descriptor holds.
+	Caches Caches
+
+	Variant  string // of the attention kernel; "" picks the best
+	Hadamard bool   // mix the indexer's queries and keys before they are quantised
+
+	// Group is how many consecutive tokens usually belong to one request: 0 or 1 for decode,
+	// more for prefill. Results do not depend on it.
+	Group int
+	// Output is the form in which wo_a takes the attention's output.
+	Output projection.ActivationFormat
+	// Out is the type of a layer's output: tensor.BF16, or tensor.F32 for partial sums of ranks,
+	// which are rounded once they are complete.
+	Out tensor.DType
+}
+
+// Caches are the caches that a layer reads or writes; those that it does not have are zero.
+type Caches struct {
+	Window     cache.KVCache       // a slot for each token
+	Compressed cache.KVCache       // entries: a slot for each Ratio tokens
+	State      cache.StateCache    // of the compressor
+	IndexState cache.StateCache    // of the indexer's compressor
+	Keys       cache.IndexKeyCache // the indexer's, a slot for each entry
+}
+
+// Kind is what the layers of one spec share for steps of T tokens: kernels, and the memory for
+// what passes from one operation of a layer to the next. Submissions of its layers may follow
+// each other without waiting; they do not run at the same time.
+//
+// NewLayer and Close must not run at the same time as anything else here; recording may.
+type Kind struct {
+	dev    *vk.Device
+	cfg    KindConfig
+	tune   *tuning.Layer
+	wish   wishes
+	heads  int // of this rank, as groups
+	groups int
+	arena  *tensor.Arena // nil once closed
+
+	lists   lists
+	main    *compressor // nil for layers without
+	keys    *compressor // of the indexer, likewise
+	picks   *selection  // likewise
+	mla     mla
+	output  output
+	linears linears
+
+	norm   *projection.QKVNorm                  // made for the first layer that needs it
+	insert map[tensor.DType]*projection.QInsert // by the type of the weights of the norm inside; 0: without
+
+	qkv     tensor.Tensor // [T, QRank+512] bf16
+	qr, kv  tensor.Tensor // [T, QRank], [T, 512] bf16, normed
+	arrived tensor.Tensor // [T] u32, of the norm inside wqaWkv; 0 between layers
+}
+
+// NewKind builds what does not depend on the format of weights, and allocates T * (2*H*512 +
+// G*ORank + QRank + ...) * 2 bytes and scratch, under the label "layer step". The caller closes
+// it after its layers.
+//
+// Errors: vk.ErrArgument for numbers out of range; those of the constructors of operations and
+// of vk.Device.NewBuffer.
+func NewKind(dev *vk.Device, cfg KindConfig) (*Kind, error) {
+	k, err := newKind(dev, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err = k.build(); err == nil {
+		err = k.allocate()
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", opNewKind, err), k.Close())
+	}
+	return k, nil
+}
+
+// Check reports why there can be no Kind of a configuration, before anything is built: numbers
+// out of range, or tensors that no descriptor holds.
+func Check(dev *vk.Device, cfg KindConfig) error {
+	k, err := newKind(dev, cfg)
+	if err != nil {
+		return err
+	}
+	return k.tensors().Fits(opNewKind, dev.Caps().MaxStorageBufferRange)
+}
+
+// newKind checks a configuration and divides the work.
+func newKind(dev *vk.Device, cfg KindConfig) (*Kind, error) {
+	cfg.Ranks = max(cfg.Ranks, 1)
+	if err := cfg.check(dev); err != nil {
+		return nil, err
+	}
+	k := &Kind{dev: dev, cfg: cfg, tune: &tuning.Of(dev).Layer, heads: cfg.Model.Heads / cfg.Ranks, groups: cfg.Model.Groups / cfg.Ranks}
+	k.wish = wish(k.tune, cfg.Tokens, cfg.Caches.Compressed.Pool.Bytes())
+	compression := cfg.Spec.Compression
+	if cfg.Spec.Compresses() {
+		k.main = &compressor{compression: compression(headDim)}
+	}
+	if cfg.Spec.Picks == model.PickOwn {
+		k.picks = &selection{entries: max(1, cfg.MaxLen/cfg.Spec.Ratio)}
+		if k.main != nil {
+			k.keys = &compressor{compression: compression(indexDim)}
+		}
+	}
+	k.mla.width = cfg.entryWidth()
+	return k, nil
+}
+
+// entryWidth is the width of the rows of entries that are attended, 0 for none.
+func (cfg *KindConfig) entryWidth() int {
+	switch {
+	case cfg.Spec.Picks != model.PickNone:
+		return cfg.Model.TopK
+	case cfg.Spec.Ratio > 0:
+		return attention.C128Width(cfg.MaxLen, cfg.Spec.Ratio)
+	}
+	return 0
+}
+
+func (cfg *KindConfig) check(dev *vk.Device) error {
+	bad := func(arg string, got any, want string, a ...any) error {
+		return &vk.ArgumentError{Op: opNewKind, Arg: arg, Got: fmt.Sprint(got), Want: fmt.Sprintf(want, a...)}
+	}
+	if dev == nil {
+		return bad("dev", "nil", "a device")
+	}
+	grid := dev.Caps().MaxWorkgroupCount
+	most := int(min(grid[0], grid[1], grid[2]))
+	switch {
+	case cfg.Tokens < 1 || cfg.Tokens > most:
+		return bad("Tokens", cfg.Tokens, "1 to %d", most)
+	case cfg.Model.Groups%cfg.Ranks != 0:
+		return bad("Ranks", cfg.Ranks, "a divisor of the %d groups", cfg.Model.Groups)
+	case cfg.Model.Heads/cfg.Ranks > attention.MaxHeads:
+		return bad("Ranks", cfg.Ranks, "so many that each has at most %d of the %d heads", attention.MaxHeads, cfg.Model.Heads)
+	case cfg.Spec.Ratio > 0 && cfg.MaxLen < 1:
+		return bad("MaxLen", cfg.MaxLen, "at least 1")
+	case cfg.Out != tensor.BF16 && cfg.Out != tensor.F32:
+		return bad("Out", cfg.Out, "bf16 or f32")
+	}
+	return nil
+}
+
+func (k *Kind) build() (err error) {
+	k.insert = map[tensor.DType]*projection.QInsert{}
+	if err = k.lists.build(k); err != nil {
+		return err
+	}
+	if err = k.buildCompressors(); err != nil {
+		return err
+	}
+	if k.picks != nil {
+		if err = k.picks.build(k); err != nil {
+			return err
+		}
+	}
+	if err = k.mla.build(k); err != nil {
+		return err
+	}
+	return k.output.build(k)
+}
+
+func (k *Kind) buildCompressors() error {
+	c := &k.cfg.Caches
+	saves := k.wish.norms
+	if k.main != nil {
+		if err := k.main.build(k.dev, c.State, cache.CompressConfig{Save: saves, Page: c.Compressed.Layout.Page,
+			Eps: k.cfg.Model.Eps, MaxBytes: max(c.State.Pool.Bytes(), c.Compressed.Pool.Bytes())}); err != nil {
+			return err
+		}
+	}
+	if k.keys != nil {
+		return k.keys.build(k.dev, c.IndexState, cache.CompressConfig{Save: saves, Page: c.Keys.Layout.Page, Keys: c.Keys.Layout.Format,
+			Hadamard: k.cfg.Hadamard, Eps: k.cfg.Model.Eps, MaxBytes: max(c.IndexState.Pool.Bytes(), c.Keys.Pool.Bytes())})
+	}
+	return nil
+}
+
+// tensors lists what a kind allocates: before build, all but what only kernels know.
+func (k *Kind) tensors() memory.List {
+	var l memory.List
+	t, m := k.cfg.Tokens, k.cfg.Model
+	l.Add(&k.qkv, tensor.BF16, t, m.QRank+headDim)
+	l.Add(&k.qr, tensor.BF16, t, m.QRank)
+	l.Add(&k.kv, tensor.BF16, t, headDim)
+	l.Add(&k.arrived, tensor.U32, t)
+	k.lists.tensors(&l, k)
+	for _, c := range []*compressor{k.main, k.keys} {
+		if c != nil {
+			c.tensors(&l, t)
+		}
+	}
+	if k.picks != nil {
+		k.picks.tensors(&l, k)
+	}
+	k.mla.tensors(&l, k)
+	k.output.tensors(&l, k)
+	return l
+}
+
+func (k *Kind) allocate() (err error) {
+	if k.arena, err = k.tensors().Allocate(k.dev, vk.DeviceLocal, label); err != nil {
+		return err
+	}
+	for _, t := range k.Counters() {
+		if err == nil {
+			err = t.Upload(context.Background(), make([]byte, t.Bytes()))
+		}
+	}
+	return err
+}
+
+// Counters are tensors that hold zeros between layers.
+func (k *Kind) Counters() []tensor.Tensor {
+	list := []tensor.Tensor{k.arrived}
+	if k.picks != nil {
+		list = append(list, k.picks.arrived)
+	}
+	return list
+}
+
+// Reset records what makes all counters as they are between layers. After a launch of which
+// only some pieces ran they may be anything.
+func (k *Kind) Reset(rec *vk.Recorder) error {
+	for _, t := range k.Counters() {
+		if err := rec.Fill(t.View(), 0); err != nil {
+			return err
+		}
+	}
+	return k.output.reset(rec)
+}
+
+// TopK returns the picks [T, TopK] i32 of the layer that ran last: entries of the token's
+// request in ascending order, then -1. It is a zero tensor for layers without an indexer.
+func (k *Kind) TopK() tensor.Tensor {
+	if k.picks == nil {
+		return tensor.Tensor{}
+	}
+	return k.picks.topK
+}
+
+// Variants are those in use of the attention and, with an indexer, of its scores.
+func (k *Kind) Variants() (attention, scores string) {
+	if k.picks != nil {
+		scores = k.picks.pick.Variant()
+	}
+	return k.mla.op.Variant(), scores
+}
+
+// Bytes is the memory that the kind and its layers share, scratch included.
+func (k *Kind) Bytes() uint64 {
+	if k == nil || k.arena == nil {
+		return 0
+	}
+	return k.arena.Whole().Size + k.linears.bytes() + k.output.bytes()
+}
+
+// Close frees the memory, which nothing on the device may be using; closing again does
+// nothing. Recording anything more gives vk.ErrClosed.
+func (k *Kind) Close() error {
+	if k == nil || k.arena == nil {
+		return nil
+	}
+	err := errors.Join(k.arena.Close(), k.linears.close(), k.output.close())
+	k.arena = nil
+	return err
+}
+
+// norms returns the operation that norms the bottleneck and KV rows of layers whose products
+// do not.
+func (k *Kind) norms() (_ *projection.QKVNorm, err error) {
+	if k.norm == nil {
+		k.norm, err = projection.NewQKVNorm(k.dev, projection.QKVNormConfig{Rank: k.cfg.Model.QRank, Eps: k.cfg.Model.Eps})
+	}
+	return k.norm, err
+}
+
+// inserter returns the operation that norms queries and stores KV rows, after a norm of these
+// with weights of that type; 0 for rows that are normed.
+func (k *Kind) inserter(norm tensor.DType) (*projection.QInsert, error) {
+	if op := k.insert[norm]; op != nil {
+		return op, nil
+	}
+	window := k.cfg.Caches.Window
+	op, err := projection.NewQInsert(k.dev, projection.QInsertConfig{Page: window.Layout.Page, Eps: k.cfg.Model.Eps, KVNorm: norm,
+		MaxBytes: max(k.queryBytes(), window.Pool.Bytes())})
+	if err == nil {
+		k.insert[norm] = op
+	}
+	return op, err
+}
+
+// queryBytes is the size of the queries of heads, and of the attention's output.
+func (k *Kind) queryBytes() uint64 { return uint64(k.cfg.Tokens) * uint64(k.heads) * headDim * 2 }

@@ -1,0 +1,264 @@
+package layer
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/projection"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// Layer is one layer of a model, for the steps of its Kind. The package's documentation has
+// the formula.
+type Layer struct {
+	kind *Kind // nil once closed
+	w    *model.DeviceLayer
+	plan schedule
+
+	rows tensor.Tensor // factors of the rows of NVFP4 weights, absent if there are none
+	wide tensor.Tensor // weights_proj with rows of zeros below, absent if it needs none: see widen
+
+	insert *projection.QInsert
+	norm   *projection.QKVNorm     // nil where norms are part of other operations
+	chain  *projection.LinearChain // wo_a and wo_b in one launch; nil if they are two
+
+	qkv, qb, oa, ob             linear
+	gates                       linear // with a compressor
+	idxQB, idxWeights, idxGates linear // with an indexer; idxGates with a compressor of its keys
+}
+
+// use is a linear layer that a kind of layer has: where it goes, and what its matrix has to be.
+type use struct {
+	to           *linear
+	name         string
+	m            model.DeviceMatrix
+	n, k, groups int // outputs and inputs, of a group
+	out          tensor.DType
+	x            projection.ActivationFormat // 0, bf16, but for OA
+	norm         tensor.Tensor               // weights of a norm of the first QRank outputs; may be absent
+}
+
+// NewLayer makes a layer of weights on the device, which it uses but does not own: they stay
+// until the layer is closed. It builds the kernels for the formats of its weights that no layer
+// of the kind had before. The caller closes the layer.
+//
+// Errors: vk.ErrArgument for weights of another kind, of shapes that the configuration does not
+// have, or a wo_a that KindConfig.Output cannot take; vk.ErrClosed for a kind or weights that
+// were closed; those of projection.NewLinear and of tensor.New.
+func (k *Kind) NewLayer(ctx context.Context, w *model.DeviceLayer) (*Layer, error) {
+	if err := k.checkWeights(w); err != nil {
+		return nil, err
+	}
+	l := &Layer{kind: k, w: w}
+	uses := l.uses()
+	for _, u := range uses {
+		if got := u.m; got.N != u.n*u.groups || got.K != u.k {
+			return nil, badWeights(u.name, fmt.Sprintf("[%d, %d]", got.N, got.K), "[%d, %d]", u.n*u.groups, u.k)
+		}
+	}
+	if err := l.build(ctx, uses); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s %d: %w", opNewLayer, w.Layer, err), l.Close())
+	}
+	return l, nil
+}
+
+func badWeights(arg string, got any, want string, a ...any) error {
+	return &vk.ArgumentError{Op: opNewLayer, Arg: arg, Got: fmt.Sprint(got), Want: fmt.Sprintf(want, a...)}
+}
+
+func (k *Kind) checkWeights(w *model.DeviceLayer) error {
+	switch {
+	case k == nil || k.arena == nil:
+		return fmt.Errorf("%s: kind of layers %w", opNewLayer, vk.ErrClosed)
+	case w == nil:
+		return badWeights("w", "nil", "the weights of a layer")
+	case w.Closed():
+		return fmt.Errorf("%s: weights of layer %d %w", opNewLayer, w.Layer, vk.ErrClosed)
+	case (w.Compressor != nil) != (k.main != nil) || (w.Indexer != nil) != (k.picks != nil) ||
+		w.Indexer != nil && (w.Indexer.Compressor != nil) != (k.keys != nil):
+		return badWeights("w", fmt.Sprintf("layer %d, compressor %v, indexer %v", w.Layer, w.Compressor != nil, w.Indexer != nil),
+			"the weights of a layer of kind %s", k.cfg.Spec.Name)
+	case k.cfg.Output != projection.ActivationBF16 && w.OA.Format != model.FormatFP8:
+		return badWeights("w.OA.Format", w.OA.Format, "fp8, which the output path multiplies with")
+	case w.Sink.DType != tensor.F32 || w.Sink.Len() != k.heads:
+		return badWeights("w.Sink", w.Sink, "[%d] f32", k.heads)
+	}
+	return nil
+}
+
+// uses lists the linear layers of l.
+func (l *Layer) uses() []use {
+	k, w, m := l.kind, l.w, l.kind.cfg.Model
+	var none, qNorm tensor.Tensor
+	if k.wish.norms {
+		qNorm = w.QNorm
+	}
+	list := []use{
+		{&l.qkv, "QKV", w.QKV, m.QRank + headDim, m.Hidden, 1, tensor.BF16, 0, qNorm},
+		{&l.qb, "QB", w.QB, k.heads * headDim, m.QRank, 1, tensor.BF16, 0, none},
+		{&l.oa, "OA", w.OA, m.ORank, m.HeadsPerGroup() * headDim, k.groups, tensor.BF16, k.cfg.Output, none},
+		{&l.ob, "OB", w.OB, m.Hidden, k.groups * m.ORank, 1, k.cfg.Out, 0, none},
+	}
+	if c := w.Compressor; c != nil {
+		list = append(list, use{&l.gates, "Compressor.KVGate", c.KVGate, 2 * k.main.compression.Channels(), m.Hidden, 1, tensor.F32, 0, none})
+	}
+	if x := w.Indexer; x != nil {
+		list = append(list,
+			use{&l.idxQB, "Indexer.QB", x.QB, m.IndexHeads * indexDim, m.QRank, 1, tensor.BF16, 0, none},
+			use{&l.idxWeights, "Indexer.Weights", x.Weights, m.IndexHeads, m.Hidden, 1, tensor.BF16, 0, none})
+		if c := x.Compressor; c != nil {
+			list = append(list, use{&l.idxGates, "Indexer.Compressor.KVGate", c.KVGate, 2 * k.keys.compression.Channels(), m.Hidden, 1, tensor.F32, 0, none})
+		}
+	}
+	return list
+}
+
+func (l *Layer) build(ctx context.Context, uses []use) (err error) {
+	k := l.kind
+	if err = l.factors(ctx, uses); err != nil {
+		return err
+	}
+	if err = l.widen(ctx, uses); err != nil {
+		return err
+	}
+	for _, u := range uses {
+		cfg := projection.LinearConfig{N: u.n, K: u.k, Groups: u.groups, Weights: weightFormat(u.m), Activations: u.x, Out: u.out, MaxTokens: k.cfg.Tokens}
+		if !u.norm.IsZero() {
+			cfg.Norm, cfg.NormColumns, cfg.NormEps = u.norm.DType, k.cfg.Model.QRank, k.cfg.Model.Eps
+		}
+		if u.to.op, u.to.scratch, err = k.linears.get(k.dev, u.name, cfg); err != nil {
+			return fmt.Errorf("%s: %w", u.name, err)
+		}
+		u.to.w.Data, u.to.w.Scale = u.m.Data, u.m.Scales
+	}
+	if l.chain, err = k.chain(ctx, l.oa.op, l.ob.op); err != nil {
+		return err
+	}
+	t := l.traits()
+	var kvNorm tensor.DType
+	if t.normed {
+		kvNorm = l.w.KVNorm.DType
+	} else if l.norm, err = k.norms(); err != nil {
+		return err
+	}
+	l.plan = choose(k.tune, t)
+	l.insert, err = k.inserter(kvNorm)
+	return err
+}
+
+// traits are what the operations of a layer turned out to do.
+func (l *Layer) traits() traits {
+	k := l.kind
+	return traits{
+		tokens:      k.cfg.Tokens,
+		picks:       k.picks != nil,
+		compresses:  k.main != nil,
+		keys:        k.keys != nil,
+		normed:      l.qkv.op.Norms(k.cfg.Tokens),
+		saves:       k.wish.norms,
+		lateQueries: k.mla.norms,
+		rawScores:   k.picks != nil && k.picks.query == nil,
+		touch:       k.wish.touch,
+		touches:     k.wish.touches,
+		turned:      k.output.turn == nil && k.output.quant == nil,
+		chained:     l.chain != nil,
+		joined:      l.chain.Joined(),
+	}
+}
+
+// factors puts the one factor of each NVFP4 matrix on the device, for every row, as the
+// kernels take it.
+func (l *Layer) factors(ctx context.Context, uses []use) error {
+	var data []byte
+	begin := make([]int, len(uses))
+	const align = tensor.Align / 4 // rows
+	for i, u := range uses {
+		begin[i] = len(data) / 4
+		if u.m.Format != model.FormatNVFP4 {
+			continue
+		}
+		for range (u.m.N + align - 1) / align * align {
+			data = binary.LittleEndian.AppendUint32(data, math.Float32bits(u.m.Global))
+		}
+	}
+	if len(data) == 0 {
+		return nil
+	}
+	var err error
+	if l.rows, err = tensor.New(l.kind.dev, fmt.Sprintf("weights of layer %d", l.w.Layer), tensor.F32, len(data)/4); err != nil {
+		return err
+	}
+	for i, u := range uses {
+		if u.m.Format == model.FormatNVFP4 {
+			u.to.w.RowScale = l.rows.Rows(begin[i], begin[i]+u.m.N)
+		}
+	}
+	return l.rows.Upload(ctx, data)
+}
+
+// widen gives weights_proj of a number of heads that no kernel has more rows, of zeros. Models
+// that are in use have 64 heads; it serves small ones.
+func (l *Layer) widen(ctx context.Context, uses []use) error {
+	for i := range uses {
+		u := &uses[i]
+		n := linearRows(u.n)
+		if u.to != &l.idxWeights || n == u.n || u.m.Format != model.FormatBF16 {
+			continue
+		}
+		var err error
+		if l.wide, err = tensor.New(l.kind.dev, fmt.Sprintf("weights of layer %d", l.w.Layer), tensor.BF16, n, u.k); err != nil {
+			return err
+		}
+		rec, err := l.kind.dev.NewRecorder()
+		if err != nil {
+			return err
+		}
+		defer rec.Close()
+		if err := errors.Join(rec.Fill(l.wide.View(), 0), rec.Copy(l.wide.Rows(0, u.n).View(), u.m.Data.View())); err != nil {
+			return err
+		}
+		cmd, err := rec.End()
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(cmd.Run(ctx), cmd.Close()); err != nil {
+			return err
+		}
+		u.n, u.m.Data = n, l.wide
+	}
+	return nil
+}
+
+// Bytes is the memory that the layer has beside its weights and its kind.
+func (l *Layer) Bytes() uint64 { return l.rows.Bytes() + l.wide.Bytes() }
+
+// Close frees the layer's own memory; closing again does nothing. Recording afterwards gives
+// vk.ErrClosed.
+func (l *Layer) Close() error {
+	if l == nil || l.kind == nil {
+		return nil
+	}
+	l.kind = nil
+	return errors.Join(l.rows.Close(), l.wide.Close())
+}
+
+// Levels are the names of the operations that do not wait for each other, level by level, as
+// sections name them.
+func (l *Layer) Levels() [][]string {
+	var list [][]string
+	for _, level := range l.plan {
+		var names []string
+		for _, o := range level {
+			if name := sections[o]; name != "" {
+				names = append(names, name)
+			}
+		}
+		list = append(list, names)
+	}
+	return list
+}

@@ -1,0 +1,128 @@
+package layer
+
+import (
+	"encoding/binary"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/lab/fakemodel"
+	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+func must[T any](t testing.TB) func(T, error) T { return testkit.Must[T](t) }
+
+// alloc makes a tensor that lives as long as the test.
+func alloc(t testing.TB, dev *vk.Device, dt tensor.DType, shape ...int) tensor.Tensor {
+	t.Helper()
+	x := must[tensor.Tensor](t)(tensor.New(dev, "test", dt, shape...))
+	t.Cleanup(func() { x.Close() })
+	return x
+}
+
+// put uploads to a new tensor.
+func put[T any](t testing.TB, dev *vk.Device, dt tensor.DType, v []T, shape ...int) tensor.Tensor {
+	t.Helper()
+	x := alloc(t, dev, dt, shape...)
+	testkit.Put(t, x, v)
+	return x
+}
+
+// get downloads a tensor.
+func get[T any](t testing.TB, x tensor.Tensor) []T {
+	t.Helper()
+	b, v := make([]byte, x.Bytes()), make([]T, x.Len())
+	require.NoError(t, x.Download(t.Context(), b))
+	_, err := binary.Decode(b, binary.LittleEndian, v)
+	require.NoError(t, err)
+	return v
+}
+
+func filled[T any](n int, v T) []T {
+	s := make([]T, n)
+	for i := range s {
+		s[i] = v
+	}
+	return s
+}
+
+// weights makes a model of layers of the ratios and puts it on the device.
+func weights(t testing.TB, dev *vk.Device, o fakemodel.Options) (*model.Config, []*model.DeviceLayer) {
+	t.Helper()
+	dir := t.TempDir()
+	require.NoError(t, must[*fakemodel.Model](t)(fakemodel.New(o)).Write(dir, 1))
+	c := must[*model.Checkpoint](t)(model.Open(dir, model.CheckpointOptions{}))
+	defer c.Close()
+	layers := must[[]*model.DeviceLayer](t)(c.Upload(t.Context(), dev, nil))
+	t.Cleanup(func() {
+		for _, l := range layers {
+			l.Close()
+		}
+	})
+	return &c.Config, layers
+}
+
+// windowConfig is of layers that attend a window only, for one request's first tokens.
+func windowConfig(t testing.TB, cfg *model.Config, tokens int) KindConfig {
+	t.Helper()
+	c := KindConfig{Spec: model.Window, Model: cfg, Tokens: tokens, MaxLen: tokens, Out: tensor.BF16}
+	c.Caches.Window.Layout = must[cache.Layout](t)(cache.NewLayout(64, 0))
+	return c
+}
+
+// firstStep is the first step of one request, all of whose tokens are valid.
+func firstStep(t testing.TB, dev *vk.Device, n int) StepArgs {
+	t.Helper()
+	positions, pages := make([]int32, n), make([]int32, (n+63)/64)
+	for i := range positions {
+		positions[i] = int32(i)
+	}
+	for i := range pages {
+		pages[i] = int32(i)
+	}
+	return StepArgs{
+		QueryStart: put(t, dev, tensor.I32, []int32{0, int32(n)}, 2),
+		SeqLens:    put(t, dev, tensor.I32, []int32{int32(n)}, 1),
+		TokenToReq: put(t, dev, tensor.I32, make([]int32, n), n),
+		Positions:  put(t, dev, tensor.I32, positions, n),
+		IsValid:    put(t, dev, tensor.U8, filled(n, byte(1)), n),
+		Tables:     Tables{Window: put(t, dev, tensor.I32, pages, 1, len(pages))},
+	}
+}
+
+// run records and submits.
+func run(t testing.TB, dev *vk.Device, record func(*vk.Recorder) error) {
+	t.Helper()
+	rec := must[*vk.Recorder](t)(dev.NewRecorder())
+	defer rec.Close()
+	require.NoError(t, record(rec))
+	cmd := must[*vk.Commands](t)(rec.End())
+	defer cmd.Close()
+	require.NoError(t, cmd.Run(t.Context()))
+}
+
+// cosSin is a table of the positions before n.
+func cosSin(n int) (table []float32) {
+	for i := range n * cache.RopeDim {
+		angle := float64(i/cache.RopeDim) / math.Pow(160000, float64(i%32)/32)
+		table = append(table, float32(math.Cos(angle-math.Pi/2*float64(i%64/32))))
+	}
+	return table
+}
+
+// floats are values of bf16 numbers.
+func floats(v []uint16) []float32 {
+	f := make([]float32, len(v))
+	for i := range v {
+		f[i] = numfmt.BF16Decode(v[i])
+	}
+	return f
+}

@@ -1,0 +1,116 @@
+package layer
+
+import (
+	"context"
+	"errors"
+	"math"
+
+	"github.com/vkmla/vkmla/pipeline/internal/memory"
+	"github.com/vkmla/vkmla/projection"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// output is what follows the attention: its output is turned back and goes through wo_a, by
+// groups, and wo_b.
+type output struct {
+	turn  *projection.InverseRope      // nil where the attention turns it, or quant does
+	quant *projection.InverseRopeQuant // nil for bf16
+
+	codes, scales tensor.Tensor // [G, T, P*512] u8 and scales; of quant
+	z             tensor.Tensor // [T, G*ORank] bf16
+
+	chains map[[2]*projection.Linear]*projection.LinearChain
+	state  tensor.Tensor   // of the chains, absent as long as there are none
+	old    []tensor.Tensor // states that became too small; commands may use them yet
+}
+
+func (x *output) build(k *Kind) (err error) {
+	x.chains = map[[2]*projection.Linear]*projection.LinearChain{}
+	bytes := k.queryBytes()
+	switch {
+	case k.cfg.Output != projection.ActivationBF16:
+		scales := projection.ScaleF32
+		if k.cfg.Output == projection.ActivationFP8Packed {
+			scales = projection.ScalePacked
+		}
+		x.quant, err = projection.NewInverseRopeQuant(k.dev, projection.InverseRopeQuantConfig{
+			Groups: k.groups, Heads: k.cfg.Model.HeadsPerGroup(), Scales: scales, MaxBytes: bytes})
+	case !k.mla.turns:
+		x.turn, err = projection.NewInverseRope(k.dev, projection.InverseRopeConfig{MaxBytes: bytes})
+	}
+	return err
+}
+
+func (x *output) tensors(l *memory.List, k *Kind) {
+	t, p := k.cfg.Tokens, k.cfg.Model.HeadsPerGroup()
+	l.Add(&x.z, tensor.BF16, t, k.groups*k.cfg.Model.ORank)
+	if k.cfg.Output == projection.ActivationBF16 {
+		return
+	}
+	l.Add(&x.codes, tensor.U8, k.groups, t, p*headDim)
+	padded := projection.PaddedTokens(t)
+	if k.cfg.Output == projection.ActivationFP8Packed {
+		l.Add(&x.scales, tensor.I32, k.groups, p, padded)
+	} else {
+		l.Add(&x.scales, tensor.F32, k.groups, p*projection.HeadBlocks, padded)
+	}
+}
+
+// chain returns the one launch of wo_a and wo_b, which layers share, or nil where they are to
+// be two. It joins the attention's parts where it can.
+func (k *Kind) chain(ctx context.Context, a, b *projection.Linear) (*projection.LinearChain, error) {
+	x, key := &k.output, [2]*projection.Linear{a, b}
+	if c := x.chains[key]; c != nil {
+		return c, nil
+	}
+	var c *projection.LinearChain
+	err := error(vk.ErrMissingFeature)
+	if k.wish.joins && k.cfg.Output == projection.ActivationBF16 && projection.JoinedParts(k.mla.splits) {
+		c, err = projection.NewJoinedChain(a, b, k.cfg.Tokens)
+	}
+	if k.wish.chains && errors.Is(err, vk.ErrMissingFeature) {
+		c, err = projection.NewLinearChain(a, b, k.cfg.Tokens)
+	}
+	if errors.Is(err, vk.ErrMissingFeature) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if x.state.IsZero() || x.state.Len() < c.StateLen(k.cfg.Tokens) {
+		fresh, err := c.NewState(ctx, label, k.cfg.Tokens)
+		if err != nil {
+			return nil, err
+		}
+		if !x.state.IsZero() {
+			x.old = append(x.old, x.state)
+		}
+		x.state = fresh
+	}
+	x.chains[key] = c
+	return c, nil
+}
+
+// reset makes the state as projection.LinearChain.NewState does.
+func (x *output) reset(rec *vk.Recorder) error {
+	if x.state.IsZero() {
+		return nil
+	}
+	return rec.Fill(x.state.View(), math.MaxUint32)
+}
+
+func (x *output) bytes() (n uint64) {
+	for _, t := range append(x.old, x.state) {
+		n += t.Bytes()
+	}
+	return n
+}
+
+func (x *output) close() (err error) {
+	for _, t := range append(x.old, x.state) {
+		err = errors.Join(err, t.Close())
+	}
+	x.old, x.state = nil, tensor.Tensor{}
+	return err
+}

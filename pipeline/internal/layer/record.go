@@ -1,0 +1,269 @@
+package layer
+
+import (
+	"fmt"
+
+	"github.com/vkmla/vkmla/attention"
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/projection"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// Args are the inputs and outputs of one layer. Out must not overlap Hidden.
+type Args struct {
+	Hidden tensor.Tensor // [T, Hidden] bf16, after the layer's own input norm
+	CosSin tensor.Tensor // [rows, 64] f32, Rope.Table(rows, 1) of the layer's rotation; a position beyond the last row counts as it
+	Out    tensor.Tensor // [T, Hidden] of KindConfig.Out, written; undefined for padding tokens
+
+	// Caches are written, then read. A layer that borrows has the Compressed and the Keys of the
+	// layer that it borrows from.
+	Caches Caches
+
+	// Picks are where the picks go, for an indexer whose picks other layers read; absent, they go
+	// to memory of the kind. A layer that attends an earlier layer's picks reads them here.
+	Picks Picks
+
+	// Beside, unless nil, records something of the caller's behind the layer's first products,
+	// which nothing in front of it waits for.
+	Beside func(*vk.Recorder) error
+}
+
+// Picks are the compressed entries that an indexer picked, as slots of their cache.
+type Picks struct {
+	Slots tensor.Tensor // [T, TopK] i32
+	Lens  tensor.Tensor // [T] i32
+}
+
+// Record records the layer, after Kind.RecordStep with the same step in the same or an earlier
+// submission.
+//
+// Errors: vk.ErrClosed; those of the operations, after which the recording is to be given up.
+func (l *Layer) Record(rec *vk.Recorder, step StepArgs, a Args) error {
+	switch {
+	case l == nil || l.kind == nil || l.kind.arena == nil:
+		return fmt.Errorf("%s: layer %w", opLayer, vk.ErrClosed)
+	case l.w.Closed():
+		return fmt.Errorf("%s: weights of layer %d %w", opLayer, l.w.Layer, vk.ErrClosed)
+	}
+	r := &recording{l: l, k: l.kind, rec: rec, step: &step, a: &a}
+	if err := r.schedule(l.plan); err != nil {
+		return fmt.Errorf("%s: %w", opLayer, err)
+	}
+	return nil
+}
+
+// recording is a layer being recorded.
+type recording struct {
+	l     *Layer
+	k     *Kind
+	rec   *vk.Recorder
+	step  *StepArgs
+	a     *Args
+	parts attention.Parts // of the attention, where woAB joins them
+}
+
+func (r *recording) schedule(s schedule) error {
+	for _, l := range s {
+		if err := r.level(l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// level records ops in their order. What follows indexScores runs beside it.
+func (r *recording) level(l level) error {
+	for i, o := range l {
+		if name := sections[o]; name != "" {
+			r.rec.Section(name)
+		}
+		if o == indexScores {
+			return r.selection(l[i+1:])
+		}
+		if err := r.op(o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *recording) op(o op) error {
+	l, k := r.l, r.k
+	switch o {
+	case wqaWkv:
+		return r.bottleneck()
+	case wgate, wgateFirst:
+		return l.gates.record(r.rec, r.a.Hidden, k.main.gates)
+	case indexWgate:
+		return l.idxGates.record(r.rec, r.a.Hidden, k.keys.gates)
+	case weightsProj:
+		return r.headWeights()
+	case callers:
+		if r.a.Beside == nil {
+			return nil
+		}
+		return r.a.Beside(r.rec)
+	case qkvNorm:
+		return l.norm.Record(r.rec, projection.QKVNormArgs{QR: k.qkv, KV: k.qkv, KVAt: k.cfg.Model.QRank,
+			QRWeight: l.w.QNorm, KVWeight: l.w.KVNorm, QROut: k.qr, KVOut: k.kv})
+	case save:
+		return k.main.recordSave(r.rec, r.step, l.w.Compressor, r.a.Caches.State)
+	case indexSave:
+		return k.keys.recordSave(r.rec, r.step, l.w.Indexer.Compressor, r.a.Caches.IndexState)
+	case compress:
+		return k.main.record(r.rec, r.step, l.w.Compressor, r.a.Caches.State, r.step.Tables.State,
+			cache.CompressArgs{CosSin: r.a.CosSin, Cache: r.a.Caches.Compressed})
+	case indexCompress:
+		return k.keys.record(r.rec, r.step, l.w.Indexer.Compressor, r.a.Caches.IndexState, r.step.Tables.IndexState,
+			cache.CompressArgs{CosSin: r.a.CosSin, Keys: r.a.Caches.Keys})
+	case wqB:
+		return l.qb.record(r.rec, k.qr, k.mla.q)
+	case indexWqB:
+		return l.idxQB.record(r.rec, k.qr, k.picks.q)
+	case kvInsert:
+		return r.insert()
+	case indexQuantise:
+		return k.picks.recordQuantise(r.rec, r.step, r.a.CosSin)
+	case indexSelect: // recorded with indexScores
+		return nil
+	case touchPool:
+		return r.touch()
+	case attend:
+		return r.attention()
+	case inverseRope:
+		return r.turnBack()
+	case woA:
+		return l.oa.op.Record(r.rec, r.firstOutput())
+	case woB:
+		return l.ob.record(r.rec, k.output.z, r.a.Out)
+	case woAB:
+		return r.chain()
+	}
+	panic(fmt.Sprintf("layer: no operation %d", o))
+}
+
+// bottleneck records wq_a and wkv, and the norm of the former where the product does it.
+func (r *recording) bottleneck() error {
+	k, args := r.k, r.l.qkv.args(r.a.Hidden, r.k.qkv)
+	if r.l.normed() {
+		args.Norm, args.Normed, args.Arrived = r.l.w.QNorm, k.qr, k.arrived
+	}
+	return r.l.qkv.op.Record(r.rec, args)
+}
+
+// normed tells whether norms are part of wqaWkv and kvInsert.
+func (l *Layer) normed() bool { return l.norm == nil }
+
+// headWeights records the indexer's weights of heads.
+func (r *recording) headWeights() error {
+	x, s := &r.l.idxWeights, r.k.picks
+	if s.wide.IsZero() {
+		return x.record(r.rec, r.a.Hidden, s.weights)
+	}
+	if err := x.record(r.rec, r.a.Hidden, s.wide); err != nil {
+		return err
+	}
+	to, from, row := s.weights.View(), s.wide.View(), uint64(2*r.k.cfg.Model.IndexHeads)
+	pitch := uint64(2 * s.wide.Shape[1])
+	for t := range uint64(r.k.cfg.Tokens) {
+		if err := r.rec.Copy(to.Buffer.View(to.Offset+t*row, row), from.Buffer.View(from.Offset+t*pitch, row)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// insert records how KV rows are stored, and the norm and the rotation of queries unless the
+// attention does them.
+func (r *recording) insert() error {
+	k := r.k
+	a := projection.QInsertArgs{KV: k.kv, Slots: k.lists.slots, Positions: r.step.Positions, Table: r.a.CosSin, Cache: r.a.Caches.Window}
+	if !k.mla.norms {
+		a.Q = k.mla.q
+	}
+	if r.l.normed() {
+		a.KV, a.KVAt, a.KVWeight = k.qkv, k.cfg.Model.QRank, r.l.w.KVNorm
+	}
+	return r.l.insert.Record(r.rec, a)
+}
+
+// selection records scores and picks, and ops beside the first scores.
+func (r *recording) selection(ops level) error {
+	var beside func() error
+	if len(ops) > 0 {
+		beside = func() error {
+			defer r.rec.Section(sections[indexSelect])
+			return r.level(ops)
+		}
+	}
+	return r.k.picks.record(r.rec, r.step, r.a, r.k.lists.visibleLens, beside)
+}
+
+// touch records what has the addresses of entries translated, so that the attention finds its
+// rows sooner. The pool grows: it may have another size than the schedule was chosen for.
+func (r *recording) touch() error {
+	pool, s := r.a.Caches.Compressed.Pool, r.k.picks
+	n := pool.Bytes()
+	if n < r.k.tune.TouchLeast || n > min(r.k.tune.TouchMost, r.k.dev.Caps().MaxStorageBufferRange) {
+		return nil
+	}
+	return s.touch.Record(r.rec, pool, s.sink)
+}
+
+func (r *recording) attention() (err error) {
+	k, joined := r.k, r.l.chain.Joined()
+	a := attention.DecodeArgs{Sink: r.l.w.Sink, Window: attention.SlotSet{Cache: r.a.Caches.Window, Indices: k.lists.window.slots, Lens: k.lists.window.lens}}
+	if k.mla.width > 0 {
+		at := r.attended()
+		a.Compressed = attention.SlotSet{Cache: r.a.Caches.Compressed, Indices: at.Slots, Lens: at.Lens}
+	}
+	if k.mla.norms {
+		a.Norm = attention.QueryNorm{Eps: k.cfg.Model.Eps, Positions: r.step.Positions, Table: r.a.CosSin}
+	}
+	if !joined && k.output.quant == nil && k.mla.turns {
+		a.InverseRope = attention.InverseRope{Positions: r.step.Positions, Table: r.a.CosSin}
+	}
+	r.parts, err = k.mla.record(r.rec, a, joined)
+	return err
+}
+
+// attended are the slots of the entries that the layer attends.
+func (r *recording) attended() Picks {
+	switch r.k.cfg.Spec.Picks {
+	case model.PickOwn:
+		return r.k.picks.to(r.a)
+	case model.PickEarlier:
+		return r.a.Picks
+	}
+	return Picks{r.k.lists.all.slots, r.k.lists.all.lens}
+}
+
+func (r *recording) turnBack() error {
+	x, o := &r.k.output, r.k.mla.o
+	if x.quant == nil {
+		return x.turn.Record(r.rec, projection.InverseRopeArgs{O: o, Positions: r.step.Positions, Table: r.a.CosSin})
+	}
+	return x.quant.Record(r.rec, projection.InverseRopeQuantArgs{O: o, Positions: r.step.Positions, Table: r.a.CosSin, Codes: x.codes, Scales: x.scales})
+}
+
+// firstOutput are the arguments of wo_a.
+func (r *recording) firstOutput() projection.LinearArgs {
+	x := &r.k.output
+	a := r.l.oa.args(r.k.mla.o, x.z)
+	if x.quant != nil {
+		a.X, a.XScale = x.codes, x.scales
+	}
+	return a
+}
+
+// chain records wo_a and wo_b in one launch, and the joining of parts where it is part of it.
+func (r *recording) chain() error {
+	x := &r.k.output
+	a := projection.LinearChainArgs{First: r.firstOutput(), Second: projection.LinearArgs{X: x.z, W: r.l.ob.w, Out: r.a.Out}, State: x.state}
+	if r.l.chain.Joined() {
+		a.Parts = projection.AttentionParts{Out: r.parts.Out, State: r.parts.State, Sink: r.l.w.Sink, Positions: r.step.Positions, Table: r.a.CosSin}
+	}
+	return r.l.chain.Record(r.rec, a)
+}

@@ -1,0 +1,221 @@
+package layer
+
+import "github.com/vkmla/vkmla/internal/tuning"
+
+// op is an operation of a layer. Its name is that of its product in the model, or of what it
+// does; section gives the name under which it is timed.
+type op int
+
+const (
+	wqaWkv        op = iota // queries' bottleneck beside KV rows; norms the bottleneck where traits.normed
+	wgate                   // inputs of the compressor
+	wgateFirst              // the same, where it comes before wqaWkv: see traits.gatesFirst
+	indexWgate              // inputs of the indexer's compressor
+	weightsProj             // the indexer's weights of heads
+	callers                 // what Args.Beside records
+	qkvNorm                 // norms of bottleneck and KV rows; where not traits.normed
+	save                    // the compressor's states; where not traits.saves
+	indexSave               // likewise of the indexer's compressor
+	compress                // compressed entries of the groups that the step completes
+	indexCompress           // the indexer's keys of these
+	wqB                     // queries of the heads
+	indexWqB                // queries of the indexer
+	kvInsert                // KV rows into the cache; norm and rotation of queries where not traits.lateQueries
+	indexQuantise           // the indexer's queries; where not traits.rawScores
+	indexScores             // scores of entries. What follows in its level runs beside the first of them
+	indexSelect             // the picks; recorded with indexScores
+	touchPool               // translates the addresses of entries
+	attend                  // attention, to its parts where traits.joined
+	inverseRope             // turns the output back; where not traits.turned
+	woA                     // where not traits.chained
+	woB                     // likewise
+	woAB                    // both in one launch, which joins the attention's parts where traits.joined
+	ops                     // how many there are
+)
+
+// sections are the names that ops are timed under. Ops without one go with those before them.
+var sections = [ops]string{
+	wqaWkv: "wq_a|wkv", wgate: "compressor.wkv|wgate", wgateFirst: "compressor.wkv|wgate",
+	indexWgate: "indexer.compressor.wkv|wgate", weightsProj: "indexer.weights_proj",
+	qkvNorm: "q_kv_norm", save: "compressor.save", indexSave: "indexer.compressor.save",
+	compress: "compressor.compress", indexCompress: "indexer.compressor.compress",
+	wqB: "wq_b", indexWqB: "indexer.wq_b", kvInsert: "q_norm_rope_kv_insert", indexQuantise: "indexer.q_quantise",
+	indexScores: "indexer.select", indexSelect: "indexer.select", touchPool: "indexer.select",
+	attend: "attention", inverseRope: "inverse_rope", woA: "wo_a", woB: "wo_b", woAB: "wo_a, wo_b",
+}
+
+// level is a list of ops that do not wait for each other, in the order of recording. What is
+// recorded first begins first, and a product leaves little room beside it. So what is short,
+// or takes long in few workgroups, comes first: behind a product it would end after it. A step
+// of 8 tokens loses 2 % with kvInsert behind wqB. One of 16, 32 or 64 tokens that completes an
+// entry of 128 loses 2 to 3 % with compress behind wqB.
+type level []op
+
+// schedule is the order of a layer's ops. A layer skips the ops that it does not have, and
+// then levels without ops: see traits.has. The recorder derives barriers from what ops read
+// and write, so a misplaced op can only be slow; TestLevels counts the barriers.
+type schedule []level
+
+// The first levels of every schedule. wqaWkv leads, so that its norm, which one workgroup does,
+// is done while others multiply: behind the others it costs a step of 32 tokens 0.9 %.
+var (
+	inputs = level{wgateFirst, wqaWkv, wgate, indexWgate, weightsProj, callers}
+	norms  = level{qkvNorm, save, indexSave}
+)
+
+// The schedules. A layer picks if it has an indexer of its own.
+var (
+	// No picks, and the attention norms and turns queries: nothing waits for wqB before it.
+	attends = schedule{inputs, norms,
+		{compress, kvInsert, wqB},
+		{attend}, {inverseRope}, {woA, woAB}, {woB}}
+
+	// No picks: kvInsert norms and turns what wqB gives.
+	attendsNormed = schedule{inputs, norms,
+		{compress, wqB},
+		{kvInsert},
+		{attend}, {inverseRope}, {woA, woAB}, {woB}}
+
+	// Picks, few tokens. The end of the selection is a launch of few workgroups, so that wqB takes
+	// the least time beside it. Entries take long in few workgroups: there, the scores do not wait
+	// for them. A step of one token gains 1 to 1.7 %, one of 4 or 8 gains 0.6 %.
+	picks = schedule{inputs, norms,
+		{indexCompress, indexWqB},
+		{indexQuantise},
+		{indexScores},
+		{indexSelect, touchPool, compress, kvInsert, wqB},
+		{attend}, {inverseRope}, {woA, woAB}, {woB}}
+
+	// The same where touchPool has something to do: entries are there before it.
+	picksTouched = schedule{inputs, norms,
+		{compress, indexCompress, indexWqB},
+		{indexQuantise},
+		{indexScores},
+		{indexSelect, touchPool, kvInsert, wqB},
+		{attend}, {inverseRope}, {woA, woAB}, {woB}}
+
+	// Picks, few tokens, and the attention does not norm queries.
+	picksNormed = schedule{inputs, norms,
+		{compress, indexCompress, wqB, indexWqB},
+		{kvInsert, indexQuantise},
+		{indexScores},
+		{indexSelect, touchPool},
+		{attend}, {inverseRope}, {woA, woAB}, {woB}}
+
+	// Picks, from tuning.Layer.BesideTokens on. Scores wait for memory while wqB does not. A step
+	// of 32 tokens gains 2 % with entries beside the scores, one of 16 gains 0.6 %.
+	picksMany = schedule{inputs, norms,
+		{indexWqB, indexCompress},
+		{indexQuantise},
+		{indexScores, compress, wqB},
+		{indexSelect, touchPool, kvInsert},
+		{attend}, {inverseRope}, {woA, woAB}, {woB}}
+)
+
+// traits are what the schedule of a layer depends on.
+type traits struct {
+	tokens     int  // T
+	picks      bool // has an indexer
+	compresses bool // has a compressor
+	keys       bool // has an indexer's compressor
+
+	normed      bool // wqaWkv norms the bottleneck, and kvInsert KV rows
+	saves       bool // compressors store the states themselves
+	lateQueries bool // the attention norms and turns queries
+	rawScores   bool // the kernel of the scores quantises the indexer's queries
+	touch       bool // the pool of entries may grow to a size to be touched
+	touches     bool // and is of one
+	turned      bool // the attention, or what joins its parts, turns its output back
+	chained     bool // woA and woB are one launch
+	joined      bool // and it joins the attention's parts
+	gatesFirst  bool // wgate takes longer than wqaWkv and begins before it
+}
+
+// choose returns the schedule of a layer, without the ops that it does not have.
+func choose(n *tuning.Layer, t traits) schedule {
+	var table schedule
+	switch {
+	case !t.picks && t.lateQueries:
+		table = attends
+	case !t.picks:
+		table = attendsNormed
+	case t.tokens >= n.BesideTokens:
+		table = picksMany
+	case !t.lateQueries:
+		table = picksNormed
+	case t.touches:
+		table = picksTouched
+	default:
+		table = picks
+	}
+	// Without a norm inside, a compute unit has room for one workgroup of these products at a time.
+	t.gatesFirst = t.tokens >= n.BesideTokens && !t.normed
+	var s schedule
+	for _, all := range table {
+		var l level
+		for _, o := range all {
+			if t.has(o) {
+				l = append(l, o)
+			}
+		}
+		if len(l) > 0 {
+			s = append(s, l)
+		}
+	}
+	return s
+}
+
+// has reports whether the layer has an op.
+func (t *traits) has(o op) bool {
+	switch o {
+	case wgate:
+		return t.compresses && !t.gatesFirst
+	case wgateFirst:
+		return t.compresses && t.gatesFirst
+	case compress:
+		return t.compresses
+	case save:
+		return t.compresses && !t.saves
+	case indexWgate, indexCompress:
+		return t.keys
+	case indexSave:
+		return t.keys && !t.saves
+	case weightsProj, indexWqB, indexScores, indexSelect:
+		return t.picks
+	case touchPool:
+		return t.picks && t.touch
+	case indexQuantise:
+		return t.picks && !t.rawScores
+	case qkvNorm:
+		return !t.normed
+	case inverseRope:
+		return !t.turned
+	case woA, woB:
+		return !t.chained
+	case woAB:
+		return t.chained
+	}
+	return true
+}
+
+// wishes is what a kind of layer asks its operations for, where they can.
+type wishes struct {
+	norms   bool // norms inside products, states stored by compressors
+	raw     bool // scores of queries that are not quantised
+	chains  bool // wo_a and wo_b in one launch
+	joins   bool // which joins the attention's parts
+	touch   bool // a kernel that touches the pool of entries
+	touches bool // a schedule for a pool that is touched
+}
+
+// wish decides for steps of T tokens and a pool of entries of so many bytes.
+func wish(n *tuning.Layer, tokens int, pool uint64) wishes {
+	return wishes{
+		norms:   tokens <= n.NormTokens,
+		raw:     tokens <= n.RawTokens,
+		chains:  tokens <= n.ChainTokens,
+		joins:   tokens <= n.JoinTokens,
+		touch:   pool >= n.TouchLeast,
+		touches: pool >= n.TouchLeast && pool <= n.TouchMost,
+	}
+}

@@ -1,0 +1,137 @@
+package layer
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/vkmla/vkmla/internal/tuning"
+)
+
+// needs says which ops, if the layer has them, stand in a level in front of an op's.
+var needs = map[op][]op{
+	qkvNorm:       {wqaWkv},
+	save:          {wgate, wgateFirst, callers},
+	indexSave:     {indexWgate, callers},
+	compress:      {wgate, wgateFirst, save, callers},
+	indexCompress: {indexWgate, indexSave, callers},
+	wqB:           {wqaWkv, qkvNorm},
+	indexWqB:      {wqaWkv, qkvNorm},
+	kvInsert:      {wqaWkv, qkvNorm, callers}, // and wqB, see below
+	indexQuantise: {indexWqB, weightsProj},
+	indexScores:   {indexWqB, weightsProj, indexQuantise, indexCompress, callers},
+	indexSelect:   {indexScores},
+	touchPool:     {indexScores},
+	attend:        {wqB, kvInsert, compress, indexSelect, callers},
+	inverseRope:   {attend},
+	woA:           {attend, inverseRope},
+	woAB:          {attend, inverseRope},
+	woB:           {woA},
+}
+
+// everyTraits calls f with all traits that there can be, for few and for many tokens.
+func everyTraits(f func(traits)) {
+	for bits := range 1 << 12 {
+		b := func(i int) bool { return bits>>i&1 != 0 }
+		t := traits{picks: b(0), compresses: b(1), normed: b(2), saves: b(3), lateQueries: b(4), rawScores: b(5), touch: b(6),
+			turned: b(8), chained: b(9)}
+		t.keys, t.touches, t.joined = t.picks && t.compresses, t.touch && b(7), t.chained && b(10)
+		t.tokens = 1
+		if b(11) {
+			t.tokens = 40
+		}
+		f(t)
+	}
+}
+
+// TestScheduleOrder demands of every layer that each op it has stands in its schedule once, and
+// behind what it needs.
+func TestScheduleOrder(t *testing.T) {
+	n := layerTuning(t, "hopper")
+	everyTraits(func(x traits) {
+		at := map[op]int{}
+		for i, l := range choose(&n, x) {
+			for _, o := range l {
+				_, twice := at[o]
+				require.False(t, twice, "%+v: %q twice", x, sections[o])
+				at[o] = i
+			}
+		}
+		x.gatesFirst = x.tokens >= n.BesideTokens && !x.normed
+		for o := range ops {
+			i, there := at[o]
+			require.Equal(t, x.has(o), there, "%+v: op %d %q", x, o, sections[o])
+			if !there {
+				continue
+			}
+			before := needs[o]
+			if o == kvInsert && !x.lateQueries {
+				before = append(slices.Clone(before), wqB)
+			}
+			for _, p := range before {
+				if j, ok := at[p]; ok {
+					require.Less(t, j, i, "%+v: %q in front of %q", x, sections[o], sections[p])
+				}
+			}
+		}
+	})
+}
+
+// TestScheduleSections demands a name for every op that launches something of the layer's.
+func TestScheduleSections(t *testing.T) {
+	for o := range ops {
+		assert.Equal(t, o == callers, sections[o] == "", "op %d", o)
+	}
+}
+
+func layerTuning(t *testing.T, name string) tuning.Layer {
+	p, err := tuning.Named(name)
+	require.NoError(t, err)
+	return p.Layer
+}
+
+// plans describes the schedules of many layers on a device that grants all wishes.
+func plans(n *tuning.Layer) (list []string) {
+	for _, tokens := range []int{1, 2, 3, 8, 16, 24, 32, 33, 64} {
+		for _, pool := range []uint64{128 << 20, 300 << 20, 1500 << 20, 3 << 30} {
+			for bits := range 8 {
+				late, picks, joinable := bits&1 != 0, bits&2 != 0, bits&4 != 0
+				w := wish(n, tokens, pool)
+				s := choose(n, traits{tokens: tokens, picks: picks, compresses: true, keys: picks, normed: w.norms, saves: w.norms, rawScores: w.raw,
+					lateQueries: late, touch: w.touch, touches: w.touches, chained: w.chains || w.joins && joinable, joined: w.joins && joinable})
+				list = append(list, fmt.Sprint(s))
+			}
+		}
+	}
+	return list
+}
+
+// TestTuning demands that every number of tuning.Layer changes some schedule.
+func TestTuning(t *testing.T) {
+	n := layerTuning(t, "hopper")
+	want := plans(&n)
+	fields := reflect.ValueOf(&n).Elem()
+	for i := range fields.NumField() {
+		name, f := fields.Type().Field(i).Name, fields.Field(i)
+		old := reflect.ValueOf(f.Interface())
+		changed := false
+		for _, by := range []float64{0.5, 2} {
+			switch {
+			case f.CanInt():
+				f.SetInt(int64(by * float64(old.Int())))
+			case f.CanUint():
+				f.SetUint(uint64(by * float64(old.Uint())))
+			default:
+				t.Fatalf("%s is no number", name)
+			}
+			changed = changed || !slices.Equal(want, plans(&n))
+		}
+		f.Set(old)
+		assert.True(t, changed, "%s changes no schedule", name)
+	}
+	require.Equal(t, want, plans(&n))
+}

@@ -1,0 +1,100 @@
+package layer
+
+import (
+	"errors"
+
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/indexer"
+	"github.com/vkmla/vkmla/pipeline/internal/memory"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// selection is the indexer: it scores entries and picks the best for each token.
+type selection struct {
+	query   *indexer.QueryQuant // nil where the kernel of the scores quantises queries
+	pick    *indexer.Select
+	touch   *cache.Touch // nil where the pool of entries never reaches a size to be touched
+	entries int          // the most of a request; more are not scored
+
+	q, weights             tensor.Tensor // [T, Hi, 128], [T, Hi] bf16
+	wide                   tensor.Tensor // [T, more than Hi] bf16, where no product has Hi outputs: see linearRows
+	codes, scales, folded  tensor.Tensor // quantised queries, and their weights [T, Hi] f32; absent without query
+	topK                   tensor.Tensor // [T, TopK] i32
+	own                    slotLists     // [T, TopK]: slots of the picks
+	scratch, arrived, sink tensor.Tensor // arrived is [T] i32, 0 between selections; sink is of touch
+}
+
+func (s *selection) build(k *Kind) (err error) {
+	c, m := &k.cfg.Caches, k.cfg.Model
+	cfg := indexer.SelectConfig{K: m.TopK, SlotPage: c.Compressed.Layout.Page, Logits: indexer.LogitsConfig{
+		Heads: m.IndexHeads, Format: c.Keys.Layout.Format, Page: c.Keys.Layout.Page, Group: k.cfg.Group, MaxBytes: c.Keys.Pool.Bytes()}}
+	if k.wish.touch {
+		if s.touch, err = cache.NewTouch(k.dev); err != nil {
+			return err
+		}
+	}
+	if k.wish.raw && !k.cfg.Hadamard { // no kernel of scores mixes queries
+		cfg.Logits.Raw = true
+		if s.pick, err = indexer.NewSelect(k.dev, cfg); !errors.Is(err, vk.ErrMissingFeature) {
+			return err
+		}
+		cfg.Logits.Raw = false
+	}
+	if s.query, err = indexer.NewQueryQuant(k.dev, indexer.QueryQuantConfig{Format: c.Keys.Layout.Format, Hadamard: k.cfg.Hadamard}); err != nil {
+		return err
+	}
+	s.pick, err = indexer.NewSelect(k.dev, cfg)
+	return err
+}
+
+func (s *selection) tensors(l *memory.List, k *Kind) {
+	t, h := k.cfg.Tokens, k.cfg.Model.IndexHeads
+	l.Add(&s.q, tensor.BF16, t, h, indexDim)
+	l.Add(&s.weights, tensor.BF16, t, h)
+	if wide := linearRows(h); wide != h {
+		l.Add(&s.wide, tensor.BF16, t, wide)
+	}
+	l.Add(&s.topK, tensor.I32, t, k.cfg.Model.TopK)
+	s.own.tensors(l, t, k.cfg.Model.TopK)
+	l.Add(&s.arrived, tensor.I32, t)
+	l.Add(&s.sink, tensor.U32, 1)
+	if s.pick != nil {
+		l.Add(&s.scratch, tensor.U8, int(s.pick.ScratchBytes(t)))
+	}
+	if s.query != nil {
+		format := k.cfg.Caches.Keys.Layout.Format
+		l.Add(&s.codes, tensor.U8, t, h, format.RowBytes())
+		l.Add(&s.folded, tensor.F32, t, h)
+		if format == cache.IndexKeyMXFP4 {
+			l.Add(&s.scales, tensor.U8, t, h, cache.IndexScaleBytes)
+		}
+	}
+}
+
+// recordQuantise records how queries are quantised.
+func (s *selection) recordQuantise(rec *vk.Recorder, step *StepArgs, cosSin tensor.Tensor) error {
+	return s.query.Record(rec, indexer.QueryQuantArgs{Q: s.q, Positions: step.Positions, Weights: s.weights, Table: cosSin,
+		Codes: s.codes, Scales: s.scales, WeightsOut: s.folded})
+}
+
+// record records scores and selection, and beside, unless nil, with the first scores. visible
+// says how many entries each token may see.
+func (s *selection) record(rec *vk.Recorder, step *StepArgs, a *Args, visible tensor.Tensor, beside func() error) error {
+	scores := indexer.LogitsArgs{Q: s.codes, QScale: s.scales, Weights: s.folded, Keys: a.Caches.Keys,
+		BlockTable: step.Tables.Keys, TokenToReq: step.TokenToReq, Lens: visible}
+	if s.query == nil {
+		scores.Raw = indexer.RawQueries{Q: s.q, Positions: step.Positions, Weights: s.weights, Table: a.CosSin}
+	}
+	to := s.to(a)
+	return s.pick.Record(rec, indexer.SelectArgs{LogitsArgs: scores, TopK: s.topK, Entries: s.entries, Scratch: s.scratch.View(),
+		Arrived: s.arrived, Beside: beside, Slots: indexer.PickSlots{BlockTable: step.Tables.Compressed, Slots: to.Slots, Lens: to.Lens}})
+}
+
+// to is where the picks of a layer go.
+func (s *selection) to(a *Args) Picks {
+	if a.Picks.Slots.IsZero() {
+		return Picks{s.own.slots, s.own.lens}
+	}
+	return a.Picks
+}

@@ -1,0 +1,136 @@
+package layer
+
+import (
+	"fmt"
+
+	"github.com/vkmla/vkmla/attention"
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/indexer"
+	"github.com/vkmla/vkmla/pipeline/internal/memory"
+	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// StepArgs are the inputs that all layers of a kind share in a step, for R requests with
+// QueryStart[R] tokens in all. The T - QueryStart[R] tokens after those are padding: IsValid
+// 0, and in TokenToReq and Positions any value, such as 0. The i-th of n tokens of request r
+// has position SeqLens[r] - n + i.
+//
+// A block table has an entry for every page of a request's sequence, in the order of
+// positions. -1 stands for a page that was never allocated or was recycled, of which nothing
+// is read or written. A token's own position has a page in Window, or its row is not stored.
+//
+// Source: vLLM vllm/v1/attention/backends/mla/sparse_swa.py.
+type StepArgs struct {
+	QueryStart tensor.Tensor // [R+1] i32: first token of each request, then their number; ascending from 0
+	SeqLens    tensor.Tensor // [R] i32: tokens of each request, this step's included
+	TokenToReq tensor.Tensor // [T] i32: request of each token
+	Positions  tensor.Tensor // [T] i32: position of each token in its request
+	IsValid    tensor.Tensor // [T] u8: 0 for padding
+	Tables     Tables
+}
+
+// Tables are the block tables [R, W] i32 of the caches of the same names in Caches.
+type Tables struct {
+	Window, Compressed, State, IndexState, Keys tensor.Tensor
+}
+
+// lists are what is computed once for the layers of a step: where KV rows go, and which slots
+// are attended as far as no indexer decides it.
+type lists struct {
+	slotMap *cache.SlotMapping
+	windows *attention.WindowIndices
+	entries *attention.C128Indices // nil unless all entries are attended
+	visible *indexer.Visible       // nil without an indexer
+
+	slots       tensor.Tensor // [T] i64: where the step's KV rows are stored
+	window      slotLists     // [T, Window], oldest first
+	all         slotLists     // [T, width], of all entries
+	visibleLens tensor.Tensor // [T] i32: entries that a token may see
+}
+
+// slotLists are rows of slots of a cache, with lengths; beyond these they are undefined.
+type slotLists struct {
+	slots, lens tensor.Tensor // [T, width], [T] i32
+}
+
+func (s *slotLists) tensors(l *memory.List, tokens, width int) {
+	l.Add(&s.slots, tensor.I32, tokens, width)
+	l.Add(&s.lens, tensor.I32, tokens)
+}
+
+func (x *lists) build(k *Kind) (err error) {
+	page, spec := k.cfg.Caches.Window.Layout.Page, &k.cfg.Spec
+	if x.slotMap, err = cache.NewSlotMapping(k.dev, cache.SlotMappingConfig{Page: page, Ratio: 1}); err != nil {
+		return err
+	}
+	if x.windows, err = attention.NewWindowIndices(k.dev, attention.WindowIndicesConfig{Page: page}); err != nil {
+		return err
+	}
+	switch {
+	case k.picks != nil:
+		x.visible, err = indexer.NewVisible(k.dev, indexer.VisibleConfig{Ratio: spec.Ratio})
+	case spec.Ratio > 0 && spec.Picks == model.PickNone:
+		x.entries, err = attention.NewC128Indices(k.dev, attention.C128IndicesConfig{Page: k.cfg.Caches.Compressed.Layout.Page, Ratio: spec.Ratio})
+	}
+	return err
+}
+
+func (x *lists) tensors(l *memory.List, k *Kind) {
+	t := k.cfg.Tokens
+	l.Add(&x.slots, tensor.I64, t)
+	x.window.tensors(l, t, k.cfg.Model.Window)
+	switch {
+	case k.picks != nil:
+		l.Add(&x.visibleLens, tensor.I32, t)
+	case k.mla.width > 0 && k.cfg.Spec.Picks == model.PickNone:
+		x.all.tensors(l, t, k.mla.width)
+	}
+}
+
+// RecordStep records what is computed once for all layers of a step: where KV rows, states
+// and entries are stored, each token's window, and its entries or how many it may see.
+//
+// Errors: vk.ErrClosed; those of the operations, after which the recording is to be given up.
+func (k *Kind) RecordStep(rec *vk.Recorder, a StepArgs) error {
+	if k == nil || k.arena == nil {
+		return fmt.Errorf("%s: kind of layers %w", opStep, vk.ErrClosed)
+	}
+	rec.Section("step")
+	var err error
+	if k.main != nil {
+		err = k.main.recordSlots(rec, &a, a.Tables.State, a.Tables.Compressed)
+	}
+	if err == nil && k.keys != nil {
+		err = k.keys.recordSlots(rec, &a, a.Tables.IndexState, a.Tables.Keys)
+	}
+	if err == nil {
+		err = k.lists.record(rec, &a)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", opStep, err)
+	}
+	return nil
+}
+
+// record ends with the list of entries, which waits for the slots of KV rows.
+func (x *lists) record(rec *vk.Recorder, a *StepArgs) error {
+	if x.visible != nil {
+		if err := x.visible.Record(rec, indexer.VisibleArgs{Positions: a.Positions, IsValid: a.IsValid, Lens: x.visibleLens}); err != nil {
+			return err
+		}
+	}
+	if err := x.slotMap.Record(rec, cache.SlotMappingArgs{QueryStart: a.QueryStart, SeqLens: a.SeqLens, Table: a.Tables.Window, Slots: x.slots}); err != nil {
+		return err
+	}
+	if err := x.windows.Record(rec, attention.WindowIndicesArgs{QueryStart: a.QueryStart, SeqLens: a.SeqLens, TokenToReq: a.TokenToReq,
+		IsValid: a.IsValid, BlockTable: a.Tables.Window, Slots: x.window.slots, Lens: x.window.lens}); err != nil {
+		return err
+	}
+	if x.entries == nil {
+		return nil
+	}
+	return x.entries.Record(rec, attention.C128IndicesArgs{Positions: a.Positions, SlotMapping: x.slots, TokenToReq: a.TokenToReq,
+		BlockTable: a.Tables.Compressed, Indices: x.all.slots, Lens: x.all.lens})
+}

@@ -1,0 +1,58 @@
+// Package memory allocates lists of tensors, each list from one buffer.
+package memory
+
+import (
+	"fmt"
+
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// List says which tensors to make and where they go. Its zero value is an empty list.
+type List []want
+
+type want struct {
+	to    *tensor.Tensor
+	dt    tensor.DType
+	shape []int
+}
+
+// Add puts a tensor on the list.
+func (l *List) Add(to *tensor.Tensor, dt tensor.DType, shape ...int) {
+	*l = append(*l, want{to, dt, shape})
+}
+
+// Allocate makes an arena that just holds the tensors, and then the tensors. A nil arena
+// stands for an empty list. After an error there may be an arena to close.
+func (l List) Allocate(dev *vk.Device, mem vk.Memory, label string) (*tensor.Arena, error) {
+	if len(l) == 0 {
+		return nil, nil
+	}
+	var size uint64
+	for _, x := range l {
+		size += tensor.Need(x.dt, x.shape...)
+	}
+	arena, err := tensor.NewArena(dev, mem, label, size)
+	if err != nil {
+		return nil, err
+	}
+	for _, x := range l {
+		if *x.to, err = arena.Alloc(x.dt, x.shape...); err != nil {
+			break
+		}
+	}
+	return arena, err
+}
+
+// Fits reports whether a descriptor of so many bytes holds each tensor.
+//
+// Errors: vk.ErrArgument, which names the first tensor that is larger.
+func (l List) Fits(op string, limit uint64) error {
+	for _, x := range l {
+		if n := tensor.Need(x.dt, x.shape...); n > limit {
+			return &vk.ArgumentError{Op: op, Arg: fmt.Sprintf("a tensor %v", x.shape),
+				Got: fmt.Sprintf("%d bytes", n), Want: fmt.Sprintf("at most %d", limit)}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,382 @@
+package model
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/vkmla/vkmla/internal/safetensors"
+)
+
+const (
+	configName = "config.json"
+	maxConfig  = 16 << 20 // bytes of a config.json; real ones have a few thousand
+)
+
+// LoadConfig reads config.json of a model's folder. See ParseConfig.
+//
+// Errors: *ConfigError (ErrConfig), or the file system's, fs.ErrInvalid for what is not a
+// regular file.
+func LoadConfig(dir string) (Config, error) {
+	f, _, err := safetensors.OpenRegular(filepath.Join(dir, configName))
+	if err != nil {
+		return Config{}, fmt.Errorf("model: config: %w", err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
+	if err != nil {
+		return Config{}, fmt.Errorf("model: config: %w", err)
+	}
+	return ParseConfig(data)
+}
+
+// ParseConfig reads a config.json in either spelling: that of the released
+// checkpoints (compress_ratios, rope_theta, compress_rope_theta, rope_scaling) or
+// that of newer versions of transformers (layer_types, compress_rates,
+// rope_parameters with "main" and "compress"). Where both stand they have to agree. A
+// rope_theta in a rope_scaling (or rope_parameters) without names has to be one of the
+// two that rope_theta and compress_rope_theta give.
+// Lists may go on beyond num_hidden_layers, for layers that only predict ahead.
+//
+// Fields that do not concern attention are not looked at. Those that do are not
+// guessed: one that is absent is an error, unless every model has the same value.
+//
+// Errors: *ConfigError (ErrConfig), which names the field.
+//
+// Source: configuration_deepseek_v4.py in transformers, and config.json of the
+// released checkpoints.
+func ParseConfig(data []byte) (Config, error) {
+	if len(data) > maxConfig {
+		return Config{}, &ConfigError{configName, "a longer file", fmt.Sprintf("at most %d bytes", maxConfig)}
+	}
+	var f configFile
+	dec := json.NewDecoder(bytes.NewReader(data))
+	if err := dec.Decode(&f); err != nil {
+		return Config{}, jsonError(err)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return Config{}, &ConfigError{configName, "more than one value", "one JSON object"}
+	}
+	r := &configReader{f: f}
+	c := r.config()
+	if r.err != nil {
+		return Config{}, r.err
+	}
+	if err := c.Check(); err != nil {
+		return Config{}, err
+	}
+	return c, nil
+}
+
+func jsonError(err error) error {
+	var typ *json.UnmarshalTypeError
+	if errors.As(err, &typ) && typ.Field != "" {
+		return &ConfigError{typ.Field, "a " + typ.Value, "a value that fits " + typ.Type.String()}
+	}
+	return &ConfigError{configName, err.Error(), "a JSON object"}
+}
+
+// configFile is config.json as far as attention goes. Pointers tell what is absent.
+type configFile struct {
+	ModelType  *string  `json:"model_type"`
+	Hidden     *int     `json:"hidden_size"`
+	Layers     *int     `json:"num_hidden_layers"`
+	Heads      *int     `json:"num_attention_heads"`
+	KVHeads    *int     `json:"num_key_value_heads"`
+	HeadDim    *int     `json:"head_dim"`
+	RopeDim    *int     `json:"qk_rope_head_dim"`
+	RopePart   *float64 `json:"partial_rotary_factor"`
+	QRank      *int     `json:"q_lora_rank"`
+	ORank      *int     `json:"o_lora_rank"`
+	Groups     *int     `json:"o_groups"`
+	IndexHeads *int     `json:"index_n_heads"`
+	IndexDim   *int     `json:"index_head_dim"`
+	TopK       *int     `json:"index_topk"`
+	Window     *int     `json:"sliding_window"`
+	MaxPos     *int     `json:"max_position_embeddings"`
+	Eps        *float64 `json:"rms_norm_eps"`
+	Bias       *bool    `json:"attention_bias"`
+
+	Ratios []int          `json:"compress_ratios"`
+	Types  []string       `json:"layer_types"`
+	Rates  map[string]int `json:"compress_rates"`
+
+	Theta         *float64   `json:"rope_theta"`
+	CompressTheta *float64   `json:"compress_rope_theta"`
+	Scaling       *ropeNamed `json:"rope_scaling"`
+	RopeSets      *ropeNamed `json:"rope_parameters"`
+
+	Quant *struct {
+		Method string `json:"quant_method"`
+		Block  []int  `json:"weight_block_size"`
+	} `json:"quantization_config"`
+}
+
+// ropeFile is one set of rope_scaling or rope_parameters.
+type ropeFile struct {
+	Type      *string  `json:"rope_type"`
+	OldType   *string  `json:"type"`
+	Theta     *float64 `json:"rope_theta"`
+	Factor    *float64 `json:"factor"`
+	BetaFast  *float64 `json:"beta_fast"`
+	BetaSlow  *float64 `json:"beta_slow"`
+	Original  *int     `json:"original_max_position_embeddings"`
+	Attention *float64 `json:"attention_factor"`
+	Scale     *float64 `json:"mscale"`
+	ScaleAll  *float64 `json:"mscale_all_dim"`
+	Truncate  *bool    `json:"truncate"`
+	Part      *float64 `json:"partial_rotary_factor"`
+}
+
+// ropeNamed is rope_scaling or rope_parameters: two named sets, as transformers writes
+// the second, or one set without a name, as released checkpoints have the first.
+type ropeNamed struct {
+	ropeFile
+	Main     *ropeFile `json:"main"`
+	Compress *ropeFile `json:"compress"`
+}
+
+// layerTypes are transformers' names of the kinds of layers.
+var layerTypes = map[string]LayerSpec{
+	"sliding_attention":            Window,
+	"compressed_sparse_attention":  C4A,
+	"heavily_compressed_attention": C128A,
+}
+
+// configReader remembers the first thing that is wrong.
+type configReader struct {
+	f   configFile
+	err error
+}
+
+func (r *configReader) bad(field string, got any, want string, a ...any) {
+	if r.err == nil {
+		r.err = &ConfigError{field, fmt.Sprint(got), fmt.Sprintf(want, a...)}
+	}
+}
+
+func need[T any](r *configReader, field string, v *T) T {
+	if v == nil {
+		r.bad(field, "absent", "a value")
+		return *new(T)
+	}
+	return *v
+}
+
+func or[T any](v *T, otherwise T) T {
+	if v == nil {
+		return otherwise
+	}
+	return *v
+}
+
+// fixed checks a field that has the same value in every model.
+func (r *configReader) fixed(field string, v *int, want int) {
+	if v != nil && *v != want {
+		r.bad(field, *v, "%d", want)
+	}
+}
+
+func (r *configReader) config() Config {
+	f := r.f
+	if m := or(f.ModelType, "deepseek_v4"); m != "deepseek_v4" {
+		r.bad("model_type", m, "deepseek_v4")
+	}
+	r.fixed("num_key_value_heads", f.KVHeads, 1)
+	r.fixed("head_dim", f.HeadDim, HeadDim)
+	r.fixed("qk_rope_head_dim", f.RopeDim, ropeDim)
+	r.fixed("index_head_dim", f.IndexDim, IndexDim)
+	r.rotated("partial_rotary_factor", f.RopePart)
+	if or(f.Bias, false) {
+		r.bad("attention_bias", true, "false: no linear layer of attention has a bias")
+	}
+	c := Config{
+		Hidden: need(r, "hidden_size", f.Hidden), Heads: need(r, "num_attention_heads", f.Heads),
+		QRank: need(r, "q_lora_rank", f.QRank), ORank: need(r, "o_lora_rank", f.ORank), Groups: need(r, "o_groups", f.Groups),
+		Window: need(r, "sliding_window", f.Window), MaxPositions: need(r, "max_position_embeddings", f.MaxPos),
+		Eps: float32(or(f.Eps, 1e-6)), Layers: V4Layers(r.ratios()...),
+	}
+	if c.indexes() {
+		c.IndexHeads, c.TopK = need(r, "index_n_heads", f.IndexHeads), need(r, "index_topk", f.TopK)
+	}
+	c.Main, c.Compress = r.ropes(slices.ContainsFunc(c.Layers, func(l Layer) bool { return l.Ratio > 0 }))
+	if q := f.Quant; q != nil {
+		c.Quantization = q.Method
+		if q.Block != nil && (len(q.Block) != 2 || q.Block[0] != blockSide || q.Block[1] != blockSide) {
+			r.bad("quantization_config.weight_block_size", q.Block, "[%d %d]", blockSide, blockSide)
+		}
+	}
+	return c
+}
+
+// rotated checks the fraction of a head that is rotated.
+func (r *configReader) rotated(field string, part *float64) {
+	if part != nil && *part*HeadDim != ropeDim {
+		r.bad(field, *part, "%v: the last %d of %d", float64(ropeDim)/HeadDim, ropeDim, HeadDim)
+	}
+}
+
+// ratios returns the ratio of each layer.
+func (r *configReader) ratios() []int {
+	f, n := r.f, need(r, "num_hidden_layers", r.f.Layers)
+	if f.Ratios == nil && f.Types == nil {
+		r.bad("compress_ratios", "absent, as is layer_types", "a ratio for each layer")
+	}
+	if n < 1 || n > maxLayers {
+		r.bad("num_hidden_layers", n, "1 to %d", maxLayers)
+	}
+	if f.Ratios != nil && len(f.Ratios) < n {
+		r.bad("compress_ratios", fmt.Sprintf("%d ratios", len(f.Ratios)), "one for each of %d layers", n)
+	}
+	if f.Types != nil && len(f.Types) < n {
+		r.bad("layer_types", fmt.Sprintf("%d types", len(f.Types)), "one for each of %d layers", n)
+	}
+	for name, rate := range f.Rates {
+		if want, known := layerTypes[name]; !known || rate != want.Ratio {
+			r.bad("compress_rates", fmt.Sprintf("%q: %d", name, rate), "4 for compressed_sparse_attention and 128 for heavily_compressed_attention")
+		}
+	}
+	if r.err != nil {
+		return nil
+	}
+	list := make([]int, n)
+	for i := range list {
+		if f.Ratios != nil {
+			list[i] = f.Ratios[i]
+			if list[i] == 1 { // both mean that there are no entries
+				list[i] = 0
+			}
+		}
+		if f.Types == nil {
+			continue
+		}
+		spec, known := layerTypes[f.Types[i]]
+		switch {
+		case !known:
+			r.bad("layer_types", fmt.Sprintf("%.60q for layer %d", f.Types[i], i), "sliding_attention, compressed_sparse_attention or heavily_compressed_attention")
+		case f.Ratios != nil && spec.Ratio != list[i]:
+			r.bad("layer_types", fmt.Sprintf("%s for layer %d", f.Types[i], i), "what compress_ratios says, %d", f.Ratios[i])
+		}
+		list[i] = spec.Ratio
+	}
+	return list
+}
+
+// ropeSaid is a rotation as one field of config.json gives it.
+type ropeSaid struct {
+	field string
+	theta *float64 // nil if it does not say
+	Rope
+}
+
+// ropes returns the rotations of layers without and with a compressor. Without any
+// of the latter (compressed is false) theirs may be absent.
+func (r *configReader) ropes(compressed bool) (main, compress Rope) {
+	var mains, compresses, unnamed []ropeSaid
+	for _, x := range []struct {
+		field string
+		sets  *ropeNamed
+	}{{"rope_parameters", r.f.RopeSets}, {"rope_scaling", r.f.Scaling}} {
+		switch s := x.sets; {
+		case s == nil:
+		case (s.Main == nil) != (s.Compress == nil):
+			r.bad(x.field, "one of main and compress", "both or neither")
+		case s.Main != nil: // what stands beside the two is not looked at, as in transformers
+			mains = append(mains, r.rope(x.field+".main", *s.Main))
+			compresses = append(compresses, r.rope(x.field+".compress", *s.Compress))
+		default: // without names the scaling belongs to the layers with a compressor
+			said := r.rope(x.field, s.ropeFile)
+			if said.theta != nil {
+				unnamed = append(unnamed, said)
+			}
+			said.theta = nil
+			compresses = append(compresses, said)
+		}
+	}
+	if compressed && len(compresses) == 0 {
+		r.bad("rope_scaling", "absent, as is rope_parameters", `the scaling of layers with a compressor, {"rope_type": "default"} for none`)
+	}
+	main = r.agreed(mains, "rope_theta", r.f.Theta, plainRope().Theta)
+	compress = r.agreed(compresses, "compress_rope_theta", r.f.CompressTheta, yarnRope().Theta)
+	// Without names nobody knows whose theta it is: transformers writes that of all
+	// layers into the scaling, others the one that is scaled.
+	for _, s := range unnamed {
+		if *s.theta != main.Theta && *s.theta != compress.Theta {
+			r.bad(s.field+".rope_theta", *s.theta, "%v or %v, as rope_theta and compress_rope_theta have it", main.Theta, compress.Theta)
+		}
+	}
+	return main, compress
+}
+
+// agreed returns the one rotation that all of the list give, with the theta that they
+// or the field called name give, or else the usual one.
+func (r *configReader) agreed(list []ropeSaid, name string, theta *float64, usual float64) Rope {
+	rope, by := Rope{Factor: 1}, name
+	for i, s := range list {
+		if i == 0 {
+			rope = s.Rope
+		} else {
+			r.same(list[0], s)
+		}
+		switch {
+		case s.theta == nil:
+		case theta == nil:
+			theta, by = s.theta, s.field
+		case *s.theta != *theta && by == name:
+			r.bad(name, *theta, "what %s says, %v", s.field, *s.theta)
+		case *s.theta != *theta:
+			r.bad(s.field+".rope_theta", *s.theta, "what %s says, %v", by, *theta)
+		}
+	}
+	rope.Theta = or(theta, usual)
+	return rope
+}
+
+// same checks that b scales as a does.
+func (r *configReader) same(a, b ropeSaid) {
+	for _, x := range []struct {
+		name string
+		a, b float64
+	}{
+		{"factor", a.Factor, b.Factor}, {"beta_fast", a.BetaFast, b.BetaFast}, {"beta_slow", a.BetaSlow, b.BetaSlow},
+		{"original_max_position_embeddings", float64(a.Original), float64(b.Original)},
+	} {
+		if x.a != x.b && (a.Scaled() || b.Scaled()) {
+			r.bad(b.field+"."+x.name, x.b, "what %s says, %v", a.field, x.a)
+		}
+	}
+}
+
+// rope returns what a set says but for Rope.Theta, which other fields give, too.
+func (r *configReader) rope(field string, f ropeFile) ropeSaid {
+	r.rotated(field+".partial_rotary_factor", f.Part)
+	if a := or(f.Attention, 1); a != 1 {
+		r.bad(field+".attention_factor", a, "1: the model's rotation keeps lengths")
+	}
+	// These two only count where the factor is not given, as their quotient.
+	if m, all := or(f.Scale, 0), or(f.ScaleAll, 0); f.Attention == nil && m != all {
+		r.bad(field+".mscale", m, "mscale_all_dim, %v: the model's rotation keeps lengths", all)
+	}
+	if !or(f.Truncate, true) {
+		r.bad(field+".truncate", false, "true: the model's ramp goes from pair to pair")
+	}
+	if f.Type != nil && f.OldType != nil && !strings.EqualFold(*f.Type, *f.OldType) {
+		r.bad(field+".type", fmt.Sprintf("%.60q", *f.OldType), "what rope_type says, %.60q", *f.Type)
+	}
+	said := ropeSaid{field, f.Theta, Rope{Factor: 1}}
+	switch t := strings.ToLower(or(f.Type, or(f.OldType, "default"))); {
+	case t == "yarn":
+		said.Rope = Rope{Factor: need(r, field+".factor", f.Factor), BetaFast: or(f.BetaFast, 32), BetaSlow: or(f.BetaSlow, 1),
+			Original: need(r, field+".original_max_position_embeddings", f.Original)}
+	case t != "default":
+		r.bad(field+".type", fmt.Sprintf("%.60q", t), "default or yarn")
+	case f.Type == nil && f.OldType == nil && or(f.Factor, 1) != 1:
+		r.bad(field+".type", "absent", "yarn, or default without a factor")
+	}
+	return said
+}

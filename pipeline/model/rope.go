@@ -1,0 +1,128 @@
+package model
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/vkmla/vkmla/vk"
+)
+
+// RopePairs is the number of pairs of a head that turn, and of the cosines in a row of
+// a table.
+const RopePairs = ropeDim / 2
+
+// RopeRow is the number of float32 values of a table's row: 32 cosines, then 32 sines.
+const RopeRow = ropeDim
+
+// Frequencies are the angles f_i in radians by which pair i turns from one position to
+// the next, as kernels and checkpoints count them, in float32:
+//
+//	g_i = 1 / Theta^(2i/64)
+//	f_i = g_i                                              without YaRN
+//	f_i = g_i/Factor * (1 - keep_i) + g_i * keep_i         with YaRN
+//	keep_i = 1 - (i - low) / (high - low), within 0..1
+//	low, high = floor(c(BetaFast)), ceil(c(BetaSlow)), within 0..63
+//	c(n) = 64 ln(Original / (2 pi n)) / (2 ln Theta)       the pair that turns n times in Original positions
+//
+// Angles are not scaled otherwise, and YaRN's factor on the attention is 1. Of a rotation
+// that Config.Check refuses, such as the zero value, they have no meaning.
+//
+// Sources: vLLM vllm/model_executor/layers/rotary_embedding (common.py, yarn_scaling_rope.py),
+// DeepSeek's inference/model.py (precompute_freqs_cis).
+func (r Rope) Frequencies() [RopePairs]float32 {
+	var f [RopePairs]float32
+	low, high := r.ramp()
+	for i := range f {
+		power := float32(math.Pow(r.Theta, float64(2*i)/ropeDim))
+		f[i] = 1 / power
+		if r.Scaled() {
+			slow := 1 / float32(float32(r.Factor)*power)
+			keep := 1 - min(max((float32(i)-low)/(high-low), 0), 1)
+			f[i] = float32(slow*(1-keep)) + float32(f[i]*keep)
+		}
+	}
+	return f
+}
+
+// ramp are the pairs between which YaRN goes over from the given frequencies to the
+// divided ones.
+func (r Rope) ramp() (low, high float32) {
+	if !r.Scaled() {
+		return 0, 1
+	}
+	pair := func(turns float64) float64 {
+		return ropeDim * math.Log(float64(r.Original)/(turns*2*math.Pi)) / (2 * math.Log(r.Theta))
+	}
+	low = float32(max(math.Floor(pair(float64(r.BetaFast))), 0))
+	high = float32(min(math.Ceil(pair(float64(r.BetaSlow))), ropeDim-1))
+	if low == high {
+		high += 0.001
+	}
+	return low, high
+}
+
+// Table makes rows 0 to rows-1 of a table, row k for position k*step: for pair i the
+// cosine of k*step * f_i at i and its sine at 32+i. The angle is the product of float32
+// numbers, rounded, up to 0.03 from the exact one at position 2^20: that is what models
+// are trained and run with. Cosine and sine are rounded from float64. A step
+// of a layer's ratio gives the table for compressed entries, which turn by the position of
+// the first token of their group. A row is 256 bytes.
+//
+// Errors: vk.ErrArgument for numbers below 1, positions beyond 2^24, which float32 does
+// not tell apart, or a rotation that Config.Check refuses.
+func (r Rope) Table(rows, step int) ([]float32, error) {
+	if err := r.usable("model: rope table"); err != nil {
+		return nil, err
+	}
+	if rows < 1 || step < 1 || rows > MaxPosition/step+1 {
+		return nil, &vk.ArgumentError{Op: "model: rope table", Arg: "rows, step", Got: fmt.Sprintf("%d, %d", rows, step),
+			Want: fmt.Sprintf("at least 1 and positions up to %d", MaxPosition)}
+	}
+	f, table := r.Frequencies(), make([]float32, rows*RopeRow)
+	for k := range rows {
+		turnRow(table[k*RopeRow:][:RopeRow], &f, k*step)
+	}
+	return table, nil
+}
+
+// Rows writes the rows of the given positions, one after the other, to dst: what a step
+// needs of a table, for a server that does not keep one. Tokens then turn by row number
+// instead of position.
+//
+// Errors: vk.ErrArgument for a position below 0 or beyond 2^24, a dst that has not 64
+// numbers for each, or a rotation that Config.Check refuses; then nothing was written.
+func (r Rope) Rows(dst []float32, positions []int) error {
+	if err := r.usable("model: rope rows"); err != nil {
+		return err
+	}
+	if len(dst) != len(positions)*RopeRow {
+		return &vk.ArgumentError{Op: "model: rope rows", Arg: "dst", Got: fmt.Sprintf("%d values", len(dst)), Want: fmt.Sprintf("%d for each of %d positions", RopeRow, len(positions))}
+	}
+	for _, p := range positions {
+		if p < 0 || p > MaxPosition {
+			return &vk.ArgumentError{Op: "model: rope rows", Arg: "positions", Got: fmt.Sprint(p), Want: fmt.Sprintf("0 to %d", MaxPosition)}
+		}
+	}
+	f := r.Frequencies()
+	for k, p := range positions {
+		turnRow(dst[k*RopeRow:][:RopeRow], &f, p)
+	}
+	return nil
+}
+
+func (r Rope) usable(op string) (err error) {
+	r.check(func(string, any, string, ...any) {
+		err = &vk.ArgumentError{Op: op, Arg: "Rope", Got: fmt.Sprintf("%+v", r), Want: "a rotation that Config.Check accepts"}
+	}, "", "")
+	return err
+}
+
+// maxPosition is the last of the numbers that float32 all has.
+const MaxPosition = 1 << 24
+
+func turnRow(row []float32, f *[RopePairs]float32, position int) {
+	for i, v := range f {
+		sin, cos := math.Sincos(float64(float32(float32(position) * v)))
+		row[i], row[RopePairs+i] = float32(cos), float32(sin)
+	}
+}

@@ -1,0 +1,106 @@
+package model_test
+
+import (
+	"errors"
+	"math"
+	"testing"
+
+	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/vk"
+)
+
+var (
+	plain = model.Rope{Theta: 10000, Factor: 1}
+	yarn  = model.Rope{Theta: 160000, Factor: 16, BetaFast: 32, BetaSlow: 1, Original: 65536}
+)
+
+func TestRopeFrequencies(t *testing.T) {
+	f := yarn.Frequencies()
+	for i, want := range map[int]float64{
+		0: 1, 8: 0.05, 15: 0.00363553858, 16: 0.002265625, 20: 0.000296977778, 24: 1.953125e-05, 25: 5.37231267e-06, 31: 5.68052904e-07,
+	} {
+		if math.Abs(float64(f[i])/want-1) > 2e-7 {
+			t.Errorf("frequency %d is %.9g, want %.9g", i, f[i], want)
+		}
+	}
+	g := plain.Frequencies()
+	for i, v := range g {
+		if want := math.Pow(10000, -float64(i)/32); math.Abs(float64(v)/want-1) > 2e-7 {
+			t.Errorf("frequency %d is %.9g, want %.9g", i, v, want)
+		}
+	}
+	// A ramp of no width is a step.
+	narrow := yarn
+	narrow.BetaFast, narrow.BetaSlow = 1, 1e9
+	for i, v := range narrow.Frequencies() {
+		if !(v > 0 && v <= 1) {
+			t.Errorf("frequency %d of a ramp without width is %g", i, v)
+		}
+	}
+}
+
+// Rows are those of the rounded angle, and as far from those of the exact one as its
+// rounding, and that of the frequency, explain.
+func TestRopeRows(t *testing.T) {
+	positions := []int{0, 1, 2, 127, 128, 4095, 65535, 65536, 999999, 1<<20 - 1, 1 << 24}
+	for _, r := range []model.Rope{plain, yarn} {
+		f, rows := r.Frequencies(), make([]float32, len(positions)*model.RopeRow)
+		if err := r.Rows(rows, positions); err != nil {
+			t.Fatal(err)
+		}
+		for k, p := range positions {
+			for i := range model.RopePairs {
+				cos, sin := rows[k*model.RopeRow+i], rows[k*model.RopeRow+model.RopePairs+i]
+				angle := float64(float32(p) * f[i])
+				if cos != float32(math.Cos(angle)) || sin != float32(math.Sin(angle)) {
+					t.Errorf("position %d, pair %d: (%g, %g), want the cosine and sine of %g", p, i, cos, sin, angle)
+				}
+				exact := float64(p) * exactFrequency(r, i)
+				if d := math.Hypot(float64(cos)-math.Cos(exact), float64(sin)-math.Sin(exact)); d > 1e-7+exact*0x1p-21 {
+					t.Errorf("position %d, pair %d: %g from the exact angle", p, i, d)
+				}
+			}
+		}
+	}
+}
+
+// exactFrequency is the frequency of the models' two rotations in float64.
+func exactFrequency(r model.Rope, i int) float64 {
+	f := math.Pow(r.Theta, -float64(i)/32)
+	if r.Scaled() {
+		ramp := min(max(float64(i-15)/10, 0), 1)
+		f *= ramp/16 + 1 - ramp
+	}
+	return f
+}
+
+func TestRopeTable(t *testing.T) {
+	table := must[[]float32](t)(yarn.Table(5, 128))
+	row := make([]float32, model.RopeRow)
+	for k := range 5 {
+		if err := yarn.Rows(row, []int{128 * k}); err != nil {
+			t.Fatal(err)
+		}
+		for i, v := range row {
+			if table[k*model.RopeRow+i] != v {
+				t.Fatalf("row %d, value %d: %g, want %g", k, i, table[k*model.RopeRow+i], v)
+			}
+		}
+	}
+	for i, v := range table[:model.RopeRow] {
+		if want := float32(1 - i/model.RopePairs); v != want {
+			t.Errorf("position 0, value %d: %g", i, v)
+		}
+	}
+	for what, err := range map[string]error{
+		"no rows": second(yarn.Table(0, 1)), "no step": second(yarn.Table(1, 0)), "too far": second(yarn.Table(1<<24+2, 1)), "steps too far": second(yarn.Table(3, 1<<24)),
+		"overflow": second(yarn.Table(math.MaxInt, math.MaxInt)), "short": yarn.Rows(row[:63], []int{0}), "negative": yarn.Rows(row, []int{-1}), "beyond": yarn.Rows(row, []int{1<<24 + 1}),
+		"no angles": second(model.Rope{}.Table(1, 1)), "no row": model.Rope{}.Rows(row, []int{1}), "no positions before YaRN": second(model.Rope{Theta: 9, Factor: 2, BetaFast: 2, BetaSlow: 1}.Table(1, 1)),
+	} {
+		if !errors.Is(err, vk.ErrArgument) {
+			t.Errorf("%s: %v, want an argument error", what, err)
+		}
+	}
+}
+
+func second[T any](_ T, err error) error { return err }

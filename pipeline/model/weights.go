@@ -1,0 +1,181 @@
+package model
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// ErrCheckpoint is matched by every *CheckpointError, and by errors about files that
+// are malformed.
+var ErrCheckpoint = errors.New("unusable checkpoint")
+
+// CheckpointError says which tensor of a checkpoint is missing, unexpected, or not
+// what the model's configuration demands.
+type CheckpointError struct {
+	File   string // in the checkpoint's folder; "" where no file is concerned
+	Tensor string // name as stored, or as a released checkpoint would name it
+	Got    string // what is there: a type and shape, a value, or "absent"
+	Want   string // what is accepted
+	err    error  // of the file, nil if it is well formed
+}
+
+// Error reads "model: checkpoint: file: tensor: got X, want Y".
+func (e *CheckpointError) Error() string {
+	where := e.Tensor
+	if e.File != "" {
+		where = e.File + ": " + where
+	}
+	if e.err != nil {
+		return fmt.Sprintf("model: checkpoint: %s: %v", where, e.err)
+	}
+	return fmt.Sprintf("model: checkpoint: %s: got %s, want %s", where, e.Got, e.Want)
+}
+
+// Is reports whether target is ErrCheckpoint.
+func (e *CheckpointError) Is(target error) bool { return target == ErrCheckpoint }
+
+// Unwrap returns what was wrong with the file, if anything.
+func (e *CheckpointError) Unwrap() error { return e.err }
+
+// Format is how the weights of a linear layer are stored, in files and on the device
+// alike.
+type Format uint8
+
+// Formats. All are row-major, N outputs by K inputs.
+const (
+	// FormatBF16: [N, K] bf16.
+	FormatBF16 Format = iota + 1
+	// FormatFP8: [N, K] E4M3, and a scale for every block of 128 by 128 (the last
+	// may be smaller), [ceil(N/128), ceil(K/128)] f32 or UE8M0 bytes.
+	// w = e4m3 * scale.
+	FormatFP8
+	// FormatNVFP4: [N, K/2] bytes of two E2M1 each, the even column in the low
+	// nibble; a scale for every 16 columns of a row, [N, K/16] E4M3; and one f32.
+	// w = e2m1 * e4m3 * f32.
+	FormatNVFP4
+)
+
+// String returns "bf16", "fp8" or "nvfp4".
+func (f Format) String() string {
+	switch f {
+	case FormatBF16:
+		return "bf16"
+	case FormatFP8:
+		return "fp8"
+	case FormatNVFP4:
+		return "nvfp4"
+	}
+	return fmt.Sprintf("format(%d)", uint8(f))
+}
+
+// Matrix is the weights of a linear layer, y = x W^T, as a checkpoint holds them.
+// Sources: fp8 blocks: weight_dequant in DeepSeek's inference/kernel.py; NVFP4:
+// NVIDIA's Model Optimizer, and compressed-tensors, whose global scale divides and is
+// inverted here.
+type Matrix struct {
+	Name     string // of the tensor, or of the stacked tensors with "|" between them
+	Format   Format
+	N, K     int                               // rows (outputs) and columns (inputs)
+	Data     Blob                              // see Format
+	Scales   Blob                              // of FormatFP8 and FormatNVFP4
+	ScaleF32 bool                              // FormatFP8: scales are f32, not UE8M0
+	Global   float32                           // FormatNVFP4: factor of all weights
+	values   func(r int, dst []float32, a int) // dst = row r from column a on, as f32
+}
+
+// Vector is a small tensor: the weights of a norm, sinks, positional terms.
+type Vector struct {
+	Name  string
+	DType tensor.DType // F32; of a norm's weights F32 or BF16, as stored
+	Shape []int
+	Data  Blob
+}
+
+// LayerWeights are the weights of one layer's attention, the part of one rank: with
+// Ranks ranks that is H/Ranks heads and G/Ranks groups (written H and G here) of what
+// is divided, and all of the rest.
+type LayerWeights struct {
+	Layer int // of the model
+
+	QKV    Matrix // [QRank+512, Hidden]: wq_a over wkv
+	QNorm  Vector // [QRank]
+	KVNorm Vector // [512]
+	QB     Matrix // [H*512, QRank]: wq_b; divided by heads
+	Sink   Vector // [H] f32: attn_sink; divided by heads
+	OA     Matrix // [G*ORank, P*512]: wo_a; divided by groups
+	OB     Matrix // [Hidden, G*ORank]: wo_b; divided by columns, so that ranks give partial sums
+
+	Compressor *CompressorWeights // nil without one
+	Indexer    *IndexerWeights    // nil without one
+}
+
+// CompressorWeights are the weights of a compressor to entries of d numbers, with
+// C = d channels of a token, or 2 d where entries overlap.
+type CompressorWeights struct {
+	KVGate Matrix // [2*C, Hidden]: wkv over wgate
+	Ape    Vector // [Ratio, C] f32: positional term of the scores
+	Norm   Vector // [d]
+}
+
+// IndexerWeights are the weights of an indexer. Ranks do not divide them.
+type IndexerWeights struct {
+	QB         Matrix             // [Hi*128, QRank]: wq_b
+	Weights    Matrix             // [Hi, Hidden]: weights_proj
+	Compressor *CompressorWeights // to keys of 128 numbers; nil where the layer borrows them
+}
+
+// Matrices lists the linear layers of l that it has, in a fixed order.
+func (l *LayerWeights) Matrices() []*Matrix {
+	list := []*Matrix{&l.QKV, &l.QB, &l.OA, &l.OB}
+	if c := l.Compressor; c != nil {
+		list = append(list, &c.KVGate)
+	}
+	if x := l.Indexer; x != nil {
+		list = append(list, &x.QB, &x.Weights)
+		if x.Compressor != nil {
+			list = append(list, &x.Compressor.KVGate)
+		}
+	}
+	return list
+}
+
+// Vectors lists the small tensors of l that it has, in a fixed order.
+func (l *LayerWeights) Vectors() []*Vector {
+	list := []*Vector{&l.QNorm, &l.KVNorm, &l.Sink}
+	if c := l.Compressor; c != nil {
+		list = append(list, &c.Ape, &c.Norm)
+	}
+	if x := l.Indexer; x != nil && x.Compressor != nil {
+		list = append(list, &x.Compressor.Ape, &x.Compressor.Norm)
+	}
+	return list
+}
+
+// Bytes returns the bytes of all tensors of l.
+func (l *LayerWeights) Bytes() int64 {
+	n := int64(0)
+	for _, m := range l.Matrices() {
+		n += m.Data.Size() + m.Scales.Size()
+	}
+	for _, v := range l.Vectors() {
+		n += v.Data.Size()
+	}
+	return n
+}
+
+// Row writes row r as f32 values to dst, which holds K of them: what the stored
+// weights mean, without a further rounding. It is for checks; kernels read the stored
+// weights. Errors: those of Blob.ReadAt; vk.ErrArgument for a row that the matrix does
+// not have or a shorter dst.
+func (m *Matrix) Row(r int, dst []float32) error {
+	if r < 0 || r >= m.N || m.values == nil {
+		return &vk.ArgumentError{Op: "model: weights", Arg: "r", Got: fmt.Sprint(r), Want: fmt.Sprintf("one of the %d rows of a checkpoint's matrix", m.N)}
+	}
+	if len(dst) < m.K {
+		return &vk.ArgumentError{Op: "model: weights", Arg: "dst", Got: fmt.Sprintf("%d values", len(dst)), Want: fmt.Sprintf("%d for a row", m.K)}
+	}
+	return guarded(func() { m.values(r, dst[:m.K], 0) })
+}

@@ -1,0 +1,196 @@
+package model
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/safetensors"
+	"github.com/vkmla/vkmla/tensor"
+)
+
+// layerReader builds the weights of a layer from a model's tensors and remembers the
+// first thing that is wrong.
+type layerReader struct {
+	model       *safetensors.Model
+	cfg         Config
+	layer       int
+	names       layerNames
+	used        map[string]bool
+	rank, ranks int
+	err         error
+}
+
+// guarded runs f, which reads mapped data.
+func guarded(f func()) error {
+	err := safetensors.Guard(func() error { f(); return nil })
+	if err != nil {
+		return fmt.Errorf("model: read weights: %w: %w", ErrCheckpoint, err)
+	}
+	return nil
+}
+
+func (l *layerReader) guard(name string, f func()) {
+	if err := safetensors.Guard(func() error { f(); return nil }); err != nil && l.err == nil {
+		l.err = &CheckpointError{File: l.model.File(name), Tensor: name, err: err}
+	}
+}
+
+func (l *layerReader) wrongValue(t safetensors.Tensor, got, want string) {
+	if l.err == nil {
+		l.err = &CheckpointError{File: l.model.File(t.Name), Tensor: t.Name, Got: got, Want: want}
+	}
+}
+
+func (l *layerReader) wrong(t safetensors.Tensor, want string, a ...any) {
+	l.wrongValue(t, t.String(), fmt.Sprintf(want, a...))
+}
+
+func (l *layerReader) has(name string) bool { _, ok := l.names[name]; return ok }
+
+// either returns the first of some spellings that the layer has, or the first.
+func (l *layerReader) either(names ...string) string {
+	for _, n := range names {
+		if l.has(n) {
+			return n
+		}
+	}
+	return names[0]
+}
+
+// tensor finds a tensor of the layer by its released name.
+func (l *layerReader) tensor(name string) safetensors.Tensor {
+	if l.err != nil {
+		return safetensors.Tensor{}
+	}
+	stored, ok := l.names[name]
+	if !ok {
+		l.err = &CheckpointError{Tensor: fmt.Sprintf("layers.%d.attn.%s", l.layer, name), Got: "absent", Want: "a tensor"}
+		return safetensors.Tensor{}
+	}
+	l.used[name] = true
+	t, err := l.model.Tensor(stored)
+	if err != nil {
+		l.err = &CheckpointError{File: l.model.File(stored), Tensor: stored, err: err}
+	}
+	return t
+}
+
+func (l *layerReader) shape(t safetensors.Tensor, dims ...int) {
+	if l.err == nil && !slices.Equal(t.Shape, dims) {
+		l.wrongValue(t, t.String(), fmt.Sprintf("shape %v", dims))
+	}
+}
+
+// vector reads elements a to b of a small tensor of floats with the given shape, of
+// which only the first dimension is ever divided. With narrow set it keeps bf16;
+// otherwise it is widened to f32. valid refuses single values.
+func (l *layerReader) vector(name string, narrow bool, a, b int, valid func(float64) bool, dims ...int) Vector {
+	t := l.tensor(name)
+	if l.shape(t, dims...); l.err != nil {
+		return Vector{}
+	}
+	if t.DType != safetensors.BF16 && t.DType != safetensors.F16 && t.DType != safetensors.F32 {
+		l.wrong(t, "BF16, F16 or F32")
+		return Vector{}
+	}
+	row := 1
+	for _, d := range dims[1:] {
+		row *= d
+	}
+	v := Vector{Name: t.Name, DType: tensor.F32, Shape: append([]int{b - a}, dims[1:]...)}
+	values := make([]float32, (b-a)*row)
+	l.guard(t.Name, func() { floats(t)(values, a*row) })
+	for i, x := range values {
+		if !valid(float64(x)) {
+			l.wrongValue(t, fmt.Sprintf("%v at %d", x, a*row+i), "other values")
+			return Vector{}
+		}
+	}
+	if narrow && t.DType == safetensors.BF16 {
+		v.DType, v.Data = tensor.BF16, grid(t.Data, 2*row, a, b, 0, 2*row)
+		return v
+	}
+	data := make([]byte, 4*len(values)) // small, and so not worth reading later
+	for i, x := range values {
+		binary.LittleEndian.PutUint32(data[4*i:], math.Float32bits(x))
+	}
+	v.Data = blob(data)
+	return v
+}
+
+func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
+
+// number lets infinities pass: a sink of -Inf takes nothing, one of +Inf everything.
+func number(x float64) bool { return !math.IsNaN(x) }
+
+// share is the part from i/n to (i+1)/n of a dimension.
+func (l *layerReader) share(of int) (from, to int) {
+	return of / l.ranks * l.rank, of / l.ranks * (l.rank + 1)
+}
+
+// read reads the layer.
+func (l *layerReader) read() (LayerWeights, error) {
+	c := l.cfg
+	w, spec := LayerWeights{Layer: l.layer}, &c.Layers[l.layer].LayerSpec
+	heads, rows, wide := c.Heads*HeadDim, c.Groups*c.ORank, c.HeadsPerGroup()*HeadDim
+	plain := func(stem string, n, k int) Matrix { return l.matrix(stem, n, k, whole(n, k)) }
+	norm := func(name string, n int) Vector { return l.vector(name, true, 0, n, finite, n) }
+
+	w.QKV = l.stacked("wq_a", c.QRank, "wkv", HeadDim, c.Hidden)
+	w.QNorm, w.KVNorm = norm("q_norm.weight", c.QRank), norm("kv_norm.weight", HeadDim)
+	a, b := l.share(heads)
+	w.QB = l.matrix("wq_b", heads, c.QRank, part{a, b, 0, c.QRank})
+	a, b = l.share(c.Heads)
+	w.Sink = l.vector("attn_sink", false, a, b, number, c.Heads)
+	a, b = l.share(rows)
+	w.OA = l.matrix("wo_a", rows, wide, part{a, b, 0, wide})
+	w.OB = l.matrix("wo_b", c.Hidden, rows, part{0, c.Hidden, a, b})
+	if spec.Compresses() {
+		x := l.compressor("compressor", spec.Compression(HeadDim))
+		w.Compressor = &x
+	}
+	if spec.Picks == PickOwn {
+		w.Indexer = &IndexerWeights{
+			QB:      plain("indexer.wq_b", c.IndexHeads*IndexDim, c.QRank),
+			Weights: plain("indexer.weights_proj", c.IndexHeads, c.Hidden),
+		}
+		if spec.Compresses() {
+			x := l.compressor("indexer.compressor", spec.Compression(IndexDim))
+			w.Indexer.Compressor = &x
+		}
+	}
+	l.leftOver()
+	return w, l.err
+}
+
+func (l *layerReader) compressor(stem string, c cache.Compression) CompressorWeights {
+	channels := c.Channels()
+	return CompressorWeights{
+		KVGate: l.stacked(stem+".wkv", channels, stem+".wgate", channels, l.cfg.Hidden),
+		Ape:    l.vector(stem+".ape", false, 0, c.Ratio, finite, c.Ratio, channels),
+		Norm:   l.vector(stem+".norm.weight", true, 0, c.Dim, finite, c.Dim),
+	}
+}
+
+// stacked reads a matrix of n rows and puts it over another of m.
+func (l *layerReader) stacked(upper string, n int, lower string, m, k int) Matrix {
+	a, b := l.matrix(upper, n, k, whole(n, k)), l.matrix(lower, m, k, whole(m, k))
+	if l.err != nil {
+		return Matrix{}
+	}
+	return stack(a, b)
+}
+
+// leftOver refuses tensors of the layer that nothing has asked for: they would
+// change the result if they were understood.
+func (l *layerReader) leftOver() {
+	for _, name := range slices.Sorted(maps.Keys(l.names)) {
+		if stored := l.names[name]; l.err == nil && !l.used[name] && !useless(name) {
+			l.err = &CheckpointError{File: l.model.File(stored), Tensor: stored, Got: "a tensor that has no use", Want: fmt.Sprintf("those of a %s layer only", l.cfg.Layers[l.layer].Name)}
+		}
+	}
+}

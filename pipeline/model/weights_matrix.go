@@ -1,0 +1,322 @@
+package model
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/safetensors"
+)
+
+// part is the rows r to s and columns a to b of a stored matrix, those of a rank.
+type part struct{ r, s, a, b int }
+
+func whole(n, k int) part { return part{0, n, 0, k} }
+
+// matrix finds the weights of a linear layer of n outputs and k inputs, in whatever
+// format they are stored, and takes a part of them.
+func (l *layerReader) matrix(stem string, n, k int, p part) Matrix {
+	weight := stem + ".weight"
+	if !l.has(weight) && l.has(stem+".weight_packed") {
+		weight = stem + ".weight_packed"
+	}
+	w := l.tensor(weight)
+	if l.err != nil {
+		return Matrix{}
+	}
+	switch w.DType {
+	case safetensors.BF16, safetensors.F16, safetensors.F32:
+		return l.plain(w, n, k, p)
+	case safetensors.F8E4M3:
+		return l.fp8(w, stem, n, k, p)
+	case safetensors.U8, safetensors.I8, safetensors.F4:
+		return l.nvfp4(w, stem, n, k, p)
+	}
+	l.wrong(w, "BF16, F16, F32, F8_E4M3, or U8 with two E2M1 each")
+	return Matrix{}
+}
+
+// plain is a matrix of floats. Other floats than bf16 are rounded to it.
+func (l *layerReader) plain(w safetensors.Tensor, n, k int, p part) Matrix {
+	if l.shape(w, n, k); l.err != nil {
+		return Matrix{}
+	}
+	m := Matrix{Name: w.Name, Format: FormatBF16, N: p.s - p.r, K: p.b - p.a}
+	at := func(r int) int { return (p.r+r)*k + p.a }
+	decode := floats(w)
+	if w.DType == safetensors.BF16 {
+		m.Data = grid(w.Data, 2*k, p.r, p.s, 2*p.a, 2*p.b)
+		m.values = func(r int, dst []float32, a int) { decode(dst, at(r)+a) }
+		return m
+	}
+	m.values = func(r int, dst []float32, a int) {
+		decode(dst, at(r)+a)
+		for i, x := range dst {
+			dst[i] = numfmt.BF16Round(x)
+		}
+	}
+	m.Data = rounded(m.N, m.K, m.values)
+	return m
+}
+
+// floats decodes the elements from i on of a tensor of floats.
+func floats(t safetensors.Tensor) func(dst []float32, i int) {
+	le, d := binary.LittleEndian, t.Data
+	switch t.DType {
+	case safetensors.BF16:
+		return func(dst []float32, i int) {
+			for j := range dst {
+				dst[j] = numfmt.BF16Decode(le.Uint16(d[2*(i+j):]))
+			}
+		}
+	case safetensors.F16:
+		return func(dst []float32, i int) {
+			for j := range dst {
+				dst[j] = numfmt.F16Decode(le.Uint16(d[2*(i+j):]))
+			}
+		}
+	case safetensors.F8E8M0:
+		return func(dst []float32, i int) {
+			for j := range dst {
+				dst[j] = numfmt.UE8M0Scale(d[i+j])
+			}
+		}
+	}
+	return func(dst []float32, i int) {
+		for j := range dst {
+			dst[j] = math.Float32frombits(le.Uint32(d[4*(i+j):]))
+		}
+	}
+}
+
+// rounded is the bf16 nearest to values of a matrix, computed when it is read.
+func rounded(n, k int, values func(r int, dst []float32, a int)) Blob {
+	return computed(int64(n)*int64(k), 2, func(dst []byte, i int64) {
+		var row [512]float32
+		for len(dst) > 0 {
+			r, a := int(i/int64(k)), int(i%int64(k))
+			c := min(len(dst)/2, k-a, len(row))
+			values(r, row[:c], a)
+			for j, x := range row[:c] {
+				binary.LittleEndian.PutUint16(dst[2*j:], numfmt.BF16Encode(x))
+			}
+			dst, i = dst[2*c:], i+int64(c)
+		}
+	})
+}
+
+// asBF16 is m with its weights rounded to bf16.
+func (m Matrix) asBF16() Matrix {
+	if m.Format == FormatBF16 {
+		return m
+	}
+	exact := m.values
+	b := Matrix{Name: m.Name, Format: FormatBF16, N: m.N, K: m.K, Data: rounded(m.N, m.K, exact)}
+	b.values = func(r int, dst []float32, a int) {
+		exact(r, dst, a)
+		for i, x := range dst {
+			dst[i] = numfmt.BF16Round(x)
+		}
+	}
+	return b
+}
+
+// fp8 is a matrix with scales for blocks of 128 by 128. A part that does not begin
+// with a block is turned into bf16.
+func (l *layerReader) fp8(w safetensors.Tensor, stem string, n, k int, p part) Matrix {
+	l.shape(w, n, k)
+	s := l.tensor(l.either(stem+".scale", stem+".weight_scale_inv", stem+".weight_scale"))
+	kb := ceilDiv(k, blockSide)
+	if l.shape(s, ceilDiv(n, blockSide), kb); l.err != nil {
+		return Matrix{}
+	}
+	m := Matrix{Name: w.Name, Format: FormatFP8, N: p.s - p.r, K: p.b - p.a, Data: grid(w.Data, k, p.r, p.s, p.a, p.b)}
+	r, e, a, b := p.r/blockSide, ceilDiv(p.s, blockSide), p.a/blockSide, ceilDiv(p.b, blockSide)
+	switch s.DType {
+	case safetensors.U8:
+		s.DType = safetensors.F8E8M0 // a byte that scales can only be an exponent
+		fallthrough
+	case safetensors.F8E8M0:
+		m.Scales = grid(s.Data, kb, r, e, a, b)
+	case safetensors.F32:
+		m.ScaleF32, m.Scales = true, grid(s.Data, 4*kb, r, e, 4*a, 4*b)
+	case safetensors.BF16, safetensors.F16:
+		m.ScaleF32, m.Scales = true, widened(e-r, b-a, s, func(row int) int { return (r+row)*kb + a })
+	default:
+		l.wrong(s, "F8_E8M0, F32, BF16 or F16")
+		return Matrix{}
+	}
+	scale := floats(s)
+	l.scales(s, ceilDiv(n, blockSide)*kb, func(dst []float32, i int) { scale(dst, i) })
+	m.values = func(row int, dst []float32, c int) {
+		row, c = p.r+row, p.a+c
+		var f [1]float32
+		for j := range dst {
+			if j == 0 || (c+j)%blockSide == 0 {
+				scale(f[:], row/blockSide*kb+(c+j)/blockSide)
+			}
+			dst[j] = numfmt.E4M3Decode(w.Data[row*k+c+j]) * f[0]
+		}
+	}
+	if p.r%blockSide != 0 || p.a%blockSide != 0 {
+		return m.asBF16()
+	}
+	return m
+}
+
+// widened is n rows of k floats as f32; at(r) is where row r begins.
+func widened(n, k int, t safetensors.Tensor, at func(r int) int) Blob {
+	decode := floats(t)
+	return computed(int64(n)*int64(k), 4, func(dst []byte, i int64) {
+		var f [1]float32
+		for ; len(dst) > 0; dst, i = dst[4:], i+1 {
+			decode(f[:], at(int(i/int64(k)))+int(i%int64(k)))
+			binary.LittleEndian.PutUint32(dst, math.Float32bits(f[0]))
+		}
+	})
+}
+
+// nvfp4 is a matrix of E2M1 with scales for 16 columns. A part that does not begin
+// and end with 16 columns is turned into bf16.
+func (l *layerReader) nvfp4(w safetensors.Tensor, stem string, n, k int, p part) Matrix {
+	if k%nvBlock != 0 {
+		l.wrong(w, "a multiple of %d columns, which %d is not", nvBlock, k)
+	}
+	if w.DType == safetensors.F4 {
+		l.shape(w, n, k)
+	} else {
+		l.shape(w, n, k/2)
+	}
+	s := l.tensor(stem + ".weight_scale")
+	if l.shape(s, n, k/nvBlock); l.err == nil && s.DType != safetensors.F8E4M3 {
+		l.wrong(s, "F8_E4M3")
+	}
+	global := l.global(stem)
+	if l.err != nil {
+		return Matrix{}
+	}
+	e4m3 := func(dst []float32, i int) {
+		for j := range dst {
+			dst[j] = numfmt.E4M3Decode(s.Data[i+j])
+		}
+	}
+	l.scales(s, n*k/nvBlock, e4m3)
+	m := Matrix{Name: w.Name, Format: FormatNVFP4, N: p.s - p.r, K: p.b - p.a, Global: global,
+		Data: grid(w.Data, k/2, p.r, p.s, p.a/2, p.b/2), Scales: grid(s.Data, k/nvBlock, p.r, p.s, p.a/nvBlock, p.b/nvBlock)}
+	m.values = func(row int, dst []float32, c int) {
+		for j := range dst {
+			i := (p.r+row)*k + p.a + c + j
+			code := w.Data[i/2] >> (4 * (i % 2))
+			dst[j] = numfmt.E2M1Decode(code) * numfmt.E4M3Decode(s.Data[i/nvBlock]) * global
+		}
+	}
+	if p.a%nvBlock != 0 || p.b%nvBlock != 0 {
+		return m.asBF16()
+	}
+	return m
+}
+
+// global reads the factor of a whole NVFP4 matrix in either spelling.
+func (l *layerReader) global(stem string) float32 {
+	name := l.either(stem+".weight_scale_2", stem+".weight_global_scale")
+	t := l.tensor(name)
+	if l.err != nil {
+		return 0
+	}
+	if len(t.Shape) > 1 || len(t.Shape) == 1 && t.Shape[0] != 1 || t.DType != safetensors.F32 {
+		l.wrong(t, "F32 [] or [1]")
+		return 0
+	}
+	var g [1]float32
+	l.scales(t, 1, func(dst []float32, i int) { floats(t)(dst, i); g[0] = dst[0] })
+	if name != stem+".weight_scale_2" {
+		g[0] = 1 / g[0]
+	}
+	if x := float64(g[0]); l.err == nil && (math.IsInf(x, 0) || x == 0) {
+		l.wrongValue(t, fmt.Sprint(g[0]), "a finite factor that is not 0")
+	}
+	return g[0]
+}
+
+// scales checks n scales of a tensor: none may be negative or not a number.
+func (l *layerReader) scales(t safetensors.Tensor, n int, decode func(dst []float32, i int)) {
+	if l.err != nil {
+		return
+	}
+	l.guard(t.Name, func() {
+		var buf [256]float32
+		for i := 0; i < n; i += len(buf) {
+			c := min(len(buf), n-i)
+			decode(buf[:c], i)
+			for j, x := range buf[:c] {
+				if !(x >= 0 && x <= math.MaxFloat32) {
+					l.wrongValue(t, fmt.Sprintf("scale %v at %d", x, i+j), "finite scales that are not negative")
+					return
+				}
+			}
+		}
+	})
+}
+
+// stack puts matrices of the same inputs one above the other. Their formats stay
+// where they fit: the same, for FP8 with whole blocks in all but the last, for NVFP4
+// with the same factor. Otherwise the weights are rounded to bf16, which loses nothing
+// of FP8 with power-of-two scales.
+func stack(list ...Matrix) Matrix {
+	all := list[0]
+	fits := true
+	for i, m := range list {
+		last := i == len(list)-1
+		fits = fits && m.Format == all.Format && m.Global == all.Global && (m.Format != FormatFP8 || last || m.N%blockSide == 0)
+		all.ScaleF32 = all.ScaleF32 || m.ScaleF32
+	}
+	all.Name, all.N, all.Data, all.Scales = "", 0, Blob{}, Blob{}
+	parts := make([]Matrix, len(list))
+	for i, m := range list {
+		if !fits {
+			m = m.asBF16()
+			all.Format, all.ScaleF32, all.Global = FormatBF16, false, 0
+		} else if all.ScaleF32 && !m.ScaleF32 {
+			m.Scales = exponents(m.Scales)
+		}
+		parts[i] = m
+		if i > 0 {
+			all.Name += "|"
+		}
+		all.Name += m.Name
+		all.N += m.N
+		all.Data, all.Scales = join(all.Data, m.Data), join(all.Scales, m.Scales)
+	}
+	all.values = func(r int, dst []float32, a int) {
+		for _, m := range parts {
+			if r < m.N {
+				m.values(r, dst, a)
+				return
+			}
+			r -= m.N
+		}
+	}
+	return all
+}
+
+// exponents turns UE8M0 bytes into f32.
+func exponents(b Blob) Blob {
+	return computed(b.size, 4, func(dst []byte, i int64) {
+		one := make([]byte, len(dst)/4)
+		at := int64(0)
+		for _, q := range b.pieces {
+			for j := range one {
+				if from := i + int64(j) - at; from >= 0 && from < q.size {
+					q.read(one[j:j+1], from)
+				}
+			}
+			at += q.size
+		}
+		for j, s := range one {
+			binary.LittleEndian.PutUint32(dst[4*j:], math.Float32bits(numfmt.UE8M0Scale(s)))
+		}
+	})
+}
+
+func ceilDiv(a, b int) int { return (a + b - 1) / b }

@@ -1,0 +1,286 @@
+package model
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+const opUpload = "model: upload weights"
+
+// DeviceMatrix is a Matrix on a device, stored as Format says.
+type DeviceMatrix struct {
+	Format   Format
+	N, K     int
+	Data     tensor.Tensor // [N, K] bf16 or u8 (E4M3); FormatNVFP4: [N, K/2] u8
+	Scales   tensor.Tensor // FormatFP8: [ceil(N/128), ceil(K/128)] u8 (UE8M0) or f32; FormatNVFP4: [N, K/16] u8 (E4M3); else absent
+	Global   float32       // FormatNVFP4
+	ScaleF32 bool          // FormatFP8: Scales are f32
+}
+
+// DeviceLayer is LayerWeights on a device, with H heads and G groups of one rank.
+// Upload makes it. A program with a loader of its own fills the fields itself, with
+// tensors that it closes itself: Bytes is then 0, and Close does nothing.
+type DeviceLayer struct {
+	Layer int // of the model
+
+	QKV    DeviceMatrix  // [QRank+512, Hidden]: wq_a over wkv
+	QNorm  tensor.Tensor // [QRank] f32 or bf16
+	KVNorm tensor.Tensor // [512] f32 or bf16
+	QB     DeviceMatrix  // [H*512, QRank]: wq_b
+	Sink   tensor.Tensor // [H] f32: attn_sink
+	OA     DeviceMatrix  // [G*ORank, P*512]: wo_a, P heads of a group
+	OB     DeviceMatrix  // [Hidden, G*ORank]: wo_b
+
+	Compressor *DeviceCompressor // nil without one
+	Indexer    *DeviceIndexer    // nil without one
+
+	arena  *tensor.Arena
+	closed bool
+}
+
+// DeviceCompressor is CompressorWeights on a device, to entries of d numbers, with C = d
+// channels of a token, or 2 d where entries overlap.
+type DeviceCompressor struct {
+	KVGate DeviceMatrix  // [2*C, Hidden]: wkv over wgate
+	Ape    tensor.Tensor // [Ratio, C] f32: positional term of the scores
+	Norm   tensor.Tensor // [d] f32 or bf16
+}
+
+// DeviceIndexer is IndexerWeights on a device.
+type DeviceIndexer struct {
+	QB         DeviceMatrix      // [Hi*128, QRank]: wq_b
+	Weights    DeviceMatrix      // [Hi, Hidden]: weights_proj
+	Compressor *DeviceCompressor // to keys of 128 numbers; nil where the layer borrows them
+}
+
+// Bytes is the layer's memory on the device; 0 for one that Upload did not make.
+func (l *DeviceLayer) Bytes() uint64 {
+	if l == nil || l.arena == nil {
+		return 0
+	}
+	return l.arena.Whole().Size
+}
+
+// Close frees the layer's memory, which nothing on the device may be using. Closing
+// twice is allowed. It does nothing to a layer that Upload did not make.
+func (l *DeviceLayer) Close() error {
+	if l == nil || l.arena == nil {
+		return nil
+	}
+	a := l.arena
+	*l = DeviceLayer{Layer: l.Layer, closed: true}
+	return a.Close()
+}
+
+// Closed reports whether Close freed the layer's memory.
+func (l *DeviceLayer) Closed() bool { return l.closed }
+
+// Upload puts the weights of all layers on a device. See Upload.
+func (c *Checkpoint) Upload(ctx context.Context, dev *vk.Device, progress func(done, total int64)) ([]*DeviceLayer, error) {
+	return Upload(ctx, dev, c.Layers, progress)
+}
+
+// Upload puts the weights of layers on a device, each into a buffer of its own,
+// as they are stored, and waits. The caller closes every layer of the result.
+// progress, unless nil, is called now and then from this goroutine with the bytes that
+// have arrived and those of all; the last call has both equal. A file may be read
+// while the bytes before it are on their way; when Upload returns, nothing reads
+// any more.
+//
+// Errors: the context's, those of Blob.ReadAt, of vk.Device.NewBuffer and
+// vk.Device.Upload; then nothing stays allocated.
+func Upload(ctx context.Context, dev *vk.Device, layers []LayerWeights, progress func(done, total int64)) ([]*DeviceLayer, error) {
+	if dev == nil {
+		return nil, &vk.ArgumentError{Op: opUpload, Arg: "dev", Got: "nil", Want: "a device"}
+	}
+	var list []*DeviceLayer
+	u := uploader{dev: dev, progress: progress}
+	err := ctx.Err()
+	for i := range layers {
+		if err != nil {
+			break
+		}
+		var l *DeviceLayer
+		if l, err = u.layer(&layers[i]); err == nil {
+			list = append(list, l)
+		}
+	}
+	if err == nil {
+		err = u.run(ctx)
+	}
+	if err != nil {
+		for _, l := range list {
+			err = errors.Join(err, l.Close())
+		}
+		return nil, fmt.Errorf("%s: %w", opUpload, err)
+	}
+	return list, nil
+}
+
+// uploader allocates tensors and remembers what has to be brought to them.
+type uploader struct {
+	dev      *vk.Device
+	progress func(done, total int64)
+	jobs     []uploadJob
+	arena    *tensor.Arena // of the layer at hand
+	err      error
+}
+
+type uploadJob struct {
+	to   tensor.Tensor
+	from Blob
+}
+
+// layer allocates the tensors of a layer.
+func (u *uploader) layer(w *LayerWeights) (*DeviceLayer, error) {
+	need := uint64(0)
+	for _, m := range w.Matrices() {
+		need += tensor.Need(tensor.U8, int(m.Data.Size())) + tensor.Need(tensor.U8, int(m.Scales.Size()))
+	}
+	for _, v := range w.Vectors() {
+		need += tensor.Need(tensor.U8, int(v.Data.Size()))
+	}
+	arena, err := tensor.NewArena(u.dev, vk.DeviceLocal, fmt.Sprintf("weights of layer %d", w.Layer), need)
+	if err != nil {
+		return nil, err
+	}
+	u.arena, u.err = arena, nil
+	l := &DeviceLayer{Layer: w.Layer, arena: arena,
+		QKV: u.matrix(&w.QKV), QB: u.matrix(&w.QB), OA: u.matrix(&w.OA), OB: u.matrix(&w.OB),
+		QNorm: u.vector(&w.QNorm), KVNorm: u.vector(&w.KVNorm), Sink: u.vector(&w.Sink)}
+	l.Compressor = u.compressor(w.Compressor)
+	if x := w.Indexer; x != nil {
+		l.Indexer = &DeviceIndexer{QB: u.matrix(&x.QB), Weights: u.matrix(&x.Weights), Compressor: u.compressor(x.Compressor)}
+	}
+	if u.err != nil {
+		return nil, errors.Join(u.err, arena.Close())
+	}
+	return l, nil
+}
+
+func (u *uploader) compressor(c *CompressorWeights) *DeviceCompressor {
+	if c == nil {
+		return nil
+	}
+	return &DeviceCompressor{KVGate: u.matrix(&c.KVGate), Ape: u.vector(&c.Ape), Norm: u.vector(&c.Norm)}
+}
+
+func (u *uploader) matrix(m *Matrix) DeviceMatrix {
+	d := DeviceMatrix{Format: m.Format, N: m.N, K: m.K, Global: m.Global, ScaleF32: m.ScaleF32}
+	switch m.Format {
+	case FormatBF16:
+		d.Data = u.tensor(m.Name, m.Data, tensor.BF16, m.N, m.K)
+	case FormatFP8:
+		dt := tensor.U8
+		if m.ScaleF32 {
+			dt = tensor.F32
+		}
+		d.Data = u.tensor(m.Name, m.Data, tensor.U8, m.N, m.K)
+		d.Scales = u.tensor(m.Name, m.Scales, dt, ceilDiv(m.N, blockSide), ceilDiv(m.K, blockSide))
+	case FormatNVFP4:
+		d.Data = u.tensor(m.Name, m.Data, tensor.U8, m.N, m.K/2)
+		d.Scales = u.tensor(m.Name, m.Scales, tensor.U8, m.N, m.K/nvBlock)
+	default:
+		u.fail(m.Name, m.Format.String(), "a format")
+	}
+	return d
+}
+
+func (u *uploader) vector(v *Vector) tensor.Tensor {
+	return u.tensor(v.Name, v.Data, v.DType, v.Shape...)
+}
+
+func (u *uploader) fail(name, got, want string) {
+	if u.err == nil {
+		u.err = &vk.ArgumentError{Op: opUpload, Arg: name, Got: got, Want: want}
+	}
+}
+
+func (u *uploader) tensor(name string, from Blob, dt tensor.DType, shape ...int) tensor.Tensor {
+	if u.err != nil {
+		return tensor.Tensor{}
+	}
+	t, err := u.arena.Alloc(dt, shape...)
+	switch {
+	case err != nil:
+		u.err = err
+	case t.Bytes() != uint64(from.Size()):
+		u.fail(name, fmt.Sprintf("%d bytes", from.Size()), fmt.Sprintf("the %d of %s", t.Bytes(), t))
+	}
+	u.jobs = append(u.jobs, uploadJob{t, from})
+	return t
+}
+
+// uploadChunk is how much is read at once. Two chunks are in host memory: one on its
+// way to the device, the other being read.
+const uploadChunk = 8 << 20
+
+type chunk struct {
+	to   vk.View
+	data []byte
+	err  error
+}
+
+// run brings all bytes to the device.
+func (u *uploader) run(ctx context.Context) error {
+	done, total := int64(0), int64(0)
+	for _, j := range u.jobs {
+		total += j.from.Size()
+	}
+	ctx, stop := context.WithCancel(ctx)
+	ready := make(chan chunk)
+	go u.read(ctx, ready)
+	var err error
+	for c := range ready {
+		if err == nil {
+			err = c.err
+		}
+		if err == nil {
+			err = u.dev.Upload(ctx, c.to, c.data)
+		}
+		if err != nil {
+			stop()
+			continue // until the reader has noticed
+		}
+		done += int64(len(c.data))
+		if u.progress != nil {
+			u.progress(done, total)
+		}
+	}
+	if err == nil {
+		err = ctx.Err() // the reader stopped without having anything to send
+	}
+	stop()
+	return err
+}
+
+// read sends all bytes in order and closes ready, early if ctx ends. A chunk's memory
+// is used again after the next one was taken.
+func (u *uploader) read(ctx context.Context, ready chan<- chunk) {
+	defer close(ready)
+	var bufs [2][]byte
+	n := 0
+	for _, j := range u.jobs {
+		for at := int64(0); at < j.from.Size(); at += uploadChunk {
+			size := min(uploadChunk, j.from.Size()-at)
+			if bufs[n%2] == nil {
+				bufs[n%2] = make([]byte, uploadChunk)
+			}
+			c := chunk{to: j.to.Buffer.View(j.to.Offset+uint64(at), uint64(size)), data: bufs[n%2][:size]}
+			_, c.err = j.from.ReadAt(c.data, at)
+			select {
+			case ready <- c:
+				n++
+			case <-ctx.Done():
+				return
+			}
+			if c.err != nil {
+				return
+			}
+		}
+	}
+}
