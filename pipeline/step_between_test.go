@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline"
@@ -278,9 +280,7 @@ func TestStepBetweenEnds(t *testing.T) {
 			}
 		}},
 		{"cancelled", func(t *testing.T, st *pipeline.Step) {
-			if err := st.Run(cancelled); !errors.Is(err, context.Canceled) {
-				t.Error(err)
-			}
+			assert.ErrorIs(t, interrupted(st, cancelled), context.Canceled)
 		}},
 		{"refused", func(t *testing.T, st *pipeline.Step) {
 			for place, where := range []string{"in front of layer 0", "in front of layer 1", "in front of layer 2", "behind layer 2"} {
