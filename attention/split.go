@@ -30,7 +30,7 @@ type plan struct {
 }
 
 // Costs of the rule below, in tiles of the build with the most heads per workgroup. They were fitted to the table of
-// docs/tried/decode.md ("How work was divided"), of one H100; tiling.Code to whole steps.
+// docs/design/decode.md ("How work is divided"), of one H100; tiling.Code to whole steps.
 const (
 	planStart   = 3.0  // of a workgroup: it is launched, finds its rows, and ends
 	planHeads   = 4.0  // of one with the most heads: it loads its queries and gives up its output

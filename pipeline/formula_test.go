@@ -15,16 +15,19 @@ import (
 // formula is a layer of a model written down from its definition: float64 throughout,
 // nothing cached, quantised or rounded. It shares no code with what it checks.
 type formula struct {
+	model.Layer
 	cfg    model.Config
-	ratio  int
-	values map[string][]float32 // of the layer's tensors, by released name
+	values map[string][]float32 // of all layers' tensors, by released name
 	stem   string
 	rows   [][]float64 // hidden states
 	turns  [32]float32
+
+	entries *formula // whose compressor makes the entries and keys, nil for none
+	picks   *formula // whose indexer picks, nil for none
 }
 
 func newFormula(cfg model.Config, layer int, values map[string][]float32, hidden []float32) *formula {
-	f := &formula{cfg: cfg, ratio: max(cfg.Layers[layer].Ratio, 1), values: values, stem: fmt.Sprintf("layers.%d.attn.", layer)}
+	f := &formula{Layer: cfg.Layers[layer], cfg: cfg, values: values, stem: fmt.Sprintf("layers.%d.attn.", layer)}
 	for row := range slices.Chunk(hidden, cfg.Hidden) {
 		x := make([]float64, len(row))
 		for i, v := range row {
@@ -33,7 +36,7 @@ func newFormula(cfg model.Config, layer int, values map[string][]float32, hidden
 		f.rows = append(f.rows, x)
 	}
 	rope := cfg.Main
-	if f.ratio != pipeline.RatioWindow {
+	if f.Ratio > 0 {
 		rope = cfg.Compress
 	}
 	pair := func(turns float64) float64 {
@@ -47,6 +50,18 @@ func newFormula(cfg model.Config, layer int, values map[string][]float32, hidden
 			own = own/rope.Factor*slow + own*(1-slow)
 		}
 		f.turns[i] = float32(own)
+	}
+	from := func(source int) *formula {
+		if source == layer {
+			return f
+		}
+		return newFormula(cfg, source, values, hidden) // all layers get the same hidden states
+	}
+	if f.Ratio > 0 {
+		f.entries = from(f.EntriesOf)
+	}
+	if f.Picks != model.PickNone {
+		f.picks = from(f.PicksOf)
 	}
 	return f
 }
@@ -102,48 +117,66 @@ func (f *formula) turn(x []float64, p int, sign float64) {
 	}
 }
 
-// entries pools every ratio tokens, with ratio 4 and those before them.
-func (f *formula) entries(stem string, dim int) (all [][]float64) {
+// pool pools every Ratio tokens, with Overlap together with those before them.
+func (f *formula) pool(stem string, dim int) (all [][]float64) {
 	kv, gate := f.linear(stem+"wkv", f.rows), f.linear(stem+"wgate", f.rows)
 	ape, weight := f.tensor(stem+"ape"), f.tensor(stem+"norm.weight")
-	window, channels := f.ratio, dim
-	if f.ratio == pipeline.RatioC4A {
-		window, channels = 2*f.ratio, 2*dim
+	window, channels := f.Ratio, dim
+	if f.Overlap {
+		window, channels = 2*f.Ratio, 2*dim
 	}
-	for p := f.ratio - 1; p < len(f.rows); p += f.ratio {
+	for p := f.Ratio - 1; p < len(f.rows); p += f.Ratio {
 		x := make([]float64, dim)
 		for d := range x {
 			var sum, of float64
 			for j := range window {
 				at, c := p-window+1+j, d
-				if j >= f.ratio {
+				if j >= f.Ratio {
 					c += dim
 				}
 				if at >= 0 {
-					w := math.Exp(gate[at][c] + ape[at%f.ratio*channels+c])
+					w := math.Exp(gate[at][c] + ape[at%f.Ratio*channels+c])
 					sum, of = sum+w*kv[at][c], of+w
 				}
 			}
 			x[d] = sum / of
 		}
 		x = f.norm(x, weight)
-		f.turn(x, p+1-f.ratio, 1)
+		f.turn(x, p+1-f.Ratio, 1)
 		all = append(all, x)
 	}
 	return all
 }
 
-// picks are the entries that a token attends of n, in ascending order.
-func (f *formula) picks(t, n int, queries, weights, keys [][]float64) []int {
-	picks, scores := make([]int, n), make([]float64, n)
-	for e := range picks {
-		picks[e] = e
+// choose gives the entries that each token attends, in ascending order.
+func (f *formula) choose() (all [][]int) {
+	var queries, weights, keys [][]float64
+	if x := f.picks; x != nil {
+		keys = x.entries.pool("indexer.compressor.", 128)
+		queries, weights = x.linear("indexer.wq_b", x.bottleneck()), x.linear("indexer.weights_proj", x.rows)
 	}
-	if f.ratio != pipeline.RatioC4A || n <= f.cfg.TopK {
-		return picks
+	for t := range f.rows {
+		n := 0
+		if f.Ratio > 0 {
+			n = (t + 1) / f.Ratio
+		}
+		list := make([]int, n)
+		for e := range list {
+			list[e] = e
+		}
+		if f.picks != nil && n > f.cfg.TopK {
+			list = f.best(t, list, queries[t], weights[t], keys)
+		}
+		all = append(all, list)
 	}
-	for h, w := range weights[t] {
-		q := queries[t][h*128 : (h+1)*128]
+	return all
+}
+
+// best are the entries with the highest scores for a token.
+func (f *formula) best(t int, picks []int, query, weights []float64, keys [][]float64) []int {
+	scores := make([]float64, len(picks))
+	for h, w := range weights {
+		q := query[h*128 : (h+1)*128]
 		f.turn(q, t, 1)
 		for e := range picks {
 			scores[e] += w * max(dot(q, keys[e]), 0)
@@ -176,28 +209,32 @@ func attend(q []float64, rows [][]float64, sink float64) []float64 {
 	return out
 }
 
-// run gives the layer's outputs, and picks of each token.
+// bottleneck are the rows that queries are made of.
+func (f *formula) bottleneck() [][]float64 {
+	qr, weight := f.linear("wq_a", f.rows), f.tensor("q_norm.weight")
+	for t := range qr {
+		qr[t] = f.norm(qr[t], weight)
+	}
+	return qr
+}
+
+// run gives the layer's outputs, and the entries that each token attends.
 func (f *formula) run() (out [][]float64, picks [][]int) {
-	qr, kv := f.linear("wq_a", f.rows), f.linear("wkv", f.rows)
-	qNorm, kvNorm := f.tensor("q_norm.weight"), f.tensor("kv_norm.weight")
+	qr, kv, kvNorm := f.bottleneck(), f.linear("wkv", f.rows), f.tensor("kv_norm.weight")
 	for t := range f.rows {
-		qr[t], kv[t] = f.norm(qr[t], qNorm), f.norm(kv[t], kvNorm)
+		kv[t] = f.norm(kv[t], kvNorm)
 		f.turn(kv[t], t, 1)
 	}
-	var entries, keys, indexQueries, indexWeights [][]float64
-	if f.ratio != pipeline.RatioWindow {
-		entries = f.entries("compressor.", 512)
+	var entries [][]float64
+	if f.entries != nil {
+		entries = f.entries.pool("compressor.", 512)
 	}
-	if f.ratio == pipeline.RatioC4A {
-		keys = f.entries("indexer.compressor.", 128)
-		indexQueries, indexWeights = f.linear("indexer.wq_b", qr), f.linear("indexer.weights_proj", f.rows)
-	}
+	picks = f.choose()
 	queries, sinks, wide := f.linear("wq_b", qr), f.tensor("attn_sink"), f.cfg.Heads/f.cfg.Groups*512
 	oa, zs := f.tensor("wo_a.weight"), [][]float64(nil)
 	for t, q := range queries {
 		rows := slices.Clone(kv[max(t+1-f.cfg.Window, 0) : t+1])
-		chosen := f.picks(t, min((t+1)/f.ratio, len(entries)), indexQueries, indexWeights, keys)
-		for _, e := range chosen {
+		for _, e := range picks[t] {
 			rows = append(rows, entries[e])
 		}
 		var o, z []float64
@@ -212,7 +249,7 @@ func (f *formula) run() (out [][]float64, picks [][]int) {
 			g := n / f.cfg.ORank
 			z = append(z, dot(oa[n*wide:(n+1)*wide], o[g*wide:(g+1)*wide]))
 		}
-		zs, picks = append(zs, z), append(picks, chosen)
+		zs = append(zs, z)
 	}
 	return f.linear("wo_b", zs), picks
 }
@@ -228,9 +265,10 @@ func checkFormula(t *testing.T, cfg model.Config, values map[string][]float32, h
 		missed, all, same := 0, 0, 0
 		for i, want := range out {
 			wrong := 0
-			if cfg.Layers[layer].Picks == model.PickOwn {
-				width := len(got[layer].TopK) / len(out)
-				row := got[layer].TopK[i*width : (i+1)*width]
+			if cfg.Layers[layer].Picks != model.PickNone {
+				given := got[cfg.Layers[layer].PicksOf].TopK
+				width := len(given) / len(out)
+				row := given[i*width : (i+1)*width]
 				for _, e := range picks[i] {
 					if !slices.Contains(row, int32(e)) {
 						wrong++

@@ -17,6 +17,9 @@ type CheckpointOptions struct {
 	// Ranks divides heads and groups among as many devices, of which this is number
 	// Rank: 0, 0 (or 0, 1) is everything. Ranks has to divide o_groups.
 	Rank, Ranks int
+	// Config describes the model in place of config.json, for layers that no config.json can
+	// describe; nil: config.json does.
+	Config *Config
 }
 
 // Checkpoint is the attention weights of a model, in mapped files.
@@ -46,7 +49,7 @@ type Checkpoint struct {
 // malformed files; *vk.ArgumentError (vk.ErrArgument) for the options; the file
 // system's.
 func Open(dir string, o CheckpointOptions) (*Checkpoint, error) {
-	cfg, err := LoadConfig(dir)
+	cfg, err := o.config(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -78,6 +81,14 @@ func Open(dir string, o CheckpointOptions) (*Checkpoint, error) {
 		return nil, err
 	}
 	return c, nil
+}
+
+// config returns the configuration that a checkpoint is read by.
+func (o *CheckpointOptions) config(dir string) (Config, error) {
+	if o.Config == nil {
+		return LoadConfig(dir)
+	}
+	return *o.Config, o.Config.Check()
 }
 
 // fileError types what is wrong with the files as a whole.

@@ -1,0 +1,75 @@
+package pipeline_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/vkmla/vkmla/internal/lab/fakemodel"
+	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
+)
+
+// pairs and its like are kinds of layers that DeepSeek-V4 does not have. They are rows: nothing
+// but this test knows them.
+var (
+	windows = model.Window.Pools[0]
+
+	// pairs attends all entries of 2 tokens, without an indexer.
+	pairs = model.LayerSpec{Name: "pairs", Ratio: 2, Pools: []model.PoolSpec{windows,
+		{Name: "pairs", Stores: []model.Store{model.StoreEntries}, Page: 32, Tokens: 2, Keep: model.KeepAll},
+		{Name: "pairs.state", Stores: []model.Store{model.StoreState}, Page: 8, Tokens: 1, Keep: 1}}}
+	// singles makes an entry of each token and attends those that its indexer picks.
+	singles = model.LayerSpec{Name: "singles", Ratio: 1, Picks: model.PickOwn, Pools: []model.PoolSpec{windows,
+		{Name: "singles", Stores: []model.Store{model.StoreEntries, model.StoreKeys}, Page: 64, Tokens: 1, Keep: model.KeepAll},
+		{Name: "singles.state", Stores: []model.Store{model.StoreState, model.StoreKeyState}, Page: 16, Tokens: 1, Keep: 0}}}
+	// again picks anew from the entries of a singles layer.
+	again = model.LayerSpec{Name: "again", Ratio: 1, Borrows: true, Picks: model.PickOwn, Pools: []model.PoolSpec{windows}}
+	// borrows attends entries of a singles layer, by the picks of that or of another layer.
+	borrows = model.LayerSpec{Name: "borrows", Ratio: 1, Borrows: true, Picks: model.PickEarlier, Pools: []model.PoolSpec{windows}}
+)
+
+func otherKinds() model.Config {
+	c := fakemodel.Config()
+	c.Layers = []model.Layer{
+		{LayerSpec: pairs},
+		{LayerSpec: singles, EntriesOf: 1, PicksOf: 1},
+		{LayerSpec: again, EntriesOf: 1, PicksOf: 2},
+		{LayerSpec: borrows, EntriesOf: 1, PicksOf: 1},
+		{LayerSpec: borrows, EntriesOf: 1, PicksOf: 2},
+	}
+	return c
+}
+
+// TestEngineKinds runs kinds of layers that are rows of this test alone, and compares them with
+// the formula: prefill in one step, in chunks, and token by token.
+func TestEngineKinds(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	dev := testkit.Device(t)
+	const tokens, prefill = 150, 146 // beyond the window of 128
+	c := otherKinds()
+	m := fake(t, fakemodel.Options{Config: c, Storage: fakemodel.FP8})
+	checkpoint, err := openFake(t, m, 1, model.CheckpointOptions{Config: &c})
+	require.NoError(t, err)
+	layers, err := checkpoint.Upload(t.Context(), dev, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		for _, l := range layers {
+			l.Close()
+		}
+	})
+	rng := rand.New(rand.NewPCG(3, 4))
+	hidden := make([]float32, tokens*c.Hidden)
+	for i := range hidden {
+		hidden[i] = float32(rng.NormFloat64())
+	}
+	for _, chunk := range []int{tokens, 22} {
+		t.Run(fmt.Sprint(chunk), func(t *testing.T) {
+			e := engine(t, dev, c, layers, pipeline.EngineOptions{MaxTokens: tokens, MaxStep: chunk, KeepTopK: true})
+			checkFormula(t, c, m.Values, hidden, division(t, e, c.Hidden, prefill, hidden))
+		})
+	}
+}
