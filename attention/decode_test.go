@@ -9,10 +9,10 @@ import (
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
-	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/lab/verify"
+	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -217,7 +217,7 @@ func TestDecodeFewHeads(t *testing.T) {
 				cfg.Splits, cfg.Workgroups = n, 1000
 				out, lse := s.decode(t, dev, cfg)
 				s.check(t, v, out, lse)
-				attention.FewParts(2, func() { out, lse = s.decode(t, dev, cfg) })
+				attention.KSplit(2, func() { out, lse = s.decode(t, dev, cfg) })
 				s.check(t, v, out, lse)
 			})
 		}

@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/vkmla/vkmla/attention"
-	"github.com/vkmla/vkmla/internal/spirv"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/spirv"
 	"github.com/vkmla/vkmla/shaders"
 )
 

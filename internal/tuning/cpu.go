@@ -4,16 +4,43 @@ package tuning
 var cpu = Profile{
 	Name: "cpu",
 
-	Device: Device{},
+	Device: Device{
+		DiscreteUnits:   8,
+		OtherUnits:      8,
+		OneEach:         true,
+		UnitRegisters:   65536,
+		MaxRegisters:    255,
+		NarrowRegisters: 128,
+	},
 
-	Attention: Attention{},
+	Attention: Attention{
+		MaxHeads:          64,
+		LaneHeads:         32,
+		LanesAnyRegisters: true,
+		LanesAnyHeads:     true,
+		Subgroups:         []int{8, 16, 32},
+		DecodeSubgroups:   []int{16, 8, 32},
+		OtherRegisters:    44,
+		Plain:             []PlainForm{{16, 16, 1, 3.8}, {8, 8, 2, 2.6}, {4, 8, 3, 2.9}},
+		MinPartRows:       32,
+		Waves:             4,
+		StartTime:         3,
+		HeadsTime:         4,
+		TrafficTime:       5,
+		JoinTime:          3,
+		SpillTime:         12,
+		RowShare:          0.5,
+		DecodeTile:        1.5,
+		LanesCode:         3,
+		DecodeCode:        4,
+	},
 
 	Compress: Compress{
 		LongInvocations: 512, ChunkInvocations: 512, SaveSingle: true,
 		ShortGroups: 1024, LongGroups: 256, TouchBytes: 2 << 20,
 	},
 
-	Linear: Linear{},
+	Linear: cpuLinear(),
 
 	Logits: Logits{
 		PerUnit: 2, BaseUnroll: 4,
@@ -40,4 +67,17 @@ var cpu = Profile{
 		TouchLeast:   256 << 20,
 		TouchMost:    2 << 30,
 	},
+}
+
+// cpuLinear leaves out what takes long to compile: large tiles and passes, and unrolled loops.
+func cpuLinear() Linear {
+	l := hopper.Linear
+	l.Tokens1to8.BaseRows = 0
+	l.Tokens8to16.MostPass = 8
+	l.Tokens8to32.MostStepMany, l.Tokens8to32.MostAheadMany, l.Tokens8to32.MostPartsMany = 128, 1, 4
+	l.Tokens32to64.Passes = []int{32, 48}
+	l.Base.Tiles, l.Base.Unroll = []BaseTile{{64, 64, 1, 0.8}}, 1
+	l.Tiles.Pairs = false
+	l.ChainApart = true
+	return l
 }
