@@ -163,7 +163,7 @@ func (l *Layer) traits() traits {
 		compresses:  k.main != nil,
 		keys:        k.keys != nil,
 		normed:      l.qkv.op.Norms(k.cfg.Tokens),
-		saves:       k.wish.norms,
+		saves:       k.wish.saves,
 		lateQueries: k.mla.norms,
 		rawScores:   k.picks != nil && k.picks.query == nil,
 		touch:       k.wish.touch,
