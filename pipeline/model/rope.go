@@ -19,10 +19,10 @@ const RopeRow = ropeDim
 //	f_i = g_i/Factor * (1 - keep_i) + g_i * keep_i         with YaRN
 //	keep_i = 1 - (i - low) / (high - low), within 0..1
 //	low, high = floor(c(BetaFast)), ceil(c(BetaSlow)), within 0..63
-//	c(n) = 64 ln(Original / (2 pi n)) / (2 ln Theta)       the pair that turns n times in Original positions
+//	c(n) = 64 ln(Original / (2 pi n)) / (2 ln Theta)
 //
-// Angles are not scaled otherwise. For a rotation that Config.Check refuses, such as the zero
-// value, they mean nothing.
+// c(n) is the pair that turns n times in Original positions. Angles are not scaled otherwise.
+// For a rotation that Config.Check refuses, such as the zero value, they mean nothing.
 //
 // Sources: vLLM vllm/model_executor/layers/rotary_embedding (common.py, yarn_scaling_rope.py),
 // DeepSeek's inference/model.py (precompute_freqs_cis).
