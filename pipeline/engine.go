@@ -200,6 +200,9 @@ func (e *Engine) Layers() int { return len(e.layers) }
 // TopK is the width of picks: index_topk of the model.
 func (e *Engine) TopK() int { return e.cfg.TopK }
 
+// LayerCaches are the caches of one layer.
+type LayerCaches = layer.Caches
+
 // Caches returns the caches of a layer, for tests and measurements that fill them. Growing
 // replaces their memory. An unknown layer has none.
 func (e *Engine) Caches(layer int) LayerCaches {
