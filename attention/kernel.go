@@ -1,13 +1,14 @@
 package attention
 
 import (
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/vk"
 )
 
 // D is the length of a cached row and of a query head: 448 numbers without and 64
 // with rotary position.
-const D = 512
+const D = cache.D
 
 // MaxHeads is the largest number of query heads.
 const MaxHeads = 128

@@ -1,6 +1,7 @@
 package attention
 
 import (
+	"slices"
 	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/opkit"
@@ -31,14 +32,8 @@ var mergeVariants = opkit.Ladder("attn_merge", VariantDA, VariantBase)
 type merge struct {
 	dev     *vk.Device
 	variant string
-	k       []*vk.Kernel // of mergeBuilds
+	k       []*vk.Kernel // of opkit.Joins
 }
-
-// mergeBuilds are the forms that attn_merge is built in: how many rows an invocation loads at a time,
-// where one that is loaded for nothing takes as long as another, and how many of them take turns.
-// proj_linear_chain joins up to 40 parts with the same bits, which is why there are four by turns up to there, and
-// why it joins none on a device whose workgroups are too small for four.
-var mergeBuilds = []struct{ parts, ahead, groups int }{{2, 2, 1}, {4, 4, 1}, {8, 4, 2}, {40, 5, 4}, {MaxSplits, 4, 8}} // for up to so many parts
 
 // mergeOf is the merge behind a build of an attention kernel: base, which takes no
 // address, keeps to itself.
@@ -55,13 +50,13 @@ func newMerge(dev *vk.Device, want string) (merge, error) {
 	if m.variant, err = pkg.Choose(dev, "merge", mergeVariants, want, 0); err != nil {
 		return m, err
 	}
-	for _, b := range mergeBuilds {
-		if 128*b.groups > int(dev.Caps().MaxWorkgroupInvocations) {
-			b.groups = 1
+	for _, j := range opkit.Joins {
+		if j.Threads() > int(dev.Caps().MaxWorkgroupInvocations) {
+			j.Groups = 1
 		}
 		k, err := pkg.Kernel(dev, opkit.Spec{
 			Stem: "attn_merge", Variant: m.variant, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write},
-			PushSize: int(unsafe.Sizeof(attnMergePush{})), Constants: opkit.Words(b.ahead, b.groups),
+			PushSize: int(unsafe.Sizeof(attnMergePush{})), Constants: opkit.Words(j.Ahead, j.Groups),
 		})
 		if err != nil {
 			return m, err
@@ -73,12 +68,7 @@ func newMerge(dev *vk.Device, want string) (merge, error) {
 
 // kernel is the build for so many parts.
 func (m merge) kernel(splits int) *vk.Kernel {
-	for i, b := range mergeBuilds {
-		if splits <= b.parts {
-			return m.k[i]
-		}
-	}
-	return m.k[len(m.k)-1]
+	return m.k[slices.Index(opkit.Joins, opkit.JoinOf(splits))]
 }
 
 // record joins splits partial rows of t tokens. The tensors were checked by the

@@ -242,7 +242,7 @@ func (e *Engine) resize(ctx context.Context, t *tensor.Tensor, pages int) error 
 		return err
 	}
 	n := min(pages, t.Shape[0])
-	err = e.once(ctx, func(rec *vk.Recorder) error { return rec.Copy(fresh.Rows(0, n).View(), t.Rows(0, n).View()) })
+	err = e.runOnce(ctx, func(rec *vk.Recorder) error { return rec.Copy(fresh.Rows(0, n).View(), t.Rows(0, n).View()) })
 	if err != nil {
 		return errors.Join(err, fresh.Close())
 	}
@@ -263,7 +263,7 @@ func (e *Engine) copyPages(ctx context.Context) error {
 	if len(e.copies) == 0 {
 		return nil
 	}
-	err := e.once(ctx, func(rec *vk.Recorder) error {
+	err := e.runOnce(ctx, func(rec *vk.Recorder) error {
 		for _, x := range e.copies {
 			for _, c := range x.pool.caches {
 				t, from, to := c.memory(), int(x.From), int(x.To)

@@ -61,6 +61,15 @@ func TestEngineKinds(t *testing.T) {
 			l.Close()
 		}
 	})
+	e := engine(t, dev, c, layers, pipeline.EngineOptions{MaxTokens: 2, LayerByLayer: true})
+	s := must[*pipeline.Session](t)(e.Open())
+	st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: 1}))
+	require.ErrorContains(t, st.SubmitLayer(2), "layer: got 2, want 1 first")
+	require.NoError(t, st.RunLayer(t.Context(), 1))
+	require.NoError(t, st.RunLayer(t.Context(), 2))
+	require.NoError(t, st.Abort())
+	_, err = pipeline.NewEngine(t.Context(), dev, c, layers[2:], pipeline.EngineOptions{MaxTokens: 2})
+	require.ErrorContains(t, err, "layers[0]: got 2, want layer 1 in front of it")
 	rng := rand.New(rand.NewPCG(3, 4))
 	hidden := make([]float32, tokens*c.Hidden)
 	for i := range hidden {

@@ -278,7 +278,7 @@ func (e *Engine) buildTables(ctx context.Context) error {
 	if e.tables, err = list.Allocate(e.dev, vk.DeviceLocal, "block tables"); err != nil {
 		return err
 	}
-	return e.once(ctx, func(rec *vk.Recorder) error { return rec.Fill(e.tables.Whole(), math.MaxUint32) })
+	return e.runOnce(ctx, func(rec *vk.Recorder) error { return rec.Fill(e.tables.Whole(), math.MaxUint32) })
 }
 
 // words is all block tables as one tensor.
@@ -287,8 +287,8 @@ func (e *Engine) words() tensor.Tensor {
 	return tensor.Of(v, tensor.I32, int(v.Size/4))
 }
 
-// once records commands, runs them and waits.
-func (e *Engine) once(ctx context.Context, record func(*vk.Recorder) error) error {
+// runOnce records commands, runs them and waits.
+func (e *Engine) runOnce(ctx context.Context, record func(*vk.Recorder) error) error {
 	rec, err := e.dev.NewRecorder()
 	if err != nil {
 		return err

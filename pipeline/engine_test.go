@@ -8,7 +8,6 @@ import (
 	"io"
 	"math"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -107,10 +106,11 @@ func agreement(got, want []int32, width int) float64 {
 // what transformers gave for the same input, its caches rounded as ours are. The bound
 // is twice what those roundings make of the noise of bf16, which flips some of them.
 func TestEngineRecorded(t *testing.T) {
-	dir := filepath.Join(testkit.Root(t), "..", "shared", "golden", "tiny-v4-a")
-	if _, err := os.Stat(dir); err != nil {
-		t.Skip("no recorded layers beside the checkout:", err)
+	dir := testkit.FurtherGolden(t)
+	if dir == "" {
+		t.Skip("VKMLA_TEST_GOLDEN names no folder of recorded layers")
 	}
+	dir = filepath.Join(dir, "tiny-v4-a")
 	dev := testkit.Device(t)
 	cfg, layers := uploaded(t, dev, dir)
 	npz := must[*vectors.Archive](t)(vectors.OpenArchive(filepath.Join(dir, "layers.npz")))

@@ -3,6 +3,8 @@ package pipeline
 import (
 	"errors"
 	"fmt"
+
+	"github.com/vkmla/vkmla/vk"
 )
 
 // Errors of engines, sessions and steps, besides cache.ErrPoolFull, model.ErrConfig and those
@@ -23,3 +25,23 @@ var (
 	// read. It matches ErrSnapshot, too.
 	ErrSnapshotVersion = fmt.Errorf("%w: of another format", ErrSnapshot)
 )
+
+// wrap puts an operation in front of an error, unless it stands there already.
+func wrap(op string, err error) error {
+	if a, ok := err.(*vk.ArgumentError); ok && a.Op == op {
+		return err
+	}
+	return fmt.Errorf("%s: %w", op, err)
+}
+
+// argumentCheck remembers the first thing that is wrong with a call's arguments.
+type argumentCheck struct {
+	op  string
+	err error
+}
+
+func (c *argumentCheck) bad(arg string, got any, want string, a ...any) {
+	if c.err == nil {
+		c.err = &vk.ArgumentError{Op: c.op, Arg: arg, Got: fmt.Sprint(got), Want: fmt.Sprintf(want, a...)}
+	}
+}

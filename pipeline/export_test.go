@@ -33,7 +33,7 @@ func (e *Engine) PageBytes(pages PageCounts) uint64 { return e.bytes(pages[:len(
 // Submissions returns how many submissions a step of a size takes, and whether each
 // operation is one because it is not known yet how long they take.
 func (e *Engine) Submissions(size int) (n int, each bool) {
-	for _, b := range e.buckets {
+	for _, b := range e.sizes {
 		if b.tokens != size {
 			continue
 		}
@@ -46,7 +46,7 @@ func (e *Engine) Submissions(size int) (n int, each bool) {
 
 // Divided returns how many launches are in pieces, in the commands that have most of those.
 func (e *Engine) Divided() (most int) {
-	for _, b := range e.buckets {
+	for _, b := range e.sizes {
 		for _, c := range b.recorded {
 			divided := map[int]bool{}
 			for i, p := range c.parts {
@@ -78,13 +78,13 @@ func Suits(each bool, parts []vk.Part, took []float64, work float64, budget time
 
 // Levels returns the schedule of a layer in steps of so many tokens, of which there has been one.
 func (e *Engine) Levels(tokens, layer int) [][]string {
-	return e.buckets[e.size(tokens)].layers[layer].Levels()
+	return e.sizes[e.size(tokens)].layers[layer].Levels()
 }
 
 // Tear leaves what submissions leave that failed between two pieces of a launch: counters
 // that are not 0. Steps that were recorded cannot be submitted until Untear.
 func (e *Engine) Tear(ctx context.Context) error {
-	for _, b := range e.buckets {
+	for _, b := range e.sizes {
 		for _, c := range b.recorded {
 			if err := c.Close(); err != nil {
 				return err
@@ -117,7 +117,7 @@ func (st *Step) Pretend() {
 // Prologue does of a step what comes before its layers and makes it believe that these ran.
 func (st *Step) Prologue(ctx context.Context) error {
 	st.e.mu.Lock()
-	err := st.hand(commandKey{layer: prologue})
+	err := st.submitCommands(commandKey{layer: prologue})
 	st.e.mu.Unlock()
 	if err == nil {
 		err = st.Wait(ctx)

@@ -19,9 +19,9 @@ const (
 	opCommit = "pipeline: commit step"
 )
 
-// Chunk is the part of a step that belongs to one session: its next Tokens tokens. One
-// is a decode step, a few are speculative decoding, many a piece of a prefill; chunks of
-// a step may differ.
+// Chunk is the part of a step that belongs to one session: its next Tokens tokens. One is a
+// decode step, a few are speculative decoding, many are a piece of a prefill. Chunks of a step may
+// differ.
 type Chunk struct {
 	Session *Session
 	Tokens  int
@@ -46,35 +46,37 @@ type tableOf struct {
 	t *sessionTable
 }
 
-// Step is new tokens of some sessions on their way through the layers. Their lengths
-// change when it is committed, and not before. A step ends with Commit, Abort, a context
-// that ends while one of its methods waits, or a lost device; after that it is of no
-// use (vk.ErrClosed), and the tensors it gave belong to the next step.
+// Step is new tokens of some sessions on their way through the layers. The sessions grow when it
+// is committed. A step ends with Commit, Abort, a context that ends while one of its methods
+// waits, or a lost device. After that it is closed (vk.ErrClosed), and its tensors belong to the
+// next step.
 type Step struct {
 	e       *Engine
-	b       *bucket
+	b       *stepSize
 	tokens  int
-	longest int     // length that a session is to have
-	work    float64 // how much there is to do, in any unit: how many earlier tokens the tokens see. Between steps of one size the device's time grows by no more
+	longest int // greatest length of a session after the step
 
-	begun  bool // the metadata is with the device
-	host   bool // inputs come from host memory
-	layer  int  // whose inputs were set last
-	latest int  // the layer that was submitted last; -1: what it left is not to be had
-	flying *vk.Pending
-	handed []*stepCommands // submitted since the last Wait
-	timed  []commandKey    // submitted, each once
+	// work is how many tokens the step's tokens see, in all. Between steps of one size the device's
+	// time grows by no more than this does.
+	work float64
+
+	begun     bool // the metadata is with the device
+	host      bool // inputs come from host memory
+	layer     int  // whose inputs were set last
+	latest    int  // the layer that was submitted last; -1: what it left cannot be read
+	flying    *vk.Pending
+	submitted []*stepCommands // submitted since the last Wait
+	timed     []commandKey    // submitted, each once
 }
 
-// Begin begins a step: it takes the pages for the tokens, copies pages that forks share
-// and that are about to be written, grows the caches if need be, and writes down where
-// everything is. It waits for its turn while another step is in progress, so that one
-// goroutine must not begin a second step before it ended the first.
+// Begin begins a step: it takes the pages for the tokens, copies shared pages that are about to
+// be written, and grows the caches if need be. It waits while another step is in progress, so a
+// goroutine must end one step before it begins the next.
 //
 // Errors: vk.ErrArgument for no chunks, a chunk without tokens, a session of another
 // engine or twice, or more than MaxStep tokens; ErrSequenceFull; cache.ErrPoolFull when
 // the caches cannot grow; the context's; vk.ErrClosed, vk.ErrDeviceLost; those of
-// vk.Device.NewBuffer. Then nothing has changed.
+// vk.Device.NewBuffer. After an error nothing has changed.
 func (e *Engine) Begin(ctx context.Context, chunks ...Chunk) (*Step, error) {
 	if err := e.enter(ctx); err != nil {
 		return nil, fmt.Errorf("%s: %w", opBegin, err)
@@ -93,7 +95,7 @@ func (e *Engine) begin(ctx context.Context, chunks []Chunk) (*Step, error) {
 	if err := e.usable(); err != nil {
 		return nil, err
 	}
-	st, err := e.lay(chunks)
+	st, err := e.arrange(chunks)
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +106,7 @@ func (e *Engine) begin(ctx context.Context, chunks []Chunk) (*Step, error) {
 	if err := e.growRopes(ctx, st.longest); err != nil {
 		return nil, err
 	}
-	b, err := e.bucket(ctx, st.tokens)
+	b, err := e.stepSize(ctx, st.tokens)
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +135,7 @@ func (e *Engine) begin(ctx context.Context, chunks []Chunk) (*Step, error) {
 	return st, nil
 }
 
-// giveBack takes back what Begin did for a step.
+// giveBack undoes what Begin did for a step.
 func (e *Engine) giveBack() error {
 	var err error
 	for _, x := range e.busy {
@@ -145,9 +147,8 @@ func (e *Engine) giveBack() error {
 	return err
 }
 
-// lay checks the chunks, finds the busy sessions, and makes a step that knows how much it
-// has to do.
-func (e *Engine) lay(chunks []Chunk) (*Step, error) {
+// arrange checks the chunks, finds the busy sessions, and makes a step.
+func (e *Engine) arrange(chunks []Chunk) (*Step, error) {
 	st := &Step{e: e}
 	e.parts, e.busy = e.parts[:0], e.busy[:0]
 	for i := range e.byRow {
@@ -197,8 +198,8 @@ func (e *Engine) lay(chunks []Chunk) (*Step, error) {
 	return st, nil
 }
 
-// again returns the row of a session that is open and had the same chunk in the last step:
-// most have, and then nobody has to look at the session itself, which is in no cache.
+// again returns the row of an open session that had the same chunk in the last step. Most have,
+// and then the session itself, which is not in the processor's cache, is not looked at.
 func (e *Engine) again(chunk int, s *Session) (row int, ok bool) {
 	if parts := e.parts[:cap(e.parts)]; chunk < len(parts) && parts[chunk].s == s {
 		row = parts[chunk].row
@@ -207,9 +208,9 @@ func (e *Engine) again(chunk int, s *Session) (row int, ok bool) {
 	return 0, false
 }
 
-// fill gives each chunk of e.parts its rows, in the order of their sessions' rows in the
-// block tables, as the kernels have it, and writes the metadata of the step.
-func (b *bucket) fill(ctx context.Context) error {
+// fill gives each chunk of e.parts its rows, in the order of their sessions' rows in the block
+// tables, as kernels expect, and writes the metadata of the step.
+func (b *stepSize) fill(ctx context.Context) error {
 	e := b.e
 	d := &b.draft
 	start, lens, request, positions, valid := d.queryStart, d.seqLens, d.request, d.positions, d.valid
@@ -244,10 +245,10 @@ func (b *bucket) fill(ctx context.Context) error {
 	return nil
 }
 
-// fillUpdates lists the entries of block tables that the device does not have. More than
-// a step itself can change, after a fork for instance, are brought there at once. It
-// returns how much of the draft is in use: the list is the end of it.
-func (b *bucket) fillUpdates(ctx context.Context) (used int, err error) {
+// fillUpdates lists the entries of block tables that the device does not have. If there are more
+// than a step itself can change, after a fork for instance, they are uploaded now. It returns
+// how much of the draft is in use: the list is the end of it.
+func (b *stepSize) fillUpdates(ctx context.Context) (used int, err error) {
 	list := b.draft.updates
 	n, room := 0, len(list)/8
 	for _, x := range b.e.changed {
@@ -255,7 +256,7 @@ func (b *bucket) fillUpdates(ctx context.Context) (used int, err error) {
 		from := t.synced
 		t.synced = t.Entries()
 		for from < t.Entries() && t.Entry(from) < 0 {
-			from++ // recycled, which no kernel looks at
+			from++ // recycled: no kernel looks at it
 		}
 		if t.Entries()-from > room-n {
 			if err := p.upload(ctx, s.row, from, t.Table); err != nil {
@@ -287,12 +288,12 @@ func (p *enginePool) upload(ctx context.Context, row, from int, t *cache.Table) 
 // Tokens is the number of tokens of all chunks.
 func (st *Step) Tokens() int { return st.tokens }
 
-// Size is T, the number of rows of the step's tensors: Tokens padded to the next size
-// that there are commands for.
+// Size is T, the number of rows of the step's tensors: Tokens padded to the next power of two, at
+// most MaxStep.
 func (st *Step) Size() int { return st.b.tokens }
 
-// Rows returns the first row of a chunk's tokens, and the row after its last. Both are 0
-// for a chunk that there is not, and once the step has ended.
+// Rows returns the first row of a chunk's tokens, and the row after its last. Both are 0 for an
+// unknown chunk, and once the step has ended.
 func (st *Step) Rows(chunk int) (first, end int) {
 	st.e.mu.Lock()
 	defer st.e.mu.Unlock()
@@ -303,27 +304,24 @@ func (st *Step) Rows(chunk int) (first, end int) {
 	return x.first, x.first + x.n
 }
 
-// Input is where the hidden states of the step's tokens go for a layer, after the
-// layer's own input norm: [T, Hidden] bf16 on the device, with the rows of Rows; what
-// padding rows hold does not matter. Commands that write it have to be submitted, or
-// uploads done, before the layer is. Between calls of SubmitLayer other vk.Commands of
-// the same device run in the order of submission, and see what came before: commands
-// submitted behind SubmitLayer(i) may read Output(i) and write Input(i+1) without a Wait.
+// Input is where the hidden states of the step's tokens go for a layer, after the layer's own
+// input norm: [T, Hidden] bf16 on the device, with the rows of Rows. Padding rows may hold
+// anything. Commands that write it are submitted, or uploads done, before the layer is submitted.
+// Commands of the same device run in the order of submission: those submitted after
+// SubmitLayer(i) may read Output(i) and write Input(i+1) without a Wait.
 //
-// With EngineOptions.Between all layers have one input. Only layer 0's is written like this:
-// what Between records finds it there, and writes those of the others.
+// With EngineOptions.Between all layers have one input. The caller writes that of layer 0; what
+// Between records reads it, and writes those of the others.
 //
-// Input, Output and TopK are zero tensors for a layer that there is not.
+// Input, Output and TopK are zero tensors for an unknown layer.
 func (st *Step) Input(layer int) tensor.Tensor { return st.tensor(&st.b.in, layer) }
 
-// Output is what the layer gave: [T, Hidden] bf16, or f32 with EngineOptions.Ranks, once
-// the layer ran. Padding rows are undefined. With EngineOptions.LayerByLayer or Between
-// it is there until the next layer runs.
+// Output is the layer's result: [T, Hidden] bf16, or f32 with EngineOptions.Ranks. Padding rows are
+// undefined. With EngineOptions.LayerByLayer or Between the next layer overwrites it.
 func (st *Step) Output(layer int) tensor.Tensor { return st.tensor(&st.b.out, layer) }
 
-// TopK is what the layer's indexer picked: [T, TopK] i32, compressed entries in ascending
-// order, then -1. It is a zero tensor without EngineOptions.KeepTopK and for layers
-// without an indexer.
+// TopK are the picks of the layer's indexer: [T, TopK] i32, compressed entries in ascending order,
+// then -1. It is a zero tensor without EngineOptions.KeepTopK and for layers without an indexer.
 func (st *Step) TopK(layer int) tensor.Tensor {
 	if layer < 0 || layer >= len(st.b.layers) || st.e.layers[layer].spec.Picks != model.PickOwn {
 		return tensor.Tensor{}
@@ -357,21 +355,20 @@ func (st *Step) RunLayer(ctx context.Context, layer int) error {
 // Submit hands all layers to the device, in as few submissions as
 // EngineOptions.SubmitBudget permits, and returns.
 //
-// Errors: vk.ErrArgument with LayerByLayer, or where some hidden states were set from
-// host memory and others not; vk.ErrBusy if the layers are with the device already;
-// those of vk.Commands.Submit and, when a step of this size is the first,
-// vk.Device.NewBuffer; those of EngineOptions.Between: then the step can be tried again.
+// Errors: vk.ErrArgument with LayerByLayer, or if only some inputs were set from host memory;
+// vk.ErrBusy if the layers are with the device already; those of vk.Commands.Submit and, for the
+// first step of a size, of vk.Device.NewBuffer; those of EngineOptions.Between. After the last
+// three the step can be submitted again.
 func (st *Step) Submit() error { return st.submit(wholeStep) }
 
-// SubmitLayer hands one layer to the device and returns. Layers may run in any order,
-// but each has to run before the step is committed.
+// SubmitLayer hands one layer to the device and returns. Layers may run in any order, but behind
+// those that they take entries or picks from. Each has to run before the step is committed.
 //
-// With EngineOptions.Between it serves to look at what passes between layers, for Submit is
-// faster: the caller's commands in front of the layer are handed over with it, and with
-// the last one those behind it. Then layers have to run in their order, each once; with
-// layer 0 everything begins again.
+// With EngineOptions.Between, Submit is faster; SubmitLayer lets a program look at what passes
+// between layers. The caller's commands in front of a layer are submitted with it, those behind
+// the last layer with that. Layers then have to run in order, each once; layer 0 begins again.
 //
-// Errors: vk.ErrArgument for a layer that there is not or whose turn it is not, and as Submit.
+// Errors: vk.ErrArgument for an unknown layer or one out of order; those of Submit.
 func (st *Step) SubmitLayer(layer int) error {
 	if n := len(st.e.layers); layer < 0 || layer >= n {
 		return &vk.ArgumentError{Op: opSubmit, Arg: "layer", Got: fmt.Sprint(layer), Want: fmt.Sprintf("0 to %d", n-1)}
@@ -405,10 +402,10 @@ func (st *Step) submit(layer int) error {
 		err = st.checkOrder(layer)
 	}
 	if err == nil && layer != wholeStep && !st.begun {
-		err = st.hand(commandKey{layer: prologue})
+		err = st.submitCommands(commandKey{layer: prologue})
 	}
 	if err == nil {
-		err = st.hand(commandKey{layer, st.host})
+		err = st.submitCommands(commandKey{layer, st.host})
 	}
 	if err != nil {
 		return wrap(opSubmit, e.note(err))
@@ -425,7 +422,7 @@ func (st *Step) submit(layer int) error {
 	return nil
 }
 
-// layers are those that commands for a layer, or for the whole step, run.
+// layers returns the layers that commands for a layer, or for the whole step, run.
 func (st *Step) layers(layer int) (first, end int) {
 	if layer == wholeStep {
 		return 0, len(st.e.layers)
@@ -433,9 +430,9 @@ func (st *Step) layers(layer int) (first, end int) {
 	return layer, layer + 1
 }
 
-// hand submits commands.
-func (st *Step) hand(key commandKey) error {
-	if err := st.b.mend(); err != nil {
+// submitCommands submits commands.
+func (st *Step) submitCommands(key commandKey) error {
+	if err := st.b.repair(); err != nil {
 		return err
 	}
 	c, err := st.b.commands(key, st.work)
@@ -444,10 +441,10 @@ func (st *Step) hand(key commandKey) error {
 	}
 	p, err := c.Submit()
 	if err != nil {
-		st.tear(key, err)
+		st.brokeOff(key, err)
 		return err
 	}
-	st.e.flight, st.flying, st.handed = p, p, append(st.handed, c)
+	st.e.flight, st.flying, st.submitted = p, p, append(st.submitted, c)
 	if !slices.Contains(st.timed, key) {
 		st.timed = append(st.timed, key)
 	}
@@ -455,10 +452,9 @@ func (st *Step) hand(key commandKey) error {
 	return nil
 }
 
-// Wait waits for all that was submitted. If the context ends first, or the device is
-// lost, the step is aborted, for all its sessions; the device may still be at it, which
-// the next step waits for. A server therefore waits with a context of its own, not with
-// that of one request.
+// Wait waits for everything submitted. If the context ends first, or the device is lost, the step
+// is aborted, for all its sessions. So a server waits with a context of its own, not with that of
+// one request. The device may still be busy after an abort: the next step waits for it.
 //
 // Errors: the context's; vk.ErrDeviceLost, vk.ErrClosed.
 func (st *Step) Wait(ctx context.Context) error {
@@ -484,18 +480,18 @@ func (st *Step) Wait(ctx context.Context) error {
 	}
 	if st.flying == p {
 		st.flying = nil
-		for _, c := range st.handed {
+		for _, c := range st.submitted {
 			e.longest = max(e.longest, c.observe(st.work))
 		}
-		st.handed = st.handed[:0]
+		st.submitted = st.submitted[:0]
 	}
 	return nil
 }
 
 // Commit makes the tokens part of their sessions and ends the step.
 //
-// Errors: vk.ErrArgument if a layer has not run, vk.ErrBusy if not all that was
-// submitted was waited for: then the step goes on; vk.ErrClosed, vk.ErrDeviceLost.
+// Errors: vk.ErrArgument if a layer has not run, vk.ErrBusy before Wait: after these the step goes
+// on; vk.ErrClosed, vk.ErrDeviceLost.
 func (st *Step) Commit() error {
 	e := st.e
 	e.mu.Lock()
@@ -516,7 +512,7 @@ func (st *Step) Commit() error {
 		e.rows[x.row].length += x.n
 	}
 	for _, x := range e.busy {
-		if x.s.at.length > x.s.at.quiet { // a long chunk, of which not all is needed any more
+		if x.s.at.length > x.s.at.quiet { // a long chunk: its first pages may be needed no more
 			err = errors.Join(err, x.s.recycle())
 		}
 	}
@@ -527,8 +523,8 @@ func (st *Step) Commit() error {
 	return nil
 }
 
-// Abort ends the step; sessions are as they were before. It does nothing after Commit,
-// so that it can be deferred, nor for a nil step. It does not wait for the device.
+// Abort ends the step and leaves the sessions as they were before it. After Commit, and for a nil
+// step, it does nothing, so it can be deferred. It does not wait for the device.
 func (st *Step) Abort() error {
 	if st == nil {
 		return nil
@@ -541,9 +537,9 @@ func (st *Step) Abort() error {
 	return st.end()
 }
 
-// end gives up the step. Nothing on the device has to be undone: what it wrote beyond a
-// session's length is written again before it is read, and pages of tables that are
-// shorter now are listed for the device again.
+// end gives up the step. Nothing on the device has to be undone: what was written beyond a
+// session's length is written again before it is read, and entries of tables that became
+// shorter are sent to the device again.
 func (st *Step) end() error {
 	err := st.e.giveBack()
 	st.leave()

@@ -3,6 +3,7 @@ package pipeline
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -10,59 +11,55 @@ import (
 
 const opRecordAgain = "pipeline: record again"
 
-// Between is a place in the commands of a step: in front of a layer, or behind the last
-// one. EngineOptions.Between is called for every such place, in their order, and records
-// with rec what makes the input of the next layer of the output of the one before:
-// launches of the caller's kernels (vk.Device.Kernel), fills, copies, operations of
-// this module. The recorder derives the barriers. Of rec's methods it calls only
-// Dispatch, Fill, Copy, Section and Separate.
+// Between is a place in the commands of a step: in front of a layer, or behind the last one.
+// EngineOptions.Between is called for every such place, in order. It records with rec how the
+// input of the next layer is made from the output of the one before: launches of the caller's
+// kernels (vk.Device.Kernel), fills, copies, operations of this module. The recorder derives the
+// barriers. Of rec's methods it calls only Dispatch, Fill, Copy, Section and Separate.
 //
-// All layers share one tensor of inputs and one of outputs, which may be read and
-// written. In front of layer 0 the input holds what Step.SetInput, or commands that
-// wrote Step.Input, put there; it may as well be made of memory of the caller's, such as
-// token ids. Results go to such memory too, or stay in Output for Step.ReadOutput. The
-// host may write it from Engine.Begin to Step.Submit, and read it after Step.Wait. With
-// Submit, what is in front of layer 0 comes before the step's index lists, or runs beside
-// them: nothing of it waits for more than the metadata below, if it reads any.
+// All layers share one tensor of inputs and one of outputs, which may be read and written. In
+// front of layer 0 the input holds what Step.SetInput, or commands that wrote Step.Input, put
+// there. It may also be made from the caller's own memory, such as token ids; the host may write
+// that from Engine.Begin to Step.Submit. Results go to such memory, read after Step.Wait, or stay
+// in Output for Step.ReadOutput. With Submit, what is in front of layer 0 comes before the step's
+// index lists or runs beside them; it waits for no more than the metadata below, if it reads any.
 //
-// The function is called by Engine.Prepare, Step.Submit and Step.SubmitLayer, for each
-// size of step when that is recorded: when it is first needed, once its times are known
-// (EngineOptions.SubmitBudget), after caches have grown, after SetTiming and RecordAgain.
-// The tensors may be others each time. For one size it has to record the same operations
-// in the same order, as their times are known by their numbers. They count for the
-// budget as all others do; a launch that takes longer alone is divided if its kernel is
-// vk.KernelSpec.Divisible. The engine is locked meanwhile: the function must not call
-// methods of the engine, its sessions or its steps, nor wait for anyone who does.
+// Engine.Prepare, Step.Submit and Step.SubmitLayer call the function whenever a size of step is
+// recorded: when it is first needed, once its times are known (EngineOptions.SubmitBudget), after
+// caches have grown, after SetTiming and RecordAgain. The tensors may differ each time, but for
+// one size it has to record the same operations in the same order: their times are known by their
+// numbers. They count for the budget; a launch that exceeds it alone is divided if its kernel is
+// vk.KernelSpec.Divisible. The engine is locked meanwhile: the function must not call methods of
+// the engine, its sessions or its steps, nor wait for anyone who does.
 //
-// What is recorded runs for every step of the size, and after an error it may run again
-// for the same one: what it adds to has to be set in front of layer 0. Memory that it
-// uses has to stay open until the engine is closed, for it may be recorded anew at
-// any time; to use other memory, RecordAgain.
+// What is recorded runs for every step of the size, and after an error it may run again for the
+// same step, so memory that it adds to is set in front of layer 0. Memory that it uses stays open
+// until the engine is closed, since it may be recorded again at any time; to use other memory,
+// call RecordAgain.
 //
-// An error of the function ends the recording. It arrives wrapped, with the place, and
-// Prepare or Submit can be tried again.
+// An error of the function ends the recording. It arrives wrapped, with the place, and Prepare or
+// Submit can be tried again.
 //
-// R below is MaxSessions: sessions go by Session.Number. These tensors are the step's
-// metadata, to be read only.
+// R below is MaxSessions: sessions go by Session.Number. These tensors are the step's metadata, to
+// be read only.
 type Between struct {
-	Layer  int           // that comes next; Engine.Layers() behind the last one
+	Layer  int           // the next layer; Engine.Layers() behind the last one
 	Tokens int           // T, as Step.Size
-	Output tensor.Tensor // what the layer before gave: [T, Hidden] bf16, or f32 with Ranks; zero in front of layer 0
-	Input  tensor.Tensor // what the next layer takes: [T, Hidden] bf16; zero behind the last one
+	Output tensor.Tensor // of the layer before: [T, Hidden] bf16, or f32 with Ranks; zero in front of layer 0
+	Input  tensor.Tensor // of the next layer: [T, Hidden] bf16; zero behind the last one
 
 	QueryStart tensor.Tensor // [R+1] i32: rows QueryStart[r] to QueryStart[r+1]-1 are session r's
-	SeqLens    tensor.Tensor // [R] i32: tokens of session r, the step's included; 0 of one that is not in the step
+	SeqLens    tensor.Tensor // [R] i32: tokens of session r, the step's included; 0 for one without a chunk
 	TokenToReq tensor.Tensor // [T] i32: the session of a row; 0 for padding
 	Positions  tensor.Tensor // [T] i32: a token's place in its sequence, from 0; 0 for padding
 	IsValid    tensor.Tensor // [T] u8: 1; 0 for padding
 }
 
-// chained reports whether what enters a layer is made from the output of the one before by
-// commands of the caller's.
+// chained reports whether the caller's commands make a layer's input from the output before it.
 func (e *Engine) chained() bool { return e.opts.Between != nil }
 
-// oneTensor reports whether all layers have one tensor of inputs and one of outputs: those
-// of another layer are not needed any more when a layer runs.
+// oneTensor reports whether all layers share one tensor of inputs and one of outputs, because
+// nobody needs another layer's when a layer runs.
 func (e *Engine) oneTensor() bool { return e.opts.LayerByLayer || e.chained() }
 
 // given is how many layers, from the first on, get their inputs from outside.
@@ -74,7 +71,7 @@ func (e *Engine) given() int {
 }
 
 // recordBetween records what the caller has in front of a layer, or behind the last one.
-func (b *bucket) recordBetween(rec *vk.Recorder, layer int) error {
+func (b *stepSize) recordBetween(rec *vk.Recorder, layer int) error {
 	e, in := b.e, &b.device
 	if !e.chained() {
 		return nil
@@ -97,11 +94,19 @@ func (b *bucket) recordBetween(rec *vk.Recorder, layer int) error {
 	return nil
 }
 
-// checkOrder demands that layers that are submitted one by one come in their order where
-// the caller's commands are between them, each once: those commands may add to something.
-// From layer 0 on everything begins again.
+// checkOrder demands that a layer runs behind those that it takes entries or picks from. Where
+// the caller's commands are between layers, each has to run once, in order: those commands may
+// add to something. From layer 0 on everything begins again.
 func (st *Step) checkOrder(layer int) error {
 	e := st.e
+	if layer >= 0 {
+		l := e.layers[layer]
+		for _, from := range []*engineLayer{l.entries, l.picks} {
+			if i := slices.Index(e.layers, from); from != l && !e.ran[i] {
+				return &vk.ArgumentError{Op: opSubmit, Arg: "layer", Got: fmt.Sprint(layer), Want: fmt.Sprintf("%d first, from which it takes entries or picks", i)}
+			}
+		}
+	}
 	if !e.chained() || layer <= 0 || e.ran[layer-1] && !e.ran[layer] {
 		return nil
 	}
@@ -116,17 +121,17 @@ func (st *Step) checkOrder(layer int) error {
 	return &vk.ArgumentError{Op: opSubmit, Arg: "layer", Got: fmt.Sprint(layer), Want: want}
 }
 
-// RecordAgain makes steps that begin from now on, and Prepare, record their commands anew.
-// It is for callers whose EngineOptions.Between would record something else than it did:
-// commands use the memory and the arguments that they were recorded with.
+// RecordAgain makes later steps, and Prepare, record their commands anew. It is for callers whose
+// EngineOptions.Between would now record something else: commands keep the memory and arguments
+// that they were recorded with.
 //
 // Errors: the context's while a step is in progress; vk.ErrClosed, vk.ErrDeviceLost.
 func (e *Engine) RecordAgain(ctx context.Context) error {
 	return e.renew(ctx, opRecordAgain, func() {})
 }
 
-// renew drops all recorded commands, while no step is in progress, and makes a change
-// that those to come are recorded by.
+// renew drops all recorded commands while no step is in progress, and makes a change for those to
+// come.
 func (e *Engine) renew(ctx context.Context, op string, change func()) error {
 	if err := e.enter(ctx); err != nil {
 		return fmt.Errorf("%s: %w", op, err)

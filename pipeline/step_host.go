@@ -20,14 +20,14 @@ const (
 )
 
 // SetInput gives a layer the hidden states of a chunk's tokens from host memory: values
-// [n, Hidden], rounded to bf16. A step of which one input was set so needs them all, for
-// every layer before it is submitted, and copies outputs and picks back to host memory,
-// for ReadOutput and ReadTopK. With EngineOptions.LayerByLayer a layer is to be run
-// before the next one's inputs are set. With EngineOptions.Between only layer 0 has any.
+// [n, Hidden], rounded to bf16. If one input of a step is set like this, all have to be, each
+// before its layer is submitted. Outputs and picks are then copied back for ReadOutput and
+// ReadTopK. With EngineOptions.LayerByLayer a layer has to run before the next one's inputs are
+// set. With EngineOptions.Between only layer 0 has inputs.
 //
-// Errors: vk.ErrArgument for a layer or chunk that there is not, another number of
-// values, or a later layer with Between; vk.ErrBusy while a layer is with the device; vk.ErrClosed, vk.ErrDeviceLost;
-// those of vk.Device.NewBuffer, the first time for a size.
+// Errors: vk.ErrArgument for an unknown layer or chunk, a wrong number of values, or a later layer
+// with Between; vk.ErrBusy while a layer is with the device; vk.ErrClosed, vk.ErrDeviceLost; those
+// of vk.Device.NewBuffer, the first time for a size.
 func (st *Step) SetInput(layer, chunk int, values []float32) error {
 	return st.setInput(layer, chunk, len(values), func(to []byte) {
 		for i, v := range values {
@@ -54,7 +54,7 @@ func (st *Step) setInput(layer, chunk, n int, write func([]byte)) error {
 		return err
 	}
 	if layer >= e.given() {
-		return &vk.ArgumentError{Op: opInput, Arg: "layer", Got: fmt.Sprint(layer), Want: "0: the inputs of the others are made by EngineOptions.Between"}
+		return &vk.ArgumentError{Op: opInput, Arg: "layer", Got: fmt.Sprint(layer), Want: "0: EngineOptions.Between makes the inputs of the others"}
 	}
 	if !st.host {
 		if err := st.b.openHost(); err != nil {
@@ -64,7 +64,7 @@ func (st *Step) setInput(layer, chunk, n int, write func([]byte)) error {
 		clear(e.set)
 	}
 	if e.opts.LayerByLayer && st.layer != layer {
-		clear(e.set) // the others' inputs lay where this one's go
+		clear(e.set) // this layer's inputs replace the others'
 	}
 	st.layer = layer
 	write(st.b.hostIn.of(layer).Mapped()[2*x.first*e.cfg.Hidden:][:2*n])
@@ -72,14 +72,14 @@ func (st *Step) setInput(layer, chunk, n int, write func([]byte)) error {
 	return nil
 }
 
-// ReadOutput copies what a layer gave for a chunk's tokens to values [n, Hidden], once the
-// layer was waited for and before the step ends; with EngineOptions.LayerByLayer or
-// Between, before the next layer runs, so that Submit leaves the last one's. It is what
-// Between left in Output, should that write there.
+// ReadOutput copies a layer's result for a chunk's tokens to values [n, Hidden], after Wait and
+// before the step ends. With EngineOptions.LayerByLayer or Between it has to be read before the
+// next layer runs, so after Submit only the last one's is there; if Between writes to Output, it
+// is what Between left there.
 //
-// Errors: vk.ErrArgument for a layer or chunk that there is not, another number of
-// values, or a layer that has not run with inputs from host memory, or not last; vk.ErrBusy while a
-// layer is with the device; vk.ErrClosed, vk.ErrDeviceLost.
+// Errors: vk.ErrArgument for an unknown layer or chunk, a wrong number of values, or a result that
+// is not in host memory; vk.ErrBusy while a layer is with the device; vk.ErrClosed,
+// vk.ErrDeviceLost.
 func (st *Step) ReadOutput(layer, chunk int, values []float32) error {
 	st.e.mu.Lock()
 	defer st.e.mu.Unlock()
@@ -103,8 +103,8 @@ func (st *Step) ReadOutput(layer, chunk int, values []float32) error {
 	return nil
 }
 
-// ReadTopK is ReadOutput for the picks of a layer with an indexer: values [n, TopK]. It
-// needs EngineOptions.KeepTopK. With Between, picks of all layers are there after Submit.
+// ReadTopK is ReadOutput for the picks of a layer with an indexer: values [n, TopK]. It needs
+// EngineOptions.KeepTopK. With Between, the picks of all layers can be read after Submit.
 //
 // Errors: those of ReadOutput; vk.ErrArgument without KeepTopK, and for a layer without
 // an indexer.
@@ -155,16 +155,16 @@ func (st *Step) chunk(op string, layer, chunk, n, width int) (x stepPart, err er
 	return parts[chunk], nil
 }
 
-// readable reports whether a layer's results are in host memory: it ran with inputs from
-// there and, where layers share a tensor of those results, no layer ran since.
+// readable demands that a layer's results are in host memory: it ran with inputs from there and,
+// where layers share a tensor of those results, no layer ran since.
 func (st *Step) readable(op string, layer int, shared bool) error {
 	if st.e.shown[layer] && (!shared || st.latest == layer) {
 		return nil
 	}
-	return &vk.ArgumentError{Op: op, Arg: "layer", Got: fmt.Sprintf("%d, which is not there", layer), Want: "one that just ran with inputs from host memory"}
+	return &vk.ArgumentError{Op: op, Arg: "layer", Got: fmt.Sprintf("%d, whose result is not in host memory", layer), Want: "one that just ran with inputs from there"}
 }
 
-// checkInputs reports whether the inputs of a layer, or of all, are there.
+// checkInputs demands that the inputs of a layer, or of all, were set if any was.
 func (st *Step) checkInputs(layer int) error {
 	e := st.e
 	if !st.host {
@@ -174,29 +174,28 @@ func (st *Step) checkInputs(layer int) error {
 	for i := first; i < min(end, e.given()); i++ {
 		for chunk := range e.parts {
 			if !e.set[i*e.opts.MaxSessions+chunk] {
-				return &vk.ArgumentError{Op: opSubmit, Arg: "inputs", Got: fmt.Sprintf("none for layer %d, chunk %d", i, chunk), Want: "all of them, or none, from host memory"}
+				return &vk.ArgumentError{Op: opSubmit, Arg: "inputs", Got: fmt.Sprintf("none for layer %d, chunk %d", i, chunk), Want: "all or none from host memory"}
 			}
 		}
 	}
 	return nil
 }
 
-// Appended is what a layer gave for n tokens.
+// Appended is the result of a layer for n tokens.
 type Appended struct {
 	Out  []float32 // [n, Hidden]
 	TopK []int32   // [n, TopK]: the indexer's picks, ascending, then -1; nil without an indexer or EngineOptions.KeepTopK
 }
 
-// Append runs the next n tokens of a session through all layers, with hidden states in
-// host memory: hidden has [n, Hidden] values for each layer. It takes them in steps of
-// MaxStep tokens and a smaller last one, commits each, and returns the results of each
-// layer. With EngineOptions.Between hidden has those of layer 0 alone, and only the last
-// layer has outputs. How tokens are divided among calls does not matter, but that sums are added
-// in another order and rounded.
+// Append runs the next n tokens of a session through all layers, with hidden states in host
+// memory: [n, Hidden] values for each layer. It takes them in steps of MaxStep tokens and a
+// smaller last one, commits each, and returns the results of each layer. With
+// EngineOptions.Between only layer 0 has inputs, and only the last layer has outputs. How tokens
+// are divided among calls matters only for the rounding of sums.
 //
-// Errors: vk.ErrArgument for hidden states of other shapes; those of Begin,
-// Step.SetInput, Step.Submit and Step.Wait. Then the steps before are done: Len counts
-// their tokens, the result has what they gave, and the rest may be given again.
+// Errors: vk.ErrArgument for hidden states of other shapes; those of Begin, Step.SetInput,
+// Step.Submit and Step.Wait. Steps before the failing one are done: Len counts their tokens, the
+// result holds theirs, and the rest may be appended again.
 func (s *Session) Append(ctx context.Context, hidden [][]float32) ([]Appended, error) {
 	e, width := s.e, s.e.cfg.Hidden
 	bad := func(got any) error {
@@ -212,20 +211,20 @@ func (s *Session) Append(ctx context.Context, hidden [][]float32) ([]Appended, e
 		}
 	}
 	e.mu.Lock()
-	err := s.usable() // no tokens are no step that would find out
+	err := s.usable() // without tokens there is no step to find out
 	e.mu.Unlock()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", opAppend, err)
 	}
 	n := len(hidden[0]) / width
-	if n > e.opts.MaxTokens-s.Len() { // later it would be too late for all or nothing
+	if n > e.opts.MaxTokens-s.Len() { // checked here, so that it is all or nothing
 		return nil, fmt.Errorf("%s: %w: %d tokens and %d more, of at most %d", opAppend, ErrSequenceFull, s.Len(), n, e.opts.MaxTokens)
 	}
 	res := make([]Appended, len(e.layers))
 	for at := 0; at < n; {
 		m := min(e.opts.MaxStep, n-at)
 		if err := s.appendStep(ctx, hidden, at, m, res); err != nil {
-			for i := range res { // of layers that ran before the step failed
+			for i := range res { // layers may have run before the step failed
 				res[i].Out = res[i].Out[:min(at*width, len(res[i].Out))]
 				res[i].TopK = res[i].TopK[:min(at*e.TopK(), len(res[i].TopK))]
 			}

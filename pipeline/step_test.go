@@ -1,12 +1,10 @@
 package pipeline_test
 
 import (
-	"context"
 	"errors"
 	"math/rand/v2"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
@@ -88,7 +86,7 @@ func TestStepErrors(t *testing.T) {
 	if err := st.SetInput(0, 0, values[:cfg.Hidden]); err != nil {
 		t.Error(err)
 	}
-	says(t, st.Submit(), "pipeline: submit step: inputs: got none for layer 0, chunk 1, want all of them, or none, from host memory")
+	says(t, st.Submit(), "pipeline: submit step: inputs: got none for layer 0, chunk 1, want all or none from host memory")
 	st.Abort()
 	st = must[*pipeline.Step](t)(other.Begin(t.Context(), pipeline.Chunk{Session: foreign, Tokens: 1}))
 	says(t, st.ReadTopK(0, 0, make([]int32, e.TopK())), "pipeline: read top-k: layer: got 0, of kind window, want one with an indexer")
@@ -127,10 +125,8 @@ func TestStepOnLostDevice(t *testing.T) {
 	defer e.Close()
 	s := must[*pipeline.Session](t)(e.Open())
 	st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: 1}))
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
 	began := make(chan error)
-	go func() { began <- failure(e.Begin(ctx, pipeline.Chunk{Session: s, Tokens: 1})) }()
+	go func() { began <- failure(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: 1})) }()
 	lost = true
 	if err := st.SetInput(0, 0, make([]float32, cfg.Hidden)); !errors.Is(err, vk.ErrDeviceLost) {
 		t.Errorf("input: %v", err)

@@ -2,8 +2,11 @@ package projection
 
 import (
 	"math"
+	"slices"
 
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/shaders"
+	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -16,43 +19,101 @@ func LanesRequired() []string { return shaders.Requires("proj_q_insert_lanes") }
 
 // Lanes are by how many lanes the kernels of a layer that load fragments themselves share
 // a row, each 0 if there is no such kernel.
-func Lanes(o *Linear) (thin, mid int) {
-	if len(o.thin) > 0 {
-		thin = o.thin[0].lanes
+func Lanes(o *Linear) (tokens8to32Lanes, tokens32to64Lanes int) {
+	if k := kindOf[*tokens8to32](o); k != nil {
+		tokens8to32Lanes = k.divisions[0].lanes
 	}
-	if len(o.mid) > 0 {
-		mid = o.mid[0].lanes
+	if k := kindOf[*tokens32to64](o); k != nil {
+		tokens32to64Lanes = k.divisions[0].lanes
 	}
-	return thin, mid
+	return tokens8to32Lanes, tokens32to64Lanes
+}
+
+// kindOf is the kind of kernels of a type that a layer has; else that type's zero.
+func kindOf[K kernelKind](o *Linear) (none K) {
+	for _, k := range o.kinds {
+		if k, ok := k.(K); ok {
+			return k
+		}
+	}
+	return none
 }
 
 // WholeRows is how many rows of a launch of t tokens are computed whole while the others are
 // in parts; 0 where all are the same.
 func WholeRows(o *Linear, t int) int { return o.plan(t, math.MaxInt32).whole }
 
-// NewLinearMid is NewLinear without proj_linear_thin, which takes layers as small as tests
-// have them.
-func NewLinearMid(dev *vk.Device, cfg LinearConfig) (*Linear, error) {
-	return newLinear(dev, cfg, linearDivider{tilings: linearTilings, mid: midDivision})
+// NewLinearOf is NewLinear with the numbers of a profile.
+func NewLinearOf(dev *vk.Device, cfg LinearConfig, tune *tuning.Linear) (*Linear, error) {
+	return newLinear(dev, cfg, tune, linearKinds)
 }
 
-// Paired tells whether t tokens are computed by proj_linear_pair where tiles compute them.
-func Paired(o *Linear, t int) bool { return o.tilingFor(t, math.MaxInt32).of(t).pairs }
+// NewLinear32to64 is NewLinear without proj_linear_tokens8to32, which takes layers as small as tests
+// have them.
+func NewLinear32to64(dev *vk.Device, cfg LinearConfig) (*Linear, error) {
+	return newLinear(dev, cfg, &tuning.Of(dev).Linear, func(variant string) []kernelKind {
+		return slices.DeleteFunc(linearKinds(variant), func(k kernelKind) bool { _, ok := k.(*tokens8to32); return ok })
+	})
+}
+
+// NewLinearTiled is NewLinear with tiles of one shape, BM, BN, BK, WM, WN, and no other kernels with
+// matrices.
+func NewLinearTiled(dev *vk.Device, cfg LinearConfig, shape [5]int) (*Linear, error) {
+	tune := tuning.Of(dev).Linear
+	tune.Tiles.Shapes, tune.Tiles.Pairs = []tuning.LinearTile{{
+		Tokens: shape[0], Rows: shape[1], Step: shape[2], SubgroupTokens: shape[3], SubgroupRows: shape[4]}}, true
+	return newLinear(dev, cfg, &tune, func(variant string) []kernelKind {
+		if matrixElement[variant] == "" {
+			return linearKinds(variant)
+		}
+		return []kernelKind{&tokens1to8{}, &matrixTiles{exact: true}}
+	})
+}
+
+// Paired tells whether t tokens are computed by proj_linear_whole where tiles compute them.
+func Paired(o *Linear, t int) bool {
+	return kindOf[*matrixTiles](o).tile(t, math.MaxInt32).of(t).pairs
+}
 
 // Together makes a chain one launch on every device.
 func Together(o *LinearChain) { o.apart = false }
 
-// NewLinearLong is NewLinear with all kernels of the builds without matrices, also on a CPU.
-func NewLinearLong(dev *vk.Device, cfg LinearConfig) (*Linear, error) {
-	return newLinear(dev, cfg, linearDivider{})
-}
-
 // OnlyTiles are o with one of the tiles of the builds without matrices each.
 func OnlyTiles(o *Linear) (all []*Linear) {
-	for i := range o.plain {
-		x := *o
-		x.plain = o.plain[i : i+1]
+	tiles := kindOf[*baseTiles](o)
+	for i := range tiles.tiles {
+		x, one := *o, *tiles
+		one.tiles = tiles.tiles[i : i+1]
+		x.kinds = append(slices.Clone(o.kinds[:len(o.kinds)-1]), &one)
 		all = append(all, &x)
 	}
 	return all
+}
+
+// PlansOf are what a layer launches for some numbers of tokens, and with how much scratch memory. Plans
+// of layers of one device are equal if and only if their launches are.
+func PlansOf(o *Linear) (plans []any) {
+	for _, T := range []int{1, 2, 3, 4, 7, 8, 12, 16, 17, 24, 32, 33, 40, 48, 49, 64, 96, 97, 128, 129, 256, 500, 1024, 4096} {
+		if o.cfg.MaxTokens == 0 || T <= o.cfg.MaxTokens {
+			plans = append(plans, o.plan(T, math.MaxInt32))
+		}
+	}
+	return plans
+}
+
+// ChainLaunches are how often a chain of two layers of V4-Flash is launched on a device.
+func ChainLaunches(dev *vk.Device, tune *tuning.Linear) any {
+	var layers [2]*Linear
+	for i, cfg := range []LinearConfig{{N: 1024, K: 4096, Groups: 8}, {N: 4096, K: 8192}} {
+		cfg.Weights, cfg.Out = WeightFP8, tensor.BF16
+		var err error
+		if layers[i], err = newLinear(dev, cfg, tune, linearKinds); err != nil {
+			return err.Error()
+		}
+	}
+	c, err := NewLinearChain(layers[0], layers[1], 1)
+	if err != nil {
+		return err.Error()
+	}
+	return c.apart
 }

@@ -30,8 +30,8 @@ type InverseRopeArgs struct {
 //
 //	e' = bf16(e*c + o*s),  o' = bf16(o*c - e*s)
 //
-// in binary32. What was turned is not remembered: a second launch turns again. O is then
-// what the products of the output projection take, with heads of a group side by side.
+// in binary32. A second launch turns again. O then has what the output projection takes, with the
+// heads of a group side by side.
 //
 // The definition is InverseRopeRef; results are equal bit for bit.
 //

@@ -52,9 +52,8 @@ type InverseRopeQuantConfig struct {
 	MaxBytes uint64      // size of the largest O, for variant base; 0: whatever a descriptor of the device can hold
 	Variant  string      // one of InverseRopeQuantVariants; "" picks the best
 
-	// Subgroup is the size of subgroups inside which invocations pass numbers on, where
-	// the device has such; -1 has them go through shared memory, 0 picks what suits the
-	// device. Results do not depend on it.
+	// Subgroup is the size of subgroups inside which invocations pass numbers on; -1 stands for
+	// shared memory, 0 for what suits the device. Results do not depend on it.
 	Subgroup int
 }
 
@@ -115,7 +114,10 @@ const maxHeads = 1 << 16
 // cannot hold MaxBytes; *vk.MissingError; those of vk.Device.Kernel.
 func NewInverseRopeQuant(dev *vk.Device, cfg InverseRopeQuantConfig) (*InverseRopeQuant, error) {
 	const op = "inverse rope quant"
-	if err := opkit.First(pkg.Range(op, "Groups", cfg.Groups, 1, maxHeads), pkg.Range(op, "Heads", cfg.Heads, 1, maxHeads/max(cfg.Groups, 1))); err != nil {
+	if err := opkit.First(
+		pkg.Range(op, "Groups", cfg.Groups, 1, maxHeads),
+		pkg.Range(op, "Heads", cfg.Heads, 1, maxHeads/max(cfg.Groups, 1)),
+	); err != nil {
 		return nil, err
 	}
 	if cfg.Scales != ScaleF32 && cfg.Scales != ScalePacked {

@@ -1,87 +1,18 @@
 package projection
 
 import (
-	"fmt"
 	"math"
 	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
-// LinearVariants are the variants of Linear, best first. bf16 holds every activation
-// and every E4M3 weight with a power-of-two scale, so cmb comes before cm.
+// LinearVariants are the variants of Linear, best first. cmb comes before cm because bf16 holds
+// every activation, and every E4M3 weight times a power of two.
 var LinearVariants = opkit.Ladder("proj_linear", VariantCMB, VariantCM, VariantBase, VariantDA)
-
-// WeightFormat says how the weights of a linear layer are stored.
-type WeightFormat int
-
-// Formats of weights.
-const (
-	WeightBF16     WeightFormat = iota + 1 // bf16
-	WeightFP8                              // E4M3 with one f32 scale for each block of 128 rows x 128 numbers
-	WeightFP8UE8M0                         // E4M3 with one UE8M0 scale for each such block
-	WeightNVFP4                            // E2M1, one E4M3 scale for each 16 numbers of a row, one f32 for each row
-)
-
-// String names the format.
-func (f WeightFormat) String() string {
-	switch f {
-	case WeightBF16:
-		return "bf16"
-	case WeightFP8:
-		return "fp8"
-	case WeightFP8UE8M0:
-		return "fp8-ue8m0"
-	case WeightNVFP4:
-		return "nvfp4"
-	}
-	return fmt.Sprintf("format(%d)", int(f))
-}
-
-func (f WeightFormat) fp8() bool { return f == WeightFP8 || f == WeightFP8UE8M0 }
-
-// perQuad is how many weights 16 bytes hold.
-func (f WeightFormat) perQuad() int {
-	switch f {
-	case WeightNVFP4:
-		return 32
-	case WeightBF16:
-		return 8
-	}
-	return 16
-}
-
-// Bytes are the bytes of rows x k weights without their scales.
-func (f WeightFormat) Bytes(rows, k int) int { return rows * k / f.perQuad() * 16 }
-
-// ScaleBlock is the side of the square of FP8 weights that has one scale, and the
-// length of the piece of E4M3 activations that has one.
-const ScaleBlock = 128
-
-// ActivationFormat says how the input of a linear layer is stored.
-type ActivationFormat int
-
-// Formats of activations.
-const (
-	ActivationBF16      ActivationFormat = iota // [T, G, K] bf16
-	ActivationFP8                               // [G, T, K] E4M3 with f32 scales, all powers of two
-	ActivationFP8Packed                         // [G, T, K] E4M3 with UE8M0 scales, four in a word
-)
-
-// String names the format.
-func (f ActivationFormat) String() string {
-	switch f {
-	case ActivationBF16:
-		return "bf16"
-	case ActivationFP8:
-		return "fp8"
-	case ActivationFP8Packed:
-		return "fp8-packed"
-	}
-	return fmt.Sprintf("format(%d)", int(f))
-}
 
 // LinearConfig says what a Linear is built for.
 type LinearConfig struct {
@@ -93,22 +24,22 @@ type LinearConfig struct {
 	MaxTokens   int              // the most tokens of a Record; 0: any number. Fewer need fewer kernels
 	Variant     string           // "" picks the best
 
-	// Norm is the type of weights, tensor.BF16 or tensor.F32, of an RMS norm that the first
-	// NormColumns outputs go through, as the query's bottleneck goes through QKVNorm: to the
-	// same bits, by the launch that makes them, where Linear.Norms says so. 0 stands for no
-	// norm. Groups is 1 and Out bf16; NormColumns is a multiple of 8.
+	// Norm is the type of the weights, tensor.BF16 or tensor.F32, of an RMS norm of the first
+	// NormColumns outputs; 0 stands for none. The launch that makes the outputs norms them, where
+	// Linear.Norms says so, with the bits of QKVNorm. Groups has to be 1, Out bf16 and NormColumns
+	// a multiple of 8.
 	Norm        tensor.DType
 	NormColumns int
 	NormEps     float32 // 0: DefaultEps
 
-	// Workgroups is how many workgroups fill the device; 0 estimates it from the
-	// device's type. The order of sums may depend on it.
+	// Workgroups is how many workgroups fill the device; 0 asks the tuning profile. The order of
+	// sums may depend on it.
 	Workgroups int
 }
 
-// LinearWeights are the weights of a Linear, rows = G*N of them, those of group g
-// from row g*N. Weights of several tensors may lie below each other, where FP8 wants
-// 128 rows, or a multiple, of all but the last.
+// LinearWeights are the weights of a Linear: G*N rows, those of group g from row g*N on. Weights
+// of several tensors may lie below each other; with FP8 all but the last then have a multiple of
+// 128 rows.
 type LinearWeights struct {
 	Data     tensor.Tensor // [rows, K] bf16; [rows, K] u8 E4M3; [rows, K/2] u8 with two E2M1 codes a byte, the even one low
 	Scale    tensor.Tensor // FP8: [ceil(rows/128), ceil(K/128)] f32 or u8 UE8M0; NVFP4: [rows, K/16] u8 E4M3; bf16: absent
@@ -118,20 +49,18 @@ type LinearWeights struct {
 // LinearArgs are the tensors of one Linear.
 type LinearArgs struct {
 	X         tensor.Tensor // bf16: [T, ..], G*K numbers a token, as [T, K], [T, G, K] or [T, H, 512]; FP8: [G, T, K] u8
-	XScale    tensor.Tensor // FP8: [G, K/128, Ta] f32, packed: [G, K/512, Ta] i32 or u32, of which byte c is the UE8M0 scale of block 4i+c; Ta >= T
+	XScale    tensor.Tensor // FP8: [G, K/128, Ta] f32, packed: [G, K/512, Ta] i32 or u32, byte c the UE8M0 scale of block 4i+c; Ta >= T
 	W         LinearWeights
 	Out       tensor.Tensor // [T, ..] of LinearConfig.Out, a multiple of 8 numbers a token, of which G*N are written
 	OutColumn int           // where these begin, a multiple of 8: outputs of several layers can stand side by side
 
-	// With LinearConfig.Norm only, all three or none. Out has all outputs as they are
-	// without.
+	// With LinearConfig.Norm only, all three or none. Out is the same with and without.
 	Norm    tensor.Tensor // [NormColumns], weights of the norm of the columns from OutColumn on
 	Normed  tensor.Tensor // [T, NormColumns] bf16, written
-	Arrived tensor.Tensor // [T] u32 or i32, zeros before the first Record and after each one has run; for one that runs at a time
+	Arrived tensor.Tensor // [T] u32 or i32, zeros before the first launch, which each launch restores; not shared by launches that overlap
 
-	// Scratch holds sums over parts of K, [ScratchLen(T)] f32 (or more) that nothing
-	// else uses meanwhile. It may be absent: then few outputs of many inputs are
-	// computed by fewer workgroups than the device has room for.
+	// Scratch holds sums over parts of K: [ScratchLen(T)] f32 or more that nothing else uses
+	// meanwhile. Without it K is not cut, and layers of few outputs leave much of the device idle.
 	Scratch tensor.Tensor
 }
 
@@ -143,50 +72,44 @@ type LinearArgs struct {
 // with f32 sums and one rounding of the result. Weights and E4M3 activations are
 // codes times their scales; they are decoded on the chip and never written back.
 // With one group this is a linear layer (wq_a over wkv, wq_b, wo_b, the indexer's and
-// the compressors' projections), with several the einsum of wo_a, "bhr,hdr->bhd".
+// the compressors' projections); with several it is the einsum of wo_a, "bhr,hdr->bhd".
 //
-// The definition is LinearRef. A NaN code of E4M3, which no finite number is
-// quantised to, makes the sums that it is part of any number or NaN; tokens do not
-// touch each other. Scales of any f32 are taken as they are: powers of two multiply the
-// codes, which is exact, and the rest the sums. Variant cm multiplies f16 numbers: it
-// takes activations and bf16 weights beyond 65504 as that, and those below 2^-14 in
-// steps of 2^-24. All other products are exact.
+// The definition is LinearRef. Tokens do not touch each other. A scale may be any f32: its
+// power of two multiplies the codes, which is exact, its fraction the sums. A NaN code of E4M3,
+// which no quantiser writes, makes its sums any number or NaN. Variant cm multiplies f16 numbers:
+// it clamps activations and bf16 weights to 65504, and rounds those below 2^-14 to steps of 2^-24.
+// All other products are exact.
 //
-// The kernel is chosen by T. A device gives the same bits for a token on every run
-// with the same T; with another T sums can have another order.
+// T chooses the kernel. The same device and T give the same bits on every run; with
+// another T sums can have another order. The numbers below are those of most layers:
 //
-//	base, da  T <= 4: a kernel that reads the weights once for 1, 2 or 4 tokens; T <= 48: one that shares x in passes of 8 or
-//	          16; else tiles of up to 128 tokens x 128 rows. With few rows the first serves up to 16 tokens and the second up
-//	          to 64. Where rows leave much of the device idle, K is cut into parts
-//	cm, cmb   T <= 2: the former; T <= 16: matrices of 16 rows with operands from memory to registers; T <= 128: 128 rows
-//	          with weights from memory to registers and x through shared memory; else in tiles of 64 or 128 tokens. With few
-//	          rows the second serves up to 32 tokens, with very few up to 128. Where the last tiles would leave most of the
-//	          device idle, K is cut into parts for them
+//	base, da  T <= 4    proj_linear_tokens1to8 reads the weights once for 1, 2 or 4 tokens
+//	          T <= 48   proj_linear_tokens8to16 shares x, in passes of 8 or 16
+//	          else      proj_linear, tiles of up to 128 tokens x 128 rows
+//	cm, cmb   T <= 2    proj_linear_tokens1to8
+//	          T <= 16   proj_linear_tokens8to32, matrices from memory to registers, 16 rows each
+//	          T <= 128  proj_linear_tokens32to64, the same with x shared by 128 rows
+//	          else      proj_linear_cm and proj_linear_whole, tiles of 64 or 128 tokens
 //
-// Where fragments do not lie in registers as the second and third need it, which a
-// kernel of one workgroup finds out when the first Linear is made on a device, T <= 4
-// take the first (T <= 8 where N*G/64 workgroups do not fill the device), more the
-// last.
+// Layers of few rows keep the kernels of fewer tokens for longer. Where tiles leave much of the
+// device idle, K is cut into parts, or for the last tiles only. The rules are in the files named
+// after the shaders, the numbers in tuning.Linear.
+//
+// proj_linear_tokens8to32 and proj_linear_tokens32to64 need fragments to lie in registers in one of
+// several ways. A kernel of one workgroup finds out how they lie when the first Linear is made on
+// a device. Where they lie otherwise, the kernels before and after take their tokens.
 //
 // Sources: DeepSeek-V4 inference/model.py (linear layers, einsum of wo_a), vLLM
 // rocm_aiter_mla_sparse.py (bf16 einsum over dequantised weights), DeepGEMM
 // csrc/apis/einsum.hpp (FP8 einsum and its scale layouts).
 type Linear struct {
-	dev     *vk.Device
-	cfg     LinearConfig
-	variant string
-	few     map[int]fewKernel // by tokens of a pass
-	several []severalKernel   // of the builds without matrices, fewest tokens first
-	plain   []plainKernel     // of the builds without matrices, largest tiles first
-	short   bool              // whether these leave out kernels that take a CPU long to compile
-	thin    []thinKernel      // of the others, fewest tokens first; may be absent
-	mid     []midKernel       // the same
-	matrix  []matrixKernel    // of the others, most tokens first
-	sum     *vk.Kernel
+	*linearLayer
+	kinds []kernelKind // asked from the first
+	sum   *vk.Kernel   // adds up parts of K
 }
 
-// projLinearPush is the push block of proj_linear.comp, proj_linear_several.comp,
-// proj_linear_mid.comp, proj_linear_cm.comp and proj_linear_pair.comp.
+// projLinearPush is the push block of proj_linear.comp, proj_linear_tokens8to16.comp,
+// proj_linear_tokens32to64.comp, proj_linear_cm.comp and proj_linear_whole.comp.
 type projLinearPush struct {
 	XAddr, WAddr, YAddr    uint64
 	Tokens, Groups, N, K   uint32
@@ -196,7 +119,8 @@ type projLinearPush struct {
 	FirstRow               uint32
 }
 
-// projLinearNormPush is the push block of proj_linear_few.comp with LINEAR_NORM, and of proj_linear_thin.comp.
+// projLinearNormPush is the push block of proj_linear_tokens1to8.comp with LINEAR_NORM, and of
+// proj_linear_tokens8to32.comp.
 type projLinearNormPush struct {
 	XAddr, WAddr, YAddr    uint64
 	Tokens, Groups, N, K   uint32
@@ -223,129 +147,53 @@ type projLinearSumPush struct {
 // vk.ErrMissingFeature for a variant that the device cannot run; those of
 // vk.Device.Kernel.
 func NewLinear(dev *vk.Device, cfg LinearConfig) (*Linear, error) {
-	return newLinear(dev, cfg, linearDivider{
-		tilings: linearTilings, thin: thinDivision, mid: midDivision,
-		pairs: dev.Adapter().Type != vk.TypeCPU, short: dev.Adapter().Type == vk.TypeCPU,
-	})
+	return newLinear(dev, cfg, &tuning.Of(dev).Linear, linearKinds)
 }
 
-// linearDivider divides the work of the kernels with matrices; without thin or mid
-// those kernels are left out.
-type linearDivider struct {
-	tilings linearTiler
-	thin    thinner
-	mid     midder
-	pairs   bool // whether tiles may come by pairs of steps, which no CPU gains by, and not every format
-	short   bool // whether builds without matrices leave out kernels that take a CPU long to compile
-}
-
-func newLinear(dev *vk.Device, cfg LinearConfig, divide linearDivider) (*Linear, error) {
+// newLinear is NewLinear with the numbers of a profile and the kinds of kernels for a variant.
+func newLinear(dev *vk.Device, cfg LinearConfig, tune *tuning.Linear, kindsFor func(variant string) []kernelKind) (*Linear, error) {
 	const op = "linear"
 	cfg.Groups = max(cfg.Groups, 1)
 	if err := cfg.check(op); err != nil {
 		return nil, err
 	}
 	if cfg.Workgroups == 0 {
-		cfg.Workgroups = opkit.Workgroups(dev.Adapter(), 2)
+		cfg.Workgroups = opkit.Workgroups(dev.Adapter(), tune.PerUnit)
 	}
-	o := &Linear{dev: dev, cfg: cfg, short: divide.short}
 	rows := cfg.N * cfg.Groups
 	largest := max(cfg.Weights.Bytes(rows, cfg.K), cfg.MaxTokens*cfg.Groups*cfg.K*2, cfg.MaxTokens*rows*cfg.Out.Size())
-	var tilings []linearTiling
+	l := &linearLayer{dev: dev, caps: dev.Caps(), cfg: cfg, format: cfg.Weights.is(), tune: tune}
+	l.lanes = l.findLanes
+	o := &Linear{linearLayer: l}
 	var err error
-	o.variant, err = pkg.ChooseFit(dev.Adapter(), op, LinearVariants, cfg.Variant, uint64(largest), func(v string) (err error) {
-		if element := matrixElement[v]; element != "" {
-			tilings, err = divide.tilings(dev.Caps(), element)
+	l.variant, err = pkg.ChooseFit(dev.Adapter(), op, LinearVariants, cfg.Variant, uint64(largest), func(v string) error {
+		o.kinds = kindsFor(v)
+		if tiles, ok := o.kinds[len(o.kinds)-1].(*matrixTiles); ok {
+			return tiles.find(tune, dev.Caps(), v)
 		}
-		return err
+		return nil
 	})
+	if err == nil {
+		o.kinds, err = fitKinds(l, o.kinds)
+	}
 	if err != nil {
 		return nil, err
 	}
-	return o, o.build(tilings, divide)
+	return o, o.build()
 }
-
-// check looks at what does not depend on the device.
-func (cfg LinearConfig) check(op string) error {
-	if cfg.Weights < WeightBF16 || cfg.Weights > WeightNVFP4 {
-		return pkg.Wrong(op, "Weights", cfg.Weights, "bf16, fp8, fp8-ue8m0 or nvfp4")
-	}
-	multiple := cfg.Weights.perQuad()
-	switch cfg.Activations {
-	case ActivationBF16:
-	case ActivationFP8:
-		multiple = ScaleBlock
-	case ActivationFP8Packed:
-		multiple = 4 * ScaleBlock
-	default:
-		return pkg.Wrong(op, "Activations", cfg.Activations, "bf16, fp8 or fp8-packed")
-	}
-	switch {
-	case cfg.Activations != ActivationBF16 && !cfg.Weights.fp8():
-		return pkg.Wrong(op, "Activations", cfg.Activations, "bf16, for weights of %v", cfg.Weights)
-	case cfg.Out != tensor.BF16 && cfg.Out != tensor.F32:
-		return pkg.Wrong(op, "Out", cfg.Out, "bf16 or f32")
-	case cfg.N < 8 || cfg.N%8 != 0:
-		return pkg.Wrong(op, "N", cfg.N, "a multiple of 8")
-	case cfg.K < multiple || cfg.K%multiple != 0:
-		return pkg.Wrong(op, "K", cfg.K, "a multiple of %d, for activations of %v and weights of %v", multiple, cfg.Activations, cfg.Weights)
-	}
-	if err := opkit.First(
-		cfg.checkNorm(op),
-		pkg.Range(op, "Groups", cfg.Groups, 1, math.MaxUint16),
-		pkg.Range(op, "K", cfg.K, 1, math.MaxInt32/cfg.Groups),
-		pkg.Range(op, "N", cfg.N, 1, math.MaxInt32/cfg.Groups),
-		pkg.Range(op, "MaxTokens", cfg.MaxTokens, 0, math.MaxInt32/max(cfg.N, cfg.K)/cfg.Groups),
-		pkg.Range(op, "Workgroups", cfg.Workgroups, 0, math.MaxInt32),
-	); err != nil {
-		return err
-	}
-	if most := math.MaxInt32 / cfg.K / cfg.Groups; cfg.N > most {
-		return pkg.Wrong(op, "N", cfg.N, "at most %d, for fewer than 2^31 weights", most)
-	}
-	return nil
-}
-
-// matrices tells whether many tokens are multiplied with cooperative matrices.
-func (o *Linear) matrices() bool { return o.variant == VariantCM || o.variant == VariantCMB }
-
-// matrixElement is the type of the elements that a variant's matrices have.
-var matrixElement = map[string]string{VariantCM: "f16", VariantCMB: "bf16"}
 
 // build makes the kernels that up to MaxTokens tokens can need.
-func (o *Linear) build(tilings []linearTiling, divide linearDivider) error {
-	spec := opkit.Spec{
-		Stem: "proj_linear", Variant: o.variant,
-		Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write},
-		Bound:    3,
-		PushSize: int(unsafe.Sizeof(projLinearPush{})),
-	}
-	formats := opkit.Words(int(o.cfg.Weights), int(o.cfg.Activations))
-	if !o.matrices() {
-		return o.buildPlain(spec, formats)
-	}
-	most := o.cfg.MaxTokens
-	if divide.mid != nil && (most == 0 || most > thinTokens) {
-		if err := o.buildMid(spec, formats, divide.mid); err != nil {
+func (o *Linear) build() (err error) {
+	from := 1
+	for _, k := range o.kinds {
+		if most := o.cfg.MaxTokens; most > 0 && most < from {
+			break
+		}
+		if err := k.build(from); err != nil {
 			return err
 		}
+		from = k.reach() + 1
 	}
-	if divide.thin != nil && (most == 0 || most > fewThin) {
-		if err := o.buildThin(spec, formats, divide.thin); err != nil {
-			return err
-		}
-	}
-	if err := o.buildFew(spec, formats, min(o.fewest(), fewPassMatrix)); err != nil {
-		return err
-	}
-	if err := o.buildTiles(spec, formats, tilings, divide.pairs); err != nil {
-		return err
-	}
-	return o.buildSum()
-}
-
-// buildSum makes the kernel that adds up parts of K.
-func (o *Linear) buildSum() (err error) {
 	o.sum, err = pkg.Kernel(o.dev, opkit.Spec{
 		Stem: "proj_linear_sum", Variant: VariantBase, Bindings: []vk.Access{vk.Read, vk.Write},
 		PushSize: int(unsafe.Sizeof(projLinearSumPush{})),
@@ -356,8 +204,8 @@ func (o *Linear) buildSum() (err error) {
 // Variant is the name of the variant that was chosen.
 func (o *Linear) Variant() string { return o.variant }
 
-// ScratchLen is how many f32 of scratch memory a Record of T tokens makes use of; 0
-// for none, or more tokens than MaxTokens.
+// ScratchLen is how many f32 of scratch memory a Record of T tokens uses. It is 0 for more than
+// MaxTokens.
 func (o *Linear) ScratchLen(T int) int {
 	if T < 1 || o.cfg.MaxTokens > 0 && T > o.cfg.MaxTokens {
 		return 0
@@ -369,8 +217,10 @@ func (o *Linear) ScratchLen(T int) int {
 	return p.splits * T * (o.cfg.N*o.cfg.Groups - p.whole)
 }
 
-// Record checks the arguments and records the launches: one, or two with a sum of
-// parts in scratch memory, or three where only the last rows are in parts. T is the first dimension of Out; none of it is fine.
+// Record checks the arguments and records the launches: one, a second that adds up parts in
+// scratch memory, and a third where only the last rows are in parts. T is the first dimension of
+// Out and may be 0.
+//
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *Linear) Record(rec *vk.Recorder, a LinearArgs) error {
 	const op = "linear"
@@ -414,7 +264,8 @@ func (o *Linear) Record(rec *vk.Recorder, a LinearArgs) error {
 		}
 		push = parts
 	}
-	// Rows and columns are counted from the first one that is in parts: y_column takes back, modulo 2^32, what first_row adds.
+	// Scratch has only the rows that are in parts: y_column takes back, modulo 2^32, what first_row
+	// adds.
 	scratch := opkit.Target{Name: "Scratch", T: o.parts(a, p), Access: vk.Write, Align: 16}
 	push.FirstRow = uint32(p.whole)
 	push.YAddr, push.YStride, push.YColumn, push.YF32 = scratch.T.View().Address(), uint32(scratch.T.Shape[2]), -push.FirstRow, 1
@@ -444,125 +295,11 @@ func (o *Linear) recordSum(rec *vk.Recorder, op string, a LinearArgs, p linearPl
 	}))
 }
 
-// linearSources are what base binds after the scales and the other variants reach by
-// address, before the output.
+// linearSources are what base binds between the scales and the output, and the other variants
+// reach by address.
 func linearSources(a LinearArgs) []opkit.Target {
 	return []opkit.Target{
 		{Name: "X", T: a.X, Access: vk.Read, Align: 16},
 		{Name: "W.Data", T: a.W.Data, Access: vk.Read, Align: 16},
 	}
-}
-
-func (o *Linear) check(op string, a LinearArgs) error {
-	if err := o.checkOut(op, a); err != nil {
-		return err
-	}
-	if err := opkit.First(o.checkX(op, a), o.checkWeights(op, a.W), o.checkNorm(op, a)); err != nil {
-		return err
-	}
-	if !a.Scratch.IsZero() {
-		if err := pkg.Check(op, "Scratch", a.Scratch, tensor.F32, -1); err != nil {
-			return err
-		}
-	}
-	return opkit.First(
-		pkg.Reach(o.dev, op, o.variant, linearSources(a)...),
-		pkg.Reach(o.dev, op, o.variant, opkit.Target{Name: "Out", T: a.Out, Align: 8}, opkit.Target{Name: "Scratch", T: a.Scratch, Align: 16}),
-		pkg.Bindable(o.dev, op, "W.Scale", a.W.Scale), pkg.Bindable(o.dev, op, "XScale", a.XScale),
-	)
-}
-
-// checkOut looks at the output, whose first dimension is T.
-func (o *Linear) checkOut(op string, a LinearArgs) error {
-	rank := max(2, len(a.Out.Shape))
-	if err := pkg.Check(op, "Out", a.Out, o.cfg.Out, anyDims(rank)...); err != nil {
-		return err
-	}
-	t, rows := a.Out.Shape[0], o.cfg.N*o.cfg.Groups
-	width := perToken(a.Out)
-	switch {
-	case t > 0 && (width%8 != 0 || width < rows):
-		return pkg.Wrong(op, "Out", a.Out, "a multiple of 8 numbers a token, at least %d", rows)
-	case a.OutColumn < 0 || a.OutColumn%8 != 0 || t > 0 && a.OutColumn > width-rows:
-		return pkg.Wrong(op, "OutColumn", a.OutColumn, "a multiple of 8 that leaves room for %d of %d columns", rows, width)
-	case o.cfg.MaxTokens > 0 && t > o.cfg.MaxTokens:
-		return pkg.Wrong(op, "Out", a.Out, "at most %d tokens, for which the kernels were built", o.cfg.MaxTokens)
-	}
-	return nil
-}
-
-func (o *Linear) checkX(op string, a LinearArgs) error {
-	t, g, k := a.Out.Shape[0], o.cfg.Groups, o.cfg.K
-	switch o.cfg.Activations {
-	case ActivationBF16:
-		dims := anyDims(max(2, len(a.X.Shape)))
-		dims[0] = t
-		if err := pkg.Check(op, "X", a.X, tensor.BF16, dims...); err != nil {
-			return err
-		}
-		if t > 0 && perToken(a.X) != g*k {
-			return pkg.Wrong(op, "X", a.X, "%d numbers a token", g*k)
-		}
-		if !a.XScale.IsZero() {
-			return pkg.Wrong(op, "XScale", a.XScale, "absent, for activations of bf16")
-		}
-		return nil
-	case ActivationFP8Packed:
-		dt := tensor.I32
-		if a.XScale.DType == tensor.U32 {
-			dt = tensor.U32
-		}
-		if err := pkg.Check(op, "XScale", a.XScale, dt, g, k/(4*ScaleBlock), -1); err != nil {
-			return err
-		}
-	default:
-		if err := pkg.Check(op, "XScale", a.XScale, tensor.F32, g, k/ScaleBlock, -1); err != nil {
-			return err
-		}
-	}
-	if a.XScale.Shape[2] < t {
-		return pkg.Wrong(op, "XScale", a.XScale, "scales of at least %d tokens", t)
-	}
-	return pkg.Check(op, "X", a.X, tensor.U8, g, t, k)
-}
-
-func (o *Linear) checkWeights(op string, w LinearWeights) error {
-	rows, k := o.cfg.N*o.cfg.Groups, o.cfg.K
-	absent := func(arg string, t tensor.Tensor) error {
-		if !t.IsZero() {
-			return pkg.Wrong(op, arg, t, "absent, for weights of %v", o.cfg.Weights)
-		}
-		return nil
-	}
-	blocks := func(dt tensor.DType) error {
-		return pkg.Check(op, "W.Scale", w.Scale, dt, opkit.CeilDiv(rows, ScaleBlock), opkit.CeilDiv(k, ScaleBlock))
-	}
-	switch o.cfg.Weights {
-	case WeightBF16:
-		return opkit.First(pkg.Check(op, "W.Data", w.Data, tensor.BF16, rows, k), absent("W.Scale", w.Scale), absent("W.RowScale", w.RowScale))
-	case WeightNVFP4:
-		return opkit.First(
-			pkg.Check(op, "W.Data", w.Data, tensor.U8, rows, k/2), pkg.Check(op, "W.Scale", w.Scale, tensor.U8, rows, k/16),
-			pkg.Check(op, "W.RowScale", w.RowScale, tensor.F32, rows))
-	case WeightFP8UE8M0:
-		return opkit.First(pkg.Check(op, "W.Data", w.Data, tensor.U8, rows, k), blocks(tensor.U8), absent("W.RowScale", w.RowScale))
-	}
-	return opkit.First(pkg.Check(op, "W.Data", w.Data, tensor.U8, rows, k), blocks(tensor.F32), absent("W.RowScale", w.RowScale))
-}
-
-func anyDims(rank int) []int {
-	dims := make([]int, rank)
-	for i := range dims {
-		dims[i] = -1
-	}
-	return dims
-}
-
-// perToken is how many numbers a row along the first dimension has.
-func perToken(t tensor.Tensor) int {
-	n := 1
-	for _, d := range t.Shape[1:] {
-		n *= d
-	}
-	return n
 }

@@ -8,45 +8,38 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// chainHead is how many numbers of the first layer's inputs are a head of attention.
-const chainHead = 512
-
-// joinThreads are the invocations of a workgroup with which package attention joins as many
-// parts as a chain does. Where workgroups are smaller, it joins them in another order.
-const joinThreads = 512
-
-// NewJoinedChain is NewLinearChain with what comes before the first layer in the same
-// launch, too: parts of rows of attention are joined, each head's output is turned back,
-// and the first layer takes the heads, as bf16, side by side. Results are those of a
-// launch for that and one of NewLinearChain after it, to the bit.
+// NewJoinedChain is NewLinearChain with the end of the attention in the same launch: parts of rows
+// are joined, each head's output is turned back, and the first layer takes the heads as bf16, side
+// by side. The bits are those of separate launches.
 //
-// Errors: those of NewLinearChain; vk.ErrArgument for a first layer whose inputs are not
-// whole heads of 512; one that wraps vk.ErrMissingFeature where layers divide their rows in a
-// way that leaves too little memory to join in, and where workgroups have fewer than 512
-// invocations, in which the attention adds in another order.
+// Errors: those of NewLinearChain; vk.ErrArgument for a first layer whose inputs are not whole
+// heads of D; one that wraps vk.ErrMissingFeature where the division of rows leaves too little
+// shared memory to join in, and where workgroups are too small for opkit.ChainJoin, so that the
+// attention adds in another order.
 func NewJoinedChain(first, second *Linear, tokens int) (*LinearChain, error) {
 	const op = "joined chain"
-	if c := first.cfg; c.K%chainHead != 0 {
-		return nil, pkg.Wrong(op, "first", fmt.Sprintf("%d inputs", c.K), "a multiple of %d", chainHead)
+	join := opkit.ChainJoin
+	if c := first.cfg; c.K%D != 0 {
+		return nil, pkg.Wrong(op, "first", fmt.Sprintf("%d inputs", c.K), "a multiple of %d", D)
 	}
-	if most := first.dev.Caps().MaxWorkgroupInvocations; most < joinThreads {
-		return nil, pkg.Wrap(op, fmt.Errorf("%w: workgroups of %d invocations, this device has up to %d", vk.ErrMissingFeature, joinThreads, most))
+	if most := first.dev.Caps().MaxWorkgroupInvocations; int(most) < join.Threads() {
+		return nil, pkg.Wrap(op, fmt.Errorf("%w: workgroups of %d invocations, this device has up to %d",
+			vk.ErrMissingFeature, join.Threads(), most))
 	}
-	return newLinearChain(op, first, second, tokens, first.cfg.Groups*first.cfg.K/chainHead)
+	return newLinearChain(op, first, second, tokens, first.cfg.Groups*first.cfg.K/D)
 }
 
 // AttentionParts are rows of attention in parts, as attention.Decoder.RecordParts leaves them.
 type AttentionParts struct {
 	Out       tensor.Tensor // [T, parts, H, 512] f32: sums relative to 2^m
-	State     tensor.Tensor // [T, parts, H, 4] f32: m, the sum of weights relative to 2^m, 0 for a part that is empty, and two that do not count
+	State     tensor.Tensor // [T, parts, H, 4] f32: m, the sum of weights relative to 2^m (0 for an empty part), and two unused
 	Sink      tensor.Tensor // [H] f32; absent: none
 	Positions tensor.Tensor // [T] i32, rows of Table; one outside counts as its nearest row
 	Table     tensor.Tensor // [rows, 64] f32: a position's 32 cosines, then its sines; absent, as Positions: no output is turned
 }
 
-// JoinedParts reports whether a chain joins rows of so many parts: few enough for a workgroup
-// of 128 to take them in two rounds. More are better joined by larger ones, in a launch of their own.
-func JoinedParts(parts int) bool { return parts > 1 && parts <= 40 }
+// JoinedParts reports whether a chain joins rows of so many parts.
+func JoinedParts(parts int) bool { return parts > 1 && parts <= opkit.ChainJoin.Parts }
 
 // Joined tells whether parts of rows of attention are joined in front of the first layer.
 func (o *LinearChain) Joined() bool { return o != nil && o.heads > 0 }
@@ -64,28 +57,30 @@ func (o *LinearChain) checkParts(op string, t int, a LinearChainArgs) error {
 	p := a.Parts
 	if o.heads == 0 {
 		if !p.Out.IsZero() || !p.State.IsZero() || !p.Sink.IsZero() || !p.Positions.IsZero() || !p.Table.IsZero() {
-			return pkg.Wrong(op, "Parts", p.Out, "absent but with NewJoinedChain")
+			return pkg.Wrong(op, "Parts", p.Out, "absent without NewJoinedChain")
 		}
 		return nil
 	}
 	if err := opkit.First(
-		pkg.Check(op, "First.X", a.First.X, tensor.BF16, t, o.heads, chainHead),
-		pkg.Check(op, "Parts.Out", p.Out, tensor.F32, t, -1, o.heads, chainHead),
+		pkg.Check(op, "First.X", a.First.X, tensor.BF16, t, o.heads, D),
+		pkg.Check(op, "Parts.Out", p.Out, tensor.F32, t, -1, o.heads, D),
 		pkg.Check(op, "Parts.State", p.State, tensor.F32, t, opkit.Dim(p.Out, 1), o.heads, 4),
 		pkg.Optional(op, "Parts.Sink", p.Sink, tensor.F32, o.heads),
-		pkg.Reach(o.first.dev, op, VariantDA, opkit.Target{Name: "Parts.Out", T: p.Out, Align: 16}, opkit.Target{Name: "Parts.State", T: p.State, Align: 16}),
+		pkg.Reach(o.first.dev, op, VariantDA, opkit.Target{Name: "Parts.Out", T: p.Out, Align: 16},
+			opkit.Target{Name: "Parts.State", T: p.State, Align: 16}),
 	); err != nil {
 		return err
 	}
 	switch {
 	case !JoinedParts(p.Out.Shape[1]):
-		return pkg.Wrong(op, "Parts.Out", p.Out, "parts as JoinedParts has them")
+		return pkg.Wrong(op, "Parts.Out", p.Out, "2 to %d parts", opkit.ChainJoin.Parts)
 	case p.Out.Len() >= 1<<32:
 		return pkg.Wrong(op, "Parts.Out", p.Out, "fewer than 2^32 numbers")
 	case p.Table.IsZero() && p.Positions.IsZero():
 		return nil
 	}
-	return opkit.First(table(op, p.Table), pkg.Check(op, "Parts.Positions", p.Positions, tensor.I32, t), pkg.Bindable(o.first.dev, op, "Parts.Table", p.Table))
+	return opkit.First(table(op, p.Table), pkg.Check(op, "Parts.Positions", p.Positions, tensor.I32, t),
+		pkg.Bindable(o.first.dev, op, "Parts.Table", p.Table))
 }
 
 // joins fills in where the parts are, and lists them.
@@ -94,6 +89,7 @@ func (o *LinearChain) joins(p AttentionParts, push *projLinearChainPush) []opkit
 		return nil
 	}
 	push.Splits = uint32(p.Out.Shape[1])
+	push.Ahead = uint32(opkit.JoinOf(p.Out.Shape[1]).Ahead)
 	push.Flags |= opkit.Bit(1, !p.Sink.IsZero()) | opkit.Bit(2, !p.Table.IsZero())
 	push.PartOutAddr, push.PartMlAddr = p.Out.View().Address(), p.State.View().Address()
 	if !p.Table.IsZero() {

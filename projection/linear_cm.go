@@ -3,12 +3,36 @@ package projection
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/bits"
-	"slices"
 
 	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/vk"
 )
+
+// matrixTiles is proj_linear_cm: tiles of up to 128 tokens x 128 rows that go through shared memory
+// to matrices. It covers any number of tokens. Whole tiles are proj_linear_whole's.
+type matrixTiles struct {
+	*linearLayer
+	exact bool         // shapes are taken as they are, for products of any number
+	tiles []matrixTile // most tokens first
+}
+
+// matrixTile is a tiling with its kernels.
+type matrixTile struct {
+	linearTiling
+	kernel *vk.Kernel
+	whole  *matrixTile // of proj_linear_whole; nil where tiles are not whole
+}
+
+// of is the tile for T tokens: one of proj_linear_whole has no room for tokens beyond the last.
+func (t matrixTile) of(T int) matrixTile {
+	if t.whole != nil && T >= t.bm {
+		return *t.whole
+	}
+	return t
+}
 
 // linearTiling is how proj_linear_cm divides its work; the names are those of the
 // shader. All sizes are powers of two.
@@ -18,45 +42,19 @@ type linearTiling struct {
 	wm, wn     int // of these a subgroup sums
 	subgroup   int // invocations of a subgroup
 
-	pairs bool // numbers come for two steps at a time: proj_linear_pair
-	lines bool // then: those of weights for four
-}
-
-// Kinds of tiles, most tokens first. Those of up to 64 tokens are bound by reading
-// weights: long steps, so that 64 bytes of a row come at a time, and little shared
-// memory, so that four workgroups share a multiprocessor and always some of them wait
-// for memory. 128 x 128 is bound by what brings operands to a multiprocessor: two
-// workgroups share one, so that one multiplies while the other waits for its barrier,
-// and 64 x 64 sums of a subgroup are as many as registers hold. docs/design/linear.md
-// has the measurements. Steps are for products of 16 numbers; of products of 8 they are
-// half as long, with as much code.
-var linearShapes = []linearTiling{
-	{bm: 128, bn: 128, bk: 32, wm: 64, wn: 64},
-	{bm: 64, bn: narrowRows, bk: 64, wm: 64, wn: 16},
-	{bm: 32, bn: narrowRows, bk: 64, wm: 32, wn: 16},
-	{bm: 16, bn: narrowRows, bk: 64, wm: 16, wn: 16},
-}
-
-// narrowRows is BN of the tiles of up to 64 tokens.
-const narrowRows = 64
-
-// fill is how many workgroups fill the device, of which so many of the usual size do.
-func (t linearTiling) fill(workgroups int) int {
-	if t.bm > 64 {
-		return workgroups
-	}
-	return 2 * workgroups
+	pairs  bool // numbers come for two steps at a time: proj_linear_whole
+	blocks bool // then: a part of K is whole blocks of scales
 }
 
 func (t linearTiling) subgroups() int { return t.bm / t.wm * (t.bn / t.wn) }
 
 func (t linearTiling) threads() int { return t.subgroup * t.subgroups() }
 
-// span is how many numbers of K a turn of the kernel's loop takes.
+// span is the step of K that parts of it are whole multiples of.
 func (t linearTiling) span() int {
 	switch {
-	case t.lines:
-		return 4 * t.bk
+	case t.blocks:
+		return ScaleBlock
 	case t.pairs:
 		return 2 * t.bk
 	}
@@ -87,9 +85,9 @@ func (t linearTiling) constants() []uint32 {
 	return opkit.Words(t.threads(), t.subgroup, t.m, t.n, t.k, t.bm, t.bn, t.bk, t.wm, t.wn)
 }
 
-// whole tells whether the parts make up the whole: matrices a subgroup's sums,
+// divides tells whether the parts make up the whole: matrices a subgroup's sums,
 // subgroups a tile, invocations its units.
-func (t linearTiling) whole() bool {
+func (t linearTiling) divides() bool {
 	if t.wm < t.m || t.wn < t.n || t.bk < t.k || t.bm < t.wm || t.bn < t.wn {
 		return false
 	}
@@ -99,7 +97,7 @@ func (t linearTiling) whole() bool {
 
 // fits tells whether a device has the memory, invocations and registers.
 func (t linearTiling) fits(caps *vk.Caps, copies int) bool {
-	return t.whole() && t.threads() <= int(caps.MaxWorkgroupInvocations) && t.sharedBytes() <= int(caps.SharedMemory) &&
+	return t.divides() && t.threads() <= int(caps.MaxWorkgroupInvocations) && t.sharedBytes() <= int(caps.SharedMemory) &&
 		t.registers(copies) <= opkit.MatrixRegisters(t.subgroup, t.threads())
 }
 
@@ -112,10 +110,11 @@ func operandCopies(caps *vk.Caps) int {
 	return 1
 }
 
-// linearFit adapts a kind of tiles to a shape of product and a device: a subgroup
+// fitTiling adapts a shape of tiles to a shape of product and a device: a subgroup
 // takes less of a tile until it has the registers.
-func linearFit(caps *vk.Caps, s vk.CoopMatShape, t linearTiling) (linearTiling, bool) {
-	t.m, t.n, t.k, t.subgroup = int(s.M), int(s.N), int(s.K), int(caps.MinSubgroupSize)
+func fitTiling(caps *vk.Caps, s vk.CoopMatShape, x tuning.LinearTile) (linearTiling, bool) {
+	t := linearTiling{m: int(s.M), n: int(s.N), k: int(s.K), subgroup: int(caps.MinSubgroupSize),
+		bm: x.Tokens, bn: x.Rows, bk: x.Step, wm: x.SubgroupTokens, wn: x.SubgroupRows}
 	for _, v := range []int{t.m, t.n, t.k, t.subgroup} {
 		if v < 8 || bits.OnesCount(uint(v)) != 1 {
 			return t, false
@@ -141,69 +140,171 @@ func linearFit(caps *vk.Caps, s vk.CoopMatShape, t linearTiling) (linearTiling, 
 	}
 }
 
-// linearTiler finds the tilings of a device for an element type ("f16" or "bf16"),
-// most tokens first.
-type linearTiler func(caps *vk.Caps, element string) ([]linearTiling, error)
-
-// linearTilings keeps of every kind of tiles what the device can hold.
+// find keeps of every shape of tiles what the device can hold. Of products of 8 numbers, steps are
+// half as long, with as much code.
 //
 // Errors: vk.ErrMissingFeature when that is nothing.
-func linearTilings(caps *vk.Caps, element string) ([]linearTiling, error) {
-	return fitTilings(caps, element, linearShapes, func(s vk.CoopMatShape, bk int) int { return bk * min(int(s.K), 16) / 16 })
-}
-
-// fitTilings takes kinds whose steps are as long as step says for a shape of product.
-func fitTilings(caps *vk.Caps, element string, kinds []linearTiling, step func(s vk.CoopMatShape, bk int) int) ([]linearTiling, error) {
-	var list []linearTiling
+func (k *matrixTiles) find(tune *tuning.Linear, caps *vk.Caps, variant string) error {
+	k.tiles = nil
 	var why error
-	for _, kind := range kinds {
-		t, err := opkit.FitMatrix(caps, element, func(s vk.CoopMatShape) (linearTiling, bool) {
-			kind := kind
-			kind.bk = step(s, kind.bk)
-			return linearFit(caps, s, kind)
+	for _, x := range tune.Tiles.Shapes {
+		t, err := opkit.FitMatrix(caps, matrixElement[variant], func(s vk.CoopMatShape) (linearTiling, bool) {
+			x := x
+			if !k.exact {
+				x.Step = x.Step * min(int(s.K), 16) / 16
+			}
+			return fitTiling(caps, s, x)
 		})
 		if errors.Is(err, vk.ErrMissingFeature) {
 			why = err
 			continue
 		}
 		if err != nil {
-			return nil, err
-		}
-		list = append(list, t)
-	}
-	if len(list) == 0 {
-		return nil, fmt.Errorf("no tiles: %w", why)
-	}
-	return list, nil
-}
-
-// buildTiles makes those of the kernels that multiply tiles which are not left to others,
-// and with pairs also those that take steps by pairs, where they can.
-func (o *Linear) buildTiles(spec opkit.Spec, formats []uint32, tilings []linearTiling, pairs bool) error {
-	most, least := o.cfg.MaxTokens, o.leastForTiles()
-	spec.Divisible = true // launches of thousands of tokens
-	for i, d := range tilings {
-		last := i == len(tilings)-1
-		switch {
-		case most > 0 && most < least:
-			continue // other kernels take them all
-		case d.bm < min(least, 64) && i > 0:
-			continue // so few tokens are theirs
-		case most > 0 && d.bm >= 2*most && !last && tilings[i+1].bm >= min(least, 64):
-			continue // too large ever to be used
-		}
-		spec.Subgroup, spec.Constants = uint32(d.subgroup), slices.Concat(formats, d.constants())
-		k, err := pkg.Kernel(o.dev, spec)
-		if err != nil {
 			return err
 		}
-		m := matrixKernel{linearTiling: d, k: k}
-		if pairs && (most == 0 || most >= d.bm) {
-			if m.pair, err = o.buildPair(spec, d); err != nil {
-				return err
-			}
-		}
-		o.matrix = append(o.matrix, m)
+		k.tiles = append(k.tiles, matrixTile{linearTiling: t})
+	}
+	if len(k.tiles) == 0 {
+		return fmt.Errorf("no tiles: %w", why)
 	}
 	return nil
+}
+
+// narrowRows is how many rows the smallest tiles have.
+func (l *linearLayer) narrowRows() int {
+	shapes := l.tune.Tiles.Shapes
+	return shapes[len(shapes)-1].Rows
+}
+
+func (k *matrixTiles) fit(l *linearLayer, _ kernelKind) (bool, error) {
+	k.linearLayer = l
+	for i := range k.tiles {
+		k.tiles[i].whole = l.wholeTile(k.tiles[i].linearTiling)
+	}
+	return true, nil
+}
+
+func (k *matrixTiles) reach() int { return math.MaxInt }
+
+func (k *matrixTiles) covers(int) bool { return true }
+
+// build keeps the tiles that from tokens or more can need.
+func (k *matrixTiles) build(from int) error {
+	most, small := k.cfg.MaxTokens, min(from, k.tune.Tiles.SmallTokens)
+	var kept []matrixTile
+	for i, t := range k.tiles {
+		tooSmall := t.bm < small && i > 0
+		tooLarge := most > 0 && t.bm >= 2*most && i < len(k.tiles)-1 && k.tiles[i+1].bm >= small
+		if tooSmall || tooLarge {
+			continue
+		}
+		for _, x := range []*matrixTile{&t, t.whole} {
+			if x == nil {
+				continue
+			}
+			stem := "proj_linear"
+			if x.pairs {
+				stem = "proj_linear_whole"
+			}
+			spec := k.spec(stem, x.constants()...)
+			spec.Subgroup, spec.Divisible = uint32(x.subgroup), true // launches of thousands of tokens
+			kernel, err := pkg.Kernel(k.dev, spec)
+			if err != nil {
+				return err
+			}
+			x.kernel = kernel
+		}
+		kept = append(kept, t)
+	}
+	k.tiles = kept
+	return nil
+}
+
+// plan cuts K into parts for all tiles, where they are few, or for the last ones.
+func (k *matrixTiles) plan(T, scratch int) linearPlan {
+	t := k.tile(T, scratch).of(T)
+	p := linearPlan{kernel: t.kernel, step: t.span()}
+	p.cut(k.cfg.K, k.partsOf(t, T, scratch))
+	p.grid = [3]uint32{uint32(opkit.CeilDiv(T, t.bm)), uint32(k.rowTiles(t.bn)), uint32(k.cfg.Groups * p.splits)}
+	if whole, parts := k.tail(t, T, scratch); parts > 1 {
+		p.cut(k.cfg.K, parts)
+		p.whole, p.rows = whole, t.bn
+		p.grid[1], p.grid[2] = p.grid[1]-uint32(whole/t.bn), uint32(p.splits)
+	}
+	return p
+}
+
+// fill is how many workgroups of a tile fill the device.
+func (k *matrixTiles) fill(t matrixTile) int {
+	if p := &k.tune.Tiles; t.bm <= p.SmallTokens {
+		return p.FillSmall * k.cfg.Workgroups
+	}
+	return k.cfg.Workgroups
+}
+
+// workgroups is how many tiles T tokens make.
+func (k *matrixTiles) workgroups(t matrixTile, T int) int {
+	return opkit.CeilDiv(T, t.bm) * k.rowTiles(t.bn) * k.cfg.Groups
+}
+
+// tile is the largest that T tokens fill by more than half and of which there are enough, with K
+// cut into parts. If there is none, it is the smallest that holds all tokens, or 64 of them:
+// smaller ones would decode the weights more often. (128 tiles of 128 x 128 in two parts each, of a
+// device with room for 264, take 0.55 of the time of 512 tiles of 64 x 64.)
+func (k *matrixTiles) tile(T, scratch int) matrixTile {
+	p := &k.tune.Tiles
+	last := k.tiles[len(k.tiles)-1]
+	for i := len(k.tiles) - 1; i >= 0 && last.bm < min(T, p.SmallTokens); i-- {
+		last = k.tiles[i]
+	}
+	for _, t := range k.tiles {
+		if t.bm > last.bm && t.bm < 2*T && k.workgroups(t, T)*k.partsOf(t, T, scratch) >= k.fill(t)/p.EnoughFill {
+			return t
+		}
+	}
+	return last
+}
+
+// partsOf is into how many parts K is cut: as many as fill the device, where the tiles
+// fill less than half of it. Products bound whole tiles, so what parts cost is weighed as for the
+// last tiles.
+func (k *matrixTiles) partsOf(t matrixTile, T, scratch int) int {
+	p := &k.tune.Parts
+	tiles, fill := k.workgroups(t, T), k.fill(t)
+	if !t.of(T).pairs || tiles*p.IdleFill > fill {
+		return k.partsFor(tiles, fill, opkit.CeilDiv(k.cfg.K, t.bk), T, scratch)
+	}
+	least, best := k.cfg.K, 1
+	for parts := 2; parts <= p.Most && parts*tiles <= fill && p.LeastSteps*parts*t.bk <= k.cfg.K && parts*T*k.rows() <= scratch; parts++ {
+		if cost := k.partsCost(tiles, fill, parts); cost < least {
+			least, best = cost, parts
+		}
+	}
+	return best
+}
+
+// tail is how many rows to compute whole, and into how many parts to cut K for the
+// others, so that the last tiles do not leave most of the device idle: 384 tiles where
+// 264 fill the device take as long as 528, but 256 whole ones and 256 halves take as
+// long as 396. No parts, or 1, is better where that gains too little.
+func (k *matrixTiles) tail(t matrixTile, T, scratch int) (whole, parts int) {
+	p, gain := &k.tune.Parts, k.tune.Tiles.TailGain
+	fill, across, down := k.fill(t), opkit.CeilDiv(T, t.bm), k.rowTiles(t.bn)
+	if k.cfg.Groups > 1 || across*down <= fill {
+		return 0, 1
+	}
+	least := opkit.CeilDiv(across*down, fill) * k.cfg.K * (gain - 1) / gain
+	parts = 1
+	for rest := 1; rest <= down && rest*across <= 2*fill; rest++ {
+		head := opkit.CeilDiv(across*(down-rest), fill) * k.cfg.K
+		for n := 2; n <= p.Most && p.LeastSteps*n*t.bk <= k.cfg.K; n++ {
+			if n*T*(k.cfg.N-(down-rest)*t.bn) > scratch {
+				break
+			}
+			if cost := head + k.partsCost(rest*across, fill, n); cost < least {
+				least, whole, parts = cost, (down-rest)*t.bn, n
+			}
+		}
+	}
+	return whole, parts
 }

@@ -7,43 +7,40 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/internal/lab/knowncaps"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/spirv"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
-// NewLinearTiled is NewLinear with tiles of one kind, for the tests: BM, BN, BK, WM,
-// WN.
-func NewLinearTiled(dev *vk.Device, cfg LinearConfig, kind [5]int) (*Linear, error) {
-	return newLinear(dev, cfg, linearDivider{pairs: true, tilings: func(caps *vk.Caps, element string) ([]linearTiling, error) {
-		return fitTilings(caps, element, []linearTiling{{bm: kind[0], bn: kind[1], bk: kind[2], wm: kind[3], wn: kind[4]}},
-			func(_ vk.CoopMatShape, bk int) int { return bk })
-	}})
-}
-
 // What the shader's comments demand of a tiling, on every device, and the shared
 // memory that the SPIR-V has with it.
 func TestLinearTilingRules(t *testing.T) {
+	tune := &profile(t, "hopper").Linear
 	for device, caps := range knowncaps.Matrix {
-		for element, name := range map[string]string{"f16": "proj_linear_cm", "bf16": "proj_linear_cmb"} {
-			m, err := spirv.Parse(code(t, name))
+		for variant, element := range matrixElement {
+			m, err := spirv.Parse(code(t, opkit.Stem("proj_linear", variant)))
 			if err != nil {
 				t.Fatal(err)
 			}
-			list, err := linearTilings(&caps, element)
-			if err != nil {
+			var found matrixTiles
+			if err := found.find(tune, &caps, variant); err != nil {
 				if device != "lavapipe" || element == "f16" {
 					t.Errorf("%s, %s: %v", device, element, err)
 				}
 				continue
 			}
-			if device == "H100" && len(list) != len(linearShapes) {
-				t.Errorf("%s, %s: %d kinds of tiles, want %d", device, element, len(list), len(linearShapes))
+			list := found.tiles
+			if device == "H100" && len(list) != len(tune.Tiles.Shapes) {
+				t.Errorf("%s, %s: %d shapes of tiles, want %d", device, element, len(list), len(tune.Tiles.Shapes))
 			}
 			for i, x := range list {
-				name := fmt.Sprintf("%s, %s: %+v", device, element, x)
+				name := fmt.Sprintf("%s, %s: %+v", device, element, x.linearTiling)
 				each := x.threads() / (x.bk / 8)
 				switch {
 				case x.wm%x.m != 0 || x.wn%x.n != 0 || x.bk%x.k != 0 || x.bm%x.wm != 0 || x.bn%x.wn != 0:
@@ -66,14 +63,14 @@ func TestLinearTilingRules(t *testing.T) {
 	}
 	none := knowncaps.Matrix["H100"]
 	none.SharedMemory = 2048
-	if _, err := linearTilings(&none, "f16"); !errors.Is(err, vk.ErrMissingFeature) {
+	if err := new(matrixTiles).find(tune, &none, VariantCM); !errors.Is(err, vk.ErrMissingFeature) {
 		t.Errorf("2 KiB of shared memory: %v, want a missing feature", err)
 	}
 }
 
 // Tiles and passes without matrices have the shared memory that they are chosen by, or what
 // Vulkan guarantees.
-func TestLinearPlainRules(t *testing.T) {
+func TestLinearBaseRules(t *testing.T) {
 	shared := func(name string, f WeightFormat, constants []uint32) int {
 		m, err := spirv.Parse(code(t, name))
 		if err != nil {
@@ -85,18 +82,30 @@ func TestLinearPlainRules(t *testing.T) {
 		}
 		return n
 	}
-	for i, x := range plainTiles {
-		if n := shared("proj_linear", WeightFP8, x.constants(false)); n != x.sharedBytes() || i > 0 && (n > 16384 || x.threads() > 128) {
+	tune := &profile(t, "hopper").Linear
+	for i, tile := range tune.Base.Tiles {
+		x := baseTile{BaseTile: tile}
+		if n := shared("proj_linear", WeightFP8, x.constants(tune.Base.Unroll)); n != x.sharedBytes() || i > 0 && (n > 16384 || x.threads() > 128) {
 			t.Errorf("%+v: %d bytes, %d invocations", x, n, x.threads())
 		}
 	}
 	for _, f := range weightFormatsHere {
-		for tokens := severalLeast; tokens <= severalMost; tokens *= 2 {
-			if n := shared("proj_linear_several", f, severalConstants(f, tokens)); n > 16384 {
+		k := tokens8to16{linearLayer: &linearLayer{format: f.is()}}
+		p := tune.Tokens8to16
+		for tokens := p.LeastPass; tokens <= p.MostPass; tokens *= 2 {
+			if n := shared("proj_linear_tokens8to16", f, k.constants(rowDivision{tokens: tokens, rows: p.Rows, lanes: p.Lanes})); n > 16384 {
 				t.Errorf("%v, %d tokens: %d bytes", f, tokens, n)
 			}
 		}
 	}
+}
+
+// profile is a profile by its name.
+func profile(t *testing.T, name string) *tuning.Profile {
+	t.Helper()
+	p, err := tuning.Named(name)
+	require.NoError(t, err)
+	return p
 }
 
 func code(t *testing.T, name string) []byte {
@@ -108,50 +117,37 @@ func code(t *testing.T, name string) []byte {
 	return k.SPIRV
 }
 
-// planned is a Linear of which only the plan is asked, as on an H100, with rows of
-// fragments in four lanes or, with 0, as if they lay otherwise.
-func planned(t *testing.T, cfg LinearConfig, variant string, lanes int) *Linear {
+// layerFor is a layer as on a device with some capabilities, with rows of fragments in so many lanes
+// or, with 0, as if they lay otherwise.
+func layerFor(t *testing.T, caps *vk.Caps, cfg LinearConfig, variant string, lanes int) *linearLayer {
 	t.Helper()
 	cfg.Groups, cfg.Workgroups, cfg.Out = max(cfg.Groups, 1), 264, tensor.BF16
-	o := &Linear{cfg: cfg, variant: variant, few: map[int]fewKernel{}}
-	pass := fewPass
-	if o.matrices() {
-		pass = fewPassMatrix
-		caps := knowncaps.Matrix["H100"]
-		list, err := linearTilings(&caps, "f16")
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, d := range list {
-			m := matrixKernel{linearTiling: d}
-			if p, ok := d.paired(&caps, cfg, variant); ok {
-				m.pair = &matrixKernel{linearTiling: p}
-			}
-			o.matrix = append(o.matrix, m)
-		}
-		for _, tokens := range midPasses {
-			if d, err := midDivision(&caps, "f16", cfg, tokens, func(_, _, _, _ int) int { return lanes }); err == nil {
-				o.mid = append(o.mid, midKernel{linearMid: d})
-			}
-		}
-		for tokens := thinLeast; tokens <= thinMost; tokens *= 2 {
-			if d, err := thinDivision(&caps, "f16", cfg, tokens, func(_, _, _, _ int) int { return lanes }); err == nil {
-				o.thin = append(o.thin, thinKernel{linearThin: d})
+	c := *caps
+	c.Features = map[string]bool{}
+	for _, stem := range []string{"proj_linear_tokens8to32", "proj_linear_tokens32to64", "proj_linear_whole"} {
+		for v := range matrixElement {
+			for _, f := range shaders.Requires(opkit.Stem(stem, v)) {
+				c.Features[f] = true
 			}
 		}
 	}
-	if !o.matrices() {
-		for n := severalLeast; n <= severalMost; n *= 2 {
-			o.several = append(o.several, severalKernel{tokens: n, rows: severalRows, lanes: severalLanes})
-		}
-		for _, x := range plainTiles {
-			o.plain = append(o.plain, plainKernel{plainTile: x})
-		}
+	return &linearLayer{caps: &c, cfg: cfg, variant: variant, format: cfg.Weights.is(), tune: &profile(t, "hopper").Linear,
+		lanes: func(_, _, _, _ int) (int, error) { return lanes, nil }}
+}
+
+// planned is a Linear of which only the plan is asked, as on an H100.
+func planned(t *testing.T, cfg LinearConfig, variant string, lanes int) *Linear {
+	t.Helper()
+	caps := knowncaps.Matrix["H100"]
+	caps.MaxWorkgroupInvocations, caps.SharedMemory = 1024, 49152
+	o := &Linear{linearLayer: layerFor(t, &caps, cfg, variant, lanes)}
+	kinds := linearKinds(variant)
+	if tiles, ok := kinds[len(kinds)-1].(*matrixTiles); ok {
+		require.NoError(t, tiles.find(o.tune, o.caps, variant))
 	}
-	for n := 1; n <= pass; n *= 2 {
-		rows, lanes := fewDivision(cfg, n)
-		o.few[n] = fewKernel{tokens: n, rows: rows, lanes: lanes}
-	}
+	var err error
+	o.kinds, err = fitKinds(o.linearLayer, kinds)
+	require.NoError(t, err)
 	return o
 }
 
@@ -224,7 +220,7 @@ func TestLinearPlan(t *testing.T) {
 		{wqA, VariantCM, 0, 64, [3]uint32{1, 24, 16}, 16},
 		{wqA, VariantCM, 4, 128, [3]uint32{2, 12, 8}, 8},
 		{wqA, VariantCMB, 4, 256, [3]uint32{2, 12, 8}, 8},
-		{wqA, VariantCM, 4, 256, [3]uint32{2, 12, 10}, 10}, // steps of 64 numbers, not of 128
+		{wqA, VariantCM, 4, 256, [3]uint32{2, 12, 8}, 8},
 		{wqA, VariantCM, 4, 512, [3]uint32{4, 12, 5}, 5},
 		{wqA, VariantCM, 4, 1024, [3]uint32{8, 12, 2}, 2},
 		{LinearConfig{N: 4096, K: 8192, Weights: WeightFP8}, VariantCMB, 4, 512, [3]uint32{4, 32, 2}, 2},
@@ -251,10 +247,9 @@ func TestLinearPlan(t *testing.T) {
 	}
 }
 
-// Subgroups and chunks of proj_linear_thin on an H100, as they were found fastest, and
+// Subgroups and chunks of proj_linear_tokens8to32 on an H100, as they were found fastest, and
 // what the shader demands on every device.
-func TestLinearThinRules(t *testing.T) {
-	lanesAre := func(lanes int) laneFinder { return func(_, _, _, _ int) int { return lanes } }
+func TestLinearTokens8to32Rules(t *testing.T) {
 	h100 := knowncaps.Matrix["H100"]
 	for _, c := range []struct {
 		tokens, n, k, parts, ahead int
@@ -265,12 +260,12 @@ func TestLinearThinRules(t *testing.T) {
 		{8, 8192, 4096, 8, 2, WeightFP8}, {16, 8192, 4096, 4, 2, WeightFP8}, {16, 4096, 8192, 16, 2, WeightFP8}, {16, 1536, 4096, 16, 2, WeightFP8},
 		{8, 64, 128, 4, 1, WeightBF16},
 	} {
-		cfg := LinearConfig{N: c.n, K: c.k, Groups: 1, Weights: c.f, Workgroups: 264}
-		if d, err := thinDivision(&h100, "bf16", cfg, c.tokens, lanesAre(4)); err != nil || d.parts != c.parts || d.ahead != c.ahead {
+		l := layerFor(t, &h100, LinearConfig{N: c.n, K: c.k, Weights: c.f}, VariantCMB, 4)
+		if d, err := l.divide8to32(c.tokens); err != nil || d.parts != c.parts || d.ahead != c.ahead {
 			t.Errorf("%d tokens, %dx%d %v: %+v, %v; want %d subgroups, %d chunks", c.tokens, c.n, c.k, c.f, d, err, c.parts, c.ahead)
 		}
 	}
-	thinCode, err := spirv.Parse(code(t, "proj_linear_thin_cm"))
+	kernel, err := spirv.Parse(code(t, "proj_linear_tokens8to32_cm"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -278,23 +273,23 @@ func TestLinearThinRules(t *testing.T) {
 		for _, lanes := range []int{0, 1, 2, 4, 8, 16} {
 			for _, f := range weightFormatsHere {
 				for _, k := range []int{32, 4096} {
-					cfg := LinearConfig{N: 72, K: k, Groups: 2, Weights: f, Workgroups: 264}
-					d, err := thinDivision(&caps, "f16", cfg, 16, lanesAre(lanes))
-					if lanes == 0 || lanes == 16 && f.fp8() {
+					l := layerFor(t, &caps, LinearConfig{N: 72, K: k, Groups: 2, Weights: f}, VariantCM, lanes)
+					d, err := l.divide8to32(16)
+					if lanes == 0 || lanes == 16 && f.is().blocks {
 						if !errors.Is(err, vk.ErrMissingFeature) {
 							t.Errorf("%s, %d lanes, %v: %v, want a missing feature", device, lanes, f, err)
 						}
 						continue
 					}
 					for _, norm := range []tensor.DType{0, tensor.BF16} {
-						cfg.Norm, cfg.NormColumns = norm, 64
-						d, err := thinDivision(&caps, "f16", cfg, 16, lanesAre(lanes))
-						shared, serr := thinCode.SharedBytes(slices.Concat([]uint32{uint32(f), 0}, d.constants(), cfg.normConstants())...)
+						l.cfg.Norm, l.cfg.NormColumns = norm, 64
+						d, err := l.divide8to32(16)
+						shared, serr := kernel.SharedBytes(slices.Concat([]uint32{uint32(f), 0}, d.constants(), l.cfg.normConstants())...)
 						if want := d.sharedBytes(norm != 0); err != nil || serr != nil || shared != want || shared > int(caps.SharedMemory) {
 							t.Errorf("%s, %d lanes, %v, norm %v: %v, %v: %d bytes of shared memory, want %d", device, lanes, f, norm, err, serr, shared, want)
 						}
 					}
-					if f.fp8() && ScaleBlock%(d.ahead*d.lanes*16) != 0 {
+					if f.is().blocks && ScaleBlock%(d.ahead*d.lanes*16) != 0 {
 						t.Errorf("%s, %d lanes: a step crosses blocks: %+v", device, lanes, d)
 					}
 				}
@@ -303,18 +298,18 @@ func TestLinearThinRules(t *testing.T) {
 	}
 }
 
-// What proj_linear_mid demands, on every device, and its chunks and parts on an H100.
-func TestLinearMidRules(t *testing.T) {
-	m, err := spirv.Parse(code(t, "proj_linear_mid_cm"))
+// What proj_linear_tokens32to64 demands, on every device, and its chunks and parts on an H100.
+func TestLinearTokens32to64Rules(t *testing.T) {
+	m, err := spirv.Parse(code(t, "proj_linear_tokens32to64_cm"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for device, caps := range knowncaps.Matrix {
 		for _, lanes := range []int{0, 1, 2, 4, 8, 16} {
 			for _, f := range weightFormatsHere {
-				for _, tokens := range midPasses {
-					cfg := LinearConfig{N: 72, K: 4096, Groups: 2, Weights: f, Workgroups: 264}
-					d, err := midDivision(&caps, "f16", cfg, tokens, func(_, _, _, _ int) int { return lanes })
+				for _, tokens := range profile(t, "hopper").Linear.Tokens32to64.Passes {
+					l := layerFor(t, &caps, LinearConfig{N: 72, K: 4096, Groups: 2, Weights: f}, VariantCM, lanes)
+					d, err := l.divide32to64(tokens)
 					if err != nil {
 						if lanes == 4 && device == "H100" || !errors.Is(err, vk.ErrMissingFeature) {
 							t.Errorf("%s, %d lanes, %v, %d tokens: %v", device, lanes, f, tokens, err)
@@ -324,8 +319,8 @@ func TestLinearMidRules(t *testing.T) {
 					name := fmt.Sprintf("%s, %v: %+v", device, f, d)
 					for _, n := range []int{d.teams * d.m, 3 * d.teams * d.m, d.teams*d.m + 8} {
 						for _, k := range []int{7 * d.round(), 7*d.round() + 32} {
-							cfg.N, cfg.K = n, k
-							w, err := midDivision(&caps, "f16", cfg, tokens, func(_, _, _, _ int) int { return lanes })
+							l.cfg.N, l.cfg.K = n, k
+							w, err := l.divide32to64(tokens)
 							if err != nil || (w.whole == 1) != (n%(d.teams*d.m) == 0 && k%d.round() == 0) {
 								t.Errorf("%s, %d x %d: %v, whole %d", name, n, k, err, w.whole)
 							}
@@ -338,11 +333,11 @@ func TestLinearMidRules(t *testing.T) {
 					switch {
 					case lanes == 0:
 						t.Errorf("%s: without lanes", name)
-					case f.fp8() && ScaleBlock%(d.ahead*d.chunk) != 0:
+					case f.is().blocks && ScaleBlock%(d.ahead*d.chunk) != 0:
 						t.Errorf("%s: a step crosses blocks", name)
 					case d.tokens%d.n != 0 || d.tokens/d.n != tokens/16 || !d.fills():
 						t.Errorf("%s: a part is not whole", name)
-					case device == "H100" && lanes == 4 && (d.ahead == 2) != (f == WeightBF16 || f.fp8() && tokens == 32):
+					case device == "H100" && lanes == 4 && (d.ahead == 2) != (f == WeightBF16 || f.is().blocks && tokens == 32):
 						t.Errorf("%s: %d chunks", name, d.ahead)
 					case (d.turns == 1) != (f == WeightNVFP4 || tokens > 32):
 						t.Errorf("%s: %d turns", name, d.turns)
@@ -423,8 +418,8 @@ func TestLinearPlanRules(t *testing.T) {
 			for _, k := range []int{32, 64, 1056, 4096, 16384} {
 				for _, f := range weightFormatsHere {
 					o := planned(t, LinearConfig{N: n, K: k, Weights: f}, variant, 4)
-					for _, d := range o.few {
-						if d.rows*d.tokens > 16 || d.lanes > fewThreads || d.lanes < 8 || d.rows != 2 && d.rows != 4 {
+					for _, d := range kindOf[*tokens1to8](o).passes {
+						if d.rows*d.tokens > 16 || d.lanes > rowWorkgroup || d.lanes < 8 || d.rows != 2 && d.rows != 4 {
 							t.Errorf("%dx%d %v: %+v", n, k, f, d)
 						}
 					}
@@ -454,7 +449,7 @@ func TestLinearPlanRules(t *testing.T) {
 }
 
 // Layers of a step of one token have few kernels between them.
-func TestFewDivisionsAlike(t *testing.T) {
+func TestRowDivisionsAlike(t *testing.T) {
 	for _, c := range []struct {
 		weights     WeightFormat
 		n, k, group int
@@ -465,10 +460,10 @@ func TestFewDivisionsAlike(t *testing.T) {
 		{WeightBF16, 2048, 4096, 1, 2, 128}, {WeightBF16, 1024, 4096, 1, 2, 128}, {WeightBF16, 512, 4096, 1, 2, 128}, {WeightBF16, 64, 4096, 1, 2, 128},
 		{WeightBF16, 1024, 4096, 8, 4, 128}, {WeightBF16, 4096, 8192, 1, 4, 128},
 	} {
-		for tokens := 1; tokens <= 2 && (tokens == 1 || c.weights.fp8() || c.n*c.group <= fewSmall); tokens++ {
-			rows, lanes := fewDivision(LinearConfig{N: c.n, K: c.k, Groups: c.group, Weights: c.weights, Workgroups: 264}, tokens)
-			if rows != c.rows || lanes != c.lanes {
-				t.Errorf("%v, %d groups of %d x %d, %d tokens: %d rows and %d lanes, want %d and %d", c.weights, c.group, c.n, c.k, tokens, rows, lanes, c.rows, c.lanes)
+		for tokens := 1; tokens <= 2 && (tokens == 1 || c.weights.is().blocks || c.n*c.group <= profile(t, "hopper").Linear.Tokens1to8.SmallRows); tokens++ {
+			l := layerFor(t, &vk.Caps{}, LinearConfig{N: c.n, K: c.k, Groups: c.group, Weights: c.weights}, VariantCMB, 4)
+			if d := l.divideRows(tokens); d.rows != c.rows || d.lanes != c.lanes {
+				t.Errorf("%v, %d groups of %d x %d, %d tokens: %d rows and %d lanes, want %d and %d", c.weights, c.group, c.n, c.k, tokens, d.rows, d.lanes, c.rows, c.lanes)
 			}
 		}
 	}

@@ -30,7 +30,7 @@ func (cfg LinearConfig) checkNorm(op string) error {
 	return nil
 }
 
-// normConstants are the last ones of proj_linear_few.comp and proj_linear_thin.comp.
+// normConstants are the last ones of proj_linear_tokens1to8.comp and proj_linear_tokens8to32.comp.
 func (cfg LinearConfig) normConstants() []uint32 {
 	norm, eps := 1, cfg.NormEps
 	switch cfg.Norm {
@@ -45,16 +45,15 @@ func (cfg LinearConfig) normConstants() []uint32 {
 	return append(opkit.Words(norm, cfg.NormColumns/8), math.Float32bits(eps), math.Float32bits(1/float32(cfg.NormColumns)))
 }
 
-// Norms tells whether a Record of t tokens can norm outputs, as LinearConfig.Norm wants it:
-// by proj_linear_few.comp and proj_linear_thin.comp, whose workgroups have some rows of so
-// many tokens that one of them comes last. Other kernels and VariantBase cannot, and a
-// Record then refuses LinearArgs.Normed.
+// Norms tells whether a Record of t tokens can norm outputs. proj_linear_tokens1to8 and
+// proj_linear_tokens8to32 can: the last of the workgroups with some rows of the same tokens norms
+// them. Other kernels and VariantBase cannot, and a Record then refuses LinearArgs.Normed.
 func (o *Linear) Norms(t int) bool {
 	return o.mayNorm() && t > 0 && (o.cfg.MaxTokens == 0 || t <= o.cfg.MaxTokens) && o.plan(t, math.MaxInt32).norms
 }
 
-// mayNorm tells whether there are kernels that norm.
-func (o *Linear) mayNorm() bool { return o.cfg.Norm != 0 && o.variant != VariantBase }
+// mayNorm tells whether there are kernels that norm what they give.
+func (l *linearLayer) mayNorm() bool { return l.cfg.Norm != 0 && l.variant != VariantBase }
 
 // checkNorm looks at outputs that are normed.
 func (o *Linear) checkNorm(op string, a LinearArgs) error {
@@ -83,15 +82,14 @@ func normTargets(a LinearArgs) []opkit.Target {
 	}
 }
 
-// recordNorm records the launch of a kernel that norms its outputs if that is wanted. One
-// workgroup more then rehearses it.
-func (o *Linear) recordNorm(rec *vk.Recorder, op string, a LinearArgs, p linearPlan, like projLinearPush, bind []vk.View, targets []opkit.Target) error {
+// recordNorm records the launch of a kernel that norms its outputs if that is wanted.
+func (o *Linear) recordNorm(rec *vk.Recorder, op string, a LinearArgs, p linearPlan, like projLinearPush,
+	bind []vk.View, targets []opkit.Target) error {
 	push := projLinearNormPush{
 		XAddr: like.XAddr, WAddr: like.WAddr, YAddr: like.YAddr, Tokens: like.Tokens, Groups: like.Groups, N: like.N, K: like.K,
 		YStride: like.YStride, YColumn: like.YColumn, YF32: like.YF32, XScalePitch: like.XScalePitch, Splits: 1,
 	}
 	if !a.Normed.IsZero() {
-		p.grid[0]++
 		targets[len(targets)-1].Access = vk.ReadWrite
 		targets = append(targets, normTargets(a)...)
 		push.NormAddr, push.NormedAddr, push.ArrivedAddr = a.Norm.View().Address(), a.Normed.View().Address(), a.Arrived.View().Address()

@@ -10,7 +10,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// Sizes of a query head, of a K row and of a head of the attention's output.
+// Sizes of a query head, a K row and a head of the attention's output.
 const (
 	D       = cache.D // numbers of a head
 	NopeDim = 448     // of these the first carry no position,
@@ -26,9 +26,8 @@ const (
 	VariantCM   = opkit.CM   // cooperative matrices of f16; large memory by device address
 	VariantBase = opkit.Base // any Vulkan 1.2 device; all memory bound as storage buffers
 
-	// VariantDA is as base, with memory by device address: tensors of any size, or all of
-	// them. Where a kernel binds nothing, it needs no descriptors, which are in memory and
-	// which an H100 takes 0.3 us to fetch before it can load anything.
+	// VariantDA is base with memory by device address: tensors of any size, or all of them. A
+	// kernel that binds nothing saves the time in which descriptors come from memory.
 	VariantDA = opkit.DA
 )
 
@@ -47,22 +46,23 @@ var pushLayouts = map[string]any{
 
 	"proj_inverse_rope_quant_lanes": projInverseRopeQuantPush{},
 
-	"proj_linear":          projLinearPush{},
-	"proj_linear_few":      projLinearPush{},
-	"proj_linear_several":  projLinearPush{},
-	"proj_linear_few_norm": projLinearNormPush{},
-	"proj_linear_chain":    projLinearChainPush{},
-	"proj_linear_thin":     projLinearNormPush{},
-	"proj_linear_mid":      projLinearPush{},
-	"proj_linear_pair":     projLinearPush{},
-	"proj_linear_sum":      projLinearSumPush{},
+	"proj_linear":                 projLinearPush{},
+	"proj_linear_tokens1to8":      projLinearPush{},
+	"proj_linear_tokens8to16":     projLinearPush{},
+	"proj_linear_tokens1to8_norm": projLinearNormPush{},
+	"proj_linear_chain":           projLinearChainPush{},
+	"proj_linear_tokens8to32":     projLinearNormPush{},
+	"proj_linear_tokens32to64":    projLinearPush{},
+	"proj_linear_whole":           projLinearPush{},
+	"proj_linear_sum":             projLinearSumPush{},
 }
 
 // grid is a row of x workgroups, which have a token's heads among them, for each token.
 func grid(dev *vk.Device, op, arg string, tokens, heads, x int) ([3]uint32, error) {
 	limit := dev.Caps().MaxWorkgroupCount
 	if tokens > int(limit[1]) || x > int(limit[0]) {
-		return [3]uint32{}, pkg.Wrong(op, arg, fmt.Sprintf("%d tokens of %d heads", tokens, heads), "at most %d tokens, and heads for %d workgroups, on this device", limit[1], limit[0])
+		return [3]uint32{}, pkg.Wrong(op, arg, fmt.Sprintf("%d tokens of %d heads", tokens, heads),
+			"at most %d tokens, and heads for %d workgroups, on this device", limit[1], limit[0])
 	}
 	return [3]uint32{uint32(x), uint32(tokens), 1}, nil
 }

@@ -20,14 +20,12 @@ type QInsertConfig struct {
 	Eps      float32 // 0: DefaultEps
 	Variant  string  // one of QInsertVariants; "" picks the best
 
-	// KVNorm is the type of weights, tensor.BF16 or tensor.F32, of the RMS norm that K
-	// rows go through first, as QKVNorm norms them: to the same bits, with no launch of
-	// its own. 0: they are normed already.
+	// KVNorm is the type of the weights, tensor.BF16 or tensor.F32, of an RMS norm of the K rows,
+	// with the bits of QKVNorm and without its launch. 0: they are normed already.
 	KVNorm tensor.DType
 
-	// Subgroup is the size of subgroups inside which invocations pass numbers on, where
-	// the device has such; -1 has them go through shared memory, 0 picks what suits the
-	// device. Results do not depend on it.
+	// Subgroup is the size of subgroups inside which invocations pass numbers on; -1 stands for
+	// shared memory, 0 for what suits the device. Results do not depend on it.
 	Subgroup int
 }
 
@@ -50,11 +48,10 @@ type QInsertArgs struct {
 //	y = x * (sum_i x_i^2 / 512 + eps)^-0.5,  q = bf16(y with y[448..511] turned)
 //
 // in binary32 with one rounding. The K row of a token with a slot is turned in its last
-// 64 numbers, rounded to bf16 and stored as cache.Insert stores it; KV itself is left as
-// it is. With QInsertConfig.KVNorm the row is normed before, with a weight, and rounded,
-// so that a step of few tokens needs no QKVNorm. No two tokens may name the same slot.
-// Without Q only K rows are stored: for an attention that norms queries itself, see
-// attention.QueryNorm.
+// 64 numbers, rounded to bf16 and stored as cache.Insert stores it; KV is not written. With
+// QInsertConfig.KVNorm the row is normed before and rounded. No two tokens may name the same slot.
+// Without Q only K rows are stored, for an attention that norms queries itself
+// (attention.QueryNorm).
 //
 // The definition is QInsertRef. The cache is equal byte for byte; a query differs by no
 // more than the order of a sum explains, and is the same on every device.

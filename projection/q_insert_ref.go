@@ -20,7 +20,8 @@ import (
 // and the K rows go where cache.InsertRef puts them. A position outside the table
 // counts as its nearest row. The error is a *vk.ArgumentError, and then nothing was
 // written.
-func QInsertRef(q []uint16, heads int, kv []uint16, slots []int64, positions []int32, cosSin []float32, eps float32, pool []byte, l cache.Layout) error {
+func QInsertRef(q []uint16, heads int, kv []uint16, slots []int64, positions []int32, cosSin []float32,
+	eps float32, pool []byte, l cache.Layout) error {
 	const op = "q insert reference"
 	n := len(positions)
 	eps, err := epsilon(op, eps)

@@ -21,9 +21,8 @@ type QKVNormConfig struct {
 	Eps     float32 // 0: DefaultEps
 	Variant string  // one of QKVNormVariants; "" picks the best
 
-	// Subgroup is the size of subgroups inside which invocations pass numbers on, where
-	// the device has such; -1 has them go through shared memory, 0 picks what suits the
-	// device. Results do not depend on it.
+	// Subgroup is the size of subgroups inside which invocations pass numbers on; -1 stands for
+	// shared memory, 0 for what suits the device. Results do not depend on it.
 	Subgroup int
 }
 

@@ -1,12 +1,15 @@
-// Indexer logits over paged keys: for entry n, pc.first <= n < pc.first+width, n < lens[t], of token t's request,
-//   dst[t][n-first] = s_k[n] * sum_h relu(sum_d q[t][h][d] * k[n][d]) * weights[t][h], the key scale s_k only for FP8: MXFP4 rows
-// carry a scale for each 32 numbers. -inf where the entry's page is not in the table or not in the pool. Other columns: not written.
-// bindings: lib/index_logits.glsl; the last two (dst, keys) only without KV_DA.
-// One workgroup of 128: 128 entries of one token and all of its heads, 64 at a time. Each step decodes 16 numbers of entries and heads
-//   to shared memory, number first; an invocation has products of 8 heads and 8 entries. Sums over heads meet in shared memory.
-// Constants: 0 page (keys), 1 format (1 FP8, 2 MXFP4), 2 UNROLL, numbers of a step that are multiplied without a loop: 1 to 16, a
-//   power of two. Shared memory: 12288 B.
-// Features: none; KV_DA: bufferDeviceAddress, shaderInt64.
+// Indexer logits over paged keys: for entry n of token t's request, first <= n < first+width and n
+// < lens[t],
+//   dst[t][n-first] = s_k[n] * sum_h relu(sum_d q[t][h][d] * k[n][d]) * weights[t][h]
+// The key scale s_k is FP8's; MXFP4 rows have a scale for each 32 numbers instead. An entry whose
+// page is not in the table, or not in the pool, gets -inf. Other columns are not written.
+// Bindings:  those of lib/index_logits.glsl (dst and keys not in _da builds).
+// Workgroup: 128 entries of one token and all of its heads, 64 at a time, by 128 invocations. Each
+//   step decodes 16 numbers of entries and heads to shared memory; an invocation multiplies 8 heads
+//   by 8 entries.
+// Constants: 0 page (keys), 1 format (1 FP8, 2 MXFP4), 2 UNROLL, numbers of a step that are
+//   multiplied without a loop, a power of two up to 16.
+// Shared memory: 12288 bytes.  Features: none; _da: bufferDeviceAddress, shaderInt64.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require

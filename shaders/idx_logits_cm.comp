@@ -1,12 +1,18 @@
-// Indexer logits over paged keys with cooperative matrices: for entry n, pc.first <= n < pc.first+width, n < lens[t], of token t's request,
-//   dst[t][n-first] = s_k[n] * sum_h relu(sum_d q[t][h][d] * k[n][d]) * weights[t][h]; see idx_logits.comp.
-// bindings: 0..5 of lib/index_logits.glsl; dst and the pool of keys by address.
-// One workgroup of THREADS: TOKENS tokens and a share of their keys, in tiles of TILE, which it decodes once for all of the tokens that
-//   belong to one request. A subgroup holds HG heads of one token in registers: subgroup = (token * HEAD_PARTS + head part) * KEY_PARTS + key part.
-// Constants: 0 page, 1 format, 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a product, 7 HG, 8 HEAD_PARTS, 9 TOKENS, 10 TILE, 11 ALONE (1: every
-//   subgroup decodes the keys it multiplies, and waits for no other), 12 HELD (1: weights stay in registers): indexer/logits_cm.go chooses.
-// Shared memory: TILE*272 + SUBGROUPS*N*(4M+16) + 4*TOKENS*HEAD_PARTS*HG + 4*PART_SUMS + 8*TILE: 23300 B for 64 heads and one token.
-// Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
+// Indexer logits over paged keys with cooperative matrices: for entry n of token t's request,
+// first <= n < first+width and n < lens[t],
+//   dst[t][n-first] = s_k[n] * sum_h relu(sum_d q[t][h][d] * k[n][d]) * weights[t][h]
+// as idx_logits.comp does.
+// Bindings:  0..5 of lib/index_logits.glsl; dst and keys by address.
+// Workgroup: TOKENS tokens and a share of their keys, in tiles of TILE that are decoded once for
+//   all tokens of a request. A subgroup holds HG heads of a token: subgroup = (token * HEAD_PARTS +
+//   head part) * KEY_PARTS + key part.
+// Constants: 0 page, 1 format, 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a product, 7 HG, 8
+//   HEAD_PARTS, 9 TOKENS, 10 TILE, 11 ALONE (1: a subgroup decodes the keys it multiplies and waits
+//   for no other), 12 HELD (1: weights stay in registers).
+// Shared memory: TILE*272 + SUBGROUPS*N*(4M+16) + 4*TOKENS*HEAD_PARTS*HG + 4*PART_SUMS + 8*TILE
+//   bytes.
+// Features:  cooperativeMatrix (f16; _cmb: bf16), shaderFloat16, vulkanMemoryModel,
+//   bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -181,8 +187,9 @@ void sum_heads(uint row0) {
     coopMatStore(sum, sum_s, sub * CM_N * SUM_PITCH, SUM_PITCH, gl_CooperativeMatrixLayoutColumnMajor);
 }
 
-// multiply: the logits of this subgroup's share of a tile, or the sums over its part of the heads. Without `mine` it only keeps
-// the barriers company: a driver may make every subgroup wait at each of them.
+// multiply: the logits of this subgroup's share of a tile, or the sums over its part of the heads.
+// Without `mine` it only keeps the barriers company: a driver may make every subgroup wait at each
+// of them.
 void multiply(uint tile, uint buf, bool mine) {
     [[dont_unroll]] for (uint j = 0u; j < KEY_TILES; j++) {
         const uint row0 = (key_part_ * KEY_TILES + j) * CM_N;
@@ -210,9 +217,11 @@ void add_parts(Run r, uint t0, uint tile, uint buf) {
     }
 }
 
-// score: tiles [tile, last) of a run, tile < last. With LOAD the queries are loaded while the first rows are on their way.
+// score: tiles [tile, last) of a run, tile < last. With LOAD the queries are loaded while the first
+// rows are on their way.
 void score(Run r, uint t0, uint tile, uint last, bool load) {
-    // Past the end the last tile is looked up and fetched again: a load that is always made can be on its way early.
+    // Past the end the last tile is looked up and fetched again: a load that is always made can be
+    // on its way early.
     #define TILE_AT(i) min(i, last - 1u)
     uint page[PLACES];
     Rows first_rows;
@@ -264,7 +273,8 @@ void main() {
         for (; t < TOKENS && t0 + t < pc.tokens && token_to_req_at(t0 + t) == r.request; t++) r.end = max(r.end, logit_end(t0 + t));
         r.b = t;
         if (r.end <= pc.first) continue;
-        // Shares follow from the lengths there are, not from the width: a short context is spread over all workgroups too.
+        // Shares follow from the lengths there are, not from the width: a short context is spread
+        // over all workgroups too.
         const uint tile0 = pc.first / TILE, tiles = (r.end + TILE - 1u) / TILE - tile0;
         const uint chunk = max((tiles + gl_NumWorkGroups.x - 1u) / gl_NumWorkGroups.x, pc.chunk);
         const uint from = min(gl_WorkGroupID.x * chunk, tiles), to = min(from + chunk, tiles);

@@ -1,20 +1,23 @@
-// Indexer logits over paged keys with cooperative matrices that a subgroup fills from registers: what idx_logits_cm.comp computes, on devices
-// where matrices lie in lanes so that it can. For entry n, pc.first <= n < pc.first+width, n < lens[t], of token t's request,
+// Indexer logits over paged keys with matrices that are filled from registers, where these lie in
+// lanes as below: for entry n of token t's request, first <= n < first+width and n < lens[t],
 //   dst[t][n-first] = s_k[n] * sum_h relu(sum_d q[t][h][d] * k[n][d]) * weights[t][h]
-// and, if built so, of every M entries from first on the largest as an integer that orders as they do, INT_MIN if none is the token's:
-//   tops [T,tops_width] i32, where a NaN counts as -Inf
-// bindings: none; all of lib/index_logits.glsl by address.
-// One workgroup: token gl_WorkGroupID.y with all its heads, decoded once, as B matrices in shared memory, and a share of its keys. Each of its
-//   subgroups takes M of those at a time, as an A matrix. Codes go from memory to registers, one tile ahead, and from there into
-//   matrices: a lane reads and decodes just the numbers that are its own. The loop waits for no other subgroup.
-// Layout (indexer/lanes.go finds out): lane l holds rows (of A and C) or columns (of B) l/P + j*SUBGROUP/P, j = 0.., and of them the K
-//   positions (A, B) or columns (C) that follow from l%P, A and B alike; its components are in the order of j. Which K positions does not
-//   matter, because queries and keys put the same number at the same one.
-// Constants: 0 page, a multiple of M, 1 format, 2 THREADS, at least HG, 3 SUBGROUP, 4..6 M, N, K of a product, 7 HG, heads rounded
-//   up to N, 8 P: 4 or 8, 9 TOPS: 1 to write tops. With RAW_QUERIES, for queries that lib/index_raw.glsl quantises, THREADS is at least 8*HG.
-// Shared memory: 276*HG B; with RAW_QUERIES 408*HG B, for MXFP4 344*HG B.
-// Features: cooperativeMatrix (f16), shaderFloat16, vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups,
-//   subgroupShuffle, subgroupArithmetic.
+//   tops[t][i] = the largest of every M entries from first on, as an integer in their order (TOPS)
+// tops is [T, tops_width] i32, INT_MIN where no entry is the token's; NaN counts as -Inf.
+// Bindings:  none; those of lib/index_logits.glsl by address.
+// Workgroup: token gl_WorkGroupID.y, whose heads it decodes once to B matrices in shared memory,
+//   and a share of its keys. A subgroup takes M keys at a time as an A matrix: a lane loads, one
+//   tile ahead, and decodes just the numbers that are its own, and waits for no other subgroup.
+// Layout (laneParts of package indexer finds out): lane l holds rows (of A and C) or columns (of B)
+//   l/P + j*SUBGROUP/P, j = 0.., and of them the K positions (A, B) or columns (C) of part l%P, A
+//   and B alike, in the order of j. Which K positions does not matter: queries and keys put the
+//   same number at the same one.
+// Constants: 0 page, a multiple of M, 1 format, 2 THREADS, at least HG, 3 SUBGROUP, 4..6 M, N, K of
+//   a product, 7 HG, heads rounded up to N, 8 P: 4 or 8, 9 TOPS: 1 to write tops.
+// RAW_QUERIES: queries come as bf16 and are quantised here (lib/index_raw.glsl), by at least 8*HG
+//   invocations. It is a macro because it changes the push constants and what is loaded by address.
+// Shared memory: 276*HG bytes; _raw: 408*HG, for MXFP4 344*HG.
+// Features:  cooperativeMatrix (f16), shaderFloat16, vulkanMemoryModel, bufferDeviceAddress,
+//   shaderInt64, subgroupSizeControl, computeFullSubgroups, subgroupShuffle, subgroupArithmetic.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -61,8 +64,8 @@ const uint TAKEN = (HEAD_TILES + SUBGROUPS - 1u) / SUBGROUPS; // head tiles that
 
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer KvRead4 { uvec4 v; };
 
-// Loads of the loop are volatile, or a compiler moves them down to where their results are used, where they wait for memory. With MXFP4 alone it
-// does not, and they only cost.
+// Loads of the loop are volatile, or a compiler moves them down to where their results are used,
+// where they wait for memory. With MXFP4 alone it does not, and they only cost.
 const bool HELD = FORMAT == INDEX_FP8 || TOPS > 0u;
 layout(buffer_reference, std430, buffer_reference_align = 4) volatile readonly buffer Held1 { uint v; };
 layout(buffer_reference, std430, buffer_reference_align = 8) volatile readonly buffer Held2 { uvec2 v; };
@@ -87,7 +90,8 @@ uint mine_;  // which of its keys' sums a lane ends up with
 bool store_; // and whether it is the first lane to do so
 uint64_t tops_; // of tile 0 of the request
 
-// What a lane holds of a tile: codes of its part of KEYS rows, and scales, of FP8 keys that of the key whose logit it stores.
+// What a lane holds of a tile: codes of its part of KEYS rows, and scales, of FP8 keys that of the
+// key whose logit it stores.
 struct Rows {
     uvec4 codes[CODES];
     uint scales[SCALES];
@@ -101,8 +105,9 @@ uint block_of() { return part_ * 4u / P; }
 
 uint find(uint tile) { return logit_page(request_, tile * CM_M); }
 
-// fetch: rows that are not there are read from page 0, so that no load hangs on a condition. fetch_held is the same with loads that stay where they are.
-// The lanes of a row load 16 bytes each that lie side by side.
+// fetch: rows that are not there are read from page 0, so that no load hangs on a condition.
+// fetch_held is the same with loads that stay where they are. The lanes of a row load 16 bytes each
+// that lie side by side.
 #define FETCH(name, Read1, Read2, Read4) void name(uint page, uint tile, out Rows rows) { \
     rows.there = page < pc.keys_pages; \
     const uint64_t at = pc.keys_addr + uint64_t(rows.there ? page : 0u) * pc.keys_stride; \
@@ -129,8 +134,9 @@ float16_t element(uvec4 codes[LOADS], CM_FP4_SCALE scale, uint e) {
 #ifdef RAW_QUERIES
 #include "lib/index_raw.glsl"
 #else
-// Queries of the head tiles that a subgroup decodes, as they lie in memory, and the weight of a head for each invocation. They are asked for before
-// anything is known of the keys, and decoded when those are on their way.
+// Queries of the head tiles that a subgroup decodes, as they lie in memory, and the weight of a
+// head for each invocation. They are asked for before anything is known of the keys, and decoded
+// when those are on their way.
 uvec4 query_codes[TAKEN * HEADS * LOADS];
 uint query_scales[TAKEN * HEADS];
 float weight_;
@@ -155,8 +161,9 @@ void ask_queries() {
     if (FORMAT != INDEX_FP8) weight_scales_ = q_scale_at(head_at(gl_LocalInvocationIndex));
 }
 
-// Decodes them into shared memory by way of matrices, so that what comes out of there is right however a device lays matrices out. It is also what
-// its compiler knows as a matrix: of one made of numbers it keeps the numbers, and moves them together before each use.
+// Decodes them into shared memory by way of matrices, so that what comes out of there is right
+// however a device lays matrices out. It is also what its compiler knows as a matrix: of one made
+// of numbers it keeps the numbers, and moves them together before each use.
 void store_queries() {
     [[unroll]] for (uint i = 0u; i < TAKEN; i++) {
         if (head_tile(i) >= HEAD_TILES) break;
@@ -178,7 +185,7 @@ void store_queries() {
 }
 #endif
 
-// load_weights: those of the heads that are a lane's columns of C. Stride 0 makes every row the same.
+// load_weights: those of the heads that are a lane's columns of C. With stride 0 rows are equal.
 void load_weights() {
     [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
         CM_C w;
@@ -213,7 +220,8 @@ void score(Rows rows, uint tile) {
             [[unroll]] for (uint c = 0u; c < COLUMNS; c++) x[c % 2u] += max(s[i][j * COLUMNS + c], 0.0) * weight_f[i][c];
         sum[j] = x[0] + x[1];
     }
-    // Every step adds over two lanes of a row and, while there are several rows, leaves half of them to each.
+    // Every step adds over two lanes of a row and, while there are several rows, leaves half of
+    // them to each.
     [[unroll]] for (uint bit = 1u, count = KEYS; bit < P; bit <<= 1) {
         const bool upper = (part_ & bit) != 0u;
         if (count > 1u) {
@@ -260,14 +268,16 @@ void main() {
     ask_queries();
     if (TOPS > 0u) tops_ = pc.tops_addr + (uint64_t(t_) * pc.tops_width - pc.first / CM_M) * 4ul;
 
-    // Shares follow from the lengths there are, not from the width: a short context is spread over all workgroups too. A quotient of floats, made
-    // right, takes a fraction of the time that one of integers takes.
+    // Shares follow from the lengths there are, not from the width: a short context is spread over
+    // all workgroups too. A quotient of floats, made right, takes a fraction of the time that one
+    // of integers takes.
     const uint tile0 = pc.first / CM_M, tiles = end_ > pc.first ? (end_ + CM_M - 1u) / CM_M - tile0 : 0u;
     uint chunk = max(uint(float(tiles) / float(gl_NumWorkGroups.x)), pc.chunk);
     while (chunk * gl_NumWorkGroups.x < tiles) chunk++;
     const uint begin = tile0 + min(gl_WorkGroupID.x * chunk, tiles), last = min(begin + chunk, tile0 + tiles);
     if (begin >= last) return;
-    // Past the end the last tile is looked up and fetched again: a load that is always made can be on its way early.
+    // Past the end the last tile is looked up and fetched again: a load that is always made can be
+    // on its way early.
     #define TILE_AT(i) min(i, last - 1u)
     uint tile = begin + gl_SubgroupID;
     Rows rows;

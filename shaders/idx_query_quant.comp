@@ -1,14 +1,19 @@
-#version 460
-// Indexer queries: for token t at position p and head h, x = q[t,h] with dims 64..127 turned forward at p, rounded to
-// bf16; with HADAMARD x_i = bf16(128^-0.5 sum_j (-1)^popcount(i & j) x_j). Then, sb the byte of 2^ceil(log2(max(amax, eps)/M)):
-//   FP8:   one block, eps 1e-4, M 448: codes[d] = e4m3(x_d * 2^(127-sb)); w_out = ((w * 2^(sb-127)) * softmax_scale) * head_scale
-//   MXFP4: 4 blocks of 32, eps 6*2^-126, M 6: nibbles e2m1(x_d * 2^(127-sb)), scales[b] = sb; w_out = (w * softmax_scale) * head_scale
-// Bindings, of builds without _da:
-//            0 q [T, H, 128] bf16   1 positions [T] i32   2 weights [T, H] bf16   3 table [rows, 64] f32 or bf16 (cos, sin)
-//            4 codes [T, H, 128] u8 or [T, H, 64] u8   5 scales [T, H, 4] u8 (MXFP4)   6 w_out [T, H] f32
-// Workgroup: 8 heads of token gl_WorkGroupID.y, 16 invocations each, which have 8 neighbouring values; no early return.
-// Constants: 0 MXFP4, 1 TABLE_BF16, 2 HADAMARD, each 0 or 1.  Shared memory: 4608 bytes.  Features: none; _da: bufferDeviceAddress, shaderInt64.
+// Indexer queries: for token t at position p and head h, x = q[t,h] with dims 64..127 turned
+// forward at p, rounded to bf16; with HADAMARD x_i = bf16(128^-0.5 sum_j (-1)^popcount(i & j) x_j).
+// Then, sb the byte of 2^ceil(log2(max(amax, eps)/M)):
+//   FP8:   one block, eps 1e-4, M 448: codes[d] = e4m3(x_d * 2^(127-sb)),
+//          w_out = ((w * 2^(sb-127)) * softmax_scale) * head_scale
+//   MXFP4: 4 blocks of 32, eps 6*2^-126, M 6: nibbles e2m1(x_d * 2^(127-sb)), scales[b] = sb,
+//          w_out = (w * softmax_scale) * head_scale
 // A position outside the table counts as its nearest row.
+// Bindings:  0 q [T, H, 128] bf16   1 positions [T] i32   2 weights [T, H] bf16
+//            3 table [rows, 64] f32 or bf16 (cos, sin)   4 codes [T, H, 128] u8 or [T, H, 64] u8
+//            5 scales [T, H, 4] u8 (MXFP4)   6 w_out [T, H] f32   (_da builds have none)
+// Workgroup: 8 heads of token gl_WorkGroupID.y, 16 invocations each, which have 8 neighbouring
+//   values.
+// Constants: 0 MXFP4, 1 TABLE_BF16, 2 HADAMARD, each 0 or 1.
+// Shared memory: 4608 bytes.  Features: none; _da: bufferDeviceAddress, shaderInt64.
+#version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #include "lib/kv_page.glsl"

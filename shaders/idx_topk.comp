@@ -1,16 +1,25 @@
-// Exact top-k: out[t] = the K columns n < lens[t] with the largest logits[t][n], ties to the smaller n, in ascending order, then -1.
-//   NaN counts as -inf, -0 as +0. A logit is taken as a key, a number in the same order; key 0 is no entry.
-// bindings, of the build without _da: 0 logits [T,width] f32, column 0 is entry `first`; 1 lens [T] i32; 2 lists [T][2*lists*KS + 4] u32, KS = K rounded up to 4: the keys of
-//   the row's lists, KS each, then their columns, then a bound that list 0 reaches. List 0 is carried from round to round, list 1+s is that of
-//   slice s; 3 out [T,K] i32; 4 logits again, by fours. With PAGE: 5 block_table [requests,table_width] i32; 6 token_to_req [T] i32; 7 slots [T,K]
-//   i32, where out's entries are in a paged cache, -1 for none and outside the table; 8 counts [T] i32, how many entries out has.
-// One workgroup: one row (x), or in stage 1 one slice (y) of it: the entries of lists, if any, and then of columns, ascending. As many as fit its
-//   registers are selected from by a radix selection; of more, those that reach a bound are kept in shared memory, in their order, and a selection
-//   from them raises the bound whenever that is full. Places come from prefix sums, so that nothing is sorted and no counter decides an order.
-// Constants: 0 invocations; 1 ITEMS of an invocation, a multiple of 4 up to 32; 2 HELD in shared memory, > K, a multiple of 4 up to
-//   ITEMS * invocations, or 0: rows have no more than ITEMS * invocations entries; 3 BITS of a digit, 5 to where 2^BITS is 32 * invocations;
-//   4 PAGE, slots of a page, or 0: no slots are written.
-// Shared memory: HELD*8 + max(2^BITS*8, ROWS*144) + (S + S/16 + ROWS)*4 + 32 B, ROWS = invocations * ITEMS / 128, S = max(2^BITS/8, ROWS). Features: none; _da: bufferDeviceAddress, shaderInt64.
+// Exact top-k of rows of any length, on any device: out[t] = the K columns n < lens[t] with the
+// largest logits[t][n], of equal ones the smaller n, in ascending order, then -1. NaN counts as
+// -inf, -0 as +0. A logit is taken as a key, a number in the same order; key 0 is no entry.
+// Bindings:  0 logits [T, width] f32, column 0 is entry `first`   1 lens [T] i32
+//            2 lists [T][2*lists*KS + 4] u32, KS = K rounded up to 4: the keys of a row's lists, KS
+//            each, then their columns, then a bound that list 0 reaches. List 0 is carried from
+//            round to round, list 1+s is that of slice s
+//            3 out [T, K] i32   4 logits again, by fours; with PAGE:
+//            5 block_table [requests, table_width] i32   6 token_to_req [T] i32
+//            7 slots [T, K] i32, where out's entries are in a paged cache, -1 for none
+//            8 counts [T] i32, entries of out   (_da builds have no bindings)
+// Workgroup: a row (x) or, in stage 1, a slice (y) of it: first the entries of lists, then columns,
+//   ascending. A radix selection takes what fits registers. Of more, entries that reach a bound are
+//   kept in shared memory, in their order, and a selection from them raises the bound whenever that
+//   is full. Places come from prefix sums: nothing is sorted, no counter decides an order.
+// Constants: 0 invocations; 1 ITEMS of an invocation, a multiple of 4 up to 32; 2 HELD in shared
+//   memory, > K, a multiple of 4 up to ITEMS * invocations, or 0: rows have no more than ITEMS *
+//   invocations entries; 3 BITS of a digit, from 5 on, 2^BITS up to 32 * invocations; 4 PAGE, slots
+//   of a page, or 0: no slots are written.
+// Shared memory: HELD*8 + max(2^BITS*8, ROWS*144) + (S + S/16 + ROWS)*4 + 32 bytes,
+//   ROWS = invocations * ITEMS / 128, S = max(2^BITS/8, ROWS).
+// Features:  none; _da: bufferDeviceAddress, shaderInt64.
 #version 460
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
@@ -92,8 +101,6 @@ shared uvec3 found_s;
 shared uint key_s[ROOM];
 shared uint column_s[ROOM];
 
-#define K pc.k
-
 uint lane;
 uint row;        // of logits, its first element
 uint row_lists;  // of lists, in fours
@@ -101,14 +108,16 @@ uint begin, columns_taken;     // columns
 uint first_list, list_entries; // in lists: K of each, rounded up to 4
 uint low;        // keys below are not looked at; the same in all invocations
 
-// What a selection leaves: keys above ceiling are taken, and the first `need` of those from bottom to ceiling. Bottom is above 0.
+// What a selection leaves: keys above ceiling are taken, and the first `need` of those from bottom
+// to ceiling. Bottom is above 0.
 uint bottom, ceiling, need;
 uint sure, tied; // which of an invocation's entries these are, a bit for each
 
-// Cell j of an invocation that has n of them. 32 invocations share rows of 32 cells, which they load side by side.
+// Cell j of an invocation that has n of them. 32 invocations share rows of 32 cells, which they
+// load side by side.
 uint cell_of(uint j, uint n) { return (lane & ~31u) * n + j * 32u + (lane & 31u); }
 
-uint list_stride() { return (K + 3u) & ~3u; }
+uint list_stride() { return (pc.k + 3u) & ~3u; }
 
 // Loads logits of the columns at .. at + THREADS * ITEMS, those past the end in any way.
 void load_columns(out uint key[ITEMS], uint at, uint count) {
@@ -135,7 +144,7 @@ void load_lists(out uint key[ITEMS], uint at) {
         } else if (e < list_entries + columns_taken) {
             const uint n = e - list_entries, from = row + begin, last = columns_taken - 1u;
             if ((pc.flags & WIDE) != 0u) four = logits4_buf.v[(from + n) / 4u];
-            else four = uvec4(logits_buf.v[from + n], logits_buf.v[from + min(n + 1u, last)], logits_buf.v[from + min(n + 2u, last)], logits_buf.v[from + min(n + 3u, last)]);
+            else [[unroll]] for (uint i = 0u; i < 4u; i++) four[i] = logits_buf.v[from + min(n + i, last)];
         }
         [[unroll]] for (uint i = 0u; i < 4u; i++) key[4u * j + i] = four[i];
     }
@@ -165,8 +174,9 @@ void clear_bins() {
     barrier();
 }
 
-// Sums of 8 or 32 counters and of 16 of those sums are enough that nobody adds up more than 16 of anything: a chain of dependent additions is what takes
-// the time here, and so few counters of blocks do not wait for each other long.
+// Sums of 8 or 32 counters and of 16 of those sums are enough that nobody adds up more than 16 of
+// anything: a chain of dependent additions is what takes the time here, and so few counters of
+// blocks do not wait for each other long.
 void put_sum(uint i, uint sum) {
     sum_s[i] = sum;
     atomicAdd(block_s[i / 16u], sum);
@@ -176,7 +186,8 @@ void clear_blocks() {
     if (lane < BLOCKS) block_s[lane] = 0u; // a barrier before the next put_sum has to follow
 }
 
-// With the bins of one set counted: the bin in which the n-th largest falls, how many are in higher bins, how many in it. Clears the other set.
+// With the bins of one set counted: the bin in which the n-th largest falls, how many are in higher
+// bins, how many in it. Clears the other set.
 uvec3 find_bin(uint set, uint n) {
     barrier();
     for (uint g = lane; g < GROUPS; g += THREADS) {
@@ -189,7 +200,10 @@ uvec3 find_bin(uint set, uint n) {
     for (uint g = lane; g < GROUPS; g += THREADS) {
         uint above = 0u, rest = 0u;
         [[unroll]] for (uint i = 1u; i < (GROUPS + 15u) / 16u; i++) above += i > g / 16u ? block_s[i] : 0u;
-        [[unroll]] for (uint i = 1u; i < 16u; i++) rest += i > g % 16u && (g & ~15u) + i < GROUPS ? sum_s[min((g & ~15u) + i, GROUPS - 1u)] : 0u;
+        [[unroll]] for (uint i = 1u; i < 16u; i++) {
+            const uint other = (g & ~15u) + i;
+            rest += i > g % 16u && other < GROUPS ? sum_s[min(other, GROUPS - 1u)] : 0u;
+        }
         above += rest;
         if (above < n && n - above <= sum_s[g]) {
             uint bin = 0u, before = 0u, count = 0u;
@@ -206,9 +220,10 @@ uvec3 find_bin(uint set, uint n) {
     return found_s;
 }
 
-// Finds which K of the keys of all invocations are the largest, n cells of each; at least K are not 0. Bins are clear.
+// Finds which K of the keys of all invocations are the largest, n cells of each; at least K are not
+// 0. Bins are clear.
 void select_keys(uint key[ITEMS], uint n) {
-    need = K;
+    need = pc.k;
     uint prefix = 0u, set = 0u, top = 32u;
     for (bool more = true; more;) {
         const uint shift = top > BITS ? top - BITS : 0u;
@@ -242,11 +257,12 @@ void select_all() {
     need = 0u;
 }
 
-// Raises low to a bound that at least K of the n >= K keys just loaded reach, and not many more. The maxima of fours serve as well where there are
-// enough of them: K maxima that reach a bound are K entries that do.
+// Raises low to a bound that at least K of the n >= K keys just loaded reach, and not many more.
+// The maxima of fours serve as well where there are enough of them: K maxima that reach a bound are
+// K entries that do.
 void guess(uint key[ITEMS], uint n) {
-    const bool fours = n >= 8u * K;
-    uint bound = 0u, rest = K, set = 0u, top = 32u;
+    const bool fours = n >= 8u * pc.k;
+    uint bound = 0u, rest = pc.k, set = 0u, top = 32u;
     bool done = false;
     clear_bins();
     while (!done) {
@@ -265,13 +281,14 @@ void guess(uint key[ITEMS], uint n) {
         bound |= found.x << shift;
         top = shift;
         set ^= BINS;
-        done = top == 0u || found.z <= rest + K / 2u;
+        done = top == 0u || found.z <= rest + pc.k / 2u;
     }
     low = max(low, bound);
 }
 
-// Sums of what was put into the cells before each of them, n cells of every invocation: that of cell j is before(j, n). Leaves the sum of all in
-// base_s[ROWS]. A sum may hold two numbers of 16 bits.
+// Sums of what was put into the cells before each of them, n cells of every invocation: that of
+// cell j is before(j, n). Leaves the sum of all in base_s[ROWS]. A sum may hold two numbers of 16
+// bits.
 void put_cell(uint j, uint n, uint count) { pool_s[((lane >> 5) * n + j) * STRIDE + (lane & 31u)] = count; }
 uint before(uint j, uint n) {
     const uint r = (lane >> 5) * n + j;
@@ -322,13 +339,13 @@ void rank_keys(uint key[ITEMS], uint n) {
 
 bool ranked(uint e) { return ((sure | tied) >> e & 1u) != 0u; }
 
-// The place of entry e of an invocation among those taken, K or more if it is not taken. Where the first of a cell has none before it but sum, the
-// next has the sum as this leaves it.
+// The place of entry e of an invocation among those taken, K or more if it is not taken. Where the
+// first of a cell has none before it but sum, the next has the sum as this leaves it.
 uint place_of(uint e, inout uint sum) {
     const uint above = sum & 0xFFFFu, at = sum >> 16;
     const bool s = (sure >> e & 1u) != 0u, d = (tied >> e & 1u) != 0u;
     sum += s ? 1u : d ? 1u << 16 : 0u;
-    return s || (d && at < need) ? above + min(at, need) : 0xFFFFFFFFu;
+    return s || (d && at < need) ? above + min(at, need) : 0xFFFFFFFFu; // TIE RULE: the first `need` of equal keys, by column
 }
 
 // The keys and columns held in shared memory, of which there are count.
@@ -342,7 +359,8 @@ void load_held(out uint key[ITEMS], out uint column[ITEMS], uint count) {
     }
 }
 
-// Keeps the K largest of the HELD entries, in their order, and raises low to what later entries have to reach.
+// Keeps the K largest of the HELD entries, in their order, and raises low to what later entries
+// have to reach.
 void compact() {
     uint key[ITEMS], column[ITEMS];
     barrier();
@@ -354,23 +372,24 @@ void compact() {
         uint sum = before(j, HELD_CELLS);
         [[unroll]] for (uint i = 0u; i < 4u; i++) {
             const uint place = place_of(4u * j + i, sum);
-            if (place < K) {
+            if (place < pc.k) {
                 key_s[place] = key[4u * j + i];
                 column_s[place] = column[4u * j + i];
             }
         }
     }
-    low = max(low, need > 0u ? bottom + 1u : bottom); // where there are ties at the last place, later ones lose
+    low = max(low, need > 0u ? bottom + 1u : bottom); // TIE RULE: later columns with the key of the last place lose
     barrier();
 }
 
 // Writes an entry, or -1, to its place.
 void put(uint t, uint place, int entry) {
-    dst_buf.v[t * K + place] = entry;
-    if (PAGE > 0u) slots_buf.v[t * K + place] = entry < 0 ? -1 : paged_slot(token_to_req_buf.v[t], uint(entry), PAGE);
+    dst_buf.v[t * pc.k + place] = entry;
+    if (PAGE > 0u) slots_buf.v[t * pc.k + place] = entry < 0 ? -1 : paged_slot(token_to_req_buf.v[t], uint(entry), PAGE);
 }
 
-// Writes the selection from the entries of all invocations, n cells of each, to dst or, where others read it, to a list.
+// Writes the selection from the entries of all invocations, n cells of each, to dst or, where
+// others read it, to a list.
 void emit(uint t, uint list, bool to_list, uint key[ITEMS], uint column[ITEMS], uint n) {
     const uint keys = 4u * row_lists + list * list_stride();
     [[unroll]] for (uint j = 0u; j < CELLS; j++) {
@@ -378,7 +397,7 @@ void emit(uint t, uint list, bool to_list, uint key[ITEMS], uint column[ITEMS], 
         uint sum = before(j, n);
         [[unroll]] for (uint i = 0u; i < 4u; i++) {
             const uint place = place_of(4u * j + i, sum);
-            if (place < K) {
+            if (place < pc.k) {
                 if (to_list) {
                     const uint at = keys + place, to = at + pc.lists * list_stride();
                     lists_buf.v[at / 4u][at & 3u] = key[4u * j + i];
@@ -389,7 +408,7 @@ void emit(uint t, uint list, bool to_list, uint key[ITEMS], uint column[ITEMS], 
             }
         }
     }
-    if (PAGE > 0u && !to_list && lane == 0u) counts_buf.v[t] = int(K);
+    if (PAGE > 0u && !to_list && lane == 0u) counts_buf.v[t] = int(pc.k);
     if (to_list) {
         const uint all = base_s[ROWS], taken = (all & 0xFFFFu) + min(all >> 16, need);
         for (uint e = taken + lane; e < list_stride(); e += THREADS) lists_buf.v[(keys + e) / 4u][(keys + e) & 3u] = 0u;
@@ -414,9 +433,9 @@ void main() {
     const uint len = min(uint(max(lens_buf.v[t], 0)), pc.limit);
     const uint columns = len > pc.first ? min(len - pc.first, pc.width) : 0u;
     if (columns == 0u && pc.first > 0u) return; // an earlier round finished this row
-    if (len <= K) {
+    if (len <= pc.k) {
         if (pc.stage == 0u) {
-            for (uint i = lane; i < K; i += THREADS) put(t, i, i < len ? int(i) : -1);
+            for (uint i = lane; i < pc.k; i += THREADS) put(t, i, i < len ? int(i) : -1);
             if (PAGE > 0u && lane == 0u) counts_buf.v[t] = int(len);
         }
         return;
@@ -453,7 +472,7 @@ void main() {
         }
         clear_bins();
         make_keys(key, 0u);
-        if (total > K) select_keys(key, CELLS);
+        if (total > pc.k) select_keys(key, CELLS);
         else select_all(); // of a slice
         rank_keys(key, CELLS);
         if (list_entries == 0u) {
@@ -506,7 +525,7 @@ void main() {
             full = count > HELD;
             if (full) {
                 compact();
-                count = K;
+                count = pc.k;
             } else {
                 barrier(); // the cells are read
             }
@@ -514,7 +533,7 @@ void main() {
     }
     load_held(key, column, count);
     clear_bins();
-    if (count > K) select_keys(key, HELD_CELLS);
+    if (count > pc.k) select_keys(key, HELD_CELLS);
     else select_all();
     rank_keys(key, HELD_CELLS);
     emit(t, list, to_list, key, column, HELD_CELLS);

@@ -1,14 +1,20 @@
-// Exact top-k of rows that are read once: what idx_topk does, with few instructions. A launch of a step finds its code in memory, not in a cache, so that
-//   each byte of it that is executed takes time: loops are not unrolled, and whoever selects from lists runs the code that made them.
-// Shared memory: (CAPACITY + PLACES + invocations/SUBGROUP)*4 + 16 B. Features: subgroupShuffle, subgroupSizeControl, computeFullSubgroups.
-// bindings: 0 logits [T,width] f32 by fours, width a multiple of 4; 1 lens [T] i32; 2 lists [T][2][slices*KS] u32, KS = K rounded up to 4: the keys that
-//   each slice picked, 0 after the last, then their columns; 3 arrived [T] i32, 0 before and after: how many of a row's slices are done; 4 out [T,K] i32. With PAGE:
-//   5 block_table [requests,table_width] i32; 6 token_to_req [T] i32; 7 slots [T,K] i32, where out's entries are in a paged cache, -1 for none and outside
-//   the table; 8 counts [T] i32, how many entries out has.
-// One workgroup: a slice (y) of `per` columns of a row (x). Of several slices, the one that ends last selects from what all have picked. Which that is
-//   decides nothing: lists are read in the order of slices.
-// Constants: 0 invocations, a multiple of SUBGROUP; 1 CAPACITY, entries of a slice or of all lists at most, a multiple of 4; 2 BITS of a digit, of which
-//   2^BITS is a multiple of the invocations; 3 PLACES, the larger of 2^BITS and K; 4 PAGE, slots of a page, or 0: no slots are written; 5 SUBGROUP.
+// Exact top-k in one launch, with subgroup operations: what idx_topk.comp computes, of rows that
+// are read once. In a step a kernel's code comes from memory, so that each byte that is executed
+// takes time: loops are not unrolled, and who selects from lists runs the code that made them.
+// Bindings:  0 logits [T, width] f32 by fours, width a multiple of 4   1 lens [T] i32
+//            2 lists [T][2][slices*KS] u32, KS = K rounded up to 4: the keys that each slice
+//            picked, 0 after the last, then their columns
+//            3 arrived [T] i32, slices that are done, 0 before and after   4 out [T, K] i32
+//            with PAGE: 5 block_table [requests, table_width] i32   6 token_to_req [T] i32
+//            7 slots [T, K] i32   8 counts [T] i32; see idx_topk.comp
+// Workgroup: a slice (y) of `per` columns of a row (x). Of several slices the last to end selects
+//   from what all have picked. Which that is decides nothing: lists are read in the order of
+//   slices.
+// Constants: 0 invocations, a multiple of SUBGROUP; 1 CAPACITY, entries of a slice or of all lists
+//   at most, a multiple of 4; 2 BITS of a digit, 2^BITS a multiple of the invocations; 3 PLACES,
+//   the larger of 2^BITS and K; 4 PAGE, slots of a page, or 0: no slots are written; 5 SUBGROUP.
+// Shared memory: (CAPACITY + PLACES + invocations/SUBGROUP)*4 + 16 bytes.
+// Features:  subgroupShuffle, subgroupSizeControl, computeFullSubgroups.
 #version 460
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
@@ -181,7 +187,7 @@ void main() {
             [[unroll]] for (uint i = 0u; i < 4u; i++) {
                 const uint above = at & 0xFFFFu, ties = at >> 16;
                 const bool sure = key[i] > ceiling, tied = !sure && key[i] >= bottom;
-                if (sure || tied && ties < need) pool_s[above + min(ties, need)] = 4u * c + i;
+                if (sure || tied && ties < need) pool_s[above + min(ties, need)] = 4u * c + i; // TIE RULE: the first `need`, by column
                 at += sure ? 1u : tied ? 0x10000u : 0u;
             }
         }

@@ -1,14 +1,22 @@
-// Exact top-k of rows of which is known what the largest of every TILE entries is. The K largest entries lie in the K tiles with the largest tops, of
-//   equal tops those that come first: as many tiles with tops above the Kth as there are entries above it hold all of these, and of the entries that
-//   equal it a tile that is left out comes behind one in each tile that is not. So a row is two selections, of tiles and of the entries of about K tiles.
-// Shared memory: (2*PLACES + invocations/SUBGROUP)*4 + 12 B. Features: bufferDeviceAddress, shaderInt64, subgroupShuffle, subgroupSizeControl, computeFullSubgroups.
-// By address: logits [T,width] f32 and tops [T,tops_width] i32 (idx_logits_lanes.comp), both by fours; lens [T] i32; dst [T,K] i32. With PAGE:
-//   block_table [requests,table_width] i32; token_to_req [T] i32; slots [T,K] i32, where dst's entries are in a paged cache, -1 for none and outside the
-//   table; counts [T] i32, how many entries dst has.
-// One workgroup: a row, whose numbers it holds in registers. A launch of a step finds its code in memory, not in a cache, so both selections run the same.
-// Constants: 0 invocations, a multiple of SUBGROUP; 1 BITS of a digit, of which 2^BITS is a multiple of the invocations; 2 PLACES, the larger of 2^BITS
-//   and K; 3 PAGE, slots of a page, or 0: no slots are written; 4 SUBGROUP; 5 TILE, a multiple of 4;
-//   6 QUADS, how many fours an invocation holds: they all have room for K*TILE numbers, and for the tops of a row.
+// Exact top-k by tiles: what idx_topk.comp computes, of rows of which the largest of every TILE
+// entries, the tile's top, is known. A row is two selections: of the K tiles with the largest tops,
+// the first of equal ones, and of the K largest of their entries. That is exact. Let x be the Kth
+// largest entry. At most K tiles have tops above x, as each has an entry above x, so all of them
+// are selected. If a tile with top x is left out, K selected tiles have tops of at least x: those
+// equal to x come before it, and so K entries go before the tile's by size or by place.
+// By address: logits [T, width] f32 and tops [T, tops_width] i32 (idx_logits_lanes.comp), both by
+//   fours; lens [T] i32; dst [T, K] i32.
+//   With PAGE: block_table [requests, table_width] i32; token_to_req [T] i32; slots [T, K] i32;
+//     counts [T] i32; see idx_topk.comp.
+// Workgroup: a row, whose numbers it holds in registers. Both selections run the same code, which
+//   in a step comes from memory.
+// Constants: 0 invocations, a multiple of SUBGROUP; 1 BITS of a digit, 2^BITS a multiple of the
+//   invocations; 2 PLACES, the larger of 2^BITS and K; 3 PAGE, slots of a page, or 0: no slots are
+//   written; 4 SUBGROUP; 5 TILE, a multiple of 4; 6 QUADS, fours that an invocation holds: together
+//   they have room for K*TILE numbers, and for the tops of a row.
+// Shared memory: (2*PLACES + invocations/SUBGROUP)*4 + 12 bytes.
+// Features:  bufferDeviceAddress, shaderInt64, subgroupShuffle, subgroupSizeControl,
+//   computeFullSubgroups.
 #version 460
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
@@ -88,7 +96,8 @@ uvec2 scan(uint x) {
 uint quads_of(uint total) { return (total + 3u) / 4u; }
 uint each_of(uint total) { return (quads_of(total) + THREADS - 1u) / THREADS; }
 
-// An invocation's part of the tops of so many tiles, those past the end in any way; no load waits for another.
+// An invocation's part of the tops of so many tiles, those past the end in any way; no load waits
+// for another.
 void load_tops(inout uvec4 key[QUADS], uint t, uint tiles, uint me) {
     const uint each = each_of(tiles), last = pc.tops_width / 4u - 1u;
     [[unroll]] for (uint j = 0u; j < QUADS; j++)
@@ -108,7 +117,8 @@ void main() {
     const uint len = min(uint(max(lens_at(t), 0)), pc.limit), tiles = (len + TILE - 1u) / TILE;
     uint taken = len;
     if (len > K) {
-        // Selections are of `total` numbers: tops, or entries of the tiles in pool_s, of which those below `least` are not among the K largest.
+        // Selections are of `total` numbers: tops, or entries of the tiles in pool_s, of which
+        // those below `least` are not among the K largest.
         bool entries = tiles <= K;
         uint total = tiles, least = 1u;
         if (entries) {
@@ -131,7 +141,8 @@ void main() {
             // Numbers that do not count become 0.
             [[unroll]] for (uint j = 0u; j < QUADS; j++) {
                 if (j >= each) continue;
-                const uint c = first_quad + j, place = entries ? column_of(min(c, quads - 1u)) : 4u * c, end = c >= quads ? 0u : entries ? len : total;
+                const uint c = first_quad + j, place = entries ? column_of(min(c, quads - 1u)) : 4u * c;
+                const uint end = c >= quads ? 0u : entries ? len : total;
                 [[unroll]] for (uint i = 0u; i < 4u; i++) {
                     key[j][i] = entries ? order_key(key[j][i]) : order_key_of_top(key[j][i]);
                     if (place + i >= end || key[j][i] < least) key[j][i] = 0u;
@@ -173,7 +184,8 @@ void main() {
                 top = shift;
                 bottom = max(prefix, 1u);
                 ceiling = prefix | ((1u << shift) - 1u);
-                // All of the bin; more tiles than K do no harm where there is room for their entries.
+                // All of the bin; more tiles than K do no harm where there is room for their
+                // entries.
                 picked = K - need + found.z;
                 if (found.z == need || !entries && picked <= min(ROOM / TILE, PLACES)) {
                     ceiling = bottom - 1u;
@@ -198,6 +210,7 @@ void main() {
                 [[unroll]] for (uint i = 0u; i < 4u; i++) {
                     const uint above = at & 0xFFFFu, ties = at >> 16;
                     const bool sure = key[j][i] > ceiling, tied = !sure && key[j][i] >= bottom;
+                    // TIE RULE: the first `need` of equal keys, by place.
                     if (sure || tied && ties < need) pool_s[to + above + min(ties, need)] = place + i;
                     at += sure ? 1u : tied ? 0x10000u : 0u;
                 }

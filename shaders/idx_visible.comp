@@ -1,10 +1,10 @@
-#version 460
 // Visible entries: lens[t] = min((p + 1) / RATIO, limit) for a valid token t at position
 //   p = positions[t] >= 0, else 0.
-// Bindings:  0 positions [T] i32   1 is_valid [>= T] u8, as words (read when has_valid)   2 lens [T] i32
+// Bindings:  0 positions [T] i32   1 is_valid [>= T] u8, as words (read when has_valid)
+//            2 lens [T] i32
 // Workgroup: 128 tokens.  Constants: 0 RATIO, tokens of a compressed entry.  Shared memory: 0.
 // Features:  none.
-
+#version 460
 layout(local_size_x = 128) in;
 layout(constant_id = 0) const uint RATIO = 4;
 

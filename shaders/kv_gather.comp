@@ -1,13 +1,14 @@
-#version 460
 // Dequantise and gather: for request r, n = seq_lens[r], g = gather_lens[r] (or n), i = 0..g-1:
-//   p = n - g + i;  out[r, offset + i] = slot p%PAGE of page table[r, p/PAGE], 512 bf16 (lib/kv_row.glsl)
+//   p = n - g + i;  out[r, offset + i] = slot p%PAGE of page table[r, p/PAGE], as 512 bf16
+// Other rows keep their bytes. A negative page id counts as page 0; a position outside the table,
+// or a page outside the pool, gives a row of zeros.
 // Bindings:  0 seq_lens [R] i32   1 gather_lens [R] i32 (read when has_gather)   2 table [R, W] i32
 //            3 out [R, M, 512] bf16   4 pool [pages, stride] u8   (3 and 4 not in _da builds)
-// Workgroup: 2 rows at a time, 64 invocations each; grid (any, R), x strides over rows 0..M-offset-1.
+// Workgroup: 2 rows at a time, 64 invocations each; grid (any, R), x strides over rows
+//   0..M-offset-1.
 // Constants: 0 PAGE, slots per page.  Shared memory: 0.
 // Features:  none; _da: bufferDeviceAddress, shaderInt64.
-// Rows outside [offset, offset + g) keep their bytes. A negative page id counts as page 0; a position
-// outside the table's width, or a page outside the pool, gives a row of zeros.
+#version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/kv_page.glsl"
 

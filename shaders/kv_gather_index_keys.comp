@@ -1,13 +1,14 @@
-#version 460
-// Gather indexer keys: row n = cu[r] + i of the outputs, for i = 0..cu[r+1]-cu[r]-1, is entry i of request r copied
-// verbatim: slot i%PAGE of page table[r, i/PAGE], its codes to dst_k[n] and its 4 scale bytes to dst_scale[n].
-// Bindings:  0 cu [R+1] i32, ascending   1 table [R, W] i32   2 dst_k [N, B] u8   3 dst_scale [N, 4] u8
-//            4 pool [pages, stride] u8   (2, 3 and 4 not in _da builds); B = 128 (FP8) or 64 (MXFP4)
+// Gather indexer keys: for i = 0..cu[r+1]-cu[r]-1, row n = cu[r] + i of the outputs is entry i of
+// request r, copied from slot i%PAGE of page table[r, i/PAGE]: codes to dst_k[n], scales to
+// dst_scale[n]. Other rows keep their bytes. A negative page id counts as page 0; an entry outside
+// the table, or a page outside the pool, gives a row of zeros.
+// Bindings:  0 cu [R+1] i32, ascending   1 table [R, W] i32   2 dst_k [N, B] u8
+//            3 dst_scale [N, 4] u8   4 pool [pages, stride] u8
+//            (2, 3 and 4 not in _da builds); B = 128 (FP8) or 64 (MXFP4)
 // Workgroup: B/8 invocations for a row, 1024/B rows at a time, striding over rows 0..N-1.
 // Constants: 0 PAGE, slots per page; 1 FORMAT, 1 FP8 or 2 MXFP4.  Shared memory: 0.
 // Features:  none; _da: bufferDeviceAddress, shaderInt64.
-// Rows outside [cu[0], cu[R]) keep their bytes. A negative page id counts as page 0; an entry outside the
-// table's width, or a page outside the pool, gives a row of zeros.
+#version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/kv_page.glsl"
 #include "lib/index_page.glsl"

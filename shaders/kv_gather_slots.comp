@@ -1,10 +1,11 @@
-#version 460
-// Dequantise slots: out[i] = slot indices[i]%PAGE of page indices[i]/PAGE, 512 bf16 (lib/kv_row.glsl),
-// or 512 zeros where indices[i] < 0 or beyond the pool.
-// Bindings:  0 indices [S] i32   1 out [S, 512] bf16   2 pool [pages, stride] u8   (1 and 2 not in _da builds)
+// Dequantise slots: out[i] = slot indices[i]%PAGE of page indices[i]/PAGE, 512 bf16
+// (lib/kv_row.glsl), or 512 zeros where indices[i] < 0 or beyond the pool.
+// Bindings:  0 indices [S] i32   1 out [S, 512] bf16   2 pool [pages, stride] u8
+//            (1 and 2 not in _da builds)
 // Workgroup: 2 rows at a time, 64 invocations each; the grid strides over rows 0..S-1.
 // Constants: 0 PAGE, slots per page.  Shared memory: 0.
 // Features:  none; _da: bufferDeviceAddress, shaderInt64.
+#version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/kv_page.glsl"
 

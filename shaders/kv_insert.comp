@@ -1,12 +1,15 @@
-#version 460
 // Quantise and insert: for token i with slot s = slots[i] >= 0, page s/PAGE, t = s%PAGE,
 //   block b = 0..6:  sb = byte of 2^ceil(log2(max(amax, 1e-4)/448)), amax over k[i, 64b..64b+63]
 //                    code[d] = e4m3(k[i, d] * 2^(127-sb)), scale[b] = sb;  scale[7] = 0
 //   d = 448..511:    the bf16 bits of k[i, d] unchanged
-// Bindings:  0 k [N, 512] bf16   1 slots [T] i64, T <= N   2 pool [pages, stride] u8 (not in _da builds)
-// Workgroup: 2 tokens, 64 invocations each; an invocation has 8 neighbouring values, 8 of them a block.
+// Bindings:  0 k [N, 512] bf16   1 slots [T] i64, T <= N
+//            2 pool [pages, stride] u8 (not in _da builds)
+// Workgroup: 2 tokens, 64 invocations each; an invocation has 8 neighbouring values, 8 of them a
+//   block.
 // Constants: 0 PAGE, slots per page.  Shared memory: 568 bytes.
-// Features:  none; _da: bufferDeviceAddress, shaderInt64.  A slot beyond the pool is skipped like -1.
+// Features:  none; _da: bufferDeviceAddress, shaderInt64.  A slot beyond the pool is skipped like
+//   -1.
+#version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/kv_page.glsl"
 #include "lib/quantise.glsl"

@@ -1,12 +1,13 @@
-#version 460
-// Save partial states: for token i with slot s = slots[i] >= 0, page s/PAGE, t = s%PAGE, and position
-// p = positions[i] >= 0, with C = CHANNELS,
-//   state[s].kv[c] = kv_score[i, c],   state[s].score[c] = kv_score[i, C + c] + ape[p%RATIO, c]   c = 0..C-1
-// Bindings, of builds without _da:  0 kv_score [N, 2C] f32, N >= T   1 ape [RATIO, C] f32   2 positions [T] i32   3 slots [T] i64
-//            4 state [pages, stride] u8
-// Workgroup: 512 numbers of a token, 4 per invocation; x tokens (stepping over more), y parts of a token.
+// Save states: for token i at position p = positions[i] >= 0 with slot s = slots[i] >= 0, C =
+// CHANNELS:
+//   state[s].kv[c] = kv_score[i, c],  state[s].score[c] = kv_score[i, C + c] + ape[p%RATIO, c]
+// Slots beyond the pool are skipped, too.
+// Bindings:  0 kv_score [N, 2C] f32, N >= T   1 ape [RATIO, C] f32   2 positions [T] i32
+//            3 slots [T] i64   4 state [pages, stride] u8   (_da builds have no bindings)
+// Workgroup: 512 numbers of a token, 4 per invocation; x strides over tokens, y parts of a token.
 // Constants: 0 PAGE tokens per state page, 1 RATIO, 2 CHANNELS.  Shared memory: 0.
-// Features:  none; _da: bufferDeviceAddress, shaderInt64.  A slot beyond the pool is skipped like -1.
+// Features:  none; _da: bufferDeviceAddress, shaderInt64.
+#version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/kv_page.glsl"
 #include "lib/state_page.glsl"

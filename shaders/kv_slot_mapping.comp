@@ -1,13 +1,14 @@
-#version 460
 // Slot mapping: token i of request r (query_start[r] <= i < query_start[r+1]) has the position
 //   p = seq_lens[r] - (query_start[r+1] - query_start[r]) + i - query_start[r]
-// and, when it ends a group of RATIO, (p+1)%RATIO == 0, with q = p/RATIO:
+// and, if it ends a group, (p+1)%RATIO == 0, with q = p/RATIO:
 //   slot[i] = table[r, q/PAGE]*PAGE + q%PAGE
-// -1 for every other token, for tokens past query_start[R], and where the table has no page for q
-// (its width exceeded, or a negative entry). RATIO 1 is the mapping of an uncompressed cache.
-// Bindings:  0 query_start [R+1] i32   1 seq_lens [R] i32   2 table [R, W] i32   3 slot [tokens] i64, all written
-// Workgroup: 64 tokens, one per invocation.  Constants: 0 PAGE slots per page, 1 RATIO.  Shared memory: 0.
-// Features:  none.
+// Every other token, tokens past query_start[R], and those for which the table has no page (its
+// width exceeded, or a negative entry) get -1. RATIO 1 is the mapping of an uncompressed cache.
+// Bindings:  0 query_start [R+1] i32   1 seq_lens [R] i32   2 table [R, W] i32
+//            3 slot [tokens] i64, all written
+// Workgroup: 64 tokens, one per invocation.  Constants: 0 PAGE slots per page, 1 RATIO.
+// Shared memory: 0.  Features: none.
+#version 460
 layout(local_size_x = 64) in;
 layout(constant_id = 0) const uint PAGE = 64;
 layout(constant_id = 1) const uint RATIO = 1;

@@ -1,10 +1,11 @@
+// Update block tables: for i < min(count, capacity), with word, value = list[i],
+//   table[word] = value        where word < words
+// The words of a list differ, so that no order matters.
+// Bindings:  0 list [1 + 2*capacity] u32: count, then word and value of each
+//            1 table [words] i32, written in part
+// Workgroup: 64 entries of the list, one per invocation.  Constants: none.
+// Shared memory: 0.  Features: none.
 #version 460
-// Changed entries of block tables: for i < min(count, capacity), with word, value = list[i]:
-//   table[word] = value        where word < words, else nothing
-// Words of a list differ from each other, so that no order matters.
-// Bindings:  0 list [1 + 2*capacity] u32: count, then word and value of each   1 table [words] i32, written in part
-// Workgroup: 64 entries of the list, one per invocation.  Shared memory: 0.
-// Features:  none.
 layout(local_size_x = 64) in;
 
 layout(std430, set = 0, binding = 0) readonly buffer List { uint list[]; };

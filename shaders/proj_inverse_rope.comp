@@ -1,12 +1,14 @@
-#version 460
-// Inverse rotation of the attention's output, in place: for token t at position p and head h, with e, o = o[t,h,448+2i],
-// o[t,h,449+2i] and c, s the cosine and sine of pair i = 0..31 at p:
-//   e' = bf16(e*c + o*s),  o' = bf16(o*c - e*s)                     each product and sum in binary32
-// Bindings:  0 positions [T] i32   1 table [rows, 64] f32 (lib/rope.glsl)
-//            2 o [T, H, 512] bf16, of which the last 64 columns are read and written   (2 not in _da builds)
-// Workgroup: 16 heads of token gl_WorkGroupID.y, 8 invocations each, which have 4 pairs.
-// Shared memory: 0.  Features: none; _da: bufferDeviceAddress, shaderInt64.
+// Inverse rotation of the attention's output, in place: for token t at position p and head h, with
+// e, o = o[t,h,448+2i], o[t,h,449+2i] and c, s the cosine and sine of pair i = 0..31 at p, in f32
+//   e' = bf16(e*c + o*s),  o' = bf16(o*c - e*s)
+// Shared memory: 0 B.
+// Features: none; with KV_DA bufferDeviceAddress, shaderInt64.
+// Bindings: 0 positions [T] i32, 1 table [rows,64] f32 (lib/rope.glsl), 2 o [T,H,512] bf16, of
+//   which the last 64 columns are read and written; KV_DA builds reach o by address.
+// Workgroup: 16 heads (x) of token y, 8 invocations each, which have 4 pairs.
+// Constants: none.
 // A position outside the table counts as its nearest row.
+#version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/kv_page.glsl"
 #include "lib/rows.glsl"

@@ -1,13 +1,15 @@
-#version 460
-// The attention's output for an FP8 product: for token t at position p, head h = g*P + j of group g, x = o[t,h] in binary32
-// with x[448..511] turned back at p (not rounded); block c = 0..3 of 128:
+// The attention's output for an FP8 product: for token t at position p, head h = g*P + j, group g,
+// x = o[t,h] in binary32 with x[448..511] turned back at p, not rounded; for block c = 0..3 of 128
 //   sb = byte of 2^ceil(log2(max(amax, 1e-10)/448)),  codes[g,t,j*512+d] = e4m3(x[d] * 2^(127-sb))
-//   scales: f32 [G, P*4, Ta], element (g, j*4+c, t) = 2^(sb-127), or with PACKED u32 [G, P, Ta], byte c of (g, j, t) = sb
+//   scales[g,j*4+c,t] = 2^(sb-127), f32 [G,P*4,Ta]; PACKED byte c of [g,j,t] = sb, u32 [G,P,Ta]
+// Shared memory: 576 B.
+// Features: none; with KV_DA bufferDeviceAddress, shaderInt64.
+// Bindings: 0 positions [T] i32, 1 table [rows,64] f32 (lib/rope.glsl), 2 scales, 3 o [T,width,512]
+//   bf16, width >= H, 4 codes [G,T,P*512] u8; KV_DA builds reach all by address.
+// Workgroup: 4 heads (x) of token y < Ta, 32 invocations each with 16 neighbouring numbers.
+// Constants: 0 P, heads of a group, 1 PACKED.
 // Ta is T rounded up to a multiple of 4; scales of t >= T are 0.
-// Bindings, of builds without _da:  0 positions [T] i32   1 table [rows, 64] f32 (lib/rope.glsl)   2 scales
-//            3 o [T, width, 512] bf16, width >= H   4 codes [G, T, P*512] u8
-// Workgroup: 4 heads of token gl_WorkGroupID.y < Ta, 32 invocations each with 16 neighbouring values.
-// Constants: 0 P, heads of a group, 1 PACKED.  Shared memory: 576 bytes.  Features: none; _da: bufferDeviceAddress, shaderInt64.
+#version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #include "lib/kv_page.glsl"
@@ -70,8 +72,8 @@ uint head_bytes(uint block, uint sb) {
 
 uint scale_byte(uint amax) { return ue8m0_encode(uintBitsToFloat(amax), UE8M0_EPS_OUT, UE8M0_INV_E4M3); }
 
-// Numbers are kept as bits without sign, and the signs of four in a word as codes have them: both come from bf16 words with
-// fewer operations than from f32 ones.
+// Numbers are kept as bits without sign, and the signs of four in a word as codes have them: both
+// come from bf16 words with fewer operations than from f32 ones.
 uvec4 magnitudes(uvec2 w) { return uvec4((w.x << 16) & 0x7FFF0000u, w.x & 0x7FFF0000u, (w.y << 16) & 0x7FFF0000u, w.y & 0x7FFF0000u); }
 uint signs(uvec2 w) {
     return (((w.x >> 8) & 0xFFu) | ((w.x >> 16) & 0xFF00u) | ((w.y << 8) & 0xFF0000u) | (w.y & 0xFF000000u)) & 0x80808080u;
@@ -80,8 +82,8 @@ uint signs_wide(uvec4 v) {
     return ((v.x >> 24) | ((v.y >> 16) & 0xFF00u) | ((v.z >> 8) & 0xFF0000u) | (v.w & 0xFF000000u)) & 0x80808080u;
 }
 
-// codes4: four numbers of a block. Where all of it are finite, its scale keeps them at most 448 but for the rounding of 1/448. A
-// product is exact unless it underflows, far below the smallest code.
+// codes4: four numbers of a block. Where all of it are finite, its scale keeps them at most 448 but
+// for the rounding of 1/448. A product is exact unless it underflows, far below the smallest code.
 uint codes4(uvec4 m, uint sign, float inverse, bool usual) {
     if (usual) {
         precise vec4 y = uintBitsToFloat(m) * (inverse * 128.0);

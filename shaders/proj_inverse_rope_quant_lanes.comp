@@ -1,12 +1,15 @@
-#version 460
-// What proj_inverse_rope_quant.comp computes, to the same bits, with 8 values an invocation and maxima passed on inside subgroups:
-// for token t at position p, head h = g*P + j of group g, x = o[t,h] in binary32 with x[448..511] turned back at p (not rounded); block c of 128:
+// What proj_inverse_rope_quant.comp computes, to the same bits, with maxima inside subgroups:
+// x = o[t,h] in binary32 with x[448..511] turned back, h = g*P + j; for block c = 0..3 of 128
 //   sb = byte of 2^ceil(log2(max(amax, 1e-10)/448)),  codes[g,t,j*512+d] = e4m3(x[d] * 2^(127-sb))
-//   scales: f32 [G, P*4, Ta], element (g, j*4+c, t) = 2^(sb-127), or with PACKED u32 [G, P, Ta], byte c of (g, j, t) = sb
-// Bindings, of builds without _da:  0 positions [T] i32   1 table [rows, 64] f32 (lib/rope.glsl)   2 scales
-//            3 o [T, width, 512] bf16, width >= H   4 codes [G, T, P*512] u8
-// Workgroup: 2 heads of token gl_WorkGroupID.y < Ta, T rounded up to a multiple of 4, 64 invocations each.
-// Constants: 0 P, heads of a group, 1 PACKED, 2 SUBGROUP.  Shared memory: 544 bytes.  Features: lib/lanes.glsl; _da: bufferDeviceAddress, shaderInt64.
+//   scales[g,j*4+c,t] = 2^(sb-127), f32 [G,P*4,Ta]; PACKED byte c of [g,j,t] = sb, u32 [G,P,Ta]
+// Shared memory: 544 B.
+// Features: those of lib/lanes.glsl; with KV_DA bufferDeviceAddress, shaderInt64.
+// Bindings: 0 positions [T] i32, 1 table [rows,64] f32 (lib/rope.glsl), 2 scales, 3 o [T,width,512]
+//   bf16, width >= H, 4 codes [G,T,P*512] u8; KV_DA builds reach all by address.
+// Workgroup: 2 heads (x) of token y < Ta, 64 invocations each with 8 numbers.
+// Constants: 0 P, heads of a group, 1 PACKED, 2 SUBGROUP.
+// Ta is T rounded up to a multiple of 4; scales of t >= T are 0.
+#version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #include "lib/kv_page.glsl"
@@ -49,8 +52,9 @@ uint max4(uvec4 m) { return max(max(m.x, m.y), max(m.z, m.w)); }
 
 uint scale_byte(uint amax) { return ue8m0_encode(uintBitsToFloat(amax), UE8M0_EPS_OUT, UE8M0_INV_E4M3); }
 
-// largest: the bits of the largest magnitude. That of floats passes over NaNs; the sum, of magnitudes made so small that nothing finite overflows,
-// shows that there is one, or an infinity; by its bits, because compilers may turn a comparison round, which a NaN fails.
+// largest: the bits of the largest magnitude. That of floats passes over NaNs; the sum, of
+// magnitudes made so small that nothing finite overflows, shows that there is one, or an infinity;
+// by its bits, because compilers may turn a comparison round, which a NaN fails.
 uint largest(vec4 a, vec4 b) {
     const float small = uintBitsToFloat(0x00800000u); // 2^-126
     const vec4 m = max(abs(a), abs(b));
@@ -66,8 +70,8 @@ uint signs(vec4 a) {
     return ((v.x >> 24) | ((v.y >> 16) & 0xFF00u) | ((v.z >> 8) & 0xFF0000u) | (v.w & 0xFF000000u)) & 0x80808080u;
 }
 
-// codes4: of a block whose numbers are finite. Its scale keeps them at most 448 but for the rounding of 1/448. A product is exact unless it
-// underflows, far below the smallest code.
+// codes4: of a block whose numbers are finite. Its scale keeps them at most 448 but for the
+// rounding of 1/448. A product is exact unless it underflows, far below the smallest code.
 uint codes4(vec4 a, float inverse) {
     precise vec4 y = a * (inverse * 128.0);
     return e4m3_codes4(y) | signs(a);

@@ -1,16 +1,20 @@
-// A linear layer over weights as they are stored, decoded on the way: y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k], f32 sums.
-// bindings: 0 w_scale, 1 row_scale, 2 x_scale, 3 x [T,G,K], 4 w [G*N,K], 5 y [T,G,N]: shapes and formats in lib/linear.glsl; KV_DA builds
-//   reach x, w and y by address. With splits, part s of k goes to an f32 y of its own.
-// One workgroup: BM tokens (x) and BN rows (y) of group z / splits. Each step decodes 16 numbers of their rows to shared memory, k first;
-//   an invocation holds 8 tokens x 4*QUADS rows of sums, in fours that lie BN/QUADS rows apart. What the next step decodes is on its way
-//   while this one is multiplied.
-// Constants after the two of lib/linear.glsl: 2 BM, 3 BN, 4 QUADS (1 or 2), 5 invocations, BM/8 * BN/(4*QUADS), so many that each has whole
-//   eights of a step to decode; 6 UNROLL, numbers of a step that are multiplied without a loop, 1 to 16, a power of two.
+// A linear layer over weights as they are stored, decoded on the way, with f32 sums:
+//   y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k]
 // Shared memory: 64*(BM+BN) B.
 // Features: none; with KV_DA bufferDeviceAddress, shaderInt64.
+// Bindings: 0 w_scale, 1 row_scale, 2 x_scale, 3 x [T,G,K], 4 w [G*N,K], 5 y [T,G,N]: shapes and
+//   formats in lib/linear.glsl; KV_DA builds reach x, w and y by address. With splits, part s of k
+//   goes to an f32 y of its own.
+// Workgroup: BM tokens (x) and BN rows (y) of group z / splits. A step decodes 16 numbers of their
+//   rows to shared memory, k first, while the next step's are on their way. An invocation holds 8
+//   tokens x 4*QUADS rows of sums, in fours that lie BN/QUADS rows apart.
+// Constants after the two of lib/linear_format.glsl: 2 BM, 3 BN, 4 QUADS (1 or 2), 5 invocations,
+//   BM/8 * BN/(4*QUADS), each with whole eights of a step to decode; 6 UNROLL, numbers of a step
+//   that are multiplied without a loop, 1 to 16, a power of two.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
+#include "lib/linear.glsl"
 #include "lib/linear_f32.glsl"
 
 layout(local_size_x = 128, local_size_x_id = 5) in;
@@ -63,7 +67,8 @@ Eight fetch_w(uint row, uint k) {
     return v;
 }
 
-// keep_x, keep_w: eight decoded numbers of a row, of which the first is number `at` of the step, with their scales.
+// keep_x, keep_w: eight decoded numbers of a row, of which the first is number `at` of the step,
+// with their scales.
 void keep_x(uint at, uint line, Eight v, uint k) {
     vec4 a, b;
     act8(v.q, k / 8u & 1u, a, b);

@@ -1,29 +1,32 @@
-// Two linear layers of few tokens in one launch, the second on what the first gives: z = x . w0 by groups, y = z . w1 by groups; see
-// proj_linear_few.comp, whose sums these are, in its order.
-// Shared memory: 516*ROWS*TOKENS + 1032 B. Features: bufferDeviceAddress, shaderInt64; with LINEAR_F16 shaderFloat16.
-// by address: x [T,G0,K0] bf16   w0, s0, r0 and w1, s1, r1: weights, their scales and those of rows, as in lib/linear.glsl
-//   z [T,G0,N0] = [T,G1,K1] bf16   y [T,y_stride] bf16 or f32, of which columns y_column .. are written   state: below
-//   With JOINED x is written, too: heads of 512 numbers, for which the parts of rows of attention are joined as by attn_merge.comp, with its bits:
-//   part_out [T,splits,H,512] f32   part_ml [T,splits,H,4] f32   and bound: 0 sink [H] f32   1 positions [T] i32   2 table [rows,64] f32
-// One workgroup: 128/LANES * ROWS rows of a group of one layer and all of TOKENS tokens. Workgroups take numbers when they begin, those of
-//   the first layer first: in which order gl_WorkGroupID begins, nothing says. So whoever waits, waits for workgroups that have begun, and
-//   how many have room on the device does not matter.
-//   The first layer also writes z to a half of state that is all ones; a pair of numbers that is not ones any more is there. So the weights
-//   of the second layer are on their way while the last numbers of the first one are made, and no workgroup waits for what it does not read.
-//   A launch sets the other half, which the one before had used, to ones again. Which half is whose turn, the counter says.
-//   With JOINED workgroups that join have the first numbers, each a quarter of a head: 32 invocations with four dims each, four times, for turns of
-//   5 parts each, or of 4 where there are no more than 8. x goes on to the first layer as z does to the second, in front of z.
-// state: word 0, plus 1: the next number, bit 31: the half; from word 64 on two halves of half_words, all ones before the first launch.
-// Constants after the two of lib/linear.glsl (ACT is bf16): 2 TOKENS, 3 ROWS, 4 LANES as there; 5..7 N, K and groups of the first layer,
-//   8..10 of the second, 11 JOINED.
+// Two linear layers of 1 or 2 tokens in one launch, the second on what the first gives:
+//   z = x . w0, y = z . w1, each by groups: the sums of proj_linear_tokens1to8.comp, in its order.
+// Shared memory: 516*ROWS*TOKENS + 1032 B, with ROWS*TOKENS >= 4 where JOINED.
+// Features: bufferDeviceAddress, shaderInt64; with LINEAR_F16 shaderFloat16.
+// Bindings: by address x [T,G0,K0] bf16; w0, s0, r0 and w1, s1, r1: weights, their scales and those
+//   of rows, as in lib/linear.glsl; z [T,G0,N0] = [T,G1,K1] bf16; y [T,y_stride] bf16 or f32, of
+//   which columns y_column .. are written; state: below. With JOINED x is written, and heads of
+//   HEAD numbers are joined from part_out [T,splits,H,HEAD] f32 and part_ml [T,splits,H,4] f32,
+//   with the bits of attn_merge.comp; bound: 0 sink [H] f32, 1 positions [T] i32, 2 table [rows,64]
+//   f32.
+// Workgroup: 128/LANES * ROWS rows of a group of one layer and TOKENS tokens; with JOINED before
+//   those 4*128/JOIN_GROUPS numbers of a head, for which JOIN_GROUPS groups take turns of `ahead`
+//   parts.
+// Constants after the two of lib/linear_format.glsl (ACT is bf16): 2 TOKENS, 3 ROWS, 4 LANES as in
+//   proj_linear_tokens1to8.comp, 5..7 N, K and groups of the first layer, 8..10 of the second, 11
+//   JOINED, 12 MLA_AHEAD, 13 JOIN_GROUPS: opkit.ChainJoin, 14 HEAD.
+//
+// Workgroups take numbers when they begin, those that join first, then the first layer's. So
+// whoever waits, waits for workgroups that have begun, however many have room on the device.
+// The first layer also writes z to a half of state that is all ones: a pair of numbers that is not
+// ones any more is there. No workgroup waits for what it does not read, and the weights of the
+// second layer are on their way meanwhile. x of JOINED goes on to the first layer in the same way,
+// in front of z. A launch sets the other half, which the one before had used, to ones again.
+// state: word 0, plus 1: the next number, bit 31: the half; from word 64 on two halves of
+// half_words, all ones before the first launch.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-#define LINEAR_CHAIN
 #include "lib/linear_f32.glsl"
-
-#define MLA_AHEAD 5u
-#include "lib/mla_join.glsl"
 
 layout(local_size_x = 128) in;
 layout(constant_id = 2) const uint TOKENS = 1u;
@@ -36,6 +39,10 @@ layout(constant_id = 8) const uint N1 = 8u;
 layout(constant_id = 9) const uint K1 = 32u;
 layout(constant_id = 10) const uint GROUPS1 = 1u;
 layout(constant_id = 11) const bool JOINED = false;
+layout(constant_id = 12) const uint MLA_AHEAD = 5u;
+layout(constant_id = 13) const uint JOIN_GROUPS = 4u;
+layout(constant_id = 14) const uint HEAD = 512u;
+#include "lib/mla_join.glsl"
 
 layout(push_constant) uniform Push {
     KV_ADDR state_addr;
@@ -57,15 +64,16 @@ layout(push_constant) uniform Push {
     uint flags;
     uint splits;
     uint table_rows;
+    uint ahead; // parts that a group takes at a time, at most MLA_AHEAD
 } pc;
 layout(std430, set = 0, binding = 0) readonly buffer Sink { uint sink[]; };
 layout(std430, set = 0, binding = 1) readonly buffer Positions { int positions[]; };
 layout(std430, set = 0, binding = 2) readonly buffer Table { uvec2 table[]; };
 
-const uint VEC = FORMAT == WEIGHT_BF16 ? 8u : FORMAT == WEIGHT_NVFP4 ? 32u : 16u; // weights of a quad
+const uint VEC = WEIGHT_QUAD;
 const uint UNITS = VEC / 8u;
 const uint X_QUADS = ACT == ACT_BF16 ? UNITS : 1u;
-const uint X_VEC = ACT == ACT_BF16 ? 8u : 16u;
+const uint X_VEC = ACT_QUAD;
 const uint BLOCK_UNITS = FORMAT == WEIGHT_NVFP4 ? 2u : UNITS; // after so many units of 8 a scale is applied
 const uint BLOCKS = UNITS / BLOCK_UNITS;
 const uint SUMS = ROWS * TOKENS;
@@ -86,8 +94,9 @@ struct Quads {
     uint scale;       // FP8: bits of the scale, one for all rows: they begin at a multiple of ROWS, and so lie in one block of 128
 };
 
-// multiply: as accumulate of proj_linear_few.comp. In an include for both it made bf16 products of two tokens take 70 us there instead of 51.
-// q, scales included, with the numbers of each token that belong to it and the scale of these.
+// multiply: as accumulate of proj_linear_tokens1to8.comp. In an include for both it made bf16
+// products of two tokens take 70 us there instead of 51. q, scales included, with the numbers of
+// each token that belong to it and the scale of these.
 void multiply(Quads q, uvec4 x[TOKENS][X_QUADS], float x_factor[TOKENS]) {
     float block[ROWS][BLOCKS];
     [[unroll]] for (uint r = 0u; r < ROWS; r++) {
@@ -121,7 +130,8 @@ void multiply(Quads q, uvec4 x[TOKENS][X_QUADS], float x_factor[TOKENS]) {
     }
 }
 
-// add_up: the sums of a team's invocations, of row v % ROWS and the next one and token v / ROWS; true in the invocation that has them.
+// add_up: the sums of a team's invocations, of row v % ROWS and the next one and token v / ROWS;
+// true in the invocation that has them.
 bool add_up(out uint team, out uint v, out vec2 y) {
     const uint tid = gl_LocalInvocationIndex;
     [[unroll]] for (uint r = 0u; r < ROWS; r++) {
@@ -154,9 +164,10 @@ layout(buffer_reference, std430, buffer_reference_align = 4) coherent buffer Cha
 
 const uint NOTHING = 0xFFFFFFFFu, HALVES = 256u; // byte
 const uint Y_F32 = 1u, HAS_SINK = 2u, TURN = 4u;
-const uint HEADS = GROUPS0 * K0 / 512u;
+const uint HEADS = GROUPS0 * K0 / HEAD;
+const uint JOIN_LANES = 128u / JOIN_GROUPS, SHARES = HEAD / 4u / JOIN_LANES; // invocations of a group; workgroups of a head
 const uint TILES0 = (N0 + TEAMS * ROWS - 1u) / (TEAMS * ROWS), TILES1 = (N1 + TEAMS * ROWS - 1u) / (TEAMS * ROWS);
-const uint JOINS = JOINED ? TOKENS * GROUPS0 * K0 / 128u : 0u; // 128 dims each
+const uint JOINS = JOINED ? TOKENS * HEADS * SHARES : 0u;
 const uint FIRST = TILES0 * GROUPS0, PRODUCTS = FIRST + TILES1 * GROUPS1, ALL = JOINS + PRODUCTS;
 const uint X_WORDS = JOINED ? TOKENS * GROUPS0 * K0 / 2u : 0u; // of a half, in front of z
 
@@ -189,7 +200,8 @@ bool there(uvec4 x[X_QUADS]) {
     return all_;
 }
 
-// accumulate: the quads at k, scales included. What other workgroups give may have been cached before it was there: later looks go by the cache.
+// accumulate: the quads at k, scales included. What other workgroups give may have been cached
+// before it was there: later looks go by the cache.
 void accumulate(uint group, uint k, Quads q) {
     uvec4 x[TOKENS][X_QUADS];
     float x_factor[TOKENS];
@@ -215,22 +227,21 @@ uvec2 present(uvec2 w) { return mix(w, uvec2(NOTHING - 1u), equal(w, uvec2(NOTHI
 
 // join: as attn_merge.comp, with the bits of its sums.
 void join(uint turn, uint64_t x_at) {
-    const uint tid = gl_LocalInvocationIndex, group = tid / 32u, lane = turn % 4u * 32u + tid % 32u;
-    const uint head = turn / 4u % HEADS, t = turn / 4u / HEADS;
+    const uint tid = gl_LocalInvocationIndex, group = tid / JOIN_LANES, lane = turn % SHARES * JOIN_LANES + tid % JOIN_LANES;
+    const uint head = turn / SHARES % HEADS, t = turn / SHARES / HEADS;
     if (t >= pc.tokens) return;
     const uint first = t * pc.splits * HEADS + head, last = pc.splits - 1u; // part i: first + i*HEADS
-    const uint stride = pc.splits > 8u ? 5u : 4u;
     const uint sink_bits = sink[head];
-    const bool turns = (pc.flags & TURN) != 0u && lane >= 112u; // two pairs
+    const bool turns = (pc.flags & TURN) != 0u && lane >= (HEAD - 2u * ROPE_PAIRS) / 4u; // two pairs
     MlaJoined j = mla_nothing();
     uvec2 c = uvec2(0u), s = uvec2(0u);
-    [[dont_unroll]] for (uint base = group * stride; base <= last; base += 4u * stride) {
+    [[dont_unroll]] for (uint base = group * pc.ahead; base <= last; base += JOIN_GROUPS * pc.ahead) {
         vec4 x[MLA_AHEAD];
         vec2 part[MLA_AHEAD];
         [[unroll]] for (uint k = 0u; k < MLA_AHEAD; k++) {
             const uint at = first + min(base + k, last) * HEADS;
             part[k] = uintBitsToFloat(ChainRead2(pc.part_ml_addr + uint64_t(at) * 16u).v);
-            x[k] = uintBitsToFloat(ChainRead4(pc.part_out_addr + uint64_t(at * 128u + lane) * 16u).v);
+            x[k] = uintBitsToFloat(ChainRead4(pc.part_out_addr + uint64_t(at * (HEAD / 4u) + lane) * 16u).v);
         }
         if (turns) {
             const uint angle = uint(clamp(positions[t], 0, int(pc.table_rows) - 1)) * ROPE_PAIRS + lane % 16u;
@@ -238,7 +249,7 @@ void join(uint turn, uint64_t x_at) {
             s = table[angle + ROPE_PAIRS / 2u];
         }
         [[unroll]] for (uint k = 0u; k < MLA_AHEAD; k++) {
-            if (k >= stride || base + k > last) part[k].y = 0.0;
+            if (k >= pc.ahead || base + k > last) part[k].y = 0.0;
         }
         mla_take(j, part, x);
     }
@@ -247,14 +258,14 @@ void join(uint turn, uint64_t x_at) {
     barrier();
     if (group > 0u) return;
     float m = j.m;
-    [[unroll]] for (uint g = 1u; g < 4u; g++) m = max(m, pair_s[g * 32u].x);
+    [[unroll]] for (uint g = 1u; g < JOIN_GROUPS; g++) m = max(m, pair_s[g * JOIN_LANES].x);
     mla_raise(j, m);
-    [[unroll]] for (uint g = 1u; g < 4u; g++) {
-        const uint i = g * 32u + tid;
+    [[unroll]] for (uint g = 1u; g < JOIN_GROUPS; g++) {
+        const uint i = g * JOIN_LANES + tid;
         mla_add(j, pair_s[i], vec4(sum_s[i], sum_s[PITCH + i], sum_s[2u * PITCH + i], sum_s[3u * PITCH + i]));
     }
     const uvec2 w = mla_words(j, (pc.flags & HAS_SINK) != 0u ? mla_sink(sink_bits) : MLA_NO_SINK, turns, c, s);
-    const uint64_t at = uint64_t((t * HEADS + head) * 128u + lane) * 8u;
+    const uint64_t at = uint64_t((t * HEADS + head) * (HEAD / 4u) + lane) * 8u;
     ChainWrite2(x_at + at).v = present(w);
     KvWrite2(pc.x_addr + at).v = w;
 }

@@ -1,11 +1,15 @@
-// A linear layer for many tokens, with cooperative matrices: y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k]; see proj_linear.comp.
-// bindings: 0 w_scale, 1 row_scale, 2 x_scale; x, w and y by address: lib/linear.glsl. With splits, part s of k goes to an f32 y of its own.
-// One workgroup of THREADS: BM tokens (x of the grid) and BN rows (y, from first_row on) of group z / splits. Each step decodes BK numbers of all of them
-//   to shared memory; a subgroup holds WM x WN sums in registers. The next step's numbers are on their way and decoded while the products
-//   of this one run; a second workgroup on the same multiprocessor has the matrix units while this one stores.
+// A linear layer for many tokens, with matrices:
+//   y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k]; see proj_linear.comp.
+// Shared memory: max((BM+BN)*(2*BK+16), THREADS/SUBGROUP*M*(4*WN+16)) + 4 B: 20484 for 128 x 128 in
+//   steps of 32.
+// Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, vulkanMemoryModel,
+//   bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
+// Bindings: 0 w_scale, 1 row_scale, 2 x_scale; x, w and y by address: lib/linear.glsl. With splits,
+//   part s of k goes to an f32 y of its own.
+// Workgroup: BM tokens (x) and BN rows (y, from first_row on) of group z / splits. A step decodes
+//   BK numbers of all of them to shared memory; a subgroup holds WM x WN sums. The next step's
+//   numbers come and are decoded while the products of this one run.
 // Constants: lib/linear_tiles.glsl.
-// Shared memory: max((BM+BN)*(2*BK+16), THREADS/SUBGROUP*M*(4*WN+16)) + 4: 20484 B for 128 x 128 in steps of 32.
-// Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -17,7 +21,7 @@
 
 const uint LINES = THREADS / UNITS;  // rows that all invocations decode at a time
 const uint X_EACH = BM / LINES;
-const uint W_MOST = FORMAT == WEIGHT_BF16 ? 8u : FORMAT == WEIGHT_NVFP4 ? 32u : 16u; // weights of 16 bytes
+const uint W_MOST = WEIGHT_QUAD;
 const uint W_FAIR = BN * BK / THREADS < BK ? BN * BK / THREADS : BK;
 const uint W_VEC = W_MOST < W_FAIR ? W_MOST : W_FAIR; // weights that an invocation loads at a time
 const uint W_UNITS = BK / W_VEC;
@@ -40,13 +44,15 @@ struct Fetch {
 uint token_of(uint i) { return min(t0_ + line_ + i * LINES, pc.tokens - 1u); }
 uint row_of(uint i) { return clamp(row0_ + w_line_ + i * W_LINES, group_ * pc.n, (group_ + 1u) * pc.n - 1u); }
 
-// find: behind the last token and row the last ones are decoded again; what comes of it is not stored.
+// find: behind the last token and row the last ones are decoded again; what comes of it is not
+// stored.
 void find() {
     [[unroll]] for (uint i = 0u; i < X_EACH; i++) x_at_[i] = x_row(token_of(i), group_) * (pc.k / 8u);
     [[unroll]] for (uint i = 0u; i < W_EACH; i++) w_at_[i] = row_of(i) * (pc.k / W_VEC);
 }
 
-// fetch: step's numbers as they are stored. Behind the end of a row its last ones come, so that no load hangs on a condition.
+// fetch: step's numbers as they are stored. Behind the end of a row its last ones come, so that no
+// load hangs on a condition.
 void fetch(uint step, out Fetch f) {
     const uint u = min(step * UNITS + unit_, pc.k / 8u - 1u);
     [[unroll]] for (uint i = 0u; i < X_EACH; i++) {
@@ -139,7 +145,8 @@ void main() {
     const uint split = gl_WorkGroupID.z % pc.splits;
     group_ = gl_WorkGroupID.z / pc.splits;
     t0_ = first_ = gl_WorkGroupID.x * BM;
-    // Tiles begin at multiples of their size among the rows of all groups, so that each lies in one block of 128.
+    // Tiles begin at multiples of their size among the rows of all groups, so that each lies in one
+    // block of 128.
     row0_ = (group_ * pc.n / BN + gl_WorkGroupID.y) * BN + pc.first_row;
     line_ = spread(tid / UNITS, LINES);
     unit_ = tid % UNITS;
@@ -160,8 +167,8 @@ void main() {
     decode(f0, step, v0);
     keep(v0);
     unit_of_sums_ = unit_of_next_ = fraction(f0.w_scale);
-    // The last step stands apart: a condition between the loads and their use would make the loads wait. So would one around the change of
-    // unit: the first step of a block stands apart, too.
+    // The last step stands apart: a condition between the loads and their use would make the loads
+    // wait. So would one around the change of unit: the first step of a block stands apart, too.
     if (FRACTIONS) {
         [[dont_unroll]] while (step < last) {
             const uint end = min(last, (step / BLOCK_STEPS + 1u) * BLOCK_STEPS);

@@ -1,8 +1,12 @@
-// The sum of a linear layer's parts over k: y[t][c] = sum_s part[s][t][c], s = 0, 1, .. in this order.
-// bindings: 0 part [splits,T,columns] f32, 1 y [T,y_stride] bf16 or f32, of which columns y_column .. y_column+columns-1 are written
-// One invocation: four neighbouring columns of a token. x: columns, y: tokens. Eight, four or two parts are on their way at a time.
-// Shared memory: none.
+// The sum of a linear layer's parts over k, in this order:
+//   y[t][c] = sum_s part[s][t][c], s = 0, 1, ..
+// Shared memory: 0 B.
 // Features: none.
+// Bindings: 0 part [splits,T,columns] f32, 1 y [T,y_stride] bf16 or f32, of which columns y_column
+//   .. y_column+columns-1 are written.
+// Workgroup: 128 fours of neighbouring columns (x) of a token (y). Eight, four or two parts are on
+//   their way at a time.
+// Constants: none.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require

@@ -1,16 +1,19 @@
-#version 460
-// Query norm and rotation, and insertion of the K row: for token t at position p, in binary32,
-//   head h:   y = x * (sum_i x_i^2 / 512 + eps)^-0.5,  y[448..511] turned forward at p;  q[t,h] = bf16(y), in place
-//   K row, for slot s = slots[t] >= 0:  x = columns kv_at .. kv_at+511 of kv[t], with NORM bf16((x * r) * kv_weight) as in proj_qkv_norm;
-//             k = x with x[448..511] turned forward at p, rounded to bf16; then as kv_insert:
-//             block b = 0..6:  sb = byte of 2^ceil(log2(max(amax, 1e-4)/448)), code[d] = e4m3(k[d] * 2^(127-sb)), scale[b] = sb
-// Shared memory: 800 bytes.  Features: none; _da: bufferDeviceAddress, shaderInt64; _lanes: lib/lanes.glsl.
-// Bindings, of builds without _da:
-//            0 kv [N, kv_width] bf16   1 slots [T] i64, T <= N   2 positions [N] i32   3 table [rows, 64] f32 (lib/rope.glsl)
-//            4 kv_weight [512] bf16 or f32   5 q [N, H, 512] bf16, read and written   6 pool [pages, stride] u8
-// Workgroup: of token gl_WorkGroupID.y, 4 heads, 32 invocations each with two units of 8 values; the last x: the K row.
-// Constants: 0 PAGE, slots per page, 1 NORM: 0 none, 1 kv_weight is bf16, 2 f32; _lanes: 2 SUBGROUP.
+// Query norm and rotation, and insertion of the K row: for token t at position p, in binary32
+//   y = x * (sum_i x_i^2 / 512 + eps)^-0.5 of head h, y[448..511] turned at p; q[t,h] = bf16(y)
+//   x = columns kv_at .. kv_at+511 of kv[t], with NORM normed as in proj_qkv_norm.comp; x[448..511]
+//     turned at p and rounded to bf16; then to slot s = slots[t] >= 0 as kv_insert.comp does
+// Shared memory: 800 B.
+// Features: none; with KV_DA bufferDeviceAddress, shaderInt64; with LANES_PASS those of
+//   lib/lanes.glsl.
+// Bindings: 0 kv [N,kv_width] bf16, 1 slots [T] i64, T <= N, 2 positions [N] i32, 3 table [rows,64]
+//   f32 (lib/rope.glsl), 4 kv_weight [512] bf16 or f32, 5 q [N,H,512] bf16, read and written, 6
+//   pool [pages,stride] u8; KV_DA builds reach all by address.
+// Workgroup: 4 heads (x) of token y, 32 invocations each with two units of 8 numbers; the last x:
+//   the K row.
+// Constants: 0 PAGE, slots of a page, 1 NORM: 0 none, 1 kv_weight is bf16, 2 f32; LANES_PASS: 2
+//   SUBGROUP.
 // A position outside the table counts as its nearest row, a slot beyond the pool as -1.
+#version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/kv_page.glsl"
 #include "lib/rows.glsl"
@@ -111,8 +114,8 @@ void gains(uint u, out vec4 a, out vec4 b) {
     }
 }
 
-// insert: loads come before anything is decided, so that they wait for each other no more than they must; invocations from 64 on
-// do what others do, too, and store nothing.
+// insert: loads come before anything is decided, so that they wait for each other no more than they
+// must; invocations from 64 on do what others do, too, and store nothing.
 void insert(uint t) {
     const uint me = me_(), lane = me % UNITS, block = lane / 8u, pair = (lane % 8u) * 4u;
     uvec4 w = kv_at(t * pc.kv_stride + pc.kv_at + lane);

@@ -1,13 +1,17 @@
+// Norms of the query's bottleneck and of the K row: for token t, for
+// x = columns qr_at .. qr_at+RANK-1 of qr[t], n = RANK, w = qr_weight, and for
+// x = columns kv_at .. kv_at+511 of kv[t], n = 512, w = kv_weight, in binary32
+//   r = (sum_i x_i^2 / n + eps)^-0.5,  out_i = bf16((x_i * r) * w_i)
+// Shared memory: 528 B.
+// Features: none; with KV_DA bufferDeviceAddress, shaderInt64.
+// Bindings: 0 qr [T,qr_width] bf16, 1 kv [T,kv_width] bf16, 2 qr_weight [RANK] bf16 or f32, 3
+//   kv_weight [512] bf16 or f32, 4 qr_out [T,RANK] bf16, 5 kv_out [T,512] bf16; 0 and 1 may be one
+//   tensor; KV_DA builds reach all by address.
+// Workgroup: token x; y = 0 its query row, y = 1 its K row. An invocation has every 128th unit of 8
+//   numbers.
+// Constants: 0 RANK, a multiple of 8.
+// Widths and columns are multiples of 8 and counted in units of 8 numbers.
 #version 460
-// Norms of the query's bottleneck and of the K row: for token t, x = columns qr_at .. qr_at+RANK-1 of qr[t], n = RANK,
-// w = qr_weight, and x = columns kv_at .. kv_at+511 of kv[t], n = 512, w = kv_weight:
-//   r = (sum_i x_i^2 / n + eps)^-0.5,  out_i = bf16((x_i * r) * w_i)          each product in binary32
-// Bindings, of builds without _da:
-//            0 qr [T, qr_width] bf16   1 kv [T, kv_width] bf16   2 qr_weight [RANK] bf16 or f32   3 kv_weight [512] bf16 or f32
-//            4 qr_out [T, RANK] bf16   5 kv_out [T, 512] bf16     0 and 1 may be one tensor
-// Workgroup: token gl_WorkGroupID.x; y = 0 its query row, y = 1 its K row. An invocation has every 128th unit of 8 values.
-// Constants: 0 RANK, a multiple of 8.  Shared memory: 528 bytes.  Features: none; _da: bufferDeviceAddress, shaderInt64.
-// Widths and columns are multiples of 8 and counted in units of 8 values.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #include "lib/kv_page.glsl"

@@ -1,13 +1,17 @@
+// What proj_qkv_norm.comp computes, to the same bits, with sums passed on inside subgroups: for
+// x = columns qr_at .. qr_at+RANK-1 of qr[t], n = RANK, w = qr_weight, and for
+// x = columns kv_at .. kv_at+511 of kv[t], n = 512, w = kv_weight, in binary32
+//   r = (sum_i x_i^2 / n + eps)^-0.5,  out_i = bf16((x_i * r) * w_i)
+// Shared memory: 656 B.
+// Features: those of lib/lanes.glsl; with KV_DA bufferDeviceAddress, shaderInt64.
+// Bindings: 0 qr [T,qr_width] bf16, 1 kv [T,kv_width] bf16, 2 qr_weight [RANK] bf16 or f32, 3
+//   kv_weight [512] bf16 or f32, 4 qr_out [T,RANK] bf16, 5 kv_out [T,512] bf16; 0 and 1 may be one
+//   tensor; KV_DA builds reach all by address.
+// Workgroup: token x; y = 0 its query row, y = 1 its K row. An invocation has every 64th unit of 8
+//   numbers.
+// Constants: 0 RANK, a multiple of 8, 1 SUBGROUP.
+// Widths and columns are multiples of 8 and counted in units of 8 numbers.
 #version 460
-// What proj_qkv_norm.comp computes, to the same bits, with 64 invocations a row and sums passed on inside subgroups: for token t,
-// x = columns qr_at .. qr_at+RANK-1 of qr[t], n = RANK, w = qr_weight, and x = columns kv_at .. kv_at+511 of kv[t], n = 512, w = kv_weight:
-//   r = (sum_i x_i^2 / n + eps)^-0.5,  out_i = bf16((x_i * r) * w_i)          each product in binary32
-// Bindings, of builds without _da:
-//            0 qr [T, qr_width] bf16   1 kv [T, kv_width] bf16   2 qr_weight [RANK] bf16 or f32   3 kv_weight [512] bf16 or f32
-//            4 qr_out [T, RANK] bf16   5 kv_out [T, 512] bf16     0 and 1 may be one tensor
-// Workgroup: token gl_WorkGroupID.x; y = 0 its query row, y = 1 its K row. An invocation has every 64th unit of 8 values.
-// Constants: 0 RANK, a multiple of 8, 1 SUBGROUP.  Shared memory: 656 bytes.  Features: lib/lanes.glsl; _da: bufferDeviceAddress, shaderInt64.
-// Widths and columns are multiples of 8 and counted in units of 8 values.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #include "lib/kv_page.glsl"
@@ -27,8 +31,9 @@ shared vec4 rms_of[8]; // lib/rms.glsl names it, and nothing here uses it
 shared vec4 part_of;   // of units 0 to 31, 32 to 63, 64 to 95 and 96 to 127 of 128
 #include "lib/rms.glsl"
 
-// row_sum: the sums of proj_qkv_norm.comp are of every 128th unit, then over 32 units that lie side by side. An invocation here has
-// units of two of its invocations, whose sums are given, and gives one of them away in the first step.
+// row_sum: the sums of proj_qkv_norm.comp are of every 128th unit, then over 32 units that lie side
+// by side. An invocation here has units of two of its invocations, whose sums are given, and gives
+// one of them away in the first step.
 float row_sum(uint lane, float even, float odd) {
     const bool upper = (lane & 4u) != 0u;
     precise float a = (upper ? odd : even) + lanes_pass(upper ? even : odd, 4u);
@@ -53,7 +58,8 @@ void kv_row(uint t, uint lane) {
     kv_out_put(t * KV_UNITS + lane, rms_scaled(w, r, a, b));
 }
 
-// Arrays stay in here: handed to functions they cost an H100 0.5 us. The last step may end within the invocations.
+// Arrays stay in here: handed to functions they cost an H100 0.5 us. The last step may end within
+// the invocations.
 void query_row(uint t, uint lane) {
     const bool f32 = pc.qr_f32 != 0u;
     const uint row = t * pc.qr_stride + pc.qr_at;

@@ -81,7 +81,7 @@ func TestOneStagingBuffer(t *testing.T) {
 	d := open(t, vk.DeviceOptions{MemoryHook: func(size uint64) error {
 		if size == 8<<20 {
 			made.Add(1)
-			time.Sleep(10 * time.Millisecond) // for another one to come
+			time.Sleep(10 * time.Millisecond) // time for another to be made, if one can; too little hides it, and fails nothing
 		}
 		return nil
 	}})

@@ -12,44 +12,33 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/vkmla/vkmla/internal/lab/validation"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/vk"
 )
 
-// open opens the first device with the validation that VKMLA_TEST_VALIDATION asks
-// for (core, sync, off; by default core where the layer is installed) and fails
-// the test on any message.
+// open opens the device that VKMLA_TEST_DEVICE names, with the validation that
+// VKMLA_TEST_VALIDATION asks for, and fails the test on any message.
 func open(t *testing.T, o vk.DeviceOptions) *vk.Device {
 	t.Helper()
-	v := vk.ValidationOff
-	switch mode := os.Getenv("VKMLA_TEST_VALIDATION"); {
-	case mode == "sync":
-		v = vk.ValidationSync
-	case mode == "core", mode == "" && vk.HasValidation():
-		v = vk.ValidationCore
-	}
+	v, err := validation.Choose(os.Getenv(validation.Env), vk.HasValidation())
+	require.NoError(t, err)
 	in, err := vk.NewInstance(vk.InstanceOptions{AppName: "vk test", Validation: v, OnMessage: func(m vk.Message) {
-		t.Errorf("validation: %s", m.Text)
+		if !validation.Late(m) {
+			t.Errorf("validation: %s", m.Text)
+		}
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { in.Close() })
 	a, err := in.Pick(os.Getenv("VKMLA_TEST_DEVICE"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	d, err := a.Open(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, d.Close()) })
 	return d
 }
 
@@ -256,37 +245,46 @@ func TestTimestampsGrow(t *testing.T) {
 	}
 }
 
+// endsAtSecondLook is a context that has ended when it is asked for the second time.
+type endsAtSecondLook struct {
+	context.Context
+	looks int
+}
+
+func (c *endsAtSecondLook) Err() error {
+	if c.looks++; c.looks > 1 {
+		return context.Canceled
+	}
+	return nil
+}
+
 func TestWaitStopsWithContext(t *testing.T) {
 	d := open(t, vk.DeviceOptions{})
 	k := copyKernel(t, d)
 	a, b := buffer(t, d, 32<<20, vk.DeviceLocal), buffer(t, d, 32<<20, vk.DeviceLocal)
-	c := record(t, d, func(r *vk.Recorder) error { // long enough to still run when the context ends
-		for i := range 60 {
+	c := record(t, d, func(r *vk.Recorder) error {
+		for i := range 20 {
 			if err := r.Dispatch(addStep(k, b.Whole(), a.Whole(), uint32(i))); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
-	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
-	defer cancel()
-	p, err := c.Submit()
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = p.Wait(ctx)
-	if errors.Is(err, context.DeadlineExceeded) {
-		if _, err := c.Submit(); !errors.Is(err, vk.ErrBusy) && err != nil {
-			t.Errorf("second submit: %v, want ErrBusy or success", err)
+	// A busy machine may let the device finish before anybody looks: then once more.
+	var err error
+	for try := 0; try < 20 && err == nil; try++ {
+		p, submitted := c.Submit()
+		require.NoError(t, submitted)
+		if err = p.Wait(&endsAtSecondLook{Context: context.Background()}); err != nil {
+			if _, again := c.Submit(); again != nil {
+				assert.ErrorIs(t, again, vk.ErrBusy)
+			}
 		}
-	} else if err != nil || d.Adapter().Type == vk.TypeCPU {
-		t.Errorf("wait: %v, want the context's error", err)
 	}
-	done, stop := context.WithCancel(context.Background())
+	assert.ErrorIs(t, err, context.Canceled)
+	ended, stop := context.WithCancel(context.Background())
 	stop()
-	if err := c.Run(done); !errors.Is(err, context.Canceled) {
-		t.Errorf("run under an ended context: %v", err)
-	}
+	assert.ErrorIs(t, c.Run(ended), context.Canceled)
 }
 
 func TestArgumentErrors(t *testing.T) {

@@ -14,12 +14,13 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/vkmla/vkmla/internal/lab/bench"
+	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/vk"
 )
 
 type benchFlags struct {
 	bench.Common
-	ops               []string
+	ops, cases        []string
 	batches, contexts []int
 	topk, prefill     []int
 	heads, window     int
@@ -27,31 +28,29 @@ type benchFlags struct {
 	suite             string
 	compare           string
 	peers             bench.PeerTable
-	device            string
+	device, profile   string
 	output            string
 }
 
-// suites are the values of --suite, each with the flags that not all of them have, and
-// the names that --op takes.
+// suites are the values of --suite, each with the flags that not all of them have.
 var suites = []struct {
 	name  string
 	flags []string
-	ops   []string
 }{
-	{"decode", []string{"heads", "topk", "window", "batch", "context", "variant"}, nil},
-	{"indexer", []string{"heads", "topk", "batch", "context", "prefill", "op", "variant"}, bench.IndexerOps},
-	{"attention", []string{"op", "batch", "heads", "topk", "variant"}, bench.AttentionOps},
-	{"memory", []string{"op", "batch", "heads", "prefill"}, bench.MemoryOps},
-	{"linear", []string{"op", "batch", "model", "weights", "variant"}, bench.LinearOps},
-	{"step", []string{"batch", "context", "model", "weights", "keys", "variant"}, nil},
-	{comparison, comparedFlags, nil},
-	{"layer", []string{"batch", "context", "prefill", "model", "kind", "weights", "chunk", "keys", "output-path", "variant"}, nil},
+	{"decode", []string{"case", "heads", "topk", "window", "batch", "variant"}},
+	{"indexer", []string{"op", "case", "heads", "topk", "batch", "context", "prefill", "variant"}},
+	{"attention", []string{"op", "case", "batch", "heads", "topk", "window", "variant"}},
+	{"memory", []string{"op", "case", "batch", "heads", "prefill", "variant"}},
+	{"linear", []string{"op", "case", "batch", "model", "weights", "variant"}},
+	{"step", []string{"batch", "context", "model", "weights", "keys", "variant"}},
+	{comparison, comparedFlags},
+	{"layer", []string{"batch", "context", "prefill", "model", "kind", "weights", "chunk", "keys", "output-path", "variant"}},
 }
 
 // comparison is the suite that --compare runs, of others' cases.
 const comparison = "compare"
 
-var comparedFlags = []string{"op", "variant"}
+var comparedFlags = []string{"op", "case", "variant"}
 
 func suiteNames() string {
 	var names []string
@@ -64,88 +63,70 @@ func suiteNames() string {
 }
 
 // benchLong is what --help says before the flags.
-const benchLong = `Bench has several suites. The suite decode, which is the default, times the decode
-attention of a DeepSeek-V4 C4A layer for several batch sizes: each token is a
-request of its own and attends its sliding window and the rows that the indexer
-picked, from FP8 pages behind random block tables.
+const benchLong = `Bench times kernels on a device, in several suites. Every case is checked against its
+reference first; a wrong one is reported and not timed. Times are the device's, median
+and 95th percentile, after a warm-up, with operands rotated past the last-level cache.
+Bytes are the least that an operation has to move. Shares are of the copy bandwidth and
+the matrix rate, which are measured first.
 
-Two times are given. "attend" is the attention kernel with the merge of its
-parts; "step" is all of it: map slots, insert the new row, build both index lists,
-attend. Times are GPU timestamps, median and 95th percentile, after a warm-up, with
-inputs rotated past the last-level cache. Bytes are the least that attention has to
-move; the shares are of the copy bandwidth and the matrix rate measured first.
+Suites of single operations:
 
-Before a batch size is timed, its index lists are compared with the reference for
-all tokens, and the attention for up to three. A wrong kernel is reported as wrong
-and not timed.
+  decode      (the default) decode attention of a C4A layer for several batch sizes: each
+              token attends 128 rows of its window and 512 picked rows, in FP8 pages
+  indexer     what picks those rows: compressors, query quantisation, logits, top-k,
+              and scoring and picking in one
+  attention   attention for the rows of a C4A layer, of the window alone, of a C128A
+              layer at a million tokens, and sparse prefill
+  memory      operations that mostly move bytes: insertion, gathering, norms, rotations
+  linear      matrix products of layers
 
-The suite indexer times what chooses those rows, operation by operation: the
-compressors, query quantisation, logits, top-k, and scoring and selecting in one.
-Its rows stand beside what other implementations take on an H100, where somebody
-measured it. --batch, --prefill, --context and --topk give its sizes, --op picks
-operations by the beginning of their names. Each case is checked first, too.
-
-The suite attention times the attention kernel alone, with the merge of its parts: for
-the rows of a C4A layer, of the window alone, of a C128A layer at a million tokens, and
-sparse prefill. The suites memory and linear time the operations that mostly move bytes
-(insertion, gathering, norms, rotations) and the matrix products of layers, one by one.
+--op picks operations, by the names that verify and info use or how they begin; --case
+picks sizes, by parts of their names such as heads=64/batch=1.
 
 The suite layer times whole layers, from hidden states to hidden states, with random
-weights: one of each kind (window, c4a, c128a) of --model flash or pro in the formats
-of --weights, for decode steps of --batch requests of --context tokens, and for the
-chunks of prefills of --prefill tokens. It gives the time of the layer and, from
-timestamps between them, of each of its operations, with the bytes of weights, caches
-and activations, the share of the measured limits, launches, barriers and device
-memory by purpose. Where one of --batch and --prefill is given, the other is left out.
-What does not fit into device memory is left out, too, and that is said.
+weights: one of each kind (window, c4a, c128a) of --model flash or pro in the formats of
+--weights, for decode steps of --batch requests of --context tokens and for the chunks of
+prefills of --prefill tokens. It gives the time of the layer and of each operation, with
+bytes, shares of the limits, launches, barriers and memory. If only one of --batch and
+--prefill is given, the other is left out. What does not fit into memory is skipped.
 
-The suite step times whole decode steps of a model, all layers in one submission, with
+The suite step times whole decode steps of a model: all layers in one submission, with
 and without a kernel between them that makes them depend on each other, and layer by
-layer, for --batch sequences of --context tokens: the device's time, the processor's
-time, the operations by kind of layer, bytes needed and how many times their time a step
-takes, launches and barriers, device memory by purpose. Layers have weights of their own
-as long as there is memory for them; otherwise it is said how many share theirs. One
-layer of each kind is checked first, and that all layers are in the chain.
+layer, for --batch sequences of --context tokens. Layers have weights of their own as
+long as there is memory for them; the report says how many share theirs.
 
-With --compare FILE, bench runs the cases of all suites that FILE has others' times of,
-and those that have a goal without, and gives each row with the peer's time, ours, the
-ratio and the share of the limit, and geometric means beside the project's goals.
---compare peers.json is the table that comes with the program; its form is that of
-internal/lab/bench/peers.json.
+--compare FILE runs the cases of all suites for which FILE has others' times, and those
+with a goal of their own. Each row has the peer's time, ours, the ratio and the share of
+the limit; geometric means stand beside the project's goals. --compare peers.json is the
+table that comes with the program; its form is that of internal/lab/bench/peers.json.
 
-A copy of a gigabyte reaches more than any launch of some megabytes that has to wait for
-another one. So decode attention, products of up to %d tokens and whole steps stand beside
-a floor, too, timed in the same run in the same way: launches of the same bytes that only
-read. Of an operation there are as many, one behind the other, as it has itself, and the
-first reads all its bytes; of a step there is one for each launch that the engine recorded,
-in the same levels. What has to be computed is not in it, nor that bytes lie scattered, nor
-the way of kernels' code from memory: what has these launches can hardly be faster.
+A copy of a gigabyte reaches more than a launch of some megabytes that has to wait for
+another one. So decode attention, products of up to %d tokens and whole steps also stand
+beside a floor, timed in the same way: launches of the same bytes that only read. An
+operation's floor has as many launches as it has itself, and the first reads all its
+bytes; a step's has one for each launch that the engine recorded, in the same levels.
+Computation, scattered bytes and the loading of code are not in it.
 
---op takes these names, or how some begin, and with --compare those of all suites:
+Operations:
 
 %s
-Exit status: 0 if every batch was right and timed, 1 if one was wrong, 2 if bench
+Exit status: 0 if everything was right and timed, 1 if something was wrong, 2 if bench
 could not do its work.`
 
 // opNames are the lines of the help that name operations.
 func opNames() string {
 	var b strings.Builder
 	for _, s := range suites {
-		if s.ops == nil {
+		if s.name == comparison || s.name == "decode" {
 			continue
 		}
-		line := fmt.Sprintf("  %-10s", s.name)
-		for i, op := range s.ops {
-			if len(line)+len(op) > 85 {
-				fmt.Fprintln(&b, line)
-				line = strings.Repeat(" ", 12)
+		for i, op := range bench.SuiteOps(s.name) {
+			name := s.name
+			if i > 0 {
+				name = ""
 			}
-			line += " " + op
-			if i < len(s.ops)-1 {
-				line += ","
-			}
+			fmt.Fprintf(&b, "  %-11s %s\n", name, op.Name)
 		}
-		fmt.Fprintln(&b, line)
 	}
 	return b.String()
 }
@@ -154,8 +135,8 @@ func benchCommand() *cobra.Command {
 	var f benchFlags
 	cmd := &cobra.Command{
 		Use:   "bench",
-		Short: "Time attention, the indexer, whole layers or whole steps",
-		Long:  fmt.Sprintf(benchLong, bench.FloorTokens, opNames()),
+		Short: "Time operations, whole layers or whole steps",
+		Long:  fmt.Sprintf(benchLong, verify.FloorTokens, opNames()),
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.settle(cmd); err != nil {
@@ -173,18 +154,23 @@ func (f *benchFlags) define(fl *pflag.FlagSet) {
 	fl.StringVar(&f.suite, "suite", suites[0].name, suiteNames())
 	fl.StringVar(&f.compare, "compare", "", "compare with the times of a file of peers, or of peers.json, which comes with the program")
 	fl.StringSliceVar(&f.ops, "op", nil, "suites indexer, attention, memory, linear, and --compare: operations, names or how they begin (default all)")
+	fl.StringSliceVar(&f.cases, "case", nil, "suites of operations, and --compare: parts of the names of cases, as heads=64/batch=1 (default all)")
 	fl.IntVar(&f.heads, "heads", 0, "query heads, 1 to 128 (default, suites decode, indexer: 64; attention, memory: 64 and 128)")
-	fl.IntSliceVar(&f.batches, "batch", nil, "tokens, one or several numbers with commas (default, suite decode: 1 to 128 by powers of two; indexer, memory: 1,32,128; attention: 1 to 256; linear: 1,4,16,4096; layer: 1,8,32,64; step: 1,32; fewer on a CPU)")
-	fl.IntSliceVar(&f.contexts, "context", nil, "tokens of each request (default, suite decode: 65536; indexer: 16384,131072,1048576; layer: 4096,131072,1048576; step: 131072; fewer on a CPU)")
-	fl.IntSliceVar(&f.prefill, "prefill", nil, "suites indexer, memory: tokens of a prefill step (default 4096; 256 on a CPU); layer: of a prompt (default 1024,4096,32768; 300 on a CPU)")
-	fl.IntSliceVar(&f.topk, "topk", nil, "compressed rows that a token attends, or that are picked (default, suite decode: 512; indexer: 512,1024; attention: the operation's own)")
-	fl.IntVar(&f.window, "window", 0, "suite decode: rows of the sliding window (default 128)")
+	fl.IntSliceVar(&f.batches, "batch", nil, "tokens, one or several numbers with commas (default, suite decode: 1 to 128 by powers of two; "+
+		"indexer, memory: 1,32,128; attention: 1 to 256; linear: 1,4,16,4096; layer: 1,8,32,64; step: 1,32; fewer on a processor)")
+	fl.IntSliceVar(&f.contexts, "context", nil, "tokens of each request (default, suite indexer: 16384,131072,1048576; "+
+		"layer: 4096,131072,1048576; step: 131072; fewer on a processor)")
+	fl.IntSliceVar(&f.prefill, "prefill", nil, "suites indexer, memory: tokens of a prefill step (default 4096; 256 on a processor); "+
+		"layer: of a prompt (default 1024,4096,32768; 300 on a processor)")
+	fl.IntSliceVar(&f.topk, "topk", nil, "compressed rows that a token attends, or that are picked (default, suite decode: 512; "+
+		"indexer: 512,1024; attention: the operation's own)")
+	fl.IntVar(&f.window, "window", 0, "suites decode, attention: rows of the sliding window (default 128)")
 	f.layer.define(fl)
-	fl.StringVar(&f.Variant, "variant", "", "variant of attention kernels, scores or products; not suite memory (default the best, see vkmla info)")
-	fl.IntVar(&f.Reps, "reps", 0, "timed launches or steps (default, suite decode: 200; indexer, attention, memory, linear: 100; layer, step: 40; fewer on a CPU)")
-	fl.IntVar(&f.Warmup, "warmup", 0, "those before them (default 20; suites layer, step: 5; 1 on a CPU)")
+	fl.StringVar(&f.Variant, "variant", "", "variant of the operations, of attention in layers and steps (default the best, see vkmla info)")
+	fl.IntVar(&f.Reps, "reps", 0, "timed launches or steps (default, suite decode: 200; other operations: 100; layer, step: 40; fewer on a processor)")
+	fl.IntVar(&f.Warmup, "warmup", 0, "those before them (default 20; suites layer, step: 5; 1 on a processor)")
 	fl.Uint64Var(&f.Seed, "seed", 1, "seed of the inputs")
-	fl.StringVar(&f.device, "device", "", "device: index, part of its name, or UUID (default the first GPU, else the first CPU)")
+	deviceFlags(fl, &f.device, &f.profile)
 	fl.StringVarP(&f.output, "output", "o", "md", strings.Join(bench.Formats, ", "))
 }
 
@@ -258,37 +244,14 @@ func (f *benchFlags) settle(cmd *cobra.Command) error {
 	if f.suite == comparison {
 		return nil
 	}
-	if f.suite == "decode" {
-		_, err := f.decodeOptions()
-		return err
-	}
 	return f.layer.settle()
-}
-
-// decodeOptions are those of the suite decode, which has one number where others have
-// several.
-func (f benchFlags) decodeOptions() (bench.DecodeOptions, error) {
-	o := bench.DecodeOptions{Common: f.Common, Heads: f.heads, Window: f.window, Batches: f.batches}
-	for _, v := range []struct {
-		arg  string
-		list []int
-		to   *int
-	}{{"topk", f.topk, &o.TopK}, {"context", f.contexts, &o.Context}} {
-		if len(v.list) > 1 {
-			return o, &vk.ArgumentError{Op: "bench: decode", Arg: v.arg, Got: fmt.Sprint(v.list), Want: "one number"}
-		}
-		for _, n := range v.list {
-			*v.to = n
-		}
-	}
-	return o, nil
 }
 
 func runBench(ctx context.Context, f benchFlags, stdout, stderr io.Writer) error {
 	if err := bench.CheckFormat(f.output); err != nil {
 		return err
 	}
-	dev, close, err := openDevice(f.device)
+	dev, close, err := openDevice(f.device, f.profile)
 	if err != nil {
 		return err
 	}
@@ -299,10 +262,11 @@ func runBench(ctx context.Context, f benchFlags, stdout, stderr io.Writer) error
 	if err != nil {
 		return err
 	}
-	report, err := f.run(ctx, dev, limits, stdout, p)
+	on := bench.ReportOn{Out: stdout, Format: f.output, Adapter: dev.Adapter(), Profile: f.profile, Limits: limits}
+	report, err := f.run(ctx, dev, on, p)
 	p.line.clear()
 	if err != nil && !errors.Is(err, bench.ErrWrong) {
-		if ctx.Err() != nil && report != nil { // somebody was tired of waiting: what there is
+		if ctx.Err() != nil && report != nil { // interrupted: the rows so far
 			err = errors.Join(err, report.Close())
 		}
 		return err
@@ -320,63 +284,45 @@ func runBench(ctx context.Context, f benchFlags, stdout, stderr io.Writer) error
 type closer interface{ Close() error }
 
 // run runs the suite and returns its report, to be closed.
-func (f benchFlags) run(ctx context.Context, dev *vk.Device, limits bench.Limits, stdout io.Writer, p *benchProgress) (closer, error) {
+func (f benchFlags) run(ctx context.Context, dev *vk.Device, on bench.ReportOn, p *benchProgress) (closer, error) {
 	switch f.suite {
-	case "decode":
-		report, err := bench.NewReport(stdout, f.output, dev.Adapter(), limits)
-		if err != nil {
-			return nil, err
-		}
-		o, err := f.decodeOptions()
-		if err != nil {
-			return nil, err
-		}
-		return report, bench.Decode(ctx, dev, o, limits, p, func(r bench.Row) { p.line.clear(); report.Add(r) })
 	case "layer":
-		report, err := bench.NewLayerReport(stdout, f.output, dev.Adapter(), limits)
-		if err != nil {
-			return nil, err
-		}
-		return report, bench.Layers(ctx, dev, f.layerOptions(), limits, p, func(r bench.LayerRow) { p.line.clear(); report.Add(r) })
+		report, err := bench.NewLayerReport(on)
+		return reportOf(report, err, p, func(add func(bench.LayerRow)) error {
+			return bench.Layers(ctx, dev, f.layerOptions(), on.Limits, p, add)
+		})
 	case "step":
-		report, err := bench.NewStepReport(stdout, f.output, dev.Adapter(), limits)
-		if err != nil {
-			return nil, err
-		}
-		return report, bench.Steps(ctx, dev, bench.StepOptions{LayerOptions: f.layerOptions()}, limits, p, func(r bench.StepRow) { p.line.clear(); report.Add(r) })
+		report, err := bench.NewStepReport(on)
+		return reportOf(report, err, p, func(add func(bench.StepRow)) error {
+			return bench.Steps(ctx, dev, bench.StepOptions{LayerOptions: f.layerOptions()}, on.Limits, p, add)
+		})
 	case comparison:
-		report, err := bench.NewCompareReport(stdout, f.output, dev.Adapter(), limits, f.peers)
-		if err != nil {
-			return nil, err
-		}
-		o := bench.CompareOptions{Common: f.Common, Peers: f.peers, Ops: f.ops}
-		return report, bench.Compare(ctx, dev, o, limits, p, func(r bench.OpRow) { p.line.clear(); report.Add(r) })
+		report, err := bench.NewCompareReport(on, f.peers)
+		return reportOf(report, err, p, func(add func(bench.OpRow)) error {
+			return bench.Compare(ctx, dev, bench.CompareOptions{Common: f.Common, Peers: f.peers, Ops: f.ops, Cases: f.cases}, on.Limits, p, add)
+		})
 	}
-	report, err := bench.NewOpReport(stdout, f.output, f.suite, dev.Adapter(), limits)
+	report, err := bench.NewOpReport(on, f.suite)
+	return reportOf(report, err, p, func(add func(bench.OpRow)) error {
+		return bench.Ops(ctx, dev, f.suite, f.opOptions(), on.Limits, p, add)
+	})
+}
+
+// reportOf fills a report with the rows of a suite.
+func reportOf[R any](report *bench.Report[R], err error, p *benchProgress, suite func(add func(R)) error) (closer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return report, f.runOps(ctx, dev, limits, p, func(r bench.OpRow) { p.line.clear(); report.Add(r) })
+	return report, suite(func(r R) { p.line.clear(); report.Add(r) })
 }
 
-// runOps runs the suites of single operations.
-func (f benchFlags) runOps(ctx context.Context, dev *vk.Device, limits bench.Limits, p *benchProgress, add func(bench.OpRow)) error {
-	switch f.suite {
-	case "attention":
-		o := bench.AttentionOptions{Common: f.Common, Ops: f.ops, Batches: f.batches, TopK: f.topk}
-		if f.heads > 0 {
-			o.Heads = []int{f.heads}
-		}
-		return bench.Attention(ctx, dev, o, limits, p, add)
-	case "linear":
-		o := bench.SuiteOptions{Common: f.Common, Ops: f.ops, Tokens: f.batches, Models: f.layer.models, Weights: f.layer.weights}
-		return bench.Linear(ctx, dev, o, limits, p, add)
+func (f benchFlags) opOptions() bench.OpOptions {
+	s := verify.SizeOptions{IndexHeads: f.heads, TopK: f.topk, Window: f.window, Batches: f.batches, Prefill: f.prefill, Contexts: f.contexts,
+		Weights: f.layer.weights}
+	if f.heads > 0 {
+		s.Heads = []int{f.heads}
 	}
-	o := bench.IndexerOptions{Common: f.Common, Ops: f.ops, Heads: f.heads, TopK: f.topk, Batches: f.batches, Prefill: f.prefill, Contexts: f.contexts}
-	if f.suite == "memory" {
-		return bench.Memory(ctx, dev, o, limits, p, add)
-	}
-	return bench.Indexer(ctx, dev, o, limits, p, add)
+	return bench.OpOptions{Common: f.Common, Ops: f.ops, Cases: f.cases, Sizes: s, Models: f.layer.models}
 }
 
 // benchProgress shows what a benchmark does on the progress line.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/pipelines"
 	"github.com/vkmla/vkmla/internal/lab/verify"
+	"github.com/vkmla/vkmla/internal/tuning"
 )
 
 const (
@@ -62,13 +63,13 @@ func TestExitCodes(t *testing.T) {
 		{"unknown flag", "verify --nothing", 2, "unknown flag"},
 		{"an argument too many", "verify x", 2, "unknown command"},
 		{"unknown command", "nothing", 2, "unknown command"},
-		{"indexer suite", "bench --suite indexer --op query_quant_fp8 --batch 1 --prefill 128 --heads 2 --reps 1", 0, ""},
+		{"indexer suite", "bench --suite indexer --op fused_indexer_q_rope_quant_fp8 --batch 1 --prefill 128 --heads 2 --reps 1", 0, ""},
 		{"layer suite", "bench --suite layer --kind window --batch 2 --context 200 --weights nvfp4 --reps 1", 0, ""},
 		{"step suite", "bench --suite step --batch 2 --context 200 --weights bf16 --reps 1", 0, ""},
-		{"attention suite", "bench --suite attention --op decode_window --batch 2 --heads 8 --reps 1", 0, ""},
-		{"memory suite", "bench --suite memory --op insert --batch 3 --prefill 128 --reps 1", 0, ""},
-		{"linear suite", "bench --suite linear --op wq_b --batch 3 --weights bf16 --reps 1", 0, ""},
-		{"comparison", "bench --compare peers.json --op qkv --reps 1", 0, ""},
+		{"attention suite", "bench --suite attention --op flashmla_sparse_decode --case topk=0 --batch 2 --heads 8 --reps 1", 0, ""},
+		{"memory suite", "bench --suite memory --op quantize --batch 3 --prefill 128 --reps 1", 0, ""},
+		{"linear suite", "bench --suite linear --case matrix=wq_b --batch 3 --weights bf16 --reps 1", 0, ""},
+		{"comparison", "bench --compare peers.json --op fused_q_kv --reps 1", 0, ""},
 		{"comparison by another suite", "bench --compare peers.json --suite step", 2, "--compare"},
 		{"comparison with nothing", "bench --compare nothing.json", 2, "nothing.json"},
 		{"suite of the comparison", "bench --suite compare", 2, "decode, indexer"},
@@ -78,13 +79,16 @@ func TestExitCodes(t *testing.T) {
 		{"a flag of the layer suite", "bench --suite indexer --model pro", 2, "--suite linear, step, layer"},
 		{"unknown suite", "bench --suite soup", 2, "decode, indexer"},
 		{"unknown operation of a suite", "bench --suite indexer --op soup", 2, "topk"},
-		{"a flag of the other suite", "bench --op topk", 2, "--suite indexer"},
-		{"two contexts to decode", "bench --context 4096,8192", 2, "one number"},
-		{"operation of another suite", "bench --suite memory --op topk", 2, "bench: memory: op: got \"topk\""},
-		{"variant without a choice", "bench --compare peers.json --op insert_k --variant base", 2, "no choice for insert_k"},
-		{"variant of a suite without", "bench --suite memory --variant base", 2, "or --compare"},
+		{"a flag of the other suite", "bench --op indexer_topk", 2, "--suite indexer"},
+		{"a case that no operation has", "bench --case batch=soup", 2, "as heads=64/topk=512"},
+		{"default suite", "bench --batch 2 --heads 8 --topk 61 --reps 1 --profile generic", 0, ""},
+		{"unknown profile of bench", "bench --profile soup", 2, "cpu generic hopper"},
+		{"unknown profile of verify", "verify --profile soup", 2, "cpu generic hopper"},
+		{"unknown profile of info", "info --profile soup", 2, "cpu generic hopper"},
+		{"operation of another suite", "bench --suite memory --op indexer_topk", 2, "bench: memory: op: got \"indexer_topk\""},
+		{"variant that an operation lacks", "bench --suite memory --variant cm", 2, "for dequantize_and_gather_k_cache"},
 		{"no heads", "bench --heads 0", 2, "heads: got 0"},
-		{"no context", "bench --context 0", 2, "context: got 0"},
+		{"no context", "bench --suite step --context 0", 2, "context: got 0"},
 		{"no timed steps", "bench --reps 0", 2, "reps: got 0"},
 		{"negative warm-up", "bench --warmup -3", 2, "at least 0"},
 		{"no suite", "bench --suite=", 2, "suite: got \"\", want decode"},
@@ -138,7 +142,7 @@ func TestVerifyJSON(t *testing.T) {
 	if status["pass"] != 1 || status["fail"] != 1 || status["missing"] != 1 {
 		t.Errorf("rows: %v", status)
 	}
-	if _, row := last["op"]; row || last["ok"] != false || last["fail"] != 1.0 || last["missing"] != 1.0 || last["device"] == "" {
+	if _, row := last["op"]; row || last["ok"] != false || last["fail"] != 1.0 || last["missing"] != 1.0 || last["device"] == "" || last["profile"] != "cpu" {
 		t.Errorf("summary: %v", last)
 	}
 }
@@ -221,6 +225,9 @@ func TestInfoJSON(t *testing.T) {
 		t.Fatal("no devices")
 	}
 	for _, d := range v.Devices {
+		if p, err := tuning.Named(d.Profile.Name); err != nil || p == nil || d.Profile.Why == "" {
+			t.Errorf("%s: profile %+v: %v", d.Name, d.Profile, err)
+		}
 		if d.Name == "" || d.Driver == "" || d.APIVersion == "" || d.Limits.MaxStorageBufferRange == 0 || len(d.Features) == 0 {
 			t.Errorf("%+v", d)
 		}
@@ -233,6 +240,16 @@ func TestInfoJSON(t *testing.T) {
 					t.Errorf("%s: %s does not run and nothing is missing", name, v)
 				}
 			}
+		}
+	}
+}
+
+// A profile that is asked for is the one that info, verify and bench name.
+func TestProfile(t *testing.T) {
+	for _, args := range []string{"info -o json", "verify -o json --op " + quick, "bench -o json --batch 1 --heads 8 --topk 61 --reps 1"} {
+		code, stdout, stderr := command(strings.Fields(args + " --profile hopper")...)
+		if code != 0 || !strings.Contains(stdout, "hopper") {
+			t.Errorf("%s: exit code %d, %s%s", args, code, stdout, stderr)
 		}
 	}
 }
@@ -301,7 +318,7 @@ func wrongGolden(t *testing.T) string {
 
 // TestPipelineTable shows that no subgroup size is no number.
 func TestPipelineTable(t *testing.T) {
-	dev, close, err := openDevice("")
+	dev, close, err := openDevice("", "")
 	if err != nil {
 		t.Fatal(err)
 	}

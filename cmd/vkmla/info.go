@@ -12,23 +12,26 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/vkmla/vkmla/internal/lab/verify"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/vk"
 )
 
 func infoCommand() *cobra.Command {
-	var output string
+	var output, profile string
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "info",
 		Short: "List the devices and what would run on them",
-		Long: `Info lists every Vulkan device: its driver, the limits and features that matter
-here, and for every operation the variant that would run, and for the others the
-features that are missing.
+		Long: `Info lists every Vulkan device: its driver, the limits and features that matter here, its
+tuning profile, and for every operation the variant that would run and what the others
+lack.
+
+A tuning profile holds the numbers that kernels are chosen and divided by. A device gets
+one by what it says of itself; --profile names another.
 
 Variants:
 
-  base           needs no optional feature; where there are others that multiply
-                 matrices, it is correct and slow
+  base           needs no optional feature; slow where others multiply matrices
   da             the same, with pools reached by device address
   cm, cmb        multiply cooperative matrices of f16, of bf16
   twopass-...    dequantise to a workspace first, then attend; for comparison`,
@@ -40,6 +43,9 @@ Variants:
 			if output != "table" && output != "json" {
 				return &vk.ArgumentError{Op: "info", Arg: "output", Got: strconv.Quote(output), Want: "table or json"}
 			}
+			if err := checkProfile(profile); err != nil {
+				return err
+			}
 			in, err := vk.NewInstance(vk.InstanceOptions{AppName: "vkmla"})
 			if err != nil {
 				return err
@@ -47,7 +53,7 @@ Variants:
 			defer in.Close()
 			devices := []deviceInfo{}
 			for _, a := range in.Adapters() {
-				devices = append(devices, describe(a))
+				devices = append(devices, describe(a, profile))
 			}
 			if output == "json" {
 				enc := json.NewEncoder(cmd.OutOrStdout())
@@ -66,6 +72,7 @@ Variants:
 	}
 	fl := cmd.Flags()
 	fl.StringVarP(&output, "output", "o", "table", "table or json")
+	fl.StringVar(&profile, "profile", "", "tuning profile instead of the devices' own: "+strings.Join(tuning.Names(), ", "))
 	fl.BoolVar(&asJSON, "json", false, "the same as -o json")
 	if err := fl.MarkHidden("json"); err != nil {
 		panic(err) // a name that is not a flag
@@ -85,10 +92,26 @@ type deviceInfo struct {
 	APIVersion    string                `json:"api_version"`
 	Usable        bool                  `json:"usable"`
 	Problem       string                `json:"problem,omitempty"`
+	Profile       profileInfo           `json:"profile"`
 	Limits        limits                `json:"limits"`
 	Features      map[string]bool       `json:"features"`
 	CoopMat       []string              `json:"cooperative_matrix"`
 	Ops           map[string]opVariants `json:"ops"`
+}
+
+// profileInfo is a tuning profile and why a device has it.
+type profileInfo struct {
+	Name string `json:"name"`
+	Why  string `json:"why"`
+}
+
+// profileOf is the profile that a device gets, or the one that was asked for.
+func profileOf(a *vk.Adapter, asked string) profileInfo {
+	p, why := tuning.For(a)
+	if asked == "" {
+		return profileInfo{p.Name, why}
+	}
+	return profileInfo{asked, fmt.Sprintf("asked for; its own would be %s: %s", p.Name, why)}
 }
 
 type limits struct {
@@ -115,14 +138,14 @@ type opVariants struct {
 	Missing map[string][]string `json:"missing"`
 }
 
-func describe(a *vk.Adapter) deviceInfo {
+func describe(a *vk.Adapter, profile string) deviceInfo {
 	c := &a.Caps
 	d := deviceInfo{
 		Index: a.Index, Name: a.Name, Type: a.Type.String(), UUID: a.UUID, Driver: a.DriverName, DriverInfo: a.DriverInfo,
 		DriverVersion: a.DriverVersion, APIVersion: a.APIVersion.String(), Usable: true, Features: c.Features,
 		Limits: limits{c.HeapBytes, c.MaxStorageBufferRange, c.MaxAllocation, c.MaxStorageBuffers, c.MaxPushConstants, c.SharedMemory,
 			c.MaxWorkgroupInvocations, c.MaxWorkgroupCount, c.SubgroupSize, c.MinSubgroupSize, c.MaxSubgroupSize, c.ComputeUnits, c.TimestampPeriod},
-		CoopMat: []string{}, Ops: map[string]opVariants{},
+		CoopMat: []string{}, Ops: map[string]opVariants{}, Profile: profileOf(a, profile),
 	}
 	if err := a.Usable(); err != nil {
 		d.Usable, d.Problem = false, err.Error()
@@ -165,6 +188,7 @@ func printDevice(w io.Writer, d deviceInfo) {
 	if !d.Usable {
 		line("cannot be used", "%s", d.Problem)
 	}
+	line("tuning profile", "%s (%s)", d.Profile.Name, d.Profile.Why)
 	l := d.Limits
 	line("device memory", "%s", bytesText(l.HeapBytes))
 	line("storage buffer", "up to %s, %d in a set; allocation up to %s", bytesText(l.MaxStorageBufferRange), l.MaxStorageBuffers, bytesText(l.MaxAllocation))

@@ -15,7 +15,7 @@ import (
 )
 
 func pipelinesCommand() *cobra.Command {
-	var device, output string
+	var device, profile, output string
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "pipelines",
@@ -37,21 +37,24 @@ Exit status: 0 if no hot kernel spills, 1 if one does, 2 if pipelines could not 
 work, as on a driver that does not tell (pipelineExecutableInfo).`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return runPipelines(cmd.Context(), device, output, all, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return runPipelines(cmd.Context(), device, profile, output, all, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&device, "device", "", "device: index, part of its name, or UUID (default the first GPU, else the first CPU)")
+	deviceFlags(fl, &device, &profile)
 	fl.StringVarP(&output, "output", "o", "md", "md or json")
 	fl.BoolVar(&all, "all", false, "all kernels, not only hot ones (md)")
 	return cmd
 }
 
-func runPipelines(ctx context.Context, device, output string, all bool, stdout, stderr io.Writer) error {
+func runPipelines(ctx context.Context, device, profile, output string, all bool, stdout, stderr io.Writer) error {
 	if output != "md" && output != "json" {
 		return &vk.ArgumentError{Op: "pipelines", Arg: "output", Got: strconv.Quote(output), Want: "md or json"}
 	}
-	dev, close, err := openDeviceWith(device, vk.DeviceOptions{Statistics: true})
+	if err := checkProfile(profile); err != nil {
+		return err
+	}
+	dev, close, err := openDeviceWith(device, vk.DeviceOptions{Statistics: true, Profile: profile})
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -63,7 +64,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return exitUsage
 }
 
-// helpCommand is cobra's, but that it fails for a command that there is not.
+// helpCommand is cobra's, but fails for an unknown command.
 func helpCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND]",
@@ -94,9 +95,28 @@ func flagError(cmd *cobra.Command, err error) error {
 	return err
 }
 
-// openDevice opens the device that a selector picks; close releases it.
-func openDevice(selector string) (dev *vk.Device, close func(), err error) {
-	return openDeviceWith(selector, vk.DeviceOptions{PipelineCacheDir: pipelineCacheDir()})
+// deviceFlags are the flags of all commands that open a device.
+func deviceFlags(fl *pflag.FlagSet, device, profile *string) {
+	fl.StringVar(device, "device", "", "device: index, part of its name, or UUID (default the first GPU, else the first processor)")
+	fl.StringVar(profile, "profile", "", "tuning profile instead of the device's own: "+strings.Join(tuning.Names(), ", "))
+}
+
+// openDevice opens the device that a selector picks, with a tuning profile, its own unless one
+// is named; close releases it.
+func openDevice(selector, profile string) (dev *vk.Device, close func(), err error) {
+	if err := checkProfile(profile); err != nil {
+		return nil, nil, err
+	}
+	return openDeviceWith(selector, vk.DeviceOptions{PipelineCacheDir: pipelineCacheDir(), Profile: profile})
+}
+
+// checkProfile demands the name of a tuning profile, or none.
+func checkProfile(name string) error {
+	if name == "" {
+		return nil
+	}
+	_, err := tuning.Named(name)
+	return err
 }
 
 func openDeviceWith(selector string, o vk.DeviceOptions) (dev *vk.Device, close func(), err error) {
@@ -125,8 +145,8 @@ func pipelineCacheDir() string {
 	return filepath.Join(dir, "vkmla")
 }
 
-// isTerminal tells whether somebody may be looking at w. A character device need
-// not be a terminal: /dev/null is one, too.
+// isTerminal reports whether w is a terminal. Not every character device is one:
+// /dev/null is not.
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))

@@ -23,10 +23,10 @@ import (
 )
 
 type runFlags struct {
-	model, inputs, outputs, expect, prefix string
-	device, variant, path, keys, output    string
-	layers                                 []int // nil: those that have inputs
-	prefill, chunk                         int   // prefill below 0: all tokens
+	model, inputs, outputs, expect, prefix       string
+	device, profile, variant, path, keys, output string
+	layers                                       []int // nil: those that have inputs
+	prefill, chunk                               int   // prefill below 0: all tokens
 }
 
 func runCommand() *cobra.Command {
@@ -83,7 +83,7 @@ is written to meanwhile.`,
 	fl.StringVar(&f.keys, "keys", "fp8", "how the indexer's keys and queries are stored: fp8 or mxfp4")
 	fl.StringVar(&f.path, "output-path", "bf16", "what wo_a multiplies with: bf16, fp8 or fp8-packed (for FP8 weights)")
 	fl.StringVar(&f.variant, "variant", "", "of the attention: base, da, cm or cmb, see info --help (default the best that the device has)")
-	fl.StringVar(&f.device, "device", "", "device: index, part of its name, or UUID (default the first GPU, else the first CPU)")
+	deviceFlags(fl, &f.device, &f.profile)
 	fl.StringVarP(&f.output, "output", "o", "table", "with --expect: table or json, one object per line")
 	cmd.MarkFlagsOneRequired("outputs", "expect")
 	for _, name := range []string{"model", "inputs"} {
@@ -123,7 +123,7 @@ func runRun(ctx context.Context, f runFlags, stdout, stderr io.Writer) error {
 		return err
 	}
 	defer c.Close()
-	dev, close, err := openDevice(f.device)
+	dev, close, err := openDevice(f.device, f.profile)
 	if err != nil {
 		return err
 	}
@@ -138,7 +138,7 @@ func runRun(ctx context.Context, f runFlags, stdout, stderr io.Writer) error {
 	if r.p.clear(); err != nil || r.want == nil {
 		return err
 	}
-	return r.want.end(dev.Adapter())
+	return r.want.end(dev)
 }
 
 // input is the name of a layer's input.

@@ -83,8 +83,8 @@ func (e *expectation) layer(layer int, kind string, out, topk vectors.Array) err
 func (e *expectation) put(r verify.Row) { e.sum.Add(r.Status); e.rows.row(r) }
 
 // end prints the verdict, and is errWrong if not everything agreed.
-func (e *expectation) end(a *vk.Adapter) error {
-	e.rows.end(newVerdict(a, e.sum, verify.Options{Vectors: []string{e.path}}))
+func (e *expectation) end(dev *vk.Device) error {
+	e.rows.end(newVerdict(dev, e.sum, verify.Options{Vectors: []string{e.path}}))
 	if !e.sum.OK() {
 		return errWrong
 	}

@@ -18,14 +18,16 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/vkmla/vkmla/internal/lab/verify"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/vk"
 )
 
 type verifyFlags struct {
-	opts   verify.Options
-	device string
-	output string
-	list   bool
+	opts    verify.Options
+	device  string
+	profile string
+	output  string
+	list    bool
 }
 
 func verifyCommand() *cobra.Command {
@@ -33,25 +35,30 @@ func verifyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify",
 		Short: "Check operations on a device against their definition",
-		Long: `Verify runs operations on a device and compares what they give.
+		Long: `Verify runs operations on a device and compares their results.
 
-Without --vectors, fresh random cases are compared with the Go reference of each
-operation. With --vectors, the cases of a folder of recorded arrays (a
-manifest.json and one .npz per operation) are compared with what was recorded.
+Without --vectors, it compares random cases with the Go reference of each operation. With
+--vectors, it compares the cases of a folder of recorded arrays (a manifest.json and one
+.npz for each operation) with what was recorded.
 
-There is a row for every case and variant. CLASS says what is demanded: E equal
-bytes, B equal bytes but where rounding is undecided, S the same set of indices, T
-agreement within tolerances. ERROR is the measured value of the criterion that came
-closest to its BOUND; for class E it counts the elements that differ. With class T
-that may be the absolute or the relative error, that of the array as a whole, or, of
-weights rounded to bf16, the used share of what rounding explains. STATUS is pass,
-fail, skip (the device lacks a feature, or the recorded case is informational) or
-missing (the operation, or a name asked for, is not known here). Recorded outputs that
-an operation does not have here are named as not compared. What the names of variants
-mean, info --help says. Recorded layers of a checkpoint are compared by run --expect.
+There is a row for every case and variant. CLASS is what is demanded:
 
-Exit status: 0 if all that was asked for passed, 1 if anything failed or is
-missing, 2 if verify could not do its work.`,
+  E  equal bytes
+  B  equal bytes, except where rounding is undecided
+  S  the same set of indices
+  T  agreement within tolerances
+
+ERROR is the value of the criterion that came closest to its BOUND. For class E it counts
+the elements that differ. For class T it is an absolute or a relative error, the error of
+the whole array, or, with weights rounded to bf16, the share used of what rounding explains.
+
+STATUS is pass, fail, skip (the device lacks a feature, or the recorded case is
+informational) or missing (an unknown operation or name). Recorded outputs that an
+operation does not give here are listed as not compared. info --help explains the names of
+variants. run --expect compares recorded layers of a checkpoint.
+
+Exit status: 0 if everything asked for passed, 1 if something failed or is missing, 2 if
+verify could not do its work.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !cmd.Flags().Changed("seed") {
@@ -65,7 +72,7 @@ missing, 2 if verify could not do its work.`,
 	fl.StringSliceVar(&f.opts.Ops, "op", nil, "only this operation; may be given more than once")
 	fl.StringSliceVar(&f.opts.Cases, "case", nil, "only this case, as its name or as operation.case; may be given more than once")
 	fl.StringSliceVar(&f.opts.Variants, "variant", nil, "only this variant; may be given more than once")
-	fl.StringVar(&f.device, "device", "", "device: index, part of its name, or UUID (default the first GPU, else the first CPU)")
+	deviceFlags(fl, &f.device, &f.profile)
 	fl.StringVarP(&f.output, "output", "o", "table", "table or json, one object per line")
 	fl.Uint64Var(&f.opts.Seed, "seed", 0, "seed of the random cases (default a new one every time)")
 	fl.BoolVar(&f.list, "list", false, "list the operations, or those of --op, with class and variants, and stop")
@@ -80,7 +87,7 @@ func runVerify(ctx context.Context, f verifyFlags, stdout, stderr io.Writer) err
 		return listOps(stdout, f.opts.Ops, f.output)
 	}
 	out := newRows(stdout, f.output)
-	dev, close, err := openDevice(f.device)
+	dev, close, err := openDevice(f.device, f.profile)
 	if err != nil {
 		return err
 	}
@@ -92,7 +99,7 @@ func runVerify(ctx context.Context, f verifyFlags, stdout, stderr io.Writer) err
 	if err != nil {
 		return withHint(err, f.opts.Vectors)
 	}
-	out.end(newVerdict(dev.Adapter(), sum, f.opts))
+	out.end(newVerdict(dev, sum, f.opts))
 	switch {
 	case sum.OK():
 		return nil
@@ -149,15 +156,17 @@ func variantNames(vs []vk.Variant) []string {
 
 // verdict is the last object of the output; it has no field "op".
 type verdict struct {
-	OK     bool   `json:"ok"`
-	Device string `json:"device"`
-	Driver string `json:"driver"`
+	OK      bool   `json:"ok"`
+	Device  string `json:"device"`
+	Driver  string `json:"driver"`
+	Profile string `json:"profile"` // of tuning
 	verify.Summary
 	Seed *uint64 `json:"seed,omitempty"` // absent with recorded cases
 }
 
-func newVerdict(a *vk.Adapter, sum verify.Summary, o verify.Options) verdict {
-	v := verdict{OK: sum.OK(), Device: a.Name, Driver: strings.TrimSpace(a.DriverName + " " + a.DriverInfo), Summary: sum}
+func newVerdict(dev *vk.Device, sum verify.Summary, o verify.Options) verdict {
+	a := dev.Adapter()
+	v := verdict{OK: sum.OK(), Device: a.Name, Driver: strings.TrimSpace(a.DriverName + " " + a.DriverInfo), Profile: tuning.Of(dev).Name, Summary: sum}
 	if len(o.Vectors) == 0 {
 		v.Seed = &o.Seed
 	}
@@ -211,7 +220,8 @@ func (t *tableRows) row(r verify.Row) {
 
 func (t *tableRows) end(v verdict) {
 	fmt.Fprintln(t.w, t.t.Render())
-	fmt.Fprintf(t.w, "%s, %s: %d passed, %d failed, %d skipped, %d missing\n", v.Device, v.Driver, v.Pass, v.Fail, v.Skip, v.Missing)
+	fmt.Fprintf(t.w, "%s, %s, tuning profile %s: %d passed, %d failed, %d skipped, %d missing\n", v.Device, v.Driver, v.Profile,
+		v.Pass, v.Fail, v.Skip, v.Missing)
 	if v.Seed != nil {
 		fmt.Fprintf(t.w, "random cases of seed %d; --seed %d repeats them\n", *v.Seed, *v.Seed)
 	}

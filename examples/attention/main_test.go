@@ -9,12 +9,11 @@ import (
 	"testing"
 
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
-	"github.com/vkmla/vkmla/pipeline"
 )
 
 // TestRun runs the example with a small checkpoint, twice: the numbers agree.
 func TestRun(t *testing.T) {
-	m, err := fakemodel.New(fakemodel.Options{Config: fakemodel.Config(pipeline.RatioWindow, pipeline.RatioC4A, pipeline.RatioC128A), Storage: fakemodel.FP8})
+	m, err := fakemodel.New(fakemodel.Options{Config: fakemodel.Config(0, 4, 128), Storage: fakemodel.FP8})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,8 +4,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/vk"
 )
 

@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/vkmla/vkmla/internal/lab/knowncaps"
-	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/vk"
 )
 

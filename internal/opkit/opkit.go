@@ -108,7 +108,8 @@ func (p Package) Choose(dev *vk.Device, op string, ladder []vk.Variant, want str
 
 // ChooseFit is Choose among builds of which fit has the last word: it returns nil for
 // a build that it found sizes for.
-func (p Package) ChooseFit(a *vk.Adapter, op string, ladder []vk.Variant, want string, maxBytes uint64, fit func(variant string) error) (string, error) {
+func (p Package) ChooseFit(a *vk.Adapter, op string, ladder []vk.Variant, want string, maxBytes uint64,
+	fit func(variant string) error) (string, error) {
 	if limit := a.Caps.MaxStorageBufferRange; maxBytes > limit {
 		if want == Base {
 			return "", p.Wrong(op, "Variant", fmt.Sprintf("base for %d bytes", maxBytes),
@@ -201,7 +202,8 @@ func (p Package) Reach(dev *vk.Device, op, variant string, targets ...Target) er
 // Bindable checks that a descriptor holds a tensor which every build binds.
 func (p Package) Bindable(dev *vk.Device, op, arg string, t tensor.Tensor) error {
 	if limit := dev.Caps().MaxStorageBufferRange; t.Bytes() > limit {
-		return p.Wrong(op, arg, fmt.Sprintf("%v, %d bytes", t, t.Bytes()), "at most %d bytes, which a descriptor of %s holds", limit, dev.Adapter().Name)
+		return p.Wrong(op, arg, fmt.Sprintf("%v, %d bytes", t, t.Bytes()),
+			"at most %d bytes, which a descriptor of %s holds", limit, dev.Adapter().Name)
 	}
 	return nil
 }

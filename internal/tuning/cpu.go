@@ -40,7 +40,7 @@ var cpu = Profile{
 		ShortGroups: 1024, LongGroups: 256, TouchBytes: 2 << 20,
 	},
 
-	Linear: Linear{},
+	Linear: cpuLinear(),
 
 	Logits: Logits{
 		PerUnit: 2, BaseUnroll: 4,
@@ -67,4 +67,17 @@ var cpu = Profile{
 		TouchLeast:   256 << 20,
 		TouchMost:    2 << 30,
 	},
+}
+
+// cpuLinear leaves out what takes long to compile: large tiles and passes, and unrolled loops.
+func cpuLinear() Linear {
+	l := hopper.Linear
+	l.Tokens1to8.BaseRows = 0
+	l.Tokens8to16.MostPass = 8
+	l.Tokens8to32.MostStepMany, l.Tokens8to32.MostAheadMany, l.Tokens8to32.MostPartsMany = 128, 1, 4
+	l.Tokens32to64.Passes = []int{32, 48}
+	l.Base.Tiles, l.Base.Unroll = []BaseTile{{64, 64, 1, 0.8}}, 1
+	l.Tiles.Pairs = false
+	l.ChainApart = true
+	return l
 }

@@ -38,7 +38,7 @@ var generic = Profile{
 		ShortGroups: 1024, LongGroups: 256, TouchBytes: 2 << 20,
 	},
 
-	Linear: Linear{},
+	Linear: hopper.Linear,
 
 	Logits: Logits{
 		PerUnit: 2, BaseUnroll: 16,
@@ -47,10 +47,14 @@ var generic = Profile{
 	},
 
 	TopK: TopK{
-		PerUnit:     1,
-		Short:       []TopKShape{{1024, 4, 0, 11}, {1024, 8, 0, 11}, {1024, 16, 0, 11}, {1024, 20, 0, 11}, {1024, 32, 0, 11}},
-		Few:         []TopKShape{{1024, 8, 4096, 10}, {512, 8, 4096, 10}, {256, 16, 3072, 9}, {128, 24, 3072, 8}, {128, 16, 2048, 9}, {128, 16, 1536, 8}},
-		Many:        []TopKShape{{512, 8, 2048, 10}, {512, 8, 4096, 10}, {256, 16, 3072, 9}, {128, 24, 3072, 8}, {128, 16, 2048, 9}, {128, 16, 1536, 8}},
+		PerUnit: 1,
+		Short:   []TopKShape{{1024, 4, 0, 11}, {1024, 8, 0, 11}, {1024, 16, 0, 11}, {1024, 20, 0, 11}, {1024, 32, 0, 11}},
+		Few: []TopKShape{
+			{1024, 8, 4096, 10}, {512, 8, 4096, 10}, {256, 16, 3072, 9}, {128, 24, 3072, 8}, {128, 16, 2048, 9}, {128, 16, 1536, 8},
+		},
+		Many: []TopKShape{
+			{512, 8, 2048, 10}, {512, 8, 4096, 10}, {256, 16, 3072, 9}, {128, 24, 3072, 8}, {128, 16, 2048, 9}, {128, 16, 1536, 8},
+		},
 		SoloColumns: 16384, SliceColumns: 4096, MaxSlices: 16,
 		LaneThreads: 1024, LaneBits: 11, LaneEntries: []int{4096, 9216}, LaneSlice: 5120, LaneLists: 4096,
 		TileQuads: 4, TileRows: 128,

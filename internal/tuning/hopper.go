@@ -39,7 +39,32 @@ var hopper = Profile{
 		ShortGroups: 1024, LongGroups: 256, TouchBytes: 2 << 20,
 	},
 
-	Linear: Linear{},
+	Linear: Linear{
+		PerUnit: 2,
+		Tokens1to8: LinearTokens1to8{
+			Most: 4, MostNarrow: 8, NarrowFill: 2, MostBeside8to32: 2,
+			MostBase: 4, MostBaseSmall: 16, BaseRows: 4096,
+			Pass: 4, PassBase: 8,
+			AlikeRows: 1024, SmallRows: 2048, Threads: 384,
+		},
+		Tokens8to16: LinearTokens8to16{Most: 48, MostSmall: 64, LeastPass: 8, MostPass: 16, Rows: 4, Lanes: 8, Fill: 2},
+		Tokens8to32: LinearTokens8to32{
+			Most: 16, LeastPass: 8, MostPass: 32, Reads: 80 << 20,
+			LeastParts: 4, MostParts: 16, Busy: 8, BusyMany: 6, AlikeParts: 8, LeastFill: 4, MostUnrolled: 256,
+			MostStepMany: 1 << 30, MostAheadMany: 2, MostPartsMany: 16,
+		},
+		Tokens32to64: LinearTokens32to64{Passes: []int{32, 48, 64}, Most: 128, MostFull: 96, Teams: 8, Stage: 8 << 10, OneSet: 32},
+		Base: LinearBase{
+			Tiles:  []BaseTile{{128, 128, 2, 1}, {64, 128, 2, 0.92}, {64, 64, 1, 0.8}},
+			Unroll: 8, Threads: 512, IdleRate: 0.26, ThreadsRate: 1.28,
+			LaunchCost: 470000, MoveCost: 65, PartsGain: 16. / 15,
+		},
+		Tiles: LinearTiles{
+			Shapes:      []LinearTile{{128, 128, 32, 64, 64}, {64, 64, 64, 64, 16}, {32, 64, 64, 32, 16}, {16, 64, 64, 16, 16}},
+			SmallTokens: 64, FillSmall: 2, EnoughFill: 2, Pairs: true, TailGain: 16,
+		},
+		Parts: LinearParts{Most: 16, LeastSteps: 4, IdleFill: 2, PartCost: 480, LaunchCost: 110},
+	},
 
 	Logits: Logits{
 		PerUnit: 2, BaseUnroll: 16,
@@ -48,10 +73,14 @@ var hopper = Profile{
 	},
 
 	TopK: TopK{
-		PerUnit:     1,
-		Short:       []TopKShape{{1024, 4, 0, 11}, {1024, 8, 0, 11}, {1024, 16, 0, 11}, {1024, 20, 0, 11}, {1024, 32, 0, 11}},
-		Few:         []TopKShape{{1024, 8, 4096, 10}, {512, 8, 4096, 10}, {256, 16, 3072, 9}, {128, 24, 3072, 8}, {128, 16, 2048, 9}, {128, 16, 1536, 8}},
-		Many:        []TopKShape{{512, 8, 2048, 10}, {512, 8, 4096, 10}, {256, 16, 3072, 9}, {128, 24, 3072, 8}, {128, 16, 2048, 9}, {128, 16, 1536, 8}},
+		PerUnit: 1,
+		Short:   []TopKShape{{1024, 4, 0, 11}, {1024, 8, 0, 11}, {1024, 16, 0, 11}, {1024, 20, 0, 11}, {1024, 32, 0, 11}},
+		Few: []TopKShape{
+			{1024, 8, 4096, 10}, {512, 8, 4096, 10}, {256, 16, 3072, 9}, {128, 24, 3072, 8}, {128, 16, 2048, 9}, {128, 16, 1536, 8},
+		},
+		Many: []TopKShape{
+			{512, 8, 2048, 10}, {512, 8, 4096, 10}, {256, 16, 3072, 9}, {128, 24, 3072, 8}, {128, 16, 2048, 9}, {128, 16, 1536, 8},
+		},
 		SoloColumns: 16384, SliceColumns: 4096, MaxSlices: 16,
 		LaneThreads: 1024, LaneBits: 11, LaneEntries: []int{4096, 9216}, LaneSlice: 5120, LaneLists: 4096,
 		TileQuads: 4, TileRows: 128,

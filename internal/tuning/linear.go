@@ -1,4 +1,145 @@
 package tuning
 
-// Linear is what the linear layers of package projection were fitted to.
-type Linear struct{}
+// Linear is what the linear layers of package projection were fitted to. Kernels are named as
+// their shaders are; docs/design/linear.md has the measurements.
+type Linear struct {
+	PerUnit int // workgroups of the usual size that fill a compute unit
+
+	Tokens1to8   LinearTokens1to8
+	Tokens8to16  LinearTokens8to16
+	Tokens8to32  LinearTokens8to32
+	Tokens32to64 LinearTokens32to64
+	Base         LinearBase
+	Tiles        LinearTiles
+	Parts        LinearParts
+
+	// ChainApart launches the layers of a chain one after the other. One launch saves the way from
+	// one to the next, which a processor does not notice, and its workgroups wait for each other.
+	ChainApart bool
+}
+
+// LinearTokens1to8 is for proj_linear_tokens1to8. Its work grows with the tokens, so it loses to
+// every other kernel from some number of tokens on.
+type LinearTokens1to8 struct {
+	// Most tokens beside tiles of matrices. An FP8 weight takes 3.5 instructions to decode and one
+	// a token; memory leaves time for 10.
+	Most int
+	// MostNarrow is Most for layers whose tiles are fewer than 1/NarrowFill of the workgroups that
+	// fill the device.
+	MostNarrow, NarrowFill int
+	// MostBeside8to32 is Most beside proj_linear_tokens8to32, which takes as long for one token as
+	// for eight: longer than this kernel for one and two tokens, less for four.
+	MostBeside8to32 int
+	// MostBase is Most without matrices, for layers of BaseRows rows or more. Smaller layers, for
+	// which the next kernel needs a second launch, and layers with a norm have MostBaseSmall.
+	MostBase, MostBaseSmall, BaseRows int
+
+	Pass, PassBase int // most tokens of a workgroup, with and without matrices; more tokens share what is read and take more registers
+
+	// AlikeRows is the fewest rows of layers that are divided by K alone. Such layers share one
+	// kernel, whose code is then in a cache for the next one: 2 % of a step.
+	AlikeRows int
+	// SmallRows is the most rows of bf16 layers divided so for more than one token; an invocation
+	// has two rows of them, of others four.
+	SmallRows int
+	// Threads is how many invocations per workgroup that fills the device a division should have:
+	// more hide loads, fewer read x less often.
+	Threads int
+}
+
+// LinearTokens8to16 is for proj_linear_tokens8to16, which serves devices without matrices.
+type LinearTokens8to16 struct {
+	Most, MostSmall     int // tokens, of layers of LinearTokens1to8.BaseRows rows or more and of others
+	LeastPass, MostPass int // tokens of a workgroup; longer passes are longer kernels
+	Rows, Lanes         int // rows of an invocation, and invocations that share them
+	Fill                int // workgroups that fill the device, in those of the usual size
+}
+
+// LinearTokens8to32 is for proj_linear_tokens8to32. It reads x again for every 16 rows.
+type LinearTokens8to32 struct {
+	Most                int // tokens up to which it beats every kernel for more tokens
+	LeastPass, MostPass int // tokens of a workgroup
+	// Reads is how many bytes of x all its workgroups together may read for more than Most tokens.
+	// The second-level cache brings 80 MiB in 15 us, and proj_linear_tokens32to64 would need a
+	// second launch for so few rows.
+	Reads int
+
+	LeastParts, MostParts int // subgroups of a workgroup, among which K is divided
+	// Busy is how many subgroups per workgroup that fills the device are worth having; each waits
+	// for 2 or 4 KiB. BusyMany is for more than LeastPass tokens and rows that fill the device.
+	Busy, BusyMany int
+	// AlikeParts are the subgroups for up to LeastPass tokens of formats that share kernels between
+	// layers (see AlikeRows): 1.5 % of a step.
+	AlikeParts int
+	LeastFill  int // larger workgroups are taken while they are at least 1/LeastFill of those that fill the device
+
+	MostUnrolled int // numbers of K that compilers unroll willingly
+
+	// For more than LeastPass tokens: numbers of K of a step beyond which there is no kernel,
+	// chunks of a step and subgroups of a workgroup. They bound what a slow compiler has to
+	// compile.
+	MostStepMany, MostAheadMany, MostPartsMany int
+}
+
+// LinearTokens32to64 is for proj_linear_tokens32to64, whose 128 rows share x.
+type LinearTokens32to64 struct {
+	Passes []int // tokens of a workgroup, fewest first; each is a kernel
+	Most   int   // tokens, in two passes; also of proj_linear_tokens8to32
+	// MostFull is Most where its workgroups fill the device; whole tiles are faster from there on.
+	MostFull int
+	Teams    int // subgroups of a workgroup, of which each has a product's rows: more read x less often
+	Stage    int // bytes of shared memory for a round of x; less leaves room for more workgroups
+	// OneSet is the most tokens for which weights come in one set of registers. Two sets have twice
+	// the code, and load while they multiply.
+	OneSet int
+}
+
+// LinearBase is for proj_linear, the tiles of devices without matrices. A cost is in multiply-adds
+// that a compute unit makes meanwhile, 155000 in a microsecond.
+type LinearBase struct {
+	Tiles  []BaseTile // largest first; the last ones fit every device
+	Unroll int        // numbers of a step that are multiplied without a loop
+
+	Threads               int     // invocations with which a compute unit waits little
+	IdleRate, ThreadsRate float64 // the rate with few invocations, of 1, and what Threads of them add
+	LaunchCost, MoveCost  float64 // of a second launch, and of each number of a part of K that is written and read
+	PartsGain             float64 // how much faster parts of K have to be
+}
+
+// BaseTile is a tile of proj_linear.
+type BaseTile struct {
+	Tokens, Rows, Quads int     // BM, BN, QUADS
+	Rate                float64 // at which it multiplies on a full device, relative to the first
+}
+
+// LinearTiles is for proj_linear_cm and proj_linear_whole.
+type LinearTiles struct {
+	// Shapes are for products of 16 numbers, most tokens first. Small tiles are bound by reading
+	// weights: long steps read 64 bytes of a row at a time, and little shared memory lets four
+	// workgroups share a multiprocessor. The largest is bound by what brings operands: two
+	// workgroups take turns, and a subgroup has as many sums as registers hold.
+	Shapes []LinearTile
+	// SmallTokens is the most tokens of small tiles, of which FillSmall times the usual workgroups
+	// fill the device.
+	SmallTokens, FillSmall int
+	EnoughFill             int  // tiles are large enough where they make 1/EnoughFill of what fills the device
+	Pairs                  bool // build proj_linear_whole, which takes numbers for two steps at a time: whole lines of memory
+	TailGain               int  // the last tiles are cut into parts of K where that gains more than 1/TailGain
+}
+
+// LinearTile is a shape of tiles with matrices.
+type LinearTile struct {
+	Tokens, Rows, Step           int // BM, BN, BK
+	SubgroupTokens, SubgroupRows int // WM, WN
+}
+
+// LinearParts is about cutting K into parts, whose sums a second launch adds up.
+type LinearParts struct {
+	Most       int // parts, which one invocation adds up
+	LeastSteps int // steps of a part: fewer do not hide their loads
+	IdleFill   int // K is cut where tiles make less than 1/IdleFill of what fills the device
+
+	// Costs in numbers of K that a tile is multiplied by meanwhile, at 300 TFLOP/s and 2.5 TB/s: of
+	// a part of a tile, and of the second launch, 3 us, for each tile there is room for.
+	PartCost, LaunchCost int
+}

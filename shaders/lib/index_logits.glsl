@@ -1,8 +1,11 @@
-// What the builds of the indexer's logits have in common: bindings, push constants, finding a key, storing a logit.
+// What the builds of the indexer's logits have in common: bindings, push constants, finding a key,
+// storing a logit.
 //
-//   0 q [T,H,128] E4M3 or [T,H,64] with two E2M1 codes a byte; 1 q_scale [T,H] u32, 4 UE8M0 bytes (MXFP4); 2 weights [T,H] f32;
-//   3 block_table [R,table_width] i32; 4 token_to_req [T] i32; 5 lens [T] i32; 6 dst [T,width] f32; 7 the pool of keys.
-//   KV_DA builds reach all of them by address. With RAW_QUERIES q is [T,H,128] bf16, weights are bf16, and there is no q_scale: see index_raw.glsl.
+//   0 q [T,H,128] E4M3 or [T,H,64] with two E2M1 codes a byte; 1 q_scale [T,H] u32, 4 UE8M0 bytes
+//   (MXFP4); 2 weights [T,H] f32; 3 block_table [R,table_width] i32; 4 token_to_req [T] i32; 5 lens
+//   [T] i32; 6 dst [T,width] f32; 7 the pool of keys. KV_DA builds reach all of them by address.
+//   With RAW_QUERIES q is [T,H,128] bf16, weights are bf16, and there is no q_scale: see
+//   index_raw.glsl.
 //
 // Included after kv_page.glsl.
 #ifndef LIB_INDEX_LOGITS_GLSL
@@ -88,7 +91,7 @@ void logit_store(uint t, uint column, float x) {
 // logit_end: one past the last entry that token t wants.
 uint logit_end(uint t) { return min(uint(max(lens_at(t), 0)), pc.first + pc.width); }
 
-// logit_page: the page of entry n of a request, 0xFFFFFFFF (or another number beyond the pool) if there is none.
+// logit_page: the page of entry n of a request, or a number beyond the pool if there is none.
 uint logit_page(int request, uint n) {
     const uint column = n / PAGE;
     const bool inside = uint(request) < pc.requests && column < pc.table_width;

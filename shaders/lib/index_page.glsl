@@ -2,7 +2,8 @@
 //
 //   FP8    bytes t*128 .. +127          codes of slot t of a page of P slots
 //          P*128 + t*4 .. +3            its scale, a little-endian f32
-//   MXFP4  bytes t*64 .. +63            codes, value 2i in the low nibble of byte i, 2i+1 in the high
+//   MXFP4  bytes t*64 .. +63            codes, value 2i in the low nibble of byte i, 2i+1 in the
+//   high
 //          P*64 + t*4 + b               UE8M0 scale of values 32b .. 32b+31, b = 0..3
 //
 // Page strides are multiples of 16 bytes. A pool of such pages is declared with the macros

@@ -1,4 +1,5 @@
-// How a block of an indexer query's bf16 numbers becomes codes and a scale, for the kernels that quantise queries.
+// How a block of an indexer query's bf16 numbers becomes codes and a scale, for the kernels that
+// quantise queries.
 //
 // The including kernel has a constant bool QUERY_FP4: MXFP4, or else FP8.
 #ifndef LIB_INDEX_QUERY_GLSL
@@ -59,7 +60,10 @@ uint fp4x2(uint w, float inverse) {
 uvec2 encode(uvec4 w, uint amax, uint sb) {
     if (amax < 0x0D80u || amax >= 0x7F80u) return encode_any(w, sb); // below 2^-100, or not finite
     const float inverse = ue8m0_inverse(sb);
-    if (QUERY_FP4) return uvec2(fp4x2(w.x, inverse) | (fp4x2(w.y, inverse) << 8) | (fp4x2(w.z, inverse) << 16) | (fp4x2(w.w, inverse) << 24), 0u);
+    if (QUERY_FP4) {
+        const uint low = fp4x2(w.x, inverse) | (fp4x2(w.y, inverse) << 8);
+        return uvec2(low | (fp4x2(w.z, inverse) << 16) | (fp4x2(w.w, inverse) << 24), 0u);
+    }
     return uvec2(fp8x4(w.xy, inverse), fp8x4(w.zw, inverse));
 }
 

@@ -1,12 +1,13 @@
-// Queries that are neither turned nor quantised, turned and quantised on their way to shared memory; goes with idx_logits_lanes.comp, which
-// includes it where RAW_QUERIES is defined.
+// Turns and quantises the indexer's queries on their way to shared memory, for idx_logits_lanes.comp
+// with RAW_QUERIES.
 //
-// RAW_PARTS invocations have a head each, and each of them 8 neighbouring numbers of either half of it, so that all have as much to turn. Codes,
-// scales and weights have the bits of idx_query_quant.comp, whose functions these are.
+// RAW_PARTS invocations have a head each, and each of them 8 neighbouring numbers of either half of
+// it, so that all have as much to turn. Codes, scales and weights have the bits of
+// idx_query_quant.comp, whose functions these are.
 #ifndef LIB_INDEX_RAW_GLSL
 #define LIB_INDEX_RAW_GLSL
 
-const uint RAW_PARTS = 8u;
+const uint RAW_PARTS = INDEX_DIM / 2u / 8u;
 const uint ROW_PAIRS = FORMAT == INDEX_FP8 ? 16u : 8u; // pairs of words of a row of codes
 
 shared uvec2 code_s[HG * ROW_PAIRS];
@@ -37,11 +38,13 @@ void ask_queries() {
 // most: the largest of 8 numbers, bf16 bits without sign.
 uint most(uvec4 w) { return max4(max(w & 0x7FFFu, (w >> 16) & 0x7FFFu)); }
 
-// quantise_queries: in a step code comes from memory, so that there is a loop where there could be copies. A barrier follows.
+// quantise_queries: has a loop where there could be copies, because in a step code comes from
+// memory. A barrier follows.
 void quantise_queries() {
     const uint head = raw_head(), part = raw_part();
     high_ = rope_bf16_words(high_, near_, far_);
-    // Half of a head's invocations have a block of MXFP4 in either half of it; of FP8 a head is a block.
+    // Half of a head's invocations have a block of MXFP4 in either half of it; of FP8 a head is a
+    // block.
     uint low = most(low_), high = most(high_);
     if (!QUERY_FP4) low = max(low, high);
     [[unroll]] for (uint bit = 1u; bit < (QUERY_FP4 ? RAW_PARTS / 2u : RAW_PARTS); bit *= 2u) {
@@ -76,8 +79,8 @@ void quantise_queries() {
     }
 }
 
-// store_queries: decodes them by way of matrices, as it does those of memory, but what a lane takes of a row with one load at a time: so
-// there are as many shares as an H100's workgroup has subgroups with half as many.
+// store_queries: decodes them by way of matrices, as idx_logits_lanes.comp does those of memory, but
+// by single loads of a lane, so that there are shares for twice as many subgroups.
 void store_queries() {
     const uint TOGETHER = STEPS / LOADS;
     [[dont_unroll]] for (uint i = gl_SubgroupID; i < HEAD_TILES * LOADS; i += SUBGROUPS) {
@@ -94,7 +97,8 @@ void store_queries() {
                 [[unroll]] for (uint e = 0u; e < EACH; e++) made[k][j * EACH + e] = element(codes, scale, k * EACH + e);
         }
         [[unroll]] for (uint k = 0u; k < TOGETHER; k++)
-            coopMatStore(made[k], query_s, head0 * PITCH + (load * TOGETHER + k) * (CM_K / 8u), PITCH, gl_CooperativeMatrixLayoutColumnMajor);
+            coopMatStore(made[k], query_s, head0 * PITCH + (load * TOGETHER + k) * (CM_K / 8u), PITCH,
+                gl_CooperativeMatrixLayoutColumnMajor);
     }
 }
 

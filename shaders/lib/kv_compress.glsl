@@ -41,7 +41,8 @@ const uint GROUPS = gl_WorkGroupSize.x >= LANES ? gl_WorkGroupSize.x / LANES : 1
 const uint SCAN = 32u;
 // A run is rows of a window that surely lie behind each other in a page. Windows begin at
 // multiples of RATIO.
-const uint RUN = (STATE_PAGE | RATIO | CHUNK) % 8u == 0u ? 8u : (STATE_PAGE | RATIO) % 4u == 0u ? 4u : (STATE_PAGE | RATIO) % 2u == 0u ? 2u : 1u;
+const uint BOTH = STATE_PAGE | RATIO;
+const uint RUN = (BOTH | CHUNK) % 8u == 0u ? 8u : BOTH % 4u == 0u ? 4u : BOTH % 2u == 0u ? 2u : 1u;
 const uint ROWS = WINDOW < CHUNK ? WINDOW : CHUNK;           // rows of a chunk that a window can have
 const uint CHUNKS = (WINDOW + CHUNK - 1u) / CHUNK;
 const uint PASSES = (CHUNKS + GROUPS - 1u) / GROUPS;        // chunks of a group
@@ -137,7 +138,8 @@ uint run_page(uint request, int p, uint r) {
     return uint(table[request * pc.width + min(entry, pc.width - 1u)]);
 }
 
-// run_unit: unit of the first kv channel of run r, or STATE_NONE. A negative page is beyond every pool.
+// run_unit: unit of the first kv channel of run r, or STATE_NONE. A negative page is beyond every
+// pool.
 uint run_unit(uint page, int p, uint r) {
     const int at = p + 1 - int(WINDOW) + int(r * RUN);
     if (at < 0 || uint(at) / STATE_PAGE >= pc.width || page >= pc.state_pages) return STATE_NONE;
@@ -326,8 +328,9 @@ uint amax_of_lanes(uint first, uint count) {
     return max4(m);
 }
 
-// share_squares: group 0 brings q, the sum of squares of a lane, and amax for amax_of; what is shared of either can be read when this is done.
-// Of 128 lanes two warps add up parts first: reading 128 numbers takes longer than another barrier.
+// share_squares: group 0 brings q, the sum of squares of a lane, and amax for amax_of; what is
+// shared of either can be read when this is done. Of 128 lanes two warps add up parts first:
+// reading 128 numbers takes longer than another barrier.
 void share_squares(bool mine, uint lane, float q, uint amax) {
     if (mine) {
         square_of[lane / 4u][lane % 4u] = q;
@@ -359,8 +362,8 @@ float mean_square() {
     return mean;
 }
 
-// rounded_amax: of a block whose largest magnitude is amax * factor, rounded to bf16 as its numbers are. Rounding keeps the order, so that
-// the largest may be found before.
+// rounded_amax: of a block whose largest magnitude is amax * factor, rounded to bf16 as its numbers
+// are. Rounding keeps the order, so that the largest may be found before.
 float rounded_amax(uint amax, float factor) {
     precise float a = uintBitsToFloat(amax) * factor;
     return bf16_decode(bf16_encode(a));
@@ -376,8 +379,8 @@ uvec2 rounded4(vec4 n, bool usual) {
     return (u.xz >> 16) | (u.yw & 0xFFFF0000u);
 }
 
-// store_kv: u is without the factor. Scales go through shared memory to the two lanes that store them: another barrier takes less than the
-// code for four more of them.
+// store_kv: u is without the factor. Scales go through shared memory to the two lanes that store
+// them: another barrier takes less than the code for four more of them.
 void store_kv(bool mine, uint lane, vec4 u, float factor, uint page, uint t) {
     const uint row = kv_row_byte(t), block = lane / 16u; // 7 is the rotated part
     uint sb = 0u;
@@ -398,7 +401,8 @@ void store_kv(bool mine, uint lane, vec4 u, float factor, uint page, uint t) {
     }
 }
 
-// rounded_key: the numbers of an indexer key, mixed if HADAMARD, as bf16; amax is the largest of a lane's block of count lanes, rounded.
+// rounded_key: the numbers of an indexer key, mixed if HADAMARD, as bf16; amax is the largest of a
+// lane's block of count lanes, rounded.
 uvec2 rounded_key(bool mine, uint group, uint lane, vec4 u, float factor, uint count, out float amax) {
     precise vec4 n = u * factor;
     if (HADAMARD != 0u) {
@@ -463,7 +467,8 @@ vec4 turns(int p, uint lane) {
     return cos_sin_cos_sin2(min((uint(p) + 1u - RATIO) / ROPE_STEP, pc.rope_rows - 1u), 2u * (lane % 16u), false);
 }
 
-// finish: the entry, from a lane's four channels of v. Norm and rotation are linear: the factor that takes all channels to know comes last.
+// finish: the entry, from a lane's four channels of v. Norm and rotation are linear, so that the
+// factor for which all channels are needed comes last.
 void finish(bool mine, bool works, uint group, uint lane, vec4 v, uvec4 gain, vec4 turn, uint slot) {
     vec4 u = vec4(0.0);
     if (works) {
@@ -499,7 +504,8 @@ void compress(uint i, uint group, uint lane) {
     if (!SHORT && fresh_ > 1u) count_fresh(p, request);
 #endif
     if (!SHORT) {
-        for (uint r = gl_LocalInvocationID.x; r < WINDOW / RUN; r += gl_WorkGroupSize.x) run_at[r] = run_unit(run_page(request, p, r), p, r);
+        for (uint r = gl_LocalInvocationID.x; r < WINDOW / RUN; r += gl_WorkGroupSize.x)
+            run_at[r] = run_unit(run_page(request, p, r), p, r);
         barrier();
     }
     finish(mine, works, group, lane, pooled(request, p, group, lane), gain, turn, slot);

@@ -13,8 +13,8 @@
 // KV_POOL(name, binding)    declares a pool that is only read:
 //                           uint  name_word(page, byte)   the 4-byte word at that byte of the page
 //                           uvec2 name_word2(page, byte)  the 8-byte word
-// KV_POOL_RW(name, binding) declares a pool that is only written:
-//                           void name_store_word(page, byte, uint), name_store_word2(page, byte, uvec2)
+// KV_POOL_RW(name, binding) declares a pool that is only written: void name_store_word(page, byte,
+//                           uint), name_store_word2(page, byte, uvec2)
 //
 // Built with KV_DA a pool is reached by the 64-bit address pc.name_addr and the binding is
 // not declared; otherwise it is a storage buffer, which limits it to the device's
@@ -80,7 +80,10 @@ layout(buffer_reference, std430, buffer_reference_align = 8) writeonly buffer Kv
 
 #define KV_POOL_RW(name, binding_number) \
     layout(std430, set = 0, binding = binding_number) writeonly buffer name##_block { uvec2 v[]; } name##_buf; \
-    void name##_store_word(uint page, uint byte, uint w) { uint i = (page * pc.name##_stride + byte) >> 2; name##_buf.v[i >> 1][i & 1u] = w; } \
+    void name##_store_word(uint page, uint byte, uint w) { \
+        uint i = (page * pc.name##_stride + byte) >> 2; \
+        name##_buf.v[i >> 1][i & 1u] = w; \
+    } \
     void name##_store_word2(uint page, uint byte, uvec2 w) { name##_buf.v[(page * pc.name##_stride + byte) >> 3] = w; }
 
 #endif

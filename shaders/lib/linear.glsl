@@ -1,30 +1,18 @@
-// What the kernels of a linear layer have in common: y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k], with weights as they are stored.
+// The memory of the kernels of a linear layer: y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k], with
+// weights as they are stored.
 //
-//   0 w_scale    FP8 [ceil(G*N/128), ceil(K/128)] f32 or UE8M0 bytes; NVFP4 [G*N, K/16] E4M3 bytes; bf16 none
+//   0 w_scale    FP8 [ceil(G*N/128), ceil(K/128)] f32 or UE8M0 bytes; NVFP4 [G*N, K/16] E4M3 bytes
 //   1 row_scale  NVFP4 [G*N] f32
-//   2 x_scale    E4M3 activations: [G, K/128, pitch] f32 powers of two or [G, K/512, pitch] u32 of four UE8M0 bytes, tokens last
+//   2 x_scale    E4M3 activations: [G, K/128, pitch] f32 powers of two, or [G, K/512, pitch] u32 of
+//                four UE8M0 bytes; tokens last
 //   3 x          [T,G,K] bf16 or [G,T,K] E4M3
 //   4 w          [G*N,K] bf16 or E4M3, or [G*N,K/2] with two E2M1 codes a byte, the even one low
 //   5 y          [T,y_stride] bf16 or f32, of which columns y_column .. y_column+G*N-1 are written
-// KV_DA builds reach 3..5 by address. Rows of x and w are whole quads of 16 bytes.
-// Constants: 0 FORMAT of weights, 1 ACT, format of activations.
+// KV_DA builds reach 3..5 by address.
 #ifndef LIB_LINEAR_GLSL
 #define LIB_LINEAR_GLSL
-#include "kv_page.glsl"
-#include "bf16.glsl"
-#include "e4m3.glsl"
-#include "e2m1.glsl"
-#include "ue8m0.glsl"
+#include "linear_format.glsl"
 
-layout(constant_id = 0) const uint FORMAT = 1u;
-layout(constant_id = 1) const uint ACT = 0u;
-
-const uint WEIGHT_BF16 = 1u, WEIGHT_FP8 = 2u, WEIGHT_FP8_UE8M0 = 3u, WEIGHT_NVFP4 = 4u;
-const uint ACT_BF16 = 0u, ACT_FP8 = 1u, ACT_FP8_PACKED = 2u;
-const bool FP8_WEIGHT = FORMAT == WEIGHT_FP8 || FORMAT == WEIGHT_FP8_UE8M0;
-const uint SCALE_BLOCK = 128u; // numbers of a row, and rows, that share an FP8 scale
-
-#ifndef LINEAR_CHAIN // which has its own memory
 layout(std430, set = 0, binding = 0) readonly buffer WScale { uint v[]; } w_scale;
 layout(std430, set = 0, binding = 1) readonly buffer RowScale { float v[]; } row_scale;
 layout(std430, set = 0, binding = 2) readonly buffer XScale { uint v[]; } x_scale;
@@ -78,7 +66,8 @@ uint w_block_bits(uint row, uint k) {
     return (w_scale.v[i >> 2] >> ((i & 3u) * 8u) & 0xFFu) << 23;
 }
 
-// w_nv_scale: the code of the scale of NVFP4 row `row` at k, a multiple of 8; the next one stands in the byte above.
+// w_nv_scale: the code of the scale of NVFP4 row `row` at k, a multiple of 8; the next one stands
+// in the byte above.
 uint w_nv_scale(uint row, uint k) {
     const uint i = row * (pc.k / 16u) + k / 16u;
     return w_scale.v[i >> 2] >> ((i & 3u) * 8u);
@@ -109,7 +98,5 @@ void y_store4(uint token, uint column, vec4 v) {
         y_word2(i + 2u, floatBitsToUint(v.zw));
     } else y_word2(i >> 1, uvec2(bf16_pack2(v.x, v.y), bf16_pack2(v.z, v.w)));
 }
-
-#endif // LINEAR_CHAIN
 
 #endif

@@ -1,7 +1,8 @@
 // Eight stored numbers of a linear layer as elements of cooperative matrices.
 //
-// bf16 (CM_BF16)  every bf16 number and E4M3 code times a power of two is exact, and so is E2M1 times an E4M3 scale.
-// f16             E4M3 weights are kept relative to the largest scale of their rows (WEIGHT_REF, a power of two), so that scales of any
+// bf16 (CM_BF16)  every bf16 number and E4M3 code times a power of two is exact, and so is E2M1
+// times an E4M3 scale. f16             E4M3 weights are kept relative to the largest scale of their
+// rows (WEIGHT_REF, a power of two), so that scales of any
 //                 size work: exact to 2^-15 of it, then with steps of 2^-24. bf16 weights and activations beyond +-65504 count as that,
 //                 and below 2^-14 come in steps of 2^-24. E2M1 times E4M3 is exact.
 //
@@ -20,11 +21,13 @@ const bool WEIGHT_REF = FP8_WEIGHT;
 const float WEIGHT_UNSCALE = FORMAT == WEIGHT_NVFP4 ? 128.0 : 1.0;
 #endif
 
-// linear_e4m3: the codes in bytes 1 and 3 of w as binary16 numbers times 2^-8; a NaN code gives 480.
+// linear_e4m3: the codes in bytes 1 and 3 of w as binary16 numbers times 2^-8; a NaN code gives
+// 480.
 uint linear_e4m3(uint w) { return (w & 0x80008000u) | ((w >> 1) & 0x3F803F80u); }
 
 #ifdef LINEAR_HALVES
-// linear_highs: the upper halves of two numbers; one instruction, where masks and shifts are two or three. It needs shaderInt16.
+// linear_highs: the upper halves of two numbers; one instruction, where masks and shifts are two or
+// three. It needs shaderInt16.
 #extension GL_EXT_shader_explicit_arithmetic_types_int16 : require
 uint linear_highs(uint lo, uint hi) { return pack32(u16vec2(unpack16(lo).y, unpack16(hi).y)); }
 #endif
@@ -61,7 +64,8 @@ uvec4 linear_act8(uvec4 w, uint scale) {
 #endif
 }
 
-// linear_weight8: eight numbers of w. scale: f32 bits of an FP8 block's, ref: of WEIGHT_REF; or the code of an NVFP4 block's.
+// linear_weight8: eight numbers of w. scale: f32 bits of an FP8 block's, ref: of WEIGHT_REF; or the
+// code of an NVFP4 block's.
 uvec4 linear_weight8(uvec4 w, uint scale, uint ref) {
     if (FORMAT == WEIGHT_BF16) return cm_from_bf16x8(w);
     if (FORMAT == WEIGHT_NVFP4) {

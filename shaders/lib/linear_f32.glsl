@@ -1,12 +1,14 @@
-// Eight stored numbers as f32, for the kernels of a linear layer that multiply without matrices. Codes come too small or too large by
-// a power of two, for which WEIGHT_UNSCALE and ACT_UNSCALE make up.
+// Eight stored numbers as f32, for the kernels of a linear layer that multiply without matrices.
+// Codes come too small or too large by a power of two, for which WEIGHT_UNSCALE and ACT_UNSCALE
+// make up.
 //
-// With LINEAR_F16 codes become binary16 by moving their bits, which costs few instructions: E4M3's exponent has bias 7, E2M1's 1 and
-// binary16's 15, so that the numbers come 2^8 and 2^14 times too small. All three have subnormals.
-// (NaN codes of E4M3 come out as 480, as they lie behind 448.) Without it see lifted.glsl.
+// With LINEAR_F16 codes become binary16 by moving their bits, which costs few instructions: E4M3's
+// exponent has bias 7, E2M1's 1 and binary16's 15, so that the numbers come 2^8 and 2^14 times too
+// small. All three have subnormals. (NaN codes of E4M3 come out as 480, as they lie behind 448.)
+// Without it see lifted.glsl.
 #ifndef LIB_LINEAR_F32_GLSL
 #define LIB_LINEAR_F32_GLSL
-#include "linear.glsl"
+#include "linear_format.glsl"
 
 #ifdef LINEAR_F16
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require

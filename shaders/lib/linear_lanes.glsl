@@ -1,5 +1,6 @@
-// Operands of cooperative matrices from memory to registers: a quad of weights, or eight numbers of x, become components of a lane.
-// The order of k in a product is free as long as both operands have the same one, so it is the one that decoding yields.
+// Operands of cooperative matrices from memory to registers: a quad of weights, or eight numbers of
+// x, become components of a lane. The order of k in a product is free as long as both operands have
+// the same one, so it is the one that decoding yields.
 //
 // Included where CM_A and CM_B are the types of operands.
 #ifndef LIB_LINEAR_LANES_GLSL
@@ -7,15 +8,10 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_int16 : require
 #include "linear_cm.glsl"
 
-// lows, highs: a word of two words' lower or upper halves. Of 16-bit halves, compilers make it one instruction where of masks and shifts
-// they need not, but schedule what is around it differently: a kernel defines LANES_HALVES where that pays.
-#ifdef LANES_HALVES
+// lows, highs: a word of two words' lower or upper halves. Of 16-bit halves, compilers make it one
+// instruction where of masks and shifts they need not.
 uint lows(uint a, uint b) { return pack32(u16vec2(unpack16(a).x, unpack16(b).x)); }
 uint highs(uint a, uint b) { return pack32(u16vec2(unpack16(a).y, unpack16(b).y)); }
-#else
-uint lows(uint a, uint b) { return (a & 0xFFFFu) | (b << 16); }
-uint highs(uint a, uint b) { return (a >> 16) | (b & 0xFFFF0000u); }
-#endif
 
 // in_order: eight elements of x, two a word, in the order of weight_pairs.
 uvec4 in_order(uvec4 v) {
@@ -24,8 +20,8 @@ uvec4 in_order(uvec4 v) {
     return uvec4(lows(v.x, v.y), highs(v.x, v.y), lows(v.z, v.w), highs(v.z, v.w));
 }
 
-// Codes become binary16 numbers by moving their bits, 2^8 (E4M3) and 2^14 (E2M1) times too small; all have subnormals. A block's scale
-// of NVFP4 comes 2^7 times too large.
+// Codes become binary16 numbers by moving their bits, 2^8 (E4M3) and 2^14 (E2M1) times too small;
+// all have subnormals. A block's scale of NVFP4 comes 2^7 times too large.
 const float LANES_UNSCALE = FORMAT == WEIGHT_NVFP4 ? 128.0 : FP8_WEIGHT ? 256.0 : 1.0;
 
 // element: a pair of binary16 numbers of few bits as elements.
@@ -41,7 +37,8 @@ uint element(uint halves) {
 // nv_scale: the scale of word j of a quad, of the two that bits hold.
 f16vec2 nv_scale(uint bits, uint j) { return unpackFloat2x16((bits >> (j / 2u * 8u) & 0x7Fu) * 0x00800080u) * f16vec2(32768.0); }
 
-// weight_pairs: a word's elements, two a word: (0,1) (bf16), (0,2) (1,3) (E4M3), (0,4) (1,5) (2,6) (3,7) (E2M1).
+// weight_pairs: a word's elements, two a word: (0,1) (bf16), (0,2) (1,3) (E4M3), (0,4) (1,5) (2,6)
+// (3,7) (E2M1).
 void weight_pairs(uint w, f16vec2 scale, out uint o[4]) {
     if (FORMAT == WEIGHT_BF16) {
         o[0] = cm_from_bf16(w);
@@ -68,7 +65,8 @@ void weight_pairs(uint w, f16vec2 scale, out uint o[4]) {
 #define LANES_HIGH(w) unpackFloat2x16(w).y
 #endif
 
-// At which k a component of a fragment stands does not matter as long as it is the same in both operands.
+// At which k a component of a fragment stands does not matter as long as it is the same in both
+// operands.
 void fill_a(inout CM_A a, uint at, uint w) {
     a[at] = LANES_LOW(w);
     a[at + 1u] = LANES_HIGH(w);

@@ -1,10 +1,13 @@
-// What the kernels of a linear layer that go through tiles in shared memory have in common: proj_linear_cm.comp, proj_linear_pair.comp.
+// What the kernels of a linear layer that go through tiles in shared memory have in common:
+// proj_linear_cm.comp, proj_linear_whole.comp.
 //
-// One workgroup of THREADS owns BM tokens and BN rows of group group_, from t0_ and row0_ on, and stores those from first_ on. A step is BK
-// numbers of all of them, decoded to shared memory; a subgroup holds WM x WN sums in registers.
-// Constants after the two of linear.glsl: 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a product, 7 BM, 8 BN, 9 BK, 10 WM, 11 WN:
+// One workgroup of THREADS owns BM tokens and BN rows of group group_, from t0_ and row0_ on, and
+// stores those from first_ on. A step is BK numbers of all of them, decoded to shared memory; a
+// subgroup holds WM x WN sums in registers. Constants after the two of linear.glsl: 2 THREADS, 3
+// SUBGROUP, 4..6 M, N, K of a product, 7 BM, 8 BN, 9 BK, 10 WM, 11 WN:
 //   projection/linear_cm.go chooses.
-// Shared memory: max((BM+BN)*(2*BK+16), THREADS/SUBGROUP*M*(4*WN+16)) + 4: 20484 B for 128 x 128 in steps of 32.
+// Shared memory: max((BM+BN)*(2*BK+16), THREADS/SUBGROUP*M*(4*WN+16)) + 4: 20484 B for 128 x 128 in
+// steps of 32.
 #ifndef LIB_LINEAR_TILES_GLSL
 #define LIB_LINEAR_TILES_GLSL
 #include "linear_cm.glsl"
@@ -44,12 +47,13 @@ uint first_;             // token; those before it are another workgroup's
 
 float unit_of_sums_, unit_of_next_; // FP8: sums are this much too small: the fraction, 1 to 2, of a step's scale
 
-// spread: line i of a step's, so that the eight invocations that store 16 bytes each at a time meet all banks: with rows of five quads,
-// rows 0, 1, 4 and 5 do, or two of them that are four apart.
+// spread: line i of a step's, so that the eight invocations that store 16 bytes each at a time meet
+// all banks: with rows of five quads, rows 0, 1, 4 and 5 do, or two of them that are four apart.
 uint spread(uint i, uint lines) { return UNITS == 4u && lines >= 8u ? (i & ~7u) | (i & 1u) << 2 | (i >> 1) & 3u : i; }
 
-// Numbers of FP8 weights with f32 scales are multiplied by the powers of two of these, which is exact. Where the next block of 128
-// begins, the sums so far are divided by its fraction and multiplied by that of the last.
+// Numbers of FP8 weights with f32 scales are multiplied by the powers of two of these, which is
+// exact. Where the next block of 128 begins, the sums so far are divided by its fraction and
+// multiplied by that of the last.
 const bool FRACTIONS = FORMAT == WEIGHT_FP8;
 float fraction(uint bits) { return uintBitsToFloat((bits & 0x007FFFFFu) | 0x3F800000u); }
 
@@ -61,8 +65,8 @@ void change_unit() {
     unit_of_sums_ = unit_of_next_;
 }
 
-// ref: the power of two that the rows are kept relative to, as f32 bits: the largest scale without its fraction, held where it and its
-// inverse are ordinary numbers.
+// ref: the power of two that the rows are kept relative to, as f32 bits: the largest scale without
+// its fraction, held where it and its inverse are ordinary numbers.
 uint ref() { return clamp(ref_s & 0x7F800000u, 0x01000000u, 0x7E000000u); }
 
 // find_ref: the largest scale of the rows' blocks. A maximum is the same in any order.

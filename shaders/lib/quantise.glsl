@@ -23,8 +23,9 @@ uint quantise4(uvec2 w, float inverse) {
     return codes;
 }
 
-// quantise8: four words to eight bytes; usual if all numbers of the block are finite. Then its scale keeps them at most 448, but for
-// the rounding of 1/448, and the codes are those of quantise4.
+// quantise8: four words to eight bytes; usual if all numbers of the block are finite. Then its
+// scale keeps them at most 448, but for the rounding of 1/448, and the codes are those of
+// quantise4.
 uint quantise4_usual(uvec2 w, float inverse) {
     precise vec4 y = vec4(uintBitsToFloat(w.x << 16), uintBitsToFloat(w.x & 0xFFFF0000u),
                           uintBitsToFloat(w.y << 16), uintBitsToFloat(w.y & 0xFFFF0000u)) * (inverse * 128.0);

@@ -8,9 +8,10 @@
 //
 // and then, reached by descriptor or with KV_DA by address as for KV_POOL:
 //
-// STATE_POOL(name, binding)     vec4 name_load(uint unit), float name_load1(uint unit, uint k), number k (0..3) of the unit
-// STATE_POOL_RW(name, binding)  void name_store(uint unit, vec4)
-// STATE_POOL_BOTH(name, binding)  both, of a pool in which nothing is read that the same launch stores
+// STATE_POOL(name, binding)     vec4 name_load(uint unit), float name_load1(uint unit, uint k),
+// number k (0..3) of the unit STATE_POOL_RW(name, binding)  void name_store(uint unit, vec4)
+// STATE_POOL_BOTH(name, binding)  both, of a pool in which nothing is read that the same launch
+// stores
 #ifndef LIB_STATE_PAGE_GLSL
 #define LIB_STATE_PAGE_GLSL
 

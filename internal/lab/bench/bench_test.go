@@ -1,103 +1,25 @@
 package bench
 
 import (
-	"context"
 	"errors"
 	"math"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/vk"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-var small = DecodeOptions{Heads: 8, TopK: 61, Window: 69, Batches: []int{1, 3}, Context: 700, Common: Common{Reps: 3, Warmup: 1, Seed: 1}}
+// anyLimits are limits for tests that time nothing in earnest.
+var anyLimits = Limits{CopyGBs: 1, MatrixTFLOPs: 1}
 
-func TestDecodeRows(t *testing.T) {
-	dev, ctx := testkit.Device(t), context.Background()
-	l, err := Measure(ctx, dev, 2, Silent{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !(l.CopyGBs > 0 && l.MatrixTFLOPs > 0 && l.MatrixKind != "") {
-		t.Fatalf("limits %+v", l)
-	}
-	var rows []Row
-	if err := Decode(ctx, dev, small, l, Silent{}, func(r Row) { rows = append(rows, r) }); err != nil {
-		t.Fatal(err)
-	}
-	if len(rows) != 2 {
-		t.Fatalf("%d rows, want one for each batch", len(rows))
-	}
-	for i, r := range rows {
-		if r.Batch != small.Batches[i] || r.Status != "ok" || r.Bound == 0 || len(r.Attend.Samples) != 3 ||
-			!(r.Attend.Median > 0 && r.Attend.P95 >= r.Attend.Median && r.Step.Median > 0) ||
-			!(r.GBs > 0 && r.TFLOPs > 0 && r.ShareCopy > 0 && r.ShareMatrix > 0) {
-			t.Errorf("row %+v", r)
-		}
-	}
-}
-
-// A kernel whose result differs from the reference is called wrong, not timed.
-func TestWrongResultsAreSeen(t *testing.T) {
-	dev, ctx := testkit.Device(t), context.Background()
-	o := small.withDefaults(dev.Adapter().Type)
-	for name, spoil := range map[string]func(h *hostSet){
-		"queries": func(h *hostSet) { h.q = append([]uint16{}, h.q...); h.q[5*512] ^= 0x8000; h.q[5*512+1] = 0x4140 },
-		"new row": func(h *hostSet) {
-			for i := range 64 {
-				h.kv[i] ^= 0x8000
-			}
-		},
-		"picks": func(h *hostSet) { h.picks[60]++ },
-	} {
-		w, err := newWorkload(ctx, dev, o, 1, Silent{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if r, err := w.verify(ctx); err != nil || !r.Pass {
-			t.Errorf("%s untouched: %+v, %v", name, r, err)
-		}
-		spoil(w.sets[0].host)
-		if r, err := w.verify(ctx); err != nil || r.Pass {
-			t.Errorf("%s spoiled, but the check passes: %+v, %v", name, r, err)
-		}
-		if err := w.Close(); err != nil {
-			t.Error(err)
-		}
-	}
-}
-
-func TestOptionErrors(t *testing.T) {
-	dev := testkit.Device(t)
-	for name, change := range map[string]func(*DecodeOptions){
-		"heads":   func(o *DecodeOptions) { o.Heads = 129 },
-		"batch":   func(o *DecodeOptions) { o.Batches = []int{0} },
-		"context": func(o *DecodeOptions) { o.Context = 128 },
-		"reps":    func(o *DecodeOptions) { o.Reps = -1 },
-		"variant": func(o *DecodeOptions) { o.Variant = "quick" },
-	} {
-		o := small
-		change(&o)
-		err := Decode(context.Background(), dev, o, Limits{}, Silent{}, func(Row) {})
-		if !errors.Is(err, vk.ErrArgument) {
-			t.Errorf("%s: %v, want ErrArgument", name, err)
-		}
-	}
-}
-
-func TestQuantile(t *testing.T) {
-	x := []float64{5, 1, 4, 2, 3}
-	for q, want := range map[float64]float64{0: 1, 0.5: 3, 0.25: 2, 1: 5, 0.95: 4.8} {
-		if got := quantile(x, q); math.Abs(got-want) > 1e-12 {
-			t.Errorf("quantile %g is %g, want %g", q, got, want)
-		}
-	}
-	if !math.IsNaN(quantile(nil, 0.5)) {
-		t.Error("the median of nothing is not NaN")
-	}
-}
+// quick are so few launches that tests can wait for them.
+var quick = Common{Reps: 2, Warmup: -1, Seed: 1}
 
 // long leaves a test out of the short ones: under the race detector references take ten
 // times as long, and here one goroutine does it all.
@@ -107,19 +29,133 @@ func long(t *testing.T) {
 	}
 }
 
-// A variant has to be one of each operation that has a choice, and one has to have it.
+func TestMeasure(t *testing.T) {
+	l, err := Measure(t.Context(), testkit.Device(t), 2, Silent{})
+	require.NoError(t, err)
+	assert.Positive(t, l.CopyGBs)
+	assert.Positive(t, l.MatrixTFLOPs)
+	assert.NotEmpty(t, l.MatrixKind)
+}
+
+func TestQuantile(t *testing.T) {
+	x := []float64{5, 1, 4, 2, 3}
+	for q, want := range map[float64]float64{0: 1, 0.5: 3, 0.25: 2, 1: 5, 0.95: 4.8} {
+		assert.InDelta(t, want, quantile(x, q), 1e-12, "quantile %g", q)
+	}
+	assert.True(t, math.IsNaN(quantile(nil, 0.5)), "the median of nothing")
+}
+
+// smallSizes are sizes that the references of all operations are quick for.
+var smallSizes = verify.SizeOptions{Heads: []int{5}, IndexHeads: 3, TopK: []int{61}, Batches: []int{1, 3}, Prefill: []int{129}, Contexts: []int{700}, Rows: []int{200}}
+
+// Every operation of every suite is timed, with what its kind of work has to say.
+func TestOpRows(t *testing.T) {
+	long(t)
+	dev := testkit.Device(t)
+	for _, suite := range OpSuites {
+		if suite.Name == compareSuite {
+			continue
+		}
+		seen := map[string]int{}
+		o := OpOptions{Common: quick, Sizes: smallSizes}
+		o.Reps = 1
+		require.NoError(t, Ops(t.Context(), dev, suite.Name, o, anyLimits, Silent{}, func(r OpRow) {
+			seen[r.Op]++
+			assert.Equal(t, "ok", r.Status, "%+v", r)
+			assert.NotEmpty(t, r.Variant, r.Op)
+			assert.GreaterOrEqual(t, r.Sets, 2, r.Op)
+			for _, v := range []float64{r.Time.Median, r.Bytes, r.GBs, r.ShareCopy} {
+				assert.Positive(t, v, "%+v", r)
+			}
+			assert.Equal(t, r.Flop > 0, r.TFLOPs > 0, "%+v", r)
+			assert.Equal(t, r.FloorUS > 0, r.FloorLaunches > 0, "%+v", r)
+		}))
+		for _, op := range SuiteOps(suite.Name) {
+			assert.Positive(t, seen[op.Name], "%s has no row in suite %s", op.Name, suite.Name)
+		}
+	}
+}
+
+func TestOpOptionErrors(t *testing.T) {
+	dev := testkit.Device(t)
+	for arg, o := range map[string]OpOptions{
+		"heads":   {Sizes: verify.SizeOptions{Heads: []int{129}}},
+		"batch":   {Sizes: verify.SizeOptions{Batches: []int{0}}},
+		"prefill": {Sizes: verify.SizeOptions{Prefill: []int{3}}},
+		"context": {Sizes: verify.SizeOptions{Contexts: []int{10}}},
+		"topk":    {Sizes: verify.SizeOptions{TopK: []int{1 << 17}}},
+		"rows":    {Sizes: verify.SizeOptions{Rows: []int{1}}},
+		"weights": {Sizes: verify.SizeOptions{Weights: []string{"x"}}},
+		"model":   {Models: []string{"x"}},
+		"reps":    {Common: Common{Reps: -1}},
+		"warmup":  {Common: Common{Warmup: 5000}},
+		"op":      {Ops: []string{"indexer_topk", "soup"}},
+		"case":    {Cases: []string{"batch=soup"}},
+		"variant": {Common: Common{Variant: "soup"}},
+	} {
+		var bad *vk.ArgumentError
+		err := Ops(t.Context(), dev, "indexer", o, Limits{}, Silent{}, func(OpRow) { t.Errorf("%s: a row", arg) })
+		if assert.ErrorAs(t, err, &bad, arg) {
+			assert.Equal(t, arg, bad.Arg)
+		}
+	}
+	err := Ops(t.Context(), dev, "memory", OpOptions{Ops: []string{"indexer_topk"}}, Limits{}, Silent{}, nil)
+	assert.ErrorIs(t, err, vk.ErrArgument, "an operation of another suite")
+}
+
+// A variant has to be one of each operation.
 func TestCommonVariants(t *testing.T) {
+	find := func(name string) verify.Op { op, _ := verify.Lookup(name); return op }
 	for _, c := range []struct {
 		variant string
 		ops     []string
 		ok      bool
 	}{
-		{"", []string{"topk"}, true}, {"base", []string{"topk", "logits_fp8"}, true}, {"base", []string{"topk", "insert_k"}, false},
-		{"twopass-base", []string{"decode_window"}, true}, {"twopass-base", []string{"decode_window", "prefill"}, false}, {"soup", []string{"wq_b"}, false},
+		{"", []string{"indexer_topk"}, true}, {"base", []string{"indexer_topk", "indexer_logits_fp8"}, true}, {"cm", []string{"linear", "indexer_topk"}, false},
+		{"twopass-base", []string{decodeOp}, true}, {"twopass-base", []string{decodeOp, "flashmla_sparse_prefill"}, false}, {"soup", []string{"linear"}, false},
 	} {
+		var ops []verify.Op
+		for _, name := range c.ops {
+			ops = append(ops, find(name))
+		}
+		err := Common{Variant: c.variant}.checkVariant("bench", ops)
 		var bad *vk.ArgumentError
-		if err := (Common{Variant: c.variant}).checkVariant("bench", c.ops); (err == nil) != c.ok || err != nil && (!errors.As(err, &bad) || bad.Arg != "variant") {
-			t.Errorf("%q of %v: %v", c.variant, c.ops, err)
+		assert.Equal(t, c.ok, err == nil, "%q of %v: %v", c.variant, c.ops, err)
+		assert.Equal(t, !c.ok, errors.As(err, &bad) && bad.Arg == "variant")
+	}
+}
+
+// A case is chosen by all parts of one of the names.
+func TestHasParts(t *testing.T) {
+	const name = "heads=64/topk=512/batch=1"
+	for _, c := range []struct {
+		any  []string
+		want bool
+	}{{nil, true}, {[]string{"batch=1"}, true}, {[]string{"batch=1/heads=64"}, true}, {[]string{"batch=1/heads=6"}, false}, {[]string{"batch=2", "topk=512"}, true}, {[]string{""}, false}} {
+		assert.Equal(t, c.want, hasParts(name, c.any), "%v", c.any)
+	}
+}
+
+// Every measurement of others is one of a case that is timed by default, and of a part of it.
+func TestPeers(t *testing.T) {
+	peers, err := Peers()
+	require.NoError(t, err)
+	known := map[string]bool{}
+	for _, c := range (OpOptions{}).withDefaults(compareSuite, false).cases(SuiteOps(compareSuite)) {
+		known[c.op.Name+" "+c.size.Name+" "] = true
+		for part := range c.size.Parts {
+			known[c.op.Name+" "+c.size.Name+" "+part], known[c.op.Name+" "+c.size.Name+" both"] = true, true
 		}
 	}
+	require.Greater(t, len(peers.Rows), 100)
+	for _, r := range peers.Rows {
+		assert.True(t, known[r.Op+" "+r.Case+" "+r.Part], "no case %s %s %s", r.Op, r.Case, r.Part)
+	}
+	for name, x := range peerOps {
+		_, known := verify.Lookup(x.op)
+		assert.True(t, known, "%s is %s, an unknown operation", name, x.op)
+	}
+	got := PeersOf("indexer_topk", "tokens=32/context=131072/k=1024", "")
+	require.Len(t, got, 2)
+	assert.Equal(t, 26.9, got[0].US)
 }

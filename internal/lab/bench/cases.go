@@ -4,52 +4,51 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"runtime"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/vk"
 )
 
-// opCase is one size of an operation: build fills in a rig with what to check and
-// what to time.
+// opCase is one size of an operation.
 type opCase struct {
-	op, name string
-	build    func(ctx context.Context, r *opRig) error
+	op   verify.Op
+	size verify.Size
 }
 
-// preparedCase is a case whose inputs are in memory and whose results were checked.
+// preparedCase is a case whose operands are in device memory and whose results were checked.
 type preparedCase struct {
-	row OpRow // without times
-	rig *opRig
-	err error
+	row   OpRow // without times
+	parts []opPart
+	close func()
+	err   error
 }
 
 // atOnce is how many cases are prepared at a time. That is work of the host: random
 // numbers, kernels to compile, references. Each may need some GiB of the device.
-func (o IndexerOptions) atOnce(a *vk.Adapter) int {
+func (o OpOptions) atOnce(dev *vk.Device) int {
 	if o.together > 0 {
 		return o.together
 	}
-	if a.Type == vk.TypeCPU {
+	if slow(dev) {
 		return 1 // kernels run where references do
 	}
 	const most, room = 8, 8 << 30
-	return max(1, min(most, runtime.NumCPU()/2, int(a.Caps.HeapBytes/room)))
+	return max(1, min(most, runtime.NumCPU()/2, int(dev.Caps().HeapBytes/room)))
 }
 
 // timeCases prepares and checks cases, several at a time, and then times these one after
 // the other, with nothing else under way. Rows come in the order of the cases. Where the
 // device has not enough memory for one beside others, it comes again alone.
-func timeCases(ctx context.Context, dev *vk.Device, o IndexerOptions, cases []opCase, l Limits, p Progress, emit func(OpRow)) (err error) {
+func timeCases(ctx context.Context, dev *vk.Device, o OpOptions, cases []opCase, l Limits, p Progress, emit func(OpRow)) (err error) {
 	o.floors = &floors{}
 	defer func() { err = errors.Join(err, o.floors.close()) }()
 	var wrong error
-	if o.only != nil {
-		cases = slices.DeleteFunc(slices.Clone(cases), func(c opCase) bool { return !o.only(c.op, c.name) })
-	}
-	width := o.atOnce(dev.Adapter())
+	width := o.atOnce(dev)
 	for n := width; len(cases) > 0; {
 		n = min(n, len(cases))
 		done, err := timeSome(ctx, dev, o, cases[:n], l, p, func(r OpRow) {
@@ -71,20 +70,21 @@ func timeCases(ctx context.Context, dev *vk.Device, o IndexerOptions, cases []op
 
 // timeSome prepares all cases given and times them, up to the first for which there was
 // not enough memory beside the others, and says how many those are.
-func timeSome(ctx context.Context, dev *vk.Device, o IndexerOptions, cases []opCase, l Limits, p Progress, emit func(OpRow)) (done int, err error) {
-	p.Step(fmt.Sprintf("%s %s and %d more: filling memory, checking", cases[0].op, cases[0].name, len(cases)-1))
+func timeSome(ctx context.Context, dev *vk.Device, o OpOptions, cases []opCase, l Limits, p Progress, emit func(OpRow)) (done int, err error) {
+	name := func(c opCase) string { return c.op.Name + " " + c.size.Name }
+	p.Step(fmt.Sprintf("%s and %d more: filling memory, checking", name(cases[0]), len(cases)-1))
 	list := make([]preparedCase, len(cases))
 	var all sync.WaitGroup
 	for i, c := range cases {
-		all.Go(func() { list[i] = prepare(ctx, dev, o, c, p) })
+		all.Go(func() { list[i] = prepare(ctx, dev, o, c) })
 	}
 	all.Wait()
 	defer func() {
-		for _, x := range list {
-			err = errors.Join(err, x.rig.Close())
+		for _, x := range list[done:] {
+			x.close()
 		}
 	}()
-	if slices.ContainsFunc(list, func(x preparedCase) bool { return x.rig.floor() }) {
+	if slices.ContainsFunc(cases, func(c opCase) bool { return c.size.Floor }) {
 		if err := o.floors.open(ctx, dev); err != nil {
 			return 0, err
 		}
@@ -96,34 +96,39 @@ func timeSome(ctx context.Context, dev *vk.Device, o IndexerOptions, cases []opC
 			}
 			x.row.Status, x.row.Detail, x.err = "skipped", x.err.Error(), nil
 		}
-		if x.err != nil {
-			return i, fmt.Errorf("bench: %s %s: %w", cases[i].op, cases[i].name, x.err)
-		}
 		rows := []OpRow{x.row}
-		if x.row.Status == "ok" {
-			p.Step(cases[i].op + " " + cases[i].name + ": timing")
-			if rows, err = x.time(ctx, dev, o, l, i == 0); err != nil {
-				return i, fmt.Errorf("bench: %s %s: %w", cases[i].op, cases[i].name, err)
-			}
+		if x.err == nil && x.row.Status == "ok" {
+			p.Step(name(cases[i]) + ": timing")
+			rows, x.err = x.time(ctx, dev, o, l, i == 0)
+		}
+		if x.err != nil {
+			return i, fmt.Errorf("bench: %s: %w", name(cases[i]), x.err)
 		}
 		for _, r := range rows {
 			emit(r)
 		}
-		if err := x.rig.Close(); err != nil {
-			return i, err
-		}
+		x.close()
+		done = i + 1
 	}
-	return len(cases), nil
+	return done, nil
 }
 
-// prepare fills memory with a case's inputs and checks it.
-func prepare(ctx context.Context, dev *vk.Device, o IndexerOptions, c opCase, p Progress) preparedCase {
-	x := preparedCase{row: OpRow{Op: c.op, Case: c.name}, rig: newOpRig(ctx, dev, o, p)}
-	if x.err = c.build(ctx, x.rig); x.err != nil {
+// prepare fills memory with a case's operands and checks what the operation makes of them.
+func prepare(ctx context.Context, dev *vk.Device, o OpOptions, c opCase) preparedCase {
+	x := preparedCase{row: OpRow{Op: c.op.Name, Case: c.size.Name}, close: func() {}}
+	host := c.size.Make(rand.New(rand.NewPCG(o.Seed, 1)))
+	b, err := c.op.Bind(verify.Build{Dev: dev, Variant: o.Variant, MaxBytes: c.size.MaxBytes}, host)
+	if err != nil {
+		x.err = err
 		return x
 	}
-	x.row.Variant, x.row.Sets = x.rig.variant, x.rig.sets
-	res, err := x.rig.check(ctx)
+	x.row.Variant, x.row.Sets = b.Variant, setsOf(c.size, slow(dev))
+	s, err := verify.NewSets(ctx, dev, b, x.row.Sets, slow(dev), o.Seed)
+	x.close = s.Close
+	var res verify.Result
+	if err == nil {
+		res, err = s.Check(c.op, host, b.Variant)
+	}
 	if x.err = err; err != nil {
 		return x
 	}
@@ -131,28 +136,50 @@ func prepare(ctx context.Context, dev *vk.Device, o IndexerOptions, c opCase, p 
 	if !res.Pass {
 		x.row.Status, x.row.Detail = "wrong", res.Detail
 	}
+	x.parts = partsOf(c.size, s.Launches)
 	return x
 }
 
-// How long launches keep a device busy before they are timed: long after a pause, in
-// which its clock falls, and shortly behind another case.
-const (
-	wakeAfterPause = 400 * time.Millisecond
-	wakeBehind     = 60 * time.Millisecond
-)
+// setsOf is how many sets of operands it takes to get past the last-level cache.
+func setsOf(s verify.Size, onSlow bool) int {
+	if onSlow {
+		return 2
+	}
+	most := 64
+	if s.MostSets > 0 {
+		most = s.MostSets
+	}
+	return min(most, max(2, verify.RotateBytes/max(s.Touched, 1)))
+}
+
+// partsOf is what to time of a size: its steps, if there are several, and the whole.
+func partsOf(s verify.Size, launches []verify.Launch) (parts []opPart) {
+	for i, p := range launches[0].Parts {
+		parts = append(parts, opPart{name: p.Name, Work: s.Parts[p.Name], record: func(rec *vk.Recorder, n int) error {
+			return launches[n%len(launches)].Parts[i].Record(rec)
+		}})
+	}
+	whole := ""
+	if len(parts) > 0 {
+		whole = "both"
+	}
+	return append(parts, opPart{name: whole, Work: s.Work, inner: s.Launches, floor: s.Floor, record: func(rec *vk.Recorder, n int) error {
+		return launches[n%len(launches)].Record(rec)
+	}})
+}
 
 // time times the parts of a case that was right.
-func (x preparedCase) time(ctx context.Context, dev *vk.Device, o IndexerOptions, l Limits, paused bool) (rows []OpRow, err error) {
+func (x preparedCase) time(ctx context.Context, dev *vk.Device, o OpOptions, l Limits, paused bool) (rows []OpRow, err error) {
 	long := wakeBehind
 	if paused {
 		long = wakeAfterPause
 	}
-	if err := wakeFor(ctx, dev, x.rig.parts[0].record, long); err != nil {
+	if err := wakeFor(ctx, dev, x.parts[0].record, long); err != nil {
 		return nil, err
 	}
-	for _, part := range x.rig.parts {
+	for _, part := range x.parts {
 		r := x.row
-		r.Part, r.Bytes, r.Flop = part.name, part.bytes, part.flop
+		r.Part, r.Bytes, r.Flop = part.name, part.Bytes, part.Flop
 		if part, err = part.settle(ctx, dev); err != nil {
 			return nil, err
 		}
@@ -171,4 +198,89 @@ func (x preparedCase) time(ctx context.Context, dev *vk.Device, o IndexerOptions
 		rows = append(rows, r)
 	}
 	return rows, nil
+}
+
+// opPart is something to time. record records launch i.
+type opPart struct {
+	name string
+	verify.Work
+	record func(r *vk.Recorder, i int) error
+	// inner launches lie between two timestamps, and a sample is their time over their
+	// number, as others time short kernels; 0: settle decides.
+	inner int
+	floor bool
+}
+
+// Launches that are shorter than shortLaunch are timed several at a time: a timestamp
+// behind each would add what it costs itself, about 2 us on an H100.
+const (
+	shortLaunch = 50e3 // ns
+	launches    = 16
+)
+
+// settle decides how many launches lie between two timestamps.
+func (p opPart) settle(ctx context.Context, dev *vk.Device) (opPart, error) {
+	if p.inner > 0 {
+		return p, nil
+	}
+	p.inner = 1
+	if slow(dev) {
+		return p, nil
+	}
+	t, err := sample(ctx, dev, 3, 5, p.record)
+	if err == nil && t.Median*1e3 < shortLaunch {
+		p.inner = launches
+	}
+	return p, err
+}
+
+// sample times a part that is settled: reps samples after warmup launches, each launch behind
+// the end of the one before. A sample is one launch, or the average of several short ones.
+func (p opPart) sample(ctx context.Context, dev *vk.Device, warmup, reps int) (Time, error) {
+	n := p.inner
+	t, err := sample(ctx, dev, (warmup+n-1)/n, reps, func(r *vk.Recorder, i int) error {
+		for k := range n {
+			if err := errors.Join(r.Separate(), p.record(r, i*n+k)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	for i := range t.Samples {
+		t.Samples[i] /= float64(n)
+	}
+	t.Median, t.P95 = t.Median/float64(n), t.P95/float64(n)
+	return t, err
+}
+
+// How long launches keep a device busy before they are timed: long after a pause, in
+// which its clock falls, and shortly behind another case.
+const (
+	wakeAfterPause = 400 * time.Millisecond
+	wakeBehind     = 60 * time.Millisecond
+)
+
+// wakeFor keeps the device busy for a while: an idle GPU runs at a fraction of its clock.
+func wakeFor(ctx context.Context, dev *vk.Device, record func(r *vk.Recorder, i int) error, long time.Duration) error {
+	if slow(dev) {
+		return nil
+	}
+	rec, err := dev.NewRecorder()
+	if err != nil {
+		return err
+	}
+	for i := range 50 {
+		if err := record(rec, i); err != nil {
+			rec.Close()
+			return err
+		}
+	}
+	cmd, err := rec.End()
+	if err != nil {
+		return err
+	}
+	for start := time.Now(); err == nil && time.Since(start) < long; {
+		err = cmd.Run(ctx)
+	}
+	return errors.Join(err, cmd.Close())
 }

@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -16,97 +15,38 @@ type CompareOptions struct {
 	Common
 	Peers PeerTable
 	Ops   []string // operations, names or how they begin; nil: all
-}
-
-// comparedSuite is a suite whose cases others were measured with, or have a goal.
-type comparedSuite struct {
-	ops []string
-	run func(ctx context.Context, dev *vk.Device, o CompareOptions, only func(op, name string) bool, l Limits, p Progress, emit func(OpRow)) error
-}
-
-// memoryOnly are the operations of the memory suite that are not the indexer's too.
-var memoryOnly = slices.DeleteFunc(slices.Clone(MemoryOps), func(op string) bool { return slices.Contains(IndexerOps, op) })
-
-var comparedSuites = []comparedSuite{
-	{AttentionOps, func(ctx context.Context, dev *vk.Device, o CompareOptions, only func(op, name string) bool, l Limits, p Progress, emit func(OpRow)) error {
-		return Attention(ctx, dev, AttentionOptions{Common: o.Common, Ops: o.Ops, only: only}, l, p, emit)
-	}},
-	{IndexerOps, func(ctx context.Context, dev *vk.Device, o CompareOptions, only func(op, name string) bool, l Limits, p Progress, emit func(OpRow)) error {
-		return Indexer(ctx, dev, IndexerOptions{Common: o.Common, Ops: o.Ops, only: only}, l, p, emit)
-	}},
-	{memoryOnly, func(ctx context.Context, dev *vk.Device, o CompareOptions, only func(op, name string) bool, l Limits, p Progress, emit func(OpRow)) error {
-		return Memory(ctx, dev, IndexerOptions{Common: o.Common, Ops: o.Ops, Batches: []int{1, 32, 128}, only: only}, l, p, emit)
-	}},
-	{LinearOps, func(ctx context.Context, dev *vk.Device, o CompareOptions, only func(op, name string) bool, l Limits, p Progress, emit func(OpRow)) error {
-		return Linear(ctx, dev, SuiteOptions{Common: o.Common, Ops: o.Ops, only: only}, l, p, emit)
-	}},
-}
-
-// ComparedOps are the operations of all suites that Compare runs.
-func ComparedOps() []string {
-	var ops []string
-	for _, s := range comparedSuites {
-		ops = append(ops, s.ops...)
-	}
-	return ops
+	Cases []string // parts of names of cases, see OpOptions; nil: all
 }
 
 // against are operations that nobody else was measured with on this device, and which of
 // our own they are compared with, in the same cases: half the bytes should not take longer.
-var against = map[string]string{"logits_mxfp4": "logits_fp8"}
+var against = map[string]string{"indexer_logits_mxfp4": "indexer_logits_fp8"}
 
-// Compare checks and times, of all suites, the cases that the table has measurements of
-// and those that have a goal without, and hands each row to emit as it is done, with
-// the table's measurements. Errors: as Indexer; vk.ErrArgument for an operation that
-// there is not.
+// Compare checks and times the cases that the table has measurements of and those that have a
+// goal without, and hands each row to emit as it is done, with the table's measurements.
+// Errors: as Ops.
 func Compare(ctx context.Context, dev *vk.Device, o CompareOptions, l Limits, p Progress, emit func(OpRow)) error {
-	if err := (SuiteOptions{Common: o.Common, Ops: o.Ops}).check("bench: compare", ComparedOps()); err != nil {
-		return err
-	}
 	measured := map[string]bool{}
 	for _, r := range o.Peers.Rows {
 		measured[r.Op+" "+r.Case] = true
 	}
-	only := func(op, name string) bool {
+	x := OpOptions{Common: o.Common, Ops: o.Ops, Cases: o.Cases, only: func(op, name string) bool {
 		if other := against[op]; other != "" {
 			op = other
 		}
 		return measured[op+" "+name] || slices.ContainsFunc(goals, func(g goal) bool { return g.share > 0 && g.hasCase(op, name) })
-	}
-	var wrong error
+	}}
 	ours := map[string]float64{} // microseconds of the cases so far
-	for _, s := range comparedSuites {
-		x := o
-		x.Ops = nil
-		for _, op := range s.ops {
-			if chosen(o.Ops, op) {
-				x.Ops = append(x.Ops, op)
-			}
+	return Ops(ctx, dev, compareSuite, x, l, p, func(r OpRow) {
+		r.Peers = o.Peers.Of(r.Op, r.Case, r.Part)
+		if us := ours[against[r.Op]+" "+r.Case]; us > 0 {
+			r.Peers = append(r.Peers, Peer{Name: "our " + against[r.Op], US: us})
 		}
-		if x.Ops == nil {
-			continue
+		if r.Status == "ok" && r.Part == "" {
+			ours[r.Op+" "+r.Case] = r.Time.Median
 		}
-		if !slices.ContainsFunc(x.Ops, func(op string) bool { return variantsOf(op) != nil }) {
-			x.Variant = "" // for another suite
-		}
-		err := s.run(ctx, dev, x, only, l, p, func(r OpRow) {
-			r.Peers = o.Peers.Of(r.Op, r.Case, r.Part)
-			if us := ours[against[r.Op]+" "+r.Case]; us > 0 {
-				r.Peers = append(r.Peers, Peer{Name: "our " + against[r.Op], US: us})
-			}
-			if r.Status == "ok" && r.Part == "" {
-				ours[r.Op+" "+r.Case] = r.Time.Median
-			}
-			emit(r)
-		})
-		if errors.Is(err, ErrWrong) {
-			wrong, err = ErrWrong, nil
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return wrong
+		emit(r)
+	})
 }
 
 // share is the part of what the device can do that a row reaches: of bytes or of matrix
@@ -119,7 +59,7 @@ func (r OpRow) share() float64 { return max(r.ShareCopy, r.ShareMatrix) }
 type goal struct {
 	name         string
 	ops          []string
-	cases        []string // parts of a case's name, any of which it has; nil: all
+	cases        []string // as OpOptions.Cases
 	part         string
 	average, row float64 // quotients; 0: none
 	share        float64 // least share; 0: none
@@ -130,9 +70,7 @@ type goal struct {
 func (g goal) has(r OpRow) bool { return g.hasCase(r.Op, r.Case) && (g.part == "" || g.part == r.Part) }
 
 func (g goal) hasCase(op, name string) bool {
-	return slices.Contains(g.ops, op) && (g.cases == nil || slices.ContainsFunc(g.cases, func(c string) bool {
-		return strings.Contains("/"+name+"/", "/"+c+"/")
-	}))
+	return slices.Contains(g.ops, op) && hasParts(name, g.cases)
 }
 
 // goals are the names of the goals that a row belongs to, with semicolons.
@@ -149,23 +87,23 @@ func (r OpRow) goals() string {
 // goals are those of the project: no slower than the best known kernels for the shapes
 // that a model's step has.
 var goals = []goal{
-	{name: "sparse decode, 64 heads, 512+128 rows", ops: []string{"decode_c4a"}, cases: []string{"heads=64"}, average: 1.05, row: 1.15, aim: 0.9},
-	{name: "sparse decode, 128 heads, 1024+128 rows", ops: []string{"decode_c4a"}, cases: []string{"heads=128"}, average: 1.3, aim: 1},
-	{name: "sparse decode, window only", ops: []string{"decode_window"}, average: 1.2, aim: 0.9},
-	{name: "sparse decode, 8192+128 rows", ops: []string{"decode_c128a"}, share: 0.4, aim: 0.6},
-	{name: "sparse prefill", ops: []string{"prefill"}, average: 2, aim: 1.6},
-	{name: "FP8 paged logits", ops: []string{"logits_fp8"}, average: 1.3, aim: 1},
-	{name: "MXFP4 paged logits", ops: []string{"logits_mxfp4"}, average: 1, aim: 0.8},
-	{name: "score and top-k in one, k 1024", ops: []string{"select_fp8"}, cases: []string{"k=1024"}, average: 1.1, aim: 0.8},
-	{name: "score and top-k in one, k 512, the peer being the sum of two launches timed alone", ops: []string{"select_fp8"}, cases: []string{"k=512"}, average: 1.1, aim: 0.8},
-	{name: "insert 4096 rows", ops: []string{"insert_k"}, cases: []string{"tokens=4096"}, average: 1, aim: 1},
-	{name: "gather 65536 rows", ops: []string{"gather_k"}, average: 1, aim: 1},
-	{name: "inverse rotation and quantisation of o", ops: []string{"inverse_rope_quant_f32", "inverse_rope_quant_packed"}, average: 1, aim: 1},
-	{name: "q norm, rotation and insert", ops: []string{"q_insert"}, average: 1, aim: 1},
-	{name: "q and kv norms", ops: []string{"qkv_norm"}, average: 1, aim: 1},
-	{name: "indexer queries", ops: []string{"query_quant_fp8", "query_quant_mxfp4"}, average: 1, aim: 1},
-	{name: "layer products, 1 to 16 tokens", ops: LinearOps, cases: []string{"tokens=1", "tokens=4", "tokens=16"}, share: 0.8, aim: 0.9},
-	{name: "layer products, 4096 tokens", ops: LinearOps, cases: []string{"tokens=4096"}, share: 0.45, aim: 0.6},
+	{name: "sparse decode, 64 heads, 512+128 rows", ops: []string{decodeOp}, cases: []string{"heads=64/topk=512"}, average: 1.05, row: 1.15, aim: 0.9},
+	{name: "sparse decode, 128 heads, 1024+128 rows", ops: []string{decodeOp}, cases: []string{"heads=128/topk=1024"}, average: 1.3, aim: 1},
+	{name: "sparse decode, window only", ops: []string{decodeOp}, cases: []string{"topk=0"}, average: 1.2, aim: 0.9},
+	{name: "sparse decode, 8192+128 rows", ops: []string{decodeOp}, cases: []string{"topk=8192"}, share: 0.4, aim: 0.6},
+	{name: "sparse prefill", ops: []string{"flashmla_sparse_prefill"}, average: 2, aim: 1.6},
+	{name: "FP8 paged logits", ops: []string{"indexer_logits_fp8"}, average: 1.3, aim: 1},
+	{name: "MXFP4 paged logits", ops: []string{"indexer_logits_mxfp4"}, average: 1, aim: 0.8},
+	{name: "score and top-k in one, k 1024", ops: []string{"indexer_select_fp8"}, cases: []string{"k=1024"}, average: 1.1, aim: 0.8},
+	{name: "score and top-k in one, k 512, the peer being the sum of two launches timed alone", ops: []string{"indexer_select_fp8"}, cases: []string{"k=512"}, average: 1.1, aim: 0.8},
+	{name: "insert 4096 rows", ops: []string{"quantize_and_insert_k_cache"}, cases: []string{"tokens=4096"}, average: 1, aim: 1},
+	{name: "gather 65536 rows", ops: []string{"dequantize_and_gather_k_cache"}, average: 1, aim: 1},
+	{name: "inverse rotation and quantisation of o", ops: []string{"fused_inv_rope_fp8_quant"}, average: 1, aim: 1},
+	{name: "q norm, rotation and insert", ops: []string{"fused_qnorm_rope_kv_insert"}, average: 1, aim: 1},
+	{name: "q and kv norms", ops: []string{"fused_q_kv_rmsnorm"}, average: 1, aim: 1},
+	{name: "indexer queries", ops: []string{"fused_indexer_q_rope_quant_fp8", "fused_indexer_q_rope_quant_mxfp4"}, average: 1, aim: 1},
+	{name: "layer products, 1 to 16 tokens", ops: []string{"linear"}, cases: []string{"tokens=1", "tokens=4", "tokens=16"}, share: 0.8, aim: 0.9},
+	{name: "layer products, 4096 tokens", ops: []string{"linear"}, cases: []string{"tokens=4096"}, share: 0.45, aim: 0.6},
 }
 
 // outcome is how a goal was reached.

@@ -27,11 +27,11 @@ func TestCompare(t *testing.T) {
 	}}
 	for _, format := range Formats {
 		var out bytes.Buffer
-		report, err := NewCompareReport(&out, format, dev.Adapter(), limits, peers)
+		report, err := NewCompareReport(ReportOn{&out, format, dev.Adapter(), "", limits}, peers)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := Compare(ctx, dev, CompareOptions{Peers: peers, Ops: []string{"insert", "query", "topk", "logits"}, Common: Common{Reps: 2, Warmup: -1, Seed: 1}}, limits, Silent{}, report.Add); err != nil {
+		if err := Compare(ctx, dev, CompareOptions{Peers: peers, Ops: []string{"quantize", "fused_indexer", "indexer_topk", "indexer_logits"}, Common: Common{Reps: 2, Warmup: -1, Seed: 1}}, limits, Silent{}, report.Add); err != nil {
 			t.Fatal(err)
 		}
 		if err := report.Close(); err != nil {
@@ -39,12 +39,12 @@ func TestCompare(t *testing.T) {
 		}
 		switch format {
 		case "md":
-			for _, want := range []string{"| insert_k | tokens=32 |  | somebody | 1e+09 |", "| 0.00 |", "slow 4e+09", "logits_mxfp4 | tokens=2/context=4096/heads=64 |  | our logits_fp8 |", "MXFP4 paged logits: ", "indexer queries: ", "missed", "not run here: 1 of topk", "Peers: nobody"} {
+			for _, want := range []string{"| quantize_and_insert_k_cache | tokens=32 |  | somebody | 1e+09 |", "| 0.00 |", "slow 4e+09", "indexer_logits_mxfp4 | tokens=2/context=4096/heads=64 |  | our indexer_logits_fp8 |", "MXFP4 paged logits: ", "indexer queries: ", "missed", "not run here: 1 of indexer_topk", "Peers: nobody"} {
 				if !strings.Contains(out.String(), want) {
 					t.Errorf("report lacks %q:\n%s", want, out.String())
 				}
 			}
-			if strings.Contains(out.String(), "tokens=1 ") || strings.Contains(out.String(), "wq_b") {
+			if strings.Contains(out.String(), "tokens=1 ") || strings.Contains(out.String(), "linear") {
 				t.Errorf("cases that nobody measured:\n%s", out.String())
 			}
 		case "json":
@@ -68,19 +68,19 @@ func TestOutcomes(t *testing.T) {
 		rows []OpRow
 		want string
 	}{
-		{[]OpRow{row("decode_c4a", "heads=64/batch=1", 8, 0), row("decode_c4a", "heads=64/batch=2", 9, 0)}, "0.849 times the peer's time in geometric mean of 2 rows, most 0.900 (decode_c4a heads=64/batch=2); at most 1.05, each at most 1.15, aim 0.90: reached, with the aim"},
-		{[]OpRow{row("decode_c4a", "heads=64/batch=1", 10, 0), row("decode_c4a", "heads=64/batch=2", 10.5, 0)}, ": reached"},
-		{[]OpRow{row("decode_c4a", "heads=64/batch=1", 8, 0), row("decode_c4a", "heads=64/batch=2", 11.6, 0)}, ": missed"},
-		{[]OpRow{row("wq_b", "model=pro/weights=fp8/tokens=16", 1, 0.85), row("wq_b", "model=pro/weights=fp8/tokens=1", 1, 0.95)}, "least 85.0% (wq_b model=pro/weights=fp8/tokens=16); at least 80%, aim 90%: reached"},
-		{[]OpRow{row("wq_b", "model=pro/weights=fp8/tokens=16", 1, 0.75)}, ": missed"},
-		{[]OpRow{row("wq_b", "model=pro/weights=fp8/tokens=1", 1, 0.95), {Op: "wq_b", Case: "tokens=4", Status: "wrong"}}, ": missed"},
+		{[]OpRow{row(decodeOp, "heads=64/topk=512/batch=1", 8, 0), row(decodeOp, "heads=64/topk=512/batch=2", 9, 0)}, "0.849 times the peer's time in geometric mean of 2 rows, most 0.900 (flashmla_sparse_decode heads=64/topk=512/batch=2); at most 1.05, each at most 1.15, aim 0.90: reached, with the aim"},
+		{[]OpRow{row(decodeOp, "heads=64/topk=512/batch=1", 10, 0), row(decodeOp, "heads=64/topk=512/batch=2", 10.5, 0)}, ": reached"},
+		{[]OpRow{row(decodeOp, "heads=64/topk=512/batch=1", 8, 0), row(decodeOp, "heads=64/topk=512/batch=2", 11.6, 0)}, ": missed"},
+		{[]OpRow{row("linear", "matrix=wq_b/model=pro/weights=fp8/tokens=16", 1, 0.85), row("linear", "matrix=wq_b/model=pro/weights=fp8/tokens=1", 1, 0.95)}, "least 85.0% (linear matrix=wq_b/model=pro/weights=fp8/tokens=16); at least 80%, aim 90%: reached"},
+		{[]OpRow{row("linear", "matrix=wq_b/model=pro/weights=fp8/tokens=16", 1, 0.75)}, ": missed"},
+		{[]OpRow{row("linear", "matrix=wq_b/model=pro/weights=fp8/tokens=1", 1, 0.95), {Op: "linear", Case: "tokens=4", Status: "wrong"}}, ": missed"},
 	} {
 		list := outcomes(c.rows)
 		if len(list) != 1 || !strings.HasSuffix(list[0].String(), c.want) {
 			t.Errorf("%v, want ...%s", list, c.want)
 		}
 	}
-	high, low := row("wo_b", "tokens=1", 1, 0.5), row("wo_b", "tokens=4", 1, 0.5)
+	high, low := row("linear", "tokens=1", 1, 0.5), row("linear", "tokens=4", 1, 0.5)
 	high.ShareFloor, low.ShareFloor = 0.625, 0.4 // of floors at 80 % of the limit, and beyond it
 	if list := outcomes([]OpRow{high, low}); len(list) != 1 || !strings.HasSuffix(list[0].String(), "missed; launches that only read reach 89.4% of the limit in geometric mean, least 80.0%; ours reach 50.0% of what they do") {
 		t.Error(list)

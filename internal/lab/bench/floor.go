@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"strings"
 
+	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/tensor"
@@ -86,8 +87,8 @@ func (r *reader) open(ctx context.Context, dev *vk.Device, name string, pattern 
 	if r.kernel, err = kernel(dev, spec); err != nil {
 		return err
 	}
-	size := uint64(2 * rotateBytes)
-	if dev.Adapter().Type == vk.TypeCPU {
+	size := uint64(2 * verify.RotateBytes)
+	if slow(dev) {
 		size = 16 << 20
 	}
 	size = min(size, dev.Caps().HeapBytes/8) &^ (readPattern - 1)
@@ -98,7 +99,7 @@ func (r *reader) open(ctx context.Context, dev *vk.Device, name string, pattern 
 		return err
 	}
 	r.pieces = min(size, dev.Caps().MaxStorageBufferRange) / pieceBytes
-	return (&opRig{ctx: ctx, dev: dev}).fill(r.src, pattern)
+	return verify.Fill(ctx, dev, r.src, pattern)
 }
 
 // check demands that launches of few pieces and of many add up all words that they are for.
@@ -221,7 +222,7 @@ func (f *floors) below(ctx context.Context, dev *vk.Device, p opPart, warmup, re
 		return 0, 0, err
 	}
 	t, err := opPart{inner: p.inner, record: func(rec *vk.Recorder, _ int) error {
-		err := f.reader.record(rec, p.bytes)
+		err := f.reader.record(rec, p.Bytes)
 		for range launches - 1 {
 			err = errors.Join(err, rec.Separate(), f.reader.record(rec, 0))
 		}

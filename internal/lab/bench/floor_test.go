@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -43,7 +44,7 @@ func TestFloors(t *testing.T) {
 	}
 	for want := range 3 {
 		f.reader.at = 0
-		us, launches, err := f.below(ctx, dev, opPart{bytes: 8192, inner: 1, record: func(rec *vk.Recorder, _ int) error {
+		us, launches, err := f.below(ctx, dev, opPart{Work: verify.Work{Bytes: 8192}, inner: 1, record: func(rec *vk.Recorder, _ int) error {
 			err := rec.Fill(x.View(), 1)
 			for range want {
 				err = errors.Join(err, rec.Fill(x.View(), 2))

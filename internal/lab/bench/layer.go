@@ -9,50 +9,14 @@ import (
 	"strings"
 
 	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
 )
 
-// Models are the names of the models that layers and steps can be timed of; small is
-// one with everything that the others have, for a look at a slow device.
-var Models = []string{"flash", "pro", "small"}
-
-// modelConfig is the configuration of a model.
-func modelConfig(name string) model.Config {
-	switch name {
-	case "pro":
-		return model.ProConfig()
-	case "small":
-		c := model.FlashConfig()
-		c.Hidden, c.Heads, c.QRank, c.ORank, c.Groups, c.IndexHeads, c.TopK = 256, 8, 128, 64, 2, 8, 64
-		c.Layers = model.V4Layers(0, 4, 128)
-		return c
-	}
-	return model.FlashConfig()
-}
-
-// Kinds are the kinds of layers, by what they attend.
-var Kinds = []string{"window", "c4a", "c128a"}
-
-func ratioOf(kind string) int {
-	return map[string]int{"window": pipeline.RatioWindow, "c4a": pipeline.RatioC4A, "c128a": pipeline.RatioC128A}[kind]
-}
-
-// layerOf is the first layer of a ratio, or -1.
-func layerOf(c model.Config, ratio int) int { return slices.Index(ratios(c), ratio) }
-
-// ratios are those of all layers, of which those of windows are pipeline.RatioWindow.
-func ratios(c model.Config) []int {
-	var list []int
-	for _, l := range c.Layers {
-		list = append(list, max(l.Ratio, pipeline.RatioWindow))
-	}
-	return list
-}
-
 // LayerOptions describe the whole layers to time. What is empty or 0 gets its default,
-// which is less on a CPU.
+// which is less on a processor.
 type LayerOptions struct {
 	Common
 	Models   []string // of Models
@@ -65,44 +29,19 @@ type LayerOptions struct {
 	Keys     cache.IndexKeyFormat
 	Output   pipeline.OutputPath
 
-	checked bool // compressors were checked before
+	checked bool // operations were checked before
 }
 
-func (o LayerOptions) withDefaults(t vk.DeviceType) LayerOptions {
-	cpu := t == vk.TypeCPU
+func (o LayerOptions) withDefaults(onSlow bool) LayerOptions {
 	if len(o.Batches)+len(o.Prefill) == 0 {
-		o.Batches, o.Prefill = []int{1, 8, 32, 64}, []int{1024, 4096, 32768}
-		if cpu {
-			o.Batches, o.Prefill = []int{1, 3}, []int{300}
-		}
+		o.Batches, o.Prefill = pick(nil, onSlow, []int{1, 8, 32, 64}, []int{1, 3}), pick(nil, onSlow, []int{1024, 4096, 32768}, []int{300})
 	}
-	choose := func(v *[]string, gpu, slow []string) {
-		if len(*v) == 0 {
-			*v = gpu
-			if cpu {
-				*v = slow
-			}
-		}
-	}
-	choose(&o.Models, Models[:1], Models[2:])
-	choose(&o.Kinds, Kinds, Kinds)
-	choose(&o.Weights, []string{"fp8"}, []string{"fp8"})
-	if len(o.Contexts) == 0 {
-		o.Contexts = []int{4096, 131072, 1 << 20}
-		if cpu {
-			o.Contexts = []int{700}
-		}
-	}
-	one := func(v *int, gpu, slow int) {
-		if *v == 0 {
-			*v = gpu
-			if cpu {
-				*v = slow
-			}
-		}
-	}
-	one(&o.Chunk, 4096, 128)
-	o.Common = o.Common.withDefaults(t, [2]int{40, 2}, [2]int{5, 1})
+	o.Models = pick(o.Models, onSlow, Models[:1], Models[2:])
+	o.Kinds = pick(o.Kinds, onSlow, Kinds, Kinds)
+	o.Weights = pick(o.Weights, onSlow, []string{"fp8"}, []string{"fp8"})
+	o.Contexts = pick(o.Contexts, onSlow, []int{4096, 131072, 1 << 20}, []int{700})
+	o.Chunk = pickOne(o.Chunk, onSlow, 4096, 128)
+	o.Common = o.Common.withDefaults(onSlow, [2]int{40, 2}, [2]int{5, 1})
 	if o.Keys == 0 {
 		o.Keys = cache.IndexKeyFP8
 	}
@@ -110,34 +49,11 @@ func (o LayerOptions) withDefaults(t vk.DeviceType) LayerOptions {
 }
 
 func (o LayerOptions) check(op string) error {
-	bad := func(arg string, got any, want string) error {
-		return &vk.ArgumentError{Op: op, Arg: arg, Got: fmt.Sprint(got), Want: want}
-	}
-	for _, c := range []struct {
-		arg       string
-		got, want []string
-	}{{"model", o.Models, Models}, {"kind", o.Kinds, Kinds}, {"weights", o.Weights, WeightFormats}} {
-		for _, v := range c.got {
-			if !slices.Contains(c.want, v) {
-				return bad(c.arg, fmt.Sprintf("%q", v), strings.Join(c.want, ", "))
-			}
-		}
-	}
-	for _, c := range []struct {
-		arg       string
-		v         []int
-		low, high int
-	}{
-		{"batch", o.Batches, 1, 4096}, {"context", o.Contexts, 1, 1 << 20}, {"prefill", o.Prefill, 1, 1 << 20},
-		{"chunk", []int{o.Chunk}, 1, 1 << 16},
-	} {
-		for _, v := range c.v {
-			if v < c.low || v > c.high {
-				return bad(c.arg, v, fmt.Sprintf("%d to %d", c.low, c.high))
-			}
-		}
-	}
-	return errors.Join(o.Common.check(op), o.checkVariant(op, []string{"decode_c4a"}))
+	attend, _ := verify.Lookup(decodeOp)
+	return errors.Join(
+		oneOf(op, "model", o.Models, Models), oneOf(op, "kind", o.Kinds, Kinds), oneOf(op, "weights", o.Weights, WeightFormats),
+		within(op, "batch", o.Batches, 1, 4096), within(op, "context", o.Contexts, 1, 1<<20), within(op, "prefill", o.Prefill, 1, 1<<20),
+		within(op, "chunk", []int{o.Chunk}, 0, 1<<16), o.Common.check(op), o.checkVariant(op, []verify.Op{attend}))
 }
 
 // LayerRow is a layer in a step: its time, and that of its operations.
@@ -195,31 +111,30 @@ func decodeShape(batch, context int, keys cache.IndexKeyFormat) stepShape {
 }
 
 // Layers checks and times the layers that the options ask for and hands each row to
-// emit as it is done. Rows whose check failed have status "wrong" and no times; the
+// emit as it is done. A layer is timed as one of an engine's layers of its kind, each
+// submitted by itself. Rows whose check failed have status "wrong" and no times; the
 // error is then ErrWrong. A row for whose caches the device has not enough memory has
 // status "skipped".
 func Layers(ctx context.Context, dev *vk.Device, o LayerOptions, l Limits, p Progress, emit func(LayerRow)) error {
-	o = o.withDefaults(dev.Adapter().Type)
 	if err := o.check("bench: layer"); err != nil {
 		return err
 	}
+	o = o.withDefaults(slow(dev))
 	var failed string
-	if !o.checked && (slices.Contains(o.Kinds, "c4a") || slices.Contains(o.Kinds, "c128a")) {
+	if !o.checked {
 		var err error
-		if failed, err = checkCompressors(ctx, dev, o.Seed, p); err != nil {
+		if failed, err = checkOps(ctx, dev, o.Seed, p); err != nil {
 			return err
 		}
 	}
-	ropes := newRopeTables(dev, max(slices.Max(append([]int{1}, o.Contexts...)), slices.Max(append([]int{1}, o.Prefill...))))
-	defer ropes.Close()
 	maker := newWeightMaker(ctx, dev, o.Seed)
 	defer maker.Close()
-	s := &layerSuite{ctx: ctx, dev: dev, o: o, limits: l, p: p, ropes: ropes, maker: maker, emit: emit, compressors: failed}
-	for _, model := range o.Models {
+	s := &layerSuite{ctx: ctx, dev: dev, o: o, limits: l, p: p, maker: maker, emit: emit, failed: failed}
+	for _, name := range o.Models {
 		for _, kind := range o.Kinds {
 			for _, weights := range o.Weights {
-				if err := s.kind(model, kind, weights); err != nil {
-					return fmt.Errorf("bench: layer: %s %s %s: %w", model, kind, weights, err)
+				if err := s.kind(name, kind, weights); err != nil {
+					return fmt.Errorf("bench: layer: %s %s %s: %w", name, kind, weights, err)
 				}
 			}
 		}
@@ -228,27 +143,22 @@ func Layers(ctx context.Context, dev *vk.Device, o LayerOptions, l Limits, p Pro
 }
 
 type layerSuite struct {
-	ctx         context.Context
-	dev         *vk.Device
-	o           LayerOptions
-	limits      Limits
-	p           Progress
-	ropes       *ropeTables
-	maker       *weightMaker
-	emit        func(LayerRow)
-	compressors string // what is wrong with them, if anything
-	wrong       error
-}
-
-func formatNamed(weights string) model.Format {
-	return map[string]model.Format{"bf16": model.FormatBF16, "fp8": model.FormatFP8, "nvfp4": model.FormatNVFP4}[weights]
+	ctx    context.Context
+	dev    *vk.Device
+	o      LayerOptions
+	limits Limits
+	p      Progress
+	maker  *weightMaker
+	emit   func(LayerRow)
+	failed string // what is wrong with operations, if anything
+	wrong  error
 }
 
 // kind times all steps of a kind of layer with the same weights: as many layers of them
 // as get past the last-level cache together.
-func (s *layerSuite) kind(model, kind, weights string) (err error) {
-	c := modelConfig(model)
-	i := layerOf(c, ratioOf(kind))
+func (s *layerSuite) kind(name, kind, weights string) (err error) {
+	c := modelConfig(name)
+	i := layerOf(c, kind)
 	if i < 0 {
 		return nil
 	}
@@ -263,17 +173,23 @@ func (s *layerSuite) kind(model, kind, weights string) (err error) {
 		if err != nil {
 			return err
 		}
-		if sets = append(sets, w); s.dev.Adapter().Type != vk.TypeCPU {
-			n = min(16, max(2, int(rotateBytes/w.bytes())))
+		if sets = append(sets, w); !slow(s.dev) {
+			n = min(16, max(2, int(verify.RotateBytes/w.bytes())))
 		}
 	}
+	c = onlyLayers(c, slices.Repeat([]int{i}, len(sets))...)
 	for _, shape := range s.o.stepShapes() {
 		shape.output = s.o.Output
-		row := LayerRow{Model: model, Kind: kind, Weights: weights, Mode: "decode", Tokens: shape.tokens(), Batch: len(shape.lens), Context: shape.lens[0], Sets: len(sets)}
+		row := LayerRow{Model: name, Kind: kind, Weights: weights, Mode: "decode", Tokens: shape.tokens(), Batch: len(shape.lens),
+			Context: shape.lens[0], Sets: len(sets)}
 		if shape.news[0] > 1 {
 			row.Mode = "prefill"
 		}
-		if err := s.row(&row, c, i, shape, sets); err != nil {
+		err := s.row(&row, c, shape, sets)
+		if errors.Is(err, vk.ErrOutOfDeviceMemory) {
+			row.Status, row.Detail, err = "skipped", err.Error(), nil
+		}
+		if err != nil {
 			return err
 		}
 		s.emit(row)
@@ -285,71 +201,84 @@ func (s *layerSuite) kind(model, kind, weights string) (err error) {
 }
 
 // row checks and times one step.
-func (s *layerSuite) row(row *LayerRow, c model.Config, layer int, shape stepShape, sets []*randomLayer) (err error) {
+func (s *layerSuite) row(row *LayerRow, c model.Config, shape stepShape, sets []*randomLayer) (err error) {
 	name := fmt.Sprintf("%s %s %s, %d tokens of %d", row.Model, row.Kind, row.Weights, row.Tokens, row.Context)
-	cfg := pipeline.LayerKindConfig{Model: c, Ratio: ratios(c)[layer], Tokens: row.Tokens, MaxLen: slices.Max(shape.lens), Variant: s.o.Variant, Output: s.o.Output}
-	if row.Mode == "prefill" {
-		cfg.Group = row.Tokens
-	}
-	s.p.Step(name + ": filling caches")
-	r, err := newLayerRig(s.ctx, s.dev, cfg, shape, s.ropes, s.o.Seed, s.p)
-	if err == nil {
-		defer func() { err = errors.Join(err, r.Close()) }()
-		err = r.use(sets)
-	}
-	if errors.Is(err, vk.ErrOutOfDeviceMemory) {
-		row.Status, row.Detail = "skipped", err.Error()
-		return nil
-	} else if err != nil {
+	if row.Variant, err = attentionVariant(s.dev, c, s.o.Variant); err != nil {
 		return err
 	}
-	row.Memory = maps.Clone(s.dev.MemoryInUse())
-	row.Variant, _ = r.kind.Variants()
+	r := engineRun{ctx: s.ctx, dev: s.dev, p: s.p, seed: s.o.Seed, cfg: c, weights: sets, shape: shape, longest: slices.Max(shape.lens), aborts: true, apart: true,
+		opts: pipeline.EngineOptions{MaxStep: shape.tokens(), Keys: s.o.Keys, Variant: s.o.Variant, Output: s.o.Output, LayerByLayer: true}}
 	s.p.Step(name + ": checking")
-	res, err := r.check(sets[0])
+	one := r
+	one.cfg = onlyLayers(c, 0)
+	res, err := checkLayers(one, sets[:1], nil)
 	if err != nil {
 		return err
 	}
 	row.Status, row.Error, row.Bound = "ok", res.Error, res.Bound
-	if !res.Pass || s.compressors != "" && row.Kind != "window" {
-		row.Status, row.Detail = "wrong", res.Detail
-		if res.Pass {
-			row.Detail = s.compressors
-		}
+	if detail := strings.Join(slices.DeleteFunc([]string{s.failed, wrongDetail(res)}, func(d string) bool { return d == "" }), "; "); detail != "" {
+		row.Status, row.Detail = "wrong", detail
 		return nil
 	}
+	s.p.Step(name + ": filling caches")
+	r.fill = func(st *pipeline.Step) error {
+		return st.Input(0).Upload(s.ctx, bytesOf(normals(newRand(s.o.Seed), st.Input(0).Len())))
+	}
+	defer func() { err = errors.Join(err, r.close()) }()
+	if err := r.open(); err != nil {
+		return err
+	}
+	row.Memory = maps.Clone(s.dev.MemoryInUse())
 	s.p.Step(name + ": timing")
-	return s.time(row, r, layerWork(c, sets[0], shape))
+	return s.time(row, &r)
 }
 
-// time fills in the times of a row.
-func (s *layerSuite) time(row *LayerRow, r *layerRig, work map[string]Work) error {
-	x := repeatedRun{s.ctx, s.dev, r.record}
-	fit, _, err := x.probe()
-	if err != nil {
+// wrongDetail is what is wrong with a result; nothing for one that passes.
+func wrongDetail(r verify.Result) string {
+	if r.Pass {
+		return ""
+	}
+	return r.Detail
+}
+
+// time fills in the times of a row: those of a layer, on average over all of the engine.
+func (s *layerSuite) time(row *LayerRow, r *engineRun) error {
+	if err := r.engine.SetTiming(s.ctx, pipeline.TimingWhole); err != nil {
 		return err
 	}
-	if s.dev.Adapter().Type != vk.TypeCPU { // a processor takes as long as it took
-		if err := x.wakeUp(fit); err != nil {
-			return err
-		}
-		if fit, _, err = x.probe(); err != nil {
-			return err
-		}
-	}
-	ns, err := x.times(s.o.Warmup, s.o.Reps, fit)
-	if err != nil {
+	if err := r.wakeUp(s.o.Warmup); err != nil {
 		return err
+	}
+	n := r.engine.Layers()
+	var ns []float64
+	for range s.o.Reps {
+		if _, _, err := r.step(func(st *pipeline.Step) error {
+			list, err := st.Times()
+			if err != nil {
+				return err
+			}
+			sum := 0.0
+			for _, x := range list[max(len(list)-n, 0):] { // in front of them is what all layers share
+				sum += x.NS
+			}
+			ns = append(ns, sum/float64(n))
+			return nil
+		}); err != nil {
+			return err
+		}
 	}
 	row.Time = summarise(ns)
-	list, samples, err := x.sections(s.o.Reps, fit)
+	ops, _, err := r.sections(s.o.Reps, s.o.Warmup, s.limits)
 	if err != nil {
 		return err
 	}
-	for i, sec := range list {
-		row.Ops = append(row.Ops, opTime(sec.Name, "", sec, samples[i], workOf(sec.Name, func(op string) Work { return work[op] }), s.limits))
+	for _, op := range ops {
+		if op.Layer == row.Kind {
+			op.Layer = ""
+			row.Ops = append(row.Ops, op.over(n))
+		}
 	}
-	for _, w := range work {
+	for _, w := range r.layerWork(0) {
 		row.Work = row.Work.plus(w)
 	}
 	row.Limit = row.Work.Limit(s.limits)
@@ -357,16 +286,14 @@ func (s *layerSuite) time(row *LayerRow, r *layerRig, work map[string]Work) erro
 	return nil
 }
 
-// workOf is the work of a section, which several operations may share: "wo_a, wo_b".
-func workOf(section string, of func(op string) Work) (w Work) {
-	for op := range strings.SplitSeq(section, ", ") {
-		w = w.plus(of(op))
+// over is an operation of one of n layers.
+func (t OpTime) over(n int) OpTime {
+	each := float64(n)
+	for i := range t.Time.Samples {
+		t.Time.Samples[i] /= each
 	}
-	return w
-}
-
-func opTime(name, layer string, sec vk.Section, ns []float64, w Work, l Limits) OpTime {
-	t := OpTime{Name: name, Layer: layer, Time: summarise(ns), Dispatches: sec.Dispatches, Barriers: sec.Barriers, Work: w, Limit: w.Limit(l)}
-	t.Share = t.Limit / t.Time.Median
+	t.Time.Median, t.Time.P95, t.Limit = t.Time.Median/each, t.Time.P95/each, t.Limit/each
+	t.Work = Work{t.Work.Weights / each, t.Work.Cache / each, t.Work.Activations / each, t.Work.Flop / each}
+	t.Dispatches, t.Barriers = t.Dispatches/n, t.Barriers/n
 	return t
 }

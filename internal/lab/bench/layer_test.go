@@ -5,10 +5,11 @@ import (
 	"context"
 	"encoding/csv"
 	"encoding/json"
-	"errors"
-	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline"
@@ -17,147 +18,120 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-var smallLayer = LayerOptions{Models: []string{"small"}, Batches: []int{3}, Contexts: []int{700}, Prefill: []int{300}, Chunk: 200, Common: Common{Reps: 2, Warmup: -1, Seed: 1}}
+var smallLayer = LayerOptions{Models: []string{"small"}, Batches: []int{3}, Contexts: []int{700}, Prefill: []int{300}, Chunk: 200, Common: quick}
 
 func TestLayerRows(t *testing.T) {
 	long(t)
-	dev, ctx := testkit.Device(t), context.Background()
-	limits := Limits{CopyGBs: 1, MatrixTFLOPs: 1}
+	dev := testkit.Device(t)
 	for _, c := range []struct {
 		format, weights string
 		output          pipeline.OutputPath
 	}{{"md", "fp8", 0}, {"csv", "bf16", 0}, {"json", "nvfp4", 0}, {"jsonl", "fp8", pipeline.OutputFP8}, {"benchstat", "fp8", pipeline.OutputFP8Packed}} {
 		o := smallLayer
-		o.Weights, o.Output = []string{c.weights}, c.output
-		if c.format == "md" {
-			o.Reps = 1 // all kinds, prefill too: CI has no time for more
-		} else {
-			o.Kinds, o.Prefill, o.checked = []string{"c4a"}, nil, true
+		o.Weights, o.Output, o.Reps, o.checked = []string{c.weights}, c.output, 1, true
+		if c.format != "md" {
+			o.Kinds, o.Prefill = []string{"c4a"}, nil
 		}
 		var out bytes.Buffer
-		report, err := NewLayerReport(&out, c.format, dev.Adapter(), limits)
-		if err != nil {
-			t.Fatal(err)
-		}
+		report, err := NewLayerReport(ReportOn{&out, c.format, dev.Adapter(), "", anyLimits})
+		require.NoError(t, err)
 		var rows []LayerRow
-		if err := Layers(ctx, dev, o, limits, Silent{}, func(r LayerRow) { rows = append(rows, r); report.Add(r) }); err != nil {
-			t.Fatalf("%+v: %v", rows, err)
-		}
-		if want := map[bool]int{true: 9, false: 1}[c.format == "md"]; len(rows) != want {
-			t.Errorf("%s: %d rows, want %d", c.format, len(rows), want)
-		}
+		require.NoError(t, Layers(t.Context(), dev, o, anyLimits, Silent{}, func(r LayerRow) { rows = append(rows, r); report.Add(r) }), "%+v", rows)
+		assert.Len(t, rows, map[bool]int{true: 9, false: 1}[c.format == "md"], c.format)
 		for _, r := range rows {
-			if r.Status != "ok" || r.Variant == "" || r.Bound == 0 || !(r.Time.Median > 0 && r.Limit > 0 && r.Share > 0 && r.Memory["weights"] > 0) {
-				t.Errorf("row %+v", r)
+			assert.Equal(t, "ok", r.Status, "%+v", r)
+			assert.NotEmpty(t, r.Variant)
+			assert.Greater(t, len(r.Ops), 6, r.title())
+			for _, v := range []float64{r.Bound, r.Time.Median, r.Limit, r.Share, float64(r.Memory["weights"])} {
+				assert.Positive(t, v, "%+v", r)
 			}
 			for _, op := range r.Ops {
-				if !(op.Time.Median > 0) || op.Dispatches < 1 || op.Work.Bytes() == 0 && !strings.HasSuffix(op.Name, "compress") {
-					t.Errorf("%s, %s: %+v", c.format, r.title(), op)
+				assert.Positive(t, op.Time.Median, "%s: %+v", r.title(), op)
+				assert.Positive(t, op.Dispatches, "%s: %+v", r.title(), op)
+				if !strings.HasSuffix(op.Name, "compress") { // where no entry is complete
+					assert.Positive(t, op.Work.Bytes(), "%s: %+v", r.title(), op)
 				}
 			}
 		}
-		if err := report.Close(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, report.Close())
 		switch c.format {
 		case "csv":
-			if _, err := csv.NewReader(&out).ReadAll(); err != nil {
-				t.Error(err)
-			}
+			_, err := csv.NewReader(&out).ReadAll()
+			assert.NoError(t, err)
 		case "json":
-			if !json.Valid(out.Bytes()) {
-				t.Error("not JSON")
-			}
+			assert.True(t, json.Valid(out.Bytes()))
 		case "md":
 			for _, want := range []string{"| small | c128a | fp8 | prefill | 100 | 300 |", "| indexer.select |", "weights ", "operation by operation"} {
-				if !strings.Contains(out.String(), want) {
-					t.Errorf("report lacks %q:\n%s", want, out.String())
-				}
+				assert.Contains(t, out.String(), want)
 			}
 		}
 	}
 }
 
-// A layer whose operation gives something else than its reference is called wrong. The
-// kernels are right, so the check gets other weights or pages than they had.
+// Layers that differ in any of their weights are not taken for the same. The kernels are right,
+// so the second run gets the weights of another layer.
 func TestWrongLayersAreSeen(t *testing.T) {
 	long(t)
 	dev, ctx := testkit.Device(t), context.Background()
-	o := smallLayer.withDefaults(dev.Adapter().Type)
 	c := modelConfig("small")
-	maker, ropes := newWeightMaker(ctx, dev, 1), newRopeTables(dev, 700)
+	maker := newWeightMaker(ctx, dev, 1)
 	defer maker.Close()
-	defer ropes.Close()
 	var sets []*randomLayer
 	for range 2 {
-		w, err := maker.layer(c, 1, model.FormatFP8)
-		if err != nil {
-			t.Fatal(err)
-		}
+		w, err := maker.layer(c, layerOf(c, "c4a"), model.FormatFP8)
+		require.NoError(t, err)
 		defer w.Close()
 		sets = append(sets, w)
 	}
-	shape := decodeShape(3, 700, o.Keys)
-	for name, spoil := range map[string]func(r *layerRig, w *randomLayer){
-		"wq_a|wkv":        func(_ *layerRig, w *randomLayer) { w.QKV = sets[1].QKV },
-		"wo_a":            func(_ *layerRig, w *randomLayer) { w.OA = sets[1].OA },
-		"wo_b":            func(_ *layerRig, w *randomLayer) { w.OB = sets[1].OB },
-		"q of head":       func(_ *layerRig, w *randomLayer) { w.QB = sets[1].QB },
-		"indexer.wq_b":    func(_ *layerRig, w *randomLayer) { x := *w.Indexer; x.QB = sets[1].Indexer.QB; w.Indexer = &x },
-		"q norm":          func(_ *layerRig, w *randomLayer) { w.QNorm = sets[1].QNorm },
-		"kv norm":         func(_ *layerRig, w *randomLayer) { w.KVNorm = sets[1].KVNorm },
-		"attention of":    func(_ *layerRig, w *randomLayer) { w.Sink = doubled(t, w.Sink) },
-		"window slots":    func(r *layerRig, _ *randomLayer) { swap(r.host.tables["window cache"]) },
-		"picks of token":  func(r *layerRig, _ *randomLayer) { swap(r.host.tables["indexer keys"]) },
-		"compressed slot": func(r *layerRig, _ *randomLayer) { swap(r.host.tables["compressed cache"]) },
+	// 11 tokens complete entries, so that what makes them matters.
+	r := engineRun{ctx: ctx, dev: dev, p: Silent{}, seed: 1, cfg: onlyLayers(c, layerOf(c, "c4a")), longest: 700,
+		shape: stepShape{lens: []int{700}, news: []int{300}}}
+	for name, spoil := range map[string]func(w *model.DeviceLayer){
+		"":               func(*model.DeviceLayer) {},
+		"qkv":            func(w *model.DeviceLayer) { w.QKV = sets[1].QKV },
+		"qb":             func(w *model.DeviceLayer) { w.QB = sets[1].QB },
+		"oa":             func(w *model.DeviceLayer) { w.OA = sets[1].OA },
+		"ob":             func(w *model.DeviceLayer) { w.OB = sets[1].OB },
+		"q norm":         func(w *model.DeviceLayer) { w.QNorm = scattered(t, w.QNorm) },
+		"kv norm":        func(w *model.DeviceLayer) { w.KVNorm = scattered(t, w.KVNorm) },
+		"sink":           func(w *model.DeviceLayer) { w.Sink = scattered(t, w.Sink) },
+		"index queries":  func(w *model.DeviceLayer) { x := *w.Indexer; x.QB = sets[1].Indexer.QB; w.Indexer = &x },
+		"index weights":  func(w *model.DeviceLayer) { x := *w.Indexer; x.Weights = sets[1].Indexer.Weights; w.Indexer = &x },
+		"index entries":  func(w *model.DeviceLayer) { x := *w.Indexer; x.Compressor = sets[1].Indexer.Compressor; w.Indexer = &x },
+		"entries' norm":  func(w *model.DeviceLayer) { x := *w.Compressor; x.Norm = scattered(t, x.Norm); w.Compressor = &x },
+		"entries' parts": func(w *model.DeviceLayer) { w.Compressor = sets[1].Compressor },
 	} {
 		t.Run(name, func(t *testing.T) {
-			r, err := newLayerRig(ctx, dev, pipeline.LayerKindConfig{Model: c, Ratio: pipeline.RatioC4A, Tokens: 3, MaxLen: 700}, shape, ropes, 1, Silent{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer r.Close()
-			if err := r.use(sets); err != nil {
-				t.Fatal(err)
-			}
-			if res, err := r.check(sets[0]); err != nil || !res.Pass {
-				t.Fatalf("untouched: %+v, %v", res, err)
-			}
-			w := *sets[0]
-			weights := *w.DeviceLayer
-			w.DeviceLayer = &weights
-			spoil(r, &w)
-			want := name
-			if name == "kv norm" && r.kind.Tensors().KV.IsZero() {
-				want = "stored" // by the insertion, which norms them
-			}
-			if res, err := r.check(&w); err != nil || res.Pass || !strings.Contains(res.Detail, want) {
-				t.Errorf("passes or is another: %+v, %v", res, err)
-			}
+			weights := *sets[0].DeviceLayer
+			spoil(&weights)
+			res, err := checkLayers(r, sets[:1], []*randomLayer{{DeviceLayer: &weights}})
+			require.NoError(t, err)
+			assert.Equal(t, name == "", res.Pass, "%+v", res)
+			t.Logf("%+v", res)
 		})
 	}
 }
 
-// swap exchanges the pages of a table's rows.
-func swap(table []int32) { slices.Reverse(table) }
-
-func doubled(t *testing.T, x tensor.Tensor) tensor.Tensor {
+// scattered is a tensor of f32 that is another in every place.
+func scattered(t *testing.T, x tensor.Tensor) tensor.Tensor {
 	v, err := fetch[float32](context.Background(), x)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for i := range v {
-		v[i] += 4
+		v[i] += float32(4 * (i%2*2 - 1))
 	}
 	y, err := tensor.New(x.Buffer.Device(), "test", tensor.F32, len(v))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { y.Close() })
-	if err := y.Upload(context.Background(), bytesOf(v)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, y.Upload(context.Background(), bytesOf(v)))
 	return y
+}
+
+// An operation that fails is what is wrong with every layer.
+func TestCheckOps(t *testing.T) {
+	long(t)
+	failed, err := checkOps(t.Context(), testkit.Device(t), 1, Silent{})
+	require.NoError(t, err)
+	assert.Empty(t, failed)
 }
 
 func TestLayerOptions(t *testing.T) {
@@ -167,8 +141,8 @@ func TestLayerOptions(t *testing.T) {
 		"batch": {Batches: []int{0}}, "context": {Contexts: []int{1 << 21}}, "prefill": {Prefill: []int{-1}}, "chunk": {Chunk: -1}, "reps": {Common: Common{Reps: -1}},
 	} {
 		var bad *vk.ArgumentError
-		if err := Layers(context.Background(), dev, o, Limits{}, Silent{}, nil); !errors.As(err, &bad) || bad.Arg != arg {
-			t.Errorf("%s: %v", arg, err)
+		if assert.ErrorAs(t, Layers(t.Context(), dev, o, Limits{}, Silent{}, nil), &bad, arg) {
+			assert.Equal(t, arg, bad.Arg)
 		}
 	}
 }

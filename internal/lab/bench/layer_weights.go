@@ -7,17 +7,12 @@ import (
 	"math"
 	"math/rand/v2"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/numfmt"
-	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
-
-// WeightFormats are the formats that layers can be timed with. The projections of the
-// compressors and the indexer's weights of heads are bf16 in all of them, as in
-// released checkpoints.
-var WeightFormats = []string{"bf16", "fp8", "nvfp4"}
 
 // patternBytes is how many random bytes there are of a format; matrices are filled with
 // them from different places on, over and over. The prime keeps their rows from
@@ -162,24 +157,25 @@ func (p *layerPlan) layer(c model.Config, i int) *model.DeviceLayer {
 	p.floats(&w.QNorm, 1, c.QRank)
 	p.floats(&w.KVNorm, 1, 512)
 	p.floats(&w.Sink, 1, c.Heads)
-	switch ratios(c)[i] {
-	case pipeline.RatioC4A:
-		w.Compressor, w.Indexer = &model.DeviceCompressor{}, &model.DeviceIndexer{Compressor: &model.DeviceCompressor{}}
-		p.compressor(w.Compressor, 4, 1024, 512, c.Hidden)
-		p.matrix(&w.Indexer.QB, p.format, c.IndexHeads*128, c.QRank)
+	spec := c.Layers[i].LayerSpec
+	if spec.Compresses() {
+		w.Compressor = p.compressor(spec.Compression(model.HeadDim), c.Hidden)
+	}
+	if spec.Picks == model.PickOwn {
+		w.Indexer = &model.DeviceIndexer{}
+		p.matrix(&w.Indexer.QB, p.format, c.IndexHeads*model.IndexDim, c.QRank)
 		p.matrix(&w.Indexer.Weights, model.FormatBF16, c.IndexHeads, c.Hidden)
-		p.compressor(w.Indexer.Compressor, 4, 256, 128, c.Hidden)
-	case pipeline.RatioC128A:
-		w.Compressor = &model.DeviceCompressor{}
-		p.compressor(w.Compressor, 128, 512, 512, c.Hidden)
+		w.Indexer.Compressor = p.compressor(spec.Compression(model.IndexDim), c.Hidden)
 	}
 	return w
 }
 
-func (p *layerPlan) compressor(c *model.DeviceCompressor, ratio, channels, dim, hidden int) {
-	p.matrix(&c.KVGate, model.FormatBF16, 2*channels, hidden)
-	p.floats(&c.Ape, 0.1, ratio, channels)
-	p.floats(&c.Norm, 1, dim)
+func (p *layerPlan) compressor(c cache.Compression, hidden int) *model.DeviceCompressor {
+	w := &model.DeviceCompressor{}
+	p.matrix(&w.KVGate, model.FormatBF16, 2*c.Channels(), hidden)
+	p.floats(&w.Ape, 0.1, c.Ratio, c.Channels())
+	p.floats(&w.Norm, 1, c.Dim)
+	return w
 }
 
 func (p *layerPlan) matrix(x *model.DeviceMatrix, f model.Format, n, k int) {

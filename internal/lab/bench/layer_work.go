@@ -61,44 +61,46 @@ func (s stepShape) completed(ratio int) float64 {
 
 // attended is how many rows the tokens of a step attend, and how many different rows
 // those are: rows of one request are read once for all its tokens, at best.
-func (s stepShape) attended(c model.Config, ratio int) (all, different float64) {
+func (s stepShape) attended(c model.Config, spec model.LayerSpec) (all, different float64) {
 	s.requests(func(first, end int) {
 		rows := 0
 		for p := first; p < end; p++ {
-			n := min(p+1, c.Window)
-			switch ratio {
-			case pipeline.RatioC4A:
-				n += min((p+1)/ratio, c.TopK)
-			case pipeline.RatioC128A:
-				n += (p + 1) / ratio
+			n := entries(spec, p+1)
+			if spec.Picks != model.PickNone {
+				n = min(n, c.TopK)
 			}
-			rows += n
+			rows += min(p+1, c.Window) + n
 		}
 		all += float64(rows)
-		most := min(end, end-first+c.Window-1)
-		if ratio != pipeline.RatioWindow {
-			most += end / ratio
-		}
+		most := min(end, end-first+c.Window-1) + entries(spec, end)
 		different += float64(min(rows, most))
 	})
 	return all, different
 }
 
+// entries is how many compressed entries so many tokens have.
+func entries(spec model.LayerSpec, tokens int) int {
+	if spec.Ratio == 0 {
+		return 0
+	}
+	return tokens / spec.Ratio
+}
+
 // scored is how many entries the indexer scores for the step's tokens, and how many
 // different ones.
-func (s stepShape) scored() (all, different float64) {
+func (s stepShape) scored(spec model.LayerSpec) (all, different float64) {
 	s.requests(func(first, end int) {
 		for p := first; p < end; p++ {
-			all += float64((p + 1) / pipeline.RatioC4A)
+			all += float64(entries(spec, p+1))
 		}
-		different += float64(end / pipeline.RatioC4A)
+		different += float64(entries(spec, end))
 	})
 	return all, different
 }
 
 // layerWork is the work of a layer's operations by the names of its sections. All sizes
 // are those of the whole model.
-func layerWork(c model.Config, w *randomLayer, s stepShape) map[string]Work {
+func layerWork(c model.Config, spec model.LayerSpec, w *randomLayer, s stepShape) map[string]Work {
 	t, h, d := float64(s.tokens()), float64(c.Heads), 512.0
 	product := func(x model.DeviceMatrix, groups, outBytes float64) Work {
 		n, k := float64(x.N), float64(x.K)
@@ -119,13 +121,12 @@ func layerWork(c model.Config, w *randomLayer, s stepShape) map[string]Work {
 		wo.Activations -= t * h * (d - 16)
 		work["wo_a"] = wo
 	}
-	ratio := ratios(c)[w.Layer]
-	all, different := s.attended(c, ratio)
+	all, different := s.attended(c, spec)
 	work["attention"] = Work{Cache: different*cache.SlotBytes + 4*all, Activations: 4 * t * h * d, Flop: 4 * all * h * d}
 	if w.Compressor != nil {
 		work["compressor.wkv|wgate"] = product(w.Compressor.KVGate, 1, 4)
-		saved, entry := compressorWork(ratio, 512, s)
-		entry.Cache += s.completed(ratio) * cache.SlotBytes
+		saved, entry := compressorWork(spec.Compression(512), s)
+		entry.Cache += s.completed(spec.Ratio) * cache.SlotBytes
 		work["compressor.save"], work["compressor.compress"] = saved, entry // of one or two tokens, one launch with the name of the second
 	}
 	if x := w.Indexer; x != nil {
@@ -133,26 +134,21 @@ func layerWork(c model.Config, w *randomLayer, s stepShape) map[string]Work {
 		work["indexer.wq_b"] = product(x.QB, 1, 2)
 		work["indexer.weights_proj"] = product(x.Weights, 1, 2)
 		work["indexer.compressor.wkv|wgate"] = product(x.Compressor.KVGate, 1, 4)
-		saved, entry := compressorWork(ratio, 128, s)
-		entry.Cache += s.completed(ratio) * row
+		saved, entry := compressorWork(spec.Compression(128), s)
+		entry.Cache += s.completed(spec.Ratio) * row
 		work["indexer.compressor.save"], work["indexer.compressor.compress"] = saved, entry
 		work["indexer.q_quantise"] = Work{Activations: t * hi * (256 + 2 + row + 4)}
-		scored, keys := s.scored()
+		scored, keys := s.scored(spec)
 		work["indexer.select"] = Work{Cache: keys * row, Activations: t*hi*(row+4) + 8*t*float64(c.TopK), Flop: 2 * scored * hi * 128} // picks and their slots
 	}
 	return work
 }
 
-// compressorWork is saving a step's states, and pooling those of completed entries:
-// each reads a window of kv values and scores, of channels that are as many as the
-// entry has numbers. With ratio 4 a window is of 8 tokens.
-func compressorWork(ratio, dim int, s stepShape) (save, compress Work) {
-	window, channels := float64(ratio), float64(dim)
-	if ratio == pipeline.RatioC4A {
-		window, channels = 2*window, 2*channels
-	}
-	t := float64(s.tokens())
-	save = Work{Activations: 8 * t * channels, Cache: 8 * t * channels}
-	compress = Work{Cache: 8 * s.completed(ratio) * window * float64(dim)}
+// compressorWork is saving a step's states, and pooling those of completed entries: each
+// reads a window of kv values and scores, as many as the entry has numbers.
+func compressorWork(c cache.Compression, s stepShape) (save, compress Work) {
+	saved := 8 * float64(s.tokens()*c.Channels())
+	save = Work{Activations: saved, Cache: saved}
+	compress = Work{Cache: 8 * s.completed(c.Ratio) * float64(c.Window()*c.Dim)}
 	return save, compress
 }

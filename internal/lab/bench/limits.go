@@ -26,7 +26,7 @@ type Limits struct {
 func Measure(ctx context.Context, dev *vk.Device, reps int, progress Progress) (Limits, error) {
 	var l Limits
 	var err error
-	if dev.Adapter().Type == vk.TypeCPU {
+	if slow(dev) {
 		reps = min(reps, 3)
 	}
 	progress.Step("measuring copy bandwidth")
@@ -52,7 +52,7 @@ type benchCopyPush struct{ Count, Step uint32 }
 
 func copyBandwidth(ctx context.Context, dev *vk.Device, reps int) (float64, error) {
 	size := uint64(1 << 30) // far past any last-level cache
-	if dev.Adapter().Type == vk.TypeCPU {
+	if slow(dev) {
 		size = 64 << 20
 	}
 	size = min(size, dev.Caps().HeapBytes/8, dev.Caps().MaxStorageBufferRange) &^ 4095
@@ -122,7 +122,7 @@ func matrixRate(ctx context.Context, dev *vk.Device, reps int) (float64, string,
 
 func matrixLoop(ctx context.Context, dev *vk.Device, reps int, code shaders.Kernel, s vk.CoopMatShape) (float64, error) {
 	groups, rounds := uint32(opkit.Workgroups(dev.Adapter(), 16)), uint32(2000)
-	if dev.Adapter().Type == vk.TypeCPU {
+	if slow(dev) {
 		groups, rounds = 16, 200
 	}
 	k, err := matrixKernel(dev, code, s)
@@ -169,7 +169,7 @@ func matrixKernel(dev *vk.Device, code shaders.Kernel, s vk.CoopMatShape) (*vk.K
 
 func fmaLoop(ctx context.Context, dev *vk.Device, reps int) (float64, error) {
 	groups, rounds := uint32(4096), uint32(512)
-	if dev.Adapter().Type == vk.TypeCPU {
+	if slow(dev) {
 		groups, rounds = 32, 256
 	}
 	code, err := shaders.Get("bench_fma")

@@ -5,35 +5,49 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/vkmla/vkmla/attention"
-	"github.com/vkmla/vkmla/indexer"
-	"github.com/vkmla/vkmla/projection"
+	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/vk"
 )
 
 // Common are the options that all suites have. What is 0 gets its default, which is
-// less on a CPU.
+// less on a processor.
 type Common struct {
 	Reps    int    // timed launches or steps: decode 200, layer and step 40, others 100
 	Warmup  int    // those before them: 20, layer and step 5; negative for none
-	Variant string // of attention kernels, scores and products; "" for the best
+	Variant string // of operations that are timed, of attention in layers; "" for the best
 	Seed    uint64 // of the inputs
 }
 
-// withDefaults fills in what is 0, with the second of each two on a CPU, and makes no
-// warm-up a number.
-func (c Common) withDefaults(t vk.DeviceType, reps, warmup [2]int) Common {
-	at := 0
-	if t == vk.TypeCPU {
-		at = 1
+// slow tells whether a device is a processor. There sizes are small, cases are prepared one
+// by one, and nothing waits for a clock to rise.
+func slow(dev *vk.Device) bool { return dev.Adapter().Type == vk.TypeCPU }
+
+// pick is what was asked for, or a default: the second of the two on a slow device.
+func pick[T any](given []T, onSlow bool, gpu, processor []T) []T {
+	switch {
+	case len(given) > 0:
+		return given
+	case onSlow:
+		return processor
 	}
-	if c.Reps == 0 {
-		c.Reps = reps[at]
+	return gpu
+}
+
+// pickOne is pick for a number, of which 0 was not asked for.
+func pickOne(given int, onSlow bool, gpu, processor int) int {
+	switch {
+	case given != 0:
+		return given
+	case onSlow:
+		return processor
 	}
-	if c.Warmup == 0 {
-		c.Warmup = warmup[at]
-	}
-	c.Warmup = max(c.Warmup, 0)
+	return gpu
+}
+
+// withDefaults fills in what is 0, and makes no warm-up a number.
+func (c Common) withDefaults(onSlow bool, reps, warmup [2]int) Common {
+	c.Reps = pickOne(c.Reps, onSlow, reps[0], reps[1])
+	c.Warmup = max(pickOne(c.Warmup, onSlow, warmup[0], warmup[1]), 0)
 	return c
 }
 
@@ -48,67 +62,36 @@ func (c Common) check(op string) error {
 	return nil
 }
 
-// checkVariant demands a variant that each of the operations has of which one can be
-// chosen, and at least one such operation.
-func (c Common) checkVariant(op string, ops []string) error {
-	if c.Variant == "" {
-		return nil
-	}
-	bad := &vk.ArgumentError{Op: op, Arg: "variant", Got: fmt.Sprintf("%q", c.Variant), Want: "nothing; there is no choice for " + strings.Join(ops, ", ")}
-	chosen := false
-	for _, name := range ops {
-		var variants []string
-		for _, v := range variantsOf(name) {
-			variants = append(variants, v.Name)
+// checkVariant demands a variant that each of the operations has.
+func (c Common) checkVariant(op string, ops []verify.Op) error {
+	for _, x := range ops {
+		var names []string
+		for _, v := range x.Variants {
+			names = append(names, v.Name)
 		}
-		if variants == nil {
-			continue
+		if c.Variant != "" && !slices.Contains(names, c.Variant) {
+			return &vk.ArgumentError{Op: op, Arg: "variant", Got: fmt.Sprintf("%q", c.Variant), Want: strings.Join(names, ", ") + " for " + x.Name}
 		}
-		if chosen = true; !slices.Contains(variants, c.Variant) {
-			bad.Want = strings.Join(variants, ", ") + " for " + name
-			return bad
-		}
-	}
-	if !chosen {
-		return bad
 	}
 	return nil
 }
 
-// variantsOf is the ladder from which Common.Variant chooses for an operation of a
-// suite; nil: it is not asked.
-func variantsOf(op string) []vk.Variant {
-	switch {
-	case op == "prefill":
-		return attention.PrefillVariants
-	case strings.HasPrefix(op, "decode_"):
-		return attention.DecodeVariants
-	case strings.HasPrefix(op, "logits_"), strings.HasPrefix(op, "select_"):
-		return indexer.LogitsVariants
-	case slices.Contains(LinearOps, op):
-		return projection.LinearVariants
+// within demands numbers between two.
+func within(op, arg string, v []int, low, high int) error {
+	for _, n := range v {
+		if n < low || n > high {
+			return &vk.ArgumentError{Op: op, Arg: arg, Got: fmt.Sprint(n), Want: fmt.Sprintf("%d to %d", low, high)}
+		}
 	}
 	return nil
 }
 
-// chosen tells whether an operation was asked for: by its name or how that begins, or
-// by no name at all.
-func chosen(asked []string, op string) bool {
-	return len(asked) == 0 || slices.ContainsFunc(asked, func(name string) bool { return strings.HasPrefix(op, name) })
-}
-
-// chooseOps are those of a suite's operations that were asked for. Errors:
-// vk.ErrArgument for a name that none of them begins with.
-func chooseOps(op string, asked, all []string) (ops []string, err error) {
-	for _, name := range asked {
-		if name == "" || !slices.ContainsFunc(all, func(op string) bool { return strings.HasPrefix(op, name) }) {
-			return nil, &vk.ArgumentError{Op: op, Arg: "op", Got: fmt.Sprintf("%q", name), Want: "one of " + strings.Join(all, ", ") + ", or how some begin"}
+// oneOf demands names of a list.
+func oneOf(op, arg string, names, of []string) error {
+	for _, name := range names {
+		if !slices.Contains(of, name) {
+			return &vk.ArgumentError{Op: op, Arg: arg, Got: fmt.Sprintf("%q", name), Want: strings.Join(of, ", ")}
 		}
 	}
-	for _, name := range all {
-		if chosen(asked, name) {
-			ops = append(ops, name)
-		}
-	}
-	return ops, nil
+	return nil
 }

@@ -87,6 +87,46 @@ func ReadPeers(name string) (PeerTable, error) {
 	return parsePeers(name, f)
 }
 
+// peerOps are the operations that tables name otherwise than this program: what they are, and
+// what their cases say in front.
+var peerOps = map[string]struct{ op, front string }{
+	"decode_c4a":                {op: decodeOp},
+	"decode_window":             {op: decodeOp},
+	"decode_c128a":              {op: decodeOp},
+	"prefill":                   {op: "flashmla_sparse_prefill"},
+	"compress_main4":            {"compressor_main_kv", "ratio=4/"},
+	"compress_main128":          {"compressor_main_kv", "ratio=128/"},
+	"compress_idx_fp8":          {"compressor_indexer_k_fp8", "ratio=4/"},
+	"compress_idx_mxfp4":        {"compressor_indexer_k_mxfp4", "ratio=4/"},
+	"query_quant_fp8":           {op: "fused_indexer_q_rope_quant_fp8"},
+	"query_quant_mxfp4":         {op: "fused_indexer_q_rope_quant_mxfp4"},
+	"gather_keys_fp8":           {op: "gather_index_keys_fp8"},
+	"gather_keys_mxfp4":         {op: "gather_index_keys_mxfp4"},
+	"logits_fp8":                {op: "indexer_logits_fp8"},
+	"logits_mxfp4":              {op: "indexer_logits_mxfp4"},
+	"topk":                      {op: "indexer_topk"},
+	"select_fp8":                {op: "indexer_select_fp8"},
+	"select_mxfp4":              {op: "indexer_select_mxfp4"},
+	"qkv_norm":                  {op: "fused_q_kv_rmsnorm"},
+	"q_insert":                  {op: "fused_qnorm_rope_kv_insert"},
+	"insert_k":                  {op: "quantize_and_insert_k_cache"},
+	"gather_k":                  {op: "dequantize_and_gather_k_cache"},
+	"inverse_rope_quant_f32":    {"fused_inv_rope_fp8_quant", "scales=f32/"},
+	"inverse_rope_quant_packed": {"fused_inv_rope_fp8_quant", "scales=packed/"},
+	"wq_a_wkv":                  {"linear", "matrix=wq_a_wkv/"},
+	"wq_b":                      {"linear", "matrix=wq_b/"},
+	"wo_a":                      {"linear", "matrix=wo_a/"},
+	"wo_b":                      {"linear", "matrix=wo_b/"},
+}
+
+// ours is a row by the names of this program.
+func (r PeerRow) ours() PeerRow {
+	if x, ok := peerOps[r.Op]; ok {
+		r.Op, r.Case = x.op, x.front+r.Case
+	}
+	return r
+}
+
 // maxPeers is how large a table may be.
 const maxPeers = 16 << 20
 
@@ -128,6 +168,7 @@ func parsePeers(name string, r io.Reader) (PeerTable, error) {
 				return fail(i, fmt.Sprintf("peer %q with %g us", p.Name, p.US), "a name and a positive time")
 			}
 		}
+		t.Rows[i] = r.ours()
 	}
 	return t, nil
 }

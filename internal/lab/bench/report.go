@@ -5,31 +5,51 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/vk"
 )
 
 // Formats are the output formats of a Report.
 var Formats = []string{"md", "csv", "json", "jsonl", "benchstat"}
 
-// Report writes rows in one of the Formats.
-type Report struct {
+// Report writes the rows of a suite in one of the Formats.
+type Report[R any] struct {
+	writer
+	style style[R]
+	rows  []R
+}
+
+// style is how a suite's rows are written.
+type style[R any] struct {
+	about func(w *writer, rows []R)                   // md: in front of the table
+	table func(rows []R) table.Writer                 // md; nil: about writes tables, too
+	more  func(w *writer, rows []R)                   // md: behind the table; nil: nothing
+	csv   func(dev deviceInfo, rows []R) table.Writer // numbers in full, empty where nothing was measured
+	lines func(w *writer, x R)                        // benchstat
+	state func(x R) (status, name, detail string)     // of a row
+	peers string                                      // json: what measurements of others are
+}
+
+// writer is what all reports have.
+type writer struct {
 	w      io.Writer
 	format string
 	dev    deviceInfo
 	limits Limits
-	rows   []Row
 	err    error
 }
 
 type deviceInfo struct {
-	Name   string `json:"device"`
-	Type   string `json:"type"`
-	Driver string `json:"driver"`
-	API    string `json:"vulkan"`
+	Name    string `json:"device"`
+	Type    string `json:"type"`
+	Driver  string `json:"driver"`
+	API     string `json:"vulkan"`
+	Profile string `json:"profile"` // of tuning
 }
 
 // CheckFormat returns a vk.ErrArgument unless format is one of Formats.
@@ -40,120 +60,131 @@ func CheckFormat(format string) error {
 	return &vk.ArgumentError{Op: "bench: report", Arg: "format", Got: fmt.Sprintf("%q", format), Want: strings.Join(Formats, ", ")}
 }
 
-// NewReport starts a report about a device. Formats that need no table (jsonl and
-// benchstat) are written row by row, the others by Close.
-//
-// Errors: vk.ErrArgument for an unknown format.
-func NewReport(w io.Writer, format string, a *vk.Adapter, l Limits) (*Report, error) {
-	if err := CheckFormat(format); err != nil {
+// ReportOn is what all reports are about.
+type ReportOn struct {
+	Out     io.Writer
+	Format  string // of Formats
+	Adapter *vk.Adapter
+	Profile string // that was asked for; "" for the device's own
+	Limits  Limits
+}
+
+// newReport starts a report. Formats that need no table (jsonl and benchstat) are written row
+// by row, the others by Close.
+func newReport[R any](on ReportOn, s style[R]) (*Report[R], error) {
+	if err := CheckFormat(on.Format); err != nil {
 		return nil, err
 	}
-	r := &Report{w: w, format: format, limits: l, dev: deviceInfo{
-		Name: a.Name, Type: a.Type.String(), Driver: strings.TrimSpace(a.DriverName + " " + a.DriverInfo), API: a.APIVersion.String(),
-	}}
-	switch format {
+	a, profile := on.Adapter, on.Profile
+	if profile == "" {
+		p, _ := tuning.For(a)
+		profile = p.Name
+	}
+	r := &Report[R]{style: s, writer: writer{w: on.Out, format: on.Format, limits: on.Limits, dev: deviceInfo{
+		Name: a.Name, Type: a.Type.String(), Driver: strings.TrimSpace(a.DriverName + " " + a.DriverInfo), API: a.APIVersion.String(), Profile: profile,
+	}}}
+	switch on.Format {
 	case "jsonl":
 		r.json(struct {
 			deviceInfo
 			Limits
-		}{r.dev, l})
+		}{r.dev, r.limits})
 	case "benchstat":
-		r.printf("device: %s\ndriver: %s\n", r.dev.Name, r.dev.Driver)
+		r.printf("device: %s\ndriver: %s\nprofile: %s\n", r.dev.Name, r.dev.Driver, r.dev.Profile)
 	}
 	return r, r.err
 }
 
-func (r *Report) printf(format string, a ...any) {
-	if r.err == nil {
-		_, r.err = fmt.Fprintf(r.w, format, a...)
+func (w *writer) printf(format string, a ...any) {
+	if w.err == nil {
+		_, w.err = fmt.Fprintf(w.w, format, a...)
 	}
 }
 
-func (r *Report) json(v any) {
-	if r.err == nil {
-		r.err = json.NewEncoder(r.w).Encode(v)
+func (w *writer) json(v any) {
+	if w.err == nil {
+		w.err = json.NewEncoder(w.w).Encode(v)
+	}
+}
+
+// samples writes a line for each sample.
+func (w *writer) samples(name string, t Time) {
+	for _, us := range t.Samples {
+		w.printf("Benchmark%s 1 %.0f ns/op\n", name, us*1e3)
 	}
 }
 
 // Add adds a row.
-func (r *Report) Add(x Row) {
+func (r *Report[R]) Add(x R) {
 	r.rows = append(r.rows, x)
 	switch r.format {
 	case "jsonl":
 		r.json(x)
 	case "benchstat":
-		name := fmt.Sprintf("%s/variant=%s/heads=%d/topk=%d/window=%d/context=%d/batch=%d", "DecodeC4A", x.Variant, x.Heads, x.TopK, x.Window, x.Context, x.Batch)
-		for _, us := range x.Attend.Samples {
-			r.printf("Benchmark%s/part=attend 1 %.0f ns/op\n", name, us*1e3)
-		}
-		for _, us := range x.Step.Samples {
-			r.printf("Benchmark%s/part=step 1 %.0f ns/op\n", name, us*1e3)
-		}
+		r.style.lines(&r.writer, x)
 	}
-}
-
-// head says which device it is and what it was measured to be able to.
-func (r *Report) head() {
-	r.printf("%s (%s), %s, Vulkan %s\n", r.dev.Name, r.dev.Type, r.dev.Driver, r.dev.API)
-	r.printf("Measured limits: copy %.4g GB/s (bytes read plus written), %s %.4g TFLOP/s\n\n", r.limits.CopyGBs, r.limits.MatrixKind, r.limits.MatrixTFLOPs)
 }
 
 // Close writes what is still to be written and returns the first error of all
 // writing.
-func (r *Report) Close() error {
+func (r *Report[R]) Close() error {
 	switch r.format {
 	case "md":
 		r.head()
-		if len(r.rows) > 0 {
-			x := r.rows[0]
-			r.printf("Decode attention of a C4A layer: %d heads, %d top-k + %d window rows a token, context %d.\n", x.Heads, x.TopK, x.Window, x.Context)
-			r.printf("GPU time in microseconds; inputs rotated; every variant checked against the reference first.\n\n")
+		r.style.about(&r.writer, r.rows)
+		if r.style.table != nil {
+			r.printf("\n%s\n", r.style.table(r.rows).RenderMarkdown())
 		}
-		r.printf("%s\n", r.table().RenderMarkdown())
+		if r.style.more != nil {
+			r.style.more(&r.writer, r.rows)
+		}
 	case "csv":
-		r.printf("%s\n", r.csv().RenderCSV())
+		r.printf("%s\n", r.style.csv(r.dev, r.rows).RenderCSV())
 	case "json":
 		r.json(struct {
 			deviceInfo
 			Limits
-			Rows []Row `json:"rows"`
-		}{r.dev, r.limits, r.rows})
+			Rows  []R    `json:"rows"`
+			Peers string `json:"peers_source,omitempty"`
+		}{r.dev, r.limits, r.rows, r.style.peers})
 	}
 	for _, x := range r.rows {
-		if x.Status != "ok" && r.format != "json" && r.format != "jsonl" && r.format != "csv" {
-			r.printf("WRONG: batch %d, variant %s: %s\n", x.Batch, x.Variant, x.Detail)
+		if status, name, detail := r.style.state(x); status != "ok" && (r.format == "md" || r.format == "benchstat") {
+			r.printf("%s: %s: %s\n", strings.ToUpper(status), name, detail)
 		}
 	}
 	return r.err
 }
 
-func (r *Report) table() table.Writer {
-	t := table.NewWriter()
-	t.AppendHeader(table.Row{"batch", "variant", "attend us", "p95", "step us", "p95", "MB", "GB/s", "TFLOP/s", "of copy", "of matrix", "check"})
-	for _, x := range r.rows {
-		num := func(format string, v float64) string {
-			if x.Status != "ok" {
-				return "-"
-			}
-			return fmt.Sprintf(format, v)
-		}
-		t.AppendRow(table.Row{
-			x.Batch, x.Variant, num("%.1f", x.Attend.Median), num("%.1f", x.Attend.P95), num("%.1f", x.Step.Median), num("%.1f", x.Step.P95),
-			num("%.2f", x.Bytes/1e6), num("%.4g", x.GBs), num("%.3g", x.TFLOPs), num("%.1f%%", 100*x.ShareCopy), num("%.1f%%", 100*x.ShareMatrix), x.Status,
-		})
+// head says which device it is and what it was measured to be able to.
+func (w *writer) head() {
+	w.printf("%s (%s), %s, Vulkan %s, tuning profile %s\n", w.dev.Name, w.dev.Type, w.dev.Driver, w.dev.API, w.dev.Profile)
+	w.printf("Measured limits: copy %.4g GB/s (bytes read plus written), %s %.4g TFLOP/s\n\n", w.limits.CopyGBs, w.limits.MatrixKind, w.limits.MatrixTFLOPs)
+}
+
+// newTable starts a table with these columns.
+func newTable(columns ...string) table.Writer {
+	t, row := table.NewWriter(), table.Row{}
+	for _, c := range columns {
+		row = append(row, c)
 	}
+	t.AppendHeader(row)
 	return t
 }
 
-// csv has the same rows with the numbers in full; what was not measured is empty.
-func (r *Report) csv() table.Writer {
-	t := table.NewWriter()
-	t.AppendHeader(table.Row{"device", "driver", "heads", "topk", "window", "context", "batch", "variant",
-		"attend_us", "attend_p95_us", "step_us", "step_p95_us", "bytes", "gbs", "tflops", "share_copy", "share_matrix", "check"})
-	for _, x := range r.rows {
-		num := func(v float64) string { return csvNumber(x.Status, v) }
-		t.AppendRow(table.Row{r.dev.Name, r.dev.Driver, x.Heads, x.TopK, x.Window, x.Context, x.Batch, x.Variant,
-			num(x.Attend.Median), num(x.Attend.P95), num(x.Step.Median), num(x.Step.P95), num(x.Bytes), num(x.GBs), num(x.TFLOPs), num(x.ShareCopy), num(x.ShareMatrix), x.Status})
+// deviceColumns are the first columns of every csv.
+var deviceColumns = []string{"device", "driver", "profile"}
+
+func (d deviceInfo) columns() table.Row { return table.Row{d.Name, d.Driver, d.Profile} }
+
+// csvNumber is a number of a row in full, empty where it was not measured.
+func csvNumber(status string, v float64) string {
+	if status != "ok" {
+		return ""
 	}
-	return t
+	return strconv.FormatFloat(v, 'f', -1, 64)
 }
+
+func f1(v float64) string      { return fmt.Sprintf("%.1f", v) }
+func mb(v float64) string      { return fmt.Sprintf("%.4g", v/1e6) }
+func percent(v float64) string { return fmt.Sprintf("%.1f%%", 100*v) }

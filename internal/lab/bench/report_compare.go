@@ -2,80 +2,59 @@ package bench
 
 import (
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
-
-	"github.com/vkmla/vkmla/vk"
 )
 
-// CompareReport writes a comparison in one of the Formats: md with the peers' times,
-// quotients and geometric means, the others as an OpReport does, whose csv has the
-// quotients and the names of the goals, too.
-type CompareReport struct {
-	OpReport
-	peers PeerTable
-}
-
-// NewCompareReport starts a report about a device, as NewReport does.
-//
-// Errors: vk.ErrArgument for an unknown format.
-func NewCompareReport(w io.Writer, format string, a *vk.Adapter, l Limits, peers PeerTable) (*CompareReport, error) {
-	r, err := NewOpReport(w, format, "compare", a, l)
+// NewCompareReport starts a report of a comparison: md has the peers' times, quotients and
+// geometric means, the others are as an OpReport's, whose csv has the quotients and the names
+// of the goals, too. Errors: vk.ErrArgument for an unknown format.
+func NewCompareReport(on ReportOn, peers PeerTable) (*Report[OpRow], error) {
+	s, err := opStyle(compareSuite)
 	if err != nil {
 		return nil, err
 	}
-	return &CompareReport{*r, peers}, nil
+	s.table, s.peers = nil, peers.Source
+	s.about = func(w *writer, rows []OpRow) { comparison(w, peers, rows) }
+	return newReport(on, s)
 }
 
-// Close writes what is still to be written and returns the first error of all
-// writing.
-func (r *CompareReport) Close() error {
-	if r.format != "md" {
-		return r.OpReport.Close()
+// comparison writes the tables and the goals.
+func comparison(w *writer, peers PeerTable, all []OpRow) {
+	w.printf("GPU time in microseconds; operands rotated past the last-level cache; every case checked against the\n")
+	w.printf("reference first. ratio: our time over the first peer's. of limit: the share of the copy bandwidth or of\n")
+	w.printf("the matrix rate, whichever is larger. Launches wait for each other; short ones are timed %d at a time,\n", launches)
+	w.printf("as the peers were.\n")
+	if hasFloors(all) {
+		w.printf(floorText)
 	}
-	r.head()
-	r.printf("GPU time in microseconds; inputs rotated past the last-level cache; every case checked against the\n")
-	r.printf("reference first. ratio: our time over the first peer's. of limit: the share of the copy bandwidth or of\n")
-	r.printf("the matrix rate, whichever is larger. Launches wait for each other; short ones are timed %d at a time,\n", launches)
-	r.printf("as the peers were.\n")
-	if hasFloors(r.rows) {
-		r.printf(floorText)
-	}
-	r.printf("Peers: %s\n", r.peers.Source)
-	for rows := r.rows; len(rows) > 0; {
+	w.printf("Peers: %s\n", peers.Source)
+	for rows := all; len(rows) > 0; {
 		n := slices.IndexFunc(rows, func(x OpRow) bool { return x.Op != rows[0].Op })
 		if n < 0 {
 			n = len(rows)
 		}
-		r.printf("\n%s\n", compareTable(rows[:n]).RenderMarkdown())
+		w.printf("\n%s\n", compareTable(rows[:n]).RenderMarkdown())
 		rows = rows[n:]
 	}
-	r.printf("\n")
-	for _, x := range outcomes(r.rows) {
-		r.printf("- %s\n", x)
+	w.printf("\n")
+	for _, x := range outcomes(all) {
+		w.printf("- %s\n", x)
 	}
-	if left := r.left(); len(left) > 0 {
-		r.printf("\nMeasured of others and not run here: %s.\n", strings.Join(left, ", "))
+	if ops := left(peers, all); len(ops) > 0 {
+		w.printf("\nMeasured of others and not run here: %s.\n", strings.Join(ops, ", "))
 	}
-	for _, x := range r.rows {
-		if x.Status != "ok" {
-			r.printf("%s: %s %s, variant %s: %s\n", strings.ToUpper(x.Status), x.Op, x.Case, x.Variant, x.Detail)
-		}
-	}
-	return r.err
 }
 
 // compareTable is the table of an operation.
 func compareTable(rows []OpRow) table.Writer {
-	t, floors := table.NewWriter(), hasFloors(rows)
-	header := table.Row{"op", "case", "part", "peer", "peer us", "us", "ratio", "of limit"}
+	floors, columns := hasFloors(rows), []string{"op", "case", "part", "peer", "peer us", "us", "ratio", "of limit"}
 	if floors {
-		header = append(header, "floor us", "of floor")
+		columns = append(columns, "floor us", "of floor")
 	}
-	t.AppendHeader(append(header, "variant", "check", "others, us"))
+	t := newTable(append(columns, "variant", "check", "others, us")...)
 	for _, x := range rows {
 		row := compareRow(x)
 		if floors && x.Status == "ok" && x.FloorUS > 0 {
@@ -107,13 +86,13 @@ func compareRow(x OpRow) table.Row {
 }
 
 // left lists the operations of the table with cases that no row is about.
-func (r *CompareReport) left() (ops []string) {
+func left(peers PeerTable, rows []OpRow) (ops []string) {
 	ran := map[string]bool{}
-	for _, x := range r.rows {
+	for _, x := range rows {
 		ran[x.Op+" "+x.Case+" "+x.Part] = true
 	}
 	counts := map[string]int{}
-	for _, p := range r.peers.Rows {
+	for _, p := range peers.Rows {
 		if !ran[p.Op+" "+p.Case+" "+p.Part] {
 			if counts[p.Op]++; counts[p.Op] == 1 {
 				ops = append(ops, p.Op)

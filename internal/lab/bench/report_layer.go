@@ -2,88 +2,44 @@ package bench
 
 import (
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
-
-	"github.com/vkmla/vkmla/vk"
 )
 
-// LayerReport writes the rows of the layer suite in one of the Formats.
-type LayerReport struct {
-	Report
-	rows []LayerRow
-}
-
-// NewLayerReport starts a report about a device, as NewReport does.
-//
-// Errors: vk.ErrArgument for an unknown format.
-func NewLayerReport(w io.Writer, format string, a *vk.Adapter, l Limits) (*LayerReport, error) {
-	r, err := NewReport(w, format, a, l)
-	if err != nil {
-		return nil, err
-	}
-	return &LayerReport{Report: *r}, nil
+// NewLayerReport starts a report of the suite layer. Errors: vk.ErrArgument for an unknown format.
+func NewLayerReport(on ReportOn) (*Report[LayerRow], error) {
+	return newReport(on, style[LayerRow]{
+		table: layerTable, csv: layerCSV,
+		about: func(w *writer, _ []LayerRow) {
+			w.printf("Whole layers, from hidden states to hidden states, with random weights; GPU time in microseconds.\n")
+			w.printf("Bytes are the least that has to be read and written; \"of limit\" is the time that these, or the\n")
+			w.printf("matrix products, need at the measured limits, over the time taken. Every operation was checked\n")
+			w.printf("first, and that other kernels compute the same layer.\n")
+		},
+		more: func(w *writer, rows []LayerRow) {
+			for _, x := range rows {
+				if x.Status == "ok" {
+					w.printf("\n%s, operation by operation:\n\n%s\n", describeRow(x), opTable(x.Ops).RenderMarkdown())
+					w.printf("\nMemory: %s\n", memoryText(x.Memory))
+				}
+			}
+		},
+		lines: func(w *writer, x LayerRow) {
+			w.samples("Layer/"+x.title(), x.Time)
+			for _, op := range x.Ops {
+				w.samples("Layer/"+x.title()+"/op="+op.Name, op.Time)
+			}
+		},
+		state: func(x LayerRow) (status, name, detail string) { return x.Status, describeRow(x), x.Detail },
+	})
 }
 
 // title names a row.
 func (x LayerRow) title() string {
 	return fmt.Sprintf("model=%s/kind=%s/weights=%s/mode=%s/tokens=%d/context=%d", x.Model, x.Kind, x.Weights, x.Mode, x.Tokens, x.Context)
-}
-
-// Add adds a row.
-func (r *LayerReport) Add(x LayerRow) {
-	r.rows = append(r.rows, x)
-	switch r.format {
-	case "jsonl":
-		r.json(x)
-	case "benchstat":
-		for _, us := range x.Time.Samples {
-			r.printf("BenchmarkLayer/%s 1 %.0f ns/op\n", x.title(), us*1e3)
-		}
-		for _, op := range x.Ops {
-			for _, us := range op.Time.Samples {
-				r.printf("BenchmarkLayer/%s/op=%s 1 %.0f ns/op\n", x.title(), op.Name, us*1e3)
-			}
-		}
-	}
-}
-
-// Close writes what is still to be written and returns the first error of all
-// writing.
-func (r *LayerReport) Close() error {
-	switch r.format {
-	case "md":
-		r.head()
-		r.printf("Whole layers, from hidden states to hidden states, with random weights; GPU time in microseconds.\n")
-		r.printf("Bytes are the least that has to be read and written; \"of limit\" is the time that these, or the\n")
-		r.printf("matrix products, need at the measured limits, over the time taken. Every operation of a layer was\n")
-		r.printf("checked first, for some tokens of the step.\n\n")
-		r.printf("%s\n", r.table().RenderMarkdown())
-		for _, x := range r.rows {
-			if x.Status == "ok" {
-				r.printf("\n%s, operation by operation:\n\n%s\n", describeRow(x), opTable(x.Ops).RenderMarkdown())
-				r.printf("\nMemory: %s\n", memoryText(x.Memory))
-			}
-		}
-	case "csv":
-		r.printf("%s\n", r.csv().RenderCSV())
-	case "json":
-		r.json(struct {
-			deviceInfo
-			Limits
-			Rows []LayerRow `json:"rows"`
-		}{r.dev, r.limits, r.rows})
-	}
-	for _, x := range r.rows {
-		if x.Status != "ok" && (r.format == "md" || r.format == "benchstat") {
-			r.printf("%s: %s: %s\n", strings.ToUpper(x.Status), describeRow(x), x.Detail)
-		}
-	}
-	return r.err
 }
 
 func describeRow(x LayerRow) string {
@@ -101,10 +57,10 @@ func counts(ops []OpTime) (dispatches, barriers int) {
 	return dispatches, barriers
 }
 
-func (r *LayerReport) table() table.Writer {
-	t := table.NewWriter()
-	t.AppendHeader(table.Row{"model", "kind", "weights", "mode", "tokens", "context", "us", "p95", "tokens/s", "weights MB", "cache MB", "activations MB", "GFLOP", "GB/s", "of limit", "dispatches", "barriers", "attention", "check"})
-	for _, x := range r.rows {
+func layerTable(rows []LayerRow) table.Writer {
+	t := newTable("model", "kind", "weights", "mode", "tokens", "context", "us", "p95", "tokens/s", "weights MB", "cache MB", "activations MB",
+		"GFLOP", "GB/s", "of limit", "dispatches", "barriers", "attention", "check")
+	for _, x := range rows {
 		row := table.Row{x.Model, x.Kind, x.Weights, x.Mode, x.Tokens, x.Context}
 		if x.Status != "ok" {
 			t.AppendRow(append(row, "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", x.Variant, x.Status))
@@ -112,28 +68,24 @@ func (r *LayerReport) table() table.Writer {
 		}
 		d, b := counts(x.Ops)
 		t.AppendRow(append(row, f1(x.Time.Median), f1(x.Time.P95), fmt.Sprintf("%.4g", float64(x.Tokens)/x.Time.Median*1e6),
-			mb(x.Work.Weights), mb(x.Work.Cache), mb(x.Work.Activations), fmt.Sprintf("%.3g", x.Work.Flop/1e9), fmt.Sprintf("%.4g", x.GBs), percent(x.Share), d, b, x.Variant, x.Status))
+			mb(x.Work.Weights), mb(x.Work.Cache), mb(x.Work.Activations), fmt.Sprintf("%.3g", x.Work.Flop/1e9), fmt.Sprintf("%.4g", x.GBs),
+			percent(x.Share), d, b, x.Variant, x.Status))
 	}
 	return t
 }
 
-func f1(v float64) string      { return fmt.Sprintf("%.1f", v) }
-func mb(v float64) string      { return fmt.Sprintf("%.4g", v/1e6) }
-func percent(v float64) string { return fmt.Sprintf("%.1f%%", 100*v) }
-
 // opTable is a table of operations with the share of the whole that each takes.
 func opTable(ops []OpTime) table.Writer {
-	t := table.NewWriter()
 	sum := 0.0
 	for _, op := range ops {
 		sum += op.Time.Median
 	}
 	layers := slices.ContainsFunc(ops, func(op OpTime) bool { return op.Layer != "" })
-	header := table.Row{"op", "us", "p95", "of all", "MB", "GFLOP", "GB/s", "TFLOP/s", "of limit", "dispatches", "barriers"}
+	columns := []string{"op", "us", "p95", "of all", "MB", "GFLOP", "GB/s", "TFLOP/s", "of limit", "dispatches", "barriers"}
 	if layers {
-		header = append(table.Row{"layers"}, header...)
+		columns = append([]string{"layers"}, columns...)
 	}
-	t.AppendHeader(header)
+	t := newTable(columns...)
 	for _, op := range ops {
 		us := op.Time.Median
 		row := table.Row{op.Name, f1(us), f1(op.Time.P95), percent(us / sum), mb(op.Work.Bytes()), fmt.Sprintf("%.3g", op.Work.Flop/1e9),
@@ -173,24 +125,21 @@ func memoryText(m map[string]uint64) string {
 	return fmt.Sprintf("%.1f MiB: %s", float64(total)/(1<<20), strings.Join(parts, ", "))
 }
 
-// csv has a line for each operation of each row, and before them one with the operation
-// "layer" for the whole. What was not measured is empty.
-func (r *LayerReport) csv() table.Writer {
-	t := table.NewWriter()
-	t.AppendHeader(table.Row{"device", "driver", "model", "kind", "weights", "mode", "tokens", "batch", "context", "op", "us", "p95_us", "weight_mb", "cache_mb", "activation_mb", "gflop", "limit_us", "share", "dispatches", "barriers", "check"})
-	for _, x := range r.rows {
-		head := table.Row{r.dev.Name, r.dev.Driver, x.Model, x.Kind, x.Weights, x.Mode, x.Tokens, x.Batch, x.Context}
-		line := func(op string, time Time, w Work, limit, share float64, d, b int) {
-			row := append(slices.Clone(head), op)
-			for _, v := range []float64{time.Median, time.P95, w.Weights / 1e6, w.Cache / 1e6, w.Activations / 1e6, w.Flop / 1e9, limit, share, float64(d), float64(b)} {
+// layerCSV has a line for each operation of each row, and before them one with the operation
+// "layer" for the whole.
+func layerCSV(dev deviceInfo, rows []LayerRow) table.Writer {
+	t := newTable(append(slices.Clone(deviceColumns), "model", "kind", "weights", "mode", "tokens", "batch", "context", "op", "us", "p95_us",
+		"weight_mb", "cache_mb", "activation_mb", "gflop", "limit_us", "share", "dispatches", "barriers", "check")...)
+	for _, x := range rows {
+		d, b := counts(x.Ops)
+		whole := OpTime{Name: "layer", Time: x.Time, Work: x.Work, Limit: x.Limit, Share: x.Share, Dispatches: d, Barriers: b}
+		for _, op := range append([]OpTime{whole}, x.Ops...) {
+			row := append(dev.columns(), x.Model, x.Kind, x.Weights, x.Mode, x.Tokens, x.Batch, x.Context, op.Name)
+			for _, v := range []float64{op.Time.Median, op.Time.P95, op.Work.Weights / 1e6, op.Work.Cache / 1e6, op.Work.Activations / 1e6,
+				op.Work.Flop / 1e9, op.Limit, op.Share, float64(op.Dispatches), float64(op.Barriers)} {
 				row = append(row, csvNumber(x.Status, v))
 			}
 			t.AppendRow(append(row, x.Status))
-		}
-		d, b := counts(x.Ops)
-		line("layer", x.Time, x.Work, x.Limit, x.Share, d, b)
-		for _, op := range x.Ops {
-			line(op.Name, op.Time, op.Work, op.Limit, op.Share, op.Dispatches, op.Barriers)
 		}
 	}
 	return t

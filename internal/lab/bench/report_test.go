@@ -9,29 +9,21 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/vk"
 )
 
-// adder is a report of rows.
-type adder[R any] interface {
-	Add(R)
-	Close() error
-}
-
 // reported is what a report of some rows says.
-func reported[R any](t *testing.T, rows []R, start func(out *bytes.Buffer) (adder[R], error)) string {
+func reported[R any](t *testing.T, rows []R, format string, start func(on ReportOn) (*Report[R], error)) string {
 	t.Helper()
 	var out bytes.Buffer
-	r, err := start(&out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r, err := start(ReportOn{&out, format, testAdapter, "", anyLimits})
+	require.NoError(t, err)
 	for _, x := range rows {
 		r.Add(x)
 	}
-	if err := r.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.Close())
 	return out.String()
 }
 
@@ -61,47 +53,35 @@ var testAdapter = &vk.Adapter{Name: "a device, of tests"}
 func TestOpReports(t *testing.T) {
 	time := Time{Median: 20, P95: 21, Samples: []float64{20}}
 	rows := []OpRow{
-		{Op: "insert_k", Case: "tokens=4096", Variant: "base", Status: "ok", Time: time, Bytes: 1616, GBs: 0.08, ShareCopy: 0.1, FloorUS: 5, FloorLaunches: 2, ShareFloor: 0.25},
-		{Op: "qkv_norm", Case: "tokens=2", Variant: "base", Status: "wrong"},
+		{Op: "quantize_and_insert_k_cache", Case: "tokens=4096", Variant: "base", Status: "ok", Time: time, Bytes: 1616, GBs: 0.08, ShareCopy: 0.1, FloorUS: 5, FloorLaunches: 2, ShareFloor: 0.25},
+		{Op: "fused_q_kv_rmsnorm", Case: "tokens=2", Variant: "base", Status: "wrong"},
 	}
 	report := func(format, suite string) string {
-		return reported(t, rows, func(out *bytes.Buffer) (adder[OpRow], error) {
-			return NewOpReport(out, format, suite, testAdapter, Limits{CopyGBs: 1})
-		})
+		return reported(t, rows, format, func(on ReportOn) (*Report[OpRow], error) { return NewOpReport(on, suite) })
 	}
 	md := report("md", "memory")
-	if !strings.Contains(md, opSuites["memory"]) || strings.Contains(strings.ToLower(md), "peers") {
+	if !strings.Contains(md, "between its matrix products") || strings.Contains(strings.ToLower(md), "peers") {
 		t.Errorf("suite memory, without peers:\n%s", md)
 	}
 	if !strings.Contains(md, floorText) || !strings.Contains(md, "| 5.0 | 25.0% | ok |") || !strings.Contains(md, "| - | - | wrong |") {
 		t.Errorf("a floor:\n%s", md)
 	}
-	if x := report("benchstat", "linear"); !strings.Contains(x, "BenchmarkLinear/op=insert_k/variant=base/tokens=4096 1 20000 ns/op") {
+	if x := report("benchstat", "linear"); !strings.Contains(x, "BenchmarkLinear/op=quantize_and_insert_k_cache/variant=base/tokens=4096 1 20000 ns/op") {
 		t.Error(x)
 	}
 	rows[0].Peers = []Peer{{"p", 10}}
 	if md := report("md", "memory"); !strings.Contains(md, "peers, us (ours / theirs)") || !strings.Contains(md, "p 10 (2.00)") {
 		t.Errorf("twice the peer's time:\n%s", md)
 	}
-	table := csvColumns(t, report("csv", "compare"), "device", "driver", "op", "case", "part", "variant", "check", "peer", "peer2", "goal")
-	if x := table[0]; x["bytes"] != "1616" || x["tflops"] != "" || x["ratio"] != "2" || x["goal"] != "insert 4096 rows" || x["floor_us"] != "5" || x["floor_launches"] != "2" || x["share_floor"] != "0.25" || x["device"] != testAdapter.Name {
+	table := csvColumns(t, report("csv", "compare"), "device", "driver", "profile", "op", "case", "part", "variant", "check", "peer", "peer2", "goal")
+	if x := table[0]; x["bytes"] != "1616" || x["tflops"] != "" || x["ratio"] != "2" || x["goal"] != "insert 4096 rows" || x["floor_us"] != "5" || x["floor_launches"] != "2" || x["share_floor"] != "0.25" || x["device"] != testAdapter.Name || x["profile"] != "generic" {
 		t.Errorf("%v", x)
 	}
 	if x := table[1]; x["us"] != "" || x["ratio"] != "" || x["check"] != "wrong" {
 		t.Errorf("%v", x)
 	}
-	if _, err := NewOpReport(nil, "md", "soup", testAdapter, Limits{}); !errors.Is(err, vk.ErrArgument) {
+	if _, err := NewOpReport(ReportOn{Format: "md", Adapter: testAdapter}, "soup"); !errors.Is(err, vk.ErrArgument) {
 		t.Error(err)
-	}
-}
-
-func TestDecodeCSV(t *testing.T) {
-	rows := []Row{{Variant: "base", Status: "ok", Bytes: 1616, Attend: Time{Median: 1.25}}, {Variant: "base", Status: "wrong"}}
-	table := csvColumns(t, reported(t, rows, func(out *bytes.Buffer) (adder[Row], error) {
-		return NewReport(out, "csv", testAdapter, Limits{})
-	}), "device", "driver", "variant", "check")
-	if table[0]["bytes"] != "1616" || table[0]["attend_us"] != "1.25" || table[1]["attend_us"] != "" {
-		t.Errorf("%v", table)
 	}
 }
 
@@ -111,11 +91,9 @@ func TestLayerAndStepReports(t *testing.T) {
 	steps := []StepRow{{Model: "small", Weights: "fp8", Batch: 1, Context: 9, Status: "ok", Time: us(10), Apart: us(12), ApartHost: us(6), ApartWall: us(20), Host: us(4), Latency: us(15),
 		Chained: us(11), ChainedHost: us(5), ChainedWall: us(17), Floor: us(8), TimesFloor: 1.25, TimesChainedFloor: 1.2, ChainedFloor: us(9), EmptyFloor: us(2), Ops: ops}}
 	step := func(format string) string {
-		return reported(t, steps, func(out *bytes.Buffer) (adder[StepRow], error) {
-			return NewStepReport(out, format, testAdapter, Limits{})
-		})
+		return reported(t, steps, format, NewStepReport)
 	}
-	table := csvColumns(t, step("csv"), "device", "driver", "model", "weights", "kind", "op", "check")
+	table := csvColumns(t, step("csv"), "device", "driver", "profile", "model", "weights", "kind", "op", "check")
 	if x := table[0]; x["op"] != "step" || x["us"] != "10" || x["layer_by_layer_us"] != "12" || x["layer_by_layer_host_us"] != "6" || x["layer_by_layer_latency_us"] != "20" || x["host_us"] != "4" || x["host_p95_us"] != "5" || x["latency_us"] != "15" {
 		t.Errorf("%v", x)
 	}
@@ -136,11 +114,9 @@ func TestLayerAndStepReports(t *testing.T) {
 	}
 	layers := []LayerRow{{Model: "small", Kind: "c4a", Mode: "decode", Status: "ok", Time: us(10), Ops: ops}, {Model: "small", Kind: "c4a", Mode: "decode", Status: "skipped"}}
 	layer := func(format string) string {
-		return reported(t, layers, func(out *bytes.Buffer) (adder[LayerRow], error) {
-			return NewLayerReport(out, format, testAdapter, Limits{})
-		})
+		return reported(t, layers, format, NewLayerReport)
 	}
-	table = csvColumns(t, layer("csv"), "device", "driver", "model", "kind", "weights", "mode", "op", "check")
+	table = csvColumns(t, layer("csv"), "device", "driver", "profile", "model", "kind", "weights", "mode", "op", "check")
 	if len(table) != 3 || table[0]["op"] != "layer" || table[1]["us"] != "3" || table[2]["us"] != "" {
 		t.Errorf("%v", table)
 	}

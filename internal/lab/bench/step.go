@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"time"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/pipeline"
@@ -14,24 +12,15 @@ import (
 )
 
 // StepOptions describe the whole steps to time: decode steps through all layers of a
-// model. What is empty or 0 gets its default, which is less on a CPU. Of LayerOptions,
+// model. What is empty or 0 gets its default, which is less on a processor. Of LayerOptions,
 // Kinds, Prefill, Chunk and Output have no meaning.
 type StepOptions struct{ LayerOptions }
 
-func (o StepOptions) withDefaults(t vk.DeviceType) StepOptions {
-	cpu := t == vk.TypeCPU
-	list := func(v *[]int, gpu, slow []int) {
-		if len(*v) == 0 {
-			*v = gpu
-			if cpu {
-				*v = slow
-			}
-		}
-	}
-	list(&o.Batches, []int{1, 32}, []int{1, 3})
-	list(&o.Contexts, []int{131072}, []int{700})
+func (o StepOptions) withDefaults(onSlow bool) StepOptions {
+	o.Batches = pick(o.Batches, onSlow, []int{1, 32}, []int{1, 3})
+	o.Contexts = pick(o.Contexts, onSlow, []int{131072}, []int{700})
 	o.Prefill = nil
-	o.LayerOptions = o.LayerOptions.withDefaults(t)
+	o.LayerOptions = o.LayerOptions.withDefaults(onSlow)
 	return o
 }
 
@@ -86,14 +75,14 @@ type StepRow struct {
 // done. Rows whose check failed have status "wrong" and no times; the error is then
 // ErrWrong. A row for which the device has not enough memory has status "skipped".
 func Steps(ctx context.Context, dev *vk.Device, o StepOptions, l Limits, p Progress, emit func(StepRow)) error {
-	o = o.withDefaults(dev.Adapter().Type)
 	if err := o.check("bench: step"); err != nil {
 		return err
 	}
+	o = o.withDefaults(slow(dev))
 	var failed string
 	if !o.checked {
 		var err error
-		if failed, err = checkCompressors(ctx, dev, o.Seed, p); err != nil {
+		if failed, err = checkOps(ctx, dev, o.Seed, p); err != nil {
 			return err
 		}
 	}
@@ -104,8 +93,7 @@ func Steps(ctx context.Context, dev *vk.Device, o StepOptions, l Limits, p Progr
 		for _, weights := range o.Weights {
 			for _, context := range o.Contexts {
 				for _, batch := range o.Batches {
-					s := &stepRun{ctx: ctx, dev: dev, o: o, limits: l, p: p, maker: maker, cfg: modelConfig(model),
-						row: StepRow{Model: model, Weights: weights, Batch: batch, Context: context, Status: "ok"}}
+					s := newStepRun(ctx, dev, o, l, p, maker, StepRow{Model: model, Weights: weights, Batch: batch, Context: context})
 					if err := s.run(failed); errors.Is(err, vk.ErrOutOfDeviceMemory) {
 						s.row.Status, s.row.Detail = "skipped", err.Error()
 					} else if err != nil {
@@ -124,31 +112,29 @@ func Steps(ctx context.Context, dev *vk.Device, o StepOptions, l Limits, p Progr
 
 // stepRun times one row.
 type stepRun struct {
-	ctx      context.Context
-	dev      *vk.Device
+	engineRun
 	o        StepOptions
 	limits   Limits
-	p        Progress
 	maker    *weightMaker
-	cfg      model.Config
 	row      StepRow
-	weights  []*randomLayer // of each layer
 	distinct []*randomLayer
-	engine   *pipeline.Engine
-	sessions []*pipeline.Session
-	filled   bool // the inputs
-	apart    bool // layers are submitted one by one
 	chain    chain
+}
+
+func newStepRun(ctx context.Context, dev *vk.Device, o StepOptions, l Limits, p Progress, maker *weightMaker, row StepRow) *stepRun {
+	row.Status = "ok"
+	s := &stepRun{o: o, limits: l, maker: maker, row: row, engineRun: engineRun{ctx: ctx, dev: dev, p: p, seed: o.Seed, cfg: modelConfig(row.Model),
+		shape: decodeShape(row.Batch, row.Context, o.Keys), longest: row.Context + 4*(o.Reps+o.Warmup) + 4*mostWake,
+		opts: pipeline.EngineOptions{MaxStep: max(row.Batch, 128), Keys: o.Keys, Variant: o.Variant}}}
+	s.opts.Between, s.fill = s.chain.record, s.fillInputs
+	return s
 }
 
 func (s *stepRun) name() string {
 	return fmt.Sprintf("%s %s, batch %d, context %d", s.row.Model, s.row.Weights, s.row.Batch, s.row.Context)
 }
 
-// tokens is how long a session may become: steps lengthen it.
-func (s *stepRun) tokens() int { return s.row.Context + 4*(s.o.Reps+s.o.Warmup) + 4*mostWake }
-
-func (s *stepRun) run(compressors string) (err error) {
+func (s *stepRun) run(failed string) (err error) {
 	defer func() { err = errors.Join(err, s.close()) }()
 	s.row.Layers = len(s.cfg.Layers)
 	if err := s.fits(); err != nil {
@@ -158,7 +144,8 @@ func (s *stepRun) run(compressors string) (err error) {
 	if err := s.makeWeights(); err != nil {
 		return err
 	}
-	if ok, err := s.check(compressors); err != nil || !ok {
+	s.p.Step(s.name() + ": checking a layer of each kind")
+	if ok, err := s.check(failed); err != nil || !ok {
 		return err
 	}
 	s.p.Step(s.name() + ": filling caches")
@@ -175,65 +162,56 @@ func (s *stepRun) run(compressors string) (err error) {
 }
 
 func (s *stepRun) close() error {
-	err := errors.Join(s.engine.Close(), s.chain.close())
+	err := errors.Join(s.engineRun.close(), s.chain.close())
 	for _, w := range s.distinct {
 		err = errors.Join(err, w.Close())
 	}
 	return err
 }
 
-// cacheBytes is about what the caches of all layers take, with a quarter more for what
-// else there is.
+// cacheBytes is what the caches of all sessions take at least: the rows of their tokens.
 func (s *stepRun) cacheBytes() uint64 {
 	sum := 0
-	for _, r := range ratios(s.cfg) {
-		sum += 512 * cache.SlotBytes
-		switch r {
-		case pipeline.RatioC4A:
-			sum += s.tokens()/4*(cache.SlotBytes+s.o.Keys.RowBytes()+8) + 64*8*1280
-		case pipeline.RatioC128A:
-			sum += s.tokens()/128*cache.SlotBytes*2 + 256*8*512
+	for _, l := range s.cfg.Layers {
+		sum += min(s.longest, s.cfg.Window) * cache.SlotBytes
+		if l.Ratio == 0 {
+			continue
 		}
+		entry, c := cache.SlotBytes, l.Compression(model.HeadDim)
+		if l.Picks == model.PickOwn {
+			entry += s.o.Keys.RowBytes()
+		}
+		sum += s.longest/l.Ratio*entry + c.Window()*8*c.Channels()
 	}
-	return uint64(sum) * uint64(s.row.Batch) * 5 / 4
+	return uint64(sum) * uint64(s.row.Batch)
 }
 
-// fits reports whether the caches may fit, before anything is made for them: the rows of
-// the sessions' tokens alone have to.
+// fits reports whether the caches may fit, before anything is made for them.
 func (s *stepRun) fits() error {
-	sum := 0
-	for _, r := range ratios(s.cfg) {
-		sum += min(s.tokens(), s.cfg.Window) * cache.SlotBytes
-		switch r {
-		case pipeline.RatioC4A:
-			sum += s.tokens() / 4 * (cache.SlotBytes + s.o.Keys.RowBytes())
-		case pipeline.RatioC128A:
-			sum += s.tokens() / 128 * cache.SlotBytes
-		}
-	}
-	need, heap := uint64(sum)*uint64(s.row.Batch), s.dev.Caps().HeapBytes
+	need, heap := s.cacheBytes(), s.dev.Caps().HeapBytes
 	if need > heap {
 		return fmt.Errorf("%w: the caches of %d sequences of %d tokens (--context and what the steps add) need at least %d MB, the device has %d",
-			vk.ErrOutOfDeviceMemory, s.row.Batch, s.tokens(), need/1e6, heap/1e6)
+			vk.ErrOutOfDeviceMemory, s.row.Batch, s.longest, need/1e6, heap/1e6)
 	}
 	return nil
 }
 
 // makeWeights makes weights of all layers, as long as the caches have room beside them;
-// then layers of a ratio use those of others, in turn.
+// then layers of a kind use those of others, in turn.
 func (s *stepRun) makeWeights() error {
 	const spare = 2 << 30 // what passes between operations, tables, the driver
 	heap := s.dev.Caps().HeapBytes
-	room := int64(heap) - int64(s.cacheBytes()) - spare
-	if s.dev.Adapter().Type == vk.TypeCPU {
+	room := int64(heap) - int64(s.cacheBytes()*3/2) - spare
+	if slow(s.dev) {
 		room = int64(heap) / 2
 	}
-	byRatio, turn := map[int][]*randomLayer{}, map[int]int{}
-	for i, ratio := range ratios(s.cfg) {
-		have := byRatio[ratio]
+	byKind, turn := map[string][]*randomLayer{}, map[string]int{}
+	for i, l := range s.cfg.Layers {
+		kind := kindOf(l.LayerSpec)
+		have := byKind[kind]
 		if len(have) > 0 && room < int64(have[0].bytes()) {
-			s.weights = append(s.weights, have[turn[ratio]%len(have)])
-			turn[ratio]++
+			s.weights = append(s.weights, have[turn[kind]%len(have)])
+			turn[kind]++
 			continue
 		}
 		w, err := s.maker.layer(s.cfg, i, formatNamed(s.row.Weights))
@@ -241,7 +219,7 @@ func (s *stepRun) makeWeights() error {
 			return err
 		}
 		room -= int64(w.bytes())
-		s.weights, s.distinct, byRatio[ratio] = append(s.weights, w), append(s.distinct, w), append(have, w)
+		s.weights, s.distinct, byKind[kind] = append(s.weights, w), append(s.distinct, w), append(have, w)
 	}
 	if n := len(s.distinct); n < len(s.weights) {
 		s.row.Shared = fmt.Sprintf("%d layers have the weights of %d", len(s.weights), n)
@@ -250,37 +228,33 @@ func (s *stepRun) makeWeights() error {
 }
 
 // check checks a layer of each kind, at the step's size and with weights of the step.
-func (s *stepRun) check(compressors string) (bool, error) {
-	ropes := newRopeTables(s.dev, s.row.Context)
-	defer ropes.Close()
-	shape := decodeShape(s.row.Batch, s.row.Context, s.o.Keys)
-	for _, kind := range Kinds {
-		i := layerOf(s.cfg, ratioOf(kind))
-		if i < 0 {
-			continue
-		}
-		s.p.Step(s.name() + ": checking a layer of kind " + kind)
-		r, err := newLayerRig(s.ctx, s.dev, pipeline.LayerKindConfig{Model: s.cfg, Ratio: ratioOf(kind), Tokens: s.row.Batch,
-			MaxLen: s.tokens(), Variant: s.o.Variant}, shape, ropes, s.o.Seed, s.p)
-		if err != nil {
-			return false, err
-		}
-		err = r.use(s.weights[i : i+1])
-		if err == nil {
-			s.row.Variant, _ = r.kind.Variants()
-			res, e := r.check(s.weights[i])
-			if err = e; err == nil {
-				s.judge(kind, res.Pass, res.Error, res.Bound, res.Detail)
-			}
-		}
-		if err := errors.Join(err, r.Close()); err != nil {
-			return false, err
-		}
+func (s *stepRun) check(failed string) (ok bool, err error) {
+	if s.row.Variant, err = attentionVariant(s.dev, s.cfg, s.o.Variant); err != nil {
+		return false, err
 	}
-	if compressors != "" {
-		s.judge("compressors", false, 1, 0, compressors)
+	r, weights := s.kinds()
+	res, err := checkLayers(r, weights, nil)
+	if err != nil {
+		return false, err
+	}
+	s.judge("layers", res.Pass, res.Error, res.Bound, res.Detail)
+	if failed != "" {
+		s.judge("operations", false, 1, 0, failed)
 	}
 	return s.row.Status == "ok", nil
+}
+
+// kinds is the run with one layer of each kind, and their weights.
+func (s *stepRun) kinds() (r engineRun, weights []*randomLayer) {
+	r = s.engineRun
+	var layers []int
+	for _, kind := range Kinds {
+		if i := layerOf(s.cfg, kind); i >= 0 {
+			layers, weights = append(layers, i), append(weights, s.weights[i])
+		}
+	}
+	r.cfg = onlyLayers(s.cfg, layers...)
+	return r, weights
 }
 
 // judge keeps what is nearest to its bound, and what is beyond it.
@@ -293,154 +267,15 @@ func (s *stepRun) judge(what string, pass bool, value, bound float64, detail str
 	}
 }
 
-// open makes the engine with its sessions, and caches that hold valid rows.
-func (s *stepRun) open() (err error) {
-	var layers []*model.DeviceLayer
-	for i, w := range s.weights {
-		l := *w.DeviceLayer
-		l.Layer = i
-		layers = append(layers, &l)
-	}
-	most := max(s.row.Batch, 128)
-	if err := s.chain.open(s.dev, len(layers), most, s.cfg.Hidden); err != nil {
+// open makes the engine with its sessions, and what is between its layers.
+func (s *stepRun) open() error {
+	if err := s.chain.open(s.dev, len(s.weights), s.opts.MaxStep, s.cfg.Hidden); err != nil {
 		return err
 	}
-	if s.engine, err = pipeline.NewEngine(s.ctx, s.dev, s.cfg, layers, pipeline.EngineOptions{MaxTokens: s.tokens(), MaxSessions: s.row.Batch,
-		MaxStep: most, CacheBytes: 1 << 62, Keys: s.o.Keys, Variant: s.o.Variant, Between: s.chain.record}); err != nil {
+	if err := s.engineRun.open(); err != nil {
 		return err
-	}
-	for i := range s.row.Batch {
-		x, err := s.engine.Open()
-		if err != nil {
-			return err
-		}
-		s.sessions = append(s.sessions, x)
-		if err := x.Advance(s.ctx, max(0, s.row.Context-1-i)); err != nil {
-			return err
-		}
-	}
-	r := &layerRig{opRig: newOpRig(s.ctx, s.dev, IndexerOptions{Common: Common{Seed: s.o.Seed}}, s.p), shape: stepShape{keys: s.o.Keys}}
-	for i := range layers {
-		if err := r.fillCaches(s.engine.Caches(i)); err != nil {
-			return err
-		}
-		s.p.Advance(int64(i+1), int64(len(layers)))
 	}
 	return s.engine.Prepare(s.ctx, s.row.Batch)
-}
-
-// fillCaches fills the pools of a layer with rows that the operations could have written.
-func (r *layerRig) fillCaches(c pipeline.LayerCaches) error {
-	for _, k := range []cache.KVCache{c.Window, c.Compressed} {
-		if k.Pool.IsZero() {
-			continue
-		}
-		pattern, err := r.kvPattern(k.Layout)
-		if err == nil {
-			err = r.fill(k.Pool, pattern)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	for _, k := range []cache.StateCache{c.State, c.IndexState} {
-		if k.Pool.IsZero() {
-			continue
-		}
-		if err := r.fill(k.Pool, r.statePattern(k.Layout)); err != nil {
-			return err
-		}
-	}
-	if c.Keys.Pool.IsZero() {
-		return nil
-	}
-	return r.fill(c.Keys.Pool, r.keyPattern(c.Keys.Layout))
-}
-
-// layerByLayer submits the layers of a step one by one.
-func layerByLayer(st *pipeline.Step, layers int) error {
-	for i := range layers {
-		if err := st.SubmitLayer(i); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// begin begins a step of one token a session, whose inputs are there.
-func (s *stepRun) begin() (*pipeline.Step, error) {
-	chunks := make([]pipeline.Chunk, len(s.sessions))
-	for i, x := range s.sessions {
-		chunks[i] = pipeline.Chunk{Session: x, Tokens: 1}
-	}
-	st, err := s.engine.Begin(s.ctx, chunks...)
-	if err == nil && !s.filled {
-		err = s.fillInputs(st)
-	}
-	if err != nil {
-		return nil, errors.Join(err, st.Abort())
-	}
-	return st, nil
-}
-
-// step runs a step of one token a session and says what it took; look, unless nil, is
-// called before the step ends.
-func (s *stepRun) step(look func(*pipeline.Step) error) (host, all time.Duration, err error) {
-	begin := time.Now()
-	st, err := s.begin()
-	if err != nil {
-		return 0, 0, err
-	}
-	defer st.Abort()
-	if s.apart {
-		err = layerByLayer(st, s.engine.Layers())
-	} else {
-		err = st.Submit()
-	}
-	if err != nil {
-		return 0, 0, err
-	}
-	submitted := time.Now()
-	if err := st.Wait(s.ctx); err != nil {
-		return 0, 0, err
-	}
-	waited := time.Now()
-	if look != nil {
-		if err := look(st); err != nil {
-			return 0, 0, err
-		}
-	}
-	looked := time.Now()
-	if err := st.Commit(); err != nil {
-		return 0, 0, err
-	}
-	ended := time.Now()
-	host = submitted.Sub(begin) + ended.Sub(looked)
-	return host, host + waited.Sub(submitted), nil
-}
-
-// wakeSteps is how long steps run before they are timed, once they are recorded. Recording
-// leaves the device idle for half a second each time, and an H100 takes 0.3 s of steps of
-// a quarter of the speed to come to its full clock again.
-const wakeSteps = time.Second
-
-// mostWake bounds the steps of one wakeUp, for every step lengthens the sessions.
-const mostWake = 1350
-
-// wakeUp runs steps until they are recorded for good (the first is measured operation by
-// operation, the second recorded anew) and the device has its full clock.
-func (s *stepRun) wakeUp() error {
-	gpu := s.dev.Adapter().Type != vk.TypeCPU
-	var start time.Time
-	for n := 0; n < max(3, s.o.Warmup) || gpu && time.Since(start) < wakeSteps && n < mostWake; n++ {
-		if n == 2 {
-			start = time.Now()
-		}
-		if _, _, err := s.step(nil); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // time fills in the times of the row.
@@ -461,9 +296,13 @@ func (s *stepRun) time() error {
 	if err := s.timeChained(); err != nil {
 		return err
 	}
-	list, err := s.sections()
+	ops, list, err := s.sections(s.o.Reps, s.o.Warmup, s.limits)
 	if err != nil {
 		return err
+	}
+	s.row.Ops = ops
+	for _, w := range s.works() {
+		s.row.Work = s.row.Work.plus(w)
 	}
 	chained, err := s.chainedSections()
 	if err == nil {
@@ -486,99 +325,4 @@ func (s *stepRun) timeApart() error {
 	s.apart = true
 	defer func() { s.apart = false }()
 	return s.timeWhole(&s.row.Apart, &s.row.ApartHost, &s.row.ApartWall, func([]vk.Section) {})
-}
-
-// opKey is an operation of layers of a kind.
-type opKey struct{ kind, op string }
-
-// sections times the operations, and adds up those of layers of a kind; it
-// returns them as they were recorded.
-func (s *stepRun) sections() (recorded []vk.Section, err error) {
-	if err := s.engine.SetTiming(s.ctx, pipeline.TimingSections); err != nil {
-		return nil, err
-	}
-	if err := s.wakeUp(); err != nil {
-		return nil, err
-	}
-	var order []opKey
-	samples, counts, most := map[opKey][]float64{}, map[opKey]vk.Section{}, -1
-	for range s.o.Reps {
-		sums, own, barriers := map[opKey]float64{}, map[opKey]vk.Section{}, 0
-		if _, _, err := s.step(func(st *pipeline.Step) error {
-			list, err := st.Times()
-			if err != nil {
-				return err
-			}
-			recorded = fewestWaits(recorded, list)
-			order = order[:0]
-			s.split(list, func(_ int, k opKey, x vk.Section) {
-				if !slices.Contains(order, k) {
-					order = append(order, k)
-				}
-				c := own[k]
-				own[k] = vk.Section{Dispatches: c.Dispatches + x.Dispatches, Barriers: c.Barriers + x.Barriers}
-				sums[k], barriers = sums[k]+x.NS, barriers+x.Barriers
-			})
-			if barriers > most {
-				counts, most = own, barriers
-			}
-			return nil
-		}); err != nil {
-			return nil, err
-		}
-		for k, v := range sums {
-			samples[k] = append(samples[k], v)
-		}
-	}
-	works := s.works()
-	for _, k := range order {
-		s.row.Ops = append(s.row.Ops, opTime(k.op, k.kind, counts[k], samples[k], workOf(k.op, func(op string) Work { return works[opKey{k.kind, op}] }), s.limits))
-	}
-	for _, w := range works {
-		s.row.Work = s.row.Work.plus(w)
-	}
-	return recorded, nil
-}
-
-// split finds the layer that each section of a step belongs to, -1 for what is in front of the
-// first: a layer begins with its first projection, or with another one in front of it. What all
-// layers share is recorded in front of the first one and within.
-func (s *stepRun) split(list []vk.Section, f func(layer int, k opKey, x vk.Section)) {
-	layer, begun := -1, false
-	for i, x := range list {
-		if x.Name == "between" && x.Dispatches == 0 {
-			continue // behind the last layer, where nothing is
-		}
-		before := i+1 < len(list) && x.Name == gateSection && list[i+1].Name == firstSection
-		if before || x.Name == firstSection && !begun {
-			layer++
-		}
-		begun = before
-		k := opKey{"all", "lengths, tables, index lists"}
-		if layer >= 0 && layer < len(s.cfg.Layers) && x.Name != sharedSection {
-			k = opKey{s.kind(layer), x.Name}
-		}
-		f(layer, k, x)
-	}
-}
-
-// firstSection is the operation that a layer begins with, gateSection the one that may be
-// recorded in front of it, and sharedSection what layers share.
-const firstSection, gateSection, sharedSection = "wq_a|wkv", "compressor.wkv|wgate", "step"
-
-func (s *stepRun) kind(layer int) string {
-	i := slices.IndexFunc(Kinds, func(kind string) bool { return ratioOf(kind) == ratios(s.cfg)[layer] })
-	return Kinds[i]
-}
-
-// works is the work of all layers by kind and operation.
-func (s *stepRun) works() map[opKey]Work {
-	shape, sum := decodeShape(s.row.Batch, s.row.Context, s.o.Keys), map[opKey]Work{}
-	for i, w := range s.weights {
-		for op, work := range layerWork(s.cfg, w, shape) {
-			k := opKey{s.kind(i), op}
-			sum[k] = sum[k].plus(work)
-		}
-	}
-	return sum
 }

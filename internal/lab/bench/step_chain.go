@@ -179,7 +179,6 @@ func (s *stepRun) fillInputs(st *pipeline.Step) error {
 	for i := range v {
 		v[i] = numfmt.BF16Encode(float32(rng.NormFloat64()))
 	}
-	s.filled = true
 	return errors.Join(st.Input(0).Upload(s.ctx, bytesOf(v)), s.chain.start.Rows(0, st.Size()).Upload(s.ctx, bytesOf(v)))
 }
 
@@ -196,7 +195,7 @@ func (s *stepRun) timeChained() error {
 
 // timeWhole wakes the device and times steps, by the sum of what their sections take.
 func (s *stepRun) timeWhole(device, host, latency *Time, look func([]vk.Section)) error {
-	if err := s.wakeUp(); err != nil {
+	if err := s.wakeUp(s.o.Warmup); err != nil {
 		return err
 	}
 	var sums, hosts, walls []float64

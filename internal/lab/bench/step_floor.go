@@ -22,7 +22,7 @@ type reading struct {
 func (s *stepRun) skeleton(list []vk.Section, work func(layer int) map[string]Work) (all []reading) {
 	recorded := map[opKey]bool{}
 	s.split(list, func(_ int, k opKey, x vk.Section) {
-		for op := range strings.SplitSeq(x.Name, ", ") {
+		for _, op := range opsOf(x.Name) {
 			recorded[opKey{k.kind, op}] = true
 		}
 	})
@@ -38,7 +38,7 @@ func (s *stepRun) skeleton(list []vk.Section, work func(layer int) map[string]Wo
 			}
 		}
 		bytes := 0.0
-		for op := range strings.SplitSeq(x.Name, ", ") {
+		for _, op := range opsOf(x.Name) {
 			bytes += left[op]
 			delete(left, op)
 		}
@@ -106,21 +106,19 @@ func (s *stepRun) timeFloors(list, chained []vk.Section) error {
 	} else if err != nil {
 		return err
 	}
-	shape := decodeShape(s.row.Batch, s.row.Context, s.o.Keys)
-	work := func(layer int) map[string]Work { return layerWork(s.cfg, s.weights[layer], shape) }
-	all := s.skeleton(list, work)
+	all := s.skeleton(list, s.layerWork)
 	empty := make([]reading, len(all))
 	for i, x := range all {
 		empty[i].waits = x.waits
 	}
-	err = errors.Join(s.timeReadings(read, all, &s.row.Floor), s.timeReadings(read, s.skeleton(chained, work), &s.row.ChainedFloor),
+	err = errors.Join(s.timeReadings(read, all, &s.row.Floor), s.timeReadings(read, s.skeleton(chained, s.layerWork), &s.row.ChainedFloor),
 		s.timeReadings(read, empty, &s.row.EmptyFloor))
 	return errors.Join(err, read.close())
 }
 
 // timeReadings times the launches in one submission, again and again, as steps are.
 func (s *stepRun) timeReadings(read *reader, all []reading, to *Time) error {
-	cmd, err := repeatedRun{s.ctx, s.dev, func(rec *vk.Recorder, _ int) error {
+	cmd, err := s.timed(func(rec *vk.Recorder) error {
 		for _, x := range all {
 			if x.waits {
 				if err := rec.Separate(); err != nil {
@@ -132,7 +130,7 @@ func (s *stepRun) timeReadings(read *reader, all []reading, to *Time) error {
 			}
 		}
 		return nil
-	}}.commands(1, 0, false)
+	})
 	if err != nil {
 		return err
 	}
@@ -142,10 +140,31 @@ func (s *stepRun) timeReadings(read *reader, all []reading, to *Time) error {
 			break
 		}
 		var ns []float64
-		if ns, err = cmd.Timestamps(); err == nil && (s.dev.Adapter().Type == vk.TypeCPU || time.Since(start) > wakeAfterPause) {
+		if ns, err = cmd.Timestamps(); err == nil && (slow(s.dev) || time.Since(start) > wakeAfterPause) {
 			took = append(took, ns[1]-ns[0])
 		}
 	}
 	*to = summarise(took)
 	return errors.Join(err, cmd.Close())
 }
+
+// timed records something between two timestamps.
+func (s *stepRun) timed(record func(rec *vk.Recorder) error) (*vk.Commands, error) {
+	rec, err := s.dev.NewRecorder()
+	if err != nil {
+		return nil, err
+	}
+	if _, err = rec.Timestamp(); err == nil {
+		if err = record(rec); err == nil {
+			_, err = rec.Timestamp()
+		}
+	}
+	if err != nil {
+		rec.Close()
+		return nil, err
+	}
+	return rec.End()
+}
+
+// opsOf are the operations that share a section: "wo_a, wo_b".
+func opsOf(section string) []string { return strings.Split(section, ", ") }

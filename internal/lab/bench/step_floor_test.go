@@ -10,7 +10,7 @@ import (
 
 // What is left of a step are its launches, where they wait, and all its bytes.
 func TestSkeleton(t *testing.T) {
-	s := &stepRun{cfg: model.Config{Layers: model.V4Layers(0, 128)}, row: StepRow{Batch: 2}, chain: chain{width: 10}}
+	s := &stepRun{engineRun: engineRun{cfg: model.Config{Layers: model.V4Layers(0, 128)}}, row: StepRow{Batch: 2}, chain: chain{width: 10}}
 	list := []vk.Section{
 		{Name: "step", Dispatches: 1},
 		{Name: "between", Dispatches: 1, Waits: []int{0}},

@@ -22,10 +22,10 @@ func TestStepRows(t *testing.T) {
 	}{{"fp8", []int{1, 3}, Formats[:1]}, {"nvfp4", []int{2}, Formats[1:]}} {
 		o := StepOptions{LayerOptions{checked: true, Models: []string{"small"}, Weights: []string{c.weights}, Batches: c.batches, Contexts: []int{700}, Common: Common{Reps: 2, Warmup: 1, Seed: 1}}}
 		before := len(dev.MemoryInUse())
-		out, reports := make([]bytes.Buffer, len(c.formats)), make([]*StepReport, len(c.formats))
+		out, reports := make([]bytes.Buffer, len(c.formats)), make([]*Report[StepRow], len(c.formats))
 		for i, format := range c.formats {
 			var err error
-			if reports[i], err = NewStepReport(&out[i], format, dev.Adapter(), limits); err != nil {
+			if reports[i], err = NewStepReport(ReportOn{&out[i], format, dev.Adapter(), "", limits}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -75,10 +75,10 @@ func TestWrongChainsAreSeen(t *testing.T) {
 	dev, ctx := testkit.Device(t), context.Background()
 	maker := newWeightMaker(ctx, dev, 1)
 	defer maker.Close()
-	o := StepOptions{LayerOptions{Models: []string{"small"}, Weights: []string{"fp8"}, Batches: []int{1}, Contexts: []int{700}, Common: Common{Seed: 1}}}.withDefaults(dev.Adapter().Type)
+	o := StepOptions{LayerOptions{Models: []string{"small"}, Weights: []string{"fp8"}, Batches: []int{1}, Contexts: []int{700}, Common: Common{Seed: 1}}}.withDefaults(slow(dev))
 	for skip, want := range map[int]string{0: "ok", 2: "wrong"} {
-		s := &stepRun{ctx: ctx, dev: dev, o: o, p: Silent{}, maker: maker, cfg: modelConfig("small"), chain: chain{skip: skip},
-			row: StepRow{Model: "small", Weights: "fp8", Batch: 1, Context: 700, Status: "ok"}}
+		s := newStepRun(ctx, dev, o, Limits{}, Silent{}, maker, StepRow{Model: "small", Weights: "fp8", Batch: 1, Context: 700})
+		s.chain.skip = skip
 		err := errors.Join(s.makeWeights(), s.open())
 		if err == nil {
 			_, err = s.checkChain()

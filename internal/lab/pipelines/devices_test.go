@@ -8,8 +8,8 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/knowncaps"
 	"github.com/vkmla/vkmla/internal/lab/pipelines"
-	"github.com/vkmla/vkmla/internal/spirv"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/spirv"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/vk"
 )

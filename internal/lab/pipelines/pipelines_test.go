@@ -15,18 +15,18 @@ import (
 var others = []string{"bench_copy", "bench_fma", "bench_matrix_cm", "bench_matrix_cmb", "bench_read", "bench_read_da", "bench_residual", "num_formats", "num_elements_cm", "num_elements_cmb", "attn_pack_indices", "kv_table_update"}
 
 // besideMatrices are kernels that need no matrices and are used where there are some.
-var besideMatrices = []string{"proj_linear_few_cm", "proj_linear_few_norm_cm", "proj_linear_chain_cm", "proj_linear_sum"}
+var besideMatrices = []string{"proj_linear_tokens1to8_cm", "proj_linear_tokens1to8_norm_cm", "proj_linear_chain_cm", "proj_linear_sum"}
 
 // byLayout are kernels that are used, or not, according to how a device's matrices lie in
 // lanes, as another kernel finds, which has to run.
 var byLayout = []string{"attn_decode_cm", "attn_decode_cmb", "attn_decode_lanes_cm", "attn_decode_lanes_cmb",
 	"attn_prefill_cm", "attn_prefill_cmb", "attn_prefill_lanes_cm", "attn_prefill_lanes_cmb",
 	"idx_logits_cm", "idx_logits_cmb", "idx_logits_lanes_cm", "idx_logits_lanes_cmb", "idx_logits_lanes_raw_cm", "idx_topk_tiles_da", "num_layout_cmb",
-	"proj_linear_thin_cm", "proj_linear_thin_cmb", "proj_linear_mid_cm", "proj_linear_mid_cmb"}
+	"proj_linear_tokens8to32_cm", "proj_linear_tokens8to32_cmb", "proj_linear_tokens32to64_cm", "proj_linear_tokens32to64_cmb"}
 
 // byRegisters are kernels that are used where an invocation has the registers, and never
 // on a CPU.
-var byRegisters = []string{"proj_linear_pair_cm", "proj_linear_pair_cmb"}
+var byRegisters = []string{"proj_linear_whole_cm", "proj_linear_whole_cmb"}
 
 // TestPipelines compiles everything with the driver at hand: every kernel that the
 // device can run is built, and no hot one spills, where the driver tells. With
@@ -98,7 +98,7 @@ func TestHot(t *testing.T) {
 	}{
 		{"attn_decode_cm", true, false}, {"attn_decode_cmb", true, false}, {"attn_decode_lanes_cmb", true, false}, {"attn_decode_da", false, true}, {"attn_prefill", false, true}, {"attn_decode", false, true},
 		{"idx_logits_cm", true, false}, {"idx_logits_lanes_cm", true, false}, {"idx_logits_lanes_raw_cm", true, false}, {"idx_logits_cmb", false, false},
-		{"proj_linear_few_cm", true, false}, {"proj_linear_chain_cm", true, false}, {"proj_linear_mid_cmb", true, false}, {"proj_linear_pair_cm", true, false}, {"proj_linear_sum", false, false}, {"kv_insert", false, false},
+		{"proj_linear_tokens1to8_cm", true, false}, {"proj_linear_chain_cm", true, false}, {"proj_linear_tokens32to64_cmb", true, false}, {"proj_linear_whole_cm", true, false}, {"proj_linear_sum", false, false}, {"kv_insert", false, false},
 	} {
 		if pipelines.Hot(c.name, true) != c.with || pipelines.Hot(c.name, false) != c.elsewhere {
 			t.Errorf("%s: hot with matrices %v, without %v", c.name, !c.with, !c.elsewhere)

@@ -9,6 +9,7 @@
 //	                       had to be left out (lavapipe has none of bf16)
 //	VKMLA_TEST_VARIANTS    cm: tables of cases leave out what needs no cooperative matrices,
 //	                       and tests that execute none are skipped
+//	VKMLA_TEST_GOLDEN      a folder of further recorded vectors; an absolute path
 //	VKMLA_TEST_SEED        seed of the random cases; by default a new one each run
 //
 // Because the operations' descriptions import the packages they describe, only
@@ -22,6 +23,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/vkmla/vkmla/internal/lab/validation"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -74,12 +76,15 @@ func open() {
 		shared.err = fmt.Errorf("testkit: VKMLA_TEST_VARIANTS is %q, want cm or nothing", s)
 		return
 	}
-	v, err := validation(os.Getenv("VKMLA_TEST_VALIDATION"), vk.HasValidation())
+	v, err := validation.Choose(os.Getenv(validation.Env), vk.HasValidation())
 	if err != nil {
 		shared.err = err
 		return
 	}
 	shared.in, shared.err = vk.NewInstance(vk.InstanceOptions{AppName: "vkmla tests", Validation: v, OnMessage: func(m vk.Message) {
+		if validation.Late(m) {
+			return
+		}
 		shared.mu.Lock()
 		defer shared.mu.Unlock()
 		shared.messages = append(shared.messages, m.Text)
@@ -98,19 +103,6 @@ func open() {
 
 var validationNames = map[vk.Validation]string{
 	vk.ValidationOff: "no validation", vk.ValidationCore: "core validation", vk.ValidationSync: "synchronisation validation",
-}
-
-func validation(mode string, installed bool) (vk.Validation, error) {
-	v, ok := map[string]vk.Validation{"core": vk.ValidationCore, "sync": vk.ValidationSync, "off": vk.ValidationOff, "": vk.ValidationCore}[mode]
-	switch {
-	case !ok:
-		return 0, fmt.Errorf("testkit: VKMLA_TEST_VALIDATION is %q, want core, sync or off", mode)
-	case v != vk.ValidationOff && !installed && mode != "":
-		return 0, fmt.Errorf("testkit: VKMLA_TEST_VALIDATION is %q and the validation layer is not installed", mode)
-	case !installed:
-		return vk.ValidationOff, nil
-	}
-	return v, nil
 }
 
 func drain() []string {

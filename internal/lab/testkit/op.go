@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/lab/verify"
 )
@@ -18,9 +20,8 @@ import (
 const smallCase = 1 << 17
 
 // TestOp holds every variant of a registered operation against the recorded
-// vectors in testdata/golden, and in ../shared/golden where that folder is
-// there, and against the reference on random cases; and the reference against
-// the recorded vectors. It makes a subtest for every case and variant.
+// vectors in Folders and against the reference on random cases, and the reference
+// against the recorded vectors. It makes a subtest for every case and variant.
 func TestOp(t *testing.T, name string) {
 	t.Helper()
 	op, ok := verify.Lookup(name)
@@ -89,14 +90,26 @@ func Seed(t testing.TB) uint64 {
 	return seed
 }
 
-// Folders are the folders of recorded vectors: testdata/golden, and the full
-// set beside the checkout where there is one. In short tests it is the first.
+// FurtherGolden is the folder of further recorded vectors that VKMLA_TEST_GOLDEN names, "" where
+// it names none.
+func FurtherGolden(t testing.TB) string {
+	t.Helper()
+	dir := os.Getenv("VKMLA_TEST_GOLDEN")
+	if dir == "" {
+		return ""
+	}
+	require.True(t, filepath.IsAbs(dir), "testkit: VKMLA_TEST_GOLDEN is %q, want an absolute path", dir)
+	_, err := os.Stat(filepath.Join(dir, "manifest.json"))
+	require.NoError(t, err, "testkit: VKMLA_TEST_GOLDEN")
+	return dir
+}
+
+// Folders are the folders of recorded vectors: testdata/golden and, but for short tests, the one
+// that VKMLA_TEST_GOLDEN names.
 func Folders(t testing.TB) []string {
-	root := Root(t)
-	dirs := []string{filepath.Join(root, "testdata", "golden")}
-	full := filepath.Join(root, "..", "shared", "golden")
-	if _, err := os.Stat(filepath.Join(full, "manifest.json")); err == nil && !testing.Short() {
-		dirs = append(dirs, full)
+	dirs := []string{filepath.Join(Root(t), "testdata", "golden")}
+	if more := FurtherGolden(t); more != "" && !testing.Short() {
+		dirs = append(dirs, more)
 	}
 	return dirs
 }

@@ -5,35 +5,13 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/internal/lab/verify"
-	"github.com/vkmla/vkmla/vk"
 )
 
 func TestMain(m *testing.M) { Main(m) }
-
-func TestValidationChoice(t *testing.T) {
-	for _, c := range []struct {
-		mode      string
-		installed bool
-		want      vk.Validation
-		err       bool
-	}{
-		{"", true, vk.ValidationCore, false},
-		{"", false, vk.ValidationOff, false},
-		{"core", true, vk.ValidationCore, false},
-		{"core", false, 0, true},
-		{"sync", true, vk.ValidationSync, false},
-		{"sync", false, 0, true},
-		{"off", true, vk.ValidationOff, false},
-		{"off", false, vk.ValidationOff, false},
-		{"on", true, 0, true},
-	} {
-		got, err := validation(c.mode, c.installed)
-		if (err != nil) != c.err || err == nil && got != c.want {
-			t.Errorf("%q, installed %v: %v, %v", c.mode, c.installed, got, err)
-		}
-	}
-}
 
 // TestMessages shows that a message of the validation layer is not lost.
 func TestMessages(t *testing.T) {
@@ -46,11 +24,17 @@ func TestMessages(t *testing.T) {
 }
 
 func TestFolders(t *testing.T) {
-	if _, err := os.Stat(filepath.Join(Root(t), "go.mod")); err != nil {
-		t.Error(err)
-	}
-	if dirs := Folders(t); len(dirs) == 0 || filepath.Base(filepath.Dir(dirs[0])) != "testdata" {
-		t.Errorf("folders: %v", dirs)
+	assert.FileExists(t, filepath.Join(Root(t), "go.mod"))
+	own := filepath.Join(Root(t), "testdata", "golden")
+	t.Setenv("VKMLA_TEST_GOLDEN", "")
+	assert.Empty(t, FurtherGolden(t))
+	assert.Equal(t, []string{own}, Folders(t))
+	more := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(more, "manifest.json"), nil, 0o600))
+	t.Setenv("VKMLA_TEST_GOLDEN", more)
+	assert.Equal(t, more, FurtherGolden(t))
+	if !testing.Short() {
+		assert.Equal(t, []string{own, more}, Folders(t))
 	}
 }
 

@@ -6,8 +6,8 @@ import (
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
-	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/tensor"
 )
 
@@ -151,16 +151,17 @@ func slotsInput(in *vectors.Input, name string, tokens int) *attention.Slots {
 	return s
 }
 
-// slotSet uploads a set.
-func slotSet(r *Rig, s *attention.Slots) attention.SlotSet {
+// slotSet uploads a set, as rows of so many slots where it is timed.
+func slotSet(r *Rig, s *attention.Slots, slots int) attention.SlotSet {
 	if s == nil || s.Width == 0 {
 		return attention.SlotSet{}
 	}
 	tokens, pages := len(s.Lens), len(s.Pool)/s.Layout.Stride
+	pool := r.Pool(vectors.FromU8(s.Pool, pages, s.Layout.Stride), Pages{Page: s.Layout.Page, Spread: SpreadRandom, Slots: slots})
 	return attention.SlotSet{
-		Cache:   kvCache(r.In(vectors.FromU8(s.Pool, pages, s.Layout.Stride), tensor.U8), s.Layout),
-		Indices: r.In(vectors.FromI32(s.Indices, tokens, s.Width), tensor.I32),
-		Lens:    r.In(vectors.FromI32(s.Lens, tokens), tensor.I32),
+		Cache:   kvCache(pool.Tensor, s.Layout),
+		Indices: r.Index(pool, vectors.FromI32(s.Indices, tokens, s.Width), tensor.I32, true),
+		Lens:    r.Shared(vectors.FromI32(s.Lens, tokens), tensor.I32),
 	}
 }
 

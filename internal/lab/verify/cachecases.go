@@ -5,8 +5,8 @@ import (
 	"math/rand/v2"
 
 	"github.com/vkmla/vkmla/cache"
-	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/tensor"
 )
 
@@ -120,6 +120,15 @@ func fillSlot(rng *rand.Rand, pool Array, l cache.Layout, slot int64) {
 		scales[b] = byte(low + rng.IntN(span))
 	}
 	scales[cache.Blocks] = 0
+}
+
+// leastLayout is the smallest layout of pages of so many slots.
+func leastLayout(page int) cache.Layout {
+	l, err := cache.NewLayout(page, 0)
+	if err != nil {
+		panic(err) // a page of this package that cannot be
+	}
+	return l
 }
 
 // permutation returns n different page ids of 0..pages-1 in random order.

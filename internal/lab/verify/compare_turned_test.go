@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/vkmla/vkmla/cache"
-	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/numfmt"
 )
 
 // fusedPair finds a pair and a turn of which the even number, rounded to bf16, depends on

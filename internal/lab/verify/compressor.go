@@ -2,7 +2,6 @@ package verify
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"math"
 
@@ -15,8 +14,14 @@ import (
 
 // compressorOp describes the operation of one kind of compressor: saving a step's
 // states, then compressing the groups that it completes. format is 0 for K entries.
-func compressorOp(name string, format cache.IndexKeyFormat, random func(seed uint64) []Case) Op {
+func compressorOp(name string, format cache.IndexKeyFormat, kinds []cache.Compression, random func(seed uint64) []Case) Op {
 	op := Op{Name: name, Class: ClassBoundary, Variants: cache.CompressVariants, Random: random}
+	op.Timing = Timing{Suite: "indexer", Sizes: func(o SizeOptions) (all []Size) {
+		for _, c := range kinds {
+			all = append(all, compressorSizes(o, c, format)...)
+		}
+		return all
+	}}
 	op.Ref = func(c Case) (Arrays, error) {
 		s, err := readCompressor(c, format)
 		if err != nil {
@@ -24,12 +29,23 @@ func compressorOp(name string, format cache.IndexKeyFormat, random func(seed uin
 		}
 		return s.reference()
 	}
-	op.Run = func(ctx context.Context, dev *vk.Device, variant string, c Case) (Arrays, error) {
+	op.Bind = func(b Build, c Case) (Bound, error) {
+		s, err := readCompressor(c, format)
+		if err != nil {
+			return Bound{}, err
+		}
+		return s.bind(b)
+	}
+	op.After = func(c Case, _ string, got Arrays) (Arrays, error) {
 		s, err := readCompressor(c, format)
 		if err != nil {
 			return nil, err
 		}
-		return s.run(ctx, dev, variant)
+		after, err := s.unpadded(got["state"])
+		if err != nil {
+			return nil, err
+		}
+		return s.results(after, got["pool"])
 	}
 	op.Compare = func(c Case, got, want Arrays) Result {
 		cmp := NewComparison(ClassBoundary)
@@ -200,53 +216,56 @@ func (s compressorInput) reference() (Arrays, error) {
 	return s.results(state, pool)
 }
 
-func (s compressorInput) run(ctx context.Context, dev *vk.Device, variant string) (Arrays, error) {
-	save, err := cache.NewSaveState(dev, cache.SaveStateConfig{Compression: s.c, Page: s.layout.Page, Variant: variant})
+func (s compressorInput) bind(b Build) (Bound, error) {
+	save, err := cache.NewSaveState(b.Dev, cache.SaveStateConfig{Compression: s.c, Page: s.layout.Page, MaxBytes: b.MaxBytes, Variant: b.Variant})
 	if err != nil {
-		return nil, err
+		return Bound{}, err
 	}
-	compress, err := cache.NewCompress(dev, cache.CompressConfig{
+	compress, err := cache.NewCompress(b.Dev, cache.CompressConfig{
 		Compression: s.c, StatePage: s.layout.Page, Page: s.page, Keys: s.format, Hadamard: s.hadamard,
-		Eps: s.eps, RopeStep: s.ropeStep, Invocations: min(s.invocations, largest(dev)), Variant: variant,
+		Eps: s.eps, RopeStep: s.ropeStep, Invocations: min(s.invocations, largest(b.Dev)), MaxBytes: b.MaxBytes, Variant: b.Variant,
 	})
 	if err != nil {
-		return nil, err
+		return Bound{}, err
 	}
-	r := NewRig(ctx, dev)
-	defer r.Close()
+	return Bound{compress.Variant(), func(r *Rig) Launch {
+		saves, args, out := s.place(r)
+		saving := func(rec *vk.Recorder) error { return save.Record(rec, saves) }
+		compressing := func(rec *vk.Recorder) error { return compress.Record(rec, args) }
+		return Launch{
+			Out:   out,
+			Parts: []Part{{"save", saving}, {"compress", compressing}},
+			Record: func(rec *vk.Recorder) error {
+				if err := saving(rec); err != nil {
+					return err
+				}
+				return compressing(rec)
+			},
+		}
+	}}, nil
+}
+
+func (s compressorInput) place(r *Rig) (saves cache.SaveStateArgs, args cache.CompressArgs, out map[string]tensor.Tensor) {
 	layout := s.layout
 	layout.Stride = s.stride
-	state := cache.StateCache{Pool: r.In(s.padded(), tensor.U8), Layout: layout}
+	states := r.Pool(s.padded(), Pages{Page: layout.Page})
+	state := cache.StateCache{Pool: states.Tensor, Layout: layout}
 	dt := tensor.F32
 	if s.norm.Type == vectors.U16 {
 		dt = tensor.BF16
 	}
-	pool := r.In(s.pool, tensor.U8)
-	saves := cache.SaveStateArgs{KvScore: r.In(s.kvScore, tensor.F32), Ape: r.In(s.ape, tensor.F32),
-		Positions: r.In(s.positions, tensor.I32), Slots: r.In(s.stateSlots, tensor.I64), State: state}
-	args := cache.CompressArgs{
-		Positions: saves.Positions, TokenToReq: r.In(s.toReq, tensor.I32), StateSlots: saves.Slots, Slots: r.In(s.slots, tensor.I64),
-		State: state, StateTable: r.In(s.table, tensor.I32), Norm: r.In(s.norm, dt), CosSin: r.In(s.cosSin, tensor.F32),
-		Cache: kvCache(pool, s.kvLayout()),
+	pool := r.Pool(s.pool, Pages{Page: s.page})
+	saves = cache.SaveStateArgs{KvScore: r.In(s.kvScore, tensor.F32), Ape: r.Shared(s.ape, tensor.F32),
+		Positions: r.Shared(s.positions, tensor.I32), Slots: r.Index(states, s.stateSlots, tensor.I64, true), State: state}
+	args = cache.CompressArgs{
+		Positions: saves.Positions, TokenToReq: r.Shared(s.toReq, tensor.I32), StateSlots: saves.Slots, Slots: r.Index(pool, s.slots, tensor.I64, true),
+		State: state, StateTable: r.Index(states, s.table, tensor.I32, false), Norm: r.Shared(s.norm, dt), CosSin: r.Shared(s.cosSin, tensor.F32),
+		Cache: kvCache(pool.Tensor, s.kvLayout()),
 	}
 	if s.format != 0 {
-		args.Cache, args.Keys = cache.KVCache{}, cache.IndexKeyCache{Pool: pool, Layout: s.keyLayout()}
+		args.Cache, args.Keys = cache.KVCache{}, cache.IndexKeyCache{Pool: pool.Tensor, Layout: s.keyLayout()}
 	}
-	r.Do(func(rec *vk.Recorder) error {
-		if err := save.Record(rec, saves); err != nil {
-			return err
-		}
-		return compress.Record(rec, args)
-	})
-	got, err := r.Results(map[string]tensor.Tensor{"state": state.Pool, "pool": pool})
-	if err != nil {
-		return nil, err
-	}
-	after, err := s.unpadded(got["state"])
-	if err != nil {
-		return nil, err
-	}
-	return s.results(after, got["pool"])
+	return saves, args, map[string]tensor.Tensor{"state": state.Pool, "pool": pool.Tensor}
 }
 
 // largest is the largest power of two of invocations in a workgroup.

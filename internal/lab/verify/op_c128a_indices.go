@@ -1,7 +1,6 @@
 package verify
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 
@@ -14,7 +13,7 @@ import (
 func init() {
 	Register(Op{
 		Name: "c128a_indices", Class: ClassExact, Variants: attention.IndexVariants,
-		Random: randomC128, Ref: refC128, Run: runC128, Compare: exactly("indices", "lens"),
+		Random: randomC128, Ref: refC128, Bind: bindC128, Compare: exactly("indices", "lens"),
 	})
 }
 
@@ -73,25 +72,25 @@ func refC128(c Case) (Arrays, error) {
 	return Arrays{"indices": vectors.FromI32(indices, tokens, width), "lens": vectors.FromI32(lens, tokens)}, nil
 }
 
-func runC128(ctx context.Context, dev *vk.Device, variant string, c Case) (Arrays, error) {
+func bindC128(b Build, c Case) (Bound, error) {
 	in := c.Input()
 	positions := in.Array("positions", vectors.I32, -1)
 	tokens, width := positions.Dim(0), in.Int("width")
 	slots, req := in.Optional("slot_mapping", vectors.I64, tokens), in.Optional("token_to_req", vectors.I32, tokens)
 	table := in.Optional("block_table", vectors.I32, -1, -1)
-	op, err := attention.NewC128Indices(dev, attention.C128IndicesConfig{Page: in.Int("block_size"), Ratio: in.Int("compress_ratio"), Variant: variant})
+	op, err := attention.NewC128Indices(b.Dev, attention.C128IndicesConfig{Page: in.Int("block_size"), Ratio: in.Int("compress_ratio"), Variant: b.Variant})
 	if in.Err() != nil {
-		return nil, in.Err()
+		return Bound{}, in.Err()
 	}
 	if err != nil {
-		return nil, err
+		return Bound{}, err
 	}
-	r := NewRig(ctx, dev)
-	defer r.Close()
-	a := attention.C128IndicesArgs{
-		Positions: r.In(positions, tensor.I32), SlotMapping: r.In(slots, tensor.I64), TokenToReq: r.In(req, tensor.I32), BlockTable: r.In(table, tensor.I32),
-		Indices: r.Out(tensor.I32, tokens, width), Lens: r.Out(tensor.I32, tokens),
-	}
-	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
-	return r.Results(map[string]tensor.Tensor{"indices": a.Indices, "lens": a.Lens})
+	return Bound{op.Variant(), func(r *Rig) Launch {
+		a := attention.C128IndicesArgs{
+			Positions: r.In(positions, tensor.I32), SlotMapping: r.In(slots, tensor.I64), TokenToReq: r.In(req, tensor.I32), BlockTable: r.In(table, tensor.I32),
+			Indices: r.Out(tensor.I32, tokens, width), Lens: r.Out(tensor.I32, tokens),
+		}
+		return Launch{Out: map[string]tensor.Tensor{"indices": a.Indices, "lens": a.Lens},
+			Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
+	}}, nil
 }

@@ -1,7 +1,6 @@
 package verify
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 
@@ -14,7 +13,7 @@ import (
 func init() {
 	Register(Op{
 		Name: "combine_topk_swa_indices", Class: ClassExact, Variants: attention.IndexVariants,
-		Random: randomCombine, Ref: refCombine, Run: runCombine, Compare: exactly("combined_indices", "combined_lens"),
+		Random: randomCombine, Ref: refCombine, Bind: bindCombine, Compare: exactly("combined_indices", "combined_lens"),
 	})
 }
 
@@ -80,22 +79,22 @@ func refCombine(c Case) (Arrays, error) {
 		"combined_lens": vectors.FromI32(lens, x.tokens)}, nil
 }
 
-func runCombine(ctx context.Context, dev *vk.Device, variant string, c Case) (Arrays, error) {
+func bindCombine(b Build, c Case) (Bound, error) {
 	x, err := readCombine(c)
 	if err != nil {
-		return nil, err
+		return Bound{}, err
 	}
-	op, err := attention.NewCombineIndices(dev, attention.CombineIndicesConfig{Variant: variant})
+	op, err := attention.NewCombineIndices(b.Dev, attention.CombineIndicesConfig{Variant: b.Variant})
 	if err != nil {
-		return nil, err
+		return Bound{}, err
 	}
-	r := NewRig(ctx, dev)
-	defer r.Close()
-	a := attention.CombineIndicesArgs{
-		TopK: r.In(x.topk, tensor.I32), QueryStart: r.In(x.start, tensor.I32), SeqLens: r.In(x.seqLens, tensor.I32), GatherLens: r.In(x.gather, tensor.I32),
-		Indices: r.Out(tensor.I32, x.tokens, attention.CombinedWidth(x.k, x.window)), Lens: r.Out(tensor.I32, x.tokens),
-		K: x.k, Window: x.window, Ratio: x.ratio, M: x.m, N: x.n,
-	}
-	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
-	return r.Results(map[string]tensor.Tensor{"combined_indices": a.Indices, "combined_lens": a.Lens})
+	return Bound{op.Variant(), func(r *Rig) Launch {
+		a := attention.CombineIndicesArgs{
+			TopK: r.In(x.topk, tensor.I32), QueryStart: r.In(x.start, tensor.I32), SeqLens: r.In(x.seqLens, tensor.I32), GatherLens: r.In(x.gather, tensor.I32),
+			Indices: r.Out(tensor.I32, x.tokens, attention.CombinedWidth(x.k, x.window)), Lens: r.Out(tensor.I32, x.tokens),
+			K: x.k, Window: x.window, Ratio: x.ratio, M: x.m, N: x.n,
+		}
+		return Launch{Out: map[string]tensor.Tensor{"combined_indices": a.Indices, "combined_lens": a.Lens},
+			Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
+	}}, nil
 }

@@ -7,7 +7,7 @@ import (
 )
 
 func init() {
-	Register(compressorOp("compressor_indexer_k_fp8", cache.IndexKeyFP8, func(seed uint64) []Case {
+	Register(compressorOp("compressor_indexer_k_fp8", cache.IndexKeyFP8, []cache.Compression{cache.C4Index}, func(seed uint64) []Case {
 		return slices.Concat(random4(cache.C4Index, cache.IndexKeyFP8)(seed), randomRatios(ratios[:4], cache.IndexDim, cache.IndexKeyFP8)(seed))
 	}))
 }

@@ -1,7 +1,6 @@
 package verify
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -15,7 +14,7 @@ import (
 func init() {
 	Register(Op{
 		Name: "compute_global_topk_indices_and_lens", Class: ClassExact, Variants: attention.IndexVariants,
-		Random: randomGlobalTopK, Ref: refGlobalTopK, Run: runGlobalTopK, Compare: exactly("global_indices", "lens"),
+		Random: randomGlobalTopK, Ref: refGlobalTopK, Bind: bindGlobalTopK, Compare: exactly("global_indices", "lens"),
 	})
 }
 
@@ -72,25 +71,25 @@ func refGlobalTopK(c Case) (Arrays, error) {
 	return Arrays{"global_indices": vectors.FromI32(slots, tokens, k), "lens": vectors.FromI32(lens, tokens)}, nil
 }
 
-func runGlobalTopK(ctx context.Context, dev *vk.Device, variant string, c Case) (Arrays, error) {
+func bindGlobalTopK(b Build, c Case) (Bound, error) {
 	in := c.Input()
 	topk := in.Array("topk_indices", vectors.I32, -1, -1)
 	tokens, k := topk.Dim(0), topk.Dim(1)
 	req, valid := in.First(tokens, "token_to_req", vectors.I32), in.First(tokens, "is_valid_token", vectors.U8)
 	table, page := in.Array("block_table", vectors.I32, -1, -1), in.Int("block_size")
 	if err := in.Err(); err != nil {
-		return nil, err
+		return Bound{}, err
 	}
-	op, err := attention.NewGlobalTopK(dev, attention.GlobalTopKConfig{Page: page, Variant: variant})
+	op, err := attention.NewGlobalTopK(b.Dev, attention.GlobalTopKConfig{Page: page, Variant: b.Variant})
 	if err != nil {
-		return nil, err
+		return Bound{}, err
 	}
-	r := NewRig(ctx, dev)
-	defer r.Close()
-	a := attention.GlobalTopKArgs{
-		TopK: r.In(topk, tensor.I32), TokenToReq: r.In(req, tensor.I32), BlockTable: r.In(table, tensor.I32), IsValid: r.In(valid, tensor.U8),
-		Slots: r.Out(tensor.I32, tokens, k), Lens: r.Out(tensor.I32, tokens),
-	}
-	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
-	return r.Results(map[string]tensor.Tensor{"global_indices": a.Slots, "lens": a.Lens})
+	return Bound{op.Variant(), func(r *Rig) Launch {
+		a := attention.GlobalTopKArgs{
+			TopK: r.In(topk, tensor.I32), TokenToReq: r.In(req, tensor.I32), BlockTable: r.In(table, tensor.I32), IsValid: r.In(valid, tensor.U8),
+			Slots: r.Out(tensor.I32, tokens, k), Lens: r.Out(tensor.I32, tokens),
+		}
+		return Launch{Out: map[string]tensor.Tensor{"global_indices": a.Slots, "lens": a.Lens},
+			Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
+	}}, nil
 }

@@ -1,7 +1,6 @@
 package verify
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 
@@ -14,7 +13,7 @@ import (
 func init() {
 	Register(Op{
 		Name: "decode_window_indices", Class: ClassExact, Variants: attention.IndexVariants,
-		Random: randomWindowIndices, Ref: refWindowIndices, Run: runWindowIndices, Compare: exactly("swa_indices", "swa_lens"),
+		Random: randomWindowIndices, Ref: refWindowIndices, Bind: bindWindowIndices, Compare: exactly("swa_indices", "swa_lens"),
 	})
 }
 
@@ -75,22 +74,22 @@ func refWindowIndices(c Case) (Arrays, error) {
 	return Arrays{"swa_indices": vectors.FromI32(slots, w.tokens, w.window), "swa_lens": vectors.FromI32(lens, w.rows)}, nil
 }
 
-func runWindowIndices(ctx context.Context, dev *vk.Device, variant string, c Case) (Arrays, error) {
+func bindWindowIndices(b Build, c Case) (Bound, error) {
 	w, err := readWindow(c)
 	if err != nil {
-		return nil, err
+		return Bound{}, err
 	}
-	op, err := attention.NewWindowIndices(dev, attention.WindowIndicesConfig{Page: w.page, Variant: variant})
+	op, err := attention.NewWindowIndices(b.Dev, attention.WindowIndicesConfig{Page: w.page, Variant: b.Variant})
 	if err != nil {
-		return nil, err
+		return Bound{}, err
 	}
-	r := NewRig(ctx, dev)
-	defer r.Close()
-	a := attention.WindowIndicesArgs{
-		QueryStart: r.In(w.start, tensor.I32), SeqLens: r.In(w.seqLens, tensor.I32), TokenToReq: r.In(w.req, tensor.I32),
-		IsValid: r.In(w.valid, tensor.U8), BlockTable: r.In(w.table, tensor.I32),
-		Slots: r.Out(tensor.I32, w.tokens, w.window), Lens: r.Out(tensor.I32, w.rows),
-	}
-	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
-	return r.Results(map[string]tensor.Tensor{"swa_indices": a.Slots, "swa_lens": a.Lens})
+	return Bound{op.Variant(), func(r *Rig) Launch {
+		a := attention.WindowIndicesArgs{
+			QueryStart: r.In(w.start, tensor.I32), SeqLens: r.In(w.seqLens, tensor.I32), TokenToReq: r.In(w.req, tensor.I32),
+			IsValid: r.In(w.valid, tensor.U8), BlockTable: r.In(w.table, tensor.I32),
+			Slots: r.Out(tensor.I32, w.tokens, w.window), Lens: r.Out(tensor.I32, w.rows),
+		}
+		return Launch{Out: map[string]tensor.Tensor{"swa_indices": a.Slots, "swa_lens": a.Lens},
+			Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
+	}}, nil
 }

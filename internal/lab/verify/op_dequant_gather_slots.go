@@ -1,7 +1,6 @@
 package verify
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 
@@ -14,7 +13,7 @@ import (
 func init() {
 	Register(Op{
 		Name: "dequant_gather_slots", Class: ClassExact, Variants: cache.GatherSlotsVariants,
-		Random: randomGatherSlots, Ref: refGatherSlots, Run: runGatherSlots, Compare: exactly("out"),
+		Random: randomGatherSlots, Ref: refGatherSlots, Bind: bindGatherSlots, Compare: exactly("out"),
 	})
 }
 
@@ -98,20 +97,20 @@ func refGatherSlots(c Case) (Arrays, error) {
 	return Arrays{"out": vectors.FromU16(out, indices.Len(), cache.D)}, nil
 }
 
-func runGatherSlots(ctx context.Context, dev *vk.Device, variant string, c Case) (Arrays, error) {
+func bindGatherSlots(b Build, c Case) (Bound, error) {
 	pool, indices, l, err := gatherSlotsInput(c)
 	if err != nil {
-		return nil, err
+		return Bound{}, err
 	}
-	op, err := cache.NewGatherSlots(dev, cache.GatherSlotsConfig{Page: l.Page, Variant: variant})
+	op, err := cache.NewGatherSlots(b.Dev, cache.GatherSlotsConfig{Page: l.Page, Variant: b.Variant})
 	if err != nil {
-		return nil, err
+		return Bound{}, err
 	}
-	r := NewRig(ctx, dev)
-	defer r.Close()
-	args := cache.GatherSlotsArgs{
-		Out: r.Out(tensor.BF16, indices.Len(), cache.D), Cache: kvCache(r.In(pool, tensor.U8), l), Indices: r.In(indices, tensor.I32),
-	}
-	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, args) })
-	return r.Results(map[string]tensor.Tensor{"out": args.Out})
+	return Bound{op.Variant(), func(r *Rig) Launch {
+		args := cache.GatherSlotsArgs{
+			Out: r.Out(tensor.BF16, indices.Len(), cache.D), Cache: kvCache(r.In(pool, tensor.U8), l), Indices: r.In(indices, tensor.I32),
+		}
+		return Launch{Out: map[string]tensor.Tensor{"out": args.Out},
+			Record: func(rec *vk.Recorder) error { return op.Record(rec, args) }}
+	}}, nil
 }

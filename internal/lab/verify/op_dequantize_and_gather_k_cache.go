@@ -1,7 +1,6 @@
 package verify
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 
@@ -14,7 +13,8 @@ import (
 func init() {
 	Register(Op{
 		Name: "dequantize_and_gather_k_cache", Class: ClassExact, Variants: cache.GatherVariants,
-		Random: randomGather, Ref: refGather, Run: runGather, Compare: exactly("out_after"),
+		Random: randomGather, Ref: refGather, Bind: bindGather, Compare: exactly("out_after"),
+		Timing: Timing{Suite: "memory", Sizes: gatherSizes},
 	})
 }
 
@@ -139,21 +139,53 @@ func refGather(c Case) (Arrays, error) {
 	return Arrays{"out_after": vectors.FromU16(out, a.out.Shape...)}, nil
 }
 
-func runGather(ctx context.Context, dev *vk.Device, variant string, c Case) (Arrays, error) {
+func bindGather(b Build, c Case) (Bound, error) {
 	a, l, offset, err := gatherInput(c)
 	if err != nil {
-		return nil, err
+		return Bound{}, err
 	}
-	op, err := cache.NewGather(dev, cache.GatherConfig{Page: l.Page, Variant: variant})
+	op, err := cache.NewGather(b.Dev, cache.GatherConfig{Page: l.Page, MaxBytes: b.MaxBytes, Variant: b.Variant})
 	if err != nil {
-		return nil, err
+		return Bound{}, err
 	}
-	r := NewRig(ctx, dev)
-	defer r.Close()
-	args := cache.GatherArgs{
-		Out: r.In(a.out, tensor.BF16), Cache: kvCache(r.In(a.pool, tensor.U8), l),
-		SeqLens: r.In(a.seq, tensor.I32), GatherLens: r.In(a.gather, tensor.I32), Table: r.In(a.table, tensor.I32), Offset: offset,
+	return Bound{op.Variant(), func(r *Rig) Launch {
+		pool := r.Pool(a.pool, Pages{Page: l.Page, Spread: SpreadPages, Numbers: a.table.Len()})
+		args := cache.GatherArgs{
+			Out: r.Shared(a.out, tensor.BF16), Cache: kvCache(pool.Tensor, l), SeqLens: r.Shared(a.seq, tensor.I32),
+			GatherLens: r.Shared(a.gather, tensor.I32), Table: r.Index(pool, a.table, tensor.I32, false), Offset: offset,
+		}
+		return Launch{Out: map[string]tensor.Tensor{"out_after": args.Out},
+			Record: func(rec *vk.Recorder) error { return op.Record(rec, args) }}
+	}}, nil
+}
+
+// gatherSizes are rows of one request and of four.
+func gatherSizes(o SizeOptions) (all []Size) {
+	const page, pages = 64, 64 // slots; different pages
+	for _, requests := range []int{1, 4} {
+		for _, total := range o.pick(o.Rows, []int{65536}, []int{512}) {
+			rows := total / requests
+			width, bytes := (rows+page-1)/page, requests*rows*(cache.SlotBytes+2*cache.D)
+			l := leastLayout(page)
+			all = append(all, Size{
+				Name: fmt.Sprintf("requests=%d/rows=%d", requests, requests*rows), Work: Work{Bytes: float64(bytes)}, Touched: bytes,
+				MaxBytes: uint64(max((requests*width+pages)*l.Stride+RotateBytes, requests*rows*2*cache.D)),
+				Make: func(rng *rand.Rand) Case {
+					pool := poisonedPool(min(pages, requests*width), l)
+					for s := range int64(pool.Dim(0) * page) {
+						fillSlot(rng, pool, l, s)
+					}
+					table := make([]int32, requests*width)
+					for i, p := range rng.Perm(len(table)) {
+						table[i] = int32(p % pool.Dim(0))
+					}
+					return Case{Params: map[string]any{"block_size": page, "offset": 0}, In: Arrays{
+						"cache": pool, "seq_lens": vectors.FromI32(vectorsI32(requests, int32(rows)), requests),
+						"block_table": vectors.FromI32(table, requests, width), "out_before": vectors.Filled(0xFF, vectors.U16, requests, rows, cache.D),
+					}}
+				},
+			})
+		}
 	}
-	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, args) })
-	return r.Results(map[string]tensor.Tensor{"out_after": args.Out})
+	return all
 }

@@ -1,7 +1,6 @@
 package verify
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -17,7 +16,10 @@ import (
 func init() {
 	Register(Op{
 		Name: "flashmla_sparse_decode", Class: ClassTolerance, Variants: attention.DecodeVariants,
-		Random: randomDecode, Ref: refDecode, Run: runDecode,
+		Random: randomDecode, Ref: refDecode, Bind: bindDecode, After: markRounded,
+		Timing: Timing{Suite: "attention", Sizes: decodeSizes, Axes: map[string]string{
+			"q": "TH", "attn_sink": "H", "swa_indices": "T", "swa_lens": "T", "extra_indices": "T", "extra_lens": "T", "out": "TH", "lse": "TH",
+		}},
 		Compare: func(c Case, got, want Arrays) Result {
 			cmp := NewComparison(ClassTolerance).CloseWeighted("out", got["out"], want["out"], DecodeOut, roundings(c, got), func() ([]float32, error) {
 				x, err := readDecode(c)
@@ -151,31 +153,107 @@ func refDecode(c Case) (Arrays, error) {
 	return Arrays{"out": vectors.FromF32(out, x.tokens, x.heads, attention.D), "lse": vectors.FromF32(lse, x.tokens, x.heads)}, nil
 }
 
-func runDecode(ctx context.Context, dev *vk.Device, variant string, c Case) (Arrays, error) {
+func bindDecode(b Build, c Case) (Bound, error) {
 	x, err := readDecode(c)
 	if err != nil {
-		return nil, err
+		return Bound{}, err
 	}
 	topk, compPage := setSize(x.comp)
-	cfg := attention.DecoderConfig{Heads: x.heads, WindowPage: x.win.Layout.Page, CompressedPage: compPage, Scale: x.scale, Variant: variant}
-	op, err := attention.NewDecoder(dev, cfg)
+	op, err := attention.NewDecoder(b.Dev, attention.DecoderConfig{Heads: x.heads, WindowPage: x.win.Layout.Page, CompressedPage: compPage,
+		Scale: x.scale, MaxBytes: b.MaxBytes, Variant: b.Variant})
 	if err != nil {
-		return nil, err
+		return Bound{}, err
 	}
-	r := NewRig(ctx, dev)
-	defer r.Close()
-	a := attention.DecodeArgs{
-		Q: r.In(x.q, tensor.BF16), Window: slotSet(r, x.win), Compressed: slotSet(r, x.comp), Sink: r.In(x.sink, tensor.F32),
-		Out: r.Out(tensor.BF16, x.tokens, x.heads, attention.D), LSE: r.Out(tensor.F32, x.tokens, x.heads),
+	return Bound{op.Variant(), func(r *Rig) Launch {
+		a := attention.DecodeArgs{
+			Window: slotSet(r, x.win, decodeWindowSlots), Compressed: slotSet(r, x.comp, decodeSlots), Sink: r.Shared(x.sink, tensor.F32),
+			Out: r.SharedOut(tensor.BF16, x.tokens, x.heads, attention.D), LSE: r.SharedOut(tensor.F32, x.tokens, x.heads),
+			Scratch: r.Scratch(op.ScratchBytes(x.tokens, x.win.Width, topk)),
+		}
+		if len(x.raw.Shape) > 0 && op.NormsQueries(x.tokens, x.win.Width, topk) {
+			a.Q = r.In(x.raw, tensor.BF16)
+			a.Norm = attention.QueryNorm{Eps: x.eps, Positions: r.In(x.rows, tensor.I32), Table: r.In(x.table, tensor.F32)}
+		} else {
+			a.Q = r.In(x.q, tensor.BF16)
+		}
+		return Launch{Out: map[string]tensor.Tensor{"out": a.Out, "lse": a.LSE},
+			Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
+	}}, nil
+}
+
+// Slots of the caches of timed cases: rows are drawn from all of them, as different tokens of a
+// large batch would.
+const decodeSlots, decodeWindowSlots = 1 << 20, 1 << 18
+
+// decodeSizes are the window's rows with the picks of a C4A layer (512 for up to 64 heads, else
+// 1024), the window alone, and the window with 8192 entries of a C128A layer, as at a million
+// tokens.
+func decodeSizes(o SizeOptions) (all []Size) {
+	window := 128
+	if o.Window > 0 {
+		window = o.Window
 	}
-	if n := op.ScratchBytes(x.tokens, x.win.Width, topk); n > 0 {
-		a.Scratch = r.Out(tensor.F32, int(n+3)/4).View() // a NaN wherever a part is read that was not written
+	for _, heads := range o.pick(o.Heads, []int{64, 128}, []int{64}) {
+		for _, s := range []struct {
+			page         int // slots of a compressed page; 0: no compressed cache
+			batches, top []int
+		}{
+			{64, o.pick(o.Batches, []int{1, 2, 8, 32, 64, 128, 256}, []int{1}), o.pick(o.TopK, []int{512 * max(1, heads/64)}, []int{64})},
+			{0, o.pick(o.Batches, []int{1, 2, 8, 32, 64, 128, 256}, []int{1}), []int{0}},
+			{2, o.pick(o.Batches, []int{1, 8, 32}, []int{1}), o.pick(nil, []int{8192}, []int{512})},
+		} {
+			for _, topk := range s.top {
+				for _, batch := range s.batches {
+					all = append(all, decodeSize(batch, heads, topk, window, s.page))
+				}
+			}
+		}
 	}
-	if len(x.raw.Shape) > 0 && op.NormsQueries(x.tokens, x.win.Width, topk) {
-		a.Q = r.In(x.raw, tensor.BF16)
-		a.Norm = attention.QueryNorm{Eps: x.eps, Positions: r.In(x.rows, tensor.I32), Table: r.In(x.table, tensor.F32)}
+	return all
+}
+
+func decodeSize(batch, heads, topk, window, page int) Size {
+	rows := float64(batch * (topk + window))
+	work := Work{Bytes: rows*(cache.SlotBytes+4) + float64(batch*heads*2*2*attention.D), Flop: 4 * rows * float64(heads) * attention.D}
+	return Size{
+		Name: fmt.Sprintf("heads=%d/topk=%d/window=%d/batch=%d", heads, topk, window, batch),
+		Work: work, Touched: int(work.Bytes), MostSets: 512, MaxBytes: decodeSlots * 600, Launches: 8, Floor: true,
+		Make: func(rng *rand.Rand) Case {
+			c := Case{Params: map[string]any{"softmax_scale": float64(attention.DefaultScale)}, In: Arrays{
+				"q": manyBF16(rng, 1, batch, heads, attention.D), "attn_sink": manyF32(rng, heads)}}
+			addRows(rng, c, "swa", batch, window, 64)
+			if page > 0 {
+				addRows(rng, c, "extra", batch, topk, page)
+			}
+			return c
+		},
 	}
-	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
-	got, err := r.Results(map[string]tensor.Tensor{"out": a.Out, "lse": a.LSE})
-	return markRounded(got, err, variant)
+}
+
+// addRows adds a cache of random rows and full lists of them, slots of a page being neighbours
+// where pages are short.
+func addRows(rng *rand.Rand, c Case, name string, tokens, width, page int) {
+	const slots = 4096
+	l := leastLayout(page)
+	pool, at := vectors.New(vectors.U8, slots/page, l.Stride), make([]int64, slots)
+	for i := range at {
+		at[i] = int64(i)
+	}
+	if err := cache.InsertRef(pool.Data, l, manyBF16(rng, 1, slots, cache.D).U16(), at); err != nil {
+		panic(err) // a layout of this file that cannot be
+	}
+	list := make([]int32, tokens*width)
+	for i := range list {
+		switch {
+		case page == 64:
+			list[i] = rng.Int32N(slots)
+		case i%page == 0:
+			list[i] = rng.Int32N(int32(slots/page)) * int32(page)
+		default:
+			list[i] = list[i-1] + 1
+		}
+	}
+	c.In[name+"_cache"], c.In[name+"_indices"] = pool, vectors.FromI32(list, tokens, width)
+	c.In[name+"_lens"] = vectors.FromI32(vectorsI32(tokens, int32(width)), tokens)
+	c.Params[name+"_block_size"] = page
 }

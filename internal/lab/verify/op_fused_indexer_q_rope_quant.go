@@ -1,15 +1,14 @@
 package verify
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"math/rand/v2"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/indexer"
-	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -23,9 +22,10 @@ func init() {
 			Name: name, Class: ClassExact, Variants: indexer.QueryQuantVariants,
 			Random: randomQueryQuant,
 			Ref:    func(c Case) (Arrays, error) { return refQueryQuant(c, format) },
-			Run: func(ctx context.Context, dev *vk.Device, variant string, c Case) (Arrays, error) {
-				return runQueryQuant(ctx, dev, variant, c, format)
-			},
+			Bind:   func(b Build, c Case) (Bound, error) { return bindQueryQuant(b, c, format) },
+			Timing: Timing{Suite: "indexer", Sizes: func(o SizeOptions) []Size { return queryQuantSizes(o, format) }, Axes: map[string]string{
+				"q": "T", "positions": "T", "weights": "T", "q_fp8": "T", "q_packed": "T", "q_scale": "T", "weights_out": "T",
+			}},
 			Compare: func(c Case, got, want Arrays) Result {
 				cmp, names := NewComparison(ClassExact), queryOutputs(format)
 				x, err := readQueryQuant(c, format)
@@ -228,32 +228,53 @@ func refQueryQuant(c Case, format cache.IndexKeyFormat) (Arrays, error) {
 	return want, nil
 }
 
-func runQueryQuant(ctx context.Context, dev *vk.Device, variant string, c Case, format cache.IndexKeyFormat) (Arrays, error) {
+func bindQueryQuant(b Build, c Case, format cache.IndexKeyFormat) (Bound, error) {
 	x, err := readQueryQuant(c, format)
 	if err != nil {
-		return nil, err
+		return Bound{}, err
 	}
-	x.cfg.Variant = variant
-	op, err := indexer.NewQueryQuant(dev, x.cfg)
+	x.cfg.Variant = b.Variant
+	op, err := indexer.NewQueryQuant(b.Dev, x.cfg)
 	if err != nil {
-		return nil, err
+		return Bound{}, err
 	}
 	table := tensor.F32
 	if x.cfg.TableBF16 {
 		table = tensor.BF16
 	}
-	r := NewRig(ctx, dev)
-	defer r.Close()
-	a := indexer.QueryQuantArgs{
-		Q: r.In(x.q, tensor.BF16), Positions: r.In(x.positions, tensor.I32), Weights: r.In(x.weights, tensor.BF16), Table: r.In(x.table, table),
-		Codes: r.Out(tensor.U8, x.tokens, x.heads, format.RowBytes()), WeightsOut: r.Out(tensor.F32, x.tokens, x.heads),
+	return Bound{op.Variant(), func(r *Rig) Launch {
+		a := indexer.QueryQuantArgs{
+			Q: r.In(x.q, tensor.BF16), Positions: r.In(x.positions, tensor.I32), Weights: r.In(x.weights, tensor.BF16),
+			Table: r.Shared(x.table, table),
+			Codes: r.Out(tensor.U8, x.tokens, x.heads, format.RowBytes()), WeightsOut: r.Out(tensor.F32, x.tokens, x.heads),
+		}
+		names := queryOutputs(format)
+		results := map[string]tensor.Tensor{names[0]: a.Codes, names[1]: a.WeightsOut}
+		if len(names) > 2 {
+			a.Scales = r.Out(tensor.U8, x.tokens, x.heads, indexer.Blocks)
+			results[names[2]] = a.Scales
+		}
+		return Launch{Out: results,
+			Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
+	}}, nil
+}
+
+func queryQuantSizes(o SizeOptions, format cache.IndexKeyFormat) (all []Size) {
+	each := 2*indexer.D + format.RowBytes() + 2 + 4 // bytes of a head
+	if format == cache.IndexKeyMXFP4 {
+		each += indexer.Blocks
 	}
-	names := queryOutputs(format)
-	results := map[string]tensor.Tensor{names[0]: a.Codes, names[1]: a.WeightsOut}
-	if len(names) > 2 {
-		a.Scales = r.Out(tensor.U8, x.tokens, x.heads, indexer.Blocks)
-		results[names[2]] = a.Scales
+	heads := o.indexHeads()
+	for _, t := range o.steps() {
+		bytes := t*heads*each + t*(4+4*indexer.RopeDim)
+		all = append(all, Size{
+			Name: fmt.Sprintf("tokens=%d/heads=%d", t, heads), Work: Work{Bytes: float64(bytes)}, Touched: bytes,
+			Make: func(rng *rand.Rand) Case {
+				table, positions := manyTurns(rng, t)
+				return Case{Params: map[string]any{"softmax_scale": indexer.DefaultSoftmaxScale, "head_scale": indexer.DefaultHeadScale(heads)},
+					In: Arrays{"q": manyBF16(rng, 1, t, heads, indexer.D), "positions": positions, "weights": manyBF16(rng, 1, t, heads), "cos_sin_rows": table}}
+			},
+		})
 	}
-	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
-	return r.Results(results)
+	return all
 }

@@ -1,13 +1,13 @@
 package verify
 
 import (
-	"context"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 
-	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -16,7 +16,8 @@ import (
 func init() {
 	Register(Op{
 		Name: "fused_inv_rope_fp8_quant", Class: ClassBoundary, Variants: projection.InverseRopeQuantVariants,
-		Random: randomInverseQuant, Ref: refInverseQuant, Run: runInverseQuant, Compare: compareInverseQuant,
+		Random: randomInverseQuant, Ref: refInverseQuant, Bind: bindInverseQuant, Compare: compareInverseQuant,
+		Timing: Timing{Suite: "memory", Sizes: inverseQuantSizes, Sample: sampleInverseQuant},
 	})
 }
 
@@ -74,6 +75,7 @@ func randomInverseQuant(seed uint64) []Case {
 type inverseQuantInput struct {
 	outputInput
 	groups, heads, tokens int
+	layouts               []projection.ScaleLayout
 }
 
 func readInverseQuant(c Case) (x inverseQuantInput, err error) {
@@ -83,6 +85,10 @@ func readInverseQuant(c Case) (x inverseQuantInput, err error) {
 		return x, err
 	}
 	x.tokens = x.o.Dim(0)
+	x.layouts = []projection.ScaleLayout{projection.ScaleF32, projection.ScalePacked}
+	if n := in.IntOr("layout", 0); n == 1 || n == 2 { // only one of the two
+		x.layouts = x.layouts[n-1 : n]
+	}
 	if x.groups < 1 || x.heads < 1 || x.groups*x.heads > x.o.Dim(1) {
 		return x, fmt.Errorf("verify: %s.%s: %d groups of %d heads in %v: %w", c.Op, c.Name, x.groups, x.heads, x.o, vectors.ErrFormat)
 	}
@@ -122,32 +128,80 @@ func refInverseQuant(c Case) (Arrays, error) {
 	}, nil
 }
 
-func runInverseQuant(ctx context.Context, dev *vk.Device, variant string, c Case) (Arrays, error) {
+func bindInverseQuant(b Build, c Case) (Bound, error) {
 	x, err := readInverseQuant(c)
 	if err != nil {
-		return nil, err
+		return Bound{}, err
 	}
-	r := NewRig(ctx, dev)
-	defer r.Close()
-	results := map[string]tensor.Tensor{}
+	ops := map[projection.ScaleLayout]*projection.InverseRopeQuant{}
+	for _, layout := range x.layouts {
+		if ops[layout], err = projection.NewInverseRopeQuant(b.Dev, projection.InverseRopeQuantConfig{
+			Groups: x.groups, Heads: x.heads, Scales: layout, MaxBytes: b.MaxBytes, Variant: b.Variant}); err != nil {
+			return Bound{}, err
+		}
+	}
 	padded := projection.PaddedTokens(x.tokens)
-	in := projection.InverseRopeQuantArgs{O: r.In(x.o, tensor.BF16), Positions: r.In(x.positions, tensor.I32), Table: r.In(x.table, tensor.F32)}
-	for layout, names := range quantOutputs {
-		op, err := projection.NewInverseRopeQuant(dev, projection.InverseRopeQuantConfig{Groups: x.groups, Heads: x.heads, Scales: layout, Variant: variant})
-		if err != nil {
-			return nil, err
+	return Bound{ops[x.layouts[0]].Variant(), func(r *Rig) Launch {
+		in := projection.InverseRopeQuantArgs{O: r.In(x.o, tensor.BF16), Positions: r.Shared(x.positions, tensor.I32), Table: r.Shared(x.table, tensor.F32)}
+		out, args := map[string]tensor.Tensor{}, map[projection.ScaleLayout]projection.InverseRopeQuantArgs{}
+		for _, layout := range x.layouts {
+			a := in
+			a.Codes = r.Out(tensor.U8, x.groups, x.tokens, x.heads*projection.D)
+			if layout == projection.ScaleF32 {
+				a.Scales = r.Out(tensor.F32, x.groups, x.heads*projection.HeadBlocks, padded)
+			} else {
+				a.Scales = r.Out(tensor.I32, x.groups, x.heads, padded)
+			}
+			names := quantOutputs[layout]
+			out[names[0]], out[names[1]], args[layout] = a.Codes, a.Scales, a
 		}
-		a := in
-		a.Codes = r.Out(tensor.U8, x.groups, x.tokens, x.heads*projection.D)
-		if layout == projection.ScaleF32 {
-			a.Scales = r.Out(tensor.F32, x.groups, x.heads*projection.HeadBlocks, padded)
-		} else {
-			a.Scales = r.Out(tensor.I32, x.groups, x.heads, padded)
+		return Launch{Out: out, Record: func(rec *vk.Recorder) error {
+			for _, layout := range x.layouts {
+				if err := ops[layout].Record(rec, args[layout]); err != nil {
+					return err
+				}
+			}
+			return nil
+		}}
+	}}, nil
+}
+
+// inverseQuantSizes are decode and prefill steps in either layout, of groups of 8 heads.
+func inverseQuantSizes(o SizeOptions) (all []Size) {
+	for layout, name := range []string{"f32", "packed"} {
+		scales := []int{4 * projection.HeadBlocks, 4}[layout]
+		for _, t := range o.steps() {
+			for _, heads := range o.pick(o.Heads, []int{64, 128}, []int{64, 128}) {
+				bytes := t * (heads*(3*projection.D+scales) + 4 + 4*projection.RopeDim)
+				width := min(8, heads&-heads)
+				all = append(all, Size{
+					Name: fmt.Sprintf("scales=%s/tokens=%d/heads=%d", name, t, heads), Work: Work{Bytes: float64(bytes)}, Touched: bytes,
+					MaxBytes: uint64(t * heads * 2 * projection.D),
+					Make: func(rng *rand.Rand) Case {
+						table, positions := manyTurns(rng, t)
+						return Case{Params: map[string]any{"n_groups": heads / width, "heads_per_group": width, "layout": layout + 1},
+							In: Arrays{"o": manyBF16(rng, 1, t, heads, projection.D), "positions": positions, "cos_sin_rows": table}}
+					},
+				})
+			}
 		}
-		results[names[0]], results[names[1]] = a.Codes, a.Scales
-		r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
 	}
-	return r.Results(results)
+	return all
+}
+
+// sampleInverseQuant takes some tokens. Rows of scales are padded to a multiple of four tokens.
+func sampleInverseQuant(c Case) []Piece {
+	at := Some(pieceTokens, c.In["o"].Dim(0))
+	for len(at)%4 != 0 {
+		at = append(at, at[len(at)-1])
+	}
+	p := Piece{Case: c, Out: map[string][][]int{}}
+	p.Case.In = maps.Clone(c.In)
+	p.Case.In["o"], p.Case.In["positions"] = Take(c.In["o"], [][]int{at}), Take(c.In["positions"], [][]int{at})
+	for _, names := range quantOutputs {
+		p.Out[names[0]], p.Out[names[1]] = [][]int{nil, at}, [][]int{nil, nil, at}
+	}
+	return []Piece{p}
 }
 
 // compareInverseQuant demands equal bytes, but where float64 cannot tell how f32 rounds:
@@ -160,8 +214,8 @@ func compareInverseQuant(c Case, got, want Arrays) Result {
 		return cmp.Fail("%v", err).Result()
 	}
 	o, positions, table := x.used(), x.positions.I32(), x.table.F32()
-	for layout, names := range quantOutputs {
-		codes, scales := names[0], names[1]
+	for _, layout := range x.layouts {
+		codes, scales := quantOutputs[layout][0], quantOutputs[layout][1]
 		if want[codes].IsZero() && want[scales].IsZero() && len(want) > 0 {
 			continue
 		}

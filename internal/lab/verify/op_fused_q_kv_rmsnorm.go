@@ -1,12 +1,11 @@
 package verify
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 
-	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -15,7 +14,8 @@ import (
 func init() {
 	Register(Op{
 		Name: "fused_q_kv_rmsnorm", Class: ClassTolerance, Variants: projection.QKVNormVariants,
-		Random: randomQKVNorm, Ref: refQKVNorm, Run: runQKVNorm,
+		Random: randomQKVNorm, Ref: refQKVNorm, Bind: bindQKVNorm,
+		Timing: Timing{Suite: "memory", Sizes: qkvNormSizes, Axes: map[string]string{"qr_kv": "T", "q_out": "T", "kv_out": "T"}},
 		Compare: func(_ Case, got, want Arrays) Result {
 			return NewComparison(ClassTolerance).normed("q_out", got["q_out"], want["q_out"]).
 				normed("kv_out", got["kv_out"], want["kv_out"]).Result()
@@ -166,27 +166,42 @@ func floatType(a Array) tensor.DType {
 	return tensor.BF16
 }
 
-func runQKVNorm(ctx context.Context, dev *vk.Device, variant string, c Case) (Arrays, error) {
+func bindQKVNorm(b Build, c Case) (Bound, error) {
 	x, err := readQKVNorm(c)
 	if err != nil {
-		return nil, err
+		return Bound{}, err
 	}
-	op, err := projection.NewQKVNorm(dev, projection.QKVNormConfig{Rank: x.rank, Eps: x.eps, Variant: variant})
+	op, err := projection.NewQKVNorm(b.Dev, projection.QKVNormConfig{Rank: x.rank, Eps: x.eps, Variant: b.Variant})
 	if err != nil {
-		return nil, err
+		return Bound{}, err
 	}
-	r := NewRig(ctx, dev)
-	defer r.Close()
-	a := projection.QKVNormArgs{
-		QRAt: x.pad, QRWeight: r.In(x.qWeight, floatType(x.qWeight)), KVWeight: r.In(x.kvWeight, floatType(x.kvWeight)),
-		QROut: r.Out(tensor.BF16, x.tokens, x.rank), KVOut: r.Out(tensor.BF16, x.tokens, projection.D),
+	return Bound{op.Variant(), func(r *Rig) Launch {
+		a := projection.QKVNormArgs{
+			QRAt: x.pad, QRWeight: r.Shared(x.qWeight, floatType(x.qWeight)), KVWeight: r.Shared(x.kvWeight, floatType(x.kvWeight)),
+			QROut: r.Out(tensor.BF16, x.tokens, x.rank), KVOut: r.Out(tensor.BF16, x.tokens, projection.D),
+		}
+		if x.split {
+			a.QR, a.KV, a.KVAt = r.In(columns(x.x, 0, x.rank, x.pad), tensor.BF16), r.In(columns(x.x, x.rank, projection.D, x.pad), tensor.BF16), x.pad
+		} else {
+			both := r.In(columns(x.x, 0, x.rank+projection.D, x.pad), tensor.BF16)
+			a.QR, a.KV, a.KVAt = both, both, x.pad+x.rank
+		}
+		return Launch{Out: map[string]tensor.Tensor{"q_out": a.QROut, "kv_out": a.KVOut},
+			Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
+	}}, nil
+}
+
+func qkvNormSizes(o SizeOptions) (all []Size) {
+	const rank = 1536
+	for _, t := range o.steps() {
+		bytes := 2*2*t*(rank+projection.D) + 2*(rank+projection.D)
+		all = append(all, Size{
+			Name: fmt.Sprintf("tokens=%d/rank=%d", t, rank), Work: Work{Bytes: float64(bytes)}, Touched: bytes,
+			Make: func(rng *rand.Rand) Case {
+				return Case{Params: map[string]any{"eps": float64(projection.DefaultEps), "q_size": rank}, In: Arrays{"qr_kv": manyBF16(rng, 1, t, rank+projection.D),
+					"q_weight": manyBF16(rng, 1, rank), "kv_weight": manyBF16(rng, 1, projection.D)}}
+			},
+		})
 	}
-	if x.split {
-		a.QR, a.KV, a.KVAt = r.In(columns(x.x, 0, x.rank, x.pad), tensor.BF16), r.In(columns(x.x, x.rank, projection.D, x.pad), tensor.BF16), x.pad
-	} else {
-		both := r.In(columns(x.x, 0, x.rank+projection.D, x.pad), tensor.BF16)
-		a.QR, a.KV, a.KVAt = both, both, x.pad+x.rank
-	}
-	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
-	return r.Results(map[string]tensor.Tensor{"q_out": a.QROut, "kv_out": a.KVOut})
+	return all
 }

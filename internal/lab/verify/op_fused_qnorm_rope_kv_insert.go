@@ -1,7 +1,6 @@
 package verify
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 
@@ -19,7 +18,8 @@ var normedQuery = Tolerance{Abs: 2e-5, Rel: 1.001 / 128, Cos: 1e-6}
 func init() {
 	Register(Op{
 		Name: "fused_qnorm_rope_kv_insert", Class: ClassTolerance, Variants: projection.QInsertVariants,
-		Random: randomQInsert, Ref: refQInsert, Run: runQInsert,
+		Random: randomQInsert, Ref: refQInsert, Bind: bindQInsert,
+		Timing: Timing{Suite: "memory", Sizes: qInsertSizes, Axes: map[string]string{"q": ".H", "q_out": ".H", "cache_after": "."}},
 		Compare: func(c Case, got, want Arrays) Result {
 			cmp := NewComparison(ClassTolerance)
 			x, err := readQInsert(c)
@@ -123,21 +123,43 @@ func refQInsert(c Case) (Arrays, error) {
 	return Arrays{"q_out": vectors.FromU16(q, x.q.Shape...), "cache_after": after}, nil
 }
 
-func runQInsert(ctx context.Context, dev *vk.Device, variant string, c Case) (Arrays, error) {
+func bindQInsert(b Build, c Case) (Bound, error) {
 	x, err := readQInsert(c)
 	if err != nil {
-		return nil, err
+		return Bound{}, err
 	}
-	op, err := projection.NewQInsert(dev, projection.QInsertConfig{Page: x.layout.Page, Eps: x.eps, Variant: variant})
+	op, err := projection.NewQInsert(b.Dev, projection.QInsertConfig{Page: x.layout.Page, Eps: x.eps, MaxBytes: b.MaxBytes, Variant: b.Variant})
 	if err != nil {
-		return nil, err
+		return Bound{}, err
 	}
-	r := NewRig(ctx, dev)
-	defer r.Close()
-	a := projection.QInsertArgs{
-		Q: r.In(x.q, tensor.BF16), KV: r.In(x.kv, tensor.BF16), Slots: r.In(x.slots, tensor.I64), Positions: r.In(x.positions, tensor.I32),
-		Table: r.In(x.table, tensor.F32), Cache: kvCache(r.In(x.pool, tensor.U8), x.layout),
+	return Bound{op.Variant(), func(r *Rig) Launch {
+		pool := r.Pool(x.pool, Pages{Page: x.layout.Page})
+		a := projection.QInsertArgs{ // with sets, a query that was normed is normed again, which costs the same
+			Q: r.In(x.q, tensor.BF16), KV: r.In(x.kv, tensor.BF16), Slots: r.Index(pool, x.slots, tensor.I64, true),
+			Positions: r.Shared(x.positions, tensor.I32), Table: r.Shared(x.table, tensor.F32), Cache: kvCache(pool.Tensor, x.layout),
+		}
+		return Launch{Out: map[string]tensor.Tensor{"q_out": a.Q, "cache_after": a.Cache.Pool},
+			Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
+	}}, nil
+}
+
+func qInsertSizes(o SizeOptions) (all []Size) {
+	for _, t := range o.steps() {
+		for _, heads := range o.pick(o.Heads, []int{64, 128}, []int{64, 128}) {
+			bytes := t * (2*heads*2*projection.D + 2*projection.D + 8 + 4 + 4*projection.RopeDim + cache.SlotBytes)
+			all = append(all, Size{
+				Name: fmt.Sprintf("tokens=%d/heads=%d", t, heads), Work: Work{Bytes: float64(bytes)}, Touched: bytes,
+				MaxBytes: uint64(max(t*heads*2*projection.D, insertedBytes(t))),
+				Make: func(rng *rand.Rand) Case {
+					c := largeInsert(rng, t)
+					c.In["q"], c.In["kv"] = manyBF16(rng, 1, t, heads, projection.D), c.In["k"]
+					c.In["cos_sin_rows"], c.In["positions"] = manyTurns(rng, t)
+					c.Params["eps"] = float64(projection.DefaultEps)
+					delete(c.In, "k")
+					return c
+				},
+			})
+		}
 	}
-	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
-	return r.Results(map[string]tensor.Tensor{"q_out": a.Q, "cache_after": a.Cache.Pool})
+	return all
 }

@@ -1,7 +1,6 @@
 package verify
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 
@@ -14,7 +13,7 @@ import (
 func init() {
 	Register(Op{
 		Name: "get_compressed_slot_mapping", Class: ClassExact, Variants: cache.SlotMappingVariants,
-		Random: randomSlotMapping, Ref: refSlotMapping, Run: runSlotMapping, Compare: exactly("slot_mapping"),
+		Random: randomSlotMapping, Ref: refSlotMapping, Bind: bindSlotMapping, Compare: exactly("slot_mapping"),
 	})
 }
 
@@ -99,21 +98,21 @@ func refSlotMapping(c Case) (Arrays, error) {
 	return Arrays{"slot_mapping": vectors.FromI64(slots, s.tokens)}, nil
 }
 
-func runSlotMapping(ctx context.Context, dev *vk.Device, variant string, c Case) (Arrays, error) {
+func bindSlotMapping(b Build, c Case) (Bound, error) {
 	s, err := readSlotMapping(c)
 	if err != nil {
-		return nil, err
+		return Bound{}, err
 	}
-	op, err := cache.NewSlotMapping(dev, cache.SlotMappingConfig{Page: s.page, Ratio: s.ratio, Variant: variant})
+	op, err := cache.NewSlotMapping(b.Dev, cache.SlotMappingConfig{Page: s.page, Ratio: s.ratio, Variant: b.Variant})
 	if err != nil {
-		return nil, err
+		return Bound{}, err
 	}
-	r := NewRig(ctx, dev)
-	defer r.Close()
-	args := cache.SlotMappingArgs{
-		QueryStart: r.In(s.start, tensor.I32), SeqLens: r.In(s.seq, tensor.I32), Table: r.In(s.table, tensor.I32),
-		Slots: r.Out(tensor.I64, s.tokens),
-	}
-	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, args) })
-	return r.Results(map[string]tensor.Tensor{"slot_mapping": args.Slots})
+	return Bound{op.Variant(), func(r *Rig) Launch {
+		args := cache.SlotMappingArgs{
+			QueryStart: r.In(s.start, tensor.I32), SeqLens: r.In(s.seq, tensor.I32), Table: r.In(s.table, tensor.I32),
+			Slots: r.Out(tensor.I64, s.tokens),
+		}
+		return Launch{Out: map[string]tensor.Tensor{"slot_mapping": args.Slots},
+			Record: func(rec *vk.Recorder) error { return op.Record(rec, args) }}
+	}}, nil
 }

@@ -1,7 +1,6 @@
 package verify
 
 import (
-	"context"
 	"encoding/binary"
 	"fmt"
 	"maps"
@@ -11,8 +10,8 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/indexer"
-	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -23,11 +22,10 @@ func init() {
 	} {
 		Register(Op{
 			Name: name, Class: ClassTolerance, Variants: indexer.LogitsVariants,
-			Random: func(seed uint64) []Case { return randomLogits(seed, format) },
-			Ref:    func(c Case) (Arrays, error) { return refLogits(c, format) },
-			Run: func(ctx context.Context, dev *vk.Device, variant string, c Case) (Arrays, error) {
-				return runLogits(ctx, dev, variant, c, format)
-			},
+			Random:  func(seed uint64) []Case { return randomLogits(seed, format) },
+			Ref:     func(c Case) (Arrays, error) { return refLogits(c, format) },
+			Bind:    func(b Build, c Case) (Bound, error) { return bindLogits(b, c, format) },
+			Timing:  Timing{Suite: "indexer", Sizes: func(o SizeOptions) []Size { return logitsSizes(o, format) }, Sample: sampleLogits},
 			Compare: func(c Case, got, want Arrays) Result { return compareLogits(c, got["logits"], want["logits"], format) },
 		})
 	}
@@ -103,39 +101,45 @@ func refLogits(c Case, format cache.IndexKeyFormat) (Arrays, error) {
 	}
 	t := len(x.Lens)
 	out := vectors.Filled(poisonFloat, vectors.F32, t, x.Width).F32()
-	if err := indexer.LogitsRef(x, out); err != nil {
+	if err := refScores(x, out); err != nil {
 		return nil, err
 	}
 	return Arrays{"logits": vectors.FromF32(out, t, x.Width)}, nil
 }
 
-func runLogits(ctx context.Context, dev *vk.Device, variant string, c Case, format cache.IndexKeyFormat) (Arrays, error) {
+func bindLogits(b Build, c Case, format cache.IndexKeyFormat) (Bound, error) {
 	x, group, err := logitsInput(c, format)
 	if err != nil {
-		return nil, err
+		return Bound{}, err
 	}
-	t, l := len(x.Lens), x.Layout
-	op, err := indexer.NewLogits(dev, indexer.LogitsConfig{Heads: x.Heads, Format: format, Page: l.Page, Group: group, Variant: variant})
+	op, err := indexer.NewLogits(b.Dev, indexer.LogitsConfig{Heads: x.Heads, Format: format, Page: x.Layout.Page, Group: group,
+		MaxBytes: b.MaxBytes, Variant: b.Variant})
 	if err != nil {
-		return nil, err
+		return Bound{}, err
 	}
-	r := NewRig(ctx, dev)
-	defer r.Close()
+	return Bound{op.Variant(), func(r *Rig) Launch {
+		a := logitsArgs(r, c, x)
+		a.First, a.Out = x.First, r.SharedOut(tensor.F32, len(x.Lens), x.Width)
+		return Launch{Out: map[string]tensor.Tensor{"logits": a.Out}, Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
+	}}, nil
+}
+
+// logitsArgs are the operands of scores, of quantised queries.
+func logitsArgs(r *Rig, c Case, x indexer.LogitsHost) indexer.LogitsArgs {
+	t, l := len(x.Lens), x.Layout
+	keys := r.Pool(c.In["cache"], Pages{Page: l.Page, Spread: SpreadPages, Numbers: len(x.BlockTable)})
 	a := indexer.LogitsArgs{
-		Q:          r.In(vectors.FromU8(x.Q, t, x.Heads, format.RowBytes()), tensor.U8),
+		Q:          r.In(vectors.FromU8(x.Q, t, x.Heads, l.Format.RowBytes()), tensor.U8),
 		Weights:    r.In(vectors.FromF32(x.Weights, t, x.Heads), tensor.F32),
-		Keys:       cache.IndexKeyCache{Pool: r.In(c.In["cache"], tensor.U8), Layout: l},
-		BlockTable: r.In(vectors.FromI32(x.BlockTable, len(x.BlockTable)/max(x.TableWidth, 1), x.TableWidth), tensor.I32),
-		TokenToReq: r.In(vectors.FromI32(x.TokenToReq, t), tensor.I32),
-		Lens:       r.In(vectors.FromI32(x.Lens, t), tensor.I32),
-		First:      x.First,
-		Out:        r.Out(tensor.F32, t, x.Width),
+		Keys:       cache.IndexKeyCache{Pool: keys.Tensor, Layout: l},
+		BlockTable: r.Index(keys, vectors.FromI32(x.BlockTable, len(x.BlockTable)/max(x.TableWidth, 1), x.TableWidth), tensor.I32, false),
+		TokenToReq: r.Shared(vectors.FromI32(x.TokenToReq, t), tensor.I32),
+		Lens:       r.Shared(vectors.FromI32(x.Lens, t), tensor.I32),
 	}
-	if format == cache.IndexKeyMXFP4 {
+	if l.Format == cache.IndexKeyMXFP4 {
 		a.QScale = r.In(vectors.FromU8(x.QScale, t, x.Heads, indexer.Blocks), tensor.U8)
 	}
-	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
-	return r.Results(map[string]tensor.Tensor{"logits": a.Out})
+	return a
 }
 
 // compareLogits looks at the entries that are defined and demands that nothing else

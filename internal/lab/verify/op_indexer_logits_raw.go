@@ -1,7 +1,6 @@
 package verify
 
 import (
-	"context"
 	"errors"
 	"maps"
 	"math/rand/v2"
@@ -30,9 +29,7 @@ func init() {
 				}
 				return refLogits(c, format)
 			},
-			Run: func(ctx context.Context, dev *vk.Device, variant string, c Case) (Arrays, error) {
-				return runRawLogits(ctx, dev, variant, c, format)
-			},
+			Bind: func(b Build, c Case) (Bound, error) { return bindRawLogits(b, c, format) },
 			Compare: func(c Case, got, want Arrays) Result {
 				c, err := quantisedCase(c, format)
 				if err != nil {
@@ -92,59 +89,56 @@ func randomRawLogits(seed uint64, format cache.IndexKeyFormat) []Case {
 	return cases
 }
 
-func runRawLogits(ctx context.Context, dev *vk.Device, variant string, c Case, format cache.IndexKeyFormat) (Arrays, error) {
+func bindRawLogits(b Build, c Case, format cache.IndexKeyFormat) (Bound, error) {
 	raw, err := readQueryQuant(c, format)
 	if err != nil {
-		return nil, err
+		return Bound{}, err
 	}
 	quantised, err := quantisedCase(c, format)
 	if err != nil {
-		return nil, err
+		return Bound{}, err
 	}
 	x, group, err := logitsInput(quantised, format)
 	if err != nil {
-		return nil, err
+		return Bound{}, err
 	}
-	cfg := indexer.LogitsConfig{Heads: x.Heads, Format: format, Page: x.Layout.Page, Group: group, Variant: variant, Raw: true}
-	op, err := indexer.NewLogits(dev, cfg)
+	cfg := indexer.LogitsConfig{Heads: x.Heads, Format: format, Page: x.Layout.Page, Group: group, Variant: b.Variant, Raw: true}
+	op, err := indexer.NewLogits(b.Dev, cfg)
 	var quant *indexer.QueryQuant
 	if errors.Is(err, vk.ErrMissingFeature) {
 		cfg.Raw = false
-		if op, err = indexer.NewLogits(dev, cfg); err == nil {
-			quant, err = indexer.NewQueryQuant(dev, raw.cfg)
+		if op, err = indexer.NewLogits(b.Dev, cfg); err == nil {
+			quant, err = indexer.NewQueryQuant(b.Dev, raw.cfg)
 		}
 	}
 	if err != nil {
-		return nil, err
+		return Bound{}, err
 	}
-	r := NewRig(ctx, dev)
-	defer r.Close()
-	q := indexer.QueryQuantArgs{Q: r.In(raw.q, tensor.BF16), Positions: r.In(raw.positions, tensor.I32), Weights: r.In(raw.weights, tensor.BF16),
-		Table: r.In(raw.table, tensor.F32)}
-	a := indexer.LogitsArgs{
-		Keys:       cache.IndexKeyCache{Pool: r.In(c.In["cache"], tensor.U8), Layout: x.Layout},
-		BlockTable: r.In(c.In["block_table"], tensor.I32),
-		TokenToReq: r.In(c.In["token_to_req"], tensor.I32),
-		Lens:       r.In(c.In["context_lens"], tensor.I32),
-		First:      x.First,
-		Out:        r.Out(tensor.F32, len(x.Lens), x.Width),
-	}
-	if quant == nil {
-		a.Raw = indexer.RawQueries{Q: q.Q, Positions: q.Positions, Weights: q.Weights, Table: q.Table, SoftmaxScale: raw.cfg.SoftmaxScale, HeadScale: raw.cfg.HeadScale}
-	} else {
-		a.Q, a.Weights = r.Out(tensor.U8, raw.tokens, raw.heads, format.RowBytes()), r.Out(tensor.F32, raw.tokens, raw.heads)
-		if format == cache.IndexKeyMXFP4 {
-			a.QScale = r.Out(tensor.U8, raw.tokens, raw.heads, indexer.Blocks)
+	return Bound{op.Variant(), func(r *Rig) Launch {
+		q := indexer.QueryQuantArgs{Q: r.In(raw.q, tensor.BF16), Positions: r.In(raw.positions, tensor.I32),
+			Weights: r.In(raw.weights, tensor.BF16), Table: r.In(raw.table, tensor.F32)}
+		a := indexer.LogitsArgs{
+			Keys:       cache.IndexKeyCache{Pool: r.In(c.In["cache"], tensor.U8), Layout: x.Layout},
+			BlockTable: r.In(c.In["block_table"], tensor.I32), TokenToReq: r.In(c.In["token_to_req"], tensor.I32),
+			Lens: r.In(c.In["context_lens"], tensor.I32), First: x.First, Out: r.Out(tensor.F32, len(x.Lens), x.Width),
 		}
-		q.Codes, q.Scales, q.WeightsOut = a.Q, a.QScale, a.Weights
-	}
-	r.Do(func(rec *vk.Recorder) error {
-		if quant != nil {
-			if err := quant.Record(rec, q); err != nil {
-				return err
+		if quant == nil {
+			a.Raw = indexer.RawQueries{Q: q.Q, Positions: q.Positions, Weights: q.Weights, Table: q.Table,
+				SoftmaxScale: raw.cfg.SoftmaxScale, HeadScale: raw.cfg.HeadScale}
+		} else {
+			a.Q, a.Weights = r.Out(tensor.U8, raw.tokens, raw.heads, format.RowBytes()), r.Out(tensor.F32, raw.tokens, raw.heads)
+			if format == cache.IndexKeyMXFP4 {
+				a.QScale = r.Out(tensor.U8, raw.tokens, raw.heads, indexer.Blocks)
 			}
+			q.Codes, q.Scales, q.WeightsOut = a.Q, a.QScale, a.Weights
 		}
-		return op.Record(rec, a)
-	})
-	return r.Results(map[string]tensor.Tensor{"logits": a.Out})
+		return Launch{Out: map[string]tensor.Tensor{"logits": a.Out}, Record: func(rec *vk.Recorder) error {
+			if quant != nil {
+				if err := quant.Record(rec, q); err != nil {
+					return err
+				}
+			}
+			return op.Record(rec, a)
+		}}
+	}}, nil
 }

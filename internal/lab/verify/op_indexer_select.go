@@ -1,7 +1,6 @@
 package verify
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 
@@ -18,11 +17,10 @@ func init() {
 	} {
 		Register(Op{
 			Name: name, Class: ClassSet, Variants: indexer.LogitsVariants,
-			Random: func(seed uint64) []Case { return randomSelect(seed, format) },
-			Ref:    func(c Case) (Arrays, error) { return refSelect(c, format) },
-			Run: func(ctx context.Context, dev *vk.Device, variant string, c Case) (Arrays, error) {
-				return runSelect(ctx, dev, variant, c, format)
-			},
+			Random:  func(seed uint64) []Case { return randomSelect(seed, format) },
+			Ref:     func(c Case) (Arrays, error) { return refSelect(c, format) },
+			Bind:    func(b Build, c Case) (Bound, error) { return bindSelect(b, c, format) },
+			Timing:  Timing{Suite: "indexer", Sizes: func(o SizeOptions) []Size { return selectSizes(o, format) }, Sample: sampleSelect},
 			Compare: func(c Case, got, want Arrays) Result { return compareSelect(c, got, want, format) },
 		})
 	}
@@ -74,43 +72,30 @@ func refSelect(c Case, format cache.IndexKeyFormat) (Arrays, error) {
 	return Arrays{"topk_indices": vectors.FromI32(indexer.TopKRef(logits.F32(), x.Width, x.Lens, k), len(x.Lens), k)}, nil
 }
 
-func runSelect(ctx context.Context, dev *vk.Device, variant string, c Case, format cache.IndexKeyFormat) (Arrays, error) {
+func bindSelect(b Build, c Case, format cache.IndexKeyFormat) (Bound, error) {
 	c.Want = nil
 	x, group, err := logitsInput(c, format)
 	if err != nil {
-		return nil, err
+		return Bound{}, err
 	}
 	in := c.Input()
 	t, cfg := len(x.Lens), indexer.SelectConfig{
 		K: in.Int("k"), Segment: in.IntOr("segment", 0), Rows: in.IntOr("rows", 0), Workgroups: in.IntOr("workgroups", 0),
-		Logits: indexer.LogitsConfig{Heads: x.Heads, Format: format, Page: x.Layout.Page, Group: group, Variant: variant},
+		Logits: indexer.LogitsConfig{Heads: x.Heads, Format: format, Page: x.Layout.Page, Group: group,
+			MaxBytes: b.MaxBytes, Variant: b.Variant},
 	}
 	if err := in.Err(); err != nil {
-		return nil, err
+		return Bound{}, err
 	}
-	op, err := indexer.NewSelect(dev, cfg)
+	op, err := indexer.NewSelect(b.Dev, cfg)
 	if err != nil {
-		return nil, err
+		return Bound{}, err
 	}
-	r := NewRig(ctx, dev)
-	defer r.Close()
-	a := indexer.SelectArgs{LogitsArgs: indexer.LogitsArgs{
-		Q:          r.In(vectors.FromU8(x.Q, t, x.Heads, format.RowBytes()), tensor.U8),
-		Weights:    r.In(vectors.FromF32(x.Weights, t, x.Heads), tensor.F32),
-		Keys:       cache.IndexKeyCache{Pool: r.In(c.In["cache"], tensor.U8), Layout: x.Layout},
-		BlockTable: r.In(c.In["block_table"], tensor.I32),
-		TokenToReq: r.In(vectors.FromI32(x.TokenToReq, t), tensor.I32),
-		Lens:       r.In(c.In["context_lens"], tensor.I32),
-	}, TopK: r.Out(tensor.I32, t, cfg.K), Entries: x.Width}
-	if format == cache.IndexKeyMXFP4 {
-		a.QScale = r.In(c.In["q_scale"], tensor.U8)
-	}
-	if memory := r.Out(tensor.U8, int(op.ScratchBytes(t))); r.Err() == nil {
-		a.Scratch = memory.View()
-	}
-	a.Arrived = r.In(vectors.FromI32(make([]int32, t), t), tensor.I32)
-	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
-	return r.Results(map[string]tensor.Tensor{"topk_indices": a.TopK})
+	return Bound{op.Variant(), func(r *Rig) Launch {
+		a := indexer.SelectArgs{LogitsArgs: logitsArgs(r, c, x), TopK: r.SharedOut(tensor.I32, t, cfg.K), Entries: x.Width,
+			Scratch: r.Scratch(op.ScratchBytes(t)), Arrived: r.Shared(vectors.FromI32(make([]int32, t), t), tensor.I32)}
+		return Launch{Out: map[string]tensor.Tensor{"topk_indices": a.TopK}, Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
+	}}, nil
 }
 
 // compareSelect demands as many of the largest scores of the reference as there have

@@ -1,7 +1,6 @@
 package verify
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -15,7 +14,8 @@ import (
 func init() {
 	Register(Op{
 		Name: "indexer_topk", Class: ClassSet, Variants: indexer.TopKVariants,
-		Random: randomIndexerTopK, Ref: refIndexerTopK, Run: runIndexerTopK, Compare: compareIndexerTopK,
+		Random: randomIndexerTopK, Ref: refIndexerTopK, Bind: bindIndexerTopK, Compare: compareIndexerTopK,
+		Timing: Timing{Suite: "indexer", Sizes: topkSizes, Axes: map[string]string{"logits": "T", "lengths": "T", "topk_indices": "T"}},
 	})
 }
 
@@ -86,26 +86,43 @@ func refIndexerTopK(c Case) (Arrays, error) {
 	return Arrays{"topk_indices": vectors.FromI32(indexer.TopKRef(logits.F32(), logits.Dim(1), lens.I32(), k), lens.Dim(0), k)}, nil
 }
 
-func runIndexerTopK(ctx context.Context, dev *vk.Device, variant string, c Case) (Arrays, error) {
+func bindIndexerTopK(b Build, c Case) (Bound, error) {
 	logits, lens, k, err := indexerTopKInput(c)
 	if err != nil {
-		return nil, err
+		return Bound{}, err
 	}
 	in := c.Input()
-	op, err := indexer.NewTopK(dev, indexer.TopKConfig{K: k, Variant: variant,
-		Workgroups: in.IntOr("workgroups", 0), Threads: min(in.IntOr("threads", 0), int(dev.Caps().MaxWorkgroupInvocations))})
+	op, err := indexer.NewTopK(b.Dev, indexer.TopKConfig{K: k, Variant: b.Variant,
+		Workgroups: in.IntOr("workgroups", 0), Threads: min(in.IntOr("threads", 0), int(b.Dev.Caps().MaxWorkgroupInvocations))})
 	if err != nil {
-		return nil, err
+		return Bound{}, err
 	}
-	r := NewRig(ctx, dev)
-	defer r.Close()
-	a := indexer.TopKArgs{Logits: r.In(logits, tensor.F32), Lens: r.In(lens, tensor.I32), Out: r.Out(tensor.I32, lens.Dim(0), k)}
-	if n := op.ScratchBytes(logits.Dim(0), logits.Dim(1)); n > 0 && r.Err() == nil {
-		a.Scratch = r.Out(tensor.U8, int(n)).View()
+	rows, n := lens.Dim(0), logits.Dim(1)
+	return Bound{op.Variant(), func(r *Rig) Launch {
+		a := indexer.TopKArgs{Logits: r.In(logits, tensor.F32), Lens: r.Shared(lens, tensor.I32), Out: r.Out(tensor.I32, rows, k),
+			Scratch: r.Scratch(op.ScratchBytes(rows, n)), Arrived: r.Shared(vectors.FromI32(make([]int32, rows), rows), tensor.I32)}
+		return Launch{Out: map[string]tensor.Tensor{"topk_indices": a.Out}, Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
+	}}, nil
+}
+
+// topkSizes are rows of as many scores as a context has entries.
+func topkSizes(o SizeOptions) (all []Size) {
+	for _, t := range o.batches() {
+		for _, context := range o.contexts() {
+			for _, k := range o.pick(o.TopK, []int{512, 1024}, []int{512}) {
+				n := context / 4
+				bytes := 4 * t * (n + 1 + k)
+				all = append(all, Size{
+					Name: fmt.Sprintf("tokens=%d/context=%d/k=%d", t, context, k), Work: Work{Bytes: float64(bytes)}, Touched: bytes,
+					Make: func(rng *rand.Rand) Case {
+						return Case{Params: map[string]any{"k": k}, In: Arrays{
+							"logits": manyF32(rng, t, n), "lengths": vectors.FromI32(vectorsI32(t, int32(n)), t)}}
+					},
+				})
+			}
+		}
 	}
-	a.Arrived = r.In(vectors.FromI32(make([]int32, lens.Dim(0)), lens.Dim(0)), tensor.I32)
-	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
-	return r.Results(map[string]tensor.Tensor{"topk_indices": a.Out})
+	return all
 }
 
 // compareIndexerTopK demands the indices themselves of random cases. The order of

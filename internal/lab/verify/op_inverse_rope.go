@@ -1,7 +1,6 @@
 package verify
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 
@@ -14,7 +13,8 @@ import (
 func init() {
 	Register(Op{
 		Name: "inverse_rope", Class: ClassExact, Variants: projection.InverseRopeVariants,
-		Random: randomInverseRope, Ref: refInverseRope, Run: runInverseRope, Compare: exactly("o_out"),
+		Random: randomInverseRope, Ref: refInverseRope, Bind: bindInverseRope, Compare: exactly("o_out"),
+		Timing: Timing{Suite: "memory", Sizes: inverseRopeSizes, Axes: map[string]string{"o": "T", "positions": "T", "o_out": "T"}},
 	})
 }
 
@@ -62,18 +62,35 @@ func refInverseRope(c Case) (Arrays, error) {
 	return Arrays{"o_out": vectors.FromU16(o, x.o.Shape...)}, nil
 }
 
-func runInverseRope(ctx context.Context, dev *vk.Device, variant string, c Case) (Arrays, error) {
+func bindInverseRope(b Build, c Case) (Bound, error) {
 	x, err := readOutput(c, c.Input())
 	if err != nil {
-		return nil, err
+		return Bound{}, err
 	}
-	op, err := projection.NewInverseRope(dev, projection.InverseRopeConfig{Variant: variant})
+	op, err := projection.NewInverseRope(b.Dev, projection.InverseRopeConfig{MaxBytes: b.MaxBytes, Variant: b.Variant})
 	if err != nil {
-		return nil, err
+		return Bound{}, err
 	}
-	r := NewRig(ctx, dev)
-	defer r.Close()
-	a := projection.InverseRopeArgs{O: r.In(x.o, tensor.BF16), Positions: r.In(x.positions, tensor.I32), Table: r.In(x.table, tensor.F32)}
-	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
-	return r.Results(map[string]tensor.Tensor{"o_out": a.O})
+	return Bound{op.Variant(), func(r *Rig) Launch {
+		a := projection.InverseRopeArgs{O: r.In(x.o, tensor.BF16), Positions: r.Shared(x.positions, tensor.I32), Table: r.Shared(x.table, tensor.F32)}
+		return Launch{Out: map[string]tensor.Tensor{"o_out": a.O},
+			Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
+	}}, nil
+}
+
+func inverseRopeSizes(o SizeOptions) (all []Size) {
+	for _, t := range o.steps() {
+		for _, heads := range o.pick(o.Heads, []int{64, 128}, []int{64, 128}) {
+			bytes := t * (heads*2*2*projection.RopeDim + 4 + 4*projection.RopeDim)
+			all = append(all, Size{
+				Name: fmt.Sprintf("tokens=%d/heads=%d", t, heads), Work: Work{Bytes: float64(bytes)}, Touched: bytes,
+				MaxBytes: uint64(t * heads * 2 * projection.D),
+				Make: func(rng *rand.Rand) Case {
+					table, positions := manyTurns(rng, t)
+					return Case{In: Arrays{"o": manyBF16(rng, 1, t, heads, projection.D), "positions": positions, "cos_sin_rows": table}}
+				},
+			})
+		}
+	}
+	return all
 }

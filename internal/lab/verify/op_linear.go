@@ -1,14 +1,13 @@
 package verify
 
 import (
-	"context"
 	"encoding/binary"
 	"fmt"
 	"math"
 	"math/rand/v2"
 
-	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -17,7 +16,8 @@ import (
 func init() {
 	Register(Op{
 		Name: "linear", Class: ClassTolerance, Variants: projection.LinearVariants,
-		Random: randomLinear, Ref: refLinear, Run: runLinear, Compare: compareLinear,
+		Random: randomLinear, Ref: refLinear, Bind: bindLinear, Compare: compareLinear,
+		Timing: Timing{Suite: "linear", Sizes: linearSizes, Sample: sampleLinear},
 	})
 }
 
@@ -68,33 +68,33 @@ func refLinear(c Case) (Arrays, error) {
 	return Arrays{"y": y}, nil
 }
 
-func runLinear(ctx context.Context, dev *vk.Device, variant string, c Case) (Arrays, error) {
+func bindLinear(b Build, c Case) (Bound, error) {
 	h, dt, column, width, err := linearInput(c)
 	if err != nil {
-		return nil, err
+		return Bound{}, err
 	}
-	op, err := projection.NewLinear(dev, projection.LinearConfig{N: h.N, K: h.K, Groups: h.Groups, Weights: h.Weights,
-		Activations: h.Activations, Out: dt, MaxTokens: h.T, Workgroups: c.Input().IntOr("workgroups", 0), Variant: variant})
+	op, err := projection.NewLinear(b.Dev, projection.LinearConfig{N: h.N, K: h.K, Groups: h.Groups, Weights: h.Weights,
+		Activations: h.Activations, Out: dt, MaxTokens: h.T, Workgroups: c.Input().IntOr("workgroups", 0), Variant: b.Variant})
 	if err != nil {
-		return nil, err
+		return Bound{}, err
 	}
-	r := NewRig(ctx, dev)
-	defer r.Close()
-	a := projection.LinearArgs{
-		X:      r.In(c.In["x"], linearTypes[c.In["x"].Type]),
-		XScale: r.In(c.In["x_scale"], linearTypes[c.In["x_scale"].Type]),
-		W: projection.LinearWeights{
-			Data:     r.In(c.In["w"], linearTypes[c.In["w"].Type]),
-			Scale:    r.In(c.In["w_scale"], linearTypes[c.In["w_scale"].Type]),
-			RowScale: r.In(c.In["row_scale"], tensor.F32),
-		},
-		Out: r.Out(dt, h.T, width), OutColumn: column,
-	}
-	if n := op.ScratchLen(h.T); n > 0 {
-		a.Scratch = r.Out(tensor.F32, n)
-	}
-	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
-	return r.Results(map[string]tensor.Tensor{"y": a.Out})
+	return Bound{op.Variant(), func(r *Rig) Launch {
+		a := projection.LinearArgs{
+			X:      r.Shared(c.In["x"], linearTypes[c.In["x"].Type]),
+			XScale: r.Shared(c.In["x_scale"], linearTypes[c.In["x_scale"].Type]),
+			W: projection.LinearWeights{
+				Data:     r.In(c.In["w"], linearTypes[c.In["w"].Type]),
+				Scale:    r.In(c.In["w_scale"], linearTypes[c.In["w_scale"].Type]),
+				RowScale: r.In(c.In["row_scale"], tensor.F32),
+			},
+			Out: r.SharedOut(dt, h.T, width), OutColumn: column,
+		}
+		if n := op.ScratchLen(h.T); n > 0 {
+			a.Scratch = r.SharedOut(tensor.F32, n)
+		}
+		return Launch{Out: map[string]tensor.Tensor{"y": a.Out},
+			Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
+	}}, nil
 }
 
 // linearTypes are the tensor types that the arrays of a case stand for.

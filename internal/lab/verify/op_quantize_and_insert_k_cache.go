@@ -1,7 +1,6 @@
 package verify
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 
@@ -14,7 +13,8 @@ import (
 func init() {
 	Register(Op{
 		Name: "quantize_and_insert_k_cache", Class: ClassExact, Variants: cache.InsertVariants,
-		Random: randomInsert, Ref: refInsert, Run: runInsert, Compare: exactly("cache_after"),
+		Random: randomInsert, Ref: refInsert, Bind: bindInsert, Compare: exactly("cache_after"),
+		Timing: Timing{Suite: "memory", Sizes: insertSizes, Axes: map[string]string{"cache_after": "."}},
 	})
 }
 
@@ -75,19 +75,46 @@ func refInsert(c Case) (Arrays, error) {
 	return Arrays{"cache_after": after}, nil
 }
 
-func runInsert(ctx context.Context, dev *vk.Device, variant string, c Case) (Arrays, error) {
+func bindInsert(b Build, c Case) (Bound, error) {
 	k, slots, pool, l, err := insertInput(c)
 	if err != nil {
-		return nil, err
+		return Bound{}, err
 	}
-	op, err := cache.NewInsert(dev, cache.InsertConfig{Page: l.Page, Variant: variant})
+	op, err := cache.NewInsert(b.Dev, cache.InsertConfig{Page: l.Page, MaxBytes: b.MaxBytes, Variant: b.Variant})
 	if err != nil {
-		return nil, err
+		return Bound{}, err
 	}
-	r := NewRig(ctx, dev)
-	defer r.Close()
-	kv := kvCache(r.In(pool, tensor.U8), l)
-	args := cache.InsertArgs{K: r.In(k, tensor.BF16), Slots: r.In(slots, tensor.I64), Cache: kv}
-	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, args) })
-	return r.Results(map[string]tensor.Tensor{"cache_after": kv.Pool})
+	return Bound{op.Variant(), func(r *Rig) Launch {
+		pages := r.Pool(pool, Pages{Page: l.Page})
+		kv := kvCache(pages.Tensor, l)
+		args := cache.InsertArgs{K: r.In(k, tensor.BF16), Slots: r.Index(pages, slots, tensor.I64, true), Cache: kv}
+		return Launch{Out: map[string]tensor.Tensor{"cache_after": kv.Pool},
+			Record: func(rec *vk.Recorder) error { return op.Record(rec, args) }}
+	}}, nil
+}
+
+func insertSizes(o SizeOptions) (all []Size) {
+	for _, t := range o.steps() {
+		bytes := t * (2*cache.D + 8 + cache.SlotBytes)
+		all = append(all, Size{
+			Name: fmt.Sprintf("tokens=%d", t), Work: Work{Bytes: float64(bytes)}, Touched: bytes, MaxBytes: uint64(insertedBytes(t)),
+			Make: func(rng *rand.Rand) Case { return largeInsert(rng, t) },
+		})
+	}
+	return all
+}
+
+// insertedBytes is at least what the pools of all sets take, whose rows go past a cache.
+func insertedBytes(tokens int) int { return 64*(tokens+64)*cache.SlotBytes + 2*RotateBytes }
+
+// largeInsert makes rows for all slots of as many pages as they fill, in random order.
+func largeInsert(rng *rand.Rand, tokens int) Case {
+	const page = 64
+	l := leastLayout(page)
+	pages, slots := (tokens+page-1)/page, make([]int64, tokens)
+	for i, s := range rng.Perm(pages * page)[:tokens] {
+		slots[i] = int64(s)
+	}
+	return Case{Params: map[string]any{"block_size": page}, In: Arrays{
+		"k": manyBF16(rng, 1, tokens, cache.D), "slot_mapping": vectors.FromI64(slots, tokens), "cache_before": poisonedPool(pages, l)}}
 }

@@ -1,8 +1,7 @@
 package verify
 
 import (
-	"context"
-	"math"
+	"strings"
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
@@ -20,7 +19,7 @@ func init() {
 	}
 	Register(Op{
 		Name: "xpu_sparse_decode", Class: ClassTolerance, Variants: variants,
-		Random: randomXPU, Ref: refXPU, Run: runXPU,
+		Random: randomXPU, Ref: refXPU, Bind: bindXPU, After: markRounded,
 		Compare: func(c Case, got, want Arrays) Result {
 			return NewComparison(ClassTolerance).CloseWeighted("out", got["out"], want["out"], DecodeOut, roundings(c, got), func() ([]float32, error) {
 				x, err := readDecode(c)
@@ -56,31 +55,23 @@ func refXPU(c Case) (Arrays, error) {
 	return Arrays{"out": vectors.FromF32(out, x.tokens, x.heads, attention.D)}, nil
 }
 
-func runXPU(ctx context.Context, dev *vk.Device, variant string, c Case) (Arrays, error) {
+func bindXPU(b Build, c Case) (Bound, error) {
 	x, err := readDecode(c)
 	if err != nil {
-		return nil, err
+		return Bound{}, err
 	}
 	topk, compPage := setSize(x.comp)
-	op, err := attention.NewTwoPass(dev, attention.TwoPassConfig{ZeroMasked: true, DecoderConfig: attention.DecoderConfig{
-		Heads: x.heads, WindowPage: x.win.Layout.Page, CompressedPage: compPage, Scale: x.scale, Variant: variant[len(attention.TwoPassPrefix):],
+	op, err := attention.NewTwoPass(b.Dev, attention.TwoPassConfig{ZeroMasked: true, DecoderConfig: attention.DecoderConfig{
+		Heads: x.heads, WindowPage: x.win.Layout.Page, CompressedPage: compPage, Scale: x.scale, Variant: strings.TrimPrefix(b.Variant, attention.TwoPassPrefix),
 	}})
 	if err != nil {
-		return nil, err
+		return Bound{}, err
 	}
-	r := NewRig(ctx, dev)
-	defer r.Close()
-	a := attention.DecodeArgs{
-		Q: r.In(x.q, tensor.BF16), Window: slotSet(r, x.win), Compressed: slotSet(r, x.comp),
-		Out: r.Out(tensor.BF16, x.tokens, x.heads, attention.D),
-	}
-	n := op.ScratchBytes(x.tokens, x.win.Width, topk)
-	if n > math.MaxInt32 {
-		r.Fail(vk.ErrOutOfDeviceMemory)
-		return nil, r.Err()
-	}
-	a.Scratch = r.Out(tensor.F32, int(n+3)/4).View()
-	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
-	got, err := r.Results(map[string]tensor.Tensor{"out": a.Out})
-	return markRounded(got, err, variant)
+	return Bound{b.Variant, func(r *Rig) Launch {
+		a := attention.DecodeArgs{
+			Q: r.In(x.q, tensor.BF16), Window: slotSet(r, x.win, decodeWindowSlots), Compressed: slotSet(r, x.comp, decodeSlots),
+			Out: r.Out(tensor.BF16, x.tokens, x.heads, attention.D), Scratch: r.Scratch(op.ScratchBytes(x.tokens, x.win.Width, topk)),
+		}
+		return Launch{Out: map[string]tensor.Tensor{"out": a.Out}, Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
+	}}, nil
 }

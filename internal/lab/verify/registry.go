@@ -1,10 +1,10 @@
-// Package verify runs operations on a device and judges what they give.
+// Package verify describes the operations of vkmla and checks them on a device.
 //
 // An operation is described once, in a file op_<name>.go of this package, by an
-// Op: how to make random cases, what its plain Go reference is, how to run each
-// of its variants, and how close the two have to be. `vkmla verify`, the tests
-// (through package testkit) and the benchmark's check before it times a kernel
-// all use that one description.
+// [Op]: how to make random cases, what its plain Go reference is, how to run each
+// of its variants, how close the two have to be, and the sizes that a benchmark
+// times. `vkmla verify`, `vkmla bench`, `vkmla info` and the tests (through package
+// testkit) all use that one description.
 //
 //	func init() {
 //		Register(Op{
@@ -12,26 +12,26 @@
 //			Variants: cache.MyOpVariants,
 //			Random:   func(seed uint64) []Case { ... },   // inputs only
 //			Ref:      func(c Case) (Arrays, error) { ... },
-//			Run: func(ctx context.Context, dev *vk.Device, variant string, c Case) (Arrays, error) {
+//			Bind: func(b Build, c Case) (Bound, error) {
 //				in := c.Input()
 //				k, page := in.Array("k", vectors.U16, -1, 512), in.Int("block_size")
 //				if err := in.Err(); err != nil {
-//					return nil, err
+//					return Bound{}, err
 //				}
-//				r := NewRig(ctx, dev)
-//				defer r.Close()
-//				op, err := cache.NewMyOp(dev, cache.MyOpConfig{Page: page, Variant: variant})
+//				op, err := cache.NewMyOp(b.Dev, cache.MyOpConfig{Page: page, Variant: b.Variant})
 //				...
-//				out := r.Out(tensor.BF16, n, 512)       // poisoned and fenced
-//				r.Do(func(rec *vk.Recorder) error { return op.Record(rec, cache.MyOpArgs{K: r.In(k, tensor.BF16), Out: out}) })
-//				return r.Results(map[string]tensor.Tensor{"out": out})
+//				return Bound{op.Variant(), func(r *Rig) Launch {
+//					a := cache.MyOpArgs{K: r.In(k, tensor.BF16), Out: r.Out(tensor.BF16, n, 512)}
+//					return Launch{Out: map[string]tensor.Tensor{"out": a.Out},
+//						Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
+//				}}, nil
 //			},
 //			Compare: exactly("out"),
 //		})
 //	}
 //
-// The names of parameters and arrays are those of the manifest, so the same Run
-// and Ref serve random and recorded cases.
+// The names of parameters and arrays are those of the manifest, so the same Bind
+// and Ref serve random, recorded and timed cases.
 package verify
 
 import (
@@ -41,6 +41,7 @@ import (
 	"slices"
 
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -77,12 +78,49 @@ type Op struct {
 	// not change the case.
 	Ref func(c Case) (Arrays, error)
 
-	// Run computes the outputs of a case on dev with the named variant, through
-	// the product's public wrappers. It must not change the case.
+	// Bind makes what a case needs of the operation's public wrappers. It must not
+	// change the case.
+	Bind func(b Build, c Case) (Bound, error)
+
+	// After makes the case's outputs of what was read back; nil: they are the same.
+	After func(c Case, variant string, got Arrays) (Arrays, error)
+
+	// Run computes the outputs of a case on dev with the named variant. Register
+	// makes it of Bind and After where it is nil.
 	Run func(ctx context.Context, dev *vk.Device, variant string, c Case) (Arrays, error)
 
 	// Compare judges what Run (or Ref) gave against what the case wants.
 	Compare func(c Case, got, want Arrays) Result
+
+	// Timing says what a benchmark times of the operation; the zero value: nothing.
+	Timing
+}
+
+// Build says what an operation is made on and as.
+type Build struct {
+	Dev      *vk.Device
+	Variant  string // "" picks the best
+	MaxBytes uint64 // of the largest tensor; 0: whatever a descriptor can hold
+}
+
+// Bound is an operation that was made for a case. Place gives it operands: once to
+// check it, and once for each set of operands to time it.
+type Bound struct {
+	Variant string // that runs
+	Place   func(r *Rig) Launch
+}
+
+// Launch is an operation with its operands.
+type Launch struct {
+	Out    map[string]tensor.Tensor
+	Record func(rec *vk.Recorder) error
+	Parts  []Part // steps that are timed one by one, too; may be nil
+}
+
+// Part is a step of an operation.
+type Part struct {
+	Name   string
+	Record func(rec *vk.Recorder) error
 }
 
 var registry = map[string]Op{}
@@ -90,13 +128,41 @@ var registry = map[string]Op{}
 // Register adds an operation. It is called from init functions and panics if
 // the description is incomplete or the name is taken.
 func Register(op Op) {
-	if op.Name == "" || op.Class == "" || len(op.Variants) == 0 || op.Random == nil || op.Ref == nil || op.Run == nil || op.Compare == nil {
+	if op.Name == "" || op.Class == "" || len(op.Variants) == 0 || op.Random == nil || op.Ref == nil ||
+		op.Run == nil && op.Bind == nil || op.Compare == nil {
 		panic(fmt.Sprintf("verify: register: operation %q is incomplete", op.Name))
 	}
 	if _, taken := registry[op.Name]; taken {
 		panic(fmt.Sprintf("verify: register: operation %q exists already", op.Name))
 	}
+	if op.Run == nil {
+		op.Run = op.runBound
+	}
 	registry[op.Name] = op
+}
+
+// runBound is Run for an operation that has Bind.
+func (op Op) runBound(ctx context.Context, dev *vk.Device, variant string, c Case) (Arrays, error) {
+	bound, err := op.Bind(Build{Dev: dev, Variant: variant}, c)
+	if err != nil {
+		return nil, err
+	}
+	r := NewRig(ctx, dev)
+	defer r.Close()
+	x := bound.Place(r)
+	r.Do(x.Record)
+	got, err := r.Results(x.Out)
+	if err != nil {
+		return nil, err
+	}
+	return op.after(c, variant, got)
+}
+
+func (op Op) after(c Case, variant string, got Arrays) (Arrays, error) {
+	if op.After == nil {
+		return got, nil
+	}
+	return op.After(c, variant, got)
 }
 
 // Lookup finds a registered operation.

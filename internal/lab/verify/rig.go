@@ -3,6 +3,7 @@ package verify
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/vkmla/vkmla/internal/lab/vectors"
@@ -22,14 +23,18 @@ const (
 // a multiple of every storage-buffer offset alignment that Vulkan permits.
 const fence = 256
 
-// Rig holds the device memory of one run of an operation. Its methods remember
-// the first error and do nothing after it, so a Run function can use them in a
-// row and look at the error of Results. Close frees everything.
+// Rig holds the device memory of an operation's operands. Its methods remember
+// the first error and do nothing after it, so a Place function can use them in a
+// row. Close frees everything.
+//
+// A rig of NewRig checks: each tensor lies between guard bytes. A rig of NewSets
+// times: operands are there several times over.
 type Rig struct {
 	ctx  context.Context
 	dev  *vk.Device
 	err  error
 	held []held
+	sets *sets // nil: the rig checks
 }
 
 type held struct {
@@ -57,6 +62,7 @@ func (r *Rig) Close() {
 		h.whole.Close()
 	}
 	r.held = nil
+	r.sets.close(r)
 }
 
 // In uploads an array as a tensor with elements of type dt, which must have the
@@ -69,7 +75,64 @@ func (r *Rig) In(a Array, dt tensor.DType) tensor.Tensor {
 		r.Fail(fmt.Errorf("verify: upload: cannot hold %v in elements of type %v", a, dt))
 		return tensor.Tensor{}
 	}
+	if r.sets != nil {
+		return r.sets.in(r, a, dt)
+	}
 	return r.place(a.Data, poisonOther, dt, a.Shape)
+}
+
+// Shared is In for an operand that all sets have in common, as a table of angles.
+func (r *Rig) Shared(a Array, dt tensor.DType) tensor.Tensor {
+	if r.sets != nil && r.err == nil && !a.IsZero() {
+		return r.sets.once(func() tensor.Tensor { return r.sets.upload(r, a, dt) })
+	}
+	return r.In(a, dt)
+}
+
+// Pool is In for the bytes of pages [pages, stride] that Index's arrays refer to. With sets
+// there are several copies of all pages, as use says.
+func (r *Rig) Pool(a Array, use Pages) *Pool {
+	p := &Pool{Pages: use, pages: a.Dim(0)}
+	if r.sets != nil {
+		return r.sets.pool(r, p, a)
+	}
+	p.Tensor = r.In(a, tensor.U8)
+	return p
+}
+
+// Index is In for numbers of pages of a pool, or of its slots. With sets, each number becomes
+// that of the same page of another copy: results stay the same. Numbers of no page stay, too.
+func (r *Rig) Index(p *Pool, a Array, dt tensor.DType, slots bool) tensor.Tensor {
+	if r.sets != nil && !a.IsZero() {
+		a = r.sets.spread(p, a, slots)
+		return r.sets.upload(r, a, dt)
+	}
+	return r.In(a, dt)
+}
+
+// SharedOut is Out for a result that all sets have in common.
+func (r *Rig) SharedOut(dt tensor.DType, shape ...int) tensor.Tensor {
+	if r.sets != nil {
+		return r.sets.once(func() tensor.Tensor { return r.Out(dt, shape...) })
+	}
+	return r.Out(dt, shape...)
+}
+
+// Scratch makes memory for what passes between kernels; none for 0 bytes. It is poisoned: a
+// NaN wherever something is read that was not written.
+func (r *Rig) Scratch(bytes uint64) vk.View {
+	if bytes == 0 || r.err != nil {
+		return vk.View{}
+	}
+	if r.sets == nil && bytes > 1<<31 { // the guard bytes' image of it lies in host memory
+		r.Fail(vk.ErrOutOfDeviceMemory)
+		return vk.View{}
+	}
+	t := r.SharedOut(tensor.F32, int(bytes+3)/4)
+	if r.err != nil {
+		return vk.View{}
+	}
+	return t.View()
 }
 
 // Out makes a tensor filled with poison, between guard bytes that Results
@@ -86,6 +149,9 @@ func (r *Rig) Out(dt tensor.DType, shape ...int) tensor.Tensor {
 	switch dt {
 	case tensor.BF16, tensor.F16, tensor.F32:
 		poison = poisonFloat
+	}
+	if r.sets != nil {
+		return r.sets.out(r, poison, dt, shape)
 	}
 	return r.place(bytes.Repeat([]byte{poison}, n), poison, dt, shape)
 }
@@ -114,23 +180,23 @@ func (r *Rig) Do(f func(rec *vk.Recorder) error) {
 	if r.err != nil {
 		return
 	}
-	rec, err := r.dev.NewRecorder()
+	r.Fail(do(r.ctx, r.dev, f))
+}
+
+func do(ctx context.Context, dev *vk.Device, f func(rec *vk.Recorder) error) error {
+	rec, err := dev.NewRecorder()
 	if err != nil {
-		r.Fail(err)
-		return
+		return err
 	}
 	if err := f(rec); err != nil {
 		rec.Close()
-		r.Fail(err)
-		return
+		return err
 	}
 	cmd, err := rec.End()
 	if err != nil {
-		r.Fail(err)
-		return
+		return err
 	}
-	r.Fail(cmd.Run(r.ctx))
-	r.Fail(cmd.Close())
+	return errors.Join(cmd.Run(ctx), cmd.Close())
 }
 
 // Results reads tensors back, by name, after checking that the guard bytes

@@ -24,6 +24,12 @@ type Options struct {
 	// missing.
 	Ops, Cases, Variants []string
 
+	// Best tries only the variant that would run on the device.
+	Best bool
+
+	// Most is how many random cases of an operation are tried, spread over all; 0: all.
+	Most int
+
 	// Seed makes the random cases.
 	Seed uint64
 
@@ -109,7 +115,7 @@ func Run(ctx context.Context, dev *vk.Device, opts Options, emit func(Row)) (Sum
 	}
 	var sum Summary
 	put := func(r Row) { sum.Add(r.Status); emit(r) }
-	p := plan{opts: opts, seenOp: map[string]bool{}, seenCase: map[string]bool{}, seenVariant: map[string]bool{}}
+	p := plan{dev: dev, opts: opts, seenOp: map[string]bool{}, seenCase: map[string]bool{}, seenVariant: map[string]bool{}}
 	if err := p.collect(); err != nil {
 		return sum, err
 	}
@@ -265,6 +271,7 @@ func Finite(x float64) *float64 {
 
 // plan turns options into jobs, and into rows for what needs no work.
 type plan struct {
+	dev  *vk.Device
 	opts Options
 	jobs []job
 	rows []Row
@@ -302,7 +309,7 @@ func (p *plan) collect() error {
 	return nil
 }
 
-// noCase says of a case that there is not what there is, if that is not too much.
+// noCase lists the valid case names, unless there are too many.
 func (p *plan) noCase() string {
 	switch names := slices.Compact(slices.Sorted(slices.Values(p.cases))); {
 	case len(names) == 0:
@@ -344,7 +351,7 @@ func (p *plan) wantCase(op, name string) bool {
 func (p *plan) variants(op Op) []vk.Variant {
 	var vs []vk.Variant
 	for _, v := range op.Variants {
-		if want(p.opts.Variants, v.Name, p.seenVariant) {
+		if want(p.opts.Variants, v.Name, p.seenVariant) && !(p.opts.Best && (len(vs) > 0 || len(lacking(p.dev, v)) > 0)) {
 			vs = append(vs, v)
 		}
 	}
@@ -362,6 +369,13 @@ func (p *plan) random() {
 		if err := guard(func() error { cases = op.RandomCases(p.opts.Seed); return nil }); err != nil {
 			p.rows = append(p.rows, Row{Op: name, Class: op.Class, Status: Fail, Detail: oneLine(err.Error()), Source: "random"})
 			continue
+		}
+		if n := p.opts.Most; n > 0 {
+			few := make([]Case, 0, n)
+			for _, i := range Some(n, len(cases)) {
+				few = append(few, cases[i])
+			}
+			cases = few
 		}
 		for _, c := range cases {
 			if !p.wantCase(name, c.Name) {

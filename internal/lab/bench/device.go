@@ -1,0 +1,46 @@
+package bench
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// run records commands with f and runs them to the end.
+func run(ctx context.Context, dev *vk.Device, f func(r *vk.Recorder) error) error {
+	r, err := dev.NewRecorder()
+	if err != nil {
+		return err
+	}
+	if err := f(r); err != nil {
+		r.Close()
+		return err
+	}
+	c, err := r.End()
+	if err != nil {
+		return err
+	}
+	return errors.Join(c.Run(ctx), c.Close())
+}
+
+// bytesOf is the little-endian image of a slice.
+func bytesOf[T any](v []T) []byte {
+	b, err := binary.Append(nil, binary.LittleEndian, v)
+	if err != nil {
+		panic(err) // only for types without a fixed size, which nobody passes
+	}
+	return b
+}
+
+// fetch reads a tensor's elements back.
+func fetch[T any](ctx context.Context, t tensor.Tensor) ([]T, error) {
+	b, v := make([]byte, t.Bytes()), make([]T, t.Len())
+	if err := t.Download(ctx, b); err != nil {
+		return nil, err
+	}
+	_, err := binary.Decode(b, binary.LittleEndian, v)
+	return v, err
+}

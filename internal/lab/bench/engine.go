@@ -1,0 +1,365 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/lab/verify"
+	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// engineRun is an engine with random weights. Its sessions have tokens, and its caches hold
+// rows that the operations could have written. The first session of two engines has the same
+// ones: pages that are recycled, whose numbers depend on the other sessions, all hold the same,
+// and the numbers of others do not depend on them.
+type engineRun struct {
+	ctx     context.Context
+	dev     *vk.Device
+	p       Progress
+	seed    uint64
+	cfg     model.Config
+	weights []*randomLayer // of each layer
+	shape   stepShape
+	longest int // tokens that a session may come to have
+	opts    pipeline.EngineOptions
+
+	engine   *pipeline.Engine
+	sessions []*pipeline.Session
+	fill     func(st *pipeline.Step) error // the inputs, once; nil: they are there
+	apart    bool                          // layers are submitted one by one
+	aborts   bool                          // steps leave sessions as they were
+}
+
+// open makes the engine, its sessions and what is in its caches.
+func (r *engineRun) open() (err error) {
+	var layers []*model.DeviceLayer
+	for i, w := range r.weights {
+		l := *w.DeviceLayer
+		l.Layer = i
+		layers = append(layers, &l)
+	}
+	o := r.opts
+	o.MaxTokens, o.MaxSessions, o.CacheBytes = r.longest, len(r.shape.lens), 1<<62
+	if r.engine, err = pipeline.NewEngine(r.ctx, r.dev, r.cfg, layers, o); err != nil {
+		return err
+	}
+	for i, n := range r.shape.lens {
+		x, err := r.engine.Open()
+		if err != nil {
+			return err
+		}
+		r.sessions = append(r.sessions, x)
+		if err := x.Advance(r.ctx, n-r.shape.news[i]); err != nil {
+			return err
+		}
+	}
+	return r.fillCaches()
+}
+
+func (r *engineRun) close() error {
+	if r.engine == nil {
+		return nil
+	}
+	return r.engine.Close()
+}
+
+// fillCaches fills the pools of all layers.
+func (r *engineRun) fillCaches() error {
+	type pool struct {
+		t      tensor.Tensor
+		stride int
+		bytes  func(rng *rand.Rand) ([]byte, error)
+	}
+	patterns := map[string][]byte{}
+	for i := range r.engine.Layers() {
+		c := r.engine.Caches(i)
+		for j, p := range []pool{
+			{c.Window.Pool, c.Window.Layout.Stride, func(rng *rand.Rand) ([]byte, error) { return rowPages(rng, c.Window.Layout, 1) }},
+			{c.Compressed.Pool, c.Compressed.Layout.Stride, func(rng *rand.Rand) ([]byte, error) {
+				return rowPages(rng, c.Compressed.Layout, 2048/c.Compressed.Layout.Page)
+			}},
+			{c.State.Pool, c.State.Layout.Stride, func(rng *rand.Rand) ([]byte, error) { return statePage(rng, c.State.Layout), nil }},
+			{c.IndexState.Pool, c.IndexState.Layout.Stride, func(rng *rand.Rand) ([]byte, error) { return statePage(rng, c.IndexState.Layout), nil }},
+			{c.Keys.Pool, c.Keys.Layout.Stride, func(rng *rand.Rand) ([]byte, error) { return keyPages(rng, c.Keys.Layout), nil }},
+		} {
+			if p.t.IsZero() {
+				continue
+			}
+			key := fmt.Sprint(kindOf(r.cfg.Layers[i].LayerSpec), j)
+			if patterns[key] == nil {
+				var err error
+				if patterns[key], err = p.bytes(rand.New(rand.NewPCG(r.seed, uint64(j)))); err != nil {
+					return err
+				}
+			}
+			if err := verify.Fill(r.ctx, r.dev, p.t, patterns[key]); err != nil {
+				return err
+			}
+		}
+		r.p.Advance(int64(i+1), int64(r.engine.Layers()))
+	}
+	return nil
+}
+
+// rowPages are pages of random rows.
+func rowPages(rng *rand.Rand, l cache.Layout, pages int) ([]byte, error) {
+	slots := make([]int64, pages*l.Page)
+	for i := range slots {
+		slots[i] = int64(i)
+	}
+	data := make([]byte, l.PoolBytes(pages))
+	return data, cache.InsertRef(data, l, normals(rng, len(slots)*cache.D), slots)
+}
+
+// statePage is a page of random states.
+func statePage(rng *rand.Rand, l cache.StateLayout) []byte {
+	v := make([]float32, l.Stride/4)
+	for i := range v {
+		v[i] = float32(rng.NormFloat64())
+	}
+	return bytesOf(v)
+}
+
+// keyPages are pages of random indexer keys.
+func keyPages(rng *rand.Rand, l cache.IndexKeyLayout) []byte {
+	const pages = 64
+	pattern, x := make([]byte, pages*l.Stride), normals(rng, cache.IndexDim*pages*l.Page)
+	for slot := range int64(pages * l.Page) {
+		codes, scale := cache.QuantiseKeyRef(x[slot*cache.IndexDim:][:cache.IndexDim], l.Format)
+		copy(pattern[l.RowOffset(slot):], codes)
+		copy(pattern[l.ScaleOffset(slot):], scale[:])
+	}
+	return pattern
+}
+
+// normals are n bf16 numbers of a normal distribution.
+func normals(rng *rand.Rand, n int) []uint16 {
+	v := make([]uint16, n)
+	for i := range v {
+		v[i] = numfmt.BF16Encode(float32(rng.NormFloat64()))
+	}
+	return v
+}
+
+// newRand is the generator of a run's hidden states.
+func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 9)) }
+
+// begin begins a step of the shape's new tokens, whose inputs are there.
+func (r *engineRun) begin() (*pipeline.Step, error) {
+	chunks := make([]pipeline.Chunk, len(r.sessions))
+	for i, x := range r.sessions {
+		chunks[i] = pipeline.Chunk{Session: x, Tokens: r.shape.news[i]}
+	}
+	st, err := r.engine.Begin(r.ctx, chunks...)
+	if err == nil && r.fill != nil {
+		if err = r.fill(st); err == nil {
+			r.fill = nil
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, st.Abort())
+	}
+	return st, nil
+}
+
+// step runs a step and says what it took; look, unless nil, is called before it ends.
+func (r *engineRun) step(look func(*pipeline.Step) error) (host, all time.Duration, err error) {
+	begin := time.Now()
+	st, err := r.begin()
+	if err != nil {
+		return 0, 0, err
+	}
+	defer st.Abort()
+	if err := r.submit(st); err != nil {
+		return 0, 0, err
+	}
+	submitted := time.Now()
+	if err := st.Wait(r.ctx); err != nil {
+		return 0, 0, err
+	}
+	waited := time.Now()
+	if look != nil {
+		if err := look(st); err != nil {
+			return 0, 0, err
+		}
+	}
+	looked := time.Now()
+	if r.aborts {
+		err = st.Abort()
+	} else {
+		err = st.Commit()
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	ended := time.Now()
+	host = submitted.Sub(begin) + ended.Sub(looked)
+	return host, host + waited.Sub(submitted), nil
+}
+
+func (r *engineRun) submit(st *pipeline.Step) error {
+	if !r.apart {
+		return st.Submit()
+	}
+	for i := range r.engine.Layers() {
+		if err := st.SubmitLayer(i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wakeSteps is how long steps run before they are timed, once they are recorded. Recording
+// leaves the device idle for half a second each time, and an H100 takes 0.3 s of steps of
+// a quarter of the speed to come to its full clock again.
+const wakeSteps = time.Second
+
+// mostWake bounds the steps of one wakeUp, for every step lengthens the sessions.
+const mostWake = 1350
+
+// wakeUp runs steps until they are recorded for good (the first is measured operation by
+// operation, the second recorded anew) and the device has its full clock.
+func (r *engineRun) wakeUp(warmup int) error {
+	gpu := !slow(r.dev)
+	var start time.Time
+	for n := 0; n < max(3, warmup) || gpu && time.Since(start) < wakeSteps && n < mostWake; n++ {
+		if n == 2 {
+			start = time.Now()
+		}
+		if _, _, err := r.step(nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// OpTime is the time of one operation of a layer or step, by its section.
+type OpTime struct {
+	Name       string  `json:"op"`
+	Layer      string  `json:"layer,omitempty"` // kind of the layer, in a step
+	Time       Time    `json:"time"`
+	Dispatches int     `json:"dispatches"`
+	Barriers   int     `json:"barriers"`
+	Work       Work    `json:"work"`
+	Limit      float64 `json:"limit_us"` // what the bytes or the products need at least
+	Share      float64 `json:"share"`    // of the limit, of Time.Median
+}
+
+// opKey is an operation of layers of a kind.
+type opKey struct{ kind, op string }
+
+// outside is the kind of sections that belong to no layer.
+const outside = "all"
+
+// sections times the operations, and adds up those of layers of a kind; it
+// returns them as they were recorded, too.
+func (r *engineRun) sections(reps, warmup int, l Limits) (ops []OpTime, recorded []vk.Section, err error) {
+	if err := r.engine.SetTiming(r.ctx, pipeline.TimingSections); err != nil {
+		return nil, nil, err
+	}
+	if err := r.wakeUp(warmup); err != nil {
+		return nil, nil, err
+	}
+	var order []opKey
+	samples, counts, most := map[opKey][]float64{}, map[opKey]vk.Section{}, -1
+	for range reps {
+		sums, own, barriers := map[opKey]float64{}, map[opKey]vk.Section{}, 0
+		if _, _, err := r.step(func(st *pipeline.Step) error {
+			list, err := st.Times()
+			if err != nil {
+				return err
+			}
+			recorded = fewestWaits(recorded, list)
+			order = order[:0]
+			r.split(list, func(_ int, k opKey, x vk.Section) {
+				if !slices.Contains(order, k) {
+					order = append(order, k)
+				}
+				c := own[k]
+				own[k] = vk.Section{Dispatches: c.Dispatches + x.Dispatches, Barriers: c.Barriers + x.Barriers}
+				sums[k], barriers = sums[k]+x.NS, barriers+x.Barriers
+			})
+			if barriers > most {
+				counts, most = own, barriers
+			}
+			return nil
+		}); err != nil {
+			return nil, nil, err
+		}
+		for k, v := range sums {
+			samples[k] = append(samples[k], v)
+		}
+	}
+	works := r.works()
+	for _, k := range order {
+		w := workOf(k.op, func(op string) Work { return works[opKey{k.kind, op}] })
+		ops = append(ops, opTime(k, counts[k], samples[k], w, l))
+	}
+	return ops, recorded, nil
+}
+
+func opTime(k opKey, sec vk.Section, ns []float64, w Work, l Limits) OpTime {
+	t := OpTime{Name: k.op, Layer: k.kind, Time: summarise(ns), Dispatches: sec.Dispatches, Barriers: sec.Barriers, Work: w, Limit: w.Limit(l)}
+	t.Share = t.Limit / t.Time.Median
+	return t
+}
+
+// split finds the layer that each section of a step belongs to, -1 for what is in front of the
+// first: a layer begins with its first projection, or with another one in front of it. What all
+// layers share is recorded in front of the first one and within.
+func (r *engineRun) split(list []vk.Section, f func(layer int, k opKey, x vk.Section)) {
+	layer, begun := -1, false
+	for i, x := range list {
+		if x.Name == "between" && x.Dispatches == 0 {
+			continue // behind the last layer, where nothing is
+		}
+		before := i+1 < len(list) && x.Name == gateSection && list[i+1].Name == firstSection
+		if before || x.Name == firstSection && !begun {
+			layer++
+		}
+		begun = before
+		k := opKey{outside, "lengths, tables, index lists"}
+		if layer >= 0 && layer < len(r.cfg.Layers) && x.Name != sharedSection {
+			k = opKey{kindOf(r.cfg.Layers[layer].LayerSpec), x.Name}
+		}
+		f(layer, k, x)
+	}
+}
+
+// firstSection is the operation that a layer begins with, gateSection the one that may be
+// recorded in front of it, and sharedSection what layers share.
+const firstSection, gateSection, sharedSection = "wq_a|wkv", "compressor.wkv|wgate", "step"
+
+// layerWork is the work of a layer's operations.
+func (r *engineRun) layerWork(layer int) map[string]Work {
+	return layerWork(r.cfg, r.cfg.Layers[layer].LayerSpec, r.weights[layer], r.shape)
+}
+
+// works is the work of all layers by kind and operation.
+func (r *engineRun) works() map[opKey]Work {
+	sum := map[opKey]Work{}
+	for i := range r.weights {
+		for op, work := range r.layerWork(i) {
+			k := opKey{kindOf(r.cfg.Layers[i].LayerSpec), op}
+			sum[k] = sum[k].plus(work)
+		}
+	}
+	return sum
+}
+
+// workOf is the work of a section, which several operations may share: "wo_a, wo_b".
+func workOf(section string, of func(op string) Work) (w Work) {
+	for _, op := range opsOf(section) {
+		w = w.plus(of(op))
+	}
+	return w
+}

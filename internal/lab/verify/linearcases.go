@@ -1,0 +1,126 @@
+package verify
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+
+	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/projection"
+)
+
+// FloorTokens is up to how many tokens products are timed beside launches that only read: with
+// more they multiply longer than they wait for their weights.
+const FloorTokens = 128
+
+// WeightFormats are the formats that products and layers are timed with. The projections of
+// the compressors and the indexer's weights of heads are bf16 in all of them, as in released
+// checkpoints.
+var WeightFormats = []string{"bf16", "fp8", "nvfp4"}
+
+var timedFormats = map[string]projection.WeightFormat{
+	"bf16": projection.WeightBF16, "fp8": projection.WeightFP8UE8M0, "nvfp4": projection.WeightNVFP4,
+}
+
+// linearSizes are the products that the options name, in all formats.
+func linearSizes(o SizeOptions) (all []Size) {
+	weights := o.Weights
+	if weights == nil {
+		weights = WeightFormats
+	}
+	for _, p := range o.Products {
+		for _, w := range weights {
+			for _, t := range o.pick(o.Batches, []int{1, 4, 16, 4096}, []int{1, 5}) {
+				if t > 64 && w == "nvfp4" && o.Batches == nil {
+					continue
+				}
+				all = append(all, p.size(w, t))
+			}
+		}
+	}
+	return all
+}
+
+func (p Product) size(weights string, t int) Size {
+	rows := p.N * p.Groups
+	bytes := 2 * rows * p.K
+	switch timedFormats[weights] {
+	case projection.WeightFP8UE8M0:
+		bytes = rows*p.K + scaleBlocks(rows)*scaleBlocks(p.K)
+	case projection.WeightNVFP4:
+		bytes = rows*p.K/2 + rows*p.K/16
+	}
+	return Size{
+		Name: fmt.Sprintf("matrix=%s/model=%s/weights=%s/tokens=%d", p.Matrix, p.Model, weights, t),
+		Work: Work{float64(bytes + 2*t*(p.Groups*p.K+rows)), 2 * float64(t) * float64(rows) * float64(p.K)}, Touched: bytes, Floor: t <= FloorTokens,
+		Make: func(rng *rand.Rand) Case {
+			f := timedFormats[weights]
+			c := Case{Params: map[string]any{"tokens": t, "groups": p.Groups, "n": p.N, "k": p.K, "weights": int(f)},
+				In: Arrays{"x": manyBF16(rng, 1, t, p.Groups, p.K)}}
+			largeWeights(rng, c.In, f, rows, p.K)
+			return c
+		},
+	}
+}
+
+func scaleBlocks(n int) int { return (n + projection.ScaleBlock - 1) / projection.ScaleBlock }
+
+// largeWeights makes a matrix whose outputs are about as large as its inputs.
+func largeWeights(rng *rand.Rand, in Arrays, f projection.WeightFormat, rows, k int) {
+	size := 1 / math.Sqrt(float64(k))
+	pattern := make([]byte, distinct)
+	switch f {
+	case projection.WeightBF16:
+		in["w"] = manyBF16(rng, size, rows, k)
+		return
+	case projection.WeightFP8UE8M0:
+		const deviation = 96
+		for i := range pattern {
+			pattern[i] = numfmt.E4M3Encode(float32(rng.NormFloat64() * deviation))
+		}
+		in["w"], in["w_scale"] = vectors.New(vectors.U8, rows, k), vectors.New(vectors.U8, scaleBlocks(rows), scaleBlocks(k))
+		for i := range in["w_scale"].Data { // about the scale, and different
+			in["w_scale"].Data[i] = byte(127 + int(math.Round(math.Log2(size/deviation))) + i%2)
+		}
+	default:
+		const deviation = 3.1 // of the codes
+		for i := range pattern {
+			pattern[i] = byte(rng.Uint32())
+		}
+		in["w"], in["w_scale"] = vectors.New(vectors.U8, rows, k/2), vectors.New(vectors.U8, rows, k/16)
+		for i := range in["w_scale"].Data { // 0.5 to 2
+			in["w_scale"].Data[i] = byte(0x30 + rng.UintN(16))
+		}
+		scales := make([]float32, rows)
+		for i := range scales {
+			scales[i] = float32(size / deviation)
+		}
+		in["row_scale"] = vectors.FromF32(scales, rows)
+	}
+	repeat(in["w"].Data, pattern)
+}
+
+// sampleLinear takes rows of the first and of the last block of scales, for two tokens.
+func sampleLinear(c Case) (all []Piece) {
+	in := c.Input()
+	groups, n := in.Int("groups"), in.Int("n")
+	tokens := Some(2, in.Int("tokens"))
+	total := groups * n
+	for _, first := range []int{0, (total - 1) / projection.ScaleBlock * projection.ScaleBlock} {
+		group := first / n
+		rows := indices(first, min(24, (group+1)*n-first))
+		p := Piece{Case: c, Out: map[string][][]int{"y": {tokens, rows}}}
+		p.Case.Params, p.Case.In = maps.Clone(c.Params), Arrays{"x": Take(c.In["x"], [][]int{tokens, {group}}), "w": Take(c.In["w"], [][]int{rows})}
+		p.Case.Params["tokens"], p.Case.Params["groups"], p.Case.Params["n"] = len(tokens), 1, len(rows)
+		if a, ok := c.In["row_scale"]; ok {
+			p.Case.In["row_scale"] = Take(a, [][]int{rows})
+			p.Case.In["w_scale"] = Take(c.In["w_scale"], [][]int{rows})
+		} else if a, ok := c.In["w_scale"]; ok {
+			p.Case.In["w_scale"] = Take(a, [][]int{{first / projection.ScaleBlock}})
+		}
+		all = append(all, p)
+	}
+	return all
+}

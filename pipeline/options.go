@@ -1,0 +1,130 @@
+package pipeline
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// EngineOptions say what an Engine is for.
+type EngineOptions struct {
+	// MaxTokens is the longest sequence, 1 to the model's MaxPositions. A device may hold fewer:
+	// a descriptor (vk.Caps.MaxStorageBufferRange) needs 256 bytes for each token, so 128 MiB,
+	// the least that Vulkan guarantees, are for 524288 tokens.
+	MaxTokens   int
+	MaxSessions int // most open sessions, forks included; 0: 1
+	MaxStep     int // most tokens of a step, of all its sessions; 0: 128
+
+	// CacheBytes is the cache memory of all layers at first; 0: about what one session of 4096
+	// tokens needs. It grows by doubling up to MaxCacheBytes; 0: as far as sessions can use it.
+	// A step that makes it grow takes much longer, for the caches are copied and commands
+	// recorded again. At MaxCacheBytes, free pages of one pool become pages of another if that
+	// frees a sixteenth of all.
+	CacheBytes, MaxCacheBytes uint64
+
+	// Rewind is how many tokens below its greatest length a session can be truncated to; 0: only
+	// to none. Pages of windows and compressor states are kept for so many tokens more.
+	Rewind int
+
+	Keys     cache.IndexKeyFormat // how indexer keys are stored; 0: cache.IndexKeyFP8
+	Hadamard bool                 // mix indexer queries and keys before they are quantised
+	Variant  string               // of the attention kernel; "" picks the best
+
+	// Output is the form in which wo_a takes the attention's output; 0: OutputBF16. The others
+	// need an FP8 wo_a in every layer.
+	Output OutputPath
+
+	// Ranks is how many ranks share heads and groups, see model.CheckpointOptions; 0 counts as 1.
+	// With more, outputs are f32: partial sums, to be added up over the ranks.
+	Ranks int
+
+	// KeepTopK keeps the indexer's picks of every layer, for Step.TopK.
+	KeepTopK bool
+
+	// SubmitBudget is how long a submission may occupy the device, so that no watchdog stops it
+	// and other programs get their turn; 0: 200 ms; negative: a step is always one submission.
+	// A step with more to do takes several submissions, with the same results.
+	//
+	// To learn what operations take, the first step of a size submits each of them alone, as does
+	// a step with so much more to do that it might exceed the budget. Attention and products
+	// that exceed it alone are divided into up to 64 pieces; before they are measured, this is
+	// done by their number of workgroups, and only on devices that are not discrete GPUs. On a
+	// device without timestamps a step is one submission. See Engine.Longest.
+	SubmitBudget time.Duration
+
+	// LayerByLayer is for callers that compute what enters a layer from the output of the one
+	// before by other means than Between. Layers are then submitted one by one: all share one
+	// tensor of inputs and one of outputs, and there is no Step.Run.
+	LayerByLayer bool
+
+	// Between records what the rest of a model does between its layers of attention. A step then
+	// goes through the whole model in one submission. The type Between has the rules.
+	Between func(rec *vk.Recorder, at Between) error
+}
+
+// complete fills in defaults and checks the options.
+func (o *EngineOptions) complete(dev *vk.Device, cfg model.Config, layers []*model.DeviceLayer) error {
+	if o.MaxSessions == 0 {
+		o.MaxSessions = 1
+	}
+	if o.Ranks == 0 {
+		o.Ranks = 1
+	}
+	if o.MaxStep == 0 {
+		o.MaxStep = 128
+	}
+	if o.SubmitBudget == 0 {
+		o.SubmitBudget = defaultSubmitBudget
+	}
+	if o.Keys == 0 {
+		o.Keys = cache.IndexKeyFP8
+	}
+	c := argumentCheck{op: opNewEngine}
+	if dev == nil {
+		c.bad("dev", "nil", "a device")
+	} else if c.err = cfg.Check(); c.err == nil {
+		switch most := min(cfg.MaxPositions, model.MaxPosition, ropeRows(dev)); {
+		case o.MaxTokens < 1 || o.MaxTokens > most:
+			c.bad("MaxTokens", o.MaxTokens, "1 to %d", most)
+		case o.MaxSessions < 0 || o.MaxSessions > 1<<16:
+			c.bad("MaxSessions", o.MaxSessions, "0 to %d", 1<<16)
+		case o.Ranks < 0 || cfg.Groups%o.Ranks != 0:
+			c.bad("Ranks", o.Ranks, "a divisor of the %d groups", cfg.Groups)
+		case o.MaxStep < 1:
+			c.bad("MaxStep", o.MaxStep, "at least 1")
+		case o.Rewind < 0:
+			c.bad("Rewind", o.Rewind, "at least 0")
+		case o.LayerByLayer && o.Between != nil:
+			c.bad("LayerByLayer", "true, and Between", "only one of them")
+		case o.Output < OutputBF16 || o.Output > OutputFP8Packed:
+			c.bad("Output", o.Output, "bf16, fp8 or fp8-packed")
+		case len(layers) == 0:
+			c.bad("layers", "none", "at least one")
+		}
+	}
+	for i, w := range layers {
+		if c.err != nil {
+			break
+		}
+		arg := fmt.Sprintf("layers[%d]", i)
+		switch n := len(cfg.Layers); {
+		case w == nil:
+			c.bad(arg, "nil", "the weights of a layer")
+		case w.Layer < 0 || w.Layer >= n:
+			c.bad(arg+".Layer", w.Layer, "0 to %d, of a model of %d layers", n-1, n)
+		default:
+			for _, from := range []int{cfg.Layers[w.Layer].EntriesOf, cfg.Layers[w.Layer].PicksOf} {
+				if from != w.Layer && !slices.ContainsFunc(layers[:i], func(x *model.DeviceLayer) bool { return x.Layer == from }) {
+					c.bad(arg, w.Layer, "layer %d in front of it, from which it takes entries or picks", from)
+				}
+			}
+		}
+	}
+	o.MaxStep = min(o.MaxStep, o.MaxTokens*o.MaxSessions)
+	o.Rewind = min(o.Rewind, o.MaxTokens)
+	return c.err
+}

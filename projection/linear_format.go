@@ -1,0 +1,155 @@
+package projection
+
+import (
+	"fmt"
+
+	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/tensor"
+)
+
+// WeightFormat says how the weights of a linear layer are stored.
+type WeightFormat int
+
+// Formats of weights.
+const (
+	WeightBF16     WeightFormat = iota + 1 // bf16
+	WeightFP8                              // E4M3 with one f32 scale for each block of 128 rows x 128 numbers
+	WeightFP8UE8M0                         // E4M3 with one UE8M0 scale for each such block
+	WeightNVFP4                            // E2M1, one E4M3 scale for each 16 numbers of a row, one f32 for each row
+)
+
+// weightFormat is what a format of weights is, as far as the host has to know. The shaders'
+// part is in shaders/lib/linear.glsl.
+type weightFormat struct {
+	name string
+	quad int // weights in 16 bytes
+
+	data                tensor.DType // of LinearWeights.Data
+	each                int          // weights in an element of it
+	scale               tensor.DType // of LinearWeights.Scale; 0: none
+	scaleRows, scaleCut int          // rows and numbers of a row that share a scale
+	rowScale            bool         // there is LinearWeights.RowScale
+
+	blocks   bool  // E4M3 codes in blocks of ScaleBlock x ScaleBlock: no step of a kernel may cross one. Goes with E4M3 activations
+	alike    alike // which layers proj_linear_tokens1to8 divides by K alone
+	overlaps bool  // proj_linear_tokens1to8 decodes while it loads, and needs fewer invocations for one token
+	twoSets  bool  // proj_linear_tokens32to64 needs two sets of registers, however few the tokens
+	unroll   int   // eights of a quad that the longest pass of proj_linear_tokens8to16 multiplies without a loop; 2 gains 8 % with E4M3
+}
+
+// alike is a rule for layers that are to share a kernel.
+type alike int
+
+const (
+	alikeNever alike = iota
+	alikeLong        // those of long rows, where a division of their own gains little
+	alikeAlways
+)
+
+// weightFormats has a row for each WeightFormat. A format is such a row and its decoding in the
+// shaders.
+var weightFormats = map[WeightFormat]weightFormat{
+	WeightBF16: {name: "bf16", quad: 8, data: tensor.BF16, each: 1, alike: alikeLong, unroll: 1},
+	WeightFP8: {name: "fp8", quad: 16, data: tensor.U8, each: 1, scale: tensor.F32, scaleRows: ScaleBlock, scaleCut: ScaleBlock,
+		blocks: true, alike: alikeAlways, unroll: 2},
+	WeightFP8UE8M0: {name: "fp8-ue8m0", quad: 16, data: tensor.U8, each: 1, scale: tensor.U8, scaleRows: ScaleBlock, scaleCut: ScaleBlock,
+		blocks: true, alike: alikeAlways, unroll: 2},
+	WeightNVFP4: {name: "nvfp4", quad: 32, data: tensor.U8, each: 2, scale: tensor.U8, scaleRows: 1, scaleCut: 16, rowScale: true,
+		overlaps: true, twoSets: true, unroll: 1},
+}
+
+// is is the row of a format.
+func (f WeightFormat) is() weightFormat { return weightFormats[f] }
+
+// String names the format.
+func (f WeightFormat) String() string {
+	if name := f.is().name; name != "" {
+		return name
+	}
+	return fmt.Sprintf("format(%d)", int(f))
+}
+
+// Bytes are the bytes of rows x k weights without their scales.
+func (f WeightFormat) Bytes(rows, k int) int { return rows * k / f.is().quad * 16 }
+
+// ScaleBlock is the side of the square of FP8 weights that has one scale, and the
+// length of the piece of E4M3 activations that has one.
+const ScaleBlock = 128
+
+// ActivationFormat says how the input of a linear layer is stored.
+type ActivationFormat int
+
+// Formats of activations.
+const (
+	ActivationBF16      ActivationFormat = iota // [T, G, K] bf16
+	ActivationFP8                               // [G, T, K] E4M3 with f32 scales, all powers of two
+	ActivationFP8Packed                         // [G, T, K] E4M3 with UE8M0 scales, four in a word
+)
+
+// activationFormat is what a format of activations is.
+type activationFormat struct {
+	name   string
+	quad   int            // numbers in 16 bytes
+	block  int            // numbers that have one element of LinearArgs.XScale; 0: none
+	scales []tensor.DType // that this may have
+}
+
+var activationFormats = map[ActivationFormat]activationFormat{
+	ActivationBF16:      {name: "bf16", quad: 8},
+	ActivationFP8:       {name: "fp8", quad: 16, block: ScaleBlock, scales: []tensor.DType{tensor.F32}},
+	ActivationFP8Packed: {name: "fp8-packed", quad: 16, block: 4 * ScaleBlock, scales: []tensor.DType{tensor.I32, tensor.U32}},
+}
+
+// is is the row of a format.
+func (f ActivationFormat) is() activationFormat { return activationFormats[f] }
+
+// String names the format.
+func (f ActivationFormat) String() string {
+	if name := f.is().name; name != "" {
+		return name
+	}
+	return fmt.Sprintf("format(%d)", int(f))
+}
+
+// checkFormats looks at the formats and what they ask of K.
+func (cfg LinearConfig) checkFormats(op string) error {
+	w, known := weightFormats[cfg.Weights]
+	if !known {
+		return pkg.Wrong(op, "Weights", cfg.Weights, "bf16, fp8, fp8-ue8m0 or nvfp4")
+	}
+	x, known := activationFormats[cfg.Activations]
+	if !known {
+		return pkg.Wrong(op, "Activations", cfg.Activations, "bf16, fp8 or fp8-packed")
+	}
+	if x.block > 0 && !w.blocks {
+		return pkg.Wrong(op, "Activations", cfg.Activations, "bf16, for weights of %v", cfg.Weights)
+	}
+	if multiple := max(w.quad, x.block); cfg.K < multiple || cfg.K%multiple != 0 {
+		return pkg.Wrong(op, "K", cfg.K, "a multiple of %d, for activations of %v and weights of %v", multiple, cfg.Activations, cfg.Weights)
+	}
+	return nil
+}
+
+// check looks at the shapes of weights of rows x k.
+func (f WeightFormat) check(op string, w LinearWeights, rows, k int) error {
+	is := f.is()
+	part := func(arg string, t tensor.Tensor, there bool, dt tensor.DType, dims ...int) error {
+		if there {
+			return pkg.Check(op, arg, t, dt, dims...)
+		}
+		if !t.IsZero() {
+			return pkg.Wrong(op, arg, t, "absent, for weights of %v", f)
+		}
+		return nil
+	}
+	if err := pkg.Check(op, "W.Data", w.Data, is.data, rows, k/is.each); err != nil {
+		return err
+	}
+	scales := []int{0, 0}
+	if is.scale != 0 {
+		scales = []int{opkit.CeilDiv(rows, is.scaleRows), opkit.CeilDiv(k, is.scaleCut)}
+	}
+	return opkit.First(
+		part("W.Scale", w.Scale, is.scale != 0, is.scale, scales...),
+		part("W.RowScale", w.RowScale, is.rowScale, tensor.F32, rows))
+}

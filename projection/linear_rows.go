@@ -1,0 +1,58 @@
+package projection
+
+import (
+	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// rowDivision is how a kernel without matrices shares rows among the rowWorkgroup invocations of a
+// workgroup: `lanes` of them have `rows` rows, and read 16 bytes of each at a time.
+type rowDivision struct {
+	tokens, rows, lanes int // TOKENS, ROWS, LANES
+	kernel              *vk.Kernel
+}
+
+// rowTiles is how many workgroups have n rows.
+func (d rowDivision) rowTiles(n int) int { return opkit.CeilDiv(n, rowWorkgroup/d.lanes*d.rows) }
+
+// divideRows divides a layer for the tokens of a workgroup.
+//
+// Layers of a model are to have the same numbers where that costs little: they are one kernel then,
+// whose code a step finds in a cache. So layers that are alike (weightFormat.alike) depend on K
+// alone: as many lanes as leave each two rounds. Elsewhere four rows halve what is read of x per
+// weight, and eight lanes read 128 bytes of a row at once; with fewer rows than fill the device,
+// more lanes share them, and then fewer rows.
+func (l *linearLayer) divideRows(tokens int) rowDivision {
+	p := &l.tune.Tokens1to8
+	small := l.rows() <= p.SmallRows
+	long := l.format.alike == alikeLong && (tokens == 1 || small) && l.cfg.K >= 2*rowWorkgroup*l.format.quad
+	if (l.format.alike == alikeAlways || long) && tokens <= p.Pass && l.rows() >= p.AlikeRows {
+		d := rowDivision{tokens: tokens, rows: 4, lanes: rowWorkgroup}
+		for d.lanes > 8 && 2*d.lanes*l.format.quad > l.cfg.K {
+			d.lanes /= 2
+		}
+		if long && small {
+			d.rows = 2
+		}
+		return d
+	}
+	want, most := l.cfg.Workgroups*p.Threads, 8
+	for most < rowWorkgroup && most*l.format.quad < l.cfg.K {
+		most *= 2
+	}
+	lanesFor := func(rows int) int {
+		lanes := 8
+		for lanes < most && l.rows()/rows*lanes < want {
+			lanes *= 2
+		}
+		return lanes
+	}
+	lanes := lanesFor(4)
+	if l.rows()/4*lanes < want/2 || 4*tokens > 16 {
+		return rowDivision{tokens: tokens, rows: 2, lanes: lanesFor(2)}
+	}
+	if l.format.overlaps && tokens == 1 {
+		lanes = max(8, lanes/2)
+	}
+	return rowDivision{tokens: tokens, rows: 4, lanes: lanes}
+}

@@ -1,0 +1,96 @@
+package projection
+
+import (
+	"unsafe"
+
+	"github.com/vkmla/vkmla/internal/opkit"
+)
+
+// tokens1to8 is proj_linear_tokens1to8: no matrices, and weights are read once for 1, 2, 4 or 8
+// tokens of a workgroup. It covers the fewest tokens in all variants.
+type tokens1to8 struct {
+	*linearLayer
+	most   int           // tokens
+	passes []rowDivision // fewest tokens first
+}
+
+// rowWorkgroup is the invocations of a workgroup of proj_linear_tokens1to8, proj_linear_tokens8to16
+// and proj_linear_chain.
+const rowWorkgroup = 128
+
+func (k *tokens1to8) fit(l *linearLayer, next kernelKind) (bool, error) {
+	k.linearLayer = l
+	p := &l.tune.Tokens1to8
+	pass := p.Pass
+	switch _, beside := next.(*tokens8to32); {
+	case !l.matrices():
+		k.most, pass = l.mostOfRows(p.MostBase, p.MostBaseSmall), p.PassBase
+		if l.mayNorm() {
+			k.most = p.MostBaseSmall
+		}
+	case beside:
+		k.most = p.MostBeside8to32
+	case opkit.CeilDiv(l.cfg.N, l.narrowRows())*l.cfg.Groups < l.cfg.Workgroups/p.NarrowFill:
+		k.most = p.MostNarrow
+	default:
+		k.most = p.Most
+	}
+	for tokens := 1; tokens <= min(k.most, pass); tokens *= 2 {
+		d := l.divideRows(tokens)
+		k.passes = append(k.passes, d)
+		if l.enough(tokens) {
+			break
+		}
+	}
+	return true, nil
+}
+
+// mostOfRows is the most tokens of a kernel without matrices, for layers of many and of few rows.
+func (l *linearLayer) mostOfRows(many, few int) int {
+	if l.rows() < l.tune.Tokens1to8.BaseRows {
+		return few
+	}
+	return many
+}
+
+func (k *tokens1to8) reach() int { return k.most }
+
+func (k *tokens1to8) covers(T int) bool { return T <= k.most }
+
+func (k *tokens1to8) build(int) error {
+	for i, d := range k.passes {
+		spec := k.spec("proj_linear_tokens1to8", opkit.Words(d.tokens, d.rows, d.lanes)...)
+		if k.matrices() {
+			spec.Variant = VariantCM
+		}
+		if k.mayNorm() {
+			spec.Stem, spec.PushSize = "proj_linear_tokens1to8_norm", int(unsafe.Sizeof(projLinearNormPush{}))
+			spec.Constants = append(spec.Constants, k.cfg.normConstants()...)
+		}
+		kernel, err := pkg.Kernel(k.dev, spec)
+		if err != nil {
+			return err
+		}
+		k.passes[i].kernel = kernel
+	}
+	return nil
+}
+
+// pass is the division of as few tokens as hold T, or of the most.
+func (k *tokens1to8) pass(T int) rowDivision {
+	for _, d := range k.passes {
+		if d.tokens >= T {
+			return d
+		}
+	}
+	return k.passes[len(k.passes)-1]
+}
+
+func (k *tokens1to8) plan(T, _ int) linearPlan {
+	d := k.pass(T)
+	return linearPlan{kernel: d.kernel, splits: 1, norms: k.mayNorm(),
+		grid: [3]uint32{uint32(d.rowTiles(k.cfg.N)), uint32(opkit.CeilDiv(T, d.tokens)), uint32(k.cfg.Groups)}}
+}
+
+// division1to8 is how a layer divides its rows for so few tokens.
+func (o *Linear) division1to8(T int) rowDivision { return o.kinds[0].(*tokens1to8).pass(T) }

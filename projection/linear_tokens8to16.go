@@ -1,0 +1,66 @@
+package projection
+
+import "github.com/vkmla/vkmla/internal/opkit"
+
+// tokens8to16 is proj_linear_tokens8to16: no matrices, and the invocations of a workgroup share x
+// of 8 or 16 tokens. It covers what lies between proj_linear_tokens1to8 and the tiles of
+// proj_linear.
+type tokens8to16 struct {
+	*linearLayer
+	most   int           // tokens
+	passes []rowDivision // fewest tokens first
+}
+
+func (k *tokens8to16) fit(l *linearLayer, _ kernelKind) (bool, error) {
+	k.linearLayer = l
+	p := &l.tune.Tokens8to16
+	k.most = l.mostOfRows(p.Most, p.MostSmall)
+	for tokens := p.LeastPass; tokens <= p.MostPass; tokens *= 2 {
+		k.passes = append(k.passes, rowDivision{tokens: tokens, rows: p.Rows, lanes: p.Lanes})
+		if l.enough(tokens) {
+			break
+		}
+	}
+	return len(k.passes) > 0, nil
+}
+
+func (k *tokens8to16) reach() int { return k.most }
+
+func (k *tokens8to16) covers(T int) bool { return T <= k.most }
+
+func (k *tokens8to16) build(int) error {
+	for i, d := range k.passes {
+		kernel, err := pkg.Kernel(k.dev, k.spec("proj_linear_tokens8to16", k.constants(d)...))
+		if err != nil {
+			return err
+		}
+		k.passes[i].kernel = kernel
+	}
+	return nil
+}
+
+// longestPass is the tokens with which a quad's eights may need no loop.
+const longestPass = 16
+
+// constants are those of the shader after the formats.
+func (k *tokens8to16) constants(d rowDivision) []uint32 {
+	unroll := 1
+	if d.tokens == longestPass {
+		unroll = k.format.unroll
+	}
+	return opkit.Words(d.tokens, d.rows, d.lanes, unroll)
+}
+
+// plan takes passes of as few tokens as hold all, or of the most. K is cut into parts where the
+// rows leave much of the device idle.
+func (k *tokens8to16) plan(T, scratch int) linearPlan {
+	d := k.passes[0]
+	if d.tokens < T {
+		d = k.passes[len(k.passes)-1]
+	}
+	p := linearPlan{kernel: d.kernel, step: d.lanes * k.format.quad}
+	down, passes := d.rowTiles(k.cfg.N), opkit.CeilDiv(T, d.tokens)
+	p.cut(k.cfg.K, k.partsFor(down*passes*k.cfg.Groups, k.tune.Tokens8to16.Fill*k.cfg.Workgroups, opkit.CeilDiv(k.cfg.K, p.step), T, scratch))
+	p.grid = [3]uint32{uint32(down), uint32(passes), uint32(k.cfg.Groups * p.splits)}
+	return p
+}

@@ -1,0 +1,160 @@
+package projection
+
+import (
+	"errors"
+	"unsafe"
+
+	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// tokens8to32 is proj_linear_tokens8to32: matrices whose operands come from memory to registers, 16
+// rows and 8, 16 or 32 tokens a workgroup. It covers few tokens of every layer, and more of layers
+// with few rows.
+type tokens8to32 struct {
+	*linearLayer
+	beyond    *tokens32to64 // takes over; nil: tiles do
+	divisions []division8to32
+}
+
+// division8to32 is how the shader divides its work; the names are those of the shader.
+type division8to32 struct {
+	m, n, k  int // shape of a matrix product
+	subgroup int // invocations of a subgroup
+	parts    int // subgroups of a workgroup
+	tokens   int
+	ahead    int
+	lanes    int
+	kernel   *vk.Kernel
+}
+
+func (d division8to32) constants() []uint32 {
+	return opkit.Words(d.parts*d.subgroup, d.subgroup, d.m, d.n, d.k, d.tokens, d.ahead, d.lanes)
+}
+
+// sharedBytes is the size of the sums that meet, and of what a norm has beside them: the
+// sums of squares, of as many numbers, and who came last.
+func (d division8to32) sharedBytes(norm bool) int {
+	quads, squares := max(d.tokens, d.n)*(d.m/4+1), 1
+	if norm {
+		quads, squares = max(quads, 32), d.parts
+	}
+	return (d.parts*quads+squares)*16 + 4
+}
+
+// fits tells whether the device has the memory and the invocations.
+func (l *linearLayer) fits8to32(d division8to32) bool {
+	return d.parts*d.subgroup <= int(l.caps.MaxWorkgroupInvocations) && d.sharedBytes(l.cfg.Norm != 0) <= int(l.caps.SharedMemory)
+}
+
+// fit makes divisions for 8, 16 and 32 tokens, as far as the device and the profile go.
+func (k *tokens8to32) fit(l *linearLayer, next kernelKind) (bool, error) {
+	k.linearLayer = l
+	k.beyond, _ = next.(*tokens32to64)
+	p := &l.tune.Tokens8to32
+	if !l.runs("proj_linear_tokens8to32") {
+		return false, nil
+	}
+	for tokens := p.LeastPass; tokens <= p.MostPass; tokens *= 2 {
+		if tokens > p.Most && !k.covers(p.Most+1) {
+			break
+		}
+		d, err := l.divide8to32(tokens)
+		if errors.Is(err, vk.ErrMissingFeature) {
+			break
+		} else if err != nil {
+			return false, err
+		}
+		if tokens > p.LeastPass {
+			if d.ahead*d.lanes*l.format.quad > p.MostStepMany {
+				break
+			}
+			d.ahead, d.parts = min(d.ahead, p.MostAheadMany), min(d.parts, p.MostPartsMany)
+		}
+		k.divisions = append(k.divisions, d)
+		if l.enough(tokens) {
+			break
+		}
+	}
+	return len(k.divisions) > 0, nil
+}
+
+// divide8to32 divides a layer for the tokens of a workgroup, at most the columns of two
+// products. More subgroups share K while rows are too few to fill the device and each has
+// a step of its own or two. A step is two chunks, or one where that leaves less undone.
+//
+// Errors: vk.ErrMissingFeature when no shape of matrix product suits; those of a laneFinder.
+func (l *linearLayer) divide8to32(tokens int) (division8to32, error) {
+	p := &l.tune.Tokens8to32
+	return fitMatrix(l, func(s vk.CoopMatShape, lanes int) (d division8to32, ok bool) {
+		d = division8to32{m: int(s.M), n: int(s.N), k: int(s.K), subgroup: int(l.caps.MinSubgroupSize),
+			parts: p.LeastParts, tokens: tokens, ahead: 2, lanes: lanes}
+		chunk := lanes * l.format.quad
+		if tokens > 2*d.n || !l.fits8to32(d) || l.format.blocks && chunk > ScaleBlock {
+			return d, false
+		}
+		tiles, chunks := opkit.CeilDiv(l.cfg.N, d.m)*l.cfg.Groups, opkit.CeilDiv(l.cfg.K, chunk)
+		busy := p.Busy
+		if tokens > p.LeastPass && tiles > l.cfg.Workgroups {
+			busy = p.BusyMany
+		}
+		for more := d; d.parts < p.MostParts && tiles*d.parts < l.cfg.Workgroups*busy && chunks >= 4*d.parts; d = more {
+			if more.parts *= 2; !l.fits8to32(more) {
+				break
+			}
+		}
+		if same := d; l.format.alike == alikeAlways && tokens <= p.LeastPass && chunks >= 2*p.AlikeParts {
+			if same.parts = p.AlikeParts; l.fits8to32(same) {
+				d = same
+			}
+		}
+		less := opkit.CeilDiv(chunks, d.parts) < 2*opkit.CeilDiv(chunks, 2*d.parts)
+		if less || l.format.blocks && 2*chunk > ScaleBlock || 2*chunk > p.MostUnrolled {
+			d.ahead = 1
+		}
+		return d, true
+	})
+}
+
+func (k *tokens8to32) reach() int { return k.tune.Tokens8to32.Most }
+
+// covers is true for more than reach tokens where the workgroups of all rows read so little of x
+// that this takes less time than the second launch of proj_linear_tokens32to64.
+func (k *tokens8to32) covers(T int) bool {
+	p := &k.tune.Tokens8to32
+	if T <= p.Most || k.beyond == nil {
+		return T <= p.Most
+	}
+	rows := k.rowTiles(k.beyond.divisions[0].m) * k.cfg.Groups
+	return T <= k.tune.Tokens32to64.Most && rows*opkit.RoundUp(T, p.Most)*k.cfg.K*2 <= p.Reads
+}
+
+func (k *tokens8to32) build(int) error {
+	for i, d := range k.divisions {
+		spec := k.spec("proj_linear_tokens8to32", append(d.constants(), k.cfg.normConstants()...)...)
+		spec.Subgroup, spec.PushSize = uint32(d.subgroup), int(unsafe.Sizeof(projLinearNormPush{}))
+		kernel, err := pkg.Kernel(k.dev, spec)
+		if err != nil {
+			return err
+		}
+		k.divisions[i].kernel = kernel
+	}
+	return nil
+}
+
+// plan takes workgroups of no more tokens than there are, as long as they are not too few for the
+// device. Those of 32 leave room for one workgroup on a multiprocessor, and are only for all tokens
+// at once.
+func (k *tokens8to32) plan(T, _ int) linearPlan {
+	p := &k.tune.Tokens8to32
+	d := k.divisions[0]
+	tiles := k.rowTiles(d.m)
+	for _, more := range k.divisions[1:] {
+		once := more.tokens <= p.Most || T <= more.tokens
+		if T > d.tokens && once && tiles*k.cfg.Groups*opkit.CeilDiv(T, more.tokens) >= k.cfg.Workgroups/p.LeastFill {
+			d = more
+		}
+	}
+	return linearPlan{kernel: d.kernel, norms: true, splits: 1,
+		grid: [3]uint32{uint32(tiles), uint32(opkit.CeilDiv(T, d.tokens)), uint32(k.cfg.Groups)}}
+}

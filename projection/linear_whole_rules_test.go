@@ -1,0 +1,100 @@
+package projection
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/vkmla/vkmla/internal/lab/knowncaps"
+	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/internal/spirv"
+)
+
+// Which layers are computed by pairs of steps on an H100, and what the shader demands of
+// the tiles on every device.
+func TestLinearWholeRules(t *testing.T) {
+	for _, c := range []struct {
+		cfg    LinearConfig
+		tokens int
+		want   bool
+	}{
+		{LinearConfig{N: 32768, K: 1024, Weights: WeightBF16}, 4096, true},
+		{LinearConfig{N: 32768, K: 1024, Weights: WeightFP8}, 4096, true},
+		{LinearConfig{N: 32768, K: 1024, Weights: WeightFP8UE8M0}, 129, true},
+		{LinearConfig{N: 32768, K: 1024, Weights: WeightNVFP4}, 4096, true},
+		{LinearConfig{N: 1536, K: 4096, Weights: WeightFP8}, 4096, true},
+		{LinearConfig{N: 1024, K: 4096, Groups: 8, Weights: WeightFP8, Activations: ActivationFP8Packed}, 4096, true},
+		{LinearConfig{N: 1024, K: 4096, Groups: 8, Weights: WeightFP8UE8M0, Activations: ActivationFP8}, 4096, true},
+		{LinearConfig{N: 1024, K: 4096, Groups: 8, Weights: WeightFP8, Activations: ActivationFP8}, 4096, true},
+		{LinearConfig{N: 32768, K: 1024, Weights: WeightFP8}, 127, false}, // not a whole tile
+		{LinearConfig{N: 32768 + 64, K: 1024, Weights: WeightFP8}, 4096, false},
+		{LinearConfig{N: 32768, K: 1056, Weights: WeightFP8}, 4096, false},
+		{LinearConfig{N: 32768, K: 1088, Weights: WeightFP8}, 4096, false},
+		{LinearConfig{N: 32768, K: 1088, Weights: WeightBF16}, 4096, true},
+		{LinearConfig{N: 128, K: 1 << 25, Weights: WeightBF16}, 4096, false},
+		{LinearConfig{N: 128, K: 1 << 17, Groups: 256, Weights: WeightBF16}, 4096, false},
+	} {
+		o := planned(t, c.cfg, VariantCMB, 4)
+		m := kindOf[*matrixTiles](o).tile(c.tokens, math.MaxInt32)
+		if got := m.of(c.tokens).pairs; got != c.want {
+			t.Errorf("%+v, %d tokens: by pairs: %v, want %v", c.cfg, c.tokens, got, c.want)
+		}
+		step := 2 * m.bk
+		if c.cfg.Weights.is().blocks { // a block of scales
+			step = ScaleBlock
+		}
+		if p := o.plan(c.tokens, math.MaxInt32); c.want && p.step != step {
+			t.Errorf("%+v, %d tokens: %d numbers a turn", c.cfg, c.tokens, p.step)
+		}
+	}
+	caps, small := knowncaps.Matrix["H100"], linearTiling{m: 16, n: 16, k: 16, bm: 64, bn: 64, bk: 32, wm: 16, wn: 32, subgroup: 32}
+	for f, want := range map[WeightFormat]bool{WeightBF16: true, WeightFP8: false} {
+		l := layerFor(t, &caps, LinearConfig{N: 1024, K: 1024, Weights: f}, VariantCMB, 4)
+		if ok := l.wholeTile(small) != nil; ok != want {
+			t.Errorf("%v, two passes over the rows: by pairs: %v, want %v", f, ok, want)
+		}
+	}
+	for device, caps := range knowncaps.Matrix {
+		for variant, element := range matrixElement {
+			m, err := spirv.Parse(code(t, opkit.Stem("proj_linear_whole", variant)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var found matrixTiles
+			if err := found.find(&profile(t, "hopper").Linear, &caps, variant); err != nil {
+				continue // TestLinearTilingRules says where that may be
+			}
+			for _, cfg := range []LinearConfig{{Weights: WeightBF16}, {Weights: WeightFP8}, {Weights: WeightNVFP4}, {Weights: WeightFP8, Activations: ActivationFP8}} {
+				cfg.N, cfg.K = 1024, 1024
+				l := layerFor(t, &caps, cfg, variant, 4)
+				for i, d := range found.tiles {
+					x := l.wholeTile(d.linearTiling)
+					if device == "H100" && (x != nil) != (i == 0) {
+						t.Errorf("%s, %s, %v: %+v by pairs: %v", device, element, cfg.Weights, d, x != nil)
+					}
+					if x == nil {
+						continue
+					}
+					name := fmt.Sprintf("%s, %s, %v: %+v", device, element, cfg.Weights, x.linearTiling)
+					constants := append([]uint32{uint32(cfg.Weights), uint32(cfg.Activations)}, x.constants()...)
+					if got, err := m.SharedBytes(constants...); err != nil || got != x.sharedBytes() || got > int(caps.SharedMemory) {
+						t.Errorf("%s: %d bytes of shared memory, %v, want %d", name, got, err, x.sharedBytes())
+					}
+					act := 8
+					if cfg.Activations != ActivationBF16 {
+						act = 16
+					}
+					for _, loads := range []struct{ rows, quad, span int }{{x.bm, act, 2 * x.bk}, {x.bn, cfg.Weights.is().quad, 2 * x.bk}} {
+						lines := x.threads() * loads.quad / loads.span
+						if loads.rows%(2*lines) != 0 || lines*wholeRowBytes > math.MaxUint32+1 {
+							t.Errorf("%s: %d rows at a time", name, lines)
+						}
+					}
+					if ScaleBlock%x.span() != 0 || x.bk != 32 {
+						t.Errorf("%s: a turn crosses blocks, or rows are not of five quads", name)
+					}
+				}
+			}
+		}
+	}
+}
