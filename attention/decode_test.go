@@ -217,7 +217,7 @@ func TestDecodeFewHeads(t *testing.T) {
 				cfg.Splits, cfg.Workgroups = n, 1000
 				out, lse := s.decode(t, dev, cfg)
 				s.check(t, v, out, lse)
-				attention.FewParts(2, func() { out, lse = s.decode(t, dev, cfg) })
+				attention.KSplit(2, func() { out, lse = s.decode(t, dev, cfg) })
 				s.check(t, v, out, lse)
 			})
 		}

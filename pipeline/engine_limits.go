@@ -12,10 +12,9 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// Kernels read much of a step through descriptors, which hold
-// vk.Caps.MaxStorageBufferRange bytes. What follows finds out, before there is memory for
-// anything, whether the largest step and the longest session will fit: later each step
-// would fail, or all of them from the first long session on.
+// Kernels read much of a step through descriptors, which hold vk.Caps.MaxStorageBufferRange bytes.
+// NewEngine checks before it allocates anything that the largest step and the longest session fit.
+// Otherwise steps would fail later, when the first session becomes long.
 
 // ropeRows is how many rows of cosines and sines a descriptor holds.
 func ropeRows(dev *vk.Device) int {

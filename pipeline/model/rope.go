@@ -7,8 +7,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// RopePairs is the number of pairs of a head that turn, and of the cosines in a row of
-// a table.
+// RopePairs is the number of pairs of a head that turn, and of cosines in a row of a table.
 const RopePairs = ropeDim / 2
 
 // RopeRow is the number of float32 values of a table's row: 32 cosines, then 32 sines.
@@ -24,8 +23,8 @@ const RopeRow = ropeDim
 //	low, high = floor(c(BetaFast)), ceil(c(BetaSlow)), within 0..63
 //	c(n) = 64 ln(Original / (2 pi n)) / (2 ln Theta)       the pair that turns n times in Original positions
 //
-// Angles are not scaled otherwise, and YaRN's factor on the attention is 1. Of a rotation
-// that Config.Check refuses, such as the zero value, they have no meaning.
+// Angles are not scaled otherwise. For a rotation that Config.Check refuses, such as the zero value,
+// they mean nothing.
 //
 // Sources: vLLM vllm/model_executor/layers/rotary_embedding (common.py, yarn_scaling_rope.py),
 // DeepSeek's inference/model.py (precompute_freqs_cis).
@@ -44,8 +43,7 @@ func (r Rope) Frequencies() [RopePairs]float32 {
 	return f
 }
 
-// ramp are the pairs between which YaRN goes over from the given frequencies to the
-// divided ones.
+// ramp returns the pairs between which YaRN goes from the given frequencies to the divided ones.
 func (r Rope) ramp() (low, high float32) {
 	if !r.Scaled() {
 		return 0, 1
@@ -61,15 +59,14 @@ func (r Rope) ramp() (low, high float32) {
 	return low, high
 }
 
-// Table makes rows 0 to rows-1 of a table, row k for position k*step: for pair i the
-// cosine of k*step * f_i at i and its sine at 32+i. The angle is the product of float32
-// numbers, rounded, up to 0.03 from the exact one at position 2^20: that is what models
-// are trained and run with. Cosine and sine are rounded from float64. A step
-// of a layer's ratio gives the table for compressed entries, which turn by the position of
-// the first token of their group. A row is 256 bytes.
+// Table makes rows 0 to rows-1 of a table, row k for position k*step: for pair i the cosine of
+// k*step * f_i at i and its sine at 32+i. Models are trained and run with angles that are products
+// of float32 numbers, rounded to float32: up to 0.03 from the exact one at position 2^20. Cosine
+// and sine are rounded from float64. With a layer's ratio as step, it is the table for compressed
+// entries, which turn by the position of the first token of their group. A row has 256 bytes.
 //
-// Errors: vk.ErrArgument for numbers below 1, positions beyond 2^24, which float32 does
-// not tell apart, or a rotation that Config.Check refuses.
+// Errors: vk.ErrArgument for numbers below 1, positions beyond MaxPosition, or a rotation that
+// Config.Check refuses.
 func (r Rope) Table(rows, step int) ([]float32, error) {
 	if err := r.usable("model: rope table"); err != nil {
 		return nil, err
@@ -85,12 +82,12 @@ func (r Rope) Table(rows, step int) ([]float32, error) {
 	return table, nil
 }
 
-// Rows writes the rows of the given positions, one after the other, to dst: what a step
-// needs of a table, for a server that does not keep one. Tokens then turn by row number
-// instead of position.
+// Rows writes the rows of the given positions to dst, one after the other: the part of a table that
+// a step needs, for a server that keeps no table. Tokens then turn by row number instead of
+// position.
 //
-// Errors: vk.ErrArgument for a position below 0 or beyond 2^24, a dst that has not 64
-// numbers for each, or a rotation that Config.Check refuses; then nothing was written.
+// Errors: vk.ErrArgument for a position below 0 or beyond MaxPosition, a dst without 64 numbers for
+// each, or a rotation that Config.Check refuses. After an error nothing was written.
 func (r Rope) Rows(dst []float32, positions []int) error {
 	if err := r.usable("model: rope rows"); err != nil {
 		return err
@@ -117,7 +114,7 @@ func (r Rope) usable(op string) (err error) {
 	return err
 }
 
-// maxPosition is the last of the numbers that float32 all has.
+// MaxPosition is the last position: float32 does not tell apart all integers beyond it.
 const MaxPosition = 1 << 24
 
 func turnRow(row []float32, f *[RopePairs]float32, position int) {

@@ -8,16 +8,15 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// ErrCheckpoint is matched by every *CheckpointError, and by errors about files that
-// are malformed.
+// ErrCheckpoint is matched by every *CheckpointError, and by errors about malformed files.
 var ErrCheckpoint = errors.New("unusable checkpoint")
 
-// CheckpointError says which tensor of a checkpoint is missing, unexpected, or not
-// what the model's configuration demands.
+// CheckpointError says which tensor of a checkpoint is missing, unexpected, or not what the model's
+// configuration demands.
 type CheckpointError struct {
-	File   string // in the checkpoint's folder; "" where no file is concerned
+	File   string // in the checkpoint's folder; "" for none
 	Tensor string // name as stored, or as a released checkpoint would name it
-	Got    string // what is there: a type and shape, a value, or "absent"
+	Got    string // a type and shape, a value, or "absent"
 	Want   string // what is accepted
 	err    error  // of the file, nil if it is well formed
 }
@@ -37,11 +36,10 @@ func (e *CheckpointError) Error() string {
 // Is reports whether target is ErrCheckpoint.
 func (e *CheckpointError) Is(target error) bool { return target == ErrCheckpoint }
 
-// Unwrap returns what was wrong with the file, if anything.
+// Unwrap returns the error about the file, nil if it is well formed.
 func (e *CheckpointError) Unwrap() error { return e.err }
 
-// Format is how the weights of a linear layer are stored, in files and on the device
-// alike.
+// Format is how the weights of a linear layer are stored, in files and on the device alike.
 type Format uint8
 
 // Formats. All are row-major, N outputs by K inputs.
@@ -94,9 +92,8 @@ type Vector struct {
 	Data  Blob
 }
 
-// LayerWeights are the weights of one layer's attention, the part of one rank: with
-// Ranks ranks that is H/Ranks heads and G/Ranks groups (written H and G here) of what
-// is divided, and all of the rest.
+// LayerWeights are the weights of one layer's attention, the part of one rank. H and G below are
+// its heads and groups: with Ranks ranks the model's divided by Ranks.
 type LayerWeights struct {
 	Layer int // of the model
 
@@ -166,10 +163,9 @@ func (l *LayerWeights) Bytes() int64 {
 	return n
 }
 
-// Row writes row r as f32 values to dst, which holds K of them: what the stored
-// weights mean, without a further rounding. It is for checks; kernels read the stored
-// weights. Errors: those of Blob.ReadAt; vk.ErrArgument for a row that the matrix does
-// not have or a shorter dst.
+// Row writes row r as K f32 values to dst: what the stored weights mean, without another rounding.
+// It is for checks; kernels read the stored weights. Errors: those of Blob.ReadAt; vk.ErrArgument
+// for an unknown row or a dst that is too short.
 func (m *Matrix) Row(r int, dst []float32) error {
 	if r < 0 || r >= m.N || m.values == nil {
 		return &vk.ArgumentError{Op: "model: weights", Arg: "r", Got: fmt.Sprint(r), Want: fmt.Sprintf("one of the %d rows of a checkpoint's matrix", m.N)}

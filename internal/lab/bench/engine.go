@@ -18,8 +18,9 @@ import (
 )
 
 // engineRun is an engine with random weights. Its sessions have tokens, and its caches hold
-// rows that the operations could have written: the same bytes in the same page, so that the
-// first session of two engines has the same.
+// rows that the operations could have written. The first session of two engines has the same
+// ones: pages that are recycled, whose numbers depend on the other sessions, all hold the same,
+// and the numbers of others do not depend on them.
 type engineRun struct {
 	ctx     context.Context
 	dev     *vk.Device
@@ -82,10 +83,12 @@ func (r *engineRun) fillCaches() error {
 	for i := range r.engine.Layers() {
 		c := r.engine.Caches(i)
 		for j, p := range []pool{
-			{c.Window.Pool, c.Window.Layout.Stride, func(rng *rand.Rand) ([]byte, error) { return rowPages(rng, c.Window.Layout) }},
-			{c.Compressed.Pool, c.Compressed.Layout.Stride, func(rng *rand.Rand) ([]byte, error) { return rowPages(rng, c.Compressed.Layout) }},
-			{c.State.Pool, c.State.Layout.Stride, func(rng *rand.Rand) ([]byte, error) { return statePages(rng, c.State.Layout), nil }},
-			{c.IndexState.Pool, c.IndexState.Layout.Stride, func(rng *rand.Rand) ([]byte, error) { return statePages(rng, c.IndexState.Layout), nil }},
+			{c.Window.Pool, c.Window.Layout.Stride, func(rng *rand.Rand) ([]byte, error) { return rowPages(rng, c.Window.Layout, 1) }},
+			{c.Compressed.Pool, c.Compressed.Layout.Stride, func(rng *rand.Rand) ([]byte, error) {
+				return rowPages(rng, c.Compressed.Layout, 2048/c.Compressed.Layout.Page)
+			}},
+			{c.State.Pool, c.State.Layout.Stride, func(rng *rand.Rand) ([]byte, error) { return statePage(rng, c.State.Layout), nil }},
+			{c.IndexState.Pool, c.IndexState.Layout.Stride, func(rng *rand.Rand) ([]byte, error) { return statePage(rng, c.IndexState.Layout), nil }},
 			{c.Keys.Pool, c.Keys.Layout.Stride, func(rng *rand.Rand) ([]byte, error) { return keyPages(rng, c.Keys.Layout), nil }},
 		} {
 			if p.t.IsZero() {
@@ -108,19 +111,18 @@ func (r *engineRun) fillCaches() error {
 }
 
 // rowPages are pages of random rows.
-func rowPages(rng *rand.Rand, l cache.Layout) ([]byte, error) {
-	const rows = 2048
-	slots := make([]int64, rows)
+func rowPages(rng *rand.Rand, l cache.Layout, pages int) ([]byte, error) {
+	slots := make([]int64, pages*l.Page)
 	for i := range slots {
 		slots[i] = int64(i)
 	}
-	pages := make([]byte, l.PoolBytes(rows/l.Page))
-	return pages, cache.InsertRef(pages, l, normals(rng, rows*cache.D), slots)
+	data := make([]byte, l.PoolBytes(pages))
+	return data, cache.InsertRef(data, l, normals(rng, len(slots)*cache.D), slots)
 }
 
-// statePages are pages of random states.
-func statePages(rng *rand.Rand, l cache.StateLayout) []byte {
-	v := make([]float32, max(1, 64<<10/l.Stride)*l.Stride/4)
+// statePage is a page of random states.
+func statePage(rng *rand.Rand, l cache.StateLayout) []byte {
+	v := make([]float32, l.Stride/4)
 	for i := range v {
 		v[i] = float32(rng.NormFloat64())
 	}

@@ -148,53 +148,67 @@ func (c *Comparison) Exact(name string, got, want Array) *Comparison {
 	return c
 }
 
-// Close demands agreement within a tolerance. U16 arrays are read as bf16.
-func (c *Comparison) Close(name string, got, want Array, tol Tolerance) *Comparison {
+// numbers calls f for all elements that are numbers in both arrays and returns their calc_diff.
+// It records a failure where shapes differ, or infinities and NaNs do not coincide.
+func (c *Comparison) numbers(name string, got, want Array, f func(i int, a, b float64)) (calcDiff float64, ok bool) {
 	if !c.said(name, want) {
-		return c
-	}
-	if !slices.Equal(got.Shape, want.Shape) || got.IsZero() {
-		return c.Fail("%s: got %v, want %v", name, got, want)
+		return 0, false
 	}
 	a, b := got.Float64s(), want.Float64s()
-	if len(a) != len(b) {
-		return c.Fail("%s: got %v with %d elements, want %d", name, got, len(a), len(b))
+	if got.IsZero() || !slices.Equal(got.Shape, want.Shape) || len(a) != len(b) {
+		c.Fail("%s: got %v, want %v", name, got, want)
+		return 0, false
 	}
 	var dot, norm float64
-	pass, ratio, value, bound, at := true, -1.0, 0.0, tol.Abs, 0
 	for i := range b {
 		if special(a[i]) || special(b[i]) {
 			if a[i] != b[i] && !(math.IsNaN(a[i]) && math.IsNaN(b[i])) {
-				return c.Fail("%s: at %s got %g, want %g", name, position(i, want.Shape), a[i], b[i])
+				c.Fail("%s: at %s got %g, want %g", name, position(i, want.Shape), a[i], b[i])
+				return 0, false
 			}
 			continue
 		}
 		dot += a[i] * b[i]
 		norm += a[i]*a[i] + b[i]*b[i]
-		abs := math.Abs(a[i] - b[i])
-		rel := abs / (math.Abs(b[i]) + 1e-6)
+		f(i, a[i], b[i])
+	}
+	return diff(dot, norm), true
+}
+
+// Close demands agreement within a tolerance. U16 arrays are read as bf16.
+func (c *Comparison) Close(name string, got, want Array, tol Tolerance) *Comparison {
+	ratio, value, bound := -1.0, 0.0, tol.Abs
+	at, x, y := 0, 0.0, 0.0
+	d, ok := c.numbers(name, got, want, func(i int, a, b float64) {
+		abs := math.Abs(a - b)
+		rel := abs / (math.Abs(b) + 1e-6)
 		v, lim := abs, tol.Abs
 		if rel/tol.Rel < abs/tol.Abs {
 			v, lim = rel, tol.Rel
 		}
 		if v/lim > ratio {
-			ratio, value, bound, at = v/lim, v, lim, i
+			ratio, value, bound, at, x, y = v/lim, v, lim, i, a, b
 		}
+	})
+	if !ok {
+		return c
 	}
-	pass = ratio < 1
 	kind := "absolute"
 	if bound == tol.Rel {
 		kind = "relative"
 	}
-	if ratio >= 0 {
-		c.add(pass, value, bound, fmt.Sprintf("%s: %s error %.3g of %.3g at %s: got %.6g, want %.6g",
-			name, kind, value, bound, position(at, want.Shape), a[at], b[at]))
-	} else {
-		c.add(true, 0, tol.Abs, name+": no finite elements")
+	detail := fmt.Sprintf("%s: %s error %.3g of %.3g at %s: got %.6g, want %.6g", name, kind, value, bound, position(at, want.Shape), x, y)
+	if ratio < 0 {
+		detail = name + ": no finite elements"
 	}
-	if tol.Cos > 0 {
-		d := diff(dot, norm)
-		c.add(d < tol.Cos, d, tol.Cos, fmt.Sprintf("%s: 1 - cos %.3g of %.3g", name, d, tol.Cos))
+	c.add(ratio < 1, value, bound, detail)
+	return c.whole(name, d, tol.Cos)
+}
+
+// whole demands a calc_diff of all numbers below a bound; 0: there is none.
+func (c *Comparison) whole(name string, d, bound float64) *Comparison {
+	if bound > 0 {
+		c.add(d < bound, d, bound, fmt.Sprintf("%s: 1 - cos %.3g of %.3g", name, d, bound))
 	}
 	return c
 }
@@ -203,26 +217,9 @@ func (c *Comparison) Close(name string, got, want Array, tol Tolerance) *Compari
 // DeepGEMM's tests do; elements that are infinite or NaN in both arrays are
 // left out, and must coincide.
 func (c *Comparison) CalcDiff(name string, got, want Array, bound float64) *Comparison {
-	if !c.said(name, want) {
-		return c
+	if d, ok := c.numbers(name, got, want, func(int, float64, float64) {}); ok {
+		c.add(d < bound, d, bound, fmt.Sprintf("%s: calc_diff %.3g of %.3g", name, d, bound))
 	}
-	a, b := got.Float64s(), want.Float64s()
-	if !slices.Equal(got.Shape, want.Shape) || len(a) != len(b) {
-		return c.Fail("%s: got %v, want %v", name, got, want)
-	}
-	var dot, norm float64
-	for i := range b {
-		if special(a[i]) || special(b[i]) {
-			if a[i] != b[i] && !(math.IsNaN(a[i]) && math.IsNaN(b[i])) {
-				return c.Fail("%s: at %s got %g, want %g", name, position(i, want.Shape), a[i], b[i])
-			}
-			continue
-		}
-		dot += a[i] * b[i]
-		norm += a[i]*a[i] + b[i]*b[i]
-	}
-	d := diff(dot, norm)
-	c.add(d < bound, d, bound, fmt.Sprintf("%s: calc_diff %.3g of %.3g", name, d, bound))
 	return c
 }
 

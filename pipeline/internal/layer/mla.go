@@ -34,7 +34,7 @@ func (x *mla) build(k *Kind) (err error) {
 	if x.op, err = attention.NewDecoder(k.dev, cfg); err != nil {
 		return err
 	}
-	x.splits, x.turns, x.norms = x.op.Splits(t, window, x.width), x.op.Turns(t, window, x.width), x.op.Norms(t, window, x.width)
+	x.splits, x.turns, x.norms = x.op.Splits(t, window, x.width), x.op.InvertsRope(t, window, x.width), x.op.NormsQueries(t, window, x.width)
 	return nil
 }
 

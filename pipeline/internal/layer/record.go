@@ -223,7 +223,7 @@ func (r *recording) attention() (err error) {
 		a.Norm = attention.QueryNorm{Eps: k.cfg.Model.Eps, Positions: r.step.Positions, Table: r.a.CosSin}
 	}
 	if !joined && k.output.quant == nil && k.mla.turns {
-		a.Turn = attention.OutputTurn{Positions: r.step.Positions, Table: r.a.CosSin}
+		a.InverseRope = attention.InverseRope{Positions: r.step.Positions, Table: r.a.CosSin}
 	}
 	r.parts, err = k.mla.record(r.rec, a, joined)
 	return err

@@ -67,38 +67,29 @@ func (c *Comparison) CloseWeighted(name string, got, want Array, tol Tolerance, 
 	if err != nil {
 		return c.Fail("%s: %v", name, err)
 	}
-	a, b := got.Float64s(), want.Float64s()
-	if len(allowance) != len(b) {
-		return c.Fail("%s: %d values of spread for %d elements", name, len(allowance), len(b))
+	if len(allowance) != want.Len() {
+		return c.Fail("%s: %d values of spread for %d elements", name, len(allowance), want.Len())
 	}
-	beyond, ratio, at := 0, 0.0, 0
-	var dot, norm float64
-	for i := range b {
-		if special(a[i]) || special(b[i]) {
-			if a[i] != b[i] && !(math.IsNaN(a[i]) && math.IsNaN(b[i])) {
-				return c.Fail("%s: at %s got %g, want %g", name, position(i, want.Shape), a[i], b[i])
-			}
-			continue
-		}
-		dot += a[i] * b[i]
-		norm += a[i]*a[i] + b[i]*b[i]
-		abs := math.Abs(a[i] - b[i])
-		if abs < tol.Abs || abs/(math.Abs(b[i])+1e-6) < tol.Rel {
-			continue
+	beyond, ratio, at, x, y := 0, 0.0, 0, 0.0, 0.0
+	d, ok := c.numbers(name, got, want, func(i int, a, b float64) {
+		abs := math.Abs(a - b)
+		if abs < tol.Abs || abs/(math.Abs(b)+1e-6) < tol.Rel {
+			return
 		}
 		beyond++
 		// Either side's rounding of the output itself comes on top.
-		allowed := float64(sides)*bf16Roundoff*float64(allowance[i]) + bf16Roundoff*(math.Abs(a[i])+math.Abs(b[i]))
+		allowed := float64(sides)*bf16Roundoff*float64(allowance[i]) + bf16Roundoff*(math.Abs(a)+math.Abs(b))
 		if r := abs / allowed; r > ratio {
-			ratio, at = r, i
+			ratio, at, x, y = r, i, a, b
 		}
+	})
+	if !ok {
+		return c
 	}
-	limit := math.Ceil(roundedShare * float64(len(b)))
+	limit := math.Ceil(roundedShare * float64(want.Len()))
 	c.add(ratio < 1, ratio, 1, fmt.Sprintf("%s: %.3g of the allowance for rounded weights at %s: got %.6g, want %.6g",
-		name, ratio, position(at, want.Shape), a[at], b[at]))
+		name, ratio, position(at, want.Shape), x, y))
 	c.add(float64(beyond) <= limit, float64(beyond), limit, fmt.Sprintf("%s: %d of %d elements beyond absolute %.3g and relative %.3g, at most %.0f may be",
-		name, beyond, len(b), tol.Abs, tol.Rel, limit))
-	d := diff(dot, norm)
-	c.add(d < tol.Cos, d, tol.Cos, fmt.Sprintf("%s: 1 - cos %.3g of %.3g", name, d, tol.Cos))
-	return c
+		name, beyond, want.Len(), tol.Abs, tol.Rel, limit))
+	return c.whole(name, d, tol.Cos)
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // A turned output is that of the attention turned back, bit for bit.
-func TestDecodeTurn(t *testing.T) {
+func TestDecodeInverseRope(t *testing.T) {
 	dev := testkit.Device(t)
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 8))
 	const heads, tokens, rows = 21, 3, 40
@@ -43,7 +43,7 @@ func TestDecodeTurn(t *testing.T) {
 				if n := op.ScratchBytes(tokens, s.win.Width, s.comp.Width); n > 0 {
 					a.Scratch = r.Out(tensor.F32, int(n+3)/4).View()
 				}
-				a.Turn = attention.OutputTurn{Positions: r.In(vectors.FromI32(positions, tokens), tensor.I32), Table: r.In(vectors.FromF32(table, rows, 64), tensor.F32)}
+				a.InverseRope = attention.InverseRope{Positions: r.In(vectors.FromI32(positions, tokens), tensor.I32), Table: r.In(vectors.FromF32(table, rows, 64), tensor.F32)}
 				parts := func(rec *vk.Recorder) error { // what joins them turns them
 					_, err := op.RecordParts(rec, a)
 					return err
@@ -51,15 +51,15 @@ func TestDecodeTurn(t *testing.T) {
 				if c.splits == 1 {
 					refuses(t, dev, "Q", parts)
 				} else if !strings.HasPrefix(v, attention.TwoPassPrefix) {
-					refuses(t, dev, "Turn", parts)
+					refuses(t, dev, "InverseRope", parts)
 				}
-				if !op.Turns(tokens, s.win.Width, s.comp.Width) {
-					refuses(t, dev, "Turn", func(rec *vk.Recorder) error { return op.Record(rec, a) })
+				if !op.InvertsRope(tokens, s.win.Width, s.comp.Width) {
+					refuses(t, dev, "InverseRope", func(rec *vk.Recorder) error { return op.Record(rec, a) })
 					return
 				}
 				bad := a
-				bad.Turn.Positions = tensor.Tensor{}
-				refuses(t, dev, "Turn.Positions", func(rec *vk.Recorder) error { return op.Record(rec, bad) })
+				bad.InverseRope.Positions = tensor.Tensor{}
+				refuses(t, dev, "InverseRope.Positions", func(rec *vk.Recorder) error { return op.Record(rec, bad) })
 				r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
 				got := must[verify.Arrays](t)(r.Results(map[string]tensor.Tensor{"out": a.Out}))
 				if !slices.Equal(got["out"].U16(), want) {
