@@ -221,8 +221,6 @@ const (
 var wide = map[string]struct{ comments, code int }{
 	"shaders":            {605, 39},
 	"attention":          {26, 26},
-	"cache":              {1, 6},
-	"indexer":            {7, 13},
 	"pipeline":           {2, 1},
 	"projection":         {11, 25},
 	"tensor":             {0, 1},
