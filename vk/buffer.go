@@ -81,8 +81,9 @@ func (v View) Address() uint64 {
 // NewBuffer allocates a buffer that kernels can use as storage and that copies
 // can read and write. Its content is undefined.
 //
-// Errors: ErrArgument when the size is 0; ErrOutOfDeviceMemory, also for more than the largest
-// heap or Caps.MaxBuffer; ErrOutOfHostMemory; ErrDeviceLost, ErrClosed; the error of DeviceOptions.MemoryHook.
+// Errors: ErrArgument when the size is 0; ErrOutOfDeviceMemory, also for more than the
+// largest heap or Caps.MaxBuffer; ErrOutOfHostMemory; ErrDeviceLost, ErrClosed; the error of
+// DeviceOptions.MemoryHook.
 func (d *Device) NewBuffer(s BufferSpec) (*Buffer, error) {
 	op := "new buffer " + s.Label
 	if err := d.usable(op); err != nil {
@@ -91,8 +92,8 @@ func (d *Device) NewBuffer(s BufferSpec) (*Buffer, error) {
 	if s.Size == 0 {
 		return nil, argument(op, "Size", "0", "at least 1 byte")
 	}
-	// MaxAllocation is what the driver vouches for; many give more, so only what no
-	// heap could hold is refused here.
+	// Many drivers give more than MaxAllocation, which is all that they promise. So only
+	// what no heap could hold is refused here.
 	if heap := d.Caps().HeapBytes; s.Size > heap {
 		return nil, fmt.Errorf("vk: %s: %w: %d bytes asked, the heap has %d", op, ErrOutOfDeviceMemory, s.Size, heap)
 	}
@@ -231,8 +232,8 @@ func (b *Buffer) Whole() View {
 // submitted; recording or copying with the buffer gives ErrClosed.
 func (b *Buffer) Closed() bool { return b.closed.Load() }
 
-// Close frees the buffer, or, while recorded commands still use it, lets the last
-// of those free it when it is closed. It always returns nil.
+// Close frees the buffer. If recorded commands still use it, it is freed when the last of
+// them is closed. Close always returns nil.
 func (b *Buffer) Close() error {
 	if b == nil || b.closed.Swap(true) {
 		return nil

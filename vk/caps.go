@@ -70,22 +70,23 @@ type Caps struct {
 	SharedMemory            uint32    // bytes of a workgroup
 	MaxWorkgroupInvocations uint32    // invocations of a workgroup
 	MaxWorkgroupSize        [3]uint32 // of these in x, y, z
-	MaxWorkgroupSubgroups   uint32    // subgroups of a workgroup of a size that is required; 0 where none can be
+	MaxWorkgroupSubgroups   uint32    // subgroups of a workgroup, if their size is required; 0 if none can be
 	MaxWorkgroupCount       [3]uint32 // workgroups of a dispatch in x, y, z
 	SubgroupSize            uint32    // default size
 	MinSubgroupSize         uint32    // smallest that can be required
 	MaxSubgroupSize         uint32    // largest that can be required
-	ComputeUnits            uint32    // multiprocessors of NVIDIA's, compute units of AMD's devices; 0 where the driver does not tell
+	ComputeUnits            uint32    // multiprocessors (NVIDIA), compute units (AMD); 0 where the driver does not tell
 	StorageAlignment        uint64    // of a descriptor's offset, bytes
 	TimestampPeriod         float64   // ns per tick; 0 when there are no timestamps
 	HeapBytes               uint64    // largest device-local heap
 
-	// Features has Vulkan's names of the features that this package looks for, true
-	// where the device offers them, and two that stand for a cooperative matrix
-	// product of subgroup scope with f32 sums: "coopmat.f16.f32" and
-	// "coopmat.bf16.f32". "subgroupSizeControl" is true only if compute shaders can
-	// require a size, or the device has no other, "subgroupShuffle" if they can shuffle, "subgroupBallot" if they can
-	// broadcast and vote by ballot, "subgroupArithmetic" if they can reduce and scan.
+	// Features tells by Vulkan's names which features the device offers. Further names:
+	//
+	//	coopmat.f16.f32, coopmat.bf16.f32  matrix products of subgroup scope with f32 sums
+	//	subgroupSizeControl                compute shaders can require a size, or there is only one
+	//	subgroupShuffle                    they can shuffle
+	//	subgroupBallot                     they can broadcast and vote by ballot
+	//	subgroupArithmetic                 they can reduce and scan
 	Features map[string]bool
 	CoopMat  []CoopMatShape // empty without the feature cooperativeMatrix
 
@@ -128,9 +129,10 @@ type Adapter struct {
 	APIVersion    Version // of Vulkan, as the driver reports it
 	Caps          Caps
 
-	instance *Instance
-	phys     unsafe.Pointer
-	raw      C.VmAdapter
+	instance  *Instance
+	phys      unsafe.Pointer
+	raw       C.VmAdapter
+	processor bool // the device is the host's processor: nothing computes beside it
 }
 
 func newAdapter(in *Instance, phys unsafe.Pointer) (*Adapter, error) {
@@ -144,6 +146,7 @@ func newAdapter(in *Instance, phys unsafe.Pointer) (*Adapter, error) {
 	p := &raw.props.properties
 	a.Name = C.GoString(&p.deviceName[0])
 	a.Type = DeviceType(p.deviceType)
+	a.processor = a.Type == TypeCPU
 	a.UUID = hex.EncodeToString(C.GoBytes(unsafe.Pointer(&raw.props11.deviceUUID), 16))
 	a.DriverName = C.GoString(&raw.driver.driverName[0])
 	a.DriverInfo = C.GoString(&raw.driver.driverInfo[0])
@@ -176,7 +179,7 @@ func (a *Adapter) fillCaps(raw *C.VmAdapter) error {
 	if required {
 		c.MaxWorkgroupSubgroups = uint32(raw.subgroup.maxComputeWorkgroupSubgroups)
 	}
-	// What the driver does not have is 0.
+	// A structure that the driver does not know stays 0.
 	c.ComputeUnits = max(uint32(raw.sm.shaderSMCount), uint32(raw.cores.activeComputeUnitCount))
 	c.StorageAlignment = uint64(l.minStorageBufferOffsetAlignment)
 	if bits := raw.timestampBits; bits > 0 {
@@ -194,9 +197,9 @@ func (a *Adapter) fillCaps(raw *C.VmAdapter) error {
 	return nil
 }
 
-// fillSubgroups notes the sizes of subgroups: the default, the least and the most that there
-// are, 0 where the driver does not tell, and whether a compute shader can require one of them.
-// Where all subgroups have one size, as with Mesa's NVK, none has to be required.
+// fillSubgroups notes the default, least and largest size of subgroups, 0 where the driver
+// does not tell, and whether a compute shader can require one. A device with a single size,
+// such as Mesa's NVK has, need not require it.
 func (c *Caps) fillSubgroups(size, least, most uint32, required bool) {
 	c.SubgroupSize, c.MinSubgroupSize, c.MaxSubgroupSize = size, size, size
 	if required {
@@ -226,7 +229,7 @@ func subgroups(raw *C.VmAdapter, operation C.uint32_t) bool {
 	return raw.props11.subgroupSupportedStages&shaderStageCompute != 0 && raw.props11.subgroupSupportedOperations&operation != 0
 }
 
-// fillFeatures notes the features, but for those that stand for matrix products.
+// fillFeatures notes all features but those of matrix products.
 func (c *Caps) fillFeatures(raw *C.VmAdapter) {
 	const arithmetic, ballot, shuffle = 0x4, 0x8, 0x10 // kinds of subgroup operations
 	c.Features = map[string]bool{

@@ -27,14 +27,14 @@ type Commands struct {
 type Pending struct {
 	c *Commands
 
-	// The fence is the commands' own: the next submission uses it again, and Close
-	// destroys it. Neither does before finish, which waits for those who look at it.
+	// The fence belongs to the commands: the next submission reuses it, and Close
+	// destroys it. Both happen after finish, which waits for those who look at it.
 	fence sync.RWMutex
 	done  bool
 	err   error
 }
 
-// Barriers returns how many barriers the recorder derived.
+// Barriers returns the number of barriers that the recorder derived.
 func (c *Commands) Barriers() int { return c.rec.barriers }
 
 // Submit hands the commands to the device and returns at once. They can be
@@ -114,8 +114,8 @@ func (p *Pending) Wait(ctx context.Context) error {
 	}
 }
 
-// poll reports whether the submission has finished, waiting for it for a while, and with
-// what error.
+// poll waits for at most sleep and reports whether the submission has finished, and with
+// which error.
 func (p *Pending) poll(sleep time.Duration) (done bool, err error) {
 	p.fence.RLock()
 	defer p.fence.RUnlock()
@@ -137,7 +137,7 @@ func (p *Pending) poll(sleep time.Duration) (done bool, err error) {
 	return true, d.check("wait", int(r))
 }
 
-// finish notes that the submission has finished. Nobody looks at the fence for it afterwards.
+// finish notes that the submission has finished. The fence is not used for it afterwards.
 func (p *Pending) finish(err error) {
 	p.fence.Lock()
 	p.done, p.err = true, err
@@ -184,8 +184,8 @@ func (c *Commands) Timestamps() ([]float64, error) {
 	return ns, nil
 }
 
-// Close waits until the device has finished with the commands and frees them. The
-// error is ErrDeviceLost, found while waiting; they are freed nevertheless.
+// Close waits until the device has finished with the commands and frees them. If the
+// device is lost meanwhile it frees them all the same and returns ErrDeviceLost.
 func (c *Commands) Close() error {
 	if c == nil {
 		return nil

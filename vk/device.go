@@ -21,10 +21,10 @@ type DeviceOptions struct {
 	// only an optimisation: a missing, unwritable or corrupt cache is ignored.
 	PipelineCacheDir string
 	// MemoryHook, when set, is called before each allocation of device or staging
-	// memory with its size in bytes; an error it returns is returned to the caller
-	// and nothing is allocated. A server can hold a budget with it, a test can let
-	// the n-th allocation fail. Where less would do, as for caches that grow, less is
-	// tried if the error wraps ErrOutOfDeviceMemory. Several goroutines may call it at once.
+	// memory with its size in bytes. If it returns an error, nothing is allocated and
+	// the caller gets the error. A server can keep a budget with it, a test can let the
+	// n-th allocation fail. Caches that grow try less if the error wraps
+	// ErrOutOfDeviceMemory. Several goroutines may call it at once.
 	MemoryHook func(size uint64) error
 	// Statistics keeps what the driver's compiler says about each kernel, for
 	// Device.Statistics, on devices with the feature pipelineExecutableInfo. It may
@@ -46,8 +46,8 @@ type Device struct {
 
 	queueMu sync.Mutex // vkQueueSubmit wants external synchronisation
 	lost    atomic.Bool
-	closed  atomic.Bool // nothing begins any more
-	gone    atomic.Bool // the handle is destroyed, and with it what was left open
+	closed  atomic.Bool // no call begins any more
+	gone    atomic.Bool // the handle and everything left open are destroyed
 
 	mu      sync.Mutex
 	kernels map[kernelKey]*Kernel
@@ -105,8 +105,8 @@ func (a *Adapter) Open(o DeviceOptions) (*Device, error) {
 	return d, nil
 }
 
-// nobody is the adapter of no device: what chooses by its limits fails later, with an
-// error that says so.
+// nobody is the adapter of a nil device. Code that chooses by its limits fails later, with
+// an error that says so.
 var nobody = &Adapter{Name: "no device"}
 
 // Adapter returns the adapter that the device was opened from.
@@ -138,10 +138,9 @@ func (d *Device) MemoryInUse() map[string]uint64 {
 	return maps.Clone(d.memory)
 }
 
-// Close waits for the device to be idle and releases it with everything that it
-// owns. Buffers and commands must have been closed before; the error lists the
-// bytes of buffers that were not, by label. To close them afterwards is too late to
-// free what they hold, and does nothing else.
+// Close waits for the device to be idle and releases it with everything that it owns.
+// Buffers and commands must have been closed before. The error lists the bytes of buffers
+// that were not, by label. Closing those afterwards is allowed and does nothing.
 func (d *Device) Close() error {
 	if d == nil || d.adapter == nil || d.closed.Swap(true) {
 		return nil

@@ -11,29 +11,28 @@ import (
 	vulkan "github.com/goki/vulkan"
 )
 
-// MaxPieces is how many pieces a launch is divided into at most.
+// MaxPieces bounds the pieces of one launch.
 const MaxPieces = 64
 
-// Pieces says how launches are divided by their workgroups. Workgroups of the launches that
-// are divided never wait for each other, so that it makes no difference to what they
-// compute.
+// Pieces says how launches are divided by their workgroups. Workgroups of such launches
+// never wait for each other, so division does not change results.
 type Pieces struct {
 	Of map[int]int // pieces of an operation, counted from 0 in the order of recording; at least 1
-	// Workgroups, unless 0, is how many workgroups a piece of any other launch has at most.
+	// Workgroups bounds the workgroups of a piece of any other launch; 0: no bound.
 	Workgroups int
 }
 
-// Divide makes launches of kernels that KernelSpec.Divisible says it of several parts, which
-// are submitted one by one: as many as p says, or as there are workgroups along the longest
-// side that the kernel can be divided along, and at most MaxPieces. It has to be called
-// after SplitAt or SplitEach and before anything is recorded.
+// Divide makes several parts of each launch of a divisible kernel (KernelSpec.Divisible),
+// which are submitted one by one. There are as many as p says, but at most MaxPieces and at
+// most one for each workgroup along the longest side that the kernel can be divided along.
+// It must be called after SplitAt or SplitEach and before anything is recorded.
 //
 // Errors: ErrArgument without SplitAt or SplitEach, when something was recorded, and for
 // negative numbers.
 func (r *Recorder) Divide(p Pieces) error {
 	const op = "divide"
 	if !r.parts.on || r.operations > 0 {
-		return argument(op, "recorder", "one that is not split, or with something in it", "one that SplitAt or SplitEach was called for")
+		return argument(op, "recorder", "one that is not split or not empty", "an empty one after SplitAt or SplitEach")
 	}
 	if p.Workgroups < 0 {
 		return argument(op, "Workgroups", fmt.Sprint(p.Workgroups), "0 or more")
@@ -47,18 +46,18 @@ func (r *Recorder) Divide(p Pieces) error {
 	return nil
 }
 
-// Part is what was recorded for one submission of several.
+// Part is what one of several submissions contains.
 type Part struct {
 	First      int  // its first operation, counted from 0 in the order of recording
 	Operations int  // how many; 1 for a piece of a launch
-	Divisible  bool // it can be divided further, by SplitAt or Divide
+	Divisible  bool // SplitAt or Divide can divide it further
 }
 
 // Division returns the parts, in their order; nil if the recording was not split.
 func (c *Commands) Division() []Part { return c.rec.parts.list }
 
-// piecesOf says into how many pieces the operation that is recorded next is divided, and
-// into how many it can be, given the workgroups along the side that it is divided along.
+// piecesOf returns the number of pieces of the operation that is recorded next, and the
+// most that the workgroups along its side allow.
 func (r *Recorder) piecesOf(groups [3]uint32, side int) (n, most int) {
 	if !r.parts.on {
 		return 1, 1
@@ -72,9 +71,9 @@ func (r *Recorder) piecesOf(groups [3]uint32, side int) (n, most int) {
 	return min(max(n, 1), most), most
 }
 
-// side is the axis along which launches of the kernel are divided: the longest, but not x
-// for kernels that read how many workgroups there are, since a piece of a launch tells
-// them how many it has itself. They share out their work along x.
+// side is the axis along which launches of the kernel are divided: the longest. It is not x
+// for kernels that read the number of workgroups, which they use along x only, because a
+// piece reports its own number.
 func (k *Kernel) side(groups [3]uint32) int {
 	side := 0
 	if k.counts {
@@ -95,7 +94,7 @@ func countsWorkgroups(spirv []byte) bool {
 		word := binary.LittleEndian.Uint32(spirv[at:])
 		length := 4 * int(word>>16)
 		if length == 0 || at+length > len(spirv) {
-			return true // not what a compiler writes: divide it with care
+			return true // malformed: take the cautious answer
 		}
 		if word&0xffff == decorate && length == 16 &&
 			binary.LittleEndian.Uint32(spirv[at+8:]) == builtIn && binary.LittleEndian.Uint32(spirv[at+12:]) == numWorkgroups {

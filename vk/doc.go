@@ -7,22 +7,22 @@
 // An [Instance] owns the adapters it lists. A [Device], opened from an
 // [Adapter], owns its kernels, descriptor sets and pipeline cache. The caller
 // owns each [Buffer] and each [Commands] and closes them; a buffer that recorded
-// commands still use is freed when the last of those is closed. Zero values of
-// these types are of no use: functions here return them. What is called without a
-// device or a recorder returns ErrArgument.
+// commands still use is freed when the last of those is closed. Functions of this
+// package make these types; their zero values do nothing. A call without a device or
+// a recorder returns ErrArgument.
 //
 // # Barriers
 //
 // A [Recorder] derives barriers: it remembers which byte ranges were read and
-// written since the last barrier and places one before a command that would
-// otherwise race, and one where there are more ranges than it remembers, some
-// hundred. Callers say what a command reads and writes, nothing else.
+// written since the last barrier, and places a barrier before a command that would
+// otherwise race. When it has remembered some hundred ranges it places one as well.
+// Callers say what a command reads and writes, nothing else.
 //
 // # Compiling
 //
-// [Device.Kernel] does not wait for the driver's compiler: kernels are compiled behind
-// the caller, several at a time, and recording waits for those that it needs. So a
-// program asks for all that it is going to use, and then begins to record.
+// [Device.Kernel] does not wait for the driver's compiler. Kernels are compiled in the
+// background, several at a time, and recording waits for the ones it needs. So a program
+// first asks for every kernel that it will use and then begins to record.
 //
 // # The binding
 //

@@ -4,6 +4,7 @@ package vk
 import "C"
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"runtime"
 	"slices"
@@ -25,7 +26,7 @@ const (
 
 // KernelSpec describes a compute kernel.
 type KernelSpec struct {
-	Name     string   // of the module: different modules need different names
+	Name     string   // for errors and statistics
 	SPIRV    []byte   // the module, little-endian; its entry point is main
 	Bindings []Access // storage buffers of descriptor set 0, binding i is used as Bindings[i]
 	PushSize int      // bytes of push constants, a multiple of 4
@@ -35,9 +36,9 @@ type KernelSpec struct {
 	// subgroupSizeControl unless it is the device's only size); 0 takes any.
 	SubgroupSize uint32
 	Requires     []string // features of the device, keys of Caps.Features
-	// Divisible is for kernels whose launches may take long: Recorder.Divide can divide
-	// these, and only these, by their workgroups. They are built so that a launch may begin
-	// at any of them, divided or not, which makes their results the same bits.
+	// Divisible allows Recorder.Divide to divide launches of the kernel by workgroups, for
+	// launches that may take long. The kernel is built so that a launch may begin at any
+	// workgroup, so results are the same bits whether it is divided or not.
 	Divisible bool
 }
 
@@ -67,14 +68,15 @@ type layoutKey struct{ bindings, push int }
 // kernelKey is what tells kernels apart.
 type kernelKey struct {
 	name                string
-	length, push        int
+	module              [sha256.Size]byte
+	push                int
 	bindings, constants string
 	subgroup            uint32
 	divisible           bool
 }
 
 func (s *KernelSpec) key() kernelKey {
-	return kernelKey{s.Name, len(s.SPIRV), s.PushSize, fmt.Sprint(s.Bindings), fmt.Sprint(s.Constants), s.SubgroupSize, s.Divisible}
+	return kernelKey{s.Name, sha256.Sum256(s.SPIRV), s.PushSize, fmt.Sprint(s.Bindings), fmt.Sprint(s.Constants), s.SubgroupSize, s.Divisible}
 }
 
 // layout is what kernels with equally many bindings and push-constant bytes share.
@@ -85,13 +87,13 @@ type layout struct {
 	push     int
 }
 
-// Kernel returns a kernel, the same one for each specification that agrees in everything
-// but the module, of which only the length is compared. It does not wait for the driver's compiler, which
-// takes up to a second for a long module: kernels are compiled behind the caller, as many
-// at a time as there are processors, and whoever needs one first (Recorder.Dispatch)
-// waits for it. Where the device is the processor, a kernel is compiled when it is first
-// needed: there nothing is idle meanwhile, and most programs ask for more kernels than
-// they use. Several goroutines may ask for kernels at the same time.
+// Kernel returns the kernel of a specification. Equal specifications give the same kernel;
+// modules are told apart by a hash. Several goroutines may ask at the same time.
+//
+// Kernel does not wait for the driver's compiler, which takes up to a second for a long
+// module. Kernels are compiled in the background, as many at a time as there are processors,
+// and Recorder.Dispatch waits for those that it needs. Where the device is the processor
+// itself, a kernel is compiled when it is first needed, because nothing is idle meanwhile.
 //
 // Errors: ErrArgument when the module is not SPIR-V or exceeds the device's
 // limits; *MissingError; ErrClosed, ErrDeviceLost.
@@ -112,14 +114,14 @@ func (d *Device) Kernel(s KernelSpec) (*Kernel, error) {
 	s.Constants = slices.Clone(s.Constants)
 	k := &Kernel{dev: d, op: op, spec: s, counts: countsWorkgroups(s.SPIRV)}
 	d.kernels[key] = k
-	if DeviceType(d.adapter.raw.props.properties.deviceType) != TypeCPU { // what it is, not what a test says that it is
+	if !d.adapter.processor {
 		d.compileLater(k)
 	}
 	return k, nil
 }
 
-// compileLater has a kernel compiled by one of a few goroutines, which end when nothing
-// is left to be compiled. Under d.mu.
+// compileLater queues a kernel for the goroutines that compile, and starts one if there is
+// room. They end when the queue is empty. Under d.mu.
 func (d *Device) compileLater(k *Kernel) {
 	d.waiting = append(d.waiting, k)
 	if d.compilers == runtime.GOMAXPROCS(0) {
@@ -137,13 +139,13 @@ func (d *Device) compileLater(k *Kernel) {
 			k := d.waiting[0]
 			d.waiting = d.waiting[1:]
 			d.mu.Unlock()
-			_ = k.Ready() // whoever needs it tries again, and is told
+			_ = k.Ready() // a dispatch tries again and returns the error
 		}
 	})
 }
 
-// Ready compiles the kernel, unless that is done, or waits until it is. After an error the
-// next call tries again.
+// Ready returns once the kernel is compiled, and compiles it if nobody does. After an error
+// the next call tries again.
 //
 // Errors: ErrOutOfHostMemory, ErrOutOfDeviceMemory; ErrDriver when the driver refuses the
 // module; ErrClosed, ErrDeviceLost.
@@ -281,9 +283,9 @@ func (l *layout) destroy(d *Device) {
 	vulkan.DestroyDescriptorSetLayout(d.h, l.set, nil)
 }
 
-// Bytes views a push-constant structure of fixed-size fields as bytes. Padding
-// that Go puts between or after fields is among them: a structure that begins with
-// its 8-byte fields and ends on a multiple of 8 has none.
+// Bytes views a push-constant structure of fixed-size fields as bytes. Go's padding
+// between or after fields is included. A structure that begins with its 8-byte fields
+// and ends on a multiple of 8 has none.
 func Bytes[T any](p *T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(p)), unsafe.Sizeof(*p))
 }

@@ -75,14 +75,17 @@ func TestKernelsCompileLater(t *testing.T) {
 	t.Logf("%d of %d were left when the device was closed", left, len(list))
 }
 
-// Kernels whose specifications differ in anything but the module's content are not taken
-// for one.
+// Kernels whose specifications differ in anything, one bit of the module included, are
+// different kernels.
 func TestKernelsByTheirSpecification(t *testing.T) {
 	one, two := []vk.Access{vk.Read}, []vk.Access{vk.Read, vk.Write}
+	other := make([]byte, 1236)
+	other[1235] = 1
 	seen := map[any]int{}
 	for i, s := range []vk.KernelSpec{
 		{Name: "k", SPIRV: make([]byte, 1236), Bindings: one},
 		{Name: "k1", SPIRV: make([]byte, 236), Bindings: one},
+		{Name: "k", SPIRV: other, Bindings: one},
 		{Name: "k", SPIRV: make([]byte, 1240), Bindings: one},
 		{Name: "k", SPIRV: make([]byte, 1236), Bindings: two},
 		{Name: "k", SPIRV: make([]byte, 1236), Bindings: []vk.Access{vk.Write}},

@@ -28,8 +28,8 @@ const (
 // maxTimestamps bounds the timestamps of one Commands.
 const maxTimestamps = 8192
 
-// markChunk is how many of them are reset at a time, as they are needed: an H100 takes 40 us
-// to reset all.
+// markChunk timestamps are reset at a time, as they are needed. To reset all of them costs
+// every submission tens of microseconds.
 const markChunk = 32
 
 // Recorder records commands. It is used from one goroutine; End turns it into
@@ -47,10 +47,10 @@ type Recorder struct {
 	dispatches int
 	operations int // launches, fills and copies
 	parts      splitting
-	sections   []sectionMark // nil unless they are timed
-	waits      []int         // then: launches in front of each place where all before is waited for
+	sections   []sectionMark // nil unless sections are timed
+	waits      []int         // then: launches recorded before each place that waits for all of them
 	sectionErr error
-	whole      bool // there is one section
+	whole      bool // everything is one section
 	hostRead   bool // something host-visible was written
 	sets       map[string]boundSet
 	held       map[*Buffer]bool
@@ -126,10 +126,10 @@ func (r *Recorder) usable(op string) error {
 	return r.dev.usable(op)
 }
 
-// order places a barrier if any of the uses would race with an access since the
-// last barrier (read after write, write after read, write after write), and
-// remembers the uses. One global barrier covers everything before it: on the
-// devices measured it costs the same as a narrow one.
+// order remembers the uses. It places a barrier first if one of them would race with
+// an access since the last barrier: read after write, write after read, or write after
+// write. The barrier is global and covers everything before it. A narrow one costs
+// the same on the devices measured.
 func (r *Recorder) order(uses []use) {
 	for _, u := range uses {
 		if r.conflicts(u) {
@@ -149,9 +149,9 @@ func (r *Recorder) order(uses []use) {
 	}
 }
 
-// maxPending is how many accesses are remembered. To compare with more takes the host longer
-// than a barrier takes the device, after which none has to be: of thousands of copies of
-// different ranges, each would be compared with all before it.
+// maxPending bounds the accesses that are remembered. Each new access is compared with all
+// of them, which would take thousands of copies of different ranges longer on the host
+// than a barrier takes on the device. A barrier clears the list.
 const maxPending = 512
 
 // conflicts reports whether a barrier has to come before an access.
@@ -304,7 +304,7 @@ func (r *Recorder) set(op string, l *layout, views []View) (vulkan.DescriptorSet
 }
 
 // Fill records writing the 32-bit word over the view, whose offset and size are
-// multiples of 4; the size may be another one if the view ends with the buffer.
+// multiples of 4. The size may be any if the view ends with the buffer.
 //
 // Errors: ErrArgument, with nothing recorded; ErrClosed, ErrDeviceLost.
 func (r *Recorder) Fill(v View, word uint32) error {
@@ -389,9 +389,9 @@ func (r *Recorder) Timestamp() (int, error) {
 	return r.marks - 1, nil
 }
 
-// Separate makes what is recorded from here on wait for everything before it, whether it
-// touches the same bytes or not. Programs do not need it; it serves measurements of
-// launches one after the other. Errors: ErrClosed, ErrDeviceLost.
+// Separate makes everything recorded later wait for everything recorded before, even where
+// no bytes are shared. It serves measurements; programs do not need it.
+// Errors: ErrClosed, ErrDeviceLost.
 func (r *Recorder) Separate() error {
 	if err := r.usable("separate"); err != nil {
 		return err
@@ -402,18 +402,18 @@ func (r *Recorder) Separate() error {
 	return nil
 }
 
-// Barriers returns how many barriers were derived so far.
+// Barriers returns the number of barriers derived so far.
 func (r *Recorder) Barriers() int { return r.barriers }
 
-// End finishes the recording, also when it fails: the recorder cannot be used
-// afterwards.
+// End finishes the recording. The recorder cannot be used afterwards, even if End
+// fails.
 //
 // Errors: ErrClosed, ErrDeviceLost, ErrOutOfHostMemory, ErrOutOfDeviceMemory.
 func (r *Recorder) End() (*Commands, error) {
 	const op = "end recording"
 	if err := r.usable(op); err != nil {
 		if errors.Is(err, ErrDeviceLost) {
-			r.Close() // as below: nobody closes a recorder whose End failed
+			r.Close() // as below: callers do not close a recorder whose End failed
 		}
 		return nil, err
 	}

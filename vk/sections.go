@@ -9,9 +9,9 @@ type Section struct {
 	Dispatches int
 	Barriers   int     // derived in front of or between its launches
 	NS         float64 // from the end of the work before it to the end of its own, in the last submission
-	// Where its launches wait for all that was recorded before: for each such place, how many
-	// of its launches are in front of it. There is one for each barrier, and one where a
-	// submission begins.
+	// Waits are the places where launches wait for everything recorded before: at each barrier
+	// and where a submission begins. Each is given as the number of the section's launches
+	// before it.
 	Waits []int
 }
 
@@ -23,10 +23,10 @@ type sectionMark struct {
 	mark                 int // index of its timestamp
 }
 
-// TimeSections makes Section take effect: from now on the recorder counts and times
-// sections, with a timestamp where each begins. A timestamp costs the device a little
-// and may keep neighbours from overlapping, so that the times add up to more than the
-// same commands take without.
+// TimeSections makes Section take effect: the recorder counts and times sections, with a
+// timestamp where each begins. A timestamp costs the device a little and may keep
+// neighbours from overlapping, so the times add up to more than the commands take
+// without them.
 //
 // Errors: those of Timestamp.
 func (r *Recorder) TimeSections() error {
@@ -49,7 +49,7 @@ func (r *Recorder) waiting() {
 	}
 }
 
-// TimeWhole is TimeSections with a single section: all that is recorded from now on.
+// TimeWhole is TimeSections with a single section: everything recorded from now on.
 //
 // Errors: those of Timestamp.
 func (r *Recorder) TimeWhole() error {
@@ -57,9 +57,9 @@ func (r *Recorder) TimeWhole() error {
 	return r.TimeSections()
 }
 
-// Section names what is recorded from here on. It does nothing without TimeSections,
-// so that operations may name their parts always; so it has no error: one is End's. A
-// section in which nothing was recorded before the next name is none.
+// Section names what is recorded from here on. Without TimeSections it does nothing, so
+// operations may always name their parts. An error is returned by End. A section without
+// a recorded operation is dropped.
 func (r *Recorder) Section(name string) {
 	if r == nil || r.sections == nil || r.whole || r.ended || r.sectionErr != nil || r.sections[len(r.sections)-1].name == name {
 		return
@@ -75,7 +75,7 @@ func (r *Recorder) Section(name string) {
 	}
 }
 
-// sectionMarks is how many timestamps parts leave to sections, which cannot do without.
+// sectionMarks is the number of timestamps that parts must leave to sections.
 func (r *Recorder) sectionMarks() int {
 	switch {
 	case r.sections == nil:
@@ -98,10 +98,10 @@ func (r *Recorder) endSections() error {
 	return err
 }
 
-// Dispatches returns how many launches were recorded so far.
+// Dispatches returns the number of launches recorded so far.
 func (r *Recorder) Dispatches() int { return r.dispatches }
 
-// Dispatches returns how many launches were recorded.
+// Dispatches returns the number of recorded launches.
 func (c *Commands) Dispatches() int { return c.rec.dispatches }
 
 // Sections returns the sections in the order of recording, with the times of the last

@@ -10,8 +10,8 @@ import (
 	vulkan "github.com/goki/vulkan"
 )
 
-// splitting is how a recording is cut into parts, which are submitted one by one so that
-// none is long.
+// splitting is how a recording is cut into parts that are submitted one by one, so that
+// none takes long.
 type splitting struct {
 	on      bool
 	each    bool // before every operation
@@ -19,21 +19,22 @@ type splitting struct {
 	pieces  Pieces
 	first   int    // operation of the part that is being recorded
 	more    bool   // the last operation can be divided into more pieces
-	list    []Part // those that are complete
-	marks   []int  // timestamps: before the first part, after each; -1 where none were left
+	list    []Part // complete parts
+	marks   []int  // timestamps: before the first part and after each; -1 where none was left
 	earlier []vulkan.CommandBuffer
 }
 
-// SplitEach makes every operation recorded from now on (a launch, a fill, a copy) a part
-// of its own: Commands.Submit hands the parts to the device one by one, in order, and
-// Commands.PartTimes says how long each took, from which a caller makes longer parts, for
-// SplitAt. What the commands do does not change. It has to be called first.
+// SplitEach makes every operation recorded later (a launch, a fill, a copy) a part of its
+// own. Commands.Submit hands the parts to the device in order, one by one, and
+// Commands.PartTimes says how long each took. From these times a caller makes longer
+// parts for SplitAt. Results do not change. It must be called before anything is recorded.
 //
 // Errors: ErrArgument when something was recorded; those of Timestamp.
 func (r *Recorder) SplitEach() error { return r.split(true, nil) }
 
 // SplitAt begins a part before each of the given operations, counted from 0 in the order
-// of recording; without any there is one part, with a time. It has to be called first.
+// of recording. An empty list makes one part, which is timed. It must be called before
+// anything is recorded.
 //
 // Errors: as SplitEach.
 func (r *Recorder) SplitAt(before []int) error { return r.split(false, before) }
@@ -51,7 +52,7 @@ func (r *Recorder) split(each bool, before []int) error {
 	return nil
 }
 
-// operation is called before each operation, and begins a part where one is to begin.
+// operation is called before each operation and begins a part where one is due.
 func (r *Recorder) operation() error {
 	n := r.operations
 	if r.parts.on && n > 0 && (r.parts.each || slices.Contains(r.parts.before, n)) {
@@ -64,8 +65,8 @@ func (r *Recorder) operation() error {
 	return nil
 }
 
-// endPart takes the time where a part ends, and notes what is in it. A part without a
-// time, when there are too many, is one to be left alone.
+// endPart takes the time where a part ends and notes what is in it. When the timestamps
+// have run out the part has none.
 func (r *Recorder) endPart() {
 	p := &r.parts
 	n := r.operations - p.first
@@ -141,15 +142,15 @@ func (c *Commands) submitParts() C.int {
 	return 0
 }
 
-// Parts returns how many submissions a Submit makes: 1 unless the recording was split.
+// Parts returns the number of submissions that a Submit makes: 1 unless the recording was split.
 func (c *Commands) Parts() int { return len(c.rec.parts.earlier) + 1 }
 
-// Operations returns how many launches, fills and copies were recorded.
+// Operations returns the number of recorded launches, fills and copies.
 func (c *Commands) Operations() int { return c.rec.operations }
 
 // PartTimes returns how long each part took in the last submission, in nanoseconds, from
 // the end of the part before to its own end; nil if the recording was not split. A part
-// that there was no timestamp for has a negative time. Errors: those of Timestamps.
+// without a timestamp has a negative time. Errors: those of Timestamps.
 func (c *Commands) PartTimes() ([]float64, error) {
 	marks := c.rec.parts.marks
 	if marks == nil {

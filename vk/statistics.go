@@ -26,8 +26,8 @@ func (d *Device) pipelineFlags() C.uint32_t {
 	return 0
 }
 
-// Kernels returns the kernels that the device was asked for so far, compiled or not, in
-// the order of their names and constants.
+// Kernels returns the kernels that the device was asked for so far, compiled or not, ordered
+// by name and constants.
 func (d *Device) Kernels() []*Kernel {
 	d.mu.Lock()
 	list := slices.Collect(maps.Values(d.kernels))
@@ -50,8 +50,7 @@ func (k *Kernel) Constants() []uint32 { return slices.Clone(k.spec.Constants) }
 // SubgroupSize returns the subgroup size that the kernel demands, 0 for any.
 func (k *Kernel) SubgroupSize() uint32 { return k.spec.SubgroupSize }
 
-// Statistics returns what the driver's compiler says about a kernel of this device; the
-// names are its own.
+// Statistics returns what the driver's compiler says about a kernel of this device.
 //
 // Errors: *MissingError without the feature pipelineExecutableInfo; ErrArgument unless
 // the device was opened with DeviceOptions.Statistics; ErrClosed, ErrDeviceLost,

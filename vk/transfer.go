@@ -15,10 +15,10 @@ type stagingBuffer struct {
 
 const stagingSize = 8 << 20
 
-// Upload copies src to dst and waits: what was submitted before still sees what dst held.
+// Upload copies src to dst and waits. Work submitted before still sees the old bytes.
 // Sizes must agree; dst may be any memory. Memory that is not mapped is reached through
-// 8 MiB of staging memory, which the device keeps and callers take in turn. Callers who
-// order their writes themselves write to Buffer.Mapped, which waits for nothing.
+// 8 MiB of staging memory, which the device keeps and callers use one after the other.
+// Callers who order their writes themselves write to Buffer.Mapped, which waits for nothing.
 //
 // Errors: ErrArgument; the context's (dst is then partly written); ErrClosed,
 // ErrDeviceLost, ErrOutOfHostMemory, ErrOutOfDeviceMemory; the error of
@@ -94,7 +94,7 @@ func (d *Device) staged(ctx context.Context, op string, size uint64, before func
 		if before != nil {
 			before(s.buf.mapped[:n], at)
 		}
-		// The commands are closed before it returns, so that the staging buffer is free again.
+		// once closes its commands, so the staging buffer is free again afterwards.
 		if err := d.once(ctx, op, func(r *Recorder) error { return record(r, s.buf.View(0, n), at) }); err != nil {
 			return err
 		}
@@ -105,8 +105,8 @@ func (d *Device) staged(ctx context.Context, op string, size uint64, before func
 	return nil
 }
 
-// finish waits for everything submitted before: commands run in their order, so that
-// those without anything in them, submitted now, are the last to finish.
+// finish waits for everything submitted before. Commands run in order, so empty ones
+// that are submitted now finish last.
 func (d *Device) finish(ctx context.Context, op string) error {
 	return d.once(ctx, op, func(*Recorder) error { return nil })
 }

@@ -226,7 +226,7 @@ var wide = map[string]struct{ comments, code int }{
 	"pipeline":           {14, 55},
 	"projection":         {17, 24},
 	"tensor":             {0, 1},
-	"vk":                 {3, 6},
+	"vk":                 {1, 7},
 	"cmd":                {0, 20},
 	"examples":           {0, 2},
 	"internal":           {10, 5},
