@@ -29,7 +29,7 @@ func TestLinearTilingRules(t *testing.T) {
 				t.Fatal(err)
 			}
 			var found matrixTiles
-			if err := found.find(tune, &caps, variant); err != nil {
+			if err := found.find(profile(t, "hopper"), &caps, variant); err != nil {
 				if device != "lavapipe" || element == "f16" {
 					t.Errorf("%s, %s: %v", device, element, err)
 				}
@@ -63,7 +63,7 @@ func TestLinearTilingRules(t *testing.T) {
 	}
 	none := knowncaps.Matrix["H100"]
 	none.SharedMemory = 2048
-	if err := new(matrixTiles).find(tune, &none, VariantCM); !errors.Is(err, vk.ErrMissingFeature) {
+	if err := new(matrixTiles).find(profile(t, "hopper"), &none, VariantCM); !errors.Is(err, vk.ErrMissingFeature) {
 		t.Errorf("2 KiB of shared memory: %v, want a missing feature", err)
 	}
 }
@@ -131,7 +131,7 @@ func layerFor(t *testing.T, caps *vk.Caps, cfg LinearConfig, variant string, lan
 			}
 		}
 	}
-	return &linearLayer{caps: &c, cfg: cfg, variant: variant, format: cfg.Weights.is(), tune: &profile(t, "hopper").Linear,
+	return &linearLayer{caps: &c, cfg: cfg, variant: variant, format: cfg.Weights.is(), tune: &profile(t, "hopper").Linear, device: &profile(t, "hopper").Device,
 		lanes: func(_, _, _, _ int) (int, error) { return lanes, nil }}
 }
 
@@ -143,7 +143,7 @@ func planned(t *testing.T, cfg LinearConfig, variant string, lanes int) *Linear 
 	o := &Linear{linearLayer: layerFor(t, &caps, cfg, variant, lanes)}
 	kinds := linearKinds(variant)
 	if tiles, ok := kinds[len(kinds)-1].(*matrixTiles); ok {
-		require.NoError(t, tiles.find(o.tune, o.caps, variant))
+		require.NoError(t, tiles.find(profile(t, "hopper"), o.caps, variant))
 	}
 	var err error
 	o.kinds, err = fitKinds(o.linearLayer, kinds)

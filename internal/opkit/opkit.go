@@ -271,13 +271,6 @@ func Bit(n uint, set bool) uint32 {
 	return 0
 }
 
-// MatrixRegisters is tuning.Device.MatrixRegisters by the profile for devices that nobody has
-// measured.
-func MatrixRegisters(subgroup, threads int) int {
-	p, _ := tuning.For(&vk.Adapter{})
-	return p.Device.MatrixRegisters(subgroup, threads)
-}
-
 // Workgroups is tuning.Device.WorkgroupsOf by the profile that suits the device.
 func Workgroups(a *vk.Adapter, each int) int {
 	p, _ := tuning.For(a)
