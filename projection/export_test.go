@@ -50,16 +50,16 @@ func NewLinearOf(dev *vk.Device, cfg LinearConfig, tune *tuning.Linear) (*Linear
 	return newLinear(dev, cfg, &p, linearKinds)
 }
 
-// NewLinear32to64 is NewLinear without proj_linear_tokens8to32, which takes layers as small as tests
-// have them.
+// NewLinear32to64 is NewLinear without proj_linear_tokens8to32, which takes layers as small as
+// tests have them.
 func NewLinear32to64(dev *vk.Device, cfg LinearConfig) (*Linear, error) {
 	return newLinear(dev, cfg, tuning.Of(dev), func(variant string) []kernelKind {
 		return slices.DeleteFunc(linearKinds(variant), func(k kernelKind) bool { _, ok := k.(*tokens8to32); return ok })
 	})
 }
 
-// NewLinearTiled is NewLinear with tiles of one shape, BM, BN, BK, WM, WN, and no other kernels with
-// matrices.
+// NewLinearTiled is NewLinear with tiles of one shape, BM, BN, BK, WM, WN, and no other kernels
+// with matrices.
 func NewLinearTiled(dev *vk.Device, cfg LinearConfig, shape [5]int) (*Linear, error) {
 	p := *tuning.Of(dev)
 	p.Linear.Tiles.Shapes, p.Linear.Tiles.Pairs = []tuning.LinearTile{{
@@ -92,8 +92,8 @@ func OnlyTiles(o *Linear) (all []*Linear) {
 	return all
 }
 
-// PlansOf are what a layer launches for some numbers of tokens, and with how much scratch memory. Plans
-// of layers of one device are equal if and only if their launches are.
+// PlansOf are what a layer launches for some numbers of tokens, and with how much scratch memory.
+// Plans of layers of one device are equal if and only if their launches are.
 func PlansOf(o *Linear) (plans []any) {
 	for _, T := range []int{1, 2, 3, 4, 7, 8, 12, 16, 17, 24, 32, 33, 40, 48, 49, 64, 96, 97, 128, 129, 256, 500, 1024, 4096} {
 		if o.cfg.MaxTokens == 0 || T <= o.cfg.MaxTokens {

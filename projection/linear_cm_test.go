@@ -117,8 +117,8 @@ func code(t *testing.T, name string) []byte {
 	return k.SPIRV
 }
 
-// layerFor is a layer as on a device with some capabilities, with rows of fragments in so many lanes
-// or, with 0, as if they lay otherwise.
+// layerFor is a layer as on a device with some capabilities, with rows of fragments in so many
+// lanes or, with 0, as if they lay otherwise.
 func layerFor(t *testing.T, caps *vk.Caps, cfg LinearConfig, variant string, lanes int) *linearLayer {
 	t.Helper()
 	cfg.Groups, cfg.Workgroups, cfg.Out = max(cfg.Groups, 1), 264, tensor.BF16
