@@ -13,9 +13,9 @@ type Parts struct {
 	State tensor.Tensor // [T, splits, H, 4] f32: m, the sum of weights l, the largest score, 0; in base 2
 }
 
-// RecordParts records what Record does, except joining the parts, which the caller does. It does not
-// write a.Out, and the sink does not count yet. The parts lie in a.Scratch until something else is
-// written there.
+// RecordParts records what Record does, except joining the parts, which the caller does. It does
+// not write a.Out, and the sink does not count yet. The parts lie in a.Scratch until something else
+// is written there.
 //
 // Errors: those of Record; vk.ErrArgument where rows are not split, see Splits, and for LSE and
 // InverseRope, which belong to the joining.

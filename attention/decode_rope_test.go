@@ -15,13 +15,13 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// A turned output is that of the attention turned back, bit for bit.
+// The attention undoes RoPE with the bits of a launch of its own.
 func TestDecodeInverseRope(t *testing.T) {
 	dev := testkit.Device(t)
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 8))
 	const heads, tokens, rows = 21, 3, 40
 	s := step{heads, normal(rng, tokens*heads*attention.D), set(t, 16, tokens, normal(rng, 61*attention.D)), set(t, 2, tokens, normal(rng, 40*attention.D)), nil}
-	s.win.Lens[1], s.comp.Lens[1] = 0, 0 // turned, 0 stays 0
+	s.win.Lens[1], s.comp.Lens[1] = 0, 0 // 0 stays 0
 	positions, table := []int32{rows - 1, 3, rows + 7}, make([]float32, rows*64)
 	for i := range table {
 		table[i] = float32(rng.NormFloat64())
@@ -44,7 +44,7 @@ func TestDecodeInverseRope(t *testing.T) {
 					a.Scratch = r.Out(tensor.F32, int(n+3)/4).View()
 				}
 				a.InverseRope = attention.InverseRope{Positions: r.In(vectors.FromI32(positions, tokens), tensor.I32), Table: r.In(vectors.FromF32(table, rows, 64), tensor.F32)}
-				parts := func(rec *vk.Recorder) error { // what joins them turns them
+				parts := func(rec *vk.Recorder) error { // who joins them undoes RoPE
 					_, err := op.RecordParts(rec, a)
 					return err
 				}

@@ -26,7 +26,8 @@ func KSplit(n int, f func()) {
 // InLanes reports whether a decoder has attn_decode_lanes.
 func InLanes(o *Decoder) bool { return len(o.tilings) > 0 && o.tilings[0].stem == "attn_decode_lanes" }
 
-// PlainForm is a form of the builds without matrix units: two constants, invocations, bytes of shared memory.
+// PlainForm is a form of the builds without matrix units: two constants, invocations, bytes of
+// shared memory.
 type PlainForm struct {
 	Heads, Tile, Threads uint32
 	Shared               int

@@ -51,7 +51,8 @@ func (t laneTiling) valid() bool {
 // workgroup's heads would be padding.
 func (f matrixFit) lanes(s vk.CoopMatShape, heads, parts int) (laneTiling, bool) {
 	size, subgroup, tune := int(s.M), int(f.caps.MinSubgroupSize), &f.tune.Attention
-	if s.M != s.N || s.N != s.K || size < 8 || bits.OnesCount(uint(size)) != 1 || subgroup < 8 || bits.OnesCount(uint(subgroup)) != 1 || parts == 0 {
+	if s.M != s.N || s.N != s.K || size < 8 || bits.OnesCount(uint(size)) != 1 ||
+		subgroup < 8 || bits.OnesCount(uint(subgroup)) != 1 || parts == 0 {
 		return laneTiling{}, false
 	}
 	for n := tune.MaxHeads; n >= 4*size; n /= 2 {
@@ -60,7 +61,8 @@ func (f matrixFit) lanes(s vk.CoopMatShape, heads, parts int) (laneTiling, bool)
 		}
 		for _, subgroups := range tune.Subgroups {
 			for _, split := range []int{4, 2} { // with 4 the rows are read half as often for scores
-				t := laneTiling{matrixTiling{m: size, n: size, k: size, heads: n, tile: size, subgroup: subgroup, subgroups: subgroups, kSplit: split}, parts}
+				t := laneTiling{matrixTiling{m: size, n: size, k: size, heads: n, tile: size, subgroup: subgroup,
+					subgroups: subgroups, kSplit: split}, parts}
 				registers := f.registers(t.matrixTiling, t.heads*D/2/t.threads())
 				if tune.LanesAnyRegisters {
 					registers = 0

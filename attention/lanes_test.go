@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// accumulators is what opkit.MatrixLayout finds where accumulators lie in lanes with parts lanes a row
-// and columns as given.
+// accumulators is what opkit.MatrixLayout finds where accumulators lie in lanes with parts lanes a
+// row and columns as given.
 func accumulators(m, n, k, subgroup, parts int, column func(part, place int) int) []uint32 {
 	words := make([]uint32, m*k+k*n, m*k+k*n+m*n)
 	each := n / parts

@@ -82,7 +82,7 @@ func (m merge) record(rec *vk.Recorder, ml, out vk.View, splits int, sink, dst, 
 		p.TableRows = uint32(turn.Table.Shape[0])
 	}
 	d := vk.Dispatch{Kernel: m.kernel(splits), Groups: [3]uint32{uint32(heads), uint32(t), 1}}
-	// The kernel reads what is absent as it reads the rest and takes no notice of it: the parts stand in.
+	// The kernel reads what is absent, too, and ignores it: the parts stand in.
 	for _, x := range []struct {
 		addr   *uint64
 		v, in  vk.View

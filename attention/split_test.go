@@ -23,7 +23,8 @@ func hopper(t testing.TB) (*tuning.Attention, []tiling) {
 	return &tune.Attention, append([]tiling{first}, list...)
 }
 
-// Rows are not split where parts would be too small, where there is nothing to split, and where all workgroups have work.
+// Rows are not split where parts would be too small, where there is nothing to split, and where all
+// workgroups have work.
 func TestWhole(t *testing.T) {
 	tune, h100 := hopper(t)
 	for _, c := range []struct{ tokens, width, workgroups int }{
@@ -69,7 +70,8 @@ func TestSplitProperties(t *testing.T) {
 	}
 }
 
-// What an H100's builds are given to do: fewer heads per workgroup while compute units would stand idle.
+// What an H100's builds are given to do: fewer heads per workgroup while compute units would stand
+// idle.
 func TestPlan(t *testing.T) {
 	tune, h100 := hopper(t)
 	for _, c := range []struct{ heads, tokens, width, hg, splits int }{
@@ -87,7 +89,8 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// Devices of other sizes, and numbers of tokens that fit none: parts make up for what whole rows leave idle, in one wave or several.
+// Devices of other sizes, and numbers of tokens that fit none: parts make up for what whole rows
+// leave idle, in one wave or several.
 func TestPlanWaves(t *testing.T) {
 	tune, h100 := hopper(t)
 	for _, c := range []struct{ units, heads, tokens, width, hg, splits int }{

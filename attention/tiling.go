@@ -47,7 +47,8 @@ func tilings(tune *tuning.Profile, caps *vk.Caps, stem, variant string, heads in
 // chooseBuild picks a build of a stem: the one that want names, else the best that the device
 // has the features and a matrix shape for. Base gives way to da where maxBytes exceeds what a
 // descriptor holds.
-func chooseBuild(tune *tuning.Profile, a *vk.Adapter, stem, want string, maxBytes uint64, heads int) (variant string, list []tiling, err error) {
+func chooseBuild(tune *tuning.Profile, a *vk.Adapter, stem, want string, maxBytes uint64,
+	heads int) (variant string, list []tiling, err error) {
 	variant, err = pkg.ChooseFit(a, stem, ladder(stem), want, maxBytes, func(v string) (err error) {
 		list, err = tilings(tune, &a.Caps, stem, v, heads)
 		return err

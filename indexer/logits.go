@@ -58,7 +58,8 @@ type LogitsArgs struct {
 // t's request, First <= n < First+width and n < Lens[t],
 //
 //	FP8    out[t][n-First] = s_k[n] * sum_h relu(sum_d q[t][h][d] * k[n][d]) * weights[t][h]
-//	MXFP4  out[t][n-First] = sum_h relu(sum_b 2^(sq[t][h][b]-127) * 2^(sk[n][b]-127) * sum_{d in b} q[t][h][d] * k[n][d]) * weights[t][h]
+//	MXFP4  out[t][n-First] = sum_h relu(dot[h]) * weights[t][h],  dot[h] =
+//	       sum_b 2^(sq[t][h][b]-127) * 2^(sk[n][b]-127) * sum_{d in b} q[t][h][d] * k[n][d]
 //
 // with f32 sums. Entries below Lens[t] are the causal range; there is no other mask. So one form
 // serves decode, where each token has its own request, and prefill, where each token of a request

@@ -173,7 +173,7 @@ func (s *Session) Truncate(n int) error {
 	}
 	switch {
 	case n < 0 || n > s.at.length:
-		return &vk.ArgumentError{Op: opTruncate, Arg: "n", Got: fmt.Sprint(n), Want: fmt.Sprintf("0 to %d", s.at.length)}
+		return badArgument(opTruncate, "n", n, "0 to %d", s.at.length)
 	case n == 0:
 		s.floor = 0
 	case n < s.lowest():
@@ -356,7 +356,7 @@ func (s *Session) Advance(ctx context.Context, n int) error {
 	switch {
 	case err != nil:
 	case n < 0:
-		return &vk.ArgumentError{Op: opAdvance, Arg: "n", Got: fmt.Sprint(n), Want: "at least 0"}
+		return badArgument(opAdvance, "n", n, "at least 0")
 	case n > e.opts.MaxTokens-s.at.length:
 		err = fmt.Errorf("%w: %d tokens and %d more, of at most %d", ErrSequenceFull, s.at.length, n, e.opts.MaxTokens)
 	}

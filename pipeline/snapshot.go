@@ -11,7 +11,6 @@ import (
 	"io"
 
 	"github.com/vkmla/vkmla/pipeline/model"
-	"github.com/vkmla/vkmla/vk"
 )
 
 const (
@@ -81,7 +80,7 @@ func (e *Engine) fingerprint() [sha256.Size]byte {
 func (s *Session) Save(ctx context.Context, w io.Writer) error {
 	e := s.e
 	if w == nil {
-		return &vk.ArgumentError{Op: opSave, Arg: "w", Got: "nil", Want: "a writer"}
+		return badArgument(opSave, "w", "nil", "a writer")
 	}
 	lock := lease{e: e}
 	defer lock.give()
@@ -285,7 +284,7 @@ func (c *layerCache) blank(pages []byte, entry, length int) {
 // vk.Device.NewBuffer. After an error nothing has changed.
 func (e *Engine) Restore(ctx context.Context, r io.Reader) (*Session, error) {
 	if r == nil {
-		return nil, &vk.ArgumentError{Op: opRestore, Arg: "r", Got: "nil", Want: "a reader"}
+		return nil, badArgument(opRestore, "r", "nil", "a reader")
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("%s: %w", opRestore, err)

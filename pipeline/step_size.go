@@ -419,7 +419,8 @@ func (b *stepSize) recordLists(rec *vk.Recorder) error {
 // args are the arguments of a step for layers of a kind.
 func (b *stepSize) args(k *stepKind) layer.StepArgs {
 	in, table := &b.device, func(s model.Store) tensor.Tensor { return b.e.table(k.like, s) }
-	return layer.StepArgs{QueryStart: in.queryStart, SeqLens: in.seqLens, TokenToReq: in.request, Positions: in.positions, IsValid: in.valid,
+	return layer.StepArgs{
+		QueryStart: in.queryStart, SeqLens: in.seqLens, TokenToReq: in.request, Positions: in.positions, IsValid: in.valid,
 		Tables: layer.Tables{Window: table(model.StoreWindow), Compressed: table(model.StoreEntries), Keys: table(model.StoreKeys),
 			State: table(model.StoreState), IndexState: table(model.StoreKeyState)}}
 }

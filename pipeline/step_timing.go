@@ -27,10 +27,11 @@ const (
 // a device without timestamps; vk.ErrClosed, vk.ErrDeviceLost.
 func (e *Engine) SetTiming(ctx context.Context, t Timing) error {
 	if t < TimingOff || t > TimingSections {
-		return &vk.ArgumentError{Op: opTiming, Arg: "t", Got: fmt.Sprint(int(t)), Want: "TimingOff, TimingWhole or TimingSections"}
+		return badArgument(opTiming, "t", int(t), "TimingOff, TimingWhole or TimingSections")
 	}
 	if a := e.dev.Adapter(); t != TimingOff && a.Caps.TimestampPeriod == 0 {
-		return &vk.MissingError{What: opTiming, Device: a.Name, Required: []string{"timestampValidBits"}, Missing: []string{"timestampValidBits"}}
+		clock := []string{"timestampValidBits"}
+		return &vk.MissingError{What: opTiming, Device: a.Name, Required: clock, Missing: clock}
 	}
 	return e.renew(ctx, opTiming, func() { e.timing = t })
 }

@@ -53,7 +53,7 @@ func TestOperationNames(t *testing.T) {
 // operation of verify, a type, a shader, an operation of bench, a section.
 func nameColumns(t *testing.T) []func(name string) bool {
 	code := map[string]string{} // all Go of a folder
-	for _, dir := range []string{"cache", "indexer", "attention", "projection", "pipeline", "internal/lab/bench"} {
+	for _, dir := range []string{"cache", "indexer", "attention", "projection", "pipeline/internal/layer", "internal/lab/bench"} {
 		files, err := filepath.Glob(filepath.Join(root(t), dir, "*.go"))
 		if err != nil || len(files) == 0 {
 			t.Fatal(dir, err)
@@ -82,5 +82,5 @@ func nameColumns(t *testing.T) []func(name string) bool {
 		return strings.Contains(code[pkg], "\ntype "+typ+" struct")
 	}
 	shader := func(name string) bool { return file("shaders/" + name + ".comp") }
-	return []func(string) bool{verify, declared, shader, quoted("internal/lab/bench"), quoted("pipeline")}
+	return []func(string) bool{verify, declared, shader, quoted("internal/lab/bench"), quoted("pipeline/internal/layer")}
 }

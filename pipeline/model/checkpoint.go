@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/vkmla/vkmla/internal/safetensors"
-	"github.com/vkmla/vkmla/vk"
 )
 
 const opOpen = "model: open checkpoint"
@@ -57,9 +56,9 @@ func Open(dir string, o CheckpointOptions) (*Checkpoint, error) {
 	ranks := max(o.Ranks, 1)
 	switch {
 	case o.Ranks < 0 || cfg.Groups%ranks != 0:
-		return nil, &vk.ArgumentError{Op: opOpen, Arg: "Ranks", Got: fmt.Sprint(o.Ranks), Want: fmt.Sprintf("a divisor of the %d groups", cfg.Groups)}
+		return nil, badArgument(opOpen, "Ranks", o.Ranks, "a divisor of the %d groups", cfg.Groups)
 	case o.Rank < 0 || o.Rank >= ranks:
-		return nil, &vk.ArgumentError{Op: opOpen, Arg: "Rank", Got: fmt.Sprint(o.Rank), Want: fmt.Sprintf("0 to %d", ranks-1)}
+		return nil, badArgument(opOpen, "Rank", o.Rank, "0 to %d", ranks-1)
 	}
 	layers := o.Layers
 	if layers == nil {
@@ -69,7 +68,7 @@ func Open(dir string, o CheckpointOptions) (*Checkpoint, error) {
 	}
 	for i, n := range layers {
 		if n < 0 || n >= len(cfg.Layers) || slices.Contains(layers[:i], n) {
-			return nil, &vk.ArgumentError{Op: opOpen, Arg: "Layers", Got: fmt.Sprint(n), Want: fmt.Sprintf("each of 0 to %d at most once", len(cfg.Layers)-1)}
+			return nil, badArgument(opOpen, "Layers", n, "each of 0 to %d at most once", len(cfg.Layers)-1)
 		}
 	}
 	m, err := safetensors.OpenModel(dir)
@@ -116,7 +115,8 @@ func (c *Checkpoint) read(layers []int) error {
 	return nil
 }
 
-// Bytes returns the bytes of all tensors of the layers. On a device they take this and some padding.
+// Bytes returns the bytes of all tensors of the layers, without the padding that they get on a
+// device.
 func (c *Checkpoint) Bytes() int64 {
 	n := int64(0)
 	for i := range c.Layers {

@@ -1,7 +1,6 @@
 package model
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -9,24 +8,6 @@ import (
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/indexer"
 )
-
-// ErrConfig is matched by every *ConfigError.
-var ErrConfig = errors.New("unusable configuration")
-
-// ConfigError says which field of a model's configuration cannot be used.
-type ConfigError struct {
-	Field string // name in config.json, such as "o_groups"
-	Got   string // its value, or "absent"
-	Want  string // what is accepted
-}
-
-// Error reads "model: config: field: got X, want Y".
-func (e *ConfigError) Error() string {
-	return fmt.Sprintf("model: config: %s: got %s, want %s", e.Field, e.Got, e.Want)
-}
-
-// Is reports whether target is ErrConfig.
-func (e *ConfigError) Is(target error) bool { return target == ErrConfig }
 
 // Sizes that every DeepSeek-V4 model shares.
 const (

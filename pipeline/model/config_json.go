@@ -237,7 +237,8 @@ func (r *configReader) ratios() []int {
 	}
 	for name, rate := range f.Rates {
 		if want, known := layerTypes[name]; !known || rate != want.Ratio {
-			r.bad("compress_rates", fmt.Sprintf("%q: %d", name, rate), "4 for compressed_sparse_attention and 128 for heavily_compressed_attention")
+			r.bad("compress_rates", fmt.Sprintf("%q: %d", name, rate),
+				"4 for compressed_sparse_attention and 128 for heavily_compressed_attention")
 		}
 	}
 	if r.err != nil {
@@ -257,7 +258,8 @@ func (r *configReader) ratios() []int {
 		spec, known := layerTypes[f.Types[i]]
 		switch {
 		case !known:
-			r.bad("layer_types", fmt.Sprintf("%.60q for layer %d", f.Types[i], i), "sliding_attention, compressed_sparse_attention or heavily_compressed_attention")
+			r.bad("layer_types", fmt.Sprintf("%.60q for layer %d", f.Types[i], i),
+				"sliding_attention, compressed_sparse_attention or heavily_compressed_attention")
 		case f.Ratios != nil && spec.Ratio != list[i]:
 			r.bad("layer_types", fmt.Sprintf("%s for layer %d", f.Types[i], i), "what compress_ratios says, %d", f.Ratios[i])
 		}

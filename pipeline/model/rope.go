@@ -3,8 +3,6 @@ package model
 import (
 	"fmt"
 	"math"
-
-	"github.com/vkmla/vkmla/vk"
 )
 
 // RopePairs is the number of pairs of a head that turn, and of cosines in a row of a table.
@@ -21,10 +19,10 @@ const RopeRow = ropeDim
 //	f_i = g_i/Factor * (1 - keep_i) + g_i * keep_i         with YaRN
 //	keep_i = 1 - (i - low) / (high - low), within 0..1
 //	low, high = floor(c(BetaFast)), ceil(c(BetaSlow)), within 0..63
-//	c(n) = 64 ln(Original / (2 pi n)) / (2 ln Theta)       the pair that turns n times in Original positions
+//	c(n) = 64 ln(Original / (2 pi n)) / (2 ln Theta)
 //
-// Angles are not scaled otherwise. For a rotation that Config.Check refuses, such as the zero value,
-// they mean nothing.
+// c(n) is the pair that turns n times in Original positions. Angles are not scaled otherwise.
+// For a rotation that Config.Check refuses, such as the zero value, they mean nothing.
 //
 // Sources: vLLM vllm/model_executor/layers/rotary_embedding (common.py, yarn_scaling_rope.py),
 // DeepSeek's inference/model.py (precompute_freqs_cis).
@@ -72,8 +70,8 @@ func (r Rope) Table(rows, step int) ([]float32, error) {
 		return nil, err
 	}
 	if rows < 1 || step < 1 || rows > MaxPosition/step+1 {
-		return nil, &vk.ArgumentError{Op: "model: rope table", Arg: "rows, step", Got: fmt.Sprintf("%d, %d", rows, step),
-			Want: fmt.Sprintf("at least 1 and positions up to %d", MaxPosition)}
+		return nil, badArgument("model: rope table", "rows, step", fmt.Sprintf("%d, %d", rows, step),
+			"at least 1 and positions up to %d", MaxPosition)
 	}
 	f, table := r.Frequencies(), make([]float32, rows*RopeRow)
 	for k := range rows {
@@ -93,11 +91,12 @@ func (r Rope) Rows(dst []float32, positions []int) error {
 		return err
 	}
 	if len(dst) != len(positions)*RopeRow {
-		return &vk.ArgumentError{Op: "model: rope rows", Arg: "dst", Got: fmt.Sprintf("%d values", len(dst)), Want: fmt.Sprintf("%d for each of %d positions", RopeRow, len(positions))}
+		return badArgument("model: rope rows", "dst", fmt.Sprintf("%d values", len(dst)),
+			"%d for each of %d positions", RopeRow, len(positions))
 	}
 	for _, p := range positions {
 		if p < 0 || p > MaxPosition {
-			return &vk.ArgumentError{Op: "model: rope rows", Arg: "positions", Got: fmt.Sprint(p), Want: fmt.Sprintf("0 to %d", MaxPosition)}
+			return badArgument("model: rope rows", "positions", p, "0 to %d", MaxPosition)
 		}
 	}
 	f := r.Frequencies()
@@ -109,7 +108,7 @@ func (r Rope) Rows(dst []float32, positions []int) error {
 
 func (r Rope) usable(op string) (err error) {
 	r.check(func(string, any, string, ...any) {
-		err = &vk.ArgumentError{Op: op, Arg: "Rope", Got: fmt.Sprintf("%+v", r), Want: "a rotation that Config.Check accepts"}
+		err = badArgument(op, "Rope", fmt.Sprintf("%+v", r), "a rotation that Config.Check accepts")
 	}, "", "")
 	return err
 }

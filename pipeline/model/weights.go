@@ -1,43 +1,10 @@
 package model
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/vkmla/vkmla/tensor"
-	"github.com/vkmla/vkmla/vk"
 )
-
-// ErrCheckpoint is matched by every *CheckpointError, and by errors about malformed files.
-var ErrCheckpoint = errors.New("unusable checkpoint")
-
-// CheckpointError says which tensor of a checkpoint is missing, unexpected, or not what the model's
-// configuration demands.
-type CheckpointError struct {
-	File   string // in the checkpoint's folder; "" for none
-	Tensor string // name as stored, or as a released checkpoint would name it
-	Got    string // a type and shape, a value, or "absent"
-	Want   string // what is accepted
-	err    error  // of the file, nil if it is well formed
-}
-
-// Error reads "model: checkpoint: file: tensor: got X, want Y".
-func (e *CheckpointError) Error() string {
-	where := e.Tensor
-	if e.File != "" {
-		where = e.File + ": " + where
-	}
-	if e.err != nil {
-		return fmt.Sprintf("model: checkpoint: %s: %v", where, e.err)
-	}
-	return fmt.Sprintf("model: checkpoint: %s: got %s, want %s", where, e.Got, e.Want)
-}
-
-// Is reports whether target is ErrCheckpoint.
-func (e *CheckpointError) Is(target error) bool { return target == ErrCheckpoint }
-
-// Unwrap returns the error about the file, nil if it is well formed.
-func (e *CheckpointError) Unwrap() error { return e.err }
 
 // Format is how the weights of a linear layer are stored, in files and on the device alike.
 type Format uint8
@@ -168,10 +135,10 @@ func (l *LayerWeights) Bytes() int64 {
 // for an unknown row or a dst that is too short.
 func (m *Matrix) Row(r int, dst []float32) error {
 	if r < 0 || r >= m.N || m.values == nil {
-		return &vk.ArgumentError{Op: "model: weights", Arg: "r", Got: fmt.Sprint(r), Want: fmt.Sprintf("one of the %d rows of a checkpoint's matrix", m.N)}
+		return badArgument("model: weights", "r", r, "one of the %d rows of a checkpoint's matrix", m.N)
 	}
 	if len(dst) < m.K {
-		return &vk.ArgumentError{Op: "model: weights", Arg: "dst", Got: fmt.Sprintf("%d values", len(dst)), Want: fmt.Sprintf("%d for a row", m.K)}
+		return badArgument("model: weights", "dst", fmt.Sprintf("%d values", len(dst)), "%d for a row", m.K)
 	}
 	return guarded(func() { m.values(r, dst[:m.K], 0) })
 }

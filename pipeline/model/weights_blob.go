@@ -14,7 +14,8 @@ type Blob struct {
 	pieces []piece // one after the other
 }
 
-// piece is a run of bytes. read fills dst with those from off on; dst never reaches beyond the piece.
+// piece is a run of bytes. read fills dst with those from off on; dst never reaches beyond the
+// piece.
 type piece struct {
 	size int64
 	read func(dst []byte, off int64)

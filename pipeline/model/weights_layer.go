@@ -188,7 +188,8 @@ func (l *layerReader) stacked(upper string, n int, lower string, m, k int) Matri
 func (l *layerReader) leftOver() {
 	for _, name := range slices.Sorted(maps.Keys(l.names)) {
 		if stored := l.names[name]; l.err == nil && !l.used[name] && !useless(name) {
-			l.err = &CheckpointError{File: l.model.File(stored), Tensor: stored, Got: "an unknown tensor", Want: fmt.Sprintf("those of a %s layer only", l.cfg.Layers[l.layer].Name)}
+			l.err = &CheckpointError{File: l.model.File(stored), Tensor: stored, Got: "an unknown tensor",
+				Want: fmt.Sprintf("those of a %s layer only", l.cfg.Layers[l.layer].Name)}
 		}
 	}
 }

@@ -16,8 +16,8 @@ import (
 //
 // Here a tensor is called by the first, without what stands in front of "attn.".
 
-// modules are the names of modules in transformers, and the released ones. A name stands in front of
-// those that it begins with.
+// modules are the names of modules in transformers, and the released ones.
+// A name stands in front of those that it begins with.
 var modules = [][2]string{
 	{"compressor.indexer.scorer.weights_proj", "indexer.weights_proj"},
 	{"compressor.indexer.weights_proj", "indexer.weights_proj"},
@@ -90,7 +90,8 @@ func layerNamesOf(m *safetensors.Model) (map[int]layerNames, error) {
 			first = root
 		}
 		if root != first {
-			return nil, &CheckpointError{m.File(stored), stored, "a tensor named in another way", "names with " + first + " throughout", nil}
+			return nil, &CheckpointError{m.File(stored), stored,
+				"a tensor named in another way", "names with " + first + " throughout", nil}
 		}
 		l := all[layer]
 		if l == nil {

@@ -21,9 +21,9 @@ type DeviceMatrix struct {
 	ScaleF32 bool          // FormatFP8: Scales are f32
 }
 
-// DeviceLayer is LayerWeights on a device, with H heads and G groups of one rank. Upload makes it. A
-// program with its own loader fills in the fields, and closes the tensors itself: Bytes is then 0,
-// and Close does nothing.
+// DeviceLayer is LayerWeights on a device, with H heads and G groups of one rank.
+// Upload makes it. A program with its own loader fills in the fields, and closes the tensors
+// itself: Bytes is then 0, and Close does nothing.
 type DeviceLayer struct {
 	Layer int // of the model
 
@@ -65,8 +65,8 @@ func (l *DeviceLayer) Bytes() uint64 {
 	return l.arena.Whole().Size
 }
 
-// Close frees the layer's memory. Nothing on the device may be using it. Closing twice is allowed. A
-// layer that Upload did not make is left alone.
+// Close frees the layer's memory. Nothing on the device may be using it.
+// Closing twice is allowed. A layer that Upload did not make is left alone.
 func (l *DeviceLayer) Close() error {
 	if l == nil || l.arena == nil {
 		return nil
@@ -93,7 +93,7 @@ func (c *Checkpoint) Upload(ctx context.Context, dev *vk.Device, progress func(d
 // error nothing stays allocated.
 func Upload(ctx context.Context, dev *vk.Device, layers []LayerWeights, progress func(done, total int64)) ([]*DeviceLayer, error) {
 	if dev == nil {
-		return nil, &vk.ArgumentError{Op: opUpload, Arg: "dev", Got: "nil", Want: "a device"}
+		return nil, badArgument(opUpload, "dev", "nil", "a device")
 	}
 	var list []*DeviceLayer
 	u := uploader{dev: dev, progress: progress}
@@ -194,7 +194,7 @@ func (u *uploader) vector(v *Vector) tensor.Tensor {
 
 func (u *uploader) fail(name, got, want string) {
 	if u.err == nil {
-		u.err = &vk.ArgumentError{Op: opUpload, Arg: name, Got: got, Want: want}
+		u.err = badArgument(opUpload, name, got, "%s", want)
 	}
 }
 
@@ -256,8 +256,8 @@ func (u *uploader) run(ctx context.Context) error {
 	return err
 }
 
-// read sends all bytes in order and closes ready, early if ctx ends. A chunk's memory is reused once
-// the next one was received.
+// read sends all bytes in order and closes ready, early if ctx ends. A chunk's memory is reused
+// once the next one was received.
 func (u *uploader) read(ctx context.Context, ready chan<- chunk) {
 	defer close(ready)
 	var bufs [2][]byte

@@ -200,7 +200,7 @@ func (k *Kind) build() (err error) {
 
 func (k *Kind) buildCompressors() error {
 	c := &k.cfg.Caches
-	saves := k.wish.norms
+	saves := k.wish.saves
 	if k.main != nil {
 		if err := k.main.build(k.dev, c.State, cache.CompressConfig{Save: saves, Page: c.Compressed.Layout.Page,
 			Eps: k.cfg.Model.Eps, MaxBytes: max(c.State.Pool.Bytes(), c.Compressed.Pool.Bytes())}); err != nil {
@@ -275,14 +275,6 @@ func (k *Kind) TopK() tensor.Tensor {
 		return tensor.Tensor{}
 	}
 	return k.picks.topK
-}
-
-// Variants are those in use of the attention and, with an indexer, of its scores.
-func (k *Kind) Variants() (attention, scores string) {
-	if k.picks != nil {
-		scores = k.picks.pick.Variant()
-	}
-	return k.mla.op.Variant(), scores
 }
 
 // Bytes is the memory that the kind and its layers share, scratch included.
