@@ -130,7 +130,7 @@ func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser, inLanes bool)
 		return nil, pkg.Wrong(op, "Page", cfg.Page, "a legal page size: %v", err)
 	}
 	if cfg.Workgroups == 0 {
-		cfg.Workgroups = logitsWorkgroups(dev.Adapter(), tune)
+		cfg.Workgroups = logitsWorkgroups(&tuning.Of(dev).Device, dev.Adapter(), tune)
 	}
 	o := &Logits{dev: dev, cfg: cfg, tune: tune}
 	if err := o.choose(op, choose); err != nil {
@@ -154,8 +154,8 @@ func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser, inLanes bool)
 }
 
 // logitsWorkgroups is how many workgroups of the scores fill a device.
-func logitsWorkgroups(a *vk.Adapter, tune *tuning.Logits) int {
-	return opkit.Workgroups(a, tune.PerUnit)
+func logitsWorkgroups(d *tuning.Device, a *vk.Adapter, tune *tuning.Logits) int {
+	return d.WorkgroupsOf(a, tune.PerUnit)
 }
 
 // spec is the build of the kernel.

@@ -118,7 +118,7 @@ func newTopK(dev *vk.Device, cfg TopKConfig, tune *tuning.TopK) (*TopK, error) {
 	}
 	o := &TopK{dev: dev, cfg: cfg, variant: variant, workgroups: cfg.Workgroups, tune: tune}
 	if o.workgroups == 0 {
-		o.workgroups = topkWorkgroups(dev.Adapter(), tune)
+		o.workgroups = topkWorkgroups(&tuning.Of(dev).Device, dev.Adapter(), tune)
 	}
 	var shapes []topkShape
 	for _, list := range [][]tuning.TopKShape{tune.Few, tune.Many} {
@@ -155,7 +155,9 @@ func (o *TopK) Variant() string { return o.variant }
 func (o *TopK) K() int { return o.cfg.K }
 
 // topkWorkgroups is how many workgroups of the selection fill a device.
-func topkWorkgroups(a *vk.Adapter, tune *tuning.TopK) int { return opkit.Workgroups(a, tune.PerUnit) }
+func topkWorkgroups(d *tuning.Device, a *vk.Adapter, tune *tuning.TopK) int {
+	return d.WorkgroupsOf(a, tune.PerUnit)
+}
 
 // topkSlices is into how many slices t rows of n columns are cut, a power of two, on a device that
 // so many workgroups fill.

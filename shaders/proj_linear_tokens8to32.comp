@@ -94,7 +94,8 @@ void fetch(uint step, out Fetch f) {
         [[unroll]] for (uint i = 0u; i < W_EACH; i++) f.w[c][i] = LinearRead4(pc.w_addr + uint64_t(w_at_[i] + u) * 16u).v;
         [[unroll]] for (uint i = 0u; i < W_EACH; i++) f.w_bits[c][i] = FORMAT == WEIGHT_NVFP4 ? w_nv_scale(row_of(i), u * VEC) : 0u;
         [[unroll]] for (uint i = 0u; i < X_EACH; i++) {
-            [[unroll]] for (uint j = 0u; j < X_QUADS; j++) f.x[c][i][j] = LinearRead4(pc.x_addr + uint64_t(x_at_[i] + u * X_QUADS + j) * 16u).v;
+            [[unroll]] for (uint j = 0u; j < X_QUADS; j++)
+                f.x[c][i][j] = LinearRead4(pc.x_addr + uint64_t(x_at_[i] + u * X_QUADS + j) * 16u).v;
             f.x_bits[c][i] = ACT == ACT_BF16 ? 0u : x_block_bits(token_of(i), group_, u * VEC);
         }
     }
@@ -134,7 +135,8 @@ void consume(Fetch f, uint step) {
                     b[n] = CM_B(0.0);
                     [[unroll]] for (uint h = 0u; h < B_EACH; h++) {
                         if (n * B_EACH + h < X_EACH) {
-                            [[unroll]] for (uint e = 0u; e < FRAG_PAIRS; e++) fill_b(b[n], h * FRAG_EACH + e * 2u, x[n * B_EACH + h][k * FRAG_PAIRS + e]);
+                            [[unroll]] for (uint e = 0u; e < FRAG_PAIRS; e++)
+                                fill_b(b[n], h * FRAG_EACH + e * 2u, x[n * B_EACH + h][k * FRAG_PAIRS + e]);
                         }
                     }
                 }
@@ -171,7 +173,8 @@ void finish(uint sub) {
         [[unroll]] for (uint p = 0u; p < PARTS; p++) v += uintBitsToFloat(sum_s[p * REGION + t * OUT_PITCH + q]);
         v *= LANES_UNSCALE;
         if (FORMAT == WEIGHT_NVFP4) v *= vec4(row_scale.v[row], row_scale.v[row + 1u], row_scale.v[row + 2u], row_scale.v[row + 3u]);
-        if (NORM != 0u && pc.norm_addr != uint64_t(0)) NormPut2(norm_address(token, row)).v = uvec2(bf16_pack2(v.x, v.y), bf16_pack2(v.z, v.w));
+        if (NORM != 0u && pc.norm_addr != uint64_t(0))
+            NormPut2(norm_address(token, row)).v = uvec2(bf16_pack2(v.x, v.y), bf16_pack2(v.z, v.w));
         else y_store4(token, row, v);
     }
 }
