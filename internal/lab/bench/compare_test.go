@@ -23,7 +23,7 @@ func TestCompare(t *testing.T) {
 	dev, ctx := testkit.Device(t), context.Background()
 	limits := Limits{CopyGBs: 1, MatrixTFLOPs: 1}
 	peers := PeerTable{Source: "nobody", Rows: []PeerRow{
-		{Op: "quantize_and_insert_k_cache", Case: "tokens=32", Peers: []Peer{{"somebody", 1e9}}},
+		{Op: "quantize_and_insert_k_cache", Case: "tokens=2", Peers: []Peer{{"somebody", 1e9}}},
 		{Op: "fused_indexer_q_rope_quant_fp8", Case: "tokens=2/heads=64", Peers: []Peer{{"fast", 1e-3}, {"slow", 4e9}}},
 		{Op: "indexer_logits_fp8", Case: "tokens=2/context=4096/heads=64", Peers: []Peer{{"somebody", 3}}},
 		{Op: "indexer_topk", Case: "of another size", Peers: []Peer{{"x", 1}}},
@@ -42,7 +42,7 @@ func TestCompare(t *testing.T) {
 		}
 		switch format {
 		case "md":
-			for _, want := range []string{"| quantize_and_insert_k_cache | tokens=32 |  | somebody | 1e+09 |", "| 0.00 |", "slow 4e+09", "indexer_logits_mxfp4 | tokens=2/context=4096/heads=64 |  | our indexer_logits_fp8 |", "MXFP4 paged logits: ", "indexer queries: ", "missed", "not run here: 1 of indexer_topk", "Peers: nobody"} {
+			for _, want := range []string{"| quantize_and_insert_k_cache | tokens=2 |  | somebody | 1e+09 |", "| 0.00 |", "slow 4e+09", "indexer_logits_mxfp4 | tokens=2/context=4096/heads=64 |  | our indexer_logits_fp8 |", "MXFP4 paged logits: ", "indexer queries: ", "missed", "not run here: 1 of indexer_topk", "Peers: nobody"} {
 				if !strings.Contains(out.String(), want) {
 					t.Errorf("report lacks %q:\n%s", want, out.String())
 				}
