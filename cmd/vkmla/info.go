@@ -191,9 +191,11 @@ func printDevice(w io.Writer, d deviceInfo) {
 	line("tuning profile", "%s (%s)", d.Profile.Name, d.Profile.Why)
 	l := d.Limits
 	line("device memory", "%s", bytesText(l.HeapBytes))
-	line("storage buffer", "up to %s, %d in a set; allocation up to %s", bytesText(l.MaxStorageBufferRange), l.MaxStorageBuffers, bytesText(l.MaxAllocation))
+	line("storage buffer", "up to %s, %d in a set; allocation up to %s",
+		bytesText(l.MaxStorageBufferRange), l.MaxStorageBuffers, bytesText(l.MaxAllocation))
 	line("push constants", "%d bytes", l.MaxPushConstants)
-	line("workgroup", "%d invocations, %s of shared memory, up to %v of them", l.MaxWorkgroupInvocations, bytesText(uint64(l.SharedMemory)), l.MaxWorkgroupCount)
+	line("workgroup", "%d invocations, %s of shared memory, up to %v of them",
+		l.MaxWorkgroupInvocations, bytesText(uint64(l.SharedMemory)), l.MaxWorkgroupCount)
 	line("subgroup", "%d (%d to %d)", l.SubgroupSize, l.MinSubgroupSize, l.MaxSubgroupSize)
 	if l.ComputeUnits > 0 {
 		line("compute units", "%d", l.ComputeUnits)

@@ -80,7 +80,8 @@ func (r *reader) open(ctx context.Context, dev *vk.Device, name string, pattern 
 	if err != nil {
 		return err
 	}
-	spec := vk.KernelSpec{Name: code.Name, SPIRV: code.SPIRV, PushSize: 24, Constants: []uint32{r.shape.lanes, r.shape.loads}, Requires: code.Requires}
+	spec := vk.KernelSpec{Name: code.Name, SPIRV: code.SPIRV, PushSize: 24,
+		Constants: []uint32{r.shape.lanes, r.shape.loads}, Requires: code.Requires}
 	if r.addr = strings.HasSuffix(name, "_da"); !r.addr {
 		spec.Bindings = []vk.Access{vk.Read, vk.ReadWrite}
 	}

@@ -77,7 +77,8 @@ func copyBandwidth(ctx context.Context, dev *vk.Device, reps int) (float64, erro
 	push := benchCopyPush{uint32(size / 16), 1}
 	groups := min(uint32(size/16/256), dev.Caps().MaxWorkgroupCount[0])
 	ns, err := timed(ctx, dev, reps, func(r *vk.Recorder) error {
-		return r.Dispatch(vk.Dispatch{Kernel: k, Groups: [3]uint32{groups, 1, 1}, Bind: []vk.View{src.Whole(), dst.Whole()}, Push: vk.Bytes(&push)})
+		return r.Dispatch(vk.Dispatch{Kernel: k, Groups: [3]uint32{groups, 1, 1},
+			Bind: []vk.View{src.Whole(), dst.Whole()}, Push: vk.Bytes(&push)})
 	}, func(r *vk.Recorder) error { return r.Fill(src.Whole(), 0x3f8ccccd) })
 	if err != nil {
 		return 0, err
@@ -106,7 +107,8 @@ func matrixRate(ctx context.Context, dev *vk.Device, reps int) (float64, string,
 		// The largest shape that the device lists for the type is the fastest or as fast.
 		var best vk.CoopMatShape
 		for _, s := range caps.CoopMat {
-			if s.Scope == "subgroup" && s.A == m.element && s.B == m.element && s.C == "f32" && s.Result == "f32" && s.M*s.N*s.K > best.M*best.N*best.K {
+			if s.Scope == "subgroup" && s.A == m.element && s.B == m.element && s.C == "f32" && s.Result == "f32" &&
+				s.M*s.N*s.K > best.M*best.N*best.K {
 				best = s
 			}
 		}
@@ -149,7 +151,8 @@ func matrixLoop(ctx context.Context, dev *vk.Device, reps int, code shaders.Kern
 	}
 	push := benchMatrixCmPush{rounds}
 	ns, err := timed(ctx, dev, reps, func(r *vk.Recorder) error {
-		return r.Dispatch(vk.Dispatch{Kernel: k, Groups: [3]uint32{groups, 1, 1}, Bind: []vk.View{seed.Whole(), out.Whole()}, Push: vk.Bytes(&push)})
+		return r.Dispatch(vk.Dispatch{Kernel: k, Groups: [3]uint32{groups, 1, 1},
+			Bind: []vk.View{seed.Whole(), out.Whole()}, Push: vk.Bytes(&push)})
 	}, nil)
 	if err != nil {
 		return 0, err
