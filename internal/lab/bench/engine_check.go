@@ -85,7 +85,7 @@ func checkLayers(r engineRun, weights, again []*randomLayer) (verify.Result, err
 	return c.Result(), nil
 }
 
-// outputs runs the first session's tokens in steps of so many, and returns what each layer
+// outputs runs the first session's tokens in steps of these sizes, and returns what each layer
 // gave for the last of them.
 func (r engineRun) outputs(steps []int, last int) (out []verify.Array, err error) {
 	r.aborts = false

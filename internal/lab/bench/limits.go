@@ -161,9 +161,8 @@ func matrixLoop(ctx context.Context, dev *vk.Device, reps int, code shaders.Kern
 	return flop / ns / 1e3, nil
 }
 
-// matrixKernel multiplies in four subgroups of the size that operations multiply in, the least
-// that there is: Intel's matrix units, for one, are as wide as that, and the default is another
-// size.
+// matrixKernel multiplies in four subgroups of the smallest size, as operations do. It need not
+// be the default: Intel's matrix units are as wide as the smallest.
 func matrixKernel(dev *vk.Device, code shaders.Kernel, s vk.CoopMatShape) (*vk.Kernel, error) {
 	subgroup := dev.Caps().MinSubgroupSize
 	return kernel(dev, vk.KernelSpec{Name: code.Name, SPIRV: code.SPIRV, Bindings: []vk.Access{vk.Read, vk.Write}, PushSize: 4,

@@ -6,8 +6,8 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/lab/quantise"
+	"github.com/vkmla/vkmla/internal/numfmt"
 )
 
 // matrices of several kinds: of one size, over many powers of two within a block,
