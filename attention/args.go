@@ -7,6 +7,7 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -21,19 +22,20 @@ func newSplitter(dev *vk.Device, op string, heads, splits, workgroups int) (spli
 	case workgroups < 0:
 		return splitter{}, pkg.Wrong(op, "Workgroups", workgroups, "0 or more")
 	}
+	tune := tuning.Of(dev)
 	if workgroups == 0 {
-		workgroups = opkit.Workgroups(dev.Adapter(), 1)
+		workgroups = tune.Device.WorkgroupsOf(dev.Adapter(), 1)
 	}
-	return splitter{heads: heads, fixed: splits, workgroups: workgroups}, nil
+	return splitter{tune: &tune.Attention, heads: heads, fixed: splits, workgroups: workgroups}, nil
 }
 
-// groups is the grid of an attention kernel. Head groups run fastest, so that
-// those that read the same rows run together.
-func (s splitter) groups(p plan, t int) [3]uint32 {
-	return [3]uint32{uint32(opkit.CeilDiv(s.heads, s.tilings[p.build].HeadsPerGroup)), uint32(p.splits), uint32(t)}
+// grid is the workgroups of an attention kernel. Heads run fastest, so that workgroups that read
+// the same rows run together.
+func (s splitter) grid(p plan, t int) [3]uint32 {
+	return [3]uint32{uint32(opkit.CeilDiv(s.heads, s.tilings[p.build].heads)), uint32(p.splits), uint32(t)}
 }
 
-// kernels builds the kernel of each tiling, all at the same time: a driver can take a second for one.
+// kernels builds the kernel of each tiling, all at the same time: one can take a driver a second.
 func (s splitter) kernels(build func(t tiling) (*vk.Kernel, error)) ([]*vk.Kernel, error) {
 	list, errs := make([]*vk.Kernel, len(s.tilings)), make([]error, len(s.tilings))
 	var wait sync.WaitGroup

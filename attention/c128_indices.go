@@ -55,7 +55,8 @@ func NewC128Indices(dev *vk.Device, cfg C128IndicesConfig) (*C128Indices, error)
 	if cfg.Ratio == 0 {
 		cfg.Ratio = 128
 	}
-	if err := opkit.First(pkg.Range(op, "Page", cfg.Page, 1, math.MaxInt32), pkg.Range(op, "Ratio", cfg.Ratio, 1, math.MaxInt32)); err != nil {
+	if err := opkit.First(pkg.Range(op, "Page", cfg.Page, 1, math.MaxInt32),
+		pkg.Range(op, "Ratio", cfg.Ratio, 1, math.MaxInt32)); err != nil {
 		return nil, err
 	}
 	k, err := indexKernel(dev, "attn_c128_indices", cfg.Variant, opkit.Spec{

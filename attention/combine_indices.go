@@ -71,7 +71,8 @@ func (o *CombineIndices) Record(rec *vk.Recorder, a CombineIndicesArgs) error {
 	if a.K < 0 || a.K > math.MaxInt32/4 {
 		return pkg.Wrong(op, "K", a.K, "0 or more")
 	}
-	if err := opkit.First(pkg.Range(op, "Window", a.Window, 1, math.MaxInt32), pkg.Range(op, "Ratio", a.Ratio, 1, math.MaxInt32)); err != nil {
+	if err := opkit.First(pkg.Range(op, "Window", a.Window, 1, math.MaxInt32),
+		pkg.Range(op, "Ratio", a.Ratio, 1, math.MaxInt32)); err != nil {
 		return err
 	}
 	t, r := opkit.Dim(a.Indices, 0), opkit.Dim(a.SeqLens, 0)
@@ -110,7 +111,8 @@ func (o *CombineIndices) Record(rec *vk.Recorder, a CombineIndicesArgs) error {
 	}
 	return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
 		Kernel: o.k, Groups: [3]uint32{uint32(t), 1, 1},
-		Bind: []vk.View{opkit.Present(o.dev, topk), a.QueryStart.View(), a.SeqLens.View(), a.GatherLens.View(), a.Indices.View(), a.Lens.View()},
+		Bind: []vk.View{opkit.Present(o.dev, topk), a.QueryStart.View(), a.SeqLens.View(), a.GatherLens.View(),
+			a.Indices.View(), a.Lens.View()},
 		Push: vk.Bytes(&p),
 	})
 }

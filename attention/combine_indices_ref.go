@@ -12,7 +12,8 @@ package attention
 //
 // Source: vLLM combine_topk_swa_indices
 // (vllm/models/deepseek_v4/common/ops/cache_utils.py).
-func CombineIndicesRef(tokens int, topk []int32, topkWidth int, queryStart, seqLens, gatherLens []int32, k, window, ratio, m, n int) (indices, lens []int32) {
+func CombineIndicesRef(tokens int, topk []int32, topkWidth int, queryStart, seqLens, gatherLens []int32,
+	k, window, ratio, m, n int) (indices, lens []int32) {
 	width := CombinedWidth(k, window)
 	indices, lens = make([]int32, tokens*width), make([]int32, tokens)
 	for i := range indices {

@@ -1,13 +1,13 @@
 package attention
 
 import (
-	"cmp"
 	"math"
 	"strings"
 	"unsafe"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -21,16 +21,17 @@ type attnDecodePush struct {
 	Eps                                                        float32
 }
 
-// DecoderConfig configures a Decoder.
+// DecoderConfig configures a Decoder. Any number of heads works; powers of two from 16 on are fast,
+// because a workgroup has a power of two of them and computes the rest as padding.
 type DecoderConfig struct {
 	Heads          int     // H, 1 to 128
 	WindowPage     int     // slots of a page of the window cache (64)
 	CompressedPage int     // slots of a page of the compressed cache (64 or 2); 0: there is none
 	Scale          float32 // softmax scale; 0 means DefaultScale
-	MaxBytes       uint64  // size of the largest pool (for twopass variants: or of WorkspaceBytes); 0: whatever a descriptor of the device can hold
+	MaxBytes       uint64  // size of the largest pool (for twopass variants: or of WorkspaceBytes); 0: what a descriptor holds
 	Variant        string  // one of DecodeVariants; "" picks the best
 	Splits         int     // parts of each row, 1 to MaxSplits; 0: by rule, see ScratchBytes
-	Workgroups     int     // how many workgroups fill the device, for that rule; 0: as many as it has compute units, or an estimate by its type
+	Workgroups     int     // that fill the device, for that rule; 0: its compute units, or an estimate
 }
 
 // SlotSet is one of the two sets of cached rows that tokens attend.
@@ -45,39 +46,39 @@ func (s SlotSet) IsZero() bool { return s.Cache.Pool.IsZero() }
 
 // DecodeArgs are the tensors of one Decoder step.
 type DecodeArgs struct {
-	Q          tensor.Tensor // [T, H, 512] bf16
-	Window     SlotSet
-	Compressed SlotSet       // zero for layers without compressed cache
-	Sink       tensor.Tensor // [H] f32; absent: none
-	Out        tensor.Tensor // [T, H, 512] bf16, written
-	LSE        tensor.Tensor // [T, H] f32, written: natural log, +inf for an empty row; may be absent
-	Scratch    vk.View       // ScratchBytes at a multiple of 256; not needed while that is 0
-	Turn       OutputTurn    // absent: Out is as the formula says; only where Turns permits
-	Norm       QueryNorm     // absent: Q is normed and turned already; only where Norms permits
+	Q           tensor.Tensor // [T, H, 512] bf16
+	Window      SlotSet
+	Compressed  SlotSet       // zero for layers without compressed cache
+	Sink        tensor.Tensor // [H] f32; absent: none
+	Out         tensor.Tensor // [T, H, 512] bf16, written
+	LSE         tensor.Tensor // [T, H] f32, written: natural log, +inf for an empty row; may be absent
+	Scratch     vk.View       // ScratchBytes at a multiple of 256; not needed while that is 0
+	InverseRope InverseRope   // absent: Out is as the formula says; only where InvertsRope permits
+	Norm        QueryNorm     // absent: Q is normed and rotated already; only where NormsQueries permits
 }
 
-// OutputTurn asks for the last 64 numbers of each head's output, rounded to bf16, to be
-// turned back by the angles of the token's position, as projection.InverseRope does, and
-// with its bits. It takes no launch of its own.
-type OutputTurn struct {
+// InverseRope asks for RoPE to be undone on the last 64 numbers of each head's output, rounded to
+// bf16, at the token's position. It takes no launch of its own, and has the bits of
+// projection.InverseRope.
+type InverseRope struct {
 	Positions tensor.Tensor // [T] i32, rows of Table; one outside counts as its nearest row
 	Table     tensor.Tensor // [rows, 64] f32: a position's 32 cosines, then its sines
 }
 
-// IsZero reports whether nothing is to be turned.
-func (o OutputTurn) IsZero() bool { return o.Table.IsZero() && o.Positions.IsZero() }
+// IsZero reports whether the output stays rotated.
+func (o InverseRope) IsZero() bool { return o.Table.IsZero() && o.Positions.IsZero() }
 
-// Decoder is sparse MLA over paged FP8 caches: every token attends the slots of
-// its two index lists, one softmax over both. The fused variants dequantise pages
-// as they read them; the twopass ones first gather to a bf16 workspace (see
-// TwoPass). DecodeRef defines it, by the formula of the package's documentation.
+// Decoder is sparse MLA over paged FP8 caches: every token attends the slots of its two index
+// lists, one softmax over both. The fused variants decode pages as they read them; the twopass
+// ones first gather to a bf16 workspace (see TwoPass). DecodeRef defines it, by the formula of the
+// package's documentation.
 //
-// All but the pools is bound through descriptors, so that Q, Out and the index
-// lists of a step each have to fit Caps.MaxStorageBufferRange: a step of 128 heads
-// takes 131072 bytes a token in Q. Each has fewer than 2^31 elements.
+// All but the pools is bound through descriptors, so Q, Out and the index lists of a step each
+// have to fit Caps.MaxStorageBufferRange: a step of 128 heads takes 131072 bytes a token in Q.
+// Each has fewer than 2^31 elements.
 //
-// Source: FlashMLA flash_mla_with_kvcache with sparse indices, extra cache and
-// attention sink; vLLM xpu_sparse_decode_fp8 for the two passes.
+// Source: FlashMLA flash_mla_with_kvcache with sparse indices, extra cache and attention sink;
+// vLLM xpu_sparse_decode_fp8 for the two passes.
 type Decoder struct {
 	dev     *vk.Device
 	cfg     DecoderConfig
@@ -90,8 +91,8 @@ type Decoder struct {
 
 // NewDecoder picks a build and compiles it.
 //
-// Errors: vk.ErrArgument for a value out of range; vk.ErrMissingFeature for a
-// forced variant that the device cannot run; those of vk.Device.Kernel.
+// Errors: vk.ErrArgument for a value out of range; vk.ErrMissingFeature for a forced variant that
+// the device cannot run; those of vk.Device.Kernel.
 func NewDecoder(dev *vk.Device, cfg DecoderConfig) (*Decoder, error) {
 	const op = "new decoder"
 	if err := knownDecoder(cfg.Variant); err != nil {
@@ -116,25 +117,25 @@ func NewDecoder(dev *vk.Device, cfg DecoderConfig) (*Decoder, error) {
 	if err := checkPages(op, cfg); err != nil {
 		return nil, err
 	}
-	variant, tilings, err := chooseBuild(dev.Adapter(), "attn_decode", cfg.Variant, cfg.MaxBytes, cfg.Heads)
+	tune := tuning.Of(dev)
+	variant, list, err := chooseBuild(tune, dev.Adapter(), "attn_decode", cfg.Variant, cfg.MaxBytes, cfg.Heads)
 	if err != nil {
 		return nil, err
 	}
-	if tilings, err = withDecodeLanes(dev, variant, cfg.Heads, tilings); err != nil {
+	if s.tilings, err = (matrixFit{dev.Caps(), tune}).withDecodeLanes(layout(dev, variant), variant, cfg.Heads, list); err != nil {
 		return nil, err
 	}
-	tilings = withFew(dev.Caps(), variant, tilings)
-	s.tilings = tilings
 	k, err := s.kernels(func(t tiling) (*vk.Kernel, error) {
-		stem, bound := cmp.Or(t.Stem, "attn_decode"), boundDecode
-		if t.Turns {
-			stem, bound = fewStem, boundDecode+2
+		bound := boundDecode
+		if t.rotates {
+			bound += 2
 		}
 		return pkg.Kernel(dev, opkit.Spec{
-			Stem: stem, Variant: variant, Bound: bound,
-			Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write, vk.Write, vk.Read, vk.Read},
-			PushSize: int(unsafe.Sizeof(attnDecodePush{})), Subgroup: t.SubgroupSize,
-			Constants: append(opkit.Words(cfg.WindowPage, max(cfg.CompressedPage, 1), t.HeadsPerGroup, t.Tile), t.Constants...), Divisible: true,
+			Stem: t.stem, Variant: variant, Bound: bound,
+			Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read,
+				vk.Write, vk.Write, vk.Write, vk.Write, vk.Read, vk.Read},
+			PushSize: int(unsafe.Sizeof(attnDecodePush{})), Subgroup: t.subgroup,
+			Constants: append(opkit.Words(cfg.WindowPage, max(cfg.CompressedPage, 1), t.heads, t.tile), t.constants...), Divisible: true,
 		})
 	})
 	if err != nil {
@@ -150,8 +151,8 @@ func NewDecoder(dev *vk.Device, cfg DecoderConfig) (*Decoder, error) {
 // Variant returns the name of the build in use.
 func (o *Decoder) Variant() string { return o.variant }
 
-// Splits returns into how many parts the rows of each of so many tokens, with lists
-// of window and topk entries, are split; 1 means not at all.
+// Splits returns into how many parts each row is split in a step of so many tokens, with lists of
+// window and topk entries. 1 means not at all.
 func (o *Decoder) Splits(tokens, window, topk int) int {
 	if o.twoPass != nil {
 		return o.twoPass.prefill.Splits(tokens, packedWidth(window, topk))
@@ -159,31 +160,28 @@ func (o *Decoder) Splits(tokens, window, topk int) int {
 	return o.splits(tokens, window+topk)
 }
 
-// Turns reports whether DecodeArgs.Turn may be given for so many tokens, with lists of
-// window and topk entries: where rows are split, or heads are divided into small groups;
+// InvertsRope reports whether DecodeArgs.InverseRope may be given in a step of so many tokens, with
+// lists of window and topk entries. It may where rows are split, and where attn_decode_cm runs;
 // never with the twopass variants.
-func (o *Decoder) Turns(tokens, window, topk int) bool {
+func (o *Decoder) InvertsRope(tokens, window, topk int) bool {
 	if o.twoPass != nil {
 		return false
 	}
 	p := o.plan(tokens, window+topk)
-	return p.splits > 1 || o.tilings[p.build].Turns
+	return p.splits > 1 || o.tilings[p.build].rotates
 }
 
-// boundDecode is how many tensors the builds bind that reach pools by address; those that
-// turn rows bind positions and angles besides.
+// boundDecode is how many tensors the builds bind that reach pools by address. Those that undo RoPE
+// also bind positions and angles.
 const boundDecode = 10
 
-// ScratchBytes is the size of DecodeArgs.Scratch that suits any number of tokens
-// up to maxT with lists of up to window and topk entries.
+// ScratchBytes is the size of DecodeArgs.Scratch that suits any number of tokens up to maxT with
+// lists of up to window and topk entries.
 //
-// Where the workgroups without splitting, T * ceil(H / heads per workgroup), would not
-// fill the device (Workgroups, twice that for builds of which a compute unit runs two
-// at once), rows are split into parts of at least 32 rows of cache if that is estimated
-// to be faster. The number of parts depends on sizes that are fixed when recorded and
-// never on lengths in device memory. Parts take 2064 * T * Splits * H
-// bytes and up to 255 for alignment; nothing is needed where rows are not split.
-// The twopass variants need TwoPass.ScratchBytes.
+// Where whole rows leave the device idle, rows are split into parts if that is estimated to be
+// faster. The number of parts depends on sizes that are fixed when recorded, never on lengths in
+// device memory. Parts take 2064 * T * Splits * H bytes and up to 255 for alignment; whole rows
+// need nothing. The twopass variants need TwoPass.ScratchBytes.
 func (o *Decoder) ScratchBytes(maxT, window, topk int) uint64 {
 	if o.twoPass != nil {
 		return o.twoPass.ScratchBytes(maxT, window, topk)
@@ -200,13 +198,13 @@ func (o *Decoder) Record(rec *vk.Recorder, a DecodeArgs) error {
 	if err != nil || p.Out.IsZero() {
 		return err
 	}
-	return o.merge.record(rec, p.State.View(), p.Out.View(), p.Out.Shape[1], a.Sink, a.Out, a.LSE, tensor.Tensor{}, a.Turn)
+	return o.merge.record(rec, p.State.View(), p.Out.View(), p.Out.Shape[1], a.Sink, a.Out, a.LSE, tensor.Tensor{}, a.InverseRope)
 }
 
 // record records everything but the joining of parts, and returns these, if there are any.
 func (o *Decoder) record(op string, rec *vk.Recorder, a DecodeArgs) (none Parts, err error) {
 	t := opkit.Dim(a.Q, 0)
-	if err := o.checkTurn(op, t, a); err != nil {
+	if err := o.checkRope(op, t, a); err != nil {
 		return none, err
 	}
 	if o.twoPass != nil {
@@ -242,14 +240,14 @@ func (o *Decoder) record(op string, rec *vk.Recorder, a DecodeArgs) (none Parts,
 	}
 	bind := []vk.View{a.Q.View(), win.Indices.View(), win.Lens.View(), opkit.Present(o.dev, comp.Indices), opkit.Present(o.dev, comp.Lens),
 		opkit.Present(o.dev, a.Sink), a.Out.View(), opkit.Present(o.dev, a.LSE), part, ml}
-	if o.tilings[plan.build].Turns {
-		var angles OutputTurn
-		if splits == 1 && !a.Turn.IsZero() {
-			angles = a.Turn
-			p.Flags |= flagTurn
+	if o.tilings[plan.build].rotates {
+		var angles InverseRope
+		if splits == 1 && !a.InverseRope.IsZero() {
+			angles = a.InverseRope
+			p.Flags |= flagUnrope
 		}
 		if !a.Norm.IsZero() {
-			angles = OutputTurn{a.Norm.Positions, a.Norm.Table}
+			angles = InverseRope{a.Norm.Positions, a.Norm.Table}
 			p.Flags |= flagNorm
 			p.Eps = a.Norm.Eps
 		}
@@ -259,7 +257,7 @@ func (o *Decoder) record(op string, rec *vk.Recorder, a DecodeArgs) (none Parts,
 		bind = append(bind, opkit.Present(o.dev, angles.Positions), opkit.Present(o.dev, angles.Table))
 	}
 	if err := pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
-		Kernel: o.k[plan.build], Groups: o.groups(plan, t), Push: vk.Bytes(&p), Bind: bind,
+		Kernel: o.k[plan.build], Groups: o.grid(plan, t), Push: vk.Bytes(&p), Bind: bind,
 	}, pools...); err != nil || splits == 1 {
 		return none, err
 	}

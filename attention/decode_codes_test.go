@@ -9,9 +9,9 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 )
 
-// Every E4M3 code but NaN comes through the kernels without matrix units exactly, with scales from end to end of what bf16
-// holds: each token attends one row, of which its output is a copy. Of eight codes, which are converted together, any may be
-// one below 2^-6.
+// Every E4M3 code but NaN comes through the kernels without matrix units exactly, with scales from
+// end to end of what bf16 holds: each token attends one row, of which its output is a copy. Of
+// eight codes, which are converted together, any may be one below 2^-6.
 func TestDecodeCodes(t *testing.T) {
 	dev := testkit.Device(t)
 	const rows = 73

@@ -8,10 +8,9 @@ import (
 	"github.com/vkmla/vkmla/tensor"
 )
 
-// QueryNorm says that Q is as the projection left it, and asks for each head to be divided
-// by its root mean square, its last 64 numbers to be turned by the angles of the token's
-// position, and all to be rounded to bf16, as projection.QInsert does, and with its bits.
-// Q is left as it is. It takes no launch of its own.
+// QueryNorm says that Q is as the projection left it. Each head is divided by its root mean square,
+// its last 64 numbers are rotated by RoPE at the token's position, and all are rounded to bf16. Q
+// itself stays. It takes no launch of its own, and has the bits of projection.QInsert.
 type QueryNorm struct {
 	Eps       float32       // added to the mean square, positive
 	Positions tensor.Tensor // [T] i32, rows of Table; one outside counts as its nearest row
@@ -21,41 +20,39 @@ type QueryNorm struct {
 // IsZero reports whether queries are normed already.
 func (n QueryNorm) IsZero() bool { return n.Eps == 0 && n.Positions.IsZero() && n.Table.IsZero() }
 
-// Norms reports whether DecodeArgs.Norm may be given for so many tokens, with lists of
-// window and topk entries: where heads are divided into small groups, as they are for few
-// tokens. Of larger groups each workgroup would have so many queries to norm that a launch
-// of its own is shorter.
-func (o *Decoder) Norms(tokens, window, topk int) bool {
-	return o.twoPass == nil && o.tilings[o.plan(tokens, window+topk).build].Norms
+// NormsQueries reports whether DecodeArgs.Norm may be given in a step of so many tokens, with lists
+// of window and topk entries. It may where workgroups have few heads, as they do for few tokens.
+// With more heads each workgroup would norm so many queries that a launch of its own is shorter.
+func (o *Decoder) NormsQueries(tokens, window, topk int) bool {
+	return o.twoPass == nil && o.tilings[o.plan(tokens, window+topk).build].norms
 }
 
-// checkTurn checks how queries are to be normed and turned and the output is to be turned
-// back, if they are.
-func (o *Decoder) checkTurn(op string, t int, a DecodeArgs) error {
+// checkRope checks DecodeArgs.Norm and DecodeArgs.InverseRope, where they are given.
+func (o *Decoder) checkRope(op string, t int, a DecodeArgs) error {
 	win, comp := opkit.Dim(a.Window.Indices, 1), opkit.Dim(a.Compressed.Indices, 1)
-	if !a.Turn.IsZero() {
-		if !o.Turns(t, win, comp) {
-			return pkg.Wrong(op, "Turn", a.Turn.Table, "absent: see Turns")
+	if !a.InverseRope.IsZero() {
+		if !o.InvertsRope(t, win, comp) {
+			return pkg.Wrong(op, "InverseRope", a.InverseRope.Table, "absent: see Decoder.InvertsRope")
 		}
-		if err := o.checkAngles(op, "Turn", t, a.Turn); err != nil {
+		if err := o.checkAngles(op, "InverseRope", t, a.InverseRope); err != nil {
 			return err
 		}
 	}
 	if a.Norm.IsZero() {
 		return nil
 	}
-	if !o.Norms(t, win, comp) {
-		return pkg.Wrong(op, "Norm", a.Norm.Table, "absent: see Norms")
+	if !o.NormsQueries(t, win, comp) {
+		return pkg.Wrong(op, "Norm", a.Norm.Table, "absent: see Decoder.NormsQueries")
 	}
-	angles := OutputTurn{a.Norm.Positions, a.Norm.Table}
+	angles := InverseRope{a.Norm.Positions, a.Norm.Table}
 	if err := o.checkAngles(op, "Norm", t, angles); err != nil {
 		return err
 	}
 	if e := float64(a.Norm.Eps); !(e > 0) || math.IsInf(e, 0) {
 		return pkg.Wrong(op, "Norm.Eps", a.Norm.Eps, "a positive number")
 	}
-	if !a.Turn.IsZero() && (!same(a.Turn.Positions, angles.Positions) || !same(a.Turn.Table, angles.Table)) {
-		return pkg.Wrong(op, "Norm", a.Norm.Table, "positions and table of Turn")
+	if !a.InverseRope.IsZero() && (!same(a.InverseRope.Positions, angles.Positions) || !same(a.InverseRope.Table, angles.Table)) {
+		return pkg.Wrong(op, "Norm", a.Norm.Table, "the positions and table of InverseRope")
 	}
 	return nil
 }
@@ -65,7 +62,7 @@ func same(a, b tensor.Tensor) bool {
 	return a.Buffer == b.Buffer && a.Offset == b.Offset && slices.Equal(a.Shape, b.Shape)
 }
 
-func (o *Decoder) checkAngles(op, arg string, t int, a OutputTurn) error {
+func (o *Decoder) checkAngles(op, arg string, t int, a InverseRope) error {
 	if err := opkit.First(
 		pkg.Check(op, arg+".Positions", a.Positions, tensor.I32, t),
 		pkg.Check(op, arg+".Table", a.Table, tensor.F32, -1, 64),

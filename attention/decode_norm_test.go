@@ -62,7 +62,7 @@ func TestDecodeNorm(t *testing.T) {
 					a.Scratch = r.Out(tensor.F32, int(n+3)/4).View()
 				}
 				a.Norm = attention.QueryNorm{Eps: eps, Positions: r.In(vectors.FromI32(positions, tokens), tensor.I32), Table: r.In(vectors.FromF32(table, rows, 64), tensor.F32)}
-				if !op.Norms(tokens, s.win.Width, s.comp.Width) {
+				if !op.NormsQueries(tokens, s.win.Width, s.comp.Width) {
 					refuses(t, dev, "Norm", func(rec *vk.Recorder) error { return op.Record(rec, a) })
 					return
 				}
@@ -72,7 +72,7 @@ func TestDecodeNorm(t *testing.T) {
 					"Norm.Table":     func(a *attention.DecodeArgs) { a.Norm.Table.Shape = []int{0, 64} },
 					"Norm.Eps":       func(a *attention.DecodeArgs) { a.Norm.Eps = -1 },
 					"Norm": func(a *attention.DecodeArgs) {
-						a.Turn = attention.OutputTurn{Positions: a.Norm.Positions.Rows(0, tokens), Table: a.Norm.Table.Rows(1, rows)}
+						a.InverseRope = attention.InverseRope{Positions: a.Norm.Positions.Rows(0, tokens), Table: a.Norm.Table.Rows(1, rows)}
 					},
 				} {
 					bad := a

@@ -57,7 +57,8 @@ func DecodeRef(q []uint16, heads int, window, compressed *Slots, sink []float32,
 	return decodeRef(q, heads, window, compressed, sink, scale, asIs)
 }
 
-func decodeRef(q []uint16, heads int, window, compressed *Slots, sink []float32, scale float32, values valuesOf) (out, lse []float32, err error) {
+func decodeRef(q []uint16, heads int, window, compressed *Slots, sink []float32, scale float32,
+	values valuesOf) (out, lse []float32, err error) {
 	tokens := len(q) / (heads * D)
 	out, lse = make([]float32, len(q)), make([]float32, tokens*heads)
 	for t := range tokens {

@@ -199,8 +199,9 @@ func TestDecodeSplits(t *testing.T) {
 	}
 }
 
-// Workgroups that have few heads, because others would stand idle, give the result too: with heads that do not fill the
-// last of them, empty parts, scores that outgrow the first ones, and where most subgroups have no part in the scores.
+// Workgroups with few heads, as few tokens get them, give the result too: where heads do not fill
+// the last of them, where parts are empty, where scores outgrow the first ones, and where most
+// subgroups have no part in the scores.
 func TestDecodeFewHeads(t *testing.T) {
 	dev := testkit.Device(t)
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 6))
@@ -217,7 +218,7 @@ func TestDecodeFewHeads(t *testing.T) {
 				cfg.Splits, cfg.Workgroups = n, 1000
 				out, lse := s.decode(t, dev, cfg)
 				s.check(t, v, out, lse)
-				attention.FewParts(2, func() { out, lse = s.decode(t, dev, cfg) })
+				attention.KSplit(2, func() { out, lse = s.decode(t, dev, cfg) })
 				s.check(t, v, out, lse)
 			})
 		}

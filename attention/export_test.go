@@ -1,6 +1,7 @@
 package attention
 
 import (
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -8,33 +9,36 @@ import (
 // PushLayouts is for the tests outside the package, which alone can use testkit.
 var PushLayouts = pushLayouts
 
-// WithoutLanes runs f as on a device whose matrices the kernels in lanes do not know.
+// WithoutLanes runs f as on a device whose layout of matrices is unknown.
 func WithoutLanes(f func()) {
 	lanesOff = true
 	defer func() { lanesOff = false }()
 	f()
 }
 
-// FewParts runs f as where attn_decode_few has shared memory for so many parts of the dims.
-func FewParts(n int, f func()) {
-	fewParts = n
-	defer func() { fewParts = D }()
+// KSplit runs f as if attn_decode_cm had shared memory for so many parts of the dims.
+func KSplit(n int, f func()) {
+	maxKSplit = n
+	defer func() { maxKSplit = D }()
 	f()
 }
 
-// InLanes tells whether a decoder has attn_decode_lanes.
-func InLanes(o *Decoder) bool { return len(o.tilings) > 0 && o.tilings[0].Stem != "" }
+// InLanes reports whether a decoder has attn_decode_lanes.
+func InLanes(o *Decoder) bool { return len(o.tilings) > 0 && o.tilings[0].stem == "attn_decode_lanes" }
 
-// PlainForm is a form of the builds without matrix units: two constants, invocations, bytes of shared memory.
+// PlainForm is a form of the builds without matrix units: two constants, invocations, bytes of
+// shared memory.
 type PlainForm struct {
 	Heads, Tile, Threads uint32
 	Shared               int
 }
 
-// PlainForms are those that there are.
+// PlainForms are those of the profile for GPUs that nobody has measured.
 func PlainForms() (list []PlainForm) {
-	for _, f := range plainForms {
-		list = append(list, PlainForm{uint32(f.heads), uint32(f.tile), uint32(f.threads()), f.sharedBytes()})
+	tune, _ := tuning.Named("generic")
+	for _, x := range tune.Attention.Plain {
+		f := plainForm(x)
+		list = append(list, PlainForm{uint32(f.Heads), uint32(f.Tile), uint32(f.threads()), f.sharedBytes()})
 	}
 	return list
 }
@@ -48,5 +52,5 @@ func Merge(dev *vk.Device, variant string, rec *vk.Recorder, ml, out tensor.Tens
 	if err != nil {
 		return err
 	}
-	return m.record(rec, ml.View(), out.View(), out.Shape[1], a.Sink, a.Out, a.LSE, top, a.Turn)
+	return m.record(rec, ml.View(), out.View(), out.Shape[1], a.Sink, a.Out, a.LSE, top, a.InverseRope)
 }

@@ -32,7 +32,6 @@ var pushLayouts = map[string]any{
 	"attn_combine_indices": attnCombineIndicesPush{},
 	"attn_pack_indices":    attnPackIndicesPush{},
 	"attn_decode":          attnDecodePush{},
-	"attn_decode_few":      attnDecodePush{},
 	"attn_decode_lanes":    attnDecodePush{},
 	"attn_prefill":         attnPrefillPush{},
 	"attn_prefill_lanes":   attnPrefillPush{},

@@ -9,14 +9,14 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// lanesOff keeps the kernels in lanes out, for the tests of what other devices do.
+// lanesOff keeps the kernels in lanes out, for tests of devices with unknown layouts.
 var lanesOff = false
 
-// laneTiling is how attn_decode_lanes and attn_prefill_lanes divide their work; the names
-// are those of shaders/lib/cm_lanes.glsl. M, N, K and TILE are one number, and all sizes
-// are powers of two.
+// laneTiling is how attn_decode_lanes and attn_prefill_lanes divide their work; the names are
+// those of shaders/lib/cm_lanes.glsl. M, N, K and TILE are one number, and all sizes are powers
+// of two.
 type laneTiling struct {
-	cmTiling
+	matrixTiling
 	parts int // PARTS, lanes that share a row of an accumulator
 }
 
@@ -31,11 +31,10 @@ func (t laneTiling) sharedBytes() int {
 	return rows + scores + weights + 4*t.heads + 8*t.tile + 4
 }
 
-func (t laneTiling) constants() []uint32 { return append(t.cmTiling.constants(), uint32(t.parts)) }
+func (t laneTiling) constants() []uint32 { return append(t.matrixTiling.constants(), uint32(t.parts)) }
 
-// fits tells whether the shader's assumptions hold on a device with so many bytes of
-// shared memory.
-func (t laneTiling) fits(shared int) bool {
+// valid reports whether the shaders' assumptions hold.
+func (t laneTiling) valid() bool {
 	headTiles, headParts := t.heads/t.m, t.subgroups/t.kSplit
 	each := t.n / t.parts      // components of one row
 	return headTiles%4 == 0 && // the products with V come in four equal parts
@@ -44,28 +43,31 @@ func (t laneTiling) fits(shared int) bool {
 		t.kSplit*t.k <= D && t.subgroups*t.n <= D &&
 		t.own() >= 1 && t.m*t.n/t.subgroup >= 4 && (each%4 == 0 || 4%each == 0) && // fours of scores
 		t.threads()/t.tile <= t.subgroup && // a subgroup brings in whole rows
-		t.threads()/t.tile >= 4 && 16%(t.threads()/t.tile) == 0 && // of 56 words of codes and 16 of bf16, in decode
-		t.sharedBytes() <= shared
+		t.threads()/t.tile >= 4 && 16%(t.threads()/t.tile) == 0 // of 56 words of codes and 16 of bf16, in decode
 }
 
-// laneFit returns the tiling with the most heads per workgroup for a shape of matrix
-// product whose accumulators lie in lanes as laneParts found; false if nothing fits, or
-// half of a workgroup's heads would be padding. With anyRegisters it does not matter how
-// many registers the device has.
-func laneFit(caps *vk.Caps, s vk.CoopMatShape, heads, parts int, anyRegisters bool) (laneTiling, bool) {
-	size, subgroup := int(s.M), int(caps.MinSubgroupSize)
-	if s.M != s.N || s.N != s.K || size < 8 || bits.OnesCount(uint(size)) != 1 || subgroup < 8 || bits.OnesCount(uint(subgroup)) != 1 || parts == 0 {
+// lanes returns the tiling with the most heads per workgroup for a shape of matrix product whose
+// accumulators lie in lanes as laneParts found. It is false if nothing fits, or if half of a
+// workgroup's heads would be padding.
+func (f matrixFit) lanes(s vk.CoopMatShape, heads, parts int) (laneTiling, bool) {
+	size, subgroup, tune := int(s.M), int(f.caps.MinSubgroupSize), &f.tune.Attention
+	if s.M != s.N || s.N != s.K || size < 8 || bits.OnesCount(uint(size)) != 1 ||
+		subgroup < 8 || bits.OnesCount(uint(subgroup)) != 1 || parts == 0 {
 		return laneTiling{}, false
 	}
-	for hg := cmMaxHeads; hg >= 4*size; hg /= 2 {
-		if hg >= 2*heads {
+	for n := tune.MaxHeads; n >= 4*size; n /= 2 {
+		if n >= 2*heads {
 			continue
 		}
-		for _, subgroups := range cmSubgroups {
+		for _, subgroups := range tune.Subgroups {
 			for _, split := range []int{4, 2} { // with 4 the rows are read half as often for scores
-				t := laneTiling{cmTiling{m: size, n: size, k: size, heads: hg, tile: size, subgroup: subgroup, subgroups: subgroups, kSplit: split}, parts}
-				if t.threads() <= int(caps.MaxWorkgroupInvocations) && t.fits(int(caps.SharedMemory)) &&
-					(anyRegisters || t.registers(operandCopies(caps)) <= opkit.MatrixRegisters(subgroup, t.threads())) {
+				t := laneTiling{matrixTiling{m: size, n: size, k: size, heads: n, tile: size, subgroup: subgroup,
+					subgroups: subgroups, kSplit: split}, parts}
+				registers := f.registers(t.matrixTiling, t.heads*D/2/t.threads())
+				if tune.LanesAnyRegisters {
+					registers = 0
+				}
+				if t.valid() && f.within(t.matrixTiling, t.sharedBytes(), registers) {
 					return t, true
 				}
 			}
@@ -74,10 +76,10 @@ func laneFit(caps *vk.Caps, s vk.CoopMatShape, heads, parts int, anyRegisters bo
 	return laneTiling{}, false
 }
 
-// laneParts reads from what opkit.MatrixLayout finds whether accumulators lie in lanes as
-// the kernels want them: PARTS neighbouring lanes share a row, component i of lane l
-// is in row l/PARTS + i/each*subgroup/PARTS, each = n/PARTS, and columns go round the
-// lanes in pairs, or one by one if each is 1. It returns PARTS, 0 if they do not.
+// laneParts reads from what opkit.MatrixLayout finds whether accumulators lie in lanes as the
+// kernels want them. PARTS neighbouring lanes share a row; component i of lane l is in row
+// l/PARTS + i/each*subgroup/PARTS, each = n/PARTS; columns go round the lanes in pairs, or one
+// by one if each is 1. It returns PARTS, or 0 for any other layout.
 func laneParts(m, n, k, subgroup int, words []uint32) int {
 	if len(words) != m*k+k*n+m*n || m*n%subgroup != 0 {
 		return 0
@@ -100,49 +102,56 @@ next:
 	return 0
 }
 
-// cpuHeads are the most heads of a workgroup of a kernel in lanes on a CPU.
-const cpuHeads = 32
+// layoutOf finds out which lanes hold which elements of a shape's matrices, as
+// opkit.Package.MatrixLayout does.
+type layoutOf func(m, n, k, subgroup int) ([]uint32, error)
 
-// withLanes puts the tiling of a kernel in lanes before those of the operation, in the place
-// of those with as many heads or more, where a device's matrices lie so that the kernel can
-// use it. A subgroup's registers are no limit on a CPU, which runs it for the tests; its
-// compiler is slow with long kernels, so that it gets that of cpuHeads for more of them.
+// layout is that of a device's matrices, for a build.
+func layout(dev *vk.Device, variant string) layoutOf {
+	return func(m, n, k, subgroup int) ([]uint32, error) {
+		return pkg.MatrixLayout(dev, variant, m, n, k, subgroup)
+	}
+}
+
+// withLanes puts the tiling of a kernel in lanes first, in the place of those with as many heads
+// or more, where the layout of a device's matrices allows it.
 //
-// Errors: those of building and running a kernel.
-func withLanes(dev *vk.Device, stem, variant string, heads int, tilings []tiling) ([]tiling, error) {
-	element := map[string]string{VariantCM: "f16", VariantCMB: "bf16"}[variant]
-	caps := dev.Caps()
-	if lanesOff || element == "" || len(caps.Missing(shaders.Requires(opkit.Stem(stem, variant)))) > 0 {
-		return tilings, nil
+// Errors: those of layout.
+func (f matrixFit) withLanes(layout layoutOf, stem, variant string, heads int, list []tiling) ([]tiling, error) {
+	element := elements[variant]
+	if lanesOff || element == "" || len(f.caps.Missing(shaders.Requires(opkit.Stem(stem, variant)))) > 0 {
+		return list, nil
 	}
+	heads = min(heads, f.tune.Attention.LaneHeads)
 	var failed error
-	cpu := dev.Adapter().Type == vk.TypeCPU
-	if cpu {
-		heads = min(heads, cpuHeads)
-	}
-	t, err := opkit.FitMatrix(caps, element, func(s vk.CoopMatShape) (laneTiling, bool) {
-		if _, ok := laneFit(caps, s, heads, int(s.N), cpu); !ok || failed != nil {
+	t, err := opkit.FitMatrix(f.caps, element, func(s vk.CoopMatShape) (laneTiling, bool) {
+		if _, ok := f.lanes(s, heads, int(s.N)); !ok || failed != nil {
 			return laneTiling{}, false
 		}
-		m, n, k, subgroup := int(s.M), int(s.N), int(s.K), int(caps.MinSubgroupSize)
-		words, err := pkg.MatrixLayout(dev, variant, m, n, k, subgroup)
+		m, n, k, subgroup := int(s.M), int(s.N), int(s.K), int(f.caps.MinSubgroupSize)
+		words, err := layout(m, n, k, subgroup)
 		if failed = err; err != nil {
 			return laneTiling{}, false
 		}
-		return laneFit(caps, s, heads, laneParts(m, n, k, subgroup, words), cpu)
+		return f.lanes(s, heads, laneParts(m, n, k, subgroup, words))
 	})
-	if err != nil || t.heads < tilings[0].HeadsPerGroup {
-		return tilings, failed
+	if err != nil || t.heads < list[0].heads {
+		return list, failed
 	}
-	first := tiling{Stem: stem, HeadsPerGroup: t.heads, Tile: t.tile, Constants: t.constants(), SubgroupSize: uint32(t.subgroup)}
-	return append([]tiling{first}, slices.DeleteFunc(tilings, func(x tiling) bool { return x.HeadsPerGroup >= t.heads })...), nil
+	first := t.tiling(1)
+	first.stem, first.constants = stem, t.constants()
+	return append([]tiling{first}, slices.DeleteFunc(list, func(x tiling) bool { return x.heads >= t.heads })...), nil
 }
 
-// withDecodeLanes is withLanes for attn_decode_lanes, which a CPU gets for any number of
-// heads: most tests have fewer than it is for.
-func withDecodeLanes(dev *vk.Device, variant string, heads int, tilings []tiling) ([]tiling, error) {
-	if dev.Adapter().Type == vk.TypeCPU {
-		heads = cpuHeads
+// withDecodeLanes is withLanes for attn_decode_lanes.
+func (f matrixFit) withDecodeLanes(layout layoutOf, variant string, heads int, list []tiling) ([]tiling, error) {
+	const stem = "attn_decode_lanes"
+	if f.tune.Attention.LanesAnyHeads {
+		heads = f.tune.Attention.LaneHeads
 	}
-	return withLanes(dev, "attn_decode_lanes", variant, heads, tilings)
+	list, err := f.withLanes(layout, stem, variant, heads, list)
+	if err == nil && list[0].stem == stem {
+		list[0].code = f.tune.Attention.LanesCode
+	}
+	return list, err
 }

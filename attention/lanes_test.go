@@ -3,14 +3,10 @@ package attention
 import (
 	"slices"
 	"testing"
-
-	"github.com/vkmla/vkmla/internal/lab/knowncaps"
-	"github.com/vkmla/vkmla/internal/spirv"
-	"github.com/vkmla/vkmla/shaders"
 )
 
-// accumulators is what opkit.MatrixLayout finds where accumulators lie in lanes with parts lanes a row
-// and columns as given.
+// accumulators is what opkit.MatrixLayout finds where accumulators lie in lanes with parts lanes a
+// row and columns as given.
 func accumulators(m, n, k, subgroup, parts int, column func(part, place int) int) []uint32 {
 	words := make([]uint32, m*k+k*n, m*k+k*n+m*n)
 	each := n / parts
@@ -46,48 +42,40 @@ func TestLaneParts(t *testing.T) {
 	}
 }
 
-// TestLaneFit holds the tilings against the sum of shared memory in the modules.
-func TestLaneFit(t *testing.T) {
+// The tilings that devices have room for; their sum of shared memory is that of the modules.
+func TestLaneTilings(t *testing.T) {
 	for _, c := range []struct {
 		device               string
 		heads, parts         int
-		any                  bool
+		profile              string
 		hg, subgroups, split int // 0: none
 	}{
-		{"H100", 128, 4, false, 64, 8, 4},
-		{"H100", 64, 4, false, 64, 8, 4},
-		{"H100", 33, 4, false, 64, 8, 4},
-		{"H100", 32, 4, false, 0, 0, 0}, // half of the heads would be padding
-		{"H100", 64, 0, false, 0, 0, 0},
-		{"RDNA3", 64, 4, false, 0, 0, 0}, // for want of registers
-		{"Intel", 64, 4, false, 0, 0, 0},
-		{"lavapipe", 64, 8, false, 0, 0, 0},
-		{"lavapipe", 64, 8, true, 64, 8, 4},
-		{"lavapipe", 17, 8, true, 32, 8, 4},
-		{"lavapipe", 16, 8, true, 0, 0, 0},
+		{"H100", 128, 4, "hopper", 64, 8, 4},
+		{"H100", 64, 4, "hopper", 64, 8, 4},
+		{"H100", 33, 4, "hopper", 64, 8, 4},
+		{"H100", 32, 4, "hopper", 0, 0, 0}, // half of the heads would be padding
+		{"H100", 64, 0, "hopper", 0, 0, 0},
+		{"RDNA3", 64, 4, "generic", 0, 0, 0}, // for want of registers
+		{"Intel", 64, 4, "generic", 0, 0, 0},
+		{"lavapipe", 64, 8, "generic", 0, 0, 0},
+		{"lavapipe", 64, 8, "cpu", 64, 8, 4},
+		{"lavapipe", 17, 8, "cpu", 32, 8, 4},
+		{"lavapipe", 16, 8, "cpu", 0, 0, 0},
 	} {
-		caps := knowncaps.Matrix[c.device]
-		got, ok := laneFit(&caps, caps.CoopMat[min(1, len(caps.CoopMat)-1)], c.heads, c.parts, c.any)
+		f := known(t, c.device)
+		f.tune = profile(t, c.profile)
+		got, ok := f.lanes(f.caps.CoopMat[min(1, len(f.caps.CoopMat)-1)], c.heads, c.parts)
 		if ok != (c.hg > 0) || got.heads != c.hg || got.subgroups != c.subgroups || got.kSplit != c.split {
 			t.Errorf("%s, %d heads, %d parts: %+v, %v, want %d heads, %d subgroups, split by %d", c.device, c.heads, c.parts, got, ok, c.hg, c.subgroups, c.split)
 		}
 		if !ok {
 			continue
 		}
-		prefill := append([]uint32{uint32(got.heads), uint32(got.tile)}, got.constants()...)
-		for name, constants := range map[string][]uint32{
-			"attn_prefill_lanes_cm": prefill, "attn_prefill_lanes_cmb": prefill,
-			"attn_decode_lanes_cm": append([]uint32{64, 2}, prefill...), "attn_decode_lanes_cmb": append([]uint32{64, 2}, prefill...),
+		constants := append([]uint32{uint32(got.heads), uint32(got.tile)}, got.constants()...)
+		for name, first := range map[string][]uint32{
+			"attn_prefill_lanes_cm": nil, "attn_prefill_lanes_cmb": nil, "attn_decode_lanes_cm": {64, 2}, "attn_decode_lanes_cmb": {64, 2},
 		} {
-			k, err := shaders.Get(name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			m, err := spirv.Parse(k.SPIRV)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if bytes, err := m.SharedBytes(constants...); err != nil || bytes != got.sharedBytes() {
+			if bytes, err := module(t, name).SharedBytes(append(first, constants...)...); err != nil || bytes != got.sharedBytes() {
 				t.Errorf("%s on %s, %d heads: %d bytes of shared memory, %v, want %d", name, c.device, c.heads, bytes, err, got.sharedBytes())
 			}
 		}

@@ -16,13 +16,13 @@ type attnMergePush struct {
 
 // Flags of attn_decode, attn_prefill and attn_merge; bit 1 differs.
 const (
-	flagSink = 1 << 0
-	flagComp = 1 << 1 // attn_decode: there is a compressed set
-	flagLens = 1 << 1 // attn_prefill: there are lengths
-	flagLSE  = 1 << 2
-	flagMax  = 1 << 3
-	flagTurn = 1 << 4 // attn_merge, attn_decode_few
-	flagNorm = 1 << 5 // attn_decode_few
+	flagSink   = 1 << 0
+	flagComp   = 1 << 1 // attn_decode: there is a compressed set
+	flagLens   = 1 << 1 // attn_prefill: there are lengths
+	flagLSE    = 1 << 2
+	flagMax    = 1 << 3
+	flagUnrope = 1 << 4 // attn_merge, attn_decode_cm
+	flagNorm   = 1 << 5 // attn_decode_cm
 )
 
 // mergeVariants are the builds of attn_merge, best first: the one that binds nothing begins sooner.
@@ -73,16 +73,16 @@ func (m merge) kernel(splits int) *vk.Kernel {
 
 // record joins splits partial rows of t tokens. The tensors were checked by the
 // operation that wrote the parts.
-func (m merge) record(rec *vk.Recorder, ml, out vk.View, splits int, sink, dst, lse, maxLogits tensor.Tensor, turn OutputTurn) error {
+func (m merge) record(rec *vk.Recorder, ml, out vk.View, splits int, sink, dst, lse, maxLogits tensor.Tensor, turn InverseRope) error {
 	const op = "merge"
 	t, heads := dst.Shape[0], dst.Shape[1]
 	p := attnMergePush{Heads: uint32(heads), Splits: uint32(splits), Flags: outputFlags(sink, lse, maxLogits), TableRows: 1}
 	if !turn.IsZero() {
-		p.Flags |= flagTurn
+		p.Flags |= flagUnrope
 		p.TableRows = uint32(turn.Table.Shape[0])
 	}
 	d := vk.Dispatch{Kernel: m.kernel(splits), Groups: [3]uint32{uint32(heads), uint32(t), 1}}
-	// The kernel reads what is absent as it reads the rest and takes no notice of it: the parts stand in.
+	// The kernel reads what is absent, too, and ignores it: the parts stand in.
 	for _, x := range []struct {
 		addr   *uint64
 		v, in  vk.View

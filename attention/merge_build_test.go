@@ -14,7 +14,8 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// Every build of attn_merge joins every number of parts, those that are empty and hold anything among them.
+// Every build of attn_merge joins every number of parts, those that are empty and hold anything
+// among them.
 func TestMergeBuilds(t *testing.T) {
 	dev := testkit.Device(t)
 	const tokens, heads = 2, 3

@@ -36,7 +36,8 @@ func (o packIndices) record(rec *vk.Recorder, win, comp SlotSet, keepMasked bool
 	const op = "pack indices"
 	t, topk := opkit.Dim(packed, 0), opkit.Dim(comp.Indices, 1)
 	p := attnPackIndicesPush{
-		CompWidth: uint32(topk), WinWidth: uint32(opkit.Dim(win.Indices, 1)), WinRow0: uint32(t * topk), Width: uint32(opkit.Dim(packed, 1)),
+		CompWidth: uint32(topk), WinWidth: uint32(opkit.Dim(win.Indices, 1)),
+		WinRow0: uint32(t * topk), Width: uint32(opkit.Dim(packed, 1)),
 		WinSlots: uint32(win.Cache.Slots()),
 		Flags:    opkit.Bit(0, !comp.IsZero()) | opkit.Bit(1, keepMasked),
 	}
@@ -45,7 +46,8 @@ func (o packIndices) record(rec *vk.Recorder, win, comp SlotSet, keepMasked bool
 	}
 	return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
 		Kernel: o.k, Groups: [3]uint32{uint32(t), 1, 1},
-		Bind: []vk.View{opkit.Present(o.dev, comp.Indices), opkit.Present(o.dev, comp.Lens), win.Indices.View(), win.Lens.View(), packed.View(), lens.View()},
+		Bind: []vk.View{opkit.Present(o.dev, comp.Indices), opkit.Present(o.dev, comp.Lens), win.Indices.View(),
+			win.Lens.View(), packed.View(), lens.View()},
 		Push: vk.Bytes(&p),
 	})
 }

@@ -7,8 +7,10 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// Devices get the forms that they have room for, and heads those that they fill; what Vulkan guarantees is enough for one.
-func TestBaseTiling(t *testing.T) {
+// Devices get the forms that they have room for, heads those that they fill. One form fits
+// Vulkan's guaranteed limits.
+func TestPlainTiling(t *testing.T) {
+	tune := &profile(t, "generic").Attention
 	h, rdna, cpu := knowncaps.Matrix["H100"], knowncaps.Matrix["RDNA3"], knowncaps.Matrix["lavapipe"]
 	least := vk.Caps{SharedMemory: 16384, MaxWorkgroupInvocations: 128}
 	for _, c := range []struct {
@@ -22,21 +24,21 @@ func TestBaseTiling(t *testing.T) {
 		{"lavapipe", cpu, 64, 8}, {"least", least, 64, 4}, {"least", least, 1, 4},
 		{"few invocations", vk.Caps{SharedMemory: 65536, MaxWorkgroupInvocations: 128}, 64, 8},
 	} {
-		if got := baseTiling(&c.caps, c.heads).HeadsPerGroup; got != c.want {
+		if got := plainTiling(tune, &c.caps, c.heads).heads; got != c.want {
 			t.Errorf("%s, %d heads: workgroups of %d, want %d", c.name, c.heads, got, c.want)
 		}
 	}
 }
 
-// Parts of the plain kernels on an H100: a workgroup for each multiprocessor, as far as rows and tokens go. The first three are
-// the best of those that were measured.
+// Parts of the plain kernels on an H100: a workgroup for each multiprocessor, as far as rows and
+// tokens go. The first three are the best of those that were measured.
 func TestPlanPlain(t *testing.T) {
-	caps := knowncaps.Matrix["H100"]
+	caps, tune := knowncaps.Matrix["H100"], &profile(t, "hopper").Attention
 	for _, c := range []struct{ heads, tokens, width, splits int }{
 		{64, 1, 640, 20}, {64, 8, 640, 4}, {64, 32, 640, 1}, {64, 128, 640, 1},
 		{64, 1, 128, 4}, {64, 8, 128, 4}, {64, 32, 128, 1}, {128, 1, 1152, 15}, {128, 8, 1152, 2}, {64, 1, 8320, 33},
 	} {
-		s := splitter{heads: c.heads, tilings: []tiling{baseTiling(&caps, c.heads)}, workgroups: 132}
+		s := splitter{tune: tune, heads: c.heads, tilings: []tiling{plainTiling(tune, &caps, c.heads)}, workgroups: 132}
 		if got := s.splits(c.tokens, c.width); got != c.splits {
 			t.Errorf("%d heads, %d tokens, width %d: %d parts, want %d", c.heads, c.tokens, c.width, got, c.splits)
 		}

@@ -1,11 +1,11 @@
 package attention
 
 import (
-	"cmp"
 	"math"
 	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -16,19 +16,20 @@ type attnPrefillPush struct {
 	ScaleLog2e                        float32
 }
 
-// PrefillConfig configures a Prefill.
+// PrefillConfig configures a Prefill. Any number of heads works; powers of two from 16 on are fast,
+// because a workgroup has a power of two of them and computes the rest as padding.
 type PrefillConfig struct {
 	Heads      int     // H, 1 to 128
 	Scale      float32 // softmax scale; 0 means DefaultScale
-	MaxBytes   uint64  // size of the largest workspace; 0: whatever a descriptor of the device can hold
+	MaxBytes   uint64  // size of the largest workspace; 0: what a descriptor holds
 	Variant    string  // one of PrefillVariants; "" picks the best
 	Splits     int     // parts of each row, 1 to MaxSplits; 0: by rule, see ScratchBytes
-	Workgroups int     // how many workgroups fill the device, for that rule; 0: as many as it has compute units, or an estimate by its type
+	Workgroups int     // that fill the device, for that rule; 0: its compute units, or an estimate
 }
 
-// Prefill is sparse MLA over rows of a bf16 workspace: every token attends the
-// rows that its index list names. PrefillRef defines it. As with Decoder, all but KV
-// is bound through descriptors: a chunk of tokens has to fit them.
+// Prefill is sparse MLA over rows of a bf16 workspace: every token attends the rows that its index
+// list names. PrefillRef defines it. As with Decoder, all but KV is bound through descriptors: a
+// chunk of tokens has to fit them.
 //
 // Source: FlashMLA flash_mla_sparse_fwd with d_qk = d_v = 512.
 type Prefill struct {
@@ -55,8 +56,8 @@ type PrefillArgs struct {
 
 // NewPrefill picks a build and compiles it.
 //
-// Errors: vk.ErrArgument for a value out of range; vk.ErrMissingFeature for a
-// forced variant that the device cannot run; those of vk.Device.Kernel.
+// Errors: vk.ErrArgument for a value out of range; vk.ErrMissingFeature for a forced variant that
+// the device cannot run; those of vk.Device.Kernel.
 func NewPrefill(dev *vk.Device, cfg PrefillConfig) (*Prefill, error) {
 	const op = "new prefill"
 	s, err := newSplitter(dev, op, cfg.Heads, cfg.Splits, cfg.Workgroups)
@@ -66,19 +67,21 @@ func NewPrefill(dev *vk.Device, cfg PrefillConfig) (*Prefill, error) {
 	if cfg.Scale, err = scaleOf(op, cfg.Scale); err != nil {
 		return nil, err
 	}
-	variant, tilings, err := chooseBuild(dev.Adapter(), "attn_prefill", cfg.Variant, cfg.MaxBytes, cfg.Heads)
+	tune := tuning.Of(dev)
+	variant, list, err := chooseBuild(tune, dev.Adapter(), "attn_prefill", cfg.Variant, cfg.MaxBytes, cfg.Heads)
 	if err != nil {
 		return nil, err
 	}
-	if s.tilings, err = withLanes(dev, "attn_prefill_lanes", variant, cfg.Heads, tilings); err != nil {
+	f := matrixFit{dev.Caps(), tune}
+	if s.tilings, err = f.withLanes(layout(dev, variant), "attn_prefill_lanes", variant, cfg.Heads, list); err != nil {
 		return nil, err
 	}
 	k, err := s.kernels(func(t tiling) (*vk.Kernel, error) {
 		return pkg.Kernel(dev, opkit.Spec{
-			Stem: cmp.Or(t.Stem, "attn_prefill"), Variant: variant, Bound: 9,
+			Stem: t.stem, Variant: variant, Bound: 9,
 			Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write, vk.Write, vk.Write, vk.Read},
-			PushSize: int(unsafe.Sizeof(attnPrefillPush{})), Subgroup: t.SubgroupSize,
-			Constants: append(opkit.Words(t.HeadsPerGroup, t.Tile), t.Constants...),
+			PushSize: int(unsafe.Sizeof(attnPrefillPush{})), Subgroup: t.subgroup,
+			Constants: append(opkit.Words(t.heads, t.tile), t.constants...),
 		})
 	})
 	if err != nil {
@@ -94,14 +97,13 @@ func NewPrefill(dev *vk.Device, cfg PrefillConfig) (*Prefill, error) {
 // Variant returns the name of the build in use.
 func (o *Prefill) Variant() string { return o.variant }
 
-// Splits returns into how many parts the rows of each of so many tokens, with lists
-// of k entries, are split; 1 means not at all.
+// Splits returns into how many parts each row is split for so many tokens, with lists of k entries.
+// 1 means not at all.
 func (o *Prefill) Splits(tokens, k int) int { return o.splits(tokens, k) }
 
-// ScratchBytes is the size of PrefillArgs.Scratch that suits any number of tokens
-// up to maxT with lists of up to k entries. Parts of a row are
-// 2064 * T * Splits * H bytes (and up to 255 for alignment); nothing is needed
-// where rows are not split.
+// ScratchBytes is the size of PrefillArgs.Scratch that suits any number of tokens up to maxT with
+// lists of up to k entries. Parts of a row are 2064 * T * Splits * H bytes (and up to 255 for
+// alignment); whole rows need nothing.
 func (o *Prefill) ScratchBytes(maxT, k int) uint64 { return o.scratchBytes(maxT, k) }
 
 // Record checks the tensors and records the operation.
@@ -126,13 +128,13 @@ func (o *Prefill) Record(rec *vk.Recorder, a PrefillArgs) error {
 		ScaleLog2e: float32(float64(o.cfg.Scale) * math.Log2E),
 	}
 	if err := pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
-		Kernel: o.k[plan.build], Groups: o.groups(plan, t), Push: vk.Bytes(&p),
+		Kernel: o.k[plan.build], Groups: o.grid(plan, t), Push: vk.Bytes(&p),
 		Bind: []vk.View{a.Q.View(), a.Indices.View(), opkit.Present(o.dev, a.Lens), opkit.Present(o.dev, a.Sink), a.Out.View(),
 			opkit.Present(o.dev, a.MaxLogits), opkit.Present(o.dev, a.LSE), part, ml},
 	}, opkit.Target{T: a.KV, Access: vk.Read}); err != nil || splits == 1 {
 		return err
 	}
-	return o.merge.record(rec, ml, part, splits, a.Sink, a.Out, a.LSE, a.MaxLogits, OutputTurn{})
+	return o.merge.record(rec, ml, part, splits, a.Sink, a.Out, a.LSE, a.MaxLogits, InverseRope{})
 }
 
 func (o *Prefill) checkArgs(op string, a PrefillArgs) error {

@@ -18,11 +18,13 @@ import (
 // float64 and not rounded to bf16.
 //
 // Source: FlashMLA tests/ref.py.
-func PrefillRef(q []uint16, heads int, kv []uint16, indices []int32, width int, lens []int32, sink []float32, scale float32) (out, maxLogits, lse []float32) {
+func PrefillRef(q []uint16, heads int, kv []uint16, indices []int32, width int, lens []int32,
+	sink []float32, scale float32) (out, maxLogits, lse []float32) {
 	return prefillRef(q, heads, kv, indices, width, lens, sink, scale, asIs)
 }
 
-func prefillRef(q []uint16, heads int, kv []uint16, indices []int32, width int, lens []int32, sink []float32, scale float32, values valuesOf) (out, maxLogits, lse []float32) {
+func prefillRef(q []uint16, heads int, kv []uint16, indices []int32, width int, lens []int32,
+	sink []float32, scale float32, values valuesOf) (out, maxLogits, lse []float32) {
 	tokens := len(q) / (heads * D)
 	keys := numfmt.BF16DecodeSlice(nil, kv)
 	out, maxLogits, lse = make([]float32, len(q)), make([]float32, tokens*heads), make([]float32, tokens*heads)

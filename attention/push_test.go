@@ -12,8 +12,8 @@ import (
 
 func TestPushLayouts(t *testing.T) { testkit.PushLayouts(t, "attn_", attention.PushLayouts) }
 
-// The forms of the builds without matrix units have the invocations and the shared memory that is reckoned with, and the smallest
-// is what the kernels are without constants.
+// The forms of the builds without matrix units have the invocations and the shared memory that is
+// reckoned with, and the smallest is what the kernels are without constants.
 func TestPlainForms(t *testing.T) {
 	for name, first := range map[string][]uint32{"attn_decode": {64, 2}, "attn_prefill": nil} {
 		k, err := shaders.Get(name)

@@ -29,7 +29,8 @@ func DecodeSpreadRef(q []uint16, heads int, window, compressed *Slots, sink []fl
 }
 
 // PrefillSpreadRef is to PrefillRef what DecodeSpreadRef is to DecodeRef.
-func PrefillSpreadRef(q []uint16, heads int, kv []uint16, indices []int32, width int, lens []int32, sink []float32, scale float32) []float32 {
+func PrefillSpreadRef(q []uint16, heads int, kv []uint16, indices []int32, width int, lens []int32,
+	sink []float32, scale float32) []float32 {
 	spread, _, _ := prefillRef(q, heads, kv, indices, width, lens, sink, scale, magnitudes)
 	return spread
 }

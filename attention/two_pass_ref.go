@@ -9,11 +9,13 @@ import "github.com/vkmla/vkmla/cache"
 // Errors: vk.ErrArgument for a layout that cannot be.
 //
 // Source: vLLM xpu_sparse_decode_fp8.
-func TwoPassRef(q []uint16, heads int, window, compressed *Slots, sink []float32, scale float32, zeroMasked bool) (out, lse []float32, err error) {
+func TwoPassRef(q []uint16, heads int, window, compressed *Slots, sink []float32, scale float32,
+	zeroMasked bool) (out, lse []float32, err error) {
 	return twoPassRef(q, heads, window, compressed, sink, scale, zeroMasked, asIs)
 }
 
-func twoPassRef(q []uint16, heads int, window, compressed *Slots, sink []float32, scale float32, zeroMasked bool, values valuesOf) (out, lse []float32, err error) {
+func twoPassRef(q []uint16, heads int, window, compressed *Slots, sink []float32, scale float32,
+	zeroMasked bool, values valuesOf) (out, lse []float32, err error) {
 	tokens := len(q) / (heads * D)
 	var rows []uint16
 	width := 0

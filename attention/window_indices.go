@@ -91,7 +91,8 @@ func (o *WindowIndices) Record(rec *vk.Recorder, a WindowIndicesArgs) error {
 	p := attnWindowIndicesPush{uint32(t), uint32(opkit.Dim(a.Slots, 1)), uint32(r), uint32(opkit.Dim(a.BlockTable, 1))}
 	return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
 		Kernel: o.k, Groups: [3]uint32{uint32(rows), 1, 1},
-		Bind: []vk.View{a.QueryStart.View(), a.SeqLens.View(), a.TokenToReq.View(), a.IsValid.View(), a.BlockTable.View(), a.Slots.View(), a.Lens.View()},
+		Bind: []vk.View{a.QueryStart.View(), a.SeqLens.View(), a.TokenToReq.View(), a.IsValid.View(),
+			a.BlockTable.View(), a.Slots.View(), a.Lens.View()},
 		Push: vk.Bytes(&p),
 	})
 }

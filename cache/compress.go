@@ -25,7 +25,7 @@ type CompressConfig struct {
 	Hadamard    bool           // of indexer keys: rotate them as indexer queries are rotated; both or neither
 	Eps         float32        // 0 means CompressEps
 	RopeStep    int            // positions from a row of CosSin to the next: 1 (or 0), or a divisor of Ratio
-	Invocations int            // of a workgroup: Dim/4 or Dim; for windows of more than 8 rows Dim/4 times a power of two, up to 1024; 0: best known
+	Invocations int            // of a workgroup: Dim/4 or Dim, for windows of over 8 rows Dim/4 times a power of two; 0: best known
 	MaxBytes    uint64         // size of the largest pool; 0: whatever a descriptor of the device can hold
 	Variant     string         // "" picks the best
 
@@ -72,11 +72,11 @@ type CompressArgs struct {
 // or as E2M1 with a scale per 32. With Hadamard the rounded key is first multiplied
 // by the orthogonal Sylvester-Hadamard matrix and rounded again.
 //
-// Chosen where data is bad: a row at a negative position, beyond the table's width or
-// at a page that is none of the pool is absent from the window; a token at a negative
-// position, with a request that is none of the table, or with a slot outside its pool
-// is skipped; a CosSin row beyond the last reads the last. If all rows are absent, or
-// scores are not finite, the bytes of the entry are unspecified.
+// Where data is bad: a row at a negative position, beyond the table's width or at a page
+// outside the pool is absent from the window; a token at a negative position, with a request
+// outside the table, or with a slot outside its pool is skipped; a CosSin row beyond the last
+// reads the last. If all rows are absent, or scores are not finite, the bytes of the entry
+// are unspecified.
 //
 // The definition is CompressRef. Bytes are equal except where the exact value lies
 // so close to a rounding boundary that f32 cannot tell the side (see
@@ -195,8 +195,8 @@ func (cfg CompressConfig) invocations(op string, caps *vk.Caps, tune *tuning.Com
 		if !c.long() && cfg.Save && tune.SaveSingle && fits(4*lanes) {
 			cfg.Invocations = 4 * lanes
 		}
-		for c.long() && 2*cfg.Invocations <= tune.LongInvocations && 2*cfg.Invocations/lanes*chunkRows <= c.Window() && fits(2*cfg.Invocations) {
-			cfg.Invocations *= 2
+		for n := 2 * lanes; c.long() && n <= tune.LongInvocations && n/lanes*chunkRows <= c.Window() && fits(n); n *= 2 {
+			cfg.Invocations = n
 		}
 	}
 	n := cfg.Invocations
@@ -260,7 +260,8 @@ func (cfg CompressConfig) checkOutput(op string) error {
 		return pkg.Wrap(op, err)
 	}
 	if cfg.Keys != 0 || cfg.Hadamard {
-		return pkg.Wrong(op, "Keys, Hadamard", fmt.Sprintf("%v, %v", cfg.Keys, cfg.Hadamard), "neither: K entries have one format and are not rotated")
+		return pkg.Wrong(op, "Keys, Hadamard", fmt.Sprintf("%v, %v", cfg.Keys, cfg.Hadamard),
+			"neither: K entries have one format and are not rotated")
 	}
 	_, err := NewLayout(cfg.Page, 0)
 	return pkg.Wrap(op, err)

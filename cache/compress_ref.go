@@ -270,7 +270,8 @@ func (in CompressHost) check(op string) error {
 	tokens, c := len(in.StateSlots), in.Compression
 	switch {
 	case min(len(in.Positions), len(in.TokenToReq), len(in.Slots)) < tokens:
-		return pkg.Wrong(op, "Positions, TokenToReq, Slots", fmt.Sprintf("%d, %d and %d", len(in.Positions), len(in.TokenToReq), len(in.Slots)), "at least %d tokens", tokens)
+		return pkg.Wrong(op, "Positions, TokenToReq, Slots",
+			fmt.Sprintf("%d, %d and %d", len(in.Positions), len(in.TokenToReq), len(in.Slots)), "at least %d tokens", tokens)
 	case in.Width < 1 || len(in.StateTable) == 0 || len(in.StateTable)%in.Width != 0:
 		return pkg.Wrong(op, "StateTable", fmt.Sprintf("%d entries", len(in.StateTable)), "rows of %d", in.Width)
 	case len(in.Norm) != c.Dim:

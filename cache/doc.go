@@ -24,7 +24,7 @@
 //
 // # Compressed caches
 //
-// A [Compression] makes one entry of every 4 or 128 tokens. [SaveState] keeps what
+// A [Compression] makes one entry of every Ratio tokens. [SaveState] keeps what
 // each token contributes in a [StateCache], paged like the rest; [Compress] turns the
 // window of every token that ends a group into an entry of a KVCache or of an
 // [IndexKeyCache]. Windows are addressed by position, so that a sequence may be cut

@@ -53,7 +53,7 @@ const IndexScaleBytes = 4
 //
 // Source: the indexer cache of vLLM v1/attention/backends/mla/indexer.py.
 type IndexKeyLayout struct {
-	Page   int // slots per page: 64, one for every 4 tokens
+	Page   int // slots per page
 	Stride int // bytes from a page to the next, at least Page*(RowBytes+4), a multiple of 16
 	Format IndexKeyFormat
 }

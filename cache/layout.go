@@ -31,7 +31,7 @@ const maxPage = math.MaxInt32 / SlotBytes
 //
 // Source: the fp8_ds_mla layout of vLLM's DeepSeek-V4 K cache.
 type Layout struct {
-	Page   int // slots per page: 64 in window and C4A caches, 2 in C128A caches
+	Page   int // slots per page
 	Stride int // bytes from a page to the next, at least Page*584, a multiple of 8
 }
 

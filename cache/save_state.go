@@ -9,8 +9,8 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// SaveStateVariants are the variants of SaveState, best first. VariantDA has all memory by
-// address, and so no descriptors to fetch before anything is loaded.
+// SaveStateVariants are the variants of SaveState, best first. VariantDA reaches all memory by
+// address: no descriptors have to be fetched before anything is loaded.
 var SaveStateVariants = opkit.Ladder("kv_save_state", VariantDA, VariantBase)
 
 // SaveStateConfig says what a SaveState is built for.

@@ -21,7 +21,7 @@ const poolAlign = 16
 //
 // Source: the state cache of vLLM models/deepseek_v4/compressor.py.
 type StateLayout struct {
-	Page     int // tokens per page: 4 in C4A layers, 8 in C128A layers
+	Page     int // tokens per page
 	Stride   int // bytes from a page to the next, at least Page*8*Channels, a multiple of 16
 	Channels int // see Compression.Channels
 }

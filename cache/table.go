@@ -12,8 +12,8 @@ import (
 //
 // A table holds its pages in the pool until Close. It is not for use by several
 // goroutines at once, but tables of one pool may be used by one goroutine each. Those
-// that share a page have to agree on when the copy of Append is recorded. The zero value
-// is of no use.
+// that share a page have to agree on when the copy of Append is recorded. NewTable makes
+// one; the zero value does not work.
 type Table struct {
 	pool   *BlockPool
 	page   int

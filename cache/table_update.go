@@ -15,8 +15,8 @@ var TableUpdateVariants = opkit.Ladder("kv_table_update", VariantBase)
 type TableUpdateArgs struct {
 	// List, in the device's memory or in the host's, is [1 + 2*capacity] u32: how many
 	// entries change, then for each the word of Tables and its new value. A count beyond the
-	// capacity counts as the capacity, an entry whose word is not there as none. No two
-	// entries may name the same word.
+	// capacity counts as the capacity; a word beyond Tables is skipped. No two entries may name
+	// the same word.
 	List   tensor.Tensor
 	Tables tensor.Tensor // [words] i32, or of any other shape: one block table or several, end to end
 }

@@ -4,7 +4,7 @@
 //
 //	logit[t][n] = s_k[n] * sum_h relu(sum_d q[t][h][d] * k[n][d]) * weights[t][h]
 //
-// for the entries 0 <= n < (p+1)/4 that a token at position p may see, q and k
+// for the entries 0 <= n < (p+1)/ratio that a token at position p may see, q and k
 // quantised to FP8 or MXFP4. The result is a list of entry numbers within the
 // request, ascending, with -1 behind the last one.
 //

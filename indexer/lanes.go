@@ -17,7 +17,7 @@ type laneTiling struct {
 	subgroups int  // of a workgroup
 	heads     int  // HG
 	parts     int  // P, lanes that share a row of a matrix
-	raw       bool // the queries are to be quantised
+	raw       bool // the kernel quantises the queries
 }
 
 // rawParts is how many invocations quantise a head: each has 8 neighbouring numbers of either half.
@@ -25,8 +25,8 @@ const rawParts = D / 2 / 8
 
 func (t laneTiling) threads() int { return t.subgroup * t.subgroups }
 
-// sharedBytes is the sum of the shared arrays: queries and weights, and of queries that the
-// kernel quantises codes, for which there is as much room as FP8 needs, and scales.
+// sharedBytes is the sum of the shared arrays: queries and weights, and with raw codes (room for
+// FP8, the larger) and scales.
 func (t laneTiling) sharedBytes() int {
 	each := 2*D + 16 + 4
 	if t.raw {
@@ -66,9 +66,8 @@ func (t laneTiling) shares(tune *tuning.Logits, workgroups, rows, entries int) i
 	return best
 }
 
-// laneParts reads from what opkit.MatrixLayout finds whether rows of matrices A and C and
-// columns of B lie in lanes as idx_logits_lanes.comp wants them, and by how many lanes
-// they are shared; 0 if they do not.
+// laneParts is by how many lanes a row of matrices A and C, or a column of B, is shared, read from
+// what opkit.MatrixLayout found; 0 if they do not lie as idx_logits_lanes.comp wants them.
 func laneParts(m, n, k, subgroup int, words []uint32) int {
 	if len(words) != m*k+k*n+m*n || m*k%subgroup != 0 || k*n%subgroup != 0 || m*n%subgroup != 0 {
 		return 0
@@ -79,8 +78,8 @@ func laneParts(m, n, k, subgroup int, words []uint32) int {
 		if bases == 0 || m/bases > p || m%bases != 0 || n%bases != 0 || k%p != 0 || n%p != 0 {
 			continue
 		}
-		// fits checks one matrix, whose component i of lane l is element at(v) = (row, position):
-		// position is noted for every part, and has to be the same for all of its lanes.
+		// fits checks one matrix. Component i of lane l is element at(v) = (row, position). The
+		// position has to be the same in all lanes of a part.
 		fits := func(v []uint32, length int, at func(v int) (row, position int), note []int) bool {
 			each := length / p
 			for x, w := range v {

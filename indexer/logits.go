@@ -22,19 +22,20 @@ type LogitsConfig struct {
 	Heads    int                  // 1 to 128
 	Format   cache.IndexKeyFormat // of queries and keys
 	Page     int                  // keys per page of the caches it will read
-	Group    int                  // how many consecutive tokens usually belong to one request: 0 or 1 for decode, more for prefill; results do not depend on it
+	Group    int                  // tokens in a row that usually share a request: 0 or 1 for decode, more for prefill
 	MaxBytes uint64               // size of the largest pool or output; 0: whatever a descriptor of the device can hold
 	Variant  string               // "" picks the best
 
-	// Workgroups is how many workgroups fill the device; 0 estimates it from the
-	// device's type. Results do not depend on it.
+	// Workgroups is how many workgroups fill the device; 0 asks the device. Results depend neither
+	// on it nor on Group.
 	Workgroups int
 
-	// Raw has queries and weights given as LogitsArgs.Raw has them, and the scores' kernel turn and quantise
-	// them. Only devices whose variant is cm, with matrices in lanes, have it; others answer vk.ErrMissingFeature.
+	// Raw takes queries and weights as in LogitsArgs.Raw; the kernel of the scores turns and
+	// quantises them. It needs the variant cm with matrices in lanes; NewLogits fails with
+	// vk.ErrMissingFeature on other devices.
 	Raw bool
 
-	tops bool // whether LogitsArgs.tops will be written
+	tops bool // LogitsArgs.tops will be written
 }
 
 // LogitsArgs are the tensors of one Logits.
@@ -48,9 +49,9 @@ type LogitsArgs struct {
 	Lens       tensor.Tensor       // [T] i32 entries that a token may see, 0 (or less) for padding
 	First      int                 // entry of column 0 of Out
 	Out        tensor.Tensor       // [T, width] f32, written where First+column < Lens[t], elsewhere left as it is
-	Raw        RawQueries          // with LogitsConfig.Raw, and then Q, QScale and Weights are absent
+	Raw        RawQueries          // with LogitsConfig.Raw, in place of Q, QScale and Weights
 
-	tops tensor.Tensor // [T, W] i32, of idx_logits_lanes only: see idx_topk_tiles; may be absent
+	tops tensor.Tensor // [T, W] i32, with LogitsConfig.tops: see idx_logits_lanes.comp
 }
 
 // Logits scores compressed entries, read in place from pages: for entry n of token
@@ -59,14 +60,13 @@ type LogitsArgs struct {
 //	FP8    out[t][n-First] = s_k[n] * sum_h relu(sum_d q[t][h][d] * k[n][d]) * weights[t][h]
 //	MXFP4  out[t][n-First] = sum_h relu(sum_b 2^(sq[t][h][b]-127) * 2^(sk[n][b]-127) * sum_{d in b} q[t][h][d] * k[n][d]) * weights[t][h]
 //
-// with f32 sums. One form serves decode, where each token has a request of its own,
-// and prefill, where each token of a request has its own length. Entry Lens[t]-1 and
-// those before it are the causal range; there is no other mask.
+// with f32 sums. Entries below Lens[t] are the causal range; there is no other mask. So one form
+// serves decode, where each token has its own request, and prefill, where each token of a request
+// has its own length.
 //
-// An entry whose page is not there (beyond the table, negative, or beyond the pool,
-// or of a request that the table does not have) gets -Inf. E4M3 NaN codes, which no
-// finite number is quantised to, make the logit of that key (or, in a query, that
-// token's) any number or NaN.
+// An entry without a page (beyond the table, negative, beyond the pool, or of a request outside
+// the table) gets -Inf. E4M3 NaN codes, which no finite number is quantised to, make the logits of
+// that key, or of that query's token, any number or NaN.
 //
 // The definition is LogitsRef. A variant gives the same bits on every run of a
 // device, whatever First, width, Group and the other tokens are. In MXFP4, cm counts
@@ -81,7 +81,7 @@ type Logits struct {
 	tune    *tuning.Logits
 	variant string
 	tiling  cmTiling // of the cooperative-matrix variants
-	inLanes bool     // cm is idx_logits_lanes, and
+	inLanes bool     // the kernel is idx_logits_lanes, not idx_logits_cm
 	lanes   laneTiling
 	k       *vk.Kernel
 }
@@ -102,13 +102,12 @@ type idxLogitsPush struct {
 // baseKeys is how many entries a workgroup of the builds without matrices takes.
 const baseKeys = 128
 
-// NewLogits chooses the variant and builds its kernel. The device owns the kernel;
-// there is nothing to close. For cm it has the device say how matrices lie in a
-// subgroup's lanes, which takes a short launch.
+// NewLogits chooses the variant and builds its kernel. The device owns the kernel; there is nothing
+// to close. For cm a short launch finds out how matrices lie in a subgroup's lanes.
 //
-// Errors: vk.ErrArgument for a format, page, number of heads or variant that does not
-// exist or cannot hold MaxBytes; *vk.MissingError or vk.ErrMissingFeature for a
-// variant that the device cannot run; those of vk.Device.Kernel and of a launch.
+// Errors: vk.ErrArgument for an unknown format or variant, a page or number of heads out of range,
+// or a variant that cannot hold MaxBytes; *vk.MissingError or vk.ErrMissingFeature for a variant
+// that the device cannot run; those of vk.Device.Kernel and of a launch.
 func NewLogits(dev *vk.Device, cfg LogitsConfig) (*Logits, error) {
 	return newLogits(dev, cfg, cmChoose, true)
 }
@@ -154,7 +153,9 @@ func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser, inLanes bool)
 }
 
 // logitsWorkgroups is how many workgroups of the scores fill a device.
-func logitsWorkgroups(a *vk.Adapter, tune *tuning.Logits) int { return opkit.Workgroups(a, tune.PerUnit) }
+func logitsWorkgroups(a *vk.Adapter, tune *tuning.Logits) int {
+	return opkit.Workgroups(a, tune.PerUnit)
+}
 
 // spec is the build of the kernel.
 func (o *Logits) spec() opkit.Spec {
@@ -251,7 +252,7 @@ func logitsTargets(a LogitsArgs) []opkit.Target {
 	}...)
 }
 
-// queryScales is a stand-in where there are none, which is not read.
+// queryScales are the scales of queries, or something that may be bound in their place, unread.
 func queryScales(a LogitsArgs) tensor.Tensor {
 	if a.QScale.IsZero() {
 		return a.Q
@@ -259,8 +260,7 @@ func queryScales(a LogitsArgs) tensor.Tensor {
 	return a.QScale
 }
 
-// grid is the number of workgroups, and for the cooperative-matrix variants the
-// fewest tiles that one takes.
+// grid is the number of workgroups and, for builds with matrices, the fewest tiles of each.
 func (o *Logits) grid(op string, t, first, width int) (groups [3]uint32, chunk int, err error) {
 	x, y := opkit.CeilDiv(width, baseKeys), t
 	if o.inLanes {

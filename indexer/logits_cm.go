@@ -68,7 +68,8 @@ func (t cmTiling) registers(copies int) int {
 
 // constants are the specialisation constants after PAGE and FORMAT.
 func (t cmTiling) constants() []uint32 {
-	return append(opkit.Words(t.threads(), t.subgroup, t.m, t.n, t.k, t.heads, t.headParts, t.tokens, t.tile), opkit.Bit(0, t.alone()), opkit.Bit(0, t.held))
+	return append(opkit.Words(t.threads(), t.subgroup, t.m, t.n, t.k, t.heads, t.headParts, t.tokens, t.tile),
+		opkit.Bit(0, t.alone()), opkit.Bit(0, t.held))
 }
 
 // cmRegisterLimit is how many registers an invocation of a workgroup of that size
@@ -79,14 +80,12 @@ func cmRegisterLimit(threads int) int { return min(255, 65536/threads) }
 // powerOfTwo is the smallest power of two that is not below n.
 func powerOfTwo(n int) int { return 1 << bits.Len(uint(max(n, 1)-1)) }
 
-// fill sets what follows from the shape, heads and tokens of a subgroup and the
-// heads there are.
+// fill sets what follows from the shape, a subgroup's heads and tokens, and the number of heads.
 func (t *cmTiling) fill(tune *tuning.Logits, heads int) {
 	t.headParts = powerOfTwo(opkit.CeilDiv(heads, t.heads))
 	t.keyParts = max(1, tune.MatrixSubgroups/(t.headParts*t.tokens))
-	// Enough keys that each subgroup has one matrix of them, that every subgroup
-	// decodes whole rows, and that the queries of a subgroup can come in through a
-	// tile's memory.
+	// Enough keys for one matrix and whole rows for each subgroup, and enough memory that a
+	// subgroup's queries can come in through it.
 	t.tile = max(t.n*max(t.keyParts, tune.MatrixSubgroups), t.subgroups()*max(t.subgroup/8, 1), t.heads)
 }
 

@@ -6,10 +6,9 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// RawQueries are queries as the projection left them, which the kernel that makes the
-// scores turns and quantises as QueryQuant does, and with its bits: so few numbers that
-// every workgroup has the time, while its first keys are on their way. It takes no launch
-// of its own. They are not mixed by Hadamard's matrix.
+// RawQueries are queries as the projection left them. The kernel of the scores turns and quantises
+// them with the bits of QueryQuant, which saves a launch: every workgroup does it for its token
+// while its first keys are on their way. They are not mixed by Hadamard's matrix.
 type RawQueries struct {
 	Q         tensor.Tensor // [T, H, 128] bf16
 	Positions tensor.Tensor // [T] i32; one outside the table counts as its nearest row
@@ -20,7 +19,7 @@ type RawQueries struct {
 	HeadScale    float32 // 0: DefaultHeadScale of the number of heads
 }
 
-// IsZero reports whether there are none.
+// IsZero reports whether they are absent.
 func (r RawQueries) IsZero() bool { return r.Q.IsZero() && r.Weights.IsZero() }
 
 // rows are those of some of the tokens.
@@ -70,7 +69,7 @@ func rawPush(p idxLogitsPush, r RawQueries) idxLogitsRawPush {
 	return x
 }
 
-// address is where a tensor lies, 0 where there is none.
+// address is the device address of a tensor, 0 of an absent one.
 func address(t tensor.Tensor) uint64 {
 	if t.IsZero() {
 		return 0

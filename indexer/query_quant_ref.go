@@ -21,14 +21,16 @@ import (
 // 6*2^-126 and 6 for MXFP4. It writes codes, out and, for MXFP4, scales, of the sizes
 // that QueryQuantArgs gives; its error is a *vk.ArgumentError, and then nothing was
 // written.
-func QueryQuantRef(q []uint16, heads int, positions []int32, weights []uint16, table []float32, cfg QueryQuantConfig, codes, scales []byte, out []float32) error {
+func QueryQuantRef(q []uint16, heads int, positions []int32, weights []uint16, table []float32,
+	cfg QueryQuantConfig, codes, scales []byte, out []float32) error {
 	const op = "query quant reference"
 	n, row := len(positions)*heads, cfg.Format.RowBytes()
 	switch {
 	case cfg.Format != cache.IndexKeyFP8 && cfg.Format != cache.IndexKeyMXFP4:
 		return checkFormat(op, cfg.Format)
 	case heads < 1 || len(q) != n*D || len(weights) != n:
-		return pkg.Wrong(op, "q, weights", fmt.Sprintf("%d and %d values", len(q), len(weights)), "[%d, %d, %d] and [%d, %d]", len(positions), heads, D, len(positions), heads)
+		return pkg.Wrong(op, "q, weights", fmt.Sprintf("%d and %d values", len(q), len(weights)),
+			"[%d, %d, %d] and [%d, %d]", len(positions), heads, D, len(positions), heads)
 	case len(table) < RopeDim || len(table)%RopeDim != 0:
 		return pkg.Wrong(op, "table", fmt.Sprintf("%d values", len(table)), "rows of %d", RopeDim)
 	case len(codes) != n*row || len(out) != n || cfg.Format == cache.IndexKeyMXFP4 && len(scales) != n*Blocks:

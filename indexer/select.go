@@ -24,8 +24,7 @@ type SelectConfig struct {
 	// 0: SelectRows. Results do not depend on it.
 	Rows int
 
-	// SlotPage is how many slots a page has of the cache whose slots SelectArgs.Slots
-	// asks for; 0: of none.
+	// SlotPage is the slots per page of the cache that SelectArgs.Slots is about; 0: no slots.
 	SlotPage int
 }
 
@@ -50,10 +49,9 @@ type SelectArgs struct {
 	// from the scores of few tokens. May be absent.
 	Arrived tensor.Tensor
 
-	// Beside, unless nil, records what does not depend on the selection, to run at the
-	// same time as the scores of the first round: few scores leave most of a device's
-	// bandwidth unused. It is called once, after all checks; an error of its own is
-	// Record's.
+	// Beside, unless nil, records what does not depend on the selection, to run at the same time as
+	// the scores of the first round, because few scores leave most of a device's bandwidth unused.
+	// It is called once, after all checks. Record returns its error.
 	Beside func() error
 }
 
@@ -91,16 +89,16 @@ func SelectSegment(tokens int) int {
 	return n
 }
 
-// SelectScratchBytes is the scratch of a Select of the default segments for T tokens
-// and a width of k, on any device and for contexts of any length: with R tokens at a
-// time, which is T up to 512 and the even share of T beyond, and S = SelectSegment(R),
+// SelectScratchBytes is the most scratch of a Select of the default segments for T tokens and a
+// width of k, on any device and for contexts of any length. With R tokens at a time, which is T up
+// to 512 and an even share of T beyond, and S = SelectSegment(R) it is
 //
 //	R * S * 4  +  R * (L * k' * 8 + 16)  +  R * W * 4
 //
-// the scores of a segment, W = S/16 rounded up to 4 tops of tiles, and L lists of candidates, with k' = k rounded up to 4: 1, or
-// where R < 65 and S > 16384 the largest power of two of at most 16, 128 / R and
-// S / 4096, and 1 more if that is not 1. Each part is rounded up to 256 bytes. For k up
-// to 1024 that is at most 39.9 MB, for any other k 44.1 MB.
+// for the scores of a segment, L lists of k' candidates, k' = k rounded up to 4, and W tops of tiles,
+// W = S/16 rounded up to 4. L is 1 or, where R < 65 and S > 16384, 1 more than the largest power of
+// two of at most 16, 128 / R and S / 4096. Each part is rounded up to 256 bytes. The sum is at most
+// 39.9 MB for k up to 1024 and 44.1 MB for any other k.
 func SelectScratchBytes(tokens, k int) uint64 {
 	if tokens < 1 {
 		return 0
@@ -116,11 +114,12 @@ func SelectScratchBytes(tokens, k int) uint64 {
 }
 
 func selectScratch(rows, segment, lists, k int) uint64 {
-	return tensor.Need(tensor.F32, rows, segment) + tensor.Need(tensor.U8, int(listBytes(rows, lists, k))) + tensor.Need(tensor.U32, rows, topsWidth(segment))
+	scores, tops := tensor.Need(tensor.F32, rows, segment), tensor.Need(tensor.U32, rows, topsWidth(segment))
+	return scores + tensor.Need(tensor.U8, int(listBytes(rows, lists, k))) + tops
 }
 
-// selectTile is how many of the tokens are taken at a time: they are shared out
-// evenly, in multiples of 64 because of the alignment of what is bound.
+// selectTile is how many of the tokens are taken at a time: an even share, in multiples of 64
+// because bindings are aligned.
 func selectTile(tokens, most int) int {
 	if tokens <= most {
 		return tokens
@@ -286,11 +285,11 @@ func (o *Select) rounds(a SelectArgs, t, entries int) []selectRound {
 		high := min(low+rows, t)
 		part := func(x tensor.Tensor) tensor.Tensor {
 			if x.IsZero() || len(x.Shape) == 0 || x.Shape[0] != t {
-				return x // as it is, for the check to refuse
+				return x // the check refuses it
 			}
 			return x.Rows(low, high)
 		}
-		// A round of no entries still says that a row has none.
+		// Without entries one round still writes that the rows have none.
 		for first := 0; first == 0 || first < entries; first += segment {
 			n := opkit.RoundUp(max(min(segment, entries-first), 1), 4) // rows of scores are loaded by fours
 			l := a.LogitsArgs
@@ -298,7 +297,8 @@ func (o *Select) rounds(a SelectArgs, t, entries int) []selectRound {
 			l.Raw = l.Raw.rows(part)
 			l.First = first
 			l.Out = tensor.Of(a.Scratch.Buffer.View(a.Scratch.Offset, uint64(high-low)*uint64(n)*4), tensor.F32, high-low, n)
-			k := topkRound{logits: l.Out, lens: l.Lens, out: part(a.TopK), slices: o.topk.slices(rows, n), lists: lists, first: first, limit: entries, arrived: part(a.Arrived),
+			k := topkRound{logits: l.Out, lens: l.Lens, out: part(a.TopK), arrived: part(a.Arrived),
+				slices: o.topk.slices(rows, n), lists: lists, first: first, limit: entries,
 				scratch: a.Scratch.Buffer.View(a.Scratch.Offset+scores, listBytes(high-low, lists, o.cfg.K))}
 			if entries <= segment && o.tiles != nil && o.tiles.suits(o.topk, high-low, n, topsWidth(segment), lists, k.arrived) {
 				l.tops = topsAt(a.Scratch.Buffer.View(a.Scratch.Offset+tops, a.Scratch.Size-tops), high-low, segment)

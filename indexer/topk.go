@@ -24,11 +24,11 @@ type TopKConfig struct {
 	K       int    // width of the selection, 1 to MaxK
 	Variant string // one of TopKVariants; "" picks the best
 
-	// Workgroups is how many workgroups it takes to fill the device; long rows are
-	// sliced where there are fewer rows. 0: what suits the kind of device.
+	// Workgroups is how many workgroups fill the device; 0 asks the device. Long rows are sliced
+	// where there are fewer rows than that.
 	Workgroups int
-	// Threads is the invocations of a workgroup, a power of two of at least 64; 0:
-	// what suits the device and the number of rows.
+	// Threads is the invocations of a workgroup, a power of two of at least 64; 0: what suits the
+	// device and the number of rows.
 	Threads int
 
 	slotPage int // see SelectConfig.SlotPage
@@ -43,11 +43,18 @@ type TopKArgs struct {
 	Arrived tensor.Tensor // [T] i32, all 0, and left 0: counts slices, so that mostly one launch does; may be absent
 }
 
-// TopK selects the K largest logits of every row, exactly, and emits their columns
-// in ascending order, followed by -1 where a row has fewer. Of equal logits the one
-// with the smaller column is taken; -0 equals +0 and NaN equals -Inf. A row of at
-// most K columns is not read. The definition is TopKRef; results are equal bit for
-// bit, on every device and in every run.
+// TopK selects the K largest logits of every row, exactly, and emits their columns in ascending
+// order, followed by -1 where a row has fewer. Of equal logits the one with the smaller column is
+// taken (TIE RULE marks the line in each kernel); -0 equals +0 and NaN equals -Inf. A row of at most
+// K columns is not read. The definition is TopKRef; results are equal bit for bit, on every device
+// and in every run.
+//
+// Three kernels share the work:
+//
+//	idx_topk_tiles   a long row of one round, by the tops that idx_logits_lanes wrote (Select only)
+//	idx_topk_lanes   a row of one round that fits a workgroup, or slices of it with Arrived
+//	idx_topk         everything else: the rounds of a Select whose context is longer than a segment
+//	                 (prefill of 512 tokens: beyond 65,536), and devices without subgroup operations
 //
 // Rows are read fastest where N is a multiple of 4.
 //
@@ -57,15 +64,14 @@ type TopK struct {
 	dev        *vk.Device
 	cfg        TopKConfig
 	variant    string
-	short      []topkKernel // ascending
-	lanes      []topkKernel // for rows that one launch selects from, ascending; none where the device lacks what they need
-	few, many  *vk.Kernel   // of rows of any length, for few rows, and for more of them than fill the device
-	workgroups int
+	short      []topkKernel // idx_topk for rows that fit registers, ascending
+	lanes      []topkKernel // idx_topk_lanes, ascending; none where the device lacks its features
+	few, many  *vk.Kernel   // idx_topk for rows of any length: few rows, and more than fill the device
+	workgroups int          // that fill the device
 	tune       *tuning.TopK
 }
 
-// topkKernel is a build for so many entries of a workgroup, in registers or, with lanes,
-// in shared memory.
+// topkKernel is a build and the most entries that a workgroup of it takes.
 type topkKernel struct {
 	kernel  *vk.Kernel
 	entries int
@@ -150,8 +156,8 @@ func (o *TopK) K() int { return o.cfg.K }
 // topkWorkgroups is how many workgroups of the selection fill a device.
 func topkWorkgroups(a *vk.Adapter, tune *tuning.TopK) int { return opkit.Workgroups(a, tune.PerUnit) }
 
-// topkSlices is into how many slices rows of n columns are cut, a power of two, where
-// so many workgroups fill the device.
+// topkSlices is into how many slices t rows of n columns are cut, a power of two, on a device that
+// so many workgroups fill.
 func topkSlices(tune *tuning.TopK, workgroups, t, n int) int {
 	s := 1
 	for n > tune.SoloColumns && s < tune.MaxSlices && 2*s*t <= workgroups && 2*s*tune.SliceColumns <= n {
@@ -160,8 +166,7 @@ func topkSlices(tune *tuning.TopK, workgroups, t, n int) int {
 	return s
 }
 
-// topkLists is the number of lists that so many slices of a row need in scratch,
-// without one that is carried.
+// topkLists is the number of lists that the slices of a row need in scratch, and the carried one.
 func topkLists(slices int) int {
 	if slices > 1 {
 		return 1 + slices
@@ -244,9 +249,8 @@ func checkScratch(dev *vk.Device, op string, v vk.View, need uint64) error {
 	return nil
 }
 
-// topkRound is a selection from columns first.. of longer rows, whose best entries so
-// far are carried in list 0 of the scratch. A round in which a row ends writes it to
-// out.
+// topkRound is a selection from columns first.. of longer rows, whose best entries so far are
+// carried in list 0 of the scratch. The round in which a row ends writes it to out.
 type topkRound struct {
 	logits, lens, out tensor.Tensor
 	slots             PickSlots
@@ -284,15 +288,17 @@ func (o *TopK) bind(r topkRound) (push idxTopkPush, views []vk.View) {
 	if n%4 == 0 && r.logits.View().Offset%16 == 0 {
 		push.Flags = topkWide
 	}
-	scratch := r.out.View() // what is bound and not used has to be this launch's own as well
+	scratch := r.out.View() // an unused binding, too, has to be memory of this launch
 	if r.lists > 0 {
 		scratch = r.scratch
 		scratch.Size = listBytes(t, r.lists, o.cfg.K)
 	}
 	place, count, table, requests := o.bindSlots(r)
 	push.Requests, push.TableWidth = r.table()
-	push.LogitsAddr, push.LensAddr, push.ListsAddr, push.DstAddr = r.logits.View().Address(), r.lens.View().Address(), scratch.Address(), r.out.View().Address()
-	push.BlockTableAddr, push.TokenToReqAddr, push.SlotsAddr, push.CountsAddr = table.Address(), requests.Address(), place.Address(), count.Address()
+	push.LogitsAddr, push.LensAddr = r.logits.View().Address(), r.lens.View().Address()
+	push.ListsAddr, push.DstAddr = scratch.Address(), r.out.View().Address()
+	push.BlockTableAddr, push.TokenToReqAddr = table.Address(), requests.Address()
+	push.SlotsAddr, push.CountsAddr = place.Address(), count.Address()
 	return push, []vk.View{r.logits.View(), r.lens.View(), scratch, r.out.View(), r.logits.View(), table, requests, place, count}
 }
 
@@ -344,8 +350,8 @@ func (o *TopK) record(rec *vk.Recorder, op string, r topkRound) error {
 		}
 		return launch(1, carried+n, push)
 	}
-	// Slices that fit registers are the same for all lengths, so that they can be loaded
-	// before lengths are known; others share out what there is.
+	// Slices that fit registers are the same for all lengths, so that they can be loaded before
+	// lengths are known. Others share out a row's own length.
 	per := opkit.RoundUp(opkit.CeilDiv(n, r.slices), 32)
 	solo := o.solo(per)
 	push.Solo = uint32(solo)

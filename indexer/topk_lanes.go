@@ -82,14 +82,18 @@ func laneSlices(tune *tuning.TopK, workgroups, t, n, k, most, capacity int) int 
 		return 1
 	}
 	s, stride := 1, listStride(k)
-	for 2*s <= most && 2*s*t <= workgroups && 2*s*stride <= capacity && (n > s*capacity || n > s*tune.LaneSlice && 2*s*stride <= tune.LaneLists) {
+	for 2*s <= most && 2*s*t <= workgroups && 2*s*stride <= capacity {
+		must, worth := n > s*capacity, n > s*tune.LaneSlice && 2*s*stride <= tune.LaneLists
+		if !must && !worth {
+			break
+		}
 		s *= 2
 	}
 	return s
 }
 
-// planLanes is how rows of n columns are cut into at most so many slices, and which
-// kernel takes them; none if a slice is too long or a row cannot be loaded by fours.
+// planLanes is which kernel takes rows of n columns, and how they are cut into at most so many
+// slices. The kernel is nil if a slice is too long or a row cannot be loaded by fours.
 func (o *TopK) planLanes(t, n, most int) (k *topkKernel, slices, per int) {
 	if len(o.lanes) == 0 || n%4 != 0 {
 		return nil, 1, n
@@ -115,8 +119,7 @@ func (o *TopK) laneMost(arrived tensor.Tensor, lists int) int {
 	return min(max(lists, 1), o.tune.MaxSlices)
 }
 
-// recordLanes records in one launch a round that is the only one, and says so, if there
-// is a kernel for it.
+// recordLanes records an only round in one launch, if a kernel takes it; done tells.
 func (o *TopK) recordLanes(rec *vk.Recorder, op string, r topkRound) (done bool, err error) {
 	t, n := r.logits.Shape[0], r.logits.Shape[1]
 	if r.first > 0 || r.limit > n || r.logits.View().Offset%16 != 0 {
@@ -129,7 +132,7 @@ func (o *TopK) recordLanes(rec *vk.Recorder, op string, r topkRound) (done bool,
 	}
 	push := idxTopkLanesPush{K: uint32(o.cfg.K), Width: uint32(n), Limit: uint32(r.limit),
 		Shift: uint32(bits.TrailingZeros(uint(slices))), Solo: uint32(kernel.entries), Per: uint32(per)}
-	scratch, arrived := r.out.View(), r.out.View() // what is bound and not used has to be this launch's own as well
+	scratch, arrived := r.out.View(), r.out.View() // an unused binding, too, has to be memory of this launch
 	if slices > 1 {
 		scratch, arrived = r.scratch, r.arrived.View()
 		scratch.Size = listBytes(t, slices, o.cfg.K)
@@ -142,7 +145,7 @@ func (o *TopK) recordLanes(rec *vk.Recorder, op string, r topkRound) (done bool,
 	})
 }
 
-// bindSlots is what a kernel binds for slots of picks; without slots that is not used.
+// bindSlots is what a kernel binds for slots of picks; without slots nothing uses it.
 func (o *TopK) bindSlots(r topkRound) (place, count, table, requests vk.View) {
 	if o.cfg.slotPage == 0 {
 		return r.out.View(), r.out.View(), o.dev.Dummy(), o.dev.Dummy()

@@ -24,8 +24,8 @@ func (s topkShape) constants() []uint32 {
 	return []uint32{uint32(s.Threads), uint32(s.Items), uint32(s.Held), uint32(s.Bits)}
 }
 
-// with is the shape with another number of invocations, which load as many entries
-// together where one can load that many.
+// with is the shape with another number of invocations, which together load as many entries if an
+// invocation can load its share.
 func (s topkShape) with(threads int) topkShape {
 	if threads > 0 {
 		s.Items = min(max(s.entries()/threads&^3, 4), 32)
@@ -58,7 +58,8 @@ func pickShape(op string, c *vk.Caps, k, threads int, shapes []tuning.TopKShape)
 		}
 		limit = max(limit, largest)
 	}
-	return topkShape{}, pkg.Wrong(op, "K", k, "1 to %d, for %d invocations with %d bytes of shared memory", min(limit, MaxK), max(threads, 64), c.SharedMemory)
+	return topkShape{}, pkg.Wrong(op, "K", k, "1 to %d, for %d invocations with %d bytes of shared memory",
+		min(limit, MaxK), max(threads, 64), c.SharedMemory)
 }
 
 // shortShapes are the shapes for rows that fit registers which the device can run, one

@@ -10,8 +10,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// tileTopK selects from rows of which is known what the largest of every few entries is,
-// which scores in lanes write down as they go.
+// tileTopK selects using per-tile maxima ("tops") that idx_logits_lanes writes.
 type tileTopK struct {
 	kernel *vk.Kernel
 	tile   int // entries
@@ -26,8 +25,8 @@ type idxTopkTilesPush struct {
 }
 
 const (
-	// topEntries is the fewest entries of which tops are kept: where scores come in
-	// smaller tiles there is room for those of shorter rows.
+	// topEntries is the size of a tile for which there is room for tops. With smaller tiles the
+	// room suffices for shorter rows.
 	topEntries = 16
 	// mostQuads is how many fours of numbers an invocation of idx_topk_tiles has registers for.
 	mostQuads = 8
@@ -66,9 +65,9 @@ func (o *TopK) buildTiles(tile int) (*tileTopK, error) {
 	return &tileTopK{k, tile, 4 * quads * s.threads}, nil
 }
 
-// suits tells whether t rows of n entries are selected from by tiles: if the K best tiles
-// are fewer than all, there is room for their tops in a width and in a workgroup, which
-// takes a row, and the row is long or nothing else would take it in one launch.
+// suits tells whether t rows of n entries are selected from by tiles: there are more tiles than K,
+// their tops fit into width and a workgroup, and the row is long or nothing else takes it in one
+// launch.
 func (o *tileTopK) suits(k *TopK, t, n, width, lists int, arrived tensor.Tensor) bool {
 	tiles := opkit.RoundUp(opkit.CeilDiv(n, o.tile), 4)
 	if n%4 != 0 || n <= o.tile*k.cfg.K || tiles > width || tiles > o.most {
@@ -81,7 +80,8 @@ func (o *tileTopK) suits(k *TopK, t, n, width, lists int, arrived tensor.Tensor)
 func (o *TopK) recordTiles(rec *vk.Recorder, op string, kernel *tileTopK, r topkRound) error {
 	place, count, table, requests := o.bindSlots(r)
 	push := idxTopkTilesPush{
-		LogitsAddr: r.logits.View().Address(), TopsAddr: r.tops.View().Address(), LensAddr: r.lens.View().Address(), DstAddr: r.out.View().Address(),
+		LogitsAddr: r.logits.View().Address(), TopsAddr: r.tops.View().Address(),
+		LensAddr: r.lens.View().Address(), DstAddr: r.out.View().Address(),
 		BlockTableAddr: table.Address(), TokenToReqAddr: requests.Address(), SlotsAddr: place.Address(), CountsAddr: count.Address(),
 		K: uint32(o.cfg.K), Width: uint32(r.logits.Shape[1]), TopsWidth: uint32(r.tops.Shape[1]), Limit: uint32(min(r.limit, r.logits.Shape[1])),
 	}

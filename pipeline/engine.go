@@ -96,9 +96,11 @@ func NewEngine(ctx context.Context, dev *vk.Device, cfg model.Config, layers []*
 	if err := o.complete(dev, cfg, layers); err != nil {
 		return nil, err
 	}
+	n, sessions := len(layers), o.MaxSessions
 	e := &Engine{dev: dev, cfg: cfg, opts: o, stepLock: make(chan struct{}, 1), done: make(chan struct{}),
-		ropes: map[model.Rope]tensor.Tensor{}, sizes: map[int]*stepSize{}, sessions: make([]*Session, o.MaxSessions), rows: make([]rowState, o.MaxSessions),
-		byRow: make([]int, o.MaxSessions), ran: make([]bool, len(layers)), set: make([]bool, len(layers)*o.MaxSessions), shown: make([]bool, len(layers))}
+		ropes: map[model.Rope]tensor.Tensor{}, sizes: map[int]*stepSize{},
+		sessions: make([]*Session, sessions), rows: make([]rowState, sessions), byRow: make([]int, sessions),
+		ran: make([]bool, n), set: make([]bool, n*sessions), shown: make([]bool, n)}
 	for _, w := range layers {
 		l := &engineLayer{w: w, spec: &cfg.Layers[w.Layer], rope: cfg.Rope(w.Layer)}
 		e.layers = append(e.layers, l)
@@ -198,6 +200,9 @@ func (e *Engine) Layers() int { return len(e.layers) }
 // TopK is the width of picks: index_topk of the model.
 func (e *Engine) TopK() int { return e.cfg.TopK }
 
+// LayerCaches are the caches of one layer.
+type LayerCaches = layer.Caches
+
 // Caches returns the caches of a layer, for tests and measurements that fill them. Growing
 // replaces their memory. An unknown layer has none.
 func (e *Engine) Caches(layer int) LayerCaches {
@@ -214,7 +219,7 @@ func (e *Engine) Caches(layer int) LayerCaches {
 // memory. Errors: those of Begin and of Step.Submit.
 func (e *Engine) Prepare(ctx context.Context, tokens int) error {
 	if tokens < 1 || tokens > e.opts.MaxStep {
-		return &vk.ArgumentError{Op: opPrepare, Arg: "tokens", Got: fmt.Sprint(tokens), Want: fmt.Sprintf("1 to %d", e.opts.MaxStep)}
+		return badArgument(opPrepare, "tokens", tokens, "1 to %d", e.opts.MaxStep)
 	}
 	if err := e.enter(ctx); err != nil {
 		return fmt.Errorf("%s: %w", opPrepare, err)

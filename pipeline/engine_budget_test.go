@@ -13,8 +13,8 @@ import (
 )
 
 // TestEngineBudget demands the same bits whatever a submission may take: anything, which
-// leaves steps in one piece; nothing, which makes every operation a submission and divides what can be; and
-// times between, by which steps are cut somewhere, and again after they were measured.
+// leaves steps in one piece; nothing, which makes every operation a submission and divides what can
+// be; and times between, by which steps are cut somewhere, and again after they were measured.
 func TestEngineBudget(t *testing.T) {
 	dev := testkit.Device(t)
 	c := fakemodel.Config(0, 4, 128)

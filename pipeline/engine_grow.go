@@ -34,7 +34,8 @@ func (e *Engine) ensure(ctx context.Context, need pageCounts) error {
 	for i, p := range e.pools {
 		least[i] = p.ids.Capacity() + max(0, need[i]-p.ids.Free())
 		if least[i] > p.most {
-			return fmt.Errorf("%w: %s: %d pages of %d tokens needed, at most %d possible", cache.ErrPoolFull, p.Name, least[i], p.Page*p.Tokens, p.most)
+			return fmt.Errorf("%w: %s: %d pages of %d tokens needed, at most %d possible",
+				cache.ErrPoolFull, p.Name, least[i], p.Page*p.Tokens, p.most)
 		}
 	}
 	limit := orMost(e.opts.MaxCacheBytes)

@@ -1,8 +1,11 @@
 package pipeline_test
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,8 +16,7 @@ import (
 	"github.com/vkmla/vkmla/pipeline/model"
 )
 
-// pairs and its like are kinds of layers that DeepSeek-V4 does not have. They are rows: nothing
-// but this test knows them.
+// Kinds of layers that DeepSeek-V4 does not have. They are rows: nothing but this test knows them.
 var (
 	windows = model.Window.Pools[0]
 
@@ -77,8 +79,24 @@ func TestEngineKinds(t *testing.T) {
 	}
 	for _, chunk := range []int{tokens, 22} {
 		t.Run(fmt.Sprint(chunk), func(t *testing.T) {
-			e := engine(t, dev, c, layers, pipeline.EngineOptions{MaxTokens: tokens, MaxStep: chunk, KeepTopK: true})
+			e := engine(t, dev, c, layers, pipeline.EngineOptions{MaxTokens: tokens, MaxSessions: 2, MaxStep: chunk, KeepTopK: true})
 			checkFormula(t, c, m.Values, hidden, division(t, e, c.Hidden, prefill, hidden))
+			sameRestored(t, e, c.Hidden, hidden)
 		})
 	}
+}
+
+// sameRestored demands that a session and its snapshot go on alike.
+func sameRestored(t *testing.T, e *pipeline.Engine, width int, hidden []float32) {
+	t.Helper()
+	half := len(hidden) / 2 / width * width
+	s := must[*pipeline.Session](t)(e.Open())
+	extend(t, s, e.Layers(), hidden[:half])
+	var saved bytes.Buffer
+	require.NoError(t, s.Save(t.Context(), &saved))
+	back, err := e.Restore(t.Context(), &saved)
+	require.NoError(t, err)
+	want := extend(t, s, e.Layers(), hidden[half:])
+	require.True(t, reflect.DeepEqual(want, extend(t, back, e.Layers(), hidden[half:])), "outputs or picks differ")
+	require.NoError(t, errors.Join(s.Close(), back.Close()))
 }

@@ -1,7 +1,6 @@
 package pipeline
 
 import (
-	"fmt"
 	"math"
 	"sort"
 
@@ -12,10 +11,9 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// Kernels read much of a step through descriptors, which hold
-// vk.Caps.MaxStorageBufferRange bytes. What follows finds out, before there is memory for
-// anything, whether the largest step and the longest session will fit: later each step
-// would fail, or all of them from the first long session on.
+// Kernels read much of a step through descriptors, which hold vk.Caps.MaxStorageBufferRange bytes.
+// NewEngine checks before it allocates anything that the largest step and the longest session fit.
+// Otherwise steps would fail later, when the first session becomes long.
 
 // ropeRows is how many rows of cosines and sines a descriptor holds.
 func ropeRows(dev *vk.Device) int {
@@ -36,8 +34,8 @@ func (e *Engine) checkTables() error {
 	if most == n {
 		return nil
 	}
-	return &vk.ArgumentError{Op: opNewEngine, Arg: "MaxSessions", Got: fmt.Sprint(n),
-		Want: fmt.Sprintf("at most %d with %d tokens, so that a descriptor of %d bytes holds the block tables", most, e.opts.MaxTokens, limit)}
+	return badArgument(opNewEngine, "MaxSessions", n,
+		"at most %d with %d tokens, so that a descriptor of %d bytes holds the block tables", most, e.opts.MaxTokens, limit)
 }
 
 // checkStep demands that the kernels can take MaxStep tokens.
@@ -50,8 +48,7 @@ func (e *Engine) checkStep() error {
 	case 0: // then it is not for their number
 		return e.fits(1)
 	}
-	return &vk.ArgumentError{Op: opNewEngine, Arg: "MaxStep", Got: fmt.Sprint(n),
-		Want: fmt.Sprintf("at most %d: %v", most, e.fits(most+1))}
+	return badArgument(opNewEngine, "MaxStep", n, "at most %d: %v", most, e.fits(most+1))
 }
 
 // fits reports why there can be no steps of so many tokens. More of them need more.

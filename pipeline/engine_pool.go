@@ -201,7 +201,7 @@ func (e *Engine) firstPages() error {
 	}
 	limit := min(orMost(o.CacheBytes), orMost(o.MaxCacheBytes))
 	if bytes(1, 1) > limit {
-		return &vk.ArgumentError{Op: opNewEngine, Arg: "CacheBytes, MaxCacheBytes", Got: fmt.Sprint(limit), Want: fmt.Sprintf("at least %d bytes", bytes(1, 1))}
+		return badArgument(opNewEngine, "CacheBytes, MaxCacheBytes", limit, "at least %d bytes", bytes(1, 1))
 	}
 	sessions, most := 1, min(max(o.MaxStep, firstTokens), o.MaxTokens)
 	if o.CacheBytes > 0 {

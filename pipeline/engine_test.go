@@ -152,9 +152,9 @@ func TestEngineRecorded(t *testing.T) {
 }
 
 // TestEngineDivisions demands that layers compute their formula, that the division of
-// tokens into steps does not matter, and that weights in any format give what the same weights give as bf16. Those of FP8
-// with UE8M0 scales are the same numbers in bf16, the others are rounded to it, by up to
-// one part in 256.
+// tokens into steps does not matter, and that weights in any format give what the same weights give
+// as bf16. Those of FP8 with UE8M0 scales are the same numbers in bf16, the others are rounded to
+// it, by up to one part in 256.
 func TestEngineDivisions(t *testing.T) {
 	dev := testkit.Device(t)
 	storages := []fakemodel.Storage{fakemodel.FP8, fakemodel.FP8F32, fakemodel.NVFP4}

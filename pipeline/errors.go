@@ -34,6 +34,11 @@ func wrap(op string, err error) error {
 	return fmt.Errorf("%s: %w", op, err)
 }
 
+// badArgument says what is wrong with an argument of a call.
+func badArgument(op, arg string, got any, want string, a ...any) error {
+	return &vk.ArgumentError{Op: op, Arg: arg, Got: fmt.Sprint(got), Want: fmt.Sprintf(want, a...)}
+}
+
 // argumentCheck remembers the first thing that is wrong with a call's arguments.
 type argumentCheck struct {
 	op  string
@@ -42,6 +47,6 @@ type argumentCheck struct {
 
 func (c *argumentCheck) bad(arg string, got any, want string, a ...any) {
 	if c.err == nil {
-		c.err = &vk.ArgumentError{Op: c.op, Arg: arg, Got: fmt.Sprint(got), Want: fmt.Sprintf(want, a...)}
+		c.err = badArgument(c.op, arg, got, want, a...)
 	}
 }

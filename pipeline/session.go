@@ -119,8 +119,8 @@ func (s *Session) free() error {
 // inStep reports whether the session has a chunk of the step in progress.
 func (s *Session) inStep() bool { return s.e.step != nil && s.e.byRow[s.row] >= 0 }
 
-// Fork makes a session with the same tokens in the same pages. Pages that both write to
-// later are copied when they do; nothing is copied now.
+// Fork makes a session with the same tokens in the same pages. Nothing is copied now: a shared page
+// is copied when one of the two writes to it.
 //
 // Errors: ErrTooManySessions, ErrInStep; vk.ErrClosed, vk.ErrDeviceLost.
 func (s *Session) Fork() (*Session, error) {
@@ -156,10 +156,8 @@ func (s *Session) fork() (*Session, error) {
 	return f, nil
 }
 
-// Truncate forgets the tokens from n on. n is 0, or no more than EngineOptions.Rewind
-// below the greatest length that the session, or the one it was forked from, had since it
-// was empty. With the default Rewind of 0 only Truncate(0) and, with nothing to forget,
-// Truncate(Len()) succeed.
+// Truncate forgets the tokens from n on. n is 0, or no more than EngineOptions.Rewind below the
+// greatest length that the session, or the one it was forked from, had since it was empty.
 //
 // Errors: vk.ErrArgument for n below 0 or beyond Len; ErrRewind, ErrInStep;
 // vk.ErrClosed, vk.ErrDeviceLost.
@@ -175,7 +173,7 @@ func (s *Session) Truncate(n int) error {
 	}
 	switch {
 	case n < 0 || n > s.at.length:
-		return &vk.ArgumentError{Op: opTruncate, Arg: "n", Got: fmt.Sprint(n), Want: fmt.Sprintf("0 to %d", s.at.length)}
+		return badArgument(opTruncate, "n", n, "0 to %d", s.at.length)
 	case n == 0:
 		s.floor = 0
 	case n < s.lowest():
@@ -188,7 +186,7 @@ func (s *Session) Truncate(n int) error {
 	return nil
 }
 
-// cut lets go of the pages of tokens from n on.
+// cut gives back the pages of tokens from n on.
 func (s *Session) cut(n int) error {
 	s.wake()
 	for i := range s.tables {
@@ -358,7 +356,7 @@ func (s *Session) Advance(ctx context.Context, n int) error {
 	switch {
 	case err != nil:
 	case n < 0:
-		return &vk.ArgumentError{Op: opAdvance, Arg: "n", Got: fmt.Sprint(n), Want: "at least 0"}
+		return badArgument(opAdvance, "n", n, "at least 0")
 	case n > e.opts.MaxTokens-s.at.length:
 		err = fmt.Errorf("%w: %d tokens and %d more, of at most %d", ErrSequenceFull, s.at.length, n, e.opts.MaxTokens)
 	}

@@ -11,7 +11,6 @@ import (
 	"io"
 
 	"github.com/vkmla/vkmla/pipeline/model"
-	"github.com/vkmla/vkmla/vk"
 )
 
 const (
@@ -72,25 +71,22 @@ func (e *Engine) fingerprint() [sha256.Size]byte {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// Save writes the session's tokens, as the caches hold them, to w. Steps can begin
-// meanwhile, of this session, too, and it may be changed or closed: what is written is what
-// it was at first. Only to read some megabytes at a time it waits for a step in progress,
-// and steps for it; w may be slow. The weights are not part of it, nor is anything that
-// tells which they were.
-//
-// Until Save returns it holds the session's pages, as a fork does.
+// Save writes the session's tokens, as the caches hold them, to w. Meanwhile steps can begin, and
+// the session may be changed or closed: Save writes what it was at first, and holds its pages as a
+// fork does. It reads some megabytes at a time between steps; w may be slow. The snapshot does not
+// tell which weights made it.
 //
 // Errors: vk.ErrArgument for a nil w; those of w, the context's, vk.ErrClosed, vk.ErrDeviceLost.
 func (s *Session) Save(ctx context.Context, w io.Writer) error {
 	e := s.e
 	if w == nil {
-		return &vk.ArgumentError{Op: opSave, Arg: "w", Got: "nil", Want: "a writer"}
+		return badArgument(opSave, "w", "nil", "a writer")
 	}
-	turn := lease{e: e}
-	defer turn.give()
-	err := turn.take(ctx)
+	lock := lease{e: e}
+	defer lock.give()
+	err := lock.take(ctx)
 	if err == nil {
-		err = s.save(ctx, w, &turn)
+		err = s.save(ctx, w, &lock)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", opSave, err)
@@ -98,38 +94,38 @@ func (s *Session) Save(ctx context.Context, w io.Writer) error {
 	return nil
 }
 
-// leaseBytes is how much a snapshot moves before others have their turn: about as long as
-// a step of one token takes.
+// leaseBytes is how much a snapshot moves before a step may run: it takes about as long as a step
+// of one token.
 const leaseBytes = 4 << 20
 
-// turns is a turn that is given to others now and then.
+// lease is the step lock, given up now and then for steps to run.
 type lease struct {
 	e     *Engine
 	taken bool
 	moved int // bytes since it was taken
 }
 
-// take takes the turn, unless it is taken.
-func (t *lease) take(ctx context.Context) error {
-	if t.taken {
+// take takes the lock, unless it is taken.
+func (l *lease) take(ctx context.Context) error {
+	if l.taken {
 		return nil
 	}
-	if err := t.e.enter(ctx); err != nil {
+	if err := l.e.enter(ctx); err != nil {
 		return err
 	}
-	t.taken, t.moved = true, 0
+	l.taken, l.moved = true, 0
 	return nil
 }
 
-// give gives it to others. It does nothing if it was not taken.
-func (t *lease) give() {
-	if t.taken {
-		t.taken = false
-		t.e.leave()
+// give gives it back, if it is taken.
+func (l *lease) give() {
+	if l.taken {
+		l.taken = false
+		l.e.leave()
 	}
 }
 
-// view returns a fork that has no row: it keeps the pages while they are read.
+// view returns a fork without a row, which keeps the pages while they are read.
 func (s *Session) view() (*Session, error) {
 	if err := s.free(); err != nil {
 		return nil, err
@@ -148,12 +144,12 @@ func (s *Session) view() (*Session, error) {
 	return v, nil
 }
 
-// save writes what the session is now. The turn is taken, and need not be at the end.
-func (s *Session) save(ctx context.Context, w io.Writer, turn *lease) error {
+// save writes what the session is now. The lock is taken; afterwards it may be given back.
+func (s *Session) save(ctx context.Context, w io.Writer, lock *lease) error {
 	e := s.e
 	var v *Session
 	err := e.device(func() (err error) {
-		// What other sessions left in a page that was to be copied has no place here.
+		// A page that is still to be copied holds what other sessions left there.
 		if err = e.copyPages(ctx); err == nil {
 			v, err = s.view()
 		}
@@ -162,7 +158,7 @@ func (s *Session) save(ctx context.Context, w io.Writer, turn *lease) error {
 	if err != nil {
 		return err
 	}
-	err = v.write(ctx, w, turn)
+	err = v.write(ctx, w, lock)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return errors.Join(err, v.cut(0))
@@ -184,15 +180,15 @@ func (s *Session) head() *snapshot {
 	return h
 }
 
-// write writes a view, and gives the turn away whenever it does.
-func (s *Session) write(ctx context.Context, w io.Writer, turn *lease) error {
+// write writes a view, and gives the lock back whenever it calls w.
+func (s *Session) write(ctx context.Context, w io.Writer, lock *lease) error {
 	e, h, sum := s.e, s.head(), sha256.New()
 	var data bytes.Buffer
 	if err := errors.Join(binary.Write(&data, le, h.snapshotHeader), binary.Write(&data, le, h.pools)); err != nil {
 		return err
 	}
 	flush := func() error {
-		turn.give()
+		lock.give()
 		sum.Write(data.Bytes())
 		n, err := w.Write(data.Bytes())
 		if err == nil && n < data.Len() {
@@ -202,7 +198,7 @@ func (s *Session) write(ctx context.Context, w io.Writer, turn *lease) error {
 		return err
 	}
 	err := s.eachRun(h, func(c *layerCache, run pageRun) error {
-		if err := turn.take(ctx); err != nil {
+		if err := lock.take(ctx); err != nil {
 			return err
 		}
 		at, n := data.Len(), run.n*c.stride
@@ -212,7 +208,7 @@ func (s *Session) write(ctx context.Context, w io.Writer, turn *lease) error {
 			return err
 		}
 		c.blank(pages, run.entry, s.tables[c.pool.index].Len())
-		if turn.moved += n; turn.moved >= leaseBytes {
+		if lock.moved += n; lock.moved >= leaseBytes {
 			return flush()
 		}
 		return nil
@@ -226,7 +222,7 @@ func (s *Session) write(ctx context.Context, w io.Writer, turn *lease) error {
 	return err
 }
 
-// device does what needs the device, so that Close waits for it.
+// device runs what needs the device, so that Close waits for it.
 func (e *Engine) device(do func() error) error {
 	e.run.Lock()
 	defer e.run.Unlock()
@@ -238,10 +234,10 @@ func (e *Engine) device(do func() error) error {
 	return e.note(do())
 }
 
-// pageRun is n entries of a table, from one on, whose pages follow each other.
+// pageRun is n entries of a table with consecutive pages.
 type pageRun struct{ entry, page, n int }
 
-// maxRun bounds how many pages are moved at once, and with it host memory.
+// maxRun bounds the pages that are moved at once, and so the host memory for them.
 const maxRun = 64
 
 // eachRun calls f for all pages of a session in the order of a snapshot.
@@ -277,18 +273,18 @@ func (c *layerCache) blank(pages []byte, entry, length int) {
 	}
 }
 
-// Restore makes a session of what Session.Save wrote, by an engine of the same model,
-// layers and options of indexer keys; that the weights are the same is for the caller to
-// see to. Where this engine's Rewind is less, the session can be truncated by no more than
-// that. All of it is read and checked, in host memory, before anything is done on the
-// device; steps can begin between any megabytes that go there.
+// Restore makes a session of what Session.Save wrote, in an engine with the same model, layers and
+// options of indexer keys. That the weights are the same is up to the caller. If this engine's
+// Rewind is less, the session can be truncated by no more than that. Everything is read into host
+// memory and checked before the device is used; then steps can run between megabytes.
 //
-// Errors: vk.ErrArgument for a nil r; ErrSnapshot; ErrSequenceFull for more tokens than MaxTokens; those of r, but
-// that its end is ErrSnapshot; ErrTooManySessions, cache.ErrPoolFull; the context's,
-// vk.ErrClosed, vk.ErrDeviceLost; those of vk.Device.NewBuffer. Then nothing has changed.
+// Errors: vk.ErrArgument for a nil r; ErrSnapshot, also for data that ends early, and
+// ErrSnapshotVersion; other errors of r; ErrSequenceFull for more than MaxTokens tokens;
+// ErrTooManySessions, cache.ErrPoolFull; the context's; vk.ErrClosed, vk.ErrDeviceLost; those of
+// vk.Device.NewBuffer. After an error nothing has changed.
 func (e *Engine) Restore(ctx context.Context, r io.Reader) (*Session, error) {
 	if r == nil {
-		return nil, &vk.ArgumentError{Op: opRestore, Arg: "r", Got: "nil", Want: "a reader"}
+		return nil, badArgument(opRestore, "r", "nil", "a reader")
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("%s: %w", opRestore, err)
@@ -390,8 +386,8 @@ func readAll(r io.Reader, to []byte, sum hash.Hash) error {
 	return nil
 }
 
-// readPages reads n bytes into memory that grows with what comes: n is what a header
-// says, whose checksum is at the end.
+// readPages reads n bytes into memory that grows with what arrives: n comes from a header whose
+// checksum is not known yet.
 func readPages(r io.Reader, n int, sum hash.Hash) ([]byte, error) {
 	data := make([]byte, 0, min(n, 1<<20))
 	for len(data) < n {
@@ -461,13 +457,13 @@ func (e *Engine) checkPools(h *snapshot) error {
 	return nil
 }
 
-// restore makes a session of pages. Nobody knows it before they are all there.
+// restore makes a session of pages. Nobody else knows it before all of them are there.
 func (e *Engine) restore(ctx context.Context, h *snapshot, data snapshotPages) (s *Session, err error) {
-	turn := lease{e: e}
-	if err = turn.take(ctx); err != nil {
+	lock := lease{e: e}
+	if err = lock.take(ctx); err != nil {
 		return nil, err
 	}
-	defer turn.give()
+	defer lock.give()
 	err = e.device(func() (err error) {
 		s, err = e.reserveRestored(ctx, h)
 		return err
@@ -476,15 +472,15 @@ func (e *Engine) restore(ctx context.Context, h *snapshot, data snapshotPages) (
 		return nil, err
 	}
 	err = s.eachRun(h, func(c *layerCache, run pageRun) error {
-		if err := turn.take(ctx); err != nil {
+		if err := lock.take(ctx); err != nil {
 			return err
 		}
 		n := run.n * c.stride
 		pages := data[c][:n]
 		data[c] = data[c][n:]
 		err := e.device(func() error { return c.memory().Rows(run.page, run.page+run.n).Upload(ctx, pages) })
-		if turn.moved += n; turn.moved >= leaseBytes {
-			turn.give()
+		if lock.moved += n; lock.moved >= leaseBytes {
+			lock.give()
 		}
 		return err
 	})
@@ -496,7 +492,7 @@ func (e *Engine) restore(ctx context.Context, h *snapshot, data snapshotPages) (
 	return s, nil
 }
 
-// reserveRestored makes a session with the pages of a snapshot, that are still to be filled.
+// reserveRestored makes a session with pages for those of a snapshot.
 func (e *Engine) reserveRestored(ctx context.Context, h *snapshot) (*Session, error) {
 	// The destination of a pending copy may have been given up since.
 	if err := e.copyPages(ctx); err != nil {

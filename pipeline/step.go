@@ -155,7 +155,7 @@ func (e *Engine) arrange(chunks []Chunk) (*Step, error) {
 		e.byRow[i] = -1
 	}
 	bad := func(i int, got any, want string) error {
-		return &vk.ArgumentError{Op: opBegin, Arg: fmt.Sprintf("chunks[%d]", i), Got: fmt.Sprint(got), Want: want}
+		return badArgument(opBegin, fmt.Sprintf("chunks[%d]", i), got, "%s", want)
 	}
 	for i, c := range chunks {
 		row, ok := e.again(i, c.Session)
@@ -178,7 +178,8 @@ func (e *Engine) arrange(chunks []Chunk) (*Step, error) {
 		case e.byRow[row] >= 0:
 			return nil, bad(i, "a session twice", "each once")
 		case c.Tokens > e.opts.MaxTokens-at.length:
-			return nil, fmt.Errorf("chunks[%d]: %w: %d tokens and %d more, of at most %d", i, ErrSequenceFull, at.length, c.Tokens, e.opts.MaxTokens)
+			return nil, fmt.Errorf("chunks[%d]: %w: %d tokens and %d more, of at most %d", i, ErrSequenceFull,
+				at.length, c.Tokens, e.opts.MaxTokens)
 		case c.Tokens > e.opts.MaxStep-st.tokens:
 			return nil, bad(i, fmt.Sprintf("%d tokens after %d", c.Tokens, st.tokens), fmt.Sprintf("at most %d in all", e.opts.MaxStep))
 		}
@@ -193,7 +194,7 @@ func (e *Engine) arrange(chunks []Chunk) (*Step, error) {
 		}
 	}
 	if len(chunks) == 0 {
-		return nil, &vk.ArgumentError{Op: opBegin, Arg: "chunks", Got: "none", Want: "at least one"}
+		return nil, badArgument(opBegin, "chunks", "none", "at least one")
 	}
 	return st, nil
 }
@@ -371,7 +372,7 @@ func (st *Step) Submit() error { return st.submit(wholeStep) }
 // Errors: vk.ErrArgument for an unknown layer or one out of order; those of Submit.
 func (st *Step) SubmitLayer(layer int) error {
 	if n := len(st.e.layers); layer < 0 || layer >= n {
-		return &vk.ArgumentError{Op: opSubmit, Arg: "layer", Got: fmt.Sprint(layer), Want: fmt.Sprintf("0 to %d", n-1)}
+		return badArgument(opSubmit, "layer", layer, "0 to %d", n-1)
 	}
 	return st.submit(layer)
 }
@@ -393,7 +394,7 @@ func (st *Step) submit(layer int) error {
 	defer e.mu.Unlock()
 	err := st.active()
 	if err == nil && layer == wholeStep && e.opts.LayerByLayer {
-		return &vk.ArgumentError{Op: opSubmit, Arg: "LayerByLayer", Got: "all layers", Want: "one by one"}
+		return badArgument(opSubmit, "LayerByLayer", "all layers", "one by one")
 	}
 	if err == nil {
 		err = st.checkInputs(layer)
@@ -505,7 +506,7 @@ func (st *Step) Commit() error {
 	}
 	for i, ran := range e.ran {
 		if !ran {
-			return &vk.ArgumentError{Op: opCommit, Arg: "layers", Got: fmt.Sprintf("layer %d not run", i), Want: "all of them run"}
+			return badArgument(opCommit, "layers", fmt.Sprintf("layer %d not run", i), "all of them run")
 		}
 	}
 	for _, x := range e.parts {

@@ -103,7 +103,7 @@ func (st *Step) checkOrder(layer int) error {
 		l := e.layers[layer]
 		for _, from := range []*engineLayer{l.entries, l.picks} {
 			if i := slices.Index(e.layers, from); from != l && !e.ran[i] {
-				return &vk.ArgumentError{Op: opSubmit, Arg: "layer", Got: fmt.Sprint(layer), Want: fmt.Sprintf("%d first, from which it takes entries or picks", i)}
+				return badArgument(opSubmit, "layer", layer, "%d first, from which it takes entries or picks", i)
 			}
 		}
 	}
@@ -118,7 +118,7 @@ func (st *Step) checkOrder(layer int) error {
 	if next > 0 && next < len(e.ran) {
 		want = fmt.Sprintf("0 or %d, the next one", next)
 	}
-	return &vk.ArgumentError{Op: opSubmit, Arg: "layer", Got: fmt.Sprint(layer), Want: want}
+	return badArgument(opSubmit, "layer", layer, "%s", want)
 }
 
 // RecordAgain makes later steps, and Prepare, record their commands anew. It is for callers whose

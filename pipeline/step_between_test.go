@@ -367,7 +367,7 @@ func TestStepBetweenSides(t *testing.T) {
 	hidden, width := x.tokens(0, n), x.cfg.Hidden
 	st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: n}))
 	defer st.Abort()
-	says(t, st.SetInput(1, 0, hidden), "pipeline: set input: layer: got 1, want 0: the inputs of the others are made by EngineOptions.Between")
+	says(t, st.SetInput(1, 0, hidden), "pipeline: set input: layer: got 1, want 0: EngineOptions.Between makes the inputs of the others")
 	setChain(t, st, hidden, width)
 	says(t, st.SubmitLayer(1), "pipeline: submit step: layer: got 1, want 0")
 	if err := errors.Join(st.RunLayer(t.Context(), 0), st.ReadOutput(0, 0, make([]float32, n*width))); err != nil {
@@ -378,7 +378,7 @@ func TestStepBetweenSides(t *testing.T) {
 		t.Fatal(err)
 	}
 	says(t, st.SubmitLayer(1), "pipeline: submit step: layer: got 1, want 0")
-	says(t, st.ReadOutput(0, 0, make([]float32, n*width)), "pipeline: read output: layer: got 0, which is not there, want one that just ran with inputs from host memory")
+	says(t, st.ReadOutput(0, 0, make([]float32, n*width)), "pipeline: read output: layer: got 0, whose result is not in host memory, want one that just ran with inputs from there")
 	out, picks := make([]float32, n*width), make([]int32, n*e.TopK())
 	if err := errors.Join(st.ReadOutput(2, 0, out), st.ReadTopK(0, 0, picks)); err != nil {
 		t.Fatal(err)

@@ -54,7 +54,7 @@ func (st *Step) setInput(layer, chunk, n int, write func([]byte)) error {
 		return err
 	}
 	if layer >= e.given() {
-		return &vk.ArgumentError{Op: opInput, Arg: "layer", Got: fmt.Sprint(layer), Want: "0: EngineOptions.Between makes the inputs of the others"}
+		return badArgument(opInput, "layer", layer, "0: EngineOptions.Between makes the inputs of the others")
 	}
 	if !st.host {
 		if err := st.b.openHost(); err != nil {
@@ -117,10 +117,10 @@ func (st *Step) ReadTopK(layer, chunk int, values []int32) error {
 		return err
 	}
 	if !st.e.opts.KeepTopK {
-		return &vk.ArgumentError{Op: opPicks, Arg: "EngineOptions.KeepTopK", Got: "false", Want: "true, for picks to be kept"}
+		return badArgument(opPicks, "EngineOptions.KeepTopK", "false", "true, for picks to be kept")
 	}
 	if spec := st.e.layers[layer].spec; spec.Picks != model.PickOwn {
-		return &vk.ArgumentError{Op: opPicks, Arg: "layer", Got: fmt.Sprintf("%d, of kind %s", layer, spec.Name), Want: "one with an indexer"}
+		return badArgument(opPicks, "layer", fmt.Sprintf("%d, of kind %s", layer, spec.Name), "one with an indexer")
 	}
 	if err := st.readable(opPicks, layer, st.e.opts.LayerByLayer); err != nil {
 		return err
@@ -142,7 +142,7 @@ func (st *Step) chunk(op string, layer, chunk, n, width int) (x stepPart, err er
 		return x, fmt.Errorf("%s: %w", op, err)
 	}
 	bad := func(arg string, got, want int) error {
-		return &vk.ArgumentError{Op: op, Arg: arg, Got: fmt.Sprint(got), Want: fmt.Sprintf("0 to %d", want-1)}
+		return badArgument(op, arg, got, "0 to %d", want-1)
 	}
 	switch {
 	case layer < 0 || layer >= len(st.e.layers):
@@ -150,7 +150,7 @@ func (st *Step) chunk(op string, layer, chunk, n, width int) (x stepPart, err er
 	case chunk < 0 || chunk >= len(parts):
 		return x, bad("chunk", chunk, len(parts))
 	case n != parts[chunk].n*width:
-		return x, &vk.ArgumentError{Op: op, Arg: "values", Got: fmt.Sprint(n), Want: fmt.Sprintf("%d for each of %d tokens", width, parts[chunk].n)}
+		return x, badArgument(op, "values", n, "%d for each of %d tokens", width, parts[chunk].n)
 	}
 	return parts[chunk], nil
 }
@@ -161,7 +161,8 @@ func (st *Step) readable(op string, layer int, shared bool) error {
 	if st.e.shown[layer] && (!shared || st.latest == layer) {
 		return nil
 	}
-	return &vk.ArgumentError{Op: op, Arg: "layer", Got: fmt.Sprintf("%d, whose result is not in host memory", layer), Want: "one that just ran with inputs from there"}
+	return badArgument(op, "layer", fmt.Sprintf("%d, whose result is not in host memory", layer),
+		"one that just ran with inputs from there")
 }
 
 // checkInputs demands that the inputs of a layer, or of all, were set if any was.
@@ -174,7 +175,7 @@ func (st *Step) checkInputs(layer int) error {
 	for i := first; i < min(end, e.given()); i++ {
 		for chunk := range e.parts {
 			if !e.set[i*e.opts.MaxSessions+chunk] {
-				return &vk.ArgumentError{Op: opSubmit, Arg: "inputs", Got: fmt.Sprintf("none for layer %d, chunk %d", i, chunk), Want: "all or none from host memory"}
+				return badArgument(opSubmit, "inputs", fmt.Sprintf("none for layer %d, chunk %d", i, chunk), "all or none from host memory")
 			}
 		}
 	}
@@ -199,8 +200,7 @@ type Appended struct {
 func (s *Session) Append(ctx context.Context, hidden [][]float32) ([]Appended, error) {
 	e, width := s.e, s.e.cfg.Hidden
 	bad := func(got any) error {
-		return &vk.ArgumentError{Op: opAppend, Arg: "hidden", Got: fmt.Sprint(got),
-			Want: fmt.Sprintf("as many times %d values for each of %d layers", width, e.given())}
+		return badArgument(opAppend, "hidden", got, "as many times %d values for each of %d layers", width, e.given())
 	}
 	if len(hidden) != e.given() {
 		return nil, bad(fmt.Sprintf("%d layers", len(hidden)))

@@ -10,27 +10,26 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// defaultSubmitBudget is EngineOptions.SubmitBudget unless it is given: a fraction of
-// what desktops' watchdogs allow, and short enough for others to have their turn.
+// defaultSubmitBudget is a fraction of what desktops' watchdogs allow, and short enough for other
+// programs to get their turn.
 const defaultSubmitBudget = 200 * time.Millisecond
 
-// unmeasured is how many workgroups a submission has at most on a device that is not a
-// discrete GPU, as long as it is not known how long they take. None of the kernels has
-// much more than 0.3 GFLOP to do in a workgroup, so that 1 TFLOP/s is enough for 200 ms.
+// unmeasured is the most workgroups of a submission on a device that is not a discrete GPU, until
+// their time is known. A workgroup has about 0.3 GFLOP to do at most, so 200 ms need 1 TFLOP/s.
 const unmeasured = 512
 
-// stepCommands are commands of a step size, and what is known about how long they take.
+// stepCommands are commands of a step size, and how long they take.
 type stepCommands struct {
 	*vk.Commands
-	each   bool        // every operation is a part, or several
+	each   bool        // every operation is a part of its own, or several
 	pieces map[int]int // of operations that are divided
 	parts  []vk.Part   // nil if the device has no clock, or there is no budget
 	took   []float64   // ns that each part took last; nil before
-	work   float64     // of the step that it took so long for
+	work   float64     // of the step that took so long
 }
 
-// observe remembers how long the parts of a step took, which has finished, and returns
-// the longest time. Without times nothing changes.
+// observe remembers how long the parts of a finished step took, and returns the longest time.
+// Without times nothing changes.
 func (c *stepCommands) observe(work float64) (longest time.Duration) {
 	if times, err := c.PartTimes(); err == nil && times != nil {
 		c.took, c.work = times, work
@@ -39,19 +38,19 @@ func (c *stepCommands) observe(work float64) (longest time.Duration) {
 	return longest
 }
 
-// Longest is the longest time that a submission took the device so far, of steps that
-// were waited for; 0 if none was measured (see EngineOptions.SubmitBudget).
+// Longest is the longest time that a submission took the device so far, in steps that were waited
+// for; 0 if none was measured (see EngineOptions.SubmitBudget).
 func (e *Engine) Longest() time.Duration {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.longest
 }
 
-// suits reports whether no submission of the commands will take longer than the budget,
-// as far as can be known from the last step and as far as they can be divided.
+// suits reports whether each submission stays within the budget, as far as the last step tells
+// and the operations can be divided.
 func (c *stepCommands) suits(budget time.Duration, work float64) bool {
 	if budget < 0 || c.parts == nil {
-		return true // not to be divided, or the device has no clock
+		return true // never divided, or the device has no clock
 	}
 	if c.each {
 		return c.took == nil
@@ -64,8 +63,8 @@ func (c *stepCommands) suits(budget time.Duration, work float64) bool {
 	return true
 }
 
-// operations are the times of single operations, from those of their parts; negative
-// where a part has none.
+// operations are the times of single operations, from those of their parts; negative where one is
+// unknown.
 func (c *stepCommands) operations() (took []float64, divisible []bool) {
 	for i, p := range c.parts {
 		at := p.First
@@ -81,9 +80,9 @@ func (c *stepCommands) operations() (took []float64, divisible []bool) {
 	return took, divisible
 }
 
-// cuts says before which operations submissions begin and into how many pieces operations
-// are divided that take too long alone, from the times of single operations. Half of the
-// budget is left for steps with more to do.
+// cuts says, from the times of single operations, before which operations submissions begin, and
+// into how many pieces operations that exceed the budget are divided. Half of the budget is left
+// for steps with more to do.
 func (c *stepCommands) cuts(budget time.Duration) (before []int, pieces map[int]int) {
 	took, divisible := c.operations()
 	most := float64(budget) / 2
@@ -96,10 +95,9 @@ func (c *stepCommands) cuts(budget time.Duration) (before []int, pieces map[int]
 	return pack(took, most), pieces
 }
 
-// pack says before which operations a part has to begin so that no part of several takes
-// longer than budget, given the times of the single operations in the same unit: each
-// part has as many as fit. One that takes longer alone, or whose time is negative, is
-// a part of its own.
+// pack divides operations into parts that stay within the budget, each with as many as fit, and
+// returns before which operations parts begin. One that exceeds the budget alone, or whose time is
+// negative, is a part of its own.
 func pack(times []float64, budget float64) (before []int) {
 	sum := 0.0
 	for i, t := range times {
@@ -112,9 +110,8 @@ func pack(times []float64, budget float64) (before []int) {
 	return before
 }
 
-// divide prepares the recording of commands that replace old, which may be nil: with a
-// submission for each operation to learn what they take, then as few as the budget
-// permits.
+// divide prepares the recording of commands that replace old, which may be nil: first with a
+// submission for each operation, to learn their times, then with as few as the budget permits.
 func (e *Engine) divide(rec *vk.Recorder, old *stepCommands) (*stepCommands, error) {
 	budget := e.opts.SubmitBudget
 	fresh := &stepCommands{}
@@ -130,7 +127,7 @@ func (e *Engine) divide(rec *vk.Recorder, old *stepCommands) (*stepCommands, err
 	} else {
 		fresh.each = true
 		if old != nil {
-			fresh.pieces = old.pieces // what took too long will not have become shorter
+			fresh.pieces = old.pieces // what took too long still does
 		} else if e.dev.Adapter().Type != vk.TypeDiscrete {
 			pieces.Workgroups = unmeasured
 		}
@@ -146,18 +143,18 @@ func (e *Engine) divide(rec *vk.Recorder, old *stepCommands) (*stepCommands, err
 	return fresh, rec.Divide(pieces)
 }
 
-// brokeOff notes that commands were not handed over, or only some of their submissions: the
-// device may have stopped within an operation, and its layers have to run again.
+// brokeOff notes that not all submissions of some commands were made: the device may have stopped
+// within an operation, and the layers have to run again.
 func (st *Step) brokeOff(key commandKey, err error) {
 	if errors.Is(err, vk.ErrBusy) {
-		return // they are with the device already, all of them
+		return // all of them are with the device already
 	}
 	st.b.broken = true
 	if key.layer == prologue {
 		return
 	}
 	first, end := st.layers(key.layer)
-	if st.e.chained() { // what the caller's commands did cannot be continued, only begun again
+	if st.e.chained() { // the caller's commands cannot be continued, only begun again
 		first, end = 0, len(st.e.layers)
 	}
 	clear(st.e.ran[first:end])
@@ -165,8 +162,8 @@ func (st *Step) brokeOff(key commandKey, err error) {
 	st.latest = -1
 }
 
-// repair makes what operations count in as they expect it, before commands are handed over
-// again of which some broke off.
+// repair resets the counters of operations, before commands are submitted again of which some
+// broke off.
 func (b *stepSize) repair() error {
 	if !b.broken {
 		return nil

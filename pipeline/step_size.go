@@ -30,8 +30,8 @@ type stepSize struct {
 	host, device stepInputs
 	draft        stepDraft
 
-	// Hidden states and picks, for each layer or one for all of them, each list in one
-	// buffer; those in host memory come when they are first needed.
+	// Hidden states and picks, a tensor for each layer or one for all. Those in host memory are
+	// allocated when they are first needed.
 	in, out, topK             hiddenStates
 	hostIn, hostOut, hostTopK hiddenStates
 
@@ -56,8 +56,8 @@ type stepLayer struct {
 	picks layer.Picks // see layer.Args
 }
 
-// commandKey says what commands do: run one layer, prepare a step for that, or both for
-// all layers; with hidden states in host memory or in that of the device.
+// commandKey says what commands do: run one layer, prepare a step for that, or both for all
+// layers; with hidden states in host memory or in that of the device.
 type commandKey struct {
 	layer int
 	host  bool
@@ -78,8 +78,8 @@ type stepInputs struct {
 	updates             tensor.Tensor // [1 + 2*capacity] u32, see cache.TableUpdateArgs; in host memory only
 }
 
-// stepDraft is where the metadata is written before it goes to host's mapped memory in
-// one piece: that memory may be slow for anything but long runs of writes.
+// stepDraft is where the metadata is written before it goes to mapped memory in one piece: that
+// memory may be slow for anything but long runs of writes.
 type stepDraft struct {
 	all                                                     []byte
 	queryStart, seqLens, updates, request, positions, valid []byte
@@ -132,13 +132,13 @@ func (e *Engine) size(tokens int) int {
 	return min(1<<bits.Len(uint(tokens-1)), e.opts.MaxStep)
 }
 
-// group is how many consecutive tokens of a step of a size belong to one session at
-// least, on average: steps of more tokens than there are sessions have chunks of several.
+// group is how many consecutive tokens of a step belong to one session at least, on average: a
+// step of more tokens than there are sessions has chunks of several.
 func (e *Engine) group(size int) int { return ceilDiv(size, e.opts.MaxSessions) }
 
-// capacity is how many entries of block tables a step can change: for each pool
-// those that its tokens fill, and for each session the page that they begin in, which
-// may have been replaced by a copy, and the one that they end in.
+// capacity is how many entries of block tables a step can change: for each pool those that its
+// tokens fill, and for each session the page that they begin in, which a copy may replace, and the
+// page that they end in.
 func (e *Engine) capacity(tokens int) int {
 	n := 0
 	for _, p := range e.pools {
@@ -317,15 +317,14 @@ func (b *stepSize) openHost() (err error) {
 			return err
 		}
 		*x.host = fresh
-		// Padding must not be what other memory left there, so that nobody wonders about
-		// a NaN in a dump.
+		// Padding is zeros, not what other memory left there: a dump has no stray NaN.
 		clear(fresh.arena.Whole().Buffer.Mapped())
 	}
 	return nil
 }
 
-// commands returns the commands for a key, for a step with so much work. They are recorded
-// when there are none or when they have to be divided into other submissions.
+// commands returns the commands for a key, for a step with so much work. They are recorded if there
+// are none, or if they have to be divided into other submissions.
 func (b *stepSize) commands(key commandKey, work float64) (*stepCommands, error) {
 	old := b.recorded[key]
 	if old != nil && old.suits(b.e.opts.SubmitBudget, work) {
@@ -396,9 +395,8 @@ func (b *stepSize) record(rec *vk.Recorder, key commandKey) error {
 	return err
 }
 
-// recordTables records what comes before all else in a step: the metadata's way to the
-// device and, beside it, the changed entries of block tables, whose list is read where the
-// host wrote it.
+// recordTables records what a step begins with: it copies the metadata to the device and, beside
+// that, writes the changed entries of block tables, whose list is read in host memory.
 func (b *stepSize) recordTables(rec *vk.Recorder) error {
 	to := b.device.arena.Whole()
 	if err := rec.Copy(to, vk.View{Buffer: b.host.arena.Whole().Buffer, Size: to.Size}); err != nil {
@@ -407,9 +405,8 @@ func (b *stepSize) recordTables(rec *vk.Recorder) error {
 	return b.e.update.Record(rec, cache.TableUpdateArgs{List: b.host.updates, Tables: b.e.words()})
 }
 
-// recordLists records what is computed once for a step: where rows go, and index lists. The
-// first products of a layer do not wait for it. Where all layers are one recording, it is
-// beside those of layer 0, and so is what waits for it beside what waits for them.
+// recordLists records what is computed once for a step: where rows go, and index lists. In a
+// recording of all layers it runs beside the first products of layer 0, which do not need it.
 func (b *stepSize) recordLists(rec *vk.Recorder) error {
 	for _, k := range b.kinds {
 		if err := k.RecordStep(rec, b.args(k)); err != nil {
@@ -422,14 +419,15 @@ func (b *stepSize) recordLists(rec *vk.Recorder) error {
 // args are the arguments of a step for layers of a kind.
 func (b *stepSize) args(k *stepKind) layer.StepArgs {
 	in, table := &b.device, func(s model.Store) tensor.Tensor { return b.e.table(k.like, s) }
-	return layer.StepArgs{QueryStart: in.queryStart, SeqLens: in.seqLens, TokenToReq: in.request, Positions: in.positions, IsValid: in.valid,
+	return layer.StepArgs{
+		QueryStart: in.queryStart, SeqLens: in.seqLens, TokenToReq: in.request, Positions: in.positions, IsValid: in.valid,
 		Tables: layer.Tables{Window: table(model.StoreWindow), Compressed: table(model.StoreEntries), Keys: table(model.StoreKeys),
 			State: table(model.StoreState), IndexState: table(model.StoreKeyState)}}
 }
 
-// recordLayer records a layer with what the caller has in front of it, and behind the
-// last one. With host its hidden states come from host memory and go back there, where
-// those of the whole step are not copied at once. beside is that of layer.Args.
+// recordLayer records a layer, with the caller's commands in front of it, and behind the last one.
+// With host its hidden states come from host memory and go back there; a whole step copies those
+// of all layers at once instead. beside is that of layer.Args.
 func (b *stepSize) recordLayer(rec *vk.Recorder, i int, host bool, beside func(*vk.Recorder) error) error {
 	l := b.e.layers[i]
 	in, out, topK := b.in.of(i), b.out.of(i), b.topK.of(i)
@@ -466,7 +464,7 @@ func (b *stepSize) recordLayer(rec *vk.Recorder, i int, host bool, beside func(*
 	return err
 }
 
-// bytes are those of device memory for steps, and for hidden states.
+// bytes returns the memory of steps, and that of hidden states.
 func (b *stepSize) bytes() (steps, hidden uint64) {
 	for _, in := range []*stepInputs{&b.host, &b.device} {
 		steps += in.arena.Whole().Size

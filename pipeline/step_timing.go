@@ -18,25 +18,25 @@ type Timing int
 const (
 	TimingOff      Timing = iota // nothing
 	TimingWhole                  // the device's time for the commands
-	TimingSections               // that of each operation, with timestamps between them that cost a little
+	TimingSections               // that of each operation; the timestamps between them cost a little
 )
 
-// SetTiming makes steps that begin from now on measure something, or nothing again. They
-// are recorded anew.
+// SetTiming says what later steps measure. Their commands are recorded anew.
 //
 // Errors: the context's while a step is in progress; vk.ErrArgument; vk.ErrMissingFeature for
 // a device without timestamps; vk.ErrClosed, vk.ErrDeviceLost.
 func (e *Engine) SetTiming(ctx context.Context, t Timing) error {
 	if t < TimingOff || t > TimingSections {
-		return &vk.ArgumentError{Op: opTiming, Arg: "t", Got: fmt.Sprint(int(t)), Want: "TimingOff, TimingWhole or TimingSections"}
+		return badArgument(opTiming, "t", int(t), "TimingOff, TimingWhole or TimingSections")
 	}
 	if a := e.dev.Adapter(); t != TimingOff && a.Caps.TimestampPeriod == 0 {
-		return &vk.MissingError{What: opTiming, Device: a.Name, Required: []string{"timestampValidBits"}, Missing: []string{"timestampValidBits"}}
+		clock := []string{"timestampValidBits"}
+		return &vk.MissingError{What: opTiming, Device: a.Name, Required: clock, Missing: clock}
 	}
 	return e.renew(ctx, opTiming, func() { e.timing = t })
 }
 
-// time makes commands measure what the engine is to.
+// time makes commands measure what SetTiming asked for.
 func (e *Engine) time(rec *vk.Recorder) error {
 	switch e.timing {
 	case TimingWhole:
@@ -47,14 +47,15 @@ func (e *Engine) time(rec *vk.Recorder) error {
 	return nil
 }
 
-// Times returns what all that was submitted measured, in that order, and of what was
-// submitted again the last time: nothing with TimingOff, one section for each Submit or
-// SubmitLayer with TimingWhole, and one in front of the first layer's where layers are
-// submitted one by one, else the operations, layer by layer. The first section brings
-// lengths and changed table entries to the device. One that is named "step" is computed once
-// for all layers, beside the first products of layer 0 where these are in the same
-// submission. What EngineOptions.Between records is in
-// sections that are named "between", or as it names them itself (vk.Recorder.Section).
+// Times returns what the submissions of the step measured, in their order; a submission that was
+// repeated counts once, as it ran last. With TimingOff that is nothing. With TimingWhole it is a
+// section for each Submit or SubmitLayer, and one in front of the first SubmitLayer. With
+// TimingSections it is the operations, layer by layer.
+//
+// The first section brings lengths and changed table entries to the device. The section "step" is
+// computed once for all layers, after Submit beside the first products of layer 0. What
+// EngineOptions.Between records is in sections "between", or as it names them itself
+// (vk.Recorder.Section).
 //
 // Errors: vk.ErrBusy before Wait, vk.ErrClosed once the step has ended; those of
 // vk.Commands.Sections.

@@ -87,7 +87,7 @@ type LinearArgs struct {
 //	          T <= 48   proj_linear_tokens8to16 shares x, in passes of 8 or 16
 //	          else      proj_linear, tiles of up to 128 tokens x 128 rows
 //	cm, cmb   T <= 2    proj_linear_tokens1to8
-//	          T <= 16   proj_linear_tokens8to32, matrices from memory to registers, 16 rows a workgroup
+//	          T <= 16   proj_linear_tokens8to32, matrices from memory to registers, 16 rows each
 //	          T <= 128  proj_linear_tokens32to64, the same with x shared by 128 rows
 //	          else      proj_linear_cm and proj_linear_whole, tiles of 64 or 128 tokens
 //
@@ -119,7 +119,8 @@ type projLinearPush struct {
 	FirstRow               uint32
 }
 
-// projLinearNormPush is the push block of proj_linear_tokens1to8.comp with LINEAR_NORM, and of proj_linear_tokens8to32.comp.
+// projLinearNormPush is the push block of proj_linear_tokens1to8.comp with LINEAR_NORM, and of
+// proj_linear_tokens8to32.comp.
 type projLinearNormPush struct {
 	XAddr, WAddr, YAddr    uint64
 	Tokens, Groups, N, K   uint32

@@ -12,10 +12,10 @@ import (
 // are joined, each head's output is turned back, and the first layer takes the heads as bf16, side
 // by side. The bits are those of separate launches.
 //
-// Errors: those of NewLinearChain; vk.ErrArgument for a first layer whose inputs are not whole heads
-// of D; one that wraps vk.ErrMissingFeature where the division of rows leaves too little shared
-// memory to join in, and where workgroups are too small for opkit.ChainJoin, so that the attention
-// adds in another order.
+// Errors: those of NewLinearChain; vk.ErrArgument for a first layer whose inputs are not whole
+// heads of D; one that wraps vk.ErrMissingFeature where the division of rows leaves too little
+// shared memory to join in, and where workgroups are too small for opkit.ChainJoin, so that the
+// attention adds in another order.
 func NewJoinedChain(first, second *Linear, tokens int) (*LinearChain, error) {
 	const op = "joined chain"
 	join := opkit.ChainJoin

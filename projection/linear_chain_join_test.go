@@ -121,7 +121,7 @@ func TestJoinedChain(t *testing.T) {
 				Window: attention.SlotSet{Cache: cache.KVCache{Pool: r.In(vectors.FromU8(pool, 1, layout.Stride), tensor.U8), Layout: layout},
 					Indices: r.In(vectors.FromI32(list, tokens, rows), tensor.I32), Lens: r.In(vectors.FromI32(lens, tokens), tensor.I32)},
 				Sink: r.In(vectors.FromF32(sink, r.heads), tensor.F32)}
-			turn := attention.OutputTurn{}
+			turn := attention.InverseRope{}
 			turn.Positions, turn.Table = r.angles(rng)
 			for _, parts := range []int{2, 5, 7, 9, 21, 40} {
 				op := must[*attention.Decoder](t)(attention.NewDecoder(dev, attention.DecoderConfig{Heads: r.heads, WindowPage: rows, Splits: parts, Variant: attention.VariantDA}))
@@ -132,10 +132,10 @@ func TestJoinedChain(t *testing.T) {
 				r.Do(func(rec *vk.Recorder) error {
 					x.Out = want.First.X
 					if parts != 7 {
-						x.Turn = turn
+						x.InverseRope = turn
 					}
 					errs := []error{op.Record(rec, x), r.first.Record(rec, want.First), r.second.Record(rec, want.Second), rec.Fill(x.Scratch, ^uint32(0))}
-					x.Turn = attention.OutputTurn{}
+					x.InverseRope = attention.InverseRope{}
 					p, err := op.RecordParts(rec, x)
 					got.Parts = projection.AttentionParts{Out: p.Out, State: p.State, Sink: x.Sink, Positions: turn.Positions, Table: turn.Table}
 					if parts == 7 {

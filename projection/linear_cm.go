@@ -248,9 +248,9 @@ func (k *matrixTiles) workgroups(t matrixTile, T int) int {
 }
 
 // tile is the largest that T tokens fill by more than half and of which there are enough, with K
-// cut into parts. If there is none, it is the smallest that holds all tokens, or 64 of them: smaller
-// ones would decode the weights more often. (128 tiles of 128 x 128 in two parts each, of a device
-// with room for 264, take 0.55 of the time of 512 tiles of 64 x 64.)
+// cut into parts. If there is none, it is the smallest that holds all tokens, or 64 of them:
+// smaller ones would decode the weights more often. (128 tiles of 128 x 128 in two parts each, of a
+// device with room for 264, take 0.55 of the time of 512 tiles of 64 x 64.)
 func (k *matrixTiles) tile(T, scratch int) matrixTile {
 	p := &k.tune.Tiles
 	last := k.tiles[len(k.tiles)-1]

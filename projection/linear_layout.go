@@ -1,11 +1,10 @@
 package projection
 
-// layoutLanes reads from what opkit.MatrixLayout finds how many neighbouring lanes L share
-// a row of the first operand of a product, and a column of the second, as
-// proj_linear_tokens8to32 and proj_linear_tokens32to64 want them to. Then component i*V + v of lane l,
-// V = k/L, is in row (column of the second operand) l/L + i*subgroup/L, at a place in it
-// that depends on l%L and v alone and is the same for both operands. It is 0 if there is
-// no such L.
+// layoutLanes reads from what opkit.MatrixLayout finds how many neighbouring lanes L share a row of
+// the first operand of a product, and a column of the second, as proj_linear_tokens8to32 and
+// proj_linear_tokens32to64 want them to. Then component i*V + v of lane l, V = k/L, is in row
+// (column of the second operand) l/L + i*subgroup/L, at a place in it that depends on l%L and v
+// alone and is the same for both operands. It is 0 if there is no such L.
 func layoutLanes(m, n, k, subgroup int, words []uint32) int {
 	if len(words) != m*k+k*n+m*n || m*k%subgroup != 0 || k*n%subgroup != 0 {
 		return 0

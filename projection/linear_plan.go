@@ -13,8 +13,8 @@ import (
 // kernelKind is one way to multiply by the weights of a layer: a shader and the rules by which it
 // is built and launched. A kind is one file, named after its shader.
 type kernelKind interface {
-	// fit divides a layer for the shader, before any kernel is made. It is false where the device or
-	// the layer does not suit. next is the kind that takes more tokens, nil for the last.
+	// fit divides a layer for the shader, before any kernel is made. It is false where the device
+	// or the layer does not suit. next is the kind that takes more tokens, nil for the last.
 	fit(l *linearLayer, next kernelKind) (bool, error)
 	// reach is how many tokens never come to a later kind.
 	reach() int
@@ -26,7 +26,8 @@ type kernelKind interface {
 	plan(T, scratch int) linearPlan
 }
 
-// linearKinds are the kinds of kernels of a variant, fewest tokens first. The last covers any number.
+// linearKinds are the kinds of kernels of a variant, fewest tokens first. The last covers any
+// number.
 func linearKinds(variant string) []kernelKind {
 	if matrixElement[variant] == "" {
 		return []kernelKind{&tokens1to8{}, &tokens8to16{}, &baseTiles{}}

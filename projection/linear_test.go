@@ -416,9 +416,9 @@ func TestLinearInLanes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	thin, mid := projection.Lanes(op)
-	t.Logf("%s: thin shares a row by %d lanes, mid by %d", dev.Adapter().Name, thin, mid)
-	if dev.Adapter().DriverName == "llvmpipe" && (thin != 8 || mid != 8) {
-		t.Errorf("thin shares a row by %d lanes, mid by %d, want 8", thin, mid)
+	few, more := projection.Lanes(op)
+	t.Logf("%s: a row is shared by %d lanes of tokens8to32, %d of tokens32to64", dev.Adapter().Name, few, more)
+	if dev.Adapter().DriverName == "llvmpipe" && (few != 8 || more != 8) {
+		t.Errorf("%d and %d lanes, want 8", few, more)
 	}
 }

@@ -2,8 +2,9 @@ package projection
 
 import "github.com/vkmla/vkmla/internal/opkit"
 
-// tokens8to16 is proj_linear_tokens8to16: no matrices, and the invocations of a workgroup share x of
-// 8 or 16 tokens. It covers what lies between proj_linear_tokens1to8 and the tiles of proj_linear.
+// tokens8to16 is proj_linear_tokens8to16: no matrices, and the invocations of a workgroup share x
+// of 8 or 16 tokens. It covers what lies between proj_linear_tokens1to8 and the tiles of
+// proj_linear.
 type tokens8to16 struct {
 	*linearLayer
 	most   int           // tokens

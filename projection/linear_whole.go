@@ -6,8 +6,8 @@ import "github.com/vkmla/vkmla/internal/opkit"
 // within a tile have 32 bits.
 const wholeRowBytes = 1 << 26
 
-// wholeTile is the same tile by proj_linear_whole, which loads the numbers of two steps at
-// a time. It is nil where the device lacks what it needs, the layer's rows do not fill its tiles, or its
+// wholeTile is the same tile by proj_linear_whole, which loads the numbers of two steps at a time.
+// It is nil where the device lacks what it needs, the layer's rows do not fill its tiles, or its
 // loads do not divide among the invocations.
 //
 // Two steps of 32 bf16 numbers are a line of 128 bytes. What the second-level cache gives a

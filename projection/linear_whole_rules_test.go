@@ -47,10 +47,10 @@ func TestLinearWholeRules(t *testing.T) {
 			t.Errorf("%+v, %d tokens: %d numbers a turn", c.cfg, c.tokens, p.step)
 		}
 	}
-	caps, few := knowncaps.Matrix["H100"], linearTiling{m: 16, n: 16, k: 16, bm: 64, bn: 64, bk: 32, wm: 16, wn: 32, subgroup: 32}
+	caps, small := knowncaps.Matrix["H100"], linearTiling{m: 16, n: 16, k: 16, bm: 64, bn: 64, bk: 32, wm: 16, wn: 32, subgroup: 32}
 	for f, want := range map[WeightFormat]bool{WeightBF16: true, WeightFP8: false} {
 		l := layerFor(t, &caps, LinearConfig{N: 1024, K: 1024, Weights: f}, VariantCMB, 4)
-		if ok := l.wholeTile(few) != nil; ok != want {
+		if ok := l.wholeTile(small) != nil; ok != want {
 			t.Errorf("%v, two passes over the rows: by pairs: %v, want %v", f, ok, want)
 		}
 	}

@@ -13,9 +13,9 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// pairTiling is whole tiles that a device compiles soon enough. A subgroup has two tiles of
+// wholeTiling is whole tiles that a device compiles soon enough. A subgroup has two tiles of
 // tokens with bf16 weights and two of rows with NVFP4.
-func pairTiling(dev *vk.Device, f projection.WeightFormat, x projection.ActivationFormat) [5]int {
+func wholeTiling(dev *vk.Device, f projection.WeightFormat, x projection.ActivationFormat) [5]int {
 	switch {
 	case dev.Adapter().Type != vk.TypeCPU:
 		return [5]int{128, 128, 32, 64, 64}
@@ -31,7 +31,7 @@ func pairTiling(dev *vk.Device, f projection.WeightFormat, x projection.Activati
 
 // Whole tiles by pairs of steps: one tile and one pair, a last tile of tokens that begins
 // earlier, groups, scales that change within a part, and parts of K.
-func TestLinearPair(t *testing.T) {
+func TestLinearWhole(t *testing.T) {
 	dev := testkit.Device(t)
 	for i, f := range weightFormats {
 		if f == projection.WeightFP8UE8M0 && dev.Adapter().Type == vk.TypeCPU || f != projection.WeightBF16 && testing.Short() {
@@ -55,7 +55,7 @@ func TestLinearPair(t *testing.T) {
 			}
 			for _, variant := range []string{projection.VariantCM, projection.VariantCMB} {
 				t.Run(fmt.Sprint(f, "/", variant, s), func(t *testing.T) {
-					tiling := pairTiling(dev, f, projection.ActivationBF16)
+					tiling := wholeTiling(dev, f, projection.ActivationBF16)
 					blocks := f == projection.WeightFP8 || f == projection.WeightFP8UE8M0
 					if s.n%tiling[1] != 0 || s.tokens < tiling[0] || blocks && s.k%projection.ScaleBlock != 0 {
 						t.Skip("no whole tiles")
@@ -88,7 +88,7 @@ func TestLinearPair(t *testing.T) {
 }
 
 // E4M3 activations, whose scales change from block to block and token to token.
-func TestLinearPairActivations(t *testing.T) {
+func TestLinearWholeActivations(t *testing.T) {
 	dev := testkit.Device(t)
 	const tokens, groups, n, k, pitch = 141, 2, 128, 512, 144
 	for weights, act := range map[projection.WeightFormat]projection.ActivationFormat{
@@ -117,7 +117,7 @@ func TestLinearPairActivations(t *testing.T) {
 		}
 		for _, variant := range []string{projection.VariantCM, projection.VariantCMB} {
 			t.Run(fmt.Sprint(weights, "/", act, "/", variant), func(t *testing.T) {
-				op, err := projection.NewLinearTiled(dev, linearConfig(h, variant), pairTiling(dev, weights, act))
+				op, err := projection.NewLinearTiled(dev, linearConfig(h, variant), wholeTiling(dev, weights, act))
 				if errors.Is(err, vk.ErrMissingFeature) {
 					t.Skip(err)
 				} else if err != nil {

@@ -1,10 +1,13 @@
-// Entries of a layer that attends every visible compressed entry: n = clamp((p + 1) / ratio, 0, width) for a token at position p.
-//   global: indices[i][j] = block_table[r][j / page] * page + j % page for j < n, else -1, r = token_to_req[i]
-//   local:  indices[i][j] = j for j < n, else -1                (rows of a gathered workspace)
-//   lens[i] = slot_mapping[i] >= 0 ? n : 0                      (without a slot mapping: n)
-// bindings: 0 positions [T] i32; 1 slot_mapping [T] i64 (low word first); 2 token_to_req [T] i32; 3 block_table [requests,table_width] i32;
-//   4 indices [T,width] i32; 5 lens [T] i32. Rows are written for padding tokens too.
-// One workgroup of 128: one token (x). Constants: 0 page (slots). Shared memory: none. Features: none.
+// Entries of a layer that attends every visible compressed entry. For token i at position p,
+// n = clamp((p + 1) / ratio, 0, width), r = token_to_req[i]:
+//   global: indices[i][j] = block_table[r][j / page] * page + j % page for j < n, else -1
+//   local:  indices[i][j] = j for j < n, else -1       (rows of a gathered workspace)
+//   lens[i] = n, or 0 where slot_mapping[i] < 0
+// Bindings: 0 positions [T] i32; 1 slot_mapping [T] i64 (low word first; may be absent);
+//   2 token_to_req [T] i32; 3 block_table [requests,table_width] i32; 4 indices [T,width] i32;
+//   5 lens [T] i32. Rows are written for padding tokens too.
+// Workgroup: token x, 128 invocations.  Constants: 0 page (slots).
+// Shared memory: none.  Features: none.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 

@@ -1,11 +1,16 @@
-// Sparse MLA decode over two paged FP8 caches, read in place. Token t attends its comp_lens[t] compressed entries, then its
-// win_lens[t] window entries; per head s_j = scale*dot(q, k_j), out = sum exp(s_j) k_j / (sum exp(s_j) + exp(sink)), lse = ln sum exp(s_j).
-// bindings: 0 q [T,H,512] bf16; 1 win_indices [T,win_width] i32; 2 win_lens [T] i32; 3 comp_indices [T,comp_width] i32; 4 comp_lens [T] i32;
-//   5 sink [H] f32; 6 dst [T,H,512] bf16; 7 lse [T,H] f32; 8 part_out [T,splits,H,512] f32; 9 part_ml [T,splits,H] (m, l, max, 0) f32;
-//   10 window pool, 11 compressed pool (only without KV_DA). Indices are global slots; negative or past the pool: masked, never read.
-// One workgroup of 16*HG: (HG heads, one of `splits` ranges of entries, one token). With one split it finishes the row, else attn_merge does.
-// Constants: 0 window page, 1 compressed page (slots), 2 HG, 3 TILE, 4 invocations. Shared memory: 44740 B at HG 16, TILE 16; the others: attention/variant.go.
-// Features: none; KV_DA: bufferDeviceAddress, shaderInt64.
+// Sparse MLA decode over two paged FP8 caches, read in place. Token t attends the first
+// comp_lens[t] slots of comp_indices[t], then the first win_lens[t] of win_indices[t]. A slot
+// outside its pool is never read. Per head:
+//   s_j = scale*dot(q, k_j),  out = sum exp(s_j) k_j / (sum exp(s_j) + exp(sink)),  lse = ln sum exp(s_j)
+// Bindings: 0 q [T,H,512] bf16; 1 win_indices [T,win_width] i32; 2 win_lens [T] i32;
+//   3 comp_indices [T,comp_width] i32; 4 comp_lens [T] i32; 5 sink [H] f32; 6 dst [T,H,512] bf16;
+//   7 lse [T,H] f32; 8 part_out [T,splits,H,512] f32; 9 part_ml [T,splits,H] (m, l, max, 0) f32;
+//   10 window pool, 11 compressed pool (with KV_DA by address).
+// Workgroup: HG heads (x) of one of `splits` ranges of entries (y) of token z. With one split it
+//   finishes the row, else attn_merge does.
+// Constants: 0 window page, 1 compressed page (slots), 2 HG, 3 TILE, 4 invocations, 16*HG.
+// Shared memory: 44740 bytes at HG 16, TILE 16; lib/sparse_mla.glsl has the sum.
+// Features: none; with KV_DA bufferDeviceAddress, shaderInt64.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -46,7 +51,7 @@ layout(push_constant) uniform Push {
     uint splits;
     uint flags;
     float scale_log2e; // softmax scale * log2(e)
-    uint table_rows;   // attn_decode_few
+    uint table_rows;   // attn_decode_cm
     float eps;         // likewise
 } pc;
 

@@ -1,13 +1,20 @@
-// Sparse MLA decode over two paged FP8 caches, read in place, with cooperative matrices. Token t attends its comp_lens[t] compressed entries,
-// then its win_lens[t] window entries; per head s_j = scale*dot(q, k_j), out = sum exp(s_j) k_j / (sum exp(s_j) + exp(sink)), lse = ln sum exp(s_j).
-// bindings: 0 q [T,H,512] bf16; 1 win_indices [T,win_width] i32; 2 win_lens [T] i32; 3 comp_indices [T,comp_width] i32; 4 comp_lens [T] i32;
-//   5 sink [H] f32; 6 dst [T,H,512] bf16; 7 lse [T,H] f32; 8 part_out [T,splits,H,512] f32; 9 part_ml [T,splits,H] (m, l, max, 0) f32.
-//   Pools by address. Indices are global slots; negative or past the pool: masked, never read.
-// One workgroup of THREADS: (HG heads, one of `splits` ranges of entries, one token). With one split it finishes the row, else attn_merge does.
-// attn_decode_few_cm is the form for workgroups with fewer heads than fit.
-// Constants: 0 window page, 1 compressed page (slots), 2 HG, 3 TILE, 4 THREADS, 5 SUBGROUP, 6..8 M, N, K of a matrix product, 9 KSPLIT:
-//   attention/decode_cm.go chooses them. Shared memory: 47236 B at HG 64, TILE 16, KSPLIT 2 (lib/cm_sparse_mla.glsl has the sum).
-// Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
+// Sparse MLA decode over two paged FP8 caches, read in place, with cooperative matrices of any
+// layout. Token t attends the first comp_lens[t] slots of comp_indices[t], then the first
+// win_lens[t] of win_indices[t]. A slot outside its pool is never read. Per head:
+//   s_j = scale*dot(q, k_j),  out = sum exp(s_j) k_j / (sum exp(s_j) + exp(sink)),  lse = ln sum exp(s_j)
+// Bindings: 0 q [T,H,512] bf16; 1 win_indices [T,win_width] i32; 2 win_lens [T] i32;
+//   3 comp_indices [T,comp_width] i32; 4 comp_lens [T] i32; 5 sink [H] f32; 6 dst [T,H,512] bf16;
+//   7 lse [T,H] f32; 8 part_out [T,splits,H,512] f32; 9 part_ml [T,splits,H] (m, l, max, 0) f32;
+//   10 positions [T] i32; 11 table [rows,64] f32. Pools by address. With UNROPE the last 64 numbers
+//   of dst are rotated back as proj_inverse_rope does, with NORM_Q q is first normed and rotated as
+//   proj_q_insert does, both with the same bits.
+// Workgroup: HG heads (x) of one of `splits` ranges of entries (y) of token z. With one split it
+//   finishes the row, else attn_merge does.
+// Constants: 0 window page, 1 compressed page (slots), 2 HG, 3 TILE, 4 THREADS, 5 SUBGROUP,
+//   6..8 M, N, K of a matrix product, 9 KSPLIT: attention/matrix.go chooses them.
+// Shared memory: 46404 bytes at HG 16, TILE 32, KSPLIT 4; lib/cm_mla.glsl has the sum.
+// Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, vulkanMemoryModel,
+//   bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups, shaderInt16.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -15,72 +22,116 @@
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
 #include "lib/cm_decode.glsl"
-#include "lib/cm_sparse_mla.glsl"
+#include "lib/cm_locate.glsl"
+#include "lib/rope_bf16.glsl"
 
-// A row is 56 words of 8 E4M3 bytes and 16 words of 4 bf16; the invocations of a row take them in turn.
-const uint NOPE_WORDS = KV_NOPE / 8u, ROPE_WORDS = KV_ROPE / 4u;
-const uint ROPE_EACH = (ROPE_WORDS + ROW_PARTS - 1u) / ROW_PARTS;
-const uint NOPE_EACH = (NOPE_WORDS + ROW_PARTS - 1u) / ROW_PARTS;
+layout(std430, set = 0, binding = 10) readonly buffer Positions { int v[]; } positions;
+ROPE_TABLE(table, 11)
 
-struct CmRow {
-    uvec2 nope[NOPE_EACH];
-    uvec2 rope[ROPE_EACH];
-    uvec2 scales;
-    bool valid;
-};
+const uint BUFFERS = 1u;
+const bool KEEP_TOP = false;
+#include "lib/cm_mla.glsl"
+#include "lib/cm_q_norm.glsl"
+#include "lib/cm_lanes_row.glsl"
 
-void cm_fetch(uvec2 found, uint j, bool inside, out CmRow row) {
-    bool comp = j < comp_len_;
-    uint slot = comp ? found.x : found.y; // a negative index is a very large one
-    uint page = comp ? slot / COMP_PAGE : slot / WIN_PAGE;
-    row.valid = inside && int(slot) >= 0 && page < (comp ? pc.comp_pages : pc.win_pages);
-    if (!row.valid) { // slot 0 of a pool that exists stands in; cm_keep zeroes it
-        comp = pc.win_pages == 0u;
-        slot = 0u;
-        page = 0u;
-    }
-    const uint in_page = slot - page * (comp ? COMP_PAGE : WIN_PAGE);
-    const uint64_t at = (comp ? pc.comp_addr : pc.win_addr) + uint64_t(page) * (comp ? pc.comp_stride : pc.win_stride);
-    const uint64_t row_at = at + kv_row_byte(in_page);
-    row.scales = KvRead2(at + kv_scale_byte(comp ? COMP_PAGE : WIN_PAGE, in_page)).v;
-    [[unroll]] for (uint i = 0u; i < NOPE_EACH; i++) {
-        row.nope[i] = KvRead2(row_at + min(i * ROW_PARTS + cm_part, NOPE_WORDS - 1u) * 8u).v;
-    }
-    [[unroll]] for (uint i = 0u; i < ROPE_EACH; i++) {
-        row.rope[i] = KvRead2(row_at + KV_ROPE_BYTE + min(i * ROW_PARTS + cm_part, ROPE_WORDS - 1u) * 8u).v;
-    }
+void cm_fetch(uvec4 where, out CmRow row) { cm_fetch_row(where.xyz, row); }
+
+void cm_keep(CmRow row, uint mask, uint at) {
+    [[unroll]] for (uint i = 0u; i < WORDS; i++) row.words[i] &= mask;
+    [[unroll]] for (uint i = 0u; i < ROPES; i++) row.rope[i] &= mask;
+    row.half_word &= mask;
+    cm_keep_row(row, at);
 }
 
-void cm_keep(CmRow row, uint at) {
-    cm_set_valid(at, row.valid);
-    const uint mask = row.valid ? 0xFFFFFFFFu : 0u;
-    const uvec2 scales = row.scales & mask;
-    [[unroll]] for (uint i = 0u; i < NOPE_EACH; i++) {
-        const uint word = i * ROW_PARTS + cm_part;
-        const uvec4 x = cm_e4m3x8(row.nope[i] & mask, cm_scale(kv_scale_of(scales, word / 8u)));
-        if (word < NOPE_WORDS) kv_s[at * KV_PITCH + word] = x;
+// An invocation writes the same 8 numbers of every head. Of the last 64 these are four pairs, which
+// may be rotated back.
+bool cm_rotates() { return (pc.flags & UNROPE) != 0u && cm_tid % 64u >= 56u; }
+
+vec4 cm_back_near, cm_back_far; // cosines and negated sines of the four pairs
+
+void cm_prepare_output(uint t) {
+    cm_back_near = vec4(0.0);
+    cm_back_far = vec4(0.0);
+    if (!cm_rotates()) return;
+    const uint row = uint(clamp(positions.v[t], 0, int(pc.table_rows) - 1)), pair = (cm_tid % 64u - 56u) * 4u;
+    cm_back_near = table_cos_sin2(row, pair, false) * vec4(1.0, -1.0, 1.0, -1.0);
+    cm_back_far = table_cos_sin2(row, pair + 2u, false) * vec4(1.0, -1.0, 1.0, -1.0);
+}
+
+uvec4 cm_output(vec4 x, vec4 y) {
+    const uvec4 w = uvec4(cm_out2(x.xy), cm_out2(x.zw), cm_out2(y.xy), cm_out2(y.zw));
+    return cm_rotates() ? rope_bf16_words(w, cm_back_near, cm_back_far) : w;
+}
+
+#include "lib/cm_mla_tiles.glsl"
+
+// cm_loop: positions [cm_begin, cm_end) of token t, cm_begin < cm_end; the first lots of Q have been
+// fetched. Four barriers a tile, which is twice as large as those of attn_prefill_cm:
+//
+//   load t+1, weights of t | acc += P V of t | rows of t+1 to shared memory, places of t+2 | scores of t+1
+void cm_loop(uint t, uint head0, uvec4 w0[Q_EACH], uvec4 w1[Q_EACH]) {
+    const uint tiles = (cm_end - cm_begin + TILE - 1u) / TILE;
+    {
+        const uint at = cm_begin + min(cm_tid, RING * TILE - 1u);
+        const uvec2 found = cm_find_row(t, at);
+        cm_find_angles();
+        if (cm_norms()) cm_q_sums(w0);
+        if (cm_tid < RING * TILE) cm_keep_where(found, at, cm_tid);
+        barrier();
+        CmRow row;
+        cm_fetch_tile(0u, row);
+        if (cm_norms()) cm_q_norm(w0);
+        cm_load_q(t, head0, w0, w1);
+        cm_keep_tile(row, 0u, 0u);
     }
-    [[unroll]] for (uint i = 0u; i < ROPE_EACH; i++) {
-        const uint word = i * ROW_PARTS + cm_part, to = at * KV_PITCH + NOPE_WORDS + word / 2u;
-        const uvec2 w = row.rope[i] & mask;
-        if (word < ROPE_WORDS) {
-            kv_s[to][word % 2u * 2u] = cm_from_bf16(w.x);
-            kv_s[to][word % 2u * 2u + 1u] = cm_from_bf16(w.y);
+    barrier();
+    cm_scores(0u);
+
+    uint tile = 0u;
+    [[dont_unroll]] while (tile < tiles) { // again only when a score outgrew m
+        barrier();
+        cm_rescale(tile);
+        [[dont_unroll]] for (;;) {
+            CmRow row;
+            uvec2 found;
+            const uint at = cm_begin + (tile + 2u) * TILE + cm_tid % TILE;
+            if (tile + 1u < tiles) { // parts of few tokens mostly have one tile
+                cm_fetch_tile(tile + 1u, row);
+                found = cm_find_row(t, at);
+            }
+            cm_weights(tile);
+            barrier();
+            if (stale_s != 0u) break;
+            cm_accumulate(0u);
+            tile++;
+            if (tile >= tiles) break;
+            barrier();
+            cm_keep_tile(row, tile, 0u);
+            if (cm_tid < TILE) cm_keep_where(found, at, (tile + 1u) % RING * TILE + cm_tid);
+            barrier();
+            cm_scores(0u);
+            barrier();
         }
     }
+    barrier();
 }
-
-#include "lib/cm_sparse_mla_loop.glsl"
 
 void main() {
     const uint head0 = gl_WorkGroupID.x * HG, split = gl_WorkGroupID.y, t = gl_WorkGroupID.z;
+    cm_tid = gl_LocalInvocationIndex;
+    uvec4 w0[Q_EACH], w1[Q_EACH]; // on their way while lists are looked up
+    cm_fetch_q(t, head0, 0u, w0);
+    if (HEAD_TILES > Q_STAGE) cm_fetch_q(t, head0, Q_STAGE, w1);
+    cm_position_ = positions.v[cm_norms() ? t : 0u];
     comp_len_ = (pc.flags & HAS_COMP) != 0u ? uint(clamp(comp_lens.v[t], 0, int(pc.comp_width))) : 0u;
     uint n = comp_len_ + uint(clamp(win_lens.v[t], 0, int(pc.win_width)));
     if ((pc.win_pages | pc.comp_pages) == 0u) n = 0u;
     const uint tiles = (n + TILE - 1u) / TILE;
-    const uint chunk = (tiles + pc.splits - 1u) / pc.splits * TILE;
+    const uint chunk = uint(ceil((float(tiles) - 0.5) / float(pc.splits))) * TILE; // of tiles/splits, rounded up
     float m, l, top;
-    cm_attend(t, head0, split, min(split * chunk, n), min((split + 1u) * chunk, n), m, l, top);
+    cm_start(min(split * chunk, n), min((split + 1u) * chunk, n));
+    if (cm_begin < cm_end) cm_loop(t, head0, w0, w1);
+    cm_finish(t, head0, split, m, l, top);
     const uint head = head0 + gl_LocalInvocationIndex;
     if (pc.splits == 1u && (pc.flags & WANT_LSE) != 0u && gl_LocalInvocationIndex < HG && head < pc.heads) {
         lse.v[t * pc.heads + head] = mla_lse(m, l);

@@ -1,12 +1,20 @@
-// Sparse MLA decode over two paged FP8 caches, as attn_decode_cm, whose formula and bindings are its own, on devices whose matrices lie in
-// lanes as lib/cm_lanes.glsl wants them, for workgroups with as many heads as fit.
-// bindings: 0 q [T,H,512] bf16; 1 win_indices [T,win_width] i32; 2 win_lens [T] i32; 3 comp_indices [T,comp_width] i32; 4 comp_lens [T] i32;
-//   5 sink [H] f32; 6 dst [T,H,512] bf16; 7 lse [T,H] f32; 8 part_out [T,splits,H,512] f32; 9 part_ml [T,splits,H] (m, l, m, 0) f32.
-//   Pools by address. Indices are global slots; negative or past the pool: masked, never read.
-// One workgroup of THREADS: (HG heads, one of `splits` ranges of entries, one token). With one split it finishes the row, else attn_merge does.
-// Constants: 0 window page, 1 compressed page (slots), 2 HG, 3 TILE, 4 THREADS, 5 SUBGROUP, 6..8 M, N, K of a matrix product, 9 KSPLIT,
-//   10 PARTS: attention/lanes.go chooses them and has the limits. Shared memory: 48260 B at HG 64, TILE 16, KSPLIT 4, 256 threads. The loop: lib/cm_decode_lanes.glsl.
-// Features: as attn_decode_cm, shaderInt16, subgroup shuffle and ballot.
+// Sparse MLA decode over two paged FP8 caches, read in place, with cooperative matrices whose
+// elements lie in lanes as lib/cm_lanes.glsl wants them. Token t attends the first comp_lens[t]
+// slots of comp_indices[t], then the first win_lens[t] of win_indices[t]. A slot outside its pool
+// is never read. Per head:
+//   s_j = scale*dot(q, k_j),  out = sum exp(s_j) k_j / (sum exp(s_j) + exp(sink)),  lse = ln sum exp(s_j)
+// Bindings: 0 q [T,H,512] bf16; 1 win_indices [T,win_width] i32; 2 win_lens [T] i32;
+//   3 comp_indices [T,comp_width] i32; 4 comp_lens [T] i32; 5 sink [H] f32; 6 dst [T,H,512] bf16;
+//   7 lse [T,H] f32; 8 part_out [T,splits,H,512] f32; 9 part_ml [T,splits,H] (m, l, max, 0) f32.
+//   Pools by address. Of part_ml, max is m.
+// Workgroup: HG heads (x) of one of `splits` ranges of entries (y) of token z. With one split it
+//   finishes the row, else attn_merge does.
+// Constants: 0 window page, 1 compressed page (slots), 2 HG, 3 TILE, 4 THREADS, 5 SUBGROUP,
+//   6..8 M, N, K of a matrix product, 9 KSPLIT, 10 PARTS: attention/lanes.go chooses them.
+// Shared memory: 48260 bytes at HG 64, TILE 16, KSPLIT 4; lib/cm_lanes.glsl has the sum.
+// Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, vulkanMemoryModel,
+//   bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups, shaderInt16,
+//   subgroup shuffle and ballot.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -15,7 +23,7 @@
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_ballot : require
 #extension GL_KHR_shader_subgroup_shuffle : require
-#define CM_Q_LOADS volatile
+#define CM_Q_LOADS volatile // a qualifier can be no constant
 #include "lib/cm_decode.glsl"
 
 layout(constant_id = 10) const uint PARTS = 4u;
@@ -23,13 +31,16 @@ layout(constant_id = 10) const uint PARTS = 4u;
 #include "lib/cm_locate.glsl"
 #include "lib/cm_decode_lanes.glsl"
 
+uvec4 cm_output(vec4 x, vec4 y) { return uvec4(cm_out2(x.xy), cm_out2(x.zw), cm_out2(y.xy), cm_out2(y.zw)); }
+
 void main() {
     const uint head0 = gl_WorkGroupID.x * HG, split = gl_WorkGroupID.y, t = gl_WorkGroupID.z;
-    // By way of a shuffle that changes nothing (heads are few), or the lane would be asked for again in every tile, five times, for want of registers.
+    // The shuffle changes nothing (pc.heads < 2^31). Without it, compilers short of registers read the lane again
+    // in every tile, five times.
     cm_place(t, subgroupShuffle(gl_SubgroupInvocationID, gl_SubgroupInvocationID ^ (pc.heads >> 31)));
     const bool has_comp = (pc.flags & HAS_COMP) != 0u;
     const int comp_n = comp_lens.v[has_comp ? t : 0u], win_n = win_lens.v[t];
-    const float sink2 = mla_sink_of(min(head0 + min(gl_LocalInvocationIndex, HG - 1u), pc.heads - 1u)); // here, because nothing waits for it
+    const float sink2 = mla_sink_of(min(head0 + min(gl_LocalInvocationIndex, HG - 1u), pc.heads - 1u)); // nothing waits for it here
     uvec4 w[Q_ALL];
     cm_fetch_q(head0, w); // on its way before the lengths are known
     comp_len_ = has_comp ? uint(clamp(comp_n, 0, int(pc.comp_width))) : 0u;
@@ -41,7 +52,7 @@ void main() {
     cm_end = min((split + 1u) * chunk, n);
     cm_attend(sink2, w);
 
-    // What is left to do for a head is done by the first of the lanes that share its row.
+    // The first of the lanes that share a head's row finishes it.
     [[unroll]] for (uint r = 0u; r < LANE_HEADS; r++) {
         const float l = cm_row_sum(l_[r]), m = m_[r];
         const uint h = cm_own_head(r / ROWS4, r % ROWS4 * 4u / ROWS4), head = head0 + h;
@@ -56,38 +67,10 @@ void main() {
     if (pc.splits > 1u) {
         if (cm_begin >= cm_end) return; // its accumulator is never read
         if (head0 + HG <= pc.heads) {
-            [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
-                [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) {
-                    coopMatStore(acc_f[i][j], part_out.rows, ((t * pc.splits + split) * pc.heads + head0 + i * CM_M) * 128u + (cm_sub * OUT_TILES + j) * CM_N / 4u,
-                                 128u, gl_CooperativeMatrixLayoutRowMajor);
-                }
-            }
+            cm_write_parts(t, head0, split);
             return;
         }
     }
     barrier();
-
-    // A subgroup's own columns of one head tile after the other through shared memory, where rows can be told apart.
-    [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
-        [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) {
-            coopMatStore(acc_f[i][j], kv_s, (cm_sub * OUT_TILES + j) * CM_N / 4u, OUT_PITCH, gl_CooperativeMatrixLayoutRowMajor);
-        }
-        cm_subgroup_sync();
-        [[dont_unroll]] for (uint at = cm_lane; at < CM_M * OUT_WORDS; at += SUBGROUP) {
-            const uint r = at / OUT_WORDS, c = cm_sub * OUT_WORDS + at % OUT_WORDS, h = i * CM_M + r;
-            if (head0 + h >= pc.heads) break;
-            const vec4 a = uintBitsToFloat(kv_s[r * OUT_PITCH + c * 2u]), b = uintBitsToFloat(kv_s[r * OUT_PITCH + c * 2u + 1u]);
-            if (pc.splits == 1u) {
-                const float f = factor_s[h / 4u][h % 4u];
-                const vec4 x = a * f, y = b * f;
-                dst.rows[(t * pc.heads + head0 + h) * 64u + c] =
-                    uvec4(cm_out2(x.xy), cm_out2(x.zw), cm_out2(y.xy), cm_out2(y.zw));
-            } else {
-                const uint out_row = ((t * pc.splits + split) * pc.heads + head0 + h) * 128u;
-                part_out.rows[out_row + c * 2u] = a;
-                part_out.rows[out_row + c * 2u + 1u] = b;
-            }
-        }
-        cm_subgroup_sync();
-    }
+    cm_put_output(head0, split);
 }

@@ -1,9 +1,13 @@
-// Request-local top-k entries to global slots of a paged cache: for l = topk[t][c], r = token_to_req[t],
-//   slots[t][c] = l >= 0 ? block_table[r][l / page] * page + l % page : -1,   lens[t] = is_valid[t] ? number of c with l >= 0 : 0.
-// bindings: 0 topk [T,k] i32; 1 token_to_req [T] i32; 2 block_table [requests,table_width] i32; 3 is_valid [T] u8 (read as words);
-//   4 slots [T,k] i32; 5 lens [T] i32. Rows are written for invalid tokens too; entries keep their column.
-// An entry or request outside the table, or on an unallocated (negative) page, gives -1; lens counts what topk holds.
-// One workgroup of 128: one token (x). Constants: 0 page (slots). Shared memory: 512 B. Features: none.
+// Request-local top-k entries to global slots of a paged cache. For l = topk[t][c], r =
+// token_to_req[t]:
+//   slots[t][c] = l >= 0 ? block_table[r][l / page] * page + l % page : -1
+//   lens[t] = is_valid[t] ? number of c with l >= 0 : 0
+// Bindings: 0 topk [T,k] i32; 1 token_to_req [T] i32; 2 block_table [requests,table_width] i32;
+//   3 is_valid [T] u8 (read as words); 4 slots [T,k] i32; 5 lens [T] i32. Rows are written for
+//   invalid tokens too; entries keep their column. An entry or request outside the table, or on an
+//   unallocated (negative) page, gives -1; lens counts what topk holds.
+// Workgroup: token x, 128 invocations.  Constants: 0 page (slots).
+// Shared memory: 512 bytes.  Features: none.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 

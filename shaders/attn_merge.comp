@@ -1,12 +1,16 @@
-// Joins the partial rows of a split attention: M = max m_i, w_i = exp2(m_i - M), L = sum w_i l_i,
-//   out = sum w_i acc_i / (L + exp2(sink - M)), lse = ln 2 * (M + log2 L). The sink enters here and nowhere else.
-// Bindings, of the base build; the other has addresses: 0 part_out [T,splits,H,512] f32; 1 part_ml [T,splits,H] (m, l, max, 0) f32, base 2;
-//   2 sink [H] f32; 3 positions [T] i32; 4 table [rows,64] f32; 5 dst [T,H,512] bf16; 6 lse [T,H] f32; 7 max_logits [T,H] f32.
-//   A part with l = 0 is empty: its accumulator is not read. What is absent of 2, 3 and 4 stands for any memory of 256 bytes.
-//   With TURN the last 64 numbers of out, rounded, are turned back as proj_inverse_rope does.
-// One workgroup of 128*GROUPS: one (head, token). An invocation owns 4 dims, and of every GROUPS*AHEAD parts AHEAD, which it adds in the
-// order of their number; then the sums are added in that of theirs. Shared memory: 2064*GROUPS B. Features: none; _da: bufferDeviceAddress, shaderInt64.
-// Constants: 0 AHEAD, 1 GROUPS: attention/merge.go.
+// Joins the parts of split rows of attention, for each token and head:
+//   M = max m_i,  w_i = exp2(m_i - M),  L = sum w_i l_i,  lse = ln 2 * (M + log2 L),
+//   out = sum w_i acc_i / (L + exp2(sink - M))       The sink enters here and nowhere else.
+// Bindings (with KV_DA addresses): 0 part_out [T,splits,H,512] f32; 1 part_ml [T,splits,H] (m, l,
+//   max, 0) f32, base 2; 2 sink [H] f32; 3 positions [T] i32; 4 table [rows,64] f32; 5 dst
+//   [T,H,512] bf16; 6 lse [T,H] f32; 7 max_logits [T,H] f32. A part with l = 0 is empty: its acc is
+//   not read. Where 2, 3 or 4 is absent, any memory of 256 bytes stands in. With UNROPE the last 64
+//   numbers of out are rotated back as proj_inverse_rope does.
+// Workgroup: head x of token y. An invocation owns 4 dims and, of every GROUPS*AHEAD parts, AHEAD.
+//   It adds these in the order of their numbers; then the GROUPS sums are added in the order of
+//   theirs.
+// Constants: 0 AHEAD, 1 GROUPS: attention/merge.go.  Shared memory: 2064*GROUPS bytes.
+// Features: none; with KV_DA bufferDeviceAddress, shaderInt64.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -19,7 +23,7 @@ const uint GROUPS = gl_WorkGroupSize.y;
 #define MLA_AHEAD AHEAD
 #include "lib/mla_join.glsl"
 
-const uint HAS_SINK = 1u, WANT_LSE = 4u, WANT_MAX = 8u, TURN = 16u;
+const uint HAS_SINK = 1u, WANT_LSE = 4u, WANT_MAX = 8u, UNROPE = 16u;
 
 layout(push_constant) uniform Push {
     KV_ADDR part_out_addr;
@@ -51,7 +55,7 @@ void main() {
     const uint head = gl_WorkGroupID.x, t = gl_WorkGroupID.y, lane = gl_LocalInvocationID.x, group = gl_LocalInvocationID.y;
     const uint first = t * pc.splits * pc.heads + head, last = pc.splits - 1u; // part i: first + i*heads
     const uint sink_bits = sink_at(head); // asked for early, whether it counts or not
-    const bool turns = (pc.flags & TURN) != 0u && lane >= 112u; // two pairs
+    const bool rotates = (pc.flags & UNROPE) != 0u && lane >= 112u; // two pairs
     MlaJoined j = mla_nothing();
     float top = MLA_FLOOR;
     uvec2 c = uvec2(0u), s = uvec2(0u);
@@ -68,7 +72,7 @@ void main() {
             highest[k] = state.z;
             x[k] = uintBitsToFloat(part_out_at(at * 128u + lane));
         }
-        if (turns) { // on its way with the rows
+        if (rotates) { // on its way with the rows
             const uint angle = uint(clamp(positions_at(t), 0, int(pc.table_rows) - 1)) * ROPE_PAIRS + lane % 16u;
             c = table_at(angle);
             s = table_at(angle + ROPE_PAIRS / 2u);
@@ -95,7 +99,7 @@ void main() {
     }
     const float sink2 = (pc.flags & HAS_SINK) != 0u ? mla_sink(sink_bits) : MLA_NO_SINK;
     const uint at = t * pc.heads + head;
-    dst_put(at * 128u + lane, mla_words(j, sink2, turns, c, s));
+    dst_put(at * 128u + lane, mla_words(j, sink2, rotates, c, s));
     if (lane == 0u && (pc.flags & WANT_LSE) != 0u) lse_put(at, mla_lse(j.m, j.l));
     if (lane == 0u && (pc.flags & WANT_MAX) != 0u) max_put(at, mla_max_logit(top, j.l));
 }

@@ -1,11 +1,13 @@
-// Two-pass decode: where in the dequantised workspace the entries of a token lie, packed to the front.
+// Two-pass decode: where in the decoded workspace the entries of a token lie, packed to the front.
 // With cl = clamp(comp_lens[t], 0, comp_width), wl = clamp(win_lens[t], 0, win_width):
-//   packed[t][j] = t*comp_width + j (j < cl),  packed[t][cl+j] = win_row0 + t*win_width + j (j < wl),  rest -1;  lens[t] = cl + wl.
-// Without KEEP_MASKED a source index that is negative or past its pool gives -1; with it the row is addressed nevertheless
-// (a row of zeros there, which then takes part with score 0: the behaviour of the original XPU path).
-// bindings: 0 comp_indices [T,comp_width] i32; 1 comp_lens [T] i32; 2 win_indices [T,win_width] i32; 3 win_lens [T] i32;
-//   4 packed [T,width] i32; 5 lens [T] i32. comp_slots, win_slots: slots in each pool.
-// One workgroup of 128: one token (x). Shared memory: none. Features: none.
+//   packed[t][j] = t*comp_width + j for j < cl,  packed[t][cl+j] = win_row0 + t*win_width + j for j < wl,
+//   rest -1;  lens[t] = cl + wl
+// Bindings: 0 comp_indices [T,comp_width] i32; 1 comp_lens [T] i32; 2 win_indices [T,win_width]
+//   i32; 3 win_lens [T] i32; 4 packed [T,width] i32; 5 lens [T] i32. A source index that is
+//   negative or past its pool (comp_slots, win_slots) gives -1. With KEEP_MASKED its row is
+//   addressed nevertheless: a row of zeros, which takes part with score 0, as in the original XPU
+//   path.
+// Workgroup: token x, 128 invocations.  Shared memory: none.  Features: none.
 #version 460
 
 layout(local_size_x = 128) in;

@@ -1,11 +1,16 @@
-// Sparse MLA over a bf16 workspace (prefill, and the second pass of the two-pass decode). Token t attends rows indices[t][j], j < lens[t];
-// per head s_j = scale*dot(q, k_j), out = sum exp(s_j) k_j / (sum exp(s_j) + exp(sink)), lse = ln sum exp(s_j), max_logits = max s_j.
-// bindings: 0 q [T,H,512] bf16; 1 indices [T,width] i32; 2 lens [T] i32; 3 sink [H] f32; 4 dst [T,H,512] bf16; 5 max_logits [T,H] f32;
-//   6 lse [T,H] f32; 7 part_out [T,splits,H,512] f32; 8 part_ml [T,splits,H] (m, l, max, 0) f32; 9 kv [rows,512] bf16 (only without KV_DA).
-// An index < 0 or >= rows is masked and nothing is read for it. Without lens every one of the width entries counts.
-// One workgroup of 16*HG: (HG heads, one of `splits` ranges of entries, one token). With one split it finishes the row, else attn_merge does.
-// Constants: 0 HG, 1 TILE, 2 invocations. Shared memory: 44740 B at HG 16, TILE 16; the others: attention/variant.go.
-// Features: none; KV_DA: bufferDeviceAddress, shaderInt64.
+// Sparse MLA over a bf16 workspace: prefill, and the second pass of the two-pass decode. Token t
+// attends rows indices[t][j], j < lens[t] (without lens
+// all of them). A row outside the workspace is never read. Per head:
+//   s_j = scale*dot(q, k_j),  out = sum exp(s_j) k_j / (sum exp(s_j) + exp(sink)),  lse = ln sum exp(s_j),
+//   max_logits = max s_j
+// Bindings: 0 q [T,H,512] bf16; 1 indices [T,width] i32; 2 lens [T] i32; 3 sink [H] f32;
+//   4 dst [T,H,512] bf16; 5 max_logits [T,H] f32; 6 lse [T,H] f32; 7 part_out [T,splits,H,512] f32;
+//   8 part_ml [T,splits,H] (m, l, max, 0) f32; 9 kv [rows,512] bf16 (with KV_DA by address).
+// Workgroup: HG heads (x) of one of `splits` ranges of entries (y) of token z. With one split it
+//   finishes the row, else attn_merge does.
+// Constants: 0 HG, 1 TILE, 2 invocations, 16*HG.
+// Shared memory: 44740 bytes at HG 16, TILE 16; lib/sparse_mla.glsl has the sum.
+// Features: none; with KV_DA bufferDeviceAddress, shaderInt64.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require

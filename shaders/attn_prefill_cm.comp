@@ -1,12 +1,19 @@
-// Sparse MLA over a bf16 workspace (prefill, and the second pass of the two-pass decode) with cooperative matrices. Token t attends rows
-// indices[t][j], j < lens[t]; per head s_j = scale*dot(q, k_j), out = sum exp(s_j) k_j / (sum exp(s_j) + exp(sink)), lse = ln sum exp(s_j), max_logits = max s_j.
-// bindings: 0 q [T,H,512] bf16; 1 indices [T,width] i32; 2 lens [T] i32; 3 sink [H] f32; 4 dst [T,H,512] bf16; 5 max_logits [T,H] f32;
-//   6 lse [T,H] f32; 7 part_out [T,splits,H,512] f32; 8 part_ml [T,splits,H] (m, l, max, 0) f32. The workspace kv [rows,512] bf16 by address.
-// An index < 0 or >= rows is masked and nothing is read for it. Without lens every one of the width entries counts.
-// One workgroup of THREADS: (HG heads, one of `splits` ranges of entries, one token). With one split it finishes the row, else attn_merge does.
-// Constants: 0 HG, 1 TILE, 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a matrix product, 7 KSPLIT: attention/decode_cm.go chooses them.
-// Shared memory: 48132 B at HG 64, TILE 16, KSPLIT 2 (lib/cm_mla_ring.glsl has the sum). Values of the workspace: see lib/cm_element.glsl.
-// Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
+// Sparse MLA over a bf16 workspace (prefill, second pass of the two-pass decode) with cooperative
+// matrices of any layout. Token t attends rows indices[t][j], j < lens[t] (without lens
+// all of them). A row outside the workspace is never read. Per head:
+//   s_j = scale*dot(q, k_j),  out = sum exp(s_j) k_j / (sum exp(s_j) + exp(sink)),  lse = ln sum exp(s_j),
+//   max_logits = max s_j
+// Bindings: 0 q [T,H,512] bf16; 1 indices [T,width] i32; 2 lens [T] i32; 3 sink [H] f32;
+//   4 dst [T,H,512] bf16; 5 max_logits [T,H] f32; 6 lse [T,H] f32; 7 part_out [T,splits,H,512] f32;
+//   8 part_ml [T,splits,H] (m, l, max, 0) f32; kv [rows,512] bf16 by address, its values
+//   as lib/cm_element.glsl says.
+// Workgroup: HG heads (x) of one of `splits` ranges of entries (y) of token z. With one split it
+//   finishes the row, else attn_merge does.
+// Constants: 0 HG, 1 TILE, 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a matrix product, 7 KSPLIT:
+//   attention/matrix.go chooses them.
+// Shared memory: 48132 bytes at HG 64, TILE 16, KSPLIT 2; lib/cm_mla.glsl has the sum.
+// Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, vulkanMemoryModel,
+//   bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -48,8 +55,9 @@ layout(push_constant) uniform Push {
     float scale_log2e; // softmax scale * log2(e)
 } pc;
 
-#define CM_TOP
-#include "lib/cm_mla_ring.glsl"
+const uint BUFFERS = 2u;
+const bool KEEP_TOP = true;
+#include "lib/cm_mla.glsl"
 
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer WorkspaceRow { uvec4 w[]; };
 
@@ -87,12 +95,67 @@ void cm_keep(CmRow row, uint mask, uint at) {
     }
 }
 
-#include "lib/cm_mla_ring_loop.glsl"
+uint cm_q_place(uint i) { return i * THREADS + cm_tid; }
+
+void cm_prepare_output(uint t) {}
+
+uvec4 cm_output(vec4 x, vec4 y) { return uvec4(bf16_pack2(x.x, x.y), bf16_pack2(x.z, x.w), bf16_pack2(y.x, y.y), bf16_pack2(y.z, y.w)); }
+
+#include "lib/cm_mla_tiles.glsl"
+
+// cm_loop: positions [cm_begin, cm_end) of token t, cm_begin < cm_end; the first lots of Q have been
+// fetched. Two barriers a tile:
+//
+//   acc += P V of t, load t+2, scores of t+1 | weights of t+1, rows of t+2 to shared memory, places of t+3
+void cm_loop(uint t, uint head0, uvec4 w0[Q_EACH], uvec4 w1[Q_EACH]) {
+    const uint tiles = (cm_end - cm_begin + TILE - 1u) / TILE;
+    {
+        const uint at = cm_begin + min(cm_tid, RING * TILE - 1u);
+        const uvec2 found = cm_find_row(t, at);
+        if (cm_tid < RING * TILE) cm_keep_where(found, at, cm_tid);
+        barrier();
+        CmRow row, row1;
+        cm_fetch_tile(0u, row);
+        cm_fetch_tile(1u, row1);
+        cm_load_q(t, head0, w0, w1);
+        [[dont_unroll]] for (uint x = 0u; x < 2u; x++) {
+            cm_keep_tile(row, x, x);
+            cm_move(row, row1);
+        }
+    }
+    barrier();
+    cm_scores(0u);
+
+    uint tile = 0u, buf = 0u;
+    [[dont_unroll]] while (tile < tiles) { // again only when a score outgrew m
+        barrier();
+        cm_rescale(tile);
+        cm_weights(tile);
+        [[dont_unroll]] for (;;) {
+            barrier();
+            if (stale_s != 0u) break;
+            cm_accumulate(buf);
+            tile++;
+            if (tile >= tiles) break;
+            CmRow row;
+            cm_fetch_tile(tile + 1u, row);
+            const uint at = cm_begin + (tile + 2u) * TILE + cm_tid % TILE;
+            const uvec2 found = cm_find_row(t, at);
+            cm_scores(buf ^ 1u);
+            barrier();
+            cm_weights(tile);
+            cm_keep_tile(row, tile + 1u, buf);
+            if (cm_tid < TILE) cm_keep_where(found, at, (tile + 2u) % RING * TILE + cm_tid);
+            buf ^= 1u;
+        }
+    }
+    barrier();
+}
 
 void main() {
     const uint head0 = gl_WorkGroupID.x * HG, split = gl_WorkGroupID.y, t = gl_WorkGroupID.z;
     cm_tid = gl_LocalInvocationIndex;
-    uvec4 w0[Q_EACH], w1[Q_EACH]; // on their way while it is found out what there is to attend
+    uvec4 w0[Q_EACH], w1[Q_EACH]; // on their way while lists are looked up
     cm_fetch_q(t, head0, 0u, w0);
     cm_fetch_q(t, head0, Q_STAGE, w1);
     uint n = (pc.flags & HAS_LENS) != 0u ? uint(clamp(lens.v[t], 0, int(pc.width))) : pc.width;
@@ -100,7 +163,9 @@ void main() {
     const uint tiles = (n + TILE - 1u) / TILE;
     const uint chunk = uint(ceil((float(tiles) - 0.5) / float(pc.splits))) * TILE; // of tiles/splits, rounded up
     float m, l, top;
-    cm_attend(t, head0, split, min(split * chunk, n), min((split + 1u) * chunk, n), w0, w1, m, l, top);
+    cm_start(min(split * chunk, n), min((split + 1u) * chunk, n));
+    if (cm_begin < cm_end) cm_loop(t, head0, w0, w1);
+    cm_finish(t, head0, split, m, l, top);
     const uint head = head0 + gl_LocalInvocationIndex;
     if (pc.splits == 1u && gl_LocalInvocationIndex < HG && head < pc.heads) {
         if ((pc.flags & WANT_LSE) != 0u) lse.v[t * pc.heads + head] = mla_lse(m, l);

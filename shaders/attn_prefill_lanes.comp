@@ -1,13 +1,21 @@
-// Sparse MLA over a bf16 workspace (prefill, and the second pass of the two-pass decode) with cooperative matrices whose accumulators lie in known lanes.
-// Token t attends rows indices[t][j], j < lens[t]; per head s_j = scale*dot(q, k_j), out = sum exp(s_j) k_j / (sum exp(s_j) + exp(sink)), lse = ln sum exp(s_j),
-// max_logits = max s_j. bindings: 0 q [T,H,512] bf16; 1 indices [T,width] i32; 2 lens [T] i32; 3 sink [H] f32; 4 dst [T,H,512] bf16; 5 max_logits [T,H] f32;
-//   6 lse [T,H] f32; 7 part_out [T,splits,H,512] f32; 8 part_ml [T,splits,H] (m, l, max, 0) f32. The workspace kv [rows,512] bf16 by address.
-// An index < 0 or >= rows is masked and nothing is read for it. Without lens every one of the width entries counts.
-// One workgroup of THREADS: (HG heads, one of `splits` ranges of entries, one token). With one split it finishes the row, else attn_merge does.
-// Constants: 0 HG, 1 TILE, 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a matrix product, 7 KSPLIT, 8 PARTS: attention/lanes.go chooses them and has the limits.
-// Shared memory: 48260 B at HG 64, TILE 16, KSPLIT 4. Values of the workspace: see lib/cm_element.glsl; the loop: lib/cm_prefill_lanes.glsl.
-// Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl,
-//   computeFullSubgroups, subgroup shuffle and ballot.
+// Sparse MLA over a bf16 workspace (prefill, second pass of the two-pass decode) with cooperative
+// matrices whose elements lie in lanes as lib/cm_lanes.glsl wants them. Token t attends rows
+// indices[t][j], j < lens[t] (without lens all of them). A row outside the workspace is never read.
+// Per head:
+//   s_j = scale*dot(q, k_j),  out = sum exp(s_j) k_j / (sum exp(s_j) + exp(sink)),  lse = ln sum exp(s_j),
+//   max_logits = max s_j
+// Bindings: 0 q [T,H,512] bf16; 1 indices [T,width] i32; 2 lens [T] i32; 3 sink [H] f32;
+//   4 dst [T,H,512] bf16; 5 max_logits [T,H] f32; 6 lse [T,H] f32; 7 part_out [T,splits,H,512] f32;
+//   8 part_ml [T,splits,H] (m, l, max, 0) f32; kv [rows,512] bf16 by address, its values
+//   as lib/cm_element.glsl says.
+// Workgroup: HG heads (x) of one of `splits` ranges of entries (y) of token z. With one split it
+//   finishes the row, else attn_merge does.
+// Constants: 0 HG, 1 TILE, 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a matrix product, 7 KSPLIT,
+//   8 PARTS: attention/lanes.go chooses them.
+// Shared memory: 48260 bytes at HG 64, TILE 16, KSPLIT 4; lib/cm_lanes.glsl has the sum.
+// Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, vulkanMemoryModel,
+//   bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups,
+//   subgroup shuffle and ballot.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -52,10 +60,12 @@ layout(push_constant) uniform Push {
     float scale_log2e; // softmax scale * log2(e)
 } pc;
 
-// volatile: else loads are moved to where their results are stored, and wait there for memory.
+// volatile: otherwise compilers move loads to where their results are stored, and wait there.
 layout(buffer_reference, std430, buffer_reference_align = 16) volatile readonly buffer WorkspaceRow { uvec4 w[]; };
 
 #include "lib/cm_prefill_lanes.glsl"
+
+uvec4 cm_output(vec4 x, vec4 y) { return uvec4(bf16_pack2(x.x, x.y), bf16_pack2(x.z, x.w), bf16_pack2(y.x, y.y), bf16_pack2(y.z, y.w)); }
 
 float mla_sink_of(uint head) { return (pc.flags & HAS_SINK) != 0u ? mla_sink(sink.v[head]) : MLA_NO_SINK; }
 
@@ -74,7 +84,7 @@ void main() {
     }
     cm_attend(head0);
 
-    // What is left to do for a head is done by the first of the lanes that share its row.
+    // The first of the lanes that share a head's row finishes it.
     [[unroll]] for (uint r = 0u; r < LANE_HEADS; r++) {
         const float l = cm_row_sum(l_[r]), m = m_[r], top = top_[r];
         const uint h = cm_own_head(r / ROWS4, r % ROWS4 * 4u / ROWS4), head = head0 + h;
@@ -91,28 +101,5 @@ void main() {
     }
     if (pc.splits > 1u && cm_begin >= cm_end) return; // its accumulator is never read
     barrier();
-
-    // A subgroup's own columns of one head tile after the other through shared memory, where rows can be told apart.
-    [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
-        [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) {
-            coopMatStore(acc_f[i][j], kv_s, (cm_sub * OUT_TILES + j) * CM_N / 4u, OUT_PITCH, gl_CooperativeMatrixLayoutRowMajor);
-        }
-        cm_subgroup_sync();
-        [[dont_unroll]] for (uint at = cm_lane; at < CM_M * OUT_WORDS; at += SUBGROUP) {
-            const uint r = at / OUT_WORDS, c = cm_sub * OUT_WORDS + at % OUT_WORDS, h = i * CM_M + r;
-            if (head0 + h >= pc.heads) break;
-            const vec4 a = uintBitsToFloat(kv_s[r * OUT_PITCH + c * 2u]), b = uintBitsToFloat(kv_s[r * OUT_PITCH + c * 2u + 1u]);
-            if (pc.splits == 1u) {
-                const float f = factor_s[h / 4u][h % 4u];
-                const vec4 x = a * f, y = b * f;
-                dst.rows[(t * pc.heads + head0 + h) * 64u + c] =
-                    uvec4(bf16_pack2(x.x, x.y), bf16_pack2(x.z, x.w), bf16_pack2(y.x, y.y), bf16_pack2(y.z, y.w));
-            } else {
-                const uint out_row = ((t * pc.splits + split) * pc.heads + head0 + h) * 128u;
-                part_out.rows[out_row + c * 2u] = a;
-                part_out.rows[out_row + c * 2u + 1u] = b;
-            }
-        }
-        cm_subgroup_sync();
-    }
+    cm_put_output(head0, split);
 }

@@ -1,10 +1,13 @@
-// Slots of the sliding window of decode tokens, oldest first. Token i < tokens of request r = token_to_req[i] has the position
-//   p = seq_lens[r] - (query_start[r+1] - query_start[r]) + (i - query_start[r]),  a = max(p - window + 1, 0),  len = p - a + 1,
-//   slots[i][j] = block_table[r][(a+j) / page] * page + (a+j) % page for j < len, -1 for len <= j < window;  lens[i] = len.
-// bindings: 0 query_start [requests+1] i32; 1 seq_lens [requests] i32; 2 token_to_req [T] i32; 3 is_valid [T] u8 (read as words);
-//   4 block_table [requests,table_width] i32; 5 slots [tokens,window] i32; 6 lens [rows] i32, rows >= tokens.
-// Invalid token (or a request outside the table): length 0, its row left as it was. lens of rows >= tokens: 0.
-// One workgroup of 128: one row of lens (x). Constants: 0 page (slots). Shared memory: none. Features: none.
+// Slots of the sliding window of decode tokens, oldest first. Token i < tokens of request
+// r = token_to_req[i] has position p = seq_lens[r] - (query_start[r+1] - query_start[r]) + (i -
+// query_start[r]). With a = max(p - window + 1, 0), len = p - a + 1:
+//   slots[i][j] = block_table[r][(a+j) / page] * page + (a+j) % page for j < len, rest -1;  lens[i] = len
+// Bindings: 0 query_start [requests+1] i32; 1 seq_lens [requests] i32; 2 token_to_req [T] i32;
+//   3 is_valid [T] u8 (read as words); 4 block_table [requests,table_width] i32;
+//   5 slots [tokens,window] i32; 6 lens [rows] i32, rows >= tokens. An invalid token, or a request
+//   outside the table: length 0, its row left as it was. lens of rows >= tokens: 0.
+// Workgroup: row x of lens, 128 invocations.  Constants: 0 page (slots).
+// Shared memory: none.  Features: none.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 

@@ -11,9 +11,8 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// The structures and constants declared in abi.h are those of the registry. The
-// real headers are used where they are installed: a system's libvulkan-dev, or
-// the folder that scripts/newer-mesa makes.
+// The structures and constants of abi.h agree with the real headers. The test needs
+// them installed: the system's libvulkan-dev, or the folder of scripts/newer-mesa.
 func TestABIMatchesHeaders(t *testing.T) {
 	tools := os.Getenv("VKMLA_TOOLS")
 	if tools == "" {
@@ -109,7 +108,7 @@ SAME(VM_STYPE_PIPELINE_EXECUTABLE_FEATURES,VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIP
 	}
 }
 
-// The validation layer that the other tests rely on does speak up.
+// The validation layer reports a real mistake: the other tests rely on it.
 func TestValidationSpeaks(t *testing.T) {
 	if !vk.HasValidation() || os.Getenv("VKMLA_TEST_VALIDATION") == "off" {
 		t.Skip("no validation layer")
@@ -133,7 +132,7 @@ func TestValidationSpeaks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The kernel's push constants are 8 bytes; a layout with 4 is against the rules.
+	// The kernel's push constants are 8 bytes; a layout of 4 breaks a rule.
 	k, err := d.Kernel(vk.KernelSpec{Name: s.Name, SPIRV: s.SPIRV, Bindings: []vk.Access{vk.Read, vk.Write}, PushSize: 4})
 	if err == nil {
 		err = k.Ready()

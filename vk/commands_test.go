@@ -9,8 +9,8 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// A submission that has finished stays so: Wait says it while the commands run again, and
-// when they are closed.
+// A finished submission stays finished: Wait returns at once, even while the commands run
+// again and after they are closed.
 func TestWaitForEarlierSubmission(t *testing.T) {
 	d, ctx := open(t, vk.DeviceOptions{}), context.Background()
 	b := buffer(t, d, 64<<20, vk.DeviceLocal)
@@ -34,20 +34,20 @@ func TestWaitForEarlierSubmission(t *testing.T) {
 	ended, stop := context.WithCancel(ctx)
 	stop()
 	if err := first.Wait(ended); err != nil {
-		t.Errorf("the first submission, while the second runs: %v", err)
+		t.Errorf("first submission, while the second runs: %v", err)
 	}
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
 	for i, p := range []*vk.Pending{first, second} {
 		if err := p.Wait(ended); err != nil {
-			t.Errorf("submission %d, of closed commands: %v", i, err)
+			t.Errorf("submission %d of closed commands: %v", i, err)
 		}
 	}
 }
 
-// Submissions may be waited for in several goroutines while the commands are submitted
-// again and closed.
+// Several goroutines may wait for submissions while the commands are submitted again and
+// closed.
 func TestWaitBesideSubmitAndClose(t *testing.T) {
 	d, ctx := open(t, vk.DeviceOptions{}), context.Background()
 	b := buffer(t, d, 4<<20, vk.DeviceLocal)

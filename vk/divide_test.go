@@ -11,7 +11,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// Launches give the same in any number of pieces.
+// A launch gives the same result in any number of pieces.
 func TestDivide(t *testing.T) {
 	d, ctx := open(t, vk.DeviceOptions{}), context.Background()
 	s, err := shaders.Get("num_formats")

@@ -1,29 +1,29 @@
 package vk
 
-// CompileLater is what a device that is no CPU does with a kernel.
+// CompileLater compiles a kernel in the background, as devices other than CPUs do.
 func CompileLater(k *Kernel) {
 	k.dev.mu.Lock()
 	defer k.dev.mu.Unlock()
 	k.dev.compileLater(k)
 }
 
-// WaitForCompilers waits until nothing is left to be compiled.
+// WaitForCompilers waits until every background compilation has ended.
 func WaitForCompilers(d *Device) { d.compiling.Wait() }
 
-// Compiled tells whether a kernel is.
+// Compiled tells whether a kernel is compiled.
 func Compiled(k *Kernel) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.layout != nil
 }
 
-// KernelKey is what tells a kernel from others.
+// KernelKey identifies a kernel: specifications with equal keys share one.
 func KernelKey(s KernelSpec) any { return s.key() }
 
-// Remembered is how many accesses the recorder compares with the next one.
+// Remembered is the number of accesses that the recorder compares the next one with.
 func Remembered(r *Recorder) int { return len(r.pending) }
 
-// TimedParts is how many parts of a recording there is a timestamp for.
+// TimedParts is the number of parts of a recording that have a timestamp.
 func TimedParts(c *Commands) (n int) {
 	for _, m := range c.rec.parts.marks[1:] {
 		if m >= 0 {
@@ -33,12 +33,12 @@ func TimedParts(c *Commands) (n int) {
 	return n
 }
 
-// Subgroups is what a device offers with these sizes of subgroups.
+// Subgroups returns the limits of a device whose driver reports these subgroup sizes.
 func Subgroups(size, least, most uint32, required bool) *Caps {
 	c := &Caps{}
 	c.fillSubgroups(size, least, most, required)
 	return c
 }
 
-// KnowsSubgroups tells whether kernels can be built for a size of subgroups.
+// KnowsSubgroups tells whether kernels can be built for a known subgroup size.
 func (c *Caps) KnowsSubgroups() bool { return c.knownSubgroupSize }

@@ -9,7 +9,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// copies are kernels that differ in a constant which the module does not have.
+// copies are kernels that differ only in a constant that the module ignores.
 func copies(t *testing.T, d *vk.Device, n int) []*vk.Kernel {
 	t.Helper()
 	s, err := shaders.Get("bench_copy")
@@ -29,8 +29,8 @@ func copies(t *testing.T, d *vk.Device, n int) []*vk.Kernel {
 	return list
 }
 
-// Kernels are compiled behind the caller, by whoever needs one first, and not after the
-// device is closed.
+// Kernels compile in the background, or in the call that needs one first. After the device
+// is closed none compiles.
 func TestKernelsCompileLater(t *testing.T) {
 	d := open(t, vk.DeviceOptions{})
 	list := copies(t, d, 24)
@@ -75,8 +75,8 @@ func TestKernelsCompileLater(t *testing.T) {
 	t.Logf("%d of %d were left when the device was closed", left, len(list))
 }
 
-// Kernels whose specifications differ in anything, one bit of the module included, are
-// different kernels.
+// Specifications that differ in anything, even in one bit of the module, give different
+// kernels.
 func TestKernelsByTheirSpecification(t *testing.T) {
 	one, two := []vk.Access{vk.Read}, []vk.Access{vk.Read, vk.Write}
 	other := make([]byte, 1236)

@@ -9,8 +9,8 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// What needs a device or a recorder says so when there is none, as after an error that
-// was not looked at, and there is nothing to close.
+// Calls on a nil or zero device or recorder, as after an unchecked error, return ErrArgument.
+// Closing one succeeds.
 func TestWithoutDevice(t *testing.T) {
 	ctx := context.Background()
 	for _, d := range []*vk.Device{nil, {}} {
@@ -49,7 +49,7 @@ func TestWithoutDevice(t *testing.T) {
 	}
 }
 
-// What was left open can be closed after its device, and used no more.
+// Objects left open when their device closes can still be closed, but no longer used.
 func TestClosedAfterTheDevice(t *testing.T) {
 	in, err := vk.NewInstance(vk.InstanceOptions{}) // the validation layer would name what was left open
 	if err != nil {
@@ -85,7 +85,7 @@ func TestClosedAfterTheDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := d.Close(); err == nil {
-		t.Error("a buffer was left open, and Close says nothing")
+		t.Error("Close does not report the buffer that was left open")
 	}
 	if err := p.Wait(context.Background()); err != nil {
 		t.Errorf("wait: %v", err) // the device was idle when it was closed

@@ -8,9 +8,8 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// Kernels can be built for a size of subgroups where one can be required and where there is
-// no other; a driver that does not tell, or that has several and lets nobody choose, may take
-// any.
+// The subgroup size of a kernel is known where one can be required and where the driver has
+// only one. A driver that reports none, or several without a choice, may take any.
 func TestSubgroups(t *testing.T) {
 	for _, c := range []struct {
 		name              string
@@ -32,8 +31,7 @@ func TestSubgroups(t *testing.T) {
 	}
 }
 
-// A buffer that is larger than the driver says a buffer may be is refused before the driver
-// sees it.
+// A buffer beyond the driver's limit is refused before the driver sees it.
 func TestMaxBuffer(t *testing.T) {
 	a := *open(t, vk.DeviceOptions{}).Adapter()
 	a.Caps.MaxBuffer = 1 << 16

@@ -28,7 +28,7 @@ func TestSections(t *testing.T) {
 	}
 	plain := record(t, d, launches)
 	if s, err := plain.Sections(); s != nil || err != nil {
-		t.Errorf("sections that nobody timed: %v, %v", s, err)
+		t.Errorf("sections without timing: %v, %v", s, err)
 	}
 	if plain.Dispatches() != 5 {
 		t.Errorf("%d launches, want 5", plain.Dispatches())
@@ -66,7 +66,7 @@ func TestSections(t *testing.T) {
 	}
 }
 
-// What is recorded waits where a submission begins, without a barrier.
+// Where a submission begins, commands wait for the one before without a barrier.
 func TestSectionsOfParts(t *testing.T) {
 	d := open(t, vk.DeviceOptions{})
 	k := copyKernel(t, d)
@@ -86,7 +86,7 @@ func TestSectionsOfParts(t *testing.T) {
 	}
 }
 
-// Sections have their timestamps also where there are more parts than timestamps.
+// Sections keep their timestamps when parts outnumber timestamps.
 func TestSectionsOfManyParts(t *testing.T) {
 	d := open(t, vk.DeviceOptions{})
 	b := buffer(t, d, 1<<10, vk.DeviceLocal)

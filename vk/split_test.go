@@ -9,7 +9,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// A recording gives the same however it is cut into parts.
+// A recording gives the same results in any number of parts.
 func TestSplit(t *testing.T) {
 	d, ctx := open(t, vk.DeviceOptions{}), context.Background()
 	k := copyKernel(t, d)
@@ -74,7 +74,7 @@ func TestSplit(t *testing.T) {
 			return err
 		}
 		if err := r.SplitEach(); !errors.Is(err, vk.ErrArgument) {
-			t.Errorf("split behind what was recorded: %v", err)
+			t.Errorf("split after the first command: %v", err)
 		}
 		return nil
 	})
@@ -83,7 +83,7 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-// More operations than there are timestamps for are parts without a time.
+// Parts beyond the last timestamp have no time.
 func TestSplitWithoutTimestamps(t *testing.T) {
 	d, ctx := open(t, vk.DeviceOptions{}), context.Background()
 	b := buffer(t, d, 1<<10, vk.DeviceLocal)
@@ -111,8 +111,7 @@ func TestSplitWithoutTimestamps(t *testing.T) {
 	}
 }
 
-// Launches that have nothing to do with each other wait for each other when they are
-// told to.
+// Independent launches wait for each other only when the recorder is told to separate them.
 func TestSeparate(t *testing.T) {
 	d := open(t, vk.DeviceOptions{})
 	k := copyKernel(t, d)

@@ -33,8 +33,7 @@ func TestTransferRoundTrip(t *testing.T) {
 	}
 }
 
-// Upload and Download have their turn after what was submitted before, in mapped memory
-// as in any other.
+// Upload and Download come after everything submitted before them, in mapped memory too.
 func TestTransfersWait(t *testing.T) {
 	d, ctx := open(t, vk.DeviceOptions{}), context.Background()
 	const size = 32 << 20
@@ -75,13 +74,13 @@ func TestTransfersWait(t *testing.T) {
 	}
 }
 
-// There is one staging buffer, however many goroutines are the first to need it.
+// Goroutines that need the staging buffer at the same time make one.
 func TestOneStagingBuffer(t *testing.T) {
 	var made atomic.Int32
 	d := open(t, vk.DeviceOptions{MemoryHook: func(size uint64) error {
 		if size == 8<<20 {
 			made.Add(1)
-			time.Sleep(10 * time.Millisecond) // time for another to be made, if one can; too little hides it, and fails nothing
+			time.Sleep(10 * time.Millisecond) // room for a second one; the test passes without it
 		}
 		return nil
 	}})

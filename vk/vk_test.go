@@ -161,8 +161,8 @@ func TestBarriersFollowUse(t *testing.T) {
 	}
 }
 
-// Recording takes as long for each of many commands as for a few: they are not compared
-// with all before them.
+// The recorder does not compare a command with all before it, so that the cost of one does
+// not grow with their number.
 func TestManyCommandsAreRecordedInTurn(t *testing.T) {
 	d := open(t, vk.DeviceOptions{})
 	a, b := buffer(t, d, 1<<20, vk.DeviceLocal), buffer(t, d, 1<<20, vk.DeviceLocal)
@@ -197,7 +197,7 @@ func TestReachOrdersDeviceAddresses(t *testing.T) {
 		return r.Dispatch(x)
 	})
 	if cmds.Barriers() != 1 {
-		t.Errorf("got %d barriers before a launch that reaches filled memory, want 1", cmds.Barriers())
+		t.Errorf("%d barriers before a launch that reads filled memory, want 1", cmds.Barriers())
 	}
 }
 
@@ -245,7 +245,7 @@ func TestTimestampsGrow(t *testing.T) {
 	}
 }
 
-// endsAtSecondLook is a context that has ended when it is asked for the second time.
+// endsAtSecondLook is a context that has ended when Err is called for the second time.
 type endsAtSecondLook struct {
 	context.Context
 	looks int
@@ -270,7 +270,7 @@ func TestWaitStopsWithContext(t *testing.T) {
 		}
 		return nil
 	})
-	// A busy machine may let the device finish before anybody looks: then once more.
+	// On a busy machine the device may finish before the wait begins. Then try again.
 	var err error
 	for try := 0; try < 20 && err == nil; try++ {
 		p, submitted := c.Submit()
@@ -381,8 +381,8 @@ func TestPickAndMissing(t *testing.T) {
 	}
 }
 
-// Every allocation that work needs is made to fail once: the error must come out,
-// and nothing may stay allocated.
+// Each allocation is made to fail once. The caller must get the error, and nothing may stay
+// allocated.
 func TestEveryAllocationMayFail(t *testing.T) {
 	no := errors.New("no")
 	for n := 0; ; n++ {
@@ -519,8 +519,7 @@ func concurrentRound(d *vk.Device, k *vk.Kernel, a, b *vk.Buffer, seed uint32) e
 	return nil
 }
 
-// garbage takes what TestGCStress allocates, so that it comes from the heap and
-// gives the collector something to do.
+// garbage keeps what TestGCStress allocates on the heap, so that the collector has work.
 var garbage []byte
 
 // The binding frees argument arrays under the garbage collector; ours must not.

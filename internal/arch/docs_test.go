@@ -223,7 +223,7 @@ var wide = map[string]struct{ comments, code int }{
 	"attention":          {26, 26},
 	"cache":              {1, 6},
 	"indexer":            {7, 13},
-	"pipeline":           {14, 43},
+	"pipeline":           {2, 1},
 	"projection":         {11, 25},
 	"tensor":             {0, 1},
 	"vk":                 {1, 7},

@@ -38,7 +38,6 @@ var parts = map[string]string{
 // further are shaders by which an operation of another stem computes the same, or a
 // step of it, and which stem that is.
 var further = map[string]string{
-	"attn_decode_few":          "attn_decode",
 	"attn_decode_lanes":        "attn_decode",
 	"attn_prefill_lanes":       "attn_prefill",
 	"kv_compress_save":         "kv_compress",

@@ -3,8 +3,8 @@ package opkit
 import "math"
 
 // Join is a form in which the parts of a row of attention are joined. Which parts are added before
-// which others decides the bits, so package attention and what joins rows in front of a linear layer
-// both take their forms from here.
+// which others decides the bits, so package attention and what joins rows in front of a linear
+// layer both take their forms from here.
 //
 // JoinLanes invocations have four numbers of a head each. Groups of them take turns of Ahead parts,
 // in the order of the parts' numbers; then the groups' sums are added in the order of theirs.

@@ -9,6 +9,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -270,33 +271,15 @@ func Bit(n uint, set bool) uint32 {
 	return 0
 }
 
-// MatrixRegisters is how many 32-bit registers an invocation of a kernel with matrices
-// can have, by the size of its subgroup and workgroup. Vulkan does not tell; these hold
-// for the devices known: 65536 in all and at most 255 each where subgroups have 32
-// invocations or more (NVIDIA; AMD has more), 128 where they have fewer (Intel; a CPU,
-// which has 16 or 32, takes long to compile what uses more).
+// MatrixRegisters is tuning.Device.MatrixRegisters by the profile for devices that nobody has
+// measured.
 func MatrixRegisters(subgroup, threads int) int {
-	if subgroup < 32 {
-		return 128
-	}
-	return min(255, 65536/threads)
+	p, _ := tuning.For(&vk.Adapter{})
+	return p.Device.MatrixRegisters(subgroup, threads)
 }
 
-// Workgroups is how many workgroups fill a device of which a compute unit has room for each: what the
-// driver says of compute units, or an estimate by the device's type. Drivers of NVIDIA's and AMD's GPUs tell; of
-// those that do not, the largest discrete GPUs are Intel's, with 32 Xe cores. A CPU counts as few, because
-// each of its workgroups costs more than it shares out.
+// Workgroups is tuning.Device.WorkgroupsOf by the profile that suits the device.
 func Workgroups(a *vk.Adapter, each int) int {
-	units := int(a.Caps.ComputeUnits)
-	if units == 0 {
-		switch a.Type {
-		case vk.TypeCPU:
-			return 8
-		case vk.TypeDiscrete, vk.TypeVirtual:
-			units = 32
-		default:
-			units = 16
-		}
-	}
-	return units * each
+	p, _ := tuning.For(a)
+	return p.Device.WorkgroupsOf(a, each)
 }

@@ -1,4 +1,89 @@
 package tuning
 
 // Attention is what package attention was fitted to.
-type Attention struct{}
+//
+// The plan divides a launch into workgroups: of how many heads each, and of how many parts of
+// each row. It weighs estimates in one unit, the time of a tile of the workgroup with the most
+// heads: 16 rows of 64 heads on the device that they were measured on (docs/design/decode.md).
+type Attention struct {
+	// MaxHeads are the most heads of a workgroup with matrices. A workgroup decodes each row
+	// once, so more heads share that work; their outputs have to fit into registers.
+	MaxHeads int
+
+	// LaneHeads are the most heads of a workgroup of the kernels whose lanes hold known
+	// components, attn_decode_lanes and attn_prefill_lanes. Fewer make shorter code.
+	LaneHeads int
+
+	// LanesAnyRegisters lets these kernels have more registers than the device is thought to
+	// have, for devices that keep them in memory anyway.
+	LanesAnyRegisters bool
+
+	// LanesAnyHeads has attn_decode_lanes decode any number of heads, however much of a
+	// workgroup is padding: tests have few heads, and have to execute it.
+	LanesAnyHeads bool
+
+	// Subgroups are how many subgroups of a workgroup to try, best first. More subgroups hold
+	// fewer registers each, but read more shared memory for each product.
+	Subgroups []int
+
+	// DecodeSubgroups are the same for attn_decode_cm. Its code is half as long with 16 as with
+	// 8, which counts where instructions come from memory, as they do in a step.
+	DecodeSubgroups []int
+
+	// OtherRegisters are an invocation's registers besides its matrices: addresses, rows on
+	// their way, and the rest.
+	OtherRegisters int
+
+	// Plain are the forms of the kernels without matrices, the one with the most heads first.
+	// The first that fits a device is taken; the last has to fit Vulkan's guaranteed limits.
+	Plain []PlainForm
+
+	// MinPartRows are the fewest rows that are worth a part of their own. Below it the fixed
+	// cost of a part (loading q, storing and joining 2 KiB a head) exceeds its work.
+	MinPartRows int
+
+	// Waves is how often parts may fill the device. A third more workgroups than find room take
+	// twice as long as one wave; cut in three they take four thirds. More waves gain less than
+	// the work of a workgroup besides its tiles costs, and take more scratch memory.
+	Waves int
+
+	// StartTime is that of starting a workgroup, finding its rows, and ending it.
+	StartTime float64
+
+	// HeadsTime is that of loading the queries and storing the output of a workgroup with the
+	// most heads.
+	HeadsTime float64
+
+	// TrafficTime is that of moving the queries and output of as many heads as fill the device.
+	TrafficTime float64
+
+	// JoinTime is that of the launch that joins parts.
+	JoinTime float64
+
+	// SpillTime is that of parts of as many heads as fill the device, beyond the first so many:
+	// they leave the cache before they are joined.
+	SpillTime float64
+
+	// RowShare is the share of a tile's time that is spent on its rows, whatever the number of
+	// heads, in kernels with matrices. The rest falls with the number of heads.
+	RowShare float64
+
+	// DecodeTile is the time of a tile of attn_decode_cm, which has twice as many rows: bringing
+	// them in and waiting for others, whatever the number of heads.
+	DecodeTile float64
+
+	// LanesCode is the time in which the code of attn_decode_lanes comes from memory, beyond
+	// that of attn_decode_cm with 16 invocations a row, which is short.
+	LanesCode float64
+
+	// DecodeCode is the same for attn_decode_cm with fewer invocations a row.
+	DecodeCode float64
+}
+
+// PlainForm is one way to divide the work of a kernel without matrices.
+type PlainForm struct {
+	Heads   int     // of a workgroup
+	Tile    int     // rows of cache at a time
+	PerUnit int     // workgroups that share a compute unit
+	Time    float64 // of a tile where that many do, in microseconds: about the unit of the plan
+}

@@ -4,9 +4,36 @@ package tuning
 var cpu = Profile{
 	Name: "cpu",
 
-	Device: Device{},
+	Device: Device{
+		DiscreteUnits:   8,
+		OtherUnits:      8,
+		OneEach:         true,
+		UnitRegisters:   65536,
+		MaxRegisters:    255,
+		NarrowRegisters: 128,
+	},
 
-	Attention: Attention{},
+	Attention: Attention{
+		MaxHeads:          64,
+		LaneHeads:         32,
+		LanesAnyRegisters: true,
+		LanesAnyHeads:     true,
+		Subgroups:         []int{8, 16, 32},
+		DecodeSubgroups:   []int{16, 8, 32},
+		OtherRegisters:    44,
+		Plain:             []PlainForm{{16, 16, 1, 3.8}, {8, 8, 2, 2.6}, {4, 8, 3, 2.9}},
+		MinPartRows:       32,
+		Waves:             4,
+		StartTime:         3,
+		HeadsTime:         4,
+		TrafficTime:       5,
+		JoinTime:          3,
+		SpillTime:         12,
+		RowShare:          0.5,
+		DecodeTile:        1.5,
+		LanesCode:         3,
+		DecodeCode:        4,
+	},
 
 	Compress: Compress{
 		LongInvocations: 512, ChunkInvocations: 512, SaveSingle: true,

@@ -6,9 +6,33 @@ import "github.com/vkmla/vkmla/vk"
 var hopper = Profile{
 	Name: "hopper",
 
-	Device: Device{},
+	Device: Device{
+		DiscreteUnits:   32,
+		OtherUnits:      16,
+		UnitRegisters:   65536,
+		MaxRegisters:    255,
+		NarrowRegisters: 128,
+	},
 
-	Attention: Attention{},
+	Attention: Attention{
+		MaxHeads:        64,
+		LaneHeads:       64,
+		Subgroups:       []int{8, 16, 32},
+		DecodeSubgroups: []int{16, 8, 32},
+		OtherRegisters:  44,
+		Plain:           []PlainForm{{16, 16, 1, 3.8}, {8, 8, 2, 2.6}, {4, 8, 3, 2.9}},
+		MinPartRows:     32,
+		Waves:           4,
+		StartTime:       3,
+		HeadsTime:       4,
+		TrafficTime:     5,
+		JoinTime:        3,
+		SpillTime:       12,
+		RowShare:        0.5,
+		DecodeTile:      1.5,
+		LanesCode:       3,
+		DecodeCode:      4,
+	},
 
 	Compress: Compress{
 		LongInvocations: 512, ChunkInvocations: 512, SaveSingle: true,
@@ -49,10 +73,14 @@ var hopper = Profile{
 	},
 
 	TopK: TopK{
-		PerUnit:     1,
-		Short:       []TopKShape{{1024, 4, 0, 11}, {1024, 8, 0, 11}, {1024, 16, 0, 11}, {1024, 20, 0, 11}, {1024, 32, 0, 11}},
-		Few:         []TopKShape{{1024, 8, 4096, 10}, {512, 8, 4096, 10}, {256, 16, 3072, 9}, {128, 24, 3072, 8}, {128, 16, 2048, 9}, {128, 16, 1536, 8}},
-		Many:        []TopKShape{{512, 8, 2048, 10}, {512, 8, 4096, 10}, {256, 16, 3072, 9}, {128, 24, 3072, 8}, {128, 16, 2048, 9}, {128, 16, 1536, 8}},
+		PerUnit: 1,
+		Short:   []TopKShape{{1024, 4, 0, 11}, {1024, 8, 0, 11}, {1024, 16, 0, 11}, {1024, 20, 0, 11}, {1024, 32, 0, 11}},
+		Few: []TopKShape{
+			{1024, 8, 4096, 10}, {512, 8, 4096, 10}, {256, 16, 3072, 9}, {128, 24, 3072, 8}, {128, 16, 2048, 9}, {128, 16, 1536, 8},
+		},
+		Many: []TopKShape{
+			{512, 8, 2048, 10}, {512, 8, 4096, 10}, {256, 16, 3072, 9}, {128, 24, 3072, 8}, {128, 16, 2048, 9}, {128, 16, 1536, 8},
+		},
 		SoloColumns: 16384, SliceColumns: 4096, MaxSlices: 16,
 		LaneThreads: 1024, LaneBits: 11, LaneEntries: []int{4096, 9216}, LaneSlice: 5120, LaneLists: 4096,
 		TileQuads: 4, TileRows: 128,

@@ -65,8 +65,8 @@ type LinearTokens8to32 struct {
 	Reads int
 
 	LeastParts, MostParts int // subgroups of a workgroup, among which K is divided
-	// Busy is how many subgroups per workgroup that fills the device are worth having; each waits for 2 or
-	// 4 KiB. BusyMany is for more than LeastPass tokens and rows that fill the device.
+	// Busy is how many subgroups per workgroup that fills the device are worth having; each waits
+	// for 2 or 4 KiB. BusyMany is for more than LeastPass tokens and rows that fill the device.
 	Busy, BusyMany int
 	// AlikeParts are the subgroups for up to LeastPass tokens of formats that share kernels between
 	// layers (see AlikeRows): 1.5 % of a step.
@@ -75,8 +75,9 @@ type LinearTokens8to32 struct {
 
 	MostUnrolled int // numbers of K that compilers unroll willingly
 
-	// For more than LeastPass tokens: numbers of K of a step beyond which there is no kernel, chunks of a
-	// step and subgroups of a workgroup. They bound what a slow compiler has to compile.
+	// For more than LeastPass tokens: numbers of K of a step beyond which there is no kernel,
+	// chunks of a step and subgroups of a workgroup. They bound what a slow compiler has to
+	// compile.
 	MostStepMany, MostAheadMany, MostPartsMany int
 }
 
@@ -113,10 +114,10 @@ type BaseTile struct {
 
 // LinearTiles is for proj_linear_cm and proj_linear_whole.
 type LinearTiles struct {
-	// Shapes are for products of 16 numbers, most tokens first. Small tiles are bound by reading weights: long
-	// steps read 64 bytes of a row at a time, and little shared memory lets four workgroups share a
-	// multiprocessor. The largest is bound by what brings operands: two workgroups take turns, and a
-	// subgroup has as many sums as registers hold.
+	// Shapes are for products of 16 numbers, most tokens first. Small tiles are bound by reading
+	// weights: long steps read 64 bytes of a row at a time, and little shared memory lets four
+	// workgroups share a multiprocessor. The largest is bound by what brings operands: two
+	// workgroups take turns, and a subgroup has as many sums as registers hold.
 	Shapes []LinearTile
 	// SmallTokens is the most tokens of small tiles, of which FillSmall times the usual workgroups
 	// fill the device.
@@ -138,7 +139,7 @@ type LinearParts struct {
 	LeastSteps int // steps of a part: fewer do not hide their loads
 	IdleFill   int // K is cut where tiles make less than 1/IdleFill of what fills the device
 
-	// Costs in numbers of K that a tile is multiplied by meanwhile, at 300 TFLOP/s and 2.5 TB/s: of a
-	// part of a tile, and of the second launch, 3 us, for each tile there is room for.
+	// Costs in numbers of K that a tile is multiplied by meanwhile, at 300 TFLOP/s and 2.5 TB/s: of
+	// a part of a tile, and of the second launch, 3 us, for each tile there is room for.
 	PartCost, LaunchCost int
 }

@@ -14,7 +14,7 @@ type Logits struct {
 	// all of them; each takes registers. idx_logits_lanes takes as many heads at most.
 	MatrixHeads int
 	// MatrixSubgroups is the fewest subgroups of a workgroup. Fewer let two workgroups share a
-	// compute unit, so that one loads its queries while the other works.
+	// compute unit, so that one loads its queries while the other works; on an H100 4 do.
 	MatrixSubgroups int
 	// MatrixTokens is the most tokens of a workgroup, which share the decoded keys. Decoding is a
 	// fourth of the instructions for one token, so more of them gain little.
@@ -28,9 +28,9 @@ type Logits struct {
 
 	// Of idx_logits_lanes, where matrices stay in registers.
 
-	// LaneSubgroups is how many subgroups share a token's queries in shared memory, and RawSubgroups
-	// the same where they quantise the queries first: the fewer workgroups, the fewer do that
-	// twice on a compute unit.
+	// LaneSubgroups is how many subgroups share a token's queries in shared memory. With about 120
+	// registers an invocation, two workgroups of 8 share a compute unit of an H100. RawSubgroups is
+	// the same where they quantise the queries first: one of 16 does not do it twice there.
 	LaneSubgroups, RawSubgroups int
 	// LaneTiles is the most matrices that the heads may take. The code is long in proportion: a
 	// processor takes most of a minute to compile 8 of them.

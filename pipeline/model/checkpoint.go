@@ -6,19 +6,18 @@ import (
 	"slices"
 
 	"github.com/vkmla/vkmla/internal/safetensors"
-	"github.com/vkmla/vkmla/vk"
 )
 
 const opOpen = "model: open checkpoint"
 
-// CheckpointOptions say what of a checkpoint is wanted. The zero value is all of it.
+// CheckpointOptions say which part of a checkpoint to read. The zero value means all of it.
 type CheckpointOptions struct {
 	Layers []int // numbers of the layers, in the order wanted; nil: all
-	// Ranks divides heads and groups among as many devices, of which this is number
-	// Rank: 0, 0 (or 0, 1) is everything. Ranks has to divide o_groups.
+	// Ranks is among how many devices heads and groups are divided, a divisor of o_groups; 0
+	// counts as 1. Rank is the number of this one, from 0.
 	Rank, Ranks int
-	// Config describes the model in place of config.json, for layers that no config.json can
-	// describe; nil: config.json does.
+	// Config takes the place of config.json, for kinds of layers that config.json cannot name; nil:
+	// config.json is read.
 	Config *Config
 }
 
@@ -31,23 +30,24 @@ type Checkpoint struct {
 	model  *safetensors.Model
 }
 
-// Open opens a model's folder: config.json (see ParseConfig), and
-// model.safetensors or the files that model.safetensors.index.json names. It checks
-// that every layer asked for has all of its attention tensors and no others, in the
-// shapes that the configuration demands, with scales that are numbers. Weights
-// themselves are only read when they are needed; what does not belong to attention is
-// not looked at. Whoever opens the checkpoint closes it.
+// Open opens a model's folder: config.json (see ParseConfig), and model.safetensors or the files
+// that model.safetensors.index.json names. It checks that every layer asked for has all of its
+// attention tensors and no others, in the shapes that the configuration demands, with scales that
+// are numbers. The weights themselves are read when they are needed. Tensors outside of attention
+// are ignored. The caller closes the checkpoint.
 //
-// Tensors may be named as in released checkpoints, with or without "model.", or as
-// transformers names them. A linear layer may be stored as BF16 (F16 and F32 are
-// rounded to it), as FP8 with scales .scale or .weight_scale_inv (or .weight_scale)
-// per 128 by 128 (UE8M0 or float), or as NVFP4 with .weight_scale and
-// .weight_scale_2, or .weight_packed, .weight_scale and .weight_global_scale. Small
-// tensors may be any of the floats.
+// Tensors may be named as in released checkpoints, with or without "model.", or as transformers
+// names them. A linear layer may be stored as
 //
-// Errors: *ConfigError (ErrConfig); *CheckpointError (ErrCheckpoint), also for
-// malformed files; *vk.ArgumentError (vk.ErrArgument) for the options; the file
-// system's.
+//   - BF16; F16 and F32 are rounded to it;
+//   - FP8 with a scale for 128 by 128, UE8M0 or float: .scale, .weight_scale_inv or .weight_scale;
+//   - NVFP4 with .weight_scale and .weight_scale_2, or .weight_packed, .weight_scale and
+//     .weight_global_scale.
+//
+// Small tensors may be any of the floats. Nothing in a file is trusted unchecked.
+//
+// Errors: *ConfigError (ErrConfig); *CheckpointError (ErrCheckpoint), also for malformed files;
+// vk.ErrArgument for the options; the file system's.
 func Open(dir string, o CheckpointOptions) (*Checkpoint, error) {
 	cfg, err := o.config(dir)
 	if err != nil {
@@ -56,9 +56,9 @@ func Open(dir string, o CheckpointOptions) (*Checkpoint, error) {
 	ranks := max(o.Ranks, 1)
 	switch {
 	case o.Ranks < 0 || cfg.Groups%ranks != 0:
-		return nil, &vk.ArgumentError{Op: opOpen, Arg: "Ranks", Got: fmt.Sprint(o.Ranks), Want: fmt.Sprintf("a divisor of the %d groups", cfg.Groups)}
+		return nil, badArgument(opOpen, "Ranks", o.Ranks, "a divisor of the %d groups", cfg.Groups)
 	case o.Rank < 0 || o.Rank >= ranks:
-		return nil, &vk.ArgumentError{Op: opOpen, Arg: "Rank", Got: fmt.Sprint(o.Rank), Want: fmt.Sprintf("0 to %d", ranks-1)}
+		return nil, badArgument(opOpen, "Rank", o.Rank, "0 to %d", ranks-1)
 	}
 	layers := o.Layers
 	if layers == nil {
@@ -68,7 +68,7 @@ func Open(dir string, o CheckpointOptions) (*Checkpoint, error) {
 	}
 	for i, n := range layers {
 		if n < 0 || n >= len(cfg.Layers) || slices.Contains(layers[:i], n) {
-			return nil, &vk.ArgumentError{Op: opOpen, Arg: "Layers", Got: fmt.Sprint(n), Want: fmt.Sprintf("each of 0 to %d at most once", len(cfg.Layers)-1)}
+			return nil, badArgument(opOpen, "Layers", n, "each of 0 to %d at most once", len(cfg.Layers)-1)
 		}
 	}
 	m, err := safetensors.OpenModel(dir)
@@ -91,7 +91,7 @@ func (o *CheckpointOptions) config(dir string) (Config, error) {
 	return *o.Config, o.Config.Check()
 }
 
-// fileError types what is wrong with the files as a whole.
+// fileError gives an error about the files as a whole its type.
 func fileError(err error) error {
 	if errors.Is(err, safetensors.ErrFormat) {
 		return &CheckpointError{Tensor: "model", err: err}
@@ -115,8 +115,8 @@ func (c *Checkpoint) read(layers []int) error {
 	return nil
 }
 
-// Bytes returns the bytes of all tensors of the layers, which is what they take on a
-// device but for some padding.
+// Bytes returns the bytes of all tensors of the layers, without the padding that they get on a
+// device.
 func (c *Checkpoint) Bytes() int64 {
 	n := int64(0)
 	for i := range c.Layers {
@@ -125,12 +125,12 @@ func (c *Checkpoint) Bytes() int64 {
 	return n
 }
 
-// Close unmaps the files. Nothing of Layers can be read afterwards; what was uploaded
-// stays. Closing twice is allowed.
+// Close unmaps the files: Layers cannot be read afterwards, but what was uploaded stays. Closing
+// twice is allowed.
 func (c *Checkpoint) Close() error {
 	c.Layers = nil
 	if c.model == nil {
-		return nil // made by nobody
+		return nil // not made by Open
 	}
 	if err := c.model.Close(); err != nil {
 		return fmt.Errorf("model: close checkpoint: %w", err)

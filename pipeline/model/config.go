@@ -1,7 +1,6 @@
 package model
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -10,35 +9,17 @@ import (
 	"github.com/vkmla/vkmla/indexer"
 )
 
-// ErrConfig is matched by every *ConfigError.
-var ErrConfig = errors.New("unusable configuration")
-
-// ConfigError says what of a model's configuration cannot be used.
-type ConfigError struct {
-	Field string // name in config.json, such as "o_groups"
-	Got   string // its value, or "absent"
-	Want  string // what is accepted
-}
-
-// Error reads "model: config: field: got X, want Y".
-func (e *ConfigError) Error() string {
-	return fmt.Sprintf("model: config: %s: got %s, want %s", e.Field, e.Got, e.Want)
-}
-
-// Is reports whether target is ErrConfig.
-func (e *ConfigError) Is(target error) bool { return target == ErrConfig }
-
 // Sizes that every DeepSeek-V4 model shares.
 const (
 	HeadDim   = cache.D   // numbers of a head and of a compressed entry
 	IndexDim  = indexer.D // numbers of an indexer head and of its keys
-	ropeDim   = 64        // the last of a head, which are rotated
+	ropeDim   = 64        // numbers of a head that are rotated: the last ones
 	blockSide = 128       // rows and columns of a block with one FP8 scale
 	nvBlock   = 16        // columns with one NVFP4 scale
 )
 
-// Config describes the attention of a DeepSeek-V4 model. The letters: H = Heads,
-// G = Groups, P = H/G heads of a group, Hi = IndexHeads.
+// Config describes the attention of a model. The letters: H = Heads, G = Groups, P = H/G heads of
+// a group, Hi = IndexHeads.
 type Config struct {
 	Hidden       int     // hidden_size: width of what goes into a layer and comes out
 	Heads        int     // num_attention_heads, H, of 512 numbers each
@@ -46,20 +27,19 @@ type Config struct {
 	ORank        int     // o_lora_rank: width of the output's bottleneck, of each group
 	Groups       int     // o_groups, G, a divisor of H
 	IndexHeads   int     // index_n_heads, Hi, of 128 numbers each; unused without an indexer
-	TopK         int     // index_topk: entries that the indexer picks, up to indexer.MaxK; likewise
-	Window       int     // sliding_window, in tokens with the token itself
+	TopK         int     // index_topk: entries that an indexer picks, up to indexer.MaxK; likewise
+	Window       int     // sliding_window, in tokens, the token itself included
 	MaxPositions int     // max_position_embeddings
 	Eps          float32 // rms_norm_eps, of every norm
 	Layers       []Layer // the kind of each layer
 	Main         Rope    // of layers without compressed entries
 	Compress     Rope    // of layers with compressed entries
-	Quantization string  // quantization_config.quant_method as written, "" without one; weights describe themselves
+	Quantization string  // quantization_config.quant_method as written; "" for none. Weights describe themselves
 }
 
-// Rope says by what angles positions turn the last 64 numbers of a head: pair i of
-// 32 by position * f_i with f_i = Theta^(-i/32), which YaRN divides by Factor for the
-// slow pairs and leaves alone for the fast ones. The length of vectors is kept:
-// YaRN's attention factor is 1.
+// Rope says by what angles positions turn the last 64 numbers of a head: pair i of 32 by
+// position * f_i with f_i = Theta^(-i/32). YaRN divides f_i by Factor for the slow pairs and leaves
+// the fast ones alone. The length of vectors stays: YaRN's attention factor is 1.
 //
 // Sources: "YaRN: Efficient Context Window Extension of Large Language Models",
 // Peng et al., section 3.2; precompute_freqs_cis in DeepSeek-V4's inference/model.py.
@@ -67,16 +47,15 @@ type Rope struct {
 	Theta    float64
 	Factor   float64 // of YaRN; 1 (or 0): none, and the rest is unused
 	BetaFast float64 // pairs that turn more often than this over Original positions stay as they are
-	BetaSlow float64 // those that turn less often than this are slowed by the whole Factor
+	BetaSlow float64 // pairs that turn less often than this are slowed by the whole Factor
 	Original int     // positions that the model knew before it was extended
 }
 
 // Scaled reports whether YaRN changes the frequencies.
 func (r Rope) Scaled() bool { return r.Factor != 0 && r.Factor != 1 }
 
-// Rope returns the rotation of a layer, which serves its queries, keys, compressed
-// entries and indexer alike, and the zero Rope, which has no table, for a layer that the
-// model does not have.
+// Rope returns the rotation of a layer, for its queries, keys, compressed entries and indexer
+// alike. An unknown layer has the zero Rope, for which there is no table.
 func (c Config) Rope(layer int) Rope {
 	switch {
 	case layer < 0 || layer >= len(c.Layers):
@@ -90,8 +69,7 @@ func (c Config) Rope(layer int) Rope {
 // HeadsPerGroup returns P = H/G, all heads where Groups is not set.
 func (c Config) HeadsPerGroup() int { return c.Heads / max(c.Groups, 1) }
 
-// FlashConfig returns the configuration of DeepSeek-V4-Flash, for those who have no
-// checkpoint at hand.
+// FlashConfig returns the configuration of DeepSeek-V4-Flash, for use without a checkpoint.
 func FlashConfig() Config {
 	return Config{Hidden: 4096, Heads: 64, QRank: 1024, ORank: 1024, Groups: 8, IndexHeads: 64, TopK: 512, Window: 128,
 		MaxPositions: 1 << 20, Eps: 1e-6, Layers: alternating(Window, 43), Main: plainRope(), Compress: yarnRope(), Quantization: "fp8"}
@@ -120,8 +98,8 @@ func yarnRope() Rope {
 	return Rope{Theta: 160000, Factor: 16, BetaFast: 32, BetaSlow: 1, Original: 65536}
 }
 
-// Limits of a configuration. They keep every product of sizes far from overflow,
-// and no model comes near them.
+// Limits of a configuration. They keep every product of sizes far from overflow, and no model comes
+// near them.
 const (
 	maxWidth  = 1 << 20
 	maxLayers = 1 << 12

@@ -20,8 +20,8 @@ const (
 
 // LoadConfig reads config.json of a model's folder. See ParseConfig.
 //
-// Errors: *ConfigError (ErrConfig), or the file system's, fs.ErrInvalid for what is not a
-// regular file.
+// Errors: *ConfigError (ErrConfig); the file system's, fs.ErrInvalid for anything but a regular
+// file.
 func LoadConfig(dir string) (Config, error) {
 	f, _, err := safetensors.OpenRegular(filepath.Join(dir, configName))
 	if err != nil {
@@ -35,16 +35,15 @@ func LoadConfig(dir string) (Config, error) {
 	return ParseConfig(data)
 }
 
-// ParseConfig reads a config.json in either spelling: that of the released
-// checkpoints (compress_ratios, rope_theta, compress_rope_theta, rope_scaling) or
-// that of newer versions of transformers (layer_types, compress_rates,
-// rope_parameters with "main" and "compress"). Where both stand they have to agree. A
-// rope_theta in a rope_scaling (or rope_parameters) without names has to be one of the
-// two that rope_theta and compress_rope_theta give.
-// Lists may go on beyond num_hidden_layers, for layers that only predict ahead.
+// ParseConfig reads a config.json in either spelling: that of the released checkpoints
+// (compress_ratios, rope_theta, compress_rope_theta, rope_scaling) or that of newer versions of
+// transformers (layer_types, compress_rates, rope_parameters with "main" and "compress"). Where
+// both are present they have to agree. A rope_theta in a rope_scaling or rope_parameters without
+// names has to equal rope_theta or compress_rope_theta. Lists may go on beyond num_hidden_layers,
+// for layers that only predict ahead.
 //
-// Fields that do not concern attention are not looked at. Those that do are not
-// guessed: one that is absent is an error, unless every model has the same value.
+// Fields that do not concern attention are ignored. Those that do are never guessed: an absent one
+// is an error, unless every model has the same value.
 //
 // Errors: *ConfigError (ErrConfig), which names the field.
 //
@@ -81,7 +80,7 @@ func jsonError(err error) error {
 	return &ConfigError{configName, err.Error(), "a JSON object"}
 }
 
-// configFile is config.json as far as attention goes. Pointers tell what is absent.
+// configFile is the part of config.json that concerns attention. Absent fields are nil.
 type configFile struct {
 	ModelType  *string  `json:"model_type"`
 	Hidden     *int     `json:"hidden_size"`
@@ -133,8 +132,8 @@ type ropeFile struct {
 	Part      *float64 `json:"partial_rotary_factor"`
 }
 
-// ropeNamed is rope_scaling or rope_parameters: two named sets, as transformers writes
-// the second, or one set without a name, as released checkpoints have the first.
+// ropeNamed is rope_scaling or rope_parameters: either two named sets, as transformers writes
+// rope_parameters, or one set without a name, as released checkpoints have rope_scaling.
 type ropeNamed struct {
 	ropeFile
 	Main     *ropeFile `json:"main"`
@@ -148,7 +147,7 @@ var layerTypes = map[string]LayerSpec{
 	"heavily_compressed_attention": C128A,
 }
 
-// configReader remembers the first thing that is wrong.
+// configReader makes a Config of a configFile. It remembers the first error.
 type configReader struct {
 	f   configFile
 	err error
@@ -238,7 +237,8 @@ func (r *configReader) ratios() []int {
 	}
 	for name, rate := range f.Rates {
 		if want, known := layerTypes[name]; !known || rate != want.Ratio {
-			r.bad("compress_rates", fmt.Sprintf("%q: %d", name, rate), "4 for compressed_sparse_attention and 128 for heavily_compressed_attention")
+			r.bad("compress_rates", fmt.Sprintf("%q: %d", name, rate),
+				"4 for compressed_sparse_attention and 128 for heavily_compressed_attention")
 		}
 	}
 	if r.err != nil {
@@ -258,7 +258,8 @@ func (r *configReader) ratios() []int {
 		spec, known := layerTypes[f.Types[i]]
 		switch {
 		case !known:
-			r.bad("layer_types", fmt.Sprintf("%.60q for layer %d", f.Types[i], i), "sliding_attention, compressed_sparse_attention or heavily_compressed_attention")
+			r.bad("layer_types", fmt.Sprintf("%.60q for layer %d", f.Types[i], i),
+				"sliding_attention, compressed_sparse_attention or heavily_compressed_attention")
 		case f.Ratios != nil && spec.Ratio != list[i]:
 			r.bad("layer_types", fmt.Sprintf("%s for layer %d", f.Types[i], i), "what compress_ratios says, %d", f.Ratios[i])
 		}
@@ -274,8 +275,8 @@ type ropeSaid struct {
 	Rope
 }
 
-// ropes returns the rotations of layers without and with a compressor. Without any
-// of the latter (compressed is false) theirs may be absent.
+// ropes returns the rotations of layers without and with compressed entries. If there are none of
+// the latter (compressed is false), theirs may be absent.
 func (r *configReader) ropes(compressed bool) (main, compress Rope) {
 	var mains, compresses, unnamed []ropeSaid
 	for _, x := range []struct {
@@ -286,10 +287,10 @@ func (r *configReader) ropes(compressed bool) (main, compress Rope) {
 		case s == nil:
 		case (s.Main == nil) != (s.Compress == nil):
 			r.bad(x.field, "one of main and compress", "both or neither")
-		case s.Main != nil: // what stands beside the two is not looked at, as in transformers
+		case s.Main != nil: // anything beside the two is ignored, as in transformers
 			mains = append(mains, r.rope(x.field+".main", *s.Main))
 			compresses = append(compresses, r.rope(x.field+".compress", *s.Compress))
-		default: // without names the scaling belongs to the layers with a compressor
+		default: // a set without a name belongs to the layers with compressed entries
 			said := r.rope(x.field, s.ropeFile)
 			if said.theta != nil {
 				unnamed = append(unnamed, said)
@@ -303,8 +304,8 @@ func (r *configReader) ropes(compressed bool) (main, compress Rope) {
 	}
 	main = r.agreed(mains, "rope_theta", r.f.Theta, plainRope().Theta)
 	compress = r.agreed(compresses, "compress_rope_theta", r.f.CompressTheta, yarnRope().Theta)
-	// Without names nobody knows whose theta it is: transformers writes that of all
-	// layers into the scaling, others the one that is scaled.
+	// In a set without a name theta may be either: transformers writes that of all layers there,
+	// others write the one that is scaled.
 	for _, s := range unnamed {
 		if *s.theta != main.Theta && *s.theta != compress.Theta {
 			r.bad(s.field+".rope_theta", *s.theta, "%v or %v, as rope_theta and compress_rope_theta have it", main.Theta, compress.Theta)
@@ -313,8 +314,8 @@ func (r *configReader) ropes(compressed bool) (main, compress Rope) {
 	return main, compress
 }
 
-// agreed returns the one rotation that all of the list give, with the theta that they
-// or the field called name give, or else the usual one.
+// agreed returns the one rotation that all of the list give. Its theta is theirs, that of the field
+// called name, or else the usual one.
 func (r *configReader) agreed(list []ropeSaid, name string, theta *float64, usual float64) Rope {
 	rope, by := Rope{Factor: 1}, name
 	for i, s := range list {
@@ -352,13 +353,13 @@ func (r *configReader) same(a, b ropeSaid) {
 	}
 }
 
-// rope returns what a set says but for Rope.Theta, which other fields give, too.
+// rope returns the rotation of a set without Rope.Theta, which other fields give, too.
 func (r *configReader) rope(field string, f ropeFile) ropeSaid {
 	r.rotated(field+".partial_rotary_factor", f.Part)
 	if a := or(f.Attention, 1); a != 1 {
 		r.bad(field+".attention_factor", a, "1: the model's rotation keeps lengths")
 	}
-	// These two only count where the factor is not given, as their quotient.
+	// Without attention_factor the quotient of these two counts.
 	if m, all := or(f.Scale, 0), or(f.ScaleAll, 0); f.Attention == nil && m != all {
 		r.bad(field+".mscale", m, "mscale_all_dim, %v: the model's rotation keeps lengths", all)
 	}

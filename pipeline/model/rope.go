@@ -3,12 +3,9 @@ package model
 import (
 	"fmt"
 	"math"
-
-	"github.com/vkmla/vkmla/vk"
 )
 
-// RopePairs is the number of pairs of a head that turn, and of the cosines in a row of
-// a table.
+// RopePairs is the number of pairs of a head that turn, and of cosines in a row of a table.
 const RopePairs = ropeDim / 2
 
 // RopeRow is the number of float32 values of a table's row: 32 cosines, then 32 sines.
@@ -22,10 +19,10 @@ const RopeRow = ropeDim
 //	f_i = g_i/Factor * (1 - keep_i) + g_i * keep_i         with YaRN
 //	keep_i = 1 - (i - low) / (high - low), within 0..1
 //	low, high = floor(c(BetaFast)), ceil(c(BetaSlow)), within 0..63
-//	c(n) = 64 ln(Original / (2 pi n)) / (2 ln Theta)       the pair that turns n times in Original positions
+//	c(n) = 64 ln(Original / (2 pi n)) / (2 ln Theta)
 //
-// Angles are not scaled otherwise, and YaRN's factor on the attention is 1. Of a rotation
-// that Config.Check refuses, such as the zero value, they have no meaning.
+// c(n) is the pair that turns n times in Original positions. Angles are not scaled otherwise.
+// For a rotation that Config.Check refuses, such as the zero value, they mean nothing.
 //
 // Sources: vLLM vllm/model_executor/layers/rotary_embedding (common.py, yarn_scaling_rope.py),
 // DeepSeek's inference/model.py (precompute_freqs_cis).
@@ -44,8 +41,7 @@ func (r Rope) Frequencies() [RopePairs]float32 {
 	return f
 }
 
-// ramp are the pairs between which YaRN goes over from the given frequencies to the
-// divided ones.
+// ramp returns the pairs between which YaRN goes from the given frequencies to the divided ones.
 func (r Rope) ramp() (low, high float32) {
 	if !r.Scaled() {
 		return 0, 1
@@ -61,22 +57,21 @@ func (r Rope) ramp() (low, high float32) {
 	return low, high
 }
 
-// Table makes rows 0 to rows-1 of a table, row k for position k*step: for pair i the
-// cosine of k*step * f_i at i and its sine at 32+i. The angle is the product of float32
-// numbers, rounded, up to 0.03 from the exact one at position 2^20: that is what models
-// are trained and run with. Cosine and sine are rounded from float64. A step
-// of a layer's ratio gives the table for compressed entries, which turn by the position of
-// the first token of their group. A row is 256 bytes.
+// Table makes rows 0 to rows-1 of a table, row k for position k*step: for pair i the cosine of
+// k*step * f_i at i and its sine at 32+i. Models are trained and run with angles that are products
+// of float32 numbers, rounded to float32: up to 0.03 from the exact one at position 2^20. Cosine
+// and sine are rounded from float64. With a layer's ratio as step, it is the table for compressed
+// entries, which turn by the position of the first token of their group. A row has 256 bytes.
 //
-// Errors: vk.ErrArgument for numbers below 1, positions beyond 2^24, which float32 does
-// not tell apart, or a rotation that Config.Check refuses.
+// Errors: vk.ErrArgument for numbers below 1, positions beyond MaxPosition, or a rotation that
+// Config.Check refuses.
 func (r Rope) Table(rows, step int) ([]float32, error) {
 	if err := r.usable("model: rope table"); err != nil {
 		return nil, err
 	}
 	if rows < 1 || step < 1 || rows > MaxPosition/step+1 {
-		return nil, &vk.ArgumentError{Op: "model: rope table", Arg: "rows, step", Got: fmt.Sprintf("%d, %d", rows, step),
-			Want: fmt.Sprintf("at least 1 and positions up to %d", MaxPosition)}
+		return nil, badArgument("model: rope table", "rows, step", fmt.Sprintf("%d, %d", rows, step),
+			"at least 1 and positions up to %d", MaxPosition)
 	}
 	f, table := r.Frequencies(), make([]float32, rows*RopeRow)
 	for k := range rows {
@@ -85,22 +80,23 @@ func (r Rope) Table(rows, step int) ([]float32, error) {
 	return table, nil
 }
 
-// Rows writes the rows of the given positions, one after the other, to dst: what a step
-// needs of a table, for a server that does not keep one. Tokens then turn by row number
-// instead of position.
+// Rows writes the rows of the given positions to dst, one after the other: the part of a table that
+// a step needs, for a server that keeps no table. Tokens then turn by row number instead of
+// position.
 //
-// Errors: vk.ErrArgument for a position below 0 or beyond 2^24, a dst that has not 64
-// numbers for each, or a rotation that Config.Check refuses; then nothing was written.
+// Errors: vk.ErrArgument for a position below 0 or beyond MaxPosition, a dst without 64 numbers for
+// each, or a rotation that Config.Check refuses. After an error nothing was written.
 func (r Rope) Rows(dst []float32, positions []int) error {
 	if err := r.usable("model: rope rows"); err != nil {
 		return err
 	}
 	if len(dst) != len(positions)*RopeRow {
-		return &vk.ArgumentError{Op: "model: rope rows", Arg: "dst", Got: fmt.Sprintf("%d values", len(dst)), Want: fmt.Sprintf("%d for each of %d positions", RopeRow, len(positions))}
+		return badArgument("model: rope rows", "dst", fmt.Sprintf("%d values", len(dst)),
+			"%d for each of %d positions", RopeRow, len(positions))
 	}
 	for _, p := range positions {
 		if p < 0 || p > MaxPosition {
-			return &vk.ArgumentError{Op: "model: rope rows", Arg: "positions", Got: fmt.Sprint(p), Want: fmt.Sprintf("0 to %d", MaxPosition)}
+			return badArgument("model: rope rows", "positions", p, "0 to %d", MaxPosition)
 		}
 	}
 	f := r.Frequencies()
@@ -112,12 +108,12 @@ func (r Rope) Rows(dst []float32, positions []int) error {
 
 func (r Rope) usable(op string) (err error) {
 	r.check(func(string, any, string, ...any) {
-		err = &vk.ArgumentError{Op: op, Arg: "Rope", Got: fmt.Sprintf("%+v", r), Want: "a rotation that Config.Check accepts"}
+		err = badArgument(op, "Rope", fmt.Sprintf("%+v", r), "a rotation that Config.Check accepts")
 	}, "", "")
 	return err
 }
 
-// maxPosition is the last of the numbers that float32 all has.
+// MaxPosition is the last position: float32 does not tell apart all integers beyond it.
 const MaxPosition = 1 << 24
 
 func turnRow(row []float32, f *[RopePairs]float32, position int) {

@@ -64,8 +64,8 @@ type Layer struct {
 	PicksOf   int // whose picks it attends: its own unless PickEarlier
 }
 
-// windowPool is the pool of the sliding window, which every layer has. Its page is that of vLLM, as is
-// that of C4A's entries. Entries of C128A cover 128 tokens each, so a small page wastes
+// windowPool is the pool of the sliding window, which every layer has. Its page is that of vLLM, as
+// is that of C4A's entries. Entries of C128A cover 128 tokens each, so a small page wastes
 // little. Pages of states are large enough to keep their block tables short: a table has an
 // entry for each page of a sequence although only the last few pages exist.
 var windowPool = PoolSpec{Name: "window", Stores: []Store{StoreWindow}, Page: 64, Tokens: 1, Keep: KeepWindow}
@@ -151,7 +151,7 @@ func checkLayers(list []Layer, bad func(field string, got any, want string, a ..
 func (c *layerCheck) layer(i int) {
 	l := &c.list[i]
 	field := fmt.Sprintf("layers[%d]", i)
-	if l.Name == "" || l.Ratio < 0 || l.Ratio > maxWidth {
+	if l.Name == "" || l.Ratio < 0 || l.Ratio > cache.MaxRatio {
 		c.bad("compress_ratios", fmt.Sprintf("%d for layer %d", l.Ratio, i), "0, 1, 4 or 128")
 		return
 	}
@@ -181,7 +181,8 @@ func (c *layerCheck) sources(field string, i int) {
 		return nil
 	}
 	entries := from("EntriesOf", l.EntriesOf, l.Borrows)
-	if entries != nil && l.Borrows && (!entries.Compresses() || entries.Ratio != l.Ratio || l.Picks == PickOwn && entries.Picks != PickOwn) {
+	if entries != nil && l.Borrows && (!entries.Compresses() || entries.Ratio != l.Ratio ||
+		l.Picks == PickOwn && entries.Picks != PickOwn) {
 		c.bad(field+".EntriesOf", l.EntriesOf, "a layer with what %s reads, by a compressor of ratio %d", l.Name, l.Ratio)
 	}
 	picks := from("PicksOf", l.PicksOf, l.Picks == PickEarlier)
@@ -205,11 +206,7 @@ func (c *layerCheck) caches(field string, l *Layer) {
 		c.pools[p.Name] = p
 		for _, s := range p.Stores {
 			have = append(have, s)
-			tokens, keeps := 1, p.Keep != KeepAll
-			if s == StoreEntries || s == StoreKeys {
-				tokens, keeps = l.Ratio, p.Keep == KeepAll
-			}
-			if p.Tokens != tokens || !keeps {
+			if tokens, keeps := l.reads(s, p.Keep); p.Tokens != tokens || !keeps {
 				c.bad(at, fmt.Sprintf("%+v", p), "slots of %d tokens, kept as long as they are read", tokens)
 			}
 		}
@@ -220,6 +217,18 @@ func (c *layerCheck) caches(field string, l *Layer) {
 	if !slices.Equal(have, want) {
 		c.bad(field+".Pools", fmt.Sprintf("stores %v", have), "%v", want)
 	}
+}
+
+// reads returns the tokens of a slot of a store, and whether keep is enough for what a step reads.
+func (s *LayerSpec) reads(store Store, keep int) (tokens int, enough bool) {
+	switch store {
+	case StoreWindow:
+		return 1, keep == KeepWindow || keep == KeepAll
+	case StoreEntries, StoreKeys:
+		return s.Ratio, keep == KeepAll
+	}
+	c := s.Compression(HeadDim)
+	return 1, keep >= c.Window()-1 || keep == KeepAll
 }
 
 func (s *LayerSpec) equal(o *LayerSpec) bool {

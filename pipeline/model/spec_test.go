@@ -49,17 +49,20 @@ func TestCheckLayers(t *testing.T) {
 	cfg.Layers = borrowing()
 	require.NoError(t, cfg.Check())
 	for name, change := range map[string]func(l []model.Layer){
-		"compress_ratios":       func(l []model.Layer) { l[1] = model.V4Layers(8)[0] },
-		"layers[0]: got full":   func(l []model.Layer) { l[0].Ratio = 0 },
-		"layers[3]: got reuse":  func(l []model.Layer) { l[3].Picks = model.PickNone },
-		"layers[0].EntriesOf":   func(l []model.Layer) { l[0].EntriesOf = 1 },
-		"layers[1].EntriesOf":   func(l []model.Layer) { l[1].EntriesOf = 1 },
-		"layers[2].EntriesOf":   func(l []model.Layer) { l[2].EntriesOf = 1 },
-		"layers[1].PicksOf":     func(l []model.Layer) { l[1].PicksOf = 0 },
-		"layers[3].PicksOf":     func(l []model.Layer) { l[3].PicksOf = 2 },
-		"layers[0].Pools":       func(l []model.Layer) { l[0].Pools = l[0].Pools[:2] },
-		"layers[0].Pools \"\"":  func(l []model.Layer) { l[0].Pools[1].Name = "" },
-		"layers[0].Pools \"fu":  func(l []model.Layer) { l[0].Pools[1].Tokens = 2 },
+		"compress_ratios":      func(l []model.Layer) { l[1] = model.V4Layers(8)[0] },
+		"layers[0]: got full":  func(l []model.Layer) { l[0].Ratio = 0 },
+		"layers[3]: got reuse": func(l []model.Layer) { l[3].Picks = model.PickNone },
+		"layers[0].EntriesOf":  func(l []model.Layer) { l[0].EntriesOf = 1 },
+		"layers[1].EntriesOf":  func(l []model.Layer) { l[1].EntriesOf = 1 },
+		"layers[2].EntriesOf":  func(l []model.Layer) { l[2].EntriesOf = 1 },
+		"layers[1].PicksOf":    func(l []model.Layer) { l[1].PicksOf = 0 },
+		"layers[3].PicksOf":    func(l []model.Layer) { l[3].PicksOf = 2 },
+		"layers[0].Pools":      func(l []model.Layer) { l[0].Pools = l[0].Pools[:2] },
+		"layers[0].Pools \"\"": func(l []model.Layer) { l[0].Pools[1].Name = "" },
+		"layers[0].Pools \"fu": func(l []model.Layer) { l[0].Pools[1].Tokens = 2 },
+		"layers[0].Pools \"full.st": func(l []model.Layer) {
+			l[0].Ratio, l[0].Pools[1].Tokens = 2, 2
+		},
 		"layers[1].Pools \"win": func(l []model.Layer) { l[1].Pools[0].Page = 32 },
 	} {
 		list := borrowing()

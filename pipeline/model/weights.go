@@ -1,47 +1,12 @@
 package model
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/vkmla/vkmla/tensor"
-	"github.com/vkmla/vkmla/vk"
 )
 
-// ErrCheckpoint is matched by every *CheckpointError, and by errors about files that
-// are malformed.
-var ErrCheckpoint = errors.New("unusable checkpoint")
-
-// CheckpointError says which tensor of a checkpoint is missing, unexpected, or not
-// what the model's configuration demands.
-type CheckpointError struct {
-	File   string // in the checkpoint's folder; "" where no file is concerned
-	Tensor string // name as stored, or as a released checkpoint would name it
-	Got    string // what is there: a type and shape, a value, or "absent"
-	Want   string // what is accepted
-	err    error  // of the file, nil if it is well formed
-}
-
-// Error reads "model: checkpoint: file: tensor: got X, want Y".
-func (e *CheckpointError) Error() string {
-	where := e.Tensor
-	if e.File != "" {
-		where = e.File + ": " + where
-	}
-	if e.err != nil {
-		return fmt.Sprintf("model: checkpoint: %s: %v", where, e.err)
-	}
-	return fmt.Sprintf("model: checkpoint: %s: got %s, want %s", where, e.Got, e.Want)
-}
-
-// Is reports whether target is ErrCheckpoint.
-func (e *CheckpointError) Is(target error) bool { return target == ErrCheckpoint }
-
-// Unwrap returns what was wrong with the file, if anything.
-func (e *CheckpointError) Unwrap() error { return e.err }
-
-// Format is how the weights of a linear layer are stored, in files and on the device
-// alike.
+// Format is how the weights of a linear layer are stored, in files and on the device alike.
 type Format uint8
 
 // Formats. All are row-major, N outputs by K inputs.
@@ -94,9 +59,8 @@ type Vector struct {
 	Data  Blob
 }
 
-// LayerWeights are the weights of one layer's attention, the part of one rank: with
-// Ranks ranks that is H/Ranks heads and G/Ranks groups (written H and G here) of what
-// is divided, and all of the rest.
+// LayerWeights are the weights of one layer's attention, the part of one rank. H and G below are
+// its heads and groups: with Ranks ranks the model's divided by Ranks.
 type LayerWeights struct {
 	Layer int // of the model
 
@@ -166,16 +130,15 @@ func (l *LayerWeights) Bytes() int64 {
 	return n
 }
 
-// Row writes row r as f32 values to dst, which holds K of them: what the stored
-// weights mean, without a further rounding. It is for checks; kernels read the stored
-// weights. Errors: those of Blob.ReadAt; vk.ErrArgument for a row that the matrix does
-// not have or a shorter dst.
+// Row writes row r as K f32 values to dst: what the stored weights mean, without another rounding.
+// It is for checks; kernels read the stored weights. Errors: those of Blob.ReadAt; vk.ErrArgument
+// for an unknown row or a dst that is too short.
 func (m *Matrix) Row(r int, dst []float32) error {
 	if r < 0 || r >= m.N || m.values == nil {
-		return &vk.ArgumentError{Op: "model: weights", Arg: "r", Got: fmt.Sprint(r), Want: fmt.Sprintf("one of the %d rows of a checkpoint's matrix", m.N)}
+		return badArgument("model: weights", "r", r, "one of the %d rows of a checkpoint's matrix", m.N)
 	}
 	if len(dst) < m.K {
-		return &vk.ArgumentError{Op: "model: weights", Arg: "dst", Got: fmt.Sprintf("%d values", len(dst)), Want: fmt.Sprintf("%d for a row", m.K)}
+		return badArgument("model: weights", "dst", fmt.Sprintf("%d values", len(dst)), "%d for a row", m.K)
 	}
 	return guarded(func() { m.values(r, dst[:m.K], 0) })
 }

@@ -7,15 +7,15 @@ import (
 	"github.com/vkmla/vkmla/internal/safetensors"
 )
 
-// Blob is the bytes of a tensor as they go to the device, most of them still in a
-// mapped file: they are read, and where necessary converted, when they are asked for.
+// Blob is the bytes of a tensor as they go to the device. Most are still in a mapped file: they are
+// read, and converted if need be, when somebody asks for them.
 type Blob struct {
 	size   int64
 	pieces []piece // one after the other
 }
 
-// piece is a run of bytes. read fills dst with those from off on; it is never asked
-// for bytes that the piece does not have.
+// piece is a run of bytes. read fills dst with those from off on; dst never reaches beyond the
+// piece.
 type piece struct {
 	size int64
 	read func(dst []byte, off int64)
@@ -24,11 +24,10 @@ type piece struct {
 // Size returns the number of bytes.
 func (b Blob) Size() int64 { return b.size }
 
-// ReadAt reads bytes from off on, as an io.ReaderAt. It may be called by several
-// goroutines.
+// ReadAt reads bytes from off on, as an io.ReaderAt. Several goroutines may call it, but none after
+// the checkpoint was closed.
 //
-// Errors: io.EOF behind the end; ErrCheckpoint where the file shrank after it was
-// opened. After the checkpoint was closed it must not be called.
+// Errors: io.EOF behind the end; ErrCheckpoint if the file shrank after it was opened.
 func (b Blob) ReadAt(p []byte, off int64) (n int, err error) {
 	if off < 0 {
 		return 0, fmt.Errorf("model: read weights: offset %d is negative", off)
@@ -69,7 +68,7 @@ func blob(data []byte) Blob {
 	return Blob{n, []piece{{n, func(dst []byte, off int64) { copy(dst, data[off:]) }}}}
 }
 
-// grid is a matrix of bytes, of which columns a to b of rows r to s are taken.
+// grid is columns a to b of rows r to s of a matrix of bytes.
 func grid(data []byte, width, r, s, a, b int) Blob {
 	if a == 0 && b == width {
 		return blob(data[r*width : s*width])
@@ -86,8 +85,8 @@ func grid(data []byte, width, r, s, a, b int) Blob {
 	}}}}
 }
 
-// computed is n elements of size bytes each, where put writes the elements i to
-// i+len(dst)/size-1. Reads may begin and end within an element.
+// computed is n elements of size bytes each. put writes the elements i to i+len(dst)/size-1. Reads
+// may begin and end within an element.
 func computed(n int64, size int, put func(dst []byte, i int64)) Blob {
 	total := n * int64(size)
 	return Blob{total, []piece{{total, func(dst []byte, off int64) {

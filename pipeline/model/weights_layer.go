@@ -12,8 +12,7 @@ import (
 	"github.com/vkmla/vkmla/tensor"
 )
 
-// layerReader builds the weights of a layer from a model's tensors and remembers the
-// first thing that is wrong.
+// layerReader builds the weights of a layer from a model's tensors. It remembers the first error.
 type layerReader struct {
 	model       *safetensors.Model
 	cfg         Config
@@ -51,7 +50,7 @@ func (l *layerReader) wrong(t safetensors.Tensor, want string, a ...any) {
 
 func (l *layerReader) has(name string) bool { _, ok := l.names[name]; return ok }
 
-// either returns the first of some spellings that the layer has, or the first.
+// either returns the first of the spellings that the layer has, or else the first of all.
 func (l *layerReader) either(names ...string) string {
 	for _, n := range names {
 		if l.has(n) {
@@ -85,9 +84,8 @@ func (l *layerReader) shape(t safetensors.Tensor, dims ...int) {
 	}
 }
 
-// vector reads elements a to b of a small tensor of floats with the given shape, of
-// which only the first dimension is ever divided. With narrow set it keeps bf16;
-// otherwise it is widened to f32. valid refuses single values.
+// vector reads a small tensor of floats with the given shape, elements a to b of its first
+// dimension. With narrow, bf16 stays; otherwise it is widened to f32. valid refuses single values.
 func (l *layerReader) vector(name string, narrow bool, a, b int, valid func(float64) bool, dims ...int) Vector {
 	t := l.tensor(name)
 	if l.shape(t, dims...); l.err != nil {
@@ -114,7 +112,7 @@ func (l *layerReader) vector(name string, narrow bool, a, b int, valid func(floa
 		v.DType, v.Data = tensor.BF16, grid(t.Data, 2*row, a, b, 0, 2*row)
 		return v
 	}
-	data := make([]byte, 4*len(values)) // small, and so not worth reading later
+	data := make([]byte, 4*len(values)) // small, so it is read now
 	for i, x := range values {
 		binary.LittleEndian.PutUint32(data[4*i:], math.Float32bits(x))
 	}
@@ -124,7 +122,7 @@ func (l *layerReader) vector(name string, narrow bool, a, b int, valid func(floa
 
 func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 
-// number lets infinities pass: a sink of -Inf takes nothing, one of +Inf everything.
+// number accepts infinities: a sink of -Inf takes nothing, one of +Inf everything.
 func number(x float64) bool { return !math.IsNaN(x) }
 
 // share is the part from i/n to (i+1)/n of a dimension.
@@ -176,7 +174,7 @@ func (l *layerReader) compressor(stem string, c cache.Compression) CompressorWei
 	}
 }
 
-// stacked reads a matrix of n rows and puts it over another of m.
+// stacked reads a matrix of n rows and stacks it on another of m.
 func (l *layerReader) stacked(upper string, n int, lower string, m, k int) Matrix {
 	a, b := l.matrix(upper, n, k, whole(n, k)), l.matrix(lower, m, k, whole(m, k))
 	if l.err != nil {
@@ -185,12 +183,13 @@ func (l *layerReader) stacked(upper string, n int, lower string, m, k int) Matri
 	return stack(a, b)
 }
 
-// leftOver refuses tensors of the layer that nothing has asked for: they would
-// change the result if they were understood.
+// leftOver refuses tensors of the layer that were not read: they would change the result if they
+// were understood.
 func (l *layerReader) leftOver() {
 	for _, name := range slices.Sorted(maps.Keys(l.names)) {
 		if stored := l.names[name]; l.err == nil && !l.used[name] && !useless(name) {
-			l.err = &CheckpointError{File: l.model.File(stored), Tensor: stored, Got: "a tensor that has no use", Want: fmt.Sprintf("those of a %s layer only", l.cfg.Layers[l.layer].Name)}
+			l.err = &CheckpointError{File: l.model.File(stored), Tensor: stored, Got: "an unknown tensor",
+				Want: fmt.Sprintf("those of a %s layer only", l.cfg.Layers[l.layer].Name)}
 		}
 	}
 }

@@ -14,8 +14,8 @@ type part struct{ r, s, a, b int }
 
 func whole(n, k int) part { return part{0, n, 0, k} }
 
-// matrix finds the weights of a linear layer of n outputs and k inputs, in whatever
-// format they are stored, and takes a part of them.
+// matrix finds the weights of a linear layer of n outputs and k inputs, in any format, and takes a
+// part of them.
 func (l *layerReader) matrix(stem string, n, k int, p part) Matrix {
 	weight := stem + ".weight"
 	if !l.has(weight) && l.has(stem+".weight_packed") {
@@ -37,7 +37,7 @@ func (l *layerReader) matrix(stem string, n, k int, p part) Matrix {
 	return Matrix{}
 }
 
-// plain is a matrix of floats. Other floats than bf16 are rounded to it.
+// plain reads a matrix of floats. F16 and F32 are rounded to bf16.
 func (l *layerReader) plain(w safetensors.Tensor, n, k int, p part) Matrix {
 	if l.shape(w, n, k); l.err != nil {
 		return Matrix{}
@@ -90,7 +90,7 @@ func floats(t safetensors.Tensor) func(dst []float32, i int) {
 	}
 }
 
-// rounded is the bf16 nearest to values of a matrix, computed when it is read.
+// rounded is a matrix of values rounded to bf16, when they are read.
 func rounded(n, k int, values func(r int, dst []float32, a int)) Blob {
 	return computed(int64(n)*int64(k), 2, func(dst []byte, i int64) {
 		var row [512]float32
@@ -122,8 +122,8 @@ func (m Matrix) asBF16() Matrix {
 	return b
 }
 
-// fp8 is a matrix with scales for blocks of 128 by 128. A part that does not begin
-// with a block is turned into bf16.
+// fp8 reads a matrix with scales for blocks of 128 by 128. A part that does not begin with a block
+// becomes bf16.
 func (l *layerReader) fp8(w safetensors.Tensor, stem string, n, k int, p part) Matrix {
 	l.shape(w, n, k)
 	s := l.tensor(l.either(stem+".scale", stem+".weight_scale_inv", stem+".weight_scale"))
@@ -135,7 +135,7 @@ func (l *layerReader) fp8(w safetensors.Tensor, stem string, n, k int, p part) M
 	r, e, a, b := p.r/blockSide, ceilDiv(p.s, blockSide), p.a/blockSide, ceilDiv(p.b, blockSide)
 	switch s.DType {
 	case safetensors.U8:
-		s.DType = safetensors.F8E8M0 // a byte that scales can only be an exponent
+		s.DType = safetensors.F8E8M0 // a scale of one byte can only be an exponent
 		fallthrough
 	case safetensors.F8E8M0:
 		m.Scales = grid(s.Data, kb, r, e, a, b)
@@ -177,8 +177,8 @@ func widened(n, k int, t safetensors.Tensor, at func(r int) int) Blob {
 	})
 }
 
-// nvfp4 is a matrix of E2M1 with scales for 16 columns. A part that does not begin
-// and end with 16 columns is turned into bf16.
+// nvfp4 reads a matrix of E2M1 with scales for 16 columns. A part that does not begin and end with
+// 16 columns becomes bf16.
 func (l *layerReader) nvfp4(w safetensors.Tensor, stem string, n, k int, p part) Matrix {
 	if k%nvBlock != 0 {
 		l.wrong(w, "a multiple of %d columns, which %d is not", nvBlock, k)
@@ -217,7 +217,7 @@ func (l *layerReader) nvfp4(w safetensors.Tensor, stem string, n, k int, p part)
 	return m
 }
 
-// global reads the factor of a whole NVFP4 matrix in either spelling.
+// global reads the factor of an NVFP4 matrix in either spelling.
 func (l *layerReader) global(stem string) float32 {
 	name := l.either(stem+".weight_scale_2", stem+".weight_global_scale")
 	t := l.tensor(name)
@@ -239,7 +239,7 @@ func (l *layerReader) global(stem string) float32 {
 	return g[0]
 }
 
-// scales checks n scales of a tensor: none may be negative or not a number.
+// scales checks n scales of a tensor: each is a number that is not negative.
 func (l *layerReader) scales(t safetensors.Tensor, n int, decode func(dst []float32, i int)) {
 	if l.err != nil {
 		return
@@ -259,10 +259,9 @@ func (l *layerReader) scales(t safetensors.Tensor, n int, decode func(dst []floa
 	})
 }
 
-// stack puts matrices of the same inputs one above the other. Their formats stay
-// where they fit: the same, for FP8 with whole blocks in all but the last, for NVFP4
-// with the same factor. Otherwise the weights are rounded to bf16, which loses nothing
-// of FP8 with power-of-two scales.
+// stack puts matrices of the same inputs one above the other. A common format stays, for FP8 if all
+// but the last have whole blocks, for NVFP4 if all have the same factor. Otherwise the weights are
+// rounded to bf16, which is exact for FP8 with power-of-two scales.
 func stack(list ...Matrix) Matrix {
 	all := list[0]
 	fits := true

@@ -14,10 +14,10 @@ import (
 //	model.layers.3.attn.wq_a.weight             saved by transformers; kv_norm is norm there
 //	model.layers.3.self_attn.q_a_proj.weight    by the names of transformers' modules
 //
-// Here everything goes by the first, from behind "attn.".
+// Here a tensor is called by the first, without what stands in front of "attn.".
 
-// modules are the modules that have another name in transformers, the longer before
-// those that they begin with.
+// modules are the names of modules in transformers, and the released ones.
+// A name stands in front of those that it begins with.
 var modules = [][2]string{
 	{"compressor.indexer.scorer.weights_proj", "indexer.weights_proj"},
 	{"compressor.indexer.weights_proj", "indexer.weights_proj"},
@@ -40,14 +40,13 @@ var modules = [][2]string{
 	{"sinks", "attn_sink"},
 }
 
-// ignored are parts of names of tensors that some checkpoints have and this project
-// has no use for: scales for activations and caches of 8 or 4 bits, tables that
-// follow from the configuration, and a norm that no known model applies.
+// ignored are parts of names of tensors that some checkpoints have and nothing here reads: scales
+// for activations and caches of 8 or 4 bits, tables that follow from the configuration, and a norm
+// that no known model applies.
 var ignored = []string{"input_scale", "input_global_scale", "q_scale", "k_scale", "v_scale", "kv_scale", "inv_freq", "k_norm"}
 
-// attentionName takes a stored name apart. root is what stands before the layer's
-// number together with the name of the attention's module; ok is false for a tensor
-// that does not belong to the attention of a layer.
+// attentionName takes a stored name apart. root is the prefix in front of "layers." and the name of
+// the attention's module. ok is false for a tensor that does not belong to a layer's attention.
 func attentionName(stored string) (root string, layer int, name string, ok bool) {
 	rest, prefix := stored, ""
 	if r, found := strings.CutPrefix(rest, "model."); found {
@@ -91,7 +90,8 @@ func layerNamesOf(m *safetensors.Model) (map[int]layerNames, error) {
 			first = root
 		}
 		if root != first {
-			return nil, &CheckpointError{m.File(stored), stored, "a tensor of another naming", first + " throughout", nil}
+			return nil, &CheckpointError{m.File(stored), stored,
+				"a tensor named in another way", "names with " + first + " throughout", nil}
 		}
 		l := all[layer]
 		if l == nil {
@@ -106,7 +106,7 @@ func layerNamesOf(m *safetensors.Model) (map[int]layerNames, error) {
 	return all, nil
 }
 
-// useless tells whether a tensor may be there without being used.
+// useless tells whether a tensor may be present without being read.
 func useless(name string) bool {
 	for part := range strings.SplitSeq(name, ".") {
 		if slices.Contains(ignored, part) {

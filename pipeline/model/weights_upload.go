@@ -22,8 +22,8 @@ type DeviceMatrix struct {
 }
 
 // DeviceLayer is LayerWeights on a device, with H heads and G groups of one rank.
-// Upload makes it. A program with a loader of its own fills the fields itself, with
-// tensors that it closes itself: Bytes is then 0, and Close does nothing.
+// Upload makes it. A program with its own loader fills in the fields, and closes the tensors
+// itself: Bytes is then 0, and Close does nothing.
 type DeviceLayer struct {
 	Layer int // of the model
 
@@ -57,7 +57,7 @@ type DeviceIndexer struct {
 	Compressor *DeviceCompressor // to keys of 128 numbers; nil where the layer borrows them
 }
 
-// Bytes is the layer's memory on the device; 0 for one that Upload did not make.
+// Bytes is the layer's memory on the device, 0 for a layer that Upload did not make.
 func (l *DeviceLayer) Bytes() uint64 {
 	if l == nil || l.arena == nil {
 		return 0
@@ -65,8 +65,8 @@ func (l *DeviceLayer) Bytes() uint64 {
 	return l.arena.Whole().Size
 }
 
-// Close frees the layer's memory, which nothing on the device may be using. Closing
-// twice is allowed. It does nothing to a layer that Upload did not make.
+// Close frees the layer's memory. Nothing on the device may be using it.
+// Closing twice is allowed. A layer that Upload did not make is left alone.
 func (l *DeviceLayer) Close() error {
 	if l == nil || l.arena == nil {
 		return nil
@@ -79,23 +79,21 @@ func (l *DeviceLayer) Close() error {
 // Closed reports whether Close freed the layer's memory.
 func (l *DeviceLayer) Closed() bool { return l.closed }
 
-// Upload puts the weights of all layers on a device. See Upload.
+// Upload puts the weights of all layers on a device, as the function Upload does.
 func (c *Checkpoint) Upload(ctx context.Context, dev *vk.Device, progress func(done, total int64)) ([]*DeviceLayer, error) {
 	return Upload(ctx, dev, c.Layers, progress)
 }
 
-// Upload puts the weights of layers on a device, each into a buffer of its own,
-// as they are stored, and waits. The caller closes every layer of the result.
-// progress, unless nil, is called now and then from this goroutine with the bytes that
-// have arrived and those of all; the last call has both equal. A file may be read
-// while the bytes before it are on their way; when Upload returns, nothing reads
-// any more.
+// Upload puts the weights of layers on a device as they are stored, each layer in a buffer of its
+// own, and waits. The caller closes every layer of the result. progress, unless nil, is called from
+// this goroutine with the bytes that have arrived and those of all; they are equal in the last
+// call.
 //
-// Errors: the context's, those of Blob.ReadAt, of vk.Device.NewBuffer and
-// vk.Device.Upload; then nothing stays allocated.
+// Errors: the context's; those of Blob.ReadAt, vk.Device.NewBuffer and vk.Device.Upload. After an
+// error nothing stays allocated.
 func Upload(ctx context.Context, dev *vk.Device, layers []LayerWeights, progress func(done, total int64)) ([]*DeviceLayer, error) {
 	if dev == nil {
-		return nil, &vk.ArgumentError{Op: opUpload, Arg: "dev", Got: "nil", Want: "a device"}
+		return nil, badArgument(opUpload, "dev", "nil", "a device")
 	}
 	var list []*DeviceLayer
 	u := uploader{dev: dev, progress: progress}
@@ -121,7 +119,7 @@ func Upload(ctx context.Context, dev *vk.Device, layers []LayerWeights, progress
 	return list, nil
 }
 
-// uploader allocates tensors and remembers what has to be brought to them.
+// uploader allocates tensors and lists what to copy to them.
 type uploader struct {
 	dev      *vk.Device
 	progress func(done, total int64)
@@ -196,7 +194,7 @@ func (u *uploader) vector(v *Vector) tensor.Tensor {
 
 func (u *uploader) fail(name, got, want string) {
 	if u.err == nil {
-		u.err = &vk.ArgumentError{Op: opUpload, Arg: name, Got: got, Want: want}
+		u.err = badArgument(opUpload, name, got, "%s", want)
 	}
 }
 
@@ -215,8 +213,8 @@ func (u *uploader) tensor(name string, from Blob, dt tensor.DType, shape ...int)
 	return t
 }
 
-// uploadChunk is how much is read at once. Two chunks are in host memory: one on its
-// way to the device, the other being read.
+// uploadChunk is how much is read at once. Host memory holds two chunks: one goes to the device
+// while the other is read.
 const uploadChunk = 8 << 20
 
 type chunk struct {
@@ -244,7 +242,7 @@ func (u *uploader) run(ctx context.Context) error {
 		}
 		if err != nil {
 			stop()
-			continue // until the reader has noticed
+			continue // until the reader stops
 		}
 		done += int64(len(c.data))
 		if u.progress != nil {
@@ -252,14 +250,14 @@ func (u *uploader) run(ctx context.Context) error {
 		}
 	}
 	if err == nil {
-		err = ctx.Err() // the reader stopped without having anything to send
+		err = ctx.Err() // the reader may have stopped with nothing to send
 	}
 	stop()
 	return err
 }
 
-// read sends all bytes in order and closes ready, early if ctx ends. A chunk's memory
-// is used again after the next one was taken.
+// read sends all bytes in order and closes ready, early if ctx ends. A chunk's memory is reused
+// once the next one was received.
 func (u *uploader) read(ctx context.Context, ready chan<- chunk) {
 	defer close(ready)
 	var bufs [2][]byte

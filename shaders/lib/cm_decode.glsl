@@ -1,5 +1,5 @@
-// What both forms of attn_decode with cooperative matrices declare: constants, bindings, push constants, and how the lists of a
-// token name its rows. attn_decode_cm.comp says what they are.
+// What attn_decode_cm and attn_decode_lanes both declare: constants, bindings, push constants, and
+// how the lists of a token name its rows. The kernels say what they are.
 #ifndef LIB_CM_DECODE_GLSL
 #define LIB_CM_DECODE_GLSL
 #define KV_DA
@@ -33,7 +33,7 @@ layout(std430, set = 0, binding = 7) writeonly buffer Lse { uint v[]; } lse;
 layout(std430, set = 0, binding = 8) writeonly buffer PartOut { vec4 rows[]; } part_out;
 layout(std430, set = 0, binding = 9) writeonly buffer PartMl { vec4 rows[]; } part_ml;
 
-const uint HAS_SINK = 1u, HAS_COMP = 2u, WANT_LSE = 4u, TURN = 16u, NORM_Q = 32u;
+const uint HAS_SINK = 1u, HAS_COMP = 2u, WANT_LSE = 4u, UNROPE = 16u, NORM_Q = 32u;
 
 layout(push_constant) uniform Push {
     KV_ADDR win_addr;
@@ -48,7 +48,7 @@ layout(push_constant) uniform Push {
     uint splits;
     uint flags;
     float scale_log2e; // softmax scale * log2(e)
-    uint table_rows;   // attn_decode_few
+    uint table_rows;   // attn_decode_cm
     float eps;         // likewise
 } pc;
 
@@ -56,8 +56,8 @@ uint comp_len_; // compressed entries of this workgroup's token
 
 float mla_sink_of(uint head) { return (pc.flags & HAS_SINK) != 0u ? mla_sink(sink.v[head]) : MLA_NO_SINK; }
 
-// cm_find: (candidate from the compressed indices, candidate from the window's). Both are read, one of them out of
-// place, so that no load hangs on a condition.
+// cm_find: (candidate from the compressed indices, candidate from the window's). Both are read, one
+// of them out of place, so that no load depends on a condition.
 uvec2 cm_find(uint t, uint j) {
     const bool comp = j < comp_len_;
     const uint comp_at = comp_len_ == 0u ? 0u : t * pc.comp_width + min(j, comp_len_ - 1u);

@@ -1,18 +1,19 @@
-// Sparse MLA of one (token, head group, split) for decode, in lanes (cm_lanes.glsl has the formula). Two barriers a tile:
+// Sparse MLA of one (token, heads, split) for decode, in lanes; lib/cm_lanes.glsl has the formula.
+// Two barriers a tile:
 //
-//   scores of t+1, V of t into registers | acc += P V of t, sums of the scores of t+1, rows of t+2 over those of t, load rows of t+3, weights of t+1
+//   scores of t+1, V of t into registers
+//   acc += P V of t, sums of the scores of t+1, rows of t+2 over those of t, load rows of t+3, weights of t+1
 //
-// The including kernel declares
-//
-//   uvec2 cm_find(uint t, uint j)                     reads what says where entry j lies
-//   uvec4 cm_locate(uvec2 found, uint j, bool inside) address of the row, how far behind it its scales lie, all ones if it counts, else 0
+// The kernel declares cm_find (lib/cm_decode.glsl) and cm_locate (lib/cm_locate.glsl).
 #ifndef LIB_CM_DECODE_LANES_GLSL
 #define LIB_CM_DECODE_LANES_GLSL
 #include "cm_lanes.glsl"
 #include "cm_lanes_row.glsl"
 
-uvec3 where_; // of a row: address, and how far behind it its scales lie, 0 if it does not count. Tile lane/SUB_ROWS of LOOKUP, row lane%SUB_ROWS
-uvec3 next_;  // of the row to load next
+// Of row lane%SUB_ROWS in tile lane/SUB_ROWS of LOOKUP: its address, and how far behind it its
+// scales lie (0 if it does not count).
+uvec3 where_;
+uvec3 next_; // the same of the row to load next
 
 void cm_keep_where(uvec2 found, uint j, bool inside) {
     const uvec4 w = cm_locate(found, j, inside);
@@ -29,17 +30,19 @@ void cm_choose(uint tile) {
     next_.z = subgroupShuffle(where_.z, from);
 }
 
-// cm_look_up: where this lane's row of a tile lies. Past the end of the list its last entry is read, and does not count.
+// cm_look_up: where this lane's row of a tile lies. Past the end of the list its last entry is
+// read, and does not count.
 void cm_look_up(uint tile) {
     [[dont_flatten]] if (tile % LOOKUP == 0u) {
-        subgroupMemoryBarrierShared(); // keeps this a branch: what it computes would cost every tile 50 instructions
+        subgroupMemoryBarrierShared(); // keeps this a branch, which saves every tile 50 instructions
         const uint at = cm_entry(tile), j = min(at, cm_end - 1u);
         cm_keep_where(cm_find(cm_t, j), j, at < cm_end);
     }
     cm_choose(tile);
 }
 
-// cm_fetch: starts loading the row of next_; another one stands in for a row that does not count, and is not kept.
+// cm_fetch: starts loading the row of next_; another one stands in for a row that does not count,
+// and is not kept.
 void cm_fetch(out CmRow row, out bool valid) {
     valid = next_.z != 0u;
     cm_fetch_row(next_, row);
@@ -55,30 +58,24 @@ void cm_keep_first(CmRow row, bool valid, uint buf) {
     cm_keep_bias(valid, buf);
 }
 
-// cm_keep: a row of a later one. Where it does not count, what lies there stays, zeros or a row that does count: its weight is 0, and
-// should it not be finite, neither is the result.
+// cm_keep: a row of a later tile. Where it does not count, what lies there stays: zeros, or a row
+// that counts. Its weight is 0, and if it is not finite, neither is the result.
 void cm_keep(CmRow row, bool valid, uint buf) {
     [[dont_flatten]] if (valid) cm_keep_row(row, buf * TILE + cm_row);
     cm_keep_bias(valid, buf);
 }
 
-// cm_pass: all tiles, with m as it is, or with the maximum of the first tile. The rows of the first two have been fetched.
-void cm_pass(bool first, CmRow row0, CmRow row1, bool valid0, bool valid1) {
+// cm_pass: all tiles, with the maximum of the first tile as m, or in the second pass with m as it
+// is. The rows of the first two have been fetched.
+void cm_pass(uint pass, CmRow row0, CmRow row1, bool valid0, bool valid1) {
     const uint tiles = (cm_end - cm_begin + TILE - 1u) / TILE;
     CM_B v[OUT_TILES];
-    barrier();
-    cm_keep_first(row0, valid0, 0u);
-    cm_keep_first(row1, valid1, 1u);
-    CM_NO_OUTPUT
-    barrier();
-    cm_scores(0u, 0u, v);
-    barrier();
-    cm_sum_scores(0u);
-    CM_REFERENCE(first)
+    CM_FIRST_TILES(pass > 0u)
     uint tile = 0u;
     [[dont_unroll]] for (;;) {
         const uint buf = tile & 1u, here = buf * KV_TILE;
-        // Loaded values must not live where the loop begins again: they would be copied, and the copies wait for memory.
+        // Loaded values must not live where the loop begins again: their copies would wait for
+        // memory.
         CmRow row;
         bool valid;
         cm_look_up(tile + 2u);
@@ -102,9 +99,7 @@ void cm_pass(bool first, CmRow row0, CmRow row1, bool valid0, bool valid1) {
         cm_keep(row, valid, buf);
         tile++;
     }
-    [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) CM_LOAD_VALUE(v[j], (tile & 1u) * KV_TILE, j);
-    barrier();
-    CM_ACCUMULATE_LAST(v)
+    CM_LAST_TILE(tile)
 }
 
 void cm_put_sink(float sink2) {
@@ -112,8 +107,9 @@ void cm_put_sink(float sink2) {
     if (head < HG) factor_s[head / 4u][head % 4u] = sink2;
 }
 
-// cm_attend: entries [cm_begin, cm_end) of the token's list for the heads whose queries cm_fetch_q gave; sink2 is that of the invocation's head of the
-// group, and in factor_s at the end. l_ is of the lane's own columns, m_ and top_ of whole rows.
+// cm_attend: entries [cm_begin, cm_end) of the token's list for the heads whose queries cm_fetch_q
+// gave. sink2 is that of the invocation's head, and in factor_s at the end. l_ is of the lane's own
+// columns, m_ and top_ of whole rows.
 void cm_attend(float sink2, uvec4 w[Q_ALL]) {
     if (cm_begin >= cm_end) {
         CM_NO_ROWS
@@ -133,14 +129,15 @@ void cm_attend(float sink2, uvec4 w[Q_ALL]) {
         cm_fetch(row0, valid0);
         cm_choose(1u);
         cm_fetch(row1, valid1);
-        // The lists' memory, so that places come from a cache when they are looked up. What is read is never used: so many heads there are not.
+        // Touches the lists, so that places come from a cache when they are looked up. The
+        // condition below never holds, but no compiler knows.
         const uvec2 touch = cm_find(cm_t, min(cm_begin + gl_LocalInvocationIndex * 8u, cm_end - 1u));
         cm_load_q(w);
         cm_put_sink(sink2);
         if ((touch.x & touch.y) == ~0u && pc.heads == ~0u) stale_s = 1u;
     }
     [[dont_unroll]] for (uint pass = 0u; pass < 2u; pass++) {
-        cm_pass(pass == 0u, row0, row1, valid0, valid1);
+        cm_pass(pass, row0, row1, valid0, valid1);
         if (pass > 0u) break;
         CM_BREAK_UNLESS_STALE
         cm_look_up(0u);

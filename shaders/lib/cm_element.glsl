@@ -1,13 +1,16 @@
 // The 16-bit element type of the cooperative-matrix kernels, and how everything becomes one.
 //
-// f16 (the default)   keeps 11 bits of each weight p. A K page's numbers are exact while its scale bytes lie in 112..134
-//                     (every E4M3 code then has an exact binary16); from 105 the error of a number is at most 2^-25. A byte above
-//                     134 counts as 134 and one below 105 as zero, and bf16 inputs beyond +-65504 become +-65504: a device
-//                     gets large finite numbers, never an infinity. V4's keys are RMS-normed and stay far inside.
-// bf16 (with CM_BF16) takes every bf16 and every scale byte up to 246 (one above counts as 246), and keeps 8 bits of p.
+// f16 (the default) keeps 11 bits of each weight p. A K page's numbers are exact while its scale
+// bytes lie in 112..134, where every E4M3 code has an exact binary16; from 105 on the error of a
+// number is at most 2^-25. A byte above 134 counts as 134 and one below 105 as zero, and bf16
+// inputs beyond +-65504 become +-65504: large finite numbers, never an infinity. V4's keys are
+// RMS-normed and stay far inside.
 //
-// A NaN in a row that counts stays a NaN in both. A device that flushes binary16's subnormals takes codes below 2^-6 for zeros in both: less
-// than 2^-13 of a block's largest number.
+// bf16 (with CM_BF16) takes every bf16 and every scale byte up to 246 (one above counts as 246),
+// and keeps 8 bits of p.
+//
+// A NaN in a row that counts stays a NaN in both. On a device that flushes binary16's subnormals,
+// codes below 2^-6 become zeros in both: less than 2^-13 of a block's largest number.
 #ifndef LIB_CM_ELEMENT_GLSL
 #define LIB_CM_ELEMENT_GLSL
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
@@ -18,13 +21,14 @@
 #extension GL_EXT_bfloat16 : require
 #define CM_ELEMENT bfloat16_t
 #define CM_SCALE float
-const float CM_STALE = 40.0; // see cm_sparse_mla.glsl: how far a weight may exceed 1, as a power of two
+const float CM_STALE = 40.0; // see cm_mla.glsl: how far a weight may exceed 1, as a power of two
 
 uint cm_from_bf16(uint pair) { return pair; }
 
 uvec2 cm_pack(vec4 p) { return uvec2(bf16_pack2(p.x, p.y), bf16_pack2(p.z, p.w)); }
 
-// cm_round: the bits of a number that is not negative, rounded to nearest even in the upper half; a NaN stays one.
+// cm_round: the bits of a number that is not negative, rounded to nearest even in the upper half; a
+// NaN stays one.
 uint cm_round(float p) {
     const uint u = min(floatBitsToUint(p), 0x7FFF0000u);
     return u + 0x7FFFu + ((u >> 16) & 1u);
@@ -69,8 +73,9 @@ uvec2 cm_scaled(uint even, uint odd, CM_SCALE scale) {
 
 #endif
 
-// cm_e4m3_place: the codes in bytes 1 and 3 of w as binary16 numbers times 2^-8, by moving their bits: E4M3's exponent
-// has bias 7, binary16's 15, and both have subnormals. (binary32 would lose those: devices flush its subnormals.)
+// cm_e4m3_place: the codes in bytes 1 and 3 of w as binary16 numbers times 2^-8, by moving their
+// bits: E4M3's exponent has bias 7, binary16's 15, and both have subnormals. (binary32 would lose
+// those: devices flush its subnormals.)
 uint cm_e4m3_place(uint w) {
     const uint x = (w & 0x80008000u) | ((w >> 1) & 0x3F803F80u);
     return x | ((x + 0x00800080u) & 0x40004000u); // only 0x7F carries into bit 14: NaN

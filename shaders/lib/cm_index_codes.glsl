@@ -1,12 +1,14 @@
-// Codes of indexer queries and keys as matrix elements. Which position in a row of elements a number gets does not matter as long as it
-// is the same for queries and keys, so the codes of a word stay in the order in which masks and shifts yield them, two at a time.
+// Codes of indexer queries and keys as matrix elements. Which position in a row of elements a
+// number gets does not matter as long as it is the same for queries and keys, so the codes of a
+// word stay in the order in which masks and shifts yield them, two at a time.
 //
 // What the elements lack of the numbers' scale:
 //   FP8, f16    every code is exact, times 2^-8
 //   MXFP4, f16  a row is scaled so that its largest block scale becomes 2; exact for blocks down to 2^-24 of it, and wrong by at
 //               most 2^-25 where the largest code is 12 below that. The row's part is cm_row_scale
 //   bf16        nothing: exact for either format
-// CM_UNSCALE is what a product of a query's and a key's elements has to be multiplied by. An E4M3 NaN code counts as 480 in f16.
+// CM_UNSCALE is what a product of a query's and a key's elements has to be multiplied by. An E4M3
+// NaN code counts as 480 in f16.
 //
 // The including kernel has included cm_element.glsl and index_logits.glsl.
 #ifndef LIB_CM_INDEX_CODES_GLSL
@@ -32,7 +34,8 @@ uint cm_fp4_scaled(uint x, float scale) {
 
 const float CM_UNSCALE = FORMAT == INDEX_FP8 ? 65536.0 : 0.25;
 
-// cm_fp8x8: E4M3's exponent has bias 7, binary16's 15, and both have subnormals: moving the bits is enough.
+// cm_fp8x8: E4M3's exponent has bias 7, binary16's 15, and both have subnormals: moving the bits is
+// enough.
 uvec4 cm_fp8x8(uvec2 w) {
     const uvec4 sign = uvec4(w.x << 8, w.x, w.y << 8, w.y) & 0x80008000u;
     return sign | (uvec4(w.x << 7, w.x >> 1, w.y << 7, w.y >> 1) & 0x3F803F80u);

@@ -1,5 +1,6 @@
-// Rows of indexer queries and keys as matrix elements in shared memory: a row's 128 numbers come in 8 parts of 16; see cm_index_codes.glsl.
-// The including kernel has included cm_element.glsl and index_logits.glsl and declares row_s, rows of ROW_PITCH uvec4.
+// Rows of indexer queries and keys as matrix elements in shared memory: a row's 128 numbers come in
+// 8 parts of 16; see cm_index_codes.glsl. The including kernel has included cm_element.glsl and
+// index_logits.glsl and declares row_s, rows of ROW_PITCH uvec4.
 #ifndef LIB_CM_INDEX_ROW_GLSL
 #define LIB_CM_INDEX_ROW_GLSL
 #include "cm_index_codes.glsl"
@@ -7,8 +8,8 @@
 const uint ROW_PARTS = 8u;   // invocations of a row
 const uint ROW_PITCH = 17u;  // 256 bytes, and 16 so that the rows of a fragment fall into different banks
 
-// cm_keep_part: part `part` of a row, 16 bytes of E4M3 or, in codes.xy, 8 bytes of E2M1 codes. Its two halves lie 128 bytes
-// apart, so that the 8 invocations of a row store without conflict.
+// cm_keep_part: part `part` of a row, 16 bytes of E4M3 or, in codes.xy, 8 bytes of E2M1 codes. Its
+// two halves lie 128 bytes apart, so that the 8 invocations of a row store without conflict.
 void cm_keep_part(uvec4 codes, uint scales, uint row, uint part) {
     uvec4 a, b;
     if (FORMAT == INDEX_FP8) {

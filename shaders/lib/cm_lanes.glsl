@@ -1,27 +1,33 @@
-// What the kernels of sparse MLA in lanes have in common: how a workgroup of one (token, head group, split) divides scores, weights and products
-// among its subgroups, where it is known which lanes hold a row of an accumulator. Per head, in base 2:
+// What attn_decode_lanes and attn_prefill_lanes share: how the workgroup of one (token, heads,
+// split) divides scores, weights and products among its subgroups, where it is known which lanes
+// hold a row of an accumulator. Per head, in base 2:
 //
 //   s_j = scale_log2e * dot(q, k_j),  l = sum exp2(s_j - m),  acc = sum exp2(s_j - m) k_j
 //
-// m is the maximum of the first tile. Where some s_j exceeds it by more than CM_STALE, the weights may not fit their type; then everything
-// is done once more with the maximum of all tiles, which is known by then. The loop itself never looks back and never touches acc but to add.
+// m is the maximum of the first tile. If some s_j exceeds it by more than CM_STALE, the weights may
+// not fit their type; then everything is done once more with the maximum of all tiles, which is
+// known by then. The loop itself never looks back, and only adds to acc.
 //
-// A tile is TILE rows in shared memory, of which two are there. The including file brings rows in and has the loop.
+// Shared memory holds two tiles of TILE rows. The including file brings rows in and has the loop.
 //
-// Scores: a subgroup multiplies QK_TILES head tiles by one of KSPLIT parts of the 512 dims. The partial sums are exchanged as they lie in lanes, in
-// fours of neighbouring components: of the fours of KSPLIT subgroups each gets some, whole, and turns them into weights. Head tiles
-// and the rows in them are exchanged when Q is loaded, so that the fours that a subgroup keeps for itself are its first.
+// Scores: a subgroup multiplies QK_TILES head tiles by one of KSPLIT parts of the 512 dims. KSPLIT
+// subgroups exchange their partial sums as they lie in lanes, in fours of neighbouring components.
+// Each gets some fours, whole, and makes weights of them. Q is loaded with head tiles, and rows in
+// them, exchanged, so that the fours that a subgroup keeps for itself are its first.
 //
-// Lanes: PARTS neighbouring lanes share a row of an accumulator. Component i of a lane is in row lane/PARTS + i/EACH*APART, and columns
-// go round the lanes in pairs (one by one if EACH is 1). attention/lanes.go looks whether that is so.
+// Lanes: PARTS neighbouring lanes share a row of an accumulator. Component i of a lane is in row
+// lane/PARTS + i/EACH*APART, and columns go round the lanes in pairs (one by one if EACH is 1).
+// attention/lanes.go checks that this is so.
 //
-// A row that a lane loads is looked up in a register: each subgroup brings in the same SUB_ROWS rows of each tile and holds the places of those of
-// LOOKUP tiles, one in each lane. Where a row does not count its score is masked.
+// Each subgroup brings in the same SUB_ROWS rows of each tile. Its lanes hold the places of those
+// of LOOKUP tiles, one each. The score of a row that does not count is masked.
 //
-// The order in which things are written here is what a driver's scheduler has been seen to need: loads a barrier before their use, addresses as
-// a sum of what is fixed, one number that is the same in a subgroup (which is why the subgroup's number is broadcast) and one of the lane.
+// The order of statements is what a driver's scheduler has been seen to need: loads a barrier
+// before their use, and addresses as a sum of constants, one number that a subgroup shares (which
+// is why the subgroup's number is broadcast) and one of the lane.
 //
-// Shared memory, bytes: 2*TILE*1040 + 16*THREADS*(KSPLIT - 1)*OWN + CM_M*(2*TILE*HEAD_TILES + 16) + 4*HG + 8*TILE + 4: 48260 for HG 64, TILE 16, KSPLIT 4.
+// Shared memory, bytes: 2*TILE*1040 + 16*THREADS*(KSPLIT - 1)*OWN + CM_M*(2*TILE*HEAD_TILES + 16)
+// + 4*HG + 8*TILE + 4.
 #ifndef LIB_CM_LANES_GLSL
 #define LIB_CM_LANES_GLSL
 #include "cm_element.glsl"
@@ -109,7 +115,8 @@ float cm_row_sum(float x) {
     return x;
 }
 
-// cm_own_head, cm_own_column: head of the group and row of the tile to which component c of own four y belongs.
+// cm_own_head, cm_own_column: head of the group and row of the tile to which component c of own
+// four y belongs.
 uint cm_own_head(uint y, uint c) {
     const uint x = (cm_dims * OWN + y) * 4u + c;
     return (cm_heads * QK_TILES + x / COMPS) * CM_M + x % COMPS / EACH * APART + cm_lane / PARTS;
@@ -126,8 +133,8 @@ uint cm_lane_head(uint y, uint c) { return y * ROWS4 + c * ROWS4 / 4u; }
 #define CM_LOAD_VALUE(v, at, j) \
     coopMatLoad(v, kv_s, (at) + cm_sub * (OUT_TILES * CM_N / 8u) + (j) * (CM_N / 8u), KV_PITCH, gl_CooperativeMatrixLayoutRowMajor)
 
-// cm_scores: partial dot products of Q with the tile at `at`, exchanged; and of the tile at `before` the fragments of V, which are on their way
-// among the last steps.
+// cm_scores: partial dot products of Q with the tile at `at`, exchanged. The fragments of V of the
+// tile at `before` are loaded among the last steps.
 void cm_scores(uint at, uint before, out CM_B v[OUT_TILES]) {
     CM_C s[QK_TILES];
     [[unroll]] for (uint i = 0u; i < QK_TILES; i++) s[i] = CM_C(0.0);
@@ -176,7 +183,8 @@ void cm_high(out float high[LANE_HEADS]) {
     }
 }
 
-// cm_pack_half: weights as elements. bf16: rounded to nearest, ties up; they are not negative, and a NaN is already in l.
+// cm_pack_half: weights as elements. bf16 rounds to nearest, ties up: weights are not negative, and
+// a NaN is already in l.
 uvec2 cm_pack_half(vec4 p) {
 #ifdef CM_BF16
     const uvec4 u = floatBitsToUint(p) + 0x8000u;
@@ -220,8 +228,9 @@ void cm_put_weights() {
     }
 }
 
-// The products with V come in four parts, between which a subgroup does other things. (The numbers of the parts are no literals because
-// glslang takes the arrays' sizes for those of the constants' defaults.)
+// The products with V come in four parts, between which a subgroup does other things. The numbers
+// of the parts are no literals: glslang checks those against the arrays' sizes with the constants'
+// defaults.
 const uint QUARTER = HEAD_TILES / 4u;
 const uint PART0 = HEAD_TILES / (HEAD_TILES + 1u), PART1 = PART0 + 1u, PART2 = PART0 + 2u, PART3 = PART0 + 3u;
 #define CM_LOAD_WEIGHTS(p, part) \
@@ -233,7 +242,8 @@ const uint PART0 = HEAD_TILES / (HEAD_TILES + 1u), PART1 = PART0 + 1u, PART2 = P
         [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) acc_f[part * QUARTER + x][j] = coopMatMulAdd(p[x], v[j], acc_f[part * QUARTER + x][j]); \
     }
 
-// Parts that the loops of decode and prefill have in common. They are macros because drivers schedule functions otherwise.
+// Parts that the loops of decode and prefill share. They are macros because drivers schedule
+// functions in another way.
 
 // CM_NO_OUTPUT: acc before the first tile.
 #define CM_NO_OUTPUT \
@@ -249,9 +259,18 @@ const uint PART0 = HEAD_TILES / (HEAD_TILES + 1u), PART1 = PART0 + 1u, PART2 = P
         top_[r] = MLA_FLOOR; \
     }
 
-// CM_REFERENCE: m from the sums of the first tile, if it is not given; l and the true maximum before it.
-#define CM_REFERENCE(first) \
-    if (first) { \
+// CM_FIRST_TILES: the first two tiles to shared memory, the scores of the first, m from these
+// unless it is given, and l and the true maximum before it.
+#define CM_FIRST_TILES(given) \
+    barrier(); \
+    cm_keep_first(row0, valid0, 0u); \
+    cm_keep_first(row1, valid1, 1u); \
+    CM_NO_OUTPUT \
+    barrier(); \
+    cm_scores(0u, 0u, v); \
+    barrier(); \
+    cm_sum_scores(0u); \
+    if (!(given)) { \
         float high[LANE_HEADS]; \
         cm_high(high); \
         [[unroll]] for (uint r = 0u; r < LANE_HEADS; r++) m_[r] = max(MLA_FLOOR, cm_row_max(high[r])); \
@@ -261,8 +280,10 @@ const uint PART0 = HEAD_TILES / (HEAD_TILES + 1u), PART1 = PART0 + 1u, PART2 = P
         top_[r] = m_[r]; \
     }
 
-// CM_ACCUMULATE_LAST: P V of the last tile, and the maximum of whole rows.
-#define CM_ACCUMULATE_LAST(v) \
+// CM_LAST_TILE: P V of the last tile, and the maximum of whole rows.
+#define CM_LAST_TILE(tile) \
+    [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) CM_LOAD_VALUE(v[j], ((tile) & 1u) * KV_TILE, j); \
+    barrier(); \
     CM_A p[QUARTER]; \
     CM_LOAD_WEIGHTS(p, PART0) \
     CM_ACCUMULATE(p, v, PART0) \
@@ -274,7 +295,8 @@ const uint PART0 = HEAD_TILES / (HEAD_TILES + 1u), PART1 = PART0 + 1u, PART2 = P
     CM_ACCUMULATE(p, v, PART3) \
     [[unroll]] for (uint r = 0u; r < LANE_HEADS; r++) top_[r] = cm_row_max(top_[r]);
 
-// CM_BREAK_UNLESS_STALE: leaves the loop over passes unless a score outgrew m, which then is the true maximum.
+// CM_BREAK_UNLESS_STALE: leaves the loop over passes unless a score outgrew m; then m becomes the
+// true maximum.
 #define CM_BREAK_UNLESS_STALE \
     [[unroll]] for (uint r = 0u; r < LANE_HEADS; r++) { \
         if (top_[r] - m_[r] > CM_STALE) stale_s = 1u; \
@@ -321,6 +343,25 @@ void cm_load_q(uvec4 w[Q_ALL]) {
             }
             cm_subgroup_sync();
         }
+    }
+}
+
+#include "cm_write.glsl"
+
+// cm_put_output: a subgroup's own columns, one head tile after the other, through shared memory,
+// where rows can be told apart.
+void cm_put_output(uint head0, uint split) {
+    [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
+        [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) {
+            coopMatStore(acc_f[i][j], kv_s, (cm_sub * OUT_TILES + j) * CM_N / 4u, OUT_PITCH, gl_CooperativeMatrixLayoutRowMajor);
+        }
+        cm_subgroup_sync();
+        [[dont_unroll]] for (uint at = cm_lane; at < CM_M * OUT_WORDS; at += SUBGROUP) {
+            const uint c = cm_sub * OUT_WORDS + at % OUT_WORDS, h = i * CM_M + at / OUT_WORDS;
+            if (head0 + h >= pc.heads) break;
+            cm_write(cm_t, head0, split, h, c);
+        }
+        cm_subgroup_sync();
     }
 }
 

@@ -1,8 +1,9 @@
-// One invocation's share of a row of an FP8 cache on its way to shared memory; goes with lib/cm_decode_lanes.glsl, and with
-// attn_decode_few. ROW_PARTS is 4, 8 or 16.
+// One invocation's share of a row of an FP8 cache on its way to shared memory; goes with
+// attn_decode_lanes and attn_decode_cm. ROW_PARTS is 4, 8 or 16.
 //
-// A row is 56 words of 8 E4M3 bytes and 16 words of 4 bf16. Its invocations take words of codes in turn, then half a word each where
-// that is what is left, then words of bf16: every one issues the same loads, and eight neighbours read and write in one piece.
+// A row is 56 words of 8 E4M3 bytes and 16 words of 4 bf16. Its invocations take words of codes in
+// turn, then half a word each where that is what is left, then words of bf16. Every one issues the
+// same loads, and eight neighbours read and write in one piece.
 #ifndef LIB_CM_LANES_ROW_GLSL
 #define LIB_CM_LANES_ROW_GLSL
 #extension GL_EXT_shader_explicit_arithmetic_types_int16 : require
@@ -22,8 +23,9 @@ struct CmRow {
 uint cm_low2(uint a, uint b) { return pack32(u16vec2(unpack16(a).x, unpack16(b).x)); }
 uint cm_high2(uint a, uint b) { return pack32(u16vec2(unpack16(a).y, unpack16(b).y)); }
 
-// cm_out2: two results as bf16, rounded to nearest even. Cheaper than bf16_pack2: a NaN stays one only if its sign is positive, as
-// that of one made by arithmetic is, or its payload not full.
+// cm_out2: two results as bf16, rounded to nearest even. It is cheaper than bf16_pack2: a NaN stays
+// one only if its sign is positive, as that of one made by arithmetic is, or its payload is not
+// full.
 uint cm_out(float x) {
     const uint u = uint(min(floatBitsToInt(x), 0x7FFF0000));
     return u + 0x7FFFu + ((u >> 16) & 1u);
@@ -59,11 +61,12 @@ bool cm_nan(uvec2 w) { return ((((w.x & 0x7FFF7FFFu) + 0x007F007Fu) | ((w.y & 0x
 
 #endif
 
-// volatile: else loads are moved to where their results are used, and wait there for memory.
+// volatile: otherwise compilers move loads to where their results are used, and wait there.
 layout(buffer_reference, std430, buffer_reference_align = 4) volatile readonly buffer CmRead1 { uint v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 8) volatile readonly buffer CmRead2 { uvec2 v[]; };
 
-// cm_fetch_row: starts loading the share of the row at the address in where.xy, whose scales lie where.z behind it.
+// cm_fetch_row: starts loading the share of the row at the address in where.xy, whose scales lie
+// where.z behind it.
 void cm_fetch_row(uvec3 where, out CmRow row) {
     const uint64_t at = packUint2x32(where.xy);
     CmRead2 from = CmRead2(at + cm_part * 8u);
@@ -73,7 +76,7 @@ void cm_fetch_row(uvec3 where, out CmRow row) {
     row.scales = CmRead2(at + where.z).v[0];
 }
 
-f16vec2 code_top_; // the largest of the codes of a share, as cm_word places them: at most 1.75, or 1.875 if one is NaN
+f16vec2 code_top_; // the largest code of a share, as cm_word places it: at most 1.75, or 1.875 if one is NaN
 
 // cm_word: four codes as elements, NaN as 480.
 uvec2 cm_word(uint w, CM_SCALE scale) {
@@ -90,7 +93,8 @@ CM_SCALE cm_scale_at(uvec2 scales, uint i) {
     return cm_scale(kv_scale_of(scales, (i * ROW_PARTS + cm_part) / 8u));
 }
 
-// cm_keep_row: writes the share to row `at` of kv_s. A NaN among its codes goes into its bf16, because there it costs least: the row's scores are NaN then.
+// cm_keep_row: writes the share to row `at` of kv_s. A NaN among its codes goes into its bf16
+// instead, where it costs least: the row's scores are NaN either way.
 void cm_keep_row(CmRow row, uint at) {
     const uint to = at * KV_PITCH, pair = cm_part / 2u, half_ = cm_part % 2u * 2u; // of a word of kv_s
     code_top_ = f16vec2(0.0);

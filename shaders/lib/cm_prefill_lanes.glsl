@@ -1,4 +1,5 @@
-// Sparse MLA of one (token, head group, split) for prefill, in lanes (cm_lanes.glsl has the formula). Two barriers a tile:
+// Sparse MLA of one (token, heads, split) for prefill, in lanes; lib/cm_lanes.glsl has the formula.
+// Two barriers a tile:
 //
 //   load rows of t+1, scores of t | weights of t, acc += P V of t-1, rows of t+1 to shared memory over those of t-1
 #ifndef LIB_CM_PREFILL_LANES_GLSL
@@ -15,10 +16,11 @@ struct CmRow {
     uvec4 w[WORDS_EACH];
 };
 
-// cm_locate: where this lane's row of a tile lies. Past the end of the list its last entry is read, and masked.
+// cm_locate: where this lane's row of a tile lies. Past the end of the list its last entry is read,
+// and masked.
 void cm_locate(uint tile) {
     [[dont_flatten]] if (tile % LOOKUP == 0u) {
-        subgroupMemoryBarrierShared(); // keeps this a branch: its addresses would cost every tile 12 instructions
+        subgroupMemoryBarrierShared(); // keeps this a branch, which saves every tile 12 instructions
         const uint at = cm_begin + (tile + cm_lane / SUB_ROWS) * TILE + cm_sub * SUB_ROWS + cm_lane % SUB_ROWS;
         index_ = indices.v[cm_t * pc.width + min(at, pc.width - 1u)];
     }
@@ -26,7 +28,8 @@ void cm_locate(uint tile) {
     place_ = cm_begin + tile * TILE + cm_row < cm_end && at < pc.rows ? at : CM_NOWHERE; // a negative index is a large one
 }
 
-// cm_fetch: starts loading; row 0 stands in for one that does not count, and is masked when it is kept.
+// cm_fetch: starts loading; row 0 stands in for one that does not count, and is masked when it is
+// kept.
 void cm_fetch(out CmRow row, out bool valid) {
     valid = place_ != CM_NOWHERE;
     WorkspaceRow from = WorkspaceRow(pc.kv_addr + uint64_t(valid ? place_ : 0u) * (KV_D * 2u) + cm_part * 16u);
@@ -45,26 +48,19 @@ void cm_keep_first(CmRow row, bool valid, uint buf) {
     cm_keep_bias(valid, buf);
 }
 
-// cm_keep: a row of a later one. Where it does not count, what lies there stays, zeros or a row that does count: its weight is 0, and
-// should it not be finite, neither is the result.
+// cm_keep: a row of a later tile. Where it does not count, what lies there stays: zeros, or a row
+// that counts. Its weight is 0, and if it is not finite, neither is the result.
 void cm_keep(CmRow row, bool valid, uint buf) {
     if (valid) CM_KEEP(buf, cm_from_bf16x8(row.w[i]))
     cm_keep_bias(valid, buf);
 }
 
-// cm_pass: all tiles, with m as it is, or with the maximum of the first tile. The rows of the first two have been fetched.
-void cm_pass(bool first, CmRow row0, CmRow row1, bool valid0, bool valid1) {
+// cm_pass: all tiles, with the maximum of the first tile as m, or in the second pass with m as it
+// is. The rows of the first two have been fetched.
+void cm_pass(uint pass, CmRow row0, CmRow row1, bool valid0, bool valid1) {
     const uint tiles = (cm_end - cm_begin + TILE - 1u) / TILE;
     CM_B v[OUT_TILES];
-    barrier();
-    cm_keep_first(row0, valid0, 0u);
-    cm_keep_first(row1, valid1, 1u);
-    CM_NO_OUTPUT
-    barrier();
-    cm_scores(0u, 0u, v);
-    barrier();
-    cm_sum_scores(0u);
-    CM_REFERENCE(first)
+    CM_FIRST_TILES(pass > 0u)
     cm_weights();
     barrier();
     [[dont_unroll]] for (uint tile = 1u; tile < tiles; tile++) {
@@ -92,9 +88,7 @@ void cm_pass(bool first, CmRow row0, CmRow row1, bool valid0, bool valid1) {
         barrier();
     }
     cm_put_weights();
-    [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) CM_LOAD_VALUE(v[j], ((tiles - 1u) & 1u) * KV_TILE, j);
-    barrier();
-    CM_ACCUMULATE_LAST(v)
+    CM_LAST_TILE(tiles - 1u)
 }
 
 void cm_fetch_first(out CmRow row0, out CmRow row1, out bool valid0, out bool valid1) {
@@ -105,7 +99,8 @@ void cm_fetch_first(out CmRow row0, out CmRow row1, out bool valid0, out bool va
     cm_locate(2u);
 }
 
-// cm_attend: entries [cm_begin, cm_end) of the token's list for the heads from head0 on. l_ is of the lane's own columns, m_ and top_ of whole rows.
+// cm_attend: entries [cm_begin, cm_end) of the token's list for the heads from head0 on. l_ is of
+// the lane's own columns, m_ and top_ of whole rows.
 void cm_attend(uint head0) {
     if (cm_begin >= cm_end) {
         CM_NO_ROWS
@@ -119,13 +114,14 @@ void cm_attend(uint head0) {
         uvec4 w[Q_ALL];
         cm_fetch_q(head0, w);
         cm_fetch_first(row0, row1, valid0, valid1);
-        // The list's memory, so that places come from a cache when they are looked up. What is read is never used: there are fewer rows.
+        // Touches the list, so that places come from a cache when they are looked up. The condition
+        // below never holds, but no compiler knows.
         const uint touch = indices.v[cm_t * pc.width + min(gl_LocalInvocationIndex * 8u, pc.width - 1u)];
         cm_load_q(w);
         if (touch == CM_NOWHERE && pc.rows == CM_NOWHERE) stale_s = 1u;
     }
     [[dont_unroll]] for (uint pass = 0u; pass < 2u; pass++) {
-        cm_pass(pass == 0u, row0, row1, valid0, valid1);
+        cm_pass(pass, row0, row1, valid0, valid1);
         if (pass > 0u) break;
         CM_BREAK_UNLESS_STALE
         cm_fetch_first(row0, row1, valid0, valid1);

@@ -1,16 +1,18 @@
-// Queries that are neither normed nor turned, normed and turned on their way to shared memory; goes with lib/cm_mla_ring_loop.glsl, which
-// includes it where CM_NORMS is defined. The kernel binds positions and a table of angles, and pc has eps and table_rows.
+// Norms and rotates queries on their way to shared memory; goes with lib/cm_mla.glsl. The kernel
+// binds positions and a table of angles, and pc has eps and table_rows.
 //
-// 32 invocations bring in a head, with two units of 8 numbers each, 32 units apart: what each of them holds, and so the order of sums, is
-// that of proj_q_insert.comp. Sums pass through score_s, which nothing else needs yet.
+// 32 invocations bring in a head, with two units of 8 numbers each, 32 units apart. So each holds
+// what it does in proj_q_insert.comp, and sums go in the same order. They pass through score_s,
+// which nothing else needs yet.
 #ifndef LIB_CM_Q_NORM_GLSL
 #define LIB_CM_Q_NORM_GLSL
 #define rms_of score_s
 #include "rms.glsl"
 #include "q_norm.glsl"
 
-// Where invocations hold other shares, or not all of Q at once, or there is no room for their sums, queries have to come normed, and where
-// there are more than two heads for an invocation, which would be as many copies of the code: norms in attention/decode_cm.go.
+// Queries have to come normed where invocations hold other shares, or not all of Q at once, where
+// their sums find no room, and where an invocation has parts of more than two heads, each with a
+// copy of the code: normsQueries in attention/matrix.go.
 const uint Q_ODD = Q_EACH % 2u | (Q_EACH * THREADS ^ HG * 64u) | (Q_EACH > 4u ? 1u : 0u);
 const bool Q_PAIRS = (Q_EACH / 2u * THREADS <= 4u * KSPLIT * HG * S_PITCH ? Q_ODD : 1u) == 0u;
 const uint Q_HEADS = Q_EACH / 2u; // of an invocation
@@ -25,7 +27,8 @@ uint cm_q_place(uint i) {
 int cm_position_;     // of the token
 vec4 cm_near, cm_far; // cosines and sines of the four pairs of the last unit of a head
 
-// cm_find_angles: without a branch, so that nothing waits for it; where nothing turns, row 0 stands in.
+// cm_find_angles: without a branch, so that nothing waits for it. Row 0 stands in where nothing
+// rotates.
 void cm_find_angles() {
     const uint row = cm_norms() ? uint(clamp(cm_position_, 0, int(pc.table_rows) - 1)) : 0u, pair = max(cm_tid % 32u, 24u) * 4u - 96u;
     cm_near = table_cos_sin2(row, pair, false);

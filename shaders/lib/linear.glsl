@@ -1,9 +1,10 @@
 // The memory of the kernels of a linear layer: y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k], with
 // weights as they are stored.
 //
-//   0 w_scale    FP8 [ceil(G*N/128), ceil(K/128)] f32 or UE8M0 bytes; NVFP4 [G*N, K/16] E4M3 bytes; bf16 none
+//   0 w_scale    FP8 [ceil(G*N/128), ceil(K/128)] f32 or UE8M0 bytes; NVFP4 [G*N, K/16] E4M3 bytes
 //   1 row_scale  NVFP4 [G*N] f32
-//   2 x_scale    E4M3 activations: [G, K/128, pitch] f32 powers of two or [G, K/512, pitch] u32 of four UE8M0 bytes, tokens last
+//   2 x_scale    E4M3 activations: [G, K/128, pitch] f32 powers of two, or [G, K/512, pitch] u32 of
+//                four UE8M0 bytes; tokens last
 //   3 x          [T,G,K] bf16 or [G,T,K] E4M3
 //   4 w          [G*N,K] bf16 or E4M3, or [G*N,K/2] with two E2M1 codes a byte, the even one low
 //   5 y          [T,y_stride] bf16 or f32, of which columns y_column .. y_column+G*N-1 are written

@@ -1,6 +1,7 @@
-// How partial rows of a split attention are joined, four dims an invocation: part i has the accumulator acc_i and the sum l_i, relative to
-// 2^m_i. M = max m_i, w_i = exp2(m_i - M), l = sum w_i l_i, acc = sum w_i acc_i, over parts with l_i != 0. Define MLA_AHEAD, how many parts are taken
-// at a time, before this file.
+// How partial rows of a split attention are joined, four dims an invocation: part i has the
+// accumulator acc_i and the sum l_i, relative to 2^m_i. M = max m_i, w_i = exp2(m_i - M), l = sum
+// w_i l_i, acc = sum w_i acc_i, over parts with l_i != 0. Define MLA_AHEAD, how many parts are
+// taken at a time, before this file.
 #ifndef LIB_MLA_JOIN_GLSL
 #define LIB_MLA_JOIN_GLSL
 #extension GL_EXT_control_flow_attributes : require
@@ -48,7 +49,8 @@ void mla_add(inout MlaJoined j, vec2 state, vec4 acc) {
     j.acc += w * acc;
 }
 
-// mla_words: the output in bf16; two pairs turned back by their cosines c and sines s, if they are to be.
+// mla_words: the output in bf16; two pairs turned back by their cosines c and sines s, if they are
+// to be.
 uvec2 mla_words(MlaJoined j, float sink2, bool turns, uvec2 c, uvec2 s) {
     const vec4 o = j.l == 0.0 ? vec4(0.0) : j.acc * mla_factor(j.m, j.l, sink2);
     uvec2 w = uvec2(bf16_pack2(o.x, o.y), bf16_pack2(o.z, o.w));

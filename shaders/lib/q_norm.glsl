@@ -1,5 +1,5 @@
 // Queries divided by their root mean square, of which the last 64 of 512 numbers are turned: words of two bf16 that lie beside each
-// other. proj_q_insert.comp does it in a launch of its own, attn_decode_few_cm.comp on the way to what it multiplies; both have the same bits,
+// other. proj_q_insert.comp does it in a launch of its own, attn_decode_cm.comp on the way to what it multiplies; both have the same bits,
 // for both take sums in the order of lib/rms.glsl, of 32 invocations with units u and u + 32 of a head.
 // Goes with lib/rms.glsl and lib/rope.glsl.
 #ifndef LIB_Q_NORM_GLSL

@@ -3,13 +3,15 @@
 //
 //   s_j = scale_log2e * dot(q, k_j),  l = sum exp2(s_j - m),  acc = sum exp2(s_j - m) k_j
 //
-// m is the largest score up to some tile: it follows the largest only when that has gone MLA_STALE beyond it.
+// m is the largest score up to some tile: it follows the largest only when that has gone MLA_STALE
+// beyond it.
 //
-// The including kernel declares, before the include: constants HG (heads per workgroup: 4, 8 or 16), TILE (rows at a time, 8
-// or 16) and 16*HG invocations, storage buffers q and dst (uvec4 rows[]), part_out and part_ml (vec4 rows[]), pc.heads,
-// pc.splits, pc.scale_log2e, and
+// The including kernel declares, before the include: constants HG (heads per workgroup: 4, 8 or
+// 16), TILE (rows at a time, 8 or 16) and 16*HG invocations, storage buffers q and dst (uvec4
+// rows[]), part_out and part_ml (vec4 rows[]), pc.heads, pc.splits, pc.scale_log2e, and
 //
-//   const uint MLA_LANES = 16*HG/TILE, MLA_UNITS = 64/MLA_LANES    invocations that bring in a row, units of 8 dims of each
+//   const uint MLA_LANES = 16*HG/TILE      invocations that bring in a row
+//   const uint MLA_UNITS = 64/MLA_LANES    units of 8 dims of each
 //   MlaRow                                                     these units as they lie in memory
 //   int mla_entry(uint t, uint j)                              entry j of token t's lists
 //   bool mla_fetch(uint j, int entry, uint c, out MlaRow w)    asks for units c, c + MLA_LANES, .. of the row; false: masked
@@ -17,9 +19,10 @@
 //   float mla_sink_of(uint head)
 //   void mla_done(uint t, uint head, float m, float l, float top)   of a finished row; top: its largest score
 //
-// A tile, for an invocation: it brings in a share of a row, which it asked for a tile before; takes the dot products of 4 heads
-// with 4 rows over its share of the dims; sums those of two scores, in a fixed order, and makes weights of them; and adds 8
-// dims of all TILE rows to its accumulators, of 4 heads. A masked row is zero in shared memory and its weight is 0, so nothing
+// What an invocation does in a tile. It brings in a share of a row, which it asked for a tile before.
+// It takes the dot products of 4 heads with 4 rows over its share of the dims. It sums those of two
+// scores, in a fixed order, and makes weights of them. It adds 8 dims of all TILE rows to its
+// accumulators, of 4 heads. A masked row is zero in shared memory and its weight is 0, so nothing
 // that lies at a masked slot is ever read.
 // Shared memory, bytes: (HG + TILE)*1024 + 1024/TILE*(HG*(TILE/2 + 2) + 1) + 6*HG*TILE + 4*(HG + TILE) + 4.
 #ifndef LIB_SPARSE_MLA_GLSL
@@ -57,8 +60,8 @@ float mla_dot2(uint a, uint b, float sum) {
     return fma(x.y, y.y, fma(x.x, y.x, sum));
 }
 
-// mla_scores: the dot products of this invocation's block over its share of the dims, in two rounds: the second half of the
-// shares hands its sums to the first, which passes on both.
+// mla_scores: the dot products of this invocation's block over its share of the dims, in two
+// rounds: the second half of the shares hands its sums to the first, which passes on both.
 void mla_scores(uint lane) {
     const uint slot = lane % MLA_HALF, block = lane / MLA_HALF % (MLA_THREADS / MLA_SHARES), second = lane / (MLA_THREADS / 2u);
     const uint head = block % MLA_HEAD_BLOCKS * 4u, row = block / MLA_HEAD_BLOCKS * 4u;

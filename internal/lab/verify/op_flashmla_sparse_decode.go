@@ -170,7 +170,7 @@ func bindDecode(b Build, c Case) (Bound, error) {
 			Out: r.SharedOut(tensor.BF16, x.tokens, x.heads, attention.D), LSE: r.SharedOut(tensor.F32, x.tokens, x.heads),
 			Scratch: r.Scratch(op.ScratchBytes(x.tokens, x.win.Width, topk)),
 		}
-		if len(x.raw.Shape) > 0 && op.Norms(x.tokens, x.win.Width, topk) {
+		if len(x.raw.Shape) > 0 && op.NormsQueries(x.tokens, x.win.Width, topk) {
 			a.Q = r.In(x.raw, tensor.BF16)
 			a.Norm = attention.QueryNorm{Eps: x.eps, Positions: r.In(x.rows, tensor.I32), Table: r.In(x.table, tensor.F32)}
 		} else {

@@ -30,7 +30,9 @@ func (c *compressor) build(dev *vk.Device, state cache.StateCache, cfg cache.Com
 		return err
 	}
 	if !cfg.Save {
-		if c.save, err = cache.NewSaveState(dev, cache.SaveStateConfig{Compression: c.compression, Page: cfg.StatePage, MaxBytes: state.Pool.Bytes()}); err != nil {
+		c.save, err = cache.NewSaveState(dev, cache.SaveStateConfig{Compression: c.compression, Page: cfg.StatePage,
+			MaxBytes: state.Pool.Bytes()})
+		if err != nil {
 			return err
 		}
 	}
@@ -58,10 +60,11 @@ func (c *compressor) recordSave(rec *vk.Recorder, a *StepArgs, w *model.DeviceCo
 	return c.save.Record(rec, cache.SaveStateArgs{KvScore: c.gates, Ape: w.Ape, Positions: a.Positions, Slots: c.states, State: state})
 }
 
-// record records what makes entries. to says where these go, and how they are turned.
-func (c *compressor) record(rec *vk.Recorder, a *StepArgs, w *model.DeviceCompressor, state cache.StateCache, table tensor.Tensor, to cache.CompressArgs) error {
+// record records what makes entries. to says where these go, how they are turned and where the
+// states are.
+func (c *compressor) record(rec *vk.Recorder, a *StepArgs, w *model.DeviceCompressor, to cache.CompressArgs) error {
 	to.Positions, to.TokenToReq, to.StateSlots, to.Slots = a.Positions, a.TokenToReq, c.states, c.entries
-	to.State, to.StateTable, to.Norm = state, table, w.Norm
+	to.Norm = w.Norm
 	if c.save == nil {
 		to.KvScore, to.Ape = c.gates, w.Ape
 	}

@@ -148,7 +148,8 @@ type coreStep struct {
 }
 
 func newCoreStep(tokens int, parts []part) coreStep {
-	s := coreStep{parts: parts, queryStart: []int32{0}, tokenToReq: make([]int32, tokens), positions: make([]int32, tokens), valid: make([]byte, tokens)}
+	s := coreStep{parts: parts, queryStart: []int32{0}, tokenToReq: make([]int32, tokens), positions: make([]int32, tokens),
+		valid: make([]byte, tokens)}
 	at := 0
 	for _, p := range parts { // one for each request, in order; it may be empty
 		for i := p.from; i < p.to; i++ {
@@ -201,8 +202,8 @@ type coreResult struct {
 // somebody else's. The attention takes queries as they are and leaves its output unturned.
 func (l *coreLayer) kind(t *testing.T, dev *vk.Device, tokens int, variant string) (*Kind, *Layer) {
 	t.Helper()
-	k := must[*Kind](t)(NewKind(dev, KindConfig{Spec: l.spec, Model: &l.cfg, Tokens: tokens, MaxLen: coreLonger, Caches: l.caches, Variant: variant,
-		Hadamard: l.hadamard, Group: tokens / 4, Out: tensor.BF16}))
+	k := must[*Kind](t)(NewKind(dev, KindConfig{Spec: l.spec, Model: &l.cfg, Tokens: tokens, MaxLen: coreLonger, Caches: l.caches,
+		Variant: variant, Hadamard: l.hadamard, Group: tokens / 4, Out: tensor.BF16}))
 	t.Cleanup(func() { k.Close() })
 	k.mla.norms, k.mla.turns = false, false
 	w := &model.DeviceLayer{Sink: put(t, dev, tensor.F32, l.sink, coreHeads)}
@@ -223,10 +224,11 @@ func (l *coreLayer) compressor(t *testing.T, dev *vk.Device, c cache.Compression
 	return &model.DeviceCompressor{Ape: put(t, dev, tensor.F32, ape, c.Ratio, c.Channels()), Norm: put(t, dev, tensor.F32, norm, c.Dim)}
 }
 
-// plan is the part of the schedule core that the layer has.
+// core is the part of the schedule core that the layer has.
 func (l *Layer) core() (s schedule) {
 	k := l.kind
-	x := traits{picks: k.picks != nil, compresses: k.main != nil, keys: k.keys != nil, saves: k.wish.norms, rawScores: k.picks != nil && k.picks.query == nil}
+	x := traits{picks: k.picks != nil, compresses: k.main != nil, keys: k.keys != nil, saves: k.wish.saves,
+		rawScores: k.picks != nil && k.picks.query == nil}
 	for _, all := range core {
 		s = append(s, slices.DeleteFunc(slices.Clone(all), func(o op) bool { return !x.has(o) }))
 	}
@@ -244,15 +246,18 @@ func (l *coreLayer) memory(t *testing.T, dev *vk.Device) (c Caches, tables Table
 		}
 	}
 	c = l.caches
-	c.Window.Pool, c.Compressed.Pool, c.State.Pool, c.IndexState.Pool, c.Keys.Pool = pool[winPool], pool[compPool], pool[statePool], pool[indexStatePool], pool[keysPool]
-	return c, Tables{Window: table[winPool], Compressed: table[compPool], State: table[statePool], IndexState: table[indexStatePool], Keys: table[keysPool]}
+	c.Window.Pool, c.Compressed.Pool, c.State.Pool, c.IndexState.Pool, c.Keys.Pool = pool[winPool], pool[compPool],
+		pool[statePool], pool[indexStatePool], pool[keysPool]
+	return c, Tables{Window: table[winPool], Compressed: table[compPool], State: table[statePool],
+		IndexState: table[indexStatePool], Keys: table[keysPool]}
 }
 
 // newStepArgs makes a step's inputs, for two requests.
 func newStepArgs(t *testing.T, dev *vk.Device, tokens int, tables Tables) StepArgs {
 	t.Helper()
-	return StepArgs{QueryStart: alloc(t, dev, tensor.I32, 3), SeqLens: alloc(t, dev, tensor.I32, 2), TokenToReq: alloc(t, dev, tensor.I32, tokens),
-		Positions: alloc(t, dev, tensor.I32, tokens), IsValid: alloc(t, dev, tensor.U8, tokens), Tables: tables}
+	return StepArgs{Tables: tables,
+		QueryStart: alloc(t, dev, tensor.I32, 3), SeqLens: alloc(t, dev, tensor.I32, 2),
+		TokenToReq: alloc(t, dev, tensor.I32, tokens), Positions: alloc(t, dev, tensor.I32, tokens), IsValid: alloc(t, dev, tensor.U8, tokens)}
 }
 
 // put uploads a step.
@@ -289,7 +294,8 @@ func (l *coreLayer) inputs(t *testing.T, k *Kind, kv tensor.Tensor, h coreStep) 
 func (l *coreLayer) recordCore(t *testing.T, rec *vk.Recorder, layer *Layer, step StepArgs, a Args, kv tensor.Tensor) error {
 	t.Helper()
 	k := layer.kind
-	insert := must[*cache.Insert](t)(cache.NewInsert(k.dev, cache.InsertConfig{Page: l.caches.Window.Layout.Page, MaxBytes: a.Caches.Window.Pool.Bytes()}))
+	insert := must[*cache.Insert](t)(cache.NewInsert(k.dev, cache.InsertConfig{Page: l.caches.Window.Layout.Page,
+		MaxBytes: a.Caches.Window.Pool.Bytes()}))
 	err := k.RecordStep(rec, step)
 	if err == nil {
 		err = insert.Record(rec, cache.InsertArgs{K: kv, Slots: k.lists.slots, Cache: a.Caches.Window})
@@ -376,10 +382,13 @@ func (l *coreLayer) reference(t *testing.T, tokens int, steps [][]part, got core
 		noErr(cache.InsertRef(l.host[winPool], l.caches.Window.Layout, rowsOf(h, l.kv, 512, 0), winSlots))
 		var comp *attention.Slots
 		if l.spec.Compresses() {
-			x := cache.CompressHost{Compression: l.compression(), Positions: h.positions, TokenToReq: h.tokenToReq, StateSlots: slots(statePool, l.caches.State.Layout.Page, 1),
-				Slots: slots(compPool, l.caches.Compressed.Layout.Page, l.spec.Ratio), State: l.host[statePool], Layout: l.caches.State.Layout,
+			x := cache.CompressHost{Compression: l.compression(), Positions: h.positions, TokenToReq: h.tokenToReq,
+				StateSlots: slots(statePool, l.caches.State.Layout.Page, 1),
+				Slots:      slots(compPool, l.caches.Compressed.Layout.Page, l.spec.Ratio), State: l.host[statePool],
+				Layout:     l.caches.State.Layout,
 				StateTable: l.tables[statePool], Width: l.widths[statePool], Norm: l.norm, CosSin: l.cosSin}
-			noErr(cache.SaveStateRef(x.State, x.Layout, l.compression(), rowsOf(h, l.gates, 2*l.compression().Channels(), 0), l.ape, h.positions, x.StateSlots))
+			noErr(cache.SaveStateRef(x.State, x.Layout, l.compression(), rowsOf(h, l.gates, 2*l.compression().Channels(), 0),
+				l.ape, h.positions, x.StateSlots))
 			noErr(cache.CompressRef(l.host[compPool], l.caches.Compressed.Layout, x))
 			l.keep(t, compPool, x)
 		}
@@ -400,7 +409,8 @@ func (l *coreLayer) reference(t *testing.T, tokens int, steps [][]part, got core
 			s, lens := attention.C128IndicesRef(h.positions, l.spec.Ratio, width, winSlots, h.tokenToReq, &compTable)
 			comp = &attention.Slots{Pool: got.pools[compPool], Layout: l.caches.Compressed.Layout, Indices: s, Width: width, Lens: lens}
 		}
-		win := &attention.Slots{Pool: l.host[winPool], Layout: l.caches.Window.Layout, Indices: make([]int32, tokens*128), Width: 128, Lens: make([]int32, tokens)}
+		win := &attention.Slots{Pool: l.host[winPool], Layout: l.caches.Window.Layout, Indices: make([]int32, tokens*128),
+			Width: 128, Lens: make([]int32, tokens)}
 		attention.WindowIndicesRef(tokens, 128, h.queryStart, h.seqLens, h.tokenToReq, h.valid, table(winPool, 64), win.Indices, win.Lens)
 		q := rowsOf(h, l.q, coreHeads*512, 0)
 		want, _, err := attention.DecodeRef(q, coreHeads, win, comp, l.sink, attention.DefaultScale)
@@ -413,7 +423,8 @@ func (l *coreLayer) reference(t *testing.T, tokens int, steps [][]part, got core
 		if verify.RoundsWeights(variant) {
 			sides = 1
 		}
-		cmp := verify.NewComparison(verify.ClassTolerance).CloseWeighted("out", vectors.FromU16(out, len(out)), vectors.FromF32(want[:len(out)], len(out)), verify.DecodeOut,
+		cmp := verify.NewComparison(verify.ClassTolerance).CloseWeighted("out", vectors.FromU16(out, len(out)),
+			vectors.FromF32(want[:len(out)], len(out)), verify.DecodeOut,
 			sides, func() ([]float32, error) {
 				v, err := attention.DecodeSpreadRef(q, coreHeads, win, comp, l.sink, attention.DefaultScale)
 				return v[:min(len(v), len(out))], err
@@ -460,14 +471,17 @@ func (l *coreLayer) referencePicks(t *testing.T, h coreStep, slots func(pool, pa
 	t.Helper()
 	tokens, row, keys := len(h.valid), l.format.RowBytes(), l.caches.Keys.Layout
 	x := cache.CompressHost{Compression: l.keys(), Hadamard: l.hadamard, Positions: h.positions, TokenToReq: h.tokenToReq,
-		StateSlots: slots(indexStatePool, 4, 1), Slots: slots(keysPool, keys.Page, l.spec.Ratio), State: l.host[indexStatePool], Layout: l.caches.IndexState.Layout,
+		StateSlots: slots(indexStatePool, 4, 1), Slots: slots(keysPool, keys.Page, l.spec.Ratio), State: l.host[indexStatePool],
+		Layout:     l.caches.IndexState.Layout,
 		StateTable: l.tables[indexStatePool], Width: l.widths[indexStatePool], Norm: l.iNorm, CosSin: l.cosSin}
-	err := cache.SaveStateRef(x.State, x.Layout, l.keys(), rowsOf(h, l.indexGates, 2*l.keys().Channels(), 0), l.iApe, h.positions, x.StateSlots)
+	err := cache.SaveStateRef(x.State, x.Layout, l.keys(), rowsOf(h, l.indexGates, 2*l.keys().Channels(), 0), l.iApe, h.positions,
+		x.StateSlots)
 	if err == nil {
 		err = cache.CompressKeysRef(l.host[keysPool], keys, x)
 		l.keep(t, keysPool, x)
 	}
-	s := indexer.LogitsHost{Heads: coreIndexHeads, Q: make([]byte, tokens*coreIndexHeads*row), Weights: make([]float32, tokens*coreIndexHeads),
+	s := indexer.LogitsHost{Heads: coreIndexHeads, Q: make([]byte, tokens*coreIndexHeads*row), Weights: make([]float32,
+		tokens*coreIndexHeads),
 		Pool: pool, Layout: keys, BlockTable: l.tables[keysPool], TableWidth: l.widths[keysPool], TokenToReq: h.tokenToReq,
 		Lens: make([]int32, tokens), Width: l.widths[keysPool] * keys.Page}
 	if l.format == cache.IndexKeyMXFP4 {
@@ -476,7 +490,8 @@ func (l *coreLayer) referencePicks(t *testing.T, h coreStep, slots func(pool, pa
 	indexer.VisibleRef(h.positions, h.valid, l.spec.Ratio, 0, s.Lens)
 	logits := make([]float32, tokens*s.Width)
 	if err == nil {
-		err = indexer.QueryQuantRef(rowsOf(h, l.iq, coreIndexHeads*128, 0), coreIndexHeads, h.positions, rowsOf(h, l.weights, coreIndexHeads, 0),
+		err = indexer.QueryQuantRef(rowsOf(h, l.iq, coreIndexHeads*128, 0), coreIndexHeads, h.positions, rowsOf(h, l.weights,
+			coreIndexHeads, 0),
 			l.cosSin, indexer.QueryQuantConfig{Format: l.format, Hadamard: l.hadamard}, s.Q, s.QScale, s.Weights)
 	}
 	if err == nil {
@@ -551,7 +566,8 @@ func TestBorrowing(t *testing.T) {
 	l := newCoreLayer(t, coreCases[1])
 	const tokens = 70
 	k, source := l.kind(t, dev, tokens, "")
-	reuse := newCoreLayer(t, coreCase{"reuse", model.LayerSpec{Name: "reuse", Ratio: l.spec.Ratio, Borrows: true, Picks: model.PickEarlier, Pools: model.Window.Pools}, 0, false})
+	reuse := newCoreLayer(t, coreCase{"reuse", model.LayerSpec{Name: "reuse", Ratio: l.spec.Ratio, Borrows: true,
+		Picks: model.PickEarlier, Pools: model.Window.Pools}, 0, false})
 	reuse.q, reuse.sink, reuse.caches.Compressed = l.q, l.sink, l.caches.Compressed
 	rk, borrower := reuse.kind(t, dev, tokens, "")
 	require.Nil(t, rk.main)

@@ -200,7 +200,7 @@ func (k *Kind) build() (err error) {
 
 func (k *Kind) buildCompressors() error {
 	c := &k.cfg.Caches
-	saves := k.wish.norms
+	saves := k.wish.saves
 	if k.main != nil {
 		if err := k.main.build(k.dev, c.State, cache.CompressConfig{Save: saves, Page: c.Compressed.Layout.Page,
 			Eps: k.cfg.Model.Eps, MaxBytes: max(c.State.Pool.Bytes(), c.Compressed.Pool.Bytes())}); err != nil {

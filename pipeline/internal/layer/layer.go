@@ -82,7 +82,7 @@ func (k *Kind) checkWeights(w *model.DeviceLayer) error {
 	case (w.Compressor != nil) != (k.main != nil) || (w.Indexer != nil) != (k.picks != nil) ||
 		w.Indexer != nil && (w.Indexer.Compressor != nil) != (k.keys != nil):
 		return badWeights("w", fmt.Sprintf("layer %d, compressor %v, indexer %v", w.Layer, w.Compressor != nil, w.Indexer != nil),
-			"the weights of a layer of kind %s", k.cfg.Spec.Name)
+			"what a layer of kind %s has", k.cfg.Spec.Name)
 	case k.cfg.Output != projection.ActivationBF16 && w.OA.Format != model.FormatFP8:
 		return badWeights("w.OA.Format", w.OA.Format, "fp8, which the output path multiplies with")
 	case w.Sink.DType != tensor.F32 || w.Sink.Len() != k.heads:
@@ -105,14 +105,16 @@ func (l *Layer) uses() []use {
 		{&l.ob, "OB", w.OB, m.Hidden, k.groups * m.ORank, 1, k.cfg.Out, 0, none},
 	}
 	if c := w.Compressor; c != nil {
-		list = append(list, use{&l.gates, "Compressor.KVGate", c.KVGate, 2 * k.main.compression.Channels(), m.Hidden, 1, tensor.F32, 0, none})
+		n := 2 * k.main.compression.Channels()
+		list = append(list, use{&l.gates, "Compressor.KVGate", c.KVGate, n, m.Hidden, 1, tensor.F32, 0, none})
 	}
 	if x := w.Indexer; x != nil {
 		list = append(list,
 			use{&l.idxQB, "Indexer.QB", x.QB, m.IndexHeads * indexDim, m.QRank, 1, tensor.BF16, 0, none},
 			use{&l.idxWeights, "Indexer.Weights", x.Weights, m.IndexHeads, m.Hidden, 1, tensor.BF16, 0, none})
 		if c := x.Compressor; c != nil {
-			list = append(list, use{&l.idxGates, "Indexer.Compressor.KVGate", c.KVGate, 2 * k.keys.compression.Channels(), m.Hidden, 1, tensor.F32, 0, none})
+			n := 2 * k.keys.compression.Channels()
+			list = append(list, use{&l.idxGates, "Indexer.Compressor.KVGate", c.KVGate, n, m.Hidden, 1, tensor.F32, 0, none})
 		}
 	}
 	return list
@@ -127,7 +129,8 @@ func (l *Layer) build(ctx context.Context, uses []use) (err error) {
 		return err
 	}
 	for _, u := range uses {
-		cfg := projection.LinearConfig{N: u.n, K: u.k, Groups: u.groups, Weights: weightFormat(u.m), Activations: u.x, Out: u.out, MaxTokens: k.cfg.Tokens}
+		cfg := projection.LinearConfig{N: u.n, K: u.k, Groups: u.groups, Weights: weightFormat(u.m), Activations: u.x, Out: u.out,
+			MaxTokens: k.cfg.Tokens}
 		if !u.norm.IsZero() {
 			cfg.Norm, cfg.NormColumns, cfg.NormEps = u.norm.DType, k.cfg.Model.QRank, k.cfg.Model.Eps
 		}
@@ -160,7 +163,7 @@ func (l *Layer) traits() traits {
 		compresses:  k.main != nil,
 		keys:        k.keys != nil,
 		normed:      l.qkv.op.Norms(k.cfg.Tokens),
-		saves:       k.wish.norms,
+		saves:       k.wish.saves,
 		lateQueries: k.mla.norms,
 		rawScores:   k.picks != nil && k.picks.query == nil,
 		touch:       k.wish.touch,

@@ -23,7 +23,8 @@ type mla struct {
 
 func (x *mla) build(k *Kind) (err error) {
 	c, t, window := &k.cfg.Caches, k.cfg.Tokens, k.cfg.Model.Window
-	cfg := attention.DecoderConfig{Heads: k.heads, WindowPage: c.Window.Layout.Page, Variant: k.cfg.Variant, MaxBytes: c.Window.Pool.Bytes()}
+	cfg := attention.DecoderConfig{Heads: k.heads, WindowPage: c.Window.Layout.Page, Variant: k.cfg.Variant,
+		MaxBytes: c.Window.Pool.Bytes()}
 	if x.width > 0 {
 		cfg.CompressedPage = c.Compressed.Layout.Page
 		cfg.MaxBytes = max(cfg.MaxBytes, c.Compressed.Pool.Bytes())
@@ -34,7 +35,7 @@ func (x *mla) build(k *Kind) (err error) {
 	if x.op, err = attention.NewDecoder(k.dev, cfg); err != nil {
 		return err
 	}
-	x.splits, x.turns, x.norms = x.op.Splits(t, window, x.width), x.op.Turns(t, window, x.width), x.op.Norms(t, window, x.width)
+	x.splits, x.turns, x.norms = x.op.Splits(t, window, x.width), x.op.InvertsRope(t, window, x.width), x.op.NormsQueries(t, window, x.width)
 	return nil
 }
 

@@ -14,7 +14,7 @@ import (
 // Args are the inputs and outputs of one layer. Out must not overlap Hidden.
 type Args struct {
 	Hidden tensor.Tensor // [T, Hidden] bf16, after the layer's own input norm
-	CosSin tensor.Tensor // [rows, 64] f32, Rope.Table(rows, 1) of the layer's rotation; a position beyond the last row counts as it
+	CosSin tensor.Tensor // [rows, 64] f32, Rope.Table(rows, 1) of the layer; later positions take the last row
 	Out    tensor.Tensor // [T, Hidden] of KindConfig.Out, written; undefined for padding tokens
 
 	// Caches are written, then read. A layer that borrows has the Compressed and the Keys of the
@@ -113,11 +113,11 @@ func (r *recording) op(o op) error {
 	case indexSave:
 		return k.keys.recordSave(r.rec, r.step, l.w.Indexer.Compressor, r.a.Caches.IndexState)
 	case compress:
-		return k.main.record(r.rec, r.step, l.w.Compressor, r.a.Caches.State, r.step.Tables.State,
-			cache.CompressArgs{CosSin: r.a.CosSin, Cache: r.a.Caches.Compressed})
+		return k.main.record(r.rec, r.step, l.w.Compressor, cache.CompressArgs{State: r.a.Caches.State, StateTable: r.step.Tables.State,
+			CosSin: r.a.CosSin, Cache: r.a.Caches.Compressed})
 	case indexCompress:
-		return k.keys.record(r.rec, r.step, l.w.Indexer.Compressor, r.a.Caches.IndexState, r.step.Tables.IndexState,
-			cache.CompressArgs{CosSin: r.a.CosSin, Keys: r.a.Caches.Keys})
+		return k.keys.record(r.rec, r.step, l.w.Indexer.Compressor, cache.CompressArgs{State: r.a.Caches.IndexState,
+			StateTable: r.step.Tables.IndexState, CosSin: r.a.CosSin, Keys: r.a.Caches.Keys})
 	case wqB:
 		return l.qb.record(r.rec, k.qr, k.mla.q)
 	case indexWqB:
@@ -214,7 +214,9 @@ func (r *recording) touch() error {
 
 func (r *recording) attention() (err error) {
 	k, joined := r.k, r.l.chain.Joined()
-	a := attention.DecodeArgs{Sink: r.l.w.Sink, Window: attention.SlotSet{Cache: r.a.Caches.Window, Indices: k.lists.window.slots, Lens: k.lists.window.lens}}
+	window := k.lists.window
+	a := attention.DecodeArgs{Sink: r.l.w.Sink, Window: attention.SlotSet{Cache: r.a.Caches.Window, Indices: window.slots,
+		Lens: window.lens}}
 	if k.mla.width > 0 {
 		at := r.attended()
 		a.Compressed = attention.SlotSet{Cache: r.a.Caches.Compressed, Indices: at.Slots, Lens: at.Lens}
@@ -223,7 +225,7 @@ func (r *recording) attention() (err error) {
 		a.Norm = attention.QueryNorm{Eps: k.cfg.Model.Eps, Positions: r.step.Positions, Table: r.a.CosSin}
 	}
 	if !joined && k.output.quant == nil && k.mla.turns {
-		a.Turn = attention.OutputTurn{Positions: r.step.Positions, Table: r.a.CosSin}
+		a.InverseRope = attention.InverseRope{Positions: r.step.Positions, Table: r.a.CosSin}
 	}
 	r.parts, err = k.mla.record(r.rec, a, joined)
 	return err
@@ -245,7 +247,8 @@ func (r *recording) turnBack() error {
 	if x.quant == nil {
 		return x.turn.Record(r.rec, projection.InverseRopeArgs{O: o, Positions: r.step.Positions, Table: r.a.CosSin})
 	}
-	return x.quant.Record(r.rec, projection.InverseRopeQuantArgs{O: o, Positions: r.step.Positions, Table: r.a.CosSin, Codes: x.codes, Scales: x.scales})
+	return x.quant.Record(r.rec, projection.InverseRopeQuantArgs{O: o, Positions: r.step.Positions, Table: r.a.CosSin,
+		Codes: x.codes, Scales: x.scales})
 }
 
 // firstOutput are the arguments of wo_a.
@@ -261,9 +264,11 @@ func (r *recording) firstOutput() projection.LinearArgs {
 // chain records wo_a and wo_b in one launch, and the joining of parts where it is part of it.
 func (r *recording) chain() error {
 	x := &r.k.output
-	a := projection.LinearChainArgs{First: r.firstOutput(), Second: projection.LinearArgs{X: x.z, W: r.l.ob.w, Out: r.a.Out}, State: x.state}
+	second := projection.LinearArgs{X: x.z, W: r.l.ob.w, Out: r.a.Out}
+	a := projection.LinearChainArgs{First: r.firstOutput(), Second: second, State: x.state}
 	if r.l.chain.Joined() {
-		a.Parts = projection.AttentionParts{Out: r.parts.Out, State: r.parts.State, Sink: r.l.w.Sink, Positions: r.step.Positions, Table: r.a.CosSin}
+		a.Parts = projection.AttentionParts{Out: r.parts.Out, State: r.parts.State, Sink: r.l.w.Sink,
+			Positions: r.step.Positions, Table: r.a.CosSin}
 	}
 	return r.l.chain.Record(r.rec, a)
 }

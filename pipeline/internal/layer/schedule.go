@@ -1,9 +1,12 @@
 package layer
 
-import "github.com/vkmla/vkmla/internal/tuning"
+import (
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/tuning"
+	"github.com/vkmla/vkmla/projection"
+)
 
-// op is an operation of a layer. Its name is that of its product in the model, or of what it
-// does; section gives the name under which it is timed.
+// op is an operation of a layer, named as its product is in the model, or for what it does.
 type op int
 
 const (
@@ -52,8 +55,11 @@ var sections = [ops]string{
 type level []op
 
 // schedule is the order of a layer's ops. A layer skips the ops that it does not have, and
-// then levels without ops: see traits.has. The recorder derives barriers from what ops read
-// and write, so a misplaced op can only be slow; TestLevels counts the barriers.
+// then levels without ops: see traits.has. Every op stands behind those whose results it takes,
+// which TestScheduleOrder holds. Beyond that the order decides only how long a step takes: the
+// recorder derives barriers from what ops read and write, and TestLevels counts them.
+//
+// Gains and losses are of whole steps of DeepSeek-V4-Flash; docs/design/step.md has more.
 type schedule []level
 
 // The first levels of every schedule. wqaWkv leads, so that its norm, which one workgroup does,
@@ -63,7 +69,8 @@ var (
 	norms  = level{qkvNorm, save, indexSave}
 )
 
-// The schedules. A layer picks if it has an indexer of its own.
+// The schedules. A layer picks if it has an indexer of its own: in V4 C4A layers do, window and
+// C128A layers do not.
 var (
 	// No picks, and the attention norms and turns queries: nothing waits for wqB before it.
 	attends = schedule{inputs, norms,
@@ -76,9 +83,8 @@ var (
 		{kvInsert},
 		{attend}, {inverseRope}, {woA, woAB}, {woB}}
 
-	// Picks, few tokens. The end of the selection is a launch of few workgroups, so that wqB takes
-	// the least time beside it. Entries take long in few workgroups: there, the scores do not wait
-	// for them. A step of one token gains 1 to 1.7 %, one of 4 or 8 gains 0.6 %.
+	// Picks, few tokens. The end of the selection is a launch of few workgroups: beside it wqB takes
+	// the least time. Entries take long in few workgroups, and there no score waits for them. A step of one token gains 1 to 1.7 %, one of 4 or 8 gains 0.6 %.
 	picks = schedule{inputs, norms,
 		{indexCompress, indexWqB},
 		{indexQuantise},
@@ -86,7 +92,7 @@ var (
 		{indexSelect, touchPool, compress, kvInsert, wqB},
 		{attend}, {inverseRope}, {woA, woAB}, {woB}}
 
-	// The same where touchPool has something to do: entries are there before it.
+	// The same where touchPool has something to do: it reads entries, so they come before it.
 	picksTouched = schedule{inputs, norms,
 		{compress, indexCompress, indexWqB},
 		{indexQuantise},
@@ -200,7 +206,8 @@ func (t *traits) has(o op) bool {
 
 // wishes is what a kind of layer asks its operations for, where they can.
 type wishes struct {
-	norms   bool // norms inside products, states stored by compressors
+	norms   bool // norms inside products
+	saves   bool // states stored by compressors
 	raw     bool // scores of queries that are not quantised
 	chains  bool // wo_a and wo_b in one launch
 	joins   bool // which joins the attention's parts
@@ -212,9 +219,10 @@ type wishes struct {
 func wish(n *tuning.Layer, tokens int, pool uint64) wishes {
 	return wishes{
 		norms:   tokens <= n.NormTokens,
+		saves:   tokens <= min(n.NormTokens, cache.SaveTokens),
 		raw:     tokens <= n.RawTokens,
-		chains:  tokens <= n.ChainTokens,
-		joins:   tokens <= n.JoinTokens,
+		chains:  tokens <= min(n.ChainTokens, projection.LinearChainTokens),
+		joins:   tokens <= min(n.JoinTokens, projection.LinearChainTokens),
 		touch:   pool >= n.TouchLeast,
 		touches: pool >= n.TouchLeast && pool <= n.TouchMost,
 	}

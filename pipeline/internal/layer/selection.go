@@ -41,7 +41,8 @@ func (s *selection) build(k *Kind) (err error) {
 		}
 		cfg.Logits.Raw = false
 	}
-	if s.query, err = indexer.NewQueryQuant(k.dev, indexer.QueryQuantConfig{Format: c.Keys.Layout.Format, Hadamard: k.cfg.Hadamard}); err != nil {
+	s.query, err = indexer.NewQueryQuant(k.dev, indexer.QueryQuantConfig{Format: c.Keys.Layout.Format, Hadamard: k.cfg.Hadamard})
+	if err != nil {
 		return err
 	}
 	s.pick, err = indexer.NewSelect(k.dev, cfg)

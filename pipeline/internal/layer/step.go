@@ -72,7 +72,8 @@ func (x *lists) build(k *Kind) (err error) {
 	case k.picks != nil:
 		x.visible, err = indexer.NewVisible(k.dev, indexer.VisibleConfig{Ratio: spec.Ratio})
 	case spec.Ratio > 0 && spec.Picks == model.PickNone:
-		x.entries, err = attention.NewC128Indices(k.dev, attention.C128IndicesConfig{Page: k.cfg.Caches.Compressed.Layout.Page, Ratio: spec.Ratio})
+		entries := k.cfg.Caches.Compressed.Layout.Page
+		x.entries, err = attention.NewC128Indices(k.dev, attention.C128IndicesConfig{Page: entries, Ratio: spec.Ratio})
 	}
 	return err
 }
@@ -117,11 +118,14 @@ func (k *Kind) RecordStep(rec *vk.Recorder, a StepArgs) error {
 // record ends with the list of entries, which waits for the slots of KV rows.
 func (x *lists) record(rec *vk.Recorder, a *StepArgs) error {
 	if x.visible != nil {
-		if err := x.visible.Record(rec, indexer.VisibleArgs{Positions: a.Positions, IsValid: a.IsValid, Lens: x.visibleLens}); err != nil {
+		err := x.visible.Record(rec, indexer.VisibleArgs{Positions: a.Positions, IsValid: a.IsValid, Lens: x.visibleLens})
+		if err != nil {
 			return err
 		}
 	}
-	if err := x.slotMap.Record(rec, cache.SlotMappingArgs{QueryStart: a.QueryStart, SeqLens: a.SeqLens, Table: a.Tables.Window, Slots: x.slots}); err != nil {
+	err := x.slotMap.Record(rec, cache.SlotMappingArgs{QueryStart: a.QueryStart, SeqLens: a.SeqLens, Table: a.Tables.Window,
+		Slots: x.slots})
+	if err != nil {
 		return err
 	}
 	if err := x.windows.Record(rec, attention.WindowIndicesArgs{QueryStart: a.QueryStart, SeqLens: a.SeqLens, TokenToReq: a.TokenToReq,

@@ -15,13 +15,13 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// A turned output is that of the attention turned back, bit for bit.
-func TestDecodeTurn(t *testing.T) {
+// The attention undoes RoPE with the bits of a launch of its own.
+func TestDecodeInverseRope(t *testing.T) {
 	dev := testkit.Device(t)
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 8))
 	const heads, tokens, rows = 21, 3, 40
 	s := step{heads, normal(rng, tokens*heads*attention.D), set(t, 16, tokens, normal(rng, 61*attention.D)), set(t, 2, tokens, normal(rng, 40*attention.D)), nil}
-	s.win.Lens[1], s.comp.Lens[1] = 0, 0 // turned, 0 stays 0
+	s.win.Lens[1], s.comp.Lens[1] = 0, 0 // 0 stays 0
 	positions, table := []int32{rows - 1, 3, rows + 7}, make([]float32, rows*64)
 	for i := range table {
 		table[i] = float32(rng.NormFloat64())
@@ -43,23 +43,23 @@ func TestDecodeTurn(t *testing.T) {
 				if n := op.ScratchBytes(tokens, s.win.Width, s.comp.Width); n > 0 {
 					a.Scratch = r.Out(tensor.F32, int(n+3)/4).View()
 				}
-				a.Turn = attention.OutputTurn{Positions: r.In(vectors.FromI32(positions, tokens), tensor.I32), Table: r.In(vectors.FromF32(table, rows, 64), tensor.F32)}
-				parts := func(rec *vk.Recorder) error { // what joins them turns them
+				a.InverseRope = attention.InverseRope{Positions: r.In(vectors.FromI32(positions, tokens), tensor.I32), Table: r.In(vectors.FromF32(table, rows, 64), tensor.F32)}
+				parts := func(rec *vk.Recorder) error { // who joins them undoes RoPE
 					_, err := op.RecordParts(rec, a)
 					return err
 				}
 				if c.splits == 1 {
 					refuses(t, dev, "Q", parts)
 				} else if !strings.HasPrefix(v, attention.TwoPassPrefix) {
-					refuses(t, dev, "Turn", parts)
+					refuses(t, dev, "InverseRope", parts)
 				}
-				if !op.Turns(tokens, s.win.Width, s.comp.Width) {
-					refuses(t, dev, "Turn", func(rec *vk.Recorder) error { return op.Record(rec, a) })
+				if !op.InvertsRope(tokens, s.win.Width, s.comp.Width) {
+					refuses(t, dev, "InverseRope", func(rec *vk.Recorder) error { return op.Record(rec, a) })
 					return
 				}
 				bad := a
-				bad.Turn.Positions = tensor.Tensor{}
-				refuses(t, dev, "Turn.Positions", func(rec *vk.Recorder) error { return op.Record(rec, bad) })
+				bad.InverseRope.Positions = tensor.Tensor{}
+				refuses(t, dev, "InverseRope.Positions", func(rec *vk.Recorder) error { return op.Record(rec, bad) })
 				r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
 				got := must[verify.Arrays](t)(r.Results(map[string]tensor.Tensor{"out": a.Out}))
 				if !slices.Equal(got["out"].U16(), want) {

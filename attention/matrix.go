@@ -1,0 +1,193 @@
+package attention
+
+import (
+	"math/bits"
+
+	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/internal/tuning"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// matrixTiling is how a kernel with cooperative matrices divides its work. The names are those
+// of shaders/lib/cm_mla.glsl.
+type matrixTiling struct {
+	m, n, k   int // shape of a matrix product
+	heads     int // HG, heads of a workgroup
+	tile      int // TILE, rows of cache at a time
+	subgroup  int // invocations of a subgroup
+	subgroups int
+	kSplit    int // KSPLIT, parts of the 512 dims in the score product
+}
+
+// ringTiles is RING of shaders/lib/cm_mla.glsl.
+const ringTiles = 4
+
+// maxKSplit is the most parts of the dims in the score product of attn_decode_cm. A test has
+// fewer, and whatever registers that takes.
+var maxKSplit = D
+
+func (t matrixTiling) threads() int { return t.subgroup * t.subgroups }
+
+// sharedBytes is the sum of the shared arrays, for a kernel that holds so many rows of cache:
+// two tiles in attn_prefill_cm, one in attn_decode_cm.
+func (t matrixTiling) sharedBytes(rows int) int {
+	scores := t.kSplit * t.heads * (4*t.tile + 16)
+	weights := t.heads * (2*t.tile + 16)
+	return 1040*rows + scores + weights + 4*t.heads + ringTiles*t.tile*20 + 4
+}
+
+// constants are the specialisation constants after HG and TILE.
+func (t matrixTiling) constants() []uint32 {
+	return opkit.Words(t.threads(), t.subgroup, t.m, t.n, t.k, t.kSplit)
+}
+
+// tiling is what the plan needs to know, with the cost of a tile.
+func (t matrixTiling) tiling(cost float64) tiling {
+	return tiling{heads: t.heads, tile: t.tile, constants: t.constants(), subgroup: uint32(t.subgroup), cost: cost}
+}
+
+// normsQueries reports whether attn_decode_cm norms queries with this tiling: all of them come
+// in at once, an invocation has two units of 8 numbers of one head or of two, and their sums
+// find room where scores will be. See shaders/lib/cm_q_norm.glsl.
+func (t matrixTiling) normsQueries() bool {
+	units, threads := t.heads*D/8, t.threads()
+	return t.heads <= t.tile && (units == 2*threads || units == 4*threads) && units/2 <= 4*t.kSplit*t.heads*(t.tile/4+1)
+}
+
+// matrixFit finds tilings for a device.
+type matrixFit struct {
+	caps *vk.Caps
+	tune *tuning.Profile
+}
+
+// registers estimates the 32-bit registers of an invocation that holds so many of its
+// workgroup's queries: these, its share of the output in f32, a column of weight fragments, and
+// the rest.
+func (f matrixFit) registers(t matrixTiling, queries int) int {
+	out := t.heads * D / t.threads()
+	weights := t.heads * t.k / 2 / t.subgroup
+	return out + f.copies()*(queries+weights) + f.tune.Attention.OtherRegisters
+}
+
+// copies is how often a device holds an element of a product's operands. RDNA3 holds each twice;
+// it is known by subgroups of 64, which others do not have. RDNA4 needs less than is assumed.
+func (f matrixFit) copies() int {
+	if f.caps.MaxSubgroupSize > 32 {
+		return 2
+	}
+	return 1
+}
+
+// within reports whether a workgroup with so much shared memory and so many registers an
+// invocation is within the device's limits.
+func (f matrixFit) within(t matrixTiling, shared, registers int) bool {
+	return t.threads() <= int(f.caps.MaxWorkgroupInvocations) && shared <= int(f.caps.SharedMemory) &&
+		registers <= f.tune.Device.MatrixRegisters(t.subgroup, t.threads())
+}
+
+// start is the tiling of a shape with one matrix of heads. It is false for sizes that the
+// kernels do not know.
+func (f matrixFit) start(s vk.CoopMatShape) (matrixTiling, bool) {
+	t := matrixTiling{m: int(s.M), n: int(s.N), k: int(s.K), subgroup: int(f.caps.MinSubgroupSize)}
+	for _, v := range []int{t.m, t.n, t.k, t.subgroup} {
+		if v < 8 || bits.OnesCount(uint(v)) != 1 {
+			return t, false
+		}
+	}
+	t.heads, t.tile = t.m, max(t.m, t.n, t.k)
+	return t, true
+}
+
+// prefill completes a tiling for attn_prefill_cm.
+func (f matrixFit) prefill(t matrixTiling) (matrixTiling, bool) {
+	for _, t.subgroups = range f.tune.Attention.Subgroups {
+		t.kSplit = max(1, t.subgroups/(t.heads/t.m))
+		queries := t.heads * D / 2 / t.threads()
+		if t.kSplit*t.k <= D && t.subgroups*t.n <= D && t.threads()%t.tile == 0 && t.threads() >= ringTiles*t.tile &&
+			f.within(t, t.sharedBytes(2*t.tile), f.registers(t, queries)) {
+			return t, true
+		}
+	}
+	return t, false
+}
+
+// decode completes a tiling for attn_decode_cm, whose tile is twice as large. Subgroups that
+// have no heads left to divide divide its rows, and only then the dims, as far as there is
+// shared memory for their sums. The rest has no part in the score product. Subgroups that divide
+// rows hold the same queries, so where a device holds them twice they divide the dims first:
+// RADV spills 4643 registers on navi31 with 32 heads if they do not.
+func (f matrixFit) decode(t matrixTiling) (matrixTiling, bool) {
+	t.tile *= 2
+	for _, t.subgroups = range f.tune.Attention.DecodeSubgroups {
+		heads := min(t.subgroups, t.heads/t.m)
+		columns := min(t.subgroups/heads, t.tile/t.n)
+		if f.copies() > 1 {
+			columns = 1
+		}
+		lanes := t.rowLanes()
+		if t.subgroups*t.n > D || lanes < 4 || 16%lanes != 0 || t.threads()%64 != 0 || t.threads() < ringTiles*t.tile {
+			continue
+		}
+		for t.kSplit = min(maxKSplit, t.subgroups/heads/columns); t.kSplit > 0; t.kSplit /= 2 {
+			queries := t.heads * D / 2 / (heads * t.kSplit * t.subgroup)
+			registers := f.registers(t, queries)
+			if maxKSplit < D {
+				registers = 0
+			}
+			if t.kSplit*t.k <= D && f.within(t, t.sharedBytes(t.tile), registers) {
+				return t, true
+			}
+		}
+	}
+	return t, false
+}
+
+// rowLanes are the invocations that bring in a row together; see shaders/lib/cm_lanes_row.glsl.
+func (t matrixTiling) rowLanes() int { return t.threads() / t.tile }
+
+// all lists the tilings for the largest shape of products of an element type, "f16" or "bf16",
+// that suits: the one with the most heads in a workgroup first, each further one with half as
+// many, down to one matrix. complete is prefill or decode.
+//
+// Errors: vk.ErrMissingFeature when no shape of the device fits.
+func (f matrixFit) all(element string, heads int, complete func(matrixTiling) (matrixTiling, bool)) ([]matrixTiling, error) {
+	return opkit.FitMatrix(f.caps, element, func(s vk.CoopMatShape) (list []matrixTiling, ok bool) {
+		t, ok := f.start(s)
+		if !ok {
+			return nil, false
+		}
+		for t.heads < min(heads, f.tune.Attention.MaxHeads) {
+			t.heads *= 2
+		}
+		for ; t.heads >= t.m; t.heads /= 2 {
+			if full, ok := complete(t); ok {
+				list = append(list, full)
+			}
+		}
+		return list, len(list) > 0
+	})
+}
+
+// prefillTilings are the tilings of attn_prefill_cm.
+func (f matrixFit) prefillTilings(element string, heads int) (list []tiling, err error) {
+	fit, err := f.all(element, heads, f.prefill)
+	for _, t := range fit {
+		share := float64(t.heads) / float64(fit[0].heads)
+		list = append(list, t.tiling(f.tune.Attention.RowShare+(1-f.tune.Attention.RowShare)*share))
+	}
+	return list, err
+}
+
+// decodeTilings are the tilings of attn_decode_cm.
+func (f matrixFit) decodeTilings(element string, heads int) (list []tiling, err error) {
+	fit, err := f.all(element, heads, f.decode)
+	for _, t := range fit {
+		x := t.tiling(f.tune.Attention.DecodeTile)
+		x.rotates, x.norms = true, t.normsQueries()
+		if t.rowLanes() < 16 {
+			x.code = f.tune.Attention.DecodeCode
+		}
+		list = append(list, x)
+	}
+	return list, err
+}

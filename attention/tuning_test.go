@@ -1,0 +1,78 @@
+package attention
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/vkmla/vkmla/internal/lab/knowncaps"
+	"github.com/vkmla/vkmla/internal/tuning"
+	"github.com/vkmla/vkmla/internal/tuning/vary"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// Each fitted number changes some tiling or some plan of some device: one that changes nothing
+// has no place in a profile.
+func TestTuning(t *testing.T) {
+	for _, name := range tuning.Names() {
+		p := *profile(t, name)
+		assert.Empty(t, vary.Idle(p.Attention, func(x *tuning.Attention) string {
+			return launches(&tuning.Profile{Attention: *x, Device: p.Device})
+		}), "%s: numbers of Attention that decide nothing", name)
+		assert.Empty(t, vary.Idle(p.Device, func(x *tuning.Device) string {
+			return launches(&tuning.Profile{Attention: p.Attention, Device: *x})
+		}), "%s: numbers of Device that decide nothing", name)
+	}
+}
+
+// launches lists the kernels, their constants and how work is divided among them, on devices of
+// all kinds.
+func launches(p *tuning.Profile) string {
+	var list []string
+	for _, d := range knowncaps.Devices() {
+		adapter := &vk.Adapter{Type: d.Type, Caps: d.Caps}
+		list = append(list, fmt.Sprint(p.Device.WorkgroupsOf(adapter, 2)))
+		f := matrixFit{&d.Caps, p}
+		layout := func(m, n, k, subgroup int) ([]uint32, error) {
+			if d.Type == vk.TypeCPU {
+				return accumulators(m, n, k, subgroup, n, func(part, place int) int { return part }), nil
+			}
+			return d.Layout(m, n, k, subgroup), nil
+		}
+		for _, variant := range []string{VariantCMB, VariantCM, VariantBase} {
+			for _, heads := range []int{4, 8, 16, 64, 128} {
+				decode, err := tilings(p, &d.Caps, "attn_decode", variant, heads)
+				if err != nil || len(d.Caps.Missing(elementFeatures[variant])) > 0 {
+					continue
+				}
+				prefill, err := tilings(p, &d.Caps, "attn_prefill", variant, heads)
+				if err == nil {
+					decode, _ = f.withDecodeLanes(layout, variant, heads, decode)
+					prefill, _ = f.withLanes(layout, "attn_prefill_lanes", variant, heads, prefill)
+				}
+				workgroups := p.Device.WorkgroupsOf(adapter, 1)
+				for _, l := range [][]tiling{decode, prefill} {
+					list = append(list, divided(splitter{tune: &p.Attention, heads: heads, tilings: l, workgroups: workgroups})...)
+				}
+			}
+		}
+	}
+	return strings.Join(list, "\n")
+}
+
+var elementFeatures = map[string][]string{VariantCMB: {"coopmat.bf16.f32"}, VariantCM: {"coopmat.f16.f32"}}
+
+// divided lists what a splitter has and how it divides steps of a few sizes.
+func divided(s splitter) (list []string) {
+	for _, x := range s.tilings {
+		list = append(list, fmt.Sprint(x.stem, x.heads, x.tile, x.constants, x.subgroup))
+	}
+	for _, tokens := range []int{1, 4, 16, 64, 200} {
+		for _, width := range []int{128, 640, 8320} {
+			list = append(list, fmt.Sprint(s.plan(tokens, width)))
+		}
+	}
+	return list
+}

@@ -1,0 +1,64 @@
+package model
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/vkmla/vkmla/vk"
+)
+
+var (
+	// ErrConfig: a configuration describes no model that can be run. Every *ConfigError matches it.
+	ErrConfig = errors.New("unusable configuration")
+	// ErrCheckpoint: files of a checkpoint are malformed, incomplete, or do not fit the
+	// configuration. Every *CheckpointError matches it.
+	ErrCheckpoint = errors.New("unusable checkpoint")
+)
+
+// ConfigError says which field of a model's configuration cannot be used.
+type ConfigError struct {
+	Field string // name in config.json, such as "o_groups"
+	Got   string // its value, or "absent"
+	Want  string // what is accepted
+}
+
+// Error reads "model: config: field: got X, want Y".
+func (e *ConfigError) Error() string {
+	return fmt.Sprintf("model: config: %s: got %s, want %s", e.Field, e.Got, e.Want)
+}
+
+// Is reports whether target is ErrConfig.
+func (e *ConfigError) Is(target error) bool { return target == ErrConfig }
+
+// CheckpointError says which tensor of a checkpoint is missing, unexpected, or not what the model's
+// configuration demands.
+type CheckpointError struct {
+	File   string // in the checkpoint's folder; "" for none
+	Tensor string // name as stored, or as a released checkpoint would name it
+	Got    string // a type and shape, a value, or "absent"
+	Want   string // what is accepted
+	err    error  // of the file, nil if it is well formed
+}
+
+// Error reads "model: checkpoint: file: tensor: got X, want Y".
+func (e *CheckpointError) Error() string {
+	where := e.Tensor
+	if e.File != "" {
+		where = e.File + ": " + where
+	}
+	if e.err != nil {
+		return fmt.Sprintf("model: checkpoint: %s: %v", where, e.err)
+	}
+	return fmt.Sprintf("model: checkpoint: %s: got %s, want %s", where, e.Got, e.Want)
+}
+
+// Is reports whether target is ErrCheckpoint.
+func (e *CheckpointError) Is(target error) bool { return target == ErrCheckpoint }
+
+// Unwrap returns the error about the file, nil if it is well formed.
+func (e *CheckpointError) Unwrap() error { return e.err }
+
+// badArgument says what is wrong with an argument of a call.
+func badArgument(op, arg string, got any, want string, a ...any) error {
+	return &vk.ArgumentError{Op: op, Arg: arg, Got: fmt.Sprint(got), Want: fmt.Sprintf(want, a...)}
+}

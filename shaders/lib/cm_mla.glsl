@@ -1,0 +1,198 @@
+// Sparse MLA of one (token, heads, split) with cooperative matrices: sizes, shared memory, the two
+// products and the softmax between them. Nothing depends on where a fragment's elements lie in a
+// subgroup.
+//
+// Per head, over the valid rows k_j of a split, in base 2:
+//
+//   s_j = scale_log2e * dot(q, k_j),  l = sum exp2(s_j - m),  acc = sum exp2(s_j - m) k_j
+//
+// m is a reference near the maximum, not the maximum itself. As long as no s_j exceeds m by more
+// than CM_STALE the weights fit their type, and acc, spread over the registers of all subgroups,
+// need not be touched.
+//
+// A tile is TILE rows in shared memory. All subgroups make its scores S = Q K^T, each for some head
+// tiles and one of KSPLIT parts of the 512 dims, and leave them in shared memory as f32.
+// Invocations turn four neighbouring scores at a time into weights P. Then each subgroup adds P V
+// to its own 512/SUBGROUPS columns of acc, for all heads.
+//
+// One invocation for each row works out where it lies, and keeps that in a ring in shared memory
+// for those that load it.
+//
+// The kernel declares before the include:
+//
+//   HG, TILE, THREADS, SUBGROUP, CM_M, CM_N, CM_K, KSPLIT   attention/matrix.go chooses them, its test has the rules
+//   BUFFERS      1 or 2: tiles of rows in shared memory
+//   KEEP_TOP     whether the true maximum of the scores is wanted
+//   q, dst (uvec4 rows[]), part_out, part_ml (vec4 rows[])  storage buffers
+//   pc.heads, pc.splits, pc.scale_log2e
+//
+// and after it, before lib/cm_mla_tiles.glsl, how rows and queries come in: see there.
+//
+// Shared memory, bytes: BUFFERS*TILE*1040 + KSPLIT*HG*(4*TILE + 16) + HG*(2*TILE + 20) + 80*TILE + 4.
+//
+// Drivers stop unrolling loops in a kernel that has grown too long, and then keep fragments in
+// memory, which is three times slower. So what is written out several times has to stay short.
+#ifndef LIB_CM_MLA_GLSL
+#define LIB_CM_MLA_GLSL
+#include "cm_element.glsl"
+#include "mla_finish.glsl"
+
+const uint SUBGROUPS = THREADS / SUBGROUP;
+const uint HEAD_TILES = HG / CM_M;
+const uint HEAD_PARTS = SUBGROUPS / KSPLIT < HEAD_TILES ? SUBGROUPS / KSPLIT : HEAD_TILES; // scores: subgroups side by side over the heads
+const uint COLUMN_ROOM = SUBGROUPS / KSPLIT / HEAD_PARTS;  // and over the rows of a tile; where there are more subgroups, the rest wait
+const uint COLUMN_PARTS = COLUMN_ROOM < TILE / CM_N ? COLUMN_ROOM : TILE / CM_N;
+const uint QK_COLUMNS = TILE / CM_N / COLUMN_PARTS;        // and row tiles of each
+const uint QK_TILES = HEAD_TILES / HEAD_PARTS;      // and head tiles of each
+const uint QK_STEPS = 512u / CM_K / KSPLIT;
+const uint OUT_TILES = 512u / CM_N / SUBGROUPS;     // column tiles of acc that a subgroup owns
+const uint QUADS = TILE / 4u;                       // a row of scores in fours
+const uint UNITS = HG * QUADS;                      // fours in a tile of scores
+const uint UNITS_EACH = (UNITS + THREADS - 1u) / THREADS;
+const uint ROW_PARTS = THREADS / TILE;              // invocations that bring in a row together
+const uint KV_ROWS = BUFFERS * TILE;
+const uint CHAINS = BUFFERS == 1u ? 2u : 1u;        // sums of score products side by side: with few heads one would wait for itself
+const uint Q_STAGE = KV_ROWS / CM_M < HEAD_TILES ? KV_ROWS / CM_M : HEAD_TILES; // head tiles of Q that come in at a time
+const uint Q_EACH = (Q_STAGE * CM_M * 64u + THREADS - 1u) / THREADS;            // units of 8 numbers of each invocation
+const uint RING = 4u;                               // tiles of which it is known where their rows lie
+
+// Rows are padded by 16 bytes so that the rows of a fragment fall into different banks. The arrays
+// are of 16-byte vectors so that a compiler sees aligned fragment rows.
+const uint KV_PITCH = 65u;
+const uint P_PITCH = TILE / 8u + 1u;
+const uint S_PITCH = TILE / 4u + 1u;
+const uint OUT_PITCH = 130u;
+
+shared uvec4 kv_s[KV_ROWS * KV_PITCH];          // [KV_ROWS, 512] elements, a tile or two; also [.., 512] of Q, [CM_M, 512] f32 of acc
+shared vec4 score_s[KSPLIT * HG * S_PITCH];     // [KSPLIT, HG, TILE] partial dot products; at the end [HG, QUADS] (l, max)
+shared uvec4 p_s[HG * P_PITCH];                 // [HG, TILE] weights as elements
+shared vec4 factor_s[HG / 4u];                  // [HG] what rows of acc are multiplied by
+shared uint stale_s;                            // some score of the tile outgrew m
+shared vec4 bias_s[RING * QUADS];  // [RING, TILE] 0, or CM_MASKED where a row does not count
+shared uvec4 where_s[RING * TILE]; // [RING, TILE] of cm_locate
+
+#define CM_A coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA>
+#define CM_B coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB>
+#define CM_C coopmat<float, gl_ScopeSubgroup, CM_M, CM_N, gl_MatrixUseAccumulator>
+
+CM_A q_f[QK_TILES][QK_STEPS];     // this subgroup's part of Q, for the whole kernel
+CM_C acc_f[HEAD_TILES][OUT_TILES];
+
+// One invocation's fours of scores: unit u*THREADS + cm_tid, head = unit / QUADS.
+float m_[UNITS_EACH];
+float l_[UNITS_EACH];
+float l_add_[UNITS_EACH]; // of the newest tile, not yet in l_
+float top_[UNITS_EACH];   // true maximum
+
+uint cm_tid, cm_sub;        // invocation and subgroup
+uint cm_row, cm_part;       // its row of a tile and its part of that row
+uint cm_heads, cm_columns, cm_dims; // its subgroup's part of the heads, the tile and the dims, for scores
+
+float cm_max4(vec4 s) { return max(max(s.x, s.y), max(s.z, s.w)); }
+
+// cm_scores: the dot products of Q with the rows in buffer `buf`, to score_s.
+void cm_scores(uint buf) {
+    if (COLUMN_PARTS < COLUMN_ROOM && cm_columns >= COLUMN_PARTS) return;
+    [[unroll]] for (uint column = 0u; column < QK_COLUMNS; column++) {
+        const uint j = cm_columns * QK_COLUMNS + column;
+        CM_C s[CHAINS][QK_TILES];
+        [[unroll]] for (uint i = 0u; i < CHAINS * QK_TILES; i++) s[i / QK_TILES][i % QK_TILES] = CM_C(0.0);
+        [[unroll]] for (uint k = 0u; k < QK_STEPS; k++) {
+            CM_B rows; // K^T: rows of kv_s are its columns
+            coopMatLoad(rows, kv_s, (buf * TILE + j * CM_N) * KV_PITCH + (cm_dims * QK_STEPS + k) * CM_K / 8u, KV_PITCH,
+                        gl_CooperativeMatrixLayoutColumnMajor);
+            [[unroll]] for (uint i = 0u; i < QK_TILES; i++) s[k % CHAINS][i] = coopMatMulAdd(q_f[i][k], rows, s[k % CHAINS][i]);
+        }
+        if (CHAINS > 1u) {
+            [[unroll]] for (uint i = 0u; i < QK_TILES; i++) s[0][i] += s[CHAINS - 1u][i];
+        }
+        [[unroll]] for (uint i = 0u; i < QK_TILES; i++) {
+            coopMatStore(s[0][i], score_s, (cm_dims * HG + (cm_heads * QK_TILES + i) * CM_M) * S_PITCH + j * CM_N / 4u, S_PITCH,
+                         gl_CooperativeMatrixLayoutRowMajor);
+        }
+    }
+}
+
+// cm_accumulate: acc += P V for the rows in buffer `buf`.
+void cm_accumulate(uint buf) {
+    [[unroll]] for (uint k = 0u; k < TILE / CM_K; k++) {
+        CM_A p[HEAD_TILES];
+        [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
+            coopMatLoad(p[i], p_s, i * CM_M * P_PITCH + k * CM_K / 8u, P_PITCH, gl_CooperativeMatrixLayoutRowMajor);
+        }
+        [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) {
+            CM_B rows;
+            coopMatLoad(rows, kv_s, (buf * TILE + k * CM_K) * KV_PITCH + (cm_sub * OUT_TILES + j) * CM_N / 8u, KV_PITCH,
+                        gl_CooperativeMatrixLayoutRowMajor);
+            [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) acc_f[i][j] = coopMatMulAdd(p[i], rows, acc_f[i][j]);
+        }
+    }
+    [[unroll]] for (uint u = 0u; u < UNITS_EACH; u++) l_[u] += l_add_[u];
+}
+
+// A masked score lies so far below any m that its weight is 0.
+const float CM_MASKED = 2.0 * MLA_FLOOR;
+
+// cm_score4: four dot products of a head.
+vec4 cm_score4(uint head, uint quad) {
+    vec4 s = score_s[head * S_PITCH + quad];
+    [[unroll]] for (uint k = 1u; k < KSPLIT; k++) s += score_s[(k * HG + head) * S_PITCH + quad];
+    return s;
+}
+
+// cm_weights: scores of a tile to weights, in p_s. What is added to l stays in l_add_ until it is
+// known that no score was stale.
+void cm_weights(uint tile) {
+    bool stale = false;
+    [[unroll]] for (uint u = 0u; u < UNITS_EACH; u++) {
+        const uint unit = u * THREADS + cm_tid;
+        if (UNITS % THREADS != 0u && unit >= UNITS) break;
+        const uint head = unit / QUADS, quad = unit % QUADS;
+        vec4 d;
+        if (KEEP_TOP) {
+            const vec4 s = cm_score4(head, quad) * pc.scale_log2e + bias_s[tile % RING * QUADS + quad];
+            top_[u] = max(top_[u], cm_max4(s));
+            d = s - m_[u];
+        } else d = cm_score4(head, quad) * pc.scale_log2e + (bias_s[tile % RING * QUADS + quad] - m_[u]);
+        stale = stale || cm_max4(d) > CM_STALE;
+        const vec4 p = exp2(d);
+        l_add_[u] = (p.x + p.y) + (p.z + p.w);
+        const uvec2 w = cm_pack_weights(p);
+        p_s[head * P_PITCH + quad / 2u][quad % 2u * 2u] = w.x;
+        p_s[head * P_PITCH + quad / 2u][quad % 2u * 2u + 1u] = w.y;
+    }
+    if (stale) atomicOr(stale_s, 1u);
+}
+
+// cm_rescale: makes m the maximum over all tiles up to this one, whose scores lie in score_s, and
+// brings l and acc along. Rarely needed after the first tile. A barrier comes before; two are
+// inside.
+void cm_rescale(uint tile) {
+    [[unroll]] for (uint u = 0u; u < UNITS_EACH; u++) { // maxima of fours, in the place of weights that nobody needs any more
+        const uint unit = u * THREADS + cm_tid;
+        if (UNITS % THREADS != 0u && unit >= UNITS) break;
+        const uint head = unit / QUADS, quad = unit % QUADS;
+        p_s[head * P_PITCH + quad / 4u][quad % 4u] = floatBitsToUint(cm_max4(cm_score4(head, quad) * pc.scale_log2e + bias_s[tile % RING * QUADS + quad]));
+    }
+    barrier();
+    if (cm_tid == 0u) stale_s = 0u;
+    [[unroll]] for (uint u = 0u; u < UNITS_EACH; u++) {
+        const uint unit = u * THREADS + cm_tid;
+        if (UNITS % THREADS != 0u && unit >= UNITS) break;
+        const uint head = unit / QUADS;
+        float top = m_[u];
+        [[unroll]] for (uint quad = 0u; quad < QUADS; quad++) top = max(top, uintBitsToFloat(p_s[head * P_PITCH + quad / 4u][quad % 4u]));
+        const float factor = exp2(m_[u] - top);
+        m_[u] = top;
+        l_[u] *= factor;
+        if (unit % QUADS == 0u) factor_s[head / 4u][head % 4u] = factor;
+    }
+    barrier();
+    [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
+        CM_C factor; // stride 0: every column the same
+        coopMatLoad(factor, factor_s, i * CM_M / 4u, 0u, gl_CooperativeMatrixLayoutColumnMajor);
+        [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) acc_f[i][j] *= factor;
+    }
+}
+
+#endif
