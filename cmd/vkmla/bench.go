@@ -153,8 +153,10 @@ func benchCommand() *cobra.Command {
 func (f *benchFlags) define(fl *pflag.FlagSet) {
 	fl.StringVar(&f.suite, "suite", suites[0].name, suiteNames())
 	fl.StringVar(&f.compare, "compare", "", "compare with the times of a file of peers, or of peers.json, which comes with the program")
-	fl.StringSliceVar(&f.ops, "op", nil, "suites indexer, attention, memory, linear, and --compare: operations, names or how they begin (default all)")
-	fl.StringSliceVar(&f.cases, "case", nil, "suites of operations, and --compare: parts of the names of cases, as heads=64/batch=1 (default all)")
+	fl.StringSliceVar(&f.ops, "op", nil, "suites indexer, attention, memory, linear, and --compare: "+
+		"operations, names or how they begin (default all)")
+	fl.StringSliceVar(&f.cases, "case", nil, "suites of operations, and --compare: "+
+		"parts of the names of cases, as heads=64/batch=1 (default all)")
 	fl.IntVar(&f.heads, "heads", 0, "query heads, 1 to 128 (default, suites decode, indexer: 64; attention, memory: 64 and 128)")
 	fl.IntSliceVar(&f.batches, "batch", nil, "tokens, one or several numbers with commas (default, suite decode: 1 to 128 by powers of two; "+
 		"indexer, memory: 1,32,128; attention: 1 to 256; linear: 1,4,16,4096; layer: 1,8,32,64; step: 1,32; fewer on a processor)")
@@ -167,7 +169,8 @@ func (f *benchFlags) define(fl *pflag.FlagSet) {
 	fl.IntVar(&f.window, "window", 0, "suites decode, attention: rows of the sliding window (default 128)")
 	f.layer.define(fl)
 	fl.StringVar(&f.Variant, "variant", "", "variant of the operations, of attention in layers and steps (default the best, see vkmla info)")
-	fl.IntVar(&f.Reps, "reps", 0, "timed launches or steps (default, suite decode: 200; other operations: 100; layer, step: 40; fewer on a processor)")
+	fl.IntVar(&f.Reps, "reps", 0, "timed launches or steps "+
+		"(default, suite decode: 200; other operations: 100; layer, step: 40; fewer on a processor)")
 	fl.IntVar(&f.Warmup, "warmup", 0, "those before them (default 20; suites layer, step: 5; 1 on a processor)")
 	fl.Uint64Var(&f.Seed, "seed", 1, "seed of the inputs")
 	deviceFlags(fl, &f.device, &f.profile)
@@ -212,7 +215,8 @@ func (f *benchFlags) settle(cmd *cobra.Command) error {
 	known := false
 	if f.compare != "" {
 		if cmd.Flags().Changed("suite") {
-			return &vk.ArgumentError{Op: "bench", Arg: "suite", Got: strconv.Quote(f.suite), Want: "nothing beside --compare, which runs cases of all suites"}
+			return &vk.ArgumentError{Op: "bench", Arg: "suite", Got: strconv.Quote(f.suite),
+				Want: "nothing beside --compare, which runs cases of all suites"}
 		}
 		var err error
 		if f.peers, err = bench.ReadPeers(f.compare); err != nil {
@@ -238,7 +242,8 @@ func (f *benchFlags) settle(cmd *cobra.Command) error {
 			if slices.Contains(comparedFlags, name) {
 				want += ", or --compare"
 			}
-			return &vk.ArgumentError{Op: "bench: " + f.suite, Arg: name, Got: strconv.Quote(strings.Trim(cmd.Flags().Lookup(name).Value.String(), "[]")), Want: want}
+			got := strings.Trim(cmd.Flags().Lookup(name).Value.String(), "[]")
+			return &vk.ArgumentError{Op: "bench: " + f.suite, Arg: name, Got: strconv.Quote(got), Want: want}
 		}
 	}
 	if f.suite == comparison {

@@ -25,7 +25,8 @@ func (f *layerFlags) define(fl *pflag.FlagSet) {
 	fl.StringSliceVar(&f.models, "model", nil, "suites linear, layer, step: "+strings.Join(bench.Models, ", ")+
 		" (default flash; suite linear: flash,pro; small on a processor)")
 	fl.StringSliceVar(&f.kinds, "kind", nil, "suite layer: "+strings.Join(bench.Kinds, ", ")+" (default all)")
-	fl.StringSliceVar(&f.weights, "weights", nil, "suites linear, layer, step: "+strings.Join(bench.WeightFormats, ", ")+" (default fp8; suite linear: all)")
+	fl.StringSliceVar(&f.weights, "weights", nil, "suites linear, layer, step: "+strings.Join(bench.WeightFormats, ", ")+
+		" (default fp8; suite linear: all)")
 	fl.IntVar(&f.chunk, "chunk", 0, "suite layer: most tokens of a step of a prefill (default 4096; 128 on a processor)")
 	fl.StringVar(&f.keys, "keys", "fp8", "suites layer, step: format of indexer keys, fp8 or mxfp4")
 	fl.StringVar(&f.path, "output-path", "bf16", "suite layer: what wo_a multiplies with, bf16, fp8 or fp8-packed")
@@ -61,6 +62,7 @@ func outputPath(op, name string) (pipeline.OutputPath, error) {
 }
 
 func (f benchFlags) layerOptions() bench.LayerOptions {
-	return bench.LayerOptions{Common: f.Common, Models: f.layer.models, Kinds: f.layer.kinds, Weights: f.layer.weights, Batches: f.batches, Contexts: f.contexts,
+	return bench.LayerOptions{Common: f.Common, Models: f.layer.models, Kinds: f.layer.kinds, Weights: f.layer.weights,
+		Batches: f.batches, Contexts: f.contexts,
 		Prefill: f.prefill, Chunk: f.layer.chunk, Keys: f.layer.format, Output: f.layer.output}
 }

@@ -16,13 +16,8 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-func infoCommand() *cobra.Command {
-	var output, profile string
-	var asJSON bool
-	cmd := &cobra.Command{
-		Use:   "info",
-		Short: "List the devices and what would run on them",
-		Long: `Info lists every Vulkan device: its driver, the limits and features that matter here, its
+// infoLong is what --help says before the flags.
+const infoLong = `Info lists every Vulkan device: its driver, the limits and features that matter here, its
 tuning profile, and for every operation the variant that would run and what the others
 lack.
 
@@ -34,40 +29,21 @@ Variants:
   base           needs no optional feature; slow where others multiply matrices
   da             the same, with pools reached by device address
   cm, cmb        multiply cooperative matrices of f16, of bf16
-  twopass-...    dequantise to a workspace first, then attend; for comparison`,
-		Args: cobra.NoArgs,
+  twopass-...    dequantise to a workspace first, then attend; for comparison`
+
+func infoCommand() *cobra.Command {
+	var output, profile string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "info",
+		Short: "List the devices and what would run on them",
+		Long:  infoLong,
+		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if asJSON {
 				output = "json"
 			}
-			if output != "table" && output != "json" {
-				return &vk.ArgumentError{Op: "info", Arg: "output", Got: strconv.Quote(output), Want: "table or json"}
-			}
-			if err := checkProfile(profile); err != nil {
-				return err
-			}
-			in, err := vk.NewInstance(vk.InstanceOptions{AppName: "vkmla"})
-			if err != nil {
-				return err
-			}
-			defer in.Close()
-			devices := []deviceInfo{}
-			for _, a := range in.Adapters() {
-				devices = append(devices, describe(a, profile))
-			}
-			if output == "json" {
-				enc := json.NewEncoder(cmd.OutOrStdout())
-				enc.SetIndent("", "  ")
-				err = enc.Encode(map[string]any{"devices": devices})
-			} else {
-				for _, d := range devices {
-					printDevice(cmd.OutOrStdout(), d)
-				}
-			}
-			if err == nil && len(devices) == 0 {
-				err = fmt.Errorf("info: %w: the loader is there, but no driver lists a device", vk.ErrNoDevice)
-			}
-			return err
+			return runInfo(cmd.OutOrStdout(), output, profile)
 		},
 	}
 	fl := cmd.Flags()
@@ -78,6 +54,37 @@ Variants:
 		panic(err) // a name that is not a flag
 	}
 	return cmd
+}
+
+func runInfo(w io.Writer, output, profile string) error {
+	if output != "table" && output != "json" {
+		return &vk.ArgumentError{Op: "info", Arg: "output", Got: strconv.Quote(output), Want: "table or json"}
+	}
+	if err := checkProfile(profile); err != nil {
+		return err
+	}
+	in, err := vk.NewInstance(vk.InstanceOptions{AppName: "vkmla"})
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	devices := []deviceInfo{}
+	for _, a := range in.Adapters() {
+		devices = append(devices, describe(a, profile))
+	}
+	if output == "json" {
+		enc := json.NewEncoder(w)
+		enc.SetIndent("", "  ")
+		err = enc.Encode(map[string]any{"devices": devices})
+	} else {
+		for _, d := range devices {
+			printDevice(w, d)
+		}
+	}
+	if err == nil && len(devices) == 0 {
+		err = fmt.Errorf("info: %w: the loader is there, but no driver lists a device", vk.ErrNoDevice)
+	}
+	return err
 }
 
 // deviceInfo is what info says about a device; sizes are in bytes.
@@ -191,9 +198,11 @@ func printDevice(w io.Writer, d deviceInfo) {
 	line("tuning profile", "%s (%s)", d.Profile.Name, d.Profile.Why)
 	l := d.Limits
 	line("device memory", "%s", bytesText(l.HeapBytes))
-	line("storage buffer", "up to %s, %d in a set; allocation up to %s", bytesText(l.MaxStorageBufferRange), l.MaxStorageBuffers, bytesText(l.MaxAllocation))
+	line("storage buffer", "up to %s, %d in a set; allocation up to %s",
+		bytesText(l.MaxStorageBufferRange), l.MaxStorageBuffers, bytesText(l.MaxAllocation))
 	line("push constants", "%d bytes", l.MaxPushConstants)
-	line("workgroup", "%d invocations, %s of shared memory, up to %v of them", l.MaxWorkgroupInvocations, bytesText(uint64(l.SharedMemory)), l.MaxWorkgroupCount)
+	line("workgroup", "%d invocations, %s of shared memory, up to %v of them",
+		l.MaxWorkgroupInvocations, bytesText(uint64(l.SharedMemory)), l.MaxWorkgroupCount)
 	line("subgroup", "%d (%d to %d)", l.SubgroupSize, l.MinSubgroupSize, l.MaxSubgroupSize)
 	if l.ComputeUnits > 0 {
 		line("compute units", "%d", l.ComputeUnits)

@@ -115,10 +115,12 @@ func pipelineTable(w io.Writer, dev *vk.Device, rows []pipelines.Row, all bool) 
 		if r.Subgroup > 0 {
 			subgroup = fmt.Sprint(r.Subgroup)
 		}
-		t.AppendRow(table.Row{r.String(), hot, subgroup, num(r.Registers), num(r.Scalar), num(r.Shared), num(r.Spills), num(r.Occupancy), num(r.Code)})
+		t.AppendRow(table.Row{r.String(), hot, subgroup, num(r.Registers), num(r.Scalar), num(r.Shared),
+			num(r.Spills), num(r.Occupancy), num(r.Code)})
 	}
 	a := dev.Adapter()
-	_, err := fmt.Fprintf(w, "%s, %s %s\n%d kernels compiled, %d shown; registers of an invocation, scalar registers of a subgroup, shared memory in bytes of a\nworkgroup, occupancy in subgroups of a SIMD unit\n\n%s\n",
+	_, err := fmt.Fprintf(w, "%s, %s %s\n%d kernels compiled, %d shown; registers of an invocation, scalar registers of a subgroup,"+
+		" shared memory in bytes of a\nworkgroup, occupancy in subgroups of a SIMD unit\n\n%s\n",
 		a.Name, a.DriverName, a.DriverInfo, len(rows), shown, t.RenderMarkdown())
 	for _, r := range pipelines.Wrong(rows) {
 		if err == nil {

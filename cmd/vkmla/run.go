@@ -29,36 +29,38 @@ type runFlags struct {
 	prefill, chunk                               int   // prefill below 0: all tokens
 }
 
-func runCommand() *cobra.Command {
-	var f runFlags
-	cmd := &cobra.Command{
-		Use:   "run --model DIR --inputs FILE.npz [--outputs FILE.npz] [--expect FILE.npz]",
-		Short: "Run the attention layers of a checkpoint",
-		Long: `Run reads the attention of a DeepSeek-V4 checkpoint (config.json and safetensors)
-and runs layers, one after the other, each with an input of its own.
+// runLong is what --help says before the flags.
+const runLong = `Run reads the attention of a DeepSeek-V4 checkpoint (config.json and safetensors) and
+runs layers one after the other, each with its own input.
 
-The file of inputs has an array L<i>.in for each layer i: [tokens, hidden], or [sequences,
-tokens, hidden], of float32, float64, float16, or bf16 as uint16, the hidden states that
-enter the layer's attention, after the layer's input norm. The first --prefill tokens of
-each go through the layer in steps of --chunk, the others one at a time. The file of
-outputs gets L<i>.out of the same shape, float32, the hidden states that leave the
-attention, and for a layer with an indexer L<i>.topk [tokens, index_topk] int32, the
-compressed entries that it picked for each token, in ascending order and then -1.
+The file of inputs has an array L<i>.in for each layer i, [tokens, hidden] or [sequences,
+tokens, hidden], of float32, float64, float16, or bf16 as uint16: the hidden states that
+enter the layer's attention, after the layer's input norm. The first --prefill tokens go
+through the layer in steps of --chunk, the others one at a time. The file of outputs gets
+L<i>.out of the same shape in float32: the hidden states that leave the attention. A layer
+with an indexer also gets L<i>.topk [tokens, index_topk] int32: the compressed entries that
+it picked for each token, in ascending order, then -1.
 
-With --expect the layers are compared with recorded ones, arrays of the same names
-with the same prefix, which may stand in the file of inputs, too:
+With --expect, outputs are compared with recorded ones: arrays of the same names and
+prefix, which may be in the file of inputs, too.
 
   vkmla run --model DIR --inputs DIR/layers.npz --prefix fp8kv. --expect DIR/layers.npz
 
 There is a row for each layer's out and, where it was recorded, topk. ERROR of out is
 1 - 2*sum(xy)/sum(x^2+y^2), of all tokens or of the worst one, without those whose picks
-differ; of topk it is the share of the picks that differ.
+differ; of topk it is the share of picks that differ.
 
-Exit status: 0 if all outputs were written and agree with what was expected, 1 if a layer
-differs from what was expected or nothing was recorded of it, 2 if run could not do its
-work; then the file of outputs is as it was before, unless it is a pipe or a device, which
-is written to meanwhile.`,
-		Args: cobra.NoArgs,
+Exit status: 0 if all outputs were written and agree, 1 if a layer differs or was not
+recorded, 2 if run could not do its work; then the file of outputs is unchanged, unless it
+is a pipe or a device, which is written to as outputs come.`
+
+func runCommand() *cobra.Command {
+	var f runFlags
+	cmd := &cobra.Command{
+		Use:   "run --model DIR --inputs FILE.npz [--outputs FILE.npz] [--expect FILE.npz]",
+		Short: "Run the attention layers of a checkpoint",
+		Long:  runLong,
+		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !cmd.Flags().Changed("prefill") {
 				f.prefill = -1

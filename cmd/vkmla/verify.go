@@ -166,7 +166,8 @@ type verdict struct {
 
 func newVerdict(dev *vk.Device, sum verify.Summary, o verify.Options) verdict {
 	a := dev.Adapter()
-	v := verdict{OK: sum.OK(), Device: a.Name, Driver: strings.TrimSpace(a.DriverName + " " + a.DriverInfo), Profile: tuning.Of(dev).Name, Summary: sum}
+	v := verdict{OK: sum.OK(), Device: a.Name, Driver: strings.TrimSpace(a.DriverName + " " + a.DriverInfo),
+		Profile: tuning.Of(dev).Name, Summary: sum}
 	if len(o.Vectors) == 0 {
 		v.Seed = &o.Seed
 	}

@@ -30,3 +30,22 @@ func TestNamed(t *testing.T) {
 	_, err := Named("none such")
 	assert.ErrorIs(t, err, vk.ErrArgument)
 }
+
+// Another family of devices is one profile and one row: everything else finds it.
+func TestOneRowIsEnough(t *testing.T) {
+	profile := generic
+	profile.Name = "made-up"
+	saved := profiles
+	t.Cleanup(func() { profiles = saved })
+	profiles = append([]row{{&profile, "a device of this test", func(a *vk.Adapter) bool { return a.DriverName == "made up" }}}, profiles...)
+
+	p, why := For(&vk.Adapter{Type: vk.TypeDiscrete, DriverName: "made up"})
+	assert.Same(t, &profile, p)
+	assert.Equal(t, "a device of this test", why)
+	p, err := Named("made-up")
+	require.NoError(t, err)
+	assert.Same(t, &profile, p)
+	assert.Contains(t, Names(), "made-up")
+	p, _ = For(&vk.Adapter{Type: vk.TypeDiscrete})
+	assert.Same(t, &generic, p, "other devices keep theirs")
+}

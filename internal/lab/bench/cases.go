@@ -70,7 +70,8 @@ func timeCases(ctx context.Context, dev *vk.Device, o OpOptions, cases []opCase,
 
 // timeSome prepares all cases given and times them, up to the first for which there was
 // not enough memory beside the others, and says how many those are.
-func timeSome(ctx context.Context, dev *vk.Device, o OpOptions, cases []opCase, l Limits, p Progress, emit func(OpRow)) (done int, err error) {
+func timeSome(ctx context.Context, dev *vk.Device, o OpOptions, cases []opCase, l Limits, p Progress,
+	emit func(OpRow)) (done int, err error) {
 	name := func(c opCase) string { return c.op.Name + " " + c.size.Name }
 	p.Step(fmt.Sprintf("%s and %d more: filling memory, checking", name(cases[0]), len(cases)-1))
 	list := make([]preparedCase, len(cases))

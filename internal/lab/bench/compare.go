@@ -87,7 +87,8 @@ func (r OpRow) goals() string {
 // goals are those of the project: no slower than the best known kernels for the shapes
 // that a model's step has.
 var goals = []goal{
-	{name: "sparse decode, 64 heads, 512+128 rows", ops: []string{decodeOp}, cases: []string{"heads=64/topk=512"}, average: 1.05, row: 1.15, aim: 0.9},
+	{name: "sparse decode, 64 heads, 512+128 rows", ops: []string{decodeOp}, cases: []string{"heads=64/topk=512"},
+		average: 1.05, row: 1.15, aim: 0.9},
 	{name: "sparse decode, 128 heads, 1024+128 rows", ops: []string{decodeOp}, cases: []string{"heads=128/topk=1024"}, average: 1.3, aim: 1},
 	{name: "sparse decode, window only", ops: []string{decodeOp}, cases: []string{"topk=0"}, average: 1.2, aim: 0.9},
 	{name: "sparse decode, 8192+128 rows", ops: []string{decodeOp}, cases: []string{"topk=8192"}, share: 0.4, aim: 0.6},
@@ -95,14 +96,16 @@ var goals = []goal{
 	{name: "FP8 paged logits", ops: []string{"indexer_logits_fp8"}, average: 1.3, aim: 1},
 	{name: "MXFP4 paged logits", ops: []string{"indexer_logits_mxfp4"}, average: 1, aim: 0.8},
 	{name: "score and top-k in one, k 1024", ops: []string{"indexer_select_fp8"}, cases: []string{"k=1024"}, average: 1.1, aim: 0.8},
-	{name: "score and top-k in one, k 512, the peer being the sum of two launches timed alone", ops: []string{"indexer_select_fp8"}, cases: []string{"k=512"}, average: 1.1, aim: 0.8},
+	{name: "score and top-k in one, k 512, the peer being the sum of two launches timed alone",
+		ops: []string{"indexer_select_fp8"}, cases: []string{"k=512"}, average: 1.1, aim: 0.8},
 	{name: "insert 4096 rows", ops: []string{"quantize_and_insert_k_cache"}, cases: []string{"tokens=4096"}, average: 1, aim: 1},
 	{name: "gather 65536 rows", ops: []string{"dequantize_and_gather_k_cache"}, average: 1, aim: 1},
 	{name: "inverse rotation and quantisation of o", ops: []string{"fused_inv_rope_fp8_quant"}, average: 1, aim: 1},
 	{name: "q norm, rotation and insert", ops: []string{"fused_qnorm_rope_kv_insert"}, average: 1, aim: 1},
 	{name: "q and kv norms", ops: []string{"fused_q_kv_rmsnorm"}, average: 1, aim: 1},
 	{name: "indexer queries", ops: []string{"fused_indexer_q_rope_quant_fp8", "fused_indexer_q_rope_quant_mxfp4"}, average: 1, aim: 1},
-	{name: "layer products, 1 to 16 tokens", ops: []string{"linear"}, cases: []string{"tokens=1", "tokens=4", "tokens=16"}, share: 0.8, aim: 0.9},
+	{name: "layer products, 1 to 16 tokens", ops: []string{"linear"}, cases: []string{"tokens=1", "tokens=4", "tokens=16"},
+		share: 0.8, aim: 0.9},
 	{name: "layer products, 4096 tokens", ops: []string{"linear"}, cases: []string{"tokens=4096"}, share: 0.45, aim: 0.6},
 }
 
@@ -148,7 +151,9 @@ func (f floorOutcome) String() string {
 	if f.rows == 0 {
 		return ""
 	}
-	return fmt.Sprintf("; launches that only read reach %.1f%% of the limit in geometric mean, least %.1f%%; ours reach %.1f%% of what they do", 100*f.most, 100*f.least, 100*f.ours)
+	return fmt.Sprintf("; launches that only read reach %.1f%% of the limit in geometric mean, least %.1f%%; "+
+		"ours reach %.1f%% of what they do",
+		100*f.most, 100*f.least, 100*f.ours)
 }
 
 // outcomes judges the goals that any row belongs to. Rows that are not right count as

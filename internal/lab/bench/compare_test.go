@@ -11,6 +11,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -20,10 +23,10 @@ func TestCompare(t *testing.T) {
 	dev, ctx := testkit.Device(t), context.Background()
 	limits := Limits{CopyGBs: 1, MatrixTFLOPs: 1}
 	peers := PeerTable{Source: "nobody", Rows: []PeerRow{
-		{Op: "insert_k", Case: "tokens=32", Peers: []Peer{{"somebody", 1e9}}},
-		{Op: "query_quant_fp8", Case: "tokens=2/heads=64", Peers: []Peer{{"fast", 1e-3}, {"slow", 4e9}}},
-		{Op: "logits_fp8", Case: "tokens=2/context=4096/heads=64", Peers: []Peer{{"somebody", 3}}},
-		{Op: "topk", Case: "of another size", Peers: []Peer{{"x", 1}}},
+		{Op: "quantize_and_insert_k_cache", Case: "tokens=2", Peers: []Peer{{"somebody", 1e9}}},
+		{Op: "fused_indexer_q_rope_quant_fp8", Case: "tokens=2/heads=64", Peers: []Peer{{"fast", 1e-3}, {"slow", 4e9}}},
+		{Op: "indexer_logits_fp8", Case: "tokens=2/context=4096/heads=64", Peers: []Peer{{"somebody", 3}}},
+		{Op: "indexer_topk", Case: "of another size", Peers: []Peer{{"x", 1}}},
 	}}
 	for _, format := range Formats {
 		var out bytes.Buffer
@@ -39,7 +42,7 @@ func TestCompare(t *testing.T) {
 		}
 		switch format {
 		case "md":
-			for _, want := range []string{"| quantize_and_insert_k_cache | tokens=32 |  | somebody | 1e+09 |", "| 0.00 |", "slow 4e+09", "indexer_logits_mxfp4 | tokens=2/context=4096/heads=64 |  | our indexer_logits_fp8 |", "MXFP4 paged logits: ", "indexer queries: ", "missed", "not run here: 1 of indexer_topk", "Peers: nobody"} {
+			for _, want := range []string{"| quantize_and_insert_k_cache | tokens=2 |  | somebody | 1e+09 |", "| 0.00 |", "slow 4e+09", "indexer_logits_mxfp4 | tokens=2/context=4096/heads=64 |  | our indexer_logits_fp8 |", "MXFP4 paged logits: ", "indexer queries: ", "missed", "not run here: 1 of indexer_topk", "Peers: nobody"} {
 				if !strings.Contains(out.String(), want) {
 					t.Errorf("report lacks %q:\n%s", want, out.String())
 				}
@@ -111,5 +114,20 @@ func TestPeersErrors(t *testing.T) {
 	}
 	if _, err := ReadPeers(filepath.Join(t.TempDir(), "none.json")); !errors.Is(err, ErrPeers) || !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
+	}
+}
+
+// Tables of measurements name operations as their authors did.
+func TestPeersByOtherNames(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "x.json")
+	text := `{"source": "s", "rows": [{"op": "compress_main4", "case": "decode/tokens=1", "part": "both", "peers": [{"name": "n", "us": 1}]},
+		{"op": "decode_c4a", "case": "heads=64/topk=512/window=128/batch=1", "peers": [{"name": "n", "us": 2}]},
+		{"op": "linear", "case": "matrix=wq_b/model=pro/weights=fp8/tokens=1", "peers": [{"name": "n", "us": 3}]}]}`
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	table, err := ReadPeers(file)
+	require.NoError(t, err)
+	for i, want := range [][3]string{{"compressor_main_kv", "ratio=4/decode/tokens=1", "both"},
+		{decodeOp, "heads=64/topk=512/window=128/batch=1", ""}, {"linear", "matrix=wq_b/model=pro/weights=fp8/tokens=1", ""}} {
+		assert.Equal(t, want, [3]string{table.Rows[i].Op, table.Rows[i].Case, table.Rows[i].Part})
 	}
 }

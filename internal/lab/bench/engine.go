@@ -75,21 +75,20 @@ func (r *engineRun) close() error {
 // fillCaches fills the pools of all layers.
 func (r *engineRun) fillCaches() error {
 	type pool struct {
-		t      tensor.Tensor
-		stride int
-		bytes  func(rng *rand.Rand) ([]byte, error)
+		t     tensor.Tensor
+		bytes func(rng *rand.Rand) ([]byte, error)
 	}
 	patterns := map[string][]byte{}
 	for i := range r.engine.Layers() {
 		c := r.engine.Caches(i)
 		for j, p := range []pool{
-			{c.Window.Pool, c.Window.Layout.Stride, func(rng *rand.Rand) ([]byte, error) { return rowPages(rng, c.Window.Layout, 1) }},
-			{c.Compressed.Pool, c.Compressed.Layout.Stride, func(rng *rand.Rand) ([]byte, error) {
+			{c.Window.Pool, func(rng *rand.Rand) ([]byte, error) { return rowPages(rng, c.Window.Layout, 1) }},
+			{c.Compressed.Pool, func(rng *rand.Rand) ([]byte, error) {
 				return rowPages(rng, c.Compressed.Layout, 2048/c.Compressed.Layout.Page)
 			}},
-			{c.State.Pool, c.State.Layout.Stride, func(rng *rand.Rand) ([]byte, error) { return statePage(rng, c.State.Layout), nil }},
-			{c.IndexState.Pool, c.IndexState.Layout.Stride, func(rng *rand.Rand) ([]byte, error) { return statePage(rng, c.IndexState.Layout), nil }},
-			{c.Keys.Pool, c.Keys.Layout.Stride, func(rng *rand.Rand) ([]byte, error) { return keyPages(rng, c.Keys.Layout), nil }},
+			{c.State.Pool, func(rng *rand.Rand) ([]byte, error) { return statePage(rng, c.State.Layout), nil }},
+			{c.IndexState.Pool, func(rng *rand.Rand) ([]byte, error) { return statePage(rng, c.IndexState.Layout), nil }},
+			{c.Keys.Pool, func(rng *rand.Rand) ([]byte, error) { return keyPages(rng, c.Keys.Layout), nil }},
 		} {
 			if p.t.IsZero() {
 				continue

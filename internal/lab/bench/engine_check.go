@@ -85,7 +85,7 @@ func checkLayers(r engineRun, weights, again []*randomLayer) (verify.Result, err
 	return c.Result(), nil
 }
 
-// outputs runs the first session's tokens in steps of so many, and returns what each layer
+// outputs runs the first session's tokens in steps of these sizes, and returns what each layer
 // gave for the last of them.
 func (r engineRun) outputs(steps []int, last int) (out []verify.Array, err error) {
 	r.aborts = false
@@ -130,7 +130,8 @@ func (r engineRun) outputs(steps []int, last int) (out []verify.Array, err error
 
 // attentionVariant is the variant of attention that an engine of a model runs.
 func attentionVariant(dev *vk.Device, c model.Config, variant string) (string, error) {
-	op, err := attention.NewDecoder(dev, attention.DecoderConfig{Heads: c.Heads, WindowPage: model.Window.Pool(model.StoreWindow).Page, Variant: variant})
+	op, err := attention.NewDecoder(dev, attention.DecoderConfig{Heads: c.Heads,
+		WindowPage: model.Window.Pool(model.StoreWindow).Page, Variant: variant})
 	if err != nil {
 		return "", err
 	}

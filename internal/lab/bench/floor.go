@@ -15,15 +15,14 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// reader records launches that only read: the floor below what an operation of so many
-// bytes and so many launches takes. The copy bandwidth is what memory gives a copy of
-// gigabytes; a launch of some megabytes that waits for another one first gets less, whatever
-// it computes.
+// reader records launches that only read. They are the floor of an operation that has as many
+// bytes and launches: a launch of some megabytes that waits for another one reaches less than
+// the copy bandwidth of gigabytes, whatever it computes.
 type reader struct {
 	kernel *vk.Kernel
 	addr   bool          // reached by device address
 	shape  readShape     // of launches
-	src    tensor.Tensor // whose bytes are read by turns, so that they come from memory
+	src    tensor.Tensor // each launch reads the next bytes, so that they come from memory
 	at     uint64        // where the next launch begins
 	totals tensor.Tensor // [totalSlots, totalStep] u8: each launch's own, or launches side by side would wait
 	turn   int           // launches so far
@@ -80,7 +79,8 @@ func (r *reader) open(ctx context.Context, dev *vk.Device, name string, pattern 
 	if err != nil {
 		return err
 	}
-	spec := vk.KernelSpec{Name: code.Name, SPIRV: code.SPIRV, PushSize: 24, Constants: []uint32{r.shape.lanes, r.shape.loads}, Requires: code.Requires}
+	spec := vk.KernelSpec{Name: code.Name, SPIRV: code.SPIRV, PushSize: 24,
+		Constants: []uint32{r.shape.lanes, r.shape.loads}, Requires: code.Requires}
 	if r.addr = strings.HasSuffix(name, "_da"); !r.addr {
 		spec.Bindings = []vk.Access{vk.Read, vk.ReadWrite}
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/verify"
@@ -206,7 +205,8 @@ func (s *layerSuite) row(row *LayerRow, c model.Config, shape stepShape, sets []
 	if row.Variant, err = attentionVariant(s.dev, c, s.o.Variant); err != nil {
 		return err
 	}
-	r := engineRun{ctx: s.ctx, dev: s.dev, p: s.p, seed: s.o.Seed, cfg: c, weights: sets, shape: shape, longest: slices.Max(shape.lens), aborts: true, apart: true,
+	r := engineRun{ctx: s.ctx, dev: s.dev, p: s.p, seed: s.o.Seed, cfg: c, weights: sets, shape: shape,
+		longest: slices.Max(shape.lens), aborts: true, apart: true,
 		opts: pipeline.EngineOptions{MaxStep: shape.tokens(), Keys: s.o.Keys, Variant: s.o.Variant, Output: s.o.Output, LayerByLayer: true}}
 	s.p.Step(name + ": checking")
 	one := r
@@ -216,8 +216,11 @@ func (s *layerSuite) row(row *LayerRow, c model.Config, shape stepShape, sets []
 		return err
 	}
 	row.Status, row.Error, row.Bound = "ok", res.Error, res.Bound
-	if detail := strings.Join(slices.DeleteFunc([]string{s.failed, wrongDetail(res)}, func(d string) bool { return d == "" }), "; "); detail != "" {
-		row.Status, row.Detail = "wrong", detail
+	if !res.Pass || s.failed != "" {
+		row.Status, row.Detail = "wrong", s.failed
+		if !res.Pass {
+			row.Detail = res.Detail
+		}
 		return nil
 	}
 	s.p.Step(name + ": filling caches")
@@ -231,14 +234,6 @@ func (s *layerSuite) row(row *LayerRow, c model.Config, shape stepShape, sets []
 	row.Memory = maps.Clone(s.dev.MemoryInUse())
 	s.p.Step(name + ": timing")
 	return s.time(row, &r)
-}
-
-// wrongDetail is what is wrong with a result; nothing for one that passes.
-func wrongDetail(r verify.Result) string {
-	if r.Pass {
-		return ""
-	}
-	return r.Detail
 }
 
 // time fills in the times of a row: those of a layer, on average over all of the engine.

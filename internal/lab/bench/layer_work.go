@@ -139,7 +139,8 @@ func layerWork(c model.Config, spec model.LayerSpec, w *randomLayer, s stepShape
 		work["indexer.compressor.save"], work["indexer.compressor.compress"] = saved, entry
 		work["indexer.q_quantise"] = Work{Activations: t * hi * (256 + 2 + row + 4)}
 		scored, keys := s.scored(spec)
-		work["indexer.select"] = Work{Cache: keys * row, Activations: t*hi*(row+4) + 8*t*float64(c.TopK), Flop: 2 * scored * hi * 128} // picks and their slots
+		// Picks and their slots are written.
+		work["indexer.select"] = Work{Cache: keys * row, Activations: t*hi*(row+4) + 8*t*float64(c.TopK), Flop: 2 * scored * hi * 128}
 	}
 	return work
 }

@@ -78,7 +78,8 @@ func copyBandwidth(ctx context.Context, dev *vk.Device, reps int) (float64, erro
 	push := benchCopyPush{uint32(size / 16), 1}
 	groups := min(uint32(size/16/256), dev.Caps().MaxWorkgroupCount[0])
 	ns, err := timed(ctx, dev, reps, func(r *vk.Recorder) error {
-		return r.Dispatch(vk.Dispatch{Kernel: k, Groups: [3]uint32{groups, 1, 1}, Bind: []vk.View{src.Whole(), dst.Whole()}, Push: vk.Bytes(&push)})
+		return r.Dispatch(vk.Dispatch{Kernel: k, Groups: [3]uint32{groups, 1, 1},
+			Bind: []vk.View{src.Whole(), dst.Whole()}, Push: vk.Bytes(&push)})
 	}, func(r *vk.Recorder) error { return r.Fill(src.Whole(), 0x3f8ccccd) })
 	if err != nil {
 		return 0, err
@@ -107,7 +108,8 @@ func matrixRate(ctx context.Context, dev *vk.Device, reps int) (float64, string,
 		// The largest shape that the device lists for the type is the fastest or as fast.
 		var best vk.CoopMatShape
 		for _, s := range caps.CoopMat {
-			if s.Scope == "subgroup" && s.A == m.element && s.B == m.element && s.C == "f32" && s.Result == "f32" && s.M*s.N*s.K > best.M*best.N*best.K {
+			if s.Scope == "subgroup" && s.A == m.element && s.B == m.element && s.C == "f32" && s.Result == "f32" &&
+				s.M*s.N*s.K > best.M*best.N*best.K {
 				best = s
 			}
 		}
@@ -150,7 +152,8 @@ func matrixLoop(ctx context.Context, dev *vk.Device, reps int, code shaders.Kern
 	}
 	push := benchMatrixCmPush{rounds}
 	ns, err := timed(ctx, dev, reps, func(r *vk.Recorder) error {
-		return r.Dispatch(vk.Dispatch{Kernel: k, Groups: [3]uint32{groups, 1, 1}, Bind: []vk.View{seed.Whole(), out.Whole()}, Push: vk.Bytes(&push)})
+		return r.Dispatch(vk.Dispatch{Kernel: k, Groups: [3]uint32{groups, 1, 1},
+			Bind: []vk.View{seed.Whole(), out.Whole()}, Push: vk.Bytes(&push)})
 	}, nil)
 	if err != nil {
 		return 0, err
@@ -159,9 +162,8 @@ func matrixLoop(ctx context.Context, dev *vk.Device, reps int, code shaders.Kern
 	return flop / ns / 1e3, nil
 }
 
-// matrixKernel multiplies in four subgroups of the size that operations multiply in, the least
-// that there is: Intel's matrix units, for one, are as wide as that, and the default is another
-// size.
+// matrixKernel multiplies in four subgroups of the smallest size, as operations do. It need not
+// be the default: Intel's matrix units are as wide as the smallest.
 func matrixKernel(dev *vk.Device, code shaders.Kernel, s vk.CoopMatShape) (*vk.Kernel, error) {
 	subgroup := dev.Caps().MinSubgroupSize
 	return kernel(dev, vk.KernelSpec{Name: code.Name, SPIRV: code.SPIRV, Bindings: []vk.Access{vk.Read, vk.Write}, PushSize: 4,

@@ -87,8 +87,8 @@ func ReadPeers(name string) (PeerTable, error) {
 	return parsePeers(name, f)
 }
 
-// peerOps are the operations that tables name otherwise than this program: what they are, and
-// what their cases say in front.
+// peerOps translates operations of tables that use other names than this program. front is what
+// a case's name begins with here.
 var peerOps = map[string]struct{ op, front string }{
 	"decode_c4a":                {op: decodeOp},
 	"decode_window":             {op: decodeOp},

@@ -81,7 +81,8 @@ func newReport[R any](on ReportOn, s style[R]) (*Report[R], error) {
 		profile = p.Name
 	}
 	r := &Report[R]{style: s, writer: writer{w: on.Out, format: on.Format, limits: on.Limits, dev: deviceInfo{
-		Name: a.Name, Type: a.Type.String(), Driver: strings.TrimSpace(a.DriverName + " " + a.DriverInfo), API: a.APIVersion.String(), Profile: profile,
+		Name: a.Name, Type: a.Type.String(), Driver: strings.TrimSpace(a.DriverName + " " + a.DriverInfo),
+		API: a.APIVersion.String(), Profile: profile,
 	}}}
 	switch on.Format {
 	case "jsonl":
@@ -159,7 +160,8 @@ func (r *Report[R]) Close() error {
 // head says which device it is and what it was measured to be able to.
 func (w *writer) head() {
 	w.printf("%s (%s), %s, Vulkan %s, tuning profile %s\n", w.dev.Name, w.dev.Type, w.dev.Driver, w.dev.API, w.dev.Profile)
-	w.printf("Measured limits: copy %.4g GB/s (bytes read plus written), %s %.4g TFLOP/s\n\n", w.limits.CopyGBs, w.limits.MatrixKind, w.limits.MatrixTFLOPs)
+	w.printf("Measured limits: copy %.4g GB/s (bytes read plus written), %s %.4g TFLOP/s\n\n",
+		w.limits.CopyGBs, w.limits.MatrixKind, w.limits.MatrixTFLOPs)
 }
 
 // newTable starts a table with these columns.

@@ -33,7 +33,8 @@ func opStyle(suite string) (style[OpRow], error) {
 		}
 	}
 	if about == "" {
-		return style[OpRow]{}, &vk.ArgumentError{Op: "bench: report", Arg: "suite", Got: fmt.Sprintf("%q", suite), Want: strings.Join(known, ", ")}
+		return style[OpRow]{}, &vk.ArgumentError{Op: "bench: report", Arg: "suite", Got: fmt.Sprintf("%q", suite),
+			Want: strings.Join(known, ", ")}
 	}
 	return style[OpRow]{
 		peers: peers.Source, table: opRowTable, csv: opRowCSV,

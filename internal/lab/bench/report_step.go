@@ -63,9 +63,9 @@ func stepDetails(w *writer, rows []StepRow) {
 }
 
 func stepTable(rows []StepRow) table.Writer {
-	t := newTable("model", "weights", "batch", "context", "layers", "us", "p95", "host us", "p95", "latency us", "chained us", "host us", "latency us",
-		"layer by layer us", "host us", "latency us", "weights MB", "cache MB", "activations MB", "GB/s", "limit us", "times limit", "floor us",
-		"times floor", "dispatches", "barriers", "check")
+	t := newTable("model", "weights", "batch", "context", "layers", "us", "p95", "host us", "p95", "latency us", "chained us", "host us",
+		"latency us", "layer by layer us", "host us", "latency us", "weights MB", "cache MB", "activations MB", "GB/s", "limit us", "times limit",
+		"floor us", "times floor", "dispatches", "barriers", "check")
 	for _, x := range rows {
 		row := table.Row{x.Model, x.Weights, x.Batch, x.Context, x.Layers}
 		if x.Status != "ok" {
@@ -75,8 +75,8 @@ func stepTable(rows []StepRow) table.Writer {
 			t.AppendRow(append(row, x.Status))
 			continue
 		}
-		for _, v := range []float64{x.Time.Median, x.Time.P95, x.Host.Median, x.Host.P95, x.Latency.Median, x.Chained.Median, x.ChainedHost.Median,
-			x.ChainedWall.Median, x.Apart.Median, x.ApartHost.Median, x.ApartWall.Median} {
+		for _, v := range []float64{x.Time.Median, x.Time.P95, x.Host.Median, x.Host.P95, x.Latency.Median,
+			x.Chained.Median, x.ChainedHost.Median, x.ChainedWall.Median, x.Apart.Median, x.ApartHost.Median, x.ApartWall.Median} {
 			row = append(row, f1(v))
 		}
 		floor, times := "-", "-"
@@ -92,7 +92,8 @@ func stepTable(rows []StepRow) table.Writer {
 // floorCounts says what the floors of a step are.
 func floorCounts(x StepRow) string {
 	return fmt.Sprintf("Floor: launches in the same levels that only read take %.1f us, the step %.2f times that; chained %.1f us, "+
-		"%.2f times; %.1f us where they read nothing.", x.Floor.Median, x.TimesFloor, x.ChainedFloor.Median, x.TimesChainedFloor, x.EmptyFloor.Median)
+		"%.2f times; %.1f us where they read nothing.",
+		x.Floor.Median, x.TimesFloor, x.ChainedFloor.Median, x.TimesChainedFloor, x.EmptyFloor.Median)
 }
 
 // layerCounts says how many launches and barriers a layer of each kind has.
@@ -122,7 +123,8 @@ func layerCounts(x StepRow) string {
 // before them one with the operation "step" for the whole. What was not measured, as the
 // processor's time of an operation, is empty.
 func stepCSV(dev deviceInfo, rows []StepRow) table.Writer {
-	t := newTable(append(slices.Clone(deviceColumns), "model", "weights", "batch", "context", "kind", "op", "us", "p95_us", "host_us", "host_p95_us",
+	t := newTable(append(slices.Clone(deviceColumns), "model", "weights", "batch", "context", "kind", "op", "us", "p95_us",
+		"host_us", "host_p95_us",
 		"latency_us", "chained_us", "chained_host_us", "chained_latency_us", "layer_by_layer_us", "layer_by_layer_host_us",
 		"layer_by_layer_latency_us", "weight_mb", "cache_mb", "activation_mb", "gflop", "limit_us", "dispatches", "barriers", "check",
 		"floor_us", "chained_floor_us", "floor_without_bytes_us")...)

@@ -35,7 +35,7 @@ type StepRow struct {
 	Variant string `json:"variant"`          // of the attention kernel
 
 	Time      Time `json:"time"`          // of the device
-	Apart     Time `json:"apart"`         // the same with every layer submitted by itself, as in a model, in which it waits for the one before: the sum
+	Apart     Time `json:"apart"`         // every layer submitted by itself, waiting for the one before: the sum
 	ApartHost Time `json:"apart_host"`    // of the processor then, with a submission for each layer
 	ApartWall Time `json:"apart_latency"` // from beginning to end then, with one wait at the end
 	Host      Time `json:"host"`          // of the processor: filling in the step and submitting it, and ending it; without the wait
@@ -61,7 +61,7 @@ type StepRow struct {
 	GBs        float64  `json:"gbs"`
 	Dispatches int      `json:"dispatches"`
 	Barriers   int      `json:"barriers"`
-	Longest    float64  `json:"longest_submission_us"` // of the device's submissions; a step is one unless it is longer than the engine's budget
+	Longest    float64  `json:"longest_submission_us"` // a step is one submission unless the engine's budget divides it
 
 	Memory map[string]uint64 `json:"memory"`
 	Status string            `json:"status"`
@@ -123,8 +123,8 @@ type stepRun struct {
 
 func newStepRun(ctx context.Context, dev *vk.Device, o StepOptions, l Limits, p Progress, maker *weightMaker, row StepRow) *stepRun {
 	row.Status = "ok"
-	s := &stepRun{o: o, limits: l, maker: maker, row: row, engineRun: engineRun{ctx: ctx, dev: dev, p: p, seed: o.Seed, cfg: modelConfig(row.Model),
-		shape: decodeShape(row.Batch, row.Context, o.Keys), longest: row.Context + 4*(o.Reps+o.Warmup) + 4*mostWake,
+	s := &stepRun{o: o, limits: l, maker: maker, row: row, engineRun: engineRun{ctx: ctx, dev: dev, p: p, seed: o.Seed,
+		cfg: modelConfig(row.Model), shape: decodeShape(row.Batch, row.Context, o.Keys), longest: row.Context + 4*(o.Reps+o.Warmup) + 4*mostWake,
 		opts: pipeline.EngineOptions{MaxStep: max(row.Batch, 128), Keys: o.Keys, Variant: o.Variant}}}
 	s.opts.Between, s.fill = s.chain.record, s.fillInputs
 	return s

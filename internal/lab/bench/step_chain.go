@@ -190,7 +190,9 @@ func (s *stepRun) timeChained() error {
 	if err := s.engine.RecordAgain(s.ctx); err != nil {
 		return err
 	}
-	return s.timeWhole(&s.row.Chained, &s.row.ChainedHost, &s.row.ChainedWall, func(list []vk.Section) { s.row.ChainedBarriers = max(s.row.ChainedBarriers, list[0].Barriers) })
+	return s.timeWhole(&s.row.Chained, &s.row.ChainedHost, &s.row.ChainedWall, func(list []vk.Section) {
+		s.row.ChainedBarriers = max(s.row.ChainedBarriers, list[0].Barriers)
+	})
 }
 
 // timeWhole wakes the device and times steps, by the sum of what their sections take.

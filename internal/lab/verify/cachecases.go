@@ -122,7 +122,7 @@ func fillSlot(rng *rand.Rand, pool Array, l cache.Layout, slot int64) {
 	scales[cache.Blocks] = 0
 }
 
-// leastLayout is the smallest layout of pages of so many slots.
+// leastLayout returns the smallest layout of pages of this size.
 func leastLayout(page int) cache.Layout {
 	l, err := cache.NewLayout(page, 0)
 	if err != nil {

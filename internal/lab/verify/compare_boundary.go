@@ -19,7 +19,7 @@ const boundaryShare = 0.02
 // judge tells what is wrong with an entry's bytes in a pool, "" if nothing is.
 type judge func(pool []byte, e cache.CompressedEntry) string
 
-// Boundary compares pools of compressed entries. Bytes must be equal, but for those
+// Boundary compares pools of compressed entries. Bytes must be equal, except for those
 // of entries whose exact value, computed in float64, lies so close to a rounding
 // boundary of bf16, of a code or of a scale that f32 may fall on either side of it
 // (cache.CompressedEntry.Tol: a millionth of the magnitude of the terms). An entry

@@ -47,7 +47,7 @@ func roundings(c Case, got Arrays) int {
 	return n
 }
 
-// CloseWeighted is Close for outputs of attention, of which so many sides (0, 1 or
+// CloseWeighted is Close for outputs of attention, of which some sides (0, 1 or
 // 2) were computed with softmax weights rounded to bf16.
 //
 // FlashMLA's bounds suit the data of its own tests. Where large values of both

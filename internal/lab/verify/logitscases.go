@@ -69,7 +69,7 @@ func (s scoring) visible(token int) int {
 
 func (s scoring) pageBytes() int { return keyPage * (s.format.RowBytes() + cache.IndexScaleBytes) }
 
-// size is a size of scores whose results take so many bytes, each visible entry so many more.
+// size describes scores. Results take results bytes, and each more for every visible entry.
 func (s scoring) size(results, each int) Size {
 	row, rows := s.format.RowBytes(), s.requests()*s.entries
 	visible := 0

@@ -64,7 +64,7 @@ func randomQInsert(seed uint64) []Case {
 	return cases
 }
 
-// pagesFor is a number of pages for so many tokens with room to spare.
+// pagesFor returns how many pages hold the tokens, with room to spare.
 func pagesFor(tokens int, l cache.Layout) int { return (tokens+l.Page-1)/l.Page + 2 }
 
 // randomTurns makes a table and positions in it, or, for a few, outside.

@@ -210,7 +210,7 @@ func (m linearMagnitudes) bound(t, n int) float64 {
 	return m.relative*sum + 0x1p-25*(m.wSum[n]+2*m.largest*m.xSum[i])
 }
 
-// linearShape is a random case but for its formats.
+// linearShape is a random case without its formats.
 type linearShape struct {
 	about         string
 	tokens        int

@@ -65,8 +65,7 @@ type Op struct {
 	Name  string // as in a manifest
 	Class string // one of the Class constants
 
-	// Variants are what the operation can run as, best first, as its wrapper
-	// offers them. All that the device has the features for are tried.
+	// Variants of the operation, best first. Verify tries all that the device can run.
 	Variants []vk.Variant
 
 	// Random makes cases from a seed: the same seed gives the same cases. Only

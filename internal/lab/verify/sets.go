@@ -21,7 +21,7 @@ type Spread int
 const (
 	SpreadSets   Spread = iota // each set has a copy of all pages
 	SpreadPages                // each number becomes that of a page that no other number has
-	SpreadRandom               // each number becomes that of a random copy, but for neighbours in a page
+	SpreadRandom               // each number becomes that of a random copy; neighbours in a page stay together
 )
 
 // Pages say how a pool is used.
@@ -81,7 +81,7 @@ type Sets struct {
 	r        *Rig
 }
 
-// NewSets places so many sets of operands. A slow device gets few copies of pools. Close frees
+// NewSets places a number of sets of operands. A slow device gets few copies of pools. Close frees
 // them, after an error, too.
 func NewSets(ctx context.Context, dev *vk.Device, b Bound, number int, slow bool, seed uint64) (*Sets, error) {
 	r := &Rig{ctx: ctx, dev: dev, sets: &sets{number: number, slow: slow, rng: rand.New(rand.NewPCG(seed, 5))}}
@@ -209,7 +209,7 @@ func (m *sets) close(r *Rig) {
 	m.arenas, m.large = nil, nil
 }
 
-// once is what the first set got, which all share.
+// once returns what the first set got; all sets share it.
 func (m *sets) once(make func() tensor.Tensor) tensor.Tensor {
 	at := m.at
 	m.at++
