@@ -55,7 +55,8 @@ func newMerge(dev *vk.Device, want string) (merge, error) {
 			j.Groups = 1
 		}
 		k, err := pkg.Kernel(dev, opkit.Spec{
-			Stem: "attn_merge", Variant: m.variant, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write},
+			Stem: "attn_merge", Variant: m.variant,
+			Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write},
 			PushSize: int(unsafe.Sizeof(attnMergePush{})), Constants: opkit.Words(j.Ahead, j.Groups),
 		})
 		if err != nil {
@@ -90,7 +91,8 @@ func (m merge) record(rec *vk.Recorder, ml, out vk.View, splits int, sink, dst, 
 	}{
 		{&p.PartOutAddr, out, out, vk.Read}, {&p.PartMlAddr, ml, ml, vk.Read}, {&p.SinkAddr, sink.View(), ml, vk.Read},
 		{&p.PositionsAddr, turn.Positions.View(), ml, vk.Read}, {&p.TableAddr, turn.Table.View(), out, vk.Read},
-		{&p.DstAddr, dst.View(), dst.View(), vk.Write}, {&p.LseAddr, lse.View(), m.dev.Dummy(), vk.Write}, {&p.MaxAddr, maxLogits.View(), m.dev.Dummy(), vk.Write},
+		{&p.DstAddr, dst.View(), dst.View(), vk.Write}, {&p.LseAddr, lse.View(), m.dev.Dummy(), vk.Write},
+		{&p.MaxAddr, maxLogits.View(), m.dev.Dummy(), vk.Write},
 	} {
 		if x.v.Buffer == nil {
 			x.v = x.in

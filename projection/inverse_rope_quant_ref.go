@@ -24,7 +24,8 @@ func InverseRopeQuantRef(o []uint16, groups, heads int, positions []int32, cosSi
 		return err
 	}
 	if len(codes) != len(o) || len(scales) != n*groups*heads*HeadBlocks {
-		return pkg.Wrong(op, "codes, scales", fmt.Sprintf("%d, %d bytes", len(codes), len(scales)), "%d, %d", len(o), n*groups*heads*HeadBlocks)
+		return pkg.Wrong(op, "codes, scales", fmt.Sprintf("%d, %d bytes", len(codes), len(scales)),
+			"%d, %d", len(o), n*groups*heads*HeadBlocks)
 	}
 	for i := range n * groups * heads {
 		t, g, j := i/(groups*heads), i%(groups*heads)/heads, i%heads

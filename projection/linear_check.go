@@ -49,7 +49,8 @@ func (o *Linear) check(op string, a LinearArgs) error {
 	}
 	return opkit.First(
 		pkg.Reach(o.dev, op, o.variant, linearSources(a)...),
-		pkg.Reach(o.dev, op, o.variant, opkit.Target{Name: "Out", T: a.Out, Align: 8}, opkit.Target{Name: "Scratch", T: a.Scratch, Align: 16}),
+		pkg.Reach(o.dev, op, o.variant, opkit.Target{Name: "Out", T: a.Out, Align: 8},
+			opkit.Target{Name: "Scratch", T: a.Scratch, Align: 16}),
 		pkg.Bindable(o.dev, op, "W.Scale", a.W.Scale), pkg.Bindable(o.dev, op, "XScale", a.XScale),
 	)
 }

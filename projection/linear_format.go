@@ -125,7 +125,8 @@ func (cfg LinearConfig) checkFormats(op string) error {
 		return pkg.Wrong(op, "Activations", cfg.Activations, "bf16, for weights of %v", cfg.Weights)
 	}
 	if multiple := max(w.quad, x.block); cfg.K < multiple || cfg.K%multiple != 0 {
-		return pkg.Wrong(op, "K", cfg.K, "a multiple of %d, for activations of %v and weights of %v", multiple, cfg.Activations, cfg.Weights)
+		return pkg.Wrong(op, "K", cfg.K, "a multiple of %d, for activations of %v and weights of %v",
+			multiple, cfg.Activations, cfg.Weights)
 	}
 	return nil
 }

@@ -60,7 +60,8 @@ func (k *tokens8to16) plan(T, scratch int) linearPlan {
 	}
 	p := linearPlan{kernel: d.kernel, step: d.lanes * k.format.quad}
 	down, passes := d.rowTiles(k.cfg.N), opkit.CeilDiv(T, d.tokens)
-	p.cut(k.cfg.K, k.partsFor(down*passes*k.cfg.Groups, k.tune.Tokens8to16.Fill*k.cfg.Workgroups, opkit.CeilDiv(k.cfg.K, p.step), T, scratch))
+	fill, steps := k.tune.Tokens8to16.Fill*k.cfg.Workgroups, opkit.CeilDiv(k.cfg.K, p.step)
+	p.cut(k.cfg.K, k.partsFor(down*passes*k.cfg.Groups, fill, steps, T, scratch))
 	p.grid = [3]uint32{uint32(down), uint32(passes), uint32(k.cfg.Groups * p.splits)}
 	return p
 }

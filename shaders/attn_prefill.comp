@@ -1,5 +1,6 @@
 // Sparse MLA over a bf16 workspace: prefill, and the second pass of the two-pass decode. Token t
-// attends rows indices[t][j], j < lens[t] (without lens all of them). A row outside the workspace is never read. Per head:
+// attends rows indices[t][j], j < lens[t] (without lens all of them). A row outside the workspace
+// is never read. Per head:
 //   s_j = scale*dot(q, k_j),  lse = ln sum exp(s_j),  max_logits = max s_j
 //   out = sum exp(s_j) k_j / (sum exp(s_j) + exp(sink))
 // Bindings: 0 q [T,H,512] bf16; 1 indices [T,width] i32; 2 lens [T] i32; 3 sink [H] f32;

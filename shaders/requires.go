@@ -79,9 +79,10 @@ var requires = map[string][]string{
 	"num_elements_cm":                {"shaderFloat16"},
 	"num_elements_cmb":               {"shaderFloat16"},
 
-	"bench_read_da":    deviceAddress,
-	"bench_matrix_cm":  {"cooperativeMatrix", "coopmat.f16.f32", "shaderFloat16", "vulkanMemoryModel"},
-	"bench_matrix_cmb": {"cooperativeMatrix", "coopmat.bf16.f32", "shaderBFloat16Type", "shaderBFloat16CooperativeMatrix", "shaderFloat16", "vulkanMemoryModel"},
+	"bench_read_da":   deviceAddress,
+	"bench_matrix_cm": {"cooperativeMatrix", "coopmat.f16.f32", "shaderFloat16", "vulkanMemoryModel"},
+	"bench_matrix_cmb": {"cooperativeMatrix", "coopmat.bf16.f32", "shaderBFloat16Type", "shaderBFloat16CooperativeMatrix",
+		"shaderFloat16", "vulkanMemoryModel"},
 
 	"idx_query_quant_da":               deviceAddress,
 	"idx_topk_da":                      deviceAddress,

@@ -43,7 +43,8 @@ func Need(dt DType, shape ...int) uint64 {
 // full.
 func (a *Arena) Alloc(dt DType, shape ...int) (Tensor, error) {
 	if _, ok := bytes(dt, shape); !ok {
-		return Tensor{}, &vk.ArgumentError{Op: "tensor: arena", Arg: "shape", Got: describe(dt, shape), Want: "a known type and non-negative dimensions"}
+		return Tensor{}, &vk.ArgumentError{Op: "tensor: arena", Arg: "shape",
+			Got: describe(dt, shape), Want: "a known type and non-negative dimensions"}
 	}
 	n := Need(dt, shape...)
 	if n > a.buf.Size()-a.used {

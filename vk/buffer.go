@@ -108,7 +108,8 @@ func (d *Device) NewBuffer(s BufferSpec) (*Buffer, error) {
 
 	b := &Buffer{dev: d, spec: s}
 	address := d.Caps().Features["bufferDeviceAddress"]
-	usage := vulkan.BufferUsageFlags(vulkan.BufferUsageStorageBufferBit | vulkan.BufferUsageTransferSrcBit | vulkan.BufferUsageTransferDstBit)
+	usage := vulkan.BufferUsageFlags(vulkan.BufferUsageStorageBufferBit |
+		vulkan.BufferUsageTransferSrcBit | vulkan.BufferUsageTransferDstBit)
 	if address {
 		usage |= 0x20000 // SHADER_DEVICE_ADDRESS, newer than the binding
 	}

@@ -83,7 +83,7 @@ type Caps struct {
 	// Features tells by Vulkan's names which features the device offers. Further names:
 	//
 	//	coopmat.f16.f32, coopmat.bf16.f32  matrix products of subgroup scope with f32 sums
-	//	subgroupSizeControl                compute shaders can require a size, or there is only one
+	//	subgroupSizeControl                shaders can require a size, or there is only one
 	//	subgroupShuffle                    they can shuffle
 	//	subgroupBallot                     they can broadcast and vote by ballot
 	//	subgroupArithmetic                 they can reduce and scan

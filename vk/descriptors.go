@@ -35,7 +35,8 @@ func (d *Device) newSet(op string, l *layout, views []View) (vulkan.DescriptorSe
 	// The array stands on the stack of this call and holds no Go pointers.
 	var infos [64]C.VmDescriptorBufferInfo
 	for i, v := range views {
-		infos[i] = C.VmDescriptorBufferInfo{buffer: handleValue(unsafe.Pointer(v.Buffer.h)), offset: C.uint64_t(v.Offset), _range: C.uint64_t((v.Size + 3) &^ 3)}
+		infos[i] = C.VmDescriptorBufferInfo{buffer: handleValue(unsafe.Pointer(v.Buffer.h)),
+			offset: C.uint64_t(v.Offset), _range: C.uint64_t((v.Size + 3) &^ 3)}
 	}
 	C.vm_update_set(d.c, handleValue(unsafe.Pointer(set)), &infos[0], C.uint32_t(len(views)))
 	return set, nil

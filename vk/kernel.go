@@ -76,7 +76,8 @@ type kernelKey struct {
 }
 
 func (s *KernelSpec) key() kernelKey {
-	return kernelKey{s.Name, sha256.Sum256(s.SPIRV), s.PushSize, fmt.Sprint(s.Bindings), fmt.Sprint(s.Constants), s.SubgroupSize, s.Divisible}
+	return kernelKey{s.Name, sha256.Sum256(s.SPIRV), s.PushSize, fmt.Sprint(s.Bindings), fmt.Sprint(s.Constants),
+		s.SubgroupSize, s.Divisible}
 }
 
 // layout is what kernels with equally many bindings and push-constant bytes share.
@@ -223,8 +224,8 @@ func (k *Kernel) compile() error {
 		flags |= C.VM_PIPELINE_CREATE_DISPATCH_BASE
 	}
 	var h C.VmHandle
-	r := C.vm_create_pipeline(d.c, handleValue(unsafe.Pointer(d.cache.h)), handleValue(unsafe.Pointer(l.pipeline)), handleValue(unsafe.Pointer(module)),
-		constants, C.uint32_t(len(s.Constants)), subgroup, full, flags, &h)
+	r := C.vm_create_pipeline(d.c, handleValue(unsafe.Pointer(d.cache.h)), handleValue(unsafe.Pointer(l.pipeline)),
+		handleValue(unsafe.Pointer(module)), constants, C.uint32_t(len(s.Constants)), subgroup, full, flags, &h)
 	if err := d.check(op, int(r)); err != nil {
 		return err
 	}

@@ -282,7 +282,8 @@ func (r *Recorder) bind(k *Kernel, set vulkan.DescriptorSet, push []byte) {
 	vulkan.CmdBindPipeline(r.cmd, vulkan.PipelineBindPointCompute, k.h)
 	vulkan.CmdBindDescriptorSets(r.cmd, vulkan.PipelineBindPointCompute, k.layout.pipeline, 0, 1, []vulkan.DescriptorSet{set}, 0, nil)
 	if len(push) > 0 {
-		vulkan.CmdPushConstants(r.cmd, k.layout.pipeline, vulkan.ShaderStageFlags(vulkan.ShaderStageComputeBit), 0, uint32(len(push)), unsafe.Pointer(&push[0]))
+		vulkan.CmdPushConstants(r.cmd, k.layout.pipeline, vulkan.ShaderStageFlags(vulkan.ShaderStageComputeBit),
+			0, uint32(len(push)), unsafe.Pointer(&push[0]))
 	}
 }
 
@@ -364,7 +365,8 @@ func (r *Recorder) Timestamp() (int, error) {
 		return 0, err
 	}
 	if r.dev.Caps().timestampMask == 0 {
-		return 0, &MissingError{What: op, Device: r.dev.adapter.Name, Required: []string{"timestampValidBits"}, Missing: []string{"timestampValidBits"}}
+		return 0, &MissingError{What: op, Device: r.dev.adapter.Name,
+			Required: []string{"timestampValidBits"}, Missing: []string{"timestampValidBits"}}
 	}
 	if r.marks == maxTimestamps {
 		return 0, argument(op, "count", fmt.Sprint(r.marks+1), "at most %d", maxTimestamps)

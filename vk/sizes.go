@@ -13,7 +13,9 @@ type size interface{ ~uint | ~uint64 }
 
 func setSize[T size](field *T, n int) { *field = T(n) }
 
-func queryResults[T size](get func(vulkan.Device, vulkan.QueryPool, uint32, uint32, T, unsafe.Pointer, vulkan.DeviceSize, vulkan.QueryResultFlags) vulkan.Result,
+func queryResults[T size](
+	get func(vulkan.Device, vulkan.QueryPool, uint32, uint32, T, unsafe.Pointer, vulkan.DeviceSize,
+		vulkan.QueryResultFlags) vulkan.Result,
 	d vulkan.Device, pool vulkan.QueryPool, out []uint64, flags vulkan.QueryResultFlags) vulkan.Result {
 	return get(d, pool, 0, uint32(len(out)), T(8*len(out)), unsafe.Pointer(&out[0]), 8, flags)
 }

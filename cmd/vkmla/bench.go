@@ -158,8 +158,9 @@ func (f *benchFlags) define(fl *pflag.FlagSet) {
 	fl.StringSliceVar(&f.cases, "case", nil, "suites of operations, and --compare: "+
 		"parts of the names of cases, as heads=64/batch=1 (default all)")
 	fl.IntVar(&f.heads, "heads", 0, "query heads, 1 to 128 (default, suites decode, indexer: 64; attention, memory: 64 and 128)")
-	fl.IntSliceVar(&f.batches, "batch", nil, "tokens, one or several numbers with commas (default, suite decode: 1 to 128 by powers of two; "+
-		"indexer, memory: 1,32,128; attention: 1 to 256; linear: 1,4,16,4096; layer: 1,8,32,64; step: 1,32; fewer on a processor)")
+	fl.IntSliceVar(&f.batches, "batch", nil, "tokens, one or several numbers with commas (default, suite decode: "+
+		"1 to 128 by powers of two; indexer, memory: 1,32,128; attention: 1 to 256; linear: 1,4,16,4096; "+
+		"layer: 1,8,32,64; step: 1,32; fewer on a processor)")
 	fl.IntSliceVar(&f.contexts, "context", nil, "tokens of each request (default, suite indexer: 16384,131072,1048576; "+
 		"layer: 4096,131072,1048576; step: 131072; fewer on a processor)")
 	fl.IntSliceVar(&f.prefill, "prefill", nil, "suites indexer, memory: tokens of a prefill step (default 4096; 256 on a processor); "+
@@ -168,7 +169,8 @@ func (f *benchFlags) define(fl *pflag.FlagSet) {
 		"indexer: 512,1024; attention: the operation's own)")
 	fl.IntVar(&f.window, "window", 0, "suites decode, attention: rows of the sliding window (default 128)")
 	f.layer.define(fl)
-	fl.StringVar(&f.Variant, "variant", "", "variant of the operations, of attention in layers and steps (default the best, see vkmla info)")
+	fl.StringVar(&f.Variant, "variant", "", "variant of the operations, "+
+		"of attention in layers and steps (default the best, see vkmla info)")
 	fl.IntVar(&f.Reps, "reps", 0, "timed launches or steps "+
 		"(default, suite decode: 200; other operations: 100; layer, step: 40; fewer on a processor)")
 	fl.IntVar(&f.Warmup, "warmup", 0, "those before them (default 20; suites layer, step: 5; 1 on a processor)")
@@ -304,7 +306,8 @@ func (f benchFlags) run(ctx context.Context, dev *vk.Device, on bench.ReportOn, 
 	case comparison:
 		report, err := bench.NewCompareReport(on, f.peers)
 		return reportOf(report, err, p, func(add func(bench.OpRow)) error {
-			return bench.Compare(ctx, dev, bench.CompareOptions{Common: f.Common, Peers: f.peers, Ops: f.ops, Cases: f.cases}, on.Limits, p, add)
+			return bench.Compare(ctx, dev, bench.CompareOptions{Common: f.Common, Peers: f.peers, Ops: f.ops, Cases: f.cases},
+				on.Limits, p, add)
 		})
 	}
 	report, err := bench.NewOpReport(on, f.suite)
@@ -322,8 +325,8 @@ func reportOf[R any](report *bench.Report[R], err error, p *benchProgress, suite
 }
 
 func (f benchFlags) opOptions() bench.OpOptions {
-	s := verify.SizeOptions{IndexHeads: f.heads, TopK: f.topk, Window: f.window, Batches: f.batches, Prefill: f.prefill, Contexts: f.contexts,
-		Weights: f.layer.weights}
+	s := verify.SizeOptions{IndexHeads: f.heads, TopK: f.topk, Window: f.window, Batches: f.batches, Prefill: f.prefill,
+		Contexts: f.contexts, Weights: f.layer.weights}
 	if f.heads > 0 {
 		s.Heads = []int{f.heads}
 	}

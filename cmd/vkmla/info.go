@@ -151,7 +151,8 @@ func describe(a *vk.Adapter, profile string) deviceInfo {
 		Index: a.Index, Name: a.Name, Type: a.Type.String(), UUID: a.UUID, Driver: a.DriverName, DriverInfo: a.DriverInfo,
 		DriverVersion: a.DriverVersion, APIVersion: a.APIVersion.String(), Usable: true, Features: c.Features,
 		Limits: limits{c.HeapBytes, c.MaxStorageBufferRange, c.MaxAllocation, c.MaxStorageBuffers, c.MaxPushConstants, c.SharedMemory,
-			c.MaxWorkgroupInvocations, c.MaxWorkgroupCount, c.SubgroupSize, c.MinSubgroupSize, c.MaxSubgroupSize, c.ComputeUnits, c.TimestampPeriod},
+			c.MaxWorkgroupInvocations, c.MaxWorkgroupCount, c.SubgroupSize, c.MinSubgroupSize, c.MaxSubgroupSize,
+			c.ComputeUnits, c.TimestampPeriod},
 		CoopMat: []string{}, Ops: map[string]opVariants{}, Profile: profileOf(a, profile),
 	}
 	if err := a.Usable(); err != nil {

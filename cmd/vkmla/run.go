@@ -226,7 +226,8 @@ func (r *layerRun) all() ([]int, error) {
 		}
 	}
 	if layers == nil {
-		return nil, fmt.Errorf("run: %s has none of the arrays %s to %s%s", r.f.inputs, r.f.input(0), r.f.input(len(cfg.Layers)-1), r.prefixes())
+		return nil, fmt.Errorf("run: %s has none of the arrays %s to %s%s", r.f.inputs,
+			r.f.input(0), r.f.input(len(cfg.Layers)-1), r.prefixes())
 	}
 	return layers, nil
 }

@@ -122,7 +122,8 @@ func run(ctx context.Context, out io.Writer, device, folder string, prompt, toke
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(out, "tokens %d to %d: the last one's hidden state has length %.3f\n", session.Len()-n, session.Len()-1, length(x[(n-1)*m.hidden:]))
+		fmt.Fprintf(out, "tokens %d to %d: the last one's hidden state has length %.3f\n",
+			session.Len()-n, session.Len()-1, length(x[(n-1)*m.hidden:]))
 	}
 	fmt.Fprintf(out, "%d layers on %s, %d MiB\n", len(layers), adapter.Name, engine.Memory().Total()>>20)
 	return nil

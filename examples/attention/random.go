@@ -34,7 +34,8 @@ func writeRandom(dir string) error {
 		"q_lora_rank": c.QRank, "o_lora_rank": c.ORank, "o_groups": c.Groups, "index_n_heads": c.IndexHeads, "index_topk": c.TopK,
 		"sliding_window": c.Window, "max_position_embeddings": c.MaxPositions, "compress_ratios": ratios,
 		"rope_theta": c.Main.Theta, "compress_rope_theta": c.Compress.Theta,
-		"rope_scaling": map[string]any{"type": "yarn", "factor": c.Compress.Factor, "original_max_position_embeddings": c.Compress.Original},
+		"rope_scaling": map[string]any{"type": "yarn", "factor": c.Compress.Factor,
+			"original_max_position_embeddings": c.Compress.Original},
 	})
 	if err != nil {
 		return err

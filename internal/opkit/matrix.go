@@ -28,6 +28,7 @@ func FitMatrix[T any](caps *vk.Caps, element string, fit func(vk.CoopMatShape) (
 		offered = append(offered, fmt.Sprintf("%dx%dx%d", s.M, s.N, s.K))
 	}
 	var none T
-	return none, fmt.Errorf("%w: no shape of %s matrix product with f32 sums fits %d bytes of shared memory and %d invocations (offered %v)",
+	return none, fmt.Errorf("%w: no shape of %s matrix product with f32 sums fits %d bytes of shared memory and %d invocations"+
+		" (offered %v)",
 		vk.ErrMissingFeature, element, caps.SharedMemory, caps.MaxWorkgroupInvocations, offered)
 }

@@ -41,7 +41,8 @@ func Write(w io.Writer, meta map[string]string, tensors []Source) error {
 			return fmt.Errorf("safetensors: write: %s: %w", t.Name, err)
 		}
 		if c.n != sizes[i] {
-			return fmt.Errorf("safetensors: write: %s: %s %s needs %d bytes, %d came: %w", t.Name, t.DType, shapeString(t.Shape), sizes[i], c.n, ErrFormat)
+			return fmt.Errorf("safetensors: write: %s: %s %s needs %d bytes, %d came: %w",
+				t.Name, t.DType, shapeString(t.Shape), sizes[i], c.n, ErrFormat)
 		}
 	}
 	return nil
@@ -75,7 +76,8 @@ func encodeHeader(meta map[string]string, tensors []Source) ([]byte, []int64, er
 	for _, t := range tensors {
 		n, ok := size(t.DType, t.Shape)
 		if !ok || !printable(t.Name) || seen[t.Name] {
-			return nil, nil, fmt.Errorf("safetensors: write: %.200q: %s %s: bad or repeated name, type or shape: %w", t.Name, t.DType, shapeString(t.Shape), ErrFormat)
+			return nil, nil, fmt.Errorf("safetensors: write: %.200q: %s %s: bad or repeated name, type or shape: %w",
+				t.Name, t.DType, shapeString(t.Shape), ErrFormat)
 		}
 		seen[t.Name] = true
 		shape, offsets := append([]int{}, t.Shape...), []int64{at, at + n}

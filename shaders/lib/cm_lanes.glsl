@@ -239,7 +239,8 @@ const uint PART0 = HEAD_TILES / (HEAD_TILES + 1u), PART1 = PART0 + 1u, PART2 = P
     }
 #define CM_ACCUMULATE(p, v, part) \
     [[unroll]] for (uint x = 0u; x < QUARTER; x++) { \
-        [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) acc_f[part * QUARTER + x][j] = coopMatMulAdd(p[x], v[j], acc_f[part * QUARTER + x][j]); \
+        [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) \
+            acc_f[part * QUARTER + x][j] = coopMatMulAdd(p[x], v[j], acc_f[part * QUARTER + x][j]); \
     }
 
 // Parts that the loops of decode and prefill share. They are macros because drivers schedule
@@ -319,7 +320,8 @@ void cm_fetch_q(uint head0, out uvec4 w[Q_ALL]) {
     [[unroll]] for (uint i = 0u; i < QK_TILES; i++) {
         [[unroll]] for (uint x = 0u; x < Q_EACH; x++) {
             const uint at = x * SUBGROUP + cm_lane;
-            const uint head = head0 + (cm_heads * QK_TILES + (i ^ turn / TILE_UNITS)) * CM_M + (at / Q_WORDS ^ turn % TILE_UNITS * UNIT_ROWS);
+            const uint head = head0 + (cm_heads * QK_TILES + (i ^ turn / TILE_UNITS)) * CM_M
+                + (at / Q_WORDS ^ turn % TILE_UNITS * UNIT_ROWS);
             const uvec4 v = q.rows[(cm_t * pc.heads + min(head, pc.heads - 1u)) * ROW_WORDS + cm_dims * Q_WORDS + at % Q_WORDS];
             w[i * Q_EACH + x] = head < pc.heads ? v : uvec4(0u);
         }

@@ -14,7 +14,8 @@ uvec4 cm_locate(uvec2 found, uint j, bool inside) {
         page = 0u;
     }
     const uint in_page = slot - page * (comp ? COMP_PAGE : WIN_PAGE);
-    const uint64_t at = (comp ? pc.comp_addr : pc.win_addr) + uint64_t(page) * (comp ? pc.comp_stride : pc.win_stride) + kv_row_byte(in_page);
+    const uint64_t at = (comp ? pc.comp_addr : pc.win_addr)
+        + uint64_t(page) * (comp ? pc.comp_stride : pc.win_stride) + kv_row_byte(in_page);
     return uvec4(uint(at), uint(at >> 32), kv_scale_byte(comp ? COMP_PAGE : WIN_PAGE, in_page) - kv_row_byte(in_page), valid ? ~0u : 0u);
 }
 

@@ -174,7 +174,8 @@ void cm_rescale(uint tile) {
         const uint unit = u * THREADS + cm_tid;
         if (UNITS % THREADS != 0u && unit >= UNITS) break;
         const uint head = unit / QUADS, quad = unit % QUADS;
-        p_s[head * P_PITCH + quad / 4u][quad % 4u] = floatBitsToUint(cm_max4(cm_score4(head, quad) * pc.scale_log2e + bias_s[tile % RING * QUADS + quad]));
+        p_s[head * P_PITCH + quad / 4u][quad % 4u] =
+            floatBitsToUint(cm_max4(cm_score4(head, quad) * pc.scale_log2e + bias_s[tile % RING * QUADS + quad]));
     }
     barrier();
     if (cm_tid == 0u) stale_s = 0u;

@@ -52,7 +52,8 @@ void cm_q_norm(inout uvec4 w[Q_EACH]) {
         uvec4 a = w[2u * i], b = w[2u * i + 1u];
         if (all < RMS_MOST) {
             w[2u * i] = uvec4(q_scaled(a.x, r), q_scaled(a.y, r), q_scaled(a.z, r), q_scaled(a.w, r));
-            if (turns) b = uvec4(q_turned(b.x, r, cm_near.xy), q_turned(b.y, r, cm_near.zw), q_turned(b.z, r, cm_far.xy), q_turned(b.w, r, cm_far.zw));
+            if (turns) b = uvec4(q_turned(b.x, r, cm_near.xy), q_turned(b.y, r, cm_near.zw),
+                                 q_turned(b.z, r, cm_far.xy), q_turned(b.w, r, cm_far.zw));
             else b = uvec4(q_scaled(b.x, r), q_scaled(b.y, r), q_scaled(b.z, r), q_scaled(b.w, r));
             w[2u * i + 1u] = b;
         } else {

@@ -10,7 +10,8 @@ uvec4 cm_output(vec4 x, vec4 y);
 void cm_write_parts(uint t, uint head0, uint split) {
     [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
         [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) {
-            coopMatStore(acc_f[i][j], part_out.rows, ((t * pc.splits + split) * pc.heads + head0 + i * CM_M) * 128u + (cm_sub * OUT_TILES + j) * CM_N / 4u,
+            coopMatStore(acc_f[i][j], part_out.rows,
+                         ((t * pc.splits + split) * pc.heads + head0 + i * CM_M) * 128u + (cm_sub * OUT_TILES + j) * CM_N / 4u,
                          128u, gl_CooperativeMatrixLayoutRowMajor);
         }
     }

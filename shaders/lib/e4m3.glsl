@@ -25,9 +25,9 @@ uint e4m3_encode(float x) { return e4m3_encode_bits(floatBitsToUint(x)); }
 
 // e4m3_codes4: the magnitudes of four finite numbers as codes, one a byte. Numbers come 2^7 times
 // too large and are below 464 * 2^7. Let p be the power of two at or below a number, at least
-// 2 = 2^7 * 2^-6. The sum with 2^20 p has units of p/8 in its last place: 8 to 16 of them, or 0 to 8
-// below 2, and its other low bits are 0. p brings 8 for each octave from 2 on, and its exponent, 128
-// there, leaves no more than that in the low byte.
+// 2 = 2^7 * 2^-6. The sum with 2^20 p has units of p/8 in its last place: 8 to 16 of them, or 0 to
+// 8 below 2, and its other low bits are 0. p brings 8 for each octave from 2 on, and its exponent,
+// 128 there, leaves no more than that in the low byte.
 uint e4m3_codes4(vec4 y) {
     uvec4 code;
     for (uint j = 0u; j < 4u; j++) {

@@ -1,6 +1,6 @@
 // Eight E4M3 codes and the UE8M0 byte of their block as bf16, by moving bits. A normal code is a
-// bf16 number whose exponent has another bias, and the scale adds to the exponent. Codes below 2^-6,
-// NaN and scales at the ends of their range go the long way.
+// bf16 number whose exponent has another bias, and the scale adds to the exponent. Codes below
+// 2^-6, NaN and scales at the ends of their range go the long way.
 #ifndef LIB_E4M3_BF16_GLSL
 #define LIB_E4M3_BF16_GLSL
 #include "bf16.glsl"

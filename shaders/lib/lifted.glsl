@@ -9,8 +9,8 @@ const float LIFTED_E2M1 = 0.25;
 
 // lifted: a number from its sign and the bits of its exponent and fraction, which stand below the
 // highest bit of an f32's exponent. That bit, set, gives the exponent another bias, and a subnormal
-// code, of exponent 0, a leading one that it should not have. Twice the number less 4 is right then,
-// and not less than the number otherwise.
+// code, of exponent 0, a leading one that it should not have. Twice the number less 4 is right
+// then, and not less than the number otherwise.
 float lifted(uint bits, uint sign) {
     const float v = uintBitsToFloat(bits | 0x40000000u);
     return uintBitsToFloat(floatBitsToUint(min(v, v * 2.0 - 4.0)) | (sign & 0x80000000u));

@@ -85,7 +85,8 @@ uint rope_bf16(uint word, vec2 cos_sin) {
 // loop and not four copies, because in a whole step instructions come from memory, unused ones too.
 uvec4 rope_bf16_words(uvec4 w, vec4 near, vec4 far) {
     if (rope_bf16_usual(w)) {
-        return uvec4(rope_bf16_plain(w.x, near.xy), rope_bf16_plain(w.y, near.zw), rope_bf16_plain(w.z, far.xy), rope_bf16_plain(w.w, far.zw));
+        return uvec4(rope_bf16_plain(w.x, near.xy), rope_bf16_plain(w.y, near.zw),
+                     rope_bf16_plain(w.z, far.xy), rope_bf16_plain(w.w, far.zw));
     }
     [[dont_unroll]] for (uint k = 0u; k < 4u; k++) {
         w = uvec4(w.yzw, rope_bf16(w.x, near.xy));

@@ -12,19 +12,23 @@
 //
 //   const uint MLA_LANES = 16*HG/TILE      invocations that bring in a row
 //   const uint MLA_UNITS = 64/MLA_LANES    units of 8 dims of each
-//   MlaRow                                                     these units as they lie in memory
-//   int mla_entry(uint t, uint j)                              entry j of token t's lists
-//   bool mla_fetch(uint j, int entry, uint c, out MlaRow w)    asks for units c, c + MLA_LANES, .. of the row; false: masked
-//   uvec4 mla_unit(MlaRow w, uint c, uint i)                   unit c + i*MLA_LANES of it as bf16
+//   MlaRow                                 these units as they lie in memory
+//   int mla_entry(uint t, uint j)          entry j of token t's lists
+//   bool mla_fetch(uint j, int entry, uint c, out MlaRow w)
+//                                          asks for units c, c + MLA_LANES, .. of the row;
+//                                          false: masked
+//   uvec4 mla_unit(MlaRow w, uint c, uint i)    unit c + i*MLA_LANES of it as bf16
 //   float mla_sink_of(uint head)
-//   void mla_done(uint t, uint head, float m, float l, float top)   of a finished row; top: its largest score
+//   void mla_done(uint t, uint head, float m, float l, float top)
+//                                          of a finished row; top: its largest score
 //
-// What an invocation does in a tile. It brings in a share of a row, which it asked for a tile before.
-// It takes the dot products of 4 heads with 4 rows over its share of the dims. It sums those of two
+// What an invocation does in a tile. It brings in a share of a row, asked for a tile before. It
+// takes the dot products of 4 heads with 4 rows over its share of the dims. It sums those of two
 // scores, in a fixed order, and makes weights of them. It adds 8 dims of all TILE rows to its
 // accumulators, of 4 heads. A masked row is zero in shared memory and its weight is 0, so nothing
 // that lies at a masked slot is ever read.
-// Shared memory, bytes: (HG + TILE)*1024 + 1024/TILE*(HG*(TILE/2 + 2) + 1) + 6*HG*TILE + 4*(HG + TILE) + 4.
+// Shared memory, bytes:
+//   (HG + TILE)*1024 + 1024/TILE*(HG*(TILE/2 + 2) + 1) + 6*HG*TILE + 4*(HG + TILE) + 4
 #ifndef LIB_SPARSE_MLA_GLSL
 #define LIB_SPARSE_MLA_GLSL
 #include "bf16.glsl"
@@ -131,7 +135,8 @@ void mla_finish(uint t, uint head0, uint split, uint lane, float m, float l, flo
         if (pc.splits == 1u) {
             const float f = factor_s[first + i];
             const vec4 a = f < 0.0 ? vec4(0.0) : mla_acc[2u * i] * f, b = f < 0.0 ? vec4(0.0) : mla_acc[2u * i + 1u] * f;
-            dst.rows[(t * pc.heads + head) * 64u + unit] = uvec4(bf16_pack2(a.x, a.y), bf16_pack2(a.z, a.w), bf16_pack2(b.x, b.y), bf16_pack2(b.z, b.w));
+            dst.rows[(t * pc.heads + head) * 64u + unit] =
+                uvec4(bf16_pack2(a.x, a.y), bf16_pack2(a.z, a.w), bf16_pack2(b.x, b.y), bf16_pack2(b.z, b.w));
         } else {
             const uint at = ((t * pc.splits + split) * pc.heads + head) * 128u + unit * 2u;
             part_out.rows[at] = mla_acc[2u * i];
@@ -166,7 +171,8 @@ void mla_attend(uint t, uint head0, uint split, uint begin, uint end) {
     for (uint j0 = begin; j0 < end; j0 += TILE) {
         barrier(); // the last tile's readers of kv_s
         if (column == 0u) valid_s[row] = uint(valid);
-        [[unroll]] for (uint i = 0u; i < MLA_UNITS; i++) kv_s[row * 64u + i * MLA_LANES + column] = valid ? mla_unit(w, column, i) : uvec4(0u);
+        [[unroll]] for (uint i = 0u; i < MLA_UNITS; i++)
+            kv_s[row * 64u + i * MLA_LANES + column] = valid ? mla_unit(w, column, i) : uvec4(0u);
         barrier();
         const uint next = j0 + TILE + row; // asked for here: all of the products below are to come
         valid = next < end;

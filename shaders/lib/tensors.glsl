@@ -10,9 +10,8 @@
 //                                      loads to where they are used
 //   TENSOR_OUT(type, name, binding)    void name_put(uint i, type v)
 //
-// for the types int, uint, float, uvec2 and uvec4. A kernel that binds nothing begins to read memory
-// earlier (docs/design/step.md), because a descriptor is itself in memory and push constants are
-// not.
+// for the types int, uint, float, uvec2 and uvec4. A kernel that binds nothing begins to read
+// memory earlier (docs/design/step.md): a descriptor is itself in memory, push constants are not.
 #ifndef LIB_TENSORS_GLSL
 #define LIB_TENSORS_GLSL
 

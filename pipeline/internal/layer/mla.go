@@ -35,7 +35,8 @@ func (x *mla) build(k *Kind) (err error) {
 	if x.op, err = attention.NewDecoder(k.dev, cfg); err != nil {
 		return err
 	}
-	x.splits, x.turns, x.norms = x.op.Splits(t, window, x.width), x.op.InvertsRope(t, window, x.width), x.op.NormsQueries(t, window, x.width)
+	x.splits = x.op.Splits(t, window, x.width)
+	x.turns, x.norms = x.op.InvertsRope(t, window, x.width), x.op.NormsQueries(t, window, x.width)
 	return nil
 }
 

@@ -83,8 +83,9 @@ var (
 		{kvInsert},
 		{attend}, {inverseRope}, {woA, woAB}, {woB}}
 
-	// Picks, few tokens. The end of the selection is a launch of few workgroups: beside it wqB takes
-	// the least time. Entries take long in few workgroups, and there no score waits for them. A step of one token gains 1 to 1.7 %, one of 4 or 8 gains 0.6 %.
+	// Picks, few tokens. The selection ends with a launch of few workgroups, so wqB costs least
+	// beside it. Entries take long in few workgroups, and there no score waits for them. A step of
+	// one token gains 1 to 1.7 %, one of 4 or 8 gains 0.6 %.
 	picks = schedule{inputs, norms,
 		{indexCompress, indexWqB},
 		{indexQuantise},
