@@ -18,10 +18,10 @@ import (
 //	        out = (w * 2^(sb-127)) * softmax * head
 //	MXFP4:  sb of each 32, codes = e2m1(x / 2^(sb-127)), out = (w * softmax) * head
 //
-// where each product and sum is rounded to f32, sb-127 = ceil(log2(max(max|x|, eps) / M)), eps =
-// 1e-4 and M = 448 for FP8, 6*2^-126 and 6 for MXFP4. It writes codes, out and, for MXFP4, scales, of
-// the sizes that QueryQuantArgs gives; its error is a *vk.ArgumentError, and then nothing was
-// written.
+// where each product and sum is rounded to f32, sb-127 = ceil(log2(max(max|x|, eps) / M)), and
+// eps, M are 1e-4, 448 for FP8 and 6*2^-126, 6 for MXFP4. It writes codes, out and, for MXFP4,
+// scales, of the sizes that QueryQuantArgs gives. Its error is a *vk.ArgumentError; then nothing
+// was written.
 func QueryQuantRef(q []uint16, heads int, positions []int32, weights []uint16, table []float32,
 	cfg QueryQuantConfig, codes, scales []byte, out []float32) error {
 	const op = "query quant reference"
