@@ -204,7 +204,10 @@ func decodeSizes(o SizeOptions) (all []Size) {
 		} {
 			for _, topk := range s.top {
 				for _, batch := range s.batches {
-					all = append(all, decodeSize(batch, heads, topk, window, s.page))
+					size := decodeSize(batch, heads, topk, window, s.page)
+					if !slices.ContainsFunc(all, func(x Size) bool { return x.Name == size.Name }) {
+						all = append(all, size)
+					}
 				}
 			}
 		}

@@ -11,6 +11,22 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/verify"
 )
 
+// No two sizes that are timed by default have one name.
+func TestSizeNames(t *testing.T) {
+	for _, op := range verify.All() {
+		for _, o := range []verify.SizeOptions{{}, {Slow: true}, {TopK: []int{512, 8192}}} {
+			names := map[string]bool{}
+			if op.Sizes == nil {
+				continue
+			}
+			for _, size := range op.Sizes(o) {
+				assert.False(t, names[size.Name], "%s has %s twice", op.Name, size.Name)
+				names[size.Name] = true
+			}
+		}
+	}
+}
+
 // smallSizes are sizes that the references of all operations are quick for.
 var smallSizes = verify.SizeOptions{Slow: true, Heads: []int{8}, IndexHeads: 3, TopK: []int{61}, Batches: []int{1, 3}, Prefill: []int{129}, Contexts: []int{700},
 	Rows: []int{512}, Weights: nil, Products: []verify.Product{{Model: "small", Matrix: "wo_a", N: 136, K: 256, Groups: 2}}}
