@@ -44,7 +44,8 @@ type OpOptions struct {
 	Ops   []string // names or how they begin; nil: all of the suite
 	Cases []string // parts of the names of cases, as "heads=64/batch=1": a case has all parts of one of these; nil: all
 	Sizes verify.SizeOptions
-	// Models are those whose products the suite linear times; nil: flash and pro, small on a processor.
+	// Models are those whose products the suite linear times; nil: flash and pro, on a processor
+	// small.
 	Models []string
 
 	only     func(op, name string) bool // cases to run; nil: all

@@ -136,7 +136,8 @@ func (b *compressorBuilder) earlier(slot int64) {
 	copy(b.state.Data[int(slot)*size:], vectors.FromF32(b.rows(1), size/4).Data)
 }
 
-// pad makes token i one of padding, which an earlier step processed already, or adds one at the end.
+// pad makes token i one of padding, which an earlier step processed already, or adds one at the
+// end.
 func (b *compressorBuilder) pad(i int) {
 	if i == len(b.positions) {
 		b.positions, b.toReq, b.stateSlots, b.slots = append(b.positions, 0), append(b.toReq, 0), append(b.stateSlots, -1), append(b.slots, -1)

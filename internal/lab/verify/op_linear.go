@@ -104,10 +104,11 @@ var linearTypes = map[vectors.Type]tensor.DType{vectors.U8: tensor.U8, vectors.U
 // A = sum_k |x w|:
 //
 //	sums     K additions in f32, each rounded or cut off: at most K * 2^-23 * A, in any order
-//	scales   FP8 with scales that are no powers of two: sums so far are multiplied by the ratio of two fractions where
-//	         a block of 128 begins, at most 4 roundings of 2^-23: ceil(K/128) * 2^-21 * A
-//	steps    f16 elements come in steps of 2^-24, FP8 weights in that of twice the largest scale of the layer:
-//	         2^-25 * (sum_k |w| + 2*S * sum_k |x|); where weights are bf16, S is 1/2
+//	scales   FP8 with scales that are no powers of two: sums so far are multiplied by the ratio
+//	         of two fractions where a block of 128 begins, at most 4 roundings of 2^-23:
+//	         ceil(K/128) * 2^-21 * A
+//	steps    f16 elements come in steps of 2^-24, FP8 weights in that of twice the largest scale
+//	         S of the layer: 2^-25 * (sum_k |w| + 2*S * sum_k |x|); for bf16 weights S is 1/2
 //	result   half a unit of bf16 in what is wanted and in what is got: 2^-7 of it; of f32 2^-23
 //
 // Beyond that, no error may show in the whole: calc_diff as for other sums in f32, or
