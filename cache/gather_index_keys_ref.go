@@ -14,7 +14,8 @@ func GatherIndexKeysRef(codes, scales, pool []byte, l IndexKeyLayout, table []in
 	n := len(codes) / row
 	switch {
 	case len(codes) != n*row || len(scales) != n*IndexScaleBytes:
-		return pkg.Wrong(op, "codes, scales", fmt.Sprintf("%d and %d bytes", len(codes), len(scales)), "rows of %d and %d", row, IndexScaleBytes)
+		return pkg.Wrong(op, "codes, scales", fmt.Sprintf("%d and %d bytes", len(codes), len(scales)),
+			"rows of %d and %d", row, IndexScaleBytes)
 	case requests < 0 || width < 0 || len(table) != requests*width:
 		return pkg.Wrong(op, "table, starts", fmt.Sprintf("%d entries, %d starts", len(table), len(starts)), "[R, %d] and R+1", width)
 	}

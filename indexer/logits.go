@@ -58,7 +58,8 @@ type LogitsArgs struct {
 // t's request, First <= n < First+width and n < Lens[t],
 //
 //	FP8    out[t][n-First] = s_k[n] * sum_h relu(sum_d q[t][h][d] * k[n][d]) * weights[t][h]
-//	MXFP4  out[t][n-First] = sum_h relu(sum_b 2^(sq[t][h][b]-127) * 2^(sk[n][b]-127) * sum_{d in b} q[t][h][d] * k[n][d]) * weights[t][h]
+//	MXFP4  out[t][n-First] = sum_h relu(dot[h]) * weights[t][h],  dot[h] =
+//	       sum_b 2^(sq[t][h][b]-127) * 2^(sk[n][b]-127) * sum_{d in b} q[t][h][d] * k[n][d]
 //
 // with f32 sums. Entries below Lens[t] are the causal range; there is no other mask. So one form
 // serves decode, where each token has its own request, and prefill, where each token of a request
@@ -129,7 +130,7 @@ func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser, inLanes bool)
 		return nil, pkg.Wrong(op, "Page", cfg.Page, "a legal page size: %v", err)
 	}
 	if cfg.Workgroups == 0 {
-		cfg.Workgroups = logitsWorkgroups(dev.Adapter(), tune)
+		cfg.Workgroups = logitsWorkgroups(&tuning.Of(dev).Device, dev.Adapter(), tune)
 	}
 	o := &Logits{dev: dev, cfg: cfg, tune: tune}
 	if err := o.choose(op, choose); err != nil {
@@ -153,8 +154,8 @@ func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser, inLanes bool)
 }
 
 // logitsWorkgroups is how many workgroups of the scores fill a device.
-func logitsWorkgroups(a *vk.Adapter, tune *tuning.Logits) int {
-	return opkit.Workgroups(a, tune.PerUnit)
+func logitsWorkgroups(d *tuning.Device, a *vk.Adapter, tune *tuning.Logits) int {
+	return d.WorkgroupsOf(a, tune.PerUnit)
 }
 
 // spec is the build of the kernel.

@@ -25,8 +25,8 @@ func (t cmTiling) subgroups() int { return t.headParts * t.tokens * t.keyParts }
 
 func (t cmTiling) threads() int { return t.subgroup * t.subgroups() }
 
-// grid is how many workgroups take so many columns of the tokens from entry first on, and the fewest
-// tiles that one takes.
+// grid is how many workgroups take so many columns of the tokens from entry first on, and the
+// fewest tiles of each.
 func (t cmTiling) grid(tune *tuning.Logits, workgroups, tokens, first, width int) (x, y, chunk int) {
 	y = opkit.CeilDiv(tokens, t.tokens)
 	tiles := opkit.CeilDiv(first%t.tile+width, t.tile)

@@ -29,7 +29,8 @@ type LogitsHost struct {
 // First <= n < First+Width and n < Lens[t], it writes to out[t*Width + n-First]
 //
 //	FP8    s_k[n] * sum_h relu(sum_d q[t][h][d] * k[n][d]) * weights[t][h]
-//	MXFP4  sum_h relu(sum_b 2^(sq[t][h][b]-127) * 2^(sk[n][b]-127) * sum_{d in b} q[t][h][d] * k[n][d]) * weights[t][h]
+//	MXFP4  sum_h relu(dot[h]) * weights[t][h],  dot[h] =
+//	       sum_b 2^(sq[t][h][b]-127) * 2^(sk[n][b]-127) * sum_{d in b} q[t][h][d] * k[n][d]
 //
 // in float64, rounded once at the end, and nothing else. An entry whose page is not
 // there (beyond the table, negative, beyond the pool, or of a request that the table

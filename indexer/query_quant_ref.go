@@ -12,15 +12,16 @@ import (
 // a bf16 one widened. With x the numbers of head h of token t:
 //
 //	e, o = x[64+2i], x[65+2i];  c, s = table[p][i], table[p][32+i]      i = 0..31
-//	x[64+2i], x[65+2i] = bf16(e*c - o*s), bf16(o*c + e*s)               each product and sum rounded to f32
+//	x[64+2i], x[65+2i] = bf16(e*c - o*s), bf16(o*c + e*s)
 //	x[i] = bf16(128^-0.5 * sum_j (-1)^popcount(i&j) x[j])               with cfg.Hadamard
-//	FP8:    sb of all 128, codes = e4m3(x / 2^(sb-127)),  out = ((w * 2^(sb-127)) * softmax) * head
-//	MXFP4:  sb of each 32, codes = e2m1(x / 2^(sb-127)),  out = (w * softmax) * head
+//	FP8:    sb of all 128, codes = e4m3(x / 2^(sb-127)),
+//	        out = (w * 2^(sb-127)) * softmax * head
+//	MXFP4:  sb of each 32, codes = e2m1(x / 2^(sb-127)), out = (w * softmax) * head
 //
-// where sb-127 = ceil(log2(max(max|x|, eps) / M)), eps = 1e-4 and M = 448 for FP8,
-// 6*2^-126 and 6 for MXFP4. It writes codes, out and, for MXFP4, scales, of the sizes
-// that QueryQuantArgs gives; its error is a *vk.ArgumentError, and then nothing was
-// written.
+// where each product and sum is rounded to f32, sb-127 = ceil(log2(max(max|x|, eps) / M)), and
+// eps, M are 1e-4, 448 for FP8 and 6*2^-126, 6 for MXFP4. It writes codes, out and, for MXFP4,
+// scales, of the sizes that QueryQuantArgs gives. Its error is a *vk.ArgumentError; then nothing
+// was written.
 func QueryQuantRef(q []uint16, heads int, positions []int32, weights []uint16, table []float32,
 	cfg QueryQuantConfig, codes, scales []byte, out []float32) error {
 	const op = "query quant reference"
@@ -34,7 +35,8 @@ func QueryQuantRef(q []uint16, heads int, positions []int32, weights []uint16, t
 	case len(table) < RopeDim || len(table)%RopeDim != 0:
 		return pkg.Wrong(op, "table", fmt.Sprintf("%d values", len(table)), "rows of %d", RopeDim)
 	case len(codes) != n*row || len(out) != n || cfg.Format == cache.IndexKeyMXFP4 && len(scales) != n*Blocks:
-		return pkg.Wrong(op, "codes, scales, out", fmt.Sprintf("%d, %d, %d", len(codes), len(scales), len(out)), "%d, %d, %d", n*row, n*Blocks, n)
+		return pkg.Wrong(op, "codes, scales, out", fmt.Sprintf("%d, %d, %d", len(codes), len(scales), len(out)),
+			"%d, %d, %d", n*row, n*Blocks, n)
 	}
 	softmax, head := cfg.SoftmaxScale, cfg.HeadScale
 	if softmax == 0 {

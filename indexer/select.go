@@ -95,10 +95,10 @@ func SelectSegment(tokens int) int {
 //
 //	R * S * 4  +  R * (L * k' * 8 + 16)  +  R * W * 4
 //
-// for the scores of a segment, L lists of k' candidates, k' = k rounded up to 4, and W tops of tiles,
-// W = S/16 rounded up to 4. L is 1 or, where R < 65 and S > 16384, 1 more than the largest power of
-// two of at most 16, 128 / R and S / 4096. Each part is rounded up to 256 bytes. The sum is at most
-// 39.9 MB for k up to 1024 and 44.1 MB for any other k.
+// for the scores of a segment, L lists of k' candidates, k' = k rounded up to 4, and W tops of
+// tiles, W = S/16 rounded up to 4. L is 1 or, where R < 65 and S > 16384, 1 more than the largest
+// power of two of at most 16, 128 / R and S / 4096. Each part is rounded up to 256 bytes. The sum
+// is at most 39.9 MB for k up to 1024 and 44.1 MB for any other k.
 func SelectScratchBytes(tokens, k int) uint64 {
 	if tokens < 1 {
 		return 0
@@ -138,7 +138,8 @@ func NewSelect(dev *vk.Device, cfg SelectConfig) (*Select, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.topk, err = NewTopK(dev, TopKConfig{K: cfg.K, Workgroups: cfg.Workgroups, Threads: cfg.Threads, slotPage: cfg.SlotPage}); err != nil {
+	pick := TopKConfig{K: cfg.K, Workgroups: cfg.Workgroups, Threads: cfg.Threads, slotPage: cfg.SlotPage}
+	if o.topk, err = NewTopK(dev, pick); err != nil {
 		return nil, err
 	}
 	if o.logits, err = NewLogits(dev, cfg.Logits); err != nil {

@@ -45,16 +45,17 @@ type TopKArgs struct {
 
 // TopK selects the K largest logits of every row, exactly, and emits their columns in ascending
 // order, followed by -1 where a row has fewer. Of equal logits the one with the smaller column is
-// taken (TIE RULE marks the line in each kernel); -0 equals +0 and NaN equals -Inf. A row of at most
-// K columns is not read. The definition is TopKRef; results are equal bit for bit, on every device
-// and in every run.
+// taken (TIE RULE marks the line in each kernel); -0 equals +0 and NaN equals -Inf. A row of at
+// most K columns is not read. The definition is TopKRef; results are equal bit for bit, on every
+// device and in every run.
 //
 // Three kernels share the work:
 //
-//	idx_topk_tiles   a long row of one round, by the tops that idx_logits_lanes wrote (Select only)
+//	idx_topk_tiles   a long row of one round, by tops that idx_logits_lanes wrote (Select only)
 //	idx_topk_lanes   a row of one round that fits a workgroup, or slices of it with Arrived
-//	idx_topk         everything else: the rounds of a Select whose context is longer than a segment
-//	                 (prefill of 512 tokens: beyond 65,536), and devices without subgroup operations
+//	idx_topk         everything else: the rounds of a Select whose context is longer than a
+//	                 segment (prefill of 512 tokens: beyond 65,536), and devices without
+//	                 subgroup operations
 //
 // Rows are read fastest where N is a multiple of 4.
 //
@@ -117,7 +118,7 @@ func newTopK(dev *vk.Device, cfg TopKConfig, tune *tuning.TopK) (*TopK, error) {
 	}
 	o := &TopK{dev: dev, cfg: cfg, variant: variant, workgroups: cfg.Workgroups, tune: tune}
 	if o.workgroups == 0 {
-		o.workgroups = topkWorkgroups(dev.Adapter(), tune)
+		o.workgroups = topkWorkgroups(&tuning.Of(dev).Device, dev.Adapter(), tune)
 	}
 	var shapes []topkShape
 	for _, list := range [][]tuning.TopKShape{tune.Few, tune.Many} {
@@ -154,7 +155,9 @@ func (o *TopK) Variant() string { return o.variant }
 func (o *TopK) K() int { return o.cfg.K }
 
 // topkWorkgroups is how many workgroups of the selection fill a device.
-func topkWorkgroups(a *vk.Adapter, tune *tuning.TopK) int { return opkit.Workgroups(a, tune.PerUnit) }
+func topkWorkgroups(d *tuning.Device, a *vk.Adapter, tune *tuning.TopK) int {
+	return d.WorkgroupsOf(a, tune.PerUnit)
+}
 
 // topkSlices is into how many slices t rows of n columns are cut, a power of two, on a device that
 // so many workgroups fill.

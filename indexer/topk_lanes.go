@@ -75,8 +75,8 @@ func (o *TopK) buildLanes() error {
 }
 
 // laneSlices is into how many slices t rows of n columns are cut, a power of two of at most so
-// many, for workgroups that take up to so many entries. It is 1 for rows that fit a workgroup, which
-// are not faster in slices, and where no number suits.
+// many, for workgroups that take up to so many entries. It is 1 for rows that fit a workgroup,
+// which are not faster in slices, and where no number suits.
 func laneSlices(tune *tuning.TopK, workgroups, t, n, k, most, capacity int) int {
 	if n <= capacity {
 		return 1

@@ -83,7 +83,8 @@ func (o *TopK) recordTiles(rec *vk.Recorder, op string, kernel *tileTopK, r topk
 		LogitsAddr: r.logits.View().Address(), TopsAddr: r.tops.View().Address(),
 		LensAddr: r.lens.View().Address(), DstAddr: r.out.View().Address(),
 		BlockTableAddr: table.Address(), TokenToReqAddr: requests.Address(), SlotsAddr: place.Address(), CountsAddr: count.Address(),
-		K: uint32(o.cfg.K), Width: uint32(r.logits.Shape[1]), TopsWidth: uint32(r.tops.Shape[1]), Limit: uint32(min(r.limit, r.logits.Shape[1])),
+		K: uint32(o.cfg.K), Width: uint32(r.logits.Shape[1]), TopsWidth: uint32(r.tops.Shape[1]),
+		Limit: uint32(min(r.limit, r.logits.Shape[1])),
 	}
 	push.Requests, push.TableWidth = r.table()
 	d := vk.Dispatch{Kernel: kernel.kernel, Groups: [3]uint32{uint32(r.logits.Shape[0]), 1, 1}, Push: vk.Bytes(&push)}

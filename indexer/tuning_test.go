@@ -25,7 +25,7 @@ var features = map[string]bool{"subgroupShuffle": true, "subgroupSizeControl": t
 // logitsPlan writes what scores are built for and how they are launched, for made-up devices.
 func logitsPlan(tune *tuning.Logits) string {
 	var s strings.Builder
-	workgroups := logitsWorkgroups(&vk.Adapter{Caps: vk.Caps{ComputeUnits: 132}}, tune)
+	workgroups := logitsWorkgroups(&tuning.Device{}, &vk.Adapter{Caps: vk.Caps{ComputeUnits: 132}}, tune)
 	base := Logits{cfg: LogitsConfig{Page: 64, Format: cache.IndexKeyFP8}, variant: VariantBase, tune: tune}
 	fmt.Fprintln(&s, workgroups, base.spec().Constants)
 	for _, device := range slices.Sorted(maps.Keys(knowncaps.Matrix)) {
@@ -61,7 +61,7 @@ func logitsPlan(tune *tuning.Logits) string {
 // topkPlan writes what selections are built for and how they are launched, for made-up devices.
 func topkPlan(tune *tuning.TopK) string {
 	var s strings.Builder
-	workgroups := topkWorkgroups(&vk.Adapter{Caps: vk.Caps{ComputeUnits: 132}}, tune)
+	workgroups := topkWorkgroups(&tuning.Device{}, &vk.Adapter{Caps: vk.Caps{ComputeUnits: 132}}, tune)
 	for _, shared := range []uint32{16 << 10, 24 << 10, 32 << 10, 48 << 10, 96 << 10} {
 		for _, most := range []uint32{128, 256, 512, 1024, 2048} {
 			caps := &vk.Caps{SharedMemory: shared, MaxWorkgroupInvocations: most, MinSubgroupSize: 32, MaxSubgroupSize: 32, Features: features}

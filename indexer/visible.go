@@ -54,7 +54,8 @@ func NewVisible(dev *vk.Device, cfg VisibleConfig) (*Visible, error) {
 		return nil, err
 	}
 	k, err := pkg.Kernel(dev, opkit.Spec{Stem: "idx_visible", Variant: variant,
-		Bindings: []vk.Access{vk.Read, vk.Read, vk.Write}, PushSize: int(unsafe.Sizeof(idxVisiblePush{})), Constants: opkit.Words(cfg.Ratio)})
+		Bindings: []vk.Access{vk.Read, vk.Read, vk.Write}, Constants: opkit.Words(cfg.Ratio),
+		PushSize: int(unsafe.Sizeof(idxVisiblePush{}))})
 	if err != nil {
 		return nil, err
 	}

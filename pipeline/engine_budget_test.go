@@ -12,9 +12,9 @@ import (
 	"github.com/vkmla/vkmla/pipeline"
 )
 
-// TestEngineBudget demands the same bits whatever a submission may take: anything, which
-// leaves steps in one piece; nothing, which makes every operation a submission and divides what can
-// be; and times between, by which steps are cut somewhere, and again after they were measured.
+// TestEngineBudget demands the same bits whatever the budget of a submission: no limit, which
+// leaves steps in one piece; none at all, which submits every operation alone and divides those
+// that can be divided; and budgets between, which divide steps again once they were measured.
 func TestEngineBudget(t *testing.T) {
 	dev := testkit.Device(t)
 	c := fakemodel.Config(0, 4, 128)

@@ -12,8 +12,8 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// TestEngineLimits demands that options with which steps would fail are refused, and before
-// caches are made: of those here none fits.
+// TestEngineLimits demands that options with which steps would fail later are refused before any
+// cache is allocated.
 func TestEngineLimits(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	full := errors.New("over budget")

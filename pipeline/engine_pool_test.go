@@ -14,10 +14,10 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// TestEngineGrowsLess grows caches on a device without room for twice their size: there
-// has to be room for less, pages keep what is in them, and none is lost. That holds, too,
-// where a device has the room, but not in one piece: then what some layers got has to go
-// back. Where it is known before, steps stay recorded.
+// TestEngineGrowsLess grows caches on a device without room for twice their size. They grow by
+// less, keep the bytes of their pages, and lose no page. The same holds if the room is not in one
+// piece, so that caches that have grown shrink again. If the room is known to be missing, recorded
+// commands stay.
 func TestEngineGrowsLess(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	var dev *vk.Device
@@ -96,9 +96,9 @@ func TestEngineGrowsLess(t *testing.T) {
 	}
 }
 
-// TestEngineSharesCaches fills caches up to MaxCacheBytes. They grow a few times, for that
-// copies all there is, and no pages stay free of one sort that take the bytes of another,
-// however many there were at first. What is in pages stays.
+// TestEngineSharesCaches fills caches up to MaxCacheBytes. They grow a few times only, since
+// growing copies them. In the end no pool has free pages whose bytes another pool needs, whatever
+// CacheBytes was. Bytes of pages stay.
 func TestEngineSharesCaches(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)

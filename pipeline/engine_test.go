@@ -38,8 +38,8 @@ func uploaded(t testing.TB, dev *vk.Device, dir string) (model.Config, []*model.
 	return c.Config, layers
 }
 
-// division runs tokens through all layers of a fresh session: so many in steps of MaxStep,
-// the others one by one. All layers get the same hidden states.
+// division runs tokens through all layers of a fresh session: the first prefill tokens in steps of
+// MaxStep, the others one by one. All layers get the same hidden states.
 func division(t testing.TB, e *pipeline.Engine, width, prefill int, hidden []float32) []pipeline.Appended {
 	t.Helper()
 	s := must[*pipeline.Session](t)(e.Open())
@@ -86,7 +86,7 @@ func distance(a, b []float32) float64 {
 	return math.Sqrt(sum / of)
 }
 
-// agreement is the part of the wanted picks that the rows of got have, too.
+// agreement is the fraction of the wanted picks that got has, too.
 func agreement(got, want []int32, width int) float64 {
 	same, all := 0, 0
 	for at := 0; at < len(want); at += width {
@@ -102,9 +102,9 @@ func agreement(got, want []int32, width int) float64 {
 	return float64(same) / float64(max(all, 1))
 }
 
-// TestEngineRecorded runs a checkpoint of transformers and compares every layer with
-// what transformers gave for the same input, its caches rounded as ours are. The bound
-// is twice what those roundings make of the noise of bf16, which flips some of them.
+// TestEngineRecorded runs a checkpoint of transformers and compares every layer with the output of
+// transformers for the same input, with its caches rounded like ours. The bound is twice the effect
+// of those roundings on noise of bf16.
 func TestEngineRecorded(t *testing.T) {
 	dir := testkit.FurtherGolden(t)
 	if dir == "" {
@@ -151,10 +151,9 @@ func TestEngineRecorded(t *testing.T) {
 	}
 }
 
-// TestEngineDivisions demands that layers compute their formula, that the division of
-// tokens into steps does not matter, and that weights in any format give what the same weights give
-// as bf16. Those of FP8 with UE8M0 scales are the same numbers in bf16, the others are rounded to
-// it, by up to one part in 256.
+// TestEngineDivisions demands that layers compute their formula, that the division of tokens into
+// steps does not matter, and that weights of any format give the same as these weights in bf16. FP8
+// weights with UE8M0 scales are exact in bf16; the others are rounded by up to one part in 256.
 func TestEngineDivisions(t *testing.T) {
 	dev := testkit.Device(t)
 	storages := []fakemodel.Storage{fakemodel.FP8, fakemodel.FP8F32, fakemodel.NVFP4}
@@ -208,7 +207,7 @@ func TestEngineDivisions(t *testing.T) {
 	}
 }
 
-// asBF16 is a model with the weights of another as bf16.
+// asBF16 is a model with another's weights in bf16.
 func asBF16(t testing.TB, m *fakemodel.Model, c model.Config) *fakemodel.Model {
 	t.Helper()
 	p := fake(t, fakemodel.Options{Config: c})
@@ -229,8 +228,8 @@ func asBF16(t testing.TB, m *fakemodel.Model, c model.Config) *fakemodel.Model {
 	return p
 }
 
-// TestEngineFewIndexHeads demands that three heads of an indexer, for which there is no
-// linear layer of just that size, pick what eight do of which five weigh nothing.
+// TestEngineFewIndexHeads demands that an indexer of three heads, for which no linear layer has the
+// exact size, picks the same as one of eight heads of which five have no weight.
 func TestEngineFewIndexHeads(t *testing.T) {
 	dev := testkit.Device(t)
 	const tokens, heads = 120, 3
@@ -394,8 +393,8 @@ func TestEngineOutOfMemory(t *testing.T) {
 	}
 }
 
-// Weights that were closed too early are called that, where steps were recorded with them
-// and where others would be.
+// Weights that were closed too early are reported as such, where steps were recorded with them and
+// where they would be.
 func TestWeightsClosed(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)

@@ -30,8 +30,8 @@ func (e *Engine) Pages() (all, free PageCounts) {
 // PageBytes is what so many pages of each pool take.
 func (e *Engine) PageBytes(pages PageCounts) uint64 { return e.bytes(pages[:len(e.pools)]) }
 
-// Submissions returns how many submissions a step of a size takes, and whether each
-// operation is one because it is not known yet how long they take.
+// Submissions returns how many submissions a step of a size takes, and whether each operation is
+// one because its time is not known yet.
 func (e *Engine) Submissions(size int) (n int, each bool) {
 	for _, b := range e.sizes {
 		if b.tokens != size {
@@ -44,7 +44,7 @@ func (e *Engine) Submissions(size int) (n int, each bool) {
 	return n, each
 }
 
-// Divided returns how many launches are in pieces, in the commands that have most of those.
+// Divided returns how many launches are in pieces, in the commands with most of them.
 func (e *Engine) Divided() (most int) {
 	for _, b := range e.sizes {
 		for _, c := range b.recorded {
@@ -60,8 +60,8 @@ func (e *Engine) Divided() (most int) {
 	return most
 }
 
-// Cuts says before which operations submissions begin and how many pieces there are of
-// which, from the parts of single operations and their times.
+// Cuts says, from the times of single operations, before which operations submissions begin and
+// into how many pieces operations are divided.
 func Cuts(parts []vk.Part, took []float64, budget time.Duration) (before []int, pieces map[int]int) {
 	return (&stepCommands{each: true, parts: parts, took: took}).cuts(budget)
 }
@@ -69,8 +69,8 @@ func Cuts(parts []vk.Part, took []float64, budget time.Duration) (before []int, 
 // Pack is what packs operations into submissions.
 var Pack = pack
 
-// Suits reports whether commands suit a step, from their parts and the times of those in
-// a step of another amount of work.
+// Suits reports whether commands suit a step with some amount of work, from the times of their
+// parts in a step with another.
 func Suits(each bool, parts []vk.Part, took []float64, work float64, budget time.Duration, then float64) bool {
 	c := &stepCommands{each: each, parts: parts, took: took, work: work}
 	return c.suits(budget, then)
@@ -81,8 +81,8 @@ func (e *Engine) Levels(tokens, layer int) [][]string {
 	return e.sizes[e.size(tokens)].layers[layer].Levels()
 }
 
-// Tear leaves what submissions leave that failed between two pieces of a launch: counters
-// that are not 0. Steps that were recorded cannot be submitted until Untear.
+// Tear leaves counters as a launch does that failed between two of its pieces. Recorded steps
+// cannot be submitted until Untear.
 func (e *Engine) Tear(ctx context.Context) error {
 	for _, b := range e.sizes {
 		for _, c := range b.recorded {
@@ -104,8 +104,8 @@ func (e *Engine) Tear(ctx context.Context) error {
 // Untear lets steps be submitted again.
 func (e *Engine) Untear() error { return e.forget() }
 
-// Pretend makes a step believe that all layers ran, without the device: what is left of it
-// is what the host does besides submissions.
+// Pretend makes a step believe that all layers ran, without the device. What is left is the host's
+// part besides submissions.
 func (st *Step) Pretend() {
 	st.e.mu.Lock()
 	defer st.e.mu.Unlock()
@@ -114,7 +114,7 @@ func (st *Step) Pretend() {
 	}
 }
 
-// Prologue does of a step what comes before its layers and makes it believe that these ran.
+// Prologue runs what comes before a step's layers, and makes it believe that these ran.
 func (st *Step) Prologue(ctx context.Context) error {
 	st.e.mu.Lock()
 	err := st.submitCommands(commandKey{layer: prologue})
@@ -126,9 +126,9 @@ func (st *Step) Prologue(ctx context.Context) error {
 	return err
 }
 
-// CheckTables says what is wrong with the block tables of sessions that have no step in
-// progress: every page of a token that may be read is there, on the device too, those
-// before have been given back, and nobody else holds what was written from a length on.
+// CheckTables says what is wrong with the block tables of a session without a step in progress.
+// Every page that may be read is there, on the device too; earlier ones have been given back; and
+// no other session holds what was written from a length on.
 func (s *Session) CheckTables(ctx context.Context, from int) error {
 	e := s.e
 	e.mu.Lock()

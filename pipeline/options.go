@@ -1,8 +1,8 @@
 package pipeline
 
 import (
+	"cmp"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/vkmla/vkmla/cache"
@@ -68,63 +68,63 @@ type EngineOptions struct {
 
 // complete fills in defaults and checks the options.
 func (o *EngineOptions) complete(dev *vk.Device, cfg model.Config, layers []*model.DeviceLayer) error {
-	if o.MaxSessions == 0 {
-		o.MaxSessions = 1
-	}
-	if o.Ranks == 0 {
-		o.Ranks = 1
-	}
-	if o.MaxStep == 0 {
-		o.MaxStep = 128
-	}
-	if o.SubmitBudget == 0 {
-		o.SubmitBudget = defaultSubmitBudget
-	}
-	if o.Keys == 0 {
-		o.Keys = cache.IndexKeyFP8
-	}
+	o.MaxSessions = cmp.Or(o.MaxSessions, 1)
+	o.Ranks = cmp.Or(o.Ranks, 1)
+	o.MaxStep = cmp.Or(o.MaxStep, 128)
+	o.SubmitBudget = cmp.Or(o.SubmitBudget, defaultSubmitBudget)
+	o.Keys = cmp.Or(o.Keys, cache.IndexKeyFP8)
 	c := argumentCheck{op: opNewEngine}
 	if dev == nil {
 		c.bad("dev", "nil", "a device")
 	} else if c.err = cfg.Check(); c.err == nil {
-		switch most := min(cfg.MaxPositions, model.MaxPosition, ropeRows(dev)); {
-		case o.MaxTokens < 1 || o.MaxTokens > most:
-			c.bad("MaxTokens", o.MaxTokens, "1 to %d", most)
-		case o.MaxSessions < 0 || o.MaxSessions > 1<<16:
-			c.bad("MaxSessions", o.MaxSessions, "0 to %d", 1<<16)
-		case o.Ranks < 0 || cfg.Groups%o.Ranks != 0:
-			c.bad("Ranks", o.Ranks, "a divisor of the %d groups", cfg.Groups)
-		case o.MaxStep < 1:
-			c.bad("MaxStep", o.MaxStep, "at least 1")
-		case o.Rewind < 0:
-			c.bad("Rewind", o.Rewind, "at least 0")
-		case o.LayerByLayer && o.Between != nil:
-			c.bad("LayerByLayer", "true, and Between", "only one of them")
-		case o.Output < OutputBF16 || o.Output > OutputFP8Packed:
-			c.bad("Output", o.Output, "bf16, fp8 or fp8-packed")
-		case len(layers) == 0:
-			c.bad("layers", "none", "at least one")
-		}
-	}
-	for i, w := range layers {
-		if c.err != nil {
-			break
-		}
-		arg := fmt.Sprintf("layers[%d]", i)
-		switch n := len(cfg.Layers); {
-		case w == nil:
-			c.bad(arg, "nil", "the weights of a layer")
-		case w.Layer < 0 || w.Layer >= n:
-			c.bad(arg+".Layer", w.Layer, "0 to %d, of a model of %d layers", n-1, n)
-		default:
-			for _, from := range []int{cfg.Layers[w.Layer].EntriesOf, cfg.Layers[w.Layer].PicksOf} {
-				if from != w.Layer && !slices.ContainsFunc(layers[:i], func(x *model.DeviceLayer) bool { return x.Layer == from }) {
-					c.bad(arg, w.Layer, "layer %d in front of it, from which it takes entries or picks", from)
-				}
-			}
-		}
+		o.check(&c, dev, &cfg)
+		checkLayers(&c, &cfg, layers)
 	}
 	o.MaxStep = min(o.MaxStep, o.MaxTokens*o.MaxSessions)
 	o.Rewind = min(o.Rewind, o.MaxTokens)
 	return c.err
+}
+
+func (o *EngineOptions) check(c *argumentCheck, dev *vk.Device, cfg *model.Config) {
+	switch most := min(cfg.MaxPositions, model.MaxPosition, ropeRows(dev)); {
+	case o.MaxTokens < 1 || o.MaxTokens > most:
+		c.bad("MaxTokens", o.MaxTokens, "1 to %d", most)
+	case o.MaxSessions < 0 || o.MaxSessions > 1<<16:
+		c.bad("MaxSessions", o.MaxSessions, "0 to %d", 1<<16)
+	case o.Ranks < 0 || cfg.Groups%o.Ranks != 0:
+		c.bad("Ranks", o.Ranks, "a divisor of the %d groups", cfg.Groups)
+	case o.MaxStep < 1:
+		c.bad("MaxStep", o.MaxStep, "at least 1")
+	case o.Rewind < 0:
+		c.bad("Rewind", o.Rewind, "at least 0")
+	case o.LayerByLayer && o.Between != nil:
+		c.bad("LayerByLayer", "true, and Between", "only one of them")
+	case o.Output < OutputBF16 || o.Output > OutputFP8Packed:
+		c.bad("Output", o.Output, "bf16, fp8 or fp8-packed")
+	}
+}
+
+// checkLayers demands layers of the model, each behind those that it takes from.
+func checkLayers(c *argumentCheck, cfg *model.Config, layers []*model.DeviceLayer) {
+	if len(layers) == 0 {
+		c.bad("layers", "none", "at least one")
+	}
+	before := map[int]bool{}
+	for i, w := range layers {
+		arg, n := fmt.Sprintf("layers[%d]", i), len(cfg.Layers)
+		switch {
+		case w == nil:
+			c.bad(arg, "nil", "the weights of a layer")
+			return
+		case w.Layer < 0 || w.Layer >= n:
+			c.bad(arg+".Layer", w.Layer, "0 to %d, of a model of %d layers", n-1, n)
+			return
+		}
+		before[w.Layer] = true
+		for _, from := range []int{cfg.Layers[w.Layer].EntriesOf, cfg.Layers[w.Layer].PicksOf} {
+			if !before[from] {
+				c.bad(arg, w.Layer, "layer %d in front of it, from which it takes entries or picks", from)
+			}
+		}
+	}
 }

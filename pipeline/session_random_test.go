@@ -45,7 +45,7 @@ func (h *history) cut(n int) *history {
 	return h
 }
 
-// tracked is a session with what it has to be like.
+// tracked is a session and its history.
 type tracked struct {
 	s     *pipeline.Session
 	h     *history
@@ -101,7 +101,7 @@ func (c *chance) add(o pipeline.EngineOptions) {
 	c.engines, c.options, c.open = append(c.engines, c.engine(c.t, o)), append(c.options, o), append(c.open, nil)
 }
 
-// allowed counts an operation, and reports whether it succeeded; only some errors are good.
+// allowed counts an operation and reports whether it succeeded. Only certain errors are allowed.
 func (c *chance) allowed(what string, err error, good ...error) bool {
 	c.t.Helper()
 	if err == nil {
@@ -293,7 +293,7 @@ func (c *chance) through(st *pipeline.Step, byLayer bool, tokens [][]int, stop i
 	return gave, err
 }
 
-// read adds what a layer gave to the hashes.
+// read adds the results of a layer to the hashes.
 func (c *chance) read(st *pipeline.Step, layer int, tokens [][]int, hashes [][]maphash.Hash) error {
 	for k, list := range tokens {
 		out, picks := make([]float32, len(list)*c.cfg.Hidden), make([]int32, len(list)*c.cfg.TopK)

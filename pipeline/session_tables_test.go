@@ -10,9 +10,8 @@ import (
 	"github.com/vkmla/vkmla/pipeline"
 )
 
-// TestSessionTables takes steps of random sessions, most of which change nothing in any
-// table, between forks, truncations and steps that are given up, and demands after each
-// step that the tables are right, on the device too.
+// TestSessionTables runs steps of random sessions between forks, truncations and aborted steps.
+// Most steps change no table. After each step the tables are right, on the device too.
 func TestSessionTables(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev, ctx := testkit.Device(t), t.Context()
@@ -55,8 +54,8 @@ func TestSessionTables(t *testing.T) {
 	}
 }
 
-// tableStep takes a step of some sessions, seldom of more than a token each, and checks
-// their tables; or gives it up.
+// tableStep runs a step of some sessions, mostly of a token each, and checks their tables, or
+// aborts it.
 func tableStep(t *testing.T, e *pipeline.Engine, all []*pipeline.Session, rng *rand.Rand) {
 	t.Helper()
 	var chunks []pipeline.Chunk
@@ -104,8 +103,8 @@ func tableStep(t *testing.T, e *pipeline.Engine, all []*pipeline.Session, rng *r
 	}
 }
 
-// TestStepAllocations demands that a step allocates next to nothing, as many sessions as
-// there may be: else they would wait for the garbage collector now and then.
+// TestStepAllocations demands that a step allocates next to nothing, whatever the number of
+// sessions: otherwise the garbage collector would delay some steps.
 func TestStepAllocations(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev, ctx := testkit.Device(t), t.Context()
@@ -133,8 +132,8 @@ func TestStepAllocations(t *testing.T) {
 	}
 }
 
-// TestSessionLatePages demands that a page that a session would give back with the next one
-// it takes is there for another session, where there is no other.
+// TestSessionLatePages demands that another session gets a page that a session would give back with
+// its next step, if there is no other page.
 func TestSessionLatePages(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev, ctx := testkit.Device(t), t.Context()

@@ -20,9 +20,9 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// sessions is a model with a layer of each ratio and tokens for it: enough for pages of
-// windows and states to be recycled, taken in the same steps by every test, with what an
-// engine made of them that nothing interrupted.
+// sessions is a model with a layer of each kind, enough tokens to recycle pages of windows and
+// states, and the results of an engine that ran them without interruption. Every test takes the
+// tokens in the same steps.
 type sessions struct {
 	dev    *vk.Device
 	cfg    model.Config
@@ -99,8 +99,7 @@ func (x *sessions) run(t testing.TB, s *pipeline.Session, length int) []pipeline
 
 func (x *sessions) tokens(a, b int) []float32 { return x.hidden[a*x.cfg.Hidden : b*x.cfg.Hidden] }
 
-// same demands what the uninterrupted run gave for the tokens up to a length, the bits of
-// it.
+// same demands the bits of the uninterrupted run for the tokens up to a length.
 func (x *sessions) same(t testing.TB, what string, length int, got []pipeline.Appended) {
 	t.Helper()
 	for i := range got {
@@ -115,7 +114,7 @@ func (x *sessions) same(t testing.TB, what string, length int, got []pipeline.Ap
 	}
 }
 
-// rest runs the session to its end and demands what the uninterrupted run gave.
+// rest runs the session to its end and demands the results of the uninterrupted run.
 func (x *sessions) rest(t testing.TB, what string, s *pipeline.Session) {
 	t.Helper()
 	x.same(t, what, sessionTokens, x.run(t, s, sessionTokens))
@@ -134,8 +133,8 @@ func (x *sessions) begin(t testing.TB, e *pipeline.Engine, s *pipeline.Session, 
 	return st
 }
 
-// TestSessions does to sessions all that must not change what they give, and demands that
-// it does not.
+// TestSessions does everything to sessions that must not change their results, and demands that it
+// does not.
 func TestSessions(t *testing.T) {
 	x := newSessions(t, testkit.Device(t))
 	t.Run("growth", func(t *testing.T) {
@@ -433,7 +432,7 @@ func (x *sessions) batch(t *testing.T) {
 	x.rest(t, "after steps with another", a)
 }
 
-// full lets the caches become full, of a size with which one session gets to its end.
+// full fills the caches, which are just large enough for one session to get to its end.
 func (x *sessions) full(t *testing.T) {
 	o := sessionOptions()
 	o.CacheBytes, o.MaxCacheBytes = 0, 2<<20

@@ -17,8 +17,8 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// TestRestore restores sessions where they have less room than where they were saved, and
-// headers that promise what does not come.
+// TestRestore restores sessions where they have less room than where they were saved. It refuses
+// older formats, and headers that promise pages that do not follow.
 func TestRestore(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)
@@ -71,9 +71,9 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-// TestSaveBesideSteps demands that steps are not kept waiting by who reads a snapshot, that
-// they do not change what it says, whatever becomes of the session meanwhile, and that a
-// session is restored whole beside steps.
+// TestSaveBesideSteps demands that a slow reader of a snapshot does not delay steps, that steps and
+// changes to the session do not change the snapshot, and that a session can be restored beside
+// steps.
 func TestSaveBesideSteps(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)

@@ -16,9 +16,8 @@ import (
 // hostSteps is how many steps BenchmarkStepHost runs before sessions begin anew.
 const hostSteps = 2048
 
-// hostSessions makes an engine whose caches need not grow, for else steps are recorded
-// again, and sessions for it: of the same length, so that all of them begin pages in the
-// same steps, or of different ones.
+// hostSessions makes sessions of equal or of different lengths, in an engine whose caches need not
+// grow: growing would record steps again.
 func hostSessions(b *testing.B, dev *vk.Device, cfg model.Config, layers []*model.DeviceLayer, sessions int, bytes uint64) (*pipeline.Engine, []pipeline.Chunk) {
 	b.Helper()
 	e := engine(b, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 4096, MaxSessions: sessions, MaxStep: sessions, CacheBytes: uint64(sessions) * bytes})
@@ -29,7 +28,7 @@ func hostSessions(b *testing.B, dev *vk.Device, cfg model.Config, layers []*mode
 	return e, chunks
 }
 
-// restart makes sessions 500 tokens long, and each of them by some more than the one before.
+// restart makes sessions 500 tokens long, and each longer than the one before by more.
 func restart(b *testing.B, chunks []pipeline.Chunk, more int) {
 	b.Helper()
 	for _, c := range chunks {
@@ -55,11 +54,10 @@ func reportTimes(b *testing.B, name string, list []time.Duration) {
 	b.ReportMetric(us(95), name+"-p95-us")
 }
 
-// BenchmarkStepHost measures what a decode step takes the host, of sessions whose lengths
-// are all the same, so that all of them begin pages in the same steps, or are all over the
-// place ("mixed"). "books" is without the device: to begin a step and to commit it, of
-// three layers, for it does not matter how many there are. "whole" is a step of 43 layers
-// in one submission; its time does not count the waiting for the device.
+// BenchmarkStepHost measures the host's part of a decode step. The sessions' lengths are equal
+// ("same"), so that all of them begin pages in the same steps, or different ("mixed"). "books" is
+// Begin and Commit of three layers without the device; their number does not matter. "whole" is a
+// step of 43 layers in one submission, without the wait for the device.
 func BenchmarkStepHost(b *testing.B) {
 	dev := testkit.Device(b)
 	c := fakemodel.Config(0, 4, 128)

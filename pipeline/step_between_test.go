@@ -16,8 +16,8 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// residual is what a model has between its layers: a kernel of its own that adds the
-// output of a layer to x and norms the sum for the next one.
+// residual stands for the rest of a model: a kernel of its own that adds a layer's output to x and
+// norms the sum for the next layer.
 type residual struct {
 	kernel *vk.Kernel
 	width  int
@@ -240,8 +240,8 @@ func (x *sessions) checkRecorded(t *testing.T, name string, e *pipeline.Engine, 
 	}
 }
 
-// TestStepBetweenEnds demands that a step gives the same after all that may end one or
-// its recording.
+// TestStepBetweenEnds demands that a step gives the same after anything that may end it or its
+// recording.
 func TestStepBetweenEnds(t *testing.T) {
 	x := newModel(t, testkit.Device(t))
 	r, o := x.residual(t), sessionOptions()
@@ -344,7 +344,7 @@ func TestStepBetweenEnds(t *testing.T) {
 	}
 }
 
-// TestStepBetweenSides holds what a step with kernels of the caller's takes from the host and gives
+// TestStepBetweenSides checks what a step with the caller's kernels takes from the host and gives
 // to it, what those kernels are told, and the errors.
 func TestStepBetweenSides(t *testing.T) {
 	x := newModel(t, testkit.Device(t))

@@ -12,7 +12,7 @@ import (
 	"github.com/vkmla/vkmla/pipeline"
 )
 
-// looks is a context that has ended when it is looked at often enough.
+// looks is a context that ends when it is looked at often enough.
 type looks struct {
 	context.Context
 	left int

@@ -10,8 +10,8 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// TestStepStaleOutput demands that nobody reads from host memory what another step or
-// another layer left there.
+// TestStepStaleOutput demands that nobody can read what another step or another layer left in host
+// memory.
 func TestStepStaleOutput(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)

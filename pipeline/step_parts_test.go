@@ -111,9 +111,9 @@ func TestPack(t *testing.T) {
 	}
 }
 
-// TestStepTorn demands that a step whose submission failed on the way gives the same when
-// it is tried again, and that it has to be: where workgroups count themselves for a norm, and
-// for a selection.
+// TestStepTorn demands that a step of which a submission failed gives the same when it is submitted
+// again, although counters of the norm and of the selection were left behind, and that it cannot be
+// committed before.
 func TestStepTorn(t *testing.T) {
 	for name, ratio := range map[string]int{"window": 0, "c4a": 4} {
 		t.Run(name, func(t *testing.T) { stepTorn(t, ratio) })
@@ -167,8 +167,8 @@ func stepTorn(t *testing.T, ratio int) {
 	}
 }
 
-// TestStepTornLayers demands that what a layer gave is not to be read once the next one,
-// whose outputs go to the same place, broke off.
+// TestStepTornLayers demands that a layer's output cannot be read once the next layer, which writes
+// to the same place, broke off.
 func TestStepTornLayers(t *testing.T) {
 	dev := testkit.Device(t)
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(0, 0), Storage: fakemodel.FP8})))

@@ -99,7 +99,7 @@ func TestStepErrors(t *testing.T) {
 	}
 }
 
-// says demands an error about an argument that reads so.
+// says demands an error about an argument with this text.
 func says(t *testing.T, err error, want string) {
 	t.Helper()
 	if !errors.Is(err, vk.ErrArgument) || err.Error() != want {

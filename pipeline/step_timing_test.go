@@ -38,7 +38,7 @@ func TestEngineWithoutClock(t *testing.T) {
 	}
 }
 
-// TestStepTimes demands what each kind of timing measures, and typed errors.
+// TestStepTimes checks what each kind of timing measures, and the errors.
 func TestStepTimes(t *testing.T) {
 	dev, ctx := testkit.Device(t), t.Context()
 	c := fakemodel.Config(0, 4)

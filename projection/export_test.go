@@ -45,24 +45,26 @@ func WholeRows(o *Linear, t int) int { return o.plan(t, math.MaxInt32).whole }
 
 // NewLinearOf is NewLinear with the numbers of a profile.
 func NewLinearOf(dev *vk.Device, cfg LinearConfig, tune *tuning.Linear) (*Linear, error) {
-	return newLinear(dev, cfg, tune, linearKinds)
+	p := *tuning.Of(dev)
+	p.Linear = *tune
+	return newLinear(dev, cfg, &p, linearKinds)
 }
 
-// NewLinear32to64 is NewLinear without proj_linear_tokens8to32, which takes layers as small as tests
-// have them.
+// NewLinear32to64 is NewLinear without proj_linear_tokens8to32, which takes layers as small as
+// tests have them.
 func NewLinear32to64(dev *vk.Device, cfg LinearConfig) (*Linear, error) {
-	return newLinear(dev, cfg, &tuning.Of(dev).Linear, func(variant string) []kernelKind {
+	return newLinear(dev, cfg, tuning.Of(dev), func(variant string) []kernelKind {
 		return slices.DeleteFunc(linearKinds(variant), func(k kernelKind) bool { _, ok := k.(*tokens8to32); return ok })
 	})
 }
 
-// NewLinearTiled is NewLinear with tiles of one shape, BM, BN, BK, WM, WN, and no other kernels with
-// matrices.
+// NewLinearTiled is NewLinear with tiles of one shape, BM, BN, BK, WM, WN, and no other kernels
+// with matrices.
 func NewLinearTiled(dev *vk.Device, cfg LinearConfig, shape [5]int) (*Linear, error) {
-	tune := tuning.Of(dev).Linear
-	tune.Tiles.Shapes, tune.Tiles.Pairs = []tuning.LinearTile{{
+	p := *tuning.Of(dev)
+	p.Linear.Tiles.Shapes, p.Linear.Tiles.Pairs = []tuning.LinearTile{{
 		Tokens: shape[0], Rows: shape[1], Step: shape[2], SubgroupTokens: shape[3], SubgroupRows: shape[4]}}, true
-	return newLinear(dev, cfg, &tune, func(variant string) []kernelKind {
+	return newLinear(dev, cfg, &p, func(variant string) []kernelKind {
 		if matrixElement[variant] == "" {
 			return linearKinds(variant)
 		}
@@ -90,8 +92,8 @@ func OnlyTiles(o *Linear) (all []*Linear) {
 	return all
 }
 
-// PlansOf are what a layer launches for some numbers of tokens, and with how much scratch memory. Plans
-// of layers of one device are equal if and only if their launches are.
+// PlansOf are what a layer launches for some numbers of tokens, and with how much scratch memory.
+// Plans of layers of one device are equal if and only if their launches are.
 func PlansOf(o *Linear) (plans []any) {
 	for _, T := range []int{1, 2, 3, 4, 7, 8, 12, 16, 17, 24, 32, 33, 40, 48, 49, 64, 96, 97, 128, 129, 256, 500, 1024, 4096} {
 		if o.cfg.MaxTokens == 0 || T <= o.cfg.MaxTokens {
@@ -107,7 +109,7 @@ func ChainLaunches(dev *vk.Device, tune *tuning.Linear) any {
 	for i, cfg := range []LinearConfig{{N: 1024, K: 4096, Groups: 8}, {N: 4096, K: 8192}} {
 		cfg.Weights, cfg.Out = WeightFP8, tensor.BF16
 		var err error
-		if layers[i], err = newLinear(dev, cfg, tune, linearKinds); err != nil {
+		if layers[i], err = NewLinearOf(dev, cfg, tune); err != nil {
 			return err.Error()
 		}
 	}

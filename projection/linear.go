@@ -147,29 +147,29 @@ type projLinearSumPush struct {
 // vk.ErrMissingFeature for a variant that the device cannot run; those of
 // vk.Device.Kernel.
 func NewLinear(dev *vk.Device, cfg LinearConfig) (*Linear, error) {
-	return newLinear(dev, cfg, &tuning.Of(dev).Linear, linearKinds)
+	return newLinear(dev, cfg, tuning.Of(dev), linearKinds)
 }
 
 // newLinear is NewLinear with the numbers of a profile and the kinds of kernels for a variant.
-func newLinear(dev *vk.Device, cfg LinearConfig, tune *tuning.Linear, kindsFor func(variant string) []kernelKind) (*Linear, error) {
+func newLinear(dev *vk.Device, cfg LinearConfig, profile *tuning.Profile, kindsFor func(variant string) []kernelKind) (*Linear, error) {
 	const op = "linear"
 	cfg.Groups = max(cfg.Groups, 1)
 	if err := cfg.check(op); err != nil {
 		return nil, err
 	}
 	if cfg.Workgroups == 0 {
-		cfg.Workgroups = opkit.Workgroups(dev.Adapter(), tune.PerUnit)
+		cfg.Workgroups = profile.Device.WorkgroupsOf(dev.Adapter(), profile.Linear.PerUnit)
 	}
 	rows := cfg.N * cfg.Groups
 	largest := max(cfg.Weights.Bytes(rows, cfg.K), cfg.MaxTokens*cfg.Groups*cfg.K*2, cfg.MaxTokens*rows*cfg.Out.Size())
-	l := &linearLayer{dev: dev, caps: dev.Caps(), cfg: cfg, format: cfg.Weights.is(), tune: tune}
+	l := &linearLayer{dev: dev, caps: dev.Caps(), cfg: cfg, format: cfg.Weights.is(), tune: &profile.Linear, device: &profile.Device}
 	l.lanes = l.findLanes
 	o := &Linear{linearLayer: l}
 	var err error
 	l.variant, err = pkg.ChooseFit(dev.Adapter(), op, LinearVariants, cfg.Variant, uint64(largest), func(v string) error {
 		o.kinds = kindsFor(v)
 		if tiles, ok := o.kinds[len(o.kinds)-1].(*matrixTiles); ok {
-			return tiles.find(tune, dev.Caps(), v)
+			return tiles.find(profile, dev.Caps(), v)
 		}
 		return nil
 	})

@@ -96,9 +96,9 @@ func (t linearTiling) divides() bool {
 }
 
 // fits tells whether a device has the memory, invocations and registers.
-func (t linearTiling) fits(caps *vk.Caps, copies int) bool {
+func (t linearTiling) fits(caps *vk.Caps, device *tuning.Device) bool {
 	return t.divides() && t.threads() <= int(caps.MaxWorkgroupInvocations) && t.sharedBytes() <= int(caps.SharedMemory) &&
-		t.registers(copies) <= opkit.MatrixRegisters(t.subgroup, t.threads())
+		t.registers(operandCopies(caps)) <= device.MatrixRegisters(t.subgroup, t.threads())
 }
 
 // operandCopies is how often a device holds each element of a product's operands: RDNA3,
@@ -112,7 +112,7 @@ func operandCopies(caps *vk.Caps) int {
 
 // fitTiling adapts a shape of tiles to a shape of product and a device: a subgroup
 // takes less of a tile until it has the registers.
-func fitTiling(caps *vk.Caps, s vk.CoopMatShape, x tuning.LinearTile) (linearTiling, bool) {
+func fitTiling(caps *vk.Caps, device *tuning.Device, s vk.CoopMatShape, x tuning.LinearTile) (linearTiling, bool) {
 	t := linearTiling{m: int(s.M), n: int(s.N), k: int(s.K), subgroup: int(caps.MinSubgroupSize),
 		bm: x.Tokens, bn: x.Rows, bk: x.Step, wm: x.SubgroupTokens, wn: x.SubgroupRows}
 	for _, v := range []int{t.m, t.n, t.k, t.subgroup} {
@@ -120,11 +120,10 @@ func fitTiling(caps *vk.Caps, s vk.CoopMatShape, x tuning.LinearTile) (linearTil
 			return t, false
 		}
 	}
-	copies := operandCopies(caps)
 	for {
 		t.bm, t.wm = max(t.bm, t.m), max(t.wm, t.m)
 		t.wn, t.bk = max(t.wn, t.n), max(t.bk, t.k)
-		if t.fits(caps, copies) {
+		if t.fits(caps, device) {
 			return t, true
 		}
 		switch {
@@ -144,16 +143,16 @@ func fitTiling(caps *vk.Caps, s vk.CoopMatShape, x tuning.LinearTile) (linearTil
 // half as long, with as much code.
 //
 // Errors: vk.ErrMissingFeature when that is nothing.
-func (k *matrixTiles) find(tune *tuning.Linear, caps *vk.Caps, variant string) error {
+func (k *matrixTiles) find(profile *tuning.Profile, caps *vk.Caps, variant string) error {
 	k.tiles = nil
 	var why error
-	for _, x := range tune.Tiles.Shapes {
+	for _, x := range profile.Linear.Tiles.Shapes {
 		t, err := opkit.FitMatrix(caps, matrixElement[variant], func(s vk.CoopMatShape) (linearTiling, bool) {
 			x := x
 			if !k.exact {
 				x.Step = x.Step * min(int(s.K), 16) / 16
 			}
-			return fitTiling(caps, s, x)
+			return fitTiling(caps, &profile.Device, s, x)
 		})
 		if errors.Is(err, vk.ErrMissingFeature) {
 			why = err

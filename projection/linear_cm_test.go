@@ -29,7 +29,7 @@ func TestLinearTilingRules(t *testing.T) {
 				t.Fatal(err)
 			}
 			var found matrixTiles
-			if err := found.find(tune, &caps, variant); err != nil {
+			if err := found.find(profile(t, "hopper"), &caps, variant); err != nil {
 				if device != "lavapipe" || element == "f16" {
 					t.Errorf("%s, %s: %v", device, element, err)
 				}
@@ -63,7 +63,7 @@ func TestLinearTilingRules(t *testing.T) {
 	}
 	none := knowncaps.Matrix["H100"]
 	none.SharedMemory = 2048
-	if err := new(matrixTiles).find(tune, &none, VariantCM); !errors.Is(err, vk.ErrMissingFeature) {
+	if err := new(matrixTiles).find(profile(t, "hopper"), &none, VariantCM); !errors.Is(err, vk.ErrMissingFeature) {
 		t.Errorf("2 KiB of shared memory: %v, want a missing feature", err)
 	}
 }
@@ -85,7 +85,8 @@ func TestLinearBaseRules(t *testing.T) {
 	tune := &profile(t, "hopper").Linear
 	for i, tile := range tune.Base.Tiles {
 		x := baseTile{BaseTile: tile}
-		if n := shared("proj_linear", WeightFP8, x.constants(tune.Base.Unroll)); n != x.sharedBytes() || i > 0 && (n > 16384 || x.threads() > 128) {
+		n := shared("proj_linear", WeightFP8, x.constants(tune.Base.Unroll))
+		if n != x.sharedBytes() || i > 0 && (n > 16384 || x.threads() > 128) {
 			t.Errorf("%+v: %d bytes, %d invocations", x, n, x.threads())
 		}
 	}
@@ -117,8 +118,8 @@ func code(t *testing.T, name string) []byte {
 	return k.SPIRV
 }
 
-// layerFor is a layer as on a device with some capabilities, with rows of fragments in so many lanes
-// or, with 0, as if they lay otherwise.
+// layerFor is a layer as on a device with some capabilities, with rows of fragments in so many
+// lanes or, with 0, as if they lay otherwise.
 func layerFor(t *testing.T, caps *vk.Caps, cfg LinearConfig, variant string, lanes int) *linearLayer {
 	t.Helper()
 	cfg.Groups, cfg.Workgroups, cfg.Out = max(cfg.Groups, 1), 264, tensor.BF16
@@ -131,7 +132,8 @@ func layerFor(t *testing.T, caps *vk.Caps, cfg LinearConfig, variant string, lan
 			}
 		}
 	}
-	return &linearLayer{caps: &c, cfg: cfg, variant: variant, format: cfg.Weights.is(), tune: &profile(t, "hopper").Linear,
+	p := profile(t, "hopper")
+	return &linearLayer{caps: &c, cfg: cfg, variant: variant, format: cfg.Weights.is(), tune: &p.Linear, device: &p.Device,
 		lanes: func(_, _, _, _ int) (int, error) { return lanes, nil }}
 }
 
@@ -143,7 +145,7 @@ func planned(t *testing.T, cfg LinearConfig, variant string, lanes int) *Linear 
 	o := &Linear{linearLayer: layerFor(t, &caps, cfg, variant, lanes)}
 	kinds := linearKinds(variant)
 	if tiles, ok := kinds[len(kinds)-1].(*matrixTiles); ok {
-		require.NoError(t, tiles.find(o.tune, o.caps, variant))
+		require.NoError(t, tiles.find(profile(t, "hopper"), o.caps, variant))
 	}
 	var err error
 	o.kinds, err = fitKinds(o.linearLayer, kinds)
@@ -255,9 +257,12 @@ func TestLinearTokens8to32Rules(t *testing.T) {
 		tokens, n, k, parts, ahead int
 		f                          WeightFormat
 	}{
-		{8, 32768, 1024, 8, 2, WeightFP8}, {8, 32768, 1024, 4, 2, WeightBF16}, {8, 4096, 8192, 8, 2, WeightFP8}, {8, 4096, 8192, 16, 2, WeightNVFP4},
-		{8, 1536, 4096, 8, 2, WeightFP8}, {8, 1536, 4096, 16, 2, WeightBF16}, {8, 65536, 1536, 8, 1, WeightFP8}, {8, 65536, 1536, 4, 1, WeightNVFP4},
-		{8, 8192, 4096, 8, 2, WeightFP8}, {16, 8192, 4096, 4, 2, WeightFP8}, {16, 4096, 8192, 16, 2, WeightFP8}, {16, 1536, 4096, 16, 2, WeightFP8},
+		{8, 32768, 1024, 8, 2, WeightFP8}, {8, 32768, 1024, 4, 2, WeightBF16},
+		{8, 4096, 8192, 8, 2, WeightFP8}, {8, 4096, 8192, 16, 2, WeightNVFP4},
+		{8, 1536, 4096, 8, 2, WeightFP8}, {8, 1536, 4096, 16, 2, WeightBF16},
+		{8, 65536, 1536, 8, 1, WeightFP8}, {8, 65536, 1536, 4, 1, WeightNVFP4},
+		{8, 8192, 4096, 8, 2, WeightFP8},
+		{16, 8192, 4096, 4, 2, WeightFP8}, {16, 4096, 8192, 16, 2, WeightFP8}, {16, 1536, 4096, 16, 2, WeightFP8},
 		{8, 64, 128, 4, 1, WeightBF16},
 	} {
 		l := layerFor(t, &h100, LinearConfig{N: c.n, K: c.k, Weights: c.f}, VariantCMB, 4)
@@ -402,7 +407,8 @@ func TestLayoutLanes(t *testing.T) {
 	}
 	outside := slices.Clone(nvidia16)
 	outside[300] = 1 << 31
-	for name, words := range map[string][]uint32{"nil": nil, "too few": nvidia16[:700], "zeros": make([]uint32, 768), "ones": slices.Repeat([]uint32{^uint32(0)}, 768),
+	for name, words := range map[string][]uint32{"nil": nil, "too few": nvidia16[:700], "zeros": make([]uint32, 768),
+		"ones":      slices.Repeat([]uint32{^uint32(0)}, 768),
 		"another B": swapped, "a place twice": same, "no element": outside} {
 		if got := layoutLanes(16, 16, 16, 32, words); got != 0 {
 			t.Errorf("%s: %d lanes", name, got)
@@ -455,15 +461,19 @@ func TestRowDivisionsAlike(t *testing.T) {
 		n, k, group int
 		rows, lanes int
 	}{
-		{WeightFP8, 1536, 4096, 1, 4, 128}, {WeightFP8, 1024, 4096, 8, 4, 128}, {WeightFP8, 4096, 8192, 1, 4, 128}, {WeightFP8, 7168, 16384, 1, 4, 128},
+		{WeightFP8, 1536, 4096, 1, 4, 128}, {WeightFP8, 1024, 4096, 8, 4, 128},
+		{WeightFP8, 4096, 8192, 1, 4, 128}, {WeightFP8, 7168, 16384, 1, 4, 128},
 		{WeightFP8, 32768, 1024, 1, 4, 32}, {WeightFP8, 8192, 1024, 1, 4, 32}, {WeightFP8, 65536, 1536, 1, 4, 32}, {WeightFP8, 1024, 96, 1, 4, 8},
-		{WeightBF16, 2048, 4096, 1, 2, 128}, {WeightBF16, 1024, 4096, 1, 2, 128}, {WeightBF16, 512, 4096, 1, 2, 128}, {WeightBF16, 64, 4096, 1, 2, 128},
+		{WeightBF16, 2048, 4096, 1, 2, 128}, {WeightBF16, 1024, 4096, 1, 2, 128},
+		{WeightBF16, 512, 4096, 1, 2, 128}, {WeightBF16, 64, 4096, 1, 2, 128},
 		{WeightBF16, 1024, 4096, 8, 4, 128}, {WeightBF16, 4096, 8192, 1, 4, 128},
 	} {
-		for tokens := 1; tokens <= 2 && (tokens == 1 || c.weights.is().blocks || c.n*c.group <= profile(t, "hopper").Linear.Tokens1to8.SmallRows); tokens++ {
+		alike := c.weights.is().blocks || c.n*c.group <= profile(t, "hopper").Linear.Tokens1to8.SmallRows
+		for tokens := 1; tokens == 1 || tokens == 2 && alike; tokens++ {
 			l := layerFor(t, &vk.Caps{}, LinearConfig{N: c.n, K: c.k, Groups: c.group, Weights: c.weights}, VariantCMB, 4)
 			if d := l.divideRows(tokens); d.rows != c.rows || d.lanes != c.lanes {
-				t.Errorf("%v, %d groups of %d x %d, %d tokens: %d rows and %d lanes, want %d and %d", c.weights, c.group, c.n, c.k, tokens, d.rows, d.lanes, c.rows, c.lanes)
+				t.Errorf("%v, %d groups of %d x %d, %d tokens: %d rows and %d lanes, want %d and %d",
+					c.weights, c.group, c.n, c.k, tokens, d.rows, d.lanes, c.rows, c.lanes)
 			}
 		}
 	}

@@ -82,7 +82,8 @@ func normTargets(a LinearArgs) []opkit.Target {
 	}
 }
 
-// recordNorm records the launch of a kernel that norms its outputs if that is wanted.
+// recordNorm records the launch of a kernel that norms its outputs if that is wanted. One more
+// workgroup then rehearses the norm: see shaders/lib/linear_norm.glsl.
 func (o *Linear) recordNorm(rec *vk.Recorder, op string, a LinearArgs, p linearPlan, like projLinearPush,
 	bind []vk.View, targets []opkit.Target) error {
 	push := projLinearNormPush{
@@ -90,6 +91,7 @@ func (o *Linear) recordNorm(rec *vk.Recorder, op string, a LinearArgs, p linearP
 		YStride: like.YStride, YColumn: like.YColumn, YF32: like.YF32, XScalePitch: like.XScalePitch, Splits: 1,
 	}
 	if !a.Normed.IsZero() {
+		p.grid[0]++
 		targets[len(targets)-1].Access = vk.ReadWrite
 		targets = append(targets, normTargets(a)...)
 		push.NormAddr, push.NormedAddr, push.ArrivedAddr = a.Norm.View().Address(), a.Normed.View().Address(), a.Arrived.View().Address()

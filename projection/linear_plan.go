@@ -84,6 +84,7 @@ type linearLayer struct {
 	variant string
 	format  weightFormat
 	tune    *tuning.Linear
+	device  *tuning.Device
 	lanes   laneFinder
 }
 

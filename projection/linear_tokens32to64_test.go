@@ -12,8 +12,9 @@ import (
 )
 
 // proj_linear_tokens32to64 against whole numbers, with its weights in one set of registers (up to
-// 32 tokens, but for NVFP4) and in two, with odd and even numbers of rounds, in one part
-// and several, in whole tiles and rounds and others. Layers as small as these are otherwise proj_linear_tokens8to32's.
+// 32 tokens, but for NVFP4) and in two, with odd and even numbers of rounds, in one part and
+// several, in whole tiles and rounds and others. Layers as small as these are otherwise
+// proj_linear_tokens8to32's.
 func TestLinearTokens32to64(t *testing.T) {
 	dev := testkit.Device(t)
 	for i, c := range []struct {
@@ -26,7 +27,8 @@ func TestLinearTokens32to64(t *testing.T) {
 		{projection.WeightBF16, 27, 1, 128, 1000, 32}, {projection.WeightBF16, 32, 1, 128, 64, 2},
 		{projection.WeightNVFP4, 27, 1, 128, 1568, 1}, {projection.WeightNVFP4, 27, 1, 128, 2048, 16},
 	} {
-		// Two sets of registers are 10 s to compile each: whole tiles of one format, and others of another.
+		// Two sets of registers are 10 s to compile each: whole tiles of one format, and others of
+		// another.
 		if dev.Adapter().Type == vk.TypeCPU && (c.f == projection.WeightNVFP4 && c.k == 2048 || c.tokens == 40) {
 			continue
 		}

@@ -61,7 +61,7 @@ func TestLinearWholeRules(t *testing.T) {
 				t.Fatal(err)
 			}
 			var found matrixTiles
-			if err := found.find(&profile(t, "hopper").Linear, &caps, variant); err != nil {
+			if err := found.find(profile(t, "hopper"), &caps, variant); err != nil {
 				continue // TestLinearTilingRules says where that may be
 			}
 			for _, cfg := range []LinearConfig{{Weights: WeightBF16}, {Weights: WeightFP8}, {Weights: WeightNVFP4}, {Weights: WeightFP8, Activations: ActivationFP8}} {

@@ -1,9 +1,10 @@
 // Prefill: rows of the gathered bf16 workspace that each token attends. Request b of the chunk owns
 // rows M*b .. M*b+M-1: compressed entries from M*b, window tokens from M*b + N. For token i of
 // request b at position p, tl = min((p+1) / ratio, k), sl = min(p+1, window):
-//   indices[i][j] = topk[i][j] + M*b                                                for j < tl
-//   indices[i][tl+j] = M*b + N + p-sl+1 - (seq_lens[b]-gather_lens[b]) + j          for j < sl, rest -1
-//   lens[i] = tl + sl       tl comes from the position: an entry -1 of topk inside tl is NOT masked.
+//   indices[i][j] = topk[i][j] + M*b                                             for j < tl
+//   indices[i][tl+j] = M*b + N + p-sl+1 - (seq_lens[b]-gather_lens[b]) + j       for j < sl
+//   rest -1;  lens[i] = tl + sl
+// tl comes from the position: an entry -1 of topk inside tl is NOT masked.
 // Bindings: 0 topk [T,topk_width] i32; 1 query_start [requests+1] i32 (rebased by its first
 //   element); 2 seq_lens [requests] i32; 3 gather_lens [requests] i32; 4 indices [T,width] i32; 5
 //   lens [T] i32.

@@ -1,7 +1,8 @@
 // Sparse MLA decode over two paged FP8 caches, read in place. Token t attends the first
 // comp_lens[t] slots of comp_indices[t], then the first win_lens[t] of win_indices[t]. A slot
 // outside its pool is never read. Per head:
-//   s_j = scale*dot(q, k_j),  out = sum exp(s_j) k_j / (sum exp(s_j) + exp(sink)),  lse = ln sum exp(s_j)
+//   s_j = scale*dot(q, k_j),  lse = ln sum exp(s_j)
+//   out = sum exp(s_j) k_j / (sum exp(s_j) + exp(sink))
 // Bindings: 0 q [T,H,512] bf16; 1 win_indices [T,win_width] i32; 2 win_lens [T] i32;
 //   3 comp_indices [T,comp_width] i32; 4 comp_lens [T] i32; 5 sink [H] f32; 6 dst [T,H,512] bf16;
 //   7 lse [T,H] f32; 8 part_out [T,splits,H,512] f32; 9 part_ml [T,splits,H] (m, l, max, 0) f32;
@@ -73,7 +74,7 @@ int mla_entry(uint t, uint j) {
 const uint MLA_LANES = 16u * HG / TILE, MLA_UNITS = 64u / MLA_LANES;
 const uint NOPE_UNITS = KV_NOPE / 8u;
 
-// Codes of a unit in two words, rotated numbers in four. The last unit can be either, and has four in any case.
+// Codes of a unit in two words, rotated numbers in four. The last unit may be either and has four.
 struct MlaRow { uvec2 codes[MLA_UNITS]; uvec2 more; uvec2 scales; };
 
 #define MLA_FETCH(pool, page_slots, pages) \

@@ -1,7 +1,8 @@
 // Sparse MLA decode over two paged FP8 caches, read in place, with cooperative matrices of any
 // layout. Token t attends the first comp_lens[t] slots of comp_indices[t], then the first
 // win_lens[t] of win_indices[t]. A slot outside its pool is never read. Per head:
-//   s_j = scale*dot(q, k_j),  out = sum exp(s_j) k_j / (sum exp(s_j) + exp(sink)),  lse = ln sum exp(s_j)
+//   s_j = scale*dot(q, k_j),  lse = ln sum exp(s_j)
+//   out = sum exp(s_j) k_j / (sum exp(s_j) + exp(sink))
 // Bindings: 0 q [T,H,512] bf16; 1 win_indices [T,win_width] i32; 2 win_lens [T] i32;
 //   3 comp_indices [T,comp_width] i32; 4 comp_lens [T] i32; 5 sink [H] f32; 6 dst [T,H,512] bf16;
 //   7 lse [T,H] f32; 8 part_out [T,splits,H,512] f32; 9 part_ml [T,splits,H] (m, l, max, 0) f32;
@@ -65,10 +66,11 @@ uvec4 cm_output(vec4 x, vec4 y) {
 
 #include "lib/cm_mla_tiles.glsl"
 
-// cm_loop: positions [cm_begin, cm_end) of token t, cm_begin < cm_end; the first lots of Q have been
+// cm_loop: positions [cm_begin, cm_end) of token t, cm_begin < cm_end; the first lots of Q are
 // fetched. Four barriers a tile, which is twice as large as those of attn_prefill_cm:
 //
-//   load t+1, weights of t | acc += P V of t | rows of t+1 to shared memory, places of t+2 | scores of t+1
+//   load t+1, weights of t | acc += P V of t | rows of t+1 to shared memory, places of t+2 |
+//   scores of t+1
 void cm_loop(uint t, uint head0, uvec4 w0[Q_EACH], uvec4 w1[Q_EACH]) {
     const uint tiles = (cm_end - cm_begin + TILE - 1u) / TILE;
     {

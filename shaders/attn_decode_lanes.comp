@@ -2,7 +2,8 @@
 // elements lie in lanes as lib/cm_lanes.glsl wants them. Token t attends the first comp_lens[t]
 // slots of comp_indices[t], then the first win_lens[t] of win_indices[t]. A slot outside its pool
 // is never read. Per head:
-//   s_j = scale*dot(q, k_j),  out = sum exp(s_j) k_j / (sum exp(s_j) + exp(sink)),  lse = ln sum exp(s_j)
+//   s_j = scale*dot(q, k_j),  lse = ln sum exp(s_j)
+//   out = sum exp(s_j) k_j / (sum exp(s_j) + exp(sink))
 // Bindings: 0 q [T,H,512] bf16; 1 win_indices [T,win_width] i32; 2 win_lens [T] i32;
 //   3 comp_indices [T,comp_width] i32; 4 comp_lens [T] i32; 5 sink [H] f32; 6 dst [T,H,512] bf16;
 //   7 lse [T,H] f32; 8 part_out [T,splits,H,512] f32; 9 part_ml [T,splits,H] (m, l, max, 0) f32.
@@ -35,8 +36,8 @@ uvec4 cm_output(vec4 x, vec4 y) { return uvec4(cm_out2(x.xy), cm_out2(x.zw), cm_
 
 void main() {
     const uint head0 = gl_WorkGroupID.x * HG, split = gl_WorkGroupID.y, t = gl_WorkGroupID.z;
-    // The shuffle changes nothing (pc.heads < 2^31). Without it, compilers short of registers read the lane again
-    // in every tile, five times.
+    // The shuffle changes nothing (pc.heads < 2^31). Without it, compilers short of registers read
+    // the lane again in every tile, five times.
     cm_place(t, subgroupShuffle(gl_SubgroupInvocationID, gl_SubgroupInvocationID ^ (pc.heads >> 31)));
     const bool has_comp = (pc.flags & HAS_COMP) != 0u;
     const int comp_n = comp_lens.v[has_comp ? t : 0u], win_n = win_lens.v[t];

@@ -60,8 +60,8 @@ void main() {
     float top = MLA_FLOOR;
     uvec2 c = uvec2(0u), s = uvec2(0u);
     [[dont_unroll]] for (uint base = group * AHEAD; base <= last; base += GROUPS * AHEAD) {
-        // Rows are loaded before it is known what they weigh. Past the end the last one is loaded again, and what an
-        // empty part left unwritten is loaded and dropped.
+        // Rows are loaded before it is known what they weigh. Past the end the last one is loaded
+        // again, and what an empty part left unwritten is loaded and dropped.
         vec4 x[AHEAD];
         vec2 part[AHEAD];
         float highest[AHEAD];

@@ -1,6 +1,7 @@
 // Two-pass decode: where in the decoded workspace the entries of a token lie, packed to the front.
 // With cl = clamp(comp_lens[t], 0, comp_width), wl = clamp(win_lens[t], 0, win_width):
-//   packed[t][j] = t*comp_width + j for j < cl,  packed[t][cl+j] = win_row0 + t*win_width + j for j < wl,
+//   packed[t][j] = t*comp_width + j for j < cl
+//   packed[t][cl+j] = win_row0 + t*win_width + j for j < wl
 //   rest -1;  lens[t] = cl + wl
 // Bindings: 0 comp_indices [T,comp_width] i32; 1 comp_lens [T] i32; 2 win_indices [T,win_width]
 //   i32; 3 win_lens [T] i32; 4 packed [T,width] i32; 5 lens [T] i32. A source index that is

@@ -1,8 +1,7 @@
 // Sparse MLA over a bf16 workspace: prefill, and the second pass of the two-pass decode. Token t
-// attends rows indices[t][j], j < lens[t] (without lens
-// all of them). A row outside the workspace is never read. Per head:
-//   s_j = scale*dot(q, k_j),  out = sum exp(s_j) k_j / (sum exp(s_j) + exp(sink)),  lse = ln sum exp(s_j),
-//   max_logits = max s_j
+// attends rows indices[t][j], j < lens[t] (without lens all of them). A row outside the workspace is never read. Per head:
+//   s_j = scale*dot(q, k_j),  lse = ln sum exp(s_j),  max_logits = max s_j
+//   out = sum exp(s_j) k_j / (sum exp(s_j) + exp(sink))
 // Bindings: 0 q [T,H,512] bf16; 1 indices [T,width] i32; 2 lens [T] i32; 3 sink [H] f32;
 //   4 dst [T,H,512] bf16; 5 max_logits [T,H] f32; 6 lse [T,H] f32; 7 part_out [T,splits,H,512] f32;
 //   8 part_ml [T,splits,H] (m, l, max, 0) f32; 9 kv [rows,512] bf16 (with KV_DA by address).

@@ -1,8 +1,8 @@
 // Sparse MLA over a bf16 workspace (prefill, second pass of the two-pass decode) with cooperative
 // matrices of any layout. Token t attends rows indices[t][j], j < lens[t] (without lens
 // all of them). A row outside the workspace is never read. Per head:
-//   s_j = scale*dot(q, k_j),  out = sum exp(s_j) k_j / (sum exp(s_j) + exp(sink)),  lse = ln sum exp(s_j),
-//   max_logits = max s_j
+//   s_j = scale*dot(q, k_j),  lse = ln sum exp(s_j),  max_logits = max s_j
+//   out = sum exp(s_j) k_j / (sum exp(s_j) + exp(sink))
 // Bindings: 0 q [T,H,512] bf16; 1 indices [T,width] i32; 2 lens [T] i32; 3 sink [H] f32;
 //   4 dst [T,H,512] bf16; 5 max_logits [T,H] f32; 6 lse [T,H] f32; 7 part_out [T,splits,H,512] f32;
 //   8 part_ml [T,splits,H] (m, l, max, 0) f32; kv [rows,512] bf16 by address, its values
@@ -103,10 +103,11 @@ uvec4 cm_output(vec4 x, vec4 y) { return uvec4(bf16_pack2(x.x, x.y), bf16_pack2(
 
 #include "lib/cm_mla_tiles.glsl"
 
-// cm_loop: positions [cm_begin, cm_end) of token t, cm_begin < cm_end; the first lots of Q have been
+// cm_loop: positions [cm_begin, cm_end) of token t, cm_begin < cm_end; the first lots of Q are
 // fetched. Two barriers a tile:
 //
-//   acc += P V of t, load t+2, scores of t+1 | weights of t+1, rows of t+2 to shared memory, places of t+3
+//   acc += P V of t, load t+2, scores of t+1 |
+//   weights of t+1, rows of t+2 to shared memory, places of t+3
 void cm_loop(uint t, uint head0, uvec4 w0[Q_EACH], uvec4 w1[Q_EACH]) {
     const uint tiles = (cm_end - cm_begin + TILE - 1u) / TILE;
     {

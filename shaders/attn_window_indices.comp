@@ -1,7 +1,8 @@
 // Slots of the sliding window of decode tokens, oldest first. Token i < tokens of request
 // r = token_to_req[i] has position p = seq_lens[r] - (query_start[r+1] - query_start[r]) + (i -
 // query_start[r]). With a = max(p - window + 1, 0), len = p - a + 1:
-//   slots[i][j] = block_table[r][(a+j) / page] * page + (a+j) % page for j < len, rest -1;  lens[i] = len
+//   slots[i][j] = block_table[r][(a+j) / page] * page + (a+j) % page for j < len
+//   rest -1;  lens[i] = len
 // Bindings: 0 query_start [requests+1] i32; 1 seq_lens [requests] i32; 2 token_to_req [T] i32;
 //   3 is_valid [T] u8 (read as words); 4 block_table [requests,table_width] i32;
 //   5 slots [tokens,window] i32; 6 lens [rows] i32, rows >= tokens. An invalid token, or a request

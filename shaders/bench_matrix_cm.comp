@@ -5,7 +5,7 @@
 //   0 seed [256] u32: random 16-bit values in +-1, two a word (zeros would run
 //     faster than real data)    1 out [subgroups * M*N] f32
 // One workgroup is local_size_x_id / subgroup size subgroups. Shared memory: none.
-// Features: cooperativeMatrix (_cm f16 operands, _cmb bf16 operands), shaderFloat16, vulkanMemoryModel.
+// Features: cooperativeMatrix (_cm f16, _cmb bf16 operands), shaderFloat16, vulkanMemoryModel.
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require

@@ -1,9 +1,13 @@
 #version 460
-// Reading and nothing else, for the least time of a launch that needs so many bytes: total += the sum of all words of src, if it is asked for.
+// Reads and does nothing else: the least time of a launch that needs so many bytes.
+//   total += sum of all words of src, if it is asked for
 // Bindings, of the build without _da: 0 src [count] uvec4   1 total [1] u32
-// Workgroup: every gl_NumWorkGroups.x-th block of lanes * LOADS pieces of 16 bytes; an invocation asks for LOADS of them before it waits for one.
-// Constants: 0 the invocations, lanes; 1 LOADS.  Shared memory: none.  Features: none; _da: bufferDeviceAddress, shaderInt64.
-// Without keep, a sum that comes about by chance is all that is written: what was read could be wanted, so it has to be read.
+// Workgroup: every gl_NumWorkGroups.x-th block of lanes * LOADS pieces of 16 bytes. An invocation
+//   asks for LOADS of them before it waits for one.
+// Constants: 0 invocations, lanes; 1 LOADS.
+// Shared memory: none.  Features: none; _da: bufferDeviceAddress, shaderInt64.
+// Without keep, total is written only if the sum has one unlikely value, so that a compiler cannot
+// leave out the loads.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #include "lib/kv_page.glsl"

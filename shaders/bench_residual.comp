@@ -1,5 +1,7 @@
 #version 460
-// What a model has at least between two layers, residual and norm: x[t][i] += y[t][i], then out[t][i] = bf16(x[t][i] * (mean_i x[t][i]^2 + 1e-6)^-0.5).
+// The least that a model has between two layers, residual and norm:
+//   x[t][i] += y[t][i],  out[t][i] = bf16(x[t][i] * (mean_i x[t][i]^2 + 1e-6)^-0.5)
+// Bindings:
 //   0 y [T, width] bf16    1 x [T, width] f32    2 out [T, width] bf16; y and out may be the same
 // With first = 1, x[t][i] = y[t][i] instead. One workgroup owns a token, and each
 // invocation the same numbers of y, x and out; width is a multiple of 4. Shared memory:

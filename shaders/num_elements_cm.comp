@@ -1,10 +1,12 @@
-// Elements of the cooperative-matrix kernels, one function of lib/cm_element.glsl per dispatch, i < count:
-//   mode 0: dst[2i], dst[2i+1] = cm_e4m3x4(src[2i], scale byte src[2i+1])   four codes times a scale
-//   mode 1: dst[i] = cm_from_bf16(src[i])                                   a pair of bf16
-//   mode 2: dst[2i], dst[2i+1] = cm_pack(src[4i .. 4i+3] as f32)            four weights
+// Elements of the cooperative-matrix kernels, one function of lib/cm_element.glsl per dispatch,
+// i < count:
+//   mode 0: dst[2i], dst[2i+1] = cm_e4m3x4(src[2i], scale src[2i+1])   four codes times a scale byte
+//   mode 1: dst[i] = cm_from_bf16(src[i])                              a pair of bf16
+//   mode 2: dst[2i], dst[2i+1] = cm_pack(src[4i .. 4i+3] as f32)       four weights
 // bindings: 0 src u32; 1 dst u32, two elements a word.
-// Workgroup: 64 elements, one per invocation. Shared memory: 0. Features: shaderFloat16 (both builds; no matrix is used).
-// It exists for tests only: every code with every scale, and every bf16, is compared with the Go definition.
+// Workgroup: 64 elements, one per invocation. Shared memory: 0.
+// Features: shaderFloat16 (both builds; no matrix is used).
+// For tests only: every code with every scale, and every bf16, is compared with the Go definition.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/cm_element.glsl"

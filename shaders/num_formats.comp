@@ -1,8 +1,10 @@
 #version 460
 // Number formats, one function of lib/*.glsl per dispatch: dst[i] = f(src[i]), i < count.
 //
-// Bindings:  0 src [count] u32 (f32 bits or codes)   1 dst [count] u32, or [count, 2] / [count, 4] by mode
-// mode:      0 bf16_encode  1 bf16_decode  2 bf16_pack2 (src[2i], src[2i+1])  3 bf16_unpack2 -> [count, 2]
+// Bindings:  0 src [count] u32 (f32 bits or codes)
+//            1 dst [count] u32, or [count, 2] / [count, 4] by mode
+// mode:      0 bf16_encode  1 bf16_decode  2 bf16_pack2 (src[2i], src[2i+1])
+//            3 bf16_unpack2 -> [count, 2]
 //            4 e4m3_encode  5 e4m3_decode  6 e4m3_decode4 -> [count, 4]
 //            7 ue8m0_encode with eps and inv_max  8 ue8m0_scale  9 ue8m0_inverse
 //            10 e2m1_encode 11 e2m1_decode 12 bf16_pack2_exact (src[2i], src[2i+1])

@@ -1,12 +1,16 @@
-// Which component of which invocation holds which element of a cooperative matrix: of A [M,K], B [K,N] and C [M,N], each loaded from its own
-// indices row*columns + column, the value of component i of invocation l goes to
-//   dst[first + i*SUBGROUP + l],  first = 0 for A, then M*K words on for B, and K*N more for C.
-// Behind those words are three more, how many components of A, B and C an invocation has.
-// bindings: 0 dst u32 [M*K + K*N + M*N + 3]. Constants: 0 SUBGROUP, the workgroup; 1..3 M, N, K of a product.
-// Shared memory: 4*(M*K + K*N + M*N) B at most. Features: cooperativeMatrix (_cm f16, _cmb bf16 operands), shaderFloat16, vulkanMemoryModel,
-// subgroupSizeControl, computeFullSubgroups.
-// The first words mean something only where every element is in one component, so that there are M*K/SUBGROUP, K*N/SUBGROUP and
-// M*N/SUBGROUP of them (some devices hold operands twice), and where the element type has all the indices: f16 up to 2048 elements, bf16 256.
+// Which component of which invocation holds which element of a cooperative matrix. A [M,K], B [K,N]
+// and C [M,N] are loaded from their own indices row*columns + column. The value of component i of
+// invocation l goes to
+//   dst[first + i*SUBGROUP + l],  first = 0 for A, M*K for B, M*K + K*N for C
+// Three more words follow: how many components of A, B and C an invocation has.
+// Bindings: 0 dst u32 [M*K + K*N + M*N + 3].
+// Constants: 0 SUBGROUP, the workgroup; 1..3 M, N, K of a product.
+// Shared memory: 4*(M*K + K*N + M*N) bytes at most.
+// Features: cooperativeMatrix (_cm f16, _cmb bf16 operands), shaderFloat16, vulkanMemoryModel,
+//   subgroupSizeControl, computeFullSubgroups.
+// The indices mean something only where every element is in one component, so that there are
+// M*K/SUBGROUP, K*N/SUBGROUP and M*N/SUBGROUP of them (some devices hold operands twice), and where
+// the element type can hold every index: f16 up to 2048 elements, bf16 256.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require

@@ -40,7 +40,8 @@ void main() {
     const uint unit = (t * pc.heads + head) * UNITS + UNITS - LANES + lane;
     const uvec4 w = o_load(unit);
     if (rope_bf16_usual(w)) {
-        o_store(unit, uvec4(rope_bf16_plain(w.x, near.xy), rope_bf16_plain(w.y, near.zw), rope_bf16_plain(w.z, far.xy), rope_bf16_plain(w.w, far.zw)));
+        o_store(unit, uvec4(rope_bf16_plain(w.x, near.xy), rope_bf16_plain(w.y, near.zw),
+                            rope_bf16_plain(w.z, far.xy), rope_bf16_plain(w.w, far.zw)));
         return;
     }
     o_store(unit, rope_bf16_words(w, near, far));

@@ -61,7 +61,8 @@ uint largest(vec4 a, vec4 b) {
     precise vec4 n = abs(a) * small + abs(b) * small;
     precise float sum = (n.x + n.y) + (n.z + n.w);
     uint amax = floatBitsToUint(max(max(m.x, m.y), max(m.z, m.w)));
-    if (floatBitsToUint(sum) >= floatBitsToUint(64.0)) amax = max(max4(floatBitsToUint(a) & 0x7FFFFFFFu), max4(floatBitsToUint(b) & 0x7FFFFFFFu));
+    if (floatBitsToUint(sum) >= floatBitsToUint(64.0))
+        amax = max(max4(floatBitsToUint(a) & 0x7FFFFFFFu), max4(floatBitsToUint(b) & 0x7FFFFFFFu));
     return amax;
 }
 
@@ -127,7 +128,8 @@ void main() {
         barrier();
         const uint first = me / UNITS * 4u;
         if (live && lane == 0u) {
-            scales_put(head * pc.padded + t, bytes_of[first] | (bytes_of[first + 1u] << 8) | (bytes_of[first + 2u] << 16) | (bytes_of[first + 3u] << 24));
+            scales_put(head * pc.padded + t,
+                bytes_of[first] | (bytes_of[first + 1u] << 8) | (bytes_of[first + 2u] << 16) | (bytes_of[first + 3u] << 24));
         }
     } else if (live && lane % 16u == 0u) {
         scales_put((head * 4u + lane / 16u) * pc.padded + t, sb << 23);

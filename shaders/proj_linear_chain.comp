@@ -280,7 +280,8 @@ void main() {
     }
     barrier();
     uint turn = turn_s;
-    const uint64_t halves = pc.state_addr + HALVES, now = halves + uint64_t(half_s * pc.half_words) * 4u, next = halves + uint64_t((half_s ^ 1u) * pc.half_words) * 4u;
+    const uint64_t halves = pc.state_addr + HALVES;
+    const uint64_t now = halves + uint64_t(half_s * pc.half_words) * 4u, next = halves + uint64_t((half_s ^ 1u) * pc.half_words) * 4u;
     if (turn < JOINS) {
         join(turn, now);
         return;
@@ -297,7 +298,8 @@ void main() {
     w_at_ = second_ ? pc.w1_addr : pc.w0_addr;
     scales_at_ = second_ ? pc.s1_addr : pc.s0_addr;
     row_scales_at_ = second_ ? pc.r1_addr : pc.r0_addr;
-    const uint group = second_ ? (turn - FIRST) / TILES1 : turn / TILES0, first = (second_ ? (turn - FIRST) % TILES1 : turn % TILES0) * TEAMS * ROWS;
+    const uint group = second_ ? (turn - FIRST) / TILES1 : turn / TILES0;
+    const uint first = (second_ ? (turn - FIRST) % TILES1 : turn % TILES0) * TEAMS * ROWS;
     // Behind the last row the last ones are read again: every invocation has to reach the barriers.
     const uint row0 = group * n_ + min(first + tid / LANES * ROWS, n_ - ROWS);
     [[unroll]] for (uint r = 0u; r < ROWS; r++) {
@@ -315,7 +317,8 @@ void main() {
     const uint n = first + team * ROWS + v % ROWS, token = v / ROWS;
     if (!mine || n >= n_ || token >= pc.tokens) return;
     const uint row = group * n_ + n;
-    if (FORMAT == WEIGHT_NVFP4) y *= uintBitsToFloat(uvec2(KvRead1(row_scales_at_ + uint64_t(row) * 4u).v, KvRead1(row_scales_at_ + uint64_t(row) * 4u + 4u).v));
+    if (FORMAT == WEIGHT_NVFP4)
+        y *= uintBitsToFloat(uvec2(KvRead1(row_scales_at_ + uint64_t(row) * 4u).v, KvRead1(row_scales_at_ + uint64_t(row) * 4u + 4u).v));
     if (!second_) {
         const uint i = (token * groups_ * n_ + row) / 2u, word = bf16_pack2(y.x, y.y);
         ChainWrite1(z_at + uint64_t(i) * 4u).v = word == NOTHING ? NOTHING - 1u : word; // NaNs both

@@ -55,13 +55,13 @@ const int NORM_SCOPE = gl_ScopeDevice;
 const uint NORM_STEPS = (NORM_QUADS + 127u) / 128u;
 
 // norm_rows: the workgroup's tokens. The sum is that of proj_qkv_norm.comp, in its order.
-void norm_rows(uint t0) {
+void norm_rows(uint t0, bool rehearsed) {
     const uint tid = gl_LocalInvocationIndex;
     [[dont_unroll]] for (uint t = t0; t < min(t0 + TOKENS, pc.tokens); t++) {
         uvec4 x[NORM_STEPS], g[NORM_STEPS], h[NORM_STEPS];
         [[unroll]] for (uint i = 0u; i < NORM_STEPS; i++) {
             const uint u = min(i * 128u + tid, NORM_QUADS - 1u);
-            x[i] = NormSeen(norm_address(t, u * 8u)).v;
+            x[i] = NormSeen(norm_number(t, u * 8u, rehearsed)).v;
             norm_weights(u, g[i], h[i]);
         }
         precise float sum = 0.0;
@@ -77,7 +77,8 @@ void norm_rows(uint t0) {
             if (u >= NORM_QUADS) break;
             vec4 a, b;
             norm_gains(g[i], h[i], a, b);
-            NormResult(pc.normed_addr + (t * NORM_QUADS + u) * 16u).v = rms_scaled(x[i], r, a, b);
+            const uvec4 y = rms_scaled(x[i], r, a, b);
+            if (!rehearsed) NormResult(pc.normed_addr + (t * NORM_QUADS + u) * 16u).v = y;
         }
     }
 }
@@ -199,8 +200,11 @@ void products(uint group, uint t0, uint first) {
 
 void main() {
     const uint t0 = gl_WorkGroupID.y * TOKENS, first = gl_WorkGroupID.x * TEAMS * ROWS;
-    products(gl_WorkGroupID.z, t0, first);
 #ifdef LINEAR_NORM
-    if (norm_mine(first, TEAMS * ROWS)) norm_rows(t0);
+    const bool rehearsed = rehearses(first);
+    if (!rehearsed) products(gl_WorkGroupID.z, t0, first);
+    if (rehearsed || norm_mine(first, TEAMS * ROWS)) norm_rows(t0, rehearsed);
+#else
+    products(gl_WorkGroupID.z, t0, first);
 #endif
 }

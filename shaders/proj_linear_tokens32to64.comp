@@ -141,7 +141,8 @@ void keep_x(FetchX f, uint round, uint half_) {
             o[h] = there ? q : uvec4(0u);
         }
         const uint j = r % (VEC / 8u), q = r / (VEC / 8u) % LANES, c = r / (CHUNK / 8u);
-        const uint at = base + ((c * SLOTS + j * (4u / SLOT_WORDS)) * N_TILES + v / LINES) * (SLOT_QUADS * SUBGROUP) + v % LINES * LANES + q;
+        const uint at = base + ((c * SLOTS + j * (4u / SLOT_WORDS)) * N_TILES + v / LINES) * (SLOT_QUADS * SUBGROUP)
+            + v % LINES * LANES + q;
         if (UNITS % THREADS == 0u || gl_LocalInvocationIndex + i * THREADS < UNITS) {
             [[unroll]] for (uint s = 0u; s < 4u / SLOT_WORDS; s++) {
                 [[unroll]] for (uint d = 0u; d < SLOT_QUADS; d++) {
@@ -220,7 +221,8 @@ void finish(uint split, uint sub) {
     const uint bytes = pc.y_f32 != 0u ? 4u : 2u;
     const uint64_t y_addr = pc.y_addr + (uint64_t(split) * pc.tokens * pc.y_stride + pc.y_column + row) * bytes;
     vec4 scale = vec4(LANES_UNSCALE);
-    if (FORMAT == WEIGHT_NVFP4 && there) scale *= vec4(row_scale.v[row], row_scale.v[row + 1u], row_scale.v[row + 2u], row_scale.v[row + 3u]);
+    if (FORMAT == WEIGHT_NVFP4 && there)
+        scale *= vec4(row_scale.v[row], row_scale.v[row + 1u], row_scale.v[row + 2u], row_scale.v[row + 3u]);
     [[unroll]] for (uint n = 0u; n < N_TILES; n += OUT_TILES) {
         const uint tiles = N_TILES - n < OUT_TILES ? N_TILES - n : OUT_TILES;
         barrier();

@@ -126,7 +126,8 @@ vec2 meet(uint t4, uint team, uint v, uint part) {
     }
     barrier();
     vec2 sum = vec2(0.0);
-    for (uint l = part; l < LANES; l += PARTS) sum += vec2(sum_at(v * PITCH + team * LANES + l), sum_at((v + 1u) * PITCH + team * LANES + l));
+    for (uint l = part; l < LANES; l += PARTS)
+        sum += vec2(sum_at(v * PITCH + team * LANES + l), sum_at((v + 1u) * PITCH + team * LANES + l));
     for (uint s = PARTS / 2u; s > 0u; s /= 2u) {
         keep_sum(PAIR_AT + tid, sum.x);
         keep_sum(PAIR_AT + 128u + tid, sum.y);
@@ -138,7 +139,8 @@ vec2 meet(uint t4, uint team, uint v, uint part) {
 }
 
 void main() {
-    const uint tid = gl_LocalInvocationIndex, lane = tid % LANES, group = gl_WorkGroupID.z / pc.splits, split = gl_WorkGroupID.z % pc.splits;
+    const uint tid = gl_LocalInvocationIndex, lane = tid % LANES;
+    const uint group = gl_WorkGroupID.z / pc.splits, split = gl_WorkGroupID.z % pc.splits;
     const uint begin = split * pc.split_steps * STEP, end = min(begin + pc.split_steps * STEP, pc.k);
     const uint t0 = gl_WorkGroupID.y * TOKENS, first = gl_WorkGroupID.x * TEAMS * ROWS;
     // Behind the last row the last ones are read again: every invocation has to reach the barriers.

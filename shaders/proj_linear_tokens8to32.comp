@@ -94,7 +94,8 @@ void fetch(uint step, out Fetch f) {
         [[unroll]] for (uint i = 0u; i < W_EACH; i++) f.w[c][i] = LinearRead4(pc.w_addr + uint64_t(w_at_[i] + u) * 16u).v;
         [[unroll]] for (uint i = 0u; i < W_EACH; i++) f.w_bits[c][i] = FORMAT == WEIGHT_NVFP4 ? w_nv_scale(row_of(i), u * VEC) : 0u;
         [[unroll]] for (uint i = 0u; i < X_EACH; i++) {
-            [[unroll]] for (uint j = 0u; j < X_QUADS; j++) f.x[c][i][j] = LinearRead4(pc.x_addr + uint64_t(x_at_[i] + u * X_QUADS + j) * 16u).v;
+            [[unroll]] for (uint j = 0u; j < X_QUADS; j++)
+                f.x[c][i][j] = LinearRead4(pc.x_addr + uint64_t(x_at_[i] + u * X_QUADS + j) * 16u).v;
             f.x_bits[c][i] = ACT == ACT_BF16 ? 0u : x_block_bits(token_of(i), group_, u * VEC);
         }
     }
@@ -134,7 +135,8 @@ void consume(Fetch f, uint step) {
                     b[n] = CM_B(0.0);
                     [[unroll]] for (uint h = 0u; h < B_EACH; h++) {
                         if (n * B_EACH + h < X_EACH) {
-                            [[unroll]] for (uint e = 0u; e < FRAG_PAIRS; e++) fill_b(b[n], h * FRAG_EACH + e * 2u, x[n * B_EACH + h][k * FRAG_PAIRS + e]);
+                            [[unroll]] for (uint e = 0u; e < FRAG_PAIRS; e++)
+                                fill_b(b[n], h * FRAG_EACH + e * 2u, x[n * B_EACH + h][k * FRAG_PAIRS + e]);
                         }
                     }
                 }
@@ -171,7 +173,8 @@ void finish(uint sub) {
         [[unroll]] for (uint p = 0u; p < PARTS; p++) v += uintBitsToFloat(sum_s[p * REGION + t * OUT_PITCH + q]);
         v *= LANES_UNSCALE;
         if (FORMAT == WEIGHT_NVFP4) v *= vec4(row_scale.v[row], row_scale.v[row + 1u], row_scale.v[row + 2u], row_scale.v[row + 3u]);
-        if (NORM != 0u && pc.norm_addr != uint64_t(0)) NormPut2(norm_address(token, row)).v = uvec2(bf16_pack2(v.x, v.y), bf16_pack2(v.z, v.w));
+        if (NORM != 0u && pc.norm_addr != uint64_t(0))
+            NormPut2(norm_address(token, row)).v = uvec2(bf16_pack2(v.x, v.y), bf16_pack2(v.z, v.w));
         else y_store4(token, row, v);
     }
 }
@@ -182,12 +185,12 @@ const uint NORM_SLICES = SUBGROUP < 128u ? 128u / SUBGROUP : 1u;
 // norm_rows: a subgroup has every PARTS-th token. The sum is that of proj_qkv_norm.comp, in its
 // order: a lane has the sums of NORM_SLICES of its invocations. There is one copy of the code for
 // all of a lane's units, which take turns: it comes from memory.
-void norm_rows(uint sub, uint lane) {
+void norm_rows(uint sub, uint lane, bool rehearsed) {
     [[dont_unroll]] for (uint token = t0_ + sub; token < min(t0_ + TOKENS, pc.tokens); token += PARTS) {
         uvec4 x[NORM_STEPS], g[NORM_STEPS], h[NORM_STEPS];
         [[unroll]] for (uint i = 0u; i < NORM_STEPS; i++) {
             const uint u = min(i * SUBGROUP + lane, NORM_QUADS - 1u);
-            x[i] = NormSeen(norm_address(token, u * 8u)).v;
+            x[i] = NormSeen(norm_number(token, u * 8u, rehearsed)).v;
             norm_weights(u, g[i], h[i]);
         }
         [[dont_unroll]] for (uint i = 0u; i < max(NORM_STEPS, NORM_SLICES); i++) {
@@ -210,7 +213,8 @@ void norm_rows(uint sub, uint lane) {
         [[dont_unroll]] for (uint u = lane; u < NORM_QUADS; u += SUBGROUP) {
             vec4 a, b;
             norm_gains(g[0], h[0], a, b);
-            NormResult(pc.normed_addr + (token * NORM_QUADS + u) * 16u).v = rms_scaled(x[0], r, a, b);
+            const uvec4 y = rms_scaled(x[0], r, a, b);
+            if (!rehearsed) NormResult(pc.normed_addr + (token * NORM_QUADS + u) * 16u).v = y;
             [[unroll]] for (uint i = 0u; i + 1u < NORM_STEPS; i++) {
                 x[i] = x[i + 1u];
                 g[i] = g[i + 1u];
@@ -229,16 +233,19 @@ void main() {
     // Tiles begin at multiples of their size among the rows of all groups, so that each lies in one
     // block of 128.
     row0_ = (group_ * pc.n / CM_M + gl_WorkGroupID.x) * CM_M;
-    [[unroll]] for (uint n = 0u; n < N_TILES; n++) acc[n] = CM_C(0.0);
-    [[unroll]] for (uint i = 0u; i < W_EACH; i++) w_at_[i] = row_of(i) * (pc.k / VEC);
-    [[unroll]] for (uint i = 0u; i < X_EACH; i++) x_at_[i] = x_row(token_of(i), group_) * (pc.k / VEC * X_QUADS);
-    // All subgroups take as many steps; behind the last one x is 0.
-    const uint last = (pc.k + AHEAD * CHUNK - 1u) / (AHEAD * CHUNK) - 1u;
-    [[dont_unroll]] for (uint round = 0u; round <= last; round += PARTS) {
-        Fetch f;
-        fetch(round + sub, f);
-        consume(f, round + sub);
+    const bool rehearsed = rehearses(row0_);
+    if (!rehearsed) {
+        [[unroll]] for (uint n = 0u; n < N_TILES; n++) acc[n] = CM_C(0.0);
+        [[unroll]] for (uint i = 0u; i < W_EACH; i++) w_at_[i] = row_of(i) * (pc.k / VEC);
+        [[unroll]] for (uint i = 0u; i < X_EACH; i++) x_at_[i] = x_row(token_of(i), group_) * (pc.k / VEC * X_QUADS);
+        // All subgroups take as many steps; behind the last one x is 0.
+        const uint last = (pc.k + AHEAD * CHUNK - 1u) / (AHEAD * CHUNK) - 1u;
+        [[dont_unroll]] for (uint round = 0u; round <= last; round += PARTS) {
+            Fetch f;
+            fetch(round + sub, f);
+            consume(f, round + sub);
+        }
+        finish(sub);
     }
-    finish(sub);
-    if (norm_mine(row0_, CM_M)) norm_rows(sub, lane);
+    if (rehearsed || norm_mine(row0_, CM_M)) norm_rows(sub, lane, rehearsed);
 }

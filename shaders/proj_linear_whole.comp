@@ -159,7 +159,9 @@ void keep(Elements v, uint odd) {
 }
 
 void load_a(uint m, uint k, out CM_A a) { coopMatLoad(a, tile_s, m * PITCH + k * CM_K / 8u, PITCH, gl_CooperativeMatrixLayoutRowMajor); }
-void load_b(uint n, uint k, out CM_B b) { coopMatLoad(b, tile_s, (BM + n) * PITCH + k * CM_K / 8u, PITCH, gl_CooperativeMatrixLayoutColumnMajor); }
+void load_b(uint n, uint k, out CM_B b) {
+    coopMatLoad(b, tile_s, (BM + n) * PITCH + k * CM_K / 8u, PITCH, gl_CooperativeMatrixLayoutColumnMajor);
+}
 
 const uint NOTHING = 0u, OF_X = 1u, OF_W = 2u;
 

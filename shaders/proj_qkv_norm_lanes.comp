@@ -58,7 +58,7 @@ void kv_row(uint t, uint lane) {
     kv_out_put(t * KV_UNITS + lane, rms_scaled(w, r, a, b));
 }
 
-// Arrays stay in here: handed to functions they cost an H100 0.5 us. The last step may end within
+// Arrays stay in here: handed to functions they cost 0.5 us. The last step may end within
 // the invocations.
 void query_row(uint t, uint lane) {
     const bool f32 = pc.qr_f32 != 0u;

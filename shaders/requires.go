@@ -5,13 +5,17 @@ import "slices"
 // The features of a kernel whose page pools are reached by device address.
 var deviceAddress = []string{"bufferDeviceAddress", "shaderInt64"}
 
-// The features of an attention kernel that multiplies with cooperative matrices of
-// f16 or bf16. Its pools are reached by address, and it is built for one subgroup
-// size, with every subgroup full.
+// The features of a kernel with cooperative matrices of f16 or bf16, which is built for one
+// subgroup size, with every subgroup full. One that reaches its memory by address needs more.
 var (
-	matrix     = slices.Concat(deviceAddress, []string{"cooperativeMatrix", "vulkanMemoryModel", "shaderFloat16", "subgroupSizeControl", "computeFullSubgroups"})
-	matrixF16  = append(slices.Clone(matrix), "coopmat.f16.f32")
-	matrixBF16 = append(slices.Clone(matrix), "coopmat.bf16.f32", "shaderBFloat16Type", "shaderBFloat16CooperativeMatrix")
+	matrixUnits = []string{
+		"cooperativeMatrix", "vulkanMemoryModel", "shaderFloat16", "subgroupSizeControl", "computeFullSubgroups"}
+	matrixUnitsF16  = append(slices.Clone(matrixUnits), "coopmat.f16.f32")
+	matrixUnitsBF16 = append(slices.Clone(matrixUnits),
+		"coopmat.bf16.f32", "shaderBFloat16Type", "shaderBFloat16CooperativeMatrix")
+
+	matrixF16  = slices.Concat(deviceAddress, matrixUnitsF16)
+	matrixBF16 = slices.Concat(deviceAddress, matrixUnitsBF16)
 )
 
 // The features of a kernel whose invocations pass numbers on inside subgroups of a known
@@ -54,8 +58,8 @@ var requires = map[string][]string{
 	"idx_logits_lanes_raw_cm":        append(slices.Clone(matrixF16), "subgroupShuffle", "subgroupArithmetic"),
 	"idx_topk_lanes":                 lanes,
 	"idx_topk_tiles_da":              slices.Concat(lanes, deviceAddress),
-	"num_layout_cm":                  matrixF16[2:],
-	"num_layout_cmb":                 matrixBF16[2:],
+	"num_layout_cm":                  matrixUnitsF16,
+	"num_layout_cmb":                 matrixUnitsBF16,
 	"proj_linear_da":                 deviceAddress,
 	"proj_linear_tokens1to8_da":      deviceAddress,
 	"proj_linear_tokens8to16_da":     deviceAddress,

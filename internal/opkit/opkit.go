@@ -9,7 +9,6 @@ import (
 	"math"
 	"slices"
 
-	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -269,17 +268,4 @@ func Bit(n uint, set bool) uint32 {
 		return 1 << n
 	}
 	return 0
-}
-
-// MatrixRegisters is tuning.Device.MatrixRegisters by the profile for devices that nobody has
-// measured.
-func MatrixRegisters(subgroup, threads int) int {
-	p, _ := tuning.For(&vk.Adapter{})
-	return p.Device.MatrixRegisters(subgroup, threads)
-}
-
-// Workgroups is tuning.Device.WorkgroupsOf by the profile that suits the device.
-func Workgroups(a *vk.Adapter, each int) int {
-	p, _ := tuning.For(a)
-	return p.Device.WorkgroupsOf(a, each)
 }

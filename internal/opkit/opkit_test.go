@@ -104,21 +104,3 @@ func TestLayoutWords(t *testing.T) {
 		t.Errorf("less than one for each lane: %v", got)
 	}
 }
-
-// What the driver says of compute units counts; without, the type does.
-func TestWorkgroups(t *testing.T) {
-	for _, c := range []struct {
-		units uint32
-		kind  vk.DeviceType
-		each  int
-		want  int
-	}{
-		{132, vk.TypeDiscrete, 1, 132}, {132, vk.TypeDiscrete, 2, 264}, {16, vk.TypeIntegrated, 2, 32},
-		{0, vk.TypeDiscrete, 1, 32}, {0, vk.TypeVirtual, 2, 64}, {0, vk.TypeIntegrated, 1, 16}, {0, vk.TypeOther, 2, 32},
-		{0, vk.TypeCPU, 1, 8}, {0, vk.TypeCPU, 2, 8},
-	} {
-		if got := Workgroups(&vk.Adapter{Type: c.kind, Caps: vk.Caps{ComputeUnits: c.units}}, c.each); got != c.want {
-			t.Errorf("%d compute units, %v, %d each: %d, want %d", c.units, c.kind, c.each, got, c.want)
-		}
-	}
-}

@@ -26,8 +26,8 @@ type TopK struct {
 	// of idx_topk_tiles.
 	LaneBits int
 	// LaneEntries are the builds, ascending, by the entries that a workgroup holds in shared
-	// memory: small ones share a compute unit, the largest sets which rows need no slices. H100: one
-	// row of 8192 entries takes 8.5 us whole, 10.4 in 4 slices; 9216 fill 48 KiB.
+	// memory: small ones share a compute unit, the largest sets which rows need no slices. H100:
+	// one row of 8192 entries takes 8.5 us whole, 10.4 in 4 slices; 9216 fill 48 KiB.
 	LaneEntries []int
 	// LaneSlice is the length that slices are cut to where rows are few, in entries. H100, K 512,
 	// one row: of 16384 entries 10.8 us in 4 slices, 13.2 in 2; of 65536 14.3 in 8, 14.9 in 16.
@@ -42,8 +42,9 @@ type TopK struct {
 	// invocations, rows of 262144 entries in tiles of 16 fit.
 	TileQuads int
 	// TileRows is from how many times K entries a row is selected from by tiles where
-	// idx_topk_lanes could take it, too: in a step the kernel's code has to be fetched. H100, K 512,
-	// one row: of 65536 entries 11.7 us against 13.1; of 32768 11.0 against 11.2, and 3 more in a step.
+	// idx_topk_lanes could take it, too: in a step the kernel's code has to be fetched. H100, K
+	// 512, one row: of 65536 entries 11.7 us against 13.1; of 32768 11.0 against 11.2, and 3 more
+	// in a step.
 	TileRows int
 }
 

@@ -46,15 +46,14 @@ func openFake(t testing.TB, m *fakemodel.Model, shards int, o model.CheckpointOp
 	return c, err
 }
 
-// wanted is what a part of a matrix has to mean: rows r to s and columns a to b of
-// stacked tensors of k columns.
+// wanted is a part of stacked tensors of k columns: rows r to s and columns a to b.
 type wanted struct {
 	names      []string
 	k          int
 	r, s, a, b int
 }
 
-// wants lists what the matrices of a layer have to mean, in the order of Matrices.
+// wants lists what the matrices of a layer mean, in the order of Matrices.
 func wants(c model.Config, kind string, rank, ranks int) []wanted {
 	part := func(n int) (int, int) { return n / ranks * rank, n / ranks * (rank + 1) }
 	all := func(k, n int, names ...string) wanted { return wanted{names, k, 0, n, 0, k} }
@@ -73,7 +72,7 @@ func wants(c model.Config, kind string, rank, ranks int) []wanted {
 	return list
 }
 
-// decode takes the bytes of a matrix apart as Format describes them.
+// decode reads the bytes of a matrix as Format describes them.
 func decode(t *testing.T, m *model.Matrix) []float32 {
 	t.Helper()
 	data, scales := must[[]byte](t)(m.Data.Bytes()), must[[]byte](t)(m.Scales.Bytes())
@@ -106,8 +105,8 @@ func decode(t *testing.T, m *model.Matrix) []float32 {
 	return v
 }
 
-// compare holds the matrices of a layer against the model's values. Where exact is
-// not set, they may be rounded to bf16.
+// compare compares the matrices of a layer with the model's values. Unless exact, they may be
+// rounded to bf16.
 func compare(t *testing.T, m *fakemodel.Model, c *model.Checkpoint, l *model.LayerWeights, exact bool) {
 	t.Helper()
 	for i, w := range wants(c.Config, c.Config.Layers[l.Layer].Name, c.Rank, c.Ranks) {
@@ -331,7 +330,7 @@ func TestCheckpointErrors(t *testing.T) {
 	}
 }
 
-// Tensors that are of no use here do not get in the way.
+// Tensors outside of attention, and those that nothing reads, are ignored.
 func TestCheckpointIgnores(t *testing.T) {
 	m := fake(t, fakemodel.Options{})
 	m.Add("mtp.0.attn.wq_a.weight", safetensors.BF16, 4)
@@ -444,8 +443,8 @@ func TestBlob(t *testing.T) {
 	}
 }
 
-// However a header is damaged, and whatever one byte of the data becomes, the file is
-// refused with a typed error or gives layers whose bytes can be read.
+// A file with a damaged header or any byte of data changed is refused with a typed error, or gives
+// layers whose bytes can be read.
 func FuzzOpen(f *testing.F) {
 	cfg := fakemodel.Config(1)
 	cfg.Hidden, cfg.Heads, cfg.Groups, cfg.QRank, cfg.ORank = 8, 1, 1, 16, 16

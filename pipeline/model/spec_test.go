@@ -26,8 +26,8 @@ func TestSpecs(t *testing.T) {
 	assert.Nil(t, model.Window.Pool(model.StoreEntries))
 }
 
-// borrowing are layers as those of V4.1: with a compressor and an
-// indexer, with an indexer over borrowed keys, and with borrowed picks.
+// borrowing are layers like those of V4.1: one with a compressor and an indexer, one with an
+// indexer over borrowed keys, and two with borrowed picks.
 func borrowing() []model.Layer {
 	window := model.Window.Pools[0]
 	full := model.LayerSpec{Name: "full", Ratio: 1, Picks: model.PickOwn, Pools: []model.PoolSpec{window,

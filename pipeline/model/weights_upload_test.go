@@ -84,8 +84,8 @@ func TestUpload(t *testing.T) {
 	}
 }
 
-// An upload that is cancelled, or that runs out of memory, leaves nothing behind: the
-// test kit fails the test when the device is closed with something still open.
+// A cancelled upload, or one that runs out of memory, leaves nothing allocated: the test kit fails
+// the test otherwise.
 func TestUploadEnds(t *testing.T) {
 	dev := testkit.Device(t)
 	c, err := openFake(t, fake(t, fakemodel.Options{}), 1, model.CheckpointOptions{})

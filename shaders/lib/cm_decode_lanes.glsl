@@ -2,7 +2,8 @@
 // Two barriers a tile:
 //
 //   scores of t+1, V of t into registers
-//   acc += P V of t, sums of the scores of t+1, rows of t+2 over those of t, load rows of t+3, weights of t+1
+//   acc += P V of t, sums of the scores of t+1, rows of t+2 over those of t, load rows of t+3,
+//   weights of t+1
 //
 // The kernel declares cm_find (lib/cm_decode.glsl) and cm_locate (lib/cm_locate.glsl).
 #ifndef LIB_CM_DECODE_LANES_GLSL

@@ -4,8 +4,9 @@
 //
 // What the elements lack of the numbers' scale:
 //   FP8, f16    every code is exact, times 2^-8
-//   MXFP4, f16  a row is scaled so that its largest block scale becomes 2; exact for blocks down to 2^-24 of it, and wrong by at
-//               most 2^-25 where the largest code is 12 below that. The row's part is cm_row_scale
+//   MXFP4, f16  a row is scaled so that its largest block scale becomes 2; exact for blocks down
+//               to 2^-24 of it, and wrong by at most 2^-25 where the largest code is 12 below that.
+//               The row's part is cm_row_scale
 //   bf16        nothing: exact for either format
 // CM_UNSCALE is what a product of a query's and a key's elements has to be multiplied by. An E4M3
 // NaN code counts as 480 in f16.

@@ -20,7 +20,8 @@
 //
 // The kernel declares before the include:
 //
-//   HG, TILE, THREADS, SUBGROUP, CM_M, CM_N, CM_K, KSPLIT   attention/matrix.go chooses them, its test has the rules
+//   HG, TILE, THREADS, SUBGROUP, CM_M, CM_N, CM_K, KSPLIT   by attention/matrix.go; its test has
+//                the rules
 //   BUFFERS      1 or 2: tiles of rows in shared memory
 //   KEEP_TOP     whether the true maximum of the scores is wanted
 //   q, dst (uvec4 rows[]), part_out, part_ml (vec4 rows[])  storage buffers
@@ -28,7 +29,8 @@
 //
 // and after it, before lib/cm_mla_tiles.glsl, how rows and queries come in: see there.
 //
-// Shared memory, bytes: BUFFERS*TILE*1040 + KSPLIT*HG*(4*TILE + 16) + HG*(2*TILE + 20) + 80*TILE + 4.
+// Shared memory, bytes:
+//   BUFFERS*TILE*1040 + KSPLIT*HG*(4*TILE + 16) + HG*(2*TILE + 20) + 80*TILE + 4
 //
 // Drivers stop unrolling loops in a kernel that has grown too long, and then keep fragments in
 // memory, which is three times slower. So what is written out several times has to stay short.

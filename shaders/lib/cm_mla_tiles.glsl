@@ -1,14 +1,17 @@
 // How rows and queries come in, and how a split ends; goes with lib/cm_mla.glsl, after which the
 // kernel declares
 //
-//   struct CmRow                                            one invocation's share of a row as it lies in memory
-//   uvec2 cm_find(uint t, uint j)                           reads what says where entry j lies
-//   uvec4 cm_locate(uvec2 found, uint j, bool inside)       its place, as cm_fetch wants it; .w is ~0 if the row counts, else 0
-//   void cm_fetch(uvec4 where, out CmRow row)               starts loading; no branch
-//   void cm_keep(CmRow row, uint mask, uint at)             writes the share to row `at` of kv_s, zeros where masked
-//   uint cm_q_place(uint i)                                 which unit of some head tiles an invocation brings in as its i-th
-//   void cm_prepare_output(uint t)                          begins what cm_output needs
-//   uvec4 cm_output(vec4 x, vec4 y)                         8 neighbouring numbers of the output as bf16
+//   struct CmRow                                        an invocation's share of a row in memory
+//   uvec2 cm_find(uint t, uint j)                       reads what says where entry j lies
+//   uvec4 cm_locate(uvec2 found, uint j, bool inside)   its place for cm_fetch; .w is ~0 if the
+//                                                       row counts, else 0
+//   void cm_fetch(uvec4 where, out CmRow row)           starts loading; no branch
+//   void cm_keep(CmRow row, uint mask, uint at)         writes the share to row `at` of kv_s,
+//                                                       zeros where masked
+//   uint cm_q_place(uint i)                             the unit of some head tiles that an
+//                                                       invocation brings in as its i-th
+//   void cm_prepare_output(uint t)                      begins what cm_output needs
+//   uvec4 cm_output(vec4 x, vec4 y)                     8 neighbouring output numbers as bf16
 //
 // The kernel has the loop over tiles:
 //

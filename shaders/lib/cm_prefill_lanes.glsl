@@ -1,7 +1,8 @@
 // Sparse MLA of one (token, heads, split) for prefill, in lanes; lib/cm_lanes.glsl has the formula.
 // Two barriers a tile:
 //
-//   load rows of t+1, scores of t | weights of t, acc += P V of t-1, rows of t+1 to shared memory over those of t-1
+//   load rows of t+1, scores of t |
+//   weights of t, acc += P V of t-1, rows of t+1 to shared memory over those of t-1
 #ifndef LIB_CM_PREFILL_LANES_GLSL
 #define LIB_CM_PREFILL_LANES_GLSL
 #include "cm_lanes.glsl"

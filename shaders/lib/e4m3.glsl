@@ -4,12 +4,14 @@
 #ifndef LIB_E4M3_GLSL
 #define LIB_E4M3_GLSL
 
-// e4m3_encode_bits: binary32 bits to an E4M3 byte. Integers round, and the one sum is exact wherever it decides, so that neither the
-// device's rounding mode nor its treatment of subnormals can change a code.
+// e4m3_encode_bits: binary32 bits to an E4M3 byte. Integers round, and the one sum is exact
+// wherever it decides. So neither the device's rounding mode nor its treatment of subnormals can
+// change a code.
 uint e4m3_encode_bits(uint u) {
     uint a = u & 0x7FFFFFFFu;
-    // Below 2^-6 codes are multiples of 2^-9, and the sum with 2^-6 has just these as its first three fraction bits. For it to be
-    // exact from 2^-17 on the lowest 11 bits become one that says whether any was set; what is smaller rounds to 0 in any case.
+    // Below 2^-6 codes are multiples of 2^-9, and the sum with 2^-6 has just these as its first
+    // three fraction bits. To make it exact from 2^-17 on, the lowest 11 bits become one that says
+    // whether any was set; what is smaller rounds to 0 in any case.
     uint sticky = (a | ((a & 0x7FFu) + 0x7FFu)) & 0x7FFFF800u;
     precise float raised = uintBitsToFloat(sticky) + 0.015625;
     bool tiny = a < 0x3C800000u;
@@ -21,10 +23,11 @@ uint e4m3_encode_bits(uint u) {
 
 uint e4m3_encode(float x) { return e4m3_encode_bits(floatBitsToUint(x)); }
 
-// e4m3_codes4: the magnitudes of four finite numbers as codes, one a byte, where numbers come 2^7 times too large and are
-// below 464 * 2^7. With the power of two p at or below a number, but no less than 2 = 2^7 * 2^-6, the sum with 2^20 p has units of p/8
-// in its last place: 8 to 16 of them, or 0 to 8 below 2, and its other low bits are 0. p brings 8 for each octave from 2 on, and its
-// exponent, 128 there, leaves no more than that in the low byte.
+// e4m3_codes4: the magnitudes of four finite numbers as codes, one a byte. Numbers come 2^7 times
+// too large and are below 464 * 2^7. Let p be the power of two at or below a number, at least
+// 2 = 2^7 * 2^-6. The sum with 2^20 p has units of p/8 in its last place: 8 to 16 of them, or 0 to 8
+// below 2, and its other low bits are 0. p brings 8 for each octave from 2 on, and its exponent, 128
+// there, leaves no more than that in the low byte.
 uint e4m3_codes4(vec4 y) {
     uvec4 code;
     for (uint j = 0u; j < 4u; j++) {

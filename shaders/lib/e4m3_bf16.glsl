@@ -1,18 +1,20 @@
-// Eight E4M3 codes and the UE8M0 byte of their block as bf16, by moving bits: a normal code is a bf16 number whose exponent has
-// another bias, and the scale adds to the exponent. Codes below 2^-6, NaN and scales at the ends of their range go the long way.
+// Eight E4M3 codes and the UE8M0 byte of their block as bf16, by moving bits. A normal code is a
+// bf16 number whose exponent has another bias, and the scale adds to the exponent. Codes below 2^-6,
+// NaN and scales at the ends of their range go the long way.
 #ifndef LIB_E4M3_BF16_GLSL
 #define LIB_E4M3_BF16_GLSL
 #include "bf16.glsl"
 #include "e4m3.glsl"
 #include "ue8m0.glsl"
 
-// e4m3_normal: no code of the eight is a NaN or below 2^-6 (8, without its sign). No byte of the sums carries into another.
+// e4m3_normal: no code of the eight is a NaN or below 2^-6 (8, without its sign). No byte of the
+// sums carries into another.
 bool e4m3_normal(uvec2 codes) {
     const uvec2 least = (codes | 0x80808080u) - 0x08080808u, nan = (codes & 0x7F7F7F7Fu) + 0x01010101u;
     return (least.x & ~nan.x & least.y & ~nan.y & 0x80808080u) == 0x80808080u;
 }
 
-// e4m3_moved: the codes in bytes 1 and 3 of w, their exponents raised by that of both halves of raise.
+// e4m3_moved: the codes in bytes 1 and 3 of w, with exponents raised by the halves of raise.
 uint e4m3_moved(uint w, uint raise) { return (((w >> 4) & 0x07F007F0u) | (w & 0x80008000u)) + raise; }
 
 uvec2 e4m3_moved4(uint w, uint raise) {

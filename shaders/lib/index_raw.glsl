@@ -1,5 +1,5 @@
-// Turns and quantises the indexer's queries on their way to shared memory, for idx_logits_lanes.comp
-// with RAW_QUERIES.
+// Turns and quantises the indexer's queries on their way to shared memory, for
+// idx_logits_lanes.comp with RAW_QUERIES.
 //
 // RAW_PARTS invocations have a head each, and each of them 8 neighbouring numbers of either half of
 // it, so that all have as much to turn. Codes, scales and weights have the bits of
@@ -79,8 +79,8 @@ void quantise_queries() {
     }
 }
 
-// store_queries: decodes them by way of matrices, as idx_logits_lanes.comp does those of memory, but
-// by single loads of a lane, so that there are shares for twice as many subgroups.
+// store_queries: decodes them by way of matrices, as idx_logits_lanes.comp does those of memory,
+// but by single loads of a lane, so that there are shares for twice as many subgroups.
 void store_queries() {
     const uint TOGETHER = STEPS / LOADS;
     [[dont_unroll]] for (uint i = gl_SubgroupID; i < HEAD_TILES * LOADS; i += SUBGROUPS) {

@@ -1,6 +1,7 @@
-// Sums and maxima over invocations that lie 2^n apart in a workgroup of 128, passed on inside subgroups and, where these are smaller,
-// through shared memory: the same bits for every size. Declare the specialisation constant SUBGROUP before; gl_SubgroupSize is it, and
-// subgroups are full. All invocations call these together.
+// Sums and maxima over invocations that lie 2^n apart in a workgroup of 128. Numbers pass inside
+// subgroups and, where these are smaller, through shared memory: the same bits for every size.
+// Declare the specialisation constant SUBGROUP before; gl_SubgroupSize is it, and subgroups are
+// full. All invocations call these together.
 //
 // Features: subgroupShuffle, and subgroupSizeControl with computeFullSubgroups.
 #ifndef LIB_LANES_GLSL

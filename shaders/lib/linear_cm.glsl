@@ -1,10 +1,11 @@
 // Eight stored numbers of a linear layer as elements of cooperative matrices.
 //
-// bf16 (CM_BF16)  every bf16 number and E4M3 code times a power of two is exact, and so is E2M1
-// times an E4M3 scale. f16             E4M3 weights are kept relative to the largest scale of their
-// rows (WEIGHT_REF, a power of two), so that scales of any
-//                 size work: exact to 2^-15 of it, then with steps of 2^-24. bf16 weights and activations beyond +-65504 count as that,
-//                 and below 2^-14 come in steps of 2^-24. E2M1 times E4M3 is exact.
+// bf16 (CM_BF16): every bf16 number and E4M3 code times a power of two is exact, and so is E2M1
+//   times an E4M3 scale.
+// f16: E4M3 weights are kept relative to the largest scale of their rows (WEIGHT_REF, a power of
+//   two), so that scales of any size work: exact to 2^-15 of it, then with steps of 2^-24. bf16
+//   weights and activations beyond +-65504 count as that, and below 2^-14 come in steps of 2^-24.
+//   E2M1 times E4M3 is exact.
 //
 // Of an f32 scale only the power of two is multiplied here; its fraction is the sums'.
 // Sums come WEIGHT_UNSCALE times too small.

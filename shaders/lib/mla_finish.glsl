@@ -2,7 +2,7 @@
 // Scores live in base 2: m is the reference exponent that l and the accumulator
 // are relative to, l = sum of exp2(s_j - m), and the sink joins only here:
 //
-//   out = acc / (l + exp2(sink - m)),   lse = ln 2 * (m + log2 l),   out = 0 and lse = +inf if l = 0
+//   out = acc / (l + exp2(sink - m)),  lse = ln 2 * (m + log2 l);  out = 0 and lse = +inf if l = 0
 //
 // Infinities are told apart on the bits and written as bits: a device need not
 // preserve them in arithmetic.

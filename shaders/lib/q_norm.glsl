@@ -1,11 +1,13 @@
-// Queries divided by their root mean square, of which the last 64 of 512 numbers are turned: words of two bf16 that lie beside each
-// other. proj_q_insert.comp does it in a launch of its own, attn_decode_cm.comp on the way to what it multiplies; both have the same bits,
-// for both take sums in the order of lib/rms.glsl, of 32 invocations with units u and u + 32 of a head.
+// Queries divided by their root mean square, the last 64 of 512 numbers turned. A word is two
+// neighbouring bf16. proj_q_insert.comp does it in a launch of its own, attn_decode_cm.comp as it
+// loads queries. The bits are the same: both add in the order of lib/rms.glsl, over 32 invocations
+// with units u and u + 32 of a head.
 // Goes with lib/rms.glsl and lib/rope.glsl.
 #ifndef LIB_Q_NORM_GLSL
 #define LIB_Q_NORM_GLSL
 
-// q_turned, q_scaled: of a row whose sum of squares is below RMS_MOST: it has no NaNs and no infinities, and stays so.
+// q_turned, q_scaled: of a row whose sum of squares is below RMS_MOST, so that it has neither NaNs
+// nor infinities and gets none.
 uint q_turned(uint word, float r, vec2 cos_sin) {
     precise vec2 y = bf16_unpack2(word) * r;
     const vec2 z = rope_rotate(y, cos_sin);

@@ -1,4 +1,5 @@
-// What the builds of the norms of query and K rows have in common. Include lib/kv_page.glsl and lib/tensors.glsl before.
+// What the norms of query and K rows have in common. Include lib/kv_page.glsl and lib/tensors.glsl
+// before.
 #ifndef LIB_QKV_NORM_GLSL
 #define LIB_QKV_NORM_GLSL
 #include "lib/bf16.glsl"

@@ -41,8 +41,9 @@ uint rms_pack2(float lo, float hi) {
     return ((a + 0x7FFFu + ((a >> 16) & 1u)) >> 16) | ((b + 0x7FFFu + ((b >> 16) & 1u)) & 0xFFFF0000u);
 }
 
-// rms_scaled: 8 values times r and then their weights, a of the first four and b of the last. NaNs are seldom, looked for in all
-// values at once and packed by a loop: in a whole step instructions come from memory, those that are not used, too.
+// rms_scaled: 8 values times r and then their weights, a of the first four and b of the last. NaNs
+// are rare. They are looked for in all values at once and packed by a loop, because in a whole step
+// instructions come from memory, unused ones too.
 uvec4 rms_scaled(uvec4 w, float r, vec4 a, vec4 b) {
     precise vec4 x = (vec4(bf16_unpack2(w.x), bf16_unpack2(w.y)) * r) * a;
     precise vec4 y = (vec4(bf16_unpack2(w.z), bf16_unpack2(w.w)) * r) * b;

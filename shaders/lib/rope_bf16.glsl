@@ -81,8 +81,8 @@ uint rope_bf16(uint word, vec2 cos_sin) {
     return ((x_small ? small : plain) & 0xFFFFu) | ((y_small ? small : plain) & 0xFFFF0000u);
 }
 
-// rope_bf16_words: the four pairs of four words, forward, the first two by near. What is seldom is one loop and not four copies:
-// in a whole step instructions come from memory, and unused ones beside used ones come with them.
+// rope_bf16_words: the four pairs of four words, forward, the first two by near. The rare case is a
+// loop and not four copies, because in a whole step instructions come from memory, unused ones too.
 uvec4 rope_bf16_words(uvec4 w, vec4 near, vec4 far) {
     if (rope_bf16_usual(w)) {
         return uvec4(rope_bf16_plain(w.x, near.xy), rope_bf16_plain(w.y, near.zw), rope_bf16_plain(w.z, far.xy), rope_bf16_plain(w.w, far.zw));

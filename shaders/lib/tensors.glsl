@@ -1,15 +1,18 @@
-// Tensors of one element type, counted from their start in 32 bits. Include kv_page.glsl first, declare the push block with the member
+// Tensors of one element type, counted from their start in 32 bits. Include kv_page.glsl first,
+// declare the push block with the member
 //
 //   KV_ADDR name_addr;
 //
 // and then, reached by descriptor or with KV_DA by address as for KV_POOL:
 //
-// TENSOR(type, name, binding)      type name_at(uint i)
-// TENSOR_EARLY(type, name, binding) the same, loaded where that is written: compilers move other loads to where they are used
-// TENSOR_OUT(type, name, binding)  void name_put(uint i, type v)
+//   TENSOR(type, name, binding)        type name_at(uint i)
+//   TENSOR_EARLY(type, name, binding)  the same, loaded where it is written; compilers move other
+//                                      loads to where they are used
+//   TENSOR_OUT(type, name, binding)    void name_put(uint i, type v)
 //
-// for the types int, uint, float, uvec2 and uvec4. A kernel that binds nothing begins to read memory about 0.3 us earlier on an H100: a
-// descriptor is itself in memory, and push constants are not.
+// for the types int, uint, float, uvec2 and uvec4. A kernel that binds nothing begins to read memory
+// earlier (docs/design/step.md), because a descriptor is itself in memory and push constants are
+// not.
 #ifndef LIB_TENSORS_GLSL
 #define LIB_TENSORS_GLSL
 

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -123,7 +124,7 @@ func matrixRate(ctx context.Context, dev *vk.Device, reps int) (float64, string,
 }
 
 func matrixLoop(ctx context.Context, dev *vk.Device, reps int, code shaders.Kernel, s vk.CoopMatShape) (float64, error) {
-	groups, rounds := uint32(opkit.Workgroups(dev.Adapter(), 16)), uint32(2000)
+	groups, rounds := uint32(tuning.Of(dev).Device.WorkgroupsOf(dev.Adapter(), 16)), uint32(2000)
 	if slow(dev) {
 		groups, rounds = 16, 200
 	}

@@ -552,8 +552,7 @@ func TestCoreDivision(t *testing.T) {
 			assert.Equal(t, chunks.topK, ones.topK, "picks")
 			if !testing.Short() {
 				k, _ := l.kind(t, dev, tokens, "")
-				variant, _ := k.Variants()
-				l.reference(t, tokens, steps, ones, variant)
+				l.reference(t, tokens, steps, ones, k.mla.op.Variant())
 			}
 		})
 	}

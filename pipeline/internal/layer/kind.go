@@ -277,14 +277,6 @@ func (k *Kind) TopK() tensor.Tensor {
 	return k.picks.topK
 }
 
-// Variants are those in use of the attention and, with an indexer, of its scores.
-func (k *Kind) Variants() (attention, scores string) {
-	if k.picks != nil {
-		scores = k.picks.pick.Variant()
-	}
-	return k.mla.op.Variant(), scores
-}
-
 // Bytes is the memory that the kind and its layers share, scratch included.
 func (k *Kind) Bytes() uint64 {
 	if k == nil || k.arena == nil {
