@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/attention"
@@ -22,9 +23,7 @@ func (l *coreLayer) reference(t *testing.T, tokens int, steps [][]part, got core
 	t.Helper()
 	noErr := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 	}
 	for n, parts := range steps {
 		h := newCoreStep(tokens, parts)
@@ -95,9 +94,8 @@ func (l *coreLayer) samePools(t *testing.T, got coreResult) {
 		default:
 			cmp.Exact(fmt.Sprint("pool ", i), a, b)
 		}
-		if r := cmp.Result(); !r.Pass {
-			t.Error(r.Detail)
-		}
+		r := cmp.Result()
+		assert.True(t, r.Pass, r.Detail)
 	}
 }
 
@@ -121,18 +119,15 @@ func (l *coreLayer) attended(t *testing.T, step string, h coreStep, win, comp *a
 			v, err := attention.DecodeSpreadRef(q, coreHeads, win, comp, l.sink, attention.DefaultScale)
 			return v[:min(len(v), len(out))], err
 		})
-	if r := cmp.Result(); !r.Pass {
-		t.Fatalf("%s: %s", step, r.Detail)
-	}
+	r := cmp.Result()
+	require.True(t, r.Pass, "%s: %s", step, r.Detail)
 }
 
 // keep remembers the entries of a step for the comparison at the end.
 func (l *coreLayer) keep(t *testing.T, pool int, x cache.CompressHost) {
 	t.Helper()
 	e, err := x.Entries()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	l.entries[pool] = append(l.entries[pool], e...)
 }
 
@@ -168,8 +163,6 @@ func (l *coreLayer) referencePicks(t *testing.T, h coreStep, slots func(pool, pa
 	if err == nil {
 		err = indexer.LogitsRef(s, logits)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return indexer.TopKRef(logits, s.Width, s.Lens, coreTopK)
 }
