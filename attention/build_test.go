@@ -1,10 +1,11 @@
 package attention_test
 
 import (
-	"errors"
 	"fmt"
-	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
@@ -23,9 +24,8 @@ func TestBuilds(t *testing.T) {
 				if err := attention.CanDecode(dev.Adapter(), v.Name, heads); err != nil {
 					t.Skip(err)
 				}
-				if _, err := attention.NewDecoder(dev, attention.DecoderConfig{Heads: heads, WindowPage: 64, CompressedPage: 2, Variant: v.Name}); err != nil {
-					t.Error(err)
-				}
+				_, err := attention.NewDecoder(dev, attention.DecoderConfig{Heads: heads, WindowPage: 64, CompressedPage: 2, Variant: v.Name})
+				assert.NoError(t, err)
 			})
 		}
 	}
@@ -38,9 +38,9 @@ func TestUnknownDecoder(t *testing.T) {
 	for _, name := range []string{"fastest", attention.TwoPassPrefix + "fastest"} {
 		_, made := attention.NewDecoder(dev, attention.DecoderConfig{Heads: 5, WindowPage: 16, Variant: name})
 		for _, err := range []error{made, attention.CanDecode(dev.Adapter(), name, 5)} {
-			if !errors.Is(err, vk.ErrArgument) || !strings.Contains(err.Error(), " base da twopass-") || !strings.Contains(err.Error(), name) {
-				t.Errorf("%s: %v", name, err)
-			}
+			require.ErrorIs(t, err, vk.ErrArgument)
+			require.Contains(t, err.Error(), " base da twopass-")
+			assert.Contains(t, err.Error(), name)
 		}
 	}
 }

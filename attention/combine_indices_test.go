@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 )
@@ -33,8 +35,7 @@ func TestCombineIndicesRef(t *testing.T) {
 		}
 	}
 	for k, width := range map[int]int{0: 128, 512: 640, 1024: 1152, 8192: 8320} {
-		if got := attention.CombinedWidth(k, 128); got != width {
-			t.Errorf("CombinedWidth(%d) = %d, want %d", k, got, width)
-		}
+		got := attention.CombinedWidth(k, 128)
+		assert.Equal(t, width, got, "CombinedWidth(%d) = %d", k, got)
 	}
 }

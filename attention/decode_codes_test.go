@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
@@ -34,9 +36,7 @@ func TestDecodeCodes(t *testing.T) {
 		}
 	}
 	want := make([]uint16, rows*attention.D)
-	if err := cache.GatherSlotsRef(want, s.win.Pool, s.win.Layout, slots); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, cache.GatherSlotsRef(want, s.win.Pool, s.win.Layout, slots))
 	for _, v := range []string{attention.VariantBase, attention.VariantDA} {
 		if attention.CanDecode(dev.Adapter(), v, s.heads) != nil || testkit.LeftOut(v) {
 			continue

@@ -6,6 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
@@ -32,9 +35,7 @@ func TestDecodeInverseRope(t *testing.T) {
 				cfg := s.config(v)
 				cfg.Splits, cfg.Workgroups = c.splits, c.workgroups
 				want, _ := s.decode(t, dev, cfg)
-				if err := projection.InverseRopeRef(want, heads, positions, table); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, projection.InverseRopeRef(want, heads, positions, table))
 				op := must[*attention.Decoder](t)(attention.NewDecoder(dev, cfg))
 				r := verify.NewRig(t.Context(), dev)
 				defer r.Close()
@@ -62,9 +63,7 @@ func TestDecodeInverseRope(t *testing.T) {
 				refuses(t, dev, "InverseRope.Positions", func(rec *vk.Recorder) error { return op.Record(rec, bad) })
 				r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
 				got := must[verify.Arrays](t)(r.Results(map[string]tensor.Tensor{"out": a.Out}))
-				if !slices.Equal(got["out"].U16(), want) {
-					t.Error("other bits than those of two launches")
-				}
+				assert.True(t, slices.Equal(got["out"].U16(), want), "other bits than those of two launches")
 			})
 		}
 	}

@@ -1,11 +1,13 @@
 package attention_test
 
 import (
-	"errors"
 	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
@@ -29,9 +31,7 @@ var analytic = []struct {
 		return step{4, make([]uint16, 4*attention.D), set(t, 64, 1, normal(rng, 21*attention.D)), nil, []float32{inf(-1), 0, 2, inf(1)}}
 	}, func(t *testing.T, s step, out []uint16, lse []float32) {
 		rows := make([]uint16, 21*attention.D)
-		if err := cache.GatherSlotsRef(rows, s.win.Pool, s.win.Layout, s.win.Indices); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, cache.GatherSlotsRef(rows, s.win.Pool, s.win.Layout, s.win.Indices))
 		for h, sink := range s.sink {
 			if d := math.Abs(float64(lse[h]) - math.Log(21)); d > 1e-6 {
 				t.Errorf("lse %g, want ln 21", lse[h])
@@ -52,20 +52,16 @@ var analytic = []struct {
 		return step{3, normal(rng, 3*attention.D), set(t, 2, 1, normal(rng, attention.D)), nil, nil}
 	}, func(t *testing.T, s step, out []uint16, lse []float32) {
 		row := make([]uint16, attention.D)
-		if err := cache.GatherSlotsRef(row, s.win.Pool, s.win.Layout, s.win.Indices); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, cache.GatherSlotsRef(row, s.win.Pool, s.win.Layout, s.win.Indices))
 		for h := range 3 {
-			if !slices.Equal(out[h*attention.D:][:attention.D], row) {
-				t.Errorf("head %d is not the row, bit for bit", h)
-			}
+			assert.True(t, slices.Equal(out[h*attention.D:][:attention.D], row), "head %d is not the row, bit for bit", h)
 			var dot float64
 			for d := range attention.D {
 				dot += float64(numfmt.BF16Decode(row[d])) * float64(numfmt.BF16Decode(s.q[h*attention.D+d]))
 			}
-			if want := dot * float64(attention.DefaultScale); math.Abs(float64(lse[h])-want) > 1e-5*max(1, math.Abs(want)) {
-				t.Errorf("lse %g, want the score %g", lse[h], want)
-			}
+			want := dot * float64(attention.DefaultScale)
+			assert.False(t, math.Abs(float64(lse[h])-want) > 1e-5*max(1, math.Abs(want)),
+				"lse %g, want the score %g", lse[h], want)
 		}
 	}},
 	{"nothing valid is zero", func(t *testing.T, rng *rand.Rand) step {
@@ -131,9 +127,7 @@ func TestDecodeSinkAndDuplicates(t *testing.T) {
 			}
 			twice.win, twice.comp = &win, &comp
 			spread, err := attention.DecodeSpreadRef(s.q, s.heads, s.win, s.comp, nil, attention.DefaultScale)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			same, lse2 := twice.decode(t, dev, s.config(v))
 			for i := range out {
 				o := float64(numfmt.BF16Decode(out[i]))
@@ -191,9 +185,7 @@ func TestDecodeSplits(t *testing.T) {
 				out, lse := s.decode(t, dev, cfg)
 				s.check(t, v, out, lse)
 				again, lseAgain := s.decode(t, dev, cfg)
-				if !slices.Equal(out, again) || !slices.Equal(lse, lseAgain) {
-					t.Error("a second run gives other bits")
-				}
+				assert.True(t, slices.Equal(out, again) && slices.Equal(lse, lseAgain), "a second run gives other bits")
 			})
 		}
 	}
@@ -243,14 +235,10 @@ func TestDecodeHugePool(t *testing.T) {
 	// Rows only in the last page, so that the host needs no copy of the rest.
 	last := set(t, 64, 1, normal(rng, 50*attention.D))
 	last.Pool = last.Pool[:l.Stride]
-	if err := kv.Pool.Rows(pages-1, pages).Upload(t.Context(), last.Pool); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, kv.Pool.Rows(pages-1, pages).Upload(t.Context(), last.Pool))
 	s := step{3, normal(rng, 3*attention.D), last, nil, nil}
 	want, _, err := attention.DecodeRef(s.q, s.heads, last, nil, nil, attention.DefaultScale)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	r := verify.NewRig(t.Context(), dev)
 	defer r.Close()
 	far := slices.Clone(last.Indices)
@@ -263,9 +251,8 @@ func TestDecodeHugePool(t *testing.T) {
 	}
 	cfg := attention.DecoderConfig{Heads: 3, WindowPage: 64, MaxBytes: kv.Pool.Bytes()}
 	op := must[*attention.Decoder](t)(attention.NewDecoder(dev, cfg))
-	if v := op.Variant(); v == attention.VariantBase {
-		t.Fatalf("variant %s for a pool of %d bytes", v, kv.Pool.Bytes())
-	}
+	require.NotEqual(t, attention.VariantBase, op.Variant(),
+		"variant %s for a pool of %d bytes", op.Variant(), kv.Pool.Bytes())
 	a.Scratch = scratch(r, op.ScratchBytes(1, 50, 0))
 	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
 	got := must[verify.Arrays](t)(r.Results(map[string]tensor.Tensor{"out": a.Out}))
@@ -273,14 +260,12 @@ func TestDecodeHugePool(t *testing.T) {
 		sides(op.Variant()), func() ([]float32, error) {
 			return attention.DecodeSpreadRef(s.q, s.heads, last, nil, nil, attention.DefaultScale)
 		})
-	if res := cmp.Result(); !res.Pass {
-		t.Error(op.Variant(), res.Detail)
-	}
+	res := cmp.Result()
+	assert.True(t, res.Pass, "%v %v", op.Variant(), res.Detail)
 
 	cfg.Variant = attention.VariantBase
-	if _, err := attention.NewDecoder(dev, cfg); !errors.Is(err, vk.ErrArgument) {
-		t.Errorf("base for a huge pool: %v, want an argument error", err)
-	}
+	_, err = attention.NewDecoder(dev, cfg)
+	assert.ErrorIs(t, err, vk.ErrArgument, "base for a huge pool")
 	cfg.MaxBytes = 0
 	base := must[*attention.Decoder](t)(attention.NewDecoder(dev, cfg))
 	refuses(t, dev, "Window.Cache.Pool", func(rec *vk.Recorder) error { return base.Record(rec, a) })
@@ -314,9 +299,8 @@ func TestDecoderConfig(t *testing.T) {
 			change(&cfg)
 			_, err := attention.NewDecoder(dev, cfg)
 			var wrong *vk.ArgumentError
-			if !errors.As(err, &wrong) || wrong.Arg != arg {
-				t.Errorf("%s%s: got %v", prefix, arg, err)
-			}
+			require.ErrorAs(t, err, &wrong, prefix)
+			assert.Equal(t, arg, wrong.Arg, prefix)
 		}
 	}
 }
@@ -336,9 +320,7 @@ func TestDecodeArguments(t *testing.T) {
 			Sink: r.In(vectors.FromF32(make([]float32, 4), 4), tensor.F32),
 			Out:  r.Out(tensor.BF16, 2, 4, attention.D), LSE: r.Out(tensor.F32, 2, 4), Scratch: scratch(r, op.ScratchBytes(2, 64, 64)),
 		}
-		if err := r.Err(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, r.Err())
 		shape := func(x tensor.Tensor, s ...int) tensor.Tensor { x.Shape = s; return x }
 		for _, c := range []struct {
 			arg    string

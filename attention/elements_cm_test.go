@@ -6,6 +6,9 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/shaders"
@@ -25,17 +28,13 @@ func elements(t *testing.T, kernel string, mode uint32, src []uint32, in, out in
 	t.Helper()
 	dev := testkit.Device(t)
 	code, err := shaders.Get(kernel)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if missing := dev.Caps().Missing(code.Requires); len(missing) > 0 {
 		t.Skipf("device lacks %v", missing)
 	}
 	fail := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 	}
 	k, err := dev.Kernel(vk.KernelSpec{Name: code.Name, SPIRV: code.SPIRV, Bindings: []vk.Access{vk.Read, vk.Write}, PushSize: 8, Requires: code.Requires})
 	fail(err)
@@ -96,9 +95,7 @@ func TestElements(t *testing.T) {
 			case math.Abs(want) < e.smallest:
 				ok = math.Abs(got-want) <= e.off || e.flushed && got == 0
 			}
-			if !ok {
-				t.Errorf("%s: %g, want %g", what, got, want)
-			}
+			assert.True(t, ok, "%s: %g, want %g", what, got, want)
 		}
 		t.Run(e.kernel+"/e4m3", func(t *testing.T) {
 			var src []uint32

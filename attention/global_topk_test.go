@@ -1,9 +1,11 @@
 package attention_test
 
 import (
-	"errors"
 	"slices"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
@@ -24,9 +26,8 @@ func TestTable(t *testing.T) {
 		{0, 3, 195}, {0, 63, 255}, {0, 64, 576}, {0, 130, 258}, {0, 192, -1}, {0, -1, -1},
 		{1, 0, -1}, {1, 64, 128}, {1, 191, 63}, {2, 0, -1}, {-1, 0, -1},
 	} {
-		if got := table.Slot(c.r, c.at); got != c.want {
-			t.Errorf("Slot(%d, %d) = %d, want %d", c.r, c.at, got, c.want)
-		}
+		got := table.Slot(c.r, c.at)
+		assert.Equal(t, c.want, got, "Slot(%d, %d) = %d", c.r, c.at, got)
 	}
 }
 
@@ -103,9 +104,7 @@ func TestIndexArguments(t *testing.T) {
 		change(&a)
 		refuses(t, dev, arg, func(rec *vk.Recorder) error { return combine.Record(rec, a) })
 	}
-	if err := r.Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.Err())
 
 	for name, err := range map[string]error{
 		"top-k page":   second(attention.NewGlobalTopK(dev, attention.GlobalTopKConfig{})),
@@ -114,9 +113,7 @@ func TestIndexArguments(t *testing.T) {
 		"c128 ratio":   second(attention.NewC128Indices(dev, attention.C128IndicesConfig{Page: 2, Ratio: -1})),
 		"combine kind": second(attention.NewCombineIndices(dev, attention.CombineIndicesConfig{Variant: "cm"})),
 	} {
-		if !errors.Is(err, vk.ErrArgument) {
-			t.Errorf("%s: got %v, want an argument error", name, err)
-		}
+		assert.ErrorIs(t, err, vk.ErrArgument, name)
 	}
 }
 
@@ -130,9 +127,7 @@ func TestIndexReadsAtRun(t *testing.T) {
 	mem := func(dt tensor.DType, data []byte, shape ...int) tensor.Tensor {
 		x := must[tensor.Tensor](t)(tensor.New(dev, "test", dt, shape...))
 		t.Cleanup(func() { x.Close() })
-		if err := x.Upload(t.Context(), data); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, x.Upload(t.Context(), data))
 		return x
 	}
 	word := func(v byte) []byte { return []byte{v, 0, 0, 0} }
@@ -140,22 +135,14 @@ func TestIndexReadsAtRun(t *testing.T) {
 		IsValid: mem(tensor.U8, []byte{1}, 1), Slots: mem(tensor.I32, word(0), 1, 1), Lens: mem(tensor.I32, word(9), 1)}
 	rec := must[*vk.Recorder](t)(dev.NewRecorder())
 	defer rec.Close()
-	if err := op.Record(rec, a); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, op.Record(rec, a))
 	cmd := must[*vk.Commands](t)(rec.End())
 	defer cmd.Close()
 	for page := byte(5); page < 8; page++ {
-		if err := a.BlockTable.Upload(t.Context(), word(page)); err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Run(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, a.BlockTable.Upload(t.Context(), word(page)))
+		require.NoError(t, cmd.Run(t.Context()))
 		got := make([]byte, 4)
-		if err := a.Slots.Download(t.Context(), got); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, a.Slots.Download(t.Context(), got))
 		if !slices.Equal(got, word(2*page+1)) {
 			t.Errorf("page %d: slot %d, want %d", page, got[0], 2*page+1)
 		}

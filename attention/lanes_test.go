@@ -3,6 +3,8 @@ package attention
 import (
 	"slices"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
 )
 
 // accumulators is what opkit.MatrixLayout finds where accumulators lie in lanes with parts lanes a
@@ -20,12 +22,9 @@ func accumulators(m, n, k, subgroup, parts int, column func(part, place int) int
 
 func TestLaneParts(t *testing.T) {
 	nvidia := accumulators(16, 16, 16, 32, 4, func(part, place int) int { return 2*part + place%2 + 8*(place/2) })
-	if got := laneParts(16, 16, 16, 32, nvidia); got != 4 {
-		t.Errorf("NVIDIA's layout: %d parts, want 4", got)
-	}
-	if got := laneParts(8, 8, 8, 8, accumulators(8, 8, 8, 8, 8, func(part, place int) int { return part })); got != 8 {
-		t.Errorf("lavapipe's layout: %d parts, want 8", got)
-	}
+	assert.Equal(t, 4, laneParts(16, 16, 16, 32, nvidia), "NVIDIA's layout: parts")
+	assert.Equal(t, 8, laneParts(8, 8, 8, 8, accumulators(8, 8, 8, 8, 8, func(part, place int) int { return part })),
+		"lavapipe's layout: parts")
 	moved := slices.Clone(nvidia)
 	moved[512], moved[513] = moved[513], moved[512]
 	outside := slices.Clone(nvidia)
@@ -36,9 +35,7 @@ func TestLaneParts(t *testing.T) {
 		"a column":     accumulators(16, 16, 16, 32, 16, func(part, place int) int { return 15 - part }), // as on RDNA, but for the order
 		"other halves": accumulators(16, 16, 16, 32, 4, func(part, place int) int { return (2*part + place%2 + 8*(place/2)) ^ 8 }),
 	} {
-		if got := laneParts(16, 16, 16, 32, words); got != 0 {
-			t.Errorf("%s: %d parts, want none", name, got)
-		}
+		assert.Equal(t, 0, laneParts(16, 16, 16, 32, words), "%s: parts", name)
 	}
 }
 
@@ -65,9 +62,10 @@ func TestLaneTilings(t *testing.T) {
 		f := known(t, c.device)
 		f.tune = profile(t, c.profile)
 		got, ok := f.lanes(f.caps.CoopMat[min(1, len(f.caps.CoopMat)-1)], c.heads, c.parts)
-		if ok != (c.hg > 0) || got.heads != c.hg || got.subgroups != c.subgroups || got.kSplit != c.split {
-			t.Errorf("%s, %d heads, %d parts: %+v, %v, want %d heads, %d subgroups, split by %d", c.device, c.heads, c.parts, got, ok, c.hg, c.subgroups, c.split)
-		}
+		assert.True(t, ok == (c.hg > 0) && got.heads == c.hg && got.subgroups == c.subgroups &&
+			got.kSplit == c.split,
+			"%s, %d heads, %d parts: %+v, %v, want %d heads, %d subgroups, split by %d", c.device, c.heads, c.parts, got, ok,
+			c.hg, c.subgroups, c.split)
 		if !ok {
 			continue
 		}
@@ -75,9 +73,9 @@ func TestLaneTilings(t *testing.T) {
 		for name, first := range map[string][]uint32{
 			"attn_prefill_lanes_cm": nil, "attn_prefill_lanes_cmb": nil, "attn_decode_lanes_cm": {64, 2}, "attn_decode_lanes_cmb": {64, 2},
 		} {
-			if bytes, err := module(t, name).SharedBytes(append(first, constants...)...); err != nil || bytes != got.sharedBytes() {
-				t.Errorf("%s on %s, %d heads: %d bytes of shared memory, %v, want %d", name, c.device, c.heads, bytes, err, got.sharedBytes())
-			}
+			bytes, err := module(t, name).SharedBytes(append(first, constants...)...)
+			assert.NoError(t, err, "%s on %s, %d heads", name, c.device, c.heads)
+			assert.Equal(t, got.sharedBytes(), bytes, "%s on %s, %d heads", name, c.device, c.heads)
 		}
 	}
 }

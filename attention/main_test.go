@@ -5,6 +5,9 @@ import (
 	"math"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
@@ -39,9 +42,7 @@ func set(t *testing.T, page, tokens int, rows []uint16) *attention.Slots {
 	for i := range slots {
 		slots[i] = int64(5 + i)
 	}
-	if err := cache.InsertRef(s.Pool, l, rows, slots); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, cache.InsertRef(s.Pool, l, rows, slots))
 	for range tokens {
 		for i := range n {
 			s.Indices = append(s.Indices, int32(5+i))
@@ -112,18 +113,14 @@ func (s step) decode(t *testing.T, dev *vk.Device, cfg attention.DecoderConfig) 
 func (s step) check(t *testing.T, variant string, out []uint16, lse []float32) {
 	t.Helper()
 	want, wantLSE, err := attention.DecodeRef(s.q, s.heads, s.win, s.comp, s.sink, attention.DefaultScale)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	r := verify.NewComparison(verify.ClassTolerance).
 		CloseWeighted("out", vectors.FromU16(out, len(out)), vectors.FromF32(want, len(want)), verify.DecodeOut, sides(variant),
 			func() ([]float32, error) {
 				return attention.DecodeSpreadRef(s.q, s.heads, s.win, s.comp, s.sink, attention.DefaultScale)
 			}).
 		Close("lse", vectors.FromF32(lse, len(lse)), vectors.FromF32(wantLSE, len(wantLSE)), verify.DecodeLSE).Result()
-	if !r.Pass {
-		t.Error(r.Detail)
-	}
+	assert.True(t, r.Pass, r.Detail)
 }
 
 // sides is 1 for a variant with rounded softmax weights, held against exact ones.

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
@@ -70,12 +72,10 @@ func TestMergeBuilds(t *testing.T) {
 						}
 					}
 					out, lse := attention.MergeRef(m, l, rows, float64(sink[h]))
-					if x := float64(got["top"].F32()[i]); x != want && !(math.Abs(x-want) < 1e-5) {
-						t.Errorf("row %d: maximum %g, want %g", i, x, want)
-					}
-					if x := float64(got["lse"].F32()[i]); x != lse && !(math.Abs(x-lse) < 1e-5) {
-						t.Errorf("row %d: lse %g, want %g", i, x, lse)
-					}
+					x := float64(got["top"].F32()[i])
+					assert.False(t, x != want && !(math.Abs(x-want) < 1e-5), "row %d: maximum %g, want %g", i, x, want)
+					x = float64(got["lse"].F32()[i])
+					assert.False(t, x != lse && !(math.Abs(x-lse) < 1e-5), "row %d: lse %g, want %g", i, x, lse)
 					for d, w := range out {
 						x := float64(numfmt.BF16Decode(got["out"].U16()[i*attention.D+d]))
 						if !(math.Abs(x-w) <= math.Abs(w)/250+1e-6) {

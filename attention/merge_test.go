@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/vkmla/vkmla/internal/numfmt"
 )
 
@@ -44,9 +46,7 @@ func TestMergeRef(t *testing.T) {
 			}
 		}
 		got, lse := MergeRef(m, l, acc, sink)
-		if math.Abs(lse-float64(wantLSE)) > 1e-5 {
-			t.Errorf("sink %g: lse %g, want %g", sink, lse, wantLSE)
-		}
+		assert.False(t, math.Abs(lse-float64(wantLSE)) > 1e-5, "sink %g: lse %g, want %g", sink, lse, wantLSE)
 		for d := range D {
 			if math.Abs(got[d]-float64(want[d])) > 1e-6 {
 				t.Fatalf("sink %g, dim %d: %g, want %g", sink, d, got[d], want[d])

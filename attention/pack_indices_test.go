@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 )
@@ -20,8 +22,7 @@ func TestPackIndicesRef(t *testing.T) {
 		true:  {0, 1, 4, 5, 6, -1, 2, 7, 8, 9, -1, -1},
 	} {
 		got, lens := attention.PackIndicesRef(2, win, comp, 6, keep)
-		if !slices.Equal(got, want) || !slices.Equal(lens, []int32{5, 4}) {
-			t.Errorf("keepMasked %v: got %v, lengths %v, want %v", keep, got, lens, want)
-		}
+		assert.True(t, slices.Equal(got, want) && slices.Equal(lens, []int32{5, 4}),
+			"keepMasked %v: got %v, lengths %v, want %v", keep, got, lens, want)
 	}
 }

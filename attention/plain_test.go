@@ -3,6 +3,8 @@ package attention
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/vkmla/vkmla/internal/lab/knowncaps"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -24,9 +26,7 @@ func TestPlainTiling(t *testing.T) {
 		{"lavapipe", cpu, 64, 8}, {"least", least, 64, 4}, {"least", least, 1, 4},
 		{"few invocations", vk.Caps{SharedMemory: 65536, MaxWorkgroupInvocations: 128}, 64, 8},
 	} {
-		if got := plainTiling(tune, &c.caps, c.heads).heads; got != c.want {
-			t.Errorf("%s, %d heads: workgroups of %d, want %d", c.name, c.heads, got, c.want)
-		}
+		assert.Equal(t, c.want, plainTiling(tune, &c.caps, c.heads).heads, "%s, %d heads: workgroups", c.name, c.heads)
 	}
 }
 
@@ -39,8 +39,7 @@ func TestPlanPlain(t *testing.T) {
 		{64, 1, 128, 4}, {64, 8, 128, 4}, {64, 32, 128, 1}, {128, 1, 1152, 15}, {128, 8, 1152, 2}, {64, 1, 8320, 33},
 	} {
 		s := splitter{tune: tune, heads: c.heads, tilings: []tiling{plainTiling(tune, &caps, c.heads)}, workgroups: 132}
-		if got := s.splits(c.tokens, c.width); got != c.splits {
-			t.Errorf("%d heads, %d tokens, width %d: %d parts, want %d", c.heads, c.tokens, c.width, got, c.splits)
-		}
+		assert.Equal(t, c.splits, s.splits(c.tokens, c.width),
+			"%d heads, %d tokens, width %d: parts", c.heads, c.tokens, c.width)
 	}
 }

@@ -1,10 +1,12 @@
 package attention_test
 
 import (
-	"errors"
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
@@ -69,12 +71,9 @@ func prefillSplits(t *testing.T, heads int, parts []int) {
 							}).
 						Close("max_logits", got["max"], vectors.FromF32(maxLogits, tokens, heads), verify.PrefillLSE).
 						Close("lse", got["lse"], vectors.FromF32(lse, tokens, heads), verify.PrefillLSE).Result()
-					if !res.Pass {
-						t.Error(res.Detail)
-					}
-					if before != nil && !slices.Equal(before, got["out"].Data) {
-						t.Error("a second run gives other bits")
-					}
+					assert.True(t, res.Pass, res.Detail)
+					assert.False(t, before != nil && !slices.Equal(before, got["out"].Data),
+						"a second run gives other bits")
 					before = got["out"].Data
 				}
 			})
@@ -127,9 +126,7 @@ func TestPrefillGrowingScores(t *testing.T) {
 					}).
 				Close("max_logits", got["max"], vectors.FromF32(maxLogits, tokens, heads), verify.PrefillLSE).
 				Close("lse", got["lse"], vectors.FromF32(lse, tokens, heads), verify.PrefillLSE).Result()
-			if !res.Pass {
-				t.Error(res.Detail)
-			}
+			assert.True(t, res.Pass, res.Detail)
 		})
 	}
 }
@@ -137,9 +134,8 @@ func TestPrefillGrowingScores(t *testing.T) {
 func TestPrefillArguments(t *testing.T) {
 	dev := testkit.Device(t)
 	for _, cfg := range []attention.PrefillConfig{{}, {Heads: 129}, {Heads: 1, Scale: -1}, {Heads: 1, Splits: -1}, {Heads: 1, Variant: "x"}} {
-		if _, err := attention.NewPrefill(dev, cfg); !errors.Is(err, vk.ErrArgument) {
-			t.Errorf("%+v: got %v, want an argument error", cfg, err)
-		}
+		_, err := attention.NewPrefill(dev, cfg)
+		assert.ErrorIs(t, err, vk.ErrArgument, "%+v", cfg)
 	}
 	op := must[*attention.Prefill](t)(attention.NewPrefill(dev, attention.PrefillConfig{Heads: 2, Variant: attention.VariantBase, Splits: 3}))
 	r := verify.NewRig(t.Context(), dev)
@@ -149,9 +145,7 @@ func TestPrefillArguments(t *testing.T) {
 		Sink: r.Out(tensor.F32, 2), Out: r.Out(tensor.BF16, 3, 2, attention.D), MaxLogits: r.Out(tensor.F32, 3, 2), LSE: r.Out(tensor.F32, 3, 2),
 		Scratch: scratch(r, op.ScratchBytes(3, 40)),
 	}
-	if err := r.Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.Err())
 	shape := func(x tensor.Tensor, s ...int) tensor.Tensor { x.Shape = s; return x }
 	for arg, change := range map[string]func(*attention.PrefillArgs){
 		"Q":         func(a *attention.PrefillArgs) { a.Q = shape(a.Q, 3, 2, 256) },
@@ -173,7 +167,5 @@ func TestPrefillArguments(t *testing.T) {
 	none.Lens, none.LSE, none.MaxLogits = shape(good.Lens, 0), shape(good.LSE, 0, 2), shape(good.MaxLogits, 0, 2)
 	rec := must[*vk.Recorder](t)(dev.NewRecorder())
 	defer rec.Close()
-	if err := op.Record(rec, none); err != nil {
-		t.Errorf("no tokens: %v", err)
-	}
+	assert.NoError(t, op.Record(rec, none), "no tokens")
 }

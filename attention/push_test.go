@@ -4,6 +4,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/spirv"
@@ -17,24 +20,20 @@ func TestPushLayouts(t *testing.T) { testkit.PushLayouts(t, "attn_", attention.P
 func TestPlainForms(t *testing.T) {
 	for name, first := range map[string][]uint32{"attn_decode": {64, 2}, "attn_prefill": nil} {
 		k, err := shaders.Get(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		m, err := spirv.Parse(k.SPIRV)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		for _, f := range attention.PlainForms() {
 			constants := append(slices.Clone(first), f.Heads, f.Tile, f.Threads)
-			if got, err := m.SharedBytes(constants...); err != nil || got != f.Shared {
-				t.Errorf("%s%v: %d bytes of shared memory, %v, want %d", name, constants, got, err, f.Shared)
-			}
+			got, err := m.SharedBytes(constants...)
+			assert.NoError(t, err, "%s%v", name, constants)
+			assert.Equal(t, f.Shared, got, "%s%v", name, constants)
 			if got, err := m.LocalSize(constants...); err != nil || got != [3]uint32{f.Threads, 1, 1} {
 				t.Errorf("%s%v: workgroups of %v, %v", name, constants, got, err)
 			}
-			if got, err := m.SharedBytes(); f.Shared <= 16384 && (err != nil || got != f.Shared) {
-				t.Errorf("%s: %d bytes of shared memory, %v, want %d", name, got, err, f.Shared)
-			}
+			got, err = m.SharedBytes()
+			assert.False(t, f.Shared <= 16384 && (err != nil || got != f.Shared),
+				"%s: %d bytes of shared memory, %v, want %d", name, got, err, f.Shared)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package attention
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/knowncaps"
@@ -31,14 +32,10 @@ func TestWhole(t *testing.T) {
 		{1, 0, 128}, {1, 1, 128}, {1, 31, 128}, {1, 63, 128}, {0, 0, 128}, {128, 640, 128}, {1000, 640, 128}, {4096, 8320, 128}, {1, 640, 1},
 	} {
 		s := splitter{tune: tune, heads: 64, tilings: h100, workgroups: c.workgroups}
-		if p := s.plan(c.tokens, c.width); p.splits != 1 {
-			t.Errorf("%+v: %d parts", c, p.splits)
-		}
+		assert.Equal(t, 1, s.plan(c.tokens, c.width).splits, "%+v: parts", c)
 	}
 	s := splitter{tune: tune, heads: 1, tilings: h100[2:], workgroups: 100000}
-	if p := s.plan(1, 32*8192); p.splits != MaxSplits {
-		t.Errorf("a device without end: %d parts, want %d", p.splits, MaxSplits)
-	}
+	assert.Equal(t, MaxSplits, s.plan(1, 32*8192).splits, "a device without end: parts")
 }
 
 // Every part has a tile, no more workgroups run than were wanted, and the scratch
@@ -52,22 +49,19 @@ func TestSplitProperties(t *testing.T) {
 			for tokens := 1; tokens <= 200; tokens++ {
 				n := s.splits(tokens, width)
 				tiles := opkit.CeilDiv(width, 8)
-				if n < 1 || n > MaxSplits || (n > 1 && (n > tiles || (n-1)*opkit.CeilDiv(tiles, n) >= tiles)) {
-					t.Fatalf("%d heads, %d tokens, width %d: %d parts of %d tiles", heads, tokens, width, n, tiles)
-				}
-				if build := s.plan(tokens, width).build; n > 1 && n*tokens*opkit.CeilDiv(heads, s.tilings[build].heads) > tune.Waves*s.room(s.tilings[build]) {
-					t.Fatalf("%d heads, %d tokens, width %d: %d parts are too many workgroups", heads, tokens, width, n)
-				}
-				if n > 1 && partialBytes(tokens, n, heads) > most {
-					t.Fatalf("%d heads, %d tokens, width %d: scratch for 200 tokens is too small", heads, tokens, width)
-				}
+				require.False(t, n < 1 || n > MaxSplits ||
+					n > 1 && (n > tiles || (n-1)*opkit.CeilDiv(tiles, n) >= tiles),
+					"%d heads, %d tokens, width %d: %d parts of %d tiles", heads, tokens, width, n, tiles)
+				build := s.plan(tokens, width).build
+				require.False(t, n > 1 && n*tokens*opkit.CeilDiv(heads, s.tilings[build].heads) > tune.Waves*s.room(s.tilings[build]),
+					"%d heads, %d tokens, width %d: %d parts are too many workgroups", heads, tokens, width, n)
+				require.False(t, n > 1 && partialBytes(tokens, n, heads) > most,
+					"%d heads, %d tokens, width %d: scratch for 200 tokens is too small", heads, tokens, width)
 			}
 		}
 	}
 	fixed := splitter{tune: tune, heads: 8, tilings: []tiling{{heads: 8, tile: 8, cost: 1}}, fixed: 3, workgroups: 128}
-	if got, want := fixed.scratchBytes(5, 100), uint64(5*3*8*16+128+5*3*8*2048); got != want {
-		t.Errorf("fixed parts: %d bytes, want %d", got, want)
-	}
+	assert.Equal(t, uint64(5*3*8*16+128+5*3*8*2048), fixed.scratchBytes(5, 100), "fixed parts: bytes")
 }
 
 // What an H100's builds are given to do: fewer heads per workgroup while compute units would stand
@@ -83,9 +77,8 @@ func TestPlan(t *testing.T) {
 	} {
 		s := splitter{tune: tune, heads: c.heads, tilings: h100, workgroups: 128}
 		got := s.plan(c.tokens, c.width)
-		if hg := h100[got.build].heads; hg != c.hg || got.splits != c.splits {
-			t.Errorf("%d heads, %d tokens, width %d: %d heads per workgroup, %d parts, want %d and %d", c.heads, c.tokens, c.width, hg, got.splits, c.hg, c.splits)
-		}
+		require.Equal(t, c.hg, h100[got.build].heads, "%d heads, %d tokens, width %d", c.heads, c.tokens, c.width)
+		assert.Equal(t, c.splits, got.splits, "%d heads, %d tokens, width %d", c.heads, c.tokens, c.width)
 	}
 }
 
@@ -101,8 +94,9 @@ func TestPlanWaves(t *testing.T) {
 	} {
 		s := splitter{tune: tune, heads: c.heads, tilings: h100, workgroups: c.units}
 		got := s.plan(c.tokens, c.width)
-		if hg := h100[got.build].heads; hg != c.hg || got.splits != c.splits {
-			t.Errorf("%d units, %d heads, %d tokens, width %d: %d heads per workgroup, %d parts, want %d and %d", c.units, c.heads, c.tokens, c.width, hg, got.splits, c.hg, c.splits)
-		}
+		require.Equal(t, c.hg, h100[got.build].heads,
+			"%d units, %d heads, %d tokens, width %d", c.units, c.heads, c.tokens, c.width)
+		assert.Equal(t, c.splits, got.splits,
+			"%d units, %d heads, %d tokens, width %d", c.units, c.heads, c.tokens, c.width)
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 )
@@ -22,7 +24,5 @@ func TestWindowIndicesRef(t *testing.T) {
 			want = append(want, s)
 		}
 	}
-	if !slices.Equal(slots, want) || !slices.Equal(lens, []int32{128, 0, 0}) {
-		t.Errorf("got %v, lengths %v", slots, lens)
-	}
+	assert.True(t, slices.Equal(slots, want) && slices.Equal(lens, []int32{128, 0, 0}), "got %v, lengths %v", slots, lens)
 }

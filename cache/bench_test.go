@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/tensor"
@@ -21,9 +23,7 @@ func timeGPU(b *testing.B, dev *vk.Device, bytes int, record func(rec *vk.Record
 	defer rec.Close()
 	for i := range launches {
 		must[int](b)(rec.Timestamp())
-		if err := record(rec, i); err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, record(rec, i))
 	}
 	must[int](b)(rec.Timestamp())
 	cmd := must[*vk.Commands](b)(rec.End())

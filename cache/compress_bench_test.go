@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/tensor"
@@ -42,9 +44,7 @@ func newBenchStep(b *testing.B, dev *vk.Device, k compressor, tokens int, prefil
 	s.compress = must[*cache.Compress](b)(cache.NewCompress(dev, cfg))
 	state := must[cache.StateCache](b)(cache.NewState(dev, cache.StateConfig{Pages: sets * used, Layout: l}))
 	b.Cleanup(func() { state.Close() })
-	if err := state.Fill(b.Context(), 0x3C); err != nil { // small positive numbers
-		b.Fatal(err)
-	}
+	require.NoError(b, state.Fill(b.Context(), 0x3C)) // small positive numbers
 	var kv cache.KVCache
 	var keys cache.IndexKeyCache
 	pages := tokens/k.page + 1

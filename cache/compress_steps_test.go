@@ -10,6 +10,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/tensor"
@@ -137,9 +140,7 @@ func (c *caches) poison(t testing.TB) {
 		fills = append(fills, func() error { return c.kv.Fill(t.Context(), 0xFF) })
 	}
 	for _, f := range fills {
-		if err := f(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, f())
 	}
 }
 
@@ -166,9 +167,7 @@ func (s *sequence) step(c *caches, from, to int) {
 	}
 	put := func(x tensor.Tensor, v any, shape ...int) tensor.Tensor {
 		x.Shape = shape
-		if err := x.Upload(t.Context(), encodeAny(v)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, x.Upload(t.Context(), encodeAny(v)))
 		return x
 	}
 	channels := s.c.Channels()
@@ -235,9 +234,7 @@ func TestCompressStepSplits(t *testing.T) {
 			whole := s.newCaches(1)
 			s.step(whole, 0, n)
 			want := s.entries(whole)
-			if bytes.Count(want, []byte{0xFF}) > len(want)/4 {
-				t.Fatal("entries were not written")
-			}
+			require.LessOrEqual(t, bytes.Count(want, []byte{0xFF}), len(want)/4, "entries were not written")
 			rng := rand.New(rand.NewPCG(5, 5))
 			for name, next := range map[string]func(at int) int{
 				"one at a time":                func(at int) int { return 1 },
@@ -272,9 +269,7 @@ func TestCompressStepSplits(t *testing.T) {
 					s.step(c, at, to)
 					at = to
 				}
-				if !bytes.Equal(s.entries(c), want) {
-					t.Errorf("steps of %s give other bytes than one step", name)
-				}
+				assert.True(t, bytes.Equal(s.entries(c), want), "steps of %s give other bytes than one step", name)
 			}
 			s.saving = nil
 			// A rejected token's positions are processed again, with other data before.
@@ -288,9 +283,7 @@ func TestCompressStepSplits(t *testing.T) {
 			s.step(c, n-20, n)
 			s.kvScore = right
 			s.step(c, n-20, n)
-			if !bytes.Equal(s.entries(c), want) {
-				t.Error("processing positions again leaves other bytes")
-			}
+			assert.True(t, bytes.Equal(s.entries(c), want), "processing positions again leaves other bytes")
 		})
 	}
 }
@@ -317,9 +310,7 @@ func TestCompressRestore(t *testing.T) {
 				s.restore(from, to, cut)
 				s.step(to, cut, min(cut+1, s.n))
 				s.step(to, cut+1, s.n)
-				if !bytes.Equal(s.entries(to), want) {
-					t.Errorf("going on after %d tokens gives other bytes", cut)
-				}
+				assert.True(t, bytes.Equal(s.entries(to), want), "going on after %d tokens gives other bytes", cut)
 			}
 		})
 	}
@@ -335,9 +326,7 @@ func (s *sequence) restore(from, to *caches, next int) {
 		for e := first; e <= last; e++ {
 			copy(image[int(dstIDs[e])*stride:][:stride], host[int(srcIDs[e])*stride:][:stride])
 		}
-		if err := dst.Upload(t.Context(), image); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, dst.Upload(t.Context(), image))
 	}
 	first := max(next-(s.c.Window()-1), 0) / s.statePage
 	move(from.state.Pool, to.state.Pool, from.stateTable, to.stateTable, first, (next-1)/s.statePage)
@@ -373,9 +362,8 @@ func TestStateBeyondDescriptor(t *testing.T) {
 	state, err := cache.NewState(dev, cache.StateConfig{Pages: edge + 32, Layout: l})
 	if errors.Is(err, vk.ErrOutOfDeviceMemory) {
 		t.Skip(err)
-	} else if err != nil {
-		t.Fatal(err)
 	}
+	require.NoError(t, err)
 	defer state.Close()
 	c.state = state
 	for i := range c.stateTable {
@@ -385,20 +373,15 @@ func TestStateBeyondDescriptor(t *testing.T) {
 	cfg.MaxBytes = size
 	s.save = must[*cache.SaveState](t)(cache.NewSaveState(dev, cache.SaveStateConfig{Compression: k.c, Page: k.statePage, MaxBytes: size}))
 	s.compress = must[*cache.Compress](t)(cache.NewCompress(dev, cfg))
-	if s.save.Variant() != "da" || s.compress.Variant() != "da" {
-		t.Fatalf("variants %s and %s, want da", s.save.Variant(), s.compress.Variant())
-	}
+	require.Equal(t, "da", s.save.Variant())
+	require.Equal(t, "da", s.compress.Variant())
 	s.step(c, 0, 30)
 	s.step(c, 30, s.n)
-	if !bytes.Equal(s.entries(c), s.entries(whole)) {
-		t.Error("states around the descriptor's limit give other bytes")
-	}
+	assert.True(t, bytes.Equal(s.entries(c), s.entries(whole)), "states around the descriptor's limit give other bytes")
 	base := must[*cache.SaveState](t)(cache.NewSaveState(dev, cache.SaveStateConfig{Compression: k.c, Page: k.statePage, Variant: "base"}))
 	do(t, dev, func(rec *vk.Recorder) error {
 		err := base.Record(rec, cache.SaveStateArgs{KvScore: s.rows, Ape: s.ape, Positions: s.positions, Slots: s.stateSlots, State: state})
-		if !errors.Is(err, vk.ErrArgument) {
-			t.Errorf("base variant on a pool of %d bytes: %v, want an argument error", size, err)
-		}
+		assert.ErrorIs(t, err, vk.ErrArgument, "base variant on a pool of %d bytes", size)
 		return nil
 	})
 }

@@ -8,6 +8,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
@@ -95,10 +98,8 @@ func TestCompressKnownKeys(t *testing.T) {
 			state, pool := make([]byte, 2*sl.Stride), make([]byte, l.Stride)
 			host := cache.CompressHost{Compression: cache.C4Index, RopeStep: 4, Positions: positions, TokenToReq: make([]int32, 8),
 				StateSlots: iota64(8), Slots: knownSlots, State: state, Layout: sl, StateTable: []int32{0, 1}, Width: 2, Norm: norm, CosSin: cosSin}
-			if err := errors.Join(cache.SaveStateRef(state, sl, cache.C4Index, kvScore, ape, positions, iota64(8)),
-				cache.CompressKeysRef(pool, l, host)); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, errors.Join(cache.SaveStateRef(state, sl, cache.C4Index, kvScore, ape, positions, iota64(8)),
+				cache.CompressKeysRef(pool, l, host)))
 			checkKnown(t, "reference", pool, l, gated)
 
 			s := must[cache.StateCache](t)(cache.NewState(dev, cache.StateConfig{Pages: 2, Layout: sl}))
@@ -135,12 +136,9 @@ func checkKnown(t *testing.T, who string, pool []byte, l cache.IndexKeyLayout, g
 		if l.Format == cache.IndexKeyMXFP4 {
 			want, crc = k.mxfp4, k.crc4
 		}
-		if got := hex.EncodeToString(scale) + " " + hex.EncodeToString(codes[:8]); got != want {
-			t.Errorf("%s, %s, position %d, gated %v: %s, want %s", who, l.Format, k.p, gated, got, want)
-		}
-		if got := crc32.ChecksumIEEE(codes); got != crc {
-			t.Errorf("%s, %s, position %d, gated %v: CRC-32 %08x, want %08x", who, l.Format, k.p, gated, got, crc)
-		}
+		assert.Equal(t, want, hex.EncodeToString(scale)+" "+hex.EncodeToString(codes[:8]),
+			"%s, %s, position %d, gated %v", who, l.Format, k.p, gated)
+		assert.Equal(t, crc, crc32.ChecksumIEEE(codes), "%s, %s, position %d, gated %v: CRC-32", who, l.Format, k.p, gated)
 	}
 }
 
@@ -159,20 +157,17 @@ func TestCompressEntriesPooled(t *testing.T) {
 		positions := []int32{0, 1, 2, 3, 4, 5, 6, 7}
 		sl := must[cache.StateLayout](t)(cache.NewStateLayout(cache.C4Index, 4, 0))
 		state := make([]byte, 2*sl.Stride)
-		if err := cache.SaveStateRef(state, sl, cache.C4Index, kvScore, ape, positions, iota64(8)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, cache.SaveStateRef(state, sl, cache.C4Index, kvScore, ape, positions, iota64(8)))
 		entries, err := cache.CompressHost{Compression: cache.C4Index, Positions: positions, TokenToReq: make([]int32, 8), StateSlots: iota64(8),
 			Slots: knownSlots, State: state, Layout: sl, StateTable: []int32{0, 1}, Width: 2, Norm: norm, CosSin: still}.Entries()
-		if err != nil || len(entries) != 2 {
-			t.Fatalf("%d entries, %v", len(entries), err)
-		}
+		require.NoError(t, err)
+		require.Len(t, entries, 2)
 		// The norm divides all by one number, which ratios do not show.
 		v := entries[k.p/4].Value
 		for c := 1; c < 4; c++ {
-			if got, want := v[c]/v[0], k.pooled[c]/k.pooled[0]; math.Abs(got-want) > 1e-5*math.Abs(want) {
-				t.Errorf("position %d, gated %v: values %d and 0 have the ratio %g, want %g", k.p, k.gated, c, got, want)
-			}
+			got, want := v[c]/v[0], k.pooled[c]/k.pooled[0]
+			assert.False(t, math.Abs(got-want) > 1e-5*math.Abs(want),
+				"position %d, gated %v: values %d and 0 have the ratio %g, want %g", k.p, k.gated, c, got, want)
 		}
 	}
 }
@@ -184,9 +179,7 @@ func TestCompressHadamardRef(t *testing.T) {
 	positions := []int32{0, 1, 2, 3, 4, 5, 6, 7}
 	sl := must[cache.StateLayout](t)(cache.NewStateLayout(cache.C4Index, 4, 0))
 	state := make([]byte, 2*sl.Stride)
-	if err := cache.SaveStateRef(state, sl, cache.C4Index, kvScore, ape, positions, iota64(8)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, cache.SaveStateRef(state, sl, cache.C4Index, kvScore, ape, positions, iota64(8)))
 	in := cache.CompressHost{Compression: cache.C4Index, RopeStep: 4, Positions: positions, TokenToReq: make([]int32, 8), StateSlots: iota64(8),
 		Slots: knownSlots, State: state, Layout: sl, StateTable: []int32{0, 1}, Width: 2, Norm: norm, CosSin: cosSin}
 	plain := must[[]cache.CompressedEntry](t)(in.Entries())
@@ -199,16 +192,13 @@ func TestCompressHadamardRef(t *testing.T) {
 			b := float64(numfmt.BF16Round(float32(x[i])))
 			xx, yy = xx+b*b, yy+y[i]*y[i]
 		}
-		if math.Abs(xx-yy) > 1e-9*xx {
-			t.Errorf("entry %d: the square length %g became %g", e, xx, yy)
-		}
+		assert.False(t, math.Abs(xx-yy) > 1e-9*xx, "entry %d: the square length %g became %g", e, xx, yy)
 		sum := 0.0 // y_0 is the plain sum
 		for i := range x {
 			sum += float64(numfmt.BF16Round(float32(x[i])))
 		}
-		if want := sum / math.Sqrt(128); math.Abs(y[0]-want) > 1e-12 {
-			t.Errorf("entry %d: value 0 is %g, want %g", e, y[0], want)
-		}
+		assert.False(t, math.Abs(y[0]-(sum/math.Sqrt(128))) > 1e-12,
+			"entry %d: value 0 is %g, want %g", e, y[0], sum/math.Sqrt(128))
 	}
 }
 
@@ -233,9 +223,8 @@ func TestCompressArguments(t *testing.T) {
 		"variant":        {Compression: cache.C4Main, StatePage: 4, Page: 64, Variant: "cm"},
 		"size":           {Compression: cache.C4Main, StatePage: 4, Page: 64, Variant: "base", MaxBytes: dev.Caps().MaxStorageBufferRange + 1},
 	} {
-		if _, err := cache.NewCompress(dev, cfg); !errors.Is(err, vk.ErrArgument) {
-			t.Errorf("%s: %v, want an argument error", name, err)
-		}
+		_, err := cache.NewCompress(dev, cfg)
+		assert.ErrorIs(t, err, vk.ErrArgument, name)
 	}
 	main, index := newSequence(t, dev, compressors[0], 9), newSequence(t, dev, compressors[1], 9)
 	mc, ic := main.newCaches(1), index.newCaches(1)
@@ -300,9 +289,7 @@ func TestCompressRepeats(t *testing.T) {
 		first := s.entries(c)
 		for range 3 {
 			s.step(c, 0, s.n)
-			if !slices.Equal(first, s.entries(c)) {
-				t.Errorf("%s: a second run gives other bytes", k.name)
-			}
+			assert.True(t, slices.Equal(first, s.entries(c)), "%s: a second run gives other bytes", k.name)
 		}
 	}
 }

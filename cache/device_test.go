@@ -8,6 +8,9 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/tensor"
@@ -44,9 +47,7 @@ func newCache(t testing.TB, dev *vk.Device, pages, page, stride int) cache.KVCac
 	t.Helper()
 	c := must[cache.KVCache](t)(cache.NewKV(dev, cache.KVConfig{Pages: pages, Layout: must[cache.Layout](t)(cache.NewLayout(page, stride))}))
 	t.Cleanup(func() { c.Close() })
-	if err := c.Fill(t.Context(), 0xFF); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Fill(t.Context(), 0xFF))
 	return c
 }
 
@@ -66,9 +67,7 @@ func refuses(t *testing.T, dev *vk.Device, untouched tensor.Tensor, calls map[st
 		}
 		return nil
 	})
-	if !bytes.Equal(before, download[byte](t, bytesOf(untouched))) {
-		t.Error("a refused call wrote something")
-	}
+	assert.True(t, bytes.Equal(before, download[byte](t, bytesOf(untouched))), "a refused call wrote something")
 }
 
 func bytesOf(x tensor.Tensor) tensor.Tensor {
@@ -102,21 +101,19 @@ func TestPoolBeyondDescriptor(t *testing.T) {
 	c, err := cache.NewKV(dev, cache.KVConfig{Pages: pages, Layout: l})
 	if errors.Is(err, vk.ErrOutOfDeviceMemory) {
 		t.Skip(err)
-	} else if err != nil {
-		t.Fatal(err)
 	}
+	require.NoError(t, err)
 	defer c.Close()
 
 	var arg *vk.ArgumentError
-	if _, err := cache.NewInsert(dev, cache.InsertConfig{Page: 64, MaxBytes: size, Variant: "base"}); !errors.As(err, &arg) {
-		t.Errorf("base for %d bytes: %v, want an argument error", size, err)
-	}
+	_, err = cache.NewInsert(dev, cache.InsertConfig{Page: 64, MaxBytes: size, Variant: "base"})
+	require.ErrorAs(t, err, &arg, "base for %d bytes", size)
 	insert := must[*cache.Insert](t)(cache.NewInsert(dev, cache.InsertConfig{Page: 64, MaxBytes: size}))
 	slots := must[*cache.GatherSlots](t)(cache.NewGatherSlots(dev, cache.GatherSlotsConfig{Page: 64, MaxBytes: size}))
 	gather := must[*cache.Gather](t)(cache.NewGather(dev, cache.GatherConfig{Page: 64, MaxBytes: size}))
-	if insert.Variant() != "da" || slots.Variant() != "da" || gather.Variant() != "da" {
-		t.Fatalf("variants %s, %s, %s, want da", insert.Variant(), slots.Variant(), gather.Variant())
-	}
+	require.Equal(t, "da", insert.Variant())
+	require.Equal(t, "da", slots.Variant())
+	require.Equal(t, "da", gather.Variant())
 
 	ids := []int32{0, int32(edge - 1), int32(edge), int32(edge + 1), int32(pages - 1)}
 	var at []int64
@@ -139,9 +136,8 @@ func TestPoolBeyondDescriptor(t *testing.T) {
 	base := must[*cache.Insert](t)(cache.NewInsert(dev, cache.InsertConfig{Page: 64}))
 
 	do(t, dev, func(rec *vk.Recorder) error {
-		if err := base.Record(rec, cache.InsertArgs{K: kt, Slots: st, Cache: c}); !errors.Is(err, vk.ErrArgument) {
-			t.Errorf("base variant on a pool of %d bytes: %v, want an argument error", size, err)
-		}
+		assert.ErrorIs(t, base.Record(rec, cache.InsertArgs{K: kt, Slots: st, Cache: c}), vk.ErrArgument,
+			"base variant on a pool of %d bytes", size)
 		return errors.Join(
 			insert.Record(rec, cache.InsertArgs{K: kt, Slots: st, Cache: c}),
 			slots.Record(rec, cache.GatherSlotsArgs{Out: out, Cache: c, Indices: upload(t, dev, tensor.I32, idx, len(idx))}),
@@ -155,9 +151,7 @@ func TestPoolBeyondDescriptor(t *testing.T) {
 		ref[i] = int64(i/3)*64 + s%64
 		refIdx[i] = int32(ref[i])
 	}
-	if err := errors.Join(cache.InsertRef(small, l, k, ref), cache.GatherSlotsRef(want, small, l, refIdx)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(cache.InsertRef(small, l, k, ref), cache.GatherSlotsRef(want, small, l, refIdx)))
 	got := download[uint16](t, out)
 	for i := range want {
 		if got[i] != want[i] {
@@ -238,18 +232,12 @@ func TestAllocationFailure(t *testing.T) {
 			return nil
 		})
 		if count <= n {
-			if err != nil {
-				t.Fatalf("without a failure: %v", err)
-			}
+			require.NoError(t, err, "without a failure")
 			t.Logf("%d allocations", n)
-			if n < 4 {
-				t.Errorf("only %d allocations were seen", n)
-			}
+			assert.GreaterOrEqual(t, n, 4, "only %d allocations were seen", n)
 			return
 		}
-		if !errors.Is(err, failed) {
-			t.Fatalf("allocation %d failed, the error is %v", n, err)
-		}
+		require.ErrorIs(t, err, failed, "allocation %d failed, the error", n)
 	}
 }
 
@@ -261,17 +249,13 @@ func TestNewKVArguments(t *testing.T) {
 		"stride":         {Pages: 1, Layout: cache.Layout{Page: 64, Stride: 37372}},
 		"too many slots": {Pages: 1 << 25, Layout: cache.Layout{Page: 64, Stride: 37440}},
 	} {
-		if _, err := cache.NewKV(dev, cfg); !errors.Is(err, vk.ErrArgument) {
-			t.Errorf("%s: %v, want an argument error", name, err)
-		}
+		_, err := cache.NewKV(dev, cfg)
+		assert.ErrorIs(t, err, vk.ErrArgument, name)
 	}
-	if _, err := cache.NewKV(dev, cache.KVConfig{Pages: 1 << 24, Layout: cache.Layout{Page: 64, Stride: 1<<31 - 8}}); !errors.Is(err, vk.ErrOutOfDeviceMemory) {
-		t.Errorf("32 PiB: %v, want out of device memory", err)
-	}
+	_, err := cache.NewKV(dev, cache.KVConfig{Pages: 1 << 24, Layout: cache.Layout{Page: 64, Stride: 1<<31 - 8}})
+	assert.ErrorIs(t, err, vk.ErrOutOfDeviceMemory, "32 PiB")
 	var none cache.KVCache
-	if err := none.Fill(t.Context(), 0); !errors.Is(err, vk.ErrArgument) {
-		t.Errorf("Fill of the zero cache: %v", err)
-	}
+	assert.ErrorIs(t, none.Fill(t.Context(), 0), vk.ErrArgument, "Fill of the zero cache")
 }
 
 func TestRecordCopy(t *testing.T) {
@@ -281,9 +265,7 @@ func TestRecordCopy(t *testing.T) {
 	for i := range img {
 		img[i] = byte(i / 1728)
 	}
-	if err := c.Pool.Upload(t.Context(), img); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Pool.Upload(t.Context(), img))
 	refuses(t, dev, c.Pool, map[string]func(*vk.Recorder) error{
 		"beyond": func(rec *vk.Recorder) error {
 			return c.RecordCopy(rec, []cache.PageCopy{{From: 1, To: 2}, {From: 0, To: 4}})
@@ -297,8 +279,7 @@ func TestRecordCopy(t *testing.T) {
 	})
 	got := download[byte](t, c.Pool)
 	for page, want := range []byte{1, 1, 2, 1} {
-		if !bytes.Equal(got[page*1728:][:1728], bytes.Repeat([]byte{want}, 1728)) {
-			t.Errorf("page %d does not hold the bytes of page %d", page, want)
-		}
+		assert.True(t, bytes.Equal(got[page*1728:][:1728], bytes.Repeat([]byte{want}, 1728)),
+			"page %d does not hold the bytes of page %d", page, want)
 	}
 }

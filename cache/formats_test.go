@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/shaders"
@@ -74,9 +76,7 @@ func compare(t *testing.T, name string, src, got []uint32, want func(u uint32) u
 			t.Errorf("%s(0x%08x = %g): 0x%08x, want 0x%08x", name, u, math.Float32frombits(u), got[i], w)
 		}
 	}
-	if bad > 5 {
-		t.Errorf("%s: %d of %d differ", name, bad, len(src))
-	}
+	assert.LessOrEqual(t, bad, 5, "%s: of %d differ", name, len(src))
 }
 
 func isNaN(u uint32) bool { return u&0x7FFFFFFF > 0x7F800000 }

@@ -2,10 +2,12 @@ package cache_test
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
@@ -68,9 +70,7 @@ func TestGatherIndexKeys(t *testing.T) {
 			codes := bytes.Repeat([]byte{0xA5}, room*format.RowBytes())
 			scales := bytes.Repeat([]byte{0x5A}, room*cache.IndexScaleBytes)
 			wantCodes, wantScales := bytes.Clone(codes), bytes.Clone(scales)
-			if err := cache.GatherIndexKeysRef(wantCodes, wantScales, pool, l, table, width, starts); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, cache.GatherIndexKeysRef(wantCodes, wantScales, pool, l, table, width, starts))
 			for _, variant := range gatherVariants(dev) {
 				t.Run(fmt.Sprintf("%v_n%d_page%d_%s", format, n, page, variant), func(t *testing.T) {
 					op := must[*cache.GatherIndexKeys](t)(cache.NewGatherIndexKeys(dev, cache.GatherIndexKeysConfig{Page: page, Format: format, Variant: variant}))
@@ -82,12 +82,9 @@ func TestGatherIndexKeys(t *testing.T) {
 						Scales: upload(t, dev, tensor.U8, scales, room, cache.IndexScaleBytes),
 					}
 					do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
-					if !bytes.Equal(download[byte](t, a.Codes), wantCodes) {
-						t.Error("codes differ from the reference")
-					}
-					if !bytes.Equal(download[byte](t, a.Scales), wantScales) {
-						t.Error("scales differ from the reference")
-					}
+					assert.True(t, bytes.Equal(download[byte](t, a.Codes), wantCodes), "codes differ from the reference")
+					assert.True(t, bytes.Equal(download[byte](t, a.Scales), wantScales),
+						"scales differ from the reference")
 				})
 			}
 		}
@@ -108,17 +105,13 @@ func TestGatherIndexKeysRef(t *testing.T) {
 		}
 		copy(pool[l.Stride+c.scalesAt:], []byte{9, 8, 7, 6})
 		codes, scales := make([]byte, 3*row), make([]byte, 3*4)
-		if err := cache.GatherIndexKeysRef(codes, scales, pool, l, []int32{1}, 1, []int32{0, 3}); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, cache.GatherIndexKeysRef(codes, scales, pool, l, []int32{1}, 1, []int32{0, 3}))
 		for i, b := range codes {
 			if want := byte(max(i-2*row+1, 0)); b != want {
 				t.Fatalf("%v: code byte %d is %d, want %d", c.format, i, b, want)
 			}
 		}
-		if want := []byte{0, 0, 0, 0, 0, 0, 0, 0, 9, 8, 7, 6}; !bytes.Equal(scales, want) {
-			t.Errorf("%v: scales %v, want %v", c.format, scales, want)
-		}
+		assert.Equal(t, []byte{0, 0, 0, 0, 0, 0, 0, 0, 9, 8, 7, 6}, scales, "%v: scales", c.format)
 	}
 }
 
@@ -131,9 +124,8 @@ func TestGatherIndexKeysArguments(t *testing.T) {
 		"variant":   {Page: 64, Format: cache.IndexKeyFP8, Variant: "fast"},
 		"size":      {Page: 64, Format: cache.IndexKeyFP8, Variant: "base", MaxBytes: dev.Caps().MaxStorageBufferRange + 1},
 	} {
-		if _, err := cache.NewGatherIndexKeys(dev, cfg); !errors.Is(err, vk.ErrArgument) {
-			t.Errorf("%s: %v, want an argument error", name, err)
-		}
+		_, err := cache.NewGatherIndexKeys(dev, cfg)
+		assert.ErrorIs(t, err, vk.ErrArgument, name)
 	}
 	op := must[*cache.GatherIndexKeys](t)(cache.NewGatherIndexKeys(dev, cache.GatherIndexKeysConfig{Page: 64, Format: cache.IndexKeyFP8}))
 	l := must[cache.IndexKeyLayout](t)(cache.NewIndexKeyLayout(cache.IndexKeyFP8, 64, 0))
@@ -162,8 +154,6 @@ func TestGatherIndexKeysArguments(t *testing.T) {
 		"codes": cache.GatherIndexKeysRef(make([]byte, 100), nil, nil, l, nil, 0, []int32{0}),
 		"table": cache.GatherIndexKeysRef(nil, nil, nil, l, []int32{1}, 1, []int32{0}),
 	} {
-		if !errors.Is(err, vk.ErrArgument) {
-			t.Errorf("reference, %s: %v, want an argument error", name, err)
-		}
+		assert.ErrorIs(t, err, vk.ErrArgument, "reference, %s", name)
 	}
 }

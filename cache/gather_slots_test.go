@@ -1,8 +1,9 @@
 package cache_test
 
 import (
-	"errors"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
@@ -19,9 +20,8 @@ func TestGatherSlotsArguments(t *testing.T) {
 		"variant": {Page: 64, Variant: "fast"},
 		"size":    {Page: 64, Variant: "base", MaxBytes: dev.Caps().MaxStorageBufferRange + 1},
 	} {
-		if _, err := cache.NewGatherSlots(dev, cfg); !errors.Is(err, vk.ErrArgument) {
-			t.Errorf("%s: %v, want an argument error", name, err)
-		}
+		_, err := cache.NewGatherSlots(dev, cfg)
+		assert.ErrorIs(t, err, vk.ErrArgument, name)
 	}
 	op := must[*cache.GatherSlots](t)(cache.NewGatherSlots(dev, cache.GatherSlotsConfig{Page: 2}))
 	c := newCache(t, dev, 3, 2, 1728)

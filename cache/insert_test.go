@@ -1,8 +1,9 @@
 package cache_test
 
 import (
-	"errors"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
@@ -20,14 +21,11 @@ func TestInsertArguments(t *testing.T) {
 		"variant": {Page: 64, Variant: "cm"},
 		"size":    {Page: 64, Variant: "base", MaxBytes: dev.Caps().MaxStorageBufferRange + 1},
 	} {
-		if _, err := cache.NewInsert(dev, cfg); !errors.Is(err, vk.ErrArgument) {
-			t.Errorf("%s: %v, want an argument error", name, err)
-		}
+		_, err := cache.NewInsert(dev, cfg)
+		assert.ErrorIs(t, err, vk.ErrArgument, name)
 	}
 	op := must[*cache.Insert](t)(cache.NewInsert(dev, cache.InsertConfig{Page: 2}))
-	if op.Variant() != "base" {
-		t.Errorf("variant %s, want base", op.Variant())
-	}
+	assert.Equal(t, "base", op.Variant(), "variant")
 	c := newCache(t, dev, 3, 2, 1728)
 	k, slots := upload(t, dev, tensor.BF16, make([]uint16, 2*cache.D), 2, cache.D), upload(t, dev, tensor.I64, []int64{0, 1}, 2)
 	good := cache.InsertArgs{K: k, Slots: slots, Cache: c}
@@ -50,9 +48,7 @@ func TestInsertArguments(t *testing.T) {
 		"pool offset": with(func(a *cache.InsertArgs) { a.Cache.Pool.Offset, a.Cache.Pool.Shape = 4, []int{2, 1728} }),
 		"pool type":   with(func(a *cache.InsertArgs) { a.Cache.Pool.DType = tensor.I8 }),
 	})
-	if err := op.Record(nil, good); !errors.Is(err, vk.ErrArgument) {
-		t.Errorf("no recorder: %v, want an argument error", err)
-	}
+	assert.ErrorIs(t, op.Record(nil, good), vk.ErrArgument, "no recorder")
 	// No tokens: nothing to do, and that is no error.
 	none := good
 	none.Slots.Shape = []int{0}

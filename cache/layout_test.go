@@ -1,8 +1,10 @@
 package cache
 
 import (
-	"errors"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/vk"
 )
@@ -11,29 +13,20 @@ func TestLayout(t *testing.T) {
 	// Strides that vLLM allocates, and the used part of a page.
 	for page, stride := range map[int]int{64: 37440, 2: 1728, 1: 1152, 16: 9792} {
 		l, err := NewLayout(page, 0)
-		if err != nil || l.Stride != stride || DefaultStride(page) != stride {
-			t.Errorf("page %d: stride %d, %v, want %d", page, l.Stride, err, stride)
-		}
+		assert.NoError(t, err, "page %d", page)
+		assert.Equal(t, stride, l.Stride, "page %d", page)
+		assert.Equal(t, stride, DefaultStride(page), "page %d", page)
 	}
 	for _, bad := range [][2]int{{0, 0}, {-1, 584}, {64, 37375}, {64, 37376 - 8}, {64, 37380}, {maxPage + 1, 0}, {1, 1 << 31}} {
-		if l, err := NewLayout(bad[0], bad[1]); !errors.Is(err, vk.ErrArgument) {
-			t.Errorf("NewLayout(%d, %d) = %v, %v", bad[0], bad[1], l, err)
-		}
+		l, err := NewLayout(bad[0], bad[1])
+		assert.ErrorIs(t, err, vk.ErrArgument, "NewLayout(%d, %d) = %v", bad[0], bad[1], l)
 	}
 	l, err := NewLayout(64, 37376)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := l.RowOffset(64*3 + 5); got != 3*37376+5*576 {
-		t.Errorf("RowOffset %d", got)
-	}
-	if got := l.ScaleOffset(64*3 + 5); got != 3*37376+64*576+5*8 {
-		t.Errorf("ScaleOffset %d", got)
-	}
+	require.NoError(t, err)
+	assert.Equal(t, int64(3*37376+5*576), l.RowOffset(64*3+5), "RowOffset")
+	assert.Equal(t, int64(3*37376+64*576+5*8), l.ScaleOffset(64*3+5), "ScaleOffset")
 	// Beyond 32 bits.
-	if got := l.RowOffset(64 * 200000); got != 200000*37376 {
-		t.Errorf("RowOffset of page 200000: %d", got)
-	}
+	assert.Equal(t, int64(200000*37376), l.RowOffset(64*200000), "RowOffset of page 200000")
 }
 
 // Every byte of the used part of a page belongs to exactly one slot.

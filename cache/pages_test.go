@@ -5,6 +5,9 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/vk"
@@ -17,23 +20,20 @@ func TestPageStrides(t *testing.T) {
 		page, stride int
 	}{{cache.C4Main, 4, 32832}, {cache.C4Index, 4, 8640}, {cache.C128Main, 8, 32832}} {
 		l := must[cache.StateLayout](t)(cache.NewStateLayout(x.c, x.page, 0))
-		if l.Stride != x.stride {
-			t.Errorf("%+v: stride %d, want %d", x.c, l.Stride, x.stride)
-		}
-		if off := l.SlotOffset(int64(x.page) + 1); off != int64(x.stride+l.SlotBytes()) {
-			t.Errorf("%+v: the second slot of the second page is at %d", x.c, off)
-		}
+		assert.Equal(t, x.stride, l.Stride, "%+v: stride", x.c)
+		off := l.SlotOffset(int64(x.page) + 1)
+		assert.Equal(t, int64(x.stride+l.SlotBytes()), off, "%+v: the second slot of the second page is at", x.c)
 	}
 	for _, f := range []cache.IndexKeyFormat{cache.IndexKeyFP8, cache.IndexKeyMXFP4} {
 		l := must[cache.IndexKeyLayout](t)(cache.NewIndexKeyLayout(f, 64, 0))
 		row := int64(f.RowBytes())
-		if l.Stride != 8640 || l.RowOffset(65) != 8640+row || l.ScaleOffset(65) != 8640+64*row+4 {
-			t.Errorf("%v: stride %d, slot 65 at %d, its scale at %d", f, l.Stride, l.RowOffset(65), l.ScaleOffset(65))
-		}
+		require.Equal(t, 8640, l.Stride, "%v", f)
+		require.Equal(t, 8640+row, l.RowOffset(65), "%v", f)
+		assert.Equal(t, 8640+64*row+4, l.ScaleOffset(65), "%v", f)
 	}
-	if cache.C4Main.Window() != 8 || cache.C4Index.Window() != 8 || cache.C128Main.Window() != 128 {
-		t.Error("windows are not 8, 8 and 128 tokens")
-	}
+	assert.Equal(t, 8, cache.C4Main.Window(), "windows are not 8, 8 and 128 tokens")
+	assert.Equal(t, 8, cache.C4Index.Window(), "windows are not 8, 8 and 128 tokens")
+	assert.Equal(t, 128, cache.C128Main.Window(), "windows are not 8, 8 and 128 tokens")
 }
 
 func TestPageArguments(t *testing.T) {
@@ -58,9 +58,7 @@ func TestPageArguments(t *testing.T) {
 		"copy in no state": cache.StateCache{}.RecordCopy(nil, nil),
 		"copy in no keys":  cache.IndexKeyCache{}.RecordCopy(nil, nil),
 	} {
-		if !errors.Is(err, vk.ErrArgument) {
-			t.Errorf("%s: %v, want an argument error", name, err)
-		}
+		assert.ErrorIs(t, err, vk.ErrArgument, name)
 	}
 }
 
@@ -74,9 +72,7 @@ func TestCopyStateAndKeyPages(t *testing.T) {
 	for i := range img {
 		img[i] = byte(i / 8640)
 	}
-	if err := errors.Join(state.Pool.Upload(t.Context(), img), keys.Pool.Upload(t.Context(), img)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(state.Pool.Upload(t.Context(), img), keys.Pool.Upload(t.Context(), img)))
 	beyond := []cache.PageCopy{{From: 0, To: 1}, {From: 0, To: 3}}
 	refuses(t, dev, state.Pool, map[string]func(*vk.Recorder) error{
 		"state": func(rec *vk.Recorder) error { return state.RecordCopy(rec, beyond) },
@@ -88,9 +84,8 @@ func TestCopyStateAndKeyPages(t *testing.T) {
 	})
 	for page, want := range []byte{1, 2, 2} {
 		for who, pool := range map[string][]byte{"state": download[byte](t, state.Pool), "keys": download[byte](t, keys.Pool)} {
-			if !bytes.Equal(pool[page*8640:][:8640], bytes.Repeat([]byte{want}, 8640)) {
-				t.Errorf("%s: page %d does not hold the bytes of page %d", who, page, want)
-			}
+			assert.True(t, bytes.Equal(pool[page*8640:][:8640], bytes.Repeat([]byte{want}, 8640)),
+				"%s: page %d does not hold the bytes of page %d", who, page, want)
 		}
 	}
 }

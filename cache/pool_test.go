@@ -6,24 +6,25 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/vk"
 )
 
 func newPool(t *testing.T, n int) *BlockPool {
 	t.Helper()
 	p, err := NewBlockPool(n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return p
 }
 
 func TestPoolAllOrNothing(t *testing.T) {
 	p := newPool(t, 5)
 	got, err := p.Alloc(3)
-	if err != nil || len(got) != 3 || p.Free() != 2 {
-		t.Fatalf("Alloc(3) = %v, %v, %d free", got, err, p.Free())
-	}
+	require.NoError(t, err, "Alloc(3) = %v", got)
+	require.Equal(t, 3, len(got), "Alloc(3) = %v", got)
+	require.Equal(t, 2, p.Free(), "Alloc(3) = %v", got)
 	for name, c := range map[string]struct {
 		do   func() error
 		want error
@@ -37,22 +38,20 @@ func TestPoolAllOrNothing(t *testing.T) {
 		"retain of a free page":  {func() error { return p.Retain(got[0], 4) }, ErrForeignBlock},
 		"retain beyond":          {func() error { return p.Retain(got[0], 99) }, ErrForeignBlock},
 	} {
-		if err := c.do(); !errors.Is(err, c.want) {
-			t.Errorf("%s: %v, want %v", name, err, c.want)
-		}
-		if p.Free() != 2 || p.Refs(got[0]) != 1 || p.Refs(got[1]) != 1 {
-			t.Fatalf("%s: changed the pool", name)
-		}
+		assert.ErrorIs(t, c.do(), c.want, name)
+		require.Equal(t, 2, p.Free(), "%s: changed the pool", name)
+		require.Equal(t, 1, p.Refs(got[0]), "%s: changed the pool", name)
+		require.Equal(t, 1, p.Refs(got[1]), "%s: changed the pool", name)
 	}
-	if err := p.Retain(got[0], got[0]); err != nil || p.Refs(got[0]) != 3 {
-		t.Fatalf("Retain twice: %v, %d holders", err, p.Refs(got[0]))
-	}
-	if err := p.Release(got[0], got[0], got[0]); err != nil || p.Free() != 3 || p.Refs(got[0]) != 0 {
-		t.Fatalf("Release of three holders at once: %v, %d free", err, p.Free())
-	}
-	if _, err := NewBlockPool(-1); !errors.Is(err, vk.ErrArgument) {
-		t.Errorf("NewBlockPool(-1): %v", err)
-	}
+	err = p.Retain(got[0], got[0])
+	require.NoError(t, err, "Retain twice")
+	require.Equal(t, 3, p.Refs(got[0]), "Retain twice")
+	err = p.Release(got[0], got[0], got[0])
+	require.NoError(t, err, "Release of three holders at once")
+	require.Equal(t, 3, p.Free(), "Release of three holders at once")
+	require.Equal(t, 0, p.Refs(got[0]), "Release of three holders at once")
+	_, err = NewBlockPool(-1)
+	assert.ErrorIs(t, err, vk.ErrArgument, "NewBlockPool(-1)")
 }
 
 // A pool against a plain map of holders, under random calls, good and bad.
@@ -73,9 +72,9 @@ func FuzzPool(f *testing.F) {
 			case 0:
 				n := rng.IntN(6)
 				got, err := p.Alloc(n)
-				if fits := n <= capacity-len(model); fits != (err == nil) || err != nil && !errors.Is(err, ErrPoolFull) {
-					t.Fatalf("Alloc(%d) with %d of %d held: %v", n, len(model), capacity, err)
-				}
+				require.False(t, (n <= capacity-len(model)) != (err == nil) ||
+					err != nil && !errors.Is(err, ErrPoolFull),
+					"Alloc(%d) with %d of %d held: %v", n, len(model), capacity, err)
 				for _, b := range got {
 					if model[b] != 0 || b < 0 || int(b) >= capacity {
 						t.Fatalf("Alloc gave page %d, held %d times", b, model[b])
@@ -111,9 +110,7 @@ func FuzzPool(f *testing.F) {
 					}
 				}
 			}
-			if p.Free() != capacity-len(model) {
-				t.Fatalf("%d free, want %d", p.Free(), capacity-len(model))
-			}
+			require.Equal(t, capacity-len(model), p.Free(), "free")
 			for b := range int32(capacity) {
 				if p.Refs(b) != model[b] {
 					t.Fatalf("page %d has %d holders, want %d", b, p.Refs(b), model[b])
@@ -134,14 +131,10 @@ func TestPoolConcurrent(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				if err := errors.Join(p.Retain(got...), p.Release(got...), p.Release(got...)); err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, errors.Join(p.Retain(got...), p.Release(got...), p.Release(got...)))
 			}
 		})
 	}
 	wg.Wait()
-	if p.Free() != 64 {
-		t.Errorf("%d pages free at the end, want 64", p.Free())
-	}
+	assert.Equal(t, 64, p.Free(), "pages free at the end")
 }

@@ -3,11 +3,13 @@ package cache
 import (
 	"bytes"
 	"encoding/hex"
-	"errors"
 	"hash/crc32"
 	"math"
 	"slices"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/vk"
@@ -25,118 +27,75 @@ func knownRow() []uint16 {
 
 func TestInsertRefKnownRow(t *testing.T) {
 	l, err := NewLayout(64, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	pool := bytes.Repeat([]byte{0xFF}, 2*l.Stride)
 	const slot = 64 + 17
 	k := append(make([]uint16, D), knownRow()...) // row 0 is all zeros
-	if err := InsertRef(pool, l, k, []int64{3, slot}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, InsertRef(pool, l, k, []int64{3, slot}))
 	row, scales := pool[l.RowOffset(slot):][:RowBytes], pool[l.ScaleOffset(slot):][:ScaleBytes]
-	if got := hex.EncodeToString(row[:16]); got != "f5e76b77f05c73f4e26ef8ed6374f2da" {
-		t.Errorf("first codes %s", got)
-	}
-	if got := hex.EncodeToString(row[NopeDim:][:8]); got != "603f4c401cc000be" {
-		t.Errorf("first rope bytes %s", got)
-	}
-	if got := hex.EncodeToString(scales); got != "7778797a7b777800" {
-		t.Errorf("scales %s", got)
-	}
-	if got := crc32.ChecksumIEEE(row); got != 0xfbeb5dfa {
-		t.Errorf("CRC-32 of the data %08x", got)
-	}
-	if got := crc32.ChecksumIEEE(scales); got != 0x8919d77d {
-		t.Errorf("CRC-32 of the scales %08x", got)
-	}
-	if got := pool[l.RowOffset(3):][:RowBytes]; !bytes.Equal(got, make([]byte, RowBytes)) {
-		t.Error("a row of zeros has data that is not 0")
-	}
-	if got := hex.EncodeToString(pool[l.ScaleOffset(3):][:ScaleBytes]); got != "6969696969696900" {
-		t.Errorf("scales of a row of zeros %s", got)
-	}
+	assert.Equal(t, "f5e76b77f05c73f4e26ef8ed6374f2da", hex.EncodeToString(row[:16]), "first codes")
+	assert.Equal(t, "603f4c401cc000be", hex.EncodeToString(row[NopeDim:][:8]), "first rope bytes")
+	assert.Equal(t, "7778797a7b777800", hex.EncodeToString(scales), "scales")
+	assert.Equal(t, uint32(0xfbeb5dfa), crc32.ChecksumIEEE(row), "CRC-32 of the data")
+	assert.Equal(t, uint32(0x8919d77d), crc32.ChecksumIEEE(scales), "CRC-32 of the scales")
+	got := pool[l.RowOffset(3):][:RowBytes]
+	assert.True(t, bytes.Equal(got, make([]byte, RowBytes)), "a row of zeros has data that is not 0")
+	assert.Equal(t, "6969696969696900", hex.EncodeToString(pool[l.ScaleOffset(3):][:ScaleBytes]),
+		"scales of a row of zeros")
 	written := 0
 	for _, b := range pool {
 		if b != 0xFF {
 			written++
 		}
 	}
-	if written > 2*SlotBytes {
-		t.Errorf("%d bytes written, at most %d expected", written, 2*SlotBytes)
-	}
+	assert.LessOrEqual(t, written, 2*SlotBytes, "bytes written, at most")
 }
 
 // What comes back differs by at most half a step of E4M3, 16 block scales.
 func TestGatherSlotsRefInvertsInsertRef(t *testing.T) {
 	l, err := NewLayout(2, 1176)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	pool := bytes.Repeat([]byte{0xFF}, 3*l.Stride)
 	k := knownRow()
-	if err := InsertRef(pool, l, k, []int64{5}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, InsertRef(pool, l, k, []int64{5}))
 	out := make([]uint16, 3*D)
-	if err := GatherSlotsRef(out, pool, l, []int32{5, -1, 6}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, GatherSlotsRef(out, pool, l, []int32{5, -1, 6}))
 	for d := range NopeDim {
 		scale := numfmt.UE8M0Scale(pool[l.ScaleOffset(5)+int64(d/BlockDim)])
 		if e := numfmt.BF16Decode(out[d]) - numfmt.BF16Decode(k[d]); abs(e) > 16*scale {
 			t.Fatalf("value %d is off by %g, more than 16 scales of %g", d, e, scale)
 		}
 	}
-	if !slices.Equal(out[NopeDim:D], k[NopeDim:]) {
-		t.Error("the last 64 values changed")
-	}
-	if !slices.Equal(out[D:], make([]uint16, 2*D)) {
-		t.Error("slots that do not exist are not zero")
-	}
+	assert.True(t, slices.Equal(out[NopeDim:D], k[NopeDim:]), "the last 64 values changed")
+	assert.True(t, slices.Equal(out[D:], make([]uint16, 2*D)), "slots that do not exist are not zero")
 }
 
 func TestGatherRefTouchesOnlyItsRows(t *testing.T) {
 	l, err := NewLayout(2, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	pool := make([]byte, 4*l.Stride)
 	k := slices.Concat(knownRow(), knownRow(), knownRow())
-	if err := InsertRef(pool, l, k, []int64{6, 7, 2}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, InsertRef(pool, l, k, []int64{6, 7, 2}))
 	const rows = 6
 	out := slices.Repeat([]uint16{0xFFFF}, rows*D)
-	if err := GatherRef(out, rows, pool, l, []int32{3}, []int32{2}, []int32{3, 1}, 2, 1); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, GatherRef(out, rows, pool, l, []int32{3}, []int32{2}, []int32{3, 1}, 2, 1))
 	want := slices.Repeat([]uint16{0xFFFF}, rows*D)
-	if err := GatherSlotsRef(want[D:3*D], pool, l, []int32{7, 2}); err != nil {
-		t.Fatal(err)
-	}
-	if !slices.Equal(out, want) {
-		t.Error("rows 1 and 2 should be slots 7 and 2, the rest untouched")
-	}
+	require.NoError(t, GatherSlotsRef(want[D:3*D], pool, l, []int32{7, 2}))
+	assert.True(t, slices.Equal(out, want), "rows 1 and 2 should be slots 7 and 2, the rest untouched")
 }
 
 // The example of vLLM's test_indexer_deepseek_v4_slot_mapping.
 func TestSlotMappingRefExample(t *testing.T) {
 	slots := make([]int64, 43)
-	if err := SlotMappingRef(slots, []int32{0, 40}, []int32{280}, []int32{5, 7}, 2, 64, 4); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, SlotMappingRef(slots, []int32{0, 40}, []int32{280}, []int32{5, 7}, 2, 64, 4))
 	want := slices.Repeat([]int64{-1}, 43)
 	for i, s := range []int64{380, 381, 382, 383, 448, 449, 450, 451, 452, 453} {
 		want[3+4*i] = s // positions 243, 247, ..
 	}
-	if !slices.Equal(slots, want) {
-		t.Errorf("got  %v\nwant %v", slots, want)
-	}
+	assert.True(t, slices.Equal(slots, want), "got  %v\nwant %v", slots, want)
 	// Ratio 1: position 130 of pages 3, 9, 4 is in the third page.
-	if err := SlotMappingRef(slots[:1], []int32{0, 1}, []int32{131}, []int32{3, 9, 4}, 3, 64, 1); err != nil || slots[0] != 258 {
-		t.Errorf("window slot %d, %v, want 258", slots[0], err)
-	}
+	require.NoError(t, SlotMappingRef(slots[:1], []int32{0, 1}, []int32{131}, []int32{3, 9, 4}, 3, 64, 1))
+	assert.Equal(t, int64(258), slots[0])
 }
 
 func TestRefArguments(t *testing.T) {
@@ -156,8 +115,6 @@ func TestRefArguments(t *testing.T) {
 		"SlotMappingRef ratio":    SlotMappingRef(nil, []int32{0}, nil, nil, 0, 64, 0),
 		"InsertRef page too huge": InsertRef(nil, Layout{maxPage + 1, 1 << 30}, nil, nil),
 	} {
-		if !errors.Is(err, vk.ErrArgument) {
-			t.Errorf("%s: %v", name, err)
-		}
+		assert.ErrorIs(t, err, vk.ErrArgument, name)
 	}
 }

@@ -2,8 +2,10 @@ package cache_test
 
 import (
 	"bytes"
-	"errors"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
@@ -33,24 +35,18 @@ func TestSaveStateSkips(t *testing.T) {
 		}
 		s := must[cache.StateCache](t)(cache.NewState(dev, cache.StateConfig{Pages: 2, Layout: l}))
 		defer s.Close()
-		if err := s.Fill(t.Context(), 0xA5); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, s.Fill(t.Context(), 0xA5))
 		want := bytes.Repeat([]byte{0xA5}, 2*l.Stride)
-		if err := cache.SaveStateRef(want, l, cache.C4Index, kvScore, ape, positions, slots); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, cache.SaveStateRef(want, l, cache.C4Index, kvScore, ape, positions, slots))
 		op := must[*cache.SaveState](t)(cache.NewSaveState(dev, cache.SaveStateConfig{Compression: cache.C4Index, Page: 3, Variant: v.Name}))
 		do(t, dev, func(rec *vk.Recorder) error {
 			return op.Record(rec, cache.SaveStateArgs{KvScore: upload(t, dev, tensor.F32, kvScore, len(slots), 512), Ape: upload(t, dev, tensor.F32, ape, 4, 256),
 				Positions: upload(t, dev, tensor.I32, positions, len(slots)), Slots: upload(t, dev, tensor.I64, slots, len(slots)), State: s})
 		})
-		if !bytes.Equal(download[byte](t, bytesOf(s.Pool)), want) {
-			t.Errorf("%s: the pool is not what the reference makes of it", op.Variant())
-		}
-		if bytes.Count(want, []byte{0xA5}) < 2*l.Stride-l.SlotBytes() {
-			t.Error("the reference wrote more than slot 5")
-		}
+		assert.True(t, bytes.Equal(download[byte](t, bytesOf(s.Pool)), want),
+			"%s: the pool is not what the reference makes of it", op.Variant())
+		assert.GreaterOrEqual(t, bytes.Count(want, []byte{0xA5}), 2*l.Stride-l.SlotBytes(),
+			"the reference wrote more than slot 5")
 	}
 }
 
@@ -63,9 +59,8 @@ func TestSaveStateArguments(t *testing.T) {
 		"variant": {Compression: cache.C4Main, Page: 4, Variant: "cm"},
 		"size":    {Compression: cache.C4Main, Page: 4, Variant: "base", MaxBytes: dev.Caps().MaxStorageBufferRange + 1},
 	} {
-		if _, err := cache.NewSaveState(dev, cfg); !errors.Is(err, vk.ErrArgument) {
-			t.Errorf("%s: %v, want an argument error", name, err)
-		}
+		_, err := cache.NewSaveState(dev, cfg)
+		assert.ErrorIs(t, err, vk.ErrArgument, name)
 	}
 	s := newSequence(t, dev, compressors[0], 5)
 	c := s.newCaches(1)

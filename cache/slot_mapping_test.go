@@ -1,8 +1,9 @@
 package cache_test
 
 import (
-	"errors"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
@@ -20,9 +21,8 @@ func TestSlotMappingArguments(t *testing.T) {
 		"ratio -4": {Page: 64, Ratio: -4},
 		"variant":  {Page: 64, Ratio: 4, Variant: "da"},
 	} {
-		if _, err := cache.NewSlotMapping(dev, cfg); !errors.Is(err, vk.ErrArgument) {
-			t.Errorf("%s: %v, want an argument error", name, err)
-		}
+		_, err := cache.NewSlotMapping(dev, cfg)
+		assert.ErrorIs(t, err, vk.ErrArgument, name)
 	}
 	op := must[*cache.SlotMapping](t)(cache.NewSlotMapping(dev, cache.SlotMappingConfig{Page: 64, Ratio: 4}))
 	slots := upload(t, dev, tensor.I64, []int64{7, 7}, 2)

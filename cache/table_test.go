@@ -8,82 +8,70 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/vk"
 )
 
 func newTable(t *testing.T, p *BlockPool, page int) *Table {
 	t.Helper()
 	x, err := NewTable(p, page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return x
 }
 
 func grow(t *testing.T, x *Table, n int) []PageCopy {
 	t.Helper()
 	copies, err := x.Append(n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return copies
 }
 
 func TestTable(t *testing.T) {
 	p := newPool(t, 10)
-	if _, err := p.Alloc(3); err != nil { // so that page ids and entries differ
-		t.Fatal(err)
-	}
+	_, err := p.Alloc(3)
+	require.NoError(t, err) // so that page ids and entries differ
 	x := newTable(t, p, 4)
 	grow(t, x, 6)
-	if got, want := x.Blocks(), []int32{3, 4}; !slices.Equal(got, want) {
-		t.Fatalf("pages %v, want %v", got, want)
-	}
+	require.Equal(t, []int32{3, 4}, x.Blocks(), "pages")
 	for pos, want := range map[int]int64{0: 12, 3: 15, 4: 16, 5: 17} {
-		if got, err := x.SlotOf(pos); err != nil || got != want {
-			t.Errorf("SlotOf(%d) = %d, %v, want %d", pos, got, err, want)
-		}
+		got, err := x.SlotOf(pos)
+		assert.NoError(t, err, "SlotOf(%d) = %d", pos, got)
+		assert.Equal(t, want, got, "SlotOf(%d) = %d", pos, got)
 	}
-	if _, err := x.SlotOf(6); !errors.Is(err, ErrTableTooShort) {
-		t.Errorf("SlotOf(6): %v", err)
-	}
-	if _, err := x.SlotOf(-1); !errors.Is(err, vk.ErrArgument) {
-		t.Errorf("SlotOf(-1): %v", err)
-	}
+	_, err = x.SlotOf(6)
+	assert.ErrorIs(t, err, ErrTableTooShort, "SlotOf(6)")
+	_, err = x.SlotOf(-1)
+	assert.ErrorIs(t, err, vk.ErrArgument, "SlotOf(-1)")
 	row := []int32{7, 7, 7}
-	if err := x.Row(row[:1]); !errors.Is(err, ErrTableTooShort) || row[0] != 7 {
-		t.Errorf("Row of one entry: %v, %v", err, row)
-	}
-	if err := x.Row(row); err != nil || !slices.Equal(row, []int32{3, 4, -1}) {
-		t.Errorf("Row: %v, %v", err, row)
-	}
-	if _, err := x.Append(100); !errors.Is(err, ErrPoolFull) || x.Len() != 6 || p.Free() != 5 {
-		t.Errorf("Append(100): %v, length %d, %d free", err, x.Len(), p.Free())
-	}
-	if err := x.Truncate(7); !errors.Is(err, vk.ErrArgument) {
-		t.Errorf("Truncate(7): %v", err)
-	}
-	if err := x.Truncate(4); err != nil || len(x.Blocks()) != 1 || p.Free() != 6 {
-		t.Errorf("Truncate(4): %v, pages %v", err, x.Blocks())
-	}
+	require.ErrorIs(t, x.Row(row[:1]), ErrTableTooShort, "Row of one entry, %v", row)
+	assert.Equal(t, int32(7), row[0], "Row of one entry, %v", row)
+	assert.NoError(t, x.Row(row), "Row")
+	assert.Equal(t, []int32{3, 4, -1}, row, "Row")
+	_, err = x.Append(100)
+	assert.ErrorIs(t, err, ErrPoolFull, "Append(100)")
+	assert.Equal(t, 6, x.Len(), "Append(100)")
+	assert.Equal(t, 5, p.Free(), "Append(100)")
+	assert.ErrorIs(t, x.Truncate(7), vk.ErrArgument, "Truncate(7)")
+	require.NoError(t, x.Truncate(4), "Truncate(4), pages %v", x.Blocks())
+	assert.Equal(t, 1, len(x.Blocks()), "Truncate(4), pages %v", x.Blocks())
+	assert.Equal(t, 6, p.Free(), "Truncate(4), pages %v", x.Blocks())
 	grow(t, x, 8)
-	if err := x.Recycle(11); err != nil || !slices.Equal(x.Blocks()[:2], []int32{-1, -1}) || x.Blocks()[2] < 0 {
-		t.Errorf("Recycle(11): %v, pages %v", err, x.Blocks())
-	}
-	if _, err := x.SlotOf(7); !errors.Is(err, ErrRecycled) {
-		t.Errorf("SlotOf(7) after Recycle: %v", err)
-	}
-	if err := x.Close(); err != nil || p.Free() != 7 || x.Len() != 0 {
-		t.Errorf("Close: %v, %d free", err, p.Free())
-	}
+	require.NoError(t, x.Recycle(11), "Recycle(11), pages %v", x.Blocks())
+	require.Equal(t, []int32{-1, -1}, x.Blocks()[:2], "Recycle(11), pages %v", x.Blocks())
+	assert.GreaterOrEqual(t, x.Blocks()[2], int32(0), "Recycle(11), pages %v", x.Blocks())
+	_, err = x.SlotOf(7)
+	assert.ErrorIs(t, err, ErrRecycled, "SlotOf(7) after Recycle")
+	require.NoError(t, x.Close(), "Close")
+	assert.Equal(t, 7, p.Free(), "Close")
+	assert.Equal(t, 0, x.Len(), "Close")
 	for _, page := range []int{0, -1, maxPage + 1} {
-		if _, err := NewTable(p, page); !errors.Is(err, vk.ErrArgument) {
-			t.Errorf("NewTable(%d): %v", page, err)
-		}
+		_, err := NewTable(p, page)
+		assert.ErrorIs(t, err, vk.ErrArgument, "NewTable(%d)", page)
 	}
-	if _, err := NewTable(nil, 4); !errors.Is(err, vk.ErrArgument) {
-		t.Errorf("NewTable(nil): %v", err)
-	}
+	_, err = NewTable(nil, 4)
+	assert.ErrorIs(t, err, vk.ErrArgument, "NewTable(nil)")
 }
 
 func TestTableForkCopiesOnWrite(t *testing.T) {
@@ -91,34 +79,20 @@ func TestTableForkCopiesOnWrite(t *testing.T) {
 	a := newTable(t, p, 4)
 	grow(t, a, 6)
 	b, err := a.Fork()
-	if err != nil || p.Free() != 4 {
-		t.Fatalf("Fork: %v, %d free", err, p.Free())
-	}
+	require.NoError(t, err, "Fork")
+	require.Equal(t, 4, p.Free(), "Fork")
 	copies := grow(t, b, 1)
-	if want := []PageCopy{{From: 1, To: 2}}; !slices.Equal(copies, want) {
-		t.Fatalf("first write of the fork copies %v, want %v", copies, want)
-	}
-	if copies := grow(t, a, 1); copies != nil {
-		t.Errorf("the original holds its page alone, yet copies %v", copies)
-	}
+	require.Equal(t, []PageCopy{{From: 1, To: 2}}, copies, "first write of the fork copies")
+	assert.Nil(t, grow(t, a, 1), "the original holds its page alone, yet copies")
 	sa, _ := a.SlotOf(6)
 	sb, _ := b.SlotOf(6)
-	if sa == sb {
-		t.Errorf("both write slot %d", sa)
-	}
+	assert.NotEqual(t, sb, sa, "both write slot")
 	full, err := a.Fork()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := full.Truncate(4); err != nil {
-		t.Fatal(err)
-	}
-	if copies := grow(t, full, 1); copies != nil {
-		t.Errorf("a write to a page of its own copies %v", copies)
-	}
-	if err := errors.Join(a.Close(), b.Close(), full.Close()); err != nil || p.Free() != 6 {
-		t.Errorf("close: %v, %d free", err, p.Free())
-	}
+	require.NoError(t, err)
+	require.NoError(t, full.Truncate(4))
+	assert.Nil(t, grow(t, full, 1), "a write to a page of its own copies")
+	require.NoError(t, errors.Join(a.Close(), b.Close(), full.Close()), "close")
+	assert.Equal(t, 6, p.Free(), "close")
 }
 
 // Room and Need know of pages that a fork holds, also after the table went on and back.
@@ -127,39 +101,28 @@ func TestTableRoom(t *testing.T) {
 	a := newTable(t, p, 4)
 	check := func(when string, room, need int) {
 		t.Helper()
-		if a.Room() != room || a.Need(1) != need {
-			t.Errorf("%s: room %d and need %d, want %d and %d", when, a.Room(), a.Need(1), room, need)
-		}
+		require.Equal(t, room, a.Room(), "%s: room %d and need %d", when, a.Room(), a.Need(1))
+		assert.Equal(t, need, a.Need(1), "%s: room %d and need %d", when, a.Room(), a.Need(1))
 	}
 	check("empty", 0, 1)
 	grow(t, a, 3)
 	check("3 of a page of 4", 1, 0)
 	b, err := a.Fork()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	check("forked", 0, 1)
 	grow(t, a, 1)
 	check("full", 0, 1)
 	grow(t, a, 1)
 	check("a page of its own", 3, 0)
 	c, err := a.Fork()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	grow(t, a, 5)
 	check("beyond its fork", 2, 0)
-	if err := a.Truncate(5); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, a.Truncate(5))
 	check("back in that page", 3, 0)
-	if err := a.Truncate(3); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, a.Truncate(3))
 	check("back in a page that a fork holds", 0, 1)
-	if err := errors.Join(b.Close(), c.Close()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(b.Close(), c.Close()))
 	check("without forks", 1, 0)
 }
 
@@ -173,9 +136,7 @@ func TestTableForksConcurrent(t *testing.T) {
 		grow(t, tables[0], 1)
 		for i := range tables[1:] {
 			f, err := tables[0].Fork()
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			tables[i+1] = f
 		}
 		var copies [len(tables)][]PageCopy
@@ -189,9 +150,10 @@ func TestTableForksConcurrent(t *testing.T) {
 		}
 		start.Done()
 		wg.Wait()
-		if n := len(slices.Concat(copies[:]...)); n != 2 || p.Refs(0) != 1 || p.Free() != 1 {
-			t.Fatalf("%d copies from a page with %d holders, %d pages free", n, p.Refs(0), p.Free())
-		}
+		n := len(slices.Concat(copies[:]...))
+		require.Equal(t, 2, n, "%d copies from a page with %d holders", n, p.Refs(0))
+		require.Equal(t, 1, p.Refs(0), "%d copies from a page with %d holders", n, p.Refs(0))
+		require.Equal(t, 1, p.Free(), "%d copies from a page with %d holders", n, p.Refs(0))
 	}
 }
 
@@ -200,20 +162,15 @@ func TestTableTruncateRecycled(t *testing.T) {
 	p := newPool(t, 4)
 	x := newTable(t, p, 4)
 	grow(t, x, 12)
-	if err := x.Recycle(8); err != nil {
-		t.Fatal(err)
-	}
-	if err := x.Truncate(6); !errors.Is(err, ErrRecycled) || x.Len() != 12 || p.Free() != 3 {
-		t.Errorf("Truncate(6): %v, length %d, %d free", err, x.Len(), p.Free())
-	}
+	require.NoError(t, x.Recycle(8))
+	assert.ErrorIs(t, x.Truncate(6), ErrRecycled, "Truncate(6)")
+	assert.Equal(t, 12, x.Len(), "Truncate(6)")
+	assert.Equal(t, 3, p.Free(), "Truncate(6)")
 	for _, n := range []int{9, 8, 4} {
-		if err := x.Truncate(n); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, x.Truncate(n))
 		grow(t, x, 1)
-		if _, err := x.SlotOf(n); err != nil {
-			t.Errorf("position %d after Truncate: %v", n, err)
-		}
+		_, err := x.SlotOf(n)
+		assert.NoError(t, err, "position %d after Truncate", n)
 	}
 }
 
@@ -238,52 +195,41 @@ func TestTableModel(t *testing.T) {
 				copies, err := x.table.Append(n)
 				if errors.Is(err, ErrPoolFull) {
 					continue
-				} else if err != nil {
-					t.Fatal(err)
 				}
+				require.NoError(t, err)
 				for _, c := range copies {
 					copy(memory[int(c.To)*page:][:page], memory[int(c.From)*page:][:page])
 				}
 				for range n {
 					s, err := x.table.SlotOf(len(x.want))
-					if err != nil {
-						t.Fatal(err)
-					}
+					require.NoError(t, err)
 					memory[s] = next
 					x.want = append(x.want, next)
 				}
 			case 2:
 				n := rng.IntN(len(x.want) + 1)
-				if err := x.table.Truncate(n); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, x.table.Truncate(n))
 				x.want = x.want[:n:n]
 			case 3:
 				if len(tables) == 4 {
 					continue
 				}
 				fork, err := x.table.Fork()
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				tables = append(tables, &pair{fork, slices.Clone(x.want)})
 			}
 			for i, x := range tables {
 				for pos, want := range x.want {
-					if s, err := x.table.SlotOf(pos); err != nil || memory[s] != want {
-						t.Fatalf("seed %d, step %d: table %d position %d: %d, %v, want %d", seed, next, i, pos, memory[s], err, want)
-					}
+					s, err := x.table.SlotOf(pos)
+					require.NoError(t, err, "seed %d, step %d: table %d position %d", seed, next, i, pos)
+					require.Equal(t, want, memory[s], "seed %d, step %d: table %d position %d", seed, next, i, pos)
 				}
 			}
 		}
 		for _, x := range tables {
-			if err := x.table.Close(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, x.table.Close())
 		}
-		if p.Free() != 12 {
-			t.Fatalf("seed %d: %d of 12 pages free at the end", seed, p.Free())
-		}
+		require.Equal(t, 12, p.Free(), "seed %d: of 12 pages free at the end", seed)
 	}
 }
 
@@ -293,27 +239,24 @@ func TestPoolShrink(t *testing.T) {
 	p := newPool(t, 8)
 	x := newTable(t, p, 4)
 	grow(t, x, 20)
-	if err := x.Recycle(8); err != nil {
-		t.Fatal(err)
-	}
-	if p.Least() != 5 || newPool(t, 3).Least() != 0 {
-		t.Error(p.Least())
-	}
+	require.NoError(t, x.Recycle(8))
+	assert.Equal(t, 5, p.Least())
+	assert.Equal(t, 0, newPool(t, 3).Least())
 	for _, n := range []int{-1, 4, 9} {
-		if err := p.Shrink(n); !errors.Is(err, vk.ErrArgument) || p.Capacity() != 8 {
-			t.Errorf("%d pages: %v", n, err)
-		}
+		assert.ErrorIs(t, p.Shrink(n), vk.ErrArgument, "%d pages", n)
+		assert.Equal(t, 8, p.Capacity(), "%d pages", n)
 	}
-	if err := p.Shrink(6); err != nil || p.Capacity() != 6 || p.Free() != 3 || p.Refs(4) != 1 || p.Refs(6) != 0 {
-		t.Error(err, p.Capacity(), p.Free())
-	}
+	err := p.Shrink(6)
+	require.NoError(t, err, "%v %v", p.Capacity(), p.Free())
+	assert.True(t, p.Capacity() == 6 && p.Free() == 3 && p.Refs(4) == 1 && p.Refs(6) == 0, "%v %v", p.Capacity(), p.Free())
 	got, err := p.Alloc(3)
-	if slices.Sort(got); err != nil || !slices.Equal(got, []int32{0, 1, 5}) {
-		t.Error(got, err)
-	}
-	if err := p.Grow(7); err != nil || p.Free() != 1 || p.Least() != 6 {
-		t.Error(err, p.Free(), p.Least())
-	}
+	slices.Sort(got)
+	assert.NoError(t, err)
+	assert.Equal(t, []int32{0, 1, 5}, got)
+	err = p.Grow(7)
+	require.NoError(t, err)
+	require.Equal(t, 1, p.Free())
+	assert.Equal(t, 6, p.Least())
 }
 
 // A pool grows by free pages, those that were handed out stay; a table says what it will
@@ -322,43 +265,34 @@ func TestTableGrowResume(t *testing.T) {
 	p := newPool(t, 3)
 	x := newTable(t, p, 4)
 	for n, want := range map[int]int{-1: 0, 0: 0, 1: 1, 4: 1, 9: 3, math.MaxInt: 1 << 61} {
-		if got := x.Need(n); got != want {
-			t.Errorf("%d positions need %d pages, want %d", n, got, want)
-		}
+		got := x.Need(n)
+		assert.Equal(t, want, got, "%d positions need %d pages", n, got)
 	}
 	grow(t, x, 10)
-	if _, err := x.Append(3); !errors.Is(err, ErrPoolFull) {
-		t.Error(err)
-	}
+	_, err := x.Append(3)
+	assert.ErrorIs(t, err, ErrPoolFull)
 	for _, n := range []int{2, 1 << 40} {
-		if err := p.Grow(n); !errors.Is(err, vk.ErrArgument) {
-			t.Errorf("%d pages: %v", n, err)
-		}
+		assert.ErrorIs(t, p.Grow(n), vk.ErrArgument, "%d pages", n)
 	}
-	if p.Grow(6) != nil || p.Capacity() != 6 || p.Free() != 3 {
-		t.Error(p.Capacity(), p.Free())
-	}
+	require.NoError(t, p.Grow(6))
+	require.Equal(t, 6, p.Capacity())
+	assert.Equal(t, 3, p.Free())
 	f, err := x.Fork()
-	if err != nil || f.Need(1) != 1 || f.Need(3) != 2 {
-		t.Error(err, f.Need(1), f.Need(3))
-	}
+	require.NoError(t, err)
+	require.Equal(t, 1, f.Need(1))
+	assert.Equal(t, 2, f.Need(3))
 	grow(t, x, 3)
-	if got, want := x.Blocks(), []int32{0, 1, 3, 4}; !slices.Equal(got, want) || x.Entries() != 4 || x.Entry(2) != 3 {
-		t.Errorf("pages %v, want %v", got, want)
-	}
+	assert.Equal(t, []int32{0, 1, 3, 4}, x.Blocks())
+	require.Equal(t, 4, x.Entries())
+	assert.Equal(t, int32(3), x.Entry(2))
 	y := newTable(t, p, 4)
 	for _, bad := range [][2]int{{-1, 0}, {9, 4}, {9, 3}, {9, -1}, {1 << 50, 1 << 48}, {math.MaxInt, 0}} {
-		if err := y.Resume(bad[0], bad[1]); !errors.Is(err, vk.ErrArgument) {
-			t.Error(bad, err)
-		}
+		assert.ErrorIs(t, y.Resume(bad[0], bad[1]), vk.ErrArgument, "%v", bad)
 	}
-	if err := y.Resume(9, 1); !errors.Is(err, ErrPoolFull) || y.Len() != 0 {
-		t.Error(err)
-	}
-	if err := y.Resume(9, 2); err != nil || y.Len() != 9 || !slices.Equal(y.Blocks(), []int32{-1, -1, 5}) {
-		t.Error(err, y.Blocks())
-	}
-	if err := y.Resume(0, 0); !errors.Is(err, vk.ErrArgument) {
-		t.Error(err)
-	}
+	assert.ErrorIs(t, y.Resume(9, 1), ErrPoolFull)
+	assert.Equal(t, 0, y.Len())
+	require.NoError(t, y.Resume(9, 2))
+	require.Equal(t, 9, y.Len())
+	assert.Equal(t, []int32{-1, -1, 5}, y.Blocks())
+	assert.ErrorIs(t, y.Resume(0, 0), vk.ErrArgument)
 }

@@ -1,10 +1,12 @@
 package cache_test
 
 import (
-	"errors"
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
@@ -33,12 +35,9 @@ func TestTableUpdate(t *testing.T) {
 			testkit.Do(t, dev, func(rec *vk.Recorder) error {
 				return x.Record(rec, cache.TableUpdateArgs{List: from, Tables: to})
 			})
-			if err := cache.TableUpdateRef(table, list); err != nil {
-				t.Fatal(err)
-			}
-			if got := testkit.Download[int32](t, to); !slices.Equal(got, table) {
-				t.Errorf("capacity %d, count %d: tables differ", capacity, count)
-			}
+			require.NoError(t, cache.TableUpdateRef(table, list))
+			assert.True(t, slices.Equal(testkit.Download[int32](t, to), table),
+				"capacity %d, count %d: tables differ", capacity, count)
 		}
 	}
 	list, table := testkit.Upload(t, dev, tensor.U32, []uint32{0, 1}, 2), testkit.Upload(t, dev, tensor.I32, []int32{0}, 1)
@@ -46,7 +45,5 @@ func TestTableUpdate(t *testing.T) {
 	testkit.Refuses(t, dev, "Tables", func(rec *vk.Recorder) error {
 		return x.Record(rec, cache.TableUpdateArgs{List: list.Rows(0, 1), Tables: list})
 	})
-	if err := cache.TableUpdateRef(nil, []uint32{0, 1}); !errors.Is(err, vk.ErrArgument) {
-		t.Error(err)
-	}
+	assert.ErrorIs(t, cache.TableUpdateRef(nil, []uint32{0, 1}), vk.ErrArgument)
 }

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/tensor"
@@ -22,13 +24,9 @@ func TestTouch(t *testing.T) {
 		}
 		pool := testkit.Upload(t, dev, tensor.U8, data, bytes/8, 8)
 		testkit.Do(t, dev, func(rec *vk.Recorder) error { return x.Record(rec, pool, sink) })
-		if !slices.Equal(testkit.Download[byte](t, pool), data) {
-			t.Errorf("%d bytes: the pool has changed", bytes)
-		}
+		assert.True(t, slices.Equal(testkit.Download[byte](t, pool), data), "%d bytes: the pool has changed", bytes)
 	}
-	if got := testkit.Download[uint32](t, sink); !slices.Equal(got, []uint32{0x9E3779B9, 2}) {
-		t.Errorf("sink %x", got)
-	}
+	assert.Equal(t, []uint32{0x9E3779B9, 2}, testkit.Download[uint32](t, sink), "sink")
 	testkit.Refuses(t, dev, "pool", func(rec *vk.Recorder) error { return x.Record(rec, sink, sink) })
 	testkit.Refuses(t, dev, "sink", func(rec *vk.Recorder) error {
 		pool := testkit.Upload(t, dev, tensor.U8, make([]byte, 8), 1, 8)

@@ -4,6 +4,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/internal/spirv"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/vk"
@@ -32,12 +35,8 @@ func TestLaneParts(t *testing.T) {
 	pairs := func(part, place int) int { return 2*part + place%2 + 8*(place/2) } // NVIDIA's 16x16x16
 	single := func(part, place int) int { return part }                          // lavapipe's 8x8x8
 	nvidia := inLanes(16, 16, 16, 32, 4, pairs)
-	if got := laneParts(16, 16, 16, 32, nvidia); got != 4 {
-		t.Errorf("NVIDIA's layout: %d parts, want 4", got)
-	}
-	if got := laneParts(8, 8, 8, 8, inLanes(8, 8, 8, 8, 8, single)); got != 8 {
-		t.Errorf("lavapipe's layout: %d parts, want 8", got)
-	}
+	assert.Equal(t, 4, laneParts(16, 16, 16, 32, nvidia), "NVIDIA's layout: parts")
+	assert.Equal(t, 8, laneParts(8, 8, 8, 8, inLanes(8, 8, 8, 8, 8, single)), "lavapipe's layout: parts")
 	// The same numbers in other lanes or components.
 	rows := make([]uint32, 0, 768) // a lane has a whole row, as on RDNA
 	for range 3 {
@@ -56,9 +55,7 @@ func TestLaneParts(t *testing.T) {
 	outside := slices.Clone(nvidia)
 	outside[700] = 1 << 20
 	for name, words := range map[string][]uint32{"whole rows": rows, "another B": swapped, "two lanes exchanged": moved, "no element": outside, "too few": nvidia[:700]} {
-		if got := laneParts(16, 16, 16, 32, words); got != 0 {
-			t.Errorf("%s: %d parts, want none", name, got)
-		}
+		assert.Equal(t, 0, laneParts(16, 16, 16, 32, words), "%s: parts", name)
 	}
 }
 
@@ -76,15 +73,13 @@ func TestLaneShares(t *testing.T) {
 		{4096, 262144, 64}, // of a long context
 		{1, 1, 2},
 	} {
-		if got := x.shares(&hopper().Logits, 264, c.rows, c.entries); got != c.want {
-			t.Errorf("%d rows of %d entries: %d shares, want %d", c.rows, c.entries, got, c.want)
-		}
+		assert.Equal(t, c.want, x.shares(&hopper().Logits, 264, c.rows, c.entries),
+			"%d rows of %d entries: shares", c.rows, c.entries)
 	}
 	x.subgroups = hopper().Logits.RawSubgroups // half as many workgroups are as many subgroups
 	for _, c := range []struct{ rows, entries, want int }{{1, 4096, 132}, {1, 262144, 132}, {8, 32768, 16}, {32, 32768, 4}} {
-		if got := x.shares(&hopper().Logits, 264, c.rows, c.entries); got != c.want {
-			t.Errorf("%d rows of %d entries whose queries are raw: %d shares, want %d", c.rows, c.entries, got, c.want)
-		}
+		assert.Equal(t, c.want, x.shares(&hopper().Logits, 264, c.rows, c.entries),
+			"%d rows of %d entries whose queries are raw: shares", c.rows, c.entries)
 	}
 }
 
@@ -94,34 +89,26 @@ func InLanes(o *Logits) bool { return o.inLanes }
 // The shared memory of selections is what it is taken to be.
 func TestTopKLanesShared(t *testing.T) {
 	k, err := shaders.Get("idx_topk_lanes")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	m, err := spirv.Parse(k.SPIRV)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	c := &vk.Caps{SharedMemory: 48 << 10, MaxWorkgroupInvocations: 1024, MinSubgroupSize: 32, MaxSubgroupSize: 32,
 		Features: map[string]bool{"subgroupShuffle": true, "subgroupSizeControl": true, "computeFullSubgroups": true}}
 	for _, k := range []int{1, MaxK} {
 		shapes := laneShapes(c, &hopper().TopK, k, 0)
-		if len(shapes) != 2 {
-			t.Errorf("k %d: shapes %v", k, shapes)
-		}
+		assert.Len(t, shapes, 2, "k %d: shapes", k)
 		for _, s := range shapes {
-			if got, err := m.SharedBytes(s.constants(k, 64)...); err != nil || got != s.shared(k) {
-				t.Errorf("k %d: %d bytes of shared memory, %v, want %d", k, got, err, s.shared(k))
-			}
+			got, err := m.SharedBytes(s.constants(k, 64)...)
+			assert.NoError(t, err, "k %d", k)
+			assert.Equal(t, s.shared(k), got, "k %d", k)
 		}
 	}
 	c.MinSubgroupSize, c.MaxSubgroupSize, c.MaxWorkgroupInvocations = 4, 4, 256
-	if s := laneShapes(c, &hopper().TopK, 512, 0); len(s) == 0 || s[0].threads != 128 || s[0].subgroup != 4 || s[0].bits != 10 {
-		t.Errorf("with subgroups of 4: shapes %v", s)
-	}
+	s := laneShapes(c, &hopper().TopK, 512, 0)
+	assert.False(t, len(s) == 0 || s[0].threads != 128 || s[0].subgroup != 4 || s[0].bits != 10,
+		"with subgroups of 4: shapes %v", s)
 	c.Features["computeFullSubgroups"] = false
-	if s := laneShapes(c, &hopper().TopK, 512, 0); s != nil {
-		t.Errorf("without full subgroups: shapes %v", s)
-	}
+	assert.Nil(t, laneShapes(c, &hopper().TopK, 512, 0), "without full subgroups: shapes")
 }
 
 // Rows are not cut without need, nor finer than the lists of slices allow.
@@ -131,9 +118,8 @@ func TestLaneSlices(t *testing.T) {
 		{1, 65536, 512, 16, 8}, {1, 131072, 512, 16, 16}, {1, 32768, 1024, 16, 4}, {1, 65536, 1024, 16, 8}, {1, 131072, 1024, 16, 8}, {1, 65536, 1024, 1, 1},
 		{16, 32768, 512, 16, 8}, {32, 32768, 512, 16, 4}, {64, 32768, 512, 16, 2}, {65, 32768, 512, 16, 1},
 	} {
-		if got := laneSlices(&hopper().TopK, 128, c.rows, c.columns, c.k, c.most, 9216); got != c.want {
-			t.Errorf("%d rows of %d columns, k %d: %d slices, want %d", c.rows, c.columns, c.k, got, c.want)
-		}
+		assert.Equal(t, c.want, laneSlices(&hopper().TopK, 128, c.rows, c.columns, c.k, c.most, 9216),
+			"%d rows of %d columns, k %d: slices", c.rows, c.columns, c.k)
 	}
 }
 
@@ -147,15 +133,12 @@ func TestLanesShared(t *testing.T) {
 		"idx_logits_lanes_raw_cm": {laneTiling{m: 16, n: 16, k: 16, subgroup: 32, subgroups: 16, heads: 64, parts: 4, raw: true}, 408},
 	} {
 		k, err := shaders.Get(stem)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		m, err := spirv.Parse(k.SPIRV)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got, err := m.SharedBytes(append([]uint32{64, 1}, x.constants(false)...)...); err != nil || got != x.sharedBytes() || got != x.each*64 {
-			t.Errorf("%s: %d bytes of shared memory, %v, want %d and %d", stem, got, err, x.sharedBytes(), x.each*64)
-		}
+		require.NoError(t, err)
+		got, err := m.SharedBytes(append([]uint32{64, 1}, x.constants(false)...)...)
+		assert.NoError(t, err, stem)
+		require.Equal(t, x.sharedBytes(), got, stem)
+		assert.Equal(t, x.each*64, got, stem)
 	}
 }

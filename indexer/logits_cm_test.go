@@ -1,9 +1,11 @@
 package indexer
 
 import (
-	"errors"
 	"fmt"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/knowncaps"
 	"github.com/vkmla/vkmla/internal/spirv"
@@ -43,36 +45,29 @@ func TestCMTiling(t *testing.T) {
 		{"RDNA3", "f16", 64, 1, cmTiling{16, 16, 16, 16, 4, 1, 1, 64, 32, true}},
 	} {
 		caps := knowncaps.Matrix[c.device]
-		if got, err := cmChoose(&caps, &hopper().Logits, c.element, c.heads, c.group); err != nil || got != c.want {
-			t.Errorf("%s, %s, %d heads, %d tokens: %+v, %v, want %+v", c.device, c.element, c.heads, c.group, got, err, c.want)
-		}
+		got, err := cmChoose(&caps, &hopper().Logits, c.element, c.heads, c.group)
+		assert.NoError(t, err, "%s, %s, %d heads, %d tokens", c.device, c.element, c.heads, c.group)
+		assert.Equal(t, c.want, got, "%s, %s, %d heads, %d tokens", c.device, c.element, c.heads, c.group)
 	}
 	none := vk.Caps{SharedMemory: 4096, MaxWorkgroupInvocations: 128, MinSubgroupSize: 32, MaxSubgroupSize: 32, CoopMat: knowncaps.Matrix["H100"].CoopMat}
-	if _, err := cmChoose(&none, &hopper().Logits, "f16", 64, 1); !errors.Is(err, vk.ErrMissingFeature) {
-		t.Errorf("4 KiB of shared memory: %v, want a missing feature", err)
-	}
+	_, err := cmChoose(&none, &hopper().Logits, "f16", 64, 1)
+	assert.ErrorIs(t, err, vk.ErrMissingFeature, "4 KiB of shared memory")
 }
 
 // For every device, head count and group: what the shader's comments demand of a
 // tiling, and the shared memory that the SPIR-V has with it.
 func TestCMTilingRules(t *testing.T) {
 	k, err := shaders.Get("idx_logits_cm")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	m, err := spirv.Parse(k.SPIRV)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for device, caps := range knowncaps.Matrix {
 		for _, element := range []string{"f16", "bf16"} {
 			for heads := 1; heads <= MaxHeads; heads++ {
 				for _, group := range []int{1, 2, 3, 4, 100} {
 					x, err := cmChoose(&caps, &hopper().Logits, element, heads, group)
 					if err != nil {
-						if device != "lavapipe" {
-							t.Errorf("%s, %s, %d heads, %d tokens: %v", device, element, heads, group, err)
-						}
+						assert.Equal(t, "lavapipe", device, "%s, %d heads, %d tokens: %v", element, heads, group, err)
 						continue
 					}
 					name := fmt.Sprintf("%s, %s, %d heads, %d tokens: %+v", device, element, heads, group, x)
@@ -88,9 +83,9 @@ func TestCMTilingRules(t *testing.T) {
 						t.Errorf("%s: a subgroup needs rows of another", name)
 					}
 					constants := append([]uint32{64, 1}, x.constants()...)
-					if got, err := m.SharedBytes(constants...); err != nil || got != x.sharedBytes() {
-						t.Errorf("%s: %d bytes of shared memory, %v, want %d", name, got, err, x.sharedBytes())
-					}
+					got, err := m.SharedBytes(constants...)
+					assert.NoError(t, err, name)
+					assert.Equal(t, x.sharedBytes(), got, name)
 				}
 			}
 		}

@@ -8,6 +8,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
@@ -130,18 +133,15 @@ func TestLogitsRawArguments(t *testing.T) {
 	op, err := indexer.NewLogits(dev, indexer.LogitsConfig{Heads: 5, Format: cache.IndexKeyFP8, Page: 64, Raw: true})
 	if errors.Is(err, vk.ErrMissingFeature) {
 		t.Skip(err)
-	} else if err != nil {
-		t.Fatal(err)
 	}
+	require.NoError(t, err)
 	r := verify.NewRig(t.Context(), dev)
 	defer r.Close()
 	s := newRawScene(t, cache.IndexKeyFP8, rand.New(rand.NewPCG(8, 8)), 2, 5, 70)
 	given := uploadLogits(r, s.LogitsHost)
 	a := given
 	a.Q, a.Weights, a.Raw = tensor.Tensor{}, tensor.Tensor{}, s.upload(r)
-	if err := r.Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.Err())
 	for _, c := range []struct {
 		arg    string
 		change func(a *indexer.LogitsArgs)
@@ -204,8 +204,6 @@ func TestLogitsRawBits(t *testing.T) {
 			cfg.Logits.Raw = raw
 			return s.results(t, dev, raw, nil, must[*indexer.Select](t)(indexer.NewSelect(dev, cfg)), k)["topk"].I32()
 		}
-		if !slices.Equal(pick(true), pick(false)) {
-			t.Error("selections differ")
-		}
+		assert.True(t, slices.Equal(pick(true), pick(false)), "selections differ")
 	}
 }

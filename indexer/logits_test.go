@@ -9,6 +9,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
@@ -302,9 +305,7 @@ func TestLogitsTilings(t *testing.T) {
 	}{{cache.IndexKeyFP8, 64, 64}, {cache.IndexKeyMXFP4, 128, 64}, {cache.IndexKeyFP8, 40, 48}, {cache.IndexKeyFP8, 40, 64}, {cache.IndexKeyMXFP4, 1, 64}} {
 		x := randomHost(t, c.format, rand.New(rand.NewPCG(4, uint64(i))), 9, 3, c.heads, 139, c.page)
 		want := make([]float32, len(x.Lens)*x.Width)
-		if err := indexer.LogitsRef(x, want); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, indexer.LogitsRef(x, want))
 		for _, variant := range []string{indexer.VariantCM, indexer.VariantCMB} {
 			for _, tiling := range [][2]int{{8, 1}, {16, 1}, {64, 1}, {32, 2}, {64, 4}} {
 				if dev.Adapter().Type == vk.TypeCPU && c.page == 48 && tiling != [2]int{16, 1} && tiling != [2]int{32, 2} {
@@ -314,9 +315,8 @@ func TestLogitsTilings(t *testing.T) {
 					op, err := indexer.NewLogitsTiled(dev, logitsConfig(x, variant), tiling[0], tiling[1])
 					if errors.Is(err, vk.ErrMissingFeature) {
 						t.Skip(err)
-					} else if err != nil {
-						t.Fatal(err)
 					}
+					require.NoError(t, err)
 					near(t, x, logits(t, dev, x, op), want)
 				})
 			}
@@ -386,14 +386,10 @@ func TestLogitsReadsAtRun(t *testing.T) {
 		r := verify.NewRig(t.Context(), dev)
 		defer r.Close()
 		a := uploadLogits(r, x)
-		if err := r.Err(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, r.Err())
 		rec := must[*vk.Recorder](t)(dev.NewRecorder())
 		defer rec.Close()
-		if err := op.Record(rec, a); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, op.Record(rec, a))
 		cmd := must[*vk.Commands](t)(rec.End())
 		defer cmd.Close()
 		y := x
@@ -402,17 +398,11 @@ func TestLogitsReadsAtRun(t *testing.T) {
 			t tensor.Tensor
 			v []int32
 		}{{a.Lens, y.Lens}, {a.TokenToReq, y.TokenToReq}} {
-			if err := up.t.Upload(t.Context(), must[[]byte](t)(binary.Append(nil, binary.LittleEndian, up.v))); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, up.t.Upload(t.Context(), must[[]byte](t)(binary.Append(nil, binary.LittleEndian, up.v))))
 		}
-		if err := cmd.Run(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, cmd.Run(t.Context()))
 		want := make([]float32, 3*200)
-		if err := indexer.LogitsRef(y, want); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, indexer.LogitsRef(y, want))
 		near(t, y, download[float32](t, a.Out), want)
 	})
 }
@@ -430,17 +420,14 @@ func TestLogitsArguments(t *testing.T) {
 		"variant":        {Heads: 8, Format: cache.IndexKeyFP8, Page: 64, Variant: "twopass-base"},
 		"base, huge":     {Heads: 8, Format: cache.IndexKeyFP8, Page: 64, Variant: "base", MaxBytes: 1 << 60},
 	} {
-		if _, err := indexer.NewLogits(dev, cfg); !errors.Is(err, vk.ErrArgument) {
-			t.Errorf("%s: %v, want an argument error", name, err)
-		}
+		_, err := indexer.NewLogits(dev, cfg)
+		assert.ErrorIs(t, err, vk.ErrArgument, name)
 	}
 	op := must[*indexer.Logits](t)(indexer.NewLogits(dev, good))
 	r := verify.NewRig(t.Context(), dev)
 	defer r.Close()
 	a := uploadLogits(r, randomHost(t, cache.IndexKeyMXFP4, rand.New(rand.NewPCG(7, 7)), 2, 2, 8, 70, 64))
-	if err := r.Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.Err())
 	short := func(x tensor.Tensor) tensor.Tensor { return x.Rows(0, 1) }
 	for _, c := range []struct {
 		arg    string
@@ -467,9 +454,7 @@ func TestLogitsArguments(t *testing.T) {
 		c.change(&b)
 		refuses(t, dev, c.arg, func(rec *vk.Recorder) error { return op.Record(rec, b) })
 	}
-	if err := indexer.LogitsRef(indexer.LogitsHost{}, nil); !errors.Is(err, vk.ErrArgument) {
-		t.Errorf("the reference of nothing: %v", err)
-	}
+	assert.ErrorIs(t, indexer.LogitsRef(indexer.LogitsHost{}, nil), vk.ErrArgument, "the reference of nothing")
 }
 
 // TestLogitsBuilds makes every variant for head counts around each change of tiling;
@@ -481,9 +466,8 @@ func TestLogitsBuilds(t *testing.T) {
 			for _, group := range []int{1, 4} {
 				for _, v := range indexer.LogitsVariants {
 					cfg := indexer.LogitsConfig{Heads: heads, Format: format, Page: 64, Group: group, Variant: v.Name}
-					if _, err := indexer.NewLogits(dev, cfg); err != nil && !errors.Is(err, vk.ErrMissingFeature) {
-						t.Errorf("%+v: %v", cfg, err)
-					}
+					_, err := indexer.NewLogits(dev, cfg)
+					assert.False(t, err != nil && !errors.Is(err, vk.ErrMissingFeature), "%+v: %v", cfg, err)
 				}
 			}
 		}
@@ -508,20 +492,15 @@ func TestLogitsBeyondDescriptor(t *testing.T) {
 	op, err := indexer.NewLogits(dev, cfg)
 	if errors.Is(err, vk.ErrMissingFeature) {
 		t.Skip(err)
-	} else if err != nil {
-		t.Fatal(err)
 	}
-	if op.Variant() == indexer.VariantBase {
-		t.Fatalf("variant base for %d bytes", size)
-	}
+	require.NoError(t, err)
+	require.NotEqual(t, indexer.VariantBase, op.Variant(), "variant base for %d bytes", size)
 	pool := must[tensor.Tensor](t)(tensor.New(dev, "test", tensor.U8, edge+9, x.Layout.Stride))
 	defer pool.Close()
 	far := []int32{int32(edge + 8), 0, int32(edge), int32(edge - 1)}
 	for i, p := range far {
 		page := x.Pool[int(x.BlockTable[i])*x.Layout.Stride:][:x.Layout.Stride]
-		if err := pool.Rows(int(p), int(p)+1).Upload(t.Context(), page); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, pool.Rows(int(p), int(p)+1).Upload(t.Context(), page))
 	}
 	r := verify.NewRig(t.Context(), dev)
 	defer r.Close()
@@ -533,9 +512,7 @@ func TestLogitsBeyondDescriptor(t *testing.T) {
 	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
 	got := must[verify.Arrays](t)(r.Results(map[string]tensor.Tensor{"out": a.Out}))["out"].F32()
 	want := make([]float32, 256)
-	if err := indexer.LogitsRef(x, want); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, indexer.LogitsRef(x, want))
 	near(t, x, got, want)
 }
 
@@ -552,15 +529,12 @@ func TestLogitsInLanes(t *testing.T) {
 		if errors.Is(err, vk.ErrMissingFeature) {
 			t.Skip(err)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if got := indexer.InLanes(op); got && !c.want {
 			t.Errorf("%d heads, pages of %d: in lanes", c.heads, c.page)
 		} else if c.want && !got {
-			if dev.Adapter().DriverName == "llvmpipe" {
-				t.Errorf("%d heads, pages of %d: not in lanes", c.heads, c.page)
-			}
+			assert.NotEqual(t, "llvmpipe", dev.Adapter().DriverName,
+				"%d heads, pages of %d: not in lanes", c.heads, c.page)
 			t.Logf("%d heads, pages of %d: matrices of %s lie in other lanes", c.heads, c.page, dev.Adapter().Name)
 		}
 	}

@@ -2,11 +2,13 @@ package indexer_test
 
 import (
 	"encoding/hex"
-	"errors"
 	"hash/crc32"
 	"math"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/indexer"
@@ -57,27 +59,17 @@ func TestQueryQuantVector(t *testing.T) {
 			// 64 heads' default scales are those of the model.
 			cfg := indexer.QueryQuantConfig{Format: c.format, HeadScale: indexer.DefaultHeadScale(64)}
 			check := func(who string, codes, scales []byte, out []float32) {
-				if got := hex.EncodeToString(codes[:16]); got != c.start {
-					t.Errorf("%s: codes begin %s, want %s", who, got, c.start)
-				}
-				if got := crc32.ChecksumIEEE(codes); got != c.sum {
-					t.Errorf("%s: checksum %08x, want %08x", who, got, c.sum)
-				}
-				if got := hex.EncodeToString(scales); got != c.scales {
-					t.Errorf("%s: scales %s, want %s", who, got, c.scales)
-				}
-				if got := math.Float32bits(out[0]); got != c.weight {
-					t.Errorf("%s: weight 0x%08X, want 0x%08X", who, got, c.weight)
-				}
+				assert.Equal(t, c.start, hex.EncodeToString(codes[:16]), "%s: codes begin", who)
+				assert.Equal(t, c.sum, crc32.ChecksumIEEE(codes), "%s: checksum", who)
+				assert.Equal(t, c.scales, hex.EncodeToString(scales), "%s: scales", who)
+				assert.Equal(t, c.weight, math.Float32bits(out[0]), "%s: weight", who)
 			}
 			codes, out := make([]byte, c.format.RowBytes()), make([]float32, 1)
 			var scales []byte
 			if c.format == cache.IndexKeyMXFP4 {
 				scales = make([]byte, indexer.Blocks)
 			}
-			if err := indexer.QueryQuantRef(ramp(), 1, []int32{0}, weight, still(), cfg, codes, scales, out); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, indexer.QueryQuantRef(ramp(), 1, []int32{0}, weight, still(), cfg, codes, scales, out))
 			check("reference", codes, scales, out)
 
 			op := must[*indexer.QueryQuant](t)(indexer.NewQueryQuant(dev, cfg))
@@ -128,9 +120,7 @@ func TestQueryQuantHadamard(t *testing.T) {
 		q := make([]uint16, indexer.D)
 		q[j] = numfmt.BF16Encode(448)
 		codes, out := make([]byte, indexer.D), make([]float32, 1)
-		if err := indexer.QueryQuantRef(q, 1, []int32{0}, one, still(), cfg, codes, nil, out); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, indexer.QueryQuantRef(q, 1, []int32{0}, one, still(), cfg, codes, nil, out))
 		for i, b := range codes {
 			v := float64(numfmt.E4M3Decode(b) * out[0])
 			want := 448 / math.Sqrt(128)
@@ -171,9 +161,8 @@ func TestQueryQuantSplit(t *testing.T) {
 			one := queryArgs(t, dev, cfg, q[i*heads*indexer.D:][:heads*indexer.D], heads, positions[i:i+1], w[i*heads:][:heads], table)
 			do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, one) })
 			row := heads * format.RowBytes()
-			if string(download[byte](t, one.Codes)) != string(codes[i*row:][:row]) {
-				t.Errorf("%s: token %d alone has other codes", format, i)
-			}
+			assert.Equal(t, string(codes[i*row:][:row]), string(download[byte](t, one.Codes)),
+				"%s: token %d alone has other codes", format, i)
 			for h, v := range download[float32](t, one.WeightsOut) {
 				if v != out[i*heads+h] {
 					t.Errorf("%s: token %d alone, head %d: weight %g, want %g", format, i, h, v, out[i*heads+h])
@@ -193,9 +182,8 @@ func TestQueryQuantArguments(t *testing.T) {
 		"scale":      {Format: cache.IndexKeyFP8, SoftmaxScale: -1},
 		"head scale": {Format: cache.IndexKeyFP8, HeadScale: inf},
 	} {
-		if _, err := indexer.NewQueryQuant(dev, cfg); !errors.Is(err, vk.ErrArgument) {
-			t.Errorf("%s: %v, want an argument error", name, err)
-		}
+		_, err := indexer.NewQueryQuant(dev, cfg)
+		assert.ErrorIs(t, err, vk.ErrArgument, name)
 	}
 	for _, format := range []cache.IndexKeyFormat{cache.IndexKeyFP8, cache.IndexKeyMXFP4} {
 		cfg := indexer.QueryQuantConfig{Format: format}
@@ -226,7 +214,5 @@ func TestQueryQuantArguments(t *testing.T) {
 		}
 	}
 	err := indexer.QueryQuantRef(nil, 1, []int32{0}, nil, still(), indexer.QueryQuantConfig{Format: cache.IndexKeyFP8}, nil, nil, nil)
-	if !errors.Is(err, vk.ErrArgument) {
-		t.Errorf("reference without queries: %v", err)
-	}
+	assert.ErrorIs(t, err, vk.ErrArgument, "reference without queries")
 }

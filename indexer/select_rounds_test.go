@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -20,24 +23,23 @@ func TestSelectRounds(t *testing.T) {
 		o := &Select{cfg: SelectConfig{K: 512, Segment: c.segment, Rows: SelectRows}, topk: &TopK{cfg: TopKConfig{K: 512}, workgroups: 128, tune: &hopper().TopK}}
 		rounds := o.rounds(SelectArgs{}, c.tokens, c.entries)
 		name := fmt.Sprintf("%d tokens, %d entries, segment %d", c.tokens, c.entries, c.segment)
-		if len(rounds) != c.rounds {
-			t.Errorf("%s: %d rounds, want %d", name, len(rounds), c.rounds)
-		}
+		assert.Len(t, rounds, c.rounds, "%s: rounds", name)
 		size := o.ScratchBytes(c.tokens)
 		seen := 0
 		for i, r := range rounds {
 			out, lists := r.logits.Out.View(), r.topk.scratch
-			if out.Offset+out.Size > lists.Offset || lists.Offset+lists.Size > size {
-				t.Errorf("%s: round %d has scores at %d to %d and lists to %d, of %d bytes", name, i, out.Offset, out.Offset+out.Size, lists.Offset+lists.Size, size)
-			}
-			if need := max(topkLists(r.topk.slices), 1); r.topk.lists < need {
-				t.Errorf("%s: round %d has room for %d lists and needs %d", name, i, r.topk.lists, need)
-			}
+			require.LessOrEqual(t, out.Offset+out.Size, lists.Offset,
+				"%s: round %d has scores at %d to %d and lists to %d, of %d bytes", name, i, out.Offset, out.Offset+out.Size,
+				lists.Offset+lists.Size, size)
+			assert.LessOrEqual(t, lists.Offset+lists.Size, size,
+				"%s: round %d has scores at %d to %d and lists to %d, of %d bytes", name, i, out.Offset, out.Offset+out.Size,
+				lists.Offset+lists.Size, size)
+			need := max(topkLists(r.topk.slices), 1)
+			assert.GreaterOrEqual(t, r.topk.lists, need,
+				"%s: round %d has room for %d lists and needs %d", name, i, r.topk.lists, need)
 			seen += r.logits.Out.Shape[0] * r.logits.Out.Shape[1]
 		}
-		if want := c.tokens * max((c.entries+3)&^3, 4); seen != want {
-			t.Errorf("%s: %d scores, want %d", name, seen, want)
-		}
+		assert.Equal(t, c.tokens*max((c.entries+3)&^3, 4), seen, "%s: scores", name)
 	}
 }
 
@@ -64,16 +66,15 @@ func TestSelectByTiles(t *testing.T) {
 		o := &Select{cfg: SelectConfig{K: c.k, Segment: c.segment, Rows: SelectRows}, topk: &TopK{cfg: TopKConfig{K: c.k}, workgroups: 128, tune: &hopper().TopK, lanes: []topkKernel{{nil, 4096}, {nil, 9216}}}, tiles: &tileTopK{tile: c.tile, most: 16384}}
 		size := o.ScratchBytes(c.tokens)
 		for _, r := range o.rounds(args, c.tokens, c.entries) {
-			if got := r.topk.tiles != nil; got != c.want {
-				t.Errorf("%+v: by tiles: %v", c, got)
-			}
+			assert.Equal(t, c.want, r.topk.tiles != nil, "%+v: by tiles", c)
 			if !c.want {
 				continue
 			}
 			tops, lists := r.logits.tops, r.topk.scratch
-			if begin, n := tops.View().Offset, (r.topk.logits.Shape[1]+c.tile-1)/c.tile; begin < lists.Offset+lists.Size || begin%16 != 0 || begin+tops.Bytes() > size || tops.Shape[0] != r.topk.logits.Shape[0] || tops.Shape[1] < n {
-				t.Errorf("%+v: tops %v at %d, lists to %d, of %d bytes", c, tops, begin, lists.Offset+lists.Size, size)
-			}
+			begin, n := tops.View().Offset, (r.topk.logits.Shape[1]+c.tile-1)/c.tile
+			assert.False(t, begin < lists.Offset+lists.Size || begin%16 != 0 || begin+tops.Bytes() > size ||
+				tops.Shape[0] != r.topk.logits.Shape[0] || tops.Shape[1] < n,
+				"%+v: tops %v at %d, lists to %d, of %d bytes", c, tops, begin, lists.Offset+lists.Size, size)
 		}
 	}
 }

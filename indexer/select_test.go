@@ -2,12 +2,14 @@ package indexer_test
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/indexer"
@@ -125,9 +127,7 @@ func (s scene) fused(t *testing.T, dev *vk.Device, cfg indexer.SelectConfig, ent
 	do(t, dev, record)
 	first := download[int32](t, a.TopK)
 	do(t, dev, record)
-	if !slices.Equal(first, download[int32](t, a.TopK)) {
-		t.Error("two runs differ")
-	}
+	assert.True(t, slices.Equal(first, download[int32](t, a.TopK)), "two runs differ")
 	return first
 }
 
@@ -238,18 +238,14 @@ func TestSelectSlots(t *testing.T) {
 			}
 			op, a := must[*indexer.Select](t)(indexer.NewSelect(dev, cfg)), s.args(t, dev, c.k)
 			a.Scratch = scratch(t, dev, op.ScratchBytes(c.tokens))
-			if err := op.Record(nil, a); !errors.Is(err, vk.ErrArgument) {
-				t.Errorf("without tensors for the slots: %v", err)
-			}
+			assert.ErrorIs(t, op.Record(nil, a), vk.ErrArgument, "without tensors for the slots")
 			poison := slices.Repeat([]int32{-99}, c.tokens*c.k)
 			a.Slots = indexer.PickSlots{BlockTable: upload(t, dev, tensor.I32, table, c.requests, c.slotWidth),
 				Slots: upload(t, dev, tensor.I32, poison, c.tokens, c.k), Lens: upload(t, dev, tensor.I32, poison[:c.tokens], c.tokens)}
 			besides := 0
 			a.Beside = func() error { besides++; return nil }
 			do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
-			if besides != 1 {
-				t.Errorf("Beside was called %d times", besides)
-			}
+			assert.Equal(t, 1, besides, "Beside was called %d times", besides)
 			picks, slots, lens := download[int32](t, a.TopK), download[int32](t, a.Slots.Slots), download[int32](t, a.Slots.Lens)
 			for i := range c.tokens {
 				n := int32(0)
@@ -284,22 +280,15 @@ func TestSelectReadsLensAtRun(t *testing.T) {
 	a.Scratch = scratch(t, dev, op.ScratchBytes(1))
 	rec := must[*vk.Recorder](t)(dev.NewRecorder())
 	defer rec.Close()
-	if err := op.Record(rec, a); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, op.Record(rec, a))
 	cmd := must[*vk.Commands](t)(rec.End())
 	defer cmd.Close()
 	for _, n := range []int32{3200, 0, 63, 64, 65, 511, 512, 513, 1024, 1025, 3199, -1, 3200} {
-		if err := a.Lens.Upload(t.Context(), le(n)); err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Run(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, a.Lens.Upload(t.Context(), le(n)))
+		require.NoError(t, cmd.Run(t.Context()))
 		s.Lens[0] = n
-		if got, want := download[int32](t, a.TopK), s.separate(t, dev, cfg, 3200); !slices.Equal(got, want) {
-			t.Errorf("%d entries: %v, separately %v", n, got, want)
-		}
+		got, want := download[int32](t, a.TopK), s.separate(t, dev, cfg, 3200)
+		assert.True(t, slices.Equal(got, want), "%d entries: %v, separately %v", n, got, want)
 	}
 }
 
@@ -348,14 +337,13 @@ func TestSelectNeedle(t *testing.T) {
 			cfg.Segment = 4096
 		}
 		t.Run(format.String(), func(t *testing.T) {
-			if need := must[*indexer.Select](t)(indexer.NewSelect(dev, cfg)).ScratchBytes(tokens); need > indexer.SelectScratchBytes(tokens, k) {
-				t.Errorf("%d bytes of scratch, more than the formula's %d", need, indexer.SelectScratchBytes(tokens, k))
-			}
+			need := must[*indexer.Select](t)(indexer.NewSelect(dev, cfg)).ScratchBytes(tokens)
+			assert.LessOrEqual(t, need, indexer.SelectScratchBytes(tokens, k),
+				"bytes of scratch, more than the formula's %d", indexer.SelectScratchBytes(tokens, k))
 			got := s.fused(t, dev, cfg, entries)
 			for i, at := range depths {
-				if !slices.Contains(got[i*k:][:k], int32(at)) {
-					t.Errorf("token %d: entry %d is not among %v", i, at, got[i*k:][:k])
-				}
+				assert.True(t, slices.Contains(got[i*k:][:k], int32(at)),
+					"token %d: entry %d is not among %v", i, at, got[i*k:][:k])
 			}
 		})
 	}
@@ -374,9 +362,8 @@ func TestSelectScratch(t *testing.T) {
 		}
 		for _, n := range []int{0, 1, 2, 3, 7, 8, 9, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 511, 512, 513, 1000, 4096, 65536} {
 			got, bound := op.ScratchBytes(n), indexer.SelectScratchBytes(n, k)
-			if got != bound || bound > limit {
-				t.Errorf("T %d, k %d: %d bytes, the formula says %d, at most %d", n, k, got, bound, limit)
-			}
+			assert.Equal(t, bound, got, "T %d, k %d", n, k)
+			assert.LessOrEqual(t, bound, limit, "T %d, k %d", n, k)
 		}
 	}
 }

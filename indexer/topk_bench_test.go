@@ -7,6 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/tensor"
@@ -34,9 +37,8 @@ func TestTopKTunings(t *testing.T) {
 						logits[i] = float32(rng.IntN(7)) // ties
 					}
 				}
-				if got, want := runTopK(t, dev, op, logits, c.n, lens), indexer.TopKRef(logits, c.n, lens, c.k); !slices.Equal(got, want) {
-					t.Errorf("lengths %d: the selection differs", lens)
-				}
+				assert.True(t, slices.Equal(runTopK(t, dev, op, logits, c.n, lens), indexer.TopKRef(logits, c.n, lens, c.k)),
+					"lengths %d: the selection differs", lens)
 			})
 		}
 	}
@@ -73,14 +75,11 @@ func BenchmarkTopK(b *testing.B) {
 						}
 						do(b, dev, func(rec *vk.Recorder) error { return record(rec, 0) })
 						got := download[int32](b, out)[(tokens-1)*k:]
-						if want := indexer.TopKRef(store[(tokens-1)*keys:][:keys], keys, []int32{int32(keys)}, k); !slices.Equal(got, want) {
-							b.Fatal("the selection differs")
-						}
+						require.True(b, slices.Equal(got, indexer.TopKRef(store[(tokens-1)*keys:][:keys], keys, []int32{int32(keys)}, k)),
+							"the selection differs")
 						cmd := timed(b, dev, record)
 						for begin := time.Now(); !woken && time.Since(begin) < time.Second; { // an idle GPU runs slowly
-							if err := cmd.Run(b.Context()); err != nil {
-								b.Fatal(err)
-							}
+							require.NoError(b, cmd.Run(b.Context()))
 						}
 						woken = true
 						var us []float64
@@ -109,9 +108,7 @@ func timed(b *testing.B, dev *vk.Device, record func(rec *vk.Recorder, i int) er
 	defer rec.Close()
 	for i := range 48 {
 		must[int](b)(rec.Timestamp())
-		if err := record(rec, i); err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, record(rec, i))
 	}
 	must[int](b)(rec.Timestamp())
 	cmd := must[*vk.Commands](b)(rec.End())

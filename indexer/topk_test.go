@@ -2,12 +2,14 @@ package indexer_test
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
@@ -48,9 +50,7 @@ func runTopK(t *testing.T, dev *vk.Device, op *indexer.TopK, logits []float32, n
 		return got["out"].I32()
 	}
 	got := run(true)
-	if !slices.Equal(got, run(false)) {
-		t.Error("the selection differs without counters")
-	}
+	assert.True(t, slices.Equal(got, run(false)), "the selection differs without counters")
 	return got
 }
 
@@ -82,12 +82,10 @@ func TestTopKByHand(t *testing.T) {
 		{"one column", []float32{1}, 1, 1, []int32{0}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got := topK(t, dev, indexer.TopKConfig{K: c.k}, c.row, len(c.row), []int32{c.len}); !slices.Equal(got, c.want) {
-				t.Errorf("got %v, want %v", got, c.want)
-			}
-			if got := indexer.TopKRef(c.row, len(c.row), []int32{c.len}, c.k); !slices.Equal(got, c.want) {
-				t.Errorf("the reference has %v, want %v", got, c.want)
-			}
+			got := topK(t, dev, indexer.TopKConfig{K: c.k}, c.row, len(c.row), []int32{c.len})
+			assert.True(t, slices.Equal(got, c.want), "got %v, want %v", got, c.want)
+			got = indexer.TopKRef(c.row, len(c.row), []int32{c.len}, c.k)
+			assert.True(t, slices.Equal(got, c.want), "the reference has %v, want %v", got, c.want)
 		})
 	}
 }
@@ -150,9 +148,8 @@ func TestTopKWidths(t *testing.T) {
 	for _, k := range []int{1, 2, 3, 31, 63, 64, 65, 127, 512, 1000, 1023, 1024, 1025, 1365, 1366, 2047, 2048} {
 		for _, workgroups := range []int{1, 64} { // many rows, few rows
 			got := topK(t, dev, indexer.TopKConfig{K: k, Workgroups: workgroups}, logits, n, lens)
-			if want := indexer.TopKRef(logits, n, lens, k); !slices.Equal(got, want) {
-				t.Errorf("k %d, %d workgroups: the selection differs", k, workgroups)
-			}
+			assert.True(t, slices.Equal(got, indexer.TopKRef(logits, n, lens, k)),
+				"k %d, %d workgroups: the selection differs", k, workgroups)
 		}
 	}
 }
@@ -189,22 +186,15 @@ func topKReadsLens(t *testing.T, n, workgroups int, counted bool) {
 	}
 	rec := must[*vk.Recorder](t)(dev.NewRecorder())
 	defer rec.Close()
-	if err := op.Record(rec, a); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, op.Record(rec, a))
 	cmd := must[*vk.Commands](t)(rec.End())
 	defer cmd.Close()
 	for _, l := range []int32{int32(n), 0, 60, 61, 62, 63, 65, 4096, 5000, 9215, 9216, 9217, 9250, 29000, 30000, 32768, 32769, 100001, int32(n) - 1, int32(n)} {
-		if err := lens.Upload(t.Context(), le(l)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, lens.Upload(t.Context(), le(l)))
 		for range 2 { // the same again in a second run
-			if err := cmd.Run(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			if got, want := download[int32](t, out), indexer.TopKRef(logits, n, []int32{l}, k); !slices.Equal(got, want) {
-				t.Errorf("length %d: got %v, want %v", l, got, want)
-			}
+			require.NoError(t, cmd.Run(t.Context()))
+			got, want := download[int32](t, out), indexer.TopKRef(logits, n, []int32{l}, k)
+			assert.True(t, slices.Equal(got, want), "length %d: got %v, want %v", l, got, want)
 		}
 	}
 }
@@ -217,9 +207,9 @@ func TestTopKArguments(t *testing.T) {
 		"Threads ": {K: 1, Threads: 32}, "Threads  ": {K: 1, Threads: 1 << 20}, "Variant": {K: 1, Variant: "cm"},
 	} {
 		var wrong *vk.ArgumentError
-		if _, err := indexer.NewTopK(dev, cfg); !errors.Is(err, vk.ErrArgument) || !errors.As(err, &wrong) {
-			t.Errorf("%s: got %v, want an argument error", arg, err)
-		}
+		_, err := indexer.NewTopK(dev, cfg)
+		assert.ErrorIs(t, err, vk.ErrArgument, arg)
+		require.ErrorAs(t, err, &wrong, arg)
 	}
 	op := must[*indexer.TopK](t)(indexer.NewTopK(dev, indexer.TopKConfig{K: 16, Workgroups: 64}))
 	mem := func(dt tensor.DType, shape ...int) tensor.Tensor {
@@ -229,9 +219,7 @@ func TestTopKArguments(t *testing.T) {
 	}
 	const n = 40000
 	good := indexer.TopKArgs{Logits: mem(tensor.F32, 2, n), Lens: mem(tensor.I32, 2), Out: mem(tensor.I32, 2, 16), Scratch: mem(tensor.U8, int(op.ScratchBytes(2, n))).View()}
-	if op.ScratchBytes(2, n) == 0 {
-		t.Fatal("rows are not sliced")
-	}
+	require.NotEqual(t, uint64(0), op.ScratchBytes(2, n), "rows are not sliced")
 	for arg, change := range map[string]func(*indexer.TopKArgs){
 		"Logits":   func(a *indexer.TopKArgs) { a.Logits = mem(tensor.I32, 2, n) },
 		"Logits ":  func(a *indexer.TopKArgs) { a.Logits.Shape = []int{2 * n} },

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/tensor"
@@ -23,9 +25,7 @@ func TestTopKTiles(t *testing.T) {
 		{4096, 64, 16}, {4100, 64, 8}, {20480, 512, 16}, {2048, 1, 16}, {1024, 100, 8}, {9232, 2048, 4}, {40, 3, 16}, {4, 1, 8},
 	} {
 		record, ok, err := indexer.TilesTopK(dev, c.k, c.tile)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if !ok {
 			t.Skip("the device cannot")
 		}

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline"
@@ -34,16 +36,12 @@ func TestEngineBudget(t *testing.T) {
 					want = got
 				}
 				for i := range want {
-					if !slices.Equal(got[i].Out, want[i].Out) {
-						t.Errorf("layer %d: other bits", i)
-					}
+					assert.True(t, slices.Equal(got[i].Out, want[i].Out), "layer %d: other bits", i)
 				}
-				if n := e.Divided(); budget == 1 && n == 0 || budget < 0 && n > 0 {
-					t.Errorf("%d launches divided", n)
-				}
-				if longest := e.Longest(); (longest > 0) != (budget >= 0) {
-					t.Errorf("longest submission %v", longest)
-				}
+				n := e.Divided()
+				assert.False(t, budget == 1 && n == 0 || budget < 0 && n > 0, "%d launches divided", n)
+				longest := e.Longest()
+				assert.Equal(t, budget >= 0, longest > 0, "longest submission %v", longest)
 			})
 		}
 	}

@@ -74,9 +74,7 @@ func TestPrologue(t *testing.T) {
 		o.SubmitBudget = -1
 		spoil(&o)
 		e := x.engine(t, o)
-		if err := e.SetTiming(t.Context(), pipeline.TimingSections); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, e.SetTiming(t.Context(), pipeline.TimingSections))
 		st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: must[*pipeline.Session](t)(e.Open()), Tokens: 1}))
 		var err error
 		if o.LayerByLayer {
@@ -84,14 +82,11 @@ func TestPrologue(t *testing.T) {
 		} else {
 			err = st.Run(t.Context())
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		list := must[[]vk.Section](t)(st.Times())
 		at := slices.IndexFunc(list, func(op vk.Section) bool { return op.Name == "step" })
-		if first := slices.IndexFunc(list, func(op vk.Section) bool { return op.Name == "wq_a|wkv" }); (at < first) != o.LayerByLayer {
-			t.Errorf("%s: lists are operation %d, the first product is %d", name, at, first)
-		}
+		first := slices.IndexFunc(list, func(op vk.Section) bool { return op.Name == "wq_a|wkv" })
+		assert.Equal(t, o.LayerByLayer, at < first, "%s: lists are operation %d, the first product is %d", name, at, first)
 		barriers := 0
 		for _, op := range list[:at+2] { // with the first that waits for layer 0's first products
 			barriers += op.Barriers
@@ -102,8 +97,6 @@ func TestPrologue(t *testing.T) {
 		if list[0].Dispatches != 1 || list[at].Dispatches != 14 || barriers != 2 {
 			t.Errorf("%s: %+v, want 1 launch, then 14 for lists, and 2 barriers", name, list[:at+2])
 		}
-		if err := st.Abort(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, st.Abort())
 	}
 }

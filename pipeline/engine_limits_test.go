@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline"
@@ -44,7 +46,7 @@ func TestEngineLimits(t *testing.T) {
 	refused(pipeline.EngineOptions{MaxTokens: 1 << 16, Ranks: 3, CacheBytes: cache}, "Ranks")
 	refused(pipeline.EngineOptions{MaxTokens: 1, Ranks: -1}, "Ranks")
 	refused(pipeline.EngineOptions{MaxTokens: 1, MaxSessions: -1}, "MaxSessions")
-	if e, err := pipeline.NewEngine(t.Context(), dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 1 << 16, CacheBytes: cache}); e != nil || !errors.Is(err, full) {
-		t.Error("caches that do not fit:", err)
-	}
+	e, err := pipeline.NewEngine(t.Context(), dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 1 << 16, CacheBytes: cache})
+	assert.Nil(t, e, "caches that do not fit")
+	assert.ErrorIs(t, err, full, "caches that do not fit")
 }

@@ -7,6 +7,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
@@ -48,46 +51,35 @@ func TestEngineGrowsLess(t *testing.T) {
 			}
 			return err
 		}
-		if err := add(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, add())
 		for i := range layers {
 			pool := e.Caches(i).Window.Pool
-			if err := pool.Upload(t.Context(), bytes.Repeat([]byte{byte(i), 7, 9}, int(pool.Bytes()))[:pool.Bytes()]); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, pool.Upload(t.Context(), bytes.Repeat([]byte{byte(i), 7, 9}, int(pool.Bytes()))[:pool.Bytes()]))
 		}
 		var before, after bytes.Buffer
-		if err := all[0].Save(t.Context(), &before); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, all[0].Save(t.Context(), &before))
 		var err error
 		for err == nil {
 			err = add()
 		}
-		if !errors.Is(err, cache.ErrPoolFull) || !errors.Is(err, vk.ErrOutOfDeviceMemory) || len(all) < want {
-			t.Errorf("room for %d pages: %d sessions of a page, then %v", room, len(all), err)
-		}
+		assert.ErrorIs(t, err, cache.ErrPoolFull, "room for %d pages", room)
+		assert.ErrorIs(t, err, vk.ErrOutOfDeviceMemory, "room for %d pages", room)
+		assert.GreaterOrEqual(t, len(all), want, "room for %d pages", room)
 		pages, _ := e.Pages()
 		if held := e.Memory().Caches; held != uint64(pages[0]*many)*page || held != dev.MemoryInUse()["caches"] {
 			t.Errorf("room for %d pages: %d in use, memory of %d", room, pages[0], held/many/page)
 		}
-		if err := all[0].Save(t.Context(), &after); err != nil || !bytes.Equal(before.Bytes(), after.Bytes()) {
-			t.Errorf("room for %d pages: other bytes, %v", room, err)
-		}
+		require.NoError(t, all[0].Save(t.Context(), &after), "room for %d pages: other bytes", room)
+		assert.True(t, bytes.Equal(before.Bytes(), after.Bytes()), "room for %d pages: other bytes", room)
 		if room == 30 && above == 0 {
-			if err := errors.Join(e.Prepare(t.Context(), 1), all[1].Close(), add()); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, errors.Join(e.Prepare(t.Context(), 1), all[1].Close(), add()))
 			if n, _ := e.Submissions(1); n == 0 || !errors.Is(add(), cache.ErrPoolFull) {
 				t.Errorf("%d submissions", n)
 			} else if now, _ := e.Submissions(1); now != n {
 				t.Errorf("%d submissions of a step, %d after caches could not grow", n, now)
 			}
 		}
-		if err := errors.Join(all[2].Close(), add(), e.Close()); err != nil {
-			t.Errorf("room for %d pages: %v", room, err)
-		}
+		assert.NoError(t, errors.Join(all[2].Close(), add(), e.Close()), "room for %d pages", room)
 	}
 	for _, above = range []uint64{0, first * page} {
 		for room, want := range map[int]int{30: 26, 35: 30, 45: 40} {
@@ -112,10 +104,8 @@ func TestEngineSharesCaches(t *testing.T) {
 		}
 		pool := e.Caches(0).Compressed.Pool
 		var before, after bytes.Buffer
-		if err := errors.Join(pool.Upload(t.Context(), bytes.Repeat([]byte{3, 7, 9}, int(pool.Bytes()))[:pool.Bytes()]),
-			all[0].Advance(t.Context(), 1000), all[0].Save(t.Context(), &before)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, errors.Join(pool.Upload(t.Context(), bytes.Repeat([]byte{3, 7, 9}, int(pool.Bytes()))[:pool.Bytes()]),
+			all[0].Advance(t.Context(), 1000), all[0].Save(t.Context(), &before)))
 		tokens, grown, had := 0, 0, e.Memory().Caches
 		var err error
 		for i := 0; err == nil; i++ {
@@ -127,15 +117,13 @@ func TestEngineSharesCaches(t *testing.T) {
 			}
 		}
 		pages, free := e.Pages()
-		if held := e.Memory().Held; held != had-e.PageBytes(free) {
-			t.Errorf("%d of %d bytes are held, and %v of pages %v are free", held, had, free, pages)
-		}
+		assert.Equal(t, had-e.PageBytes(free), e.Memory().Held,
+			"of %d bytes are held, and %v of pages %v are free", had, free, pages)
 		t.Logf("%d bytes at first: %d tokens, grown %d times, then %v; of pages %v %v are free", first, tokens, grown, err, pages, free)
-		if !errors.Is(err, cache.ErrPoolFull) || tokens < 200000 || grown > 30 || had > limit || e.PageBytes(free) > limit/8 {
-			t.Errorf("%d bytes at first: %d tokens, grown %d times", first, tokens, grown)
-		}
-		if err := all[0].Save(t.Context(), &after); err != nil || !bytes.Equal(before.Bytes(), after.Bytes()) {
-			t.Errorf("other bytes, %v", err)
-		}
+		require.ErrorIs(t, err, cache.ErrPoolFull, "%d bytes at first: %d tokens, grown %d times", first, tokens, grown)
+		assert.False(t, tokens < 200000 || grown > 30 || had > limit || e.PageBytes(free) > limit/8,
+			"%d bytes at first: %d tokens, grown %d times", first, tokens, grown)
+		require.NoError(t, all[0].Save(t.Context(), &after), "other bytes")
+		assert.True(t, bytes.Equal(before.Bytes(), after.Bytes()), "other bytes")
 	}
 }

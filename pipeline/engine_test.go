@@ -13,6 +13,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
@@ -49,12 +52,8 @@ func division(t testing.TB, e *pipeline.Engine, width, prefill int, hidden []flo
 			all[i].Out, all[i].TopK = append(all[i].Out, one.Out...), append(all[i].TopK, one.TopK...)
 		}
 	}
-	if n := len(hidden) / width; s.Len() != n {
-		t.Errorf("%d tokens, want %d", s.Len(), n)
-	}
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	assert.Equal(t, len(hidden)/width, s.Len(), "tokens")
+	assert.NoError(t, s.Close())
 	return all
 }
 
@@ -69,9 +68,7 @@ func engine(t testing.TB, dev *vk.Device, cfg model.Config, layers []*model.Devi
 	t.Helper()
 	e := must[*pipeline.Engine](t)(pipeline.NewEngine(t.Context(), dev, cfg, layers, o))
 	t.Cleanup(func() {
-		if err := e.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, e.Close())
 	})
 	return e
 }
@@ -129,9 +126,7 @@ func TestEngineRecorded(t *testing.T) {
 				got := division(t, e, cfg.Hidden, prefill, in.F32())[0]
 				err := distance(got.Out, want.F32())
 				t.Logf("layer %d: error %.4f", i, err)
-				if !(err < 0.025) {
-					t.Errorf("layer %d: error %.4f", i, err)
-				}
+				assert.Less(t, err, 0.025, "layer %d: error", i)
 				if cfg.Layers[i].Picks == model.PickNone {
 					continue
 				}
@@ -143,9 +138,7 @@ func TestEngineRecorded(t *testing.T) {
 				}
 				a, b := agreement(got.TopK, padded, width), agreement(padded, got.TopK, width)
 				t.Logf("layer %d: %.4f of the picks are there, %.4f are right", i, a, b)
-				if min(a, b) < 0.97 {
-					t.Errorf("layer %d: %.4f of the picks are there, %.4f are right", i, a, b)
-				}
+				assert.False(t, min(a, b) < 0.97, "layer %d: %.4f of the picks are there, %.4f are right", i, a, b)
 			}
 		})
 	}
@@ -176,9 +169,8 @@ func TestEngineDivisions(t *testing.T) {
 			if cfg.Layers[i].Picks == model.PickOwn {
 				picks = tokens * e.TopK()
 			}
-			if len(got.Out) != len(hidden) || len(got.TopK) != picks {
-				t.Errorf("layer %d: %d values, %d picks", i, len(got.Out), len(got.TopK))
-			}
+			require.Equal(t, len(hidden), len(got.Out), "layer %d", i)
+			assert.Equal(t, picks, len(got.TopK), "layer %d", i)
 		}
 		return all
 	}
@@ -198,9 +190,8 @@ func TestEngineDivisions(t *testing.T) {
 			for _, chunk := range []int{tokens, chunk} {
 				for i, got := range run(t, m, chunk) {
 					err := distance(got.Out, want[i].Out)
-					if t.Logf("steps of %d, layer %d: %.4f", chunk, i, err); !(err < 0.025) {
-						t.Errorf("steps of %d, layer %d: %.4f from bf16 weights in one step", chunk, i, err)
-					}
+					t.Logf("steps of %d, layer %d: %.4f", chunk, i, err)
+					assert.Less(t, err, 0.025, "steps of %d, layer %d: from bf16 weights in one step", chunk, i)
 				}
 			}
 		})
@@ -213,9 +204,7 @@ func asBF16(t testing.TB, m *fakemodel.Model, c model.Config) *fakemodel.Model {
 	p := fake(t, fakemodel.Options{Config: c})
 	for _, x := range p.Tensors {
 		values := m.Values[x.Name]
-		if len(values) == 0 {
-			t.Fatalf("no values of %s", x.Name)
-		}
+		require.NotEqual(t, 0, len(values), "no values of %s", x.Name)
 		x.Data = nil
 		for _, v := range values {
 			if x.DType == safetensors.F32 {
@@ -254,9 +243,8 @@ func TestEngineFewIndexHeads(t *testing.T) {
 		e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: tokens, MaxStep: 61, KeepTopK: true})
 		picks = append(picks, division(t, e, cfg.Hidden, tokens-3, hidden)[0].TopK)
 	}
-	if a := agreement(picks[0], picks[1], few.TopK); a < 0.99 {
-		t.Errorf("%.4f of the picks agree", a)
-	}
+	a := agreement(picks[0], picks[1], few.TopK)
+	assert.False(t, a < 0.99, "%.4f of the picks agree", a)
 }
 
 func TestEngineErrors(t *testing.T) {
@@ -267,9 +255,9 @@ func TestEngineErrors(t *testing.T) {
 		"MaxTokens": {}, "MaxStep": {MaxTokens: 4, MaxStep: -1}, "MaxSessions": {MaxTokens: 4, MaxSessions: 1 << 20}, "Rewind": {MaxTokens: 4, Rewind: -1},
 		"Format": {MaxTokens: 4, Keys: 9}, "variant": {MaxTokens: 4, Variant: "x"}, "MaxCacheBytes": {MaxTokens: 4, MaxCacheBytes: 1000}, "Ranks": {MaxTokens: 4, Ranks: 3},
 	} {
-		if e, err := pipeline.NewEngine(ctx, dev, cfg, layers, o); e != nil || !errors.Is(err, vk.ErrArgument) || !strings.Contains(err.Error(), name) || strings.Count(err.Error(), "new engine") != 1 {
-			t.Errorf("%s: %v", name, err)
-		}
+		e, err := pipeline.NewEngine(ctx, dev, cfg, layers, o)
+		assert.True(t, e == nil && errors.Is(err, vk.ErrArgument) && strings.Contains(err.Error(), name) &&
+			strings.Count(err.Error(), "new engine") == 1, "%s: %v", name, err)
 	}
 	for want, l := range map[string]*model.DeviceLayer{
 		"layers[1]: got nil, want the weights of a layer":             nil,
@@ -291,15 +279,14 @@ func TestEngineErrors(t *testing.T) {
 		{dev, other, layers, vk.ErrArgument}, {dev, wrong, layers, model.ErrConfig}, {nil, cfg, layers, vk.ErrArgument},
 		{dev, cfg, []*model.DeviceLayer{nil}, vk.ErrArgument}, {dev, cfg, nil, vk.ErrArgument},
 	} {
-		if e, err := pipeline.NewEngine(ctx, c.dev, c.cfg, c.layers, o); e != nil || !errors.Is(err, c.want) {
-			t.Errorf("%v, want %v", err, c.want)
-		}
+		e, err := pipeline.NewEngine(ctx, c.dev, c.cfg, c.layers, o)
+		assert.Nil(t, e)
+		assert.ErrorIs(t, err, c.want)
 	}
 	cancelled, cancel := context.WithCancel(ctx)
 	cancel()
-	if _, err := pipeline.NewEngine(cancelled, dev, cfg, layers, o); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	_, err := pipeline.NewEngine(cancelled, dev, cfg, layers, o)
+	assert.ErrorIs(t, err, context.Canceled)
 	e := engine(t, dev, cfg, layers, o)
 	s := must[*pipeline.Session](t)(e.Open())
 	hidden := make([]float32, 6*cfg.Hidden)
@@ -312,19 +299,16 @@ func TestEngineErrors(t *testing.T) {
 		{ctx, [][]float32{hidden}, pipeline.ErrSequenceFull}, {cancelled, [][]float32{hidden[:cfg.Hidden]}, context.Canceled},
 	} {
 		got, err := s.Append(c.ctx, c.hidden)
-		if !errors.Is(err, c.want) || s.Len() != 0 || len(got) > 0 && len(got[0].Out) > 0 {
-			t.Errorf("%d layers: %v, want %v", len(c.hidden), err, c.want)
-		}
+		require.ErrorIs(t, err, c.want, "%d layers", len(c.hidden))
+		assert.False(t, s.Len() != 0 || len(got) > 0 && len(got[0].Out) > 0, "%d layers", len(c.hidden))
 	}
-	if got, err := s.Append(ctx, [][]float32{hidden[:5*cfg.Hidden]}); err != nil || len(got[0].Out) != 5*cfg.Hidden || got[0].TopK != nil {
-		t.Error(err)
-	}
-	if _, err := e.Open(); !errors.Is(err, pipeline.ErrTooManySessions) {
-		t.Error(err)
-	}
-	if err := errors.Join(e.Close(), e.Close(), s.Close(), (*pipeline.Engine)(nil).Close()); err != nil {
-		t.Error(err)
-	}
+	got, err := s.Append(ctx, [][]float32{hidden[:5*cfg.Hidden]})
+	require.NoError(t, err)
+	require.Equal(t, 5*cfg.Hidden, len(got[0].Out))
+	assert.Nil(t, got[0].TopK)
+	_, err = e.Open()
+	assert.ErrorIs(t, err, pipeline.ErrTooManySessions)
+	assert.NoError(t, errors.Join(e.Close(), e.Close(), s.Close(), (*pipeline.Engine)(nil).Close()))
 	_, appending := s.Append(ctx, [][]float32{nil})
 	_, beginning := e.Begin(ctx, pipeline.Chunk{Session: s, Tokens: 1})
 	_, opening := e.Open()
@@ -332,22 +316,17 @@ func TestEngineErrors(t *testing.T) {
 	_, restoring := e.Restore(ctx, strings.NewReader(""))
 	for name, err := range map[string]error{"begin": beginning, "open": opening, "fork": forking, "truncate": s.Truncate(0), "advance": s.Advance(ctx, 1),
 		"save": s.Save(ctx, io.Discard), "prepare": e.Prepare(ctx, 1)} {
-		if !errors.Is(err, vk.ErrClosed) {
-			t.Errorf("%s on a closed engine: %v", name, err)
-		}
+		assert.ErrorIs(t, err, vk.ErrClosed, "%s on a closed engine", name)
 	}
-	if !errors.Is(appending, vk.ErrClosed) || !errors.Is(restoring, pipeline.ErrSnapshot) {
-		t.Error(appending, restoring)
-	}
+	assert.ErrorIs(t, appending, vk.ErrClosed)
+	assert.ErrorIs(t, restoring, pipeline.ErrSnapshot)
 }
 
 // written writes a model and returns its folder.
 func written(t testing.TB, m *fakemodel.Model) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := m.Write(dir, 1); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, m.Write(dir, 1))
 	return dir
 }
 
@@ -375,18 +354,13 @@ func TestEngineOutOfMemory(t *testing.T) {
 		left = n
 		r, err := pipeline.NewEngine(t.Context(), dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 9, MaxStep: 4})
 		if r != nil {
-			if n < 10 || left < 0 {
-				t.Errorf("after %d allocations, %d of them not made: an engine", n, left)
-			}
-			if err := r.Close(); err != nil {
-				t.Error(err)
-			}
+			assert.GreaterOrEqual(t, n, 10, "after %d allocations: an engine", n)
+			assert.GreaterOrEqual(t, left, 0, "after %d allocations: an engine", n)
+			assert.NoError(t, r.Close())
 		} else if !errors.Is(err, full) {
 			t.Errorf("allocation %d: %v, want %v", n, err, full)
 		}
-		if after := fmt.Sprint(dev.MemoryInUse()); after != before {
-			t.Fatalf("allocation %d: memory in use %s, before %s", n, after, before)
-		}
+		require.Equal(t, before, fmt.Sprint(dev.MemoryInUse()), "allocation %d: memory in use, before", n)
 		if r != nil {
 			return
 		}
@@ -402,15 +376,13 @@ func TestWeightsClosed(t *testing.T) {
 	o := pipeline.EngineOptions{MaxTokens: 9, MaxStep: 2}
 	e := engine(t, dev, cfg, layers, o)
 	s := must[*pipeline.Session](t)(e.Open())
-	if err := layers[0].Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, layers[0].Close())
 	for n := range 2 {
-		if _, err := s.Append(t.Context(), [][]float32{make([]float32, (n+1)*cfg.Hidden)}); !errors.Is(err, vk.ErrClosed) || !strings.Contains(err.Error(), "layer: weights of layer 0 ") || s.Len() != 0 {
-			t.Errorf("a step of %d: %v", n+1, err)
-		}
+		_, err := s.Append(t.Context(), [][]float32{make([]float32, (n+1)*cfg.Hidden)})
+		require.ErrorIs(t, err, vk.ErrClosed, "a step of %d", n+1)
+		assert.Contains(t, err.Error(), "layer: weights of layer 0 ", "a step of %d", n+1)
+		assert.Equal(t, 0, s.Len(), "a step of %d", n+1)
 	}
-	if _, err := pipeline.NewEngine(t.Context(), dev, cfg, layers, o); !errors.Is(err, vk.ErrClosed) {
-		t.Errorf("an engine: %v", err)
-	}
+	_, err := pipeline.NewEngine(t.Context(), dev, cfg, layers, o)
+	assert.ErrorIs(t, err, vk.ErrClosed, "an engine")
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -286,8 +288,11 @@ func checkFormula(t *testing.T, cfg model.Config, values map[string][]float32, h
 		}
 		diff := 1 - 2*product/squares
 		t.Logf("layer %d: %.3g from the formula, %d of %d picks missed, %d of %d tokens with the same", layer, diff, missed, all, same, len(out))
-		if !(diff < 5e-3) || 10*missed > all || 4*same < len(out) {
-			t.Errorf("layer %d: %.3g from the formula, %d of %d picks missed, %d of %d tokens with the same", layer, diff, missed, all, same, len(out))
-		}
+		assert.Less(t, diff, 5e-3,
+			"layer %d, %d of %d picks missed, %d of %d tokens with the same", layer, missed, all, same, len(out))
+		assert.LessOrEqual(t, 10*missed, all,
+			"layer %d, %d of %d picks missed, %d of %d tokens with the same", layer, missed, all, same, len(out))
+		assert.GreaterOrEqual(t, 4*same, len(out),
+			"layer %d, %d of %d picks missed, %d of %d tokens with the same", layer, missed, all, same, len(out))
 	}
 }

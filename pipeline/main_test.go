@@ -3,6 +3,8 @@ package pipeline_test
 import (
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
@@ -62,9 +64,7 @@ func fake(t testing.TB, o fakemodel.Options) *fakemodel.Model {
 func openFake(t testing.TB, m *fakemodel.Model, shards int, o model.CheckpointOptions) (*model.Checkpoint, error) {
 	t.Helper()
 	dir := t.TempDir()
-	if err := m.Write(dir, shards); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, m.Write(dir, shards))
 	c, err := model.Open(dir, o)
 	if err == nil {
 		t.Cleanup(func() { c.Close() })

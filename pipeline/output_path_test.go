@@ -1,9 +1,10 @@
 package pipeline_test
 
 import (
-	"errors"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
 
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
@@ -28,12 +29,11 @@ func TestEngineOutput(t *testing.T) {
 	want := run(pipeline.OutputBF16)
 	for _, p := range []pipeline.OutputPath{pipeline.OutputFP8, pipeline.OutputFP8Packed} {
 		for i, got := range run(p) {
-			if err := distance(got.Out, want[i].Out); !(err > 1e-3 && err < 1./16) {
-				t.Errorf("path %v, layer %d: %.4f from the bf16 path", p, i, err)
-			}
+			err := distance(got.Out, want[i].Out)
+			assert.True(t, err > 1e-3 && err < 1./16, "path %v, layer %d: %.4f from the bf16 path", p, i, err)
 		}
 	}
-	if e, err := pipeline.NewEngine(t.Context(), dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 40, Output: 9}); e != nil || !errors.Is(err, vk.ErrArgument) {
-		t.Error(err)
-	}
+	e, err := pipeline.NewEngine(t.Context(), dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 40, Output: 9})
+	assert.Nil(t, e)
+	assert.ErrorIs(t, err, vk.ErrArgument)
 }

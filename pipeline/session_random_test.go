@@ -11,6 +11,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 )
@@ -86,13 +89,10 @@ func (x *sessions) random(t *testing.T) {
 	}
 	for k, all := range c.open {
 		for _, l := range all {
-			if err := l.s.Close(); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, l.s.Close())
 		}
-		if all, free := c.engines[k].Pages(); all != free {
-			t.Errorf("of %v pages %v are free", all, free)
-		}
+		all, free := c.engines[k].Pages()
+		assert.Equal(t, free, all, "of %v pages %v are free", all, free)
 	}
 	t.Log(c.did)
 }
@@ -108,9 +108,7 @@ func (c *chance) allowed(what string, err error, good ...error) bool {
 		c.did[what]++
 		return true
 	}
-	if !slices.ContainsFunc(good, func(g error) bool { return errors.Is(err, g) }) {
-		c.t.Fatalf("%s: %v", what, err)
-	}
+	require.True(c.t, slices.ContainsFunc(good, func(g error) bool { return errors.Is(err, g) }), "%s: %v", what, err)
 	c.did["no "+what]++
 	return false
 }
@@ -168,9 +166,8 @@ func (c *chance) truncate(l *tracked) {
 		n = max(0, n-c.rng.IntN(12))
 	}
 	err := l.s.Truncate(n)
-	if can := n == 0 || n >= l.floor; can != (err == nil) {
-		c.t.Errorf("to %d of %d tokens, at least %d or none: %v", n, l.h.length, l.floor, err)
-	}
+	assert.Equal(c.t, err == nil, n == 0 || n >= l.floor,
+		"to %d of %d tokens, at least %d or none: %v", n, l.h.length, l.floor, err)
 	if c.allowed("truncate", err, pipeline.ErrRewind) {
 		if l.h = l.h.cut(n); n == 0 {
 			l.floor = 0
@@ -224,17 +221,15 @@ func (c *chance) step(k int) {
 			}
 			c.is(fmt.Sprintf("token %d of %d in a step of %d", n, len(tokens[i]), sum), l.h, gave[i][n])
 		}
-		if l.floor = max(l.floor, l.h.length-o.Rewind); l.s.Len() != l.h.length {
-			c.t.Errorf("%d tokens, want %d", l.s.Len(), l.h.length)
-		}
+		l.floor = max(l.floor, l.h.length-o.Rewind)
+		assert.Equal(c.t, l.h.length, l.s.Len(), "tokens")
 	}
 }
 
 func (c *chance) is(what string, h *history, gave uint64) {
 	c.t.Helper()
-	if c.did["compared"]++; h.gave != gave {
-		c.t.Errorf("%s: position %d gives something else than before", what, h.length-1)
-	}
+	c.did["compared"]++
+	assert.Equal(c.t, gave, h.gave, "%s: position %d gives something else than before", what, h.length-1)
 }
 
 // through runs a step and returns hashes of what its tokens gave, by chunk. Where stop
@@ -354,9 +349,8 @@ func (c *chance) replay(end *history) {
 		}
 		st := must[*pipeline.Step](c.t)(e.Begin(c.t.Context(), chunks...))
 		gave, err := c.through(st, false, tokens, -1)
-		if c.allowed("replay", errors.Join(err, st.Commit())); st.Size() != want {
-			c.t.Fatalf("a step of %d, want %d", st.Size(), want)
-		}
+		c.allowed("replay", errors.Join(err, st.Commit()))
+		require.Equal(c.t, want, st.Size(), "a step")
 		for i, h := range all[:n] {
 			c.is("replayed", h, gave[0][i])
 		}

@@ -5,6 +5,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline"
@@ -30,28 +33,21 @@ func TestSessionTables(t *testing.T) {
 			}
 		case 1:
 			if len(all) > 1 {
-				if err := s.Close(); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, s.Close())
 				all = slices.Delete(all, i, i+1)
 			}
 		case 2:
 			_ = s.Truncate(n - rng.IntN(o.Rewind)) // not below what there was after a fork, or none
 		case 3:
-			if err := s.Advance(ctx, rng.IntN(min(70, o.MaxTokens-n)+1)); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, s.Advance(ctx, rng.IntN(min(70, o.MaxTokens-n)+1)))
 		}
 		tableStep(t, e, all, rng)
 	}
 	for _, s := range all {
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, s.Close())
 	}
-	if pages, free := e.Pages(); pages != free {
-		t.Errorf("of pages %v, %v are free", pages, free)
-	}
+	pages, free := e.Pages()
+	assert.Equal(t, free, pages, "of pages, are free")
 }
 
 // tableStep runs a step of some sessions, mostly of a token each, and checks their tables, or
@@ -69,9 +65,7 @@ func tableStep(t *testing.T, e *pipeline.Engine, all []*pipeline.Session, rng *r
 			n += rng.IntN(40)
 		}
 		if s.Len()+n > 900 {
-			if err := s.Truncate(0); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, s.Truncate(0))
 		}
 		if rng.IntN(4) > 0 {
 			chunks, from = append(chunks, pipeline.Chunk{Session: s, Tokens: n}), append(from, s.Len())
@@ -83,19 +77,13 @@ func tableStep(t *testing.T, e *pipeline.Engine, all []*pipeline.Session, rng *r
 	st := must[*pipeline.Step](t)(e.Begin(t.Context(), chunks...))
 	given := rng.IntN(12)
 	if given > 0 {
-		if err := st.Prologue(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, st.Prologue(t.Context()))
 	}
 	if given < 2 { // before the device has it, and after
-		if err := st.Abort(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, st.Abort())
 		return
 	}
-	if err := st.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, st.Commit())
 	for i, c := range chunks {
 		if err := c.Session.CheckTables(t.Context(), from[i]); err != nil {
 			t.Fatalf("%d tokens after %d: %v", c.Tokens, from[i], err)
@@ -116,20 +104,15 @@ func TestStepAllocations(t *testing.T) {
 	}
 	step := func() {
 		st, err := e.Begin(ctx, chunks...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		st.Pretend()
-		if err := st.Commit(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, st.Commit())
 	}
 	for range 200 {
 		step()
 	}
-	if n := testing.AllocsPerRun(500, step); n > 3 {
-		t.Errorf("%v allocations a step", n)
-	}
+	n := testing.AllocsPerRun(500, step)
+	assert.False(t, n > 3, "%v allocations a step", n)
 }
 
 // TestSessionLatePages demands that another session gets a page that a session would give back with
@@ -148,20 +131,16 @@ func TestSessionLatePages(t *testing.T) {
 		t.Helper()
 		st := must[*pipeline.Step](t)(e.Begin(ctx, pipeline.Chunk{Session: s, Tokens: 1}))
 		st.Pretend()
-		if err := st.Commit(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, st.Commit())
 	}
-	if err := a.Advance(ctx, 5*64-10); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, a.Advance(ctx, 5*64-10))
 	for a.Len() < 5*64 { // the window of 128 tokens is in two pages of 64
 		step(a)
 	}
 	for b.Len() < 2*64 {
 		step(b)
 	}
-	if pages, free := e.Pages(); pages[0] != 4 || free[0] != 0 {
-		t.Errorf("%v pages, %v free", pages, free)
-	}
+	pages, free := e.Pages()
+	require.Equal(t, 4, pages[0], "%v pages, %v free", pages, free)
+	assert.Equal(t, 0, free[0], "%v pages, %v free", pages, free)
 }

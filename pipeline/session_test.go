@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
@@ -91,9 +92,7 @@ func (x *sessions) run(t testing.TB, s *pipeline.Session, length int) []pipeline
 			all[i].Out, all[i].TopK = append(all[i].Out, got.Out...), append(all[i].TopK, got.TopK...)
 		}
 	}
-	if s.Len() != length {
-		t.Fatalf("%d tokens, want %d", s.Len(), length)
-	}
+	require.Equal(t, length, s.Len(), "tokens")
 	return all
 }
 
@@ -105,12 +104,11 @@ func (x *sessions) same(t testing.TB, what string, length int, got []pipeline.Ap
 	for i := range got {
 		n := len(got[i].Out)
 		from := length*x.cfg.Hidden - n
-		if n == 0 || !slices.Equal(got[i].Out, x.want[i].Out[from:from+n]) {
-			t.Errorf("%s: layer %d: another output", what, i)
-		}
-		if k := len(got[i].TopK); k > 0 && !slices.Equal(got[i].TopK, x.want[i].TopK[length*x.cfg.TopK-k:length*x.cfg.TopK]) {
-			t.Errorf("%s: layer %d: other picks", what, i)
-		}
+		assert.False(t, n == 0 || !slices.Equal(got[i].Out, x.want[i].Out[from:from+n]),
+			"%s: layer %d: another output", what, i)
+		k := len(got[i].TopK)
+		assert.False(t, k > 0 && !slices.Equal(got[i].TopK, x.want[i].TopK[length*x.cfg.TopK-k:length*x.cfg.TopK]),
+			"%s: layer %d: other picks", what, i)
 	}
 }
 
@@ -126,9 +124,7 @@ func (x *sessions) begin(t testing.TB, e *pipeline.Engine, s *pipeline.Session, 
 	at := s.Len()
 	st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: n}))
 	for i := range x.layers {
-		if err := st.SetInput(i, 0, x.tokens(at, at+n)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, st.SetInput(i, 0, x.tokens(at, at+n)))
 	}
 	return st
 }
@@ -147,9 +143,9 @@ func TestSessions(t *testing.T) {
 		x.run(t, other, sessionFork) // moves the pages of s
 		x.same(t, "to the fork", sessionFork, first)
 		x.rest(t, "the rest", s)
-		if after, _ := e.Pages(); after[0] <= before[0] || after[1] <= before[1] {
-			t.Errorf("pages before %v, after %v", before, after)
-		}
+		after, _ := e.Pages()
+		require.Greater(t, after[0], before[0], "pages before %v, after %v", before, after)
+		assert.Greater(t, after[1], before[1], "pages before %v, after %v", before, after)
 	})
 	t.Run("fork", func(t *testing.T) { x.fork(t) })
 	t.Run("truncate", func(t *testing.T) { x.truncate(t) })
@@ -169,43 +165,30 @@ func (x *sessions) fork(t *testing.T) {
 	x.run(t, s, sessionFork)
 	child := must[*pipeline.Session](t)(s.Fork())
 	grand := must[*pipeline.Session](t)(child.Fork())
-	if child.Len() != sessionFork || grand.Len() != sessionFork {
-		t.Error(child.Len(), grand.Len())
-	}
-	if err := grand.Truncate(sessionFork - sessionOptions().Rewind - 1); !errors.Is(err, pipeline.ErrRewind) {
-		t.Errorf("truncated further than what it was forked from: %v", err)
-	}
+	assert.Equal(t, sessionFork, child.Len())
+	assert.Equal(t, sessionFork, grand.Len())
+	assert.ErrorIs(t, grand.Truncate(sessionFork-sessionOptions().Rewind-1), pipeline.ErrRewind,
+		"truncated further than what it was forked from")
 	// Other tokens of the parent, in a step of its own and in one with its child, and a
 	// sibling that comes and goes meanwhile.
 	extend(t, s, len(x.layers), x.tokens(0, 7))
 	sibling := must[*pipeline.Session](t)(child.Fork())
 	extend(t, sibling, len(x.layers), x.tokens(3, 4))
-	if err := sibling.Close(); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, sibling.Close())
 	st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: 2}, pipeline.Chunk{Session: child, Tokens: 3}))
-	if err := st.Abort(); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, st.Abort())
 	x.rest(t, "child", child)
-	if err := errors.Join(s.Close(), child.Close()); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, errors.Join(s.Close(), child.Close()))
 	// One goes on, in copies of pages that it had written to; then the other writes there.
 	x.same(t, "before the last", sessionFork+1, x.run(t, grand, sessionFork+1))
 	last := must[*pipeline.Session](t)(grand.Fork())
 	x.same(t, "beside the last", sessionFork+2, x.run(t, grand, sessionFork+2))
 	extend(t, last, len(x.layers), x.tokens(5, 8))
-	if err := last.Close(); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, last.Close())
 	x.rest(t, "grandchild", grand)
-	if err := errors.Join(grand.Close(), grand.Close()); err != nil {
-		t.Error(err)
-	}
-	if all, free := e.Pages(); all != free {
-		t.Errorf("of %v pages %v are free", all, free)
-	}
+	assert.NoError(t, errors.Join(grand.Close(), grand.Close()))
+	all, free := e.Pages()
+	assert.Equal(t, free, all, "of %v pages %v are free", all, free)
 }
 
 func (x *sessions) truncate(t *testing.T) {
@@ -213,28 +196,19 @@ func (x *sessions) truncate(t *testing.T) {
 	s := must[*pipeline.Session](t)(e.Open())
 	x.run(t, s, sessionFork)
 	extend(t, s, len(x.layers), x.tokens(11, 11+18))
-	if err := s.Truncate(sessionFork - 3); !errors.Is(err, pipeline.ErrRewind) {
-		t.Error(err)
-	}
+	assert.ErrorIs(t, s.Truncate(sessionFork-3), pipeline.ErrRewind)
 	for _, n := range []int{-1, s.Len() + 1} {
-		if err := s.Truncate(n); !errors.Is(err, vk.ErrArgument) {
-			t.Error(n, err)
-		}
+		assert.ErrorIs(t, s.Truncate(n), vk.ErrArgument, "%v", n)
 	}
-	if err := s.Truncate(sessionFork); err != nil || s.Len() != sessionFork {
-		t.Fatal(err, s.Len())
-	}
+	require.NoError(t, s.Truncate(sessionFork))
+	require.Equal(t, sessionFork, s.Len())
 	x.rest(t, "truncated", s)
-	if err := s.Truncate(0); err != nil || s.Len() != 0 {
-		t.Fatal(err, s.Len())
-	}
-	if all, free := e.Pages(); all != free {
-		t.Errorf("of %v pages %v are free", all, free)
-	}
+	require.NoError(t, s.Truncate(0))
+	require.Equal(t, 0, s.Len())
+	all, free := e.Pages()
+	assert.Equal(t, free, all, "of %v pages %v are free", all, free)
 	extend(t, s, len(x.layers), x.tokens(2, 5))
-	if err := errors.Join(s.Truncate(1), s.Truncate(0)); err != nil {
-		t.Errorf("a session that was empty in between: %v", err)
-	}
+	assert.NoError(t, errors.Join(s.Truncate(1), s.Truncate(0)), "a session that was empty in between")
 	x.rest(t, "from the beginning", s)
 }
 
@@ -244,75 +218,48 @@ func (x *sessions) cancel(t *testing.T) {
 	x.run(t, s, sessionFork)
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := e.Begin(cancelled, pipeline.Chunk{Session: s, Tokens: 1}); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	_, err := e.Begin(cancelled, pipeline.Chunk{Session: s, Tokens: 1})
+	assert.ErrorIs(t, err, context.Canceled)
 	for name, leave := range map[string]func(st *pipeline.Step){
 		"before it ran": func(*pipeline.Step) {},
 		"after it ran": func(st *pipeline.Step) {
-			if err := st.Run(t.Context()); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, st.Run(t.Context()))
 		},
 		"while it runs": func(st *pipeline.Step) {
-			if err := st.Submit(); err != nil {
-				t.Error(err)
-			}
-			if err := st.Commit(); !errors.Is(err, vk.ErrBusy) {
-				t.Errorf("commit: %v", err)
-			}
-			if err := st.SetInput(0, 0, x.tokens(0, 33)); !errors.Is(err, vk.ErrBusy) {
-				t.Errorf("input: %v", err)
-			}
+			assert.NoError(t, st.Submit())
+			assert.ErrorIs(t, st.Commit(), vk.ErrBusy, "commit")
+			assert.ErrorIs(t, st.SetInput(0, 0, x.tokens(0, 33)), vk.ErrBusy, "input")
 		},
 		"by its context": func(st *pipeline.Step) {
 			assert.ErrorIs(t, interrupted(st, cancelled), context.Canceled)
-			if err := st.Commit(); !errors.Is(err, vk.ErrClosed) {
-				t.Errorf("commit: %v", err)
-			}
+			assert.ErrorIs(t, st.Commit(), vk.ErrClosed, "commit")
 		},
 		"between layers": func(st *pipeline.Step) {
-			if err := st.RunLayer(t.Context(), 1); err != nil {
-				t.Error(err)
-			}
-			if err := st.Commit(); !errors.Is(err, vk.ErrArgument) {
-				t.Errorf("commit: %v", err)
-			}
+			assert.NoError(t, st.RunLayer(t.Context(), 1))
+			assert.ErrorIs(t, st.Commit(), vk.ErrArgument, "commit")
 		},
 	} {
 		st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: 33}))
 		for i := range x.layers {
-			if err := st.SetInput(i, 0, x.tokens(5, 5+33)); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, st.SetInput(i, 0, x.tokens(5, 5+33)))
 		}
 		for what, err := range map[string]error{"close": s.Close(), "truncate": s.Truncate(0), "fork": failure(s.Fork()), "advance": s.Advance(t.Context(), 1)} {
-			if !errors.Is(err, pipeline.ErrInStep) {
-				t.Errorf("%s in a step: %v", what, err)
-			}
+			assert.ErrorIs(t, err, pipeline.ErrInStep, "%s in a step", what)
 		}
 		leave(st)
-		if err := errors.Join(st.Abort(), st.Abort()); err != nil {
-			t.Error(err)
-		}
-		if s.Len() != sessionFork {
-			t.Errorf("aborted %s: %d tokens", name, s.Len())
-		}
-		if first, end := st.Rows(0); first != 0 || end != 0 {
-			t.Error(first, end)
-		}
+		assert.NoError(t, errors.Join(st.Abort(), st.Abort()))
+		assert.Equal(t, sessionFork, s.Len(), "aborted %s: tokens", name)
+		first, end := st.Rows(0)
+		assert.Equal(t, 0, first)
+		assert.Equal(t, 0, end)
 	}
 	waiting, stop := context.WithCancel(t.Context())
 	st := x.begin(t, e, s, 1)
 	done := make(chan error)
 	go func() { done <- failure(e.Begin(waiting, pipeline.Chunk{Session: s, Tokens: 1})) }()
 	stop()
-	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Errorf("a step while another is in progress: %v", err)
-	}
-	if err := st.Abort(); err != nil {
-		t.Error(err)
-	}
+	assert.ErrorIs(t, <-done, context.Canceled, "a step while another is in progress")
+	assert.NoError(t, st.Abort())
 	x.rest(t, "after all that", s)
 }
 
@@ -335,9 +282,7 @@ func (x *sessions) byLayer(t *testing.T) {
 		o.LayerByLayer = shared
 		e := x.engine(t, o)
 		s := must[*pipeline.Session](t)(e.Open())
-		if err := errors.Join(e.Prepare(t.Context(), 40), e.Prepare(t.Context(), 1)); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, errors.Join(e.Prepare(t.Context(), 40), e.Prepare(t.Context(), 1)))
 		if shared { // Append goes layer by layer
 			x.same(t, "append", sessionFork, x.run(t, s, sessionFork))
 		} else {
@@ -345,39 +290,28 @@ func (x *sessions) byLayer(t *testing.T) {
 		}
 		const n = 1
 		st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: n}))
-		if err := st.SubmitLayer(len(x.layers)); !errors.Is(err, vk.ErrArgument) {
-			t.Error(err)
-		}
+		assert.ErrorIs(t, st.SubmitLayer(len(x.layers)), vk.ErrArgument)
 		got := make([]pipeline.Appended, len(x.layers))
 		for i := len(x.layers) - 1; i >= 0; i-- {
-			if err := st.Input(i).Rows(0, n).Upload(t.Context(), bf16(x.tokens(sessionFork, sessionFork+n))); err != nil {
-				t.Fatal(err)
-			}
-			if err := st.RunLayer(t.Context(), i); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, st.Input(i).Rows(0, n).Upload(t.Context(), bf16(x.tokens(sessionFork, sessionFork+n))))
+			require.NoError(t, st.RunLayer(t.Context(), i))
 			got[i].Out = floats(testkit.Download[uint16](t, st.Output(i).Rows(0, n)))
 			if picks := st.TopK(i); !picks.IsZero() {
 				got[i].TopK = testkit.Download[int32](t, picks.Rows(0, n))
 			}
 		}
-		if err := st.ReadOutput(0, 0, got[0].Out); !errors.Is(err, vk.ErrArgument) {
-			t.Errorf("outputs in host memory of inputs on the device: %v", err)
-		}
-		if err := st.Submit(); shared != errors.Is(err, vk.ErrArgument) {
-			t.Error(err)
-		}
-		if err := errors.Join(st.Wait(t.Context()), st.Commit()); err != nil {
-			t.Error(err)
-		}
-		if !st.Input(-1).IsZero() || !st.Output(9).IsZero() || !st.TopK(1).IsZero() || !st.TopK(9).IsZero() || st.Tokens() != n || st.Size() != 1 {
-			t.Error("tensors of layers that there are not")
-		}
+		assert.ErrorIs(t, st.ReadOutput(0, 0, got[0].Out), vk.ErrArgument,
+			"outputs in host memory of inputs on the device")
+		err := st.Submit()
+		assert.Equal(t, errors.Is(err, vk.ErrArgument), shared, "%v", err)
+		assert.NoError(t, errors.Join(st.Wait(t.Context()), st.Commit()))
+		assert.True(t, st.Input(-1).IsZero() && st.Output(9).IsZero() && st.TopK(1).IsZero() &&
+			st.TopK(9).IsZero() && st.Tokens() == n && st.Size() == 1, "tensors of layers that there are not")
 		x.same(t, "one by one", sessionFork+n, got)
 		x.rest(t, "after layers one by one", s)
-		if m := e.Memory(); m.Weights == 0 || m.Caches == 0 || m.Tables == 0 || m.Steps == 0 || m.Hidden == 0 || m.Total() < m.Caches+m.Steps {
-			t.Errorf("memory %+v", m)
-		}
+		m := e.Memory()
+		assert.False(t, m.Weights == 0 || m.Caches == 0 || m.Tables == 0 || m.Steps == 0 || m.Hidden == 0 ||
+			m.Total() < m.Caches+m.Steps, "memory %+v", m)
 	}
 }
 
@@ -399,36 +333,25 @@ func (x *sessions) batch(t *testing.T) {
 		st := must[*pipeline.Step](t)(e.Begin(t.Context(), chunks...))
 		for i := range x.layers {
 			for k, c := range chunks {
-				if err := st.SetInput(i, k, x.tokens(at[k], at[k]+c.Tokens)); err != nil {
-					t.Fatal(err)
-				}
-				if last := i == len(x.layers)-1 && k == 1; !last && !errors.Is(st.Submit(), vk.ErrArgument) {
-					t.Fatal("submitted without all inputs")
-				}
+				require.NoError(t, st.SetInput(i, k, x.tokens(at[k], at[k]+c.Tokens)))
+				require.False(t, !(i == len(x.layers)-1 && k == 1) && !errors.Is(st.Submit(), vk.ErrArgument),
+					"submitted without all inputs")
 			}
 		}
-		if err := st.Run(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, st.Run(t.Context()))
 		for i := range x.layers {
 			for _, k := range []int{turned, 1 - turned} {
 				out := make([]float32, chunks[k].Tokens*x.cfg.Hidden)
-				if err := st.ReadOutput(i, k, out); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, st.ReadOutput(i, k, out))
 				if err := distance(out, x.want[i].Out[at[k]*x.cfg.Hidden:][:len(out)]); !(err < 0.025) {
 					t.Errorf("layer %d, %d tokens: %.4f from what the session gives alone", i, chunks[k].Tokens, err)
 				}
 				all[turned] = append(all[turned], out)
 			}
 		}
-		if err := st.Abort(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, st.Abort())
 	}
-	if !slices.EqualFunc(all[0], all[1], slices.Equal) {
-		t.Error("the order of chunks matters")
-	}
+	assert.True(t, slices.EqualFunc(all[0], all[1], slices.Equal), "the order of chunks matters")
 	x.rest(t, "after steps with another", a)
 }
 
@@ -439,15 +362,12 @@ func (x *sessions) full(t *testing.T) {
 	for ; ; o.MaxCacheBytes += 1 << 19 {
 		e := must[*pipeline.Engine](t)(pipeline.NewEngine(t.Context(), x.dev, x.cfg, x.layers, o))
 		err := must[*pipeline.Session](t)(e.Open()).Advance(t.Context(), sessionTokens)
-		if e := e.Close(); e != nil {
-			t.Error(e)
-		}
+		assert.NoError(t, e.Close())
 		if err == nil {
 			break
 		}
-		if !errors.Is(err, cache.ErrPoolFull) || o.MaxCacheBytes > 64<<20 {
-			t.Fatalf("%d bytes: %v", o.MaxCacheBytes, err)
-		}
+		require.ErrorIs(t, err, cache.ErrPoolFull)
+		require.LessOrEqual(t, o.MaxCacheBytes, uint64(64<<20))
 	}
 	e := x.engine(t, o)
 	s := must[*pipeline.Session](t)(e.Open())
@@ -457,28 +377,20 @@ func (x *sessions) full(t *testing.T) {
 		hog := must[*pipeline.Session](t)(e.Open())
 		others = append(others, hog)
 		for err := error(nil); err == nil; {
-			if hog.Len() == sessionTokens {
-				t.Fatal("the caches do not become full")
-			}
-			if err = hog.Advance(t.Context(), 1); err != nil && !errors.Is(err, cache.ErrPoolFull) {
-				t.Fatal(err)
-			}
+			require.NotEqual(t, sessionTokens, hog.Len(), "the caches do not become full")
+			err = hog.Advance(t.Context(), 1)
+			require.False(t, err != nil && !errors.Is(err, cache.ErrPoolFull), "%v", err)
 		}
 	}
 	before, _ := e.Pages()
-	if _, err := e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: 40}); !errors.Is(err, cache.ErrPoolFull) || s.Len() != 120 {
-		t.Error(err, s.Len())
-	}
-	if after, _ := e.Pages(); after != before {
-		t.Errorf("pages %v, then %v", before, after)
-	}
-	if m := e.Memory(); m.Caches > o.MaxCacheBytes {
-		t.Errorf("%d bytes, at most %d", m.Caches, o.MaxCacheBytes)
-	}
+	_, err := e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: 40})
+	assert.ErrorIs(t, err, cache.ErrPoolFull)
+	assert.Equal(t, 120, s.Len())
+	after, _ := e.Pages()
+	assert.Equal(t, before, after, "pages, then")
+	assert.LessOrEqual(t, e.Memory().Caches, o.MaxCacheBytes, "bytes, at most")
 	for _, hog := range others {
-		if err := hog.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, hog.Close())
 	}
 	x.rest(t, "once there is room", s)
 }
@@ -492,9 +404,8 @@ func (x *sessions) save(t *testing.T) {
 	fork := must[*pipeline.Session](t)(s.Fork())
 	extend(t, fork, len(x.layers), x.tokens(0, 1))
 	var saved, again bytes.Buffer
-	if err := errors.Join(s.Save(t.Context(), &saved), s.Save(t.Context(), &again)); err != nil || !bytes.Equal(saved.Bytes(), again.Bytes()) {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(s.Save(t.Context(), &saved), s.Save(t.Context(), &again)))
+	require.True(t, bytes.Equal(saved.Bytes(), again.Bytes()))
 	x.rest(t, "after it was saved", s)
 
 	o.MaxSessions, o.CacheBytes, o.Rewind = 5, 1<<20, 0
@@ -506,51 +417,42 @@ func (x *sessions) save(t *testing.T) {
 	x.run(t, same, sessionFork)
 	var short bytes.Buffer // what Rewind needs is not in it
 	again.Reset()
-	if err := errors.Join(same.Save(t.Context(), &short), back.Save(t.Context(), &again), same.Close()); err != nil || !bytes.Equal(short.Bytes(), again.Bytes()) || short.Len() >= saved.Len() {
-		t.Error("saved again it is not what a session has that ran there", err)
-	}
-	if err := back.Truncate(sessionFork - 1); !errors.Is(err, pipeline.ErrRewind) {
-		t.Error(err)
-	}
+	require.NoError(t, errors.Join(same.Save(t.Context(), &short), back.Save(t.Context(), &again), same.Close()),
+		"saved again it is not what a session has that ran there")
+	assert.False(t, !bytes.Equal(short.Bytes(), again.Bytes()) || short.Len() >= saved.Len(),
+		"saved again it is not what a session has that ran there")
+	assert.ErrorIs(t, back.Truncate(sessionFork-1), pipeline.ErrRewind)
 	x.run(t, other, 120)
 	x.rest(t, "restored", back)
 
-	if err := errors.Join(s.Close(), fork.Close(), noise.Close()); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, errors.Join(s.Close(), fork.Close(), noise.Close()))
 	before, _ := e.Pages()
 	data := saved.Bytes()
 	for _, n := range []int{0, 7, 150, 300, len(data) / 2, len(data) - 1} {
-		if _, err := e.Restore(t.Context(), bytes.NewReader(data[:n])); !errors.Is(err, pipeline.ErrSnapshot) {
-			t.Errorf("%d bytes: %v", n, err)
-		}
+		_, err := e.Restore(t.Context(), bytes.NewReader(data[:n]))
+		assert.ErrorIs(t, err, pipeline.ErrSnapshot, "%d bytes", n)
 	}
 	for at := 0; at < len(data); at += 1 + at*3/2 {
 		bad := bytes.Clone(data)
 		bad[at] ^= 0x40
-		if _, err := e.Restore(t.Context(), bytes.NewReader(bad)); !errors.Is(err, pipeline.ErrSnapshot) && !errors.Is(err, pipeline.ErrSequenceFull) {
-			t.Errorf("byte %d: %v", at, err)
-		}
+		_, err := e.Restore(t.Context(), bytes.NewReader(bad))
+		assert.False(t, !errors.Is(err, pipeline.ErrSnapshot) && !errors.Is(err, pipeline.ErrSequenceFull),
+			"byte %d: %v", at, err)
 	}
 	o.Hadamard = true
-	if _, err := x.engine(t, o).Restore(t.Context(), bytes.NewReader(data)); !errors.Is(err, pipeline.ErrSnapshot) {
-		t.Error(err)
-	}
-	if after, free := e.Pages(); after != before || after != free {
-		t.Errorf("of %v pages %v are free", after, free)
-	}
+	_, err := x.engine(t, o).Restore(t.Context(), bytes.NewReader(data))
+	assert.ErrorIs(t, err, pipeline.ErrSnapshot)
+	after, free := e.Pages()
+	assert.Equal(t, before, after, "of %v pages %v are free", after, free)
+	assert.Equal(t, free, after, "of %v pages %v are free", after, free)
 	broken := errors.New("no more")
-	if _, err := e.Restore(t.Context(), readerFunc(func([]byte) (int, error) { return 0, broken })); !errors.Is(err, broken) {
-		t.Error(err)
-	}
+	_, err = e.Restore(t.Context(), readerFunc(func([]byte) (int, error) { return 0, broken }))
+	assert.ErrorIs(t, err, broken)
 	full := must[*pipeline.Session](t)(e.Restore(t.Context(), bytes.NewReader(data)))
 	again.Reset()
-	if err := full.Save(t.Context(), &again); err != nil || !bytes.Equal(data, again.Bytes()) {
-		t.Error("saved again it is not the same", err)
-	}
-	if err := full.Save(t.Context(), writerFunc(func([]byte) (int, error) { return 0, broken })); !errors.Is(err, broken) {
-		t.Error(err)
-	}
+	require.NoError(t, full.Save(t.Context(), &again), "saved again it is not the same")
+	assert.True(t, bytes.Equal(data, again.Bytes()), "saved again it is not the same")
+	assert.ErrorIs(t, full.Save(t.Context(), writerFunc(func([]byte) (int, error) { return 0, broken })), broken)
 	x.rest(t, "restored where it was", full)
 }
 
@@ -583,12 +485,9 @@ func (x *sessions) concurrent(t *testing.T) {
 			}
 			x.same(t, "in a crowd", sessionFork+4, []pipeline.Appended{all})
 			var saved strings.Builder
-			if err := errors.Join(s.Save(t.Context(), &saved), s.Close()); err != nil {
-				t.Error(err)
-			}
-			if back, err := e.Restore(t.Context(), strings.NewReader(saved.String())); err != nil || back.Len() != sessionFork+4 {
-				t.Error(err)
-			}
+			assert.NoError(t, errors.Join(s.Save(t.Context(), &saved), s.Close()))
+			back, err := e.Restore(t.Context(), strings.NewReader(saved.String()))
+			assert.True(t, err == nil && back.Len() == sessionFork+4, "%v", err)
 		})
 	}
 	wait.Wait()

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
@@ -27,23 +28,15 @@ func TestRestore(t *testing.T) {
 	long := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 8192, Rewind: rewind})
 	s := must[*pipeline.Session](t)(long.Open())
 	var saved bytes.Buffer
-	if err := errors.Join(s.Advance(t.Context(), tokens), s.Save(t.Context(), &saved)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(s.Advance(t.Context(), tokens), s.Save(t.Context(), &saved)))
 	short := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 8192, Rewind: 100})
 	back, err := short.Restore(t.Context(), bytes.NewReader(saved.Bytes()))
-	if err != nil || back.Len() != tokens {
-		t.Fatal(err)
-	}
-	if err := back.Truncate(tokens - 101); !errors.Is(err, pipeline.ErrRewind) {
-		t.Errorf("truncated too far: %v", err)
-	}
-	if err := errors.Join(back.Truncate(tokens-100), back.Advance(t.Context(), 200), back.Close()); err != nil {
-		t.Error(err)
-	}
-	if all, free := short.Pages(); all != free {
-		t.Errorf("of %v pages %v are free", all, free)
-	}
+	require.NoError(t, err)
+	require.Equal(t, tokens, back.Len())
+	assert.ErrorIs(t, back.Truncate(tokens-101), pipeline.ErrRewind, "truncated too far")
+	assert.NoError(t, errors.Join(back.Truncate(tokens-100), back.Advance(t.Context(), 200), back.Close()))
+	all, free := short.Pages()
+	assert.Equal(t, free, all, "of %v pages %v are free", all, free)
 	// The length and the number of pages of a session of half a million tokens, and no page.
 	const length, first, beyond, end = 48, 72 + 24, 72 + 32, 72 + 48
 	most := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 1 << 19, Rewind: 1 << 19})
@@ -54,21 +47,20 @@ func TestRestore(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	_, err = most.Restore(t.Context(), bytes.NewReader(header))
-	if runtime.ReadMemStats(&after); !errors.Is(err, pipeline.ErrSnapshot) || after.TotalAlloc-before.TotalAlloc > 8<<20 {
-		t.Errorf("a header alone: %v, and %d bytes allocated", err, after.TotalAlloc-before.TotalAlloc)
-	}
+	runtime.ReadMemStats(&after)
+	assert.ErrorIs(t, err, pipeline.ErrSnapshot,
+		"a header alone, and %d bytes allocated", after.TotalAlloc-before.TotalAlloc)
+	assert.LessOrEqual(t, after.TotalAlloc-before.TotalAlloc, uint64(8<<20),
+		"a header alone, and %d bytes allocated", after.TotalAlloc-before.TotalAlloc)
 	older := bytes.Clone(saved.Bytes())
 	older[8] = 1 // the version
 	_, err = short.Restore(t.Context(), bytes.NewReader(older))
 	require.ErrorIs(t, err, pipeline.ErrSnapshotVersion)
 	require.ErrorIs(t, err, pipeline.ErrSnapshot)
 	require.ErrorContains(t, err, "version 1, this package reads version 2")
-	if _, err := short.Restore(t.Context(), nil); !errors.Is(err, vk.ErrArgument) {
-		t.Errorf("no reader: %v", err)
-	}
-	if err := s.Save(t.Context(), nil); !errors.Is(err, vk.ErrArgument) {
-		t.Errorf("no writer: %v", err)
-	}
+	_, err = short.Restore(t.Context(), nil)
+	assert.ErrorIs(t, err, vk.ErrArgument, "no reader")
+	assert.ErrorIs(t, s.Save(t.Context(), nil), vk.ErrArgument, "no writer")
 }
 
 // TestSaveBesideSteps demands that a slow reader of a snapshot does not delay steps, that steps and
@@ -85,14 +77,10 @@ func TestSaveBesideSteps(t *testing.T) {
 	s, other := must[*pipeline.Session](t)(e.Open()), must[*pipeline.Session](t)(e.Open())
 	for i := range layers {
 		pool := e.Caches(i).Window.Pool
-		if err := pool.Upload(ctx, bytes.Repeat([]byte{byte(i), 5, 7}, int(pool.Bytes()))[:pool.Bytes()]); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, pool.Upload(ctx, bytes.Repeat([]byte{byte(i), 5, 7}, int(pool.Bytes()))[:pool.Bytes()]))
 	}
 	var want, got bytes.Buffer
-	if err := errors.Join(s.Advance(ctx, length), s.Save(ctx, &want)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(s.Advance(ctx, length), s.Save(ctx, &want)))
 	hidden := slices.Repeat([][]float32{filled(cfg.Hidden, float32(1))}, len(layers))
 	step := func(s *pipeline.Session) error { return failure(s.Append(ctx, hidden)) }
 	changes := []func() error{
@@ -110,12 +98,11 @@ func TestSaveBesideSteps(t *testing.T) {
 		got.Write(data)
 		return len(data), err
 	}))
-	if err != nil || calls < len(changes) || !bytes.Equal(got.Bytes(), want.Bytes()) {
-		t.Errorf("saved in %d pieces: %v, or other bytes", calls, err)
-	}
-	if all, free := e.Pages(); free[0] != all[0]-1 {
-		t.Errorf("of %v pages %v are free", all, free)
-	}
+	require.NoError(t, err, "saved in %d pieces, or other bytes", calls)
+	assert.False(t, calls < len(changes) || !bytes.Equal(got.Bytes(), want.Bytes()),
+		"saved in %d pieces, or other bytes", calls)
+	all, free := e.Pages()
+	assert.Equal(t, all[0]-1, free[0], "of %v pages %v are free", all, free)
 	stop, stopped := make(chan struct{}), make(chan error)
 	go func() {
 		for err := error(nil); ; err = errors.Join(err, other.Truncate(0), step(other)) {
@@ -129,15 +116,10 @@ func TestSaveBesideSteps(t *testing.T) {
 	}()
 	back, err := e.Restore(ctx, bytes.NewReader(want.Bytes()))
 	close(stop)
-	if err := errors.Join(err, <-stopped); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(err, <-stopped))
 	got.Reset()
-	if err := back.Save(ctx, &got); err != nil || !bytes.Equal(got.Bytes(), want.Bytes()) {
-		t.Error("restored beside steps and saved again it is not the same", err)
-	}
+	require.NoError(t, back.Save(ctx, &got), "restored beside steps and saved again it is not the same")
+	assert.True(t, bytes.Equal(got.Bytes(), want.Bytes()), "restored beside steps and saved again it is not the same")
 	short := writerFunc(func(data []byte) (int, error) { return len(data) / 2, nil })
-	if err := back.Save(ctx, short); !errors.Is(err, io.ErrShortWrite) {
-		t.Errorf("a writer that takes half: %v", err)
-	}
+	assert.ErrorIs(t, back.Save(ctx, short), io.ErrShortWrite, "a writer that takes half")
 }

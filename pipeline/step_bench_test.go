@@ -6,6 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline"
@@ -32,14 +35,10 @@ func hostSessions(b *testing.B, dev *vk.Device, cfg model.Config, layers []*mode
 func restart(b *testing.B, chunks []pipeline.Chunk, more int) {
 	b.Helper()
 	for _, c := range chunks {
-		if err := c.Session.Truncate(0); err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, c.Session.Truncate(0))
 	}
 	for i, c := range chunks {
-		if err := c.Session.Advance(b.Context(), 500+i*more%512); err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, c.Session.Advance(b.Context(), 500+i*more%512))
 	}
 }
 
@@ -110,17 +109,11 @@ func BenchmarkStepHost(b *testing.B) {
 				start := time.Now()
 				st := must[*pipeline.Step](b)(e.Begin(b.Context(), chunks...))
 				begun := time.Now()
-				if err := st.Submit(); err != nil {
-					b.Fatal(err)
-				}
+				require.NoError(b, st.Submit())
 				submitted := time.Now()
-				if err := st.Wait(b.Context()); err != nil {
-					b.Fatal(err)
-				}
+				require.NoError(b, st.Wait(b.Context()))
 				waited := time.Now()
-				if err := st.Commit(); err != nil {
-					b.Fatal(err)
-				}
+				require.NoError(b, st.Commit())
 				begins, submits, commits = append(begins, begun.Sub(start)), append(submits, submitted.Sub(begun)), append(commits, time.Since(waited))
 				n := len(begins) - 1
 				all = append(all, begins[n]+submits[n]+commits[n])
@@ -138,9 +131,8 @@ func BenchmarkStepHost(b *testing.B) {
 				}
 				step()
 			}
-			if after, _ := e.Pages(); after != before {
-				b.Errorf("the caches have grown from %v to %v pages", before, after)
-			}
+			after, _ := e.Pages()
+			assert.Equal(b, before, after, "the caches have grown from %v to %v pages", before, after)
 			reportTimes(b, "host", all)
 			reportTimes(b, "begin", begins)
 			reportTimes(b, "submit", submits)

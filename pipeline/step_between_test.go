@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
@@ -38,9 +39,7 @@ func (x *sessions) residual(t testing.TB) *residual {
 	r.x = must[tensor.Tensor](t)(tensor.New(x.dev, "residual", tensor.F32, sessionOptions().MaxStep, r.width))
 	r.final = must[tensor.Tensor](t)(tensor.New(x.dev, "residual", tensor.BF16, sessionOptions().MaxStep, r.width))
 	t.Cleanup(func() {
-		if err := errors.Join(r.x.Close(), r.final.Close()); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, errors.Join(r.x.Close(), r.final.Close()))
 	})
 	return r
 }
@@ -67,13 +66,9 @@ func (r *residual) submit(t testing.TB, at pipeline.Between) {
 	t.Helper()
 	rec := must[*vk.Recorder](t)(r.device.NewRecorder())
 	defer rec.Close()
-	if err := r.record(rec, at); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.record(rec, at))
 	c := must[*vk.Commands](t)(rec.End())
-	if err := errors.Join(c.Run(t.Context()), c.Close()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(c.Run(t.Context()), c.Close()))
 }
 
 // results are what the kernel left of a number of tokens.
@@ -109,15 +104,11 @@ func (x *sessions) chain(t testing.TB, e *pipeline.Engine, r *residual, run func
 		st := must[*pipeline.Step](t)(e.Begin(t.Context(), chunks...))
 		defer st.Abort() // does nothing after Commit
 		run(st, in)
-		if err := st.Commit(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, st.Commit())
 		all = append(all, r.results(t, step[0]+step[1]))
 	}
 	for _, s := range s {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, s.Close())
 	}
 	return all
 }
@@ -130,18 +121,15 @@ func setChain(t testing.TB, st *pipeline.Step, in []float32, width int) {
 		if end == 0 {
 			return
 		}
-		if err := st.SetInput(0, chunk, in[first*width:end*width]); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, st.SetInput(0, chunk, in[first*width:end*width]))
 	}
 }
 
 func sameChain(t testing.TB, got, want []chainResult) {
 	t.Helper()
 	for i := range want {
-		if !slices.Equal(got[i].x, want[i].x) || !slices.Equal(got[i].final, want[i].final) {
-			t.Errorf("step %d: other bits", i)
-		}
+		assert.True(t, slices.Equal(got[i].x, want[i].x) && slices.Equal(got[i].final, want[i].final),
+			"step %d: other bits", i)
 	}
 }
 
@@ -154,21 +142,15 @@ func TestStepBetween(t *testing.T) {
 	o := sessionOptions()
 	o.LayerByLayer = true
 	want := x.chain(t, x.engine(t, o), own, func(st *pipeline.Step, in []float32) {
-		if err := st.Input(0).Rows(0, st.Tokens()).Upload(t.Context(), bf16(in)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, st.Input(0).Rows(0, st.Tokens()).Upload(t.Context(), bf16(in)))
 		own.submit(t, pipeline.Between{Tokens: st.Size(), Input: st.Input(0)})
 		for i := range x.layers {
-			if err := st.RunLayer(t.Context(), i); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, st.RunLayer(t.Context(), i))
 			own.submit(t, pipeline.Between{Layer: i + 1, Tokens: st.Size(), Output: st.Output(i), Input: st.Input(i + 1)})
 		}
 	})
 	for i := range want[1:] {
-		if slices.Equal(want[i].final, want[i+1].final) {
-			t.Fatal("steps that are alike")
-		}
+		require.False(t, slices.Equal(want[i].final, want[i+1].final), "steps that are alike")
 	}
 	for name, set := range map[string]func(*pipeline.EngineOptions){
 		"one":    func(o *pipeline.EngineOptions) { o.SubmitBudget = -1 },
@@ -185,22 +167,16 @@ func TestStepBetween(t *testing.T) {
 			before, _ := e.Pages()
 			sameChain(t, x.chain(t, e, r, func(st *pipeline.Step, in []float32) {
 				if name == "budget" { // inputs on the device
-					if err := st.Input(0).Rows(0, st.Tokens()).Upload(t.Context(), bf16(in)); err != nil {
-						t.Fatal(err)
-					}
+					require.NoError(t, st.Input(0).Rows(0, st.Tokens()).Upload(t.Context(), bf16(in)))
 				} else {
 					setChain(t, st, in, x.cfg.Hidden)
 				}
 				if name != "layers" {
-					if err := st.Run(t.Context()); err != nil {
-						t.Fatal(err)
-					}
+					require.NoError(t, st.Run(t.Context()))
 					return
 				}
 				for i := range x.layers {
-					if err := st.RunLayer(t.Context(), i); err != nil {
-						t.Fatal(err)
-					}
+					require.NoError(t, st.RunLayer(t.Context(), i))
 				}
 			}), want)
 			x.checkRecorded(t, name, e, r, before)
@@ -214,9 +190,9 @@ func (x *sessions) checkRecorded(t *testing.T, name string, e *pipeline.Engine, 
 	t.Helper()
 	const sizes = 4 // of steps: 40, 1, 4 and 32
 	places := len(x.layers) + 1
-	if want := places * sizes; len(r.places) < want || (name == "one" || name == "layers") && len(r.places) != want {
-		t.Errorf("recorded at %d places, want %d", len(r.places), want)
-	}
+	want := places * sizes
+	assert.False(t, len(r.places) < want || (name == "one" || name == "layers") && len(r.places) != want,
+		"recorded at %d places, want %d", len(r.places), want)
 	for i, place := range r.places {
 		if name != "layers" && place != i%places {
 			t.Errorf("places %v", r.places)
@@ -226,17 +202,14 @@ func (x *sessions) checkRecorded(t *testing.T, name string, e *pipeline.Engine, 
 	parts, _ := e.Submissions(1)
 	switch name {
 	case "one":
-		if parts != 1 {
-			t.Errorf("%d submissions", parts)
-		}
+		assert.Equal(t, 1, parts, "submissions")
 	case "tiny":
-		if parts < 40 || e.Divided() == 0 {
-			t.Errorf("%d submissions, %d launches divided", parts, e.Divided())
-		}
+		assert.GreaterOrEqual(t, parts, 40)
+		assert.NotEqual(t, 0, e.Divided())
 	case "growth":
-		if after, _ := e.Pages(); before == any(after) || len(r.places) <= sizes*places {
-			t.Errorf("pages %v, then %v; recorded at %d places", before, after, len(r.places))
-		}
+		after, _ := e.Pages()
+		assert.False(t, before == any(after) || len(r.places) <= sizes*places,
+			"pages %v, then %v; recorded at %d places", before, after, len(r.places))
 	}
 }
 
@@ -265,19 +238,13 @@ func TestStepBetweenEnds(t *testing.T) {
 	}{
 		{"nothing", func(*testing.T, *pipeline.Step) {}},
 		{"run before", func(t *testing.T, st *pipeline.Step) {
-			if err := st.Run(t.Context()); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, st.Run(t.Context()))
 		}},
 		{"begun one by one", func(t *testing.T, st *pipeline.Step) {
-			if err := errors.Join(st.RunLayer(t.Context(), 0), st.RunLayer(t.Context(), 1)); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, errors.Join(st.RunLayer(t.Context(), 0), st.RunLayer(t.Context(), 1)))
 		}},
 		{"aborted", func(t *testing.T, st *pipeline.Step) {
-			if err := errors.Join(st.Submit(), st.Abort()); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, errors.Join(st.Submit(), st.Abort()))
 		}},
 		{"cancelled", func(t *testing.T, st *pipeline.Step) {
 			assert.ErrorIs(t, interrupted(st, cancelled), context.Canceled)
@@ -286,38 +253,26 @@ func TestStepBetweenEnds(t *testing.T) {
 			for place, where := range []string{"in front of layer 0", "in front of layer 1", "in front of layer 2", "behind layer 2"} {
 				r.fail = map[int]error{place: broken}
 				err := errors.Join(e.Untear(), st.Submit())
-				if !errors.Is(err, broken) || err.Error() != "pipeline: submit step: EngineOptions.Between, "+where+": nothing to be recorded" {
-					t.Fatal(err)
-				}
-				if err := st.Commit(); !errors.Is(err, vk.ErrArgument) {
-					t.Error(err)
-				}
+				require.ErrorIs(t, err, broken)
+				require.Equal(t, "pipeline: submit step: EngineOptions.Between, "+where+": nothing to be recorded", err.Error())
+				assert.ErrorIs(t, st.Commit(), vk.ErrArgument)
 			}
 			r.fail = nil
 		}},
 		{"torn", func(t *testing.T, st *pipeline.Step) {
-			if err := errors.Join(st.Run(t.Context()), e.Tear(t.Context())); err != nil {
-				t.Fatal(err)
-			}
-			if st.Run(t.Context()) == nil || st.Commit() == nil {
-				t.Error("a torn step ran")
-			}
-			if err := e.Untear(); err != nil {
-				t.Error(err)
-			}
+			require.NoError(t, errors.Join(st.Run(t.Context()), e.Tear(t.Context())))
+			require.Error(t, st.Run(t.Context()), "a torn step ran")
+			assert.Error(t, st.Commit(), "a torn step ran")
+			assert.NoError(t, e.Untear())
 		}},
 		{"torn at a layer", func(t *testing.T, st *pipeline.Step) {
 			for _, layer := range []int{0, 1, 2, 0, 1} {
-				if err := st.RunLayer(t.Context(), layer); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, st.RunLayer(t.Context(), layer))
 			}
-			if err := e.Tear(t.Context()); err != nil || st.SubmitLayer(2) == nil {
-				t.Fatal("a torn layer ran", err)
-			}
-			if err := e.Untear(); err != nil {
-				t.Error(err)
-			}
+			err := e.Tear(t.Context())
+			require.NoError(t, err, "a torn layer ran")
+			require.Error(t, st.SubmitLayer(2), "a torn layer ran")
+			assert.NoError(t, e.Untear())
 			// What is in front of it may have been added already.
 			says(t, st.SubmitLayer(2), "pipeline: submit step: layer: got 2, want 0")
 		}},
@@ -332,9 +287,7 @@ func TestStepBetweenEnds(t *testing.T) {
 				st = start(t, s)
 				err = st.Run(t.Context())
 			}
-			if err := errors.Join(err, st.Commit(), s.Close()); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, errors.Join(err, st.Commit(), s.Close()))
 			got := []chainResult{r.results(t, n)}
 			if want == nil {
 				want = got
@@ -355,14 +308,12 @@ func TestStepBetweenSides(t *testing.T) {
 	o.LayerByLayer = false
 	e := x.engine(t, o)
 	r.fail = map[int]error{1: errors.New("not now")}
-	if err := e.Prepare(t.Context(), 3); err == nil || err.Error() != "pipeline: prepare: EngineOptions.Between, in front of layer 1: not now" {
-		t.Error(err)
-	}
+	err = e.Prepare(t.Context(), 3)
+	assert.EqualError(t, err, "pipeline: prepare: EngineOptions.Between, in front of layer 1: not now")
 	r.fail = nil
 	other, s := must[*pipeline.Session](t)(e.Open()), must[*pipeline.Session](t)(e.Open())
-	if other.Number() == s.Number() || s.Number() != 1 {
-		t.Error(other.Number(), s.Number())
-	}
+	require.NotEqual(t, s.Number(), other.Number())
+	assert.Equal(t, 1, s.Number())
 	const n = 3
 	hidden, width := x.tokens(0, n), x.cfg.Hidden
 	st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: n}))
@@ -370,23 +321,16 @@ func TestStepBetweenSides(t *testing.T) {
 	says(t, st.SetInput(1, 0, hidden), "pipeline: set input: layer: got 1, want 0: EngineOptions.Between makes the inputs of the others")
 	setChain(t, st, hidden, width)
 	says(t, st.SubmitLayer(1), "pipeline: submit step: layer: got 1, want 0")
-	if err := errors.Join(st.RunLayer(t.Context(), 0), st.ReadOutput(0, 0, make([]float32, n*width))); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(st.RunLayer(t.Context(), 0), st.ReadOutput(0, 0, make([]float32, n*width))))
 	says(t, st.SubmitLayer(2), "pipeline: submit step: layer: got 2, want 0 or 1, the next one")
-	if err := st.Run(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, st.Run(t.Context()))
 	says(t, st.SubmitLayer(1), "pipeline: submit step: layer: got 1, want 0")
 	says(t, st.ReadOutput(0, 0, make([]float32, n*width)), "pipeline: read output: layer: got 0, whose result is not in host memory, want one that just ran with inputs from there")
 	out, picks := make([]float32, n*width), make([]int32, n*e.TopK())
-	if err := errors.Join(st.ReadOutput(2, 0, out), st.ReadTopK(0, 0, picks)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(st.ReadOutput(2, 0, out), st.ReadTopK(0, 0, picks)))
 	at := r.last
-	if at.Layer != 3 || at.Tokens != st.Size() || !at.Input.IsZero() || at.Output.View() != st.Output(2).View() {
-		t.Errorf("behind the last layer: %+v", at)
-	}
+	assert.True(t, at.Layer == 3 && at.Tokens == st.Size() && at.Input.IsZero() &&
+		at.Output.View() == st.Output(2).View(), "behind the last layer: %+v", at)
 	for name, c := range map[string]struct {
 		x    tensor.Tensor
 		want []int32
@@ -394,51 +338,39 @@ func TestStepBetweenSides(t *testing.T) {
 		"QueryStart": {at.QueryStart, []int32{0, 0, n, n, n}}, "SeqLens": {at.SeqLens, []int32{0, n, 0, 0}},
 		"TokenToReq": {at.TokenToReq, []int32{1, 1, 1, 0}}, "Positions": {at.Positions, []int32{0, 1, 2, 0}},
 	} {
-		if got := testkit.Download[int32](t, c.x); !slices.Equal(got, c.want) {
-			t.Errorf("%s %v, want %v", name, got, c.want)
-		}
+		got := testkit.Download[int32](t, c.x)
+		assert.True(t, slices.Equal(got, c.want), "%s %v, want %v", name, got, c.want)
 	}
-	if got := testkit.Download[byte](t, at.IsValid); !slices.Equal(got, []byte{1, 1, 1, 0}) {
-		t.Errorf("IsValid %v", got)
-	}
-	if err := st.Abort(); err != nil {
-		t.Error(err)
-	}
-	if _, err := s.Append(t.Context(), [][]float32{hidden, hidden, hidden}); !errors.Is(err, vk.ErrArgument) {
-		t.Error(err)
-	}
+	assert.Equal(t, []byte{1, 1, 1, 0}, testkit.Download[byte](t, at.IsValid), "IsValid")
+	assert.NoError(t, st.Abort())
+	_, err = s.Append(t.Context(), [][]float32{hidden, hidden, hidden})
+	assert.ErrorIs(t, err, vk.ErrArgument)
 	places := len(r.places)
 	got := must[[]pipeline.Appended](t)(s.Append(t.Context(), [][]float32{hidden}))
-	if len(got) != 3 || got[0].Out != nil || !slices.Equal(got[2].Out, out) || !slices.Equal(got[0].TopK, picks) || len(r.places) != places {
-		t.Error("appended tokens give something else")
-	}
-	if err := errors.Join(s.Truncate(0), e.RecordAgain(t.Context()), failure(s.Append(t.Context(), [][]float32{hidden}))); err != nil || len(r.places) != places+4 {
-		t.Errorf("%v, %d places after %d", err, len(r.places), places)
-	}
+	require.Len(t, got, 3, "appended tokens give something else")
+	assert.True(t, got[0].Out == nil && slices.Equal(got[2].Out, out) && slices.Equal(got[0].TopK, picks) &&
+		len(r.places) == places, "appended tokens give something else")
+	require.NoError(t, errors.Join(s.Truncate(0), e.RecordAgain(t.Context()), failure(s.Append(t.Context(), [][]float32{hidden}))),
+		"places after %d", places)
+	assert.Equal(t, places+4, len(r.places), "places after %d", places)
 	x.betweenTimes(t, e, s, hidden)
 }
 
 // betweenTimes demands that what is recorded between layers is timed, under its name.
 func (x *sessions) betweenTimes(t *testing.T, e *pipeline.Engine, s *pipeline.Session, hidden []float32) {
 	t.Helper()
-	if err := e.SetTiming(t.Context(), pipeline.TimingSections); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, e.SetTiming(t.Context(), pipeline.TimingSections))
 	st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: len(hidden) / x.cfg.Hidden}))
 	defer st.Abort()
 	setChain(t, st, hidden, x.cfg.Hidden)
-	if err := st.Run(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, st.Run(t.Context()))
 	launches := 0
 	for _, section := range must[[]vk.Section](t)(st.Times()) {
 		if section.Name == "between" {
 			launches += section.Dispatches
 		}
 	}
-	if launches != len(x.layers)+1 {
-		t.Errorf("%d launches between layers", launches)
-	}
+	assert.Equal(t, len(x.layers)+1, launches, "launches between layers")
 }
 
 // TestStepBetweenPicks demands that a step in one submission leaves the picks of every layer.
@@ -458,14 +390,9 @@ func TestStepBetweenPicks(t *testing.T) {
 	var want, got [2][]int32
 	for i := range want {
 		want[i], got[i] = make([]int32, 3*e.TopK()), make([]int32, 3*e.TopK())
-		if err := errors.Join(st.RunLayer(t.Context(), i), st.ReadTopK(i, 0, want[i])); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, errors.Join(st.RunLayer(t.Context(), i), st.ReadTopK(i, 0, want[i])))
 	}
-	if err := errors.Join(st.Run(t.Context()), st.ReadTopK(0, 0, got[0]), st.ReadTopK(1, 0, got[1]), st.Abort()); err != nil {
-		t.Fatal(err)
-	}
-	if slices.Equal(want[0], want[1]) || !slices.Equal(got[0], want[0]) || !slices.Equal(got[1], want[1]) {
-		t.Errorf("picks %v, want %v", got, want)
-	}
+	require.NoError(t, errors.Join(st.Run(t.Context()), st.ReadTopK(0, 0, got[0]), st.ReadTopK(1, 0, got[1]), st.Abort()))
+	assert.False(t, slices.Equal(want[0], want[1]) || !slices.Equal(got[0], want[0]) ||
+		!slices.Equal(got[1], want[1]), "picks %v, want %v", got, want)
 }

@@ -7,6 +7,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline"
@@ -49,9 +52,8 @@ func TestContextEnds(t *testing.T) {
 	if err == nil {
 		_, err = s.Append(t.Context(), tokens(0, cfg.Window+8))
 	}
-	if err = errors.Join(err, s.Save(t.Context(), &snapshot)); err != nil {
-		t.Fatal(err)
-	}
+	err = errors.Join(err, s.Save(t.Context(), &snapshot))
+	require.NoError(t, err)
 	pages, free := e.Pages()
 	o.CacheBytes = e.PageBytes(pages) - e.PageBytes(free)
 	var want []pipeline.Appended // of the sessions afterwards
@@ -77,15 +79,14 @@ func TestContextEnds(t *testing.T) {
 			s := must[*pipeline.Session](t)(e.Restore(t.Context(), bytes.NewReader(snapshot.Bytes())))
 			fork := must[*pipeline.Session](t)(s.Fork())
 			err := do(&looks{t.Context(), n}, e, s, fork)
-			if ended = err != nil; ended && !errors.Is(err, context.Canceled) {
-				t.Fatalf("%s, look %d: %v", name, n, err)
-			}
+			ended = err != nil
+			require.False(t, ended && !errors.Is(err, context.Canceled), "%s, look %d: %v", name, n, err)
 			var all []pipeline.Appended
 			for i, f := range []*pipeline.Session{s, fork} {
 				var again bytes.Buffer
-				if err := f.Save(t.Context(), &again); err != nil || !bytes.Equal(again.Bytes(), snapshot.Bytes()) {
-					t.Errorf("%s, look %d: session %d has other pages, %v", name, n, i, err)
-				}
+				require.NoError(t, f.Save(t.Context(), &again), "%s, look %d: session %d has other pages", name, n, i)
+				assert.True(t, bytes.Equal(again.Bytes(), snapshot.Bytes()),
+					"%s, look %d: session %d has other pages", name, n, i)
 			}
 			for i, f := range []*pipeline.Session{s, fork, s} {
 				all = append(all, must[[]pipeline.Appended](t)(f.Append(t.Context(), tokens(60+i, 3)))...)
@@ -102,12 +103,8 @@ func TestContextEnds(t *testing.T) {
 			if all, free := e.Pages(); err != nil || all != free {
 				t.Errorf("%s, look %d: of %v pages %v are free, %v", name, n, all, free, err)
 			}
-			if err := e.Close(); err != nil {
-				t.Error(err)
-			}
-			if !ended && n < 3 {
-				t.Errorf("%s: only %d looks at a context", name, n)
-			}
+			assert.NoError(t, e.Close())
+			assert.False(t, !ended && n < 3, "%s: only %d looks at a context", name, n)
 		}
 	}
 }

@@ -4,6 +4,9 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline"
@@ -24,36 +27,21 @@ func TestStepStaleOutput(t *testing.T) {
 		st := must[*pipeline.Step](t)(e.Begin(ctx, pipeline.Chunk{Session: must[*pipeline.Session](t)(e.Open()), Tokens: 2}))
 		stale := func(when string, layer int) {
 			t.Helper()
-			if err := st.ReadOutput(layer, 0, out); !errors.Is(err, vk.ErrArgument) {
-				t.Errorf("by layer %v: output of layer %d, %s: %v", byLayer, layer, when, err)
-			}
+			assert.ErrorIs(t, st.ReadOutput(layer, 0, out), vk.ErrArgument,
+				"by layer %v: output of layer %d, %s", byLayer, layer, when)
 		}
-		if err := errors.Join(st.Input(0).Upload(ctx, make([]byte, st.Input(0).Bytes())), st.RunLayer(ctx, 0)); err != nil {
-			t.Fatal(err)
-		}
-		if err := st.SetInput(1, 0, in); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, errors.Join(st.Input(0).Upload(ctx, make([]byte, st.Input(0).Bytes())), st.RunLayer(ctx, 0)))
+		require.NoError(t, st.SetInput(1, 0, in))
 		stale("which did not run", 1)
-		if err := errors.Join(st.RunLayer(ctx, 1), st.ReadOutput(1, 0, out)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, errors.Join(st.RunLayer(ctx, 1), st.ReadOutput(1, 0, out)))
 		stale("which ran with inputs on the device", 0)
-		if err := st.SetInput(0, 0, in); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, st.SetInput(0, 0, in))
 		stale("whose inputs were set after it ran", 0)
-		if err := errors.Join(st.ReadOutput(1, 0, out), st.RunLayer(ctx, 0), st.ReadOutput(0, 0, out)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, errors.Join(st.ReadOutput(1, 0, out), st.RunLayer(ctx, 0), st.ReadOutput(0, 0, out)))
 		if byLayer {
-			if err := st.SetInput(1, 0, in); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, st.SetInput(1, 0, in))
 			stale("after another layer ran", 1)
 		}
-		if err := st.Commit(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, st.Commit())
 	}
 }

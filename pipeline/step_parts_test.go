@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"time"
 
@@ -31,9 +32,8 @@ func (x *sessions) budget(t *testing.T) {
 		t.Logf("%s: %d submissions", c.name, parts)
 		// A step that takes unusually long, as it may on a busy CPU, is measured anew, so
 		// that with a small budget each operation may be a submission at any time.
-		if each && c.name != "small" || c.name == "none" && parts != 1 || c.name == "tiny" && parts < 40 {
-			t.Errorf("%s: %d submissions, each %v", c.name, parts, each)
-		}
+		assert.False(t, each && c.name != "small" || c.name == "none" && parts != 1 ||
+			c.name == "tiny" && parts < 40, "%s: %d submissions, each %v", c.name, parts, each)
 	}
 }
 
@@ -44,9 +44,8 @@ func TestSubmissions(t *testing.T) {
 		single = append(single, vk.Part{First: i, Operations: 1, Divisible: i > 3})
 	}
 	before, pieces := pipeline.Cuts(single, []float64{10, 30, 20, 70, 5, 101, 1}, budget)
-	if !slices.Equal(before, []int{2, 3, 4, 5, 6}) || !maps.Equal(pieces, map[int]int{5: 3}) {
-		t.Errorf("before %v, pieces %v", before, pieces)
-	}
+	assert.Equal(t, []int{2, 3, 4, 5, 6}, before)
+	assert.Equal(t, map[int]int{5: 3}, pieces)
 	// What is in pieces already stays so, if all of them take too long.
 	in3 := []vk.Part{{First: 0, Operations: 1}, {First: 1, Operations: 1}, {First: 1, Operations: 1}, {First: 1, Operations: 1}, {First: 2, Operations: 1}}
 	for _, c := range []struct {
@@ -59,9 +58,9 @@ func TestSubmissions(t *testing.T) {
 		{[]float64{1, 9999, 9999, 9999, 1}, []int{1, 2}, map[int]int{1: vk.MaxPieces}},
 		{[]float64{1, 10, -1, 10, 1}, []int{1, 2}, map[int]int{}},
 	} {
-		if before, pieces := pipeline.Cuts(in3, c.took, budget); !slices.Equal(before, c.before) || !maps.Equal(pieces, c.pieces) {
-			t.Errorf("%v: before %v, pieces %v", c.took, before, pieces)
-		}
+		before, pieces := pipeline.Cuts(in3, c.took, budget)
+		assert.True(t, slices.Equal(before, c.before) && maps.Equal(pieces, c.pieces),
+			"%v: before %v, pieces %v", c.took, before, pieces)
 	}
 	two := []vk.Part{{First: 0, Operations: 2, Divisible: true}, {First: 2, Operations: 1}}
 	for _, c := range []struct {
@@ -85,9 +84,7 @@ func TestSubmissions(t *testing.T) {
 		{"one launch, to be divided", budget, false, []vk.Part{{Operations: 1, Divisible: true}}, []float64{1000}, 100, 100, false},
 		{"too long", budget, false, two, []float64{101, 1}, 100, 100, false},
 	} {
-		if got := pipeline.Suits(c.each, c.parts, c.took, c.work, c.budget, c.then); got != c.want {
-			t.Errorf("%s: %v", c.name, got)
-		}
+		assert.Equal(t, c.want, pipeline.Suits(c.each, c.parts, c.took, c.work, c.budget, c.then), c.name)
 	}
 }
 
@@ -105,9 +102,8 @@ func TestPack(t *testing.T) {
 		{[]float64{1, -1, 1, 1}, 9, []int{1, 2}},
 		{[]float64{-1, 1}, 9, []int{1}},
 	} {
-		if got := pipeline.Pack(c.times, c.budget); !slices.Equal(got, c.want) {
-			t.Errorf("%v in parts of %g: %v, want %v", c.times, c.budget, got, c.want)
-		}
+		got := pipeline.Pack(c.times, c.budget)
+		assert.True(t, slices.Equal(got, c.want), "%v in parts of %g: %v, want %v", c.times, c.budget, got, c.want)
 	}
 }
 
@@ -133,9 +129,7 @@ func stepTorn(t *testing.T, ratio int) {
 	}
 	sessions := []*pipeline.Session{must[*pipeline.Session](t)(e.Open()), must[*pipeline.Session](t)(e.Open())}
 	for _, s := range sessions {
-		if err := s.Advance(t.Context(), before); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, s.Advance(t.Context(), before))
 	}
 	c := e.Caches(0)
 	require.NoError(t, c.Window.Fill(t.Context(), 0))
@@ -148,23 +142,13 @@ func stepTorn(t *testing.T, ratio int) {
 	got := make([]float32, cfg.Hidden)
 	other := slices.Clone(hidden)
 	slices.Reverse(other)
-	if err := errors.Join(st.SetInput(0, 0, other), st.Run(t.Context()), st.SetInput(0, 0, hidden), e.Tear(t.Context())); err != nil {
-		t.Fatal(err)
-	}
-	if err := st.Run(t.Context()); err == nil {
-		t.Error("a torn step ran")
-	}
+	require.NoError(t, errors.Join(st.SetInput(0, 0, other), st.Run(t.Context()), st.SetInput(0, 0, hidden), e.Tear(t.Context())))
+	assert.Error(t, st.Run(t.Context()), "a torn step ran")
 	for what, err := range map[string]error{"read": st.ReadOutput(0, 0, got), "committed": st.Commit()} {
-		if !errors.Is(err, vk.ErrArgument) {
-			t.Errorf("%s after a torn step: %v", what, err)
-		}
+		assert.ErrorIs(t, err, vk.ErrArgument, "%s after a torn step", what)
 	}
-	if err := errors.Join(e.Untear(), st.Run(t.Context()), st.ReadOutput(0, 0, got), st.Commit()); err != nil {
-		t.Fatal(err)
-	}
-	if !slices.Equal(got, want) {
-		t.Error("another output once it was tried again")
-	}
+	require.NoError(t, errors.Join(e.Untear(), st.Run(t.Context()), st.ReadOutput(0, 0, got), st.Commit()))
+	assert.True(t, slices.Equal(got, want), "another output once it was tried again")
 }
 
 // TestStepTornLayers demands that a layer's output cannot be read once the next layer, which writes
@@ -177,17 +161,11 @@ func TestStepTornLayers(t *testing.T) {
 	st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: 1}))
 	values := make([]float32, cfg.Hidden)
 	for _, layer := range []int{0, 1, 0} {
-		if err := errors.Join(st.SetInput(layer, 0, values), st.RunLayer(t.Context(), layer), st.ReadOutput(layer, 0, values)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, errors.Join(st.SetInput(layer, 0, values), st.RunLayer(t.Context(), layer), st.ReadOutput(layer, 0, values)))
 	}
-	if err := errors.Join(st.SetInput(1, 0, values), e.Tear(t.Context())); err != nil || st.SubmitLayer(1) == nil {
-		t.Fatal("a torn layer ran", err)
-	}
-	if err := st.ReadOutput(0, 0, values); !errors.Is(err, vk.ErrArgument) {
-		t.Error(err)
-	}
-	if err := errors.Join(st.Abort(), e.Untear()); err != nil {
-		t.Error(err)
-	}
+	err := errors.Join(st.SetInput(1, 0, values), e.Tear(t.Context()))
+	require.NoError(t, err, "a torn layer ran")
+	require.Error(t, st.SubmitLayer(1), "a torn layer ran")
+	assert.ErrorIs(t, st.ReadOutput(0, 0, values), vk.ErrArgument)
+	assert.NoError(t, errors.Join(st.Abort(), e.Untear()))
 }

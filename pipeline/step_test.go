@@ -6,6 +6,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline"
@@ -21,12 +24,10 @@ func TestStepErrors(t *testing.T) {
 	picks.KeepTopK = true
 	e, other := engine(t, dev, cfg, layers, o), engine(t, dev, cfg, layers, picks)
 	s, closed := must[*pipeline.Session](t)(e.Open()), must[*pipeline.Session](t)(e.Open())
-	if err := errors.Join(s.Advance(t.Context(), 28), closed.Close(), (*pipeline.Session)(nil).Close(), (*pipeline.Step)(nil).Abort()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := closed.Append(t.Context(), [][]float32{nil}); !errors.Is(err, vk.ErrClosed) {
-		t.Errorf("no tokens for a closed session: %v", err)
-	}
+	require.NoError(t, errors.Join(s.Advance(t.Context(), 28), closed.Close()))
+	require.NoError(t, errors.Join((*pipeline.Session)(nil).Close(), (*pipeline.Step)(nil).Abort()))
+	_, err := closed.Append(t.Context(), [][]float32{nil})
+	assert.ErrorIs(t, err, vk.ErrClosed, "no tokens for a closed session")
 	b, foreign := must[*pipeline.Session](t)(e.Open()), must[*pipeline.Session](t)(other.Open())
 	for name, c := range map[string]struct {
 		chunks []pipeline.Chunk
@@ -39,53 +40,37 @@ func TestStepErrors(t *testing.T) {
 		"long":    {[]pipeline.Chunk{{Session: b, Tokens: 1}, {Session: s, Tokens: 3}}, pipeline.ErrSequenceFull},
 		"closed":  {[]pipeline.Chunk{{Session: closed, Tokens: 1}}, vk.ErrClosed},
 	} {
-		if st, err := e.Begin(t.Context(), c.chunks...); st != nil || !errors.Is(err, c.want) {
-			t.Errorf("%s: %v", name, err)
-		}
+		st, err := e.Begin(t.Context(), c.chunks...)
+		assert.Nil(t, st, name)
+		assert.ErrorIs(t, err, c.want, name)
 	}
-	if err := failure(e.Begin(t.Context(), pipeline.Chunk{Session: b, Tokens: 1}, pipeline.Chunk{Session: s, Tokens: 3})); err.Error() !=
-		"pipeline: begin step: chunks[1]: the sequence is full: 28 tokens and 3 more, of at most 30" {
-		t.Error(err)
-	}
+	err = failure(e.Begin(t.Context(), pipeline.Chunk{Session: b, Tokens: 1}, pipeline.Chunk{Session: s, Tokens: 3}))
+	assert.Equal(t, "pipeline: begin step: chunks[1]: the sequence is full: 28 tokens and 3 more, of at most 30", err.Error(),
+		"%v", err)
 	says(t, failure(e.Begin(t.Context(), pipeline.Chunk{})), "pipeline: begin step: chunks[0]: got a nil session, want a session of this engine")
 	for n, want := range map[int]error{-1: vk.ErrArgument, 3: pipeline.ErrSequenceFull} {
-		if err := s.Advance(t.Context(), n); !errors.Is(err, want) {
-			t.Errorf("%d: %v", n, err)
-		}
+		assert.ErrorIs(t, s.Advance(t.Context(), n), want, "%d", n)
 	}
 	for _, n := range []int{0, 9} {
-		if err := e.Prepare(t.Context(), n); !errors.Is(err, vk.ErrArgument) {
-			t.Error(err)
-		}
+		assert.ErrorIs(t, e.Prepare(t.Context(), n), vk.ErrArgument)
 	}
 	st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: 2}))
 	values := make([]float32, 2*cfg.Hidden)
 	for name, err := range map[string]error{"layer": st.SetInput(1, 0, values), "chunk": st.SetInput(0, 1, values), "values": st.SetInput(0, 0, values[1:]),
 		"not run": st.ReadOutput(0, 0, values), "no picks": st.ReadTopK(0, 0, nil)} {
-		if !errors.Is(err, vk.ErrArgument) {
-			t.Errorf("%s: %v", name, err)
-		}
+		assert.ErrorIs(t, err, vk.ErrArgument, name)
 	}
 	says(t, st.Commit(), "pipeline: commit step: layers: got layer 0 not run, want all of them run")
-	if err := errors.Join(st.SetInputBF16(0, 0, make([]uint16, 2*cfg.Hidden)), st.Run(t.Context()), st.ReadOutput(0, 0, values)); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, errors.Join(st.SetInputBF16(0, 0, make([]uint16, 2*cfg.Hidden)), st.Run(t.Context()), st.ReadOutput(0, 0, values)))
 	says(t, st.ReadTopK(0, 0, make([]int32, 2*e.TopK())), "pipeline: read top-k: EngineOptions.KeepTopK: got false, want true, for picks to be kept")
-	if err := st.Commit(); err != nil || s.Len() != 30 {
-		t.Error(err, s.Len())
-	}
+	require.NoError(t, st.Commit())
+	assert.Equal(t, 30, s.Len())
 	for name, err := range map[string]error{"run": st.Run(t.Context()), "layer": st.RunLayer(t.Context(), 0), "input": st.SetInput(0, 0, values), "commit": st.Commit()} {
-		if !errors.Is(err, vk.ErrClosed) {
-			t.Errorf("%s after the step: %v", name, err)
-		}
+		assert.ErrorIs(t, err, vk.ErrClosed, "%s after the step", name)
 	}
-	if err := s.Truncate(0); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, s.Truncate(0))
 	st = must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: 1}, pipeline.Chunk{Session: b, Tokens: 1}))
-	if err := st.SetInput(0, 0, values[:cfg.Hidden]); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, st.SetInput(0, 0, values[:cfg.Hidden]))
 	says(t, st.Submit(), "pipeline: submit step: inputs: got none for layer 0, chunk 1, want all or none from host memory")
 	st.Abort()
 	st = must[*pipeline.Step](t)(other.Begin(t.Context(), pipeline.Chunk{Session: foreign, Tokens: 1}))
@@ -93,18 +78,15 @@ func TestStepErrors(t *testing.T) {
 	st.Abort()
 	e.Lose()
 	for name, err := range map[string]error{"begin": failure(e.Begin(t.Context(), pipeline.Chunk{Session: b, Tokens: 1})), "open": failure(e.Open()), "truncate": s.Truncate(0)} {
-		if !errors.Is(err, vk.ErrDeviceLost) {
-			t.Errorf("%s on a lost device: %v", name, err)
-		}
+		assert.ErrorIs(t, err, vk.ErrDeviceLost, "%s on a lost device", name)
 	}
 }
 
 // says demands an error about an argument with this text.
 func says(t *testing.T, err error, want string) {
 	t.Helper()
-	if !errors.Is(err, vk.ErrArgument) || err.Error() != want {
-		t.Errorf("%v, want %s", err, want)
-	}
+	require.ErrorIs(t, err, vk.ErrArgument)
+	assert.Equal(t, want, err.Error())
 }
 
 // A device that is lost in whatever call ends the step, so that no other goroutine waits
@@ -128,15 +110,9 @@ func TestStepOnLostDevice(t *testing.T) {
 	began := make(chan error)
 	go func() { began <- failure(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: 1})) }()
 	lost = true
-	if err := st.SetInput(0, 0, make([]float32, cfg.Hidden)); !errors.Is(err, vk.ErrDeviceLost) {
-		t.Errorf("input: %v", err)
-	}
-	if err := <-began; !errors.Is(err, vk.ErrDeviceLost) {
-		t.Errorf("another step: %v", err)
-	}
-	if err := errors.Join(st.Abort(), s.Close()); err != nil {
-		t.Error(err)
-	}
+	assert.ErrorIs(t, st.SetInput(0, 0, make([]float32, cfg.Hidden)), vk.ErrDeviceLost, "input")
+	assert.ErrorIs(t, <-began, vk.ErrDeviceLost, "another step")
+	assert.NoError(t, errors.Join(st.Abort(), s.Close()))
 }
 
 // The n-th allocation of a step that needs new memory fails, for every n: the session is
@@ -170,9 +146,8 @@ func TestStepOutOfMemory(t *testing.T) {
 		_, err := s.Append(t.Context(), slices.Repeat([][]float32{hidden[cfg.Hidden : 34*cfg.Hidden]}, len(layers)))
 		finished := left >= 0
 		left = -1
-		if n >= 0 && !finished && (!errors.Is(err, full) || s.Len() != 1) || (n < 0 || finished) && err != nil {
-			t.Fatalf("allocation %d: %v, %d tokens", n, err, s.Len())
-		}
+		require.False(t, n >= 0 && !finished && (!errors.Is(err, full) || s.Len() != 1) ||
+			(n < 0 || finished) && err != nil, "allocation %d: %v, %d tokens", n, err, s.Len())
 		if err != nil {
 			extend(t, s, len(layers), hidden[cfg.Hidden:34*cfg.Hidden])
 		}
@@ -181,17 +156,12 @@ func TestStepOutOfMemory(t *testing.T) {
 			want = got
 		}
 		for i := range got {
-			if !slices.Equal(got[i].Out, want[i].Out) {
-				t.Errorf("allocation %d: layer %d gives something else afterwards", n, i)
-			}
+			assert.True(t, slices.Equal(got[i].Out, want[i].Out),
+				"allocation %d: layer %d gives something else afterwards", n, i)
 		}
-		if err := e.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, e.Close())
 		if finished {
-			if n < 6 {
-				t.Errorf("only %d allocations", n)
-			}
+			assert.GreaterOrEqual(t, n, 6, "only %d allocations", n)
 			break
 		}
 	}
@@ -231,13 +201,10 @@ func TestEngineRanks(t *testing.T) {
 			for _, v := range sum[i] {
 				n += float64(v) * float64(v)
 			}
-			if n /= float64(len(sum[i])); !(n < 1e-4) {
-				t.Errorf("layer %d: the ranks miss the whole by %g a value, squared", i, n)
-			}
+			n /= float64(len(sum[i]))
+			assert.Less(t, n, 1e-4, "layer %d: the ranks miss the whole by %g a value, squared", i, n)
 		}
-		if err := errors.Join(e.Close(), c.Close()); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, errors.Join(e.Close(), c.Close()))
 		for _, l := range layers {
 			l.Close()
 		}

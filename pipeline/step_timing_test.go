@@ -5,6 +5,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/knowncaps"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
@@ -23,18 +26,13 @@ func TestEngineWithoutClock(t *testing.T) {
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: c})))
 	e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 20, MaxSessions: 2})
 	var missing *vk.MissingError
-	if err := e.SetTiming(ctx, pipeline.TimingWhole); !errors.As(err, &missing) {
-		t.Errorf("timing: %v, want a missing feature", err)
-	}
-	if err := e.SetTiming(ctx, pipeline.TimingOff); err != nil {
-		t.Error(err)
-	}
+	err := e.SetTiming(ctx, pipeline.TimingWhole)
+	require.ErrorAs(t, err, &missing, "timing")
+	assert.NoError(t, e.SetTiming(ctx, pipeline.TimingOff))
 	chunks := []pipeline.Chunk{{Session: must[*pipeline.Session](t)(e.Open()), Tokens: 5}, {Session: must[*pipeline.Session](t)(e.Open()), Tokens: 1}}
 	for range 2 {
 		st := must[*pipeline.Step](t)(e.Begin(ctx, chunks...))
-		if err := errors.Join(st.Run(ctx), st.Commit()); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, errors.Join(st.Run(ctx), st.Commit()))
 	}
 }
 
@@ -45,24 +43,15 @@ func TestStepTimes(t *testing.T) {
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: c})))
 	e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 20})
 	s := must[*pipeline.Session](t)(e.Open())
-	if err := e.SetTiming(ctx, 3); !errors.Is(err, vk.ErrArgument) {
-		t.Error(err)
-	}
+	assert.ErrorIs(t, e.SetTiming(ctx, 3), vk.ErrArgument)
 	for timing, want := range map[pipeline.Timing]int{pipeline.TimingOff: 0, pipeline.TimingWhole: 1, pipeline.TimingSections: 2} {
-		if err := e.SetTiming(ctx, timing); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, e.SetTiming(ctx, timing))
 		for range 3 { // measured, recorded anew, and again
 			st := must[*pipeline.Step](t)(e.Begin(ctx, pipeline.Chunk{Session: s, Tokens: 1}))
-			if err := st.Submit(); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := st.Times(); !errors.Is(err, vk.ErrBusy) {
-				t.Errorf("times before the wait: %v", err)
-			}
-			if err := st.Wait(ctx); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, st.Submit())
+			_, err := st.Times()
+			assert.ErrorIs(t, err, vk.ErrBusy, "times before the wait")
+			require.NoError(t, st.Wait(ctx))
 			if timing == pipeline.TimingSections {
 				want = 1 // the lists of the step; then each operation of a layer
 				for i := range layers {
@@ -70,52 +59,33 @@ func TestStepTimes(t *testing.T) {
 				}
 			}
 			list, err := st.Times()
-			if err != nil || len(list) < want || want < 2 && len(list) != want {
-				t.Errorf("timing %d: %d sections, %v", timing, len(list), err)
-			}
+			require.NoError(t, err, "timing %d: %d sections", timing, len(list))
+			assert.False(t, len(list) < want || want < 2 && len(list) != want, "timing %d: %d sections", timing, len(list))
 			for _, x := range list {
-				if x.NS <= 0 && x.Dispatches > 0 {
-					t.Errorf("%+v", x)
-				}
+				assert.False(t, x.NS <= 0 && x.Dispatches > 0, "%+v", x)
 			}
-			if timing == pipeline.TimingSections && !slices.ContainsFunc(list, func(x vk.Section) bool { return x.Name == "indexer.select" }) {
-				t.Errorf("sections %v", list)
-			}
-			if err := st.Commit(); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := st.Times(); !errors.Is(err, vk.ErrClosed) {
-				t.Errorf("times of a step that ended: %v", err)
-			}
+			assert.False(t, timing == pipeline.TimingSections &&
+				!slices.ContainsFunc(list, func(x vk.Section) bool { return x.Name == "indexer.select" }),
+				"sections %v", list)
+			require.NoError(t, st.Commit())
+			_, err = st.Times()
+			assert.ErrorIs(t, err, vk.ErrClosed, "times of a step that ended")
 		}
 	}
-	if err := e.SetTiming(ctx, pipeline.TimingWhole); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, e.SetTiming(ctx, pipeline.TimingWhole))
 	st := must[*pipeline.Step](t)(e.Begin(ctx, pipeline.Chunk{Session: s, Tokens: 1}))
 	for range 2 { // the second time they are recorded anew
 		for i := range e.Layers() {
-			if err := st.SubmitLayer(i); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, st.SubmitLayer(i))
 		}
-		if err := st.Wait(ctx); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, st.Wait(ctx))
 	}
 	list, err := st.Times()
-	if err != nil || len(list) != 1+len(layers) {
-		t.Errorf("layers one by one: %d sections, %v", len(list), err)
-	}
+	assert.NoError(t, err, "layers one by one")
+	assert.Len(t, list, 1+len(layers), "layers one by one")
 	for _, x := range list {
-		if x.NS <= 0 || x.Dispatches == 0 {
-			t.Errorf("layers one by one: %+v", x)
-		}
+		assert.False(t, x.NS <= 0 || x.Dispatches == 0, "layers one by one: %+v", x)
 	}
-	if err := errors.Join(st.Commit(), e.Close()); err != nil {
-		t.Fatal(err)
-	}
-	if err := e.SetTiming(ctx, pipeline.TimingOff); !errors.Is(err, vk.ErrClosed) {
-		t.Error(err)
-	}
+	require.NoError(t, errors.Join(st.Commit(), e.Close()))
+	assert.ErrorIs(t, e.SetTiming(ctx, pipeline.TimingOff), vk.ErrClosed)
 }

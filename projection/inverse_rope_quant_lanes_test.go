@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -63,9 +65,8 @@ func TestInverseRopeQuantLanes(t *testing.T) {
 				if codes == nil {
 					codes, scales = c, s
 				}
-				if !bytes.Equal(c, codes) || !slices.Equal(s, scales) {
-					t.Errorf("%v, %s, subgroups of %d: other bits", l, v.Name, size)
-				}
+				assert.True(t, bytes.Equal(c, codes) && slices.Equal(s, scales),
+					"%v, %s, subgroups of %d: other bits", l, v.Name, size)
 			}
 		}
 	}

@@ -3,10 +3,12 @@ package projection_test
 import (
 	"bytes"
 	"encoding/hex"
-	"errors"
 	"hash/crc32"
 	"math"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
@@ -32,22 +34,15 @@ func TestInverseRopeQuantVector(t *testing.T) {
 		table[i], table[projection.RopeDim/2+i] = float32(i+1)/64, float32(32-i)/64
 	}
 	check := func(who string, codes []byte, packed func(h int) uint32) {
-		if got := crc32.ChecksumIEEE(codes); got != 0x66f630d6 {
-			t.Errorf("%s: checksum %08x", who, got)
-		}
-		if got := hex.EncodeToString(codes[:8]) + " " + hex.EncodeToString(codes[448:456]); got != "fef2717ef2707df4 f5ec6969ec7575e1" {
-			t.Errorf("%s: codes %s", who, got)
-		}
+		assert.Equal(t, uint32(0x66f630d6), crc32.ChecksumIEEE(codes), "%s: checksum", who)
+		assert.Equal(t, "fef2717ef2707df4 f5ec6969ec7575e1",
+			hex.EncodeToString(codes[:8])+" "+hex.EncodeToString(codes[448:456]), "%s: codes", who)
 		for h := range heads {
-			if got := packed(h); got != 0x79787776 {
-				t.Errorf("%s: scales of head %d are 0x%08x", who, h, got)
-			}
+			assert.Equal(t, uint32(0x79787776), packed(h), "%s: scales of head %d", who, h)
 		}
 	}
 	codes, scales := make([]byte, len(o)), make([]byte, heads*projection.HeadBlocks)
-	if err := projection.InverseRopeQuantRef(o, 1, heads, []int32{0}, table, codes, scales); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, projection.InverseRopeQuantRef(o, 1, heads, []int32{0}, table, codes, scales))
 	check("reference", codes, func(h int) uint32 {
 		s := scales[h*4:]
 		return uint32(s[0]) | uint32(s[1])<<8 | uint32(s[2])<<16 | uint32(s[3])<<24
@@ -88,9 +83,8 @@ func TestInverseRopeQuantArguments(t *testing.T) {
 	} {
 		cfg := good
 		change(&cfg)
-		if _, err := projection.NewInverseRopeQuant(dev, cfg); !errors.Is(err, vk.ErrArgument) {
-			t.Errorf("%s: %v, want an argument error", name, err)
-		}
+		_, err := projection.NewInverseRopeQuant(dev, cfg)
+		assert.ErrorIs(t, err, vk.ErrArgument, name)
 	}
 	for _, l := range []projection.ScaleLayout{projection.ScaleF32, projection.ScalePacked} {
 		cfg := good
@@ -120,10 +114,9 @@ func TestInverseRopeQuantArguments(t *testing.T) {
 		none.Scales.Shape = []int{2, none.Scales.Shape[1], 0}
 		do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, none) })
 	}
-	if err := projection.InverseRopeQuantRef(make([]uint16, projection.D), 1, 1, []int32{0}, make([]float32, 64), make([]byte, 512), make([]byte, 3)); !errors.Is(err, vk.ErrArgument) {
-		t.Errorf("reference with few scales: %v", err)
-	}
-	if s := projection.ScaleF32.String() + projection.ScalePacked.String() + projection.ScaleLayout(7).String(); s != "f32packedScaleLayout(7)" {
-		t.Error(s)
-	}
+	err := projection.InverseRopeQuantRef(make([]uint16, projection.D), 1, 1, []int32{0}, make([]float32, 64),
+		make([]byte, 512), make([]byte, 3))
+	assert.ErrorIs(t, err, vk.ErrArgument, "reference with few scales")
+	assert.Equal(t, "f32packedScaleLayout(7)",
+		projection.ScaleF32.String()+projection.ScalePacked.String()+projection.ScaleLayout(7).String())
 }

@@ -1,11 +1,13 @@
 package projection_test
 
 import (
-	"errors"
 	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
@@ -30,9 +32,7 @@ func TestInverseRopeRef(t *testing.T) {
 			back[at], back[at+1] = numfmt.BF16Encode(e*row[j]-x*row[32+j]), numfmt.BF16Encode(x*row[j]+e*row[32+j])
 		}
 	}
-	if err := projection.InverseRopeRef(back, 2, []int32{0, 1, 2}, table); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, projection.InverseRopeRef(back, 2, []int32{0, 1, 2}, table))
 	for i := range o {
 		got, want := float64(numfmt.BF16Decode(back[i])), float64(numfmt.BF16Decode(o[i]))
 		if i%projection.D < projection.NopeDim && back[i] != o[i] || math.Abs(got-want) > 0.03 {
@@ -43,9 +43,7 @@ func TestInverseRopeRef(t *testing.T) {
 		"heads": projection.InverseRopeRef(o, 3, []int32{0, 1, 2}, table), "table": projection.InverseRopeRef(o, 2, []int32{0, 1, 2}, table[:40]),
 		"no heads": projection.InverseRopeRef(nil, 0, nil, table),
 	} {
-		if !errors.Is(err, vk.ErrArgument) {
-			t.Errorf("%s: %v", what, err)
-		}
+		assert.ErrorIs(t, err, vk.ErrArgument, what)
 	}
 }
 
@@ -63,9 +61,8 @@ func TestInverseRopeArguments(t *testing.T) {
 	for name, cfg := range map[string]projection.InverseRopeConfig{
 		"variant": {Variant: "fast"}, "size": {Variant: "base", MaxBytes: dev.Caps().MaxStorageBufferRange + 1},
 	} {
-		if _, err := projection.NewInverseRope(dev, cfg); !errors.Is(err, vk.ErrArgument) {
-			t.Errorf("%s: %v, want an argument error", name, err)
-		}
+		_, err := projection.NewInverseRope(dev, cfg)
+		assert.ErrorIs(t, err, vk.ErrArgument, name)
 	}
 	op := must[*projection.InverseRope](t)(projection.NewInverseRope(dev, projection.InverseRopeConfig{}))
 	good := inverseArgs(t, dev, 3, 2)
@@ -98,9 +95,7 @@ func TestInverseRopeSubnormal(t *testing.T) {
 	testkit.Put(t, a.Table.Rows(0, 1), table)
 	op := must[*projection.InverseRope](t)(projection.NewInverseRope(dev, projection.InverseRopeConfig{}))
 	do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
-	if err := projection.InverseRopeRef(o, 1, []int32{0}, table); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, projection.InverseRopeRef(o, 1, []int32{0}, table))
 	if got := download[uint16](t, a.O); o[484] != 0x0058 || !slices.Equal(got, o) {
 		t.Errorf("reference 0x%04x, device 0x%04x, want 0x0058", o[484], got[484])
 	}

@@ -6,6 +6,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/projection"
@@ -40,9 +43,8 @@ func TestLinearArguments(t *testing.T) {
 		if name == "base, huge weights" && dev.Caps().MaxStorageBufferRange > 1<<31 {
 			continue
 		}
-		if _, err := projection.NewLinear(dev, cfg); !errors.Is(err, vk.ErrArgument) {
-			t.Errorf("%s: %v, want an argument error", name, err)
-		}
+		_, err := projection.NewLinear(dev, cfg)
+		assert.ErrorIs(t, err, vk.ErrArgument, name)
 	}
 	for _, f := range weightFormats {
 		h := randomHost(rand.New(rand.NewPCG(5, 5)), f, 17, 2, 64, 256)
@@ -52,9 +54,7 @@ func TestLinearArguments(t *testing.T) {
 		r := verify.NewRig(t.Context(), dev)
 		defer r.Close()
 		a := linearRig(r, h, 8)
-		if err := r.Err(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, r.Err())
 		for i, c := range []struct {
 			arg    string
 			change func(a *projection.LinearArgs)
@@ -93,9 +93,7 @@ func TestLinearArguments(t *testing.T) {
 			c.change(&b)
 			refuses(t, dev, c.arg, func(rec *vk.Recorder) error {
 				err := op.Record(rec, b)
-				if err == nil {
-					t.Errorf("%v: change %d is taken", f, i)
-				}
+				assert.Error(t, err, "%v: change %d is taken", f, i)
 				return err
 			})
 		}
@@ -106,9 +104,7 @@ func TestLinearArguments(t *testing.T) {
 		none.X, none.Out = a.X.Rows(0, 0), a.Out.Rows(0, 0)
 		do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, none) })
 	}
-	if err := projection.LinearRef(projection.LinearHost{}, nil); !errors.Is(err, vk.ErrArgument) {
-		t.Errorf("the reference of nothing: %v", err)
-	}
+	assert.ErrorIs(t, projection.LinearRef(projection.LinearHost{}, nil), vk.ErrArgument, "the reference of nothing")
 }
 
 // FP8 activations: what Record refuses.
@@ -159,13 +155,12 @@ func TestLinearBeyondDescriptor(t *testing.T) {
 	op, err := projection.NewLinear(dev, cfg)
 	if errors.Is(err, vk.ErrMissingFeature) {
 		t.Skip(err)
-	} else if err != nil {
-		t.Fatal(err)
 	}
+	require.NoError(t, err)
 	cfg.Variant = projection.VariantBase
-	if _, err := projection.NewLinear(dev, cfg); !errors.Is(err, vk.ErrArgument) || op.Variant() == projection.VariantBase {
-		t.Fatalf("variant %s, base: %v", op.Variant(), err)
-	}
+	_, err = projection.NewLinear(dev, cfg)
+	require.ErrorIs(t, err, vk.ErrArgument, "base")
+	require.NotEqual(t, projection.VariantBase, op.Variant(), "base")
 	data := make([]byte, rows*k)
 	for i := range k {
 		data[i], data[(rows-1)*k+i] = 0x38, 0x40

@@ -19,9 +19,7 @@ func TestLinearBaseTiles(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 7))
 	h := linearHost(f, 256, 1, 264, 160, func(int, int) uint16 { return small(f, rng.IntN(7)-3) }, func(int, int) float32 { return float32(rng.IntN(7) - 3) })
 	want := make([]float64, h.T*h.N)
-	if err := projection.LinearRef(h, want); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, projection.LinearRef(h, want))
 	cfg := linearConfig(h, projection.VariantBase)
 	cfg.Workgroups = 2
 	hopper, err := tuning.Named("hopper")
@@ -39,9 +37,7 @@ func TestLinearBaseTiles(t *testing.T) {
 	check(op, 7)  // a pass of 8
 	check(op, 21) // two of 16
 	tiles := projection.OnlyTiles(op)
-	if len(tiles) != 3 {
-		t.Fatalf("%d tiles, want all", len(tiles))
-	}
+	require.Len(t, tiles, 3, "tiles")
 	for _, x := range tiles {
 		check(x, 77)
 		check(x, 256)

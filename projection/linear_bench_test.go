@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
@@ -25,17 +27,13 @@ func timeLinear(b *testing.B, dev *vk.Device, bytes int, flop float64, record fu
 		if i >= before {
 			must[int](b)(rec.Timestamp())
 		}
-		if err := record(rec, i); err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, record(rec, i))
 	}
 	must[int](b)(rec.Timestamp())
 	cmd := must[*vk.Commands](b)(rec.End())
 	defer cmd.Close()
 	for begin := time.Now(); dev.Adapter().Type != vk.TypeCPU && time.Since(begin) < 300*time.Millisecond; {
-		if err := cmd.Run(b.Context()); err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, cmd.Run(b.Context()))
 	}
 	var us []float64
 	for b.Loop() {
@@ -140,9 +138,8 @@ func BenchmarkLinear(b *testing.B) {
 					op, err := projection.NewLinear(dev, cfg)
 					if errors.Is(err, vk.ErrMissingFeature) {
 						b.Skip(err)
-					} else if err != nil {
-						b.Fatal(err)
 					}
+					require.NoError(b, err)
 					l := newLinearBench(b, dev, cfg)
 					for _, tokens := range []int{1, 2, 4, 5, 8, 16, 32, 64, 128, 256, 1024, 4096} {
 						if dev.Adapter().Type == vk.TypeCPU && tokens > 1 {
@@ -181,9 +178,8 @@ func BenchmarkLinearTilings(all *testing.B) {
 						op, err := projection.NewLinearTiled(dev, cfg, c.tiling)
 						if errors.Is(err, vk.ErrMissingFeature) {
 							b.Skip(err)
-						} else if err != nil {
-							b.Fatal(err)
 						}
+						require.NoError(b, err)
 						if l.sets == nil {
 							l = newLinearBench(all, dev, cfg) // for the kinds that follow, too
 						}
@@ -208,9 +204,7 @@ func BenchmarkLinearChain(b *testing.B) {
 			first, second := must[*projection.Linear](b)(projection.NewLinear(dev, one)), must[*projection.Linear](b)(projection.NewLinear(dev, two))
 			x, y := newLinearBench(b, dev, one), newLinearBench(b, dev, two)
 			chain, err := projection.NewLinearChain(first, second, tokens)
-			if err != nil && !errors.Is(err, vk.ErrMissingFeature) {
-				b.Fatal(err)
-			}
+			require.False(b, err != nil && !errors.Is(err, vk.ErrMissingFeature), "%v", err)
 			a := projection.LinearChainArgs{
 				First: projection.LinearArgs{X: upload(b, dev, tensor.BF16, normal(rand.New(rand.NewPCG(3, 4)), tokens*one.Groups*one.K), tokens, one.Groups, one.K),
 					Out: upload(b, dev, tensor.BF16, make([]uint16, tokens*two.K), tokens, two.K)},

@@ -9,6 +9,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/knowncaps"
@@ -45,9 +48,7 @@ func newJoinRig(t *testing.T, dev *vk.Device, variant string, tokens, perGroup i
 	one.MaxTokens, two.MaxTokens, one.Out, two.Out = tokens, tokens, tensor.BF16, tensor.BF16
 	r.first, r.second = must[*projection.Linear](t)(projection.NewLinear(dev, one)), must[*projection.Linear](t)(projection.NewLinear(dev, two))
 	r.chain = must[*projection.LinearChain](t)(projection.NewJoinedChain(r.first, r.second, tokens))
-	if !r.chain.Joined() {
-		t.Error("it joins nothing")
-	}
+	assert.True(t, r.chain.Joined(), "it joins nothing")
 	if dev.Adapter().Type != vk.TypeCPU || dev.Caps().Features["cooperativeMatrix"] { // see TestLinearChain
 		projection.Together(r.chain)
 	}
@@ -103,9 +104,7 @@ func TestJoinedChain(t *testing.T) {
 			for i := range slots {
 				slots[i] = int64(i)
 			}
-			if err := cache.InsertRef(pool, layout, testkit.Normal(rng, rows*attention.D), slots); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, cache.InsertRef(pool, layout, testkit.Normal(rng, rows*attention.D), slots))
 			for i := range list {
 				list[i] = int32(i % rows)
 			}
@@ -147,16 +146,13 @@ func TestJoinedChain(t *testing.T) {
 			results := must[verify.Arrays](t)(r.Results(r.names))
 			for _, parts := range []int{2, 5, 7, 9, 21, 40} {
 				for _, name := range []string{"x", "z", "y"} {
-					if !slices.Equal(results[fmt.Sprint(name, "want", parts)].Data, results[fmt.Sprint(name, "got", parts)].Data) {
-						t.Errorf("%d parts: %s differs", parts, name)
-					}
+					assert.True(t, slices.Equal(results[fmt.Sprint(name, "want", parts)].Data, results[fmt.Sprint(name, "got", parts)].Data),
+						"%d parts: %s differs", parts, name)
 				}
 			}
 			words := download[uint32](t, r.state)
 			half := (len(words) - 64) / 2
-			if words[0] != ^uint32(0) {
-				t.Errorf("the counter is %#x after six launches", words[0])
-			}
+			assert.Equal(t, ^uint32(0), words[0], "the counter is %#x after six launches", words[0])
 			for i, w := range words[64 : 64+half] {
 				if w != ^uint32(0) {
 					t.Fatalf("word %d of the half whose turn it is: %#x", i, w)
@@ -221,12 +217,11 @@ func TestJoinedChainOfSmallWorkgroups(t *testing.T) {
 		for i := range l {
 			l[i] = must[*projection.Linear](t)(projection.NewLinear(dev, projection.LinearConfig{N: 1024, K: 1024, Weights: projection.WeightFP8, Out: tensor.BF16, MaxTokens: 1, Variant: projection.VariantDA}))
 		}
-		if _, err := projection.NewJoinedChain(l[0], l[1], 1); errors.Is(err, vk.ErrMissingFeature) != small || !small && err != nil {
-			t.Errorf("%s, with parts of attention: %v", d.Name, err)
-		}
-		if _, err := projection.NewLinearChain(l[0], l[1], 1); err != nil {
-			t.Errorf("%s: %v", d.Name, err)
-		}
+		_, err := projection.NewJoinedChain(l[0], l[1], 1)
+		assert.False(t, errors.Is(err, vk.ErrMissingFeature) != small || !small && err != nil,
+			"%s, with parts of attention: %v", d.Name, err)
+		_, err = projection.NewLinearChain(l[0], l[1], 1)
+		assert.NoError(t, err, d.Name)
 	}
 }
 
@@ -236,31 +231,23 @@ func TestJoinedChainArguments(t *testing.T) {
 		o, err := projection.NewLinear(dev, projection.LinearConfig{N: n, K: k, Groups: groups, Weights: projection.WeightFP8, Out: tensor.BF16, MaxTokens: 1, Variant: projection.VariantDA})
 		if errors.Is(err, vk.ErrMissingFeature) {
 			t.Skip(err)
-		} else if err != nil {
-			t.Fatal(err)
 		}
+		require.NoError(t, err)
 		return o
 	}
-	if _, err := projection.NewJoinedChain(layer(1, 1024, 1040), layer(1, 1024, 1024), 1); !errors.Is(err, vk.ErrArgument) {
-		t.Errorf("no whole heads: %v", err)
-	}
+	_, err := projection.NewJoinedChain(layer(1, 1024, 1040), layer(1, 1024, 1024), 1)
+	assert.ErrorIs(t, err, vk.ErrArgument, "no whole heads")
 	for parts, want := range map[int]bool{1: false, 2: true, 40: true, 41: false} {
-		if projection.JoinedParts(parts) != want {
-			t.Errorf("%d parts: %v", parts, !want)
-		}
+		assert.Equal(t, want, projection.JoinedParts(parts), "%d parts: %v", parts, !want)
 	}
 	first, second := layer(1, 1024, 1024), layer(1, 1024, 1024)
 	o := must[*projection.LinearChain](t)(projection.NewJoinedChain(first, second, 1))
 	plain := must[*projection.LinearChain](t)(projection.NewLinearChain(first, second, 1))
-	if plain.Joined() || (*projection.LinearChain)(nil).Joined() {
-		t.Error("chains that join nothing say that they do")
-	}
+	assert.False(t, plain.Joined() || (*projection.LinearChain)(nil).Joined(), "chains that join nothing say that they do")
 	zeros := func(dt tensor.DType, shape ...int) tensor.Tensor {
 		x := must[tensor.Tensor](t)(tensor.New(dev, "test", dt, shape...))
 		t.Cleanup(func() { x.Close() })
-		if err := x.Upload(t.Context(), make([]byte, x.Bytes())); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, x.Upload(t.Context(), make([]byte, x.Bytes())))
 		return x
 	}
 	w := projection.LinearWeights{Data: zeros(tensor.U8, 1024, 1024), Scale: zeros(tensor.F32, 8, 8)}

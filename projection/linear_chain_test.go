@@ -7,6 +7,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/projection"
@@ -85,15 +88,12 @@ func linearChain(t *testing.T, dev *vk.Device, f projection.WeightFormat, groups
 	got := must[verify.Arrays](t)(r.Results(names))
 	for i := range 3 {
 		for _, name := range []string{"z", "y"} {
-			if !slices.Equal(got[name].Data, got[fmt.Sprint(name, i)].Data) {
-				t.Errorf("launch %d: %s differs", i, name)
-			}
+			assert.True(t, slices.Equal(got[name].Data, got[fmt.Sprint(name, i)].Data), "launch %d: %s differs", i, name)
 		}
 	}
 	words := download[uint32](t, state)
-	if words[0]|1<<31 != ^uint32(0) || words[0]>>31 != 0 {
-		t.Errorf("the counter is %#x after three launches", words[0])
-	}
+	require.Equal(t, ^uint32(0), words[0]|1<<31, "the counter is %#x after three launches", words[0])
+	assert.Equal(t, uint32(0), words[0]>>31, "the counter is %#x after three launches", words[0])
 	half := (len(words) - 64) / 2
 	for i, w := range words[64+half : 64+2*half] {
 		if w != ^uint32(0) {
@@ -152,9 +152,8 @@ func TestLinearChainArguments(t *testing.T) {
 		o, err := projection.NewLinear(dev, c)
 		if errors.Is(err, vk.ErrMissingFeature) {
 			t.Skip(err)
-		} else if err != nil {
-			t.Fatal(err)
 		}
+		require.NoError(t, err)
 		return o
 	}
 	good := layer(func(*projection.LinearConfig) {})
@@ -172,9 +171,9 @@ func TestLinearChainArguments(t *testing.T) {
 		"norm":      {good, layer(func(c *projection.LinearConfig) { c.Norm, c.NormColumns = tensor.BF16, 64 }), 1, vk.ErrMissingFeature},
 		"base":      {layer(func(c *projection.LinearConfig) { c.Variant = projection.VariantBase }), good, 1, vk.ErrMissingFeature},
 	} {
-		if o, err := projection.NewLinearChain(c.first, c.second, c.tokens); !errors.Is(err, c.want) || o != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		o, err := projection.NewLinearChain(c.first, c.second, c.tokens)
+		assert.ErrorIs(t, err, c.want, name)
+		assert.Nil(t, o, name)
 	}
 	o := must[*projection.LinearChain](t)(projection.NewLinearChain(good, good, 2))
 	w := projection.LinearWeights{Data: upload(t, dev, tensor.BF16, make([]uint16, 64*64), 64, 64)}

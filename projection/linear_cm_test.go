@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/knowncaps"
@@ -25,20 +26,16 @@ func TestLinearTilingRules(t *testing.T) {
 	for device, caps := range knowncaps.Matrix {
 		for variant, element := range matrixElement {
 			m, err := spirv.Parse(code(t, opkit.Stem("proj_linear", variant)))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			var found matrixTiles
 			if err := found.find(profile(t, "hopper"), &caps, variant); err != nil {
-				if device != "lavapipe" || element == "f16" {
-					t.Errorf("%s, %s: %v", device, element, err)
-				}
+				assert.Equal(t, "lavapipe", device, "%v", err)
+				assert.NotEqual(t, "f16", element, "%v", err)
 				continue
 			}
 			list := found.tiles
-			if device == "H100" && len(list) != len(tune.Tiles.Shapes) {
-				t.Errorf("%s, %s: %d shapes of tiles, want %d", device, element, len(list), len(tune.Tiles.Shapes))
-			}
+			assert.False(t, device == "H100" && len(list) != len(tune.Tiles.Shapes),
+				"%s, %s: %d shapes of tiles, want %d", device, element, len(list), len(tune.Tiles.Shapes))
 			for i, x := range list {
 				name := fmt.Sprintf("%s, %s: %+v", device, element, x.linearTiling)
 				each := x.threads() / (x.bk / 8)
@@ -55,17 +52,16 @@ func TestLinearTilingRules(t *testing.T) {
 					t.Errorf("%s: %d bytes of shared memory", name, x.sharedBytes())
 				}
 				constants := append([]uint32{uint32(WeightFP8), 0}, x.constants()...)
-				if got, err := m.SharedBytes(constants...); err != nil || got != x.sharedBytes() {
-					t.Errorf("%s: %d bytes of shared memory, %v, want %d", name, got, err, x.sharedBytes())
-				}
+				got, err := m.SharedBytes(constants...)
+				assert.NoError(t, err, name)
+				assert.Equal(t, x.sharedBytes(), got, name)
 			}
 		}
 	}
 	none := knowncaps.Matrix["H100"]
 	none.SharedMemory = 2048
-	if err := new(matrixTiles).find(profile(t, "hopper"), &none, VariantCM); !errors.Is(err, vk.ErrMissingFeature) {
-		t.Errorf("2 KiB of shared memory: %v, want a missing feature", err)
-	}
+	assert.ErrorIs(t, new(matrixTiles).find(profile(t, "hopper"), &none, VariantCM), vk.ErrMissingFeature,
+		"2 KiB of shared memory")
 }
 
 // Tiles and passes without matrices have the shared memory that they are chosen by, or what
@@ -73,22 +69,17 @@ func TestLinearTilingRules(t *testing.T) {
 func TestLinearBaseRules(t *testing.T) {
 	shared := func(name string, f WeightFormat, constants []uint32) int {
 		m, err := spirv.Parse(code(t, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		n, err := m.SharedBytes(append([]uint32{uint32(f), 0}, constants...)...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return n
 	}
 	tune := &profile(t, "hopper").Linear
 	for i, tile := range tune.Base.Tiles {
 		x := baseTile{BaseTile: tile}
 		n := shared("proj_linear", WeightFP8, x.constants(tune.Base.Unroll))
-		if n != x.sharedBytes() || i > 0 && (n > 16384 || x.threads() > 128) {
-			t.Errorf("%+v: %d bytes, %d invocations", x, n, x.threads())
-		}
+		assert.False(t, n != x.sharedBytes() || i > 0 && (n > 16384 || x.threads() > 128),
+			"%+v: %d bytes, %d invocations", x, n, x.threads())
 	}
 	for _, f := range weightFormatsHere {
 		k := tokens8to16{linearLayer: &linearLayer{format: f.is()}}
@@ -112,9 +103,7 @@ func profile(t *testing.T, name string) *tuning.Profile {
 func code(t *testing.T, name string) []byte {
 	t.Helper()
 	k, err := shaders.Get(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return k.SPIRV
 }
 
@@ -240,12 +229,9 @@ func TestLinearPlan(t *testing.T) {
 	} {
 		o := planned(t, c.cfg, c.variant, c.lanes)
 		p := o.plan(c.t, math.MaxInt32)
-		if p.grid != c.grid || p.splits != c.splits {
-			t.Errorf("%dx%d, %s, %d tokens: grid %v, %d parts; want %v, %d", c.cfg.N, c.cfg.K, c.variant, c.t, p.grid, p.splits, c.grid, c.splits)
-		}
-		if q := o.plan(c.t, 0); q.splits != 1 {
-			t.Errorf("%dx%d, %d tokens, no scratch: %d parts", c.cfg.N, c.cfg.K, c.t, q.splits)
-		}
+		require.Equal(t, c.grid, p.grid, "%dx%d, %s, %d tokens", c.cfg.N, c.cfg.K, c.variant, c.t)
+		assert.Equal(t, c.splits, p.splits, "%dx%d, %s, %d tokens", c.cfg.N, c.cfg.K, c.variant, c.t)
+		assert.Equal(t, 1, o.plan(c.t, 0).splits, "%dx%d, %d tokens, no scratch: parts", c.cfg.N, c.cfg.K, c.t)
 	}
 }
 
@@ -266,14 +252,15 @@ func TestLinearTokens8to32Rules(t *testing.T) {
 		{8, 64, 128, 4, 1, WeightBF16},
 	} {
 		l := layerFor(t, &h100, LinearConfig{N: c.n, K: c.k, Weights: c.f}, VariantCMB, 4)
-		if d, err := l.divide8to32(c.tokens); err != nil || d.parts != c.parts || d.ahead != c.ahead {
-			t.Errorf("%d tokens, %dx%d %v: %+v, %v; want %d subgroups, %d chunks", c.tokens, c.n, c.k, c.f, d, err, c.parts, c.ahead)
-		}
+		d, err := l.divide8to32(c.tokens)
+		assert.NoError(t, err, "%d tokens, %dx%d %v: %+v; want %d subgroups", c.tokens, c.n, c.k, c.f, d, c.parts)
+		require.Equal(t, c.parts, d.parts,
+			"%d tokens, %dx%d %v: %+v; want %d subgroups", c.tokens, c.n, c.k, c.f, d, c.parts)
+		assert.Equal(t, c.ahead, d.ahead,
+			"%d tokens, %dx%d %v: %+v; want %d subgroups", c.tokens, c.n, c.k, c.f, d, c.parts)
 	}
 	kernel, err := spirv.Parse(code(t, "proj_linear_tokens8to32_cm"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for device, caps := range knowncaps.Matrix {
 		for _, lanes := range []int{0, 1, 2, 4, 8, 16} {
 			for _, f := range weightFormatsHere {
@@ -281,22 +268,23 @@ func TestLinearTokens8to32Rules(t *testing.T) {
 					l := layerFor(t, &caps, LinearConfig{N: 72, K: k, Groups: 2, Weights: f}, VariantCM, lanes)
 					d, err := l.divide8to32(16)
 					if lanes == 0 || lanes == 16 && f.is().blocks {
-						if !errors.Is(err, vk.ErrMissingFeature) {
-							t.Errorf("%s, %d lanes, %v: %v, want a missing feature", device, lanes, f, err)
-						}
+						assert.ErrorIs(t, err, vk.ErrMissingFeature, "%s, %d lanes, %v", device, lanes, f)
 						continue
 					}
 					for _, norm := range []tensor.DType{0, tensor.BF16} {
 						l.cfg.Norm, l.cfg.NormColumns = norm, 64
 						d, err := l.divide8to32(16)
 						shared, serr := kernel.SharedBytes(slices.Concat([]uint32{uint32(f), 0}, d.constants(), l.cfg.normConstants())...)
-						if want := d.sharedBytes(norm != 0); err != nil || serr != nil || shared != want || shared > int(caps.SharedMemory) {
-							t.Errorf("%s, %d lanes, %v, norm %v: %v, %v: %d bytes of shared memory, want %d", device, lanes, f, norm, err, serr, shared, want)
-						}
+						want := d.sharedBytes(norm != 0)
+						require.NoError(t, err,
+							"%s, %d lanes, %v, norm %v, %v: %d bytes of shared memory, want %d", device, lanes, f, norm, serr,
+							shared, want)
+						assert.False(t, serr != nil || shared != want || shared > int(caps.SharedMemory),
+							"%s, %d lanes, %v, norm %v, %v: %d bytes of shared memory, want %d", device, lanes, f, norm, serr,
+							shared, want)
 					}
-					if f.is().blocks && ScaleBlock%(d.ahead*d.lanes*16) != 0 {
-						t.Errorf("%s, %d lanes: a step crosses blocks: %+v", device, lanes, d)
-					}
+					assert.False(t, f.is().blocks && ScaleBlock%(d.ahead*d.lanes*16) != 0,
+						"%s, %d lanes: a step crosses blocks: %+v", device, lanes, d)
 				}
 			}
 		}
@@ -306,9 +294,7 @@ func TestLinearTokens8to32Rules(t *testing.T) {
 // What proj_linear_tokens32to64 demands, on every device, and its chunks and parts on an H100.
 func TestLinearTokens32to64Rules(t *testing.T) {
 	m, err := spirv.Parse(code(t, "proj_linear_tokens32to64_cm"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for device, caps := range knowncaps.Matrix {
 		for _, lanes := range []int{0, 1, 2, 4, 8, 16} {
 			for _, f := range weightFormatsHere {
@@ -316,9 +302,8 @@ func TestLinearTokens32to64Rules(t *testing.T) {
 					l := layerFor(t, &caps, LinearConfig{N: 72, K: 4096, Groups: 2, Weights: f}, VariantCM, lanes)
 					d, err := l.divide32to64(tokens)
 					if err != nil {
-						if lanes == 4 && device == "H100" || !errors.Is(err, vk.ErrMissingFeature) {
-							t.Errorf("%s, %d lanes, %v, %d tokens: %v", device, lanes, f, tokens, err)
-						}
+						assert.False(t, lanes == 4 && device == "H100" || !errors.Is(err, vk.ErrMissingFeature),
+							"%s, %d lanes, %v, %d tokens: %v", device, lanes, f, tokens, err)
 						continue
 					}
 					name := fmt.Sprintf("%s, %v: %+v", device, f, d)
@@ -326,15 +311,16 @@ func TestLinearTokens32to64Rules(t *testing.T) {
 						for _, k := range []int{7 * d.round(), 7*d.round() + 32} {
 							l.cfg.N, l.cfg.K = n, k
 							w, err := l.divide32to64(tokens)
-							if err != nil || (w.whole == 1) != (n%(d.teams*d.m) == 0 && k%d.round() == 0) {
-								t.Errorf("%s, %d x %d: %v, whole %d", name, n, k, err, w.whole)
-							}
+							assert.NoError(t, err, "%s, %d x %d, whole %d", name, n, k, w.whole)
+							assert.Equal(t, n%(d.teams*d.m) == 0 && k%d.round() == 0, w.whole == 1,
+								"%s, %d x %d, whole %d", name, n, k, w.whole)
 						}
 					}
 					constants := append([]uint32{uint32(f), 0}, d.constants()...)
-					if shared, err := m.SharedBytes(constants...); err != nil || shared != d.sharedBytes() || shared > int(caps.SharedMemory) {
-						t.Errorf("%s: %v: %d bytes of shared memory, want %d", name, err, shared, d.sharedBytes())
-					}
+					shared, err := m.SharedBytes(constants...)
+					assert.NoError(t, err, name)
+					assert.Equal(t, d.sharedBytes(), shared, name)
+					assert.LessOrEqual(t, shared, int(caps.SharedMemory), name)
 					switch {
 					case lanes == 0:
 						t.Errorf("%s: without lanes", name)
@@ -392,9 +378,7 @@ func TestLayoutLanes(t *testing.T) {
 		{"all the same", 16, 16, 16, 32, 0, func(l, j int) (int, int) { return 0, 0 }},
 	} {
 		words := layout(c.m, c.n, c.k, c.size, c.place)
-		if got := layoutLanes(c.m, c.n, c.k, c.size, words); got != c.lanes {
-			t.Errorf("%s: %d lanes, want %d", c.name, got, c.lanes)
-		}
+		assert.Equal(t, c.lanes, layoutLanes(c.m, c.n, c.k, c.size, words), "%s: lanes", c.name)
 	}
 	nvidia16 := layout(16, 16, 16, 32, nvidia)
 	swapped := slices.Clone(nvidia16) // two numbers of a column of B, but of no row of A
@@ -410,9 +394,7 @@ func TestLayoutLanes(t *testing.T) {
 	for name, words := range map[string][]uint32{"nil": nil, "too few": nvidia16[:700], "zeros": make([]uint32, 768),
 		"ones":      slices.Repeat([]uint32{^uint32(0)}, 768),
 		"another B": swapped, "a place twice": same, "no element": outside} {
-		if got := layoutLanes(16, 16, 16, 32, words); got != 0 {
-			t.Errorf("%s: %d lanes", name, got)
-		}
+		assert.Equal(t, 0, layoutLanes(16, 16, 16, 32, words), "%s: lanes", name)
 	}
 }
 
@@ -425,28 +407,24 @@ func TestLinearPlanRules(t *testing.T) {
 				for _, f := range weightFormatsHere {
 					o := planned(t, LinearConfig{N: n, K: k, Weights: f}, variant, 4)
 					for _, d := range kindOf[*tokens1to8](o).passes {
-						if d.rows*d.tokens > 16 || d.lanes > rowWorkgroup || d.lanes < 8 || d.rows != 2 && d.rows != 4 {
-							t.Errorf("%dx%d %v: %+v", n, k, f, d)
-						}
+						assert.False(t, d.rows*d.tokens > 16 || d.lanes > rowWorkgroup || d.lanes < 8 ||
+							d.rows != 2 && d.rows != 4, "%dx%d %v: %+v", n, k, f, d)
 					}
 					for _, tokens := range []int{1, 3, 9, 16, 17, 33, 64, 65, 129, 1000, 5000} {
 						p := o.plan(tokens, math.MaxInt32)
-						if p.splits > 1 && (p.splits-1)*p.splitSteps*p.step >= k {
-							t.Errorf("%dx%d %v, %d tokens: an empty part of %d", n, k, f, tokens, p.splits)
-						}
+						assert.False(t, p.splits > 1 && (p.splits-1)*p.splitSteps*p.step >= k,
+							"%dx%d %v, %d tokens: an empty part of %d", n, k, f, tokens, p.splits)
 						need := 0
 						if p.splits > 1 {
 							need = p.splits * tokens * (n - p.whole)
 						}
-						if p.whole > 0 && (p.rows == 0 || p.whole%p.rows != 0 || p.whole >= n || p.whole/p.rows+int(p.grid[1]) != o.rowTiles(p.rows)) {
-							t.Errorf("%dx%d %v, %d tokens: %d whole rows of %v", n, k, f, tokens, p.whole, p.grid)
-						}
-						if got := o.ScratchLen(tokens); got != need {
-							t.Errorf("%dx%d %v, %d tokens: scratch %d, want %d", n, k, f, tokens, got, need)
-						}
-						if less := o.plan(tokens, need-1); need > 0 && less.splits > 1 && less.splits*tokens*(n-less.whole) >= need {
-							t.Errorf("%dx%d %v, %d tokens: %d parts in too little memory", n, k, f, tokens, less.splits)
-						}
+						assert.False(t, p.whole > 0 &&
+							(p.rows == 0 || p.whole%p.rows != 0 || p.whole >= n || p.whole/p.rows+int(p.grid[1]) != o.rowTiles(p.rows)),
+							"%dx%d %v, %d tokens: %d whole rows of %v", n, k, f, tokens, p.whole, p.grid)
+						assert.Equal(t, need, o.ScratchLen(tokens), "%dx%d %v, %d tokens: scratch", n, k, f, tokens)
+						less := o.plan(tokens, need-1)
+						assert.False(t, need > 0 && less.splits > 1 && less.splits*tokens*(n-less.whole) >= need,
+							"%dx%d %v, %d tokens: %d parts in too little memory", n, k, f, tokens, less.splits)
 					}
 				}
 			}

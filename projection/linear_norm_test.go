@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/projection"
@@ -77,9 +79,8 @@ func linearNorm(t *testing.T, dev *vk.Device, f projection.WeightFormat, rank, t
 		return errors.Join(op.Record(rec, one), after.Record(rec, q), op.Record(rec, two), op.Record(rec, again))
 	})
 	got := must[verify.Arrays](t)(r.Results(map[string]tensor.Tensor{"y": one.Out, "y, normed": two.Out, "norm": q.QROut, "normed": two.Normed, "again": again.Normed}))
-	if !slices.Equal(got["y"].Data, got["y, normed"].Data) {
-		t.Errorf("%s, %d tokens: other outputs with a norm behind them", variant, tokens)
-	}
+	assert.True(t, slices.Equal(got["y"].Data, got["y, normed"].Data),
+		"%s, %d tokens: other outputs with a norm behind them", variant, tokens)
 	if !slices.Equal(got["norm"].Data, got["normed"].Data) || !slices.Equal(got["norm"].Data, got["again"].Data) {
 		t.Errorf("%s, %d tokens: %v, by a launch of its own %v", variant, tokens, got["normed"].Data[:8], got["norm"].Data[:8])
 	}
@@ -97,14 +98,12 @@ func TestLinearNormArguments(t *testing.T) {
 	} {
 		cfg := good
 		spoil(&cfg)
-		if _, err := projection.NewLinear(dev, cfg); !errors.Is(err, vk.ErrArgument) {
-			t.Errorf("%s: %v, want an argument error", name, err)
-		}
+		_, err := projection.NewLinear(dev, cfg)
+		assert.ErrorIs(t, err, vk.ErrArgument, name)
 	}
 	op := must[*projection.Linear](t)(projection.NewLinear(dev, good))
-	if op.Norms(0) || op.Norms(3) || op.Norms(2) == (op.Variant() == projection.VariantBase) {
-		t.Errorf("%s norms 0, 2 and 3 tokens of 2: %v, %v, %v", op.Variant(), op.Norms(0), op.Norms(2), op.Norms(3))
-	}
+	assert.False(t, op.Norms(0) || op.Norms(3) || op.Norms(2) == (op.Variant() == projection.VariantBase),
+		"%s norms 0, 2 and 3 tokens of 2: %v, %v, %v", op.Variant(), op.Norms(0), op.Norms(2), op.Norms(3))
 	good.Variant = projection.VariantBase
 	base := must[*projection.Linear](t)(projection.NewLinear(dev, good))
 	h := randomHost(rand.New(rand.NewPCG(1, 1)), projection.WeightBF16, 2, 1, 72, 64)

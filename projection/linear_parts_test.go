@@ -5,6 +5,9 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/vk"
@@ -19,9 +22,7 @@ func TestLinearTail(t *testing.T) {
 	h := linearHost(f, tokens, 1, n, k,
 		func(int, int) uint16 { return small(f, rng.IntN(7)-3) }, func(int, int) float32 { return float32(rng.IntN(9) - 4) })
 	want := make([]float64, tokens*n)
-	if err := projection.LinearRef(h, want); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, projection.LinearRef(h, want))
 	for _, variant := range []string{projection.VariantCMB, projection.VariantCM} {
 		t.Run(variant, func(t *testing.T) {
 			cfg := linearConfig(h, variant)
@@ -33,12 +34,9 @@ func TestLinearTail(t *testing.T) {
 			op, err := projection.NewLinearTiled(dev, cfg, tiling)
 			if errors.Is(err, vk.ErrMissingFeature) {
 				t.Skip(err)
-			} else if err != nil {
-				t.Fatal(err)
 			}
-			if projection.WholeRows(op, tokens) != 128 {
-				t.Errorf("%d rows whole, want 128", projection.WholeRows(op, tokens))
-			}
+			require.NoError(t, err)
+			assert.Equal(t, 128, projection.WholeRows(op, tokens), "rows whole")
 			for _, share := range []float64{0, 1} {
 				for i, v := range linear(t, dev, h, op, share) {
 					if float64(v) != want[i] {

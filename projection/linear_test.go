@@ -9,6 +9,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/lab/verify"
@@ -188,9 +191,7 @@ func TestLinearExact(t *testing.T) {
 				}
 			}
 			want := make([]float64, whole.T*groups*whole.N)
-			if err := projection.LinearRef(whole, want); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, projection.LinearRef(whole, want))
 			eachLinear(t, dev, func(t *testing.T, variant string) {
 				cfg := linearConfig(whole, variant)
 				if groups > 1 {
@@ -249,9 +250,7 @@ func TestLinearCodes(t *testing.T) {
 			}
 		}
 		want := make([]float64, h.T*h.N)
-		if err := projection.LinearRef(h, want); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, projection.LinearRef(h, want))
 		eachLinear(t, dev, func(t *testing.T, variant string) {
 			op := must[*projection.Linear](t)(projection.NewLinear(dev, linearConfig(h, variant)))
 			for _, tokens := range []int{k, 1} { // by the kernel for few tokens, one by one
@@ -285,9 +284,7 @@ func TestLinearScales(t *testing.T) {
 				}
 			}
 			want := make([]float64, h.T*h.N)
-			if err := projection.LinearRef(h, want); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, projection.LinearRef(h, want))
 			eachLinear(t, dev, func(t *testing.T, variant string) {
 				op := must[*projection.Linear](t)(projection.NewLinear(dev, linearConfig(h, variant)))
 				for _, tokens := range []int{1, 20} {
@@ -310,9 +307,7 @@ func nearLinear(t *testing.T, got []float32, want []float64, bound float64) {
 		d := (float64(got[i]) - w) / 0x1p64
 		diff += d * d
 	}
-	if e := math.Sqrt(diff / norm); !(e < bound) {
-		t.Errorf("relative L2 error %.3g, want below %.3g", e, bound)
-	}
+	assert.Less(t, math.Sqrt(diff/norm), bound, "relative L2 error, want below")
 }
 
 // The same bits on every run, and for a token wherever it stands; NaNs of one token
@@ -354,9 +349,9 @@ func TestLinearBuilds(t *testing.T) {
 		for _, f := range weightFormats {
 			for _, v := range projection.LinearVariants {
 				cfg := projection.LinearConfig{N: s[0], K: s[1], Groups: s[2], Weights: f, Out: tensor.BF16, Variant: v.Name}
-				if _, err := projection.NewLinear(dev, cfg); err != nil && !errors.Is(err, vk.ErrMissingFeature) && !(v.Name == "base" && errors.Is(err, vk.ErrArgument)) {
-					t.Errorf("%+v: %v", cfg, err)
-				}
+				_, err := projection.NewLinear(dev, cfg)
+				assert.False(t, err != nil && !errors.Is(err, vk.ErrMissingFeature) && !(v.Name == "base" && errors.Is(err, vk.ErrArgument)),
+					"%+v: %v", cfg, err)
 			}
 		}
 	}
@@ -370,9 +365,7 @@ func TestLinearTilings(t *testing.T) {
 		rng := rand.New(rand.NewPCG(6, uint64(i)))
 		h := linearHost(f, 77, 2, 88, 224, func(int, int) uint16 { return small(f, rng.IntN(7)-3) }, func(int, int) float32 { return float32(rng.IntN(7) - 3) })
 		want := make([]float64, h.T*h.Groups*h.N)
-		if err := projection.LinearRef(h, want); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, projection.LinearRef(h, want))
 		for _, variant := range []string{projection.VariantCM, projection.VariantCMB} {
 			tilings := [][5]int{
 				{64, 64, 32, 16, 16}, {128, 128, 32, 64, 64}, {128, 128, 16, 32, 16},
@@ -391,9 +384,8 @@ func TestLinearTilings(t *testing.T) {
 					op, err := projection.NewLinearTiled(dev, linearConfig(h, variant), tiling)
 					if errors.Is(err, vk.ErrMissingFeature) {
 						t.Skip(err)
-					} else if err != nil {
-						t.Fatal(err)
 					}
+					require.NoError(t, err)
 					for i, v := range linear(t, dev, h, op, 1) {
 						if float64(v) != want[i] {
 							t.Fatalf("output %d is %g, want %g", i, v, want[i])
@@ -413,12 +405,9 @@ func TestLinearInLanes(t *testing.T) {
 	if errors.Is(err, vk.ErrMissingFeature) {
 		t.Skip(err)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	few, more := projection.Lanes(op)
 	t.Logf("%s: a row is shared by %d lanes of tokens8to32, %d of tokens32to64", dev.Adapter().Name, few, more)
-	if dev.Adapter().DriverName == "llvmpipe" && (few != 8 || more != 8) {
-		t.Errorf("%d and %d lanes, want 8", few, more)
-	}
+	assert.False(t, dev.Adapter().DriverName == "llvmpipe" && (few != 8 || more != 8),
+		"%d and %d lanes, want 8", few, more)
 }

@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/vk"
@@ -41,19 +43,14 @@ func TestLinearTokens32to64(t *testing.T) {
 				op, err := projection.NewLinear32to64(dev, cfg)
 				if errors.Is(err, vk.ErrMissingFeature) {
 					t.Skip(err)
-				} else if err != nil {
-					t.Fatal(err)
 				}
+				require.NoError(t, err)
 				if _, lanes := projection.Lanes(op); lanes == 0 {
 					t.Skip("matrices lie otherwise on this device")
 				}
-				if parts := op.ScratchLen(h.T) > 0; parts != (c.workgroups > 2) {
-					t.Fatalf("in parts: %v", parts)
-				}
+				require.Equal(t, c.workgroups > 2, op.ScratchLen(h.T) > 0, "in parts")
 				want := make([]float64, h.T*h.Groups*h.N)
-				if err := projection.LinearRef(h, want); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, projection.LinearRef(h, want))
 				for i, v := range linear(t, dev, h, op, 1) {
 					if float64(v) != want[i] {
 						t.Fatalf("output %d is %g, want %g", i, v, want[i])

@@ -5,6 +5,9 @@ import (
 	"math"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/internal/lab/knowncaps"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/spirv"
@@ -36,30 +39,23 @@ func TestLinearWholeRules(t *testing.T) {
 	} {
 		o := planned(t, c.cfg, VariantCMB, 4)
 		m := kindOf[*matrixTiles](o).tile(c.tokens, math.MaxInt32)
-		if got := m.of(c.tokens).pairs; got != c.want {
-			t.Errorf("%+v, %d tokens: by pairs: %v, want %v", c.cfg, c.tokens, got, c.want)
-		}
+		assert.Equal(t, c.want, m.of(c.tokens).pairs, "%+v, %d tokens: by pairs", c.cfg, c.tokens)
 		step := 2 * m.bk
 		if c.cfg.Weights.is().blocks { // a block of scales
 			step = ScaleBlock
 		}
-		if p := o.plan(c.tokens, math.MaxInt32); c.want && p.step != step {
-			t.Errorf("%+v, %d tokens: %d numbers a turn", c.cfg, c.tokens, p.step)
-		}
+		p := o.plan(c.tokens, math.MaxInt32)
+		assert.False(t, c.want && p.step != step, "%+v, %d tokens: %d numbers a turn", c.cfg, c.tokens, p.step)
 	}
 	caps, small := knowncaps.Matrix["H100"], linearTiling{m: 16, n: 16, k: 16, bm: 64, bn: 64, bk: 32, wm: 16, wn: 32, subgroup: 32}
 	for f, want := range map[WeightFormat]bool{WeightBF16: true, WeightFP8: false} {
 		l := layerFor(t, &caps, LinearConfig{N: 1024, K: 1024, Weights: f}, VariantCMB, 4)
-		if ok := l.wholeTile(small) != nil; ok != want {
-			t.Errorf("%v, two passes over the rows: by pairs: %v, want %v", f, ok, want)
-		}
+		assert.Equal(t, want, l.wholeTile(small) != nil, "%v, two passes over the rows: by pairs", f)
 	}
 	for device, caps := range knowncaps.Matrix {
 		for variant, element := range matrixElement {
 			m, err := spirv.Parse(code(t, opkit.Stem("proj_linear_whole", variant)))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			var found matrixTiles
 			if err := found.find(profile(t, "hopper"), &caps, variant); err != nil {
 				continue // TestLinearTilingRules says where that may be
@@ -69,30 +65,29 @@ func TestLinearWholeRules(t *testing.T) {
 				l := layerFor(t, &caps, cfg, variant, 4)
 				for i, d := range found.tiles {
 					x := l.wholeTile(d.linearTiling)
-					if device == "H100" && (x != nil) != (i == 0) {
-						t.Errorf("%s, %s, %v: %+v by pairs: %v", device, element, cfg.Weights, d, x != nil)
-					}
+					assert.False(t, device == "H100" && (x != nil) != (i == 0),
+						"%s, %s, %v: %+v by pairs: %v", device, element, cfg.Weights, d, x != nil)
 					if x == nil {
 						continue
 					}
 					name := fmt.Sprintf("%s, %s, %v: %+v", device, element, cfg.Weights, x.linearTiling)
 					constants := append([]uint32{uint32(cfg.Weights), uint32(cfg.Activations)}, x.constants()...)
-					if got, err := m.SharedBytes(constants...); err != nil || got != x.sharedBytes() || got > int(caps.SharedMemory) {
-						t.Errorf("%s: %d bytes of shared memory, %v, want %d", name, got, err, x.sharedBytes())
-					}
+					got, err := m.SharedBytes(constants...)
+					require.NoError(t, err, name)
+					assert.Equal(t, x.sharedBytes(), got, name)
+					assert.LessOrEqual(t, got, int(caps.SharedMemory), name)
 					act := 8
 					if cfg.Activations != ActivationBF16 {
 						act = 16
 					}
 					for _, loads := range []struct{ rows, quad, span int }{{x.bm, act, 2 * x.bk}, {x.bn, cfg.Weights.is().quad, 2 * x.bk}} {
 						lines := x.threads() * loads.quad / loads.span
-						if loads.rows%(2*lines) != 0 || lines*wholeRowBytes > math.MaxUint32+1 {
-							t.Errorf("%s: %d rows at a time", name, lines)
-						}
+						assert.Equal(t, 0, loads.rows%(2*lines), "%s: %d rows at a time", name, lines)
+						assert.LessOrEqual(t, lines*wholeRowBytes, math.MaxUint32+1, "%s: %d rows at a time", name, lines)
 					}
-					if ScaleBlock%x.span() != 0 || x.bk != 32 {
-						t.Errorf("%s: a turn crosses blocks, or rows are not of five quads", name)
-					}
+					require.Equal(t, 0, ScaleBlock%x.span(),
+						"%s: a turn crosses blocks, or rows are not of five quads", name)
+					assert.Equal(t, 32, x.bk, "%s: a turn crosses blocks, or rows are not of five quads", name)
 				}
 			}
 		}

@@ -8,6 +8,9 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/vk"
@@ -50,9 +53,7 @@ func TestLinearWhole(t *testing.T) {
 				}
 			}
 			want := make([]float64, h.T*h.Groups*h.N)
-			if err := projection.LinearRef(h, want); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, projection.LinearRef(h, want))
 			for _, variant := range []string{projection.VariantCM, projection.VariantCMB} {
 				t.Run(fmt.Sprint(f, "/", variant, s), func(t *testing.T) {
 					tiling := wholeTiling(dev, f, projection.ActivationBF16)
@@ -63,12 +64,9 @@ func TestLinearWhole(t *testing.T) {
 					op, err := projection.NewLinearTiled(dev, linearConfig(h, variant), tiling)
 					if errors.Is(err, vk.ErrMissingFeature) {
 						t.Skip(err)
-					} else if err != nil {
-						t.Fatal(err)
 					}
-					if !projection.Paired(op, h.T) {
-						t.Error("not by pairs of steps")
-					}
+					require.NoError(t, err)
+					assert.True(t, projection.Paired(op, h.T), "not by pairs of steps")
 					for _, share := range []float64{0, 1} {
 						got := linear(t, dev, h, op, share)
 						if f == projection.WeightFP8 { // ratios of fractions are rounded
@@ -112,20 +110,15 @@ func TestLinearWholeActivations(t *testing.T) {
 			}
 		}
 		want := make([]float64, tokens*groups*n)
-		if err := projection.LinearRef(h, want); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, projection.LinearRef(h, want))
 		for _, variant := range []string{projection.VariantCM, projection.VariantCMB} {
 			t.Run(fmt.Sprint(weights, "/", act, "/", variant), func(t *testing.T) {
 				op, err := projection.NewLinearTiled(dev, linearConfig(h, variant), wholeTiling(dev, weights, act))
 				if errors.Is(err, vk.ErrMissingFeature) {
 					t.Skip(err)
-				} else if err != nil {
-					t.Fatal(err)
 				}
-				if !projection.Paired(op, h.T) {
-					t.Error("not by pairs of steps")
-				}
+				require.NoError(t, err)
+				assert.True(t, projection.Paired(op, h.T), "not by pairs of steps")
 				for i, v := range linear(t, dev, h, op, 1) {
 					if float64(v) != want[i] {
 						t.Fatalf("output %d is %g, want %g", i, v, want[i])

@@ -8,6 +8,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
@@ -66,9 +69,7 @@ func TestQInsertRef(t *testing.T) {
 	c := newQInsertCase(rand.New(rand.NewPCG(3, 4)), 9, 3)
 	pool := make([]byte, c.pages*c.layout.Stride)
 	q := slices.Clone(c.q)
-	if err := projection.QInsertRef(q, c.heads, c.kv, c.slots, c.positions, c.table, 0, pool, c.layout); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, projection.QInsertRef(q, c.heads, c.kv, c.slots, c.positions, c.table, 0, pool, c.layout))
 	for i := range 9 * c.heads {
 		sum := 0.0
 		for _, b := range q[i*projection.D:][:projection.D] {
@@ -78,12 +79,10 @@ func TestQInsertRef(t *testing.T) {
 			t.Errorf("head %d: mean square %g", i, sum/projection.D)
 		}
 	}
-	if err := projection.QInsertRef(q, 2, c.kv, c.slots, c.positions, c.table, 0, pool, c.layout); !errors.Is(err, vk.ErrArgument) {
-		t.Errorf("too few heads: %v", err)
-	}
-	if err := projection.QInsertRef(q, c.heads, c.kv, append(c.slots, 1), c.positions, c.table, 0, pool, c.layout); !errors.Is(err, vk.ErrArgument) {
-		t.Errorf("more slots than rows: %v", err)
-	}
+	assert.ErrorIs(t, projection.QInsertRef(q, 2, c.kv, c.slots, c.positions, c.table, 0, pool, c.layout), vk.ErrArgument,
+		"too few heads")
+	assert.ErrorIs(t, projection.QInsertRef(q, c.heads, c.kv, append(c.slots, 1), c.positions, c.table, 0, pool, c.layout),
+		vk.ErrArgument, "more slots than rows")
 }
 
 // The cache gets what a rotation by hand and cache.Insert make of the same rows.
@@ -93,9 +92,7 @@ func TestQInsertUnfused(t *testing.T) {
 	a := c.args(t, dev)
 	op := must[*projection.QInsert](t)(projection.NewQInsert(dev, projection.QInsertConfig{Page: 2}))
 	do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
-	if !slices.Equal(download[uint16](t, a.KV), c.kv) {
-		t.Error("KV has changed")
-	}
+	assert.True(t, slices.Equal(download[uint16](t, a.KV), c.kv), "KV has changed")
 
 	k := slices.Clone(c.kv)
 	for i, p := range c.positions {
@@ -112,15 +109,11 @@ func TestQInsertUnfused(t *testing.T) {
 	ia := cache.InsertArgs{K: upload(t, dev, tensor.BF16, k, len(c.positions), projection.D), Slots: b.Slots, Cache: b.Cache}
 	do(t, dev, func(rec *vk.Recorder) error { return insert.Record(rec, ia) })
 	want := download[byte](t, b.Cache.Pool)
-	if !bytes.Equal(download[byte](t, a.Cache.Pool), want) {
-		t.Error("the caches differ")
-	}
+	assert.True(t, bytes.Equal(download[byte](t, a.Cache.Pool), want), "the caches differ")
 	d := c.args(t, dev)
 	d.Q = tensor.Tensor{}
 	do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, d) })
-	if !bytes.Equal(download[byte](t, d.Cache.Pool), want) {
-		t.Error("the caches differ where there are no queries")
-	}
+	assert.True(t, bytes.Equal(download[byte](t, d.Cache.Pool), want), "the caches differ where there are no queries")
 }
 
 // The bits of a token do not depend on which other tokens are in the step, nor on the
@@ -139,9 +132,8 @@ func TestQInsertSplit(t *testing.T) {
 		if errors.Is(err, vk.ErrMissingFeature) {
 			t.Log(err)
 			continue
-		} else if err != nil {
-			t.Fatal(err)
 		}
+		require.NoError(t, err)
 		b := c.args(t, dev)
 		parts := upload(t, dev, tensor.BF16, c.q, n, heads, projection.D)
 		b.Q = parts
@@ -156,9 +148,8 @@ func TestQInsertSplit(t *testing.T) {
 			}
 			return nil
 		})
-		if !slices.Equal(download[uint16](t, b.Q), q) || !bytes.Equal(download[byte](t, b.Cache.Pool), pool) {
-			t.Errorf("%s: tokens one by one have other bits", v.Name)
-		}
+		assert.True(t, slices.Equal(download[uint16](t, b.Q), q) &&
+			bytes.Equal(download[byte](t, b.Cache.Pool), pool), "%s: tokens one by one have other bits", v.Name)
 	}
 }
 
@@ -190,15 +181,14 @@ func TestQInsertNorm(t *testing.T) {
 			if errors.Is(err, vk.ErrMissingFeature) {
 				t.Log(err)
 				continue
-			} else if err != nil {
-				t.Fatal(err)
 			}
+			require.NoError(t, err)
 			b := c.args(t, dev)
 			b.KV, b.KVAt, b.KVWeight = x.KV, x.KVAt, x.KVWeight
 			do(t, dev, func(rec *vk.Recorder) error { return fused.Record(rec, b) })
-			if !slices.Equal(download[uint16](t, b.Q), q) || !bytes.Equal(download[byte](t, b.Cache.Pool), pool) {
-				t.Errorf("%s, weights of %v: other bits than norm and insertion apart", v.Name, norm)
-			}
+			assert.True(t, slices.Equal(download[uint16](t, b.Q), q) &&
+				bytes.Equal(download[byte](t, b.Cache.Pool), pool),
+				"%s, weights of %v: other bits than norm and insertion apart", v.Name, norm)
 			b.KVWeight = tensor.Tensor{}
 			refuses(t, dev, "KVWeight", func(rec *vk.Recorder) error { return fused.Record(rec, b) })
 		}
@@ -214,12 +204,8 @@ func TestQInsertNoSlots(t *testing.T) {
 	pool := download[byte](t, a.Cache.Pool)
 	a.Slots.Shape = []int{0}
 	do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
-	if !bytes.Equal(download[byte](t, a.Cache.Pool), pool) {
-		t.Error("the cache has changed")
-	}
-	if slices.Equal(download[uint16](t, a.Q), c.q) {
-		t.Error("queries are as they were")
-	}
+	assert.True(t, bytes.Equal(download[byte](t, a.Cache.Pool), pool), "the cache has changed")
+	assert.False(t, slices.Equal(download[uint16](t, a.Q), c.q), "queries are as they were")
 	a.Q.Shape, a.KV.Shape, a.Positions.Shape = []int{0, 2, projection.D}, []int{0, projection.D}, []int{0}
 	do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
 }
@@ -231,9 +217,8 @@ func TestQInsertArguments(t *testing.T) {
 		"norm": {Page: 2, KVNorm: tensor.F16},
 		"size": {Page: 2, Variant: "base", MaxBytes: dev.Caps().MaxStorageBufferRange + 1},
 	} {
-		if _, err := projection.NewQInsert(dev, cfg); !errors.Is(err, vk.ErrArgument) {
-			t.Errorf("%s: %v, want an argument error", name, err)
-		}
+		_, err := projection.NewQInsert(dev, cfg)
+		assert.ErrorIs(t, err, vk.ErrArgument, name)
 	}
 	op := must[*projection.QInsert](t)(projection.NewQInsert(dev, projection.QInsertConfig{Page: 2}))
 	good := newQInsertCase(rand.New(rand.NewPCG(1, 1)), 3, 2).args(t, dev)

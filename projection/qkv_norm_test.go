@@ -1,11 +1,13 @@
 package projection_test
 
 import (
-	"errors"
 	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
@@ -23,9 +25,7 @@ func TestQKVNormRef(t *testing.T) {
 		for i := range x {
 			x[i], w[i] = numfmt.BF16Encode(float32(scale*math.Sin(float64(i+1)))), 1
 		}
-		if err := projection.QKVNormRef(x, w, 1e-12, y); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, projection.QKVNormRef(x, w, 1e-12, y))
 		sum := 0.0
 		for i, b := range y {
 			v := float64(numfmt.BF16Decode(b))
@@ -34,13 +34,9 @@ func TestQKVNormRef(t *testing.T) {
 				t.Fatalf("scale %g: value %d changed its sign", scale, i)
 			}
 		}
-		if mean := sum / projection.D; math.Abs(mean-1) > 0.01 {
-			t.Errorf("scale %g: mean square %g", scale, mean)
-		}
+		assert.False(t, math.Abs((sum/projection.D)-1) > 0.01, "scale %g: mean square %g", scale, sum/projection.D)
 	}
-	if err := projection.QKVNormRef(x[:10], w, 0, y[:10]); !errors.Is(err, vk.ErrArgument) {
-		t.Errorf("part of a row: %v", err)
-	}
+	assert.ErrorIs(t, projection.QKVNormRef(x[:10], w, 0, y[:10]), vk.ErrArgument, "part of a row")
 }
 
 // The bits of a token do not depend on which other tokens are in the step.
@@ -98,9 +94,8 @@ func TestQKVNormLanes(t *testing.T) {
 					if q == nil {
 						q, kv = gotQ, gotKV
 					}
-					if !slices.Equal(gotQ, q) || !slices.Equal(gotKV, kv) {
-						t.Errorf("rank %d, f32 %v, %s, subgroups of %d: other bits", rank, f32, v.Name, size)
-					}
+					assert.True(t, slices.Equal(gotQ, q) && slices.Equal(gotKV, kv),
+						"rank %d, f32 %v, %s, subgroups of %d: other bits", rank, f32, v.Name, size)
 				}
 			}
 		}
@@ -130,9 +125,8 @@ func TestQKVNormArguments(t *testing.T) {
 		"no rank": {}, "odd rank": {Rank: 12}, "long rank": {Rank: 8200}, "variant": {Rank: 64, Variant: "cm"},
 		"eps": {Rank: 64, Eps: -1}, "infinite eps": {Rank: 64, Eps: float32(math.Inf(1))}, "no eps": {Rank: 64, Eps: float32(math.NaN())},
 	} {
-		if _, err := projection.NewQKVNorm(dev, cfg); !errors.Is(err, vk.ErrArgument) {
-			t.Errorf("%s: %v, want an argument error", name, err)
-		}
+		_, err := projection.NewQKVNorm(dev, cfg)
+		assert.ErrorIs(t, err, vk.ErrArgument, name)
 	}
 	op := must[*projection.QKVNorm](t)(projection.NewQKVNorm(dev, projection.QKVNormConfig{Rank: 64}))
 	good := normArgs(t, dev, 64, 3)

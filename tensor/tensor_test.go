@@ -7,6 +7,9 @@ import (
 	"os"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -14,21 +17,13 @@ import (
 func device(t *testing.T) *vk.Device {
 	t.Helper()
 	in, err := vk.NewInstance(vk.InstanceOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	a, err := in.Pick(os.Getenv("VKMLA_TEST_DEVICE"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	d, err := a.Open(vk.DeviceOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() {
-		if err := errors.Join(d.Close(), in.Close()); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, errors.Join(d.Close(), in.Close()))
 	})
 	return d
 }
@@ -36,9 +31,7 @@ func device(t *testing.T) *vk.Device {
 func TestCheck(t *testing.T) {
 	d := device(t)
 	x, err := tensor.New(d, "x", tensor.BF16, 3, 512)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer x.Close()
 	long := x
 	long.Shape = []int{4, 512}
@@ -59,42 +52,30 @@ func TestCheck(t *testing.T) {
 		"rows past that": {x.Rows(2, 4), tensor.BF16, []int{2, 512}, false},
 	} {
 		err := tensor.Check("op", "x", c.t, c.dt, c.dims...)
-		if (err == nil) != c.ok || (err != nil && !errors.Is(err, vk.ErrArgument)) {
-			t.Errorf("%s: %v", name, err)
-		}
+		assert.False(t, (err == nil) != c.ok || err != nil && !errors.Is(err, vk.ErrArgument), "%s: %v", name, err)
 	}
 	for _, shape := range [][]int{{-1}, {1 << 40, 1 << 40}} {
-		if _, err := tensor.New(d, "bad", tensor.F32, shape...); !errors.Is(err, vk.ErrArgument) {
-			t.Errorf("shape %v: %v", shape, err)
-		}
+		_, err := tensor.New(d, "bad", tensor.F32, shape...)
+		assert.ErrorIs(t, err, vk.ErrArgument, "shape %v", shape)
 	}
 }
 
 func TestArena(t *testing.T) {
 	d, ctx := device(t), context.Background()
 	a, err := tensor.NewArena(d, vk.DeviceLocal, "arena", tensor.Need(tensor.U8, 3)+tensor.Need(tensor.F32, 65))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer a.Close()
 	x, err := a.Alloc(tensor.U8, 3)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	y, err := a.Alloc(tensor.F32, 65)
-	if err != nil || y.Offset%tensor.Align != 0 {
-		t.Fatalf("second tensor at %d: %v", y.Offset, err)
-	}
-	if err := errors.Join(x.Upload(ctx, []byte{1, 2, 3}), y.Upload(ctx, bytes.Repeat([]byte{9}, 260))); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err, "second tensor at %d", y.Offset)
+	require.Equal(t, uint64(0), y.Offset%tensor.Align, "second tensor at %d", y.Offset)
+	require.NoError(t, errors.Join(x.Upload(ctx, []byte{1, 2, 3}), y.Upload(ctx, bytes.Repeat([]byte{9}, 260))))
 	got := make([]byte, 3)
-	if err := x.Download(ctx, got); err != nil || !bytes.Equal(got, []byte{1, 2, 3}) {
-		t.Errorf("tensors of an arena overlap: %v, %v", got, err)
-	}
-	if _, err := a.Alloc(tensor.U8, 1); !errors.Is(err, vk.ErrOutOfDeviceMemory) {
-		t.Errorf("full arena: %v", err)
-	}
+	assert.NoError(t, x.Download(ctx, got), "tensors of an arena overlap")
+	assert.Equal(t, []byte{1, 2, 3}, got, "tensors of an arena overlap")
+	_, err = a.Alloc(tensor.U8, 1)
+	assert.ErrorIs(t, err, vk.ErrOutOfDeviceMemory, "full arena")
 }
 
 // The zero Tensor stands for an absent one: nothing can be copied to or from it.
@@ -105,21 +86,16 @@ func TestAbsent(t *testing.T) {
 		"upload": x.Upload(ctx, []byte{1}), "upload nothing": x.Upload(ctx, nil),
 		"download": x.Download(ctx, make([]byte, 1)), "download nothing": x.Download(ctx, nil),
 	} {
-		if !errors.Is(err, vk.ErrArgument) {
-			t.Errorf("%s: %v, want an argument error", name, err)
-		}
+		assert.ErrorIs(t, err, vk.ErrArgument, name)
 	}
-	if r := x.Rows(0, 1); !r.IsZero() {
-		t.Errorf("rows of an absent tensor: %v", r)
-	}
+	r := x.Rows(0, 1)
+	assert.True(t, r.IsZero(), "rows of an absent tensor: %v", r)
 	_, errNew := tensor.New(nil, "x", tensor.U8, 1)
 	_, errArena := tensor.NewArena(nil, vk.Upload, "x", 16)
 	for _, err := range []error{errNew, errArena} {
-		if !errors.Is(err, vk.ErrArgument) {
-			t.Errorf("without a device: %v, want an argument error", err)
-		}
+		assert.ErrorIs(t, err, vk.ErrArgument, "without a device")
 	}
-	if x.Mapped() != nil || x.Close() != nil || x.String() != "absent" {
-		t.Errorf("absent tensor: mapped %v, %s", x.Mapped(), x)
-	}
+	require.Nil(t, x.Mapped(), "absent tensor, %s", x)
+	require.NoError(t, x.Close(), "absent tensor, %s", x)
+	assert.Equal(t, "absent", x.String(), "absent tensor, %s", x)
 }

@@ -7,6 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -30,9 +33,7 @@ func TestABIMatchesHeaders(t *testing.T) {
 		t.Skip("no Vulkan headers installed")
 	}
 	abi, err := filepath.Abs("abi.h")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var c strings.Builder
 	c.WriteString("#include <stddef.h>\n#include <vulkan/vulkan_core.h>\n#include \"" + abi + "\"\n" + `
 #define SIZE(a, b) _Static_assert(sizeof(a) == sizeof(b), #a)
@@ -99,13 +100,9 @@ SAME(VM_STYPE_PIPELINE_EXECUTABLE_FEATURES,VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIP
 	c.WriteString("#ifdef VK_KHR_shader_bfloat16\n")
 	c.WriteString("SIZE(VmBFloat16Features,VkPhysicalDeviceShaderBfloat16FeaturesKHR);SAME(VM_STYPE_SHADER_BFLOAT16_FEATURES,VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_BFLOAT16_FEATURES_KHR);\n#endif\n")
 	file := filepath.Join(t.TempDir(), "abi_check.c")
-	if err := os.WriteFile(file, []byte(c.String()), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, []byte(c.String()), 0o644))
 	out, err := exec.Command("gcc", "-I", include, "-fsyntax-only", file).CombinedOutput()
-	if err != nil {
-		t.Errorf("abi.h differs from %s: %v\n%s", include, err, out)
-	}
+	assert.NoError(t, err, "abi.h differs from %s: %s", include, out)
 }
 
 // The validation layer reports a real mistake: the other tests rely on it.
@@ -115,23 +112,15 @@ func TestValidationSpeaks(t *testing.T) {
 	}
 	heard := 0
 	in, err := vk.NewInstance(vk.InstanceOptions{Validation: vk.ValidationCore, OnMessage: func(vk.Message) { heard++ }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer in.Close()
 	a, err := in.Pick(os.Getenv("VKMLA_TEST_DEVICE"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	d, err := a.Open(vk.DeviceOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer d.Close()
 	s, err := shaders.Get("bench_copy")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	// The kernel's push constants are 8 bytes; a layout of 4 breaks a rule.
 	k, err := d.Kernel(vk.KernelSpec{Name: s.Name, SPIRV: s.SPIRV, Bindings: []vk.Access{vk.Read, vk.Write}, PushSize: 4})
 	if err == nil {
@@ -140,7 +129,5 @@ func TestValidationSpeaks(t *testing.T) {
 	if err != nil {
 		t.Logf("kernel: %v", err)
 	}
-	if heard == 0 {
-		t.Error("a wrong pipeline layout raised no validation message")
-	}
+	assert.NotEqual(t, 0, heard, "a wrong pipeline layout raised no validation message")
 }

@@ -6,6 +6,9 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -21,28 +24,16 @@ func TestWaitForEarlierSubmission(t *testing.T) {
 		return err
 	})
 	first, err := c.Submit()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := first.Wait(ctx); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, first.Wait(ctx))
 	second, err := c.Submit()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ended, stop := context.WithCancel(ctx)
 	stop()
-	if err := first.Wait(ended); err != nil {
-		t.Errorf("first submission, while the second runs: %v", err)
-	}
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, first.Wait(ended), "first submission, while the second runs")
+	require.NoError(t, c.Close())
 	for i, p := range []*vk.Pending{first, second} {
-		if err := p.Wait(ended); err != nil {
-			t.Errorf("submission %d of closed commands: %v", i, err)
-		}
+		assert.NoError(t, p.Wait(ended), "submission %d of closed commands", i)
 	}
 }
 
@@ -59,18 +50,12 @@ func TestWaitBesideSubmitAndClose(t *testing.T) {
 		for errors.Is(err, vk.ErrBusy) {
 			p, err = c.Submit()
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		for range 3 {
 			waiting.Go(func() {
-				if err := p.Wait(ctx); err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, p.Wait(ctx))
 			})
 		}
 	}
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Close())
 }

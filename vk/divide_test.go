@@ -7,6 +7,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -15,13 +18,9 @@ import (
 func TestDivide(t *testing.T) {
 	d, ctx := open(t, vk.DeviceOptions{}), context.Background()
 	s, err := shaders.Get("num_formats")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	k, err := d.Kernel(vk.KernelSpec{Name: s.Name, SPIRV: s.SPIRV, Bindings: []vk.Access{vk.Read, vk.Write}, PushSize: 16, Divisible: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	counting := copyKernel(t, d) // reads how many workgroups there are along x
 	const groups, count = 101, 101*64 - 3
 	in, out := buffer(t, d, groups*64*4, vk.Upload), buffer(t, d, groups*64*4, vk.Readback)
@@ -58,40 +57,28 @@ func TestDivide(t *testing.T) {
 			})
 			for range 2 {
 				clear(out.Mapped())
-				if err := cmd.Run(ctx); err != nil {
-					t.Fatal(err)
-				}
-				if !bytes.Equal(out.Mapped(), want) {
-					t.Fatal("wrong result")
-				}
+				require.NoError(t, cmd.Run(ctx))
+				require.True(t, bytes.Equal(out.Mapped(), want), "wrong result")
 			}
 			var starts []int
 			for _, part := range cmd.Division() {
 				starts = append(starts, part.First)
-				if more := part.First == 3 && len(c.starts) < vk.MaxPieces || part.Operations > 1; part.Divisible != more {
-					t.Errorf("%+v", part)
-				}
+				assert.Equal(t, part.First == 3 && len(c.starts) < vk.MaxPieces || part.Operations > 1, part.Divisible,
+					"%+v", part)
 			}
-			if !slices.Equal(starts, c.starts) {
-				t.Errorf("parts begin with operations %v, want %v", starts, c.starts)
-			}
-			if times, err := cmd.PartTimes(); err != nil || len(times) != len(starts) {
-				t.Errorf("times %v, %v", times, err)
-			}
-			if cmd.Dispatches() != 2 || cmd.Operations() != 5 {
-				t.Errorf("%d launches, %d operations", cmd.Dispatches(), cmd.Operations())
-			}
+			assert.True(t, slices.Equal(starts, c.starts), "parts begin with operations %v, want %v", starts, c.starts)
+			times, err := cmd.PartTimes()
+			assert.NoError(t, err, "times %v", times)
+			assert.Equal(t, len(starts), len(times), "times %v", times)
+			require.Equal(t, 2, cmd.Dispatches())
+			assert.Equal(t, 5, cmd.Operations())
 		})
 	}
 	bad := record(t, d, func(r *vk.Recorder) error {
 		for i, err := range []error{r.Divide(vk.Pieces{}), r.SplitEach(), r.Divide(vk.Pieces{Workgroups: -1}), r.Divide(vk.Pieces{Of: map[int]int{1: 0}})} {
-			if errors.Is(err, vk.ErrArgument) != (i != 1) {
-				t.Errorf("%d: %v", i, err)
-			}
+			assert.Equal(t, i != 1, errors.Is(err, vk.ErrArgument), "%d: %v", i, err)
 		}
 		return r.Fill(b.Whole(), 7)
 	})
-	if err := bad.Run(ctx); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, bad.Run(ctx))
 }

@@ -1,9 +1,11 @@
 package vk_test
 
 import (
-	"errors"
 	"sync"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/vk"
@@ -13,18 +15,15 @@ import (
 func copies(t *testing.T, d *vk.Device, n int) []*vk.Kernel {
 	t.Helper()
 	s, err := shaders.Get("bench_copy")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	list := make([]*vk.Kernel, n)
 	for i := range list {
 		spec := vk.KernelSpec{Name: s.Name, SPIRV: s.SPIRV, Bindings: []vk.Access{vk.Read, vk.Write}, PushSize: 8, Constants: []uint32{uint32(i)}}
-		if list[i], err = d.Kernel(spec); err != nil {
-			t.Fatal(err)
-		}
-		if again, err := d.Kernel(spec); err != nil || again != list[i] {
-			t.Fatalf("the same specification again: %p, %v, want %p", again, err, list[i])
-		}
+		list[i], err = d.Kernel(spec)
+		require.NoError(t, err)
+		again, err := d.Kernel(spec)
+		require.NoError(t, err, "the same specification again")
+		require.Same(t, list[i], again, "the same specification again")
 	}
 	return list
 }
@@ -41,36 +40,28 @@ func TestKernelsCompileLater(t *testing.T) {
 	for _, k := range list[8:] {
 		for range 2 {
 			all.Go(func() {
-				if err := k.Ready(); err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, k.Ready())
 			})
 		}
 	}
 	all.Wait()
 	vk.WaitForCompilers(d)
 	for i, k := range list {
-		if !vk.Compiled(k) {
-			t.Errorf("kernel %d of %d is not compiled", i, len(list))
-		}
+		assert.True(t, vk.Compiled(k), "kernel %d of %d is not compiled", i, len(list))
 	}
 
 	list = copies(t, d, 200)[100:]
 	for _, k := range list {
 		vk.CompileLater(k)
 	}
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, d.Close())
 	left := 0
 	for _, k := range list {
 		if vk.Compiled(k) {
 			continue
 		}
 		left++
-		if err := k.Ready(); !errors.Is(err, vk.ErrClosed) {
-			t.Errorf("compile for a closed device: %v, want ErrClosed", err)
-		}
+		assert.ErrorIs(t, k.Ready(), vk.ErrClosed, "compile for a closed device")
 	}
 	t.Logf("%d of %d were left when the device was closed", left, len(list))
 }
@@ -96,9 +87,8 @@ func TestKernelsByTheirSpecification(t *testing.T) {
 		{Name: "k", SPIRV: make([]byte, 1236), Bindings: one, Divisible: true},
 	} {
 		key := vk.KernelKey(s)
-		if j, ok := seen[key]; ok {
-			t.Errorf("specification %d gives the kernel of %d", i, j)
-		}
+		j, ok := seen[key]
+		assert.False(t, ok, "specification %d gives the kernel of %d", i, j)
 		seen[key] = i
 	}
 }

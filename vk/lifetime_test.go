@@ -6,6 +6,9 @@ import (
 	"os"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -21,13 +24,10 @@ func TestWithoutDevice(t *testing.T) {
 		_, errVariant := vk.ChooseVariant("op", d.Adapter(), []vk.Variant{{Name: "base"}}, "")
 		for i, err := range []error{errBuffer, errKernel, errRecorder, errStatistics, errVariant,
 			d.Upload(ctx, vk.View{}, nil), d.Download(ctx, nil, vk.View{})} {
-			if !errors.Is(err, vk.ErrArgument) {
-				t.Errorf("call %d without a device: %v, want ErrArgument", i, err)
-			}
+			assert.ErrorIs(t, err, vk.ErrArgument, "call %d without a device", i)
 		}
-		if err := d.Close(); err != nil || d.Caps().MaxPushConstants != 0 {
-			t.Errorf("no device: %v, %v", err, d.Caps())
-		}
+		require.NoError(t, d.Close(), "no device, %v", d.Caps())
+		assert.Equal(t, uint32(0), d.Caps().MaxPushConstants, "no device, %v", d.Caps())
 	}
 	for _, r := range []*vk.Recorder{nil, {}} {
 		r.Section("none")
@@ -35,74 +35,50 @@ func TestWithoutDevice(t *testing.T) {
 		_, errEnd := r.End()
 		for i, err := range []error{errMark, errEnd, r.Fill(vk.View{}, 0), r.Copy(vk.View{}, vk.View{}),
 			r.Dispatch(vk.Dispatch{Kernel: &vk.Kernel{}}), r.Separate()} {
-			if !errors.Is(err, vk.ErrArgument) {
-				t.Errorf("call %d without a recorder: %v, want ErrArgument", i, err)
-			}
+			assert.ErrorIs(t, err, vk.ErrArgument, "call %d without a recorder", i)
 		}
 		r.Close()
 	}
 	var c *vk.Commands
 	var b *vk.Buffer
 	var in *vk.Instance
-	if err := errors.Join(c.Close(), b.Close(), in.Close(), (&vk.Instance{}).Close()); err != nil || !b.Whole().IsZero() {
-		t.Error(err, b.Whole())
-	}
+	require.NoError(t, errors.Join(c.Close(), b.Close(), in.Close(), (&vk.Instance{}).Close()), "%v", b.Whole())
+	assert.True(t, b.Whole().IsZero(), "%v", b.Whole())
 }
 
 // Objects left open when their device closes can still be closed, but no longer used.
 func TestClosedAfterTheDevice(t *testing.T) {
 	in, err := vk.NewInstance(vk.InstanceOptions{}) // the validation layer would name what was left open
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	a, err := in.Pick(os.Getenv("VKMLA_TEST_DEVICE"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	d, err := a.Open(vk.DeviceOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	b, err := d.NewBuffer(vk.BufferSpec{Label: "left", Size: 1 << 20})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	k, r := copyKernel(t, d), [2]*vk.Recorder{}
 	for i := range r {
 		if r[i], err = d.NewRecorder(); err == nil {
 			err = r[i].Dispatch(addStep(k, b.View(0, 1<<10), b.View(1<<19, 1<<10), 1))
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 	}
 	c, err := r[0].End()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	p, err := c.Submit()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := d.Close(); err == nil {
-		t.Error("Close does not report the buffer that was left open")
-	}
-	if err := p.Wait(context.Background()); err != nil {
-		t.Errorf("wait: %v", err) // the device was idle when it was closed
-	}
+	require.NoError(t, err)
+	assert.Error(t, d.Close(), "Close does not report the buffer that was left open")
+	// the device was idle when it was closed
+	assert.NoError(t, p.Wait(context.Background()), "wait")
 	_, submit := c.Submit()
 	_, times := c.Timestamps()
 	_, end := r[1].End()
 	for i, err := range []error{submit, times, end, d.Upload(context.Background(), b.View(0, 4), make([]byte, 4))} {
-		if !errors.Is(err, vk.ErrClosed) {
-			t.Errorf("call %d: %v, want ErrClosed", i, err)
-		}
+		assert.ErrorIs(t, err, vk.ErrClosed, "call %d", i)
 	}
 	r[1].Close()
-	if err := errors.Join(c.Close(), b.Close(), in.Close(), in.Close()); err != nil || len(d.MemoryInUse()) != 0 {
-		t.Errorf("%v, %v in use", err, d.MemoryInUse())
-	}
-	if _, err := a.Open(vk.DeviceOptions{}); !errors.Is(err, vk.ErrClosed) {
-		t.Errorf("open an adapter of a closed instance: %v, want ErrClosed", err)
-	}
+	require.NoError(t, errors.Join(c.Close(), b.Close(), in.Close(), in.Close()))
+	assert.Empty(t, d.MemoryInUse())
+	_, err = a.Open(vk.DeviceOptions{})
+	assert.ErrorIs(t, err, vk.ErrClosed, "open an adapter of a closed instance")
 }

@@ -1,9 +1,10 @@
 package vk_test
 
 import (
-	"errors"
-	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/vk"
 )
@@ -25,9 +26,10 @@ func TestSubgroups(t *testing.T) {
 		{"Vulkan 1.2", 32, 0, 0, false, 32, 32, false},
 	} {
 		got := vk.Subgroups(c.size, c.least, c.most, c.required)
-		if got.SubgroupSize != c.size || got.MinSubgroupSize != c.from || got.MaxSubgroupSize != c.to || got.KnowsSubgroups() != c.known {
-			t.Errorf("%s: %d (%d to %d), known %v", c.name, got.SubgroupSize, got.MinSubgroupSize, got.MaxSubgroupSize, got.KnowsSubgroups())
-		}
+		assert.True(t, got.SubgroupSize == c.size && got.MinSubgroupSize == c.from && got.MaxSubgroupSize == c.to &&
+			got.KnowsSubgroups() == c.known,
+			"%s: %d (%d to %d), known %v", c.name, got.SubgroupSize, got.MinSubgroupSize, got.MaxSubgroupSize,
+			got.KnowsSubgroups())
 	}
 }
 
@@ -36,13 +38,10 @@ func TestMaxBuffer(t *testing.T) {
 	a := *open(t, vk.DeviceOptions{}).Adapter()
 	a.Caps.MaxBuffer = 1 << 16
 	d, err := a.Open(vk.DeviceOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer d.Close()
 	buffer(t, d, 1<<16, vk.DeviceLocal).Close()
 	_, err = d.NewBuffer(vk.BufferSpec{Label: "large", Size: 1<<16 + 1})
-	if !errors.Is(err, vk.ErrOutOfDeviceMemory) || !strings.Contains(err.Error(), "a buffer has at most 65536") {
-		t.Errorf("got %v, want out of device memory", err)
-	}
+	require.ErrorIs(t, err, vk.ErrOutOfDeviceMemory)
+	assert.Contains(t, err.Error(), "a buffer has at most 65536")
 }

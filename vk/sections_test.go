@@ -7,6 +7,9 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -27,42 +30,28 @@ func TestSections(t *testing.T) {
 		return err
 	}
 	plain := record(t, d, launches)
-	if s, err := plain.Sections(); s != nil || err != nil {
-		t.Errorf("sections without timing: %v, %v", s, err)
-	}
-	if plain.Dispatches() != 5 {
-		t.Errorf("%d launches, want 5", plain.Dispatches())
-	}
+	s, err := plain.Sections()
+	assert.Nil(t, s, "sections without timing")
+	assert.NoError(t, err, "sections without timing")
+	assert.Equal(t, 5, plain.Dispatches(), "launches")
 	one := record(t, d, func(r *vk.Recorder) error { return errors.Join(r.TimeWhole(), launches(r)) })
-	if err := one.Run(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	if s, err := one.Sections(); err != nil || len(s) != 1 || s[0].Dispatches != 5 || s[0].Barriers != 4 || !(s[0].NS > 0) {
-		t.Errorf("the whole: %v, %v", s, err)
-	}
+	require.NoError(t, one.Run(context.Background()))
+	s, err = one.Sections()
+	require.NoError(t, err, "the whole: %v", s)
+	assert.True(t, len(s) == 1 && s[0].Dispatches == 5 && s[0].Barriers == 4 && s[0].NS > 0, "the whole: %v", s)
 	c := record(t, d, func(r *vk.Recorder) error { return errors.Join(r.TimeSections(), launches(r)) })
-	if _, err := c.Sections(); !errors.Is(err, vk.ErrBusy) {
-		t.Errorf("sections before a run: %v, want ErrBusy", err)
-	}
-	if err := c.Run(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	s, err := c.Sections()
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, err = c.Sections()
+	assert.ErrorIs(t, err, vk.ErrBusy, "sections before a run")
+	require.NoError(t, c.Run(context.Background()))
+	s, err = c.Sections()
+	require.NoError(t, err)
 	want := []vk.Section{{Name: "first", Dispatches: 2, Barriers: 1, Waits: []int{1}}, {Name: "second", Dispatches: 1, Barriers: 1, Waits: []int{0}},
 		{Name: "", Dispatches: 1, Barriers: 1, Waits: []int{0}}, {Name: "third", Dispatches: 1, Barriers: 1, Waits: []int{0}}, {Name: "nothing"}}
-	if len(s) != len(want) {
-		t.Fatalf("sections %v, want %v", s, want)
-	}
+	require.Len(t, s, len(want), "sections, want %v", want)
 	for i := range s {
-		if s[i].Dispatches > 0 && !(s[i].NS > 0) {
-			t.Errorf("section %d takes %g ns", i, s[i].NS)
-		}
-		if s[i].NS = 0; !reflect.DeepEqual(s[i], want[i]) {
-			t.Errorf("section %d: %v, want %v", i, s[i], want[i])
-		}
+		assert.False(t, s[i].Dispatches > 0 && !(s[i].NS > 0), "section %d takes %g ns", i, s[i].NS)
+		s[i].NS = 0
+		assert.Equal(t, want[i], s[i], "section %d", i)
 	}
 }
 
@@ -78,12 +67,11 @@ func TestSectionsOfParts(t *testing.T) {
 		}
 		return err
 	})
-	if err := c.Run(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	if s, err := c.Sections(); err != nil || len(s) != 1 || s[0].Barriers != 0 || !reflect.DeepEqual(s[0].Waits, []int{1, 2}) {
-		t.Errorf("three submissions: %+v, %v", s, err)
-	}
+	require.NoError(t, c.Run(context.Background()))
+	s, err := c.Sections()
+	require.NoError(t, err, "three submissions: %+v", s)
+	assert.True(t, len(s) == 1 && s[0].Barriers == 0 && reflect.DeepEqual(s[0].Waits, []int{1, 2}),
+		"three submissions: %+v", s)
 }
 
 // Sections keep their timestamps when parts outnumber timestamps.
@@ -107,8 +95,6 @@ func TestSectionsOfManyParts(t *testing.T) {
 			}
 			return err
 		})
-		if n := vk.TimedParts(cmd); n < c.parts {
-			t.Errorf("%s: %d parts have a time, want at least %d", name, n, c.parts)
-		}
+		assert.GreaterOrEqual(t, vk.TimedParts(cmd), c.parts, "%s: parts have a time, want at least", name)
 	}
 }

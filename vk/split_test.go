@@ -6,6 +6,9 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -42,45 +45,32 @@ func TestSplit(t *testing.T) {
 			cmd := record(t, d, func(r *vk.Recorder) error { return errors.Join(c.split(r), launches(r)) })
 			for range 2 {
 				clear(out.Mapped())
-				if err := cmd.Run(ctx); err != nil {
-					t.Fatal(err)
-				}
-				if !bytes.Equal(out.Mapped(), want) {
-					t.Fatal("wrong result")
-				}
+				require.NoError(t, cmd.Run(ctx))
+				require.True(t, bytes.Equal(out.Mapped(), want), "wrong result")
 			}
-			if cmd.Parts() != c.parts {
-				t.Errorf("%d parts, want %d", cmd.Parts(), c.parts)
-			}
+			assert.Equal(t, c.parts, cmd.Parts(), "parts")
 			times, err := cmd.PartTimes()
-			if err != nil || c.timed != (len(times) == c.parts) || !c.timed && times != nil {
-				t.Errorf("times %v, %v", times, err)
-			}
+			require.NoError(t, err, "times %v", times)
+			assert.False(t, c.timed != (len(times) == c.parts) || !c.timed && times != nil, "times %v", times)
 			for _, ns := range times {
 				if ns < 0 {
 					t.Errorf("a part takes %g ns", ns)
 				}
 			}
-			if cmd.Dispatches() != 6 {
-				t.Errorf("%d launches", cmd.Dispatches())
-			}
-			if s, err := cmd.Sections(); err != nil || len(s) > 0 && s[len(s)-1].Name != "pair" {
-				t.Errorf("sections %v, %v", s, err)
-			}
+			assert.Equal(t, 6, cmd.Dispatches(), "launches")
+			s, err := cmd.Sections()
+			require.NoError(t, err, "sections %v", s)
+			assert.False(t, len(s) > 0 && s[len(s)-1].Name != "pair", "sections %v", s)
 		})
 	}
 	late := record(t, d, func(r *vk.Recorder) error {
 		if err := launches(r); err != nil {
 			return err
 		}
-		if err := r.SplitEach(); !errors.Is(err, vk.ErrArgument) {
-			t.Errorf("split after the first command: %v", err)
-		}
+		assert.ErrorIs(t, r.SplitEach(), vk.ErrArgument, "split after the first command")
 		return nil
 	})
-	if err := late.Run(ctx); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, late.Run(ctx))
 }
 
 // Parts beyond the last timestamp have no time.
@@ -97,13 +87,10 @@ func TestSplitWithoutTimestamps(t *testing.T) {
 		}
 		return err
 	})
-	if err := cmd.Run(ctx); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, cmd.Run(ctx))
 	times, err := cmd.PartTimes()
-	if err != nil || len(times) != n {
-		t.Fatalf("%d times, %v", len(times), err)
-	}
+	require.NoError(t, err)
+	require.Equal(t, n, len(times))
 	for i, ns := range times {
 		if none := i >= 8191; none != (ns < 0) {
 			t.Fatalf("operation %d took %g ns", i, ns)
@@ -129,8 +116,6 @@ func TestSeparate(t *testing.T) {
 			}
 			return errors.Join(err, r.Dispatch(addStep(k, b.Whole(), in.Whole(), 1)))
 		})
-		if want := map[bool]int{true: 1}[separate]; c.Barriers() != want {
-			t.Errorf("%d barriers, want %d", c.Barriers(), want)
-		}
+		assert.Equal(t, map[bool]int{true: 1}[separate], c.Barriers(), "barriers")
 	}
 }

@@ -10,6 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -20,16 +23,10 @@ func TestTransferRoundTrip(t *testing.T) {
 		rng := rand.NewChaCha8([32]byte{byte(size)})
 		rng.Read(want)
 		b := buffer(t, d, uint64(size)+8, vk.DeviceLocal)
-		if err := d.Upload(ctx, b.View(4, uint64(size)), want); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, d.Upload(ctx, b.View(4, uint64(size)), want))
 		got := make([]byte, size)
-		if err := d.Download(ctx, got, b.View(4, uint64(size))); err != nil {
-			t.Fatal(err)
-		}
-		if !bytes.Equal(got, want) {
-			t.Errorf("%d bytes came back changed", size)
-		}
+		require.NoError(t, d.Download(ctx, got, b.View(4, uint64(size))))
+		assert.True(t, bytes.Equal(got, want), "%d bytes came back changed", size)
 	}
 }
 
@@ -46,30 +43,21 @@ func TestTransfersWait(t *testing.T) {
 			return errors.Join(r.Fill(b.Whole(), 1), r.Fill(b.Whole(), 2), r.Fill(b.Whole(), 7), r.Copy(out.Whole(), b.Whole()))
 		})
 		for range 2 {
-			if err := d.Upload(ctx, last(b), []byte{0, 0, 0, 0}); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := c.Submit(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, d.Upload(ctx, last(b), []byte{0, 0, 0, 0}))
+			_, err := c.Submit()
+			require.NoError(t, err)
 			var got [2][4]byte
-			err := errors.Join(d.Download(ctx, got[0][:], last(b)), d.Upload(ctx, last(b), []byte{9, 9, 9, 9}), d.Download(ctx, got[1][:], last(b)))
-			if want := [2][4]byte{{7}, {9, 9, 9, 9}}; err != nil || got != want {
-				t.Errorf("%s memory, of which the device wrote 7: %v, %v", name, got, err)
-			}
+			err = errors.Join(d.Download(ctx, got[0][:], last(b)), d.Upload(ctx, last(b), []byte{9, 9, 9, 9}), d.Download(ctx, got[1][:], last(b)))
+			assert.NoError(t, err, "%s memory, of which the device wrote 7", name)
+			assert.Equal(t, [2][4]byte{{7}, {9, 9, 9, 9}}, got, "%s memory, of which the device wrote 7", name)
 			p, err := c.Submit()
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			err = errors.Join(d.Upload(ctx, last(b), []byte{8, 8, 8, 8}), p.Wait(ctx), d.Download(ctx, got[0][:], last(out)))
-			if want := [4]byte{7}; err != nil || got[0] != want {
-				t.Errorf("%s memory, of which the device copied 7: %v, %v", name, got[0], err)
-			}
+			require.NoError(t, err, "%s memory, of which the device copied 7", name)
+			assert.Equal(t, [4]byte{7}, got[0], "%s memory, of which the device copied 7", name)
 		}
 		for _, err := range []error{d.Upload(ended, last(b), make([]byte, 4)), d.Download(ended, make([]byte, 4), last(b))} {
-			if !errors.Is(err, context.Canceled) {
-				t.Errorf("%s memory, under an ended context: %v", name, err)
-			}
+			assert.ErrorIs(t, err, context.Canceled, "%s memory, under an ended context", name)
 		}
 	}
 }
@@ -88,13 +76,9 @@ func TestOneStagingBuffer(t *testing.T) {
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
-			if err := d.Upload(context.Background(), b.Whole(), make([]byte, 64)); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, d.Upload(context.Background(), b.Whole(), make([]byte, 64)))
 		})
 	}
 	all.Wait()
-	if n := made.Load(); n != 1 {
-		t.Errorf("%d staging buffers", n)
-	}
+	assert.Equal(t, int32(1), made.Load(), "staging buffers")
 }

@@ -28,9 +28,7 @@ func open(t *testing.T, o vk.DeviceOptions) *vk.Device {
 	v, err := validation.Choose(os.Getenv(validation.Env), vk.HasValidation())
 	require.NoError(t, err)
 	in, err := vk.NewInstance(vk.InstanceOptions{AppName: "vk test", Validation: v, OnMessage: func(m vk.Message) {
-		if !validation.Late(m) {
-			t.Errorf("validation: %s", m.Text)
-		}
+		assert.True(t, validation.Late(m), "validation: %s", m.Text)
 	}})
 	require.NoError(t, err)
 	t.Cleanup(func() { in.Close() })
@@ -45,9 +43,7 @@ func open(t *testing.T, o vk.DeviceOptions) *vk.Device {
 func buffer(t *testing.T, d *vk.Device, size uint64, m vk.Memory) *vk.Buffer {
 	t.Helper()
 	b, err := d.NewBuffer(vk.BufferSpec{Label: "test", Size: size, Memory: m})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { b.Close() })
 	return b
 }
@@ -58,13 +54,9 @@ type copyPush struct{ Count, Step uint32 }
 func copyKernel(t *testing.T, d *vk.Device) *vk.Kernel {
 	t.Helper()
 	s, err := shaders.Get("bench_copy")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	k, err := d.Kernel(vk.KernelSpec{Name: s.Name, SPIRV: s.SPIRV, Bindings: []vk.Access{vk.Read, vk.Write}, PushSize: 8})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return k
 }
 
@@ -76,21 +68,15 @@ func addStep(k *vk.Kernel, dst, src vk.View, step uint32) vk.Dispatch {
 func record(t *testing.T, d *vk.Device, f func(r *vk.Recorder) error) *vk.Commands {
 	t.Helper()
 	r, err := d.NewRecorder()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if err := f(r); err != nil {
 		r.Close()
 		t.Fatal(err)
 	}
 	c, err := r.End()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, c.Close())
 	})
 	return c
 }
@@ -124,17 +110,11 @@ func TestBarriersFollowUse(t *testing.T) {
 		}
 		return nil
 	})
-	if got := chain.Barriers(); got != links {
-		t.Errorf("a chain of a fill and %d launches has %d barriers, want %d", links, got, links)
-	}
+	assert.Equal(t, links, chain.Barriers(), "a chain of a fill and %d launches has %d barriers", links, chain.Barriers())
 	for range 3 { // the same recording, again
-		if err := chain.Run(ctx); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, chain.Run(ctx))
 		got := make([]byte, size)
-		if err := d.Download(ctx, got, a.Whole()); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, d.Download(ctx, got, a.Whole()))
 		if want := words(size/4, func(int) uint32 { return 7 + links*(links-1)/2 }); !bytes.Equal(got, want) {
 			t.Fatalf("chain gave %v, want %v", got[:8], want[:8])
 		}
@@ -147,18 +127,14 @@ func TestBarriersFollowUse(t *testing.T) {
 		}
 		return r.Dispatch(addStep(k, b.View(half, half), a.View(half, half), 2)) // other bytes: free to overlap
 	})
-	if got := free.Barriers(); got != 0 {
-		t.Errorf("launches on disjoint ranges got %d barriers", got)
-	}
+	assert.Equal(t, 0, free.Barriers(), "launches on disjoint ranges got %d barriers", free.Barriers())
 	war := record(t, d, func(r *vk.Recorder) error {
 		if err := r.Dispatch(addStep(k, b.View(0, half), a.View(0, half), 1)); err != nil {
 			return err
 		}
 		return r.Fill(a.View(half-16, 32), 0) // overwrites what the launch reads
 	})
-	if got := war.Barriers(); got != 1 {
-		t.Errorf("write after read got %d barriers, want 1", got)
-	}
+	assert.Equal(t, 1, war.Barriers(), "write after read got %d barriers", war.Barriers())
 }
 
 // The recorder does not compare a command with all before it, so that the cost of one does
@@ -167,21 +143,15 @@ func TestManyCommandsAreRecordedInTurn(t *testing.T) {
 	d := open(t, vk.DeviceOptions{})
 	a, b := buffer(t, d, 1<<20, vk.DeviceLocal), buffer(t, d, 1<<20, vk.DeviceLocal)
 	r, err := d.NewRecorder()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer r.Close()
 	for i := range uint64(2000) { // ranges that are all different
-		if err := r.Copy(a.View(512*i, 256), b.View(512*i, 256)); err != nil {
-			t.Fatal(err)
-		}
-		if n := vk.Remembered(r); n > 600 {
-			t.Fatalf("%d accesses are remembered after %d copies", n, i+1)
-		}
+		require.NoError(t, r.Copy(a.View(512*i, 256), b.View(512*i, 256)))
+		require.LessOrEqual(t, vk.Remembered(r), 600, "accesses are remembered after %d copies", i+1)
 	}
-	if n := r.Barriers(); n < 4000/600 || n > 20 {
-		t.Errorf("%d barriers between copies of different ranges", n)
-	}
+	n := r.Barriers()
+	assert.GreaterOrEqual(t, n, 4000/600)
+	assert.LessOrEqual(t, n, 20)
 }
 
 func TestReachOrdersDeviceAddresses(t *testing.T) {
@@ -196,9 +166,7 @@ func TestReachOrdersDeviceAddresses(t *testing.T) {
 		x.Reach = []vk.Reach{{View: c.Whole(), Access: vk.Read}}
 		return r.Dispatch(x)
 	})
-	if cmds.Barriers() != 1 {
-		t.Errorf("%d barriers before a launch that reads filled memory, want 1", cmds.Barriers())
-	}
+	assert.Equal(t, 1, cmds.Barriers(), "barriers before a launch that reads filled memory")
 }
 
 func TestHostMemory(t *testing.T) {
@@ -208,12 +176,9 @@ func TestHostMemory(t *testing.T) {
 	c := record(t, d, func(r *vk.Recorder) error { return r.Dispatch(addStep(k, out.Whole(), in.Whole(), 1)) })
 	for round := range uint32(5) { // what changes between runs lies in a buffer
 		copy(in.Mapped(), words(1024, func(i int) uint32 { return uint32(i) * round }))
-		if err := c.Run(ctx); err != nil {
-			t.Fatal(err)
-		}
-		if want := words(1024, func(i int) uint32 { return uint32(i)*round + 1 }); !bytes.Equal(out.Mapped(), want) {
-			t.Fatalf("round %d: wrong result", round)
-		}
+		require.NoError(t, c.Run(ctx))
+		want := words(1024, func(i int) uint32 { return uint32(i)*round + 1 })
+		require.True(t, bytes.Equal(out.Mapped(), want), "round %d: wrong result", round)
 	}
 }
 
@@ -233,16 +198,13 @@ func TestTimestampsGrow(t *testing.T) {
 		_, err := r.Timestamp()
 		return err
 	})
-	if _, err := c.Timestamps(); !errors.Is(err, vk.ErrBusy) {
-		t.Errorf("timestamps before a run: %v, want ErrBusy", err)
-	}
-	if err := c.Run(ctx); err != nil {
-		t.Fatal(err)
-	}
+	_, err := c.Timestamps()
+	assert.ErrorIs(t, err, vk.ErrBusy, "timestamps before a run")
+	require.NoError(t, c.Run(ctx))
 	ns, err := c.Timestamps()
-	if err != nil || len(ns) != 4 || ns[0] != 0 || !(ns[1] > 0 && ns[2] > ns[1] && ns[3] > ns[2]) {
-		t.Errorf("timestamps %v, %v: want four that grow from 0", ns, err)
-	}
+	require.NoError(t, err, "timestamps %v: want four that grow from 0", ns)
+	assert.True(t, len(ns) == 4 && ns[0] == 0 && ns[1] > 0 && ns[2] > ns[1] && ns[3] > ns[2],
+		"timestamps %v: want four that grow from 0", ns)
 }
 
 // endsAtSecondLook is a context that has ended when Err is called for the second time.
@@ -292,18 +254,14 @@ func TestArgumentErrors(t *testing.T) {
 	k := copyKernel(t, d)
 	a, b := buffer(t, d, 1024, vk.DeviceLocal), buffer(t, d, 1024, vk.DeviceLocal)
 	closed, err := d.NewBuffer(vk.BufferSpec{Label: "closed", Size: 64})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	closed.Close()
 	s, _ := shaders.Get("bench_copy")
 	big := [3]uint32{1, d.Caps().MaxWorkgroupCount[1] + 1, 1}
 	ok := addStep(k, b.Whole(), a.Whole(), 1)
 	with := func(f func(*vk.Dispatch)) vk.Dispatch { x := ok; f(&x); return x }
 	r, err := d.NewRecorder()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer r.Close()
 	for name, c := range map[string]struct {
 		err  error
@@ -332,27 +290,21 @@ func TestArgumentErrors(t *testing.T) {
 		"odd fill":         {r.Fill(a.View(2, 4), 0), vk.ErrArgument},
 		"upload size":      {d.Upload(ctx, a.Whole(), make([]byte, 3)), vk.ErrArgument},
 	} {
-		if !errors.Is(c.err, c.want) {
-			t.Errorf("%s: got %v, want %v", name, c.err, c.want)
-		}
+		assert.ErrorIs(t, c.err, c.want, name)
 	}
-	if n := r.Barriers(); n != 0 {
-		t.Errorf("refused commands recorded %d barriers", n)
-	}
+	assert.Equal(t, 0, r.Barriers(), "refused commands recorded %d barriers", r.Barriers())
 }
 
 func TestPickAndMissing(t *testing.T) {
 	d := open(t, vk.DeviceOptions{})
 	a := d.Adapter()
 	in, err := vk.NewInstance(vk.InstanceOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer in.Close()
 	for _, sel := range []string{"", "0", a.UUID, strings.ToUpper(a.Name[:4])} {
-		if got, err := in.Pick(sel); err != nil || (sel == a.UUID && got.UUID != a.UUID) {
-			t.Errorf("pick %q: %v, %v", sel, got, err)
-		}
+		got, err := in.Pick(sel)
+		require.NoError(t, err, "pick %q: %v", sel, got)
+		assert.False(t, sel == a.UUID && got.UUID != a.UUID, "pick %q: %v", sel, got)
 	}
 	n := len(in.Adapters())
 	none := []string{"no such device", "-1"}
@@ -360,25 +312,22 @@ func TestPickAndMissing(t *testing.T) {
 		none = append(none, strconv.Itoa(n+i))
 	}
 	for _, sel := range none {
-		if got, err := in.Pick(sel); !errors.Is(err, vk.ErrNoDevice) {
-			t.Errorf("pick %q among %d devices: found one: %v, %v, want ErrNoDevice", sel, n, got != nil, err)
-		}
+		got, err := in.Pick(sel)
+		assert.ErrorIs(t, err, vk.ErrNoDevice, "pick %q among %d devices: found one: %v", sel, n, got != nil)
 	}
 	ladder := []vk.Variant{{Name: "fancy", Requires: []string{"shaderInt64", "teleport"}}, {Name: "plain"}}
-	if v, err := vk.ChooseVariant("op", a, ladder, ""); err != nil || v.Name != "plain" {
-		t.Errorf("best variant %q, %v", v.Name, err)
-	}
+	v, err := vk.ChooseVariant("op", a, ladder, "")
+	assert.NoError(t, err)
+	assert.Equal(t, "plain", v.Name)
 	_, err = vk.ChooseVariant("op", a, ladder, "fancy")
 	var m *vk.MissingError
-	if !errors.As(err, &m) || len(m.Missing) != 1 || m.Missing[0] != "teleport" || m.Device != a.Name || len(m.Available) != 1 {
-		t.Errorf("forced variant: %v", err)
-	}
-	if _, err := vk.ChooseVariant("op", a, ladder, "other"); !errors.Is(err, vk.ErrArgument) {
-		t.Errorf("unknown variant: %v", err)
-	}
-	if _, err := vk.NewInstance(vk.InstanceOptions{Library: "libno-such-vulkan.so"}); !errors.Is(err, vk.ErrNoLoader) {
-		t.Errorf("missing loader: %v", err)
-	}
+	require.ErrorAs(t, err, &m, "forced variant")
+	assert.True(t, len(m.Missing) == 1 && m.Missing[0] == "teleport" && m.Device == a.Name &&
+		len(m.Available) == 1, "forced variant")
+	_, err = vk.ChooseVariant("op", a, ladder, "other")
+	assert.ErrorIs(t, err, vk.ErrArgument, "unknown variant")
+	_, err = vk.NewInstance(vk.InstanceOptions{Library: "libno-such-vulkan.so"})
+	assert.ErrorIs(t, err, vk.ErrNoLoader, "missing loader")
 }
 
 // Each allocation is made to fail once. The caller must get the error, and nothing may stay
@@ -389,14 +338,10 @@ func TestEveryAllocationMayFail(t *testing.T) {
 		count := 0
 		d, err := func() (*vk.Device, error) {
 			in, err := vk.NewInstance(vk.InstanceOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			t.Cleanup(func() { in.Close() })
 			a, err := in.Pick(os.Getenv("VKMLA_TEST_DEVICE"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			return a.Open(vk.DeviceOptions{MemoryHook: func(uint64) error {
 				if count++; count == n+1 {
 					return no
@@ -410,19 +355,14 @@ func TestEveryAllocationMayFail(t *testing.T) {
 				err = d.Upload(context.Background(), b.Whole(), make([]byte, 64))
 				b.Close()
 			}
-			if e := d.Close(); e != nil {
-				t.Errorf("allocation %d failing leaves memory behind: %v", n, e)
-			}
+			assert.NoError(t, d.Close(), "allocation %d failing leaves memory behind", n)
 		}
 		if count <= n {
-			if err != nil || n < 3 {
-				t.Fatalf("after %d allocations: %v", count, err)
-			}
+			require.NoError(t, err, "after %d allocations", count)
+			require.GreaterOrEqual(t, n, 3, "after %d allocations", count)
 			return
 		}
-		if !errors.Is(err, no) {
-			t.Errorf("allocation %d failing gave %v", n, err)
-		}
+		assert.ErrorIs(t, err, no, "allocation %d failing", n)
 	}
 }
 
@@ -430,44 +370,27 @@ func TestPipelineCacheSurvivesDamage(t *testing.T) {
 	dir := t.TempDir()
 	build := func() {
 		in, err := vk.NewInstance(vk.InstanceOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer in.Close()
 		a, err := in.Pick(os.Getenv("VKMLA_TEST_DEVICE"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		d, err := a.Open(vk.DeviceOptions{PipelineCacheDir: dir})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := copyKernel(t, d).Ready(); err != nil {
-			t.Fatal(err)
-		}
-		if err := d.Close(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
+		require.NoError(t, copyKernel(t, d).Ready())
+		require.NoError(t, d.Close())
 	}
 	build()
 	files, _ := filepath.Glob(filepath.Join(dir, "*"))
-	if len(files) != 1 {
-		t.Fatalf("cache files: %v, want one", files)
-	}
+	require.Len(t, files, 1, "cache files")
 	good, err := os.ReadFile(files[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for name, bad := range map[string][]byte{
 		"empty": {}, "short": good[:10], "flipped": append(append([]byte{}, good[:len(good)-1]...), ^good[len(good)-1]),
 	} {
-		if err := os.WriteFile(files[0], bad, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(files[0], bad, 0o644))
 		build()
-		if now, _ := os.ReadFile(files[0]); len(now) < 40 {
-			t.Errorf("%s cache was not replaced", name)
-		}
+		now, _ := os.ReadFile(files[0])
+		assert.GreaterOrEqual(t, len(now), 40, "%s cache was not replaced", name)
 	}
 }
 
@@ -535,29 +458,19 @@ func TestGCStress(t *testing.T) {
 	for i := range rounds {
 		c := func() *vk.Commands {
 			r, err := d.NewRecorder()
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			for j := range 4 {
-				if err := r.Dispatch(addStep(k, bufs[(i+j+1)%3].View(0, 64), bufs[(i+j)%3].View(64, 64), uint32(j))); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, r.Dispatch(addStep(k, bufs[(i+j+1)%3].View(0, 64), bufs[(i+j)%3].View(64, 64), uint32(j))))
 			}
 			c, err := r.End()
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			return c
 		}()
 		for range 3 {
-			if err := c.Run(ctx); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, c.Run(ctx))
 			garbage = make([]byte, 1024)
 		}
-		if err := c.Close(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, c.Close())
 		if i%32 == 0 {
 			runtime.GC()
 		}

@@ -12,6 +12,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/internal/lab/pipelines"
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/internal/tuning"
@@ -37,9 +40,7 @@ func TestExitCodes(t *testing.T) {
 		return data
 	})
 	checkpoint := t.TempDir()
-	if err := os.WriteFile(filepath.Join(checkpoint, "config.json"), []byte("{}"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(filepath.Join(checkpoint, "config.json"), []byte("{}"), 0o600))
 	for _, c := range []struct {
 		name   string
 		args   string
@@ -107,15 +108,10 @@ func TestExitCodes(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			code, stdout, stderr := command(strings.Fields(c.args)...)
-			if code != c.code {
-				t.Errorf("exit code %d, want %d\n%s%s", code, c.code, stdout, stderr)
-			}
-			if !strings.Contains(stderr, c.stderr) || c.stderr == "" && stderr != "" || strings.Count(stderr, "\n") > 1 {
-				t.Errorf("standard error %q, want one line with %q", stderr, c.stderr)
-			}
-			if (stdout == "") != (c.code == 2) {
-				t.Errorf("standard output %q", stdout)
-			}
+			assert.Equal(t, c.code, code, "exit code, want %d\n%s%s", c.code, stdout, stderr)
+			assert.False(t, !strings.Contains(stderr, c.stderr) || c.stderr == "" && stderr != "" ||
+				strings.Count(stderr, "\n") > 1, "standard error %q, want one line with %q", stderr, c.stderr)
+			assert.Equal(t, c.code == 2, stdout == "", "standard output %q", stdout)
 		})
 	}
 }
@@ -126,25 +122,22 @@ func TestVerifyJSON(t *testing.T) {
 	var last map[string]any
 	for line := range strings.Lines(stdout) {
 		last = nil
-		if err := json.Unmarshal([]byte(line), &last); err != nil {
-			t.Fatalf("%v in %q", err, line)
-		}
+		require.NoError(t, json.Unmarshal([]byte(line), &last), "in %q", line)
 		if _, row := last["op"]; !row {
 			continue
 		}
 		for _, key := range []string{"op", "case", "variant", "class", "status", "error", "bound"} {
-			if _, ok := last[key]; !ok {
-				t.Errorf("row without %q: %s", key, line)
-			}
+			_, ok := last[key]
+			assert.True(t, ok, "row without %q: %s", key, line)
 		}
 		status[last["status"].(string)]++
 	}
-	if status["pass"] != 1 || status["fail"] != 1 || status["missing"] != 1 {
-		t.Errorf("rows: %v", status)
-	}
-	if _, row := last["op"]; row || last["ok"] != false || last["fail"] != 1.0 || last["missing"] != 1.0 || last["device"] == "" || last["profile"] != "cpu" {
-		t.Errorf("summary: %v", last)
-	}
+	require.Equal(t, 1, status["pass"], "rows: %v", status)
+	require.Equal(t, 1, status["fail"], "rows: %v", status)
+	assert.Equal(t, 1, status["missing"], "rows: %v", status)
+	_, row := last["op"]
+	assert.False(t, row || last["ok"] != false || last["fail"] != 1.0 || last["missing"] != 1.0 ||
+		last["device"] == "" || last["profile"] != "cpu", "summary: %v", last)
 }
 
 // TestVerifySeed shows that a seed repeats a run and that without one every run
@@ -154,17 +147,12 @@ func TestVerifySeed(t *testing.T) {
 		_, stdout, _ := command(append([]string{"verify", "--op", quick, "-o", "json"}, args...)...)
 		lines := strings.Split(strings.TrimSpace(stdout), "\n")
 		var v map[string]any
-		if err := json.Unmarshal([]byte(lines[len(lines)-1]), &v); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal([]byte(lines[len(lines)-1]), &v))
 		return v["seed"]
 	}
-	if s := seed("--seed", "12"); s != 12.0 {
-		t.Errorf("seed %v, want 12", s)
-	}
-	if a, b := seed(), seed(); a == b {
-		t.Errorf("two runs with the seed %v", a)
-	}
+	assert.Equal(t, 12.0, seed("--seed", "12"), "seed")
+	a, b := seed(), seed()
+	assert.False(t, a == b, "two runs with the seed %v", a)
 }
 
 func TestVerifyList(t *testing.T) {
@@ -173,9 +161,9 @@ func TestVerifyList(t *testing.T) {
 		Op, Class string
 		Variants  []string
 	}
-	if err := json.Unmarshal([]byte(stdout), &op); err != nil || op.Op != "inverse_rope" || op.Class != "E" || !slices.Equal(op.Variants, []string{"base", "da"}) {
-		t.Errorf("%v: %q", err, stdout)
-	}
+	require.NoError(t, json.Unmarshal([]byte(stdout), &op), "%q", stdout)
+	assert.True(t, op.Op == "inverse_rope" && op.Class == "E" &&
+		slices.Equal(op.Variants, []string{"base", "da"}), "%q", stdout)
 }
 
 // TestVerifyDetails shows that the table breaks lines between words, and that what is
@@ -185,14 +173,10 @@ func TestVerifyDetails(t *testing.T) {
 	rows := newTableRows(&out)
 	rows.row(verify.Row{Status: verify.Fail, Detail: strings.Repeat("x", 66) + " -1515870811"})
 	rows.end(verdict{})
-	if !strings.Contains(out.String(), "-1515870811") {
-		t.Errorf("a number in two lines:\n%s", out.String())
-	}
+	assert.Contains(t, out.String(), "-1515870811", "a number in two lines")
 	for args, want := range map[string]string{"--op nothing": "--list has them", "--variant nothing": "--list has them", "--case nothing": "c128, c4"} {
 		_, stdout, _ := command(strings.Fields("verify -o json --vectors " + golden + " --op " + quick + " " + args)...)
-		if !strings.Contains(stdout, want) {
-			t.Errorf("%s: no %q in %s", args, want, stdout)
-		}
+		assert.Contains(t, stdout, want, "%s: no", args)
 	}
 }
 
@@ -206,39 +190,28 @@ func TestPrintOp(t *testing.T) {
 	} {
 		var out bytes.Buffer
 		printOp(&out, "x", o)
-		if got := strings.Join(strings.Fields(strings.SplitAfter(out.String(), "\n")[0]), " ") + "\n"; got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
+		assert.Equal(t, want, strings.Join(strings.Fields(strings.SplitAfter(out.String(), "\n")[0]), " ")+"\n")
 	}
 }
 
 func TestInfoJSON(t *testing.T) {
 	_, stdout, _ := command("info", "-o", "json")
-	if _, same, _ := command("info", "--json"); same != stdout {
-		t.Errorf("--json gives %s", same)
-	}
+	_, same, _ := command("info", "--json")
+	assert.Equal(t, stdout, same, "--json")
 	var v struct{ Devices []deviceInfo }
-	if err := json.Unmarshal([]byte(stdout), &v); err != nil {
-		t.Fatal(err)
-	}
-	if len(v.Devices) == 0 {
-		t.Fatal("no devices")
-	}
+	require.NoError(t, json.Unmarshal([]byte(stdout), &v))
+	require.NotEmpty(t, v.Devices, "no devices")
 	for _, d := range v.Devices {
-		if p, err := tuning.Named(d.Profile.Name); err != nil || p == nil || d.Profile.Why == "" {
-			t.Errorf("%s: profile %+v: %v", d.Name, d.Profile, err)
-		}
-		if d.Name == "" || d.Driver == "" || d.APIVersion == "" || d.Limits.MaxStorageBufferRange == 0 || len(d.Features) == 0 {
-			t.Errorf("%+v", d)
-		}
+		p, err := tuning.Named(d.Profile.Name)
+		assert.NoError(t, err, "%s: profile %+v", d.Name, d.Profile)
+		assert.NotNil(t, p, "%s: profile %+v", d.Name, d.Profile)
+		assert.NotEmpty(t, d.Profile.Why, "%s: profile %+v", d.Name, d.Profile)
+		assert.False(t, d.Name == "" || d.Driver == "" || d.APIVersion == "" ||
+			d.Limits.MaxStorageBufferRange == 0 || len(d.Features) == 0, "%+v", d)
 		for name, op := range d.Ops {
-			if d.Usable && op.Runs == "" {
-				t.Errorf("%s: nothing runs on %s", name, d.Name)
-			}
+			assert.False(t, d.Usable && op.Runs == "", "%s: nothing runs on %s", name, d.Name)
 			for v, missing := range op.Missing {
-				if len(missing) == 0 {
-					t.Errorf("%s: %s does not run and nothing is missing", name, v)
-				}
+				assert.NotEmpty(t, missing, "%s: %s does not run and nothing is missing", name, v)
 			}
 		}
 	}
@@ -248,9 +221,8 @@ func TestInfoJSON(t *testing.T) {
 func TestProfile(t *testing.T) {
 	for _, args := range []string{"info -o json", "verify -o json --op " + quick, "bench -o json --batch 1 --heads 8 --topk 61 --reps 1"} {
 		code, stdout, stderr := command(strings.Fields(args + " --profile hopper")...)
-		if code != 0 || !strings.Contains(stdout, "hopper") {
-			t.Errorf("%s: exit code %d, %s%s", args, code, stdout, stderr)
-		}
+		assert.Equal(t, 0, code, "%s, %s", args, stderr)
+		assert.Contains(t, stdout, "hopper", "%s, %s", args, stderr)
 	}
 }
 
@@ -258,9 +230,8 @@ func TestInterrupt(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	var out, err bytes.Buffer
-	if code := run(ctx, []string{"verify", "--op", quick}, &out, &err); code != 2 || err.String() != "vkmla: interrupted\n" {
-		t.Errorf("exit code %d, %q", code, err.String())
-	}
+	assert.Equal(t, 2, run(ctx, []string{"verify", "--op", quick}, &out, &err))
+	assert.Equal(t, "vkmla: interrupted\n", err.String())
 }
 
 // copyGolden copies the folder of recorded cases with its files changed.
@@ -269,12 +240,8 @@ func copyGolden(t *testing.T, change func(name string, data []byte) []byte) stri
 	dir := t.TempDir()
 	for _, name := range []string{"manifest.json", quick + ".npz"} {
 		data, err := os.ReadFile(filepath.Join(golden, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, name), change(name, data), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), change(name, data), 0o600))
 	}
 	return dir
 }
@@ -287,28 +254,20 @@ func wrongGolden(t *testing.T) string {
 			return data
 		}
 		src, err := zip.NewReader(bytes.NewReader(data), int64(len(data)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		var buf bytes.Buffer
 		dst := zip.NewWriter(&buf)
 		for _, f := range src.File {
 			r, err := f.Open()
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			content, err := io.ReadAll(r)
 			r.Close()
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if f.Name == "c128.slot_mapping.npy" {
 				content[len(content)-1] ^= 1
 			}
 			w, err := dst.Create(f.Name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			w.Write(content)
 		}
 		dst.Close()
@@ -319,15 +278,10 @@ func wrongGolden(t *testing.T) string {
 // TestPipelineTable shows that no subgroup size is no number.
 func TestPipelineTable(t *testing.T) {
 	dev, close, err := openDevice("", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer close()
 	var out bytes.Buffer
-	if err := pipelineTable(&out, dev, []pipelines.Row{{Kernel: "k", Hot: true}, {Kernel: "l", Hot: true, Subgroup: 32}}, false); err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(out.String(), "| yes | - |") || !strings.Contains(out.String(), "| yes | 32 |") {
-		t.Errorf("%s", out.String())
-	}
+	require.NoError(t, pipelineTable(&out, dev, []pipelines.Row{{Kernel: "k", Hot: true}, {Kernel: "l", Hot: true, Subgroup: 32}}, false))
+	require.Contains(t, out.String(), "| yes | - |")
+	assert.Contains(t, out.String(), "| yes | 32 |")
 }

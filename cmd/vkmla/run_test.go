@@ -6,10 +6,12 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
@@ -27,9 +29,7 @@ func runFiles(t *testing.T) (model, inputs string) {
 	if err == nil {
 		err = m.Write(model, 1)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	rng := rand.New(rand.NewPCG(3, 4))
 	width := fakemodel.Config().Hidden
 	hidden := make([]float32, tokens*width)
@@ -48,35 +48,24 @@ func runFiles(t *testing.T) (model, inputs string) {
 func writeArrays(t *testing.T, path string, arrays vectors.Arrays) {
 	t.Helper()
 	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	w := vectors.NewArchiveWriter(f)
 	for name, a := range arrays {
-		if err := w.Add(name, a); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, w.Add(name, a))
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, w.Close())
+	require.NoError(t, f.Close())
 }
 
 func readArrays(t *testing.T, path string) vectors.Arrays {
 	t.Helper()
 	in, err := vectors.OpenArchive(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer in.Close()
 	all := vectors.Arrays{}
 	for _, name := range in.Names() {
-		if all[name], err = in.Array(name); err != nil {
-			t.Fatal(err)
-		}
+		all[name], err = in.Array(name)
+		require.NoError(t, err)
 	}
 	return all
 }
@@ -89,9 +78,9 @@ func TestRun(t *testing.T) {
 		runs++
 		outputs := filepath.Join(model, fmt.Sprintf("out%d.npz", runs))
 		code, stdout, stderr := command(append([]string{"run", "--model", model, "--inputs", inputs, "--outputs", outputs}, strings.Fields(more)...)...)
-		if code != exitOK || stdout != "" || stderr != "" {
-			t.Fatalf("%q: exit code %d, %q, %q", more, code, stdout, stderr)
-		}
+		require.Equal(t, exitOK, code, "%q", more)
+		require.Empty(t, stdout, "%q", more)
+		require.Empty(t, stderr, "%q", more)
 		return readArrays(t, outputs)
 	}
 	all := run("--chunk 4")
@@ -99,32 +88,32 @@ func TestRun(t *testing.T) {
 	for _, name := range []string{"L0.out", "L1.out", "L1.topk"} {
 		shapes += all[name].String() + " "
 	}
-	if len(all) != 3 || shapes != "float32 [9, 192] float32 [9, 192] int32 [9, 16] " {
-		t.Errorf("%d arrays: %s", len(all), shapes)
-	}
+	assert.Len(t, all, 3)
+	assert.Equal(t, "float32 [9, 192] float32 [9, 192] int32 [9, 16] ", shapes)
 	// bf16 and f32 inputs are the same once rounded, a prefill that is too long is all of
 	// it, and picks do not depend on how tokens are divided.
 	again := run("--chunk 4 --prefix a. --prefill 100")
-	if len(again) != 2 || !slices.Equal(again["L1.out"].Data, all["L1.out"].Data) {
-		t.Error("f32 inputs give another result than bf16 inputs")
-	}
+	require.Len(t, again, 2, "f32 inputs give another result than bf16 inputs")
+	assert.True(t, slices.Equal(again["L1.out"].Data, all["L1.out"].Data),
+		"f32 inputs give another result than bf16 inputs")
 	both := run("--prefix b. --layers 1 --chunk 4") // the sequence twice
-	if got := both["L1.out"]; got.String() != "float32 [2, 9, 192]" || string(got.Data) != strings.Repeat(string(all["L1.out"].Data), 2) || both["L1.topk"].String() != "int32 [2, 9, 16]" {
-		t.Errorf("two sequences: %v %v, or other outputs", got, both["L1.topk"])
-	}
+	got := both["L1.out"]
+	require.Equal(t, "float32 [2, 9, 192]", got.String(), "two sequences: %v %v, or other outputs", got, both["L1.topk"])
+	require.Equal(t, strings.Repeat(string(all["L1.out"].Data), 2), string(got.Data),
+		"two sequences: %v %v, or other outputs", got, both["L1.topk"])
+	assert.Equal(t, "int32 [2, 9, 16]", both["L1.topk"].String(),
+		"two sequences: %v %v, or other outputs", got, both["L1.topk"])
 	steps := run("--prefill 0 --layers 1 --keys mxfp4") // of fewer entries than are picked, all are
-	if len(steps) != 2 || !slices.Equal(steps["L1.topk"].Data, all["L1.topk"].Data) {
-		t.Errorf("single steps: %d arrays, or other picks", len(steps))
-	}
+	require.Len(t, steps, 2, "single steps, or other picks")
+	assert.True(t, slices.Equal(steps["L1.topk"].Data, all["L1.topk"].Data), "single steps, or other picks")
 }
 
 // The flags that are an engine's options get there.
 func TestRunOptions(t *testing.T) {
 	r := layerRun{f: runFlags{chunk: 7, variant: "da"}, keys: cache.IndexKeyMXFP4, path: pipeline.OutputFP8}
 	want := pipeline.EngineOptions{MaxTokens: 9, MaxStep: 7, KeepTopK: true, Keys: cache.IndexKeyMXFP4, Output: pipeline.OutputFP8, Variant: "da"}
-	if got := r.options(9); !reflect.DeepEqual(got, want) {
-		t.Errorf("%+v, want %+v", got, want)
-	}
+	got := r.options(9)
+	assert.Equal(t, want, got)
 }
 
 // A run with --expect agrees with itself, and says what does not.
@@ -134,22 +123,23 @@ func TestRunExpect(t *testing.T) {
 	run := func(more string) (code int, stdout, stderr string) {
 		return command(append([]string{"run", "--model", model, "--inputs", inputs, "--layers", "0"}, strings.Fields(more)...)...)
 	}
-	if code, _, stderr := run("--outputs " + outputs); code != exitOK {
-		t.Fatal(stderr)
-	}
-	if code, stdout, stderr := run("--expect " + outputs); code != exitOK || stderr != "" || !strings.Contains(stdout, "1 passed, 0 failed, 0 skipped, 0 missing") {
-		t.Errorf("equal outputs: exit code %d, %q, %q", code, stdout, stderr)
-	}
+	code, _, stderr := run("--outputs " + outputs)
+	require.Equal(t, exitOK, code, stderr)
+	code, stdout, stderr := run("--expect " + outputs)
+	assert.Equal(t, exitOK, code, "equal outputs")
+	assert.Empty(t, stderr, "equal outputs")
+	assert.Contains(t, stdout, "1 passed, 0 failed, 0 skipped, 0 missing", "equal outputs")
 	out := readArrays(t, outputs)["L0.out"]
 	x := out.F32()
 	x[len(x)-1] = 7
 	writeArrays(t, outputs, vectors.Arrays{"L0.out": vectors.FromF32(x, out.Shape...)})
-	if code, stdout, stderr := run("-o json --expect " + outputs); code != exitWrong || stderr != "" || !strings.Contains(stdout, "out of token 8: calc_diff") {
-		t.Errorf("a wrong number: exit code %d, %q, %q", code, stdout, stderr)
-	}
-	if code, _, stderr := run(""); code != exitUsage || !strings.Contains(stderr, "expect") {
-		t.Errorf("neither outputs nor anything expected: exit code %d, %q", code, stderr)
-	}
+	code, stdout, stderr = run("-o json --expect " + outputs)
+	assert.Equal(t, exitWrong, code, "a wrong number")
+	assert.Empty(t, stderr, "a wrong number")
+	assert.Contains(t, stdout, "out of token 8: calc_diff", "a wrong number")
+	code, _, stderr = run("")
+	assert.Equal(t, exitUsage, code, "neither outputs nor anything expected")
+	assert.Contains(t, stderr, "expect", "neither outputs nor anything expected")
 }
 
 func TestExpectation(t *testing.T) {
@@ -196,12 +186,10 @@ func TestExpectation(t *testing.T) {
 		writeArrays(t, path, arrays)
 		var text strings.Builder
 		e, err := openExpectation(runFlags{expect: path, prefix: "p.", output: "json"}, &text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := e.layer(1, "C4A", got, topk); err != nil || e.sum != c.sum || !strings.Contains(text.String(), c.says) {
-			t.Errorf("%s: %v, %+v, %s", c.about, err, e.sum, text.String())
-		}
+		require.NoError(t, err)
+		require.NoError(t, e.layer(1, "C4A", got, topk), c.about)
+		require.Equal(t, c.sum, e.sum, c.about)
+		assert.Contains(t, text.String(), c.says, c.about)
 		e.file.Close()
 	}
 }
@@ -211,9 +199,7 @@ func TestRunErrors(t *testing.T) {
 	files := "--model " + model + " --inputs " + inputs + " --outputs "
 	out := filepath.Join(model, "out.npz")
 	entries, err := os.ReadDir(model)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	before := len(entries)
 	for _, c := range []struct{ args, stderr string }{
 		{"", "required flag"},
@@ -234,11 +220,11 @@ func TestRunErrors(t *testing.T) {
 		{"--model " + model + " --inputs " + filepath.Join(model, "config.json") + " --outputs " + out, "malformed"},
 	} {
 		code, stdout, stderr := command(append([]string{"run"}, strings.Fields(c.args)...)...)
-		if code != exitUsage || stdout != "" || !strings.Contains(stderr, c.stderr) || strings.Count(stderr, "\n") != 1 {
-			t.Errorf("%s: exit code %d, %q, standard error %q, want one line with %q", c.args, code, stdout, stderr, c.stderr)
-		}
+		assert.True(t, code == exitUsage && stdout == "" && strings.Contains(stderr, c.stderr) &&
+			strings.Count(stderr, "\n") == 1,
+			"%s: exit code %d, %q, standard error %q, want one line with %q", c.args, code, stdout, stderr, c.stderr)
 	}
-	if entries, err = os.ReadDir(model); err != nil || len(entries) != before {
-		t.Errorf("files were left: %v, %v", entries, err)
-	}
+	entries, err = os.ReadDir(model)
+	assert.NoError(t, err, "files were left")
+	assert.Len(t, entries, before, "files were left")
 }

@@ -10,6 +10,9 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // What the outputs are written to stays what it is: a mode, a link, a pipe.
@@ -25,55 +28,43 @@ func TestReplaceFile(t *testing.T) {
 	}
 	replace := func(name, text string) {
 		t.Helper()
-		if err := replaceFile(at(name), put(text)); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, replaceFile(at(name), put(text)))
 	}
 	want := func(name, text string, mode os.FileMode) {
 		t.Helper()
 		data, err := os.ReadFile(at(name))
 		st, e := os.Stat(at(name))
-		if err != nil || e != nil || string(data) != text || st.Mode() != mode {
-			t.Errorf("%s: %q, %v, %v, %v, want %q, %v", name, data, st.Mode(), err, e, text, mode)
-		}
+		require.NoError(t, err, "%s: %q, %v, %v, want %q, %v", name, data, st.Mode(), e, text, mode)
+		assert.True(t, e == nil && string(data) == text && st.Mode() == mode,
+			"%s: %q, %v, %v, want %q, %v", name, data, st.Mode(), e, text, mode)
 	}
 	replace("a", "one")
 	want("a", "one", 0o640) // the umask's
-	if err := errors.Join(os.Chmod(at("a"), 0o604), os.Symlink("a", at("link")), os.Symlink("none", at("loose")), syscall.Mkfifo(at("pipe"), 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(os.Chmod(at("a"), 0o604), os.Symlink("a", at("link")),
+		os.Symlink("none", at("loose")), syscall.Mkfifo(at("pipe"), 0o600)))
 	replace("link", "two")
 	want("a", "two", 0o604)
-	if st, err := os.Lstat(at("link")); err != nil || st.Mode().Type() != fs.ModeSymlink {
-		t.Errorf("the link: %v, %v", st.Mode(), err)
-	}
+	st, err := os.Lstat(at("link"))
+	assert.NoError(t, err, "the link: %v", st.Mode())
+	assert.Equal(t, fs.ModeSymlink, st.Mode().Type(), "the link: %v", st.Mode())
 	failed := errors.New("failed")
-	if err := replaceFile(at("a"), func(w io.Writer) error { return errors.Join(put("three")(w), failed) }); !errors.Is(err, failed) {
-		t.Error(err)
-	}
+	assert.ErrorIs(t, replaceFile(at("a"), func(w io.Writer) error { return errors.Join(put("three")(w), failed) }), failed)
 	want("a", "two", 0o604)
-	if err := replaceFile(at("loose"), put("four")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a link to nothing: %v", err)
-	}
+	assert.ErrorIs(t, replaceFile(at("loose"), put("four")), fs.ErrNotExist, "a link to nothing")
 
-	if err := replaceFile(at("pipe"), put("five")); !errors.Is(err, syscall.ENXIO) {
-		t.Errorf("a pipe without a reader: %v", err)
-	}
+	assert.ErrorIs(t, replaceFile(at("pipe"), put("five")), syscall.ENXIO, "a pipe without a reader")
 	reader, err := os.OpenFile(at("pipe"), os.O_RDWR, 0) // does not wait for a writer
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer reader.Close()
 	replace("pipe", "five")
-	st, err := os.Lstat(at("pipe"))
-	if err != nil || st.Mode().Type() != fs.ModeNamedPipe {
-		t.Fatalf("the pipe: %v, %v", st.Mode(), err)
-	}
+	st, err = os.Lstat(at("pipe"))
+	require.NoError(t, err, "the pipe: %v", st.Mode())
+	require.Equal(t, fs.ModeNamedPipe, st.Mode().Type(), "the pipe: %v", st.Mode())
 	got := make([]byte, 4)
-	if _, err := io.ReadFull(reader, got); err != nil || string(got) != "five" {
-		t.Errorf("from the pipe: %q, %v", got, err)
-	}
-	if list, err := os.ReadDir(dir); err != nil || len(list) != 4 {
-		t.Errorf("files were left: %v, %v", list, err)
-	}
+	_, err = io.ReadFull(reader, got)
+	assert.NoError(t, err, "from the pipe")
+	assert.Equal(t, "five", string(got), "from the pipe")
+	list, err := os.ReadDir(dir)
+	assert.NoError(t, err, "files were left")
+	assert.Len(t, list, 4, "files were left")
 }

@@ -4,9 +4,11 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // maxLines is where a file has to be taken apart.
@@ -61,9 +63,8 @@ var further = map[string]string{
 // A shader with a variant's suffix shares the files of the one without.
 func TestStems(t *testing.T) {
 	shaders, err := filepath.Glob(filepath.Join(root(t), "shaders", "*.comp"))
-	if err != nil || len(shaders) == 0 {
-		t.Fatal("no shaders", err)
-	}
+	require.NoError(t, err, "no shaders")
+	require.NotEmpty(t, shaders, "no shaders")
 	for _, path := range shaders {
 		name := strings.TrimSuffix(filepath.Base(path), ".comp")
 		if tools[name] != "" {
@@ -85,9 +86,8 @@ func TestStems(t *testing.T) {
 			files = files[:2]
 		}
 		for _, f := range files {
-			if _, err := os.Stat(filepath.Join(root(t), dir, f)); err != nil {
-				t.Errorf("shaders/%s.comp has no %s/%s", name, dir, f)
-			}
+			_, err := os.Stat(filepath.Join(root(t), dir, f))
+			assert.NoError(t, err, "shaders/%s.comp has no %s/%s", name, dir, f)
 		}
 	}
 }
@@ -109,17 +109,14 @@ func TestBuilds(t *testing.T) {
 			continue
 		}
 		output, source := f[0], f[1]
-		if built[output] {
-			t.Errorf("builds.txt has %s twice", output)
-		}
+		assert.False(t, built[output], "builds.txt has %s twice", output)
 		built[output], sources[source] = true, true
-		if suffix, ok := strings.CutPrefix(output, strings.TrimSuffix(source, "_cm")); !ok || !slices.Contains(suffixes, suffix) {
-			t.Errorf("builds.txt: output %s of %s has a suffix that is not one of %q", output, source, suffixes)
-		}
+		suffix, ok := strings.CutPrefix(output, strings.TrimSuffix(source, "_cm"))
+		assert.True(t, ok, "builds.txt: output %s of %s has a suffix that is not one", output, source)
+		assert.Contains(t, suffixes, suffix, "builds.txt: output %s of %s has a suffix that is not one", output, source)
 		for _, p := range []string{"shaders/" + source + ".comp", "shaders/spv/" + output + ".spv"} {
-			if _, err := os.Stat(filepath.Join(root(t), p)); err != nil {
-				t.Errorf("builds.txt: %s is not there", p)
-			}
+			_, err := os.Stat(filepath.Join(root(t), p))
+			assert.NoError(t, err, "builds.txt: %s is not there", p)
 		}
 	}
 	walk(t, func(p string) {
@@ -145,12 +142,8 @@ func TestFiles(t *testing.T) {
 			return
 		}
 		text := read(t, p)
-		if n := strings.Count(text, "\n"); n > maxLines {
-			t.Errorf("%s has %d lines, more than %d", p, n, maxLines)
-		}
-		if m := leftOver.FindString(text); m != "" {
-			t.Errorf("%s contains %s", p, m)
-		}
+		assert.LessOrEqual(t, strings.Count(text, "\n"), maxLines, "%s has %d lines, more", p, strings.Count(text, "\n"))
+		assert.Empty(t, leftOver.FindString(text), "%s contains", p)
 	})
 }
 
@@ -168,9 +161,8 @@ func TestShaderHeads(t *testing.T) {
 			}
 			head.WriteString(line)
 		}
-		if !strings.Contains(strings.ToLower(head.String()), "shared memory") {
-			t.Errorf("%s: the comment it begins with does not speak of shared memory", p)
-		}
+		assert.Contains(t, strings.ToLower(head.String()), "shared memory",
+			"%s: the comment it begins with does not speak of shared memory", p)
 	})
 }
 
@@ -182,8 +174,7 @@ func TestWorkgroupCounts(t *testing.T) {
 			return
 		}
 		text := read(t, p)
-		if all, x := strings.Count(text, "gl_NumWorkGroups"), strings.Count(text, "gl_NumWorkGroups.x"); all != x {
-			t.Errorf("%s reads gl_NumWorkGroups %d times, %d of them along x", p, all, x)
-		}
+		assert.Equal(t, strings.Count(text, "gl_NumWorkGroups.x"), strings.Count(text, "gl_NumWorkGroups"),
+			"%s reads gl_NumWorkGroups %d times, of them along x", p, strings.Count(text, "gl_NumWorkGroups"))
 	})
 }

@@ -11,6 +11,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 const module = "github.com/vkmla/vkmla"
@@ -61,9 +64,7 @@ type source struct {
 func root(t *testing.T) string {
 	t.Helper()
 	dir, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return dir
 }
 
@@ -85,9 +86,7 @@ func walk(t *testing.T, visit func(path string)) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 }
 
 func sources(t *testing.T) []source {
@@ -128,9 +127,7 @@ func TestImports(t *testing.T) {
 	for _, s := range sources(t) {
 		ours, others := imports(s.file)
 		for _, o := range ours {
-			if strings.HasPrefix(o, "cmd/") {
-				t.Errorf("%s imports %s: nothing imports a command", s.path, o)
-			}
+			assert.False(t, strings.HasPrefix(o, "cmd/"), "%s imports %s: nothing imports a command", s.path, o)
 		}
 		if s.test {
 			continue
@@ -140,18 +137,14 @@ func TestImports(t *testing.T) {
 		if !public {
 			allowed, listed = mayInternal[s.dir]
 		}
-		if public && !listed {
-			t.Errorf("%s: package %s has no place in the order of imports", s.path, s.dir)
-		}
+		assert.False(t, public && !listed, "%s: package %s has no place in the order of imports", s.path, s.dir)
 		for _, o := range ours {
-			if listed && !slices.Contains(allowed, o) {
-				t.Errorf("%s imports %s; %s may import %v", s.path, o, s.dir, allowed)
-			}
+			assert.False(t, listed && !slices.Contains(allowed, o),
+				"%s imports %s; %s may import %v", s.path, o, s.dir, allowed)
 		}
 		for _, o := range others {
-			if public && !slices.Contains(foreign[s.dir], o) {
-				t.Errorf("%s imports %s, which everybody who imports the library would need", s.path, o)
-			}
+			assert.False(t, public && !slices.Contains(foreign[s.dir], o),
+				"%s imports %s, which everybody who imports the library would need", s.path, o)
 		}
 	}
 }
@@ -189,17 +182,13 @@ func TestPackagesHaveComments(t *testing.T) {
 		}
 	}
 	for dir, n := range documented {
-		if n != 1 {
-			t.Errorf("package %s has %d package comments, want 1", dir, n)
-		}
+		assert.Equal(t, 1, n, "package %s has %d package comments", dir, n)
 	}
 }
 
 func read(t *testing.T, path string) string {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(root(t), path))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return string(data)
 }

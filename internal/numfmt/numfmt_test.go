@@ -4,6 +4,9 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // nearest finds the code whose value is closest to x by searching all of them
@@ -71,19 +74,13 @@ func TestBF16(t *testing.T) {
 			}
 		}
 	}
-	if got := BF16Encode(math.Float32frombits(0xFF800001)); got != 0xFFC0 {
-		t.Errorf("negative signalling NaN: got %#04x", got)
-	}
-	if got := BF16Encode(math.MaxFloat32); got != 0x7F80 {
-		t.Errorf("largest float32: got %#04x", got)
-	}
+	assert.Equal(t, uint16(0xFFC0), BF16Encode(math.Float32frombits(0xFF800001)), "negative signalling NaN")
+	assert.Equal(t, uint16(0x7F80), BF16Encode(math.MaxFloat32), "largest float32")
 	enc := BF16EncodeSlice(nil, []float32{1, -2})
-	if dec := BF16DecodeSlice(nil, enc); dec[0] != 1 || dec[1] != -2 {
-		t.Errorf("slices: %v", dec)
-	}
-	if BF16Round(1.00390625) != 1 {
-		t.Errorf("1 + 2^-8 is a tie and must round to 1")
-	}
+	dec := BF16DecodeSlice(nil, enc)
+	require.Equal(t, float32(1), dec[0], "slices: %v", dec)
+	assert.Equal(t, float32(-2), dec[1], "slices: %v", dec)
+	assert.Equal(t, float32(1), BF16Round(1.00390625), "1 + 2^-8 is a tie and must round to 1")
 }
 
 func TestF16(t *testing.T) {
@@ -126,9 +123,7 @@ func TestF16(t *testing.T) {
 		}
 	}
 	for x, want := range map[float32]uint16{65504: 0x7BFF, 65519.996: 0x7BFF, 65520: 0x7C00, 1e9: 0x7C00, 1e-30: 0} {
-		if got := F16Encode(x); got != want {
-			t.Errorf("%g: got %#04x, want %#04x", x, got, want)
-		}
+		assert.Equal(t, want, F16Encode(x), "%g", x)
 	}
 }
 
@@ -153,12 +148,9 @@ func TestE4M3(t *testing.T) {
 			if b&0x80 != 0 {
 				want = -v
 			}
-			if math.Float64bits(got) != math.Float64bits(want) && v == v {
-				t.Errorf("decode %#02x: got %g, want %g", b, got, want)
-			}
-			if v != v && got == got {
-				t.Errorf("decode %#02x: got %g, want NaN", b, got)
-			}
+			assert.False(t, math.Float64bits(got) != math.Float64bits(want) && v == v,
+				"decode %#02x: got %g, want %g", b, got, want)
+			assert.False(t, v != v && got == got, "decode %#02x: got %g, want NaN", b, got)
 			if v == v && E4M3Encode(float32(got)) != b {
 				t.Errorf("round trip of %#02x gives %#02x", b, E4M3Encode(float32(got)))
 			}
@@ -189,9 +181,7 @@ func TestE4M3(t *testing.T) {
 		{447, 0x7e}, {448, 0x7e}, {1e9, 0x7e}, {nan, 0x7f}, {-nan, 0x7f}, {float32(math.Inf(1)), 0x7e}, {float32(math.Inf(-1)), 0xfe},
 		{math.SmallestNonzeroFloat32, 0}, {-1e-40, 0x80},
 	} {
-		if got := E4M3Encode(c.x); got != c.want {
-			t.Errorf("%g: got %#02x, want %#02x", c.x, got, c.want)
-		}
+		assert.Equal(t, c.want, E4M3Encode(c.x), "%g", c.x)
 	}
 }
 
@@ -200,15 +190,11 @@ func TestUE8M0(t *testing.T) {
 		v    float32
 		bits uint32
 	}{{E4M3InvMax, 0x3B124925}, {E2M1InvMax, 0x3E2AAAAB}, {KCacheEps, 0x38D1B717}, {ActivationEps, 0x2EDBE6FF}, {MXFP4Eps, 0x01C00000}} {
-		if got := math.Float32bits(c.v); got != c.bits {
-			t.Errorf("constant %g has bits %#08x, want %#08x", c.v, got, c.bits)
-		}
+		assert.Equal(t, c.bits, math.Float32bits(c.v), "constant %g has bits", c.v)
 	}
 	check := func(name string, eps, inv float32, m map[float32]byte) {
 		for amax, want := range m {
-			if got := UE8M0Encode(amax, eps, inv); got != want {
-				t.Errorf("%s: amax %g: got %d, want %d", name, amax, got, want)
-			}
+			assert.Equal(t, want, UE8M0Encode(amax, eps, inv), "%s: amax %g", name, amax)
 		}
 	}
 	check("E4M3", KCacheEps, E4M3InvMax, map[float32]byte{0: 105, 1e-4: 105, 0.5: 118, 1: 119, 1.75: 119, 2: 120, 3.5: 120,
@@ -216,16 +202,13 @@ func TestUE8M0(t *testing.T) {
 	check("MXFP4", MXFP4Eps, E2M1InvMax, map[float32]byte{0: 1, 0.1: 122, 0.75: 124, 1: 125, 1.5: 125, 3: 126, 6: 127, 6.03125: 128, 12: 128})
 	check("activation", ActivationEps, E4M3InvMax, map[float32]byte{0: 85})
 	for s := range 256 {
-		if got, want := float64(UE8M0Scale(byte(s))), math.Ldexp(1, s-127); got != want && s < 255 {
-			t.Errorf("scale %d: got %g, want %g", s, got, want)
-		}
-		if got, want := float64(UE8M0Inverse(byte(s))), math.Ldexp(1, 127-s); got != want && s < 254 {
-			t.Errorf("inverse %d: got %g, want %g", s, got, want)
-		}
+		got, want := float64(UE8M0Scale(byte(s))), math.Ldexp(1, s-127)
+		assert.False(t, got != want && s < 255, "scale %d: got %g, want %g", s, got, want)
+		got, want = float64(UE8M0Inverse(byte(s))), math.Ldexp(1, 127-s)
+		assert.False(t, got != want && s < 254, "inverse %d: got %g, want %g", s, got, want)
 	}
-	if !math.IsInf(float64(UE8M0Scale(255)), 1) || UE8M0Inverse(254) != 0 || UE8M0Inverse(255) != 0 {
-		t.Error("edge bytes 254 and 255")
-	}
+	assert.True(t, math.IsInf(float64(UE8M0Scale(255)), 1) && UE8M0Inverse(254) == 0 && UE8M0Inverse(255) == 0,
+		"edge bytes 254 and 255")
 }
 
 // TestUE8M0EveryBF16 holds the bit trick against the definition, the least
@@ -255,9 +238,7 @@ func TestDequantiseExact(t *testing.T) {
 	for s := 85; s <= 246; s++ {
 		for b := range 256 {
 			v := E4M3Decode(byte(b)) * UE8M0Scale(byte(s))
-			if v == v && BF16Round(v) != v {
-				t.Fatalf("byte %#02x, scale %d: %g is not a bf16 value", b, s, v)
-			}
+			require.False(t, v == v && BF16Round(v) != v, "byte %#02x, scale %d: %g is not a bf16 value", b, s, v)
 		}
 	}
 }
@@ -268,9 +249,7 @@ func TestE2M1(t *testing.T) {
 	values := []float64{0, .5, 1, 1.5, 2, 3, 4, 6}
 	for c := range 16 {
 		v := E2M1Decode(byte(c))
-		if got := E2M1Encode(v); got != byte(c) {
-			t.Errorf("round trip of %#x gives %#x", c, got)
-		}
+		assert.Equal(t, byte(c), E2M1Encode(v), "round trip")
 	}
 	for _, x := range samples(values, 50000) {
 		if x < 0 {
@@ -284,15 +263,10 @@ func TestE2M1(t *testing.T) {
 			t.Fatalf("%g: got %#x, want %#x", -x, got, want|8)
 		}
 	}
-	if got := E2M1Encode(float32(math.Copysign(0, -1))); got != 8 {
-		t.Errorf("negative zero: got %#x", got)
-	}
-	if got := E2M1Encode(float32(math.NaN())); got != 7 {
-		t.Errorf("NaN: got %#x", got)
-	}
+	assert.Equal(t, byte(8), E2M1Encode(float32(math.Copysign(0, -1))), "negative zero")
+	assert.Equal(t, byte(7), E2M1Encode(float32(math.NaN())), "NaN")
 	for b := range 256 {
-		if e, o := E2M1Unpack(byte(b)); E2M1Pack(e, o) != byte(b) {
-			t.Errorf("packing %#02x", b)
-		}
+		e, o := E2M1Unpack(byte(b))
+		assert.Equal(t, byte(b), E2M1Pack(e, o), "packing")
 	}
 }

@@ -4,6 +4,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/vk"
@@ -23,21 +26,17 @@ func TestMatrixLayout(t *testing.T) {
 	_, err := opkit.FitMatrix(caps, "f16", func(s vk.CoopMatShape) (bool, bool) {
 		m, n, k := int(s.M), int(s.N), int(s.K)
 		words, err := p.MatrixLayout(dev, opkit.CM, m, n, k, subgroup)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if words == nil {
 			t.Logf("%dx%dx%d: the lanes of %s have no equal shares of their own", m, n, k, dev.Adapter().Name)
 			return false, false
 		}
-		if len(words) != m*k+k*n+m*n {
-			t.Fatalf("%dx%dx%d: %d words", m, n, k, len(words))
-		}
+		require.Equal(t, m*k+k*n+m*n, len(words), "%dx%dx%d: words", m, n, k)
 		again := slices.Clone(words)
 		words[0]++ // which is this caller's alone
-		if got, err := p.MatrixLayout(dev, opkit.CM, m, n, k, subgroup); err != nil || !slices.Equal(got, again) {
-			t.Errorf("%dx%dx%d: %v and then %v, %v", m, n, k, again, got, err)
-		}
+		got, err := p.MatrixLayout(dev, opkit.CM, m, n, k, subgroup)
+		require.NoError(t, err, "%dx%dx%d: %v and then %v", m, n, k, again, got)
+		assert.True(t, slices.Equal(got, again), "%dx%dx%d: %v and then %v", m, n, k, again, got)
 		for i, size := range []int{m * k, k * n, m * n} {
 			one := slices.Sorted(slices.Values(again[:size]))
 			for at, w := range one {

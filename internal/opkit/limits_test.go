@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/vkmla/vkmla/internal/lab/knowncaps"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/opkit"
@@ -40,8 +42,8 @@ func TestLimits(t *testing.T) {
 		c.change(&d.Caps)
 		_, err := opkit.Package("pkg").Kernel(testkit.As(t, d), c.spec)
 		var missing *vk.MissingError
-		if c.missing == nil && err != nil || c.missing != nil && (!errors.As(err, &missing) || !slices.Equal(missing.Missing, c.missing)) {
-			t.Errorf("%s: %v, want missing %q", c.name, err, c.missing)
-		}
+		assert.False(t, c.missing == nil && err != nil ||
+			c.missing != nil && (!errors.As(err, &missing) || !slices.Equal(missing.Missing, c.missing)),
+			"%s: %v, want missing %q", c.name, err, c.missing)
 	}
 }

@@ -6,6 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/internal/lab/knowncaps"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -52,9 +55,9 @@ func TestChooseFit(t *testing.T) {
 			}
 			return nil
 		})
-		if got != c.got || !errors.Is(err, c.err) || err != nil && !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s for %d bytes, not %q: %q, %v", c.want, c.maxBytes, c.unfit, got, err)
-		}
+		assert.False(t, got != c.got || !errors.Is(err, c.err) ||
+			err != nil && !strings.Contains(err.Error(), c.says),
+			"%s for %d bytes, not %q: %q, %v", c.want, c.maxBytes, c.unfit, got, err)
 	}
 }
 
@@ -67,13 +70,13 @@ func TestFitMatrix(t *testing.T) {
 		return func(s vk.CoopMatShape) (uint32, bool) { n := s.M * s.N * s.K; return n, n <= limit }
 	}
 	for limit, want := range map[uint32]uint32{1 << 20: 4096, 4095: 2048, 2047: 1024} {
-		if n, err := FitMatrix(&h100, "f16", most(limit)); err != nil || n != want {
-			t.Errorf("up to %d: %d, %v, want %d", limit, n, err, want)
-		}
+		n, err := FitMatrix(&h100, "f16", most(limit))
+		assert.NoError(t, err, "up to %d", limit)
+		assert.Equal(t, want, n, "up to %d", limit)
 	}
-	if _, err := FitMatrix(&h100, "f16", most(1)); !errors.Is(err, vk.ErrMissingFeature) || !strings.Contains(err.Error(), "[16x16x16 16x8x16 16x8x8]") {
-		t.Errorf("no shape: %v", err)
-	}
+	_, err := FitMatrix(&h100, "f16", most(1))
+	require.ErrorIs(t, err, vk.ErrMissingFeature, "no shape")
+	assert.Contains(t, err.Error(), "[16x16x16 16x8x16 16x8x8]", "no shape")
 }
 
 // Words count only where the lanes' components are as many as their shares.
@@ -96,11 +99,7 @@ func TestLayoutWords(t *testing.T) {
 		{"zeros", []uint32{0, 0, 0}, false},
 	} {
 		got := layoutWords(m, n, k, subgroup, append(slices.Clone(words), c.lengths...))
-		if c.ok && !slices.Equal(got, words) || !c.ok && got != nil {
-			t.Errorf("%s: %v", c.name, got)
-		}
+		assert.False(t, c.ok && !slices.Equal(got, words) || !c.ok && got != nil, "%s: %v", c.name, got)
 	}
-	if got := layoutWords(4, 4, 4, 32, make([]uint32, 51)); got != nil {
-		t.Errorf("less than one for each lane: %v", got)
-	}
+	assert.Nil(t, layoutWords(4, 4, 4, 32, make([]uint32, 51)), "less than one for each lane")
 }

@@ -14,6 +14,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	st "github.com/vkmla/vkmla/internal/safetensors"
 )
 
@@ -29,17 +32,13 @@ func file(header string, n int) []byte {
 
 func write(t testing.TB, path string, data []byte) {
 	t.Helper()
-	if err := os.WriteFile(path, data, 0o666); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, data, 0o666))
 }
 
 func encode(t testing.TB, tensors ...st.Source) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	if err := st.Write(&b, map[string]string{"format": "pt"}, tensors); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, st.Write(&b, map[string]string{"format": "pt"}, tensors))
 	return b.Bytes()
 }
 
@@ -49,21 +48,18 @@ func TestParse(t *testing.T) {
 		"s":{"data_offsets":[0,4],"dtype":"F32","shape":[]},"none":{"dtype":"I64","shape":[4,0],"data_offsets":[16,16]},
 		"four":{"dtype":"F4","shape":[3,2],"data_offsets":[16,19]}}   `, 19)
 	all, err := st.Parse(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for name, want := range map[string]string{
 		"x.weight": "BF16 [2, 3] 0405060708090a0b0c0d0e0f", "s": "F32 [] 00010203", "none": "I64 [4, 0] ", "four": "F4 [3, 2] 101112"} {
-		if x := all[name]; x.Name != name || fmt.Sprintf("%v %x", x, x.Data) != want || cap(x.Data) != len(x.Data) {
-			t.Errorf("%s: %v %x, want %s", name, x, x.Data, want)
-		}
+		x := all[name]
+		require.Equal(t, name, x.Name, "%v %x", x, x.Data)
+		require.Equal(t, want, fmt.Sprintf("%v %x", x, x.Data), "%v %x", x, x.Data)
+		assert.Equal(t, len(x.Data), cap(x.Data), "%v %x", x, x.Data)
 	}
-	if len(all) != 4 {
-		t.Errorf("%d tensors", len(all))
-	}
-	if all, err := st.Parse(file("{}", 0)); err != nil || len(all) != 0 {
-		t.Error(all, err)
-	}
+	assert.Len(t, all, 4, "tensors")
+	all, err = st.Parse(file("{}", 0))
+	assert.NoError(t, err)
+	assert.Empty(t, all)
 }
 
 func TestParseRefuses(t *testing.T) {
@@ -119,9 +115,8 @@ func TestParseRefuses(t *testing.T) {
 		"the same bytes":        file(two("[0,4]", "[0,4]"), 4),
 		"nesting":               file(`{"x":`+strings.Repeat("[", 20000)+strings.Repeat("]", 20000)+"}", 0),
 	} {
-		if all, err := st.Parse(f); !errors.Is(err, st.ErrFormat) {
-			t.Errorf("%s: %v, %v", name, all, err)
-		}
+		all, err := st.Parse(f)
+		assert.ErrorIs(t, err, st.ErrFormat, "%s: %v", name, all)
 	}
 }
 
@@ -129,12 +124,10 @@ func TestWrite(t *testing.T) {
 	data := []byte{1, 2, 3, 4, 5, 6}
 	f := encode(t, st.Bytes("a", st.BF16, data, 3), st.Bytes("b", st.F8E8M0, data[:1]), st.Bytes("c", st.U8, nil, 0))
 	all, err := st.Parse(f)
-	if err != nil || len(all) != 3 || !bytes.Equal(all["a"].Data, data) || all["b"].String() != "F8_E8M0 []" || all["c"].String() != "U8 [0]" {
-		t.Errorf("%v, %v", all, err)
-	}
-	if n := binary.LittleEndian.Uint64(f); n%8 != 0 {
-		t.Errorf("data begin at %d", 8+n)
-	}
+	require.NoError(t, err, "%v", all)
+	assert.True(t, len(all) == 3 && bytes.Equal(all["a"].Data, data) && all["b"].String() == "F8_E8M0 []" &&
+		all["c"].String() == "U8 [0]", "%v", all)
+	assert.Equal(t, uint64(0), binary.LittleEndian.Uint64(f)%8, "data begin at %d", 8+binary.LittleEndian.Uint64(f))
 	for name, list := range map[string][]st.Source{
 		"twice":        {st.Bytes("a", st.U8, data, 6), st.Bytes("a", st.U8, data, 6)},
 		"metadata":     {st.Bytes("__metadata__", st.U8, data, 6)},
@@ -144,13 +137,9 @@ func TestWrite(t *testing.T) {
 		"too few":      {st.Bytes("a", st.U8, data, 7)},
 		"too many":     {st.Bytes("a", st.U8, data, 5)},
 	} {
-		if err := st.Write(io.Discard, nil, list); !errors.Is(err, st.ErrFormat) {
-			t.Errorf("%s: %v", name, err)
-		}
+		assert.ErrorIs(t, st.Write(io.Discard, nil, list), st.ErrFormat, name)
 	}
-	if err := st.Write(failing{}, nil, []st.Source{st.Bytes("a", st.U8, data, 6)}); !errors.Is(err, io.ErrClosedPipe) {
-		t.Error(err)
-	}
+	assert.ErrorIs(t, st.Write(failing{}, nil, []st.Source{st.Bytes("a", st.U8, data, 6)}), io.ErrClosedPipe)
 }
 
 type failing struct{}
@@ -162,29 +151,20 @@ func TestOpen(t *testing.T) {
 	path := filepath.Join(dir, "a.safetensors")
 	write(t, path, encode(t, st.Bytes("a", st.U8, []byte{7, 8}, 2)))
 	f, err := st.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if x := f.Tensors["a"]; !bytes.Equal(x.Data, []byte{7, 8}) {
-		t.Error(x)
-	}
-	if err := errors.Join(f.Close(), f.Close()); err != nil {
-		t.Error(err)
-	}
-	if _, err := st.Open(filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) {
-		t.Error(err)
-	}
-	if _, err := st.Open(dir); !errors.Is(err, fs.ErrInvalid) {
-		t.Error(err)
-	}
+	require.NoError(t, err)
+	assert.Equal(t, []byte{7, 8}, f.Tensors["a"].Data, "%v", f.Tensors["a"])
+	assert.NoError(t, errors.Join(f.Close(), f.Close()))
+	_, err = st.Open(filepath.Join(dir, "none"))
+	assert.ErrorIs(t, err, fs.ErrNotExist)
+	_, err = st.Open(dir)
+	assert.ErrorIs(t, err, fs.ErrInvalid)
 	write(t, path, nil)
-	if _, err := st.Open(path); !errors.Is(err, st.ErrFormat) {
-		t.Error(err)
-	}
+	_, err = st.Open(path)
+	assert.ErrorIs(t, err, st.ErrFormat)
 	write(t, path, file("{}", 3))
-	if _, err := st.Open(path); !errors.Is(err, st.ErrFormat) || !strings.Contains(err.Error(), path) {
-		t.Error(err)
-	}
+	_, err = st.Open(path)
+	require.ErrorIs(t, err, st.ErrFormat)
+	assert.Contains(t, err.Error(), path)
 }
 
 // A file that is cut while it is mapped must not take the program with it.
@@ -193,13 +173,9 @@ func TestGuard(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.safetensors")
 	write(t, path, encode(t, st.Bytes("a", st.U8, make([]byte, n), n)))
 	f, err := st.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer f.Close()
-	if err := os.Truncate(path, 4096); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Truncate(path, 4096))
 	sum := 0
 	err = st.Guard(func() error {
 		for _, b := range f.Tensors["a"].Data {
@@ -207,46 +183,36 @@ func TestGuard(t *testing.T) {
 		}
 		return nil
 	})
-	if !errors.Is(err, st.ErrFormat) {
-		t.Error(err)
-	}
-	if err := st.Guard(func() error { return io.EOF }); err != io.EOF {
-		t.Error(err)
-	}
+	assert.ErrorIs(t, err, st.ErrFormat)
+	err = st.Guard(func() error { return io.EOF })
+	assert.True(t, err == io.EOF, "%v", err)
 	defer func() {
-		if recover() != "other" {
-			t.Error("Guard kept a panic that is not its own")
-		}
+		assert.Equal(t, "other", recover(), "Guard kept a panic that is not its own")
 	}()
 	_ = st.Guard(func() error { panic("other") })
 }
 
 func TestModel(t *testing.T) {
-	if _, err := st.OpenModel(t.TempDir()); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "neither "+st.IndexName+" nor "+st.SingleName) {
-		t.Error(err)
-	}
+	_, err := st.OpenModel(t.TempDir())
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	assert.Contains(t, err.Error(), "neither "+st.IndexName+" nor "+st.SingleName)
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, st.SingleName), encode(t, st.Bytes("a", st.U8, []byte{1}, 1)))
 	check := func(want map[string]byte) {
 		t.Helper()
 		m, err := st.OpenModel(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := m.Names(); !slices.Equal(got, slices.Sorted(maps.Keys(want))) {
-			t.Error(got)
-		}
+		require.NoError(t, err)
+		got := m.Names()
+		assert.True(t, slices.Equal(got, slices.Sorted(maps.Keys(want))), "%v", got)
 		for name, v := range want {
-			if x, err := m.Tensor(name); err != nil || x.Data[0] != v || !m.Has(name) || m.File(name) == "" {
-				t.Errorf("%v, %v", x, err)
-			}
+			x, err := m.Tensor(name)
+			require.NoError(t, err, "%v", x)
+			assert.False(t, x.Data[0] != v || !m.Has(name) || m.File(name) == "", "%v", x)
 		}
-		if _, err := m.Tensor("none"); !errors.Is(err, st.ErrFormat) || m.Has("none") || m.File("none") != "" {
-			t.Error(err)
-		}
-		if err := errors.Join(m.Close(), m.Close()); err != nil {
-			t.Error(err)
-		}
+		_, err = m.Tensor("none")
+		require.ErrorIs(t, err, st.ErrFormat)
+		assert.False(t, m.Has("none") || m.File("none") != "")
+		assert.NoError(t, errors.Join(m.Close(), m.Close()))
 	}
 	check(map[string]byte{"a": 1})
 	write(t, filepath.Join(dir, "1.safetensors"), encode(t, st.Bytes("b", st.U8, []byte{2}, 1), st.Bytes("unlisted", st.U8, []byte{9}, 1)))
@@ -274,22 +240,17 @@ func TestModelRefuses(t *testing.T) {
 		"more":           `{"weight_map":{"b":"1.safetensors"}}{}`,
 	} {
 		write(t, filepath.Join(dir, st.IndexName), []byte(index))
-		if _, err := st.OpenModel(dir); !errors.Is(err, st.ErrFormat) {
-			t.Errorf("%s: %v", name, err)
-		}
+		_, err := st.OpenModel(dir)
+		assert.ErrorIs(t, err, st.ErrFormat, name)
 	}
 	write(t, filepath.Join(dir, st.IndexName), []byte(`{"weight_map":{"b":"2.safetensors","c":"1.safetensors"}}`))
 	m, err := st.OpenModel(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer m.Close()
-	if _, err := m.Tensor("b"); !errors.Is(err, fs.ErrNotExist) {
-		t.Error(err)
-	}
-	if _, err := m.Tensor("c"); !errors.Is(err, st.ErrFormat) {
-		t.Error(err)
-	}
+	_, err = m.Tensor("b")
+	assert.ErrorIs(t, err, fs.ErrNotExist)
+	_, err = m.Tensor("c")
+	assert.ErrorIs(t, err, st.ErrFormat)
 }
 
 // What Parse accepts is consistent: every tensor has the bytes it needs, and
@@ -303,9 +264,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		all, err := st.Parse(data)
 		if err != nil {
-			if !errors.Is(err, st.ErrFormat) {
-				t.Errorf("untyped error %v", err)
-			}
+			assert.ErrorIs(t, err, st.ErrFormat, "untyped error")
 			return
 		}
 		total := uint64(0)
@@ -314,14 +273,12 @@ func FuzzParse(f *testing.F) {
 			for _, d := range x.Shape {
 				n *= uint64(d)
 			}
-			if x.Name != name || n != 8*uint64(len(x.Data)) {
-				t.Errorf("%q: %v with %d bytes", name, x, len(x.Data))
-			}
+			require.Equal(t, name, x.Name, "%v with %d bytes", x, len(x.Data))
+			assert.Equal(t, 8*uint64(len(x.Data)), n, "%v with %d bytes", x, len(x.Data))
 			total += uint64(len(x.Data))
 		}
-		if want := uint64(len(data)) - 8 - binary.LittleEndian.Uint64(data); total != want {
-			t.Errorf("%d of %d bytes", total, want)
-		}
+		assert.Equal(t, uint64(len(data))-8-binary.LittleEndian.Uint64(data), total,
+			"%d of %d bytes", total, uint64(len(data))-8-binary.LittleEndian.Uint64(data))
 	})
 }
 
@@ -333,15 +290,12 @@ func FuzzIndex(f *testing.F) {
 		write(t, filepath.Join(dir, st.IndexName), data)
 		m, err := st.OpenModel(dir)
 		if err != nil {
-			if !errors.Is(err, st.ErrFormat) {
-				t.Errorf("untyped error %v", err)
-			}
+			assert.ErrorIs(t, err, st.ErrFormat, "untyped error")
 			return
 		}
 		for _, name := range m.Names() {
-			if file := m.File(name); filepath.Base(file) != file || !filepath.IsLocal(file) {
-				t.Errorf("%q leads to %q", name, file)
-			}
+			file := m.File(name)
+			assert.True(t, filepath.Base(file) == file && filepath.IsLocal(file), "%q leads to %q", name, file)
 		}
 		m.Close()
 	})

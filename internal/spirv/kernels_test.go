@@ -5,6 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/internal/spirv"
 	"github.com/vkmla/vkmla/shaders"
 )
@@ -28,19 +31,13 @@ var beyondCapabilities = []string{"coopmat.f16.f32", "coopmat.bf16.f32", "subgro
 // listed with, and against the limits above.
 func TestKernels(t *testing.T) {
 	names := shaders.Names()
-	if len(names) == 0 {
-		t.Fatal("no kernels")
-	}
+	require.NotEmpty(t, names, "no kernels")
 	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
 			k, err := shaders.Get(name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			m, err := spirv.Parse(k.SPIRV)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			checkFeatures(t, m, k.Requires)
 			checkSizes(t, name, m)
 			checkBindings(t, m)
@@ -50,13 +47,9 @@ func TestKernels(t *testing.T) {
 
 func checkFeatures(t *testing.T, m *spirv.Module, requires []string) {
 	uses, err := m.Features()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, f := range uses {
-		if !slices.Contains(requires, f) {
-			t.Errorf("uses %s, which shaders/requires.go does not list", f)
-		}
+		assert.Contains(t, requires, f, "uses, which shaders/requires.go does not list")
 	}
 	for _, f := range requires {
 		if !slices.Contains(uses, f) && !slices.Contains(beyondCapabilities, f) {
@@ -64,44 +57,32 @@ func checkFeatures(t *testing.T, m *spirv.Module, requires []string) {
 		}
 	}
 	matrix := slices.ContainsFunc(requires, func(f string) bool { return strings.HasPrefix(f, "coopmat.") })
-	if m.HasCapability(spirv.CooperativeMatrix) && !matrix {
-		t.Error("uses cooperative matrices and lists no shape, such as coopmat.f16.f32")
-	}
-	if v := m.Version; v[0] != 1 || v[1] > 6 || v[1] > 5 && len(requires) == 0 {
-		t.Errorf("SPIR-V %d.%d; a Vulkan 1.2 device takes up to 1.5", v[0], v[1])
-	}
+	assert.False(t, m.HasCapability(spirv.CooperativeMatrix) && !matrix,
+		"uses cooperative matrices and lists no shape, such as coopmat.f16.f32")
+	assert.False(t, m.Version[0] != 1 || m.Version[1] > 6 || m.Version[1] > 5 && len(requires) == 0,
+		"SPIR-V %d.%d; a Vulkan 1.2 device takes up to 1.5", m.Version[0], m.Version[1])
 }
 
 func checkSizes(t *testing.T, name string, m *spirv.Module) {
 	matrix := m.HasCapability(spirv.CooperativeMatrix)
 	shared, err := m.SharedBytes()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	limit := baseShared
 	if matrix {
 		limit = matrixShared
 	}
-	if shared > limit {
-		t.Errorf("%d bytes of shared memory, at most %d", shared, limit)
-	}
+	assert.LessOrEqual(t, shared, limit, "bytes of shared memory, at most")
 	size, err := m.LocalSize()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	n := size[0] * size[1] * size[2]
 	// The peak measurements of the benchmark are not part of what has to run
 	// everywhere.
-	if n > maxInvocations && !matrix && !strings.HasPrefix(name, "bench_") {
-		t.Errorf("%d invocations in a workgroup, at most %d", n, maxInvocations)
-	}
+	assert.False(t, n > maxInvocations && !matrix && !strings.HasPrefix(name, "bench_"),
+		"%d invocations in a workgroup, at most %d", n, maxInvocations)
 	for _, p := range m.Push {
-		if p.Offset+p.Size > maxPush {
-			t.Errorf("push constant %s ends at byte %d, at most %d", p.Name, p.Offset+p.Size, maxPush)
-		}
-		if p.Name == "" {
-			t.Error("a push constant without a name: the module was stripped, so Go structs cannot be compared")
-		}
+		assert.LessOrEqual(t, p.Offset+p.Size, uint32(maxPush), "push constant %s ends at byte, at most", p.Name)
+		assert.NotEmpty(t, p.Name,
+			"a push constant without a name: the module was stripped, so Go structs cannot be compared")
 	}
 	for i, c := range m.Constants {
 		if c.ID != uint32(i) {
@@ -114,11 +95,8 @@ func checkSizes(t *testing.T, name string, m *spirv.Module) {
 // checkBindings demands one set, with each binding used once.
 func checkBindings(t *testing.T, m *spirv.Module) {
 	for i, b := range m.Bindings {
-		if b.Set != 0 || i > 0 && m.Bindings[i-1].Binding == b.Binding {
-			t.Errorf("binding %+v: all belong to set 0, each number once", b)
-		}
-		if b.ReadOnly && b.WriteOnly {
-			t.Errorf("binding %+v can neither be read nor written", b)
-		}
+		assert.False(t, b.Set != 0 || i > 0 && m.Bindings[i-1].Binding == b.Binding,
+			"binding %+v: all belong to set 0, each number once", b)
+		assert.False(t, b.ReadOnly && b.WriteOnly, "binding %+v can neither be read nor written", b)
 	}
 }

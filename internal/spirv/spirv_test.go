@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // module assembles words into a module.
@@ -59,31 +62,25 @@ func example(more ...[]uint32) []byte {
 
 func TestParse(t *testing.T) {
 	m, err := Parse(example())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	got := fmt.Sprint(m.Version, m.EntryPoint, m.Capabilities, m.Extensions, m.Push, m.Bindings, m.Constants)
 	want := "[1 5]main[Shader Int64] [SPV_X] [{first_word 0 4} {addr 8 8}] [{0 3 pool true false}] [{0 PAGE 64} {1  1}]"
-	if got != want {
-		t.Errorf("got  %s\nwant %s", got, want)
-	}
-	if s, err := m.LocalSize(); err != nil || s != [3]uint32{8, 4, 2} {
-		t.Error(s, err)
-	}
+	assert.Equal(t, want, got)
+	s, err := m.LocalSize()
+	assert.NoError(t, err)
+	assert.Equal(t, [3]uint32{8, 4, 2}, s)
 	for _, c := range []struct {
 		constants []uint32
 		want      int
 	}{{nil, 64 * 3 * 16}, {[]uint32{2}, 2 * 3 * 16}} {
-		if n, err := m.SharedBytes(c.constants...); err != nil || n != c.want {
-			t.Errorf("shared memory with %v: %d, %v, want %d", c.constants, n, err, c.want)
-		}
+		n, err := m.SharedBytes(c.constants...)
+		assert.NoError(t, err, "shared memory with %v", c.constants)
+		assert.Equal(t, c.want, n, "shared memory with %v", c.constants)
 	}
-	if f, err := m.Features(); err != nil || fmt.Sprint(f) != "[shaderInt64]" {
-		t.Error(f, err)
-	}
-	if !m.HasCapability(Shader) || m.HasCapability(Float16) {
-		t.Error("capabilities")
-	}
+	f, err := m.Features()
+	assert.NoError(t, err, "%v", f)
+	assert.Equal(t, "[shaderInt64]", fmt.Sprint(f), "%v", f)
+	assert.False(t, !m.HasCapability(Shader) || m.HasCapability(Float16), "capabilities")
 }
 
 func TestLocalSizeOfConstants(t *testing.T) {
@@ -92,15 +89,13 @@ func TestLocalSizeOfConstants(t *testing.T) {
 		"built-in": {op(opDecorate, 40, decorationBuiltIn, builtInWorkgroupSize), op(opSpecConstantComposite, 2, 40, 31, 33, 33)},
 	} {
 		m, err := Parse(example(mode...))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if s, err := m.LocalSize(); err != nil || s != [3]uint32{64, 3, 3} {
-			t.Errorf("%s: %v %v", name, s, err)
-		}
-		if s, err := m.LocalSize(7); err != nil || s != [3]uint32{7, 3, 3} {
-			t.Errorf("%s with 7: %v %v", name, s, err)
-		}
+		require.NoError(t, err)
+		s, err := m.LocalSize()
+		assert.NoError(t, err, name)
+		assert.Equal(t, [3]uint32{64, 3, 3}, s, name)
+		s, err = m.LocalSize(7)
+		assert.NoError(t, err, "%s with 7", name)
+		assert.Equal(t, [3]uint32{7, 3, 3}, s, "%s with 7", name)
 	}
 }
 
@@ -120,12 +115,10 @@ func TestEval(t *testing.T) {
 		{opBitwiseOr, []uint32{31, 33}, 67}, {opBitwiseXor, []uint32{31, 31}, 0}, {opBitwiseAnd, []uint32{31, 33}, 0}, {opUConvert, []uint32{31}, 64},
 	} {
 		m, err := Parse(example(op(opConstant, 4, 41, 1<<32-5), op(opSpecConstantOp, append([]uint32{2, 50, c.op}, c.args...)...)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if v, err := m.eval(50, nil, 0); err != nil || v != c.want {
-			t.Errorf("operation %d: %d, %v, want %d", c.op, v, err, c.want)
-		}
+		require.NoError(t, err)
+		v, err := m.eval(50, nil, 0)
+		assert.NoError(t, err, "operation %d", c.op)
+		assert.Equal(t, c.want, v, "operation %d", c.op)
 	}
 	for name, in := range map[string][]uint32{
 		"unknown operation": op(opSpecConstantOp, 2, 50, 9999, 31),
@@ -135,12 +128,9 @@ func TestEval(t *testing.T) {
 		"extract":           op(opSpecConstantOp, 2, 50, opCompositeExtract, 31, 0),
 	} {
 		m, err := Parse(example(in))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if v, err := m.eval(50, nil, 0); err == nil {
-			t.Errorf("%s: %d", name, v)
-		}
+		require.NoError(t, err)
+		v, err := m.eval(50, nil, 0)
+		assert.Error(t, err, "%s: %d", name, v)
 	}
 }
 
@@ -155,17 +145,13 @@ func TestParseErrors(t *testing.T) {
 		"no entry point": module(op(opCapability, 1)),
 		"cut":            example()[:len(example())-4],
 	} {
-		if m, err := Parse(code); err == nil || !strings.HasPrefix(err.Error(), "spirv: ") {
-			t.Errorf("%s: %v %v", name, m, err)
-		}
+		m, err := Parse(code)
+		assert.False(t, err == nil || !strings.HasPrefix(err.Error(), "spirv: "), "%s: %v %v", name, m, err)
 	}
 	m, err := Parse(example(op(opCapability, 77)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := m.Features(); err == nil || !strings.Contains(err.Error(), "Capability(77)") {
-		t.Error(err)
-	}
+	require.NoError(t, err)
+	_, err = m.Features()
+	assert.ErrorContains(t, err, "Capability(77)")
 }
 
 func TestComparePush(t *testing.T) {
@@ -174,9 +160,7 @@ func TestComparePush(t *testing.T) {
 		_         uint32
 		Addr      uint64
 	}
-	if err := ComparePush(example(), good{}); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, ComparePush(example(), good{}))
 	for name, s := range map[string]any{
 		"order":     struct{ addr, firstWord uint64 }{},
 		"name":      struct{ first uint32 }{},
@@ -185,16 +169,10 @@ func TestComparePush(t *testing.T) {
 		"too many":  struct{ firstWord, _, addr, more uint64 }{},
 		"no struct": 3,
 	} {
-		if err := ComparePush(example(), s); err == nil {
-			t.Errorf("%s: no error", name)
-		}
+		assert.Error(t, ComparePush(example(), s), "%s: no error", name)
 	}
-	if err := ComparePush(nil, good{}); err == nil {
-		t.Error("no module, no error")
-	}
+	assert.Error(t, ComparePush(nil, good{}), "no module, no error")
 	for in, want := range map[string]string{"a": "a", "pool_stride": "poolStride", "scale_log2e": "scaleLog2e", "Push": "push", "_x_y": "xY", "": ""} {
-		if got := CamelCase(in); got != want {
-			t.Errorf("%q: %q, want %q", in, got, want)
-		}
+		assert.Equal(t, want, CamelCase(in), "%q", in)
 	}
 }

@@ -15,6 +15,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
@@ -36,9 +39,7 @@ func fake(t testing.TB, o fakemodel.Options) *fakemodel.Model {
 func openFake(t testing.TB, m *fakemodel.Model, shards int, o model.CheckpointOptions) (*model.Checkpoint, error) {
 	t.Helper()
 	dir := t.TempDir()
-	if err := m.Write(dir, shards); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, m.Write(dir, shards))
 	c, err := model.Open(dir, o)
 	if err == nil {
 		t.Cleanup(func() { c.Close() })
@@ -82,9 +83,10 @@ func decode(t *testing.T, m *model.Matrix) []float32 {
 	if m.ScaleF32 {
 		size[1] *= 4
 	}
-	if len(data) != size[0] || len(scales) != size[1] {
-		t.Fatalf("%s: %v [%d, %d] has %d bytes and %d of scales, want %v", m.Name, m.Format, m.N, m.K, len(data), len(scales), size)
-	}
+	require.Equal(t, size[0], len(data),
+		"%s: %v [%d, %d] has %d bytes and %d of scales, want %v", m.Name, m.Format, m.N, m.K, len(data), len(scales), size)
+	require.Equal(t, size[1], len(scales),
+		"%s: %v [%d, %d] has %d bytes and %d of scales, want %v", m.Name, m.Format, m.N, m.K, len(data), len(scales), size)
 	for i := range v {
 		switch m.Format {
 		case model.FormatBF16:
@@ -114,9 +116,7 @@ func compare(t *testing.T, m *fakemodel.Model, c *model.Checkpoint, l *model.Lay
 		var want []float32
 		for _, name := range w.names {
 			v := m.Values[fmt.Sprintf("layers.%d.attn.%s.weight", l.Layer, name)]
-			if v == nil {
-				t.Fatal("no values of", name)
-			}
+			require.NotNil(t, v, "no values of %v", name)
 			want = append(want, v...)
 		}
 		if got.N != w.s-w.r || got.K != w.b-w.a {
@@ -130,9 +130,7 @@ func compare(t *testing.T, m *fakemodel.Model, c *model.Checkpoint, l *model.Lay
 				y = numfmt.BF16Round(y)
 			}
 			if j%got.K == 0 {
-				if err := got.Row(j/got.K, row); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, got.Row(j/got.K, row))
 			}
 			if x != y || row[j%got.K] != y {
 				t.Errorf("%s (%v) [%d, %d]: %v, row %v, want %v", got.Name, got.Format, j/got.K, j%got.K, x, row[j%got.K], y)
@@ -178,22 +176,19 @@ func TestCheckpoint(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%d", s, naming), func(t *testing.T) {
 				m := fake(t, fakemodel.Options{Storage: s, Naming: naming, Seed: uint64(i)})
 				c, err := openFake(t, m, 1+2*(i%2), model.CheckpointOptions{})
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				want := formats[s]
 				if want == 0 {
 					want = model.FormatBF16
 				}
 				for j := range c.Layers {
 					l := &c.Layers[j]
-					if l.Layer != j || (l.Compressor != nil) != (j > 0) || (l.Indexer != nil) != (j == 1) {
-						t.Errorf("layer %d: %+v", j, l)
-					}
+					require.Equal(t, j, l.Layer, "%+v", l)
+					require.Equal(t, j > 0, l.Compressor != nil, "%+v", l)
+					assert.Equal(t, j == 1, l.Indexer != nil, "%+v", l)
 					for _, w := range []*model.Matrix{&l.QKV, &l.QB, &l.OA, &l.OB} {
-						if w.Format != want || w.ScaleF32 != (want == model.FormatFP8 && s != fakemodel.FP8) {
-							t.Errorf("%s: %v, f32 scales %v", w.Name, w.Format, w.ScaleF32)
-						}
+						require.Equal(t, want, w.Format, w.Name)
+						assert.Equal(t, want == model.FormatFP8 && s != fakemodel.FP8, w.ScaleF32, w.Name)
 					}
 					compare(t, m, c, l, true)
 				}
@@ -209,12 +204,10 @@ func TestCheckpointRanks(t *testing.T) {
 		for _, rank := range []int{0, 1} {
 			m := fake(t, fakemodel.Options{Storage: s})
 			c, err := openFake(t, m, 2, model.CheckpointOptions{Layers: []int{2, 0}, Rank: rank, Ranks: 2})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if len(c.Layers) != 2 || c.Layers[0].Layer != 2 || c.Layers[0].Sink.Shape[0] != 2 {
-				t.Errorf("%+v", c.Layers)
-			}
+			require.NoError(t, err)
+			require.Len(t, c.Layers, 2)
+			require.Equal(t, 2, c.Layers[0].Layer)
+			assert.Equal(t, 2, c.Layers[0].Sink.Shape[0])
 			for j := range c.Layers {
 				compare(t, m, c, &c.Layers[j], true)
 			}
@@ -258,12 +251,8 @@ func TestCheckpointStacks(t *testing.T) {
 			m := fake(t, c.o)
 			c.change(m)
 			ck, err := openFake(t, m, 1, model.CheckpointOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got := ck.Layers[0].QKV.Format; got != c.format {
-				t.Errorf("%v, want %v", got, c.format)
-			}
+			require.NoError(t, err)
+			assert.Equal(t, c.format, ck.Layers[0].QKV.Format)
 			if name == "two factors" {
 				return // the product's order of roundings differs
 			}
@@ -276,9 +265,7 @@ func TestCheckpointErrors(t *testing.T) {
 	const l = "layers.1.attn."
 	find := func(m *fakemodel.Model, name string) *fakemodel.Tensor {
 		x := m.Find(l + name)
-		if x == nil {
-			t.Fatal("no", name)
-		}
+		require.NotNil(t, x, "no %v", name)
 		return x
 	}
 	nan := []byte{0, 0, 0xC0, 0x7F}
@@ -339,61 +326,47 @@ func TestCheckpointIgnores(t *testing.T) {
 	m.Add("layers.1.ffn.gate.weight", safetensors.BF16, 4)
 	m.Add("layers.1.attn.indexer.k_norm.weight", safetensors.BF16, 4)
 	m.Add("layers.1.attn_norm.weight", safetensors.BF16, 4)
-	if _, err := openFake(t, m, 1, model.CheckpointOptions{}); err != nil {
-		t.Error(err)
-	}
+	_, err := openFake(t, m, 1, model.CheckpointOptions{})
+	assert.NoError(t, err)
 	// Nor does a layer that nobody asked for.
 	m.Remove("layers.2.attn.wq_a.weight")
-	if _, err := openFake(t, m, 1, model.CheckpointOptions{Layers: []int{1, 0}}); err != nil {
-		t.Error(err)
-	}
+	_, err = openFake(t, m, 1, model.CheckpointOptions{Layers: []int{1, 0}})
+	assert.NoError(t, err)
 }
 
 func TestOpenFiles(t *testing.T) {
 	m := fake(t, fakemodel.Options{Config: fakemodel.Config(1)})
 	for _, o := range []model.CheckpointOptions{{Ranks: 3}, {Ranks: -1}, {Rank: 1}, {Rank: -1}, {Rank: 2, Ranks: 2}, {Layers: []int{1}}, {Layers: []int{-1}}, {Layers: []int{0, 0}}} {
-		if _, err := openFake(t, m, 1, o); !errors.Is(err, vk.ErrArgument) {
-			t.Errorf("%+v: %v", o, err)
-		}
+		_, err := openFake(t, m, 1, o)
+		assert.ErrorIs(t, err, vk.ErrArgument, "%+v", o)
 	}
 	dir := t.TempDir()
-	if _, err := model.Open(dir, model.CheckpointOptions{}); !errors.Is(err, fs.ErrNotExist) {
-		t.Error(err)
-	}
-	if err := m.Write(dir, 3); err != nil {
-		t.Fatal(err)
-	}
+	_, err := model.Open(dir, model.CheckpointOptions{})
+	assert.ErrorIs(t, err, fs.ErrNotExist)
+	require.NoError(t, m.Write(dir, 3))
 	shard := filepath.Join(dir, "model-00002-of-00003.safetensors")
 	data := must[[]byte](t)(os.ReadFile(shard))
 	for what, b := range map[string][]byte{"cut": data[:len(data)-1], "longer": append(data[:len(data):len(data)], 0), "header only": data[:100], "empty": {}} {
-		if err := os.WriteFile(shard, b, 0o666); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(shard, b, 0o666))
 		var ce *model.CheckpointError
-		if _, err := model.Open(dir, model.CheckpointOptions{}); !errors.Is(err, model.ErrCheckpoint) || !errors.As(err, &ce) || ce.File != filepath.Base(shard) {
-			t.Errorf("%s: %v", what, err)
-		}
+		_, err := model.Open(dir, model.CheckpointOptions{})
+		assert.ErrorIs(t, err, model.ErrCheckpoint, what)
+		require.ErrorAs(t, err, &ce, what)
+		assert.Equal(t, filepath.Base(shard), ce.File, what)
 	}
-	if err := os.Remove(shard); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := model.Open(dir, model.CheckpointOptions{}); !errors.Is(err, model.ErrCheckpoint) || !errors.Is(err, fs.ErrNotExist) {
-		t.Error(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, safetensors.IndexName), []byte("{"), 0o666); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := model.Open(dir, model.CheckpointOptions{}); !errors.Is(err, model.ErrCheckpoint) {
-		t.Error(err)
-	}
+	require.NoError(t, os.Remove(shard))
+	_, err = model.Open(dir, model.CheckpointOptions{})
+	assert.ErrorIs(t, err, model.ErrCheckpoint)
+	assert.ErrorIs(t, err, fs.ErrNotExist)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, safetensors.IndexName), []byte("{"), 0o666))
+	_, err = model.Open(dir, model.CheckpointOptions{})
+	assert.ErrorIs(t, err, model.ErrCheckpoint)
 }
 
 // Every range of every blob reads the same bytes, and a file that is cut is noticed.
 func TestBlob(t *testing.T) {
 	dir := t.TempDir()
-	if err := fake(t, fakemodel.Options{Config: fakemodel.Config(4), Storage: fakemodel.FP8BF16}).Write(dir, 1); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, fake(t, fakemodel.Options{Config: fakemodel.Config(4), Storage: fakemodel.FP8BF16}).Write(dir, 1))
 	c := must[*model.Checkpoint](t)(model.Open(dir, model.CheckpointOptions{Rank: 1, Ranks: 2}))
 	defer c.Close()
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -406,41 +379,29 @@ func TestBlob(t *testing.T) {
 				}
 				from := rng.IntN(len(all))
 				p := make([]byte, rng.IntN(len(all)-from+1))
-				if n, err := b.ReadAt(p, int64(from)); n != len(p) || err != nil || !bytes.Equal(p, all[from:from+n]) {
-					t.Fatalf("%s: bytes %d to %d: %d, %v", m.Name, from, from+len(p), n, err)
-				}
+				n, err := b.ReadAt(p, int64(from))
+				require.True(t, n == len(p) && err == nil && bytes.Equal(p, all[from:from+n]),
+					"%s: bytes %d to %d: %d, %v", m.Name, from, from+len(p), n, err)
 			}
-			if n, err := b.ReadAt(make([]byte, 3), b.Size()); n != 0 || err != io.EOF {
-				t.Errorf("behind the end: %d, %v", n, err)
-			}
-			if _, err := b.ReadAt(nil, -1); err == nil {
-				t.Error("a negative offset")
-			}
+			n, err := b.ReadAt(make([]byte, 3), b.Size())
+			assert.True(t, n == 0 && err == io.EOF, "behind the end: %d, %v", n, err)
+			_, err = b.ReadAt(nil, -1)
+			assert.Error(t, err, "a negative offset")
 		}
 	}
 	for _, m := range []*model.Matrix{&c.Layers[0].QB, &c.Layers[0].QKV, {}} {
 		row := make([]float32, m.K)
 		for what, err := range map[string]error{"before the first": m.Row(-1, row), "behind the last": m.Row(m.N, row), "too short": m.Row(0, make([]float32, max(m.K, 1)-1))} {
-			if !errors.Is(err, vk.ErrArgument) {
-				t.Errorf("%s of %q: %v", what, m.Name, err)
-			}
+			assert.ErrorIs(t, err, vk.ErrArgument, "%s of %q", what, m.Name)
 		}
 	}
-	if err := (&model.Checkpoint{}).Close(); err != nil {
-		t.Error(err)
-	}
-	if err := os.Truncate(filepath.Join(dir, safetensors.SingleName), 4096); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.Layers[0].QB.Data.Bytes(); !errors.Is(err, model.ErrCheckpoint) {
-		t.Error(err)
-	}
-	if err := c.Layers[0].QB.Row(1000, make([]float32, 128)); !errors.Is(err, model.ErrCheckpoint) {
-		t.Error(err)
-	}
-	if _, err := c.Upload(context.Background(), testkit.Device(t), nil); !errors.Is(err, model.ErrCheckpoint) {
-		t.Error(err)
-	}
+	assert.NoError(t, (&model.Checkpoint{}).Close())
+	require.NoError(t, os.Truncate(filepath.Join(dir, safetensors.SingleName), 4096))
+	_, err := c.Layers[0].QB.Data.Bytes()
+	assert.ErrorIs(t, err, model.ErrCheckpoint)
+	assert.ErrorIs(t, c.Layers[0].QB.Row(1000, make([]float32, 128)), model.ErrCheckpoint)
+	_, err = c.Upload(context.Background(), testkit.Device(t), nil)
+	assert.ErrorIs(t, err, model.ErrCheckpoint)
 }
 
 // A file with a damaged header or any byte of data changed is refused with a typed error, or gives
@@ -452,9 +413,7 @@ func FuzzOpen(f *testing.F) {
 	path := filepath.Join(dir, safetensors.SingleName)
 	var data [][]byte
 	for i, s := range []fakemodel.Storage{fakemodel.BF16, fakemodel.FP8, fakemodel.FP8F32} {
-		if err := fake(f, fakemodel.Options{Config: cfg, Storage: s}).Write(dir, 1); err != nil {
-			f.Fatal(err)
-		}
+		require.NoError(f, fake(f, fakemodel.Options{Config: cfg, Storage: s}).Write(dir, 1))
 		file := must[[]byte](f)(os.ReadFile(path))
 		n := 8 + binary.LittleEndian.Uint64(file)
 		data = append(data, file[n:])
@@ -465,22 +424,17 @@ func FuzzOpen(f *testing.F) {
 		file := append(binary.LittleEndian.AppendUint64(nil, uint64(len(header))), header...)
 		file = append(file, d...)
 		file[8+len(header)+int(at)%len(d)] ^= flip
-		if err := os.WriteFile(path, file, 0o666); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(path, file, 0o666))
 		c, err := model.Open(dir, model.CheckpointOptions{})
 		if err != nil {
-			if !errors.Is(err, model.ErrCheckpoint) {
-				t.Errorf("untyped error %v", err)
-			}
+			assert.ErrorIs(t, err, model.ErrCheckpoint, "untyped error")
 			return
 		}
 		defer c.Close()
 		for _, m := range c.Layers[0].Matrices() {
 			for _, b := range []model.Blob{m.Data, m.Scales} {
-				if _, err := b.Bytes(); err != nil {
-					t.Error(err)
-				}
+				_, err := b.Bytes()
+				assert.NoError(t, err)
 			}
 		}
 	})

@@ -7,9 +7,11 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -40,9 +42,7 @@ func spelledAnew(f map[string]any) map[string]any {
 func parse(t *testing.T, f map[string]any) (model.Config, error) {
 	t.Helper()
 	data, err := json.Marshal(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return model.ParseConfig(data)
 }
 
@@ -53,22 +53,21 @@ func TestParseConfig(t *testing.T) {
 		flat["rope_parameters"], flat["rope_theta"], flat["compress_rope_theta"] = old["rope_scaling"], 10000, 160000
 		for spelling, f := range map[string]map[string]any{"released": old, "transformers": spelledAnew(old), "flat": flat} {
 			got, err := parse(t, f)
-			if err != nil || !reflect.DeepEqual(got, want) {
-				t.Errorf("%s, %s: %v\n%+v, want\n%+v", name, spelling, err, got, want)
-			}
+			assert.NoError(t, err, "%s, %s", name, spelling)
+			assert.Equal(t, want, got, "%s, %s", name, spelling)
 		}
 	}
-	if f, p := model.FlashConfig(), model.ProConfig(); len(f.Layers) != 43 || f.Layers[42].Ratio != 4 || f.Layers[41].Ratio != 128 || f.Layers[1].Ratio != 0 ||
-		len(p.Layers) != 61 || p.Layers[60].Ratio != 4 || p.Layers[0].Ratio != 128 || p.Layers[2].Ratio != 4 || p.HeadsPerGroup() != 8 {
-		t.Error("layers of the released models")
-	}
+	f, p := model.FlashConfig(), model.ProConfig()
+	require.Len(t, f.Layers, 43, "layers of the released models")
+	assert.True(t, f.Layers[42].Ratio == 4 && f.Layers[41].Ratio == 128 && f.Layers[1].Ratio == 0 &&
+		len(p.Layers) == 61 && p.Layers[60].Ratio == 4 && p.Layers[0].Ratio == 128 && p.Layers[2].Ratio == 4 &&
+		p.HeadsPerGroup() == 8, "layers of the released models")
 	c := model.FlashConfig()
-	if c.Rope(0) != (model.Rope{Theta: 10000, Factor: 1}) || c.Rope(2).Theta != 160000 || !c.Rope(3).Scaled() || c.Rope(1).Scaled() {
-		t.Error("rotation of layers")
-	}
-	if (model.Config{}).HeadsPerGroup() != 0 || c.Rope(-1) != (model.Rope{}) || c.Rope(43) != (model.Rope{}) {
-		t.Error("no groups, layers that are not there")
-	}
+	assert.False(t, c.Rope(0) != (model.Rope{Theta: 10000, Factor: 1}) || c.Rope(2).Theta != 160000 ||
+		!c.Rope(3).Scaled() || c.Rope(1).Scaled(), "rotation of layers")
+	assert.Equal(t, 0, (model.Config{}).HeadsPerGroup(), "no groups, layers that are not there")
+	require.Equal(t, model.Rope{}, c.Rope(-1), "no groups, layers that are not there")
+	assert.Equal(t, model.Rope{}, c.Rope(43), "no groups, layers that are not there")
 }
 
 func TestParseConfigErrors(t *testing.T) {
@@ -174,9 +173,8 @@ func TestParseConfigErrors(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"", "null", "[]", "{} {}", `{"hidden_size":`, "\x00", fmt.Sprintf(`{"compress_ratios":%q}`, "x")} {
-		if _, err := model.ParseConfig([]byte(text)); !errors.Is(err, model.ErrConfig) {
-			t.Errorf("%q: %v", text, err)
-		}
+		_, err := model.ParseConfig([]byte(text))
+		assert.ErrorIs(t, err, model.ErrConfig, "%q", text)
 	}
 }
 
@@ -201,9 +199,9 @@ func TestParseConfigRopes(t *testing.T) {
 	} {
 		f := released(model.FlashConfig())
 		maps.Copy(f, more)
-		if c, err := parse(t, f); err != nil || !reflect.DeepEqual(c, model.FlashConfig()) {
-			t.Errorf("%s: %v\n%+v", name, err, c)
-		}
+		c, err := parse(t, f)
+		assert.NoError(t, err, name)
+		assert.Equal(t, model.FlashConfig(), c, name)
 	}
 }
 
@@ -214,42 +212,34 @@ func TestParseConfigWindowOnly(t *testing.T) {
 	for _, name := range []string{"index_n_heads", "index_topk", "rope_scaling"} {
 		delete(f, name)
 	}
-	if c, err := parse(t, f); err != nil || c.Rope(5).Theta != 10000 {
-		t.Errorf("%+v, %v", c, err)
-	}
+	c, err := parse(t, f)
+	assert.NoError(t, err, "%+v", c)
+	assert.Equal(t, float64(10000), c.Rope(5).Theta, "%+v", c)
 }
 
 func TestLoadConfig(t *testing.T) {
-	if _, err := model.LoadConfig(t.TempDir()); !errors.Is(err, os.ErrNotExist) {
-		t.Error(err)
-	}
+	_, err := model.LoadConfig(t.TempDir())
+	assert.ErrorIs(t, err, os.ErrNotExist)
 	dir := t.TempDir()
-	if err := os.Mkdir(filepath.Join(dir, "config.json"), 0o777); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := model.LoadConfig(dir); !errors.Is(err, os.ErrInvalid) {
-		t.Error(err)
-	}
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "config.json"), 0o777))
+	_, err = model.LoadConfig(dir)
+	assert.ErrorIs(t, err, os.ErrInvalid)
 	dir = t.TempDir()
 	data, err := json.Marshal(released(model.ProConfig()))
 	if err == nil {
 		err = os.WriteFile(filepath.Join(dir, "config.json"), data, 0o666)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	if c, err := model.LoadConfig(dir); err != nil || !reflect.DeepEqual(c, model.ProConfig()) {
-		t.Error(c, err)
-	}
+	require.NoError(t, err)
+	c, err := model.LoadConfig(dir)
+	assert.NoError(t, err)
+	assert.Equal(t, model.ProConfig(), c)
 }
 
 func FuzzParseConfig(f *testing.F) {
 	for _, c := range []model.Config{model.FlashConfig(), model.ProConfig()} {
 		for _, m := range []map[string]any{released(c), spelledAnew(released(c))} {
 			data, err := json.Marshal(m)
-			if err != nil {
-				f.Fatal(err)
-			}
+			require.NoError(f, err)
 			f.Add(data)
 		}
 	}
@@ -269,11 +259,10 @@ func TestConfigWithoutScaling(t *testing.T) {
 	f := released(model.FlashConfig())
 	delete(f, "rope_scaling")
 	said := `{"rope_type": "default"} for none`
-	if _, err := parse(t, f); err == nil || !strings.Contains(err.Error(), said) {
-		t.Errorf("%v, want %s", err, said)
-	}
+	_, err := parse(t, f)
+	assert.ErrorContains(t, err, said)
 	f["rope_scaling"] = map[string]any{"rope_type": "default"}
-	if c, err := parse(t, f); err != nil || c.Compress != (model.Rope{Theta: 160000, Factor: 1}) {
-		t.Errorf("%+v, %v", c.Compress, err)
-	}
+	c, err := parse(t, f)
+	assert.NoError(t, err)
+	assert.Equal(t, model.Rope{Theta: 160000, Factor: 1}, c.Compress)
 }

@@ -1,9 +1,11 @@
 package model_test
 
 import (
-	"errors"
 	"math"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
@@ -19,23 +21,18 @@ func TestRopeFrequencies(t *testing.T) {
 	for i, want := range map[int]float64{
 		0: 1, 8: 0.05, 15: 0.00363553858, 16: 0.002265625, 20: 0.000296977778, 24: 1.953125e-05, 25: 5.37231267e-06, 31: 5.68052904e-07,
 	} {
-		if math.Abs(float64(f[i])/want-1) > 2e-7 {
-			t.Errorf("frequency %d is %.9g, want %.9g", i, f[i], want)
-		}
+		assert.False(t, math.Abs(float64(f[i])/want-1) > 2e-7, "frequency %d is %.9g, want %.9g", i, f[i], want)
 	}
 	g := plain.Frequencies()
 	for i, v := range g {
-		if want := math.Pow(10000, -float64(i)/32); math.Abs(float64(v)/want-1) > 2e-7 {
-			t.Errorf("frequency %d is %.9g, want %.9g", i, v, want)
-		}
+		assert.False(t, math.Abs(float64(v)/math.Pow(10000, -float64(i)/32)-1) > 2e-7,
+			"frequency %d is %.9g, want %.9g", i, v, math.Pow(10000, -float64(i)/32))
 	}
 	// A ramp of no width is a step.
 	narrow := yarn
 	narrow.BetaFast, narrow.BetaSlow = 1, 1e9
 	for i, v := range narrow.Frequencies() {
-		if !(v > 0 && v <= 1) {
-			t.Errorf("frequency %d of a ramp without width is %g", i, v)
-		}
+		assert.True(t, v > 0 && v <= 1, "frequency %d of a ramp without width is %g", i, v)
 	}
 }
 
@@ -45,20 +42,19 @@ func TestRopeRows(t *testing.T) {
 	positions := []int{0, 1, 2, 127, 128, 4095, 65535, 65536, 999999, 1<<20 - 1, 1 << 24}
 	for _, r := range []model.Rope{plain, yarn} {
 		f, rows := r.Frequencies(), make([]float32, len(positions)*model.RopeRow)
-		if err := r.Rows(rows, positions); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, r.Rows(rows, positions))
 		for k, p := range positions {
 			for i := range model.RopePairs {
 				cos, sin := rows[k*model.RopeRow+i], rows[k*model.RopeRow+model.RopePairs+i]
 				angle := float64(float32(p) * f[i])
-				if cos != float32(math.Cos(angle)) || sin != float32(math.Sin(angle)) {
-					t.Errorf("position %d, pair %d: (%g, %g), want the cosine and sine of %g", p, i, cos, sin, angle)
-				}
+				assert.Equal(t, float32(math.Cos(angle)), cos,
+					"position %d, pair %d: (%g, %g), want the cosine and sine of %g", p, i, cos, sin, angle)
+				assert.Equal(t, float32(math.Sin(angle)), sin,
+					"position %d, pair %d: (%g, %g), want the cosine and sine of %g", p, i, cos, sin, angle)
 				exact := float64(p) * exactFrequency(r, i)
-				if d := math.Hypot(float64(cos)-math.Cos(exact), float64(sin)-math.Sin(exact)); d > 1e-7+exact*0x1p-21 {
-					t.Errorf("position %d, pair %d: %g from the exact angle", p, i, d)
-				}
+				assert.False(t, math.Hypot(float64(cos)-math.Cos(exact), float64(sin)-math.Sin(exact)) > 1e-7+exact*0x1p-21,
+					"position %d, pair %d: %g from the exact angle", p, i,
+					math.Hypot(float64(cos)-math.Cos(exact), float64(sin)-math.Sin(exact)))
 			}
 		}
 	}
@@ -78,9 +74,7 @@ func TestRopeTable(t *testing.T) {
 	table := must[[]float32](t)(yarn.Table(5, 128))
 	row := make([]float32, model.RopeRow)
 	for k := range 5 {
-		if err := yarn.Rows(row, []int{128 * k}); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, yarn.Rows(row, []int{128 * k}))
 		for i, v := range row {
 			if table[k*model.RopeRow+i] != v {
 				t.Fatalf("row %d, value %d: %g, want %g", k, i, table[k*model.RopeRow+i], v)
@@ -97,9 +91,7 @@ func TestRopeTable(t *testing.T) {
 		"overflow": second(yarn.Table(math.MaxInt, math.MaxInt)), "short": yarn.Rows(row[:63], []int{0}), "negative": yarn.Rows(row, []int{-1}), "beyond": yarn.Rows(row, []int{1<<24 + 1}),
 		"no angles": second(model.Rope{}.Table(1, 1)), "no row": model.Rope{}.Rows(row, []int{1}), "no positions before YaRN": second(model.Rope{Theta: 9, Factor: 2, BetaFast: 2, BetaSlow: 1}.Table(1, 1)),
 	} {
-		if !errors.Is(err, vk.ErrArgument) {
-			t.Errorf("%s: %v, want an argument error", what, err)
-		}
+		assert.ErrorIs(t, err, vk.ErrArgument, what)
 	}
 }
 

@@ -6,6 +6,9 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -16,18 +19,12 @@ import (
 func same(t *testing.T, name string, got tensor.Tensor, want model.Blob) {
 	t.Helper()
 	if want.Size() == 0 {
-		if !got.IsZero() {
-			t.Errorf("%s: %v where nothing is needed", name, got)
-		}
+		assert.True(t, got.IsZero(), "%s: %v where nothing is needed", name, got)
 		return
 	}
 	data := make([]byte, got.Bytes())
-	if err := got.Download(context.Background(), data); err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(data, must[[]byte](t)(want.Bytes())) {
-		t.Errorf("%s: %v differs", name, got)
-	}
+	require.NoError(t, got.Download(context.Background(), data))
+	assert.True(t, bytes.Equal(data, must[[]byte](t)(want.Bytes())), "%s: %v differs", name, got)
 }
 
 func TestUpload(t *testing.T) {
@@ -36,24 +33,21 @@ func TestUpload(t *testing.T) {
 		cfg := fakemodel.Config(4, 1)
 		cfg.Heads = 128 // so that wq_b is brought in several pieces
 		c, err := openFake(t, fake(t, fakemodel.Options{Config: cfg, Storage: s}), 3, model.CheckpointOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		var last int64
 		layers, err := c.Upload(context.Background(), dev, func(done, total int64) {
-			if total != c.Bytes() || done <= last || done > total {
-				t.Errorf("progress %d of %d after %d", done, total, last)
-			}
+			assert.Equal(t, c.Bytes(), total, "progress %d of %d after %d", done, total, last)
+			assert.Greater(t, done, last, "progress %d of %d after %d", done, total, last)
+			assert.LessOrEqual(t, done, total, "progress %d of %d after %d", done, total, last)
 			last = done
 		})
-		if err != nil || last != c.Bytes() || len(layers) != 2 {
-			t.Fatal(len(layers), last, err)
-		}
+		require.NoError(t, err)
+		require.Equal(t, c.Bytes(), last)
+		require.Len(t, layers, 2)
 		for i, d := range layers {
 			w := &c.Layers[i]
-			if d.Layer != i || w.Layer != i {
-				t.Errorf("layer %d", d.Layer)
-			}
+			assert.Equal(t, i, d.Layer)
+			assert.Equal(t, i, w.Layer)
 			matrices := []model.DeviceMatrix{d.QKV, d.QB, d.OA, d.OB}
 			vectors := []tensor.Tensor{d.QNorm, d.KVNorm, d.Sink}
 			if x := d.Compressor; x != nil {
@@ -65,21 +59,16 @@ func TestUpload(t *testing.T) {
 			}
 			for j, m := range w.Matrices() {
 				g := matrices[j]
-				if g.Format != m.Format || g.N != m.N || g.K != m.K || g.Global != m.Global || g.ScaleF32 != m.ScaleF32 {
-					t.Errorf("%s: %+v", m.Name, g)
-				}
+				assert.True(t, g.Format == m.Format && g.N == m.N && g.K == m.K && g.Global == m.Global &&
+					g.ScaleF32 == m.ScaleF32, "%s: %+v", m.Name, g)
 				same(t, m.Name, g.Data, m.Data)
 				same(t, m.Name, g.Scales, m.Scales)
 			}
 			for j, v := range w.Vectors() {
 				same(t, v.Name, vectors[j], v.Data)
-				if vectors[j].DType != v.DType {
-					t.Errorf("%s: %v", v.Name, vectors[j])
-				}
+				assert.Equal(t, v.DType, vectors[j].DType, "%s: %v", v.Name, vectors[j])
 			}
-			if err := errors.Join(d.Close(), d.Close()); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, errors.Join(d.Close(), d.Close()))
 		}
 	}
 }
@@ -89,9 +78,7 @@ func TestUpload(t *testing.T) {
 func TestUploadEnds(t *testing.T) {
 	dev := testkit.Device(t)
 	c, err := openFake(t, fake(t, fakemodel.Options{}), 1, model.CheckpointOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, after := range []int64{0, 1, c.Bytes() / 2} {
 		ctx, stop := context.WithCancel(context.Background())
 		if after == 0 {
@@ -102,15 +89,12 @@ func TestUploadEnds(t *testing.T) {
 				stop()
 			}
 		})
-		if layers != nil || !errors.Is(err, context.Canceled) {
-			t.Errorf("cancelled after %d: %v, %v", after, layers, err)
-		}
+		assert.Nil(t, layers, "cancelled after %d", after)
+		assert.ErrorIs(t, err, context.Canceled, "cancelled after %d", after)
 		stop()
 	}
-	if _, err := c.Upload(context.Background(), nil, nil); !errors.Is(err, vk.ErrArgument) {
-		t.Error(err)
-	}
-	if _, err := model.Upload(context.Background(), dev, make([]model.LayerWeights, 1), nil); !errors.Is(err, vk.ErrArgument) {
-		t.Error(err)
-	}
+	_, err = c.Upload(context.Background(), nil, nil)
+	assert.ErrorIs(t, err, vk.ErrArgument)
+	_, err = model.Upload(context.Background(), dev, make([]model.LayerWeights, 1), nil)
+	assert.ErrorIs(t, err, vk.ErrArgument)
 }

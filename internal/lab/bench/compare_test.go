@@ -31,35 +31,29 @@ func TestCompare(t *testing.T) {
 	for _, format := range Formats {
 		var out bytes.Buffer
 		report, err := NewCompareReport(ReportOn{&out, format, dev.Adapter(), "", limits}, peers)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := Compare(ctx, dev, CompareOptions{Peers: peers, Ops: []string{"quantize", "fused_indexer", "indexer_topk", "indexer_logits"}, Common: Common{Reps: 2, Warmup: -1, Seed: 1}}, limits, Silent{}, report.Add); err != nil {
-			t.Fatal(err)
-		}
-		if err := report.Close(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
+		require.NoError(t, Compare(ctx, dev,
+			CompareOptions{
+				Peers: peers, Ops: []string{"quantize", "fused_indexer", "indexer_topk", "indexer_logits"},
+				Common: Common{Reps: 2, Warmup: -1, Seed: 1},
+			},
+			limits, Silent{}, report.Add))
+		require.NoError(t, report.Close())
 		switch format {
 		case "md":
 			for _, want := range []string{"| quantize_and_insert_k_cache | tokens=2 |  | somebody | 1e+09 |", "| 0.00 |", "slow 4e+09", "indexer_logits_mxfp4 | tokens=2/context=4096/heads=64 |  | our indexer_logits_fp8 |", "MXFP4 paged logits: ", "indexer queries: ", "missed", "not run here: 1 of indexer_topk", "Peers: nobody"} {
-				if !strings.Contains(out.String(), want) {
-					t.Errorf("report lacks %q:\n%s", want, out.String())
-				}
+				assert.Contains(t, out.String(), want, "report lacks")
 			}
-			if strings.Contains(out.String(), "tokens=1 ") || strings.Contains(out.String(), "linear") {
-				t.Errorf("cases that nobody measured:\n%s", out.String())
-			}
+			require.NotContains(t, out.String(), "tokens=1 ", "cases that nobody measured")
+			assert.NotContains(t, out.String(), "linear", "cases that nobody measured")
 		case "json":
-			if !json.Valid(out.Bytes()) {
-				t.Error("not JSON")
-			}
+			assert.True(t, json.Valid(out.Bytes()), "not JSON")
 		}
 	}
 	var bad *vk.ArgumentError
-	if err := Compare(ctx, dev, CompareOptions{Peers: peers, Ops: []string{"soup"}}, limits, Silent{}, nil); !errors.As(err, &bad) || bad.Arg != "op" {
-		t.Error(err)
-	}
+	err := Compare(ctx, dev, CompareOptions{Peers: peers, Ops: []string{"soup"}}, limits, Silent{}, nil)
+	require.ErrorAs(t, err, &bad)
+	assert.Equal(t, "op", bad.Arg)
 }
 
 // Quotients are judged by their geometric mean and the largest, shares by the least.
@@ -79,18 +73,16 @@ func TestOutcomes(t *testing.T) {
 		{[]OpRow{row("linear", "matrix=wq_b/model=pro/weights=fp8/tokens=1", 1, 0.95), {Op: "linear", Case: "tokens=4", Status: "wrong"}}, ": missed"},
 	} {
 		list := outcomes(c.rows)
-		if len(list) != 1 || !strings.HasSuffix(list[0].String(), c.want) {
-			t.Errorf("%v, want ...%s", list, c.want)
-		}
+		require.Len(t, list, 1, "want ...%s", c.want)
+		assert.True(t, strings.HasSuffix(list[0].String(), c.want), "want ...%s", c.want)
 	}
 	high, low := row("linear", "tokens=1", 1, 0.5), row("linear", "tokens=4", 1, 0.5)
 	high.ShareFloor, low.ShareFloor = 0.625, 0.4 // of floors at 80 % of the limit, and beyond it
-	if list := outcomes([]OpRow{high, low}); len(list) != 1 || !strings.HasSuffix(list[0].String(), "missed; launches that only read reach 89.4% of the limit in geometric mean, least 80.0%; ours reach 50.0% of what they do") {
-		t.Error(list)
-	}
-	if list := outcomes(nil); list != nil {
-		t.Error(list)
-	}
+	list := outcomes([]OpRow{high, low})
+	require.Len(t, list, 1)
+	assert.True(t, strings.HasSuffix(list[0].String(),
+		"missed; launches that only read reach 89.4% of the limit in geometric mean, least 80.0%; ours reach 50.0% of what they do"))
+	assert.Nil(t, outcomes(nil))
 }
 
 func TestPeersErrors(t *testing.T) {
@@ -104,17 +96,15 @@ func TestPeersErrors(t *testing.T) {
 		"large": `{"source": "` + strings.Repeat("x", maxPeers) + `"}`,
 	} {
 		file := filepath.Join(t.TempDir(), "x.json")
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o644))
 		var bad *PeersError
-		if table, err := ReadPeers(file); !errors.As(err, &bad) || !errors.Is(err, ErrPeers) || bad.File != file || len(table.Rows) > 0 {
-			t.Errorf("%s: %v", name, err)
-		}
+		table, err := ReadPeers(file)
+		require.ErrorAs(t, err, &bad, name)
+		assert.False(t, !errors.Is(err, ErrPeers) || bad.File != file || len(table.Rows) > 0, name)
 	}
-	if _, err := ReadPeers(filepath.Join(t.TempDir(), "none.json")); !errors.Is(err, ErrPeers) || !errors.Is(err, fs.ErrNotExist) {
-		t.Error(err)
-	}
+	_, err := ReadPeers(filepath.Join(t.TempDir(), "none.json"))
+	assert.ErrorIs(t, err, ErrPeers)
+	assert.ErrorIs(t, err, fs.ErrNotExist)
 }
 
 // Tables of measurements name operations as their authors did.

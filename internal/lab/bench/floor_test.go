@@ -2,8 +2,10 @@ package bench
 
 import (
 	"errors"
-	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/verify"
@@ -17,16 +19,12 @@ func TestReader(t *testing.T) {
 	testkit.PushLayouts(t, "bench_read", map[string]any{"bench_read": benchReadPush{}})
 	for _, name := range []string{"bench_read", readKernel(dev)} {
 		r, err := newReader(ctx, dev, name, readShape{64, 3, 5})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		pattern := make([]byte, readPattern)
-		if err := r.check(ctx, dev, pattern); err == nil || !strings.Contains(err.Error(), "add up to 0") {
-			t.Errorf("%s: the words are not zeros: %v", name, err)
-		}
-		if err := errors.Join(r.src.Upload(ctx, make([]byte, r.src.Bytes())), r.check(ctx, dev, pattern), r.close()); err != nil {
-			t.Errorf("%s: the words are zeros: %v", name, err)
-		}
+		err = r.check(ctx, dev, pattern)
+		assert.ErrorContains(t, err, "add up to 0", "%s: the words are not zeros", name)
+		assert.NoError(t, errors.Join(r.src.Upload(ctx, make([]byte, r.src.Bytes())), r.check(ctx, dev, pattern), r.close()),
+			"%s: the words are zeros", name)
 	}
 }
 
@@ -34,14 +32,10 @@ func TestReader(t *testing.T) {
 func TestFloors(t *testing.T) {
 	dev, ctx := testkit.Device(t), t.Context()
 	x, err := tensor.New(dev, "test", tensor.U32, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer x.Close()
 	f := &floors{}
-	if err := f.open(ctx, dev); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, f.open(ctx, dev))
 	for want := range 3 {
 		f.reader.at = 0
 		us, launches, err := f.below(ctx, dev, opPart{Work: verify.Work{Bytes: 8192}, inner: 1, record: func(rec *vk.Recorder, _ int) error {
@@ -51,14 +45,10 @@ func TestFloors(t *testing.T) {
 			}
 			return err
 		}}, 0, 2)
-		if err != nil || launches != want+1 || !(us > 0) {
-			t.Errorf("%d launches of %g us, want %d: %v", launches, us, want+1, err)
-		}
-		if read, want := f.reader.at, uint64(2*(8192+want*viewAlign)); read != want {
-			t.Errorf("two samples go on by %d bytes, want %d", read, want)
-		}
+		assert.NoError(t, err, "%d launches of %g us", launches, us)
+		assert.Equal(t, want+1, launches, "%d launches of %g us", launches, us)
+		assert.Greater(t, us, float64(0), "%d launches of %g us", launches, us)
+		assert.Equal(t, uint64(2*(8192+want*viewAlign)), f.reader.at, "two samples go on by %d bytes", f.reader.at)
 	}
-	if err := f.close(); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, f.close())
 }

@@ -83,9 +83,12 @@ func TestWrongLayersAreSeen(t *testing.T) {
 		defer w.Close()
 		sets = append(sets, w)
 	}
-	// Tokens complete entries, so that what makes them matters.
-	r := engineRun{ctx: ctx, dev: dev, p: Silent{}, seed: 1, cfg: onlyLayers(c, layerOf(c, "c4a")), longest: 700,
-		shape: stepShape{lens: []int{700}, news: []int{300}}}
+	// All entries are the step's own, twice as many as are picked, and half of what is attended:
+	// what makes and picks them matters.
+	const tokens = 128
+	c.TopK, c.Window = tokens/8, tokens/8
+	r := engineRun{ctx: ctx, dev: dev, p: Silent{}, seed: 1, cfg: onlyLayers(c, layerOf(c, "c4a")), longest: tokens,
+		shape: stepShape{lens: []int{tokens}, news: []int{tokens}}}
 	for name, spoil := range map[string]func(w *model.DeviceLayer){
 		"":               func(*model.DeviceLayer) {},
 		"qkv":            func(w *model.DeviceLayer) { w.QKV = sets[1].QKV },

@@ -1,8 +1,10 @@
 package bench
 
 import (
-	"errors"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/knowncaps"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
@@ -15,15 +17,12 @@ import (
 func TestMeasuringKernels(t *testing.T) {
 	for _, d := range knowncaps.Devices() {
 		if d.Name == "least" {
-			if _, err := copyBandwidth(t.Context(), testkit.As(t, d), 1); !errors.Is(err, vk.ErrMissingFeature) {
-				t.Errorf("%s: %v, want a missing feature", d.Name, err)
-			}
+			_, err := copyBandwidth(t.Context(), testkit.As(t, d), 1)
+			assert.ErrorIs(t, err, vk.ErrMissingFeature, d.Name)
 			continue
 		}
 		code, err := shaders.Get("bench_matrix_cm")
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if d.Caps.Missing(code.Requires) != nil {
 			continue
 		}

@@ -3,12 +3,12 @@ package bench
 import (
 	"bytes"
 	"encoding/csv"
-	"errors"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/vk"
@@ -32,9 +32,7 @@ func reported[R any](t *testing.T, rows []R, format string, start func(on Report
 func csvColumns(t *testing.T, text string, words ...string) (rows []map[string]string) {
 	t.Helper()
 	all, err := csv.NewReader(strings.NewReader(text)).ReadAll()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, line := range all[1:] {
 		row := map[string]string{}
 		for i, v := range line {
@@ -60,29 +58,28 @@ func TestOpReports(t *testing.T) {
 		return reported(t, rows, format, func(on ReportOn) (*Report[OpRow], error) { return NewOpReport(on, suite) })
 	}
 	md := report("md", "memory")
-	if !strings.Contains(md, "between its matrix products") || strings.Contains(strings.ToLower(md), "peers") {
-		t.Errorf("suite memory, without peers:\n%s", md)
-	}
-	if !strings.Contains(md, floorText) || !strings.Contains(md, "| 5.0 | 25.0% | ok |") || !strings.Contains(md, "| - | - | wrong |") {
-		t.Errorf("a floor:\n%s", md)
-	}
-	if x := report("benchstat", "linear"); !strings.Contains(x, "BenchmarkLinear/op=quantize_and_insert_k_cache/variant=base/tokens=4096 1 20000 ns/op") {
-		t.Error(x)
-	}
+	assert.Contains(t, md, "between its matrix products", "suite memory, without peers")
+	assert.NotContains(t, strings.ToLower(md), "peers", "suite memory, without peers")
+	assert.Contains(t, md, floorText, "a floor")
+	assert.Contains(t, md, "| 5.0 | 25.0% | ok |", "a floor")
+	assert.Contains(t, md, "| - | - | wrong |", "a floor")
+	assert.Contains(t, report("benchstat", "linear"),
+		"BenchmarkLinear/op=quantize_and_insert_k_cache/variant=base/tokens=4096 1 20000 ns/op")
 	rows[0].Peers = []Peer{{"p", 10}}
-	if md := report("md", "memory"); !strings.Contains(md, "peers, us (ours / theirs)") || !strings.Contains(md, "p 10 (2.00)") {
-		t.Errorf("twice the peer's time:\n%s", md)
-	}
+	md = report("md", "memory")
+	assert.Contains(t, md, "peers, us (ours / theirs)", "twice the peer's time")
+	assert.Contains(t, md, "p 10 (2.00)", "twice the peer's time")
 	table := csvColumns(t, report("csv", "compare"), "device", "driver", "profile", "op", "case", "part", "variant", "check", "peer", "peer2", "goal")
-	if x := table[0]; x["bytes"] != "1616" || x["tflops"] != "" || x["ratio"] != "2" || x["goal"] != "insert 4096 rows" || x["floor_us"] != "5" || x["floor_launches"] != "2" || x["share_floor"] != "0.25" || x["device"] != testAdapter.Name || x["profile"] != "generic" {
-		t.Errorf("%v", x)
-	}
-	if x := table[1]; x["us"] != "" || x["ratio"] != "" || x["check"] != "wrong" {
-		t.Errorf("%v", x)
-	}
-	if _, err := NewOpReport(ReportOn{Format: "md", Adapter: testAdapter}, "soup"); !errors.Is(err, vk.ErrArgument) {
-		t.Error(err)
-	}
+	x := table[0]
+	assert.True(t, x["bytes"] == "1616" && x["tflops"] == "" && x["ratio"] == "2" &&
+		x["goal"] == "insert 4096 rows" && x["floor_us"] == "5" && x["floor_launches"] == "2" &&
+		x["share_floor"] == "0.25" && x["device"] == testAdapter.Name && x["profile"] == "generic", "%v", x)
+	x = table[1]
+	require.Empty(t, x["us"], "%v", x)
+	require.Empty(t, x["ratio"], "%v", x)
+	assert.Equal(t, "wrong", x["check"], "%v", x)
+	_, err := NewOpReport(ReportOn{Format: "md", Adapter: testAdapter}, "soup")
+	assert.ErrorIs(t, err, vk.ErrArgument)
 }
 
 func TestLayerAndStepReports(t *testing.T) {
@@ -94,33 +91,29 @@ func TestLayerAndStepReports(t *testing.T) {
 		return reported(t, steps, format, NewStepReport)
 	}
 	table := csvColumns(t, step("csv"), "device", "driver", "profile", "model", "weights", "kind", "op", "check")
-	if x := table[0]; x["op"] != "step" || x["us"] != "10" || x["layer_by_layer_us"] != "12" || x["layer_by_layer_host_us"] != "6" || x["layer_by_layer_latency_us"] != "20" || x["host_us"] != "4" || x["host_p95_us"] != "5" || x["latency_us"] != "15" {
-		t.Errorf("%v", x)
-	}
-	if x := table[0]; x["chained_us"] != "11" || x["chained_host_us"] != "5" || x["chained_latency_us"] != "17" || x["floor_us"] != "8" || x["chained_floor_us"] != "9" || x["floor_without_bytes_us"] != "2" {
-		t.Errorf("%v", x)
-	}
+	x := table[0]
+	assert.True(t, x["op"] == "step" && x["us"] == "10" && x["layer_by_layer_us"] == "12" &&
+		x["layer_by_layer_host_us"] == "6" && x["layer_by_layer_latency_us"] == "20" && x["host_us"] == "4" &&
+		x["host_p95_us"] == "5" && x["latency_us"] == "15", "%v", x)
+	x = table[0]
+	assert.True(t, x["chained_us"] == "11" && x["chained_host_us"] == "5" && x["chained_latency_us"] == "17" &&
+		x["floor_us"] == "8" && x["chained_floor_us"] == "9" && x["floor_without_bytes_us"] == "2", "%v", x)
 	if x := step("md"); !strings.Contains(x, "| 8.0 | 1.25 | 0 | 0 | ok |") || !strings.Contains(x, "only read take 8.0 us, the step 1.25 times that; chained 9.0 us, 1.20 times; 2.0 us where") {
 		t.Error(x)
 	}
-	if x := table[1]; x["op"] != "wo_b" || x["us"] != "3" || x["floor_us"] != "" || x["host_us"] != "" || x["latency_us"] != "" || x["dispatches"] != "2" {
-		t.Errorf("%v", x)
-	}
-	if x := step("benchstat"); !strings.Contains(x, "BenchmarkStep/model=small/weights=fp8/batch=1/context=9 1 10000 ns/op 4000 host-ns/op\n") {
-		t.Error(x)
-	}
-	if x := step("benchstat"); !strings.Contains(x, "BenchmarkChainedStep/model=small/weights=fp8/batch=1/context=9 1 11000 ns/op 5000 host-ns/op\n") {
-		t.Error(x)
-	}
+	x = table[1]
+	assert.True(t, x["op"] == "wo_b" && x["us"] == "3" && x["floor_us"] == "" && x["host_us"] == "" &&
+		x["latency_us"] == "" && x["dispatches"] == "2", "%v", x)
+	assert.Contains(t, step("benchstat"),
+		"BenchmarkStep/model=small/weights=fp8/batch=1/context=9 1 10000 ns/op 4000 host-ns/op\n")
+	assert.Contains(t, step("benchstat"),
+		"BenchmarkChainedStep/model=small/weights=fp8/batch=1/context=9 1 11000 ns/op 5000 host-ns/op\n")
 	layers := []LayerRow{{Model: "small", Kind: "c4a", Mode: "decode", Status: "ok", Time: us(10), Ops: ops}, {Model: "small", Kind: "c4a", Mode: "decode", Status: "skipped"}}
 	layer := func(format string) string {
 		return reported(t, layers, format, NewLayerReport)
 	}
 	table = csvColumns(t, layer("csv"), "device", "driver", "profile", "model", "kind", "weights", "mode", "op", "check")
-	if len(table) != 3 || table[0]["op"] != "layer" || table[1]["us"] != "3" || table[2]["us"] != "" {
-		t.Errorf("%v", table)
-	}
-	if x := layer("benchstat"); !strings.Contains(x, "BenchmarkLayer/model=small/kind=c4a/") {
-		t.Error(x)
-	}
+	require.Len(t, table, 3)
+	assert.True(t, table[0]["op"] == "layer" && table[1]["us"] == "3" && table[2]["us"] == "")
+	assert.Contains(t, layer("benchstat"), "BenchmarkLayer/model=small/kind=c4a/")
 }

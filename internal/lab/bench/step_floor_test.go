@@ -1,8 +1,9 @@
 package bench
 
 import (
-	"slices"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
 
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
@@ -33,7 +34,5 @@ func TestSkeleton(t *testing.T) {
 	})
 	want := []reading{{false, 0}, {true, 240}, {true, 6}, {true, 10}, {true, 0}, {true, 1100},
 		{false, 20}, {false, 2}, {true, 200}, {false, 2000}, {true, 0}}
-	if !slices.Equal(got, want) {
-		t.Errorf("%v\nwant\n%v", got, want)
-	}
+	assert.Equal(t, want, got)
 }

@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 )
 
@@ -25,45 +28,48 @@ func TestStepRows(t *testing.T) {
 		out, reports := make([]bytes.Buffer, len(c.formats)), make([]*Report[StepRow], len(c.formats))
 		for i, format := range c.formats {
 			var err error
-			if reports[i], err = NewStepReport(ReportOn{&out[i], format, dev.Adapter(), "", limits}); err != nil {
-				t.Fatal(err)
-			}
+			reports[i], err = NewStepReport(ReportOn{&out[i], format, dev.Adapter(), "", limits})
+			require.NoError(t, err)
 		}
 		rows := 0
-		if err := Steps(ctx, dev, o, limits, Silent{}, func(r StepRow) {
+		err := Steps(ctx, dev, o, limits, Silent{}, func(r StepRow) {
 			rows++
 			for _, report := range reports {
 				report.Add(r)
 			}
-			if r.Status != "ok" || r.Layers != 3 || r.Shared != "" || r.Bound == 0 || r.Dispatches < 40 || r.Memory["weights"] == 0 || r.Memory["caches"] == 0 ||
-				!(r.Time.Median > 0 && r.Apart.Median > 0 && r.ApartHost.Median > 0 && r.ApartWall.Median > r.ApartHost.Median && r.Host.Median > 0 && r.Latency.Median > r.Host.Median && r.Limit > 0 && r.Times > 0 &&
-					r.Chained.Median > 0 && r.ChainedHost.Median > 0 && r.ChainedWall.Median > r.ChainedHost.Median && r.ChainedBarriers > r.Barriers && r.Floor.Median > 0 && r.EmptyFloor.Median > 0 && r.ChainedFloor.Median > 0 && r.TimesFloor > 0 && r.TimesChainedFloor > 0) {
-				t.Errorf("row %+v", r)
+			assert.Equal(t, "ok", r.Status)
+			assert.Equal(t, 3, r.Layers)
+			assert.Empty(t, r.Shared)
+			assert.NotZero(t, r.Bound)
+			assert.GreaterOrEqual(t, r.Dispatches, 40)
+			assert.NotZero(t, r.Memory["weights"])
+			assert.NotZero(t, r.Memory["caches"])
+			for name, v := range map[string]float64{
+				"time": r.Time.Median, "apart": r.Apart.Median, "host": r.Host.Median, "apart host": r.ApartHost.Median,
+				"chained": r.Chained.Median, "chained host": r.ChainedHost.Median, "limit": r.Limit, "times": r.Times,
+				"floor": r.Floor.Median, "empty floor": r.EmptyFloor.Median, "chained floor": r.ChainedFloor.Median,
+				"times floor": r.TimesFloor, "times chained floor": r.TimesChainedFloor,
+			} {
+				assert.Positive(t, v, name)
 			}
+			assert.Greater(t, r.Latency.Median, r.Host.Median)
+			assert.Greater(t, r.ApartWall.Median, r.ApartHost.Median)
+			assert.Greater(t, r.ChainedWall.Median, r.ChainedHost.Median)
+			assert.Greater(t, r.ChainedBarriers, r.Barriers)
 			d, _ := counts(r.Ops)
 			// Barriers are not compared: a slow device has several submissions for a step, and
 			// where one begins there is none to be derived.
-			if d != r.Dispatches {
-				t.Errorf("operations have %d launches, the step %d", d, r.Dispatches)
-			}
+			assert.Equal(t, r.Dispatches, d, "operations have %d launches, the step", d)
 			for _, op := range r.Ops {
-				if !(op.Time.Median > 0) || op.Layer == "" || op.Layer != "all" && op.Work.Bytes() == 0 && !strings.HasSuffix(op.Name, "compress") {
-					t.Errorf("%+v", op)
-				}
+				assert.False(t, !(op.Time.Median > 0) || op.Layer == "" ||
+					op.Layer != "all" && op.Work.Bytes() == 0 && !strings.HasSuffix(op.Name, "compress"), "%+v", op)
 			}
-		}); err != nil {
-			t.Fatal(err)
-		}
-		if rows != len(o.Batches) {
-			t.Errorf("%d rows", rows)
-		}
-		if after := len(dev.MemoryInUse()); after > before+1 { // the staging memory stays
-			t.Errorf("memory left: %v", dev.MemoryInUse())
-		}
+		})
+		require.NoError(t, err)
+		assert.Equal(t, len(o.Batches), rows, "rows")
+		assert.LessOrEqual(t, len(dev.MemoryInUse()), before+1, "memory left: %v", dev.MemoryInUse()) // the staging memory stays
 		for i, format := range c.formats {
-			if err := reports[i].Close(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, reports[i].Close())
 			checkStepReport(t, format, out[i].Bytes())
 		}
 	}
@@ -83,12 +89,10 @@ func TestWrongChainsAreSeen(t *testing.T) {
 		if err == nil {
 			_, err = s.checkChain()
 		}
-		if err := errors.Join(err, s.close()); err != nil {
-			t.Fatal(err)
-		}
-		if s.row.Status != want || (want == "wrong") != strings.Contains(s.row.Detail, "sums over the layers differ") {
-			t.Errorf("place %d left out: %s: %s", skip, s.row.Status, s.row.Detail)
-		}
+		require.NoError(t, errors.Join(err, s.close()))
+		require.Equal(t, want, s.row.Status, "place %d left out: %s", skip, s.row.Detail)
+		assert.Equal(t, strings.Contains(s.row.Detail, "sums over the layers differ"), want == "wrong",
+			"place %d left out: %s", skip, s.row.Detail)
 	}
 }
 
@@ -96,18 +100,13 @@ func checkStepReport(t *testing.T, format string, out []byte) {
 	t.Helper()
 	switch format {
 	case "csv":
-		if _, err := csv.NewReader(bytes.NewReader(out)).ReadAll(); err != nil {
-			t.Error(err)
-		}
+		_, err := csv.NewReader(bytes.NewReader(out)).ReadAll()
+		assert.NoError(t, err)
 	case "json":
-		if !json.Valid(out) {
-			t.Error("not JSON")
-		}
+		assert.True(t, json.Valid(out), "not JSON")
 	case "md":
 		for _, want := range []string{"| small | fp8 | 3 | 700 | 3 |", "| c4a | indexer.select |", "A layer: window: 1 layers", "caches "} {
-			if !bytes.Contains(out, []byte(want)) {
-				t.Errorf("report lacks %q:\n%s", want, out)
-			}
+			assert.True(t, bytes.Contains(out, []byte(want)), "report lacks %q:\n%s", want, out)
 		}
 	}
 }
@@ -118,10 +117,8 @@ func TestStepTooMuch(t *testing.T) {
 	dev := testkit.Device(t)
 	o := StepOptions{LayerOptions{checked: true, Models: []string{"small"}, Weights: []string{"fp8"}, Batches: []int{4096}, Contexts: []int{1000000}}}
 	var rows []StepRow
-	if err := Steps(t.Context(), dev, o, Limits{CopyGBs: 1}, Silent{}, func(r StepRow) { rows = append(rows, r) }); err != nil {
-		t.Fatal(err)
-	}
-	if len(rows) != 1 || rows[0].Status != "skipped" || !strings.Contains(rows[0].Detail, "4096 sequences of 1") {
-		t.Errorf("rows %+v", rows)
-	}
+	require.NoError(t, Steps(t.Context(), dev, o, Limits{CopyGBs: 1}, Silent{}, func(r StepRow) { rows = append(rows, r) }))
+	require.Len(t, rows, 1)
+	require.Equal(t, "skipped", rows[0].Status)
+	assert.Contains(t, rows[0].Detail, "4096 sequences of 1")
 }

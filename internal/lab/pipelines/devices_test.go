@@ -6,6 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/internal/lab/knowncaps"
 	"github.com/vkmla/vkmla/internal/lab/pipelines"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
@@ -24,24 +27,19 @@ func TestKnownDevices(t *testing.T) {
 		t.Run(d.Name, func(t *testing.T) {
 			dev := testkit.As(t, d)
 			buffers := 0
-			if err := pipelines.Make(dev, func(op, variant string, err error) {
+			err := pipelines.Make(dev, func(op, variant string, err error) {
 				var missing *vk.MissingError
 				if !errors.As(err, &missing) || !strings.HasPrefix(missing.What, "kernel ") {
 					return // by its features, or for want of a shape of matrices
 				}
-				if buffers++; d.Name != "least" || len(missing.Missing) != 1 || !strings.HasSuffix(missing.Missing[0], " storage buffers") {
-					t.Errorf("%s, variant %s: %v", op, variant, err)
-				}
-			}); err != nil {
-				t.Error(err)
-			}
-			if (buffers > 0) != (d.Name == "least") {
-				t.Errorf("%d variants bind too many buffers", buffers)
-			}
+				buffers++
+				assert.True(t, d.Name == "least" && len(missing.Missing) == 1 &&
+					strings.HasSuffix(missing.Missing[0], " storage buffers"), "%s, variant %s: %v", op, variant, err)
+			})
+			assert.NoError(t, err)
+			assert.Equal(t, d.Name == "least", buffers > 0, "%d variants bind too many buffers", buffers)
 			kernels := dev.Kernels()
-			if len(kernels) < 10 {
-				t.Errorf("only %d kernels", len(kernels))
-			}
+			assert.GreaterOrEqual(t, len(kernels), 10, "only %d kernels", len(kernels))
 			for _, k := range kernels {
 				checkKernel(t, &d.Caps, k)
 			}
@@ -53,18 +51,12 @@ func TestKnownDevices(t *testing.T) {
 func checkKernel(t *testing.T, c *vk.Caps, k *vk.Kernel) {
 	t.Helper()
 	s, err := shaders.Get(k.Name())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	m, err := spirv.Parse(s.SPIRV)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	size, err1 := m.LocalSize(k.Constants()...)
 	shared, err2 := m.SharedBytes(k.Constants()...)
-	if err := errors.Join(err1, err2); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(err1, err2))
 	all, subgroup, push := size[0]*size[1]*size[2], k.SubgroupSize(), uint32(0)
 	for _, p := range m.Push {
 		push = max(push, p.Offset+p.Size)

@@ -6,6 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/internal/lab/pipelines"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -38,46 +41,33 @@ func TestPipelines(t *testing.T) {
 		t.Skip("takes a while")
 	}
 	in, err := vk.NewInstance(vk.InstanceOptions{AppName: "vkmla tests"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer in.Close()
 	a, err := in.Pick(os.Getenv("VKMLA_TEST_DEVICE"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	dev, err := a.Open(vk.DeviceOptions{Statistics: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer dev.Close()
-	if err := pipelines.Build(t.Context(), dev, nil); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, pipelines.Build(t.Context(), dev, nil))
 	for _, name := range pipelines.Unbuilt(dev) {
-		if !slices.Contains(others, name) && !slices.Contains(byLayout, name) && !slices.Contains(byRegisters, name) && (dev.Caps().Features["coopmat.f16.f32"] || !slices.Contains(besideMatrices, name)) {
-			t.Errorf("nothing builds %s", name)
-		}
+		assert.False(t, !slices.Contains(others, name) && !slices.Contains(byLayout, name) &&
+			!slices.Contains(byRegisters, name) &&
+			(dev.Caps().Features["coopmat.f16.f32"] || !slices.Contains(besideMatrices, name)), "nothing builds %s", name)
 	}
-	if only && dev.Caps().ComputeUnits == 0 {
-		t.Error("the driver does not tell how many compute units there are")
-	}
+	assert.False(t, only && dev.Caps().ComputeUnits == 0, "the driver does not tell how many compute units there are")
 	tells := dev.Caps().Features["pipelineExecutableInfo"]
 	if !tells && !only {
 		return
 	}
 	rows, err := pipelines.Report(dev)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	hot := 0
 	for _, r := range rows {
 		if r.Hot {
 			hot++
 		}
-		if only && (r.Registers <= 0 || r.Shared < 0 || r.Spills < 0 || r.Occupancy <= 0) {
-			t.Errorf("%s: the driver does not say enough: %+v", r, r)
-		}
+		assert.False(t, only && (r.Registers <= 0 || r.Shared < 0 || r.Spills < 0 || r.Occupancy <= 0),
+			"%s: the driver does not say enough: %+v", r, r)
 		if r.Spills > 0 {
 			t.Logf("%s spills %.0f", r, r.Spills)
 		}
@@ -86,9 +76,7 @@ func TestPipelines(t *testing.T) {
 		t.Errorf("%s is hot and spills %.0f", r, r.Spills)
 	}
 	t.Logf("%s, %s %s: %d kernels, %d hot", a.Name, a.DriverName, a.DriverInfo, len(rows), hot)
-	if hot == 0 {
-		t.Error("no hot kernel was built")
-	}
+	assert.NotEqual(t, 0, hot, "no hot kernel was built")
 }
 
 func TestHot(t *testing.T) {
@@ -100,11 +88,11 @@ func TestHot(t *testing.T) {
 		{"idx_logits_cm", true, false}, {"idx_logits_lanes_cm", true, false}, {"idx_logits_lanes_raw_cm", true, false}, {"idx_logits_cmb", false, false},
 		{"proj_linear_tokens1to8_cm", true, false}, {"proj_linear_chain_cm", true, false}, {"proj_linear_tokens32to64_cmb", true, false}, {"proj_linear_whole_cm", true, false}, {"proj_linear_sum", false, false}, {"kv_insert", false, false},
 	} {
-		if pipelines.Hot(c.name, true) != c.with || pipelines.Hot(c.name, false) != c.elsewhere {
-			t.Errorf("%s: hot with matrices %v, without %v", c.name, !c.with, !c.elsewhere)
-		}
+		require.Equal(t, c.with, pipelines.Hot(c.name, true),
+			"%s: hot with matrices %v, without %v", c.name, !c.with, !c.elsewhere)
+		assert.Equal(t, c.elsewhere, pipelines.Hot(c.name, false),
+			"%s: hot with matrices %v, without %v", c.name, !c.with, !c.elsewhere)
 	}
-	if !strings.HasPrefix((pipelines.Row{Kernel: "a", Constants: []uint32{1, 2}}).String(), "a(1, 2)") {
-		t.Error("name of a row")
-	}
+	assert.True(t, strings.HasPrefix((pipelines.Row{Kernel: "a", Constants: []uint32{1, 2}}).String(), "a(1, 2)"),
+		"name of a row")
 }

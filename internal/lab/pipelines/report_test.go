@@ -3,6 +3,9 @@ package pipelines
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -29,9 +32,10 @@ func TestWrong(t *testing.T) {
 		for _, hot := range []bool{true, false} {
 			r := Row{Hot: hot, Spills: -1}
 			r.read(c.list)
-			if wrong, few := len(Wrong([]Row{r})) > 0, len(Few([]Row{r})) > 0; r.Spills != c.spills || wrong != (c.wrong && hot) || few != (c.few && hot) {
-				t.Errorf("%s, hot %v: spills %g, wrong %v, few %v", name, hot, r.Spills, wrong, few)
-			}
+			wrong, few := len(Wrong([]Row{r})) > 0, len(Few([]Row{r})) > 0
+			require.Equal(t, c.spills, r.Spills, "%s, hot %v", name, hot)
+			require.Equal(t, c.wrong && hot, wrong, "%s, hot %v", name, hot)
+			assert.Equal(t, c.few && hot, few, "%s, hot %v", name, hot)
 		}
 	}
 }

@@ -1,10 +1,12 @@
 package quantise_test
 
 import (
-	"errors"
 	"math"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/quantise"
 	"github.com/vkmla/vkmla/internal/numfmt"
@@ -47,13 +49,9 @@ func TestFP8(t *testing.T) {
 				n, k := shape[0], shape[1]
 				w := matrix(kind, n, k)
 				data, scales, err := quantise.FP8(w, n, k, pow2)
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				kb := (k + 127) / 128
-				if len(scales) != (n+127)/128*kb {
-					t.Fatalf("%d scales", len(scales))
-				}
+				require.Equal(t, (n+127)/128*kb, len(scales), "scales")
 				amax := make([]float32, len(scales))
 				for i, x := range w {
 					b := i/k/128*kb + i%k/128
@@ -67,9 +65,9 @@ func TestFP8(t *testing.T) {
 						t.Fatalf("%s %v pow2 %v: %v became %v, further than %v", kind, shape, pow2, x, got[i], bound)
 					}
 				}
-				if e := relative(exact, got); kind == "normal" && n > 100 && !(e > 0.015 && e < 0.03) {
-					t.Errorf("%s %v pow2 %v: relative error %v", kind, shape, pow2, e)
-				}
+				e := relative(exact, got)
+				assert.False(t, kind == "normal" && n > 100 && !(e > 0.015 && e < 0.03),
+					"%s %v pow2 %v: relative error %v", kind, shape, pow2, e)
 				for _, s := range scales {
 					if frac, _ := math.Frexp(float64(s)); pow2 && frac != 0.5 {
 						t.Fatalf("scale %v is no power of two", s)
@@ -88,9 +86,7 @@ func TestNVFP4(t *testing.T) {
 				w := matrix(kind, n, k)
 				amax := min(shared*quantise.AMax(w), math.MaxFloat32)
 				data, scales, global, err := quantise.NVFP4(w, n, k, amax)
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				exact, got := make([]float64, len(w)), make([]float64, len(w))
 				for i, x := range w {
 					block := w[i/16*16 : i/16*16+16]
@@ -100,15 +96,16 @@ func TestNVFP4(t *testing.T) {
 						t.Fatalf("%s %v: %v became %v, further than %v", kind, shape, x, got[i], bound)
 					}
 				}
-				if e := relative(exact, got); kind == "normal" && n > 100 && !(e > 0.07 && e < 0.11) {
-					t.Errorf("%s %v: relative error %v", kind, shape, e)
-				}
+				e := relative(exact, got)
+				assert.False(t, kind == "normal" && n > 100 && !(e > 0.07 && e < 0.11),
+					"%s %v: relative error %v", kind, shape, e)
 			}
 		}
 	}
-	if _, scales, global, err := quantise.NVFP4(make([]float32, 32), 2, 16, 0); err != nil || global != 1 || scales[0] != 0 {
-		t.Error("a matrix of zeros:", scales, global, err)
-	}
+	_, scales, global, err := quantise.NVFP4(make([]float32, 32), 2, 16, 0)
+	require.NoError(t, err, "a matrix of zeros: %v", scales)
+	require.Equal(t, float32(1), global, "a matrix of zeros: %v", scales)
+	assert.Equal(t, byte(0), scales[0], "a matrix of zeros: %v", scales)
 }
 
 func TestRefuses(t *testing.T) {
@@ -128,8 +125,6 @@ func TestRefuses(t *testing.T) {
 	w[3] = float32(math.Inf(-1))
 	_, _, _, err = quantise.NVFP4(w, 1, 16, 1)
 	for i, err := range append(errs, err) {
-		if !errors.Is(err, quantise.ErrArgument) {
-			t.Errorf("%d: %v", i, err)
-		}
+		assert.ErrorIs(t, err, quantise.ErrArgument, "%d", i)
 	}
 }

@@ -4,6 +4,9 @@ import (
 	"maps"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/internal/lab/knowncaps"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/vk"
@@ -23,13 +26,9 @@ func As(t testing.TB, other knowncaps.Device) *vk.Device {
 		}
 	}
 	dev, err := a.Open(vk.DeviceOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() {
-		if err := dev.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, dev.Close())
 	})
 	return dev
 }

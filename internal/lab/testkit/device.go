@@ -23,6 +23,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/internal/lab/validation"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -44,9 +46,7 @@ var shared struct {
 func Device(t testing.TB) *vk.Device {
 	t.Helper()
 	shared.once.Do(open)
-	if shared.err != nil {
-		t.Fatal(shared.err)
-	}
+	require.NoError(t, shared.err)
 	report(t)
 	t.Cleanup(func() { report(t) })
 	return shared.dev
@@ -123,17 +123,13 @@ func report(t testing.TB) {
 func Root(t testing.TB) string {
 	t.Helper()
 	dir, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for {
 		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
 			return dir
 		}
 		up := filepath.Dir(dir)
-		if up == dir {
-			t.Fatal("testkit: no go.mod above the working directory")
-		}
+		require.NotEqual(t, dir, up, "testkit: no go.mod above the working directory")
 		dir = up
 	}
 }

@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/tensor"
@@ -19,9 +22,7 @@ import (
 func Must[T any](t testing.TB) func(v T, err error) T {
 	return func(v T, err error) T {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return v
 	}
 }
@@ -39,22 +40,17 @@ func Upload[T any](t testing.TB, dev *vk.Device, dt tensor.DType, v []T, shape .
 func Put[T any](t testing.TB, x tensor.Tensor, v []T) {
 	t.Helper()
 	b := Must[[]byte](t)(binary.Append(nil, binary.LittleEndian, v))
-	if err := x.Upload(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, x.Upload(t.Context(), b))
 }
 
 // Download reads a tensor of fixed-size values.
 func Download[T any](t testing.TB, x tensor.Tensor) []T {
 	t.Helper()
 	b := make([]byte, x.Bytes())
-	if err := x.Download(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, x.Download(t.Context(), b))
 	v := make([]T, x.Len())
-	if _, err := binary.Decode(b, binary.LittleEndian, v); err != nil {
-		t.Fatal(err)
-	}
+	_, err := binary.Decode(b, binary.LittleEndian, v)
+	require.NoError(t, err)
 	return v
 }
 
@@ -63,14 +59,10 @@ func Do(t testing.TB, dev *vk.Device, f func(rec *vk.Recorder) error) {
 	t.Helper()
 	rec := Must[*vk.Recorder](t)(dev.NewRecorder())
 	defer rec.Close()
-	if err := f(rec); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, f(rec))
 	cmd := Must[*vk.Commands](t)(rec.End())
 	defer cmd.Close()
-	if err := cmd.Run(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, cmd.Run(t.Context()))
 }
 
 // Refuses demands an argument error that names the argument, and that nothing was
@@ -85,12 +77,8 @@ func Refuses(t *testing.T, dev *vk.Device, arg string, record func(rec *vk.Recor
 		t.Errorf("%s: got %v, want an argument error", arg, err)
 		return
 	}
-	if wrong.Arg != arg {
-		t.Errorf("%s: the error is about %s: %v", arg, wrong.Arg, err)
-	}
-	if n := rec.Barriers(); n != 0 {
-		t.Errorf("%s: %d barriers were recorded", arg, n)
-	}
+	assert.Equal(t, arg, wrong.Arg, "the error is about: %v", err)
+	assert.Equal(t, 0, rec.Barriers(), "%s: barriers were recorded", arg)
 }
 
 // Normal makes n bf16 values of a normal distribution.
@@ -144,9 +132,7 @@ func Compile(t testing.TB, dev *vk.Device) {
 		return
 	}
 	for _, k := range dev.Kernels() {
-		if err := k.Ready(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, k.Ready())
 	}
 }
 
@@ -154,7 +140,6 @@ func Compile(t testing.TB, dev *vk.Device) {
 // VKMLA_TEST_REQUIRE_CM asks for all of them.
 func requireCM(t testing.TB, variant, why string) {
 	t.Helper()
-	if strings.HasSuffix(variant, attention.VariantCM) && os.Getenv("VKMLA_TEST_REQUIRE_CM") == "1" {
-		t.Errorf("a cooperative-matrix variant has to run here: %s", why)
-	}
+	assert.False(t, strings.HasSuffix(variant, attention.VariantCM) && os.Getenv("VKMLA_TEST_REQUIRE_CM") == "1",
+		"a cooperative-matrix variant has to run here: %s", why)
 }

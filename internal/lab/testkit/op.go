@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/vectors"
@@ -25,9 +26,7 @@ const smallCase = 1 << 17
 func TestOp(t *testing.T, name string) {
 	t.Helper()
 	op, ok := verify.Lookup(name)
-	if !ok {
-		t.Fatalf("testkit: no operation %q is registered", name)
-	}
+	require.True(t, ok, "testkit: no operation %q is registered", name)
 	var variants []string
 	for _, v := range op.Variants {
 		if !LeftOut(v.Name) {
@@ -41,9 +40,7 @@ func TestOp(t *testing.T, name string) {
 	Device(t)
 	for _, dir := range Folders(t) {
 		set, err := vectors.Open(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if set.Cases(name) == nil {
 			t.Logf("%s has no %s", dir, name)
 			continue
@@ -77,9 +74,7 @@ func Seed(t testing.TB) uint64 {
 	seed := uint64(time.Now().UnixNano()) & (1<<32 - 1)
 	if s := os.Getenv("VKMLA_TEST_SEED"); s != "" {
 		v, err := strconv.ParseUint(s, 10, 64)
-		if err != nil {
-			t.Fatalf("testkit: VKMLA_TEST_SEED: %v", err)
-		}
+		require.NoError(t, err, "testkit: VKMLA_TEST_SEED")
 		seed = v
 	}
 	t.Cleanup(func() {
@@ -119,9 +114,7 @@ func smallRecorded(t *testing.T, set *vectors.Set, op string) []string {
 	var names []string
 	for _, name := range set.Cases(op) {
 		c, err := set.Case(op, name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if inputBytes(c) <= smallCase {
 			names = append(names, name)
 		}
@@ -141,19 +134,14 @@ func testRef(t *testing.T, op verify.Op, set *vectors.Set, names []string) {
 	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
 			c, err := set.Case(op.Name, name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if c.Informational() {
 				t.Skip("informational")
 			}
 			got, err := op.Ref(c)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if r := op.Compare(c, got, c.Want); !r.Pass {
-				t.Errorf("the reference differs from the recorded kernel: %s", r.Detail)
-			}
+			require.NoError(t, err)
+			r := op.Compare(c, got, c.Want)
+			assert.True(t, r.Pass, "the reference differs from the recorded kernel: %s", r.Detail)
 		})
 	}
 }
@@ -174,12 +162,8 @@ func run(t *testing.T, o verify.Options) {
 			}
 		})
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if sum.Pass == 0 {
-		t.Errorf("nothing passed: %+v", sum)
-	}
+	require.NoError(t, err)
+	assert.NotEqual(t, 0, sum.Pass, "nothing passed: %+v", sum)
 }
 
 // small are the names of the random cases that the short tests run.

@@ -4,6 +4,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/spirv"
 	"github.com/vkmla/vkmla/shaders"
@@ -30,16 +33,10 @@ func PushLayouts(t *testing.T, prefix string, layouts map[string]any) {
 		}
 		seen[stem] = true
 		k, err := shaders.Get(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := spirv.ComparePush(k.SPIRV, push); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		require.NoError(t, err)
+		assert.NoError(t, spirv.ComparePush(k.SPIRV, push), name)
 	}
 	for stem := range layouts {
-		if !seen[stem] {
-			t.Errorf("no kernel %s", stem)
-		}
+		assert.True(t, seen[stem], "no kernel %s", stem)
 	}
 }

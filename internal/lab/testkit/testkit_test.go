@@ -18,9 +18,9 @@ func TestMessages(t *testing.T) {
 	shared.mu.Lock()
 	shared.messages = append(shared.messages, "a message")
 	shared.mu.Unlock()
-	if m := drain(); len(m) != 1 || len(drain()) != 0 {
-		t.Errorf("messages: %v", m)
-	}
+	m := drain()
+	assert.Len(t, m, 1, "messages")
+	assert.Empty(t, drain(), "messages")
 }
 
 func TestFolders(t *testing.T) {
@@ -40,22 +40,16 @@ func TestFolders(t *testing.T) {
 
 func TestSeed(t *testing.T) {
 	t.Setenv("VKMLA_TEST_SEED", "77")
-	if s := Seed(t); s != 77 {
-		t.Errorf("seed %d, want 77", s)
-	}
+	assert.Equal(t, uint64(77), Seed(t), "seed")
 }
 
 func TestLeftOut(t *testing.T) {
 	for want, names := range map[bool][]string{false: {"cm", "cmb", "twopass-cm"}, true: {"base", "da", "twopass-base", ""}} {
 		for _, name := range names {
 			t.Setenv("VKMLA_TEST_VARIANTS", "")
-			if LeftOut(name) {
-				t.Errorf("%q is left out where all are wanted", name)
-			}
+			assert.False(t, LeftOut(name), "%q is left out where all are wanted", name)
 			t.Setenv("VKMLA_TEST_VARIANTS", "cm")
-			if LeftOut(name) != want {
-				t.Errorf("%q is left out: %v", name, !want)
-			}
+			assert.Equal(t, want, LeftOut(name), "%q is left out: %v", name, !want)
 		}
 	}
 }
@@ -63,9 +57,8 @@ func TestLeftOut(t *testing.T) {
 func TestSmall(t *testing.T) {
 	for _, op := range verify.All() {
 		names, all := small(op, 5), op.RandomCases(5)
-		if len(names) == 0 || len(names) > len(all) {
-			t.Errorf("%s: %d of %d cases in short tests", op.Name, len(names), len(all))
-		}
+		assert.NotEmpty(t, names, "%s: %d of %d cases in short tests", op.Name, len(names), len(all))
+		assert.LessOrEqual(t, len(names), len(all), "%s: %d of %d cases in short tests", op.Name, len(names), len(all))
 	}
 }
 

@@ -9,10 +9,12 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestArchive(t *testing.T) {
@@ -29,40 +31,29 @@ func TestArchive(t *testing.T) {
 		var b bytes.Buffer
 		w := NewArchiveWriter(&b)
 		for _, name := range slices.Sorted(maps.Keys(want)) {
-			if err := w.Add(name, want[name]); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, w.Add(name, want[name]))
 		}
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, w.Close())
 		return b.Bytes()
 	}
 	data := write()
-	if !bytes.Equal(data, write()) {
-		t.Error("equal arrays gave different files")
-	}
+	assert.True(t, bytes.Equal(data, write()), "equal arrays gave different files")
 	path := filepath.Join(t.TempDir(), "a.npz")
-	if err := os.WriteFile(path, data, 0o666); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, data, 0o666))
 	a, err := OpenArchive(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer a.Close()
-	if len(a.Names()) != len(want) || !slices.IsSorted(a.Names()) {
-		t.Error(a.Names())
-	}
+	require.Len(t, a.Names(), len(want))
+	assert.True(t, slices.IsSorted(a.Names()))
 	for name, w := range want {
 		got, err := a.Array(name)
-		if err != nil || got.Type != w.Type || shapeString(got.Shape) != shapeString(w.Shape) || !bytes.Equal(got.Data, w.Data) || !a.Has(name) {
-			t.Errorf("%s: %v, %v, want %v", name, got, err, w)
-		}
+		require.NoError(t, err, "%s: %v, want %v", name, got, w)
+		assert.True(t, got.Type == w.Type && shapeString(got.Shape) == shapeString(w.Shape) &&
+			bytes.Equal(got.Data, w.Data) && a.Has(name), "%s: %v, want %v", name, got, w)
 	}
-	if _, err := a.Array("none"); !errors.Is(err, ErrFormat) || a.Has("none") {
-		t.Error(err)
-	}
+	_, err = a.Array("none")
+	require.ErrorIs(t, err, ErrFormat)
+	assert.False(t, a.Has("none"))
 }
 
 // The header is the one that NumPy writes, byte for byte.
@@ -76,12 +67,11 @@ func TestNpyHeader(t *testing.T) {
 		{New(I64), "{'descr': '<i8', 'fortran_order': False, 'shape': (), }"},
 	} {
 		h := npyHeader(c.a)
-		if text := strings.TrimRight(string(h[10:]), " \n"); text != c.want || len(h)%64 != 0 || h[len(h)-1] != '\n' || int(h[8])+int(h[9])<<8 != len(h)-10 {
-			t.Errorf("%q, want %q", h, c.want)
-		}
-		if got, err := readNpyHeader(bytes.NewReader(h)); err != nil || !reflect.DeepEqual(got, npyHead{t: c.a.Type, shape: append([]int{}, c.a.Shape...)}) {
-			t.Errorf("%+v, %v", got, err)
-		}
+		assert.True(t, strings.TrimRight(string(h[10:]), " \n") == c.want && len(h)%64 == 0 &&
+			h[len(h)-1] == '\n' && int(h[8])+int(h[9])<<8 == len(h)-10, "%q, want %q", h, c.want)
+		got, err := readNpyHeader(bytes.NewReader(h))
+		assert.NoError(t, err)
+		assert.Equal(t, npyHead{t: c.a.Type, shape: append([]int{}, c.a.Shape...)}, got)
 	}
 }
 
@@ -89,39 +79,30 @@ func TestNpyHeader(t *testing.T) {
 func TestArchiveOfColumns(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.npz")
 	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	z := zip.NewWriter(f)
 	for name, data := range map[string][]byte{ // [2, 3, 2], counted in the order of columns; one of one dimension
 		"a.npy": npy("<i2", "2, 3, 2", []byte{0, 0, 6, 0, 2, 0, 8, 0, 4, 0, 10, 0, 1, 0, 7, 0, 3, 0, 9, 0, 5, 0, 11, 0}), "b.npy": npy("|u1", "2,", []byte{1, 2}),
 	} {
 		w, err := z.Create(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		w.Write(bytes.Replace(data, []byte("False"), []byte("True "), 1))
 	}
-	if err := errors.Join(z.Close(), f.Close()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(z.Close(), f.Close()))
 	a, err := OpenArchive(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer a.Close()
 	x, err := a.Array("a")
-	if err != nil || x.String() != "int16 [2, 3, 2]" {
-		t.Fatal(x, err)
-	}
+	require.NoError(t, err, "%v", x)
+	require.Equal(t, "int16 [2, 3, 2]", x.String(), "%v", x)
 	for i, v := range x.Float64s() {
 		if v != float64(i) {
 			t.Fatalf("%v", x.Float64s())
 		}
 	}
-	if x, err = a.Array("b"); err != nil || !bytes.Equal(x.Data, []byte{1, 2}) {
-		t.Error(x, err)
-	}
+	x, err = a.Array("b")
+	assert.NoError(t, err, "%v", x)
+	assert.Equal(t, []byte{1, 2}, x.Data, "%v", x)
 }
 
 func TestArchiveRefuses(t *testing.T) {
@@ -130,60 +111,40 @@ func TestArchiveRefuses(t *testing.T) {
 		"a/b": FromU8(nil, 0), "": FromU8(nil, 0), "short": {Type: F32, Shape: []int{2}, Data: make([]byte, 7)},
 		"negative": {Type: F32, Shape: []int{-1}}, "typeless": {Shape: []int{0}}, "large": {Type: U8, Shape: []int{1 << 40}},
 	} {
-		if err := w.Add(name, a); !errors.Is(err, ErrFormat) {
-			t.Errorf("%q: %v", name, err)
-		}
+		assert.ErrorIs(t, w.Add(name, a), ErrFormat, "%q", name)
 	}
-	if err := errors.Join(w.Add("a", FromU8(nil, 0)), w.Add("b", FromU8(nil, 0))); err != nil {
-		t.Error(err)
-	}
-	if err := w.Add("a", FromU8(nil, 0)); !errors.Is(err, ErrFormat) {
-		t.Error(err)
-	}
-	if _, err := OpenArchive(filepath.Join(t.TempDir(), "none")); !errors.Is(err, fs.ErrNotExist) {
-		t.Error(err)
-	}
+	assert.NoError(t, errors.Join(w.Add("a", FromU8(nil, 0)), w.Add("b", FromU8(nil, 0))))
+	assert.ErrorIs(t, w.Add("a", FromU8(nil, 0)), ErrFormat)
+	_, err := OpenArchive(filepath.Join(t.TempDir(), "none"))
+	assert.ErrorIs(t, err, fs.ErrNotExist)
 	open := func(members ...string) (*Archive, error) {
 		var b bytes.Buffer
 		z := zip.NewWriter(&b)
 		for i := 0; i < len(members); i += 2 {
 			f, err := z.Create(members[i])
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			io.WriteString(f, members[i+1])
 		}
-		if err := z.Close(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, z.Close())
 		path := filepath.Join(t.TempDir(), "a.npz")
-		if err := os.WriteFile(path, b.Bytes(), 0o666); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(path, b.Bytes(), 0o666))
 		return OpenArchive(path)
 	}
 	ok := string(npy("|u1", "2,", []byte{1, 2}))
 	for name, members := range map[string][]string{"another file": {"a.txt", ""}, "twice": {"a.npy", ok, "a.npy", ok}, "a path": {"x/a.npy", ok}} {
-		if _, err := open(members...); !errors.Is(err, ErrFormat) {
-			t.Errorf("%s: %v", name, err)
-		}
+		_, err := open(members...)
+		assert.ErrorIs(t, err, ErrFormat, name)
 	}
 	for name, data := range map[string]string{"empty": "", "short": ok[:len(ok)-1], "long": ok + "x",
 		"huge": string(npy("<f8", "1048576, 1048576", nil)), "negative": string(npy("<f8", "-1,", nil))} {
 		a, err := open("a.npy", data)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if x, err := a.Array("a"); !errors.Is(err, ErrFormat) {
-			t.Errorf("%s: %v, %v", name, x, err)
-		}
+		require.NoError(t, err)
+		x, err := a.Array("a")
+		assert.ErrorIs(t, err, ErrFormat, "%s: %v", name, x)
 		a.Close()
 	}
 	path := filepath.Join(t.TempDir(), "a.npz")
-	if err := os.WriteFile(path, []byte("PK"), 0o666); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := OpenArchive(path); !errors.Is(err, ErrFormat) {
-		t.Error(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte("PK"), 0o666))
+	_, err = OpenArchive(path)
+	assert.ErrorIs(t, err, ErrFormat)
 }

@@ -4,24 +4,21 @@ import (
 	"archive/zip"
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // folder writes a manifest and one archive, and returns the folder.
 func folder(t testing.TB, manifest string, members map[string][]byte) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "manifest.json"), []byte(manifest), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "manifest.json"), []byte(manifest), 0o600))
 	if members == nil {
 		return dir
 	}
@@ -29,17 +26,11 @@ func folder(t testing.TB, manifest string, members map[string][]byte) string {
 	z := zip.NewWriter(&buf)
 	for name, data := range members {
 		w, err := z.Create(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		w.Write(data)
 	}
-	if err := z.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "a.npz"), buf.Bytes(), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, z.Close())
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "a.npz"), buf.Bytes(), 0o600))
 	return dir
 }
 
@@ -71,47 +62,33 @@ func smallMembers() map[string][]byte {
 
 func TestCase(t *testing.T) {
 	s, err := Open(folder(t, small, smallMembers()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := fmt.Sprint(s.Machine, s.Ops(), s.Cases("one"), s.Cases("none")); got != "a test[one two] [c] []" {
-		t.Errorf("listing: %s", got)
-	}
+	require.NoError(t, err)
+	assert.Equal(t, "a test[one two] [c] []", fmt.Sprint(s.Machine, s.Ops(), s.Cases("one"), s.Cases("none")), "listing")
 	for _, op := range s.Ops() {
-		if err := s.Check(op); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, s.Check(op))
 	}
 	c, err := s.Case("one", "c")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	in := c.Input()
-	if x := in.Array("x", I32, -1).I32(); len(x) != 2 || x[0] != 1 || x[1] != -1 {
-		t.Errorf("x = %v", x)
-	}
+	x := in.Array("x", I32, -1).I32()
+	require.Equal(t, 2, len(x), "x = %v", x)
+	require.Equal(t, int32(1), x[0], "x = %v", x)
+	assert.Equal(t, int32(-1), x[1], "x = %v", x)
 	if n, f, d := in.Int("n"), in.Float("scale"), in.IntOr("absent", 5); n != 2 || f != 0.5 || d != 5 {
 		t.Errorf("parameters %v %v %v", n, f, d)
 	}
-	if b := in.Array("buf_before", U8, 1, 3).Data; !bytes.Equal(b, []byte{0xA5, 0xA5, 0xA5}) {
-		t.Errorf("buffer that was left out: %x", b)
-	}
-	if in.Err() != nil {
-		t.Error(in.Err())
-	}
-	if !bytes.Equal(c.Want["buf_after"].Data, []byte{7, 8, 9}) || c.Role["buf_after"] != RoleAfter {
-		t.Errorf("wanted %v", c.Want)
-	}
+	assert.Equal(t, []byte{0xA5, 0xA5, 0xA5}, in.Array("buf_before", U8, 1, 3).Data, "buffer that was left out")
+	assert.NoError(t, in.Err())
+	require.Equal(t, []byte{7, 8, 9}, c.Want["buf_after"].Data, "wanted %v", c.Want)
+	assert.Equal(t, RoleAfter, c.Role["buf_after"], "wanted %v", c.Want)
 	d, err := s.Case("two", "d")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if in := d.Input(); in.Int("n") != 7 || !in.Has("x") || in.Float("scale") != 0.5 || in.Err() != nil {
-		t.Errorf("case with the inputs of another: %+v", d)
-	}
-	if y := d.Want["y"].F32(); len(y) != 1 || y[0] != 1 {
-		t.Errorf("scalar: %v", y)
-	}
+	require.NoError(t, err)
+	in = d.Input()
+	assert.True(t, in.Int("n") == 7 && in.Has("x") && in.Float("scale") == 0.5 && in.Err() == nil,
+		"case with the inputs of another: %+v", d)
+	y := d.Want["y"].F32()
+	require.Equal(t, 1, len(y), "scalar: %v", y)
+	assert.Equal(t, float32(1), y[0], "scalar: %v", y)
 }
 
 // What says the same in another way is taken.
@@ -134,73 +111,63 @@ func TestInputFits(t *testing.T) {
 		in := c.Input()
 		a := in.Array(x.name, x.t, x.dims...)
 		if in.Err() != nil || x.want == nil {
-			if !errors.Is(in.Err(), ErrFormat) || x.want != nil || !a.IsZero() {
-				t.Errorf("%s as %v %v: %v, %v, want %v", x.name, x.t, x.dims, a, in.Err(), x.want)
-			}
+			require.ErrorIs(t, in.Err(), ErrFormat, "%s as %v %v: %v, want %v", x.name, x.t, x.dims, a, x.want)
+			assert.True(t, x.want == nil && a.IsZero(), "%s as %v %v: %v, want %v", x.name, x.t, x.dims, a, x.want)
 			continue
 		}
-		if a.Type != x.t || len(x.dims) > 0 && len(a.Shape) != len(x.dims) || a.Len() != len(x.want) {
-			t.Errorf("%s as %v %v: %v", x.name, x.t, x.dims, a)
-		}
+		assert.False(t, a.Type != x.t || len(x.dims) > 0 && len(a.Shape) != len(x.dims) || a.Len() != len(x.want),
+			"%s as %v %v: %v", x.name, x.t, x.dims, a)
 		for i, v := range a.Float64s() {
 			if v != float64(x.want[i]) {
 				t.Errorf("%s as %v: %v, want %v", x.name, x.t, a.Float64s(), x.want)
 			}
 		}
 	}
-	if ints.String() != "int64 [3, 1, 1]" || c.In["rows"].String() != "uint16 [2, 4]" {
-		t.Error("the case was changed")
-	}
+	require.Equal(t, "int64 [3, 1, 1]", ints.String(), "the case was changed")
+	assert.Equal(t, "uint16 [2, 4]", c.In["rows"].String(), "the case was changed")
 }
 
 func TestInputFirst(t *testing.T) {
 	c := Case{In: Arrays{"x": FromI32([]int32{1, 2, 3, 4, 5, 6}, 3, 2)}}
 	in := c.Input()
-	if a := in.First(2, "x", I32, 2); in.Err() != nil || a.String() != "int32 [2, 2]" || !slices.Equal(a.I32(), []int32{1, 2, 3, 4}) {
-		t.Error(a, in.Err())
-	}
-	if a := in.First(3, "x", I64, -1); in.Err() != nil || a.Len() != 6 {
-		t.Error(a, in.Err())
-	}
-	if a := in.First(4, "x", I32, -1); !errors.Is(in.Err(), ErrFormat) || !a.IsZero() {
-		t.Error(a, in.Err())
-	}
+	a := in.First(2, "x", I32, 2)
+	assert.NoError(t, in.Err(), "%v", a)
+	require.Equal(t, "int32 [2, 2]", a.String(), "%v", a)
+	assert.Equal(t, []int32{1, 2, 3, 4}, a.I32(), "%v", a)
+	a = in.First(3, "x", I64, -1)
+	assert.NoError(t, in.Err(), "%v", a)
+	assert.Equal(t, 6, a.Len(), "%v", a)
+	a = in.First(4, "x", I32, -1)
+	require.ErrorIs(t, in.Err(), ErrFormat, "%v", a)
+	assert.True(t, a.IsZero(), "%v", a)
 }
 
 func TestBooleans(t *testing.T) {
 	m := smallMembers()
 	m["c.buf_after.npy"] = npy("|b1", "1, 3", []byte{1, 0, 1})
 	s, err := Open(folder(t, edit("uint8", "bool"), m))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if c, err := s.Case("one", "c"); err != nil || c.Want["buf_after"].Type != U8 {
-		t.Error(c.Want, err)
-	}
+	require.NoError(t, err)
+	c, err := s.Case("one", "c")
+	require.NoError(t, err, "%v", c.Want)
+	assert.Equal(t, U8, c.Want["buf_after"].Type, "%v", c.Want)
 }
 
 // Bookkeeping of a type that there is not here is left out.
 func TestUnreadableBookkeeping(t *testing.T) {
 	for _, more := range []string{`"note": {"shape": [1], "npy": "str", "role": "aux"},`, `"info_note": {"shape": [1], "npy": "object", "role": "out"},`} {
 		s, err := Open(folder(t, edit(`"x": {`, more+` "x": {`), smallMembers()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if c, err := s.Case("one", "c"); err != nil || len(c.In) != 2 || len(c.Want) != 1 || s.Check("one") != nil {
-			t.Errorf("%v, %v, %v", c.In, c.Want, err)
-		}
+		require.NoError(t, err)
+		c, err := s.Case("one", "c")
+		require.NoError(t, err, "%v, %v", c.In, c.Want)
+		assert.True(t, len(c.In) == 2 && len(c.Want) == 1 && s.Check("one") == nil, "%v, %v", c.In, c.Want)
 	}
 }
 
 func TestInputErrors(t *testing.T) {
 	s, err := Open(folder(t, small, smallMembers()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	c, err := s.Case("one", "c")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	c.Params["text"] = "no number"
 	for name, ask := range map[string]func(*Input){
 		"absent array":     func(in *Input) { in.Array("z", I32) },
@@ -214,16 +181,11 @@ func TestInputErrors(t *testing.T) {
 	} {
 		in := c.Input()
 		ask(in)
-		if !errors.Is(in.Err(), ErrFormat) {
-			t.Errorf("%s: error is %v", name, in.Err())
-		}
-		if a := in.Array("x", I32, 2); !a.IsZero() {
-			t.Errorf("%s: an array after the first error", name)
-		}
+		assert.ErrorIs(t, in.Err(), ErrFormat, "%s: error", name)
+		assert.True(t, in.Array("x", I32, 2).IsZero(), "%s: an array after the first error", name)
 	}
-	if in := c.Input(); !in.Optional("z", I32).IsZero() || in.Err() != nil {
-		t.Error("an optional array that is absent must be no error")
-	}
+	in := c.Input()
+	assert.True(t, in.Optional("z", I32).IsZero() && in.Err() == nil, "an optional array that is absent must be no error")
 }
 
 // edit returns small with one text replaced.
@@ -237,9 +199,9 @@ func TestOtherManifest(t *testing.T) {
 		edit(`"name": "c"`, `"name": 7`):       "ops.cases.name: got number, want a string",
 		edit(`"shape": [2]`, `"shape": ["2"]`): "shape: got string, want a number",
 	} {
-		if _, err := Open(folder(t, manifest, nil)); !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), says) {
-			t.Errorf("%v, want %s", err, says)
-		}
+		_, err := Open(folder(t, manifest, nil))
+		require.ErrorIs(t, err, ErrFormat)
+		assert.Contains(t, err.Error(), says)
 	}
 }
 
@@ -294,17 +256,12 @@ func TestHostileFolders(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			err := readAll(folder(t, c.manifest, c.members))
-			if !errors.Is(err, ErrFormat) {
-				t.Errorf("error is %v", err)
-			}
-			if err != nil && strings.ContainsAny(err.Error(), "\x1b\n") {
-				t.Errorf("control characters in %q", err)
-			}
+			assert.ErrorIs(t, err, ErrFormat, "error")
+			assert.False(t, err != nil && strings.ContainsAny(err.Error(), "\x1b\n"), "control characters in %q", err)
 		})
 	}
-	if _, err := Open(t.TempDir()); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a folder without a manifest: %v", err)
-	}
+	_, err := Open(t.TempDir())
+	assert.ErrorIs(t, err, os.ErrNotExist, "a folder without a manifest")
 }
 
 // readAll reads everything a folder has.
@@ -352,12 +309,8 @@ func FuzzNpy(f *testing.F) {
 			return
 		}
 		a, err := readNpy(bytes.NewReader(data), h.t, h.shape)
-		if err == nil && len(a.Data) != a.Len()*a.Type.Size() {
-			t.Errorf("%v with %d bytes", a, len(a.Data))
-		}
-		if len(a.Float64s()) > len(data) {
-			t.Error("more elements than bytes")
-		}
+		assert.False(t, err == nil && len(a.Data) != a.Len()*a.Type.Size(), "%v with %d bytes", a, len(a.Data))
+		assert.LessOrEqual(t, len(a.Float64s()), len(data), "more elements than bytes")
 	})
 }
 

@@ -5,6 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 )
@@ -21,9 +24,7 @@ func boundaryCase(t *testing.T, value float64) (cache.Layout, cache.CompressedEn
 		k[d], _ = e.Rounded(d)
 	}
 	pool := vectors.Filled(0xFF, vectors.U8, 2, l.Stride)
-	if err := cache.InsertRef(pool.Data, l, k, []int64{0}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, cache.InsertRef(pool.Data, l, k, []int64{0}))
 	return l, e, pool
 }
 
@@ -38,41 +39,34 @@ func TestBoundary(t *testing.T) {
 	}
 	// 1.00390625 is half way between the bf16 values 1 and 1.0078125.
 	l, e, want := boundaryCase(t, 1.00390625)
-	if r := compare(l, e, want, want); !r.Pass || r.Error != 0 {
-		t.Errorf("equal pools: %+v", r)
-	}
+	r := compare(l, e, want, want)
+	assert.True(t, r.Pass && r.Error == 0, "equal pools: %+v", r)
 	other := want.Data[cache.NopeDim] ^ 1 // the last bit of the first rotated value
-	if r := compare(l, e, change(want, cache.NopeDim, other), want); !r.Pass || r.Error != 1 {
-		t.Errorf("a value on the boundary, rounded to the other side: %+v", r)
-	}
+	r = compare(l, e, change(want, cache.NopeDim, other), want)
+	assert.True(t, r.Pass && r.Error == 1, "a value on the boundary, rounded to the other side: %+v", r)
 	many := want.Clone()
 	for i := range 32 {
 		many.Data[cache.NopeDim+2*i] ^= 1
 	}
-	if r := compare(l, e, many, want); r.Pass {
-		t.Errorf("32 of 584 bytes on the other side pass: %+v", r)
-	}
+	r = compare(l, e, many, want)
+	assert.False(t, r.Pass, "32 of 584 bytes on the other side pass: %+v", r)
 	for what, at := range map[string]int{"a code": 5, "a scale": 2 * cache.RowBytes, "the pad byte": 2*cache.RowBytes + 7} {
-		if r := compare(l, e, change(want, at, want.Data[at]+1), want); r.Pass || !strings.Contains(r.Detail, "got") {
-			t.Errorf("%s off by one passes: %+v", what, r)
-		}
-		if r := compare(l, e, want, change(want, at, want.Data[at]+1)); r.Pass || !strings.Contains(r.Detail, "wanted") {
-			t.Errorf("%s off by one in what is wanted passes: %+v", what, r)
-		}
+		r := compare(l, e, change(want, at, want.Data[at]+1), want)
+		assert.False(t, r.Pass || !strings.Contains(r.Detail, "got"), "%s off by one passes: %+v", what, r)
+		r = compare(l, e, want, change(want, at, want.Data[at]+1))
+		assert.False(t, r.Pass || !strings.Contains(r.Detail, "wanted"),
+			"%s off by one in what is wanted passes: %+v", what, r)
 	}
-	if r := compare(l, e, change(want, cache.RowBytes+9, 0), want); r.Pass {
-		t.Errorf("a byte of no entry passes: %+v", r)
-	}
+	r = compare(l, e, change(want, cache.RowBytes+9, 0), want)
+	assert.False(t, r.Pass, "a byte of no entry passes: %+v", r)
 	first := "2 bytes that belong to no entry differ, first at [0, 585]: got 0x00, want 0xff"
-	if r := compare(l, e, change(change(want, l.Stride+3, 0), cache.RowBytes+9, 0), want); r.Pass || !strings.Contains(r.Detail, first) {
-		t.Errorf("two bytes of no entry: %+v, want %s", r, first)
-	}
+	r = compare(l, e, change(change(want, l.Stride+3, 0), cache.RowBytes+9, 0), want)
+	assert.False(t, r.Pass || !strings.Contains(r.Detail, first), "two bytes of no entry: %+v, want %s", r, first)
 
 	// Away from a boundary nothing may differ.
 	l, e, want = boundaryCase(t, 1.005)
-	if r := compare(l, e, change(want, cache.NopeDim, want.Data[cache.NopeDim]^1), want); r.Pass {
-		t.Errorf("a step away from no boundary passes: %+v", r)
-	}
+	r = compare(l, e, change(want, cache.NopeDim, want.Data[cache.NopeDim]^1), want)
+	assert.False(t, r.Pass, "a step away from no boundary passes: %+v", r)
 
 	// An absolute maximum on the boundary behind 448: the bf16 values 448 and 450 have
 	// different scales, under which the codes are one or the other.
@@ -83,13 +77,9 @@ func TestBoundary(t *testing.T) {
 		up.Data[d] = 0x76 // 224 under twice the scale
 	}
 	up.Data[scale]++
-	if why := kvJudge(l)(up.Data, e); why != "" {
-		t.Errorf("the scale above: %s", why)
-	}
+	assert.Empty(t, kvJudge(l)(up.Data, e), "the scale above")
 	up.Data[scale]++
-	if why := kvJudge(l)(up.Data, e); why == "" {
-		t.Error("two scales above passes")
-	}
+	assert.NotEmpty(t, kvJudge(l)(up.Data, e), "two scales above passes")
 }
 
 func TestBoundaryKeys(t *testing.T) {
@@ -107,9 +97,7 @@ func TestBoundaryKeys(t *testing.T) {
 		copy(pool, codes)
 		copy(pool[l.ScaleOffset(0):], scale[:])
 		judge := keyJudge(l)
-		if why := judge(pool, e); why != "" {
-			t.Errorf("%v: %s", format, why)
-		}
+		assert.Empty(t, judge(pool, e), "%v", format)
 		for at := range format.RowBytes() + cache.IndexScaleBytes {
 			pool[at]++
 			if judge(pool, e) == "" {

@@ -5,6 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 )
 
@@ -15,25 +18,18 @@ func f32(v ...float32) Array { return vectors.FromF32(v, len(v)) }
 func TestExact(t *testing.T) {
 	want := vectors.FromI32([]int32{1, 2, 3, 4}, 2, 2)
 	got := want.Clone()
-	if r := NewComparison(ClassExact).Exact("x", got, want).Result(); !r.Pass || r.Error != 0 || r.Bound != 0 || r.Class != "E" {
-		t.Errorf("equal: %+v", r)
-	}
-	got.Data[12] = 9
 	r := NewComparison(ClassExact).Exact("x", got, want).Result()
-	if r.Pass || r.Error != 1 || !strings.Contains(r.Detail, "[1, 1]: got 9, want 4") {
-		t.Errorf("one differs: %+v", r)
-	}
+	assert.True(t, r.Pass && r.Error == 0 && r.Bound == 0 && r.Class == "E", "equal: %+v", r)
+	got.Data[12] = 9
+	r = NewComparison(ClassExact).Exact("x", got, want).Result()
+	assert.False(t, r.Pass || r.Error != 1 || !strings.Contains(r.Detail, "[1, 1]: got 9, want 4"), "one differs: %+v", r)
 	for name, got := range map[string]Array{"absent": {}, "other shape": vectors.FromI32([]int32{1, 2, 3, 4}, 4), "other type": f32(1, 2, 3, 4)} {
-		if r := NewComparison(ClassExact).Exact("x", got, want).Result(); r.Pass || !math.IsInf(r.Error, 1) {
-			t.Errorf("%s: %+v", name, r)
-		}
+		r := NewComparison(ClassExact).Exact("x", got, want).Result()
+		assert.False(t, r.Pass || !math.IsInf(r.Error, 1), "%s: %+v", name, r)
 	}
-	if r := NewComparison(ClassExact).Exact("x", Array{}, Array{}).Result(); r.Pass {
-		t.Error("a case that wants nothing must not pass")
-	}
-	if NewComparison(ClassExact).Result().Pass {
-		t.Error("a comparison of nothing must not pass")
-	}
+	assert.False(t, NewComparison(ClassExact).Exact("x", Array{}, Array{}).Result().Pass,
+		"a case that wants nothing must not pass")
+	assert.False(t, NewComparison(ClassExact).Result().Pass, "a comparison of nothing must not pass")
 }
 
 // What a case lacks is said in one way by all, and once.
@@ -46,9 +42,8 @@ func TestNotSaid(t *testing.T) {
 		"steps":     func(c *Comparison) *Comparison { return c.BF16Steps("x", f32(1), none, 1) },
 		"weighted":  func(c *Comparison) *Comparison { return c.CloseWeighted("x", f32(1), none, tol, 1, nil) },
 	} {
-		if r := compare(compare(NewComparison(ClassExact))).Result(); r.Pass || r.Detail != "x: the case does not say what is wanted" {
-			t.Errorf("%s: %+v", name, r)
-		}
+		r := compare(compare(NewComparison(ClassExact))).Result()
+		assert.False(t, r.Pass || r.Detail != "x: the case does not say what is wanted", "%s: %+v", name, r)
 	}
 }
 
@@ -77,12 +72,10 @@ func TestClose(t *testing.T) {
 		{"empty", f32(), f32(), true, 0},
 	} {
 		r := NewComparison(ClassTolerance).Close("x", c.got, c.want, tol).Result()
-		if r.Pass != c.pass || math.Abs(r.Error-c.err) > 1e-4*(1+c.err) && r.Error != c.err {
-			t.Errorf("%s: %+v", c.name, r)
-		}
-		if r.Pass && r.Error > r.Bound || !r.Pass && r.Error < r.Bound {
-			t.Errorf("%s: error and bound contradict the verdict: %+v", c.name, r)
-		}
+		assert.False(t, r.Pass != c.pass || math.Abs(r.Error-c.err) > 1e-4*(1+c.err) && r.Error != c.err,
+			"%s: %+v", c.name, r)
+		assert.False(t, r.Pass && r.Error > r.Bound || !r.Pass && r.Error < r.Bound,
+			"%s: error and bound contradict the verdict: %+v", c.name, r)
 	}
 }
 
@@ -93,19 +86,14 @@ func TestWorst(t *testing.T) {
 	r := NewComparison(ClassTolerance).
 		Close("far", f32(0.9), f32(0), tol).
 		Close("near", f32(0.1), f32(0), tol).Result()
-	if !r.Pass || !strings.HasPrefix(r.Detail, "far") || math.Abs(r.Error-0.9) > 1e-6 || r.Bound != 1 {
-		t.Errorf("%+v", r)
-	}
+	assert.False(t, !r.Pass || !strings.HasPrefix(r.Detail, "far") || math.Abs(r.Error-0.9) > 1e-6 || r.Bound != 1,
+		"%+v", r)
 	r = NewComparison(ClassTolerance).
 		Close("a", f32(0.9), f32(0), tol).
 		Exact("b", vectors.FromI32([]int32{1}, 1), vectors.FromI32([]int32{2}, 1)).Result()
-	if r.Pass || !strings.HasPrefix(r.Detail, "b") {
-		t.Errorf("%+v", r)
-	}
+	assert.False(t, r.Pass || !strings.HasPrefix(r.Detail, "b"), "%+v", r)
 	r = NewComparison(ClassTolerance).Close("a", f32(3), f32(0), tol).Close("b", f32(2), f32(0), tol).Result()
-	if r.Pass || r.Error != 3 || !strings.Contains(r.Detail, "; b") {
-		t.Errorf("%+v", r)
-	}
+	assert.False(t, r.Pass || r.Error != 3 || !strings.Contains(r.Detail, "; b"), "%+v", r)
 }
 
 // Integers are printed as such, whatever their size.
@@ -114,22 +102,17 @@ func TestElement(t *testing.T) {
 		"-1515870811": vectors.FromI32([]int32{-1515870811}, 1), "-6510615555426900571": vectors.FromI64([]int64{-6510615555426900571}, 1),
 		"0x3f80 (1)": vectors.FromU16([]uint16{0x3F80}, 1), "0.5": f32(0.5),
 	} {
-		if got := element(a, 0); got != want {
-			t.Errorf("got %s, want %s", got, want)
-		}
+		assert.Equal(t, want, element(a, 0))
 	}
 }
 
 func TestCalcDiffAndSteps(t *testing.T) {
-	if r := NewComparison(ClassTolerance).CalcDiff("x", f32(1, 1.1), f32(1, 1), 1e-2).Result(); !r.Pass || r.Error <= 0 {
-		t.Errorf("%+v", r)
-	}
-	if r := NewComparison(ClassTolerance).CalcDiff("x", f32(1, 1.1), f32(1, 1), 1e-4).Result(); r.Pass {
-		t.Errorf("%+v", r)
-	}
-	if r := NewComparison(ClassTolerance).CalcDiff("x", f32(1, -inf), f32(1, 1), 1).Result(); r.Pass {
-		t.Errorf("%+v", r)
-	}
+	r := NewComparison(ClassTolerance).CalcDiff("x", f32(1, 1.1), f32(1, 1), 1e-2).Result()
+	assert.False(t, !r.Pass || r.Error <= 0, "%+v", r)
+	r = NewComparison(ClassTolerance).CalcDiff("x", f32(1, 1.1), f32(1, 1), 1e-4).Result()
+	assert.False(t, r.Pass, "%+v", r)
+	r = NewComparison(ClassTolerance).CalcDiff("x", f32(1, -inf), f32(1, 1), 1).Result()
+	assert.False(t, r.Pass, "%+v", r)
 	bits := func(v ...uint16) Array { return vectors.FromU16(v, len(v)) }
 	for _, c := range []struct {
 		got, want Array
@@ -138,8 +121,7 @@ func TestCalcDiffAndSteps(t *testing.T) {
 		{bits(0x3F80), bits(0x3F81), 1}, {bits(0x8001), bits(0x0001), 2}, {bits(0x8000), bits(0), 0}, {bits(1, 7), bits(1, 4), 3},
 	} {
 		r := NewComparison(ClassTolerance).BF16Steps("x", c.got, c.want, 1).Result()
-		if r.Error != c.steps || r.Pass != (c.steps <= 1) {
-			t.Errorf("%+v", r)
-		}
+		require.Equal(t, c.steps, r.Error, "%+v", r)
+		assert.Equal(t, c.steps <= 1, r.Pass, "%+v", r)
 	}
 }

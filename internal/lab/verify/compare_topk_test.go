@@ -4,6 +4,9 @@ import (
 	"math"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 )
 
@@ -11,12 +14,11 @@ import (
 func TestRecordedTopK(t *testing.T) {
 	c := Case{Source: "a folder", Params: map[string]any{"k": 2}, In: Arrays{"logits": vectors.FromF32([]float32{5, 1, 4}, 1, 3), "lengths": vectors.FromI32([]int32{3}, 1)}}
 	picks := func(a, b int32) Arrays { return Arrays{"topk_indices": vectors.FromI32([]int32{a, b}, 1, 2)} }
-	if r := compareIndexerTopK(c, picks(0, 2), picks(2, 0)); !r.Pass {
-		t.Errorf("%+v", r)
-	}
-	if r := compareIndexerTopK(c, picks(0, 2), picks(0, 1)); r.Pass || r.Detail != "recorded topk_indices: 1 of 1 rows differ, row 0: selects 1 where 4 is larger" {
-		t.Errorf("%+v", r)
-	}
+	r := compareIndexerTopK(c, picks(0, 2), picks(2, 0))
+	assert.True(t, r.Pass, "%+v", r)
+	r = compareIndexerTopK(c, picks(0, 2), picks(0, 1))
+	assert.False(t, r.Pass ||
+		r.Detail != "recorded topk_indices: 1 of 1 rows differ, row 0: selects 1 where 4 is larger", "%+v", r)
 }
 
 func TestTopK(t *testing.T) {
@@ -41,23 +43,18 @@ func TestTopK(t *testing.T) {
 		{"empty row", 0, []int32{-1, -1}, true},
 	} {
 		r := NewComparison(ClassSet).TopK("x", logits, []int32{c.length}, vectors.FromI32(c.got, 1, len(c.got))).Result()
-		if r.Pass != c.pass || (r.Error == 0) != c.pass {
-			t.Errorf("%s: %+v", c.name, r)
-		}
+		require.Equal(t, c.pass, r.Pass, "%s: %+v", c.name, r)
+		assert.Equal(t, c.pass, r.Error == 0, "%s: %+v", c.name, r)
 	}
 	infinite := vectors.FromF32([]float32{1, inf, 2}, 1, 3)
-	if NewComparison(ClassSet).TopK("x", infinite, []int32{3}, vectors.FromI32([]int32{2}, 1, 1)).Result().Pass {
-		t.Error("a number in the place of infinity")
-	}
+	assert.False(t, NewComparison(ClassSet).TopK("x", infinite, []int32{3}, vectors.FromI32([]int32{2}, 1, 1)).Result().Pass,
+		"a number in the place of infinity")
 	none := float32(math.NaN())
 	mixed := vectors.FromF32([]float32{none, 1, -inf, none}, 1, 4)
-	if r := NewComparison(ClassSet).TopK("x", mixed, []int32{4}, vectors.FromI32([]int32{0, 1, 2, 3}, 1, 4)).Result(); !r.Pass {
-		t.Errorf("all of a row with NaNs: %+v", r)
-	}
-	if r := NewComparison(ClassSet).TopK("x", mixed, []int32{4}, vectors.FromI32([]int32{0}, 1, 1)).Result(); r.Pass {
-		t.Error("NaN in the place of a number")
-	}
-	if NewComparison(ClassSet).TopK("x", logits, nil, vectors.FromI32([]int32{0}, 1, 1)).Result().Pass {
-		t.Error("no lengths")
-	}
+	r := NewComparison(ClassSet).TopK("x", mixed, []int32{4}, vectors.FromI32([]int32{0, 1, 2, 3}, 1, 4)).Result()
+	assert.True(t, r.Pass, "all of a row with NaNs: %+v", r)
+	assert.False(t, NewComparison(ClassSet).TopK("x", mixed, []int32{4}, vectors.FromI32([]int32{0}, 1, 1)).Result().Pass,
+		"NaN in the place of a number")
+	assert.False(t, NewComparison(ClassSet).TopK("x", logits, nil, vectors.FromI32([]int32{0}, 1, 1)).Result().Pass,
+		"no lengths")
 }

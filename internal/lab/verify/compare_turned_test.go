@@ -7,6 +7,9 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/numfmt"
@@ -52,29 +55,20 @@ func TestTurnedRows(t *testing.T) {
 			"positions": vectors.FromI64([]int64{0}, 1), "cos_sin_rows": vectors.FromF32(table, 1, cache.RopeDim),
 			"cache_before": vectors.Filled(0xA5, vectors.U8, 1, cache.SlotBytes)}}
 	got, err := op.Ref(in)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	with := func(at int, v uint16) Arrays {
 		a := got["cache_after"].Clone()
 		binary.LittleEndian.PutUint16(a.Data[at:], v)
 		return Arrays{"q_out": got["q_out"], "cache_after": a}
 	}
 	want := with(cache.NopeDim, fused)
-	if bytes.Equal(want["cache_after"].Data, got["cache_after"].Data) {
-		t.Fatal("the reference fuses")
-	}
-	if r := op.Compare(in, got, want); !r.Pass {
-		t.Errorf("a number that was fused: %+v", r)
-	}
+	require.False(t, bytes.Equal(want["cache_after"].Data, got["cache_after"].Data), "the reference fuses")
+	r := op.Compare(in, got, want)
+	assert.True(t, r.Pass, "a number that was fused: %+v", r)
 	next := binary.LittleEndian.Uint16(got["cache_after"].Data[cache.NopeDim+2:]) + 1
-	if r := op.Compare(in, with(cache.NopeDim+2, next), want); r.Pass {
-		t.Error("a decided number that is rounded up passes")
-	}
+	assert.False(t, op.Compare(in, with(cache.NopeDim+2, next), want).Pass, "a decided number that is rounded up passes")
 	in.Source = "random"
-	if r := op.Compare(in, got, want); r.Pass {
-		t.Error("a random case with a fused reference passes")
-	}
+	assert.False(t, op.Compare(in, got, want).Pass, "a random case with a fused reference passes")
 }
 
 func TestTurnedQueries(t *testing.T) {
@@ -96,9 +90,7 @@ func TestTurnedQueries(t *testing.T) {
 			In: Arrays{"q": vectors.FromU16(q, 1, 1, cache.IndexDim), "positions": vectors.FromI64([]int64{0}, 1),
 				"weights": vectors.FromBF16([]float32{1}, 1, 1), "cos_sin_rows": vectors.FromF32(table, 1, cache.RopeDim)}}
 		got, err := op.Ref(in)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		codes := map[bool]string{true: "q_fp8", false: "q_packed"}[f.sign == 0x80]
 		with := func(d int, code byte) Arrays {
 			a := Arrays{}
@@ -112,19 +104,13 @@ func TestTurnedQueries(t *testing.T) {
 			}
 			return a
 		}
-		if !bytes.Equal(with(64, f.encode(numfmt.BF16Decode(plain)))[codes].Data, got[codes].Data) {
-			t.Fatalf("%s: the reference does not turn as the test does", name)
-		}
+		require.True(t, bytes.Equal(with(64, f.encode(numfmt.BF16Decode(plain)))[codes].Data, got[codes].Data),
+			"%s: the reference does not turn as the test does", name)
 		want := with(64, f.encode(numfmt.BF16Decode(fused)))
-		if r := op.Compare(in, got, want); !r.Pass || r.Class != ClassBoundary {
-			t.Errorf("%s: a number that was fused: %+v", name, r)
-		}
-		if r := op.Compare(in, with(0, f.encode(largest)-1), want); r.Pass {
-			t.Errorf("%s: a code that is decided passes", name)
-		}
+		r := op.Compare(in, got, want)
+		assert.True(t, r.Pass && r.Class == ClassBoundary, "%s: a number that was fused: %+v", name, r)
+		assert.False(t, op.Compare(in, with(0, f.encode(largest)-1), want).Pass, "%s: a code that is decided passes", name)
 		in.Source = "random"
-		if r := op.Compare(in, got, want); r.Pass {
-			t.Errorf("%s: a random case with a fused reference passes", name)
-		}
+		assert.False(t, op.Compare(in, got, want).Pass, "%s: a random case with a fused reference passes", name)
 	}
 }

@@ -3,6 +3,9 @@ package verify
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/projection"
 )
 
@@ -18,9 +21,7 @@ func TestInverseQuantJudge(t *testing.T) {
 		}
 	}
 	want, err := op.Ref(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	change := func(name string, at int, by byte) Arrays {
 		got := Arrays{}
 		for n, a := range want {
@@ -41,21 +42,15 @@ func TestInverseQuantJudge(t *testing.T) {
 	for name, at := range map[string]int{
 		"scale_fp32": 2, "scale_packed_ue8m0": 1, "fp8_packed_ue8m0": 7,
 	} {
-		if r := op.Compare(c, change(name, at, 1), want); r.Pass {
-			t.Errorf("byte %d of %s off by one passes: %+v", at, name, r)
-		}
+		r := op.Compare(c, change(name, at, 1), want)
+		assert.False(t, r.Pass, "byte %d of %s off by one passes: %+v", at, name, r)
 	}
-	if r := op.Compare(c, change("scale_fp32", 4*17+1, 1), want); r.Pass {
-		t.Errorf("a scale behind the tokens passes: %+v", r)
-	}
+	r := op.Compare(c, change("scale_fp32", 4*17+1, 1), want)
+	assert.False(t, r.Pass, "a scale behind the tokens passes: %+v", r)
 	q := quantBlock{make([]byte, projection.BlockDim), 85}
 	value, tol := make([]float64, projection.BlockDim), make([]float64, projection.BlockDim)
 	q.codes[127] = 0x80
-	if q.judge(value, tol) == "" {
-		t.Error("a negative zero for one that does not turn passes")
-	}
+	assert.NotEmpty(t, q.judge(value, tol), "a negative zero for one that does not turn passes")
 	tol[127] = 0x1p-124
-	if why := q.judge(value, tol); why != "" {
-		t.Errorf("the sign of a zero: %s", why)
-	}
+	assert.Empty(t, q.judge(value, tol), "the sign of a zero")
 }

@@ -3,6 +3,9 @@ package verify
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 )
 
@@ -16,22 +19,15 @@ func TestLogitsThatCancel(t *testing.T) {
 	c.In = Arrays{"q_fp8": q, "cache": pool, "context_lens": vectors.FromI32([]int32{1, 1}, 2), "block_table": vectors.FromI32([]int32{0, 0}, 2, 1),
 		"weights": vectors.FromF32([]float32{1, -0.999, 1, 1}, 2, 2)}
 	want, err := op.Ref(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	off := func(share float32) Arrays { // of the terms' magnitudes, 2000 times the logit
 		v := want["logits"].F32()
 		return Arrays{"logits": vectors.FromF32([]float32{v[0] * (1 + 1999*share), v[1]}, 2, 1)}
 	}
 	c.Source = "a folder"
-	if r := op.Compare(c, off(1e-4), want); !r.Pass {
-		t.Errorf("what the terms explain: %+v", r)
-	}
-	if r := op.Compare(c, off(1e-3), want); r.Pass {
-		t.Error("a logit off by a thousandth of its terms passes")
-	}
+	r := op.Compare(c, off(1e-4), want)
+	assert.True(t, r.Pass, "what the terms explain: %+v", r)
+	assert.False(t, op.Compare(c, off(1e-3), want).Pass, "a logit off by a thousandth of its terms passes")
 	c.Source = "random"
-	if r := op.Compare(c, off(1e-4), want); r.Pass {
-		t.Error("a random case passes")
-	}
+	assert.False(t, op.Compare(c, off(1e-4), want).Pass, "a random case passes")
 }

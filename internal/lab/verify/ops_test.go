@@ -1,10 +1,11 @@
 package verify
 
 import (
-	"errors"
 	"slices"
-	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 )
@@ -16,9 +17,8 @@ func TestOpsReject(t *testing.T) {
 	for _, op := range All() {
 		t.Run(op.Name, func(t *testing.T) {
 			c, want := typical(t, op)
-			if r := op.Compare(c, want, want); !r.Pass || r.Class != op.Class {
-				t.Errorf("the reference against itself: %+v", r)
-			}
+			r := op.Compare(c, want, want)
+			assert.True(t, r.Pass && r.Class == op.Class, "the reference against itself: %+v", r)
 			for name, a := range want {
 				poison := byte(poisonOther)
 				if a.Type == vectors.U16 || a.Type == vectors.F32 {
@@ -34,9 +34,8 @@ func TestOpsReject(t *testing.T) {
 						got[n] = x
 					}
 					got[name] = bad
-					if r := op.Compare(c, got, want); r.Pass {
-						t.Errorf("%s %s passes: %+v", what, name, r)
-					}
+					r := op.Compare(c, got, want)
+					assert.False(t, r.Pass, "%s %s passes: %+v", what, name, r)
 				}
 			}
 		})
@@ -59,9 +58,9 @@ func TestOpsRefuse(t *testing.T) {
 			}
 			delete(c.In, x.array)
 			delete(c.Params, x.param)
-			if _, err := op.Ref(c); !errors.Is(err, vectors.ErrFormat) || !strings.Contains(err.Error(), x.says) {
-				t.Errorf("%s.%s: %v, want %s", x.op, c.Name, err, x.says)
-			}
+			_, err := op.Ref(c)
+			require.ErrorIs(t, err, vectors.ErrFormat, "%s.%s", x.op, c.Name)
+			assert.Contains(t, err.Error(), x.says, "%s.%s", x.op, c.Name)
 			break
 		}
 	}
@@ -84,9 +83,7 @@ func typical(t *testing.T, op Op) (Case, Arrays) {
 			continue
 		}
 		w, err := op.Ref(c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if want == nil || size(w) > size(want) && size(w) <= 1<<20 {
 			best, want = c, w
 		}

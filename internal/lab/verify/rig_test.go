@@ -3,9 +3,10 @@ package verify_test
 import (
 	"bytes"
 	"context"
-	"errors"
-	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
@@ -21,21 +22,17 @@ func TestRig(t *testing.T) {
 	defer r.Close()
 	x := vectors.FromI32([]int32{1, 2, 3}, 3)
 	in, out, sum := r.In(x, tensor.I32), r.Out(tensor.I32, 5), r.Out(tensor.BF16, 2, 3)
-	if !r.In(vectors.Array{}, tensor.I32).IsZero() {
-		t.Error("the zero array gives a tensor")
-	}
+	assert.True(t, r.In(vectors.Array{}, tensor.I32).IsZero(), "the zero array gives a tensor")
 	empty := r.Out(tensor.F32, 0, 4)
 	r.Do(func(rec *vk.Recorder) error { return rec.Copy(out.Rows(0, 3).View(), in.View()) })
 	got, err := r.Results(map[string]tensor.Tensor{"in": in, "out": out, "sum": sum, "empty": empty})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if v := got["out"].I32(); len(v) != 5 || v[2] != 3 || uint32(v[3]) != 0xA5A5A5A5 {
-		t.Errorf("out: %x", v)
-	}
-	if !bytes.Equal(got["in"].Data, x.Data) || got["sum"].String() != "uint16 [2, 3]" || got["empty"].Len() != 0 {
-		t.Errorf("results: %v", got)
-	}
+	require.NoError(t, err)
+	v := got["out"].I32()
+	require.Equal(t, 5, len(v), "out: %x", v)
+	require.Equal(t, int32(3), v[2], "out: %x", v)
+	assert.Equal(t, uint32(0xA5A5A5A5), uint32(v[3]), "out: %x", v)
+	assert.True(t, bytes.Equal(got["in"].Data, x.Data) && got["sum"].String() == "uint16 [2, 3]" &&
+		got["empty"].Len() == 0, "results: %v", got)
 	for _, v := range got["sum"].BF16() {
 		if v == v {
 			t.Errorf("a float output starts as %g, want NaN", v)
@@ -52,9 +49,10 @@ func TestRigFence(t *testing.T) {
 		r.Do(func(rec *vk.Recorder) error {
 			return rec.Fill(out.Buffer.View(uint64(int64(out.Offset)+shift), 4), 0)
 		})
-		if _, err := r.Results(map[string]tensor.Tensor{"out": out}); err == nil || !strings.Contains(err.Error(), "stray write") || !strings.Contains(err.Error(), where) {
-			t.Errorf("%s: %v", where, err)
-		}
+		_, err := r.Results(map[string]tensor.Tensor{"out": out})
+		require.Error(t, err)
+		require.Contains(t, err.Error(), "stray write")
+		assert.Contains(t, err.Error(), where)
 		r.Close()
 	}
 }
@@ -63,20 +61,17 @@ func TestRigErrors(t *testing.T) {
 	dev := testkit.Device(t)
 	r := verify.NewRig(t.Context(), dev)
 	defer r.Close()
-	if r.In(vectors.FromI32([]int32{1}, 1), tensor.BF16); r.Err() == nil {
-		t.Error("elements of another size were uploaded")
-	}
+	r.In(vectors.FromI32([]int32{1}, 1), tensor.BF16)
+	assert.Error(t, r.Err(), "elements of another size were uploaded")
 	first := r.Err()
 	r.Out(tensor.I32, 1)
 	r.Do(func(*vk.Recorder) error { t.Error("something was recorded after an error"); return nil })
-	if _, err := r.Results(nil); !errors.Is(err, first) {
-		t.Errorf("error %v, want the first one", err)
-	}
+	_, err := r.Results(nil)
+	assert.ErrorIs(t, err, first, "error")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	stopped := verify.NewRig(ctx, dev)
 	defer stopped.Close()
-	if stopped.Out(tensor.F32, 4); !errors.Is(stopped.Err(), context.Canceled) {
-		t.Errorf("with an ended context: %v", stopped.Err())
-	}
+	stopped.Out(tensor.F32, 4)
+	assert.ErrorIs(t, stopped.Err(), context.Canceled, "with an ended context")
 }

@@ -8,8 +8,10 @@ import (
 	"math"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/vk"
@@ -61,39 +63,30 @@ func rows(t *testing.T, o Options) ([]string, Summary) {
 	var got []string
 	last := -1
 	o.Progress = func(done, total int, _, _ string) {
-		if done != last+1 || done >= total {
-			t.Errorf("progress %d of %d after %d", done, total, last)
-		}
+		assert.Equal(t, last+1, done, "progress %d of %d after %d", done, total, last)
+		assert.Less(t, done, total, "progress %d of %d after %d", done, total, last)
 		last = done
 	}
 	sum, err := Run(context.Background(), nil, o, func(r Row) {
-		if _, err := json.Marshal(r); err != nil {
-			t.Errorf("%+v: %v", r, err)
-		}
-		if strings.Contains(r.Detail, "\n") {
-			t.Errorf("detail of two lines: %q", r.Detail)
-		}
+		_, err := json.Marshal(r)
+		assert.NoError(t, err, "%+v", r)
+		assert.NotContains(t, r.Detail, "\n", "detail of two lines")
 		got = append(got, fmt.Sprintf("%s %s %s %s", r.Op, r.Case, r.Variant, r.Status))
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return got, sum
 }
 
 func TestRunRandom(t *testing.T) {
 	got, sum := rows(t, Options{Ops: []string{"double"}, Cases: []string{"n2"}})
 	want := []string{"double n2 cm skip", "double n2 base pass", "double n2 wrong fail", "double n2 panics fail", "double n2 errs fail"}
-	if fmt.Sprint(got) != fmt.Sprint(want) || sum != (Summary{1, 3, 1, 0}) || sum.OK() {
-		t.Errorf("%v %+v", got, sum)
-	}
+	assert.False(t, fmt.Sprint(got) != fmt.Sprint(want) || sum != (Summary{1, 3, 1, 0}) || sum.OK(), "%v %+v", got, sum)
 	got, sum = rows(t, Options{Variants: []string{"base"}})
-	if len(got) != 4 || !sum.OK() {
-		t.Errorf("%v %+v", got, sum)
-	}
-	if got, sum = rows(t, Options{Variants: []string{"cm"}}); len(got) != 4 || sum.OK() {
-		t.Errorf("what is skipped altogether is not a pass: %v %+v", got, sum)
-	}
+	require.Len(t, got, 4, "%+v", sum)
+	assert.True(t, sum.OK(), "%+v", sum)
+	got, sum = rows(t, Options{Variants: []string{"cm"}})
+	require.Len(t, got, 4, "what is skipped altogether is not a pass: %+v", sum)
+	assert.False(t, sum.OK(), "what is skipped altogether is not a pass: %+v", sum)
 }
 
 func TestRunUnknownNames(t *testing.T) {
@@ -103,13 +96,12 @@ func TestRunUnknownNames(t *testing.T) {
 		{Variants: []string{"base", "best"}},
 		{Ops: []string{"double"}, Cases: []string{"twice.n1"}},
 	} {
-		if got, sum := rows(t, o); sum.Missing != 1 || sum.OK() {
-			t.Errorf("%+v: %v", sum, got)
-		}
+		got, sum := rows(t, o)
+		assert.False(t, sum.Missing != 1 || sum.OK(), "%+v: %v", sum, got)
 	}
-	if got, sum := rows(t, Options{Cases: []string{"twice.n1"}, Variants: []string{"base"}}); len(got) != 1 || !sum.OK() {
-		t.Errorf("%+v: %v", sum, got)
-	}
+	got, sum := rows(t, Options{Cases: []string{"twice.n1"}, Variants: []string{"base"}})
+	require.Len(t, got, 1, "%+v", sum)
+	assert.True(t, sum.OK(), "%+v", sum)
 }
 
 func TestRunFolder(t *testing.T) {
@@ -123,23 +115,16 @@ func TestRunFolder(t *testing.T) {
 	}
 	known := map[string]Op{name: op}
 	archives, err := filepath.Glob(dir + "/*.npz") // one for each operation
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	got, sum := rows(t, Options{Vectors: []string{dir}, known: known})
-	if sum.Pass != 2 || sum.Missing != len(archives)-1 || sum.OK() {
-		t.Errorf("%v %+v", got, sum)
-	}
-	if got, sum = rows(t, Options{Vectors: []string{dir, dir}, Ops: []string{name}, known: known}); sum.Pass != 4 || !sum.OK() {
-		t.Errorf("%v %+v", got, sum)
-	}
-	if got, sum = rows(t, Options{Vectors: []string{dir}, Cases: []string{"c4"}, known: known}); len(got) != 1 || !sum.OK() {
-		t.Errorf("%v %+v", got, sum)
-	}
+	assert.False(t, sum.Pass != 2 || sum.Missing != len(archives)-1 || sum.OK(), "%v %+v", got, sum)
+	got, sum = rows(t, Options{Vectors: []string{dir, dir}, Ops: []string{name}, known: known})
+	assert.True(t, sum.Pass == 4 && sum.OK(), "%v %+v", got, sum)
+	got, sum = rows(t, Options{Vectors: []string{dir}, Cases: []string{"c4"}, known: known})
+	require.Len(t, got, 1, "%+v", sum)
+	assert.True(t, sum.OK(), "%+v", sum)
 	_, err = Run(context.Background(), nil, Options{Vectors: []string{dir + "/none"}, known: known}, func(Row) { t.Error("a row") })
-	if err == nil {
-		t.Error("a folder that is not there")
-	}
+	assert.Error(t, err, "a folder that is not there")
 }
 
 // A recorded output that the operation does not give is named.
@@ -153,9 +138,8 @@ func TestRunUnjudged(t *testing.T) {
 	c := Case{Want: Arrays{"y": {}, "z": {}, "log": {}, "ref": {}},
 		Role: map[string]string{"y": vectors.RoleOut, "z": vectors.RoleAfter, "log": vectors.RoleAux, "ref": vectors.RoleRef}}
 	row := one(context.Background(), nil, job{op: op, recorded: true}, op.Variants[0], c)
-	if row.Status != Pass || !slices.Equal(row.Unjudged, []string{"z"}) {
-		t.Errorf("%+v", row)
-	}
+	require.Equal(t, Pass, row.Status, "%+v", row)
+	assert.Equal(t, []string{"z"}, row.Unjudged, "%+v", row)
 }
 
 // Recorded integers may be of another width, a dimension of 1 more or less included.
@@ -163,9 +147,8 @@ func TestAlikeIntegers(t *testing.T) {
 	got := Arrays{"x": vectors.FromI32([]int32{3, -1}, 2), "far": vectors.FromI32([]int32{0}, 1), "short": vectors.FromI64([]int64{9}, 1)}
 	want := alike(Arrays{"x": vectors.FromI64([]int64{3, -1}, 2, 1), "far": vectors.FromI64([]int64{1 << 40}, 1), "short": vectors.FromI32([]int32{9}, 1)}, got)
 	for name, same := range map[string]bool{"x": true, "far": false, "short": true} {
-		if r := NewComparison(ClassExact).Exact(name, got[name], want[name]).Result(); r.Pass != same {
-			t.Errorf("%s: %+v", name, r)
-		}
+		r := NewComparison(ClassExact).Exact(name, got[name], want[name]).Result()
+		assert.Equal(t, same, r.Pass, "%s: %+v", name, r)
 	}
 }
 
@@ -173,9 +156,8 @@ func TestRunStops(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	n := 0
 	_, err := Run(ctx, nil, Options{known: map[string]Op{"double": double("double")}}, func(Row) { n++; cancel() })
-	if !errors.Is(err, context.Canceled) || n != 1 {
-		t.Errorf("%d rows, %v", n, err)
-	}
+	assert.ErrorIs(t, err, context.Canceled)
+	assert.Equal(t, 1, n)
 }
 
 func TestRowOfInfinity(t *testing.T) {
@@ -183,30 +165,23 @@ func TestRowOfInfinity(t *testing.T) {
 	op.Variants = []vk.Variant{{Name: "base"}}
 	op.Compare = func(Case, Arrays, Arrays) Result { return Result{Error: math.Inf(1), Bound: math.NaN()} }
 	_, sum := rows(t, Options{known: map[string]Op{"double": op}})
-	if sum.Fail != 2 {
-		t.Errorf("%+v", sum)
-	}
+	assert.Equal(t, 2, sum.Fail, "%+v", sum)
 }
 
 func TestRegister(t *testing.T) {
 	for _, op := range []Op{{}, {Name: "x"}} {
-		if err := guard(func() error { Register(op); return nil }); err == nil {
-			t.Errorf("%+v was registered", op)
-		}
+		assert.Error(t, guard(func() error { Register(op); return nil }), "%+v was registered", op)
 	}
 	for _, op := range All() {
-		if !slices.ContainsFunc(op.Variants, func(v vk.Variant) bool { return len(v.Requires) == 0 }) {
-			t.Errorf("%s: no variant runs on every device", op.Name)
-		}
+		assert.True(t, slices.ContainsFunc(op.Variants, func(v vk.Variant) bool { return len(v.Requires) == 0 }),
+			"%s: no variant runs on every device", op.Name)
 		a, b := op.RandomCases(7), op.RandomCases(7)
-		if len(a) == 0 || len(a) != len(b) {
-			t.Fatalf("%s: %d and %d random cases from one seed", op.Name, len(a), len(b))
-		}
+		require.NotEmpty(t, a, "%s: %d and %d random cases from one seed", op.Name, len(a), len(b))
+		require.Len(t, a, len(b), "%s: %d and %d random cases from one seed", op.Name, len(a), len(b))
 		seen := map[string]bool{}
 		for i := range a {
-			if seen[a[i].Name] || a[i].Name == "" || a[i].Op != op.Name {
-				t.Errorf("%s: case name %q", op.Name, a[i].Name)
-			}
+			assert.False(t, seen[a[i].Name] || a[i].Name == "" || a[i].Op != op.Name,
+				"%s: case name %q", op.Name, a[i].Name)
 			seen[a[i].Name] = true
 			for name, x := range a[i].In {
 				if string(x.Data) != string(b[i].In[name].Data) {

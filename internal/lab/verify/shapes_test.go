@@ -5,6 +5,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 )
 
@@ -20,18 +23,15 @@ func given(t *testing.T, c Case, other Arrays) Arrays {
 		}
 	}
 	want, err := op.Ref(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return want
 }
 
 func equalArrays(t *testing.T, a, b Arrays) {
 	t.Helper()
 	for name := range a {
-		if string(a[name].Data) != string(b[name].Data) || !slices.Equal(a[name].Shape, b[name].Shape) {
-			t.Errorf("%s differs", name)
-		}
+		assert.True(t, string(a[name].Data) == string(b[name].Data) && slices.Equal(a[name].Shape, b[name].Shape),
+			"%s differs", name)
 	}
 }
 
@@ -87,9 +87,7 @@ func TestLongerBuffers(t *testing.T) {
 func TestAlike(t *testing.T) {
 	got := Arrays{"out": vectors.New(vectors.U8, 3, 4), "lse": vectors.New(vectors.U8, 1, 2)}
 	want := alike(Arrays{"out": vectors.New(vectors.U8, 3, 1, 4), "lse": vectors.New(vectors.U8, 2, 2), "more": vectors.New(vectors.U8, 1)}, got)
-	if s := want["out"].String() + want["lse"].String() + want["more"].String(); s != "uint8 [3, 4]uint8 [2, 2]uint8 [1]" {
-		t.Error(s)
-	}
+	assert.Equal(t, "uint8 [3, 4]uint8 [2, 2]uint8 [1]", want["out"].String()+want["lse"].String()+want["more"].String())
 }
 
 // What the portable kernel gave for the inputs of a prefill is compared, too.
@@ -110,17 +108,12 @@ func TestPrefillWithoutSink(t *testing.T) {
 		}
 		want[withoutSink+name] = vectors.FromF32(v, got[name].Shape...)
 	}
-	if r := op.Compare(c, got, want); !r.Pass {
-		t.Errorf("%+v", r)
-	}
+	r := op.Compare(c, got, want)
+	assert.True(t, r.Pass, "%+v", r)
 	for _, name := range []string{"out", "max_logits", "lse"} {
-		if string(got[withoutSink+"out"].Data) == string(got["out"].Data) {
-			t.Fatal("sinks make no difference")
-		}
+		require.NotEqual(t, string(got["out"].Data), string(got[withoutSink+"out"].Data), "sinks make no difference")
 		bad := maps.Clone(got)
 		bad[withoutSink+name] = vectors.FromF32(slices.Repeat([]float32{9}, got[name].Len()), got[name].Shape...)
-		if r := op.Compare(c, bad, want); r.Pass {
-			t.Errorf("another %s passes", name)
-		}
+		assert.False(t, op.Compare(c, bad, want).Pass, "another %s passes", name)
 	}
 }

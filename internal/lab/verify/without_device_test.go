@@ -1,8 +1,10 @@
 package verify_test
 
 import (
-	"errors"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
@@ -21,13 +23,9 @@ func maker[C, O any](f func(*vk.Device, C) (O, error), cfg C) func() error {
 func TestNothingIsMadeWithoutDevice(t *testing.T) {
 	main := cache.C4Main
 	states, err := cache.NewStateLayout(main, 8, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	keys, err := cache.NewIndexKeyLayout(cache.IndexKeyFP8, 64, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	logits := indexer.LogitsConfig{Heads: 64, Page: 64, Format: cache.IndexKeyFP8}
 	for name, make := range map[string]func() error{
 		"kv":                maker(cache.NewKV, cache.KVConfig{Layout: cache.Layout{Page: 2, Stride: 1728}, Pages: 3}),
@@ -64,8 +62,8 @@ func TestNothingIsMadeWithoutDevice(t *testing.T) {
 		"linear":             maker(projection.NewLinear, projection.LinearConfig{N: 512, K: 512, Weights: projection.WeightBF16, Out: tensor.BF16}),
 	} {
 		var wrong *vk.ArgumentError
-		if err := make(); !errors.As(err, &wrong) || wrong.Arg != "device" {
-			t.Errorf("%s: %v, want an argument error about the device", name, err)
-		}
+		err := make()
+		require.ErrorAs(t, err, &wrong, name)
+		assert.Equal(t, "device", wrong.Arg, name)
 	}
 }

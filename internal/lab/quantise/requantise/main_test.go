@@ -6,8 +6,10 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"reflect"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/quantise"
@@ -20,23 +22,16 @@ func TestRequantise(t *testing.T) {
 	for _, naming := range []fakemodel.Naming{fakemodel.Released, fakemodel.Modules} {
 		from := t.TempDir()
 		m, err := fakemodel.New(fakemodel.Options{Config: fakemodel.Config(4), Naming: naming})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		delete(m.Config, "quantization_config")
-		if err := m.Write(from, 2); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, m.Write(from, 2))
 		a := open(t, from)
 		for format, want := range map[string]model.Format{"fp8": model.FormatFP8, "fp8-f32": model.FormatFP8, "nvfp4": model.FormatNVFP4} {
 			to := filepath.Join(t.TempDir(), "new")
-			if err := requantise(from, to, format); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, requantise(from, to, format))
 			b := open(t, to)
-			if b.Config.Quantization == "" || !reflect.DeepEqual(a.Config.Layers, b.Config.Layers) {
-				t.Errorf("%+v", b.Config)
-			}
+			require.NotEmpty(t, b.Config.Quantization, "%+v", b.Config)
+			assert.Equal(t, b.Config.Layers, a.Config.Layers, "%+v", b.Config)
 			x, y := a.Layers[0], b.Layers[0]
 			for i, w := range x.Matrices() {
 				g := y.Matrices()[i]
@@ -44,27 +39,16 @@ func TestRequantise(t *testing.T) {
 				if g == &y.Compressor.KVGate || g == &y.Indexer.Weights || g == &y.Indexer.Compressor.KVGate {
 					stored = model.FormatBF16
 				}
-				if g.Format != stored || g.ScaleF32 != (stored == model.FormatFP8 && format == "fp8-f32") {
-					t.Errorf("%s: %s is %v", format, g.Name, g.Format)
-				}
-				if err := within(w, g); err != nil {
-					t.Errorf("%s: %s: %v", format, g.Name, err)
-				}
+				require.Equal(t, stored, g.Format, "%s: %s", format, g.Name)
+				assert.Equal(t, stored == model.FormatFP8 && format == "fp8-f32", g.ScaleF32, "%s: %s", format, g.Name)
+				assert.NoError(t, within(w, g), "%s: %s", format, g.Name)
 			}
-			if err := requantise(from, to, format); err == nil {
-				t.Error("a checkpoint was overwritten")
-			}
-			if err := requantise(to, filepath.Join(to, "again"), format); err == nil {
-				t.Error("a quantised checkpoint was quantised")
-			}
+			assert.Error(t, requantise(from, to, format), "a checkpoint was overwritten")
+			assert.Error(t, requantise(to, filepath.Join(to, "again"), format), "a quantised checkpoint was quantised")
 		}
 	}
-	if err := requantise(t.TempDir(), t.TempDir(), "fp8"); err == nil {
-		t.Error("an empty folder")
-	}
-	if err := requantise("", "", "int8"); err == nil {
-		t.Error("an unknown format")
-	}
+	assert.Error(t, requantise(t.TempDir(), t.TempDir(), "fp8"), "an empty folder")
+	assert.Error(t, requantise("", "", "int8"), "an unknown format")
 }
 
 // within holds every weight against the bound of its format.
@@ -103,18 +87,14 @@ func within(w, g *model.Matrix) error {
 func open(t *testing.T, dir string) *model.Checkpoint {
 	t.Helper()
 	c, err := model.Open(dir, model.CheckpointOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
 
 func TestConfigOf(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.json")
-	if err := os.WriteFile(path, []byte(`{"big": 9007199254740993, "x": [1.0]}`), 0o666); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte(`{"big": 9007199254740993, "x": [1.0]}`), 0o666))
 	data, err := configOf(path, "nvfp4")
 	var c struct {
 		Big   int64
@@ -123,7 +103,7 @@ func TestConfigOf(t *testing.T) {
 	if err == nil {
 		err = json.Unmarshal(data, &c)
 	}
-	if err != nil || c.Big != 9007199254740993 || c.Quant["quant_algo"] != "NVFP4" {
-		t.Errorf("%s, %v", data, err)
-	}
+	require.NoError(t, err, "%s", data)
+	require.Equal(t, int64(9007199254740993), c.Big, "%s", data)
+	assert.Equal(t, "NVFP4", c.Quant["quant_algo"], "%s", data)
 }

@@ -5,6 +5,9 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 )
 
@@ -13,43 +16,29 @@ const golden = "../../../../testdata/golden"
 func list(t *testing.T, text string) string {
 	t.Helper()
 	f := filepath.Join(t.TempDir(), "cases.txt")
-	if err := os.WriteFile(f, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(f, []byte(text), 0o600))
 	return f
 }
 
 func TestSubset(t *testing.T) {
 	to := t.TempDir()
 	old := filepath.Join(to, "old.npz")
-	if err := os.WriteFile(old, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := subset(golden, to, list(t, "# one\nget_compressed_slot_mapping.c128\n\n")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(old); err == nil {
-		t.Error("an old archive is still there")
-	}
+	require.NoError(t, os.WriteFile(old, nil, 0o600))
+	require.NoError(t, subset(golden, to, list(t, "# one\nget_compressed_slot_mapping.c128\n\n")))
+	_, err := os.Stat(old)
+	assert.Error(t, err, "an old archive is still there")
 	a, err := vectors.Open(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	b, err := vectors.Open(to)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(b.Ops()) != 1 || len(b.Cases("get_compressed_slot_mapping")) != 1 || b.Machine != a.Machine {
-		t.Errorf("subset has %v", b.Ops())
-	}
+	require.NoError(t, err)
+	require.Len(t, b.Ops(), 1)
+	require.Len(t, b.Cases("get_compressed_slot_mapping"), 1)
+	assert.Equal(t, a.Machine, b.Machine)
 	x, err := a.Case("get_compressed_slot_mapping", "c128")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	y, err := b.Case("get_compressed_slot_mapping", "c128")
-	if err != nil || string(x.Want["slot_mapping"].Data) != string(y.Want["slot_mapping"].Data) {
-		t.Errorf("the case changed: %v", err)
-	}
+	require.NoError(t, err, "the case changed")
+	assert.Equal(t, string(y.Want["slot_mapping"].Data), string(x.Want["slot_mapping"].Data), "the case changed")
 }
 
 func TestSubsetErrors(t *testing.T) {
@@ -57,31 +46,21 @@ func TestSubsetErrors(t *testing.T) {
 		"unknown case":              "get_compressed_slot_mapping.c9",
 		"inputs of a case left out": "xpu_sparse_decode.h64_empty_row",
 	} {
-		if err := subset(golden, t.TempDir(), list(t, cases)); err == nil {
-			t.Errorf("%s: no error", name)
-		}
+		assert.Error(t, subset(golden, t.TempDir(), list(t, cases)), "%s: no error", name)
 	}
-	if err := subset(golden, t.TempDir(), "/does/not/exist"); err == nil {
-		t.Error("no list: no error")
-	}
+	assert.Error(t, subset(golden, t.TempDir(), "/does/not/exist"), "no list: no error")
 }
 
 // TestCommitted holds the folder in the repository against its list and the
 // limits that its README states.
 func TestCommitted(t *testing.T) {
 	want, err := readList("../../../../testdata/cases.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	s, err := vectors.Open(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, op := range s.Ops() {
 		for _, c := range s.Cases(op) {
-			if !want[op+"."+c] {
-				t.Errorf("%s.%s is not in cases.txt", op, c)
-			}
+			assert.True(t, want[op+"."+c], "%s.%s is not in cases.txt", op, c)
 			delete(want, op+"."+c)
 		}
 	}
@@ -89,20 +68,13 @@ func TestCommitted(t *testing.T) {
 		t.Errorf("%s is not in the folder", c)
 	}
 	files, err := filepath.Glob(filepath.Join(golden, "*"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	total := int64(0)
 	for _, f := range files {
 		st, err := os.Stat(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if total += st.Size(); st.Size() > maxFile {
-			t.Errorf("%s has %d bytes", f, st.Size())
-		}
+		require.NoError(t, err)
+		total += st.Size()
+		assert.LessOrEqual(t, st.Size(), int64(maxFile), "%s has %d bytes", f, st.Size())
 	}
-	if total > 7<<20 {
-		t.Errorf("the folder has %d bytes", total)
-	}
+	assert.LessOrEqual(t, total, int64(7<<20), "the folder has %d bytes", total)
 }
