@@ -9,23 +9,11 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline/model"
-	"github.com/vkmla/vkmla/tensor"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// Short names of what the test kit has.
-var (
-	normal   = testkit.Normal
-	variants = testkit.DecodeVariants
-)
-
 func must[T any](t testing.TB) func(T, error) T { return testkit.Must[T](t) }
-
-func put[T any](t testing.TB, x tensor.Tensor, v []T) {
-	t.Helper()
-	testkit.Put(t, x, v)
-}
 
 func filled[T any](n int, v T) []T {
 	s := make([]T, n)
