@@ -55,7 +55,7 @@ type TopKArgs struct {
 //	idx_topk_lanes   a row of one round that fits a workgroup, or slices of it with Arrived
 //	idx_topk         everything else: the rounds of a Select whose context is longer than a
 //	                 segment (prefill of 512 tokens: beyond 65,536), and devices without
-//	                 subgroup operations
+//	                 subgroup operations; docs/tried.md says what its large builds gain
 //
 // Rows are read fastest where N is a multiple of 4.
 //
