@@ -141,7 +141,7 @@ func (r *recording) op(o op) error {
 	case woAB:
 		return r.chain()
 	}
-	panic(fmt.Sprintf("layer: no operation %d", o))
+	return fmt.Errorf("unknown operation %d", o)
 }
 
 // bottleneck records wq_a and wkv, and the norm of the former where the product does it.
