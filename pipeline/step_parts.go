@@ -7,16 +7,13 @@ import (
 	"slices"
 	"time"
 
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/vk"
 )
 
 // defaultSubmitBudget is a fraction of what desktops' watchdogs allow, and short enough for other
 // programs to get their turn.
 const defaultSubmitBudget = 200 * time.Millisecond
-
-// unmeasured is the most workgroups of a submission on a device that is not a discrete GPU, until
-// their time is known. A workgroup has about 0.3 GFLOP to do at most, so 200 ms need 1 TFLOP/s.
-const unmeasured = 512
 
 // stepCommands are commands of a step size, and how long they take.
 type stepCommands struct {
@@ -128,8 +125,8 @@ func (e *Engine) divide(rec *vk.Recorder, old *stepCommands) (*stepCommands, err
 		fresh.each = true
 		if old != nil {
 			fresh.pieces = old.pieces // what took too long still does
-		} else if e.dev.Adapter().Type != vk.TypeDiscrete {
-			pieces.Workgroups = unmeasured
+		} else {
+			pieces.Workgroups = tuning.Of(e.dev).Step.First(e.dev.Adapter())
 		}
 		err = rec.SplitEach()
 	}

@@ -18,19 +18,22 @@ var products = []string{"vk", "tensor", "cache", "indexer", "attention", "projec
 
 var cards = regexp.MustCompile(`\b(H[12]00|GH?100|A100|B200|L40S?|Hopper|Ampere|Blackwell|RTX|GeForce|Radeon|Instinct|MI[23]\d\d|Arc [AB]\d+)\b`)
 
+var kinds = regexp.MustCompile(`\bvk\.Type(CPU|Discrete|Integrated|Virtual|Other)\b|\bAdapter\(\)\.Type\b`)
+
 // Only internal/tuning knows cards: no other product package names one, in code or comments, or
-// asks whether a device is a processor. Package vk may, to put adapters in order.
+// asks what kind of device there is. Package vk may ask, to put adapters in order.
 func TestCards(t *testing.T) {
 	for _, dir := range products {
 		walk(t, func(p string) {
-			if !strings.HasPrefix(p, dir+"/") || !strings.HasSuffix(p, ".go") || strings.HasSuffix(p, "_test.go") {
+			source := slices.Contains([]string{".go", ".comp", ".glsl"}, filepath.Ext(p))
+			if !strings.HasPrefix(p, dir+"/") || !source || strings.HasSuffix(p, "_test.go") {
 				return
 			}
 			text, err := os.ReadFile(filepath.Join(root(t), p))
 			require.NoError(t, err)
 			what := cards.FindString(string(text))
-			if what == "" && dir != "vk" && strings.Contains(string(text), "vk.TypeCPU") {
-				what = "vk.TypeCPU"
+			if what == "" && dir != "vk" {
+				what = kinds.FindString(string(text))
 			}
 			assert.Empty(t, what, "%s: a number fitted to a device belongs to internal/tuning", p)
 		})

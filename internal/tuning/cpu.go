@@ -67,6 +67,8 @@ var cpu = Profile{
 		TouchLeast:   256 << 20,
 		TouchMost:    2 << 30,
 	},
+
+	Step: Step{FirstWorkgroups: 512},
 }
 
 // cpuLinear leaves out what takes long to compile: large tiles and passes, and unrolled loops.

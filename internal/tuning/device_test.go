@@ -1,10 +1,12 @@
 package tuning
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/vkmla/vkmla/internal/tuning/vary"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -23,5 +25,14 @@ func TestWorkgroupsOf(t *testing.T) {
 		a := &vk.Adapter{Type: c.kind, Caps: vk.Caps{ComputeUnits: c.units}}
 		p, _ := For(a)
 		assert.Equal(t, c.want, p.Device.WorkgroupsOf(a, c.each), "%d compute units, %v, %d each", c.units, c.kind, c.each)
+	}
+}
+
+// A submission that was never timed is short, but not on a discrete GPU.
+func TestStepFirst(t *testing.T) {
+	for _, r := range profiles {
+		first := func(s *Step) string { return fmt.Sprint(s.First(&vk.Adapter{Type: vk.TypeIntegrated})) }
+		assert.Empty(t, vary.Idle(r.profile.Step, first), "profile %s: numbers of Step that decide nothing", r.profile.Name)
+		assert.Zero(t, r.profile.Step.First(&vk.Adapter{Type: vk.TypeDiscrete}))
 	}
 }

@@ -69,4 +69,6 @@ var generic = Profile{
 		TouchLeast:   256 << 20,
 		TouchMost:    2 << 30,
 	},
+
+	Step: Step{FirstWorkgroups: 512},
 }

@@ -96,6 +96,8 @@ var hopper = Profile{
 		TouchLeast:   256 << 20,
 		TouchMost:    2 << 30,
 	},
+
+	Step: Step{FirstWorkgroups: 512},
 }
 
 // isHopper tells an H100 or its like by what it offers, not by its name.

@@ -23,6 +23,7 @@ type Profile struct {
 	Logits    Logits
 	TopK      TopK
 	Layer     Layer
+	Step      Step
 }
 
 // row is a line of the table that says which device gets which profile.

@@ -198,7 +198,12 @@ func bindPrefill(b Build, c Case) (Bound, error) {
 			all = append(all, a)
 		}
 		return Launch{Out: out, Record: func(rec *vk.Recorder) error {
-			for _, a := range all {
+			for i, a := range all {
+				if i > 0 { // both bind the device's dummy for what is absent, a conflict to validation
+					if err := rec.Separate(); err != nil {
+						return err
+					}
+				}
 				if err := op.Record(rec, a); err != nil {
 					return err
 				}
