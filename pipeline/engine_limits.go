@@ -51,7 +51,8 @@ func (e *Engine) checkStep() error {
 	return badArgument(opNewEngine, "MaxStep", n, "at most %d: %v", most, e.fits(most+1))
 }
 
-// fits reports why there can be no steps of so many tokens. More of them need more.
+// fits returns why a step of `tokens` does not fit the device, or nil. What fits a step fits every
+// smaller one.
 func (e *Engine) fits(tokens int) error {
 	seen := map[kindKey]bool{}
 	for _, l := range e.layers {

@@ -35,7 +35,8 @@ func (p *enginePool) keepsAll() bool { return p.keep == model.KeepAll }
 // slots is how many slots so many tokens fill.
 func (p *enginePool) slots(tokens int) int { return tokens / p.Tokens }
 
-// gone is how many pages a sequence does not need that can be cut to floor tokens.
+// gone returns the number of pages before the oldest token that a sequence still reads after it is
+// truncated to floor tokens.
 func (p *enginePool) gone(floor int) int {
 	if p.keepsAll() {
 		return 0
@@ -165,9 +166,9 @@ func (e *Engine) table(l *engineLayer, s model.Store) tensor.Tensor {
 	return tensor.Tensor{}
 }
 
-// useful is how many pages so many sessions can have: those of their longest sequences,
-// or of what each keeps, with a page begun at either end and one more for a copy, and of
-// a step.
+// useful returns the most pages that sessions can hold. If pages are kept, that is all pages of
+// their longest sequences. Otherwise it is, for each session, the pages of what a step reads, a
+// page begun at either end and one for a copy, and the pages of one step.
 func (p *enginePool) useful(o EngineOptions, sessions int) int {
 	whole := sessions * (p.width + 1)
 	if p.keepsAll() {
@@ -251,8 +252,8 @@ func (l *engineLayer) reads() LayerCaches {
 	return c
 }
 
-// greatest returns what reads does, as large as it will ever be and without memory: kernels
-// are chosen for it.
+// greatest returns the caches that a layer reads at their final size, without memory. Kernels are
+// chosen for that size.
 func (e *Engine) greatest(l *engineLayer) LayerCaches {
 	all := l.reads()
 	for _, c := range e.caches {

@@ -34,7 +34,7 @@ type sessionTable struct {
 	pool   *enginePool
 	quiet  int // see rowState.quiet, of this table; 0 while unknown
 	synced int // entries that the device has, or gets with the step in progress
-	before int // synced as it was before the step in progress
+	before int // synced before the step in progress, to undo it
 }
 
 // rowState is what every step reads of the session in a row. Those of all sessions lie side

@@ -70,7 +70,7 @@ func (w *weights) layer(at string, c model.Config, l *model.Layer) {
 	w.add(at+"attn_sink", c.Heads)
 	w.add(at+"wo_a.weight", c.Groups*c.ORank, c.HeadsPerGroup()*512)
 	w.add(at+"wo_b.weight", c.Hidden, c.Groups*c.ORank)
-	if l.Ratio > 0 {
+	if l.Compresses() {
 		w.compressor(at+"compressor.", c.Hidden, l, 512)
 	}
 	if l.Picks == model.PickOwn {

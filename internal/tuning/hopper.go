@@ -100,7 +100,7 @@ var hopper = Profile{
 	Step: Step{FirstWorkgroups: 512},
 }
 
-// isHopper tells an H100 or its like by what it offers, not by its name.
+// isHopper tells an H100 or its like by what it offers, whatever its name and vendor.
 func isHopper(a *vk.Adapter) bool {
 	c := &a.Caps
 	return c.ComputeUnits >= 120 && c.SubgroupSize == 32 && c.MinSubgroupSize == 32 && c.Features["coopmat.bf16.f32"]

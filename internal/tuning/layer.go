@@ -17,11 +17,11 @@ type Layer struct {
 	// one token gains 3.6 %, those of 2, 8 and 32 gain 1.3 to 1.7 %.
 	RawTokens int
 
-	// BesideTokens is the fewest tokens of a step with wq_b beside the indexer's scores. So many
-	// scores wait for memory while the product does not; fewer want the same issue slots as the
-	// product. The step of 32 tokens gains 4 %, that of 8 is the same, that of one would lose 2 %.
-	// Inputs are ordered by it, too: without a norm inside the first product, the products that
-	// take longest come first, which gains 0.4 %.
+	// BesideTokens is the fewest tokens of a step with wq_b beside the indexer's scores. Scores of
+	// many tokens wait for memory while the product does not; those of few want the same issue
+	// slots as the product. The step of 32 tokens gains 4 %, that of 8 is the same, that of one
+	// would lose 2 %. From here on, too, the products that take longest come first where the first
+	// one has no norm inside, which gains 0.4 %.
 	BesideTokens int
 
 	// ChainTokens is the most tokens of a step with wo_a and wo_b in one launch. With 2 tokens

@@ -36,7 +36,7 @@ type row struct {
 // profiles is asked from the top. The last row fits every device.
 var profiles = []row{
 	{&cpu, "the device is a processor", func(a *vk.Adapter) bool { return a.Type == vk.TypeCPU }},
-	{&hopper, "an NVIDIA device with matrices of bf16 and 120 or more multiprocessors", isHopper},
+	{&hopper, "120 or more compute units, subgroups of 32, matrices of bf16", isHopper},
 	{&generic, "no other profile fits", func(*vk.Adapter) bool { return true }},
 }
 

@@ -364,7 +364,7 @@ func (r *configReader) rope(field string, f ropeFile) ropeSaid {
 		r.bad(field+".mscale", m, "mscale_all_dim, %v: the model's rotation keeps lengths", all)
 	}
 	if !or(f.Truncate, true) {
-		r.bad(field+".truncate", false, "true: the model's ramp goes from pair to pair")
+		r.bad(field+".truncate", false, "true: the ends of the ramp are whole pairs")
 	}
 	if f.Type != nil && f.OldType != nil && !strings.EqualFold(*f.Type, *f.OldType) {
 		r.bad(field+".type", fmt.Sprintf("%.60q", *f.OldType), "what rope_type says, %.60q", *f.Type)

@@ -207,7 +207,7 @@ func (c *layerCheck) caches(field string, l *Layer) {
 		for _, s := range p.Stores {
 			have = append(have, s)
 			if tokens, keeps := l.reads(s, p.Keep); p.Tokens != tokens || !keeps {
-				c.bad(at, fmt.Sprintf("%+v", p), "slots of %d tokens, kept as long as they are read", tokens)
+				c.bad(at, fmt.Sprintf("%+v", p), "slots of %d tokens, and Keep at least what a step reads", tokens)
 			}
 		}
 	}

@@ -28,6 +28,9 @@ func Each[T any](section T) (all []Section[T]) {
 		case reflect.Int:
 			change(func(v reflect.Value) { v.SetInt(v.Int()*2 + b2i(v.Int() == 0)) })
 			change(func(v reflect.Value) { v.SetInt(v.Int() / 2) })
+		case reflect.Uint64:
+			change(func(v reflect.Value) { v.SetUint(v.Uint()*2 + uint64(b2i(v.Uint() == 0))) })
+			change(func(v reflect.Value) { v.SetUint(v.Uint() / 2) })
 		case reflect.Float64:
 			change(func(v reflect.Value) { v.SetFloat(v.Float() * 2) })
 			change(func(v reflect.Value) { v.SetFloat(v.Float() / 2) })
