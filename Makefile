@@ -13,7 +13,7 @@ build: ## bin/vkmla
 lint: ## gofmt, go vet, staticcheck
 	scripts/test format vet staticcheck
 
-test: ## every check and test; scripts/test --help lists the steps
+test: ## checks and tests; scripts/test --help lists the steps
 	scripts/test $(ARGS)
 
 verify: ## check every op on this machine's device against the reference
