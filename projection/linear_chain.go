@@ -87,14 +87,23 @@ func newLinearChain(op string, first, second *Linear, tokens, heads int) (*Linea
 		}
 		spec.Constants = opkit.Words(int(a.Weights), int(ActivationBF16), t, x.rows, x.lanes,
 			a.N, a.K, a.Groups, b.N, b.K, b.Groups, min(heads, 1), opkit.ChainJoin.Ahead, opkit.ChainJoin.Groups, D)
-		k, err := pkg.Kernel(first.dev, spec)
-		if err != nil {
-			return nil, err
-		}
-		x.kernel = k
+		x.kernel = pkg.Later(first.dev, spec)
 		o.divisions = append(o.divisions, x)
+		if !a.OnDemand {
+			if err := o.Prepare(t); err != nil {
+				return nil, err
+			}
+		}
 	}
 	return o, nil
+}
+
+// Prepare is Linear.Prepare for a Record of t tokens, where the first layer is on demand.
+func (o *LinearChain) Prepare(t int) error {
+	if err := pkg.Range("linear chain", "t", t, 1, len(o.divisions)); err != nil {
+		return err
+	}
+	return opkit.Ask(o.divisions[t-1].kernel)
 }
 
 // StateLen is how many u32 the state of a chain of up to so many tokens has.
@@ -150,10 +159,14 @@ func (o *LinearChain) Record(rec *vk.Recorder, a LinearChainArgs) error {
 	if err := o.check(op, t, a); err != nil {
 		return err
 	}
+	kernel, err := o.divisions[t-1].kernel.Kernel()
+	if err != nil {
+		return err
+	}
 	push, targets := o.memory(t, a)
 	bind := []vk.View{opkit.Present(dev, a.Parts.Sink), opkit.Present(dev, a.Parts.Positions), opkit.Present(dev, a.Parts.Table)}
 	for _, n := range o.launches(t) {
-		d := vk.Dispatch{Kernel: o.divisions[t-1].kernel, Groups: [3]uint32{uint32(n), 1, 1}, Push: vk.Bytes(&push), Bind: bind}
+		d := vk.Dispatch{Kernel: kernel, Groups: [3]uint32{uint32(n), 1, 1}, Push: vk.Bytes(&push), Bind: bind}
 		if err := pkg.Dispatch(rec, op, VariantDA, d, targets...); err != nil {
 			return err
 		}

@@ -27,7 +27,7 @@ type selection struct {
 
 func (s *selection) build(k *Kind) (err error) {
 	c, m := &k.cfg.Caches, k.cfg.Model
-	cfg := indexer.SelectConfig{K: m.TopK, SlotPage: c.Compressed.Layout.Page, Logits: indexer.LogitsConfig{
+	cfg := indexer.SelectConfig{K: m.TopK, SlotPage: c.Compressed.Layout.Page, OnDemand: true, Logits: indexer.LogitsConfig{
 		Heads: m.IndexHeads, Format: c.Keys.Layout.Format, Page: c.Keys.Layout.Page, Group: k.cfg.Group, MaxBytes: c.Keys.Pool.Bytes()}}
 	if k.wish.touch {
 		if s.touch, err = cache.NewTouch(k.dev); err != nil {
@@ -72,6 +72,9 @@ func (s *selection) tensors(l *memory.List, k *Kind) {
 		}
 	}
 }
+
+// prepare asks for the kernels that record launches.
+func (s *selection) prepare(k *Kind) error { return s.pick.Prepare(k.cfg.Tokens, s.entries, s.arrived) }
 
 // recordQuantise records how queries are quantised.
 func (s *selection) recordQuantise(rec *vk.Recorder, step *StepArgs, cosSin tensor.Tensor) error {
