@@ -261,12 +261,16 @@ func (o *Select) Record(rec *vk.Recorder, a SelectArgs) error {
 // Arrived, so that they are compiled in the background. It is for SelectConfig.OnDemand.
 //
 // Errors: vk.ErrArgument for numbers out of range; those of vk.Device.Kernel.
-func (o *Select) Prepare(t, entries int, arrived tensor.Tensor) error {
+func (o *Select) Prepare(t, entries int, arrived bool) error {
 	const op = "select"
 	if err := opkit.First(pkg.Range(op, "t", t, 1, math.MaxInt32), pkg.Range(op, "entries", entries, 0, math.MaxInt32/2)); err != nil {
 		return err
 	}
-	for _, r := range o.rounds(SelectArgs{Arrived: arrived}, t, entries) {
+	var a SelectArgs
+	if arrived {
+		a.Arrived = tensor.Of(o.dev.Dummy(), tensor.I32, t) // nothing is bound
+	}
+	for _, r := range o.rounds(a, t, entries) {
 		if err := opkit.Ask(append(o.topk.kernels(r.topk), o.scores(r).k)...); err != nil {
 			return err
 		}

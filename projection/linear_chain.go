@@ -43,7 +43,8 @@ const LinearChainTokens = 2
 const chainHalves = 64
 
 // NewLinearChain makes a chain of two layers for up to so many tokens, 1 to
-// LinearChainTokens. The device owns its kernels; there is nothing to close.
+// LinearChainTokens. The device owns its kernels; there is nothing to close. Of layers that are on
+// demand, only the kernel for so many tokens is asked for at once.
 //
 // Errors: vk.ErrArgument for too many tokens, and where the second layer does not take what the
 // first gives, as bf16; one that wraps vk.ErrMissingFeature where the layers have to be recorded
@@ -89,21 +90,14 @@ func newLinearChain(op string, first, second *Linear, tokens, heads int) (*Linea
 			a.N, a.K, a.Groups, b.N, b.K, b.Groups, min(heads, 1), opkit.ChainJoin.Ahead, opkit.ChainJoin.Groups, D)
 		x.kernel = pkg.Later(first.dev, spec)
 		o.divisions = append(o.divisions, x)
-		if !a.OnDemand {
-			if err := o.Prepare(t); err != nil {
-				return nil, err
-			}
+		if a.OnDemand && t < tokens {
+			continue
+		}
+		if err := opkit.Ask(x.kernel); err != nil {
+			return nil, err
 		}
 	}
 	return o, nil
-}
-
-// Prepare is Linear.Prepare for a Record of t tokens, where the first layer is on demand.
-func (o *LinearChain) Prepare(t int) error {
-	if err := pkg.Range("linear chain", "t", t, 1, len(o.divisions)); err != nil {
-		return err
-	}
-	return opkit.Ask(o.divisions[t-1].kernel)
 }
 
 // StateLen is how many u32 the state of a chain of up to so many tokens has.

@@ -157,8 +157,8 @@ func (l *Layer) build(ctx context.Context, uses []use) (err error) {
 	return err
 }
 
-// prepare asks for the kernels that steps launch, of the operations that have some for other steps
-// too. They are compiled while the rest is made.
+// prepare asks for the kernels that steps launch, of the operations for which this depends on
+// whether there is a chain. They are compiled while the rest is made.
 func (l *Layer) prepare(uses []use) error {
 	k := l.kind
 	for _, u := range uses {
@@ -166,16 +166,6 @@ func (l *Layer) prepare(uses []use) error {
 			continue
 		}
 		if err := u.to.op.Prepare(k.cfg.Tokens, u.to.scratch); err != nil {
-			return err
-		}
-	}
-	if l.chain != nil {
-		if err := l.chain.Prepare(k.cfg.Tokens); err != nil {
-			return err
-		}
-	}
-	if k.picks != nil {
-		if err := k.picks.prepare(k); err != nil {
 			return err
 		}
 	}

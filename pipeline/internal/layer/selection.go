@@ -36,7 +36,7 @@ func (s *selection) build(k *Kind) (err error) {
 	}
 	if k.wish.raw && !k.cfg.Hadamard { // no kernel of scores mixes queries
 		cfg.Logits.Raw = true
-		if s.pick, err = indexer.NewSelect(k.dev, cfg); !errors.Is(err, vk.ErrMissingFeature) {
+		if err = s.buildPick(k, cfg); !errors.Is(err, vk.ErrMissingFeature) {
 			return err
 		}
 		cfg.Logits.Raw = false
@@ -45,8 +45,15 @@ func (s *selection) build(k *Kind) (err error) {
 	if err != nil {
 		return err
 	}
-	s.pick, err = indexer.NewSelect(k.dev, cfg)
-	return err
+	return s.buildPick(k, cfg)
+}
+
+// buildPick makes the operation, and asks for the kernels that record launches.
+func (s *selection) buildPick(k *Kind, cfg indexer.SelectConfig) (err error) {
+	if s.pick, err = indexer.NewSelect(k.dev, cfg); err != nil {
+		return err
+	}
+	return s.pick.Prepare(k.cfg.Tokens, s.entries, true)
 }
 
 func (s *selection) tensors(l *memory.List, k *Kind) {
@@ -72,9 +79,6 @@ func (s *selection) tensors(l *memory.List, k *Kind) {
 		}
 	}
 }
-
-// prepare asks for the kernels that record launches.
-func (s *selection) prepare(k *Kind) error { return s.pick.Prepare(k.cfg.Tokens, s.entries, s.arrived) }
 
 // recordQuantise records how queries are quantised.
 func (s *selection) recordQuantise(rec *vk.Recorder, step *StepArgs, cosSin tensor.Tensor) error {
