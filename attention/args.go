@@ -3,7 +3,6 @@ package attention
 import (
 	"fmt"
 	"math"
-	"sync"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
@@ -35,20 +34,12 @@ func (s splitter) grid(p plan, t int) [3]uint32 {
 	return [3]uint32{uint32(opkit.CeilDiv(s.heads, s.tilings[p.build].heads)), uint32(p.splits), uint32(t)}
 }
 
-// kernels builds the kernel of each tiling, all at the same time: one can take a driver a second.
-func (s splitter) kernels(build func(t tiling) (*vk.Kernel, error)) ([]*vk.Kernel, error) {
-	list, errs := make([]*vk.Kernel, len(s.tilings)), make([]error, len(s.tilings))
-	var wait sync.WaitGroup
-	for i, t := range s.tilings {
-		wait.Go(func() { list[i], errs[i] = build(t) })
+// kernels are those of the tilings.
+func (s splitter) kernels(dev *vk.Device, spec func(t tiling) opkit.Spec) (list []*opkit.Later) {
+	for _, t := range s.tilings {
+		list = append(list, pkg.Later(dev, spec(t)))
 	}
-	wait.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return nil, err
-		}
-	}
-	return list, nil
+	return list
 }
 
 // checkTokens checks the number of tokens against the grids of the attention

@@ -32,6 +32,10 @@ type DecoderConfig struct {
 	Variant        string  // one of DecodeVariants; "" picks the best
 	Splits         int     // parts of each row, 1 to MaxSplits; 0: by rule, see ScratchBytes
 	Workgroups     int     // that fill the device, for that rule; 0: its compute units, or an estimate
+
+	// OnDemand leaves it to Prepare and Record, and those of parts, to ask for the kernels that they
+	// need. Otherwise NewDecoder asks for all. The twopass variants always do.
+	OnDemand bool
 }
 
 // SlotSet is one of the two sets of cached rows that tokens attend.
@@ -83,7 +87,7 @@ type Decoder struct {
 	dev     *vk.Device
 	cfg     DecoderConfig
 	variant string
-	k       []*vk.Kernel // of the splitter's tilings
+	k       []*opkit.Later // of the splitter's tilings
 	merge   merge
 	twoPass *TwoPass // for the twopass variants, and then nothing below is used
 	splitter
@@ -125,27 +129,49 @@ func NewDecoder(dev *vk.Device, cfg DecoderConfig) (*Decoder, error) {
 	if s.tilings, err = (matrixFit{dev.Caps(), tune}).withDecodeLanes(layout(dev, variant), variant, cfg.Heads, list); err != nil {
 		return nil, err
 	}
-	k, err := s.kernels(func(t tiling) (*vk.Kernel, error) {
+	k := s.kernels(dev, func(t tiling) opkit.Spec {
 		bound := boundDecode
 		if t.rotates {
 			bound += 2
 		}
-		return pkg.Kernel(dev, opkit.Spec{
+		return opkit.Spec{
 			Stem: t.stem, Variant: variant, Bound: bound,
 			Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read,
 				vk.Write, vk.Write, vk.Write, vk.Write, vk.Read, vk.Read},
 			PushSize: int(unsafe.Sizeof(attnDecodePush{})), Subgroup: t.subgroup,
 			Constants: append(opkit.Words(cfg.WindowPage, max(cfg.CompressedPage, 1), t.heads, t.tile), t.constants...), Divisible: true,
-		})
+		}
 	})
-	if err != nil {
-		return nil, err
-	}
 	m, err := mergeOf(dev, variant)
+	if err == nil && !cfg.OnDemand {
+		err = opkit.Ask(append(k, m.k...)...)
+	}
 	if err != nil {
 		return nil, err
 	}
 	return &Decoder{dev: dev, cfg: cfg, variant: variant, k: k, merge: m, splitter: s}, nil
+}
+
+// Prepare asks for the kernels of a Record of so many tokens, with lists of window and topk entries,
+// so that they are compiled in the background. It is for DecoderConfig.OnDemand.
+//
+// Errors: those of vk.Device.Kernel.
+func (o *Decoder) Prepare(tokens, window, topk int) error {
+	if err := o.PrepareParts(tokens, window, topk); err != nil || o.twoPass != nil {
+		return err
+	}
+	if p := o.plan(tokens, window+topk); p.splits > 1 {
+		return opkit.Ask(o.merge.kernel(p.splits))
+	}
+	return nil
+}
+
+// PrepareParts is Prepare for RecordParts.
+func (o *Decoder) PrepareParts(tokens, window, topk int) error {
+	if o.twoPass != nil {
+		return nil
+	}
+	return opkit.Ask(o.k[o.plan(tokens, window+topk).build])
 }
 
 // Variant returns the name of the build in use.
@@ -220,6 +246,10 @@ func (o *Decoder) record(op string, rec *vk.Recorder, a DecodeArgs) (none Parts,
 	}
 	win, comp := a.Window, a.Compressed
 	plan := o.plan(t, opkit.Dim(win.Indices, 1)+opkit.Dim(comp.Indices, 1))
+	kernel, err := o.k[plan.build].Kernel()
+	if err != nil {
+		return none, err
+	}
 	splits := plan.splits
 	ml, part, err := partials(o.dev, op, a.Scratch, t, splits, o.heads)
 	if err != nil {
@@ -257,7 +287,7 @@ func (o *Decoder) record(op string, rec *vk.Recorder, a DecodeArgs) (none Parts,
 		bind = append(bind, opkit.Present(o.dev, angles.Positions), opkit.Present(o.dev, angles.Table))
 	}
 	if err := pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
-		Kernel: o.k[plan.build], Groups: o.grid(plan, t), Push: vk.Bytes(&p), Bind: bind,
+		Kernel: kernel, Groups: o.grid(plan, t), Push: vk.Bytes(&p), Bind: bind,
 	}, pools...); err != nil || splits == 1 {
 		return none, err
 	}

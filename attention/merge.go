@@ -32,7 +32,7 @@ var mergeVariants = opkit.Ladder("attn_merge", VariantDA, VariantBase)
 type merge struct {
 	dev     *vk.Device
 	variant string
-	k       []*vk.Kernel // of opkit.Joins
+	k       []*opkit.Later // of opkit.Joins
 }
 
 // mergeOf is the merge behind a build of an attention kernel: base, which takes no
@@ -54,21 +54,17 @@ func newMerge(dev *vk.Device, want string) (merge, error) {
 		if j.Threads() > int(dev.Caps().MaxWorkgroupInvocations) {
 			j.Groups = 1
 		}
-		k, err := pkg.Kernel(dev, opkit.Spec{
+		m.k = append(m.k, pkg.Later(dev, opkit.Spec{
 			Stem: "attn_merge", Variant: m.variant,
 			Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write},
 			PushSize: int(unsafe.Sizeof(attnMergePush{})), Constants: opkit.Words(j.Ahead, j.Groups),
-		})
-		if err != nil {
-			return m, err
-		}
-		m.k = append(m.k, k)
+		}))
 	}
 	return m, nil
 }
 
 // kernel is the build for so many parts.
-func (m merge) kernel(splits int) *vk.Kernel {
+func (m merge) kernel(splits int) *opkit.Later {
 	return m.k[slices.Index(opkit.Joins, opkit.JoinOf(splits))]
 }
 
@@ -82,7 +78,11 @@ func (m merge) record(rec *vk.Recorder, ml, out vk.View, splits int, sink, dst, 
 		p.Flags |= flagUnrope
 		p.TableRows = uint32(turn.Table.Shape[0])
 	}
-	d := vk.Dispatch{Kernel: m.kernel(splits), Groups: [3]uint32{uint32(heads), uint32(t), 1}}
+	kernel, err := m.kernel(splits).Kernel()
+	if err != nil {
+		return err
+	}
+	d := vk.Dispatch{Kernel: kernel, Groups: [3]uint32{uint32(heads), uint32(t), 1}}
 	// The kernel reads what is absent, too, and ignores it: the parts stand in.
 	for _, x := range []struct {
 		addr   *uint64

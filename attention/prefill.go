@@ -36,7 +36,7 @@ type Prefill struct {
 	dev     *vk.Device
 	cfg     PrefillConfig
 	variant string
-	k       []*vk.Kernel // of the splitter's tilings
+	k       []*opkit.Later // of the splitter's tilings
 	merge   merge
 	splitter
 }
@@ -76,18 +76,18 @@ func NewPrefill(dev *vk.Device, cfg PrefillConfig) (*Prefill, error) {
 	if s.tilings, err = f.withLanes(layout(dev, variant), "attn_prefill_lanes", variant, cfg.Heads, list); err != nil {
 		return nil, err
 	}
-	k, err := s.kernels(func(t tiling) (*vk.Kernel, error) {
-		return pkg.Kernel(dev, opkit.Spec{
+	k := s.kernels(dev, func(t tiling) opkit.Spec {
+		return opkit.Spec{
 			Stem: t.stem, Variant: variant, Bound: 9,
 			Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write, vk.Write, vk.Write, vk.Read},
 			PushSize: int(unsafe.Sizeof(attnPrefillPush{})), Subgroup: t.subgroup,
 			Constants: append(opkit.Words(t.heads, t.tile), t.constants...),
-		})
+		}
 	})
-	if err != nil {
-		return nil, err
-	}
 	m, err := mergeOf(dev, variant)
+	if err == nil {
+		err = opkit.Ask(append(k, m.k...)...)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -122,13 +122,17 @@ func (o *Prefill) Record(rec *vk.Recorder, a PrefillArgs) error {
 	if err != nil {
 		return err
 	}
+	kernel, err := o.k[plan.build].Kernel()
+	if err != nil {
+		return err
+	}
 	p := attnPrefillPush{
 		KvAddr: a.KV.View().Address(), Rows: uint32(s), Heads: uint32(o.heads), Width: uint32(width), Splits: uint32(splits),
 		Flags:      outputFlags(a.Sink, a.LSE, a.MaxLogits) | opkit.Bit(1, !a.Lens.IsZero()),
 		ScaleLog2e: float32(float64(o.cfg.Scale) * math.Log2E),
 	}
 	if err := pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
-		Kernel: o.k[plan.build], Groups: o.grid(plan, t), Push: vk.Bytes(&p),
+		Kernel: kernel, Groups: o.grid(plan, t), Push: vk.Bytes(&p),
 		Bind: []vk.View{a.Q.View(), a.Indices.View(), opkit.Present(o.dev, a.Lens), opkit.Present(o.dev, a.Sink), a.Out.View(),
 			opkit.Present(o.dev, a.MaxLogits), opkit.Present(o.dev, a.LSE), part, ml},
 	}, opkit.Target{T: a.KV, Access: vk.Read}); err != nil || splits == 1 {

@@ -35,7 +35,8 @@ type LogitsConfig struct {
 	// vk.ErrMissingFeature on other devices.
 	Raw bool
 
-	tops bool // LogitsArgs.tops will be written
+	tops     bool // LogitsArgs.tops will be written
+	onDemand bool // see SelectConfig.OnDemand
 }
 
 // LogitsArgs are the tensors of one Logits.
@@ -84,7 +85,7 @@ type Logits struct {
 	tiling  cmTiling // of the cooperative-matrix variants
 	inLanes bool     // the kernel is idx_logits_lanes, not idx_logits_cm
 	lanes   laneTiling
-	k       *vk.Kernel
+	k       *opkit.Later
 }
 
 // idxLogitsPush is the push block of idx_logits.comp, idx_logits_cm.comp and idx_logits_lanes.comp.
@@ -145,12 +146,10 @@ func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser, inLanes bool)
 	if cfg.Raw && !o.inLanes {
 		return nil, fmt.Errorf("%s: %s: %w: variant %s does not quantise queries here", pkg, op, vk.ErrMissingFeature, o.variant)
 	}
-	k, err := pkg.Kernel(dev, o.spec())
-	if err != nil {
-		return nil, err
+	if o.k = pkg.Later(dev, o.spec()); cfg.onDemand {
+		return o, nil
 	}
-	o.k = k
-	return o, nil
+	return o, opkit.Ask(o.k)
 }
 
 // logitsWorkgroups is how many workgroups of the scores fill a device.
@@ -228,7 +227,11 @@ func (o *Logits) Record(rec *vk.Recorder, a LogitsArgs) error {
 		push.TopsAddr, push.TopsWidth = a.tops.View().Address(), uint32(a.tops.Shape[1])
 		targets = append(targets, opkit.Target{Name: "tops", T: a.tops, Access: vk.Write, Align: 16})
 	}
-	launch := vk.Dispatch{Kernel: o.k, Groups: groups, Push: vk.Bytes(&push)}
+	kernel, err := o.k.Kernel()
+	if err != nil {
+		return err
+	}
+	launch := vk.Dispatch{Kernel: kernel, Groups: groups, Push: vk.Bytes(&push)}
 	if o.cfg.Raw {
 		raw := rawPush(push, a.Raw)
 		launch.Push = vk.Bytes(&raw)

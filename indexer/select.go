@@ -26,6 +26,10 @@ type SelectConfig struct {
 
 	// SlotPage is the slots per page of the cache that SelectArgs.Slots is about; 0: no slots.
 	SlotPage int
+
+	// OnDemand leaves it to Prepare and Record to ask for the kernels that they need. Otherwise
+	// NewSelect asks for all.
+	OnDemand bool
 }
 
 // PickSlots is where the picked entries are in a paged cache, as attention wants them:
@@ -133,12 +137,13 @@ func selectTile(tokens, most int) int {
 // K or a negative number of rows.
 func NewSelect(dev *vk.Device, cfg SelectConfig) (*Select, error) {
 	const op = "new select"
+	cfg.Logits.onDemand = cfg.OnDemand
 	o := &Select{dev: dev, cfg: cfg}
 	err := pkg.Range(op, "SlotPage", cfg.SlotPage, 0, math.MaxInt32)
 	if err != nil {
 		return nil, err
 	}
-	pick := TopKConfig{K: cfg.K, Workgroups: cfg.Workgroups, Threads: cfg.Threads, slotPage: cfg.SlotPage}
+	pick := TopKConfig{K: cfg.K, Workgroups: cfg.Workgroups, Threads: cfg.Threads, slotPage: cfg.SlotPage, onDemand: cfg.OnDemand}
 	if o.topk, err = NewTopK(dev, pick); err != nil {
 		return nil, err
 	}
@@ -237,11 +242,7 @@ func (o *Select) Record(rec *vk.Recorder, a SelectArgs) error {
 		}
 	}
 	for i, r := range rounds {
-		scores := o.logits
-		if r.topk.tiles != nil {
-			scores = o.topped
-		}
-		if err := scores.Record(rec, r.logits); err != nil {
+		if err := o.scores(r).Record(rec, r.logits); err != nil {
 			return err
 		}
 		if i == 0 && a.Beside != nil {
@@ -254,6 +255,35 @@ func (o *Select) Record(rec *vk.Recorder, a SelectArgs) error {
 		}
 	}
 	return nil
+}
+
+// Prepare asks for the kernels of a Record of t tokens and so many entries, with or without
+// Arrived, so that they are compiled in the background. It is for SelectConfig.OnDemand.
+//
+// Errors: vk.ErrArgument for numbers out of range; those of vk.Device.Kernel.
+func (o *Select) Prepare(t, entries int, arrived bool) error {
+	const op = "select"
+	if err := opkit.First(pkg.Range(op, "t", t, 1, math.MaxInt32), pkg.Range(op, "entries", entries, 0, math.MaxInt32/2)); err != nil {
+		return err
+	}
+	var a SelectArgs
+	if arrived {
+		a.Arrived = tensor.Of(o.dev.Dummy(), tensor.I32, t) // nothing is bound
+	}
+	for _, r := range o.rounds(a, t, entries) {
+		if err := opkit.Ask(append(o.topk.kernels(r.topk), o.scores(r).k)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// scores is what scores the entries of a round.
+func (o *Select) scores(r selectRound) *Logits {
+	if r.topk.tiles != nil {
+		return o.topped
+	}
+	return o.logits
 }
 
 // checkSlots checks what the slots of picks need.

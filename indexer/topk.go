@@ -31,7 +31,8 @@ type TopKConfig struct {
 	// device and the number of rows.
 	Threads int
 
-	slotPage int // see SelectConfig.SlotPage
+	slotPage int  // see SelectConfig.SlotPage
+	onDemand bool // see SelectConfig.OnDemand
 }
 
 // TopKArgs are the tensors of one TopK.
@@ -67,14 +68,14 @@ type TopK struct {
 	variant    string
 	short      []topkKernel // idx_topk for rows that fit registers, ascending
 	lanes      []topkKernel // idx_topk_lanes, ascending; none where the device lacks its features
-	few, many  *vk.Kernel   // idx_topk for rows of any length: few rows, and more than fill the device
+	few, many  *opkit.Later // idx_topk for rows of any length: few rows, and more than fill the device
 	workgroups int          // that fill the device
 	tune       *tuning.TopK
 }
 
 // topkKernel is a build and the most entries that a workgroup of it takes.
 type topkKernel struct {
-	kernel  *vk.Kernel
+	kernel  *opkit.Later
 	entries int
 }
 
@@ -129,23 +130,25 @@ func newTopK(dev *vk.Device, cfg TopKConfig, tune *tuning.TopK) (*TopK, error) {
 		shapes = append(shapes, s)
 	}
 	shapes = append(shapes, shortShapes(dev.Caps(), cfg.Threads, tune.Short)...)
-	kernels := make([]*vk.Kernel, len(shapes))
+	kernels := make([]*opkit.Later, len(shapes))
 	for i, s := range shapes {
-		if kernels[i], err = pkg.Kernel(dev, opkit.Spec{
+		kernels[i] = pkg.Later(dev, opkit.Spec{
 			Stem: "idx_topk", Variant: variant, Bindings: topkAccess,
 			PushSize: int(unsafe.Sizeof(idxTopkPush{})), Constants: append(s.constants(), uint32(cfg.slotPage)),
-		}); err != nil {
-			return nil, err
-		}
+		})
 	}
 	o.few, o.many = kernels[0], kernels[1]
 	for i, k := range kernels[2:] {
 		o.short = append(o.short, topkKernel{k, shapes[2+i].entries()})
 	}
-	if err := o.buildLanes(); err != nil {
-		return nil, err
+	o.buildLanes()
+	if cfg.onDemand {
+		return o, nil
 	}
-	return o, nil
+	for _, l := range o.lanes {
+		kernels = append(kernels, l.kernel)
+	}
+	return o, opkit.Ask(kernels...)
 }
 
 // Variant is the name of the variant that was chosen.
@@ -267,8 +270,41 @@ type topkRound struct {
 	tiles             *tileTopK     // nil: not by tiles
 }
 
+// kernels are those that a round launches.
+func (o *TopK) kernels(r topkRound) (list []*opkit.Later) {
+	if r.tiles != nil {
+		return []*opkit.Later{r.tiles.kernel}
+	}
+	if k, _, _ := o.roundLanes(r); k != nil {
+		return []*opkit.Later{k.kernel}
+	}
+	for _, p := range o.passes(r) {
+		list = append(list, o.pick(r.logits.Shape[0]*p.slices, p.entries))
+	}
+	return list
+}
+
+// topkPass is a launch of idx_topk: slices of a row, and the most entries of each.
+type topkPass struct{ slices, entries int }
+
+// passes are the launches of idx_topk for a round.
+func (o *TopK) passes(r topkRound) []topkPass {
+	n, stride, carried := r.logits.Shape[1], listStride(o.cfg.K), 0
+	if r.first > 0 {
+		carried = stride
+	}
+	if r.slices == 1 {
+		return []topkPass{{1, carried + n}}
+	}
+	per := slicePer(n, r.slices)
+	return []topkPass{{r.slices, per}, {1, carried + max(o.solo(per), r.slices*stride)}}
+}
+
+// slicePer is the most columns of each of some slices of n columns.
+func slicePer(n, slices int) int { return opkit.RoundUp(opkit.CeilDiv(n, slices), 32) }
+
 // pick is the kernel for so many workgroups that take so many entries each.
-func (o *TopK) pick(groups, entries int) *vk.Kernel {
+func (o *TopK) pick(groups, entries int) *opkit.Later {
 	for _, k := range o.short {
 		if entries <= k.entries {
 			return k.kernel
@@ -323,20 +359,20 @@ func (o *TopK) solo(per int) int {
 
 func (o *TopK) record(rec *vk.Recorder, op string, r topkRound) error {
 	if r.tiles != nil {
-		return o.recordTiles(rec, op, r.tiles, r)
+		return o.recordTiles(rec, op, r)
 	}
 	if done, err := o.recordLanes(rec, op, r); done || err != nil {
 		return err
 	}
 	t, n := r.logits.Shape[0], r.logits.Shape[1]
-	stride := listStride(o.cfg.K)
-	carried := 0 // entries
-	if r.first > 0 {
-		carried = stride
-	}
+	passes := o.passes(r)
 	push, views := o.bind(r)
-	launch := func(groups, entries int, p idxTopkPush) error {
-		d := vk.Dispatch{Kernel: o.pick(t*groups, entries), Groups: [3]uint32{uint32(t), uint32(groups), 1}, Push: vk.Bytes(&p)}
+	launch := func(pass topkPass, p idxTopkPush) error {
+		kernel, err := o.pick(t*pass.slices, pass.entries).Kernel()
+		if err != nil {
+			return err
+		}
+		d := vk.Dispatch{Kernel: kernel, Groups: [3]uint32{uint32(t), uint32(pass.slices), 1}, Push: vk.Bytes(&p)}
 		if o.variant == VariantBase {
 			d.Bind = views
 		} else {
@@ -348,24 +384,23 @@ func (o *TopK) record(rec *vk.Recorder, op string, r topkRound) error {
 	}
 	registers := o.registers()
 	if r.slices == 1 {
-		if carried == 0 && n <= registers {
+		if r.first == 0 && n <= registers {
 			push.Flags |= topkEarly
 		}
-		return launch(1, carried+n, push)
+		return launch(passes[0], push)
 	}
 	// Slices that fit registers are the same for all lengths, so that they can be loaded before
 	// lengths are known. Others share out a row's own length.
-	per := opkit.RoundUp(opkit.CeilDiv(n, r.slices), 32)
-	solo := o.solo(per)
-	push.Solo = uint32(solo)
+	per := slicePer(n, r.slices)
+	push.Solo = uint32(o.solo(per))
 	slices := push
 	slices.Stage = 1
 	if per <= registers {
 		push.Per, slices.Per = uint32(per), uint32(per)
 		slices.Flags |= topkEarly
 	}
-	if err := launch(r.slices, per, slices); err != nil {
+	if err := launch(passes[0], slices); err != nil {
 		return err
 	}
-	return launch(1, carried+max(solo, r.slices*stride), push)
+	return launch(passes[1], push)
 }

@@ -61,17 +61,13 @@ type idxTopkLanesPush struct {
 	K, Width, Limit, Shift, Solo, Per, Requests, TableWidth uint32
 }
 
-func (o *TopK) buildLanes() error {
+func (o *TopK) buildLanes() {
 	for _, s := range laneShapes(o.dev.Caps(), o.tune, o.cfg.K, o.cfg.Threads) {
-		k, err := pkg.Kernel(o.dev, opkit.Spec{Stem: "idx_topk_lanes", Variant: VariantBase, Subgroup: uint32(s.subgroup),
+		k := pkg.Later(o.dev, opkit.Spec{Stem: "idx_topk_lanes", Variant: VariantBase, Subgroup: uint32(s.subgroup),
 			Bindings: []vk.Access{vk.Read, vk.Read, vk.ReadWrite, vk.ReadWrite, vk.Write, vk.Read, vk.Read, vk.Write, vk.Write},
 			PushSize: int(unsafe.Sizeof(idxTopkLanesPush{})), Constants: s.constants(o.cfg.K, o.cfg.slotPage)})
-		if err != nil {
-			return err
-		}
 		o.lanes = append(o.lanes, topkKernel{k, s.capacity})
 	}
-	return nil
 }
 
 // laneSlices is into how many slices t rows of n columns are cut, a power of two of at most so
@@ -100,7 +96,7 @@ func (o *TopK) planLanes(t, n, most int) (k *topkKernel, slices, per int) {
 	}
 	last := o.lanes[len(o.lanes)-1]
 	slices = laneSlices(o.tune, o.workgroups, t, n, o.cfg.K, most, last.entries)
-	per = opkit.RoundUp(opkit.CeilDiv(n, slices), 32)
+	per = slicePer(n, slices)
 	for i := range o.lanes {
 		// A row that turns out to be short enough for one workgroup is not sliced.
 		if l := &o.lanes[i]; per <= l.entries && (slices == 1 || l.entries == last.entries) {
@@ -119,19 +115,28 @@ func (o *TopK) laneMost(arrived tensor.Tensor, lists int) int {
 	return min(max(lists, 1), o.tune.MaxSlices)
 }
 
+// roundLanes is planLanes for an only round; the kernel is nil for others too.
+func (o *TopK) roundLanes(r topkRound) (k *topkKernel, slices, per int) {
+	t, n := r.logits.Shape[0], r.logits.Shape[1]
+	if r.first > 0 || r.limit > n || r.logits.View().Offset%16 != 0 {
+		return nil, 1, n
+	}
+	return o.planLanes(t, n, o.laneMost(r.arrived, r.lists))
+}
+
 // recordLanes records an only round in one launch, if a kernel takes it; done tells.
 func (o *TopK) recordLanes(rec *vk.Recorder, op string, r topkRound) (done bool, err error) {
 	t, n := r.logits.Shape[0], r.logits.Shape[1]
-	if r.first > 0 || r.limit > n || r.logits.View().Offset%16 != 0 {
+	lanes, slices, per := o.roundLanes(r)
+	if lanes == nil {
 		return false, nil
 	}
-	most := o.laneMost(r.arrived, r.lists)
-	kernel, slices, per := o.planLanes(t, n, most)
-	if kernel == nil {
-		return false, nil
+	kernel, err := lanes.kernel.Kernel()
+	if err != nil {
+		return false, err
 	}
 	push := idxTopkLanesPush{K: uint32(o.cfg.K), Width: uint32(n), Limit: uint32(r.limit),
-		Shift: uint32(bits.TrailingZeros(uint(slices))), Solo: uint32(kernel.entries), Per: uint32(per)}
+		Shift: uint32(bits.TrailingZeros(uint(slices))), Solo: uint32(lanes.entries), Per: uint32(per)}
 	scratch, arrived := r.out.View(), r.out.View() // an unused binding, too, has to be memory of this launch
 	if slices > 1 {
 		scratch, arrived = r.scratch, r.arrived.View()
@@ -140,7 +145,7 @@ func (o *TopK) recordLanes(rec *vk.Recorder, op string, r topkRound) (done bool,
 	place, count, table, requests := o.bindSlots(r)
 	push.Requests, push.TableWidth = r.table()
 	return true, pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
-		Kernel: kernel.kernel, Groups: [3]uint32{uint32(t), uint32(slices), 1}, Push: vk.Bytes(&push),
+		Kernel: kernel, Groups: [3]uint32{uint32(t), uint32(slices), 1}, Push: vk.Bytes(&push),
 		Bind: []vk.View{r.logits.View(), r.lens.View(), scratch, arrived, r.out.View(), table, requests, place, count},
 	})
 }

@@ -12,7 +12,7 @@ import (
 
 // tileTopK selects using per-tile maxima ("tops") that idx_logits_lanes writes.
 type tileTopK struct {
-	kernel *vk.Kernel
+	kernel *opkit.Later
 	tile   int // entries
 	most   int // tops of a row
 }
@@ -56,11 +56,13 @@ func (o *TopK) buildTiles(tile int) (*tileTopK, error) {
 	if quads == 0 {
 		return nil, nil
 	}
-	k, err := pkg.Kernel(o.dev, opkit.Spec{Stem: "idx_topk_tiles", Variant: VariantDA, Subgroup: uint32(s.subgroup),
+	k := pkg.Later(o.dev, opkit.Spec{Stem: "idx_topk_tiles", Variant: VariantDA, Subgroup: uint32(s.subgroup),
 		PushSize:  int(unsafe.Sizeof(idxTopkTilesPush{})),
 		Constants: opkit.Words(s.threads, s.bits, s.places(o.cfg.K), o.cfg.slotPage, s.subgroup, tile, quads)})
-	if err != nil {
-		return nil, err
+	if !o.cfg.onDemand {
+		if err := opkit.Ask(k); err != nil {
+			return nil, err
+		}
 	}
 	return &tileTopK{k, tile, 4 * quads * s.threads}, nil
 }
@@ -77,7 +79,11 @@ func (o *tileTopK) suits(k *TopK, t, n, width, lists int, arrived tensor.Tensor)
 	return lanes == nil || n >= k.tune.TileRows*k.cfg.K && n > lanes.entries
 }
 
-func (o *TopK) recordTiles(rec *vk.Recorder, op string, kernel *tileTopK, r topkRound) error {
+func (o *TopK) recordTiles(rec *vk.Recorder, op string, r topkRound) error {
+	kernel, err := r.tiles.kernel.Kernel()
+	if err != nil {
+		return err
+	}
 	place, count, table, requests := o.bindSlots(r)
 	push := idxTopkTilesPush{
 		LogitsAddr: r.logits.View().Address(), TopsAddr: r.tops.View().Address(),
@@ -87,7 +93,7 @@ func (o *TopK) recordTiles(rec *vk.Recorder, op string, kernel *tileTopK, r topk
 		Limit: uint32(min(r.limit, r.logits.Shape[1])),
 	}
 	push.Requests, push.TableWidth = r.table()
-	d := vk.Dispatch{Kernel: kernel.kernel, Groups: [3]uint32{uint32(r.logits.Shape[0]), 1, 1}, Push: vk.Bytes(&push)}
+	d := vk.Dispatch{Kernel: kernel, Groups: [3]uint32{uint32(r.logits.Shape[0]), 1, 1}, Push: vk.Bytes(&push)}
 	for _, v := range []struct {
 		view   vk.View
 		access vk.Access

@@ -24,6 +24,10 @@ type LinearConfig struct {
 	MaxTokens   int              // the most tokens of a Record; 0: any number. Fewer need fewer kernels
 	Variant     string           // "" picks the best
 
+	// OnDemand leaves it to Prepare and Record to ask for the kernels that they need. Otherwise
+	// NewLinear asks for all that up to MaxTokens tokens can need.
+	OnDemand bool
+
 	// Norm is the type of the weights, tensor.BF16 or tensor.F32, of an RMS norm of the first
 	// NormColumns outputs; 0 stands for none. The launch that makes the outputs norms them, where
 	// Linear.Norms says so, with the bits of QKVNorm. Groups has to be 1, Out bf16 and NormColumns
@@ -105,7 +109,7 @@ type LinearArgs struct {
 type Linear struct {
 	*linearLayer
 	kinds []kernelKind // asked from the first
-	sum   *vk.Kernel   // adds up parts of K
+	sum   *opkit.Later // adds up parts of K
 }
 
 // projLinearPush is the push block of proj_linear.comp, proj_linear_tokens8to16.comp,
@@ -182,23 +186,53 @@ func newLinear(dev *vk.Device, cfg LinearConfig, profile *tuning.Profile, kindsF
 	return o, o.build()
 }
 
-// build makes the kernels that up to MaxTokens tokens can need.
-func (o *Linear) build() (err error) {
+// build says what the kernels for up to MaxTokens tokens are, and asks for them unless they are on
+// demand.
+func (o *Linear) build() error {
 	from := 1
 	for _, k := range o.kinds {
 		if most := o.cfg.MaxTokens; most > 0 && most < from {
 			break
 		}
-		if err := k.build(from); err != nil {
-			return err
-		}
+		k.build(from)
 		from = k.reach() + 1
 	}
-	o.sum, err = pkg.Kernel(o.dev, opkit.Spec{
+	o.sum = o.later(opkit.Spec{
 		Stem: "proj_linear_sum", Variant: VariantBase, Bindings: []vk.Access{vk.Read, vk.Write},
 		PushSize: int(unsafe.Sizeof(projLinearSumPush{})),
 	})
-	return err
+	if o.cfg.OnDemand {
+		return nil
+	}
+	return opkit.Ask(o.kernels...)
+}
+
+// Prepare asks for the kernels of a Record of t tokens with such scratch memory, so that they are
+// compiled in the background. It is for LinearConfig.OnDemand.
+//
+// Errors: vk.ErrArgument for a number of tokens that Record refuses; those of vk.Device.Kernel.
+func (o *Linear) Prepare(t int, scratch tensor.Tensor) error {
+	const op = "linear"
+	most := o.cfg.MaxTokens
+	if most == 0 {
+		most = math.MaxInt32
+	}
+	if err := pkg.Range(op, "t", t, 1, most); err != nil {
+		return err
+	}
+	p := o.planWith(t, scratch)
+	if p.splits < 2 {
+		return opkit.Ask(p.kernel)
+	}
+	return opkit.Ask(p.kernel, o.sum)
+}
+
+// planWith is the plan for t tokens with scratch memory, which may be absent.
+func (o *Linear) planWith(t int, scratch tensor.Tensor) linearPlan {
+	if scratch.IsZero() {
+		return o.plan(t, 0)
+	}
+	return o.plan(t, scratch.Len())
 }
 
 // Variant is the name of the variant that was chosen.
@@ -231,11 +265,12 @@ func (o *Linear) Record(rec *vk.Recorder, a LinearArgs) error {
 	if t == 0 {
 		return nil
 	}
-	p := o.plan(t, a.Scratch.Len())
-	if a.Scratch.IsZero() {
-		p = o.plan(t, 0)
-	}
+	p := o.planWith(t, a.Scratch)
 	if err := o.checkGrid(op, p); err != nil {
+		return err
+	}
+	kernel, err := p.kernel.Kernel()
+	if err != nil {
 		return err
 	}
 	push := projLinearPush{
@@ -246,12 +281,12 @@ func (o *Linear) Record(rec *vk.Recorder, a LinearArgs) error {
 	}
 	bind := []vk.View{opkit.Present(o.dev, a.W.Scale), opkit.Present(o.dev, a.W.RowScale), opkit.Present(o.dev, a.XScale)}
 	launch := func(grid [3]uint32, y opkit.Target) error {
-		return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{Kernel: p.kernel, Groups: grid, Push: vk.Bytes(&push), Bind: bind},
+		return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{Kernel: kernel, Groups: grid, Push: vk.Bytes(&push), Bind: bind},
 			append(linearSources(a), y)...)
 	}
 	out := opkit.Target{Name: "Out", T: a.Out, Access: vk.Write, Align: 8}
 	if p.norms {
-		return o.recordNorm(rec, op, a, p, push, bind, append(linearSources(a), out))
+		return o.recordNorm(rec, op, a, kernel, p.grid, push, bind, append(linearSources(a), out))
 	}
 	if p.splits < 2 {
 		return launch(p.grid, out)
@@ -283,6 +318,10 @@ func (o *Linear) parts(a LinearArgs, p linearPlan) tensor.Tensor {
 }
 
 func (o *Linear) recordSum(rec *vk.Recorder, op string, a LinearArgs, p linearPlan) error {
+	kernel, err := o.sum.Kernel()
+	if err != nil {
+		return err
+	}
 	parts := o.parts(a, p)
 	t, columns := a.Out.Shape[0], parts.Shape[2]
 	push := projLinearSumPush{
@@ -290,7 +329,7 @@ func (o *Linear) recordSum(rec *vk.Recorder, op string, a LinearArgs, p linearPl
 		YStride: uint32(a.Out.Len() / t), YColumn: uint32(a.OutColumn + p.whole), YF32: opkit.Bit(0, o.cfg.Out == tensor.F32),
 	}
 	return pkg.Wrap(op, rec.Dispatch(vk.Dispatch{
-		Kernel: o.sum, Groups: [3]uint32{uint32(opkit.CeilDiv(columns/4, 128)), uint32(t), 1}, Push: vk.Bytes(&push),
+		Kernel: kernel, Groups: [3]uint32{uint32(opkit.CeilDiv(columns/4, 128)), uint32(t), 1}, Push: vk.Bytes(&push),
 		Bind: []vk.View{parts.View(), a.Out.View()},
 	}))
 }

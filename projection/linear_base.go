@@ -5,7 +5,6 @@ import (
 
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
-	"github.com/vkmla/vkmla/vk"
 )
 
 // baseTiles is proj_linear: tiles of up to 128 tokens x 128 rows without matrices. It covers any
@@ -18,7 +17,7 @@ type baseTiles struct {
 // baseTile is how proj_linear divides its work.
 type baseTile struct {
 	tuning.BaseTile
-	kernel *vk.Kernel
+	kernel *opkit.Later
 }
 
 const baseStep = 16 // numbers of a step of proj_linear
@@ -47,17 +46,12 @@ func (k *baseTiles) reach() int { return math.MaxInt }
 
 func (k *baseTiles) covers(int) bool { return true }
 
-func (k *baseTiles) build(int) error {
+func (k *baseTiles) build(int) {
 	for i, t := range k.tiles {
 		spec := k.spec("proj_linear", t.constants(k.tune.Base.Unroll)...)
 		spec.Divisible = true
-		kernel, err := pkg.Kernel(k.dev, spec)
-		if err != nil {
-			return err
-		}
-		k.tiles[i].kernel = kernel
+		k.tiles[i].kernel = k.later(spec)
 	}
-	return nil
 }
 
 // plan takes the tile and the parts of K of the least cost.

@@ -43,7 +43,8 @@ const LinearChainTokens = 2
 const chainHalves = 64
 
 // NewLinearChain makes a chain of two layers for up to so many tokens, 1 to
-// LinearChainTokens. The device owns its kernels; there is nothing to close.
+// LinearChainTokens. The device owns its kernels; there is nothing to close. Of layers that are on
+// demand, only the kernel for so many tokens is asked for at once.
 //
 // Errors: vk.ErrArgument for too many tokens, and where the second layer does not take what the
 // first gives, as bf16; one that wraps vk.ErrMissingFeature where the layers have to be recorded
@@ -87,12 +88,14 @@ func newLinearChain(op string, first, second *Linear, tokens, heads int) (*Linea
 		}
 		spec.Constants = opkit.Words(int(a.Weights), int(ActivationBF16), t, x.rows, x.lanes,
 			a.N, a.K, a.Groups, b.N, b.K, b.Groups, min(heads, 1), opkit.ChainJoin.Ahead, opkit.ChainJoin.Groups, D)
-		k, err := pkg.Kernel(first.dev, spec)
-		if err != nil {
+		x.kernel = pkg.Later(first.dev, spec)
+		o.divisions = append(o.divisions, x)
+		if a.OnDemand && t < tokens {
+			continue
+		}
+		if err := opkit.Ask(x.kernel); err != nil {
 			return nil, err
 		}
-		x.kernel = k
-		o.divisions = append(o.divisions, x)
 	}
 	return o, nil
 }
@@ -150,10 +153,14 @@ func (o *LinearChain) Record(rec *vk.Recorder, a LinearChainArgs) error {
 	if err := o.check(op, t, a); err != nil {
 		return err
 	}
+	kernel, err := o.divisions[t-1].kernel.Kernel()
+	if err != nil {
+		return err
+	}
 	push, targets := o.memory(t, a)
 	bind := []vk.View{opkit.Present(dev, a.Parts.Sink), opkit.Present(dev, a.Parts.Positions), opkit.Present(dev, a.Parts.Table)}
 	for _, n := range o.launches(t) {
-		d := vk.Dispatch{Kernel: o.divisions[t-1].kernel, Groups: [3]uint32{uint32(n), 1, 1}, Push: vk.Bytes(&push), Bind: bind}
+		d := vk.Dispatch{Kernel: kernel, Groups: [3]uint32{uint32(n), 1, 1}, Push: vk.Bytes(&push), Bind: bind}
 		if err := pkg.Dispatch(rec, op, VariantDA, d, targets...); err != nil {
 			return err
 		}

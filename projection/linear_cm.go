@@ -22,7 +22,7 @@ type matrixTiles struct {
 // matrixTile is a tiling with its kernels.
 type matrixTile struct {
 	linearTiling
-	kernel *vk.Kernel
+	kernel *opkit.Later
 	whole  *matrixTile // of proj_linear_whole; nil where tiles are not whole
 }
 
@@ -188,7 +188,7 @@ func (k *matrixTiles) reach() int { return math.MaxInt }
 func (k *matrixTiles) covers(int) bool { return true }
 
 // build keeps the tiles that from tokens or more can need.
-func (k *matrixTiles) build(from int) error {
+func (k *matrixTiles) build(from int) {
 	most, small := k.cfg.MaxTokens, min(from, k.tune.Tiles.SmallTokens)
 	var kept []matrixTile
 	for i, t := range k.tiles {
@@ -207,16 +207,11 @@ func (k *matrixTiles) build(from int) error {
 			}
 			spec := k.spec(stem, x.constants()...)
 			spec.Subgroup, spec.Divisible = uint32(x.subgroup), true // launches of thousands of tokens
-			kernel, err := pkg.Kernel(k.dev, spec)
-			if err != nil {
-				return err
-			}
-			x.kernel = kernel
+			x.kernel = k.later(spec)
 		}
 		kept = append(kept, t)
 	}
 	k.tiles = kept
-	return nil
 }
 
 // plan cuts K into parts for all tiles, where they are few, or for the last ones.

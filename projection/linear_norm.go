@@ -84,17 +84,17 @@ func normTargets(a LinearArgs) []opkit.Target {
 
 // recordNorm records the launch of a kernel that norms its outputs if that is wanted. One more
 // workgroup then rehearses the norm: see shaders/lib/linear_norm.glsl.
-func (o *Linear) recordNorm(rec *vk.Recorder, op string, a LinearArgs, p linearPlan, like projLinearPush,
+func (o *Linear) recordNorm(rec *vk.Recorder, op string, a LinearArgs, kernel *vk.Kernel, grid [3]uint32, like projLinearPush,
 	bind []vk.View, targets []opkit.Target) error {
 	push := projLinearNormPush{
 		XAddr: like.XAddr, WAddr: like.WAddr, YAddr: like.YAddr, Tokens: like.Tokens, Groups: like.Groups, N: like.N, K: like.K,
 		YStride: like.YStride, YColumn: like.YColumn, YF32: like.YF32, XScalePitch: like.XScalePitch, Splits: 1,
 	}
 	if !a.Normed.IsZero() {
-		p.grid[0]++
+		grid[0]++
 		targets[len(targets)-1].Access = vk.ReadWrite
 		targets = append(targets, normTargets(a)...)
 		push.NormAddr, push.NormedAddr, push.ArrivedAddr = a.Norm.View().Address(), a.Normed.View().Address(), a.Arrived.View().Address()
 	}
-	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{Kernel: p.kernel, Groups: p.grid, Push: vk.Bytes(&push), Bind: bind}, targets...)
+	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{Kernel: kernel, Groups: grid, Push: vk.Bytes(&push), Bind: bind}, targets...)
 }

@@ -20,8 +20,8 @@ type kernelKind interface {
 	reach() int
 	// covers tells whether T tokens are this kind's, unless an earlier one covers them.
 	covers(T int) bool
-	// build makes the kernels for from tokens or more.
-	build(from int) error
+	// build says what the kernels for from tokens or more are.
+	build(from int)
 	// plan is the launch for T tokens, which it covers, with `scratch` f32 of scratch memory.
 	plan(T, scratch int) linearPlan
 }
@@ -66,7 +66,7 @@ func (o *Linear) plan(T, scratch int) linearPlan {
 
 // linearPlan is how a number of tokens is computed.
 type linearPlan struct {
-	kernel     *vk.Kernel
+	kernel     *opkit.Later
 	grid       [3]uint32
 	splits     int  // parts of K, summed by a second launch where there are several
 	splitSteps int  // of each
@@ -86,6 +86,7 @@ type linearLayer struct {
 	tune    *tuning.Linear
 	device  *tuning.Device
 	lanes   laneFinder
+	kernels []*opkit.Later // of all kinds
 }
 
 // matrixElement is the type of the elements that a variant's matrices have.
@@ -105,6 +106,13 @@ func (l *linearLayer) runs(stem string) bool {
 // enough tells whether MaxTokens needs no kernels for more tokens.
 func (l *linearLayer) enough(tokens int) bool {
 	return l.cfg.MaxTokens > 0 && tokens >= l.cfg.MaxTokens
+}
+
+// later is a kernel of a specification.
+func (l *linearLayer) later(s opkit.Spec) *opkit.Later {
+	k := pkg.Later(l.dev, s)
+	l.kernels = append(l.kernels, k)
+	return k
 }
 
 // spec begins the specification of a kernel, whose constants follow those of the formats.

@@ -1,15 +1,12 @@
 package projection
 
-import (
-	"github.com/vkmla/vkmla/internal/opkit"
-	"github.com/vkmla/vkmla/vk"
-)
+import "github.com/vkmla/vkmla/internal/opkit"
 
 // rowDivision is how a kernel without matrices shares rows among the rowWorkgroup invocations of a
 // workgroup: `lanes` of them have `rows` rows, and read 16 bytes of each at a time.
 type rowDivision struct {
 	tokens, rows, lanes int // TOKENS, ROWS, LANES
-	kernel              *vk.Kernel
+	kernel              *opkit.Later
 }
 
 // rowTiles is how many workgroups have n rows.

@@ -57,7 +57,7 @@ func (k *tokens1to8) reach() int { return k.most }
 
 func (k *tokens1to8) covers(T int) bool { return T <= k.most }
 
-func (k *tokens1to8) build(int) error {
+func (k *tokens1to8) build(int) {
 	for i, d := range k.passes {
 		spec := k.spec("proj_linear_tokens1to8", opkit.Words(d.tokens, d.rows, d.lanes)...)
 		if k.matrices() {
@@ -67,13 +67,8 @@ func (k *tokens1to8) build(int) error {
 			spec.Stem, spec.PushSize = "proj_linear_tokens1to8_norm", int(unsafe.Sizeof(projLinearNormPush{}))
 			spec.Constants = append(spec.Constants, k.cfg.normConstants()...)
 		}
-		kernel, err := pkg.Kernel(k.dev, spec)
-		if err != nil {
-			return err
-		}
-		k.passes[i].kernel = kernel
+		k.passes[i].kernel = k.later(spec)
 	}
-	return nil
 }
 
 // pass is the division of as few tokens as hold T, or of the most.

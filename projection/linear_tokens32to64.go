@@ -25,7 +25,7 @@ type division32to64 struct {
 	turns    int // 1: two sets of registers for weights
 	whole    int // 1: rows are whole tiles of a workgroup and k is whole rounds
 	chunk    int // numbers of k in a chunk
-	kernel   *vk.Kernel
+	kernel   *opkit.Later
 }
 
 func (d division32to64) constants() []uint32 {
@@ -165,17 +165,12 @@ func (k *tokens32to64) workgroups(d division32to64, T int) int {
 	return opkit.CeilDiv(T, d.tokens) * k.rowGroups(d) * k.cfg.Groups
 }
 
-func (k *tokens32to64) build(int) error {
+func (k *tokens32to64) build(int) {
 	for i, d := range k.divisions {
 		spec := k.spec("proj_linear_tokens32to64", d.constants()...)
 		spec.Subgroup = uint32(d.subgroup)
-		kernel, err := pkg.Kernel(k.dev, spec)
-		if err != nil {
-			return err
-		}
-		k.divisions[i].kernel = kernel
+		k.divisions[i].kernel = k.later(spec)
 	}
-	return nil
 }
 
 func (k *tokens32to64) plan(T, scratch int) linearPlan {

@@ -28,15 +28,10 @@ func (k *tokens8to16) reach() int { return k.most }
 
 func (k *tokens8to16) covers(T int) bool { return T <= k.most }
 
-func (k *tokens8to16) build(int) error {
+func (k *tokens8to16) build(int) {
 	for i, d := range k.passes {
-		kernel, err := pkg.Kernel(k.dev, k.spec("proj_linear_tokens8to16", k.constants(d)...))
-		if err != nil {
-			return err
-		}
-		k.passes[i].kernel = kernel
+		k.passes[i].kernel = k.later(k.spec("proj_linear_tokens8to16", k.constants(d)...))
 	}
-	return nil
 }
 
 // longestPass is the tokens with which a quad's eights may need no loop.

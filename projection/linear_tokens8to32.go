@@ -25,7 +25,7 @@ type division8to32 struct {
 	tokens   int
 	ahead    int
 	lanes    int
-	kernel   *vk.Kernel
+	kernel   *opkit.Later
 }
 
 func (d division8to32) constants() []uint32 {
@@ -129,17 +129,12 @@ func (k *tokens8to32) covers(T int) bool {
 	return T <= k.tune.Tokens32to64.Most && rows*opkit.RoundUp(T, p.Most)*k.cfg.K*2 <= p.Reads
 }
 
-func (k *tokens8to32) build(int) error {
+func (k *tokens8to32) build(int) {
 	for i, d := range k.divisions {
 		spec := k.spec("proj_linear_tokens8to32", append(d.constants(), k.cfg.normConstants()...)...)
 		spec.Subgroup, spec.PushSize = uint32(d.subgroup), int(unsafe.Sizeof(projLinearNormPush{}))
-		kernel, err := pkg.Kernel(k.dev, spec)
-		if err != nil {
-			return err
-		}
-		k.divisions[i].kernel = kernel
+		k.divisions[i].kernel = k.later(spec)
 	}
-	return nil
 }
 
 // plan takes workgroups of no more tokens than there are, as long as they are not too few for the

@@ -130,7 +130,7 @@ func (l *Layer) build(ctx context.Context, uses []use) (err error) {
 	}
 	for _, u := range uses {
 		cfg := projection.LinearConfig{N: u.n, K: u.k, Groups: u.groups, Weights: weightFormat(u.m), Activations: u.x, Out: u.out,
-			MaxTokens: k.cfg.Tokens}
+			MaxTokens: k.cfg.Tokens, OnDemand: true}
 		if !u.norm.IsZero() {
 			cfg.Norm, cfg.NormColumns, cfg.NormEps = u.norm.DType, k.cfg.Model.QRank, k.cfg.Model.Eps
 		}
@@ -140,6 +140,9 @@ func (l *Layer) build(ctx context.Context, uses []use) (err error) {
 		u.to.w.Data, u.to.w.Scale = u.m.Data, u.m.Scales
 	}
 	if l.chain, err = k.chain(ctx, l.oa.op, l.ob.op); err != nil {
+		return err
+	}
+	if err = l.prepare(uses); err != nil {
 		return err
 	}
 	t := l.traits()
@@ -152,6 +155,21 @@ func (l *Layer) build(ctx context.Context, uses []use) (err error) {
 	l.plan = choose(k.tune, t)
 	l.insert, err = k.inserter(kvNorm)
 	return err
+}
+
+// prepare asks for the kernels that steps launch, of the operations for which this depends on
+// whether there is a chain. They are compiled while the rest is made.
+func (l *Layer) prepare(uses []use) error {
+	k := l.kind
+	for _, u := range uses {
+		if l.chain != nil && (u.to == &l.oa || u.to == &l.ob) {
+			continue
+		}
+		if err := u.to.op.Prepare(k.cfg.Tokens, u.to.scratch); err != nil {
+			return err
+		}
+	}
+	return k.mla.prepare(k, l.chain.Joined())
 }
 
 // traits are what the operations of a layer turned out to do.

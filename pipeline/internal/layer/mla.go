@@ -24,7 +24,7 @@ type mla struct {
 func (x *mla) build(k *Kind) (err error) {
 	c, t, window := &k.cfg.Caches, k.cfg.Tokens, k.cfg.Model.Window
 	cfg := attention.DecoderConfig{Heads: k.heads, WindowPage: c.Window.Layout.Page, Variant: k.cfg.Variant,
-		MaxBytes: c.Window.Pool.Bytes()}
+		MaxBytes: c.Window.Pool.Bytes(), OnDemand: true}
 	if x.width > 0 {
 		cfg.CompressedPage = c.Compressed.Layout.Page
 		cfg.MaxBytes = max(cfg.MaxBytes, c.Compressed.Pool.Bytes())
@@ -47,6 +47,15 @@ func (x *mla) tensors(l *memory.List, k *Kind) {
 	if x.op != nil {
 		l.Add(&x.scratch, tensor.U8, int(x.op.ScratchBytes(t, k.cfg.Model.Window, x.width)))
 	}
+}
+
+// prepare asks for the kernels that record launches.
+func (x *mla) prepare(k *Kind, joined bool) error {
+	t, window := k.cfg.Tokens, k.cfg.Model.Window
+	if joined {
+		return x.op.PrepareParts(t, window, x.width)
+	}
+	return x.op.Prepare(t, window, x.width)
 }
 
 // record records the attention. With joined its parts are left to somebody else to join.

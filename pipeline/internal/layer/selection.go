@@ -27,7 +27,7 @@ type selection struct {
 
 func (s *selection) build(k *Kind) (err error) {
 	c, m := &k.cfg.Caches, k.cfg.Model
-	cfg := indexer.SelectConfig{K: m.TopK, SlotPage: c.Compressed.Layout.Page, Logits: indexer.LogitsConfig{
+	cfg := indexer.SelectConfig{K: m.TopK, SlotPage: c.Compressed.Layout.Page, OnDemand: true, Logits: indexer.LogitsConfig{
 		Heads: m.IndexHeads, Format: c.Keys.Layout.Format, Page: c.Keys.Layout.Page, Group: k.cfg.Group, MaxBytes: c.Keys.Pool.Bytes()}}
 	if k.wish.touch {
 		if s.touch, err = cache.NewTouch(k.dev); err != nil {
@@ -36,7 +36,7 @@ func (s *selection) build(k *Kind) (err error) {
 	}
 	if k.wish.raw && !k.cfg.Hadamard { // no kernel of scores mixes queries
 		cfg.Logits.Raw = true
-		if s.pick, err = indexer.NewSelect(k.dev, cfg); !errors.Is(err, vk.ErrMissingFeature) {
+		if err = s.buildPick(k, cfg); !errors.Is(err, vk.ErrMissingFeature) {
 			return err
 		}
 		cfg.Logits.Raw = false
@@ -45,8 +45,15 @@ func (s *selection) build(k *Kind) (err error) {
 	if err != nil {
 		return err
 	}
-	s.pick, err = indexer.NewSelect(k.dev, cfg)
-	return err
+	return s.buildPick(k, cfg)
+}
+
+// buildPick makes the operation, and asks for the kernels that record launches.
+func (s *selection) buildPick(k *Kind, cfg indexer.SelectConfig) (err error) {
+	if s.pick, err = indexer.NewSelect(k.dev, cfg); err != nil {
+		return err
+	}
+	return s.pick.Prepare(k.cfg.Tokens, s.entries, true)
 }
 
 func (s *selection) tensors(l *memory.List, k *Kind) {
