@@ -69,14 +69,8 @@ func (f matrixFit) registers(t matrixTiling, queries int) int {
 	return out + f.copies()*(queries+weights) + f.tune.Attention.OtherRegisters
 }
 
-// copies is how often a device holds an element of a product's operands. RDNA3 holds each twice;
-// it is known by subgroups of 64, which others do not have. RDNA4 needs less than is assumed.
-func (f matrixFit) copies() int {
-	if f.caps.MaxSubgroupSize > 32 {
-		return 2
-	}
-	return 1
-}
+// copies is how often the device holds an element of a product's operands.
+func (f matrixFit) copies() int { return f.tune.Device.OperandCopies(f.caps) }
 
 // within reports whether a workgroup with so much shared memory and so many registers an
 // invocation is within the device's limits.

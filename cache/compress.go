@@ -30,14 +30,10 @@ type CompressConfig struct {
 	Variant     string         // "" picks the best
 
 	// Save stores the states of a step's tokens, as SaveState does, in the same launch. It is for
-	// steps of up to SaveTokens tokens, in which each request's tokens stand side by side in the
-	// order of their positions.
+	// steps of few tokens: each token has a workgroup, and most of these only store a state. Each
+	// request's tokens stand side by side in the order of their positions.
 	Save bool
 }
-
-// SaveTokens is the most tokens of a Compress that saves their states. Each token has a
-// workgroup, and most of these only store a state.
-const SaveTokens = 128
 
 // CompressArgs are the operands of compressing the groups that a step completes.
 type CompressArgs struct {
@@ -383,8 +379,8 @@ func (x *Compress) checkSave(op string, a CompressArgs) error {
 		return nil
 	}
 	tokens := a.StateSlots.Shape[0]
-	if tokens > SaveTokens {
-		return pkg.Wrong(op, "StateSlots", a.StateSlots, "at most %d tokens", SaveTokens)
+	if most := int(x.dev.Caps().MaxWorkgroupCount[0]); tokens > most {
+		return pkg.Wrong(op, "StateSlots", a.StateSlots, "at most %d tokens on this device", most)
 	}
 	if err := checkInputs(op, x.cfg.Compression, a.KvScore, a.Ape); err != nil {
 		return err

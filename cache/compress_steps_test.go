@@ -61,7 +61,7 @@ type sequence struct {
 	dev      *vk.Device
 	save     *cache.SaveState
 	compress *cache.Compress
-	saving   *cache.Compress // unless nil, for steps of up to cache.SaveTokens tokens
+	saving   *cache.Compress // unless nil, for all steps
 	n        int             // tokens
 	kvScore  []float32
 
@@ -191,7 +191,7 @@ func (s *sequence) step(c *caches, from, to int) {
 		StateTable: put(s.table, c.stateTable, 1, len(c.stateTable)), Norm: s.norm, CosSin: s.cosSin, Cache: c.kv, Keys: c.keys,
 	}
 	do(t, s.dev, func(rec *vk.Recorder) error {
-		if s.saving != nil && n <= cache.SaveTokens {
+		if s.saving != nil {
 			args.KvScore, args.Ape = saves.KvScore, saves.Ape
 			return s.saving.Record(rec, args)
 		}

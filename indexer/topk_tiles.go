@@ -24,13 +24,9 @@ type idxTopkTilesPush struct {
 	K, Width, TopsWidth, Limit, Requests, TableWidth      uint32
 }
 
-const (
-	// topEntries is the size of a tile for which there is room for tops. With smaller tiles the
-	// room suffices for shorter rows.
-	topEntries = 16
-	// mostQuads is how many fours of numbers an invocation of idx_topk_tiles has registers for.
-	mostQuads = 8
-)
+// topEntries is the number of entries per top in scratch: it holds one top per 16 entries. Smaller
+// tiles therefore limit the length of rows.
+const topEntries = 16
 
 // topsWidth is the room for tops of a row of n entries.
 func topsWidth(n int) int { return opkit.RoundUp(opkit.CeilDiv(n, topEntries), 4) }
@@ -44,7 +40,7 @@ func tileShape(c *vk.Caps, tune *tuning.TopK, k, threads, tile int) (s laneShape
 	}
 	s = shapes[0]
 	quads = max(opkit.CeilDiv(k*tile, 4*s.threads), tune.TileQuads)
-	if quads > mostQuads || (2*s.places(k)+s.threads/s.subgroup)*4+12 > int(c.SharedMemory) {
+	if quads > tune.MaxQuads || (2*s.places(k)+s.threads/s.subgroup)*4+12 > int(c.SharedMemory) {
 		return s, 0
 	}
 	return s, quads
