@@ -151,8 +151,8 @@ func NewDecoder(dev *vk.Device, cfg DecoderConfig) (*Decoder, error) {
 // Variant returns the name of the build in use.
 func (o *Decoder) Variant() string { return o.variant }
 
-// Splits returns into how many parts each row is split in a step of so many tokens, with lists of
-// window and topk entries. 1 means not at all.
+// Splits returns the number of parts of each row in a step of `tokens` tokens, with lists of window
+// and topk entries. 1 means that rows are not split.
 func (o *Decoder) Splits(tokens, window, topk int) int {
 	if o.twoPass != nil {
 		return o.twoPass.prefill.Splits(tokens, packedWidth(window, topk))
@@ -160,9 +160,9 @@ func (o *Decoder) Splits(tokens, window, topk int) int {
 	return o.splits(tokens, window+topk)
 }
 
-// InvertsRope reports whether DecodeArgs.InverseRope may be given in a step of so many tokens, with
-// lists of window and topk entries. It may where rows are split, and where attn_decode_cm runs;
-// never with the twopass variants.
+// InvertsRope reports whether DecodeArgs.InverseRope may be given in a step of `tokens` tokens,
+// with lists of window and topk entries. It may where rows are split, and where attn_decode_cm
+// runs; never with the twopass variants.
 func (o *Decoder) InvertsRope(tokens, window, topk int) bool {
 	if o.twoPass != nil {
 		return false
@@ -171,8 +171,8 @@ func (o *Decoder) InvertsRope(tokens, window, topk int) bool {
 	return p.splits > 1 || o.tilings[p.build].rotates
 }
 
-// boundDecode is how many tensors the builds bind that reach pools by address. Those that undo RoPE
-// also bind positions and angles.
+// boundDecode is the number of tensors that builds bind which reach pools by address. Those
+// that undo RoPE also bind positions and angles.
 const boundDecode = 10
 
 // ScratchBytes is the size of DecodeArgs.Scratch that suits any number of tokens up to maxT with

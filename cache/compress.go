@@ -225,7 +225,7 @@ const (
 // long tells whether a window has more rows than an invocation loads together.
 func (c Compression) long() bool { return c.Window() > chunkRows }
 
-// compressChunk is how many rows an invocation loads together.
+// compressChunk returns the number of rows that an invocation loads together.
 func compressChunk(c Compression, invocations int, tune *tuning.Compress) int {
 	if c.Window() <= chunkRows/2 || c.long() && invocations > tune.ChunkInvocations {
 		return chunkRows / 2
@@ -309,7 +309,7 @@ func (x *Compress) Record(rec *vk.Recorder, a CompressArgs) error {
 	}, targets...)
 }
 
-// grid is how many workgroups to launch, and the push constant that goes with it. With Save a
+// grid returns the tokens of a workgroup and the workgroups of a launch. With Save a
 // token has one workgroup for its entry and one for its state.
 func (x *Compress) grid(tokens int) (each uint32, groups [3]uint32) {
 	if x.cfg.Save {

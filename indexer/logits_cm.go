@@ -25,7 +25,7 @@ func (t cmTiling) subgroups() int { return t.headParts * t.tokens * t.keyParts }
 
 func (t cmTiling) threads() int { return t.subgroup * t.subgroups() }
 
-// grid is how many workgroups take so many columns of the tokens from entry first on, and the
+// grid returns the workgroups that take `width` columns of the tokens, from entry first on, and the
 // fewest tiles of each.
 func (t cmTiling) grid(tune *tuning.Logits, workgroups, tokens, first, width int) (x, y, chunk int) {
 	y = opkit.CeilDiv(tokens, t.tokens)

@@ -15,8 +15,8 @@ import (
 )
 
 // NewLogitsTiled is NewLogits with another division of the work than the device
-// would choose, for the tests: at most so many heads to a subgroup, exactly so many
-// tokens to a workgroup, and weights in registers unless heads is 16.
+// would choose, for the tests: a subgroup has at most `heads` heads, a workgroup has
+// `tokens` tokens, and weights in registers unless heads is 16.
 func NewLogitsTiled(dev *vk.Device, cfg LogitsConfig, heads, tokens int) (*Logits, error) {
 	return newLogits(dev, cfg, func(caps *vk.Caps, tune *tuning.Profile, element string, h, _ int) (cmTiling, error) {
 		t, err := cmChoose(caps, tune, element, h, 1)

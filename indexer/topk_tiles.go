@@ -25,14 +25,14 @@ type idxTopkTilesPush struct {
 }
 
 // topEntries is the number of entries per top in scratch: it holds one top per 16 entries. Smaller
-// tiles therefore limit the length of rows.
+// tiles therefore limit row length.
 const topEntries = 16
 
 // topsWidth is the room for tops of a row of n entries.
 func topsWidth(n int) int { return opkit.RoundUp(opkit.CeilDiv(n, topEntries), 4) }
 
-// tileShape is what idx_topk_tiles is built for, and how many fours of numbers an invocation has;
-// 0 if the device cannot run it.
+// tileShape returns the shape that idx_topk_tiles is built for and the fours of numbers of an
+// invocation: 0 if the device cannot run it.
 func tileShape(c *vk.Caps, tune *tuning.TopK, k, threads, tile int) (s laneShape, quads int) {
 	shapes := laneShapes(c, tune, k, threads)
 	if len(shapes) == 0 || tile%4 != 0 || c.Missing(shaders.Requires("idx_topk_tiles_da")) != nil {
@@ -46,7 +46,7 @@ func tileShape(c *vk.Caps, tune *tuning.TopK, k, threads, tile int) (s laneShape
 	return s, quads
 }
 
-// buildTiles builds the selection from tiles of so many entries, if the device can run it.
+// buildTiles builds the selection from tiles of `tile` entries, if the device can run it.
 func (o *TopK) buildTiles(tile int) (*tileTopK, error) {
 	s, quads := tileShape(o.dev.Caps(), o.tune, o.cfg.K, o.cfg.Threads, tile)
 	if quads == 0 {

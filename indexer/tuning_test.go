@@ -102,7 +102,8 @@ func TestTuning(t *testing.T) {
 	for _, name := range tuning.Names() {
 		p, err := tuning.Named(name)
 		require.NoError(t, err)
-		assert.Empty(t, vary.Idle(p.Logits, func(tune *tuning.Logits) string { return logitsPlan(p.Device, tune) }), "profile %s: numbers of Logits that decide nothing", name)
+		logits := func(tune *tuning.Logits) string { return logitsPlan(p.Device, tune) }
+		assert.Empty(t, vary.Idle(p.Logits, logits), "profile %s: numbers of Logits that decide nothing", name)
 		assert.Empty(t, vary.Idle(p.TopK, topkPlan), "profile %s: numbers of TopK that decide nothing", name)
 	}
 }

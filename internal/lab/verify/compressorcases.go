@@ -290,7 +290,7 @@ func random128(seed uint64) []Case {
 	})
 }
 
-// ratioSpec is a compression that no layer of V4 has, but for Dim, with what its kernels are
+// ratioSpec is a compression that no layer of V4 has, its Dim left open, and what its kernels are
 // built for.
 type ratioSpec struct {
 	c               cache.Compression
