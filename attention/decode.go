@@ -31,10 +31,10 @@ type DecoderConfig struct {
 	MaxBytes       uint64  // of the largest pool or workspace; 0: what a descriptor holds
 	Variant        string  // one of DecodeVariants; "" picks the best
 	Splits         int     // parts of each row, 1 to MaxSplits; 0: by rule, see ScratchBytes
-	Workgroups     int     // that fill the device, for that rule; 0: its compute units, or an estimate
+	Workgroups     int     // that fill the device, for that rule; 0: as the device says
 
-	// OnDemand leaves it to Prepare and Record, and those of parts, to ask for the kernels that they
-	// need. Otherwise NewDecoder asks for all. The twopass variants always do.
+	// OnDemand leaves it to Prepare and Record, and those of parts, to ask for the kernels that
+	// they need. Otherwise NewDecoder asks for all. The twopass variants always do.
 	OnDemand bool
 }
 
@@ -55,10 +55,10 @@ type DecodeArgs struct {
 	Compressed  SlotSet       // zero for layers without compressed cache
 	Sink        tensor.Tensor // [H] f32; absent: none
 	Out         tensor.Tensor // [T, H, 512] bf16, written
-	LSE         tensor.Tensor // [T, H] f32, written: natural log, +inf for an empty row; may be absent
+	LSE         tensor.Tensor // [T, H] f32, written: natural log, +inf for empty rows; may be absent
 	Scratch     vk.View       // ScratchBytes at a multiple of 256; not needed while that is 0
 	InverseRope InverseRope   // absent: Out is as the formula says; only where InvertsRope permits
-	Norm        QueryNorm     // absent: Q is normed and rotated already; only where NormsQueries permits
+	Norm        QueryNorm     // absent: Q is normed and rotated; only where NormsQueries permits
 }
 
 // InverseRope asks for RoPE to be undone on the last 64 numbers of each head's output, rounded to
@@ -177,8 +177,8 @@ func (o *Decoder) PrepareParts(tokens, window, topk int) error {
 // Variant returns the name of the build in use.
 func (o *Decoder) Variant() string { return o.variant }
 
-// Splits returns into how many parts each row is split in a step of so many tokens, with lists of
-// window and topk entries. 1 means not at all.
+// Splits returns the number of parts of each row in a step of `tokens` tokens, with lists of window
+// and topk entries. 1 means that rows are not split.
 func (o *Decoder) Splits(tokens, window, topk int) int {
 	if o.twoPass != nil {
 		return o.twoPass.prefill.Splits(tokens, packedWidth(window, topk))
@@ -186,9 +186,9 @@ func (o *Decoder) Splits(tokens, window, topk int) int {
 	return o.splits(tokens, window+topk)
 }
 
-// InvertsRope reports whether DecodeArgs.InverseRope may be given in a step of so many tokens, with
-// lists of window and topk entries. It may where rows are split, and where attn_decode_cm runs;
-// never with the twopass variants.
+// InvertsRope reports whether DecodeArgs.InverseRope may be given in a step of `tokens` tokens,
+// with lists of window and topk entries. It may where rows are split, and where attn_decode_cm
+// runs; never with the twopass variants.
 func (o *Decoder) InvertsRope(tokens, window, topk int) bool {
 	if o.twoPass != nil {
 		return false
@@ -197,8 +197,8 @@ func (o *Decoder) InvertsRope(tokens, window, topk int) bool {
 	return p.splits > 1 || o.tilings[p.build].rotates
 }
 
-// boundDecode is how many tensors the builds bind that reach pools by address. Those that undo RoPE
-// also bind positions and angles.
+// boundDecode is the number of tensors that builds bind which reach pools by address. Those
+// that undo RoPE also bind positions and angles.
 const boundDecode = 10
 
 // ScratchBytes is the size of DecodeArgs.Scratch that suits any number of tokens up to maxT with

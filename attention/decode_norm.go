@@ -20,9 +20,10 @@ type QueryNorm struct {
 // IsZero reports whether queries are normed already.
 func (n QueryNorm) IsZero() bool { return n.Eps == 0 && n.Positions.IsZero() && n.Table.IsZero() }
 
-// NormsQueries reports whether DecodeArgs.Norm may be given in a step of so many tokens, with lists
-// of window and topk entries. It may where workgroups have few heads, as they do for few tokens.
-// With more heads each workgroup would norm so many queries that a launch of its own is shorter.
+// NormsQueries reports whether DecodeArgs.Norm may be given in a step of `tokens` tokens, with
+// lists of window and topk entries. It may where workgroups have few heads, as they do for few
+// tokens. With more heads each workgroup would norm so many queries that a launch of its own is
+// shorter.
 func (o *Decoder) NormsQueries(tokens, window, topk int) bool {
 	return o.twoPass == nil && o.tilings[o.plan(tokens, window+topk).build].norms
 }

@@ -16,7 +16,7 @@ func WithoutLanes(f func()) {
 	f()
 }
 
-// KSplit runs f as if attn_decode_cm had shared memory for so many parts of the dims.
+// KSplit runs f as if attn_decode_cm had shared memory for n parts of the dims.
 func KSplit(n int, f func()) {
 	maxKSplit = n
 	defer func() { maxKSplit = D }()

@@ -60,16 +60,14 @@ func (f matrixFit) lanes(s vk.CoopMatShape, heads, parts int) (laneTiling, bool)
 			continue
 		}
 		for _, subgroups := range tune.Subgroups {
-			for _, split := range []int{4, 2} { // with 4 the rows are read half as often for scores
-				t := laneTiling{matrixTiling{m: size, n: size, k: size, heads: n, tile: size, subgroup: subgroup,
-					subgroups: subgroups, kSplit: split}, parts}
-				registers := f.registers(t.matrixTiling, t.heads*D/2/t.threads())
-				if tune.LanesAnyRegisters {
-					registers = 0
-				}
-				if t.valid() && f.within(t.matrixTiling, t.sharedBytes(), registers) {
-					return t, true
-				}
+			t := laneTiling{matrixTiling{m: size, n: size, k: size, heads: n, tile: size, subgroup: subgroup,
+				subgroups: subgroups, kSplit: tune.LaneSplit}, parts}
+			registers := f.registers(t.matrixTiling, t.heads*D/2/t.threads())
+			if tune.LanesAnyRegisters {
+				registers = 0
+			}
+			if t.valid() && f.within(t.matrixTiling, t.sharedBytes(), registers) {
+				return t, true
 			}
 		}
 	}

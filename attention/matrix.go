@@ -28,7 +28,7 @@ var maxKSplit = D
 
 func (t matrixTiling) threads() int { return t.subgroup * t.subgroups }
 
-// sharedBytes is the sum of the shared arrays, for a kernel that holds so many rows of cache:
+// sharedBytes is the sum of the shared arrays, for a kernel that holds `rows` rows of cache:
 // two tiles in attn_prefill_cm, one in attn_decode_cm.
 func (t matrixTiling) sharedBytes(rows int) int {
 	scores := t.kSplit * t.heads * (4*t.tile + 16)
@@ -60,26 +60,20 @@ type matrixFit struct {
 	tune *tuning.Profile
 }
 
-// registers estimates the 32-bit registers of an invocation that holds so many of its
-// workgroup's queries: these, its share of the output in f32, a column of weight fragments, and
-// the rest.
+// registers estimates the 32-bit registers of an invocation that holds `queries`
+// registers of its workgroup's queries: these, its share of the output in f32, a column of weight
+// fragments, and the rest.
 func (f matrixFit) registers(t matrixTiling, queries int) int {
 	out := t.heads * D / t.threads()
 	weights := t.heads * t.k / 2 / t.subgroup
 	return out + f.copies()*(queries+weights) + f.tune.Attention.OtherRegisters
 }
 
-// copies is how often a device holds an element of a product's operands. RDNA3 holds each twice;
-// it is known by subgroups of 64, which others do not have. RDNA4 needs less than is assumed.
-func (f matrixFit) copies() int {
-	if f.caps.MaxSubgroupSize > 32 {
-		return 2
-	}
-	return 1
-}
+// copies is how often the device holds an element of a product's operands.
+func (f matrixFit) copies() int { return f.tune.Device.OperandCopies(f.caps) }
 
-// within reports whether a workgroup with so much shared memory and so many registers an
-// invocation is within the device's limits.
+// within reports whether a workgroup with `shared` bytes of shared memory and `registers` registers
+// an invocation is within the device's limits.
 func (f matrixFit) within(t matrixTiling, shared, registers int) bool {
 	return t.threads() <= int(f.caps.MaxWorkgroupInvocations) && shared <= int(f.caps.SharedMemory) &&
 		registers <= f.tune.Device.MatrixRegisters(t.subgroup, t.threads())

@@ -63,7 +63,7 @@ func newMerge(dev *vk.Device, want string) (merge, error) {
 	return m, nil
 }
 
-// kernel is the build for so many parts.
+// kernel returns the build that joins `splits` parts.
 func (m merge) kernel(splits int) *opkit.Later {
 	return m.k[slices.Index(opkit.Joins, opkit.JoinOf(splits))]
 }

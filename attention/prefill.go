@@ -97,8 +97,8 @@ func NewPrefill(dev *vk.Device, cfg PrefillConfig) (*Prefill, error) {
 // Variant returns the name of the build in use.
 func (o *Prefill) Variant() string { return o.variant }
 
-// Splits returns into how many parts each row is split for so many tokens, with lists of k entries.
-// 1 means not at all.
+// Splits returns the number of parts of each row for `tokens` tokens, with lists of k entries. 1
+// means that rows are not split.
 func (o *Prefill) Splits(tokens, k int) int { return o.splits(tokens, k) }
 
 // ScratchBytes is the size of PrefillArgs.Scratch that suits any number of tokens up to maxT with

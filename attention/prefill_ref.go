@@ -56,7 +56,7 @@ func sinkOf(sink []float32, h int) float64 {
 }
 
 // attendRef is the formula of one token and head: q, the keys and the values have D
-// numbers; the values are the keys, but for the spread.
+// numbers; the values differ from the keys by the spread only.
 func attendRef(out []float32, q []uint16, keys, values [][]float32, sink float64, scale float32) (maxLogit, lse float32) {
 	clear(out)
 	if len(keys) == 0 {

@@ -25,7 +25,7 @@ func TestPrefillSplits(t *testing.T) {
 	prefillSplits(t, 9, []int{0, 1, 2, 5, 10, 100})
 }
 
-// The same with so many heads that accumulators' lanes are made use of where they are known.
+// The same with enough heads that the kernels in lanes are taken where lanes are known.
 func TestPrefillSplitsManyHeads(t *testing.T) {
 	prefillSplits(t, 33, []int{1, 5})
 }

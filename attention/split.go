@@ -71,7 +71,7 @@ func (s splitter) plan(t, width int) plan {
 	return best
 }
 
-// estimate is the time of a launch in so many parts, in the unit of tuning.Attention.
+// estimate returns the time of a launch of rows in `parts` parts, in the unit of tuning.Attention.
 func (s splitter) estimate(x tiling, t, width, parts int) float64 {
 	workgroups := t * opkit.CeilDiv(s.heads, x.heads) * parts
 	waves := float64(opkit.CeilDiv(workgroups, s.room(x)))
@@ -85,7 +85,7 @@ func (s splitter) estimate(x tiling, t, width, parts int) float64 {
 	return time
 }
 
-// room is how many workgroups fill the device.
+// room returns the number of workgroups that fill the device.
 func (s splitter) room(x tiling) int { return s.workgroups * max(x.perUnit, 1) }
 
 // splits is the number of parts for t tokens with rows of at most width entries.
@@ -97,7 +97,7 @@ func (s splitter) scratchBytes(maxT, width int) uint64 {
 		return partialBytes(maxT, s.fixed, s.heads)
 	}
 	var most uint64
-	// From this many tokens on, two parts of each are more than Waves, whatever the build.
+	// With more tokens even two parts exceed Waves, so nothing is split.
 	for t := 1; t <= min(maxT, s.tune.Waves*s.mostRoom()/2); t++ {
 		if n := s.splits(t, width); n > 1 {
 			most = max(most, partialBytes(t, n, s.heads))
@@ -106,7 +106,7 @@ func (s splitter) scratchBytes(maxT, width int) uint64 {
 	return most
 }
 
-// mostRoom is how many workgroups fill the device, of the build with the smallest ones.
+// mostRoom returns the number of workgroups that fill the device, for the build with the smallest.
 func (s splitter) mostRoom() (most int) {
 	for _, x := range s.tilings {
 		most = max(most, s.room(x))

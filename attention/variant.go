@@ -60,7 +60,7 @@ func knownDecoder(variant string) error {
 	return pkg.Wrong("attn_decode", "variant", fmt.Sprintf("%q", variant), "one of %v", names)
 }
 
-// CanDecode reports whether NewDecoder can make the named variant for so many heads on an
+// CanDecode reports whether NewDecoder can make the named variant for `heads` heads on an
 // adapter: nil, or the error that it would return before it builds anything.
 func CanDecode(a *vk.Adapter, variant string, heads int) error {
 	if err := knownDecoder(variant); err != nil {

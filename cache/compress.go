@@ -30,14 +30,10 @@ type CompressConfig struct {
 	Variant     string         // "" picks the best
 
 	// Save stores the states of a step's tokens, as SaveState does, in the same launch. It is for
-	// steps of up to SaveTokens tokens, in which each request's tokens stand side by side in the
-	// order of their positions.
+	// steps of few tokens: each token has a workgroup, and most of these only store a state. Each
+	// request's tokens stand side by side in the order of their positions.
 	Save bool
 }
-
-// SaveTokens is the most tokens of a Compress that saves their states. Each token has a
-// workgroup, and most of these only store a state.
-const SaveTokens = 128
 
 // CompressArgs are the operands of compressing the groups that a step completes.
 type CompressArgs struct {
@@ -229,7 +225,7 @@ const (
 // long tells whether a window has more rows than an invocation loads together.
 func (c Compression) long() bool { return c.Window() > chunkRows }
 
-// compressChunk is how many rows an invocation loads together.
+// compressChunk returns the number of rows that an invocation loads together.
 func compressChunk(c Compression, invocations int, tune *tuning.Compress) int {
 	if c.Window() <= chunkRows/2 || c.long() && invocations > tune.ChunkInvocations {
 		return chunkRows / 2
@@ -313,7 +309,7 @@ func (x *Compress) Record(rec *vk.Recorder, a CompressArgs) error {
 	}, targets...)
 }
 
-// grid is how many workgroups to launch, and the push constant that goes with it. With Save a
+// grid returns the tokens of a workgroup and the workgroups of a launch. With Save a
 // token has one workgroup for its entry and one for its state.
 func (x *Compress) grid(tokens int) (each uint32, groups [3]uint32) {
 	if x.cfg.Save {
@@ -383,8 +379,8 @@ func (x *Compress) checkSave(op string, a CompressArgs) error {
 		return nil
 	}
 	tokens := a.StateSlots.Shape[0]
-	if tokens > SaveTokens {
-		return pkg.Wrong(op, "StateSlots", a.StateSlots, "at most %d tokens", SaveTokens)
+	if most := int(x.dev.Caps().MaxWorkgroupCount[0]); tokens > most {
+		return pkg.Wrong(op, "StateSlots", a.StateSlots, "at most %d tokens on this device", most)
 	}
 	if err := checkInputs(op, x.cfg.Compression, a.KvScore, a.Ape); err != nil {
 		return err

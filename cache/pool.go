@@ -132,10 +132,9 @@ func (p *BlockPool) Alloc(n int) ([]int32, error) {
 	return p.take(make([]int32, 0, n), n), nil
 }
 
-// extend appends n pages to the entries of a table. If somebody else holds the page last,
-// its last entry, too, another one takes its place, for which the caller's hold on last
-// goes. Whether it is shared is decided together with that: of several holders at the
-// same time one keeps the page.
+// extend appends n pages to the entries of a table, of which last is the last one. If another
+// table holds that page, too, last is replaced by a fresh page and released. Both happen under one
+// lock: of several holders that extend at the same time, one keeps the page.
 func (p *BlockPool) extend(blocks []int32, last int32, n int) (all []int32, shared bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -83,7 +83,7 @@ func (t *Table) shared() bool {
 	return last >= 0 && t.pool.Refs(last) > 1
 }
 
-// grown is how many entries n more positions add, for n of at least 1.
+// grown returns the number of entries that n more positions add, for n of at least 1.
 func (t *Table) grown(n int) int {
 	room := len(t.blocks)*t.page - t.length
 	if n <= room {

@@ -24,7 +24,7 @@ type kvTouchPush struct {
 	Words uint32
 }
 
-// touchGroup is how many words a workgroup reads.
+// touchGroup is the number of words that a workgroup reads.
 const touchGroup = 32
 
 // NewTouch builds the kernel, which the device owns. Errors: those of vk.Device.Kernel.
@@ -57,7 +57,7 @@ func (x *Touch) Record(rec *vk.Recorder, pool, sink tensor.Tensor) error {
 		Bind:   []vk.View{pool.View(), sink.View()}})
 }
 
-// touchGroups is how many workgroups read a pool of so many bytes.
+// touchGroups returns the number of workgroups that read a pool of `bytes` bytes.
 func touchGroups(tune *tuning.Compress, bytes int) uint32 {
 	return uint32(opkit.CeilDiv(bytes, tune.TouchBytes*touchGroup))
 }

@@ -40,14 +40,17 @@ func (t laneTiling) constants(tops bool) []uint32 {
 	return append(opkit.Words(t.threads(), t.subgroup, t.m, t.n, t.k, t.heads, t.parts), opkit.Bit(0, tops))
 }
 
-// shares is how many workgroups share the entries of a row, of so many rows on a device that
-// so many workgroups fill: enough to fill it, or more where a share would have more than LaneKeys
+// shares returns the workgroups of a row. workgroups is how many fill the device, counted as
+// workgroups of LaneSubgroups subgroups; rows is the number of rows; entries is the length of a
+// row.
+//
+// A row has enough workgroups to fill the device, or more where one would have more than LaneKeys
 // entries. Workgroups run in waves, which cost
 //
 //	waves * (entries of a share + LaneBegin)
 //
-// and of all numbers of shares up to that one it is the largest whose waves cost at most
-// 1/LaneSlack more than the cheapest. The arguments count workgroups of LaneSubgroups subgroups.
+// Of all numbers of shares up to that one, the result is the largest whose waves cost at most
+// 1/LaneSlack more than the cheapest.
 func (t laneTiling) shares(tune *tuning.Logits, workgroups, rows, entries int) int {
 	workgroups = max(workgroups*tune.LaneSubgroups/t.subgroups, 1)
 	full := max(workgroups/rows, 1)
@@ -66,8 +69,8 @@ func (t laneTiling) shares(tune *tuning.Logits, workgroups, rows, entries int) i
 	return best
 }
 
-// laneParts is by how many lanes a row of matrices A and C, or a column of B, is shared, read from
-// what opkit.MatrixLayout found; 0 if they do not lie as idx_logits_lanes.comp wants them.
+// laneParts returns how many lanes share a row of matrices A and C, or a column of B. It reads that
+// from what opkit.MatrixLayout found, and is 0 if they do not lie as idx_logits_lanes.comp wants.
 func laneParts(m, n, k, subgroup int, words []uint32) int {
 	if len(words) != m*k+k*n+m*n || m*k%subgroup != 0 || k*n%subgroup != 0 || m*n%subgroup != 0 {
 		return 0
@@ -113,8 +116,8 @@ func laneParts(m, n, k, subgroup int, words []uint32) int {
 	return 0
 }
 
-// laneFit is the tiling of a shape of matrices, but for how they lie in lanes; false if
-// idx_logits_lanes cannot use the shape on such a device, or has not room for the heads.
+// laneFit returns the tiling for a shape of matrices, whose layout in lanes is still to be checked.
+// It is false if idx_logits_lanes cannot use the shape on this device or has no room for the heads.
 func laneFit(caps *vk.Caps, tune *tuning.Logits, s vk.CoopMatShape, cfg LogitsConfig) (laneTiling, bool) {
 	t := laneTiling{m: int(s.M), n: int(s.N), k: int(s.K), subgroup: int(caps.MinSubgroupSize), raw: cfg.Raw}
 	for _, v := range []int{t.m, t.n, t.k, t.subgroup} {

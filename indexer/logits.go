@@ -114,7 +114,7 @@ func NewLogits(dev *vk.Device, cfg LogitsConfig) (*Logits, error) {
 	return newLogits(dev, cfg, cmChoose, true)
 }
 
-type cmChooser func(caps *vk.Caps, tune *tuning.Logits, element string, heads, tokens int) (cmTiling, error)
+type cmChooser func(caps *vk.Caps, tune *tuning.Profile, element string, heads, tokens int) (cmTiling, error)
 
 func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser, inLanes bool) (*Logits, error) {
 	const op = "logits"
@@ -186,7 +186,7 @@ func (o *Logits) spec() opkit.Spec {
 func (o *Logits) choose(op string, choose cmChooser) (err error) {
 	o.variant, err = pkg.ChooseFit(o.dev.Adapter(), op, LogitsVariants, o.cfg.Variant, o.cfg.MaxBytes, func(v string) (err error) {
 		if element := map[string]string{VariantCM: "f16", VariantCMB: "bf16"}[v]; element != "" {
-			o.tiling, err = choose(o.dev.Caps(), o.tune, element, o.cfg.Heads, max(o.cfg.Group, 1))
+			o.tiling, err = choose(o.dev.Caps(), tuning.Of(o.dev), element, o.cfg.Heads, max(o.cfg.Group, 1))
 		}
 		return err
 	})
@@ -277,7 +277,8 @@ func (o *Logits) grid(op string, t, first, width int) (groups [3]uint32, chunk i
 		return groups, 0, pkg.Wrong(op, "Out", fmt.Sprintf("%d tokens", t), "at most %d on this device", int(limit[1])*(t/y))
 	}
 	if x > int(limit[0]) {
-		return groups, 0, pkg.Wrong(op, "Out", fmt.Sprintf("%d columns", width), "at most %d workgroups of them on this device", limit[0])
+		columns := int(limit[0]) * (width / x)
+		return groups, 0, pkg.Wrong(op, "Out", fmt.Sprintf("%d columns", width), "at most %d columns on this device", columns)
 	}
 	return [3]uint32{uint32(x), uint32(y), 1}, chunk, nil
 }

@@ -25,7 +25,7 @@ func (t cmTiling) subgroups() int { return t.headParts * t.tokens * t.keyParts }
 
 func (t cmTiling) threads() int { return t.subgroup * t.subgroups() }
 
-// grid is how many workgroups take so many columns of the tokens from entry first on, and the
+// grid returns the workgroups that take `width` columns of the tokens, from entry first on, and the
 // fewest tiles of each.
 func (t cmTiling) grid(tune *tuning.Logits, workgroups, tokens, first, width int) (x, y, chunk int) {
 	y = opkit.CeilDiv(tokens, t.tokens)
@@ -50,8 +50,9 @@ func (t cmTiling) sharedBytes() int {
 
 // registers estimates the 32-bit registers of an invocation: queries, sums and
 // weights of its heads, fragments of keys, rows on their way, and the rest. copies
-// is how often the device holds an element of a product's operands.
-func (t cmTiling) registers(copies int) int {
+// is how often the device holds an element of a product's operands; rest are the
+// other registers.
+func (t cmTiling) registers(copies, rest int) int {
 	queries := t.heads * D / 2 / t.subgroup
 	sums := t.heads * t.n / t.subgroup
 	if t.held {
@@ -62,7 +63,6 @@ func (t cmTiling) registers(copies int) int {
 		keys = D * t.n / 2 / t.subgroup // RADV loads those of all steps before it multiplies
 	}
 	rows := 5 * t.tile * 8 / t.threads()
-	const rest = 32
 	return copies*(queries+keys) + sums + rows + rest
 }
 
@@ -71,11 +71,6 @@ func (t cmTiling) constants() []uint32 {
 	return append(opkit.Words(t.threads(), t.subgroup, t.m, t.n, t.k, t.heads, t.headParts, t.tokens, t.tile),
 		opkit.Bit(0, t.alone()), opkit.Bit(0, t.held))
 }
-
-// cmRegisterLimit is how many registers an invocation of a workgroup of that size
-// can have. Vulkan does not tell; 65536 in all and at most 255 each hold for the
-// devices known (AMD has more, Intel gives fewer unless a kernel asks for all).
-func cmRegisterLimit(threads int) int { return min(255, 65536/threads) }
 
 // powerOfTwo is the smallest power of two that is not below n.
 func powerOfTwo(n int) int { return 1 << bits.Len(uint(max(n, 1)-1)) }
@@ -92,28 +87,22 @@ func (t *cmTiling) fill(tune *tuning.Logits, heads int) {
 // cmFit returns the tiling with the most tokens, and with these the most heads per
 // subgroup, that a device with these capabilities has registers, shared memory and
 // invocations for, given a shape of matrix product.
-func cmFit(caps *vk.Caps, tune *tuning.Logits, s vk.CoopMatShape, heads, tokens int) (cmTiling, bool) {
+func cmFit(caps *vk.Caps, tune *tuning.Profile, s vk.CoopMatShape, heads, tokens int) (cmTiling, bool) {
 	t := cmTiling{m: int(s.M), n: int(s.N), k: int(s.K), subgroup: int(caps.MinSubgroupSize)}
 	for _, v := range []int{t.m, t.n, t.k, t.subgroup} {
 		if v < 8 || bits.OnesCount(uint(v)) != 1 || v > D {
 			return t, false
 		}
 	}
-	// RDNA3 keeps every element of an operand twice. It is known by subgroups of
-	// 64, which others do not have; RDNA4 needs less than is assumed here.
-	copies := 1
-	if caps.MaxSubgroupSize > 32 {
-		copies = 2
+	fits := func() bool {
+		return t.registers(tune.Device.OperandCopies(caps), tune.Logits.OtherRegisters) <= tune.Device.Registers(t.threads())
 	}
-	for t.tokens = min(powerOfTwo(tokens), tune.MatrixTokens); t.tokens >= 1; t.tokens /= 2 {
-		for t.heads = max(t.m, min(tune.MatrixHeads, powerOfTwo(heads))); t.heads >= t.m; t.heads /= 2 {
-			t.fill(tune, heads)
+	for t.tokens = min(powerOfTwo(tokens), tune.Logits.MatrixTokens); t.tokens >= 1; t.tokens /= 2 {
+		for t.heads = max(t.m, min(tune.Logits.MatrixHeads, powerOfTwo(heads))); t.heads >= t.m; t.heads /= 2 {
+			t.fill(&tune.Logits, heads)
 			t.held = true
-			if t.registers(copies) > cmRegisterLimit(t.threads()) {
-				t.held = false
-			}
-			if t.threads() <= int(caps.MaxWorkgroupInvocations) && t.sharedBytes() <= int(caps.SharedMemory) &&
-				t.registers(copies) <= cmRegisterLimit(t.threads()) {
+			t.held = fits()
+			if t.threads() <= int(caps.MaxWorkgroupInvocations) && t.sharedBytes() <= int(caps.SharedMemory) && fits() {
 				return t, true
 			}
 		}
@@ -125,6 +114,6 @@ func cmFit(caps *vk.Caps, tune *tuning.Logits, s vk.CoopMatShape, heads, tokens 
 // f32 sums, the largest shape first.
 //
 // Errors: vk.ErrMissingFeature when no shape of the device fits.
-func cmChoose(caps *vk.Caps, tune *tuning.Logits, element string, heads, tokens int) (cmTiling, error) {
+func cmChoose(caps *vk.Caps, tune *tuning.Profile, element string, heads, tokens int) (cmTiling, error) {
 	return opkit.FitMatrix(caps, element, func(s vk.CoopMatShape) (cmTiling, bool) { return cmFit(caps, tune, s, heads, tokens) })
 }

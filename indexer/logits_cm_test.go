@@ -15,16 +15,16 @@ import (
 )
 
 // NewLogitsTiled is NewLogits with another division of the work than the device
-// would choose, for the tests: at most so many heads to a subgroup, exactly so many
-// tokens to a workgroup, and weights in registers unless heads is 16.
+// would choose, for the tests: a subgroup has at most `heads` heads, a workgroup has
+// `tokens` tokens, and weights in registers unless heads is 16.
 func NewLogitsTiled(dev *vk.Device, cfg LogitsConfig, heads, tokens int) (*Logits, error) {
-	return newLogits(dev, cfg, func(caps *vk.Caps, tune *tuning.Logits, element string, h, _ int) (cmTiling, error) {
+	return newLogits(dev, cfg, func(caps *vk.Caps, tune *tuning.Profile, element string, h, _ int) (cmTiling, error) {
 		t, err := cmChoose(caps, tune, element, h, 1)
 		if err != nil {
 			return t, err
 		}
 		t.heads, t.tokens, t.held = max(t.m, min(t.heads, heads)), tokens, heads != 16
-		if t.fill(tune, h); t.threads() > int(caps.MaxWorkgroupInvocations) || t.sharedBytes() > int(caps.SharedMemory) {
+		if t.fill(&tune.Logits, h); t.threads() > int(caps.MaxWorkgroupInvocations) || t.sharedBytes() > int(caps.SharedMemory) {
 			return t, vk.ErrMissingFeature
 		}
 		return t, nil
@@ -45,12 +45,12 @@ func TestCMTiling(t *testing.T) {
 		{"RDNA3", "f16", 64, 1, cmTiling{16, 16, 16, 16, 4, 1, 1, 64, 32, true}},
 	} {
 		caps := knowncaps.Matrix[c.device]
-		got, err := cmChoose(&caps, &hopper().Logits, c.element, c.heads, c.group)
+		got, err := cmChoose(&caps, hopper(), c.element, c.heads, c.group)
 		assert.NoError(t, err, "%s, %s, %d heads, %d tokens", c.device, c.element, c.heads, c.group)
 		assert.Equal(t, c.want, got, "%s, %s, %d heads, %d tokens", c.device, c.element, c.heads, c.group)
 	}
 	none := vk.Caps{SharedMemory: 4096, MaxWorkgroupInvocations: 128, MinSubgroupSize: 32, MaxSubgroupSize: 32, CoopMat: knowncaps.Matrix["H100"].CoopMat}
-	_, err := cmChoose(&none, &hopper().Logits, "f16", 64, 1)
+	_, err := cmChoose(&none, hopper(), "f16", 64, 1)
 	assert.ErrorIs(t, err, vk.ErrMissingFeature, "4 KiB of shared memory")
 }
 
@@ -65,7 +65,7 @@ func TestCMTilingRules(t *testing.T) {
 		for _, element := range []string{"f16", "bf16"} {
 			for heads := 1; heads <= MaxHeads; heads++ {
 				for _, group := range []int{1, 2, 3, 4, 100} {
-					x, err := cmChoose(&caps, &hopper().Logits, element, heads, group)
+					x, err := cmChoose(&caps, hopper(), element, heads, group)
 					if err != nil {
 						assert.Equal(t, "lavapipe", device, "%s, %d heads, %d tokens: %v", element, heads, group, err)
 						continue

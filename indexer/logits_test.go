@@ -66,7 +66,7 @@ func logits(t *testing.T, dev *vk.Device, x indexer.LogitsHost, op *indexer.Logi
 	return must[verify.Arrays](t)(r.Results(map[string]tensor.Tensor{"out": a.Out}))["out"].F32()
 }
 
-// eachLogits runs a test for every variant that the device has, but for those left out.
+// eachLogits runs a test for every variant that the device has and that is not left out.
 func eachLogits(t *testing.T, dev *vk.Device, f func(t *testing.T, variant string)) {
 	for _, v := range indexer.LogitsVariants {
 		t.Run(v.Name, func(t *testing.T) {
@@ -516,9 +516,9 @@ func TestLogitsBeyondDescriptor(t *testing.T) {
 	near(t, x, got, want)
 }
 
-// Where a device's matrices lie in lanes as that kernel wants them, cm is the one that
-// fills them from registers, but for more heads than registers hold, or than a CPU's
-// compiler takes, or for pages that cut tiles. In lavapipe, which the tests know, they do.
+// cm fills matrices from registers where a device's matrices lie in lanes as that kernel wants
+// them, as they do in lavapipe. It does not with pages that cut tiles, or with more heads than
+// registers hold or a CPU's compiler takes.
 func TestLogitsInLanes(t *testing.T) {
 	dev := testkit.Device(t)
 	for _, c := range []struct {

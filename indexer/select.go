@@ -75,7 +75,7 @@ type Select struct {
 	tiles  *tileTopK
 }
 
-// SelectRows is how many tokens a Select takes at a time at most.
+// SelectRows is the most tokens that a Select takes at a time.
 const SelectRows = 512
 
 const (
@@ -83,8 +83,8 @@ const (
 	selectMost   = 1 << 18 // entries of a segment at most: those of a context of 1048576
 )
 
-// SelectSegment is how many entries are scored between two selections for so many
-// tokens at a time: the largest power of two of at most 2^23 / tokens and 2^18.
+// SelectSegment returns how many entries are scored between two selections where `tokens` tokens
+// are taken at a time: the largest power of two of at most 2^23 / tokens and 2^18.
 func SelectSegment(tokens int) int {
 	n := selectMost
 	for n > 64 && n*tokens > selectLogits {
@@ -100,9 +100,10 @@ func SelectSegment(tokens int) int {
 //	R * S * 4  +  R * (L * k' * 8 + 16)  +  R * W * 4
 //
 // for the scores of a segment, L lists of k' candidates, k' = k rounded up to 4, and W tops of
-// tiles, W = S/16 rounded up to 4. L is 1 or, where R < 65 and S > 16384, 1 more than the largest
-// power of two of at most 16, 128 / R and S / 4096. Each part is rounded up to 256 bytes. The sum
-// is at most 39.9 MB for k up to 1024 and 44.1 MB for any other k.
+// tiles, W = S/16 rounded up to 4. L is 1 where rows are not sliced. Otherwise it is 1 more than
+// the slices of a row: a power of two, at most 128 / R and what any profile allows. Each part is
+// rounded up to 256 bytes. R * S is at most 2^23 and L * R at most 128 + R, which bounds the sum
+// for any number of tokens.
 func SelectScratchBytes(tokens, k int) uint64 {
 	if tokens < 1 {
 		return 0
@@ -122,7 +123,7 @@ func selectScratch(rows, segment, lists, k int) uint64 {
 	return scores + tensor.Need(tensor.U8, int(listBytes(rows, lists, k))) + tops
 }
 
-// selectTile is how many of the tokens are taken at a time: an even share, in multiples of 64
+// selectTile returns how many of the tokens are taken at a time: an even share, in multiples of 64
 // because bindings are aligned.
 func selectTile(tokens, most int) int {
 	if tokens <= most {
@@ -290,7 +291,13 @@ func (o *Select) scores(r selectRound) *Logits {
 func (o *Select) checkSlots(op string, t int, s PickSlots) error {
 	if o.cfg.SlotPage == 0 {
 		if !s.BlockTable.IsZero() || !s.Slots.IsZero() || !s.Lens.IsZero() {
-			return pkg.Wrong(op, "Slots", "some", "none without SelectConfig.SlotPage")
+			n := 0
+			for _, x := range []tensor.Tensor{s.BlockTable, s.Slots, s.Lens} {
+				if !x.IsZero() {
+					n++
+				}
+			}
+			return pkg.Wrong(op, "Slots", fmt.Sprintf("%d tensors", n), "none: SelectConfig.SlotPage is 0")
 		}
 		return nil
 	}

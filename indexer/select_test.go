@@ -147,7 +147,7 @@ func (s scene) separate(t *testing.T, dev *vk.Device, cfg indexer.SelectConfig, 
 	return download[int32](t, a.TopK)
 }
 
-// selectVariants are the variants of Logits that the device can run, but for those left out.
+// selectVariants are the variants of Logits that the device can run and that are not left out.
 func selectVariants(dev *vk.Device, cfg indexer.LogitsConfig) (names []string) {
 	for _, v := range indexer.LogitsVariants {
 		cfg.Variant = v.Name

@@ -46,7 +46,7 @@ type TopKArgs struct {
 
 // TopK selects the K largest logits of every row, exactly, and emits their columns in ascending
 // order, followed by -1 where a row has fewer. Of equal logits the one with the smaller column is
-// taken (TIE RULE marks the line in each kernel); -0 equals +0 and NaN equals -Inf. A row of at
+// taken (TIE RULE marks the lines in each kernel); -0 equals +0 and NaN equals -Inf. A row of at
 // most K columns is not read. The definition is TopKRef; results are equal bit for bit, on every
 // device and in every run.
 //
@@ -123,7 +123,7 @@ func newTopK(dev *vk.Device, cfg TopKConfig, tune *tuning.TopK) (*TopK, error) {
 	}
 	var shapes []topkShape
 	for _, list := range [][]tuning.TopKShape{tune.Few, tune.Many} {
-		s, err := pickShape(op, dev.Caps(), cfg.K, cfg.Threads, list)
+		s, err := pickShape(op, dev.Caps(), cfg.K, cfg.Threads, tune.SpareShare, list)
 		if err != nil {
 			return nil, err
 		}
@@ -162,8 +162,8 @@ func topkWorkgroups(d *tuning.Device, a *vk.Adapter, tune *tuning.TopK) int {
 	return d.WorkgroupsOf(a, tune.PerUnit)
 }
 
-// topkSlices is into how many slices t rows of n columns are cut, a power of two, on a device that
-// so many workgroups fill.
+// topkSlices returns the number of slices of a row, a power of two, for t rows of n columns on a
+// device that `workgroups` workgroups fill.
 func topkSlices(tune *tuning.TopK, workgroups, t, n int) int {
 	s := 1
 	for n > tune.SoloColumns && s < tune.MaxSlices && 2*s*t <= workgroups && 2*s*tune.SliceColumns <= n {
@@ -187,13 +187,14 @@ func listStride(k int) int { return (k + 3) &^ 3 }
 // a bound of the row.
 func listBytes(t, n, k int) uint64 { return uint64(t) * (uint64(n)*uint64(listStride(k))*8 + 16) }
 
-// ScratchBytes is how much scratch Record needs for T rows of N columns: 0 for up to
-// 9216 columns or more rows than half of Workgroups, else at most
+// ScratchBytes returns the bytes of scratch that Record needs for T rows of N columns. It is 0
+// where rows are not sliced: if they are short, or if more than half of Workgroups. Otherwise it is
+// at most
 //
 //	T * ((1 + S) * K' * 8 + 16)
 //
-// with K' the width rounded up to 4 and S slices of a row, a power of two of at most 16,
-// N/2560 and Workgroups/T. With 128 workgroups and K = 1024 that is at most 1.6 MB.
+// with K' the width rounded up to 4 and S slices of a row, a power of two. S is at most what the
+// device's profile allows, and S*T at most Workgroups, which bounds the size for any T and N.
 func (o *TopK) ScratchBytes(t, n int) uint64 {
 	lists := o.lists(t, n)
 	if lists == 0 {
@@ -202,7 +203,7 @@ func (o *TopK) ScratchBytes(t, n int) uint64 {
 	return listBytes(t, lists, o.cfg.K)
 }
 
-// lists is how many lists the slices of a row need, 0 where rows are not sliced.
+// lists returns the number of lists that the slices of a row need, 0 where rows are not sliced.
 func (o *TopK) lists(t, n int) int {
 	lists := topkLists(o.slices(t, n))
 	if _, s, _ := o.planLanes(t, n, o.tune.MaxSlices); s > 1 {
@@ -303,7 +304,7 @@ func (o *TopK) passes(r topkRound) []topkPass {
 // slicePer is the most columns of each of some slices of n columns.
 func slicePer(n, slices int) int { return opkit.RoundUp(opkit.CeilDiv(n, slices), 32) }
 
-// pick is the kernel for so many workgroups that take so many entries each.
+// pick returns the kernel for `groups` workgroups of `entries` entries each.
 func (o *TopK) pick(groups, entries int) *opkit.Later {
 	for _, k := range o.short {
 		if entries <= k.entries {
@@ -341,7 +342,7 @@ func (o *TopK) bind(r topkRound) (push idxTopkPush, views []vk.View) {
 	return push, []vk.View{r.logits.View(), r.lens.View(), scratch, r.out.View(), r.logits.View(), table, requests, place, count}
 }
 
-// registers is how many entries the largest short kernel takes.
+// registers returns the most entries of a row that a short kernel takes.
 func (o *TopK) registers() int {
 	if len(o.short) == 0 {
 		return 0

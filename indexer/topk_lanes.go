@@ -70,9 +70,9 @@ func (o *TopK) buildLanes() {
 	}
 }
 
-// laneSlices is into how many slices t rows of n columns are cut, a power of two of at most so
-// many, for workgroups that take up to so many entries. It is 1 for rows that fit a workgroup,
-// which are not faster in slices, and where no number suits.
+// laneSlices returns the number of slices of a row: a power of two, at most `most`. There are t
+// rows of n columns; a workgroup takes up to `capacity` entries. A row that fits a workgroup has
+// one slice, because more are not faster.
 func laneSlices(tune *tuning.TopK, workgroups, t, n, k, most, capacity int) int {
 	if n <= capacity {
 		return 1
@@ -88,8 +88,9 @@ func laneSlices(tune *tuning.TopK, workgroups, t, n, k, most, capacity int) int 
 	return s
 }
 
-// planLanes is which kernel takes rows of n columns, and how they are cut into at most so many
-// slices. The kernel is nil if a slice is too long or a row cannot be loaded by fours.
+// planLanes returns the kernel for t rows of n columns, the number of slices of a row, at most
+// `most`, and the columns of a slice. The kernel is nil if a slice is too long or a row cannot be
+// loaded by fours.
 func (o *TopK) planLanes(t, n, most int) (k *topkKernel, slices, per int) {
 	if len(o.lanes) == 0 || n%4 != 0 {
 		return nil, 1, n
@@ -106,8 +107,8 @@ func (o *TopK) planLanes(t, n, most int) (k *topkKernel, slices, per int) {
 	return nil, 1, n
 }
 
-// laneMost is into how many slices rows can be cut with room for so many lists: one without
-// counters of them.
+// laneMost returns the most slices that scratch with room for `lists` lists allows; 1 without
+// counters.
 func (o *TopK) laneMost(arrived tensor.Tensor, lists int) int {
 	if arrived.IsZero() {
 		return 1
@@ -115,7 +116,7 @@ func (o *TopK) laneMost(arrived tensor.Tensor, lists int) int {
 	return min(max(lists, 1), o.tune.MaxSlices)
 }
 
-// roundLanes is planLanes for an only round; the kernel is nil for others too.
+// roundLanes is planLanes for a selection of one round. The kernel is nil for other rounds, too.
 func (o *TopK) roundLanes(r topkRound) (k *topkKernel, slices, per int) {
 	t, n := r.logits.Shape[0], r.logits.Shape[1]
 	if r.first > 0 || r.limit > n || r.logits.View().Offset%16 != 0 {
@@ -124,7 +125,7 @@ func (o *TopK) roundLanes(r topkRound) (k *topkKernel, slices, per int) {
 	return o.planLanes(t, n, o.laneMost(r.arrived, r.lists))
 }
 
-// recordLanes records an only round in one launch, if a kernel takes it; done tells.
+// recordLanes records a selection of one round in one launch. done is false if no kernel fits.
 func (o *TopK) recordLanes(rec *vk.Recorder, op string, r topkRound) (done bool, err error) {
 	t, n := r.logits.Shape[0], r.logits.Shape[1]
 	lanes, slices, per := o.roundLanes(r)

@@ -3,6 +3,7 @@ package indexer
 import (
 	"slices"
 
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -42,17 +43,16 @@ func (s topkShape) fits(c *vk.Caps) bool {
 	return s.shared() <= int(c.SharedMemory) && s.Threads <= int(c.MaxWorkgroupInvocations)
 }
 
-// pickShape returns the best shape that the device can run for a K and rows of any
-// length; threads other than 0 are taken as they are.
-func pickShape(op string, c *vk.Caps, k, threads int, shapes []tuning.TopKShape) (topkShape, error) {
+// pickShape returns the best shape that the device can run for a K and rows of any length, with
+// 1/spareShare of Held free; threads other than 0 are taken as they are.
+func pickShape(op string, c *vk.Caps, k, threads, spareShare int, shapes []tuning.TopKShape) (topkShape, error) {
 	limit := 0
 	for _, x := range shapes {
 		s := topkShape(x).with(threads)
 		if !s.fits(c) || s.Held > s.entries() {
 			continue
 		}
-		// Room for half as many entries again keeps selections rare.
-		largest := s.Held * 2 / 3
+		largest := s.Held - opkit.CeilDiv(s.Held, spareShare)
 		if k <= largest {
 			return s, nil
 		}

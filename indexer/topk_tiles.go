@@ -24,19 +24,15 @@ type idxTopkTilesPush struct {
 	K, Width, TopsWidth, Limit, Requests, TableWidth      uint32
 }
 
-const (
-	// topEntries is the size of a tile for which there is room for tops. With smaller tiles the
-	// room suffices for shorter rows.
-	topEntries = 16
-	// mostQuads is how many fours of numbers an invocation of idx_topk_tiles has registers for.
-	mostQuads = 8
-)
+// topEntries is the number of entries per top in scratch: it holds one top per 16 entries. Smaller
+// tiles therefore limit row length.
+const topEntries = 16
 
 // topsWidth is the room for tops of a row of n entries.
 func topsWidth(n int) int { return opkit.RoundUp(opkit.CeilDiv(n, topEntries), 4) }
 
-// tileShape is what idx_topk_tiles is built for, and how many fours of numbers an invocation has;
-// 0 if the device cannot run it.
+// tileShape returns the shape that idx_topk_tiles is built for and the fours of numbers of an
+// invocation: 0 if the device cannot run it.
 func tileShape(c *vk.Caps, tune *tuning.TopK, k, threads, tile int) (s laneShape, quads int) {
 	shapes := laneShapes(c, tune, k, threads)
 	if len(shapes) == 0 || tile%4 != 0 || c.Missing(shaders.Requires("idx_topk_tiles_da")) != nil {
@@ -44,13 +40,13 @@ func tileShape(c *vk.Caps, tune *tuning.TopK, k, threads, tile int) (s laneShape
 	}
 	s = shapes[0]
 	quads = max(opkit.CeilDiv(k*tile, 4*s.threads), tune.TileQuads)
-	if quads > mostQuads || (2*s.places(k)+s.threads/s.subgroup)*4+12 > int(c.SharedMemory) {
+	if quads > tune.MaxQuads || (2*s.places(k)+s.threads/s.subgroup)*4+12 > int(c.SharedMemory) {
 		return s, 0
 	}
 	return s, quads
 }
 
-// buildTiles builds the selection from tiles of so many entries, if the device can run it.
+// buildTiles builds the selection from tiles of `tile` entries, if the device can run it.
 func (o *TopK) buildTiles(tile int) (*tileTopK, error) {
 	s, quads := tileShape(o.dev.Caps(), o.tune, o.cfg.K, o.cfg.Threads, tile)
 	if quads == 0 {

@@ -23,16 +23,16 @@ var features = map[string]bool{"subgroupShuffle": true, "subgroupSizeControl": t
 	"bufferDeviceAddress": true, "shaderInt64": true}
 
 // logitsPlan writes what scores are built for and how they are launched, for made-up devices.
-func logitsPlan(tune *tuning.Logits) string {
+func logitsPlan(device tuning.Device, tune *tuning.Logits) string {
 	var s strings.Builder
 	workgroups := logitsWorkgroups(&tuning.Device{}, &vk.Adapter{Caps: vk.Caps{ComputeUnits: 132}}, tune)
 	base := Logits{cfg: LogitsConfig{Page: 64, Format: cache.IndexKeyFP8}, variant: VariantBase, tune: tune}
 	fmt.Fprintln(&s, workgroups, base.spec().Constants)
-	for _, device := range slices.Sorted(maps.Keys(knowncaps.Matrix)) {
-		caps := knowncaps.Matrix[device]
+	for _, name := range slices.Sorted(maps.Keys(knowncaps.Matrix)) {
+		caps := knowncaps.Matrix[name]
 		for _, heads := range []int{1, 16, 64, 128} {
 			for _, tokens := range []int{1, 4, 4096} {
-				if x, err := cmChoose(&caps, tune, "f16", heads, tokens); err == nil {
+				if x, err := cmChoose(&caps, &tuning.Profile{Device: device, Logits: *tune}, "f16", heads, tokens); err == nil {
 					fmt.Fprint(&s, x)
 					for _, rows := range []int{1, 32, 256, 4096} {
 						fmt.Fprintln(&s, fmt.Sprint(x.grid(tune, workgroups, rows, 0, 262144)))
@@ -69,7 +69,7 @@ func topkPlan(tune *tuning.TopK) string {
 			for _, k := range []int{64, 512, 900, 1024, MaxK} {
 				for _, shapes := range [][]tuning.TopKShape{tune.Few, tune.Many} {
 					for _, threads := range []int{0, 64, 128} {
-						fmt.Fprint(&s, fmt.Sprint(pickShape("", caps, k, threads, shapes)))
+						fmt.Fprint(&s, fmt.Sprint(pickShape("", caps, k, threads, tune.SpareShare, shapes)))
 					}
 				}
 				lanes := laneShapes(caps, tune, k, 0)
@@ -102,7 +102,8 @@ func TestTuning(t *testing.T) {
 	for _, name := range tuning.Names() {
 		p, err := tuning.Named(name)
 		require.NoError(t, err)
-		assert.Empty(t, vary.Idle(p.Logits, logitsPlan), "profile %s: numbers of Logits that decide nothing", name)
+		logits := func(tune *tuning.Logits) string { return logitsPlan(p.Device, tune) }
+		assert.Empty(t, vary.Idle(p.Logits, logits), "profile %s: numbers of Logits that decide nothing", name)
 		assert.Empty(t, vary.Idle(p.TopK, topkPlan), "profile %s: numbers of TopK that decide nothing", name)
 	}
 }

@@ -98,16 +98,7 @@ func (t linearTiling) divides() bool {
 // fits tells whether a device has the memory, invocations and registers.
 func (t linearTiling) fits(caps *vk.Caps, device *tuning.Device) bool {
 	return t.divides() && t.threads() <= int(caps.MaxWorkgroupInvocations) && t.sharedBytes() <= int(caps.SharedMemory) &&
-		t.registers(operandCopies(caps)) <= device.MatrixRegisters(t.subgroup, t.threads())
-}
-
-// operandCopies is how often a device holds each element of a product's operands: RDNA3,
-// known by subgroups of 64, twice.
-func operandCopies(caps *vk.Caps) int {
-	if caps.MaxSubgroupSize > 32 {
-		return 2
-	}
-	return 1
+		t.registers(device.OperandCopies(caps)) <= device.MatrixRegisters(t.subgroup, t.threads())
 }
 
 // fitTiling adapts a shape of tiles to a shape of product and a device: a subgroup

@@ -19,7 +19,7 @@ func (l *linearLayer) wholeTile(t linearTiling) *matrixTile {
 	rows := l.cfg.N%t.bn == 0 && l.cfg.K%t.span() == 0 && 2*l.cfg.K*l.cfg.Groups < wholeRowBytes
 	loads := t.bk == 32 && t.passes(t.bm, 2*t.bk/l.cfg.Activations.is().quad) && t.passes(t.bn, 2*t.bk/l.format.quad)
 	stores := stored > 0 && t.m%stored == 0
-	if !rows || !loads || !stores || t.registers(operandCopies(l.caps)) > l.device.MatrixRegisters(t.subgroup, t.threads()) {
+	if !rows || !loads || !stores || t.registers(l.device.OperandCopies(l.caps)) > l.device.MatrixRegisters(t.subgroup, t.threads()) {
 		return nil
 	}
 	return &matrixTile{linearTiling: t}

@@ -59,7 +59,7 @@ layout(push_constant) uniform Push {
     uint lists;       // lists of a row
     uint slice_shift; // a row has 2^slice_shift slices
     uint per;         // columns of a slice, a multiple of 32; 0: they follow from the row's length
-    uint solo;        // a row of at most so many columns is not sliced
+    uint solo;        // the most columns of a row that is not sliced
     uint stage;       // 1: slices to lists; 0: rows to dst, or to list 0 where entries follow
     uint flags;       // see WIDE and EARLY
     uint requests;    // rows and columns of block_table
@@ -135,6 +135,7 @@ void load_columns(out uint key[ITEMS], uint at, uint count) {
 }
 
 // Loads the entries at .. at + THREADS * ITEMS, which begin in lists.
+// TIE RULE: lists before columns, ascending.
 void load_lists(out uint key[ITEMS], uint at) {
     [[unroll]] for (uint j = 0u; j < CELLS; j++) {
         const uint e = at + 4u * cell_of(j, CELLS);

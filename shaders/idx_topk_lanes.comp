@@ -233,6 +233,7 @@ void main() {
         from_lists = true;
         total = parts * stride;
         cells = cells_of(total);
+        // TIE RULE: lists before columns, ascending. Here these are the lists of slices, in order.
         [[unroll]] for (uint j = 0u; j < CELLS; j++)
             if (j < cells) raw[j] = lists.v[keys / 4u + min(me * cells + j, total / 4u - 1u)];
     }

@@ -1,9 +1,6 @@
-// Exact top-k by tiles: what idx_topk.comp computes, of rows of which the largest of every TILE
-// entries, the tile's top, is known. A row is two selections: of the K tiles with the largest tops,
-// the first of equal ones, and of the K largest of their entries. That is exact. Let x be the Kth
-// largest entry. At most K tiles have tops above x, as each has an entry above x, so all of them
-// are selected. If a tile with top x is left out, K selected tiles have tops of at least x: those
-// equal to x come before it, and so K entries go before the tile's by size or by place.
+// Exact top-k by tiles: computes what idx_topk.comp does, given the largest of every TILE entries
+// (its top). A row is two selections: of the K tiles with the largest tops, the first of equal
+// ones, and of the K largest of their entries. docs/design/select.md proves that this is exact.
 // By address: logits [T, width] f32 and tops [T, tops_width] i32 (idx_logits_lanes.comp), both by
 //   fours; lens [T] i32; dst [T, K] i32.
 //   With PAGE: block_table [requests, table_width] i32; token_to_req [T] i32; slots [T, K] i32;
@@ -96,7 +93,7 @@ uvec2 scan(uint x) {
 uint quads_of(uint total) { return (total + 3u) / 4u; }
 uint each_of(uint total) { return (quads_of(total) + THREADS - 1u) / THREADS; }
 
-// An invocation's part of the tops of so many tiles, those past the end in any way; no load waits
+// An invocation's part of the tops of `tiles` tiles, those past the end in any way; no load waits
 // for another.
 void load_tops(inout uvec4 key[QUADS], uint t, uint tiles, uint me) {
     const uint each = each_of(tiles), last = pc.tops_width / 4u - 1u;
@@ -210,7 +207,8 @@ void main() {
                 [[unroll]] for (uint i = 0u; i < 4u; i++) {
                     const uint above = at & 0xFFFFu, ties = at >> 16;
                     const bool sure = key[j][i] > ceiling, tied = !sure && key[j][i] >= bottom;
-                    // TIE RULE: the first `need` of equal keys, by place.
+                    // TIE RULE: the first `need` of equal keys, by column.
+                    // The line serves tops and entries.
                     if (sure || tied && ties < need) pool_s[to + above + min(ties, need)] = place + i;
                     at += sure ? 1u : tied ? 0x10000u : 0u;
                 }

@@ -30,6 +30,11 @@ type Attention struct {
 	// 8, which counts where instructions come from memory, as they do in a step.
 	DecodeSubgroups []int
 
+	// LaneSplit is the number of parts of a row that different subgroups score, in the kernels
+	// whose lanes hold known components. More parts read each row less often; their partial scores
+	// need shared memory.
+	LaneSplit int
+
 	// OtherRegisters are an invocation's registers besides its matrices: addresses, rows on
 	// their way, and the rest.
 	OtherRegisters int
@@ -60,8 +65,8 @@ type Attention struct {
 	// JoinTime is that of the launch that joins parts.
 	JoinTime float64
 
-	// SpillTime is that of parts of as many heads as fill the device, beyond the first so many:
-	// they leave the cache before they are joined.
+	// SpillTime is that of partial rows of as many heads as fill the device. It counts only
+	// beyond the first device-full of them: these miss the cache when they are joined.
 	SpillTime float64
 
 	// RowShare is the share of a tile's time that is spent on its rows, whatever the number of

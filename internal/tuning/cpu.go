@@ -10,6 +10,7 @@ var cpu = Profile{
 		OneEach:         true,
 		UnitRegisters:   65536,
 		MaxRegisters:    255,
+		OnceSubgroup:    32,
 		NarrowRegisters: 128,
 	},
 
@@ -20,6 +21,7 @@ var cpu = Profile{
 		LanesAnyHeads:     true,
 		Subgroups:         []int{8, 16, 32},
 		DecodeSubgroups:   []int{16, 8, 32},
+		LaneSplit:         4,
 		OtherRegisters:    44,
 		Plain:             []PlainForm{{16, 16, 1, 3.8}, {8, 8, 2, 2.6}, {4, 8, 3, 2.9}},
 		MinPartRows:       32,
@@ -44,7 +46,7 @@ var cpu = Profile{
 
 	Logits: Logits{
 		PerUnit: 2, BaseUnroll: 4,
-		MatrixHeads: 64, MatrixSubgroups: 4, MatrixTokens: 4, MatrixChunk: 64, MatrixSpread: 16,
+		MatrixHeads: 64, MatrixSubgroups: 4, MatrixTokens: 4, MatrixChunk: 64, MatrixSpread: 16, OtherRegisters: 32,
 		LaneSubgroups: 8, RawSubgroups: 16, LaneTiles: 2, LaneKeys: 4096, LaneBegin: 256, LaneSlack: 16,
 	},
 
@@ -55,7 +57,7 @@ var cpu = Profile{
 		Many:        []TopKShape{{1024, 4, 3072, 8}, {128, 4, 512, 8}, {128, 16, 2048, 9}, {128, 16, 1536, 8}},
 		SoloColumns: 16384, SliceColumns: 4096, MaxSlices: 16,
 		LaneThreads: 128, LaneBits: 11, LaneEntries: []int{4096, 9216}, LaneSlice: 5120, LaneLists: 4096,
-		TileQuads: 4, TileRows: 128,
+		TileQuads: 4, MaxQuads: 8, TileRows: 128, SpareShare: 3,
 	},
 
 	Layer: Layer{

@@ -22,6 +22,11 @@ type Device struct {
 	// MaxRegisters are the most of them that one invocation can have.
 	MaxRegisters int
 
+	// OnceSubgroup is the widest subgroup of devices that hold an element of a product's operands
+	// in one register. RDNA3 holds it in two, and is known by wider ones, which only it and its
+	// relatives have; of these RDNA4 needs less than is assumed.
+	OnceSubgroup int
+
 	// NarrowRegisters are those of an invocation in subgroups of fewer than 32: 128 on Intel's
 	// GPUs, and as many as a processor compiles in acceptable time.
 	NarrowRegisters int
@@ -42,11 +47,23 @@ func (d *Device) WorkgroupsOf(a *vk.Adapter, each int) int {
 	return units * each
 }
 
+// OperandCopies is how often a device holds each element of a product's operands.
+func (d *Device) OperandCopies(c *vk.Caps) int {
+	if int(c.MaxSubgroupSize) > d.OnceSubgroup {
+		return 2
+	}
+	return 1
+}
+
 // MatrixRegisters are the 32-bit registers that an invocation of a kernel with matrices can
 // have, by the invocations of its subgroup and of its workgroup.
 func (d *Device) MatrixRegisters(subgroup, threads int) int {
 	if subgroup < 32 {
 		return d.NarrowRegisters
 	}
-	return min(d.MaxRegisters, d.UnitRegisters/threads)
+	return d.Registers(threads)
 }
+
+// Registers are the 32-bit registers that an invocation can have, by the invocations of its
+// workgroup, where the driver gives a kernel all that it asks for.
+func (d *Device) Registers(threads int) int { return min(d.MaxRegisters, d.UnitRegisters/threads) }

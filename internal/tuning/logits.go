@@ -26,6 +26,9 @@ type Logits struct {
 	// device; with fewer tokens it shrinks in proportion.
 	MatrixSpread int
 
+	// OtherRegisters are an invocation's registers besides its matrices and rows.
+	OtherRegisters int
+
 	// Of idx_logits_lanes, where matrices stay in registers.
 
 	// LaneSubgroups is how many subgroups share a token's queries in shared memory. With about 120

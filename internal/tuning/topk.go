@@ -10,8 +10,11 @@ type TopK struct {
 
 	// Short are the shapes for rows that fit registers, ascending; the first that a row fits takes
 	// it. Few and Many are the shapes for longer rows, best first, for few rows and for more than
-	// fill the device. The first that the device can run and whose Held is 3/2 of K is taken.
+	// fill the device. The first that the device can run and that has room for K is taken.
 	Short, Few, Many []TopKShape
+	// SpareShare keeps 1/SpareShare of Held free when a shape is chosen by K: candidates beyond K
+	// gather there, and a selection is due when it is full.
+	SpareShare int
 	// SoloColumns is the longest row that is not cut, in columns; SliceColumns the shortest slice.
 	SoloColumns, SliceColumns int
 	// MaxSlices is the most slices of a row, a power of two; also for idx_topk_lanes. Each takes a
@@ -41,6 +44,8 @@ type TopK struct {
 	// TileQuads is how many fours of numbers an invocation has room for at least. With 4 and 1024
 	// invocations, rows of 262144 entries in tiles of 16 fit.
 	TileQuads int
+	// MaxQuads is how many of them an invocation has registers for.
+	MaxQuads int
 	// TileRows is from how many times K entries a row is selected from by tiles where
 	// idx_topk_lanes could take it, too: in a step the kernel's code has to be fetched. H100, K
 	// 512, one row: of 65536 entries 11.7 us against 13.1; of 32768 11.0 against 11.2, and 3 more

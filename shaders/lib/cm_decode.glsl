@@ -49,7 +49,7 @@ layout(push_constant) uniform Push {
     uint flags;
     float scale_log2e; // softmax scale * log2(e)
     uint table_rows;   // attn_decode_cm
-    float eps;         // likewise
+    float eps;         // attn_decode_cm
 } pc;
 
 uint comp_len_; // compressed entries of this workgroup's token

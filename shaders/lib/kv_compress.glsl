@@ -100,7 +100,7 @@ shared uint run_at[WINDOW]; // unit of the first kv channel of a run's first row
 shared vec4 square_of[LANES / 4u]; // a number per lane, as in amax_of
 shared uvec4 amax_of[LANES / 4u];
 shared vec4 square_of8[4];  // of 8 lanes each, if there are 128
-shared uvec4 amax_of16[2];  // of 16 lanes each, likewise
+shared uvec4 amax_of16[2];  // of 16 lanes each, if there are 128
 shared uint codes_of[INDEX_DIM / 4u];
 shared float hadamard_of[DIM == INDEX_DIM ? GROUPS * INDEX_DIM : INDEX_DIM]; // a vector for each group
 #include "hadamard.glsl"

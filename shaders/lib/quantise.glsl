@@ -24,7 +24,7 @@ uint quantise4(uvec2 w, float inverse) {
 }
 
 // quantise8: four words to eight bytes; usual if all numbers of the block are finite. Then its
-// scale keeps them at most 448, but for the rounding of 1/448, and the codes are those of
+// scale keeps them at most 448, up to the rounding of 1/448, and the codes are those of
 // quantise4.
 uint quantise4_usual(uvec2 w, float inverse) {
     precise vec4 y = vec4(uintBitsToFloat(w.x << 16), uintBitsToFloat(w.x & 0xFFFF0000u),

@@ -247,27 +247,31 @@ func (b *compressorBuilder) normAndRope(in Arrays, params map[string]any) {
 	in["cos_sin_pos"], in["cos_sin_rows"] = vectors.FromI64(at, len(at)), vectors.FromF32(rows, len(at), cache.RopeDim)
 }
 
-// random4 makes the cases of the compressors with ratio 4.
+// random4 makes the cases of the compressors with ratio 4. A kernel takes long to compile, so
+// cases share page sizes and other constants where they can, also with package cache's tests.
 func random4(c cache.Compression, format cache.IndexKeyFormat) func(seed uint64) []Case {
 	return func(seed uint64) []Case {
 		single := map[string]any{"invocations": c.Dim} // one channel each
+		mixed := map[string]any{"rope_step": 2, "invocations": c.Dim}
 		specs := []compressorSpec{
 			{statePage: 4, page: 64, requests: [][2]int{{3, 1}}, params: single},
-			{statePage: 4, page: 2, requests: [][2]int{{0, 2}, {6, 2}}, f32: true, params: single},
+			{statePage: 4, page: 64, requests: [][2]int{{0, 2}, {6, 2}}, f32: true, params: single},
 			{statePage: 4, page: 64, requests: [][2]int{{0, 17}}},
-			{statePage: 16, page: 16, requests: [][2]int{{0, 3}, {1, 7}, {15, 1}, {255, 1}, {120, 61 - 12}}, padding: 64, pads: 3},
 			{statePage: 3, page: 1, requests: [][2]int{{10, 69}}, padding: 16, params: map[string]any{"rope_step": 1}},
 			{statePage: 4, page: 64, requests: [][2]int{{1, 321}}, f32: true, pads: 5},
-			{statePage: 4, page: 3, requests: [][2]int{{0, 9}, {7, 1}, {1023, 1}, {126, 40}}, pads: 2, broken: 13, params: single},
-			{statePage: 1, page: 64, requests: [][2]int{{0, 40}, {2, 29}}, broken: 14, padding: 16, params: map[string]any{"rope_step": 2, "invocations": c.Dim}},
+			{statePage: 4, page: 64, requests: [][2]int{{0, 9}, {7, 1}, {1023, 1}, {126, 40}}, pads: 2, broken: 13, params: single},
+			{statePage: 1, page: 3, requests: [][2]int{{0, 40}, {2, 29}}, broken: 14, padding: 16, params: mixed},
 		}
 		if c == cache.C4Index {
+			mixed["hadamard"] = 1
 			specs = append(specs,
 				compressorSpec{statePage: 4, page: 64, requests: [][2]int{{5, 2100}}, pads: 60},
 				compressorSpec{statePage: 4, page: 64, stride: 8640, requests: [][2]int{{0, 61}}, params: map[string]any{"hadamard": 1}},
-				compressorSpec{statePage: 4, page: 16, requests: [][2]int{{3, 1}, {100, 17}}, f32: true, params: map[string]any{"hadamard": 1, "rope_step": 1, "invocations": c.Dim}})
+				compressorSpec{statePage: 1, page: 3, requests: [][2]int{{3, 1}, {100, 17}}, f32: true, params: mixed})
 		} else {
 			specs[2].stride = 37440
+			specs = append(specs,
+				compressorSpec{statePage: 16, page: 16, requests: [][2]int{{0, 3}, {1, 7}, {15, 1}, {255, 1}, {120, 61 - 12}}, padding: 64, pads: 3})
 		}
 		return compressorCases(seed, c, format, specs)
 	}
@@ -279,46 +283,58 @@ func random128(seed uint64) []Case {
 		{statePage: 8, page: 2, requests: [][2]int{{127, 1}}},
 		{statePage: 8, page: 2, stride: 1728, requests: [][2]int{{254, 2}, {383, 1}}, f32: true, params: map[string]any{"invocations": 128}},
 		{statePage: 8, page: 2, requests: [][2]int{{120, 17}, {300, 1}}, padding: 64},
-		{statePage: 8, page: 1, requests: [][2]int{{511, 1}, {127, 1}, {1023, 1}}, pads: 2, broken: 14, params: map[string]any{"rope_step": 1}},
-		{statePage: 5, page: 3, requests: [][2]int{{1, 321}}, padding: 16},
+		{statePage: 8, page: 2, requests: [][2]int{{511, 1}, {127, 1}, {1023, 1}}, pads: 2, broken: 14},
+		{statePage: 5, page: 3, requests: [][2]int{{1, 321}}, padding: 16, params: map[string]any{"rope_step": 1}},
 		{statePage: 8, page: 2, requests: [][2]int{{100, 61}, {255, 1}}, params: map[string]any{"invocations": 1024}},
 		{statePage: 16, page: 2, requests: [][2]int{{383, 2}, {0, 128}}, params: map[string]any{"invocations": 256}},
 	})
 }
 
-// ratios are compressions that no layer of V4 has, but for Dim.
-var ratios = []cache.Compression{
-	{Ratio: 1}, {Ratio: 2}, {Ratio: 24}, {Ratio: 3, Overlap: true}, // of keys, too
-	{Ratio: 1, Overlap: true}, {Ratio: 2, Overlap: true}, {Ratio: 3}, {Ratio: 4}, {Ratio: 8},
-	{Ratio: 5, Overlap: true}, {Ratio: 6, Overlap: true}, {Ratio: 16, Overlap: true}, {Ratio: 100},
+// ratioSpec is a compression that no layer of V4 has, its Dim left open, and what its kernels are
+// built for.
+type ratioSpec struct {
+	c               cache.Compression
+	statePage, page int
+	hadamard        int
+	other           int // invocations of a second kernel, with other pages; 0: there is none
 }
 
-// randomRatios makes cases of other ratios, with and without overlap, in pages that runs of rows
-// fit into and in others, with as many invocations as there are ways to share a window. Ratios 1
-// and 2 have them all, others some.
-func randomRatios(list []cache.Compression, dim int, format cache.IndexKeyFormat) func(seed uint64) []Case {
+// K entries have all kinds: one row, two without overlap, an odd ratio with overlap, a long window.
+// Each format of indexer keys has two of them, because windows are read alike for all formats.
+var (
+	ratios = []ratioSpec{
+		{cache.Compression{Ratio: 1}, 8, 64, 0, cache.D},
+		{cache.Compression{Ratio: 2}, 8, 64, 0, 0},
+		{cache.Compression{Ratio: 3, Overlap: true}, 4, 5, 0, cache.D},
+		{cache.Compression{Ratio: 24}, 8, 2, 0, cache.D},
+	}
+	ratiosFP8 = []ratioSpec{
+		{cache.Compression{Ratio: 1}, 4, 64, 1, 0},
+		{cache.Compression{Ratio: 24}, 8, 2, 0, 0},
+	}
+	ratiosMXFP4 = []ratioSpec{
+		{cache.Compression{Ratio: 2}, 4, 64, 0, 0},
+		{cache.Compression{Ratio: 3, Overlap: true}, 4, 5, 1, 0},
+	}
+)
+
+// randomRatios makes cases of other ratios: usual ones, and such as only a broken host makes.
+func randomRatios(list []ratioSpec, dim int, format cache.IndexKeyFormat) func(seed uint64) []Case {
 	return func(seed uint64) []Case {
 		var cases []Case
-		for i, c := range list {
-			c.Dim = dim
-			r := c.Ratio
-			single, shared := map[string]any{"invocations": dim}, map[string]any{"invocations": dim / 2, "rope_step": 1}
-			if c.Window() <= 8 {
-				shared = map[string]any{"rope_step": 1}
-			}
-			if format != 0 {
-				shared["hadamard"] = 1
-			}
+		for i, x := range list {
+			x.c.Dim = dim
+			r, params := x.c.Ratio, map[string]any{"hadamard": x.hadamard}
 			specs := []compressorSpec{
-				{statePage: 4, page: 64, requests: [][2]int{{0, 1}, {r, r}, {3*r - 1, 1}, {17*r + 1, 2*r + 5}}},
-				{statePage: 8, page: 2, requests: [][2]int{{0, 61}, {7 * r, 1}}, padding: 32, params: single},
-				{statePage: 2, page: 1, requests: [][2]int{{1, 21}, {2*r + 1, 13}}, pads: 3, broken: 14, f32: true, params: shared},
-				{statePage: 3, page: 3, requests: [][2]int{{5, 17}, {64, 3}}, params: single},
+				{statePage: x.statePage, page: x.page, requests: [][2]int{{0, 1}, {r, r}, {3*r - 1, 1}, {17*r + 1, 2*r + 5}}, params: params},
+				{statePage: x.statePage, page: x.page, requests: [][2]int{{0, 61}, {7 * r, 1}}, padding: 32, params: params},
+				{statePage: x.statePage, page: x.page, requests: [][2]int{{1, 21}, {2*r + 1, 13}}, pads: 3, broken: 14, f32: true, params: params},
 			}
-			if i > 1 {
-				specs = []compressorSpec{specs[i%4], specs[(i+1)%4]}
+			if x.other > 0 {
+				specs = append(specs, compressorSpec{statePage: 3, page: 1, requests: [][2]int{{5, 47}, {64, 9}},
+					params: map[string]any{"invocations": x.other, "rope_step": 1}})
 			}
-			cases = append(cases, compressorCases(seed+uint64(i), c, format, specs)...)
+			cases = append(cases, compressorCases(seed+uint64(i), x.c, format, specs)...)
 		}
 		return cases
 	}

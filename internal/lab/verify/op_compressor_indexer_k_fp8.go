@@ -8,6 +8,6 @@ import (
 
 func init() {
 	Register(compressorOp("compressor_indexer_k_fp8", cache.IndexKeyFP8, []cache.Compression{cache.C4Index}, func(seed uint64) []Case {
-		return slices.Concat(random4(cache.C4Index, cache.IndexKeyFP8)(seed), randomRatios(ratios[:4], cache.IndexDim, cache.IndexKeyFP8)(seed))
+		return slices.Concat(random4(cache.C4Index, cache.IndexKeyFP8)(seed), randomRatios(ratiosFP8, cache.IndexDim, cache.IndexKeyFP8)(seed))
 	}))
 }

@@ -47,7 +47,7 @@ const (
 )
 
 // logitsInput reads a case. Token t has request t unless token_to_req says otherwise, or
-// queries are [R, next, H, bytes]: then each request has so many tokens.
+// queries are [R, next, H, bytes]: then each request has `next` tokens.
 func logitsInput(c Case, format cache.IndexKeyFormat) (x indexer.LogitsHost, group int, err error) {
 	in := c.Input()
 	name, next := "q_fp8", 1

@@ -1,7 +1,6 @@
 package layer
 
 import (
-	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/projection"
 )
@@ -220,7 +219,7 @@ type wishes struct {
 func wish(n *tuning.Layer, tokens int, pool uint64) wishes {
 	return wishes{
 		norms:   tokens <= n.NormTokens,
-		saves:   tokens <= min(n.NormTokens, cache.SaveTokens),
+		saves:   tokens <= n.NormTokens,
 		raw:     tokens <= n.RawTokens,
 		chains:  tokens <= min(n.ChainTokens, projection.LinearChainTokens),
 		joins:   tokens <= min(n.JoinTokens, projection.LinearChainTokens),
