@@ -166,7 +166,7 @@ func newLinear(dev *vk.Device, cfg LinearConfig, profile *tuning.Profile, kindsF
 	}
 	rows := cfg.N * cfg.Groups
 	largest := max(cfg.Weights.Bytes(rows, cfg.K), cfg.MaxTokens*cfg.Groups*cfg.K*2, cfg.MaxTokens*rows*cfg.Out.Size())
-	l := &linearLayer{dev: dev, caps: dev.Caps(), cfg: cfg, format: cfg.Weights.is(), tune: &profile.Linear, device: &profile.Device}
+	l := &linearLayer{dev: dev, caps: dev.Caps(), cfg: cfg, format: cfg.Weights.row(), tune: &profile.Linear, device: &profile.Device}
 	l.lanes = l.findLanes
 	o := &Linear{linearLayer: l}
 	var err error

@@ -16,12 +16,12 @@ import (
 //
 // Workgroups wait for numbers of others, which have always begun before, however many have room on
 // the device. So the device has to let workgroups go on that have begun. Vulkan does not promise
-// it; no GPU is known that does not. Where tuning.Linear.ChainApart is set, the same kernel is
-// launched once for each layer.
+// it, and GPUs of Apple and ARM are known not to. Where tuning.Linear.ChainApart is set, the same
+// kernel is launched once for each layer.
 type LinearChain struct {
 	first, second *Linear
 	divisions     []rowDivision // for 1, 2, .. tokens
-	heads         int           // that are joined in front; 0: the first layer takes what is there
+	heads         int           // whose parts are joined first; 0: the first layer's input is complete
 	apart         bool          // a launch for each layer, and one in front
 }
 

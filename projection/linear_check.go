@@ -75,7 +75,7 @@ func (o *Linear) checkOut(op string, a LinearArgs) error {
 }
 
 func (o *Linear) checkX(op string, a LinearArgs) error {
-	t, g, k, is := a.Out.Shape[0], o.cfg.Groups, o.cfg.K, o.cfg.Activations.is()
+	t, g, k, is := a.Out.Shape[0], o.cfg.Groups, o.cfg.K, o.cfg.Activations.row()
 	if is.block == 0 {
 		dims := anyDims(max(2, len(a.X.Shape)))
 		dims[0] = t

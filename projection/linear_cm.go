@@ -250,9 +250,8 @@ func (k *matrixTiles) tile(T, scratch int) matrixTile {
 	return last
 }
 
-// partsOf is into how many parts K is cut: as many as fill the device, where the tiles
-// fill less than half of it. Products bound whole tiles, so what parts cost is weighed as for the
-// last tiles.
+// partsOf returns the number of parts of K: as many as fill the device, if the tiles fill less than
+// half of it. Arithmetic limits whole tiles, not weights, so their parts are weighed by partsCost.
 func (k *matrixTiles) partsOf(t matrixTile, T, scratch int) int {
 	p := &k.tune.Parts
 	tiles, fill := k.workgroups(t, T), k.fill(t)

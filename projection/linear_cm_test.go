@@ -82,7 +82,7 @@ func TestLinearBaseRules(t *testing.T) {
 			"%+v: %d bytes, %d invocations", x, n, x.threads())
 	}
 	for _, f := range weightFormatsHere {
-		k := tokens8to16{linearLayer: &linearLayer{format: f.is()}}
+		k := tokens8to16{linearLayer: &linearLayer{format: f.row()}}
 		p := tune.Tokens8to16
 		for tokens := p.LeastPass; tokens <= p.MostPass; tokens *= 2 {
 			if n := shared("proj_linear_tokens8to16", f, k.constants(rowDivision{tokens: tokens, rows: p.Rows, lanes: p.Lanes})); n > 16384 {
@@ -122,7 +122,7 @@ func layerFor(t *testing.T, caps *vk.Caps, cfg LinearConfig, variant string, lan
 		}
 	}
 	p := profile(t, "hopper")
-	return &linearLayer{caps: &c, cfg: cfg, variant: variant, format: cfg.Weights.is(), tune: &p.Linear, device: &p.Device,
+	return &linearLayer{caps: &c, cfg: cfg, variant: variant, format: cfg.Weights.row(), tune: &p.Linear, device: &p.Device,
 		lanes: func(_, _, _, _ int) (int, error) { return lanes, nil }}
 }
 
@@ -267,7 +267,7 @@ func TestLinearTokens8to32Rules(t *testing.T) {
 				for _, k := range []int{32, 4096} {
 					l := layerFor(t, &caps, LinearConfig{N: 72, K: k, Groups: 2, Weights: f}, VariantCM, lanes)
 					d, err := l.divide8to32(16)
-					if lanes == 0 || lanes == 16 && f.is().blocks {
+					if lanes == 0 || lanes == 16 && f.row().blocks {
 						assert.ErrorIs(t, err, vk.ErrMissingFeature, "%s, %d lanes, %v", device, lanes, f)
 						continue
 					}
@@ -283,7 +283,7 @@ func TestLinearTokens8to32Rules(t *testing.T) {
 							"%s, %d lanes, %v, norm %v, %v: %d bytes of shared memory, want %d", device, lanes, f, norm, serr,
 							shared, want)
 					}
-					assert.False(t, f.is().blocks && ScaleBlock%(d.ahead*d.lanes*16) != 0,
+					assert.False(t, f.row().blocks && ScaleBlock%(d.ahead*d.lanes*16) != 0,
 						"%s, %d lanes: a step crosses blocks: %+v", device, lanes, d)
 				}
 			}
@@ -324,11 +324,11 @@ func TestLinearTokens32to64Rules(t *testing.T) {
 					switch {
 					case lanes == 0:
 						t.Errorf("%s: without lanes", name)
-					case f.is().blocks && ScaleBlock%(d.ahead*d.chunk) != 0:
+					case f.row().blocks && ScaleBlock%(d.ahead*d.chunk) != 0:
 						t.Errorf("%s: a step crosses blocks", name)
 					case d.tokens%d.n != 0 || d.tokens/d.n != tokens/16 || !d.fills():
 						t.Errorf("%s: a part is not whole", name)
-					case device == "H100" && lanes == 4 && (d.ahead == 2) != (f == WeightBF16 || f.is().blocks && tokens == 32):
+					case device == "H100" && lanes == 4 && (d.ahead == 2) != (f == WeightBF16 || f.row().blocks && tokens == 32):
 						t.Errorf("%s: %d chunks", name, d.ahead)
 					case (d.turns == 1) != (f == WeightNVFP4 || tokens > 32):
 						t.Errorf("%s: %d turns", name, d.turns)
@@ -446,7 +446,7 @@ func TestRowDivisionsAlike(t *testing.T) {
 		{WeightBF16, 512, 4096, 1, 2, 128}, {WeightBF16, 64, 4096, 1, 2, 128},
 		{WeightBF16, 1024, 4096, 8, 4, 128}, {WeightBF16, 4096, 8192, 1, 4, 128},
 	} {
-		alike := c.weights.is().blocks || c.n*c.group <= profile(t, "hopper").Linear.Tokens1to8.SmallRows
+		alike := c.weights.row().blocks || c.n*c.group <= profile(t, "hopper").Linear.Tokens1to8.SmallRows
 		for tokens := 1; tokens == 1 || tokens == 2 && alike; tokens++ {
 			l := layerFor(t, &vk.Caps{}, LinearConfig{N: c.n, K: c.k, Groups: c.group, Weights: c.weights}, VariantCMB, 4)
 			if d := l.divideRows(tokens); d.rows != c.rows || d.lanes != c.lanes {

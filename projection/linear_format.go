@@ -32,7 +32,7 @@ type weightFormat struct {
 
 	blocks   bool  // E4M3 codes in blocks of ScaleBlock x ScaleBlock: no step of a kernel may cross one. Goes with E4M3 activations
 	alike    alike // which layers proj_linear_tokens1to8 divides by K alone
-	overlaps bool  // proj_linear_tokens1to8 decodes while it loads, and needs fewer invocations for one token
+	overlaps bool  // proj_linear_tokens1to8 decodes while it loads: half the lanes suffice for one token
 	twoSets  bool  // proj_linear_tokens32to64 needs two sets of registers, however few the tokens
 	unroll   int   // eights of a quad that the longest pass of proj_linear_tokens8to16 multiplies without a loop; 2 gains 8 % with E4M3
 }
@@ -58,19 +58,19 @@ var weightFormats = map[WeightFormat]weightFormat{
 		overlaps: true, twoSets: true, unroll: 1},
 }
 
-// is is the row of a format.
-func (f WeightFormat) is() weightFormat { return weightFormats[f] }
+// row returns the properties of a format.
+func (f WeightFormat) row() weightFormat { return weightFormats[f] }
 
 // String names the format.
 func (f WeightFormat) String() string {
-	if name := f.is().name; name != "" {
+	if name := f.row().name; name != "" {
 		return name
 	}
 	return fmt.Sprintf("format(%d)", int(f))
 }
 
 // Bytes are the bytes of rows x k weights without their scales.
-func (f WeightFormat) Bytes(rows, k int) int { return rows * k / f.is().quad * 16 }
+func (f WeightFormat) Bytes(rows, k int) int { return rows * k / f.row().quad * 16 }
 
 // ScaleBlock is the side of the square of FP8 weights that has one scale, and the
 // length of the piece of E4M3 activations that has one.
@@ -100,12 +100,12 @@ var activationFormats = map[ActivationFormat]activationFormat{
 	ActivationFP8Packed: {name: "fp8-packed", quad: 16, block: 4 * ScaleBlock, scales: []tensor.DType{tensor.I32, tensor.U32}},
 }
 
-// is is the row of a format.
-func (f ActivationFormat) is() activationFormat { return activationFormats[f] }
+// row returns the properties of a format.
+func (f ActivationFormat) row() activationFormat { return activationFormats[f] }
 
 // String names the format.
 func (f ActivationFormat) String() string {
-	if name := f.is().name; name != "" {
+	if name := f.row().name; name != "" {
 		return name
 	}
 	return fmt.Sprintf("format(%d)", int(f))
@@ -133,7 +133,7 @@ func (cfg LinearConfig) checkFormats(op string) error {
 
 // check looks at the shapes of weights of rows x k.
 func (f WeightFormat) check(op string, w LinearWeights, rows, k int) error {
-	is := f.is()
+	is := f.row()
 	part := func(arg string, t tensor.Tensor, there bool, dt tensor.DType, dims ...int) error {
 		if there {
 			return pkg.Check(op, arg, t, dt, dims...)

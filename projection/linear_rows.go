@@ -14,11 +14,11 @@ func (d rowDivision) rowTiles(n int) int { return opkit.CeilDiv(n, rowWorkgroup/
 
 // divideRows divides a layer for the tokens of a workgroup.
 //
-// Layers of a model are to have the same numbers where that costs little: they are one kernel then,
-// whose code a step finds in a cache. So layers that are alike (weightFormat.alike) depend on K
-// alone: as many lanes as leave each two rounds. Elsewhere four rows halve what is read of x per
-// weight, and eight lanes read 128 bytes of a row at once; with fewer rows than fill the device,
-// more lanes share them, and then fewer rows.
+// Layers with the same division share one kernel, whose code then stays in a cache during a step.
+// So the division of layers that are alike (weightFormat.alike) depends on K alone: as many lanes as
+// leave each two rounds. Other layers get four rows, which halve what is read of x per weight, and
+// eight lanes, which read 128 bytes of a row at once. If the rows do not fill the device, more lanes
+// share them, and then fewer rows.
 func (l *linearLayer) divideRows(tokens int) rowDivision {
 	p := &l.tune.Tokens1to8
 	small := l.rows() <= p.SmallRows

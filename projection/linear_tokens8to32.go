@@ -118,7 +118,7 @@ func (l *linearLayer) divide8to32(tokens int) (division8to32, error) {
 
 func (k *tokens8to32) reach() int { return k.tune.Tokens8to32.Most }
 
-// covers is true for more than reach tokens where the workgroups of all rows read so little of x
+// covers is true up to reach. Beyond, it is true where all workgroups together read so little of x
 // that this takes less time than the second launch of proj_linear_tokens32to64.
 func (k *tokens8to32) covers(T int) bool {
 	p := &k.tune.Tokens8to32

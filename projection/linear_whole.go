@@ -4,9 +4,9 @@ package projection
 // within a tile have 32 bits.
 const wholeRowBytes = 1 << 26
 
-// wholeTile is the same tile by proj_linear_whole, which loads the numbers of two steps at a time.
-// It is nil where the device lacks what it needs, the layer's rows do not fill its tiles, or its
-// loads do not divide among the invocations.
+// wholeTile returns the tile as proj_linear_whole computes it, which loads the numbers of two steps
+// at a time. It is nil if the device lacks a feature or registers, if the layer's rows do not fill
+// the tile, or if loads do not divide among the invocations.
 //
 // Two steps of 32 bf16 numbers are a line of 128 bytes. What the second-level cache gives a
 // multiprocessor is bound by requests: whole lines come in half the time of their halves.
@@ -17,7 +17,7 @@ func (l *linearLayer) wholeTile(t linearTiling) *matrixTile {
 	t.pairs, t.blocks = true, l.format.blocks
 	stored := t.subgroup / max(1, t.wn/4) // rows that a subgroup stores at a time
 	rows := l.cfg.N%t.bn == 0 && l.cfg.K%t.span() == 0 && 2*l.cfg.K*l.cfg.Groups < wholeRowBytes
-	loads := t.bk == 32 && t.passes(t.bm, 2*t.bk/l.cfg.Activations.is().quad) && t.passes(t.bn, 2*t.bk/l.format.quad)
+	loads := t.bk == 32 && t.passes(t.bm, 2*t.bk/l.cfg.Activations.row().quad) && t.passes(t.bn, 2*t.bk/l.format.quad)
 	stores := stored > 0 && t.m%stored == 0
 	if !rows || !loads || !stores || t.registers(l.device.OperandCopies(l.caps)) > l.device.MatrixRegisters(t.subgroup, t.threads()) {
 		return nil
@@ -25,8 +25,9 @@ func (l *linearLayer) wholeTile(t linearTiling) *matrixTile {
 	return &matrixTile{linearTiling: t}
 }
 
-// passes tells whether all invocations load the rows of a tile in pairs of passes, the quads of a
-// row by neighbours, with enough rows at a time that neighbours store to different banks.
+// passes tells whether the loads of a tile divide: neighbouring invocations load the quads of a
+// row, every invocation loads an even number of quads, and a pass has enough rows that neighbours
+// store to different banks.
 func (t linearTiling) passes(rows, quads int) bool {
 	lines, least := t.threads()/quads, 8
 	if quads == 8 {

@@ -41,7 +41,7 @@ func TestLinearWholeRules(t *testing.T) {
 		m := kindOf[*matrixTiles](o).tile(c.tokens, math.MaxInt32)
 		assert.Equal(t, c.want, m.of(c.tokens).pairs, "%+v, %d tokens: by pairs", c.cfg, c.tokens)
 		step := 2 * m.bk
-		if c.cfg.Weights.is().blocks { // a block of scales
+		if c.cfg.Weights.row().blocks { // a block of scales
 			step = ScaleBlock
 		}
 		p := o.plan(c.tokens, math.MaxInt32)
@@ -80,7 +80,7 @@ func TestLinearWholeRules(t *testing.T) {
 					if cfg.Activations != ActivationBF16 {
 						act = 16
 					}
-					for _, loads := range []struct{ rows, quad, span int }{{x.bm, act, 2 * x.bk}, {x.bn, cfg.Weights.is().quad, 2 * x.bk}} {
+					for _, loads := range []struct{ rows, quad, span int }{{x.bm, act, 2 * x.bk}, {x.bn, cfg.Weights.row().quad, 2 * x.bk}} {
 						lines := x.threads() * loads.quad / loads.span
 						assert.Equal(t, 0, loads.rows%(2*lines), "%s: %d rows at a time", name, lines)
 						assert.LessOrEqual(t, lines*wholeRowBytes, math.MaxUint32+1, "%s: %d rows at a time", name, lines)

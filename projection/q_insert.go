@@ -200,7 +200,7 @@ func (o *QInsert) checkWeight(op string, w tensor.Tensor) error {
 		return pkg.Check(op, "KVWeight", w, o.cfg.KVNorm, D)
 	}
 	if !w.IsZero() {
-		return pkg.Wrong(op, "KVWeight", w, "absent, for K rows that are normed")
+		return pkg.Wrong(op, "KVWeight", w, "absent: KVNorm is 0, so rows are normed already")
 	}
 	return nil
 }

@@ -20,7 +20,7 @@ func QKVNormRef(x []uint16, w []float32, eps float32, y []uint16) error {
 	n := len(w)
 	if n == 0 || len(x)%n != 0 || len(y) != len(x) {
 		return pkg.Wrong(op, "x, w, y", fmt.Sprintf("%d, %d and %d values", len(x), n, len(y)),
-			"rows of as many as w has, and as many of y")
+			"whole rows of len(w) values in x, and as many in y")
 	}
 	eps, err := epsilon(op, eps)
 	if err != nil {
