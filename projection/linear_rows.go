@@ -15,10 +15,10 @@ func (d rowDivision) rowTiles(n int) int { return opkit.CeilDiv(n, rowWorkgroup/
 // divideRows divides a layer for the tokens of a workgroup.
 //
 // Layers with the same division share one kernel, whose code then stays in a cache during a step.
-// So the division of layers that are alike (weightFormat.alike) depends on K alone: as many lanes as
-// leave each two rounds. Other layers get four rows, which halve what is read of x per weight, and
-// eight lanes, which read 128 bytes of a row at once. If the rows do not fill the device, more lanes
-// share them, and then fewer rows.
+// So the division of layers that are alike (weightFormat.alike) depends on K alone: as many lanes
+// as leave each two rounds. Other layers get four rows, which halve what is read of x per weight,
+// and eight lanes, which read 128 bytes of a row at once. If the rows do not fill the device, more
+// lanes share them, and then fewer rows.
 func (l *linearLayer) divideRows(tokens int) rowDivision {
 	p := &l.tune.Tokens1to8
 	small := l.rows() <= p.SmallRows

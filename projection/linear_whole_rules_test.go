@@ -80,7 +80,8 @@ func TestLinearWholeRules(t *testing.T) {
 					if cfg.Activations != ActivationBF16 {
 						act = 16
 					}
-					for _, loads := range []struct{ rows, quad, span int }{{x.bm, act, 2 * x.bk}, {x.bn, cfg.Weights.row().quad, 2 * x.bk}} {
+					quad := cfg.Weights.row().quad
+					for _, loads := range []struct{ rows, quad, span int }{{x.bm, act, 2 * x.bk}, {x.bn, quad, 2 * x.bk}} {
 						lines := x.threads() * loads.quad / loads.span
 						assert.Equal(t, 0, loads.rows%(2*lines), "%s: %d rows at a time", name, lines)
 						assert.LessOrEqual(t, lines*wholeRowBytes, math.MaxUint32+1, "%s: %d rows at a time", name, lines)
