@@ -9,6 +9,9 @@ type rowDivision struct {
 	kernel              *opkit.Later
 }
 
+// maxRowSums bounds TOKENS*ROWS, the sums of an invocation.
+const maxRowSums = 16
+
 // rowTiles is how many workgroups have n rows.
 func (d rowDivision) rowTiles(n int) int { return opkit.CeilDiv(n, rowWorkgroup/d.lanes*d.rows) }
 
@@ -16,20 +19,19 @@ func (d rowDivision) rowTiles(n int) int { return opkit.CeilDiv(n, rowWorkgroup/
 //
 // Layers with the same division share one kernel, whose code then stays in a cache during a step.
 // So the division of layers that are alike (weightFormat.alike) depends on K alone: as many lanes
-// as leave each two rounds. Other layers get four rows, which halve what is read of x per weight,
-// and eight lanes, which read 128 bytes of a row at once. If the rows do not fill the device, more
-// lanes share them, and then fewer rows.
+// as leave each two rounds. Other layers get eight lanes, which read 128 bytes of a row at once. If
+// the rows do not fill the device, more lanes share them, and then fewer rows.
 func (l *linearLayer) divideRows(tokens int) rowDivision {
 	p := &l.tune.Tokens1to8
 	small := l.rows() <= p.SmallRows
 	long := l.format.alike == alikeLong && (tokens == 1 || small) && l.cfg.K >= 2*rowWorkgroup*l.format.quad
 	if (l.format.alike == alikeAlways || long) && tokens <= p.Pass && l.rows() >= p.AlikeRows {
-		d := rowDivision{tokens: tokens, rows: 4, lanes: rowWorkgroup}
+		d := rowDivision{tokens: tokens, rows: p.Rows, lanes: rowWorkgroup}
 		for d.lanes > 8 && 2*d.lanes*l.format.quad > l.cfg.K {
 			d.lanes /= 2
 		}
 		if long && small {
-			d.rows = 2
+			d.rows = p.RowsFew
 		}
 		return d
 	}
@@ -44,12 +46,12 @@ func (l *linearLayer) divideRows(tokens int) rowDivision {
 		}
 		return lanes
 	}
-	lanes := lanesFor(4)
-	if l.rows()/4*lanes < want/2 || 4*tokens > 16 {
-		return rowDivision{tokens: tokens, rows: 2, lanes: lanesFor(2)}
+	lanes := lanesFor(p.Rows)
+	if l.rows()/p.Rows*lanes < want/p.FewFill || p.Rows*tokens > maxRowSums {
+		return rowDivision{tokens: tokens, rows: p.RowsFew, lanes: lanesFor(p.RowsFew)}
 	}
 	if l.format.overlaps && tokens == 1 {
 		lanes = max(8, lanes/2)
 	}
-	return rowDivision{tokens: tokens, rows: 4, lanes: lanes}
+	return rowDivision{tokens: tokens, rows: p.Rows, lanes: lanes}
 }

@@ -84,7 +84,7 @@ func (l *linearLayer) divide32to64(tokens int) (division32to64, error) {
 	p := &l.tune.Tokens32to64
 	return fitMatrix(l, func(s vk.CoopMatShape, lanes int) (division32to64, bool) {
 		d := division32to64{m: int(s.M), n: int(s.N), k: int(s.K), lanes: lanes,
-			subgroup: int(l.caps.MinSubgroupSize), teams: p.Teams, ahead: 2}
+			subgroup: int(l.caps.MinSubgroupSize), teams: p.Teams, ahead: p.Ahead}
 		d.tokens, d.chunk = tokens*d.n/16, lanes*l.format.quad
 		if d.round() > ScaleBlock || d.stage()/2 > p.Stage {
 			d.ahead = 1

@@ -81,14 +81,14 @@ func (k *tokens8to32) fit(l *linearLayer, next kernelKind) (bool, error) {
 
 // divide8to32 divides a layer for the tokens of a workgroup, at most the columns of two
 // products. More subgroups share K while rows are too few to fill the device and each has
-// a step of its own or two. A step is two chunks, or one where that leaves less undone.
+// a step of its own or two. A step is Ahead chunks, or one where that leaves less undone.
 //
 // Errors: vk.ErrMissingFeature when no shape of matrix product suits; those of a laneFinder.
 func (l *linearLayer) divide8to32(tokens int) (division8to32, error) {
 	p := &l.tune.Tokens8to32
 	return fitMatrix(l, func(s vk.CoopMatShape, lanes int) (d division8to32, ok bool) {
 		d = division8to32{m: int(s.M), n: int(s.N), k: int(s.K), subgroup: int(l.caps.MinSubgroupSize),
-			parts: p.LeastParts, tokens: tokens, ahead: 2, lanes: lanes}
+			parts: p.LeastParts, tokens: tokens, ahead: p.Ahead, lanes: lanes}
 		chunk := lanes * l.format.quad
 		if tokens > 2*d.n || !l.fits8to32(d) || l.format.blocks && chunk > ScaleBlock {
 			return d, false
@@ -98,7 +98,7 @@ func (l *linearLayer) divide8to32(tokens int) (division8to32, error) {
 		if tokens > p.LeastPass && tiles > l.cfg.Workgroups {
 			busy = p.BusyMany
 		}
-		for more := d; d.parts < p.MostParts && tiles*d.parts < l.cfg.Workgroups*busy && chunks >= 4*d.parts; d = more {
+		for more := d; d.parts < p.MostParts && tiles*d.parts < l.cfg.Workgroups*busy && chunks >= p.LeastChunks*d.parts; d = more {
 			if more.parts *= 2; !l.fits8to32(more) {
 				break
 			}
@@ -108,8 +108,9 @@ func (l *linearLayer) divide8to32(tokens int) (division8to32, error) {
 				d = same
 			}
 		}
-		less := opkit.CeilDiv(chunks, d.parts) < 2*opkit.CeilDiv(chunks, 2*d.parts)
-		if less || l.format.blocks && 2*chunk > ScaleBlock || 2*chunk > p.MostUnrolled {
+		step := d.ahead * chunk
+		less := opkit.CeilDiv(chunks, d.parts) < d.ahead*opkit.CeilDiv(chunks, d.ahead*d.parts)
+		if less || l.format.blocks && step > ScaleBlock || step > p.MostUnrolled {
 			d.ahead = 1
 		}
 		return d, true

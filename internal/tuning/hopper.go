@@ -48,15 +48,15 @@ var hopper = Profile{
 			Most: 4, MostNarrow: 8, NarrowFill: 2, MostBeside8to32: 2,
 			MostBase: 4, MostBaseSmall: 16, BaseRows: 4096,
 			Pass: 4, PassBase: 8,
-			AlikeRows: 1024, SmallRows: 2048, Threads: 384,
+			AlikeRows: 1024, SmallRows: 2048, Threads: 384, Rows: 4, RowsFew: 2, FewFill: 2,
 		},
 		Tokens8to16: LinearTokens8to16{Most: 48, MostSmall: 64, LeastPass: 8, MostPass: 16, Rows: 4, Lanes: 8, Fill: 2},
 		Tokens8to32: LinearTokens8to32{
 			Most: 16, LeastPass: 8, MostPass: 32, Reads: 80 << 20,
-			LeastParts: 4, MostParts: 16, Busy: 8, BusyMany: 6, AlikeParts: 8, LeastFill: 4, MostUnrolled: 256,
+			Ahead: 2, LeastParts: 4, MostParts: 16, LeastChunks: 4, Busy: 8, BusyMany: 6, AlikeParts: 8, LeastFill: 4, MostUnrolled: 256,
 			MostStepMany: 1 << 30, MostAheadMany: 2, MostPartsMany: 16,
 		},
-		Tokens32to64: LinearTokens32to64{Passes: []int{32, 48, 64}, Most: 128, MostFull: 96, Teams: 8, Stage: 8 << 10, OneSet: 32},
+		Tokens32to64: LinearTokens32to64{Passes: []int{32, 48, 64}, Most: 128, MostFull: 96, Teams: 8, Ahead: 2, Stage: 8 << 10, OneSet: 32},
 		Base: LinearBase{
 			Tiles:  []BaseTile{{128, 128, 2, 1}, {64, 128, 2, 0.92}, {64, 64, 1, 0.8}},
 			Unroll: 8, Threads: 512, IdleRate: 0.26, ThreadsRate: 1.28,

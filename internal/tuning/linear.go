@@ -45,6 +45,9 @@ type LinearTokens1to8 struct {
 	// Threads is how many invocations per workgroup that fills the device a division should have:
 	// more hide loads, fewer read x less often.
 	Threads int
+	// Rows are the rows of an invocation, which halve what is read of x per weight. RowsFew are
+	// those of small layers, and of layers with fewer than 1/FewFill of these invocations.
+	Rows, RowsFew, FewFill int
 }
 
 // LinearTokens8to16 is for proj_linear_tokens8to16, which serves devices without matrices.
@@ -64,7 +67,9 @@ type LinearTokens8to32 struct {
 	// second launch for so few rows.
 	Reads int
 
+	Ahead                 int // chunks of a step: more hide loads and make longer code
 	LeastParts, MostParts int // subgroups of a workgroup, among which K is divided
+	LeastChunks           int // chunks of K of each subgroup
 	// Busy is how many subgroups per workgroup that fills the device are worth having; each waits
 	// for 2 or 4 KiB. BusyMany is for more than LeastPass tokens and rows that fill the device.
 	Busy, BusyMany int
@@ -88,6 +93,7 @@ type LinearTokens32to64 struct {
 	// MostFull is Most where its workgroups fill the device; whole tiles are faster from there on.
 	MostFull int
 	Teams    int // subgroups of a workgroup, of which each has a product's rows: more read x less often
+	Ahead    int // chunks of a round
 	Stage    int // bytes of shared memory for a round of x; less leaves room for more workgroups
 	// OneSet is the most tokens for which weights come in one set of registers. Two sets have twice
 	// the code, and load while they multiply.
