@@ -56,7 +56,9 @@ var hopper = Profile{
 			Ahead: 2, LeastParts: 4, MostParts: 16, LeastChunks: 4, Busy: 8, BusyMany: 6, AlikeParts: 8, LeastFill: 4, MostUnrolled: 256,
 			MostStepMany: 1 << 30, MostAheadMany: 2, MostPartsMany: 16,
 		},
-		Tokens32to64: LinearTokens32to64{Passes: []int{32, 48, 64}, Most: 128, MostFull: 96, Teams: 8, Ahead: 2, Stage: 8 << 10, OneSet: 32},
+		Tokens32to64: LinearTokens32to64{
+			Passes: []int{32, 48, 64}, Most: 128, MostFull: 96, Teams: 8, Ahead: 2, Stage: 8 << 10, OneSet: 32,
+		},
 		Base: LinearBase{
 			Tiles:  []BaseTile{{128, 128, 2, 1}, {64, 128, 2, 0.92}, {64, 64, 1, 0.8}},
 			Unroll: 8, Threads: 512, IdleRate: 0.26, ThreadsRate: 1.28,
