@@ -31,6 +31,7 @@ var requires = map[string][]string{
 	"kv_insert_da":                   deviceAddress,
 	"kv_gather_da":                   deviceAddress,
 	"kv_gather_slots_da":             deviceAddress,
+	"kv_gather_runs_da":              deviceAddress,
 	"kv_save_state_da":               deviceAddress,
 	"kv_compress_save_da":            deviceAddress,
 	"kv_compress_da":                 deviceAddress,
