@@ -150,14 +150,17 @@ func (o *Gathered) Record(rec *vk.Recorder, a GatheredArgs) error {
 	}
 	runs := o.runs(a)
 	for i, r := range runs {
-		if err := o.gather[i].Check(r); err != nil && !r.Out.IsZero() {
+		if o.gather[i] == nil {
+			continue
+		}
+		if err := o.gather[i].Check(r); err != nil {
 			return pkg.Wrap(op, err)
 		}
 	}
 	flags := opkit.Bit(4, a.Pieces > 1)
 	for piece := range a.Pieces {
 		for i, r := range runs {
-			if r.Piece = piece; r.Out.IsZero() {
+			if r.Piece = piece; o.gather[i] == nil {
 				continue
 			}
 			if err := o.gather[i].Record(rec, r); err != nil {

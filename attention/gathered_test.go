@@ -263,7 +263,7 @@ func TestGatheredArguments(t *testing.T) {
 		"Pieces":            func(a *attention.GatheredArgs) { a.Pieces = 3 },
 		"Scratch":           func(a *attention.GatheredArgs) { a.Scratch.Size = 16 },
 		"Table":             func(a *attention.GatheredArgs) { a.Window.Table = tensor.Tensor{} },
-		"Cache.Pool":        func(a *attention.GatheredArgs) { a.Compressed.Cache = cache.KVCache{} },
+		"Page":              func(a *attention.GatheredArgs) { a.Compressed.Cache = cache.KVCache{} },
 		"Cache.Layout.Page": func(a *attention.GatheredArgs) { a.Compressed.Cache = a.Window.Cache },
 	} {
 		a := args
