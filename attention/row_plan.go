@@ -1,9 +1,13 @@
 package attention
 
 import (
+	"cmp"
 	"sort"
 
 	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/internal/tuning"
+	"github.com/vkmla/vkmla/shaders"
+	"github.com/vkmla/vkmla/vk"
 )
 
 // DefaultWorkspace is the most memory for gathered rows at a time, in bytes.
@@ -29,17 +33,46 @@ func (c RowConfig) Rows() int { return c.Entries + c.Windows }
 func (c RowConfig) Divide(bytes uint64, tokens, requests, maxLen int) RowConfig {
 	most := int(min(bytes/(D*2), 1<<30))
 	requests = min(requests, tokens)
-	c.Windows = min(tokens+requests*(c.Window-1), requests*maxLen)
+	windows := min(tokens+requests*(c.Window-1), requests*maxLen)
 	if c.Ratio > 0 {
-		c.Windows = min(c.Windows, most/4)
-		c.Entries = max(c.Width, min(requests*(maxLen/c.Ratio), most-max(c.Windows, c.Window)))
+		c.Entries = max(c.Width, min(requests*(maxLen/c.Ratio), most-min(windows, most/4)))
 	}
-	c.Windows = max(c.Window, min(c.Windows, most))
+	c.Windows = max(c.Window, min(windows, most-c.Entries))
 	return c
 }
 
 // LeastRows is the fewest rows of a workspace: those that one token attends.
 func (c RowConfig) LeastRows() int { return c.Window + c.Width }
+
+// ListBytes is the size of the lists of gathered rows of so many tokens.
+func (c RowConfig) ListBytes(tokens int) uint64 {
+	return uint64(tokens) * uint64(c.gatheredWidth()) * 4
+}
+
+// WorkspaceBytes is how many bytes of a workspace an attention over gathered rows can use, of those
+// that are offered (0: DefaultWorkspace): a build without device addresses reaches what a descriptor
+// holds.
+func WorkspaceBytes(dev *vk.Device, variant string, offered uint64) uint64 {
+	offered = cmp.Or(offered, DefaultWorkspace)
+	if a := dev.Adapter(); variant == VariantBase || len(a.Caps.Missing(shaders.Requires(opkit.Stem("attn_prefill", VariantDA)))) > 0 {
+		return min(offered, a.Caps.MaxStorageBufferRange)
+	}
+	return offered
+}
+
+// Gathers reports whether, by the device's profile, it may pay to gather the rows of a step of so
+// many tokens.
+func Gathers(dev *vk.Device, tokens int) bool { return gathers(&tuning.Of(dev).Attention, tokens) }
+
+func gathers(n *tuning.Attention, tokens int) bool {
+	return n.GatherTokens > 0 && tokens >= n.GatherTokens
+}
+
+// Pays reports whether, by the device's profile, the plan's rows are attended so often that
+// gathering them pays.
+func (p *RowPlan) Pays(dev *vk.Device) bool { return p.pays(&tuning.Of(dev).Attention) }
+
+func (p *RowPlan) pays(n *tuning.Attention) bool { return p.Attended >= n.GatherUses*p.Gathered }
 
 // RowPlan says how a step's tokens attend gathered rows, piece by piece. A piece is tokens whose
 // rows fit the workspace together: entries from row 0 on, windows behind RowConfig.Entries. A

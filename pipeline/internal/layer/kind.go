@@ -43,6 +43,11 @@ type KindConfig struct {
 	Variant  string // of the attention kernel; "" picks the best
 	Hadamard bool   // mix the indexer's queries and keys before they are quantised
 
+	// Requests is the most requests of a step, and Workspace the most bytes of rows that an
+	// attention which gathers them has at a time; 0: one, and attention.DefaultWorkspace.
+	Requests  int
+	Workspace uint64
+
 	// Group is how many consecutive tokens usually belong to one request: 0 or 1 for decode,
 	// more for prefill. Results do not depend on it.
 	Group int
@@ -74,7 +79,9 @@ type Kind struct {
 	wish   wishes
 	heads  int // of this rank, as groups
 	groups int
-	arena  *tensor.Arena // nil once closed
+
+	gathering Gathering
+	arena     *tensor.Arena // nil once closed
 
 	lists   lists
 	main    *compressor // nil for layers without
@@ -119,6 +126,11 @@ func Check(dev *vk.Device, cfg KindConfig) error {
 	if err != nil {
 		return err
 	}
+	if k.gathering == Gathered {
+		if err := cfg.listsFit(dev); err != nil {
+			return err
+		}
+	}
 	return k.tensors().Fits(opNewKind, dev.Caps().MaxStorageBufferRange)
 }
 
@@ -141,6 +153,7 @@ func newKind(dev *vk.Device, cfg KindConfig) (*Kind, error) {
 		}
 	}
 	k.mla.width = cfg.entryWidth()
+	k.mla.room, k.gathering = cfg.Room(dev)
 	return k, nil
 }
 
@@ -276,6 +289,9 @@ func (k *Kind) TopK() tensor.Tensor {
 	}
 	return k.picks.topK
 }
+
+// Room is how the workspace of a kind is divided, and whether it takes one; see StepArgs.
+func (k *Kind) Room() (attention.RowConfig, Gathering) { return k.mla.room, k.gathering }
 
 // Bytes is the memory that the kind and its layers share, scratch included.
 func (k *Kind) Bytes() uint64 {

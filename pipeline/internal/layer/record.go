@@ -5,6 +5,7 @@ import (
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
@@ -34,6 +35,7 @@ type Args struct {
 type Picks struct {
 	Slots tensor.Tensor // [T, TopK] i32
 	Lens  tensor.Tensor // [T] i32
+	TopK  tensor.Tensor // [T, TopK] i32: the picks as entries of their request; only where rows are gathered
 }
 
 // Record records the layer, after Kind.RecordStep with the same step in the same or an earlier
@@ -213,6 +215,9 @@ func (r *recording) touch() error {
 }
 
 func (r *recording) attention() (err error) {
+	if r.k.gathering == Gathered || r.k.gathering == Either && r.step.Pieces > 0 {
+		return r.gathered()
+	}
 	k, joined := r.k, r.l.chain.Joined()
 	window := k.lists.window
 	a := attention.DecodeArgs{Sink: r.l.w.Sink, Window: attention.SlotSet{Cache: r.a.Caches.Window, Indices: window.slots,
@@ -231,6 +236,24 @@ func (r *recording) attention() (err error) {
 	return err
 }
 
+// gathered records the attention over rows that are gathered first.
+func (r *recording) gathered() error {
+	k, tables, caches := r.k, &r.step.Tables, &r.a.Caches
+	a := attention.GatheredArgs{Positions: r.step.Positions, Plan: r.step.Plan, Pieces: r.step.Pieces, Sink: r.l.w.Sink,
+		Window: attention.PagedRows{Cache: caches.Window, Table: tables.Window}}
+	if n := k.mla.room.Rows(); opkit.Dim(r.step.Workspace, 0) > n {
+		a.Workspace = r.step.Workspace.Rows(0, n)
+	} else {
+		a.Workspace = r.step.Workspace
+	}
+	if k.mla.width > 0 {
+		at := r.attended()
+		a.Compressed = attention.PagedRows{Cache: caches.Compressed, Table: tables.Compressed}
+		a.Slots, a.TopK = at.Slots, at.TopK
+	}
+	return k.mla.recordRows(r.rec, a, projection.InverseRopeArgs{Positions: r.step.Positions, Table: r.a.CosSin})
+}
+
 // attended are the slots of the entries that the layer attends.
 func (r *recording) attended() Picks {
 	switch r.k.cfg.Spec.Picks {
@@ -239,7 +262,7 @@ func (r *recording) attended() Picks {
 	case model.PickEarlier:
 		return r.a.Picks
 	}
-	return Picks{r.k.lists.all.slots, r.k.lists.all.lens}
+	return Picks{Slots: r.k.lists.all.slots, Lens: r.k.lists.all.lens}
 }
 
 func (r *recording) turnBack() error {
