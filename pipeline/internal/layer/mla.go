@@ -57,6 +57,9 @@ func (cfg *KindConfig) Room(dev *vk.Device) (room attention.RowConfig, gathers G
 	return room, gathers
 }
 
+// LeastWorkspace is the size of the rows that one token attends.
+func (cfg *KindConfig) LeastWorkspace() uint64 { return uint64(cfg.rows().LeastRows()) * headDim * 2 }
+
 // rows is what tokens attend.
 func (cfg *KindConfig) rows() attention.RowConfig {
 	c := attention.RowConfig{Window: cfg.Model.Window, Width: cfg.entryWidth(), Picks: cfg.Spec.Picks != model.PickNone}
