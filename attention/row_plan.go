@@ -60,19 +60,16 @@ func WorkspaceBytes(dev *vk.Device, variant string, offered uint64) uint64 {
 	return offered
 }
 
-// Gathers reports whether, by the device's profile, it may pay to gather the rows of a step of so
-// many tokens.
-func Gathers(dev *vk.Device, tokens int) bool { return gathers(&tuning.Of(dev).Attention, tokens) }
-
-func gathers(n *tuning.Attention, tokens int) bool {
-	return n.GatherTokens > 0 && tokens >= n.GatherTokens
+// Gathers reports whether, by the device's profile, the rows of steps of so many tokens of up to so
+// many requests are to be gathered. It does not ask what a step has: results of a request depend on
+// the sizes of steps, not on who else is in them.
+func Gathers(dev *vk.Device, tokens, requests int) bool {
+	return gathers(&tuning.Of(dev).Attention, tokens, requests)
 }
 
-// Pays reports whether, by the device's profile, the plan's rows are attended so often that
-// gathering them pays.
-func (p *RowPlan) Pays(dev *vk.Device) bool { return p.pays(&tuning.Of(dev).Attention) }
-
-func (p *RowPlan) pays(n *tuning.Attention) bool { return p.Attended >= n.GatherUses*p.Gathered }
+func gathers(n *tuning.Attention, tokens, requests int) bool {
+	return n.GatherTokens > 0 && tokens >= n.GatherTokens && tokens >= n.GatherShare*requests
+}
 
 // RowPlan says how a step's tokens attend gathered rows, piece by piece. A piece is tokens whose
 // rows fit the workspace together: entries from row 0 on, windows behind RowConfig.Entries. A
@@ -85,7 +82,7 @@ type RowPlan struct {
 	Heads  [][4]int32 // by piece: first run and number of runs, of entries and of windows
 	Runs   [][4]int32 // row, request or token, first position or entry, 1 for a token's list
 
-	Gathered, Attended int // rows, of all pieces
+	Gathered int // rows, of all pieces
 
 	c                RowConfig
 	entries, windows [][4]int32 // runs of the piece in progress
@@ -196,7 +193,6 @@ func (p *RowPlan) place(table, at, m, how int) {
 			p.usedE += n
 		}
 		p.Places = append(p.Places, [4]int32{piece, entries, window, int32(how)})
-		p.Attended += n + min(c.Window, at+i+1)
 	}
 }
 

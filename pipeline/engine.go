@@ -243,19 +243,17 @@ func (e *Engine) prepare(ctx context.Context, tokens int) error {
 	if err != nil {
 		return err
 	}
-	for _, pieces := range b.rowForms() {
-		if !e.opts.LayerByLayer {
-			_, err = b.commands(commandKey{layer: wholeStep, pieces: pieces}, 0)
-		}
-		for i := range e.layers {
-			if e.opts.LayerByLayer && err == nil {
-				_, err = b.commands(commandKey{layer: i, pieces: pieces}, 0)
-			}
+	pieces := min(len(b.plans), 1) // as a prompt's first chunk has
+	if !e.opts.LayerByLayer {
+		_, err = b.commands(commandKey{layer: wholeStep, pieces: pieces}, 0)
+		return err
+	}
+	for i := range e.layers {
+		if _, err = b.commands(commandKey{layer: i, pieces: pieces}, 0); err != nil {
+			return err
 		}
 	}
-	if err == nil && e.opts.LayerByLayer {
-		_, err = b.commands(commandKey{layer: prologue}, 0)
-	}
+	_, err = b.commands(commandKey{layer: prologue}, 0)
 	return err
 }
 

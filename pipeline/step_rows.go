@@ -30,7 +30,7 @@ func (p *rowPlan) list(to *attention.PlanTensors, l *memory.List, tokens int) {
 
 // gather gives a kind of layers a plan if it gathers rows.
 func (b *stepSize) gather(k *stepKind) error {
-	if _, how := k.Room(); how == layer.InPlace {
+	if k.Room().Rows() == 0 {
 		return nil
 	}
 	b.plans[k] = &rowPlan{}
@@ -40,17 +40,11 @@ func (b *stepSize) gather(k *stepKind) error {
 // mostPieces is the most pieces of a step of so many tokens, empty ones included.
 func mostPieces(tokens int) int { return 1 << bits.Len(uint(tokens-1)) }
 
-// planRows plans how the step's tokens attend gathered rows, and returns the number of pieces; 0:
-// pages are read in place.
+// planRows plans how the step's tokens attend gathered rows, and returns the number of pieces; 0
+// where none are gathered.
 func (b *stepSize) planRows() (pieces int) {
-	if len(b.plans) == 0 {
-		return 0
-	}
-	must, pays := false, true
 	for k, p := range b.plans {
-		room, how := k.Room()
-		must = must || how == layer.Gathered
-		p.Begin(room)
+		p.Begin(k.Room())
 		for row, i := range b.e.byRow {
 			if i >= 0 {
 				x := &b.e.parts[i]
@@ -58,12 +52,8 @@ func (b *stepSize) planRows() (pieces int) {
 			}
 		}
 		p.End(b.tokens)
-		pieces, pays = max(pieces, p.Pieces()), pays && p.Pays(b.e.dev)
+		pieces = max(pieces, mostPieces(p.Pieces()))
 	}
-	if !must && !pays {
-		return 0
-	}
-	pieces = mostPieces(pieces)
 	for _, p := range b.plans {
 		p.Pad(pieces)
 		for i, list := range [][][4]int32{p.Places, p.Heads, p.Runs} {
@@ -77,22 +67,6 @@ func (b *stepSize) planRows() (pieces int) {
 	return pieces
 }
 
-// rowForms are the numbers of pieces that steps of a size are most likely to have.
-func (b *stepSize) rowForms() []int {
-	if len(b.plans) == 0 {
-		return []int{0}
-	}
-	for k := range b.plans {
-		if _, how := k.Room(); how == layer.Gathered {
-			return []int{1}
-		}
-	}
-	if b.e.opts.MaxSessions == 1 { // its chunks pay
-		return []int{1}
-	}
-	return []int{0, 1}
-}
-
 // gatherRows gives the memory for gathered rows, which all steps share. It is made when the first
 // kind of layers wants it, for the largest step.
 func (e *Engine) gatherRows() error {
@@ -102,9 +76,7 @@ func (e *Engine) gatherRows() error {
 	rows := 0
 	for _, l := range e.layers {
 		cfg := e.kindConfig(l, e.opts.MaxStep)
-		if room, how := cfg.Room(e.dev); how != layer.InPlace {
-			rows = max(rows, room.Rows())
-		}
+		rows = max(rows, cfg.Room(e.dev).Rows())
 	}
 	var err error
 	e.workspace, err = tensor.New(e.dev, "gathered rows", tensor.BF16, rows, model.HeadDim)
@@ -127,7 +99,7 @@ func (e *Engine) checkWorkspace() error {
 
 // rowArgs adds to the arguments of a step for layers of a kind what gathering rows takes.
 func (b *stepSize) rowArgs(a *layer.StepArgs, k *stepKind, pieces int) {
-	if p := b.plans[k]; p != nil && pieces > 0 {
+	if p := b.plans[k]; p != nil {
 		a.Pieces, a.Plan, a.Workspace = pieces, p.device, b.e.workspace
 	}
 }

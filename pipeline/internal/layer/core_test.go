@@ -77,7 +77,7 @@ type coreLayer struct {
 	widths, pageTokens, pages [pools]int
 	strides                   [pools]int
 	host                      [pools][]byte
-	workspace                 uint64 // of gathered rows; 0: the default
+	workspace                 uint64                         // of gathered rows; 0: the default
 	entries                   [pools][]cache.CompressedEntry // what the references stored in host[compPool] and host[keysPool]
 }
 
@@ -263,8 +263,8 @@ const corePieces = 12
 // gather makes room for gathered rows and their plan, full of poison.
 func (a *StepArgs) gather(t *testing.T, dev *vk.Device, k *Kind) {
 	t.Helper()
-	room, how := k.Room()
-	if how == InPlace {
+	room := k.Room()
+	if room.Rows() == 0 {
 		return
 	}
 	n := k.cfg.Tokens
@@ -280,8 +280,7 @@ func (a *StepArgs) plan(t *testing.T, k *Kind, h coreStep) {
 		return
 	}
 	var p attention.RowPlan
-	room, _ := k.Room()
-	p.Begin(room)
+	p.Begin(k.Room())
 	for _, x := range h.parts {
 		p.Add(x.request, x.to-x.from, x.to)
 	}

@@ -79,9 +79,7 @@ type Kind struct {
 	wish   wishes
 	heads  int // of this rank, as groups
 	groups int
-
-	gathering Gathering
-	arena     *tensor.Arena // nil once closed
+	arena  *tensor.Arena // nil once closed
 
 	lists   lists
 	main    *compressor // nil for layers without
@@ -126,7 +124,7 @@ func Check(dev *vk.Device, cfg KindConfig) error {
 	if err != nil {
 		return err
 	}
-	if k.gathering == Gathered {
+	if k.mla.gathers() {
 		if err := cfg.listsFit(dev); err != nil {
 			return err
 		}
@@ -153,7 +151,7 @@ func newKind(dev *vk.Device, cfg KindConfig) (*Kind, error) {
 		}
 	}
 	k.mla.width = cfg.entryWidth()
-	k.mla.room, k.gathering = cfg.Room(dev)
+	k.mla.room = cfg.Room(dev)
 	return k, nil
 }
 
@@ -290,8 +288,8 @@ func (k *Kind) TopK() tensor.Tensor {
 	return k.picks.topK
 }
 
-// Room is how the workspace of a kind is divided, and whether it takes one; see StepArgs.
-func (k *Kind) Room() (attention.RowConfig, Gathering) { return k.mla.room, k.gathering }
+// Room is KindConfig.Room of the kind.
+func (k *Kind) Room() attention.RowConfig { return k.mla.room }
 
 // Bytes is the memory that the kind and its layers share, scratch included.
 func (k *Kind) Bytes() uint64 {

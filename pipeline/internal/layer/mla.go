@@ -7,54 +7,40 @@ import (
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/pipeline/internal/memory"
 	"github.com/vkmla/vkmla/pipeline/model"
-	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
-// mla is the attention of the heads to their windows and entries: over pages in place, over rows
-// gathered from them, or over either, as each step says.
+// mla is the attention of the heads to their windows and entries: over pages in place, or over rows
+// gathered from them.
 type mla struct {
-	op     *attention.Decoder      // over pages in place; nil: never
-	rows   *attention.Gathered     // over gathered rows; nil: never
-	turn   *projection.InverseRope // behind rows, where op turns its output itself
-	width  int                     // of rows of entries; 0: the layer attends none
-	splits int                     // parts of a row, of op
-	turns  bool                    // its output can be turned back on the way
-	norms  bool                    // its queries can be normed and turned on the way
+	op     *attention.Decoder  // nil where rows are gathered
+	rows   *attention.Gathered // nil where they are not
+	width  int                 // of rows of entries; 0: the layer attends none
+	splits int                 // parts of a row, of op
+	turns  bool                // its output can be turned back on the way
+	norms  bool                // its queries can be normed and turned on the way
 
-	room attention.RowConfig // of gathered rows
+	room attention.RowConfig // of gathered rows; without any where none are
 
 	q, o    tensor.Tensor // [T, H, 512] bf16
 	scratch tensor.Tensor
 }
 
-// Gathering says whether the attention of a kind's steps gathers rows.
-type Gathering int
-
-const (
-	InPlace  Gathering = iota // it reads pages
-	Either                    // as StepArgs.Pieces says
-	Gathered                  // it gathers
-)
-
-// gathering decides by the variant of the attention, or else by the profile.
-func (cfg *KindConfig) gathering(dev *vk.Device) Gathering {
-	switch {
-	case strings.HasPrefix(cfg.Variant, attention.TwoPassPrefix):
-		return Gathered
-	case cfg.Variant == "" && attention.Gathers(dev, cfg.Tokens) && cfg.listsFit(dev) == nil:
-		return Either
+// gathers reports whether the attention gathers rows: by its variant, or else by the profile.
+func (cfg *KindConfig) gathers(dev *vk.Device) bool {
+	if cfg.Variant != "" {
+		return strings.HasPrefix(cfg.Variant, attention.TwoPassPrefix)
 	}
-	return InPlace
+	return attention.Gathers(dev, cfg.Tokens, cfg.Requests) && cfg.listsFit(dev) == nil
 }
 
-// Room is how the workspace of a kind is divided, and whether it has one at all.
-func (cfg *KindConfig) Room(dev *vk.Device) (room attention.RowConfig, gathers Gathering) {
-	if gathers = cfg.gathering(dev); gathers != InPlace {
+// Room is how the workspace of gathered rows is divided; without rows if none are gathered.
+func (cfg *KindConfig) Room(dev *vk.Device) (room attention.RowConfig) {
+	if cfg.gathers(dev) {
 		room = cfg.rows().Divide(attention.WorkspaceBytes(dev, cfg.rowsVariant(), cfg.Workspace), cfg.Tokens, max(cfg.Requests, 1), cfg.MaxLen)
 	}
-	return room, gathers
+	return room
 }
 
 // LeastWorkspace is the size of the rows that one token attends.
@@ -91,39 +77,32 @@ func (x *mla) build(k *Kind) (err error) {
 	if x.width > 0 {
 		page, most = c.Compressed.Layout.Page, max(most, c.Compressed.Pool.Bytes())
 	}
-	if k.gathering != InPlace {
-		if x.rows, err = attention.NewGathered(k.dev, attention.GatheredConfig{Heads: k.heads, WindowPage: c.Window.Layout.Page,
-			CompressedPage: page, Rows: x.room, MaxBytes: most, Variant: k.cfg.rowsVariant()}); err != nil || k.gathering == Gathered {
-			return err
-		}
+	if x.gathers() {
+		x.rows, err = attention.NewGathered(k.dev, attention.GatheredConfig{Heads: k.heads, WindowPage: c.Window.Layout.Page,
+			CompressedPage: page, Rows: x.room, MaxBytes: most, Variant: k.cfg.rowsVariant()})
+		return err
 	}
 	if x.op, err = attention.NewDecoder(k.dev, attention.DecoderConfig{Heads: k.heads, WindowPage: c.Window.Layout.Page,
 		CompressedPage: page, Variant: k.cfg.Variant, MaxBytes: most, OnDemand: true}); err != nil {
 		return err
 	}
-	x.turns = x.op.InvertsRope(t, window, x.width)
-	switch {
-	case x.rows == nil:
-		x.splits, x.norms = x.op.Splits(t, window, x.width), x.op.NormsQueries(t, window, x.width)
-	case x.turns:
-		x.turn, err = projection.NewInverseRope(k.dev, projection.InverseRopeConfig{MaxBytes: k.queryBytes()})
-	}
-	return err
+	x.splits = x.op.Splits(t, window, x.width)
+	x.turns, x.norms = x.op.InvertsRope(t, window, x.width), x.op.NormsQueries(t, window, x.width)
+	return nil
 }
+
+// gathers tells whether rows are gathered.
+func (x *mla) gathers() bool { return x.room.Rows() > 0 }
 
 func (x *mla) tensors(l *memory.List, k *Kind) {
 	t := k.cfg.Tokens
 	l.Add(&x.q, tensor.BF16, t, k.heads, headDim)
 	l.Add(&x.o, tensor.BF16, t, k.heads, headDim)
-	var scratch uint64
-	if x.op != nil {
-		scratch = x.op.ScratchBytes(t, k.cfg.Model.Window, x.width)
-	}
-	if x.rows != nil {
-		scratch = max(scratch, x.rows.ScratchBytes(t))
-	}
-	if x.op != nil || x.rows != nil {
-		l.Add(&x.scratch, tensor.U8, int(scratch))
+	switch {
+	case x.op != nil:
+		l.Add(&x.scratch, tensor.U8, int(x.op.ScratchBytes(t, k.cfg.Model.Window, x.width)))
+	case x.rows != nil:
+		l.Add(&x.scratch, tensor.U8, int(x.rows.ScratchBytes(t)))
 	}
 }
 
@@ -149,12 +128,8 @@ func (x *mla) record(rec *vk.Recorder, a attention.DecodeArgs, joined bool) (att
 	return attention.Parts{}, x.op.Record(rec, a)
 }
 
-// recordRows records the attention over gathered rows, turned back where op turns its output.
-func (x *mla) recordRows(rec *vk.Recorder, a attention.GatheredArgs, turn projection.InverseRopeArgs) error {
+// recordRows records the attention over gathered rows.
+func (x *mla) recordRows(rec *vk.Recorder, a attention.GatheredArgs) error {
 	a.Q, a.Out, a.Scratch = x.q, x.o, x.scratch.View()
-	if err := x.rows.Record(rec, a); err != nil || x.turn == nil {
-		return err
-	}
-	turn.O = x.o
-	return x.turn.Record(rec, turn)
+	return x.rows.Record(rec, a)
 }

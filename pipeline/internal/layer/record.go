@@ -215,7 +215,7 @@ func (r *recording) touch() error {
 }
 
 func (r *recording) attention() (err error) {
-	if r.k.gathering == Gathered || r.k.gathering == Either && r.step.Pieces > 0 {
+	if r.k.mla.gathers() {
 		return r.gathered()
 	}
 	k, joined := r.k, r.l.chain.Joined()
@@ -251,7 +251,7 @@ func (r *recording) gathered() error {
 		a.Compressed = attention.PagedRows{Cache: caches.Compressed, Table: tables.Compressed}
 		a.Slots, a.TopK = at.Slots, at.TopK
 	}
-	return k.mla.recordRows(r.rec, a, projection.InverseRopeArgs{Positions: r.step.Positions, Table: r.a.CosSin})
+	return k.mla.recordRows(r.rec, a)
 }
 
 // attended are the slots of the entries that the layer attends.

@@ -30,8 +30,8 @@ type StepArgs struct {
 	IsValid    tensor.Tensor // [T] u8: 0 for padding
 	Tables     Tables
 
-	// Pieces of an attention.RowPlan by Kind.Room, and the workspace for its rows; 0: the attention
-	// reads pages in place. A Gathering of InPlace or Gathered leaves no choice.
+	// The number of pieces of an attention.RowPlan by Kind.Room, the plan, and the workspace for its
+	// rows; only where rows are gathered.
 	Pieces    int
 	Plan      attention.PlanTensors
 	Workspace tensor.Tensor // [at least Room.Rows(), 512] bf16
