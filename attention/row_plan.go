@@ -35,7 +35,7 @@ func (c RowConfig) Divide(bytes uint64, tokens, requests, maxLen int) RowConfig 
 	requests = min(requests, tokens)
 	windows := min(tokens+requests*(c.Window-1), requests*maxLen)
 	if c.Ratio > 0 {
-		c.Entries = max(c.Width, min(requests*(maxLen/c.Ratio), most-min(windows, most/4)))
+		c.Entries = max(c.Width, min(requests*(maxLen/c.Ratio), most-max(c.Window, min(windows, most/4))))
 	}
 	c.Windows = max(c.Window, min(windows, most-c.Entries))
 	return c

@@ -44,7 +44,9 @@ func TestRowPlan(t *testing.T) {
 			list = append(list, asked{i * 2, n, n + rng.IntN(300)})
 			tokens += n
 		}
-		c = c.Divide(uint64(c.LeastRows()+rng.IntN(500))*1024, tokens, len(list), 350)
+		room := c.LeastRows() + rng.IntN(500)
+		c = c.Divide(uint64(room)*1024, tokens, len(list), 350)
+		require.LessOrEqual(t, c.Rows(), room)
 		p := planOf(c, tokens+3, list)
 		require.Len(t, p.Places, tokens+3)
 		require.LessOrEqual(t, len(p.Runs), attention.RunsOf(tokens))

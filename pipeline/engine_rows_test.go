@@ -81,7 +81,7 @@ func TestEngineRows(t *testing.T) {
 	dev := testkit.Device(t)
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(0, 4, 128), Storage: fakemodel.FP8})))
 	hidden := normals(300 * cfg.Hidden)
-	o := pipeline.EngineOptions{MaxTokens: 260, MaxSessions: 3, MaxStep: 64, KeepTopK: true, Variant: attention.VariantBase, CacheBytes: 4 << 20}
+	o := pipeline.EngineOptions{MaxTokens: 260, MaxSessions: 3, MaxStep: 64, KeepTopK: true, Variant: attention.VariantBase, CacheBytes: 16 << 20}
 	for _, v := range testkit.DecodeVariants(t, dev, cfg.Heads) {
 		if testkit.LeftOut(attention.VariantBase) && v == attention.VariantCM {
 			o.Variant = v
@@ -94,7 +94,7 @@ func TestEngineRows(t *testing.T) {
 	o.Variant = attention.TwoPassPrefix + o.Variant
 	const least = (128 + 128) << 10 // of a C128A layer's window and list
 	var first [][]float32
-	for i, room := range []uint64{0, least + 32<<10} {
+	for i, room := range []uint64{0, least + 96<<10} {
 		o.Workspace = room
 		e := engine(t, dev, cfg, layers, o)
 		out, picks, caches, n := mixed(t, e, cfg.Hidden, len(layers), hidden)
