@@ -29,10 +29,10 @@ type EngineOptions struct {
 	// frees a sixteenth of all.
 	CacheBytes, MaxCacheBytes uint64
 
-	// Pages are slots of a page, 1 to model.MaxPage, by the name of its pool (model.PoolSpec.Name).
-	// Pools that it does not name have their spec's. model.VLLMPages are vLLM's: then a page has the
-	// bytes of the page in vLLM's cache of the same kind. Results do not depend on pages, and
-	// snapshots are the same.
+	// Pages are slots of a page, 1 to model.MaxPage, by the name of its pool (model.PoolSpec).
+	// Pools that it does not name have their spec's. With model.VLLMPages a page has the bytes of
+	// a page of vLLM's cache of that kind. Snapshots do not depend on pages, nor do results where
+	// the same kernels run: pages of keys that are no multiple of 16 have other ones.
 	Pages map[string]int
 
 	// Rewind is how many tokens below its greatest length a session can be truncated to; 0: only

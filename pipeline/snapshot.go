@@ -286,9 +286,10 @@ func (c *layerCache) eachPart(pages []byte, entry int, p *snapshotPool, f func(p
 }
 
 // Restore makes a session of what Session.Save wrote, in an engine with the same model, layers and
-// options of indexer keys; its pages may be of other sizes. That the weights are the same is up to the caller. If this engine's
-// Rewind is less, the session can be truncated by no more than that. Everything is read into host
-// memory and checked before the device is used; then steps can run between megabytes.
+// options of indexer keys; its pages may be of other sizes. That the weights are the same is up to
+// the caller. If this engine's Rewind is less, the session can be truncated by no more than that.
+// Everything is read into host memory and checked before the device is used; then steps can run
+// between megabytes.
 //
 // Errors: vk.ErrArgument for a nil r; ErrSnapshot, also for data that ends early, and
 // ErrSnapshotVersion; other errors of r; ErrSequenceFull for more than MaxTokens tokens;
