@@ -54,6 +54,10 @@ type EngineOptions struct {
 	// KeepTopK keeps the indexer's picks of every layer, for Step.TopK.
 	KeepTopK bool
 
+	// KeepLSE keeps how much weight the attention of every layer found, for Step.LSE. Outputs have
+	// the same bits. Steps of one or two tokens may take a launch more in each layer.
+	KeepLSE bool
+
 	// SubmitBudget is how long a submission may occupy the device, so that no watchdog stops it
 	// and other programs get their turn; 0: 200 ms; negative: a step is always one submission.
 	// A step with more to do takes several submissions, with the same results.

@@ -17,8 +17,8 @@ type Args struct {
 	CosSin tensor.Tensor // [rows, 64] f32, Rope.Table(rows, 1) of the layer; later positions take the last row
 	Out    tensor.Tensor // [T, Hidden] of KindConfig.Out, written; undefined for padding tokens
 
-	// LSE [T, H] f32 is written: ln of the sum of exp of a head's scores of what it attends, its sink
-	// left out; +inf for padding. Absent unless KindConfig.LSE.
+	// LSE [T, H] f32 is written: ln of the sum of exp of a head's scores of what it attends, its
+	// sink left out; +inf for padding. Absent unless KindConfig.LSE.
 	LSE tensor.Tensor
 
 	// Caches are written, then read. A layer that borrows has the Compressed and the Keys of the
