@@ -13,9 +13,9 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// TestEngineLSE demands that keeping the logarithms of weights changes no bit of an output, and that
-// they are the same on the device, in host memory, and for layers that run one by one. What they
-// are is compared in TestEngineDivisions and TestEngineKinds, and for all variants in TestCore.
+// TestEngineLSE demands that keeping the logarithms of weights changes no bit of an output, and
+// that they are the same on the device, in host memory, and for layers that run one by one.
+// TestEngineDivisions, TestEngineKinds and, for all variants, TestCore say what they are.
 func TestEngineLSE(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)
