@@ -36,7 +36,6 @@ var requires = map[string][]string{
 	"kv_compress_save_da":            deviceAddress,
 	"kv_compress_da":                 deviceAddress,
 	"attn_decode_da":                 deviceAddress,
-	"kv_gather_index_keys_da":        deviceAddress,
 	"attn_prefill_da":                deviceAddress,
 	"attn_merge_da":                  deviceAddress,
 	"attn_decode_cm":                 append(slices.Clone(matrixF16), "shaderInt16"),

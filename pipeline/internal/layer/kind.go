@@ -53,6 +53,9 @@ type KindConfig struct {
 	Group int
 	// Output is the form in which wo_a takes the attention's output.
 	Output projection.ActivationFormat
+	// LSE makes layers write Args.LSE. The attention's parts are then joined by a launch of their
+	// own, since the one of wo_a and wo_b does not write it.
+	LSE bool
 	// Out is the type of a layer's output: tensor.BF16, or tensor.F32 for partial sums of ranks,
 	// which are rounded once they are complete.
 	Out tensor.DType
@@ -140,6 +143,7 @@ func newKind(dev *vk.Device, cfg KindConfig) (*Kind, error) {
 	}
 	k := &Kind{dev: dev, cfg: cfg, tune: &tuning.Of(dev).Layer, heads: cfg.Model.Heads / cfg.Ranks, groups: cfg.Model.Groups / cfg.Ranks}
 	k.wish = wish(k.tune, cfg.Tokens, cfg.Caches.Compressed.Pool.Bytes())
+	k.wish.joins = k.wish.joins && !cfg.LSE
 	compression := cfg.Spec.Compression
 	if cfg.Spec.Compresses() {
 		k.main = &compressor{compression: compression(headDim)}

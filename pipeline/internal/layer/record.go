@@ -18,6 +18,10 @@ type Args struct {
 	CosSin tensor.Tensor // [rows, 64] f32, Rope.Table(rows, 1) of the layer; later positions take the last row
 	Out    tensor.Tensor // [T, Hidden] of KindConfig.Out, written; undefined for padding tokens
 
+	// LSE [T, H] f32 is written: ln of the sum of exp of a head's scores of what it attends, its
+	// sink left out; +inf for padding. Absent unless KindConfig.LSE.
+	LSE tensor.Tensor
+
 	// Caches are written, then read. A layer that borrows has the Compressed and the Keys of the
 	// layer that it borrows from.
 	Caches Caches
@@ -220,7 +224,7 @@ func (r *recording) attention() (err error) {
 	}
 	k, joined := r.k, r.l.chain.Joined()
 	window := k.lists.window
-	a := attention.DecodeArgs{Sink: r.l.w.Sink, Window: attention.SlotSet{Cache: r.a.Caches.Window, Indices: window.slots,
+	a := attention.DecodeArgs{Sink: r.l.w.Sink, LSE: r.a.LSE, Window: attention.SlotSet{Cache: r.a.Caches.Window, Indices: window.slots,
 		Lens: window.lens}}
 	if k.mla.width > 0 {
 		at := r.attended()
