@@ -28,7 +28,8 @@ type QuantiseArgs struct {
 	Codes  tensor.Tensor // [G, T, K] u8 E4M3; NVFP4: [G, T, K/2] u8 with two E2M1 codes a byte, the even one low; written
 	Scales tensor.Tensor // [G, K/128, Ta] f32; packed: [G, K/512, Ta] i32; both 0 for tokens T to Ta-1; NVFP4: [G, T, K/16] u8 E4M3; written
 
-	// InputScale is the input_scale of a checkpoint, from 2^-64 to 2^64; of NVFP4 only, else 0.
+	// InputScale is the input_scale of a checkpoint, from LeastInputScale to 1/LeastInputScale; of
+	// NVFP4 only, else 0.
 	InputScale float32
 }
 
@@ -62,6 +63,10 @@ type projQuantisePush struct {
 
 const quantiseWorkgroup = 2048 // numbers
 
+// LeastInputScale is the least QuantiseArgs.InputScale, and 1/LeastInputScale the greatest: within,
+// nothing that decides a code is beyond f32's normal numbers.
+const LeastInputScale = 0x1p-64
+
 func checkQuantise(op string, format ActivationFormat, groups, k int) error {
 	is := format.row()
 	if is.block == 0 {
@@ -84,7 +89,7 @@ func checkInputScale(op string, format ActivationFormat, scale float32) error {
 		}
 		return nil
 	}
-	if !(scale >= 0x1p-64 && scale <= 0x1p64) {
+	if !(scale >= LeastInputScale && scale <= 1/LeastInputScale) {
 		return pkg.Wrong(op, "InputScale", scale, "a number from 2^-64 to 2^64")
 	}
 	return nil

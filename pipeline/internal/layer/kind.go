@@ -48,6 +48,9 @@ type KindConfig struct {
 	Group int
 	// Output is the form in which wo_a takes the attention's output.
 	Output projection.ActivationFormat
+	// Quantise gives products inputs with as few bits as their weights have: 8 to those of FP8, 4 to
+	// those of NVFP4, which need an input_scale. Output, if it is not bf16, prevails for wo_a.
+	Quantise bool
 	// Out is the type of a layer's output: tensor.BF16, or tensor.F32 for partial sums of ranks,
 	// which are rounded once they are complete.
 	Out tensor.DType
@@ -83,6 +86,8 @@ type Kind struct {
 	mla     mla
 	output  output
 	linears linears
+
+	quantisers quantisers
 
 	norm   *projection.QKVNorm                  // made for the first layer that needs it
 	insert map[tensor.DType]*projection.QInsert // by the type of the weights of the norm inside; 0: without
@@ -282,7 +287,7 @@ func (k *Kind) Bytes() uint64 {
 	if k == nil || k.arena == nil {
 		return 0
 	}
-	return k.arena.Whole().Size + k.linears.bytes() + k.output.bytes()
+	return k.arena.Whole().Size + k.linears.bytes() + k.output.bytes() + k.quantisers.bytes()
 }
 
 // Close frees the memory, which nothing on the device may be using; closing again does
@@ -291,7 +296,7 @@ func (k *Kind) Close() error {
 	if k == nil || k.arena == nil {
 		return nil
 	}
-	err := errors.Join(k.arena.Close(), k.linears.close(), k.output.close())
+	err := errors.Join(k.arena.Close(), k.linears.close(), k.output.close(), k.quantisers.close())
 	k.arena = nil
 	return err
 }
