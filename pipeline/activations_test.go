@@ -38,9 +38,9 @@ func blocks(x []float64, n int, change func(v, most float64) float64) (y []float
 	return y
 }
 
-// fewBits are the inputs of an engine with QuantiseActivations, written down from the definition of
-// the formats: a power of two for every 128 E4M3 numbers; for every 16 E2M1 numbers an E4M3 one, times
-// a factor of the checkpoint. Caches round as they always do, which decides codes behind them.
+// fewBits are the inputs of an engine with QuantiseActivations, written down from the definition
+// of the formats: a power of two for every 128 E4M3 numbers; for every 16 E2M1 numbers an E4M3 one,
+// times a factor of the checkpoint. Caches round as they always do, which decides codes behind.
 func fewBits(m *fakemodel.Model) inputs {
 	factor := func(product string) float64 {
 		t := m.Find(product + ".input_scale")
@@ -84,10 +84,11 @@ func fewBits(m *fakemodel.Model) inputs {
 	}
 }
 
-// TestEngineActivations demands that an engine with activations of few bits computes the formula with
-// just these inputs of products, in steps and token by token, and that it is twice as far from the one
-// without. It cannot be nearer: what bf16 rounds changes a few codes of the next product's input by a
-// whole step, and these change more of the one after. TestActivations of package layer is exact.
+// TestEngineActivations demands that an engine with activations of few bits computes the formula
+// with just these inputs of products, in steps and token by token, and that it is twice as far from
+// the one without. It cannot be nearer: what bf16 rounds changes a few codes of the next product's
+// input by a whole step, and these change more of the one after. TestActivations of package layer
+// is exact.
 func TestEngineActivations(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)
@@ -103,8 +104,8 @@ func TestEngineActivations(t *testing.T) {
 		t.Run(string(storage), func(t *testing.T) {
 			m := fake(t, fakemodel.Options{Config: c, Storage: storage})
 			cfg, layers := uploaded(t, dev, written(t, m))
-			e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: tokens, MaxStep: 50, KeepTopK: true, QuantiseActivations: true})
-			got := division(t, e, cfg.Hidden, prefill, hidden)
+			o := pipeline.EngineOptions{MaxTokens: tokens, MaxStep: 50, KeepTopK: true, QuantiseActivations: true}
+			got := division(t, engine(t, dev, cfg, layers, o), cfg.Hidden, prefill, hidden)
 			far := checkFormulaOf(t, c, m.Values, fewBits(m), hidden, got, bound)
 			for i, plain := range checkFormulaOf(t, c, m.Values, nil, hidden, got, 1) {
 				assert.Less(t, 2*far[i], plain, "layer %d: from the formula with all inputs as they are", i)

@@ -284,7 +284,8 @@ func checkFormula(t *testing.T, cfg model.Config, values map[string][]float32, h
 }
 
 // checkFormulaOf is checkFormula for inputs of products and a bound. It returns how far layers are.
-func checkFormulaOf(t *testing.T, cfg model.Config, values map[string][]float32, in inputs, hidden []float32, got []pipeline.Appended, bound float64) (far []float64) {
+func checkFormulaOf(t *testing.T, cfg model.Config, values map[string][]float32, in inputs, hidden []float32,
+	got []pipeline.Appended, bound float64) (far []float64) {
 	t.Helper()
 	for layer := range got {
 		out, picks := newFormula(cfg, layer, values, in, hidden).run()

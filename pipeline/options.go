@@ -39,7 +39,7 @@ type EngineOptions struct {
 	Output OutputPath
 
 	// QuantiseActivations gives products inputs with as few bits as their weights have, as servers
-	// with matrix units for such numbers do; without it all inputs are bf16. Products of FP8 weights
+	// with matrix units for such numbers do; without it inputs are bf16. Products of FP8 weights
 	// then take E4M3 with a power of two for every 128 numbers of a token, those of NVFP4 weights
 	// E2M1 with an E4M3 scale for every 16 and the checkpoint's input_scale; wo_a takes OutputFP8
 	// if its weights are FP8 and Output says nothing else. Weights of bf16 stay with bf16. A layer

@@ -48,13 +48,17 @@ type LinearConfig struct {
 type LinearWeights struct {
 	Data     tensor.Tensor // [rows, K] bf16; [rows, K] u8 E4M3; [rows, K/2] u8 with two E2M1 codes a byte, the even one low
 	Scale    tensor.Tensor // FP8: [ceil(rows/128), ceil(K/128)] f32 or u8 UE8M0; NVFP4: [rows, K/16] u8 E4M3; bf16: absent
-	RowScale tensor.Tensor // NVFP4: [rows] f32, the tensor's one scale (weight_scale_2), times input_scale if x is NVFP4, for each of its rows; else absent
+	RowScale tensor.Tensor // NVFP4: [rows] f32, weight_scale_2 for each row, times input_scale if x is NVFP4; else absent
 }
 
 // LinearArgs are the tensors of one Linear.
 type LinearArgs struct {
-	X         tensor.Tensor // bf16: [T, ..], G*K numbers a token, as [T, K], [T, G, K] or [T, H, 512]; FP8: [G, T, K] u8; NVFP4: [G, T, K/2] u8
-	XScale    tensor.Tensor // FP8: [G, K/128, Ta] f32, packed: [G, K/512, Ta] i32 or u32, byte c the UE8M0 scale of block 4i+c; Ta >= T. NVFP4: [G, T, K/16] u8 E4M3
+	// X is bf16 [T, ..], G*K numbers a token, as [T, K], [T, G, K] or [T, H, 512]; FP8 [G, T, K]
+	// u8; NVFP4 [G, T, K/2] u8. Its XScale, absent with bf16, is of FP8 [G, K/128, Ta] f32 with
+	// Ta >= T, packed [G, K/512, Ta] i32 or u32, byte c the UE8M0 scale of block 4i+c; of NVFP4
+	// [G, T, K/16] u8 E4M3.
+	X, XScale tensor.Tensor
+
 	W         LinearWeights
 	Out       tensor.Tensor // [T, ..] of LinearConfig.Out, a multiple of 8 numbers a token, of which G*N are written
 	OutColumn int           // where these begin, a multiple of 8: outputs of several layers can stand side by side
@@ -74,8 +78,8 @@ type LinearArgs struct {
 //
 //	out[t][g*N + n] = sum_k x[t][g][k] * w[g*N + n][k]
 //
-// with f32 sums and one rounding of the result. Weights and activations of 8 or 4 bits, which
-// Quantise makes, are codes times their scales; they are decoded on the chip and never written back.
+// with f32 sums and one rounding of the result. Weights, and activations that Quantise made, are
+// codes times their scales; they are decoded on the chip and never written back.
 // With one group this is a linear layer (wq_a over wkv, wq_b, wo_b, the indexer's and
 // the compressors' projections); with several it is the einsum of wo_a, "bhr,hdr->bhd".
 //

@@ -26,7 +26,7 @@ type QuantiseConfig struct {
 type QuantiseArgs struct {
 	X      tensor.Tensor // [T, ..] bf16, G*K numbers a token
 	Codes  tensor.Tensor // [G, T, K] u8 E4M3; NVFP4: [G, T, K/2] u8 with two E2M1 codes a byte, the even one low; written
-	Scales tensor.Tensor // [G, K/128, Ta] f32; packed: [G, K/512, Ta] i32; both 0 for tokens T to Ta-1; NVFP4: [G, T, K/16] u8 E4M3; written
+	Scales tensor.Tensor // [G, K/128, Ta] f32; packed: [G, K/512, Ta] i32, 0 for tokens T to Ta-1; NVFP4: [G, T, K/16] u8; written
 
 	// InputScale is the input_scale of a checkpoint, from LeastInputScale to 1/LeastInputScale; of
 	// NVFP4 only, else 0.
@@ -98,8 +98,8 @@ func checkInputScale(op string, format ActivationFormat, scale float32) error {
 // NewQuantise chooses the variant and builds its kernel. The device owns the kernel; there is
 // nothing to close.
 //
-// Errors: vk.ErrArgument for a format, sizes or a variant that do not exist or cannot hold MaxBytes;
-// *vk.MissingError; those of vk.Device.Kernel.
+// Errors: vk.ErrArgument for a format, sizes or a variant that do not exist or cannot hold
+// MaxBytes; *vk.MissingError; those of vk.Device.Kernel.
 func NewQuantise(dev *vk.Device, cfg QuantiseConfig) (*Quantise, error) {
 	const op = "quantise"
 	cfg.Groups = max(cfg.Groups, 1)

@@ -75,8 +75,8 @@ func nvfp4Block(block []float32, amax, inputScale float32, codes []byte) byte {
 	return scale
 }
 
-// nvfp4Code is the code nearest to v/s, of two the even one, with the sign of v. float64 has the bits
-// to tell a quotient between two codes from one beside it.
+// nvfp4Code is the code nearest to v/s, of two the even one, with the sign of v. float64 has the
+// bits to tell a quotient between two codes from one beside it.
 func nvfp4Code(v, s float32) byte {
 	if s != s {
 		return numfmt.E2M1Encode(s)

@@ -1,16 +1,19 @@
 // Activations for products with numbers of 8 or 4 bits. x is bf16 [T,G,K].
 //   FP8: of block b of 128 numbers of group g of token t
 //     sb = byte of 2^ceil(log2(max(amax, 1e-10)/448)),  codes[g,t,k] = e4m3(x * 2^(127-sb))
-//     scales[g,b,t] = 2^(sb-127), f32 [G,K/128,Ta]; packed byte b%4 of [g,b/4,t] = sb, u32 [G,K/512,Ta]
+//     scales[g,b,t] = 2^(sb-127), f32 [G,K/128,Ta]
+//     packed: byte b%4 of scales[g,b/4,t] = sb, u32 [G,K/512,Ta]
 //   NVFP4: of block b of 16 numbers
-//     s = e4m3(inverse * (amax * f32(1/6))),  codes[g,t,k] = e2m1(f32(x * inverse) / s), 0 where s is
+//     s = e4m3(inverse * (amax * f32(1/6)))
+//     codes[g,t,k] = e2m1(f32(x * inverse) / s), 0 where s is
 //     scales[g,t,b] = s, u8 [G,T,K/16]
 // Shared memory: 512 B.
 // Features: none; with KV_DA bufferDeviceAddress, shaderInt64.
-// Bindings: 0 scales, 1 x, 2 codes: [G,T,K] u8, of NVFP4 [G,T,K/2] with two codes a byte, the even one
-//   low; KV_DA builds reach all by address.
+// Bindings: 0 scales, 1 x, 2 codes: [G,T,K] u8, of NVFP4 [G,T,K/2] with two codes a byte, the even
+//   one low; KV_DA builds reach all by address.
 // Workgroup: 2048 neighbouring numbers (x) of token y, below Ta with FP8. An invocation has 16.
-// Constants: 0 FORMAT: 1 FP8, 2 the same with packed scales, 3 NVFP4, as ACT in lib/linear_format.glsl.
+// Constants: 0 FORMAT: 1 FP8, 2 the same with packed scales, 3 NVFP4, as ACT in
+//   lib/linear_format.glsl.
 // Ta is T rounded up to a multiple of 4; scales of t >= T are 0. K is a multiple of 128, of 512 and
 // of 64.
 #version 460
@@ -107,7 +110,8 @@ void main() {
     const uint sb = amax > BF16_INFINITY ? 255u : ue8m0_encode(uintBitsToFloat(amax << 16), UE8M0_EPS_OUT, UE8M0_INV_E4M3);
     if (FORMAT == FP8_PACKED) {
         const uint word = bytes_of_four(sb, FP8_LANES);
-        if (live && i % (4u * FP8_LANES) == 0u) scales_put((group * (pc.k / 512u) + i / (4u * FP8_LANES)) * pc.padded + t, real ? word : 0u);
+        const uint four = i / (4u * FP8_LANES);
+        if (live && i % (4u * FP8_LANES) == 0u) scales_put((group * (pc.k / 512u) + four) * pc.padded + t, real ? word : 0u);
     } else if (live && i % FP8_LANES == 0u) {
         scales_put((group * (pc.k / 128u) + i / FP8_LANES) * pc.padded + t, real ? sb << 23 : 0u);
     }

@@ -48,7 +48,7 @@ type Matrix struct {
 	Scales   Blob                              // of FormatFP8 and FormatNVFP4
 	ScaleF32 bool                              // FormatFP8: scales are f32, not UE8M0
 	Global   float32                           // FormatNVFP4: factor of all weights
-	Input    float32                           // FormatNVFP4: input_scale, the factor of activations of 4 bits, unchecked; 0: there is none, NaN: not one f32
+	Input    float32                           // FormatNVFP4: input_scale, unchecked; 0: there is none, NaN: not one f32
 	values   func(r int, dst []float32, a int) // dst = row r from column a on, as f32
 }
 

@@ -253,10 +253,12 @@ func randomLinear(seed uint64) []Case {
 		{about: "FP8 activations", tokens: 61, groups: 2, n: 136, k: 640, weights: fp8, activations: projection.ActivationFP8, wide: true},
 		{about: "packed FP8 activations, two tokens", tokens: 2, groups: 3, n: 72, k: 1024, weights: fp8, activations: projection.ActivationFP8Packed, codes: true},
 		{about: "packed FP8 activations", tokens: 69, groups: 2, n: 128, k: 512, weights: fp8, activations: projection.ActivationFP8Packed, f32: true},
-		{about: "NVFP4 activations, one token", tokens: 1, groups: 1, n: 72, k: 1088, weights: fp4, activations: projection.ActivationNVFP4},
+		{about: "NVFP4 activations, one token", tokens: 1, groups: 1, n: 72, k: 1088, weights: fp4,
+			activations: projection.ActivationNVFP4},
 		{about: "NVFP4 activations in groups beside other columns", tokens: 13, groups: 3, n: 40, k: 320, weights: fp4,
 			activations: projection.ActivationNVFP4, codes: true, column: 8, spare: 16},
-		{about: "NVFP4 activations, many tokens", tokens: 131, groups: 2, n: 136, k: 192, weights: fp4, activations: projection.ActivationNVFP4, f32: true},
+		{about: "NVFP4 activations, many tokens", tokens: 131, groups: 2, n: 136, k: 192, weights: fp4,
+			activations: projection.ActivationNVFP4, f32: true},
 	} {
 		formats := s.weights
 		if formats == nil {

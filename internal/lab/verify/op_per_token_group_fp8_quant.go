@@ -28,8 +28,8 @@ func init() {
 	}
 }
 
-// quantiseKinds fill 128 numbers of an activation: those of rowKinds, blocks around the least scale,
-// and for NVFP4 numbers halfway between two codes under a scale.
+// quantiseKinds fill 128 numbers of an activation: those of rowKinds, blocks around the least
+// scale, and for NVFP4 numbers halfway between two codes under a scale.
 var quantiseKinds = func() []func(rng *rand.Rand, x []float32) {
 	var fill []func(*rand.Rand, []float32)
 	for _, k := range rowKinds {
@@ -117,7 +117,8 @@ func refQuantise(c Case) (Arrays, error) {
 	if q.format == projection.ActivationNVFP4 {
 		codes, scales := make([]byte, n/2), make([]byte, n/16)
 		err := projection.QuantiseRef(q.format, c.In["x"].U16(), q.groups, q.k, q.scale, codes, scales)
-		return Arrays{"codes": vectors.FromU8(codes, q.groups, q.tokens, q.k/2), "scales": vectors.FromU8(scales, q.groups, q.tokens, q.k/16)}, err
+		return Arrays{"codes": vectors.FromU8(codes, q.groups, q.tokens, q.k/2),
+			"scales": vectors.FromU8(scales, q.groups, q.tokens, q.k/16)}, err
 	}
 	codes, scales := make([]byte, n), make([]byte, n/projection.BlockDim)
 	if err := projection.QuantiseRef(q.format, c.In["x"].U16(), q.groups, q.k, 0, codes, scales); err != nil {
@@ -145,7 +146,8 @@ func bindQuantise(b Build, c Case) (Bound, error) {
 	if err != nil {
 		return Bound{}, err
 	}
-	op, err := projection.NewQuantise(b.Dev, projection.QuantiseConfig{Format: q.format, Groups: q.groups, K: q.k, MaxBytes: b.MaxBytes, Variant: b.Variant})
+	op, err := projection.NewQuantise(b.Dev, projection.QuantiseConfig{
+		Format: q.format, Groups: q.groups, K: q.k, MaxBytes: b.MaxBytes, Variant: b.Variant})
 	if err != nil {
 		return Bound{}, err
 	}

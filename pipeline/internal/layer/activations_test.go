@@ -70,7 +70,8 @@ func quantisedStep(t *testing.T, dev *vk.Device, cfg *model.Config, w *model.Dev
 		hidden[i] = 0x7FC0
 	}
 	a := Args{Caches: caches, Out: put(t, dev, tensor.BF16, filled(tokens*cfg.Hidden, uint16(0xFFFF)), tokens, cfg.Hidden),
-		Hidden: put(t, dev, tensor.BF16, hidden, tokens, cfg.Hidden), CosSin: put(t, dev, tensor.F32, core.cosSin, coreLonger, cache.RopeDim)}
+		Hidden: put(t, dev, tensor.BF16, hidden, tokens, cfg.Hidden),
+		CosSin: put(t, dev, tensor.F32, core.cosSin, coreLonger, cache.RopeDim)}
 	run(t, dev, func(rec *vk.Recorder) error {
 		if err := k.RecordStep(rec, step); err != nil {
 			return err
@@ -91,7 +92,8 @@ func (x *quantisedLayer) check(t *testing.T, p *linear, name string, m model.Dev
 	t.Helper()
 	tokens, k := x.kind.cfg.Tokens, m.K
 	require.False(t, p.codes.IsZero(), "%s: bf16", name)
-	h := projection.LinearHost{T: tokens, Groups: groups, N: m.N / groups, K: k, Weights: weightFormat(m), Activations: projection.ActivationFP8,
+	h := projection.LinearHost{T: tokens, Groups: groups, N: m.N / groups, K: k,
+		Weights: weightFormat(m), Activations: projection.ActivationFP8,
 		X: get[byte](t, p.codes), Data: get[byte](t, m.Data), ScalePitch: projection.PaddedTokens(tokens)}
 	if m.ScaleF32 {
 		for _, v := range get[float32](t, m.Scales) {
@@ -112,7 +114,8 @@ func (x *quantisedLayer) check(t *testing.T, p *linear, name string, m model.Dev
 		for i := range x.valid {
 			positions[i] = int32(i)
 		}
-		require.NoError(t, projection.InverseRopeQuantRef(get[uint16](t, from), groups, k/headDim, positions, get[float32](t, x.a.CosSin), codes, scales))
+		require.NoError(t, projection.InverseRopeQuantRef(get[uint16](t, from), groups, k/headDim, positions,
+			get[float32](t, x.a.CosSin), codes, scales))
 	} else {
 		require.NoError(t, projection.QuantiseRef(h.Activations, get[uint16](t, from), groups, k, m.Input, codes, scales))
 	}

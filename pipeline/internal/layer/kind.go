@@ -48,8 +48,8 @@ type KindConfig struct {
 	Group int
 	// Output is the form in which wo_a takes the attention's output.
 	Output projection.ActivationFormat
-	// Quantise gives products inputs with as few bits as their weights have: 8 to those of FP8, 4 to
-	// those of NVFP4, which need an input_scale. Output, if it is not bf16, prevails for wo_a.
+	// Quantise gives products inputs with as few bits as their weights have: 8 to those of FP8, 4
+	// to those of NVFP4, which need an input_scale. Output, if it is not bf16, prevails for wo_a.
 	Quantise bool
 	// Out is the type of a layer's output: tensor.BF16, or tensor.F32 for partial sums of ranks,
 	// which are rounded once they are complete.
