@@ -176,7 +176,7 @@ func newLinear(dev *vk.Device, cfg LinearConfig, profile *tuning.Profile, kindsF
 	o := &Linear{linearLayer: l}
 	var err error
 	l.variant, err = pkg.ChooseFit(dev.Adapter(), op, LinearVariants, cfg.Variant, uint64(largest), func(v string) error {
-		if x := cfg.Activations.row(); !x.matrices && matrixElement[v] != "" {
+		if x := cfg.Activations.row(); x.staged && matrixElement[v] != "" {
 			return fmt.Errorf("matrices by %s activations: %w", x.name, vk.ErrMissingFeature)
 		}
 		o.kinds = kindsFor(v)

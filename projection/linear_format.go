@@ -98,17 +98,17 @@ type activationFormat struct {
 	scales   []tensor.DType // that LinearArgs.XScale may have
 	rows     bool           // XScale lies as X does, a row for each token: [G, T, K/block]; else [G, K/block, Ta]
 	weights  []WeightFormat // that go with it; nil: all
-	matrices bool           // kernels with matrices take it
+	staged   bool           // only kernels without matrices that keep x decoded in shared memory take it
 }
 
 var activationFormats = map[ActivationFormat]activationFormat{
-	ActivationBF16: {name: "bf16", quad: 8, matrices: true},
+	ActivationBF16: {name: "bf16", quad: 8},
 	ActivationFP8: {name: "fp8", quad: 16, multiple: ScaleBlock, block: ScaleBlock, amaxOf: ScaleBlock,
-		scales: []tensor.DType{tensor.F32}, weights: fp8Weights, matrices: true},
+		scales: []tensor.DType{tensor.F32}, weights: fp8Weights},
 	ActivationFP8Packed: {name: "fp8-packed", quad: 16, multiple: 4 * ScaleBlock, block: 4 * ScaleBlock, amaxOf: ScaleBlock,
-		scales: []tensor.DType{tensor.I32, tensor.U32}, weights: fp8Weights, matrices: true},
+		scales: []tensor.DType{tensor.I32, tensor.U32}, weights: fp8Weights},
 	ActivationNVFP4: {name: "nvfp4", quad: 32, multiple: 4 * nvBlock, block: nvBlock, amaxOf: nvBlock,
-		scales: []tensor.DType{tensor.U8}, rows: true, weights: []WeightFormat{WeightNVFP4}},
+		scales: []tensor.DType{tensor.U8}, rows: true, weights: []WeightFormat{WeightNVFP4}, staged: true},
 }
 
 var fp8Weights = []WeightFormat{WeightFP8, WeightFP8UE8M0}

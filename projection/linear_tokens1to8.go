@@ -20,7 +20,7 @@ const rowWorkgroup = 128
 
 func (k *tokens1to8) fit(l *linearLayer, next kernelKind) (bool, error) {
 	k.linearLayer = l
-	if !l.cfg.Activations.row().matrices {
+	if l.cfg.Activations.row().staged {
 		return false, nil
 	}
 	p := &l.tune.Tokens1to8
