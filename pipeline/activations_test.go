@@ -105,7 +105,9 @@ func TestEngineActivations(t *testing.T) {
 			m := fake(t, fakemodel.Options{Config: c, Storage: storage})
 			cfg, layers := uploaded(t, dev, written(t, m))
 			o := pipeline.EngineOptions{MaxTokens: tokens, MaxStep: 50, KeepTopK: true, QuantiseActivations: true}
-			got := division(t, engine(t, dev, cfg, layers, o), cfg.Hidden, prefill, hidden)
+			e := engine(t, dev, cfg, layers, o)
+			assert.Equal(t, []string{"hidden.quantise"}, e.Levels(50, 1)[0])
+			got := division(t, e, cfg.Hidden, prefill, hidden)
 			far := checkFormulaOf(t, c, m.Values, fewBits(m), hidden, got, bound)
 			for i, plain := range checkFormulaOf(t, c, m.Values, nil, hidden, got, 1) {
 				assert.Less(t, 2*far[i], plain, "layer %d: from the formula with all inputs as they are", i)

@@ -39,7 +39,8 @@ func (f Format) String() string {
 // Matrix is the weights of a linear layer, y = x W^T, as a checkpoint holds them.
 // Sources: fp8 blocks: weight_dequant in DeepSeek's inference/kernel.py; NVFP4:
 // NVIDIA's Model Optimizer, and compressed-tensors, whose global scales divide and are
-// inverted here. Of stacked matrices the largest input_scale counts, as in vLLM.
+// inverted here. Of stacked matrices the largest input_scale counts, as vLLM has it for the
+// former.
 type Matrix struct {
 	Name     string // of the tensor, or of the stacked tensors with "|" between them
 	Format   Format
