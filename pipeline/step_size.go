@@ -191,7 +191,8 @@ func (e *Engine) kindConfig(l *engineLayer, tokens int) layer.KindConfig {
 	o := &e.opts
 	return layer.KindConfig{Spec: l.spec.LayerSpec, Model: &e.cfg, Ranks: o.Ranks, Tokens: tokens, MaxLen: o.MaxTokens,
 		Caches: e.greatest(l), Variant: o.Variant, Hadamard: o.Hadamard, Group: e.group(tokens),
-		Output: o.Output.format(), LSE: o.KeepLSE, Out: e.out(), Requests: o.MaxSessions, Workspace: o.Workspace}
+		Output: o.Output.format(), Quantise: o.QuantiseActivations, LSE: o.KeepLSE, Out: e.out(),
+		Requests: o.MaxSessions, Workspace: o.Workspace}
 }
 
 func (b *stepSize) build(ctx context.Context) error {

@@ -50,6 +50,7 @@ var requires = map[string][]string{
 	"proj_q_insert_da":               deviceAddress,
 	"proj_inverse_rope_da":           deviceAddress,
 	"proj_inverse_rope_quant_da":     deviceAddress,
+	"proj_quantise_da":               deviceAddress,
 	"idx_logits_cm":                  matrixF16,
 	"idx_logits_cmb":                 matrixBF16,
 	"proj_q_insert_lanes":            lanes,

@@ -56,6 +56,9 @@ type KindConfig struct {
 	// LSE makes layers write Args.LSE. The attention's parts are then joined by a launch of their
 	// own, since the one of wo_a and wo_b does not write it.
 	LSE bool
+	// Quantise gives products inputs with as few bits as their weights have: 8 to those of FP8, 4
+	// to those of NVFP4, which need an input_scale. Output, if it is not bf16, prevails for wo_a.
+	Quantise bool
 	// Out is the type of a layer's output: tensor.BF16, or tensor.F32 for partial sums of ranks,
 	// which are rounded once they are complete.
 	Out tensor.DType
@@ -91,6 +94,8 @@ type Kind struct {
 	mla     mla
 	output  output
 	linears linears
+
+	quantisers quantisers
 
 	norm   *projection.QKVNorm                  // made for the first layer that needs it
 	insert map[tensor.DType]*projection.QInsert // by the type of the weights of the norm inside; 0: without
@@ -300,7 +305,7 @@ func (k *Kind) Bytes() uint64 {
 	if k == nil || k.arena == nil {
 		return 0
 	}
-	return k.arena.Whole().Size + k.linears.bytes() + k.output.bytes()
+	return k.arena.Whole().Size + k.linears.bytes() + k.output.bytes() + k.quantisers.bytes()
 }
 
 // Close frees the memory, which nothing on the device may be using; closing again does
@@ -309,7 +314,7 @@ func (k *Kind) Close() error {
 	if k == nil || k.arena == nil {
 		return nil
 	}
-	err := errors.Join(k.arena.Close(), k.linears.close(), k.output.close())
+	err := errors.Join(k.arena.Close(), k.linears.close(), k.output.close(), k.quantisers.close())
 	k.arena = nil
 	return err
 }

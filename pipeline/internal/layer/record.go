@@ -98,6 +98,14 @@ func (r *recording) level(l level) error {
 func (r *recording) op(o op) error {
 	l, k := r.l, r.k
 	switch o {
+	case quantiseHidden:
+		return r.quantise(fromHidden)
+	case quantiseQLoRA:
+		return r.quantise(fromQLoRA)
+	case quantiseO:
+		return r.quantise(fromO)
+	case quantiseOLoRA:
+		return r.quantise(fromOLoRA)
 	case wqaWkv:
 		return r.bottleneck()
 	case wgate, wgateFirst:
@@ -233,7 +241,7 @@ func (r *recording) attention() (err error) {
 	if k.mla.norms {
 		a.Norm = attention.QueryNorm{Eps: k.cfg.Model.Eps, Positions: r.step.Positions, Table: r.a.CosSin}
 	}
-	if !joined && k.output.quant == nil && k.mla.turns {
+	if !joined && !r.l.turnsToCodes && k.mla.turns {
 		a.InverseRope = attention.InverseRope{Positions: r.step.Positions, Table: r.a.CosSin}
 	}
 	r.parts, err = k.mla.record(r.rec, a, joined)
@@ -271,7 +279,7 @@ func (r *recording) attended() Picks {
 
 func (r *recording) turnBack() error {
 	x, o := &r.k.output, r.k.mla.o
-	if x.quant == nil {
+	if !r.l.turnsToCodes {
 		return x.turn.Record(r.rec, projection.InverseRopeArgs{O: o, Positions: r.step.Positions, Table: r.a.CosSin})
 	}
 	return x.quant.Record(r.rec, projection.InverseRopeQuantArgs{O: o, Positions: r.step.Positions, Table: r.a.CosSin,
@@ -280,12 +288,7 @@ func (r *recording) turnBack() error {
 
 // firstOutput are the arguments of wo_a.
 func (r *recording) firstOutput() projection.LinearArgs {
-	x := &r.k.output
-	a := r.l.oa.args(r.k.mla.o, x.z)
-	if x.quant != nil {
-		a.X, a.XScale = x.codes, x.scales
-	}
-	return a
+	return r.l.oa.args(r.k.mla.o, r.k.output.z)
 }
 
 // chain records wo_a and wo_b in one launch, and the joining of parts where it is part of it.
