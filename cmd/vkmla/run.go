@@ -39,7 +39,8 @@ enter the layer's attention, after the layer's input norm. The first --prefill t
 through the layer in steps of --chunk, the others one at a time. The file of outputs gets
 L<i>.out of the same shape in float32: the hidden states that leave the attention. A layer
 with an indexer also gets L<i>.topk [tokens, index_topk] int32: the compressed entries that
-it picked for each token, in ascending order, then -1.
+it picked for each token, in ascending order, then -1. Layers that only predict ahead, mtp.0
+and on, have the numbers behind those of the model's own layers.
 
 With --expect, outputs are compared with recorded ones: arrays of the same names and
 prefix, which may be in the file of inputs, too.
@@ -218,6 +219,9 @@ func (r *layerRun) all() ([]int, error) {
 	cfg, err := model.LoadConfig(r.f.model)
 	if err != nil {
 		return nil, err
+	}
+	if more, err := model.LoadConfigWithDrafts(r.f.model); err == nil {
+		cfg = more
 	}
 	var layers []int
 	for i := range cfg.Layers {

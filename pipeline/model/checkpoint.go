@@ -98,7 +98,7 @@ func (o *CheckpointOptions) config(dir string) (Config, error) {
 	if err == nil && slices.ContainsFunc(o.Layers, func(n int) bool { return n >= len(cfg.Layers) }) {
 		cfg, err = LoadConfigWithDrafts(dir)
 	}
-	return cfg, foreignFolder(dir, err)
+	return cfg, err
 }
 
 // fileError gives an error about the files as a whole its type.

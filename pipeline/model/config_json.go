@@ -21,8 +21,8 @@ const (
 
 // LoadConfig reads config.json of a model's folder. See ParseConfig.
 //
-// Errors: *ConfigError (ErrConfig); the file system's, fs.ErrInvalid for anything but a regular
-// file.
+// Errors: *ConfigError (ErrConfig); *ForeignError (ErrForeign); the file system's, fs.ErrInvalid
+// for anything but a regular file.
 func LoadConfig(dir string) (Config, error) { return loadConfig(dir, false) }
 
 // LoadConfigWithDrafts does what LoadConfig does, and adds the layers that only predict ahead to
@@ -31,6 +31,9 @@ func LoadConfigWithDrafts(dir string) (Config, error) { return loadConfig(dir, t
 
 func loadConfig(dir string, drafts bool) (Config, error) {
 	f, _, err := safetensors.OpenRegular(filepath.Join(dir, configName))
+	if err = foreignFolder(dir, err); errors.Is(err, ErrForeign) {
+		return Config{}, err
+	}
 	if err != nil {
 		return Config{}, fmt.Errorf("model: config: %w", err)
 	}

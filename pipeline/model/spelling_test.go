@@ -17,9 +17,10 @@ import (
 	"github.com/vkmla/vkmla/pipeline/model"
 )
 
-// drafted is a model with two layers that only predict ahead.
+// drafted is a small model with two layers that only predict ahead.
 func drafted() model.Config {
 	c := fakemodel.Config(1, 4, 128, 0, 4)
+	c.Hidden, c.Heads, c.QRank, c.ORank, c.IndexHeads = 64, 2, 64, 16, 2
 	c.Layers[3].Draft, c.Layers[4].Draft = true, true
 	return c
 }
