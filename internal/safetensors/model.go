@@ -1,8 +1,6 @@
 package safetensors
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +8,8 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+
+	"github.com/vkmla/vkmla/internal/files"
 )
 
 // Names of a model's files.
@@ -17,6 +17,8 @@ const (
 	SingleName = "model.safetensors"
 	IndexName  = "model.safetensors.index.json"
 	maxIndex   = 256 << 20 // bytes of an index; that of the largest model has 20 million
+	maxIndexed = 1 << 18   // tensors of an index; that of the largest model has 145,116
+	maxNesting = 16        // of what is skipped
 )
 
 // Model is the tensors of a folder. Files are opened when one of their tensors is
@@ -33,8 +35,10 @@ type Model struct {
 // Errors wrap ErrFormat, or are the file system's.
 func OpenModel(dir string) (*Model, error) {
 	m := &Model{dir: dir, files: map[string]*File{}}
-	data, err := readIndex(filepath.Join(dir, IndexName))
+	data, err := files.Read(filepath.Join(dir, IndexName), maxIndex)
 	switch {
+	case errors.Is(err, files.ErrLarge) || errors.Is(err, io.ErrUnexpectedEOF):
+		return nil, malformed("%v", err)
 	case err == nil:
 		if m.where, err = parseIndex(data); err != nil {
 			return nil, fmt.Errorf("%s: %w", filepath.Join(dir, IndexName), err)
@@ -57,67 +61,51 @@ func OpenModel(dir string) (*Model, error) {
 	return m, nil
 }
 
-func readIndex(path string) ([]byte, error) {
-	f, _, err := OpenRegular(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxIndex+1))
-	if err == nil && len(data) > maxIndex {
-		err = malformed("%s is larger than %d bytes", path, maxIndex)
-	}
-	return data, err
-}
-
 // parseIndex reads the weight_map of an index. Other members are not looked at.
 func parseIndex(data []byte) (map[string]string, error) {
-	dec := json.NewDecoder(bytes.NewReader(data))
-	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
+	s := files.Scanner{Data: data}
+	if !s.Take('{') {
 		return nil, malformed("the index is not a JSON object")
 	}
 	var where map[string]string
-	for dec.More() {
-		t, err := dec.Token()
+	for first := true; ; first = false {
+		name, more, err := s.Member(first, len(data))
+		switch {
+		case err != nil:
+		case !more && (where == nil || !s.End()):
+			return nil, malformed("the index has no weight_map, or goes on behind its JSON object")
+		case !more:
+			return where, nil
+		case name != "weight_map":
+			err = s.Skip(maxNesting)
+		case where != nil:
+			return nil, malformed("the index has two of weight_map")
+		default:
+			if where, err = parseWeightMap(&s); errors.Is(err, ErrFormat) {
+				return nil, err
+			}
+		}
 		if err != nil {
 			return nil, malformed("the index: %v", err)
 		}
-		if t != "weight_map" {
-			var skip json.RawMessage
-			if err := dec.Decode(&skip); err != nil {
-				return nil, malformed("the index: %v", err)
-			}
-			continue
-		}
-		if where != nil {
-			return nil, malformed("the index has two of weight_map")
-		}
-		if where, err = parseWeightMap(dec); err != nil {
-			return nil, err
-		}
 	}
-	if _, err := dec.Token(); err != nil || where == nil {
-		return nil, malformed("the index has no complete weight_map")
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, malformed("the index goes on behind its JSON object")
-	}
-	return where, nil
 }
 
-func parseWeightMap(dec *json.Decoder) (map[string]string, error) {
-	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
+func parseWeightMap(s *files.Scanner) (map[string]string, error) {
+	if !s.Take('{') {
 		return nil, malformed("weight_map is not an object")
 	}
-	where := map[string]string{}
-	for dec.More() {
-		t, err := dec.Token()
-		name, ok := t.(string)
-		if err != nil || !ok || !printable(name) {
-			return nil, malformed("weight_map: the name %.200q is empty, too long or unprintable", t)
+	where, shards := map[string]string{}, map[string]string{}
+	for first := true; ; first = false {
+		name, more, err := s.Member(first, maxName)
+		if err != nil || !more {
+			return where, err
 		}
-		var file string
-		if err := dec.Decode(&file); err != nil {
+		if !printable(name) {
+			return nil, malformed("weight_map: the name %.200q is empty, too long or unprintable", name)
+		}
+		file, err := s.String(maxName)
+		if err != nil {
 			return nil, malformed("weight_map: %s: %v", name, err)
 		}
 		// Only names of files beside the index: a path could lead anywhere.
@@ -127,12 +115,14 @@ func parseWeightMap(dec *json.Decoder) (map[string]string, error) {
 		if _, twice := where[name]; twice {
 			return nil, malformed("weight_map names %s twice", name)
 		}
-		where[name] = file
+		if len(where) == maxIndexed {
+			return nil, malformed("weight_map names more than %d tensors", maxIndexed)
+		}
+		if _, seen := shards[file]; !seen {
+			shards[file] = file
+		}
+		where[name] = shards[file] // one copy of each name
 	}
-	if _, err := dec.Token(); err != nil {
-		return nil, malformed("weight_map: %v", err)
-	}
-	return where, nil
 }
 
 // Names are the names of all tensors, sorted.

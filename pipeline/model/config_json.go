@@ -11,12 +11,17 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/vkmla/vkmla/internal/safetensors"
+	"github.com/vkmla/vkmla/internal/files"
 )
 
 const (
 	configName = "config.json"
 	maxConfig  = 16 << 20 // bytes of a config.json; real ones have a few thousand
+)
+
+var (
+	configBounds   = files.Bounds{Depth: 32, Values: 1 << 16, Unique: true} // real ones have 200 values
+	errLargeConfig = &ConfigError{configName, "a longer file", fmt.Sprintf("at most %d bytes", maxConfig)}
 )
 
 // LoadConfig reads config.json of a model's folder. See ParseConfig.
@@ -30,15 +35,13 @@ func LoadConfig(dir string) (Config, error) { return loadConfig(dir, false) }
 func LoadConfigWithDrafts(dir string) (Config, error) { return loadConfig(dir, true) }
 
 func loadConfig(dir string, drafts bool) (Config, error) {
-	f, _, err := safetensors.OpenRegular(filepath.Join(dir, configName))
+	data, err := files.Read(filepath.Join(dir, configName), maxConfig)
 	if err = foreignFolder(dir, err); errors.Is(err, ErrForeign) {
 		return Config{}, err
 	}
-	if err != nil {
-		return Config{}, fmt.Errorf("model: config: %w", err)
+	if errors.Is(err, files.ErrLarge) {
+		return Config{}, errLargeConfig
 	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
 	if err != nil {
 		return Config{}, fmt.Errorf("model: config: %w", err)
 	}
@@ -67,7 +70,10 @@ func ParseConfig(data []byte) (Config, error) { return parseConfig(data, false) 
 
 func parseConfig(data []byte, drafts bool) (Config, error) {
 	if len(data) > maxConfig {
-		return Config{}, &ConfigError{configName, "a longer file", fmt.Sprintf("at most %d bytes", maxConfig)}
+		return Config{}, errLargeConfig
+	}
+	if err := configBounds.Check(data); err != nil {
+		return Config{}, &ConfigError{configName, err.Error(), "an object that says each thing once"}
 	}
 	var f configFile
 	dec := json.NewDecoder(bytes.NewReader(data))

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/vkmla/vkmla/internal/files"
 	"github.com/vkmla/vkmla/internal/safetensors"
 )
 
@@ -131,7 +132,7 @@ func foreignFolder(dir string, err error) error {
 
 // isGGUF reports whether a file begins as GGUF does.
 func isGGUF(path string) bool {
-	f, _, err := safetensors.OpenRegular(path)
+	f, _, err := files.Regular(path)
 	if err != nil {
 		return false
 	}

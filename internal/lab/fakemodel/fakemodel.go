@@ -38,7 +38,9 @@ const (
 )
 
 // Storages lists all of them.
-func Storages() []Storage { return []Storage{BF16, F16, F32, FP8, FP8F32, FP8BF16, FP8Rows, FP8One, NVFP4, NVFP4Packed} }
+func Storages() []Storage {
+	return []Storage{BF16, F16, F32, FP8, FP8F32, FP8BF16, FP8Rows, FP8One, NVFP4, NVFP4Packed}
+}
 
 // Naming is how tensors are named.
 type Naming int
