@@ -412,11 +412,12 @@ func TestBlob(t *testing.T) {
 func FuzzOpen(f *testing.F) {
 	cfg := fakemodel.Config(1)
 	cfg.Hidden, cfg.Heads, cfg.Groups, cfg.QRank, cfg.ORank = 8, 1, 1, 16, 16
-	dir := f.TempDir()
+	dir := testkit.MemoryDir(f)
 	path := filepath.Join(dir, safetensors.SingleName)
 	var data [][]byte
-	for i, s := range []fakemodel.Storage{fakemodel.BF16, fakemodel.FP8, fakemodel.FP8F32} {
-		require.NoError(f, fake(f, fakemodel.Options{Config: cfg, Storage: s}).Write(dir, 1))
+	for i, s := range []fakemodel.Storage{fakemodel.BF16, fakemodel.FP8, fakemodel.FP8F32, fakemodel.FP8Rows, fakemodel.FP8One} {
+		naming := fakemodel.Namings()[i%len(fakemodel.Namings())]
+		require.NoError(f, fake(f, fakemodel.Options{Config: cfg, Storage: s, Naming: naming}).Write(dir, 1))
 		file := must[[]byte](f)(os.ReadFile(path))
 		n := 8 + binary.LittleEndian.Uint64(file)
 		data = append(data, file[n:])

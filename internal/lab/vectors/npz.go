@@ -30,11 +30,18 @@ func OpenArchive(path string) (*Archive, error) {
 	if err != nil {
 		return nil, fmt.Errorf("vectors: open: %w", err)
 	}
+	a, err := newArchive(path, z)
+	if err != nil {
+		z.file.Close()
+	}
+	return a, err
+}
+
+func newArchive(path string, z archive) (*Archive, error) {
 	a := &Archive{path, z, map[string]*zip.File{}}
 	for _, f := range z.File {
 		name, ok := strings.CutSuffix(f.Name, ".npy")
 		if !ok || !printable(name) || a.members[name] != nil {
-			z.file.Close()
 			return nil, malformed(path, "member %.200q is no .npy, unprintable or there twice", f.Name)
 		}
 		a.members[name] = f

@@ -1,0 +1,4 @@
+package safetensors
+
+// ParseIndex is parseIndex.
+var ParseIndex = parseIndex
