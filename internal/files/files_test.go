@@ -33,7 +33,8 @@ func TestRead(t *testing.T) {
 
 func TestBounds(t *testing.T) {
 	b := Bounds{Depth: 3, Values: 9, Unique: true}
-	for _, ok := range []string{``, `{}`, `[[[1,2,3,4,5,6]]]`, `{"a":{"b":1},"c":{"b":2}}`, `"[[[[[["`, `{"a":"a","b":"a"}`, `["a","a"]`, ` { "a" : "b\"c" } `} {
+	for _, ok := range []string{``, `{}`, `[[[1,2,3,4,5,6]]]`,
+		`{"a":{"b":1},"c":{"b":2}}`, `"[[[[[["`, `{"a":"a","b":"a"}`, `["a","a"]`, ` { "a" : "b\"c" } `} {
 		assert.NoError(t, b.Check([]byte(ok)), ok)
 	}
 	for bad, want := range map[string]string{
@@ -87,7 +88,8 @@ func FuzzBounds(f *testing.F) {
 // Skip accepts exactly what encoding/json does, of a depth that it may have; what String and Int
 // read is what that reads.
 func FuzzScanner(f *testing.F) {
-	for _, s := range []string{`{"a":[1,2.5e3,"x\\\"y",true,null],"b":{"a":{}}}`, `"\ud83d\ude00"`, `-12`, `[1,]`, `{"a" 1}`, ` [ ] `, "\"\xff\""} {
+	for _, s := range []string{`{"a":[1,2.5e3,"x\\\"y",true,null],"b":{"a":{}}}`, `"\ud83d\ude00"`, `-12`,
+		`[1,]`, `{"a" 1}`, ` [ ] `, "\"\xff\""} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {

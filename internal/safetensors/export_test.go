@@ -1,4 +1,4 @@
 package safetensors
 
 // ParseIndex is parseIndex.
-var ParseIndex = parseIndex
+func ParseIndex(data []byte) (map[string]string, error) { return parseIndex(data, all) }

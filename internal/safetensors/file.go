@@ -18,7 +18,9 @@ type File struct {
 // Open maps a file and reads its header. Whoever opens it closes it.
 //
 // Errors wrap ErrFormat, or are the file system's.
-func Open(path string) (*File, error) {
+func Open(path string) (*File, error) { return open(path, all) }
+
+func open(path string, p Part) (*File, error) {
 	f, st, err := files.Regular(path)
 	if err != nil {
 		return nil, fmt.Errorf("safetensors: open: %w", err)
@@ -33,7 +35,7 @@ func Open(path string) (*File, error) {
 	}
 	file := &File{Path: path, data: data}
 	err = Guard(func() (err error) {
-		file.Tensors, err = Parse(data)
+		file.Tensors, err = parse(data, p)
 		return err
 	})
 	if err != nil {

@@ -17,7 +17,6 @@ const (
 	SingleName = "model.safetensors"
 	IndexName  = "model.safetensors.index.json"
 	maxIndex   = 256 << 20 // bytes of an index; that of the largest model has 20 million
-	maxIndexed = 1 << 18   // tensors of an index; that of the largest model has 145,116
 	maxNesting = 16        // of what is skipped
 )
 
@@ -27,27 +26,32 @@ type Model struct {
 	dir   string
 	where map[string]string // tensor to file
 	files map[string]*File
+	part  Part
 }
 
 // OpenModel opens a folder with model.safetensors.index.json, or else with
 // model.safetensors. Whoever opens it closes it.
 //
 // Errors wrap ErrFormat, or are the file system's.
-func OpenModel(dir string) (*Model, error) {
-	m := &Model{dir: dir, files: map[string]*File{}}
+func OpenModel(dir string) (*Model, error) { return OpenPart(dir, all) }
+
+// OpenPart is OpenModel for the tensors of some names. Of the others only their places
+// in a file are checked.
+func OpenPart(dir string, p Part) (*Model, error) {
+	m := &Model{dir: dir, files: map[string]*File{}, part: p}
 	data, err := files.Read(filepath.Join(dir, IndexName), maxIndex)
 	switch {
 	case errors.Is(err, files.ErrLarge) || errors.Is(err, io.ErrUnexpectedEOF):
 		return nil, malformed("%v", err)
 	case err == nil:
-		if m.where, err = parseIndex(data); err != nil {
+		if m.where, err = parseIndex(data, p); err != nil {
 			return nil, fmt.Errorf("%s: %w", filepath.Join(dir, IndexName), err)
 		}
 		return m, nil
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("safetensors: open: %w", err)
 	}
-	f, err := Open(filepath.Join(dir, SingleName))
+	f, err := open(filepath.Join(dir, SingleName), p)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("safetensors: open: %s has neither %s nor %s: %w", dir, IndexName, SingleName, fs.ErrNotExist)
 	}
@@ -62,7 +66,7 @@ func OpenModel(dir string) (*Model, error) {
 }
 
 // parseIndex reads the weight_map of an index. Other members are not looked at.
-func parseIndex(data []byte) (map[string]string, error) {
+func parseIndex(data []byte, p Part) (map[string]string, error) {
 	s := files.Scanner{Data: data}
 	if !s.Take('{') {
 		return nil, malformed("the index is not a JSON object")
@@ -81,7 +85,7 @@ func parseIndex(data []byte) (map[string]string, error) {
 		case where != nil:
 			return nil, malformed("the index has two of weight_map")
 		default:
-			if where, err = parseWeightMap(&s); errors.Is(err, ErrFormat) {
+			if where, err = parseWeightMap(&s, p); errors.Is(err, ErrFormat) {
 				return nil, err
 			}
 		}
@@ -91,7 +95,7 @@ func parseIndex(data []byte) (map[string]string, error) {
 	}
 }
 
-func parseWeightMap(s *files.Scanner) (map[string]string, error) {
+func parseWeightMap(s *files.Scanner, p Part) (map[string]string, error) {
 	if !s.Take('{') {
 		return nil, malformed("weight_map is not an object")
 	}
@@ -112,11 +116,14 @@ func parseWeightMap(s *files.Scanner) (map[string]string, error) {
 		if !printable(file) || file == "." || !filepath.IsLocal(file) || filepath.Base(file) != file {
 			return nil, malformed("weight_map: %s lies in %.200q, which is no file of the folder", name, file)
 		}
+		if !p.Keep(name) {
+			continue
+		}
 		if _, twice := where[name]; twice {
 			return nil, malformed("weight_map names %s twice", name)
 		}
-		if len(where) == maxIndexed {
-			return nil, malformed("weight_map names more than %d tensors", maxIndexed)
+		if len(where) == p.Most {
+			return nil, malformed("weight_map names more than %d tensors that are to be read", p.Most)
 		}
 		if _, seen := shards[file]; !seen {
 			shards[file] = file
@@ -147,7 +154,7 @@ func (m *Model) Tensor(name string) (Tensor, error) {
 	f := m.files[file]
 	if f == nil {
 		var err error
-		if f, err = Open(filepath.Join(m.dir, file)); err != nil {
+		if f, err = open(filepath.Join(m.dir, file), m.part); err != nil {
 			return Tensor{}, err
 		}
 		m.files[file] = f

@@ -1,6 +1,7 @@
 package safetensors
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/binary"
 	"errors"
@@ -15,7 +16,7 @@ import (
 
 const (
 	maxHeader  = 100_000_000 // the format's own limit
-	maxTensors = 1 << 17     // of a file; the largest model has 145,116 in 64 of them
+	maxTensors = 1 << 18     // of a file; a model of 300,000 lies in a hundred of them
 	maxDims    = 16
 	maxName    = 1000
 	metadata   = "__metadata__"
@@ -26,7 +27,19 @@ const (
 // gap and overlap, as the format demands.
 //
 // Errors wrap ErrFormat.
-func Parse(file []byte) (map[string]Tensor, error) {
+func Parse(file []byte) (map[string]Tensor, error) { return parse(file, all) }
+
+// Part says which tensors of a model are wanted.
+type Part struct {
+	Keep func(name string) bool
+	Most int // of a file, and of an index
+}
+
+// all is every tensor.
+var all = Part{func(string) bool { return true }, maxTensors}
+
+// parse is Parse that returns only wanted tensors.
+func parse(file []byte, p Part) (map[string]Tensor, error) {
 	if len(file) < 8 {
 		return nil, malformed("a file of %d bytes is shorter than its header", len(file))
 	}
@@ -39,7 +52,7 @@ func Parse(file []byte) (map[string]Tensor, error) {
 	if err != nil {
 		return nil, err
 	}
-	return place(list, data)
+	return place(list, data, p)
 }
 
 func malformed(format string, args ...any) error {
@@ -59,7 +72,7 @@ func parseHeader(header []byte) ([]entry, error) {
 	if !s.Take('{') {
 		return nil, malformed("the header is not a JSON object")
 	}
-	var list []entry
+	list := make([]entry, 0, min(bytes.Count(header, []byte(`"data_offsets"`)), maxTensors))
 	described := false // by metadata
 	for first := true; ; first = false {
 		name, more, err := s.Member(first, maxName)
@@ -208,12 +221,12 @@ func (e *entry) check() error {
 }
 
 // place gives the tensors their bytes.
-func place(list []entry, data []byte) (map[string]Tensor, error) {
+func place(list []entry, data []byte, p Part) (map[string]Tensor, error) {
 	slices.SortStableFunc(list, func(a, b entry) int {
 		return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to))
 	})
 	at := int64(0)
-	all := make(map[string]Tensor, len(list))
+	kept := map[string]Tensor{}
 	for i := range list {
 		e := &list[i]
 		switch {
@@ -224,15 +237,20 @@ func place(list []entry, data []byte) (map[string]Tensor, error) {
 		case e.to > int64(len(data)):
 			return nil, malformed("%s: ends at %d of %d bytes", e.Name, e.to, len(data))
 		}
-		if _, twice := all[e.Name]; twice {
+		if _, twice := kept[e.Name]; twice {
 			return nil, malformed("%.200q is there twice", e.Name)
 		}
-		at = e.to
+		if at = e.to; !p.Keep(e.Name) {
+			continue
+		}
+		if len(kept) == p.Most {
+			return nil, malformed("more than %d tensors that are to be read", p.Most)
+		}
 		e.Data = data[e.from:e.to:e.to]
-		all[e.Name] = e.Tensor
+		kept[e.Name] = e.Tensor
 	}
 	if at != int64(len(data)) {
 		return nil, malformed("tensors end at %d of %d bytes", at, len(data))
 	}
-	return all, nil
+	return kept, nil
 }

@@ -77,7 +77,7 @@ func Open(dir string, o CheckpointOptions) (*Checkpoint, error) {
 			return nil, badArgument(opOpen, "Layers", n, "each of 0 to %d at most once", len(cfg.Layers)-1)
 		}
 	}
-	m, err := safetensors.OpenModel(dir)
+	m, err := safetensors.OpenPart(dir, attentionPart)
 	if err != nil {
 		return nil, fileError(foreignFolder(dir, err))
 	}

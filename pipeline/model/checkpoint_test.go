@@ -79,7 +79,8 @@ func decode(t *testing.T, m *model.Matrix) []float32 {
 	data, scales := must[[]byte](t)(m.Data.Bytes()), must[[]byte](t)(m.Scales.Bytes())
 	v, kb := make([]float32, m.N*m.K), (m.K+127)/128
 	le := binary.LittleEndian
-	size := map[model.Format][2]int{model.FormatBF16: {2 * len(v), 0}, model.FormatFP8: {len(v), (m.N + 127) / 128 * kb}, model.FormatNVFP4: {len(v) / 2, len(v) / 16}, model.FormatFP8Rows: {len(v), m.N}}[m.Format]
+	size := map[model.Format][2]int{model.FormatBF16: {2 * len(v), 0}, model.FormatFP8: {len(v), (m.N + 127) / 128 * kb},
+		model.FormatNVFP4: {len(v) / 2, len(v) / 16}, model.FormatFP8Rows: {len(v), m.N}}[m.Format]
 	if m.ScaleF32 {
 		size[1] *= 4
 	}
@@ -172,7 +173,8 @@ func compare(t *testing.T, m *fakemodel.Model, c *model.Checkpoint, l *model.Lay
 
 func TestCheckpoint(t *testing.T) {
 	formats := map[fakemodel.Storage]model.Format{fakemodel.FP8: model.FormatFP8, fakemodel.FP8F32: model.FormatFP8,
-		fakemodel.FP8BF16: model.FormatFP8, fakemodel.FP8One: model.FormatFP8, fakemodel.FP8Rows: model.FormatFP8Rows, fakemodel.NVFP4: model.FormatNVFP4, fakemodel.NVFP4Packed: model.FormatNVFP4}
+		fakemodel.FP8BF16: model.FormatFP8, fakemodel.FP8One: model.FormatFP8, fakemodel.FP8Rows: model.FormatFP8Rows,
+		fakemodel.NVFP4: model.FormatNVFP4, fakemodel.NVFP4Packed: model.FormatNVFP4}
 	for i, s := range fakemodel.Storages() {
 		for _, naming := range []fakemodel.Naming{fakemodel.Released, fakemodel.Prefixed, fakemodel.Modules} {
 			t.Run(fmt.Sprintf("%s/%d", s, naming), func(t *testing.T) {

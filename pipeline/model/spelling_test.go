@@ -87,10 +87,11 @@ func TestSpellingsAmbiguous(t *testing.T) {
 		extra  string
 		want   string
 	}{
-		"two places of the indexer":  {fakemodel.Released, "layers.1.attn.compressor.indexer.wq_b.weight", "the same tensor as"},
-		"a scale":                    {fakemodel.Released, "layers.1.attn.compressor.indexer.wq_b.scale", "the same tensor as"},
-		"two names of a module":      {fakemodel.Moved, "layers.1.self_attn.compressor.indexer.q_b_proj.weight", "the same tensor as"},
-		"nested and not":             {fakemodel.NestedModules, "layers.1.self_attn.compressor.indexer.kv_proj.weight", "the same tensor as"},
+		"two places of the indexer": {fakemodel.Released, "layers.1.attn.compressor.indexer.wq_b.weight", "the same tensor as"},
+		"a scale":                   {fakemodel.Released, "layers.1.attn.compressor.indexer.wq_b.scale", "the same tensor as"},
+		"two names of a module":     {fakemodel.Moved, "layers.1.self_attn.compressor.indexer.q_b_proj.weight", "the same tensor as"},
+		"nested and not": {fakemodel.NestedModules, "layers.1.self_attn.compressor.indexer.kv_proj.weight",
+			"the same tensor as"},
 		"two modules":                {fakemodel.Released, "layers.1.self_attn.wq_b.weight", "names with layers.N.attn throughout"},
 		"two prefixes":               {fakemodel.Released, "language_model.layers.1.attn.wq_b.weight", "throughout"},
 		"two prefixes, other layers": {fakemodel.Released, "model.language_model.layers.9.attn.wq_b.weight", "throughout"},
@@ -201,8 +202,9 @@ func TestTextConfig(t *testing.T) {
 		file  m
 		field string // that the error names; "": none
 	}{
-		"nested":         {m{"model_type": "deepseek_v4_vl", "text_config": inner, "quantization_config": quant}, ""},
-		"repeated":       {m{"text_config": inner, "quantization_config": quant, "hidden_size": 4096, "vision_config": m{"hidden_size": 1}}, ""},
+		"nested": {m{"model_type": "deepseek_v4_vl", "text_config": inner, "quantization_config": quant}, ""},
+		"repeated": {m{"text_config": inner, "quantization_config": quant, "hidden_size": 4096, "vision_config": m{"hidden_size": 1}},
+			""},
 		"contradicted":   {m{"text_config": inner, "hidden_size": 1024}, "text_config.hidden_size"},
 		"ratios":         {m{"text_config": inner, "compress_ratios": []int{0}}, "text_config.compress_ratios"},
 		"only outside":   {m{"text_config": m{"model_type": "deepseek_v4"}, "hidden_size": 1024}, "hidden_size"},

@@ -108,6 +108,9 @@ func releasedName(name string) string {
 	return name
 }
 
+// attentionPart is what is looked at of a checkpoint. The largest model has 4,000 such tensors.
+var attentionPart = safetensors.Part{Keep: func(name string) bool { _, ok := attentionName(name); return ok }, Most: 1 << 15}
+
 // layerNames maps the names of a layer's attention tensors to those in the files.
 type layerNames map[string]string
 

@@ -13,8 +13,8 @@ import (
 const (
 	// maxDirectory is how many bytes of a file are looked at for its list of members.
 	maxDirectory = 4 << 20
-	// freeBytes is how much arrays may have in memory whatever the size of their files. That of the
-	// recorded cases have up to 13 million bytes, mostly of poison, and are a tenth of that in files.
+	// freeBytes is how much arrays may have in memory whatever the size of their files. Recorded
+	// cases have up to 13 million bytes, mostly of poison, and a tenth of that in files.
 	freeBytes = 24 << 20
 )
 
