@@ -46,6 +46,8 @@ type KindConfig struct {
 	// Group is how many consecutive tokens usually belong to one request: 0 or 1 for decode,
 	// more for prefill. Results do not depend on it.
 	Group int
+	// Invariant gives a token the same bits whatever Tokens is and wherever in a step it stands.
+	Invariant bool
 	// Output is the form in which wo_a takes the attention's output.
 	Output projection.ActivationFormat
 	// Out is the type of a layer's output: tensor.BF16, or tensor.F32 for partial sums of ranks,

@@ -24,7 +24,7 @@ type mla struct {
 func (x *mla) build(k *Kind) (err error) {
 	c, t, window := &k.cfg.Caches, k.cfg.Tokens, k.cfg.Model.Window
 	cfg := attention.DecoderConfig{Heads: k.heads, WindowPage: c.Window.Layout.Page, Variant: k.cfg.Variant,
-		MaxBytes: c.Window.Pool.Bytes(), OnDemand: true}
+		MaxBytes: c.Window.Pool.Bytes(), Invariant: k.cfg.Invariant, OnDemand: true}
 	if x.width > 0 {
 		cfg.CompressedPage = c.Compressed.Layout.Page
 		cfg.MaxBytes = max(cfg.MaxBytes, c.Compressed.Pool.Bytes())
