@@ -23,12 +23,12 @@ import (
 // memory of different sizes do random things (see sessions.random), and each token has to give what
 // it gave in any of them, and in a session alone, token by token.
 //
-// VKMLA_TEST_FULL=1 does ten times as much, with weights of every format and both outputs of FP8.
+// VKMLA_TEST_FULL=1 does hundreds of steps, with weights of every format and both outputs of FP8.
 func TestInvariant(t *testing.T) {
 	dev, full := testkit.Device(t), os.Getenv("VKMLA_TEST_FULL") == "1"
-	operations := 120
+	operations := 60
 	if full {
-		operations = 1200
+		operations = 800
 	}
 	for i, m := range []struct {
 		storage fakemodel.Storage
@@ -59,7 +59,9 @@ func TestInvariant(t *testing.T) {
 			for k, all := range c.open {
 				slices.SortFunc(all, func(a, b *tracked) int { return b.h.length - a.h.length })
 				require.NotEmpty(t, all)
-				c.alone(k, all[0].h)
+				if full || k == 0 {
+					c.alone(k, all[0].h)
+				}
 			}
 			t.Log(c.did)
 		})
@@ -94,18 +96,21 @@ func TestInvariantCaches(t *testing.T) {
 	const length = 135 // past the first page of the window and the first entry of C128A
 	rng := rand.New(rand.NewPCG(5, 5))
 	differ := map[bool]int{}
-	for _, invariant := range []bool{true, false} {
+	for _, c := range []struct {
+		invariant bool
+		steps     []int // the longest of each round; those of 40 are
+	}{{true, []int{1, 40, 7}}, {false, []int{40, 7}}} {
 		o := sessionOptions()
-		o.Invariant = invariant
+		o.Invariant = c.invariant
 		e := x.engine(t, o)
 		var want []byte
 		var outputs []pipeline.Appended
-		for round, most := range []int{1, 40, 7, 33} {
+		for round, most := range c.steps {
 			s := must[*pipeline.Session](t)(e.Open())
 			all := make([]pipeline.Appended, len(x.layers))
 			for at := 0; at < length; {
 				n := min(1+rng.IntN(most), length-at)
-				if round == 1 {
+				if most == 40 {
 					n = min(most, length-at)
 				}
 				for i, got := range extend(t, s, len(x.layers), x.tokens(at, at+n)) {
@@ -120,11 +125,11 @@ func TestInvariantCaches(t *testing.T) {
 				continue
 			}
 			if !bytes.Equal(want, data.Bytes()) {
-				differ[invariant]++
+				differ[c.invariant]++
 			}
 			for i := range all {
 				if !slices.Equal(outputs[i].Out, all[i].Out) || !slices.Equal(outputs[i].TopK, all[i].TopK) {
-					differ[invariant]++
+					differ[c.invariant]++
 				}
 			}
 		}

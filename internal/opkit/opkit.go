@@ -9,6 +9,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/vkmla/vkmla/internal/spirv"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -160,7 +161,7 @@ func (p Package) Kernel(dev *vk.Device, s Spec) (*vk.Kernel, error) {
 	if s.Variant != Base {
 		bindings = bindings[:s.Bound]
 	}
-	spec := vk.KernelSpec{Name: name, SPIRV: code.SPIRV, Bindings: bindings, PushSize: s.PushSize,
+	spec := vk.KernelSpec{Name: name, SPIRV: spirv.WithModes(code.SPIRV, halfModes(dev.Caps())...), Bindings: bindings, PushSize: s.PushSize,
 		Constants: s.Constants, SubgroupSize: s.Subgroup, Requires: code.Requires, Divisible: s.Divisible}
 	if err := CheckLimits(dev.Adapter(), spec); err != nil {
 		return nil, fmt.Errorf("%s: %w", p, err)

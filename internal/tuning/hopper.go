@@ -26,7 +26,7 @@ var hopper = Profile{
 		Plain:           []PlainForm{{16, 16, 1, 3.8}, {8, 8, 2, 2.6}, {4, 8, 3, 2.9}},
 		MinPartRows:     32,
 		Waves:           4,
-		InvariantTokens: 16,
+		InvariantTokens: 32,
 		StartTime:       3,
 		HeadsTime:       4,
 		TrafficTime:     5,

@@ -56,7 +56,13 @@ const float CM_STALE = 10.0;
 
 uint cm_from_bf16(uint pair) {
     const vec2 x = bf16_unpack2(pair);
-    return packFloat2x16(f16vec2(mix(x, sign(x) * 65504.0, greaterThan(abs(x), vec2(65504.0)))));
+    // Below 2^-14 numbers are rounded to subnormals first, by a sum whose last place is 2^-24: the
+    // conversion is exact then, so that a compiler may leave it out in one kernel and not in the
+    // next.
+    precise vec2 raised = x + 0.75;
+    precise vec2 tiny = raised - 0.75;
+    const vec2 y = mix(mix(x, tiny, lessThan(abs(x), vec2(0.00006103515625))), sign(x) * 65504.0, greaterThan(abs(x), vec2(65504.0)));
+    return packFloat2x16(f16vec2(y));
 }
 
 uvec2 cm_pack(vec4 p) { return uvec2(packFloat2x16(f16vec2(p.xy)), packFloat2x16(f16vec2(p.zw))); }
