@@ -130,7 +130,7 @@ func NewDecoder(dev *vk.Device, cfg DecoderConfig) (*Decoder, error) {
 	}
 	s.invariant = cfg.Invariant
 	tune := tuning.Of(dev)
-	variant, list, err := chooseBuild(tune, dev.Adapter(), "attn_decode", cfg.Variant, cfg.MaxBytes, cfg.Heads)
+	variant, list, err := chooseBuild(tune, dev.Adapter(), dev, "attn_decode", cfg.Variant, cfg.MaxBytes, cfg.Heads)
 	if err != nil {
 		return nil, err
 	}

@@ -175,7 +175,7 @@ func newLinear(dev *vk.Device, cfg LinearConfig, profile *tuning.Profile, kindsF
 	l.lanes = l.findLanes
 	o := &Linear{linearLayer: l}
 	var err error
-	l.variant, err = pkg.ChooseFit(dev.Adapter(), op, LinearVariants, cfg.Variant, uint64(largest), func(v string) error {
+	l.variant, err = pkg.ChooseOn(dev, op, LinearVariants, cfg.Variant, uint64(largest), func(v string) error {
 		o.kinds = kindsFor(v)
 		if tiles, ok := o.kinds[len(o.kinds)-1].(*matrixTiles); ok {
 			return tiles.find(profile, dev.Caps(), v)

@@ -9,8 +9,9 @@
 // bf16 (with CM_BF16) takes every bf16 and every scale byte up to 246 (one above counts as 246),
 // and keeps 8 bits of p.
 //
-// A NaN in a row that counts stays a NaN in both. On a device that flushes binary16's subnormals,
-// codes below 2^-6 become zeros in both: less than 2^-13 of a block's largest number.
+// A NaN in a row that counts stays a NaN in both. Both need binary16's subnormals: codes below 2^-6
+// are such numbers on the way. internal/opkit asks for them, and leaves these builds out on devices
+// that take them for zeros.
 #ifndef LIB_CM_ELEMENT_GLSL
 #define LIB_CM_ELEMENT_GLSL
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
