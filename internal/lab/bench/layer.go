@@ -28,7 +28,7 @@ type LayerOptions struct {
 	Keys     cache.IndexKeyFormat
 	Output   pipeline.OutputPath
 
-	checked bool // operations were checked before
+	Checked bool // operations were checked before
 }
 
 func (o LayerOptions) withDefaults(onSlow bool) LayerOptions {
@@ -120,7 +120,7 @@ func Layers(ctx context.Context, dev *vk.Device, o LayerOptions, l Limits, p Pro
 	}
 	o = o.withDefaults(slow(dev))
 	var failed string
-	if !o.checked {
+	if !o.Checked {
 		var err error
 		if failed, err = checkOps(ctx, dev, o.Seed, p); err != nil {
 			return err
