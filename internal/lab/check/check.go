@@ -8,6 +8,7 @@ package check
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -118,8 +119,21 @@ func (e *Env) Row(r verify.Row) {
 // Measured notes the device's limits.
 func (e *Env) Measured(l bench.Limits) { e.result.Limits = &l }
 
-// Timed adds the times of a layer.
-func (e *Env) Timed(r bench.LayerRow) { e.result.Times = append(e.result.Times, r) }
+// Timed adds the times of a layer. A clock may be too coarse for an operation, whose share of a
+// limit is then no number.
+func (e *Env) Timed(r bench.LayerRow) {
+	for _, v := range []*float64{&r.Time.Median, &r.Time.P95, &r.Limit, &r.Share, &r.GBs, &r.Error, &r.Bound} {
+		*v = *verify.Finite(*v)
+	}
+	r.Ops = slices.Clone(r.Ops)
+	for i := range r.Ops {
+		op := &r.Ops[i]
+		for _, v := range []*float64{&op.Time.Median, &op.Time.P95, &op.Limit, &op.Share} {
+			*v = *verify.Finite(*v)
+		}
+	}
+	e.result.Times = append(e.result.Times, r)
+}
 
 // run runs a check and judges it. A panic is a wrong result.
 func (c Check) run(ctx context.Context, e *Env) Result {
@@ -132,21 +146,31 @@ func (c Check) run(ctx context.Context, e *Env) Result {
 	return r
 }
 
-// judge makes a status of a check's error and rows.
+// errNotRun is in the error of a check that could not be run, which is nobody's fault.
+var errNotRun = errors.New("not run")
+
+// judge makes a status of a check's error, rows and times.
 func (r *Result) judge(err error) {
-	failed := slices.IndexFunc(r.Rows, func(x Row) bool { return x.Status == verify.Fail || x.Status == verify.Missing })
-	skipped := slices.IndexFunc(r.Rows, func(x Row) bool { return x.Status == verify.Skip })
-	passed := slices.ContainsFunc(r.Rows, func(x Row) bool { return x.Status == verify.Pass })
-	switch {
+	row := func(s ...verify.Status) int {
+		return slices.IndexFunc(r.Rows, func(x Row) bool { return slices.Contains(s, x.Status) })
+	}
+	time := func(s string) int {
+		return slices.IndexFunc(r.Times, func(x bench.LayerRow) bool { return x.Status == s })
+	}
+	failed, skipped := row(verify.Fail, verify.Missing), row(verify.Skip)
+	switch wrong, left := time("wrong"), time("skipped"); {
 	case failed >= 0:
 		r.Status, r.Why = Wrong, r.Rows[failed].text()
+	case wrong >= 0:
+		r.Status, r.Why = Wrong, oneLine(r.Times[wrong].Detail)
+	case errors.Is(err, errNotRun) || errors.Is(err, vk.ErrMissingFeature):
+		r.Status, r.Why = NotRun, oneLine(err.Error())
 	case err != nil:
 		r.Status, r.Why = Wrong, oneLine(err.Error())
-	case !passed && skipped >= 0:
+	case row(verify.Pass) < 0 && skipped >= 0:
 		r.Status, r.Why = NotRun, r.Rows[skipped].Detail
-	case slices.ContainsFunc(r.Times, func(t bench.LayerRow) bool { return t.Status == "wrong" }):
-		at := slices.IndexFunc(r.Times, func(t bench.LayerRow) bool { return t.Status == "wrong" })
-		r.Status, r.Why = Wrong, oneLine(r.Times[at].Detail)
+	case left >= 0:
+		r.Status, r.Why = NotRun, oneLine(r.Times[left].Detail)
 	case r.Rows == nil && r.Limits == nil && r.Times == nil:
 		r.Status, r.Why = Wrong, "the check had no result"
 	default:

@@ -79,8 +79,17 @@ var timedSteps = []struct {
 }{
 	{mode: "decode", batch: 1, context: 4096, smaller: -1, quick: true},
 	{mode: "prefill", prompt: 128, smaller: -1},
-	{mode: "decode", batch: 32, context: 131072, smaller: 0, grows: 32},
+	{mode: "decode", batch: 32, context: 131072, smaller: 0, grows: 100},
 	{mode: "prefill", prompt: 4096, smaller: 1, grows: 32},
+}
+
+func prefillOf(tokens int) string { return fmt.Sprintf("prefill of %d tokens", tokens) }
+
+func decodeOf(batch, context int) string {
+	if batch == 1 {
+		return fmt.Sprintf("decode, a sequence of %d tokens", context)
+	}
+	return fmt.Sprintf("decode, %d sequences of %d tokens", batch, context)
 }
 
 // timeChecks time layers of a model: of V4-Flash, on a processor of a small model.
@@ -88,9 +97,9 @@ func timeChecks(quick bool) (list []Check) {
 	name := func(i int, kind string) string {
 		s := timedSteps[i]
 		if s.prompt > 0 {
-			return fmt.Sprintf("%s, %s of %d tokens", kind, s.mode, s.prompt)
+			return kind + ", " + prefillOf(s.prompt)
 		}
-		return fmt.Sprintf("%s, %s of %d at %d tokens", kind, s.mode, s.batch, s.context)
+		return kind + ", " + decodeOf(s.batch, s.context)
 	}
 	for i, s := range timedSteps {
 		if quick && !s.quick {
@@ -118,7 +127,7 @@ func timeChecks(quick bool) (list []Check) {
 func timeLayers(o bench.LayerOptions) func(ctx context.Context, e *Env) error {
 	return func(ctx context.Context, e *Env) error {
 		if e.Limits.CopyGBs == 0 || e.Limits.MatrixTFLOPs == 0 {
-			return errors.New("the limits were not measured")
+			return fmt.Errorf("%w: the limits could not be measured", errNotRun)
 		}
 		o.Seed = e.Seed
 		err := bench.Layers(ctx, e.Dev, o, e.Limits, &progress{e: e}, e.Timed)

@@ -40,9 +40,9 @@ func (a rect) inside(b rect) bool {
 // stepName names the step of a row, and its kind of layer apart.
 func stepName(t bench.LayerRow) string {
 	if t.Mode == "prefill" {
-		return fmt.Sprintf("prefill of %d tokens", t.Tokens)
+		return prefillOf(t.Tokens)
 	}
-	return fmt.Sprintf("decode, %d x 1 token at %d", t.Batch, t.Context)
+	return decodeOf(t.Batch, t.Context)
 }
 
 // series is a step with its colour, which is a number of the page's style.
@@ -147,7 +147,8 @@ func drawRoofline(l *bench.Limits, times []bench.LayerRow) (p roofline, ok bool)
 		label{4, 12, "GFLOP/s"})
 	roof := fmt.Sprintf("%s, %s TFLOP/s", l.MatrixKind, digits(l.MatrixTFLOPs))
 	p.Labels = append(p.Labels, label{p.Plot.X1 - textWidth(roof) - 4, y.at(peak) - 5, roof})
-	p.place(fmt.Sprintf("copy, %s GB/s", digits(l.CopyGBs)), x.at(math.Sqrt(left*ridge)), y.at(math.Sqrt(left*ridge)*l.CopyGBs))
+	middle := math.Sqrt(left * ridge)
+	p.Labels = append(p.Labels, label{x.at(middle) + 12, y.at(middle*l.CopyGBs) + 14, fmt.Sprintf("copy, %s GB/s", digits(l.CopyGBs))})
 	p.name()
 	return p, true
 }
