@@ -121,12 +121,12 @@ func drawRoofline(l *bench.Limits, times []bench.LayerRow) (p roofline, ok bool)
 	if !ok {
 		return p, false
 	}
-	p.Width, p.Height, p.Plot = pictureWidth, 440, rect{70, 20, pictureWidth - 20, 390}
+	p.Width, p.Height, p.Plot = pictureWidth, 440, rect{70, 26, pictureWidth - 20, 388}
 	x, y := newAxis(lowX*0.9, highX*1.1, p.Plot.X0, p.Plot.X1), newAxis(lowY*0.9, highY*1.5, p.Plot.Y1, p.Plot.Y0)
 	for d := x.low; d <= x.high; d++ {
 		text := power(d)
 		at := x.at(math.Pow(10, d))
-		p.GridX = append(p.GridX, tick{at, label{min(at-textWidth(text)/2, p.Width-textWidth(text)), p.Plot.Y1 + 16, text}})
+		p.GridX = append(p.GridX, tick{at, label{min(at-textWidth(text)/2, p.Width-textWidth(text)), p.Plot.Y1 + 20, text}})
 	}
 	for d := y.low; d <= y.high; d++ {
 		text := power(d)
@@ -143,7 +143,7 @@ func drawRoofline(l *bench.Limits, times []bench.LayerRow) (p roofline, ok bool)
 			Title: fmt.Sprintf("%s, %s layer, %s: %s us, %.0f %% of the limit", op.Name, t.Kind, s.Name, digits(op.Time.Median), 100*op.Share)})
 	})
 	p.Legend = seriesOf(times)
-	p.Labels = append(p.Labels, label{p.Plot.X0, p.Height - 12, "FLOP for each byte that has to be moved"},
+	p.Labels = append(p.Labels, label{p.Plot.X0, p.Height - 8, "FLOP for each byte that has to be moved"},
 		label{4, 12, "GFLOP/s"})
 	roof := fmt.Sprintf("%s, %s TFLOP/s", l.MatrixKind, digits(l.MatrixTFLOPs))
 	p.Labels = append(p.Labels, label{p.Plot.X1 - textWidth(roof) - 4, y.at(peak) - 5, roof})
