@@ -175,7 +175,7 @@ func runCheck(ctx context.Context, f checkFlags, stdout, stderr io.Writer) error
 	var failed error // to write what there is so far
 	o := check.Options{Worker: worker, Budget: f.budget, Silence: f.timeout, Grace: grace,
 		Doing: func(done, total int, c check.Check, what string) {
-			if what == "" && done > 0 { // what is there if the machine goes down in this one
+			if what == "" && r.Device != nil { // what is there if the machine goes down in this one
 				r.Running = c.ID()
 				failed = errors.Join(failed, files.WriteJSON(r))
 			}
@@ -217,7 +217,10 @@ func (f *checkFlags) files(r *check.Report) (*check.Files, error) {
 
 // conclude writes the report and says what is in it.
 func (f *checkFlags) conclude(ctx context.Context, r *check.Report, files *check.Files, stdout, stderr io.Writer) error {
-	if r.Device == nil && r.Devices > 0 && f.device != "" {
+	switch {
+	case r.Device == nil && ctx.Err() != nil:
+		return ctx.Err()
+	case r.Device == nil && r.Devices > 0 && f.device != "":
 		return fmt.Errorf("check: %s", r.Problem) // there are devices, and none of them was meant
 	}
 	if err := files.Write(r); err != nil {
