@@ -85,7 +85,7 @@ func Open(ctx context.Context, dev *vk.Device, o Options) (*Lab, error) {
 }
 
 func (l *Lab) upload(ctx context.Context) error {
-	m, err := fakemodel.New(fakemodel.Options{Config: config(), Storage: fakemodel.FP8, Weights: weights})
+	m, err := fakemodel.New(fakemodel.Options{Config: config(l.o.Size), Storage: fakemodel.FP8, Weights: weights})
 	if err != nil {
 		return err
 	}

@@ -31,25 +31,25 @@ func (s *story) check(layer, t int, out []float32, picks []int32) error {
 		return fail("entry %d of token %d is not among its picks %v", a.entry, a.token, picks)
 	}
 	want := s.found(layer, t)
-	all, turned := distances(out, want)
+	all, angles := distances(out, want)
 	switch {
 	case a.kind == askBeyond && all < foundNothing:
 		return fail("%.3f from token %d, which is not in its window", all, a.token)
-	case a.kind != askBeyond && !(all < foundWithin && turned < turnedWithin):
+	case a.kind != askBeyond && !(all < foundWithin && angles < turnedWithin):
 		return fail("%.3f from what token %d left it, want less than %g; the turned numbers %.3f, want less than %g",
-			all, a.token, foundWithin, turned, turnedWithin)
+			all, a.token, foundWithin, angles, turnedWithin)
 	}
 	return nil
 }
 
 // distances are those of a whole output and of the turned numbers in it, by the length of what is
 // wanted.
-func distances(out []float32, want []float64) (all, turned float64) {
+func distances(out []float32, want []float64) (all, angles float64) {
 	var d, of [2]float64
 	for j, w := range want {
 		_, at := output(j)
 		part := 0
-		if at >= model.HeadDim-64 {
+		if at >= model.HeadDim-turned {
 			part = 1
 		}
 		v := float64(out[j])
@@ -73,7 +73,7 @@ func (s *story) found(layer, t int) []float64 {
 	for d := range head {
 		head[d] = float64(sign(d)) * float64(s.contents[a.token][a.by[d%features]]) * float64(norm[d])
 	}
-	turn(head[model.HeadDim-64:], s.l.cfg.Rope(s.l.layers[layer].Layer), at-t)
+	turn(head[model.HeadDim-turned:], s.l.cfg.Rope(s.l.layers[layer].Layer), at-t)
 	want := make([]float64, outputs)
 	for j := range want {
 		_, d := output(j)

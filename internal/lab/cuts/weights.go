@@ -12,20 +12,23 @@ import (
 // a row is not zero: their sums are the same in any order, so caches and picks are the same bytes
 // in any division of a sequence into steps, by whatever kernel.
 const (
-	features = 128          // of a token's content, and of what it asks for
+	features = 64           // of a token's content, and of what it asks for
 	asked    = features     // where the latter begins
 	constant = 2 * features // 1 in every token
 	salient  = constant + 1 // makes a token's content that of the entry of its group
-	hidden   = 320
+	hidden   = 192
 )
 
 // salience is so large that the weights of all others in a group are 0 beside it.
 const salience = 128
 
 // config has a layer of each kind.
-func config() model.Config {
+func config(size Size) model.Config {
 	c := fakemodel.Config(0, 4, 128)
-	c.Hidden, c.QRank, c.ORank = hidden, features, features
+	c.Hidden, c.QRank, c.ORank, c.Heads = hidden, features, features, 2
+	if size == Small {
+		c.Window = 72 // no multiple of a page
+	}
 	return c
 }
 
@@ -45,22 +48,19 @@ func newCode(seed uint64) (c code) {
 // sign is the sign of number d of a head, in queries and in what is kept.
 func sign(d int) float32 { return float32(1 - 2*(d*d/3+d/5%2)%2) }
 
-// The outputs of a layer are numbers of its heads: those that are turned, of two heads, and others.
+// The outputs of a layer are numbers of its two heads: those that are turned of the first, and some
+// others of the second. What is left of a layer's output is 0.
 func output(j int) (head, d int) {
-	const rotated = model.HeadDim - 64
-	switch {
-	case j < 64:
-		return 0, rotated + j
-	case j < 128:
-		return 1, j - 64
-	case j < 192:
-		return 2, 64 + j - 128
+	if j < turned {
+		return 0, model.HeadDim - turned + j
 	}
-	return 3, rotated + j - 192
+	return 1, j
 }
 
-// outputs is how many there are; the other numbers of a layer's output are 0.
-const outputs = 256
+const (
+	turned  = 64 // numbers of a head that positions turn, the last
+	outputs = 2 * turned
+)
 
 // weights gives the weights of the model; norms, sinks and the like are random.
 func weights(name string, shape []int) []float32 {
@@ -89,8 +89,8 @@ func pick(stem string, shape []int) func(row int) (column int, value float32) {
 		return func(n int) (int, float32) { return n % features, sign(n % model.HeadDim) }
 	case "wo_a":
 		return func(j int) (int, float32) {
-			head, d := output(j)
-			return head%2*model.HeadDim + d, 1
+			_, d := output(j) // a head is a group of its own
+			return d, 1
 		}
 	case "wo_b":
 		return func(j int) (int, float32) {
@@ -104,10 +104,10 @@ func pick(stem string, shape []int) func(row int) (column int, value float32) {
 	case "compressor.wgate", "indexer.compressor.wgate":
 		return func(int) (int, float32) { return salient, 1 }
 	case "indexer.compressor.wkv": // nothing that is turned: entries of equal content have equal keys
-		return kept(shape[0], model.IndexDim, model.IndexDim-64)
+		return kept(shape[0], model.IndexDim, model.IndexDim-turned)
 	case "indexer.wq_b":
 		return func(n int) (int, float32) {
-			if n%model.IndexDim >= model.IndexDim-64 {
+			if n%model.IndexDim >= model.IndexDim-turned {
 				return 0, 0
 			}
 			return n % model.IndexDim, sign(n % model.IndexDim)
