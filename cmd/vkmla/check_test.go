@@ -134,8 +134,10 @@ func TestCheckVerdicts(t *testing.T) {
 		want    []string
 	}{
 		{[]check.Result{right}, nil, []string{"all is right: 1 right, in 3 s; --seed 9 repeats it", "operations  1 right"}},
-		{append(left, right), nil, []string{"all that was run is right: 1 right, 6 not run", "no time:\n    times a, times b, times c, times d and 2 more"}},
-		{[]check.Result{right, wrong}, errWrong, []string{"SOMETHING IS WRONG: 1 right, 1 wrong", "cuts forks: wrong\n    7 instead of 8\n    (vllm#1)"}},
+		{append(left, right), nil, []string{"all that was run is right: 1 right, 6 not run",
+			"no time:\n    times a, times b, times c, times d and 2 more"}},
+		{[]check.Result{right, wrong}, errWrong, []string{"SOMETHING IS WRONG: 1 right, 1 wrong",
+			"cuts forks: wrong\n    7 instead of 8\n    (vllm#1)"}},
 		{[]check.Result{right, crashed}, errWrong, []string{"cuts drafts: crashed\n    SIGSEGV"}},
 	} {
 		r := &check.Report{Begun: time.Now(), Seconds: 3, Seed: 9, Device: &describe.Device{Name: "card"}, Results: c.results}

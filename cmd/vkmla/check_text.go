@@ -72,7 +72,8 @@ func printCheck(w io.Writer, r *check.Report, files *check.Files) error {
 	fmt.Fprintf(&b, "%s (%s), %s, Vulkan %s\n", d.Name, d.Type, strings.TrimSpace(d.Driver+" "+d.DriverInfo), d.APIVersion)
 	fmt.Fprintf(&b, "tuning profile %s: %s\n", d.Profile.Name, d.Profile.Why)
 	if l := r.Limits(); l != nil {
-		fmt.Fprintf(&b, "measured limits: copy %.4g GB/s (bytes read plus written), %s %.4g TFLOP/s\n", l.CopyGBs, l.MatrixKind, l.MatrixTFLOPs)
+		fmt.Fprintf(&b, "measured limits: copy %.4g GB/s (bytes read plus written), %s %.4g TFLOP/s\n",
+			l.CopyGBs, l.MatrixKind, l.MatrixTFLOPs)
 	}
 	b.WriteString("\n")
 	for _, g := range check.Groups {
@@ -95,7 +96,8 @@ func printCheck(w io.Writer, r *check.Report, files *check.Files) error {
 			fmt.Fprintf(&b, "  %s:\n    %s\n", x.Why, names(x.Names))
 		}
 	}
-	fmt.Fprintf(&b, "\n%s, in %.0f s; --seed %d repeats it\nreport: %s\n        %s\n", verdictText(r), r.Seconds, r.Seed, files.HTML, files.JSON)
+	fmt.Fprintf(&b, "\n%s, in %.0f s; --seed %d repeats it\n", verdictText(r), r.Seconds, r.Seed)
+	fmt.Fprintf(&b, "report: %s\n        %s\n", files.HTML, files.JSON)
 	_, err := io.WriteString(w, b.String())
 	return err
 }

@@ -9,10 +9,12 @@ package check
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
 	"github.com/vkmla/vkmla/internal/lab/bench"
+	"github.com/vkmla/vkmla/internal/lab/cuts"
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -104,6 +106,19 @@ type Env struct {
 	result *Result
 	last   time.Time         // of the last row
 	beat   func(what string) // tells the supervisor that something goes on
+	lab    **cuts.Lab        // that checks of a worker share; nil until the first asks for it
+}
+
+// cuts is what scenarios share. The worker closes it.
+func (e *Env) cuts(ctx context.Context) (*cuts.Lab, error) {
+	if *e.lab == nil {
+		l, err := cuts.Open(ctx, e.Dev, cuts.Options{Log: func(format string, args ...any) { e.Doing(fmt.Sprintf(format, args...)) }})
+		if err != nil {
+			return nil, err
+		}
+		*e.lab = l
+	}
+	return *e.lab, nil
 }
 
 // Doing says what the check is doing.

@@ -5,15 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/vkmla/vkmla/internal/lab/bench"
+	"github.com/vkmla/vkmla/internal/lab/cuts"
 	"github.com/vkmla/vkmla/internal/lab/verify"
+	"github.com/vkmla/vkmla/vk"
 )
 
 // All are the checks, in the order in which they run: what is short and says much comes first.
 // Quick ones are the least that says something.
 func All(quick bool) []Check {
-	return slices.Concat(limitChecks(), operationChecks(), timeChecks(quick))
+	return slices.Concat(limitChecks(), operationChecks(), layerChecks(quick), cutChecks(quick), timeChecks(quick))
 }
 
 // progress tells the supervisor what a benchmark does.
@@ -46,18 +49,77 @@ func limitChecks() []Check {
 // quickCases is how many cases of an operation a quick check takes.
 const quickCases = 2
 
+// layerOp is the operation that is a whole layer.
+const layerOp = "layer"
+
 // operationChecks have one check for each operation that verify knows.
 func operationChecks() (list []Check) {
 	for _, op := range verify.All() {
-		list = append(list, Check{Group: GroupOperations, Name: op.Name, Run: func(ctx context.Context, e *Env) error {
-			o := verify.Options{Ops: []string{op.Name}, Seed: e.Seed, Progress: func(done, total int, _, name string) {
-				e.Doing(fmt.Sprintf("%s, %d of %d", name, done+1, total))
-			}}
-			if e.Quick {
-				o.Best, o.Most = true, quickCases
+		if op.Name != layerOp {
+			list = append(list, Check{Group: GroupOperations, Name: op.Name, Run: operation(op.Name, "")})
+		}
+	}
+	return list
+}
+
+// quickLayer is the layer that a quick check takes: one with everything that others have.
+const quickLayer = "recorded_c4a"
+
+// layerChecks have one check for each kind of whole layer that verify knows.
+func layerChecks(quick bool) (list []Check) {
+	op, ok := verify.Lookup(layerOp)
+	if !ok {
+		return nil
+	}
+	for _, c := range op.RandomCases(0) { // names and what they are: the same for all seeds
+		if !quick || c.Name == quickLayer {
+			list = append(list, Check{Group: GroupLayers, Name: c.Name, About: c.About, Run: operation(layerOp, c.Name)})
+		}
+	}
+	return list
+}
+
+// operation checks an operation, or one case of it.
+func operation(name, only string) func(ctx context.Context, e *Env) error {
+	return func(ctx context.Context, e *Env) error {
+		o := verify.Options{Ops: []string{name}, Seed: e.Seed, Best: e.Quick, Progress: func(done, total int, _, name string) {
+			e.Doing(fmt.Sprintf("%s, %d of %d", name, done+1, total))
+		}}
+		if only != "" {
+			o.Cases = []string{only}
+		} else if e.Quick {
+			o.Most = quickCases
+		}
+		_, err := verify.Run(ctx, e.Dev, o, e.Row)
+		return err
+	}
+}
+
+// cutChecks have one check for each scenario. They share what they put on the device.
+// Each takes some seconds: quick checks have none.
+func cutChecks(quick bool) (list []Check) {
+	if quick {
+		return nil
+	}
+	for _, s := range cuts.Scenarios() {
+		about := s.Proves
+		if len(s.Reports) > 0 {
+			about += " (" + strings.Join(s.Reports, ", ") + ")"
+		}
+		list = append(list, Check{Group: GroupCuts, Name: s.Name, About: about, Run: func(ctx context.Context, e *Env) error {
+			l, err := e.cuts(ctx)
+			if err != nil {
+				return err
 			}
-			_, err := verify.Run(ctx, e.Dev, o, e.Row)
-			return err
+			r := verify.Row{Case: s.Name, Status: verify.Pass}
+			if err := s.Run(ctx, l); err != nil {
+				if ctx.Err() != nil || errors.Is(err, vk.ErrDeviceLost) {
+					return err
+				}
+				r.Status, r.Detail = verify.Fail, oneLine(err.Error())
+			}
+			e.Row(r)
+			return nil
 		}})
 	}
 	return list

@@ -140,7 +140,8 @@ func drawRoofline(l *bench.Limits, times []bench.LayerRow) (p roofline, ok bool)
 	eachProduct(times, func(s series, t bench.LayerRow, op bench.OpTime) {
 		p.Points = append(p.Points, point{X: x.at(op.Work.Flop / op.Work.Bytes()), Y: y.at(op.Work.Flop / op.Time.Median / 1e3),
 			Colour: s.Colour, text: op.Name, us: op.Time.Median,
-			Title: fmt.Sprintf("%s, %s layer, %s: %s us, %.0f %% of the limit", op.Name, t.Kind, s.Name, digits(op.Time.Median), 100*op.Share)})
+			Title: fmt.Sprintf("%s, %s layer, %s: %s us, %.0f %% of the limit",
+				op.Name, t.Kind, s.Name, digits(op.Time.Median), 100*op.Share)})
 	})
 	p.Legend = seriesOf(times)
 	p.Labels = append(p.Labels, label{p.Plot.X0, p.Height - 8, "FLOP for each byte that has to be moved"},

@@ -30,13 +30,15 @@ const hostile = `<script>alert("x")</script> & 'co' ]]> %s`
 // example is a report with everything that there can be.
 func example() *Report {
 	value, bound := 0.25, 1.0
-	r := &Report{Form: Form, Program: Program{Version: "v1.2.3", Commit: "0123456789abcdef", Go: "go1.26", OS: "linux", Arch: "amd64", CPUs: 2},
-		Begun: time.Date(2026, 11, 22, 21, 0, 0, 0, time.UTC), Seconds: 61.5, Ended: true, Seed: 7, Budget: "2m0s", Devices: 1,
+	r := &Report{Form: Form,
+		Program: Program{Version: "v1.2.3", Commit: "0123456789abcdef", Go: "go1.26", OS: "linux", Arch: "amd64", CPUs: 2},
+		Begun:   time.Date(2026, 11, 22, 21, 0, 0, 0, time.UTC), Seconds: 61.5, Ended: true, Seed: 7, Budget: "2m0s", Devices: 1,
 		Device: &describe.Device{Name: hostile, Type: "discrete", Driver: hostile, APIVersion: "1.3.0", Usable: true,
 			Profile:  describe.Profile{Name: "generic", Why: "no other profile fits"},
 			Limits:   describe.Limits{Heaps: []describe.Heap{{Bytes: 8 << 30, DeviceLocal: true}, {Bytes: 16 << 30}}, SharedMemory: 49152},
 			Features: map[string]bool{"shaderFloat16": true, "cooperativeMatrix": false}, CoopMat: []string{"16x16x16"},
-			Ops: map[string]describe.Variants{"linear": {Runs: "base", Can: []string{"base"}, Missing: map[string][]string{"cm": {"cooperativeMatrix"}}}}}}
+			Ops: map[string]describe.Variants{"linear": {Runs: "base", Can: []string{"base"},
+				Missing: map[string][]string{"cm": {"cooperativeMatrix"}}}}}}
 	add := func(group, name string, s Status, why string) *Result {
 		r.Results = append(r.Results, Result{Group: group, Name: name, Status: s, Why: why, Seed: 7, Seconds: 1})
 		return &r.Results[len(r.Results)-1]
@@ -49,7 +51,8 @@ func example() *Report {
 	add(GroupCuts, "prompts", TimedOut, "it hung").About = "stands for " + hostile
 	add(GroupCuts, "drafts", NotRun, "the device hung")
 	for i, kind := range bench.Kinds {
-		for _, s := range []bench.LayerRow{{Mode: "decode", Batch: 1, Tokens: 1, Context: 4096}, {Mode: "decode", Batch: 32, Tokens: 32, Context: 131072},
+		for _, s := range []bench.LayerRow{{Mode: "decode", Batch: 1, Tokens: 1, Context: 4096},
+			{Mode: "decode", Batch: 32, Tokens: 32, Context: 131072},
 			{Mode: "prefill", Batch: 1, Tokens: 4096, Context: 4096}} {
 			s.Kind, s.Status, s.Model = kind, "ok", "flash"
 			for j, op := range []string{"compressor.wkv|wgate", "q_kv_norm", "wq_b", "indexer.select", "attention", "wo_a", "wo_b"} {
@@ -119,13 +122,14 @@ func TestPage(t *testing.T) {
 		}
 	}
 	text := list[0].text
-	for _, want := range []string{hostile, "v1.2.3", "0123456789abcdef", "linux/amd64", "no other profile fits", "8 GiB of the device", "16 GiB of the host",
-		"copy 432 GB/s", "f16 16x16x16", "shaderFloat16", "cm: cooperativeMatrix", "seed 7", "the device hung", "stands for", "What is wrong", "What was not run",
+	for _, want := range []string{hostile, "v1.2.3", "0123456789abcdef", "linux/amd64", "no other profile fits",
+		"8 GiB of the device", "16 GiB of the host", "copy 432 GB/s", "f16 16x16x16", "shaderFloat16", "cm: cooperativeMatrix", "seed 7",
+		"the device hung", "stands for", "What is wrong", "What was not run",
 		"11 right, 1 wrong, 1 timed out, 1 crashed, 1 not run", "0.25"} {
 		assert.True(t, strings.Contains(text, want), "the page does not say %q", want)
 	}
-	outside := regexp.MustCompile(`url\(|@import|https?://[^\s"]*`).FindAllString(strings.ReplaceAll(string(page), `xmlns="http://www.w3.org/2000/svg"`, ""), -1)
-	assert.Empty(t, outside)
+	outside := regexp.MustCompile(`url\(|@import|https?://[^\s"]*`)
+	assert.Empty(t, outside.FindAllString(strings.ReplaceAll(string(page), `xmlns="http://www.w3.org/2000/svg"`, ""), -1))
 	assert.True(t, strings.Contains(string(page), "prefers-color-scheme: dark"))
 
 	// Of what is not there the page says so, and nothing of what it would be.

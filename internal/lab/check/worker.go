@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/vkmla/vkmla/internal/lab/bench"
+	"github.com/vkmla/vkmla/internal/lab/cuts"
 	"github.com/vkmla/vkmla/internal/lab/describe"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -111,6 +112,7 @@ type worker struct {
 	checks []Check
 	o      WorkerOptions
 	orders chan order
+	lab    *cuts.Lab // that checks share
 }
 
 func (w *worker) say(m message) error {
@@ -147,7 +149,12 @@ func (w *worker) work() error {
 	if err != nil {
 		return w.say(message{Open: &opened{Problem: oneLine(err.Error()), Devices: devices}})
 	}
-	defer close()
+	defer func() {
+		if w.lab != nil {
+			w.lab.Close()
+		}
+		close()
+	}()
 	if err := w.say(message{Open: &opened{Device: &about, Devices: devices}}); err != nil {
 		return err
 	}
@@ -172,7 +179,7 @@ func (w *worker) check(dev *vk.Device, c Check, l bench.Limits) error {
 		return err
 	}
 	ctx, end := w.begin()
-	r := c.run(ctx, &Env{Dev: dev, Seed: w.o.Seed, Quick: w.o.Quick, Limits: l, beat: w.beats()})
+	r := c.run(ctx, &Env{Dev: dev, Seed: w.o.Seed, Quick: w.o.Quick, Limits: l, beat: w.beats(), lab: &w.lab})
 	end()
 	// A check whose errors became rows does not return them.
 	m.Lost = m.Lost || strings.Contains(r.Why, vk.ErrDeviceLost.Error())
