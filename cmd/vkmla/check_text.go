@@ -96,7 +96,7 @@ func printCheck(w io.Writer, r *check.Report, files *check.Files) error {
 			fmt.Fprintf(&b, "  %s:\n    %s\n", x.Why, names(x.Names))
 		}
 	}
-	fmt.Fprintf(&b, "\n%s, in %.0f s; --seed %d repeats it\n", verdictText(r), r.Seconds, r.Seed)
+	fmt.Fprintf(&b, "\n%s, in %.0f s; --seed %d repeats it\n", r.Verdict(), r.Seconds, r.Seed)
 	fmt.Fprintf(&b, "report: %s\n        %s\n", files.HTML, files.JSON)
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -124,17 +124,6 @@ func printTimes(b *strings.Builder, r *check.Report) {
 			fmt.Fprintf(b, "  %-44s %10.1f %11.1f%%\n", x.Name, t.Time.Median, 100*t.Share)
 		}
 	}
-}
-
-// verdictText is the last word.
-func verdictText(r *check.Report) string {
-	switch {
-	case r.Bad():
-		return "SOMETHING IS WRONG: " + r.Counts("")
-	case r.Count("", check.NotRun) > 0:
-		return "all that was run is right: " + r.Counts("")
-	}
-	return "all is right: " + r.Counts("")
 }
 
 // names are some names, and how many more.

@@ -32,7 +32,6 @@ var page = template.Must(template.New("report").Funcs(template.FuncMap{
 // view is what the page shows of a report.
 type view struct {
 	*Report
-	Verdict       string
 	Class         string
 	Groups        []groupView
 	WrongOnes     []Result
@@ -82,13 +81,25 @@ func (r *Report) Counts(group string) string {
 	return strings.Join(parts, ", ")
 }
 
+// Verdict is the report in a line.
+func (r *Report) Verdict() string {
+	switch {
+	case r.Problem != "":
+		return "no check could be run: " + r.Problem
+	case r.Bad():
+		return "SOMETHING IS WRONG: " + r.Counts("")
+	case r.Count("", Right) == 0:
+		return "nothing was run"
+	case r.Count("", NotRun) > 0:
+		return "all that was run is right: " + r.Counts("")
+	}
+	return "all is right: " + r.Counts("")
+}
+
 // HTML is the report as a page that needs nothing beside itself.
 func (r *Report) HTML() ([]byte, error) {
-	v := view{Report: r, Verdict: r.Counts(""), Class: "right", NotRun: r.Reasons()}
-	if r.Problem != "" {
-		v.Verdict, v.Class = "no check could be run: "+r.Problem, "wrong"
-	}
-	if r.Bad() {
+	v := view{Report: r, Class: "right", NotRun: r.Reasons()}
+	if r.Bad() || r.Problem != "" {
 		v.Class = "wrong"
 	}
 	for _, g := range Groups {

@@ -237,6 +237,6 @@ func (s *supervisor) hung(c Check, last string) Result {
 	how := s.worker.end()
 	s.worker = nil
 	s.closed = "the device hung in " + c.ID()
-	return Result{Status: TimedOut, Why: fmt.Sprintf("%v after it was told to stop it had not, and its process was ended (%s); it was at: %s",
-		s.o.Grace, how, last)}
+	return Result{Status: TimedOut,
+		Why: fmt.Sprintf("%v after it was told to stop it had not; its process was ended (%s); it was at: %s", s.o.Grace, how, last)}
 }
