@@ -106,19 +106,31 @@ type Env struct {
 	result *Result
 	last   time.Time         // of the last row
 	beat   func(what string) // tells the supervisor that something goes on
-	lab    **cuts.Lab        // that checks of a worker share; nil until the first asks for it
+	shared *shared
 }
 
-// cuts is what scenarios share. The worker closes it.
+// shared is what checks of a worker have in common. The worker closes it.
+type shared struct {
+	lab     *cuts.Lab // of scenarios; nil until the first asks for it
+	stepped func()    // called behind each of its steps
+}
+
+// cuts is what a scenario runs in.
 func (e *Env) cuts(ctx context.Context) (*cuts.Lab, error) {
-	if *e.lab == nil {
-		l, err := cuts.Open(ctx, e.Dev, cuts.Options{Log: func(format string, args ...any) { e.Doing(fmt.Sprintf(format, args...)) }})
+	steps, s := 0, e.shared
+	s.stepped = func() {
+		steps++
+		e.Doing(fmt.Sprintf("step %d", steps))
+	}
+	if s.lab == nil {
+		e.Doing("making a model")
+		l, err := cuts.Open(ctx, e.Dev, cuts.Options{Stepped: func() { s.stepped() }})
 		if err != nil {
 			return nil, err
 		}
-		*e.lab = l
+		s.lab = l
 	}
-	return *e.lab, nil
+	return s.lab, nil
 }
 
 // Doing says what the check is doing.

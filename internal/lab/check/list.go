@@ -16,7 +16,11 @@ import (
 // All are the checks, in the order in which they run: what is short and says much comes first.
 // Quick ones are the least that says something.
 func All(quick bool) []Check {
-	return slices.Concat(limitChecks(), operationChecks(), layerChecks(quick), cutChecks(quick), timeChecks(quick))
+	list := slices.Concat(limitChecks(), operationChecks(), layerChecks(quick), timeChecks(true))
+	if !quick {
+		list = slices.Concat(list, cutChecks(), timeChecks(false))
+	}
+	return list
 }
 
 // progress tells the supervisor what a benchmark does.
@@ -96,11 +100,7 @@ func operation(name, only string) func(ctx context.Context, e *Env) error {
 }
 
 // cutChecks have one check for each scenario. They share what they put on the device.
-// Each takes some seconds: quick checks have none.
-func cutChecks(quick bool) (list []Check) {
-	if quick {
-		return nil
-	}
+func cutChecks() (list []Check) {
 	for _, s := range cuts.Scenarios() {
 		about := s.Proves
 		if len(s.Reports) > 0 {
@@ -154,7 +154,8 @@ func decodeOf(batch, context int) string {
 	return fmt.Sprintf("decode, %d sequences of %d tokens", batch, context)
 }
 
-// timeChecks time layers of a model: of V4-Flash, on a processor of a small model.
+// timeChecks time layers of a model, in quick steps or in the others: of V4-Flash, on a processor
+// of a small model.
 func timeChecks(quick bool) (list []Check) {
 	name := func(i int, kind string) string {
 		s := timedSteps[i]
@@ -164,7 +165,7 @@ func timeChecks(quick bool) (list []Check) {
 		return kind + ", " + decodeOf(s.batch, s.context)
 	}
 	for i, s := range timedSteps {
-		if quick && !s.quick {
+		if s.quick != quick {
 			continue
 		}
 		for _, kind := range bench.Kinds {

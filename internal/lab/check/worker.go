@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/vkmla/vkmla/internal/lab/bench"
-	"github.com/vkmla/vkmla/internal/lab/cuts"
 	"github.com/vkmla/vkmla/internal/lab/describe"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -112,7 +111,7 @@ type worker struct {
 	checks []Check
 	o      WorkerOptions
 	orders chan order
-	lab    *cuts.Lab // that checks share
+	shared shared
 }
 
 func (w *worker) say(m message) error {
@@ -150,8 +149,8 @@ func (w *worker) work() error {
 		return w.say(message{Open: &opened{Problem: oneLine(err.Error()), Devices: devices}})
 	}
 	defer func() {
-		if w.lab != nil {
-			w.lab.Close()
+		if w.shared.lab != nil {
+			w.shared.lab.Close()
 		}
 		close()
 	}()
@@ -179,7 +178,7 @@ func (w *worker) check(dev *vk.Device, c Check, l bench.Limits) error {
 		return err
 	}
 	ctx, end := w.begin()
-	r := c.run(ctx, &Env{Dev: dev, Seed: w.o.Seed, Quick: w.o.Quick, Limits: l, beat: w.beats(), lab: &w.lab})
+	r := c.run(ctx, &Env{Dev: dev, Seed: w.o.Seed, Quick: w.o.Quick, Limits: l, beat: w.beats(), shared: &w.shared})
 	end()
 	// A check whose errors became rows does not return them.
 	m.Lost = m.Lost || strings.Contains(r.Why, vk.ErrDeviceLost.Error())
