@@ -201,7 +201,7 @@ func runCheck(ctx context.Context, f checkFlags, stdout, stderr io.Writer) error
 }
 
 // grace is how long a check may take to stop when it is told to.
-const grace = 10 * time.Second
+const grace = 30 * time.Second
 
 // files are those of the report, named after its device where no name was given.
 func (f *checkFlags) files(r *check.Report) (*check.Files, error) {

@@ -131,6 +131,10 @@ const (
 	timedWarmup = 2
 )
 
+// most is how much more than a small step a large one may be: 32 times as many tokens, each of
+// which sees 32 times as many.
+const most = 32 * 32
+
 // timedSteps are the sizes of steps, from short to long.
 var timedSteps = []struct {
 	mode                   string
@@ -141,8 +145,8 @@ var timedSteps = []struct {
 }{
 	{mode: "decode", batch: 1, context: 4096, smaller: -1, quick: true},
 	{mode: "prefill", prompt: 128, smaller: -1},
-	{mode: "decode", batch: 32, context: 131072, smaller: 0, grows: 100},
-	{mode: "prefill", prompt: 4096, smaller: 1, grows: 32},
+	{mode: "decode", batch: 32, context: 131072, smaller: 0, grows: most},
+	{mode: "prefill", prompt: 4096, smaller: 1, grows: most},
 }
 
 func prefillOf(tokens int) string { return fmt.Sprintf("prefill of %d tokens", tokens) }

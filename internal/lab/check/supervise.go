@@ -114,12 +114,16 @@ func (s *supervisor) fits(c Check) (Result, bool) {
 		if r.Status != Right {
 			return notRun("%s has no result", c.Smaller), false
 		}
-		need := r.Seconds
+		step := 0.0
 		for _, t := range r.Times {
-			need += t.Time.Median / 1e6 * c.Grows * passes
+			step += t.Time.Median / 1e6 * c.Grows
 		}
-		if left := time.Until(s.end); need > left.Seconds() {
-			return notRun("it would take some %.0f s, and %.0f s of the budget of %v were left", need, left.Seconds(), s.o.Budget), false
+		need, left := r.Seconds+step*passes, time.Until(s.end).Seconds()
+		switch {
+		case step > s.o.Silence.Seconds()/4: // it would look as if the device hung
+			return notRun("the device is too slow for it"), false
+		case need > left:
+			return notRun("it might not end within the budget of %v", s.o.Budget), false
 		}
 	}
 	return Result{}, true

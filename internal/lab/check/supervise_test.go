@@ -86,9 +86,12 @@ var fakes = []Check{
 		e.Timed(bench.LayerRow{Status: "ok", Time: bench.Time{Median: 1e5}})
 		return nil
 	}),
-	{Group: GroupTimes, Name: "larger", Smaller: "timed", Grows: 1000,
-		Run: func(context.Context, *Env) error { return errors.New("it was run") }},
+	{Group: GroupTimes, Name: "larger", Smaller: "timed", Grows: 1000, Run: never},
+	{Group: GroupTimes, Name: "longer", Smaller: "timed", Grows: 70, Run: never},
+	{Group: GroupTimes, Name: "orphan", Smaller: "error", Grows: 1, Run: never},
 }
+
+func never(context.Context, *Env) error { return errors.New("it was run") }
 
 func fake(name string, run func(context.Context, *Env) error) Check {
 	return Check{Group: GroupTimes, Name: name, Run: run}
@@ -134,7 +137,8 @@ func TestStatuses(t *testing.T) {
 		{"panic", Wrong, "panic: a slip"}, {"nothing", Wrong, "the check had no result"}, {"lacking", NotRun, "device lacks x"},
 		{"missing", NotRun, "no clock"}, {"segfault", Crashed, "SIGSEGV"}, {"killed", Crashed, "signal: killed"},
 		{"lost", Crashed, "device lost"}, {"right", Right, ""}, {"limits", Right, ""}, {"timed", Right, ""},
-		{"larger", NotRun, "it would take some"},
+		{"larger", NotRun, "the device is too slow for it"}, {"longer", NotRun, "it might not end within the budget"},
+		{"orphan", NotRun, "error has no result"},
 	}
 	var names, heard []string
 	for _, w := range want {
