@@ -2,6 +2,7 @@ package vectors
 
 import (
 	"archive/zip"
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -15,7 +16,7 @@ import (
 // them.
 type Archive struct {
 	path    string
-	zip     *zip.ReadCloser
+	file    io.Closer // nil for one in memory
 	members map[string]*zip.File
 }
 
@@ -30,11 +31,27 @@ func OpenArchive(path string) (*Archive, error) {
 	if err != nil {
 		return nil, fmt.Errorf("vectors: open: %w", err)
 	}
-	a := &Archive{path, z, map[string]*zip.File{}}
+	a, err := newArchive(path, &z.Reader, z)
+	if err != nil {
+		z.Close()
+	}
+	return a, err
+}
+
+// ReadArchive takes the bytes of an .npz file, of which errors call it name. Errors wrap ErrFormat.
+func ReadArchive(name string, data []byte) (*Archive, error) {
+	z, err := zip.NewReader(bytes.NewReader(data), int64(len(data)))
+	if err != nil {
+		return nil, malformed(name, "%v", err)
+	}
+	return newArchive(name, z, nil)
+}
+
+func newArchive(path string, z *zip.Reader, file io.Closer) (*Archive, error) {
+	a := &Archive{path, file, map[string]*zip.File{}}
 	for _, f := range z.File {
 		name, ok := strings.CutSuffix(f.Name, ".npy")
 		if !ok || !printable(name) || a.members[name] != nil {
-			z.Close()
 			return nil, malformed(path, "member %.200q is no .npy, unprintable or there twice", f.Name)
 		}
 		a.members[name] = f
@@ -83,7 +100,12 @@ func (a *Archive) Array(name string) (Array, error) {
 }
 
 // Close closes the file.
-func (a *Archive) Close() error { return a.zip.Close() }
+func (a *Archive) Close() error {
+	if a.file == nil {
+		return nil
+	}
+	return a.file.Close()
+}
 
 // ArchiveWriter writes an .npz file as NumPy's savez does: the arrays one after the
 // other, not compressed.
