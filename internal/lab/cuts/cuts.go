@@ -52,7 +52,7 @@ var scenarios = []Scenario{
 		"sessions of any lengths in one step give what each gives alone, whatever the others are", mixedBatches},
 	{"short recordings", []string{"vllm-project/vllm#52492"},
 		"steps recorded at a short length give on a long sequence what steps recorded there give", shortRecordings},
-	{"repeats", []string{"vllm-project/vllm#53257"},
+	{"repeats", []string{"vllm-project/vllm#53257", "hw-native-sys/pypto-lib#951"},
 		"the same tokens in the same steps give the same bits each time", repeats},
 	{"long generation", []string{"sgl-project/sglang#33397", "vllm-project/vllm#52109"},
 		"tokens decoded one by one, past every reuse of a page, give what one pass gives", longGeneration},
@@ -62,9 +62,9 @@ var scenarios = []Scenario{
 		"a session cut anywhere in a group or a page goes on as if what was cut had never been", truncations},
 	{"padding", []string{"GDzhu01/vllm-ascend-deepseekv4#76"},
 		"what lies behind a step's last token, NaN for instance, reaches no group and no result", padding},
-	{"equal scores", []string{"sgl-project/sglang#23926", "yuanzhe-ai/pypto-lib#951"},
+	{"equal scores", []string{"sgl-project/sglang#23926", "hw-native-sys/pypto-lib#951"},
 		"of entries with equal scores the earliest are picked, in prompts and in decoding", equalScores},
-	{"angles", []string{"ml-explore/mlx-lm#1189", "yuanzhe-ai/pypto-lib#951"},
+	{"angles", []string{"ml-explore/mlx-lm#1189", "sgl-project/sglang#34788", "hw-native-sys/pypto-lib#951"},
 		"each kind of layer turns by its own base and scaling, its indexer too: layers of random weights agree with float64", angles},
 }
 
