@@ -54,8 +54,8 @@ func drafts(rng *rand.Rand) (all []draft) {
 	return all
 }
 
-// rejectedDrafts verifies drafts: a step takes the next token and those of a draft, of which the
-// last are wrong and taken back.
+// rejectedDrafts verifies drafts of two sessions: a step takes the next token and those of a draft
+// of each, of which the last are wrong and taken back.
 func rejectedDrafts(ctx context.Context, l *Lab) error {
 	from, rounds := 190, 2
 	if l.o.Size == Full {
@@ -69,33 +69,41 @@ func rejectedDrafts(ctx context.Context, l *Lab) error {
 	if err != nil {
 		return err
 	}
+	return errors.Join(l.verify(ctx, p, e, from, rounds), e.Close())
+}
+
+func (l *Lab) verify(ctx context.Context, p *pass, e *pipeline.Engine, from, rounds int) error {
 	x, err := p.resume(ctx, e, from)
 	if err != nil {
-		return errors.Join(err, e.Close())
+		return err
+	}
+	y, err := l.open(e, l.newStory(62))
+	if err != nil {
+		return err
 	}
 	wrong, rng := l.newStory(60), rand.New(rand.NewPCG(6, 6))
 	for range rounds {
-		for _, d := range drafts(rng) {
-			if err = x.verify(ctx, d, wrong); err != nil {
-				return errors.Join(fmt.Errorf("%d of %d drafted tokens accepted at %d: %w", d.accepted, d.tokens, x.s.Len(), err), e.Close())
+		beside := drafts(rng)
+		for i, d := range drafts(rng) {
+			a, b := x.drafted(d, wrong), y.drafted(beside[i], wrong)
+			if err = step(ctx, a, b); err == nil {
+				err = errors.Join(x.cut(x.s.Len()-d.tokens+d.accepted), y.cut(y.s.Len()-beside[i].tokens+beside[i].accepted))
+			}
+			if err != nil {
+				return fmt.Errorf("%d of %d drafted tokens accepted at %d: %w", d.accepted, d.tokens, x.s.Len(), err)
 			}
 		}
 	}
 	// The session's greatest length decides what it keeps, which is compared.
-	if err = x.take(ctx, 8, 4); err == nil {
-		err = p.check(ctx, x)
-	}
-	return errors.Join(err, e.Close())
-}
-
-// verify takes a token and a draft. Those that are not accepted are tokens of another story.
-func (x *line) verify(ctx context.Context, d draft, wrong *story) error {
-	at := x.s.Len() + 1 + d.accepted
-	mixed := x.st.until(wrong, at)
-	if err := step(ctx, chunk{line: x, n: 1 + d.tokens, other: mixed}); err != nil {
+	if err := x.take(ctx, 8, 4); err != nil {
 		return err
 	}
-	return x.cut(at)
+	return errors.Join(y.found(), p.check(ctx, x))
+}
+
+// drafted is a token and a draft. Those that will not be accepted are tokens of another story.
+func (x *line) drafted(d draft, wrong *story) chunk {
+	return chunk{line: x, n: 1 + d.tokens, other: x.st.until(wrong, x.s.Len()+1+d.accepted)}
 }
 
 // truncations takes tokens back to every place in a group of 4 and to many in one of 128, some of
