@@ -42,6 +42,30 @@ func Scenarios() []Scenario { return scenarios }
 var scenarios = []Scenario{
 	{"prompt lengths", []string{"vllm-project/vllm#55927", "GDzhu01/vllm-ascend-deepseekv4#76"},
 		"a prompt of any length, cut anywhere and then decoded, gives what one pass gives, its last partial group included", promptLengths},
+	{"shared prefixes", []string{"ROCm/ATOM#1417", "ROCm/ATOM#1423", "sgl-project/sglang#30339"},
+		"a prefix shared after its window wrapped stays what it is while others write behind it and are closed", sharedPrefixes},
+	{"restored sessions", []string{"sgl-project/sglang#28058"},
+		"a session restored after its window wrapped goes on as one that never stopped", restores},
+	{"reused pages", []string{"ROCm/ATOM#1417"},
+		"a session in pages that another has just given back finds only what is its own", reusedPages},
+	{"mixed batches", []string{"vllm-project/vllm#51318", "sgl-project/sglang#36174"},
+		"sessions of any lengths in one step give what each gives alone, whatever the others are", mixedBatches},
+	{"short recordings", []string{"vllm-project/vllm#52492"},
+		"steps recorded at a short length give on a long sequence what steps recorded there give", shortRecordings},
+	{"repeats", []string{"vllm-project/vllm#53257", "hw-native-sys/pypto-lib#951"},
+		"the same tokens in the same steps give the same bits each time", repeats},
+	{"long generation", []string{"sgl-project/sglang#33397", "vllm-project/vllm#52109"},
+		"tokens decoded one by one, past every reuse of a page, give what one pass gives", longGeneration},
+	{"rejected drafts", []string{"antirez/ds4#468"},
+		"drafts of 1 to 6 tokens, with any number of them rejected, leave nothing behind", rejectedDrafts},
+	{"truncation", []string{"antirez/ds4#698"},
+		"a session cut anywhere in a group or a page goes on as if what was cut had never been", truncations},
+	{"padding", []string{"GDzhu01/vllm-ascend-deepseekv4#76"},
+		"what lies behind a step's last token, NaN for instance, reaches no group and no result", padding},
+	{"equal scores", []string{"sgl-project/sglang#23926", "hw-native-sys/pypto-lib#951"},
+		"of entries with equal scores the earliest are picked, in prompts and in decoding", equalScores},
+	{"angles", []string{"ml-explore/mlx-lm#1189", "sgl-project/sglang#34788", "hw-native-sys/pypto-lib#951"},
+		"each kind of layer turns by its own base and scaling, its indexer too: layers of random weights agree with float64", angles},
 }
 
 // Run runs the scenario. The error says what was wrong, and at which token; nil: nothing was.
@@ -90,21 +114,35 @@ func (l *Lab) upload(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	l.values = m.Values
+	l.cfg, l.layers, err = upload(ctx, l.dev, m)
+	return err
+}
+
+// upload puts a model's weights on a device.
+func upload(ctx context.Context, dev *vk.Device, m *fakemodel.Model) (cfg model.Config, layers []*model.DeviceLayer, err error) {
 	dir, err := os.MkdirTemp("", "vkmla-cuts")
 	if err != nil {
-		return err
+		return cfg, nil, err
 	}
 	defer os.RemoveAll(dir)
 	if err := m.Write(dir, 1); err != nil {
-		return err
+		return cfg, nil, err
 	}
 	c, err := model.Open(dir, model.CheckpointOptions{})
 	if err != nil {
-		return err
+		return cfg, nil, err
 	}
 	defer c.Close()
-	l.cfg, l.values = c.Config, m.Values
-	l.layers, err = c.Upload(ctx, l.dev, nil)
+	layers, err = c.Upload(ctx, dev, nil)
+	return c.Config, layers, err
+}
+
+// closed closes weights.
+func closed(layers []*model.DeviceLayer) (err error) {
+	for _, w := range layers {
+		err = errors.Join(err, w.Close())
+	}
 	return err
 }
 
@@ -113,9 +151,7 @@ func (l *Lab) Close() (err error) {
 	for _, p := range l.passes {
 		err = errors.Join(err, p.e.Close())
 	}
-	for _, w := range l.layers {
-		err = errors.Join(err, w.Close())
-	}
+	err = errors.Join(err, closed(l.layers))
 	l.passes, l.layers = nil, nil
 	return err
 }

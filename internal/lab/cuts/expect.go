@@ -21,14 +21,17 @@ const (
 func (s *story) check(layer, t int, out []float32, picks []int32) error {
 	c := &s.layers[layer]
 	a := c.asks[t]
-	if a.kind == askMean {
-		return nil
-	}
 	fail := func(format string, args ...any) error {
 		return fmt.Errorf("layer %d (%s), token %d: %s", layer, c.spec.Name, t, fmt.Sprintf(format, args...))
 	}
 	if a.kind == askEntry && c.spec.Picks != model.PickNone && !slices.Contains(picks, int32(a.entry)) {
 		return fail("entry %d of token %d is not among its picks %v", a.entry, a.token, picks)
+	}
+	if a.kind == askMean {
+		if c.spec.Picks != model.PickNone && !slices.Equal(picks, s.first((t+1)/c.spec.Ratio)) {
+			return fail("all scores are equal, its picks are %v, want the first entries", picks)
+		}
+		return nil
 	}
 	want := s.found(layer, t)
 	all, angles := distances(out, want)
@@ -40,6 +43,17 @@ func (s *story) check(layer, t int, out []float32, picks []int32) error {
 			all, a.token, foundWithin, angles, turnedWithin)
 	}
 	return nil
+}
+
+// first are the picks of the first of some entries.
+func (s *story) first(visible int) []int32 {
+	picks := make([]int32, s.l.cfg.TopK)
+	for i := range picks {
+		if picks[i] = int32(i); i >= visible {
+			picks[i] = -1
+		}
+	}
+	return picks
 }
 
 // distances are those of a whole output and of the turned numbers in it, by the length of what is
@@ -73,7 +87,7 @@ func (s *story) found(layer, t int) []float64 {
 	for d := range head {
 		head[d] = float64(sign(d)) * float64(s.contents[a.token][a.by[d%features]]) * float64(norm[d])
 	}
-	turn(head[model.HeadDim-turned:], s.l.cfg.Rope(s.l.layers[layer].Layer), at-t)
+	turn(head[model.HeadDim-turned:], c.spec.Ratio > 0, at-t)
 	want := make([]float64, outputs)
 	for j := range want {
 		_, d := output(j)
@@ -82,19 +96,24 @@ func (s *story) found(layer, t int) []float64 {
 	return want
 }
 
-// turn turns pairs by the angles of a distance in tokens, as the documents' precompute_freqs_cis
-// has them.
-func turn(x []float64, r model.Rope, distance int) {
-	n := float64(len(x))
-	pair := func(turns float64) float64 { // which turns so often over the original positions
-		return n * math.Log(float64(r.Original)/(turns*2*math.Pi)) / (2 * math.Log(r.Theta))
+// turn turns pairs by the angles of a distance in tokens. Layers that compress have another base
+// and YaRN, as rope_theta, compress_rope_theta and rope_scaling of the released models say. Source:
+// precompute_freqs_cis in DeepSeek-V4's inference/model.py.
+func turn(x []float64, compresses bool, distance int) {
+	const factor, betaFast, betaSlow, original = 16, 32, 1, 65536
+	n, theta := float64(len(x)), 10000.0
+	if compresses {
+		theta = 160000
 	}
+	pair := func(turns float64) float64 { // which turns so often over the original positions
+		return n * math.Log(original/(turns*2*math.Pi)) / (2 * math.Log(theta))
+	}
+	low, high := math.Max(math.Floor(pair(betaFast)), 0), math.Min(math.Ceil(pair(betaSlow)), n-1)
 	for i := range len(x) / 2 {
-		f := math.Pow(r.Theta, -2*float64(i)/n)
-		if r.Factor > 1 {
-			low, high := math.Max(math.Floor(pair(r.BetaFast)), 0), math.Min(math.Ceil(pair(r.BetaSlow)), n-1)
+		f := math.Pow(theta, -2*float64(i)/n)
+		if compresses {
 			ramp := math.Min(math.Max((float64(i)-low)/(high-low), 0), 1)
-			f = f/r.Factor*ramp + f*(1-ramp)
+			f = f/factor*ramp + f*(1-ramp)
 		}
 		sin, cos := math.Sincos(float64(distance) * f)
 		a, b := x[2*i], x[2*i+1]

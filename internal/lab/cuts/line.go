@@ -130,6 +130,9 @@ func (x *line) cut(n int) error {
 	return nil
 }
 
+// end is the token after the last of those that the line has results of.
+func (x *line) end() int { return x.from + len(x.got[0].Out)/hidden }
+
 // fork makes another line with the same tokens, which goes on with another story or the same.
 func (x *line) fork(st *story) (*line, error) {
 	s, err := x.s.Fork()
@@ -143,9 +146,25 @@ func (x *line) saved(ctx context.Context) ([]byte, error) {
 	return b.Bytes(), err
 }
 
+// same demands the same bits of two lines' tokens.
+func same(a, b *line) error {
+	for i := range a.got {
+		if !slices.Equal(a.got[i].Out, b.got[i].Out) || !slices.Equal(a.got[i].TopK, b.got[i].TopK) {
+			return fmt.Errorf("layer %d: other bits in a step of the same size", i)
+		}
+	}
+	return nil
+}
+
 // pass is what one step over a whole story gives.
 type pass struct {
 	*line
+}
+
+// check demands of a line what one pass gives: outputs and picks, caches, and that each token
+// found what it asked for.
+func (p *pass) check(ctx context.Context, x *line) error {
+	return errors.Join(x.found(), p.like(x), p.caches(ctx, x))
 }
 
 // pass returns what one step over the story of a seed gives; it is kept.
@@ -158,7 +177,7 @@ func (l *Lab) pass(ctx context.Context, seed uint64) (*pass, error) {
 	if err != nil {
 		return nil, err
 	}
-	x, err := l.open(e, l.newStory(seed, n))
+	x, err := l.open(e, l.newStory(seed))
 	if err == nil {
 		err = x.take(ctx, n, n)
 	}
@@ -172,11 +191,32 @@ func (l *Lab) pass(ctx context.Context, seed uint64) (*pass, error) {
 	return l.passes[seed], nil
 }
 
+// resume makes a line in an engine of the first n tokens, as one pass left them.
+func (p *pass) resume(ctx context.Context, e *pipeline.Engine, n int) (*line, error) {
+	f, err := p.fork(p.st)
+	if err != nil {
+		return nil, err
+	}
+	defer f.s.Close()
+	if err := f.cut(n); err != nil {
+		return nil, err
+	}
+	data, err := f.saved(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s, err := e.Restore(ctx, bytes.NewReader(data)) // leaves out what this engine would not keep
+	if err != nil {
+		return nil, err
+	}
+	return p.l.follow(e, s, p.st), nil
+}
+
 // found demands that every token found what it asked for.
 func (x *line) found() error {
 	k := x.l.cfg.TopK
 	for i := range x.got {
-		for t := x.from; t < x.s.Len(); t++ {
+		for t := x.from; t < x.end(); t++ {
 			var picks []int32
 			if x.l.picks(i) {
 				picks = x.got[i].TopK[(t-x.from)*k:][:k]
@@ -199,7 +239,7 @@ const passWithin = 0.01
 func (p *pass) like(x *line) error {
 	worst := 0.0
 	for i := range x.got {
-		for t := x.from; t < x.s.Len(); t++ {
+		for t := x.from; t < x.end(); t++ {
 			got, want := x.got[i].Out[(t-x.from)*hidden:][:hidden], p.got[i].Out[t*hidden:][:hidden]
 			d := distance(got, want)
 			worst = max(worst, d)
@@ -214,7 +254,7 @@ func (p *pass) like(x *line) error {
 			}
 		}
 	}
-	x.l.o.Log("%d tokens: at most %.4f from one pass", x.s.Len()-x.from, worst)
+	x.l.o.Log("tokens %d to %d: at most %.2g from one pass", x.from, x.end()-1, worst)
 	return nil
 }
 
@@ -231,24 +271,12 @@ func distance(a, b []float32) float64 {
 // caches demands that the caches of a line hold the same bytes as those of one pass, wherever a
 // session of the line's engine keeps them. The engine needs room for one more session.
 func (p *pass) caches(ctx context.Context, x *line) error {
-	f, err := p.fork(p.st)
+	same, err := p.resume(ctx, x.e, x.s.Len())
 	if err != nil {
 		return err
 	}
-	defer f.s.Close()
-	if err := f.cut(x.s.Len()); err != nil {
-		return err
-	}
-	whole, err := f.saved(ctx)
-	if err != nil {
-		return err
-	}
-	s, err := x.e.Restore(ctx, bytes.NewReader(whole)) // leaves out what this engine would not keep
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	want, err := x.l.follow(x.e, s, x.st).saved(ctx)
+	defer same.s.Close()
+	want, err := same.saved(ctx)
 	if err != nil {
 		return err
 	}

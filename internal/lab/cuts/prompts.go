@@ -48,5 +48,5 @@ func (l *Lab) prompt(ctx context.Context, p *pass, e *pipeline.Engine, n int, rn
 	if err := x.take(ctx, 6, 1); err != nil {
 		return err
 	}
-	return errors.Join(x.found(), p.like(x), p.caches(ctx, x), x.s.Close())
+	return errors.Join(p.check(ctx, x), x.s.Close())
 }

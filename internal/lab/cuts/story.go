@@ -2,6 +2,7 @@ package cuts
 
 import (
 	"math/rand/v2"
+	"slices"
 
 	"github.com/vkmla/vkmla/pipeline/model"
 )
@@ -39,17 +40,28 @@ type ask struct {
 	by    *code
 }
 
-// newStory makes n tokens. Those of stories with different seeds have nothing in common.
-func (l *Lab) newStory(seed uint64, n int) *story {
-	s := &story{l: l, n: n}
+// newStory makes as many tokens as the lab has for one, by random contents. Those of stories with
+// different seeds have nothing in common.
+func (l *Lab) newStory(seed uint64) *story {
 	rng := rand.New(rand.NewPCG(seed, 11))
-	for range n {
-		c := make([]float32, features)
-		for i := range c {
-			c[i] = float32(1 - 2*rng.IntN(2))
-		}
-		s.contents = append(s.contents, c)
+	var contents [][]float32
+	for range l.tokens() {
+		contents = append(contents, newContent(rng))
 	}
+	return l.tell(contents, rng)
+}
+
+func newContent(rng *rand.Rand) []float32 {
+	c := make([]float32, features)
+	for i := range c {
+		c[i] = float32(1 - 2*rng.IntN(2))
+	}
+	return c
+}
+
+// tell makes a story of contents.
+func (l *Lab) tell(contents [][]float32, rng *rand.Rand) *story {
+	s := &story{l: l, n: len(contents), contents: contents}
 	for _, w := range l.layers {
 		s.layers = append(s.layers, s.chapter(&l.cfg.Layers[w.Layer], rng))
 	}
@@ -92,7 +104,8 @@ func (s *story) needles(spec *model.Layer, rng *rand.Rand) (all []int) {
 	return all
 }
 
-// ask chooses what a token asks for: as often the latest as the earliest entry and any other.
+// ask chooses what a token asks for: the last of a group for the entry that it completes, others
+// as often for the latest as for the earliest entry and any other.
 func (s *story) ask(spec *model.Layer, needles []int, t int, rng *rand.Rand) ask {
 	window := s.l.cfg.Window
 	visible := 0
@@ -108,7 +121,10 @@ func (s *story) ask(spec *model.Layer, needles []int, t int, rng *rand.Rand) ask
 			entries = append(entries, ask{askEntry, p, e, &codeBefore})
 		}
 	}
+	completes := spec.Ratio > 0 && (t+1)%spec.Ratio == 0
 	switch n := rng.IntN(16); {
+	case completes && len(entries) > 0: // what began before a cut, as soon as it can be seen
+		return entries[len(entries)-1]
 	case n < 3:
 		return ask{}
 	case n < 4 && t >= window:
@@ -128,4 +144,13 @@ func (s *story) ask(spec *model.Layer, needles []int, t int, rng *rand.Rand) ask
 // inputs are the hidden states of tokens from to end-1 for a layer.
 func (s *story) inputs(layer, from, end int) []float32 {
 	return s.layers[layer].hidden[from*hidden : end*hidden]
+}
+
+// until is the story up to a token, and another from there on.
+func (s *story) until(other *story, n int) *story {
+	m := &story{l: s.l, n: s.n}
+	for i := range s.layers {
+		m.layers = append(m.layers, chapter{hidden: slices.Concat(s.inputs(i, 0, n), other.inputs(i, n, other.n))})
+	}
+	return m
 }
