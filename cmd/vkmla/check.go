@@ -79,7 +79,7 @@ func checkCommand() *cobra.Command {
 func (f *checkFlags) shared(fl *pflag.FlagSet) {
 	deviceFlags(fl, &f.device, &f.profile)
 	fl.Uint64Var(&f.seed, "seed", 0, "seed of everything random (default a new one every time)")
-	fl.BoolVar(&f.quick, "quick", false, "the least that says something: few cases, one variant, one layer, no cuts, short times")
+	fl.BoolVar(&f.quick, "quick", false, "the least that says something: few cases, one variant, one layer, short cuts, short times")
 }
 
 // workerName is the command that check runs in a process of its own.

@@ -16,9 +16,9 @@ import (
 // All are the checks, in the order in which they run: what is short and says much comes first.
 // Quick ones are the least that says something.
 func All(quick bool) []Check {
-	list := slices.Concat(limitChecks(), operationChecks(), layerChecks(quick), timeChecks(true))
+	list := slices.Concat(limitChecks(), operationChecks(), layerChecks(quick), timeChecks(true), cutChecks(quick))
 	if !quick {
-		list = slices.Concat(list, cutChecks(), timeChecks(false))
+		list = slices.Concat(list, timeChecks(false))
 	}
 	return list
 }
@@ -99,9 +99,15 @@ func operation(name, only string) func(ctx context.Context, e *Env) error {
 	}
 }
 
+// quickCuts are the scenarios that quick checks take: short ones.
+var quickCuts = []string{"short recordings", "padding"}
+
 // cutChecks have one check for each scenario. They share what they put on the device.
-func cutChecks() (list []Check) {
+func cutChecks(quick bool) (list []Check) {
 	for _, s := range cuts.Scenarios() {
+		if quick && !slices.Contains(quickCuts, s.Name) {
+			continue
+		}
 		about := s.Proves
 		if len(s.Reports) > 0 {
 			about += " (" + strings.Join(s.Reports, ", ") + ")"

@@ -1,7 +1,6 @@
 package check
 
 import (
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -38,9 +37,11 @@ func TestAll(t *testing.T) {
 			assert.Contains(t, c.About, thread)
 		}
 	}
-	quick := All(true)
-	assert.True(t, slices.ContainsFunc(quick, func(c Check) bool { return c.Group == GroupLayers }), "the quick checks have no layer")
-	for _, c := range quick {
+	quick := map[string]int{}
+	for _, c := range All(true) {
 		assert.True(t, seen[c.ID()], c.ID())
+		quick[c.Group]++
 	}
+	assert.Equal(t, map[string]int{GroupLimits: 1, GroupOperations: groups[GroupOperations], GroupLayers: 1, GroupCuts: len(quickCuts),
+		GroupTimes: len(bench.Kinds)}, quick)
 }
