@@ -306,7 +306,25 @@ func (p *plan) collect() error {
 			p.rows = append(p.rows, Row{Op: p.anyOp(), Variant: name, Status: Missing, Detail: "no such variant of the operations asked for; --list has them"})
 		}
 	}
+	p.withoutVariant()
 	return nil
+}
+
+// withoutVariant says which operations that were asked for by name have none of the variants, where
+// others do.
+func (p *plan) withoutVariant() {
+	for _, name := range p.opts.Ops {
+		op := p.opts.known[name]
+		named := func(v vk.Variant) bool { return slices.Contains(p.opts.Variants, v.Name) }
+		if p.seenOp[name] && len(p.seenVariant) > 0 && !slices.ContainsFunc(op.Variants, named) {
+			var has []string
+			for _, v := range op.Variants {
+				has = append(has, v.Name)
+			}
+			p.rows = append(p.rows, Row{Op: name, Class: op.Class, Variant: strings.Join(p.opts.Variants, ", "), Status: Missing,
+				Detail: "no such variant of this operation, which has " + strings.Join(has, ", ")})
+		}
+	}
 }
 
 // noCase lists the valid case names, unless there are too many.
