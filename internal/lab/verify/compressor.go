@@ -63,7 +63,7 @@ type compressorInput struct {
 	format                         cache.IndexKeyFormat
 	c                              cache.Compression
 	page, ropeStep, invocations    int
-	hadamard                       bool
+	hadamard, one                  bool // one launch saves and compresses
 	eps                            float32
 	kvScore, ape, positions, toReq Array
 	stateSlots, table, slots       Array
@@ -85,7 +85,7 @@ func readCompressor(c Case, format cache.IndexKeyFormat) (s compressorInput, err
 	s.c.Overlap = in.IntOr("compress_overlap", overlap) != 0
 	s.page, s.hadamard = in.Int("kv_block_size"), in.IntOr("hadamard", 0) != 0
 	s.invocations, s.ropeStep = in.IntOr("invocations", 0), in.IntOr("rope_step", s.c.Ratio)
-	s.eps = float32(in.Float("eps"))
+	s.one, s.eps = in.IntOr("one_launch", 0) != 0, float32(in.Float("eps"))
 	channels := s.c.Channels()
 	s.kvScore = in.Array("kv_score", vectors.F32, -1, 2*channels)
 	s.ape = in.Array("ape", vectors.F32, s.c.Ratio, channels)
@@ -224,6 +224,7 @@ func (s compressorInput) bind(b Build) (Bound, error) {
 	compress, err := cache.NewCompress(b.Dev, cache.CompressConfig{
 		Compression: s.c, StatePage: s.layout.Page, Page: s.page, Keys: s.format, Hadamard: s.hadamard,
 		Eps: s.eps, RopeStep: s.ropeStep, Invocations: min(s.invocations, largest(b.Dev)), MaxBytes: b.MaxBytes, Variant: b.Variant,
+		Save: s.one,
 	})
 	if err != nil {
 		return Bound{}, err
@@ -232,6 +233,10 @@ func (s compressorInput) bind(b Build) (Bound, error) {
 		saves, args, out := s.place(r)
 		saving := func(rec *vk.Recorder) error { return save.Record(rec, saves) }
 		compressing := func(rec *vk.Recorder) error { return compress.Record(rec, args) }
+		if s.one {
+			args.KvScore, args.Ape = saves.KvScore, saves.Ape
+			return Launch{Out: out, Record: compressing}
+		}
 		return Launch{
 			Out:   out,
 			Parts: []Part{{"save", saving}, {"compress", compressing}},

@@ -62,7 +62,7 @@ type Row struct {
 	Error   *float64 `json:"error"`
 	Bound   *float64 `json:"bound"`
 	Detail  string   `json:"detail,omitempty"`
-	Source  string   `json:"source,omitempty"` // "random" or the folder
+	Source  string   `json:"source,omitempty"` // "random", "recorded" (and in the program), or the folder
 
 	// Unjudged are recorded outputs that the operation does not give, and that
 	// nothing was compared with therefore.
@@ -399,7 +399,7 @@ func (p *plan) random() {
 			if !p.wantCase(name, c.Name) {
 				continue
 			}
-			p.jobs = append(p.jobs, job{op: op, name: c.Name, source: "random", variants: vs, load: func() (Case, error) { return c, nil }})
+			p.jobs = append(p.jobs, job{op: op, name: c.Name, source: c.Source, variants: vs, load: func() (Case, error) { return c, nil }})
 		}
 	}
 }
