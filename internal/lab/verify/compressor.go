@@ -217,13 +217,16 @@ func (s compressorInput) reference() (Arrays, error) {
 }
 
 func (s compressorInput) bind(b Build) (Bound, error) {
+	if s.invocations > int(b.Dev.Caps().MaxWorkgroupInvocations) {
+		s.invocations = 0 // the best that there is
+	}
 	save, err := cache.NewSaveState(b.Dev, cache.SaveStateConfig{Compression: s.c, Page: s.layout.Page, MaxBytes: b.MaxBytes, Variant: b.Variant})
 	if err != nil {
 		return Bound{}, err
 	}
 	compress, err := cache.NewCompress(b.Dev, cache.CompressConfig{
 		Compression: s.c, StatePage: s.layout.Page, Page: s.page, Keys: s.format, Hadamard: s.hadamard,
-		Eps: s.eps, RopeStep: s.ropeStep, Invocations: min(s.invocations, largest(b.Dev)), MaxBytes: b.MaxBytes, Variant: b.Variant,
+		Eps: s.eps, RopeStep: s.ropeStep, Invocations: s.invocations, MaxBytes: b.MaxBytes, Variant: b.Variant,
 		Save: s.one,
 	})
 	if err != nil {
@@ -271,15 +274,6 @@ func (s compressorInput) place(r *Rig) (saves cache.SaveStateArgs, args cache.Co
 		args.Cache, args.Keys = cache.KVCache{}, cache.IndexKeyCache{Pool: pool.Tensor, Layout: s.keyLayout()}
 	}
 	return saves, args, map[string]tensor.Tensor{"state": state.Pool, "pool": pool.Tensor}
-}
-
-// largest is the largest power of two of invocations in a workgroup.
-func largest(dev *vk.Device) int {
-	n := 128
-	for 2*n <= int(dev.Caps().MaxWorkgroupInvocations) {
-		n *= 2
-	}
-	return n
 }
 
 // padded is the state with the device's page stride, the padding poisoned.

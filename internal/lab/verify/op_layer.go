@@ -173,7 +173,8 @@ func runLayer(ctx context.Context, dev *vk.Device, variant string, c Case) (_ Ar
 	}
 	defer func() { err = errors.Join(err, weights.Close()) }()
 	e, err := pipeline.NewEngine(ctx, dev, l.cfg, []*model.DeviceLayer{weights}, pipeline.EngineOptions{
-		MaxTokens: int(slices.Max(l.lens)), MaxSessions: len(l.lens), MaxStep: layerStep * len(l.lens), Keys: l.keys, KeepTopK: true, Variant: variant})
+		MaxTokens: int(slices.Max(l.lens)), MaxSessions: len(l.lens), MaxStep: layerStep * len(l.lens),
+		Keys: l.keys, KeepTopK: true, Variant: variant})
 	if err != nil {
 		return nil, err
 	}
@@ -340,7 +341,8 @@ func (c *Comparison) agreement(a formula.Agreement, diff, worst float64) {
 	c.add(a.Diff < diff, a.Diff, diff, fmt.Sprintf("out: 1 - cos is %.3g", a.Diff))
 	c.add(a.Worst < worst, a.Worst, worst, fmt.Sprintf("out: 1 - cos of token %d is %.3g", a.At, a.Worst))
 	c.add(a.Short == 0, float64(a.Short), 0, fmt.Sprintf("topk: %d of %d tokens have another number of entries", a.Short, a.Tokens))
-	c.add(10*a.Missed <= a.Picks, float64(a.Missed), float64(a.Picks)/10, fmt.Sprintf("topk: %d of %d entries were not picked", a.Missed, a.Picks))
+	c.add(10*a.Missed <= a.Picks, float64(a.Missed), float64(a.Picks)/10,
+		fmt.Sprintf("topk: %d of %d entries were not picked", a.Missed, a.Picks))
 	few := float64(a.Tokens-a.Same) / float64(a.Tokens)
 	c.add(few <= 0.75, few, 0.75, fmt.Sprintf("topk: %d of %d tokens have the same entries", a.Same, a.Tokens))
 }

@@ -95,6 +95,9 @@ func (s *Summary) Add(st Status) {
 	}
 }
 
+// errUnfit is a case for which a device is too small.
+var errUnfit = errors.New("not on this device")
+
 // job is one case with the variants to try.
 type job struct {
 	op       Op
@@ -197,8 +200,8 @@ func one(ctx context.Context, dev *vk.Device, j job, v vk.Variant, c Case) Row {
 		}
 		return err
 	})
-	if errors.Is(err, vk.ErrMissingFeature) && len(v.Requires) > 0 {
-		// The base variant requires nothing and must always run.
+	if errors.Is(err, errUnfit) || errors.Is(err, vk.ErrMissingFeature) && len(v.Requires) > 0 {
+		// The base variant requires nothing and must always run, but for cases of such a size.
 		return j.row(v.Name, Skip, err.Error())
 	}
 	if err != nil {
