@@ -18,7 +18,7 @@ import (
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
-	"github.com/vkmla/vkmla/internal/lab/recorded"
+	tiny "github.com/vkmla/vkmla/internal/lab/recorded"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/safetensors"
@@ -50,6 +50,7 @@ func division(t testing.TB, e *pipeline.Engine, width, prefill int, hidden []flo
 	for at := prefill * width; at < len(hidden); at += width {
 		for i, one := range extend(t, s, e.Layers(), hidden[at:at+width]) {
 			all[i].Out, all[i].TopK = append(all[i].Out, one.Out...), append(all[i].TopK, one.TopK...)
+			all[i].LSE = append(all[i].LSE, one.LSE...)
 		}
 	}
 	assert.Equal(t, len(hidden)/width, s.Len(), "tokens")
@@ -111,12 +112,12 @@ func TestLayer(t *testing.T) {
 func TestEngineRecorded(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)
-	cfg, layers := uploaded(t, dev, written(t, recorded.Model()))
-	for _, chunk := range []int{7, recorded.Prefill} {
+	cfg, layers := uploaded(t, dev, written(t, tiny.Model()))
+	for _, chunk := range []int{7, tiny.Prefill} {
 		t.Run(fmt.Sprint(chunk), func(t *testing.T) {
-			for i, want := range must[[]recorded.Layer](t)(recorded.Layers()) {
-				e := engine(t, dev, cfg, layers[i:i+1], pipeline.EngineOptions{MaxTokens: recorded.Tokens, MaxStep: chunk})
-				err := distance(division(t, e, cfg.Hidden, recorded.Prefill, want.In)[0].Out, want.Out)
+			for i, want := range must[[]tiny.Layer](t)(tiny.Layers()) {
+				e := engine(t, dev, cfg, layers[i:i+1], pipeline.EngineOptions{MaxTokens: tiny.Tokens, MaxStep: chunk})
+				err := distance(division(t, e, cfg.Hidden, tiny.Prefill, want.In)[0].Out, want.Out)
 				t.Logf("layer %d: error %.4f", i, err)
 				assert.Less(t, err, 0.025, "layer %d: error", i)
 			}
@@ -142,7 +143,8 @@ func TestEngineDivisions(t *testing.T) {
 	run := func(t *testing.T, m *fakemodel.Model, chunk int, hidden []float32) []pipeline.Appended {
 		tokens := len(hidden) / c.Hidden
 		cfg, layers := uploaded(t, dev, written(t, m))
-		e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: tokens, MaxStep: chunk, Keys: cache.IndexKeyMXFP4, KeepTopK: true})
+		e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: tokens, MaxStep: chunk, Keys: cache.IndexKeyMXFP4,
+			KeepTopK: true, KeepLSE: true})
 		all := division(t, e, cfg.Hidden, tokens-6, hidden)
 		for i, got := range all {
 			picks := 0
@@ -151,6 +153,7 @@ func TestEngineDivisions(t *testing.T) {
 			}
 			require.Equal(t, len(hidden), len(got.Out), "layer %d", i)
 			assert.Equal(t, picks, len(got.TopK), "layer %d", i)
+			assert.Equal(t, tokens*cfg.Heads, len(got.LSE), "layer %d", i)
 		}
 		return all
 	}

@@ -144,15 +144,15 @@ func refLayer(c Case) (Arrays, error) {
 	at := 0
 	for _, n := range l.lens {
 		end := at + int(n)*l.cfg.Hidden
-		rows, chosen := formula.Run(l.cfg, l.index, l.model.Values, l.hidden[at:end])
-		for t, row := range rows {
+		r := formula.Run(l.cfg, l.index, l.model.Values, nil, l.hidden[at:end])
+		for t, row := range r.Out {
 			for _, v := range row {
 				out = append(out, float32(v))
 			}
 			for i := range l.cfg.TopK {
 				e := int32(-1)
-				if i < len(chosen[t]) {
-					e = int32(chosen[t][i])
+				if i < len(r.Picks[t]) {
+					e = int32(r.Picks[t][i])
 				}
 				picks = append(picks, e)
 			}
@@ -318,21 +318,22 @@ func compareLayer(c Case, got, want Arrays) Result {
 
 func (l layerInput) agreement(got, want Arrays) formula.Agreement {
 	values, chosen := want["out"].F32(), want["topk"].I32()
-	out, picks := make([][]float64, len(values)/l.cfg.Hidden), make([][]int, len(values)/l.cfg.Hidden)
-	for t := range out {
+	n := len(values) / l.cfg.Hidden
+	r := formula.Result{Out: make([][]float64, n), Picks: make([][]int, n)}
+	for t := range n {
 		for _, v := range values[t*l.cfg.Hidden : (t+1)*l.cfg.Hidden] {
-			out[t] = append(out[t], float64(v))
+			r.Out[t] = append(r.Out[t], float64(v))
 		}
 		if chosen == nil {
 			continue
 		}
 		for _, e := range chosen[t*l.cfg.TopK : (t+1)*l.cfg.TopK] {
 			if e >= 0 {
-				picks[t] = append(picks[t], int(e))
+				r.Picks[t] = append(r.Picks[t], int(e))
 			}
 		}
 	}
-	return formula.Compare(out, picks, got["out"].F32(), got["topk"].I32())
+	return r.Compare(got["out"].F32(), got["topk"].I32(), nil)
 }
 
 // agreement adds the criteria of a layer: of its outputs, and that nearly all picks are those of
