@@ -87,7 +87,8 @@ func NewGathered(dev *vk.Device, cfg GatheredConfig) (*Gathered, error) {
 		return nil, err
 	}
 	if (c.Width > 0) != (c.Ratio > 0) || (c.Width > 0) != (cfg.CompressedPage > 0) {
-		return nil, pkg.Wrong(op, "Rows.Width, Rows.Ratio, CompressedPage", []int{c.Width, c.Ratio, cfg.CompressedPage}, "all or none to be 0")
+		return nil, pkg.Wrong(op, "Rows.Width, Rows.Ratio, CompressedPage", []int{c.Width, c.Ratio, cfg.CompressedPage},
+			"all or none to be 0")
 	}
 	o := &Gathered{dev: dev, cfg: cfg}
 	workspace := uint64(c.Rows()) * D * 2

@@ -66,7 +66,8 @@ func TestGatherRuns(t *testing.T) {
 			for s := range sets[p] {
 				a := cache.GatherRunsArgs{Out: upload(t, dev, tensor.BF16, poison, rows, cache.D), First: s * row0, Cache: c,
 					Heads: upload(t, dev, tensor.I32, heads, pieces, 2, 2), Runs: upload(t, dev, tensor.I32, flat, len(flat)/4, 4),
-					Table: upload(t, dev, tensor.I32, table, requests, width), Lists: upload(t, dev, tensor.I32, lists, tokens, k), Piece: p, Set: s}
+					Table: upload(t, dev, tensor.I32, table, requests, width), Lists: upload(t, dev, tensor.I32, lists, tokens, k),
+					Piece: p, Set: s}
 				do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
 				want := slices.Concat(make([]uint16, s*row0*cache.D), poison)
 				require.NoError(t, cache.GatherRunsRef(want, pool, c.Layout, sets[p][s], table, width, lists, k))
