@@ -15,21 +15,22 @@ import (
 	"github.com/vkmla/vkmla/pipeline/model"
 )
 
-// Result is what a layer gives for a sequence.
+// Inputs gives what a product, by released name, takes of a row, and what a "cache" keeps of one to
+// attend; nil: the row.
+type Inputs func(product string, x []float64) []float64
+
+// Result is what a layer makes of T tokens.
 type Result struct {
 	Out   [][]float64 // [T][Hidden]
-	Picks [][]int     // the compressed entries that each token attends, ascending
-	LSE   [][]float64 // [T][H], the logarithm of the weights of what each head attends, without its sink
+	Picks [][]int     // [T]: the compressed entries that each token attends, ascending
+	LSE   [][]float64 // [T][H]: the logarithm of the weights of what each head attends, the sink apart
 }
 
-// Inputs gives what a product, by released name, takes of a row, and what the "cache" of a layer
-// keeps of one to attend; nil: the row.
-type Inputs func(name string, x []float64) []float64
-
-// Run runs one layer of a model for one sequence of hidden states [T, Hidden], which enter every
-// layer alike. values are the tensors of all layers by their released names; inputs may be nil.
-func Run(cfg model.Config, layer int, values map[string][]float32, inputs Inputs, hidden []float32) Result {
-	return newFormula(cfg, layer, values, inputs, hidden).run()
+// Run computes one layer of a model for one sequence of hidden states [T, Hidden], which enter
+// every layer alike. values are the tensors of all layers by their released names.
+func Run(cfg model.Config, layer int, values map[string][]float32, in Inputs, hidden []float32) (r Result) {
+	r.Out, r.Picks, r.LSE = newFormula(cfg, layer, values, in, hidden).run()
+	return r
 }
 
 // formula is a layer and what enters it.
@@ -247,7 +248,9 @@ func (f *formula) bottleneck() [][]float64 {
 	return qr
 }
 
-func (f *formula) run() (r Result) {
+// run gives the layer's outputs, the entries that each token attends, and the logarithm of the
+// weights of what each token's heads attend.
+func (f *formula) run() (out [][]float64, picks [][]int, lse [][]float64) {
 	qr, kv, kvNorm := f.bottleneck(), f.linear("wkv", f.rows), f.tensor("kv_norm.weight")
 	for t := range f.rows {
 		kv[t] = f.norm(kv[t], kvNorm)
@@ -261,12 +264,12 @@ func (f *formula) run() (r Result) {
 	for i, e := range entries {
 		entries[i] = f.input("cache", e)
 	}
-	r.Picks = f.choose()
+	picks = f.choose()
 	queries, sinks, wide := f.linear("wq_b", qr), f.tensor("attn_sink"), f.cfg.Heads/f.cfg.Groups*512
 	oa, zs := f.tensor("wo_a.weight"), [][]float64(nil)
 	for t, q := range queries {
 		rows := slices.Clone(kv[max(t+1-f.cfg.Window, 0) : t+1])
-		for _, e := range r.Picks[t] {
+		for _, e := range picks[t] {
 			rows = append(rows, entries[e])
 		}
 		var o, z, sums []float64
@@ -284,8 +287,7 @@ func (f *formula) run() (r Result) {
 				z = append(z, dot(oa[n*wide:(n+1)*wide], x))
 			}
 		}
-		zs, r.LSE = append(zs, z), append(r.LSE, sums)
+		zs, lse = append(zs, z), append(lse, sums)
 	}
-	r.Out = f.linear("wo_b", zs)
-	return r
+	return f.linear("wo_b", zs), picks, lse
 }
