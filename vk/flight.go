@@ -245,6 +245,9 @@ func (p *Pending) Wait(ctx context.Context) error {
 	sleep, start := time.Duration(0), time.Now()
 	for looked := start; ; {
 		if done, err := p.poll(sleep); done {
+			if err == nil { // after an error nobody knows whether the device still has it
+				p.finish(nil)
+			}
 			return err
 		}
 		if err := ctx.Err(); err != nil {
