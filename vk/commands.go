@@ -2,6 +2,7 @@ package vk
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -141,6 +142,9 @@ func (c *Commands) Close() error {
 	if c.flying != nil {
 		err = c.flying.Wait(context.Background())
 		c.flying.finish(err)
+		if errors.Is(err, ErrCancelled) {
+			err = nil // the device has finished what it got
+		}
 	}
 	if !c.rec.dev.left() {
 		c.destroyFences()

@@ -1,7 +1,6 @@
 package layer
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
@@ -240,12 +239,20 @@ func (k *Kind) allocate() (err error) {
 	if k.arena, err = k.tensors().Allocate(k.dev, vk.DeviceLocal, label); err != nil {
 		return err
 	}
-	for _, t := range k.Counters() {
-		if err == nil {
-			err = t.Upload(context.Background(), make([]byte, t.Bytes()))
-		}
+	rec, err := k.dev.NewRecorder()
+	if err != nil {
+		return err
 	}
-	return err
+	defer rec.Close()
+	if err := k.Reset(rec); err != nil {
+		return err
+	}
+	cmd, err := rec.End()
+	if err != nil {
+		return err
+	}
+	_, err = cmd.Submit() // in front of all that uses them
+	return errors.Join(err, cmd.Release())
 }
 
 // Counters are tensors that hold zeros between layers.
