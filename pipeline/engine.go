@@ -372,13 +372,14 @@ func (e *Engine) land(ctx context.Context) error {
 	err = p.Wait(ctx)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if ctx.Err() == nil { // the step is over, whatever became of it
-		e.flight = nil
+	if err != nil && errors.Is(err, ctx.Err()) {
+		return err
 	}
-	if errors.Is(err, vk.ErrCancelled) {
-		return nil
+	e.flight = nil
+	if errors.Is(err, vk.ErrDeviceLost) {
+		return e.note(err)
 	}
-	return e.note(err)
+	return nil // its other errors were the step's
 }
 
 // usable reports why nothing can be done. It is called, as all below, with e.mu held.

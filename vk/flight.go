@@ -158,10 +158,7 @@ func (p *Pending) await(part int) error {
 	d := p.c.rec.dev
 	for looked := time.Now(); ; {
 		r := vulkan.Result(C.vm_wait_fence(d.c, handleValue(unsafe.Pointer(p.c.fences[part%inFlight])), C.uint64_t(slice)))
-		switch {
-		case r < 0 && r != vulkan.ErrorDeviceLost:
-			time.Sleep(slice) // the device still has the part, whatever failed
-		case r <= 0:
+		if ended(r) {
 			d.flights.mu.Lock()
 			d.flights.progress = time.Now()
 			d.flights.mu.Unlock()
@@ -174,6 +171,10 @@ func (p *Pending) await(part int) error {
 		}
 	}
 }
+
+// ended reads the result of asking for a fence. A wait that fails for want of memory says nothing
+// about the work: the device still has it.
+func ended(r vulkan.Result) bool { return r == vulkan.Success || r == vulkan.ErrorDeviceLost }
 
 // hangAfter is how long the device may be busy without getting on.
 func (d *Device) hangAfter() time.Duration {
@@ -197,7 +198,7 @@ func (d *Device) stuck() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for len(f.list) > 0 && f.list[0].ended == nil && !d.gone.Load() &&
-		vulkan.GetFenceStatus(d.h, f.list[0].c.fences[0]) <= 0 {
+		ended(vulkan.GetFenceStatus(d.h, f.list[0].c.fences[0])) {
 		f.list, f.progress = slices.Delete(f.list, 0, 1), time.Now()
 	}
 	if len(f.list) == 0 || time.Since(f.progress) <= d.hangAfter() {
@@ -231,7 +232,8 @@ const spin = 200 * time.Microsecond
 // called from several goroutines, and after the commands were submitted again or
 // closed.
 //
-// Errors: the context's; ErrCancelled after Commands.Cancel; ErrDeviceLost, ErrDeviceHung;
+// Errors, of which all but the context's say that the submission is over: the context's;
+// ErrCancelled after Commands.Cancel; ErrDeviceLost, ErrDeviceHung;
 // those of Submit, for a part that could not be handed over.
 func (p *Pending) Wait(ctx context.Context) error {
 	if p.ended != nil {
@@ -245,9 +247,7 @@ func (p *Pending) Wait(ctx context.Context) error {
 	sleep, start := time.Duration(0), time.Now()
 	for looked := start; ; {
 		if done, err := p.poll(sleep); done {
-			if err == nil { // after an error nobody knows whether the device still has it
-				p.finish(nil)
-			}
+			p.finish(err)
 			return err
 		}
 		if err := ctx.Err(); err != nil {
@@ -287,7 +287,7 @@ func (p *Pending) poll(sleep time.Duration) (done bool, err error) {
 	} else {
 		r = vulkan.Result(C.vm_wait_fence(d.c, handleValue(unsafe.Pointer(fence)), C.uint64_t(sleep)))
 	}
-	if r > 0 { // not ready, timeout
+	if !ended(r) {
 		return false, nil
 	}
 	if err := d.check(op, int(r)); err != nil {

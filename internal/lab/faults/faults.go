@@ -67,18 +67,15 @@ type Interposer struct {
 	data    []byte
 }
 
-// New builds the interposer in a folder that is empty, with the C compiler that cgo uses. A process
+// New builds the interposer in a folder that is empty, with the C compiler. A process
 // opens one, and no other Vulkan loader before.
 func New(dir string) (*Interposer, error) {
 	file, lib, state := filepath.Join(dir, "interposer.c"), filepath.Join(dir, "libfaults.so"), filepath.Join(dir, "state")
 	if err := os.WriteFile(file, source, 0o600); err != nil {
 		return nil, err
 	}
-	compiler := os.Getenv("CC")
-	if compiler == "" {
-		compiler = "cc"
-	}
-	if out, err := exec.Command(compiler, "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o", lib, file, "-ldl").CombinedOutput(); err != nil {
+	build := exec.Command("cc", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o", lib, file, "-ldl")
+	if out, err := build.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("faults: build the interposer: %w: %s", err, out)
 	}
 	size := int(unsafe.Sizeof(control{}))

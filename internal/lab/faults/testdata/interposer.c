@@ -39,6 +39,8 @@ typedef void (*Void)(W, W, W);
 typedef void *(*Lookup)(void *, const char *);
 
 static Lookup instance_lookup, device_lookup;
+static void *real_vkDeviceWaitIdle;
+static W device; // the one that made the last buffer
 
 // fails counts a call and tells whether it fails. Once the device is lost, calls that wait for it
 // or give it work do.
@@ -52,7 +54,11 @@ static int fails(int call, int waits, int *code) {
 	if (ctl->after-- != 0) return 0;
 	ctl->hits++;
 	ctl->last = call;
-	if (ctl->lose) ctl->lost = 1;
+	if (ctl->lose) {
+		// A driver whose device is lost no longer uses what is destroyed.
+		if (device && real_vkDeviceWaitIdle) ((int (*)(W))real_vkDeviceWaitIdle)(device);
+		ctl->lost = 1;
+	}
 	*code = ctl->code;
 	return 1;
 }
@@ -96,7 +102,14 @@ static int marked(uint64_t fence) {
 	}
 
 MAKES(0, 0, vkAllocateMemory)
-MAKES(1, 1, vkCreateBuffer)
+REAL(vkCreateBuffer);
+static int our_vkCreateBuffer(ARGS) {
+	int code;
+	device = a;
+	if (fails(1, 0, &code)) return code;
+	if ((code = PASS(vkCreateBuffer)) == SUCCESS) ctl->live[1]++;
+	return code;
+}
 PLAIN(2, 0, vkBindBufferMemory)
 PLAIN(3, 0, vkMapMemory)
 MAKES(4, 2, vkCreateCommandPool)
@@ -132,6 +145,7 @@ ENDS(10, vkDestroyPipelineCache)
 REAL(vkDestroyDevice);
 static void our_vkDestroyDevice(W a, W b) {
 	ctl->live[11]--;
+	device = 0;
 	((void (*)(W, W))real_vkDestroyDevice)(a, b);
 }
 
@@ -194,13 +208,13 @@ static int our_vkQueueSubmit(ARGS) {
 
 // A driver whose work does not end does not become idle.
 #define IDLE(call, name) \
-	REAL(name); \
 	static int our_##name(ARGS) { \
 		int code; \
 		while (ctl->hang) usleep(1000); \
 		return fails(call, 1, &code) ? code : PASS(name); \
 	}
 IDLE(26, vkDeviceWaitIdle)
+REAL(vkQueueWaitIdle);
 IDLE(27, vkQueueWaitIdle)
 
 static void *our_vkGetDeviceProcAddr(void *device, const char *name);
