@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -74,6 +75,7 @@ type Kind struct {
 	heads  int // of this rank, as groups
 	groups int
 	arena  *tensor.Arena // nil once closed
+	begun  bool          // see begin
 
 	lists   lists
 	main    *compressor // nil for layers without
@@ -236,23 +238,22 @@ func (k *Kind) tensors() memory.List {
 }
 
 func (k *Kind) allocate() (err error) {
-	if k.arena, err = k.tensors().Allocate(k.dev, vk.DeviceLocal, label); err != nil {
-		return err
+	k.arena, err = k.tensors().Allocate(k.dev, vk.DeviceLocal, label)
+	return err
+}
+
+// begin makes all counters as they are between layers, with the first layer.
+func (k *Kind) begin(ctx context.Context) error {
+	if k.begun {
+		return nil
 	}
-	rec, err := k.dev.NewRecorder()
-	if err != nil {
-		return err
+	for _, t := range k.Counters() {
+		if err := t.Upload(ctx, make([]byte, t.Bytes())); err != nil {
+			return err
+		}
 	}
-	defer rec.Close()
-	if err := k.Reset(rec); err != nil {
-		return err
-	}
-	cmd, err := rec.End()
-	if err != nil {
-		return err
-	}
-	_, err = cmd.Submit() // in front of all that uses them
-	return errors.Join(err, cmd.Release())
+	k.begun = true
+	return nil
 }
 
 // Counters are tensors that hold zeros between layers.
