@@ -18,8 +18,8 @@ import (
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
-	tiny "github.com/vkmla/vkmla/internal/lab/recorded"
 	_ "github.com/vkmla/vkmla/internal/lab/layers" // the operation layer
+	tiny "github.com/vkmla/vkmla/internal/lab/recorded"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/safetensors"
