@@ -20,6 +20,7 @@ var pushLayouts = map[string]any{
 	"kv_insert":        kvInsertPush{},
 	"kv_gather":        kvGatherPush{},
 	"kv_gather_slots":  kvGatherSlotsPush{},
+	"kv_gather_runs":   kvGatherRunsPush{},
 	"kv_slot_mapping":  kvSlotMappingPush{},
 	"kv_table_update":  kvTableUpdatePush{},
 	"kv_save_state":    kvSaveStatePush{},

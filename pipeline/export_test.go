@@ -168,3 +168,6 @@ func (s *Session) CheckTables(ctx context.Context, from int) error {
 	}
 	return nil
 }
+
+// Pieces returns in how many pieces the step gathers rows; 0: it reads pages in place.
+func (st *Step) Pieces() int { return st.pieces }

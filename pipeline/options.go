@@ -43,9 +43,25 @@ type EngineOptions struct {
 	Hadamard bool                 // mix indexer queries and keys before they are quantised
 	Variant  string               // of the attention kernel; "" picks the best
 
+	// Workspace is the most bytes of rows that the attention has gathered at a time; 0: 256 MiB. With
+	// a twopass variant it gathers rows; without any variant it does so in steps of so many tokens
+	// that the device's profile expects a gain. Entries and windows of the step's sessions then
+	// become rows of bf16 first, of 1024 bytes each. A step with more rows goes in pieces, with the
+	// same results. All layers and sizes of steps share this memory; no more is allocated than
+	// MaxSessions sessions of MaxTokens can use.
+	Workspace uint64
+
 	// Output is the form in which wo_a takes the attention's output; 0: OutputBF16. The others
 	// need an FP8 wo_a in every layer.
 	Output OutputPath
+
+	// QuantiseActivations gives products inputs with as few bits as their weights have, as servers
+	// with matrix units for such numbers do; without it inputs are bf16. Products of FP8 weights
+	// then take E4M3 with a power of two for every 128 numbers of a token, those of NVFP4 weights
+	// E2M1 with an E4M3 scale for every 16 and the checkpoint's input_scale; wo_a takes OutputFP8
+	// if its weights are FP8 and Output says nothing else. Weights of bf16 stay with bf16. A layer
+	// with NVFP4 weights and no input_scale is an error. See projection.Quantise.
+	QuantiseActivations bool
 
 	// Ranks is how many ranks share heads and groups, see model.CheckpointOptions; 0 counts as 1.
 	// With more, outputs are f32: partial sums, to be added up over the ranks.

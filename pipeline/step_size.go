@@ -9,6 +9,7 @@ import (
 	"math/bits"
 	"slices"
 
+	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/pipeline/internal/layer"
 	"github.com/vkmla/vkmla/pipeline/internal/memory"
@@ -25,7 +26,8 @@ type stepSize struct {
 	tokens int // T
 	kinds  []*stepKind
 	layers []stepLayer
-	picks  []*tensor.Arena // those of layers that others read them from
+	picks  []*tensor.Arena        // those of layers that others read them from
+	plans  map[*stepKind]*rowPlan // of kinds that gather rows
 
 	host, device stepInputs
 	draft        stepDraft
@@ -57,10 +59,11 @@ type stepLayer struct {
 }
 
 // commandKey says what commands do: run one layer, prepare a step for that, or both for all
-// layers; with hidden states in host memory or in that of the device.
+// layers; with hidden states in host memory or in that of the device; see stepSize.planRows.
 type commandKey struct {
-	layer int
-	host  bool
+	layer  int
+	host   bool
+	pieces int // of gathered rows; 0: pages are read in place
 }
 
 // Values of commandKey.layer that are no layer.
@@ -87,11 +90,13 @@ type stepDraft struct {
 
 func newStepDraft(in *stepInputs) (d stepDraft) {
 	d.all = make([]byte, in.arena.Whole().Size)
-	part := func(t tensor.Tensor) []byte { return d.all[t.Offset : t.Offset+t.Bytes()] }
-	d.queryStart, d.seqLens, d.updates = part(in.queryStart), part(in.seqLens), part(in.updates)
-	d.request, d.positions, d.valid = part(in.request), part(in.positions), part(in.valid)
+	d.queryStart, d.seqLens, d.updates = d.part(in.queryStart), d.part(in.seqLens), d.part(in.updates)
+	d.request, d.positions, d.valid = d.part(in.request), d.part(in.positions), d.part(in.valid)
 	return d
 }
+
+// part is where a tensor is written.
+func (d *stepDraft) part(t tensor.Tensor) []byte { return d.all[t.Offset : t.Offset+t.Bytes()] }
 
 // hiddenStates is a list of tensors of one shape in one buffer.
 type hiddenStates struct {
@@ -153,7 +158,7 @@ func (e *Engine) stepSize(ctx context.Context, tokens int) (*stepSize, error) {
 	if b := e.sizes[size]; b != nil {
 		return b, nil
 	}
-	b := &stepSize{e: e, tokens: size, recorded: map[commandKey]*stepCommands{}}
+	b := &stepSize{e: e, tokens: size, recorded: map[commandKey]*stepCommands{}, plans: map[*stepKind]*rowPlan{}}
 	if err := b.build(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("steps of %d tokens: %w", size, err), b.close())
 	}
@@ -186,13 +191,11 @@ func (e *Engine) kindConfig(l *engineLayer, tokens int) layer.KindConfig {
 	o := &e.opts
 	return layer.KindConfig{Spec: l.spec.LayerSpec, Model: &e.cfg, Ranks: o.Ranks, Tokens: tokens, MaxLen: o.MaxTokens,
 		Caches: e.greatest(l), Variant: o.Variant, Hadamard: o.Hadamard, Group: e.group(tokens),
-		Output: o.Output.format(), LSE: o.KeepLSE, Out: e.out()}
+		Output: o.Output.format(), Quantise: o.QuantiseActivations, LSE: o.KeepLSE, Out: e.out(),
+		Requests: o.MaxSessions, Workspace: o.Workspace}
 }
 
 func (b *stepSize) build(ctx context.Context) error {
-	if err := b.buildInputs(); err != nil {
-		return err
-	}
 	e := b.e
 	for i, l := range e.layers {
 		if err := ctx.Err(); err != nil {
@@ -204,6 +207,9 @@ func (b *stepSize) build(ctx context.Context) error {
 	}
 	// Lists of entries, which wait for other lists, come last.
 	slices.SortStableFunc(b.kinds, func(x, y *stepKind) int { return x.like.spec.Ratio - y.like.spec.Ratio })
+	if err := b.buildInputs(); err != nil {
+		return err
+	}
 	if err := b.buildPicks(); err != nil {
 		return err
 	}
@@ -223,6 +229,11 @@ func (b *stepSize) buildInputs() (err error) {
 		list.Add(&in.to.request, tensor.I32, b.tokens)
 		list.Add(&in.to.positions, tensor.I32, b.tokens)
 		list.Add(&in.to.valid, tensor.U8, b.tokens)
+		for _, k := range b.kinds {
+			if p := b.plans[k]; p != nil {
+				p.list(map[bool]*attention.PlanTensors{true: &p.host, false: &p.device}[in.mem == vk.Upload], &list, b.tokens)
+			}
+		}
 		if in.mem == vk.Upload { // last, see stepSize.fill
 			list.Add(&in.to.updates, tensor.U32, 1+2*e.capacity(b.tokens))
 		}
@@ -231,6 +242,9 @@ func (b *stepSize) buildInputs() (err error) {
 		}
 	}
 	b.draft = newStepDraft(&b.host)
+	for _, p := range b.plans {
+		p.draft = [3][]byte{b.draft.part(p.host.Places), b.draft.part(p.host.Heads), b.draft.part(p.host.Runs)}
+	}
 	return nil
 }
 
@@ -245,6 +259,9 @@ func (b *stepSize) buildLayer(ctx context.Context, of *engineLayer) error {
 		}
 		at = len(b.kinds)
 		b.kinds = append(b.kinds, &stepKind{Kind: k, key: key, like: of})
+		if err := b.gather(b.kinds[at]); err != nil {
+			return err
+		}
 	}
 	k := b.kinds[at]
 	l, err := k.NewLayer(ctx, of.w)
@@ -267,6 +284,9 @@ func (b *stepSize) buildPicks() error {
 			var list memory.List
 			list.Add(&from.picks.Slots, tensor.I32, b.tokens, e.TopK())
 			list.Add(&from.picks.Lens, tensor.I32, b.tokens)
+			if len(b.plans) > 0 {
+				list.Add(&from.picks.TopK, tensor.I32, b.tokens, e.TopK())
+			}
 			arena, err := list.Allocate(e.dev, vk.DeviceLocal, "picks")
 			if arena != nil {
 				b.picks = append(b.picks, arena)
@@ -399,7 +419,7 @@ func (b *stepSize) record(rec *vk.Recorder, key commandKey) error {
 		if whole && i == 0 {
 			beside = b.recordLists
 		}
-		if err := b.recordLayer(rec, i, key.host && !whole, beside); err != nil {
+		if err := b.recordLayer(rec, i, key, beside); err != nil {
 			return err
 		}
 	}
@@ -448,10 +468,10 @@ func (b *stepSize) args(k *stepKind) layer.StepArgs {
 }
 
 // recordLayer records a layer, with the caller's commands in front of it, and behind the last one.
-// With host its hidden states come from host memory and go back there; a whole step copies those
-// of all layers at once instead. beside is that of layer.Args.
-func (b *stepSize) recordLayer(rec *vk.Recorder, i int, host bool, beside func(*vk.Recorder) error) error {
-	l := b.e.layers[i]
+// With key.host its hidden states come from host memory and go back there; a whole step copies
+// those of all layers at once instead. beside is that of layer.Args.
+func (b *stepSize) recordLayer(rec *vk.Recorder, i int, key commandKey, beside func(*vk.Recorder) error) error {
+	l, host := b.e.layers[i], key.host && key.layer != wholeStep
 	in, out, topK := b.in.of(i), b.out.of(i), b.topK.of(i)
 	if host && i < b.e.given() {
 		if err := rec.Copy(in.View(), b.hostIn.of(i).View()); err != nil {
@@ -462,7 +482,9 @@ func (b *stepSize) recordLayer(rec *vk.Recorder, i int, host bool, beside func(*
 		return err
 	}
 	x := &b.layers[i]
-	err := x.Record(rec, b.args(x.kind), layer.Args{Hidden: in, CosSin: b.e.ropes[l.rope], Out: out,
+	step := b.args(x.kind)
+	b.rowArgs(&step, x.kind, key.pieces)
+	err := x.Record(rec, step, layer.Args{Hidden: in, CosSin: b.e.ropes[l.rope], Out: out,
 		LSE: b.lse.of(i), Caches: l.reads(), Picks: x.picks, Beside: beside})
 	keep := !topK.IsZero() && l.spec.Picks == model.PickOwn
 	if err == nil && keep {
