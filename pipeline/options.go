@@ -43,13 +43,21 @@ type EngineOptions struct {
 	Hadamard bool                 // mix indexer queries and keys before they are quantised
 	Variant  string               // of the attention kernel; "" picks the best
 
-	// Workspace is the most bytes of rows that the attention has gathered at a time; 0: 256 MiB. With
-	// a twopass variant it gathers rows; without any variant it does so in steps of so many tokens
-	// that the device's profile expects a gain. Entries and windows of the step's sessions then
-	// become rows of bf16 first, of 1024 bytes each. A step with more rows goes in pieces, with the
-	// same results. All layers and sizes of steps share this memory; no more is allocated than
-	// MaxSessions sessions of MaxTokens can use.
+	// Workspace is the most bytes of rows that the attention has gathered at a time; 0: 256 MiB.
+	// With a twopass variant it gathers rows, without any variant it does so in steps of so many
+	// tokens that the device's profile expects a gain. Entries and windows of the step's sessions
+	// then become rows of bf16 first, of 1024 bytes each. A step with more rows goes in pieces,
+	// with the same results. All layers and sizes of steps share this memory; no more is allocated
+	// than MaxSessions sessions of MaxTokens can use.
 	Workspace uint64
+
+	// Invariant makes the bits of a session's outputs, picks and caches depend on its tokens alone:
+	// not on what else is in a step, how a prompt is cut into steps, or when the session is saved,
+	// restored, forked or truncated. Otherwise kernels, and with them the order of sums, are chosen
+	// by the size that a step is padded to. The same device, driver and options give the same bits;
+	// of these MaxStep, MaxSessions and the sizes of caches decide nothing. It excludes a Variant of
+	// two passes, and costs time: see docs/design/step.md.
+	Invariant bool
 
 	// Output is the form in which wo_a takes the attention's output; 0: OutputBF16. The others
 	// need an FP8 wo_a in every layer.

@@ -51,6 +51,8 @@ type KindConfig struct {
 	// Group is how many consecutive tokens usually belong to one request: 0 or 1 for decode,
 	// more for prefill. Results do not depend on it.
 	Group int
+	// Invariant gives a token the same bits whatever Tokens is and wherever in a step it stands.
+	Invariant bool
 	// Output is the form in which wo_a takes the attention's output.
 	Output projection.ActivationFormat
 	// LSE makes layers write Args.LSE. The attention's parts are then joined by a launch of their
