@@ -267,7 +267,7 @@ type EngineMemory struct {
 	Tables    uint64 // block tables, cosines and sines
 	Steps     uint64 // what passes between operations of a layer, and the metadata of steps, for each size in use
 	Workspace uint64 // rows that are gathered to be attended, at most EngineOptions.Workspace
-	Hidden    uint64 // hidden states and picks, those in host memory included
+	Hidden    uint64 // hidden states, kept picks and LSE, those in host memory included
 }
 
 // Total is the sum; Held is in it as a part of Caches.
