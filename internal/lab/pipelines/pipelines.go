@@ -145,12 +145,6 @@ func (b *builder) caches() {
 		_, err := cache.NewTouch(b.dev)
 		return err
 	})
-	for _, f := range keyFormats {
-		b.each("gather index keys", cache.GatherIndexKeysVariants, func(v string) error {
-			_, err := cache.NewGatherIndexKeys(b.dev, cache.GatherIndexKeysConfig{Page: 64, Format: f, Variant: v})
-			return err
-		})
-	}
 }
 
 var keyFormats = []cache.IndexKeyFormat{cache.IndexKeyFP8, cache.IndexKeyMXFP4}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
@@ -16,6 +17,10 @@ type Args struct {
 	Hidden tensor.Tensor // [T, Hidden] bf16, after the layer's own input norm
 	CosSin tensor.Tensor // [rows, 64] f32, Rope.Table(rows, 1) of the layer; later positions take the last row
 	Out    tensor.Tensor // [T, Hidden] of KindConfig.Out, written; undefined for padding tokens
+
+	// LSE [T, H] f32 is written: ln of the sum of exp of a head's scores of what it attends, its
+	// sink left out; +inf for padding. Absent unless KindConfig.LSE.
+	LSE tensor.Tensor
 
 	// Caches are written, then read. A layer that borrows has the Compressed and the Keys of the
 	// layer that it borrows from.
@@ -34,6 +39,7 @@ type Args struct {
 type Picks struct {
 	Slots tensor.Tensor // [T, TopK] i32
 	Lens  tensor.Tensor // [T] i32
+	TopK  tensor.Tensor // [T, TopK] i32: the picks as entries of their request; only where rows are gathered
 }
 
 // Record records the layer, after Kind.RecordStep with the same step in the same or an earlier
@@ -221,9 +227,12 @@ func (r *recording) touch() error {
 }
 
 func (r *recording) attention() (err error) {
+	if r.k.mla.gathers() {
+		return r.gathered()
+	}
 	k, joined := r.k, r.l.chain.Joined()
 	window := k.lists.window
-	a := attention.DecodeArgs{Sink: r.l.w.Sink, Window: attention.SlotSet{Cache: r.a.Caches.Window, Indices: window.slots,
+	a := attention.DecodeArgs{Sink: r.l.w.Sink, LSE: r.a.LSE, Window: attention.SlotSet{Cache: r.a.Caches.Window, Indices: window.slots,
 		Lens: window.lens}}
 	if k.mla.width > 0 {
 		at := r.attended()
@@ -239,6 +248,24 @@ func (r *recording) attention() (err error) {
 	return err
 }
 
+// gathered records the attention over rows that are gathered first.
+func (r *recording) gathered() error {
+	k, tables, caches := r.k, &r.step.Tables, &r.a.Caches
+	a := attention.GatheredArgs{Positions: r.step.Positions, Plan: r.step.Plan, Pieces: r.step.Pieces, Sink: r.l.w.Sink,
+		Window: attention.PagedRows{Cache: caches.Window, Table: tables.Window}}
+	if n := k.mla.room.Rows(); opkit.Dim(r.step.Workspace, 0) > n {
+		a.Workspace = r.step.Workspace.Rows(0, n)
+	} else {
+		a.Workspace = r.step.Workspace
+	}
+	if k.mla.width > 0 {
+		at := r.attended()
+		a.Compressed = attention.PagedRows{Cache: caches.Compressed, Table: tables.Compressed}
+		a.Slots, a.TopK = at.Slots, at.TopK
+	}
+	return k.mla.recordRows(r.rec, a)
+}
+
 // attended are the slots of the entries that the layer attends.
 func (r *recording) attended() Picks {
 	switch r.k.cfg.Spec.Picks {
@@ -247,7 +274,7 @@ func (r *recording) attended() Picks {
 	case model.PickEarlier:
 		return r.a.Picks
 	}
-	return Picks{r.k.lists.all.slots, r.k.lists.all.lens}
+	return Picks{Slots: r.k.lists.all.slots, Lens: r.k.lists.all.lens}
 }
 
 func (r *recording) turnBack() error {
