@@ -25,8 +25,8 @@ type GatheredConfig struct {
 // Gathered is the attention of a prompt's tokens over gathered rows: for a step of several
 // requests, each with a few or many tokens, their entries and windows are dequantised to a bf16
 // workspace, entries in front of windows, which the prefill kernel then attends. A step whose rows
-// do not fit the workspace goes in pieces, by a RowPlan. It computes what Decoder does over the same
-// lists: DecodeRef defines it.
+// do not fit the workspace goes in pieces, by a RowPlan. It computes what Decoder does over the
+// same lists: DecodeRef defines it.
 //
 // What is recorded suits every plan of at most Pieces pieces: who has which rows is read from the
 // plan's tensors when the commands run.
@@ -47,7 +47,7 @@ type GatheredArgs struct {
 	Window     PagedRows
 	Compressed PagedRows     // zero without entries
 	Slots      tensor.Tensor // [T, Width] i32: slots of each token's entries; absent without entries
-	TopK       tensor.Tensor // [T, Width] i32: the picked entries of the token's request; absent where all are attended
+	TopK       tensor.Tensor // [T, Width] i32: the picks as entries of their request; absent: all are attended
 	Positions  tensor.Tensor // [T] i32
 	Plan       PlanTensors
 	Workspace  tensor.Tensor // [Rows.Rows(), 512] bf16, overwritten
@@ -87,7 +87,8 @@ func NewGathered(dev *vk.Device, cfg GatheredConfig) (*Gathered, error) {
 		return nil, err
 	}
 	if (c.Width > 0) != (c.Ratio > 0) || (c.Width > 0) != (cfg.CompressedPage > 0) {
-		return nil, pkg.Wrong(op, "Rows.Width, Rows.Ratio, CompressedPage", []int{c.Width, c.Ratio, cfg.CompressedPage}, "all or none to be 0")
+		return nil, pkg.Wrong(op, "Rows.Width, Rows.Ratio, CompressedPage", []int{c.Width, c.Ratio, cfg.CompressedPage},
+			"all or none to be 0")
 	}
 	o := &Gathered{dev: dev, cfg: cfg}
 	workspace := uint64(c.Rows()) * D * 2
@@ -211,13 +212,14 @@ func (o *Gathered) check(op string, a GatheredArgs) error {
 	if err != nil {
 		return err
 	}
-	s := a.Scratch
-	switch need := o.ScratchBytes(t); {
+	s, need := a.Scratch, o.ScratchBytes(t)
+	holds := !s.IsZero() && s.Size >= need && s.Offset%256 == 0 && s.Offset <= s.Buffer.Size() && s.Size <= s.Buffer.Size()-s.Offset
+	switch {
 	case a.Pieces < 1 || a.Pieces > a.Plan.Heads.Shape[0]:
 		return pkg.Wrong(op, "Pieces", a.Pieces, "1 to %d, the pieces of Plan.Heads", a.Plan.Heads.Shape[0])
 	case c.Width == 0 && (!a.TopK.IsZero() || !a.Slots.IsZero()):
 		return pkg.Wrong(op, "TopK, Slots", cmp.Or(a.TopK.DType, a.Slots.DType), "absent without entries")
-	case t > 0 && (s.IsZero() || s.Size < need || s.Offset%256 != 0 || s.Offset > s.Buffer.Size() || s.Size > s.Buffer.Size()-s.Offset):
+	case t > 0 && !holds:
 		return pkg.Wrong(op, "Scratch", s, "%d bytes at a multiple of 256", need)
 	}
 	return nil

@@ -110,7 +110,8 @@ func (p *prompt) token(rng *rand.Rand, request int32, pos int) {
 }
 
 // gathered runs the step in pieces of the room that rows have, and returns their number.
-func (p *prompt) gathered(t *testing.T, dev *vk.Device, variant string, splits int, rows attention.RowConfig) (out []uint16, lse []float32, pieces int) {
+func (p *prompt) gathered(t *testing.T, dev *vk.Device, variant string, splits int,
+	rows attention.RowConfig) (out []uint16, lse []float32, pieces int) {
 	t.Helper()
 	cfg := attention.GatheredConfig{Heads: p.heads, WindowPage: p.win.Layout.Page, Rows: rows, Variant: variant, Splits: splits}
 	if p.comp != nil {
@@ -187,8 +188,8 @@ func TestGathered(t *testing.T) {
 					out, lse, pieces := p.gathered(t, dev, v.Name, i, rows)
 					assert.Equal(t, i == 0, pieces == 1, "%d pieces", pieces)
 					r := verify.NewComparison(verify.ClassTolerance).
-						CloseWeighted("out", vectors.FromU16(out, len(out)), vectors.FromF32(want, len(want)), verify.DecodeOut, sides(v.Name),
-							func() ([]float32, error) {
+						CloseWeighted("out", vectors.FromU16(out, len(out)), vectors.FromF32(want, len(want)), verify.DecodeOut,
+							sides(v.Name), func() ([]float32, error) {
 								return attention.DecodeSpreadRef(p.q, heads, p.win, p.comp, p.sink, attention.DefaultScale)
 							}).
 						Close("lse", vectors.FromF32(lse, len(lse)), vectors.FromF32(wantLSE, len(wantLSE)), verify.DecodeLSE).Result()
@@ -248,7 +249,8 @@ func TestGatheredArguments(t *testing.T) {
 		Window:     attention.PagedRows{Cache: kv(4), Table: r.Out(tensor.I32, 1, 3)},
 		Compressed: attention.PagedRows{Cache: kv(2), Table: r.Out(tensor.I32, 1, 3)},
 		Slots:      r.Out(tensor.I32, 3, 4), TopK: r.Out(tensor.I32, 3, 4), Positions: r.Out(tensor.I32, 3),
-		Plan:      attention.PlanTensors{Places: r.Out(tensor.I32, 3, 4), Heads: r.Out(tensor.I32, 2, 2, 2), Runs: r.Out(tensor.I32, 12, 4)},
+		Plan: attention.PlanTensors{Places: r.Out(tensor.I32, 3, 4), Heads: r.Out(tensor.I32, 2, 2, 2),
+			Runs: r.Out(tensor.I32, 12, 4)},
 		Workspace: r.Out(tensor.BF16, 32, attention.D), Scratch: scratch(r, op.ScratchBytes(3)), Pieces: 2}
 	require.NoError(t, r.Err())
 	for name, change := range map[string]func(*attention.GatheredArgs){

@@ -123,7 +123,8 @@ func (o *Prefill) Record(rec *vk.Recorder, a PrefillArgs) error {
 // flagSomeTokens has the kernel leave tokens with negative lengths alone.
 const flagSomeTokens = 1 << 4
 
-// attend records the attention, of whole rows or of parts that join joins. The tensors were checked.
+// attend records the attention, of whole rows or of parts that join joins. The tensors were
+// checked.
 func (o *Prefill) attend(rec *vk.Recorder, op string, a PrefillArgs, flags uint32) error {
 	t, s, width := a.Q.Shape[0], a.KV.Shape[0], a.Indices.Shape[1]
 	plan := o.plan(t, width)

@@ -50,8 +50,8 @@ func (c RowConfig) ListBytes(tokens int) uint64 {
 }
 
 // WorkspaceBytes is how many bytes of a workspace an attention over gathered rows can use, of those
-// that are offered (0: DefaultWorkspace): a build without device addresses reaches what a descriptor
-// holds.
+// that are offered (0: DefaultWorkspace). A build without device addresses reaches what a
+// descriptor holds.
 func WorkspaceBytes(dev *vk.Device, variant string, offered uint64) uint64 {
 	offered = cmp.Or(offered, DefaultWorkspace)
 	if a := dev.Adapter(); variant == VariantBase || len(a.Caps.Missing(shaders.Requires(opkit.Stem("attn_prefill", VariantDA)))) > 0 {
@@ -76,7 +76,7 @@ func gathers(n *tuning.Attention, tokens, requests int) bool {
 // request's entries are gathered whole where that takes fewer rows than those that its tokens
 // picked; else each token's picks are. What does not fit goes to the next piece.
 //
-// The tensors are what cache.GatherRuns and Gathered take. Add appends a request, End ends the plan.
+// Begin begins a plan, Add appends a request, End ends it. PlanTensors are its lists on a device.
 type RowPlan struct {
 	Places [][4]int32 // by token: piece, row of entry 0, row of position 0, how
 	Heads  [][4]int32 // by piece: first run and number of runs, of entries and of windows

@@ -95,7 +95,8 @@ func (o *TwoPass) ScratchBytes(maxT, window, topk int) uint64 {
 
 // parts are the bytes of rows, packed indices and lengths of p tokens.
 func (o *TwoPass) parts(p, window, topk int) [3]uint64 {
-	return [3]uint64{align(uint64(p) * uint64(window+topk) * D * 2), align(uint64(p) * uint64(packedWidth(window, topk)) * 4), align(uint64(p) * 4)}
+	n, width := uint64(p), uint64(packedWidth(window, topk))
+	return [3]uint64{align(n * uint64(window+topk) * D * 2), align(n * width * 4), align(n * 4)}
 }
 
 // Record checks the tensors and records both passes.

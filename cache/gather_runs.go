@@ -114,7 +114,7 @@ func (x *GatherRuns) Check(a GatherRunsArgs) error {
 		pkg.Check(op, "Runs", a.Runs, tensor.I32, -1, 4),
 		pkg.Check(op, "Table", a.Table, tensor.I32, -1, -1),
 		pkg.Optional(op, "Lists", a.Lists, tensor.I32, -1, -1),
-		pkg.Range(op, "Piece", a.Piece, 0, a.Heads.Shape[0]-1),
+		pkg.Range(op, "Piece", a.Piece, 0, opkit.Dim(a.Heads, 0)-1),
 		pkg.Range(op, "Set", a.Set, 0, 1),
 		pkg.Range(op, "First", a.First, 0, math.MaxInt32),
 	); err != nil {

@@ -22,7 +22,8 @@ var mixedSteps = [][3]int{{50, 3, 0}, {60, 1, 3}, {30, 0, 34}, {1, 60, 1}, {1, 1
 
 // mixed runs the steps and returns outputs and picks, layer by layer and step by step, the bytes of
 // all caches, and the most pieces of a step.
-func mixed(t *testing.T, e *pipeline.Engine, width, layers int, hidden []float32) (out [][]float32, picks [][]int32, caches [][]byte, pieces int) {
+func mixed(t *testing.T, e *pipeline.Engine, width, layers int,
+	hidden []float32) (out [][]float32, picks [][]int32, caches [][]byte, pieces int) {
 	t.Helper()
 	var list [3]*pipeline.Session
 	for i := range list {
@@ -74,14 +75,15 @@ func mixed(t *testing.T, e *pipeline.Engine, width, layers int, hidden []float32
 }
 
 // TestEngineRows has batches of sessions attend gathered rows: with room for all of them, and so
-// little that long sessions, many sessions, and both go in pieces. Outputs are as far from those over
-// pages in place as rounding takes them, and the same bits whatever the room; picks and caches are
-// the same.
+// little that long sessions, many sessions, and both go in pieces. Outputs are as far from those
+// over pages in place as rounding takes them, and the same bits whatever the room; picks and caches
+// are the same.
 func TestEngineRows(t *testing.T) {
 	dev := testkit.Device(t)
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(0, 4, 128), Storage: fakemodel.FP8})))
 	hidden := normals(300 * cfg.Hidden)
-	o := pipeline.EngineOptions{MaxTokens: 260, MaxSessions: 3, MaxStep: 64, KeepTopK: true, Variant: attention.VariantBase, CacheBytes: 16 << 20}
+	o := pipeline.EngineOptions{MaxTokens: 260, MaxSessions: 3, MaxStep: 64, KeepTopK: true,
+		Variant: attention.VariantBase, CacheBytes: 16 << 20}
 	for _, v := range testkit.DecodeVariants(t, dev, cfg.Heads) {
 		if testkit.LeftOut(attention.VariantBase) && v == attention.VariantCM {
 			o.Variant = v

@@ -43,12 +43,12 @@ type EngineOptions struct {
 	Hadamard bool                 // mix indexer queries and keys before they are quantised
 	Variant  string               // of the attention kernel; "" picks the best
 
-	// Workspace is the most bytes of rows that the attention has gathered at a time; 0: 256 MiB. With
-	// a twopass variant it gathers rows; without any variant it does so in steps of so many tokens
-	// that the device's profile expects a gain. Entries and windows of the step's sessions then
-	// become rows of bf16 first, of 1024 bytes each. A step with more rows goes in pieces, with the
-	// same results. All layers and sizes of steps share this memory; no more is allocated than
-	// MaxSessions sessions of MaxTokens can use.
+	// Workspace is the most bytes of rows that the attention has gathered at a time; 0: 256 MiB.
+	// With a twopass variant it gathers rows, without any variant it does so in steps of so many
+	// tokens that the device's profile expects a gain. Entries and windows of the step's sessions
+	// then become rows of bf16 first, of 1024 bytes each. A step with more rows goes in pieces,
+	// with the same results. All layers and sizes of steps share this memory; no more is allocated
+	// than MaxSessions sessions of MaxTokens can use.
 	Workspace uint64
 
 	// Invariant makes the bits of a session's outputs, picks and caches depend on its tokens alone:

@@ -91,7 +91,8 @@ func (e *Engine) checkWorkspace() error {
 	for i, l := range e.layers {
 		cfg := e.kindConfig(l, 1)
 		if need := cfg.LeastWorkspace(); e.opts.Workspace < need {
-			return badArgument(opNewEngine, "Workspace", e.opts.Workspace, "0 or at least %d, for the rows that a token attends in layers[%d]", need, i)
+			return badArgument(opNewEngine, "Workspace", e.opts.Workspace,
+				"0 or at least %d, for the rows that a token attends in layers[%d]", need, i)
 		}
 	}
 	return nil

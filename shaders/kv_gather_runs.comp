@@ -50,7 +50,7 @@ layout(std430, set = 0, binding = 4) writeonly buffer Out { uvec4 out_rows[]; };
 void store_out(uint row, uint lane, uvec4 w) { out_rows[row * KV_ROW_LANES + lane] = w; }
 #endif
 
-// slot_of: the slot of number i of a run, or -1. The plan comes from memory: every index is checked.
+// slot_of: the slot of number i of a run, or -1. Runs come from memory: every index is checked.
 int slot_of(ivec4 run, int i) {
     const uint of = uint(run.y), at = uint(run.z + i);
     if (run.w != 0) return of < pc.tokens && at < pc.topk ? lists[of * pc.topk + at] : -1;

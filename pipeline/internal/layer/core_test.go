@@ -255,7 +255,8 @@ func newStepArgs(t *testing.T, dev *vk.Device, tokens int, tables Tables) StepAr
 	t.Helper()
 	return StepArgs{Tables: tables,
 		QueryStart: alloc(t, dev, tensor.I32, 3), SeqLens: alloc(t, dev, tensor.I32, 2),
-		TokenToReq: alloc(t, dev, tensor.I32, tokens), Positions: alloc(t, dev, tensor.I32, tokens), IsValid: alloc(t, dev, tensor.U8, tokens)}
+		TokenToReq: alloc(t, dev, tensor.I32, tokens), Positions: alloc(t, dev, tensor.I32, tokens),
+		IsValid: alloc(t, dev, tensor.U8, tokens)}
 }
 
 // corePieces are the pieces that steps over gathered rows are recorded for.

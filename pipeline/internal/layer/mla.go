@@ -39,7 +39,8 @@ func (cfg *KindConfig) gathers(dev *vk.Device) bool {
 // Room is how the workspace of gathered rows is divided; without rows if none are gathered.
 func (cfg *KindConfig) Room(dev *vk.Device) (room attention.RowConfig) {
 	if cfg.gathers(dev) {
-		room = cfg.rows().Divide(attention.WorkspaceBytes(dev, cfg.rowsVariant(), cfg.Workspace), cfg.Tokens, max(cfg.Requests, 1), cfg.MaxLen)
+		bytes := attention.WorkspaceBytes(dev, cfg.rowsVariant(), cfg.Workspace)
+		room = cfg.rows().Divide(bytes, cfg.Tokens, max(cfg.Requests, 1), cfg.MaxLen)
 	}
 	return room
 }

@@ -5,7 +5,6 @@ import (
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
-	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
@@ -253,10 +252,8 @@ func (r *recording) gathered() error {
 	k, tables, caches := r.k, &r.step.Tables, &r.a.Caches
 	a := attention.GatheredArgs{Positions: r.step.Positions, Plan: r.step.Plan, Pieces: r.step.Pieces, Sink: r.l.w.Sink,
 		Window: attention.PagedRows{Cache: caches.Window, Table: tables.Window}}
-	if n := k.mla.room.Rows(); opkit.Dim(r.step.Workspace, 0) > n {
-		a.Workspace = r.step.Workspace.Rows(0, n)
-	} else {
-		a.Workspace = r.step.Workspace
+	if a.Workspace = r.step.Workspace; len(a.Workspace.Shape) > 0 && a.Workspace.Shape[0] > k.mla.room.Rows() {
+		a.Workspace = a.Workspace.Rows(0, k.mla.room.Rows())
 	}
 	if k.mla.width > 0 {
 		at := r.attended()

@@ -30,8 +30,8 @@ type StepArgs struct {
 	IsValid    tensor.Tensor // [T] u8: 0 for padding
 	Tables     Tables
 
-	// The number of pieces of an attention.RowPlan by Kind.Room, the plan, and the workspace for its
-	// rows; only where rows are gathered.
+	// The number of pieces of an attention.RowPlan by Kind.Room, the plan, and the workspace for
+	// its rows; only where rows are gathered.
 	Pieces    int
 	Plan      attention.PlanTensors
 	Workspace tensor.Tensor // [at least Room.Rows(), 512] bf16
