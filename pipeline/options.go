@@ -67,8 +67,9 @@ type EngineOptions struct {
 	// with matrix units for such numbers do; without it inputs are bf16. Products of FP8 weights
 	// then take E4M3 with a power of two for every 128 numbers of a token, those of NVFP4 weights
 	// E2M1 with an E4M3 scale for every 16 and the checkpoint's input_scale; wo_a takes OutputFP8
-	// if its weights are FP8 and Output says nothing else. Weights of bf16 stay with bf16. A layer
-	// with NVFP4 weights and no input_scale is an error. See projection.Quantise.
+	// if its weights are FP8 and Output says nothing else. Weights of bf16, and of FP8 with a scale
+	// for each row, stay with bf16. A layer with NVFP4 weights and no input_scale is an error. See
+	// projection.Quantise.
 	QuantiseActivations bool
 
 	// Ranks is how many ranks share heads and groups, see model.CheckpointOptions; 0 counts as 1.

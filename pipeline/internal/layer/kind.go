@@ -59,7 +59,8 @@ type KindConfig struct {
 	// own, since the one of wo_a and wo_b does not write it.
 	LSE bool
 	// Quantise gives products inputs with as few bits as their weights have: 8 to those of FP8, 4
-	// to those of NVFP4, which need an input_scale. Output, if it is not bf16, prevails for wo_a.
+	// to those of NVFP4, which need an input_scale. FP8 weights are those in blocks. Output, if it
+	// is not bf16, prevails for wo_a.
 	Quantise bool
 	// Out is the type of a layer's output: tensor.BF16, or tensor.F32 for partial sums of ranks,
 	// which are rounded once they are complete.
