@@ -34,8 +34,8 @@ type stepSize struct {
 
 	// Hidden states and picks, a tensor for each layer or one for all. Those in host memory are
 	// allocated when they are first needed.
-	in, out, topK             hiddenStates
-	hostIn, hostOut, hostTopK hiddenStates
+	in, out, topK, lse                 hiddenStates
+	hostIn, hostOut, hostTopK, hostLSE hiddenStates
 
 	recorded map[commandKey]*stepCommands
 	broken   bool // commands broke off, see repair
@@ -138,8 +138,14 @@ func (e *Engine) size(tokens int) int {
 }
 
 // group is how many consecutive tokens of a step belong to one session at least, on average: a
-// step of more tokens than there are sessions has chunks of several.
-func (e *Engine) group(size int) int { return ceilDiv(size, e.opts.MaxSessions) }
+// step of more tokens than there are sessions has chunks of several. It may choose how many heads
+// a subgroup adds up, so an invariant engine has one for all steps.
+func (e *Engine) group(size int) int {
+	if e.opts.Invariant {
+		return 1
+	}
+	return ceilDiv(size, e.opts.MaxSessions)
+}
 
 // capacity is how many entries of block tables a step can change: for each pool those that its
 // tokens fill, and for each session the page that they begin in, which a copy may replace, and the
@@ -174,6 +180,9 @@ func (e *Engine) out() tensor.DType {
 	return tensor.BF16
 }
 
+// heads is how many a rank has.
+func (e *Engine) heads() int { return e.cfg.Heads / e.opts.Ranks }
+
 // kindKey tells the kind of a layer.
 func (l *engineLayer) kindKey() kindKey {
 	key := kindKey{spec: l.spec.Name}
@@ -187,8 +196,9 @@ func (l *engineLayer) kindKey() kindKey {
 func (e *Engine) kindConfig(l *engineLayer, tokens int) layer.KindConfig {
 	o := &e.opts
 	return layer.KindConfig{Spec: l.spec.LayerSpec, Model: &e.cfg, Ranks: o.Ranks, Tokens: tokens, MaxLen: o.MaxTokens,
-		Caches: e.greatest(l), Variant: o.Variant, Hadamard: o.Hadamard, Group: e.group(tokens),
-		Output: o.Output.format(), Out: e.out(), Requests: o.MaxSessions, Workspace: o.Workspace}
+		Caches: e.greatest(l), Variant: o.Variant, Hadamard: o.Hadamard, Group: e.group(tokens), Invariant: o.Invariant,
+		Output: o.Output.format(), Quantise: o.QuantiseActivations, LSE: o.KeepLSE, Out: e.out(),
+		Requests: o.MaxSessions, Workspace: o.Workspace}
 }
 
 func (b *stepSize) build(ctx context.Context) error {
@@ -309,24 +319,39 @@ func (b *stepSize) buildHidden() (err error) {
 	if b.out, err = newHiddenStates(e.dev, vk.DeviceLocal, n, e.out(), b.tokens, e.cfg.Hidden); err != nil {
 		return err
 	}
-	if !e.opts.KeepTopK || !slices.ContainsFunc(e.layers, func(l *engineLayer) bool { return l.spec.Picks == model.PickOwn }) {
-		return nil
-	}
 	kept := len(e.layers)
 	if e.opts.LayerByLayer {
 		kept = 1 // else those of all layers are read when the step has run
+	}
+	if e.opts.KeepLSE {
+		if b.lse, err = newHiddenStates(e.dev, vk.DeviceLocal, kept, tensor.F32, b.tokens, e.heads()); err != nil {
+			return err
+		}
+	}
+	if !e.opts.KeepTopK || !slices.ContainsFunc(e.layers, func(l *engineLayer) bool { return l.spec.Picks == model.PickOwn }) {
+		return nil
 	}
 	b.topK, err = newHiddenStates(e.dev, vk.DeviceLocal, kept, tensor.I32, b.tokens, e.TopK())
 	return err
 }
 
+// twins are tensors on the device and the same in host memory.
+type twins struct {
+	device, host *hiddenStates
+	mem          vk.Memory // of host
+}
+
+// results are those that a layer writes, hidden all.
+func (b *stepSize) results() []twins {
+	return []twins{{&b.out, &b.hostOut, vk.Readback}, {&b.topK, &b.hostTopK, vk.Readback}, {&b.lse, &b.hostLSE, vk.Readback}}
+}
+
+func (b *stepSize) hidden() []twins { return append(b.results(), twins{&b.in, &b.hostIn, vk.Upload}) }
+
 // openHost makes the hidden states in host memory.
 func (b *stepSize) openHost() (err error) {
 	e := b.e
-	for _, x := range []struct {
-		host, device *hiddenStates
-		mem          vk.Memory
-	}{{&b.hostIn, &b.in, vk.Upload}, {&b.hostOut, &b.out, vk.Readback}, {&b.hostTopK, &b.topK, vk.Readback}} {
+	for _, x := range b.hidden() {
 		if x.host.arena != nil || x.device.arena == nil {
 			continue
 		}
@@ -407,11 +432,15 @@ func (b *stepSize) record(rec *vk.Recorder, key commandKey) error {
 	if !key.host || !whole {
 		return nil
 	}
-	err := rec.Copy(b.hostOut.arena.Whole(), b.out.arena.Whole())
-	if err == nil && b.topK.arena != nil {
-		err = rec.Copy(b.hostTopK.arena.Whole(), b.topK.arena.Whole())
+	for _, x := range b.results() {
+		if x.device.arena == nil {
+			continue
+		}
+		if err := rec.Copy(x.host.arena.Whole(), x.device.arena.Whole()); err != nil {
+			return err
+		}
 	}
-	return err
+	return nil
 }
 
 // recordTables records what a step begins with: it copies the metadata to the device and, beside
@@ -462,7 +491,7 @@ func (b *stepSize) recordLayer(rec *vk.Recorder, i int, key commandKey, beside f
 	step := b.args(x.kind)
 	b.rowArgs(&step, x.kind, key.pieces)
 	err := x.Record(rec, step, layer.Args{Hidden: in, CosSin: b.e.ropes[l.rope], Out: out,
-		Caches: l.reads(), Picks: x.picks, Beside: beside})
+		LSE: b.lse.of(i), Caches: l.reads(), Picks: x.picks, Beside: beside})
 	keep := !topK.IsZero() && l.spec.Picks == model.PickOwn
 	if err == nil && keep {
 		err = rec.Copy(topK.View(), x.kind.TopK().View())
@@ -478,11 +507,15 @@ func (b *stepSize) recordLayer(rec *vk.Recorder, i int, key commandKey, beside f
 	if !host {
 		return nil
 	}
-	err = rec.Copy(b.hostOut.of(i).View(), out.View())
-	if err == nil && keep {
-		err = rec.Copy(b.hostTopK.of(i).View(), topK.View())
+	for _, x := range b.results() {
+		if x.device.arena == nil || x.device == &b.topK && !keep {
+			continue
+		}
+		if err := rec.Copy(x.host.of(i).View(), x.device.of(i).View()); err != nil {
+			return err
+		}
 	}
-	return err
+	return nil
 }
 
 // bytes returns the memory of steps, and that of hidden states.
@@ -499,8 +532,8 @@ func (b *stepSize) bytes() (steps, hidden uint64) {
 	for _, a := range b.picks {
 		steps += a.Whole().Size
 	}
-	for _, h := range []*hiddenStates{&b.in, &b.out, &b.topK, &b.hostIn, &b.hostOut, &b.hostTopK} {
-		hidden += h.bytes()
+	for _, x := range b.hidden() {
+		hidden += x.device.bytes() + x.host.bytes()
 	}
 	return steps, hidden
 }
@@ -532,8 +565,11 @@ func (b *stepSize) close() error {
 	for _, k := range b.kinds {
 		err = errors.Join(err, k.Close())
 	}
-	for _, a := range append(b.picks, b.host.arena, b.device.arena, b.in.arena, b.out.arena, b.topK.arena,
-		b.hostIn.arena, b.hostOut.arena, b.hostTopK.arena) {
+	all := append(b.picks, b.host.arena, b.device.arena)
+	for _, x := range b.hidden() {
+		all = append(all, x.device.arena, x.host.arena)
+	}
+	for _, a := range all {
 		if a != nil {
 			err = errors.Join(err, a.Close())
 		}

@@ -36,7 +36,6 @@ var requires = map[string][]string{
 	"kv_compress_save_da":            deviceAddress,
 	"kv_compress_da":                 deviceAddress,
 	"attn_decode_da":                 deviceAddress,
-	"kv_gather_index_keys_da":        deviceAddress,
 	"attn_prefill_da":                deviceAddress,
 	"attn_merge_da":                  deviceAddress,
 	"attn_decode_cm":                 append(slices.Clone(matrixF16), "shaderInt16"),
@@ -51,6 +50,7 @@ var requires = map[string][]string{
 	"proj_q_insert_da":               deviceAddress,
 	"proj_inverse_rope_da":           deviceAddress,
 	"proj_inverse_rope_quant_da":     deviceAddress,
+	"proj_quantise_da":               deviceAddress,
 	"idx_logits_cm":                  matrixF16,
 	"idx_logits_cmb":                 matrixBF16,
 	"proj_q_insert_lanes":            lanes,
@@ -78,6 +78,7 @@ var requires = map[string][]string{
 	"proj_linear_whole_cm":           append(slices.Clone(matrixF16), "shaderInt16"),
 	"proj_linear_whole_cmb":          append(slices.Clone(matrixBF16), "shaderInt16"),
 	"num_elements_cm":                {"shaderFloat16"},
+	"num_subnormals_cm":              {"shaderFloat16"},
 	"num_elements_cmb":               {"shaderFloat16"},
 
 	"bench_read_da":   deviceAddress,

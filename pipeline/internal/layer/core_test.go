@@ -193,6 +193,7 @@ type coreResult struct {
 	pools [pools][]byte
 	topK  [2][]int32
 	out   [2][]uint16
+	lse   [2][]float32 // [tokens, H]
 }
 
 // kind makes a kind for steps of so many tokens, and a layer of it whose projections are
@@ -200,7 +201,7 @@ type coreResult struct {
 func (l *coreLayer) kind(t *testing.T, dev *vk.Device, tokens int, variant string) (*Kind, *Layer) {
 	t.Helper()
 	k := must[*Kind](t)(NewKind(dev, KindConfig{Spec: l.spec, Model: &l.cfg, Tokens: tokens, MaxLen: coreLonger, Caches: l.caches,
-		Variant: variant, Hadamard: l.hadamard, Group: tokens / 4, Out: tensor.BF16, Requests: 2, Workspace: l.workspace}))
+		Variant: variant, Hadamard: l.hadamard, Group: tokens / 4, LSE: true, Out: tensor.BF16, Requests: 2, Workspace: l.workspace}))
 	t.Cleanup(func() { k.Close() })
 	k.mla.norms, k.mla.turns = false, false
 	w := &model.DeviceLayer{Sink: put(t, dev, tensor.F32, l.sink, coreHeads)}
@@ -353,7 +354,8 @@ func (l *coreLayer) device(t *testing.T, dev *vk.Device, tokens int, steps [][]p
 	k, layer := l.kind(t, dev, tokens, variant)
 	caches, tables := l.memory(t, dev)
 	step, kv := newStepArgs(t, dev, tokens, tables), alloc(t, dev, tensor.BF16, tokens, 512)
-	a := Args{Caches: caches, CosSin: put(t, dev, tensor.F32, l.cosSin, coreLonger, cache.RopeDim)}
+	a := Args{Caches: caches, CosSin: put(t, dev, tensor.F32, l.cosSin, coreLonger, cache.RopeDim),
+		LSE: alloc(t, dev, tensor.F32, tokens, coreHeads)}
 	step.gather(t, dev, k)
 	rec := must[*vk.Recorder](t)(dev.NewRecorder())
 	defer rec.Close()
@@ -365,8 +367,9 @@ func (l *coreLayer) device(t *testing.T, dev *vk.Device, tokens int, steps [][]p
 		step.put(t, h)
 		step.plan(t, k, h)
 		l.inputs(t, k, kv, h)
+		testkit.Put(t, a.LSE, filled(a.LSE.Len(), float32(math.NaN())))
 		require.NoError(t, cmd.Run(t.Context()))
-		res.add(t, k, parts)
+		res.add(t, k, a.LSE, parts)
 	}
 	for i, pool := range []tensor.Tensor{winPool: caches.Window.Pool, compPool: caches.Compressed.Pool, statePool: caches.State.Pool,
 		indexStatePool: caches.IndexState.Pool, keysPool: caches.Keys.Pool} {
@@ -378,16 +381,17 @@ func (l *coreLayer) device(t *testing.T, dev *vk.Device, tokens int, steps [][]p
 }
 
 // add takes over what a step gave, and demands that padding gave nothing.
-func (res *coreResult) add(t *testing.T, k *Kind, parts []part) {
+func (res *coreResult) add(t *testing.T, k *Kind, lse tensor.Tensor, parts []part) {
 	t.Helper()
 	const row = coreHeads * 512
-	out, topK, at := get[uint16](t, k.mla.o), []int32(nil), 0
+	out, sums, topK, at := get[uint16](t, k.mla.o), get[float32](t, lse), []int32(nil), 0
 	if x := k.TopK(); !x.IsZero() {
 		topK = get[int32](t, x)
 	}
 	for _, p := range parts {
 		n := p.to - p.from
 		res.out[p.request] = append(res.out[p.request], out[at*row:(at+n)*row]...)
+		res.lse[p.request] = append(res.lse[p.request], sums[at*coreHeads:(at+n)*coreHeads]...)
 		if topK != nil {
 			res.topK[p.request] = append(res.topK[p.request], topK[at*coreTopK:(at+n)*coreTopK]...)
 		}
@@ -395,6 +399,9 @@ func (res *coreResult) add(t *testing.T, k *Kind, parts []part) {
 	}
 	for i, x := range out[at*row:] {
 		require.Zero(t, x, "padding: element %d of the output", i)
+	}
+	for i, x := range sums[at*coreHeads:] {
+		require.True(t, math.IsInf(float64(x), 1), "padding: element %d of the sums is %v", i, x)
 	}
 	for i, x := range topK[min(at*coreTopK, len(topK)):] {
 		require.EqualValues(t, -1, x, "padding: pick %d", i)

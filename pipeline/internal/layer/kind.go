@@ -51,8 +51,16 @@ type KindConfig struct {
 	// Group is how many consecutive tokens usually belong to one request: 0 or 1 for decode,
 	// more for prefill. Results do not depend on it.
 	Group int
+	// Invariant gives a token the same bits whatever Tokens is and wherever in a step it stands.
+	Invariant bool
 	// Output is the form in which wo_a takes the attention's output.
 	Output projection.ActivationFormat
+	// LSE makes layers write Args.LSE. The attention's parts are then joined by a launch of their
+	// own, since the one of wo_a and wo_b does not write it.
+	LSE bool
+	// Quantise gives products inputs with as few bits as their weights have: 8 to those of FP8, 4
+	// to those of NVFP4, which need an input_scale. Output, if it is not bf16, prevails for wo_a.
+	Quantise bool
 	// Out is the type of a layer's output: tensor.BF16, or tensor.F32 for partial sums of ranks,
 	// which are rounded once they are complete.
 	Out tensor.DType
@@ -88,6 +96,8 @@ type Kind struct {
 	mla     mla
 	output  output
 	linears linears
+
+	quantisers quantisers
 
 	norm   *projection.QKVNorm                  // made for the first layer that needs it
 	insert map[tensor.DType]*projection.QInsert // by the type of the weights of the norm inside; 0: without
@@ -140,6 +150,7 @@ func newKind(dev *vk.Device, cfg KindConfig) (*Kind, error) {
 	}
 	k := &Kind{dev: dev, cfg: cfg, tune: &tuning.Of(dev).Layer, heads: cfg.Model.Heads / cfg.Ranks, groups: cfg.Model.Groups / cfg.Ranks}
 	k.wish = wish(k.tune, cfg.Tokens, cfg.Caches.Compressed.Pool.Bytes())
+	k.wish.joins = k.wish.joins && !cfg.LSE
 	compression := cfg.Spec.Compression
 	if cfg.Spec.Compresses() {
 		k.main = &compressor{compression: compression(headDim)}
@@ -296,7 +307,7 @@ func (k *Kind) Bytes() uint64 {
 	if k == nil || k.arena == nil {
 		return 0
 	}
-	return k.arena.Whole().Size + k.linears.bytes() + k.output.bytes()
+	return k.arena.Whole().Size + k.linears.bytes() + k.output.bytes() + k.quantisers.bytes()
 }
 
 // Close frees the memory, which nothing on the device may be using; closing again does
@@ -305,7 +316,7 @@ func (k *Kind) Close() error {
 	if k == nil || k.arena == nil {
 		return nil
 	}
-	err := errors.Join(k.arena.Close(), k.linears.close(), k.output.close())
+	err := errors.Join(k.arena.Close(), k.linears.close(), k.output.close(), k.quantisers.close())
 	k.arena = nil
 	return err
 }
