@@ -1,10 +1,7 @@
 package indexer_test
 
 import (
-	"fmt"
 	"math"
-	"math/rand/v2"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -24,38 +21,7 @@ func TestVisibleRef(t *testing.T) {
 	}
 }
 
-func TestVisible(t *testing.T) {
-	dev := testkit.Device(t)
-	ops := map[int]*indexer.Visible{}
-	for _, ratio := range []int{1, 2, 3, 4, 128} {
-		ops[ratio] = must[*indexer.Visible](t)(indexer.NewVisible(dev, indexer.VisibleConfig{Ratio: ratio}))
-	}
-	for i, n := range []int{0, 1, 2, 17, 61, 69, 321} {
-		rng := rand.New(rand.NewPCG(testkit.Seed(t), uint64(i)))
-		positions, valid := make([]int32, n), make([]byte, n+i%3)
-		for j := range positions {
-			positions[j] = []int32{rng.Int32N(1 << 20), int32(j), -1 - rng.Int32N(9), math.MaxInt32, math.MinInt32}[rng.IntN(5)]
-			valid[j] = []byte{0, 1, 0xFF}[rng.IntN(3)]
-		}
-		for _, limit := range []int{0, 1, 1 << 17} {
-			for ratio, op := range ops {
-				for _, masked := range []bool{false, true} {
-					t.Run(fmt.Sprintf("t%d_ratio%d_limit%d_masked_%v", n, ratio, limit, masked), func(t *testing.T) {
-						a := indexer.VisibleArgs{Positions: upload(t, dev, tensor.I32, positions, n),
-							Lens: upload(t, dev, tensor.I32, slices.Repeat([]int32{-77}, n), n), Limit: limit}
-						want, mask := make([]int32, n), []byte(nil)
-						if masked {
-							a.IsValid, mask = upload(t, dev, tensor.U8, valid, len(valid)), valid
-						}
-						indexer.VisibleRef(positions, mask, ratio, limit, want)
-						do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
-						assert.Equal(t, want, download[int32](t, a.Lens), "positions %v, valid %v", positions, mask)
-					})
-				}
-			}
-		}
-	}
-}
+func TestVisible(t *testing.T) { testkit.TestOp(t, "visible_entries") }
 
 func TestVisibleArguments(t *testing.T) {
 	dev := testkit.Device(t)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
+	"github.com/vkmla/vkmla/internal/lab/formula"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline"
@@ -41,7 +42,7 @@ func blocks(x []float64, n int, change func(v, most float64) float64) (y []float
 // fewBits are the inputs of an engine with QuantiseActivations, written down from the definition
 // of the formats: a power of two for every 128 E4M3 numbers; for every 16 E2M1 numbers an E4M3 one,
 // times a factor of the checkpoint. Caches round as they always do, which decides codes behind.
-func fewBits(m *fakemodel.Model) inputs {
+func fewBits(m *fakemodel.Model) formula.Inputs {
 	factor := func(product string) float64 {
 		t := m.Find(product + ".input_scale")
 		if t == nil {

@@ -28,7 +28,8 @@ const (
 var errWrong = errors.New("not everything passed")
 
 // commands make the sub-commands, each in a file of its own.
-var commands = []func() *cobra.Command{infoCommand, verifyCommand, runCommand, benchCommand, pipelinesCommand, versionCommand}
+var commands = []func() *cobra.Command{infoCommand, checkCommand, verifyCommand, runCommand, benchCommand, pipelinesCommand, versionCommand,
+	checkWorkerCommand}
 
 // run executes the command line and returns the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {

@@ -30,7 +30,7 @@ type LayerOptions struct {
 
 	Invariant bool // see pipeline.EngineOptions
 
-	checked bool // operations were checked before
+	Checked bool // operations were checked before
 }
 
 func (o LayerOptions) withDefaults(onSlow bool) LayerOptions {
@@ -122,7 +122,7 @@ func Layers(ctx context.Context, dev *vk.Device, o LayerOptions, l Limits, p Pro
 	}
 	o = o.withDefaults(slow(dev))
 	var failed string
-	if !o.checked {
+	if !o.Checked {
 		var err error
 		if failed, err = checkOps(ctx, dev, o.Seed, p); err != nil {
 			return err

@@ -80,7 +80,7 @@ func Steps(ctx context.Context, dev *vk.Device, o StepOptions, l Limits, p Progr
 	}
 	o = o.withDefaults(slow(dev))
 	var failed string
-	if !o.checked {
+	if !o.Checked {
 		var err error
 		if failed, err = checkOps(ctx, dev, o.Seed, p); err != nil {
 			return err

@@ -68,6 +68,10 @@ type Options struct {
 	Naming  Naming
 	Prefix  string // in front of all names, and of what Naming puts there
 	Seed    uint64
+
+	// Weights gives the values of a tensor by its released name, before they are rounded as
+	// they are stored; where it gives nil, or is nil, they are random.
+	Weights func(name string, shape []int) []float32
 }
 
 // Config returns a small configuration: a layer of each ratio, and sizes that are not
@@ -148,9 +152,14 @@ func (b *builder) compressor(stem string, c cache.Compression) {
 	b.small(stem+".norm.weight", BF16, c.Dim)
 }
 
-// random returns values whose sums over the last dimension have a length of about 1;
-// norms and sinks are near 1.
-func (b *builder) random(shape []int) []float32 {
+// values returns the values of a tensor: given ones, or random ones whose sums over the last
+// dimension have a length of about 1. Random norms and sinks are near 1.
+func (b *builder) values(name string, shape []int) []float32 {
+	if b.o.Weights != nil {
+		if v := b.o.Weights(name, shape); v != nil {
+			return v
+		}
+	}
 	n := 1
 	for _, d := range shape {
 		n *= d
@@ -174,7 +183,7 @@ func (b *builder) small(name string, s Storage, shape ...int) { b.float(b.layer+
 
 // float adds a tensor of floats.
 func (b *builder) float(name string, s Storage, shape ...int) {
-	v := b.random(shape)
+	v := b.values(name, shape)
 	var data []byte
 	d := safetensors.BF16
 	for i, x := range v {
@@ -201,7 +210,7 @@ func (b *builder) linear(stem string, n, k int) {
 		b.small(stem+".weight", s, n, k)
 		return
 	}
-	v := b.random([]int{n, k})
+	v := b.values(full+".weight", []int{n, k})
 	b.m.Values[full+".weight"] = v
 	if s == NVFP4 || s == NVFP4Packed {
 		b.nvfp4(full, v, n, k)

@@ -157,6 +157,9 @@ func FromU16(v []uint16, shape ...int) Array { return encode(U16, v, shape) }
 // FromI32 makes an I32 array.
 func FromI32(v []int32, shape ...int) Array { return encode(I32, v, shape) }
 
+// FromU32 makes a U32 array.
+func FromU32(v []uint32, shape ...int) Array { return encode(U32, v, shape) }
+
 // FromI64 makes an I64 array.
 func FromI64(v []int64, shape ...int) Array { return encode(I64, v, shape) }
 
@@ -193,6 +196,9 @@ func (a Array) U16() []uint16 { return decode[uint16](a, U16) }
 
 // I32 returns a copy of the elements of an I32 array, nil for another type.
 func (a Array) I32() []int32 { return decode[int32](a, I32) }
+
+// U32 returns a copy of the elements of a U32 array, nil for another type.
+func (a Array) U32() []uint32 { return decode[uint32](a, U32) }
 
 // I64 returns a copy of the elements of an I64 array, nil for another type.
 func (a Array) I64() []int64 { return decode[int64](a, I64) }

@@ -2,6 +2,7 @@ package vectors
 
 import (
 	"archive/zip"
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -35,6 +36,15 @@ func OpenArchive(path string) (*Archive, error) {
 		z.file.Close()
 	}
 	return a, err
+}
+
+// ReadArchive takes the bytes of an .npz file, of which errors call it name. Errors wrap ErrFormat.
+func ReadArchive(name string, data []byte) (*Archive, error) {
+	z, err := readZip(bytes.NewReader(data), int64(len(data)))
+	if err != nil {
+		return nil, malformed(name, "%v", err)
+	}
+	return newArchive(name, archive{z, nil, int64(len(data))})
 }
 
 func newArchive(path string, z archive) (*Archive, error) {
@@ -119,7 +129,12 @@ func (a *Archive) open(name string, read func(io.Reader) error) error {
 }
 
 // Close closes the file.
-func (a *Archive) Close() error { return a.zip.file.Close() }
+func (a *Archive) Close() error {
+	if a.zip.file == nil {
+		return nil
+	}
+	return a.zip.file.Close()
+}
 
 // ArchiveWriter writes an .npz file as NumPy's savez does: the arrays one after the
 // other, not compressed.

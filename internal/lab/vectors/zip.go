@@ -37,7 +37,7 @@ func (a *allowance) take(n int) error {
 // archive is an open zip file.
 type archive struct {
 	*zip.Reader
-	file *os.File
+	file *os.File // nil for one in memory
 	size int64
 }
 

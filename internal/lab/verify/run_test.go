@@ -99,7 +99,13 @@ func TestRunUnknownNames(t *testing.T) {
 		got, sum := rows(t, o)
 		assert.False(t, sum.Missing != 1 || sum.OK(), "%+v: %v", sum, got)
 	}
-	got, sum := rows(t, Options{Cases: []string{"twice.n1"}, Variants: []string{"base"}})
+	other := double("other")
+	other.Variants = []vk.Variant{{Name: "else"}}
+	known := map[string]Op{"double": double("double"), "other": other}
+	got, sum := rows(t, Options{Ops: []string{"double", "other"}, Variants: []string{"base"}, known: known})
+	assert.False(t, sum != (Summary{Pass: 2, Missing: 1}) || sum.OK(), "an operation without the variant: %v", got)
+	assert.Contains(t, got, "other  base missing")
+	got, sum = rows(t, Options{Cases: []string{"twice.n1"}, Variants: []string{"base"}})
 	require.Len(t, got, 1, "%+v", sum)
 	assert.True(t, sum.OK(), "%+v", sum)
 }

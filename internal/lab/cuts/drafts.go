@@ -1,0 +1,164 @@
+package cuts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/vkmla/vkmla/pipeline"
+)
+
+// mostDrafted is the most tokens of a draft.
+const mostDrafted = 6
+
+// longGeneration decodes one token at a time, past every reuse of a page.
+func longGeneration(ctx context.Context, l *Lab) error {
+	n := 330
+	if l.o.Size == Full {
+		n = 4200
+	}
+	p, err := l.pass(ctx, 1)
+	if err != nil {
+		return err
+	}
+	e, err := l.engine(ctx, pipeline.EngineOptions{MaxSessions: 2, MaxStep: 64, CacheBytes: 1 << 20})
+	if err != nil {
+		return err
+	}
+	x, err := l.open(e, p.st)
+	if err == nil {
+		err = x.take(ctx, 5, 5)
+	}
+	if err == nil {
+		err = x.take(ctx, n, 1)
+	}
+	if err == nil {
+		err = p.check(ctx, x)
+	}
+	return errors.Join(err, e.Close())
+}
+
+// draft is one step of speculative decoding.
+type draft struct{ tokens, accepted int }
+
+// drafts are all drafts of 1 to mostDrafted tokens with all numbers of accepted ones, in random
+// order.
+func drafts(rng *rand.Rand) (all []draft) {
+	for n := 1; n <= mostDrafted; n++ {
+		for a := range n + 1 {
+			all = append(all, draft{n, a})
+		}
+	}
+	rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	return all
+}
+
+// rejectedDrafts verifies drafts of two sessions: a step takes the next token and those of a draft
+// of each, of which the last are wrong and taken back.
+func rejectedDrafts(ctx context.Context, l *Lab) error {
+	from, rounds := 190, 2
+	if l.o.Size == Full {
+		from, rounds = 5, 50
+	}
+	p, err := l.pass(ctx, 1)
+	if err != nil {
+		return err
+	}
+	e, err := l.engine(ctx, pipeline.EngineOptions{MaxSessions: 3, MaxStep: 64, Rewind: mostDrafted, CacheBytes: 1 << 20})
+	if err != nil {
+		return err
+	}
+	return errors.Join(l.verify(ctx, p, e, from, rounds), e.Close())
+}
+
+func (l *Lab) verify(ctx context.Context, p *pass, e *pipeline.Engine, from, rounds int) error {
+	x, err := p.resume(ctx, e, from)
+	if err != nil {
+		return err
+	}
+	y, err := l.open(e, l.newStory(62))
+	if err != nil {
+		return err
+	}
+	wrong, rng := l.newStory(60), rand.New(rand.NewPCG(6, 6))
+	for range rounds {
+		beside := drafts(rng)
+		for i, d := range drafts(rng) {
+			a, b := x.drafted(d, wrong), y.drafted(beside[i], wrong)
+			if err = step(ctx, a, b); err == nil {
+				err = errors.Join(x.cut(x.s.Len()-d.tokens+d.accepted), y.cut(y.s.Len()-beside[i].tokens+beside[i].accepted))
+			}
+			if err != nil {
+				return fmt.Errorf("%d of %d drafted tokens accepted at %d: %w", d.accepted, d.tokens, x.s.Len(), err)
+			}
+		}
+	}
+	// The session's greatest length decides what it keeps, which is compared.
+	if err := x.take(ctx, 8, 4); err != nil {
+		return err
+	}
+	return errors.Join(y.found(), p.check(ctx, x))
+}
+
+// drafted is a token and a draft. Those that will not be accepted are tokens of another story.
+func (x *line) drafted(d draft, wrong *story) chunk {
+	return chunk{line: x, n: 1 + d.tokens, other: x.st.until(wrong, x.s.Len()+1+d.accepted)}
+}
+
+// truncations takes tokens back to every place in a group of 4 and to many in one of 128, some of
+// them over pages and groups that had been full.
+func truncations(ctx context.Context, l *Lab) error {
+	const rewind = 140
+	places := []int{0, 1, 2, 3, 17, 62, 63, 64, 65, 126, 127}
+	groups := 1
+	if l.o.Size == Full {
+		groups = 20
+	}
+	p, err := l.pass(ctx, 1)
+	if err != nil {
+		return err
+	}
+	e, err := l.engine(ctx, pipeline.EngineOptions{MaxSessions: 3, MaxStep: 64, Rewind: rewind, CacheBytes: 1 << 20})
+	if err != nil {
+		return err
+	}
+	x, err := p.resume(ctx, e, 380)
+	rng, wrong := rand.New(rand.NewPCG(7, 7)), l.newStory(61)
+	for group := range groups {
+		for i, place := range places {
+			if err == nil {
+				err = x.rewound(ctx, 384+128*group+place, wrong, []int{4, 1, 2, 8}[i%4], rng)
+			}
+		}
+	}
+	if err == nil { // so far that all it lies in was full, and the same tokens again
+		n := x.s.Len()
+		if err = x.cut(n - rewind + 13); err == nil {
+			err = x.take(ctx, n+20-x.s.Len(), 64)
+		}
+	}
+	if err == nil {
+		err = p.check(ctx, x)
+	}
+	return errors.Join(err, e.Close())
+}
+
+// rewound goes on to a place, takes wrong tokens, takes them back, and takes a right one.
+func (x *line) rewound(ctx context.Context, place int, wrong *story, tokens int, rng *rand.Rand) error {
+	if err := x.take(ctx, place-x.s.Len(), 64); err != nil {
+		return err
+	}
+	if rng.IntN(6) == 0 {
+		tokens = 130
+	}
+	for at := 0; at < tokens; at += 64 {
+		if err := step(ctx, chunk{line: x, n: min(64, tokens-at), other: wrong}); err != nil {
+			return err
+		}
+	}
+	if err := x.cut(place); err != nil {
+		return err
+	}
+	return x.take(ctx, 1, 1)
+}

@@ -1,0 +1,122 @@
+package cuts
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/vkmla/vkmla/pipeline/model"
+)
+
+// Bounds on the distance of a token's output from what it asked for, by the length of the latter.
+// Numbers that are not turned are stored as E4M3, which rounds by 1/16 at most and by 0.026 in the
+// mean; turned ones as bf16, and the angle of a pair is seen in these alone.
+const (
+	foundWithin  = 0.06
+	turnedWithin = 0.02
+	foundNothing = 0.5
+)
+
+// check demands that a token found in a layer what it asked for. picks may be nil.
+func (s *story) check(layer, t int, out []float32, picks []int32) error {
+	c := &s.layers[layer]
+	a := c.asks[t]
+	fail := func(format string, args ...any) error {
+		return fmt.Errorf("layer %d (%s), token %d: %s", layer, c.spec.Name, t, fmt.Sprintf(format, args...))
+	}
+	if a.kind == askEntry && c.spec.Picks != model.PickNone && !slices.Contains(picks, int32(a.entry)) {
+		return fail("entry %d of token %d is not among its picks %v", a.entry, a.token, picks)
+	}
+	if a.kind == askMean {
+		if c.spec.Picks != model.PickNone && !slices.Equal(picks, s.first((t+1)/c.spec.Ratio)) {
+			return fail("all scores are equal, its picks are %v, want the first entries", picks)
+		}
+		return nil
+	}
+	want := s.found(layer, t)
+	all, angles := distances(out, want)
+	switch {
+	case a.kind == askBeyond && all < foundNothing:
+		return fail("%.3f from token %d, which is not in its window", all, a.token)
+	case a.kind != askBeyond && !(all < foundWithin && angles < turnedWithin):
+		return fail("%.3f from what token %d left it, want less than %g; the turned numbers %.3f, want less than %g",
+			all, a.token, foundWithin, angles, turnedWithin)
+	}
+	return nil
+}
+
+// first are the picks of the first of some entries.
+func (s *story) first(visible int) []int32 {
+	picks := make([]int32, s.l.cfg.TopK)
+	for i := range picks {
+		if picks[i] = int32(i); i >= visible {
+			picks[i] = -1
+		}
+	}
+	return picks
+}
+
+// distances are those of a whole output and of the turned numbers in it, by the length of what is
+// wanted.
+func distances(out []float32, want []float64) (all, angles float64) {
+	var d, of [2]float64
+	for j, w := range want {
+		_, at := output(j)
+		part := 0
+		if at >= model.HeadDim-turned {
+			part = 1
+		}
+		v := float64(out[j])
+		d[part], of[part] = d[part]+(v-w)*(v-w), of[part]+w*w
+	}
+	for _, v := range out[outputs:] {
+		d[0] += float64(v) * float64(v)
+	}
+	return math.Sqrt((d[0] + d[1]) / (of[0] + of[1])), math.Sqrt(d[1] / of[1])
+}
+
+// found is the output of a token that finds just what it asks for.
+func (s *story) found(layer, t int) []float64 {
+	c := &s.layers[layer]
+	a := c.asks[t]
+	at, norm := a.token, s.l.values[fmt.Sprintf("layers.%d.attn.kv_norm.weight", layer)]
+	if a.kind == askEntry {
+		at, norm = a.entry*c.spec.Ratio, s.l.values[fmt.Sprintf("layers.%d.attn.compressor.norm.weight", layer)]
+	}
+	var head [model.HeadDim]float64
+	for d := range head {
+		head[d] = float64(sign(d)) * float64(s.contents[a.token][a.by[d%features]]) * float64(norm[d])
+	}
+	turn(head[model.HeadDim-turned:], c.spec.Ratio > 0, at-t)
+	want := make([]float64, outputs)
+	for j := range want {
+		_, d := output(j)
+		want[j] = head[d]
+	}
+	return want
+}
+
+// turn turns pairs by the angles of a distance in tokens. Layers that compress have another base
+// and YaRN, as rope_theta, compress_rope_theta and rope_scaling of the released models say. Source:
+// precompute_freqs_cis in DeepSeek-V4's inference/model.py.
+func turn(x []float64, compresses bool, distance int) {
+	const factor, betaFast, betaSlow, original = 16, 32, 1, 65536
+	n, theta := float64(len(x)), 10000.0
+	if compresses {
+		theta = 160000
+	}
+	pair := func(turns float64) float64 { // which turns so often over the original positions
+		return n * math.Log(original/(turns*2*math.Pi)) / (2 * math.Log(theta))
+	}
+	low, high := math.Max(math.Floor(pair(betaFast)), 0), math.Min(math.Ceil(pair(betaSlow)), n-1)
+	for i := range len(x) / 2 {
+		f := math.Pow(theta, -2*float64(i)/n)
+		if compresses {
+			ramp := math.Min(math.Max((float64(i)-low)/(high-low), 0), 1)
+			f = f/factor*ramp + f*(1-ramp)
+		}
+		sin, cos := math.Sincos(float64(distance) * f)
+		a, b := x[2*i], x[2*i+1]
+		x[2*i], x[2*i+1] = a*cos-b*sin, b*cos+a*sin
+	}
+}

@@ -1,0 +1,139 @@
+package cuts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/vkmla/vkmla/internal/lab/fakemodel"
+	"github.com/vkmla/vkmla/internal/lab/formula"
+	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
+)
+
+// equalScores gives all tokens the same content, so that half of the entries have one key and half
+// have another.
+func equalScores(ctx context.Context, l *Lab) error {
+	rng := rand.New(rand.NewPCG(8, 8))
+	st := l.tell(slices.Repeat([][]float32{newContent(rng)}, l.tokens()), rng)
+	n := 300
+	if l.o.Size == Full {
+		n = l.tokens() - 60
+	}
+	e, err := l.engine(ctx, pipeline.EngineOptions{MaxStep: 64})
+	if err != nil {
+		return err
+	}
+	x, err := l.open(e, st)
+	if err == nil {
+		err = x.take(ctx, n, 64)
+	}
+	for _, n := range []int{1, 1, 1, 7, 2, 3, 1} {
+		if err == nil {
+			err = x.take(ctx, n, n)
+		}
+	}
+	if err == nil {
+		err = x.earliest()
+	}
+	return errors.Join(err, e.Close())
+}
+
+// earliest demands that each token that asks for entries of a key picked the first of them, and
+// the first of the others where there are too few.
+func (x *line) earliest() error {
+	k := x.l.cfg.TopK
+	for i, c := range x.st.layers {
+		if !x.l.picks(i) {
+			continue
+		}
+		for t := range x.end() {
+			a := c.asks[t]
+			visible := (t + 1) / c.spec.Ratio
+			want := x.st.first(visible)
+			if a.kind == askEntry && visible > k {
+				want = firstOf(visible, k, a.entry%2)
+			} else if a.kind != askMean && visible > k {
+				continue // both keys have scores that say nothing
+			}
+			if got := x.got[i].TopK[t*k:][:k]; !slices.Equal(got, want) {
+				return fmt.Errorf("layer %d, token %d: picks %v, want %v, the first with the highest score", i, t, got, want)
+			}
+		}
+	}
+	return nil
+}
+
+// firstOf are the first k of some entries by a parity, then by the other, in ascending order.
+func firstOf(visible, k, parity int) (list []int32) {
+	for _, from := range []int{parity, 1 - parity} {
+		for e := from; e < visible && len(list) < k; e += 2 {
+			list = append(list, int32(e))
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// Bounds on how far layers of random weights are from the formula, as far as bf16 and quantised
+// caches let them: 1 - cos is about 5e-4 over all tokens and 1.3e-3 for one.
+const (
+	formulaWithin = 2e-3
+	tokenWithin   = 5e-3
+)
+
+// angles runs a model of random weights, whose outputs depend on all rows and all angles, and
+// compares it with its formula.
+func angles(ctx context.Context, l *Lab) error {
+	const tokens = 270
+	c := fakemodel.Config(0, 4, 128)
+	c.Window, c.Heads = l.cfg.Window, 2
+	m, err := fakemodel.New(fakemodel.Options{Config: c, Storage: fakemodel.FP8})
+	if err != nil {
+		return err
+	}
+	cfg, layers, err := upload(ctx, l.dev, m)
+	if err != nil {
+		return err
+	}
+	e, err := pipeline.NewEngine(ctx, l.dev, cfg, layers, pipeline.EngineOptions{MaxTokens: tokens, MaxStep: 64, KeepTopK: true, Variant: l.o.Variant})
+	if err == nil {
+		err = l.random(ctx, e, m, cfg, tokens)
+		err = errors.Join(err, e.Close())
+	}
+	return errors.Join(err, closed(layers))
+}
+
+// random takes random tokens in steps of many sizes and compares all that they give.
+func (l *Lab) random(ctx context.Context, e *pipeline.Engine, m *fakemodel.Model, cfg model.Config, tokens int) error {
+	rng := rand.New(rand.NewPCG(9, 9))
+	states := make([]float32, tokens*cfg.Hidden)
+	for i := range states {
+		states[i] = float32(rng.NormFloat64())
+	}
+	s, err := e.Open()
+	if err != nil {
+		return err
+	}
+	got := make([]pipeline.Appended, e.Layers())
+	for _, n := range []int{35, 64, 30, 1, 64, 3, 1, 60, 5, 1, 1, 1, 4} {
+		at := s.Len() * cfg.Hidden
+		part, err := s.Append(ctx, slices.Repeat([][]float32{states[at : at+n*cfg.Hidden]}, e.Layers()))
+		if err != nil {
+			return err
+		}
+		for i, g := range part {
+			got[i].Out, got[i].TopK = append(got[i].Out, g.Out...), append(got[i].TopK, g.TopK...)
+		}
+	}
+	for i, g := range got {
+		a := formula.Run(cfg, i, m.Values, nil, states).Compare(g.Out, g.TopK, nil)
+		l.o.Log("layer %d: %+v", i, a)
+		if !(a.Diff < formulaWithin && a.Worst < tokenWithin) || a.Short > 0 || 10*a.Missed > a.Picks || 4*a.Same < a.Tokens {
+			return fmt.Errorf("layer %d (%s) is not its formula: %+v", i, cfg.Layers[i].Name, a)
+		}
+	}
+	return nil
+}

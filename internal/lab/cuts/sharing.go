@@ -1,0 +1,212 @@
+package cuts
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/vkmla/vkmla/pipeline"
+)
+
+// sharedPrefixes forks a session behind its window's first wrap. One goes on with other tokens,
+// is closed, and its pages go to a third; the other has to go on as if it were alone.
+func sharedPrefixes(ctx context.Context, l *Lab) error {
+	lengths := []int{255, 301} // just before a page and a group are full, and anywhere
+	if l.o.Size == Full {
+		lengths = append(lengths, 256, 2048, 4095, 4321)
+	}
+	p, err := l.pass(ctx, 1)
+	if err != nil {
+		return err
+	}
+	e, err := l.engine(ctx, pipeline.EngineOptions{MaxSessions: 5, MaxStep: 64, CacheBytes: 1 << 20})
+	if err != nil {
+		return err
+	}
+	for _, n := range lengths {
+		if err == nil {
+			err = l.share(ctx, p, e, n)
+		}
+		if err != nil {
+			err = fmt.Errorf("a prefix of %d tokens: %w", n, err)
+		}
+	}
+	return errors.Join(err, e.Close())
+}
+
+func (l *Lab) share(ctx context.Context, p *pass, e *pipeline.Engine, n int) error {
+	other, third := l.newStory(2), l.newStory(3)
+	a, err := l.open(e, p.st)
+	if err == nil {
+		err = a.take(ctx, n, 64)
+	}
+	if err != nil {
+		return err
+	}
+	b, err := a.fork(p.st)
+	if err != nil {
+		return err
+	}
+	// Both write where their shared page ends, in one step and in steps of their own.
+	err = step(ctx, chunk{line: b, n: 1}, chunk{line: a, n: 3, other: other})
+	for range 2 {
+		if err == nil {
+			err = step(ctx, chunk{line: a, n: 5, other: other})
+		}
+		if err == nil {
+			err = b.take(ctx, 1, 1)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	c, err := b.fork(p.st) // of a fork
+	if err != nil {
+		return err
+	}
+	if err := a.s.Close(); err != nil {
+		return err
+	}
+	d, err := l.open(e, third) // takes the pages that were given back
+	if err == nil {
+		err = d.take(ctx, 64, 64)
+	}
+	for range 4 {
+		if err == nil {
+			err = step(ctx, chunk{line: c, n: 2}, chunk{line: d, n: 4}, chunk{line: b, n: 1})
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.found(), p.check(ctx, b), p.check(ctx, c), b.s.Close(), c.s.Close(), d.s.Close())
+}
+
+// restores saves a session behind its window's first wrap, lets others use its pages, and goes on
+// with what was saved, there and in an engine of other sizes.
+func restores(ctx context.Context, l *Lab) error {
+	lengths := []int{259, 1003}
+	if l.o.Size == Full {
+		lengths = append(lengths, 2047, 4096, 4321)
+	}
+	p, err := l.pass(ctx, 1)
+	if err != nil {
+		return err
+	}
+	e, err := l.engine(ctx, pipeline.EngineOptions{MaxSessions: 3, MaxStep: 64, CacheBytes: 1 << 20})
+	if err != nil {
+		return err
+	}
+	for _, n := range lengths {
+		if err := l.restore(ctx, p, e, n); err != nil {
+			return errors.Join(fmt.Errorf("saved at %d tokens: %w", n, err), e.Close())
+		}
+	}
+	return e.Close()
+}
+
+func (l *Lab) restore(ctx context.Context, p *pass, e *pipeline.Engine, n int) error {
+	x, err := p.resume(ctx, e, n-6)
+	if err == nil {
+		err = x.take(ctx, 6, 4)
+	}
+	if err != nil {
+		return err
+	}
+	data, err := x.saved(ctx)
+	if err == nil {
+		err = x.s.Close()
+	}
+	if err == nil {
+		err = l.crowd(ctx, e, 2)
+	}
+	if err != nil {
+		return err
+	}
+	s, err := e.Restore(ctx, bytes.NewReader(data))
+	if err != nil {
+		return err
+	}
+	y := l.follow(e, s, p.st)
+	for _, n := range []int{1, 7, 1, 15} {
+		if err := y.take(ctx, n, n); err != nil {
+			return err
+		}
+	}
+	return errors.Join(p.like(x), p.check(ctx, y), y.s.Close())
+}
+
+// crowd lets sessions come and go, which hold as many tokens as there are pages for and more.
+func (l *Lab) crowd(ctx context.Context, e *pipeline.Engine, sessions int) error {
+	for i := range sessions {
+		x, err := l.open(e, l.newStory(uint64(4+i)))
+		if err == nil {
+			err = x.take(ctx, 128, 64)
+		}
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(x.found(), x.s.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reusedPages opens sessions one after the other in caches that have room for one: each has the
+// pages that the one before has just given back.
+func reusedPages(ctx context.Context, l *Lab) error {
+	n := 200
+	if l.o.Size == Full {
+		n = 4300
+	}
+	e, err := l.smallest(ctx, n)
+	if err != nil {
+		return err
+	}
+	full := e.Memory().Caches
+	for i := range 4 {
+		x, err := l.open(e, l.newStory(uint64(20+i)))
+		if err == nil {
+			err = x.take(ctx, n-3-i, 64)
+		}
+		if err == nil {
+			err = x.take(ctx, 3, 1)
+		}
+		if err == nil {
+			err = x.found()
+		}
+		if err != nil {
+			return errors.Join(fmt.Errorf("session %d: %w", i, err), e.Close())
+		}
+		if held := e.Memory().Held; 2*held < full {
+			err = fmt.Errorf("%d bytes of %d are held, too few for the next session to need them", held, full)
+		}
+		if err = errors.Join(err, x.s.Close()); err != nil {
+			return errors.Join(err, e.Close())
+		}
+	}
+	return e.Close()
+}
+
+// smallest makes an engine with the least cache memory, to half a megabyte, that one session of n
+// tokens fits in.
+func (l *Lab) smallest(ctx context.Context, n int) (*pipeline.Engine, error) {
+	for most := uint64(1 << 20); ; most += 1 << 19 {
+		e, err := l.engine(ctx, pipeline.EngineOptions{MaxSessions: 1, MaxStep: 64, CacheBytes: most, MaxCacheBytes: most})
+		if err != nil {
+			return nil, err
+		}
+		s, err := e.Open()
+		if err == nil {
+			err = errors.Join(s.Advance(ctx, n), s.Close())
+		}
+		if err == nil {
+			return e, nil
+		}
+		if err = errors.Join(e.Close(), unlessFull(err)); err != nil {
+			return nil, err
+		}
+	}
+}

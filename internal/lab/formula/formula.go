@@ -1,0 +1,293 @@
+// Package formula computes whole layers of attention from their definition: float64 throughout,
+// nothing cached, quantised or rounded. It shares no code with what it checks, but for the
+// configuration of a model and the rounding of inputs to bf16.
+//
+// Source: DeepSeek-V4's inference/model.py.
+package formula
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/pipeline/model"
+)
+
+// Inputs gives what a product, by released name, takes of a row, and what a "cache" keeps of one to
+// attend; nil: the row.
+type Inputs func(product string, x []float64) []float64
+
+// Result is what a layer makes of T tokens.
+type Result struct {
+	Out   [][]float64 // [T][Hidden]
+	Picks [][]int     // [T]: the compressed entries that each token attends, ascending
+	LSE   [][]float64 // [T][H]: the logarithm of the weights of what each head attends, the sink apart
+}
+
+// Run computes one layer of a model for one sequence of hidden states [T, Hidden], which enter
+// every layer alike. values are the tensors of all layers by their released names.
+func Run(cfg model.Config, layer int, values map[string][]float32, in Inputs, hidden []float32) (r Result) {
+	r.Out, r.Picks, r.LSE = newFormula(cfg, layer, values, in, hidden).run()
+	return r
+}
+
+// formula is a layer and what enters it.
+type formula struct {
+	model.Layer
+	cfg    model.Config
+	values map[string][]float32 // of all layers' tensors, by released name
+	stem   string
+	rows   [][]float64 // hidden states
+	turns  [32]float32
+
+	entries *formula // whose compressor makes the entries and keys, nil for none
+	picks   *formula // whose indexer picks, nil for none
+	inputs  Inputs
+}
+
+func newFormula(cfg model.Config, layer int, values map[string][]float32, in Inputs, hidden []float32) *formula {
+	f := &formula{Layer: cfg.Layers[layer], cfg: cfg, values: values, stem: fmt.Sprintf("layers.%d.attn.", layer), inputs: in}
+	for row := range slices.Chunk(hidden, cfg.Hidden) {
+		x := make([]float64, len(row))
+		for i, v := range row {
+			x[i] = float64(numfmt.BF16Round(v)) // as it goes in
+		}
+		f.rows = append(f.rows, x)
+	}
+	rope := cfg.Main
+	if f.Ratio > 0 {
+		rope = cfg.Compress
+	}
+	pair := func(turns float64) float64 {
+		return 64 * math.Log(float64(rope.Original)/(2*math.Pi*turns)) / (2 * math.Log(rope.Theta))
+	}
+	for i := range f.turns {
+		slow, own := 0.0, math.Pow(rope.Theta, -float64(i)/32)
+		if rope.Scaled() {
+			low, high := max(math.Floor(pair(rope.BetaFast)), 0), min(math.Ceil(pair(rope.BetaSlow)), 63)
+			slow = min(max((float64(i)-low)/(high-low), 0), 1)
+			own = own/rope.Factor*slow + own*(1-slow)
+		}
+		f.turns[i] = float32(own)
+	}
+	from := func(source int) *formula {
+		if source == layer {
+			return f
+		}
+		return newFormula(cfg, source, values, in, hidden) // all layers get the same hidden states
+	}
+	if f.Ratio > 0 {
+		f.entries = from(f.EntriesOf)
+	}
+	if f.Picks != model.PickNone {
+		f.picks = from(f.PicksOf)
+	}
+	return f
+}
+
+func (f *formula) tensor(name string) []float64 {
+	var v []float64
+	for _, x := range f.values[f.stem+name] {
+		v = append(v, float64(x))
+	}
+	return v
+}
+
+// linear multiplies rows with a matrix of as many columns.
+func (f *formula) linear(name string, rows [][]float64) [][]float64 {
+	w := f.tensor(name + ".weight")
+	var out [][]float64
+	for _, x := range rows {
+		var y []float64
+		x = f.input(name, x)
+		for row := range slices.Chunk(w, len(x)) {
+			y = append(y, dot(row, x))
+		}
+		out = append(out, y)
+	}
+	return out
+}
+
+func (f *formula) input(name string, x []float64) []float64 {
+	if f.inputs == nil {
+		return x
+	}
+	return f.inputs(f.stem+name, x)
+}
+
+func dot(a, b []float64) (sum float64) {
+	for i, v := range a {
+		sum += v * b[i]
+	}
+	return sum
+}
+
+// norm divides by the root of the mean square; a weight may be absent.
+func (f *formula) norm(x, weight []float64) []float64 {
+	r := 1 / math.Sqrt(dot(x, x)/float64(len(x))+float64(f.cfg.Eps))
+	y := make([]float64, len(x))
+	for i, v := range x {
+		if y[i] = v * r; weight != nil {
+			y[i] *= weight[i]
+		}
+	}
+	return y
+}
+
+// turn turns the last 64 numbers as position p does, or back with sign -1.
+func (f *formula) turn(x []float64, p int, sign float64) {
+	x = x[len(x)-64:]
+	for i, t := range f.turns {
+		angle := float64(float32(p) * t)
+		c, s, e, o := math.Cos(angle), sign*math.Sin(angle), x[2*i], x[2*i+1]
+		x[2*i], x[2*i+1] = e*c-o*s, o*c+e*s
+	}
+}
+
+// pool pools every Ratio tokens, with Overlap together with those before them.
+func (f *formula) pool(stem string, dim int) (all [][]float64) {
+	kv, gate := f.linear(stem+"wkv", f.rows), f.linear(stem+"wgate", f.rows)
+	ape, weight := f.tensor(stem+"ape"), f.tensor(stem+"norm.weight")
+	window, channels := f.Ratio, dim
+	if f.Overlap {
+		window, channels = 2*f.Ratio, 2*dim
+	}
+	for p := f.Ratio - 1; p < len(f.rows); p += f.Ratio {
+		x := make([]float64, dim)
+		for d := range x {
+			var sum, of float64
+			for j := range window {
+				at, c := p-window+1+j, d
+				if j >= f.Ratio {
+					c += dim
+				}
+				if at >= 0 {
+					w := math.Exp(gate[at][c] + ape[at%f.Ratio*channels+c])
+					sum, of = sum+w*kv[at][c], of+w
+				}
+			}
+			x[d] = sum / of
+		}
+		x = f.norm(x, weight)
+		f.turn(x, p+1-f.Ratio, 1)
+		all = append(all, x)
+	}
+	return all
+}
+
+// choose gives the entries that each token attends, in ascending order.
+func (f *formula) choose() (all [][]int) {
+	var queries, weights, keys [][]float64
+	if x := f.picks; x != nil {
+		keys = x.entries.pool("indexer.compressor.", 128)
+		queries, weights = x.linear("indexer.wq_b", x.bottleneck()), x.linear("indexer.weights_proj", x.rows)
+	}
+	for t := range f.rows {
+		n := 0
+		if f.Ratio > 0 {
+			n = (t + 1) / f.Ratio
+		}
+		list := make([]int, n)
+		for e := range list {
+			list[e] = e
+		}
+		if f.picks != nil && n > f.cfg.TopK {
+			list = f.best(t, list, queries[t], weights[t], keys)
+		}
+		all = append(all, list)
+	}
+	return all
+}
+
+// best are the entries with the highest scores for a token.
+func (f *formula) best(t int, picks []int, query, weights []float64, keys [][]float64) []int {
+	scores := make([]float64, len(picks))
+	for h, w := range weights {
+		q := query[h*128 : (h+1)*128]
+		f.turn(q, t, 1)
+		for e := range picks {
+			scores[e] += w * max(dot(q, keys[e]), 0)
+		}
+	}
+	slices.SortStableFunc(picks, func(a, b int) int { return cmp.Compare(scores[b], scores[a]) })
+	picks = picks[:f.cfg.TopK]
+	slices.Sort(picks)
+	return picks
+}
+
+// attend is the output of a head, and the logarithm of its rows' weights.
+func attend(q []float64, rows [][]float64, sink float64) (out []float64, lse float64) {
+	scores, most := make([]float64, len(rows)), sink
+	for i, r := range rows {
+		scores[i] = dot(q, r) / math.Sqrt(512)
+		most = max(most, scores[i])
+	}
+	out, of := make([]float64, 512), 0.0
+	for i, r := range rows {
+		w := math.Exp(scores[i] - most)
+		of += w
+		for d, v := range r {
+			out[d] += w * v
+		}
+	}
+	lse = most + math.Log(of)
+	for d := range out {
+		out[d] /= of + math.Exp(sink-most)
+	}
+	return out, lse
+}
+
+// bottleneck are the rows that queries are made of.
+func (f *formula) bottleneck() [][]float64 {
+	qr, weight := f.linear("wq_a", f.rows), f.tensor("q_norm.weight")
+	for t := range qr {
+		qr[t] = f.norm(qr[t], weight)
+	}
+	return qr
+}
+
+// run gives the layer's outputs, the entries that each token attends, and the logarithm of the
+// weights of what each token's heads attend.
+func (f *formula) run() (out [][]float64, picks [][]int, lse [][]float64) {
+	qr, kv, kvNorm := f.bottleneck(), f.linear("wkv", f.rows), f.tensor("kv_norm.weight")
+	for t := range f.rows {
+		kv[t] = f.norm(kv[t], kvNorm)
+		f.turn(kv[t], t, 1)
+		kv[t] = f.input("cache", kv[t])
+	}
+	var entries [][]float64
+	if f.entries != nil {
+		entries = f.entries.pool("compressor.", 512)
+	}
+	for i, e := range entries {
+		entries[i] = f.input("cache", e)
+	}
+	picks = f.choose()
+	queries, sinks, wide := f.linear("wq_b", qr), f.tensor("attn_sink"), f.cfg.Heads/f.cfg.Groups*512
+	oa, zs := f.tensor("wo_a.weight"), [][]float64(nil)
+	for t, q := range queries {
+		rows := slices.Clone(kv[max(t+1-f.cfg.Window, 0) : t+1])
+		for _, e := range picks[t] {
+			rows = append(rows, entries[e])
+		}
+		var o, z, sums []float64
+		for h, sink := range sinks {
+			x := f.norm(q[h*512:(h+1)*512], nil)
+			f.turn(x, t, 1)
+			x, sum := attend(x, rows, sink)
+			sums = append(sums, sum)
+			f.turn(x, t, -1)
+			o = append(o, x...)
+		}
+		for g := range f.cfg.Groups {
+			x := f.input("wo_a", o[g*wide:(g+1)*wide])
+			for n := g * f.cfg.ORank; n < (g+1)*f.cfg.ORank; n++ {
+				z = append(z, dot(oa[n*wide:(n+1)*wide], x))
+			}
+		}
+		zs, lse = append(zs, z), append(lse, sums)
+	}
+	return f.linear("wo_b", zs), picks, lse
+}

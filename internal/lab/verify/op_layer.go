@@ -1,0 +1,349 @@
+package verify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+
+	"github.com/vkmla/vkmla/attention"
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/lab/fakemodel"
+	"github.com/vkmla/vkmla/internal/lab/formula"
+	"github.com/vkmla/vkmla/internal/lab/recorded"
+	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// A whole layer, as an engine runs it: random ones against their formula, and recorded ones.
+func init() {
+	Register(Op{
+		Name: "layer", Class: ClassTolerance, Variants: attention.DecodeVariants,
+		Random: randomLayers, Ref: refLayer, Run: runLayer, Compare: compareLayer,
+	})
+}
+
+// layerKind is a layer to check. Pages of windows are taken again after 193 tokens, and every
+// random layer has a second, shorter session that ends meanwhile.
+type layerKind struct {
+	name    string
+	ratio   int
+	storage fakemodel.Storage
+	keys    cache.IndexKeyFormat
+	layer   int // of the recorded model; -1: random
+}
+
+var layerKinds = []layerKind{
+	{"window", 0, fakemodel.BF16, cache.IndexKeyFP8, -1},
+	{"c4a", 4, fakemodel.FP8, cache.IndexKeyFP8, -1},
+	{"c4a_mxfp4", 4, fakemodel.NVFP4, cache.IndexKeyMXFP4, -1},
+	{"c128a", 128, fakemodel.FP8, cache.IndexKeyFP8, -1},
+	{"recorded_window", 0, fakemodel.BF16, cache.IndexKeyFP8, 0},
+	{"recorded_c4a", 4, fakemodel.BF16, cache.IndexKeyFP8, 1},
+	{"recorded_c128a", 128, fakemodel.BF16, cache.IndexKeyFP8, 2},
+}
+
+// layerStep is the most tokens of a session in a step. A multiple of it are a session's prompt, the
+// others, at least 3, come one by one.
+const layerStep = 32
+
+func layerPrompt(n int) int { return (n - 3) / layerStep * layerStep }
+
+func randomLayers(seed uint64) []Case {
+	var cases []Case
+	for i, k := range layerKinds {
+		rng := rand.New(rand.NewPCG(seed, uint64(i)))
+		c := Case{Name: k.name, About: "random weights, against the formula", Params: map[string]any{"kind": i, "seed": int(rng.Uint32())}}
+		if k.layer >= 0 {
+			c.About, c.Source = "by transformers", "recorded"
+			if all, err := recorded.Layers(); err == nil {
+				c.In = Arrays{"lens": vectors.FromI32([]int32{recorded.Tokens}, 1),
+					"hidden": vectors.FromF32(all[k.layer].In, recorded.Tokens, recorded.Config().Hidden)}
+			}
+		} else {
+			lens := []int32{295 + rng.Int32N(25), 67 + rng.Int32N(5)}
+			n, width := int(lens[0]+lens[1]), fakemodel.Config().Hidden
+			hidden := make([]float32, n*width)
+			for j := range hidden {
+				hidden[j] = numfmt.BF16Round(float32(rng.NormFloat64()))
+			}
+			c.In = Arrays{"lens": vectors.FromI32(lens, 2), "hidden": vectors.FromF32(hidden, n, width)}
+		}
+		cases = append(cases, c)
+	}
+	return cases
+}
+
+// layerInput is a case: hidden states [T, Hidden] of all sessions, one after the other.
+type layerInput struct {
+	layerKind
+	cfg    model.Config
+	model  *fakemodel.Model
+	index  int // of the layer in the model
+	lens   []int32
+	hidden []float32
+}
+
+func readLayer(c Case) (l layerInput, err error) {
+	in := c.Input()
+	kind, seed := in.Int("kind"), in.Int("seed")
+	l.lens = in.Array("lens", vectors.I32, -1).I32()
+	hidden := in.Array("hidden", vectors.F32, -1, -1)
+	if err := in.Err(); err != nil {
+		return l, err
+	}
+	if kind < 0 || kind >= len(layerKinds) {
+		return l, fmt.Errorf("verify: layer: kind %d: %w", kind, vectors.ErrFormat)
+	}
+	l.layerKind, l.hidden = layerKinds[kind], hidden.F32()
+	if l.layer >= 0 {
+		l.cfg, l.model, l.index = recorded.Config(), recorded.Model(), l.layer
+	} else {
+		l.cfg = fakemodel.Config(l.ratio)
+		l.model, err = fakemodel.New(fakemodel.Options{Config: l.cfg, Storage: l.storage, Seed: uint64(seed)})
+	}
+	return l, err
+}
+
+func (l layerInput) arrays(out []float32, picks []int32) Arrays {
+	t := len(l.hidden) / l.cfg.Hidden
+	a := Arrays{"out": vectors.FromF32(out, t, l.cfg.Hidden)}
+	if l.cfg.Layers[l.index].Picks == model.PickOwn {
+		a["topk"] = vectors.FromI32(picks, t, l.cfg.TopK)
+	}
+	return a
+}
+
+func refLayer(c Case) (Arrays, error) {
+	l, err := readLayer(c)
+	if err != nil {
+		return nil, err
+	}
+	var out []float32
+	var picks []int32
+	if l.layer >= 0 {
+		all, err := recorded.Layers()
+		if err != nil {
+			return nil, err
+		}
+		for t := range recorded.Tokens { // fewer entries than may be picked: all that are visible
+			for e := range int32(l.cfg.TopK) {
+				if l.ratio == 0 || int(e) >= (t+1)/l.ratio {
+					e = -1
+				}
+				picks = append(picks, e)
+			}
+		}
+		return l.arrays(all[l.layer].Out, picks), nil
+	}
+	at := 0
+	for _, n := range l.lens {
+		end := at + int(n)*l.cfg.Hidden
+		r := formula.Run(l.cfg, l.index, l.model.Values, nil, l.hidden[at:end])
+		for t, row := range r.Out {
+			for _, v := range row {
+				out = append(out, float32(v))
+			}
+			for i := range l.cfg.TopK {
+				e := int32(-1)
+				if i < len(r.Picks[t]) {
+					e = int32(r.Picks[t][i])
+				}
+				picks = append(picks, e)
+			}
+		}
+		at = end
+	}
+	return l.arrays(out, picks), nil
+}
+
+func runLayer(ctx context.Context, dev *vk.Device, variant string, c Case) (_ Arrays, err error) {
+	l, err := readLayer(c)
+	if err != nil {
+		return nil, err
+	}
+	weights, err := l.upload(ctx, dev)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, weights.Close()) }()
+	e, err := pipeline.NewEngine(ctx, dev, l.cfg, []*model.DeviceLayer{weights}, pipeline.EngineOptions{
+		MaxTokens: int(slices.Max(l.lens)), MaxSessions: len(l.lens), MaxStep: layerStep * len(l.lens),
+		Keys: l.keys, KeepTopK: true, Variant: variant})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(e.Close(), err) }()
+	x := layerRun{layerInput: l, e: e, out: make([]float32, len(l.hidden)), picks: make([]int32, len(l.hidden)/l.cfg.Hidden*l.cfg.TopK)}
+	first := 0
+	for _, n := range l.lens {
+		s, err := e.Open()
+		if err != nil {
+			return nil, err
+		}
+		x.sessions = append(x.sessions, layerSession{Session: s, first: first, len: int(n)})
+		first += int(n)
+	}
+	for err == nil && len(x.sessions) > 0 {
+		err = x.next(ctx)
+	}
+	return l.arrays(x.out, x.picks), err
+}
+
+// upload puts the layer's weights on the device, by way of a checkpoint.
+func (l layerInput) upload(ctx context.Context, dev *vk.Device) (_ *model.DeviceLayer, err error) {
+	dir, err := os.MkdirTemp("", "vkmla-layer-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if err := l.model.Write(dir, 1); err != nil {
+		return nil, err
+	}
+	cp, err := model.Open(dir, model.CheckpointOptions{Layers: []int{l.index}})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, cp.Close()) }()
+	layers, err := cp.Upload(ctx, dev, nil)
+	if err != nil {
+		return nil, err
+	}
+	return layers[0], nil
+}
+
+// layerRun is an engine on its way through the sessions of a case: all of them take part in every
+// step, so that prompts and single tokens are mixed. A session that has all its tokens is closed.
+type layerRun struct {
+	layerInput
+	e        *pipeline.Engine
+	sessions []layerSession
+	out      []float32
+	picks    []int32
+}
+
+type layerSession struct {
+	*pipeline.Session
+	first, len int // rows of the case
+}
+
+// next runs a step.
+func (x *layerRun) next(ctx context.Context) error {
+	var chunks []pipeline.Chunk
+	for _, s := range x.sessions {
+		chunks = append(chunks, pipeline.Chunk{Session: s.Session, Tokens: max(min(layerStep, layerPrompt(s.len)-s.Len()), 1)})
+	}
+	st, err := x.e.Begin(ctx, chunks...)
+	if err != nil {
+		return err
+	}
+	err = x.run(ctx, st, chunks)
+	if err != nil {
+		return errors.Join(err, st.Abort())
+	}
+	if err := st.Commit(); err != nil {
+		return err
+	}
+	x.sessions = slices.DeleteFunc(x.sessions, func(s layerSession) bool {
+		done := s.Len() == s.len
+		if done {
+			err = errors.Join(err, s.Close())
+		}
+		return done
+	})
+	return err
+}
+
+func (x *layerRun) run(ctx context.Context, st *pipeline.Step, chunks []pipeline.Chunk) error {
+	rows := func(i int) (first, end int) {
+		first = x.sessions[i].first + x.sessions[i].Len()
+		return first, first + chunks[i].Tokens
+	}
+	width, k := x.cfg.Hidden, x.cfg.TopK
+	for i := range chunks {
+		first, end := rows(i)
+		if err := st.SetInput(0, i, x.hidden[first*width:end*width]); err != nil {
+			return err
+		}
+	}
+	if err := st.Run(ctx); err != nil {
+		return err
+	}
+	for i := range chunks {
+		first, end := rows(i)
+		if err := st.ReadOutput(0, i, x.out[first*width:end*width]); err != nil {
+			return err
+		}
+		if x.cfg.Layers[x.index].Picks != model.PickOwn {
+			continue
+		}
+		if err := st.ReadTopK(0, i, x.picks[first*k:end*k]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Bounds of a layer's outputs, as 1 - cos: of all tokens that attend the same entries, and of each.
+// Against the formula, which quantises nothing, it is about 5.5e-4 and 1.4e-3; against a recording,
+// whose caches are rounded as ours, below 1e-4.
+const (
+	layerDiff, layerWorst       = 1.5e-3, 4e-3
+	recordedDiff, recordedWorst = 4e-4, 1e-3
+)
+
+func compareLayer(c Case, got, want Arrays) Result {
+	r := NewComparison(ClassTolerance)
+	l, err := readLayer(c)
+	if err != nil {
+		return r.Fail("%v", err).Result()
+	}
+	for _, name := range []string{"out", "topk"} {
+		if !want[name].IsZero() && !r.same(name, got[name], want[name]) {
+			return r.Result()
+		}
+	}
+	diff, worst := layerDiff, layerWorst
+	if l.layer >= 0 {
+		diff, worst = recordedDiff, recordedWorst
+	}
+	r.agreement(l.agreement(got, want), diff, worst)
+	return r.Result()
+}
+
+func (l layerInput) agreement(got, want Arrays) formula.Agreement {
+	values, chosen := want["out"].F32(), want["topk"].I32()
+	n := len(values) / l.cfg.Hidden
+	r := formula.Result{Out: make([][]float64, n), Picks: make([][]int, n)}
+	for t := range n {
+		for _, v := range values[t*l.cfg.Hidden : (t+1)*l.cfg.Hidden] {
+			r.Out[t] = append(r.Out[t], float64(v))
+		}
+		if chosen == nil {
+			continue
+		}
+		for _, e := range chosen[t*l.cfg.TopK : (t+1)*l.cfg.TopK] {
+			if e >= 0 {
+				r.Picks[t] = append(r.Picks[t], int(e))
+			}
+		}
+	}
+	return r.Compare(got["out"].F32(), got["topk"].I32(), nil)
+}
+
+// agreement adds the criteria of a layer: of its outputs, and that nearly all picks are those of
+// the formula, from which rounding moves a few.
+func (c *Comparison) agreement(a formula.Agreement, diff, worst float64) {
+	c.add(a.Diff < diff, a.Diff, diff, fmt.Sprintf("out: 1 - cos is %.3g", a.Diff))
+	c.add(a.Worst < worst, a.Worst, worst, fmt.Sprintf("out: 1 - cos of token %d is %.3g", a.At, a.Worst))
+	c.add(a.Short == 0, float64(a.Short), 0, fmt.Sprintf("topk: %d of %d tokens have another number of entries", a.Short, a.Tokens))
+	c.add(10*a.Missed <= a.Picks, float64(a.Missed), float64(a.Picks)/10,
+		fmt.Sprintf("topk: %d of %d entries were not picked", a.Missed, a.Picks))
+	few := float64(a.Tokens-a.Same) / float64(a.Tokens)
+	c.add(few <= 0.75, few, 0.75, fmt.Sprintf("topk: %d of %d tokens have the same entries", a.Same, a.Tokens))
+}

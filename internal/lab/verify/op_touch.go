@@ -1,0 +1,77 @@
+package verify
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+func init() {
+	Register(Op{
+		Name: "touch", Class: ClassExact, Variants: []vk.Variant{{Name: cache.VariantBase}},
+		Random: randomTouch, Ref: refTouch, Bind: bindTouch, Compare: exactly("pool", "sink"),
+	})
+}
+
+// touchWord is the word of a pool that goes into the sink.
+const touchWord = 0x9E3779B9
+
+// touchSink is what the sink holds before.
+var touchSink = []uint32{1, 2}
+
+// randomTouch makes pools around the bytes between two reads, of that word and of others.
+func randomTouch(seed uint64) []Case {
+	var cases []Case
+	for i, bytes := range []int{8, 64, 2<<20 - 8, 2 << 20, 2<<20 + 8, 5<<20 + 24} {
+		rng := rand.New(rand.NewPCG(seed, uint64(i)))
+		data := make([]byte, bytes)
+		for at := 0; at < bytes; at += 4 {
+			word := uint32(touchWord)
+			if i%2 == 1 {
+				word = rng.Uint32() &^ 1 // any other
+			}
+			binary.LittleEndian.PutUint32(data[at:], word)
+		}
+		cases = append(cases, Case{
+			Name: fmt.Sprintf("bytes%d", bytes), Params: map[string]any{},
+			In: Arrays{"pool": Array{Type: vectors.U8, Shape: []int{bytes / 8, 8}, Data: data}},
+		})
+	}
+	return cases
+}
+
+// refTouch is that nothing changes but a word that nobody reads.
+func refTouch(c Case) (Arrays, error) {
+	in := c.Input()
+	pool := in.Array("pool", vectors.U8, -1, -1)
+	if err := in.Err(); err != nil {
+		return nil, err
+	}
+	sink := vectors.FromU32(touchSink, 2)
+	if binary.LittleEndian.Uint32(pool.Data) == touchWord {
+		binary.LittleEndian.PutUint32(sink.Data, touchWord)
+	}
+	return Arrays{"pool": pool, "sink": sink}, nil
+}
+
+func bindTouch(b Build, c Case) (Bound, error) {
+	in := c.Input()
+	pool := in.Array("pool", vectors.U8, -1, -1)
+	if err := in.Err(); err != nil {
+		return Bound{}, err
+	}
+	op, err := cache.NewTouch(b.Dev)
+	if err != nil {
+		return Bound{}, err
+	}
+	return Bound{cache.VariantBase, func(r *Rig) Launch {
+		p, sink := r.In(pool, tensor.U8), r.In(vectors.FromU32(touchSink, 2), tensor.U32)
+		return Launch{Out: map[string]tensor.Tensor{"pool": p, "sink": sink},
+			Record: func(rec *vk.Recorder) error { return op.Record(rec, p, sink) }}
+	}}, nil
+}
