@@ -97,13 +97,13 @@ func (r *recording) level(l level) error {
 func (r *recording) op(o op) error {
 	l, k := r.l, r.k
 	switch o {
-	case codesHidden:
+	case quantiseHidden:
 		return r.quantise(fromHidden)
-	case codesQLoRA:
+	case quantiseQLoRA:
 		return r.quantise(fromQLoRA)
-	case codesO:
+	case quantiseO:
 		return r.quantise(fromO)
-	case codesOLoRA:
+	case quantiseOLoRA:
 		return r.quantise(fromOLoRA)
 	case wqaWkv:
 		return r.bottleneck()
@@ -250,8 +250,8 @@ func (r *recording) attention() (err error) {
 // gathered records the attention over rows that are gathered first.
 func (r *recording) gathered() error {
 	k, tables, caches := r.k, &r.step.Tables, &r.a.Caches
-	a := attention.GatheredArgs{Positions: r.step.Positions, Plan: r.step.Plan, Pieces: r.step.Pieces, Sink: r.l.w.Sink, LSE: r.a.LSE,
-		Window: attention.PagedRows{Cache: caches.Window, Table: tables.Window}}
+	a := attention.GatheredArgs{Positions: r.step.Positions, Plan: r.step.Plan, Pieces: r.step.Pieces, Sink: r.l.w.Sink,
+		LSE: r.a.LSE, Window: attention.PagedRows{Cache: caches.Window, Table: tables.Window}}
 	if a.Workspace = r.step.Workspace; len(a.Workspace.Shape) > 0 && a.Workspace.Shape[0] > k.mla.room.Rows() {
 		a.Workspace = a.Workspace.Rows(0, k.mla.room.Rows())
 	}
