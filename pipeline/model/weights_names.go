@@ -54,9 +54,9 @@ var spellings = [][]string{
 		"compressor.indexer.compressor.norm", "compressor.indexer.compressor.kv_norm", "indexer.compressor.kv_norm"},
 }
 
-// ignored are parts of names of tensors that some checkpoints have and nothing here reads: scales
-// for activations and caches of 8 or 4 bits, tables that follow from the configuration, and a norm
-// that no known model applies.
+// ignored are parts of names of tensors that some checkpoints have and nothing here needs: scales
+// for activations (those of NVFP4 are read) and caches of 8 or 4 bits, tables that follow from the
+// configuration, and a norm that no known model applies.
 var ignored = []string{"input_scale", "input_global_scale", "q_scale", "k_scale", "v_scale", "kv_scale", "inv_freq", "k_norm"}
 
 // storedName is a stored name taken apart.
