@@ -50,6 +50,7 @@ func division(t testing.TB, e *pipeline.Engine, width, prefill int, hidden []flo
 	for at := prefill * width; at < len(hidden); at += width {
 		for i, one := range extend(t, s, e.Layers(), hidden[at:at+width]) {
 			all[i].Out, all[i].TopK = append(all[i].Out, one.Out...), append(all[i].TopK, one.TopK...)
+			all[i].LSE = append(all[i].LSE, one.LSE...)
 		}
 	}
 	assert.Equal(t, len(hidden)/width, s.Len(), "tokens")
@@ -162,7 +163,8 @@ func TestEngineDivisions(t *testing.T) {
 	}
 	run := func(t *testing.T, m *fakemodel.Model, chunk int) []pipeline.Appended {
 		cfg, layers := uploaded(t, dev, written(t, m))
-		e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: tokens, MaxStep: chunk, Keys: cache.IndexKeyMXFP4, KeepTopK: true})
+		e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: tokens, MaxStep: chunk, Keys: cache.IndexKeyMXFP4,
+			KeepTopK: true, KeepLSE: true})
 		all := division(t, e, cfg.Hidden, prefill, hidden)
 		for i, got := range all {
 			picks := 0
@@ -171,6 +173,7 @@ func TestEngineDivisions(t *testing.T) {
 			}
 			require.Equal(t, len(hidden), len(got.Out), "layer %d", i)
 			assert.Equal(t, picks, len(got.TopK), "layer %d", i)
+			assert.Equal(t, tokens*cfg.Heads, len(got.LSE), "layer %d", i)
 		}
 		return all
 	}

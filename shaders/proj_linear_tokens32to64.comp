@@ -225,7 +225,7 @@ void finish(uint split, uint sub) {
     const uint bytes = pc.y_f32 != 0u ? 4u : 2u;
     const uint64_t y_addr = pc.y_addr + (uint64_t(split) * pc.tokens * pc.y_stride + pc.y_column + row) * bytes;
     vec4 scale = vec4(LANES_UNSCALE);
-    if (FORMAT == WEIGHT_NVFP4 && there)
+    if (ROW_SCALES && there)
         scale *= vec4(row_scale.v[row], row_scale.v[row + 1u], row_scale.v[row + 2u], row_scale.v[row + 3u]);
     [[unroll]] for (uint n = 0u; n < N_TILES; n += OUT_TILES) {
         const uint tiles = N_TILES - n < OUT_TILES ? N_TILES - n : OUT_TILES;

@@ -15,7 +15,7 @@ import (
 // them.
 type Archive struct {
 	path    string
-	zip     *zip.ReadCloser
+	zip     archive
 	members map[string]*zip.File
 }
 
@@ -23,18 +23,25 @@ type Archive struct {
 //
 // Errors wrap ErrFormat, or are the file system's.
 func OpenArchive(path string) (*Archive, error) {
-	z, err := zip.OpenReader(path)
-	if errors.Is(err, zip.ErrFormat) || errors.Is(err, zip.ErrInsecurePath) {
+	z, err := openZip(path)
+	if errors.Is(err, zip.ErrFormat) || errors.Is(err, zip.ErrInsecurePath) || errors.Is(err, errDirectory) {
 		return nil, malformed(path, "%v", err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("vectors: open: %w", err)
 	}
+	a, err := newArchive(path, z)
+	if err != nil {
+		z.file.Close()
+	}
+	return a, err
+}
+
+func newArchive(path string, z archive) (*Archive, error) {
 	a := &Archive{path, z, map[string]*zip.File{}}
 	for _, f := range z.File {
 		name, ok := strings.CutSuffix(f.Name, ".npy")
 		if !ok || !printable(name) || a.members[name] != nil {
-			z.Close()
 			return nil, malformed(path, "member %.200q is no .npy, unprintable or there twice", f.Name)
 		}
 		a.members[name] = f
@@ -55,35 +62,64 @@ func (a *Archive) Names() []string {
 // Has tells whether the archive has an array of that name.
 func (a *Archive) Has(name string) bool { return a.members[name] != nil }
 
+// Head reads type and shape of the array of that name, and no data.
+//
+// Errors wrap ErrFormat, also if there is no such array.
+func (a *Archive) Head(name string) (Array, error) {
+	var h npyHead
+	err := a.open(name, func(r io.Reader) (err error) { h, err = readNpyHeader(r); return err })
+	return Array{Type: h.t, Shape: h.shape}, err
+}
+
 // Array reads the array of that name, stored in either order. It may have at most 1
-// GiB.
+// GiB, and twice the bytes of the file and 24 MiB.
 //
 // Errors wrap ErrFormat, also if there is no such array.
 func (a *Archive) Array(name string) (Array, error) {
+	var arr Array
+	left := allowance(freeBytes)
+	left.add(a.zip.size)
+	err := a.open(name, func(r io.Reader) error {
+		h, err := readNpyHeader(r)
+		if err != nil {
+			return err
+		}
+		if h.columns { // turned into a copy
+			n, err := byteSize(h.t, h.shape)
+			if err == nil {
+				err = left.take(n)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		if arr, err = readNpyData(r, h.t, h.shape, &left); err == nil && h.columns {
+			arr = rowMajor(arr)
+		}
+		return err
+	})
+	return arr, err
+}
+
+// open reads from the array of that name.
+func (a *Archive) open(name string, read func(io.Reader) error) error {
 	f := a.members[name]
 	if f == nil {
-		return Array{}, malformed(a.path, "has no array %.200q", name)
+		return malformed(a.path, "has no array %.200q", name)
 	}
 	r, err := f.Open()
-	if err != nil {
-		return Array{}, malformed(a.path, "%s: %v", name, err)
-	}
-	defer r.Close()
-	h, err := readNpyHeader(r)
 	if err == nil {
-		var arr Array
-		if arr, err = readNpyData(r, h.t, h.shape); err == nil {
-			if h.columns {
-				arr = rowMajor(arr)
-			}
-			return arr, nil
-		}
+		err = read(r)
+		r.Close()
 	}
-	return Array{}, malformed(a.path, "%s: %v", name, err)
+	if err != nil {
+		return malformed(a.path, "%s: %v", name, err)
+	}
+	return nil
 }
 
 // Close closes the file.
-func (a *Archive) Close() error { return a.zip.Close() }
+func (a *Archive) Close() error { return a.zip.file.Close() }
 
 // ArchiveWriter writes an .npz file as NumPy's savez does: the arrays one after the
 // other, not compressed.
