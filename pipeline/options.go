@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
@@ -138,6 +139,8 @@ func (o *EngineOptions) check(c *argumentCheck, dev *vk.Device, cfg *model.Confi
 		c.bad("Rewind", o.Rewind, "at least 0")
 	case o.LayerByLayer && o.Between != nil:
 		c.bad("LayerByLayer", "true, and Between", "only one of them")
+	case o.Invariant && strings.HasPrefix(o.Variant, attention.TwoPassPrefix):
+		c.bad("Variant", o.Variant, "one that reads pages in place, for Invariant")
 	case o.Output < OutputBF16 || o.Output > OutputFP8Packed:
 		c.bad("Output", o.Output, "bf16, fp8 or fp8-packed")
 	}
