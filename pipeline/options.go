@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
@@ -54,9 +55,9 @@ type EngineOptions struct {
 	// Invariant makes the bits of a session's outputs, picks and caches depend on its tokens alone:
 	// not on what else is in a step, how a prompt is cut into steps, or when the session is saved,
 	// restored, forked or truncated. Otherwise kernels, and with them the order of sums, are chosen
-	// by the size that a step is padded to. The same device, driver and options give the same bits;
-	// of these MaxStep, MaxSessions and the sizes of caches decide nothing. It excludes a Variant of
-	// two passes, and costs time: see docs/design/step.md.
+	// by the size that a step is padded to. MaxStep, MaxSessions and the sizes of caches decide
+	// nothing either; another device, driver or profile may. It excludes a Variant of two passes,
+	// and costs time: see docs/design/invariant.md.
 	Invariant bool
 
 	// Output is the form in which wo_a takes the attention's output; 0: OutputBF16. The others
@@ -139,6 +140,8 @@ func (o *EngineOptions) check(c *argumentCheck, dev *vk.Device, cfg *model.Confi
 		c.bad("Rewind", o.Rewind, "at least 0")
 	case o.LayerByLayer && o.Between != nil:
 		c.bad("LayerByLayer", "true, and Between", "only one of them")
+	case o.Invariant && strings.HasPrefix(o.Variant, attention.TwoPassPrefix):
+		c.bad("Variant", o.Variant, "one that reads pages in place, for Invariant")
 	case o.Output < OutputBF16 || o.Output > OutputFP8Packed:
 		c.bad("Output", o.Output, "bf16, fp8 or fp8-packed")
 	}

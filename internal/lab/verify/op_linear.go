@@ -225,6 +225,7 @@ type linearShape struct {
 	weights       []projection.WeightFormat // nil: all
 	activations   projection.ActivationFormat
 	codes         bool // random codes instead of quantised normal numbers
+	faint         bool // weights of subnormal codes alone
 	wide          bool // FP8 scales of very different size
 	workgroups    int  // that fill the device; 0 as it is: few make the largest tiles serve small layers
 }
@@ -256,6 +257,8 @@ func randomLinear(seed uint64) []Case {
 		{about: "FP8 activations, one token", tokens: 1, groups: 2, n: 128, k: 512, weights: fp8, activations: projection.ActivationFP8},
 		{about: "FP8 activations", tokens: 61, groups: 2, n: 136, k: 640, weights: fp8, activations: projection.ActivationFP8, wide: true},
 		{about: "packed FP8 activations, two tokens", tokens: 2, groups: 3, n: 72, k: 1024, weights: fp8, activations: projection.ActivationFP8Packed, codes: true},
+		{about: "subnormal codes, three tokens", tokens: 3, groups: 1, n: 72, k: 384, weights: weightFormats[1:], faint: true},
+		{about: "subnormal codes", tokens: 40, groups: 1, n: 136, k: 384, weights: weightFormats[1:], faint: true},
 		{about: "packed FP8 activations", tokens: 69, groups: 2, n: 128, k: 512, weights: fp8, activations: projection.ActivationFP8Packed, f32: true},
 		{about: "NVFP4 activations, one token", tokens: 1, groups: 1, n: 72, k: 1088, weights: fp4,
 			activations: projection.ActivationNVFP4},
@@ -291,6 +294,15 @@ func randomLinearCase(rng *rand.Rand, s linearShape, f projection.WeightFormat) 
 	}
 	randomActivations(rng, s, c.In)
 	randomWeights(rng, s, f, c.In)
+	if s.faint {
+		mask := byte(0x87) // E4M3 without exponent
+		if f == projection.WeightNVFP4 {
+			mask = 0x99 // E2M1, two of them
+		}
+		for i := range c.In["w"].Data {
+			c.In["w"].Data[i] &= mask
+		}
+	}
 	return c
 }
 
