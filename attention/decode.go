@@ -28,10 +28,14 @@ type DecoderConfig struct {
 	WindowPage     int     // slots of a page of the window cache (64)
 	CompressedPage int     // slots of a page of the compressed cache (64 or 2); 0: there is none
 	Scale          float32 // softmax scale; 0 means DefaultScale
-	MaxBytes       uint64  // of the largest pool or workspace; 0: what a descriptor holds
+	MaxBytes       uint64  // of the largest pool; 0: what a descriptor holds
 	Variant        string  // one of DecodeVariants; "" picks the best
 	Splits         int     // parts of each row, 1 to MaxSplits; 0: by rule, see ScratchBytes
 	Workgroups     int     // that fill the device, for that rule; 0: as the device says
+
+	// Workspace is the most bytes of rows that a twopass variant dequantises at a time; 0:
+	// DefaultWorkspace. The rows of vk.Caps.StorageAlignment/4 tokens may take more.
+	Workspace uint64
 
 	// OnDemand leaves it to Prepare and Record, and those of parts, to ask for the kernels that
 	// they need. Otherwise NewDecoder asks for all. The twopass variants always do.

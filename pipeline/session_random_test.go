@@ -71,14 +71,15 @@ type chance struct {
 }
 
 // random does to the sessions of two engines what comes, and demands of each token what it
-// gave in any session with the same history, and in sessions that do nothing else.
+// gave in any session with the same history, and in sessions that do nothing else. The second
+// engine has vLLM's pages; what one saves the other restores.
 func (x *sessions) random(t *testing.T) {
 	const operations = 70
 	c := &chance{sessions: x, t: t, rng: rand.New(rand.NewPCG(22, 2)), seed: maphash.MakeSeed(), did: map[string]int{}}
 	o := sessionOptions()
 	o.CacheBytes, o.Rewind = 1<<20, 9
 	c.add(o)
-	o.Rewind, o.LayerByLayer = 130, true
+	o.Rewind, o.LayerByLayer, o.Pages = 130, true, model.VLLMPages()
 	c.add(o)
 	for range operations {
 		c.operation(c.rng.IntN(len(c.engines)))

@@ -59,15 +59,15 @@ func newLinearChain(op string, first, second *Linear, tokens, heads int) (*Linea
 	switch {
 	case tokens < 1 || tokens > LinearChainTokens || a.MaxTokens > 0 && tokens > a.MaxTokens || b.MaxTokens > 0 && tokens > b.MaxTokens:
 		return nil, pkg.Wrong(op, "tokens", tokens, "1 to %d, which both layers are for", LinearChainTokens)
-	case a.Out != tensor.BF16 || b.Activations != ActivationBF16 || a.Groups*a.N != b.Groups*b.K:
-		return nil, pkg.Wrong(op, "second", fmt.Sprintf("%d x %d inputs of %v", b.Groups, b.K, b.Activations),
+	case a.Out != tensor.BF16 || a.Groups*a.N != b.Groups*b.K:
+		return nil, pkg.Wrong(op, "second", fmt.Sprintf("%d x %d inputs", b.Groups, b.K),
 			"%d of bf16, which the first layer gives as %v", a.Groups*a.N, a.Out)
 	}
 	missing := func(why string) error { return pkg.Wrap(op, fmt.Errorf("%w: %s", vk.ErrMissingFeature, why)) }
 	switch {
 	case first.variant == VariantBase || second.variant == VariantBase:
 		return nil, missing("device addresses")
-	case a.Activations != ActivationBF16 || a.Weights != b.Weights || a.Norm != 0 || b.Norm != 0:
+	case a.Activations != ActivationBF16 || b.Activations != ActivationBF16 || a.Weights != b.Weights || a.Norm != 0 || b.Norm != 0:
 		return nil, missing("layers of one format, of bf16 activations and without a norm")
 	}
 	o := &LinearChain{first: first, second: second, heads: heads, apart: first.tune.ChainApart}

@@ -2,6 +2,7 @@ package projection
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
@@ -54,7 +55,7 @@ var weightFormats = map[WeightFormat]weightFormat{
 		blocks: true, alike: alikeAlways, unroll: 2},
 	WeightFP8UE8M0: {name: "fp8-ue8m0", quad: 16, data: tensor.U8, each: 1, scale: tensor.U8, scaleRows: ScaleBlock, scaleCut: ScaleBlock,
 		blocks: true, alike: alikeAlways, unroll: 2},
-	WeightNVFP4: {name: "nvfp4", quad: 32, data: tensor.U8, each: 2, scale: tensor.U8, scaleRows: 1, scaleCut: 16, rowScale: true,
+	WeightNVFP4: {name: "nvfp4", quad: 32, data: tensor.U8, each: 2, scale: tensor.U8, scaleRows: 1, scaleCut: nvBlock, rowScale: true,
 		overlaps: true, twoSets: true, unroll: 1},
 }
 
@@ -84,21 +85,36 @@ const (
 	ActivationBF16      ActivationFormat = iota // [T, G, K] bf16
 	ActivationFP8                               // [G, T, K] E4M3 with f32 scales, all powers of two
 	ActivationFP8Packed                         // [G, T, K] E4M3 with UE8M0 scales, four in a word
+	ActivationNVFP4                             // [G, T, K/2] E2M1 with E4M3 scales; LinearWeights.RowScale has the input scale
 )
 
 // activationFormat is what a format of activations is.
 type activationFormat struct {
-	name   string
-	quad   int            // numbers in 16 bytes
-	block  int            // numbers that have one element of LinearArgs.XScale; 0: none
-	scales []tensor.DType // that this may have
+	name     string
+	quad     int            // numbers in 16 bytes
+	multiple int            // of which K is one, whatever the weights; 0: 1
+	block    int            // numbers that have one element of LinearArgs.XScale; 0: none
+	amaxOf   int            // numbers that share a scale
+	scales   []tensor.DType // that LinearArgs.XScale may have
+	rows     bool           // XScale lies as X does, a row for each token: [G, T, K/block]; else [G, K/block, Ta]
+	weights  []WeightFormat // that go with it; nil: all
+	staged   bool           // only kernels without matrices that keep x decoded in shared memory take it
 }
 
 var activationFormats = map[ActivationFormat]activationFormat{
-	ActivationBF16:      {name: "bf16", quad: 8},
-	ActivationFP8:       {name: "fp8", quad: 16, block: ScaleBlock, scales: []tensor.DType{tensor.F32}},
-	ActivationFP8Packed: {name: "fp8-packed", quad: 16, block: 4 * ScaleBlock, scales: []tensor.DType{tensor.I32, tensor.U32}},
+	ActivationBF16: {name: "bf16", quad: 8},
+	ActivationFP8: {name: "fp8", quad: 16, multiple: ScaleBlock, block: ScaleBlock, amaxOf: ScaleBlock,
+		scales: []tensor.DType{tensor.F32}, weights: fp8Weights},
+	ActivationFP8Packed: {name: "fp8-packed", quad: 16, multiple: 4 * ScaleBlock, block: 4 * ScaleBlock, amaxOf: ScaleBlock,
+		scales: []tensor.DType{tensor.I32, tensor.U32}, weights: fp8Weights},
+	ActivationNVFP4: {name: "nvfp4", quad: 32, multiple: 4 * nvBlock, block: nvBlock, amaxOf: nvBlock,
+		scales: []tensor.DType{tensor.U8}, rows: true, weights: []WeightFormat{WeightNVFP4}, staged: true},
 }
+
+var fp8Weights = []WeightFormat{WeightFP8, WeightFP8UE8M0}
+
+// nvBlock is how many numbers of a row of NVFP4 have one scale.
+const nvBlock = 16
 
 // row returns the properties of a format.
 func (f ActivationFormat) row() activationFormat { return activationFormats[f] }
@@ -119,12 +135,12 @@ func (cfg LinearConfig) checkFormats(op string) error {
 	}
 	x, known := activationFormats[cfg.Activations]
 	if !known {
-		return pkg.Wrong(op, "Activations", cfg.Activations, "bf16, fp8 or fp8-packed")
+		return pkg.Wrong(op, "Activations", cfg.Activations, "bf16, fp8, fp8-packed or nvfp4")
 	}
-	if x.block > 0 && !w.blocks {
-		return pkg.Wrong(op, "Activations", cfg.Activations, "bf16, for weights of %v", cfg.Weights)
+	if x.weights != nil && !slices.Contains(x.weights, cfg.Weights) {
+		return pkg.Wrong(op, "Activations", cfg.Activations, "others, for weights of %v", cfg.Weights)
 	}
-	if multiple := max(w.quad, x.block); cfg.K < multiple || cfg.K%multiple != 0 {
+	if multiple := max(w.quad, x.multiple); cfg.K < multiple || cfg.K%multiple != 0 {
 		return pkg.Wrong(op, "K", cfg.K, "a multiple of %d, for activations of %v and weights of %v",
 			multiple, cfg.Activations, cfg.Weights)
 	}

@@ -14,12 +14,12 @@ type LinearHost struct {
 	T, Groups, N, K int
 	Weights         WeightFormat
 	Activations     ActivationFormat
-	X               []byte    // [T, G, K] bf16; FP8: [G, T, K] E4M3
-	XScale          []byte    // FP8: [G, K/128, ScalePitch] f32, packed: [G, K/512, ScalePitch] words; else none
+	X               []byte    // [T, G, K] bf16; FP8: [G, T, K] E4M3; NVFP4: [G, T, K/2]
+	XScale          []byte    // FP8: [G, K/128, ScalePitch] f32, packed: [G, K/512, ScalePitch] words; NVFP4: [G, T, K/16] E4M3; else none
 	Data            []byte    // [G*N, K] bf16 or E4M3; NVFP4: [G*N, K/2]
 	Scale           []byte    // FP8: [ceil(G*N/128), ceil(K/128)] f32 or UE8M0; NVFP4: [G*N, K/16] E4M3; else none
 	RowScale        []float32 // NVFP4: [G*N]; else none
-	ScalePitch      int       // tokens of a row of XScale, at least T
+	ScalePitch      int       // FP8: tokens of a row of XScale, at least T
 }
 
 // LinearRef is the definition of Linear: for every token t, group g and 0 <= n < N it
@@ -67,13 +67,18 @@ func (h LinearHost) Weight(row, k int) float64 {
 	case WeightBF16:
 		return float64(numfmt.BF16Decode(binary.LittleEndian.Uint16(h.Data[2*i:])))
 	case WeightNVFP4:
-		code, odd := numfmt.E2M1Unpack(h.Data[i/2])
-		if k%2 == 1 {
-			code = odd
-		}
-		return float64(numfmt.E2M1Decode(code)) * float64(numfmt.E4M3Decode(h.Scale[i/16])) * float64(h.RowScale[row])
+		return nvfp4(h.Data, h.Scale, i) * float64(h.RowScale[row])
 	}
 	return float64(numfmt.E4M3Decode(h.Data[i])) * h.BlockScale(row, k)
+}
+
+// nvfp4 is number i of E2M1 codes with a scale for every 16.
+func nvfp4(data, scale []byte, i int) float64 {
+	code, odd := numfmt.E2M1Unpack(data[i/2])
+	if i%2 == 1 {
+		code = odd
+	}
+	return float64(numfmt.E2M1Decode(code)) * float64(numfmt.E4M3Decode(scale[i/nvBlock]))
 }
 
 // BlockScale is the scale of the FP8 block that number k of a row lies in.
@@ -89,6 +94,9 @@ func (h LinearHost) BlockScale(row, k int) float64 {
 func (h LinearHost) Activation(t, g, k int) float64 {
 	if h.Activations == ActivationBF16 {
 		return float64(numfmt.BF16Decode(binary.LittleEndian.Uint16(h.X[2*((t*h.Groups+g)*h.K+k):])))
+	}
+	if h.Activations == ActivationNVFP4 {
+		return nvfp4(h.X, h.XScale, (g*h.T+t)*h.K+k)
 	}
 	code := float64(numfmt.E4M3Decode(h.X[(g*h.T+t)*h.K+k]))
 	kb := k / ScaleBlock
@@ -114,6 +122,8 @@ func (h LinearHost) check(out []float64) error {
 		x, xScale = numbers, 4*h.Groups*(h.K/ScaleBlock)*h.ScalePitch
 	case ActivationFP8Packed:
 		x, xScale = numbers, 4*h.Groups*(h.K/(4*ScaleBlock))*h.ScalePitch
+	case ActivationNVFP4:
+		x, xScale = numbers/2, numbers/nvBlock
 	}
 	if h.Weights == WeightNVFP4 {
 		rowScale = rows

@@ -27,6 +27,7 @@ type runFlags struct {
 	device, profile, variant, path, keys, output string
 	layers                                       []int // nil: those that have inputs
 	prefill, chunk                               int   // prefill below 0: all tokens
+	quantise                                     bool  // inputs of products
 }
 
 // runLong is what --help says before the flags.
@@ -86,6 +87,8 @@ func runCommand() *cobra.Command {
 	fl.StringVar(&f.path, "output-path", "bf16", "what wo_a multiplies with: bf16, fp8 or fp8-packed (for FP8 weights)")
 	fl.StringVar(&f.variant, "variant", "", "of the attention: base, da, cm or cmb, see info --help (default the best that the device has)")
 	deviceFlags(fl, &f.device, &f.profile)
+	fl.BoolVar(&f.quantise, "quantise-activations", false,
+		"give products inputs of as few bits as their weights have: E4M3 for FP8, E2M1 by input_scale for NVFP4")
 	fl.StringVarP(&f.output, "output", "o", "table", "with --expect: table or json, one object per line")
 	cmd.MarkFlagsOneRequired("outputs", "expect")
 	for _, name := range []string{"model", "inputs"} {
@@ -300,7 +303,8 @@ func (r *layerRun) layer(ctx context.Context, list []model.LayerWeights) error {
 
 // options are those of an engine for sequences of so many tokens.
 func (r *layerRun) options(tokens int) pipeline.EngineOptions {
-	return pipeline.EngineOptions{MaxTokens: tokens, MaxStep: r.f.chunk, KeepTopK: true, Keys: r.keys, Output: r.path, Variant: r.f.variant}
+	return pipeline.EngineOptions{MaxTokens: tokens, MaxStep: r.f.chunk, KeepTopK: true, Keys: r.keys, Output: r.path,
+		QuantiseActivations: r.f.quantise, Variant: r.f.variant}
 }
 
 // sequence runs the tokens of a sequence through the engine's layer, number n of the

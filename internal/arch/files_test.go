@@ -33,8 +33,9 @@ var tools = map[string]string{
 // parts are shaders that only exist inside an operation of another stem, whose
 // test covers them.
 var parts = map[string]string{
-	"attn_merge":        "split decode and prefill",
-	"attn_pack_indices": "two-pass decode",
+	"attn_merge":          "split decode and prefill",
+	"attn_pack_indices":   "two-pass decode",
+	"attn_placed_indices": "attention over gathered rows",
 }
 
 // further are shaders by which an operation of another stem computes the same, or a

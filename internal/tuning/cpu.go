@@ -7,6 +7,7 @@ var cpu = like(&hopper, "cpu", func(p *Profile) {
 
 	a := &p.Attention
 	a.LaneHeads, a.LanesAnyRegisters, a.LanesAnyHeads = 32, true, true
+	a.GatherTokens = 64
 
 	l := &p.Linear
 	l.Tokens1to8.BaseRows = 0

@@ -24,6 +24,8 @@ var hopper = Profile{
 		LaneSplit:       4,
 		OtherRegisters:  44,
 		Plain:           []PlainForm{{16, 16, 1, 3.8}, {8, 8, 2, 2.6}, {4, 8, 3, 2.9}},
+		GatherTokens:    512,
+		GatherShare:     16,
 		MinPartRows:     32,
 		Waves:           4,
 		StartTime:       3,

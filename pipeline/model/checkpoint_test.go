@@ -439,3 +439,41 @@ func FuzzOpen(f *testing.F) {
 		}
 	})
 }
+
+// Factors of activations are read in both spellings; of stacked matrices the largest counts. As
+// products of bf16 activations need none, a bad one does not keep a checkpoint from being read.
+func TestCheckpointInputScale(t *testing.T) {
+	const l = "layers.0.attn."
+	stored := func(m *fakemodel.Model, name string) float32 {
+		return math.Float32frombits(binary.LittleEndian.Uint32(m.Find(l + name).Data))
+	}
+	open := func(s fakemodel.Storage, change func(*fakemodel.Model)) *model.LayerWeights {
+		m := fake(t, fakemodel.Options{Config: fakemodel.Config(4), Storage: s})
+		if change != nil {
+			change(m)
+		}
+		c, err := openFake(t, m, 1, model.CheckpointOptions{})
+		require.NoError(t, err)
+		return &c.Layers[0]
+	}
+	m := fake(t, fakemodel.Options{Config: fakemodel.Config(4), Storage: fakemodel.NVFP4})
+	a, b := stored(m, "wq_a.input_scale"), stored(m, "wkv.input_scale")
+	require.NotEqual(t, a, b)
+	w, packed := open(fakemodel.NVFP4, nil), open(fakemodel.NVFP4Packed, nil)
+	assert.Equal(t, max(a, b), w.QKV.Input)
+	assert.Equal(t, stored(m, "wo_b.input_scale"), w.OB.Input)
+	for i, x := range packed.Matrices() {
+		assert.InEpsilon(t, w.Matrices()[i].Input+1, x.Input+1, 1e-6, x.Name)
+		assert.Equal(t, x.Format == model.FormatNVFP4, x.Input > 0, x.Name)
+	}
+	w = open(fakemodel.NVFP4, func(m *fakemodel.Model) { m.Remove(l + "wkv.input_scale"); m.Remove(l + "wo_a.input_scale") })
+	assert.Zero(t, w.QKV.Input, "one of two matrices has none")
+	assert.Zero(t, w.OA.Input)
+	w = open(fakemodel.NVFP4, func(m *fakemodel.Model) {
+		m.Find(l + "wq_b.input_scale").DType = safetensors.I32
+		clear(m.Find(l + "wo_b.input_scale").Data)
+	})
+	assert.True(t, math.IsNaN(float64(w.QB.Input)), "of another type")
+	assert.Zero(t, w.OB.Input)
+	assert.Zero(t, open(fakemodel.FP8, nil).QB.Input)
+}

@@ -33,7 +33,7 @@ const (
 type PoolSpec struct {
 	Name   string  // as in "c4a.state"; no two pools of a model share it
 	Stores []Store // what is in a page, each in a buffer of its own
-	Page   int     // slots of a page
+	Page   int     // slots of a page, 1 to MaxPage, unless an engine's options say another number
 	Tokens int     // tokens of a slot
 	Keep   int     // tokens before the next one that a step reads; or KeepAll, KeepWindow
 }
@@ -83,6 +83,15 @@ var (
 		{Name: "c128a", Stores: []Store{StoreEntries}, Page: 16, Tokens: 128, Keep: KeepAll},
 		{Name: "c128a.state", Stores: []Store{StoreState}, Page: 32, Tokens: 1, Keep: 127}}}
 )
+
+// VLLMPages are the slots of vLLM's pages, by the names of V4's pools: a page of entries is for 256
+// tokens. They are for EngineOptions.Pages of package pipeline.
+//
+// Source: block sizes of vLLM vllm/models/deepseek_v4/{attention,compressor}.py and
+// vllm/v1/attention/backends/mla/sparse_swa.py.
+func VLLMPages() map[string]int {
+	return map[string]int{"window": 64, "c4a": 64, "c4a.state": 4, "c128a": 2, "c128a.state": 8}
+}
 
 // V4Layers returns layers of DeepSeek-V4 by their entries of compress_ratios: 0 and 1 mean
 // Window, 4 means C4A and 128 means C128A. Config.Check refuses the rows of other ratios.
@@ -197,8 +206,8 @@ func (c *layerCheck) caches(field string, l *Layer) {
 	var have []Store
 	for _, p := range l.Pools {
 		at := fmt.Sprintf("%s.Pools %q", field, p.Name)
-		if p.Name == "" || len(p.Name) > MaxPoolName || p.Page < 1 || p.Page > maxPage || p.Tokens < 1 || p.Keep < KeepWindow {
-			c.bad(at, fmt.Sprintf("%+v", p), "a name, and 1 to %d slots of at least a token", maxPage)
+		if p.Name == "" || len(p.Name) > MaxPoolName || p.Page < 1 || p.Page > MaxPage || p.Tokens < 1 || p.Keep < KeepWindow {
+			c.bad(at, fmt.Sprintf("%+v", p), "a name, and 1 to %d slots of at least a token", MaxPage)
 		}
 		if q, seen := c.pools[p.Name]; seen && (q.Page != p.Page || q.Tokens != p.Tokens || q.Keep != p.Keep) {
 			c.bad(at, fmt.Sprintf("%+v", p), "one pool by that name")
@@ -242,5 +251,6 @@ const (
 	// MaxPoolName is the most bytes of a PoolSpec.Name.
 	MaxPoolName = 24
 
-	maxPage = 1 << 16 // slots of a page
+	// MaxPage is the most slots of a page.
+	MaxPage = 1 << 16
 )

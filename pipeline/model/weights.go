@@ -38,8 +38,9 @@ func (f Format) String() string {
 
 // Matrix is the weights of a linear layer, y = x W^T, as a checkpoint holds them.
 // Sources: fp8 blocks: weight_dequant in DeepSeek's inference/kernel.py; NVFP4:
-// NVIDIA's Model Optimizer, and compressed-tensors, whose global scale divides and is
-// inverted here.
+// NVIDIA's Model Optimizer, and compressed-tensors, whose global scales divide and are
+// inverted here. Of stacked matrices the largest input_scale counts, as vLLM has it for the
+// former.
 type Matrix struct {
 	Name     string // of the tensor, or of the stacked tensors with "|" between them
 	Format   Format
@@ -48,6 +49,7 @@ type Matrix struct {
 	Scales   Blob                              // of FormatFP8 and FormatNVFP4
 	ScaleF32 bool                              // FormatFP8: scales are f32, not UE8M0
 	Global   float32                           // FormatNVFP4: factor of all weights
+	Input    float32                           // FormatNVFP4: input_scale, unchecked; 0: there is none, NaN: not one f32
 	values   func(r int, dst []float32, a int) // dst = row r from column a on, as f32
 }
 

@@ -192,7 +192,7 @@ func (l *layerReader) nvfp4(w safetensors.Tensor, stem string, n, k int, p part)
 	if l.shape(s, n, k/nvBlock); l.err == nil && s.DType != safetensors.F8E4M3 {
 		l.wrong(s, "F8_E4M3")
 	}
-	global := l.global(stem)
+	global, input := l.global(stem), l.input(stem)
 	if l.err != nil {
 		return Matrix{}
 	}
@@ -202,7 +202,7 @@ func (l *layerReader) nvfp4(w safetensors.Tensor, stem string, n, k int, p part)
 		}
 	}
 	l.scales(s, n*k/nvBlock, e4m3)
-	m := Matrix{Name: w.Name, Format: FormatNVFP4, N: p.s - p.r, K: p.b - p.a, Global: global,
+	m := Matrix{Name: w.Name, Format: FormatNVFP4, N: p.s - p.r, K: p.b - p.a, Global: global, Input: input,
 		Data: grid(w.Data, k/2, p.r, p.s, p.a/2, p.b/2), Scales: grid(s.Data, k/nvBlock, p.r, p.s, p.a/nvBlock, p.b/nvBlock)}
 	m.values = func(row int, dst []float32, c int) {
 		for j := range dst {
@@ -239,6 +239,25 @@ func (l *layerReader) global(stem string) float32 {
 	return g[0]
 }
 
+// input reads the factor of the activations of an NVFP4 matrix in either spelling. As products of
+// bf16 activations do without, nothing about it is an error here.
+func (l *layerReader) input(stem string) float32 {
+	name := l.either(stem+".input_scale", stem+".input_global_scale")
+	if !l.has(name) {
+		return 0
+	}
+	t := l.tensor(name)
+	if l.err != nil || len(t.Shape) > 1 || len(t.Shape) == 1 && t.Shape[0] != 1 || t.DType != safetensors.F32 {
+		return float32(math.NaN())
+	}
+	var g [1]float32
+	l.guard(t.Name, func() { floats(t)(g[:], 0) })
+	if name != stem+".input_scale" {
+		g[0] = 1 / g[0]
+	}
+	return g[0]
+}
+
 // scales checks n scales of a tensor: each is a number that is not negative.
 func (l *layerReader) scales(t safetensors.Tensor, n int, decode func(dst []float32, i int)) {
 	if l.err != nil {
@@ -260,15 +279,21 @@ func (l *layerReader) scales(t safetensors.Tensor, n int, decode func(dst []floa
 }
 
 // stack puts matrices of the same inputs one above the other. A common format stays, for FP8 if all
-// but the last have whole blocks, for NVFP4 if all have the same factor. Otherwise the weights are
+// but the last have whole blocks, for NVFP4 if all have the same factor. Of factors of activations
+// the largest counts, if all have one. Otherwise the weights are
 // rounded to bf16, which is exact for FP8 with power-of-two scales.
 func stack(list ...Matrix) Matrix {
 	all := list[0]
-	fits := true
+	fits, without := true, false
 	for i, m := range list {
 		last := i == len(list)-1
+		all.Input = max(all.Input, m.Input)
+		without = without || m.Input == 0
 		fits = fits && m.Format == all.Format && m.Global == all.Global && (m.Format != FormatFP8 || last || m.N%blockSide == 0)
 		all.ScaleF32 = all.ScaleF32 || m.ScaleF32
+	}
+	if without || !fits {
+		all.Input = 0
 	}
 	all.Name, all.N, all.Data, all.Scales = "", 0, Blob{}, Blob{}
 	parts := make([]Matrix, len(list))

@@ -40,9 +40,9 @@ var modules = [][2]string{
 	{"sinks", "attn_sink"},
 }
 
-// ignored are parts of names of tensors that some checkpoints have and nothing here reads: scales
-// for activations and caches of 8 or 4 bits, tables that follow from the configuration, and a norm
-// that no known model applies.
+// ignored are parts of names of tensors that some checkpoints have and nothing here needs: scales
+// for activations (those of NVFP4 are read) and caches of 8 or 4 bits, tables that follow from the
+// configuration, and a norm that no known model applies.
 var ignored = []string{"input_scale", "input_global_scale", "q_scale", "k_scale", "v_scale", "kv_scale", "inv_freq", "k_norm"}
 
 // attentionName takes a stored name apart. root is the prefix in front of "layers." and the name of

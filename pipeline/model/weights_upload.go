@@ -18,6 +18,7 @@ type DeviceMatrix struct {
 	Data     tensor.Tensor // [N, K] bf16 or u8 (E4M3); FormatNVFP4: [N, K/2] u8
 	Scales   tensor.Tensor // FormatFP8: [ceil(N/128), ceil(K/128)] u8 (UE8M0) or f32; FormatNVFP4: [N, K/16] u8 (E4M3); else absent
 	Global   float32       // FormatNVFP4
+	Input    float32       // FormatNVFP4: input_scale, for activations of 4 bits; 0: none
 	ScaleF32 bool          // FormatFP8: Scales are f32
 }
 
@@ -168,7 +169,7 @@ func (u *uploader) compressor(c *CompressorWeights) *DeviceCompressor {
 }
 
 func (u *uploader) matrix(m *Matrix) DeviceMatrix {
-	d := DeviceMatrix{Format: m.Format, N: m.N, K: m.K, Global: m.Global, ScaleF32: m.ScaleF32}
+	d := DeviceMatrix{Format: m.Format, N: m.N, K: m.K, Global: m.Global, Input: m.Input, ScaleF32: m.ScaleF32}
 	switch m.Format {
 	case FormatBF16:
 		d.Data = u.tensor(m.Name, m.Data, tensor.BF16, m.N, m.K)

@@ -100,8 +100,6 @@ var peerOps = map[string]struct{ op, front string }{
 	"compress_idx_mxfp4":        {"compressor_indexer_k_mxfp4", "ratio=4/"},
 	"query_quant_fp8":           {op: "fused_indexer_q_rope_quant_fp8"},
 	"query_quant_mxfp4":         {op: "fused_indexer_q_rope_quant_mxfp4"},
-	"gather_keys_fp8":           {op: "gather_index_keys_fp8"},
-	"gather_keys_mxfp4":         {op: "gather_index_keys_mxfp4"},
 	"logits_fp8":                {op: "indexer_logits_fp8"},
 	"logits_mxfp4":              {op: "indexer_logits_mxfp4"},
 	"topk":                      {op: "indexer_topk"},

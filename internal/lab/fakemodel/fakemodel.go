@@ -229,6 +229,10 @@ func (b *builder) linear(stem string, n, k int) {
 	}
 }
 
+// inputScale is the factor of the activations of a matrix of NVFP4: those of numbers up to about
+// 2688 times as much, and not the same for all matrices.
+func inputScale(name string) float32 { return 0x1p-9 * float32(1+len(name)%3) }
+
 func (b *builder) nvfp4(full string, v []float32, n, k int) {
 	amax := quantise.AMax(v)
 	if strings.HasSuffix(full, "wq_a") || strings.HasSuffix(full, "wkv") {
@@ -240,14 +244,16 @@ func (b *builder) nvfp4(full string, v []float32, n, k int) {
 		return
 	}
 	weight, factor, stored := ".weight", ".weight_scale_2", global
+	input, inputScale := ".input_scale", inputScale(full)
 	if b.o.Storage == NVFP4Packed {
 		weight, factor, stored = ".weight_packed", ".weight_global_scale", 1/global
+		input, inputScale = ".input_global_scale", 1/inputScale
 		global = 1 / stored
 	}
 	b.put(full+weight, safetensors.U8, data, n, k/2)
 	b.put(full+".weight_scale", safetensors.F8E4M3, scales, n, k/16)
 	b.put(full+factor, safetensors.F32, binary.LittleEndian.AppendUint32(nil, math.Float32bits(stored)))
-	b.put(full+".input_scale", safetensors.F32, []byte{0, 0, 128, 63})
+	b.put(full+input, safetensors.F32, binary.LittleEndian.AppendUint32(nil, math.Float32bits(inputScale)))
 	for i := range v {
 		e, o := numfmt.E2M1Unpack(data[i/2])
 		v[i] = numfmt.E2M1Decode([]byte{e, o}[i%2]) * numfmt.E4M3Decode(scales[i/16]) * global
