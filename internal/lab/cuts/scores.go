@@ -98,7 +98,8 @@ func angles(ctx context.Context, l *Lab) error {
 	if err != nil {
 		return err
 	}
-	e, err := pipeline.NewEngine(ctx, l.dev, cfg, layers, pipeline.EngineOptions{MaxTokens: tokens, MaxStep: 64, KeepTopK: true, Variant: l.o.Variant})
+	o := pipeline.EngineOptions{MaxTokens: tokens, MaxStep: 64, KeepTopK: true, Variant: l.o.Variant}
+	e, err := pipeline.NewEngine(ctx, l.dev, cfg, layers, o)
 	if err == nil {
 		err = l.random(ctx, e, m, cfg, tokens)
 		err = errors.Join(err, e.Close())

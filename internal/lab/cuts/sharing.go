@@ -168,7 +168,7 @@ func reusedPages(ctx context.Context, l *Lab) error {
 	}
 	var first *line
 	for i, seed := range []uint64{20, 21, 22, 20} {
-		x, err := l.alone(ctx, e, seed, n-2*(i%3), n)
+		x, err := l.alone(ctx, e, seed, n-2*(i%3))
 		if err == nil && i == 0 {
 			first = x
 		} else if err == nil && seed == 20 {
@@ -181,9 +181,8 @@ func reusedPages(ctx context.Context, l *Lab) error {
 	return e.Close()
 }
 
-// alone takes the first tokens of a story in an engine whose caches another session of most tokens
-// does not fit in beside it.
-func (l *Lab) alone(ctx context.Context, e *pipeline.Engine, seed uint64, n, most int) (*line, error) {
+// alone takes the first tokens of a story in an engine whose caches have room for nobody else.
+func (l *Lab) alone(ctx context.Context, e *pipeline.Engine, seed uint64, n int) (*line, error) {
 	x, err := l.open(e, l.newStory(seed))
 	if err == nil {
 		err = x.take(ctx, n-3, 64)
@@ -194,8 +193,8 @@ func (l *Lab) alone(ctx context.Context, e *pipeline.Engine, seed uint64, n, mos
 	if err == nil {
 		err = x.found()
 	}
-	if err == nil && 2*e.Memory().Held < e.Memory().Caches {
-		err = fmt.Errorf("%d bytes of %d are held, too few for another session of %d tokens to need them", e.Memory().Held, e.Memory().Caches, most)
+	if m := e.Memory(); err == nil && 2*m.Held < m.Caches {
+		err = fmt.Errorf("%d bytes of %d are held, too few for the next session to need them", m.Held, m.Caches)
 	}
 	if err != nil {
 		return nil, err
