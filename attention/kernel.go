@@ -31,6 +31,7 @@ var pushLayouts = map[string]any{
 	"attn_c128_indices":    attnC128IndicesPush{},
 	"attn_combine_indices": attnCombineIndicesPush{},
 	"attn_pack_indices":    attnPackIndicesPush{},
+	"attn_placed_indices":  attnPlacedIndicesPush{},
 	"attn_decode":          attnDecodePush{},
 	"attn_decode_lanes":    attnDecodePush{},
 	"attn_prefill":         attnPrefillPush{},

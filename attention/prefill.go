@@ -68,7 +68,7 @@ func NewPrefill(dev *vk.Device, cfg PrefillConfig) (*Prefill, error) {
 		return nil, err
 	}
 	tune := tuning.Of(dev)
-	variant, list, err := chooseBuild(tune, dev.Adapter(), "attn_prefill", cfg.Variant, cfg.MaxBytes, cfg.Heads)
+	variant, list, err := chooseBuild(tune, dev.Adapter(), dev, "attn_prefill", cfg.Variant, cfg.MaxBytes, cfg.Heads)
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +81,7 @@ func NewPrefill(dev *vk.Device, cfg PrefillConfig) (*Prefill, error) {
 			Stem: t.stem, Variant: variant, Bound: 9,
 			Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write, vk.Write, vk.Write, vk.Read},
 			PushSize: int(unsafe.Sizeof(attnPrefillPush{})), Subgroup: t.subgroup,
-			Constants: append(opkit.Words(t.heads, t.tile), t.constants...),
+			Constants: append(opkit.Words(t.heads, t.tile), t.constants...), Divisible: true,
 		}
 	})
 	m, err := mergeOf(dev, variant)
@@ -111,11 +111,22 @@ func (o *Prefill) ScratchBytes(maxT, k int) uint64 { return o.scratchBytes(maxT,
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *Prefill) Record(rec *vk.Recorder, a PrefillArgs) error {
 	const op = "prefill"
-	t, s := opkit.Dim(a.Q, 0), opkit.Dim(a.KV, 0)
-	if err := o.checkArgs(op, a); err != nil || t == 0 {
+	if err := o.checkArgs(op, a); err != nil || a.Q.Shape[0] == 0 {
 		return err
 	}
-	width := a.Indices.Shape[1]
+	if err := o.attend(rec, op, a, 0); err != nil {
+		return err
+	}
+	return o.join(rec, op, a)
+}
+
+// flagSomeTokens has the kernel leave tokens with negative lengths alone.
+const flagSomeTokens = 1 << 4
+
+// attend records the attention, of whole rows or of parts that join joins. The tensors were
+// checked.
+func (o *Prefill) attend(rec *vk.Recorder, op string, a PrefillArgs, flags uint32) error {
+	t, s, width := a.Q.Shape[0], a.KV.Shape[0], a.Indices.Shape[1]
 	plan := o.plan(t, width)
 	splits := plan.splits
 	ml, part, err := partials(o.dev, op, a.Scratch, t, splits, o.heads)
@@ -128,14 +139,25 @@ func (o *Prefill) Record(rec *vk.Recorder, a PrefillArgs) error {
 	}
 	p := attnPrefillPush{
 		KvAddr: a.KV.View().Address(), Rows: uint32(s), Heads: uint32(o.heads), Width: uint32(width), Splits: uint32(splits),
-		Flags:      outputFlags(a.Sink, a.LSE, a.MaxLogits) | opkit.Bit(1, !a.Lens.IsZero()),
+		Flags:      outputFlags(a.Sink, a.LSE, a.MaxLogits) | opkit.Bit(1, !a.Lens.IsZero()) | flags,
 		ScaleLog2e: float32(float64(o.cfg.Scale) * math.Log2E),
 	}
-	if err := pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
+	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
 		Kernel: kernel, Groups: o.grid(plan, t), Push: vk.Bytes(&p),
 		Bind: []vk.View{a.Q.View(), a.Indices.View(), opkit.Present(o.dev, a.Lens), opkit.Present(o.dev, a.Sink), a.Out.View(),
 			opkit.Present(o.dev, a.MaxLogits), opkit.Present(o.dev, a.LSE), part, ml},
-	}, opkit.Target{T: a.KV, Access: vk.Read}); err != nil || splits == 1 {
+	}, opkit.Target{T: a.KV, Access: vk.Read})
+}
+
+// join records what joins the parts of rows, if there are any.
+func (o *Prefill) join(rec *vk.Recorder, op string, a PrefillArgs) error {
+	t := a.Q.Shape[0]
+	splits := o.splits(t, a.Indices.Shape[1])
+	if splits == 1 {
+		return nil
+	}
+	ml, part, err := partials(o.dev, op, a.Scratch, t, splits, o.heads)
+	if err != nil {
 		return err
 	}
 	return o.merge.record(rec, ml, part, splits, a.Sink, a.Out, a.LSE, a.MaxLogits, InverseRope{})

@@ -31,6 +31,9 @@ func TestTuning(t *testing.T) {
 // all kinds.
 func launches(p *tuning.Profile) string {
 	var list []string
+	for n := range 13 {
+		list = append(list, fmt.Sprint(gathers(&p.Attention, 1<<n, 1), gathers(&p.Attention, 1<<12, 1<<n)))
+	}
 	for _, d := range knowncaps.Devices() {
 		adapter := &vk.Adapter{Type: d.Type, Caps: d.Caps}
 		list = append(list, fmt.Sprint(p.Device.WorkgroupsOf(adapter, 2)))
@@ -74,5 +77,7 @@ func divided(s splitter) (list []string) {
 			list = append(list, fmt.Sprint(s.plan(tokens, width)))
 		}
 	}
+	s.invariant = true
+	list = append(list, fmt.Sprint(s.plan(1, 640)))
 	return list
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // TwoPassConfig configures a TwoPass. Variant is one of PrefillVariants (the build
-// of the second pass); MaxBytes must cover the workspace too (WorkspaceBytes).
+// of the second pass).
 type TwoPassConfig struct {
 	DecoderConfig
 
@@ -25,8 +25,7 @@ type TwoPassConfig struct {
 // index lists are dequantised to a bf16 workspace, of which the prefill kernel
 // then attends each token's part. TwoPassRef defines it.
 //
-// The workspace has to fit what both passes can reach: a descriptor's range, unless
-// MaxBytes asks for more. A step is not divided to make it fit.
+// Tokens go in pieces whose rows fit DecoderConfig.Workspace.
 //
 // Source: vLLM xpu_sparse_decode_fp8
 // (vllm/models/deepseek_v4/xpu/xpu_sparse_decode_fp8.py).
@@ -36,6 +35,7 @@ type TwoPass struct {
 	gather  [2]*cache.GatherSlots // of the compressed and of the window cache
 	pack    packIndices
 	prefill *Prefill
+	bytes   uint64 // of the rows of a piece, at most
 }
 
 // NewTwoPass picks builds and compiles them.
@@ -47,22 +47,19 @@ func NewTwoPass(dev *vk.Device, cfg TwoPassConfig) (*TwoPass, error) {
 	if err := checkPages(op, cfg.DecoderConfig); err != nil {
 		return nil, err
 	}
-	prefill, err := NewPrefill(dev, PrefillConfig{Heads: cfg.Heads, Scale: cfg.Scale, MaxBytes: cfg.MaxBytes,
+	bytes := WorkspaceBytes(dev, cfg.Variant, cfg.Workspace)
+	prefill, err := NewPrefill(dev, PrefillConfig{Heads: cfg.Heads, Scale: cfg.Scale, MaxBytes: bytes,
 		Variant: cfg.Variant, Splits: cfg.Splits, Workgroups: cfg.Workgroups})
 	if err != nil {
 		return nil, err
 	}
-	o := &TwoPass{dev: dev, cfg: cfg, prefill: prefill}
-	// A forced build says how memory is reached, and the first pass follows it.
-	gather := ""
-	if cfg.Variant == VariantBase || cfg.Variant == VariantDA {
-		gather = cfg.Variant
-	}
+	o := &TwoPass{dev: dev, cfg: cfg, prefill: prefill, bytes: bytes}
 	for i, page := range []int{cfg.CompressedPage, cfg.WindowPage} {
 		if page == 0 {
 			continue
 		}
-		o.gather[i], err = cache.NewGatherSlots(dev, cache.GatherSlotsConfig{Page: page, MaxBytes: cfg.MaxBytes, Variant: gather})
+		o.gather[i], err = cache.NewGatherSlots(dev, cache.GatherSlotsConfig{Page: page, MaxBytes: max(cfg.MaxBytes, bytes),
+			Variant: reaching(cfg.Variant)})
 		if err != nil {
 			return nil, pkg.Wrap(op, err)
 		}
@@ -76,21 +73,30 @@ func NewTwoPass(dev *vk.Device, cfg TwoPassConfig) (*TwoPass, error) {
 // Variant returns the name of the build that the second pass uses.
 func (o *TwoPass) Variant() string { return o.prefill.Variant() }
 
-// WorkspaceBytes is the size of the dequantised rows of T tokens with lists of
-// window and topk entries: T * (window + topk) * 1024 bytes.
-func WorkspaceBytes(tokens, window, topk int) uint64 {
-	return uint64(tokens) * uint64(window+topk) * D * 2
+// piece returns how many of T tokens are taken at a time: as many as have room for their rows, in
+// multiples of those after which lengths can be bound.
+func (o *TwoPass) piece(t, window, topk int) int {
+	least := max(1, int(o.dev.Caps().StorageAlignment)/4)
+	n := int(o.bytes / (uint64(max(window+topk, 1)) * D * 2))
+	return min(t, max(least, n/least*least))
 }
 
-// ScratchBytes is the size of DecodeArgs.Scratch that suits any number of tokens up
-// to maxT with lists of up to window and topk entries: WorkspaceBytes, packed
-// indices of T * round_up(window + topk, 16) * 4 bytes, T lengths of 4 bytes, and
-// what the second pass needs (Prefill.ScratchBytes), each but the last rounded up
-// to 256 bytes.
+// ScratchBytes is the size of DecodeArgs.Scratch that suits any number of tokens up to maxT with
+// lists of up to window and topk entries. For pieces of P tokens, P = maxT or fewer as
+// DecoderConfig.Workspace permits: rows of P * (window + topk) * 1024 bytes, packed indices of
+// P * round_up(window + topk, 16) * 4 bytes, P lengths of 4 bytes, and what the second pass needs
+// (Prefill.ScratchBytes), each but the last rounded up to 256 bytes. Shorter lists make longer
+// pieces, which need no more.
 func (o *TwoPass) ScratchBytes(maxT, window, topk int) uint64 {
-	width := packedWidth(window, topk)
-	return align(WorkspaceBytes(maxT, window, topk)) + align(uint64(maxT)*uint64(width)*4) + align(uint64(maxT)*4) +
-		o.prefill.ScratchBytes(maxT, width)
+	p, width := o.piece(maxT, window, topk), packedWidth(window, topk)
+	parts := o.parts(p, window, topk)
+	return parts[0] + parts[1] + parts[2] + o.prefill.ScratchBytes(p, width)
+}
+
+// parts are the bytes of rows, packed indices and lengths of p tokens.
+func (o *TwoPass) parts(p, window, topk int) [3]uint64 {
+	n, width := uint64(p), uint64(packedWidth(window, topk))
+	return [3]uint64{align(n * uint64(window+topk) * D * 2), align(n * width * 4), align(n * 4)}
 }
 
 // Record checks the tensors and records both passes.
@@ -109,20 +115,92 @@ func (o *TwoPass) Record(rec *vk.Recorder, a DecodeArgs) error {
 	if t*packedWidth(window, topk) > math.MaxInt32 {
 		return pkg.Wrong(op, "Q", a.Q, "fewer than 2^31 rows in all lists together")
 	}
-	ws, err := o.divide(op, a, t, window, topk)
-	if err != nil {
-		return err
-	}
-	// What the two passes would refuse later is refused before anything is recorded.
 	if err := opkit.First(
-		pkg.Reach(o.dev, op, o.prefill.variant, opkit.Target{Name: "workspace", T: ws.rows, Align: 16}),
 		pkg.Bindable(o.dev, op, "Q", a.Q),
 		pkg.Bindable(o.dev, op, "Window.Indices", a.Window.Indices),
 		pkg.Bindable(o.dev, op, "Compressed.Indices", a.Compressed.Indices),
-		pkg.Bindable(o.dev, op, "packed indices", ws.packed),
-		pkg.Bindable(o.dev, op, "Scratch", tensor.Of(ws.rest, tensor.U8, int(ws.rest.Size))),
 	); err != nil {
 		return err
+	}
+	each := o.piece(t, window, topk)
+	var pieces []twoPassPiece // everything is checked before anything is recorded
+	for at := 0; at < t; at += each {
+		p, err := o.divide(op, a, at, min(at+each, t), window, topk)
+		if err != nil {
+			return err
+		}
+		pieces = append(pieces, p)
+	}
+	for _, p := range pieces {
+		if err := o.record(rec, op, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// record records both passes of a piece.
+func (o *TwoPass) record(rec *vk.Recorder, op string, p twoPassPiece) error {
+	a := p.args
+	for i, s := range []SlotSet{a.Compressed, a.Window} {
+		if s.IsZero() || opkit.Dim(s.Indices, 1) == 0 {
+			continue
+		}
+		flat := tensor.Of(s.Indices.View(), tensor.I32, s.Indices.Len())
+		if err := o.gather[i].Record(rec, cache.GatherSlotsArgs{Out: p.sets[i], Cache: s.Cache, Indices: flat}); err != nil {
+			return pkg.Wrap(op, err)
+		}
+	}
+	if err := o.pack.record(rec, a.Window, a.Compressed, o.cfg.ZeroMasked, p.packed, p.lens); err != nil {
+		return err
+	}
+	return o.prefill.Record(rec, PrefillArgs{Q: a.Q, KV: p.rows, Indices: p.packed, Lens: p.lens, Sink: a.Sink,
+		Out: a.Out, LSE: a.LSE, Scratch: p.rest})
+}
+
+// twoPassPiece is some of the tokens, and how they divide the scratch memory.
+type twoPassPiece struct {
+	args   DecodeArgs
+	rows   tensor.Tensor    // [P*(topk+window), 512] bf16
+	sets   [2]tensor.Tensor // of rows: compressed [P*topk, 512], window [P*window, 512]
+	packed tensor.Tensor    // [P, packedWidth] i32
+	lens   tensor.Tensor    // [P] i32
+	rest   vk.View          // for the second pass
+}
+
+// divide makes the piece of tokens low to high-1, and checks it.
+func (o *TwoPass) divide(op string, a DecodeArgs, low, high, window, topk int) (w twoPassPiece, err error) {
+	for _, x := range []*tensor.Tensor{&a.Q, &a.Out, &a.LSE, &a.Window.Indices, &a.Window.Lens, &a.Compressed.Indices, &a.Compressed.Lens} {
+		if !x.IsZero() {
+			*x = x.Rows(low, high)
+		}
+	}
+	w.args = a
+	t, width := high-low, packedWidth(window, topk)
+	parts, rest := o.parts(t, window, topk), uint64(0)
+	if n := o.prefill.splits(t, width); n > 1 {
+		rest = partialBytes(t, n, o.cfg.Heads)
+	}
+	need, s := parts[0]+parts[1]+parts[2]+rest, a.Scratch
+	if s.IsZero() || s.Size < need || s.Offset%256 != 0 || s.Offset > s.Buffer.Size() || s.Size > s.Buffer.Size()-s.Offset {
+		return w, pkg.Wrong(op, "Scratch", s, "%d bytes at a multiple of 256", need)
+	}
+	at := s.Offset
+	take := func(n uint64) vk.View {
+		at += n
+		return s.Buffer.View(at-n, n)
+	}
+	w.rows = tensor.Of(take(parts[0]), tensor.BF16, t*(topk+window), D)
+	w.sets = [2]tensor.Tensor{w.rows.Rows(0, t*topk), w.rows.Rows(t*topk, t*(topk+window))}
+	w.packed = tensor.Of(take(parts[1]), tensor.I32, t, width)
+	w.lens = tensor.Of(take(parts[2]), tensor.I32, t)
+	w.rest = take(rest)
+	if err := opkit.First(
+		pkg.Reach(o.dev, op, o.prefill.variant, opkit.Target{Name: "workspace", T: w.rows, Align: 16}),
+		pkg.Bindable(o.dev, op, "packed indices", w.packed),
+		pkg.Bindable(o.dev, op, "Scratch", tensor.Of(w.rest, tensor.U8, int(w.rest.Size))),
+	); err != nil {
+		return w, err
 	}
 	for i, s := range []SlotSet{a.Compressed, a.Window} {
 		if s.IsZero() || opkit.Dim(s.Indices, 1) == 0 {
@@ -131,60 +209,10 @@ func (o *TwoPass) Record(rec *vk.Recorder, a DecodeArgs) error {
 		name, build := []string{"Compressed", "Window"}[i], o.gather[i].Variant()
 		if err := pkg.Reach(o.dev, op, build,
 			opkit.Target{Name: name + ".Cache.Pool", T: s.Cache.Pool, Align: 8},
-			opkit.Target{Name: "workspace", T: ws.sets[i], Align: 16},
+			opkit.Target{Name: "workspace", T: w.sets[i], Align: 16},
 		); err != nil {
-			return err
+			return w, err
 		}
 	}
-
-	for i, s := range []SlotSet{a.Compressed, a.Window} {
-		if s.IsZero() || opkit.Dim(s.Indices, 1) == 0 {
-			continue
-		}
-		flat := tensor.Of(s.Indices.View(), tensor.I32, s.Indices.Len())
-		if err := o.gather[i].Record(rec, cache.GatherSlotsArgs{Out: ws.sets[i], Cache: s.Cache, Indices: flat}); err != nil {
-			return pkg.Wrap(op, err)
-		}
-	}
-	if err := o.pack.record(rec, a.Window, a.Compressed, o.cfg.ZeroMasked, ws.packed, ws.lens); err != nil {
-		return err
-	}
-	return o.prefill.Record(rec, PrefillArgs{Q: a.Q, KV: ws.rows, Indices: ws.packed, Lens: ws.lens, Sink: a.Sink,
-		Out: a.Out, LSE: a.LSE, Scratch: ws.rest})
-}
-
-// workspace is how a TwoPass divides its scratch memory.
-type workspace struct {
-	rows   tensor.Tensor    // [T*(topk+window), 512] bf16
-	sets   [2]tensor.Tensor // of rows: compressed [T*topk, 512], window [T*window, 512]
-	packed tensor.Tensor    // [T, packedWidth] i32
-	lens   tensor.Tensor    // [T] i32
-	rest   vk.View          // for the second pass
-}
-
-func (o *TwoPass) divide(op string, a DecodeArgs, t, window, topk int) (workspace, error) {
-	var w workspace
-	width := packedWidth(window, topk)
-	parts := []uint64{align(WorkspaceBytes(t, window, topk)), align(uint64(t) * uint64(width) * 4), align(uint64(t) * 4), 0}
-	if n := o.prefill.splits(t, width); n > 1 {
-		parts[3] = partialBytes(t, n, o.cfg.Heads)
-	}
-	need := parts[0] + parts[1] + parts[2] + parts[3]
-	s := a.Scratch
-	if s.IsZero() || s.Size < need || s.Offset%256 != 0 || s.Offset > s.Buffer.Size() || s.Size > s.Buffer.Size()-s.Offset {
-		return w, pkg.Wrong(op, "Scratch", s, "%d bytes at a multiple of 256", need)
-	}
-	at := func(i int) vk.View {
-		off := s.Offset
-		for _, p := range parts[:i] {
-			off += p
-		}
-		return s.Buffer.View(off, parts[i])
-	}
-	w.rows = tensor.Of(at(0), tensor.BF16, t*(topk+window), D)
-	w.sets = [2]tensor.Tensor{w.rows.Rows(0, t*topk), w.rows.Rows(t*topk, t*(topk+window))}
-	w.packed = tensor.Of(at(1), tensor.I32, t, width)
-	w.lens = tensor.Of(at(2), tensor.I32, t)
-	w.rest = at(3)
 	return w, nil
 }

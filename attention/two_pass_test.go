@@ -3,6 +3,7 @@ package attention_test
 import (
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -42,5 +43,34 @@ func TestTwoPassScratch(t *testing.T) {
 	for _, v := range variants(t, dev, 4) {
 		out, lse := s.decode(t, dev, s.config(v))
 		s.check(t, v, out, lse)
+	}
+}
+
+// Tokens that go in pieces give the same bits as all at once, in less memory.
+func TestTwoPassPieces(t *testing.T) {
+	dev := testkit.Device(t)
+	rng := rand.New(rand.NewPCG(testkit.Seed(t), 3))
+	const tokens, heads = 70, 2 // two pieces where lengths are bound at multiples of 256 bytes
+	s := step{heads, normal(rng, tokens*heads*attention.D), set(t, 64, tokens, normal(rng, 7*attention.D)),
+		set(t, 2, tokens, normal(rng, 5*attention.D)), []float32{0, 1}}
+	for i := range tokens {
+		s.win.Lens[i], s.comp.Indices[i*5] = int32(i%8), int32(i%6+5)-int32(i%2*20)
+	}
+	for _, v := range variants(t, dev, heads) {
+		if !strings.HasPrefix(v, attention.TwoPassPrefix) {
+			continue
+		}
+		t.Run(v, func(t *testing.T) {
+			cfg := s.config(v)
+			cfg.Splits = 1
+			out, lse := s.decode(t, dev, cfg)
+			s.check(t, v, out, lse)
+			whole := must[*attention.Decoder](t)(attention.NewDecoder(dev, cfg)).ScratchBytes(tokens, 7, 5)
+			cfg.Workspace = 1
+			less := must[*attention.Decoder](t)(attention.NewDecoder(dev, cfg)).ScratchBytes(tokens, 7, 5)
+			assert.Less(t, less, whole)
+			pieces, pieceLSE := s.decode(t, dev, cfg)
+			assert.True(t, slices.Equal(out, pieces) && slices.Equal(lse, pieceLSE), "other bits in pieces")
+		})
 	}
 }

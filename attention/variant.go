@@ -71,6 +71,6 @@ func CanDecode(a *vk.Adapter, variant string, heads int) error {
 		stem, variant = "attn_prefill", rest
 	}
 	tune, _ := tuning.For(a)
-	_, _, err := chooseBuild(tune, a, stem, variant, 0, heads)
+	_, _, err := chooseBuild(tune, a, nil, stem, variant, 0, heads)
 	return err
 }

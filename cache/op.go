@@ -17,16 +17,16 @@ const pkg = opkit.Package("cache")
 // pushLayouts has the push constants of each kernel, for the test that compares
 // them with the SPIR-V.
 var pushLayouts = map[string]any{
-	"kv_insert":            kvInsertPush{},
-	"kv_gather":            kvGatherPush{},
-	"kv_gather_slots":      kvGatherSlotsPush{},
-	"kv_slot_mapping":      kvSlotMappingPush{},
-	"kv_table_update":      kvTableUpdatePush{},
-	"kv_gather_index_keys": kvGatherIndexKeysPush{},
-	"kv_save_state":        kvSaveStatePush{},
-	"kv_compress":          kvCompressPush{},
-	"kv_compress_save":     kvCompressPush{},
-	"kv_touch":             kvTouchPush{},
+	"kv_insert":        kvInsertPush{},
+	"kv_gather":        kvGatherPush{},
+	"kv_gather_slots":  kvGatherSlotsPush{},
+	"kv_gather_runs":   kvGatherRunsPush{},
+	"kv_slot_mapping":  kvSlotMappingPush{},
+	"kv_table_update":  kvTableUpdatePush{},
+	"kv_save_state":    kvSaveStatePush{},
+	"kv_compress":      kvCompressPush{},
+	"kv_compress_save": kvCompressPush{},
+	"kv_touch":         kvTouchPush{},
 }
 
 // ladder lists the builds of a stem. A descriptor is no slower than an address and is

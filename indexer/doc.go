@@ -11,7 +11,9 @@
 // [QueryQuant] rotates, quantises and weighs the queries, [Visible] counts the
 // entries that each token may see, [Logits] scores them and [TopK] selects; [Select]
 // does both in memory that does not grow with the context. The keys are in a
-// cache.IndexKeyCache, where the compressor of package cache puts them.
+// cache.IndexKeyCache, where the compressor of package cache puts them. Prompts are
+// scored from these pages, too: to gather keys to dense rows first, as vLLM does, takes
+// memory for all of them and gives the same numbers.
 //
 // One alphabet throughout: T tokens, R requests, H indexer heads (1 to 128, 64 in
 // DeepSeek-V4), 128 numbers of a query head and of a key, of which the last 64 carry

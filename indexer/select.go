@@ -318,6 +318,12 @@ func (o *Select) rounds(a SelectArgs, t, entries int) []selectRound {
 	rows, segment, lists := o.plan(t)
 	scores := tensor.Need(tensor.F32, rows, segment)
 	tops := scores + tensor.Need(tensor.U8, int(listBytes(rows, lists, o.cfg.K)))
+	// Where a round needs at most half of the memory for scores, rounds take halves by turns: the
+	// scores of one do not wait for the selection of the one before.
+	half := scores / 2 &^ (tensor.Align - 1)
+	if uint64(rows)*uint64(opkit.RoundUp(min(segment, max(entries, 1)), 4))*4 > half {
+		half = 0
+	}
 	var all []selectRound
 	for low := 0; low < t; low += rows {
 		high := min(low+rows, t)
@@ -334,7 +340,8 @@ func (o *Select) rounds(a SelectArgs, t, entries int) []selectRound {
 			l.Q, l.QScale, l.Weights, l.TokenToReq, l.Lens = part(l.Q), part(l.QScale), part(l.Weights), part(l.TokenToReq), part(l.Lens)
 			l.Raw = l.Raw.rows(part)
 			l.First = first
-			l.Out = tensor.Of(a.Scratch.Buffer.View(a.Scratch.Offset, uint64(high-low)*uint64(n)*4), tensor.F32, high-low, n)
+			at := a.Scratch.Offset + uint64(len(all)%2)*half
+			l.Out = tensor.Of(a.Scratch.Buffer.View(at, uint64(high-low)*uint64(n)*4), tensor.F32, high-low, n)
 			k := topkRound{logits: l.Out, lens: l.Lens, out: part(a.TopK), arrived: part(a.Arrived),
 				slices: o.topk.slices(rows, n), lists: lists, first: first, limit: entries,
 				scratch: a.Scratch.Buffer.View(a.Scratch.Offset+scores, listBytes(high-low, lists, o.cfg.K))}

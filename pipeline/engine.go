@@ -29,8 +29,8 @@ const (
 // one upload of lengths and positions and one submission, or with SubmitLayer one for each layer
 // and one before them.
 //
-// Results depend on the options, the tokens of a session so far, and the sizes that its steps
-// were padded to. They do not depend on other sessions, pages, growth, or what was forked,
+// Results depend on the options, the tokens of a session so far, and, but for
+// EngineOptions.Invariant, the sizes that its steps were padded to. They do not depend on other sessions, pages, growth, or what was forked,
 // truncated, cancelled, saved or restored meanwhile.
 //
 // All methods, and those of sessions and steps, may be called from any goroutine. One step is in
@@ -46,13 +46,14 @@ type Engine struct {
 	run      sync.Mutex    // held during waits for the device, so that Close frees nothing that is waited for; taken before mu
 	mu       sync.Mutex    // of all below
 
-	layers []*engineLayer
-	caches []*layerCache // of all layers
-	pools  []*enginePool
-	tables *tensor.Arena // of all block tables
-	ropes  map[model.Rope]tensor.Tensor
-	reach  int // positions that the tensors of ropes have rows for
-	sizes  map[int]*stepSize
+	layers    []*engineLayer
+	caches    []*layerCache // of all layers
+	pools     []*enginePool
+	tables    *tensor.Arena // of all block tables
+	workspace tensor.Tensor // of gathered rows, see gatherRows
+	ropes     map[model.Rope]tensor.Tensor
+	reach     int // positions that the tensors of ropes have rows for
+	sizes     map[int]*stepSize
 
 	sessions []*Session // by row of the block tables; nil: free
 	rows     []rowState // by row
@@ -133,7 +134,7 @@ func (e *Engine) build(ctx context.Context) (err error) {
 	if err = e.checkTables(); err != nil {
 		return err
 	}
-	if err = e.checkStep(); err != nil {
+	if err = errors.Join(e.checkStep(), e.checkWorkspace()); err != nil {
 		return err
 	}
 	// Building the smallest step finds out whether weights and options suit the kernels, before
@@ -242,28 +243,35 @@ func (e *Engine) prepare(ctx context.Context, tokens int) error {
 	if err != nil {
 		return err
 	}
+	pieces := min(len(b.plans), 1) // as a prompt's first chunk has
 	if !e.opts.LayerByLayer {
-		_, err = b.commands(commandKey{layer: wholeStep}, 0)
+		_, err = b.commands(commandKey{layer: wholeStep, pieces: pieces}, 0)
 		return err
 	}
-	for i := -1; i < len(e.layers) && err == nil; i++ {
-		_, err = b.commands(commandKey{layer: i}, 0)
+	for i := range e.layers {
+		if _, err = b.commands(commandKey{layer: i, pieces: pieces}, 0); err != nil {
+			return err
+		}
 	}
+	_, err = b.commands(commandKey{layer: prologue}, 0)
 	return err
 }
 
 // EngineMemory is device memory in bytes, by purpose.
 type EngineMemory struct {
-	Weights uint64 // of the layers, which the engine does not own: the sum of DeviceLayer.Bytes
-	Caches  uint64 // pages
-	Held    uint64 // of Caches: the pages that sessions hold, each counted once
-	Tables  uint64 // block tables, cosines and sines
-	Steps   uint64 // what passes between operations of a layer, and the metadata of steps, for each size in use
-	Hidden  uint64 // hidden states and picks, those in host memory included
+	Weights   uint64 // of the layers, which the engine does not own: the sum of DeviceLayer.Bytes
+	Caches    uint64 // pages
+	Held      uint64 // of Caches: the pages that sessions hold, each counted once
+	Tables    uint64 // block tables, cosines and sines
+	Steps     uint64 // what passes between operations of a layer, and the metadata of steps, for each size in use
+	Workspace uint64 // rows that are gathered to be attended, at most EngineOptions.Workspace
+	Hidden    uint64 // hidden states and picks, those in host memory included
 }
 
 // Total is the sum; Held is in it as a part of Caches.
-func (m EngineMemory) Total() uint64 { return m.Weights + m.Caches + m.Tables + m.Steps + m.Hidden }
+func (m EngineMemory) Total() uint64 {
+	return m.Weights + m.Caches + m.Tables + m.Steps + m.Workspace + m.Hidden
+}
 
 // Memory returns what is allocated now. A server that begins no new sequences once Held is near
 // EngineOptions.MaxCacheBytes leaves room for the open ones to grow.
@@ -297,6 +305,7 @@ func (e *Engine) Memory() EngineMemory {
 	for _, t := range e.ropes {
 		m.Tables += t.Bytes()
 	}
+	m.Workspace = e.workspace.Bytes()
 	for _, b := range e.sizes {
 		steps, hidden := b.bytes()
 		m.Steps, m.Hidden = m.Steps+steps, m.Hidden+hidden
@@ -333,7 +342,7 @@ func (e *Engine) Close() error {
 	if e.tables != nil {
 		err = errors.Join(err, e.tables.Close())
 	}
-	return err
+	return errors.Join(err, e.workspace.Close())
 }
 
 // enter takes the step lock: it waits until no step, and nothing that excludes one, is in

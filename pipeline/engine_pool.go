@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +24,7 @@ type enginePool struct {
 	width int    // entries of a row of the block table
 	most  int    // pages that sessions can ever have
 	bytes uint64 // of a page in all layers
+	slot  uint64 // bytes of a slot in all layers
 	ids   *cache.BlockPool
 	table tensor.Tensor // [MaxSessions, width] i32
 
@@ -35,14 +37,16 @@ func (p *enginePool) keepsAll() bool { return p.keep == model.KeepAll }
 // slots is how many slots so many tokens fill.
 func (p *enginePool) slots(tokens int) int { return tokens / p.Tokens }
 
-// gone returns the number of pages before the oldest token that a sequence still reads after it is
-// truncated to floor tokens.
-func (p *enginePool) gone(floor int) int {
+// oldest is the first slot that a sequence still reads after it is truncated to floor tokens.
+func (p *enginePool) oldest(floor int) int {
 	if p.keepsAll() {
 		return 0
 	}
-	return max(0, floor-p.keep) / p.Page
+	return max(0, floor-p.keep)
 }
+
+// gone is the number of pages before that slot.
+func (p *enginePool) gone(floor int) int { return p.oldest(floor) / p.Page }
 
 // pageCounts are numbers of pages, of each pool of an engine.
 type pageCounts []int
@@ -56,6 +60,14 @@ type layerCache struct {
 	// parts are the bytes of a slot's parts: a page has the first part of all its slots, then
 	// the second.
 	parts []int
+}
+
+// slotBytes is the sum of a slot's parts.
+func (c *layerCache) slotBytes() (sum int) {
+	for _, n := range c.parts {
+		sum += n
+	}
+	return sum
 }
 
 // memory is where the pages are: [pages, stride] u8.
@@ -129,6 +141,7 @@ func (e *Engine) buildPools() error {
 		limit := math.MaxInt32
 		for _, c := range p.caches {
 			p.bytes += uint64(c.stride)
+			p.slot += uint64(c.slotBytes())
 			if !addresses { // then a descriptor has to hold the memory
 				limit = min(limit, int(e.dev.Caps().MaxStorageBufferRange/uint64(c.stride)))
 			}
@@ -147,6 +160,7 @@ func (e *Engine) pool(spec model.PoolSpec) *enginePool {
 		}
 	}
 	p := &enginePool{PoolSpec: spec, index: len(e.pools), keep: spec.Keep}
+	p.Page = cmp.Or(e.opts.Pages[p.Name], p.Page)
 	if p.keep == model.KeepWindow {
 		p.keep = e.cfg.Window - 1
 	}

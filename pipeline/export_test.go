@@ -126,6 +126,9 @@ func (st *Step) Prologue(ctx context.Context) error {
 	return err
 }
 
+// PageOf is the page of an entry of the session's table of a pool.
+func (s *Session) PageOf(pool, entry int) int { return int(s.tables[pool].Entry(entry)) }
+
 // CheckTables says what is wrong with the block tables of a session without a step in progress.
 // Every page that may be read is there, on the device too; earlier ones have been given back; and
 // no other session holds what was written from a length on.
@@ -165,3 +168,6 @@ func (s *Session) CheckTables(ctx context.Context, from int) error {
 	}
 	return nil
 }
+
+// Pieces returns in how many pieces the step gathers rows; 0: it reads pages in place.
+func (st *Step) Pieces() int { return st.pieces }

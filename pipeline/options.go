@@ -3,6 +3,9 @@ package pipeline
 import (
 	"cmp"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/vkmla/vkmla/cache"
@@ -26,6 +29,12 @@ type EngineOptions struct {
 	// frees a sixteenth of all.
 	CacheBytes, MaxCacheBytes uint64
 
+	// Pages are slots of a page, 1 to model.MaxPage, by the name of its pool (model.PoolSpec).
+	// Pools that it does not name have their spec's. With model.VLLMPages a page has the bytes of
+	// a page of vLLM's cache of that kind. Snapshots do not depend on pages, nor do results where
+	// the same kernels run: pages of keys that are no multiple of 16 have other ones.
+	Pages map[string]int
+
 	// Rewind is how many tokens below its greatest length a session can be truncated to; 0: only
 	// to none. Pages of windows and compressor states are kept for so many tokens more.
 	Rewind int
@@ -34,9 +43,33 @@ type EngineOptions struct {
 	Hadamard bool                 // mix indexer queries and keys before they are quantised
 	Variant  string               // of the attention kernel; "" picks the best
 
+	// Workspace is the most bytes of rows that the attention has gathered at a time; 0: 256 MiB.
+	// With a twopass variant it gathers rows, without any variant it does so in steps of so many
+	// tokens that the device's profile expects a gain. Entries and windows of the step's sessions
+	// then become rows of bf16 first, of 1024 bytes each. A step with more rows goes in pieces,
+	// with the same results. All layers and sizes of steps share this memory; no more is allocated
+	// than MaxSessions sessions of MaxTokens can use.
+	Workspace uint64
+
+	// Invariant makes the bits of a session's outputs, picks and caches depend on its tokens alone:
+	// not on what else is in a step, how a prompt is cut into steps, or when the session is saved,
+	// restored, forked or truncated. Otherwise kernels, and with them the order of sums, are chosen
+	// by the size that a step is padded to. The same device, driver and options give the same bits;
+	// of these MaxStep, MaxSessions and the sizes of caches decide nothing. It excludes a Variant of
+	// two passes, and costs time: see docs/design/step.md.
+	Invariant bool
+
 	// Output is the form in which wo_a takes the attention's output; 0: OutputBF16. The others
 	// need an FP8 wo_a in every layer.
 	Output OutputPath
+
+	// QuantiseActivations gives products inputs with as few bits as their weights have, as servers
+	// with matrix units for such numbers do; without it inputs are bf16. Products of FP8 weights
+	// then take E4M3 with a power of two for every 128 numbers of a token, those of NVFP4 weights
+	// E2M1 with an E4M3 scale for every 16 and the checkpoint's input_scale; wo_a takes OutputFP8
+	// if its weights are FP8 and Output says nothing else. Weights of bf16 stay with bf16. A layer
+	// with NVFP4 weights and no input_scale is an error. See projection.Quantise.
+	QuantiseActivations bool
 
 	// Ranks is how many ranks share heads and groups, see model.CheckpointOptions; 0 counts as 1.
 	// With more, outputs are f32: partial sums, to be added up over the ranks.
@@ -44,6 +77,10 @@ type EngineOptions struct {
 
 	// KeepTopK keeps the indexer's picks of every layer, for Step.TopK.
 	KeepTopK bool
+
+	// KeepLSE keeps how much weight the attention of every layer found, for Step.LSE. Outputs have
+	// the same bits. Steps of one or two tokens may take a launch more in each layer.
+	KeepLSE bool
 
 	// SubmitBudget is how long a submission may occupy the device, so that no watchdog stops it
 	// and other programs get their turn; 0: 200 ms; negative: a step is always one submission.
@@ -73,11 +110,13 @@ func (o *EngineOptions) complete(dev *vk.Device, cfg model.Config, layers []*mod
 	o.MaxStep = cmp.Or(o.MaxStep, 128)
 	o.SubmitBudget = cmp.Or(o.SubmitBudget, defaultSubmitBudget)
 	o.Keys = cmp.Or(o.Keys, cache.IndexKeyFP8)
+	o.Pages = maps.Clone(o.Pages)
 	c := argumentCheck{op: opNewEngine}
 	if dev == nil {
 		c.bad("dev", "nil", "a device")
 	} else if c.err = cfg.Check(); c.err == nil {
 		o.check(&c, dev, &cfg)
+		o.checkPages(&c, cfg.Layers)
 		checkLayers(&c, &cfg, layers)
 	}
 	o.MaxStep = min(o.MaxStep, o.MaxTokens*o.MaxSessions)
@@ -101,6 +140,31 @@ func (o *EngineOptions) check(c *argumentCheck, dev *vk.Device, cfg *model.Confi
 		c.bad("LayerByLayer", "true, and Between", "only one of them")
 	case o.Output < OutputBF16 || o.Output > OutputFP8Packed:
 		c.bad("Output", o.Output, "bf16, fp8 or fp8-packed")
+	}
+}
+
+// checkPages demands sizes of pages of pools that the model has, or V4: what suits all of V4's
+// layers also suits a model with some of them.
+func (o *EngineOptions) checkPages(c *argumentCheck, layers []model.Layer) {
+	known := map[string]bool{}
+	add := func(l *model.LayerSpec) {
+		for _, p := range l.Pools {
+			known[p.Name] = true
+		}
+	}
+	for _, l := range []model.LayerSpec{model.Window, model.C4A, model.C128A} {
+		add(&l)
+	}
+	for i := range layers {
+		add(&layers[i].LayerSpec)
+	}
+	for _, name := range slices.Sorted(maps.Keys(o.Pages)) {
+		switch n := o.Pages[name]; {
+		case !known[name]:
+			c.bad("Pages", fmt.Sprintf("%q", name), "names of pools: %s", strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+		case n < 1 || n > model.MaxPage:
+			c.bad("Pages", fmt.Sprintf("%d slots of %q", n, name), "1 to %d", model.MaxPage)
+		}
 	}
 }
 

@@ -11,17 +11,26 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
 )
 
 // TestSessionTables runs steps of random sessions between forks, truncations and aborted steps.
 // Most steps change no table. After each step the tables are right, on the device too.
 func TestSessionTables(t *testing.T) {
 	testkit.WithoutMatrices(t)
-	dev, ctx := testkit.Device(t), t.Context()
+	dev := testkit.Device(t)
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(4, 0, 128), Storage: fakemodel.FP8})))
-	o := pipeline.EngineOptions{MaxTokens: 900, MaxSessions: 4, MaxStep: 100, Rewind: 20, CacheBytes: 64 << 20, LayerByLayer: true}
-	e := engine(t, dev, cfg, layers, o)
-	rng := rand.New(rand.NewPCG(3, 4))
+	for name, pages := range map[string]map[string]int{"usual": nil, "vLLM's": model.VLLMPages(), "odd": oddPages} {
+		t.Run(name, func(t *testing.T) {
+			o := pipeline.EngineOptions{MaxTokens: 900, MaxSessions: 4, MaxStep: 100, Rewind: 20, CacheBytes: 64 << 20, LayerByLayer: true,
+				Pages: pages}
+			randomTables(t, engine(t, dev, cfg, layers, o), o)
+		})
+	}
+}
+
+func randomTables(t *testing.T, e *pipeline.Engine, o pipeline.EngineOptions) {
+	ctx, rng := t.Context(), rand.New(rand.NewPCG(3, 4))
 	all := []*pipeline.Session{must[*pipeline.Session](t)(e.Open())}
 	for range 400 {
 		i := rng.IntN(len(all))

@@ -30,6 +30,7 @@ type sessions struct {
 	layers []*model.DeviceLayer
 	hidden []float32
 	want   []pipeline.Appended // of each layer
+	pages  map[string]int      // EngineOptions.Pages of engines
 }
 
 const (
@@ -75,6 +76,9 @@ func newSessions(t testing.TB, dev *vk.Device) *sessions {
 
 func (x *sessions) engine(t testing.TB, o pipeline.EngineOptions) *pipeline.Engine {
 	t.Helper()
+	if o.Pages == nil {
+		o.Pages = x.pages
+	}
 	return engine(t, x.dev, x.cfg, x.layers, o)
 }
 
@@ -155,6 +159,7 @@ func TestSessions(t *testing.T) {
 	t.Run("batch", func(t *testing.T) { x.batch(t) })
 	t.Run("full", func(t *testing.T) { x.full(t) })
 	t.Run("save", func(t *testing.T) { x.save(t) })
+	t.Run("odd pages", func(t *testing.T) { x.inPages(t, oddPages) })
 	t.Run("concurrent", func(t *testing.T) { x.concurrent(t) })
 	t.Run("random", func(t *testing.T) { x.random(t) })
 }

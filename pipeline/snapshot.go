@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"slices"
 
 	"github.com/vkmla/vkmla/pipeline/model"
 )
@@ -22,11 +23,11 @@ const (
 //
 //	snapshotHeader
 //	for each pool of the engine: snapshotPool
-//	for each pool, for each layer that has it, for each of the pool's stores: the pages in the
-//	order of their positions
+//	for each pool, for each layer that has it, for each of the pool's stores: its slots, one after
+//	the other, in the order of their positions
 //	SHA-256 of all that
 //
-// Slots without a token, and the padding of pages, are zeros.
+// Pages leave no trace: engines with pages of other sizes write the same and read it.
 type snapshotHeader struct {
 	Magic   [8]byte
 	Version uint64
@@ -39,12 +40,12 @@ type snapshotHeader struct {
 // snapshotPool describes the section of a pool.
 type snapshotPool struct {
 	Name   [model.MaxPoolName]byte // padded with zeros
-	First  uint64                  // the first page that is there
+	First  uint64                  // the first slot that is there
 	Beyond uint64                  // the one after the last
-	Bytes  uint64                  // of a page in all layers
+	Bytes  uint64                  // of a slot in all layers
 }
 
-const snapshotVersion = 2
+const snapshotVersion = 3
 
 var snapshotMagic = [8]byte{'v', 'k', 'm', 'l', 'a', 's', 'e', 's'}
 
@@ -54,19 +55,32 @@ type snapshot struct {
 	pools []snapshotPool // as Engine.pools
 }
 
-func (p *snapshotPool) pages() int { return int(p.Beyond - p.First) }
+func (p *snapshotPool) slots() int { return int(p.Beyond - p.First) }
 
-// fingerprint is a hash of what caches mean: the model, the layers, how pages look.
+// entries are the entries of a table with the slots, in pages of so many.
+func (p *snapshotPool) entries(page int) (first, end int) {
+	return int(p.First) / page, ceilDiv(int(p.Beyond), page)
+}
+
+// fingerprint is a hash of what caches mean: the model, the layers, how slots look.
 func (e *Engine) fingerprint() [sha256.Size]byte {
 	h, c := sha256.New(), e.cfg
 	c.Quantization = "" // of weights
 	c.MaxPositions = 0
+	c.Layers = slices.Clone(c.Layers)
+	for i := range c.Layers {
+		pools := slices.Clone(c.Layers[i].Pools)
+		for k := range pools {
+			pools[k].Page = 0
+		}
+		c.Layers[i].Pools = pools
+	}
 	fmt.Fprintf(h, "%+v %v %v", c, e.opts.Keys, e.opts.Hadamard)
 	for _, l := range e.layers {
 		fmt.Fprintf(h, " %d", l.w.Layer)
 	}
 	for _, c := range e.caches {
-		fmt.Fprintf(h, " %s:%d:%d", c.pool.Name, c.store, c.stride)
+		fmt.Fprintf(h, " %s:%d:%d", c.pool.Name, c.store, c.slotBytes())
 	}
 	return [sha256.Size]byte(h.Sum(nil))
 }
@@ -169,11 +183,7 @@ func (s *Session) head() *snapshot {
 	h := &snapshot{snapshotHeader: snapshotHeader{Magic: snapshotMagic, Version: snapshotVersion, Model: s.e.fingerprint(),
 		Length: uint64(s.at.length), Floor: uint64(s.floor), Pools: uint64(len(s.tables))}}
 	for _, t := range s.tables {
-		first := 0
-		for first < t.Entries() && t.Entry(first) < 0 {
-			first++
-		}
-		p := snapshotPool{First: uint64(first), Beyond: uint64(t.Entries()), Bytes: t.pool.bytes}
+		p := snapshotPool{First: uint64(t.pool.oldest(s.floor)), Beyond: uint64(t.Len()), Bytes: t.pool.slot}
 		copy(p.Name[:], t.pool.Name)
 		h.pools = append(h.pools, p)
 	}
@@ -184,6 +194,7 @@ func (s *Session) head() *snapshot {
 func (s *Session) write(ctx context.Context, w io.Writer, lock *lease) error {
 	e, h, sum := s.e, s.head(), sha256.New()
 	var data bytes.Buffer
+	var pages []byte
 	if err := errors.Join(binary.Write(&data, le, h.snapshotHeader), binary.Write(&data, le, h.pools)); err != nil {
 		return err
 	}
@@ -201,13 +212,12 @@ func (s *Session) write(ctx context.Context, w io.Writer, lock *lease) error {
 		if err := lock.take(ctx); err != nil {
 			return err
 		}
-		at, n := data.Len(), run.n*c.stride
-		data.Write(make([]byte, n))
-		pages := data.Bytes()[at:]
+		n := run.n * c.stride
+		pages = slices.Grow(pages[:0], n)[:n]
 		if err := e.device(func() error { return c.memory().Rows(run.page, run.page+run.n).Download(ctx, pages) }); err != nil {
 			return err
 		}
-		c.blank(pages, run.entry, s.tables[c.pool.index].Len())
+		c.eachPart(pages, run.entry, &h.pools[c.pool.index], func(part []byte) { data.Write(part) })
 		if lock.moved += n; lock.moved >= leaseBytes {
 			return flush()
 		}
@@ -237,16 +247,18 @@ func (e *Engine) device(do func() error) error {
 // pageRun is n entries of a table with consecutive pages.
 type pageRun struct{ entry, page, n int }
 
-// maxRun bounds the pages that are moved at once, and so the host memory for them.
-const maxRun = 64
+// runBytes bounds the pages that are moved at once, and so the host memory for them. A larger page
+// is moved alone.
+const runBytes = leaseBytes / 2
 
 // eachRun calls f for all pages of a session in the order of a snapshot.
 func (s *Session) eachRun(h *snapshot, f func(c *layerCache, run pageRun) error) error {
 	for i, t := range s.tables {
 		for _, c := range t.pool.caches {
-			for at, end := int(h.pools[i].First), int(h.pools[i].Beyond); at < end; {
+			most := max(1, runBytes/c.stride)
+			for at, end := h.pools[i].entries(t.pool.Page); at < end; {
 				run := pageRun{at, int(t.Entry(at)), 1}
-				for at++; at < end && run.n < maxRun && int(t.Entry(at)) == run.page+run.n; at++ {
+				for at++; at < end && run.n < most && int(t.Entry(at)) == run.page+run.n; at++ {
 					run.n++
 				}
 				if err := f(c, run); err != nil {
@@ -258,25 +270,26 @@ func (s *Session) eachRun(h *snapshot, f func(c *layerCache, run pageRun) error)
 	return nil
 }
 
-// blank clears what belongs to no slot below length in some pages, from entry on: other
-// sessions' tokens may have been there.
-func (c *layerCache) blank(pages []byte, entry, length int) {
+// eachPart calls f for the parts of the slots of a snapshot that lie in some pages, from entry on.
+func (c *layerCache) eachPart(pages []byte, entry int, p *snapshotPool, f func(part []byte)) {
 	slots := c.pool.Page
 	for ; len(pages) > 0; pages, entry = pages[c.stride:], entry+1 {
-		used := min(max(length-entry*slots, 0), slots)
-		at := 0
-		for _, bytes := range c.parts {
-			clear(pages[at+used*bytes : at+slots*bytes])
-			at += slots * bytes
+		first, end := max(int(p.First)-entry*slots, 0), min(int(p.Beyond)-entry*slots, slots)
+		for slot := first; slot < end; slot++ {
+			at := 0
+			for _, bytes := range c.parts {
+				f(pages[at+slot*bytes:][:bytes])
+				at += slots * bytes
+			}
 		}
-		clear(pages[at:c.stride])
 	}
 }
 
 // Restore makes a session of what Session.Save wrote, in an engine with the same model, layers and
-// options of indexer keys. That the weights are the same is up to the caller. If this engine's
-// Rewind is less, the session can be truncated by no more than that. Everything is read into host
-// memory and checked before the device is used; then steps can run between megabytes.
+// options of indexer keys; its pages may be of other sizes. That the weights are the same is up to
+// the caller. If this engine's Rewind is less, the session can be truncated by no more than that.
+// Everything is read into host memory and checked before the device is used; then steps can run
+// between megabytes.
 //
 // Errors: vk.ErrArgument for a nil r; ErrSnapshot, also for data that ends early, and
 // ErrSnapshotVersion; other errors of r; ErrSequenceFull for more than MaxTokens tokens;
@@ -304,22 +317,21 @@ func unusable(format string, a ...any) error {
 	return fmt.Errorf("%w: %s", ErrSnapshot, fmt.Sprintf(format, a...))
 }
 
-// snapshotPages are a session's pages by the cache where they go, in the order of their
-// positions.
-type snapshotPages map[*layerCache][]byte
+// snapshotSlots are a session's slots by the cache where they go, in the order of their positions.
+type snapshotSlots map[*layerCache][]byte
 
 // readSnapshot reads a snapshot and checks all of it.
-func (e *Engine) readSnapshot(r io.Reader) (h *snapshot, data snapshotPages, err error) {
+func (e *Engine) readSnapshot(r io.Reader) (h *snapshot, data snapshotSlots, err error) {
 	sum := sha256.New()
 	if h, err = e.readHead(r, sum); err != nil {
 		return nil, nil, err
 	}
-	data = snapshotPages{}
+	data = snapshotSlots{}
 	gone := e.trim(h)
 	for i, p := range e.pools {
 		for _, c := range p.caches {
-			if _, err = io.CopyN(sum, r, int64(gone[i]*c.stride)); err == nil {
-				data[c], err = readPages(r, h.pools[i].pages()*c.stride, sum)
+			if _, err = io.CopyN(sum, r, int64(gone[i]*c.slotBytes())); err == nil {
+				data[c], err = readSlots(r, h.pools[i].slots()*c.slotBytes(), sum)
 			}
 			if err != nil {
 				return nil, nil, cutShort(err)
@@ -386,9 +398,9 @@ func readAll(r io.Reader, to []byte, sum hash.Hash) error {
 	return nil
 }
 
-// readPages reads n bytes into memory that grows with what arrives: n comes from a header whose
+// readSlots reads n bytes into memory that grows with what arrives: n comes from a header whose
 // checksum is not known yet.
-func readPages(r io.Reader, n int, sum hash.Hash) ([]byte, error) {
+func readSlots(r io.Reader, n int, sum hash.Hash) ([]byte, error) {
 	data := make([]byte, 0, min(n, 1<<20))
 	for len(data) < n {
 		if len(data) == cap(data) {
@@ -411,18 +423,15 @@ func cutShort(err error) error {
 	return err
 }
 
-// trim leaves out the first pages of a snapshot that a session of the engine would not have:
+// trim leaves out the first slots of a snapshot that a session of the engine would not have:
 // those that only serve to truncate it further than Rewind allows here. It returns how many of
 // each pool.
-func (e *Engine) trim(h *snapshot) pageCounts {
+func (e *Engine) trim(h *snapshot) []int {
 	floor := max(int(h.Floor), int(h.Length)-e.opts.Rewind)
 	h.Floor = uint64(floor)
-	gone := make(pageCounts, len(e.pools))
+	gone := make([]int, len(e.pools))
 	for i, p := range e.pools {
-		if p.keepsAll() {
-			continue
-		}
-		first := max(int(h.pools[i].First), p.gone(floor))
+		first := max(int(h.pools[i].First), p.oldest(floor))
 		gone[i] = first - int(h.pools[i].First)
 		h.pools[i].First = uint64(first)
 	}
@@ -442,23 +451,22 @@ func (e *Engine) checkHeader(h *snapshotHeader) error {
 	return nil
 }
 
-// checkPools demands the pages that a session of that length has.
+// checkPools demands the slots that a session of that length has.
 func (e *Engine) checkPools(h *snapshot) error {
 	for i, p := range e.pools {
 		x := &h.pools[i]
-		if name := string(bytes.TrimRight(x.Name[:], "\x00")); name != p.Name || x.Bytes != p.bytes {
-			return unusable("pages %.32q of %d bytes, want %q of %d", name, x.Bytes, p.Name, p.bytes)
+		if name := string(bytes.TrimRight(x.Name[:], "\x00")); name != p.Name || x.Bytes != p.slot {
+			return unusable("slots of %.32q of %d bytes, want %q of %d", name, x.Bytes, p.Name, p.slot)
 		}
-		most := uint64(p.gone(int(h.Floor))) // the first page may be this one
-		if x.Beyond != uint64(ceilDiv(p.slots(int(h.Length)), p.Page)) || x.First > most {
-			return unusable("%s: pages %d to %d for %d tokens", p.Name, x.First, x.Beyond, h.Length)
+		if x.Beyond != uint64(p.slots(int(h.Length))) || x.First > uint64(p.oldest(int(h.Floor))) {
+			return unusable("%s: slots %d to %d for %d tokens", p.Name, x.First, x.Beyond, h.Length)
 		}
 	}
 	return nil
 }
 
-// restore makes a session of pages. Nobody else knows it before all of them are there.
-func (e *Engine) restore(ctx context.Context, h *snapshot, data snapshotPages) (s *Session, err error) {
+// restore makes a session of slots. Nobody else knows it before all of them are there.
+func (e *Engine) restore(ctx context.Context, h *snapshot, data snapshotSlots) (s *Session, err error) {
 	lock := lease{e: e}
 	if err = lock.take(ctx); err != nil {
 		return nil, err
@@ -476,8 +484,8 @@ func (e *Engine) restore(ctx context.Context, h *snapshot, data snapshotPages) (
 			return err
 		}
 		n := run.n * c.stride
-		pages := data[c][:n]
-		data[c] = data[c][n:]
+		pages := make([]byte, n) // with zeros where there is no slot
+		c.eachPart(pages, run.entry, &h.pools[c.pool.index], func(part []byte) { data[c] = data[c][copy(part, data[c]):] })
 		err := e.device(func() error { return c.memory().Rows(run.page, run.page+run.n).Upload(ctx, pages) })
 		if lock.moved += n; lock.moved >= leaseBytes {
 			lock.give()
@@ -492,7 +500,7 @@ func (e *Engine) restore(ctx context.Context, h *snapshot, data snapshotPages) (
 	return s, nil
 }
 
-// reserveRestored makes a session with pages for those of a snapshot.
+// reserveRestored makes a session with pages for the slots of a snapshot.
 func (e *Engine) reserveRestored(ctx context.Context, h *snapshot) (*Session, error) {
 	// The destination of a pending copy may have been given up since.
 	if err := e.copyPages(ctx); err != nil {
@@ -500,7 +508,8 @@ func (e *Engine) reserveRestored(ctx context.Context, h *snapshot) (*Session, er
 	}
 	pages := make(pageCounts, len(e.pools))
 	for i := range pages {
-		pages[i] = h.pools[i].pages()
+		first, end := h.pools[i].entries(e.pools[i].Page)
+		pages[i] = end - first
 	}
 	s, err := e.open()
 	if err != nil {
@@ -510,7 +519,8 @@ func (e *Engine) reserveRestored(ctx context.Context, h *snapshot) (*Session, er
 	s.at.length, s.floor = int(h.Length), int(h.Floor)
 	for i, t := range s.tables {
 		if err == nil {
-			err = t.Resume(t.pool.slots(s.at.length), int(h.pools[i].First))
+			first, _ := h.pools[i].entries(t.pool.Page)
+			err = t.Resume(t.pool.slots(s.at.length), first)
 		}
 	}
 	if err != nil {

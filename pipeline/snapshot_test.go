@@ -19,7 +19,7 @@ import (
 )
 
 // TestRestore restores sessions where they have less room than where they were saved. It refuses
-// older formats, and headers that promise pages that do not follow.
+// older formats, and headers that promise slots that do not follow.
 func TestRestore(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)
@@ -37,13 +37,13 @@ func TestRestore(t *testing.T) {
 	assert.NoError(t, errors.Join(back.Truncate(tokens-100), back.Advance(t.Context(), 200), back.Close()))
 	all, free := short.Pages()
 	assert.Equal(t, free, all, "of %v pages %v are free", all, free)
-	// The length and the number of pages of a session of half a million tokens, and no page.
+	// The length and the number of slots of a session of half a million tokens, and no slot.
 	const length, first, beyond, end = 48, 72 + 24, 72 + 32, 72 + 48
 	most := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 1 << 19, Rewind: 1 << 19})
 	header := bytes.Clone(saved.Bytes()[:end])
 	binary.LittleEndian.PutUint64(header[length:], 1<<19)
 	binary.LittleEndian.PutUint64(header[first:], 0)
-	binary.LittleEndian.PutUint64(header[beyond:], 1<<19/64)
+	binary.LittleEndian.PutUint64(header[beyond:], 1<<19)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	_, err = most.Restore(t.Context(), bytes.NewReader(header))
@@ -57,7 +57,7 @@ func TestRestore(t *testing.T) {
 	_, err = short.Restore(t.Context(), bytes.NewReader(older))
 	require.ErrorIs(t, err, pipeline.ErrSnapshotVersion)
 	require.ErrorIs(t, err, pipeline.ErrSnapshot)
-	require.ErrorContains(t, err, "version 1, this package reads version 2")
+	require.ErrorContains(t, err, "version 1, this package reads version 3")
 	_, err = short.Restore(t.Context(), nil)
 	assert.ErrorIs(t, err, vk.ErrArgument, "no reader")
 	assert.ErrorIs(t, s.Save(t.Context(), nil), vk.ErrArgument, "no writer")

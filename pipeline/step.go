@@ -60,6 +60,8 @@ type Step struct {
 	// time grows by no more than this does.
 	work float64
 
+	pieces int // of gathered rows, see commandKey
+
 	begun     bool // the metadata is with the device
 	host      bool // inputs come from host memory
 	layer     int  // whose inputs were set last
@@ -124,7 +126,7 @@ func (e *Engine) begin(ctx context.Context, chunks []Chunk) (*Step, error) {
 		err = e.copyPages(ctx)
 	}
 	if err == nil {
-		err = b.fill(ctx)
+		st.pieces, err = b.fill(ctx)
 	}
 	if err != nil {
 		return nil, errors.Join(err, e.giveBack())
@@ -210,8 +212,9 @@ func (e *Engine) again(chunk int, s *Session) (row int, ok bool) {
 }
 
 // fill gives each chunk of e.parts its rows, in the order of their sessions' rows in the block
-// tables, as kernels expect, and writes the metadata of the step.
-func (b *stepSize) fill(ctx context.Context) error {
+// tables, as kernels expect, and writes the metadata of the step. It returns the number of pieces
+// in which rows are gathered.
+func (b *stepSize) fill(ctx context.Context) (pieces int, err error) {
 	e := b.e
 	d := &b.draft
 	start, lens, request, positions, valid := d.queryStart, d.seqLens, d.request, d.positions, d.valid
@@ -238,12 +241,13 @@ func (b *stepSize) fill(ctx context.Context) error {
 		le.PutUint32(positions[4*at:], 0)
 		valid[at] = 0
 	}
+	pieces = b.planRows()
 	used, err := b.fillUpdates(ctx)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	copy(b.host.arena.Whole().Buffer.Mapped(), d.all[:used])
-	return nil
+	return pieces, nil
 }
 
 // fillUpdates lists the entries of block tables that the device does not have. If there are more
@@ -314,12 +318,24 @@ func (st *Step) Rows(chunk int) (first, end int) {
 // With EngineOptions.Between all layers have one input. The caller writes that of layer 0; what
 // Between records reads it, and writes those of the others.
 //
-// Input, Output and TopK are zero tensors for an unknown layer.
+// Input, Output, LSE and TopK are zero tensors for an unknown layer.
 func (st *Step) Input(layer int) tensor.Tensor { return st.tensor(&st.b.in, layer) }
 
 // Output is the layer's result: [T, Hidden] bf16, or f32 with EngineOptions.Ranks. Padding rows are
 // undefined. With EngineOptions.LayerByLayer or Between the next layer overwrites it.
 func (st *Step) Output(layer int) tensor.Tensor { return st.tensor(&st.b.out, layer) }
+
+// LSE is the logarithm of what a layer's softmax divides by: [T, H] f32, for each token and head
+//
+//	lse = ln sum_j exp(q . k_j / sqrt(512))
+//
+// over the rows k_j that the token attends: its window and its entries, those of the cache, so FP8.
+// The sink is not in it; it is +inf where there are no rows, as in padding. With it, attention to
+// parts of a sequence can be joined, and lse - sink says how much of its weight a head gave to
+// rows. It is a zero tensor without EngineOptions.KeepLSE, and for an unknown layer.
+//
+// Source: lse of FlashMLA's flash_mla_with_kvcache, which counts no sink either.
+func (st *Step) LSE(layer int) tensor.Tensor { return st.tensor(&st.b.lse, layer) }
 
 // TopK are the picks of the layer's indexer: [T, TopK] i32, compressed entries in ascending order,
 // then -1. It is a zero tensor without EngineOptions.KeepTopK and for layers without an indexer.
@@ -406,7 +422,7 @@ func (st *Step) submit(layer int) error {
 		err = st.submitCommands(commandKey{layer: prologue})
 	}
 	if err == nil {
-		err = st.submitCommands(commandKey{layer, st.host})
+		err = st.submitCommands(commandKey{layer, st.host, st.pieces})
 	}
 	if err != nil {
 		return wrap(opSubmit, e.note(err))

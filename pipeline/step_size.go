@@ -9,6 +9,7 @@ import (
 	"math/bits"
 	"slices"
 
+	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/pipeline/internal/layer"
 	"github.com/vkmla/vkmla/pipeline/internal/memory"
@@ -25,15 +26,16 @@ type stepSize struct {
 	tokens int // T
 	kinds  []*stepKind
 	layers []stepLayer
-	picks  []*tensor.Arena // those of layers that others read them from
+	picks  []*tensor.Arena        // those of layers that others read them from
+	plans  map[*stepKind]*rowPlan // of kinds that gather rows
 
 	host, device stepInputs
 	draft        stepDraft
 
 	// Hidden states and picks, a tensor for each layer or one for all. Those in host memory are
 	// allocated when they are first needed.
-	in, out, topK             hiddenStates
-	hostIn, hostOut, hostTopK hiddenStates
+	in, out, topK, lse                 hiddenStates
+	hostIn, hostOut, hostTopK, hostLSE hiddenStates
 
 	recorded map[commandKey]*stepCommands
 	broken   bool // commands broke off, see repair
@@ -57,10 +59,11 @@ type stepLayer struct {
 }
 
 // commandKey says what commands do: run one layer, prepare a step for that, or both for all
-// layers; with hidden states in host memory or in that of the device.
+// layers; with hidden states in host memory or in that of the device; see stepSize.planRows.
 type commandKey struct {
-	layer int
-	host  bool
+	layer  int
+	host   bool
+	pieces int // of gathered rows; 0: pages are read in place
 }
 
 // Values of commandKey.layer that are no layer.
@@ -87,11 +90,13 @@ type stepDraft struct {
 
 func newStepDraft(in *stepInputs) (d stepDraft) {
 	d.all = make([]byte, in.arena.Whole().Size)
-	part := func(t tensor.Tensor) []byte { return d.all[t.Offset : t.Offset+t.Bytes()] }
-	d.queryStart, d.seqLens, d.updates = part(in.queryStart), part(in.seqLens), part(in.updates)
-	d.request, d.positions, d.valid = part(in.request), part(in.positions), part(in.valid)
+	d.queryStart, d.seqLens, d.updates = d.part(in.queryStart), d.part(in.seqLens), d.part(in.updates)
+	d.request, d.positions, d.valid = d.part(in.request), d.part(in.positions), d.part(in.valid)
 	return d
 }
+
+// part is where a tensor is written.
+func (d *stepDraft) part(t tensor.Tensor) []byte { return d.all[t.Offset : t.Offset+t.Bytes()] }
 
 // hiddenStates is a list of tensors of one shape in one buffer.
 type hiddenStates struct {
@@ -133,8 +138,14 @@ func (e *Engine) size(tokens int) int {
 }
 
 // group is how many consecutive tokens of a step belong to one session at least, on average: a
-// step of more tokens than there are sessions has chunks of several.
-func (e *Engine) group(size int) int { return ceilDiv(size, e.opts.MaxSessions) }
+// step of more tokens than there are sessions has chunks of several. It may choose how many heads
+// a subgroup adds up, so an invariant engine has one for all steps.
+func (e *Engine) group(size int) int {
+	if e.opts.Invariant {
+		return 1
+	}
+	return ceilDiv(size, e.opts.MaxSessions)
+}
 
 // capacity is how many entries of block tables a step can change: for each pool those that its
 // tokens fill, and for each session the page that they begin in, which a copy may replace, and the
@@ -153,7 +164,7 @@ func (e *Engine) stepSize(ctx context.Context, tokens int) (*stepSize, error) {
 	if b := e.sizes[size]; b != nil {
 		return b, nil
 	}
-	b := &stepSize{e: e, tokens: size, recorded: map[commandKey]*stepCommands{}}
+	b := &stepSize{e: e, tokens: size, recorded: map[commandKey]*stepCommands{}, plans: map[*stepKind]*rowPlan{}}
 	if err := b.build(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("steps of %d tokens: %w", size, err), b.close())
 	}
@@ -169,6 +180,9 @@ func (e *Engine) out() tensor.DType {
 	return tensor.BF16
 }
 
+// heads is how many a rank has.
+func (e *Engine) heads() int { return e.cfg.Heads / e.opts.Ranks }
+
 // kindKey tells the kind of a layer.
 func (l *engineLayer) kindKey() kindKey {
 	key := kindKey{spec: l.spec.Name}
@@ -182,14 +196,12 @@ func (l *engineLayer) kindKey() kindKey {
 func (e *Engine) kindConfig(l *engineLayer, tokens int) layer.KindConfig {
 	o := &e.opts
 	return layer.KindConfig{Spec: l.spec.LayerSpec, Model: &e.cfg, Ranks: o.Ranks, Tokens: tokens, MaxLen: o.MaxTokens,
-		Caches: e.greatest(l), Variant: o.Variant, Hadamard: o.Hadamard, Group: e.group(tokens),
-		Output: o.Output.format(), Out: e.out()}
+		Caches: e.greatest(l), Variant: o.Variant, Hadamard: o.Hadamard, Group: e.group(tokens), Invariant: o.Invariant,
+		Output: o.Output.format(), Quantise: o.QuantiseActivations, LSE: o.KeepLSE, Out: e.out(),
+		Requests: o.MaxSessions, Workspace: o.Workspace}
 }
 
 func (b *stepSize) build(ctx context.Context) error {
-	if err := b.buildInputs(); err != nil {
-		return err
-	}
 	e := b.e
 	for i, l := range e.layers {
 		if err := ctx.Err(); err != nil {
@@ -201,6 +213,9 @@ func (b *stepSize) build(ctx context.Context) error {
 	}
 	// Lists of entries, which wait for other lists, come last.
 	slices.SortStableFunc(b.kinds, func(x, y *stepKind) int { return x.like.spec.Ratio - y.like.spec.Ratio })
+	if err := b.buildInputs(); err != nil {
+		return err
+	}
 	if err := b.buildPicks(); err != nil {
 		return err
 	}
@@ -220,6 +235,11 @@ func (b *stepSize) buildInputs() (err error) {
 		list.Add(&in.to.request, tensor.I32, b.tokens)
 		list.Add(&in.to.positions, tensor.I32, b.tokens)
 		list.Add(&in.to.valid, tensor.U8, b.tokens)
+		for _, k := range b.kinds {
+			if p := b.plans[k]; p != nil {
+				p.list(map[bool]*attention.PlanTensors{true: &p.host, false: &p.device}[in.mem == vk.Upload], &list, b.tokens)
+			}
+		}
 		if in.mem == vk.Upload { // last, see stepSize.fill
 			list.Add(&in.to.updates, tensor.U32, 1+2*e.capacity(b.tokens))
 		}
@@ -228,6 +248,9 @@ func (b *stepSize) buildInputs() (err error) {
 		}
 	}
 	b.draft = newStepDraft(&b.host)
+	for _, p := range b.plans {
+		p.draft = [3][]byte{b.draft.part(p.host.Places), b.draft.part(p.host.Heads), b.draft.part(p.host.Runs)}
+	}
 	return nil
 }
 
@@ -242,6 +265,9 @@ func (b *stepSize) buildLayer(ctx context.Context, of *engineLayer) error {
 		}
 		at = len(b.kinds)
 		b.kinds = append(b.kinds, &stepKind{Kind: k, key: key, like: of})
+		if err := b.gather(b.kinds[at]); err != nil {
+			return err
+		}
 	}
 	k := b.kinds[at]
 	l, err := k.NewLayer(ctx, of.w)
@@ -264,6 +290,9 @@ func (b *stepSize) buildPicks() error {
 			var list memory.List
 			list.Add(&from.picks.Slots, tensor.I32, b.tokens, e.TopK())
 			list.Add(&from.picks.Lens, tensor.I32, b.tokens)
+			if len(b.plans) > 0 {
+				list.Add(&from.picks.TopK, tensor.I32, b.tokens, e.TopK())
+			}
 			arena, err := list.Allocate(e.dev, vk.DeviceLocal, "picks")
 			if arena != nil {
 				b.picks = append(b.picks, arena)
@@ -290,24 +319,39 @@ func (b *stepSize) buildHidden() (err error) {
 	if b.out, err = newHiddenStates(e.dev, vk.DeviceLocal, n, e.out(), b.tokens, e.cfg.Hidden); err != nil {
 		return err
 	}
-	if !e.opts.KeepTopK || !slices.ContainsFunc(e.layers, func(l *engineLayer) bool { return l.spec.Picks == model.PickOwn }) {
-		return nil
-	}
 	kept := len(e.layers)
 	if e.opts.LayerByLayer {
 		kept = 1 // else those of all layers are read when the step has run
+	}
+	if e.opts.KeepLSE {
+		if b.lse, err = newHiddenStates(e.dev, vk.DeviceLocal, kept, tensor.F32, b.tokens, e.heads()); err != nil {
+			return err
+		}
+	}
+	if !e.opts.KeepTopK || !slices.ContainsFunc(e.layers, func(l *engineLayer) bool { return l.spec.Picks == model.PickOwn }) {
+		return nil
 	}
 	b.topK, err = newHiddenStates(e.dev, vk.DeviceLocal, kept, tensor.I32, b.tokens, e.TopK())
 	return err
 }
 
+// twins are tensors on the device and the same in host memory.
+type twins struct {
+	device, host *hiddenStates
+	mem          vk.Memory // of host
+}
+
+// results are those that a layer writes, hidden all.
+func (b *stepSize) results() []twins {
+	return []twins{{&b.out, &b.hostOut, vk.Readback}, {&b.topK, &b.hostTopK, vk.Readback}, {&b.lse, &b.hostLSE, vk.Readback}}
+}
+
+func (b *stepSize) hidden() []twins { return append(b.results(), twins{&b.in, &b.hostIn, vk.Upload}) }
+
 // openHost makes the hidden states in host memory.
 func (b *stepSize) openHost() (err error) {
 	e := b.e
-	for _, x := range []struct {
-		host, device *hiddenStates
-		mem          vk.Memory
-	}{{&b.hostIn, &b.in, vk.Upload}, {&b.hostOut, &b.out, vk.Readback}, {&b.hostTopK, &b.topK, vk.Readback}} {
+	for _, x := range b.hidden() {
 		if x.host.arena != nil || x.device.arena == nil {
 			continue
 		}
@@ -381,18 +425,22 @@ func (b *stepSize) record(rec *vk.Recorder, key commandKey) error {
 		if whole && i == 0 {
 			beside = b.recordLists
 		}
-		if err := b.recordLayer(rec, i, key.host && !whole, beside); err != nil {
+		if err := b.recordLayer(rec, i, key, beside); err != nil {
 			return err
 		}
 	}
 	if !key.host || !whole {
 		return nil
 	}
-	err := rec.Copy(b.hostOut.arena.Whole(), b.out.arena.Whole())
-	if err == nil && b.topK.arena != nil {
-		err = rec.Copy(b.hostTopK.arena.Whole(), b.topK.arena.Whole())
+	for _, x := range b.results() {
+		if x.device.arena == nil {
+			continue
+		}
+		if err := rec.Copy(x.host.arena.Whole(), x.device.arena.Whole()); err != nil {
+			return err
+		}
 	}
-	return err
+	return nil
 }
 
 // recordTables records what a step begins with: it copies the metadata to the device and, beside
@@ -426,10 +474,10 @@ func (b *stepSize) args(k *stepKind) layer.StepArgs {
 }
 
 // recordLayer records a layer, with the caller's commands in front of it, and behind the last one.
-// With host its hidden states come from host memory and go back there; a whole step copies those
-// of all layers at once instead. beside is that of layer.Args.
-func (b *stepSize) recordLayer(rec *vk.Recorder, i int, host bool, beside func(*vk.Recorder) error) error {
-	l := b.e.layers[i]
+// With key.host its hidden states come from host memory and go back there; a whole step copies
+// those of all layers at once instead. beside is that of layer.Args.
+func (b *stepSize) recordLayer(rec *vk.Recorder, i int, key commandKey, beside func(*vk.Recorder) error) error {
+	l, host := b.e.layers[i], key.host && key.layer != wholeStep
 	in, out, topK := b.in.of(i), b.out.of(i), b.topK.of(i)
 	if host && i < b.e.given() {
 		if err := rec.Copy(in.View(), b.hostIn.of(i).View()); err != nil {
@@ -440,8 +488,10 @@ func (b *stepSize) recordLayer(rec *vk.Recorder, i int, host bool, beside func(*
 		return err
 	}
 	x := &b.layers[i]
-	err := x.Record(rec, b.args(x.kind), layer.Args{Hidden: in, CosSin: b.e.ropes[l.rope], Out: out,
-		Caches: l.reads(), Picks: x.picks, Beside: beside})
+	step := b.args(x.kind)
+	b.rowArgs(&step, x.kind, key.pieces)
+	err := x.Record(rec, step, layer.Args{Hidden: in, CosSin: b.e.ropes[l.rope], Out: out,
+		LSE: b.lse.of(i), Caches: l.reads(), Picks: x.picks, Beside: beside})
 	keep := !topK.IsZero() && l.spec.Picks == model.PickOwn
 	if err == nil && keep {
 		err = rec.Copy(topK.View(), x.kind.TopK().View())
@@ -457,11 +507,15 @@ func (b *stepSize) recordLayer(rec *vk.Recorder, i int, host bool, beside func(*
 	if !host {
 		return nil
 	}
-	err = rec.Copy(b.hostOut.of(i).View(), out.View())
-	if err == nil && keep {
-		err = rec.Copy(b.hostTopK.of(i).View(), topK.View())
+	for _, x := range b.results() {
+		if x.device.arena == nil || x.device == &b.topK && !keep {
+			continue
+		}
+		if err := rec.Copy(x.host.of(i).View(), x.device.of(i).View()); err != nil {
+			return err
+		}
 	}
-	return err
+	return nil
 }
 
 // bytes returns the memory of steps, and that of hidden states.
@@ -478,8 +532,8 @@ func (b *stepSize) bytes() (steps, hidden uint64) {
 	for _, a := range b.picks {
 		steps += a.Whole().Size
 	}
-	for _, h := range []*hiddenStates{&b.in, &b.out, &b.topK, &b.hostIn, &b.hostOut, &b.hostTopK} {
-		hidden += h.bytes()
+	for _, x := range b.hidden() {
+		hidden += x.device.bytes() + x.host.bytes()
 	}
 	return steps, hidden
 }
@@ -511,8 +565,11 @@ func (b *stepSize) close() error {
 	for _, k := range b.kinds {
 		err = errors.Join(err, k.Close())
 	}
-	for _, a := range append(b.picks, b.host.arena, b.device.arena, b.in.arena, b.out.arena, b.topK.arena,
-		b.hostIn.arena, b.hostOut.arena, b.hostTopK.arena) {
+	all := append(b.picks, b.host.arena, b.device.arena)
+	for _, x := range b.hidden() {
+		all = append(all, x.device.arena, x.host.arena)
+	}
+	for _, a := range all {
 		if a != nil {
 			err = errors.Join(err, a.Close())
 		}

@@ -1,6 +1,7 @@
 package projection
 
 import (
+	"fmt"
 	"math"
 	"unsafe"
 
@@ -19,7 +20,7 @@ type LinearConfig struct {
 	N, K        int // outputs and inputs, of a group: N a multiple of 8, K of 8 (bf16 weights), 16 (FP8) or 32 (NVFP4)
 	Groups      int // G, which have inputs and outputs of their own; 0 counts as 1
 	Weights     WeightFormat
-	Activations ActivationFormat // FP8 needs FP8 weights and K a multiple of 128, packed of 512
+	Activations ActivationFormat // FP8 needs FP8 weights and K a multiple of 128, packed of 512; NVFP4 such weights and one of 64
 	Out         tensor.DType     // tensor.BF16 or tensor.F32
 	MaxTokens   int              // the most tokens of a Record; 0: any number. Fewer need fewer kernels
 	Variant     string           // "" picks the best
@@ -39,6 +40,10 @@ type LinearConfig struct {
 	// Workgroups is how many workgroups fill the device; 0 asks the tuning profile. The order of
 	// sums may depend on it.
 	Workgroups int
+
+	// Invariant gives a token the same bits whatever T is and wherever in it the token stands.
+	// Neither MaxTokens nor scratch memory decides them.
+	Invariant bool
 }
 
 // LinearWeights are the weights of a Linear: G*N rows, those of group g from row g*N on. Weights
@@ -46,14 +51,18 @@ type LinearConfig struct {
 // 128 rows.
 type LinearWeights struct {
 	Data     tensor.Tensor // [rows, K] bf16; [rows, K] u8 E4M3; [rows, K/2] u8 with two E2M1 codes a byte, the even one low
-	Scale    tensor.Tensor // FP8: [ceil(rows/128), ceil(K/128)] f32 or u8 UE8M0; NVFP4: [rows, K/16] u8 E4M3; bf16: absent
-	RowScale tensor.Tensor // NVFP4: [rows] f32, the tensor's one scale (weight_scale_2) for each of its rows; else absent
+	Scale    tensor.Tensor // FP8 in blocks: [ceil(rows/128), ceil(K/128)] f32 or u8 UE8M0; NVFP4: [rows, K/16] u8 E4M3; else absent
+	RowScale tensor.Tensor // [rows] f32; NVFP4: weight_scale_2 for each row, times input_scale if x is NVFP4; neither it nor FP8 by rows: absent
 }
 
 // LinearArgs are the tensors of one Linear.
 type LinearArgs struct {
-	X         tensor.Tensor // bf16: [T, ..], G*K numbers a token, as [T, K], [T, G, K] or [T, H, 512]; FP8: [G, T, K] u8
-	XScale    tensor.Tensor // FP8: [G, K/128, Ta] f32, packed: [G, K/512, Ta] i32 or u32, byte c the UE8M0 scale of block 4i+c; Ta >= T
+	// X is bf16 [T, ..], G*K numbers a token, as [T, K], [T, G, K] or [T, H, 512]; FP8 [G, T, K]
+	// u8; NVFP4 [G, T, K/2] u8. Its XScale, absent with bf16, is of FP8 [G, K/128, Ta] f32 with
+	// Ta >= T, packed [G, K/512, Ta] i32 or u32, byte c the UE8M0 scale of block 4i+c; of NVFP4
+	// [G, T, K/16] u8 E4M3.
+	X, XScale tensor.Tensor
+
 	W         LinearWeights
 	Out       tensor.Tensor // [T, ..] of LinearConfig.Out, a multiple of 8 numbers a token, of which G*N are written
 	OutColumn int           // where these begin, a multiple of 8: outputs of several layers can stand side by side
@@ -73,7 +82,7 @@ type LinearArgs struct {
 //
 //	out[t][g*N + n] = sum_k x[t][g][k] * w[g*N + n][k]
 //
-// with f32 sums and one rounding of the result. Weights and E4M3 activations are
+// with f32 sums and one rounding of the result. Weights, and activations that Quantise made, are
 // codes times their scales; they are decoded on the chip and never written back.
 // With one group this is a linear layer (wq_a over wkv, wq_b, wo_b, the indexer's and
 // the compressors' projections); with several it is the einsum of wo_a, "bhr,hdr->bhd".
@@ -84,8 +93,9 @@ type LinearArgs struct {
 // it clamps activations and bf16 weights to 65504, and rounds those below 2^-14 to steps of 2^-24.
 // All other products are exact.
 //
-// T chooses the kernel. The same device and T give the same bits on every run; with
-// another T sums can have another order. The numbers below are those of most layers:
+// T chooses the kernel. The same device and T give the same bits on every run; with another T
+// sums can have another order, unless LinearConfig.Invariant fixes it: see invariantKinds. The
+// numbers below are those of most layers:
 //
 //	base, da  T <= 4    proj_linear_tokens1to8 reads the weights once for 1, 2 or 4 tokens
 //	          T <= 48   proj_linear_tokens8to16 shares x, in passes of 8 or 16
@@ -151,7 +161,7 @@ type projLinearSumPush struct {
 // vk.ErrMissingFeature for a variant that the device cannot run; those of
 // vk.Device.Kernel.
 func NewLinear(dev *vk.Device, cfg LinearConfig) (*Linear, error) {
-	return newLinear(dev, cfg, tuning.Of(dev), linearKinds)
+	return newLinear(dev, cfg, tuning.Of(dev), kindsOf(cfg))
 }
 
 // newLinear is NewLinear with the numbers of a profile and the kinds of kernels for a variant.
@@ -170,7 +180,10 @@ func newLinear(dev *vk.Device, cfg LinearConfig, profile *tuning.Profile, kindsF
 	l.lanes = l.findLanes
 	o := &Linear{linearLayer: l}
 	var err error
-	l.variant, err = pkg.ChooseFit(dev.Adapter(), op, LinearVariants, cfg.Variant, uint64(largest), func(v string) error {
+	l.variant, err = pkg.ChooseOn(dev, op, LinearVariants, cfg.Variant, uint64(largest), func(v string) error {
+		if x := cfg.Activations.row(); x.staged && matrixElement[v] != "" {
+			return fmt.Errorf("matrices by %s activations: %w", x.name, vk.ErrMissingFeature)
+		}
 		o.kinds = kindsFor(v)
 		if tiles, ok := o.kinds[len(o.kinds)-1].(*matrixTiles); ok {
 			return tiles.find(profile, dev.Caps(), v)

@@ -31,6 +31,10 @@ func TestLinearArguments(t *testing.T) {
 		"packed, short": func(c *projection.LinearConfig) {
 			c.Weights, c.Activations = projection.WeightFP8, projection.ActivationFP8Packed
 		},
+		"NVFP4 by FP8": func(c *projection.LinearConfig) {
+			c.Weights, c.Activations = projection.WeightFP8, projection.ActivationNVFP4
+		},
+		"NVFP4, short":       func(c *projection.LinearConfig) { c.Activations, c.K = projection.ActivationNVFP4, 96 },
 		"output":             func(c *projection.LinearConfig) { c.Out = tensor.F16 },
 		"tokens":             func(c *projection.LinearConfig) { c.MaxTokens = -1 },
 		"workgroups":         func(c *projection.LinearConfig) { c.Workgroups = -1 },
@@ -138,6 +142,38 @@ func TestLinearActivationArguments(t *testing.T) {
 			change.f(&b)
 			refuses(t, dev, change.arg, func(rec *vk.Recorder) error { return op.Record(rec, b) })
 		}
+	}
+}
+
+// NVFP4 activations: what Record refuses, and that no build with matrices takes them.
+func TestLinearNVFP4Arguments(t *testing.T) {
+	dev := testkit.Device(t)
+	cfg := projection.LinearConfig{N: 8, K: 192, Groups: 2, Weights: projection.WeightNVFP4, Activations: projection.ActivationNVFP4,
+		Out: tensor.BF16, MaxTokens: 5, Variant: projection.VariantCM}
+	_, err := projection.NewLinear(dev, cfg)
+	assert.ErrorIs(t, err, vk.ErrMissingFeature)
+	cfg.Variant = ""
+	op := must[*projection.Linear](t)(projection.NewLinear(dev, cfg))
+	assert.Contains(t, []string{projection.VariantBase, projection.VariantDA}, op.Variant())
+	a := projection.LinearArgs{
+		X: upload(t, dev, tensor.U8, make([]byte, 2*5*96), 2, 5, 96), XScale: upload(t, dev, tensor.U8, make([]byte, 2*5*12), 2, 5, 12),
+		W: projection.LinearWeights{Data: upload(t, dev, tensor.U8, make([]byte, 16*96), 16, 96),
+			Scale: upload(t, dev, tensor.U8, make([]byte, 16*12), 16, 12), RowScale: upload(t, dev, tensor.F32, make([]float32, 16), 16)},
+		Out: upload(t, dev, tensor.BF16, make([]uint16, 5*16), 5, 16),
+	}
+	do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
+	for _, change := range []struct {
+		arg string
+		f   func(a *projection.LinearArgs)
+	}{
+		{"X", func(a *projection.LinearArgs) { a.X.Shape = []int{5, 2, 96} }},
+		{"XScale", func(a *projection.LinearArgs) { a.XScale = tensor.Tensor{} }},
+		{"XScale", func(a *projection.LinearArgs) { a.XScale.Shape = []int{2, 12, 5} }},
+		{"XScale", func(a *projection.LinearArgs) { a.XScale.DType = tensor.I8 }},
+	} {
+		b := a
+		change.f(&b)
+		refuses(t, dev, change.arg, func(rec *vk.Recorder) error { return op.Record(rec, b) })
 	}
 }
 

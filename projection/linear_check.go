@@ -94,13 +94,16 @@ func (o *Linear) checkX(op string, a LinearArgs) error {
 	if slices.Contains(is.scales, a.XScale.DType) {
 		dt = a.XScale.DType
 	}
+	if err := pkg.Check(op, "X", a.X, tensor.U8, g, t, k*16/is.quad); err != nil || is.rows {
+		return opkit.First(err, pkg.Check(op, "XScale", a.XScale, dt, g, t, k/is.block))
+	}
 	if err := pkg.Check(op, "XScale", a.XScale, dt, g, k/is.block, -1); err != nil {
 		return err
 	}
 	if a.XScale.Shape[2] < t {
 		return pkg.Wrong(op, "XScale", a.XScale, "scales of at least %d tokens", t)
 	}
-	return pkg.Check(op, "X", a.X, tensor.U8, g, t, k)
+	return nil
 }
 
 func anyDims(rank int) []int {

@@ -2,6 +2,7 @@ package projection
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
@@ -16,6 +17,7 @@ const (
 	WeightFP8                              // E4M3 with one f32 scale for each block of 128 rows x 128 numbers
 	WeightFP8UE8M0                         // E4M3 with one UE8M0 scale for each such block
 	WeightNVFP4                            // E2M1, one E4M3 scale for each 16 numbers of a row, one f32 for each row
+	WeightFP8Rows                          // E4M3 with one f32 scale for each row
 )
 
 // weightFormat is what a format of weights is, as far as the host has to know. The shaders'
@@ -30,7 +32,7 @@ type weightFormat struct {
 	scaleRows, scaleCut int          // rows and numbers of a row that share a scale
 	rowScale            bool         // there is LinearWeights.RowScale
 
-	blocks   bool  // E4M3 codes in blocks of ScaleBlock x ScaleBlock: no step of a kernel may cross one. Goes with E4M3 activations
+	blocks   bool  // E4M3 codes, in blocks of ScaleBlock x ScaleBlock: no step of a kernel crosses one. Goes with E4M3 activations
 	alike    alike // which layers proj_linear_tokens1to8 divides by K alone
 	overlaps bool  // proj_linear_tokens1to8 decodes while it loads: half the lanes suffice for one token
 	twoSets  bool  // proj_linear_tokens32to64 needs two sets of registers, however few the tokens
@@ -54,8 +56,9 @@ var weightFormats = map[WeightFormat]weightFormat{
 		blocks: true, alike: alikeAlways, unroll: 2},
 	WeightFP8UE8M0: {name: "fp8-ue8m0", quad: 16, data: tensor.U8, each: 1, scale: tensor.U8, scaleRows: ScaleBlock, scaleCut: ScaleBlock,
 		blocks: true, alike: alikeAlways, unroll: 2},
-	WeightNVFP4: {name: "nvfp4", quad: 32, data: tensor.U8, each: 2, scale: tensor.U8, scaleRows: 1, scaleCut: 16, rowScale: true,
+	WeightNVFP4: {name: "nvfp4", quad: 32, data: tensor.U8, each: 2, scale: tensor.U8, scaleRows: 1, scaleCut: nvBlock, rowScale: true,
 		overlaps: true, twoSets: true, unroll: 1},
+	WeightFP8Rows: {name: "fp8-rows", quad: 16, data: tensor.U8, each: 1, rowScale: true, blocks: true, alike: alikeAlways, unroll: 2},
 }
 
 // row returns the properties of a format.
@@ -84,21 +87,36 @@ const (
 	ActivationBF16      ActivationFormat = iota // [T, G, K] bf16
 	ActivationFP8                               // [G, T, K] E4M3 with f32 scales, all powers of two
 	ActivationFP8Packed                         // [G, T, K] E4M3 with UE8M0 scales, four in a word
+	ActivationNVFP4                             // [G, T, K/2] E2M1 with E4M3 scales; LinearWeights.RowScale has the input scale
 )
 
 // activationFormat is what a format of activations is.
 type activationFormat struct {
-	name   string
-	quad   int            // numbers in 16 bytes
-	block  int            // numbers that have one element of LinearArgs.XScale; 0: none
-	scales []tensor.DType // that this may have
+	name     string
+	quad     int            // numbers in 16 bytes
+	multiple int            // of which K is one, whatever the weights; 0: 1
+	block    int            // numbers that have one element of LinearArgs.XScale; 0: none
+	amaxOf   int            // numbers that share a scale
+	scales   []tensor.DType // that LinearArgs.XScale may have
+	rows     bool           // XScale lies as X does, a row for each token: [G, T, K/block]; else [G, K/block, Ta]
+	weights  []WeightFormat // that go with it; nil: all
+	staged   bool           // only kernels without matrices that keep x decoded in shared memory take it
 }
 
 var activationFormats = map[ActivationFormat]activationFormat{
-	ActivationBF16:      {name: "bf16", quad: 8},
-	ActivationFP8:       {name: "fp8", quad: 16, block: ScaleBlock, scales: []tensor.DType{tensor.F32}},
-	ActivationFP8Packed: {name: "fp8-packed", quad: 16, block: 4 * ScaleBlock, scales: []tensor.DType{tensor.I32, tensor.U32}},
+	ActivationBF16: {name: "bf16", quad: 8},
+	ActivationFP8: {name: "fp8", quad: 16, multiple: ScaleBlock, block: ScaleBlock, amaxOf: ScaleBlock,
+		scales: []tensor.DType{tensor.F32}, weights: fp8Weights},
+	ActivationFP8Packed: {name: "fp8-packed", quad: 16, multiple: 4 * ScaleBlock, block: 4 * ScaleBlock, amaxOf: ScaleBlock,
+		scales: []tensor.DType{tensor.I32, tensor.U32}, weights: fp8Weights},
+	ActivationNVFP4: {name: "nvfp4", quad: 32, multiple: 4 * nvBlock, block: nvBlock, amaxOf: nvBlock,
+		scales: []tensor.DType{tensor.U8}, rows: true, weights: []WeightFormat{WeightNVFP4}, staged: true},
 }
+
+var fp8Weights = []WeightFormat{WeightFP8, WeightFP8UE8M0}
+
+// nvBlock is how many numbers of a row of NVFP4 have one scale.
+const nvBlock = 16
 
 // row returns the properties of a format.
 func (f ActivationFormat) row() activationFormat { return activationFormats[f] }
@@ -115,16 +133,16 @@ func (f ActivationFormat) String() string {
 func (cfg LinearConfig) checkFormats(op string) error {
 	w, known := weightFormats[cfg.Weights]
 	if !known {
-		return pkg.Wrong(op, "Weights", cfg.Weights, "bf16, fp8, fp8-ue8m0 or nvfp4")
+		return pkg.Wrong(op, "Weights", cfg.Weights, "bf16, fp8, fp8-ue8m0, nvfp4 or fp8-rows")
 	}
 	x, known := activationFormats[cfg.Activations]
 	if !known {
-		return pkg.Wrong(op, "Activations", cfg.Activations, "bf16, fp8 or fp8-packed")
+		return pkg.Wrong(op, "Activations", cfg.Activations, "bf16, fp8, fp8-packed or nvfp4")
 	}
-	if x.block > 0 && !w.blocks {
-		return pkg.Wrong(op, "Activations", cfg.Activations, "bf16, for weights of %v", cfg.Weights)
+	if x.weights != nil && !slices.Contains(x.weights, cfg.Weights) {
+		return pkg.Wrong(op, "Activations", cfg.Activations, "others, for weights of %v", cfg.Weights)
 	}
-	if multiple := max(w.quad, x.block); cfg.K < multiple || cfg.K%multiple != 0 {
+	if multiple := max(w.quad, x.multiple); cfg.K < multiple || cfg.K%multiple != 0 {
 		return pkg.Wrong(op, "K", cfg.K, "a multiple of %d, for activations of %v and weights of %v",
 			multiple, cfg.Activations, cfg.Weights)
 	}

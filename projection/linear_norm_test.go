@@ -1,6 +1,7 @@
 package projection_test
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -8,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/verify"
@@ -27,14 +29,20 @@ func TestLinearNorm(t *testing.T) {
 		rank, tokens int
 		norm         tensor.DType
 		eps          float32
+		fewBits      bool // activations of FP8
 	}{
-		{projection.WeightNVFP4, 1536, 1, tensor.BF16, 1e-3}, {projection.WeightFP8UE8M0, 608, 2, tensor.F32, 1e-3},
-		{projection.WeightBF16, 1536, 3, tensor.BF16, 1e-3}, {projection.WeightFP8, 608, 5, tensor.F32, 1e-3},
-		{projection.WeightFP8UE8M0, 128, 13, tensor.BF16, 1e-6}, {projection.WeightNVFP4, 48, 7, tensor.F32, 1e-3},
+		{projection.WeightNVFP4, 1536, 1, tensor.BF16, 1e-3, false}, {projection.WeightFP8UE8M0, 608, 2, tensor.F32, 1e-3, false},
+		{projection.WeightBF16, 1536, 3, tensor.BF16, 1e-3, false}, {projection.WeightFP8, 608, 5, tensor.F32, 1e-3, false},
+		{projection.WeightFP8UE8M0, 128, 13, tensor.BF16, 1e-6, false}, {projection.WeightNVFP4, 48, 7, tensor.F32, 1e-3, false},
+		{projection.WeightFP8UE8M0, 128, 2, tensor.BF16, 1e-6, true}, {projection.WeightFP8, 608, 13, tensor.F32, 1e-3, true},
 	} {
-		t.Run(fmt.Sprintf("%v/rank%d/t%d/%v", x.format, x.rank, x.tokens, x.norm), func(t *testing.T) {
+		h := randomHost(rand.New(rand.NewPCG(6, uint64(x.tokens))), x.format, x.tokens, 1, x.rank+40, 128)
+		if x.fewBits {
+			h = fewBits(t, h)
+		}
+		t.Run(fmt.Sprintf("%v/rank%d/t%d/%v/x%v", x.format, x.rank, x.tokens, x.norm, h.Activations), func(t *testing.T) {
 			eachLinear(t, dev, func(t *testing.T, variant string) {
-				ran = linearNorm(t, dev, x.format, x.rank, x.tokens, x.norm, x.eps, variant) || ran
+				ran = linearNorm(t, dev, h, x.rank, x.norm, x.eps, variant) || ran
 			})
 		})
 	}
@@ -43,10 +51,22 @@ func TestLinearNorm(t *testing.T) {
 	}
 }
 
-func linearNorm(t *testing.T, dev *vk.Device, f projection.WeightFormat, rank, tokens int, norm tensor.DType, eps float32, variant string) bool {
-	rng := rand.New(rand.NewPCG(6, uint64(tokens)))
-	n := rank + 40
-	h := randomHost(rng, f, tokens, 1, n, 128)
+// fewBits is h with activations of FP8.
+func fewBits(t *testing.T, h projection.LinearHost) projection.LinearHost {
+	x := make([]uint16, len(h.X)/2)
+	_, err := binary.Decode(h.X, binary.LittleEndian, x)
+	require.NoError(t, err)
+	codes, scales := make([]byte, len(x)), make([]byte, len(x)/projection.ScaleBlock)
+	require.NoError(t, projection.QuantiseRef(projection.ActivationFP8, x, h.Groups, h.K, 0, codes, scales))
+	h.Activations, h.X, h.ScalePitch = projection.ActivationFP8, codes, h.T
+	for _, s := range scales {
+		h.XScale = binary.LittleEndian.AppendUint32(h.XScale, uint32(s)<<23)
+	}
+	return h
+}
+
+func linearNorm(t *testing.T, dev *vk.Device, h projection.LinearHost, rank int, norm tensor.DType, eps float32, variant string) bool {
+	n, tokens, rng := h.N, h.T, rand.New(rand.NewPCG(6, 7))
 	cfg := linearConfig(h, variant)
 	cfg.MaxTokens, cfg.Out, cfg.Norm, cfg.NormColumns, cfg.NormEps = tokens, tensor.BF16, norm, rank, eps
 	op := must[*projection.Linear](t)(projection.NewLinear(dev, cfg))

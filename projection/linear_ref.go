@@ -14,12 +14,12 @@ type LinearHost struct {
 	T, Groups, N, K int
 	Weights         WeightFormat
 	Activations     ActivationFormat
-	X               []byte    // [T, G, K] bf16; FP8: [G, T, K] E4M3
-	XScale          []byte    // FP8: [G, K/128, ScalePitch] f32, packed: [G, K/512, ScalePitch] words; else none
+	X               []byte    // [T, G, K] bf16; FP8: [G, T, K] E4M3; NVFP4: [G, T, K/2]
+	XScale          []byte    // FP8: [G, K/128, ScalePitch] f32, packed: [G, K/512, ScalePitch] words; NVFP4: [G, T, K/16] E4M3; else none
 	Data            []byte    // [G*N, K] bf16 or E4M3; NVFP4: [G*N, K/2]
 	Scale           []byte    // FP8: [ceil(G*N/128), ceil(K/128)] f32 or UE8M0; NVFP4: [G*N, K/16] E4M3; else none
-	RowScale        []float32 // NVFP4: [G*N]; else none
-	ScalePitch      int       // tokens of a row of XScale, at least T
+	RowScale        []float32 // NVFP4 and FP8 by rows: [G*N]; else none
+	ScalePitch      int       // FP8: tokens of a row of XScale, at least T
 }
 
 // LinearRef is the definition of Linear: for every token t, group g and 0 <= n < N it
@@ -67,13 +67,21 @@ func (h LinearHost) Weight(row, k int) float64 {
 	case WeightBF16:
 		return float64(numfmt.BF16Decode(binary.LittleEndian.Uint16(h.Data[2*i:])))
 	case WeightNVFP4:
-		code, odd := numfmt.E2M1Unpack(h.Data[i/2])
-		if k%2 == 1 {
-			code = odd
-		}
-		return float64(numfmt.E2M1Decode(code)) * float64(numfmt.E4M3Decode(h.Scale[i/16])) * float64(h.RowScale[row])
+		return nvfp4(h.Data, h.Scale, i) * float64(h.RowScale[row])
+	}
+	if h.Weights == WeightFP8Rows {
+		return float64(numfmt.E4M3Decode(h.Data[i])) * float64(h.RowScale[row])
 	}
 	return float64(numfmt.E4M3Decode(h.Data[i])) * h.BlockScale(row, k)
+}
+
+// nvfp4 is number i of E2M1 codes with a scale for every 16.
+func nvfp4(data, scale []byte, i int) float64 {
+	code, odd := numfmt.E2M1Unpack(data[i/2])
+	if i%2 == 1 {
+		code = odd
+	}
+	return float64(numfmt.E2M1Decode(code)) * float64(numfmt.E4M3Decode(scale[i/nvBlock]))
 }
 
 // BlockScale is the scale of the FP8 block that number k of a row lies in.
@@ -90,6 +98,9 @@ func (h LinearHost) Activation(t, g, k int) float64 {
 	if h.Activations == ActivationBF16 {
 		return float64(numfmt.BF16Decode(binary.LittleEndian.Uint16(h.X[2*((t*h.Groups+g)*h.K+k):])))
 	}
+	if h.Activations == ActivationNVFP4 {
+		return nvfp4(h.X, h.XScale, (g*h.T+t)*h.K+k)
+	}
 	code := float64(numfmt.E4M3Decode(h.X[(g*h.T+t)*h.K+k]))
 	kb := k / ScaleBlock
 	if h.Activations == ActivationFP8Packed {
@@ -102,7 +113,7 @@ func (h LinearHost) Activation(t, g, k int) float64 {
 // check proves that the slices fit each other.
 func (h LinearHost) check(out []float64) error {
 	const op = "linear ref"
-	if h.T < 0 || h.Groups < 1 || h.N < 1 || h.K < 1 || h.Weights < WeightBF16 || h.Weights > WeightNVFP4 {
+	if h.T < 0 || h.Groups < 1 || h.N < 1 || h.K < 1 || h.Weights < WeightBF16 || h.Weights > WeightFP8Rows {
 		return pkg.Wrong(op, "sizes", []int{h.T, h.Groups, h.N, h.K, int(h.Weights)}, "positive sizes and a format")
 	}
 	rows, numbers := h.Groups*h.N, h.T*h.Groups*h.K
@@ -114,8 +125,10 @@ func (h LinearHost) check(out []float64) error {
 		x, xScale = numbers, 4*h.Groups*(h.K/ScaleBlock)*h.ScalePitch
 	case ActivationFP8Packed:
 		x, xScale = numbers, 4*h.Groups*(h.K/(4*ScaleBlock))*h.ScalePitch
+	case ActivationNVFP4:
+		x, xScale = numbers/2, numbers/nvBlock
 	}
-	if h.Weights == WeightNVFP4 {
+	if h.Weights == WeightNVFP4 || h.Weights == WeightFP8Rows {
 		rowScale = rows
 	}
 	for _, s := range []struct {

@@ -20,6 +20,9 @@ const rowWorkgroup = 128
 
 func (k *tokens1to8) fit(l *linearLayer, next kernelKind) (bool, error) {
 	k.linearLayer = l
+	if l.cfg.Activations.row().staged {
+		return false, nil
+	}
 	p := &l.tune.Tokens1to8
 	pass := p.Pass
 	switch _, beside := next.(*tokens8to32); {

@@ -46,6 +46,7 @@ var pushLayouts = map[string]any{
 
 	"proj_inverse_rope_quant_lanes": projInverseRopeQuantPush{},
 
+	"proj_quantise":               projQuantisePush{},
 	"proj_linear":                 projLinearPush{},
 	"proj_linear_tokens1to8":      projLinearPush{},
 	"proj_linear_tokens8to16":     projLinearPush{},

@@ -6,6 +6,7 @@
 // Bindings: 0 q [T,H,512] bf16; 1 indices [T,width] i32; 2 lens [T] i32; 3 sink [H] f32;
 //   4 dst [T,H,512] bf16; 5 max_logits [T,H] f32; 6 lse [T,H] f32; 7 part_out [T,splits,H,512] f32;
 //   8 part_ml [T,splits,H] (m, l, max, 0) f32; 9 kv [rows,512] bf16 (with KV_DA by address).
+// With SOME_TOKENS a token with a negative length is left alone: nothing of it is written.
 // Workgroup: HG heads (x) of one of `splits` ranges of entries (y) of token z. With one split it
 //   finishes the row, else attn_merge does.
 // Constants: 0 HG, 1 TILE, 2 invocations, 16*HG.
@@ -32,7 +33,7 @@ layout(std430, set = 0, binding = 6) writeonly buffer Lse { uint v[]; } lse;
 layout(std430, set = 0, binding = 7) writeonly buffer PartOut { vec4 rows[]; } part_out;
 layout(std430, set = 0, binding = 8) writeonly buffer PartMl { vec4 rows[]; } part_ml;
 
-const uint HAS_SINK = 1u, HAS_LENS = 2u, WANT_LSE = 4u, WANT_MAX = 8u;
+const uint HAS_SINK = 1u, HAS_LENS = 2u, WANT_LSE = 4u, WANT_MAX = 8u, SOME_TOKENS = 16u;
 
 layout(push_constant) uniform Push {
     KV_ADDR kv_addr;
@@ -77,6 +78,7 @@ uvec4 mla_unit(MlaRow w, uint c, uint i) { return w.units[i]; }
 
 void main() {
     const uint head0 = gl_WorkGroupID.x * HG, split = gl_WorkGroupID.y, t = gl_WorkGroupID.z;
+    if ((pc.flags & SOME_TOKENS) != 0u && lens.v[t] < 0) return; // left alone
     const uint n = (pc.flags & HAS_LENS) != 0u ? uint(clamp(lens.v[t], 0, int(pc.width))) : pc.width;
     const uint tiles = (n + TILE - 1u) / TILE;
     const uint chunk = (tiles + pc.splits - 1u) / pc.splits * TILE;

@@ -7,6 +7,7 @@
 //   4 dst [T,H,512] bf16; 5 max_logits [T,H] f32; 6 lse [T,H] f32; 7 part_out [T,splits,H,512] f32;
 //   8 part_ml [T,splits,H] (m, l, max, 0) f32; kv [rows,512] bf16 by address, its values
 //   as lib/cm_element.glsl says.
+// With SOME_TOKENS a token with a negative length is left alone: nothing of it is written.
 // Workgroup: HG heads (x) of one of `splits` ranges of entries (y) of token z. With one split it
 //   finishes the row, else attn_merge does.
 // Constants: 0 HG, 1 TILE, 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a matrix product, 7 KSPLIT:
@@ -43,7 +44,7 @@ layout(std430, set = 0, binding = 6) writeonly buffer Lse { uint v[]; } lse;
 layout(std430, set = 0, binding = 7) writeonly buffer PartOut { vec4 rows[]; } part_out;
 layout(std430, set = 0, binding = 8) writeonly buffer PartMl { vec4 rows[]; } part_ml;
 
-const uint HAS_SINK = 1u, HAS_LENS = 2u, WANT_LSE = 4u, WANT_MAX = 8u;
+const uint HAS_SINK = 1u, HAS_LENS = 2u, WANT_LSE = 4u, WANT_MAX = 8u, SOME_TOKENS = 16u;
 
 layout(push_constant) uniform Push {
     KV_ADDR kv_addr;
@@ -155,6 +156,7 @@ void cm_loop(uint t, uint head0, uvec4 w0[Q_EACH], uvec4 w1[Q_EACH]) {
 
 void main() {
     const uint head0 = gl_WorkGroupID.x * HG, split = gl_WorkGroupID.y, t = gl_WorkGroupID.z;
+    if ((pc.flags & SOME_TOKENS) != 0u && lens.v[t] < 0) return; // left alone
     cm_tid = gl_LocalInvocationIndex;
     uvec4 w0[Q_EACH], w1[Q_EACH]; // on their way while lists are looked up
     cm_fetch_q(t, head0, 0u, w0);

@@ -16,6 +16,7 @@
 #extension GL_EXT_control_flow_attributes : require
 #include "lib/linear.glsl"
 #include "lib/linear_f32.glsl"
+#include "lib/linear_act.glsl"
 
 layout(local_size_x = 128, local_size_x_id = 5) in;
 layout(constant_id = 2) const uint BM = 64u;
@@ -42,9 +43,8 @@ struct Eight {
 Eight fetch_x(uint token, uint group, uint k) {
     Eight v = Eight(uvec4(0u), 0u);
     if (k < pc.k) {
-        const uint i = x_row(token, group) * (pc.k / 8u) + k / 8u;
-        v.q = x_quad(ACT == ACT_BF16 ? i : i >> 1);
-        if (ACT != ACT_BF16) v.scale = x_block_bits(token, group, k);
+        v.q = x_eight(x_row(token, group) * (pc.k / 8u) + k / 8u);
+        v.scale = x_eight_scale(token, group, k);
     }
     return v;
 }
@@ -71,8 +71,8 @@ Eight fetch_w(uint row, uint k) {
 // with their scales.
 void keep_x(uint at, uint line, Eight v, uint k) {
     vec4 a, b;
-    act8(v.q, k / 8u & 1u, a, b);
-    const float scale = ACT == ACT_BF16 ? 1.0 : uintBitsToFloat(v.scale) * ACT_UNSCALE;
+    x_decode(v.q, k / 8u, a, b);
+    const float scale = ACT == ACT_BF16 ? 1.0 : uintBitsToFloat(v.scale) * X_UNSCALE;
     [[unroll]] for (uint e = 0u; e < 4u; e++) {
         x_s[(at + e) * XP + line / 4u][line % 4u] = a[e] * scale;
         x_s[(at + 4u + e) * XP + line / 4u][line % 4u] = b[e] * scale;
@@ -142,7 +142,7 @@ void main() {
         const uint n = n0 + (j * NL + mine_n) * 4u;
         if (n >= pc.n) continue;
         vec4 scale = vec4(WEIGHT_UNSCALE);
-        if (FORMAT == WEIGHT_NVFP4) {
+        if (ROW_SCALES) {
             [[unroll]] for (uint e = 0u; e < 4u; e++) scale[e] *= row_scale.v[group * pc.n + n + e];
         }
         [[unroll]] for (uint i = 0u; i < 8u; i++) {

@@ -15,6 +15,7 @@
 #extension GL_EXT_control_flow_attributes : require
 #include "lib/linear.glsl"
 #include "lib/linear_f32.glsl"
+#include "lib/linear_act.glsl"
 
 layout(local_size_x = 128) in;
 layout(constant_id = 2) const uint TOKENS = 4u;
@@ -71,8 +72,8 @@ void fetch_x(uint t0, uint group, uint k0, out Eights v) {
         v.scale[i] = 0u;
         if (k < pc.k && u < X_UNITS) {
             const uint token = min(t0 + u / (STEP / 8u), pc.tokens - 1u), at = x_row(token, group) * (pc.k / 8u) + k / 8u;
-            v.q[i] = x_quad(ACT == ACT_BF16 ? at : at >> 1);
-            if (ACT != ACT_BF16) v.scale[i] = x_block_bits(token, group, k);
+            v.q[i] = x_eight(at);
+            v.scale[i] = x_eight_scale(token, group, k);
         }
     }
 }
@@ -85,7 +86,7 @@ void keep_x(Eights v) {
             const uint at = (u / (STEP / 8u) * UNITS + r % UNITS) * 2u * LANES + r / UNITS;
             const float scale = ACT == ACT_BF16 ? 1.0 : uintBitsToFloat(v.scale[i]);
             vec4 a, b;
-            act8(v.q[i], r & 1u, a, b);
+            x_decode(v.q[i], r, a, b);
             room_s[at] = a * scale;
             room_s[at + LANES] = b * scale;
         }
@@ -175,8 +176,8 @@ void main() {
         const vec2 sum = meet(t4, team, v, part);
         const uint token = t0 + t4 + v / ROWS;
         if (part == 0u && n < pc.n && token < pc.tokens) {
-            vec2 y = sum * (WEIGHT_UNSCALE * ACT_UNSCALE);
-            if (FORMAT == WEIGHT_NVFP4) y *= vec2(row_scale.v[row], row_scale.v[row + 1u]);
+            vec2 y = sum * (WEIGHT_UNSCALE * X_UNSCALE);
+            if (ROW_SCALES) y *= vec2(row_scale.v[row], row_scale.v[row + 1u]);
             y_store2(split * pc.tokens + token, row, y.x, y.y);
         }
     }

@@ -250,6 +250,8 @@ func (c *Caps) fillFeatures(raw *C.VmAdapter) {
 		"storageBuffer8BitAccess":         raw.f12.storageBuffer8BitAccess != 0,
 		"shaderFloat16":                   raw.f12.shaderFloat16 != 0,
 		"shaderInt8":                      raw.f12.shaderInt8 != 0,
+		"shaderDenormPreserveFloat16":     raw.floats.shaderDenormPreserveFloat16 != 0,
+		"shaderRoundingModeRTEFloat16":    raw.floats.shaderRoundingModeRTEFloat16 != 0,
 		"timelineSemaphore":               raw.f12.timelineSemaphore != 0,
 		"bufferDeviceAddress":             raw.f12.bufferDeviceAddress != 0,
 		"vulkanMemoryModel":               raw.f12.vulkanMemoryModel != 0,

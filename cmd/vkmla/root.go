@@ -49,7 +49,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		root.AddCommand(c())
 	}
 	root.SetArgs(args)
-	root.SetOut(stdout)
+	root.SetOut(plainWriter{stdout})
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
 	switch {
@@ -60,7 +60,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
 		fmt.Fprintln(stderr, "vkmla: interrupted")
 	default:
-		fmt.Fprintln(stderr, "vkmla:", strings.Join(strings.Fields(err.Error()), " "))
+		fmt.Fprintln(plainWriter{stderr}, "vkmla:", strings.Join(strings.Fields(err.Error()), " "))
 	}
 	return exitUsage
 }

@@ -110,8 +110,9 @@ func TestRun(t *testing.T) {
 
 // The flags that are an engine's options get there.
 func TestRunOptions(t *testing.T) {
-	r := layerRun{f: runFlags{chunk: 7, variant: "da"}, keys: cache.IndexKeyMXFP4, path: pipeline.OutputFP8}
-	want := pipeline.EngineOptions{MaxTokens: 9, MaxStep: 7, KeepTopK: true, Keys: cache.IndexKeyMXFP4, Output: pipeline.OutputFP8, Variant: "da"}
+	r := layerRun{f: runFlags{chunk: 7, variant: "da", quantise: true}, keys: cache.IndexKeyMXFP4, path: pipeline.OutputFP8}
+	want := pipeline.EngineOptions{MaxTokens: 9, MaxStep: 7, KeepTopK: true, Keys: cache.IndexKeyMXFP4, Output: pipeline.OutputFP8,
+		QuantiseActivations: true, Variant: "da"}
 	got := r.options(9)
 	assert.Equal(t, want, got)
 }

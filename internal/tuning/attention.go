@@ -43,6 +43,17 @@ type Attention struct {
 	// The first that fits a device is taken; the last has to fit Vulkan's guaranteed limits.
 	Plain []PlainForm
 
+	// GatherTokens is the fewest tokens of a step, padding included, whose rows are gathered to
+	// bf16 before they are attended; 0: never. Below, rows are read in their pages: a decode step
+	// attends each row about once.
+	GatherTokens int
+
+	// GatherShare is the fewest tokens of such a step for each session that there may be. A row
+	// that is read in its page costs an H100 0.10 ns more for each token that attends it with 64
+	// heads (1597 and 1333 us for 4096 x 640), gathering it 0.7 ns (43 us for 65536): it has to be
+	// attended some ten times.
+	GatherShare int
+
 	// MinPartRows are the fewest rows that are worth a part of their own. Below it the fixed
 	// cost of a part (loading q, storing and joining 2 KiB a head) exceeds its work.
 	MinPartRows int
@@ -51,6 +62,11 @@ type Attention struct {
 	// twice as long as one wave; cut in three they take four thirds. More waves gain less than
 	// the work of a workgroup besides its tiles costs, and take more scratch memory.
 	Waves int
+
+	// InvariantTokens is the number of tokens whose plan all steps take where a token's bits are
+	// not to depend on their number. Steps of fewer leave compute units idle, steps of many write
+	// and join parts for nothing.
+	InvariantTokens int
 
 	// StartTime is that of starting a workgroup, finding its rows, and ending it.
 	StartTime float64

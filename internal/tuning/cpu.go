@@ -6,7 +6,9 @@ var cpu = like(&hopper, "cpu", func(p *Profile) {
 	d.DiscreteUnits, d.OtherUnits, d.OneEach = 8, 8, true
 
 	a := &p.Attention
+	a.InvariantTokens = 2
 	a.LaneHeads, a.LanesAnyRegisters, a.LanesAnyHeads = 32, true, true
+	a.GatherTokens = 64
 
 	l := &p.Linear
 	l.Tokens1to8.BaseRows = 0

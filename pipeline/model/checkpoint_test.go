@@ -79,7 +79,8 @@ func decode(t *testing.T, m *model.Matrix) []float32 {
 	data, scales := must[[]byte](t)(m.Data.Bytes()), must[[]byte](t)(m.Scales.Bytes())
 	v, kb := make([]float32, m.N*m.K), (m.K+127)/128
 	le := binary.LittleEndian
-	size := map[model.Format][2]int{model.FormatBF16: {2 * len(v), 0}, model.FormatFP8: {len(v), (m.N + 127) / 128 * kb}, model.FormatNVFP4: {len(v) / 2, len(v) / 16}}[m.Format]
+	size := map[model.Format][2]int{model.FormatBF16: {2 * len(v), 0}, model.FormatFP8: {len(v), (m.N + 127) / 128 * kb},
+		model.FormatNVFP4: {len(v) / 2, len(v) / 16}, model.FormatFP8Rows: {len(v), m.N}}[m.Format]
 	if m.ScaleF32 {
 		size[1] *= 4
 	}
@@ -100,6 +101,8 @@ func decode(t *testing.T, m *model.Matrix) []float32 {
 				s = numfmt.UE8M0Scale(scales[b])
 			}
 			v[i] = numfmt.E4M3Decode(data[i]) * s
+		case model.FormatFP8Rows:
+			v[i] = numfmt.E4M3Decode(data[i]) * math.Float32frombits(le.Uint32(scales[4*(i/m.K):]))
 		case model.FormatNVFP4:
 			v[i] = numfmt.E2M1Decode(data[i/2]>>(4*(i%2))) * numfmt.E4M3Decode(scales[i/16]) * m.Global
 		}
@@ -170,7 +173,8 @@ func compare(t *testing.T, m *fakemodel.Model, c *model.Checkpoint, l *model.Lay
 
 func TestCheckpoint(t *testing.T) {
 	formats := map[fakemodel.Storage]model.Format{fakemodel.FP8: model.FormatFP8, fakemodel.FP8F32: model.FormatFP8,
-		fakemodel.FP8BF16: model.FormatFP8, fakemodel.NVFP4: model.FormatNVFP4, fakemodel.NVFP4Packed: model.FormatNVFP4}
+		fakemodel.FP8BF16: model.FormatFP8, fakemodel.FP8One: model.FormatFP8, fakemodel.FP8Rows: model.FormatFP8Rows,
+		fakemodel.NVFP4: model.FormatNVFP4, fakemodel.NVFP4Packed: model.FormatNVFP4}
 	for i, s := range fakemodel.Storages() {
 		for _, naming := range []fakemodel.Naming{fakemodel.Released, fakemodel.Prefixed, fakemodel.Modules} {
 			t.Run(fmt.Sprintf("%s/%d", s, naming), func(t *testing.T) {
@@ -188,7 +192,7 @@ func TestCheckpoint(t *testing.T) {
 					assert.Equal(t, j == 1, l.Indexer != nil, "%+v", l)
 					for _, w := range []*model.Matrix{&l.QKV, &l.QB, &l.OA, &l.OB} {
 						require.Equal(t, want, w.Format, w.Name)
-						assert.Equal(t, want == model.FormatFP8 && s != fakemodel.FP8, w.ScaleF32, w.Name)
+						assert.Equal(t, want == model.FormatFP8 && s != fakemodel.FP8 || want == model.FormatFP8Rows, w.ScaleF32, w.Name)
 					}
 					compare(t, m, c, l, true)
 				}
@@ -198,7 +202,8 @@ func TestCheckpoint(t *testing.T) {
 }
 
 // Ranks get their heads, groups and columns. With 2 groups of 64 the columns of wo_b
-// begin within a block of 128, so that FP8 has to become bf16 there.
+// begin within a block of 128, so that FP8 has to become bf16 there, unless its scales are those of
+// rows or of all.
 func TestCheckpointRanks(t *testing.T) {
 	for _, s := range fakemodel.Storages() {
 		for _, rank := range []int{0, 1} {
@@ -409,11 +414,12 @@ func TestBlob(t *testing.T) {
 func FuzzOpen(f *testing.F) {
 	cfg := fakemodel.Config(1)
 	cfg.Hidden, cfg.Heads, cfg.Groups, cfg.QRank, cfg.ORank = 8, 1, 1, 16, 16
-	dir := f.TempDir()
+	dir := testkit.MemoryDir(f)
 	path := filepath.Join(dir, safetensors.SingleName)
 	var data [][]byte
-	for i, s := range []fakemodel.Storage{fakemodel.BF16, fakemodel.FP8, fakemodel.FP8F32} {
-		require.NoError(f, fake(f, fakemodel.Options{Config: cfg, Storage: s}).Write(dir, 1))
+	for i, s := range []fakemodel.Storage{fakemodel.BF16, fakemodel.FP8, fakemodel.FP8F32, fakemodel.FP8Rows, fakemodel.FP8One} {
+		naming := fakemodel.Namings()[i%len(fakemodel.Namings())]
+		require.NoError(f, fake(f, fakemodel.Options{Config: cfg, Storage: s, Naming: naming}).Write(dir, 1))
 		file := must[[]byte](f)(os.ReadFile(path))
 		n := 8 + binary.LittleEndian.Uint64(file)
 		data = append(data, file[n:])
@@ -438,4 +444,42 @@ func FuzzOpen(f *testing.F) {
 			}
 		}
 	})
+}
+
+// Factors of activations are read in both spellings; of stacked matrices the largest counts. As
+// products of bf16 activations need none, a bad one does not keep a checkpoint from being read.
+func TestCheckpointInputScale(t *testing.T) {
+	const l = "layers.0.attn."
+	stored := func(m *fakemodel.Model, name string) float32 {
+		return math.Float32frombits(binary.LittleEndian.Uint32(m.Find(l + name).Data))
+	}
+	open := func(s fakemodel.Storage, change func(*fakemodel.Model)) *model.LayerWeights {
+		m := fake(t, fakemodel.Options{Config: fakemodel.Config(4), Storage: s})
+		if change != nil {
+			change(m)
+		}
+		c, err := openFake(t, m, 1, model.CheckpointOptions{})
+		require.NoError(t, err)
+		return &c.Layers[0]
+	}
+	m := fake(t, fakemodel.Options{Config: fakemodel.Config(4), Storage: fakemodel.NVFP4})
+	a, b := stored(m, "wq_a.input_scale"), stored(m, "wkv.input_scale")
+	require.NotEqual(t, a, b)
+	w, packed := open(fakemodel.NVFP4, nil), open(fakemodel.NVFP4Packed, nil)
+	assert.Equal(t, max(a, b), w.QKV.Input)
+	assert.Equal(t, stored(m, "wo_b.input_scale"), w.OB.Input)
+	for i, x := range packed.Matrices() {
+		assert.InEpsilon(t, w.Matrices()[i].Input+1, x.Input+1, 1e-6, x.Name)
+		assert.Equal(t, x.Format == model.FormatNVFP4, x.Input > 0, x.Name)
+	}
+	w = open(fakemodel.NVFP4, func(m *fakemodel.Model) { m.Remove(l + "wkv.input_scale"); m.Remove(l + "wo_a.input_scale") })
+	assert.Zero(t, w.QKV.Input, "one of two matrices has none")
+	assert.Zero(t, w.OA.Input)
+	w = open(fakemodel.NVFP4, func(m *fakemodel.Model) {
+		m.Find(l + "wq_b.input_scale").DType = safetensors.I32
+		clear(m.Find(l + "wo_b.input_scale").Data)
+	})
+	assert.True(t, math.IsNaN(float64(w.QB.Input)), "of another type")
+	assert.Zero(t, w.OB.Input)
+	assert.Zero(t, open(fakemodel.FP8, nil).QB.Input)
 }

@@ -33,7 +33,7 @@ const (
 type PoolSpec struct {
 	Name   string  // as in "c4a.state"; no two pools of a model share it
 	Stores []Store // what is in a page, each in a buffer of its own
-	Page   int     // slots of a page
+	Page   int     // slots of a page, 1 to MaxPage, unless an engine's options say another number
 	Tokens int     // tokens of a slot
 	Keep   int     // tokens before the next one that a step reads; or KeepAll, KeepWindow
 }
@@ -62,6 +62,10 @@ type Layer struct {
 	LayerSpec
 	EntriesOf int // whose compressed entries and index keys it reads: its own unless Borrows
 	PicksOf   int // whose picks it attends: its own unless PickEarlier
+
+	// Draft: the layer only predicts ahead. Its tensors are those of mtp.M.attn, M counting such
+	// layers from 0. They come last.
+	Draft bool
 }
 
 // windowPool is the pool of the sliding window, which every layer has. Its page is that of vLLM, as
@@ -84,11 +88,24 @@ var (
 		{Name: "c128a.state", Stores: []Store{StoreState}, Page: 32, Tokens: 1, Keep: 127}}}
 )
 
+// VLLMPages are the slots of vLLM's pages, by the names of V4's pools: a page of entries is for 256
+// tokens. They are for EngineOptions.Pages of package pipeline.
+//
+// Source: block sizes of vLLM vllm/models/deepseek_v4/{attention,compressor}.py and
+// vllm/v1/attention/backends/mla/sparse_swa.py.
+func VLLMPages() map[string]int {
+	return map[string]int{"window": 64, "c4a": 64, "c4a.state": 4, "c128a": 2, "c128a.state": 8}
+}
+
 // V4Layers returns layers of DeepSeek-V4 by their entries of compress_ratios: 0 and 1 mean
 // Window, 4 means C4A and 128 means C128A. Config.Check refuses the rows of other ratios.
 func V4Layers(ratios ...int) []Layer {
-	list := make([]Layer, len(ratios))
-	for i, r := range ratios {
+	return appendLayers(make([]Layer, 0, len(ratios)), false, ratios)
+}
+
+// appendLayers appends the layers of some ratios, each with entries and picks of its own.
+func appendLayers(list []Layer, draft bool, ratios []int) []Layer {
+	for _, r := range ratios {
 		spec := LayerSpec{Ratio: r}
 		switch r {
 		case 0, 1:
@@ -98,7 +115,7 @@ func V4Layers(ratios ...int) []Layer {
 		case C128A.Ratio:
 			spec = C128A
 		}
-		list[i] = Layer{LayerSpec: spec, EntriesOf: i, PicksOf: i}
+		list = append(list, Layer{LayerSpec: spec, EntriesOf: len(list), PicksOf: len(list), Draft: draft})
 	}
 	return list
 }
@@ -162,6 +179,9 @@ func (c *layerCheck) layer(i int) {
 		c.bad(field, l.Name, "one kind of layer by that name")
 	}
 	c.kinds[l.Name] = l.LayerSpec
+	if i > 0 && c.list[i-1].Draft && !l.Draft {
+		c.bad(field+".Draft", l.Draft, "true, behind a layer that only predicts ahead")
+	}
 	c.sources(field, i)
 	c.caches(field, l)
 }
@@ -197,8 +217,8 @@ func (c *layerCheck) caches(field string, l *Layer) {
 	var have []Store
 	for _, p := range l.Pools {
 		at := fmt.Sprintf("%s.Pools %q", field, p.Name)
-		if p.Name == "" || len(p.Name) > MaxPoolName || p.Page < 1 || p.Page > maxPage || p.Tokens < 1 || p.Keep < KeepWindow {
-			c.bad(at, fmt.Sprintf("%+v", p), "a name, and 1 to %d slots of at least a token", maxPage)
+		if p.Name == "" || len(p.Name) > MaxPoolName || p.Page < 1 || p.Page > MaxPage || p.Tokens < 1 || p.Keep < KeepWindow {
+			c.bad(at, fmt.Sprintf("%+v", p), "a name, and 1 to %d slots of at least a token", MaxPage)
 		}
 		if q, seen := c.pools[p.Name]; seen && (q.Page != p.Page || q.Tokens != p.Tokens || q.Keep != p.Keep) {
 			c.bad(at, fmt.Sprintf("%+v", p), "one pool by that name")
@@ -242,5 +262,6 @@ const (
 	// MaxPoolName is the most bytes of a PoolSpec.Name.
 	MaxPoolName = 24
 
-	maxPage = 1 << 16 // slots of a page
+	// MaxPage is the most slots of a page.
+	MaxPage = 1 << 16
 )

@@ -17,6 +17,7 @@ func whole(n, k int) part { return part{0, n, 0, k} }
 // matrix finds the weights of a linear layer of n outputs and k inputs, in any format, and takes a
 // part of them.
 func (l *layerReader) matrix(stem string, n, k int, p part) Matrix {
+	l.foreign(stem, n, k)
 	weight := stem + ".weight"
 	if !l.has(weight) && l.has(stem+".weight_packed") {
 		weight = stem + ".weight_packed"
@@ -122,61 +123,6 @@ func (m Matrix) asBF16() Matrix {
 	return b
 }
 
-// fp8 reads a matrix with scales for blocks of 128 by 128. A part that does not begin with a block
-// becomes bf16.
-func (l *layerReader) fp8(w safetensors.Tensor, stem string, n, k int, p part) Matrix {
-	l.shape(w, n, k)
-	s := l.tensor(l.either(stem+".scale", stem+".weight_scale_inv", stem+".weight_scale"))
-	kb := ceilDiv(k, blockSide)
-	if l.shape(s, ceilDiv(n, blockSide), kb); l.err != nil {
-		return Matrix{}
-	}
-	m := Matrix{Name: w.Name, Format: FormatFP8, N: p.s - p.r, K: p.b - p.a, Data: grid(w.Data, k, p.r, p.s, p.a, p.b)}
-	r, e, a, b := p.r/blockSide, ceilDiv(p.s, blockSide), p.a/blockSide, ceilDiv(p.b, blockSide)
-	switch s.DType {
-	case safetensors.U8:
-		s.DType = safetensors.F8E8M0 // a scale of one byte can only be an exponent
-		fallthrough
-	case safetensors.F8E8M0:
-		m.Scales = grid(s.Data, kb, r, e, a, b)
-	case safetensors.F32:
-		m.ScaleF32, m.Scales = true, grid(s.Data, 4*kb, r, e, 4*a, 4*b)
-	case safetensors.BF16, safetensors.F16:
-		m.ScaleF32, m.Scales = true, widened(e-r, b-a, s, func(row int) int { return (r+row)*kb + a })
-	default:
-		l.wrong(s, "F8_E8M0, F32, BF16 or F16")
-		return Matrix{}
-	}
-	scale := floats(s)
-	l.scales(s, ceilDiv(n, blockSide)*kb, func(dst []float32, i int) { scale(dst, i) })
-	m.values = func(row int, dst []float32, c int) {
-		row, c = p.r+row, p.a+c
-		var f [1]float32
-		for j := range dst {
-			if j == 0 || (c+j)%blockSide == 0 {
-				scale(f[:], row/blockSide*kb+(c+j)/blockSide)
-			}
-			dst[j] = numfmt.E4M3Decode(w.Data[row*k+c+j]) * f[0]
-		}
-	}
-	if p.r%blockSide != 0 || p.a%blockSide != 0 {
-		return m.asBF16()
-	}
-	return m
-}
-
-// widened is n rows of k floats as f32; at(r) is where row r begins.
-func widened(n, k int, t safetensors.Tensor, at func(r int) int) Blob {
-	decode := floats(t)
-	return computed(int64(n)*int64(k), 4, func(dst []byte, i int64) {
-		var f [1]float32
-		for ; len(dst) > 0; dst, i = dst[4:], i+1 {
-			decode(f[:], at(int(i/int64(k)))+int(i%int64(k)))
-			binary.LittleEndian.PutUint32(dst, math.Float32bits(f[0]))
-		}
-	})
-}
-
 // nvfp4 reads a matrix of E2M1 with scales for 16 columns. A part that does not begin and end with
 // 16 columns becomes bf16.
 func (l *layerReader) nvfp4(w safetensors.Tensor, stem string, n, k int, p part) Matrix {
@@ -192,7 +138,7 @@ func (l *layerReader) nvfp4(w safetensors.Tensor, stem string, n, k int, p part)
 	if l.shape(s, n, k/nvBlock); l.err == nil && s.DType != safetensors.F8E4M3 {
 		l.wrong(s, "F8_E4M3")
 	}
-	global := l.global(stem)
+	global, input := l.global(stem), l.input(stem)
 	if l.err != nil {
 		return Matrix{}
 	}
@@ -202,7 +148,7 @@ func (l *layerReader) nvfp4(w safetensors.Tensor, stem string, n, k int, p part)
 		}
 	}
 	l.scales(s, n*k/nvBlock, e4m3)
-	m := Matrix{Name: w.Name, Format: FormatNVFP4, N: p.s - p.r, K: p.b - p.a, Global: global,
+	m := Matrix{Name: w.Name, Format: FormatNVFP4, N: p.s - p.r, K: p.b - p.a, Global: global, Input: input,
 		Data: grid(w.Data, k/2, p.r, p.s, p.a/2, p.b/2), Scales: grid(s.Data, k/nvBlock, p.r, p.s, p.a/nvBlock, p.b/nvBlock)}
 	m.values = func(row int, dst []float32, c int) {
 		for j := range dst {
@@ -239,6 +185,25 @@ func (l *layerReader) global(stem string) float32 {
 	return g[0]
 }
 
+// input reads the factor of the activations of an NVFP4 matrix in either spelling. As products of
+// bf16 activations do without, nothing about it is an error here.
+func (l *layerReader) input(stem string) float32 {
+	name := l.either(stem+".input_scale", stem+".input_global_scale")
+	if !l.has(name) {
+		return 0
+	}
+	t := l.tensor(name)
+	if l.err != nil || len(t.Shape) > 1 || len(t.Shape) == 1 && t.Shape[0] != 1 || t.DType != safetensors.F32 {
+		return float32(math.NaN())
+	}
+	var g [1]float32
+	l.guard(t.Name, func() { floats(t)(g[:], 0) })
+	if name != stem+".input_scale" {
+		g[0] = 1 / g[0]
+	}
+	return g[0]
+}
+
 // scales checks n scales of a tensor: each is a number that is not negative.
 func (l *layerReader) scales(t safetensors.Tensor, n int, decode func(dst []float32, i int)) {
 	if l.err != nil {
@@ -260,15 +225,21 @@ func (l *layerReader) scales(t safetensors.Tensor, n int, decode func(dst []floa
 }
 
 // stack puts matrices of the same inputs one above the other. A common format stays, for FP8 if all
-// but the last have whole blocks, for NVFP4 if all have the same factor. Otherwise the weights are
+// but the last have whole blocks, for NVFP4 if all have the same factor. Of factors of activations
+// the largest counts, if all have one. Otherwise the weights are
 // rounded to bf16, which is exact for FP8 with power-of-two scales.
 func stack(list ...Matrix) Matrix {
 	all := list[0]
-	fits := true
+	fits, without := true, false
 	for i, m := range list {
 		last := i == len(list)-1
+		all.Input = max(all.Input, m.Input)
+		without = without || m.Input == 0
 		fits = fits && m.Format == all.Format && m.Global == all.Global && (m.Format != FormatFP8 || last || m.N%blockSide == 0)
 		all.ScaleF32 = all.ScaleF32 || m.ScaleF32
+	}
+	if without || !fits {
+		all.Input = 0
 	}
 	all.Name, all.N, all.Data, all.Scales = "", 0, Blob{}, Blob{}
 	parts := make([]Matrix, len(list))

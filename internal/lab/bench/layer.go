@@ -28,6 +28,8 @@ type LayerOptions struct {
 	Keys     cache.IndexKeyFormat
 	Output   pipeline.OutputPath
 
+	Invariant bool // see pipeline.EngineOptions
+
 	Checked bool // operations were checked before
 }
 
@@ -207,7 +209,8 @@ func (s *layerSuite) row(row *LayerRow, c model.Config, shape stepShape, sets []
 	}
 	r := engineRun{ctx: s.ctx, dev: s.dev, p: s.p, seed: s.o.Seed, cfg: c, weights: sets, shape: shape,
 		longest: slices.Max(shape.lens), aborts: true, apart: true,
-		opts: pipeline.EngineOptions{MaxStep: shape.tokens(), Keys: s.o.Keys, Variant: s.o.Variant, Output: s.o.Output, LayerByLayer: true}}
+		opts: pipeline.EngineOptions{MaxStep: shape.tokens(), Keys: s.o.Keys, Variant: s.o.Variant, Output: s.o.Output,
+			Invariant: s.o.Invariant, LayerByLayer: true}}
 	s.p.Step(name + ": checking")
 	one := r
 	one.cfg = onlyLayers(c, 0)

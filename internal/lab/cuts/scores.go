@@ -129,8 +129,7 @@ func (l *Lab) random(ctx context.Context, e *pipeline.Engine, m *fakemodel.Model
 		}
 	}
 	for i, g := range got {
-		out, picks := formula.Run(cfg, i, m.Values, states)
-		a := formula.Compare(out, picks, g.Out, g.TopK)
+		a := formula.Run(cfg, i, m.Values, nil, states).Compare(g.Out, g.TopK, nil)
 		l.o.Log("layer %d: %+v", i, a)
 		if !(a.Diff < formulaWithin && a.Worst < tokenWithin) || a.Short > 0 || 10*a.Missed > a.Picks || 4*a.Same < a.Tokens {
 			return fmt.Errorf("layer %d (%s) is not its formula: %+v", i, cfg.Layers[i].Name, a)

@@ -15,11 +15,22 @@ import (
 	"github.com/vkmla/vkmla/pipeline/model"
 )
 
-// Run returns the outputs [T][Hidden] of one layer of a model for one sequence of hidden states
-// [T, Hidden], which enter every layer alike, and the compressed entries that each token attends,
-// ascending. values are the tensors of all layers by their released names.
-func Run(cfg model.Config, layer int, values map[string][]float32, hidden []float32) (out [][]float64, picks [][]int) {
-	return newFormula(cfg, layer, values, hidden).run()
+// Inputs gives what a product, by released name, takes of a row, and what a "cache" keeps of one to
+// attend; nil: the row.
+type Inputs func(product string, x []float64) []float64
+
+// Result is what a layer makes of T tokens.
+type Result struct {
+	Out   [][]float64 // [T][Hidden]
+	Picks [][]int     // [T]: the compressed entries that each token attends, ascending
+	LSE   [][]float64 // [T][H]: the logarithm of the weights of what each head attends, the sink apart
+}
+
+// Run computes one layer of a model for one sequence of hidden states [T, Hidden], which enter
+// every layer alike. values are the tensors of all layers by their released names.
+func Run(cfg model.Config, layer int, values map[string][]float32, in Inputs, hidden []float32) (r Result) {
+	r.Out, r.Picks, r.LSE = newFormula(cfg, layer, values, in, hidden).run()
+	return r
 }
 
 // formula is a layer and what enters it.
@@ -33,10 +44,11 @@ type formula struct {
 
 	entries *formula // whose compressor makes the entries and keys, nil for none
 	picks   *formula // whose indexer picks, nil for none
+	inputs  Inputs
 }
 
-func newFormula(cfg model.Config, layer int, values map[string][]float32, hidden []float32) *formula {
-	f := &formula{Layer: cfg.Layers[layer], cfg: cfg, values: values, stem: fmt.Sprintf("layers.%d.attn.", layer)}
+func newFormula(cfg model.Config, layer int, values map[string][]float32, in Inputs, hidden []float32) *formula {
+	f := &formula{Layer: cfg.Layers[layer], cfg: cfg, values: values, stem: fmt.Sprintf("layers.%d.attn.", layer), inputs: in}
 	for row := range slices.Chunk(hidden, cfg.Hidden) {
 		x := make([]float64, len(row))
 		for i, v := range row {
@@ -64,7 +76,7 @@ func newFormula(cfg model.Config, layer int, values map[string][]float32, hidden
 		if source == layer {
 			return f
 		}
-		return newFormula(cfg, source, values, hidden) // all layers get the same hidden states
+		return newFormula(cfg, source, values, in, hidden) // all layers get the same hidden states
 	}
 	if f.Ratio > 0 {
 		f.entries = from(f.EntriesOf)
@@ -89,12 +101,20 @@ func (f *formula) linear(name string, rows [][]float64) [][]float64 {
 	var out [][]float64
 	for _, x := range rows {
 		var y []float64
+		x = f.input(name, x)
 		for row := range slices.Chunk(w, len(x)) {
 			y = append(y, dot(row, x))
 		}
 		out = append(out, y)
 	}
 	return out
+}
+
+func (f *formula) input(name string, x []float64) []float64 {
+	if f.inputs == nil {
+		return x
+	}
+	return f.inputs(f.stem+name, x)
 }
 
 func dot(a, b []float64) (sum float64) {
@@ -197,14 +217,14 @@ func (f *formula) best(t int, picks []int, query, weights []float64, keys [][]fl
 	return picks
 }
 
-// attend is the output of a head.
-func attend(q []float64, rows [][]float64, sink float64) []float64 {
+// attend is the output of a head, and the logarithm of its rows' weights.
+func attend(q []float64, rows [][]float64, sink float64) (out []float64, lse float64) {
 	scores, most := make([]float64, len(rows)), sink
 	for i, r := range rows {
 		scores[i] = dot(q, r) / math.Sqrt(512)
 		most = max(most, scores[i])
 	}
-	out, of := make([]float64, 512), math.Exp(sink-most)
+	out, of := make([]float64, 512), 0.0
 	for i, r := range rows {
 		w := math.Exp(scores[i] - most)
 		of += w
@@ -212,10 +232,11 @@ func attend(q []float64, rows [][]float64, sink float64) []float64 {
 			out[d] += w * v
 		}
 	}
+	lse = most + math.Log(of)
 	for d := range out {
-		out[d] /= of
+		out[d] /= of + math.Exp(sink-most)
 	}
-	return out
+	return out, lse
 }
 
 // bottleneck are the rows that queries are made of.
@@ -227,16 +248,21 @@ func (f *formula) bottleneck() [][]float64 {
 	return qr
 }
 
-// run gives the layer's outputs, and the entries that each token attends.
-func (f *formula) run() (out [][]float64, picks [][]int) {
+// run gives the layer's outputs, the entries that each token attends, and the logarithm of the
+// weights of what each token's heads attend.
+func (f *formula) run() (out [][]float64, picks [][]int, lse [][]float64) {
 	qr, kv, kvNorm := f.bottleneck(), f.linear("wkv", f.rows), f.tensor("kv_norm.weight")
 	for t := range f.rows {
 		kv[t] = f.norm(kv[t], kvNorm)
 		f.turn(kv[t], t, 1)
+		kv[t] = f.input("cache", kv[t])
 	}
 	var entries [][]float64
 	if f.entries != nil {
 		entries = f.entries.pool("compressor.", 512)
+	}
+	for i, e := range entries {
+		entries[i] = f.input("cache", e)
 	}
 	picks = f.choose()
 	queries, sinks, wide := f.linear("wq_b", qr), f.tensor("attn_sink"), f.cfg.Heads/f.cfg.Groups*512
@@ -246,19 +272,22 @@ func (f *formula) run() (out [][]float64, picks [][]int) {
 		for _, e := range picks[t] {
 			rows = append(rows, entries[e])
 		}
-		var o, z []float64
+		var o, z, sums []float64
 		for h, sink := range sinks {
 			x := f.norm(q[h*512:(h+1)*512], nil)
 			f.turn(x, t, 1)
-			x = attend(x, rows, sink)
+			x, sum := attend(x, rows, sink)
+			sums = append(sums, sum)
 			f.turn(x, t, -1)
 			o = append(o, x...)
 		}
-		for n := range f.cfg.Groups * f.cfg.ORank {
-			g := n / f.cfg.ORank
-			z = append(z, dot(oa[n*wide:(n+1)*wide], o[g*wide:(g+1)*wide]))
+		for g := range f.cfg.Groups {
+			x := f.input("wo_a", o[g*wide:(g+1)*wide])
+			for n := g * f.cfg.ORank; n < (g+1)*f.cfg.ORank; n++ {
+				z = append(z, dot(oa[n*wide:(n+1)*wide], x))
+			}
 		}
-		zs = append(zs, z)
+		zs, lse = append(zs, z), append(lse, sums)
 	}
-	return f.linear("wo_b", zs), picks
+	return f.linear("wo_b", zs), picks, lse
 }

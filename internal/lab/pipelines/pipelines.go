@@ -145,12 +145,6 @@ func (b *builder) caches() {
 		_, err := cache.NewTouch(b.dev)
 		return err
 	})
-	for _, f := range keyFormats {
-		b.each("gather index keys", cache.GatherIndexKeysVariants, func(v string) error {
-			_, err := cache.NewGatherIndexKeys(b.dev, cache.GatherIndexKeysConfig{Page: 64, Format: f, Variant: v})
-			return err
-		})
-	}
 }
 
 var keyFormats = []cache.IndexKeyFormat{cache.IndexKeyFP8, cache.IndexKeyMXFP4}
@@ -238,6 +232,12 @@ func (b *builder) projections(c model.Config) {
 			})
 		})
 	}
+	for _, x := range []projection.ActivationFormat{projection.ActivationFP8, projection.ActivationFP8Packed, projection.ActivationNVFP4} {
+		b.each("quantise", projection.QuantiseVariants, func(v string) error {
+			_, err := projection.NewQuantise(b.dev, projection.QuantiseConfig{Format: x, K: c.Hidden, Variant: v})
+			return err
+		})
+	}
 	wide := c.HeadsPerGroup() * 512
 	for _, w := range []projection.WeightFormat{projection.WeightBF16, projection.WeightFP8, projection.WeightFP8UE8M0} {
 		b.chain(projection.LinearConfig{N: c.ORank, K: wide, Groups: c.Groups, Out: tensor.BF16, Weights: w},
@@ -256,14 +256,21 @@ func (b *builder) projections(c model.Config) {
 		for _, w := range []projection.WeightFormat{projection.WeightBF16, projection.WeightFP8, projection.WeightFP8UE8M0, projection.WeightNVFP4} {
 			l.Weights, l.Activations = w, projection.ActivationBF16
 			b.linear(l)
-			if l.Groups > 1 && (w == projection.WeightFP8 || w == projection.WeightFP8UE8M0) {
-				for _, a := range []projection.ActivationFormat{projection.ActivationFP8, projection.ActivationFP8Packed} {
+			if l.Groups > 1 {
+				for _, a := range fewBits[w] {
 					l.Activations = a
 					b.linear(l)
 				}
 			}
 		}
 	}
+}
+
+// fewBits are the formats of activations that go with weights, bf16 aside.
+var fewBits = map[projection.WeightFormat][]projection.ActivationFormat{
+	projection.WeightFP8:      {projection.ActivationFP8, projection.ActivationFP8Packed},
+	projection.WeightFP8UE8M0: {projection.ActivationFP8, projection.ActivationFP8Packed},
+	projection.WeightNVFP4:    {projection.ActivationNVFP4},
 }
 
 // sizes builds with sizes of subgroups to pass numbers on in: none, and the least that

@@ -63,7 +63,7 @@ type compressorInput struct {
 	format                         cache.IndexKeyFormat
 	c                              cache.Compression
 	page, ropeStep, invocations    int
-	hadamard                       bool
+	hadamard, one                  bool // one launch saves and compresses
 	eps                            float32
 	kvScore, ape, positions, toReq Array
 	stateSlots, table, slots       Array
@@ -85,7 +85,7 @@ func readCompressor(c Case, format cache.IndexKeyFormat) (s compressorInput, err
 	s.c.Overlap = in.IntOr("compress_overlap", overlap) != 0
 	s.page, s.hadamard = in.Int("kv_block_size"), in.IntOr("hadamard", 0) != 0
 	s.invocations, s.ropeStep = in.IntOr("invocations", 0), in.IntOr("rope_step", s.c.Ratio)
-	s.eps = float32(in.Float("eps"))
+	s.one, s.eps = in.IntOr("one_launch", 0) != 0, float32(in.Float("eps"))
 	channels := s.c.Channels()
 	s.kvScore = in.Array("kv_score", vectors.F32, -1, 2*channels)
 	s.ape = in.Array("ape", vectors.F32, s.c.Ratio, channels)
@@ -217,13 +217,17 @@ func (s compressorInput) reference() (Arrays, error) {
 }
 
 func (s compressorInput) bind(b Build) (Bound, error) {
+	if s.invocations > int(b.Dev.Caps().MaxWorkgroupInvocations) {
+		s.invocations = 0 // the best that there is
+	}
 	save, err := cache.NewSaveState(b.Dev, cache.SaveStateConfig{Compression: s.c, Page: s.layout.Page, MaxBytes: b.MaxBytes, Variant: b.Variant})
 	if err != nil {
 		return Bound{}, err
 	}
 	compress, err := cache.NewCompress(b.Dev, cache.CompressConfig{
 		Compression: s.c, StatePage: s.layout.Page, Page: s.page, Keys: s.format, Hadamard: s.hadamard,
-		Eps: s.eps, RopeStep: s.ropeStep, Invocations: min(s.invocations, largest(b.Dev)), MaxBytes: b.MaxBytes, Variant: b.Variant,
+		Eps: s.eps, RopeStep: s.ropeStep, Invocations: s.invocations, MaxBytes: b.MaxBytes, Variant: b.Variant,
+		Save: s.one,
 	})
 	if err != nil {
 		return Bound{}, err
@@ -232,6 +236,10 @@ func (s compressorInput) bind(b Build) (Bound, error) {
 		saves, args, out := s.place(r)
 		saving := func(rec *vk.Recorder) error { return save.Record(rec, saves) }
 		compressing := func(rec *vk.Recorder) error { return compress.Record(rec, args) }
+		if s.one {
+			args.KvScore, args.Ape = saves.KvScore, saves.Ape
+			return Launch{Out: out, Record: compressing}
+		}
 		return Launch{
 			Out:   out,
 			Parts: []Part{{"save", saving}, {"compress", compressing}},
@@ -266,15 +274,6 @@ func (s compressorInput) place(r *Rig) (saves cache.SaveStateArgs, args cache.Co
 		args.Cache, args.Keys = cache.KVCache{}, cache.IndexKeyCache{Pool: pool.Tensor, Layout: s.keyLayout()}
 	}
 	return saves, args, map[string]tensor.Tensor{"state": state.Pool, "pool": pool.Tensor}
-}
-
-// largest is the largest power of two of invocations in a workgroup.
-func largest(dev *vk.Device) int {
-	n := 128
-	for 2*n <= int(dev.Caps().MaxWorkgroupInvocations) {
-		n *= 2
-	}
-	return n
 }
 
 // padded is the state with the device's page stride, the padding poisoned.

@@ -253,6 +253,7 @@ func random4(c cache.Compression, format cache.IndexKeyFormat) func(seed uint64)
 	return func(seed uint64) []Case {
 		single := map[string]any{"invocations": c.Dim} // one channel each
 		mixed := map[string]any{"rope_step": 2, "invocations": c.Dim}
+		one := map[string]any{"one_launch": 1}
 		specs := []compressorSpec{
 			{statePage: 4, page: 64, requests: [][2]int{{3, 1}}, params: single},
 			{statePage: 4, page: 64, requests: [][2]int{{0, 2}, {6, 2}}, f32: true, params: single},
@@ -261,6 +262,7 @@ func random4(c cache.Compression, format cache.IndexKeyFormat) func(seed uint64)
 			{statePage: 4, page: 64, requests: [][2]int{{1, 321}}, f32: true, pads: 5},
 			{statePage: 4, page: 64, requests: [][2]int{{0, 9}, {7, 1}, {1023, 1}, {126, 40}}, pads: 2, broken: 13, params: single},
 			{statePage: 1, page: 3, requests: [][2]int{{0, 40}, {2, 29}}, broken: 14, padding: 16, params: mixed},
+			{statePage: 4, page: 64, requests: [][2]int{{0, 1}, {3, 1}, {6, 7}, {1020, 4}, {1025, 2}}, params: one},
 		}
 		if c == cache.C4Index {
 			mixed["hadamard"] = 1
@@ -287,6 +289,7 @@ func random128(seed uint64) []Case {
 		{statePage: 5, page: 3, requests: [][2]int{{1, 321}}, padding: 16, params: map[string]any{"rope_step": 1}},
 		{statePage: 8, page: 2, requests: [][2]int{{100, 61}, {255, 1}}, params: map[string]any{"invocations": 1024}},
 		{statePage: 16, page: 2, requests: [][2]int{{383, 2}, {0, 128}}, params: map[string]any{"invocations": 256}},
+		{statePage: 8, page: 2, requests: [][2]int{{127, 1}, {250, 7}, {382, 2}, {0, 1}}, params: map[string]any{"one_launch": 1}},
 	})
 }
 

@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -94,6 +95,9 @@ func bindIndexerTopK(b Build, c Case) (Bound, error) {
 	in := c.Input()
 	op, err := indexer.NewTopK(b.Dev, indexer.TopKConfig{K: k, Variant: b.Variant,
 		Workgroups: in.IntOr("workgroups", 0), Threads: min(in.IntOr("threads", 0), int(b.Dev.Caps().MaxWorkgroupInvocations))})
+	if arg := new(vk.ArgumentError); errors.As(err, &arg) && arg.Arg == "K" {
+		return Bound{}, fmt.Errorf("%w: %w", errUnfit, err)
+	}
 	if err != nil {
 		return Bound{}, err
 	}

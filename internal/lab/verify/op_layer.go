@@ -48,22 +48,25 @@ var layerKinds = []layerKind{
 	{"recorded_c128a", 128, fakemodel.BF16, cache.IndexKeyFP8, 2},
 }
 
-// layerPrompt is how many tokens of a session of n are its prompt.
-func layerPrompt(n int) int { return n - 9 }
+// layerStep is the most tokens of a session in a step. A multiple of it are a session's prompt, the
+// others, at least 3, come one by one.
+const layerStep = 32
+
+func layerPrompt(n int) int { return (n - 3) / layerStep * layerStep }
 
 func randomLayers(seed uint64) []Case {
 	var cases []Case
 	for i, k := range layerKinds {
 		rng := rand.New(rand.NewPCG(seed, uint64(i)))
-		c := Case{Name: k.name, About: "random weights, against the formula", Params: map[string]any{"kind": i, "seed": int(rng.Uint32()), "step": 61}}
+		c := Case{Name: k.name, About: "random weights, against the formula", Params: map[string]any{"kind": i, "seed": int(rng.Uint32())}}
 		if k.layer >= 0 {
-			c.About = "recorded by transformers"
+			c.About, c.Source = "by transformers", "recorded"
 			if all, err := recorded.Layers(); err == nil {
 				c.In = Arrays{"lens": vectors.FromI32([]int32{recorded.Tokens}, 1),
 					"hidden": vectors.FromF32(all[k.layer].In, recorded.Tokens, recorded.Config().Hidden)}
 			}
 		} else {
-			lens := []int32{300 + rng.Int32N(20), 70 + rng.Int32N(20)}
+			lens := []int32{295 + rng.Int32N(25), 67 + rng.Int32N(5)}
 			n, width := int(lens[0]+lens[1]), fakemodel.Config().Hidden
 			hidden := make([]float32, n*width)
 			for j := range hidden {
@@ -84,19 +87,18 @@ type layerInput struct {
 	index  int // of the layer in the model
 	lens   []int32
 	hidden []float32
-	step   int // most tokens of a session in a step
 }
 
 func readLayer(c Case) (l layerInput, err error) {
 	in := c.Input()
 	kind, seed := in.Int("kind"), in.Int("seed")
-	l.lens, l.step = in.Array("lens", vectors.I32, -1).I32(), in.Int("step")
+	l.lens = in.Array("lens", vectors.I32, -1).I32()
 	hidden := in.Array("hidden", vectors.F32, -1, -1)
 	if err := in.Err(); err != nil {
 		return l, err
 	}
-	if kind < 0 || kind >= len(layerKinds) || l.step < 1 {
-		return l, fmt.Errorf("verify: layer: kind %d, steps of %d: %w", kind, l.step, vectors.ErrFormat)
+	if kind < 0 || kind >= len(layerKinds) {
+		return l, fmt.Errorf("verify: layer: kind %d: %w", kind, vectors.ErrFormat)
 	}
 	l.layerKind, l.hidden = layerKinds[kind], hidden.F32()
 	if l.layer >= 0 {
@@ -142,15 +144,15 @@ func refLayer(c Case) (Arrays, error) {
 	at := 0
 	for _, n := range l.lens {
 		end := at + int(n)*l.cfg.Hidden
-		rows, chosen := formula.Run(l.cfg, l.index, l.model.Values, l.hidden[at:end])
-		for t, row := range rows {
+		r := formula.Run(l.cfg, l.index, l.model.Values, nil, l.hidden[at:end])
+		for t, row := range r.Out {
 			for _, v := range row {
 				out = append(out, float32(v))
 			}
 			for i := range l.cfg.TopK {
 				e := int32(-1)
-				if i < len(chosen[t]) {
-					e = int32(chosen[t][i])
+				if i < len(r.Picks[t]) {
+					e = int32(r.Picks[t][i])
 				}
 				picks = append(picks, e)
 			}
@@ -171,7 +173,8 @@ func runLayer(ctx context.Context, dev *vk.Device, variant string, c Case) (_ Ar
 	}
 	defer func() { err = errors.Join(err, weights.Close()) }()
 	e, err := pipeline.NewEngine(ctx, dev, l.cfg, []*model.DeviceLayer{weights}, pipeline.EngineOptions{
-		MaxTokens: int(slices.Max(l.lens)), MaxSessions: len(l.lens), MaxStep: l.step * len(l.lens), Keys: l.keys, KeepTopK: true, Variant: variant})
+		MaxTokens: int(slices.Max(l.lens)), MaxSessions: len(l.lens), MaxStep: layerStep * len(l.lens),
+		Keys: l.keys, KeepTopK: true, Variant: variant})
 	if err != nil {
 		return nil, err
 	}
@@ -233,7 +236,7 @@ type layerSession struct {
 func (x *layerRun) next(ctx context.Context) error {
 	var chunks []pipeline.Chunk
 	for _, s := range x.sessions {
-		chunks = append(chunks, pipeline.Chunk{Session: s.Session, Tokens: max(min(x.step, layerPrompt(s.len)-s.Len()), 1)})
+		chunks = append(chunks, pipeline.Chunk{Session: s.Session, Tokens: max(min(layerStep, layerPrompt(s.len)-s.Len()), 1)})
 	}
 	st, err := x.e.Begin(ctx, chunks...)
 	if err != nil {
@@ -315,21 +318,22 @@ func compareLayer(c Case, got, want Arrays) Result {
 
 func (l layerInput) agreement(got, want Arrays) formula.Agreement {
 	values, chosen := want["out"].F32(), want["topk"].I32()
-	out, picks := make([][]float64, len(values)/l.cfg.Hidden), make([][]int, len(values)/l.cfg.Hidden)
-	for t := range out {
+	n := len(values) / l.cfg.Hidden
+	r := formula.Result{Out: make([][]float64, n), Picks: make([][]int, n)}
+	for t := range n {
 		for _, v := range values[t*l.cfg.Hidden : (t+1)*l.cfg.Hidden] {
-			out[t] = append(out[t], float64(v))
+			r.Out[t] = append(r.Out[t], float64(v))
 		}
 		if chosen == nil {
 			continue
 		}
 		for _, e := range chosen[t*l.cfg.TopK : (t+1)*l.cfg.TopK] {
 			if e >= 0 {
-				picks[t] = append(picks[t], int(e))
+				r.Picks[t] = append(r.Picks[t], int(e))
 			}
 		}
 	}
-	return formula.Compare(out, picks, got["out"].F32(), got["topk"].I32())
+	return r.Compare(got["out"].F32(), got["topk"].I32(), nil)
 }
 
 // agreement adds the criteria of a layer: of its outputs, and that nearly all picks are those of
@@ -338,7 +342,8 @@ func (c *Comparison) agreement(a formula.Agreement, diff, worst float64) {
 	c.add(a.Diff < diff, a.Diff, diff, fmt.Sprintf("out: 1 - cos is %.3g", a.Diff))
 	c.add(a.Worst < worst, a.Worst, worst, fmt.Sprintf("out: 1 - cos of token %d is %.3g", a.At, a.Worst))
 	c.add(a.Short == 0, float64(a.Short), 0, fmt.Sprintf("topk: %d of %d tokens have another number of entries", a.Short, a.Tokens))
-	c.add(10*a.Missed <= a.Picks, float64(a.Missed), float64(a.Picks)/10, fmt.Sprintf("topk: %d of %d entries were not picked", a.Missed, a.Picks))
+	c.add(10*a.Missed <= a.Picks, float64(a.Missed), float64(a.Picks)/10,
+		fmt.Sprintf("topk: %d of %d entries were not picked", a.Missed, a.Picks))
 	few := float64(a.Tokens-a.Same) / float64(a.Tokens)
 	c.add(few <= 0.75, few, 0.75, fmt.Sprintf("topk: %d of %d tokens have the same entries", a.Same, a.Tokens))
 }

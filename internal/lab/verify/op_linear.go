@@ -37,7 +37,7 @@ func linearInput(c Case) (h projection.LinearHost, out tensor.DType, column, wid
 		return h, out, 0, 0, err
 	}
 	h.X, h.XScale, h.Data, h.Scale = c.In["x"].Data, c.In["x_scale"].Data, c.In["w"].Data, c.In["w_scale"].Data
-	if a := c.In["x_scale"]; !a.IsZero() {
+	if a := c.In["x_scale"]; !a.IsZero() && h.Activations != projection.ActivationNVFP4 {
 		h.ScalePitch = a.Dim(2)
 	}
 	if a := c.In["row_scale"]; !a.IsZero() {
@@ -226,7 +226,7 @@ type linearShape struct {
 }
 
 func randomLinear(seed uint64) []Case {
-	fp8 := weightFormats[1:3]
+	fp8, fp4 := weightFormats[1:3], weightFormats[3:]
 	var cases []Case
 	for i, s := range []linearShape{
 		{about: "one token, least sizes", tokens: 1, groups: 1, n: 8, k: 32},
@@ -253,6 +253,12 @@ func randomLinear(seed uint64) []Case {
 		{about: "FP8 activations", tokens: 61, groups: 2, n: 136, k: 640, weights: fp8, activations: projection.ActivationFP8, wide: true},
 		{about: "packed FP8 activations, two tokens", tokens: 2, groups: 3, n: 72, k: 1024, weights: fp8, activations: projection.ActivationFP8Packed, codes: true},
 		{about: "packed FP8 activations", tokens: 69, groups: 2, n: 128, k: 512, weights: fp8, activations: projection.ActivationFP8Packed, f32: true},
+		{about: "NVFP4 activations, one token", tokens: 1, groups: 1, n: 72, k: 1088, weights: fp4,
+			activations: projection.ActivationNVFP4},
+		{about: "NVFP4 activations in groups beside other columns", tokens: 13, groups: 3, n: 40, k: 320, weights: fp4,
+			activations: projection.ActivationNVFP4, codes: true, column: 8, spare: 16},
+		{about: "NVFP4 activations, many tokens", tokens: 131, groups: 2, n: 136, k: 192, weights: fp4,
+			activations: projection.ActivationNVFP4, f32: true},
 	} {
 		formats := s.weights
 		if formats == nil {
@@ -289,6 +295,17 @@ func randomActivations(rng *rand.Rand, s linearShape, in Arrays) {
 			x[i] = float32(rng.NormFloat64())
 		}
 		in["x"] = vectors.FromBF16(x, s.tokens, s.groups, s.k)
+		return
+	}
+	if s.activations == projection.ActivationNVFP4 {
+		codes, scales := make([]byte, n/2), make([]byte, n/16)
+		for i := range codes {
+			codes[i] = byte(rng.UintN(256))
+		}
+		for i := range scales {
+			scales[i] = randomE4M3(rng, s.codes) & 0x7F
+		}
+		in["x"], in["x_scale"] = vectors.FromU8(codes, s.groups, s.tokens, s.k/2), vectors.FromU8(scales, s.groups, s.tokens, s.k/16)
 		return
 	}
 	codes, pitch, blocks := make([]byte, n), (s.tokens+3)/4*4, s.k/projection.ScaleBlock

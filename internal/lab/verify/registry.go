@@ -35,6 +35,7 @@
 package verify
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"hash/fnv"
@@ -191,7 +192,7 @@ func (op Op) RandomCases(seed uint64) []Case {
 	fmt.Fprintf(h, "%d/%s", seed, op.Name)
 	cases := op.Random(h.Sum64())
 	for i := range cases {
-		cases[i].Op, cases[i].Source = op.Name, "random"
+		cases[i].Op, cases[i].Source = op.Name, cmp.Or(cases[i].Source, "random")
 	}
 	return cases
 }

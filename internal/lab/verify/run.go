@@ -62,7 +62,7 @@ type Row struct {
 	Error   *float64 `json:"error"`
 	Bound   *float64 `json:"bound"`
 	Detail  string   `json:"detail,omitempty"`
-	Source  string   `json:"source,omitempty"` // "random" or the folder
+	Source  string   `json:"source,omitempty"` // "random", "recorded" (and in the program), or the folder
 
 	// Unjudged are recorded outputs that the operation does not give, and that
 	// nothing was compared with therefore.
@@ -94,6 +94,9 @@ func (s *Summary) Add(st Status) {
 		s.Missing++
 	}
 }
+
+// errUnfit is a case for which a device is too small.
+var errUnfit = errors.New("not on this device")
 
 // job is one case with the variants to try.
 type job struct {
@@ -197,8 +200,8 @@ func one(ctx context.Context, dev *vk.Device, j job, v vk.Variant, c Case) Row {
 		}
 		return err
 	})
-	if errors.Is(err, vk.ErrMissingFeature) && len(v.Requires) > 0 {
-		// The base variant requires nothing and must always run.
+	if errors.Is(err, errUnfit) || errors.Is(err, vk.ErrMissingFeature) && len(v.Requires) > 0 {
+		// The base variant requires nothing and must always run, but for cases of such a size.
 		return j.row(v.Name, Skip, err.Error())
 	}
 	if err != nil {
@@ -399,7 +402,7 @@ func (p *plan) random() {
 			if !p.wantCase(name, c.Name) {
 				continue
 			}
-			p.jobs = append(p.jobs, job{op: op, name: c.Name, source: "random", variants: vs, load: func() (Case, error) { return c, nil }})
+			p.jobs = append(p.jobs, job{op: op, name: c.Name, source: c.Source, variants: vs, load: func() (Case, error) { return c, nil }})
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -76,6 +77,7 @@ type coreLayer struct {
 	widths, pageTokens, pages [pools]int
 	strides                   [pools]int
 	host                      [pools][]byte
+	workspace                 uint64                         // of gathered rows; 0: the default
 	entries                   [pools][]cache.CompressedEntry // what the references stored in host[compPool] and host[keysPool]
 }
 
@@ -191,6 +193,7 @@ type coreResult struct {
 	pools [pools][]byte
 	topK  [2][]int32
 	out   [2][]uint16
+	lse   [2][]float32 // [tokens, H]
 }
 
 // kind makes a kind for steps of so many tokens, and a layer of it whose projections are
@@ -198,7 +201,7 @@ type coreResult struct {
 func (l *coreLayer) kind(t *testing.T, dev *vk.Device, tokens int, variant string) (*Kind, *Layer) {
 	t.Helper()
 	k := must[*Kind](t)(NewKind(dev, KindConfig{Spec: l.spec, Model: &l.cfg, Tokens: tokens, MaxLen: coreLonger, Caches: l.caches,
-		Variant: variant, Hadamard: l.hadamard, Group: tokens / 4, Out: tensor.BF16}))
+		Variant: variant, Hadamard: l.hadamard, Group: tokens / 4, LSE: true, Out: tensor.BF16, Requests: 2, Workspace: l.workspace}))
 	t.Cleanup(func() { k.Close() })
 	k.mla.norms, k.mla.turns = false, false
 	w := &model.DeviceLayer{Sink: put(t, dev, tensor.F32, l.sink, coreHeads)}
@@ -252,7 +255,53 @@ func newStepArgs(t *testing.T, dev *vk.Device, tokens int, tables Tables) StepAr
 	t.Helper()
 	return StepArgs{Tables: tables,
 		QueryStart: alloc(t, dev, tensor.I32, 3), SeqLens: alloc(t, dev, tensor.I32, 2),
-		TokenToReq: alloc(t, dev, tensor.I32, tokens), Positions: alloc(t, dev, tensor.I32, tokens), IsValid: alloc(t, dev, tensor.U8, tokens)}
+		TokenToReq: alloc(t, dev, tensor.I32, tokens), Positions: alloc(t, dev, tensor.I32, tokens),
+		IsValid: alloc(t, dev, tensor.U8, tokens)}
+}
+
+// corePieces are the pieces that steps over gathered rows are recorded for.
+const corePieces = 12
+
+// gather makes room for gathered rows and their plan, full of poison.
+func (a *StepArgs) gather(t *testing.T, dev *vk.Device, k *Kind) {
+	t.Helper()
+	room := k.Room()
+	if room.Rows() == 0 {
+		return
+	}
+	n := k.cfg.Tokens
+	a.Pieces, a.Workspace = corePieces, put(t, dev, tensor.BF16, filled(room.Rows()*headDim, uint16(0x7FC0)), room.Rows(), headDim)
+	a.Plan = attention.PlanTensors{Places: alloc(t, dev, tensor.I32, n, 4), Heads: alloc(t, dev, tensor.I32, corePieces, 2, 2),
+		Runs: alloc(t, dev, tensor.I32, attention.RunsOf(n), 4)}
+}
+
+// plan uploads the plan of a step.
+func (a *StepArgs) plan(t *testing.T, k *Kind, h coreStep) {
+	t.Helper()
+	if a.Pieces == 0 {
+		return
+	}
+	var p attention.RowPlan
+	p.Begin(k.Room())
+	for _, x := range h.parts {
+		p.Add(x.request, x.to-x.from, x.to)
+	}
+	p.End(k.cfg.Tokens)
+	require.LessOrEqual(t, p.Pieces(), corePieces)
+	p.Pad(corePieces)
+	for len(p.Runs) < a.Plan.Runs.Shape[0] {
+		p.Runs = append(p.Runs, [4]int32{-1 << 30, -1, 7, 1}) // poison
+	}
+	for _, x := range []struct {
+		to   tensor.Tensor
+		from [][4]int32
+	}{{a.Plan.Places, p.Places}, {a.Plan.Heads, p.Heads}, {a.Plan.Runs, p.Runs}} {
+		var flat []int32
+		for _, v := range x.from {
+			flat = append(flat, v[:]...)
+		}
+		testkit.Put(t, x.to, flat)
+	}
 }
 
 // put uploads a step.
@@ -305,7 +354,9 @@ func (l *coreLayer) device(t *testing.T, dev *vk.Device, tokens int, steps [][]p
 	k, layer := l.kind(t, dev, tokens, variant)
 	caches, tables := l.memory(t, dev)
 	step, kv := newStepArgs(t, dev, tokens, tables), alloc(t, dev, tensor.BF16, tokens, 512)
-	a := Args{Caches: caches, CosSin: put(t, dev, tensor.F32, l.cosSin, coreLonger, cache.RopeDim)}
+	a := Args{Caches: caches, CosSin: put(t, dev, tensor.F32, l.cosSin, coreLonger, cache.RopeDim),
+		LSE: alloc(t, dev, tensor.F32, tokens, coreHeads)}
+	step.gather(t, dev, k)
 	rec := must[*vk.Recorder](t)(dev.NewRecorder())
 	defer rec.Close()
 	require.NoError(t, l.recordCore(t, rec, layer, step, a, kv))
@@ -314,9 +365,11 @@ func (l *coreLayer) device(t *testing.T, dev *vk.Device, tokens int, steps [][]p
 	for _, parts := range steps {
 		h := newCoreStep(tokens, parts)
 		step.put(t, h)
+		step.plan(t, k, h)
 		l.inputs(t, k, kv, h)
+		testkit.Put(t, a.LSE, filled(a.LSE.Len(), float32(math.NaN())))
 		require.NoError(t, cmd.Run(t.Context()))
-		res.add(t, k, parts)
+		res.add(t, k, a.LSE, parts)
 	}
 	for i, pool := range []tensor.Tensor{winPool: caches.Window.Pool, compPool: caches.Compressed.Pool, statePool: caches.State.Pool,
 		indexStatePool: caches.IndexState.Pool, keysPool: caches.Keys.Pool} {
@@ -328,16 +381,17 @@ func (l *coreLayer) device(t *testing.T, dev *vk.Device, tokens int, steps [][]p
 }
 
 // add takes over what a step gave, and demands that padding gave nothing.
-func (res *coreResult) add(t *testing.T, k *Kind, parts []part) {
+func (res *coreResult) add(t *testing.T, k *Kind, lse tensor.Tensor, parts []part) {
 	t.Helper()
 	const row = coreHeads * 512
-	out, topK, at := get[uint16](t, k.mla.o), []int32(nil), 0
+	out, sums, topK, at := get[uint16](t, k.mla.o), get[float32](t, lse), []int32(nil), 0
 	if x := k.TopK(); !x.IsZero() {
 		topK = get[int32](t, x)
 	}
 	for _, p := range parts {
 		n := p.to - p.from
 		res.out[p.request] = append(res.out[p.request], out[at*row:(at+n)*row]...)
+		res.lse[p.request] = append(res.lse[p.request], sums[at*coreHeads:(at+n)*coreHeads]...)
 		if topK != nil {
 			res.topK[p.request] = append(res.topK[p.request], topK[at*coreTopK:(at+n)*coreTopK]...)
 		}
@@ -345,6 +399,9 @@ func (res *coreResult) add(t *testing.T, k *Kind, parts []part) {
 	}
 	for i, x := range out[at*row:] {
 		require.Zero(t, x, "padding: element %d of the output", i)
+	}
+	for i, x := range sums[at*coreHeads:] {
+		require.True(t, math.IsInf(float64(x), 1), "padding: element %d of the sums is %v", i, x)
 	}
 	for i, x := range topK[min(at*coreTopK, len(topK)):] {
 		require.EqualValues(t, -1, x, "padding: pick %d", i)
@@ -375,6 +432,21 @@ func TestCore(t *testing.T) {
 				l.reference(t, tokens, steps, l.device(t, dev, tokens, steps, variant), variant)
 			})
 		}
+	}
+}
+
+// TestCorePieces has rows gathered into so little memory that a step of one recording goes in
+// another number of pieces than the next: for a long request, for both, or none.
+func TestCorePieces(t *testing.T) {
+	dev := testkit.Device(t)
+	variant := attention.TwoPassPrefix + attention.VariantBase
+	for i, c := range coreCases[:2] {
+		t.Run(c.name, func(t *testing.T) {
+			l := newCoreLayer(t, c)
+			l.workspace = []uint64{150 << 10, 300 << 10}[i]
+			tokens, steps := inChunks()
+			l.reference(t, tokens, steps, l.device(t, dev, tokens, steps, variant), variant)
+		})
 	}
 }
 

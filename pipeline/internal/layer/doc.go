@@ -9,7 +9,8 @@
 //	Out     = (o turned back, by groups . wo_a) . wo_b
 //
 // Weights are used in the format that they are stored in. Activations between the operations
-// are bf16, but the compressors' inputs, which are f32; sums are f32.
+// are bf16, but the compressors' inputs, which are f32; sums are f32. With KindConfig.Quantise
+// products take them with as few bits as their weights have: see activations.go.
 //
 // Tokens of a step may be of any number of requests, and a request may have any number of
 // consecutive tokens in it. An entry that a token of the step completes is visible to it and to

@@ -43,11 +43,24 @@ type KindConfig struct {
 	Variant  string // of the attention kernel; "" picks the best
 	Hadamard bool   // mix the indexer's queries and keys before they are quantised
 
+	// Requests is the most requests of a step, and Workspace the most bytes of rows that an
+	// attention which gathers them has at a time; 0: one, and attention.DefaultWorkspace.
+	Requests  int
+	Workspace uint64
+
 	// Group is how many consecutive tokens usually belong to one request: 0 or 1 for decode,
 	// more for prefill. Results do not depend on it.
 	Group int
+	// Invariant gives a token the same bits whatever Tokens is and wherever in a step it stands.
+	Invariant bool
 	// Output is the form in which wo_a takes the attention's output.
 	Output projection.ActivationFormat
+	// LSE makes layers write Args.LSE. The attention's parts are then joined by a launch of their
+	// own, since the one of wo_a and wo_b does not write it.
+	LSE bool
+	// Quantise gives products inputs with as few bits as their weights have: 8 to those of FP8, 4
+	// to those of NVFP4, which need an input_scale. Output, if it is not bf16, prevails for wo_a.
+	Quantise bool
 	// Out is the type of a layer's output: tensor.BF16, or tensor.F32 for partial sums of ranks,
 	// which are rounded once they are complete.
 	Out tensor.DType
@@ -84,6 +97,8 @@ type Kind struct {
 	output  output
 	linears linears
 
+	quantisers quantisers
+
 	norm   *projection.QKVNorm                  // made for the first layer that needs it
 	insert map[tensor.DType]*projection.QInsert // by the type of the weights of the norm inside; 0: without
 
@@ -119,6 +134,11 @@ func Check(dev *vk.Device, cfg KindConfig) error {
 	if err != nil {
 		return err
 	}
+	if k.mla.gathers() {
+		if err := cfg.listsFit(dev); err != nil {
+			return err
+		}
+	}
 	return k.tensors().Fits(opNewKind, dev.Caps().MaxStorageBufferRange)
 }
 
@@ -130,6 +150,7 @@ func newKind(dev *vk.Device, cfg KindConfig) (*Kind, error) {
 	}
 	k := &Kind{dev: dev, cfg: cfg, tune: &tuning.Of(dev).Layer, heads: cfg.Model.Heads / cfg.Ranks, groups: cfg.Model.Groups / cfg.Ranks}
 	k.wish = wish(k.tune, cfg.Tokens, cfg.Caches.Compressed.Pool.Bytes())
+	k.wish.joins = k.wish.joins && !cfg.LSE
 	compression := cfg.Spec.Compression
 	if cfg.Spec.Compresses() {
 		k.main = &compressor{compression: compression(headDim)}
@@ -141,6 +162,7 @@ func newKind(dev *vk.Device, cfg KindConfig) (*Kind, error) {
 		}
 	}
 	k.mla.width = cfg.entryWidth()
+	k.mla.room = cfg.Room(dev)
 	return k, nil
 }
 
@@ -277,12 +299,15 @@ func (k *Kind) TopK() tensor.Tensor {
 	return k.picks.topK
 }
 
+// Room is KindConfig.Room of the kind.
+func (k *Kind) Room() attention.RowConfig { return k.mla.room }
+
 // Bytes is the memory that the kind and its layers share, scratch included.
 func (k *Kind) Bytes() uint64 {
 	if k == nil || k.arena == nil {
 		return 0
 	}
-	return k.arena.Whole().Size + k.linears.bytes() + k.output.bytes()
+	return k.arena.Whole().Size + k.linears.bytes() + k.output.bytes() + k.quantisers.bytes()
 }
 
 // Close frees the memory, which nothing on the device may be using; closing again does
@@ -291,7 +316,7 @@ func (k *Kind) Close() error {
 	if k == nil || k.arena == nil {
 		return nil
 	}
-	err := errors.Join(k.arena.Close(), k.linears.close(), k.output.close())
+	err := errors.Join(k.arena.Close(), k.linears.close(), k.output.close(), k.quantisers.close())
 	k.arena = nil
 	return err
 }

@@ -27,6 +27,9 @@ type Layer struct {
 	norm   *projection.QKVNorm     // nil where norms are part of other operations
 	chain  *projection.LinearChain // wo_a and wo_b in one launch; nil if they are two
 
+	inputs       [sources][]layerInput // with fewer bits, that products take; none where all are bf16
+	turnsToCodes bool                  // what turns the attention's output back makes it FP8
+
 	qkv, qb, oa, ob             linear
 	gates                       linear // with a compressor
 	idxQB, idxWeights, idxGates linear // with an indexer; idxGates with a compressor of its keys
@@ -39,8 +42,9 @@ type use struct {
 	m            model.DeviceMatrix
 	n, k, groups int // outputs and inputs, of a group
 	out          tensor.DType
-	x            projection.ActivationFormat // 0, bf16, but for OA
+	from         source
 	norm         tensor.Tensor               // weights of a norm of the first QRank outputs; may be absent
+	x            projection.ActivationFormat // of the input
 }
 
 // NewLayer makes a layer of weights on the device, which it uses but does not own: they stay
@@ -59,6 +63,9 @@ func (k *Kind) NewLayer(ctx context.Context, w *model.DeviceLayer) (*Layer, erro
 	for _, u := range uses {
 		if got := u.m; got.N != u.n*u.groups || got.K != u.k {
 			return nil, badWeights(u.name, fmt.Sprintf("[%d, %d]", got.N, got.K), "[%d, %d]", u.n*u.groups, u.k)
+		}
+		if err := checkInput(&u); err != nil {
+			return nil, err
 		}
 	}
 	if err := l.build(ctx, uses); err != nil {
@@ -83,7 +90,7 @@ func (k *Kind) checkWeights(w *model.DeviceLayer) error {
 		w.Indexer != nil && (w.Indexer.Compressor != nil) != (k.keys != nil):
 		return badWeights("w", fmt.Sprintf("layer %d, compressor %v, indexer %v", w.Layer, w.Compressor != nil, w.Indexer != nil),
 			"what a layer of kind %s has", k.cfg.Spec.Name)
-	case k.cfg.Output != projection.ActivationBF16 && w.OA.Format != model.FormatFP8:
+	case k.cfg.Output != projection.ActivationBF16 && w.OA.Format != model.FormatFP8 && w.OA.Format != model.FormatFP8Rows:
 		return badWeights("w.OA.Format", w.OA.Format, "fp8, which the output path multiplies with")
 	case w.Sink.DType != tensor.F32 || w.Sink.Len() != k.heads:
 		return badWeights("w.Sink", w.Sink, "[%d] f32", k.heads)
@@ -99,22 +106,27 @@ func (l *Layer) uses() []use {
 		qNorm = w.QNorm
 	}
 	list := []use{
-		{&l.qkv, "QKV", w.QKV, m.QRank + headDim, m.Hidden, 1, tensor.BF16, 0, qNorm},
-		{&l.qb, "QB", w.QB, k.heads * headDim, m.QRank, 1, tensor.BF16, 0, none},
-		{&l.oa, "OA", w.OA, m.ORank, m.HeadsPerGroup() * headDim, k.groups, tensor.BF16, k.cfg.Output, none},
-		{&l.ob, "OB", w.OB, m.Hidden, k.groups * m.ORank, 1, k.cfg.Out, 0, none},
+		{&l.qkv, "QKV", w.QKV, m.QRank + headDim, m.Hidden, 1, tensor.BF16, fromHidden, qNorm, 0},
+		{&l.qb, "QB", w.QB, k.heads * headDim, m.QRank, 1, tensor.BF16, fromQLoRA, none, 0},
+		{&l.oa, "OA", w.OA, m.ORank, m.HeadsPerGroup() * headDim, k.groups, tensor.BF16, fromO, none, k.cfg.Output},
+		{&l.ob, "OB", w.OB, m.Hidden, k.groups * m.ORank, 1, k.cfg.Out, fromOLoRA, none, 0},
 	}
 	if c := w.Compressor; c != nil {
 		n := 2 * k.main.compression.Channels()
-		list = append(list, use{&l.gates, "Compressor.KVGate", c.KVGate, n, m.Hidden, 1, tensor.F32, 0, none})
+		list = append(list, use{&l.gates, "Compressor.KVGate", c.KVGate, n, m.Hidden, 1, tensor.F32, fromHidden, none, 0})
 	}
 	if x := w.Indexer; x != nil {
 		list = append(list,
-			use{&l.idxQB, "Indexer.QB", x.QB, m.IndexHeads * indexDim, m.QRank, 1, tensor.BF16, 0, none},
-			use{&l.idxWeights, "Indexer.Weights", x.Weights, m.IndexHeads, m.Hidden, 1, tensor.BF16, 0, none})
+			use{&l.idxQB, "Indexer.QB", x.QB, m.IndexHeads * indexDim, m.QRank, 1, tensor.BF16, fromQLoRA, none, 0},
+			use{&l.idxWeights, "Indexer.Weights", x.Weights, m.IndexHeads, m.Hidden, 1, tensor.BF16, fromHidden, none, 0})
 		if c := x.Compressor; c != nil {
 			n := 2 * k.keys.compression.Channels()
-			list = append(list, use{&l.idxGates, "Indexer.Compressor.KVGate", c.KVGate, n, m.Hidden, 1, tensor.F32, 0, none})
+			list = append(list, use{&l.idxGates, "Indexer.Compressor.KVGate", c.KVGate, n, m.Hidden, 1, tensor.F32, fromHidden, none, 0})
+		}
+	}
+	for i := range list {
+		if u := &list[i]; u.x == projection.ActivationBF16 {
+			u.x = k.cfg.activation(&u.m)
 		}
 	}
 	return list
@@ -130,14 +142,22 @@ func (l *Layer) build(ctx context.Context, uses []use) (err error) {
 	}
 	for _, u := range uses {
 		cfg := projection.LinearConfig{N: u.n, K: u.k, Groups: u.groups, Weights: weightFormat(u.m), Activations: u.x, Out: u.out,
-			MaxTokens: k.cfg.Tokens, OnDemand: true}
+			MaxTokens: k.cfg.Tokens, Invariant: k.cfg.Invariant, OnDemand: true}
 		if !u.norm.IsZero() {
 			cfg.Norm, cfg.NormColumns, cfg.NormEps = u.norm.DType, k.cfg.Model.QRank, k.cfg.Model.Eps
 		}
 		if u.to.op, u.to.scratch, err = k.linears.get(k.dev, u.name, cfg); err != nil {
 			return fmt.Errorf("%s: %w", u.name, err)
 		}
-		u.to.w.Data, u.to.w.Scale = u.m.Data, u.m.Scales
+		u.to.w.Data = u.m.Data
+		if u.m.Format == model.FormatFP8Rows {
+			u.to.w.RowScale = u.m.Scales
+		} else {
+			u.to.w.Scale = u.m.Scales
+		}
+	}
+	if err = l.quantise(uses); err != nil {
+		return err
 	}
 	if l.chain, err = k.chain(ctx, l.oa.op, l.ob.op); err != nil {
 		return err
@@ -175,6 +195,10 @@ func (l *Layer) prepare(uses []use) error {
 // traits are what the operations of a layer turned out to do.
 func (l *Layer) traits() traits {
 	k := l.kind
+	var quantises [sources]bool
+	for i, list := range l.inputs {
+		quantises[i] = len(list) > 0
+	}
 	return traits{
 		tokens:      k.cfg.Tokens,
 		picks:       k.picks != nil,
@@ -186,14 +210,15 @@ func (l *Layer) traits() traits {
 		rawScores:   k.picks != nil && k.picks.query == nil,
 		touch:       k.wish.touch,
 		touches:     k.wish.touches,
-		turned:      k.output.turn == nil && k.output.quant == nil,
+		turned:      k.output.turn == nil && !l.turnsToCodes,
+		quantises:   quantises,
 		chained:     l.chain != nil,
 		joined:      l.chain.Joined(),
 	}
 }
 
 // factors puts the one factor of each NVFP4 matrix on the device, for every row, as the
-// kernels take it.
+// kernels take it. That of an input of 4 bits is part of it.
 func (l *Layer) factors(ctx context.Context, uses []use) error {
 	var data []byte
 	begin := make([]int, len(uses))
@@ -203,8 +228,12 @@ func (l *Layer) factors(ctx context.Context, uses []use) error {
 		if u.m.Format != model.FormatNVFP4 {
 			continue
 		}
+		factor := u.m.Global
+		if u.x == projection.ActivationNVFP4 {
+			factor *= u.m.Input
+		}
 		for range (u.m.N + align - 1) / align * align {
-			data = binary.LittleEndian.AppendUint32(data, math.Float32bits(u.m.Global))
+			data = binary.LittleEndian.AppendUint32(data, math.Float32bits(factor))
 		}
 	}
 	if len(data) == 0 {

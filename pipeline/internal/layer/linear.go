@@ -14,11 +14,17 @@ type linear struct {
 	op      *projection.Linear
 	w       projection.LinearWeights
 	scratch tensor.Tensor
+
+	codes, scales tensor.Tensor // of an input with fewer bits; absent: it is bf16
 }
 
-// args are those of the operation.
+// args are those of the operation, which takes codes instead of from where there are any.
 func (x *linear) args(from, to tensor.Tensor) projection.LinearArgs {
-	return projection.LinearArgs{X: from, W: x.w, Out: to, Scratch: x.scratch}
+	a := projection.LinearArgs{X: from, W: x.w, Out: to, Scratch: x.scratch}
+	if !x.codes.IsZero() {
+		a.X, a.XScale = x.codes, x.scales
+	}
+	return a
 }
 
 func (x *linear) record(rec *vk.Recorder, from, to tensor.Tensor) error {
@@ -94,6 +100,8 @@ func weightFormat(m model.DeviceMatrix) projection.WeightFormat {
 		return projection.WeightFP8UE8M0
 	case m.Format == model.FormatNVFP4:
 		return projection.WeightNVFP4
+	case m.Format == model.FormatFP8Rows:
+		return projection.WeightFP8Rows
 	}
 	return projection.WeightBF16
 }

@@ -1,38 +1,91 @@
 package layer
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/pipeline/internal/memory"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
-// mla is the attention of the heads to their windows and entries.
+// mla is the attention of the heads to their windows and entries: over pages in place, or over rows
+// gathered from them.
 type mla struct {
-	op     *attention.Decoder
-	width  int  // of rows of entries; 0: the layer attends none
-	splits int  // parts of a row
-	turns  bool // its output can be turned back on the way
-	norms  bool // its queries can be normed and turned on the way
+	op     *attention.Decoder  // nil where rows are gathered
+	rows   *attention.Gathered // nil where they are not
+	width  int                 // of rows of entries; 0: the layer attends none
+	splits int                 // parts of a row, of op
+	turns  bool                // its output can be turned back on the way
+	norms  bool                // its queries can be normed and turned on the way
+
+	room attention.RowConfig // of gathered rows; without any where none are
 
 	q, o    tensor.Tensor // [T, H, 512] bf16
 	scratch tensor.Tensor
 }
 
+// gathers reports whether the attention gathers rows: by its variant, or else by the profile.
+// Invariant layers do not: the kernels that read pages give a token the same bits in any step.
+func (cfg *KindConfig) gathers(dev *vk.Device) bool {
+	if cfg.Variant != "" {
+		return strings.HasPrefix(cfg.Variant, attention.TwoPassPrefix)
+	}
+	return !cfg.Invariant && attention.Gathers(dev, cfg.Tokens, cfg.Requests) && cfg.listsFit(dev) == nil
+}
+
+// Room is how the workspace of gathered rows is divided; without rows if none are gathered.
+func (cfg *KindConfig) Room(dev *vk.Device) (room attention.RowConfig) {
+	if cfg.gathers(dev) {
+		bytes := attention.WorkspaceBytes(dev, cfg.rowsVariant(), cfg.Workspace)
+		room = cfg.rows().Divide(bytes, cfg.Tokens, max(cfg.Requests, 1), cfg.MaxLen)
+	}
+	return room
+}
+
+// LeastWorkspace is the size of the rows that one token attends.
+func (cfg *KindConfig) LeastWorkspace() uint64 { return uint64(cfg.rows().LeastRows()) * headDim * 2 }
+
+// rows is what tokens attend.
+func (cfg *KindConfig) rows() attention.RowConfig {
+	c := attention.RowConfig{Window: cfg.Model.Window, Width: cfg.entryWidth(), Picks: cfg.Spec.Picks != model.PickNone}
+	if c.Width > 0 {
+		c.Ratio = cfg.Spec.Ratio
+	}
+	return c
+}
+
+// rowsVariant is the build of the attention over gathered rows.
+func (cfg *KindConfig) rowsVariant() string {
+	rest, _ := strings.CutPrefix(cfg.Variant, attention.TwoPassPrefix)
+	return rest
+}
+
+// listsFit reports whether a descriptor holds the lists of gathered rows.
+func (cfg *KindConfig) listsFit(dev *vk.Device) error {
+	limit, need := dev.Caps().MaxStorageBufferRange, cfg.rows().ListBytes(cfg.Tokens)
+	if need <= limit {
+		return nil
+	}
+	return &vk.ArgumentError{Op: opNewKind, Arg: "Tokens", Got: fmt.Sprintf("%d, lists of %d bytes", cfg.Tokens, need),
+		Want: fmt.Sprintf("lists of at most %d bytes", limit)}
+}
+
 func (x *mla) build(k *Kind) (err error) {
 	c, t, window := &k.cfg.Caches, k.cfg.Tokens, k.cfg.Model.Window
-	cfg := attention.DecoderConfig{Heads: k.heads, WindowPage: c.Window.Layout.Page, Variant: k.cfg.Variant,
-		MaxBytes: c.Window.Pool.Bytes(), OnDemand: true}
+	most, page := c.Window.Pool.Bytes(), 0
 	if x.width > 0 {
-		cfg.CompressedPage = c.Compressed.Layout.Page
-		cfg.MaxBytes = max(cfg.MaxBytes, c.Compressed.Pool.Bytes())
+		page, most = c.Compressed.Layout.Page, max(most, c.Compressed.Pool.Bytes())
 	}
-	if strings.HasPrefix(k.cfg.Variant, attention.TwoPassPrefix) {
-		cfg.MaxBytes = max(cfg.MaxBytes, attention.WorkspaceBytes(t, window, x.width))
+	if x.gathers() {
+		x.rows, err = attention.NewGathered(k.dev, attention.GatheredConfig{Heads: k.heads, WindowPage: c.Window.Layout.Page,
+			CompressedPage: page, Rows: x.room, MaxBytes: most, Variant: k.cfg.rowsVariant()})
+		return err
 	}
-	if x.op, err = attention.NewDecoder(k.dev, cfg); err != nil {
+	if x.op, err = attention.NewDecoder(k.dev, attention.DecoderConfig{Heads: k.heads, WindowPage: c.Window.Layout.Page,
+		CompressedPage: page, Variant: k.cfg.Variant, MaxBytes: most, Invariant: k.cfg.Invariant, OnDemand: true}); err != nil {
 		return err
 	}
 	x.splits = x.op.Splits(t, window, x.width)
@@ -40,29 +93,45 @@ func (x *mla) build(k *Kind) (err error) {
 	return nil
 }
 
+// gathers tells whether rows are gathered.
+func (x *mla) gathers() bool { return x.room.Rows() > 0 }
+
 func (x *mla) tensors(l *memory.List, k *Kind) {
 	t := k.cfg.Tokens
 	l.Add(&x.q, tensor.BF16, t, k.heads, headDim)
 	l.Add(&x.o, tensor.BF16, t, k.heads, headDim)
-	if x.op != nil {
+	switch {
+	case x.op != nil:
 		l.Add(&x.scratch, tensor.U8, int(x.op.ScratchBytes(t, k.cfg.Model.Window, x.width)))
+	case x.rows != nil:
+		l.Add(&x.scratch, tensor.U8, int(x.rows.ScratchBytes(t)))
 	}
 }
 
-// prepare asks for the kernels that record launches.
+// prepare asks for the kernels that record launches. Those of gathered rows were asked for when
+// they were made.
 func (x *mla) prepare(k *Kind, joined bool) error {
 	t, window := k.cfg.Tokens, k.cfg.Model.Window
-	if joined {
+	switch {
+	case x.op == nil:
+		return nil
+	case joined:
 		return x.op.PrepareParts(t, window, x.width)
 	}
 	return x.op.Prepare(t, window, x.width)
 }
 
-// record records the attention. With joined its parts are left to somebody else to join.
+// record records the attention over pages. With joined its parts are left to somebody else to join.
 func (x *mla) record(rec *vk.Recorder, a attention.DecodeArgs, joined bool) (attention.Parts, error) {
 	a.Q, a.Out, a.Scratch = x.q, x.o, x.scratch.View()
 	if joined {
 		return x.op.RecordParts(rec, a)
 	}
 	return attention.Parts{}, x.op.Record(rec, a)
+}
+
+// recordRows records the attention over gathered rows.
+func (x *mla) recordRows(rec *vk.Recorder, a attention.GatheredArgs) error {
+	a.Q, a.Out, a.Scratch = x.q, x.o, x.scratch.View()
+	return x.rows.Record(rec, a)
 }

@@ -15,7 +15,7 @@ import (
 // groups, and wo_b.
 type output struct {
 	turn  *projection.InverseRope      // nil where the attention turns it, or quant does
-	quant *projection.InverseRopeQuant // nil for bf16
+	quant *projection.InverseRopeQuant // nil as long as no layer takes FP8
 
 	codes, scales tensor.Tensor // [G, T, P*512] u8 and scales; of quant
 	z             tensor.Tensor // [T, G*ORank] bf16
@@ -27,30 +27,51 @@ type output struct {
 
 func (x *output) build(k *Kind) (err error) {
 	x.chains = map[[2]*projection.Linear]*projection.LinearChain{}
-	bytes := k.queryBytes()
 	switch {
 	case k.cfg.Output != projection.ActivationBF16:
-		scales := projection.ScaleF32
-		if k.cfg.Output == projection.ActivationFP8Packed {
-			scales = projection.ScalePacked
-		}
-		x.quant, err = projection.NewInverseRopeQuant(k.dev, projection.InverseRopeQuantConfig{
-			Groups: k.groups, Heads: k.cfg.Model.HeadsPerGroup(), Scales: scales, MaxBytes: bytes})
+		return x.makeQuant(k, k.cfg.Output)
 	case !k.mla.turns:
-		x.turn, err = projection.NewInverseRope(k.dev, projection.InverseRopeConfig{MaxBytes: bytes})
+		x.turn, err = projection.NewInverseRope(k.dev, projection.InverseRopeConfig{MaxBytes: k.queryBytes()})
 	}
 	return err
 }
 
 func (x *output) tensors(l *memory.List, k *Kind) {
-	t, p := k.cfg.Tokens, k.cfg.Model.HeadsPerGroup()
-	l.Add(&x.z, tensor.BF16, t, k.groups*k.cfg.Model.ORank)
-	if k.cfg.Output == projection.ActivationBF16 {
-		return
+	l.Add(&x.z, tensor.BF16, k.cfg.Tokens, k.groups*k.cfg.Model.ORank)
+	if k.cfg.Output != projection.ActivationBF16 {
+		x.quantTensors(l, k, k.cfg.Output)
 	}
+}
+
+// makeQuant makes the operation that turns the attention's output back into FP8.
+func (x *output) makeQuant(k *Kind, format projection.ActivationFormat) (err error) {
+	scales := projection.ScaleF32
+	if format == projection.ActivationFP8Packed {
+		scales = projection.ScalePacked
+	}
+	x.quant, err = projection.NewInverseRopeQuant(k.dev, projection.InverseRopeQuantConfig{
+		Groups: k.groups, Heads: k.cfg.Model.HeadsPerGroup(), Scales: scales, MaxBytes: k.queryBytes()})
+	return err
+}
+
+// buildQuant makes it and its memory for the first layer that takes FP8 without KindConfig.Output.
+func (x *output) buildQuant(k *Kind, format projection.ActivationFormat) error {
+	if x.quant != nil {
+		return nil
+	}
+	var list memory.List
+	x.quantTensors(&list, k, format)
+	if err := k.quantisers.allocate(k, list); err != nil {
+		return err
+	}
+	return x.makeQuant(k, format)
+}
+
+func (x *output) quantTensors(l *memory.List, k *Kind, format projection.ActivationFormat) {
+	t, p := k.cfg.Tokens, k.cfg.Model.HeadsPerGroup()
 	l.Add(&x.codes, tensor.U8, k.groups, t, p*headDim)
 	padded := projection.PaddedTokens(t)
-	if k.cfg.Output == projection.ActivationFP8Packed {
+	if format == projection.ActivationFP8Packed {
 		l.Add(&x.scales, tensor.I32, k.groups, p, padded)
 	} else {
 		l.Add(&x.scales, tensor.F32, k.groups, p*projection.HeadBlocks, padded)

@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -35,6 +36,9 @@ func windowStep(t *testing.T, dev *vk.Device, cfg KindConfig, w *model.DeviceLay
 	a := Args{Caches: cfg.Caches, Out: alloc(t, dev, tensor.BF16, n, width),
 		Hidden: put(t, dev, tensor.BF16, numfmt.BF16EncodeSlice(nil, hidden[:n*width]), n, width),
 		CosSin: put(t, dev, tensor.F32, must[[]float32](t)(cfg.Model.Rope(0).Table(n, 1)), n, model.RopeRow)}
+	if cfg.LSE {
+		a.LSE = alloc(t, dev, tensor.F32, n, cfg.Model.Heads)
+	}
 	run(t, dev, func(rec *vk.Recorder) error {
 		if err := rec.Fill(a.Out.View(), math.MaxUint32); err != nil {
 			return err
@@ -137,6 +141,39 @@ func TestJoined(t *testing.T) {
 		l.plan = choose(l.kind.tune, l.traits())
 	})
 	assert.Equal(t, want, got)
+	kind.LSE = true
+	assert.Equal(t, want, windowStep(t, dev, kind, layers[0], hidden), "with LSE")
+}
+
+// TestLSENotJoined demands that layers which write LSE leave the joining of parts to a launch that
+// can, where others join them in front of wo_a, and do all else alike.
+func TestLSENotJoined(t *testing.T) {
+	dev := must[*vk.Device](t)(testkit.Device(t).Adapter().Open(vk.DeviceOptions{Profile: "hopper"}))
+	t.Cleanup(func() { assert.NoError(t, dev.Close()) })
+	c := fakemodel.Config(0)
+	c.Hidden, c.ORank = 1024, 512
+	cfg, layers := weights(t, dev, fakemodel.Options{Config: c, Storage: fakemodel.FP8})
+	for tokens := 1; tokens <= 2; tokens++ {
+		var plans []schedule
+		for _, lse := range []bool{false, true} {
+			kind := windowConfig(t, cfg, tokens)
+			kind.Caches.Window.Pool = alloc(t, dev, tensor.U8, 1, kind.Caches.Window.Layout.Stride)
+			kind.LSE = lse
+			k := must[*Kind](t)(NewKind(dev, kind))
+			l := must[*Layer](t)(k.NewLayer(t.Context(), layers[0]))
+			if l.oa.op.Variant() == projection.VariantBase {
+				require.NoError(t, errors.Join(l.Close(), k.Close()))
+				t.Skip("no chain without device addresses")
+			}
+			assert.Equal(t, !lse, l.chain.Joined(), "%d tokens", tokens)
+			assert.Equal(t, tokens == 1 || !lse, l.chain != nil, "%d tokens: one launch", tokens)
+			plans = append(plans, l.plan)
+			require.NoError(t, errors.Join(l.Close(), k.Close()))
+		}
+		if tokens == 1 {
+			assert.Equal(t, plans[0], plans[1])
+		}
+	}
 }
 
 // TestErrors demands typed errors for what cannot be made, and after closing.

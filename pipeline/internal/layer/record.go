@@ -17,6 +17,10 @@ type Args struct {
 	CosSin tensor.Tensor // [rows, 64] f32, Rope.Table(rows, 1) of the layer; later positions take the last row
 	Out    tensor.Tensor // [T, Hidden] of KindConfig.Out, written; undefined for padding tokens
 
+	// LSE [T, H] f32 is written: ln of the sum of exp of a head's scores of what it attends, its
+	// sink left out; +inf for padding. Absent unless KindConfig.LSE.
+	LSE tensor.Tensor
+
 	// Caches are written, then read. A layer that borrows has the Compressed and the Keys of the
 	// layer that it borrows from.
 	Caches Caches
@@ -34,6 +38,7 @@ type Args struct {
 type Picks struct {
 	Slots tensor.Tensor // [T, TopK] i32
 	Lens  tensor.Tensor // [T] i32
+	TopK  tensor.Tensor // [T, TopK] i32: the picks as entries of their request; only where rows are gathered
 }
 
 // Record records the layer, after Kind.RecordStep with the same step in the same or an earlier
@@ -92,6 +97,14 @@ func (r *recording) level(l level) error {
 func (r *recording) op(o op) error {
 	l, k := r.l, r.k
 	switch o {
+	case quantiseHidden:
+		return r.quantise(fromHidden)
+	case quantiseQLoRA:
+		return r.quantise(fromQLoRA)
+	case quantiseO:
+		return r.quantise(fromO)
+	case quantiseOLoRA:
+		return r.quantise(fromOLoRA)
 	case wqaWkv:
 		return r.bottleneck()
 	case wgate, wgateFirst:
@@ -213,9 +226,12 @@ func (r *recording) touch() error {
 }
 
 func (r *recording) attention() (err error) {
+	if r.k.mla.gathers() {
+		return r.gathered()
+	}
 	k, joined := r.k, r.l.chain.Joined()
 	window := k.lists.window
-	a := attention.DecodeArgs{Sink: r.l.w.Sink, Window: attention.SlotSet{Cache: r.a.Caches.Window, Indices: window.slots,
+	a := attention.DecodeArgs{Sink: r.l.w.Sink, LSE: r.a.LSE, Window: attention.SlotSet{Cache: r.a.Caches.Window, Indices: window.slots,
 		Lens: window.lens}}
 	if k.mla.width > 0 {
 		at := r.attended()
@@ -224,11 +240,27 @@ func (r *recording) attention() (err error) {
 	if k.mla.norms {
 		a.Norm = attention.QueryNorm{Eps: k.cfg.Model.Eps, Positions: r.step.Positions, Table: r.a.CosSin}
 	}
-	if !joined && k.output.quant == nil && k.mla.turns {
+	if !joined && !r.l.turnsToCodes && k.mla.turns {
 		a.InverseRope = attention.InverseRope{Positions: r.step.Positions, Table: r.a.CosSin}
 	}
 	r.parts, err = k.mla.record(r.rec, a, joined)
 	return err
+}
+
+// gathered records the attention over rows that are gathered first.
+func (r *recording) gathered() error {
+	k, tables, caches := r.k, &r.step.Tables, &r.a.Caches
+	a := attention.GatheredArgs{Positions: r.step.Positions, Plan: r.step.Plan, Pieces: r.step.Pieces, Sink: r.l.w.Sink,
+		Window: attention.PagedRows{Cache: caches.Window, Table: tables.Window}}
+	if a.Workspace = r.step.Workspace; len(a.Workspace.Shape) > 0 && a.Workspace.Shape[0] > k.mla.room.Rows() {
+		a.Workspace = a.Workspace.Rows(0, k.mla.room.Rows())
+	}
+	if k.mla.width > 0 {
+		at := r.attended()
+		a.Compressed = attention.PagedRows{Cache: caches.Compressed, Table: tables.Compressed}
+		a.Slots, a.TopK = at.Slots, at.TopK
+	}
+	return k.mla.recordRows(r.rec, a)
 }
 
 // attended are the slots of the entries that the layer attends.
@@ -239,12 +271,12 @@ func (r *recording) attended() Picks {
 	case model.PickEarlier:
 		return r.a.Picks
 	}
-	return Picks{r.k.lists.all.slots, r.k.lists.all.lens}
+	return Picks{Slots: r.k.lists.all.slots, Lens: r.k.lists.all.lens}
 }
 
 func (r *recording) turnBack() error {
 	x, o := &r.k.output, r.k.mla.o
-	if x.quant == nil {
+	if !r.l.turnsToCodes {
 		return x.turn.Record(r.rec, projection.InverseRopeArgs{O: o, Positions: r.step.Positions, Table: r.a.CosSin})
 	}
 	return x.quant.Record(r.rec, projection.InverseRopeQuantArgs{O: o, Positions: r.step.Positions, Table: r.a.CosSin,
@@ -253,12 +285,7 @@ func (r *recording) turnBack() error {
 
 // firstOutput are the arguments of wo_a.
 func (r *recording) firstOutput() projection.LinearArgs {
-	x := &r.k.output
-	a := r.l.oa.args(r.k.mla.o, x.z)
-	if x.quant != nil {
-		a.X, a.XScale = x.codes, x.scales
-	}
-	return a
+	return r.l.oa.args(r.k.mla.o, r.k.output.z)
 }
 
 // chain records wo_a and wo_b in one launch, and the joining of parts where it is part of it.

@@ -9,34 +9,39 @@ import (
 type op int
 
 const (
-	wqaWkv        op = iota // queries' bottleneck beside KV rows; norms the bottleneck where traits.normed
-	wgate                   // inputs of the compressor
-	wgateFirst              // the same, where it comes before wqaWkv: see traits.gatesFirst
-	indexWgate              // inputs of the indexer's compressor
-	weightsProj             // the indexer's weights of heads
-	callers                 // what Args.Beside records
-	qkvNorm                 // norms of bottleneck and KV rows; where not traits.normed
-	save                    // the compressor's states; where not traits.saves
-	indexSave               // likewise of the indexer's compressor
-	compress                // compressed entries of the groups that the step completes
-	indexCompress           // the indexer's keys of these
-	wqB                     // queries of the heads
-	indexWqB                // queries of the indexer
-	kvInsert                // KV rows into the cache; norm and rotation of queries where not traits.lateQueries
-	indexQuantise           // the indexer's queries; where not traits.rawScores
-	indexScores             // scores of entries. What follows in its level runs beside the first of them
-	indexSelect             // the picks; recorded with indexScores
-	touchPool               // translates the addresses of entries
-	attend                  // attention, to its parts where traits.joined
-	inverseRope             // turns the output back; where not traits.turned
-	woA                     // where not traits.chained
-	woB                     // likewise
-	woAB                    // both in one launch, which joins the attention's parts where traits.joined
-	ops                     // how many there are
+	quantiseHidden op = iota // what products of Hidden take with fewer bits; where traits.quantises
+	wqaWkv                   // queries' bottleneck beside KV rows; norms the bottleneck where traits.normed
+	wgate                    // inputs of the compressor
+	wgateFirst               // the same, where it comes before wqaWkv: see traits.gatesFirst
+	indexWgate               // inputs of the indexer's compressor
+	weightsProj              // the indexer's weights of heads
+	callers                  // what Args.Beside records
+	qkvNorm                  // norms of bottleneck and KV rows; where not traits.normed
+	quantiseQLoRA            // the bottleneck, likewise
+	save                     // the compressor's states; where not traits.saves
+	indexSave                // likewise of the indexer's compressor
+	compress                 // compressed entries of the groups that the step completes
+	indexCompress            // the indexer's keys of these
+	wqB                      // queries of the heads
+	indexWqB                 // queries of the indexer
+	kvInsert                 // KV rows into the cache; norm and rotation of queries where not traits.lateQueries
+	indexQuantise            // the indexer's queries; where not traits.rawScores
+	indexScores              // scores of entries. What follows in its level runs beside the first of them
+	indexSelect              // the picks; recorded with indexScores
+	touchPool                // translates the addresses of entries
+	attend                   // attention, to its parts where traits.joined
+	inverseRope              // turns the output back; where not traits.turned
+	quantiseO                // likewise
+	woA                      // where not traits.chained
+	quantiseOLoRA            // what wo_a gives, likewise
+	woB                      // likewise
+	woAB                     // both in one launch, which joins the attention's parts where traits.joined
+	ops                      // how many there are
 )
 
 // sections are the names that ops are timed under. Ops without one go with those before them.
 var sections = [ops]string{
+	quantiseHidden: "hidden.quantise", quantiseQLoRA: "q_lora.quantise", quantiseO: "o.quantise", quantiseOLoRA: "o_lora.quantise",
 	wqaWkv: "wq_a|wkv", wgate: "compressor.wkv|wgate", wgateFirst: "compressor.wkv|wgate",
 	indexWgate: "indexer.compressor.wkv|wgate", weightsProj: "indexer.weights_proj",
 	qkvNorm: "q_kv_norm", save: "compressor.save", indexSave: "indexer.compressor.save",
@@ -72,50 +77,50 @@ var (
 // C128A layers do not.
 var (
 	// No picks, and the attention norms and turns queries: nothing waits for wqB before it.
-	attends = schedule{inputs, norms,
+	attends = schedule{{quantiseHidden}, inputs, norms, {quantiseQLoRA},
 		{compress, kvInsert, wqB},
-		{attend}, {inverseRope}, {woA, woAB}, {woB}}
+		{attend}, {inverseRope}, {quantiseO}, {woA, woAB}, {quantiseOLoRA}, {woB}}
 
 	// No picks: kvInsert norms and turns what wqB gives.
-	attendsNormed = schedule{inputs, norms,
+	attendsNormed = schedule{{quantiseHidden}, inputs, norms, {quantiseQLoRA},
 		{compress, wqB},
 		{kvInsert},
-		{attend}, {inverseRope}, {woA, woAB}, {woB}}
+		{attend}, {inverseRope}, {quantiseO}, {woA, woAB}, {quantiseOLoRA}, {woB}}
 
 	// Picks, few tokens. The selection ends with a launch of few workgroups, so wqB costs least
 	// beside it. Entries take long in few workgroups, and there no score waits for them. A step of
 	// one token gains 1 to 1.7 %, one of 4 or 8 gains 0.6 %.
-	picks = schedule{inputs, norms,
+	picks = schedule{{quantiseHidden}, inputs, norms, {quantiseQLoRA},
 		{indexCompress, indexWqB},
 		{indexQuantise},
 		{indexScores},
 		{indexSelect, touchPool, compress, kvInsert, wqB},
-		{attend}, {inverseRope}, {woA, woAB}, {woB}}
+		{attend}, {inverseRope}, {quantiseO}, {woA, woAB}, {quantiseOLoRA}, {woB}}
 
 	// The same where touchPool has something to do: it reads entries, so they come before it.
-	picksTouched = schedule{inputs, norms,
+	picksTouched = schedule{{quantiseHidden}, inputs, norms, {quantiseQLoRA},
 		{compress, indexCompress, indexWqB},
 		{indexQuantise},
 		{indexScores},
 		{indexSelect, touchPool, kvInsert, wqB},
-		{attend}, {inverseRope}, {woA, woAB}, {woB}}
+		{attend}, {inverseRope}, {quantiseO}, {woA, woAB}, {quantiseOLoRA}, {woB}}
 
 	// Picks, few tokens, and the attention does not norm queries.
-	picksNormed = schedule{inputs, norms,
+	picksNormed = schedule{{quantiseHidden}, inputs, norms, {quantiseQLoRA},
 		{compress, indexCompress, wqB, indexWqB},
 		{kvInsert, indexQuantise},
 		{indexScores},
 		{indexSelect, touchPool},
-		{attend}, {inverseRope}, {woA, woAB}, {woB}}
+		{attend}, {inverseRope}, {quantiseO}, {woA, woAB}, {quantiseOLoRA}, {woB}}
 
 	// Picks, from tuning.Layer.BesideTokens on, which says what wqB beside the scores gains.
 	// Entries beside them gain another 2 % of a step of 32 tokens, 0.6 % of one of 16.
-	picksMany = schedule{inputs, norms,
+	picksMany = schedule{{quantiseHidden}, inputs, norms, {quantiseQLoRA},
 		{indexWqB, indexCompress},
 		{indexQuantise},
 		{indexScores, compress, wqB},
 		{indexSelect, touchPool, kvInsert},
-		{attend}, {inverseRope}, {woA, woAB}, {woB}}
+		{attend}, {inverseRope}, {quantiseO}, {woA, woAB}, {quantiseOLoRA}, {woB}}
 )
 
 // traits are what the schedule of a layer depends on.
@@ -135,6 +140,8 @@ type traits struct {
 	chained     bool // woA and woB are one launch
 	joined      bool // and it joins the attention's parts
 	gatesFirst  bool // wgate takes longer than wqaWkv and begins before it
+
+	quantises [sources]bool // products take it with fewer bits
 }
 
 // choose returns the schedule of a layer, without the ops that it does not have.
@@ -174,6 +181,14 @@ func choose(n *tuning.Layer, t traits) schedule {
 // has reports whether the layer has an op.
 func (t *traits) has(o op) bool {
 	switch o {
+	case quantiseHidden:
+		return t.quantises[fromHidden]
+	case quantiseQLoRA:
+		return t.quantises[fromQLoRA]
+	case quantiseO:
+		return t.quantises[fromO]
+	case quantiseOLoRA:
+		return t.quantises[fromOLoRA]
 	case wgate:
 		return t.compresses && !t.gatesFirst
 	case wgateFirst:

@@ -14,13 +14,21 @@ import (
 
 // needs says which ops, if the layer has them, stand in a level in front of an op's.
 var needs = map[op][]op{
+	wqaWkv:        {quantiseHidden},
+	wgate:         {quantiseHidden},
+	wgateFirst:    {quantiseHidden},
+	indexWgate:    {quantiseHidden},
+	weightsProj:   {quantiseHidden},
+	quantiseQLoRA: {wqaWkv, qkvNorm},
+	quantiseO:     {attend, inverseRope},
+	quantiseOLoRA: {woA},
 	qkvNorm:       {wqaWkv},
 	save:          {wgate, wgateFirst, callers},
 	indexSave:     {indexWgate, callers},
 	compress:      {wgate, wgateFirst, save, callers},
 	indexCompress: {indexWgate, indexSave, callers},
-	wqB:           {wqaWkv, qkvNorm},
-	indexWqB:      {wqaWkv, qkvNorm},
+	wqB:           {wqaWkv, qkvNorm, quantiseQLoRA},
+	indexWqB:      {wqaWkv, qkvNorm, quantiseQLoRA},
 	kvInsert:      {wqaWkv, qkvNorm, callers}, // and wqB, see below
 	indexQuantise: {indexWqB, weightsProj},
 	indexScores:   {indexWqB, weightsProj, indexQuantise, indexCompress, callers},
@@ -28,18 +36,21 @@ var needs = map[op][]op{
 	touchPool:     {indexScores},
 	attend:        {wqB, kvInsert, compress, indexSelect, callers},
 	inverseRope:   {attend},
-	woA:           {attend, inverseRope},
+	woA:           {attend, inverseRope, quantiseO},
 	woAB:          {attend, inverseRope},
-	woB:           {woA},
+	woB:           {woA, quantiseOLoRA},
 }
 
 // everyTraits calls f with all traits that there can be, for few and for many tokens.
 func everyTraits(f func(traits)) {
-	for bits := range 1 << 12 {
+	for bits := range 1 << 13 {
 		b := func(i int) bool { return bits>>i&1 != 0 }
 		t := traits{picks: b(0), compresses: b(1), normed: b(2), saves: b(3), lateQueries: b(4), rawScores: b(5), touch: b(6),
 			turned: b(8), chained: b(9)}
 		t.keys, t.touches, t.joined = t.picks && t.compresses, t.touch && b(7), t.chained && b(10)
+		if b(12) {
+			t.quantises = [sources]bool{true, true, !t.chained, !t.chained}
+		}
 		t.tokens = 1
 		if b(11) {
 			t.tokens = 40

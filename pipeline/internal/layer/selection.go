@@ -95,14 +95,18 @@ func (s *selection) record(rec *vk.Recorder, step *StepArgs, a *Args, visible te
 		scores.Raw = indexer.RawQueries{Q: s.q, Positions: step.Positions, Weights: s.weights, Table: a.CosSin}
 	}
 	to := s.to(a)
-	return s.pick.Record(rec, indexer.SelectArgs{LogitsArgs: scores, TopK: s.topK, Entries: s.entries, Scratch: s.scratch.View(),
+	err := s.pick.Record(rec, indexer.SelectArgs{LogitsArgs: scores, TopK: s.topK, Entries: s.entries, Scratch: s.scratch.View(),
 		Arrived: s.arrived, Beside: beside, Slots: indexer.PickSlots{BlockTable: step.Tables.Compressed, Slots: to.Slots, Lens: to.Lens}})
+	if err != nil || a.Picks.TopK.IsZero() {
+		return err
+	}
+	return rec.Copy(a.Picks.TopK.View(), s.topK.View())
 }
 
 // to is where the picks of a layer go.
 func (s *selection) to(a *Args) Picks {
 	if a.Picks.Slots.IsZero() {
-		return Picks{s.own.slots, s.own.lens}
+		return Picks{s.own.slots, s.own.lens, s.topK}
 	}
-	return a.Picks
+	return Picks{a.Picks.Slots, a.Picks.Lens, s.topK}
 }

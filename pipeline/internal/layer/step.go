@@ -29,6 +29,12 @@ type StepArgs struct {
 	Positions  tensor.Tensor // [T] i32: position of each token in its request
 	IsValid    tensor.Tensor // [T] u8: 0 for padding
 	Tables     Tables
+
+	// The number of pieces of an attention.RowPlan by Kind.Room, the plan, and the workspace for
+	// its rows; only where rows are gathered.
+	Pieces    int
+	Plan      attention.PlanTensors
+	Workspace tensor.Tensor // [at least Room.Rows(), 512] bf16
 }
 
 // Tables are the block tables [R, W] i32 of the caches of the same names in Caches.

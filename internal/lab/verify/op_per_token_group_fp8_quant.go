@@ -1,0 +1,201 @@
+package verify
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+
+	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/projection"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+func init() {
+	for name, formats := range map[string][]projection.ActivationFormat{
+		"per_token_group_fp8_quant": {projection.ActivationFP8, projection.ActivationFP8Packed},
+		"scaled_fp4_quant":          {projection.ActivationNVFP4},
+	} {
+		Register(Op{
+			Name: name, Class: ClassExact, Variants: projection.QuantiseVariants,
+			Random: func(seed uint64) []Case { return randomQuantise(seed, formats) }, Ref: refQuantise, Bind: bindQuantise,
+			Compare: exactly("codes", "scales"),
+			Timing: Timing{Suite: "memory", Sizes: func(o SizeOptions) []Size { return quantiseSizes(o, formats) },
+				Sample: sampleQuantise},
+		})
+	}
+}
+
+// quantiseKinds fill 128 numbers of an activation: those of rowKinds, blocks around the least
+// scale, and for NVFP4 numbers halfway between two codes under a scale.
+var quantiseKinds = func() []func(rng *rand.Rand, x []float32) {
+	var fill []func(*rand.Rand, []float32)
+	for _, k := range rowKinds {
+		fill = append(fill, k.fill)
+	}
+	return append(fill,
+		each(func(r *rand.Rand, _ int) float64 { return sign(r) * (0.5e-10 + 1e-10*r.Float64()) }),
+		each(func(r *rand.Rand, i int) float64 { return math.Ldexp(sign(r)*(1+r.Float64()), i/16*17-90) }),
+		each(func(r *rand.Rand, i int) float64 {
+			if i%16 == 3 {
+				return 6 * float64(i/16+8)
+			}
+			return sign(r) * float64(i/16+8) * []float64{0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5}[r.IntN(7)]
+		}),
+		each(func(r *rand.Rand, i int) float64 { // every code of a block's scale, from too small to too large
+			return sign(r) * math.Ldexp(1+r.Float64(), i/16-12) * r.Float64()
+		}))
+}()
+
+func randomQuantise(seed uint64, formats []projection.ActivationFormat) []Case {
+	var cases []Case
+	for f, format := range formats {
+		for i, tokens := range sizes {
+			rng := rand.New(rand.NewPCG(seed, uint64(f*len(sizes)+i)))
+			groups := []int{1, 2, 1, 3, 1, 2}[i]
+			k := map[projection.ActivationFormat][]int{
+				projection.ActivationFP8:       {128, 384, 2176, 640, 1536, 256},
+				projection.ActivationFP8Packed: {512, 1024, 2560, 512, 1536, 512},
+				projection.ActivationNVFP4:     {64, 192, 2112, 320, 1536, 128},
+			}[format][i]
+			scale := []float32{1, 0x1p-64, float32(0.001 * (1 + rng.Float64())), float32(rng.Float64()), 0x1p64, 0.1}[i]
+			cases = append(cases, randomQuantiseCase(rng, format, tokens, groups, k, scale))
+		}
+	}
+	return cases
+}
+
+func randomQuantiseCase(rng *rand.Rand, format projection.ActivationFormat, tokens, groups, k int, scale float32) Case {
+	x, block := make([]uint16, tokens*groups*k), make([]float32, projection.BlockDim)
+	for i := range x {
+		if i%len(block) == 0 {
+			quantiseKinds[i/len(block)%len(quantiseKinds)](rng, block)
+		}
+		x[i] = numfmt.BF16Encode(block[i%len(block)])
+	}
+	for range len(x)/1000 + 1 { // any bits at all, whole blocks of them and single ones
+		at, n := rng.IntN(len(x)), []int{1, 16, 128}[rng.IntN(3)]
+		for i := range x[at:min(at+n, len(x))] {
+			x[at+i] = uint16(rng.Uint32())
+		}
+		x[rng.IntN(len(x))] = []uint16{0x7F80, 0xFF80, 0x7FC0, 0xFFFF, 0x8000}[rng.IntN(5)]
+	}
+	c := Case{Name: fmt.Sprintf("%v_t%d_g%d_k%d", format, tokens, groups, k),
+		Params: map[string]any{"format": int(format), "groups": groups}, In: Arrays{"x": vectors.FromU16(x, tokens, groups, k)}}
+	if format == projection.ActivationNVFP4 {
+		c.In["input_scale"] = vectors.FromF32([]float32{scale}, 1)
+	}
+	return c
+}
+
+// quantiseInput is a case of either operation.
+type quantiseInput struct {
+	format            projection.ActivationFormat
+	tokens, groups, k int
+	scale             float32
+}
+
+func readQuantise(c Case) (q quantiseInput, err error) {
+	in := c.Input()
+	q.format, q.groups = projection.ActivationFormat(in.Int("format")), in.Int("groups")
+	x := in.Array("x", vectors.U16, -1, q.groups, -1)
+	if a := in.Optional("input_scale", vectors.F32, 1); !a.IsZero() {
+		q.scale = a.F32()[0]
+	}
+	q.tokens, q.k = x.Dim(0), x.Dim(2)
+	return q, in.Err()
+}
+
+func refQuantise(c Case) (Arrays, error) {
+	q, err := readQuantise(c)
+	if err != nil {
+		return nil, err
+	}
+	n := q.tokens * q.groups * q.k
+	if q.format == projection.ActivationNVFP4 {
+		codes, scales := make([]byte, n/2), make([]byte, n/16)
+		err := projection.QuantiseRef(q.format, c.In["x"].U16(), q.groups, q.k, q.scale, codes, scales)
+		return Arrays{"codes": vectors.FromU8(codes, q.groups, q.tokens, q.k/2),
+			"scales": vectors.FromU8(scales, q.groups, q.tokens, q.k/16)}, err
+	}
+	codes, scales := make([]byte, n), make([]byte, n/projection.BlockDim)
+	if err := projection.QuantiseRef(q.format, c.In["x"].U16(), q.groups, q.k, 0, codes, scales); err != nil {
+		return nil, err
+	}
+	out := Arrays{"codes": vectors.FromU8(codes, q.groups, q.tokens, q.k)}
+	blocks, padded := q.k/projection.BlockDim, projection.PaddedTokens(q.tokens)
+	numbers, words := make([]float32, q.groups*blocks*padded), make([]int32, q.groups*blocks/4*padded)
+	for i, sb := range scales {
+		block, t := i/q.tokens, i%q.tokens
+		numbers[block*padded+t] = numfmt.UE8M0Scale(sb)
+		if q.format == projection.ActivationFP8Packed {
+			words[block/4*padded+t] |= int32(uint32(sb) << (8 * (block % 4)))
+		}
+	}
+	out["scales"] = vectors.FromF32(numbers, q.groups, blocks, padded)
+	if q.format == projection.ActivationFP8Packed {
+		out["scales"] = vectors.FromI32(words, q.groups, blocks/4, padded)
+	}
+	return out, nil
+}
+
+func bindQuantise(b Build, c Case) (Bound, error) {
+	q, err := readQuantise(c)
+	if err != nil {
+		return Bound{}, err
+	}
+	op, err := projection.NewQuantise(b.Dev, projection.QuantiseConfig{
+		Format: q.format, Groups: q.groups, K: q.k, MaxBytes: b.MaxBytes, Variant: b.Variant})
+	if err != nil {
+		return Bound{}, err
+	}
+	return Bound{op.Variant(), func(r *Rig) Launch {
+		a := projection.QuantiseArgs{X: r.In(c.In["x"], tensor.BF16), InputScale: q.scale,
+			Codes: r.Out(tensor.U8, op.CodesShape(q.tokens)...), Scales: r.Out(op.ScalesType(), op.ScalesShape(q.tokens)...)}
+		return Launch{Out: map[string]tensor.Tensor{"codes": a.Codes, "scales": a.Scales},
+			Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
+	}}, nil
+}
+
+// quantiseSizes are the hidden states and the inputs of wo_b of decode and prefill steps.
+func quantiseSizes(o SizeOptions, formats []projection.ActivationFormat) (all []Size) {
+	for _, format := range formats {
+		for _, t := range o.steps() {
+			for _, k := range []int{4096, 8192} {
+				bytes := t * k * 3 // with scales of 1/32 or 1/16 of the codes
+				if format == projection.ActivationNVFP4 {
+					bytes = t * k * 5 / 2
+				}
+				all = append(all, Size{
+					Name: fmt.Sprintf("activations=%v/tokens=%d/k=%d", format, t, k), Work: Work{Bytes: float64(bytes)}, Touched: bytes,
+					MaxBytes: uint64(2 * t * k),
+					Make: func(rng *rand.Rand) Case {
+						c := Case{Params: map[string]any{"format": int(format), "groups": 1}, In: Arrays{"x": manyBF16(rng, 1, t, 1, k)}}
+						if format == projection.ActivationNVFP4 {
+							c.In["input_scale"] = vectors.FromF32([]float32{0.002}, 1)
+						}
+						return c
+					},
+				})
+			}
+		}
+	}
+	return all
+}
+
+// sampleQuantise takes some tokens. Rows of FP8's scales are padded to a multiple of four tokens.
+func sampleQuantise(c Case) []Piece {
+	at := Some(pieceTokens, c.In["x"].Dim(0))
+	for len(at)%4 != 0 {
+		at = append(at, at[len(at)-1])
+	}
+	p := Piece{Case: c, Out: map[string][][]int{"codes": {nil, at}, "scales": {nil, nil, at}}}
+	if _, fp4 := c.In["input_scale"]; fp4 {
+		p.Out["scales"] = [][]int{nil, at}
+	}
+	p.Case.In = maps.Clone(c.In)
+	p.Case.In["x"] = Take(c.In["x"], [][]int{at})
+	return []Piece{p}
+}

@@ -1,0 +1,162 @@
+package layer
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/vkmla/vkmla/pipeline/internal/memory"
+	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/projection"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// source is an input of products.
+type source int
+
+const (
+	fromHidden source = iota // Args.Hidden
+	fromQLoRA                // the queries' bottleneck, normed
+	fromO                    // the attention's output, turned back
+	fromOLoRA                // what wo_a gives
+	sources                  // how many there are
+)
+
+// quantisers make inputs of 8 and 4 bits for products of layers of a kind, which share them.
+type quantisers struct {
+	made   map[quantiserKey]*quantised
+	arenas []*tensor.Arena
+}
+
+// quantiserKey names an input with fewer bits. Products share one of 8 bits; those of 4 have
+// factors of their own.
+type quantiserKey struct {
+	from    source
+	format  projection.ActivationFormat
+	product string // of 4 bits
+}
+
+// quantised is an input with fewer bits, and what makes it.
+type quantised struct {
+	op            *projection.Quantise
+	codes, scales tensor.Tensor
+}
+
+// activation is the form in which a product with a matrix takes its input.
+func (cfg *KindConfig) activation(m *model.DeviceMatrix) projection.ActivationFormat {
+	switch {
+	case cfg.Quantise && m.Format == model.FormatFP8:
+		return projection.ActivationFP8
+	case cfg.Quantise && m.Format == model.FormatNVFP4:
+		return projection.ActivationNVFP4
+	}
+	return projection.ActivationBF16
+}
+
+// checkInput looks at the factor that 4 bits need.
+func checkInput(u *use) error {
+	if x := u.m.Input; u.x == projection.ActivationNVFP4 && !(x >= projection.LeastInputScale && x <= 1/projection.LeastInputScale) {
+		got := fmt.Sprint(x)
+		if x == 0 {
+			got = "no input_scale"
+		}
+		return badWeights(u.name+".Input", got, "an input_scale of the checkpoint from 2^-64 to 2^64, or activations of bf16")
+	}
+	return nil
+}
+
+// quantise makes what gives a layer's products the inputs that they take.
+func (l *Layer) quantise(uses []use) error {
+	k := l.kind
+	for _, u := range uses {
+		switch {
+		case u.x == projection.ActivationBF16:
+		case u.to == &l.oa && u.x != projection.ActivationNVFP4:
+			if err := k.output.buildQuant(k, u.x); err != nil {
+				return err
+			}
+			l.turnsToCodes, u.to.codes, u.to.scales = true, k.output.codes, k.output.scales
+		default:
+			key := quantiserKey{from: u.from, format: u.x}
+			if u.x == projection.ActivationNVFP4 {
+				key.product = u.name
+			}
+			q, err := k.quantisers.get(k, key, projection.QuantiseConfig{Format: u.x, Groups: u.groups, K: u.k})
+			if err != nil {
+				return fmt.Errorf("%s: %w", u.name, err)
+			}
+			u.to.codes, u.to.scales = q.codes, q.scales
+			l.inputs[u.from] = append(l.inputs[u.from], layerInput{q, u.m.Input})
+		}
+	}
+	return nil
+}
+
+// layerInput is an input with fewer bits of products of a layer.
+type layerInput struct {
+	*quantised
+	factor float32 // of 4 bits
+}
+
+func (x *quantisers) get(k *Kind, key quantiserKey, cfg projection.QuantiseConfig) (*quantised, error) {
+	if q := x.made[key]; q != nil {
+		return q, nil
+	}
+	t := k.cfg.Tokens
+	cfg.MaxBytes = 2 * uint64(t) * uint64(cfg.Groups) * uint64(cfg.K)
+	op, err := projection.NewQuantise(k.dev, cfg)
+	if err != nil {
+		return nil, err
+	}
+	q, list := &quantised{op: op}, memory.List{}
+	list.Add(&q.codes, tensor.U8, op.CodesShape(t)...)
+	list.Add(&q.scales, op.ScalesType(), op.ScalesShape(t)...)
+	if err := x.allocate(k, list); err != nil {
+		return nil, err
+	}
+	if x.made == nil {
+		x.made = map[quantiserKey]*quantised{}
+	}
+	x.made[key] = q
+	return q, nil
+}
+
+func (x *quantisers) allocate(k *Kind, list memory.List) error {
+	arena, err := list.Allocate(k.dev, vk.DeviceLocal, label)
+	if arena != nil {
+		x.arenas = append(x.arenas, arena)
+	}
+	return err
+}
+
+func (x *quantisers) bytes() (n uint64) {
+	for _, a := range x.arenas {
+		n += a.Whole().Size
+	}
+	return n
+}
+
+func (x *quantisers) close() (err error) {
+	for _, a := range x.arenas {
+		err = errors.Join(err, a.Close())
+	}
+	*x = quantisers{}
+	return err
+}
+
+// quantise records what the layer's products take of a source.
+func (r *recording) quantise(from source) error {
+	k := r.k
+	x := [sources]tensor.Tensor{fromHidden: r.a.Hidden, fromQLoRA: k.qr, fromO: k.mla.o, fromOLoRA: k.output.z}[from]
+	done := map[*quantised]bool{}
+	for _, q := range r.l.inputs[from] {
+		if done[q.quantised] { // of 8 bits, for several products
+			continue
+		}
+		done[q.quantised] = true
+		if err := q.op.Record(r.rec, projection.QuantiseArgs{X: x, Codes: q.codes, Scales: q.scales, InputScale: q.factor}); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,182 @@
+package layer
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/lab/fakemodel"
+	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/projection"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// quantisedModel has rows that are whole blocks of 128.
+func quantisedModel() model.Config {
+	c := fakemodel.Config(4)
+	c.Hidden, c.QRank = 256, 384
+	return c
+}
+
+// TestActivations runs a layer whose products take inputs with fewer bits and demands of each
+// product that its codes are those of what is its input, and its outputs the products of just
+// these. Hidden states of padding are NaN.
+func TestActivations(t *testing.T) {
+	dev := testkit.Device(t)
+	for _, storage := range []fakemodel.Storage{fakemodel.FP8, fakemodel.FP8F32, fakemodel.NVFP4} {
+		cfg, layers := weights(t, dev, fakemodel.Options{Config: quantisedModel(), Storage: storage})
+		for _, tokens := range []int{1, 7, 37} {
+			t.Run(fmt.Sprintf("%s/%d", storage, tokens), func(t *testing.T) {
+				l, a := quantisedStep(t, dev, cfg, layers[0], tokens, tokens/4)
+				valid := tokens - tokens/4
+				x := quantisedLayer{l, a, valid}
+				x.check(t, &l.qkv, "QKV", l.w.QKV, 1, a.Hidden, l.kind.qkv)
+				x.check(t, &l.idxQB, "Indexer.QB", l.w.Indexer.QB, 1, l.kind.qr, l.kind.picks.q)
+				x.check(t, &l.oa, "OA", l.w.OA, cfg.Groups, l.kind.mla.o, l.kind.output.z)
+				x.check(t, &l.ob, "OB", l.w.OB, 1, l.kind.output.z, a.Out)
+				run(t, dev, func(rec *vk.Recorder) error { return l.qb.record(rec, l.kind.qr, l.kind.mla.q) }) // it was normed in place
+				x.check(t, &l.qb, "QB", l.w.QB, 1, l.kind.qr, l.kind.mla.q)
+				assert.True(t, l.gates.codes.IsZero() && l.idxWeights.codes.IsZero(), "bf16 weights stay with bf16")
+				for _, v := range floats(get[uint16](t, a.Out))[:valid*cfg.Hidden] {
+					require.False(t, v != v, "an output is NaN")
+				}
+			})
+		}
+	}
+}
+
+// quantisedStep runs the first tokens of a request and so much padding behind them.
+func quantisedStep(t *testing.T, dev *vk.Device, cfg *model.Config, w *model.DeviceLayer, tokens, padding int) (*Layer, Args) {
+	t.Helper()
+	core := newCoreLayer(t, coreCases[1])
+	caches, tables := core.memory(t, dev)
+	k := must[*Kind](t)(NewKind(dev, KindConfig{Spec: core.spec, Model: cfg, Tokens: tokens, MaxLen: coreLonger, Caches: core.caches,
+		Quantise: true, Out: tensor.BF16}))
+	t.Cleanup(func() { assert.NoError(t, k.Close()) })
+	l := must[*Layer](t)(k.NewLayer(t.Context(), w))
+	t.Cleanup(func() { assert.NoError(t, l.Close()) })
+	step, hidden := newStepArgs(t, dev, tokens, tables), numfmt.BF16EncodeSlice(nil, randomHidden(tokens*cfg.Hidden))
+	step.put(t, newCoreStep(tokens, []part{{0, 0, tokens - padding}, {1, 0, 0}}))
+	for i := (tokens - padding) * cfg.Hidden; i < len(hidden); i++ {
+		hidden[i] = 0x7FC0
+	}
+	a := Args{Caches: caches, Out: put(t, dev, tensor.BF16, filled(tokens*cfg.Hidden, uint16(0xFFFF)), tokens, cfg.Hidden),
+		Hidden: put(t, dev, tensor.BF16, hidden, tokens, cfg.Hidden),
+		CosSin: put(t, dev, tensor.F32, core.cosSin, coreLonger, cache.RopeDim)}
+	run(t, dev, func(rec *vk.Recorder) error {
+		if err := k.RecordStep(rec, step); err != nil {
+			return err
+		}
+		return l.Record(rec, step, a)
+	})
+	return l, a
+}
+
+type quantisedLayer struct {
+	*Layer
+	a     Args
+	valid int // tokens
+}
+
+// check looks at a product of m with `from`, of which the first tokens count.
+func (x *quantisedLayer) check(t *testing.T, p *linear, name string, m model.DeviceMatrix, groups int, from, to tensor.Tensor) {
+	t.Helper()
+	tokens, k := x.kind.cfg.Tokens, m.K
+	require.False(t, p.codes.IsZero(), "%s: bf16", name)
+	h := projection.LinearHost{T: tokens, Groups: groups, N: m.N / groups, K: k,
+		Weights: weightFormat(m), Activations: projection.ActivationFP8,
+		X: get[byte](t, p.codes), Data: get[byte](t, m.Data), ScalePitch: projection.PaddedTokens(tokens)}
+	if m.ScaleF32 {
+		for _, v := range get[float32](t, m.Scales) {
+			h.Scale = binary.LittleEndian.AppendUint32(h.Scale, math.Float32bits(v))
+		}
+	} else {
+		h.Scale = get[byte](t, m.Scales)
+	}
+	codes, scales := make([]byte, len(h.X)), make([]byte, tokens*groups*k/128)
+	if m.Format == model.FormatNVFP4 {
+		h.Activations, h.XScale = projection.ActivationNVFP4, get[byte](t, p.scales)
+		h.RowScale = filled(m.N, m.Global*m.Input)
+		scales = make([]byte, len(h.XScale))
+	}
+	turned := name == "OA" && m.Format == model.FormatFP8
+	if turned {
+		positions := make([]int32, tokens)
+		for i := range x.valid {
+			positions[i] = int32(i)
+		}
+		require.NoError(t, projection.InverseRopeQuantRef(get[uint16](t, from), groups, k/headDim, positions,
+			get[float32](t, x.a.CosSin), codes, scales))
+	} else {
+		require.NoError(t, projection.QuantiseRef(h.Activations, get[uint16](t, from), groups, k, m.Input, codes, scales))
+	}
+	if m.Format == model.FormatFP8 {
+		for _, v := range get[float32](t, p.scales) {
+			h.XScale = binary.LittleEndian.AppendUint32(h.XScale, math.Float32bits(v))
+		}
+	}
+	row, differ := len(codes)/tokens/groups, 0
+	for g := range groups {
+		for at := range x.valid * row {
+			if codes[g*tokens*row+at] != h.X[g*tokens*row+at] {
+				differ++
+			}
+		}
+	}
+	if turned { // sums of turned numbers are rounded as the device likes
+		assert.LessOrEqual(t, 200*differ, len(codes)+200, "%s: codes differ", name)
+	} else {
+		assert.Zero(t, differ, "%s: codes differ", name)
+	}
+	if m.Format == model.FormatNVFP4 {
+		assert.True(t, bytes.Equal(scales[:x.valid*k/16], h.XScale[:x.valid*k/16]), "%s: scales differ", name)
+	}
+	want := make([]float64, tokens*m.N)
+	require.NoError(t, projection.LinearRef(h, want))
+	want = want[:x.valid*m.N]
+	var squares float64
+	for _, v := range want {
+		squares += v * v
+	}
+	rms := math.Sqrt(squares / float64(len(want)))
+	require.Positive(t, rms, name)
+	for i, got := range floats(get[uint16](t, to))[:len(want)] {
+		require.InDelta(t, want[i], float64(got), math.Abs(want[i])/128+rms/1000, "%s: output %d of %d", name, i, m.N)
+	}
+}
+
+// TestActivationsNeedFactors demands a typed error for NVFP4 weights without a factor of their
+// inputs, or with one that is none.
+func TestActivationsNeedFactors(t *testing.T) {
+	dev := testkit.Device(t)
+	c := quantisedModel()
+	c.Layers = model.V4Layers(0)
+	cfg, layers := weights(t, dev, fakemodel.Options{Config: c, Storage: fakemodel.NVFP4})
+	kind := windowConfig(t, cfg, 1)
+	kind.Quantise = true
+	k := must[*Kind](t)(NewKind(dev, kind))
+	defer k.Close()
+	w := *layers[0]
+	for _, factor := range []float32{0, -1, float32(math.NaN()), float32(math.Inf(1)), 1e-30} {
+		w.OB.Input = factor
+		_, err := k.NewLayer(t.Context(), &w)
+		var arg *vk.ArgumentError
+		if assert.ErrorAs(t, err, &arg, "%g", factor) {
+			assert.Equal(t, "OB.Input", arg.Arg)
+		}
+	}
+	kind.Quantise = false
+	k = must[*Kind](t)(NewKind(dev, kind))
+	defer k.Close()
+	l := must[*Layer](t)(k.NewLayer(t.Context(), &w))
+	assert.NoError(t, l.Close(), "bf16 activations need none")
+}

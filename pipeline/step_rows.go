@@ -1,0 +1,106 @@
+package pipeline
+
+import (
+	"math/bits"
+
+	"github.com/vkmla/vkmla/attention"
+	"github.com/vkmla/vkmla/pipeline/internal/layer"
+	"github.com/vkmla/vkmla/pipeline/internal/memory"
+	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/tensor"
+)
+
+// How prompts attend rows that are gathered first. Kinds of layers differ in what their tokens
+// attend, so each has a plan of its own. A step's plans go to the device with its metadata; its
+// commands are those for so many pieces, a power of two, of which the last may be empty.
+
+// rowPlan is the plan of a kind of layers.
+type rowPlan struct {
+	attention.RowPlan
+	host, device attention.PlanTensors
+	draft        [3][]byte // of places, heads and runs
+}
+
+// list puts the tensors of a plan on a list.
+func (p *rowPlan) list(to *attention.PlanTensors, l *memory.List, tokens int) {
+	l.Add(&to.Places, tensor.I32, tokens, 4)
+	l.Add(&to.Heads, tensor.I32, mostPieces(tokens), 2, 2)
+	l.Add(&to.Runs, tensor.I32, attention.RunsOf(tokens), 4)
+}
+
+// gather gives a kind of layers a plan if it gathers rows.
+func (b *stepSize) gather(k *stepKind) error {
+	if k.Room().Rows() == 0 {
+		return nil
+	}
+	b.plans[k] = &rowPlan{}
+	return b.e.gatherRows()
+}
+
+// mostPieces is the most pieces of a step of so many tokens, empty ones included.
+func mostPieces(tokens int) int { return 1 << bits.Len(uint(tokens-1)) }
+
+// planRows plans how the step's tokens attend gathered rows, and returns the number of pieces; 0
+// where none are gathered.
+func (b *stepSize) planRows() (pieces int) {
+	for k, p := range b.plans {
+		p.Begin(k.Room())
+		for row, i := range b.e.byRow {
+			if i >= 0 {
+				x := &b.e.parts[i]
+				p.Add(row, x.n, b.e.rows[row].length+x.n)
+			}
+		}
+		p.End(b.tokens)
+		pieces = max(pieces, mostPieces(p.Pieces()))
+	}
+	for _, p := range b.plans {
+		p.Pad(pieces)
+		for i, list := range [][][4]int32{p.Places, p.Heads, p.Runs} {
+			for j, x := range list {
+				for n, v := range x {
+					le.PutUint32(p.draft[i][16*j+4*n:], uint32(v))
+				}
+			}
+		}
+	}
+	return pieces
+}
+
+// gatherRows gives the memory for gathered rows, which all steps share. It is made when the first
+// kind of layers wants it, for the largest step.
+func (e *Engine) gatherRows() error {
+	if !e.workspace.IsZero() {
+		return nil
+	}
+	rows := 0
+	for _, l := range e.layers {
+		cfg := e.kindConfig(l, e.opts.MaxStep)
+		rows = max(rows, cfg.Room(e.dev).Rows())
+	}
+	var err error
+	e.workspace, err = tensor.New(e.dev, "gathered rows", tensor.BF16, rows, model.HeadDim)
+	return err
+}
+
+// checkWorkspace demands room for what one token attends.
+func (e *Engine) checkWorkspace() error {
+	if e.opts.Workspace == 0 {
+		return nil
+	}
+	for i, l := range e.layers {
+		cfg := e.kindConfig(l, 1)
+		if need := cfg.LeastWorkspace(); e.opts.Workspace < need {
+			return badArgument(opNewEngine, "Workspace", e.opts.Workspace,
+				"0 or at least %d, for the rows that a token attends in layers[%d]", need, i)
+		}
+	}
+	return nil
+}
+
+// rowArgs adds to the arguments of a step for layers of a kind what gathering rows takes.
+func (b *stepSize) rowArgs(a *layer.StepArgs, k *stepKind, pieces int) {
+	if p := b.plans[k]; p != nil {
+		a.Pieces, a.Plan, a.Workspace = pieces, p.device, b.e.workspace
+	}
+}
