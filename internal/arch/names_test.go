@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	_ "github.com/vkmla/vkmla/internal/lab/layers" // the operation layer
 	"github.com/vkmla/vkmla/internal/lab/verify"
 )
 
