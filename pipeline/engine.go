@@ -30,8 +30,8 @@ const (
 // and one before them.
 //
 // Results depend on the options, the tokens of a session so far, and, but for
-// EngineOptions.Invariant, the sizes that its steps were padded to. They do not depend on other sessions, pages, growth, or what was forked,
-// truncated, cancelled, saved or restored meanwhile.
+// EngineOptions.Invariant, the sizes that its steps were padded to. They do not depend on other
+// sessions, pages, growth, or what was forked, truncated, cancelled, saved or restored meanwhile.
 //
 // All methods, and those of sessions and steps, may be called from any goroutine. One step is in
 // progress at a time. The zero values of Engine, Session and Step cannot be used.

@@ -20,8 +20,8 @@ import (
 // other, and decode steps. Windows wrap, and a recording's pieces differ from step to step.
 var mixedSteps = [][3]int{{50, 3, 0}, {60, 1, 3}, {30, 0, 34}, {1, 60, 1}, {1, 1, 1}, {3, 40, 20}, {4, 0, 0}, {0, 61, 2}}
 
-// mixed runs the steps and returns outputs with their sums, and picks, layer by layer and step by step, the bytes of
-// all caches, and the most pieces of a step.
+// mixed runs the steps and returns outputs with their sums, and picks, layer by layer and step by
+// step, the bytes of all caches, and the most pieces of a step.
 func mixed(t *testing.T, e *pipeline.Engine, width, heads, layers int,
 	hidden []float32) (out [][]float32, picks [][]int32, caches [][]byte, pieces int) {
 	t.Helper()
