@@ -107,8 +107,8 @@ func TestEngineActivations(t *testing.T) {
 			cfg, layers := uploaded(t, dev, written(t, m))
 			o := pipeline.EngineOptions{MaxTokens: tokens, MaxStep: 50, KeepTopK: true, QuantiseActivations: true}
 			e := engine(t, dev, cfg, layers, o)
-			assert.Equal(t, []string{"hidden.quantise"}, e.Levels(50, 1)[0])
 			got := division(t, e, cfg.Hidden, prefill, hidden)
+			assert.Equal(t, []string{"hidden.quantise"}, e.Levels(1, 1)[0])
 			far := checkFormulaOf(t, c, m.Values, fewBits(m), hidden, got, bound)
 			for i, plain := range checkFormulaOf(t, c, m.Values, nil, hidden, got, 1) {
 				assert.Less(t, 2*far[i], plain, "layer %d: from the formula with all inputs as they are", i)

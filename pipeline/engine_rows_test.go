@@ -137,7 +137,7 @@ func TestEngineRowsFormula(t *testing.T) {
 	cfg, layers := uploaded(t, dev, written(t, m))
 	hidden := normals(tokens * c.Hidden)
 	for _, room := range []uint64{0, 300 << 10} {
-		e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: tokens, MaxStep: 100, KeepTopK: true,
+		e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: tokens, MaxStep: 100, KeepTopK: true, KeepLSE: true,
 			Variant: attention.TwoPassPrefix + attention.VariantBase, Workspace: room})
 		checkFormula(t, c, m.Values, hidden, division(t, e, cfg.Hidden, prefill, hidden))
 	}

@@ -45,14 +45,15 @@ func TestInvariant(t *testing.T) {
 		}
 		t.Run(fmt.Sprint(m.storage, " ", m.output), func(t *testing.T) {
 			x := &sessions{dev: dev}
-			x.cfg, x.layers = uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(4, 0, 128), Storage: m.storage})))
+			o := fakemodel.Options{Config: fakemodel.Config(4, 0, 128), Storage: m.storage}
+			x.cfg, x.layers = uploaded(t, dev, written(t, fake(t, o)))
 			x.hidden = normals(sessionTokens * x.cfg.Hidden)
 			c := x.chance(t, uint64(i))
-			o := sessionOptions()
-			o.CacheBytes, o.Rewind, o.Invariant, o.Output = 1<<20, 9, true, m.output
-			c.add(o)
-			o.Rewind, o.MaxSessions, o.MaxStep, o.LayerByLayer = 130, 7, 70, true
-			c.add(o)
+			e := sessionOptions()
+			e.CacheBytes, e.Rewind, e.Invariant, e.Output = 1<<20, 9, true, m.output
+			c.add(e)
+			e.Rewind, e.MaxSessions, e.MaxStep, e.LayerByLayer = 130, 7, 70, true
+			c.add(e)
 			for range operations {
 				c.operation(c.rng.IntN(len(c.engines)))
 			}

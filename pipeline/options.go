@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
@@ -54,9 +55,9 @@ type EngineOptions struct {
 	// Invariant makes the bits of a session's outputs, picks and caches depend on its tokens alone:
 	// not on what else is in a step, how a prompt is cut into steps, or when the session is saved,
 	// restored, forked or truncated. Otherwise kernels, and with them the order of sums, are chosen
-	// by the size that a step is padded to. The same device, driver and options give the same bits;
-	// of these MaxStep, MaxSessions and the sizes of caches decide nothing.
-	// It excludes a Variant of two passes, and costs time: see docs/design/step.md.
+	// by the size that a step is padded to. MaxStep, MaxSessions and the sizes of caches decide
+	// nothing either; another device, driver or profile may. It excludes a Variant of two passes,
+	// and costs time: see docs/design/invariant.md.
 	Invariant bool
 
 	// Output is the form in which wo_a takes the attention's output; 0: OutputBF16. The others
@@ -67,8 +68,9 @@ type EngineOptions struct {
 	// with matrix units for such numbers do; without it inputs are bf16. Products of FP8 weights
 	// then take E4M3 with a power of two for every 128 numbers of a token, those of NVFP4 weights
 	// E2M1 with an E4M3 scale for every 16 and the checkpoint's input_scale; wo_a takes OutputFP8
-	// if its weights are FP8 and Output says nothing else. Weights of bf16 stay with bf16. A layer
-	// with NVFP4 weights and no input_scale is an error. See projection.Quantise.
+	// if its weights are FP8 and Output says nothing else. Weights of bf16, and of FP8 with a scale
+	// for each row, stay with bf16. A layer with NVFP4 weights and no input_scale is an error. See
+	// projection.Quantise.
 	QuantiseActivations bool
 
 	// Ranks is how many ranks share heads and groups, see model.CheckpointOptions; 0 counts as 1.
@@ -138,6 +140,8 @@ func (o *EngineOptions) check(c *argumentCheck, dev *vk.Device, cfg *model.Confi
 		c.bad("Rewind", o.Rewind, "at least 0")
 	case o.LayerByLayer && o.Between != nil:
 		c.bad("LayerByLayer", "true, and Between", "only one of them")
+	case o.Invariant && strings.HasPrefix(o.Variant, attention.TwoPassPrefix):
+		c.bad("Variant", o.Variant, "one that reads pages in place, for Invariant")
 	case o.Output < OutputBF16 || o.Output > OutputFP8Packed:
 		c.bad("Output", o.Output, "bf16, fp8 or fp8-packed")
 	}

@@ -52,7 +52,7 @@ type LinearConfig struct {
 type LinearWeights struct {
 	Data     tensor.Tensor // [rows, K] bf16; [rows, K] u8 E4M3; [rows, K/2] u8 with two E2M1 codes a byte, the even one low
 	Scale    tensor.Tensor // FP8 in blocks: [ceil(rows/128), ceil(K/128)] f32 or u8 UE8M0; NVFP4: [rows, K/16] u8 E4M3; else absent
-	RowScale tensor.Tensor // [rows] f32; NVFP4: weight_scale_2 for each row, times input_scale if x is NVFP4; neither it nor FP8 by rows: absent
+	RowScale tensor.Tensor // [rows] f32; NVFP4: weight_scale_2, times input_scale if x is NVFP4; neither it nor FP8 by rows: absent
 }
 
 // LinearArgs are the tensors of one Linear.

@@ -49,7 +49,8 @@ const chainHalves = 64
 // Errors: vk.ErrArgument for too many tokens, and where the second layer does not take what the
 // first gives, as bf16; one that wraps vk.ErrMissingFeature where the layers have to be recorded
 // one after the other: without device addresses or with activations other than bf16, weights of two
-// formats, a norm, a fixed order of sums, or different divisions of rows; those of vk.Device.Kernel.
+// formats, a norm, a fixed order of sums, or different divisions of rows; those of
+// vk.Device.Kernel.
 func NewLinearChain(first, second *Linear, tokens int) (*LinearChain, error) {
 	return newLinearChain("linear chain", first, second, tokens, 0)
 }

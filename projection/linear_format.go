@@ -113,7 +113,7 @@ var activationFormats = map[ActivationFormat]activationFormat{
 		scales: []tensor.DType{tensor.U8}, rows: true, weights: []WeightFormat{WeightNVFP4}, staged: true},
 }
 
-var fp8Weights = []WeightFormat{WeightFP8, WeightFP8UE8M0}
+var fp8Weights = []WeightFormat{WeightFP8, WeightFP8UE8M0, WeightFP8Rows}
 
 // nvBlock is how many numbers of a row of NVFP4 have one scale.
 const nvBlock = 16

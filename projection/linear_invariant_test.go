@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/vk"
@@ -35,6 +36,7 @@ func TestLinearInvariant(t *testing.T) {
 		{projection.WeightFP8UE8M0, 2, 200, 1152, "hopper"},
 		{projection.WeightNVFP4, 1, 136, 1568, ""},
 		{projection.WeightBF16, 1, 328, 1000, "hopper"},
+		{projection.WeightFP8Rows, 1, 136, 1024, ""},
 	} {
 		everyInvariant(t, dev, func(t *testing.T, variant string) {
 			if slow && i > 0 && variant != projection.VariantBase {
@@ -84,7 +86,7 @@ func everyInvariant(t *testing.T, dev *vk.Device, f func(t *testing.T, variant s
 	})
 }
 
-// unevenHost is randomHost with scales that are no powers of two.
+// unevenHost is randomHost with scales that are no powers of two, and some tiny inputs.
 func unevenHost(rng *rand.Rand, f projection.WeightFormat, tokens, groups, n, k int) projection.LinearHost {
 	h := randomHost(rng, f, tokens, groups, n, k)
 	switch f {
@@ -100,9 +102,12 @@ func unevenHost(rng *rand.Rand, f projection.WeightFormat, tokens, groups, n, k 
 		for i := range h.Scale {
 			h.Scale[i] = byte(0x20 + rng.IntN(0x30))
 		}
-		for i := range h.RowScale {
-			h.RowScale[i] = 0.3 + rng.Float32()
-		}
+	}
+	for i := range h.RowScale {
+		h.RowScale[i] = 0.3 + rng.Float32()
+	}
+	for i := 0; i < len(h.X); i += 2 * 50 { // numbers that become subnormals of binary16
+		binary.LittleEndian.PutUint16(h.X[i:], numfmt.BF16Encode(float32(rng.NormFloat64()*0x1p-18)))
 	}
 	return h
 }

@@ -39,7 +39,7 @@ func TestLinearRowScales(t *testing.T) {
 				cfg.Workgroups = 264 // a large device's kernels for few rows
 			}
 			op := must[*projection.Linear](t)(projection.NewLinear(dev, cfg))
-			for _, tokens := range []int{1, 3, 9, 33, 130} {
+			for _, tokens := range []int{1, 9, 40, 130} {
 				h := whole
 				h.T, h.X = tokens, whole.X[:2*tokens*groups*h.K]
 				exact := linear(t, dev, h, op, 1)

@@ -1,4 +1,4 @@
-// Whether binary16's subnormals count on a device that does not say so. dst holds 0xFFFFFFFF before,
+// Whether binary16's subnormals count, on a device that does not say. dst holds 0xFFFFFFFF before,
 // which no compiler knows:
 //   dst[1] a subnormal times 2^8, twice       0x18001800
 //   dst[2] a product that is a subnormal      0x00200020

@@ -23,6 +23,7 @@ var pages = map[string]int{
 	"README.md":         1500,
 	"CONTRIBUTING.md":   2000,
 	"CHANGELOG.md":      1000,
+	"SECURITY.md":       500,
 	"docs/command.md":   1400,
 	"docs/library.md":   1000,
 	"docs/numbers.md":   3800,

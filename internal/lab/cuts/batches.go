@@ -21,7 +21,10 @@ func unlessFull(err error) error {
 
 // mixes are chunks of steps: of a long session, of one of some groups, of one just past its first
 // group, and of one that begins. Steps of one size come with most of the tokens in any of them.
-var mixes = [][4]int{{1, 1, 1, 1}, {1, 0, 0, 3}, {1, 2, 1, 4}, {5, 0, 2, 1}, {2, 33, 1, 5}, {1, 1, 0, 0}, {1, 0, 0, 1}, {8, 0, 0, 0}, {1, 5, 1, 1}}
+var mixes = [][4]int{
+	{1, 1, 1, 1}, {1, 0, 0, 3}, {1, 2, 1, 4}, {5, 0, 2, 1}, {2, 33, 1, 5},
+	{1, 1, 0, 0}, {1, 0, 0, 1}, {8, 0, 0, 0}, {1, 5, 1, 1},
+}
 
 // mixedBatches takes sessions of very different lengths in the same steps.
 func mixedBatches(ctx context.Context, l *Lab) error {

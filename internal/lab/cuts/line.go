@@ -187,6 +187,7 @@ func (l *Lab) pass(ctx context.Context, seed uint64) (*pass, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("one pass: %w", err), e.Close())
 	}
+	l.o.Log("one pass: outputs at most %.3g from what was asked for, turned numbers %.3g", x.st.worst[0], x.st.worst[1])
 	l.passes[seed] = &pass{x}
 	return l.passes[seed], nil
 }

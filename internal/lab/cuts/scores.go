@@ -84,10 +84,18 @@ const (
 	tokenWithin   = 5e-3
 )
 
-// angles runs a model of random weights, whose outputs depend on all rows and all angles, and
-// compares it with its formula.
+// angles demands the angles of entries as far away as a story is long, which show bases and scaling.
+// Then it runs a model of random weights, whose outputs and picks depend on all rows and all angles,
+// and compares it with its formula.
 func angles(ctx context.Context, l *Lab) error {
 	const tokens = 270
+	p, err := l.pass(ctx, 1)
+	if err == nil {
+		err = errors.Join(p.far(l.tokens()*4/5), p.found())
+	}
+	if err != nil {
+		return err
+	}
 	c := fakemodel.Config(0, 4, 128)
 	c.Window, c.Heads = l.cfg.Window, 2
 	m, err := fakemodel.New(fakemodel.Options{Config: c, Storage: fakemodel.FP8})
@@ -98,12 +106,29 @@ func angles(ctx context.Context, l *Lab) error {
 	if err != nil {
 		return err
 	}
-	e, err := pipeline.NewEngine(ctx, l.dev, cfg, layers, pipeline.EngineOptions{MaxTokens: tokens, MaxStep: 64, KeepTopK: true, Variant: l.o.Variant})
+	o := pipeline.EngineOptions{MaxTokens: tokens, MaxStep: 64, KeepTopK: true, Variant: l.o.Variant}
+	e, err := pipeline.NewEngine(ctx, l.dev, cfg, layers, o)
 	if err == nil {
 		err = l.random(ctx, e, m, cfg, tokens)
 		err = errors.Join(err, e.Close())
 	}
 	return errors.Join(err, closed(layers))
+}
+
+// far demands that tokens of each layer with entries ask for one so far away.
+func (p *pass) far(least int) error {
+	for i, c := range p.st.layers {
+		n := 0
+		for t, a := range c.asks {
+			if a.kind == askEntry && t-a.entry*c.spec.Ratio >= least {
+				n++
+			}
+		}
+		if c.spec.Ratio > 0 && n < 5 {
+			return fmt.Errorf("layer %d: %d tokens ask for an entry %d tokens away", i, n, least)
+		}
+	}
+	return nil
 }
 
 // random takes random tokens in steps of many sizes and compares all that they give.

@@ -13,6 +13,7 @@ type story struct {
 	n        int
 	contents [][]float32 // [n][features] of 1 and -1
 	layers   []chapter
+	worst    [2]float64 // distances that check met: of outputs, and of their turned numbers
 }
 
 // chapter is what one layer sees.

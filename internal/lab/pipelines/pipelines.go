@@ -243,7 +243,7 @@ func (b *builder) projections(c model.Config) {
 		})
 	}
 	wide := c.HeadsPerGroup() * 512
-	for _, w := range []projection.WeightFormat{projection.WeightBF16, projection.WeightFP8, projection.WeightFP8UE8M0} {
+	for _, w := range []projection.WeightFormat{projection.WeightBF16, projection.WeightFP8, projection.WeightFP8UE8M0, projection.WeightFP8Rows} {
 		b.chain(projection.LinearConfig{N: c.ORank, K: wide, Groups: c.Groups, Out: tensor.BF16, Weights: w},
 			projection.LinearConfig{N: c.Hidden, K: c.Groups * c.ORank, Out: tensor.BF16, Weights: w})
 	}
@@ -257,7 +257,7 @@ func (b *builder) projections(c model.Config) {
 			n.Norm, n.NormColumns, n.MaxTokens, n.Weights = tensor.F32, c.QRank, 32, projection.WeightFP8UE8M0
 			b.linear(n)
 		}
-		for _, w := range []projection.WeightFormat{projection.WeightBF16, projection.WeightFP8, projection.WeightFP8UE8M0, projection.WeightNVFP4} {
+		for _, w := range []projection.WeightFormat{projection.WeightBF16, projection.WeightFP8, projection.WeightFP8UE8M0, projection.WeightNVFP4, projection.WeightFP8Rows} {
 			l.Weights, l.Activations = w, projection.ActivationBF16
 			b.linear(l)
 			if l.Groups > 1 {
@@ -274,6 +274,7 @@ func (b *builder) projections(c model.Config) {
 var fewBits = map[projection.WeightFormat][]projection.ActivationFormat{
 	projection.WeightFP8:      {projection.ActivationFP8, projection.ActivationFP8Packed},
 	projection.WeightFP8UE8M0: {projection.ActivationFP8, projection.ActivationFP8Packed},
+	projection.WeightFP8Rows:  {projection.ActivationFP8, projection.ActivationFP8Packed},
 	projection.WeightNVFP4:    {projection.ActivationNVFP4},
 }
 

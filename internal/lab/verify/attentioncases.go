@@ -85,6 +85,11 @@ func randomSet(rng *rand.Rand, t, width int, l cache.Layout, masked, dirty bool)
 	if err := cache.InsertRef(pool.Data, l, rows.U16(), ids); err != nil {
 		panic(err) // a layout of this file that cannot be
 	}
+	for _, id := range ids {
+		if rng.IntN(3) == 0 {
+			faintBlock(pool.Data, l, id, rng.IntN(cache.Blocks))
+		}
+	}
 	idx, n := make([]int32, t*width), make([]int32, t)
 	for i := range idx {
 		idx[i] = slots[rng.IntN(used)]
@@ -118,6 +123,17 @@ func randomSet(rng *rand.Rand, t, width int, l cache.Layout, masked, dirty bool)
 		}
 	}
 	return pool, vectors.FromI32(idx, t, width), vectors.FromI32(n, t)
+}
+
+// faintBlock makes a block of a slot subnormal codes, as large by its scale as others are. Kernels
+// that turn codes into binary16 numbers need subnormals of these for it.
+func faintBlock(pool []byte, l cache.Layout, slot int64, block int) {
+	codes := pool[l.RowOffset(slot)+int64(block)*cache.BlockDim:][:cache.BlockDim]
+	for i := range codes {
+		codes[i] &= 0x87
+	}
+	const quarter = 134 // of a unit, which the least code is then worth
+	pool[l.ScaleOffset(slot)+int64(block)] = quarter
 }
 
 // randomSink makes sinks of every kind.

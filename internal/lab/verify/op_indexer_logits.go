@@ -146,7 +146,7 @@ func logitsArgs(r *Rig, c Case, x indexer.LogitsHost) indexer.LogitsArgs {
 // was written.
 func compareLogits(c Case, got, want Array, format cache.IndexKeyFormat) Result {
 	cmp := NewComparison(ClassTolerance)
-	if !cmp.same("logits", got, want) {
+	if !cmp.Same("logits", got, want) {
 		return cmp.Result()
 	}
 	x, _, err := logitsInput(c, format)
@@ -181,7 +181,7 @@ func compareLogits(c Case, got, want Array, format cache.IndexKeyFormat) Result 
 	}
 	cmp.CalcDiff("logits", vectors.FromF32(defined, len(defined)), vectors.FromF32(wanted, len(wanted)), logitsDiff)
 	if worst > 0 {
-		cmp.add(worst < logitsOfRow, worst, logitsOfRow, fmt.Sprintf("logits: %.3g of the row's largest at %s: got %.6g, want %.6g",
+		cmp.Criterion(worst < logitsOfRow, worst, logitsOfRow, fmt.Sprintf("logits: %.3g of the row's largest at %s: got %.6g, want %.6g",
 			worst, position(at, want.Shape), a[at], b[at]))
 	}
 	if stray > 0 {
@@ -231,6 +231,7 @@ const (
 	logitsNormal  = iota // quantised normal numbers, as a model has them
 	logitsScales         // key scales of any positive f32; MXFP4 blocks of very different size
 	logitsAnyCode        // random bytes: every code, subnormal ones too
+	logitsFaint          // subnormal codes alone
 )
 
 func randomLogits(seed uint64, format cache.IndexKeyFormat) []Case {
@@ -249,6 +250,7 @@ func randomLogits(seed uint64, format cache.IndexKeyFormat) []Case {
 		{about: "a segment of a prefill", tokens: 21, heads: 16, requests: 2, lens: 400, page: 64, first: 256, columns: 128, group: 4},
 		{about: "a segment behind every end", tokens: 2, heads: 8, requests: 2, lens: 61, page: 64, first: 61, columns: 17},
 		{about: "many tokens", tokens: 321, heads: 2, requests: 3, lens: 69, page: 2, group: 4},
+		{about: "subnormal codes", tokens: 5, heads: 64, requests: 3, lens: 130, page: 64, group: 2, kind: logitsFaint},
 		{about: "numbers out of range", tokens: 61, heads: 9, requests: 17, lens: 200, page: 64, group: 2, hostile: true},
 		{about: "numbers out of range, decode", tokens: 17, heads: 64, requests: 17, lens: 200, page: 16, hostile: true, first: 3, columns: 190},
 	} {
@@ -376,6 +378,11 @@ func randomIndexRow(rng *rand.Rand, format cache.IndexKeyFormat, kind int, codes
 				codes[d/2] = numfmt.E2M1Encode(v[i] * inverse)
 			default:
 				codes[d/2] = numfmt.E2M1Pack(codes[d/2], numfmt.E2M1Encode(v[i]*inverse))
+			}
+		}
+		if kind == logitsFaint {
+			for i := range codes {
+				codes[i] &= map[bool]byte{true: 0x87, false: 0x99}[format == cache.IndexKeyFP8]
 			}
 		}
 		if format == cache.IndexKeyMXFP4 {

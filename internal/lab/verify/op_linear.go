@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/numfmt"
@@ -119,7 +120,7 @@ func compareLinear(c Case, got, want Arrays) Result {
 	if err != nil {
 		return cmp.Fail("%v", err).Result()
 	}
-	if !cmp.same("y", got["y"], want["y"]) {
+	if !cmp.Same("y", got["y"], want["y"]) {
 		return cmp.Result()
 	}
 	a, b := got["y"].Float64s(), want["y"].Float64s()
@@ -146,14 +147,14 @@ func compareLinear(c Case, got, want Arrays) Result {
 			worst, at, bound = d/limit, i, limit
 		}
 	}
-	cmp.add(worst <= 1, worst*bound, bound, fmt.Sprintf("y: error %.3g of %.3g at %s: got %.6g, want %.6g",
+	cmp.Criterion(worst <= 1, worst*bound, bound, fmt.Sprintf("y: error %.3g of %.3g at %s: got %.6g, want %.6g",
 		worst*bound, bound, position(at, want["y"].Shape), a[at], b[at]))
 	var dot, norm float64
 	for i := range x {
 		dot, norm = dot+x[i]*y[i], norm+x[i]*x[i]+y[i]*y[i]
 	}
 	limit := 5e-6
-	cmp.add(diff(dot, norm) < limit, diff(dot, norm), limit, fmt.Sprintf("y: calc_diff %.3g of %.3g", diff(dot, norm), limit))
+	cmp.Criterion(diff(dot, norm) < limit, diff(dot, norm), limit, fmt.Sprintf("y: calc_diff %.3g of %.3g", diff(dot, norm), limit))
 	if stray > 0 {
 		cmp.Fail("y: %d elements beside the layer's columns were written", stray)
 	}
@@ -196,6 +197,9 @@ func newLinearMagnitudes(h projection.LinearHost) linearMagnitudes {
 			}
 		}
 	}
+	if h.Weights == projection.WeightFP8Rows {
+		m.largest = float64(slices.Max(h.RowScale))
+	}
 	if h.Weights == projection.WeightFP8 {
 		m.relative += float64((h.K+projection.ScaleBlock-1)/projection.ScaleBlock) * 0x1p-21
 	}
@@ -221,6 +225,7 @@ type linearShape struct {
 	weights       []projection.WeightFormat // nil: all
 	activations   projection.ActivationFormat
 	codes         bool // random codes instead of quantised normal numbers
+	faint         bool // weights of subnormal codes alone
 	wide          bool // FP8 scales of very different size
 	workgroups    int  // that fill the device; 0 as it is: few make the largest tiles serve small layers
 }
@@ -252,6 +257,8 @@ func randomLinear(seed uint64) []Case {
 		{about: "FP8 activations, one token", tokens: 1, groups: 2, n: 128, k: 512, weights: fp8, activations: projection.ActivationFP8},
 		{about: "FP8 activations", tokens: 61, groups: 2, n: 136, k: 640, weights: fp8, activations: projection.ActivationFP8, wide: true},
 		{about: "packed FP8 activations, two tokens", tokens: 2, groups: 3, n: 72, k: 1024, weights: fp8, activations: projection.ActivationFP8Packed, codes: true},
+		{about: "subnormal codes, three tokens", tokens: 3, groups: 1, n: 72, k: 384, weights: weightFormats[1:], faint: true},
+		{about: "subnormal codes", tokens: 40, groups: 1, n: 136, k: 384, weights: weightFormats[1:], faint: true},
 		{about: "packed FP8 activations", tokens: 69, groups: 2, n: 128, k: 512, weights: fp8, activations: projection.ActivationFP8Packed, f32: true},
 		{about: "NVFP4 activations, one token", tokens: 1, groups: 1, n: 72, k: 1088, weights: fp4,
 			activations: projection.ActivationNVFP4},
@@ -263,6 +270,9 @@ func randomLinear(seed uint64) []Case {
 		formats := s.weights
 		if formats == nil {
 			formats = weightFormats
+			if i%4 == 1 { // it differs from the others at the end of a sum only
+				formats = append(slices.Clone(formats), projection.WeightFP8Rows)
+			}
 		}
 		for _, f := range formats {
 			cases = append(cases, randomLinearCase(rand.New(rand.NewPCG(seed, uint64(i))), s, f))
@@ -284,6 +294,15 @@ func randomLinearCase(rng *rand.Rand, s linearShape, f projection.WeightFormat) 
 	}
 	randomActivations(rng, s, c.In)
 	randomWeights(rng, s, f, c.In)
+	if s.faint {
+		mask := byte(0x87) // E4M3 without exponent
+		if f == projection.WeightNVFP4 {
+			mask = 0x99 // E2M1, two of them
+		}
+		for i := range c.In["w"].Data {
+			c.In["w"].Data[i] &= mask
+		}
+	}
 	return c
 }
 
@@ -371,6 +390,14 @@ func randomWeights(rng *rand.Rand, s linearShape, f projection.WeightFormat, in 
 			data[i] = randomE4M3(rng, s.codes)
 		}
 		in["w"] = vectors.FromU8(data, rows, s.k)
+		if f == projection.WeightFP8Rows {
+			scales := make([]float32, rows)
+			for i := range scales {
+				scales[i] = float32(0x1p-13 * (1 + rng.Float64()))
+			}
+			in["row_scale"] = vectors.FromF32(scales, rows)
+			return
+		}
 		n, k := (rows+projection.ScaleBlock-1)/projection.ScaleBlock, (s.k+projection.ScaleBlock-1)/projection.ScaleBlock
 		bytes, scales := make([]byte, n*k), make([]float32, n*k)
 		for i := range bytes {

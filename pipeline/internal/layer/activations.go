@@ -3,6 +3,7 @@ package layer
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/vkmla/vkmla/pipeline/internal/memory"
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -45,7 +46,7 @@ type quantised struct {
 // activation is the form in which a product with a matrix takes its input.
 func (cfg *KindConfig) activation(m *model.DeviceMatrix) projection.ActivationFormat {
 	switch {
-	case cfg.Quantise && m.Format == model.FormatFP8:
+	case cfg.Quantise && (m.Format == model.FormatFP8 || m.Format == model.FormatFP8Rows):
 		return projection.ActivationFP8
 	case cfg.Quantise && m.Format == model.FormatNVFP4:
 		return projection.ActivationNVFP4
@@ -86,7 +87,9 @@ func (l *Layer) quantise(uses []use) error {
 				return fmt.Errorf("%s: %w", u.name, err)
 			}
 			u.to.codes, u.to.scales = q.codes, q.scales
-			l.inputs[u.from] = append(l.inputs[u.from], layerInput{q, u.m.Input})
+			if in := (layerInput{q, u.m.Input}); !slices.Contains(l.inputs[u.from], in) {
+				l.inputs[u.from] = append(l.inputs[u.from], in)
+			}
 		}
 	}
 	return nil
@@ -148,12 +151,7 @@ func (x *quantisers) close() (err error) {
 func (r *recording) quantise(from source) error {
 	k := r.k
 	x := [sources]tensor.Tensor{fromHidden: r.a.Hidden, fromQLoRA: k.qr, fromO: k.mla.o, fromOLoRA: k.output.z}[from]
-	done := map[*quantised]bool{}
 	for _, q := range r.l.inputs[from] {
-		if done[q.quantised] { // of 8 bits, for several products
-			continue
-		}
-		done[q.quantised] = true
 		if err := q.op.Record(r.rec, projection.QuantiseArgs{X: x, Codes: q.codes, Scales: q.scales, InputScale: q.factor}); err != nil {
 			return err
 		}

@@ -59,7 +59,8 @@ type KindConfig struct {
 	// own, since the one of wo_a and wo_b does not write it.
 	LSE bool
 	// Quantise gives products inputs with as few bits as their weights have: 8 to those of FP8, 4
-	// to those of NVFP4, which need an input_scale. Output, if it is not bf16, prevails for wo_a.
+	// to those of NVFP4, which need an input_scale. FP8 weights are those in blocks. Output, if it
+	// is not bf16, prevails for wo_a.
 	Quantise bool
 	// Out is the type of a layer's output: tensor.BF16, or tensor.F32 for partial sums of ranks,
 	// which are rounded once they are complete.
@@ -88,6 +89,7 @@ type Kind struct {
 	heads  int // of this rank, as groups
 	groups int
 	arena  *tensor.Arena // nil once closed
+	begun  bool          // see begin
 
 	lists   lists
 	main    *compressor // nil for layers without
@@ -259,15 +261,22 @@ func (k *Kind) tensors() memory.List {
 }
 
 func (k *Kind) allocate() (err error) {
-	if k.arena, err = k.tensors().Allocate(k.dev, vk.DeviceLocal, label); err != nil {
-		return err
+	k.arena, err = k.tensors().Allocate(k.dev, vk.DeviceLocal, label)
+	return err
+}
+
+// begin makes all counters as they are between layers, with the first layer.
+func (k *Kind) begin(ctx context.Context) error {
+	if k.begun {
+		return nil
 	}
 	for _, t := range k.Counters() {
-		if err == nil {
-			err = t.Upload(context.Background(), make([]byte, t.Bytes()))
+		if err := t.Upload(ctx, make([]byte, t.Bytes())); err != nil {
+			return err
 		}
 	}
-	return err
+	k.begun = true
+	return nil
 }
 
 // Counters are tensors that hold zeros between layers.

@@ -52,11 +52,15 @@ type use struct {
 // of the kind had before. The caller closes the layer.
 //
 // Errors: vk.ErrArgument for weights of another kind, of shapes that the configuration does not
-// have, or a wo_a that KindConfig.Output cannot take; vk.ErrClosed for a kind or weights that
-// were closed; those of projection.NewLinear and of tensor.New.
+// have, a wo_a that KindConfig.Output cannot take, or an input_scale that KindConfig.Quantise
+// cannot; vk.ErrClosed for a kind or weights that were closed; those of projection.NewLinear and
+// of tensor.New.
 func (k *Kind) NewLayer(ctx context.Context, w *model.DeviceLayer) (*Layer, error) {
 	if err := k.checkWeights(w); err != nil {
 		return nil, err
+	}
+	if err := k.begin(ctx); err != nil {
+		return nil, fmt.Errorf("%s %d: %w", opNewLayer, w.Layer, err)
 	}
 	l := &Layer{kind: k, w: w}
 	uses := l.uses()
@@ -195,9 +199,9 @@ func (l *Layer) prepare(uses []use) error {
 // traits are what the operations of a layer turned out to do.
 func (l *Layer) traits() traits {
 	k := l.kind
-	var quantises [sources]bool
+	var codes [sources]bool
 	for i, list := range l.inputs {
-		quantises[i] = len(list) > 0
+		codes[i] = len(list) > 0
 	}
 	return traits{
 		tokens:      k.cfg.Tokens,
@@ -211,7 +215,7 @@ func (l *Layer) traits() traits {
 		touch:       k.wish.touch,
 		touches:     k.wish.touches,
 		turned:      k.output.turn == nil && !l.turnsToCodes,
-		quantises:   quantises,
+		codes:       codes,
 		chained:     l.chain != nil,
 		joined:      l.chain.Joined(),
 	}

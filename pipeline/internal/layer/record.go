@@ -97,13 +97,13 @@ func (r *recording) level(l level) error {
 func (r *recording) op(o op) error {
 	l, k := r.l, r.k
 	switch o {
-	case quantiseHidden:
+	case codesHidden:
 		return r.quantise(fromHidden)
-	case quantiseQLoRA:
+	case codesQLoRA:
 		return r.quantise(fromQLoRA)
-	case quantiseO:
+	case codesO:
 		return r.quantise(fromO)
-	case quantiseOLoRA:
+	case codesOLoRA:
 		return r.quantise(fromOLoRA)
 	case wqaWkv:
 		return r.bottleneck()

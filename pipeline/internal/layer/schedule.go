@@ -9,39 +9,38 @@ import (
 type op int
 
 const (
-	quantiseHidden op = iota // what products of Hidden take with fewer bits; where traits.quantises
-	wqaWkv                   // queries' bottleneck beside KV rows; norms the bottleneck where traits.normed
-	wgate                    // inputs of the compressor
-	wgateFirst               // the same, where it comes before wqaWkv: see traits.gatesFirst
-	indexWgate               // inputs of the indexer's compressor
-	weightsProj              // the indexer's weights of heads
-	callers                  // what Args.Beside records
-	qkvNorm                  // norms of bottleneck and KV rows; where not traits.normed
-	quantiseQLoRA            // the bottleneck, likewise
-	save                     // the compressor's states; where not traits.saves
-	indexSave                // likewise of the indexer's compressor
-	compress                 // compressed entries of the groups that the step completes
-	indexCompress            // the indexer's keys of these
-	wqB                      // queries of the heads
-	indexWqB                 // queries of the indexer
-	kvInsert                 // KV rows into the cache; norm and rotation of queries where not traits.lateQueries
-	indexQuantise            // the indexer's queries; where not traits.rawScores
-	indexScores              // scores of entries. What follows in its level runs beside the first of them
-	indexSelect              // the picks; recorded with indexScores
-	touchPool                // translates the addresses of entries
-	attend                   // attention, to its parts where traits.joined
-	inverseRope              // turns the output back; where not traits.turned
-	quantiseO                // likewise
-	woA                      // where not traits.chained
-	quantiseOLoRA            // what wo_a gives, likewise
-	woB                      // likewise
-	woAB                     // both in one launch, which joins the attention's parts where traits.joined
-	ops                      // how many there are
+	wqaWkv        op = iota // queries' bottleneck beside KV rows; norms the bottleneck where traits.normed
+	wgate                   // inputs of the compressor
+	wgateFirst              // the same, where it comes before wqaWkv: see traits.gatesFirst
+	indexWgate              // inputs of the indexer's compressor
+	weightsProj             // the indexer's weights of heads
+	callers                 // what Args.Beside records
+	qkvNorm                 // norms of bottleneck and KV rows; where not traits.normed
+	save                    // the compressor's states; where not traits.saves
+	indexSave               // likewise of the indexer's compressor
+	compress                // compressed entries of the groups that the step completes
+	indexCompress           // the indexer's keys of these
+	wqB                     // queries of the heads
+	indexWqB                // queries of the indexer
+	kvInsert                // KV rows into the cache; norm and rotation of queries where not traits.lateQueries
+	indexQuantise           // the indexer's queries; where not traits.rawScores
+	indexScores             // scores of entries. What follows in its level runs beside the first of them
+	indexSelect             // the picks; recorded with indexScores
+	touchPool               // translates the addresses of entries
+	attend                  // attention, to its parts where traits.joined
+	inverseRope             // turns the output back; where not traits.turned
+	woA                     // where not traits.chained
+	woB                     // likewise
+	woAB                    // both in one launch, which joins the attention's parts where traits.joined
+	codesHidden             // Hidden with fewer bits, for products that take it so: see traits.codes
+	codesQLoRA              // likewise the bottleneck
+	codesO                  // likewise the attention's output, turned back
+	codesOLoRA              // likewise what wo_a gives
+	ops                     // how many there are
 )
 
 // sections are the names that ops are timed under. Ops without one go with those before them.
 var sections = [ops]string{
-	quantiseHidden: "hidden.quantise", quantiseQLoRA: "q_lora.quantise", quantiseO: "o.quantise", quantiseOLoRA: "o_lora.quantise",
 	wqaWkv: "wq_a|wkv", wgate: "compressor.wkv|wgate", wgateFirst: "compressor.wkv|wgate",
 	indexWgate: "indexer.compressor.wkv|wgate", weightsProj: "indexer.weights_proj",
 	qkvNorm: "q_kv_norm", save: "compressor.save", indexSave: "indexer.compressor.save",
@@ -49,6 +48,7 @@ var sections = [ops]string{
 	wqB: "wq_b", indexWqB: "indexer.wq_b", kvInsert: "q_norm_rope_kv_insert", indexQuantise: "indexer.q_quantise",
 	indexScores: "indexer.select", indexSelect: "indexer.select", touchPool: "indexer.select",
 	attend: "attention", inverseRope: "inverse_rope", woA: "wo_a", woB: "wo_b", woAB: "wo_a, wo_b",
+	codesHidden: "hidden.quantise", codesQLoRA: "q_lora.quantise", codesO: "o.quantise", codesOLoRA: "o_lora.quantise",
 }
 
 // level is a list of ops that do not wait for each other, in the order of recording. What is
@@ -77,50 +77,50 @@ var (
 // C128A layers do not.
 var (
 	// No picks, and the attention norms and turns queries: nothing waits for wqB before it.
-	attends = schedule{{quantiseHidden}, inputs, norms, {quantiseQLoRA},
+	attends = schedule{{codesHidden}, inputs, norms, {codesQLoRA},
 		{compress, kvInsert, wqB},
-		{attend}, {inverseRope}, {quantiseO}, {woA, woAB}, {quantiseOLoRA}, {woB}}
+		{attend}, {inverseRope}, {codesO}, {woA, woAB}, {codesOLoRA}, {woB}}
 
 	// No picks: kvInsert norms and turns what wqB gives.
-	attendsNormed = schedule{{quantiseHidden}, inputs, norms, {quantiseQLoRA},
+	attendsNormed = schedule{{codesHidden}, inputs, norms, {codesQLoRA},
 		{compress, wqB},
 		{kvInsert},
-		{attend}, {inverseRope}, {quantiseO}, {woA, woAB}, {quantiseOLoRA}, {woB}}
+		{attend}, {inverseRope}, {codesO}, {woA, woAB}, {codesOLoRA}, {woB}}
 
 	// Picks, few tokens. The selection ends with a launch of few workgroups, so wqB costs least
 	// beside it. Entries take long in few workgroups, and there no score waits for them. A step of
 	// one token gains 1 to 1.7 %, one of 4 or 8 gains 0.6 %.
-	picks = schedule{{quantiseHidden}, inputs, norms, {quantiseQLoRA},
+	picks = schedule{{codesHidden}, inputs, norms, {codesQLoRA},
 		{indexCompress, indexWqB},
 		{indexQuantise},
 		{indexScores},
 		{indexSelect, touchPool, compress, kvInsert, wqB},
-		{attend}, {inverseRope}, {quantiseO}, {woA, woAB}, {quantiseOLoRA}, {woB}}
+		{attend}, {inverseRope}, {codesO}, {woA, woAB}, {codesOLoRA}, {woB}}
 
 	// The same where touchPool has something to do: it reads entries, so they come before it.
-	picksTouched = schedule{{quantiseHidden}, inputs, norms, {quantiseQLoRA},
+	picksTouched = schedule{{codesHidden}, inputs, norms, {codesQLoRA},
 		{compress, indexCompress, indexWqB},
 		{indexQuantise},
 		{indexScores},
 		{indexSelect, touchPool, kvInsert, wqB},
-		{attend}, {inverseRope}, {quantiseO}, {woA, woAB}, {quantiseOLoRA}, {woB}}
+		{attend}, {inverseRope}, {codesO}, {woA, woAB}, {codesOLoRA}, {woB}}
 
 	// Picks, few tokens, and the attention does not norm queries.
-	picksNormed = schedule{{quantiseHidden}, inputs, norms, {quantiseQLoRA},
+	picksNormed = schedule{{codesHidden}, inputs, norms, {codesQLoRA},
 		{compress, indexCompress, wqB, indexWqB},
 		{kvInsert, indexQuantise},
 		{indexScores},
 		{indexSelect, touchPool},
-		{attend}, {inverseRope}, {quantiseO}, {woA, woAB}, {quantiseOLoRA}, {woB}}
+		{attend}, {inverseRope}, {codesO}, {woA, woAB}, {codesOLoRA}, {woB}}
 
 	// Picks, from tuning.Layer.BesideTokens on, which says what wqB beside the scores gains.
 	// Entries beside them gain another 2 % of a step of 32 tokens, 0.6 % of one of 16.
-	picksMany = schedule{{quantiseHidden}, inputs, norms, {quantiseQLoRA},
+	picksMany = schedule{{codesHidden}, inputs, norms, {codesQLoRA},
 		{indexWqB, indexCompress},
 		{indexQuantise},
 		{indexScores, compress, wqB},
 		{indexSelect, touchPool, kvInsert},
-		{attend}, {inverseRope}, {quantiseO}, {woA, woAB}, {quantiseOLoRA}, {woB}}
+		{attend}, {inverseRope}, {codesO}, {woA, woAB}, {codesOLoRA}, {woB}}
 )
 
 // traits are what the schedule of a layer depends on.
@@ -141,7 +141,7 @@ type traits struct {
 	joined      bool // and it joins the attention's parts
 	gatesFirst  bool // wgate takes longer than wqaWkv and begins before it
 
-	quantises [sources]bool // products take it with fewer bits
+	codes [sources]bool // products take it with fewer bits
 }
 
 // choose returns the schedule of a layer, without the ops that it does not have.
@@ -181,14 +181,14 @@ func choose(n *tuning.Layer, t traits) schedule {
 // has reports whether the layer has an op.
 func (t *traits) has(o op) bool {
 	switch o {
-	case quantiseHidden:
-		return t.quantises[fromHidden]
-	case quantiseQLoRA:
-		return t.quantises[fromQLoRA]
-	case quantiseO:
-		return t.quantises[fromO]
-	case quantiseOLoRA:
-		return t.quantises[fromOLoRA]
+	case codesHidden:
+		return t.codes[fromHidden]
+	case codesQLoRA:
+		return t.codes[fromQLoRA]
+	case codesO:
+		return t.codes[fromO]
+	case codesOLoRA:
+		return t.codes[fromOLoRA]
 	case wgate:
 		return t.compresses && !t.gatesFirst
 	case wgateFirst:

@@ -14,21 +14,21 @@ import (
 
 // needs says which ops, if the layer has them, stand in a level in front of an op's.
 var needs = map[op][]op{
-	wqaWkv:        {quantiseHidden},
-	wgate:         {quantiseHidden},
-	wgateFirst:    {quantiseHidden},
-	indexWgate:    {quantiseHidden},
-	weightsProj:   {quantiseHidden},
-	quantiseQLoRA: {wqaWkv, qkvNorm},
-	quantiseO:     {attend, inverseRope},
-	quantiseOLoRA: {woA},
+	wqaWkv:        {codesHidden},
+	wgate:         {codesHidden},
+	wgateFirst:    {codesHidden},
+	indexWgate:    {codesHidden},
+	weightsProj:   {codesHidden},
+	codesQLoRA:    {wqaWkv, qkvNorm},
+	codesO:        {attend, inverseRope},
+	codesOLoRA:    {woA},
 	qkvNorm:       {wqaWkv},
 	save:          {wgate, wgateFirst, callers},
 	indexSave:     {indexWgate, callers},
 	compress:      {wgate, wgateFirst, save, callers},
 	indexCompress: {indexWgate, indexSave, callers},
-	wqB:           {wqaWkv, qkvNorm, quantiseQLoRA},
-	indexWqB:      {wqaWkv, qkvNorm, quantiseQLoRA},
+	wqB:           {wqaWkv, qkvNorm, codesQLoRA},
+	indexWqB:      {wqaWkv, qkvNorm, codesQLoRA},
 	kvInsert:      {wqaWkv, qkvNorm, callers}, // and wqB, see below
 	indexQuantise: {indexWqB, weightsProj},
 	indexScores:   {indexWqB, weightsProj, indexQuantise, indexCompress, callers},
@@ -36,9 +36,9 @@ var needs = map[op][]op{
 	touchPool:     {indexScores},
 	attend:        {wqB, kvInsert, compress, indexSelect, callers},
 	inverseRope:   {attend},
-	woA:           {attend, inverseRope, quantiseO},
+	woA:           {attend, inverseRope, codesO},
 	woAB:          {attend, inverseRope},
-	woB:           {woA, quantiseOLoRA},
+	woB:           {woA, codesOLoRA},
 }
 
 // everyTraits calls f with all traits that there can be, for few and for many tokens.
@@ -49,7 +49,7 @@ func everyTraits(f func(traits)) {
 			turned: b(8), chained: b(9)}
 		t.keys, t.touches, t.joined = t.picks && t.compresses, t.touch && b(7), t.chained && b(10)
 		if b(12) {
-			t.quantises = [sources]bool{true, true, !t.chained, !t.chained}
+			t.codes = [sources]bool{true, true, !t.chained, !t.chained}
 		}
 		t.tokens = 1
 		if b(11) {
