@@ -85,9 +85,9 @@ const (
 	tokenWithin   = 5e-3
 )
 
-// angles demands the angles of entries as far away as a story is long, which show bases and scaling.
-// Then it runs a model of random weights, whose outputs and picks depend on all rows and all angles,
-// and compares it with its formula.
+// angles demands the angles of entries as far away as a story is long, which show bases and
+// scaling. Then it runs a model of random weights, whose outputs and picks depend on all rows and
+// all angles, and compares it with its formula.
 func angles(ctx context.Context, l *Lab) error {
 	const tokens = 270
 	p, err := l.pass(ctx, 1)

@@ -89,9 +89,9 @@ func (s *story) chapter(spec *model.Layer, rng *rand.Rand) chapter {
 	return c
 }
 
-// needles are the tokens whose content becomes that of an entry: one of every second group, anywhere
-// in it, and of every third one where entries overlap. All tokens of the other groups count in their
-// entries.
+// needles are the tokens whose content becomes that of an entry: one of every second group,
+// anywhere in it, and of every third one where entries overlap. All tokens of the other groups
+// count in their entries.
 func (s *story) needles(spec *model.Layer, rng *rand.Rand) (all []int) {
 	if spec.Ratio == 0 {
 		return nil
