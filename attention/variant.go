@@ -26,8 +26,8 @@ const (
 	TwoPassPrefix = "twopass-"
 )
 
-// DecodeVariants is the ladder of NewDecoder, best first. The two-pass variants come last: they
-// exist for comparison, and as the strategy that shares the prefill kernels.
+// DecodeVariants is the ladder of NewDecoder, best first. The two-pass variants come last: for
+// decode they exist for comparison. Prompts attend gathered rows where that pays, see Gathered.
 var DecodeVariants = append(ladder("attn_decode"), twoPass(PrefillVariants)...)
 
 // PrefillVariants is the ladder of NewPrefill and NewTwoPass, best first.

@@ -278,9 +278,9 @@ func (m EngineMemory) Total() uint64 {
 //
 // Steps and Hidden grow with the sizes of steps so far, and of Prepare. For T tokens, Steps is for
 // each kind of layer 2*T*(2*H*512 + G*ORank + 2*QRank + 1024) bytes, about 2*T*(2048 + 256*Hi)
-// more with a compressor and an indexer, lists of 4*T*(Window + entries attended), and some tens
-// of MB of scratch that do not grow with T. As sizes are powers of two, all of them take about
-// twice what the largest does.
+// more with a compressor and an indexer, lists of 4*T*(Window + entries attended), which are there
+// twice where rows are gathered, and some tens of MB of scratch that do not grow with T. As sizes
+// are powers of two, all of them take about twice what the largest does.
 func (e *Engine) Memory() EngineMemory {
 	e.mu.Lock()
 	defer e.mu.Unlock()

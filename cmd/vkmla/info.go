@@ -29,7 +29,7 @@ Variants:
   base           needs no optional feature; slow where others multiply matrices
   da             the same, with pools reached by device address
   cm, cmb        multiply cooperative matrices of f16, of bf16
-  twopass-...    dequantise to a workspace first, then attend; for comparison`
+  twopass-...    dequantise to a workspace first, then attend; prompts do by themselves where it pays`
 
 func infoCommand() *cobra.Command {
 	var output, profile string
