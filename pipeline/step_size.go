@@ -270,7 +270,11 @@ func (b *stepSize) buildLayer(ctx context.Context, of *engineLayer) error {
 		}
 	}
 	k := b.kinds[at]
-	l, err := k.NewLayer(ctx, of.w)
+	var l *layer.Layer
+	err := b.e.mu.wait(func() (err error) {
+		l, err = k.NewLayer(ctx, of.w)
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -379,6 +383,9 @@ func (b *stepSize) commands(key commandKey, work float64) (*stepCommands, error)
 		return nil, err
 	}
 	defer rec.Close()
+	if err := rec.Prove(); err != nil {
+		return nil, err
+	}
 	fresh, err := b.e.divide(rec, old)
 	if err == nil {
 		err = b.e.time(rec)

@@ -22,7 +22,7 @@ const module = "github.com/vkmla/vkmla"
 // way: a package that is not listed here has to be put in its place first.
 var may = map[string][]string{
 	"shaders":    {},
-	"vk":         {"internal/files"},
+	"vk":         {"internal/files", "internal/spirv"},
 	"tensor":     {"vk"},
 	"cache":      {"tensor", "vk", "shaders", "internal/numfmt", "internal/opkit", "internal/tuning"},
 	"indexer":    {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit", "internal/tuning"},

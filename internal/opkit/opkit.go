@@ -175,9 +175,6 @@ func (p Package) Kernel(dev *vk.Device, s Spec) (*vk.Kernel, error) {
 	}
 	spec := vk.KernelSpec{Name: name, SPIRV: spirv.WithModes(code.SPIRV, halfModes(dev.Caps())...), Bindings: bindings,
 		PushSize: s.PushSize, Constants: s.Constants, SubgroupSize: s.Subgroup, Requires: code.Requires, Divisible: s.Divisible}
-	if err := CheckLimits(dev.Adapter(), spec); err != nil {
-		return nil, fmt.Errorf("%s: %w", p, err)
-	}
 	k, err := dev.Kernel(spec)
 	if err != nil {
 		return nil, fmt.Errorf("%s: kernel %s: %w", p, name, err)

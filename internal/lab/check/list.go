@@ -9,6 +9,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/bench"
 	"github.com/vkmla/vkmla/internal/lab/cuts"
+	_ "github.com/vkmla/vkmla/internal/lab/layers" // the operation layer
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/vk"
 )

@@ -88,6 +88,7 @@ type Kind struct {
 	heads  int // of this rank, as groups
 	groups int
 	arena  *tensor.Arena // nil once closed
+	begun  bool          // see begin
 
 	lists   lists
 	main    *compressor // nil for layers without
@@ -259,15 +260,22 @@ func (k *Kind) tensors() memory.List {
 }
 
 func (k *Kind) allocate() (err error) {
-	if k.arena, err = k.tensors().Allocate(k.dev, vk.DeviceLocal, label); err != nil {
-		return err
+	k.arena, err = k.tensors().Allocate(k.dev, vk.DeviceLocal, label)
+	return err
+}
+
+// begin makes all counters as they are between layers, with the first layer.
+func (k *Kind) begin(ctx context.Context) error {
+	if k.begun {
+		return nil
 	}
 	for _, t := range k.Counters() {
-		if err == nil {
-			err = t.Upload(context.Background(), make([]byte, t.Bytes()))
+		if err := t.Upload(ctx, make([]byte, t.Bytes())); err != nil {
+			return err
 		}
 	}
-	return err
+	k.begun = true
+	return nil
 }
 
 // Counters are tensors that hold zeros between layers.

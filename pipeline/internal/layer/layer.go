@@ -58,6 +58,9 @@ func (k *Kind) NewLayer(ctx context.Context, w *model.DeviceLayer) (*Layer, erro
 	if err := k.checkWeights(w); err != nil {
 		return nil, err
 	}
+	if err := k.begin(ctx); err != nil {
+		return nil, fmt.Errorf("%s %d: %w", opNewLayer, w.Layer, err)
+	}
 	l := &Layer{kind: k, w: w}
 	uses := l.uses()
 	for _, u := range uses {
