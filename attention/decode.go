@@ -37,6 +37,10 @@ type DecoderConfig struct {
 	// DefaultWorkspace. The rows of vk.Caps.StorageAlignment/4 tokens may take more.
 	Workspace uint64
 
+	// Invariant gives a token the same bits whatever T is and wherever in it the token stands. It
+	// excludes the twopass variants.
+	Invariant bool
+
 	// OnDemand leaves it to Prepare and Record, and those of parts, to ask for the kernels that
 	// they need. Otherwise NewDecoder asks for all. The twopass variants always do.
 	OnDemand bool
@@ -107,6 +111,9 @@ func NewDecoder(dev *vk.Device, cfg DecoderConfig) (*Decoder, error) {
 		return nil, err
 	}
 	if rest, ok := strings.CutPrefix(cfg.Variant, TwoPassPrefix); ok {
+		if cfg.Invariant {
+			return nil, pkg.Wrong(op, "Variant", cfg.Variant, "one that reads pages in place, for Invariant")
+		}
 		two := cfg
 		two.Variant = rest
 		p, err := NewTwoPass(dev, TwoPassConfig{DecoderConfig: two})
@@ -125,8 +132,9 @@ func NewDecoder(dev *vk.Device, cfg DecoderConfig) (*Decoder, error) {
 	if err := checkPages(op, cfg); err != nil {
 		return nil, err
 	}
+	s.invariant = cfg.Invariant
 	tune := tuning.Of(dev)
-	variant, list, err := chooseBuild(tune, dev.Adapter(), "attn_decode", cfg.Variant, cfg.MaxBytes, cfg.Heads)
+	variant, list, err := chooseBuild(tune, dev.Adapter(), dev, "attn_decode", cfg.Variant, cfg.MaxBytes, cfg.Heads)
 	if err != nil {
 		return nil, err
 	}
@@ -224,6 +232,13 @@ func (o *Decoder) ScratchBytes(maxT, window, topk int) uint64 {
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *Decoder) Record(rec *vk.Recorder, a DecodeArgs) error {
 	const op = "decode"
+	if pieces := o.pieces(a); len(pieces) > 0 {
+		return o.recordPieces(op, rec, a, pieces)
+	}
+	return o.recordWhole(op, rec, a)
+}
+
+func (o *Decoder) recordWhole(op string, rec *vk.Recorder, a DecodeArgs) error {
 	p, err := o.record(op, rec, a)
 	if err != nil || p.Out.IsZero() {
 		return err

@@ -24,6 +24,8 @@ func (o *Decoder) RecordParts(rec *vk.Recorder, a DecodeArgs) (Parts, error) {
 	switch t, win, comp := opkit.Dim(a.Q, 0), opkit.Dim(a.Window.Indices, 1), opkit.Dim(a.Compressed.Indices, 1); {
 	case o.twoPass != nil || t == 0 || o.Splits(t, win, comp) == 1:
 		return Parts{}, pkg.Wrong(op, "Q", a.Q, "a number of tokens with Splits > 1")
+	case len(o.pieces(a)) > 0:
+		return Parts{}, pkg.Wrong(op, "Q", a.Q, "so few tokens that all their parts fit the scratch memory")
 	case !a.LSE.IsZero():
 		return Parts{}, pkg.Wrong(op, "LSE", a.LSE, "absent")
 	case !a.InverseRope.IsZero():

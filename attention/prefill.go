@@ -68,7 +68,7 @@ func NewPrefill(dev *vk.Device, cfg PrefillConfig) (*Prefill, error) {
 		return nil, err
 	}
 	tune := tuning.Of(dev)
-	variant, list, err := chooseBuild(tune, dev.Adapter(), "attn_prefill", cfg.Variant, cfg.MaxBytes, cfg.Heads)
+	variant, list, err := chooseBuild(tune, dev.Adapter(), dev, "attn_prefill", cfg.Variant, cfg.MaxBytes, cfg.Heads)
 	if err != nil {
 		return nil, err
 	}

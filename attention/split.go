@@ -17,6 +17,7 @@ type splitter struct {
 	heads      int
 	tilings    []tiling // of the builds at hand, the one with the most heads per workgroup first
 	fixed      int      // parts of a row; 0: by rule
+	invariant  bool     // the number of tokens decides nothing: see piece
 	workgroups int      // that fill the device, one on each unit
 }
 
@@ -41,8 +42,12 @@ type plan struct {
 //
 // A part has MinPartRows rows at least, and parts fill the device at most Waves times. A number
 // of parts that was given stays. The plan depends on sizes that are fixed when commands are
-// recorded, never on lengths in device memory, so a recording gives the same bits every time.
+// recorded, never on lengths in device memory, so a recording gives the same bits every time. With
+// DecoderConfig.Invariant it is that for InvariantTokens tokens.
 func (s splitter) plan(t, width int) plan {
+	if s.invariant {
+		t = s.tune.InvariantTokens
+	}
 	best, least := plan{splits: 1}, math.Inf(1)
 	for i, x := range s.tilings {
 		consider := func(parts int) {
@@ -93,7 +98,14 @@ func (s splitter) splits(t, width int) int { return s.plan(t, width).splits }
 
 // scratchBytes is what the partial rows of up to maxT tokens need, 0 if nothing is split.
 func (s splitter) scratchBytes(maxT, width int) uint64 {
-	if s.fixed > 1 {
+	switch {
+	case s.invariant:
+		p := s.plan(maxT, width)
+		if p.splits == 1 {
+			return 0
+		}
+		return partialBytes(min(maxT, s.piece(p)), p.splits, s.heads)
+	case s.fixed > 1:
 		return partialBytes(maxT, s.fixed, s.heads)
 	}
 	var most uint64

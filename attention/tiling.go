@@ -46,12 +46,17 @@ func tilings(tune *tuning.Profile, caps *vk.Caps, stem, variant string, heads in
 
 // chooseBuild picks a build of a stem: the one that want names, else the best that the device
 // has the features and a matrix shape for. Base gives way to da where maxBytes exceeds what a
-// descriptor holds.
-func chooseBuild(tune *tuning.Profile, a *vk.Adapter, stem, want string, maxBytes uint64,
+// descriptor holds. dev is the adapter's, nil where it is not open.
+func chooseBuild(tune *tuning.Profile, a *vk.Adapter, dev *vk.Device, stem, want string, maxBytes uint64,
 	heads int) (variant string, list []tiling, err error) {
-	variant, err = pkg.ChooseFit(a, stem, ladder(stem), want, maxBytes, func(v string) (err error) {
+	fit := func(v string) (err error) {
 		list, err = tilings(tune, &a.Caps, stem, v, heads)
 		return err
-	})
+	}
+	if dev == nil {
+		variant, err = pkg.ChooseFit(a, stem, ladder(stem), want, maxBytes, fit)
+	} else {
+		variant, err = pkg.ChooseOn(dev, stem, ladder(stem), want, maxBytes, fit)
+	}
 	return variant, list, err
 }

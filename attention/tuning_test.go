@@ -77,5 +77,7 @@ func divided(s splitter) (list []string) {
 			list = append(list, fmt.Sprint(s.plan(tokens, width)))
 		}
 	}
+	s.invariant = true
+	list = append(list, fmt.Sprint(s.plan(1, 640)))
 	return list
 }

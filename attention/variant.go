@@ -26,8 +26,8 @@ const (
 	TwoPassPrefix = "twopass-"
 )
 
-// DecodeVariants is the ladder of NewDecoder, best first. The two-pass variants come last: they
-// exist for comparison, and as the strategy that shares the prefill kernels.
+// DecodeVariants is the ladder of NewDecoder, best first. The two-pass variants come last: for
+// decode they exist for comparison. Prompts attend gathered rows where that pays, see Gathered.
 var DecodeVariants = append(ladder("attn_decode"), twoPass(PrefillVariants)...)
 
 // PrefillVariants is the ladder of NewPrefill and NewTwoPass, best first.
@@ -71,6 +71,6 @@ func CanDecode(a *vk.Adapter, variant string, heads int) error {
 		stem, variant = "attn_prefill", rest
 	}
 	tune, _ := tuning.For(a)
-	_, _, err := chooseBuild(tune, a, stem, variant, 0, heads)
+	_, _, err := chooseBuild(tune, a, nil, stem, variant, 0, heads)
 	return err
 }

@@ -184,7 +184,7 @@ func (o *Logits) spec() opkit.Spec {
 // choose picks the variant: the one asked for, else the best that the device has the
 // features and, for products, a shape for.
 func (o *Logits) choose(op string, choose cmChooser) (err error) {
-	o.variant, err = pkg.ChooseFit(o.dev.Adapter(), op, LogitsVariants, o.cfg.Variant, o.cfg.MaxBytes, func(v string) (err error) {
+	o.variant, err = pkg.ChooseOn(o.dev, op, LogitsVariants, o.cfg.Variant, o.cfg.MaxBytes, func(v string) (err error) {
 		if element := map[string]string{VariantCM: "f16", VariantCMB: "bf16"}[v]; element != "" {
 			o.tiling, err = choose(o.dev.Caps(), tuning.Of(o.dev), element, o.cfg.Heads, max(o.cfg.Group, 1))
 		}

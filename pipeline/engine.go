@@ -29,8 +29,8 @@ const (
 // one upload of lengths and positions and one submission, or with SubmitLayer one for each layer
 // and one before them.
 //
-// Results depend on the options, the tokens of a session so far, and the sizes that its steps
-// were padded to. They do not depend on other sessions, pages, growth, or what was forked,
+// Results depend on the options, the tokens of a session so far, and, but for
+// EngineOptions.Invariant, the sizes that its steps were padded to. They do not depend on other sessions, pages, growth, or what was forked,
 // truncated, cancelled, saved or restored meanwhile.
 //
 // All methods, and those of sessions and steps, may be called from any goroutine. One step is in
@@ -44,7 +44,7 @@ type Engine struct {
 	stepLock chan struct{} // holds a value while a step, or what excludes one, is in progress
 	done     chan struct{} // closed by Close
 	run      sync.Mutex    // held during waits for the device, so that Close frees nothing that is waited for; taken before mu
-	mu       sync.Mutex    // of all below
+	mu       engineLock    // of all below
 
 	layers    []*engineLayer
 	caches    []*layerCache // of all layers
@@ -108,7 +108,10 @@ func NewEngine(ctx context.Context, dev *vk.Device, cfg model.Config, layers []*
 		l.entries, l.picks = e.latest(l.spec.EntriesOf), e.latest(l.spec.PicksOf)
 		e.ropes[l.rope] = tensor.Tensor{}
 	}
-	if err := e.build(ctx); err != nil {
+	e.mu.Lock()
+	err := e.build(ctx)
+	e.mu.Unlock()
+	if err != nil {
 		return nil, errors.Join(wrap(opNewEngine, err), e.Close())
 	}
 	return e, nil
@@ -172,7 +175,7 @@ func (e *Engine) growRopes(ctx context.Context, rows int) error {
 		t, err := tensor.New(e.dev, "rope tables", tensor.F32, rows, model.RopeRow)
 		if err == nil {
 			fresh[r] = t
-			err = uploadRope(ctx, t, r)
+			err = e.mu.wait(func() error { return uploadRope(ctx, t, r) })
 		}
 		if err != nil {
 			return errors.Join(err, drop(fresh))
@@ -207,8 +210,7 @@ type LayerCaches = layer.Caches
 // Caches returns the caches of a layer, for tests and measurements that fill them. Growing
 // replaces their memory. An unknown layer has none.
 func (e *Engine) Caches(layer int) LayerCaches {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	defer e.mu.look()()
 	if layer < 0 || layer >= len(e.layers) {
 		return LayerCaches{}
 	}
@@ -278,12 +280,11 @@ func (m EngineMemory) Total() uint64 {
 //
 // Steps and Hidden grow with the sizes of steps so far, and of Prepare. For T tokens, Steps is for
 // each kind of layer 2*T*(2*H*512 + G*ORank + 2*QRank + 1024) bytes, about 2*T*(2048 + 256*Hi)
-// more with a compressor and an indexer, lists of 4*T*(Window + entries attended), and some tens
-// of MB of scratch that do not grow with T. As sizes are powers of two, all of them take about
-// twice what the largest does.
+// more with a compressor and an indexer, lists of 4*T*(Window + entries attended), which are there
+// twice where rows are gathered, and some tens of MB of scratch that do not grow with T. As sizes
+// are powers of two, all of them take about twice what the largest does.
 func (e *Engine) Memory() EngineMemory {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	defer e.mu.look()()
 	var m EngineMemory
 	if e.closed {
 		return m
@@ -380,10 +381,14 @@ func (e *Engine) land(ctx context.Context) error {
 	err = p.Wait(ctx)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if err == nil {
-		e.flight = nil
+	if err != nil && errors.Is(err, ctx.Err()) {
+		return err
 	}
-	return e.note(err)
+	e.flight = nil
+	if errors.Is(err, vk.ErrDeviceLost) {
+		return e.note(err)
+	}
+	return nil // its other errors were the step's
 }
 
 // usable reports why nothing can be done. It is called, as all below, with e.mu held.

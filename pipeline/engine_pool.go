@@ -304,19 +304,24 @@ func (e *Engine) words() tensor.Tensor {
 
 // runOnce records commands, runs them and waits.
 func (e *Engine) runOnce(ctx context.Context, record func(*vk.Recorder) error) error {
-	rec, err := e.dev.NewRecorder()
+	cmd, err := e.record(record)
 	if err != nil {
 		return err
+	}
+	return errors.Join(e.mu.wait(func() error { return cmd.Run(ctx) }), cmd.Release())
+}
+
+// record records commands.
+func (e *Engine) record(record func(*vk.Recorder) error) (*vk.Commands, error) {
+	rec, err := e.dev.NewRecorder()
+	if err != nil {
+		return nil, err
 	}
 	defer rec.Close()
 	if err := record(rec); err != nil {
-		return err
+		return nil, err
 	}
-	cmd, err := rec.End()
-	if err != nil {
-		return err
-	}
-	return errors.Join(cmd.Run(ctx), cmd.Close())
+	return rec.End()
 }
 
 func ceilDiv(a, b int) int { return (a + b - 1) / b }

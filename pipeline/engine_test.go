@@ -18,6 +18,7 @@ import (
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
+	_ "github.com/vkmla/vkmla/internal/lab/layers" // the operation layer
 	tiny "github.com/vkmla/vkmla/internal/lab/recorded"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"

@@ -11,17 +11,17 @@ import (
 )
 
 // checkFormula demands that layers agree with the formula as far as bf16 and quantised caches let
-// them: 1 - cos of the tokens that attend the same entries below 2e-3 (it is about 5e-4), and nine of
-// ten picks. Logarithms of weights, where they were kept, agree within 0.15. That is five times what
-// E4M3 makes of the score of one row: a score is near 1, a sum of 512 products, and each is wrong by
-// up to one part in 16. The sink would add more than that.
+// them: 1 - cos of the tokens that attend the same entries below 2e-3 (it is about 5e-4), and nine
+// of ten picks. Logarithms of weights, where they were kept, agree within 0.15. That is five times
+// what E4M3 makes of the score of one row: a score is near 1, a sum of 512 products, and each is
+// wrong by up to one part in 16. The sink would add more than that.
 func checkFormula(t *testing.T, cfg model.Config, values map[string][]float32, hidden []float32, got []pipeline.Appended) {
 	t.Helper()
 	checkFormulaOf(t, cfg, values, nil, hidden, got, 2e-3)
 }
 
-// checkFormulaOf is checkFormula for inputs of products and a bound, of which single tokens may take
-// three times as much. It returns how far layers are.
+// checkFormulaOf is checkFormula for inputs of products and a bound, of which single tokens may
+// take three times as much. It returns how far layers are.
 func checkFormulaOf(t *testing.T, cfg model.Config, values map[string][]float32, in formula.Inputs, hidden []float32,
 	got []pipeline.Appended, bound float64) (far []float64) {
 	t.Helper()

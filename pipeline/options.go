@@ -51,6 +51,14 @@ type EngineOptions struct {
 	// than MaxSessions sessions of MaxTokens can use.
 	Workspace uint64
 
+	// Invariant makes the bits of a session's outputs, picks and caches depend on its tokens alone:
+	// not on what else is in a step, how a prompt is cut into steps, or when the session is saved,
+	// restored, forked or truncated. Otherwise kernels, and with them the order of sums, are chosen
+	// by the size that a step is padded to. The same device, driver and options give the same bits;
+	// of these MaxStep, MaxSessions and the sizes of caches decide nothing. It excludes a Variant of
+	// two passes, and costs time: see docs/design/step.md.
+	Invariant bool
+
 	// Output is the form in which wo_a takes the attention's output; 0: OutputBF16. The others
 	// need an FP8 wo_a in every layer.
 	Output OutputPath

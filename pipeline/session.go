@@ -85,8 +85,7 @@ func (e *Engine) open() (*Session, error) {
 
 // Len returns the number of tokens, without those of a step in progress; 0 once closed.
 func (s *Session) Len() int {
-	s.e.mu.Lock()
-	defer s.e.mu.Unlock()
+	defer s.e.mu.look()()
 	return s.at.length
 }
 

@@ -159,10 +159,10 @@ func (s *Session) view() (*Session, error) {
 }
 
 // save writes what the session is now. The lock is taken; afterwards it may be given back.
-func (s *Session) save(ctx context.Context, w io.Writer, lock *lease) error {
+func (s *Session) save(ctx context.Context, w io.Writer, lock *lease) (err error) {
 	e := s.e
 	var v *Session
-	err := e.device(func() (err error) {
+	err = e.device(func() (err error) {
 		// A page that is still to be copied holds what other sessions left there.
 		if err = e.copyPages(ctx); err == nil {
 			v, err = s.view()
@@ -172,10 +172,12 @@ func (s *Session) save(ctx context.Context, w io.Writer, lock *lease) error {
 	if err != nil {
 		return err
 	}
-	err = v.write(ctx, w, lock)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return errors.Join(err, v.cut(0))
+	defer func() { // also where w panics
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		err = errors.Join(err, v.cut(0))
+	}()
+	return v.write(ctx, w, lock)
 }
 
 // head describes a session.
@@ -214,7 +216,11 @@ func (s *Session) write(ctx context.Context, w io.Writer, lock *lease) error {
 		}
 		n := run.n * c.stride
 		pages = slices.Grow(pages[:0], n)[:n]
-		if err := e.device(func() error { return c.memory().Rows(run.page, run.page+run.n).Download(ctx, pages) }); err != nil {
+		err := e.device(func() error {
+			from := c.memory().Rows(run.page, run.page+run.n)
+			return e.mu.wait(func() error { return from.Download(ctx, pages) })
+		})
+		if err != nil {
 			return err
 		}
 		c.eachPart(pages, run.entry, &h.pools[c.pool.index], func(part []byte) { data.Write(part) })
@@ -486,7 +492,10 @@ func (e *Engine) restore(ctx context.Context, h *snapshot, data snapshotSlots) (
 		n := run.n * c.stride
 		pages := make([]byte, n) // with zeros where there is no slot
 		c.eachPart(pages, run.entry, &h.pools[c.pool.index], func(part []byte) { data[c] = data[c][copy(part, data[c]):] })
-		err := e.device(func() error { return c.memory().Rows(run.page, run.page+run.n).Upload(ctx, pages) })
+		err := e.device(func() error {
+			to := c.memory().Rows(run.page, run.page+run.n)
+			return e.mu.wait(func() error { return to.Upload(ctx, pages) })
+		})
 		if lock.moved += n; lock.moved >= leaseBytes {
 			lock.give()
 		}

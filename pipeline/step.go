@@ -264,7 +264,7 @@ func (b *stepSize) fillUpdates(ctx context.Context) (used int, err error) {
 			from++ // recycled: no kernel looks at it
 		}
 		if t.Entries()-from > room-n {
-			if err := p.upload(ctx, s.row, from, t.Table); err != nil {
+			if err := b.e.mu.wait(func() error { return p.upload(ctx, s.row, from, t.Table) }); err != nil {
 				return 0, err
 			}
 			continue
@@ -300,8 +300,7 @@ func (st *Step) Size() int { return st.b.tokens }
 // Rows returns the first row of a chunk's tokens, and the row after its last. Both are 0 for an
 // unknown chunk, and once the step has ended.
 func (st *Step) Rows(chunk int) (first, end int) {
-	st.e.mu.Lock()
-	defer st.e.mu.Unlock()
+	defer st.e.mu.look()()
 	if st.e.step != st || chunk < 0 || chunk >= len(st.e.parts) {
 		return 0, 0
 	}
@@ -487,6 +486,7 @@ func (st *Step) Wait(ctx context.Context) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if err != nil {
+		st.b.broken = st.b.broken || ctx.Err() == nil // it may have stopped within an operation
 		if e.note(err); e.step == st {
 			st.end()
 		}
@@ -558,6 +558,7 @@ func (st *Step) Abort() error {
 // session's length is written again before it is read, and entries of tables that became
 // shorter are sent to the device again.
 func (st *Step) end() error {
+	st.withhold()
 	err := st.e.giveBack()
 	st.leave()
 	return err

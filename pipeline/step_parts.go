@@ -1,7 +1,6 @@
 package pipeline
 
 import (
-	"context"
 	"errors"
 	"math"
 	"slices"
@@ -38,8 +37,7 @@ func (c *stepCommands) observe(work float64) (longest time.Duration) {
 // Longest is the longest time that a submission took the device so far, in steps that were waited
 // for; 0 if none was measured (see EngineOptions.SubmitBudget).
 func (e *Engine) Longest() time.Duration {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	defer e.mu.look()()
 	return e.longest
 }
 
@@ -159,18 +157,30 @@ func (st *Step) brokeOff(key commandKey, err error) {
 	st.latest = -1
 }
 
-// repair resets the counters of operations, before commands are submitted again of which some
-// broke off.
+// withhold keeps from the device what it does not have of the step yet.
+func (st *Step) withhold() {
+	for _, c := range st.submitted {
+		if c.Cancel() {
+			st.b.broken = true
+		}
+	}
+}
+
+// repair resets the counters of operations in front of the next commands, if some broke off.
 func (b *stepSize) repair() error {
 	if !b.broken {
 		return nil
 	}
-	err := b.e.runOnce(context.Background(), func(rec *vk.Recorder) (err error) {
+	cmd, err := b.e.record(func(rec *vk.Recorder) (err error) {
 		for _, k := range b.kinds {
 			err = errors.Join(err, k.Reset(rec))
 		}
 		return err
 	})
+	if err != nil {
+		return err
+	}
+	_, err = cmd.Submit()
 	b.broken = err != nil
-	return err
+	return errors.Join(err, cmd.Release())
 }

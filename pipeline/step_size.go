@@ -138,8 +138,14 @@ func (e *Engine) size(tokens int) int {
 }
 
 // group is how many consecutive tokens of a step belong to one session at least, on average: a
-// step of more tokens than there are sessions has chunks of several.
-func (e *Engine) group(size int) int { return ceilDiv(size, e.opts.MaxSessions) }
+// step of more tokens than there are sessions has chunks of several. It may choose how many heads
+// a subgroup adds up, so an invariant engine has one for all steps.
+func (e *Engine) group(size int) int {
+	if e.opts.Invariant {
+		return 1
+	}
+	return ceilDiv(size, e.opts.MaxSessions)
+}
 
 // capacity is how many entries of block tables a step can change: for each pool those that its
 // tokens fill, and for each session the page that they begin in, which a copy may replace, and the
@@ -190,7 +196,7 @@ func (l *engineLayer) kindKey() kindKey {
 func (e *Engine) kindConfig(l *engineLayer, tokens int) layer.KindConfig {
 	o := &e.opts
 	return layer.KindConfig{Spec: l.spec.LayerSpec, Model: &e.cfg, Ranks: o.Ranks, Tokens: tokens, MaxLen: o.MaxTokens,
-		Caches: e.greatest(l), Variant: o.Variant, Hadamard: o.Hadamard, Group: e.group(tokens),
+		Caches: e.greatest(l), Variant: o.Variant, Hadamard: o.Hadamard, Group: e.group(tokens), Invariant: o.Invariant,
 		Output: o.Output.format(), Quantise: o.QuantiseActivations, LSE: o.KeepLSE, Out: e.out(),
 		Requests: o.MaxSessions, Workspace: o.Workspace}
 }
@@ -264,7 +270,11 @@ func (b *stepSize) buildLayer(ctx context.Context, of *engineLayer) error {
 		}
 	}
 	k := b.kinds[at]
-	l, err := k.NewLayer(ctx, of.w)
+	var l *layer.Layer
+	err := b.e.mu.wait(func() (err error) {
+		l, err = k.NewLayer(ctx, of.w)
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -373,6 +383,9 @@ func (b *stepSize) commands(key commandKey, work float64) (*stepCommands, error)
 		return nil, err
 	}
 	defer rec.Close()
+	if err := rec.Prove(); err != nil {
+		return nil, err
+	}
 	fresh, err := b.e.divide(rec, old)
 	if err == nil {
 		err = b.e.time(rec)

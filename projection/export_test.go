@@ -47,7 +47,32 @@ func WholeRows(o *Linear, t int) int { return o.plan(t, math.MaxInt32).whole }
 func NewLinearOf(dev *vk.Device, cfg LinearConfig, tune *tuning.Linear) (*Linear, error) {
 	p := *tuning.Of(dev)
 	p.Linear = *tune
-	return newLinear(dev, cfg, &p, linearKinds)
+	return newLinear(dev, cfg, &p, kindsOf(cfg))
+}
+
+// OrderOf says in which order the layer adds for t tokens, as far as kinds decide it: the length of
+// a product, the numbers of K of a step, and the sums among which steps are dealt out.
+func OrderOf(o *Linear, t int) (order [3]int) {
+	k := o.kinds[len(o.kinds)-1]
+	for _, x := range o.kinds[:len(o.kinds)-1] {
+		if x.covers(t) {
+			k = x
+			break
+		}
+	}
+	switch k := k.(type) {
+	case *tokens8to16:
+		return [3]int{1, k.passes[0].lanes * k.format.quad, 1}
+	case *tokens8to32:
+		d := k.divisions[len(k.divisions)-1]
+		return [3]int{d.k, d.ahead * d.lanes * k.format.quad, d.parts}
+	case *tokens32to64:
+		d := k.division(t)
+		return [3]int{d.k, d.round(), d.sums}
+	case *matrixTiles:
+		return [3]int{k.tile(t, 0).k, k.tile(t, 0).k, 1}
+	}
+	return order
 }
 
 // NewLinear32to64 is NewLinear without proj_linear_tokens8to32, which takes layers as small as

@@ -40,6 +40,10 @@ type LinearConfig struct {
 	// Workgroups is how many workgroups fill the device; 0 asks the tuning profile. The order of
 	// sums may depend on it.
 	Workgroups int
+
+	// Invariant gives a token the same bits whatever T is and wherever in it the token stands.
+	// Neither MaxTokens nor scratch memory decides them.
+	Invariant bool
 }
 
 // LinearWeights are the weights of a Linear: G*N rows, those of group g from row g*N on. Weights
@@ -47,8 +51,8 @@ type LinearConfig struct {
 // 128 rows.
 type LinearWeights struct {
 	Data     tensor.Tensor // [rows, K] bf16; [rows, K] u8 E4M3; [rows, K/2] u8 with two E2M1 codes a byte, the even one low
-	Scale    tensor.Tensor // FP8: [ceil(rows/128), ceil(K/128)] f32 or u8 UE8M0; NVFP4: [rows, K/16] u8 E4M3; bf16: absent
-	RowScale tensor.Tensor // NVFP4: [rows] f32, weight_scale_2 for each row, times input_scale if x is NVFP4; else absent
+	Scale    tensor.Tensor // FP8 in blocks: [ceil(rows/128), ceil(K/128)] f32 or u8 UE8M0; NVFP4: [rows, K/16] u8 E4M3; else absent
+	RowScale tensor.Tensor // [rows] f32; NVFP4: weight_scale_2 for each row, times input_scale if x is NVFP4; neither it nor FP8 by rows: absent
 }
 
 // LinearArgs are the tensors of one Linear.
@@ -89,8 +93,9 @@ type LinearArgs struct {
 // it clamps activations and bf16 weights to 65504, and rounds those below 2^-14 to steps of 2^-24.
 // All other products are exact.
 //
-// T chooses the kernel. The same device and T give the same bits on every run; with
-// another T sums can have another order. The numbers below are those of most layers:
+// T chooses the kernel. The same device and T give the same bits on every run; with another T
+// sums can have another order, unless LinearConfig.Invariant fixes it: see invariantKinds. The
+// numbers below are those of most layers:
 //
 //	base, da  T <= 4    proj_linear_tokens1to8 reads the weights once for 1, 2 or 4 tokens
 //	          T <= 48   proj_linear_tokens8to16 shares x, in passes of 8 or 16
@@ -156,7 +161,7 @@ type projLinearSumPush struct {
 // vk.ErrMissingFeature for a variant that the device cannot run; those of
 // vk.Device.Kernel.
 func NewLinear(dev *vk.Device, cfg LinearConfig) (*Linear, error) {
-	return newLinear(dev, cfg, tuning.Of(dev), linearKinds)
+	return newLinear(dev, cfg, tuning.Of(dev), kindsOf(cfg))
 }
 
 // newLinear is NewLinear with the numbers of a profile and the kinds of kernels for a variant.
@@ -175,7 +180,7 @@ func newLinear(dev *vk.Device, cfg LinearConfig, profile *tuning.Profile, kindsF
 	l.lanes = l.findLanes
 	o := &Linear{linearLayer: l}
 	var err error
-	l.variant, err = pkg.ChooseFit(dev.Adapter(), op, LinearVariants, cfg.Variant, uint64(largest), func(v string) error {
+	l.variant, err = pkg.ChooseOn(dev, op, LinearVariants, cfg.Variant, uint64(largest), func(v string) error {
 		if x := cfg.Activations.row(); x.staged && matrixElement[v] != "" {
 			return fmt.Errorf("matrices by %s activations: %w", x.name, vk.ErrMissingFeature)
 		}

@@ -48,8 +48,8 @@ const chainHalves = 64
 //
 // Errors: vk.ErrArgument for too many tokens, and where the second layer does not take what the
 // first gives, as bf16; one that wraps vk.ErrMissingFeature where the layers have to be recorded
-// one after the other: without device addresses or with activations other than bf16, weights of
-// two formats, a norm, or different divisions of rows; those of vk.Device.Kernel.
+// one after the other: without device addresses or with activations other than bf16, weights of two
+// formats, a norm, a fixed order of sums, or different divisions of rows; those of vk.Device.Kernel.
 func NewLinearChain(first, second *Linear, tokens int) (*LinearChain, error) {
 	return newLinearChain("linear chain", first, second, tokens, 0)
 }
@@ -69,6 +69,8 @@ func newLinearChain(op string, first, second *Linear, tokens, heads int) (*Linea
 		return nil, missing("device addresses")
 	case a.Activations != ActivationBF16 || b.Activations != ActivationBF16 || a.Weights != b.Weights || a.Norm != 0 || b.Norm != 0:
 		return nil, missing("layers of one format, of bf16 activations and without a norm")
+	case a.Invariant || b.Invariant:
+		return nil, missing("layers that are not invariant")
 	}
 	o := &LinearChain{first: first, second: second, heads: heads, apart: first.tune.ChainApart}
 	spec := opkit.Spec{

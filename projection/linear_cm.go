@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"slices"
 
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
@@ -168,9 +169,25 @@ func (l *linearLayer) narrowRows() int {
 
 func (k *matrixTiles) fit(l *linearLayer, _ kernelKind) (bool, error) {
 	k.linearLayer = l
+	if l.cfg.Invariant {
+		return k.fitInvariant()
+	}
 	for i := range k.tiles {
 		k.tiles[i].whole = l.wholeTile(k.tiles[i].linearTiling)
 	}
+	return true, nil
+}
+
+// fitInvariant keeps the tiles of products as long as the first one's, where no kernel for fewer
+// tokens has an order of sums.
+func (k *matrixTiles) fitInvariant() (bool, error) {
+	if k.runs("proj_linear_tokens8to32") {
+		if _, err := k.order(); !errors.Is(err, vk.ErrMissingFeature) {
+			return false, err
+		}
+	}
+	long := k.tiles[0].k
+	k.tiles = slices.DeleteFunc(k.tiles, func(t matrixTile) bool { return t.k != long })
 	return true, nil
 }
 
@@ -274,7 +291,7 @@ func (k *matrixTiles) partsOf(t matrixTile, T, scratch int) int {
 func (k *matrixTiles) tail(t matrixTile, T, scratch int) (whole, parts int) {
 	p, gain := &k.tune.Parts, k.tune.Tiles.TailGain
 	fill, across, down := k.fill(t), opkit.CeilDiv(T, t.bm), k.rowTiles(t.bn)
-	if k.cfg.Groups > 1 || across*down <= fill {
+	if k.cfg.Groups > 1 || across*down <= fill || k.cfg.Invariant {
 		return 0, 1
 	}
 	least := opkit.CeilDiv(across*down, fill) * k.cfg.K * (gain - 1) / gain

@@ -17,6 +17,7 @@ const (
 	WeightFP8                              // E4M3 with one f32 scale for each block of 128 rows x 128 numbers
 	WeightFP8UE8M0                         // E4M3 with one UE8M0 scale for each such block
 	WeightNVFP4                            // E2M1, one E4M3 scale for each 16 numbers of a row, one f32 for each row
+	WeightFP8Rows                          // E4M3 with one f32 scale for each row
 )
 
 // weightFormat is what a format of weights is, as far as the host has to know. The shaders'
@@ -31,7 +32,7 @@ type weightFormat struct {
 	scaleRows, scaleCut int          // rows and numbers of a row that share a scale
 	rowScale            bool         // there is LinearWeights.RowScale
 
-	blocks   bool  // E4M3 codes in blocks of ScaleBlock x ScaleBlock: no step of a kernel may cross one. Goes with E4M3 activations
+	blocks   bool  // E4M3 codes, in blocks of ScaleBlock x ScaleBlock: no step of a kernel crosses one. Goes with E4M3 activations
 	alike    alike // which layers proj_linear_tokens1to8 divides by K alone
 	overlaps bool  // proj_linear_tokens1to8 decodes while it loads: half the lanes suffice for one token
 	twoSets  bool  // proj_linear_tokens32to64 needs two sets of registers, however few the tokens
@@ -57,6 +58,7 @@ var weightFormats = map[WeightFormat]weightFormat{
 		blocks: true, alike: alikeAlways, unroll: 2},
 	WeightNVFP4: {name: "nvfp4", quad: 32, data: tensor.U8, each: 2, scale: tensor.U8, scaleRows: 1, scaleCut: nvBlock, rowScale: true,
 		overlaps: true, twoSets: true, unroll: 1},
+	WeightFP8Rows: {name: "fp8-rows", quad: 16, data: tensor.U8, each: 1, rowScale: true, blocks: true, alike: alikeAlways, unroll: 2},
 }
 
 // row returns the properties of a format.
@@ -131,7 +133,7 @@ func (f ActivationFormat) String() string {
 func (cfg LinearConfig) checkFormats(op string) error {
 	w, known := weightFormats[cfg.Weights]
 	if !known {
-		return pkg.Wrong(op, "Weights", cfg.Weights, "bf16, fp8, fp8-ue8m0 or nvfp4")
+		return pkg.Wrong(op, "Weights", cfg.Weights, "bf16, fp8, fp8-ue8m0, nvfp4 or fp8-rows")
 	}
 	x, known := activationFormats[cfg.Activations]
 	if !known {

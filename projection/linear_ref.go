@@ -18,7 +18,7 @@ type LinearHost struct {
 	XScale          []byte    // FP8: [G, K/128, ScalePitch] f32, packed: [G, K/512, ScalePitch] words; NVFP4: [G, T, K/16] E4M3; else none
 	Data            []byte    // [G*N, K] bf16 or E4M3; NVFP4: [G*N, K/2]
 	Scale           []byte    // FP8: [ceil(G*N/128), ceil(K/128)] f32 or UE8M0; NVFP4: [G*N, K/16] E4M3; else none
-	RowScale        []float32 // NVFP4: [G*N]; else none
+	RowScale        []float32 // NVFP4 and FP8 by rows: [G*N]; else none
 	ScalePitch      int       // FP8: tokens of a row of XScale, at least T
 }
 
@@ -69,6 +69,9 @@ func (h LinearHost) Weight(row, k int) float64 {
 	case WeightNVFP4:
 		return nvfp4(h.Data, h.Scale, i) * float64(h.RowScale[row])
 	}
+	if h.Weights == WeightFP8Rows {
+		return float64(numfmt.E4M3Decode(h.Data[i])) * float64(h.RowScale[row])
+	}
 	return float64(numfmt.E4M3Decode(h.Data[i])) * h.BlockScale(row, k)
 }
 
@@ -110,7 +113,7 @@ func (h LinearHost) Activation(t, g, k int) float64 {
 // check proves that the slices fit each other.
 func (h LinearHost) check(out []float64) error {
 	const op = "linear ref"
-	if h.T < 0 || h.Groups < 1 || h.N < 1 || h.K < 1 || h.Weights < WeightBF16 || h.Weights > WeightNVFP4 {
+	if h.T < 0 || h.Groups < 1 || h.N < 1 || h.K < 1 || h.Weights < WeightBF16 || h.Weights > WeightFP8Rows {
 		return pkg.Wrong(op, "sizes", []int{h.T, h.Groups, h.N, h.K, int(h.Weights)}, "positive sizes and a format")
 	}
 	rows, numbers := h.Groups*h.N, h.T*h.Groups*h.K
@@ -125,7 +128,7 @@ func (h LinearHost) check(out []float64) error {
 	case ActivationNVFP4:
 		x, xScale = numbers/2, numbers/nvBlock
 	}
-	if h.Weights == WeightNVFP4 {
+	if h.Weights == WeightNVFP4 || h.Weights == WeightFP8Rows {
 		rowScale = rows
 	}
 	for _, s := range []struct {

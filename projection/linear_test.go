@@ -69,6 +69,8 @@ func linearRig(r *verify.Rig, h projection.LinearHost, scratch int) projection.L
 		data[1] = h.K / 2
 		a.W.Scale = r.In(vectors.FromU8(h.Scale, rows, h.K/16), tensor.U8)
 		a.W.RowScale = r.In(vectors.FromF32(h.RowScale, rows), tensor.F32)
+	case projection.WeightFP8Rows:
+		a.W.RowScale = r.In(vectors.FromF32(h.RowScale, rows), tensor.F32)
 	case projection.WeightFP8:
 		a.W.Scale = r.In(vectors.Array{Type: vectors.F32, Shape: []int{(rows + 127) / 128, (h.K + 127) / 128}, Data: h.Scale}, tensor.F32)
 	case projection.WeightFP8UE8M0:
@@ -133,6 +135,8 @@ func linearHost(f projection.WeightFormat, tokens, groups, n, k int, weight func
 		h.Scale = slices.Repeat([]byte{127}, blocks)
 	case projection.WeightNVFP4:
 		h.Scale, h.RowScale = slices.Repeat([]byte{0x38}, rows*k/16), slices.Repeat([]float32{1}, rows)
+	case projection.WeightFP8Rows:
+		h.RowScale = slices.Repeat([]float32{1}, rows)
 	}
 	for i := range tokens * groups {
 		for j := range k {

@@ -24,12 +24,13 @@ type division32to64 struct {
 	lanes    int
 	turns    int // 1: two sets of registers for weights
 	whole    int // 1: rows are whole tiles of a workgroup and k is whole rounds
+	sums     int // among which rounds are dealt out
 	chunk    int // numbers of k in a chunk
 	kernel   *opkit.Later
 }
 
 func (d division32to64) constants() []uint32 {
-	return opkit.Words(d.teams*d.subgroup, d.subgroup, d.m, d.n, d.k, d.tokens, d.ahead, d.lanes, d.turns, d.whole)
+	return opkit.Words(d.teams*d.subgroup, d.subgroup, d.m, d.n, d.k, d.tokens, d.ahead, d.lanes, d.turns, d.whole, d.sums)
 }
 
 // round is how many numbers of k a round takes.
@@ -82,11 +83,23 @@ func (k *tokens32to64) fit(l *linearLayer, _ kernelKind) (bool, error) {
 // Errors: vk.ErrMissingFeature when no shape of matrix product suits; those of a laneFinder.
 func (l *linearLayer) divide32to64(tokens int) (division32to64, error) {
 	p := &l.tune.Tokens32to64
+	var order division8to32
+	if l.cfg.Invariant {
+		var err error
+		if order, err = l.order(); err != nil {
+			return division32to64{}, err
+		}
+	}
 	return fitMatrix(l, func(s vk.CoopMatShape, lanes int) (division32to64, bool) {
 		d := division32to64{m: int(s.M), n: int(s.N), k: int(s.K), lanes: lanes,
-			subgroup: int(l.caps.MinSubgroupSize), teams: p.Teams, ahead: p.Ahead}
+			subgroup: int(l.caps.MinSubgroupSize), teams: p.Teams, ahead: p.Ahead, sums: 1}
 		d.tokens, d.chunk = tokens*d.n/16, lanes*l.format.quad
-		if d.round() > ScaleBlock || d.stage()/2 > p.Stage {
+		switch {
+		case l.cfg.Invariant && !order.ordered(d.k, lanes):
+			return d, false
+		case l.cfg.Invariant:
+			d.ahead, d.sums = order.ahead, order.parts
+		case d.round() > ScaleBlock || d.stage()/2 > p.Stage:
 			d.ahead = 1
 		}
 		if l.format.twoSets || tokens > p.OneSet {
@@ -165,10 +178,15 @@ func (k *tokens32to64) workgroups(d division32to64, T int) int {
 	return opkit.CeilDiv(T, d.tokens) * k.rowGroups(d) * k.cfg.Groups
 }
 
+// idle tells whether T tokens, in one part of K, would leave much of the device idle.
+func (k *tokens32to64) idle(T int) bool {
+	return k.workgroups(k.division(T), T)*k.tune.Parts.IdleFill < k.cfg.Workgroups
+}
+
 func (k *tokens32to64) build(int) {
 	for i, d := range k.divisions {
 		spec := k.spec("proj_linear_tokens32to64", d.constants()...)
-		spec.Subgroup = uint32(d.subgroup)
+		spec.Subgroup, spec.Divisible = uint32(d.subgroup), k.cfg.Invariant // launches of thousands of tokens
 		k.divisions[i].kernel = k.later(spec)
 	}
 }

@@ -1,6 +1,10 @@
 package projection
 
-import "github.com/vkmla/vkmla/internal/opkit"
+import (
+	"math"
+
+	"github.com/vkmla/vkmla/internal/opkit"
+)
 
 // tokens8to16 is proj_linear_tokens8to16: no matrices, and the invocations of a workgroup share x
 // of 8 or 16 tokens. It covers what lies between proj_linear_tokens1to8 and the tiles of
@@ -15,7 +19,11 @@ func (k *tokens8to16) fit(l *linearLayer, _ kernelKind) (bool, error) {
 	k.linearLayer = l
 	p := &l.tune.Tokens8to16
 	k.most = l.mostOfRows(p.Most, p.MostSmall)
-	for tokens := p.LeastPass; tokens <= p.MostPass; tokens *= 2 {
+	least := p.LeastPass
+	if l.cfg.Invariant {
+		k.most, least = math.MaxInt, fewestPass
+	}
+	for tokens := least; tokens <= p.MostPass; tokens *= 2 {
 		k.passes = append(k.passes, rowDivision{tokens: tokens, rows: p.Rows, lanes: p.Lanes})
 		if l.enough(tokens) {
 			break
@@ -30,7 +38,9 @@ func (k *tokens8to16) covers(T int) bool { return T <= k.most }
 
 func (k *tokens8to16) build(int) {
 	for i, d := range k.passes {
-		k.passes[i].kernel = k.later(k.spec("proj_linear_tokens8to16", k.constants(d)...))
+		spec := k.spec("proj_linear_tokens8to16", k.constants(d)...)
+		spec.Divisible = k.cfg.Invariant // launches of thousands of tokens
+		k.passes[i].kernel = k.later(spec)
 	}
 }
 
@@ -49,9 +59,9 @@ func (k *tokens8to16) constants(d rowDivision) []uint32 {
 // plan takes passes of as few tokens as hold all, or of the most. K is cut into parts where the
 // rows leave much of the device idle.
 func (k *tokens8to16) plan(T, scratch int) linearPlan {
-	d := k.passes[0]
-	if d.tokens < T {
-		d = k.passes[len(k.passes)-1]
+	d := k.passes[len(k.passes)-1]
+	for i := len(k.passes) - 1; i >= 0 && k.passes[i].tokens >= T; i-- {
+		d = k.passes[i]
 	}
 	p := linearPlan{kernel: d.kernel, step: d.lanes * k.format.quad}
 	down, passes := d.rowTiles(k.cfg.N), opkit.CeilDiv(T, d.tokens)

@@ -55,11 +55,15 @@ func (k *tokens8to32) fit(l *linearLayer, next kernelKind) (bool, error) {
 	if !l.runs("proj_linear_tokens8to32") {
 		return false, nil
 	}
+	divide := l.divide8to32
+	if l.cfg.Invariant {
+		divide = l.ordered8to32
+	}
 	for tokens := p.LeastPass; tokens <= p.MostPass; tokens *= 2 {
 		if tokens > p.Most && !k.covers(p.Most+1) {
 			break
 		}
-		d, err := l.divide8to32(tokens)
+		d, err := divide(tokens)
 		if errors.Is(err, vk.ErrMissingFeature) {
 			break
 		} else if err != nil {
@@ -117,12 +121,32 @@ func (l *linearLayer) divide8to32(tokens int) (division8to32, error) {
 	})
 }
 
+// ordered8to32 is divide8to32 for an invariant layer.
+func (l *linearLayer) ordered8to32(tokens int) (division8to32, error) {
+	d, err := l.order()
+	p := &l.tune.Tokens8to32
+	switch many := tokens > p.LeastPass; {
+	case err != nil:
+		return d, err
+	case many && (tokens > 2*d.n || d.ahead > p.MostAheadMany || d.parts > p.MostPartsMany):
+		return d, vk.ErrMissingFeature
+	}
+	if d.tokens = tokens; !l.fits8to32(d) {
+		return d, vk.ErrMissingFeature
+	}
+	return d, nil
+}
+
 func (k *tokens8to32) reach() int { return k.tune.Tokens8to32.Most }
 
 // covers is true up to reach. Beyond, it is true where all workgroups together read so little of x
-// that this takes less time than the second launch of proj_linear_tokens32to64.
+// that this takes less time than the second launch of proj_linear_tokens32to64. Of an invariant
+// layer, which cuts no K, it is true where that kernel would leave much of the device idle.
 func (k *tokens8to32) covers(T int) bool {
 	p := &k.tune.Tokens8to32
+	if k.cfg.Invariant {
+		return T <= p.Most || k.beyond == nil || k.beyond.idle(T)
+	}
 	if T <= p.Most || k.beyond == nil {
 		return T <= p.Most
 	}
@@ -134,6 +158,7 @@ func (k *tokens8to32) build(int) {
 	for i, d := range k.divisions {
 		spec := k.spec("proj_linear_tokens8to32", append(d.constants(), k.cfg.normConstants()...)...)
 		spec.Subgroup, spec.PushSize = uint32(d.subgroup), int(unsafe.Sizeof(projLinearNormPush{}))
+		spec.Divisible = k.cfg.Invariant // launches of any number of tokens
 		k.divisions[i].kernel = k.later(spec)
 	}
 }

@@ -142,7 +142,7 @@ void main() {
         const uint n = n0 + (j * NL + mine_n) * 4u;
         if (n >= pc.n) continue;
         vec4 scale = vec4(WEIGHT_UNSCALE);
-        if (FORMAT == WEIGHT_NVFP4) {
+        if (ROW_SCALES) {
             [[unroll]] for (uint e = 0u; e < 4u; e++) scale[e] *= row_scale.v[group * pc.n + n + e];
         }
         [[unroll]] for (uint i = 0u; i < 8u; i++) {

@@ -188,7 +188,9 @@ void fetch(uint row0, uint k, out Quads q) {
         q.codes[r] = FORMAT == WEIGHT_NVFP4 ? scale_word(i >> 2) >> ((i & 3u) * 8u) : 0u;
     }
     q.scale = 0u;
-    if (FP8_WEIGHT) {
+    if (FORMAT == WEIGHT_FP8_ROWS) {
+        q.scale = FP8_ONE;
+    } else if (FP8_WEIGHT) {
         const uint i = row0 / SCALE_BLOCK * ((k_ + SCALE_BLOCK - 1u) / SCALE_BLOCK) + k / SCALE_BLOCK;
         q.scale = FORMAT == WEIGHT_FP8 ? scale_word(i) : (scale_word(i >> 2) >> ((i & 3u) * 8u) & 0xFFu) << 23;
     }
@@ -317,7 +319,7 @@ void main() {
     const uint n = first + team * ROWS + v % ROWS, token = v / ROWS;
     if (!mine || n >= n_ || token >= pc.tokens) return;
     const uint row = group * n_ + n;
-    if (FORMAT == WEIGHT_NVFP4)
+    if (ROW_SCALES)
         y *= uintBitsToFloat(uvec2(KvRead1(row_scales_at_ + uint64_t(row) * 4u).v, KvRead1(row_scales_at_ + uint64_t(row) * 4u + 4u).v));
     if (!second_) {
         const uint i = (token * groups_ * n_ + row) / 2u, word = bf16_pack2(y.x, y.y);

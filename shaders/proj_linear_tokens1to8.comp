@@ -189,7 +189,7 @@ void products(uint group, uint t0, uint first) {
     if (part == 0u && n < pc.n && token < pc.tokens) {
         vec2 y = pair_s[tid] * (WEIGHT_UNSCALE * ACT_UNSCALE);
         const uint row = group * pc.n + n;
-        if (FORMAT == WEIGHT_NVFP4) y *= vec2(row_scale.v[row], row_scale.v[row + 1u]);
+        if (ROW_SCALES) y *= vec2(row_scale.v[row], row_scale.v[row + 1u]);
 #ifdef LINEAR_NORM
         if (pc.norm_addr != uint64_t(0)) NormPut1(norm_address(token, row)).v = bf16_pack2(y.x, y.y);
         else

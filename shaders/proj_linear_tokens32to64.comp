@@ -14,7 +14,9 @@
 // Constants after the two of lib/linear_format.glsl: 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a
 //   product, 7 TOKENS, 8 AHEAD, 9 LANES as in proj_linear_tokens8to32.comp, 10 TURNS: 1: weights
 //   are on their way in two sets of registers, which is twice the code; 11 WHOLE: 1: rows of a
-//   group are whole tiles of a workgroup and k is whole rounds, which is less code.
+//   group are whole tiles of a workgroup and k is whole rounds, which is less code; 12 SUMS: rounds
+//   i, i + SUMS, .. have a sum of their own, and these are added in their order: as in
+//   proj_linear_tokens8to32.comp with SUMS subgroups, so that the bits are the same.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -35,6 +37,7 @@ layout(constant_id = 8) const uint AHEAD = 2u;
 layout(constant_id = 9) const uint LANES = 4u;
 layout(constant_id = 10) const uint TURNS = 0u;
 layout(constant_id = 11) const uint WHOLE = 0u;
+layout(constant_id = 12) const uint SUMS = 1u;
 
 const uint TEAMS = THREADS / SUBGROUP;
 const uint VEC = WEIGHT_QUAD;
@@ -74,6 +77,7 @@ shared uvec4 x_s[QUADS]; // two rounds, [2, chunks, SLOTS, N_TILES, SLOT_QUADS, 
 layout(buffer_reference, std430, buffer_reference_align = 16) volatile readonly buffer StreamRead { uvec4 v; };
 
 CM_C acc[N_TILES];
+CM_C all_[N_TILES]; // with SUMS: of the sums that are complete
 
 uint group_, t0_, row0_; // of this subgroup; rows are counted over all groups
 uint lane_, line_, quad_;
@@ -221,7 +225,7 @@ void finish(uint split, uint sub) {
     const uint bytes = pc.y_f32 != 0u ? 4u : 2u;
     const uint64_t y_addr = pc.y_addr + (uint64_t(split) * pc.tokens * pc.y_stride + pc.y_column + row) * bytes;
     vec4 scale = vec4(LANES_UNSCALE);
-    if (FORMAT == WEIGHT_NVFP4 && there)
+    if (ROW_SCALES && there)
         scale *= vec4(row_scale.v[row], row_scale.v[row + 1u], row_scale.v[row + 2u], row_scale.v[row + 3u]);
     [[unroll]] for (uint n = 0u; n < N_TILES; n += OUT_TILES) {
         const uint tiles = N_TILES - n < OUT_TILES ? N_TILES - n : OUT_TILES;
@@ -244,7 +248,27 @@ void finish(uint split, uint sub) {
     }
 }
 
-// Round i, counted from 1, is first + i - 1; 0 only fetches, so that there is one copy of
+// round_at: the round that comes i-th of `count`.
+uint round_at(uint first, uint i, uint count) {
+    if (SUMS == 1u) return first + i;
+    const uint each = count / SUMS, longer = count % SUMS, head = longer * (each + 1u); // of the sums with a round more
+    if (i < head) return i % (each + 1u) * SUMS + i / (each + 1u);
+    return (i - head) % max(each, 1u) * SUMS + longer + (i - head) / max(each, 1u);
+}
+
+// complete: behind the i-th round; where it is the last of a sum, this is added to the others.
+void complete(uint i, uint count) {
+    if (SUMS == 1u) return;
+    if (round_at(0u, i, count) + SUMS >= count) {
+        [[unroll]] for (uint n = 0u; n < N_TILES; n++) {
+            all_[n] += acc[n];
+            acc[n] = CM_C(0.0);
+            if (i + 1u == count) acc[n] = all_[n];
+        }
+    }
+}
+
+// Round i, counted from 1, is that of round_at(i - 1); 0 only fetches, so that there is one copy of
 // everything: a kernel's code comes from memory, too, where other kernels run between its launches.
 // What the last round fetches is for nothing, but no load hangs on a condition. One barrier a round
 // is enough: x goes to the half of shared memory that was read before the barrier.
@@ -252,13 +276,16 @@ void sum_rounds(uint first, uint count) {
     if (TURNS == 0u) {
         Elements v;
         [[dont_unroll]] for (uint i = 0u;; i++) {
-            const uint next = first + min(i, count - 1u);
+            const uint next = round_at(first, min(i, count - 1u), count);
             FetchX x;
             FetchW w;
             fetch_x(next, x);
             fetch_w(next, w);
             barrier();
-            if (i > 0u) multiply(v, (i + 1u) & 1u);
+            if (i > 0u) {
+                multiply(v, (i + 1u) & 1u);
+                complete(i - 1u, count);
+            }
             if (i == count) return;
             keep_x(x, next, i & 1u);
             decode(w, next, v);
@@ -269,13 +296,14 @@ void sum_rounds(uint first, uint count) {
     [[dont_unroll]] for (uint i = 0u;; i += 2u) {
         Elements v;
         FetchX x;
-        const uint even = first + min(i, count - 1u), odd = first + min(i + 1u, count - 1u);
+        const uint even = round_at(first, min(i, count - 1u), count), odd = round_at(first, min(i + 1u, count - 1u), count);
         fetch_x(even, x);
         fetch_w(even, a);
         barrier();
         if (i > 0u) {
-            decode(b, first + i - 1u, v);
+            decode(b, round_at(first, i - 1u, count), v);
             multiply(v, 1u);
+            complete(i - 1u, count);
         }
         if (i == count) return;
         keep_x(x, even, 0u);
@@ -285,6 +313,7 @@ void sum_rounds(uint first, uint count) {
         barrier();
         decode(a, even, v);
         multiply(v, 0u);
+        complete(i, count);
         if (i + 1u == count) return;
         keep_x(x, odd, 1u);
     }
@@ -300,7 +329,7 @@ void main() {
     // Tiles begin at multiples of their size among the rows of all groups, so that each lies in one
     // block of 128.
     row0_ = (group_ * pc.n / CM_M + gl_WorkGroupID.y * TEAMS + sub) * CM_M;
-    [[unroll]] for (uint n = 0u; n < N_TILES; n++) acc[n] = CM_C(0.0);
+    [[unroll]] for (uint n = 0u; n < N_TILES; n++) acc[n] = all_[n] = CM_C(0.0);
     [[unroll]] for (uint i = 0u; i < W_EACH; i++) w_at_[i] = row_of(i) * (pc.k / VEC);
     [[unroll]] for (uint i = 0u; i < X_EACH; i++) {
         [[unroll]] for (uint h = 0u; h < B_EACH; h++) x_at_[i][h] = x_row(unit_token(i, h), group_) * (pc.k / 8u);

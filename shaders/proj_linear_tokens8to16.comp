@@ -177,7 +177,7 @@ void main() {
         const uint token = t0 + t4 + v / ROWS;
         if (part == 0u && n < pc.n && token < pc.tokens) {
             vec2 y = sum * (WEIGHT_UNSCALE * X_UNSCALE);
-            if (FORMAT == WEIGHT_NVFP4) y *= vec2(row_scale.v[row], row_scale.v[row + 1u]);
+            if (ROW_SCALES) y *= vec2(row_scale.v[row], row_scale.v[row + 1u]);
             y_store2(split * pc.tokens + token, row, y.x, y.y);
         }
     }

@@ -172,7 +172,7 @@ void finish(uint sub) {
         vec4 v = vec4(0.0);
         [[unroll]] for (uint p = 0u; p < PARTS; p++) v += uintBitsToFloat(sum_s[p * REGION + t * OUT_PITCH + q]);
         v *= LANES_UNSCALE;
-        if (FORMAT == WEIGHT_NVFP4) v *= vec4(row_scale.v[row], row_scale.v[row + 1u], row_scale.v[row + 2u], row_scale.v[row + 3u]);
+        if (ROW_SCALES) v *= vec4(row_scale.v[row], row_scale.v[row + 1u], row_scale.v[row + 2u], row_scale.v[row + 3u]);
         if (NORM != 0u && pc.norm_addr != uint64_t(0))
             NormPut2(norm_address(token, row)).v = uvec2(bf16_pack2(v.x, v.y), bf16_pack2(v.z, v.w));
         else y_store4(token, row, v);

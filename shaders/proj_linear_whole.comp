@@ -272,7 +272,7 @@ void finish_whole(uint split, uint sub, uint lane, uint m0, uint n0) {
         [[unroll]] for (uint k = 0u; k < CM_M / ROWS; k++) {
             const uint m = m_lane + k * ROWS;
             vec4 v = uintBitsToFloat(tile_s[mine + m * OUT_PITCH + q]) * WEIGHT_UNSCALE;
-            if (FORMAT == WEIGHT_NVFP4) v *= vec4(row_scale.v[row], row_scale.v[row + 1u], row_scale.v[row + 2u], row_scale.v[row + 3u]);
+            if (ROW_SCALES) v *= vec4(row_scale.v[row], row_scale.v[row + 1u], row_scale.v[row + 2u], row_scale.v[row + 3u]);
             if (WEIGHT_REF) v *= uintBitsToFloat(ref());
             if (FRACTIONS) v *= unit_of_sums_;
             if (m0 + i * CM_M + m >= skip) {

@@ -78,6 +78,7 @@ var requires = map[string][]string{
 	"proj_linear_whole_cm":           append(slices.Clone(matrixF16), "shaderInt16"),
 	"proj_linear_whole_cmb":          append(slices.Clone(matrixBF16), "shaderInt16"),
 	"num_elements_cm":                {"shaderFloat16"},
+	"num_subnormals_cm":              {"shaderFloat16"},
 	"num_elements_cmb":               {"shaderFloat16"},
 
 	"bench_read_da":   deviceAddress,

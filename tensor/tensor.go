@@ -126,18 +126,26 @@ func (t Tensor) View() vk.View {
 	return t.Buffer.View(t.Offset, n)
 }
 
-// Rows returns the tensor of rows a to b-1 along the first dimension, of which it
-// must have at least b; an absent tensor has absent rows. Where the rows are to be
-// bound, their offset must suit the device's StorageAlignment.
+// Rows returns the tensor of rows a to b-1 along the first dimension; an absent tensor has absent
+// rows. Rows that the tensor does not have are refused where they are used, with vk.ErrArgument,
+// also where its buffer holds something else there. Where the rows are to be bound, their offset
+// must suit the device's StorageAlignment.
 func (t Tensor) Rows(a, b int) Tensor {
 	if len(t.Shape) == 0 {
 		return Tensor{}
 	}
 	r := t
+	if a < 0 || b < a || b > t.Shape[0] {
+		r.Shape, r.Offset = append([]int{max(0, b-a)}, t.Shape[1:]...), nowhere
+		return r
+	}
 	r.Shape = append([]int{b - a}, t.Shape[1:]...)
 	r.Offset += uint64(a) * (t.Bytes() / uint64(max(1, t.Shape[0])))
 	return r
 }
+
+// nowhere is an offset that no buffer has.
+const nowhere = 1 << 62
 
 // String reads "[3, 512] bf16".
 func (t Tensor) String() string {
@@ -147,11 +155,11 @@ func (t Tensor) String() string {
 	return describe(t.DType, t.Shape)
 }
 
-// Mapped returns the tensor's bytes as the host sees them, nil in DeviceLocal
-// memory and for an absent tensor. They must not be used after the buffer was
+// Mapped returns the tensor's bytes as the host sees them, nil in DeviceLocal memory, for an
+// absent tensor and for one outside of its buffer. They must not be used after the buffer was
 // closed.
 func (t Tensor) Mapped() []byte {
-	if t.IsZero() || t.Buffer.Mapped() == nil {
+	if t.IsZero() || t.Buffer.Mapped() == nil || t.Offset+t.Bytes() > t.Buffer.Size() {
 		return nil
 	}
 	return t.Buffer.Mapped()[t.Offset : t.Offset+t.Bytes()]

@@ -99,3 +99,19 @@ func TestAbsent(t *testing.T) {
 	require.NoError(t, x.Close(), "absent tensor, %s", x)
 	assert.Equal(t, "absent", x.String(), "absent tensor, %s", x)
 }
+
+// Rows that a tensor does not have are refused, though the buffer has something there.
+func TestRowsOutOfRange(t *testing.T) {
+	dev := device(t)
+	b, err := tensor.NewIn(dev, vk.Readback, "t", tensor.F32, 10, 4)
+	require.NoError(t, err)
+	defer b.Close()
+	x := tensor.Of(b.Buffer.View(0, 64), tensor.F32, 4, 4)
+	assert.Len(t, x.Rows(1, 4).Mapped(), 48)
+	assert.Empty(t, x.Rows(4, 4).Mapped())
+	for _, r := range [][2]int{{3, 5}, {-1, 2}, {5, 6}, {3, 1}, {-3, -1}} {
+		y := x.Rows(r[0], r[1])
+		assert.ErrorIs(t, y.Upload(context.Background(), make([]byte, 16*max(1, r[1]-r[0]))), vk.ErrArgument, "%v", r)
+		assert.Nil(t, y.Mapped(), "%v", r)
+	}
+}

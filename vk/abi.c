@@ -171,6 +171,7 @@ int vm_query(VmInstance *in, void *phys, VmAdapter *a) {
 	VmBase *tail = (VmBase *)&a->props;
 	link_next(&tail, &a->props11, VM_STYPE_VULKAN_1_1_PROPERTIES);
 	link_next(&tail, &a->driver, VM_STYPE_DRIVER_PROPERTIES);
+	link_next(&tail, &a->floats, VM_STYPE_FLOAT_CONTROLS_PROPERTIES);
 	if (a->has13) {
 		link_next(&tail, &a->subgroup, VM_STYPE_SUBGROUP_SIZE_CONTROL_PROPERTIES);
 		link_next(&tail, &a->maintenance4, VM_STYPE_MAINTENANCE_4_PROPERTIES);

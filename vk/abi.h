@@ -32,6 +32,7 @@ typedef uint64_t VmHandle; // non-dispatchable handle on a 64-bit platform
 #define VM_STYPE_SHADER_BFLOAT16_FEATURES 1000141000
 #define VM_STYPE_SHADER_SM_BUILTINS_PROPERTIES 1000154001
 #define VM_STYPE_DRIVER_PROPERTIES 1000196000
+#define VM_STYPE_FLOAT_CONTROLS_PROPERTIES 1000197000
 #define VM_STYPE_SUBGROUP_SIZE_CONTROL_PROPERTIES 1000225000
 #define VM_STYPE_REQUIRED_SUBGROUP_SIZE 1000225001
 #define VM_STYPE_SHADER_CORE_PROPERTIES_2 1000227000
@@ -168,6 +169,10 @@ typedef struct {
 typedef struct { uint32_t sType; void *pNext; uint32_t driverID; char driverName[256]; char driverInfo[256]; uint8_t conformance[4]; } VmDriverProperties;
 typedef struct { uint32_t sType; void *pNext; uint32_t minSubgroupSize, maxSubgroupSize, maxComputeWorkgroupSubgroups, requiredSubgroupSizeStages; } VmSubgroupSizeProperties;
 typedef struct { uint32_t sType; void *pNext; uint64_t maxBufferSize; } VmMaintenance4Properties;
+typedef struct {
+	uint32_t sType; void *pNext; uint32_t denormBehaviorIndependence, roundingModeIndependence; VmBool to_preserve[3];
+	VmBool shaderDenormPreserveFloat16; VmBool to_nearest[5]; VmBool shaderRoundingModeRTEFloat16; VmBool rest[5];
+} VmFloatControlsProperties;
 typedef struct { uint32_t sType; void *pNext; uint32_t shaderSMCount, shaderWarpsPerSM; } VmShaderSMProperties;             // of NVIDIA
 typedef struct { uint32_t sType; void *pNext; uint32_t shaderCoreFeatures, activeComputeUnitCount; } VmShaderCoreProperties; // of AMD
 
@@ -221,6 +226,7 @@ typedef struct {
 	VmDriverProperties driver;
 	VmSubgroupSizeProperties subgroup;
 	VmMaintenance4Properties maintenance4;
+	VmFloatControlsProperties floats;
 	VmShaderSMProperties sm;
 	VmShaderCoreProperties cores;
 	VmMemoryProperties memory;

@@ -255,7 +255,7 @@ func (b *Buffer) release() {
 		delete(d.memory, b.spec.Label)
 	}
 	d.mu.Unlock()
-	if !d.gone.Load() {
+	if !d.left() {
 		b.destroy()
 	}
 }

@@ -79,6 +79,7 @@ type Caps struct {
 	StorageAlignment        uint64    // of a descriptor's offset, bytes
 	TimestampPeriod         float64   // ns per tick; 0 when there are no timestamps
 	HeapBytes               uint64    // largest device-local heap
+	Heaps                   []Heap    // all memories that the driver lists
 
 	// Features tells by Vulkan's names which features the device offers. Further names:
 	//
@@ -96,6 +97,12 @@ type Caps struct {
 	vendorID, deviceID       uint32
 	pipelineCacheUUID        [16]byte
 	deviceLocal, hostVisible []memoryType
+}
+
+// Heap is one of a device's memories.
+type Heap struct {
+	Bytes       uint64
+	DeviceLocal bool // the device's own; otherwise the host's
 }
 
 type memoryType struct {
@@ -209,8 +216,12 @@ func (c *Caps) fillSubgroups(size, least, most uint32, required bool) {
 	c.knownSubgroupSize = required || least == size && most == size
 }
 
-// fillMemory lists the kinds of memory that buffers may be in.
+// fillMemory lists the memories and the kinds of memory that buffers may be in.
 func (c *Caps) fillMemory(raw *C.VmAdapter) {
+	const heapDeviceLocal = 0x1
+	for _, h := range raw.memory.memoryHeaps[:raw.memory.memoryHeapCount] {
+		c.Heaps = append(c.Heaps, Heap{uint64(h.size), h.flags&heapDeviceLocal != 0})
+	}
 	for i := range int(raw.memory.memoryTypeCount) {
 		t := raw.memory.memoryTypes[i]
 		m := memoryType{uint32(i), uint32(t.propertyFlags), uint64(raw.memory.memoryHeaps[t.heapIndex].size)}
@@ -239,6 +250,8 @@ func (c *Caps) fillFeatures(raw *C.VmAdapter) {
 		"storageBuffer8BitAccess":         raw.f12.storageBuffer8BitAccess != 0,
 		"shaderFloat16":                   raw.f12.shaderFloat16 != 0,
 		"shaderInt8":                      raw.f12.shaderInt8 != 0,
+		"shaderDenormPreserveFloat16":     raw.floats.shaderDenormPreserveFloat16 != 0,
+		"shaderRoundingModeRTEFloat16":    raw.floats.shaderRoundingModeRTEFloat16 != 0,
 		"timelineSemaphore":               raw.f12.timelineSemaphore != 0,
 		"bufferDeviceAddress":             raw.f12.bufferDeviceAddress != 0,
 		"vulkanMemoryModel":               raw.f12.vulkanMemoryModel != 0,

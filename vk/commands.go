@@ -1,14 +1,10 @@
 package vk
 
-// #include "abi.h"
-import "C"
-
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
-	"time"
-	"unsafe"
 
 	vulkan "github.com/goki/vulkan"
 )
@@ -17,21 +13,10 @@ import (
 // The caller closes it.
 type Commands struct {
 	rec    *Recorder
-	fence  vulkan.Fence
+	fences [inFlight]vulkan.Fence // of parts in turn; one part has only the first
 	mu     sync.Mutex
 	flying *Pending
 	closed bool
-}
-
-// Pending is one submission of Commands.
-type Pending struct {
-	c *Commands
-
-	// The fence belongs to the commands: the next submission reuses it, and Close
-	// destroys it. Both happen after finish, which waits for those who look at it.
-	fence sync.RWMutex
-	done  bool
-	err   error
 }
 
 // Barriers returns the number of barriers that the recorder derived.
@@ -42,7 +27,7 @@ func (c *Commands) Barriers() int { return c.rec.barriers }
 // in their order, and later ones see what earlier ones wrote.
 //
 // Errors: ErrBusy while an earlier submission of the same commands has not
-// finished; ErrClosed, ErrDeviceLost, ErrOutOfHostMemory, ErrOutOfDeviceMemory.
+// finished; ErrClosed, ErrDeviceLost, ErrDeviceHung, ErrOutOfHostMemory, ErrOutOfDeviceMemory.
 func (c *Commands) Submit() (*Pending, error) {
 	const op = "submit"
 	c.mu.Lock()
@@ -62,22 +47,17 @@ func (c *Commands) Submit() (*Pending, error) {
 		c.flying.finish(err)
 		c.flying = nil
 	}
-	if err := d.check(op, int(vulkan.ResetFences(d.h, 1, []vulkan.Fence{c.fence}))); err != nil {
+	p := &Pending{c: c, number: c.rec.proof.next()}
+	if err := d.begin(p); err != nil {
 		return nil, err
 	}
-	d.queueMu.Lock()
-	r := c.submitParts()
-	d.queueMu.Unlock()
-	if err := d.check(op, int(r)); err != nil {
-		return nil, err
-	}
-	c.flying = &Pending{c: c}
-	return c.flying, nil
+	c.flying = p
+	return p, nil
 }
 
 // Run submits the commands and waits for them. When the context ends first, the
-// device still finishes what it was given; Close waits for that. Errors: those of
-// Submit and Wait.
+// device still finishes what it was given; Close waits for that, Release does not. Errors: those
+// of Submit and Wait.
 func (c *Commands) Run(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -87,61 +67,6 @@ func (c *Commands) Run(ctx context.Context) error {
 		return err
 	}
 	return p.Wait(ctx)
-}
-
-// spin is how long Wait polls before it lets the thread sleep: a sleeping wait
-// costs tens of microseconds more, a decode step may take less.
-const spin = 200 * time.Microsecond
-
-// Wait blocks until the submission has finished or the context ends; in the
-// second case it returns the context's error and may be called again. It may be
-// called from several goroutines, and after the commands were submitted again or
-// closed.
-//
-// Errors: the context's; ErrDeviceLost.
-func (p *Pending) Wait(ctx context.Context) error {
-	sleep := time.Duration(0)
-	for start := time.Now(); ; {
-		if done, err := p.poll(sleep); done {
-			return err
-		}
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if sleep == 0 && time.Since(start) > spin {
-			sleep = 2 * time.Millisecond // short, so that a context that ends is seen soon
-		}
-	}
-}
-
-// poll waits for at most sleep and reports whether the submission has finished, and with
-// which error.
-func (p *Pending) poll(sleep time.Duration) (done bool, err error) {
-	p.fence.RLock()
-	defer p.fence.RUnlock()
-	if p.done {
-		return true, p.err
-	}
-	d, r := p.c.rec.dev, vulkan.Success
-	if d.gone.Load() { // Device.Close has waited for it
-		return true, nil
-	}
-	if sleep == 0 {
-		r = vulkan.GetFenceStatus(d.h, p.c.fence)
-	} else {
-		r = vulkan.Result(C.vm_wait_fence(d.c, handleValue(unsafe.Pointer(p.c.fence)), C.uint64_t(sleep)))
-	}
-	if r > 0 { // not ready, timeout
-		return false, nil
-	}
-	return true, d.check("wait", int(r))
-}
-
-// finish notes that the submission has finished. The fence is not used for it afterwards.
-func (p *Pending) finish(err error) {
-	p.fence.Lock()
-	p.done, p.err = true, err
-	p.fence.Unlock()
 }
 
 // Timestamps returns when the last submission passed each recorded timestamp, in
@@ -184,8 +109,25 @@ func (c *Commands) Timestamps() ([]float64, error) {
 	return ns, nil
 }
 
+// Cancel withholds those parts of the last submission that the device does not have yet, and
+// reports whether there are any. The device finishes at most two parts. Wait then returns
+// ErrCancelled, and what the commands were to write is undefined.
+func (c *Commands) Cancel() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.flying
+	if p == nil || p.ended == nil {
+		return false
+	}
+	p.parts.Lock()
+	defer p.parts.Unlock()
+	p.cancel = p.cancel || p.handed < c.Parts()
+	return p.cancel
+}
+
 // Close waits until the device has finished with the commands and frees them. If the
-// device is lost meanwhile it frees them all the same and returns ErrDeviceLost.
+// device is lost meanwhile it frees them all the same and returns ErrDeviceLost. If it is hung,
+// the commands and what they use are left to the driver, and the error is ErrDeviceHung.
 func (c *Commands) Close() error {
 	if c == nil {
 		return nil
@@ -200,10 +142,50 @@ func (c *Commands) Close() error {
 	if c.flying != nil {
 		err = c.flying.Wait(context.Background())
 		c.flying.finish(err)
+		if errors.Is(err, ErrCancelled) {
+			err = nil // the device has finished what it got
+		}
 	}
-	if !c.rec.dev.gone.Load() {
-		vulkan.DestroyFence(c.rec.dev.h, c.fence, nil)
+	if !c.rec.dev.left() {
+		c.destroyFences()
 	}
 	c.rec.release()
 	return err
+}
+
+func (c *Commands) newFence(op string, i int) error {
+	fi := vulkan.FenceCreateInfo{SType: vulkan.StructureTypeFenceCreateInfo}
+	var fence vulkan.Fence
+	code := vulkan.CreateFence(c.rec.dev.h, &fi, nil, &fence)
+	fi.Free()
+	c.fences[i] = fence
+	return c.rec.dev.check(op, int(code))
+}
+
+func (c *Commands) destroyFences() {
+	for _, f := range c.fences {
+		vulkan.DestroyFence(c.rec.dev.h, f, nil)
+	}
+}
+
+// Release closes the commands without waiting: at once if the device has finished with them, else
+// as soon as it has. Device.Close waits for that.
+func (c *Commands) Release() error {
+	if c == nil {
+		return nil
+	}
+	c.mu.Lock()
+	flying := c.flying != nil
+	if flying {
+		if done, err := c.flying.poll(0); done {
+			c.flying.finish(err)
+			flying = false
+		}
+	}
+	c.mu.Unlock()
+	if !flying {
+		return c.Close()
+	}
+	c.rec.dev.flights.closing.Go(func() { _ = c.Close() })
+	return nil
 }

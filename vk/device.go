@@ -9,6 +9,7 @@ import (
 	"maps"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	vulkan "github.com/goki/vulkan"
@@ -30,6 +31,9 @@ type DeviceOptions struct {
 	// Device.Statistics, on devices with the feature pipelineExecutableInfo. It may
 	// make compiling slower.
 	Statistics bool
+	// HangAfter is how long the device may be busy without finishing a submission, or a part of
+	// one; then it counts as hung, see ErrDeviceHung. 0: 2 minutes; negative: no time is too long.
+	HangAfter time.Duration
 	// Profile names the tuning profile that the packages above take their numbers from,
 	// such as "generic"; "" leaves the choice to them. This package makes nothing of it.
 	Profile string
@@ -46,8 +50,11 @@ type Device struct {
 
 	queueMu sync.Mutex // vkQueueSubmit wants external synchronisation
 	lost    atomic.Bool
+	hung    atomic.Bool
 	closed  atomic.Bool // no call begins any more
 	gone    atomic.Bool // the handle and everything left open are destroyed
+
+	flights flights
 
 	mu      sync.Mutex
 	kernels map[kernelKey]*Kernel
@@ -138,15 +145,30 @@ func (d *Device) MemoryInUse() map[string]uint64 {
 	return maps.Clone(d.memory)
 }
 
+// Err says what is wrong with the device: nil, ErrDeviceLost, ErrDeviceHung or ErrClosed. It
+// asks nobody and does not wait: a device that nobody waits for can hang unnoticed.
+func (d *Device) Err() error { return d.usable("device") }
+
+// left reports whether the driver's objects are not to be touched any more: they are destroyed
+// with the device, or a hung device may still use them.
+func (d *Device) left() bool { return d.gone.Load() || d.hung.Load() }
+
 // Close waits for the device to be idle and releases it with everything that it owns.
 // Buffers and commands must have been closed before. The error lists the bytes of buffers
 // that were not, by label. Closing those afterwards is allowed and does nothing.
+//
+// Of commands in several parts that are still with the device, it withholds what it can. A device
+// whose work does not end within DeviceOptions.HangAfter is left as it is, with the error
+// ErrDeviceHung.
 func (d *Device) Close() error {
 	if d == nil || d.adapter == nil || d.closed.Swap(true) {
 		return nil
 	}
 	d.compiling.Wait()
-	vulkan.DeviceWaitIdle(d.h)
+	if d.settle(); d.hung.Load() {
+		d.adapter.instance.hung.Store(true)
+		return hung("close device")
+	}
 	d.staging.buf.Close()
 	if d.dummy != nil {
 		d.dummy.Close()
@@ -186,6 +208,9 @@ func (d *Device) usable(op string) error {
 	}
 	if d.closed.Load() {
 		return fmt.Errorf("vk: %s: device %w", op, ErrClosed)
+	}
+	if d.hung.Load() {
+		return hung(op)
 	}
 	if d.lost.Load() {
 		return fmt.Errorf("vk: %s: %w", op, ErrDeviceLost)

@@ -25,6 +25,12 @@ var (
 	// ErrDeviceLost: the driver gave up on the device. Every later call on the
 	// device fails the same way; close it and open a new one.
 	ErrDeviceLost = errors.New("device lost")
+	// ErrDeviceHung: the device has not got on with its work for DeviceOptions.HangAfter. It
+	// matches ErrDeviceLost, and the same has to be done. What the driver may still use is
+	// not freed, not even by Device.Close.
+	ErrDeviceHung = fmt.Errorf("%w: its work does not end", ErrDeviceLost)
+	// ErrCancelled: Commands.Cancel withheld parts of a submission.
+	ErrCancelled = errors.New("cancelled")
 	// ErrOutOfHostMemory: the driver could not allocate host memory.
 	ErrOutOfHostMemory = errors.New("out of host memory")
 	// ErrOutOfDeviceMemory: the device has no room for the allocation.

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	vulkan "github.com/goki/vulkan"
@@ -50,6 +51,7 @@ type Instance struct {
 	c        *C.VmInstance
 	handle   cgo.Handle
 	adapters []*Adapter
+	hung     atomic.Bool // a device of it is left to the driver, see Device.Close
 }
 
 // The binding keeps its entry points in process-wide variables, so they are
@@ -238,9 +240,14 @@ func (in *Instance) Pick(selector string) (*Adapter, error) {
 	return nil, fmt.Errorf("vk: pick: %w matches %q; there are: %s", ErrNoDevice, selector, strings.Join(have, ", "))
 }
 
-// Close releases the instance. Devices opened from it must be closed before.
+// Close releases the instance. Devices opened from it must be closed before. Beside a hung device
+// the driver keeps it.
 func (in *Instance) Close() error {
 	if in == nil || in.c == nil {
+		return nil
+	}
+	if in.hung.Load() {
+		in.c = nil
 		return nil
 	}
 	if in.c.instance != nil {

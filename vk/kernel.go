@@ -28,7 +28,7 @@ const (
 type KernelSpec struct {
 	Name     string   // for errors and statistics
 	SPIRV    []byte   // the module, little-endian; its entry point is main
-	Bindings []Access // storage buffers of descriptor set 0, binding i is used as Bindings[i]
+	Bindings []Access // storage buffers of descriptor set 0, binding i is used as Bindings[i]; all that is not readonly has Write
 	PushSize int      // bytes of push constants, a multiple of 4
 	// Constants are specialisation constants: id i has the 32-bit value Constants[i].
 	Constants []uint32
@@ -96,8 +96,9 @@ type layout struct {
 // and Recorder.Dispatch waits for those that it needs. Where the device is the processor
 // itself, a kernel is compiled when it is first needed, because nothing is idle meanwhile.
 //
-// Errors: ErrArgument when the module is not SPIR-V or exceeds the device's
-// limits; *MissingError; ErrClosed, ErrDeviceLost.
+// Errors: ErrArgument when the module is not SPIR-V of a compute shader, or uses bindings or push
+// constants that the specification does not have, or may write what Bindings only read;
+// *MissingError for features, and for limits that it exceeds; ErrClosed, ErrDeviceLost.
 func (d *Device) Kernel(s KernelSpec) (*Kernel, error) {
 	op := "kernel " + s.Name
 	if err := d.usable(op); err != nil {
@@ -164,18 +165,24 @@ func (k *Kernel) Ready() error {
 
 func (d *Device) checkKernel(op string, s *KernelSpec) error {
 	c := d.Caps()
-	const magic = 0x07230203
-	if len(s.SPIRV) < 20 || len(s.SPIRV)%4 != 0 || *(*uint32)(unsafe.Pointer(unsafe.SliceData(s.SPIRV))) != magic {
-		return argument(op, "SPIRV", fmt.Sprintf("%d bytes", len(s.SPIRV)), "a SPIR-V module")
+	m, err := parseModule(s.SPIRV)
+	if err != nil {
+		return argument(op, "SPIRV", err.Error(), "a module with a compute shader")
 	}
-	if len(s.Bindings) > 64 || uint32(len(s.Bindings)) > c.MaxStorageBuffers {
-		return argument(op, "Bindings", fmt.Sprint(len(s.Bindings)), "at most %d storage buffers", min(64, c.MaxStorageBuffers))
+	if len(s.Bindings) > 64 {
+		return argument(op, "Bindings", fmt.Sprint(len(s.Bindings)), "at most 64 storage buffers")
 	}
-	if s.PushSize < 0 || s.PushSize%4 != 0 || s.PushSize > int(c.MaxPushConstants) {
-		return argument(op, "PushSize", fmt.Sprint(s.PushSize), "a multiple of 4, 0 to %d", c.MaxPushConstants)
+	if s.PushSize < 0 || s.PushSize%4 != 0 {
+		return argument(op, "PushSize", fmt.Sprint(s.PushSize), "a multiple of 4")
 	}
 	if len(s.Constants) > 64 {
 		return argument(op, "Constants", fmt.Sprint(len(s.Constants)), "at most 64")
+	}
+	if err := d.checkLimits(op, s, m); err != nil {
+		return err
+	}
+	if err := checkModule(op, s, m); err != nil {
+		return err
 	}
 	required := s.Requires
 	if s.SubgroupSize != 0 && (s.SubgroupSize != c.SubgroupSize || c.MinSubgroupSize != c.MaxSubgroupSize) {
@@ -184,7 +191,7 @@ func (d *Device) checkKernel(op string, s *KernelSpec) error {
 			return argument(op, "SubgroupSize", fmt.Sprint(s.SubgroupSize), "%d to %d", c.MinSubgroupSize, c.MaxSubgroupSize)
 		}
 	}
-	_, err := ChooseVariant(op, d.adapter, []Variant{{Name: s.Name, Requires: required}}, "")
+	_, err = ChooseVariant(op, d.adapter, []Variant{{Name: s.Name, Requires: required}}, "")
 	return err
 }
 

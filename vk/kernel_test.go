@@ -1,6 +1,7 @@
 package vk_test
 
 import (
+	"bytes"
 	"sync"
 	"testing"
 
@@ -90,5 +91,34 @@ func TestKernelsByTheirSpecification(t *testing.T) {
 		j, ok := seen[key]
 		assert.False(t, ok, "specification %d gives the kernel of %d", i, j)
 		seen[key] = i
+	}
+}
+
+// What a module uses and its specification does not have is refused, with the binding's name.
+func TestKernelsAgreeWithTheirModule(t *testing.T) {
+	d := open(t, vk.DeviceOptions{})
+	defer d.Close()
+	k, err := shaders.Get("bench_copy")
+	require.NoError(t, err)
+	whole := vk.KernelSpec{Name: "k", SPIRV: k.SPIRV, Bindings: []vk.Access{vk.Read, vk.Write}, PushSize: 8}
+	_, err = d.Kernel(whole)
+	require.NoError(t, err)
+	for _, c := range []struct {
+		change func(s *vk.KernelSpec)
+		says   string
+	}{
+		{func(s *vk.KernelSpec) { s.Bindings = s.Bindings[:1] }, `Bindings: got 1, want more than 1, the binding of "Dst`},
+		{func(s *vk.KernelSpec) { s.Bindings = []vk.Access{vk.Read, vk.Read} }, `Bindings[1]: got read, want write: "Dst`},
+		{func(s *vk.KernelSpec) { s.PushSize = 4 }, "PushSize: got 4, want at least 8"},
+		{func(s *vk.KernelSpec) { s.SPIRV = bytes.Replace(s.SPIRV, []byte("main\x00"), []byte("mine\x00"), 1) },
+			`SPIRV: got entry point "mine", want main`},
+		{func(s *vk.KernelSpec) { s.SPIRV = s.SPIRV[:len(s.SPIRV)/8*4] }, "SPIRV: got"},
+		{func(s *vk.KernelSpec) { s.SPIRV = make([]byte, 400) }, "SPIRV: got"},
+	} {
+		s := whole
+		c.change(&s)
+		_, err := d.Kernel(s)
+		assert.ErrorIs(t, err, vk.ErrArgument, c.says)
+		assert.ErrorContains(t, err, c.says)
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"unsafe"
 
 	vulkan "github.com/goki/vulkan"
+
+	"github.com/vkmla/vkmla/internal/files"
 )
 
 // pipelineCache is the driver's cache of compiled pipelines, kept in a file. The
@@ -21,13 +23,16 @@ type pipelineCache struct {
 	have [sha256.Size]byte // of the data that was loaded
 }
 
+// maxPipelineCache is how large a file is read; drivers' caches of all kernels have some MiB.
+const maxPipelineCache = 256 << 20
+
 func (p *pipelineCache) open(d *Device) {
 	var data []byte
 	if dir := d.opts.PipelineCacheDir; dir != "" {
 		c := d.Caps()
 		id := sha256.Sum256(fmt.Append(nil, c.vendorID, c.deviceID, d.adapter.DriverVersion, c.pipelineCacheUUID))
 		p.path = filepath.Join(dir, "pipelines-"+hex.EncodeToString(id[:8]))
-		if file, err := os.ReadFile(p.path); err == nil && len(file) > sha256.Size {
+		if file, err := files.Read(p.path, maxPipelineCache); err == nil && len(file) > sha256.Size {
 			if sum := sha256.Sum256(file[sha256.Size:]); bytes.Equal(sum[:], file[:sha256.Size]) {
 				data, p.have = file[sha256.Size:], sum
 			}

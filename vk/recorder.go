@@ -54,6 +54,7 @@ type Recorder struct {
 	hostRead   bool // something host-visible was written
 	sets       map[string]boundSet
 	held       map[*Buffer]bool
+	proof      proof
 	ended      bool
 }
 
@@ -426,6 +427,7 @@ func (r *Recorder) End() (*Commands, error) {
 	if r.parts.on {
 		r.endPart()
 	}
+	r.proof.record(r)
 	if r.hostRead {
 		r.emit(stageCompute|stageTransfer, stageHost, accessShaderWrite|accessTransferWrite, accessHostRead)
 	}
@@ -434,14 +436,12 @@ func (r *Recorder) End() (*Commands, error) {
 		return nil, err
 	}
 	c := &Commands{rec: r}
-	fi := vulkan.FenceCreateInfo{SType: vulkan.StructureTypeFenceCreateInfo}
-	var fence vulkan.Fence
-	code := vulkan.CreateFence(r.dev.h, &fi, nil, &fence)
-	fi.Free()
-	c.fence = fence
-	if err := r.dev.check(op, int(code)); err != nil {
-		r.Close()
-		return nil, err
+	for i := range min(c.Parts(), inFlight) {
+		if err := c.newFence(op, i); err != nil {
+			c.destroyFences()
+			r.Close()
+			return nil, err
+		}
 	}
 	r.ended = true
 	return c, nil
@@ -457,7 +457,7 @@ func (r *Recorder) Close() {
 }
 
 func (r *Recorder) release() {
-	if d := r.dev; !d.gone.Load() {
+	if d := r.dev; !d.left() {
 		if r.query != nil {
 			vulkan.DestroyQueryPool(d.h, r.query, nil)
 		}
@@ -469,5 +469,6 @@ func (r *Recorder) release() {
 	for b := range r.held {
 		b.release()
 	}
+	r.proof.buf.Close()
 	r.sets, r.held, r.pending = nil, nil, nil
 }

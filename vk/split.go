@@ -1,11 +1,7 @@
 package vk
 
-// #include "abi.h"
-import "C"
-
 import (
 	"slices"
-	"unsafe"
 
 	vulkan "github.com/goki/vulkan"
 )
@@ -86,6 +82,7 @@ func (r *Recorder) endPart() {
 func (r *Recorder) cut() error {
 	const op = "split"
 	r.endPart()
+	r.proof.record(r)
 	if err := r.dev.check(op, int(vulkan.EndCommandBuffer(r.cmd))); err != nil {
 		return err
 	}
@@ -120,26 +117,6 @@ func (r *Recorder) begin(op string) error {
 	r.waiting()
 	r.barriers, r.pending = n, r.pending[:0]
 	return nil
-}
-
-// submitParts hands the parts to the queue, whose mutex is held; the fence is signalled
-// when all have finished. After an error none of them is running.
-func (c *Commands) submitParts() C.int {
-	d := c.rec.dev
-	earlier := c.rec.parts.earlier
-	for i := range len(earlier) + 1 {
-		cmd, fence := c.rec.cmd, handleValue(unsafe.Pointer(c.fence))
-		if i < len(earlier) {
-			cmd, fence = earlier[i], 0
-		}
-		if r := C.vm_submit(d.c, unsafe.Pointer(d.queue), unsafe.Pointer(cmd), fence); r != 0 {
-			if i > 0 {
-				vulkan.QueueWaitIdle(d.queue) // there is no fence to wait for
-			}
-			return r
-		}
-	}
-	return 0
 }
 
 // Parts returns the number of submissions that a Submit makes: 1 unless the recording was split.

@@ -94,8 +94,9 @@ func (d *Device) staged(ctx context.Context, op string, size uint64, before func
 		if before != nil {
 			before(s.buf.mapped[:n], at)
 		}
-		// once closes its commands, so the staging buffer is free again afterwards.
 		if err := d.once(ctx, op, func(r *Recorder) error { return record(r, s.buf.View(0, n), at) }); err != nil {
+			_ = s.buf.Close() // the device may still use it
+			s.buf = nil
 			return err
 		}
 		if after != nil {
@@ -111,7 +112,8 @@ func (d *Device) finish(ctx context.Context, op string) error {
 	return d.once(ctx, op, func(*Recorder) error { return nil })
 }
 
-// once records commands, runs them and closes them.
+// once records commands, runs them and closes them. If the context ends first, they are closed
+// when the device has finished with them.
 func (d *Device) once(ctx context.Context, op string, record func(*Recorder) error) error {
 	r, err := d.NewRecorder()
 	if err != nil {
@@ -126,7 +128,7 @@ func (d *Device) once(ctx context.Context, op string, record func(*Recorder) err
 		return err
 	}
 	err = c.Run(ctx)
-	if e := c.Close(); err == nil {
+	if e := c.Release(); err == nil {
 		err = e
 	}
 	if err != nil {

@@ -257,6 +257,7 @@ func TestArgumentErrors(t *testing.T) {
 	require.NoError(t, err)
 	closed.Close()
 	s, _ := shaders.Get("bench_copy")
+	both := []vk.Access{vk.Read, vk.Write}
 	big := [3]uint32{1, d.Caps().MaxWorkgroupCount[1] + 1, 1}
 	ok := addStep(k, b.Whole(), a.Whole(), 1)
 	with := func(f func(*vk.Dispatch)) vk.Dispatch { x := ok; f(&x); return x }
@@ -270,11 +271,11 @@ func TestArgumentErrors(t *testing.T) {
 		"empty buffer": {func() error { _, err := d.NewBuffer(vk.BufferSpec{}); return err }(), vk.ErrArgument},
 		"huge buffer":  {func() error { _, err := d.NewBuffer(vk.BufferSpec{Size: 1 << 60}); return err }(), vk.ErrOutOfDeviceMemory},
 		"not SPIR-V":   {func() error { _, err := d.Kernel(vk.KernelSpec{SPIRV: make([]byte, 64)}); return err }(), vk.ErrArgument},
-		"push size":    {func() error { _, err := d.Kernel(vk.KernelSpec{SPIRV: s.SPIRV, PushSize: 1 << 16}); return err }(), vk.ErrArgument},
-		"large push":   {func() error { _, err := d.Kernel(vk.KernelSpec{SPIRV: s.SPIRV, PushSize: 1 << 32}); return err }(), vk.ErrArgument},
+		"push size":    {func() error { _, err := d.Kernel(vk.KernelSpec{SPIRV: s.SPIRV, PushSize: 1 << 16}); return err }(), vk.ErrMissingFeature},
+		"large push":   {func() error { _, err := d.Kernel(vk.KernelSpec{SPIRV: s.SPIRV, PushSize: 1 << 32}); return err }(), vk.ErrMissingFeature},
 		"no push":      {func() error { _, err := d.Kernel(vk.KernelSpec{SPIRV: s.SPIRV, PushSize: -4}); return err }(), vk.ErrArgument},
 		"feature": {func() error {
-			_, err := d.Kernel(vk.KernelSpec{SPIRV: s.SPIRV, Requires: []string{"teleport"}})
+			_, err := d.Kernel(vk.KernelSpec{SPIRV: s.SPIRV, Requires: []string{"teleport"}, Bindings: both, PushSize: 8})
 			return err
 		}(), vk.ErrMissingFeature},
 		"no kernel":        {r.Dispatch(vk.Dispatch{}), vk.ErrArgument},

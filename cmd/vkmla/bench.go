@@ -42,9 +42,9 @@ var suites = []struct {
 	{"attention", []string{"op", "case", "batch", "heads", "topk", "window", "variant"}},
 	{"memory", []string{"op", "case", "batch", "heads", "prefill", "variant"}},
 	{"linear", []string{"op", "case", "batch", "model", "weights", "variant"}},
-	{"step", []string{"batch", "context", "model", "weights", "keys", "variant"}},
+	{"step", []string{"batch", "context", "model", "weights", "keys", "invariant", "variant"}},
 	{comparison, comparedFlags},
-	{"layer", []string{"batch", "context", "prefill", "model", "kind", "weights", "chunk", "keys", "output-path", "variant"}},
+	{"layer", []string{"batch", "context", "prefill", "model", "kind", "weights", "chunk", "keys", "output-path", "invariant", "variant"}},
 }
 
 // comparison is the suite that --compare runs, of others' cases.

@@ -16,6 +16,7 @@ import (
 type layerFlags struct {
 	models, kinds, weights []string
 	chunk                  int
+	invariant              bool
 	keys, path             string
 	format                 cache.IndexKeyFormat
 	output                 pipeline.OutputPath
@@ -29,6 +30,7 @@ func (f *layerFlags) define(fl *pflag.FlagSet) {
 		" (default fp8; suite linear: all)")
 	fl.IntVar(&f.chunk, "chunk", 0, "suite layer: most tokens of a step of a prefill (default 4096; 128 on a processor)")
 	fl.StringVar(&f.keys, "keys", "fp8", "suites layer, step: format of indexer keys, fp8 or mxfp4")
+	fl.BoolVar(&f.invariant, "invariant", false, "suites layer, step: bits of a token that no batch and no cut of a prompt changes")
 	fl.StringVar(&f.path, "output-path", "bf16", "suite layer: what wo_a multiplies with, bf16, fp8 or fp8-packed")
 }
 
@@ -64,5 +66,5 @@ func outputPath(op, name string) (pipeline.OutputPath, error) {
 func (f benchFlags) layerOptions() bench.LayerOptions {
 	return bench.LayerOptions{Common: f.Common, Models: f.layer.models, Kinds: f.layer.kinds, Weights: f.layer.weights,
 		Batches: f.batches, Contexts: f.contexts,
-		Prefill: f.prefill, Chunk: f.layer.chunk, Keys: f.layer.format, Output: f.layer.output}
+		Prefill: f.prefill, Chunk: f.layer.chunk, Keys: f.layer.format, Output: f.layer.output, Invariant: f.layer.invariant}
 }

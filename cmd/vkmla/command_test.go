@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/internal/lab/describe"
 	"github.com/vkmla/vkmla/internal/lab/pipelines"
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/internal/tuning"
@@ -182,7 +183,7 @@ func TestVerifyDetails(t *testing.T) {
 
 // TestPrintOp shows that base is called slow where better variants are missing.
 func TestPrintOp(t *testing.T) {
-	for want, o := range map[string]opVariants{
+	for want, o := range map[string]describe.Variants{
 		"x runs base (slow); also da\n": {Runs: "base", Can: []string{"base", "da"}, Missing: map[string][]string{"cm": {"cooperativeMatrix"}}},
 		"x runs base; also da\n":        {Runs: "base", Can: []string{"base", "da"}},
 		"x runs cm; also base\n":        {Runs: "cm", Can: []string{"cm", "base"}},
@@ -198,7 +199,7 @@ func TestInfoJSON(t *testing.T) {
 	_, stdout, _ := command("info", "-o", "json")
 	_, same, _ := command("info", "--json")
 	assert.Equal(t, stdout, same, "--json")
-	var v struct{ Devices []deviceInfo }
+	var v struct{ Devices []describe.Device }
 	require.NoError(t, json.Unmarshal([]byte(stdout), &v))
 	require.NotEmpty(t, v.Devices, "no devices")
 	for _, d := range v.Devices {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/vkmla/vkmla/internal/lab/verify"
+	"github.com/vkmla/vkmla/internal/lab/describe"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -29,7 +29,7 @@ Variants:
   base           needs no optional feature; slow where others multiply matrices
   da             the same, with pools reached by device address
   cm, cmb        multiply cooperative matrices of f16, of bf16
-  twopass-...    dequantise to a workspace first, then attend; for comparison`
+  twopass-...    dequantise to a workspace first, then attend; prompts do by themselves where it pays`
 
 func infoCommand() *cobra.Command {
 	var output, profile string
@@ -68,9 +68,9 @@ func runInfo(w io.Writer, output, profile string) error {
 		return err
 	}
 	defer in.Close()
-	devices := []deviceInfo{}
+	devices := []describe.Device{}
 	for _, a := range in.Adapters() {
-		devices = append(devices, describe(a, profile))
+		devices = append(devices, describe.Of(a, profile))
 	}
 	if output == "json" {
 		enc := json.NewEncoder(w)
@@ -87,105 +87,7 @@ func runInfo(w io.Writer, output, profile string) error {
 	return err
 }
 
-// deviceInfo is what info says about a device; sizes are in bytes.
-type deviceInfo struct {
-	Index         int                   `json:"index"`
-	Name          string                `json:"name"`
-	Type          string                `json:"type"`
-	UUID          string                `json:"uuid"`
-	Driver        string                `json:"driver"`
-	DriverInfo    string                `json:"driver_info"`
-	DriverVersion uint32                `json:"driver_version"`
-	APIVersion    string                `json:"api_version"`
-	Usable        bool                  `json:"usable"`
-	Problem       string                `json:"problem,omitempty"`
-	Profile       profileInfo           `json:"profile"`
-	Limits        limits                `json:"limits"`
-	Features      map[string]bool       `json:"features"`
-	CoopMat       []string              `json:"cooperative_matrix"`
-	Ops           map[string]opVariants `json:"ops"`
-}
-
-// profileInfo is a tuning profile and why a device has it.
-type profileInfo struct {
-	Name string `json:"name"`
-	Why  string `json:"why"`
-}
-
-// profileOf is the profile that a device gets, or the one that was asked for.
-func profileOf(a *vk.Adapter, asked string) profileInfo {
-	p, why := tuning.For(a)
-	if asked == "" {
-		return profileInfo{p.Name, why}
-	}
-	return profileInfo{asked, fmt.Sprintf("asked for; its own would be %s: %s", p.Name, why)}
-}
-
-type limits struct {
-	HeapBytes               uint64    `json:"device_memory_bytes"`
-	MaxStorageBufferRange   uint64    `json:"max_storage_buffer_range"`
-	MaxAllocation           uint64    `json:"max_allocation"`
-	MaxStorageBuffers       uint32    `json:"max_storage_buffers"`
-	MaxPushConstants        uint32    `json:"max_push_constants"`
-	SharedMemory            uint32    `json:"max_shared_memory"`
-	MaxWorkgroupInvocations uint32    `json:"max_workgroup_invocations"`
-	MaxWorkgroupCount       [3]uint32 `json:"max_workgroup_count"`
-	SubgroupSize            uint32    `json:"subgroup_size"`
-	MinSubgroupSize         uint32    `json:"min_subgroup_size"`
-	MaxSubgroupSize         uint32    `json:"max_subgroup_size"`
-	ComputeUnits            uint32    `json:"compute_units"` // 0: the driver does not tell
-	TimestampPeriod         float64   `json:"timestamp_period_ns"`
-}
-
-// opVariants says which variant of an operation would run, which others can,
-// and what the remaining ones lack.
-type opVariants struct {
-	Runs    string              `json:"runs"` // empty: none
-	Can     []string            `json:"can"`
-	Missing map[string][]string `json:"missing"`
-}
-
-func describe(a *vk.Adapter, profile string) deviceInfo {
-	c := &a.Caps
-	d := deviceInfo{
-		Index: a.Index, Name: a.Name, Type: a.Type.String(), UUID: a.UUID, Driver: a.DriverName, DriverInfo: a.DriverInfo,
-		DriverVersion: a.DriverVersion, APIVersion: a.APIVersion.String(), Usable: true, Features: c.Features,
-		Limits: limits{c.HeapBytes, c.MaxStorageBufferRange, c.MaxAllocation, c.MaxStorageBuffers, c.MaxPushConstants, c.SharedMemory,
-			c.MaxWorkgroupInvocations, c.MaxWorkgroupCount, c.SubgroupSize, c.MinSubgroupSize, c.MaxSubgroupSize,
-			c.ComputeUnits, c.TimestampPeriod},
-		CoopMat: []string{}, Ops: map[string]opVariants{}, Profile: profileOf(a, profile),
-	}
-	if err := a.Usable(); err != nil {
-		d.Usable, d.Problem = false, err.Error()
-	}
-	for _, s := range c.CoopMat {
-		d.CoopMat = append(d.CoopMat, fmt.Sprintf("%dx%dx%d %s x %s + %s -> %s, %s", s.M, s.N, s.K, s.A, s.B, s.C, s.Result, s.Scope))
-	}
-	for _, op := range verify.All() {
-		d.Ops[op.Name] = variantsOn(c, op.Variants, d.Usable)
-	}
-	return d
-}
-
-// variantsOn sorts a ladder, best first, by what a device can run.
-func variantsOn(c *vk.Caps, ladder []vk.Variant, usable bool) opVariants {
-	o := opVariants{Can: []string{}, Missing: map[string][]string{}}
-	for _, v := range ladder {
-		lacks := c.Missing(v.Requires)
-		switch {
-		case len(lacks) > 0:
-			o.Missing[v.Name] = lacks
-		case usable:
-			o.Can = append(o.Can, v.Name)
-		}
-	}
-	if len(o.Can) > 0 {
-		o.Runs = o.Can[0]
-	}
-	return o
-}
-
-func printDevice(w io.Writer, d deviceInfo) {
+func printDevice(w io.Writer, d describe.Device) {
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(w, "  %-20s %s\n", name, fmt.Sprintf(format, args...))
 	}
@@ -233,19 +135,12 @@ func printDevice(w io.Writer, d deviceInfo) {
 	fmt.Fprintln(w)
 }
 
-// hasMatrices tells whether the operation has variants with cooperative matrices, which
-// are the ones that are tuned.
-func (o opVariants) hasMatrices() bool {
-	_, missing := o.Missing["cm"]
-	return missing || slices.Contains(o.Can, "cm")
-}
-
-func printOp(w io.Writer, name string, o opVariants) {
+func printOp(w io.Writer, name string, o describe.Variants) {
 	runs := o.Runs
 	switch {
 	case runs == "":
 		runs = "nothing"
-	case runs == "base" && o.hasMatrices():
+	case runs == "base" && o.HasMatrices():
 		runs += " (slow)"
 	}
 	if len(o.Can) > 1 {

@@ -2,6 +2,7 @@
 // Vulkan device.
 //
 //	vkmla info         what devices there are and what runs on them
+//	vkmla check        check a device in a minute or two and write a report
 //	vkmla verify       check every operation on a device against its definition
 //	vkmla run          run the attention layers of a checkpoint
 //	vkmla bench        time attention, the indexer, whole layers or whole steps

@@ -28,7 +28,8 @@ const (
 var errWrong = errors.New("not everything passed")
 
 // commands make the sub-commands, each in a file of its own.
-var commands = []func() *cobra.Command{infoCommand, verifyCommand, runCommand, benchCommand, pipelinesCommand, versionCommand}
+var commands = []func() *cobra.Command{infoCommand, checkCommand, verifyCommand, runCommand, benchCommand, pipelinesCommand, versionCommand,
+	checkWorkerCommand}
 
 // run executes the command line and returns the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
@@ -48,7 +49,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		root.AddCommand(c())
 	}
 	root.SetArgs(args)
-	root.SetOut(stdout)
+	root.SetOut(plainWriter{stdout})
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
 	switch {
@@ -59,7 +60,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
 		fmt.Fprintln(stderr, "vkmla: interrupted")
 	default:
-		fmt.Fprintln(stderr, "vkmla:", strings.Join(strings.Fields(err.Error()), " "))
+		fmt.Fprintln(plainWriter{stderr}, "vkmla:", strings.Join(strings.Fields(err.Error()), " "))
 	}
 	return exitUsage
 }

@@ -40,7 +40,8 @@ enter the layer's attention, after the layer's input norm. The first --prefill t
 through the layer in steps of --chunk, the others one at a time. The file of outputs gets
 L<i>.out of the same shape in float32: the hidden states that leave the attention. A layer
 with an indexer also gets L<i>.topk [tokens, index_topk] int32: the compressed entries that
-it picked for each token, in ascending order, then -1.
+it picked for each token, in ascending order, then -1. Layers that only predict ahead, mtp.0
+and on, have the numbers behind those of the model's own layers.
 
 With --expect, outputs are compared with recorded ones: arrays of the same names and
 prefix, which may be in the file of inputs, too.
@@ -222,8 +223,12 @@ func (r *layerRun) all() ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
+	n := len(cfg.Layers)
+	if more, err := model.LoadConfigWithDrafts(r.f.model); err == nil {
+		n = len(more.Layers)
+	}
 	var layers []int
-	for i := range cfg.Layers {
+	for i := range n {
 		if r.in.Has(r.f.input(i)) {
 			layers = append(layers, i)
 		}
@@ -282,8 +287,8 @@ func (r *layerRun) layer(ctx context.Context, list []model.LayerWeights) error {
 	}
 	defer engine.Close()
 	var all pipeline.Appended
-	for one := range slices.Chunk(hidden, tokens*r.cfg.Hidden) {
-		if err := r.sequence(ctx, engine, n, one, &all); err != nil {
+	for at := 0; at < hidden.Len(); at += tokens * r.cfg.Hidden {
+		if err := r.sequence(ctx, engine, n, hidden.Part(at, at+tokens*r.cfg.Hidden), &all); err != nil {
 			return err
 		}
 	}
@@ -309,12 +314,12 @@ func (r *layerRun) options(tokens int) pipeline.EngineOptions {
 
 // sequence runs the tokens of a sequence through the engine's layer, number n of the
 // model, and appends what comes out to all.
-func (r *layerRun) sequence(ctx context.Context, engine *pipeline.Engine, n int, hidden []float32, all *pipeline.Appended) error {
+func (r *layerRun) sequence(ctx context.Context, engine *pipeline.Engine, n int, hidden vectors.Array, all *pipeline.Appended) error {
 	session, err := engine.Open()
 	if err != nil {
 		return err
 	}
-	tokens := len(hidden) / r.cfg.Hidden
+	tokens := hidden.Len() / r.cfg.Hidden
 	for at := 0; at < tokens; {
 		step := 1
 		if prefill := r.f.prefill; prefill < 0 || at < prefill {
@@ -323,7 +328,7 @@ func (r *layerRun) sequence(ctx context.Context, engine *pipeline.Engine, n int,
 				step = min(step, prefill-at)
 			}
 		}
-		got, err := session.Append(ctx, [][]float32{hidden[at*r.cfg.Hidden : (at+step)*r.cfg.Hidden]})
+		got, err := session.Append(ctx, [][]float32{float32s(hidden.Part(at*r.cfg.Hidden, (at+step)*r.cfg.Hidden))})
 		if err != nil {
 			return err
 		}
@@ -334,23 +339,29 @@ func (r *layerRun) sequence(ctx context.Context, engine *pipeline.Engine, n int,
 	return session.Close()
 }
 
-// hidden reads the input of a layer. shape is [tokens], or [sequences, tokens].
-func (r *layerRun) hidden(layer int) (values []float32, shape []int, err error) {
+func float32s(a vectors.Array) []float32 {
+	values := make([]float32, 0, a.Len())
+	for _, v := range a.Float64s() {
+		values = append(values, float32(v))
+	}
+	return values
+}
+
+// hidden reads the input of a layer, after a look at its type and shape. shape is [tokens], or
+// [sequences, tokens].
+func (r *layerRun) hidden(layer int) (values vectors.Array, shape []int, err error) {
 	name := r.f.input(layer)
-	a, err := r.in.Array(name)
+	a, err := r.in.Head(name)
 	if err != nil {
-		return nil, nil, fmt.Errorf("run: inputs: %w", err)
+		return a, nil, fmt.Errorf("run: inputs: %w", err)
 	}
-	switch a.Type {
-	case vectors.F32, vectors.F64, vectors.F16, vectors.U16:
-		values = make([]float32, 0, a.Len())
-		for _, v := range a.Float64s() {
-			values = append(values, float32(v))
-		}
-	}
-	if n := len(a.Shape); len(values) == 0 || n != 2 && n != 3 || a.Shape[n-1] != r.cfg.Hidden {
-		return nil, nil, &vk.ArgumentError{Op: "run: inputs", Arg: name, Got: a.String(),
+	float := slices.Contains([]vectors.Type{vectors.F32, vectors.F64, vectors.F16, vectors.U16}, a.Type)
+	if n := len(a.Shape); !float || n != 2 && n != 3 || a.Shape[n-1] != r.cfg.Hidden || slices.Contains(a.Shape, 0) {
+		return a, nil, &vk.ArgumentError{Op: "run: inputs", Arg: name, Got: a.String(),
 			Want: fmt.Sprintf("[tokens, %d] or [sequences, tokens, %d] of floats, or of uint16 for bf16", r.cfg.Hidden, r.cfg.Hidden)}
 	}
-	return values, a.Shape[:len(a.Shape)-1], nil
+	if values, err = r.in.Array(name); err != nil {
+		return a, nil, fmt.Errorf("run: inputs: %w", err)
+	}
+	return values, values.Shape[:len(values.Shape)-1], nil
 }

@@ -100,10 +100,12 @@ func comparePicks(got, want vectors.Array, same []bool) verify.Result {
 		res.Error, res.Detail = 1, fmt.Sprintf("topk: want is %v, of %d tokens", want, len(same))
 		return res
 	}
-	a, b := got.Float64s(), want.Float64s()
 	differ, all, tokens := 0, 0, 0
+	row := func(a vectors.Array, t int) map[float64]bool {
+		return picks(a.Part(t*a.Dim(1), (t+1)*a.Dim(1)).Float64s())
+	}
 	for t := range same {
-		x, y := picks(a[t*got.Dim(1):(t+1)*got.Dim(1)]), picks(b[t*want.Dim(1):(t+1)*want.Dim(1)])
+		x, y := row(got, t), row(want, t)
 		n := len(x) + len(y)
 		all += n
 		for entry := range x {

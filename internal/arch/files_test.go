@@ -19,15 +19,16 @@ var owner = map[string]string{"kv_": "cache", "idx_": "indexer", "attn_": "atten
 
 // tools are shaders that are no operations of the library, and who uses them.
 var tools = map[string]string{
-	"num_formats":     "the test of the number formats in package cache",
-	"num_layout_cm":   "the choice of a kernel in packages indexer, attention and projection",
-	"num_elements_cm": "the test of the matrix elements in package attention",
-	"kv_touch":        "the decode step of package pipeline; it computes nothing that a reference could",
-	"bench_copy":      "the benchmark's bandwidth measurement",
-	"bench_fma":       "the benchmark's arithmetic measurement",
-	"bench_matrix_cm": "the benchmark's matrix measurement",
-	"bench_read":      "the benchmark's floor: launches that only read",
-	"bench_residual":  "what stands for a model's own kernel between layers, in the benchmark of steps and in tests",
+	"num_formats":       "the test of the number formats in package cache",
+	"num_layout_cm":     "the choice of a kernel in packages indexer, attention and projection",
+	"num_subnormals_cm": "the choice of a build in package opkit",
+	"num_elements_cm":   "the test of the matrix elements in package attention",
+	"kv_touch":          "the decode step of package pipeline; it computes nothing that a reference could",
+	"bench_copy":        "the benchmark's bandwidth measurement",
+	"bench_fma":         "the benchmark's arithmetic measurement",
+	"bench_matrix_cm":   "the benchmark's matrix measurement",
+	"bench_read":        "the benchmark's floor: launches that only read",
+	"bench_residual":    "what stands for a model's own kernel between layers, in the benchmark of steps and in tests",
 }
 
 // parts are shaders that only exist inside an operation of another stem, whose

@@ -22,14 +22,14 @@ const module = "github.com/vkmla/vkmla"
 // way: a package that is not listed here has to be put in its place first.
 var may = map[string][]string{
 	"shaders":    {},
-	"vk":         {},
+	"vk":         {"internal/files", "internal/spirv"},
 	"tensor":     {"vk"},
 	"cache":      {"tensor", "vk", "shaders", "internal/numfmt", "internal/opkit", "internal/tuning"},
 	"indexer":    {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit", "internal/tuning"},
 	"attention":  {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit", "internal/tuning"},
 	"projection": {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit", "internal/tuning"},
 
-	"pipeline/model":           {"attention", "indexer", "cache", "tensor", "vk", "internal/numfmt", "internal/safetensors"},
+	"pipeline/model":           {"attention", "indexer", "cache", "tensor", "vk", "internal/files", "internal/numfmt", "internal/safetensors"},
 	"pipeline/internal/memory": {"tensor", "vk"},
 	"pipeline/internal/layer":  {"pipeline/internal/memory", "pipeline/model", "attention", "indexer", "projection", "cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/tuning"},
 	"pipeline":                 {"pipeline/internal/layer", "pipeline/internal/memory", "pipeline/model", "attention", "indexer", "projection", "cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/tuning"},
@@ -42,10 +42,11 @@ var may = map[string][]string{
 var mayInternal = map[string][]string{
 	"internal/numfmt":      {},
 	"internal/spirv":       {},
-	"internal/safetensors": {},
+	"internal/files":       {},
+	"internal/safetensors": {"internal/files"},
 	"internal/opkit":       {"tensor", "vk", "shaders", "internal/spirv", "internal/tuning"},
 	"internal/tuning":      {"vk"},
-	"internal/lab/vectors": {"internal/numfmt"},
+	"internal/lab/vectors": {"internal/files", "internal/numfmt"},
 }
 
 // foreign says which modules of others a public package may import: a program

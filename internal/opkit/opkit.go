@@ -9,6 +9,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/vkmla/vkmla/internal/spirv"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -102,11 +103,23 @@ func Ladder(stem string, names ...string) []vk.Variant {
 // want names. maxBytes is the size of the largest memory that base binds and the
 // other builds reach by address; 0 stands for whatever a descriptor can hold.
 func (p Package) Choose(dev *vk.Device, op string, ladder []vk.Variant, want string, maxBytes uint64) (string, error) {
-	return p.ChooseFit(dev.Adapter(), op, ladder, want, maxBytes, func(string) error { return nil })
+	return p.ChooseOn(dev, op, ladder, want, maxBytes, func(string) error { return nil })
 }
 
-// ChooseFit is Choose among builds of which fit has the last word: it returns nil for
-// a build that it found sizes for.
+// ChooseOn is Choose among builds of which fit has the last word: it returns nil for a build that
+// it found sizes for.
+func (p Package) ChooseOn(dev *vk.Device, op string, ladder []vk.Variant, want string, maxBytes uint64,
+	fit func(variant string) error) (string, error) {
+	return p.ChooseFit(dev.Adapter(), op, ladder, want, maxBytes, func(v string) error {
+		at := slices.IndexFunc(ladder, func(x vk.Variant) bool { return x.Name == v })
+		if err := p.halves(dev, ladder[at].Requires); err != nil {
+			return err
+		}
+		return fit(v)
+	})
+}
+
+// ChooseFit is ChooseOn for a device that is not open, of which nothing is known but what it says.
 func (p Package) ChooseFit(a *vk.Adapter, op string, ladder []vk.Variant, want string, maxBytes uint64,
 	fit func(variant string) error) (string, error) {
 	if limit := a.Caps.MaxStorageBufferRange; maxBytes > limit {
@@ -160,11 +173,8 @@ func (p Package) Kernel(dev *vk.Device, s Spec) (*vk.Kernel, error) {
 	if s.Variant != Base {
 		bindings = bindings[:s.Bound]
 	}
-	spec := vk.KernelSpec{Name: name, SPIRV: code.SPIRV, Bindings: bindings, PushSize: s.PushSize,
-		Constants: s.Constants, SubgroupSize: s.Subgroup, Requires: code.Requires, Divisible: s.Divisible}
-	if err := CheckLimits(dev.Adapter(), spec); err != nil {
-		return nil, fmt.Errorf("%s: %w", p, err)
-	}
+	spec := vk.KernelSpec{Name: name, SPIRV: spirv.WithModes(code.SPIRV, halfModes(dev.Caps())...), Bindings: bindings,
+		PushSize: s.PushSize, Constants: s.Constants, SubgroupSize: s.Subgroup, Requires: code.Requires, Divisible: s.Divisible}
 	k, err := dev.Kernel(spec)
 	if err != nil {
 		return nil, fmt.Errorf("%s: kernel %s: %w", p, name, err)

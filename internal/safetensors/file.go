@@ -3,9 +3,9 @@ package safetensors
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"math"
-	"os"
+
+	"github.com/vkmla/vkmla/internal/files"
 )
 
 // File is an open file. It may be used by several goroutines, but for Close.
@@ -15,34 +15,13 @@ type File struct {
 	data    []byte
 }
 
-// OpenRegular opens a regular file, or a link to one. With a pipe or a device already
-// opening could block, and reading never end.
-//
-// The error is fs.ErrInvalid for anything else, or the file system's.
-func OpenRegular(path string) (*os.File, fs.FileInfo, error) {
-	st, err := os.Stat(path)
-	if err != nil {
-		return nil, nil, err
-	}
-	if !st.Mode().IsRegular() {
-		return nil, nil, &fs.PathError{Op: "open", Path: path, Err: fmt.Errorf("not a regular file: %w", fs.ErrInvalid)}
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, nil, err
-	}
-	if st, err = f.Stat(); err != nil { // of what was opened, which is what gets read
-		f.Close()
-		return nil, nil, err
-	}
-	return f, st, nil
-}
-
 // Open maps a file and reads its header. Whoever opens it closes it.
 //
 // Errors wrap ErrFormat, or are the file system's.
-func Open(path string) (*File, error) {
-	f, st, err := OpenRegular(path)
+func Open(path string) (*File, error) { return open(path, all) }
+
+func open(path string, p Part) (*File, error) {
+	f, st, err := files.Regular(path)
 	if err != nil {
 		return nil, fmt.Errorf("safetensors: open: %w", err)
 	}
@@ -56,7 +35,7 @@ func Open(path string) (*File, error) {
 	}
 	file := &File{Path: path, data: data}
 	err = Guard(func() (err error) {
-		file.Tensors, err = Parse(data)
+		file.Tensors, err = parse(data, p)
 		return err
 	})
 	if err != nil {

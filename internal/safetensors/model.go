@@ -1,8 +1,6 @@
 package safetensors
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +8,8 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+
+	"github.com/vkmla/vkmla/internal/files"
 )
 
 // Names of a model's files.
@@ -17,6 +17,7 @@ const (
 	SingleName = "model.safetensors"
 	IndexName  = "model.safetensors.index.json"
 	maxIndex   = 256 << 20 // bytes of an index; that of the largest model has 20 million
+	maxNesting = 16        // of what is skipped
 )
 
 // Model is the tensors of a folder. Files are opened when one of their tensors is
@@ -25,25 +26,32 @@ type Model struct {
 	dir   string
 	where map[string]string // tensor to file
 	files map[string]*File
+	part  Part
 }
 
 // OpenModel opens a folder with model.safetensors.index.json, or else with
 // model.safetensors. Whoever opens it closes it.
 //
 // Errors wrap ErrFormat, or are the file system's.
-func OpenModel(dir string) (*Model, error) {
-	m := &Model{dir: dir, files: map[string]*File{}}
-	data, err := readIndex(filepath.Join(dir, IndexName))
+func OpenModel(dir string) (*Model, error) { return OpenPart(dir, all) }
+
+// OpenPart is OpenModel for the tensors of some names. Of the others only their places
+// in a file are checked.
+func OpenPart(dir string, p Part) (*Model, error) {
+	m := &Model{dir: dir, files: map[string]*File{}, part: p}
+	data, err := files.Read(filepath.Join(dir, IndexName), maxIndex)
 	switch {
+	case errors.Is(err, files.ErrLarge) || errors.Is(err, io.ErrUnexpectedEOF):
+		return nil, malformed("%v", err)
 	case err == nil:
-		if m.where, err = parseIndex(data); err != nil {
+		if m.where, err = parseIndex(data, p); err != nil {
 			return nil, fmt.Errorf("%s: %w", filepath.Join(dir, IndexName), err)
 		}
 		return m, nil
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("safetensors: open: %w", err)
 	}
-	f, err := Open(filepath.Join(dir, SingleName))
+	f, err := open(filepath.Join(dir, SingleName), p)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("safetensors: open: %s has neither %s nor %s: %w", dir, IndexName, SingleName, fs.ErrNotExist)
 	}
@@ -57,82 +65,71 @@ func OpenModel(dir string) (*Model, error) {
 	return m, nil
 }
 
-func readIndex(path string) ([]byte, error) {
-	f, _, err := OpenRegular(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxIndex+1))
-	if err == nil && len(data) > maxIndex {
-		err = malformed("%s is larger than %d bytes", path, maxIndex)
-	}
-	return data, err
-}
-
 // parseIndex reads the weight_map of an index. Other members are not looked at.
-func parseIndex(data []byte) (map[string]string, error) {
-	dec := json.NewDecoder(bytes.NewReader(data))
-	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
+func parseIndex(data []byte, p Part) (map[string]string, error) {
+	s := files.Scanner{Data: data}
+	if !s.Take('{') {
 		return nil, malformed("the index is not a JSON object")
 	}
 	var where map[string]string
-	for dec.More() {
-		t, err := dec.Token()
+	for first := true; ; first = false {
+		name, more, err := s.Member(first, len(data))
+		switch {
+		case err != nil:
+		case !more && (where == nil || !s.End()):
+			return nil, malformed("the index has no weight_map, or goes on behind its JSON object")
+		case !more:
+			return where, nil
+		case name != "weight_map":
+			err = s.Skip(maxNesting)
+		case where != nil:
+			return nil, malformed("the index has two of weight_map")
+		default:
+			if where, err = parseWeightMap(&s, p); errors.Is(err, ErrFormat) {
+				return nil, err
+			}
+		}
 		if err != nil {
 			return nil, malformed("the index: %v", err)
 		}
-		if t != "weight_map" {
-			var skip json.RawMessage
-			if err := dec.Decode(&skip); err != nil {
-				return nil, malformed("the index: %v", err)
-			}
-			continue
-		}
-		if where != nil {
-			return nil, malformed("the index has two of weight_map")
-		}
-		if where, err = parseWeightMap(dec); err != nil {
-			return nil, err
-		}
 	}
-	if _, err := dec.Token(); err != nil || where == nil {
-		return nil, malformed("the index has no complete weight_map")
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, malformed("the index goes on behind its JSON object")
-	}
-	return where, nil
 }
 
-func parseWeightMap(dec *json.Decoder) (map[string]string, error) {
-	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
+func parseWeightMap(s *files.Scanner, p Part) (map[string]string, error) {
+	if !s.Take('{') {
 		return nil, malformed("weight_map is not an object")
 	}
-	where := map[string]string{}
-	for dec.More() {
-		t, err := dec.Token()
-		name, ok := t.(string)
-		if err != nil || !ok || !printable(name) {
-			return nil, malformed("weight_map: the name %.200q is empty, too long or unprintable", t)
+	where, shards := map[string]string{}, map[string]string{}
+	for first := true; ; first = false {
+		name, more, err := s.Member(first, maxName)
+		if err != nil || !more {
+			return where, err
 		}
-		var file string
-		if err := dec.Decode(&file); err != nil {
+		if !printable(name) {
+			return nil, malformed("weight_map: the name %.200q is empty, too long or unprintable", name)
+		}
+		file, err := s.String(maxName)
+		if err != nil {
 			return nil, malformed("weight_map: %s: %v", name, err)
 		}
 		// Only names of files beside the index: a path could lead anywhere.
 		if !printable(file) || file == "." || !filepath.IsLocal(file) || filepath.Base(file) != file {
 			return nil, malformed("weight_map: %s lies in %.200q, which is no file of the folder", name, file)
 		}
+		if !p.Keep(name) {
+			continue
+		}
 		if _, twice := where[name]; twice {
 			return nil, malformed("weight_map names %s twice", name)
 		}
-		where[name] = file
+		if len(where) == p.Most {
+			return nil, malformed("weight_map names more than %d tensors that are to be read", p.Most)
+		}
+		if _, seen := shards[file]; !seen {
+			shards[file] = file
+		}
+		where[name] = shards[file] // one copy of each name
 	}
-	if _, err := dec.Token(); err != nil {
-		return nil, malformed("weight_map: %v", err)
-	}
-	return where, nil
 }
 
 // Names are the names of all tensors, sorted.
@@ -157,7 +154,7 @@ func (m *Model) Tensor(name string) (Tensor, error) {
 	f := m.files[file]
 	if f == nil {
 		var err error
-		if f, err = Open(filepath.Join(m.dir, file)); err != nil {
+		if f, err = open(filepath.Join(m.dir, file), m.part); err != nil {
 			return Tensor{}, err
 		}
 		m.files[file] = f

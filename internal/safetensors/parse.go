@@ -2,21 +2,24 @@ package safetensors
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"math"
 	"slices"
 	"strings"
 	"unicode"
+
+	"github.com/vkmla/vkmla/internal/files"
 )
 
 const (
-	maxHeader = 100_000_000 // the format's own limit
-	maxDims   = 16
-	maxName   = 1000
-	metadata  = "__metadata__"
+	maxHeader  = 100_000_000 // the format's own limit
+	maxTensors = 1 << 18     // of a file; a model of 300,000 lies in a hundred of them
+	maxDims    = 16
+	maxName    = 1000
+	metadata   = "__metadata__"
 )
 
 // Parse reads the header of a whole file and returns its tensors by name; their
@@ -24,7 +27,19 @@ const (
 // gap and overlap, as the format demands.
 //
 // Errors wrap ErrFormat.
-func Parse(file []byte) (map[string]Tensor, error) {
+func Parse(file []byte) (map[string]Tensor, error) { return parse(file, all) }
+
+// Part says which tensors of a model are wanted.
+type Part struct {
+	Keep func(name string) bool
+	Most int // of a file, and of an index
+}
+
+// all is every tensor.
+var all = Part{func(string) bool { return true }, maxTensors}
+
+// parse is Parse that returns only wanted tensors.
+func parse(file []byte, p Part) (map[string]Tensor, error) {
 	if len(file) < 8 {
 		return nil, malformed("a file of %d bytes is shorter than its header", len(file))
 	}
@@ -37,7 +52,7 @@ func Parse(file []byte) (map[string]Tensor, error) {
 	if err != nil {
 		return nil, err
 	}
-	return place(list, data)
+	return place(list, data, p)
 }
 
 func malformed(format string, args ...any) error {
@@ -46,39 +61,33 @@ func malformed(format string, args ...any) error {
 
 // entry is a tensor as the header describes it.
 type entry struct {
-	name string
-	info
-}
-
-type info struct {
-	DType   *DType   `json:"dtype"`
-	Shape   *[]int   `json:"shape"`
-	Offsets *[]int64 `json:"data_offsets"`
+	Tensor
+	from, to int64
 }
 
 // parseHeader reads the entries one after the other, because a map would hide a name
 // that is there twice.
 func parseHeader(header []byte) ([]entry, error) {
-	dec := json.NewDecoder(bytes.NewReader(header))
-	dec.DisallowUnknownFields()
-	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
+	s := files.Scanner{Data: header}
+	if !s.Take('{') {
 		return nil, malformed("the header is not a JSON object")
 	}
-	var list []entry
-	seen := map[string]bool{}
-	for dec.More() {
-		t, err := dec.Token()
-		name, ok := t.(string)
-		if err != nil || !ok {
+	list := make([]entry, 0, min(bytes.Count(header, []byte(`"data_offsets"`)), maxTensors))
+	described := false // by metadata
+	for first := true; ; first = false {
+		name, more, err := s.Member(first, maxName)
+		if err != nil {
 			return nil, malformed("the header: %v", err)
 		}
-		if seen[name] {
-			return nil, malformed("%.200q is there twice", name)
+		if !more {
+			break
 		}
-		seen[name] = true
 		if name == metadata {
-			var m map[string]string
-			if err := dec.Decode(&m); err != nil {
+			if described {
+				return nil, malformed("%s is there twice", metadata)
+			}
+			described = true
+			if err := skipMetadata(&s); err != nil {
 				return nil, malformed("%s: %v", metadata, err)
 			}
 			continue
@@ -86,22 +95,113 @@ func parseHeader(header []byte) ([]entry, error) {
 		if !printable(name) {
 			return nil, malformed("the name %.200q is empty, too long or unprintable", name)
 		}
-		e := entry{name: name}
-		if err := dec.Decode(&e.info); err != nil {
-			return nil, malformed("%s: %v", name, err)
+		if len(list) == maxTensors {
+			return nil, malformed("more than %d tensors", maxTensors)
 		}
-		if err := e.check(); err != nil {
+		e := entry{Tensor: Tensor{Name: name}}
+		if err := e.parse(&s); err != nil {
 			return nil, err
 		}
 		list = append(list, e)
 	}
-	if _, err := dec.Token(); err != nil {
-		return nil, malformed("the header: %v", err)
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+	if !s.End() {
 		return nil, malformed("the header goes on behind its JSON object")
 	}
 	return list, nil
+}
+
+// skipMetadata goes past an object of strings, which nothing here asks for.
+func skipMetadata(s *files.Scanner) error {
+	if !s.Take('{') {
+		return errors.New("not an object")
+	}
+	for first := true; ; first = false {
+		_, more, err := s.Member(first, maxName)
+		if err != nil || !more {
+			return err
+		}
+		if !s.Is('"') {
+			return errors.New("not an object of strings")
+		}
+		if err := s.Skip(0); err != nil {
+			return err
+		}
+	}
+}
+
+// fields are what the header says of a tensor.
+var fields = [3]string{"dtype", "shape", "data_offsets"}
+
+// parse reads what the header says of a tensor.
+func (e *entry) parse(s *files.Scanner) error {
+	if !s.Take('{') {
+		return malformed("%s: is not described by an object", e.Name)
+	}
+	var seen [3]bool
+	for first := true; ; first = false {
+		field, more, err := s.Member(first, maxName)
+		i := slices.Index(fields[:], field)
+		switch {
+		case err != nil:
+			return malformed("%s: %v", e.Name, err)
+		case !more && seen != [3]bool{true, true, true}:
+			return malformed("%s: has no dtype, shape or pair of data_offsets", e.Name)
+		case !more:
+			return e.check()
+		case i < 0 || seen[i]:
+			return malformed("%s: has %.40q, unknown or there twice", e.Name, field)
+		}
+		seen[i] = true
+		switch field {
+		case "dtype":
+			var t string
+			t, err = s.String(maxName)
+			e.DType = dtypeNamed(t)
+			if err == nil && e.DType == "" {
+				return malformed("%s: the element type %.40q is not known", e.Name, t)
+			}
+		case "shape":
+			var dims [maxDims]int64
+			var n int
+			n, err = ints(s, dims[:])
+			e.Shape = make([]int, n)
+			for i := range e.Shape {
+				e.Shape[i] = int(dims[i])
+			}
+		case "data_offsets":
+			var o [2]int64
+			var n int
+			if n, err = ints(s, o[:]); err == nil && n != 2 {
+				return malformed("%s: has no pair of data_offsets", e.Name)
+			}
+			e.from, e.to = o[0], o[1]
+		}
+		if err != nil {
+			return malformed("%s: %s: %v", e.Name, field, err)
+		}
+	}
+}
+
+// ints reads a list of whole numbers, at most as many as list has.
+func ints(s *files.Scanner, list []int64) (n int, err error) {
+	if !s.Take('[') {
+		return 0, errors.New("not a list")
+	}
+	for ; !s.Take(']'); n++ {
+		if n > 0 && !s.Take(',') {
+			return 0, errors.New("no comma")
+		}
+		if n == len(list) {
+			return 0, fmt.Errorf("more than %d numbers", len(list))
+		}
+		if list[n], err = s.Int(); err != nil {
+			return 0, err
+		}
+		if list[n] > math.MaxInt {
+			return 0, fmt.Errorf("%d is too large", list[n])
+		}
+	}
+	return n, nil
 }
 
 func printable(name string) bool {
@@ -109,49 +209,48 @@ func printable(name string) bool {
 }
 
 // check checks an entry in itself.
-func (e entry) check() error {
-	if e.DType == nil || e.Shape == nil || e.Offsets == nil || len(*e.Offsets) != 2 {
-		return malformed("%s: has no dtype, shape or pair of data_offsets", e.name)
-	}
-	if e.DType.Bits() == 0 {
-		return malformed("%s: the element type %.40q is not known", e.name, string(*e.DType))
-	}
-	if len(*e.Shape) > maxDims {
-		return malformed("%s: has %d dimensions, more than %d", e.name, len(*e.Shape), maxDims)
-	}
-	n, ok := size(*e.DType, *e.Shape)
+func (e *entry) check() error {
+	n, ok := size(e.DType, e.Shape)
 	if !ok {
-		return malformed("%s: %s %s has no size in bytes", e.name, *e.DType, shapeString(*e.Shape))
+		return malformed("%s: %v has no size in bytes", e.Name, e.Tensor)
 	}
-	if o := *e.Offsets; o[0] < 0 || o[1] < o[0] || o[1]-o[0] != n {
-		return malformed("%s: %s %s needs %d bytes and lies from %d to %d", e.name, *e.DType, shapeString(*e.Shape), n, o[0], o[1])
+	if e.from < 0 || e.to < e.from || e.to-e.from != n {
+		return malformed("%s: %v needs %d bytes and lies from %d to %d", e.Name, e.Tensor, n, e.from, e.to)
 	}
 	return nil
 }
 
 // place gives the tensors their bytes.
-func place(list []entry, data []byte) (map[string]Tensor, error) {
+func place(list []entry, data []byte, p Part) (map[string]Tensor, error) {
 	slices.SortStableFunc(list, func(a, b entry) int {
-		x, y := *a.Offsets, *b.Offsets
-		return slices.Compare(x, y)
+		return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to))
 	})
 	at := int64(0)
-	all := make(map[string]Tensor, len(list))
-	for _, e := range list {
-		o := *e.Offsets
+	kept := map[string]Tensor{}
+	for i := range list {
+		e := &list[i]
 		switch {
-		case o[0] < at:
-			return nil, malformed("%s: begins at %d, inside the tensor before it, which ends at %d", e.name, o[0], at)
-		case o[0] > at:
-			return nil, malformed("%s: begins at %d, and nothing is described from %d on", e.name, o[0], at)
-		case o[1] > int64(len(data)):
-			return nil, malformed("%s: ends at %d of %d bytes", e.name, o[1], len(data))
+		case e.from < at:
+			return nil, malformed("%s: begins at %d, inside the tensor before it, which ends at %d", e.Name, e.from, at)
+		case e.from > at:
+			return nil, malformed("%s: begins at %d, and nothing is described from %d on", e.Name, e.from, at)
+		case e.to > int64(len(data)):
+			return nil, malformed("%s: ends at %d of %d bytes", e.Name, e.to, len(data))
 		}
-		at = o[1]
-		all[e.name] = Tensor{e.name, *e.DType, *e.Shape, data[o[0]:o[1]:o[1]]}
+		if _, twice := kept[e.Name]; twice {
+			return nil, malformed("%.200q is there twice", e.Name)
+		}
+		if at = e.to; !p.Keep(e.Name) {
+			continue
+		}
+		if len(kept) == p.Most {
+			return nil, malformed("more than %d tensors that are to be read", p.Most)
+		}
+		e.Data = data[e.from:e.to:e.to]
+		kept[e.Name] = e.Tensor
 	}
 	if at != int64(len(data)) {
 		return nil, malformed("tensors end at %d of %d bytes", at, len(data))
 	}
-	return all, nil
+	return kept, nil
 }

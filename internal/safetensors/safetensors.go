@@ -56,6 +56,16 @@ var bits = map[DType]int{
 	F4: 4, "F6_E2M3": 6, "F6_E3M2": 6,
 }
 
+// dtypeNamed returns the element type of that spelling, "" for none that is known.
+func dtypeNamed(name string) DType {
+	for d := range bits {
+		if string(d) == name {
+			return d
+		}
+	}
+	return ""
+}
+
 // Bits is the size of an element in bits, 0 for a type that is not known.
 func (d DType) Bits() int { return bits[d] }
 

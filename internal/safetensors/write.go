@@ -81,7 +81,7 @@ func encodeHeader(meta map[string]string, tensors []Source) ([]byte, []int64, er
 		}
 		seen[t.Name] = true
 		shape, offsets := append([]int{}, t.Shape...), []int64{at, at + n}
-		if err := member(t.Name, info{&t.DType, &shape, &offsets}); err != nil {
+		if err := member(t.Name, map[string]any{"dtype": t.DType, "shape": shape, "data_offsets": offsets}); err != nil {
 			return nil, nil, fmt.Errorf("safetensors: write: %w", err)
 		}
 		sizes, at = append(sizes, n), at+n

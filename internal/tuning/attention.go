@@ -63,6 +63,11 @@ type Attention struct {
 	// the work of a workgroup besides its tiles costs, and take more scratch memory.
 	Waves int
 
+	// InvariantTokens is the number of tokens whose plan all steps take where a token's bits are
+	// not to depend on their number. Steps of fewer leave compute units idle, steps of many write
+	// and join parts for nothing.
+	InvariantTokens int
+
 	// StartTime is that of starting a workgroup, finding its rows, and ending it.
 	StartTime float64
 

@@ -6,6 +6,7 @@ var cpu = like(&hopper, "cpu", func(p *Profile) {
 	d.DiscreteUnits, d.OtherUnits, d.OneEach = 8, 8, true
 
 	a := &p.Attention
+	a.InvariantTokens = 2
 	a.LaneHeads, a.LanesAnyRegisters, a.LanesAnyHeads = 32, true, true
 	a.GatherTokens = 64
 

@@ -28,6 +28,7 @@ var hopper = Profile{
 		GatherShare:     16,
 		MinPartRows:     32,
 		Waves:           4,
+		InvariantTokens: 32,
 		StartTime:       3,
 		HeadsTime:       4,
 		TrafficTime:     5,

@@ -12,7 +12,10 @@ const opOpen = "model: open checkpoint"
 
 // CheckpointOptions say which part of a checkpoint to read. The zero value means all of it.
 type CheckpointOptions struct {
-	Layers []int // numbers of the layers, in the order wanted; nil: all
+	// Layers are the numbers of the layers, in the order wanted; nil: all of the model's own. The
+	// layers that only predict ahead, mtp.0 and on, are numbered on behind these: with one of them
+	// Checkpoint.Config has all of them, too.
+	Layers []int
 	// Ranks is among how many devices heads and groups are divided, a divisor of o_groups; 0
 	// counts as 1. Rank is the number of this one, from 0.
 	Rank, Ranks int
@@ -36,18 +39,21 @@ type Checkpoint struct {
 // are numbers. The weights themselves are read when they are needed. Tensors outside of attention
 // are ignored. The caller closes the checkpoint.
 //
-// Tensors may be named as in released checkpoints, with or without "model.", or as transformers
-// names them. A linear layer may be stored as
+// Tensors may be named as in released checkpoints, as transformers names them, or as converters do
+// that rename a part, with or without "model." and "language_model.". A name that could mean two
+// things is an error, as is a tensor that is there under two names. A linear layer may be stored as
 //
 //   - BF16; F16 and F32 are rounded to it;
-//   - FP8 with a scale for 128 by 128, UE8M0 or float: .scale, .weight_scale_inv or .weight_scale;
+//   - FP8 with a scale for 128 by 128, for a row or for all, UE8M0 or float: .scale,
+//     .weight_scale_inv or .weight_scale;
 //   - NVFP4 with .weight_scale and .weight_scale_2, or .weight_packed, .weight_scale and
 //     .weight_global_scale.
 //
 // Small tensors may be any of the floats. Nothing in a file is trusted unchecked.
 //
 // Errors: *ConfigError (ErrConfig); *CheckpointError (ErrCheckpoint), also for malformed files;
-// vk.ErrArgument for the options; the file system's.
+// *ForeignError (ErrForeign) for models and ways to store them that are known and not read, such as
+// GGUF; vk.ErrArgument for the options; the file system's.
 func Open(dir string, o CheckpointOptions) (*Checkpoint, error) {
 	cfg, err := o.config(dir)
 	if err != nil {
@@ -62,7 +68,7 @@ func Open(dir string, o CheckpointOptions) (*Checkpoint, error) {
 	}
 	layers := o.Layers
 	if layers == nil {
-		for i := range cfg.Layers {
+		for i := range cfg.mainLayers() {
 			layers = append(layers, i)
 		}
 	}
@@ -71,9 +77,9 @@ func Open(dir string, o CheckpointOptions) (*Checkpoint, error) {
 			return nil, badArgument(opOpen, "Layers", n, "each of 0 to %d at most once", len(cfg.Layers)-1)
 		}
 	}
-	m, err := safetensors.OpenModel(dir)
+	m, err := safetensors.OpenPart(dir, attentionPart)
 	if err != nil {
-		return nil, fileError(err)
+		return nil, fileError(foreignFolder(dir, err))
 	}
 	c := &Checkpoint{Config: cfg, Rank: o.Rank, Ranks: ranks, model: m}
 	if err := c.read(layers); err != nil {
@@ -85,14 +91,21 @@ func Open(dir string, o CheckpointOptions) (*Checkpoint, error) {
 
 // config returns the configuration that a checkpoint is read by.
 func (o *CheckpointOptions) config(dir string) (Config, error) {
-	if o.Config == nil {
-		return LoadConfig(dir)
+	if o.Config != nil {
+		return *o.Config, o.Config.Check()
 	}
-	return *o.Config, o.Config.Check()
+	cfg, err := LoadConfig(dir)
+	if err == nil && slices.ContainsFunc(o.Layers, func(n int) bool { return n >= len(cfg.Layers) }) {
+		cfg, err = LoadConfigWithDrafts(dir)
+	}
+	return cfg, err
 }
 
 // fileError gives an error about the files as a whole its type.
 func fileError(err error) error {
+	if errors.Is(err, ErrForeign) {
+		return err
+	}
 	if errors.Is(err, safetensors.ErrFormat) {
 		return &CheckpointError{Tensor: "model", err: err}
 	}
@@ -100,11 +113,15 @@ func fileError(err error) error {
 }
 
 func (c *Checkpoint) read(layers []int) error {
-	names, err := layerNamesOf(c.model)
+	names, err := layerNamesOf(c.model, &c.Config)
 	if err != nil {
 		return err
 	}
 	for _, n := range layers {
+		if c.Config.Layers[n].Draft && len(names[n]) == 0 {
+			return badArgument(opOpen, "Layers", n, "0 to %d: the checkpoint has no tensors %s*",
+				c.Config.mainLayers()-1, c.Config.releasedRoot(n))
+		}
 		l := layerReader{model: c.model, cfg: c.Config, layer: n, names: names[n], used: map[string]bool{}, rank: c.Rank, ranks: c.Ranks}
 		w, err := l.read()
 		if err != nil {

@@ -79,7 +79,8 @@ func decode(t *testing.T, m *model.Matrix) []float32 {
 	data, scales := must[[]byte](t)(m.Data.Bytes()), must[[]byte](t)(m.Scales.Bytes())
 	v, kb := make([]float32, m.N*m.K), (m.K+127)/128
 	le := binary.LittleEndian
-	size := map[model.Format][2]int{model.FormatBF16: {2 * len(v), 0}, model.FormatFP8: {len(v), (m.N + 127) / 128 * kb}, model.FormatNVFP4: {len(v) / 2, len(v) / 16}}[m.Format]
+	size := map[model.Format][2]int{model.FormatBF16: {2 * len(v), 0}, model.FormatFP8: {len(v), (m.N + 127) / 128 * kb},
+		model.FormatNVFP4: {len(v) / 2, len(v) / 16}, model.FormatFP8Rows: {len(v), m.N}}[m.Format]
 	if m.ScaleF32 {
 		size[1] *= 4
 	}
@@ -100,6 +101,8 @@ func decode(t *testing.T, m *model.Matrix) []float32 {
 				s = numfmt.UE8M0Scale(scales[b])
 			}
 			v[i] = numfmt.E4M3Decode(data[i]) * s
+		case model.FormatFP8Rows:
+			v[i] = numfmt.E4M3Decode(data[i]) * math.Float32frombits(le.Uint32(scales[4*(i/m.K):]))
 		case model.FormatNVFP4:
 			v[i] = numfmt.E2M1Decode(data[i/2]>>(4*(i%2))) * numfmt.E4M3Decode(scales[i/16]) * m.Global
 		}
@@ -170,7 +173,8 @@ func compare(t *testing.T, m *fakemodel.Model, c *model.Checkpoint, l *model.Lay
 
 func TestCheckpoint(t *testing.T) {
 	formats := map[fakemodel.Storage]model.Format{fakemodel.FP8: model.FormatFP8, fakemodel.FP8F32: model.FormatFP8,
-		fakemodel.FP8BF16: model.FormatFP8, fakemodel.NVFP4: model.FormatNVFP4, fakemodel.NVFP4Packed: model.FormatNVFP4}
+		fakemodel.FP8BF16: model.FormatFP8, fakemodel.FP8One: model.FormatFP8, fakemodel.FP8Rows: model.FormatFP8Rows,
+		fakemodel.NVFP4: model.FormatNVFP4, fakemodel.NVFP4Packed: model.FormatNVFP4}
 	for i, s := range fakemodel.Storages() {
 		for _, naming := range []fakemodel.Naming{fakemodel.Released, fakemodel.Prefixed, fakemodel.Modules} {
 			t.Run(fmt.Sprintf("%s/%d", s, naming), func(t *testing.T) {
@@ -188,7 +192,7 @@ func TestCheckpoint(t *testing.T) {
 					assert.Equal(t, j == 1, l.Indexer != nil, "%+v", l)
 					for _, w := range []*model.Matrix{&l.QKV, &l.QB, &l.OA, &l.OB} {
 						require.Equal(t, want, w.Format, w.Name)
-						assert.Equal(t, want == model.FormatFP8 && s != fakemodel.FP8, w.ScaleF32, w.Name)
+						assert.Equal(t, want == model.FormatFP8 && s != fakemodel.FP8 || want == model.FormatFP8Rows, w.ScaleF32, w.Name)
 					}
 					compare(t, m, c, l, true)
 				}
@@ -198,7 +202,8 @@ func TestCheckpoint(t *testing.T) {
 }
 
 // Ranks get their heads, groups and columns. With 2 groups of 64 the columns of wo_b
-// begin within a block of 128, so that FP8 has to become bf16 there.
+// begin within a block of 128, so that FP8 has to become bf16 there, unless its scales are those of
+// rows or of all.
 func TestCheckpointRanks(t *testing.T) {
 	for _, s := range fakemodel.Storages() {
 		for _, rank := range []int{0, 1} {
@@ -409,11 +414,12 @@ func TestBlob(t *testing.T) {
 func FuzzOpen(f *testing.F) {
 	cfg := fakemodel.Config(1)
 	cfg.Hidden, cfg.Heads, cfg.Groups, cfg.QRank, cfg.ORank = 8, 1, 1, 16, 16
-	dir := f.TempDir()
+	dir := testkit.MemoryDir(f)
 	path := filepath.Join(dir, safetensors.SingleName)
 	var data [][]byte
-	for i, s := range []fakemodel.Storage{fakemodel.BF16, fakemodel.FP8, fakemodel.FP8F32} {
-		require.NoError(f, fake(f, fakemodel.Options{Config: cfg, Storage: s}).Write(dir, 1))
+	for i, s := range []fakemodel.Storage{fakemodel.BF16, fakemodel.FP8, fakemodel.FP8F32, fakemodel.FP8Rows, fakemodel.FP8One} {
+		naming := fakemodel.Namings()[i%len(fakemodel.Namings())]
+		require.NoError(f, fake(f, fakemodel.Options{Config: cfg, Storage: s, Naming: naming}).Write(dir, 1))
 		file := must[[]byte](f)(os.ReadFile(path))
 		n := 8 + binary.LittleEndian.Uint64(file)
 		data = append(data, file[n:])

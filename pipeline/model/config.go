@@ -31,7 +31,7 @@ type Config struct {
 	Window       int     // sliding_window, in tokens, the token itself included
 	MaxPositions int     // max_position_embeddings
 	Eps          float32 // rms_norm_eps, of every norm
-	Layers       []Layer // the kind of each layer
+	Layers       []Layer // the kind of each layer; those that only predict ahead come last, if they are there
 	Main         Rope    // of layers without compressed entries
 	Compress     Rope    // of layers with compressed entries
 	Quantization string  // quantization_config.quant_method as written; "" for none. Weights describe themselves
@@ -64,6 +64,15 @@ func (c Config) Rope(layer int) Rope {
 		return c.Main
 	}
 	return c.Compress
+}
+
+// mainLayers returns how many layers do not only predict ahead.
+func (c *Config) mainLayers() int {
+	n := slices.IndexFunc(c.Layers, func(l Layer) bool { return l.Draft })
+	if n < 0 {
+		return len(c.Layers)
+	}
+	return n
 }
 
 // HeadsPerGroup returns P = H/G, all heads where Groups is not set.

@@ -7,10 +7,11 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 
-	"github.com/vkmla/vkmla/internal/safetensors"
+	"github.com/vkmla/vkmla/internal/files"
 )
 
 const (
@@ -18,21 +19,33 @@ const (
 	maxConfig  = 16 << 20 // bytes of a config.json; real ones have a few thousand
 )
 
+var (
+	configBounds   = files.Bounds{Depth: 32, Values: 1 << 16, Unique: true} // real ones have 200 values
+	errLargeConfig = &ConfigError{configName, "a longer file", fmt.Sprintf("at most %d bytes", maxConfig)}
+)
+
 // LoadConfig reads config.json of a model's folder. See ParseConfig.
 //
-// Errors: *ConfigError (ErrConfig); the file system's, fs.ErrInvalid for anything but a regular
-// file.
-func LoadConfig(dir string) (Config, error) {
-	f, _, err := safetensors.OpenRegular(filepath.Join(dir, configName))
+// Errors: *ConfigError (ErrConfig); *ForeignError (ErrForeign); the file system's, fs.ErrInvalid
+// for anything but a regular file.
+func LoadConfig(dir string) (Config, error) { return loadConfig(dir, false) }
+
+// LoadConfigWithDrafts does what LoadConfig does, and adds the layers that only predict ahead to
+// Config.Layers: those that compress_ratios or layer_types list behind the model's own.
+func LoadConfigWithDrafts(dir string) (Config, error) { return loadConfig(dir, true) }
+
+func loadConfig(dir string, drafts bool) (Config, error) {
+	data, err := files.Read(filepath.Join(dir, configName), maxConfig)
+	if err = foreignFolder(dir, err); errors.Is(err, ErrForeign) {
+		return Config{}, err
+	}
+	if errors.Is(err, files.ErrLarge) {
+		return Config{}, errLargeConfig
+	}
 	if err != nil {
 		return Config{}, fmt.Errorf("model: config: %w", err)
 	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
-	if err != nil {
-		return Config{}, fmt.Errorf("model: config: %w", err)
-	}
-	return ParseConfig(data)
+	return parseConfig(data, drafts)
 }
 
 // ParseConfig reads a config.json in either spelling: that of the released checkpoints
@@ -40,18 +53,27 @@ func LoadConfig(dir string) (Config, error) {
 // transformers (layer_types, compress_rates, rope_parameters with "main" and "compress"). Where
 // both are present they have to agree. A rope_theta in a rope_scaling or rope_parameters without
 // names has to equal rope_theta or compress_rope_theta. Lists may go on beyond num_hidden_layers,
-// for layers that only predict ahead.
+// for layers that only predict ahead; LoadConfigWithDrafts reads these.
+//
+// Where there is a text_config, the model is described there. What stands beside it under the same
+// name has to agree; quantization_config may stand in either place.
 //
 // Fields that do not concern attention are ignored. Those that do are never guessed: an absent one
 // is an error, unless every model has the same value.
 //
-// Errors: *ConfigError (ErrConfig), which names the field.
+// Errors: *ConfigError (ErrConfig), which names the field; *ForeignError (ErrForeign, ErrConfig)
+// for a model of another kind that is known.
 //
 // Source: configuration_deepseek_v4.py in transformers, and config.json of the
 // released checkpoints.
-func ParseConfig(data []byte) (Config, error) {
+func ParseConfig(data []byte) (Config, error) { return parseConfig(data, false) }
+
+func parseConfig(data []byte, drafts bool) (Config, error) {
 	if len(data) > maxConfig {
-		return Config{}, &ConfigError{configName, "a longer file", fmt.Sprintf("at most %d bytes", maxConfig)}
+		return Config{}, errLargeConfig
+	}
+	if err := configBounds.Check(data); err != nil {
+		return Config{}, &ConfigError{configName, err.Error(), "an object that says each thing once"}
 	}
 	var f configFile
 	dec := json.NewDecoder(bytes.NewReader(data))
@@ -62,7 +84,10 @@ func ParseConfig(data []byte) (Config, error) {
 		return Config{}, &ConfigError{configName, "more than one value", "one JSON object"}
 	}
 	r := &configReader{f: f}
-	c := r.config()
+	if r.foreign(); r.err == nil {
+		r.nested()
+	}
+	c := r.config(drafts)
 	if r.err != nil {
 		return Config{}, r.err
 	}
@@ -82,7 +107,11 @@ func jsonError(err error) error {
 
 // configFile is the part of config.json that concerns attention. Absent fields are nil.
 type configFile struct {
-	ModelType  *string  `json:"model_type"`
+	ModelType *string     `json:"model_type"`
+	Text      *configFile `json:"text_config"`
+	OldDim    *int        `json:"dim"` // of DeepSeek's own inference code, in place of hidden_size
+	OldLayers *int        `json:"n_layers"`
+
 	Hidden     *int     `json:"hidden_size"`
 	Layers     *int     `json:"num_hidden_layers"`
 	Heads      *int     `json:"num_attention_heads"`
@@ -110,10 +139,12 @@ type configFile struct {
 	Scaling       *ropeNamed `json:"rope_scaling"`
 	RopeSets      *ropeNamed `json:"rope_parameters"`
 
-	Quant *struct {
-		Method string `json:"quant_method"`
-		Block  []int  `json:"weight_block_size"`
-	} `json:"quantization_config"`
+	Quant *quantFile `json:"quantization_config"`
+}
+
+type quantFile struct {
+	Method string `json:"quant_method"`
+	Block  []int  `json:"weight_block_size"`
 }
 
 // ropeFile is one set of rope_scaling or rope_parameters.
@@ -181,10 +212,53 @@ func (r *configReader) fixed(field string, v *int, want int) {
 	}
 }
 
-func (r *configReader) config() Config {
+// foreign refuses what is known to be something else.
+func (r *configReader) foreign() {
 	f := r.f
-	if m := or(f.ModelType, "deepseek_v4"); m != "deepseek_v4" {
-		r.bad("model_type", m, "deepseek_v4")
+	for _, t := range []configFile{f, or(f.Text, configFile{})} {
+		if m := or(t.ModelType, ""); strings.HasPrefix(m, "deepseek_v41") || strings.HasPrefix(m, "deepseek_v4_1") {
+			r.err = &ForeignError{configName, "model_type", "DeepSeek-V4.1, whose attention is another"}
+			return
+		}
+	}
+	if f.OldDim != nil && f.OldLayers != nil && f.Hidden == nil && f.Text == nil {
+		r.err = &ForeignError{configName, "dim", "the configuration of DeepSeek's own inference code"}
+	}
+}
+
+// nested puts text_config in the place of the whole, if there is one.
+func (r *configReader) nested() {
+	outer, inner := r.f, r.f.Text
+	if inner == nil {
+		return
+	}
+	if inner.Text != nil {
+		r.bad("text_config.text_config", "an object", "one text_config")
+	}
+	a, b := reflect.ValueOf(outer), reflect.ValueOf(*inner)
+	for i := range a.NumField() {
+		name := a.Type().Field(i).Tag.Get("json")
+		x, y := a.Field(i), b.Field(i)
+		if name != "model_type" && name != "text_config" && !x.IsNil() && !y.IsNil() && !reflect.DeepEqual(x.Interface(), y.Interface()) {
+			r.bad("text_config."+name, "another value than "+name, "the same in both places")
+		}
+	}
+	r.f = *inner
+	if inner.Quant == nil {
+		r.f.Quant = outer.Quant
+	}
+	if inner.ModelType == nil {
+		r.f.ModelType = outer.ModelType
+	}
+}
+
+// modelTypes are the names of the model, and of the text model inside another.
+var modelTypes = []string{"deepseek_v4", "deepseek_v4_text"}
+
+func (r *configReader) config(drafts bool) Config {
+	f := r.f
+	if m := or(f.ModelType, modelTypes[0]); !slices.Contains(modelTypes, m) {
+		r.bad("model_type", fmt.Sprintf("%.60q", m), "%s", modelTypes[0])
 	}
 	r.fixed("num_key_value_heads", f.KVHeads, 1)
 	r.fixed("head_dim", f.HeadDim, HeadDim)
@@ -199,6 +273,9 @@ func (r *configReader) config() Config {
 		QRank: need(r, "q_lora_rank", f.QRank), ORank: need(r, "o_lora_rank", f.ORank), Groups: need(r, "o_groups", f.Groups),
 		Window: need(r, "sliding_window", f.Window), MaxPositions: need(r, "max_position_embeddings", f.MaxPos),
 		Eps: float32(or(f.Eps, 1e-6)), Layers: V4Layers(r.ratios()...),
+	}
+	if drafts {
+		c.Layers = appendLayers(c.Layers, true, r.draftRatios())
 	}
 	if c.indexes() {
 		c.IndexHeads, c.TopK = need(r, "index_n_heads", f.IndexHeads), need(r, "index_topk", f.TopK)
@@ -246,26 +323,44 @@ func (r *configReader) ratios() []int {
 	}
 	list := make([]int, n)
 	for i := range list {
-		if f.Ratios != nil {
-			list[i] = f.Ratios[i]
-			if list[i] == 1 { // both mean that there are no entries
-				list[i] = 0
-			}
-		}
-		if f.Types == nil {
-			continue
-		}
-		spec, known := layerTypes[f.Types[i]]
-		switch {
-		case !known:
-			r.bad("layer_types", fmt.Sprintf("%.60q for layer %d", f.Types[i], i),
-				"sliding_attention, compressed_sparse_attention or heavily_compressed_attention")
-		case f.Ratios != nil && spec.Ratio != list[i]:
-			r.bad("layer_types", fmt.Sprintf("%s for layer %d", f.Types[i], i), "what compress_ratios says, %d", f.Ratios[i])
-		}
-		list[i] = spec.Ratio
+		list[i] = r.ratio(i)
 	}
 	return list
+}
+
+// draftRatios returns the ratio of each layer behind the model's own.
+func (r *configReader) draftRatios() (list []int) {
+	n := max(len(r.f.Ratios), len(r.f.Types))
+	if n > maxLayers {
+		r.bad("compress_ratios", fmt.Sprintf("%d ratios", n), "at most %d", maxLayers)
+	}
+	for i := or(r.f.Layers, n); i < n && r.err == nil; i++ {
+		list = append(list, r.ratio(i))
+	}
+	return list
+}
+
+// ratio returns the ratio of a layer that at least one of the lists reaches.
+func (r *configReader) ratio(i int) int {
+	f, ratio := r.f, -1
+	if i < len(f.Ratios) {
+		ratio = f.Ratios[i]
+		if ratio == 1 { // both mean that there are no entries
+			ratio = 0
+		}
+	}
+	if i >= len(f.Types) {
+		return ratio
+	}
+	spec, known := layerTypes[f.Types[i]]
+	switch {
+	case !known:
+		r.bad("layer_types", fmt.Sprintf("%.60q for layer %d", f.Types[i], i),
+			"sliding_attention, compressed_sparse_attention or heavily_compressed_attention")
+	case i < len(f.Ratios) && spec.Ratio != ratio:
+		r.bad("layer_types", fmt.Sprintf("%s for layer %d", f.Types[i], i), "what compress_ratios says, %d", f.Ratios[i])
+	}
+	return spec.Ratio
 }
 
 // ropeSaid is a rotation as one field of config.json gives it.

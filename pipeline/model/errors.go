@@ -13,6 +13,9 @@ var (
 	// ErrCheckpoint: files of a checkpoint are malformed, incomplete, or do not fit the
 	// configuration. Every *CheckpointError matches it.
 	ErrCheckpoint = errors.New("unusable checkpoint")
+	// ErrForeign: what was given is known, and not what this package reads. Every *ForeignError
+	// matches it.
+	ErrForeign = errors.New("not read")
 )
 
 // ConfigError says which field of a model's configuration cannot be used.
@@ -57,6 +60,28 @@ func (e *CheckpointError) Is(target error) bool { return target == ErrCheckpoint
 
 // Unwrap returns the error about the file, nil if it is well formed.
 func (e *CheckpointError) Unwrap() error { return e.err }
+
+// ForeignError says what a model is that is known, and that this package does not read.
+type ForeignError struct {
+	File string // in the checkpoint's folder, or config.json
+	Name string // of the tensor, as stored, or of the field of config.json; "" for the whole file
+	What string // such as "GGUF"
+}
+
+// Error reads "model: checkpoint: file: name: this is WHAT, which vkmla does not read".
+func (e *ForeignError) Error() string {
+	where := e.File
+	if e.Name != "" {
+		where += ": " + e.Name
+	}
+	return fmt.Sprintf("model: checkpoint: %s: this is %s, which vkmla does not read", where, e.What)
+}
+
+// Is reports whether target is ErrForeign, or ErrConfig for a field of config.json and
+// ErrCheckpoint for anything else.
+func (e *ForeignError) Is(target error) bool {
+	return target == ErrForeign || target == ErrConfig && e.File == configName || target == ErrCheckpoint && e.File != configName
+}
 
 // badArgument says what is wrong with an argument of a call.
 func badArgument(op, arg string, got any, want string, a ...any) error {

@@ -62,6 +62,10 @@ type Layer struct {
 	LayerSpec
 	EntriesOf int // whose compressed entries and index keys it reads: its own unless Borrows
 	PicksOf   int // whose picks it attends: its own unless PickEarlier
+
+	// Draft: the layer only predicts ahead. Its tensors are those of mtp.M.attn, M counting such
+	// layers from 0. They come last.
+	Draft bool
 }
 
 // windowPool is the pool of the sliding window, which every layer has. Its page is that of vLLM, as
@@ -96,8 +100,12 @@ func VLLMPages() map[string]int {
 // V4Layers returns layers of DeepSeek-V4 by their entries of compress_ratios: 0 and 1 mean
 // Window, 4 means C4A and 128 means C128A. Config.Check refuses the rows of other ratios.
 func V4Layers(ratios ...int) []Layer {
-	list := make([]Layer, len(ratios))
-	for i, r := range ratios {
+	return appendLayers(make([]Layer, 0, len(ratios)), false, ratios)
+}
+
+// appendLayers appends the layers of some ratios, each with entries and picks of its own.
+func appendLayers(list []Layer, draft bool, ratios []int) []Layer {
+	for _, r := range ratios {
 		spec := LayerSpec{Ratio: r}
 		switch r {
 		case 0, 1:
@@ -107,7 +115,7 @@ func V4Layers(ratios ...int) []Layer {
 		case C128A.Ratio:
 			spec = C128A
 		}
-		list[i] = Layer{LayerSpec: spec, EntriesOf: i, PicksOf: i}
+		list = append(list, Layer{LayerSpec: spec, EntriesOf: len(list), PicksOf: len(list), Draft: draft})
 	}
 	return list
 }
@@ -171,6 +179,9 @@ func (c *layerCheck) layer(i int) {
 		c.bad(field, l.Name, "one kind of layer by that name")
 	}
 	c.kinds[l.Name] = l.LayerSpec
+	if i > 0 && c.list[i-1].Draft && !l.Draft {
+		c.bad(field+".Draft", l.Draft, "true, behind a layer that only predicts ahead")
+	}
 	c.sources(field, i)
 	c.caches(field, l)
 }

@@ -21,9 +21,12 @@ const (
 	// nibble; a scale for every 16 columns of a row, [N, K/16] E4M3; and one f32.
 	// w = e2m1 * e4m3 * f32.
 	FormatNVFP4
+	// FormatFP8Rows: [N, K] E4M3, and a scale for every row, [N] f32.
+	// w = e4m3 * scale.
+	FormatFP8Rows
 )
 
-// String returns "bf16", "fp8" or "nvfp4".
+// String returns "bf16", "fp8", "nvfp4" or "fp8-rows".
 func (f Format) String() string {
 	switch f {
 	case FormatBF16:
@@ -32,6 +35,8 @@ func (f Format) String() string {
 		return "fp8"
 	case FormatNVFP4:
 		return "nvfp4"
+	case FormatFP8Rows:
+		return "fp8-rows"
 	}
 	return fmt.Sprintf("format(%d)", uint8(f))
 }
@@ -46,8 +51,8 @@ type Matrix struct {
 	Format   Format
 	N, K     int                               // rows (outputs) and columns (inputs)
 	Data     Blob                              // see Format
-	Scales   Blob                              // of FormatFP8 and FormatNVFP4
-	ScaleF32 bool                              // FormatFP8: scales are f32, not UE8M0
+	Scales   Blob                              // see Format; FormatBF16 has none
+	ScaleF32 bool                              // scales are f32: of FormatFP8 if they are not UE8M0, and of FormatFP8Rows
 	Global   float32                           // FormatNVFP4: factor of all weights
 	Input    float32                           // FormatNVFP4: input_scale, unchecked; 0: there is none, NaN: not one f32
 	values   func(r int, dst []float32, a int) // dst = row r from column a on, as f32

@@ -67,7 +67,7 @@ func (l *layerReader) tensor(name string) safetensors.Tensor {
 	}
 	stored, ok := l.names[name]
 	if !ok {
-		l.err = &CheckpointError{Tensor: fmt.Sprintf("layers.%d.attn.%s", l.layer, name), Got: "absent", Want: "a tensor"}
+		l.err = &CheckpointError{Tensor: l.cfg.releasedRoot(l.layer) + name, Got: "absent", Want: "a tensor"}
 		return safetensors.Tensor{}
 	}
 	l.used[name] = true

@@ -17,6 +17,7 @@ func whole(n, k int) part { return part{0, n, 0, k} }
 // matrix finds the weights of a linear layer of n outputs and k inputs, in any format, and takes a
 // part of them.
 func (l *layerReader) matrix(stem string, n, k int, p part) Matrix {
+	l.foreign(stem, n, k)
 	weight := stem + ".weight"
 	if !l.has(weight) && l.has(stem+".weight_packed") {
 		weight = stem + ".weight_packed"
@@ -120,61 +121,6 @@ func (m Matrix) asBF16() Matrix {
 		}
 	}
 	return b
-}
-
-// fp8 reads a matrix with scales for blocks of 128 by 128. A part that does not begin with a block
-// becomes bf16.
-func (l *layerReader) fp8(w safetensors.Tensor, stem string, n, k int, p part) Matrix {
-	l.shape(w, n, k)
-	s := l.tensor(l.either(stem+".scale", stem+".weight_scale_inv", stem+".weight_scale"))
-	kb := ceilDiv(k, blockSide)
-	if l.shape(s, ceilDiv(n, blockSide), kb); l.err != nil {
-		return Matrix{}
-	}
-	m := Matrix{Name: w.Name, Format: FormatFP8, N: p.s - p.r, K: p.b - p.a, Data: grid(w.Data, k, p.r, p.s, p.a, p.b)}
-	r, e, a, b := p.r/blockSide, ceilDiv(p.s, blockSide), p.a/blockSide, ceilDiv(p.b, blockSide)
-	switch s.DType {
-	case safetensors.U8:
-		s.DType = safetensors.F8E8M0 // a scale of one byte can only be an exponent
-		fallthrough
-	case safetensors.F8E8M0:
-		m.Scales = grid(s.Data, kb, r, e, a, b)
-	case safetensors.F32:
-		m.ScaleF32, m.Scales = true, grid(s.Data, 4*kb, r, e, 4*a, 4*b)
-	case safetensors.BF16, safetensors.F16:
-		m.ScaleF32, m.Scales = true, widened(e-r, b-a, s, func(row int) int { return (r+row)*kb + a })
-	default:
-		l.wrong(s, "F8_E8M0, F32, BF16 or F16")
-		return Matrix{}
-	}
-	scale := floats(s)
-	l.scales(s, ceilDiv(n, blockSide)*kb, func(dst []float32, i int) { scale(dst, i) })
-	m.values = func(row int, dst []float32, c int) {
-		row, c = p.r+row, p.a+c
-		var f [1]float32
-		for j := range dst {
-			if j == 0 || (c+j)%blockSide == 0 {
-				scale(f[:], row/blockSide*kb+(c+j)/blockSide)
-			}
-			dst[j] = numfmt.E4M3Decode(w.Data[row*k+c+j]) * f[0]
-		}
-	}
-	if p.r%blockSide != 0 || p.a%blockSide != 0 {
-		return m.asBF16()
-	}
-	return m
-}
-
-// widened is n rows of k floats as f32; at(r) is where row r begins.
-func widened(n, k int, t safetensors.Tensor, at func(r int) int) Blob {
-	decode := floats(t)
-	return computed(int64(n)*int64(k), 4, func(dst []byte, i int64) {
-		var f [1]float32
-		for ; len(dst) > 0; dst, i = dst[4:], i+1 {
-			decode(f[:], at(int(i/int64(k)))+int(i%int64(k)))
-			binary.LittleEndian.PutUint32(dst, math.Float32bits(f[0]))
-		}
-	})
 }
 
 // nvfp4 reads a matrix of E2M1 with scales for 16 columns. A part that does not begin and end with

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -8,36 +9,49 @@ import (
 	"github.com/vkmla/vkmla/internal/safetensors"
 )
 
-// Checkpoints name an attention tensor in three ways:
+// A tensor of attention is stored as PREFIX STACK.NUMBER.MODULE.NAME, such as
 //
-//	layers.3.attn.wq_a.weight                   released
-//	model.layers.3.attn.wq_a.weight             saved by transformers; kv_norm is norm there
-//	model.layers.3.self_attn.q_a_proj.weight    by the names of transformers' modules
+//	layers.3.attn.wq_a.weight                          released
+//	model.layers.3.self_attn.q_a_proj.weight           by the names of transformers' modules
+//	model.language_model.layers.3.self_attn.wq_a.weight
 //
-// Here a tensor is called by the first, without what stands in front of "attn.".
+// Here it is called by NAME as released checkpoints have it.
 
-// modules are the names of modules in transformers, and the released ones.
-// A name stands in front of those that it begins with.
-var modules = [][2]string{
-	{"compressor.indexer.scorer.weights_proj", "indexer.weights_proj"},
-	{"compressor.indexer.weights_proj", "indexer.weights_proj"},
-	{"compressor.indexer.q_b_proj", "indexer.wq_b"},
-	{"compressor.indexer.position_bias", "indexer.compressor.ape"},
-	{"compressor.indexer.kv_proj", "indexer.compressor.wkv"},
-	{"compressor.indexer.gate_proj", "indexer.compressor.wgate"},
-	{"compressor.indexer.kv_norm", "indexer.compressor.norm"},
-	{"compressor.position_bias", "compressor.ape"},
-	{"compressor.kv_proj", "compressor.wkv"},
-	{"compressor.gate_proj", "compressor.wgate"},
-	{"compressor.kv_norm", "compressor.norm"},
-	{"q_a_proj", "wq_a"},
-	{"q_a_norm", "q_norm"},
-	{"q_b_proj", "wq_b"},
-	{"kv_proj", "wkv"},
-	{"norm", "kv_norm"},
-	{"o_a_proj", "wo_a"},
-	{"o_b_proj", "wo_b"},
-	{"sinks", "attn_sink"},
+// prefixes may stand in front of the stack: those of text models, and of text models inside others.
+var prefixes = []string{"", "model.", "language_model.", "language_model.model.", "model.language_model."}
+
+// stacks are what layers are numbered in. Layers of stackDrafts predict ahead; some converters
+// number them on behind the others.
+const (
+	stackMain   = "layers."
+	stackDrafts = "mtp."
+)
+
+// spellings has a row for each name that is spelled in more than one way: as released, by the names
+// of transformers' modules, then as converters leave it that rename only parts of a name.
+var spellings = [][]string{
+	{"wq_a", "q_a_proj"},
+	{"q_norm", "q_a_norm"},
+	{"wq_b", "q_b_proj"},
+	{"wkv", "kv_proj"},
+	{"kv_norm", "norm"},
+	{"wo_a", "o_a_proj"},
+	{"wo_b", "o_b_proj"},
+	{"attn_sink", "sinks"},
+	{"compressor.ape", "compressor.position_bias"},
+	{"compressor.wkv", "compressor.kv_proj"},
+	{"compressor.wgate", "compressor.gate_proj"},
+	{"compressor.norm", "compressor.kv_norm"},
+	{"indexer.wq_b", "compressor.indexer.q_b_proj", "compressor.indexer.wq_b", "indexer.q_b_proj"},
+	{"indexer.weights_proj", "compressor.indexer.scorer.weights_proj", "compressor.indexer.weights_proj", "indexer.scorer.weights_proj"},
+	{"indexer.compressor.ape", "compressor.indexer.position_bias", "compressor.indexer.ape",
+		"compressor.indexer.compressor.ape", "compressor.indexer.compressor.position_bias", "indexer.compressor.position_bias"},
+	{"indexer.compressor.wkv", "compressor.indexer.kv_proj", "compressor.indexer.wkv",
+		"compressor.indexer.compressor.wkv", "compressor.indexer.compressor.kv_proj", "indexer.compressor.kv_proj"},
+	{"indexer.compressor.wgate", "compressor.indexer.gate_proj", "compressor.indexer.wgate",
+		"compressor.indexer.compressor.wgate", "compressor.indexer.compressor.gate_proj", "indexer.compressor.gate_proj"},
+	{"indexer.compressor.norm", "compressor.indexer.kv_norm", "compressor.indexer.norm",
+		"compressor.indexer.compressor.norm", "compressor.indexer.compressor.kv_norm", "indexer.compressor.kv_norm"},
 }
 
 // ignored are parts of names of tensors that some checkpoints have and nothing here needs: scales
@@ -45,65 +59,102 @@ var modules = [][2]string{
 // configuration, and a norm that no known model applies.
 var ignored = []string{"input_scale", "input_global_scale", "q_scale", "k_scale", "v_scale", "kv_scale", "inv_freq", "k_norm"}
 
-// attentionName takes a stored name apart. root is the prefix in front of "layers." and the name of
-// the attention's module. ok is false for a tensor that does not belong to a layer's attention.
-func attentionName(stored string) (root string, layer int, name string, ok bool) {
-	rest, prefix := stored, ""
-	if r, found := strings.CutPrefix(rest, "model."); found {
-		rest, prefix = r, "model."
+// storedName is a stored name taken apart.
+type storedName struct {
+	prefix, stack string
+	number        int
+	module        string
+	name          string // as released
+}
+
+// root is what all names of a stack have in common.
+func (s storedName) root() string { return s.prefix + s.stack + "N." + s.module }
+
+// attentionName takes a stored name apart. ok is false for a tensor that does not belong to a
+// layer's attention.
+func attentionName(stored string) (s storedName, ok bool) {
+	at := len(stored)
+	for _, stack := range []string{stackMain, stackDrafts} {
+		if i := strings.Index(stored, stack); i >= 0 && i < at && slices.Contains(prefixes, stored[:i]) {
+			s.stack, at = stack, i
+		}
 	}
-	rest, found := strings.CutPrefix(rest, "layers.")
-	if !found {
-		return "", 0, "", false
+	if s.stack == "" {
+		return s, false
 	}
-	number, rest, _ := strings.Cut(rest, ".")
-	layer, err := strconv.Atoi(number)
-	if err != nil || layer < 0 || strconv.Itoa(layer) != number {
-		return "", 0, "", false
+	number, rest, _ := strings.Cut(stored[at+len(s.stack):], ".")
+	n, err := strconv.Atoi(number)
+	if err != nil || n < 0 || strconv.Itoa(n) != number {
+		return s, false
 	}
 	module, name, found := strings.Cut(rest, ".")
 	if !found || module != "attn" && module != "self_attn" {
-		return "", 0, "", false
+		return s, false
 	}
-	for _, m := range modules {
-		if r, found := strings.CutPrefix(name, m[0]); found && (r == "" || r[0] == '.') {
-			name = m[1] + r
-			break
+	s.prefix, s.number, s.module, s.name = stored[:at], n, module, releasedName(name)
+	return s, true
+}
+
+// releasedName is the released spelling of a name. What stands behind the part that is spelled
+// stays.
+func releasedName(name string) string {
+	for _, row := range spellings {
+		for _, other := range row[1:] {
+			if r, found := strings.CutPrefix(name, other); found && (r == "" || r[0] == '.') {
+				return row[0] + r
+			}
 		}
 	}
-	return prefix + module, layer, name, true
+	return name
 }
+
+// attentionPart is what is looked at of a checkpoint. The largest model has 4,000 such tensors.
+var attentionPart = safetensors.Part{Keep: func(name string) bool { _, ok := attentionName(name); return ok }, Most: 1 << 15}
 
 // layerNames maps the names of a layer's attention tensors to those in the files.
 type layerNames map[string]string
 
-// layerNamesOf sorts the attention tensors of a model by layer.
-func layerNamesOf(m *safetensors.Model) (map[int]layerNames, error) {
-	all := map[int]layerNames{}
-	first := ""
+// layerNamesOf sorts the attention tensors of a model by layer. A stack has to be named in one way,
+// and a tensor once.
+func layerNamesOf(m *safetensors.Model, cfg *Config) (map[int]layerNames, error) {
+	all, roots, main := map[int]layerNames{}, map[string]string{}, cfg.mainLayers()
 	for _, stored := range m.Names() {
-		root, layer, name, ok := attentionName(stored)
+		s, ok := attentionName(stored)
 		if !ok {
 			continue
 		}
-		if first == "" {
-			first = root
+		layer := s.number
+		if s.stack == stackDrafts {
+			layer += main
 		}
-		if root != first {
+		if layer >= len(cfg.Layers) && s.stack == stackDrafts {
+			continue // nobody asks for it, so it may be named as it likes
+		}
+		root := s.root()
+		if first, seen := roots[s.stack]; seen && first != root {
 			return nil, &CheckpointError{m.File(stored), stored,
 				"a tensor named in another way", "names with " + first + " throughout", nil}
 		}
+		roots[s.stack] = root
 		l := all[layer]
 		if l == nil {
 			l = layerNames{}
 			all[layer] = l
 		}
-		if other, twice := l[name]; twice {
+		if other, twice := l[s.name]; twice {
 			return nil, &CheckpointError{m.File(stored), stored, "the same tensor as " + other, "one of the two", nil}
 		}
-		l[name] = stored
+		l[s.name] = stored
 	}
 	return all, nil
+}
+
+// releasedRoot is what the names of a layer's attention begin with in released checkpoints.
+func (c *Config) releasedRoot(layer int) string {
+	if main := c.mainLayers(); layer >= main {
+		return fmt.Sprintf("%s%d.attn.", stackDrafts, layer-main)
+	}
+	return fmt.Sprintf("%s%d.attn.", stackMain, layer)
 }
 
 // useless tells whether a tensor may be present without being read.

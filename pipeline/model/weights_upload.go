@@ -16,10 +16,10 @@ type DeviceMatrix struct {
 	Format   Format
 	N, K     int
 	Data     tensor.Tensor // [N, K] bf16 or u8 (E4M3); FormatNVFP4: [N, K/2] u8
-	Scales   tensor.Tensor // FormatFP8: [ceil(N/128), ceil(K/128)] u8 (UE8M0) or f32; FormatNVFP4: [N, K/16] u8 (E4M3); else absent
+	Scales   tensor.Tensor // FormatFP8: [ceil(N/128), ceil(K/128)] u8 (UE8M0) or f32; FormatNVFP4: [N, K/16] u8; FormatFP8Rows: [N] f32
 	Global   float32       // FormatNVFP4
 	Input    float32       // FormatNVFP4: input_scale, for activations of 4 bits; 0: none
-	ScaleF32 bool          // FormatFP8: Scales are f32
+	ScaleF32 bool          // Scales are f32
 }
 
 // DeviceLayer is LayerWeights on a device, with H heads and G groups of one rank.
@@ -183,6 +183,9 @@ func (u *uploader) matrix(m *Matrix) DeviceMatrix {
 	case FormatNVFP4:
 		d.Data = u.tensor(m.Name, m.Data, tensor.U8, m.N, m.K/2)
 		d.Scales = u.tensor(m.Name, m.Scales, tensor.U8, m.N, m.K/nvBlock)
+	case FormatFP8Rows:
+		d.Data = u.tensor(m.Name, m.Data, tensor.U8, m.N, m.K)
+		d.Scales = u.tensor(m.Name, m.Scales, tensor.F32, m.N)
 	default:
 		u.fail(m.Name, m.Format.String(), "a format")
 	}

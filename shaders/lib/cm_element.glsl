@@ -9,8 +9,9 @@
 // bf16 (with CM_BF16) takes every bf16 and every scale byte up to 246 (one above counts as 246),
 // and keeps 8 bits of p.
 //
-// A NaN in a row that counts stays a NaN in both. On a device that flushes binary16's subnormals,
-// codes below 2^-6 become zeros in both: less than 2^-13 of a block's largest number.
+// A NaN in a row that counts stays a NaN in both. Both need binary16's subnormals: codes below 2^-6
+// are such numbers on the way. internal/opkit asks for them, and leaves these builds out on devices
+// that take them for zeros.
 #ifndef LIB_CM_ELEMENT_GLSL
 #define LIB_CM_ELEMENT_GLSL
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
@@ -56,7 +57,13 @@ const float CM_STALE = 10.0;
 
 uint cm_from_bf16(uint pair) {
     const vec2 x = bf16_unpack2(pair);
-    return packFloat2x16(f16vec2(mix(x, sign(x) * 65504.0, greaterThan(abs(x), vec2(65504.0)))));
+    // Below 2^-14 numbers are rounded to subnormals first, by a sum whose last place is 2^-24: the
+    // conversion is exact then, so that a compiler may leave it out in one kernel and not in the
+    // next.
+    precise vec2 raised = x + 0.75;
+    precise vec2 tiny = raised - 0.75;
+    const vec2 y = mix(mix(x, tiny, lessThan(abs(x), vec2(0.00006103515625))), sign(x) * 65504.0, greaterThan(abs(x), vec2(65504.0)));
+    return packFloat2x16(f16vec2(y));
 }
 
 uvec2 cm_pack(vec4 p) { return uvec2(packFloat2x16(f16vec2(p.xy)), packFloat2x16(f16vec2(p.zw))); }

@@ -2,7 +2,7 @@
 // weights as they are stored.
 //
 //   0 w_scale    FP8 [ceil(G*N/128), ceil(K/128)] f32 or UE8M0 bytes; NVFP4 [G*N, K/16] E4M3 bytes
-//   1 row_scale  NVFP4 [G*N] f32
+//   1 row_scale  NVFP4, and FP8 with a scale a row, [G*N] f32
 //   2 x_scale    E4M3 activations: [G, K/128, pitch] f32 powers of two, or [G, K/512, pitch] u32 of
 //                four UE8M0 bytes; tokens last
 //   3 x          [T,G,K] bf16 or [G,T,K] E4M3
@@ -59,8 +59,10 @@ void y_word2(uint i, uvec2 words) { y_buf.v[i] = words.x; y_buf.v[i + 1u] = word
 
 #endif
 
-// w_block_bits: the f32 bits of the scale of FP8 row `row` (of all groups) at k.
+// w_block_bits: the f32 bits of the scale of FP8 row `row` (of all groups) at k; 1 where rows have
+// scales, which the sums are multiplied by.
 uint w_block_bits(uint row, uint k) {
+    if (FORMAT == WEIGHT_FP8_ROWS) return FP8_ONE;
     const uint i = row / SCALE_BLOCK * ((pc.k + SCALE_BLOCK - 1u) / SCALE_BLOCK) + k / SCALE_BLOCK;
     if (FORMAT == WEIGHT_FP8) return w_scale.v[i];
     return (w_scale.v[i >> 2] >> ((i & 3u) * 8u) & 0xFFu) << 23;

@@ -94,7 +94,7 @@ void finish(uint split, uint sub, uint lane, uint m0, uint n0) {
             const uint m = at / (WN / 4u), q = at % (WN / 4u), token = t0_ + m0 + i * CM_M + m, row = row0_ + n0 + q * 4u;
             if (token < first_ || token >= pc.tokens || row < group_ * pc.n || row >= (group_ + 1u) * pc.n) continue;
             vec4 v = uintBitsToFloat(tile_s[mine + m * OUT_PITCH + q]) * WEIGHT_UNSCALE;
-            if (FORMAT == WEIGHT_NVFP4) v *= vec4(row_scale.v[row], row_scale.v[row + 1u], row_scale.v[row + 2u], row_scale.v[row + 3u]);
+            if (ROW_SCALES) v *= vec4(row_scale.v[row], row_scale.v[row + 1u], row_scale.v[row + 2u], row_scale.v[row + 3u]);
             if (WEIGHT_REF) v *= uintBitsToFloat(ref());
             if (FRACTIONS) v *= unit_of_sums_;
             const uint y = token * pc.y_stride + pc.y_column + row;

@@ -121,3 +121,22 @@ func TestPeersByOtherNames(t *testing.T) {
 		assert.Equal(t, want, [3]string{table.Rows[i].Op, table.Rows[i].Case, table.Rows[i].Part})
 	}
 }
+
+// Any bytes are a table that says each case once, with positive times, or a *PeersError.
+func FuzzPeers(f *testing.F) {
+	f.Add([]byte(`{"source":"s","rows":[{"op":"topk","case":"c","peers":[{"name":"n","us":1.5}]}]}`))
+	f.Add([]byte(`{"source":"\u001b[31m","rows":[{},{}]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		table, err := parsePeers("f", data)
+		if err != nil {
+			var pe *PeersError
+			require.ErrorAs(t, err, &pe)
+			return
+		}
+		for _, r := range table.Rows {
+			for _, p := range r.Peers {
+				assert.True(t, p.US > 0 && printable(r.Op+r.Case+r.Part+p.Name), "%+v", r)
+			}
+		}
+	})
+}

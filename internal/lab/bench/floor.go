@@ -84,7 +84,7 @@ func (r *reader) open(ctx context.Context, dev *vk.Device, name string, pattern 
 	if r.addr = strings.HasSuffix(name, "_da"); !r.addr {
 		spec.Bindings = []vk.Access{vk.Read, vk.ReadWrite}
 	}
-	if r.kernel, err = kernel(dev, spec); err != nil {
+	if r.kernel, err = dev.Kernel(spec); err != nil {
 		return err
 	}
 	size := uint64(2 * verify.RotateBytes)

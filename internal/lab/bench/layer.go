@@ -28,7 +28,9 @@ type LayerOptions struct {
 	Keys     cache.IndexKeyFormat
 	Output   pipeline.OutputPath
 
-	checked bool // operations were checked before
+	Invariant bool // see pipeline.EngineOptions
+
+	Checked bool // operations were checked before
 }
 
 func (o LayerOptions) withDefaults(onSlow bool) LayerOptions {
@@ -120,7 +122,7 @@ func Layers(ctx context.Context, dev *vk.Device, o LayerOptions, l Limits, p Pro
 	}
 	o = o.withDefaults(slow(dev))
 	var failed string
-	if !o.checked {
+	if !o.Checked {
 		var err error
 		if failed, err = checkOps(ctx, dev, o.Seed, p); err != nil {
 			return err
@@ -207,7 +209,8 @@ func (s *layerSuite) row(row *LayerRow, c model.Config, shape stepShape, sets []
 	}
 	r := engineRun{ctx: s.ctx, dev: s.dev, p: s.p, seed: s.o.Seed, cfg: c, weights: sets, shape: shape,
 		longest: slices.Max(shape.lens), aborts: true, apart: true,
-		opts: pipeline.EngineOptions{MaxStep: shape.tokens(), Keys: s.o.Keys, Variant: s.o.Variant, Output: s.o.Output, LayerByLayer: true}}
+		opts: pipeline.EngineOptions{MaxStep: shape.tokens(), Keys: s.o.Keys, Variant: s.o.Variant, Output: s.o.Output,
+			Invariant: s.o.Invariant, LayerByLayer: true}}
 	s.p.Step(name + ": checking")
 	one := r
 	one.cfg = onlyLayers(c, 0)

@@ -28,7 +28,7 @@ func TestLayerRows(t *testing.T) {
 		output          pipeline.OutputPath
 	}{{"md", "fp8", 0}, {"csv", "bf16", 0}, {"json", "nvfp4", 0}, {"jsonl", "fp8", pipeline.OutputFP8}, {"benchstat", "fp8", pipeline.OutputFP8Packed}} {
 		o := smallLayer
-		o.Weights, o.Output, o.Reps, o.checked = []string{c.weights}, c.output, 1, true
+		o.Weights, o.Output, o.Reps, o.Checked = []string{c.weights}, c.output, 1, true
 		if c.format != "md" {
 			o.Kinds, o.Prefill = []string{"c4a"}, nil
 		}

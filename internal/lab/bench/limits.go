@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 
-	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/vk"
@@ -41,14 +40,6 @@ func Measure(ctx context.Context, dev *vk.Device, reps int, progress Progress) (
 	return l, nil
 }
 
-// kernel asks for one of the kernels that measure, if it is not too large for the device.
-func kernel(dev *vk.Device, s vk.KernelSpec) (*vk.Kernel, error) {
-	if err := opkit.CheckLimits(dev.Adapter(), s); err != nil {
-		return nil, err
-	}
-	return dev.Kernel(s)
-}
-
 type benchCopyPush struct{ Count, Step uint32 }
 
 func copyBandwidth(ctx context.Context, dev *vk.Device, reps int) (float64, error) {
@@ -71,7 +62,7 @@ func copyBandwidth(ctx context.Context, dev *vk.Device, reps int) (float64, erro
 	if err != nil {
 		return 0, err
 	}
-	k, err := kernel(dev, vk.KernelSpec{Name: code.Name, SPIRV: code.SPIRV, Bindings: []vk.Access{vk.Read, vk.Write}, PushSize: 8})
+	k, err := dev.Kernel(vk.KernelSpec{Name: code.Name, SPIRV: code.SPIRV, Bindings: []vk.Access{vk.Read, vk.Write}, PushSize: 8})
 	if err != nil {
 		return 0, err
 	}
@@ -166,7 +157,7 @@ func matrixLoop(ctx context.Context, dev *vk.Device, reps int, code shaders.Kern
 // be the default: Intel's matrix units are as wide as the smallest.
 func matrixKernel(dev *vk.Device, code shaders.Kernel, s vk.CoopMatShape) (*vk.Kernel, error) {
 	subgroup := dev.Caps().MinSubgroupSize
-	return kernel(dev, vk.KernelSpec{Name: code.Name, SPIRV: code.SPIRV, Bindings: []vk.Access{vk.Read, vk.Write}, PushSize: 4,
+	return dev.Kernel(vk.KernelSpec{Name: code.Name, SPIRV: code.SPIRV, Bindings: []vk.Access{vk.Read, vk.Write}, PushSize: 4,
 		Constants: []uint32{s.M, s.N, s.K, 4 * subgroup}, SubgroupSize: subgroup, Requires: code.Requires})
 }
 
@@ -179,7 +170,7 @@ func fmaLoop(ctx context.Context, dev *vk.Device, reps int) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	k, err := kernel(dev, vk.KernelSpec{Name: code.Name, SPIRV: code.SPIRV, Bindings: []vk.Access{vk.Write}, PushSize: 8})
+	k, err := dev.Kernel(vk.KernelSpec{Name: code.Name, SPIRV: code.SPIRV, Bindings: []vk.Access{vk.Write}, PushSize: 8})
 	if err != nil {
 		return 0, err
 	}

@@ -7,9 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
-	"os"
+	"strings"
 	"sync"
+	"unicode"
+
+	"github.com/vkmla/vkmla/internal/files"
 )
 
 // ErrPeers is matched by every *PeersError.
@@ -71,20 +75,22 @@ const ShippedPeers = "peers.json"
 
 // Peers returns the shipped measurements.
 var Peers = sync.OnceValues(func() (t PeerTable, err error) {
-	return parsePeers(ShippedPeers, bytes.NewReader(peersJSON))
+	return parsePeers(ShippedPeers, peersJSON)
 })
 
 // ReadPeers reads a table. ShippedPeers names the shipped one, unless there is a file of
 // that name. Errors: *PeersError (ErrPeers), with the file system's in it.
 func ReadPeers(name string) (PeerTable, error) {
-	f, err := os.Open(name)
-	if errors.Is(err, os.ErrNotExist) && name == ShippedPeers {
+	data, err := files.Read(name, maxPeers)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && name == ShippedPeers:
 		return Peers()
-	} else if err != nil {
+	case errors.Is(err, files.ErrLarge):
+		return PeerTable{}, &PeersError{File: name, Row: -1, Got: "a larger file", Want: fmt.Sprintf("at most %d bytes", maxPeers)}
+	case err != nil:
 		return PeerTable{}, &PeersError{File: name, Row: -1, err: err}
 	}
-	defer f.Close()
-	return parsePeers(name, f)
+	return parsePeers(name, data)
 }
 
 // peerOps translates operations of tables that use other names than this program. front is what
@@ -128,18 +134,20 @@ func (r PeerRow) ours() PeerRow {
 // maxPeers is how large a table may be.
 const maxPeers = 16 << 20
 
-func parsePeers(name string, r io.Reader) (PeerTable, error) {
+// peersBounds: the shipped table has 1,000 values.
+var peersBounds = files.Bounds{Depth: 8, Values: 1 << 17, Unique: true}
+
+func parsePeers(name string, data []byte) (PeerTable, error) {
 	var t PeerTable
 	fail := func(row int, got any, want string) (PeerTable, error) {
 		return PeerTable{}, &PeersError{File: name, Row: row, Got: fmt.Sprint(got), Want: want}
 	}
-	limited := &io.LimitedReader{R: r, N: maxPeers + 1}
-	d := json.NewDecoder(limited)
+	if err := peersBounds.Check(data); err != nil {
+		return fail(-1, err, "a table of fewer, said once")
+	}
+	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
 	err := d.Decode(&t)
-	if limited.N == 0 {
-		return fail(-1, "a larger file", fmt.Sprintf("at most %d bytes", maxPeers))
-	}
 	if err == nil {
 		if _, more := d.Token(); more != io.EOF {
 			return fail(-1, "something behind the table", "one table")
@@ -147,6 +155,9 @@ func parsePeers(name string, r io.Reader) (PeerTable, error) {
 	}
 	if err != nil {
 		return PeerTable{}, &PeersError{File: name, Row: -1, err: err}
+	}
+	if !printable(t.Source) {
+		return fail(-1, fmt.Sprintf("source %.60q", t.Source), "printable text")
 	}
 	if t.Source == "" || len(t.Rows) == 0 {
 		return fail(-1, fmt.Sprintf("source %q and %d rows", t.Source, len(t.Rows)), "a source, and rows")
@@ -161,7 +172,13 @@ func parsePeers(name string, r io.Reader) (PeerTable, error) {
 		if r.Op == "" || r.Case == "" || len(r.Peers) == 0 {
 			return fail(i, fmt.Sprintf("op %q, case %q, %d peers", r.Op, r.Case, len(r.Peers)), "an operation, a case, and peers")
 		}
+		if !printable(key) {
+			return fail(i, fmt.Sprintf("op %.60q, case %.60q, part %.60q", r.Op, r.Case, r.Part), "printable names")
+		}
 		for _, p := range r.Peers {
+			if !printable(p.Name) {
+				return fail(i, fmt.Sprintf("peer %.60q", p.Name), "a printable name")
+			}
 			if p.Name == "" || !(p.US > 0) || math.IsInf(p.US, 0) {
 				return fail(i, fmt.Sprintf("peer %q with %g us", p.Name, p.US), "a name and a positive time")
 			}
@@ -169,6 +186,11 @@ func parsePeers(name string, r io.Reader) (PeerTable, error) {
 		t.Rows[i] = r.ours()
 	}
 	return t, nil
+}
+
+// printable reports whether a terminal would only print a text.
+func printable(text string) bool {
+	return strings.IndexFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) < 0
 }
 
 // Of returns what others take for a part of a case, nil if nobody measured it.

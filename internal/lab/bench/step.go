@@ -80,7 +80,7 @@ func Steps(ctx context.Context, dev *vk.Device, o StepOptions, l Limits, p Progr
 	}
 	o = o.withDefaults(slow(dev))
 	var failed string
-	if !o.checked {
+	if !o.Checked {
 		var err error
 		if failed, err = checkOps(ctx, dev, o.Seed, p); err != nil {
 			return err
@@ -125,7 +125,7 @@ func newStepRun(ctx context.Context, dev *vk.Device, o StepOptions, l Limits, p 
 	row.Status = "ok"
 	s := &stepRun{o: o, limits: l, maker: maker, row: row, engineRun: engineRun{ctx: ctx, dev: dev, p: p, seed: o.Seed,
 		cfg: modelConfig(row.Model), shape: decodeShape(row.Batch, row.Context, o.Keys), longest: row.Context + 4*(o.Reps+o.Warmup) + 4*mostWake,
-		opts: pipeline.EngineOptions{MaxStep: max(row.Batch, 128), Keys: o.Keys, Variant: o.Variant}}}
+		opts: pipeline.EngineOptions{MaxStep: max(row.Batch, 128), Keys: o.Keys, Variant: o.Variant, Invariant: o.Invariant}}}
 	s.opts.Between, s.fill = s.chain.record, s.fillInputs
 	return s
 }

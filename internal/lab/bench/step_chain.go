@@ -37,7 +37,7 @@ func (c *chain) open(dev *vk.Device, layers, tokens, width int) error {
 	if err != nil {
 		return err
 	}
-	if c.kernel, err = kernel(dev, vk.KernelSpec{Name: code.Name, SPIRV: code.SPIRV,
+	if c.kernel, err = dev.Kernel(vk.KernelSpec{Name: code.Name, SPIRV: code.SPIRV,
 		Bindings: []vk.Access{vk.Read, vk.ReadWrite, vk.Write}, PushSize: 8}); err != nil {
 		return err
 	}

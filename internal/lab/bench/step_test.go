@@ -23,7 +23,7 @@ func TestStepRows(t *testing.T) {
 		batches []int
 		formats []string // of reports about the same rows
 	}{{"fp8", []int{1, 3}, Formats[:1]}, {"nvfp4", []int{2}, Formats[1:]}} {
-		o := StepOptions{LayerOptions{checked: true, Models: []string{"small"}, Weights: []string{c.weights}, Batches: c.batches, Contexts: []int{700}, Common: Common{Reps: 2, Warmup: 1, Seed: 1}}}
+		o := StepOptions{LayerOptions{Checked: true, Models: []string{"small"}, Weights: []string{c.weights}, Batches: c.batches, Contexts: []int{700}, Common: Common{Reps: 2, Warmup: 1, Seed: 1}}}
 		before := len(dev.MemoryInUse())
 		out, reports := make([]bytes.Buffer, len(c.formats)), make([]*Report[StepRow], len(c.formats))
 		for i, format := range c.formats {
@@ -115,7 +115,7 @@ func checkStepReport(t *testing.T, format string, out []byte) {
 func TestStepTooMuch(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)
-	o := StepOptions{LayerOptions{checked: true, Models: []string{"small"}, Weights: []string{"fp8"}, Batches: []int{4096}, Contexts: []int{1000000}}}
+	o := StepOptions{LayerOptions{Checked: true, Models: []string{"small"}, Weights: []string{"fp8"}, Batches: []int{4096}, Contexts: []int{1000000}}}
 	var rows []StepRow
 	require.NoError(t, Steps(t.Context(), dev, o, Limits{CopyGBs: 1}, Silent{}, func(r StepRow) { rows = append(rows, r) }))
 	require.Len(t, rows, 1)

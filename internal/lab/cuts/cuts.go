@@ -81,6 +81,7 @@ type Options struct {
 	Size    Size
 	Variant string                           // of the attention kernel, as pipeline.EngineOptions has it
 	Log     func(format string, args ...any) // what was measured; nil: nobody asks
+	Stepped func()                           // called behind every step; nil: nobody asks
 }
 
 // Lab has what scenarios share: weights on a device, and what one pass over a sequence gave.

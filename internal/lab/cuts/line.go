@@ -78,6 +78,9 @@ func step(ctx context.Context, chunks ...chunk) error {
 	if err != nil {
 		return errors.Join(err, st.Abort())
 	}
+	if f := chunks[0].l.o.Stepped; f != nil {
+		f()
+	}
 	return st.Commit()
 }
 

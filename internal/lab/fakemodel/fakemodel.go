@@ -31,29 +31,42 @@ const (
 	FP8         Storage = "fp8"          // UE8M0 scales, .scale
 	FP8F32      Storage = "fp8-f32"      // f32 scales, .weight_scale_inv
 	FP8BF16     Storage = "fp8-bf16"     // bf16 scales, .weight_scale
+	FP8Rows     Storage = "fp8-rows"     // a f32 scale a row, .weight_scale [N, 1]
+	FP8One      Storage = "fp8-one"      // a f32 scale for all, .weight_scale []
 	NVFP4       Storage = "nvfp4"        // .weight_scale_2
 	NVFP4Packed Storage = "nvfp4-packed" // .weight_packed, .weight_global_scale
 )
 
 // Storages lists all of them.
-func Storages() []Storage { return []Storage{BF16, F16, F32, FP8, FP8F32, FP8BF16, NVFP4, NVFP4Packed} }
+func Storages() []Storage {
+	return []Storage{BF16, F16, F32, FP8, FP8F32, FP8BF16, FP8Rows, FP8One, NVFP4, NVFP4Packed}
+}
 
 // Naming is how tensors are named.
 type Naming int
 
 // Namings: layers.0.attn.wq_a, with model. before it (and norm for kv_norm), and by
-// the names of transformers' modules.
+// the names of transformers' modules; then names of which converters renamed a part: all
+// but where the indexer stands, and with the indexer's compressor inside it, under either
+// name.
 const (
 	Released Naming = iota
 	Prefixed
 	Modules
+	Moved
+	Nested
+	NestedModules
 )
+
+// Namings lists all of them.
+func Namings() []Naming { return []Naming{Released, Prefixed, Modules, Moved, Nested, NestedModules} }
 
 // Options describe a model.
 type Options struct {
 	Config  model.Config
 	Storage Storage // "": BF16
 	Naming  Naming
+	Prefix  string // in front of all names, and of what Naming puts there
 	Seed    uint64
 
 	// Weights gives the values of a tensor by its released name, before they are rounded as
@@ -93,8 +106,13 @@ func New(o Options) (*Model, error) {
 	m := &Model{Config: ConfigFile(c), Values: map[string][]float32{}}
 	b := builder{m: m, o: o, rng: rand.New(rand.NewPCG(o.Seed, 7))}
 	b.float("embed.weight", BF16, 16, c.Hidden)
+	drafts := 0
 	for i, l := range c.Layers {
 		b.layer = fmt.Sprintf("layers.%d.attn.", i)
+		if l.Draft {
+			b.layer = fmt.Sprintf("mtp.%d.attn.", drafts)
+			drafts++
+		}
 		b.linear("wq_a", c.QRank, c.Hidden)
 		b.linear("wkv", 512, c.Hidden)
 		b.linear("wq_b", c.Heads*512, c.QRank)
@@ -198,6 +216,10 @@ func (b *builder) linear(stem string, n, k int) {
 		b.nvfp4(full, v, n, k)
 		return
 	}
+	if s == FP8Rows || s == FP8One {
+		b.fp8Rows(full, v, n, k)
+		return
+	}
 	data, scales, err := quantise.FP8(v, n, k, s == FP8)
 	if err != nil {
 		b.err = err
@@ -232,6 +254,25 @@ func (b *builder) linear(stem string, n, k int) {
 // inputScale is the factor of the activations of a matrix of NVFP4: those of numbers up to about
 // 2688 times as much, and not the same for all matrices.
 func inputScale(name string) float32 { return 0x1p-9 * float32(1+len(name)%3) }
+
+// fp8Rows stores E4M3 with one scale for each row, or for all.
+func (b *builder) fp8Rows(full string, v []float32, n, k int) {
+	shape, each := []int{n, 1}, k
+	if b.o.Storage == FP8One {
+		shape, each = []int{}, n*k
+	}
+	var data, raw []byte
+	for at := 0; at < len(v); at += each {
+		scale := quantise.AMax(v[at:at+each]) / 448
+		raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(scale))
+		for i := at; i < at+each; i++ {
+			code := numfmt.E4M3Encode(v[i] / scale)
+			data, v[i] = append(data, code), numfmt.E4M3Decode(code)*scale
+		}
+	}
+	b.put(full+".weight", safetensors.F8E4M3, data, n, k)
+	b.put(full+".weight_scale", safetensors.F32, raw, shape...)
+}
 
 func (b *builder) nvfp4(full string, v []float32, n, k int) {
 	amax := quantise.AMax(v)
@@ -270,8 +311,29 @@ var moduleNames = strings.NewReplacer(
 	"wo_a", "o_a_proj", "wo_b", "o_b_proj", "attn_sink", "sinks",
 )
 
-func (b *builder) name(released string) string {
+// movedNames leave the indexer inside the compressor, where transformers has it.
+var movedNames = strings.NewReplacer("indexer.compressor.", "compressor.indexer.", "indexer.", "compressor.indexer.")
+
+func (b *builder) name(released string) string { return b.o.Prefix + b.spelled(released) }
+
+func (b *builder) spelled(released string) string {
+	stem, rest, found := strings.Cut(released, ".attn.")
 	switch b.o.Naming {
+	case Moved, Nested, NestedModules:
+		switch {
+		case !found:
+			return released
+		case b.o.Naming == Moved:
+			rest = movedNames.Replace(rest)
+		case b.o.Naming == Nested:
+			rest = strings.Replace(rest, "indexer.", "compressor.indexer.", 1)
+		case strings.HasPrefix(rest, "indexer.compressor."):
+			leaf := strings.TrimPrefix(rest, "indexer.")
+			rest = "compressor.indexer." + moduleNames.Replace(leaf)
+		default:
+			rest = moduleNames.Replace(rest)
+		}
+		return stem + ".self_attn." + rest
 	case Prefixed:
 		return "model." + strings.ReplaceAll(released, ".attn.kv_norm.", ".attn.norm.")
 	case Modules:
@@ -359,20 +421,26 @@ func save(path string, list []*Tensor) error {
 
 // ConfigFile returns a config.json in the spelling of the released checkpoints.
 func ConfigFile(cfg model.Config) map[string]any {
-	ratios := []int{}
+	ratios, main := []int{}, 0
 	for _, l := range cfg.Layers {
 		ratios = append(ratios, l.Ratio)
+		if !l.Draft {
+			main++
+		}
+	}
+	if main == len(ratios) {
+		ratios = append(ratios, 0) // the layer that predicts ahead
 	}
 	yarn := cfg.Compress
 	return map[string]any{
 		"architectures": []string{"DeepseekV4ForCausalLM"}, "model_type": "deepseek_v4", "hidden_size": cfg.Hidden,
-		"num_hidden_layers": len(ratios), "num_attention_heads": cfg.Heads, "num_key_value_heads": 1, "head_dim": 512,
+		"num_hidden_layers": main, "num_attention_heads": cfg.Heads, "num_key_value_heads": 1, "head_dim": 512,
 		"qk_rope_head_dim": 64, "q_lora_rank": cfg.QRank, "o_lora_rank": cfg.ORank, "o_groups": cfg.Groups,
 		"index_n_heads": cfg.IndexHeads, "index_head_dim": 128, "index_topk": cfg.TopK, "sliding_window": cfg.Window,
 		"rope_theta": cfg.Main.Theta, "compress_rope_theta": yarn.Theta, "max_position_embeddings": cfg.MaxPositions, "rms_norm_eps": 1e-6,
 		"rope_scaling": map[string]any{"type": "yarn", "factor": yarn.Factor, "beta_fast": yarn.BetaFast, "beta_slow": yarn.BetaSlow,
 			"original_max_position_embeddings": yarn.Original},
-		"compress_ratios":     append(ratios, 0), // the layer that predicts ahead
+		"compress_ratios":     ratios,
 		"quantization_config": map[string]any{"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": []int{128, 128}, "scale_fmt": "ue8m0"},
 		"torch_dtype":         "bfloat16", "n_routed_experts": 256,
 	}

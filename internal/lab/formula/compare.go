@@ -19,8 +19,8 @@ type Agreement struct {
 }
 
 // Compare compares the outputs [T, Hidden] of a layer with what Run gives. given are the entries
-// picked, [T, K] and -1 where there are fewer; nil for a layer without an indexer. lse [T, H] may be
-// nil.
+// picked, [T, K] and -1 where there are fewer; nil for a layer without an indexer. lse [T, H] may
+// be nil.
 func (r Result) Compare(got []float32, given []int32, lse []float32) Agreement {
 	a := Agreement{Tokens: len(r.Out)}
 	var product, squares float64

@@ -26,8 +26,8 @@ type Result struct {
 	LSE   [][]float64 // [T][H]: the logarithm of the weights of what each head attends, the sink apart
 }
 
-// Run computes one layer of a model for one sequence of hidden states [T, Hidden], which enter every
-// layer alike. values are the tensors of all layers by their released names.
+// Run computes one layer of a model for one sequence of hidden states [T, Hidden], which enter
+// every layer alike. values are the tensors of all layers by their released names.
 func Run(cfg model.Config, layer int, values map[string][]float32, in Inputs, hidden []float32) (r Result) {
 	r.Out, r.Picks, r.LSE = newFormula(cfg, layer, values, in, hidden).run()
 	return r

@@ -47,6 +47,7 @@ var (
 	sizes    = []string{"subgroupSizeControl", "computeFullSubgroups"}
 	modern   = slices.Concat(storage, integers, address, model, groups, sizes, []string{"shaderFloat16", "synchronization2", "maintenance4", "timelineSemaphore"})
 	matrices = []string{"cooperativeMatrix", "coopmat.f16.f32"}
+	halves   = []string{"shaderDenormPreserveFloat16", "shaderRoundingModeRTEFloat16"} // of desktops' drivers
 	brains   = []string{"shaderBFloat16Type", "shaderBFloat16CooperativeMatrix", "coopmat.bf16.f32"}
 )
 
@@ -94,20 +95,20 @@ func discrete() []Device {
 	both := append(slices.Clone(f16), shape(16, 16, 16, "bf16"), shape(16, 8, 16, "bf16"))
 	square := []vk.CoopMatShape{shape(16, 16, 16, "f16")}
 	return []Device{
-		{"H100", vk.TypeDiscrete, nvidia(132, 32, features(modern, matrices, brains), both...), true},
-		{"Ada", vk.TypeDiscrete, nvidia(128, 32, features(modern, matrices, brains), both...), true},
-		{"Turing", vk.TypeDiscrete, nvidia(68, 32, features(modern, matrices), f16...), true},
-		{"Turing with NVK", vk.TypeDiscrete, nvidia(68, 0, features(modern, matrices), f16...), true},
-		{"Pascal", vk.TypeDiscrete, nvidia(20, 32, features(modern)), false},
-		{"RDNA4", vk.TypeDiscrete, amd(64, 32, 32, features(modern, matrices, brains), append(slices.Clone(square), shape(16, 16, 16, "bf16"))...), false},
-		{"RDNA3", vk.TypeDiscrete, amd(96, 32, 32, features(modern, matrices), square...), false},
-		{"RDNA2", vk.TypeDiscrete, amd(80, 32, 32, features(modern)), false},
-		{"GFX9", vk.TypeDiscrete, amd(64, 64, 0, features(modern)), false},
-		{"CDNA with matrices", vk.TypeDiscrete, amd(104, 64, 0, features(modern, matrices, brains), append(slices.Clone(square), shape(16, 16, 16, "bf16"))...), false},
-		{"Arc A", vk.TypeDiscrete, intel(8, 128, 4, features(modern, matrices, brains), shape(8, 8, 16, "f16"), shape(8, 8, 16, "bf16")), false},
-		{"Arc B", vk.TypeDiscrete, intel(16, 64, 4, features(modern, matrices, brains), shape(8, 16, 16, "f16"), shape(8, 16, 16, "bf16")), false},
-		{"Xe-LP", vk.TypeIntegrated, intel(8, 64, 64, features(modern)), false},
-		{"Skylake", vk.TypeIntegrated, intel(8, 56, 64, features(modern)), false},
+		{"H100", vk.TypeDiscrete, nvidia(132, 32, features(modern, halves, matrices, brains), both...), true},
+		{"Ada", vk.TypeDiscrete, nvidia(128, 32, features(modern, halves, matrices, brains), both...), true},
+		{"Turing", vk.TypeDiscrete, nvidia(68, 32, features(modern, halves, matrices), f16...), true},
+		{"Turing with NVK", vk.TypeDiscrete, nvidia(68, 0, features(modern, halves, matrices), f16...), true},
+		{"Pascal", vk.TypeDiscrete, nvidia(20, 32, features(modern, halves)), false},
+		{"RDNA4", vk.TypeDiscrete, amd(64, 32, 32, features(modern, halves, matrices, brains), append(slices.Clone(square), shape(16, 16, 16, "bf16"))...), false},
+		{"RDNA3", vk.TypeDiscrete, amd(96, 32, 32, features(modern, halves, matrices), square...), false},
+		{"RDNA2", vk.TypeDiscrete, amd(80, 32, 32, features(modern, halves)), false},
+		{"GFX9", vk.TypeDiscrete, amd(64, 64, 0, features(modern, halves)), false},
+		{"CDNA with matrices", vk.TypeDiscrete, amd(104, 64, 0, features(modern, halves, matrices, brains), append(slices.Clone(square), shape(16, 16, 16, "bf16"))...), false},
+		{"Arc A", vk.TypeDiscrete, intel(8, 128, 4, features(modern, halves, matrices, brains), shape(8, 8, 16, "f16"), shape(8, 8, 16, "bf16")), false},
+		{"Arc B", vk.TypeDiscrete, intel(16, 64, 4, features(modern, halves, matrices, brains), shape(8, 16, 16, "f16"), shape(8, 16, 16, "bf16")), false},
+		{"Xe-LP", vk.TypeIntegrated, intel(8, 64, 64, features(modern, halves)), false},
+		{"Skylake", vk.TypeIntegrated, intel(8, 56, 64, features(modern, halves)), false},
 	}
 }
 

@@ -111,6 +111,10 @@ func (b *builder) caches() {
 			_, err := cache.NewGather(b.dev, cache.GatherConfig{Page: page, Variant: v})
 			return err
 		})
+		b.each("gather runs", cache.GatherRunsVariants, func(v string) error {
+			_, err := cache.NewGatherRuns(b.dev, cache.GatherRunsConfig{Page: page, Variant: v})
+			return err
+		})
 		b.each("gather slots", cache.GatherSlotsVariants, func(v string) error {
 			_, err := cache.NewGatherSlots(b.dev, cache.GatherSlotsConfig{Page: page, Variant: v})
 			return err

@@ -120,6 +120,12 @@ func (a Array) First(n int) Array {
 	return Array{a.Type, append([]int{n}, a.Shape[1:]...), a.Data[:n*size]}
 }
 
+// Part is the elements from one number to before another, as an array of one dimension.
+func (a Array) Part(from, to int) Array {
+	size := a.Type.Size()
+	return Array{a.Type, []int{to - from}, a.Data[from*size : to*size]}
+}
+
 // IsZero tells whether a is the zero Array, which stands for an array that a
 // case does not have.
 func (a Array) IsZero() bool { return a.Type == 0 }

@@ -3,6 +3,7 @@ package vectors
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"regexp"
@@ -136,26 +137,36 @@ func byteSize(t Type, shape []int) (int, error) {
 
 // readNpy reads an array that must have the given type and shape, and nothing
 // after it.
-func readNpy(r io.Reader, t Type, shape []int) (Array, error) {
+func readNpy(r io.Reader, t Type, shape []int, left *allowance) (Array, error) {
 	if err := checkNpyHeader(r, t, shape); err != nil {
 		return Array{}, err
 	}
-	return readNpyData(r, t, shape)
+	return readNpyData(r, t, shape, left)
 }
 
 // readNpyData reads what follows a header, and has to be all.
-func readNpyData(r io.Reader, t Type, shape []int) (Array, error) {
+func readNpyData(r io.Reader, t Type, shape []int, left *allowance) (Array, error) {
 	n, err := byteSize(t, shape)
+	if err == nil {
+		err = left.take(n)
+	}
 	if err != nil {
 		return Array{}, err
 	}
-	// ReadAll grows with what really comes, so a header cannot make it allocate.
-	data, err := io.ReadAll(io.LimitReader(r, int64(n)+1))
+	data := make([]byte, n)
+	got, err := io.ReadFull(r, data)
+	if err == nil || err == io.EOF && n == 0 {
+		var more [1]byte
+		k, e := io.ReadFull(r, more[:]) // to the end, where the checksum is compared
+		if got, err = got+k, e; e == io.EOF {
+			err = nil
+		}
+	}
+	if got != n && (err == nil || errors.Is(err, io.ErrUnexpectedEOF) || err == io.EOF) {
+		return Array{}, fmt.Errorf("%v needs %d bytes of data and has %s", Array{Type: t, Shape: shape}, n, count(got, n))
+	}
 	if err != nil {
 		return Array{}, err
-	}
-	if len(data) != n {
-		return Array{}, fmt.Errorf("%v needs %d bytes of data and has %s", Array{Type: t, Shape: shape}, n, count(len(data), n))
 	}
 	return Array{Type: t, Shape: append([]int(nil), shape...), Data: data}, nil
 }

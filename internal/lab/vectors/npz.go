@@ -16,7 +16,7 @@ import (
 // them.
 type Archive struct {
 	path    string
-	file    io.Closer // nil for one in memory
+	zip     archive
 	members map[string]*zip.File
 }
 
@@ -24,31 +24,31 @@ type Archive struct {
 //
 // Errors wrap ErrFormat, or are the file system's.
 func OpenArchive(path string) (*Archive, error) {
-	z, err := zip.OpenReader(path)
-	if errors.Is(err, zip.ErrFormat) || errors.Is(err, zip.ErrInsecurePath) {
+	z, err := openZip(path)
+	if errors.Is(err, zip.ErrFormat) || errors.Is(err, zip.ErrInsecurePath) || errors.Is(err, errDirectory) {
 		return nil, malformed(path, "%v", err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("vectors: open: %w", err)
 	}
-	a, err := newArchive(path, &z.Reader, z)
+	a, err := newArchive(path, z)
 	if err != nil {
-		z.Close()
+		z.file.Close()
 	}
 	return a, err
 }
 
 // ReadArchive takes the bytes of an .npz file, of which errors call it name. Errors wrap ErrFormat.
 func ReadArchive(name string, data []byte) (*Archive, error) {
-	z, err := zip.NewReader(bytes.NewReader(data), int64(len(data)))
+	z, err := readZip(bytes.NewReader(data), int64(len(data)))
 	if err != nil {
 		return nil, malformed(name, "%v", err)
 	}
-	return newArchive(name, z, nil)
+	return newArchive(name, archive{z, nil, int64(len(data))})
 }
 
-func newArchive(path string, z *zip.Reader, file io.Closer) (*Archive, error) {
-	a := &Archive{path, file, map[string]*zip.File{}}
+func newArchive(path string, z archive) (*Archive, error) {
+	a := &Archive{path, z, map[string]*zip.File{}}
 	for _, f := range z.File {
 		name, ok := strings.CutSuffix(f.Name, ".npy")
 		if !ok || !printable(name) || a.members[name] != nil {
@@ -72,39 +72,68 @@ func (a *Archive) Names() []string {
 // Has tells whether the archive has an array of that name.
 func (a *Archive) Has(name string) bool { return a.members[name] != nil }
 
+// Head reads type and shape of the array of that name, and no data.
+//
+// Errors wrap ErrFormat, also if there is no such array.
+func (a *Archive) Head(name string) (Array, error) {
+	var h npyHead
+	err := a.open(name, func(r io.Reader) (err error) { h, err = readNpyHeader(r); return err })
+	return Array{Type: h.t, Shape: h.shape}, err
+}
+
 // Array reads the array of that name, stored in either order. It may have at most 1
-// GiB.
+// GiB, and twice the bytes of the file and 24 MiB.
 //
 // Errors wrap ErrFormat, also if there is no such array.
 func (a *Archive) Array(name string) (Array, error) {
+	var arr Array
+	left := allowance(freeBytes)
+	left.add(a.zip.size)
+	err := a.open(name, func(r io.Reader) error {
+		h, err := readNpyHeader(r)
+		if err != nil {
+			return err
+		}
+		if h.columns { // turned into a copy
+			n, err := byteSize(h.t, h.shape)
+			if err == nil {
+				err = left.take(n)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		if arr, err = readNpyData(r, h.t, h.shape, &left); err == nil && h.columns {
+			arr = rowMajor(arr)
+		}
+		return err
+	})
+	return arr, err
+}
+
+// open reads from the array of that name.
+func (a *Archive) open(name string, read func(io.Reader) error) error {
 	f := a.members[name]
 	if f == nil {
-		return Array{}, malformed(a.path, "has no array %.200q", name)
+		return malformed(a.path, "has no array %.200q", name)
 	}
 	r, err := f.Open()
-	if err != nil {
-		return Array{}, malformed(a.path, "%s: %v", name, err)
-	}
-	defer r.Close()
-	h, err := readNpyHeader(r)
 	if err == nil {
-		var arr Array
-		if arr, err = readNpyData(r, h.t, h.shape); err == nil {
-			if h.columns {
-				arr = rowMajor(arr)
-			}
-			return arr, nil
-		}
+		err = read(r)
+		r.Close()
 	}
-	return Array{}, malformed(a.path, "%s: %v", name, err)
+	if err != nil {
+		return malformed(a.path, "%s: %v", name, err)
+	}
+	return nil
 }
 
 // Close closes the file.
 func (a *Archive) Close() error {
-	if a.file == nil {
+	if a.zip.file == nil {
 		return nil
 	}
-	return a.file.Close()
+	return a.zip.file.Close()
 }
 
 // ArchiveWriter writes an .npz file as NumPy's savez does: the arrays one after the

@@ -105,6 +105,20 @@ func TestArchiveOfColumns(t *testing.T) {
 	assert.Equal(t, []byte{1, 2}, x.Data, "%v", x)
 }
 
+// zipped is an archive of members, a name and content each.
+func zipped(t testing.TB, members ...string) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	z := zip.NewWriter(&b)
+	for i := 0; i < len(members); i += 2 {
+		f, err := z.Create(members[i])
+		require.NoError(t, err)
+		io.WriteString(f, members[i+1])
+	}
+	require.NoError(t, z.Close())
+	return b.Bytes()
+}
+
 func TestArchiveRefuses(t *testing.T) {
 	w := NewArchiveWriter(io.Discard)
 	for name, a := range map[string]Array{
@@ -118,16 +132,8 @@ func TestArchiveRefuses(t *testing.T) {
 	_, err := OpenArchive(filepath.Join(t.TempDir(), "none"))
 	assert.ErrorIs(t, err, fs.ErrNotExist)
 	open := func(members ...string) (*Archive, error) {
-		var b bytes.Buffer
-		z := zip.NewWriter(&b)
-		for i := 0; i < len(members); i += 2 {
-			f, err := z.Create(members[i])
-			require.NoError(t, err)
-			io.WriteString(f, members[i+1])
-		}
-		require.NoError(t, z.Close())
 		path := filepath.Join(t.TempDir(), "a.npz")
-		require.NoError(t, os.WriteFile(path, b.Bytes(), 0o666))
+		require.NoError(t, os.WriteFile(path, zipped(t, members...), 0o666))
 		return OpenArchive(path)
 	}
 	ok := string(npy("|u1", "2,", []byte{1, 2}))

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -14,11 +13,16 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+
+	"github.com/vkmla/vkmla/internal/files"
 )
+
+// manifestBounds: the manifest of all recorded cases has 6,000 values.
+var manifestBounds = files.Bounds{Depth: 16, Values: 1 << 17}
 
 const (
 	manifestName = "manifest.json"
-	maxManifest  = 64 << 20
+	maxManifest  = 16 << 20
 
 	// untouched fills a buffer whose earlier content a case leaves out, as the
 	// format prescribes.
@@ -63,17 +67,12 @@ func malformed(dir, format string, args ...any) error {
 // Open reads the manifest of a folder. The arrays are read later, by Case. The
 // error wraps ErrFormat, or is the file system's.
 func Open(dir string) (*Set, error) {
-	f, err := os.Open(filepath.Join(dir, manifestName))
+	data, err := files.Read(filepath.Join(dir, manifestName), maxManifest)
+	if errors.Is(err, files.ErrLarge) {
+		return nil, malformed(dir, "%v", err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("vectors: open: %w", err)
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxManifest+1))
-	if err != nil {
-		return nil, fmt.Errorf("vectors: open: %w", err)
-	}
-	if len(data) > maxManifest {
-		return nil, malformed(dir, "%s is larger than %d bytes", manifestName, maxManifest)
 	}
 	return parseManifest(dir, data)
 }
@@ -82,6 +81,9 @@ func parseManifest(dir string, data []byte) (*Set, error) {
 	var m struct {
 		Machine string  `json:"machine"`
 		Ops     []setOp `json:"ops"`
+	}
+	if err := manifestBounds.Check(data); err != nil {
+		return nil, malformed(dir, "%s: %v", manifestName, err)
 	}
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.UseNumber() // so that large integers stay what they are
@@ -98,7 +100,7 @@ func parseManifest(dir string, data []byte) (*Set, error) {
 			return nil, malformed(dir, "operation name %.60q is empty, unprintable or there twice", op.Op)
 		}
 		seen[op.Op] = true
-		if !filepath.IsLocal(op.File) || filepath.Base(op.File) != op.File {
+		if !printable(op.File) || !filepath.IsLocal(op.File) || filepath.Base(op.File) != op.File {
 			return nil, malformed(dir, "%s: file %.60q is not a file of the folder", op.Op, op.File)
 		}
 		if err := checkCases(op); err != nil {
@@ -248,16 +250,17 @@ func (s *Set) Case(op, name string) (Case, error) {
 	if c == nil {
 		return Case{}, malformed(s.Dir, "has no case %s.%s", op, name)
 	}
-	return s.read(o, c, 0)
+	left := allowance(freeBytes)
+	return s.read(o, c, 0, &left)
 }
 
-func (s *Set) read(o *setOp, c *setCase, depth int) (Case, error) {
+func (s *Set) read(o *setOp, c *setCase, depth int, left *allowance) (Case, error) {
 	out := Case{Op: o.Op, Name: c.Name, Source: s.Dir, About: c.Case,
 		Params: map[string]any{}, In: Arrays{}, Want: Arrays{}, Role: map[string]string{}}
 	if ro, rc, err := s.reference(o, c, depth); err != nil {
 		return Case{}, err
 	} else if rc != nil {
-		from, err := s.read(ro, rc, depth+1)
+		from, err := s.read(ro, rc, depth+1, left)
 		if err != nil {
 			return Case{}, err
 		}
@@ -265,13 +268,18 @@ func (s *Set) read(o *setOp, c *setCase, depth int) (Case, error) {
 		maps.Copy(out.In, from.In)
 	}
 	maps.Copy(out.Params, c.Params)
+	if len(c.Arrays) > 0 {
+		if st, err := os.Stat(filepath.Join(s.Dir, o.File)); err == nil {
+			left.add(st.Size())
+		}
+	}
 	err := s.walk(o, c, maxRefs, func(f *zip.File, name string, a setArray) error {
 		r, err := f.Open()
 		if err != nil {
 			return err
 		}
 		defer r.Close()
-		arr, err := readNpy(r, typeNamed(a.Npy), a.Shape)
+		arr, err := readNpy(r, typeNamed(a.Npy), a.Shape, left)
 		if err != nil {
 			return err
 		}
@@ -289,6 +297,13 @@ func (s *Set) read(o *setOp, c *setCase, depth int) (Case, error) {
 	for name, a := range c.Arrays {
 		before, ok := strings.CutSuffix(name, "_after")
 		if before += "_before"; ok && a.Role == RoleAfter && out.In[before].IsZero() {
+			n, err := byteSize(typeNamed(a.Npy), a.Shape)
+			if err == nil {
+				err = left.take(n)
+			}
+			if err != nil {
+				return Case{}, malformed(s.Dir, "%s.%s.%s: %v", o.Op, c.Name, before, err)
+			}
 			out.In[before] = Filled(untouched, typeNamed(a.Npy), a.Shape...)
 			out.Role[before] = RoleBefore
 		}
@@ -317,11 +332,11 @@ func (s *Set) reference(o *setOp, c *setCase, depth int) (*setOp, *setCase, erro
 // is already maxRefs.
 func (s *Set) walk(o *setOp, c *setCase, depth int, visit func(*zip.File, string, setArray) error) error {
 	if len(c.Arrays) > 0 {
-		z, err := zip.OpenReader(filepath.Join(s.Dir, o.File))
+		z, err := openZip(filepath.Join(s.Dir, o.File))
 		if err != nil {
 			return malformed(s.Dir, "%s: %v", o.File, err)
 		}
-		defer z.Close()
+		defer z.file.Close()
 		members := map[string]*zip.File{}
 		for _, f := range z.File {
 			members[f.Name] = f

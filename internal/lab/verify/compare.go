@@ -65,9 +65,9 @@ func exactly(names ...string) func(c Case, got, want Arrays) Result {
 	}
 }
 
-// add records a criterion; its value passes if it is below the bound, or equal
+// Criterion records a criterion; its value passes if it is below the bound, or equal
 // to a bound of 0.
-func (c *Comparison) add(pass bool, value, bound float64, detail string) {
+func (c *Comparison) Criterion(pass bool, value, bound float64, detail string) {
 	ratio := value / bound
 	switch {
 	case value == 0:
@@ -100,13 +100,13 @@ func (c *Comparison) Result() Result {
 
 // Fail adds a criterion that is not met, for a reason the caller knows.
 func (c *Comparison) Fail(format string, args ...any) *Comparison {
-	c.add(false, math.Inf(1), 0, fmt.Sprintf(format, args...))
+	c.Criterion(false, math.Inf(1), 0, fmt.Sprintf(format, args...))
 	return c
 }
 
-// same checks that two arrays have one type and shape, and records a failure if
+// Same checks that two arrays have one type and shape, and records a failure if
 // they do not.
-func (c *Comparison) same(name string, got, want Array) bool {
+func (c *Comparison) Same(name string, got, want Array) bool {
 	switch {
 	case !c.said(name, want):
 	case got.Type != want.Type || !slices.Equal(got.Shape, want.Shape) || len(got.Data) != len(want.Data):
@@ -128,11 +128,11 @@ func (c *Comparison) said(name string, want Array) bool {
 
 // Exact demands equal bytes.
 func (c *Comparison) Exact(name string, got, want Array) *Comparison {
-	if !c.same(name, got, want) {
+	if !c.Same(name, got, want) {
 		return c
 	}
 	if bytes.Equal(got.Data, want.Data) {
-		c.add(true, 0, 0, name+": equal")
+		c.Criterion(true, 0, 0, name+": equal")
 		return c
 	}
 	size, count, first := want.Type.Size(), 0, -1
@@ -143,7 +143,7 @@ func (c *Comparison) Exact(name string, got, want Array) *Comparison {
 			}
 		}
 	}
-	c.add(false, float64(count), 0, fmt.Sprintf("%s: %d of %d elements differ, first at %s: got %s, want %s",
+	c.Criterion(false, float64(count), 0, fmt.Sprintf("%s: %d of %d elements differ, first at %s: got %s, want %s",
 		name, count, len(want.Data)/size, position(first, want.Shape), element(got, first), element(want, first)))
 	return c
 }
@@ -201,14 +201,14 @@ func (c *Comparison) Close(name string, got, want Array, tol Tolerance) *Compari
 	if ratio < 0 {
 		detail = name + ": no finite elements"
 	}
-	c.add(ratio < 1, value, bound, detail)
+	c.Criterion(ratio < 1, value, bound, detail)
 	return c.whole(name, d, tol.Cos)
 }
 
 // whole demands a calc_diff of all numbers below a bound; 0: there is none.
 func (c *Comparison) whole(name string, d, bound float64) *Comparison {
 	if bound > 0 {
-		c.add(d < bound, d, bound, fmt.Sprintf("%s: 1 - cos %.3g of %.3g", name, d, bound))
+		c.Criterion(d < bound, d, bound, fmt.Sprintf("%s: 1 - cos %.3g of %.3g", name, d, bound))
 	}
 	return c
 }
@@ -218,7 +218,7 @@ func (c *Comparison) whole(name string, d, bound float64) *Comparison {
 // left out, and must coincide.
 func (c *Comparison) CalcDiff(name string, got, want Array, bound float64) *Comparison {
 	if d, ok := c.numbers(name, got, want, func(int, float64, float64) {}); ok {
-		c.add(d < bound, d, bound, fmt.Sprintf("%s: calc_diff %.3g of %.3g", name, d, bound))
+		c.Criterion(d < bound, d, bound, fmt.Sprintf("%s: calc_diff %.3g of %.3g", name, d, bound))
 	}
 	return c
 }
@@ -227,7 +227,7 @@ func (c *Comparison) CalcDiff(name string, got, want Array, bound float64) *Comp
 // wanted one, where the codes of all finite values are counted in the order of
 // the values and the two zeros are one.
 func (c *Comparison) BF16Steps(name string, got, want Array, n int) *Comparison {
-	if !c.same(name, got, want) {
+	if !c.Same(name, got, want) {
 		return c
 	}
 	if got.Type != vectors.U16 {
@@ -242,10 +242,10 @@ func (c *Comparison) BF16Steps(name string, got, want Array, n int) *Comparison 
 		}
 	}
 	if worst < 0 {
-		c.add(true, 0, float64(n), name+": empty")
+		c.Criterion(true, 0, float64(n), name+": empty")
 		return c
 	}
-	c.add(worst <= n, float64(worst), float64(n), fmt.Sprintf("%s: %d bf16 steps at %s: got %s, want %s",
+	c.Criterion(worst <= n, float64(worst), float64(n), fmt.Sprintf("%s: %d bf16 steps at %s: got %s, want %s",
 		name, worst, position(at, want.Shape), element(got, at), element(want, at)))
 	return c
 }

@@ -26,7 +26,7 @@ type judge func(pool []byte, e cache.CompressedEntry) string
 // that differs is held against the exact values in both arrays, so that neither a
 // wrong kernel nor a wrong reference can explain the other.
 func (c *Comparison) Boundary(name string, got, want Array, entries []cache.CompressedEntry, entryOf func(e cache.CompressedEntry) [][2]int64, valid judge) *Comparison {
-	if !c.same(name, got, want) {
+	if !c.Same(name, got, want) {
 		return c
 	}
 	differ := map[int64]bool{}
@@ -65,7 +65,7 @@ func (c *Comparison) Boundary(name string, got, want Array, entries []cache.Comp
 			name, len(differ), position(int(at), want.Shape), got.Data[at], want.Data[at])
 	}
 	limit := math.Max(boundaryShare*float64(size), 1)
-	c.add(float64(undecided) <= limit, float64(undecided), limit,
+	c.Criterion(float64(undecided) <= limit, float64(undecided), limit,
 		fmt.Sprintf("%s: %d of %d bytes differ where rounding is undecided", name, undecided, size))
 	return c
 }

@@ -39,7 +39,7 @@ func (c *Comparison) TopK(name string, logits Array, lengths []int32, got Array)
 			}
 		}
 	}
-	c.add(bad == 0, float64(bad), 0, fmt.Sprintf("%s: %d of %d rows differ%s", name, bad, rows, first))
+	c.Criterion(bad == 0, float64(bad), 0, fmt.Sprintf("%s: %d of %d rows differ%s", name, bad, rows, first))
 	return c
 }
 

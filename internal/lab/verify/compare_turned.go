@@ -40,7 +40,7 @@ func turnedRow(table []float32, row int32) []float32 {
 
 // insertedRows compares the pages that a case of fused_qnorm_rope_kv_insert gives.
 func (c *Comparison) insertedRows(name string, x qInsertInput, recorded bool, got, want Array) *Comparison {
-	if !recorded || !c.same(name, got, want) || string(got.Data) == string(want.Data) {
+	if !recorded || !c.Same(name, got, want) || string(got.Data) == string(want.Data) {
 		return c.Exact(name, got, want)
 	}
 	var entries []cache.CompressedEntry
@@ -58,7 +58,7 @@ func (c *Comparison) insertedRows(name string, x qInsertInput, recorded bool, go
 // queryCodes compares the codes that a case of fused_indexer_q_rope_quant gives; scales,
 // and weights with them, have to be equal.
 func (c *Comparison) queryCodes(name string, x queryInput, recorded bool, got, want Array) *Comparison {
-	if !recorded || x.cfg.Hadamard || !c.same(name, got, want) || string(got.Data) == string(want.Data) {
+	if !recorded || x.cfg.Hadamard || !c.Same(name, got, want) || string(got.Data) == string(want.Data) {
 		return c.Exact(name, got, want)
 	}
 	c.class = ClassBoundary

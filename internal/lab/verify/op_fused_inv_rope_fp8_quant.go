@@ -219,7 +219,7 @@ func compareInverseQuant(c Case, got, want Arrays) Result {
 		if want[codes].IsZero() && want[scales].IsZero() && len(want) > 0 {
 			continue
 		}
-		if !cmp.same(codes, got[codes], want[codes]) || !cmp.same(scales, got[scales], want[scales]) {
+		if !cmp.Same(codes, got[codes], want[codes]) || !cmp.Same(scales, got[scales], want[scales]) {
 			continue
 		}
 		undecided := 0
@@ -246,7 +246,7 @@ func compareInverseQuant(c Case, got, want Arrays) Result {
 			return cmp.Fail("%s: %s", scales, why).Result()
 		}
 		limit := math.Max(boundaryShare*float64(x.tokens*x.groups*x.heads*projection.RopeDim), 1)
-		cmp.add(float64(undecided) <= limit, float64(undecided), limit, fmt.Sprintf("%s: %d bytes differ where rounding is undecided", codes, undecided))
+		cmp.Criterion(float64(undecided) <= limit, float64(undecided), limit, fmt.Sprintf("%s: %d bytes differ where rounding is undecided", codes, undecided))
 	}
 	return cmp.Result()
 }

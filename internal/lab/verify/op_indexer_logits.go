@@ -146,7 +146,7 @@ func logitsArgs(r *Rig, c Case, x indexer.LogitsHost) indexer.LogitsArgs {
 // was written.
 func compareLogits(c Case, got, want Array, format cache.IndexKeyFormat) Result {
 	cmp := NewComparison(ClassTolerance)
-	if !cmp.same("logits", got, want) {
+	if !cmp.Same("logits", got, want) {
 		return cmp.Result()
 	}
 	x, _, err := logitsInput(c, format)
@@ -181,7 +181,7 @@ func compareLogits(c Case, got, want Array, format cache.IndexKeyFormat) Result 
 	}
 	cmp.CalcDiff("logits", vectors.FromF32(defined, len(defined)), vectors.FromF32(wanted, len(wanted)), logitsDiff)
 	if worst > 0 {
-		cmp.add(worst < logitsOfRow, worst, logitsOfRow, fmt.Sprintf("logits: %.3g of the row's largest at %s: got %.6g, want %.6g",
+		cmp.Criterion(worst < logitsOfRow, worst, logitsOfRow, fmt.Sprintf("logits: %.3g of the row's largest at %s: got %.6g, want %.6g",
 			worst, position(at, want.Shape), a[at], b[at]))
 	}
 	if stray > 0 {

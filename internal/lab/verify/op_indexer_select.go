@@ -108,7 +108,7 @@ func compareSelect(c Case, got, want Arrays, format cache.IndexKeyFormat) Result
 		return cmp.Fail("%v", err).Result()
 	}
 	picks := got["topk_indices"]
-	if !cmp.same("topk_indices", picks, want["topk_indices"]) {
+	if !cmp.Same("topk_indices", picks, want["topk_indices"]) {
 		return cmp.Result()
 	}
 	return cmp.TopK("topk_indices", logits, x.Lens, picks).ascending("topk_indices", picks).Result()

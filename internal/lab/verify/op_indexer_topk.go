@@ -141,7 +141,7 @@ func compareIndexerTopK(c Case, got, want Arrays) Result {
 	if c.Source == "random" {
 		return cmp.Exact("topk_indices", got["topk_indices"], want["topk_indices"]).Result()
 	}
-	if !cmp.same("topk_indices", got["topk_indices"], want["topk_indices"]) {
+	if !cmp.Same("topk_indices", got["topk_indices"], want["topk_indices"]) {
 		return cmp.Result()
 	}
 	cmp.TopK("topk_indices", logits, lens.I32(), got["topk_indices"]).ascending("topk_indices", got["topk_indices"])

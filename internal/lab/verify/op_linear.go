@@ -119,7 +119,7 @@ func compareLinear(c Case, got, want Arrays) Result {
 	if err != nil {
 		return cmp.Fail("%v", err).Result()
 	}
-	if !cmp.same("y", got["y"], want["y"]) {
+	if !cmp.Same("y", got["y"], want["y"]) {
 		return cmp.Result()
 	}
 	a, b := got["y"].Float64s(), want["y"].Float64s()
@@ -146,14 +146,14 @@ func compareLinear(c Case, got, want Arrays) Result {
 			worst, at, bound = d/limit, i, limit
 		}
 	}
-	cmp.add(worst <= 1, worst*bound, bound, fmt.Sprintf("y: error %.3g of %.3g at %s: got %.6g, want %.6g",
+	cmp.Criterion(worst <= 1, worst*bound, bound, fmt.Sprintf("y: error %.3g of %.3g at %s: got %.6g, want %.6g",
 		worst*bound, bound, position(at, want["y"].Shape), a[at], b[at]))
 	var dot, norm float64
 	for i := range x {
 		dot, norm = dot+x[i]*y[i], norm+x[i]*x[i]+y[i]*y[i]
 	}
 	limit := 5e-6
-	cmp.add(diff(dot, norm) < limit, diff(dot, norm), limit, fmt.Sprintf("y: calc_diff %.3g of %.3g", diff(dot, norm), limit))
+	cmp.Criterion(diff(dot, norm) < limit, diff(dot, norm), limit, fmt.Sprintf("y: calc_diff %.3g of %.3g", diff(dot, norm), limit))
 	if stray > 0 {
 		cmp.Fail("y: %d elements beside the layer's columns were written", stray)
 	}

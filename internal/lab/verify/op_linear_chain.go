@@ -121,7 +121,7 @@ func bindLinearChain(b Build, c Case) (Bound, error) {
 func compareLinearChain(c Case, got, want Arrays) Result {
 	cmp := NewComparison(ClassTolerance)
 	for _, name := range []string{"z", "y"} {
-		if !cmp.same(name, got[name], want[name]) {
+		if !cmp.Same(name, got[name], want[name]) {
 			return cmp.Result()
 		}
 	}

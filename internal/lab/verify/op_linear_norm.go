@@ -130,7 +130,7 @@ func compareLinearNorm(c Case, got, want Arrays) Result {
 		return r
 	}
 	cmp := NewComparison(ClassTolerance)
-	if !cmp.same("normed", got["normed"], want["normed"]) {
+	if !cmp.Same("normed", got["normed"], want["normed"]) {
 		return cmp.Result()
 	}
 	normed, err := normedOutputs(c, got["y"])

@@ -36,6 +36,7 @@ func TestNothingIsMadeWithoutDevice(t *testing.T) {
 		"insert":       maker(cache.NewInsert, cache.InsertConfig{Page: 64}),
 		"gather":       maker(cache.NewGather, cache.GatherConfig{Page: 64}),
 		"gather slots": maker(cache.NewGatherSlots, cache.GatherSlotsConfig{Page: 64}),
+		"gather runs":  maker(cache.NewGatherRuns, cache.GatherRunsConfig{Page: 64}),
 		"slot mapping": maker(cache.NewSlotMapping, cache.SlotMappingConfig{Page: 64, Ratio: 1}),
 		"save state":   maker(cache.NewSaveState, cache.SaveStateConfig{Compression: main, Page: 8}),
 		"compress":     maker(cache.NewCompress, cache.CompressConfig{Compression: main, Page: 64, StatePage: 8}),
@@ -52,7 +53,9 @@ func TestNothingIsMadeWithoutDevice(t *testing.T) {
 		"c128 indices":    maker(attention.NewC128Indices, attention.C128IndicesConfig{Page: 2}),
 		"decoder":         maker(attention.NewDecoder, attention.DecoderConfig{Heads: 64, WindowPage: 64}),
 		"two-pass":        maker(attention.NewTwoPass, attention.TwoPassConfig{DecoderConfig: attention.DecoderConfig{Heads: 64, WindowPage: 64}}),
-		"prefill":         maker(attention.NewPrefill, attention.PrefillConfig{Heads: 64}),
+		"gathered": maker(attention.NewGathered, attention.GatheredConfig{Heads: 64, WindowPage: 64,
+			Rows: attention.RowConfig{Window: 128, Windows: 128}}),
+		"prefill": maker(attention.NewPrefill, attention.PrefillConfig{Heads: 64}),
 
 		"inverse rope":       maker(projection.NewInverseRope, projection.InverseRopeConfig{}),
 		"qkv norm":           maker(projection.NewQKVNorm, projection.QKVNormConfig{Rank: 512}),

@@ -51,6 +51,8 @@ type KindConfig struct {
 	// Group is how many consecutive tokens usually belong to one request: 0 or 1 for decode,
 	// more for prefill. Results do not depend on it.
 	Group int
+	// Invariant gives a token the same bits whatever Tokens is and wherever in a step it stands.
+	Invariant bool
 	// Output is the form in which wo_a takes the attention's output.
 	Output projection.ActivationFormat
 	// LSE makes layers write Args.LSE. The attention's parts are then joined by a launch of their
@@ -86,6 +88,7 @@ type Kind struct {
 	heads  int // of this rank, as groups
 	groups int
 	arena  *tensor.Arena // nil once closed
+	begun  bool          // see begin
 
 	lists   lists
 	main    *compressor // nil for layers without
@@ -257,15 +260,22 @@ func (k *Kind) tensors() memory.List {
 }
 
 func (k *Kind) allocate() (err error) {
-	if k.arena, err = k.tensors().Allocate(k.dev, vk.DeviceLocal, label); err != nil {
-		return err
+	k.arena, err = k.tensors().Allocate(k.dev, vk.DeviceLocal, label)
+	return err
+}
+
+// begin makes all counters as they are between layers, with the first layer.
+func (k *Kind) begin(ctx context.Context) error {
+	if k.begun {
+		return nil
 	}
 	for _, t := range k.Counters() {
-		if err == nil {
-			err = t.Upload(context.Background(), make([]byte, t.Bytes()))
+		if err := t.Upload(ctx, make([]byte, t.Bytes())); err != nil {
+			return err
 		}
 	}
-	return err
+	k.begun = true
+	return nil
 }
 
 // Counters are tensors that hold zeros between layers.

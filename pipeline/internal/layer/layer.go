@@ -58,6 +58,9 @@ func (k *Kind) NewLayer(ctx context.Context, w *model.DeviceLayer) (*Layer, erro
 	if err := k.checkWeights(w); err != nil {
 		return nil, err
 	}
+	if err := k.begin(ctx); err != nil {
+		return nil, fmt.Errorf("%s %d: %w", opNewLayer, w.Layer, err)
+	}
 	l := &Layer{kind: k, w: w}
 	uses := l.uses()
 	for _, u := range uses {
@@ -90,7 +93,7 @@ func (k *Kind) checkWeights(w *model.DeviceLayer) error {
 		w.Indexer != nil && (w.Indexer.Compressor != nil) != (k.keys != nil):
 		return badWeights("w", fmt.Sprintf("layer %d, compressor %v, indexer %v", w.Layer, w.Compressor != nil, w.Indexer != nil),
 			"what a layer of kind %s has", k.cfg.Spec.Name)
-	case k.cfg.Output != projection.ActivationBF16 && w.OA.Format != model.FormatFP8:
+	case k.cfg.Output != projection.ActivationBF16 && w.OA.Format != model.FormatFP8 && w.OA.Format != model.FormatFP8Rows:
 		return badWeights("w.OA.Format", w.OA.Format, "fp8, which the output path multiplies with")
 	case w.Sink.DType != tensor.F32 || w.Sink.Len() != k.heads:
 		return badWeights("w.Sink", w.Sink, "[%d] f32", k.heads)
@@ -142,14 +145,19 @@ func (l *Layer) build(ctx context.Context, uses []use) (err error) {
 	}
 	for _, u := range uses {
 		cfg := projection.LinearConfig{N: u.n, K: u.k, Groups: u.groups, Weights: weightFormat(u.m), Activations: u.x, Out: u.out,
-			MaxTokens: k.cfg.Tokens, OnDemand: true}
+			MaxTokens: k.cfg.Tokens, Invariant: k.cfg.Invariant, OnDemand: true}
 		if !u.norm.IsZero() {
 			cfg.Norm, cfg.NormColumns, cfg.NormEps = u.norm.DType, k.cfg.Model.QRank, k.cfg.Model.Eps
 		}
 		if u.to.op, u.to.scratch, err = k.linears.get(k.dev, u.name, cfg); err != nil {
 			return fmt.Errorf("%s: %w", u.name, err)
 		}
-		u.to.w.Data, u.to.w.Scale = u.m.Data, u.m.Scales
+		u.to.w.Data = u.m.Data
+		if u.m.Format == model.FormatFP8Rows {
+			u.to.w.RowScale = u.m.Scales
+		} else {
+			u.to.w.Scale = u.m.Scales
+		}
 	}
 	if err = l.quantise(uses); err != nil {
 		return err

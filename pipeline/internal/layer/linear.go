@@ -100,6 +100,8 @@ func weightFormat(m model.DeviceMatrix) projection.WeightFormat {
 		return projection.WeightFP8UE8M0
 	case m.Format == model.FormatNVFP4:
 		return projection.WeightNVFP4
+	case m.Format == model.FormatFP8Rows:
+		return projection.WeightFP8Rows
 	}
 	return projection.WeightBF16
 }

@@ -28,11 +28,12 @@ type mla struct {
 }
 
 // gathers reports whether the attention gathers rows: by its variant, or else by the profile.
+// Invariant layers do not: the kernels that read pages give a token the same bits in any step.
 func (cfg *KindConfig) gathers(dev *vk.Device) bool {
 	if cfg.Variant != "" {
 		return strings.HasPrefix(cfg.Variant, attention.TwoPassPrefix)
 	}
-	return attention.Gathers(dev, cfg.Tokens, cfg.Requests) && cfg.listsFit(dev) == nil
+	return !cfg.Invariant && attention.Gathers(dev, cfg.Tokens, cfg.Requests) && cfg.listsFit(dev) == nil
 }
 
 // Room is how the workspace of gathered rows is divided; without rows if none are gathered.
@@ -84,7 +85,7 @@ func (x *mla) build(k *Kind) (err error) {
 		return err
 	}
 	if x.op, err = attention.NewDecoder(k.dev, attention.DecoderConfig{Heads: k.heads, WindowPage: c.Window.Layout.Page,
-		CompressedPage: page, Variant: k.cfg.Variant, MaxBytes: most, OnDemand: true}); err != nil {
+		CompressedPage: page, Variant: k.cfg.Variant, MaxBytes: most, Invariant: k.cfg.Invariant, OnDemand: true}); err != nil {
 		return err
 	}
 	x.splits = x.op.Splits(t, window, x.width)

@@ -25,6 +25,7 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/vkmla/vkmla/internal/files"
 	"github.com/vkmla/vkmla/internal/lab/quantise"
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/safetensors"
@@ -92,9 +93,11 @@ func requantise(from, to, format string) (err error) {
 	return errors.Join(err, w.Flush(), f.Close())
 }
 
+const maxConfig = 16 << 20
+
 // configOf adds quantization_config to a config.json.
 func configOf(path, format string) ([]byte, error) {
-	data, err := os.ReadFile(path)
+	data, err := files.Read(path, maxConfig)
 	if err != nil {
 		return nil, err
 	}

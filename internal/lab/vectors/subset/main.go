@@ -21,6 +21,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/vkmla/vkmla/internal/files"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 )
 
@@ -70,9 +71,12 @@ func subset(from, to, list string) error {
 	return check(to)
 }
 
+// maxRead is how large a list or manifest may be.
+const maxRead = 64 << 20
+
 // readList reads the names of the wanted cases.
 func readList(file string) (map[string]bool, error) {
-	data, err := os.ReadFile(file)
+	data, err := files.Read(file, maxRead)
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +97,7 @@ type chosenOp struct {
 // chooseCases returns the manifest with only the chosen cases in it, and their
 // names by operation. Fields that it does not know are kept.
 func chooseCases(file string, chosen map[string]bool) ([]byte, []chosenOp, error) {
-	data, err := os.ReadFile(file)
+	data, err := files.Read(file, maxRead)
 	if err != nil {
 		return nil, nil, err
 	}

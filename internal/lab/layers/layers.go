@@ -1,4 +1,7 @@
-package verify
+// Package layers checks whole layers, as an engine runs them: random ones against their formula, and
+// recorded ones. Importing it adds the operation "layer" to those of package verify, which cannot
+// have it: the tests of what an engine is made of use that package.
+package layers
 
 import (
 	"context"
@@ -14,16 +17,16 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/formula"
 	"github.com/vkmla/vkmla/internal/lab/recorded"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
 )
 
-// A whole layer, as an engine runs it: random ones against their formula, and recorded ones.
 func init() {
-	Register(Op{
-		Name: "layer", Class: ClassTolerance, Variants: attention.DecodeVariants,
+	verify.Register(verify.Op{
+		Name: "layer", Class: verify.ClassTolerance, Variants: attention.DecodeVariants,
 		Random: randomLayers, Ref: refLayer, Run: runLayer, Compare: compareLayer,
 	})
 }
@@ -54,15 +57,15 @@ const layerStep = 32
 
 func layerPrompt(n int) int { return (n - 3) / layerStep * layerStep }
 
-func randomLayers(seed uint64) []Case {
-	var cases []Case
+func randomLayers(seed uint64) []verify.Case {
+	var cases []verify.Case
 	for i, k := range layerKinds {
 		rng := rand.New(rand.NewPCG(seed, uint64(i)))
-		c := Case{Name: k.name, About: "random weights, against the formula", Params: map[string]any{"kind": i, "seed": int(rng.Uint32())}}
+		c := verify.Case{Name: k.name, About: "random weights, against the formula", Params: map[string]any{"kind": i, "seed": int(rng.Uint32())}}
 		if k.layer >= 0 {
 			c.About, c.Source = "by transformers", "recorded"
 			if all, err := recorded.Layers(); err == nil {
-				c.In = Arrays{"lens": vectors.FromI32([]int32{recorded.Tokens}, 1),
+				c.In = verify.Arrays{"lens": vectors.FromI32([]int32{recorded.Tokens}, 1),
 					"hidden": vectors.FromF32(all[k.layer].In, recorded.Tokens, recorded.Config().Hidden)}
 			}
 		} else {
@@ -72,7 +75,7 @@ func randomLayers(seed uint64) []Case {
 			for j := range hidden {
 				hidden[j] = numfmt.BF16Round(float32(rng.NormFloat64()))
 			}
-			c.In = Arrays{"lens": vectors.FromI32(lens, 2), "hidden": vectors.FromF32(hidden, n, width)}
+			c.In = verify.Arrays{"lens": vectors.FromI32(lens, 2), "hidden": vectors.FromF32(hidden, n, width)}
 		}
 		cases = append(cases, c)
 	}
@@ -89,7 +92,7 @@ type layerInput struct {
 	hidden []float32
 }
 
-func readLayer(c Case) (l layerInput, err error) {
+func readLayer(c verify.Case) (l layerInput, err error) {
 	in := c.Input()
 	kind, seed := in.Int("kind"), in.Int("seed")
 	l.lens = in.Array("lens", vectors.I32, -1).I32()
@@ -110,16 +113,16 @@ func readLayer(c Case) (l layerInput, err error) {
 	return l, err
 }
 
-func (l layerInput) arrays(out []float32, picks []int32) Arrays {
+func (l layerInput) arrays(out []float32, picks []int32) verify.Arrays {
 	t := len(l.hidden) / l.cfg.Hidden
-	a := Arrays{"out": vectors.FromF32(out, t, l.cfg.Hidden)}
+	a := verify.Arrays{"out": vectors.FromF32(out, t, l.cfg.Hidden)}
 	if l.cfg.Layers[l.index].Picks == model.PickOwn {
 		a["topk"] = vectors.FromI32(picks, t, l.cfg.TopK)
 	}
 	return a
 }
 
-func refLayer(c Case) (Arrays, error) {
+func refLayer(c verify.Case) (verify.Arrays, error) {
 	l, err := readLayer(c)
 	if err != nil {
 		return nil, err
@@ -162,7 +165,7 @@ func refLayer(c Case) (Arrays, error) {
 	return l.arrays(out, picks), nil
 }
 
-func runLayer(ctx context.Context, dev *vk.Device, variant string, c Case) (_ Arrays, err error) {
+func runLayer(ctx context.Context, dev *vk.Device, variant string, c verify.Case) (_ verify.Arrays, err error) {
 	l, err := readLayer(c)
 	if err != nil {
 		return nil, err
@@ -297,14 +300,14 @@ const (
 	recordedDiff, recordedWorst = 4e-4, 1e-3
 )
 
-func compareLayer(c Case, got, want Arrays) Result {
-	r := NewComparison(ClassTolerance)
+func compareLayer(c verify.Case, got, want verify.Arrays) verify.Result {
+	r := verify.NewComparison(verify.ClassTolerance)
 	l, err := readLayer(c)
 	if err != nil {
 		return r.Fail("%v", err).Result()
 	}
 	for _, name := range []string{"out", "topk"} {
-		if !want[name].IsZero() && !r.same(name, got[name], want[name]) {
+		if !want[name].IsZero() && !r.Same(name, got[name], want[name]) {
 			return r.Result()
 		}
 	}
@@ -312,11 +315,11 @@ func compareLayer(c Case, got, want Arrays) Result {
 	if l.layer >= 0 {
 		diff, worst = recordedDiff, recordedWorst
 	}
-	r.agreement(l.agreement(got, want), diff, worst)
+	agreement(r, l.agreement(got, want), diff, worst)
 	return r.Result()
 }
 
-func (l layerInput) agreement(got, want Arrays) formula.Agreement {
+func (l layerInput) agreement(got, want verify.Arrays) formula.Agreement {
 	values, chosen := want["out"].F32(), want["topk"].I32()
 	n := len(values) / l.cfg.Hidden
 	r := formula.Result{Out: make([][]float64, n), Picks: make([][]int, n)}
@@ -338,12 +341,12 @@ func (l layerInput) agreement(got, want Arrays) formula.Agreement {
 
 // agreement adds the criteria of a layer: of its outputs, and that nearly all picks are those of
 // the formula, from which rounding moves a few.
-func (c *Comparison) agreement(a formula.Agreement, diff, worst float64) {
-	c.add(a.Diff < diff, a.Diff, diff, fmt.Sprintf("out: 1 - cos is %.3g", a.Diff))
-	c.add(a.Worst < worst, a.Worst, worst, fmt.Sprintf("out: 1 - cos of token %d is %.3g", a.At, a.Worst))
-	c.add(a.Short == 0, float64(a.Short), 0, fmt.Sprintf("topk: %d of %d tokens have another number of entries", a.Short, a.Tokens))
-	c.add(10*a.Missed <= a.Picks, float64(a.Missed), float64(a.Picks)/10,
+func agreement(c *verify.Comparison, a formula.Agreement, diff, worst float64) {
+	c.Criterion(a.Diff < diff, a.Diff, diff, fmt.Sprintf("out: 1 - cos is %.3g", a.Diff))
+	c.Criterion(a.Worst < worst, a.Worst, worst, fmt.Sprintf("out: 1 - cos of token %d is %.3g", a.At, a.Worst))
+	c.Criterion(a.Short == 0, float64(a.Short), 0, fmt.Sprintf("topk: %d of %d tokens have another number of entries", a.Short, a.Tokens))
+	c.Criterion(10*a.Missed <= a.Picks, float64(a.Missed), float64(a.Picks)/10,
 		fmt.Sprintf("topk: %d of %d entries were not picked", a.Missed, a.Picks))
 	few := float64(a.Tokens-a.Same) / float64(a.Tokens)
-	c.add(few <= 0.75, few, 0.75, fmt.Sprintf("topk: %d of %d tokens have the same entries", a.Same, a.Tokens))
+	c.Criterion(few <= 0.75, few, 0.75, fmt.Sprintf("topk: %d of %d tokens have the same entries", a.Same, a.Tokens))
 }

@@ -1,0 +1,151 @@
+package check
+
+import (
+	"bytes"
+	_ "embed"
+	"fmt"
+	"html/template"
+	"maps"
+	"slices"
+	"strings"
+)
+
+//go:embed report.html
+var pageText string
+
+var page = template.Must(template.New("report").Funcs(template.FuncMap{
+	"digits": digits, "join": strings.Join, "bytes": bytesText,
+	"number": func(v *float64) string {
+		switch {
+		case v == nil:
+			return ""
+		case *v > 1e300:
+			return "inf"
+		}
+		return fmt.Sprintf("%.3g", *v)
+	},
+	"percent": func(v float64) string { return fmt.Sprintf("%.0f %%", 100*v) },
+	"seconds": func(v float64) string { return fmt.Sprintf("%.2f", v) },
+	"class":   func(s Status) string { return strings.ReplaceAll(string(s), " ", "-") },
+}).Parse(pageText))
+
+// view is what the page shows of a report.
+type view struct {
+	*Report
+	Class         string
+	Groups        []groupView
+	WrongOnes     []Result
+	NotRun        []Reason
+	Roofline      *roofline
+	Bars          *bars
+	With, Without []string // features
+	Ops           []string // operations, sorted
+}
+
+type groupView struct {
+	Name, About string
+	Results     []Result
+	Counts      string
+}
+
+// Reason is why checks were not run, and which.
+type Reason struct {
+	Why   string
+	Names []string
+}
+
+// Reasons are why checks were not run, in their order.
+func (r *Report) Reasons() (list []Reason) {
+	for _, x := range r.Results {
+		if x.Status != NotRun {
+			continue
+		}
+		i := slices.IndexFunc(list, func(y Reason) bool { return y.Why == x.Why })
+		if i < 0 {
+			i = len(list)
+			list = append(list, Reason{Why: x.Why})
+		}
+		list[i].Names = append(list[i].Names, x.Group+" "+x.Name)
+	}
+	return list
+}
+
+// Counts says how the checks of a group, or of all for "", have ended.
+func (r *Report) Counts(group string) string {
+	var parts []string
+	for _, s := range Statuses {
+		if n := r.Count(group, s); n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, s))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// Verdict is the report in a line.
+func (r *Report) Verdict() string {
+	switch {
+	case r.Problem != "":
+		return "no check could be run: " + r.Problem
+	case r.Bad():
+		return "SOMETHING IS WRONG: " + r.Counts("")
+	case r.Count("", Right) == 0:
+		return "nothing was run"
+	case r.Count("", NotRun) > 0:
+		return "all that was run is right: " + r.Counts("")
+	}
+	return "all is right: " + r.Counts("")
+}
+
+// HTML is the report as a page that needs nothing beside itself.
+func (r *Report) HTML() ([]byte, error) {
+	v := view{Report: r, Class: "right", NotRun: r.Reasons()}
+	if r.Bad() || r.Problem != "" {
+		v.Class = "wrong"
+	}
+	for _, g := range Groups {
+		if counts := r.Counts(g.Name); counts != "" {
+			x := groupView{Name: g.Name, About: g.About, Counts: counts}
+			for _, y := range r.Results {
+				if y.Group == g.Name {
+					x.Results = append(x.Results, y)
+				}
+			}
+			v.Groups = append(v.Groups, x)
+		}
+	}
+	for _, x := range r.Results {
+		if x.Status.Bad() {
+			v.WrongOnes = append(v.WrongOnes, x)
+		}
+	}
+	if p, ok := drawRoofline(r.Limits(), r.Times()); ok {
+		v.Roofline = &p
+	}
+	if p, ok := drawBars(r.Times()); ok {
+		v.Bars = &p
+	}
+	if r.Device != nil {
+		v.Ops = slices.Sorted(maps.Keys(r.Device.Ops))
+		for _, f := range slices.Sorted(maps.Keys(r.Device.Features)) {
+			if r.Device.Features[f] {
+				v.With = append(v.With, f)
+			} else {
+				v.Without = append(v.Without, f)
+			}
+		}
+	}
+	var b bytes.Buffer
+	if err := page.Execute(&b, v); err != nil {
+		return nil, fmt.Errorf("check: report: %w", err)
+	}
+	return b.Bytes(), nil
+}
+
+func bytesText(n uint64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	x, i := float64(n), 0
+	for x >= 1024 && i < len(units)-1 {
+		x, i = x/1024, i+1
+	}
+	return fmt.Sprintf("%.4g %s", x, units[i])
+}

@@ -1,0 +1,213 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/vkmla/vkmla/internal/lab/bench"
+	"github.com/vkmla/vkmla/internal/lab/cuts"
+	_ "github.com/vkmla/vkmla/internal/lab/layers" // the operation layer
+	"github.com/vkmla/vkmla/internal/lab/verify"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// All are the checks, in the order in which they run: what is short and says much comes first.
+// Quick ones are the least that says something.
+func All(quick bool) []Check {
+	list := slices.Concat(limitChecks(), operationChecks(), layerChecks(quick), timeChecks(true), cutChecks(quick))
+	if !quick {
+		list = slices.Concat(list, timeChecks(false))
+	}
+	return list
+}
+
+// progress tells the supervisor what a benchmark does.
+type progress struct {
+	e    *Env
+	what string
+}
+
+func (p *progress) Step(what string) {
+	p.what = what
+	p.e.Doing(what)
+}
+
+func (p *progress) Advance(done, total int64) {
+	p.e.Doing(fmt.Sprintf("%s %d%%", p.what, 100*done/max(total, 1)))
+}
+
+func limitChecks() []Check {
+	const reps = 9
+	return []Check{{Group: GroupLimits, Name: "memory and arithmetic", About: "a copy, and multiply-adds in registers",
+		Run: func(ctx context.Context, e *Env) error {
+			l, err := bench.Measure(ctx, e.Dev, reps, &progress{e: e})
+			if err == nil {
+				e.Measured(l)
+			}
+			return err
+		}}}
+}
+
+// quickCases is how many cases of an operation a quick check takes.
+const quickCases = 2
+
+// layerOp is the operation that is a whole layer.
+const layerOp = "layer"
+
+// operationChecks have one check for each operation that verify knows.
+func operationChecks() (list []Check) {
+	for _, op := range verify.All() {
+		if op.Name != layerOp {
+			list = append(list, Check{Group: GroupOperations, Name: op.Name, Run: operation(op.Name, "")})
+		}
+	}
+	return list
+}
+
+// quickLayer is the layer that a quick check takes: one with everything that others have.
+const quickLayer = "recorded_c4a"
+
+// layerChecks have one check for each kind of whole layer that verify knows.
+func layerChecks(quick bool) (list []Check) {
+	op, ok := verify.Lookup(layerOp)
+	if !ok {
+		return nil
+	}
+	for _, c := range op.RandomCases(0) { // names and what they are: the same for all seeds
+		if !quick || c.Name == quickLayer {
+			list = append(list, Check{Group: GroupLayers, Name: c.Name, About: c.About, Run: operation(layerOp, c.Name)})
+		}
+	}
+	return list
+}
+
+// operation checks an operation, or one case of it.
+func operation(name, only string) func(ctx context.Context, e *Env) error {
+	return func(ctx context.Context, e *Env) error {
+		o := verify.Options{Ops: []string{name}, Seed: e.Seed, Best: e.Quick, Progress: func(done, total int, _, name string) {
+			e.Doing(fmt.Sprintf("%s, %d of %d", name, done+1, total))
+		}}
+		if only != "" {
+			o.Cases = []string{only}
+		} else if e.Quick {
+			o.Most = quickCases
+		}
+		_, err := verify.Run(ctx, e.Dev, o, e.Row)
+		return err
+	}
+}
+
+// quickCuts are the scenarios that quick checks take: short ones.
+var quickCuts = []string{"short recordings", "padding"}
+
+// cutChecks have one check for each scenario. They share what they put on the device.
+func cutChecks(quick bool) (list []Check) {
+	for _, s := range cuts.Scenarios() {
+		if quick && !slices.Contains(quickCuts, s.Name) {
+			continue
+		}
+		about := s.Proves
+		if len(s.Reports) > 0 {
+			about += " (" + strings.Join(s.Reports, ", ") + ")"
+		}
+		list = append(list, Check{Group: GroupCuts, Name: s.Name, About: about, Run: func(ctx context.Context, e *Env) error {
+			l, err := e.cuts(ctx)
+			if err != nil {
+				return err
+			}
+			r := verify.Row{Case: s.Name, Status: verify.Pass}
+			if err := s.Run(ctx, l); err != nil {
+				if ctx.Err() != nil || errors.Is(err, vk.ErrDeviceLost) {
+					return err
+				}
+				r.Status, r.Detail = verify.Fail, oneLine(err.Error())
+			}
+			e.Row(r)
+			return nil
+		}})
+	}
+	return list
+}
+
+// Timed steps of layers: how often each is timed, and what.
+const (
+	timedReps   = 10
+	timedWarmup = 2
+)
+
+// most is how much more than a small step a large one may be: 32 times as many tokens, each of
+// which sees 32 times as many.
+const most = 32 * 32
+
+// timedSteps are the sizes of steps, from short to long.
+var timedSteps = []struct {
+	mode                   string
+	context, prompt, batch int
+	smaller                int // the index of a smaller one of the same mode; -1: none
+	grows                  float64
+	quick                  bool
+}{
+	{mode: "decode", batch: 1, context: 4096, smaller: -1, quick: true},
+	{mode: "prefill", prompt: 128, smaller: -1},
+	{mode: "decode", batch: 32, context: 131072, smaller: 0, grows: most},
+	{mode: "prefill", prompt: 4096, smaller: 1, grows: most},
+}
+
+func prefillOf(tokens int) string { return fmt.Sprintf("prefill of %d tokens", tokens) }
+
+func decodeOf(batch, context int) string {
+	if batch == 1 {
+		return fmt.Sprintf("decode, a sequence of %d tokens", context)
+	}
+	return fmt.Sprintf("decode, %d sequences of %d tokens", batch, context)
+}
+
+// timeChecks time layers of a model, in quick steps or in the others: of V4-Flash, on a processor
+// of a small model.
+func timeChecks(quick bool) (list []Check) {
+	name := func(i int, kind string) string {
+		s := timedSteps[i]
+		if s.prompt > 0 {
+			return kind + ", " + prefillOf(s.prompt)
+		}
+		return kind + ", " + decodeOf(s.batch, s.context)
+	}
+	for i, s := range timedSteps {
+		if s.quick != quick {
+			continue
+		}
+		for _, kind := range bench.Kinds {
+			o := bench.LayerOptions{Kinds: []string{kind}, Checked: true, Chunk: s.prompt,
+				Common: bench.Common{Reps: timedReps, Warmup: timedWarmup}}
+			if s.prompt > 0 {
+				o.Prefill = []int{s.prompt}
+			} else {
+				o.Batches, o.Contexts = []int{s.batch}, []int{s.context}
+			}
+			c := Check{Group: GroupTimes, Name: name(i, kind), Grows: s.grows, Run: timeLayers(o)}
+			if s.smaller >= 0 {
+				c.Smaller = name(s.smaller, kind)
+			}
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
+// timeLayers times what the options say.
+func timeLayers(o bench.LayerOptions) func(ctx context.Context, e *Env) error {
+	return func(ctx context.Context, e *Env) error {
+		if e.Limits.CopyGBs == 0 || e.Limits.MatrixTFLOPs == 0 {
+			return fmt.Errorf("%w: the limits could not be measured", errNotRun)
+		}
+		o.Seed = e.Seed
+		err := bench.Layers(ctx, e.Dev, o, e.Limits, &progress{e: e}, e.Timed)
+		if errors.Is(err, bench.ErrWrong) {
+			return nil // the row says it
+		}
+		return err
+	}
+}

@@ -1,0 +1,47 @@
+package check
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/vkmla/vkmla/internal/lab/bench"
+	"github.com/vkmla/vkmla/internal/lab/cuts"
+	"github.com/vkmla/vkmla/internal/lab/verify"
+)
+
+// TestAll holds that the list has everything that there is to check, each once, and that a check
+// comes behind its smaller form.
+func TestAll(t *testing.T) {
+	groups, seen := map[string]int{}, map[string]bool{}
+	for _, g := range Groups {
+		groups[g.Name] = 0
+	}
+	for _, c := range All(false) {
+		assert.Contains(t, groups, c.Group)
+		assert.False(t, seen[c.ID()], "%s is there twice", c.ID())
+		if c.Smaller != "" {
+			assert.True(t, seen[c.Group+"/"+c.Smaller], "%s comes before %s", c.ID(), c.Smaller)
+			assert.Greater(t, c.Grows, 1.0)
+		}
+		seen[c.ID()] = true
+		groups[c.Group]++
+	}
+	assert.Equal(t, map[string]int{GroupLimits: 1, GroupOperations: len(verify.All()) - 1, GroupLayers: groups[GroupLayers],
+		GroupCuts: len(cuts.Scenarios()), GroupTimes: len(timedSteps) * len(bench.Kinds)}, groups)
+	assert.GreaterOrEqual(t, groups[GroupLayers], len(bench.Kinds))
+	for _, s := range cuts.Scenarios() {
+		c, ok := find(All(false), GroupCuts+"/"+s.Name)
+		assert.True(t, ok)
+		for _, thread := range s.Reports {
+			assert.Contains(t, c.About, thread)
+		}
+	}
+	quick := map[string]int{}
+	for _, c := range All(true) {
+		assert.True(t, seen[c.ID()], c.ID())
+		quick[c.Group]++
+	}
+	assert.Equal(t, map[string]int{GroupLimits: 1, GroupOperations: groups[GroupOperations], GroupLayers: 1, GroupCuts: len(quickCuts),
+		GroupTimes: len(bench.Kinds)}, quick)
+}

@@ -1,0 +1,174 @@
+package check
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"time"
+)
+
+// process is a worker as the supervisor sees it. Nothing here waits without a limit.
+type process struct {
+	cmd      *exec.Cmd
+	stdin    io.WriteCloser
+	messages chan message // closed when the worker says no more
+	ended    chan error   // how the process ended, once
+	gone     chan struct{}
+	output   *tail
+}
+
+// start starts a worker, which says what it has to say on its file 3: drivers write what they
+// like to the others.
+func start(command []string) (*process, error) {
+	said, speak, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("check: worker: %w", err)
+	}
+	defer speak.Close()
+	p := &process{cmd: exec.Command(command[0], command[1:]...), messages: make(chan message), ended: make(chan error, 1),
+		gone: make(chan struct{}), output: &tail{}}
+	p.cmd.ExtraFiles, p.cmd.Stderr = []*os.File{speak}, p.output
+	p.cmd.WaitDelay = time.Second // for what it left behind that still holds its standard error
+	if p.stdin, err = p.cmd.StdinPipe(); err == nil {
+		err = p.cmd.Start()
+	}
+	if err != nil {
+		said.Close()
+		return nil, fmt.Errorf("check: worker: %w", err)
+	}
+	go p.listen(said)
+	go func() { p.ended <- p.cmd.Wait() }()
+	return p, nil
+}
+
+// listen decodes what the worker says until it ends, or nobody listens any more.
+func (p *process) listen(said io.ReadCloser) {
+	defer close(p.messages)
+	defer said.Close()
+	for dec := json.NewDecoder(said); ; {
+		var m message
+		if dec.Decode(&m) != nil {
+			return
+		}
+		select {
+		case p.messages <- m:
+		case <-p.gone:
+			return
+		}
+	}
+}
+
+// tell gives the worker an order. That it has ended shows elsewhere.
+func (p *process) tell(x order) { json.NewEncoder(p.stdin).Encode(x) }
+
+// leave lets the worker close its device and end, and ends it if it does not.
+func (p *process) leave(patience time.Duration) {
+	p.stdin.Close()
+	p.wait(patience)
+	p.end()
+}
+
+// end ends the process, if it has not ended, and says how it did. What hangs in the kernel's
+// driver may not end: nobody waits for that.
+func (p *process) end() (how string) {
+	select {
+	case <-p.gone:
+		return "ended"
+	default:
+		close(p.gone)
+	}
+	p.stdin.Close()
+	p.cmd.Process.Kill()
+	if err, ok := p.wait(reaping); !ok {
+		return "could not be ended"
+	} else if err != nil {
+		return err.Error()
+	}
+	return "exit status 0"
+}
+
+// reaping is how long the system may take to end a process.
+const reaping = 3 * time.Second
+
+// wait waits for the process to end, for a while.
+func (p *process) wait(long time.Duration) (err error, ok bool) {
+	select {
+	case err = <-p.ended:
+		p.ended <- err
+		return err, true
+	case <-time.After(long):
+		return nil, false
+	}
+}
+
+// crash says how a process ended that had more to do.
+func (p *process) crash() (how, output string) {
+	err, ok := p.wait(reaping)
+	end := p.end()
+	var exit *exec.ExitError
+	switch {
+	case !ok:
+		how = "it stopped talking and " + end
+	case errors.As(err, &exit):
+		how = "the process ended: " + signalOf(exit.String(), p.output.String())
+	case err != nil:
+		how = "the process ended: " + err.Error()
+	default:
+		how = "the process ended before the check"
+	}
+	return how, p.output.String()
+}
+
+// signalOf names the signal that Go's runtime reports of a program, which then exits by itself.
+func signalOf(how, output string) string {
+	for line := range strings.Lines(output) {
+		if name, _, ok := strings.Cut(line, ": "); ok && strings.HasPrefix(name, "SIG") {
+			return strings.TrimSpace(line)
+		}
+		for _, start := range []string{"panic: ", "fatal error: "} {
+			if strings.HasPrefix(line, start) {
+				return strings.TrimSpace(line)
+			}
+		}
+	}
+	return how
+}
+
+// tail keeps the end of what is written to it.
+type tail struct {
+	mu   sync.Mutex
+	data []byte
+	cut  bool
+}
+
+// How much of what a process wrote is kept, and how much of it a report shows: traces begin
+// with what matters.
+const (
+	kept  = 32 << 10
+	shown = 4 << 10
+)
+
+func (t *tail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.data = append(t.data, b...)
+	if n := len(t.data) - kept; n > 0 {
+		t.data, t.cut = append([]byte(nil), t.data[n:]...), true
+	}
+	return len(b), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := strings.ToValidUTF8(strings.TrimSpace(string(t.data)), "?")
+	if len(s) > shown {
+		s = strings.ToValidUTF8(s[:shown], "?") + "\n..."
+	}
+	return s
+}

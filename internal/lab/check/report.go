@@ -1,0 +1,187 @@
+package check
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/vkmla/vkmla/internal/lab/bench"
+	"github.com/vkmla/vkmla/internal/lab/describe"
+)
+
+// Report is all that a run of checks found. It names no user, host or file of theirs but what
+// an error says.
+type Report struct {
+	Form    int     `json:"form"` // of this object: 1
+	Program Program `json:"program"`
+
+	Begun   time.Time `json:"begun"`
+	Seconds float64   `json:"seconds"`
+	Ended   bool      `json:"ended"` // false in what is written while checks run
+	Running string    `json:"running,omitempty"`
+	Seed    uint64    `json:"seed"`
+	Quick   bool      `json:"quick"`
+	Budget  string    `json:"budget"`
+
+	Device  *describe.Device `json:"device"`            // nil if none could be opened
+	Devices int              `json:"devices"`           // that drivers list
+	Problem string           `json:"problem,omitempty"` // why it could not be opened
+	Output  string           `json:"output,omitempty"`  // the end of what the driver wrote then
+
+	Results []Result `json:"results"`
+}
+
+// Form is the form of reports.
+const Form = 1
+
+// Program is what was run, and where.
+type Program struct {
+	Version  string `json:"version"`
+	Commit   string `json:"commit"` // "" if the build did not record it
+	Modified bool   `json:"modified"`
+	Go       string `json:"go"`
+	OS       string `json:"os"`
+	Arch     string `json:"arch"`
+	CPUs     int    `json:"cpus"`
+}
+
+// Count is how many checks, of a group or of all for "", have ended so.
+func (r *Report) Count(group string, s Status) (n int) {
+	for _, x := range r.Results {
+		if x.Status == s && (group == "" || x.Group == group) {
+			n++
+		}
+	}
+	return n
+}
+
+// Bad tells whether any check went wrong.
+func (r *Report) Bad() bool {
+	for _, x := range r.Results {
+		if x.Status.Bad() {
+			return true
+		}
+	}
+	return false
+}
+
+// Limits are those that were measured, or nil.
+func (r *Report) Limits() *bench.Limits {
+	for _, x := range r.Results {
+		if x.Limits != nil {
+			return x.Limits
+		}
+	}
+	return nil
+}
+
+// Times are the layers that were right and timed.
+func (r *Report) Times() (list []bench.LayerRow) {
+	for _, x := range r.Results {
+		for _, t := range x.Times {
+			if t.Status == "ok" {
+				list = append(list, t)
+			}
+		}
+	}
+	return list
+}
+
+// Files are where a report is written. They are made sure of before anything runs.
+type Files struct {
+	JSON, HTML string
+}
+
+// NewFiles makes sure that PREFIX.json and PREFIX.html can be written; their folder is not made.
+func NewFiles(prefix string) (*Files, error) {
+	f := &Files{JSON: prefix + ".json", HTML: prefix + ".html"}
+	for _, path := range []string{f.JSON, f.HTML} {
+		st, err := os.Stat(path)
+		switch {
+		case err == nil && !st.Mode().IsRegular():
+			return nil, fmt.Errorf("check: report: %s is not a file", path)
+		case err != nil && !errors.Is(err, fs.ErrNotExist):
+			return nil, fmt.Errorf("check: report: %w", err)
+		}
+		tmp, err := temporary(path)
+		if err != nil {
+			return nil, err
+		}
+		tmp.Close()
+		os.Remove(tmp.Name())
+	}
+	return f, nil
+}
+
+// temporary makes a file beside another.
+func temporary(path string) (*os.File, error) {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return nil, fmt.Errorf("check: report: %w", err)
+	}
+	return f, nil
+}
+
+// Write writes the report. Each file is there as a whole or as it was before.
+func (f *Files) Write(r *Report) error {
+	if err := f.WriteJSON(r); err != nil {
+		return err
+	}
+	page, err := r.HTML()
+	if err != nil {
+		return err
+	}
+	return replace(f.HTML, page)
+}
+
+// WriteJSON writes the report without its page.
+func (f *Files) WriteJSON(r *Report) error {
+	data, err := json.MarshalIndent(r, "", " ")
+	if err != nil {
+		return fmt.Errorf("check: report: %w", err)
+	}
+	return replace(f.JSON, append(data, '\n'))
+}
+
+// replace writes a file of which there is never a part.
+func replace(path string, data []byte) error {
+	tmp, err := temporary(path)
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name()) // does nothing after the file got its name
+	_, err = tmp.Write(data)
+	if err = errors.Join(err, tmp.Chmod(0o644), tmp.Sync(), tmp.Close()); err == nil {
+		err = os.Rename(tmp.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("check: report: %w", err)
+	}
+	return nil
+}
+
+// DefaultPrefix names a report after the device and the time, in the current folder.
+func DefaultPrefix(device string, at time.Time) string {
+	var b strings.Builder
+	for _, c := range strings.ToLower(device) {
+		switch {
+		case c >= 'a' && c <= 'z' || c >= '0' && c <= '9':
+			b.WriteRune(c)
+		case b.Len() > 0 && !strings.HasSuffix(b.String(), "-"):
+			b.WriteByte('-')
+		}
+		if b.Len() >= 40 {
+			break
+		}
+	}
+	name := strings.Trim(b.String(), "-")
+	if name == "" {
+		name = "no-device"
+	}
+	return "vkmla-check-" + name + "-" + at.UTC().Format("20060102T150405Z")
+}

@@ -1,0 +1,239 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/vkmla/vkmla/internal/lab/bench"
+	"github.com/vkmla/vkmla/internal/lab/describe"
+	"github.com/vkmla/vkmla/internal/lab/verify"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// TestMain is a worker, too, in the processes that tests supervise.
+func TestMain(m *testing.M) {
+	if len(os.Args) < 3 || os.Args[1] != "worker" {
+		os.Exit(m.Run())
+	}
+	open := func() (*vk.Device, describe.Device, int, func(), error) {
+		return nil, describe.Device{Name: "fake <device>"}, 1, func() {}, nil
+	}
+	switch os.Args[2] {
+	case "none":
+		open = func() (*vk.Device, describe.Device, int, func(), error) {
+			return nil, describe.Device{}, 0, nil, vk.ErrNoDevice
+		}
+	case "crash":
+		open = func() (*vk.Device, describe.Device, int, func(), error) { panic("driver") }
+	case "hang":
+		open = func() (*vk.Device, describe.Device, int, func(), error) { select {} }
+	}
+	if err := Work(os.Stdin, os.NewFile(3, "out"), fakes, WorkerOptions{Seed: 5, Open: open}); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// fakes do what checks can come to.
+var fakes = []Check{
+	fake("right", func(_ context.Context, e *Env) error { e.Row(row("a", verify.Pass, "")); return nil }),
+	fake("wrong", func(_ context.Context, e *Env) error {
+		e.Row(row("a", verify.Pass, ""))
+		e.Row(row("b", verify.Fail, "7 instead of 8"))
+		return nil
+	}),
+	fake("error", func(context.Context, *Env) error { return errors.New("the engine said no") }),
+	fake("panic", func(context.Context, *Env) error { panic("a slip") }),
+	fake("nothing", func(context.Context, *Env) error { return nil }),
+	fake("lacking", func(_ context.Context, e *Env) error { e.Row(row("a", verify.Skip, "device lacks x")); return nil }),
+	fake("missing", func(context.Context, *Env) error { return fmt.Errorf("no clock: %w", vk.ErrMissingFeature) }),
+	fake("lost", func(context.Context, *Env) error { return fmt.Errorf("submit: %w", vk.ErrDeviceLost) }),
+	fake("segfault", func(_ context.Context, e *Env) error {
+		e.Doing("compiling attn_decode")
+		syscall.Kill(os.Getpid(), syscall.SIGSEGV)
+		select {}
+	}),
+	fake("killed", func(context.Context, *Env) error { syscall.Kill(os.Getpid(), syscall.SIGKILL); select {} }),
+	fake("slow", func(ctx context.Context, e *Env) error { <-ctx.Done(); return ctx.Err() }),
+	fake("long", func(ctx context.Context, e *Env) error {
+		for ctx.Err() == nil {
+			e.Row(row("a", verify.Pass, ""))
+			e.Doing("more")
+			time.Sleep(20 * time.Millisecond)
+		}
+		return ctx.Err()
+	}),
+	fake("hang", func(_ context.Context, e *Env) error { e.Doing("waiting for a fence"); select {} }),
+	fake("limits", func(_ context.Context, e *Env) error {
+		e.Measured(bench.Limits{CopyGBs: 1000, MatrixTFLOPs: 100, MatrixKind: "f16 <16x16x16>"})
+		return nil
+	}),
+	fake("timed", func(_ context.Context, e *Env) error {
+		if e.Limits.CopyGBs != 1000 {
+			return errors.New("no limits")
+		}
+		e.Timed(bench.LayerRow{Status: "ok", Time: bench.Time{Median: 1e5}})
+		return nil
+	}),
+	{Group: GroupTimes, Name: "larger", Smaller: "timed", Grows: 1000, Run: never},
+	{Group: GroupTimes, Name: "longer", Smaller: "timed", Grows: 70, Run: never},
+	{Group: GroupTimes, Name: "orphan", Smaller: "error", Grows: 1, Run: never},
+}
+
+func never(context.Context, *Env) error { return errors.New("it was run") }
+
+func fake(name string, run func(context.Context, *Env) error) Check {
+	return Check{Group: GroupTimes, Name: name, Run: run}
+}
+
+func row(name string, s verify.Status, detail string) verify.Row {
+	return verify.Row{Op: "op", Case: name, Variant: "base", Class: "E", Status: s, Detail: detail}
+}
+
+// supervise runs fakes by their names in a worker that opens its device as told.
+func supervise(t *testing.T, open string, o Options, names ...string) *Report {
+	t.Helper()
+	var list []Check
+	for _, n := range names {
+		c, ok := find(fakes, GroupTimes+"/"+n)
+		require.True(t, ok, n)
+		list = append(list, c)
+	}
+	o.Worker = []string{os.Args[0], "worker", open}
+	if o.Budget == 0 {
+		o.Budget = time.Minute
+	}
+	if o.Silence == 0 {
+		o.Silence = 30 * time.Second
+	}
+	o.Grace = 300 * time.Millisecond
+	r := &Report{Form: Form, Seed: 5}
+	start := time.Now()
+	Run(t.Context(), list, o, r)
+	assert.Less(t, time.Since(start), 20*time.Second)
+	require.Len(t, r.Results, len(names))
+	return r
+}
+
+// TestStatuses holds what becomes of checks that end, and that a crash costs one of them.
+func TestStatuses(t *testing.T) {
+	want := []struct {
+		name   string
+		status Status
+		why    string
+	}{
+		{"right", Right, ""}, {"wrong", Wrong, "b, variant base: 7 instead of 8"}, {"error", Wrong, "the engine said no"},
+		{"panic", Wrong, "panic: a slip"}, {"nothing", Wrong, "the check had no result"}, {"lacking", NotRun, "device lacks x"},
+		{"missing", NotRun, "no clock"}, {"segfault", Crashed, "SIGSEGV"}, {"killed", Crashed, "signal: killed"},
+		{"lost", Crashed, "device lost"}, {"right", Right, ""}, {"limits", Right, ""}, {"timed", Right, ""},
+		{"larger", NotRun, "the device is too slow for it"}, {"longer", NotRun, "it might not end within the budget"},
+		{"orphan", NotRun, "error has no result"},
+	}
+	var names, heard []string
+	for _, w := range want {
+		names = append(names, w.name)
+	}
+	r := supervise(t, "", Options{Result: func(x Result) { heard = append(heard, x.Name) }}, names...)
+	assert.Equal(t, names, heard)
+	for i, w := range want {
+		x := r.Results[i]
+		assert.Equal(t, w.status, x.Status, "%s: %s", w.name, x.Why)
+		assert.Contains(t, x.Why, w.why, w.name)
+		assert.Equal(t, uint64(5), x.Seed)
+	}
+	assert.True(t, r.Bad())
+	assert.Equal(t, "fake <device>", r.Device.Name)
+	crash := r.Results[7]
+	assert.Contains(t, crash.Why, "it was at: compiling attn_decode")
+	assert.Contains(t, crash.Output, "SIGSEGV: segmentation violation")
+	assert.Len(t, r.Results[1].Rows, 2)
+	assert.Equal(t, 1000.0, r.Limits().CopyGBs)
+	assert.Len(t, r.Times(), 1)
+	assert.Equal(t, 4, r.Count("", Right))
+}
+
+// TestHang holds that a check which does not return is ended, and that nothing more is given to
+// its device; one that returns when it is told to costs itself.
+func TestHang(t *testing.T) {
+	r := supervise(t, "", Options{Silence: 500 * time.Millisecond}, "right", "slow", "right", "hang", "right", "wrong")
+	var got []Status
+	for _, x := range r.Results {
+		got = append(got, x.Status)
+	}
+	assert.Equal(t, []Status{Right, TimedOut, Right, TimedOut, NotRun, NotRun}, got)
+	assert.Contains(t, r.Results[1].Why, "nothing was heard of it for 500ms")
+	assert.Contains(t, r.Results[3].Why, "it was at: waiting for a fence")
+	assert.Equal(t, "the device hung in times/hang", r.Results[4].Why)
+	assert.True(t, r.Bad())
+}
+
+// TestBudget holds that checks end with the budget, and what is said of those in the middle.
+func TestBudget(t *testing.T) {
+	r := supervise(t, "", Options{Budget: 400 * time.Millisecond}, "right", "long", "right")
+	assert.Equal(t, Right, r.Results[0].Status)
+	assert.Equal(t, NotRun, r.Results[1].Status)
+	assert.Regexp(t, `^the budget of 400ms was used up in the middle of it; \d+ parts were right$`, r.Results[1].Why)
+	assert.Equal(t, "the budget of 400ms was used up", r.Results[2].Why)
+	assert.False(t, r.Bad())
+}
+
+// TestInterrupted holds that a context that ends ends a check that hangs.
+func TestInterrupted(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	r := &Report{}
+	hang, _ := find(fakes, GroupTimes+"/hang")
+	start := time.Now()
+	Run(ctx, []Check{hang, hang}, Options{Worker: []string{os.Args[0], "worker", ""}, Budget: time.Hour, Silence: time.Hour,
+		Grace: 100 * time.Millisecond}, r)
+	assert.Less(t, time.Since(start), 10*time.Second)
+	assert.Equal(t, TimedOut, r.Results[0].Status)
+	assert.Equal(t, NotRun, r.Results[1].Status)
+}
+
+// TestNoDevice holds what is said where no device can be opened.
+func TestNoDevice(t *testing.T) {
+	for open, want := range map[string]string{
+		"none":  "no Vulkan device",
+		"crash": "the driver crashed while the device was opened: the process ended: panic: driver",
+		"hang":  "the driver did not open the device in 300ms",
+	} {
+		silence := 10 * time.Second
+		if open == "hang" {
+			silence = 300 * time.Millisecond
+		}
+		r := supervise(t, open, Options{Silence: silence}, "right", "wrong")
+		assert.Contains(t, r.Problem, want)
+		assert.Nil(t, r.Device)
+		for _, x := range r.Results {
+			assert.Equal(t, NotRun, x.Status)
+			assert.Contains(t, x.Why, want)
+		}
+	}
+	r := &Report{}
+	Run(t.Context(), fakes[:1], Options{Worker: []string{filepath.Join(t.TempDir(), "nothing")}, Budget: time.Minute}, r)
+	assert.Contains(t, r.Problem, "no such file")
+}
+
+// TestTail holds that what a process says is kept in part, and is text.
+func TestTail(t *testing.T) {
+	var x tail
+	for range 100 {
+		x.Write([]byte("\xff" + strings.Repeat("é", 500) + "\n"))
+	}
+	assert.Len(t, x.data, kept)
+	assert.LessOrEqual(t, len(x.String()), shown+10)
+	assert.True(t, utf8.ValidString(x.String()))
+	assert.True(t, strings.HasSuffix(x.String(), "..."))
+}

@@ -1,0 +1,129 @@
+// Package describe says what a Vulkan device is, in the form that vkmla info prints and
+// that the report of vkmla check carries.
+package describe
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/vkmla/vkmla/internal/lab/verify"
+	"github.com/vkmla/vkmla/internal/tuning"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// Device is what is said about a device; sizes are in bytes.
+type Device struct {
+	Index         int                 `json:"index"`
+	Name          string              `json:"name"`
+	Type          string              `json:"type"`
+	UUID          string              `json:"uuid"`
+	Driver        string              `json:"driver"`
+	DriverInfo    string              `json:"driver_info"`
+	DriverVersion uint32              `json:"driver_version"`
+	APIVersion    string              `json:"api_version"`
+	Usable        bool                `json:"usable"`
+	Problem       string              `json:"problem,omitempty"`
+	Profile       Profile             `json:"profile"`
+	Limits        Limits              `json:"limits"`
+	Features      map[string]bool     `json:"features"`
+	CoopMat       []string            `json:"cooperative_matrix"`
+	Ops           map[string]Variants `json:"ops"`
+}
+
+// Profile is a tuning profile and why a device has it.
+type Profile struct {
+	Name string `json:"name"`
+	Why  string `json:"why"`
+}
+
+// profileOf is the profile that a device gets, or the one that was asked for.
+func profileOf(a *vk.Adapter, asked string) Profile {
+	p, why := tuning.For(a)
+	if asked == "" {
+		return Profile{p.Name, why}
+	}
+	return Profile{asked, fmt.Sprintf("asked for; its own would be %s: %s", p.Name, why)}
+}
+
+// Limits are those of a device that matter here.
+type Limits struct {
+	HeapBytes               uint64    `json:"device_memory_bytes"`
+	Heaps                   []Heap    `json:"memory_heaps"`
+	MaxStorageBufferRange   uint64    `json:"max_storage_buffer_range"`
+	MaxAllocation           uint64    `json:"max_allocation"`
+	MaxStorageBuffers       uint32    `json:"max_storage_buffers"`
+	MaxPushConstants        uint32    `json:"max_push_constants"`
+	SharedMemory            uint32    `json:"max_shared_memory"`
+	MaxWorkgroupInvocations uint32    `json:"max_workgroup_invocations"`
+	MaxWorkgroupCount       [3]uint32 `json:"max_workgroup_count"`
+	SubgroupSize            uint32    `json:"subgroup_size"`
+	MinSubgroupSize         uint32    `json:"min_subgroup_size"`
+	MaxSubgroupSize         uint32    `json:"max_subgroup_size"`
+	ComputeUnits            uint32    `json:"compute_units"` // 0: the driver does not tell
+	TimestampPeriod         float64   `json:"timestamp_period_ns"`
+}
+
+// Heap is one of a device's memories.
+type Heap struct {
+	Bytes       uint64 `json:"bytes"`
+	DeviceLocal bool   `json:"device_local"`
+}
+
+// Variants says which variant of an operation would run, which others can,
+// and what the remaining ones lack.
+type Variants struct {
+	Runs    string              `json:"runs"` // empty: none
+	Can     []string            `json:"can"`
+	Missing map[string][]string `json:"missing"`
+}
+
+// Of describes an adapter with the tuning profile that it gets, or the one that is named.
+func Of(a *vk.Adapter, profile string) Device {
+	c, heaps := &a.Caps, []Heap{}
+	for _, h := range a.Caps.Heaps {
+		heaps = append(heaps, Heap(h))
+	}
+	d := Device{
+		Index: a.Index, Name: a.Name, Type: a.Type.String(), UUID: a.UUID, Driver: a.DriverName, DriverInfo: a.DriverInfo,
+		DriverVersion: a.DriverVersion, APIVersion: a.APIVersion.String(), Usable: true, Features: c.Features,
+		Limits: Limits{c.HeapBytes, heaps, c.MaxStorageBufferRange, c.MaxAllocation, c.MaxStorageBuffers, c.MaxPushConstants,
+			c.SharedMemory, c.MaxWorkgroupInvocations, c.MaxWorkgroupCount, c.SubgroupSize, c.MinSubgroupSize, c.MaxSubgroupSize,
+			c.ComputeUnits, c.TimestampPeriod},
+		CoopMat: []string{}, Ops: map[string]Variants{}, Profile: profileOf(a, profile),
+	}
+	if err := a.Usable(); err != nil {
+		d.Usable, d.Problem = false, err.Error()
+	}
+	for _, s := range c.CoopMat {
+		d.CoopMat = append(d.CoopMat, fmt.Sprintf("%dx%dx%d %s x %s + %s -> %s, %s", s.M, s.N, s.K, s.A, s.B, s.C, s.Result, s.Scope))
+	}
+	for _, op := range verify.All() {
+		d.Ops[op.Name] = variantsOn(c, op.Variants, d.Usable)
+	}
+	return d
+}
+
+// variantsOn sorts a ladder, best first, by what a device can run.
+func variantsOn(c *vk.Caps, ladder []vk.Variant, usable bool) Variants {
+	o := Variants{Can: []string{}, Missing: map[string][]string{}}
+	for _, v := range ladder {
+		lacks := c.Missing(v.Requires)
+		switch {
+		case len(lacks) > 0:
+			o.Missing[v.Name] = lacks
+		case usable:
+			o.Can = append(o.Can, v.Name)
+		}
+	}
+	if len(o.Can) > 0 {
+		o.Runs = o.Can[0]
+	}
+	return o
+}
+
+// HasMatrices tells whether the operation has variants with cooperative matrices, which
+// are the ones that are tuned.
+func (o Variants) HasMatrices() bool {
+	_, missing := o.Missing["cm"]
+	return missing || slices.Contains(o.Can, "cm")
+}

@@ -1,0 +1,272 @@
+// A library between vkmla and the Vulkan loader, which makes calls fail on demand. It exports
+// vkGetInstanceProcAddr; vk.InstanceOptions.Library opens it. A file that the process maps, named
+// by VKMLA_FAULTS, says what is to fail and counts what happened: faults.go has the same layout.
+
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { CALLS = 32, OBJECTS = 16, FENCES = 4096 };
+enum { SUCCESS = 0, NOT_READY = 1, TIMEOUT = 2, DEVICE_LOST = -4 };
+
+struct control {
+	_Atomic uint32_t call;  // the call that fails: an index of calls in faults.go, CALLS for any
+	_Atomic uint32_t after; // calls that succeed before; all ones: none fails
+	_Atomic int32_t code;   // VkResult of the one that fails
+	_Atomic uint32_t lose;  // from then on the device is lost
+	_Atomic uint32_t lost;
+	_Atomic uint32_t hang; // fences do not signal
+	_Atomic uint32_t drop; // work is not done, but its fences signal
+	_Atomic uint32_t hits;
+	_Atomic uint32_t orphans; // fences destroyed while their work was with the device
+	_Atomic uint32_t last;    // the call that failed last
+	_Atomic uint32_t seen[CALLS];
+	_Atomic int32_t live[OBJECTS];
+};
+
+static struct control none, *ctl = &none;
+static _Atomic uint64_t busy[FENCES]; // fences of submissions that nobody has seen finish
+
+typedef uintptr_t W;
+typedef int (*Call)(W, W, W, W, W, W, W, W);
+typedef void (*Void)(W, W, W);
+typedef void *(*Lookup)(void *, const char *);
+
+static Lookup instance_lookup, device_lookup;
+static void *real_vkDeviceWaitIdle;
+static W device; // the one that made the last buffer
+
+// fails counts a call and tells whether it fails. Once the device is lost, calls that wait for it
+// or give it work do.
+static int fails(int call, int waits, int *code) {
+	ctl->seen[call]++;
+	if (ctl->lost && waits) {
+		*code = DEVICE_LOST;
+		return 1;
+	}
+	if (ctl->after == UINT32_MAX || (ctl->call != CALLS && ctl->call != (uint32_t)call)) return 0;
+	if (ctl->after-- != 0) return 0;
+	ctl->hits++;
+	ctl->last = call;
+	if (ctl->lose) {
+		// A driver whose device is lost no longer uses what is destroyed.
+		if (device && real_vkDeviceWaitIdle) ((int (*)(W))real_vkDeviceWaitIdle)(device);
+		ctl->lost = 1;
+	}
+	*code = ctl->code;
+	return 1;
+}
+
+static void mark(uint64_t fence, int on) {
+	for (int i = 0; i < FENCES; i++) {
+		uint64_t want = on ? 0 : fence;
+		if (atomic_compare_exchange_strong(&busy[i], &want, on ? fence : 0)) return;
+	}
+}
+
+static int marked(uint64_t fence) {
+	for (int i = 0; i < FENCES; i++)
+		if (busy[i] == fence) return 1;
+	return 0;
+}
+
+#define REAL(name) static void *real_##name
+#define PASS(name) ((Call)real_##name)(a, b, c, d, e, f, g, h)
+#define ARGS W a, W b, W c, W d, W e, W f, W g, W h
+
+#define PLAIN(call, waits, name) \
+	REAL(name); \
+	static int our_##name(ARGS) { \
+		int code; \
+		return fails(call, waits, &code) ? code : PASS(name); \
+	}
+#define MAKES(call, object, name) \
+	REAL(name); \
+	static int our_##name(ARGS) { \
+		int code; \
+		if (fails(call, 0, &code)) return code; \
+		if ((code = PASS(name)) == SUCCESS) ctl->live[object]++; \
+		return code; \
+	}
+#define ENDS(object, name) \
+	REAL(name); \
+	static void our_##name(W a, W b, W c) { \
+		if (b) ctl->live[object]--; \
+		((Void)real_##name)(a, b, c); \
+	}
+
+MAKES(0, 0, vkAllocateMemory)
+REAL(vkCreateBuffer);
+static int our_vkCreateBuffer(ARGS) {
+	int code;
+	device = a;
+	if (fails(1, 0, &code)) return code;
+	if ((code = PASS(vkCreateBuffer)) == SUCCESS) ctl->live[1]++;
+	return code;
+}
+PLAIN(2, 0, vkBindBufferMemory)
+PLAIN(3, 0, vkMapMemory)
+MAKES(4, 2, vkCreateCommandPool)
+PLAIN(5, 0, vkAllocateCommandBuffers)
+PLAIN(6, 0, vkBeginCommandBuffer)
+PLAIN(7, 0, vkEndCommandBuffer)
+MAKES(8, 3, vkCreateFence)
+PLAIN(9, 0, vkResetFences)
+MAKES(13, 4, vkCreateDescriptorPool)
+PLAIN(14, 0, vkAllocateDescriptorSets)
+MAKES(15, 5, vkCreateDescriptorSetLayout)
+MAKES(16, 6, vkCreatePipelineLayout)
+MAKES(17, 7, vkCreateShaderModule)
+MAKES(18, 8, vkCreateComputePipelines)
+MAKES(19, 9, vkCreateQueryPool)
+PLAIN(20, 1, vkGetQueryPoolResults)
+MAKES(21, 10, vkCreatePipelineCache)
+PLAIN(22, 0, vkGetPipelineCacheData)
+MAKES(23, 11, vkCreateDevice)
+MAKES(24, 12, vkCreateInstance)
+PLAIN(25, 0, vkEnumeratePhysicalDevices)
+ENDS(0, vkFreeMemory)
+ENDS(1, vkDestroyBuffer)
+ENDS(2, vkDestroyCommandPool)
+ENDS(4, vkDestroyDescriptorPool)
+ENDS(5, vkDestroyDescriptorSetLayout)
+ENDS(6, vkDestroyPipelineLayout)
+ENDS(7, vkDestroyShaderModule)
+ENDS(8, vkDestroyPipeline)
+ENDS(9, vkDestroyQueryPool)
+ENDS(10, vkDestroyPipelineCache)
+
+REAL(vkDestroyDevice);
+static void our_vkDestroyDevice(W a, W b) {
+	ctl->live[11]--;
+	device = 0;
+	((void (*)(W, W))real_vkDestroyDevice)(a, b);
+}
+
+REAL(vkDestroyInstance);
+static void our_vkDestroyInstance(W a, W b) {
+	ctl->live[12]--;
+	((void (*)(W, W))real_vkDestroyInstance)(a, b);
+}
+
+REAL(vkGetFenceStatus);
+static int our_vkGetFenceStatus(ARGS) {
+	int code;
+	if (fails(10, 1, &code)) return code;
+	if (ctl->hang) return NOT_READY;
+	if ((code = PASS(vkGetFenceStatus)) == SUCCESS) mark(b, 0);
+	return code;
+}
+
+REAL(vkWaitForFences);
+static int our_vkWaitForFences(ARGS) {
+	int code;
+	if (fails(11, 1, &code)) return code;
+	if (ctl->hang) {
+		usleep(e / 1000);
+		return TIMEOUT;
+	}
+	if ((code = PASS(vkWaitForFences)) == SUCCESS)
+		for (W i = 0; i < b; i++) mark(((uint64_t *)c)[i], 0);
+	return code;
+}
+
+REAL(vkDestroyFence);
+static void our_vkDestroyFence(W a, W b, W c) {
+	if (b) {
+		ctl->live[3]--;
+		if (!ctl->lost && marked(b)) ctl->orphans++;
+		mark(b, 0);
+	}
+	((Void)real_vkDestroyFence)(a, b, c);
+}
+
+// The layout of VkSubmitInfo on machines of 64 bits.
+struct submit {
+	uint64_t type, next, wait_count, waits, stages, count, commands, signal_count, signals;
+};
+
+REAL(vkQueueSubmit);
+static int our_vkQueueSubmit(ARGS) {
+	int code;
+	if (fails(12, 1, &code)) return code;
+	struct submit empty;
+	if (ctl->drop && b == 1) {
+		empty = *(struct submit *)c;
+		empty.count = 0;
+		c = (W)&empty;
+	}
+	if ((code = PASS(vkQueueSubmit)) == SUCCESS && d) mark(d, 1);
+	return code;
+}
+
+// A driver whose work does not end does not become idle.
+#define IDLE(call, name) \
+	static int our_##name(ARGS) { \
+		int code; \
+		while (ctl->hang) usleep(1000); \
+		return fails(call, 1, &code) ? code : PASS(name); \
+	}
+IDLE(26, vkDeviceWaitIdle)
+REAL(vkQueueWaitIdle);
+IDLE(27, vkQueueWaitIdle)
+
+static void *our_vkGetDeviceProcAddr(void *device, const char *name);
+
+#define ENTRY(name) {#name, (void *)our_##name, &real_##name}
+static struct {
+	const char *name;
+	void *ours, **real;
+} entries[] = {
+	ENTRY(vkAllocateMemory), ENTRY(vkCreateBuffer), ENTRY(vkBindBufferMemory), ENTRY(vkMapMemory),
+	ENTRY(vkCreateCommandPool), ENTRY(vkAllocateCommandBuffers), ENTRY(vkBeginCommandBuffer), ENTRY(vkEndCommandBuffer),
+	ENTRY(vkCreateFence), ENTRY(vkResetFences), ENTRY(vkGetFenceStatus), ENTRY(vkWaitForFences), ENTRY(vkQueueSubmit),
+	ENTRY(vkCreateDescriptorPool), ENTRY(vkAllocateDescriptorSets), ENTRY(vkCreateDescriptorSetLayout),
+	ENTRY(vkCreatePipelineLayout), ENTRY(vkCreateShaderModule), ENTRY(vkCreateComputePipelines), ENTRY(vkCreateQueryPool),
+	ENTRY(vkGetQueryPoolResults), ENTRY(vkCreatePipelineCache), ENTRY(vkGetPipelineCacheData), ENTRY(vkCreateDevice),
+	ENTRY(vkCreateInstance), ENTRY(vkEnumeratePhysicalDevices), ENTRY(vkFreeMemory), ENTRY(vkDestroyBuffer),
+	ENTRY(vkDestroyCommandPool), ENTRY(vkDestroyDescriptorPool), ENTRY(vkDestroyDescriptorSetLayout),
+	ENTRY(vkDestroyPipelineLayout), ENTRY(vkDestroyShaderModule), ENTRY(vkDestroyPipeline), ENTRY(vkDestroyQueryPool),
+	ENTRY(vkDestroyPipelineCache), ENTRY(vkDestroyFence), ENTRY(vkDestroyDevice), ENTRY(vkDestroyInstance),
+	ENTRY(vkDeviceWaitIdle), ENTRY(vkQueueWaitIdle),
+};
+
+static void *ours(const char *name, void *real) {
+	if (!real) return real;
+	for (size_t i = 0; i < sizeof entries / sizeof *entries; i++)
+		if (!strcmp(name, entries[i].name)) {
+			*entries[i].real = real;
+			return entries[i].ours;
+		}
+	return real;
+}
+
+static void *our_vkGetDeviceProcAddr(void *device, const char *name) { return ours(name, device_lookup(device, name)); }
+
+void *vkGetInstanceProcAddr(void *instance, const char *name) {
+	if (!instance_lookup) {
+		const char *path = getenv("VKMLA_FAULTS");
+		int fd = path ? open(path, O_RDWR) : -1;
+		if (fd >= 0) {
+			void *p = mmap(NULL, sizeof *ctl, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+			if (p != MAP_FAILED) ctl = p;
+			close(fd);
+		}
+		void *library = dlopen("libvulkan.so.1", RTLD_NOW | RTLD_LOCAL);
+		if (!library) return NULL;
+		instance_lookup = (Lookup)dlsym(library, "vkGetInstanceProcAddr");
+	}
+	if (!strcmp(name, "vkGetInstanceProcAddr")) return (void *)vkGetInstanceProcAddr;
+	void *real = instance_lookup(instance, name);
+	if (real && !strcmp(name, "vkGetDeviceProcAddr")) {
+		device_lookup = (Lookup)real;
+		return (void *)our_vkGetDeviceProcAddr;
+	}
+	return ours(name, real);
+}

@@ -1,0 +1,66 @@
+package opkit
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/vkmla/vkmla/internal/spirv"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// halfModes are what kernels ask of binary16 numbers where a device lets them. Codes of E4M3 and
+// E2M1 become such numbers by moving bits, subnormals among them, and bf16 numbers below 2^-14 are
+// rounded to them. Without a mode Vulkan permits zeros in place of subnormals, and rounding towards
+// zero, one kernel this way and the next another.
+func halfModes(c *vk.Caps) (modes []spirv.Mode) {
+	if c.Features["shaderDenormPreserveFloat16"] {
+		modes = append(modes, spirv.PreserveDenorms)
+	}
+	if c.Features["shaderRoundingModeRTEFloat16"] {
+		modes = append(modes, spirv.RoundNearest)
+	}
+	return modes
+}
+
+// subnormals keeps whether those of binary16 count, by driver and device.
+var subnormals sync.Map
+
+// halves reports why a build that needs some features cannot compute with binary16 numbers: the
+// device takes subnormals for zeros. Where it does not promise to keep them, num_subnormals, a
+// kernel of one invocation, finds out. A driver that only compiles is believed.
+//
+// Errors: one that wraps vk.ErrMissingFeature; those of building and running a kernel.
+func (p Package) halves(dev *vk.Device, requires []string) error {
+	if dev.Caps().Features["shaderDenormPreserveFloat16"] || !slices.Contains(requires, "shaderFloat16") {
+		return nil
+	}
+	key := subnormalsKey(dev.Adapter())
+	count, known := subnormals.Load(key)
+	if !known {
+		kernel, err := p.Kernel(dev, Spec{Stem: "num_subnormals", Variant: CM, Bindings: []vk.Access{vk.ReadWrite}, Bound: 1})
+		if err != nil {
+			return err
+		}
+		words, err := written(dev, kernel, 5)
+		if err != nil {
+			return p.Wrap("subnormals", err)
+		}
+		const none = 0xFFFFFFFF
+		count = slices.Equal(words, []uint32{none, 0x18001800, 0x00200020, 0x00200020, 0x37000000}) ||
+			slices.Equal(words, []uint32{none, none, none, none, none})
+		subnormals.Store(key, count)
+	}
+	if !count.(bool) {
+		return fmt.Errorf("%w: %s takes subnormal numbers of binary16 for zeros", vk.ErrMissingFeature, dev.Adapter().Name)
+	}
+	return nil
+}
+
+func subnormalsKey(a *vk.Adapter) string {
+	return fmt.Sprint([]any{a.Name, a.DriverName, a.DriverInfo})
+}
+
+// KnowSubnormals says whether subnormals of binary16 count on an adapter's devices, for tests of
+// devices that are not there.
+func KnowSubnormals(a *vk.Adapter, count bool) { subnormals.Store(subnormalsKey(a), count) }

@@ -1,0 +1,119 @@
+package model
+
+import (
+	"encoding/binary"
+	"math"
+	"slices"
+
+	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/safetensors"
+)
+
+// scaleGrid says which weights of a matrix share a scale: those of side rows and cut columns.
+type scaleGrid struct {
+	per       scalePer
+	side, cut int
+}
+
+type scalePer uint8
+
+const (
+	perBlock scalePer = iota
+	perRow
+	perMatrix
+)
+
+// fp8 reads a matrix of E4M3 whose scales are for blocks of 128 by 128, for a row each or for all.
+// One scale for all becomes one for each block. A part that does not begin with a block becomes
+// bf16.
+func (l *layerReader) fp8(w safetensors.Tensor, stem string, n, k int, p part) Matrix {
+	l.shape(w, n, k)
+	s := l.tensor(l.either(stem+scaleNames[0], stem+scaleNames[1], stem+scaleNames[2]))
+	grid := l.scaleGrid(s, n, k)
+	if l.err != nil {
+		return Matrix{}
+	}
+	if s.DType == safetensors.U8 {
+		s.DType = safetensors.F8E8M0 // a scale of one byte can only be an exponent
+	}
+	if !slices.Contains([]safetensors.DType{safetensors.F8E8M0, safetensors.F32, safetensors.BF16, safetensors.F16}, s.DType) {
+		l.wrong(s, "F8_E8M0, F32, BF16 or F16")
+		return Matrix{}
+	}
+	columns := ceilDiv(k, grid.cut)
+	scale := floats(s)
+	l.scales(s, ceilDiv(n, grid.side)*columns, scale)
+	m := fp8Part(w, k, p)
+	m.values = func(row int, dst []float32, c int) {
+		row, c = p.r+row, p.a+c
+		var f [1]float32
+		for j := range dst {
+			if j == 0 || (c+j)%grid.cut == 0 {
+				scale(f[:], row/grid.side*columns+(c+j)/grid.cut)
+			}
+			dst[j] = numfmt.E4M3Decode(w.Data[row*k+c+j]) * f[0]
+		}
+	}
+	switch grid.per {
+	case perRow:
+		m.Format, m.ScaleF32 = FormatFP8Rows, true
+		m.Scales = decoded(p.s-p.r, scale, func(i int) int { return p.r + i })
+	case perMatrix:
+		m.ScaleF32 = true
+		m.Scales = decoded(ceilDiv(m.N, blockSide)*ceilDiv(m.K, blockSide), scale, func(int) int { return 0 })
+	default:
+		if p.r%blockSide != 0 || p.a%blockSide != 0 {
+			return m.asBF16()
+		}
+		m.Scales, m.ScaleF32 = blockScales(s, columns, p), s.DType != safetensors.F8E8M0
+	}
+	return m
+}
+
+// fp8Part is a part of a matrix of k columns, in blocks, without scales and values.
+func fp8Part(w safetensors.Tensor, k int, p part) Matrix {
+	return Matrix{Name: w.Name, Format: FormatFP8, N: p.s - p.r, K: p.b - p.a, Data: grid(w.Data, k, p.r, p.s, p.a, p.b)}
+}
+
+// scaleGrid finds out by its shape what a tensor of scales of n by k weights is for. Where two
+// readings are possible, they mean the same.
+func (l *layerReader) scaleGrid(s safetensors.Tensor, n, k int) scaleGrid {
+	for _, x := range []struct {
+		shape []int
+		scaleGrid
+	}{
+		{[]int{ceilDiv(n, blockSide), ceilDiv(k, blockSide)}, scaleGrid{perBlock, blockSide, blockSide}},
+		{[]int{n, 1}, scaleGrid{perRow, 1, k}}, {[]int{n}, scaleGrid{perRow, 1, k}},
+		{[]int{}, scaleGrid{perMatrix, n, k}}, {[]int{1}, scaleGrid{perMatrix, n, k}}, {[]int{1, 1}, scaleGrid{perMatrix, n, k}},
+	} {
+		if slices.Equal(s.Shape, x.shape) {
+			return x.scaleGrid
+		}
+	}
+	l.wrong(s, "shape [%d, %d] for blocks, [%d, 1] or [%d] for rows, [] or [1] for all", ceilDiv(n, blockSide), ceilDiv(k, blockSide), n, n)
+	return scaleGrid{perMatrix, n, k}
+}
+
+// blockScales is the part of a tensor of scales that belongs to a part of a matrix: UE8M0 stays,
+// floats become f32.
+func blockScales(s safetensors.Tensor, columns int, p part) Blob {
+	r, e, a, b := p.r/blockSide, ceilDiv(p.s, blockSide), p.a/blockSide, ceilDiv(p.b, blockSide)
+	switch s.DType {
+	case safetensors.F8E8M0:
+		return grid(s.Data, columns, r, e, a, b)
+	case safetensors.F32:
+		return grid(s.Data, 4*columns, r, e, 4*a, 4*b)
+	}
+	return decoded((e-r)*(b-a), floats(s), func(i int) int { return (r+i/(b-a))*columns + a + i%(b-a) })
+}
+
+// decoded is n numbers as f32; at(i) is where the i-th of them stands.
+func decoded(n int, decode func(dst []float32, i int), at func(i int) int) Blob {
+	return computed(int64(n), 4, func(dst []byte, i int64) {
+		var f [1]float32
+		for ; len(dst) > 0; dst, i = dst[4:], i+1 {
+			decode(f[:], at(int(i)))
+			binary.LittleEndian.PutUint32(dst, math.Float32bits(f[0]))
+		}
+	})
+}
