@@ -13,8 +13,8 @@ import (
 	"github.com/vkmla/vkmla/pipeline/model"
 )
 
-// equalScores gives all tokens the same content, so that half of the entries have one key and half
-// have another.
+// equalScores gives all tokens the same content, so that entries have one of three keys: that of
+// their own group's needle, that of the one before, or a mean of both.
 func equalScores(ctx context.Context, l *Lab) error {
 	rng := rand.New(rand.NewPCG(8, 8))
 	st := l.tell(slices.Repeat([][]float32{newContent(rng)}, l.tokens()), rng)
@@ -54,9 +54,9 @@ func (x *line) earliest() error {
 			visible := (t + 1) / c.spec.Ratio
 			want := x.st.first(visible)
 			if a.kind == askEntry && visible > k {
-				want = firstOf(visible, k, a.entry%2)
+				want = firstOf(visible, k, a.entry%3)
 			} else if a.kind != askMean && visible > k {
-				continue // both keys have scores that say nothing
+				continue // no key has a score that says anything
 			}
 			if got := x.got[i].TopK[t*k:][:k]; !slices.Equal(got, want) {
 				return fmt.Errorf("layer %d, token %d: picks %v, want %v, the first with the highest score", i, t, got, want)
@@ -66,10 +66,11 @@ func (x *line) earliest() error {
 	return nil
 }
 
-// firstOf are the first k of some entries by a parity, then by the other, in ascending order.
-func firstOf(visible, k, parity int) (list []int32) {
-	for _, from := range []int{parity, 1 - parity} {
-		for e := from; e < visible && len(list) < k; e += 2 {
+// firstOf are the first k of some entries of a key, of 0 and 1, then of the mean, then of the other
+// key, in ascending order.
+func firstOf(visible, k, key int) (list []int32) {
+	for _, from := range []int{key, 2, 1 - key} {
+		for e := from; e < visible && len(list) < k; e += 3 {
 			list = append(list, int32(e))
 		}
 	}
@@ -84,9 +85,9 @@ const (
 	tokenWithin   = 5e-3
 )
 
-// angles demands the angles of entries as far away as a story is long, which show bases and scaling.
-// Then it runs a model of random weights, whose outputs and picks depend on all rows and all angles,
-// and compares it with its formula.
+// angles demands the angles of entries as far away as a story is long, which show bases and
+// scaling. Then it runs a model of random weights, whose outputs and picks depend on all rows and
+// all angles, and compares it with its formula.
 func angles(ctx context.Context, l *Lab) error {
 	const tokens = 270
 	p, err := l.pass(ctx, 1)

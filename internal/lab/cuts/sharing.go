@@ -156,11 +156,11 @@ func (l *Lab) crowd(ctx context.Context, e *pipeline.Engine, sessions int) error
 
 // reusedPages opens sessions one after the other in caches that have room for one: each has the
 // pages that the one before has just given back. The last has the tokens of the first, whose pages
-// nobody had used.
+// nobody had used; those between are longer.
 func reusedPages(ctx context.Context, l *Lab) error {
-	n := 200
+	n := 330
 	if l.o.Size == Full {
-		n = 4300
+		n = 4400
 	}
 	e, err := l.smallest(ctx, n)
 	if err != nil {
@@ -168,7 +168,11 @@ func reusedPages(ctx context.Context, l *Lab) error {
 	}
 	var first *line
 	for i, seed := range []uint64{20, 21, 22, 20} {
-		x, err := l.alone(ctx, e, seed, n-2*(i%3))
+		length, most := n, uint64(2)
+		if seed == 20 {
+			length, most = n-80, 3
+		}
+		x, err := l.alone(ctx, e, seed, length, most)
 		if err == nil && i == 0 {
 			first = x
 		} else if err == nil && seed == 20 {
@@ -181,8 +185,9 @@ func reusedPages(ctx context.Context, l *Lab) error {
 	return e.Close()
 }
 
-// alone takes the first tokens of a story in an engine whose caches have room for nobody else.
-func (l *Lab) alone(ctx context.Context, e *pipeline.Engine, seed uint64, n int) (*line, error) {
+// alone takes the first tokens of a story in an engine that has fewer pages than so many such
+// sessions need.
+func (l *Lab) alone(ctx context.Context, e *pipeline.Engine, seed uint64, n int, most uint64) (*line, error) {
 	x, err := l.open(e, l.newStory(seed))
 	if err == nil {
 		err = x.take(ctx, n-3, 64)
@@ -193,7 +198,7 @@ func (l *Lab) alone(ctx context.Context, e *pipeline.Engine, seed uint64, n int)
 	if err == nil {
 		err = x.found()
 	}
-	if m := e.Memory(); err == nil && 2*m.Held < m.Caches {
+	if m := e.Memory(); err == nil && most*m.Held < m.Caches {
 		err = fmt.Errorf("%d bytes of %d are held, too few for the next session to need them", m.Held, m.Caches)
 	}
 	if err != nil {

@@ -89,15 +89,16 @@ func (s *story) chapter(spec *model.Layer, rng *rand.Rand) chapter {
 	return c
 }
 
-// needles are the tokens whose content becomes that of an entry: one of every group, anywhere in
-// it, and of every second one where entries overlap.
+// needles are the tokens whose content becomes that of an entry: one of every second group,
+// anywhere in it, and of every third one where entries overlap. All tokens of the other groups
+// count in their entries.
 func (s *story) needles(spec *model.Layer, rng *rand.Rand) (all []int) {
 	if spec.Ratio == 0 {
 		return nil
 	}
-	every := spec.Ratio
+	every := 2 * spec.Ratio
 	if spec.Overlap {
-		every *= 2
+		every = 3 * spec.Ratio
 	}
 	for at := 0; at+spec.Ratio <= s.n; at += every {
 		all = append(all, at+rng.IntN(spec.Ratio))

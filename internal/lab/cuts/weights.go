@@ -65,6 +65,9 @@ const (
 // weights gives the weights of the model; norms, sinks and the like are random.
 func weights(name string, shape []int) []float32 {
 	_, stem, _ := strings.Cut(name, ".attn.")
+	if strings.HasSuffix(stem, ".ape") {
+		return apart(shape)
+	}
 	at := pick(strings.TrimSuffix(stem, ".weight"), shape)
 	if at == nil {
 		return nil
@@ -74,6 +77,15 @@ func weights(name string, shape []int) []float32 {
 		if column, value := at(row); value != 0 {
 			v[row*shape[1]+column] = value
 		}
+	}
+	return v
+}
+
+// apart are scores of positions in a group, large enough for each to count differently.
+func apart(shape []int) []float32 {
+	rng, v := rand.New(rand.NewPCG(5, 77)), make([]float32, shape[0]*shape[1])
+	for i := range v {
+		v[i] = float32(rng.NormFloat64())
 	}
 	return v
 }
