@@ -65,7 +65,6 @@ func checkCommand() *cobra.Command {
 	fl := cmd.Flags()
 	fl.StringVar(&f.report, "report", "", "files to write, without .json and .html (default vkmla-check-DEVICE-TIME in this folder)")
 	fl.DurationVar(&f.budget, "budget", 2*time.Minute, "time for all checks; what does not fit is not run")
-	fl.DurationVar(&f.timeout, "timeout", time.Minute, "a check of which nothing is heard for so long has timed out")
 	fl.StringVarP(&f.output, "output", "o", "table", "table or json, one object per line")
 	fl.BoolVar(&f.asJSON, "json", false, "the same as -o json")
 	if err := fl.MarkHidden("json"); err != nil {
@@ -79,6 +78,7 @@ func checkCommand() *cobra.Command {
 func (f *checkFlags) shared(fl *pflag.FlagSet) {
 	deviceFlags(fl, &f.device, &f.profile)
 	fl.Uint64Var(&f.seed, "seed", 0, "seed of everything random (default a new one every time)")
+	fl.DurationVar(&f.timeout, "timeout", time.Minute, "a check of which nothing is heard for so long has timed out")
 	fl.BoolVar(&f.quick, "quick", false, "the least that says something: few cases, one variant, one layer, short cuts, short times")
 }
 
@@ -119,7 +119,8 @@ func (f *checkFlags) open() (dev *vk.Device, about describe.Device, devices int,
 	if err == nil {
 		about = describe.Of(a, f.profile)
 		about.UUID = "" // of one card among its like
-		dev, err = a.Open(vk.DeviceOptions{PipelineCacheDir: pipelineCacheDir(), Profile: f.profile})
+		// Waits end before check ends their process.
+		dev, err = a.Open(vk.DeviceOptions{PipelineCacheDir: pipelineCacheDir(), Profile: f.profile, HangAfter: f.timeout / 2})
 	}
 	if err != nil {
 		in.Close()
@@ -135,7 +136,7 @@ func (f *checkFlags) worker() ([]string, error) {
 		return nil, fmt.Errorf("check: %w", err)
 	}
 	return []string{self, workerName, "--device=" + f.device, "--profile=" + f.profile, fmt.Sprintf("--seed=%d", f.seed),
-		fmt.Sprintf("--quick=%t", f.quick)}, nil
+		fmt.Sprintf("--quick=%t", f.quick), "--timeout=" + f.timeout.String()}, nil
 }
 
 func (f *checkFlags) settle() error {

@@ -29,7 +29,8 @@ func TestMain(m *testing.M) {
 // TestCheckQuick runs the quick checks and reads what they leave.
 func TestCheckQuick(t *testing.T) {
 	prefix := filepath.Join(t.TempDir(), "r")
-	code, stdout, stderr := command("check", "--quick", "--seed", "3", "--report", prefix, "-o", "json", "--budget", "10m", "--timeout", "5m")
+	code, stdout, stderr := command("check", "--quick", "--seed", "3", "--report", prefix, "-o", "json",
+		"--budget", "10m", "--timeout", "5m")
 	require.Equal(t, 0, code, "%s%s", stdout, stderr)
 	var results []check.Result
 	var last checkVerdict

@@ -224,7 +224,9 @@ func (s *supervisor) ended(r Result, m message, told Result) Result {
 	if m.Lost { // what the driver gave up on is of no use to the checks that follow
 		s.worker.end()
 		s.worker = nil
-		r.Status = Crashed
+		if r.Status = Crashed; m.Hung {
+			r.Status, s.closed = TimedOut, "the device hung in "+r.Group+"/"+r.Name
+		}
 		return r
 	}
 	if m.Stopped && told.Status != "" && r.Counts().Fail == 0 {

@@ -59,6 +59,7 @@ var fakes = []Check{
 	fake("lacking", func(_ context.Context, e *Env) error { e.Row(row("a", verify.Skip, "device lacks x")); return nil }),
 	fake("missing", func(context.Context, *Env) error { return fmt.Errorf("no clock: %w", vk.ErrMissingFeature) }),
 	fake("lost", func(context.Context, *Env) error { return fmt.Errorf("submit: %w", vk.ErrDeviceLost) }),
+	fake("hung", func(context.Context, *Env) error { return fmt.Errorf("wait: %w", vk.ErrDeviceHung) }),
 	fake("segfault", func(_ context.Context, e *Env) error {
 		e.Doing("compiling attn_decode")
 		syscall.Kill(os.Getpid(), syscall.SIGSEGV)
@@ -176,6 +177,11 @@ func TestHang(t *testing.T) {
 	assert.Contains(t, r.Results[3].Why, "it was at: waiting for a fence")
 	assert.Equal(t, "the device hung in times/hang", r.Results[4].Why)
 	assert.True(t, r.Bad())
+
+	r = supervise(t, "", Options{}, "hung", "right") // a wait that ended says so itself
+	assert.Equal(t, TimedOut, r.Results[0].Status)
+	assert.Contains(t, r.Results[0].Why, "its work does not end")
+	assert.Equal(t, "the device hung in times/hung", r.Results[1].Why)
 }
 
 // TestBudget holds that checks end with the budget, and what is said of those in the middle.

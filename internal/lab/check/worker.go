@@ -27,8 +27,10 @@ type message struct {
 	Open   *opened `json:"open,omitempty"`   // once, at first
 	Doing  string  `json:"doing,omitempty"`  // goes on
 	Result *Result `json:"result,omitempty"` // the check ended
-	// What besides came of it: the device was lost; it was told to stop, and did.
+	// What besides came of it: the device was lost, and that because it hung; the check was told
+	// to stop, and did.
 	Lost    bool `json:"lost,omitempty"`
+	Hung    bool `json:"hung,omitempty"`
 	Stopped bool `json:"stopped,omitempty"`
 }
 
@@ -174,7 +176,7 @@ func (w *worker) check(dev *vk.Device, c Check, l bench.Limits) error {
 	m, run := message{}, c.Run
 	c.Run = func(ctx context.Context, e *Env) error {
 		err := run(ctx, e)
-		m.Lost, m.Stopped = errors.Is(err, vk.ErrDeviceLost), errors.Is(err, context.Canceled)
+		m.Lost, m.Hung, m.Stopped = errors.Is(err, vk.ErrDeviceLost), errors.Is(err, vk.ErrDeviceHung), errors.Is(err, context.Canceled)
 		return err
 	}
 	ctx, end := w.begin()
@@ -182,6 +184,7 @@ func (w *worker) check(dev *vk.Device, c Check, l bench.Limits) error {
 	end()
 	// A check whose errors became rows does not return them.
 	m.Lost = m.Lost || strings.Contains(r.Why, vk.ErrDeviceLost.Error())
+	m.Hung = m.Hung || strings.Contains(r.Why, vk.ErrDeviceHung.Error())
 	m.Result = &r
 	return w.say(m)
 }
