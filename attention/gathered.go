@@ -158,7 +158,7 @@ func (o *Gathered) Record(rec *vk.Recorder, a GatheredArgs) error {
 			return pkg.Wrap(op, err)
 		}
 	}
-	flags := opkit.Bit(4, a.Pieces > 1)
+	flags := opkit.Bit(4, a.Pieces > 1) // tokens with negative lengths, of other pieces, are left alone
 	for piece := range a.Pieces {
 		for i, r := range runs {
 			if r.Piece = piece; o.gather[i] == nil {

@@ -120,9 +120,6 @@ func (o *Prefill) Record(rec *vk.Recorder, a PrefillArgs) error {
 	return o.join(rec, op, a)
 }
 
-// flagSomeTokens has the kernel leave tokens with negative lengths alone.
-const flagSomeTokens = 1 << 4
-
 // attend records the attention, of whole rows or of parts that join joins. The tensors were
 // checked.
 func (o *Prefill) attend(rec *vk.Recorder, op string, a PrefillArgs, flags uint32) error {

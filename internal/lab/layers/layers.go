@@ -1,6 +1,6 @@
 // Package layers checks whole layers, as an engine runs them: random ones against their formula,
-// and recorded ones. Importing it adds the operation "layer" to those of package verify, which cannot
-// have it: the tests of what an engine is made of use that package.
+// and recorded ones. Importing it adds the operation "layer" to those of package verify, which
+// cannot have it: the tests of what an engine is made of use that package.
 package layers
 
 import (

@@ -243,7 +243,8 @@ func (b *builder) projections(c model.Config) {
 		})
 	}
 	wide := c.HeadsPerGroup() * 512
-	for _, w := range []projection.WeightFormat{projection.WeightBF16, projection.WeightFP8, projection.WeightFP8UE8M0, projection.WeightFP8Rows} {
+	formats := []projection.WeightFormat{projection.WeightBF16, projection.WeightFP8, projection.WeightFP8UE8M0, projection.WeightFP8Rows}
+	for _, w := range formats {
 		b.chain(projection.LinearConfig{N: c.ORank, K: wide, Groups: c.Groups, Out: tensor.BF16, Weights: w},
 			projection.LinearConfig{N: c.Hidden, K: c.Groups * c.ORank, Out: tensor.BF16, Weights: w})
 	}
