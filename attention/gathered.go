@@ -71,7 +71,7 @@ type PlanTensors struct {
 	Runs   tensor.Tensor // [.., 4] i32
 }
 
-// NewGathered picks builds and compiles them.
+// NewGathered picks builds. The kernels of the attention are asked for by Prepare or Record.
 //
 // Errors: vk.ErrArgument for a value out of range; vk.ErrMissingFeature for a forced variant that
 // the device cannot run; those of vk.Device.Kernel.
@@ -94,7 +94,7 @@ func NewGathered(dev *vk.Device, cfg GatheredConfig) (*Gathered, error) {
 	workspace := uint64(c.Rows()) * D * 2
 	var err error
 	if o.prefill, err = NewPrefill(dev, PrefillConfig{Heads: cfg.Heads, Scale: cfg.Scale, MaxBytes: workspace, Variant: cfg.Variant,
-		Splits: cfg.Splits, Workgroups: cfg.Workgroups}); err != nil {
+		Splits: cfg.Splits, Workgroups: cfg.Workgroups, OnDemand: true}); err != nil {
 		return nil, err
 	}
 	for i, page := range []int{cfg.CompressedPage, cfg.WindowPage} {
@@ -118,6 +118,14 @@ func reaching(variant string) string {
 		return variant
 	}
 	return ""
+}
+
+// Prepare asks for the kernels of a Record of some tokens, so that they are compiled in the
+// background.
+//
+// Errors: those of vk.Device.Kernel.
+func (o *Gathered) Prepare(tokens int) error {
+	return o.prefill.prepare(tokens, o.cfg.Rows.gatheredWidth())
 }
 
 // Variant returns the name of the build of the attention.

@@ -25,6 +25,10 @@ type PrefillConfig struct {
 	Variant    string  // one of PrefillVariants; "" picks the best
 	Splits     int     // parts of each row, 1 to MaxSplits; 0: by rule, see ScratchBytes
 	Workgroups int     // that fill the device, for that rule; 0: its compute units, or an estimate
+
+	// OnDemand leaves it to Record to ask for the kernels that it needs. Otherwise NewPrefill asks
+	// for all.
+	OnDemand bool
 }
 
 // Prefill is sparse MLA over rows of a bf16 workspace: every token attends the rows that its index
@@ -85,13 +89,23 @@ func NewPrefill(dev *vk.Device, cfg PrefillConfig) (*Prefill, error) {
 		}
 	})
 	m, err := mergeOf(dev, variant)
-	if err == nil {
+	if err == nil && !cfg.OnDemand {
 		err = opkit.Ask(append(k, m.k...)...)
 	}
 	if err != nil {
 		return nil, err
 	}
 	return &Prefill{dev, cfg, variant, k, m, s}, nil
+}
+
+// prepare asks for the kernels of a Record of some tokens with lists of so many entries.
+func (o *Prefill) prepare(tokens, width int) error {
+	p := o.plan(tokens, width)
+	ask := []*opkit.Later{o.k[p.build]}
+	if p.splits > 1 {
+		ask = append(ask, o.merge.kernel(p.splits))
+	}
+	return opkit.Ask(ask...)
 }
 
 // Variant returns the name of the build in use.

@@ -11,6 +11,7 @@ import (
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -148,10 +149,11 @@ func TestEngineRowsFormula(t *testing.T) {
 func TestEngineRowsDefault(t *testing.T) {
 	dev := testkit.Device(t)
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(4)})))
+	many := 2 * tuning.Of(dev).Attention.GatherTokens
 	for sessions, want := range map[int][2]int{1: {0, 1}, 100: {0, 0}} {
-		e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 200, MaxSessions: sessions, MaxStep: 128})
+		e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 2 * many, MaxSessions: sessions, MaxStep: many})
 		s := must[*pipeline.Session](t)(e.Open())
-		for i, n := range []int{7, 128} {
+		for i, n := range []int{7, many} {
 			st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: n}))
 			gathers := attention.Gathers(dev, st.Size(), sessions)
 			assert.Equal(t, gathers, st.Pieces() > 0)

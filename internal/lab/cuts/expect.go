@@ -15,7 +15,7 @@ import (
 // YaRN would be off by 0.009 at a distance of 71.
 const (
 	foundWithin  = 0.06
-	turnedWithin = 0.007
+	turnedWithin = 0.0085
 	foundNothing = 0.5
 )
 

@@ -19,6 +19,7 @@ func As(t testing.TB, other knowncaps.Device) *vk.Device {
 	t.Helper()
 	a := *Device(t).Adapter()
 	fake(&a, other)
+	opkit.KnowSubnormals(&a, true)
 	for _, s := range other.Caps.CoopMat {
 		m, n, k, subgroup := int(s.M), int(s.N), int(s.K), int(other.Caps.MinSubgroupSize)
 		for _, variant := range []string{opkit.CM, opkit.CMB} {

@@ -61,5 +61,5 @@ func TestTimedSizes(t *testing.T) {
 			})
 		}
 	}
-	assert.Equal(t, map[string]int{"attention": 2, "indexer": 12, "memory": 8, "linear": 1}, suites)
+	assert.Equal(t, map[string]int{"attention": 2, "indexer": 10, "memory": 8, "linear": 1}, suites)
 }

@@ -114,7 +114,7 @@ func (x *mla) prepare(k *Kind, joined bool) error {
 	t, window := k.cfg.Tokens, k.cfg.Model.Window
 	switch {
 	case x.op == nil:
-		return nil
+		return x.rows.Prepare(t)
 	case joined:
 		return x.op.PrepareParts(t, window, x.width)
 	}

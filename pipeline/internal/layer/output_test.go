@@ -81,8 +81,8 @@ func TestOutputPaths(t *testing.T) {
 	dev := testkit.Device(t)
 	for _, storage := range []fakemodel.Storage{fakemodel.FP8, fakemodel.FP8F32} {
 		cfg, layers := weights(t, dev, fakemodel.Options{Config: fakemodel.Config(0), Storage: storage})
-		hidden := randomHidden(70 * cfg.Hidden)
-		for _, n := range []int{1, 5, 70} {
+		hidden := randomHidden(61 * cfg.Hidden)
+		for _, n := range []int{1, 5, 61} {
 			t.Run(fmt.Sprintf("%s/%d", storage, n), func(t *testing.T) {
 				step := func(p projection.ActivationFormat) []float32 {
 					c := windowConfig(t, cfg, n)
