@@ -23,7 +23,7 @@ import (
 )
 
 // checkLong is what --help says before the flags.
-const checkLong = `Check says what of vkmla is right on a device, in a minute or two: the device's limits,
+const checkLong = `Check says what of vkmla is right on a device, in a few minutes: the device's limits,
 every operation against its definition, a whole layer of each kind, sequences that are cut,
 shared and restored against the same in one piece, and the times of decode steps and
 prefills. It prints what is right, what is wrong and what was not run, and writes a report,
@@ -64,7 +64,7 @@ func checkCommand() *cobra.Command {
 	}
 	fl := cmd.Flags()
 	fl.StringVar(&f.report, "report", "", "files to write, without .json and .html (default vkmla-check-DEVICE-TIME in this folder)")
-	fl.DurationVar(&f.budget, "budget", 2*time.Minute, "time for all checks; what does not fit is not run")
+	fl.DurationVar(&f.budget, "budget", 5*time.Minute, "time for all checks; what does not fit is not run")
 	fl.StringVarP(&f.output, "output", "o", "table", "table or json, one object per line")
 	fl.BoolVar(&f.asJSON, "json", false, "the same as -o json")
 	if err := fl.MarkHidden("json"); err != nil {
