@@ -17,12 +17,18 @@ import (
 func init() {
 	Register(Op{
 		Name: "linear", Class: ClassTolerance, Variants: projection.LinearVariants,
-		Random: randomLinear, Ref: refLinear, Bind: bindLinear, Compare: compareLinear,
+		Random: randomLinear, Ref: refLinear, Bind: bindLinear, Compare: compareLinear, Lacks: lacksLinear,
 		Timing: Timing{Suite: "linear", Sizes: linearSizes, Sample: sampleLinear},
 	})
 }
 
 var weightFormats = []projection.WeightFormat{projection.WeightBF16, projection.WeightFP8, projection.WeightFP8UE8M0, projection.WeightNVFP4}
+
+// lacksLinear: activations of four bits have no kernel with matrices.
+func lacksLinear(c Case, variant string) bool {
+	return projection.ActivationFormat(c.Input().IntOr("activations", 0)) == projection.ActivationNVFP4 &&
+		(variant == projection.VariantCM || variant == projection.VariantCMB)
+}
 
 // linearInput reads a case.
 func linearInput(c Case) (h projection.LinearHost, out tensor.DType, column, width int, err error) {

@@ -82,6 +82,9 @@ type Op struct {
 	// change the case.
 	Bind func(b Build, c Case) (Bound, error)
 
+	// Lacks reports that no device has a variant for a case; nil: some device has each for all.
+	Lacks func(c Case, variant string) bool
+
 	// After makes the case's outputs of what was read back; nil: they are the same.
 	After func(c Case, variant string, got Arrays) (Arrays, error)
 

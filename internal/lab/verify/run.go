@@ -402,7 +402,11 @@ func (p *plan) random() {
 			if !p.wantCase(name, c.Name) {
 				continue
 			}
-			p.jobs = append(p.jobs, job{op: op, name: c.Name, source: c.Source, variants: vs, load: func() (Case, error) { return c, nil }})
+			has := slices.Clone(vs)
+			if op.Lacks != nil {
+				has = slices.DeleteFunc(has, func(v vk.Variant) bool { return op.Lacks(c, v.Name) })
+			}
+			p.jobs = append(p.jobs, job{op: op, name: c.Name, source: c.Source, variants: has, load: func() (Case, error) { return c, nil }})
 		}
 	}
 }
