@@ -406,7 +406,8 @@ func (p *plan) random() {
 			if op.Lacks != nil {
 				has = slices.DeleteFunc(has, func(v vk.Variant) bool { return op.Lacks(c, v.Name) })
 			}
-			p.jobs = append(p.jobs, job{op: op, name: c.Name, source: c.Source, variants: has, load: func() (Case, error) { return c, nil }})
+			p.jobs = append(p.jobs, job{op: op, name: c.Name, source: c.Source, variants: has,
+				load: func() (Case, error) { return c, nil }})
 		}
 	}
 }
