@@ -59,3 +59,35 @@ func TestWaitBesideSubmitAndClose(t *testing.T) {
 	}
 	require.NoError(t, c.Close())
 }
+
+// A submission that ends without a part of it having been handed over ends behind those before it.
+func TestCancelledBehindOthers(t *testing.T) {
+	d := open(t, vk.DeviceOptions{})
+	defer d.Close()
+	b := buffer(t, d, 32<<20, vk.DeviceLocal)
+	defer b.Close()
+	record := func(fills int, parts bool) *vk.Commands {
+		r, err := d.NewRecorder()
+		require.NoError(t, err)
+		if parts {
+			require.NoError(t, r.SplitEach())
+		}
+		for i := range fills {
+			require.NoError(t, r.Fill(b.Whole(), uint32(i)))
+		}
+		c, err := r.End()
+		require.NoError(t, err)
+		return c
+	}
+	long, parts := record(60, false), record(3, true)
+	_, err := long.Submit()
+	require.NoError(t, err)
+	p, err := vk.SubmitCancelled(parts)
+	require.NoError(t, err)
+	assert.ErrorIs(t, p.Wait(t.Context()), vk.ErrCancelled)
+	again, err := long.Submit()
+	require.NoError(t, err, "the commands before it have not finished")
+	require.NoError(t, again.Wait(t.Context()))
+	require.NoError(t, long.Close())
+	require.NoError(t, parts.Close())
+}

@@ -146,10 +146,25 @@ func (p *Pending) run() (err error) {
 			return e
 		}
 	}
+	if p.handed == 0 {
+		p.follow()
+	}
 	if err == nil {
 		err = p.proved()
 	}
 	return err
+}
+
+// follow waits for what was submitted before, where no part of p stands behind it: that p has
+// ended says that all of it has.
+func (p *Pending) follow() {
+	f := &p.c.rec.dev.flights
+	f.mu.Lock()
+	earlier := slices.Clone(f.list[:max(slices.Index(f.list, p), 0)])
+	f.mu.Unlock()
+	for _, e := range earlier {
+		_ = e.Wait(context.Background())
+	}
 }
 
 // await waits until a part has finished, or the device is hung.
