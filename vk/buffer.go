@@ -50,6 +50,8 @@ type Buffer struct {
 	mapped []byte
 	refs   atomic.Int32 // the owner and each recorded command buffer
 	closed atomic.Bool
+
+	tracked atomic.Pointer[written] // see Track
 }
 
 // View is a byte range of a buffer. The zero View names no buffer.

@@ -52,6 +52,7 @@ func (c *Commands) Submit() (*Pending, error) {
 		return nil, err
 	}
 	c.flying = p
+	c.rec.overwritten()
 	return p, nil
 }
 

@@ -54,6 +54,7 @@ type Recorder struct {
 	hostRead   bool // something host-visible was written
 	sets       map[string]boundSet
 	held       map[*Buffer]bool
+	writes     map[*Buffer]ranges // of tracked buffers
 	proof      proof
 	ended      bool
 }
@@ -140,6 +141,7 @@ func (r *Recorder) order(uses []use) {
 	}
 	for _, u := range uses {
 		r.pending = append(r.pending, u)
+		r.overwrite(u)
 		if !r.held[u.view.Buffer] {
 			r.held[u.view.Buffer] = true
 			u.view.Buffer.retain()
