@@ -41,6 +41,9 @@ func (l ranges) cover(r byteRange) bool {
 // Track begins to note which bytes of the buffer are overwritten, or begins again with none. Of
 // commands, only those count that are recorded later than the first Track.
 func (b *Buffer) Track() {
+	if b == nil {
+		return
+	}
 	b.tracked.CompareAndSwap(nil, &written{})
 	w := b.tracked.Load()
 	w.mu.Lock()
@@ -53,8 +56,11 @@ func (b *Buffer) Track() {
 // that they bind or reach as Write. What they have as ReadWrite does not count, for they may read it
 // first, nor does what the host writes to Mapped.
 func (b *Buffer) Overwritten(v View) bool {
+	if b == nil || v.Buffer != b {
+		return false
+	}
 	w := b.tracked.Load()
-	if w == nil || v.Buffer != b {
+	if w == nil {
 		return false
 	}
 	w.mu.Lock()
@@ -64,7 +70,9 @@ func (b *Buffer) Overwritten(v View) bool {
 
 // Overwrites reports, of a tracked buffer, whether what was recorded so far overwrites every byte of
 // the view, see Buffer.Overwritten.
-func (r *Recorder) Overwrites(v View) bool { return r.writes[v.Buffer].cover(v.bytes()) }
+func (r *Recorder) Overwrites(v View) bool {
+	return r != nil && r.writes[v.Buffer].cover(v.bytes())
+}
 
 // overwrite notes an access to a tracked buffer.
 func (r *Recorder) overwrite(u use) {
