@@ -271,6 +271,11 @@ func (b *Buffer) destroy() {
 	vulkan.FreeMemory(b.dev.h, b.mem, nil)
 }
 
+// overlaps reports whether the views have bytes in common.
+func (v View) overlaps(w View) bool {
+	return v.Buffer == w.Buffer && v.Offset < w.Offset+w.Size && w.Offset < v.Offset+v.Size
+}
+
 // check reports whether the view lies inside an open buffer of device d.
 func (v View) check(d *Device, op, arg string) error {
 	switch {

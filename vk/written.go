@@ -53,8 +53,8 @@ func (b *Buffer) Track() {
 
 // Overwritten reports whether every byte of the view was overwritten since the last Track by what
 // was submitted: copies, fills, Device.Upload, and launches of kernels, which count as writing all
-// that they bind or reach as Write. What they have as ReadWrite does not count, for they may read it
-// first, nor does what the host writes to Mapped.
+// that they bind or reach as Write. What they have as ReadWrite, or as Read too, does not count, for
+// they may read it first, nor does what the host writes to Mapped.
 func (b *Buffer) Overwritten(v View) bool {
 	if b == nil || v.Buffer != b {
 		return false
@@ -74,10 +74,15 @@ func (r *Recorder) Overwrites(v View) bool {
 	return r != nil && r.writes[v.Buffer].cover(v.bytes())
 }
 
-// overwrite notes an access to a tracked buffer.
-func (r *Recorder) overwrite(u use) {
+// overwrite notes an access to a tracked buffer, one of some by the same command.
+func (r *Recorder) overwrite(u use, all []use) {
 	if u.access != Write || u.view.Buffer.tracked.Load() == nil {
 		return
+	}
+	for _, x := range all {
+		if x.access&Read != 0 && x.view.overlaps(u.view) {
+			return
+		}
 	}
 	if r.writes == nil {
 		r.writes = map[*Buffer]ranges{}
