@@ -68,6 +68,8 @@ var scenarios = []Scenario{
 		"of entries with equal scores the earliest are picked, in prompts and in decoding", equalScores},
 	{"angles", []string{"ml-explore/mlx-lm#1189", "sgl-project/sglang#34788", "hw-native-sys/pypto-lib#951"},
 		"each kind of layer turns by its own base and scaling, its indexer too: layers of random weights agree with float64", angles},
+	{"formats", []string{"modular/modular#6600"},
+		"weights with factors that others divide by mean what their makers wrote", formats},
 }
 
 // Run runs the scenario. The error says what was wrong, and at which token; nil: nothing was.
