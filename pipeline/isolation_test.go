@@ -132,8 +132,8 @@ func (a *gave) same(t *testing.T, what string, b *gave) {
 	}
 }
 
-// beside runs two sessions, opened in an order: number 0 with foreign numbers, if any, and number 1,
-// whose results it returns, with those of a third in the pages of number 0.
+// beside runs two sessions, opened in an order: number 0 with foreign numbers, if any, and number
+// 1, whose results it returns, with those of a third in the pages of number 0.
 func (x *sessions) beside(t *testing.T, o pipeline.EngineOptions, order []int, steps [][2]int, numbers []uint16) (victim, heir *gave) {
 	t.Helper()
 	o.MaxTokens, o.MaxSessions, o.MaxStep, o.KeepTopK, o.KeepLSE = 200, 2, 64, true, true

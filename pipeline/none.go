@@ -6,7 +6,8 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// Methods of nil and zero engines, sessions and steps work with these, of which nothing can be done.
+// Methods of nil and zero engines, sessions and steps work with these, and nothing can be done with
+// them.
 var (
 	noEngine  = &Engine{opts: EngineOptions{Ranks: 1}}
 	noSession = &Session{e: noEngine, at: &rowState{}}

@@ -23,9 +23,9 @@ import (
 // Input, Output, LSE and TopK are zero tensors for an unknown layer.
 func (st *Step) Input(layer int) tensor.Tensor { return st.tensor(&st.orNone().b.in, layer) }
 
-// ReuseInputs says that this step's inputs are what Input holds already: rows of an earlier step, or
-// of the caller's commands in a way that vk does not see. Without it a layer whose input was not
-// written since Begin is refused. It serves measurements that repeat a step.
+// ReuseInputs says that this step's inputs are what Input holds already: rows of an earlier step,
+// or what was written in a way that vk does not see. Without it a layer whose input was not written
+// since Begin is refused. It serves measurements that repeat a step.
 //
 // Errors: vk.ErrClosed, vk.ErrDeviceLost.
 func (st *Step) ReuseInputs() error {

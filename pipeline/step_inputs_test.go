@@ -123,8 +123,8 @@ func TestStepInputsRead(t *testing.T) {
 	require.NoError(t, st.Run(t.Context()))
 }
 
-// TestAdvanceLeavesZeros demands that tokens that no layer has seen are zeros in all caches, whatever
-// the pages held: in a snapshot, behind real tokens, beside a fork that shares them, and where the
+// TestAdvanceLeavesZeros demands that tokens that no layer has seen are zeros in all caches,
+// whatever the pages held: in a snapshot, behind real tokens, beside a fork that shares them, and where the
 // caches were too small for all of them.
 func TestAdvanceLeavesZeros(t *testing.T) {
 	testkit.WithoutMatrices(t)

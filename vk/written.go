@@ -53,8 +53,8 @@ func (b *Buffer) Track() {
 
 // Overwritten reports whether every byte of the view was overwritten since the last Track by what
 // was submitted: copies, fills, Device.Upload, and launches of kernels, which count as writing all
-// that they bind or reach as Write. What they have as ReadWrite, or as Read too, does not count, for
-// they may read it first, nor does what the host writes to Mapped.
+// that they bind or reach as Write. What they have as ReadWrite, or as Read too, does not count:
+// they may read it first. Nor does what the host writes to Mapped.
 func (b *Buffer) Overwritten(v View) bool {
 	if b == nil || v.Buffer != b {
 		return false
@@ -68,8 +68,8 @@ func (b *Buffer) Overwritten(v View) bool {
 	return w.ranges.cover(v.bytes())
 }
 
-// Overwrites reports, of a tracked buffer, whether what was recorded so far overwrites every byte of
-// the view, see Buffer.Overwritten.
+// Overwrites reports, of a tracked buffer, whether what was recorded so far overwrites every byte
+// of the view, see Buffer.Overwritten.
 func (r *Recorder) Overwrites(v View) bool {
 	return r != nil && r.writes[v.Buffer].cover(v.bytes())
 }

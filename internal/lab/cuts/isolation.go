@@ -18,8 +18,8 @@ var foreign = [][]float32{
 // besideSteps are the tokens of a session with such numbers and of the one beside it.
 var besideSteps = [][2]int{{40, 20}, {1, 1}, {3, 7}, {1, 1}}
 
-// isolation takes a session beside one whose numbers are not finite, large or subnormal, in front of
-// it and behind it in each step. It has the bits that it has beside any other, and so has a session
+// isolation takes a session beside one whose numbers are not finite, large or subnormal, in front
+// of it and behind it in each step. It has the bits that it has beside any other, and so has a session
 // in the pages that the other gives back.
 func isolation(ctx context.Context, l *Lab) error {
 	p, err := l.pass(ctx, 1)

@@ -1,6 +1,6 @@
 // Package nils_test calls what a server calls with nothing: nil receivers, contexts, sessions,
-// recorders, readers, writers and functions, and zero values of everything else. None may panic, and
-// what returns an error has to return one.
+// recorders, readers, writers and functions, and zero values of everything else. None may panic,
+// and what returns an error has to return one.
 package nils_test
 
 import (
