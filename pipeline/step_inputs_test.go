@@ -124,8 +124,8 @@ func TestStepInputsRead(t *testing.T) {
 }
 
 // TestAdvanceLeavesZeros demands that tokens that no layer has seen are zeros in all caches,
-// whatever the pages held: in a snapshot, behind real tokens, beside a fork that shares them, and where the
-// caches were too small for all of them.
+// whatever the pages held: in a snapshot, behind real tokens, beside a fork that shares them, and
+// where the caches were too small for all of them.
 func TestAdvanceLeavesZeros(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	x := newModel(t, testkit.Device(t))

@@ -19,8 +19,8 @@ var foreign = [][]float32{
 var besideSteps = [][2]int{{40, 20}, {1, 1}, {3, 7}, {1, 1}}
 
 // isolation takes a session beside one whose numbers are not finite, large or subnormal, in front
-// of it and behind it in each step. It has the bits that it has beside any other, and so has a session
-// in the pages that the other gives back.
+// of it and behind it in each step. It has the bits that it has beside any other, and so has a
+// session in the pages that the other gives back.
 func isolation(ctx context.Context, l *Lab) error {
 	p, err := l.pass(ctx, 1)
 	if err != nil {
