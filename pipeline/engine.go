@@ -336,6 +336,11 @@ func (e *Engine) Close() error {
 	}
 	e.closed, e.step = true, nil
 	close(e.done)
+	if p := e.flight; p != nil { // here, so that nobody else waits for the device with it
+		e.mu.Unlock()
+		_ = p.Wait(context.Background()) // bounded by vk.DeviceOptions.HangAfter
+		e.mu.Lock()
+	}
 	var err error
 	for _, b := range e.sizes {
 		err = errors.Join(err, b.close())
