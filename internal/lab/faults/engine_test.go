@@ -425,6 +425,46 @@ func TestHungEngine(t *testing.T) {
 	assert.Empty(t, d.MemoryInUse())
 }
 
+// Nor does anybody wait for an engine that closes while the device is busy.
+func TestHungEngineClose(t *testing.T) {
+	d := open(t, vk.DeviceOptions{})
+	l := life{t: t, path: checkpoint(t), dev: d}
+	l.openDevice()
+	l.openEngine()
+	s, err := l.e.Open()
+	require.NoError(t, err)
+	st, err := l.e.Begin(context.Background(), pipeline.Chunk{Session: s, Tokens: 1})
+	require.NoError(t, err)
+	for i, h := range l.hidden(0, 1, 0) {
+		require.NoError(t, st.SetInput(i, 0, h))
+	}
+	interposer.Hang()
+	require.NoError(t, st.Submit())
+	asked := asks()
+	closed := make(chan error, 1)
+	go func() { closed <- l.e.Close() }()
+	for asks() == asked {
+		time.Sleep(time.Millisecond)
+	}
+	looked := make(chan error)
+	go func() {
+		_, err := l.e.Open()
+		_, _ = l.e.Memory(), s.Len()
+		looked <- err
+	}()
+	select {
+	case err := <-looked:
+		assert.ErrorIs(t, err, vk.ErrClosed)
+	case <-time.After(time.Minute):
+		t.Error("those that need no device wait")
+	}
+	interposer.Mend()
+	assert.NoError(t, <-closed)
+	l.end()
+	require.NoError(t, d.Close())
+	assert.Empty(t, d.MemoryInUse())
+}
+
 // beside does all that needs no device while a call for a session waits for it.
 func (l *life) beside(busy, other *pipeline.Session) error {
 	_, _ = l.e.Memory(), l.e.Longest()
