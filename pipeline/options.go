@@ -60,6 +60,11 @@ type EngineOptions struct {
 	// and costs time: see docs/design/invariant.md.
 	Invariant bool
 
+	// Identity is what else the bytes of sessions come from, in any words, as part of the engine's
+	// Fingerprint. It is for what the engine cannot know: a hash or version of the rest of the
+	// model, whose outputs enter the layers, and of weights that model.Open did not read.
+	Identity string
+
 	// Output is the form in which wo_a takes the attention's output; 0: OutputBF16. The others
 	// need an FP8 wo_a in every layer.
 	Output OutputPath

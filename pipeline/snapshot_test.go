@@ -38,7 +38,8 @@ func TestRestore(t *testing.T) {
 	all, free := short.Pages()
 	assert.Equal(t, free, all, "of %v pages %v are free", all, free)
 	// The length and the number of slots of a session of half a million tokens, and no slot.
-	const length, first, beyond, end = 48, 72 + 24, 72 + 32, 72 + 48
+	const meta, end = 16 + 96, 16 + 96 + 24 + 48 // of the header, and with the section of the only pool
+	const length, first, beyond = meta, meta + 24 + 24, meta + 24 + 32
 	most := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 1 << 19, Rewind: 1 << 19})
 	header := bytes.Clone(saved.Bytes()[:end])
 	binary.LittleEndian.PutUint64(header[length:], 1<<19)
@@ -57,7 +58,7 @@ func TestRestore(t *testing.T) {
 	_, err = short.Restore(t.Context(), bytes.NewReader(older))
 	require.ErrorIs(t, err, pipeline.ErrSnapshotVersion)
 	require.ErrorIs(t, err, pipeline.ErrSnapshot)
-	require.ErrorContains(t, err, "version 1, this package reads version 3")
+	require.ErrorContains(t, err, "version 1, this package reads version 4")
 	_, err = short.Restore(t.Context(), nil)
 	assert.ErrorIs(t, err, vk.ErrArgument, "no reader")
 	assert.ErrorIs(t, s.Save(t.Context(), nil), vk.ErrArgument, "no writer")
