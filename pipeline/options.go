@@ -110,14 +110,19 @@ type EngineOptions struct {
 	Between func(rec *vk.Recorder, at Between) error
 }
 
-// complete fills in defaults and checks the options.
-func (o *EngineOptions) complete(dev *vk.Device, cfg model.Config, layers []*model.DeviceLayer) error {
+// fill fills in defaults.
+func (o *EngineOptions) fill() {
 	o.MaxSessions = cmp.Or(o.MaxSessions, 1)
 	o.Ranks = cmp.Or(o.Ranks, 1)
 	o.MaxStep = cmp.Or(o.MaxStep, 128)
 	o.SubmitBudget = cmp.Or(o.SubmitBudget, defaultSubmitBudget)
 	o.Keys = cmp.Or(o.Keys, cache.IndexKeyFP8)
 	o.Pages = maps.Clone(o.Pages)
+}
+
+// complete fills in defaults and checks the options.
+func (o *EngineOptions) complete(dev *vk.Device, cfg model.Config, layers []*model.DeviceLayer) error {
+	o.fill()
 	c := argumentCheck{op: opNewEngine}
 	if dev == nil {
 		c.bad("dev", "nil", "a device")
