@@ -189,8 +189,8 @@ func (e *Engine) Encodings() (config, weights, formats string) {
 	return e.encodeConfig().String(), e.encodeWeights().String(), e.encodeFormats().String()
 }
 
-// ReadSnapshot reads a snapshot and returns its tokens, and what it read as a snapshot again, without
-// what this engine would not keep.
+// ReadSnapshot reads a snapshot and returns its tokens, and what it read as a snapshot again,
+// without what this engine would not keep.
 func (e *Engine) ReadSnapshot(r io.Reader) (tokens int, again []byte, err error) {
 	h, data, err := e.readSnapshot(r)
 	if err != nil {

@@ -19,13 +19,13 @@ const opRestore = "pipeline: restore session"
 // before the device is used; then steps can run between megabytes.
 //
 // r has to end where the snapshot does: in front of other data it is an io.LimitReader or an
-// io.SectionReader. Whoever writes snapshots one after the other so has to write their lengths, too.
+// io.SectionReader. So who writes snapshots one behind the other has to write their lengths, too.
 //
 // Errors: vk.ErrArgument for a nil r; ErrSnapshot, also for data that ends early or goes on,
 // ErrSnapshotVersion and ErrSnapshotModel; other errors of r; ErrSequenceFull for more than
-// MaxTokens tokens; ErrTooManySessions, cache.ErrPoolFull; the context's, which is looked at between
-// reads; vk.ErrClosed, vk.ErrDeviceLost; those of vk.Device.NewBuffer. After an error, or if r
-// panics, nothing has changed.
+// MaxTokens tokens; ErrTooManySessions, cache.ErrPoolFull; the context's, which is looked at
+// between reads; vk.ErrClosed, vk.ErrDeviceLost; those of vk.Device.NewBuffer. After an error, or
+// if r panics, nothing has changed.
 func (e *Engine) Restore(ctx context.Context, r io.Reader) (*Session, error) {
 	if r == nil {
 		return nil, badArgument(opRestore, "r", "nil", "a reader")
