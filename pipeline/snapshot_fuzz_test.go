@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
+	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 )
@@ -198,5 +199,58 @@ func FuzzReadSnapshot(f *testing.F) {
 		require.Equal(t, tokens, short)
 		want := form.head(uint64(tokens), uint64(tokens))
 		require.True(t, bytes.HasPrefix(trimmed, want) && form.explains(trimmed), "what is left without Rewind is no snapshot")
+	})
+}
+
+// FuzzRestore restores altered snapshots in an engine. What explains allows becomes a session that
+// is saved as what it was; a step with it gives another session's bits, whatever its slots hold.
+// All else leaves nothing behind.
+func FuzzRestore(f *testing.F) {
+	testkit.WithoutMatrices(f)
+	dev := testkit.Device(f)
+	cfg, o := small()
+	o.MaxTokens, o.Rewind = 150, 150
+	_, layers := uploaded(f, dev, written(f, fake(f, fakemodel.Options{Config: cfg})))
+	e := engine(f, dev, cfg, layers, o)
+	form := &snapshotForm{e.Fingerprint(), uint64(o.MaxTokens), []snapshotPool{windowPool}}
+	for _, a := range form.seeds() {
+		f.Add(a.head, a.slots, a.cut, a.sealed, a.tail, a.at, a.flip)
+	}
+	ctx := f.Context()
+	clean := must[*pipeline.Session](f)(e.Open())
+	must[[]pipeline.Appended](f)(clean.Append(ctx, [][]float32{filled(3*cfg.Hidden, float32(0.5))}))
+	f.Cleanup(func() { clean.Close() })
+	// beside is what a session gives that goes on from clean in a step with another.
+	beside := func(t testing.TB, other *pipeline.Session) []float32 {
+		fork := must[*pipeline.Session](t)(clean.Fork())
+		defer fork.Close()
+		st := must[*pipeline.Step](t)(e.Begin(ctx, pipeline.Chunk{Session: fork, Tokens: 1}, pipeline.Chunk{Session: other, Tokens: 1}))
+		defer st.Abort()
+		out := make([]float32, cfg.Hidden)
+		require.NoError(t, errors.Join(st.SetInput(0, 0, filled(cfg.Hidden, float32(1))), st.SetInput(0, 1, filled(cfg.Hidden, float32(2))),
+			st.Run(ctx), st.ReadOutput(0, 0, out), st.Commit()))
+		return out
+	}
+	empty := must[*pipeline.Session](f)(e.Open())
+	want := beside(f, empty)
+	require.NoError(f, empty.Close())
+	_, free := e.Pages()
+	f.Fuzz(func(t *testing.T, head []byte, slots uint64, cut int16, sealed bool, tail []byte, at uint32, flip byte) {
+		file := form.altered(alteration{head, slots, cut, sealed, tail, at, flip})
+		s, err := e.Restore(ctx, bytes.NewReader(file))
+		require.Equal(t, form.explains(file), err == nil, "%v", err)
+		if err != nil {
+			snapshotError(t, err)
+		} else {
+			var again bytes.Buffer
+			require.NoError(t, s.Save(ctx, &again))
+			require.True(t, bytes.Equal(file, again.Bytes()), "saved again it is not the same")
+			if s.Len() < o.MaxTokens {
+				require.Equal(t, want, beside(t, s), "beside a session with altered slots")
+			}
+			require.NoError(t, s.Close())
+		}
+		all, now := e.Pages()
+		require.Equal(t, free, now, "of %v pages", all)
 	})
 }
