@@ -173,7 +173,8 @@ func FuzzReadSnapshot(f *testing.F) {
 			layers = append(layers, &model.DeviceLayer{Layer: i})
 		}
 		engine := func(rewind int) *pipeline.Engine {
-			return must[*pipeline.Engine](f)(pipeline.WithoutDevice(cfg, layers, pipeline.EngineOptions{MaxTokens: x.maxTokens, Rewind: rewind}))
+			o := pipeline.EngineOptions{MaxTokens: x.maxTokens, Rewind: rewind}
+			return must[*pipeline.Engine](f)(pipeline.WithoutDevice(cfg, layers, o))
 		}
 		e := engine(x.maxTokens)
 		engines, less = append(engines, e), append(less, engine(0))
@@ -224,11 +225,12 @@ func FuzzRestore(f *testing.F) {
 	beside := func(t testing.TB, other *pipeline.Session) []float32 {
 		fork := must[*pipeline.Session](t)(clean.Fork())
 		defer fork.Close()
-		st := must[*pipeline.Step](t)(e.Begin(ctx, pipeline.Chunk{Session: fork, Tokens: 1}, pipeline.Chunk{Session: other, Tokens: 1}))
+		chunks := []pipeline.Chunk{{Session: fork, Tokens: 1}, {Session: other, Tokens: 1}}
+		st := must[*pipeline.Step](t)(e.Begin(ctx, chunks...))
 		defer st.Abort()
 		out := make([]float32, cfg.Hidden)
-		require.NoError(t, errors.Join(st.SetInput(0, 0, filled(cfg.Hidden, float32(1))), st.SetInput(0, 1, filled(cfg.Hidden, float32(2))),
-			st.Run(ctx), st.ReadOutput(0, 0, out), st.Commit()))
+		require.NoError(t, errors.Join(st.SetInput(0, 0, filled(cfg.Hidden, float32(1))),
+			st.SetInput(0, 1, filled(cfg.Hidden, float32(2))), st.Run(ctx), st.ReadOutput(0, 0, out), st.Commit()))
 		return out
 	}
 	empty := must[*pipeline.Session](f)(e.Open())

@@ -231,8 +231,8 @@ func TestSnapshotPanics(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
-// TestSnapshotMemory bounds what reading a snapshot allocates by what arrives, of which a header may
-// promise more.
+// TestSnapshotMemory bounds what reading a snapshot allocates by what arrives, whatever its header
+// promises.
 func TestSnapshotMemory(t *testing.T) {
 	cfg, o := small()
 	o.MaxTokens, o.Rewind = 1<<19, 1<<19
