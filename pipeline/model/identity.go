@@ -27,7 +27,7 @@ const identityForm = "vkmla weights 1\n"
 // Identity is the SHA-256 of the layer's tensors in the order of their released names: of each its
 // name, element type, shape and bytes, as stored. Of more than 64 KiB it takes 16 spans of 4096
 // bytes at equal distances, the first and the last bytes among them. So it reads at most 64 KiB of
-// a tensor: of DeepSeek-V4-Flash some 30 MB of 5 GB.
+// a tensor: of DeepSeek-V4-Flash some 26 MB of 5 GB.
 //
 // It sees other weights of the same shapes, other formats and scales, and training, which changes
 // numbers everywhere. It does not see a change that lies between the spans, as somebody could make
