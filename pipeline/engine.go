@@ -39,6 +39,7 @@ type Engine struct {
 	dev    *vk.Device
 	cfg    model.Config
 	opts   EngineOptions
+	print  Fingerprint
 	update *cache.TableUpdate
 
 	stepLock chan struct{} // holds a value while a step, or what excludes one, is in progress
@@ -103,10 +104,8 @@ func NewEngine(ctx context.Context, dev *vk.Device, cfg model.Config, layers []*
 		ropes: map[model.Rope]tensor.Tensor{}, sizes: map[int]*stepSize{},
 		sessions: make([]*Session, sessions), rows: make([]rowState, sessions), byRow: make([]int, sessions),
 		ran: make([]bool, n), set: make([]bool, n*sessions), shown: make([]bool, n)}
-	for _, w := range layers {
-		l := &engineLayer{w: w, spec: &cfg.Layers[w.Layer], rope: cfg.Rope(w.Layer)}
-		e.layers = append(e.layers, l)
-		l.entries, l.picks = e.latest(l.spec.EntriesOf), e.latest(l.spec.PicksOf)
+	e.addLayers(layers)
+	for _, l := range e.layers {
 		e.ropes[l.rope] = tensor.Tensor{}
 	}
 	e.mu.Lock()
@@ -116,6 +115,15 @@ func NewEngine(ctx context.Context, dev *vk.Device, cfg model.Config, layers []*
 		return nil, errors.Join(wrap(opNewEngine, err), e.Close())
 	}
 	return e, nil
+}
+
+// addLayers lists the engine's layers.
+func (e *Engine) addLayers(layers []*model.DeviceLayer) {
+	for _, w := range layers {
+		l := &engineLayer{w: w, spec: &e.cfg.Layers[w.Layer], rope: e.cfg.Rope(w.Layer)}
+		e.layers = append(e.layers, l)
+		l.entries, l.picks = e.latest(l.spec.EntriesOf), e.latest(l.spec.PicksOf)
+	}
 }
 
 // latest returns the last of the layers so far with a number of the model, nil without one.

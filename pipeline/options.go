@@ -61,6 +61,11 @@ type EngineOptions struct {
 	// and costs time: see docs/design/invariant.md.
 	Invariant bool
 
+	// Identity is what else the bytes of sessions come from, in any words, as part of the engine's
+	// Fingerprint. It is for what the engine cannot know: a hash or version of the rest of the
+	// model, whose outputs enter the layers, and of weights that model.Open did not read.
+	Identity string
+
 	// Output is the form in which wo_a takes the attention's output; 0: OutputBF16. The others
 	// need an FP8 wo_a in every layer.
 	Output OutputPath
@@ -106,14 +111,19 @@ type EngineOptions struct {
 	Between func(rec *vk.Recorder, at Between) error
 }
 
-// complete fills in defaults and checks the options.
-func (o *EngineOptions) complete(ctx context.Context, dev *vk.Device, cfg model.Config, layers []*model.DeviceLayer) error {
+// fill fills in defaults.
+func (o *EngineOptions) fill() {
 	o.MaxSessions = cmp.Or(o.MaxSessions, 1)
 	o.Ranks = cmp.Or(o.Ranks, 1)
 	o.MaxStep = cmp.Or(o.MaxStep, 128)
 	o.SubmitBudget = cmp.Or(o.SubmitBudget, defaultSubmitBudget)
 	o.Keys = cmp.Or(o.Keys, cache.IndexKeyFP8)
 	o.Pages = maps.Clone(o.Pages)
+}
+
+// complete fills in defaults and checks the options.
+func (o *EngineOptions) complete(ctx context.Context, dev *vk.Device, cfg model.Config, layers []*model.DeviceLayer) error {
+	o.fill()
 	c := argumentCheck{op: opNewEngine}
 	if ctx == nil {
 		c.bad("ctx", "nil", "a context")

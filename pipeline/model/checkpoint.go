@@ -122,7 +122,8 @@ func (c *Checkpoint) read(layers []int) error {
 			return badArgument(opOpen, "Layers", n, "0 to %d: the checkpoint has no tensors %s*",
 				c.Config.mainLayers()-1, c.Config.releasedRoot(n))
 		}
-		l := layerReader{model: c.model, cfg: c.Config, layer: n, names: names[n], used: map[string]bool{}, rank: c.Rank, ranks: c.Ranks}
+		l := layerReader{model: c.model, cfg: c.Config, layer: n, names: names[n], used: map[string]safetensors.Tensor{},
+			rank: c.Rank, ranks: c.Ranks}
 		w, err := l.read()
 		if err != nil {
 			return err
