@@ -1,6 +1,7 @@
 package vk_test
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -104,6 +105,10 @@ SAME(VM_STYPE_PIPELINE_EXECUTABLE_FEATURES,VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIP
 	c.WriteString("SAME(VM_STYPE_SHADER_CORE_PROPERTIES_2,VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_PROPERTIES_2_AMD);\n")
 	c.WriteString("#ifdef VK_KHR_shader_bfloat16\n")
 	c.WriteString("SIZE(VmBFloat16Features,VkPhysicalDeviceShaderBfloat16FeaturesKHR);SAME(VM_STYPE_SHADER_BFLOAT16_FEATURES,VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_BFLOAT16_FEATURES_KHR);\n#endif\n")
+	for name, id := range map[string]vk.DriverID{"AMD_PROPRIETARY": vk.DriverAMD, "AMD_OPEN_SOURCE": vk.DriverAMDVLK, "MESA_RADV": vk.DriverRADV,
+		"NVIDIA_PROPRIETARY": vk.DriverNVIDIA, "INTEL_PROPRIETARY_WINDOWS": vk.DriverIntelWindows, "INTEL_OPEN_SOURCE_MESA": vk.DriverANV} {
+		fmt.Fprintf(&c, "SAME(%d,VK_DRIVER_ID_%s);\n", id, name)
+	}
 	file := filepath.Join(t.TempDir(), "abi_check.c")
 	require.NoError(t, os.WriteFile(file, []byte(c.String()), 0o644))
 	out, err := exec.Command("gcc", "-I", include, "-fsyntax-only", file).CombinedOutput()

@@ -142,7 +142,7 @@ func (c *Commands) Close() error {
 	if c.flying != nil {
 		err = c.flying.Wait(context.Background())
 		c.flying.finish(err)
-		if errors.Is(err, ErrCancelled) {
+		if errors.Is(err, ErrCancelled) || errors.Is(err, ErrStarved) {
 			err = nil // the device has finished what it got
 		}
 	}

@@ -51,6 +51,7 @@ type Device struct {
 	queueMu sync.Mutex // vkQueueSubmit wants external synchronisation
 	lost    atomic.Bool
 	hung    atomic.Bool
+	starved atomic.Bool // a submission ended with ErrStarved
 	closed  atomic.Bool // no call begins any more
 	gone    atomic.Bool // the handle and everything left open are destroyed
 
@@ -144,6 +145,11 @@ func (d *Device) MemoryInUse() map[string]uint64 {
 	defer d.mu.Unlock()
 	return maps.Clone(d.memory)
 }
+
+// Starved reports whether commands of this device ended with ErrStarved. Operations whose
+// workgroups would wait for each other then record several launches instead, so what was recorded
+// before has to be recorded again.
+func (d *Device) Starved() bool { return d != nil && d.starved.Load() }
 
 // Err says what is wrong with the device: nil, ErrDeviceLost, ErrDeviceHung or ErrClosed. It
 // asks nobody and does not wait: a device that nobody waits for can hang unnoticed.

@@ -248,7 +248,7 @@ const spin = 200 * time.Microsecond
 // closed.
 //
 // Errors, of which all but the context's say that the submission is over: the context's;
-// ErrCancelled after Commands.Cancel; ErrDeviceLost, ErrDeviceHung;
+// ErrCancelled after Commands.Cancel; ErrStarved; ErrDeviceLost, ErrDeviceHung;
 // those of Submit, for a part that could not be handed over.
 func (p *Pending) Wait(ctx context.Context) error {
 	if p.ended != nil {

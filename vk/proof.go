@@ -11,9 +11,10 @@ import (
 
 // proof shows that the device executed commands. Each part of them copies one word to the next,
 // behind everything else that it does. The host writes the first, another number each time, and
-// finds it in the last once all parts have finished.
+// finds it in the last once all parts have finished. One more word is that of Recorder.Starved.
 type proof struct {
-	buf    *Buffer // nil if nobody asked for a proof
+	buf    *Buffer // nil if nobody asked for a proof or for Starved
+	asked  bool    // Prove was called
 	words  int     // copies recorded
 	number uint32  // of the last submission
 }
@@ -21,6 +22,9 @@ type proof struct {
 // proofWords bounds the parts that take part. Only recordings with a part for each operation
 // have as many.
 const proofWords = 1024
+
+// starvedWord is where the word of Recorder.Starved lies, behind the others.
+const starvedWord = 4 * proofWords
 
 // Prove makes the commands prove, each time, that the device executed them. A driver that resets
 // a hung GPU may signal the fence of work that it gave up; Pending.Wait then returns
@@ -33,21 +37,48 @@ func (r *Recorder) Prove() error {
 	if err := r.usable(op); err != nil {
 		return err
 	}
-	if r.operations > 0 || r.proof.buf != nil {
+	if r.operations > 0 || r.proof.asked {
 		return argument(op, "recorder", "one with something in it", "an empty one")
 	}
-	buf, err := r.dev.NewBuffer(BufferSpec{Label: "proofs", Size: 4 * proofWords, Memory: Readback})
+	if err := r.proof.open(r.dev); err != nil {
+		return err
+	}
+	r.proof.asked = true
+	return nil
+}
+
+// Starved returns a word of host memory, 0 when the commands begin, for kernels whose workgroups
+// wait for each other. One that gives up writes its number and 1 there; Pending.Wait then returns
+// ErrStarved. It costs commands nothing that do not write it.
+//
+// Errors: those of Device.NewBuffer; ErrClosed, ErrDeviceLost.
+func (r *Recorder) Starved() (View, error) {
+	if err := r.usable("starved"); err != nil {
+		return View{}, err
+	}
+	if err := r.proof.open(r.dev); err != nil {
+		return View{}, err
+	}
+	return r.proof.buf.View(starvedWord, 4), nil
+}
+
+// open makes the memory for all words.
+func (p *proof) open(d *Device) error {
+	if p.buf != nil {
+		return nil
+	}
+	buf, err := d.NewBuffer(BufferSpec{Label: "proofs", Size: starvedWord + 4, Memory: Readback})
 	if err != nil {
 		return err
 	}
 	clear(buf.mapped)
-	r.proof.buf = buf
+	p.buf = buf
 	return nil
 }
 
 // record copies the number on, at the end of a part.
 func (p *proof) record(r *Recorder) {
-	if p.buf == nil || p.words == proofWords-1 {
+	if !p.asked || p.words == proofWords-1 {
 		return
 	}
 	n := r.barriers // that of a proof is not one of the caller's commands
@@ -66,20 +97,27 @@ func (p *proof) next() uint32 {
 	}
 	p.number++
 	binary.LittleEndian.PutUint32(p.buf.mapped, p.number)
+	binary.LittleEndian.PutUint32(p.buf.mapped[starvedWord:], 0)
 	return p.number
 }
 
-// proved compares the number of a submission that has finished with what the device wrote.
+// proved compares the number of a submission that has finished with what the device wrote, and
+// looks whether a workgroup gave up.
 func (p *Pending) proved() error {
-	proof := &p.c.rec.proof
+	proof, d := &p.c.rec.proof, p.c.rec.dev
 	if proof.buf == nil {
 		return nil
 	}
-	got := binary.LittleEndian.Uint32(proof.buf.mapped[4*proof.words:])
-	if got == p.number {
-		return nil
+	word := func(at int) uint32 { return binary.LittleEndian.Uint32(proof.buf.mapped[at:]) }
+	if got := word(4 * proof.words); proof.asked && got != p.number {
+		d.lost.Store(true)
+		return fmt.Errorf("vk: wait: %w: the driver reports work as finished that was not executed (proof %d, want %d)",
+			ErrDeviceLost, got, p.number)
 	}
-	p.c.rec.dev.lost.Store(true)
-	return fmt.Errorf("vk: wait: %w: the driver reports work as finished that was not executed (proof %d, want %d)",
-		ErrDeviceLost, got, p.number)
+	if who := word(starvedWord); who != 0 {
+		d.starved.Store(true)
+		return fmt.Errorf("vk: wait: %w: workgroup %d of a launch gave up waiting for others, want all that have begun to go on",
+			ErrStarved, who-1)
+	}
+	return nil
 }
