@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -15,14 +16,16 @@ import (
 // second layer load while the first one ends. The bits are those of two Linear.Records.
 //
 // Workgroups wait for numbers of others, which have always begun before, however many have room on
-// the device. So the device has to let workgroups go on that have begun. Vulkan does not promise
-// it, and GPUs of Apple and ARM are known not to. Where tuning.Linear.ChainApart is set, the same
-// kernel is launched once for each layer.
+// the device. So the device has to let workgroups go on that have begun, which Vulkan does not
+// promise. tuning.MayWait knows the drivers that do. With any other driver, where
+// tuning.Linear.ChainApart is set, and once workgroups starved (vk.Device.Starved), the same kernel
+// is launched once for each layer, and nobody waits. A wait is bounded by tuning.Linear.ChainPolls;
+// then the commands end with vk.ErrStarved.
 type LinearChain struct {
 	first, second *Linear
 	divisions     []rowDivision // for 1, 2, .. tokens
 	heads         int           // whose parts are joined first; 0: the first layer's input is complete
-	apart         bool          // a launch for each layer, and one in front
+	apart         bool          // a launch for each layer, and one in front, always
 }
 
 // projLinearChainPush is the push block of proj_linear_chain.comp.
@@ -39,6 +42,9 @@ type projLinearChainPush struct {
 // LinearChainTokens are the most tokens of a LinearChain.
 const LinearChainTokens = 2
 
+// nobody is the workgroup of one launch that gives nothing. Tests name one, and the others starve.
+const nobody = -1
+
 // chainHalves is the word of a state with which its halves begin.
 const chainHalves = 64
 
@@ -52,10 +58,10 @@ const chainHalves = 64
 // formats, a norm, a fixed order of sums, or different divisions of rows; those of
 // vk.Device.Kernel.
 func NewLinearChain(first, second *Linear, tokens int) (*LinearChain, error) {
-	return newLinearChain("linear chain", first, second, tokens, 0)
+	return newLinearChain("linear chain", first, second, tokens, 0, nobody)
 }
 
-func newLinearChain(op string, first, second *Linear, tokens, heads int) (*LinearChain, error) {
+func newLinearChain(op string, first, second *Linear, tokens, heads, silent int) (*LinearChain, error) {
 	a, b := first.cfg, second.cfg
 	switch {
 	case tokens < 1 || tokens > LinearChainTokens || a.MaxTokens > 0 && tokens > a.MaxTokens || b.MaxTokens > 0 && tokens > b.MaxTokens:
@@ -73,9 +79,10 @@ func newLinearChain(op string, first, second *Linear, tokens, heads int) (*Linea
 	case a.Invariant || b.Invariant:
 		return nil, missing("layers that are not invariant")
 	}
-	o := &LinearChain{first: first, second: second, heads: heads, apart: first.tune.ChainApart}
+	o := &LinearChain{first: first, second: second, heads: heads,
+		apart: first.tune.ChainApart || !tuning.MayWait(first.dev.Adapter())}
 	spec := opkit.Spec{
-		Stem: "proj_linear_chain", Variant: VariantDA, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read}, Bound: 3,
+		Stem: "proj_linear_chain", Variant: VariantDA, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.ReadWrite}, Bound: 4,
 		PushSize: int(unsafe.Sizeof(projLinearChainPush{})),
 	}
 	if first.matrices() {
@@ -90,7 +97,8 @@ func newLinearChain(op string, first, second *Linear, tokens, heads int) (*Linea
 			return nil, missing("four rows of an invocation")
 		}
 		spec.Constants = opkit.Words(int(a.Weights), int(ActivationBF16), t, x.rows, x.lanes,
-			a.N, a.K, a.Groups, b.N, b.K, b.Groups, min(heads, 1), opkit.ChainJoin.Ahead, opkit.ChainJoin.Groups, D)
+			a.N, a.K, a.Groups, b.N, b.K, b.Groups, min(heads, 1), opkit.ChainJoin.Ahead, opkit.ChainJoin.Groups, D,
+			first.tune.ChainPolls, silent)
 		x.kernel = pkg.Later(first.dev, spec)
 		o.divisions = append(o.divisions, x)
 		if a.OnDemand && t < tokens {
@@ -160,8 +168,12 @@ func (o *LinearChain) Record(rec *vk.Recorder, a LinearChainArgs) error {
 	if err != nil {
 		return err
 	}
+	starved, err := rec.Starved()
+	if err != nil {
+		return pkg.Wrap(op, err)
+	}
 	push, targets := o.memory(t, a)
-	bind := []vk.View{opkit.Present(dev, a.Parts.Sink), opkit.Present(dev, a.Parts.Positions), opkit.Present(dev, a.Parts.Table)}
+	bind := []vk.View{opkit.Present(dev, a.Parts.Sink), opkit.Present(dev, a.Parts.Positions), opkit.Present(dev, a.Parts.Table), starved}
 	for _, n := range o.launches(t) {
 		d := vk.Dispatch{Kernel: kernel, Groups: [3]uint32{uint32(n), 1, 1}, Push: vk.Bytes(&push), Bind: bind}
 		if err := pkg.Dispatch(rec, op, VariantDA, d, targets...); err != nil {
@@ -225,7 +237,7 @@ func (o *LinearChain) launches(t int) []int {
 	tiles := func(c LinearConfig) int { return o.divisions[t-1].rowTiles(c.N) * c.Groups }
 	join, first, second := t*o.heads*opkit.ChainJoin.Threads()/rowWorkgroup, tiles(o.first.cfg), tiles(o.second.cfg)
 	switch {
-	case !o.apart:
+	case !o.apart && !o.first.dev.Starved():
 		return []int{join + first + second}
 	case o.heads == 0:
 		return []int{first, second}

@@ -7,13 +7,14 @@
 //   which columns y_column .. are written; state: below. With JOINED x is written, and heads of
 //   HEAD numbers are joined from part_out [T,splits,H,HEAD] f32 and part_ml [T,splits,H,4] f32,
 //   with the bits of attn_merge.comp; bound: 0 sink [H] f32, 1 positions [T] i32, 2 table [rows,64]
-//   f32.
+//   f32; 3 starved [1] u32, 0: see patient.
 // Workgroup: 128/LANES * ROWS rows of a group of one layer and TOKENS tokens; with JOINED before
 //   those 4*128/JOIN_GROUPS numbers of a head, for which JOIN_GROUPS groups take turns of `ahead`
 //   parts.
 // Constants after the two of lib/linear_format.glsl (ACT is bf16): 2 TOKENS, 3 ROWS, 4 LANES as in
 //   proj_linear_tokens1to8.comp, 5..7 N, K and groups of the first layer, 8..10 of the second, 11
-//   JOINED, 12 MLA_AHEAD, 13 JOIN_GROUPS: opkit.ChainJoin, 14 HEAD.
+//   JOINED, 12 MLA_AHEAD, 13 JOIN_GROUPS: opkit.ChainJoin, 14 HEAD, 15 POLLS of a wait, 16 SILENT:
+//   the workgroup that gives nothing in a launch of all, for tests; all ones: none.
 //
 // Workgroups take numbers when they begin, those that join first, then the first layer's. So
 // whoever waits, waits for workgroups that have begun, however many have room on the device.
@@ -42,6 +43,8 @@ layout(constant_id = 11) const bool JOINED = false;
 layout(constant_id = 12) const uint MLA_AHEAD = 5u;
 layout(constant_id = 13) const uint JOIN_GROUPS = 4u;
 layout(constant_id = 14) const uint HEAD = 512u;
+layout(constant_id = 15) const uint POLLS = 1u << 21;
+layout(constant_id = 16) const uint SILENT = 0xFFFFFFFFu;
 #include "lib/mla_join.glsl"
 
 layout(push_constant) uniform Push {
@@ -69,6 +72,7 @@ layout(push_constant) uniform Push {
 layout(std430, set = 0, binding = 0) readonly buffer Sink { uint sink[]; };
 layout(std430, set = 0, binding = 1) readonly buffer Positions { int positions[]; };
 layout(std430, set = 0, binding = 2) readonly buffer Table { uvec2 table[]; };
+layout(std430, set = 0, binding = 3) coherent volatile buffer Starved { uint starved; };
 
 const uint VEC = WEIGHT_QUAD;
 const uint UNITS = VEC / 8u;
@@ -202,6 +206,17 @@ bool there(uvec4 x[X_QUADS]) {
     return all_;
 }
 
+// patient: after a look in vain, whether to look again. A wait ends after POLLS looks, or soon
+// after another workgroup gave up. Who goes on without what it waited for leaves its number and 1
+// in starved, which only waits of 1024 looks or more read.
+bool patient(inout uint looks) {
+    looks++;
+    if (looks % 1024u == 0u && starved != 0u) looks = POLLS;
+    return looks < POLLS;
+}
+
+bool silent() { return SILENT != NOTHING && turn_s == SILENT && gl_NumWorkGroups.x == ALL; }
+
 // accumulate: the quads at k, scales included. What other workgroups give may have been cached
 // before it was there: later looks go by the cache.
 void accumulate(uint group, uint k, Quads q) {
@@ -210,14 +225,16 @@ void accumulate(uint group, uint k, Quads q) {
     [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
         const uint64_t at = x_at_ + uint64_t(((min(t, pc.tokens - 1u) * groups_ + group) * k_ + k) / 8u) * 16u;
         const bool awaited = JOINED || second_;
+        uint looks = 0u;
         if (awaited && gl_LocalInvocationIndex % 16u == 0u) { // some first: looks of all would keep busy what the numbers come by
-            [[dont_unroll]] while (ChainLook1(at + 12u).v == NOTHING) {}
+            [[dont_unroll]] while (ChainLook1(at + 12u).v == NOTHING && patient(looks)) {}
         }
         [[unroll]] for (uint i = 0u; i < X_QUADS; i++) x[t][i] = ChainRead4(at + 16u * i).v;
-        if (awaited) {
-            [[dont_unroll]] while (!there(x[t])) {
+        if (awaited && !there(x[t])) {
+            [[dont_unroll]] do {
                 [[unroll]] for (uint i = 0u; i < X_QUADS; i++) x[t][i] = ChainLook4(at + 16u * i).v;
-            }
+            } while (!there(x[t]) && patient(looks));
+            if (!there(x[t])) starved = turn_s + 1u; // also where a driver ended the loop
         }
         x_factor[t] = 1.0;
     }
@@ -285,7 +302,7 @@ void main() {
     const uint64_t halves = pc.state_addr + HALVES;
     const uint64_t now = halves + uint64_t(half_s * pc.half_words) * 4u, next = halves + uint64_t((half_s ^ 1u) * pc.half_words) * 4u;
     if (turn < JOINS) {
-        join(turn, now);
+        if (!silent()) join(turn, now);
         return;
     }
     turn -= JOINS;
@@ -322,6 +339,7 @@ void main() {
     if (ROW_SCALES)
         y *= uintBitsToFloat(uvec2(KvRead1(row_scales_at_ + uint64_t(row) * 4u).v, KvRead1(row_scales_at_ + uint64_t(row) * 4u + 4u).v));
     if (!second_) {
+        if (silent()) return;
         const uint i = (token * groups_ * n_ + row) / 2u, word = bf16_pack2(y.x, y.y);
         ChainWrite1(z_at + uint64_t(i) * 4u).v = word == NOTHING ? NOTHING - 1u : word; // NaNs both
         KvWrite1(pc.z_addr + uint64_t(i) * 4u).v = word;
