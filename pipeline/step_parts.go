@@ -17,6 +17,7 @@ const defaultSubmitBudget = 200 * time.Millisecond
 // stepCommands are commands of a step size, and how long they take.
 type stepCommands struct {
 	*vk.Commands
+	plain  bool        // recorded after workgroups starved, see vk.Device.Starved
 	each   bool        // every operation is a part of its own, or several
 	pieces map[int]int // of operations that are divided
 	parts  []vk.Part   // nil if the device has no clock, or there is no budget
