@@ -60,7 +60,8 @@ func TestStarvedChain(t *testing.T) {
 				for i := range 3 * r.heads {
 					state[4*i], state[4*i+1] = float32(rng.NormFloat64()), 1
 				}
-				want.Parts.Out, want.Parts.State = r.In(vectors.FromF32(acc, 1, 3, r.heads, attention.D), tensor.F32), r.In(vectors.FromF32(state, 1, 3, r.heads, 4), tensor.F32)
+				want.Parts.Out = r.In(vectors.FromF32(acc, 1, 3, r.heads, attention.D), tensor.F32)
+				want.Parts.State = r.In(vectors.FromF32(state, 1, 3, r.heads, 4), tensor.F32)
 				got.Parts = want.Parts
 				r.Do(func(rec *vk.Recorder) error { return r.chain.Record(rec, want) })
 			}

@@ -122,7 +122,8 @@ type Heap struct {
 type memoryType struct {
 	index uint32
 	flags uint32
-	heap  uint64
+	of    int    // Caps.Heaps
+	heap  uint64 // its bytes
 }
 
 // Missing returns those of the required features that the device does not offer,
@@ -240,7 +241,7 @@ func (c *Caps) fillMemory(raw *C.VmAdapter) {
 	}
 	for i := range int(raw.memory.memoryTypeCount) {
 		t := raw.memory.memoryTypes[i]
-		m := memoryType{uint32(i), uint32(t.propertyFlags), uint64(raw.memory.memoryHeaps[t.heapIndex].size)}
+		m := memoryType{uint32(i), uint32(t.propertyFlags), int(t.heapIndex), uint64(raw.memory.memoryHeaps[t.heapIndex].size)}
 		if m.flags&memDeviceLocal != 0 {
 			c.deviceLocal = append(c.deviceLocal, m)
 			c.HeapBytes = max(c.HeapBytes, m.heap)
@@ -284,6 +285,7 @@ func (c *Caps) fillFeatures(raw *C.VmAdapter) {
 		"shaderBFloat16Type":              raw.bf16.shaderBFloat16Type != 0,
 		"shaderBFloat16CooperativeMatrix": raw.bf16.shaderBFloat16CooperativeMatrix != 0,
 		"pipelineExecutableInfo":          raw.exec.pipelineExecutableInfo != 0,
+		"deviceFault":                     raw.faultEXT.deviceFault != 0 || raw.faultKHR.deviceFault != 0,
 	}
 }
 

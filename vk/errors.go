@@ -90,13 +90,14 @@ func (e *MissingError) Is(target error) bool { return target == ErrMissingFeatur
 
 // resultError is a Vulkan result code with the call that returned it.
 type resultError struct {
-	op   string
-	code int
-	kind error
+	op     string
+	code   int
+	kind   error
+	detail string // what the device says to it, "" or in brackets
 }
 
 func (e *resultError) Error() string {
-	return fmt.Sprintf("vk: %s: %v (VkResult %d)", e.op, e.kind, e.code)
+	return fmt.Sprintf("vk: %s: %v (VkResult %d)%s", e.op, e.kind, e.code, e.detail)
 }
 
 func (e *resultError) Unwrap() error { return e.kind }
@@ -119,7 +120,7 @@ func result(op string, code int) error {
 	case vulkan.ErrorIncompatibleDriver:
 		kind = ErrNoDevice
 	}
-	return &resultError{op, code, kind}
+	return &resultError{op, code, kind, ""}
 }
 
 func argument(op, arg, got, want string, a ...any) error {

@@ -110,9 +110,9 @@ func (p *Pending) proved() error {
 	}
 	word := func(at int) uint32 { return binary.LittleEndian.Uint32(proof.buf.mapped[at:]) }
 	if got := word(4 * proof.words); proof.asked && got != p.number {
-		d.lost.Store(true)
-		return fmt.Errorf("vk: wait: %w: the driver reports work as finished that was not executed (proof %d, want %d)",
-			ErrDeviceLost, got, p.number)
+		d.lose(false)
+		return fmt.Errorf("vk: wait: %w: the driver reports work as finished that was not executed (proof %d, want %d)%s",
+			ErrDeviceLost, got, p.number, d.why.text)
 	}
 	if who := word(starvedWord); who != 0 {
 		d.starved.Store(true)
