@@ -365,7 +365,7 @@ func (r *Recorder) Timestamp() (int, error) {
 	if err := r.usable(op); err != nil {
 		return 0, err
 	}
-	if r.dev.Caps().timestampMask == 0 {
+	if !r.dev.Caps().clock() {
 		return 0, &MissingError{What: op, Device: r.dev.adapter.Name,
 			Required: []string{"timestampValidBits"}, Missing: []string{"timestampValidBits"}}
 	}

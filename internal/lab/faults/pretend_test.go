@@ -202,3 +202,52 @@ func TestMemoryBudget(t *testing.T) {
 	assert.Equal(t, 2, strings.Count(full(d), "; the driver does not tell what is free)"))
 	assert.Nil(t, (*vk.Device)(nil).MemoryBudget())
 }
+
+// Without timestamps the host takes the time of each part.
+func TestWallTimes(t *testing.T) {
+	a := *open(t, vk.DeviceOptions{}).Adapter()
+	a.Caps.TimestampPeriod = 0
+	d, err := a.Open(vk.DeviceOptions{})
+	require.NoError(t, err)
+	b := buffer(t, d)
+	const parts, held = 5, 60 * time.Millisecond
+	cmd := commands(t, d, b, parts, true, true)
+	_, err = cmd.PartTimes()
+	assert.ErrorIs(t, err, vk.ErrBusy, "before they ran")
+	require.NoError(t, cmd.Run(context.Background()))
+	quick, err := cmd.PartTimes()
+	require.NoError(t, err)
+	require.Len(t, quick, parts)
+
+	interposer.Hang()
+	start := time.Now()
+	p, err := cmd.Submit()
+	require.NoError(t, err)
+	_, err = cmd.PartTimes()
+	assert.ErrorIs(t, err, vk.ErrBusy, "before they ended")
+	time.Sleep(held)
+	interposer.Mend()
+	require.NoError(t, p.Wait(context.Background()))
+	all := float64(time.Since(start))
+	slow, err := cmd.PartTimes()
+	require.NoError(t, err)
+	require.Len(t, slow, parts)
+	sum := 0.0
+	for _, ns := range slow {
+		assert.GreaterOrEqual(t, ns, 0.0)
+		sum += ns
+	}
+	assert.Greater(t, slow[0], 0.9*float64(held), "the part that the device had")
+	assert.LessOrEqual(t, sum, all, "together")
+	require.NoError(t, cmd.Close())
+	_, err = cmd.PartTimes()
+	assert.ErrorIs(t, err, vk.ErrClosed)
+	one := commands(t, d, b, 1, true, false)
+	require.NoError(t, one.Run(context.Background()))
+	times, err := one.PartTimes()
+	require.NoError(t, err)
+	assert.Len(t, times, 1)
+	require.NoError(t, one.Close())
+	require.NoError(t, b.Close())
+	require.NoError(t, d.Close())
+}
