@@ -1,8 +1,12 @@
 package projection
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
+	"errors"
 	"fmt"
+	"math"
 	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/opkit"
@@ -45,8 +49,9 @@ const LinearChainTokens = 2
 // nobody is the workgroup of one launch that gives nothing. Tests name one, and the others starve.
 const nobody = -1
 
-// chainHalves is the word of a state with which its halves begin.
-const chainHalves = 64
+// chainHalves is the word of a state with which its halves begin, chainHost the byte at which the
+// address of the host's word stands.
+const chainHalves, chainHost = 64, 8
 
 // NewLinearChain makes a chain of two layers for up to so many tokens, 1 to
 // LinearChainTokens. The device owns its kernels; there is nothing to close. Of layers that are on
@@ -82,7 +87,7 @@ func newLinearChain(op string, first, second *Linear, tokens, heads, silent int)
 	o := &LinearChain{first: first, second: second, heads: heads,
 		apart: first.tune.ChainApart || !tuning.MayWait(first.dev.Adapter())}
 	spec := opkit.Spec{
-		Stem: "proj_linear_chain", Variant: VariantDA, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.ReadWrite}, Bound: 4,
+		Stem: "proj_linear_chain", Variant: VariantDA, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read}, Bound: 3,
 		PushSize: int(unsafe.Sizeof(projLinearChainPush{})),
 	}
 	if first.matrices() {
@@ -116,18 +121,37 @@ func (o *LinearChain) StateLen(tokens int) int {
 	return chainHalves + tokens*(o.first.cfg.Groups*o.first.cfg.N+o.heads*D)
 }
 
-// NewState makes the state of chains of these layers, [StateLen(tokens)] u32, all ones, as the
-// first launch needs it. The caller closes it. Errors: those of tensor.New and tensor.Upload.
+// State is what the state of a chain of up to so many tokens has to be before the first launch:
+// [StateLen(tokens)] u32, little-endian. It is all ones but for the address of a word for the host.
+// Errors: those of vk.Device.StarvedWord.
+func (o *LinearChain) State(tokens int) ([]byte, error) {
+	word, err := o.first.dev.StarvedWord()
+	if err != nil {
+		return nil, err
+	}
+	state := bytes.Repeat([]byte{0xFF}, 4*o.StateLen(tokens))
+	binary.LittleEndian.PutUint64(state[chainHost:], word.Address())
+	return state, nil
+}
+
+// ResetState records what makes a state as before the first launch, after launches that were not
+// finished. Errors: those of vk.Recorder.Fill.
+func ResetState(rec *vk.Recorder, state tensor.Tensor) error {
+	return errors.Join(rec.Fill(state.Rows(0, 1).View(), math.MaxUint32), rec.Fill(state.Rows(chainHalves, state.Len()).View(), math.MaxUint32))
+}
+
+// NewState makes the state of chains of these layers, as State says. The caller closes it. Errors:
+// those of State, of tensor.New and of tensor.Upload.
 func (o *LinearChain) NewState(ctx context.Context, label string, tokens int) (tensor.Tensor, error) {
+	data, err := o.State(tokens)
+	if err != nil {
+		return tensor.Tensor{}, err
+	}
 	s, err := tensor.New(o.first.dev, label, tensor.U32, o.StateLen(tokens))
 	if err != nil {
 		return s, err
 	}
-	ones := make([]byte, s.Bytes())
-	for i := range ones {
-		ones[i] = 0xFF
-	}
-	if err := s.Upload(ctx, ones); err != nil {
+	if err := s.Upload(ctx, data); err != nil {
 		s.Close()
 		return tensor.Tensor{}, err
 	}
@@ -139,7 +163,7 @@ type LinearChainArgs struct {
 	First  LinearArgs // as for its Linear; Out is [T, G*N] bf16, all of which is written
 	Second LinearArgs // as for its Linear; X is First.Out
 
-	// State is of NewState, or at least [StateLen(T)] u32, all ones before the first launch.
+	// State is of NewState, or at least [StateLen(T)] u32, before the first launch as State says.
 	// Launches with the same state run one after the other.
 	State tensor.Tensor
 
@@ -168,13 +192,16 @@ func (o *LinearChain) Record(rec *vk.Recorder, a LinearChainArgs) error {
 	if err != nil {
 		return err
 	}
-	starved, err := rec.Starved()
-	if err != nil {
-		return pkg.Wrap(op, err)
-	}
 	push, targets := o.memory(t, a)
-	bind := []vk.View{opkit.Present(dev, a.Parts.Sink), opkit.Present(dev, a.Parts.Positions), opkit.Present(dev, a.Parts.Table), starved}
-	for _, n := range o.launches(t) {
+	bind := []vk.View{opkit.Present(dev, a.Parts.Sink), opkit.Present(dev, a.Parts.Positions), opkit.Present(dev, a.Parts.Table)}
+	launches := o.launches(t)
+	if len(launches) == 1 {
+		push.Flags |= 1 << 3
+		if err := rec.MayStarve(); err != nil {
+			return pkg.Wrap(op, err)
+		}
+	}
+	for _, n := range launches {
 		d := vk.Dispatch{Kernel: kernel, Groups: [3]uint32{uint32(n), 1, 1}, Push: vk.Bytes(&push), Bind: bind}
 		if err := pkg.Dispatch(rec, op, VariantDA, d, targets...); err != nil {
 			return err

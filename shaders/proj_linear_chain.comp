@@ -7,7 +7,7 @@
 //   which columns y_column .. are written; state: below. With JOINED x is written, and heads of
 //   HEAD numbers are joined from part_out [T,splits,H,HEAD] f32 and part_ml [T,splits,H,4] f32,
 //   with the bits of attn_merge.comp; bound: 0 sink [H] f32, 1 positions [T] i32, 2 table [rows,64]
-//   f32; 3 starved [1] u32, 0: see patient.
+//   f32.
 // Workgroup: 128/LANES * ROWS rows of a group of one layer and TOKENS tokens; with JOINED before
 //   those 4*128/JOIN_GROUPS numbers of a head, for which JOIN_GROUPS groups take turns of `ahead`
 //   parts.
@@ -22,8 +22,9 @@
 // ones any more is there. No workgroup waits for what it does not read, and the weights of the
 // second layer are on their way meanwhile. x of JOINED goes on to the first layer in the same way,
 // in front of z. A launch sets the other half, which the one before had used, to ones again.
-// state: word 0, plus 1: the next number, bit 31: the half; from word 64 on two halves of
-// half_words, all ones before the first launch.
+// state: word 0, plus 1: the next number, bit 30: a workgroup of this launch gave up, bit 31: the
+// half; words 2 and 3 the address of a word for the host, see give_up; from word 64 on two halves of
+// half_words. Word 0 and the halves are all ones before the first launch.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -72,7 +73,6 @@ layout(push_constant) uniform Push {
 layout(std430, set = 0, binding = 0) readonly buffer Sink { uint sink[]; };
 layout(std430, set = 0, binding = 1) readonly buffer Positions { int positions[]; };
 layout(std430, set = 0, binding = 2) readonly buffer Table { uvec2 table[]; };
-layout(std430, set = 0, binding = 3) coherent volatile buffer Starved { uint starved; };
 
 const uint VEC = WEIGHT_QUAD;
 const uint UNITS = VEC / 8u;
@@ -167,7 +167,8 @@ layout(buffer_reference, std430, buffer_reference_align = 4) coherent writeonly 
 layout(buffer_reference, std430, buffer_reference_align = 4) coherent buffer ChainState { uint taken; };
 
 const uint NOTHING = 0xFFFFFFFFu, HALVES = 256u; // byte
-const uint Y_F32 = 1u, HAS_SINK = 2u, TURN = 4u;
+const uint Y_F32 = 1u, HAS_SINK = 2u, TURN = 4u, TOGETHER = 8u; // flags
+const uint GAVE_UP = 1u << 30;                                  // of state
 const uint HEADS = GROUPS0 * K0 / HEAD;
 const uint JOIN_LANES = 128u / JOIN_GROUPS, SHARES = HEAD / 4u / JOIN_LANES; // invocations of a group; workgroups of a head
 const uint TILES0 = (N0 + TEAMS * ROWS - 1u) / (TEAMS * ROWS), TILES1 = (N1 + TEAMS * ROWS - 1u) / (TEAMS * ROWS);
@@ -175,7 +176,7 @@ const uint JOINS = JOINED ? TOKENS * HEADS * SHARES : 0u;
 const uint FIRST = TILES0 * GROUPS0, PRODUCTS = FIRST + TILES1 * GROUPS1, ALL = JOINS + PRODUCTS;
 const uint X_WORDS = JOINED ? TOKENS * GROUPS0 * K0 / 2u : 0u; // of a half, in front of z
 
-shared uint turn_s, half_s;
+shared uint turn_s, half_s, patience_s;
 
 // The layer of this workgroup.
 bool second_;
@@ -206,16 +207,16 @@ bool there(uvec4 x[X_QUADS]) {
     return all_;
 }
 
-// patient: after a look in vain, whether to look again. A wait ends after POLLS looks, or soon
-// after another workgroup gave up. Who goes on without what it waited for leaves its number and 1
-// in starved, which only waits of 1024 looks or more read.
-bool patient(inout uint looks) {
-    looks++;
-    if (looks % 1024u == 0u && starved != 0u) looks = POLLS;
-    return looks < POLLS;
+// give_up: after POLLS looks in vain this workgroup goes on without what it waited for, and waits
+// no more. Those that begin later do not either, and the host is told.
+void give_up() {
+    patience_s = 0u;
+    atomicOr(ChainState(pc.state_addr).taken, GAVE_UP);
+    const uvec2 host = ChainRead2(pc.state_addr + 8u).v;
+    ChainWrite1(packUint2x32(host)).v = turn_s + 1u;
 }
 
-bool silent() { return SILENT != NOTHING && turn_s == SILENT && gl_NumWorkGroups.x == ALL; }
+bool silent() { return SILENT != NOTHING && turn_s == SILENT && (pc.flags & TOGETHER) != 0u; }
 
 // accumulate: the quads at k, scales included. What other workgroups give may have been cached
 // before it was there: later looks go by the cache.
@@ -225,16 +226,18 @@ void accumulate(uint group, uint k, Quads q) {
     [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
         const uint64_t at = x_at_ + uint64_t(((min(t, pc.tokens - 1u) * groups_ + group) * k_ + k) / 8u) * 16u;
         const bool awaited = JOINED || second_;
-        uint looks = 0u;
         if (awaited && gl_LocalInvocationIndex % 16u == 0u) { // some first: looks of all would keep busy what the numbers come by
-            [[dont_unroll]] while (ChainLook1(at + 12u).v == NOTHING && patient(looks)) {}
+            [[dont_unroll]] for (uint looks = 0u; ChainLook1(at + 12u).v == NOTHING && looks < patience_s; looks++) {}
         }
         [[unroll]] for (uint i = 0u; i < X_QUADS; i++) x[t][i] = ChainRead4(at + 16u * i).v;
-        if (awaited && !there(x[t])) {
-            [[dont_unroll]] do {
+        if (awaited) {
+            [[dont_unroll]] for (uint looks = 0u; !there(x[t]); looks++) {
+                if (looks >= patience_s) {
+                    give_up();
+                    break;
+                }
                 [[unroll]] for (uint i = 0u; i < X_QUADS; i++) x[t][i] = ChainLook4(at + 16u * i).v;
-            } while (!there(x[t]) && patient(looks));
-            if (!there(x[t])) starved = turn_s + 1u; // also where a driver ended the loop
+            }
         }
         x_factor[t] = 1.0;
     }
@@ -293,8 +296,9 @@ void main() {
     const uint tid = gl_LocalInvocationIndex;
     if (tid == 0u) {
         const uint taken = atomicAdd(ChainState(pc.state_addr).taken, 1u) + 1u;
-        turn_s = taken & 0x7FFFFFFFu;
+        turn_s = taken & (GAVE_UP - 1u);
         half_s = taken >> 31;
+        patience_s = (taken & GAVE_UP) != 0u ? 0u : POLLS;
         if (turn_s == ALL - 1u) ChainState(pc.state_addr).taken = ((half_s ^ 1u) << 31) - 1u;
     }
     barrier();

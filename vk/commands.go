@@ -27,7 +27,8 @@ func (c *Commands) Barriers() int { return c.rec.barriers }
 // in their order, and later ones see what earlier ones wrote.
 //
 // Errors: ErrBusy while an earlier submission of the same commands has not
-// finished; ErrClosed, ErrDeviceLost, ErrDeviceHung, ErrOutOfHostMemory, ErrOutOfDeviceMemory.
+// finished; ErrStarved; ErrClosed, ErrDeviceLost, ErrDeviceHung, ErrOutOfHostMemory,
+// ErrOutOfDeviceMemory.
 func (c *Commands) Submit() (*Pending, error) {
 	const op = "submit"
 	c.mu.Lock()
@@ -46,6 +47,9 @@ func (c *Commands) Submit() (*Pending, error) {
 		}
 		c.flying.finish(err)
 		c.flying = nil
+	}
+	if c.rec.mayStarve && d.Starved() {
+		return nil, d.starvedError(op)
 	}
 	p := &Pending{c: c, number: c.rec.proof.next()}
 	if err := d.begin(p); err != nil {

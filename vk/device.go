@@ -55,11 +55,11 @@ type Device struct {
 		once sync.Once
 		text string
 	}
-	starved atomic.Bool // a submission ended with ErrStarved
-	closed  atomic.Bool // no call begins any more
-	gone    atomic.Bool // the handle and everything left open are destroyed
+	closed atomic.Bool // no call begins any more
+	gone   atomic.Bool // the handle and everything left open are destroyed
 
-	flights flights
+	flights  flights
+	starving starving
 
 	mu      sync.Mutex
 	kernels map[kernelKey]*Kernel
@@ -150,11 +150,6 @@ func (d *Device) MemoryInUse() map[string]uint64 {
 	return maps.Clone(d.memory)
 }
 
-// Starved reports whether commands of this device ended with ErrStarved. Operations whose
-// workgroups would wait for each other then record several launches instead, so what was recorded
-// before has to be recorded again.
-func (d *Device) Starved() bool { return d != nil && d.starved.Load() }
-
 // Err says what is wrong with the device: nil, ErrDeviceLost, ErrDeviceHung or ErrClosed. It
 // asks nobody and does not wait: a device that nobody waits for can hang unnoticed.
 func (d *Device) Err() error { return d.usable("device") }
@@ -180,6 +175,7 @@ func (d *Device) Close() error {
 		return hung("close device")
 	}
 	d.staging.buf.Close()
+	d.starving.word.Swap(nil).Close()
 	if d.dummy != nil {
 		d.dummy.Close()
 	}

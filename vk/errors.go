@@ -30,8 +30,9 @@ var (
 	// not freed, not even by Device.Close.
 	ErrDeviceHung = fmt.Errorf("%w: its work does not end", ErrDeviceLost)
 	// ErrStarved: workgroups of a kernel waited for others, which the device did not let go on.
-	// What the commands were to write is undefined. The device is as good as before: operations
-	// that are recorded from then on do not wait inside kernels, see Device.Starved.
+	// What the commands were to write is undefined. The device is as good as before. Operations
+	// that are recorded from then on do not wait inside kernels; commands recorded before that
+	// could starve end with this error, too. See Device.Starved.
 	ErrStarved = errors.New("workgroups starved")
 	// ErrCancelled: Commands.Cancel withheld parts of a submission.
 	ErrCancelled = errors.New("cancelled")

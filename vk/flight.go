@@ -160,7 +160,7 @@ func (p *Pending) run() (err error) {
 	return err
 }
 
-// see awaits a part and takes its time: since it was handed over, or since the part before it ended.
+// see awaits a part and takes its time, since it was handed over or the part before it ended.
 func (p *Pending) see(part int) error {
 	err := p.await(part)
 	from, now := p.given[part%inFlight], time.Now()

@@ -55,6 +55,7 @@ type Recorder struct {
 	sets       map[string]boundSet
 	held       map[*Buffer]bool
 	proof      proof
+	mayStarve  bool
 	ended      bool
 }
 
