@@ -7,11 +7,11 @@ import (
 )
 
 // waiting are the drivers for GPUs that let a workgroup go on once it has begun, whatever others
-// do. Vulkan does not promise it (KhronosGroup/Vulkan-Docs#2233), so a driver is in this list for
-// what was seen: GPUs of these three vendors pass the tests of Sorensen et al., Specifying and
-// Testing GPU Workgroup Progress Models, OOPSLA 2021. Those of Apple and ARM fail them, under
-// whatever driver, and nobody has tested the others. Processors do it too, but older Mesa's end a
-// loop after 65535 rounds, and they gain nothing.
+// do. Vulkan does not promise it (KhronosGroup/Vulkan-Docs#2233). Sorensen et al., Specifying and
+// Testing GPU Workgroup Progress Models, OOPSLA 2021, found that GPUs of Apple and ARM do not, so
+// none of their drivers is here, and none that nobody has tried. Mesa's drivers for processors do,
+// as workgroups are on threads of the system, but older ones end a loop after 65535 rounds, and
+// they gain nothing.
 var waiting = []vk.DriverID{
 	vk.DriverNVIDIA,
 	vk.DriverRADV, vk.DriverAMD, vk.DriverAMDVLK,

@@ -18,8 +18,8 @@ type Linear struct {
 	ChainApart bool
 	// ChainPolls is after how many looks in vain a workgroup of a chain gives up, see
 	// vk.ErrStarved; it may take twice as many. Fewer end a wait that cannot succeed before a
-	// watchdog does, after 2 s; more are safe on slower devices. No GPU looks at memory that another
-	// workgroup writes in less than 100 ns, and the first layer takes it 10 ms at most.
+	// watchdog does, after 2 s; more are safe on slower devices. No GPU looks at memory that
+	// another workgroup writes in less than 100 ns, and the first layer takes it 10 ms at most.
 	ChainPolls int
 }
 
