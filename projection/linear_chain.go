@@ -137,7 +137,8 @@ func (o *LinearChain) State(tokens int) ([]byte, error) {
 // ResetState records what makes a state as before the first launch, after launches that were not
 // finished. Errors: those of vk.Recorder.Fill.
 func ResetState(rec *vk.Recorder, state tensor.Tensor) error {
-	return errors.Join(rec.Fill(state.Rows(0, 1).View(), math.MaxUint32), rec.Fill(state.Rows(chainHalves, state.Len()).View(), math.MaxUint32))
+	return errors.Join(rec.Fill(state.Rows(0, 1).View(), math.MaxUint32),
+		rec.Fill(state.Rows(chainHalves, state.Len()).View(), math.MaxUint32))
 }
 
 // NewState makes the state of chains of these layers, as State says. The caller closes it. Errors:

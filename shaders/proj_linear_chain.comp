@@ -23,8 +23,8 @@
 // second layer are on their way meanwhile. x of JOINED goes on to the first layer in the same way,
 // in front of z. A launch sets the other half, which the one before had used, to ones again.
 // state: word 0, plus 1: the next number, bit 30: a workgroup of this launch gave up, bit 31: the
-// half; words 2 and 3 the address of a word for the host, see give_up; from word 64 on two halves of
-// half_words. Word 0 and the halves are all ones before the first launch.
+// half; words 2 and 3 the address of a word for the host, see give_up; from word 64 on two halves
+// of half_words. Word 0 and the halves are all ones before the first launch.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
