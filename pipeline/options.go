@@ -98,7 +98,7 @@ type EngineOptions struct {
 	// a step with so much more to do that it might exceed the budget. Attention and products
 	// that exceed it alone are divided into up to 64 pieces; before they are measured, this is
 	// done by their number of workgroups, and only on devices that are not discrete GPUs. On a
-	// device without timestamps a step is one submission. See Engine.Longest.
+	// device without timestamps the host's clock tells. See Engine.Longest.
 	SubmitBudget time.Duration
 
 	// LayerByLayer is for callers that compute what enters a layer from the output of the one

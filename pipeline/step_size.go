@@ -376,10 +376,13 @@ func (b *stepSize) openHost() (err error) {
 }
 
 // commands returns the commands for a key, for a step with so much work. They are recorded if there
-// are none, or if they have to be divided into other submissions.
+// are none, if they have to be divided into other submissions, and once workgroups starved.
 func (b *stepSize) commands(key commandKey, work float64) (*stepCommands, error) {
-	old := b.recorded[key]
-	if old != nil && old.suits(b.e.opts.SubmitBudget, work) {
+	old, plain := b.recorded[key], b.e.dev.Starved()
+	like := old
+	if old != nil && old.plain != plain {
+		like = nil // it has other operations
+	} else if old != nil && old.suits(b.e.opts.SubmitBudget, work) {
 		return old, nil
 	}
 	rec, err := b.e.dev.NewRecorder()
@@ -390,13 +393,14 @@ func (b *stepSize) commands(key commandKey, work float64) (*stepCommands, error)
 	if err := rec.Prove(); err != nil {
 		return nil, err
 	}
-	fresh, err := b.e.divide(rec, old)
+	fresh, err := b.e.divide(rec, like)
 	if err == nil {
 		err = b.e.time(rec)
 	}
 	if err != nil {
 		return nil, err
 	}
+	fresh.plain = plain
 	if err := b.record(rec, key); err != nil {
 		return nil, err
 	}

@@ -27,7 +27,8 @@ func (c *Commands) Barriers() int { return c.rec.barriers }
 // in their order, and later ones see what earlier ones wrote.
 //
 // Errors: ErrBusy while an earlier submission of the same commands has not
-// finished; ErrClosed, ErrDeviceLost, ErrDeviceHung, ErrOutOfHostMemory, ErrOutOfDeviceMemory.
+// finished; ErrStarved; ErrClosed, ErrDeviceLost, ErrDeviceHung, ErrOutOfHostMemory,
+// ErrOutOfDeviceMemory.
 func (c *Commands) Submit() (*Pending, error) {
 	if c == nil {
 		return nil, argument("submit", "commands", "nil", "commands that Recorder.End returned")
@@ -49,6 +50,9 @@ func (c *Commands) Submit() (*Pending, error) {
 		}
 		c.flying.finish(err)
 		c.flying = nil
+	}
+	if c.rec.mayStarve && d.Starved() {
+		return nil, d.starvedError(op)
 	}
 	p := &Pending{c: c, number: c.rec.proof.next()}
 	if err := d.begin(p); err != nil {
@@ -155,7 +159,7 @@ func (c *Commands) Close() error {
 	if c.flying != nil {
 		err = c.flying.Wait(context.Background())
 		c.flying.finish(err)
-		if errors.Is(err, ErrCancelled) {
+		if errors.Is(err, ErrCancelled) || errors.Is(err, ErrStarved) {
 			err = nil // the device has finished what it got
 		}
 	}

@@ -56,6 +56,7 @@ type Recorder struct {
 	held       map[*Buffer]bool
 	writes     map[*Buffer]ranges // of tracked buffers
 	proof      proof
+	mayStarve  bool
 	ended      bool
 }
 
@@ -366,7 +367,7 @@ func (r *Recorder) Timestamp() (int, error) {
 	if err := r.usable(op); err != nil {
 		return 0, err
 	}
-	if r.dev.Caps().timestampMask == 0 {
+	if !r.dev.Caps().clock() {
 		return 0, &MissingError{What: op, Device: r.dev.adapter.Name,
 			Required: []string{"timestampValidBits"}, Missing: []string{"timestampValidBits"}}
 	}
