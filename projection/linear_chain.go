@@ -141,8 +141,14 @@ func (o *LinearChain) State(tokens int) ([]byte, error) {
 }
 
 // ResetState records what makes a state as before the first launch, after launches that were not
-// finished. Errors: those of vk.Recorder.Fill.
+// finished. Errors: vk.ErrArgument for a tensor that is no state; those of vk.Recorder.Fill.
 func ResetState(rec *vk.Recorder, state tensor.Tensor) error {
+	if err := pkg.Check("linear chain", "state", state, tensor.U32, -1); err != nil {
+		return err
+	}
+	if state.Len() < chainHalves {
+		return pkg.Wrong("linear chain", "state", state, "that of NewState")
+	}
 	return errors.Join(rec.Fill(state.Rows(0, 1).View(), math.MaxUint32),
 		rec.Fill(state.Rows(chainHalves, state.Len()).View(), math.MaxUint32))
 }

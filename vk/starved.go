@@ -19,6 +19,9 @@ type starving struct {
 //
 // Errors: those of Device.NewBuffer.
 func (d *Device) StarvedWord() (View, error) {
+	if d == nil {
+		return View{}, argument("starved word", "device", "nil", "a device that Adapter.Open returned")
+	}
 	d.starving.making.Lock()
 	defer d.starving.making.Unlock()
 	if b := d.starving.word.Load(); b != nil {

@@ -67,6 +67,7 @@ var functions = []any{
 	attention.NewGlobalTopK, attention.NewPrefill, attention.NewTwoPass, attention.NewWindowIndices,
 	projection.NewInverseRope, projection.NewInverseRopeQuant, projection.NewJoinedChain, projection.NewLinear,
 	projection.NewLinearChain, projection.NewQInsert, projection.NewQKVNorm, projection.NewQuantise,
+	projection.ResetState,
 	pipeline.NewEngine, model.LoadConfig, model.LoadConfigWithDrafts, model.Open, model.ParseConfig, model.Upload,
 }
 
