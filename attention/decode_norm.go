@@ -6,6 +6,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
 )
 
 // QueryNorm says that Q is as the projection left it. Each head is divided by its root mean square,
@@ -28,32 +29,70 @@ func (o *Decoder) NormsQueries(tokens, window, topk int) bool {
 	return o.twoPass == nil && o.tilings[o.plan(tokens, window+topk).build].norms
 }
 
+// rotation is what a kernel norms and turns.
+type rotation struct {
+	norms, turns bool
+	angles       InverseRope // of both; zero for none
+	rows         uint32      // of their table
+}
+
+// rotationOf is that of a launch of rows in `splits` parts. What joins parts turns them back.
+func rotationOf(norm QueryNorm, turn InverseRope, splits int) (r rotation) {
+	r.norms, r.turns = !norm.IsZero(), !turn.IsZero() && splits == 1
+	switch {
+	case r.norms:
+		r.angles = InverseRope{norm.Positions, norm.Table}
+	case r.turns:
+		r.angles = turn
+	}
+	if !r.angles.IsZero() {
+		r.rows = uint32(r.angles.Table.Shape[0])
+	}
+	return r
+}
+
+// flags are those of the launch.
+func (r *rotation) flags() (f uint32) {
+	if r.turns {
+		f = flagUnrope
+	}
+	if r.norms {
+		f |= flagNorm
+	}
+	return f
+}
+
 // checkRope checks DecodeArgs.Norm and DecodeArgs.InverseRope, where they are given.
 func (o *Decoder) checkRope(op string, t int, a DecodeArgs) error {
 	win, comp := opkit.Dim(a.Window.Indices, 1), opkit.Dim(a.Compressed.Indices, 1)
-	if !a.InverseRope.IsZero() {
-		if !o.InvertsRope(t, win, comp) {
-			return pkg.Wrong(op, "InverseRope", a.InverseRope.Table, "absent: see Decoder.InvertsRope")
+	return checkRope(o.dev, op, "Decoder", t, a.Norm, a.InverseRope, o.NormsQueries(t, win, comp), o.InvertsRope(t, win, comp))
+}
+
+// checkRope checks the Norm and the InverseRope of an operation of type `of`, where they are given.
+func checkRope(dev *vk.Device, op, of string, t int, norm QueryNorm, turn InverseRope, norms, turns bool) error {
+	if !turn.IsZero() {
+		if !turns {
+			return pkg.Wrong(op, "InverseRope", turn.Table, "absent: see %s.InvertsRope", of)
 		}
-		if err := o.checkAngles(op, "InverseRope", t, a.InverseRope); err != nil {
+		if err := checkAngles(dev, op, "InverseRope", t, turn); err != nil {
 			return err
 		}
 	}
-	if a.Norm.IsZero() {
+	if norm.IsZero() {
 		return nil
 	}
-	if !o.NormsQueries(t, win, comp) {
-		return pkg.Wrong(op, "Norm", a.Norm.Table, "absent: see Decoder.NormsQueries")
+	if !norms {
+		return pkg.Wrong(op, "Norm", norm.Table, "absent: see %s.NormsQueries", of)
 	}
-	angles := InverseRope{a.Norm.Positions, a.Norm.Table}
-	if err := o.checkAngles(op, "Norm", t, angles); err != nil {
+	angles := InverseRope{norm.Positions, norm.Table}
+	if err := checkAngles(dev, op, "Norm", t, angles); err != nil {
 		return err
 	}
-	if e := float64(a.Norm.Eps); !(e > 0) || math.IsInf(e, 0) {
-		return pkg.Wrong(op, "Norm.Eps", a.Norm.Eps, "a positive number")
+	if e := float64(norm.Eps); !(e > 0) || math.IsInf(e, 0) {
+		return pkg.Wrong(op, "Norm.Eps", norm.Eps, "a positive number")
 	}
-	if !a.InverseRope.IsZero() && (!same(a.InverseRope.Positions, angles.Positions) || !same(a.InverseRope.Table, angles.Table)) {
-		return pkg.Wrong(op, "Norm", a.Norm.Table, "the positions and table of InverseRope")
+	if !turn.IsZero() && (!same(turn.Positions, angles.Positions) || !same(turn.Table, angles.Table)) {
+		return pkg.Wrong(op, "Norm", norm.Table, "the positions and table of InverseRope")
 	}
 	return nil
 }
@@ -63,11 +102,11 @@ func same(a, b tensor.Tensor) bool {
 	return a.Buffer == b.Buffer && a.Offset == b.Offset && slices.Equal(a.Shape, b.Shape)
 }
 
-func (o *Decoder) checkAngles(op, arg string, t int, a InverseRope) error {
+func checkAngles(dev *vk.Device, op, arg string, t int, a InverseRope) error {
 	if err := opkit.First(
 		pkg.Check(op, arg+".Positions", a.Positions, tensor.I32, t),
 		pkg.Check(op, arg+".Table", a.Table, tensor.F32, -1, 64),
-		pkg.Bindable(o.dev, op, arg+".Table", a.Table),
+		pkg.Bindable(dev, op, arg+".Table", a.Table),
 	); err != nil {
 		return err
 	}

@@ -14,6 +14,8 @@ type attnPrefillPush struct {
 	KvAddr                            uint64
 	Rows, Heads, Width, Splits, Flags uint32
 	ScaleLog2e                        float32
+	TableRows                         uint32
+	Eps                               float32
 }
 
 // PrefillConfig configures a Prefill. Any number of heads works; powers of two from 16 on are fast,
@@ -25,6 +27,7 @@ type PrefillConfig struct {
 	Variant    string  // one of PrefillVariants; "" picks the best
 	Splits     int     // parts of each row, 1 to MaxSplits; 0: by rule, see ScratchBytes
 	Workgroups int     // that fill the device, for that rule; 0: its compute units, or an estimate
+	Rope       bool    // PrefillArgs.Norm and PrefillArgs.InverseRope may be given where NormsQueries and InvertsRope permit
 
 	// OnDemand leaves it to Record to ask for the kernels that it needs. Otherwise NewPrefill asks
 	// for all.
@@ -56,6 +59,9 @@ type PrefillArgs struct {
 	MaxLogits tensor.Tensor // [T, H] f32, written: largest scaled score, -inf for an empty row; may be absent
 	LSE       tensor.Tensor // [T, H] f32, written: natural log, +inf for an empty row; may be absent
 	Scratch   vk.View       // ScratchBytes at a multiple of 256; not needed while that is 0
+
+	Norm        QueryNorm   // absent: Q is normed and rotated; only where NormsQueries permits
+	InverseRope InverseRope // absent: Out is as the formula says; only where InvertsRope permits
 }
 
 // NewPrefill picks a build and compiles it.
@@ -77,16 +83,21 @@ func NewPrefill(dev *vk.Device, cfg PrefillConfig) (*Prefill, error) {
 		return nil, err
 	}
 	f := matrixFit{dev.Caps(), tune}
-	if s.tilings, err = f.withLanes(layout(dev, variant), "attn_prefill_lanes", variant, cfg.Heads, list); err != nil {
+	if s.tilings, err = f.withLanes(layout(dev, variant), prefillLanes, variant, cfg.Heads, list); err != nil {
 		return nil, err
 	}
 	k := s.kernels(dev, func(t tiling) opkit.Spec {
-		return opkit.Spec{
-			Stem: t.stem, Variant: variant, Bound: 9,
+		x := opkit.Spec{
+			Stem: t.stem, Variant: variant, Bound: boundPrefill,
 			Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write, vk.Write, vk.Write, vk.Read},
 			PushSize: int(unsafe.Sizeof(attnPrefillPush{})), Subgroup: t.subgroup,
 			Constants: append(opkit.Words(t.heads, t.tile), t.constants...), Divisible: true,
 		}
+		if t.stem == prefillLanes {
+			x.Bindings, x.Bound = append(x.Bindings, vk.Read), boundPrefill+2
+			x.Constants = append(x.Constants, opkit.Bit(0, cfg.Rope && t.rotates))
+		}
+		return x
 	})
 	m, err := mergeOf(dev, variant)
 	if err == nil && !cfg.OnDemand {
@@ -106,6 +117,24 @@ func (o *Prefill) prepare(tokens, width int) error {
 		ask = append(ask, o.merge.kernel(p.splits))
 	}
 	return opkit.Ask(ask...)
+}
+
+// boundPrefill is the number of tensors that builds bind which reach rows by address;
+// attn_prefill_lanes also binds positions and angles.
+const boundPrefill = 9
+
+// NormsQueries reports whether PrefillArgs.Norm may be given for `tokens` tokens with lists of k
+// entries. It may with PrefillConfig.Rope where attn_prefill_lanes runs.
+func (o *Prefill) NormsQueries(tokens, k int) bool {
+	return o.cfg.Rope && o.tilings[o.plan(tokens, k).build].norms
+}
+
+// InvertsRope reports whether PrefillArgs.InverseRope may be given for `tokens` tokens with lists
+// of k entries. It may with PrefillConfig.Rope where rows are split, and where attn_prefill_lanes
+// runs.
+func (o *Prefill) InvertsRope(tokens, k int) bool {
+	p := o.plan(tokens, k)
+	return o.cfg.Rope && (p.splits > 1 || o.tilings[p.build].rotates)
 }
 
 // Variant returns the name of the build in use.
@@ -148,15 +177,21 @@ func (o *Prefill) attend(rec *vk.Recorder, op string, a PrefillArgs, flags uint3
 	if err != nil {
 		return err
 	}
+	bind := []vk.View{a.Q.View(), a.Indices.View(), opkit.Present(o.dev, a.Lens), opkit.Present(o.dev, a.Sink), a.Out.View(),
+		opkit.Present(o.dev, a.MaxLogits), opkit.Present(o.dev, a.LSE), part, ml}
 	p := attnPrefillPush{
 		KvAddr: a.KV.View().Address(), Rows: uint32(s), Heads: uint32(o.heads), Width: uint32(width), Splits: uint32(splits),
 		Flags:      outputFlags(a.Sink, a.LSE, a.MaxLogits) | opkit.Bit(1, !a.Lens.IsZero()) | flags,
 		ScaleLog2e: float32(float64(o.cfg.Scale) * math.Log2E),
 	}
+	if o.tilings[plan.build].stem == prefillLanes {
+		r := rotationOf(a.Norm, a.InverseRope, splits)
+		p.Flags |= r.flags()
+		p.TableRows, p.Eps = r.rows, a.Norm.Eps
+		bind = append(bind, opkit.Present(o.dev, r.angles.Positions), opkit.Present(o.dev, r.angles.Table))
+	}
 	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
-		Kernel: kernel, Groups: o.grid(plan, t), Push: vk.Bytes(&p),
-		Bind: []vk.View{a.Q.View(), a.Indices.View(), opkit.Present(o.dev, a.Lens), opkit.Present(o.dev, a.Sink), a.Out.View(),
-			opkit.Present(o.dev, a.MaxLogits), opkit.Present(o.dev, a.LSE), part, ml},
+		Kernel: kernel, Groups: o.grid(plan, t), Push: vk.Bytes(&p), Bind: bind,
 	}, opkit.Target{T: a.KV, Access: vk.Read})
 }
 
@@ -171,7 +206,7 @@ func (o *Prefill) join(rec *vk.Recorder, op string, a PrefillArgs) error {
 	if err != nil {
 		return err
 	}
-	return o.merge.record(rec, ml, part, splits, a.Sink, a.Out, a.LSE, a.MaxLogits, InverseRope{})
+	return o.merge.record(rec, ml, part, splits, a.Sink, a.Out, a.LSE, a.MaxLogits, a.InverseRope)
 }
 
 func (o *Prefill) checkArgs(op string, a PrefillArgs) error {
@@ -187,6 +222,10 @@ func (o *Prefill) checkArgs(op string, a PrefillArgs) error {
 		pkg.Optional(op, "LSE", a.LSE, tensor.F32, t, h),
 		o.checkTokens(o.dev, op, t),
 	); err != nil {
+		return err
+	}
+	width := a.Indices.Shape[1]
+	if err := checkRope(o.dev, op, "Prefill", t, a.Norm, a.InverseRope, o.NormsQueries(t, width), o.InvertsRope(t, width)); err != nil {
 		return err
 	}
 	return pkg.Reach(o.dev, op, o.variant, opkit.Target{Name: "KV", T: a.KV, Align: 16})

@@ -44,7 +44,7 @@ layout(std430, set = 0, binding = 6) writeonly buffer Lse { uint v[]; } lse;
 layout(std430, set = 0, binding = 7) writeonly buffer PartOut { vec4 rows[]; } part_out;
 layout(std430, set = 0, binding = 8) writeonly buffer PartMl { vec4 rows[]; } part_ml;
 
-const uint HAS_SINK = 1u, HAS_LENS = 2u, WANT_LSE = 4u, WANT_MAX = 8u, SOME_TOKENS = 16u;
+const uint HAS_SINK = 1u, HAS_LENS = 2u, WANT_LSE = 4u, WANT_MAX = 8u, SOME_TOKENS = 64u;
 
 layout(push_constant) uniform Push {
     KV_ADDR kv_addr;
@@ -54,6 +54,8 @@ layout(push_constant) uniform Push {
     uint splits;
     uint flags;
     float scale_log2e; // softmax scale * log2(e)
+    uint table_rows;   // attn_prefill_lanes
+    float eps;         // attn_prefill_lanes
 } pc;
 
 const uint BUFFERS = 2u;

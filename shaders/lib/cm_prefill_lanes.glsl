@@ -114,10 +114,12 @@ void cm_attend(uint head0) {
     {
         uvec4 w[Q_ALL];
         cm_fetch_q(head0, w);
+        if (ROPE) cm_find_angles(positions.v[cm_t]);
         cm_fetch_first(row0, row1, valid0, valid1);
         // Touches the list, so that places come from a cache when they are looked up. The condition
         // below never holds, but no compiler knows.
         const uint touch = indices.v[cm_t * pc.width + min(gl_LocalInvocationIndex * 8u, pc.width - 1u)];
+        if (ROPE && (pc.flags & NORM_Q) != 0u) cm_q_norm(w);
         cm_load_q(w);
         if (touch == CM_NOWHERE && pc.rows == CM_NOWHERE) stale_s = 1u;
     }
