@@ -106,11 +106,13 @@ func (r *recording) op(o op) error {
 	case codesOLoRA:
 		return r.quantise(fromOLoRA)
 	case wqaWkv:
-		return r.bottleneck()
+		return l.qkv.op.RecordProducts(r.rec, r.bottleneck())
 	case wgate, wgateFirst:
-		return l.gates.record(r.rec, r.a.Hidden, k.main.gates)
+		return l.gates.op.RecordProducts(r.rec, l.gates.args(r.a.Hidden, k.main.gates))
 	case indexWgate:
-		return l.idxGates.record(r.rec, r.a.Hidden, k.keys.gates)
+		return l.idxGates.op.RecordProducts(r.rec, l.idxGates.args(r.a.Hidden, k.keys.gates))
+	case inputSums:
+		return r.inputSums()
 	case weightsProj:
 		return r.headWeights()
 	case callers:
@@ -157,13 +159,27 @@ func (r *recording) op(o op) error {
 	return fmt.Errorf("unknown operation %d", o)
 }
 
-// bottleneck records wq_a and wkv, and the norm of the former where the product does it.
-func (r *recording) bottleneck() error {
+// bottleneck are the arguments of wq_a and wkv, with those of the norm of the former where the
+// product does it.
+func (r *recording) bottleneck() projection.LinearArgs {
 	k, args := r.k, r.l.qkv.args(r.a.Hidden, r.k.qkv)
 	if r.l.normed() {
 		args.Norm, args.Normed, args.Arrived = r.l.w.QNorm, k.qr, k.arrived
 	}
-	return r.l.qkv.op.Record(r.rec, args)
+	return args
+}
+
+// inputSums records the sums of those input products that are in parts.
+func (r *recording) inputSums() error {
+	l, k := r.l, r.k
+	err := l.qkv.op.RecordSums(r.rec, r.bottleneck())
+	if err == nil && k.main != nil {
+		err = l.gates.op.RecordSums(r.rec, l.gates.args(r.a.Hidden, k.main.gates))
+	}
+	if err == nil && k.keys != nil {
+		err = l.idxGates.op.RecordSums(r.rec, l.idxGates.args(r.a.Hidden, k.keys.gates))
+	}
+	return err
 }
 
 // normed tells whether norms are part of wqaWkv and kvInsert.
