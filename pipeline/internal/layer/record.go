@@ -280,7 +280,8 @@ func (r *recording) outputTurn() (turn attention.InverseRope) {
 func (r *recording) gathered() error {
 	k, tables, caches := r.k, &r.step.Tables, &r.a.Caches
 	a := attention.GatheredArgs{Positions: r.step.Positions, Plan: r.step.Plan, Pieces: r.step.Pieces, Sink: r.l.w.Sink,
-		LSE: r.a.LSE, Norm: r.queryNorm(), InverseRope: r.outputTurn(), Window: attention.PagedRows{Cache: caches.Window, Table: tables.Window}}
+		LSE: r.a.LSE, Norm: r.queryNorm(), InverseRope: r.outputTurn(),
+		Window: attention.PagedRows{Cache: caches.Window, Table: tables.Window}}
 	if a.Workspace = r.step.Workspace; len(a.Workspace.Shape) > 0 && a.Workspace.Shape[0] > k.mla.room.Rows() {
 		a.Workspace = a.Workspace.Rows(0, k.mla.room.Rows())
 	}
