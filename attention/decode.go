@@ -290,10 +290,20 @@ func (o *Decoder) record(op string, rec *vk.Recorder, a DecodeArgs) (none Parts,
 	bind := []vk.View{a.Q.View(), win.Indices.View(), win.Lens.View(), opkit.Present(o.dev, comp.Indices), opkit.Present(o.dev, comp.Lens),
 		opkit.Present(o.dev, a.Sink), a.Out.View(), opkit.Present(o.dev, a.LSE), part, ml}
 	if o.tilings[plan.build].rotates {
-		r := rotationOf(a.Norm, a.InverseRope, splits)
-		p.Flags |= r.flags()
-		p.TableRows, p.Eps = r.rows, a.Norm.Eps
-		bind = append(bind, opkit.Present(o.dev, r.angles.Positions), opkit.Present(o.dev, r.angles.Table))
+		var angles InverseRope
+		if splits == 1 && !a.InverseRope.IsZero() {
+			angles = a.InverseRope
+			p.Flags |= flagUnrope
+		}
+		if !a.Norm.IsZero() {
+			angles = InverseRope{a.Norm.Positions, a.Norm.Table}
+			p.Flags |= flagNorm
+			p.Eps = a.Norm.Eps
+		}
+		if !angles.IsZero() {
+			p.TableRows = uint32(angles.Table.Shape[0])
+		}
+		bind = append(bind, opkit.Present(o.dev, angles.Positions), opkit.Present(o.dev, angles.Table))
 	}
 	if err := pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
 		Kernel: kernel, Groups: o.grid(plan, t), Push: vk.Bytes(&p), Bind: bind,

@@ -29,70 +29,39 @@ func (o *Decoder) NormsQueries(tokens, window, topk int) bool {
 	return o.twoPass == nil && o.tilings[o.plan(tokens, window+topk).build].norms
 }
 
-// rotation is what a kernel norms and turns.
-type rotation struct {
-	norms, turns bool
-	angles       InverseRope // of both; zero for none
-	rows         uint32      // of their table
-}
-
-// rotationOf is that of a launch of rows in `splits` parts. What joins parts turns them back.
-func rotationOf(norm QueryNorm, turn InverseRope, splits int) (r rotation) {
-	r.norms, r.turns = !norm.IsZero(), !turn.IsZero() && splits == 1
-	switch {
-	case r.norms:
-		r.angles = InverseRope{norm.Positions, norm.Table}
-	case r.turns:
-		r.angles = turn
-	}
-	if !r.angles.IsZero() {
-		r.rows = uint32(r.angles.Table.Shape[0])
-	}
-	return r
-}
-
-// flags are those of the launch.
-func (r *rotation) flags() (f uint32) {
-	if r.turns {
-		f = flagUnrope
-	}
-	if r.norms {
-		f |= flagNorm
-	}
-	return f
-}
-
 // checkRope checks DecodeArgs.Norm and DecodeArgs.InverseRope, where they are given.
 func (o *Decoder) checkRope(op string, t int, a DecodeArgs) error {
 	win, comp := opkit.Dim(a.Window.Indices, 1), opkit.Dim(a.Compressed.Indices, 1)
-	return checkRope(o.dev, op, "Decoder", t, a.Norm, a.InverseRope, o.NormsQueries(t, win, comp), o.InvertsRope(t, win, comp))
-}
-
-// checkRope checks the Norm and the InverseRope of an operation of type `of`, where they are given.
-func checkRope(dev *vk.Device, op, of string, t int, norm QueryNorm, turn InverseRope, norms, turns bool) error {
-	if !turn.IsZero() {
-		if !turns {
-			return pkg.Wrong(op, "InverseRope", turn.Table, "absent: see %s.InvertsRope", of)
+	if !a.InverseRope.IsZero() {
+		if !o.InvertsRope(t, win, comp) {
+			return pkg.Wrong(op, "InverseRope", a.InverseRope.Table, "absent: see Decoder.InvertsRope")
 		}
-		if err := checkAngles(dev, op, "InverseRope", t, turn); err != nil {
+		if err := checkAngles(o.dev, op, "InverseRope", t, a.InverseRope); err != nil {
 			return err
 		}
 	}
-	if norm.IsZero() {
+	if a.Norm.IsZero() {
 		return nil
 	}
-	if !norms {
-		return pkg.Wrong(op, "Norm", norm.Table, "absent: see %s.NormsQueries", of)
+	if !o.NormsQueries(t, win, comp) {
+		return pkg.Wrong(op, "Norm", a.Norm.Table, "absent: see Decoder.NormsQueries")
 	}
-	angles := InverseRope{norm.Positions, norm.Table}
-	if err := checkAngles(dev, op, "Norm", t, angles); err != nil {
+	if err := checkNorm(o.dev, op, t, a.Norm); err != nil {
 		return err
 	}
-	if e := float64(norm.Eps); !(e > 0) || math.IsInf(e, 0) {
-		return pkg.Wrong(op, "Norm.Eps", norm.Eps, "a positive number")
+	if !a.InverseRope.IsZero() && (!same(a.InverseRope.Positions, a.Norm.Positions) || !same(a.InverseRope.Table, a.Norm.Table)) {
+		return pkg.Wrong(op, "Norm", a.Norm.Table, "the positions and table of InverseRope")
 	}
-	if !turn.IsZero() && (!same(turn.Positions, angles.Positions) || !same(turn.Table, angles.Table)) {
-		return pkg.Wrong(op, "Norm", norm.Table, "the positions and table of InverseRope")
+	return nil
+}
+
+// checkNorm checks a norm that is given and permitted.
+func checkNorm(dev *vk.Device, op string, t int, n QueryNorm) error {
+	if err := checkAngles(dev, op, "Norm", t, InverseRope{n.Positions, n.Table}); err != nil {
+		return err
+	}
+	if e := float64(n.Eps); !(e > 0) || math.IsInf(e, 0) {
+		return pkg.Wrong(op, "Norm.Eps", n.Eps, "a positive number")
 	}
 	return nil
 }

@@ -21,9 +21,8 @@ const (
 	flagLens   = 1 << 1 // attn_prefill: there are lengths
 	flagLSE    = 1 << 2
 	flagMax    = 1 << 3
-	flagUnrope = 1 << 4 // attn_merge, attn_decode_cm, attn_prefill_lanes
-	flagNorm   = 1 << 5 // attn_decode_cm, attn_prefill_lanes
-	flagSome   = 1 << 6 // attn_prefill: tokens with negative lengths are left alone
+	flagUnrope = 1 << 4 // attn_merge, attn_decode_cm
+	flagNorm   = 1 << 5 // attn_decode_cm
 )
 
 // mergeVariants are the builds of attn_merge, best first: the one that binds nothing begins sooner.

@@ -27,7 +27,7 @@ type PrefillConfig struct {
 	Variant    string  // one of PrefillVariants; "" picks the best
 	Splits     int     // parts of each row, 1 to MaxSplits; 0: by rule, see ScratchBytes
 	Workgroups int     // that fill the device, for that rule; 0: its compute units, or an estimate
-	Rope       bool    // PrefillArgs.Norm and PrefillArgs.InverseRope may be given where NormsQueries and InvertsRope permit
+	Norm       bool    // PrefillArgs.Norm is given where NormsQueries permits
 
 	// OnDemand leaves it to Record to ask for the kernels that it needs. Otherwise NewPrefill asks
 	// for all.
@@ -59,9 +59,7 @@ type PrefillArgs struct {
 	MaxLogits tensor.Tensor // [T, H] f32, written: largest scaled score, -inf for an empty row; may be absent
 	LSE       tensor.Tensor // [T, H] f32, written: natural log, +inf for an empty row; may be absent
 	Scratch   vk.View       // ScratchBytes at a multiple of 256; not needed while that is 0
-
-	Norm        QueryNorm   // absent: Q is normed and rotated; only where NormsQueries permits
-	InverseRope InverseRope // absent: Out is as the formula says; only where InvertsRope permits
+	Norm      QueryNorm     // with PrefillConfig.Norm, where NormsQueries permits; else absent: Q is normed and rotated
 }
 
 // NewPrefill picks a build and compiles it.
@@ -93,9 +91,9 @@ func NewPrefill(dev *vk.Device, cfg PrefillConfig) (*Prefill, error) {
 			PushSize: int(unsafe.Sizeof(attnPrefillPush{})), Subgroup: t.subgroup,
 			Constants: append(opkit.Words(t.heads, t.tile), t.constants...), Divisible: true,
 		}
-		if t.stem == prefillLanes {
+		if t.stem == prefillLanes { // positions and angles, too
 			x.Bindings, x.Bound = append(x.Bindings, vk.Read), boundPrefill+2
-			x.Constants = append(x.Constants, opkit.Bit(0, cfg.Rope && t.rotates))
+			x.Constants = append(x.Constants, opkit.Bit(0, cfg.Norm && t.norms))
 		}
 		return x
 	})
@@ -119,22 +117,13 @@ func (o *Prefill) prepare(tokens, width int) error {
 	return opkit.Ask(ask...)
 }
 
-// boundPrefill is the number of tensors that builds bind which reach rows by address;
-// attn_prefill_lanes also binds positions and angles.
+// boundPrefill is the number of tensors that builds bind which reach rows by address.
 const boundPrefill = 9
 
-// NormsQueries reports whether PrefillArgs.Norm may be given for `tokens` tokens with lists of k
-// entries. It may with PrefillConfig.Rope where attn_prefill_lanes runs.
+// NormsQueries reports whether PrefillArgs.Norm has to be given for `tokens` tokens with lists of k
+// entries: with PrefillConfig.Norm, where attn_prefill_lanes runs. Elsewhere it has to be absent.
 func (o *Prefill) NormsQueries(tokens, k int) bool {
-	return o.cfg.Rope && o.tilings[o.plan(tokens, k).build].norms
-}
-
-// InvertsRope reports whether PrefillArgs.InverseRope may be given for `tokens` tokens with lists
-// of k entries. It may with PrefillConfig.Rope where rows are split, and where attn_prefill_lanes
-// runs.
-func (o *Prefill) InvertsRope(tokens, k int) bool {
-	p := o.plan(tokens, k)
-	return o.cfg.Rope && (p.splits > 1 || o.tilings[p.build].rotates)
+	return o.cfg.Norm && o.tilings[o.plan(tokens, k).build].norms
 }
 
 // Variant returns the name of the build in use.
@@ -185,10 +174,8 @@ func (o *Prefill) attend(rec *vk.Recorder, op string, a PrefillArgs, flags uint3
 		ScaleLog2e: float32(float64(o.cfg.Scale) * math.Log2E),
 	}
 	if o.tilings[plan.build].stem == prefillLanes {
-		r := rotationOf(a.Norm, a.InverseRope, splits)
-		p.Flags |= r.flags()
-		p.TableRows, p.Eps = r.rows, a.Norm.Eps
-		bind = append(bind, opkit.Present(o.dev, r.angles.Positions), opkit.Present(o.dev, r.angles.Table))
+		p.TableRows, p.Eps = uint32(opkit.Dim(a.Norm.Table, 0)), a.Norm.Eps
+		bind = append(bind, opkit.Present(o.dev, a.Norm.Positions), opkit.Present(o.dev, a.Norm.Table))
 	}
 	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
 		Kernel: kernel, Groups: o.grid(plan, t), Push: vk.Bytes(&p), Bind: bind,
@@ -206,7 +193,7 @@ func (o *Prefill) join(rec *vk.Recorder, op string, a PrefillArgs) error {
 	if err != nil {
 		return err
 	}
-	return o.merge.record(rec, ml, part, splits, a.Sink, a.Out, a.LSE, a.MaxLogits, a.InverseRope)
+	return o.merge.record(rec, ml, part, splits, a.Sink, a.Out, a.LSE, a.MaxLogits, InverseRope{})
 }
 
 func (o *Prefill) checkArgs(op string, a PrefillArgs) error {
@@ -224,9 +211,13 @@ func (o *Prefill) checkArgs(op string, a PrefillArgs) error {
 	); err != nil {
 		return err
 	}
-	width := a.Indices.Shape[1]
-	if err := checkRope(o.dev, op, "Prefill", t, a.Norm, a.InverseRope, o.NormsQueries(t, width), o.InvertsRope(t, width)); err != nil {
-		return err
+	switch norms := o.NormsQueries(t, a.Indices.Shape[1]); {
+	case !norms && !a.Norm.IsZero():
+		return pkg.Wrong(op, "Norm", a.Norm.Table, "absent: see Prefill.NormsQueries")
+	case norms && t > 0:
+		if err := checkNorm(o.dev, op, t, a.Norm); err != nil {
+			return err
+		}
 	}
 	return pkg.Reach(o.dev, op, o.variant, opkit.Target{Name: "KV", T: a.KV, Align: 16})
 }

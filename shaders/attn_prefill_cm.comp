@@ -44,7 +44,7 @@ layout(std430, set = 0, binding = 6) writeonly buffer Lse { uint v[]; } lse;
 layout(std430, set = 0, binding = 7) writeonly buffer PartOut { vec4 rows[]; } part_out;
 layout(std430, set = 0, binding = 8) writeonly buffer PartMl { vec4 rows[]; } part_ml;
 
-const uint HAS_SINK = 1u, HAS_LENS = 2u, WANT_LSE = 4u, WANT_MAX = 8u, SOME_TOKENS = 64u;
+const uint HAS_SINK = 1u, HAS_LENS = 2u, WANT_LSE = 4u, WANT_MAX = 8u, SOME_TOKENS = 16u;
 
 layout(push_constant) uniform Push {
     KV_ADDR kv_addr;

@@ -9,12 +9,12 @@
 //   8 part_ml [T,splits,H] (m, l, max, 0) f32; 9 positions [T] i32; 10 table [rows,64] f32;
 //   kv [rows,512] bf16 by address, its values as lib/cm_element.glsl says.
 // With SOME_TOKENS a token with a negative length is left alone: nothing of it is written. With
-//   NORM_Q q is first normed and rotated as proj_q_insert does, with UNROPE the last 64 numbers of
-//   finished rows of dst are rotated back as proj_inverse_rope does, both with the same bits.
+//   NORM q is first normed and rotated as proj_q_insert does, with the same bits; else positions and
+//   table are not read.
 // Workgroup: HG heads (x) of one of `splits` ranges of entries (y) of token z. With one split it
 //   finishes the row, else attn_merge does.
 // Constants: 0 HG, 1 TILE, 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a matrix product, 7 KSPLIT,
-//   8 PARTS: attention/lanes.go chooses them; 9 ROPE, whether NORM_Q and UNROPE may be given.
+//   8 PARTS: attention/lanes.go chooses them; 9 NORM.
 // Shared memory: 48260 bytes at HG 64, TILE 16, KSPLIT 4; lib/cm_lanes.glsl has the sum.
 // Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, vulkanMemoryModel,
 //   bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups,
@@ -29,7 +29,7 @@
 #extension GL_KHR_shader_subgroup_shuffle : require
 #define KV_DA
 #include "lib/kv_page.glsl"
-#include "lib/rope_bf16.glsl"
+#include "lib/rope.glsl"
 
 layout(local_size_x = 256, local_size_x_id = 2) in;
 layout(constant_id = 0) const uint HG = 64u;
@@ -41,7 +41,7 @@ layout(constant_id = 5) const uint CM_N = 16u;
 layout(constant_id = 6) const uint CM_K = 16u;
 layout(constant_id = 7) const uint KSPLIT = 4u;
 layout(constant_id = 8) const uint PARTS = 4u;
-layout(constant_id = 9) const bool ROPE = false;
+layout(constant_id = 9) const bool NORM = false;
 
 layout(std430, set = 0, binding = 0) readonly buffer QBuf { uvec4 rows[]; } q;
 layout(std430, set = 0, binding = 1) readonly buffer Indices { uint v[]; } indices;
@@ -55,7 +55,7 @@ layout(std430, set = 0, binding = 8) writeonly buffer PartMl { vec4 rows[]; } pa
 layout(std430, set = 0, binding = 9) readonly buffer Positions { int v[]; } positions;
 ROPE_TABLE(table, 10)
 
-const uint HAS_SINK = 1u, HAS_LENS = 2u, WANT_LSE = 4u, WANT_MAX = 8u, UNROPE = 16u, NORM_Q = 32u, SOME_TOKENS = 64u;
+const uint HAS_SINK = 1u, HAS_LENS = 2u, WANT_LSE = 4u, WANT_MAX = 8u, SOME_TOKENS = 16u;
 
 layout(push_constant) uniform Push {
     KV_ADDR kv_addr;
@@ -73,7 +73,7 @@ layout(push_constant) uniform Push {
 layout(buffer_reference, std430, buffer_reference_align = 16) volatile readonly buffer WorkspaceRow { uvec4 w[]; };
 
 #include "lib/cm_lanes.glsl"
-#include "lib/cm_lanes_rope.glsl"
+#include "lib/cm_lanes_q_norm.glsl"
 #include "lib/cm_prefill_lanes.glsl"
 
 uvec4 cm_output(vec4 x, vec4 y) { return uvec4(bf16_pack2(x.x, x.y), bf16_pack2(x.z, x.w), bf16_pack2(y.x, y.y), bf16_pack2(y.z, y.w)); }
@@ -95,8 +95,6 @@ void main() {
         cm_end = min((split + 1u) * chunk, n);
     }
     cm_attend(head0);
-    const bool turns = ROPE && (pc.flags & UNROPE) != 0u;
-    if (turns) cm_find_angles(positions.v[t]); // on their way while rows are finished
 
     // The first of the lanes that share a head's row finishes it.
     [[unroll]] for (uint r = 0u; r < LANE_HEADS; r++) {
@@ -115,6 +113,5 @@ void main() {
     }
     if (pc.splits > 1u && cm_begin >= cm_end) return; // its accumulator is never read
     barrier();
-    if (turns) cm_put_turning(head0);
-    else cm_put_output(head0, split);
+    cm_put_output(head0, split);
 }

@@ -82,9 +82,9 @@ func (x *mla) build(k *Kind) (err error) {
 	if x.gathers() {
 		x.rows, err = attention.NewGathered(k.dev, attention.GatheredConfig{Heads: k.heads, WindowPage: c.Window.Layout.Page,
 			CompressedPage: page, Rows: x.room, MaxBytes: most, Variant: k.cfg.rowsVariant(),
-			Rope: true})
+			Norm: true})
 		if err == nil {
-			x.turns, x.norms = x.rows.InvertsRope(t), x.rows.NormsQueries(t)
+			x.norms = x.rows.NormsQueries(t)
 		}
 		return err
 	}

@@ -253,8 +253,9 @@ func (r *recording) attention() (err error) {
 		at := r.attended()
 		a.Compressed = attention.SlotSet{Cache: r.a.Caches.Compressed, Indices: at.Slots, Lens: at.Lens}
 	}
-	if a.Norm = r.queryNorm(); !joined {
-		a.InverseRope = r.outputTurn()
+	a.Norm = r.queryNorm()
+	if !joined && !r.l.turnsToCodes && k.mla.turns {
+		a.InverseRope = attention.InverseRope{Positions: r.step.Positions, Table: r.a.CosSin}
 	}
 	r.parts, err = k.mla.record(r.rec, a, joined)
 	return err
@@ -268,19 +269,11 @@ func (r *recording) queryNorm() (n attention.QueryNorm) {
 	return n
 }
 
-// outputTurn is how the output is turned back, if the attention does it.
-func (r *recording) outputTurn() (turn attention.InverseRope) {
-	if !r.l.turnsToCodes && r.k.mla.turns {
-		turn = attention.InverseRope{Positions: r.step.Positions, Table: r.a.CosSin}
-	}
-	return turn
-}
-
 // gathered records the attention over rows that are gathered first.
 func (r *recording) gathered() error {
 	k, tables, caches := r.k, &r.step.Tables, &r.a.Caches
 	a := attention.GatheredArgs{Positions: r.step.Positions, Plan: r.step.Plan, Pieces: r.step.Pieces, Sink: r.l.w.Sink,
-		LSE: r.a.LSE, Norm: r.queryNorm(), InverseRope: r.outputTurn(),
+		LSE: r.a.LSE, Norm: r.queryNorm(),
 		Window: attention.PagedRows{Cache: caches.Window, Table: tables.Window}}
 	if a.Workspace = r.step.Workspace; len(a.Workspace.Shape) > 0 && a.Workspace.Shape[0] > k.mla.room.Rows() {
 		a.Workspace = a.Workspace.Rows(0, k.mla.room.Rows())
