@@ -69,7 +69,8 @@ func (c *normCase) run(t *testing.T, dev *vk.Device, op *attention.Prefill, q []
 
 func (c *normCase) args(r *verify.Rig, op *attention.Prefill, q []uint16) attention.PrefillArgs {
 	return attention.PrefillArgs{
-		Q: r.In(vectors.FromU16(q, c.tokens, c.heads, attention.D), tensor.BF16), KV: r.In(vectors.FromU16(c.kv, c.rows, attention.D), tensor.BF16),
+		Q:       r.In(vectors.FromU16(q, c.tokens, c.heads, attention.D), tensor.BF16),
+		KV:      r.In(vectors.FromU16(c.kv, c.rows, attention.D), tensor.BF16),
 		Indices: r.In(vectors.FromI32(c.idx, c.tokens, c.width), tensor.I32), Lens: r.In(vectors.FromI32(c.lens, c.tokens), tensor.I32),
 		Out: r.Out(tensor.BF16, c.tokens, c.heads, attention.D), Scratch: scratch(r, op.ScratchBytes(c.tokens, c.width)), Norm: c.norm(r),
 	}
@@ -122,8 +123,8 @@ func (c *normCase) same(t *testing.T, want, got []uint16) {
 	assert.Zero(t, n, "other numbers than those of two launches")
 }
 
-// Queries normed and turned on the way have the bits of a launch of their own: rows with infinities,
-// with NaNs and with squares beyond binary32, too.
+// Queries normed and turned on the way have the bits of a launch of their own. So have rows with
+// infinities, with NaNs and with squares beyond binary32.
 func TestPrefillNorm(t *testing.T) {
 	dev := testkit.Device(t)
 	c := newNormCase(rand.New(rand.NewPCG(testkit.Seed(t), 11)))

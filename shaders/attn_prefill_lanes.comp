@@ -9,8 +9,8 @@
 //   8 part_ml [T,splits,H] (m, l, max, 0) f32; 9 positions [T] i32; 10 table [rows,64] f32;
 //   kv [rows,512] bf16 by address, its values as lib/cm_element.glsl says.
 // With SOME_TOKENS a token with a negative length is left alone: nothing of it is written. With
-//   NORM q is first normed and rotated as proj_q_insert does, with the same bits; else positions and
-//   table are not read.
+//   NORM q is first normed and rotated as proj_q_insert does, with the same bits; else positions
+//   and table are not read.
 // Workgroup: HG heads (x) of one of `splits` ranges of entries (y) of token z. With one split it
 //   finishes the row, else attn_merge does.
 // Constants: 0 HG, 1 TILE, 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a matrix product, 7 KSPLIT,

@@ -1,5 +1,5 @@
-// Norms and rotates queries on their way to fragments; goes with lib/cm_lanes.glsl. The kernel binds
-// positions and a table of angles, and pc has eps and table_rows.
+// Norms and rotates queries on their way to fragments; goes with lib/cm_lanes.glsl. The kernel
+// binds positions and a table of angles, and pc has eps and table_rows.
 //
 // An invocation has units of 8 numbers of several heads. Sums of squares of units pass through
 // kv_s, which nothing else needs yet, and factors of heads through factor_s. Sums go in the order
@@ -13,7 +13,8 @@
 // Quads of sums of a head, padded against bank conflicts where there is room.
 const uint SUMS_PITCH = 2u * KV_TILE < 17u * HG ? 16u : 17u;
 
-vec4 cm_near, cm_far; // cosines and sines of the four pairs of a unit that turns: the same for all that a lane has
+// Cosines and sines of the four pairs of a unit that turns. All such units of a lane have the same.
+vec4 cm_near, cm_far;
 
 // cm_find_angles: without a branch, so that nothing waits for it. Subgroups are whole eights.
 void cm_find_angles(int position) {
@@ -64,7 +65,7 @@ void cm_load_q_normed(uvec4 w[Q_ALL]) {
             const uint at = x * SUBGROUP + cm_lane;
             kv_s[base + at / Q_WORDS * KV_PITCH + at % Q_WORDS] = w[i * Q_EACH + x];
         }
-        [[dont_unroll]] for (uint at = cm_lane; at < CM_M * Q_WORDS; at += SUBGROUP) { // what the invocation put there
+        [[dont_unroll]] for (uint at = cm_lane; at < CM_M * Q_WORDS; at += SUBGROUP) { // its own
             const uint head = CM_Q_HEAD(0u, turn, i, at), place = base + at / Q_WORDS * KV_PITCH + at % Q_WORDS;
             const float r = factor_s[head / 4u][head % 4u];
             const bool turns = cm_dims * Q_WORDS + at % Q_WORDS >= ROW_WORDS - 8u;
