@@ -8,7 +8,7 @@ var cpu = like(&hopper, "cpu", func(p *Profile) {
 	a := &p.Attention
 	a.InvariantTokens = 2
 	a.LaneHeads, a.LanesAnyRegisters, a.LanesAnyHeads = 32, true, true
-	a.GatherTokens = 64
+	a.GatherTokens, a.GatherShare = 64, 16
 
 	l := &p.Linear
 	l.Tokens1to8.BaseRows = 0
