@@ -308,7 +308,7 @@ func (e *Engine) runOnce(ctx context.Context, record func(*vk.Recorder) error) e
 	if err != nil {
 		return err
 	}
-	return errors.Join(e.mu.wait(func() error { return cmd.Run(ctx) }), cmd.Release())
+	return errors.Join(e.await(func() error { return cmd.Run(ctx) }), cmd.Release())
 }
 
 // record records commands.

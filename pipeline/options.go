@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -106,7 +107,7 @@ type EngineOptions struct {
 }
 
 // complete fills in defaults and checks the options.
-func (o *EngineOptions) complete(dev *vk.Device, cfg model.Config, layers []*model.DeviceLayer) error {
+func (o *EngineOptions) complete(ctx context.Context, dev *vk.Device, cfg model.Config, layers []*model.DeviceLayer) error {
 	o.MaxSessions = cmp.Or(o.MaxSessions, 1)
 	o.Ranks = cmp.Or(o.Ranks, 1)
 	o.MaxStep = cmp.Or(o.MaxStep, 128)
@@ -114,7 +115,9 @@ func (o *EngineOptions) complete(dev *vk.Device, cfg model.Config, layers []*mod
 	o.Keys = cmp.Or(o.Keys, cache.IndexKeyFP8)
 	o.Pages = maps.Clone(o.Pages)
 	c := argumentCheck{op: opNewEngine}
-	if dev == nil {
+	if ctx == nil {
+		c.bad("ctx", "nil", "a context")
+	} else if dev == nil {
 		c.bad("dev", "nil", "a device")
 	} else if c.err = cfg.Check(); c.err == nil {
 		o.check(&c, dev, &cfg)

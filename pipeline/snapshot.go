@@ -92,6 +92,7 @@ func (e *Engine) fingerprint() [sha256.Size]byte {
 //
 // Errors: vk.ErrArgument for a nil w; those of w, the context's, vk.ErrClosed, vk.ErrDeviceLost.
 func (s *Session) Save(ctx context.Context, w io.Writer) error {
+	s = s.orNone()
 	e := s.e
 	if w == nil {
 		return badArgument(opSave, "w", "nil", "a writer")
@@ -164,7 +165,7 @@ func (s *Session) save(ctx context.Context, w io.Writer, lock *lease) (err error
 	var v *Session
 	err = e.device(func() (err error) {
 		// A page that is still to be copied holds what other sessions left there.
-		if err = e.copyPages(ctx); err == nil {
+		if err = e.workPages(ctx); err == nil {
 			v, err = s.view()
 		}
 		return err
@@ -218,7 +219,7 @@ func (s *Session) write(ctx context.Context, w io.Writer, lock *lease) error {
 		pages = slices.Grow(pages[:0], n)[:n]
 		err := e.device(func() error {
 			from := c.memory().Rows(run.page, run.page+run.n)
-			return e.mu.wait(func() error { return from.Download(ctx, pages) })
+			return e.await(func() error { return from.Download(ctx, pages) })
 		})
 		if err != nil {
 			return err
@@ -238,10 +239,8 @@ func (s *Session) write(ctx context.Context, w io.Writer, lock *lease) error {
 	return err
 }
 
-// device runs what needs the device, so that Close waits for it.
+// device does what may need the device.
 func (e *Engine) device(do func() error) error {
-	e.run.Lock()
-	defer e.run.Unlock()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if err := e.usable(); err != nil {
@@ -305,7 +304,11 @@ func (e *Engine) Restore(ctx context.Context, r io.Reader) (*Session, error) {
 	if r == nil {
 		return nil, badArgument(opRestore, "r", "nil", "a reader")
 	}
-	if err := ctx.Err(); err != nil {
+	err := alive(ctx)
+	if e = e.orNone(); e == noEngine {
+		err = e.usable()
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%s: %w", opRestore, err)
 	}
 	h, data, err := e.readSnapshot(r)
@@ -494,7 +497,7 @@ func (e *Engine) restore(ctx context.Context, h *snapshot, data snapshotSlots) (
 		c.eachPart(pages, run.entry, &h.pools[c.pool.index], func(part []byte) { data[c] = data[c][copy(part, data[c]):] })
 		err := e.device(func() error {
 			to := c.memory().Rows(run.page, run.page+run.n)
-			return e.mu.wait(func() error { return to.Upload(ctx, pages) })
+			return e.await(func() error { return to.Upload(ctx, pages) })
 		})
 		if lock.moved += n; lock.moved >= leaseBytes {
 			lock.give()
@@ -511,8 +514,8 @@ func (e *Engine) restore(ctx context.Context, h *snapshot, data snapshotSlots) (
 
 // reserveRestored makes a session with pages for the slots of a snapshot.
 func (e *Engine) reserveRestored(ctx context.Context, h *snapshot) (*Session, error) {
-	// The destination of a pending copy may have been given up since.
-	if err := e.copyPages(ctx); err != nil {
+	// The destination of pending work may have been given up since.
+	if err := e.workPages(ctx); err != nil {
 		return nil, err
 	}
 	pages := make(pageCounts, len(e.pools))

@@ -37,7 +37,9 @@ func (c *stepCommands) observe(work float64) (longest time.Duration) {
 // Longest is the longest time that a submission took the device so far, in steps that were waited
 // for; 0 if none was measured (see EngineOptions.SubmitBudget).
 func (e *Engine) Longest() time.Duration {
-	defer e.mu.look()()
+	e = e.orNone()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	return e.longest
 }
 

@@ -32,7 +32,7 @@ func TestEngineWithoutClock(t *testing.T) {
 	chunks := []pipeline.Chunk{{Session: must[*pipeline.Session](t)(e.Open()), Tokens: 5}, {Session: must[*pipeline.Session](t)(e.Open()), Tokens: 1}}
 	for range 2 {
 		st := must[*pipeline.Step](t)(e.Begin(ctx, chunks...))
-		assert.NoError(t, errors.Join(st.Run(ctx), st.Commit()))
+		require.NoError(t, errors.Join(st.ReuseInputs(), st.Run(ctx), st.Commit()))
 	}
 }
 
@@ -48,7 +48,7 @@ func TestStepTimes(t *testing.T) {
 		require.NoError(t, e.SetTiming(ctx, timing))
 		for range 3 { // measured, recorded anew, and again
 			st := must[*pipeline.Step](t)(e.Begin(ctx, pipeline.Chunk{Session: s, Tokens: 1}))
-			require.NoError(t, st.Submit())
+			require.NoError(t, errors.Join(st.ReuseInputs(), st.Submit()))
 			_, err := st.Times()
 			assert.ErrorIs(t, err, vk.ErrBusy, "times before the wait")
 			require.NoError(t, st.Wait(ctx))
@@ -74,6 +74,7 @@ func TestStepTimes(t *testing.T) {
 	}
 	require.NoError(t, e.SetTiming(ctx, pipeline.TimingWhole))
 	st := must[*pipeline.Step](t)(e.Begin(ctx, pipeline.Chunk{Session: s, Tokens: 1}))
+	require.NoError(t, st.ReuseInputs())
 	for range 2 { // the second time they are recorded anew
 		for i := range e.Layers() {
 			require.NoError(t, st.SubmitLayer(i))

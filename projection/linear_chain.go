@@ -56,6 +56,9 @@ func NewLinearChain(first, second *Linear, tokens int) (*LinearChain, error) {
 }
 
 func newLinearChain(op string, first, second *Linear, tokens, heads int) (*LinearChain, error) {
+	if first == nil || second == nil {
+		return nil, pkg.Nil(op)
+	}
 	a, b := first.cfg, second.cfg
 	switch {
 	case tokens < 1 || tokens > LinearChainTokens || a.MaxTokens > 0 && tokens > a.MaxTokens || b.MaxTokens > 0 && tokens > b.MaxTokens:
@@ -111,6 +114,9 @@ func (o *LinearChain) StateLen(tokens int) int {
 // NewState makes the state of chains of these layers, [StateLen(tokens)] u32, all ones, as the
 // first launch needs it. The caller closes it. Errors: those of tensor.New and tensor.Upload.
 func (o *LinearChain) NewState(ctx context.Context, label string, tokens int) (tensor.Tensor, error) {
+	if o == nil {
+		return tensor.Tensor{}, pkg.Nil("linear chain")
+	}
 	s, err := tensor.New(o.first.dev, label, tensor.U32, o.StateLen(tokens))
 	if err != nil {
 		return s, err
@@ -146,6 +152,9 @@ type LinearChainArgs struct {
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *LinearChain) Record(rec *vk.Recorder, a LinearChainArgs) error {
 	const op = "linear chain"
+	if o == nil {
+		return pkg.Nil(op)
+	}
 	if err := opkit.First(o.first.check(op, a.First), o.second.check(op, a.Second)); err != nil {
 		return err
 	}

@@ -19,6 +19,9 @@ import (
 func NewJoinedChain(first, second *Linear, tokens int) (*LinearChain, error) {
 	const op = "joined chain"
 	join := opkit.ChainJoin
+	if first == nil {
+		return nil, pkg.Nil(op)
+	}
 	if c := first.cfg; c.K%D != 0 {
 		return nil, pkg.Wrong(op, "first", fmt.Sprintf("%d inputs", c.K), "a multiple of %d", D)
 	}

@@ -50,6 +50,8 @@ type Buffer struct {
 	mapped []byte
 	refs   atomic.Int32 // the owner and each recorded command buffer
 	closed atomic.Bool
+
+	tracked atomic.Pointer[written] // see Track
 }
 
 // View is a byte range of a buffer. The zero View names no buffer.
@@ -267,6 +269,11 @@ func (b *Buffer) destroy() {
 	}
 	vulkan.DestroyBuffer(b.dev.h, b.h, nil)
 	vulkan.FreeMemory(b.dev.h, b.mem, nil)
+}
+
+// overlaps reports whether the views have bytes in common.
+func (v View) overlaps(w View) bool {
+	return v.Buffer == w.Buffer && v.Offset < w.Offset+w.Size && w.Offset < v.Offset+v.Size
 }
 
 // check reports whether the view lies inside an open buffer of device d.

@@ -29,6 +29,9 @@ func (c *Commands) Barriers() int { return c.rec.barriers }
 // Errors: ErrBusy while an earlier submission of the same commands has not
 // finished; ErrClosed, ErrDeviceLost, ErrDeviceHung, ErrOutOfHostMemory, ErrOutOfDeviceMemory.
 func (c *Commands) Submit() (*Pending, error) {
+	if c == nil {
+		return nil, argument("submit", "commands", "nil", "commands that Recorder.End returned")
+	}
 	const op = "submit"
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -52,6 +55,7 @@ func (c *Commands) Submit() (*Pending, error) {
 		return nil, err
 	}
 	c.flying = p
+	c.rec.overwritten()
 	return p, nil
 }
 
@@ -59,6 +63,9 @@ func (c *Commands) Submit() (*Pending, error) {
 // device still finishes what it was given; Close waits for that, Release does not. Errors: those
 // of Submit and Wait.
 func (c *Commands) Run(ctx context.Context) error {
+	if ctx == nil {
+		return argument("run", "ctx", "nil", "a context")
+	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -75,6 +82,9 @@ func (c *Commands) Run(ctx context.Context) error {
 // Errors: ErrBusy if the commands were never submitted or have not finished;
 // ErrClosed, ErrDeviceLost, ErrOutOfHostMemory, ErrOutOfDeviceMemory.
 func (c *Commands) Timestamps() ([]float64, error) {
+	if c == nil {
+		return nil, argument("timestamps", "commands", "nil", "commands that Recorder.End returned")
+	}
 	const op = "timestamps"
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -113,6 +123,9 @@ func (c *Commands) Timestamps() ([]float64, error) {
 // reports whether there are any. The device finishes at most two parts. Wait then returns
 // ErrCancelled, and what the commands were to write is undefined.
 func (c *Commands) Cancel() bool {
+	if c == nil {
+		return false
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.flying

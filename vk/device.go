@@ -136,10 +136,18 @@ func (d *Device) Profile() string {
 }
 
 // Dummy is 256 bytes of device memory to bind where an optional buffer is absent.
-func (d *Device) Dummy() View { return d.dummy.Whole() }
+func (d *Device) Dummy() View {
+	if d == nil {
+		return View{}
+	}
+	return d.dummy.Whole()
+}
 
 // MemoryInUse returns the bytes allocated now, by the label of their buffers.
 func (d *Device) MemoryInUse() map[string]uint64 {
+	if d == nil {
+		return nil
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return maps.Clone(d.memory)

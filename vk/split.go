@@ -37,6 +37,9 @@ func (r *Recorder) SplitAt(before []int) error { return r.split(false, before) }
 
 func (r *Recorder) split(each bool, before []int) error {
 	const op = "split"
+	if err := r.usable(op); err != nil {
+		return err
+	}
 	if r.operations > 0 || r.parts.on {
 		return argument(op, "recorder", "one with something in it", "an empty one")
 	}
@@ -129,6 +132,9 @@ func (c *Commands) Operations() int { return c.rec.operations }
 // the end of the part before to its own end; nil if the recording was not split. A part
 // without a timestamp has a negative time. Errors: those of Timestamps.
 func (c *Commands) PartTimes() ([]float64, error) {
+	if c == nil {
+		return nil, argument("part times", "commands", "nil", "commands that Recorder.End returned")
+	}
 	marks := c.rec.parts.marks
 	if marks == nil {
 		return nil, nil

@@ -82,6 +82,9 @@ func (l *DeviceLayer) Closed() bool { return l.closed }
 
 // Upload puts the weights of all layers on a device, as the function Upload does.
 func (c *Checkpoint) Upload(ctx context.Context, dev *vk.Device, progress func(done, total int64)) ([]*DeviceLayer, error) {
+	if c == nil {
+		return nil, badArgument(opUpload, "checkpoint", "nil", "one that Open returned")
+	}
 	return Upload(ctx, dev, c.Layers, progress)
 }
 
@@ -93,6 +96,9 @@ func (c *Checkpoint) Upload(ctx context.Context, dev *vk.Device, progress func(d
 // Errors: the context's; those of Blob.ReadAt, vk.Device.NewBuffer and vk.Device.Upload. After an
 // error nothing stays allocated.
 func Upload(ctx context.Context, dev *vk.Device, layers []LayerWeights, progress func(done, total int64)) ([]*DeviceLayer, error) {
+	if ctx == nil {
+		return nil, badArgument(opUpload, "ctx", "nil", "a context")
+	}
 	if dev == nil {
 		return nil, badArgument(opUpload, "dev", "nil", "a device")
 	}
