@@ -6,6 +6,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
 )
 
 // QueryNorm says that Q is as the projection left it. Each head is divided by its root mean square,
@@ -35,7 +36,7 @@ func (o *Decoder) checkRope(op string, t int, a DecodeArgs) error {
 		if !o.InvertsRope(t, win, comp) {
 			return pkg.Wrong(op, "InverseRope", a.InverseRope.Table, "absent: see Decoder.InvertsRope")
 		}
-		if err := o.checkAngles(op, "InverseRope", t, a.InverseRope); err != nil {
+		if err := checkAngles(o.dev, op, "InverseRope", t, a.InverseRope); err != nil {
 			return err
 		}
 	}
@@ -45,15 +46,22 @@ func (o *Decoder) checkRope(op string, t int, a DecodeArgs) error {
 	if !o.NormsQueries(t, win, comp) {
 		return pkg.Wrong(op, "Norm", a.Norm.Table, "absent: see Decoder.NormsQueries")
 	}
-	angles := InverseRope{a.Norm.Positions, a.Norm.Table}
-	if err := o.checkAngles(op, "Norm", t, angles); err != nil {
+	if err := checkNorm(o.dev, op, t, a.Norm); err != nil {
 		return err
 	}
-	if e := float64(a.Norm.Eps); !(e > 0) || math.IsInf(e, 0) {
-		return pkg.Wrong(op, "Norm.Eps", a.Norm.Eps, "a positive number")
-	}
-	if !a.InverseRope.IsZero() && (!same(a.InverseRope.Positions, angles.Positions) || !same(a.InverseRope.Table, angles.Table)) {
+	if !a.InverseRope.IsZero() && (!same(a.InverseRope.Positions, a.Norm.Positions) || !same(a.InverseRope.Table, a.Norm.Table)) {
 		return pkg.Wrong(op, "Norm", a.Norm.Table, "the positions and table of InverseRope")
+	}
+	return nil
+}
+
+// checkNorm checks a norm that is given and permitted.
+func checkNorm(dev *vk.Device, op string, t int, n QueryNorm) error {
+	if err := checkAngles(dev, op, "Norm", t, InverseRope{n.Positions, n.Table}); err != nil {
+		return err
+	}
+	if e := float64(n.Eps); !(e > 0) || math.IsInf(e, 0) {
+		return pkg.Wrong(op, "Norm.Eps", n.Eps, "a positive number")
 	}
 	return nil
 }
@@ -63,11 +71,11 @@ func same(a, b tensor.Tensor) bool {
 	return a.Buffer == b.Buffer && a.Offset == b.Offset && slices.Equal(a.Shape, b.Shape)
 }
 
-func (o *Decoder) checkAngles(op, arg string, t int, a InverseRope) error {
+func checkAngles(dev *vk.Device, op, arg string, t int, a InverseRope) error {
 	if err := opkit.First(
 		pkg.Check(op, arg+".Positions", a.Positions, tensor.I32, t),
 		pkg.Check(op, arg+".Table", a.Table, tensor.F32, -1, 64),
-		pkg.Bindable(o.dev, op, arg+".Table", a.Table),
+		pkg.Bindable(dev, op, arg+".Table", a.Table),
 	); err != nil {
 		return err
 	}

@@ -20,6 +20,7 @@ type GatheredConfig struct {
 	Variant        string    // one of PrefillVariants; "" picks the best
 	Splits         int       // parts of each row, 1 to MaxSplits; 0: by rule
 	Workgroups     int       // that fill the device, for that rule; 0: as the device says
+	Norm           bool      // GatheredArgs.Norm is given where NormsQueries permits
 }
 
 // Gathered is the attention of a prompt's tokens over gathered rows: for a step of several
@@ -56,6 +57,7 @@ type GatheredArgs struct {
 	LSE        tensor.Tensor // [T, H] f32, written: natural log, +inf for empty rows; may be absent
 	Scratch    vk.View       // ScratchBytes at a multiple of 256
 	Pieces     int           // of the plan, empty ones included; at least 1
+	Norm       QueryNorm     // with GatheredConfig.Norm, where NormsQueries permits; else absent: Q is normed and rotated
 }
 
 // PagedRows are the rows of requests in a paged cache.
@@ -94,7 +96,7 @@ func NewGathered(dev *vk.Device, cfg GatheredConfig) (*Gathered, error) {
 	workspace := uint64(c.Rows()) * D * 2
 	var err error
 	if o.prefill, err = NewPrefill(dev, PrefillConfig{Heads: cfg.Heads, Scale: cfg.Scale, MaxBytes: workspace, Variant: cfg.Variant,
-		Splits: cfg.Splits, Workgroups: cfg.Workgroups, OnDemand: true}); err != nil {
+		Splits: cfg.Splits, Workgroups: cfg.Workgroups, Norm: cfg.Norm, OnDemand: true}); err != nil {
 		return nil, err
 	}
 	for i, page := range []int{cfg.CompressedPage, cfg.WindowPage} {
@@ -131,6 +133,11 @@ func (o *Gathered) Prepare(tokens int) error {
 	return o.prefill.prepare(tokens, o.cfg.Rows.gatheredWidth())
 }
 
+// NormsQueries is Prefill.NormsQueries for a step of `tokens` tokens.
+func (o *Gathered) NormsQueries(tokens int) bool {
+	return o.prefill.NormsQueries(tokens, o.cfg.Rows.gatheredWidth())
+}
+
 // Variant returns the name of the build of the attention.
 func (o *Gathered) Variant() string { return o.prefill.Variant() }
 
@@ -156,7 +163,7 @@ func (o *Gathered) Record(rec *vk.Recorder, a GatheredArgs) error {
 	t, width := a.Q.Shape[0], c.gatheredWidth()
 	lists, lens := align(uint64(t)*uint64(width)*4), align(uint64(t)*4)
 	s := a.Scratch
-	p := PrefillArgs{Q: a.Q, KV: a.Workspace, Sink: a.Sink, Out: a.Out, LSE: a.LSE,
+	p := PrefillArgs{Q: a.Q, KV: a.Workspace, Sink: a.Sink, Out: a.Out, LSE: a.LSE, Norm: a.Norm,
 		Indices: tensor.Of(s.Buffer.View(s.Offset, lists), tensor.I32, t, width),
 		Lens:    tensor.Of(s.Buffer.View(s.Offset+lists, lens), tensor.I32, t),
 		Scratch: s.Buffer.View(s.Offset+lists+lens, s.Size-lists-lens)}

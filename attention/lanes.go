@@ -9,6 +9,9 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
+// prefillLanes is the stem of the one kernel in lanes that norms queries.
+const prefillLanes = "attn_prefill_lanes"
+
 // lanesOff keeps the kernels in lanes out, for tests of devices with unknown layouts.
 var lanesOff = false
 
@@ -44,6 +47,13 @@ func (t laneTiling) valid() bool {
 		t.own() >= 1 && t.m*t.n/t.subgroup >= 4 && (each%4 == 0 || 4%each == 0) && // fours of scores
 		t.threads()/t.tile <= t.subgroup && // a subgroup brings in whole rows
 		t.threads()/t.tile >= 4 && 16%(t.threads()/t.tile) == 0 // of 56 words of codes and 16 of bf16, in decode
+}
+
+// norms reports whether attn_prefill_lanes norms queries with this tiling: an invocation adds up
+// the sums of a head at most, 64 sums of each head find room in two tiles of rows, a part of the
+// dims has all units that turn, and Q comes in at one turn for each head tile.
+func (t laneTiling) norms() bool {
+	return t.heads <= t.threads() && 16*t.heads <= 130*t.tile && D/t.kSplit >= 64 && t.subgroups/t.kSplit <= 2
 }
 
 // lanes returns the tiling with the most heads per workgroup for a shape of matrix product whose
@@ -138,6 +148,7 @@ func (f matrixFit) withLanes(layout layoutOf, stem, variant string, heads int, l
 	}
 	first := t.tiling(1)
 	first.stem, first.constants = stem, t.constants()
+	first.norms = stem == prefillLanes && t.norms()
 	return append([]tiling{first}, slices.DeleteFunc(list, func(x tiling) bool { return x.heads >= t.heads })...), nil
 }
 

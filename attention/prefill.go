@@ -14,6 +14,8 @@ type attnPrefillPush struct {
 	KvAddr                            uint64
 	Rows, Heads, Width, Splits, Flags uint32
 	ScaleLog2e                        float32
+	TableRows                         uint32
+	Eps                               float32
 }
 
 // PrefillConfig configures a Prefill. Any number of heads works; powers of two from 16 on are fast,
@@ -25,6 +27,7 @@ type PrefillConfig struct {
 	Variant    string  // one of PrefillVariants; "" picks the best
 	Splits     int     // parts of each row, 1 to MaxSplits; 0: by rule, see ScratchBytes
 	Workgroups int     // that fill the device, for that rule; 0: its compute units, or an estimate
+	Norm       bool    // PrefillArgs.Norm is given where NormsQueries permits
 
 	// OnDemand leaves it to Record to ask for the kernels that it needs. Otherwise NewPrefill asks
 	// for all.
@@ -56,6 +59,7 @@ type PrefillArgs struct {
 	MaxLogits tensor.Tensor // [T, H] f32, written: largest scaled score, -inf for an empty row; may be absent
 	LSE       tensor.Tensor // [T, H] f32, written: natural log, +inf for an empty row; may be absent
 	Scratch   vk.View       // ScratchBytes at a multiple of 256; not needed while that is 0
+	Norm      QueryNorm     // with PrefillConfig.Norm, where NormsQueries permits; else absent: Q is normed and rotated
 }
 
 // NewPrefill picks a build and compiles it.
@@ -77,16 +81,21 @@ func NewPrefill(dev *vk.Device, cfg PrefillConfig) (*Prefill, error) {
 		return nil, err
 	}
 	f := matrixFit{dev.Caps(), tune}
-	if s.tilings, err = f.withLanes(layout(dev, variant), "attn_prefill_lanes", variant, cfg.Heads, list); err != nil {
+	if s.tilings, err = f.withLanes(layout(dev, variant), prefillLanes, variant, cfg.Heads, list); err != nil {
 		return nil, err
 	}
 	k := s.kernels(dev, func(t tiling) opkit.Spec {
-		return opkit.Spec{
-			Stem: t.stem, Variant: variant, Bound: 9,
+		x := opkit.Spec{
+			Stem: t.stem, Variant: variant, Bound: boundPrefill,
 			Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write, vk.Write, vk.Write, vk.Read},
 			PushSize: int(unsafe.Sizeof(attnPrefillPush{})), Subgroup: t.subgroup,
 			Constants: append(opkit.Words(t.heads, t.tile), t.constants...), Divisible: true,
 		}
+		if t.stem == prefillLanes { // positions and angles, too
+			x.Bindings, x.Bound = append(x.Bindings, vk.Read), boundPrefill+2
+			x.Constants = append(x.Constants, opkit.Bit(0, cfg.Norm && t.norms))
+		}
+		return x
 	})
 	m, err := mergeOf(dev, variant)
 	if err == nil && !cfg.OnDemand {
@@ -106,6 +115,15 @@ func (o *Prefill) prepare(tokens, width int) error {
 		ask = append(ask, o.merge.kernel(p.splits))
 	}
 	return opkit.Ask(ask...)
+}
+
+// boundPrefill is the number of tensors that builds bind which reach rows by address.
+const boundPrefill = 9
+
+// NormsQueries reports whether PrefillArgs.Norm has to be given for `tokens` tokens with lists of k
+// entries: with PrefillConfig.Norm, where attn_prefill_lanes runs. Elsewhere it has to be absent.
+func (o *Prefill) NormsQueries(tokens, k int) bool {
+	return o.cfg.Norm && o.tilings[o.plan(tokens, k).build].norms
 }
 
 // Variant returns the name of the build in use.
@@ -151,15 +169,19 @@ func (o *Prefill) attend(rec *vk.Recorder, op string, a PrefillArgs, flags uint3
 	if err != nil {
 		return err
 	}
+	bind := []vk.View{a.Q.View(), a.Indices.View(), opkit.Present(o.dev, a.Lens), opkit.Present(o.dev, a.Sink), a.Out.View(),
+		opkit.Present(o.dev, a.MaxLogits), opkit.Present(o.dev, a.LSE), part, ml}
 	p := attnPrefillPush{
 		KvAddr: a.KV.View().Address(), Rows: uint32(s), Heads: uint32(o.heads), Width: uint32(width), Splits: uint32(splits),
 		Flags:      outputFlags(a.Sink, a.LSE, a.MaxLogits) | opkit.Bit(1, !a.Lens.IsZero()) | flags,
 		ScaleLog2e: float32(float64(o.cfg.Scale) * math.Log2E),
 	}
+	if o.tilings[plan.build].stem == prefillLanes {
+		p.TableRows, p.Eps = uint32(opkit.Dim(a.Norm.Table, 0)), a.Norm.Eps
+		bind = append(bind, opkit.Present(o.dev, a.Norm.Positions), opkit.Present(o.dev, a.Norm.Table))
+	}
 	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
-		Kernel: kernel, Groups: o.grid(plan, t), Push: vk.Bytes(&p),
-		Bind: []vk.View{a.Q.View(), a.Indices.View(), opkit.Present(o.dev, a.Lens), opkit.Present(o.dev, a.Sink), a.Out.View(),
-			opkit.Present(o.dev, a.MaxLogits), opkit.Present(o.dev, a.LSE), part, ml},
+		Kernel: kernel, Groups: o.grid(plan, t), Push: vk.Bytes(&p), Bind: bind,
 	}, opkit.Target{T: a.KV, Access: vk.Read})
 }
 
@@ -191,6 +213,14 @@ func (o *Prefill) checkArgs(op string, a PrefillArgs) error {
 		o.checkTokens(o.dev, op, t),
 	); err != nil {
 		return err
+	}
+	switch norms := o.NormsQueries(t, a.Indices.Shape[1]); {
+	case !norms && !a.Norm.IsZero():
+		return pkg.Wrong(op, "Norm", a.Norm.Table, "absent: see Prefill.NormsQueries")
+	case norms && t > 0:
+		if err := checkNorm(o.dev, op, t, a.Norm); err != nil {
+			return err
+		}
 	}
 	return pkg.Reach(o.dev, op, o.variant, opkit.Target{Name: "KV", T: a.KV, Align: 16})
 }

@@ -274,23 +274,62 @@ func (o *Linear) ScratchLen(T int) int {
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *Linear) Record(rec *vk.Recorder, a LinearArgs) error {
 	const op = "linear"
+	p, err := o.recordProducts(rec, op, a)
+	if err != nil || p.splits < 2 {
+		return err
+	}
+	return o.recordSum(rec, op, a, p)
+}
+
+// RecordProducts records what Record does, except the launch that adds up parts of K. RecordSums,
+// with the same arguments, records that, behind other things that need not wait for the products.
+// Until then the rows of Out that are in parts are as they were.
+//
+// Errors: those of Record.
+func (o *Linear) RecordProducts(rec *vk.Recorder, a LinearArgs) error {
+	_, err := o.recordProducts(rec, "linear products", a)
+	return err
+}
+
+// RecordSums records the launch that adds up parts of K, if there are any.
+//
+// Errors: those of Record.
+func (o *Linear) RecordSums(rec *vk.Recorder, a LinearArgs) error {
+	const op = "linear sums"
 	if o == nil {
 		return pkg.Nil(op)
 	}
-	if err := o.check(op, a); err != nil {
+	if err := o.check(op, a); err != nil || !o.Sums(a.Out.Shape[0], a.Scratch) {
 		return err
+	}
+	return o.recordSum(rec, op, a, o.planWith(a.Out.Shape[0], a.Scratch))
+}
+
+// Sums reports whether RecordSums records anything for t tokens with such scratch memory.
+func (o *Linear) Sums(t int, scratch tensor.Tensor) bool {
+	return o != nil && t > 0 && o.planWith(t, scratch).splits > 1
+}
+
+// recordProducts records the launches that multiply, and returns the plan; a zero one without
+// tokens.
+func (o *Linear) recordProducts(rec *vk.Recorder, op string, a LinearArgs) (p linearPlan, err error) {
+	if o == nil {
+		return p, pkg.Nil(op)
+	}
+	if err := o.check(op, a); err != nil {
+		return p, err
 	}
 	t := a.Out.Shape[0]
 	if t == 0 {
-		return nil
+		return p, nil
 	}
-	p := o.planWith(t, a.Scratch)
+	p = o.planWith(t, a.Scratch)
 	if err := o.checkGrid(op, p); err != nil {
-		return err
+		return p, err
 	}
 	kernel, err := p.kernel.Kernel()
 	if err != nil {
-		return err
+		return p, err
 	}
 	push := projLinearPush{
 		XAddr: a.X.View().Address(), WAddr: a.W.Data.View().Address(), YAddr: a.Out.View().Address(),
@@ -305,16 +344,16 @@ func (o *Linear) Record(rec *vk.Recorder, a LinearArgs) error {
 	}
 	out := opkit.Target{Name: "Out", T: a.Out, Access: vk.Write, Align: 8}
 	if p.norms {
-		return o.recordNorm(rec, op, a, kernel, p.grid, push, bind, append(linearSources(a), out))
+		return p, o.recordNorm(rec, op, a, kernel, p.grid, push, bind, append(linearSources(a), out))
 	}
 	if p.splits < 2 {
-		return launch(p.grid, out)
+		return p, launch(p.grid, out)
 	}
 	if p.whole > 0 {
 		parts := push
 		push.Splits, push.SplitSteps = 1, uint32(opkit.CeilDiv(o.cfg.K, p.step))
 		if err := launch([3]uint32{p.grid[0], uint32(p.whole / p.rows), 1}, out); err != nil {
-			return err
+			return p, err
 		}
 		push = parts
 	}
@@ -323,10 +362,7 @@ func (o *Linear) Record(rec *vk.Recorder, a LinearArgs) error {
 	scratch := opkit.Target{Name: "Scratch", T: o.parts(a, p), Access: vk.Write, Align: 16}
 	push.FirstRow = uint32(p.whole)
 	push.YAddr, push.YStride, push.YColumn, push.YF32 = scratch.T.View().Address(), uint32(scratch.T.Shape[2]), -push.FirstRow, 1
-	if err := launch(p.grid, scratch); err != nil {
-		return err
-	}
-	return o.recordSum(rec, op, a, p)
+	return p, launch(p.grid, scratch)
 }
 
 // parts are the sums over parts of K in scratch memory.

@@ -9,7 +9,8 @@ const wholeRowBytes = 1 << 26
 // the tile, or if loads do not divide among the invocations.
 //
 // Two steps of 32 bf16 numbers are a line of 128 bytes. What the second-level cache gives a
-// multiprocessor is bound by requests: whole lines come in half the time of their halves.
+// multiprocessor is bound by requests: whole lines come in half the time of their halves. Of FP8
+// weights four steps are a line, and come together where linesFit says so.
 func (l *linearLayer) wholeTile(t linearTiling) *matrixTile {
 	if !l.tune.Tiles.Pairs || !l.runs("proj_linear_whole") || l.cfg.MaxTokens > 0 && l.cfg.MaxTokens < t.bm {
 		return nil
@@ -17,12 +18,27 @@ func (l *linearLayer) wholeTile(t linearTiling) *matrixTile {
 	t.pairs, t.blocks = true, l.format.blocks
 	stored := t.subgroup / max(1, t.wn/4) // rows that a subgroup stores at a time
 	rows := l.cfg.N%t.bn == 0 && l.cfg.K%t.span() == 0 && 2*l.cfg.K*l.cfg.Groups < wholeRowBytes
-	loads := t.bk == 32 && t.passes(t.bm, 2*t.bk/l.cfg.Activations.row().quad) && t.passes(t.bn, 2*t.bk/l.format.quad)
+	loads := t.bk == 32 && t.passes(t.bm, 2*t.bk/l.cfg.Activations.row().quad)
+	if t.blocks && l.linesFit() {
+		loads = loads && t.passes(t.bn/2, ScaleBlock/l.format.quad) // in two passes for each pair of steps
+	} else {
+		loads = loads && t.passes(t.bn, 2*t.bk/l.format.quad)
+	}
 	stores := stored > 0 && t.m%stored == 0
 	if !rows || !loads || !stores || t.registers(l.device.OperandCopies(l.caps)) > l.device.MatrixRegisters(t.subgroup, t.threads()) {
 		return nil
 	}
 	return &matrixTile{linearTiling: t}
+}
+
+// linesFit reports whether registers suffice for the three steps of a line that are held, beside
+// what decodes x: with bf16 elements scales of packed activations are too many, with f16 elements
+// what rounds bf16 is.
+func (l *linearLayer) linesFit() bool {
+	if l.variant == VariantCMB {
+		return l.cfg.Activations != ActivationFP8Packed
+	}
+	return l.cfg.Activations != ActivationBF16
 }
 
 // passes tells whether the loads of a tile divide: neighbouring invocations load the quads of a

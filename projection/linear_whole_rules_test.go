@@ -81,7 +81,11 @@ func TestLinearWholeRules(t *testing.T) {
 						act = 16
 					}
 					quad := cfg.Weights.row().quad
-					for _, loads := range []struct{ rows, quad, span int }{{x.bm, act, 2 * x.bk}, {x.bn, quad, 2 * x.bk}} {
+					weights := struct{ rows, quad, span int }{x.bn, quad, 2 * x.bk}
+					if x.blocks && l.linesFit() {
+						weights = struct{ rows, quad, span int }{x.bn / 2, quad, ScaleBlock}
+					}
+					for _, loads := range []struct{ rows, quad, span int }{{x.bm, act, 2 * x.bk}, weights} {
 						lines := x.threads() * loads.quad / loads.span
 						assert.Equal(t, 0, loads.rows%(2*lines), "%s: %d rows at a time", name, lines)
 						assert.LessOrEqual(t, lines*wholeRowBytes, math.MaxUint32+1, "%s: %d rows at a time", name, lines)

@@ -43,6 +43,8 @@ layout(push_constant) uniform Push {
     uint splits;
     uint flags;
     float scale_log2e; // softmax scale * log2(e)
+    uint table_rows;   // attn_prefill_lanes
+    float eps;         // attn_prefill_lanes
 } pc;
 
 #ifdef KV_DA

@@ -6,13 +6,15 @@
 //   out = sum exp(s_j) k_j / (sum exp(s_j) + exp(sink))
 // Bindings: 0 q [T,H,512] bf16; 1 indices [T,width] i32; 2 lens [T] i32; 3 sink [H] f32;
 //   4 dst [T,H,512] bf16; 5 max_logits [T,H] f32; 6 lse [T,H] f32; 7 part_out [T,splits,H,512] f32;
-//   8 part_ml [T,splits,H] (m, l, max, 0) f32; kv [rows,512] bf16 by address, its values
-//   as lib/cm_element.glsl says.
-// With SOME_TOKENS a token with a negative length is left alone: nothing of it is written.
+//   8 part_ml [T,splits,H] (m, l, max, 0) f32; 9 positions [T] i32; 10 table [rows,64] f32;
+//   kv [rows,512] bf16 by address, its values as lib/cm_element.glsl says.
+// With SOME_TOKENS a token with a negative length is left alone: nothing of it is written. With
+//   NORM q is first normed and rotated as proj_q_insert does, with the same bits; else positions
+//   and table are not read.
 // Workgroup: HG heads (x) of one of `splits` ranges of entries (y) of token z. With one split it
 //   finishes the row, else attn_merge does.
 // Constants: 0 HG, 1 TILE, 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a matrix product, 7 KSPLIT,
-//   8 PARTS: attention/lanes.go chooses them.
+//   8 PARTS: attention/lanes.go chooses them; 9 NORM.
 // Shared memory: 48260 bytes at HG 64, TILE 16, KSPLIT 4; lib/cm_lanes.glsl has the sum.
 // Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, vulkanMemoryModel,
 //   bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups,
@@ -27,6 +29,7 @@
 #extension GL_KHR_shader_subgroup_shuffle : require
 #define KV_DA
 #include "lib/kv_page.glsl"
+#include "lib/rope.glsl"
 
 layout(local_size_x = 256, local_size_x_id = 2) in;
 layout(constant_id = 0) const uint HG = 64u;
@@ -38,6 +41,7 @@ layout(constant_id = 5) const uint CM_N = 16u;
 layout(constant_id = 6) const uint CM_K = 16u;
 layout(constant_id = 7) const uint KSPLIT = 4u;
 layout(constant_id = 8) const uint PARTS = 4u;
+layout(constant_id = 9) const bool NORM = false;
 
 layout(std430, set = 0, binding = 0) readonly buffer QBuf { uvec4 rows[]; } q;
 layout(std430, set = 0, binding = 1) readonly buffer Indices { uint v[]; } indices;
@@ -48,6 +52,8 @@ layout(std430, set = 0, binding = 5) writeonly buffer MaxLogits { uint v[]; } ma
 layout(std430, set = 0, binding = 6) writeonly buffer Lse { uint v[]; } lse;
 layout(std430, set = 0, binding = 7) writeonly buffer PartOut { vec4 rows[]; } part_out;
 layout(std430, set = 0, binding = 8) writeonly buffer PartMl { vec4 rows[]; } part_ml;
+layout(std430, set = 0, binding = 9) readonly buffer Positions { int v[]; } positions;
+ROPE_TABLE(table, 10)
 
 const uint HAS_SINK = 1u, HAS_LENS = 2u, WANT_LSE = 4u, WANT_MAX = 8u, SOME_TOKENS = 16u;
 
@@ -59,11 +65,15 @@ layout(push_constant) uniform Push {
     uint splits;
     uint flags;
     float scale_log2e; // softmax scale * log2(e)
+    uint table_rows;
+    float eps;
 } pc;
 
 // volatile: otherwise compilers move loads to where their results are stored, and wait there.
 layout(buffer_reference, std430, buffer_reference_align = 16) volatile readonly buffer WorkspaceRow { uvec4 w[]; };
 
+#include "lib/cm_lanes.glsl"
+#include "lib/cm_lanes_q_norm.glsl"
 #include "lib/cm_prefill_lanes.glsl"
 
 uvec4 cm_output(vec4 x, vec4 y) { return uvec4(bf16_pack2(x.x, x.y), bf16_pack2(x.z, x.w), bf16_pack2(y.x, y.y), bf16_pack2(y.z, y.w)); }

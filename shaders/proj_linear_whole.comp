@@ -28,8 +28,16 @@ const uint PAIR = 2u * BK;
 const uint X_VEC = ACT_QUAD; // numbers of a quad
 const uint W_VEC = WEIGHT_QUAD;
 const uint X_LINES = THREADS / (PAIR / X_VEC); // rows that all invocations load at a time
+// LINES: weights come for four steps at a time, which are a line of 128 codes and a block of one
+// scale. Registers have to hold three of the steps, which not everything that decodes x leaves:
+// linesFit in projection/linear_whole.go.
+#ifdef CM_BF16
+const bool LINES = FP8_WEIGHT && ACT != ACT_FP8_PACKED;
+#else
+const bool LINES = FP8_WEIGHT && ACT != ACT_BF16;
+#endif
 const uint SPAN = FP8_WEIGHT ? SCALE_BLOCK : PAIR; // what split_steps counts: a part of FP8 weights is whole blocks
-const uint W_LINES = THREADS / (PAIR / W_VEC);
+const uint W_LINES = THREADS / ((LINES ? SPAN : PAIR) / W_VEC);
 const uint X_EACH = BM / X_LINES, W_EACH = BN / W_LINES; // passes over the rows, two or more
 const uint X_TWOS = X_EACH / 2u, W_TWOS = W_EACH / 2u; // by names: a compiler writes an expression's address into the names of functions
 const uint X_EIGHTS = BM * BK / 8u / THREADS, W_EIGHTS = BN * BK / 8u / THREADS;
@@ -61,6 +69,15 @@ uint line_of(uint vec, uint lines) {
 uint apart(uint vec, uint lines, uint i) { return vec == 8u ? 4u * (i & 1u) + 2u * lines * (i >> 1) : lines * i; }
 uint quad_of(uint vec, uint i) { return (tid_ % (PAIR / vec)) ^ (vec == 8u ? i & 1u : 0u); }
 
+// The same of w. Of a line, an invocation has a quad of one pair in one of two passes that are four
+// rows apart and a quad of the other pair in the other.
+uint w_line() {
+    const uint i = tid_ / 8u;
+    return LINES ? (i & 3u) + 8u * (i >> 2) : line_of(W_VEC, W_LINES);
+}
+uint w_apart(uint i) { return LINES ? 4u * (i & 1u) + 2u * W_LINES * (i >> 1) : apart(W_VEC, W_LINES, i); }
+uint w_quad_of(uint i) { return LINES ? tid_ % 8u ^ (i & 1u) * 4u : quad_of(W_VEC, i); }
+
 struct FetchX {
     uvec4 q[X_EACH];
     uint bits[X_EACH]; // E4M3 x: f32 bits of a scale
@@ -80,10 +97,10 @@ void fetch_x(uint pair, uint i, inout FetchX f) {
 
 void fetch_w(uint pair, uint i, inout FetchW f) {
     const uint quads = pc.k / W_VEC;
-    const uint first = (row0_ + apart(W_VEC, W_LINES, i)) * quads + pair * (PAIR / W_VEC);
-    f.q[i] = Load4(pc.w_addr + uint64_t(first) * 16u + uint64_t(w_lane_ + quad_of(W_VEC, i) * 16u)).v;
-    const uint row = row0_ + line_of(W_VEC, W_LINES) + apart(W_VEC, W_LINES, i);
-    f.bits[i] = FORMAT == WEIGHT_NVFP4 ? w_nv_scale(row, pair * PAIR + quad_of(W_VEC, i) * W_VEC) : 0u;
+    const uint first = (row0_ + w_apart(i)) * quads + pair * (PAIR / W_VEC);
+    f.q[i] = Load4(pc.w_addr + uint64_t(first) * 16u + uint64_t(w_lane_ + w_quad_of(i) * 16u)).v;
+    const uint row = row0_ + w_line() + w_apart(i);
+    f.bits[i] = FORMAT == WEIGHT_NVFP4 ? w_nv_scale(row, pair * PAIR + w_quad_of(i) * W_VEC) : 0u;
 }
 
 void fetch_scale(uint pair, inout FetchW f) { f.scale = FP8_WEIGHT ? w_block_bits(row0_, pair * PAIR) : 0u; }
@@ -153,9 +170,16 @@ uint keep_at(uint vec, uint lines, uint i, uint odd) {
     return (line_of(vec, lines) + apart(vec, lines, i / 2u)) * PITCH + tid_ % 2u * 2u + i % 2u;
 }
 
+uint later_; // 1: the second pair of a line is stored
+
+uint w_keep_at(uint i, uint odd) {
+    if (LINES) return (w_line() + w_apart(2u * i) + 4u * ((tid_ >> 2 & 1u) ^ later_)) * PITCH + tid_ % 4u;
+    return keep_at(W_VEC, W_LINES, i, odd);
+}
+
 void keep(Elements v, uint odd) {
     [[unroll]] for (uint i = 0u; i < X_EIGHTS; i++) tile_s[keep_at(X_VEC, X_LINES, i, odd)] = v.x[i];
-    [[unroll]] for (uint i = 0u; i < W_EIGHTS; i++) tile_s[BM * PITCH + keep_at(W_VEC, W_LINES, i, odd)] = v.w[i];
+    [[unroll]] for (uint i = 0u; i < W_EIGHTS; i++) tile_s[BM * PITCH + w_keep_at(i, odd)] = v.w[i];
 }
 
 void load_a(uint m, uint k, out CM_A a) { coopMatLoad(a, tile_s, m * PITCH + k * CM_K / 8u, PITCH, gl_CooperativeMatrixLayoutRowMajor); }
@@ -242,6 +266,89 @@ void advance(uint pair, uint m0, uint n0) {
     store_even(x, w);
 }
 
+// line_w: step `odd` of pair `later` of a line.
+void line_w(FetchW w, uint later, uint odd, out HalfW o) {
+    uvec4 q[W_TWOS];
+    [[unroll]] for (uint i = 0u; i < W_TWOS; i++) q[i] = ((tid_ >> 2 & 1u) ^ later) != 0u ? w.q[2u * i + 1u] : w.q[2u * i];
+    [[unroll]] for (uint i = 0u; i < W_TWOS / 2u; i++) o.q[i] = half_of(W_VEC, q[2u * i], q[2u * i + 1u], odd);
+    o.scale = w.scale;
+}
+
+HalfW held_w2_, held_w3_; // the steps of the second pair of a line
+
+// store_line: store_even of a line, of which three steps are held.
+void store_line(FetchX x, FetchW w) {
+    Elements v;
+    HalfX even_x;
+    HalfW even_w;
+    later_ = 0u;
+    line_w(w, 0u, 0u, even_w);
+    if (!X_READY) {
+        half_x(x, 0u, even_x);
+        decode_x(even_x, v);
+    }
+    decode_w(even_w, v);
+    barrier();
+    if (X_READY) {
+        half_x(x, 0u, even_x);
+        decode_x(even_x, v);
+    }
+    keep(v, 0u);
+    half_x(x, 1u, held_x_);
+    line_w(w, 0u, 1u, held_w_);
+    line_w(w, 1u, 0u, held_w2_);
+    line_w(w, 1u, 1u, held_w3_);
+}
+
+// store_later: the same of the second pair of a line.
+void store_later(FetchX x) {
+    Elements v;
+    HalfX even_x;
+    later_ = 1u;
+    if (!X_READY) {
+        half_x(x, 0u, even_x);
+        decode_x(even_x, v);
+    }
+    decode_w(held_w2_, v);
+    barrier();
+    if (X_READY) {
+        half_x(x, 0u, even_x);
+        decode_x(even_x, v);
+    }
+    keep(v, 0u);
+    half_x(x, 1u, held_x_);
+    [[unroll]] for (uint i = 0u; i < W_TWOS / 2u; i++) held_w_.q[i] = held_w3_.q[i];
+}
+
+// advance_line: the products of a line, while x of its second pair and, but for the last line, the
+// next line's numbers come. Its text stands here and not in functions of its own, or the compiler
+// moves sums to memory.
+void advance_line(uint pair, bool last, uint m0, uint n0) {
+    FetchX x;
+    FetchW w;
+    barrier();
+    later_ = 0u;
+    multiply(m0, n0, OF_X, pair + 1u, x, w);
+    store_odd();
+    barrier();
+    multiply(m0, n0, NOTHING, pair + 1u, x, w);
+    store_later(x);
+    barrier();
+    if (!last) {
+        FetchX next;
+        multiply(m0, n0, OF_X, pair + 2u, next, w);
+        store_odd();
+        barrier();
+        multiply(m0, n0, OF_W, pair + 2u, next, w);
+        store_line(next, w);
+    } else {
+        multiply(m0, n0, NOTHING, 0u, x, w);
+        store_odd();
+        barrier();
+        multiply(m0, n0, NOTHING, 0u, x, w);
+    }
+}
+
 // quick_bf16: four numbers of bf16, rounded as bf16_pack2 does it, which knows NaN and is slower
 // for it.
 uint quick_round(uint u) { return u + 0x7FFFu + ((u >> 16) & 1u); }
@@ -295,7 +402,7 @@ void main() {
     t0_ = min(first_, pc.tokens - BM);
     row0_ = group_ * pc.n + gl_WorkGroupID.y * BN + pc.first_row;
     x_lane_ = line_of(X_VEC, X_LINES) * (pc.k / X_VEC * 16u) * (ACT == ACT_BF16 ? pc.groups : 1u);
-    w_lane_ = line_of(W_VEC, W_LINES) * (pc.k / W_VEC * 16u);
+    w_lane_ = w_line() * (pc.k / W_VEC * 16u);
     const uint m0 = sub / (BN / WN) * WM, n0 = sub % (BN / WN) * WN;
     if (WEIGHT_REF) find_ref();
     uint pair = split * pc.split_steps * (SPAN / PAIR);
@@ -305,23 +412,34 @@ void main() {
     [[unroll]] for (uint i = 0u; i < X_EACH; i++) fetch_x(pair, i, x);
     [[unroll]] for (uint i = 0u; i < W_EACH; i++) fetch_w(pair, i, w);
     fetch_scale(pair, w);
-    store_even(x, w);
+    if (LINES) store_line(x, w);
+    else store_even(x, w);
     unit_of_sums_ = unit_of_next_ = fraction(w.scale);
     [[unroll]] for (uint i = 0u; i < M_TILES; i++) {
         [[unroll]] for (uint j = 0u; j < N_TILES; j++) acc[i][j] = CM_C(0.0);
     }
-    // The last pair stands apart: a condition between the loads and their use would make the loads
-    // wait.
-    [[dont_unroll]] for (; pair < last; pair++) {
-        if (FRACTIONS && pair % (SCALE_BLOCK / PAIR) == 0u) change_unit();
-        advance(pair, m0, n0);
-        if (FRACTIONS) unit_of_next_ = fraction(held_w_.scale);
+    // The last line or pair stands apart: a condition between the loads and their use would make
+    // the loads wait.
+    if (LINES) {
+        [[dont_unroll]] for (; pair + 1u < last; pair += 2u) {
+            if (FRACTIONS) change_unit();
+            advance_line(pair, false, m0, n0);
+            if (FRACTIONS) unit_of_next_ = fraction(held_w_.scale);
+        }
+        if (FRACTIONS) change_unit();
+        advance_line(pair, true, m0, n0);
+    } else {
+        [[dont_unroll]] for (; pair < last; pair++) {
+            if (FRACTIONS && pair % (SCALE_BLOCK / PAIR) == 0u) change_unit();
+            advance(pair, m0, n0);
+            if (FRACTIONS) unit_of_next_ = fraction(held_w_.scale);
+        }
+        if (FRACTIONS) change_unit();
+        barrier();
+        multiply(m0, n0, NOTHING, 0u, x, w);
+        store_odd();
+        barrier();
+        multiply(m0, n0, NOTHING, 0u, x, w);
     }
-    if (FRACTIONS) change_unit();
-    barrier();
-    multiply(m0, n0, NOTHING, 0u, x, w);
-    store_odd();
-    barrier();
-    multiply(m0, n0, NOTHING, 0u, x, w);
     finish_whole(split, sub, lane, m0, n0);
 }

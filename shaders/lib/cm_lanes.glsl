@@ -315,13 +315,16 @@ const uint Q_EACH = CM_M * Q_WORDS / SUBGROUP;        // words of a lane and hea
 const uint Q_ALL = QK_TILES * Q_EACH;
 const uint Q_PARTS = HEAD_PARTS < 2u ? HEAD_PARTS : 2u; // head parts that find room in kv_s at a time
 
+// CM_Q_HEAD: the head, from head0 on, of a lane's word `at` of head tile i; turn is cm_dims * OWN.
+#define CM_Q_HEAD(head0, turn, i, at) \
+    ((head0) + (cm_heads * QK_TILES + ((i) ^ (turn) / TILE_UNITS)) * CM_M + ((at) / Q_WORDS ^ (turn) % TILE_UNITS * UNIT_ROWS))
+
 void cm_fetch_q(uint head0, out uvec4 w[Q_ALL]) {
     const uint turn = cm_dims * OWN;
     [[unroll]] for (uint i = 0u; i < QK_TILES; i++) {
         [[unroll]] for (uint x = 0u; x < Q_EACH; x++) {
             const uint at = x * SUBGROUP + cm_lane;
-            const uint head = head0 + (cm_heads * QK_TILES + (i ^ turn / TILE_UNITS)) * CM_M
-                + (at / Q_WORDS ^ turn % TILE_UNITS * UNIT_ROWS);
+            const uint head = CM_Q_HEAD(head0, turn, i, at);
             const uvec4 v = q.rows[(cm_t * pc.heads + min(head, pc.heads - 1u)) * ROW_WORDS + cm_dims * Q_WORDS + at % Q_WORDS];
             w[i * Q_EACH + x] = head < pc.heads ? v : uvec4(0u);
         }

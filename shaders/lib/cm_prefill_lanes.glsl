@@ -113,12 +113,15 @@ void cm_attend(uint head0) {
     bool valid0, valid1;
     {
         uvec4 w[Q_ALL];
+        const int position = NORM ? positions.v[cm_t] : 0;
         cm_fetch_q(head0, w);
         cm_fetch_first(row0, row1, valid0, valid1);
+        if (NORM) cm_find_angles(position); // it came with the first indices
         // Touches the list, so that places come from a cache when they are looked up. The condition
         // below never holds, but no compiler knows.
         const uint touch = indices.v[cm_t * pc.width + min(gl_LocalInvocationIndex * 8u, pc.width - 1u)];
-        cm_load_q(w);
+        if (NORM) cm_load_q_normed(w);
+        else cm_load_q(w);
         if (touch == CM_NOWHERE && pc.rows == CM_NOWHERE) stale_s = 1u;
     }
     [[dont_unroll]] for (uint pass = 0u; pass < 2u; pass++) {

@@ -202,8 +202,9 @@ func (b *builder) attention(c model.Config) {
 		})
 	}
 	b.each("prefill", attention.PrefillVariants, func(v string) error {
-		_, err := attention.NewPrefill(b.dev, attention.PrefillConfig{Heads: c.Heads, Variant: v})
-		return err
+		_, err1 := attention.NewPrefill(b.dev, attention.PrefillConfig{Heads: c.Heads, Variant: v})
+		_, err2 := attention.NewPrefill(b.dev, attention.PrefillConfig{Heads: c.Heads, Variant: v, Norm: true})
+		return errors.Join(err1, err2)
 	})
 }
 

@@ -5,9 +5,12 @@ import (
 	"maps"
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/vkmla/vkmla/attention"
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -81,9 +84,11 @@ func randomPrefill(seed uint64) []Case {
 	for i, x := range []struct {
 		t, h, k, s int
 		lens, sink bool
+		raw        bool // queries as a projection leaves them
 	}{
-		{1, 1, 1, 1, false, false}, {2, 8, 17, 61, true, true}, {17, 17, 61, 69, true, true}, {1, 64, 321, 500, false, true},
-		{61, 2, 2, 17, true, false}, {2, 128, 69, 321, true, true}, {69, 4, 17, 2, false, true}, {1, 8, 700, 321, true, false},
+		{1, 1, 1, 1, false, false, false}, {2, 8, 17, 61, true, true, false}, {17, 17, 61, 69, true, true, false},
+		{1, 64, 321, 500, false, true, false}, {61, 2, 2, 17, true, false, false}, {2, 128, 69, 321, true, true, false},
+		{69, 4, 17, 2, false, true, false}, {1, 8, 700, 321, true, false, false}, {3, 61, 40, 90, true, true, true},
 	} {
 		rng := rand.New(rand.NewPCG(seed, uint64(i)))
 		kv := normalBF16(rng, 1, x.s, 1, attention.D).U16()
@@ -121,6 +126,11 @@ func randomPrefill(seed uint64) []Case {
 		if x.sink {
 			c.In["attn_sink"] = randomSink(rng, x.h)
 		}
+		if x.raw {
+			c.Name += "_raw"
+			c.Params["eps"] = 1e-6
+			c.In["cos_sin_rows"], c.In["positions"] = randomTurns(rng, x.t)
+		}
 		cases = append(cases, c)
 	}
 	return cases
@@ -131,6 +141,9 @@ type prefillInput struct {
 	tokens, heads, width, rows int
 	scale                      float32
 	timed                      bool // as a step would have it: without the largest logits
+
+	raw, positions, table Array // queries before q's norm and rotation, and what these need; absent: q came so
+	eps                   float32
 }
 
 func readPrefill(c Case) (x prefillInput, err error) {
@@ -143,7 +156,33 @@ func readPrefill(c Case) (x prefillInput, err error) {
 	x.width = x.indices.Dim(1)
 	x.lens, x.sink = in.Optional("topk_length", vectors.I32, x.tokens), in.Optional("attn_sink", vectors.F32, x.heads)
 	x.scale, x.timed = float32(in.Float("sm_scale")), in.IntOr("timed", 0) != 0
-	return x, in.Err()
+	if err := in.Err(); err != nil || !in.Has("cos_sin_rows") {
+		return x, err
+	}
+	x.raw, x.eps, x.table = x.q, float32(in.Float("eps")), in.Array("cos_sin_rows", vectors.F32, -1, projection.RopeDim)
+	positions := in.Array("positions", vectors.I64, x.tokens)
+	if err := in.Err(); err != nil {
+		return x, err
+	}
+	if x.positions, err = tableRows(c, positions, Array{}); err != nil {
+		return x, err
+	}
+	return x, x.norm()
+}
+
+// norm makes q of the raw queries. No K row goes anywhere.
+func (x *prefillInput) norm() error {
+	l, err := cache.NewLayout(64, 0)
+	if err != nil {
+		return err
+	}
+	q, slots := x.raw.U16(), slices.Repeat([]int64{-1}, x.tokens)
+	if err := projection.QInsertRef(q, x.heads, make([]uint16, x.tokens*attention.D), slots, x.positions.I32(), x.table.F32(),
+		x.eps, make([]byte, l.PoolBytes(1)), l); err != nil {
+		return err
+	}
+	x.q = vectors.FromU16(q, x.raw.Shape...)
+	return nil
 }
 
 func refPrefill(c Case) (Arrays, error) {
@@ -175,7 +214,7 @@ func bindPrefill(b Build, c Case) (Bound, error) {
 	if err != nil {
 		return Bound{}, err
 	}
-	op, err := attention.NewPrefill(b.Dev, attention.PrefillConfig{Heads: x.heads, Scale: x.scale, Variant: b.Variant})
+	op, err := attention.NewPrefill(b.Dev, attention.PrefillConfig{Heads: x.heads, Scale: x.scale, Variant: b.Variant, Norm: x.eps > 0})
 	if err != nil {
 		return Bound{}, err
 	}
@@ -185,6 +224,10 @@ func bindPrefill(b Build, c Case) (Bound, error) {
 		in := attention.PrefillArgs{
 			Q: r.In(x.q, tensor.BF16), KV: r.Shared(kv, tensor.BF16), Indices: r.In(x.indices, tensor.I32), Lens: r.Shared(x.lens, tensor.I32),
 			Scratch: r.Scratch(op.ScratchBytes(x.tokens, x.width)),
+		}
+		if op.NormsQueries(x.tokens, x.width) {
+			in.Q, in.Norm = r.In(x.raw, tensor.BF16), attention.QueryNorm{Eps: x.eps, Positions: r.In(x.positions, tensor.I32),
+				Table: r.In(x.table, tensor.F32)}
 		}
 		out, all := map[string]tensor.Tensor{}, []attention.PrefillArgs{}
 		for prefix, sink := range prefillSinks(c, r.Shared(x.sink, tensor.F32), tensor.Tensor{}) {

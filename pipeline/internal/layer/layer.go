@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/projection"
@@ -211,6 +212,8 @@ func (l *Layer) traits() traits {
 		normed:      l.qkv.op.Norms(k.cfg.Tokens),
 		saves:       k.wish.saves,
 		lateQueries: k.mla.norms,
+		gathers:     k.mla.gathers(),
+		sums:        slices.ContainsFunc(l.inputProducts(), func(x *linear) bool { return x.op.Sums(k.cfg.Tokens, x.scratch) }),
 		rawScores:   k.picks != nil && k.picks.query == nil,
 		touch:       k.wish.touch,
 		touches:     k.wish.touches,
@@ -219,6 +222,18 @@ func (l *Layer) traits() traits {
 		chained:     l.chain != nil,
 		joined:      l.chain.Joined(),
 	}
+}
+
+// inputProducts are the products of Hidden whose parts inputSums adds up.
+func (l *Layer) inputProducts() []*linear {
+	list := []*linear{&l.qkv}
+	if l.kind.main != nil {
+		list = append(list, &l.gates)
+	}
+	if l.kind.keys != nil {
+		list = append(list, &l.idxGates)
+	}
+	return list
 }
 
 // factors puts the one factor of each NVFP4 matrix on the device, for every row, as the

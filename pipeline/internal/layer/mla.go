@@ -81,7 +81,11 @@ func (x *mla) build(k *Kind) (err error) {
 	}
 	if x.gathers() {
 		x.rows, err = attention.NewGathered(k.dev, attention.GatheredConfig{Heads: k.heads, WindowPage: c.Window.Layout.Page,
-			CompressedPage: page, Rows: x.room, MaxBytes: most, Variant: k.cfg.rowsVariant()})
+			CompressedPage: page, Rows: x.room, MaxBytes: most, Variant: k.cfg.rowsVariant(),
+			Norm: true})
+		if err == nil {
+			x.norms = x.rows.NormsQueries(t)
+		}
 		return err
 	}
 	if x.op, err = attention.NewDecoder(k.dev, attention.DecoderConfig{Heads: k.heads, WindowPage: c.Window.Layout.Page,

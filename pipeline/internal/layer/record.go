@@ -106,11 +106,13 @@ func (r *recording) op(o op) error {
 	case codesOLoRA:
 		return r.quantise(fromOLoRA)
 	case wqaWkv:
-		return r.bottleneck()
+		return l.qkv.op.RecordProducts(r.rec, r.bottleneck())
 	case wgate, wgateFirst:
-		return l.gates.record(r.rec, r.a.Hidden, k.main.gates)
+		return l.gates.op.RecordProducts(r.rec, l.gates.args(r.a.Hidden, k.main.gates))
 	case indexWgate:
-		return l.idxGates.record(r.rec, r.a.Hidden, k.keys.gates)
+		return l.idxGates.op.RecordProducts(r.rec, l.idxGates.args(r.a.Hidden, k.keys.gates))
+	case inputSums:
+		return r.inputSums()
 	case weightsProj:
 		return r.headWeights()
 	case callers:
@@ -157,13 +159,27 @@ func (r *recording) op(o op) error {
 	return fmt.Errorf("unknown operation %d", o)
 }
 
-// bottleneck records wq_a and wkv, and the norm of the former where the product does it.
-func (r *recording) bottleneck() error {
+// bottleneck are the arguments of wq_a and wkv, with those of the norm of the former where the
+// product does it.
+func (r *recording) bottleneck() projection.LinearArgs {
 	k, args := r.k, r.l.qkv.args(r.a.Hidden, r.k.qkv)
 	if r.l.normed() {
 		args.Norm, args.Normed, args.Arrived = r.l.w.QNorm, k.qr, k.arrived
 	}
-	return r.l.qkv.op.Record(r.rec, args)
+	return args
+}
+
+// inputSums records the sums of those input products that are in parts.
+func (r *recording) inputSums() error {
+	l, k := r.l, r.k
+	err := l.qkv.op.RecordSums(r.rec, r.bottleneck())
+	if err == nil && k.main != nil {
+		err = l.gates.op.RecordSums(r.rec, l.gates.args(r.a.Hidden, k.main.gates))
+	}
+	if err == nil && k.keys != nil {
+		err = l.idxGates.op.RecordSums(r.rec, l.idxGates.args(r.a.Hidden, k.keys.gates))
+	}
+	return err
 }
 
 // normed tells whether norms are part of wqaWkv and kvInsert.
@@ -237,9 +253,7 @@ func (r *recording) attention() (err error) {
 		at := r.attended()
 		a.Compressed = attention.SlotSet{Cache: r.a.Caches.Compressed, Indices: at.Slots, Lens: at.Lens}
 	}
-	if k.mla.norms {
-		a.Norm = attention.QueryNorm{Eps: k.cfg.Model.Eps, Positions: r.step.Positions, Table: r.a.CosSin}
-	}
+	a.Norm = r.queryNorm()
 	if !joined && !r.l.turnsToCodes && k.mla.turns {
 		a.InverseRope = attention.InverseRope{Positions: r.step.Positions, Table: r.a.CosSin}
 	}
@@ -247,11 +261,20 @@ func (r *recording) attention() (err error) {
 	return err
 }
 
+// queryNorm is the norm of the queries, if the attention does it.
+func (r *recording) queryNorm() (n attention.QueryNorm) {
+	if r.k.mla.norms {
+		n = attention.QueryNorm{Eps: r.k.cfg.Model.Eps, Positions: r.step.Positions, Table: r.a.CosSin}
+	}
+	return n
+}
+
 // gathered records the attention over rows that are gathered first.
 func (r *recording) gathered() error {
 	k, tables, caches := r.k, &r.step.Tables, &r.a.Caches
 	a := attention.GatheredArgs{Positions: r.step.Positions, Plan: r.step.Plan, Pieces: r.step.Pieces, Sink: r.l.w.Sink,
-		LSE: r.a.LSE, Window: attention.PagedRows{Cache: caches.Window, Table: tables.Window}}
+		LSE: r.a.LSE, Norm: r.queryNorm(),
+		Window: attention.PagedRows{Cache: caches.Window, Table: tables.Window}}
 	if a.Workspace = r.step.Workspace; len(a.Workspace.Shape) > 0 && a.Workspace.Shape[0] > k.mla.room.Rows() {
 		a.Workspace = a.Workspace.Rows(0, k.mla.room.Rows())
 	}

@@ -15,6 +15,7 @@ const (
 	indexWgate              // inputs of the indexer's compressor
 	weightsProj             // the indexer's weights of heads
 	callers                 // what Args.Beside records
+	inputSums               // adds up parts of the products above
 	qkvNorm                 // norms of bottleneck and KV rows; where not traits.normed
 	save                    // the compressor's states; where not traits.saves
 	indexSave               // likewise of the indexer's compressor
@@ -42,7 +43,7 @@ const (
 // sections are the names that ops are timed under. Ops without one go with those before them.
 var sections = [ops]string{
 	wqaWkv: "wq_a|wkv", wgate: "compressor.wkv|wgate", wgateFirst: "compressor.wkv|wgate",
-	indexWgate: "indexer.compressor.wkv|wgate", weightsProj: "indexer.weights_proj",
+	indexWgate: "indexer.compressor.wkv|wgate", weightsProj: "indexer.weights_proj", inputSums: "input_sums",
 	qkvNorm: "q_kv_norm", save: "compressor.save", indexSave: "indexer.compressor.save",
 	compress: "compressor.compress", indexCompress: "indexer.compressor.compress",
 	wqB: "wq_b", indexWqB: "indexer.wq_b", kvInsert: "q_norm_rope_kv_insert", indexQuantise: "indexer.q_quantise",
@@ -70,6 +71,7 @@ type schedule []level
 // is done while others multiply: behind the others it costs a step of 32 tokens 0.9 %.
 var (
 	inputs = level{wgateFirst, wqaWkv, wgate, indexWgate, weightsProj, callers}
+	sums   = level{inputSums}
 	norms  = level{qkvNorm, save, indexSave}
 )
 
@@ -77,12 +79,12 @@ var (
 // C128A layers do not.
 var (
 	// No picks, and the attention norms and turns queries: nothing waits for wqB before it.
-	attends = schedule{{codesHidden}, inputs, norms, {codesQLoRA},
+	attends = schedule{{codesHidden}, inputs, sums, norms, {codesQLoRA},
 		{compress, kvInsert, wqB},
 		{attend}, {inverseRope}, {codesO}, {woA, woAB}, {codesOLoRA}, {woB}}
 
 	// No picks: kvInsert norms and turns what wqB gives.
-	attendsNormed = schedule{{codesHidden}, inputs, norms, {codesQLoRA},
+	attendsNormed = schedule{{codesHidden}, inputs, sums, norms, {codesQLoRA},
 		{compress, wqB},
 		{kvInsert},
 		{attend}, {inverseRope}, {codesO}, {woA, woAB}, {codesOLoRA}, {woB}}
@@ -90,7 +92,7 @@ var (
 	// Picks, few tokens. The selection ends with a launch of few workgroups, so wqB costs least
 	// beside it. Entries take long in few workgroups, and there no score waits for them. A step of
 	// one token gains 1 to 1.7 %, one of 4 or 8 gains 0.6 %.
-	picks = schedule{{codesHidden}, inputs, norms, {codesQLoRA},
+	picks = schedule{{codesHidden}, inputs, sums, norms, {codesQLoRA},
 		{indexCompress, indexWqB},
 		{indexQuantise},
 		{indexScores},
@@ -98,7 +100,7 @@ var (
 		{attend}, {inverseRope}, {codesO}, {woA, woAB}, {codesOLoRA}, {woB}}
 
 	// The same where touchPool has something to do: it reads entries, so they come before it.
-	picksTouched = schedule{{codesHidden}, inputs, norms, {codesQLoRA},
+	picksTouched = schedule{{codesHidden}, inputs, sums, norms, {codesQLoRA},
 		{compress, indexCompress, indexWqB},
 		{indexQuantise},
 		{indexScores},
@@ -106,7 +108,7 @@ var (
 		{attend}, {inverseRope}, {codesO}, {woA, woAB}, {codesOLoRA}, {woB}}
 
 	// Picks, few tokens, and the attention does not norm queries.
-	picksNormed = schedule{{codesHidden}, inputs, norms, {codesQLoRA},
+	picksNormed = schedule{{codesHidden}, inputs, sums, norms, {codesQLoRA},
 		{compress, indexCompress, wqB, indexWqB},
 		{kvInsert, indexQuantise},
 		{indexScores},
@@ -115,11 +117,22 @@ var (
 
 	// Picks, from tuning.Layer.BesideTokens on, which says what wqB beside the scores gains.
 	// Entries beside them gain another 2 % of a step of 32 tokens, 0.6 % of one of 16.
-	picksMany = schedule{{codesHidden}, inputs, norms, {codesQLoRA},
+	picksMany = schedule{{codesHidden}, inputs, sums, norms, {codesQLoRA},
 		{indexWqB, indexCompress},
 		{indexQuantise},
 		{indexScores, compress, wqB},
 		{indexSelect, touchPool, kvInsert},
+		{attend}, {inverseRope}, {codesO}, {woA, woAB}, {codesOLoRA}, {woB}}
+
+	// Picks, and the attention gathers rows: products of so many tokens fill the device many times,
+	// and it is their last workgroups that leave it idle. So products are beside each other, and
+	// what is bound by memory is beside the end of them.
+	picksPrompt = schedule{{codesHidden}, {weightsProj, wgateFirst, wgate, wqaWkv, indexWgate, callers}, sums,
+		{qkvNorm, indexSave}, {codesQLoRA},
+		{wqB, indexWqB, save, indexCompress},
+		{kvInsert, compress, indexQuantise},
+		{indexScores},
+		{indexSelect, touchPool},
 		{attend}, {inverseRope}, {codesO}, {woA, woAB}, {codesOLoRA}, {woB}}
 )
 
@@ -133,12 +146,14 @@ type traits struct {
 	normed      bool // wqaWkv norms the bottleneck, and kvInsert KV rows
 	saves       bool // compressors store the states themselves
 	lateQueries bool // the attention norms and turns queries
+	gathers     bool // the attention gathers rows
 	rawScores   bool // the kernel of the scores quantises the indexer's queries
 	touch       bool // the pool of entries may grow to a size to be touched
 	touches     bool // and is of one
 	turned      bool // the attention, or what joins its parts, turns its output back
 	chained     bool // woA and woB are one launch
 	joined      bool // and it joins the attention's parts
+	sums        bool // some of the first products are in parts
 	gatesFirst  bool // wgate takes longer than wqaWkv and begins before it
 
 	codes [sources]bool // products take it with fewer bits
@@ -152,6 +167,8 @@ func choose(n *tuning.Layer, t traits) schedule {
 		table = attends
 	case !t.picks:
 		table = attendsNormed
+	case t.gathers:
+		table = picksPrompt
 	case t.tokens >= n.BesideTokens:
 		table = picksMany
 	case !t.lateQueries:
@@ -207,6 +224,8 @@ func (t *traits) has(o op) bool {
 		return t.picks && t.touch
 	case indexQuantise:
 		return t.picks && !t.rawScores
+	case inputSums:
+		return t.sums
 	case qkvNorm:
 		return !t.normed
 	case inverseRope:

@@ -19,17 +19,18 @@ var needs = map[op][]op{
 	wgateFirst:    {codesHidden},
 	indexWgate:    {codesHidden},
 	weightsProj:   {codesHidden},
-	codesQLoRA:    {wqaWkv, qkvNorm},
+	codesQLoRA:    {wqaWkv, inputSums, qkvNorm},
 	codesO:        {attend, inverseRope},
 	codesOLoRA:    {woA},
-	qkvNorm:       {wqaWkv},
-	save:          {wgate, wgateFirst, callers},
-	indexSave:     {indexWgate, callers},
-	compress:      {wgate, wgateFirst, save, callers},
-	indexCompress: {indexWgate, indexSave, callers},
-	wqB:           {wqaWkv, qkvNorm, codesQLoRA},
-	indexWqB:      {wqaWkv, qkvNorm, codesQLoRA},
-	kvInsert:      {wqaWkv, qkvNorm, callers}, // and wqB, see below
+	inputSums:     {wqaWkv, wgate, wgateFirst, indexWgate},
+	qkvNorm:       {wqaWkv, inputSums},
+	save:          {wgate, wgateFirst, inputSums, callers},
+	indexSave:     {indexWgate, inputSums, callers},
+	compress:      {wgate, wgateFirst, inputSums, save, callers},
+	indexCompress: {indexWgate, inputSums, indexSave, callers},
+	wqB:           {wqaWkv, inputSums, qkvNorm, codesQLoRA},
+	indexWqB:      {wqaWkv, inputSums, qkvNorm, codesQLoRA},
+	kvInsert:      {wqaWkv, inputSums, qkvNorm, callers}, // and wqB, see below
 	indexQuantise: {indexWqB, weightsProj},
 	indexScores:   {indexWqB, weightsProj, indexQuantise, indexCompress, callers},
 	indexSelect:   {indexScores},
@@ -43,11 +44,12 @@ var needs = map[op][]op{
 
 // everyTraits calls f with all traits that there can be, for few and for many tokens.
 func everyTraits(f func(traits)) {
-	for bits := range 1 << 13 {
+	for bits := range 1 << 15 {
 		b := func(i int) bool { return bits>>i&1 != 0 }
 		t := traits{picks: b(0), compresses: b(1), normed: b(2), saves: b(3), lateQueries: b(4), rawScores: b(5), touch: b(6),
 			turned: b(8), chained: b(9)}
 		t.keys, t.touches, t.joined = t.picks && t.compresses, t.touch && b(7), t.chained && b(10)
+		t.sums, t.gathers = b(13), b(14)
 		if b(12) {
 			t.codes = [sources]bool{true, true, !t.chained, !t.chained}
 		}
