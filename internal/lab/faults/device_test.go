@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 			panic(err)
 		}
 		defer os.RemoveAll(dir)
-		if interposer, err = faults.New(dir); err != nil {
+		if interposer, err = faults.New(os.Getenv("VKMLA_TEST_INTERPOSER"), dir); err != nil {
 			panic(err)
 		}
 		return m.Run()
