@@ -25,7 +25,8 @@ var Calls = []string{
 	"vkQueueSubmit", "vkCreateDescriptorPool", "vkAllocateDescriptorSets", "vkCreateDescriptorSetLayout", "vkCreatePipelineLayout",
 	"vkCreateShaderModule", "vkCreateComputePipelines", "vkCreateQueryPool", "vkGetQueryPoolResults", "vkCreatePipelineCache",
 	"vkGetPipelineCacheData", "vkCreateDevice", "vkCreateInstance", "vkEnumeratePhysicalDevices", "vkDeviceWaitIdle",
-	"vkQueueWaitIdle",
+	"vkQueueWaitIdle", "vkEnumerateDeviceExtensionProperties", "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR",
+	"vkGetPipelineExecutableStatisticsKHR",
 }
 
 // Objects are the kinds whose live number is counted, in the order of the interposer's numbers.
@@ -42,7 +43,7 @@ const (
 )
 
 const (
-	maxCalls   = 32
+	maxCalls   = 40
 	maxObjects = 16
 	never      = 1<<32 - 1
 )

@@ -169,8 +169,7 @@ func (l *life) run() (err error) {
 	l.try("truncate", func() error { return b.Truncate(10) })
 	l.append(b, 3, 2)
 	small := l.e.Memory().Caches
-	c := open("restore", func() (*pipeline.Session, error) { return l.e.Restore(ctx, bytes.NewReader(l.model.past)) })
-	l.append(c, 4, 0)
+	c := l.restore(l.model.past, morePast)
 	require.Greater(l.t, l.e.Memory().Caches, small, "growth")
 	l.try("save", func() error {
 		var w bytes.Buffer
@@ -180,21 +179,29 @@ func (l *life) run() (err error) {
 		}
 		return err
 	})
-	l.restore()
+	d := l.restore(l.saved, moreSaved)
+	l.try("close session", d.Close)
 	l.try("close session", b.Close)
 	l.append(a, 1, 0)
 	return nil
 }
 
+// more is what a life appends to a snapshot: so many tokens, as its append of a number.
+type more struct{ n, salt, number int }
+
+var (
+	morePast  = more{4, 0, 4}
+	moreSaved = more{2, 3, 5}
+)
+
 // restore continues what was saved.
-func (l *life) restore() {
-	var c *pipeline.Session
+func (l *life) restore(from []byte, m more) (s *pipeline.Session) {
 	l.try("restore", func() (err error) {
-		c, err = l.e.Restore(context.Background(), bytes.NewReader(l.saved))
+		s, err = l.e.Restore(context.Background(), bytes.NewReader(from))
 		return err
 	})
-	l.append(c, 2, 3)
-	l.try("close session", c.Close)
+	l.append(s, m.n, m.salt)
+	return s
 }
 
 // end closes everything but the device.

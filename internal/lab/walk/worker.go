@@ -333,7 +333,7 @@ func (w *worker) restore(p *place) {
 	case 0:
 		data = bytes.Clone(data)
 		data[w.rng.IntN(len(data))] ^= 1 << w.rng.IntN(8)
-		damage = []error{pipeline.ErrSnapshot}
+		damage = []error{pipeline.ErrSnapshot, pipeline.ErrSequenceFull} // of a length, which is looked at first
 	case 1:
 		data = data[:w.rng.IntN(len(data))]
 		damage = []error{pipeline.ErrSnapshot}

@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { CALLS = 32, OBJECTS = 16, FENCES = 4096 };
+enum { CALLS = 40, OBJECTS = 16, FENCES = 4096 };
 enum { SUCCESS = 0, NOT_READY = 1, TIMEOUT = 2, DEVICE_LOST = -4 };
 
 struct control {
@@ -131,6 +131,9 @@ PLAIN(22, 0, vkGetPipelineCacheData)
 MAKES(23, 11, vkCreateDevice)
 MAKES(24, 12, vkCreateInstance)
 PLAIN(25, 0, vkEnumeratePhysicalDevices)
+PLAIN(28, 0, vkEnumerateDeviceExtensionProperties)
+PLAIN(29, 0, vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR)
+PLAIN(30, 0, vkGetPipelineExecutableStatisticsKHR)
 ENDS(0, vkFreeMemory)
 ENDS(1, vkDestroyBuffer)
 ENDS(2, vkDestroyCommandPool)
@@ -235,6 +238,8 @@ static struct {
 	ENTRY(vkDestroyPipelineLayout), ENTRY(vkDestroyShaderModule), ENTRY(vkDestroyPipeline), ENTRY(vkDestroyQueryPool),
 	ENTRY(vkDestroyPipelineCache), ENTRY(vkDestroyFence), ENTRY(vkDestroyDevice), ENTRY(vkDestroyInstance),
 	ENTRY(vkDeviceWaitIdle), ENTRY(vkQueueWaitIdle),
+	ENTRY(vkEnumerateDeviceExtensionProperties), ENTRY(vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR),
+	ENTRY(vkGetPipelineExecutableStatisticsKHR),
 };
 
 static void *ours(const char *name, void *real) {
