@@ -2,6 +2,7 @@ package pipeline_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -125,5 +126,31 @@ func TestEngineSharesCaches(t *testing.T) {
 			"%d bytes at first: %d tokens, grown %d times", first, tokens, grown)
 		require.NoError(t, all[0].Save(t.Context(), &after), "other bytes")
 		assert.True(t, bytes.Equal(before.Bytes(), after.Bytes()), "other bytes")
+	}
+}
+
+// A context ends within each growth for a long sequence, which is closed then. What was left of
+// it does not come on top of MaxCacheBytes when short ones, with more pages of windows and states,
+// take all there is.
+func TestEngineInterruptedGrowth(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	dev := testkit.Device(t)
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Tiny(4, 0, 128)})))
+	const limit = 12 << 20
+	for n, ended := 0, true; ended; n++ {
+		e := must[*pipeline.Engine](t)(pipeline.NewEngine(t.Context(), dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 40000,
+			MaxSessions: 99, MaxStep: 256, CacheBytes: 6 << 20, MaxCacheBytes: limit}))
+		s := must[*pipeline.Session](t)(e.Open())
+		err := s.Advance(&looks{t.Context(), n}, 40000)
+		ended = err != nil
+		require.False(t, ended && !errors.Is(err, context.Canceled), "look %d: %v", n, err)
+		for err = s.Close(); err == nil; {
+			if s, err = e.Open(); err == nil {
+				err = s.Advance(t.Context(), 16)
+			}
+			assert.LessOrEqual(t, e.Memory().Caches, uint64(limit), "look %d", n)
+		}
+		assert.ErrorIs(t, err, cache.ErrPoolFull)
+		require.NoError(t, e.Close())
 	}
 }
