@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -38,11 +40,18 @@ type fake struct {
 // pastTokens end in the first group of 128, so that a few tokens more complete it.
 const pastTokens = 125
 
+// made is the model once a test has asked for it.
+var made *fake
+
 // checkpoint writes a model as small as a layer of each kind can be, and appends pastTokens tokens.
 func checkpoint(t *testing.T) *fake {
+	if made != nil {
+		return made
+	}
 	m, err := fakemodel.New(fakemodel.Options{Config: fakemodel.Tiny(0, 4, 128), Storage: fakemodel.FP8, Seed: 5})
 	require.NoError(t, err)
-	dir := t.TempDir()
+	dir := filepath.Join(folder, "model")
+	require.NoError(t, os.Mkdir(dir, 0o700))
 	require.NoError(t, m.Write(dir, 1))
 	l := life{t: t, model: &fake{path: dir}, dev: open(t, vk.DeviceOptions{})}
 	l.openDevice()
@@ -55,7 +64,8 @@ func checkpoint(t *testing.T) *fake {
 	l.end()
 	require.NoError(t, l.dev.Close())
 	l.model.past = past.Bytes()
-	return l.model
+	made = l.model
+	return made
 }
 
 // hidden are the inputs of so many tokens from one on, which depend on nothing but their positions.
