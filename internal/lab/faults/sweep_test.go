@@ -28,8 +28,8 @@ func kinds(n, few int) []int {
 	return list
 }
 
-// places are the calls, of n, that a test lets fail: one at random, or all. Of polls, which are tens
-// of thousands, these are as many as most says.
+// places are the calls, of n, that a test lets fail: one at random, or all, but of polls, which
+// are tens of thousands and like their neighbours, as many as most says.
 func places(n, most int) []int {
 	switch {
 	case n < 1:
@@ -91,7 +91,7 @@ func (x *sweep) report() {
 }
 
 // TestEveryCall lets each fallible call fail in turn: typed errors, the same bits after trying
-// again, nothing left behind. Lives share a device unless only the first one on it makes the call.
+// again, nothing left behind. Lives share a device unless only the first on it makes the call.
 func TestEveryCall(t *testing.T) {
 	x := newSweep(t)
 	for _, call := range kinds(len(faults.Calls), 6) {
@@ -187,7 +187,7 @@ func (x *sweep) lose(t *testing.T, call, at int) {
 	require.NoError(t, again.dev.Close())
 }
 
-// TestOpening lets each call fail that opens or closes a device with a cache of pipelines on disk.
+// TestOpening lets each call fail that opens or closes a device with a cache of pipelines.
 func TestOpening(t *testing.T) {
 	cycle := func(t *testing.T) (failed error) {
 		l := life{t: t}

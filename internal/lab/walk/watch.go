@@ -19,7 +19,7 @@ type Stage struct {
 }
 
 func (s Stage) String() string {
-	return fmt.Sprintf("%d steps, rss %.1f MB, heap %.2f MB, %d files, %d goroutines, %d buffers, %d fences, %d pipelines, %d descriptor pools",
+	return fmt.Sprintf("%d steps, rss %.1f MB, heap %.2f MB, %d files, %d goroutines, %d buffers, %d fences, %d pipelines, %d set pools",
 		s.Step, float64(s.RSS)/1e6, float64(s.Heap)/1e6, s.Files, s.Goroutines, s.Live["buffer"], s.Live["fence"], s.Live["pipeline"],
 		s.Live["descriptor pool"])
 }
