@@ -33,8 +33,9 @@ type Options struct {
 	Long    bool // steps of hundreds of tokens, for which more kernels are compiled
 	Alone   int  // tokens of each story that a session alone repeats at the end
 
-	Live     func() map[string]int // Vulkan objects, by kind
-	Progress func(line string)     // called now and then; may be nil
+	Live     func() map[string]int  // Vulkan objects, by kind
+	Progress func(line string)      // called now and then; may be nil
+	Disturb  func(*pipeline.Engine) // likewise, to spoil what the walk has to see
 }
 
 // Walk is one that goes on.

@@ -1,6 +1,7 @@
 package walk_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -17,6 +18,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/faults"
 	"github.com/vkmla/vkmla/internal/lab/validation"
 	"github.com/vkmla/vkmla/internal/lab/walk"
+	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -73,6 +75,7 @@ func TestWalk(t *testing.T) {
 	assert.Zero(t, r.LeftFiles, "files that are left open")
 	assert.Empty(t, r.Grew())
 	assert.Positive(t, r.Compared)
+	seen(t, o)
 	for _, w := range o.Layers {
 		assert.NoError(t, w.Close())
 	}
@@ -80,6 +83,19 @@ func TestWalk(t *testing.T) {
 	assert.NoError(t, in.Close())
 	assert.Empty(t, x.Live())
 	assert.Empty(t, messages())
+}
+
+// seen walks while somebody writes to the rows of windows, and demands that the walk sees it.
+func seen(t *testing.T, o walk.Options) {
+	o.Steps, o.Time, o.Workers, o.Long, o.Progress = 2000, 0, 1, false, nil
+	o.Disturb = func(e *pipeline.Engine) {
+		rows := e.Caches(0).Window.Pool
+		require.NoError(t, rows.Upload(t.Context(), bytes.Repeat([]byte{0x31}, int(rows.Bytes()))))
+	}
+	r, err := walk.Run(o)
+	require.ErrorContains(t, err, "other bits than before")
+	assert.Less(t, r.Steps, o.Steps)
+	assert.Empty(t, r.LeftLive, "objects that are left")
 }
 
 // instance opens a loader with validation, and returns what collects its messages. To ask first

@@ -122,6 +122,9 @@ func (w *worker) look(p *place) {
 	if m := p.e.Memory(); m.Held > m.Caches || m.Caches > p.o.MaxCacheBytes {
 		w.fail("look", fmt.Errorf("caches of %d bytes, %d of them held, of at most %d", m.Caches, m.Held, p.o.MaxCacheBytes))
 	}
+	if w.o.Disturb != nil {
+		w.o.Disturb(p.e)
+	}
 	w.count("look")
 }
 
