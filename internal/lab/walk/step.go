@@ -70,6 +70,15 @@ func (w *worker) step(p *place, chunks []chunk) {
 		}
 		return
 	}
+	if w.rng.IntN(10) == 0 {
+		s := chunks[0].s.s
+		_, err := s.Fork()
+		for what, err := range map[string]error{"fork": err, "truncate": s.Truncate(0), "close": s.Close()} {
+			if w.allowed(p, what+" in a step", err, pipeline.ErrInStep) && !p.closing.Load() {
+				w.fail(what, errors.New("succeeds within a step"))
+			}
+		}
+	}
 	given, err := w.through(ctx, p, st, chunks)
 	switch {
 	case !w.allowed(p, "run", err, context.Canceled, errLeft):

@@ -41,8 +41,12 @@ func (w *worker) operation(p *place) {
 	p.use.RLock()
 	defer p.use.RUnlock()
 	switch {
-	case n < 30:
+	case n < 20:
 		w.look(p)
+	case n < 25:
+		w.prepare(p)
+	case n < 30:
+		w.transfer()
 	case n < 60:
 		w.open(p)
 	case n < 110:
@@ -126,6 +130,34 @@ func (w *worker) look(p *place) {
 		w.o.Disturb(p.e)
 	}
 	w.count("look")
+}
+
+func (w *worker) prepare(p *place) {
+	ctx, stop := w.context()
+	defer stop()
+	w.allowed(p, "prepare", p.e.Prepare(ctx, 1+w.rng.IntN(min(8, p.o.MaxStep))), context.Canceled)
+}
+
+// transfer uses the device for something else.
+func (w *worker) transfer() {
+	data := make([]byte, 4*(1+w.rng.IntN(1000)))
+	for i := range data {
+		data[i] = byte(w.rng.Uint32())
+	}
+	b, err := w.o.Device.NewBuffer(vk.BufferSpec{Label: "walk", Size: uint64(len(data))})
+	if err != nil {
+		w.fail("new buffer", err)
+		return
+	}
+	back := make([]byte, len(data))
+	err = errors.Join(w.o.Device.Upload(context.Background(), b.Whole(), data), w.o.Device.Download(context.Background(), back, b.Whole()), b.Close())
+	if err == nil && !bytes.Equal(back, data) {
+		err = errors.New("other bytes come back")
+	}
+	if err != nil {
+		w.fail("transfer", err)
+	}
+	w.count("transfer")
 }
 
 func (w *worker) open(p *place) {
