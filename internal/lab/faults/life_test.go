@@ -201,7 +201,7 @@ type more struct{ n, salt, number int }
 
 var (
 	morePast  = more{4, 0, 4}
-	moreSaved = more{2, 3, 5}
+	moreSaved = more{1, 3, 5}
 )
 
 // restore continues what was saved.
