@@ -141,6 +141,7 @@ func (b *Buffer) allocate(op string, address bool) error {
 	var req vulkan.MemoryRequirements
 	vulkan.GetBufferMemoryRequirements(d.h, b.h, &req)
 	req.Deref()
+	req.Free()
 	t, ok := d.Caps().memoryType(b.spec.Memory, req.MemoryTypeBits)
 	if !ok {
 		return fmt.Errorf("vk: %s: %w: no suitable memory type", op, ErrOutOfDeviceMemory)
