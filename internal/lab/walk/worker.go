@@ -144,13 +144,13 @@ func (w *worker) transfer() {
 	for i := range data {
 		data[i] = byte(w.rng.Uint32())
 	}
-	b, err := w.o.Device.NewBuffer(vk.BufferSpec{Label: "walk", Size: uint64(len(data))})
+	d, ctx, back := w.o.Device, context.Background(), make([]byte, len(data))
+	b, err := d.NewBuffer(vk.BufferSpec{Label: "walk", Size: uint64(len(data))})
 	if err != nil {
 		w.fail("new buffer", err)
 		return
 	}
-	back := make([]byte, len(data))
-	err = errors.Join(w.o.Device.Upload(context.Background(), b.Whole(), data), w.o.Device.Download(context.Background(), back, b.Whole()), b.Close())
+	err = errors.Join(d.Upload(ctx, b.Whole(), data), d.Download(ctx, back, b.Whole()), b.Close())
 	if err == nil && !bytes.Equal(back, data) {
 		err = errors.New("other bytes come back")
 	}
