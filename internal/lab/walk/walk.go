@@ -63,7 +63,6 @@ type Report struct {
 	First     int            // those of which it was the first
 	Stages    []Stage
 	LeftLive  map[string]int // objects that were not there at the beginning, of those that engines own
-	LeftFiles int            // likewise
 	LeftBytes map[string]uint64
 }
 
@@ -110,7 +109,7 @@ func Run(o Options) (*Report, error) {
 	after := x.stage()
 	m := x.memory
 	r := &Report{Steps: int(x.steps.Load()), Took: time.Since(start), Did: x.did, Compared: m.compared, First: m.first, Stages: x.stages,
-		LeftLive: map[string]int{}, LeftFiles: after.Files - before.Files, LeftBytes: o.Device.MemoryInUse()}
+		LeftLive: map[string]int{}, LeftBytes: o.Device.MemoryInUse()}
 	for _, kind := range []string{"memory", "buffer", "command pool", "fence", "query pool"} {
 		if n := after.Live[kind] - before.Live[kind]; n != 0 {
 			r.LeftLive[kind] = n
