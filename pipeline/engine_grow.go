@@ -268,6 +268,18 @@ type pendingCopy struct {
 	cache.PageCopy
 }
 
+// dropCopies forgets copies to pages that nobody holds any more.
+func (e *Engine) dropCopies() (err error) {
+	e.copies = slices.DeleteFunc(e.copies, func(c pendingCopy) bool {
+		gone := c.pool.ids.Refs(c.To) == 0
+		if gone {
+			err = errors.Join(err, c.pool.ids.Release(c.From))
+		}
+		return gone
+	})
+	return err
+}
+
 // copyPages makes the pending copies.
 func (e *Engine) copyPages(ctx context.Context) error {
 	if len(e.copies) == 0 {
