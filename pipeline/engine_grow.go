@@ -128,13 +128,13 @@ func outOfMemory(err error) bool {
 
 // growPools gives pools more pages, one cache at a time, so that only one is in memory twice.
 // If the device runs out of memory, all pools are as before. After another error, such as the
-// context's, some caches are larger than others until pools grow again; the ids say which
-// pages exist.
+// context's, some caches are larger than others until pools grow again, which first takes back
+// what is too much then; the ids say which pages exist.
 func (e *Engine) growPools(ctx context.Context, to pageCounts) error {
 	if err := e.room(to); err != nil {
 		return err
 	}
-	if err := e.forget(); err != nil {
+	if err := errors.Join(e.forget(), e.shrinkPools(ctx, to)); err != nil {
 		return err
 	}
 	for _, c := range e.caches {
@@ -143,7 +143,7 @@ func (e *Engine) growPools(ctx context.Context, to pageCounts) error {
 			continue
 		}
 		if err := e.resize(ctx, t, pages); outOfMemory(err) {
-			return errors.Join(err, e.shrinkPools(ctx))
+			return errors.Join(err, e.shrinkPools(ctx, e.capacities()))
 		} else if err != nil {
 			return err
 		}
@@ -209,7 +209,7 @@ func (e *Engine) rebalance(ctx context.Context, need, least pageCounts) error {
 		}
 	}
 	if err == nil {
-		err = e.shrinkPools(ctx)
+		err = e.shrinkPools(ctx, e.capacities())
 	}
 	if err == nil {
 		err = e.growPools(ctx, to)
@@ -220,12 +220,21 @@ func (e *Engine) rebalance(ctx context.Context, need, least pageCounts) error {
 	return err
 }
 
-// shrinkPools takes back the pages that growPools gave to some caches. It goes backwards: the
-// last one finds the room that it left when it grew, and each makes room for the one before.
-// A cache stays large if another program took its room.
-func (e *Engine) shrinkPools(ctx context.Context) error {
+// capacities are the pages that there are of each pool.
+func (e *Engine) capacities() pageCounts {
+	n := make(pageCounts, len(e.pools))
+	for i, p := range e.pools {
+		n[i] = p.ids.Capacity()
+	}
+	return n
+}
+
+// shrinkPools takes back the pages that growPools gave to some caches, where they have more than
+// so many. It goes backwards: the last one finds the room that it left when it grew, and each makes
+// room for the one before. A cache stays large if another program took its room.
+func (e *Engine) shrinkPools(ctx context.Context, to pageCounts) error {
 	for _, c := range slices.Backward(e.caches) {
-		t, n := c.memory(), c.pool.ids.Capacity()
+		t, n := c.memory(), to[c.pool.index]
 		if t.Shape[0] <= n {
 			continue
 		}

@@ -127,3 +127,43 @@ func TestEngineSharesCaches(t *testing.T) {
 		assert.True(t, bytes.Equal(before.Bytes(), after.Bytes()), "other bytes")
 	}
 }
+
+// An allocation fails within each growth for a long sequence, which is closed then. What was left
+// of it does not come on top of MaxCacheBytes when short ones, with more pages of windows and
+// states, take all there is.
+func TestEngineInterruptedGrowth(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	left, stop := 1<<30, errors.New("no more")
+	dev := must[*vk.Device](t)(testkit.Device(t).Adapter().Open(vk.DeviceOptions{MemoryHook: func(uint64) error {
+		if left--; left == 0 {
+			return stop
+		}
+		return nil
+	}}))
+	defer dev.Close()
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Tiny(4, 0, 128)})))
+	defer func() {
+		for _, w := range layers {
+			assert.NoError(t, w.Close())
+		}
+	}()
+	const limit = 12 << 20
+	for n, ended := 1, true; ended; n++ {
+		e := must[*pipeline.Engine](t)(pipeline.NewEngine(t.Context(), dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 40000,
+			MaxSessions: 99, MaxStep: 256, CacheBytes: 6 << 20, MaxCacheBytes: limit}))
+		s := must[*pipeline.Session](t)(e.Open())
+		left = n
+		err := s.Advance(t.Context(), 40000)
+		left = 1 << 30
+		ended = err != nil
+		require.False(t, ended && !errors.Is(err, stop), "allocation %d: %v", n, err)
+		for err = s.Close(); err == nil; {
+			if s, err = e.Open(); err == nil {
+				err = s.Advance(t.Context(), 16)
+			}
+			assert.LessOrEqual(t, e.Memory().Caches, uint64(limit), "allocation %d", n)
+		}
+		assert.ErrorIs(t, err, cache.ErrPoolFull)
+		require.NoError(t, e.Close())
+	}
+}

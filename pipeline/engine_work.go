@@ -3,6 +3,7 @@ package pipeline
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/vk"
@@ -40,6 +41,19 @@ func (e *Engine) workPages(ctx context.Context) error {
 		}
 	}
 	e.pending = e.pending[:0]
+	return err
+}
+
+// dropCopies forgets copies to pages that nobody holds any more, the last first: it may hold the
+// page of an earlier one.
+func (e *Engine) dropCopies() (err error) {
+	for i := len(e.pending) - 1; i >= 0; i-- {
+		x := e.pending[i]
+		if x.zeros == [2]int{} && x.pool.ids.Refs(x.To) == 0 {
+			err = errors.Join(err, x.pool.ids.Release(x.From))
+			e.pending = slices.Delete(e.pending, i, i+1)
+		}
+	}
 	return err
 }
 

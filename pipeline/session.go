@@ -203,7 +203,7 @@ func (s *Session) cut(n int) error {
 		}
 		t.synced = min(t.synced, t.Entries())
 	}
-	return nil
+	return s.e.dropCopies()
 }
 
 // Close gives the session's pages back. Closing again, or after the engine, does

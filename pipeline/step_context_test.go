@@ -108,3 +108,26 @@ func TestContextEnds(t *testing.T) {
 		}
 	}
 }
+
+// A step for a fork is given up before the page that the two share is copied. Once both sessions
+// are closed, nothing holds that page for the copy.
+func TestContextEndsBeforeCopies(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	dev := testkit.Device(t)
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Tiny(0)})))
+	e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 64, MaxSessions: 2, MaxStep: 1})
+	require.NoError(t, e.Prepare(t.Context(), 1))
+	ended := 0
+	for n := range 8 {
+		s := must[*pipeline.Session](t)(e.Open())
+		require.NoError(t, s.Advance(t.Context(), 10))
+		fork := must[*pipeline.Session](t)(s.Fork())
+		st, err := e.Begin(&looks{t.Context(), n}, pipeline.Chunk{Session: fork, Tokens: 1})
+		if err != nil {
+			ended++
+		}
+		require.NoError(t, errors.Join(st.Abort(), fork.Close(), s.Close()))
+		assert.Zero(t, e.Memory().Held, "look %d", n)
+	}
+	assert.Greater(t, ended, 1)
+}

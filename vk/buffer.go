@@ -129,6 +129,7 @@ func (d *Device) NewBuffer(s BufferSpec) (*Buffer, error) {
 	}
 	if err := b.allocate(op, address); err != nil {
 		b.destroy()
+		b.free()
 		return nil, err
 	}
 	b.refs.Store(1)
@@ -143,6 +144,7 @@ func (b *Buffer) allocate(op string, address bool) error {
 	var req vulkan.MemoryRequirements
 	vulkan.GetBufferMemoryRequirements(d.h, b.h, &req)
 	req.Deref()
+	req.Free()
 	t, ok := d.Caps().memoryType(b.spec.Memory, req.MemoryTypeBits)
 	if !ok {
 		return fmt.Errorf("vk: %s: %w: no suitable memory type", op, ErrOutOfDeviceMemory)
@@ -256,18 +258,26 @@ func (b *Buffer) release() {
 	if d.memory[b.spec.Label] -= b.spec.Size; d.memory[b.spec.Label] == 0 {
 		delete(d.memory, b.spec.Label)
 	}
-	d.mu.Unlock()
-	if !d.left() {
+	left := d.left()
+	if !left {
 		b.destroy()
+	}
+	d.mu.Unlock()
+	if !left {
+		b.free()
 	}
 }
 
-func (b *Buffer) destroy() {
+// destroy ends the buffer without its memory. While others use the device, its mutex is held:
+// were a set that had the buffer written anew meanwhile, the validation layer would call the
+// commands invalid that are recorded with it.
+func (b *Buffer) destroy() { vulkan.DestroyBuffer(b.dev.h, b.h, nil) }
+
+func (b *Buffer) free() {
 	if b.mapped != nil {
 		vulkan.UnmapMemory(b.dev.h, b.mem)
 		b.mapped = nil
 	}
-	vulkan.DestroyBuffer(b.dev.h, b.h, nil)
 	vulkan.FreeMemory(b.dev.h, b.mem, nil)
 }
 

@@ -83,6 +83,14 @@ func Config(ratios ...int) model.Config {
 	return c
 }
 
+// Tiny returns a configuration as small as the operations permit, for tests of what goes on around
+// them. A window is shorter than a group of C128A.
+func Tiny(ratios ...int) model.Config {
+	c := Config(ratios...)
+	c.Hidden, c.Heads, c.QRank, c.ORank, c.Groups, c.IndexHeads, c.TopK, c.Window = 64, 2, 64, 32, 1, 2, 8, 16
+	return c
+}
+
 // Tensor is a tensor of a model in memory.
 type Tensor struct {
 	Name  string

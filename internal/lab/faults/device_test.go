@@ -14,17 +14,20 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// interposer is the one of this process.
-var interposer *faults.Interposer
+// interposer is the one of this process, and folder where files of all tests go.
+var (
+	interposer *faults.Interposer
+	folder     string
+)
 
 func TestMain(m *testing.M) {
 	os.Exit(func() int {
-		dir, err := os.MkdirTemp("", "faults")
-		if err != nil {
+		var err error
+		if folder, err = os.MkdirTemp("", "faults"); err != nil {
 			panic(err)
 		}
-		defer os.RemoveAll(dir)
-		if interposer, err = faults.New(dir); err != nil {
+		defer os.RemoveAll(folder)
+		if interposer, err = faults.New(os.Getenv("VKMLA_TEST_INTERPOSER"), folder); err != nil {
 			panic(err)
 		}
 		return m.Run()

@@ -28,7 +28,8 @@ var Calls = []string{
 	"vkQueueSubmit", "vkCreateDescriptorPool", "vkAllocateDescriptorSets", "vkCreateDescriptorSetLayout", "vkCreatePipelineLayout",
 	"vkCreateShaderModule", "vkCreateComputePipelines", "vkCreateQueryPool", "vkGetQueryPoolResults", "vkCreatePipelineCache",
 	"vkGetPipelineCacheData", "vkCreateDevice", "vkCreateInstance", "vkEnumeratePhysicalDevices", "vkDeviceWaitIdle",
-	"vkQueueWaitIdle",
+	"vkQueueWaitIdle", "vkEnumerateDeviceExtensionProperties", "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR",
+	"vkGetPipelineExecutableStatisticsKHR",
 }
 
 // Objects are the kinds whose live number is counted, in the order of the interposer's numbers.
@@ -45,7 +46,7 @@ const (
 )
 
 const (
-	maxCalls   = 32
+	maxCalls   = 40
 	maxObjects = 16
 	never      = 1<<32 - 1
 )
@@ -71,17 +72,29 @@ type Interposer struct {
 	data    []byte
 }
 
-// New builds the interposer in a folder that is empty, with the C compiler. A process
-// opens one, and no other Vulkan loader before.
-func New(dir string) (*Interposer, error) {
-	file, lib, state := filepath.Join(dir, "interposer.c"), filepath.Join(dir, "libfaults.so"), filepath.Join(dir, "state")
+// Build builds the library in a folder that is empty, with the C compiler.
+func Build(dir string) (library string, err error) {
+	file, library := filepath.Join(dir, "interposer.c"), filepath.Join(dir, "libfaults.so")
 	if err := errors.Join(os.WriteFile(file, source, 0o600), os.WriteFile(filepath.Join(dir, "pretend.h"), pretended, 0o600)); err != nil {
-		return nil, err
+		return "", err
 	}
-	build := exec.Command("cc", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o", lib, file, "-ldl")
+	build := exec.Command("cc", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o", library, file, "-ldl")
 	if out, err := build.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("faults: build the interposer: %w: %s", err, out)
+		return "", fmt.Errorf("faults: build the interposer: %w: %s", err, out)
 	}
+	return library, nil
+}
+
+// New makes the interposer of a library, or of one that it builds if there is none. Its files are
+// in a folder that is empty. A process opens one, and no other Vulkan loader before.
+func New(library, dir string) (*Interposer, error) {
+	if library == "" {
+		var err error
+		if library, err = Build(dir); err != nil {
+			return nil, err
+		}
+	}
+	state := filepath.Join(dir, "state")
 	size := int(unsafe.Sizeof(control{}))
 	if err := os.WriteFile(state, make([]byte, size), 0o600); err != nil {
 		return nil, err
@@ -94,7 +107,7 @@ func New(dir string) (*Interposer, error) {
 	if err := errors.Join(err, f.Close(), os.Setenv("VKMLA_FAULTS", state)); err != nil {
 		return nil, err
 	}
-	x := &Interposer{Library: lib, data: data, ctl: (*control)(unsafe.Pointer(unsafe.SliceData(data)))}
+	x := &Interposer{Library: library, data: data, ctl: (*control)(unsafe.Pointer(unsafe.SliceData(data)))}
 	x.Mend()
 	return x, nil
 }

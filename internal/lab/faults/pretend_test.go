@@ -56,7 +56,7 @@ func TestStarvedEngine(t *testing.T) {
 	lives := func(driver vk.DriverID) (out [][]float32, starved int) {
 		interposer.Driver(driver)
 		d := open(t, vk.DeviceOptions{Profile: "hopper"})
-		l := life{t: t, path: path, dev: d}
+		l := life{t: t, model: &fake{path: path}, dev: d}
 		l.openDevice()
 		l.openEngine()
 		a, err := l.e.Open()

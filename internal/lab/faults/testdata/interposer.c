@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { CALLS = 32, OBJECTS = 16, FENCES = 4096 };
+enum { CALLS = 40, OBJECTS = 16, FENCES = 4096 };
 enum { SUCCESS = 0, NOT_READY = 1, TIMEOUT = 2, DEVICE_LOST = -4 };
 
 typedef uintptr_t W;
@@ -163,6 +163,12 @@ static int our_vkCreateDevice(ARGS) {
 }
 MAKES(24, 12, vkCreateInstance)
 PLAIN(25, 0, vkEnumeratePhysicalDevices)
+static int our_vkEnumerateDeviceExtensionProperties(ARGS) {
+	int code;
+	return fails(28, 0, &code) ? code : list_extensions(a, b, c, d, e, f, g, h);
+}
+PLAIN(29, 0, vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR)
+PLAIN(30, 0, vkGetPipelineExecutableStatisticsKHR)
 ENDS(0, vkFreeMemory)
 ENDS(1, vkDestroyBuffer)
 ENDS(2, vkDestroyCommandPool)
@@ -267,7 +273,8 @@ static struct {
 	ENTRY(vkDestroyPipelineLayout), ENTRY(vkDestroyShaderModule), ENTRY(vkDestroyPipeline), ENTRY(vkDestroyQueryPool),
 	ENTRY(vkDestroyPipelineCache), ENTRY(vkDestroyFence), ENTRY(vkDestroyDevice), ENTRY(vkDestroyInstance),
 	ENTRY(vkDeviceWaitIdle), ENTRY(vkQueueWaitIdle), ENTRY(vkGetPhysicalDeviceProperties2), ENTRY(vkGetPhysicalDeviceFeatures2),
-	ENTRY(vkEnumerateDeviceExtensionProperties), ENTRY(vkGetPhysicalDeviceMemoryProperties2),
+	ENTRY(vkGetPhysicalDeviceMemoryProperties2), ENTRY(vkEnumerateDeviceExtensionProperties),
+	ENTRY(vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR), ENTRY(vkGetPipelineExecutableStatisticsKHR),
 };
 
 static void *ours(const char *name, void *real) {

@@ -63,7 +63,7 @@ static int absent(const char *name) {
 }
 
 REAL(vkEnumerateDeviceExtensionProperties);
-static int our_vkEnumerateDeviceExtensionProperties(ARGS) {
+static int list_extensions(ARGS) {
 	uint32_t n = 0, m = 0, *count = (uint32_t *)c;
 	if (b) return PASS(vkEnumerateDeviceExtensionProperties);
 	W to = d;

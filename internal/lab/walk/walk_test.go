@@ -1,0 +1,124 @@
+package walk_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/vkmla/vkmla/internal/lab/fakemodel"
+	"github.com/vkmla/vkmla/internal/lab/faults"
+	"github.com/vkmla/vkmla/internal/lab/validation"
+	"github.com/vkmla/vkmla/internal/lab/walk"
+	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// TestWalk walks some steps. VKMLA_TEST_WALK says how many, or for how long: 100000, 450s. The
+// library that counts objects is VKMLA_TEST_INTERPOSER where there is no C compiler.
+func TestWalk(t *testing.T) {
+	o := walk.Options{Steps: 250, Workers: 4, Seed: rand.Uint64(), Alone: 12}
+	if long := os.Getenv("VKMLA_TEST_WALK"); long != "" {
+		var err error
+		if o.Steps, err = strconv.Atoi(long); err != nil {
+			o.Steps = 0
+			o.Time, err = time.ParseDuration(long)
+			require.NoError(t, err, "VKMLA_TEST_WALK")
+		}
+		o.Long, o.Workers, o.Alone = true, 6, 300
+		o.Progress = func(line string) { fmt.Fprintln(os.Stderr, line) }
+	}
+	if seed := os.Getenv("VKMLA_TEST_SEED"); seed != "" {
+		var err error
+		o.Seed, err = strconv.ParseUint(seed, 0, 64)
+		require.NoError(t, err, "VKMLA_TEST_SEED")
+	}
+	t.Logf("VKMLA_TEST_SEED=%d", o.Seed)
+
+	x, err := faults.New(os.Getenv("VKMLA_TEST_INTERPOSER"), t.TempDir())
+	require.NoError(t, err)
+	in, messages := instance(t, x.Library)
+	a, err := in.Pick(os.Getenv("VKMLA_TEST_DEVICE"))
+	require.NoError(t, err)
+	d, err := a.Open(vk.DeviceOptions{})
+	require.NoError(t, err)
+
+	m, err := fakemodel.New(fakemodel.Options{Config: fakemodel.Tiny(0, 4, 128), Storage: fakemodel.FP8, Seed: 5})
+	require.NoError(t, err)
+	dir := t.TempDir()
+	require.NoError(t, m.Write(dir, 1))
+	c, err := model.Open(dir, model.CheckpointOptions{})
+	require.NoError(t, err)
+	o.Layers, err = c.Upload(t.Context(), d, nil)
+	require.NoError(t, err)
+	require.NoError(t, c.Close())
+	inUse := d.MemoryInUse()
+
+	o.Device, o.Config, o.Live = d, c.Config, x.Live
+	r, err := walk.Run(o)
+	require.NoError(t, err)
+	t.Logf("%s: %v", a.Name, r)
+	for _, s := range r.Stages {
+		t.Log(s)
+	}
+	assert.Equal(t, inUse, r.LeftBytes, "memory that is left")
+	assert.Empty(t, r.LeftLive, "objects that are left")
+	assert.Empty(t, r.Grew())
+	assert.Positive(t, r.Compared)
+	seen(t, o)
+	for _, w := range o.Layers {
+		assert.NoError(t, w.Close())
+	}
+	assert.NoError(t, d.Close())
+	assert.NoError(t, in.Close())
+	assert.Empty(t, x.Live())
+	assert.Empty(t, messages())
+}
+
+// seen walks while somebody writes to the rows of windows, and demands that the walk sees it.
+func seen(t *testing.T, o walk.Options) {
+	o.Steps, o.Time, o.Workers, o.Long, o.Progress = 2000, 0, 1, false, nil
+	o.Disturb = func(e *pipeline.Engine) {
+		rows := e.Caches(0).Window.Pool
+		require.NoError(t, rows.Upload(t.Context(), bytes.Repeat([]byte{0x31}, int(rows.Bytes()))))
+	}
+	r, err := walk.Run(o)
+	require.ErrorContains(t, err, "other bits than before")
+	assert.Less(t, r.Steps, o.Steps)
+	assert.Empty(t, r.LeftLive, "objects that are left")
+}
+
+// instance opens a loader with validation, and returns what collects its messages. To ask first
+// whether there is a validation layer would open the system's loader, and no call of it is counted.
+func instance(t *testing.T, library string) (in *vk.Instance, messages func() []string) {
+	env := os.Getenv(validation.Env)
+	v, err := validation.Choose(env, true)
+	require.NoError(t, err)
+	var mu sync.Mutex
+	var list []string
+	in, err = vk.NewInstance(vk.InstanceOptions{Library: library, Validation: v, OnMessage: func(m vk.Message) {
+		if !validation.Late(m) {
+			mu.Lock()
+			list = append(list, m.Text)
+			mu.Unlock()
+		}
+	}})
+	if env == "" && errors.Is(err, vk.ErrMissingFeature) {
+		in, err = vk.NewInstance(vk.InstanceOptions{Library: library})
+	}
+	require.NoError(t, err)
+	return in, func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return list
+	}
+}
