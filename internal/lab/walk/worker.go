@@ -311,6 +311,7 @@ type snapshots struct {
 	mu   sync.Mutex
 	list [12]struct {
 		data []byte
+		from pipeline.Fingerprint
 		of   session
 	}
 }
@@ -351,19 +352,19 @@ func (w *worker) save(p *place, s *session) {
 	w.saved.mu.Lock()
 	defer w.saved.mu.Unlock()
 	kept := &w.saved.list[w.rng.IntN(len(w.saved.list))]
-	kept.data = bytes.Clone(to.Bytes())
+	kept.data, kept.from = bytes.Clone(to.Bytes()), p.e.Fingerprint()
 	kept.of.past, kept.of.floor, kept.of.story = s.past.clone(), s.floor, s.story
 }
 
 func (w *worker) restore(p *place) {
 	w.saved.mu.Lock()
 	from := &w.saved.list[w.rng.IntN(len(w.saved.list))]
-	data, story, old, floor := from.data, from.of.story, from.of.past, from.of.floor
+	data, made, story, old, floor := from.data, from.from, from.of.story, from.of.past, from.of.floor
 	w.saved.mu.Unlock()
 	if data == nil {
 		return
 	}
-	var damage []error
+	var damage []error // what may be said of it; any: it has to be refused
 	switch w.rng.IntN(16) {
 	case 0:
 		data = bytes.Clone(data)
@@ -372,12 +373,16 @@ func (w *worker) restore(p *place) {
 	case 1:
 		data = data[:w.rng.IntN(len(data))]
 		damage = []error{pipeline.ErrSnapshot}
+	default:
+		if made != p.e.Fingerprint() {
+			damage = []error{pipeline.ErrSnapshotModel}
+		}
 	}
 	ctx, stop := w.context()
 	defer stop()
 	s, err := p.e.Restore(ctx, bytes.NewReader(data))
 	if err == nil && damage != nil {
-		w.fail("restore", errors.New("a damaged snapshot is accepted"))
+		w.fail("restore", errors.New("a snapshot that is damaged or of another engine is accepted"))
 	}
 	if !w.allowed(p, "restore", err, append(damage, context.Canceled, pipeline.ErrTooManySessions, cache.ErrPoolFull)...) {
 		return
