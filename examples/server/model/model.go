@@ -74,10 +74,26 @@ func (m *Model) Prepare(ctx context.Context, most int) error {
 }
 
 // Sequence is the tokens that attention remembers.
-type Sequence = pipeline.Session
+type Sequence struct{ session *pipeline.Session }
 
 // NewSequence opens an empty sequence.
-func (m *Model) NewSequence() (*Sequence, error) { return m.engine.Open() }
+//
+// Errors: pipeline.ErrTooManySessions.
+func (m *Model) NewSequence() (*Sequence, error) {
+	session, err := m.engine.Open()
+	if err != nil {
+		return nil, err
+	}
+	return &Sequence{session}, nil
+}
+
+// Close forgets the tokens. Closing twice is allowed, as is closing one that no model opened.
+func (s *Sequence) Close() error {
+	if s == nil || s.session == nil {
+		return nil
+	}
+	return s.session.Close()
+}
 
 // CacheBytes is the device memory that sequences take.
 func (m *Model) CacheBytes() uint64 { return m.engine.Memory().Total() }
@@ -111,7 +127,7 @@ func (m *Model) Step(ctx context.Context, chunks ...Chunk) ([][]float32, error) 
 			}
 		}
 		ids = append(ids, c.Tokens...)
-		parts[i] = pipeline.Chunk{Session: c.Sequence, Tokens: len(c.Tokens)}
+		parts[i] = pipeline.Chunk{Session: c.Sequence.session, Tokens: len(c.Tokens)}
 	}
 	step, err := m.engine.Begin(ctx, parts...)
 	if err != nil {
