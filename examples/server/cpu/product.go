@@ -1,6 +1,5 @@
 package cpu
 
-// #cgo CFLAGS: -O3
 // #include "rows.h"
 import "C"
 

@@ -1,5 +1,6 @@
 // The products, written once for all processors. A file that includes this defines ROWS, the
-// function's name, TARGET, what the compiler may use, and a vec of 16 numbers with
+// function's name, TARGET, what the compiler may use, UNROLL in front of loops over the columns of
+// a lane, and a vec of 16 numbers with
 //
 //	zero() splat(f) load(p) fma(a, b, c) = a*b + c, total(a) = the sum of its lanes
 //	bf16(p) f32(p) e4m3(p): 16 stored numbers
@@ -14,22 +15,21 @@ static inline TARGET __attribute__((always_inline)) void block(const int format,
 	const uint8_t *scales, const float *blocks, long c, const float *const *x, vec *sum) {
 	vec part[4], scale = zero();
 	codes w4;
-	for (int t = 0; t < n; t++) part[t] = zero();
+	UNROLL for (int t = 0; t < n; t++) part[t] = zero();
 	if (format == MXFP4) {
 		w4 = codes_at(row + c / 2);
 		scale = e8m0(scales + c / 32);
 	} else if (format == FP8) {
 		scale = splat(blocks[c / 128]);
 	}
-#pragma GCC unroll 8
-	for (int j = 0; j < 8; j++) {
+	UNROLL for (int j = 0; j < 8; j++) {
 		vec w = format == MXFP4 ? e2m1(w4, j)
 			: format == FP8 ? e4m3(row + c + 16 * j)
 			: format == BF16 ? bf16(row + 2 * (c + 16 * j))
 			: f32(row + 4 * (c + 16 * j));
-		for (int t = 0; t < n; t++) part[t] = fma16(w, load(x[t] + c + 16 * j), part[t]);
+		UNROLL for (int t = 0; t < n; t++) part[t] = fma16(w, load(x[t] + c + 16 * j), part[t]);
 	}
-	for (int t = 0; t < n; t++)
+	UNROLL for (int t = 0; t < n; t++)
 		sum[t] = format == MXFP4 || format == FP8 ? fma16(scale, part[t], sum[t]) : add(part[t], sum[t]);
 }
 
@@ -41,18 +41,18 @@ static inline TARGET __attribute__((always_inline)) void row_of(const int format
 	const uint8_t *scales = format == MXFP4 ? m->scales + r * (m->k / 32) : 0;
 	const float *blocks = format == FP8 ? m->blocks + r / m->side * ((m->k + 127) / 128) : 0;
 	vec sum[4];
-	for (int t = 0; t < n; t++) sum[t] = zero();
+	UNROLL for (int t = 0; t < n; t++) sum[t] = zero();
 	long c = 0;
 	for (; c + 128 <= m->k; c += 128) block(format, n, row, scales, blocks, c, x, sum);
 	if (c < m->k) { // the rest of a row, with zeros behind it
 		uint8_t rest[512] = {0}, rest_scales[4] = {0};
 		memcpy(rest, row + c * bits / 8, (m->k - c) * bits / 8);
 		const float *shifted[4];
-		for (int t = 0; t < n; t++) shifted[t] = x[t] + c;
+		UNROLL for (int t = 0; t < n; t++) shifted[t] = x[t] + c;
 		if (format == MXFP4) memcpy(rest_scales, scales + c / 32, (m->k - c) / 32);
 		block(format, n, rest, rest_scales, format == FP8 ? blocks + c / 128 : 0, 0, shifted, sum);
 	}
-	for (int t = 0; t < n; t++) y[t * ystride] = total(sum[t]);
+	UNROLL for (int t = 0; t < n; t++) y[t * ystride] = total(sum[t]);
 }
 
 static inline TARGET __attribute__((always_inline)) void rows_in(const int format, const Matrix *m, const Tokens *in,
