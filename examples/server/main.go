@@ -2,7 +2,7 @@
 // attention runs on a GPU by vkmla, the experts and everything else on the processor.
 //
 //	go run . --model DIR --listen localhost:8080
-//	curl localhost:8080/v1/completions -d '{"prompt": [1, 2, 3], "max_tokens": 5, "temperature": 0}'
+//	curl localhost:8080/v1/completions -d '{"prompt": [1, 2, 3], "temperature": 0}'
 package main
 
 import (

@@ -36,7 +36,8 @@ func (counting) Step(_ context.Context, chunks ...model.Chunk) (logits [][]float
 
 func serve(t *testing.T, healthy error) *httptest.Server {
 	log, registry := slog.New(slog.NewTextHandler(io.Discard, nil)), prometheus.NewRegistry()
-	s := batch.New(counting{}, batch.Options{Vocab: 20, MaxTokens: 50, MaxSessions: 2, MaxStep: 4, Log: log, Metrics: batch.NewMetrics(registry)})
+	s := batch.New(counting{}, batch.Options{Vocab: 20, MaxTokens: 50, MaxSessions: 2, MaxStep: 4, Log: log,
+		Metrics: batch.NewMetrics(registry)})
 	t.Cleanup(func() { s.Close(context.Background()) })
 	server := httptest.NewServer(New(Options{Name: "m", EOS: []int32{9}, Metrics: registry, Log: log,
 		Healthy: func() error { return healthy }, Schedule: s.Submit}))
@@ -108,7 +109,8 @@ func TestRefused(t *testing.T) {
 }
 
 func TestOperators(t *testing.T) {
-	for path, want := range map[string]string{"/healthz": "ok", "/metrics": "server_requests_running", "/debug/pprof/": "goroutine", "/v1/models": `"m"`} {
+	for path, want := range map[string]string{"/healthz": "ok", "/metrics": "server_requests_running",
+		"/debug/pprof/": "goroutine", "/v1/models": `"m"`} {
 		r, err := http.Get(serve(t, nil).URL + path)
 		require.NoError(t, err)
 		body, err := io.ReadAll(r.Body)

@@ -25,7 +25,8 @@ type group struct {
 
 // Experts is the sub-layer of experts: f [T, D] from x [T, D].
 //
-//	h = RNE16(swiglu(x.w1, x.w3, v));  f = RNE16(sum of h.w2 over the token's experts, the shared last)
+//	h = RNE16(swiglu(x.w1, x.w3, v))
+//	f = RNE16(sum of h.w2 over the token's experts, the shared one last)
 func (c *CPU) Experts(layer int, s *Streams, x, f []float32) {
 	l, d := &c.w.Layers[layer], c.cfg.Hidden
 	c.input.reset(s.T, d, l.Gate.Format, l.Experts[0].W1.Format, l.Shared.W1.Format)

@@ -48,7 +48,8 @@ func ExpertsRef(l *weights.Layer, cfg *weights.Config, x []float32, chosen []int
 func TestExperts(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	for _, formats := range [][2]weights.Format{{weights.MXFP4, weights.FP8}, {weights.FP8, weights.FP8}, {weights.BF16, weights.BF16}} {
-		cfg := weights.Config{Experts: 5, PerToken: 3, Width: 96, Streams: 4, Scoring: "sqrtsoftplus", Normalise: true, Factor: 1.5, Limit: 200, Vocab: 9}
+		cfg := weights.Config{Experts: 5, PerToken: 3, Width: 96, Streams: 4,
+			Scoring: "sqrtsoftplus", Normalise: true, Factor: 1.5, Limit: 200, Vocab: 9}
 		cfg.Hidden = 160
 		expert := func(f weights.Format) weights.Expert {
 			return weights.Expert{W1: *randomMatrix(rng, f, 96, 160), W3: *randomMatrix(rng, f, 96, 160), W2: *randomMatrix(rng, f, 160, 96)}

@@ -98,7 +98,8 @@ func (r *configReader) check(c *Config) {
 	if !slices.Contains([]string{"sqrtsoftplus", "sigmoid", "softmax"}, c.Scoring) {
 		r.bad("scoring_func", c.Scoring, "sqrtsoftplus, sigmoid or softmax")
 	}
-	for name, want := range map[string]any{"topk_method": "noaux_tc", "hidden_act": "silu", "n_shared_experts": 1.0, "tie_word_embeddings": false} {
+	for name, want := range map[string]any{"topk_method": "noaux_tc", "hidden_act": "silu",
+		"n_shared_experts": 1.0, "tie_word_embeddings": false} {
 		if got := or(r, want, name); got != want {
 			r.bad(name, fmt.Sprint(got), "%v", want)
 		}

@@ -235,7 +235,8 @@ func (r *reader) table(name string) []int32 {
 			e = int64(int32(binary.LittleEndian.Uint32(t.Data[4*i:])))
 		}
 		if e < 0 || e >= int64(c.Experts) {
-			r.err = &model.CheckpointError{File: t.File, Tensor: name, Got: fmt.Sprintf("%d at %d", e, i), Want: fmt.Sprintf("0 to %d", c.Experts-1)}
+			r.err = &model.CheckpointError{File: t.File, Tensor: name,
+				Got: fmt.Sprintf("%d at %d", e, i), Want: fmt.Sprintf("0 to %d", c.Experts-1)}
 			return nil
 		}
 		table[i] = int32(e)
