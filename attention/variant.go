@@ -63,6 +63,9 @@ func knownDecoder(variant string) error {
 // CanDecode reports whether NewDecoder can make the named variant for `heads` heads on an
 // adapter: nil, or the error that it would return before it builds anything.
 func CanDecode(a *vk.Adapter, variant string, heads int) error {
+	if a == nil {
+		return pkg.Wrong("decode", "adapter", "nil", "one of vk.Instance.Adapters")
+	}
 	if err := knownDecoder(variant); err != nil {
 		return err
 	}

@@ -271,6 +271,9 @@ func (x *Compress) Variant() string { return x.variant }
 // recorded; those of vk.Recorder.Dispatch.
 func (x *Compress) Record(rec *vk.Recorder, a CompressArgs) error {
 	const op = "compress"
+	if x == nil {
+		return pkg.Nil(op)
+	}
 	if err := checkState(x.dev, op, x.variant, a.State, x.cfg.Compression, x.cfg.StatePage); err != nil {
 		return err
 	}

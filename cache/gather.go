@@ -92,6 +92,9 @@ func (x *Gather) Variant() string { return x.variant }
 // with nothing recorded; those of vk.Recorder.Dispatch.
 func (x *Gather) Record(rec *vk.Recorder, a GatherArgs) error {
 	const op = "gather"
+	if x == nil {
+		return pkg.Nil(op)
+	}
 	if err := checkCache(x.dev, op, x.variant, a.Cache, x.cfg.Page); err != nil {
 		return err
 	}

@@ -53,7 +53,9 @@
 //   - After cache.ErrPoolFull nothing has changed: begin the step with fewer chunks, or close
 //     sessions, saved or not, and try again. [Engine.Memory] warns before that.
 //   - [Session.Save] and [Engine.Restore] belong in goroutines of their own; steps go on beside
-//     them.
+//     them. In files, [Session.SaveFile] keeps the old snapshot until the new one is complete.
+//   - A store of snapshots that several models or servers share keeps them by
+//     [Engine.Fingerprint].
 //
 // # Arguments and errors
 //

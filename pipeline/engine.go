@@ -39,12 +39,13 @@ type Engine struct {
 	dev    *vk.Device
 	cfg    model.Config
 	opts   EngineOptions
+	print  Fingerprint
 	update *cache.TableUpdate
 
 	stepLock chan struct{} // holds a value while a step, or what excludes one, is in progress
 	done     chan struct{} // closed by Close
 	run      sync.Mutex    // held during waits for the device, so that Close frees nothing that is waited for; taken before mu
-	mu       engineLock    // of all below
+	mu       sync.Mutex    // of all below; nobody waits for the device with it, see await
 
 	layers    []*engineLayer
 	caches    []*layerCache // of all layers
@@ -59,12 +60,13 @@ type Engine struct {
 	rows     []rowState // by row
 	step     *Step      // in progress
 	flight   *vk.Pending
-	copies   []pendingCopy
+	pending  []pageWork
 	parts    []stepPart // of the step in progress, reused
 	need     pageCounts // likewise
 	busy     []busyPart // those of sessions whose tables have something to do, see rowState.quiet
 	changed  []tableOf  // those that may have entries that the device does not have
 	byRow    []int      // index into parts, or -1
+	pinned   bool       // the sessions of byRow are in a step, or in a call that makes them longer
 	ran, set []bool     // of the step: layers that ran; [layers, MaxSessions] inputs set from host memory
 	shown    []bool     // of the step: layers whose results are in host memory, for ReadOutput
 
@@ -94,7 +96,7 @@ type engineLayer struct {
 // or MaxCacheBytes too small for a page of each cache; those of vk.Device.NewBuffer and
 // vk.Device.Kernel; the context's.
 func NewEngine(ctx context.Context, dev *vk.Device, cfg model.Config, layers []*model.DeviceLayer, o EngineOptions) (*Engine, error) {
-	if err := o.complete(dev, cfg, layers); err != nil {
+	if err := o.complete(ctx, dev, cfg, layers); err != nil {
 		return nil, err
 	}
 	n, sessions := len(layers), o.MaxSessions
@@ -102,10 +104,8 @@ func NewEngine(ctx context.Context, dev *vk.Device, cfg model.Config, layers []*
 		ropes: map[model.Rope]tensor.Tensor{}, sizes: map[int]*stepSize{},
 		sessions: make([]*Session, sessions), rows: make([]rowState, sessions), byRow: make([]int, sessions),
 		ran: make([]bool, n), set: make([]bool, n*sessions), shown: make([]bool, n)}
-	for _, w := range layers {
-		l := &engineLayer{w: w, spec: &cfg.Layers[w.Layer], rope: cfg.Rope(w.Layer)}
-		e.layers = append(e.layers, l)
-		l.entries, l.picks = e.latest(l.spec.EntriesOf), e.latest(l.spec.PicksOf)
+	e.addLayers(layers)
+	for _, l := range e.layers {
 		e.ropes[l.rope] = tensor.Tensor{}
 	}
 	e.mu.Lock()
@@ -115,6 +115,15 @@ func NewEngine(ctx context.Context, dev *vk.Device, cfg model.Config, layers []*
 		return nil, errors.Join(wrap(opNewEngine, err), e.Close())
 	}
 	return e, nil
+}
+
+// addLayers lists the engine's layers.
+func (e *Engine) addLayers(layers []*model.DeviceLayer) {
+	for _, w := range layers {
+		l := &engineLayer{w: w, spec: &e.cfg.Layers[w.Layer], rope: e.cfg.Rope(w.Layer)}
+		e.layers = append(e.layers, l)
+		l.entries, l.picks = e.latest(l.spec.EntriesOf), e.latest(l.spec.PicksOf)
+	}
 }
 
 // latest returns the last of the layers so far with a number of the model, nil without one.
@@ -175,7 +184,7 @@ func (e *Engine) growRopes(ctx context.Context, rows int) error {
 		t, err := tensor.New(e.dev, "rope tables", tensor.F32, rows, model.RopeRow)
 		if err == nil {
 			fresh[r] = t
-			err = e.mu.wait(func() error { return uploadRope(ctx, t, r) })
+			err = e.await(func() error { return uploadRope(ctx, t, r) })
 		}
 		if err != nil {
 			return errors.Join(err, drop(fresh))
@@ -199,10 +208,10 @@ func uploadRope(ctx context.Context, t tensor.Tensor, r model.Rope) error {
 }
 
 // Layers returns the number of layers.
-func (e *Engine) Layers() int { return len(e.layers) }
+func (e *Engine) Layers() int { return len(e.orNone().layers) }
 
 // TopK is the width of picks: index_topk of the model.
-func (e *Engine) TopK() int { return e.cfg.TopK }
+func (e *Engine) TopK() int { return e.orNone().cfg.TopK }
 
 // LayerCaches are the caches of one layer.
 type LayerCaches = layer.Caches
@@ -210,7 +219,9 @@ type LayerCaches = layer.Caches
 // Caches returns the caches of a layer, for tests and measurements that fill them. Growing
 // replaces their memory. An unknown layer has none.
 func (e *Engine) Caches(layer int) LayerCaches {
-	defer e.mu.look()()
+	e = e.orNone()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	if layer < 0 || layer >= len(e.layers) {
 		return LayerCaches{}
 	}
@@ -221,7 +232,8 @@ func (e *Engine) Caches(layer int) LayerCaches {
 // does not have to. Only Step.SetInput allocates and records more, for hidden states in host
 // memory. Errors: those of Begin and of Step.Submit.
 func (e *Engine) Prepare(ctx context.Context, tokens int) error {
-	if tokens < 1 || tokens > e.opts.MaxStep {
+	e = e.orNone()
+	if e.dev != nil && (tokens < 1 || tokens > e.opts.MaxStep) {
 		return badArgument(opPrepare, "tokens", tokens, "1 to %d", e.opts.MaxStep)
 	}
 	if err := e.enter(ctx); err != nil {
@@ -284,9 +296,11 @@ func (m EngineMemory) Total() uint64 {
 // twice where rows are gathered, and some tens of MB of scratch that do not grow with T. As sizes
 // are powers of two, all of them take about twice what the largest does.
 func (e *Engine) Memory() EngineMemory {
-	defer e.mu.look()()
 	var m EngineMemory
-	if e.closed {
+	e = e.orNone()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e == noEngine || e.closed {
 		return m
 	}
 	seen := map[*model.DeviceLayer]bool{}
@@ -318,7 +332,7 @@ func (e *Engine) Memory() EngineMemory {
 // Using the engine, its sessions or steps afterwards gives vk.ErrClosed. Closing again does
 // nothing.
 func (e *Engine) Close() error {
-	if e == nil {
+	if e = e.orNone(); e == noEngine {
 		return nil
 	}
 	e.run.Lock()
@@ -330,6 +344,11 @@ func (e *Engine) Close() error {
 	}
 	e.closed, e.step = true, nil
 	close(e.done)
+	if p := e.flight; p != nil { // here, so that nobody else waits for the device with it
+		e.mu.Unlock()
+		_ = p.Wait(context.Background()) // bounded by vk.DeviceOptions.HangAfter
+		e.mu.Lock()
+	}
 	var err error
 	for _, b := range e.sizes {
 		err = errors.Join(err, b.close())
@@ -349,7 +368,10 @@ func (e *Engine) Close() error {
 // enter takes the step lock: it waits until no step, and nothing that excludes one, is in
 // progress, and the device is done with the last step. leave gives the lock back.
 func (e *Engine) enter(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
+	if e.dev == nil {
+		return e.usable()
+	}
+	if err := alive(ctx); err != nil {
 		return err
 	}
 	select {
@@ -370,17 +392,13 @@ func (e *Engine) leave() { <-e.stepLock }
 
 // land waits for what an aborted step left on the device.
 func (e *Engine) land(ctx context.Context) error {
-	e.run.Lock()
-	defer e.run.Unlock()
 	e.mu.Lock()
+	defer e.mu.Unlock()
 	p, err := e.flight, e.usable()
-	e.mu.Unlock()
 	if err != nil || p == nil {
 		return err
 	}
-	err = p.Wait(ctx)
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	err = e.await(func() error { return p.Wait(ctx) })
 	if err != nil && errors.Is(err, ctx.Err()) {
 		return err
 	}
@@ -388,11 +406,36 @@ func (e *Engine) land(ctx context.Context) error {
 	if errors.Is(err, vk.ErrDeviceLost) {
 		return e.note(err)
 	}
-	return nil // its other errors were the step's
+	return e.usable() // other errors of the wait were the step's
+}
+
+// await waits for the device, with e.mu given up: meanwhile sessions come and go, all but those
+// that are pinned. Who awaits has the step lock, or the step that has it, so nobody else takes
+// pages, moves caches or awaits. If the engine was closed meanwhile, that is an error.
+func (e *Engine) await(wait func() error) (err error) {
+	e.mu.Unlock()
+	defer func() {
+		e.mu.Lock()
+		if err == nil {
+			err = e.usable()
+		}
+	}()
+	e.run.Lock()
+	defer e.run.Unlock()
+	e.mu.Lock()
+	err = e.usable()
+	e.mu.Unlock()
+	if err == nil {
+		err = wait()
+	}
+	return err
 }
 
 // usable reports why nothing can be done. It is called, as all below, with e.mu held.
 func (e *Engine) usable() error {
+	if e.dev == nil {
+		return missing("engine", "one that NewEngine made")
+	}
 	if e.closed {
 		return fmt.Errorf("engine %w", vk.ErrClosed)
 	}

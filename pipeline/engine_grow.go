@@ -200,8 +200,8 @@ func (e *Engine) rebalance(ctx context.Context, need, least pageCounts) error {
 	if e.bytes(least) > limit-limit/16 {
 		return fmt.Errorf("%w: %d bytes needed, at most %d allowed", cache.ErrPoolFull, wanted, limit)
 	}
-	// The destination of a pending copy may have been given up since.
-	err := errors.Join(e.forget(), e.copyPages(ctx))
+	// The destination of pending work may have been given up since.
+	err := errors.Join(e.forget(), e.workPages(ctx))
 	to := e.shared(least, limit)
 	for i, p := range e.pools {
 		if err == nil {
@@ -250,37 +250,4 @@ func (e *Engine) resize(ctx context.Context, t *tensor.Tensor, pages int) error 
 	old := *t
 	*t = fresh
 	return old.Close()
-}
-
-// pendingCopy is a page that has to be copied, in every layer, before the next step. The
-// page that it comes from is held until then.
-type pendingCopy struct {
-	pool *enginePool
-	cache.PageCopy
-}
-
-// copyPages makes the pending copies.
-func (e *Engine) copyPages(ctx context.Context) error {
-	if len(e.copies) == 0 {
-		return nil
-	}
-	err := e.runOnce(ctx, func(rec *vk.Recorder) error {
-		for _, x := range e.copies {
-			for _, c := range x.pool.caches {
-				t, from, to := c.memory(), int(x.From), int(x.To)
-				if err := rec.Copy(t.Rows(to, to+1).View(), t.Rows(from, from+1).View()); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	for _, c := range e.copies {
-		err = errors.Join(err, c.pool.ids.Release(c.From))
-	}
-	e.copies = e.copies[:0]
-	return err
 }

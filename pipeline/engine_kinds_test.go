@@ -66,6 +66,7 @@ func TestEngineKinds(t *testing.T) {
 	e := engine(t, dev, c, layers, pipeline.EngineOptions{MaxTokens: 2, LayerByLayer: true})
 	s := must[*pipeline.Session](t)(e.Open())
 	st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: 1}))
+	require.NoError(t, st.ReuseInputs())
 	require.ErrorContains(t, st.SubmitLayer(2), "layer: got 2, want 1 first")
 	require.NoError(t, st.RunLayer(t.Context(), 1))
 	require.NoError(t, st.RunLayer(t.Context(), 2))

@@ -76,13 +76,12 @@ func TestPrologue(t *testing.T) {
 		e := x.engine(t, o)
 		require.NoError(t, e.SetTiming(t.Context(), pipeline.TimingSections))
 		st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: must[*pipeline.Session](t)(e.Open()), Tokens: 1}))
-		var err error
+		require.NoError(t, st.ReuseInputs())
 		if o.LayerByLayer {
-			err = st.RunLayer(t.Context(), 0)
+			require.NoError(t, st.RunLayer(t.Context(), 0))
 		} else {
-			err = st.Run(t.Context())
+			require.NoError(t, st.Run(t.Context()))
 		}
-		require.NoError(t, err)
 		list := must[[]vk.Section](t)(st.Times())
 		at := slices.IndexFunc(list, func(op vk.Section) bool { return op.Name == "step" })
 		first := slices.IndexFunc(list, func(op vk.Section) bool { return op.Name == "wq_a|wkv" })

@@ -120,9 +120,8 @@ func (c *layerCache) shape(pages int) tensor.Tensor {
 	return tensor.Tensor{DType: tensor.U8, Shape: []int{pages, c.stride}}
 }
 
-// buildPools makes the pools that the layers' specs name, and decides how many pages there
-// are and can be.
-func (e *Engine) buildPools() error {
+// shapePools makes the pools that the layers' specs name, without pages.
+func (e *Engine) shapePools() error {
 	for _, l := range e.layers {
 		for _, spec := range l.spec.Pools {
 			p := e.pool(spec)
@@ -135,18 +134,31 @@ func (e *Engine) buildPools() error {
 			}
 		}
 	}
+	for _, p := range e.pools {
+		for _, c := range p.caches {
+			p.bytes += uint64(c.stride)
+			p.slot += uint64(c.slotBytes())
+		}
+		p.width = max(1, ceilDiv(p.slots(e.opts.MaxTokens), p.Page))
+	}
+	e.print = e.fingerprint()
+	return nil
+}
+
+// buildPools makes the pools and decides how many pages there are and can be.
+func (e *Engine) buildPools() error {
+	if err := e.shapePools(); err != nil {
+		return err
+	}
 	e.need = make(pageCounts, len(e.pools))
 	addresses := len(e.dev.Caps().Missing([]string{"bufferDeviceAddress", "shaderInt64"})) == 0
 	for _, p := range e.pools {
 		limit := math.MaxInt32
 		for _, c := range p.caches {
-			p.bytes += uint64(c.stride)
-			p.slot += uint64(c.slotBytes())
 			if !addresses { // then a descriptor has to hold the memory
 				limit = min(limit, int(e.dev.Caps().MaxStorageBufferRange/uint64(c.stride)))
 			}
 		}
-		p.width = max(1, ceilDiv(p.slots(e.opts.MaxTokens), p.Page))
 		p.most = min(p.useful(e.opts, e.opts.MaxSessions), limit, math.MaxInt32/p.Page)
 	}
 	return e.firstPages()
@@ -308,7 +320,7 @@ func (e *Engine) runOnce(ctx context.Context, record func(*vk.Recorder) error) e
 	if err != nil {
 		return err
 	}
-	return errors.Join(e.mu.wait(func() error { return cmd.Run(ctx) }), cmd.Release())
+	return errors.Join(e.await(func() error { return cmd.Run(ctx) }), cmd.Release())
 }
 
 // record records commands.

@@ -14,13 +14,17 @@ var (
 	ErrSequenceFull = errors.New("the sequence is full")
 	// ErrTooManySessions: EngineOptions.MaxSessions are open already.
 	ErrTooManySessions = errors.New("too many sessions")
-	// ErrInStep: a session was to change while a step in progress has tokens of it.
+	// ErrInStep: a session was to change while a step in progress has tokens of it, or while
+	// Engine.Begin or Session.Advance takes its pages.
 	ErrInStep = errors.New("the session is in a step")
 	// ErrRewind: a session was to be truncated further than EngineOptions.Rewind allows.
 	ErrRewind = errors.New("too far to truncate")
 	// ErrSnapshot: no session can be restored from the data. It was not written by Session.Save,
-	// is of another model or format, damaged or cut short.
+	// is of another model or format, damaged, cut short or followed by something else.
 	ErrSnapshot = errors.New("not a usable snapshot")
+	// ErrSnapshotModel: a snapshot is of an engine with another Fingerprint. The message says what
+	// differs: configuration or layers, weights, or formats. It matches ErrSnapshot, too.
+	ErrSnapshotModel = fmt.Errorf("%w: of another model", ErrSnapshot)
 	// ErrSnapshotVersion: a snapshot is of a format that this version of the package does not
 	// read. It matches ErrSnapshot, too.
 	ErrSnapshotVersion = fmt.Errorf("%w: of another format", ErrSnapshot)

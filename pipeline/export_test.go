@@ -3,9 +3,12 @@ package pipeline
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"fmt"
+	"io"
 	"time"
 
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -171,3 +174,38 @@ func (s *Session) CheckTables(ctx context.Context, from int) error {
 
 // Pieces returns in how many pieces the step gathers rows; 0: it reads pages in place.
 func (st *Step) Pieces() int { return st.pieces }
+
+// WithoutDevice is an engine that has a fingerprint and reads snapshots, and can do nothing else.
+// Its options are not checked.
+func WithoutDevice(cfg model.Config, layers []*model.DeviceLayer, o EngineOptions) (*Engine, error) {
+	o.fill()
+	e := &Engine{cfg: cfg, opts: o}
+	e.addLayers(layers)
+	return e, e.shapePools()
+}
+
+// Encodings are what the parts of a fingerprint are hashes of.
+func (e *Engine) Encodings() (config, weights, formats string) {
+	return e.encodeConfig().String(), e.encodeWeights().String(), e.encodeFormats().String()
+}
+
+// ReadSnapshot reads a snapshot and returns its tokens, and what it read as a snapshot again,
+// without what this engine would not keep.
+func (e *Engine) ReadSnapshot(r io.Reader) (tokens int, again []byte, err error) {
+	h, data, err := e.readSnapshot(r)
+	if err != nil {
+		return 0, nil, err
+	}
+	if again, err = h.encode(); err != nil {
+		return 0, nil, err
+	}
+	for i, p := range e.pools {
+		for _, c := range p.caches {
+			slots := make([]byte, h.pools[i].slots()*c.slotBytes())
+			data[c].take(slots)
+			again = append(again, slots...)
+		}
+	}
+	sum := sha256.Sum256(again)
+	return int(h.Length), append(again, sum[:]...), nil
+}

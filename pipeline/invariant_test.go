@@ -33,24 +33,31 @@ func TestInvariant(t *testing.T) {
 	for i, m := range []struct {
 		storage fakemodel.Storage
 		output  pipeline.OutputPath
+		few     bool // QuantiseActivations
 		quick   bool
 	}{
-		{fakemodel.FP8, pipeline.OutputBF16, true},
-		{fakemodel.BF16, pipeline.OutputBF16, false},
-		{fakemodel.NVFP4, pipeline.OutputBF16, false},
-		{fakemodel.FP8, pipeline.OutputFP8, false},
+		{fakemodel.FP8, pipeline.OutputBF16, false, true},
+		{fakemodel.BF16, pipeline.OutputBF16, false, false},
+		{fakemodel.NVFP4, pipeline.OutputBF16, false, false},
+		{fakemodel.FP8, pipeline.OutputFP8, false, false},
+		{fakemodel.FP8, pipeline.OutputBF16, true, false},
+		{fakemodel.NVFP4, pipeline.OutputBF16, true, false},
 	} {
 		if !full && !m.quick {
 			continue
 		}
-		t.Run(fmt.Sprint(m.storage, " ", m.output), func(t *testing.T) {
+		t.Run(fmt.Sprint(m.storage, " ", m.output, " ", m.few), func(t *testing.T) {
 			x := &sessions{dev: dev}
 			o := fakemodel.Options{Config: fakemodel.Config(4, 0, 128), Storage: m.storage}
+			if m.few {
+				o.Config.Hidden, o.Config.ORank = 256, 128 // blocks of 128
+			}
 			x.cfg, x.layers = uploaded(t, dev, written(t, fake(t, o)))
 			x.hidden = normals(sessionTokens * x.cfg.Hidden)
 			c := x.chance(t, uint64(i))
 			e := sessionOptions()
 			e.CacheBytes, e.Rewind, e.Invariant, e.Output = 1<<20, 9, true, m.output
+			e.QuantiseActivations = m.few
 			c.add(e)
 			e.Rewind, e.MaxSessions, e.MaxStep, e.LayerByLayer = 130, 7, 70, true
 			c.add(e)

@@ -1,6 +1,8 @@
 package pipeline_test
 
 import (
+	"fmt"
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,7 +13,13 @@ import (
 	"github.com/vkmla/vkmla/pipeline/model"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(saverVar); dir != "" { // TestSaveKilled started this process
+		fmt.Fprintln(os.Stderr, saver(dir))
+		os.Exit(1)
+	}
+	testkit.Main(m)
+}
 
 func must[T any](t testing.TB) func(T, error) T { return testkit.Must[T](t) }
 

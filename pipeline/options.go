@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -60,6 +61,11 @@ type EngineOptions struct {
 	// and costs time: see docs/design/invariant.md.
 	Invariant bool
 
+	// Identity is what else the bytes of sessions come from, in any words, as part of the engine's
+	// Fingerprint. It is for what the engine cannot know: a hash or version of the rest of the
+	// model, whose outputs enter the layers, and of weights that model.Open did not read.
+	Identity string
+
 	// Output is the form in which wo_a takes the attention's output; 0: OutputBF16. The others
 	// need an FP8 wo_a in every layer.
 	Output OutputPath
@@ -92,7 +98,7 @@ type EngineOptions struct {
 	// a step with so much more to do that it might exceed the budget. Attention and products
 	// that exceed it alone are divided into up to 64 pieces; before they are measured, this is
 	// done by their number of workgroups, and only on devices that are not discrete GPUs. On a
-	// device without timestamps a step is one submission. See Engine.Longest.
+	// device without timestamps the host's clock tells. See Engine.Longest.
 	SubmitBudget time.Duration
 
 	// LayerByLayer is for callers that compute what enters a layer from the output of the one
@@ -105,16 +111,23 @@ type EngineOptions struct {
 	Between func(rec *vk.Recorder, at Between) error
 }
 
-// complete fills in defaults and checks the options.
-func (o *EngineOptions) complete(dev *vk.Device, cfg model.Config, layers []*model.DeviceLayer) error {
+// fill fills in defaults.
+func (o *EngineOptions) fill() {
 	o.MaxSessions = cmp.Or(o.MaxSessions, 1)
 	o.Ranks = cmp.Or(o.Ranks, 1)
 	o.MaxStep = cmp.Or(o.MaxStep, 128)
 	o.SubmitBudget = cmp.Or(o.SubmitBudget, defaultSubmitBudget)
 	o.Keys = cmp.Or(o.Keys, cache.IndexKeyFP8)
 	o.Pages = maps.Clone(o.Pages)
+}
+
+// complete fills in defaults and checks the options.
+func (o *EngineOptions) complete(ctx context.Context, dev *vk.Device, cfg model.Config, layers []*model.DeviceLayer) error {
+	o.fill()
 	c := argumentCheck{op: opNewEngine}
-	if dev == nil {
+	if ctx == nil {
+		c.bad("ctx", "nil", "a context")
+	} else if dev == nil {
 		c.bad("dev", "nil", "a device")
 	} else if c.err = cfg.Check(); c.err == nil {
 		o.check(&c, dev, &cfg)

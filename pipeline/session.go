@@ -50,6 +50,7 @@ type rowState struct {
 // Open makes a session without tokens. Errors: ErrTooManySessions; vk.ErrClosed,
 // vk.ErrDeviceLost.
 func (e *Engine) Open() (*Session, error) {
+	e = e.orNone()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s, err := e.open()
@@ -85,16 +86,21 @@ func (e *Engine) open() (*Session, error) {
 
 // Len returns the number of tokens, without those of a step in progress; 0 once closed.
 func (s *Session) Len() int {
-	defer s.e.mu.look()()
+	s = s.orNone()
+	s.e.mu.Lock()
+	defer s.e.mu.Unlock()
 	return s.at.length
 }
 
 // Number is what the device knows the session by, see Between: 0 to MaxSessions-1. No two open
 // sessions have the same number; a new one may get that of one that was closed.
-func (s *Session) Number() int { return s.row }
+func (s *Session) Number() int { return s.orNone().row }
 
 // usable reports why nothing can be done with a session.
 func (s *Session) usable() error {
+	if s.e == noEngine {
+		return missing("session", "one that Engine.Open, Engine.Restore or Session.Fork made")
+	}
 	if err := s.e.usable(); err != nil {
 		return err
 	}
@@ -115,14 +121,15 @@ func (s *Session) free() error {
 	return nil
 }
 
-// inStep reports whether the session has a chunk of the step in progress.
-func (s *Session) inStep() bool { return s.e.step != nil && s.e.byRow[s.row] >= 0 }
+// inStep reports whether the session has a chunk of the step in progress, or of one that begins.
+func (s *Session) inStep() bool { return s.e.pinned && s.e.byRow[s.row] >= 0 }
 
 // Fork makes a session with the same tokens in the same pages. Nothing is copied now: a shared page
 // is copied when one of the two writes to it.
 //
 // Errors: ErrTooManySessions, ErrInStep; vk.ErrClosed, vk.ErrDeviceLost.
 func (s *Session) Fork() (*Session, error) {
+	s = s.orNone()
 	s.e.mu.Lock()
 	defer s.e.mu.Unlock()
 	f, err := s.fork()
@@ -161,6 +168,7 @@ func (s *Session) fork() (*Session, error) {
 // Errors: vk.ErrArgument for n below 0 or beyond Len; ErrRewind, ErrInStep;
 // vk.ErrClosed, vk.ErrDeviceLost.
 func (s *Session) Truncate(n int) error {
+	s = s.orNone()
 	s.e.mu.Lock()
 	defer s.e.mu.Unlock()
 	err := s.free()
@@ -201,12 +209,10 @@ func (s *Session) cut(n int) error {
 // Close gives the session's pages back. Closing again, or after the engine, does
 // nothing. The error is ErrInStep.
 func (s *Session) Close() error {
-	if s == nil {
-		return nil
-	}
+	s = s.orNone()
 	s.e.mu.Lock()
 	defer s.e.mu.Unlock()
-	if s.closed || s.e.closed {
+	if s == noSession || s.closed || s.e.closed {
 		return nil
 	}
 	if s.inStep() {
@@ -243,9 +249,19 @@ func (s *Session) remember() {
 	}
 }
 
+// list adds the tables that have something to do for the next n tokens to those that the device
+// may not have.
+func (s *Session) list(n int) {
+	for i := range s.tables {
+		if t := &s.tables[i]; s.due(t, n) {
+			s.e.changed = append(s.e.changed, tableOf{s, t})
+		}
+	}
+}
+
 // reserve takes the pages for n more tokens, which ensure has made free, gives back those that
 // are no longer needed, and finds out for how long the tables can then be left alone. Pages
-// that have to be copied are listed for copyPages.
+// that have to be copied are listed for workPages.
 func (s *Session) reserve(n int) error {
 	s.at.quiet = math.MaxInt
 	for i := range s.tables {
@@ -263,7 +279,6 @@ func (s *Session) reserve(n int) error {
 // reserveIn is reserve for one table.
 func (s *Session) reserveIn(t *sessionTable, n int) error {
 	p := t.pool
-	s.e.changed = append(s.e.changed, tableOf{s, t})
 	if err := s.recycleIn(t); err != nil {
 		return err
 	}
@@ -277,7 +292,7 @@ func (s *Session) reserveIn(t *sessionTable, n int) error {
 		if err := p.ids.Retain(c.From); err != nil {
 			return err
 		}
-		s.e.copies = append(s.e.copies, pendingCopy{p, c})
+		s.e.pending = append(s.e.pending, pageWork{pool: p, PageCopy: c})
 		t.synced = min(t.synced, last)
 	}
 	t.quiet = (t.Len()+t.Room()+1)*p.Tokens - 1
@@ -318,7 +333,6 @@ func (s *Session) wake() {
 	for i := range s.tables {
 		s.tables[i].quiet = 0
 	}
-	s.e.changed = s.e.changed[:0] // the next step lists them itself
 }
 
 // settle brings the tables up to date, before they are shared or cut, and gives back pages that
@@ -330,14 +344,15 @@ func (s *Session) settle() error {
 	return err
 }
 
-// Advance lengthens the session by n tokens that no layer has seen: their pages keep whatever
-// they hold. It serves measurements at a length (see Engine.Caches), and callers that write the
-// pages themselves. It waits while a step of other sessions is in progress.
+// Advance lengthens the session by n tokens that no layer has seen: all that caches hold of them is
+// zeros. It serves measurements at a length (see Engine.Caches), and callers that write the pages
+// themselves, afterwards. It waits while a step of other sessions is in progress.
 //
 // Errors: vk.ErrArgument for a negative n; ErrSequenceFull, cache.ErrPoolFull,
 // ErrInStep; the context's; vk.ErrClosed, vk.ErrDeviceLost. Then the session may have got
 // some of the tokens.
 func (s *Session) Advance(ctx context.Context, n int) error {
+	s = s.orNone()
 	e := s.e
 	e.mu.Lock()
 	err := s.free() // its own step would never let it in
@@ -359,6 +374,22 @@ func (s *Session) Advance(ctx context.Context, n int) error {
 	case n > e.opts.MaxTokens-s.at.length:
 		err = fmt.Errorf("%w: %d tokens and %d more, of at most %d", ErrSequenceFull, s.at.length, n, e.opts.MaxTokens)
 	}
+	if err == nil {
+		err = s.advance(ctx, n)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", opAdvance, e.note(err))
+	}
+	return nil
+}
+
+func (s *Session) advance(ctx context.Context, n int) (err error) {
+	e, from := s.e, s.at.length
+	for i := range e.byRow {
+		e.byRow[i] = -1
+	}
+	e.byRow[s.row], e.pinned = 0, true
+	defer func() { e.pinned = false }()
 	pages := make(pageCounts, len(e.pools))
 	for n > 0 && err == nil {
 		part := min(n, e.opts.MaxStep)
@@ -376,11 +407,9 @@ func (s *Session) Advance(ctx context.Context, n int) error {
 		}
 	}
 	s.wake() // the device has none of the new entries
+	s.blank(from)
 	if err == nil {
-		err = e.copyPages(ctx)
+		err = e.workPages(ctx)
 	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", opAdvance, e.note(err))
-	}
-	return nil
+	return err
 }

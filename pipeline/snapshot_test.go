@@ -2,6 +2,7 @@ package pipeline_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -15,6 +16,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -38,7 +40,8 @@ func TestRestore(t *testing.T) {
 	all, free := short.Pages()
 	assert.Equal(t, free, all, "of %v pages %v are free", all, free)
 	// The length and the number of slots of a session of half a million tokens, and no slot.
-	const length, first, beyond, end = 48, 72 + 24, 72 + 32, 72 + 48
+	const meta, end = 16 + 96, 16 + 96 + 24 + 48 // of the header, and with the section of the only pool
+	const length, first, beyond = meta, meta + 24 + 24, meta + 24 + 32
 	most := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 1 << 19, Rewind: 1 << 19})
 	header := bytes.Clone(saved.Bytes()[:end])
 	binary.LittleEndian.PutUint64(header[length:], 1<<19)
@@ -57,7 +60,7 @@ func TestRestore(t *testing.T) {
 	_, err = short.Restore(t.Context(), bytes.NewReader(older))
 	require.ErrorIs(t, err, pipeline.ErrSnapshotVersion)
 	require.ErrorIs(t, err, pipeline.ErrSnapshot)
-	require.ErrorContains(t, err, "version 1, this package reads version 3")
+	require.ErrorContains(t, err, "version 1, this package reads version 4")
 	_, err = short.Restore(t.Context(), nil)
 	assert.ErrorIs(t, err, vk.ErrArgument, "no reader")
 	assert.ErrorIs(t, s.Save(t.Context(), nil), vk.ErrArgument, "no writer")
@@ -123,3 +126,130 @@ func TestSaveBesideSteps(t *testing.T) {
 	short := writerFunc(func(data []byte) (int, error) { return len(data) / 2, nil })
 	assert.ErrorIs(t, back.Save(ctx, short), io.ErrShortWrite, "a writer that takes half")
 }
+
+// TestRestoreRefuses holds what a snapshot is refused for, besides damage.
+func TestRestoreRefuses(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	dev := testkit.Device(t)
+	cfg, o := small()
+	save := func(e *pipeline.Engine) []byte {
+		s := must[*pipeline.Session](t)(e.Open())
+		var data bytes.Buffer
+		require.NoError(t, errors.Join(s.Advance(t.Context(), 200), s.Save(t.Context(), &data), s.Close()))
+		return data.Bytes()
+	}
+	_, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: cfg})))
+	e := engine(t, dev, cfg, layers, o)
+	data := save(e)
+	restore := func(e *pipeline.Engine, data []byte) error {
+		return failure(e.Restore(t.Context(), bytes.NewReader(data)))
+	}
+
+	// The same layer with other weights, and from elsewhere.
+	_, others := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: cfg, Seed: 1})))
+	foreign := engine(t, dev, cfg, others, o)
+	err := restore(foreign, data)
+	assert.ErrorIs(t, err, pipeline.ErrSnapshotModel)
+	assert.ErrorIs(t, err, pipeline.ErrSnapshot)
+	assert.ErrorContains(t, err, ": other weights")
+	unknown := *layers[0]
+	unknown.Identity = model.Identity{}
+	handmade := engine(t, dev, cfg, []*model.DeviceLayer{&unknown}, o)
+	assert.ErrorContains(t, restore(handmade, data), ": other weights")
+	assert.NoError(t, restore(handmade, save(handmade)))
+	named := o
+	named.Identity = "experts of May"
+	assert.ErrorContains(t, restore(engine(t, dev, cfg, layers, named), data), ": other weights")
+	short := cfg
+	short.Window = 64
+	assert.ErrorContains(t, restore(engine(t, dev, short, layers, o), data), ": another configuration or other layers")
+	exact := o
+	exact.Invariant = true
+	assert.ErrorContains(t, restore(engine(t, dev, cfg, layers, exact), data), ": other formats of caches or activations")
+
+	// What follows the snapshot.
+	behind := append(bytes.Clone(data), data...)
+	err = restore(e, behind)
+	assert.ErrorIs(t, err, pipeline.ErrSnapshot)
+	assert.ErrorContains(t, err, "goes on behind its end")
+	r := bytes.NewReader(behind)
+	for range 2 {
+		s, err := e.Restore(t.Context(), io.LimitReader(r, int64(len(data))))
+		require.NoError(t, err)
+		require.NoError(t, s.Close())
+	}
+	broken := errors.New("no more")
+	err = failure(e.Restore(t.Context(), io.MultiReader(bytes.NewReader(data), readerFunc(func([]byte) (int, error) { return 0, broken }))))
+	assert.ErrorIs(t, err, broken)
+	assert.NotErrorIs(t, err, pipeline.ErrSnapshot)
+
+	// A context that ends while r is read.
+	ctx, end := context.WithCancel(t.Context())
+	half := io.MultiReader(bytes.NewReader(data[:1000]), readerFunc(func(p []byte) (int, error) { end(); return copy(p, data[1000:]), nil }))
+	assert.ErrorIs(t, failure(e.Restore(ctx, half)), context.Canceled)
+}
+
+// TestSnapshotPanics lets writers and readers panic at every call: nothing is held afterwards, and
+// steps go on.
+func TestSnapshotPanics(t *testing.T) {
+	e, dir := smallEngine(t)
+	s := must[*pipeline.Session](t)(e.Open())
+	require.NoError(t, s.Advance(t.Context(), 300))
+	var saved bytes.Buffer
+	require.NoError(t, s.Save(t.Context(), &saved))
+	held := func() uint64 { return e.Memory().Held }
+	before, files := held(), entries(t, dir)
+	for calls := range 4 {
+		left := calls
+		fail := func() {
+			if left--; left < 0 {
+				panic("over")
+			}
+		}
+		w := writerFunc(func(p []byte) (int, error) { fail(); return len(p), nil })
+		data := saved.Bytes()
+		r := readerFunc(func(p []byte) (int, error) {
+			fail()
+			n := copy(p, data)
+			data = data[n:]
+			return n, nil
+		})
+		if calls < 2 { // the slots and the checksum
+			assert.PanicsWithValue(t, "over", func() { s.Save(t.Context(), w) })
+		}
+		left = calls
+		assert.PanicsWithValue(t, "over", func() { e.Restore(t.Context(), r) })
+		assert.Equal(t, before, held(), "bytes held")
+		extend(t, s, e.Layers(), filled(8, float32(1)))
+		require.NoError(t, s.Truncate(300))
+	}
+	assert.Equal(t, files, entries(t, dir))
+	for range 2 { // no row is lost
+		other := must[*pipeline.Session](t)(e.Open())
+		defer other.Close()
+	}
+	require.NoError(t, s.Close())
+}
+
+// TestSnapshotMemory bounds what reading a snapshot allocates by what arrives, whatever its header
+// promises.
+func TestSnapshotMemory(t *testing.T) {
+	cfg, o := small()
+	o.MaxTokens, o.Rewind = 1<<19, 1<<19
+	e := must[*pipeline.Engine](t)(pipeline.WithoutDevice(cfg, []*model.DeviceLayer{{}}, o))
+	form := &snapshotForm{e.Fingerprint(), uint64(o.MaxTokens), []snapshotPool{windowPool}}
+	head := form.head(form.maxTokens, 0)
+	for _, n := range []int{0, 5 << 20, 40<<20 + 1} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, _, err := e.ReadSnapshot(io.MultiReader(bytes.NewReader(head), io.LimitReader(zeros{}, int64(n))))
+		runtime.ReadMemStats(&after)
+		assert.ErrorIs(t, err, pipeline.ErrSnapshot)
+		assert.LessOrEqual(t, after.TotalAlloc-before.TotalAlloc, uint64(n+(2<<20)), "bytes allocated for %d", n)
+	}
+}
+
+// zeros reads as zeros without end.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }

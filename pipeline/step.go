@@ -63,6 +63,7 @@ type Step struct {
 	pieces int // of gathered rows, see commandKey
 
 	begun     bool // the metadata is with the device
+	reuses    bool // see ReuseInputs
 	host      bool // inputs come from host memory
 	layer     int  // whose inputs were set last
 	latest    int  // the layer that was submitted last; -1: what it left cannot be read
@@ -80,6 +81,7 @@ type Step struct {
 // the caches cannot grow; the context's; vk.ErrClosed, vk.ErrDeviceLost; those of
 // vk.Device.NewBuffer. After an error nothing has changed.
 func (e *Engine) Begin(ctx context.Context, chunks ...Chunk) (*Step, error) {
+	e = e.orNone()
 	if err := e.enter(ctx); err != nil {
 		return nil, fmt.Errorf("%s: %w", opBegin, err)
 	}
@@ -101,40 +103,52 @@ func (e *Engine) begin(ctx context.Context, chunks []Chunk) (*Step, error) {
 	if err != nil {
 		return nil, err
 	}
+	e.pinned = true
+	if err := st.equip(ctx); err != nil {
+		e.pinned = false
+		return nil, err
+	}
+	clear(e.ran)
+	clear(e.shown)
+	st.b.in.buffer().Track()
+	e.step = st
+	return st, nil
+}
+
+// equip gives a step the memory, the pages and the metadata that it takes.
+func (st *Step) equip(ctx context.Context) (err error) {
+	e := st.e
 	clear(e.need)
 	for _, x := range e.busy {
 		x.s.need(x.n, e.need)
 	}
 	if err := e.growRopes(ctx, st.longest); err != nil {
-		return nil, err
+		return err
 	}
-	b, err := e.stepSize(ctx, st.tokens)
-	if err != nil {
-		return nil, err
+	if st.b, err = e.stepSize(ctx, st.tokens); err != nil {
+		return err
 	}
 	if err := e.ensure(ctx, e.need); err != nil {
-		return nil, err
+		return err
 	}
 	e.changed = e.changed[:0]
 	for _, x := range e.busy {
+		x.s.list(x.n)
 		err = x.s.reserve(x.n)
 		if x.s.remember(); err != nil {
 			break
 		}
 	}
 	if err == nil {
-		err = e.copyPages(ctx)
+		err = e.workPages(ctx)
 	}
 	if err == nil {
-		st.pieces, err = b.fill(ctx)
+		st.pieces, err = st.b.fill(ctx)
 	}
 	if err != nil {
-		return nil, errors.Join(err, e.giveBack())
+		err = errors.Join(err, e.giveBack())
 	}
-	clear(e.ran)
-	clear(e.shown)
-	st.b, e.step = b, st
-	return st, nil
+	return err
 }
 
 // giveBack undoes what Begin did for a step.
@@ -264,7 +278,7 @@ func (b *stepSize) fillUpdates(ctx context.Context) (used int, err error) {
 			from++ // recycled: no kernel looks at it
 		}
 		if t.Entries()-from > room-n {
-			if err := b.e.mu.wait(func() error { return p.upload(ctx, s.row, from, t.Table) }); err != nil {
+			if err := b.e.await(func() error { return p.upload(ctx, s.row, from, t.Table) }); err != nil {
 				return 0, err
 			}
 			continue
@@ -291,16 +305,18 @@ func (p *enginePool) upload(ctx context.Context, row, from int, t *cache.Table) 
 }
 
 // Tokens is the number of tokens of all chunks.
-func (st *Step) Tokens() int { return st.tokens }
+func (st *Step) Tokens() int { return st.orNone().tokens }
 
 // Size is T, the number of rows of the step's tensors: Tokens padded to the next power of two, at
 // most MaxStep.
-func (st *Step) Size() int { return st.b.tokens }
+func (st *Step) Size() int { return st.orNone().b.tokens }
 
 // Rows returns the first row of a chunk's tokens, and the row after its last. Both are 0 for an
 // unknown chunk, and once the step has ended.
 func (st *Step) Rows(chunk int) (first, end int) {
-	defer st.e.mu.look()()
+	st = st.orNone()
+	st.e.mu.Lock()
+	defer st.e.mu.Unlock()
 	if st.e.step != st || chunk < 0 || chunk >= len(st.e.parts) {
 		return 0, 0
 	}
@@ -308,21 +324,9 @@ func (st *Step) Rows(chunk int) (first, end int) {
 	return x.first, x.first + x.n
 }
 
-// Input is where the hidden states of the step's tokens go for a layer, after the layer's own
-// input norm: [T, Hidden] bf16 on the device, with the rows of Rows. Padding rows may hold
-// anything. Commands that write it are submitted, or uploads done, before the layer is submitted.
-// Commands of the same device run in the order of submission: those submitted after
-// SubmitLayer(i) may read Output(i) and write Input(i+1) without a Wait.
-//
-// With EngineOptions.Between all layers have one input. The caller writes that of layer 0; what
-// Between records reads it, and writes those of the others.
-//
-// Input, Output, LSE and TopK are zero tensors for an unknown layer.
-func (st *Step) Input(layer int) tensor.Tensor { return st.tensor(&st.b.in, layer) }
-
 // Output is the layer's result: [T, Hidden] bf16, or f32 with EngineOptions.Ranks. Padding rows are
 // undefined. With EngineOptions.LayerByLayer or Between the next layer overwrites it.
-func (st *Step) Output(layer int) tensor.Tensor { return st.tensor(&st.b.out, layer) }
+func (st *Step) Output(layer int) tensor.Tensor { return st.tensor(&st.orNone().b.out, layer) }
 
 // LSE is the logarithm of what a layer's softmax divides by: [T, H] f32, for each token and head
 //
@@ -334,11 +338,12 @@ func (st *Step) Output(layer int) tensor.Tensor { return st.tensor(&st.b.out, la
 // rows. It is a zero tensor without EngineOptions.KeepLSE, and for an unknown layer.
 //
 // Source: lse of FlashMLA's flash_mla_with_kvcache, which counts no sink either.
-func (st *Step) LSE(layer int) tensor.Tensor { return st.tensor(&st.b.lse, layer) }
+func (st *Step) LSE(layer int) tensor.Tensor { return st.tensor(&st.orNone().b.lse, layer) }
 
 // TopK are the picks of the layer's indexer: [T, TopK] i32, compressed entries in ascending order,
 // then -1. It is a zero tensor without EngineOptions.KeepTopK and for layers without an indexer.
 func (st *Step) TopK(layer int) tensor.Tensor {
+	st = st.orNone()
 	if layer < 0 || layer >= len(st.b.layers) || st.e.layers[layer].spec.Picks != model.PickOwn {
 		return tensor.Tensor{}
 	}
@@ -346,7 +351,7 @@ func (st *Step) TopK(layer int) tensor.Tensor {
 }
 
 func (st *Step) tensor(h *hiddenStates, layer int) tensor.Tensor {
-	if layer < 0 || layer >= len(st.b.layers) {
+	if layer < 0 || layer >= len(st.orNone().b.layers) {
 		return tensor.Tensor{}
 	}
 	return h.of(layer)
@@ -354,6 +359,9 @@ func (st *Step) tensor(h *hiddenStates, layer int) tensor.Tensor {
 
 // Run runs all layers and waits. Errors: those of Submit and Wait.
 func (st *Step) Run(ctx context.Context) error {
+	if ctx == nil {
+		return fmt.Errorf("%s: %w", opSubmit, alive(ctx))
+	}
 	if err := st.Submit(); err != nil {
 		return err
 	}
@@ -362,6 +370,9 @@ func (st *Step) Run(ctx context.Context) error {
 
 // RunLayer runs one layer and waits. Errors: those of SubmitLayer and Wait.
 func (st *Step) RunLayer(ctx context.Context, layer int) error {
+	if ctx == nil {
+		return fmt.Errorf("%s: %w", opSubmit, alive(ctx))
+	}
 	if err := st.SubmitLayer(layer); err != nil {
 		return err
 	}
@@ -371,10 +382,10 @@ func (st *Step) RunLayer(ctx context.Context, layer int) error {
 // Submit hands all layers to the device, in as few submissions as
 // EngineOptions.SubmitBudget permits, and returns.
 //
-// Errors: vk.ErrArgument with LayerByLayer, or if only some inputs were set from host memory;
+// Errors: vk.ErrArgument with LayerByLayer, or if inputs are missing (see SetInput and Input);
 // vk.ErrBusy if the layers are with the device already; those of vk.Commands.Submit and, for the
-// first step of a size, of vk.Device.NewBuffer; those of EngineOptions.Between. After the last
-// three the step can be submitted again.
+// first step of a size, of vk.Device.NewBuffer; those of EngineOptions.Between. After all of these
+// the step can be submitted again, once what was missing is there.
 func (st *Step) Submit() error { return st.submit(wholeStep) }
 
 // SubmitLayer hands one layer to the device and returns. Layers may run in any order, but behind
@@ -386,7 +397,8 @@ func (st *Step) Submit() error { return st.submit(wholeStep) }
 //
 // Errors: vk.ErrArgument for an unknown layer or one out of order; those of Submit.
 func (st *Step) SubmitLayer(layer int) error {
-	if n := len(st.e.layers); layer < 0 || layer >= n {
+	st = st.orNone()
+	if n := len(st.e.layers); st != noStep && (layer < 0 || layer >= n) {
 		return badArgument(opSubmit, "layer", layer, "0 to %d", n-1)
 	}
 	return st.submit(layer)
@@ -394,6 +406,9 @@ func (st *Step) SubmitLayer(layer int) error {
 
 // active reports whether the step is in progress; e.mu is held.
 func (st *Step) active() error {
+	if st == noStep {
+		return missing("step", "one that Engine.Begin returned")
+	}
 	if err := st.e.usable(); err != nil {
 		return err
 	}
@@ -404,6 +419,7 @@ func (st *Step) active() error {
 }
 
 func (st *Step) submit(layer int) error {
+	st = st.orNone()
 	e := st.e
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -416,6 +432,9 @@ func (st *Step) submit(layer int) error {
 	}
 	if err == nil {
 		err = st.checkOrder(layer)
+	}
+	if err == nil {
+		err = st.checkWritten(layer)
 	}
 	if err == nil && layer != wholeStep && !st.begun {
 		err = st.submitCommands(commandKey{layer: prologue})
@@ -474,17 +493,17 @@ func (st *Step) submitCommands(key commandKey) error {
 //
 // Errors: the context's; vk.ErrDeviceLost, vk.ErrClosed.
 func (st *Step) Wait(ctx context.Context) error {
-	e := st.e
-	e.run.Lock()
-	defer e.run.Unlock()
-	e.mu.Lock()
-	p, err := st.flying, st.active()
-	e.mu.Unlock()
-	if err == nil && p != nil {
-		err = p.Wait(ctx)
+	if ctx == nil {
+		return fmt.Errorf("%s: %w", opWait, alive(ctx))
 	}
+	st = st.orNone()
+	e := st.e
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	p, err := st.flying, st.active()
+	if err == nil && p != nil {
+		err = e.await(func() error { return p.Wait(ctx) })
+	}
 	if err != nil {
 		st.b.broken = st.b.broken || ctx.Err() == nil // it may have stopped within an operation
 		if e.note(err); e.step == st {
@@ -510,6 +529,7 @@ func (st *Step) Wait(ctx context.Context) error {
 // Errors: vk.ErrArgument if a layer has not run, vk.ErrBusy before Wait: after these the step goes
 // on; vk.ErrClosed, vk.ErrDeviceLost.
 func (st *Step) Commit() error {
+	st = st.orNone()
 	e := st.e
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -543,9 +563,7 @@ func (st *Step) Commit() error {
 // Abort ends the step and leaves the sessions as they were before it. After Commit, and for a nil
 // step, it does nothing, so it can be deferred. It does not wait for the device.
 func (st *Step) Abort() error {
-	if st == nil {
-		return nil
-	}
+	st = st.orNone()
 	st.e.mu.Lock()
 	defer st.e.mu.Unlock()
 	if st.e.step != st {
@@ -566,6 +584,6 @@ func (st *Step) end() error {
 
 // leave lets the next step begin.
 func (st *Step) leave() {
-	st.e.step = nil
+	st.e.step, st.e.pinned = nil, false
 	st.e.leave()
 }

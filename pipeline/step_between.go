@@ -19,10 +19,12 @@ const opRecordAgain = "pipeline: record again"
 //
 // All layers share one tensor of inputs and one of outputs, which may be read and written. In
 // front of layer 0 the input holds what Step.SetInput, or commands that wrote Step.Input, put
-// there. It may also be made from the caller's own memory, such as token ids; the host may write
-// that from Engine.Begin to Step.Submit. Results go to such memory, read after Step.Wait, or stay
-// in Output for Step.ReadOutput. With Submit, what is in front of layer 0 comes before the step's
-// index lists or runs beside them; it waits for no more than the metadata below, if it reads any.
+// there. If nobody did, what is recorded there has to overwrite all of it, as
+// vk.Buffer.Overwritten counts. It may make the input from the caller's own memory, such as token
+// ids; the host may write that from Engine.Begin to Step.Submit. Results go to such memory, read
+// after Step.Wait, or stay in Output for Step.ReadOutput. With Submit, what is in front of layer 0
+// comes before the step's index lists or runs beside them; it waits for no more than the metadata
+// below, if it reads any.
 //
 // Engine.Prepare, Step.Submit and Step.SubmitLayer call the function whenever a size of step is
 // recorded: when it is first needed, once its times are known (EngineOptions.SubmitBudget), after
@@ -91,6 +93,9 @@ func (b *stepSize) recordBetween(rec *vk.Recorder, layer int) error {
 	if err := e.opts.Between(rec, at); err != nil {
 		return fmt.Errorf("EngineOptions.Between, %s: %w", where, err)
 	}
+	if layer == 0 {
+		b.begins = rec.Overwrites(at.Input.View())
+	}
 	return nil
 }
 
@@ -127,7 +132,7 @@ func (st *Step) checkOrder(layer int) error {
 //
 // Errors: the context's while a step is in progress; vk.ErrClosed, vk.ErrDeviceLost.
 func (e *Engine) RecordAgain(ctx context.Context) error {
-	return e.renew(ctx, opRecordAgain, func() {})
+	return e.orNone().renew(ctx, opRecordAgain, func() {})
 }
 
 // renew drops all recorded commands while no step is in progress, and makes a change for those to

@@ -47,6 +47,7 @@ func (st *Step) SetInputBF16(layer, chunk int, values []uint16) error {
 }
 
 func (st *Step) setInput(layer, chunk, n int, write func([]byte)) error {
+	st = st.orNone()
 	e := st.e
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -82,6 +83,7 @@ func (st *Step) setInput(layer, chunk, n int, write func([]byte)) error {
 // is not in host memory; vk.ErrBusy while a layer is with the device; vk.ErrClosed,
 // vk.ErrDeviceLost.
 func (st *Step) ReadOutput(layer, chunk int, values []float32) error {
+	st = st.orNone()
 	st.e.mu.Lock()
 	defer st.e.mu.Unlock()
 	width := st.e.cfg.Hidden
@@ -110,6 +112,7 @@ func (st *Step) ReadOutput(layer, chunk int, values []float32) error {
 // Errors: those of ReadOutput; vk.ErrArgument without KeepTopK, and for a layer without
 // an indexer.
 func (st *Step) ReadTopK(layer, chunk int, values []int32) error {
+	st = st.orNone()
 	st.e.mu.Lock()
 	defer st.e.mu.Unlock()
 	width := st.e.TopK()
@@ -138,6 +141,7 @@ func (st *Step) ReadTopK(layer, chunk int, values []int32) error {
 //
 // Errors: those of ReadOutput; vk.ErrArgument without KeepLSE.
 func (st *Step) ReadLSE(layer, chunk int, values []float32) error {
+	st = st.orNone()
 	st.e.mu.Lock()
 	defer st.e.mu.Unlock()
 	width := st.e.heads()
@@ -191,23 +195,6 @@ func (st *Step) readable(op string, layer int, shared bool) error {
 		"one that just ran with inputs from there")
 }
 
-// checkInputs demands that the inputs of a layer, or of all, were set if any was.
-func (st *Step) checkInputs(layer int) error {
-	e := st.e
-	if !st.host {
-		return nil
-	}
-	first, end := st.layers(layer)
-	for i := first; i < min(end, e.given()); i++ {
-		for chunk := range e.parts {
-			if !e.set[i*e.opts.MaxSessions+chunk] {
-				return badArgument(opSubmit, "inputs", fmt.Sprintf("none for layer %d, chunk %d", i, chunk), "all or none from host memory")
-			}
-		}
-	}
-	return nil
-}
-
 // Appended is the result of a layer for n tokens.
 type Appended struct {
 	Out  []float32 // [n, Hidden]
@@ -225,7 +212,17 @@ type Appended struct {
 // Step.Submit and Step.Wait. Steps before the failing one are done: Len counts their tokens, the
 // result holds theirs, and the rest may be appended again.
 func (s *Session) Append(ctx context.Context, hidden [][]float32) ([]Appended, error) {
+	s = s.orNone()
 	e, width := s.e, s.e.cfg.Hidden
+	e.mu.Lock()
+	err := s.usable() // without tokens there is no step to find out
+	e.mu.Unlock()
+	if err == nil && ctx == nil {
+		err = alive(ctx)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", opAppend, err)
+	}
 	bad := func(got any) error {
 		return badArgument(opAppend, "hidden", got, "as many times %d values for each of %d layers", width, e.given())
 	}
@@ -236,12 +233,6 @@ func (s *Session) Append(ctx context.Context, hidden [][]float32) ([]Appended, e
 		if len(h)%width != 0 || len(h) != len(hidden[0]) {
 			return nil, bad(fmt.Sprintf("%d values for layer %d", len(h), i))
 		}
-	}
-	e.mu.Lock()
-	err := s.usable() // without tokens there is no step to find out
-	e.mu.Unlock()
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", opAppend, err)
 	}
 	n := len(hidden[0]) / width
 	if n > e.opts.MaxTokens-s.Len() { // checked here, so that it is all or nothing

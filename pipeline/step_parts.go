@@ -17,9 +17,10 @@ const defaultSubmitBudget = 200 * time.Millisecond
 // stepCommands are commands of a step size, and how long they take.
 type stepCommands struct {
 	*vk.Commands
+	plain  bool        // recorded after workgroups starved, see vk.Device.Starved
 	each   bool        // every operation is a part of its own, or several
 	pieces map[int]int // of operations that are divided
-	parts  []vk.Part   // nil if the device has no clock, or there is no budget
+	parts  []vk.Part   // nil if there is no budget
 	took   []float64   // ns that each part took last; nil before
 	work   float64     // of the step that took so long
 }
@@ -37,7 +38,9 @@ func (c *stepCommands) observe(work float64) (longest time.Duration) {
 // Longest is the longest time that a submission took the device so far, in steps that were waited
 // for; 0 if none was measured (see EngineOptions.SubmitBudget).
 func (e *Engine) Longest() time.Duration {
-	defer e.mu.look()()
+	e = e.orNone()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	return e.longest
 }
 
@@ -45,7 +48,7 @@ func (e *Engine) Longest() time.Duration {
 // and the operations can be divided.
 func (c *stepCommands) suits(budget time.Duration, work float64) bool {
 	if budget < 0 || c.parts == nil {
-		return true // never divided, or the device has no clock
+		return true // never divided
 	}
 	if c.each {
 		return c.took == nil
@@ -127,9 +130,6 @@ func (e *Engine) divide(rec *vk.Recorder, old *stepCommands) (*stepCommands, err
 			pieces.Workgroups = tuning.Of(e.dev).Step.First(e.dev.Adapter())
 		}
 		err = rec.SplitEach()
-	}
-	if errors.Is(err, vk.ErrMissingFeature) {
-		return &stepCommands{}, nil
 	}
 	if err != nil {
 		return nil, err

@@ -73,7 +73,7 @@ func TestSubmissions(t *testing.T) {
 		want       bool
 	}{
 		{"no budget", -1, false, two, []float64{1e9, 1e9}, 1, 9, true},
-		{"no clock", budget, false, nil, nil, 1, 9, true},
+		{"never divided", budget, false, nil, nil, 1, 9, true},
 		{"not run yet", budget, false, two, nil, 0, 9, true},
 		{"measured, to be packed", budget, true, single[:3], []float64{1, 1, 1}, 1, 1, false},
 		{"being measured", budget, true, single, nil, 0, 1, true},

@@ -39,6 +39,7 @@ type stepSize struct {
 
 	recorded map[commandKey]*stepCommands
 	broken   bool // commands broke off, see repair
+	begins   bool // the caller's commands in front of layer 0 write all of its input
 }
 
 // stepKind is a kind of layers in steps of a size.
@@ -113,6 +114,8 @@ func newHiddenStates(dev *vk.Device, mem vk.Memory, n int, dt tensor.DType, shap
 	h.arena, err = list.Allocate(dev, mem, "hidden states")
 	return h, err
 }
+
+func (h *hiddenStates) buffer() *vk.Buffer { return h.arena.Whole().Buffer }
 
 func (h *hiddenStates) bytes() uint64 {
 	if h.arena == nil {
@@ -271,7 +274,7 @@ func (b *stepSize) buildLayer(ctx context.Context, of *engineLayer) error {
 	}
 	k := b.kinds[at]
 	var l *layer.Layer
-	err := b.e.mu.wait(func() (err error) {
+	err := b.e.await(func() (err error) {
 		l, err = k.NewLayer(ctx, of.w)
 		return err
 	})
@@ -320,6 +323,7 @@ func (b *stepSize) buildHidden() (err error) {
 	if b.in, err = newHiddenStates(e.dev, vk.DeviceLocal, n, tensor.BF16, b.tokens, e.cfg.Hidden); err != nil {
 		return err
 	}
+	b.in.buffer().Track()
 	if b.out, err = newHiddenStates(e.dev, vk.DeviceLocal, n, e.out(), b.tokens, e.cfg.Hidden); err != nil {
 		return err
 	}
@@ -372,10 +376,13 @@ func (b *stepSize) openHost() (err error) {
 }
 
 // commands returns the commands for a key, for a step with so much work. They are recorded if there
-// are none, or if they have to be divided into other submissions.
+// are none, if they have to be divided into other submissions, and once workgroups starved.
 func (b *stepSize) commands(key commandKey, work float64) (*stepCommands, error) {
-	old := b.recorded[key]
-	if old != nil && old.suits(b.e.opts.SubmitBudget, work) {
+	old, plain := b.recorded[key], b.e.dev.Starved()
+	like := old
+	if old != nil && old.plain != plain {
+		like = nil // it has other operations
+	} else if old != nil && old.suits(b.e.opts.SubmitBudget, work) {
 		return old, nil
 	}
 	rec, err := b.e.dev.NewRecorder()
@@ -386,13 +393,14 @@ func (b *stepSize) commands(key commandKey, work float64) (*stepCommands, error)
 	if err := rec.Prove(); err != nil {
 		return nil, err
 	}
-	fresh, err := b.e.divide(rec, old)
+	fresh, err := b.e.divide(rec, like)
 	if err == nil {
 		err = b.e.time(rec)
 	}
 	if err != nil {
 		return nil, err
 	}
+	fresh.plain = plain
 	if err := b.record(rec, key); err != nil {
 		return nil, err
 	}

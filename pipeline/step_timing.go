@@ -26,6 +26,7 @@ const (
 // Errors: the context's while a step is in progress; vk.ErrArgument; vk.ErrMissingFeature for
 // a device without timestamps; vk.ErrClosed, vk.ErrDeviceLost.
 func (e *Engine) SetTiming(ctx context.Context, t Timing) error {
+	e = e.orNone()
 	if t < TimingOff || t > TimingSections {
 		return badArgument(opTiming, "t", int(t), "TimingOff, TimingWhole or TimingSections")
 	}
@@ -60,12 +61,16 @@ func (e *Engine) time(rec *vk.Recorder) error {
 // Errors: vk.ErrBusy before Wait, vk.ErrClosed once the step has ended; those of
 // vk.Commands.Sections.
 func (st *Step) Times() ([]vk.Section, error) {
+	st = st.orNone()
 	e := st.e
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	err := st.active()
 	if err == nil && st.flying != nil {
 		err = vk.ErrBusy
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", opTimes, err)
 	}
 	var list []vk.Section
 	for _, key := range st.timed {

@@ -1,6 +1,7 @@
 package projection
 
 import (
+	"fmt"
 	"math"
 	"slices"
 
@@ -105,6 +106,24 @@ func Paired(o *Linear, t int) bool {
 // Together makes a chain one launch on every device.
 func Together(o *LinearChain) { o.apart = false }
 
+// StarvedChain makes a chain of one launch, with the joining or without, of which a workgroup gives
+// nothing. The others give up after so many looks.
+func StarvedChain(first, second *Linear, tokens int, joined bool, silent, polls int) (*LinearChain, error) {
+	heads := 0
+	if joined {
+		heads = first.cfg.Groups * first.cfg.K / D
+	}
+	one, layer, tune := *first, *first.linearLayer, *first.tune
+	tune.ChainPolls = polls
+	layer.tune = &tune
+	one.linearLayer = &layer
+	o, err := newLinearChain("starved chain", &one, second, tokens, heads, silent)
+	if err == nil {
+		o.apart = false
+	}
+	return o, err
+}
+
 // OnlyTiles are o with one of the tiles of the builds without matrices each.
 func OnlyTiles(o *Linear) (all []*Linear) {
 	tiles := kindOf[*baseTiles](o)
@@ -142,5 +161,6 @@ func ChainLaunches(dev *vk.Device, tune *tuning.Linear) any {
 	if err != nil {
 		return err.Error()
 	}
-	return c.apart
+	kernel, err := c.divisions[0].kernel.Kernel() // a device has one for the same constants
+	return fmt.Sprintf("%v of %p, %v", c.launches(1), kernel, err)
 }

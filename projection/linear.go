@@ -226,6 +226,9 @@ func (o *Linear) build() error {
 // Errors: vk.ErrArgument for a number of tokens that Record refuses; those of vk.Device.Kernel.
 func (o *Linear) Prepare(t int, scratch tensor.Tensor) error {
 	const op = "linear"
+	if o == nil {
+		return pkg.Nil(op)
+	}
 	most := o.cfg.MaxTokens
 	if most == 0 {
 		most = math.MaxInt32
@@ -271,6 +274,9 @@ func (o *Linear) ScratchLen(T int) int {
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *Linear) Record(rec *vk.Recorder, a LinearArgs) error {
 	const op = "linear"
+	if o == nil {
+		return pkg.Nil(op)
+	}
 	if err := o.check(op, a); err != nil {
 		return err
 	}

@@ -1,11 +1,16 @@
 package projection
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
+	"errors"
 	"fmt"
+	"math"
 	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -15,14 +20,16 @@ import (
 // second layer load while the first one ends. The bits are those of two Linear.Records.
 //
 // Workgroups wait for numbers of others, which have always begun before, however many have room on
-// the device. So the device has to let workgroups go on that have begun. Vulkan does not promise
-// it, and GPUs of Apple and ARM are known not to. Where tuning.Linear.ChainApart is set, the same
-// kernel is launched once for each layer.
+// the device. So the device has to let workgroups go on that have begun, which Vulkan does not
+// promise. tuning.MayWait knows the drivers that do. With any other driver, where
+// tuning.Linear.ChainApart is set, and once workgroups starved (vk.Device.Starved), the same kernel
+// is launched once for each layer, and nobody waits. A wait is bounded by tuning.Linear.ChainPolls;
+// then the commands end with vk.ErrStarved.
 type LinearChain struct {
 	first, second *Linear
 	divisions     []rowDivision // for 1, 2, .. tokens
 	heads         int           // whose parts are joined first; 0: the first layer's input is complete
-	apart         bool          // a launch for each layer, and one in front
+	apart         bool          // a launch for each layer, and one in front, always
 }
 
 // projLinearChainPush is the push block of proj_linear_chain.comp.
@@ -39,8 +46,12 @@ type projLinearChainPush struct {
 // LinearChainTokens are the most tokens of a LinearChain.
 const LinearChainTokens = 2
 
-// chainHalves is the word of a state with which its halves begin.
-const chainHalves = 64
+// nobody is the workgroup of one launch that gives nothing. Tests name one, and the others starve.
+const nobody = -1
+
+// chainHalves is the word of a state with which its halves begin, chainHost the byte at which the
+// address of the host's word stands.
+const chainHalves, chainHost = 64, 8
 
 // NewLinearChain makes a chain of two layers for up to so many tokens, 1 to
 // LinearChainTokens. The device owns its kernels; there is nothing to close. Of layers that are on
@@ -52,10 +63,13 @@ const chainHalves = 64
 // formats, a norm, a fixed order of sums, or different divisions of rows; those of
 // vk.Device.Kernel.
 func NewLinearChain(first, second *Linear, tokens int) (*LinearChain, error) {
-	return newLinearChain("linear chain", first, second, tokens, 0)
+	return newLinearChain("linear chain", first, second, tokens, 0, nobody)
 }
 
-func newLinearChain(op string, first, second *Linear, tokens, heads int) (*LinearChain, error) {
+func newLinearChain(op string, first, second *Linear, tokens, heads, silent int) (*LinearChain, error) {
+	if first == nil || second == nil {
+		return nil, pkg.Nil(op)
+	}
 	a, b := first.cfg, second.cfg
 	switch {
 	case tokens < 1 || tokens > LinearChainTokens || a.MaxTokens > 0 && tokens > a.MaxTokens || b.MaxTokens > 0 && tokens > b.MaxTokens:
@@ -73,7 +87,8 @@ func newLinearChain(op string, first, second *Linear, tokens, heads int) (*Linea
 	case a.Invariant || b.Invariant:
 		return nil, missing("layers that are not invariant")
 	}
-	o := &LinearChain{first: first, second: second, heads: heads, apart: first.tune.ChainApart}
+	o := &LinearChain{first: first, second: second, heads: heads,
+		apart: first.tune.ChainApart || !tuning.MayWait(first.dev.Adapter())}
 	spec := opkit.Spec{
 		Stem: "proj_linear_chain", Variant: VariantDA, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read}, Bound: 3,
 		PushSize: int(unsafe.Sizeof(projLinearChainPush{})),
@@ -90,7 +105,8 @@ func newLinearChain(op string, first, second *Linear, tokens, heads int) (*Linea
 			return nil, missing("four rows of an invocation")
 		}
 		spec.Constants = opkit.Words(int(a.Weights), int(ActivationBF16), t, x.rows, x.lanes,
-			a.N, a.K, a.Groups, b.N, b.K, b.Groups, min(heads, 1), opkit.ChainJoin.Ahead, opkit.ChainJoin.Groups, D)
+			a.N, a.K, a.Groups, b.N, b.K, b.Groups, min(heads, 1), opkit.ChainJoin.Ahead, opkit.ChainJoin.Groups, D,
+			first.tune.ChainPolls, silent)
 		x.kernel = pkg.Later(first.dev, spec)
 		o.divisions = append(o.divisions, x)
 		if a.OnDemand && t < tokens {
@@ -108,18 +124,41 @@ func (o *LinearChain) StateLen(tokens int) int {
 	return chainHalves + tokens*(o.first.cfg.Groups*o.first.cfg.N+o.heads*D)
 }
 
-// NewState makes the state of chains of these layers, [StateLen(tokens)] u32, all ones, as the
-// first launch needs it. The caller closes it. Errors: those of tensor.New and tensor.Upload.
+// State is what the state of a chain of up to so many tokens has to be before the first launch:
+// [StateLen(tokens)] u32, little-endian. It is all ones but for the address of a word for the host.
+// Errors: those of vk.Device.StarvedWord.
+func (o *LinearChain) State(tokens int) ([]byte, error) {
+	if o == nil {
+		return nil, pkg.Nil("linear chain")
+	}
+	word, err := o.first.dev.StarvedWord()
+	if err != nil {
+		return nil, err
+	}
+	state := bytes.Repeat([]byte{0xFF}, 4*o.StateLen(tokens))
+	binary.LittleEndian.PutUint64(state[chainHost:], word.Address())
+	return state, nil
+}
+
+// ResetState records what makes a state as before the first launch, after launches that were not
+// finished. Errors: those of vk.Recorder.Fill.
+func ResetState(rec *vk.Recorder, state tensor.Tensor) error {
+	return errors.Join(rec.Fill(state.Rows(0, 1).View(), math.MaxUint32),
+		rec.Fill(state.Rows(chainHalves, state.Len()).View(), math.MaxUint32))
+}
+
+// NewState makes the state of chains of these layers, as State says. The caller closes it. Errors:
+// those of State, of tensor.New and of tensor.Upload.
 func (o *LinearChain) NewState(ctx context.Context, label string, tokens int) (tensor.Tensor, error) {
+	data, err := o.State(tokens)
+	if err != nil {
+		return tensor.Tensor{}, err
+	}
 	s, err := tensor.New(o.first.dev, label, tensor.U32, o.StateLen(tokens))
 	if err != nil {
 		return s, err
 	}
-	ones := make([]byte, s.Bytes())
-	for i := range ones {
-		ones[i] = 0xFF
-	}
-	if err := s.Upload(ctx, ones); err != nil {
+	if err := s.Upload(ctx, data); err != nil {
 		s.Close()
 		return tensor.Tensor{}, err
 	}
@@ -131,7 +170,7 @@ type LinearChainArgs struct {
 	First  LinearArgs // as for its Linear; Out is [T, G*N] bf16, all of which is written
 	Second LinearArgs // as for its Linear; X is First.Out
 
-	// State is of NewState, or at least [StateLen(T)] u32, all ones before the first launch.
+	// State is of NewState, or at least [StateLen(T)] u32, before the first launch as State says.
 	// Launches with the same state run one after the other.
 	State tensor.Tensor
 
@@ -146,6 +185,9 @@ type LinearChainArgs struct {
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *LinearChain) Record(rec *vk.Recorder, a LinearChainArgs) error {
 	const op = "linear chain"
+	if o == nil {
+		return pkg.Nil(op)
+	}
 	if err := opkit.First(o.first.check(op, a.First), o.second.check(op, a.Second)); err != nil {
 		return err
 	}
@@ -162,7 +204,14 @@ func (o *LinearChain) Record(rec *vk.Recorder, a LinearChainArgs) error {
 	}
 	push, targets := o.memory(t, a)
 	bind := []vk.View{opkit.Present(dev, a.Parts.Sink), opkit.Present(dev, a.Parts.Positions), opkit.Present(dev, a.Parts.Table)}
-	for _, n := range o.launches(t) {
+	launches := o.launches(t)
+	if len(launches) == 1 {
+		push.Flags |= 1 << 3
+		if err := rec.MayStarve(); err != nil {
+			return pkg.Wrap(op, err)
+		}
+	}
+	for _, n := range launches {
 		d := vk.Dispatch{Kernel: kernel, Groups: [3]uint32{uint32(n), 1, 1}, Push: vk.Bytes(&push), Bind: bind}
 		if err := pkg.Dispatch(rec, op, VariantDA, d, targets...); err != nil {
 			return err
@@ -225,7 +274,7 @@ func (o *LinearChain) launches(t int) []int {
 	tiles := func(c LinearConfig) int { return o.divisions[t-1].rowTiles(c.N) * c.Groups }
 	join, first, second := t*o.heads*opkit.ChainJoin.Threads()/rowWorkgroup, tiles(o.first.cfg), tiles(o.second.cfg)
 	switch {
-	case !o.apart:
+	case !o.apart && !o.first.dev.Starved():
 		return []int{join + first + second}
 	case o.heads == 0:
 		return []int{first, second}

@@ -19,6 +19,9 @@ import (
 func NewJoinedChain(first, second *Linear, tokens int) (*LinearChain, error) {
 	const op = "joined chain"
 	join := opkit.ChainJoin
+	if first == nil {
+		return nil, pkg.Nil(op)
+	}
 	if c := first.cfg; c.K%D != 0 {
 		return nil, pkg.Wrong(op, "first", fmt.Sprintf("%d inputs", c.K), "a multiple of %d", D)
 	}
@@ -26,7 +29,7 @@ func NewJoinedChain(first, second *Linear, tokens int) (*LinearChain, error) {
 		return nil, pkg.Wrap(op, fmt.Errorf("%w: workgroups of %d invocations, this device has up to %d",
 			vk.ErrMissingFeature, join.Threads(), most))
 	}
-	return newLinearChain(op, first, second, tokens, first.cfg.Groups*first.cfg.K/D)
+	return newLinearChain(op, first, second, tokens, first.cfg.Groups*first.cfg.K/D, nobody)
 }
 
 // AttentionParts are rows of attention in parts, as attention.Decoder.RecordParts leaves them.

@@ -13,7 +13,8 @@
 //   parts.
 // Constants after the two of lib/linear_format.glsl (ACT is bf16): 2 TOKENS, 3 ROWS, 4 LANES as in
 //   proj_linear_tokens1to8.comp, 5..7 N, K and groups of the first layer, 8..10 of the second, 11
-//   JOINED, 12 MLA_AHEAD, 13 JOIN_GROUPS: opkit.ChainJoin, 14 HEAD.
+//   JOINED, 12 MLA_AHEAD, 13 JOIN_GROUPS: opkit.ChainJoin, 14 HEAD, 15 POLLS of a wait, 16 SILENT:
+//   the workgroup that gives nothing in a launch of all, for tests; all ones: none.
 //
 // Workgroups take numbers when they begin, those that join first, then the first layer's. So
 // whoever waits, waits for workgroups that have begun, however many have room on the device.
@@ -21,8 +22,9 @@
 // ones any more is there. No workgroup waits for what it does not read, and the weights of the
 // second layer are on their way meanwhile. x of JOINED goes on to the first layer in the same way,
 // in front of z. A launch sets the other half, which the one before had used, to ones again.
-// state: word 0, plus 1: the next number, bit 31: the half; from word 64 on two halves of
-// half_words, all ones before the first launch.
+// state: word 0, plus 1: the next number, bit 30: a workgroup of this launch gave up, bit 31: the
+// half; words 2 and 3 the address of a word for the host, see give_up; from word 64 on two halves
+// of half_words. Word 0 and the halves are all ones before the first launch.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -42,6 +44,8 @@ layout(constant_id = 11) const bool JOINED = false;
 layout(constant_id = 12) const uint MLA_AHEAD = 5u;
 layout(constant_id = 13) const uint JOIN_GROUPS = 4u;
 layout(constant_id = 14) const uint HEAD = 512u;
+layout(constant_id = 15) const uint POLLS = 1u << 21;
+layout(constant_id = 16) const uint SILENT = 0xFFFFFFFFu;
 #include "lib/mla_join.glsl"
 
 layout(push_constant) uniform Push {
@@ -163,7 +167,8 @@ layout(buffer_reference, std430, buffer_reference_align = 4) coherent writeonly 
 layout(buffer_reference, std430, buffer_reference_align = 4) coherent buffer ChainState { uint taken; };
 
 const uint NOTHING = 0xFFFFFFFFu, HALVES = 256u; // byte
-const uint Y_F32 = 1u, HAS_SINK = 2u, TURN = 4u;
+const uint Y_F32 = 1u, HAS_SINK = 2u, TURN = 4u, TOGETHER = 8u; // flags
+const uint GAVE_UP = 1u << 30;                                  // of state
 const uint HEADS = GROUPS0 * K0 / HEAD;
 const uint JOIN_LANES = 128u / JOIN_GROUPS, SHARES = HEAD / 4u / JOIN_LANES; // invocations of a group; workgroups of a head
 const uint TILES0 = (N0 + TEAMS * ROWS - 1u) / (TEAMS * ROWS), TILES1 = (N1 + TEAMS * ROWS - 1u) / (TEAMS * ROWS);
@@ -171,7 +176,7 @@ const uint JOINS = JOINED ? TOKENS * HEADS * SHARES : 0u;
 const uint FIRST = TILES0 * GROUPS0, PRODUCTS = FIRST + TILES1 * GROUPS1, ALL = JOINS + PRODUCTS;
 const uint X_WORDS = JOINED ? TOKENS * GROUPS0 * K0 / 2u : 0u; // of a half, in front of z
 
-shared uint turn_s, half_s;
+shared uint turn_s, half_s, patience_s;
 
 // The layer of this workgroup.
 bool second_;
@@ -202,6 +207,17 @@ bool there(uvec4 x[X_QUADS]) {
     return all_;
 }
 
+// give_up: after POLLS looks in vain this workgroup goes on without what it waited for, and waits
+// no more. Those that begin later do not either, and the host is told.
+void give_up() {
+    patience_s = 0u;
+    atomicOr(ChainState(pc.state_addr).taken, GAVE_UP);
+    const uvec2 host = ChainRead2(pc.state_addr + 8u).v;
+    ChainWrite1(packUint2x32(host)).v = turn_s + 1u;
+}
+
+bool silent() { return SILENT != NOTHING && turn_s == SILENT && (pc.flags & TOGETHER) != 0u; }
+
 // accumulate: the quads at k, scales included. What other workgroups give may have been cached
 // before it was there: later looks go by the cache.
 void accumulate(uint group, uint k, Quads q) {
@@ -211,11 +227,15 @@ void accumulate(uint group, uint k, Quads q) {
         const uint64_t at = x_at_ + uint64_t(((min(t, pc.tokens - 1u) * groups_ + group) * k_ + k) / 8u) * 16u;
         const bool awaited = JOINED || second_;
         if (awaited && gl_LocalInvocationIndex % 16u == 0u) { // some first: looks of all would keep busy what the numbers come by
-            [[dont_unroll]] while (ChainLook1(at + 12u).v == NOTHING) {}
+            [[dont_unroll]] for (uint looks = 0u; ChainLook1(at + 12u).v == NOTHING && looks < patience_s; looks++) {}
         }
         [[unroll]] for (uint i = 0u; i < X_QUADS; i++) x[t][i] = ChainRead4(at + 16u * i).v;
         if (awaited) {
-            [[dont_unroll]] while (!there(x[t])) {
+            [[dont_unroll]] for (uint looks = 0u; !there(x[t]); looks++) {
+                if (looks >= patience_s) {
+                    give_up();
+                    break;
+                }
                 [[unroll]] for (uint i = 0u; i < X_QUADS; i++) x[t][i] = ChainLook4(at + 16u * i).v;
             }
         }
@@ -276,8 +296,9 @@ void main() {
     const uint tid = gl_LocalInvocationIndex;
     if (tid == 0u) {
         const uint taken = atomicAdd(ChainState(pc.state_addr).taken, 1u) + 1u;
-        turn_s = taken & 0x7FFFFFFFu;
+        turn_s = taken & (GAVE_UP - 1u);
         half_s = taken >> 31;
+        patience_s = (taken & GAVE_UP) != 0u ? 0u : POLLS;
         if (turn_s == ALL - 1u) ChainState(pc.state_addr).taken = ((half_s ^ 1u) << 31) - 1u;
     }
     barrier();
@@ -285,7 +306,7 @@ void main() {
     const uint64_t halves = pc.state_addr + HALVES;
     const uint64_t now = halves + uint64_t(half_s * pc.half_words) * 4u, next = halves + uint64_t((half_s ^ 1u) * pc.half_words) * 4u;
     if (turn < JOINS) {
-        join(turn, now);
+        if (!silent()) join(turn, now);
         return;
     }
     turn -= JOINS;
@@ -322,6 +343,7 @@ void main() {
     if (ROW_SCALES)
         y *= uintBitsToFloat(uvec2(KvRead1(row_scales_at_ + uint64_t(row) * 4u).v, KvRead1(row_scales_at_ + uint64_t(row) * 4u + 4u).v));
     if (!second_) {
+        if (silent()) return;
         const uint i = (token * groups_ * n_ + row) / 2u, word = bf16_pack2(y.x, y.y);
         ChainWrite1(z_at + uint64_t(i) * 4u).v = word == NOTHING ? NOTHING - 1u : word; // NaNs both
         KvWrite1(pc.z_addr + uint64_t(i) * 4u).v = word;

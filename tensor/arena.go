@@ -60,4 +60,9 @@ func (a *Arena) Alloc(dt DType, shape ...int) (Tensor, error) {
 func (a *Arena) Whole() vk.View { return a.buf.Whole() }
 
 // Close frees the arena and with it the tensors that it handed out.
-func (a *Arena) Close() error { return a.buf.Close() }
+func (a *Arena) Close() error {
+	if a == nil {
+		return nil
+	}
+	return a.buf.Close()
+}

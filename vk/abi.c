@@ -27,6 +27,9 @@ typedef void (*CmdDispatchBase)(void *, uint32_t, uint32_t, uint32_t, uint32_t, 
 typedef void (*CmdCopy)(void *, VmHandle, VmHandle, uint32_t, const VmBufferCopy *);
 typedef int (*QueueSubmit)(void *, uint32_t, const VmSubmitInfo *, VmHandle);
 typedef int (*GetStatistics)(void *, const VmPipelineExecutableInfo *, uint32_t *, VmPipelineExecutableStatistic *);
+typedef void (*GetMemory2)(void *, VmMemoryProperties2 *);
+typedef int (*GetFaultEXT)(void *, VmFaultCounts *, VmFaultInfoEXT *);
+typedef int (*GetFaultKHR)(void *, uint64_t, uint32_t *, VmFaultInfoKHR *);
 typedef int (*WaitFences)(void *, uint32_t, const VmHandle *, VmBool, uint64_t);
 
 #define VM_INCOMPLETE 5
@@ -153,6 +156,8 @@ static void link_features(VmAdapter *a) {
 	if (a->hasCoopmat) link_next(&tail, &a->coopmat, VM_STYPE_COOPERATIVE_MATRIX_FEATURES);
 	if (a->hasBf16) link_next(&tail, &a->bf16, VM_STYPE_SHADER_BFLOAT16_FEATURES);
 	if (a->hasExec) link_next(&tail, &a->exec, VM_STYPE_PIPELINE_EXECUTABLE_FEATURES);
+	if (a->hasFaultEXT) link_next(&tail, &a->faultEXT, VM_STYPE_FAULT_FEATURES_EXT);
+	if (a->hasFaultKHR) link_next(&tail, &a->faultKHR, VM_STYPE_FAULT_FEATURES_KHR);
 }
 
 int vm_query(VmInstance *in, void *phys, VmAdapter *a) {
@@ -190,8 +195,12 @@ int vm_query(VmInstance *in, void *phys, VmAdapter *a) {
 		if (!strcmp(e, "VK_KHR_portability_subset")) a->hasPortability = 1;
 		if (!strcmp(e, "VK_NV_shader_sm_builtins")) a->hasSM = 1;
 		if (!strcmp(e, "VK_AMD_shader_core_properties2")) a->hasCores = 1;
+		if (!strcmp(e, "VK_EXT_device_fault")) a->hasFaultEXT = 1;
+		if (!strcmp(e, "VK_KHR_device_fault")) a->hasFaultKHR = 1;
+		if (!strcmp(e, "VK_EXT_memory_budget")) a->hasBudget = 1;
 	}
 	free(exts);
+	if (a->hasFaultEXT) a->hasFaultKHR = 0; // one of them says all
 	// Only read: neither extension is enabled.
 	if (a->hasSM) link_next(&tail, &a->sm, VM_STYPE_SHADER_SM_BUILTINS_PROPERTIES);
 	if (a->hasCores) link_next(&tail, &a->cores, VM_STYPE_SHADER_CORE_PROPERTIES_2);
@@ -227,6 +236,17 @@ int vm_coopmat(VmInstance *in, void *phys, VmCoopMatProperties **out, uint32_t *
 	return f(phys, n, *out);
 }
 
+// vm_memory_budget is for devices with VK_EXT_memory_budget, which need not be enabled to be asked.
+int vm_memory_budget(VmInstance *in, void *phys, VmMemoryBudget *out) {
+	GetMemory2 f = (GetMemory2)entry(in->gipa, in->instance, "vkGetPhysicalDeviceMemoryProperties2");
+	if (!f) return VM_INITIALIZATION_FAILED;
+	VmMemoryProperties2 p = {VM_STYPE_MEMORY_PROPERTIES_2, out};
+	memset(out, 0, sizeof *out);
+	out->sType = VM_STYPE_MEMORY_BUDGET_PROPERTIES;
+	f(phys, &p);
+	return 0;
+}
+
 int vm_create_device(VmInstance *in, void *phys, const VmAdapter *have, VmDevice *out) {
 	// Enable what this library can use and the device has; nothing else.
 	VmAdapter *a = calloc(1, sizeof *a);
@@ -235,6 +255,8 @@ int vm_create_device(VmInstance *in, void *phys, const VmAdapter *have, VmDevice
 	a->hasCoopmat = have->hasCoopmat && have->coopmat.cooperativeMatrix;
 	a->hasBf16 = have->hasBf16;
 	a->hasExec = have->hasExec;
+	a->hasFaultEXT = have->hasFaultEXT && have->faultEXT.deviceFault;
+	a->hasFaultKHR = have->hasFaultKHR && have->faultKHR.deviceFault;
 	link_features(a);
 #define KEEP(s, f) a->s.f = have->s.f
 	KEEP(features, features.shaderInt64);
@@ -256,13 +278,18 @@ int vm_create_device(VmInstance *in, void *phys, const VmAdapter *have, VmDevice
 	KEEP(bf16, shaderBFloat16Type);
 	KEEP(bf16, shaderBFloat16CooperativeMatrix);
 	KEEP(exec, pipelineExecutableInfo);
+	KEEP(faultEXT, deviceFault);
+	KEEP(faultKHR, deviceFault);
 #undef KEEP
-	const char *exts[4];
+	const char *exts[6];
 	uint32_t nexts = 0;
 	if (a->hasCoopmat) exts[nexts++] = "VK_KHR_cooperative_matrix";
 	if (a->hasBf16) exts[nexts++] = "VK_KHR_shader_bfloat16";
 	if (a->hasExec) exts[nexts++] = "VK_KHR_pipeline_executable_properties";
 	if (have->hasPortability) exts[nexts++] = "VK_KHR_portability_subset";
+	const int faultEXT = a->hasFaultEXT, faultKHR = a->hasFaultKHR;
+	if (faultEXT) exts[nexts++] = "VK_EXT_device_fault";
+	if (faultKHR) exts[nexts++] = "VK_KHR_device_fault";
 
 	float priority = 1;
 	VmDeviceQueueCreateInfo q = {VM_STYPE_DEVICE_QUEUE_CREATE_INFO, NULL, 0, have->queueFamily, 1, &priority};
@@ -283,6 +310,63 @@ int vm_create_device(VmInstance *in, void *phys, const VmAdapter *have, VmDevice
 	out->queueSubmit = gdpa(out->device, "vkQueueSubmit");
 	out->waitForFences = gdpa(out->device, "vkWaitForFences");
 	if (have->hasExec) out->getStatistics = gdpa(out->device, "vkGetPipelineExecutableStatisticsKHR");
+	if (faultEXT) out->getFaultEXT = gdpa(out->device, "vkGetDeviceFaultInfoEXT");
+	if (faultKHR) out->getFaultKHR = gdpa(out->device, "vkGetDeviceFaultReportsKHR");
+	return 0;
+}
+
+static void fault_text(VmFaults *out, const char *text) {
+	if (text[0]) memcpy(out->descriptions[out->ndescriptions++], text, sizeof *out->descriptions);
+}
+
+static int fault_ext(VmDevice *d, VmFaults *out) {
+	GetFaultEXT f = (GetFaultEXT)d->getFaultEXT;
+	VmFaultCounts n = {VM_STYPE_FAULT_COUNTS_EXT};
+	int r = f(d->device, &n, NULL);
+	if (r < 0) return r;
+	out->more = n.addressInfoCount > 2 * VM_FAULTS || n.vendorInfoCount > VM_FAULTS;
+	if (n.addressInfoCount > 2 * VM_FAULTS) n.addressInfoCount = 2 * VM_FAULTS;
+	if (n.vendorInfoCount > VM_FAULTS) n.vendorInfoCount = VM_FAULTS;
+	n.vendorBinarySize = 0;
+	const uint32_t addresses = n.addressInfoCount, vendors = n.vendorInfoCount;
+	VmFaultInfoEXT info = {VM_STYPE_FAULT_INFO_EXT, NULL, "", out->addresses, out->vendors, NULL};
+	if ((r = f(d->device, &n, &info)) < 0) return r; // without room for the dump it is incomplete
+	out->naddresses = n.addressInfoCount < addresses ? n.addressInfoCount : addresses;
+	out->nvendors = n.vendorInfoCount < vendors ? n.vendorInfoCount : vendors;
+	fault_text(out, info.description);
+	return 0;
+}
+
+static int fault_khr(VmDevice *d, VmFaults *out) {
+	GetFaultKHR f = (GetFaultKHR)d->getFaultKHR;
+	enum { MEMORY = 2, INSTRUCTION = 4, VENDOR = 8, WATCHDOG = 16 };
+	const uint64_t wait = 100000000; // ns: reports may come after the loss
+	uint32_t n = 0;
+	int r = f(d->device, wait, &n, NULL);
+	if (r != 0 || n == 0) return r;
+	out->more = n > VM_FAULTS;
+	if (n > VM_FAULTS) n = VM_FAULTS;
+	VmFaultInfoKHR info[VM_FAULTS];
+	memset(info, 0, sizeof info);
+	for (uint32_t i = 0; i < n; i++) info[i].sType = VM_STYPE_FAULT_INFO_KHR;
+	const uint32_t asked = n;
+	if ((r = f(d->device, 0, &n, info)) < 0) return r;
+	for (uint32_t i = 0; i < n && i < asked; i++) {
+		if (!info[i].description[0] && info[i].flags & WATCHDOG) strcpy(info[i].description, "watchdog");
+		fault_text(out, info[i].description);
+		if (info[i].flags & MEMORY) out->addresses[out->naddresses++] = info[i].faultAddressInfo;
+		if (info[i].flags & INSTRUCTION) out->addresses[out->naddresses++] = info[i].instructionAddressInfo;
+		if (info[i].flags & VENDOR) out->vendors[out->nvendors++] = info[i].vendorInfo;
+	}
+	return 0;
+}
+
+// vm_faults asks what the device tells of its faults. lost: a call returned VK_ERROR_DEVICE_LOST,
+// before which VK_EXT_device_fault must not be asked.
+int vm_faults(VmDevice *d, int lost, VmFaults *out) {
+	memset(out, 0, sizeof *out);
+	if (d->getFaultEXT && lost) return fault_ext(d, out);
+	if (d->getFaultKHR) return fault_khr(d, out);
 	return 0;
 }
 

@@ -43,9 +43,16 @@ typedef uint64_t VmHandle; // non-dispatchable handle on a 64-bit platform
 #define VM_STYPE_PIPELINE_EXECUTABLE_STATISTIC 1000269004
 #define VM_PIPELINE_CREATE_DISPATCH_BASE 0x10
 #define VM_PIPELINE_CREATE_CAPTURE_STATISTICS 0x40
+#define VM_STYPE_MEMORY_PROPERTIES_2 1000059006
+#define VM_STYPE_MEMORY_BUDGET_PROPERTIES 1000237000
+#define VM_STYPE_FAULT_FEATURES_EXT 1000341000
+#define VM_STYPE_FAULT_COUNTS_EXT 1000341001
+#define VM_STYPE_FAULT_INFO_EXT 1000341002
 #define VM_STYPE_MAINTENANCE_4_PROPERTIES 1000413001
 #define VM_STYPE_COOPERATIVE_MATRIX_FEATURES 1000506000
 #define VM_STYPE_COOPERATIVE_MATRIX_PROPERTIES 1000506001
+#define VM_STYPE_FAULT_FEATURES_KHR 1000573000
+#define VM_STYPE_FAULT_INFO_KHR 1000573002
 
 typedef struct { uint32_t sType; void *pNext; } VmBase;
 
@@ -110,6 +117,36 @@ typedef struct { uint32_t queueFlags; uint32_t queueCount; uint32_t timestampVal
 typedef struct { uint32_t propertyFlags; uint32_t heapIndex; } VmMemoryType;
 typedef struct { uint64_t size; uint32_t flags; } VmMemoryHeap;
 typedef struct { uint32_t memoryTypeCount; VmMemoryType memoryTypes[32]; uint32_t memoryHeapCount; VmMemoryHeap memoryHeaps[16]; } VmMemoryProperties;
+
+typedef struct { uint32_t sType; void *pNext; VmMemoryProperties memory; } VmMemoryProperties2;
+typedef struct { uint32_t sType; void *pNext; uint64_t heapBudget[16], heapUsage[16]; } VmMemoryBudget;
+
+// VK_EXT_device_fault, and VK_KHR_device_fault, which has the structures of addresses and vendors
+// in common with it.
+typedef struct { uint32_t sType; void *pNext; VmBool deviceFault, deviceFaultVendorBinary; } VmFaultFeaturesEXT;
+typedef struct {
+	uint32_t sType; void *pNext; VmBool deviceFault, deviceFaultVendorBinary, deviceFaultReportMasked, deviceFaultDeviceLostOnMasked;
+} VmFaultFeaturesKHR;
+typedef struct { uint32_t sType; void *pNext; uint32_t addressInfoCount, vendorInfoCount; uint64_t vendorBinarySize; } VmFaultCounts;
+typedef struct { uint32_t addressType; uint64_t reportedAddress, addressPrecision; } VmFaultAddress;
+typedef struct { char description[256]; uint64_t vendorFaultCode, vendorFaultData; } VmFaultVendor;
+typedef struct {
+	uint32_t sType; void *pNext; char description[256]; VmFaultAddress *pAddressInfos; VmFaultVendor *pVendorInfos; void *pVendorBinaryData;
+} VmFaultInfoEXT;
+typedef struct {
+	uint32_t sType; void *pNext; uint32_t flags; uint64_t groupId; char description[256];
+	VmFaultAddress faultAddressInfo, instructionAddressInfo; VmFaultVendor vendorInfo;
+} VmFaultInfoKHR;
+
+#define VM_FAULTS 8 // of each kind that are asked for
+
+// What a device tells of faults.
+typedef struct {
+	char descriptions[VM_FAULTS][256];
+	VmFaultAddress addresses[2 * VM_FAULTS];
+	VmFaultVendor vendors[VM_FAULTS];
+	uint32_t ndescriptions, naddresses, nvendors, more; // more: some were left out
+} VmFaults;
 
 // VkPhysicalDeviceLimits: only what this package reads has a name.
 typedef struct {
@@ -237,7 +274,9 @@ typedef struct {
 	VmCoopMatFeatures coopmat;
 	VmBFloat16Features bf16;
 	VmPipelineExecutableFeatures exec;
-	uint32_t has13, hasCoopmat, hasBf16, hasExec, hasPortability, hasSM, hasCores;
+	VmFaultFeaturesEXT faultEXT;
+	VmFaultFeaturesKHR faultKHR;
+	uint32_t has13, hasCoopmat, hasBf16, hasExec, hasPortability, hasSM, hasCores, hasFaultEXT, hasFaultKHR, hasBudget;
 	uint32_t queueFamily, queueFamilyFound, timestampBits;
 } VmAdapter;
 
@@ -247,6 +286,7 @@ typedef struct {
 	void *device;
 	void *allocateMemory, *getBufferAddress, *updateDescriptorSets, *createComputePipelines;
 	void *cmdPipelineBarrier, *cmdCopyBuffer, *cmdDispatchBase, *queueSubmit, *waitForFences, *getStatistics;
+	void *getFaultEXT, *getFaultKHR; // NULL unless the feature is enabled
 } VmDevice;
 
 void *vm_load(const char *path, char *err, size_t n);
@@ -257,7 +297,9 @@ void vm_destroy_messenger(VmInstance *in);
 int vm_physical_devices(VmInstance *in, void ***out, uint32_t *n);
 int vm_query(VmInstance *in, void *phys, VmAdapter *out);
 int vm_coopmat(VmInstance *in, void *phys, VmCoopMatProperties **out, uint32_t *n);
+int vm_memory_budget(VmInstance *in, void *phys, VmMemoryBudget *out);
 int vm_create_device(VmInstance *in, void *phys, const VmAdapter *ad, VmDevice *out);
+int vm_faults(VmDevice *d, int lost, VmFaults *out);
 int vm_allocate(VmDevice *d, uint64_t size, uint32_t type, int address, VmHandle *out);
 uint64_t vm_buffer_address(VmDevice *d, VmHandle buffer);
 void vm_update_set(VmDevice *d, VmHandle set, const VmDescriptorBufferInfo *infos, uint32_t n);

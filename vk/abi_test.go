@@ -1,6 +1,7 @@
 package vk_test
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -104,6 +105,30 @@ SAME(VM_STYPE_PIPELINE_EXECUTABLE_FEATURES,VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIP
 	c.WriteString("SAME(VM_STYPE_SHADER_CORE_PROPERTIES_2,VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_PROPERTIES_2_AMD);\n")
 	c.WriteString("#ifdef VK_KHR_shader_bfloat16\n")
 	c.WriteString("SIZE(VmBFloat16Features,VkPhysicalDeviceShaderBfloat16FeaturesKHR);SAME(VM_STYPE_SHADER_BFLOAT16_FEATURES,VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_BFLOAT16_FEATURES_KHR);\n#endif\n")
+	c.WriteString(`
+SIZE(VmMemoryProperties2,VkPhysicalDeviceMemoryProperties2); SIZE(VmMemoryBudget,VkPhysicalDeviceMemoryBudgetPropertiesEXT);
+SAME(VM_STYPE_MEMORY_PROPERTIES_2,VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2);
+SAME(VM_STYPE_MEMORY_BUDGET_PROPERTIES,VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT);
+#ifdef VK_EXT_device_fault
+SIZE(VmFaultFeaturesEXT,VkPhysicalDeviceFaultFeaturesEXT); SIZE(VmFaultCounts,VkDeviceFaultCountsEXT);
+SIZE(VmFaultInfoEXT,VkDeviceFaultInfoEXT); SIZE(VmFaultAddress,VkDeviceFaultAddressInfoEXT); SIZE(VmFaultVendor,VkDeviceFaultVendorInfoEXT);
+AT(VmFaultInfoEXT,VkDeviceFaultInfoEXT,pVendorInfos); AT(VmFaultCounts,VkDeviceFaultCountsEXT,vendorBinarySize);
+AT(VmFaultVendor,VkDeviceFaultVendorInfoEXT,vendorFaultCode); AT(VmFaultAddress,VkDeviceFaultAddressInfoEXT,addressPrecision);
+SAME(VM_STYPE_FAULT_FEATURES_EXT,VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FAULT_FEATURES_EXT);
+SAME(VM_STYPE_FAULT_COUNTS_EXT,VK_STRUCTURE_TYPE_DEVICE_FAULT_COUNTS_EXT);
+SAME(VM_STYPE_FAULT_INFO_EXT,VK_STRUCTURE_TYPE_DEVICE_FAULT_INFO_EXT);
+#endif
+#ifdef VK_KHR_device_fault
+SIZE(VmFaultFeaturesKHR,VkPhysicalDeviceFaultFeaturesKHR); SIZE(VmFaultInfoKHR,VkDeviceFaultInfoKHR);
+AT(VmFaultInfoKHR,VkDeviceFaultInfoKHR,vendorInfo); AT(VmFaultInfoKHR,VkDeviceFaultInfoKHR,description);
+SAME(VM_STYPE_FAULT_FEATURES_KHR,VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FAULT_FEATURES_KHR);
+SAME(VM_STYPE_FAULT_INFO_KHR,VK_STRUCTURE_TYPE_DEVICE_FAULT_INFO_KHR);
+#endif
+`)
+	for name, id := range map[string]vk.DriverID{"AMD_PROPRIETARY": vk.DriverAMD, "AMD_OPEN_SOURCE": vk.DriverAMDVLK, "MESA_RADV": vk.DriverRADV,
+		"NVIDIA_PROPRIETARY": vk.DriverNVIDIA, "INTEL_PROPRIETARY_WINDOWS": vk.DriverIntelWindows, "INTEL_OPEN_SOURCE_MESA": vk.DriverANV} {
+		fmt.Fprintf(&c, "SAME(%d,VK_DRIVER_ID_%s);\n", id, name)
+	}
 	file := filepath.Join(t.TempDir(), "abi_check.c")
 	require.NoError(t, os.WriteFile(file, []byte(c.String()), 0o644))
 	out, err := exec.Command("gcc", "-I", include, "-fsyntax-only", file).CombinedOutput()

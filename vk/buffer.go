@@ -50,6 +50,8 @@ type Buffer struct {
 	mapped []byte
 	refs   atomic.Int32 // the owner and each recorded command buffer
 	closed atomic.Bool
+
+	tracked atomic.Pointer[written] // see Track
 }
 
 // View is a byte range of a buffer. The zero View names no buffer.
@@ -95,7 +97,7 @@ func (d *Device) NewBuffer(s BufferSpec) (*Buffer, error) {
 	// Many drivers give more than MaxAllocation, which is all that they promise. So only
 	// what no heap could hold is refused here.
 	if heap := d.Caps().HeapBytes; s.Size > heap {
-		return nil, fmt.Errorf("vk: %s: %w: %d bytes asked, the heap has %d", op, ErrOutOfDeviceMemory, s.Size, heap)
+		return nil, fmt.Errorf("vk: %s: %w: %d bytes asked%s", op, ErrOutOfDeviceMemory, s.Size, d.heapText(d.Caps().largestHeap()))
 	}
 	if most := d.Caps().MaxBuffer; most > 0 && s.Size > most {
 		return nil, fmt.Errorf("vk: %s: %w: %d bytes asked, a buffer has at most %d", op, ErrOutOfDeviceMemory, s.Size, most)
@@ -150,7 +152,7 @@ func (b *Buffer) allocate(op string, address bool) error {
 		flag = 1
 	}
 	var mem C.VmHandle
-	if err := d.check(op, int(C.vm_allocate(d.c, C.uint64_t(req.Size), C.uint32_t(t), flag, &mem))); err != nil {
+	if err := d.checkHeap(op, int(C.vm_allocate(d.c, C.uint64_t(req.Size), C.uint32_t(t.index), flag, &mem)), t.of); err != nil {
 		return fmt.Errorf("%w, %d bytes asked", err, req.Size)
 	}
 	*(*C.VmHandle)(unsafe.Pointer(&b.mem)) = mem
@@ -172,14 +174,14 @@ func (b *Buffer) allocate(op string, address bool) error {
 
 // memoryType picks a memory type: Vulkan orders them so that, of those with the
 // same flags, the first is the best.
-func (c *Caps) memoryType(m Memory, allowed uint32) (uint32, bool) {
-	pick := func(types []memoryType, want, avoid uint32) (uint32, bool) {
+func (c *Caps) memoryType(m Memory, allowed uint32) (memoryType, bool) {
+	pick := func(types []memoryType, want, avoid uint32) (memoryType, bool) {
 		for _, t := range types {
 			if allowed>>t.index&1 == 1 && t.flags&want == want && t.flags&avoid == 0 {
-				return t.index, true
+				return t, true
 			}
 		}
-		return 0, false
+		return memoryType{}, false
 	}
 	var tries [][2]uint32
 	types := c.hostVisible
@@ -193,11 +195,11 @@ func (c *Caps) memoryType(m Memory, allowed uint32) (uint32, bool) {
 		tries = [][2]uint32{{0, memHostVisible}, {0, 0}}
 	}
 	for _, t := range tries {
-		if i, ok := pick(types, t[0], t[1]); ok {
-			return i, true
+		if found, ok := pick(types, t[0], t[1]); ok {
+			return found, true
 		}
 	}
-	return 0, false
+	return memoryType{}, false
 }
 
 // Device returns the device that the buffer was made on.
@@ -267,6 +269,11 @@ func (b *Buffer) destroy() {
 	}
 	vulkan.DestroyBuffer(b.dev.h, b.h, nil)
 	vulkan.FreeMemory(b.dev.h, b.mem, nil)
+}
+
+// overlaps reports whether the views have bytes in common.
+func (v View) overlaps(w View) bool {
+	return v.Buffer == w.Buffer && v.Offset < w.Offset+w.Size && w.Offset < v.Offset+v.Size
 }
 
 // check reports whether the view lies inside an open buffer of device d.

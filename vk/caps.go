@@ -43,6 +43,20 @@ func (t DeviceType) rank() int {
 	return slices.Index([]DeviceType{TypeDiscrete, TypeIntegrated, TypeVirtual, TypeOther, TypeCPU}, t)
 }
 
+// DriverID says which driver a device has, with the values of VkDriverId. There are more than
+// those named here; 0 is none that the driver tells.
+type DriverID uint32
+
+// Drivers.
+const (
+	DriverAMD          DriverID = 1 // AMD's own
+	DriverAMDVLK       DriverID = 2 // AMD's open one
+	DriverRADV         DriverID = 3 // Mesa's, for AMD
+	DriverNVIDIA       DriverID = 4 // NVIDIA's own
+	DriverIntelWindows DriverID = 5
+	DriverANV          DriverID = 6 // Mesa's, for Intel
+)
+
 // Version is a packed Vulkan version number.
 type Version uint32
 
@@ -108,7 +122,8 @@ type Heap struct {
 type memoryType struct {
 	index uint32
 	flags uint32
-	heap  uint64
+	of    int    // Caps.Heaps
+	heap  uint64 // its bytes
 }
 
 // Missing returns those of the required features that the device does not offer,
@@ -130,6 +145,7 @@ type Adapter struct {
 	Name          string
 	Type          DeviceType
 	UUID          string // 32 hexadecimal digits
+	Driver        DriverID
 	DriverName    string
 	DriverInfo    string
 	DriverVersion uint32  // packed as the vendor likes
@@ -155,6 +171,7 @@ func newAdapter(in *Instance, phys unsafe.Pointer) (*Adapter, error) {
 	a.Type = DeviceType(p.deviceType)
 	a.processor = a.Type == TypeCPU
 	a.UUID = hex.EncodeToString(C.GoBytes(unsafe.Pointer(&raw.props11.deviceUUID), 16))
+	a.Driver = DriverID(raw.driver.driverID)
 	a.DriverName = C.GoString(&raw.driver.driverName[0])
 	a.DriverInfo = C.GoString(&raw.driver.driverInfo[0])
 	a.DriverVersion = uint32(p.driverVersion)
@@ -224,7 +241,7 @@ func (c *Caps) fillMemory(raw *C.VmAdapter) {
 	}
 	for i := range int(raw.memory.memoryTypeCount) {
 		t := raw.memory.memoryTypes[i]
-		m := memoryType{uint32(i), uint32(t.propertyFlags), uint64(raw.memory.memoryHeaps[t.heapIndex].size)}
+		m := memoryType{uint32(i), uint32(t.propertyFlags), int(t.heapIndex), uint64(raw.memory.memoryHeaps[t.heapIndex].size)}
 		if m.flags&memDeviceLocal != 0 {
 			c.deviceLocal = append(c.deviceLocal, m)
 			c.HeapBytes = max(c.HeapBytes, m.heap)
@@ -268,6 +285,7 @@ func (c *Caps) fillFeatures(raw *C.VmAdapter) {
 		"shaderBFloat16Type":              raw.bf16.shaderBFloat16Type != 0,
 		"shaderBFloat16CooperativeMatrix": raw.bf16.shaderBFloat16CooperativeMatrix != 0,
 		"pipelineExecutableInfo":          raw.exec.pipelineExecutableInfo != 0,
+		"deviceFault":                     raw.faultEXT.deviceFault != 0 || raw.faultKHR.deviceFault != 0,
 	}
 }
 
@@ -326,6 +344,9 @@ func scopeName(s uint32) string {
 // Usable reports why this library cannot open the adapter, or nil: Vulkan 1.2
 // and a compute queue are needed. The error is a *MissingError.
 func (a *Adapter) Usable() error {
+	if a == nil {
+		return argument("device", "adapter", "nil", "one of Instance.Adapters")
+	}
 	e := &MissingError{What: "device", Device: a.Name}
 	need := func(name string, ok bool) {
 		e.Required = append(e.Required, name)

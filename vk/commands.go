@@ -27,8 +27,12 @@ func (c *Commands) Barriers() int { return c.rec.barriers }
 // in their order, and later ones see what earlier ones wrote.
 //
 // Errors: ErrBusy while an earlier submission of the same commands has not
-// finished; ErrClosed, ErrDeviceLost, ErrDeviceHung, ErrOutOfHostMemory, ErrOutOfDeviceMemory.
+// finished; ErrStarved; ErrClosed, ErrDeviceLost, ErrDeviceHung, ErrOutOfHostMemory,
+// ErrOutOfDeviceMemory.
 func (c *Commands) Submit() (*Pending, error) {
+	if c == nil {
+		return nil, argument("submit", "commands", "nil", "commands that Recorder.End returned")
+	}
 	const op = "submit"
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -47,11 +51,15 @@ func (c *Commands) Submit() (*Pending, error) {
 		c.flying.finish(err)
 		c.flying = nil
 	}
+	if c.rec.mayStarve && d.Starved() {
+		return nil, d.starvedError(op)
+	}
 	p := &Pending{c: c, number: c.rec.proof.next()}
 	if err := d.begin(p); err != nil {
 		return nil, err
 	}
 	c.flying = p
+	c.rec.overwritten()
 	return p, nil
 }
 
@@ -59,6 +67,9 @@ func (c *Commands) Submit() (*Pending, error) {
 // device still finishes what it was given; Close waits for that, Release does not. Errors: those
 // of Submit and Wait.
 func (c *Commands) Run(ctx context.Context) error {
+	if ctx == nil {
+		return argument("run", "ctx", "nil", "a context")
+	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -75,6 +86,9 @@ func (c *Commands) Run(ctx context.Context) error {
 // Errors: ErrBusy if the commands were never submitted or have not finished;
 // ErrClosed, ErrDeviceLost, ErrOutOfHostMemory, ErrOutOfDeviceMemory.
 func (c *Commands) Timestamps() ([]float64, error) {
+	if c == nil {
+		return nil, argument("timestamps", "commands", "nil", "commands that Recorder.End returned")
+	}
 	const op = "timestamps"
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -113,6 +127,9 @@ func (c *Commands) Timestamps() ([]float64, error) {
 // reports whether there are any. The device finishes at most two parts. Wait then returns
 // ErrCancelled, and what the commands were to write is undefined.
 func (c *Commands) Cancel() bool {
+	if c == nil {
+		return false
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.flying
@@ -142,7 +159,7 @@ func (c *Commands) Close() error {
 	if c.flying != nil {
 		err = c.flying.Wait(context.Background())
 		c.flying.finish(err)
-		if errors.Is(err, ErrCancelled) {
+		if errors.Is(err, ErrCancelled) || errors.Is(err, ErrStarved) {
 			err = nil // the device has finished what it got
 		}
 	}

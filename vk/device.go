@@ -51,10 +51,15 @@ type Device struct {
 	queueMu sync.Mutex // vkQueueSubmit wants external synchronisation
 	lost    atomic.Bool
 	hung    atomic.Bool
-	closed  atomic.Bool // no call begins any more
-	gone    atomic.Bool // the handle and everything left open are destroyed
+	why     struct { // of the loss
+		once sync.Once
+		text string
+	}
+	closed atomic.Bool // no call begins any more
+	gone   atomic.Bool // the handle and everything left open are destroyed
 
-	flights flights
+	flights  flights
+	starving starving
 
 	mu      sync.Mutex
 	kernels map[kernelKey]*Kernel
@@ -136,10 +141,18 @@ func (d *Device) Profile() string {
 }
 
 // Dummy is 256 bytes of device memory to bind where an optional buffer is absent.
-func (d *Device) Dummy() View { return d.dummy.Whole() }
+func (d *Device) Dummy() View {
+	if d == nil {
+		return View{}
+	}
+	return d.dummy.Whole()
+}
 
 // MemoryInUse returns the bytes allocated now, by the label of their buffers.
 func (d *Device) MemoryInUse() map[string]uint64 {
+	if d == nil {
+		return nil
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return maps.Clone(d.memory)
@@ -170,6 +183,7 @@ func (d *Device) Close() error {
 		return hung("close device")
 	}
 	d.staging.buf.Close()
+	d.starving.word.Swap(nil).Close()
 	if d.dummy != nil {
 		d.dummy.Close()
 	}
@@ -194,11 +208,27 @@ func (d *Device) Close() error {
 
 // check turns a result code into an error and remembers that the device is lost.
 func (d *Device) check(op string, code int) error {
-	err := result(op, code)
-	if vulkan.Result(code) == vulkan.ErrorDeviceLost {
-		d.lost.Store(true)
+	if code >= 0 {
+		return nil
 	}
-	return err
+	return d.checkHeap(op, code, d.Caps().largestHeap())
+}
+
+// checkHeap is check for a call that takes memory of a heap.
+func (d *Device) checkHeap(op string, code, heap int) error {
+	err := result(op, code)
+	if err == nil {
+		return nil
+	}
+	e := err.(*resultError)
+	switch vulkan.Result(code) {
+	case vulkan.ErrorDeviceLost:
+		d.lose(true)
+		e.detail = d.why.text
+	case vulkan.ErrorOutOfDeviceMemory:
+		e.detail = d.heapText(heap)
+	}
+	return e
 }
 
 // usable fails when the device is closed or lost, or there is none.
@@ -213,7 +243,7 @@ func (d *Device) usable(op string) error {
 		return hung(op)
 	}
 	if d.lost.Load() {
-		return fmt.Errorf("vk: %s: %w", op, ErrDeviceLost)
+		return d.lossError(op)
 	}
 	return nil
 }

@@ -31,6 +31,9 @@ type Pieces struct {
 // negative numbers.
 func (r *Recorder) Divide(p Pieces) error {
 	const op = "divide"
+	if err := r.usable(op); err != nil {
+		return err
+	}
 	if !r.parts.on || r.operations > 0 {
 		return argument(op, "recorder", "one that is not split or not empty", "an empty one after SplitAt or SplitEach")
 	}

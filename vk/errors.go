@@ -29,6 +29,11 @@ var (
 	// matches ErrDeviceLost, and the same has to be done. What the driver may still use is
 	// not freed, not even by Device.Close.
 	ErrDeviceHung = fmt.Errorf("%w: its work does not end", ErrDeviceLost)
+	// ErrStarved: workgroups of a kernel waited for others, which the device did not let go on.
+	// What the commands were to write is undefined. The device is as good as before. Operations
+	// that are recorded from then on do not wait inside kernels; commands recorded before that
+	// could starve end with this error, too. See Device.Starved.
+	ErrStarved = errors.New("workgroups starved")
 	// ErrCancelled: Commands.Cancel withheld parts of a submission.
 	ErrCancelled = errors.New("cancelled")
 	// ErrOutOfHostMemory: the driver could not allocate host memory.
@@ -86,13 +91,14 @@ func (e *MissingError) Is(target error) bool { return target == ErrMissingFeatur
 
 // resultError is a Vulkan result code with the call that returned it.
 type resultError struct {
-	op   string
-	code int
-	kind error
+	op     string
+	code   int
+	kind   error
+	detail string // what the device says to it, "" or in brackets
 }
 
 func (e *resultError) Error() string {
-	return fmt.Sprintf("vk: %s: %v (VkResult %d)", e.op, e.kind, e.code)
+	return fmt.Sprintf("vk: %s: %v (VkResult %d)%s", e.op, e.kind, e.code, e.detail)
 }
 
 func (e *resultError) Unwrap() error { return e.kind }
@@ -115,7 +121,7 @@ func result(op string, code int) error {
 	case vulkan.ErrorIncompatibleDriver:
 		kind = ErrNoDevice
 	}
-	return &resultError{op, code, kind}
+	return &resultError{op, code, kind, ""}
 }
 
 func argument(op, arg, got, want string, a ...any) error {

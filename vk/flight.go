@@ -53,6 +53,10 @@ type Pending struct {
 	parts  sync.Mutex // held while a part is handed over
 	handed int
 	cancel bool
+
+	given [inFlight]time.Time // when the parts that the device has were handed over
+	seen  time.Time           // when the last part ended
+	took  []float64           // ns that the parts took by the host's clock, to be read once ended is closed
 }
 
 // begin hands a submission to the device, or to the goroutine that does where it has several
@@ -61,7 +65,7 @@ func (d *Device) begin(p *Pending) error {
 	f := &d.flights
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if p.c.Parts() > 1 || f.feeding {
+	if p.c.Parts() > 1 || f.feeding || p.c.rec.parts.wall {
 		p.ended = make(chan struct{})
 		f.queue = append(f.queue, p)
 		if !f.feeding {
@@ -104,6 +108,7 @@ func (p *Pending) hand(part int) error {
 	if err := d.check(op, int(r)); err != nil {
 		return err
 	}
+	p.given[part%inFlight] = time.Now()
 	p.handed++
 	return nil
 }
@@ -134,7 +139,7 @@ func (p *Pending) run() (err error) {
 	seen := 0
 	for part := 0; part < p.c.Parts() && err == nil; part++ {
 		if part >= inFlight {
-			if err = p.await(seen); err != nil {
+			if err = p.see(seen); err != nil {
 				return err
 			}
 			seen++
@@ -142,7 +147,7 @@ func (p *Pending) run() (err error) {
 		err = p.hand(part)
 	}
 	for ; seen < p.handed; seen++ {
-		if e := p.await(seen); e != nil {
+		if e := p.see(seen); e != nil {
 			return e
 		}
 	}
@@ -152,6 +157,17 @@ func (p *Pending) run() (err error) {
 	if err == nil {
 		err = p.proved()
 	}
+	return err
+}
+
+// see awaits a part and takes its time, since it was handed over or the part before it ended.
+func (p *Pending) see(part int) error {
+	err := p.await(part)
+	from, now := p.given[part%inFlight], time.Now()
+	if p.seen.After(from) {
+		from = p.seen
+	}
+	p.took, p.seen = append(p.took, float64(now.Sub(from))), now
 	return err
 }
 
@@ -248,9 +264,12 @@ const spin = 200 * time.Microsecond
 // closed.
 //
 // Errors, of which all but the context's say that the submission is over: the context's;
-// ErrCancelled after Commands.Cancel; ErrDeviceLost, ErrDeviceHung;
+// ErrCancelled after Commands.Cancel; ErrStarved; ErrDeviceLost, ErrDeviceHung;
 // those of Submit, for a part that could not be handed over.
 func (p *Pending) Wait(ctx context.Context) error {
+	if p == nil || ctx == nil {
+		return argument("wait", "submission, ctx", "nil", "what Commands.Submit returned, and a context")
+	}
 	if p.ended != nil {
 		select {
 		case <-p.ended:

@@ -201,7 +201,12 @@ func (in *Instance) list() error {
 }
 
 // Adapters lists the devices: discrete GPUs, integrated, virtual, then CPUs.
-func (in *Instance) Adapters() []*Adapter { return slices.Clone(in.adapters) }
+func (in *Instance) Adapters() []*Adapter {
+	if in == nil {
+		return nil
+	}
+	return slices.Clone(in.adapters)
+}
 
 // Pick chooses an adapter: "" the first that this library can use; a number, the one
 // with this index in Adapters, whatever the names are; else the one whose UUID equals
@@ -210,6 +215,9 @@ func (in *Instance) Adapters() []*Adapter { return slices.Clone(in.adapters) }
 // Errors: ErrNoDevice, with the devices there are; ErrMissingFeature for "" when
 // there are devices and none is of use (see Adapter.Usable).
 func (in *Instance) Pick(selector string) (*Adapter, error) {
+	if in == nil {
+		return nil, argument("pick", "instance", "nil", "one that NewInstance returned")
+	}
 	if selector == "" {
 		for _, a := range in.adapters {
 			if a.Usable() == nil {

@@ -152,6 +152,9 @@ func (d *Device) compileLater(k *Kernel) {
 // Errors: ErrOutOfHostMemory, ErrOutOfDeviceMemory; ErrDriver when the driver refuses the
 // module; ErrClosed, ErrDeviceLost.
 func (k *Kernel) Ready() error {
+	if k == nil {
+		return argument("ready", "kernel", "nil", "one that Device.Kernel returned")
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.layout != nil {

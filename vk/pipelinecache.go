@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"unsafe"
@@ -66,14 +67,8 @@ func (p *pipelineCache) close(d *Device) {
 	if os.MkdirAll(filepath.Dir(p.path), 0o755) != nil {
 		return
 	}
-	// Written aside and renamed, so that another process never reads half a file.
-	tmp, err := os.CreateTemp(filepath.Dir(p.path), "pipelines-*.tmp")
-	if err != nil {
-		return
-	}
-	_, err1 := tmp.Write(append(sum[:], data...))
-	err2 := tmp.Close()
-	if err1 != nil || err2 != nil || os.Rename(tmp.Name(), p.path) != nil {
-		os.Remove(tmp.Name())
-	}
+	files.Replace(p.path, 0o600, func(w io.Writer) error {
+		_, err := w.Write(append(sum[:], data...))
+		return err
+	})
 }

@@ -69,17 +69,19 @@ func (p *proof) next() uint32 {
 	return p.number
 }
 
-// proved compares the number of a submission that has finished with what the device wrote.
+// proved compares the number of a submission that has finished with what the device wrote, and
+// looks whether workgroups starved.
 func (p *Pending) proved() error {
-	proof := &p.c.rec.proof
-	if proof.buf == nil {
-		return nil
+	r, d := p.c.rec, p.c.rec.dev
+	if buf := r.proof.buf; buf != nil {
+		if got := binary.LittleEndian.Uint32(buf.mapped[4*r.proof.words:]); got != p.number {
+			d.lose(false)
+			return fmt.Errorf("vk: wait: %w: the driver reports work as finished that was not executed (proof %d, want %d)%s",
+				ErrDeviceLost, got, p.number, d.why.text)
+		}
 	}
-	got := binary.LittleEndian.Uint32(proof.buf.mapped[4*proof.words:])
-	if got == p.number {
-		return nil
+	if r.mayStarve && d.Starved() {
+		return d.starvedError("wait")
 	}
-	p.c.rec.dev.lost.Store(true)
-	return fmt.Errorf("vk: wait: %w: the driver reports work as finished that was not executed (proof %d, want %d)",
-		ErrDeviceLost, got, p.number)
+	return nil
 }

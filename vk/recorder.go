@@ -54,7 +54,9 @@ type Recorder struct {
 	hostRead   bool // something host-visible was written
 	sets       map[string]boundSet
 	held       map[*Buffer]bool
+	writes     map[*Buffer]ranges // of tracked buffers
 	proof      proof
+	mayStarve  bool
 	ended      bool
 }
 
@@ -140,6 +142,7 @@ func (r *Recorder) order(uses []use) {
 	}
 	for _, u := range uses {
 		r.pending = append(r.pending, u)
+		r.overwrite(u, uses)
 		if !r.held[u.view.Buffer] {
 			r.held[u.view.Buffer] = true
 			u.view.Buffer.retain()
@@ -161,8 +164,7 @@ func (r *Recorder) conflicts(u use) bool {
 		return true
 	}
 	for _, p := range r.pending {
-		if p.view.Buffer == u.view.Buffer && (p.access|u.access)&Write != 0 &&
-			p.view.Offset < u.view.Offset+u.view.Size && u.view.Offset < p.view.Offset+p.view.Size {
+		if (p.access|u.access)&Write != 0 && p.view.overlaps(u.view) {
 			return true
 		}
 	}
@@ -342,7 +344,7 @@ func (r *Recorder) Copy(dst, src View) error {
 	if err := src.check(r.dev, op, "src"); err != nil {
 		return err
 	}
-	if dst.Size != src.Size || (dst.Buffer == src.Buffer && dst.Offset < src.Offset+src.Size && src.Offset < dst.Offset+dst.Size) {
+	if dst.Size != src.Size || dst.overlaps(src) {
 		return argument(op, "dst, src", dst.String()+", "+src.String(), "two disjoint ranges of one size")
 	}
 	if err := r.operation(); err != nil {
@@ -365,7 +367,7 @@ func (r *Recorder) Timestamp() (int, error) {
 	if err := r.usable(op); err != nil {
 		return 0, err
 	}
-	if r.dev.Caps().timestampMask == 0 {
+	if !r.dev.Caps().clock() {
 		return 0, &MissingError{What: op, Device: r.dev.adapter.Name,
 			Required: []string{"timestampValidBits"}, Missing: []string{"timestampValidBits"}}
 	}

@@ -1,6 +1,7 @@
 package vk
 
 import (
+	"fmt"
 	"slices"
 
 	vulkan "github.com/goki/vulkan"
@@ -17,6 +18,7 @@ type splitting struct {
 	more    bool   // the last operation can be divided into more pieces
 	list    []Part // complete parts
 	marks   []int  // timestamps: before the first part and after each; -1 where none was left
+	wall    bool   // there are no timestamps: the host takes the time
 	earlier []vulkan.CommandBuffer
 }
 
@@ -25,7 +27,8 @@ type splitting struct {
 // Commands.PartTimes says how long each took. From these times a caller makes longer
 // parts for SplitAt. Results do not change. It must be called before anything is recorded.
 //
-// Errors: ErrArgument when something was recorded; those of Timestamp.
+// Errors: ErrArgument when something was recorded; those of Timestamp but for *MissingError:
+// without timestamps the host takes the time.
 func (r *Recorder) SplitEach() error { return r.split(true, nil) }
 
 // SplitAt begins a part before each of the given operations, counted from 0 in the order
@@ -37,14 +40,22 @@ func (r *Recorder) SplitAt(before []int) error { return r.split(false, before) }
 
 func (r *Recorder) split(each bool, before []int) error {
 	const op = "split"
+	if err := r.usable(op); err != nil {
+		return err
+	}
 	if r.operations > 0 || r.parts.on {
 		return argument(op, "recorder", "one with something in it", "an empty one")
 	}
+	r.parts = splitting{on: true, each: each, before: slices.Clone(before), wall: !r.dev.Caps().clock()}
+	if r.parts.wall {
+		return nil
+	}
 	mark, err := r.Timestamp()
 	if err != nil {
+		r.parts = splitting{}
 		return err
 	}
-	r.parts = splitting{on: true, each: each, before: slices.Clone(before), marks: []int{mark}}
+	r.parts.marks = []int{mark}
 	return nil
 }
 
@@ -68,6 +79,9 @@ func (r *Recorder) endPart() {
 	n := r.operations - p.first
 	p.list = append(p.list, Part{First: p.first, Operations: n, Divisible: n > 1 || p.more})
 	p.first = r.operations
+	if p.wall {
+		return
+	}
 	m := -1
 	if r.marks < maxTimestamps-r.sectionMarks() {
 		if at, err := r.Timestamp(); err == nil {
@@ -127,8 +141,15 @@ func (c *Commands) Operations() int { return c.rec.operations }
 
 // PartTimes returns how long each part took in the last submission, in nanoseconds, from
 // the end of the part before to its own end; nil if the recording was not split. A part
-// without a timestamp has a negative time. Errors: those of Timestamps.
+// without a timestamp has a negative time. On a device without any the times are the host's, and
+// too long where it was busy. Errors: those of Timestamps.
 func (c *Commands) PartTimes() ([]float64, error) {
+	if c == nil {
+		return nil, argument("part times", "commands", "nil", "commands that Recorder.End returned")
+	}
+	if c.rec.parts.wall {
+		return c.wallTimes()
+	}
 	marks := c.rec.parts.marks
 	if marks == nil {
 		return nil, nil
@@ -145,4 +166,26 @@ func (c *Commands) PartTimes() ([]float64, error) {
 		}
 	}
 	return times, nil
+}
+
+// clock reports whether the device has timestamps.
+func (c *Caps) clock() bool { return c.timestampMask != 0 && c.TimestampPeriod != 0 }
+
+// wallTimes are PartTimes by the host's clock.
+func (c *Commands) wallTimes() ([]float64, error) {
+	const op = "part times"
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.closed:
+		return nil, fmt.Errorf("vk: %s: commands %w", op, ErrClosed)
+	case c.flying == nil:
+		return nil, fmt.Errorf("vk: %s: %w", op, ErrBusy)
+	}
+	if done, err := c.flying.poll(0); !done {
+		return nil, fmt.Errorf("vk: %s: %w", op, ErrBusy)
+	} else if err != nil {
+		return nil, err
+	}
+	return slices.Clone(c.flying.took), nil
 }

@@ -101,6 +101,9 @@ func printDevice(w io.Writer, d describe.Device) {
 	line("tuning profile", "%s (%s)", d.Profile.Name, d.Profile.Why)
 	l := d.Limits
 	line("device memory", "%s", bytesText(l.HeapBytes))
+	for i, h := range l.Heaps {
+		line(fmt.Sprintf("memory %d", i), "%s", heapText(h))
+	}
 	line("storage buffer", "up to %s, %d in a set; allocation up to %s",
 		bytesText(l.MaxStorageBufferRange), l.MaxStorageBuffers, bytesText(l.MaxAllocation))
 	line("push constants", "%d bytes", l.MaxPushConstants)
@@ -133,6 +136,18 @@ func printDevice(w io.Writer, d describe.Device) {
 		printOp(w, name, d.Ops[name])
 	}
 	fmt.Fprintln(w)
+}
+
+func heapText(h describe.Heap) string {
+	text := "the host's, "
+	if h.DeviceLocal {
+		text = "the device's, "
+	}
+	text += bytesText(h.Bytes)
+	if h.Budget == nil {
+		return text + "; the driver does not tell how much is free"
+	}
+	return fmt.Sprintf("%s, budget %s, in use %s", text, bytesText(*h.Budget), bytesText(*h.Usage))
 }
 
 func printOp(w io.Writer, name string, o describe.Variants) {

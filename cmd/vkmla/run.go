@@ -2,13 +2,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -16,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/files"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -150,44 +147,21 @@ func runRun(ctx context.Context, f runFlags, stdout, stderr io.Writer) error {
 // input is the name of a layer's input.
 func (f *runFlags) input(layer int) string { return fmt.Sprintf("%sL%d.in", f.prefix, layer) }
 
-// replaceFile writes a file that is there as a whole or not at all, with the mode of the
-// one that it replaces, which may be at the end of links. What is not a regular file, such
-// as a pipe or a device, is written to as it is.
+// replaceFile writes a file that is there as a whole or not at all, see files.Replace. What is not
+// a regular file, such as a pipe or a device, is written to as it is.
 func replaceFile(path string, write func(io.Writer) error) error {
-	st, err := os.Stat(path)
-	switch {
-	case err == nil && !st.Mode().IsRegular():
+	if st, err := os.Stat(path); err == nil && !st.Mode().IsRegular() {
 		return writeInto(path, write)
-	case err == nil:
-		if path, err = filepath.EvalSymlinks(path); err != nil {
-			return fmt.Errorf("run: outputs: %w", err)
-		}
-	default:
-		// A link to nothing: the file would have to be made where it leads.
-		if _, e := os.Lstat(path); e == nil || !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("run: outputs: %w", err)
-		}
 	}
-	name := filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.%x", filepath.Base(path), rand.Uint64()))
-	tmp, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
-	if err != nil {
+	var failed error
+	err := files.Replace(path, 0o666, func(w io.Writer) error {
+		failed = write(w)
+		return failed
+	})
+	if err != nil && failed == nil {
 		return fmt.Errorf("run: outputs: %w", err)
 	}
-	defer os.Remove(name) // does nothing after the file got its name
-	err = write(tmp)
-	if err == nil && st != nil {
-		err = tmp.Chmod(st.Mode().Perm())
-	}
-	if e := tmp.Close(); err == nil {
-		err = e
-	}
-	if err != nil {
-		return err
-	}
-	if err := os.Rename(name, path); err != nil {
-		return fmt.Errorf("run: outputs: %w", err)
-	}
-	return nil
+	return err
 }
 
 // writeInto writes to what is there, which cannot be replaced. A pipe without a reader is

@@ -1,5 +1,6 @@
 // Package files reads files that may come from anybody: only regular ones, none beyond a size that
-// the caller says, and JSON only within bounds that are checked before anything is made of it.
+// the caller says, and JSON only within bounds that are checked before anything is made of it. It
+// writes files that are there as a whole or not at all.
 package files
 
 import (

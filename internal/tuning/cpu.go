@@ -8,7 +8,7 @@ var cpu = like(&hopper, "cpu", func(p *Profile) {
 	a := &p.Attention
 	a.InvariantTokens = 2
 	a.LaneHeads, a.LanesAnyRegisters, a.LanesAnyHeads = 32, true, true
-	a.GatherTokens = 64
+	a.GatherTokens, a.GatherShare = 64, 16
 
 	l := &p.Linear
 	l.Tokens1to8.BaseRows = 0
@@ -18,6 +18,7 @@ var cpu = like(&hopper, "cpu", func(p *Profile) {
 	l.Base.Tiles, l.Base.Unroll = []BaseTile{{64, 64, 1, 0.8}}, 1
 	l.Tiles.Pairs = false
 	l.ChainApart = true
+	l.ChainPolls = 1 << 28 // 10 s of the thread that looks (39 ns each, 23 November); others get as much
 
 	p.Logits.BaseUnroll, p.Logits.LaneTiles = 4, 2
 

@@ -71,7 +71,8 @@ var hopper = Profile{
 			Shapes:      []LinearTile{{128, 128, 32, 64, 64}, {64, 64, 64, 64, 16}, {32, 64, 64, 32, 16}, {16, 64, 64, 16, 16}},
 			SmallTokens: 64, FillSmall: 2, EnoughFill: 2, Pairs: true, TailGain: 16,
 		},
-		Parts: LinearParts{Most: 16, LeastSteps: 4, IdleFill: 2, PartCost: 480, LaunchCost: 110},
+		ChainPolls: 1 << 20,
+		Parts:      LinearParts{Most: 16, LeastSteps: 4, IdleFill: 2, PartCost: 480, LaunchCost: 110},
 	},
 
 	Logits: Logits{

@@ -16,6 +16,11 @@ type Linear struct {
 	// ChainApart launches the layers of a chain one after the other. One launch saves the way from
 	// one to the next, which a processor does not notice, and its workgroups wait for each other.
 	ChainApart bool
+	// ChainPolls is after how many looks in vain a workgroup of a chain gives up, see
+	// vk.ErrStarved; it may take twice as many. Fewer end a wait that cannot succeed before a
+	// watchdog does, after 2 s; more are safe on slower devices. No GPU looks at memory that
+	// another workgroup writes in less than 100 ns, and the first layer takes it 10 ms at most.
+	ChainPolls int
 }
 
 // LinearTokens1to8 is for proj_linear_tokens1to8. Its work grows with the tokens, so it loses to

@@ -122,7 +122,8 @@ func (c *Checkpoint) read(layers []int) error {
 			return badArgument(opOpen, "Layers", n, "0 to %d: the checkpoint has no tensors %s*",
 				c.Config.mainLayers()-1, c.Config.releasedRoot(n))
 		}
-		l := layerReader{model: c.model, cfg: c.Config, layer: n, names: names[n], used: map[string]bool{}, rank: c.Rank, ranks: c.Ranks}
+		l := layerReader{model: c.model, cfg: c.Config, layer: n, names: names[n], used: map[string]safetensors.Tensor{},
+			rank: c.Rank, ranks: c.Ranks}
 		w, err := l.read()
 		if err != nil {
 			return err
@@ -145,6 +146,9 @@ func (c *Checkpoint) Bytes() int64 {
 // Close unmaps the files: Layers cannot be read afterwards, but what was uploaded stays. Closing
 // twice is allowed.
 func (c *Checkpoint) Close() error {
+	if c == nil {
+		return nil
+	}
 	c.Layers = nil
 	if c.model == nil {
 		return nil // not made by Open

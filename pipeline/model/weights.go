@@ -3,6 +3,7 @@ package model
 import (
 	"fmt"
 
+	"github.com/vkmla/vkmla/internal/safetensors"
 	"github.com/vkmla/vkmla/tensor"
 )
 
@@ -81,6 +82,8 @@ type LayerWeights struct {
 
 	Compressor *CompressorWeights // nil without one
 	Indexer    *IndexerWeights    // nil without one
+
+	stored map[string]safetensors.Tensor // whole, by released name
 }
 
 // CompressorWeights are the weights of a compressor to entries of d numbers, with

@@ -18,7 +18,7 @@ type layerReader struct {
 	cfg         Config
 	layer       int
 	names       layerNames
-	used        map[string]bool
+	used        map[string]safetensors.Tensor
 	rank, ranks int
 	err         error
 }
@@ -70,11 +70,11 @@ func (l *layerReader) tensor(name string) safetensors.Tensor {
 		l.err = &CheckpointError{Tensor: l.cfg.releasedRoot(l.layer) + name, Got: "absent", Want: "a tensor"}
 		return safetensors.Tensor{}
 	}
-	l.used[name] = true
 	t, err := l.model.Tensor(stored)
 	if err != nil {
 		l.err = &CheckpointError{File: l.model.File(stored), Tensor: stored, err: err}
 	}
+	l.used[name] = t
 	return t
 }
 
@@ -133,7 +133,7 @@ func (l *layerReader) share(of int) (from, to int) {
 // read reads the layer.
 func (l *layerReader) read() (LayerWeights, error) {
 	c := l.cfg
-	w, spec := LayerWeights{Layer: l.layer}, &c.Layers[l.layer].LayerSpec
+	w, spec := LayerWeights{Layer: l.layer, stored: l.used}, &c.Layers[l.layer].LayerSpec
 	heads, rows, wide := c.Heads*HeadDim, c.Groups*c.ORank, c.HeadsPerGroup()*HeadDim
 	plain := func(stem string, n, k int) Matrix { return l.matrix(stem, n, k, whole(n, k)) }
 	norm := func(name string, n int) Vector { return l.vector(name, true, 0, n, finite, n) }
@@ -187,7 +187,8 @@ func (l *layerReader) stacked(upper string, n int, lower string, m, k int) Matri
 // were understood.
 func (l *layerReader) leftOver() {
 	for _, name := range slices.Sorted(maps.Keys(l.names)) {
-		if stored := l.names[name]; l.err == nil && !l.used[name] && !useless(name) {
+		stored := l.names[name]
+		if _, used := l.used[name]; l.err == nil && !used && !useless(name) {
 			l.err = &CheckpointError{File: l.model.File(stored), Tensor: stored, Got: "an unknown tensor",
 				Want: fmt.Sprintf("those of a %s layer only", l.cfg.Layers[l.layer].Name)}
 		}

@@ -24,9 +24,11 @@ type DeviceMatrix struct {
 
 // DeviceLayer is LayerWeights on a device, with H heads and G groups of one rank.
 // Upload makes it. A program with its own loader fills in the fields, and closes the tensors
-// itself: Bytes is then 0, and Close does nothing.
+// itself: Bytes is then 0, and Close does nothing. Its Identity may be any hash that tells the
+// weights from others.
 type DeviceLayer struct {
-	Layer int // of the model
+	Layer    int      // of the model
+	Identity Identity // of the weights, see LayerWeights.Identity; 0: not known
 
 	QKV    DeviceMatrix  // [QRank+512, Hidden]: wq_a over wkv
 	QNorm  tensor.Tensor // [QRank] f32 or bf16
@@ -82,6 +84,9 @@ func (l *DeviceLayer) Closed() bool { return l.closed }
 
 // Upload puts the weights of all layers on a device, as the function Upload does.
 func (c *Checkpoint) Upload(ctx context.Context, dev *vk.Device, progress func(done, total int64)) ([]*DeviceLayer, error) {
+	if c == nil {
+		return nil, badArgument(opUpload, "checkpoint", "nil", "one that Open returned")
+	}
 	return Upload(ctx, dev, c.Layers, progress)
 }
 
@@ -93,6 +98,9 @@ func (c *Checkpoint) Upload(ctx context.Context, dev *vk.Device, progress func(d
 // Errors: the context's; those of Blob.ReadAt, vk.Device.NewBuffer and vk.Device.Upload. After an
 // error nothing stays allocated.
 func Upload(ctx context.Context, dev *vk.Device, layers []LayerWeights, progress func(done, total int64)) ([]*DeviceLayer, error) {
+	if ctx == nil {
+		return nil, badArgument(opUpload, "ctx", "nil", "a context")
+	}
 	if dev == nil {
 		return nil, badArgument(opUpload, "dev", "nil", "a device")
 	}
@@ -136,6 +144,10 @@ type uploadJob struct {
 
 // layer allocates the tensors of a layer.
 func (u *uploader) layer(w *LayerWeights) (*DeviceLayer, error) {
+	id, err := w.Identity()
+	if err != nil {
+		return nil, err
+	}
 	need := uint64(0)
 	for _, m := range w.Matrices() {
 		need += tensor.Need(tensor.U8, int(m.Data.Size())) + tensor.Need(tensor.U8, int(m.Scales.Size()))
@@ -148,7 +160,7 @@ func (u *uploader) layer(w *LayerWeights) (*DeviceLayer, error) {
 		return nil, err
 	}
 	u.arena, u.err = arena, nil
-	l := &DeviceLayer{Layer: w.Layer, arena: arena,
+	l := &DeviceLayer{Layer: w.Layer, Identity: id, arena: arena,
 		QKV: u.matrix(&w.QKV), QB: u.matrix(&w.QB), OA: u.matrix(&w.OA), OB: u.matrix(&w.OB),
 		QNorm: u.vector(&w.QNorm), KVNorm: u.vector(&w.KVNorm), Sink: u.vector(&w.Sink)}
 	l.Compressor = u.compressor(w.Compressor)

@@ -152,14 +152,18 @@ func normals(rng *rand.Rand, n int) []uint16 {
 // newRand is the generator of a run's hidden states.
 func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 9)) }
 
-// begin begins a step of the shape's new tokens, whose inputs are there.
+// begin begins a step of the shape's new tokens, whose inputs are there: fill wrote them once.
 func (r *engineRun) begin() (*pipeline.Step, error) {
 	chunks := make([]pipeline.Chunk, len(r.sessions))
 	for i, x := range r.sessions {
 		chunks[i] = pipeline.Chunk{Session: x, Tokens: r.shape.news[i]}
 	}
 	st, err := r.engine.Begin(r.ctx, chunks...)
-	if err == nil && r.fill != nil {
+	switch {
+	case err != nil:
+	case r.fill == nil:
+		err = st.ReuseInputs()
+	default:
 		if err = r.fill(st); err == nil {
 			r.fill = nil
 		}

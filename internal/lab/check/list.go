@@ -101,7 +101,7 @@ func operation(name, only string) func(ctx context.Context, e *Env) error {
 }
 
 // quickCuts are the scenarios that quick checks take: short ones.
-var quickCuts = []string{"short recordings", "padding"}
+var quickCuts = []string{"shared prefixes", "short recordings", "padding"}
 
 // cutChecks have one check for each scenario. They share what they put on the device.
 func cutChecks(quick bool) (list []Check) {

@@ -2,14 +2,12 @@ package check
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
+	"io"
 	"strings"
 	"time"
 
+	"github.com/vkmla/vkmla/internal/files"
 	"github.com/vkmla/vkmla/internal/lab/bench"
 	"github.com/vkmla/vkmla/internal/lab/describe"
 )
@@ -101,28 +99,9 @@ type Files struct {
 func NewFiles(prefix string) (*Files, error) {
 	f := &Files{JSON: prefix + ".json", HTML: prefix + ".html"}
 	for _, path := range []string{f.JSON, f.HTML} {
-		st, err := os.Stat(path)
-		switch {
-		case err == nil && !st.Mode().IsRegular():
-			return nil, fmt.Errorf("check: report: %s is not a file", path)
-		case err != nil && !errors.Is(err, fs.ErrNotExist):
+		if err := files.Replaceable(path); err != nil {
 			return nil, fmt.Errorf("check: report: %w", err)
 		}
-		tmp, err := temporary(path)
-		if err != nil {
-			return nil, err
-		}
-		tmp.Close()
-		os.Remove(tmp.Name())
-	}
-	return f, nil
-}
-
-// temporary makes a file beside another.
-func temporary(path string) (*os.File, error) {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return nil, fmt.Errorf("check: report: %w", err)
 	}
 	return f, nil
 }
@@ -148,17 +127,11 @@ func (f *Files) WriteJSON(r *Report) error {
 	return replace(f.JSON, append(data, '\n'))
 }
 
-// replace writes a file of which there is never a part.
 func replace(path string, data []byte) error {
-	tmp, err := temporary(path)
-	if err != nil {
+	err := files.Replace(path, 0o644, func(w io.Writer) error {
+		_, err := w.Write(data)
 		return err
-	}
-	defer os.Remove(tmp.Name()) // does nothing after the file got its name
-	_, err = tmp.Write(data)
-	if err = errors.Join(err, tmp.Chmod(0o644), tmp.Sync(), tmp.Close()); err == nil {
-		err = os.Rename(tmp.Name(), path)
-	}
+	})
 	if err != nil {
 		return fmt.Errorf("check: report: %w", err)
 	}

@@ -255,7 +255,7 @@ func TestFiles(t *testing.T) {
 	}
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "x.html"), 0o700))
 	_, err = NewFiles(filepath.Join(dir, "x"))
-	assert.ErrorContains(t, err, "is not a file")
+	assert.ErrorContains(t, err, "not a regular file")
 }
 
 func TestDefaultPrefix(t *testing.T) {

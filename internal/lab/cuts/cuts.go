@@ -62,10 +62,14 @@ var scenarios = []Scenario{
 		"a session cut anywhere in a group or a page goes on as if what was cut had never been", truncations},
 	{"padding", []string{"GDzhu01/vllm-ascend-deepseekv4#76"},
 		"what lies behind a step's last token, NaN for instance, reaches no group and no result", padding},
+	{"isolation", []string{"vllm-project/vllm#50283", "nod-ai/amd-shark-ai#665"},
+		"NaN, infinities, large and subnormal numbers in one session change no bit of another beside it, or later in its pages", isolation},
 	{"equal scores", []string{"sgl-project/sglang#23926", "hw-native-sys/pypto-lib#951"},
 		"of entries with equal scores the earliest are picked, in prompts and in decoding", equalScores},
 	{"angles", []string{"ml-explore/mlx-lm#1189", "sgl-project/sglang#34788", "hw-native-sys/pypto-lib#951"},
 		"each kind of layer turns by its own base and scaling, its indexer too: layers of random weights agree with float64", angles},
+	{"formats", []string{"modular/modular#6600"},
+		"weights with factors that others divide by mean what their makers wrote", formats},
 }
 
 // Run runs the scenario. The error says what was wrong, and at which token; nil: nothing was.

@@ -89,7 +89,6 @@ const (
 // scaling. Then it runs a model of random weights, whose outputs and picks depend on all rows and
 // all angles, and compares it with its formula.
 func angles(ctx context.Context, l *Lab) error {
-	const tokens = 270
 	p, err := l.pass(ctx, 1)
 	if err == nil {
 		err = errors.Join(p.far(l.tokens()*4/5), p.found())
@@ -97,9 +96,25 @@ func angles(ctx context.Context, l *Lab) error {
 	if err != nil {
 		return err
 	}
-	c := fakemodel.Config(0, 4, 128)
+	return l.random(ctx, fakemodel.FP8, []int{35, 64, 30, 1, 64, 3, 1, 60, 5, 1, 1, 1, 4}, 0, 4, 128)
+}
+
+// formats reads weights of the formats whose factors are easy to take the wrong way round, which
+// others store as what a weight is divided by, and compares a layer with its formula.
+func formats(ctx context.Context, l *Lab) error {
+	for _, s := range []fakemodel.Storage{fakemodel.FP8F32, fakemodel.NVFP4, fakemodel.NVFP4Packed} {
+		if err := l.random(ctx, s, []int{9, 1, 3}, 4); err != nil {
+			return fmt.Errorf("%s: %w", s, err)
+		}
+	}
+	return nil
+}
+
+// random takes random tokens in steps of some sizes through layers of random weights in a format.
+func (l *Lab) random(ctx context.Context, s fakemodel.Storage, steps []int, ratios ...int) error {
+	c := fakemodel.Config(ratios...)
 	c.Window, c.Heads = l.cfg.Window, 2
-	m, err := fakemodel.New(fakemodel.Options{Config: c, Storage: fakemodel.FP8})
+	m, err := fakemodel.New(fakemodel.Options{Config: c, Storage: s})
 	if err != nil {
 		return err
 	}
@@ -107,10 +122,10 @@ func angles(ctx context.Context, l *Lab) error {
 	if err != nil {
 		return err
 	}
-	o := pipeline.EngineOptions{MaxTokens: tokens, MaxStep: 64, KeepTopK: true, Variant: l.o.Variant}
+	o := pipeline.EngineOptions{MaxTokens: 300, MaxStep: 64, KeepTopK: true, Variant: l.o.Variant}
 	e, err := pipeline.NewEngine(ctx, l.dev, cfg, layers, o)
 	if err == nil {
-		err = l.random(ctx, e, m, cfg, tokens)
+		err = l.agrees(ctx, e, m, cfg, steps)
 		err = errors.Join(err, e.Close())
 	}
 	return errors.Join(err, closed(layers))
@@ -132,19 +147,21 @@ func (p *pass) far(least int) error {
 	return nil
 }
 
-// random takes random tokens in steps of many sizes and compares all that they give.
-func (l *Lab) random(ctx context.Context, e *pipeline.Engine, m *fakemodel.Model, cfg model.Config, tokens int) error {
+// agrees takes random tokens in steps and compares all that they give with the formula.
+func (l *Lab) agrees(ctx context.Context, e *pipeline.Engine, m *fakemodel.Model, cfg model.Config, steps []int) error {
 	rng := rand.New(rand.NewPCG(9, 9))
-	states := make([]float32, tokens*cfg.Hidden)
-	for i := range states {
-		states[i] = float32(rng.NormFloat64())
+	var states []float32
+	for _, n := range steps {
+		for range n * cfg.Hidden {
+			states = append(states, float32(rng.NormFloat64()))
+		}
 	}
 	s, err := e.Open()
 	if err != nil {
 		return err
 	}
 	got := make([]pipeline.Appended, e.Layers())
-	for _, n := range []int{35, 64, 30, 1, 64, 3, 1, 60, 5, 1, 1, 1, 4} {
+	for _, n := range steps {
 		at := s.Len() * cfg.Hidden
 		part, err := s.Append(ctx, slices.Repeat([][]float32{states[at : at+n*cfg.Hidden]}, e.Layers()))
 		if err != nil {

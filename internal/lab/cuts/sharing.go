@@ -25,18 +25,19 @@ func sharedPrefixes(ctx context.Context, l *Lab) error {
 		return err
 	}
 	for _, n := range lengths {
-		if err == nil {
-			err = l.share(ctx, p, e, n)
-		}
-		if err != nil {
-			err = fmt.Errorf("a prefix of %d tokens: %w", n, err)
+		if err := l.share(ctx, p, e, n); err != nil {
+			return errors.Join(fmt.Errorf("a prefix of %d tokens: %w", n, err), e.Close())
 		}
 	}
-	return errors.Join(err, e.Close())
+	return e.Close()
 }
 
 func (l *Lab) share(ctx context.Context, p *pass, e *pipeline.Engine, n int) error {
 	other, third := l.newStory(2), l.newStory(3)
+	alone, err := l.apart(ctx, p, e, n, other)
+	if err != nil {
+		return err
+	}
 	a, err := l.open(e, p.st)
 	if err == nil {
 		err = a.take(ctx, n, 64)
@@ -49,16 +50,17 @@ func (l *Lab) share(ctx context.Context, p *pass, e *pipeline.Engine, n int) err
 		return err
 	}
 	// Both write where their shared page ends, in one step and in steps of their own.
-	err = step(ctx, chunk{line: b, n: 1}, chunk{line: a, n: 3, other: other})
-	for range 2 {
-		if err == nil {
-			err = step(ctx, chunk{line: a, n: 5, other: other})
-		}
-		if err == nil {
+	for i, m := range apartSteps {
+		if i == 0 {
+			err = step(ctx, chunk{line: b, n: 1}, chunk{line: a, n: m, other: other})
+		} else if err = step(ctx, chunk{line: a, n: m, other: other}); err == nil {
 			err = b.take(ctx, 1, 1)
 		}
+		if err != nil {
+			return err
+		}
 	}
-	if err != nil {
+	if err := alone.like(ctx, a); err != nil {
 		return err
 	}
 	c, err := b.fork(p.st) // of a fork
@@ -81,6 +83,47 @@ func (l *Lab) share(ctx context.Context, p *pass, e *pipeline.Engine, n int) err
 		return err
 	}
 	return errors.Join(d.found(), p.check(ctx, b), p.check(ctx, c), b.s.Close(), c.s.Close(), d.s.Close())
+}
+
+// apartSteps are the tokens of steps with which a session leaves what it shared.
+var apartSteps = []int{3, 5, 5}
+
+// branch is what a session gave that left another's story without ever sharing a page.
+type branch struct {
+	*line
+	kept []byte
+}
+
+// apart takes the first n tokens of one pass and then another story's, in steps of the sizes that
+// sessions beside others take.
+func (l *Lab) apart(ctx context.Context, p *pass, e *pipeline.Engine, n int, other *story) (*branch, error) {
+	x, err := p.resume(ctx, e, n)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range apartSteps {
+		if err := step(ctx, chunk{line: x, n: m, other: other}); err != nil {
+			return nil, err
+		}
+	}
+	kept, err := x.saved(ctx)
+	return &branch{x, kept}, errors.Join(err, x.s.Close())
+}
+
+// like demands the same bits of a line that shared pages, also in what it keeps now.
+func (b *branch) like(ctx context.Context, x *line) error {
+	tail := &line{got: make([]pipeline.Appended, len(x.got))}
+	for i := range x.got {
+		tail.got[i].Out = x.got[i].Out[(b.from-x.from)*hidden:]
+		if x.l.picks(i) {
+			tail.got[i].TopK = x.got[i].TopK[(b.from-x.from)*x.l.cfg.TopK:]
+		}
+	}
+	kept, err := x.saved(ctx)
+	if err == nil && !bytes.Equal(kept, b.kept) {
+		err = errors.New("others wrote into what it keeps")
+	}
+	return errors.Join(same(tail, b.line), err)
 }
 
 // restores saves a session behind its window's first wrap, lets others use its pages, and goes on

@@ -63,10 +63,26 @@ type Limits struct {
 	TimestampPeriod         float64   `json:"timestamp_period_ns"`
 }
 
-// Heap is one of a device's memories.
+// Heap is one of a device's memories. Budget and Usage are what a process may have of it now and
+// what it has; absent where the driver does not tell.
 type Heap struct {
-	Bytes       uint64 `json:"bytes"`
-	DeviceLocal bool   `json:"device_local"`
+	Bytes       uint64  `json:"bytes"`
+	DeviceLocal bool    `json:"device_local"`
+	Budget      *uint64 `json:"budget,omitempty"`
+	Usage       *uint64 `json:"usage,omitempty"`
+}
+
+// heapsOf lists an adapter's memories.
+func heapsOf(a *vk.Adapter) []Heap {
+	heaps, budget := []Heap{}, a.MemoryBudget()
+	for i, h := range a.Caps.Heaps {
+		x := Heap{Bytes: h.Bytes, DeviceLocal: h.DeviceLocal}
+		if budget != nil {
+			x.Budget, x.Usage = &budget[i].Budget, &budget[i].Usage
+		}
+		heaps = append(heaps, x)
+	}
+	return heaps
 }
 
 // Variants says which variant of an operation would run, which others can,
@@ -79,14 +95,11 @@ type Variants struct {
 
 // Of describes an adapter with the tuning profile that it gets, or the one that is named.
 func Of(a *vk.Adapter, profile string) Device {
-	c, heaps := &a.Caps, []Heap{}
-	for _, h := range a.Caps.Heaps {
-		heaps = append(heaps, Heap(h))
-	}
+	c := &a.Caps
 	d := Device{
 		Index: a.Index, Name: a.Name, Type: a.Type.String(), UUID: a.UUID, Driver: a.DriverName, DriverInfo: a.DriverInfo,
 		DriverVersion: a.DriverVersion, APIVersion: a.APIVersion.String(), Usable: true, Features: c.Features,
-		Limits: Limits{c.HeapBytes, heaps, c.MaxStorageBufferRange, c.MaxAllocation, c.MaxStorageBuffers, c.MaxPushConstants,
+		Limits: Limits{c.HeapBytes, heapsOf(a), c.MaxStorageBufferRange, c.MaxAllocation, c.MaxStorageBuffers, c.MaxPushConstants,
 			c.SharedMemory, c.MaxWorkgroupInvocations, c.MaxWorkgroupCount, c.SubgroupSize, c.MinSubgroupSize, c.MaxSubgroupSize,
 			c.ComputeUnits, c.TimestampPeriod},
 		CoopMat: []string{}, Ops: map[string]Variants{}, Profile: profileOf(a, profile),

@@ -339,7 +339,8 @@ func asks() int {
 	return interposer.Seen(slices.Index(faults.Calls, "vkGetFenceStatus")) + interposer.Seen(slices.Index(faults.Calls, "vkWaitForFences"))
 }
 
-// On a device that hangs a call ends with its context, and those that only look answer meanwhile.
+// On a device that hangs a call ends with its context. Meanwhile those that need no device get
+// their turn: they look, open, fork, truncate and close sessions, but not the one that grows.
 func TestHungEngine(t *testing.T) {
 	d := open(t, vk.DeviceOptions{})
 	l := life{t: t, path: checkpoint(t), dev: d}
@@ -394,16 +395,13 @@ func TestHungEngine(t *testing.T) {
 			for asks() == asked {
 				time.Sleep(time.Millisecond)
 			}
-			looked := make(chan int)
-			go func() {
-				_, _ = l.e.Memory(), l.e.Longest()
-				looked <- s.Len()
-			}()
+			beside := make(chan error)
+			go func() { beside <- l.beside(s, fork) }()
 			select {
-			case n := <-looked:
-				assert.Equal(t, 21, n)
+			case err := <-beside:
+				assert.NoError(t, err)
 			case <-time.After(time.Minute):
-				t.Error("those that only look wait")
+				t.Fatal("those that need no device wait")
 			}
 			start := time.Now()
 			cancel()
@@ -425,6 +423,64 @@ func TestHungEngine(t *testing.T) {
 	l.end()
 	require.NoError(t, d.Close())
 	assert.Empty(t, d.MemoryInUse())
+}
+
+// Nor does anybody wait for an engine that closes while the device is busy.
+func TestHungEngineClose(t *testing.T) {
+	d := open(t, vk.DeviceOptions{})
+	l := life{t: t, path: checkpoint(t), dev: d}
+	l.openDevice()
+	l.openEngine()
+	s, err := l.e.Open()
+	require.NoError(t, err)
+	st, err := l.e.Begin(context.Background(), pipeline.Chunk{Session: s, Tokens: 1})
+	require.NoError(t, err)
+	for i, h := range l.hidden(0, 1, 0) {
+		require.NoError(t, st.SetInput(i, 0, h))
+	}
+	interposer.Hang()
+	require.NoError(t, st.Submit())
+	asked := asks()
+	closed := make(chan error, 1)
+	go func() { closed <- l.e.Close() }()
+	for asks() == asked {
+		time.Sleep(time.Millisecond)
+	}
+	looked := make(chan error)
+	go func() {
+		_, err := l.e.Open()
+		_, _ = l.e.Memory(), s.Len()
+		looked <- err
+	}()
+	select {
+	case err := <-looked:
+		assert.ErrorIs(t, err, vk.ErrClosed)
+	case <-time.After(time.Minute):
+		t.Error("those that need no device wait")
+	}
+	interposer.Mend()
+	assert.NoError(t, <-closed)
+	l.end()
+	require.NoError(t, d.Close())
+	assert.Empty(t, d.MemoryInUse())
+}
+
+// beside does all that needs no device while a call for a session waits for it.
+func (l *life) beside(busy, other *pipeline.Session) error {
+	_, _ = l.e.Memory(), l.e.Longest()
+	if n := busy.Len(); n != 21 {
+		return fmt.Errorf("%d tokens, want 21", n)
+	}
+	fork, err := other.Fork()
+	if err != nil {
+		return err
+	}
+	err = errors.Join(fork.Truncate(20), other.Truncate(22), fork.Close(), busy.Truncate(21))
+	if errors.Is(err, pipeline.ErrInStep) {
+		err = nil
+	}
+	fresh, openErr := l.e.Open()
+	return errors.Join(err, openErr, fresh.Truncate(0), fresh.Close())
 }
 
 // A step that is given up gets no more of the device than the two parts that it has, and the next

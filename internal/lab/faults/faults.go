@@ -18,6 +18,9 @@ import (
 //go:embed testdata/interposer.c
 var source []byte
 
+//go:embed testdata/pretend.h
+var pretended []byte
+
 // Calls are those that can fail, in the order of the interposer's numbers.
 var Calls = []string{
 	"vkAllocateMemory", "vkCreateBuffer", "vkBindBufferMemory", "vkMapMemory", "vkCreateCommandPool", "vkAllocateCommandBuffers",
@@ -58,6 +61,7 @@ type control struct {
 	last        atomic.Uint32
 	seen        [maxCalls]atomic.Uint32
 	live        [maxObjects]atomic.Int32
+	pretend     pretend
 }
 
 // Interposer is the library, built and ready to be opened.
@@ -71,7 +75,7 @@ type Interposer struct {
 // opens one, and no other Vulkan loader before.
 func New(dir string) (*Interposer, error) {
 	file, lib, state := filepath.Join(dir, "interposer.c"), filepath.Join(dir, "libfaults.so"), filepath.Join(dir, "state")
-	if err := os.WriteFile(file, source, 0o600); err != nil {
+	if err := errors.Join(os.WriteFile(file, source, 0o600), os.WriteFile(filepath.Join(dir, "pretend.h"), pretended, 0o600)); err != nil {
 		return nil, err
 	}
 	build := exec.Command("cc", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o", lib, file, "-ldl")

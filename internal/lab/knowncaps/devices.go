@@ -14,6 +14,8 @@ type Device struct {
 	Caps vk.Caps
 
 	Quads bool // elements of matrices lie in lanes as on NVIDIA's devices
+
+	Driver vk.DriverID // 0: none of those that vk names
 }
 
 // Layout is what opkit.MatrixLayout finds: four neighbouring lanes share a row in pairs of
@@ -95,20 +97,20 @@ func discrete() []Device {
 	both := append(slices.Clone(f16), shape(16, 16, 16, "bf16"), shape(16, 8, 16, "bf16"))
 	square := []vk.CoopMatShape{shape(16, 16, 16, "f16")}
 	return []Device{
-		{"H100", vk.TypeDiscrete, nvidia(132, 32, features(modern, halves, matrices, brains), both...), true},
-		{"Ada", vk.TypeDiscrete, nvidia(128, 32, features(modern, halves, matrices, brains), both...), true},
-		{"Turing", vk.TypeDiscrete, nvidia(68, 32, features(modern, halves, matrices), f16...), true},
-		{"Turing with NVK", vk.TypeDiscrete, nvidia(68, 0, features(modern, halves, matrices), f16...), true},
-		{"Pascal", vk.TypeDiscrete, nvidia(20, 32, features(modern, halves)), false},
-		{"RDNA4", vk.TypeDiscrete, amd(64, 32, 32, features(modern, halves, matrices, brains), append(slices.Clone(square), shape(16, 16, 16, "bf16"))...), false},
-		{"RDNA3", vk.TypeDiscrete, amd(96, 32, 32, features(modern, halves, matrices), square...), false},
-		{"RDNA2", vk.TypeDiscrete, amd(80, 32, 32, features(modern, halves)), false},
-		{"GFX9", vk.TypeDiscrete, amd(64, 64, 0, features(modern, halves)), false},
-		{"CDNA with matrices", vk.TypeDiscrete, amd(104, 64, 0, features(modern, halves, matrices, brains), append(slices.Clone(square), shape(16, 16, 16, "bf16"))...), false},
-		{"Arc A", vk.TypeDiscrete, intel(8, 128, 4, features(modern, halves, matrices, brains), shape(8, 8, 16, "f16"), shape(8, 8, 16, "bf16")), false},
-		{"Arc B", vk.TypeDiscrete, intel(16, 64, 4, features(modern, halves, matrices, brains), shape(8, 16, 16, "f16"), shape(8, 16, 16, "bf16")), false},
-		{"Xe-LP", vk.TypeIntegrated, intel(8, 64, 64, features(modern, halves)), false},
-		{"Skylake", vk.TypeIntegrated, intel(8, 56, 64, features(modern, halves)), false},
+		{"H100", vk.TypeDiscrete, nvidia(132, 32, features(modern, halves, matrices, brains), both...), true, vk.DriverNVIDIA},
+		{"Ada", vk.TypeDiscrete, nvidia(128, 32, features(modern, halves, matrices, brains), both...), true, vk.DriverNVIDIA},
+		{"Turing", vk.TypeDiscrete, nvidia(68, 32, features(modern, halves, matrices), f16...), true, vk.DriverNVIDIA},
+		{"Turing with NVK", vk.TypeDiscrete, nvidia(68, 0, features(modern, halves, matrices), f16...), true, 0},
+		{"Pascal", vk.TypeDiscrete, nvidia(20, 32, features(modern, halves)), false, vk.DriverNVIDIA},
+		{"RDNA4", vk.TypeDiscrete, amd(64, 32, 32, features(modern, halves, matrices, brains), append(slices.Clone(square), shape(16, 16, 16, "bf16"))...), false, vk.DriverRADV},
+		{"RDNA3", vk.TypeDiscrete, amd(96, 32, 32, features(modern, halves, matrices), square...), false, vk.DriverRADV},
+		{"RDNA2", vk.TypeDiscrete, amd(80, 32, 32, features(modern, halves)), false, vk.DriverRADV},
+		{"GFX9", vk.TypeDiscrete, amd(64, 64, 0, features(modern, halves)), false, vk.DriverRADV},
+		{"CDNA with matrices", vk.TypeDiscrete, amd(104, 64, 0, features(modern, halves, matrices, brains), append(slices.Clone(square), shape(16, 16, 16, "bf16"))...), false, vk.DriverRADV},
+		{"Arc A", vk.TypeDiscrete, intel(8, 128, 4, features(modern, halves, matrices, brains), shape(8, 8, 16, "f16"), shape(8, 8, 16, "bf16")), false, vk.DriverANV},
+		{"Arc B", vk.TypeDiscrete, intel(16, 64, 4, features(modern, halves, matrices, brains), shape(8, 16, 16, "f16"), shape(8, 16, 16, "bf16")), false, vk.DriverANV},
+		{"Xe-LP", vk.TypeIntegrated, intel(8, 64, 64, features(modern, halves)), false, vk.DriverANV},
+		{"Skylake", vk.TypeIntegrated, intel(8, 56, 64, features(modern, halves)), false, vk.DriverANV},
 	}
 }
 
@@ -134,9 +136,9 @@ func others() []Device {
 	buffers := Least()
 	buffers.MaxStorageBuffers = 16
 	return []Device{
-		{"Adreno", vk.TypeIntegrated, adreno, false}, {"Mali", vk.TypeIntegrated, mali, false}, {"V3D", vk.TypeIntegrated, v3d, false}, {"Apple", vk.TypeIntegrated, apple, false},
-		{"lavapipe", vk.TypeCPU, old, false}, {"newer lavapipe", vk.TypeCPU, newer, false},
-		{"least with 16 buffers", vk.TypeOther, buffers, false}, {"least", vk.TypeOther, Least(), false},
+		{"Adreno", vk.TypeIntegrated, adreno, false, 0}, {"Mali", vk.TypeIntegrated, mali, false, 0}, {"V3D", vk.TypeIntegrated, v3d, false, 0}, {"Apple", vk.TypeIntegrated, apple, false, 0},
+		{"lavapipe", vk.TypeCPU, old, false, 0}, {"newer lavapipe", vk.TypeCPU, newer, false, 0},
+		{"least with 16 buffers", vk.TypeOther, buffers, false, 0}, {"least", vk.TypeOther, Least(), false, 0},
 	}
 }
 

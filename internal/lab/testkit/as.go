@@ -38,7 +38,7 @@ func As(t testing.TB, other knowncaps.Device) *vk.Device {
 // it has.
 func fake(a *vk.Adapter, other knowncaps.Device) {
 	to, from := &a.Caps, &other.Caps
-	a.Name, a.Type, a.DriverName, a.DriverInfo = other.Name, other.Type, "simulated", ""
+	a.Name, a.Type, a.DriverName, a.DriverInfo, a.Driver = other.Name, other.Type, "simulated", "", other.Driver
 	to.MaxStorageBufferRange, to.MaxAllocation, to.MaxBuffer = from.MaxStorageBufferRange, from.MaxAllocation, from.MaxBuffer
 	to.MaxStorageBuffers, to.MaxPushConstants, to.SharedMemory = from.MaxStorageBuffers, from.MaxPushConstants, from.SharedMemory
 	to.MaxWorkgroupInvocations, to.MaxWorkgroupSize, to.MaxWorkgroupCount = from.MaxWorkgroupInvocations, from.MaxWorkgroupSize, from.MaxWorkgroupCount

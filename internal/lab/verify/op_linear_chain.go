@@ -109,7 +109,9 @@ func bindLinearChain(b Build, c Case) (Bound, error) {
 			l.Record = func(rec *vk.Recorder) error { return errors.Join(first.Record(rec, x), second.Record(rec, y)) }
 			return l
 		}
-		state := r.In(vectors.Filled(0xFF, vectors.U32, chain.StateLen(h.T)), tensor.U32)
+		data, err := chain.State(h.T)
+		r.Fail(err)
+		state := r.In(vectors.Array{Type: vectors.U32, Shape: []int{chain.StateLen(h.T)}, Data: data}, tensor.U32)
 		a := projection.LinearChainArgs{First: x, Second: y, State: state}
 		l.Record = func(rec *vk.Recorder) error { return chain.Record(rec, a) }
 		return l

@@ -3,7 +3,6 @@ package layer
 import (
 	"context"
 	"errors"
-	"math"
 
 	"github.com/vkmla/vkmla/pipeline/internal/memory"
 	"github.com/vkmla/vkmla/projection"
@@ -113,12 +112,12 @@ func (k *Kind) chain(ctx context.Context, a, b *projection.Linear) (*projection.
 	return c, nil
 }
 
-// reset makes the state as projection.LinearChain.NewState does.
+// reset makes the state as before the first launch.
 func (x *output) reset(rec *vk.Recorder) error {
 	if x.state.IsZero() {
 		return nil
 	}
-	return rec.Fill(x.state.View(), math.MaxUint32)
+	return projection.ResetState(rec, x.state)
 }
 
 func (x *output) bytes() (n uint64) {

@@ -15,6 +15,17 @@
 enum { CALLS = 32, OBJECTS = 16, FENCES = 4096 };
 enum { SUCCESS = 0, NOT_READY = 1, TIMEOUT = 2, DEVICE_LOST = -4 };
 
+typedef uintptr_t W;
+typedef int (*Call)(W, W, W, W, W, W, W, W);
+typedef void (*Void)(W, W, W);
+typedef void *(*Lookup)(void *, const char *);
+
+#define REAL(name) static void *real_##name
+#define PASS(name) ((Call)real_##name)(a, b, c, d, e, f, g, h)
+#define ARGS W a, W b, W c, W d, W e, W f, W g, W h
+
+#include "pretend.h"
+
 struct control {
 	_Atomic uint32_t call;  // the call that fails: an index of calls in faults.go, CALLS for any
 	_Atomic uint32_t after; // calls that succeed before; all ones: none fails
@@ -28,15 +39,14 @@ struct control {
 	_Atomic uint32_t last;    // the call that failed last
 	_Atomic uint32_t seen[CALLS];
 	_Atomic int32_t live[OBJECTS];
+	struct pretend pretend;
 };
 
 static struct control none, *ctl = &none;
 static _Atomic uint64_t busy[FENCES]; // fences of submissions that nobody has seen finish
 
-typedef uintptr_t W;
-typedef int (*Call)(W, W, W, W, W, W, W, W);
-typedef void (*Void)(W, W, W);
-typedef void *(*Lookup)(void *, const char *);
+static struct pretend *pretended(void) { return &ctl->pretend; }
+static int is_lost(void) { return ctl->lost; }
 
 static Lookup instance_lookup, device_lookup;
 static void *real_vkDeviceWaitIdle;
@@ -75,10 +85,6 @@ static int marked(uint64_t fence) {
 		if (busy[i] == fence) return 1;
 	return 0;
 }
-
-#define REAL(name) static void *real_##name
-#define PASS(name) ((Call)real_##name)(a, b, c, d, e, f, g, h)
-#define ARGS W a, W b, W c, W d, W e, W f, W g, W h
 
 #define PLAIN(call, waits, name) \
 	REAL(name); \
@@ -122,13 +128,39 @@ MAKES(13, 4, vkCreateDescriptorPool)
 PLAIN(14, 0, vkAllocateDescriptorSets)
 MAKES(15, 5, vkCreateDescriptorSetLayout)
 MAKES(16, 6, vkCreatePipelineLayout)
-MAKES(17, 7, vkCreateShaderModule)
-MAKES(18, 8, vkCreateComputePipelines)
+REAL(vkCreateShaderModule);
+static int our_vkCreateShaderModule(ARGS) {
+	int code;
+	if (fails(17, 0, &code)) return code;
+	if ((code = PASS(vkCreateShaderModule)) == SUCCESS) {
+		ctl->live[7]++;
+		made_module(((uint64_t *)b)[3], *(uint64_t *)d);
+	}
+	return code;
+}
+REAL(vkCreateComputePipelines);
+static int our_vkCreateComputePipelines(ARGS) {
+	int code;
+	if (fails(18, 0, &code)) return code;
+	struct pipeline changed = *(struct pipeline *)d;
+	struct special special;
+	uint32_t data[64];
+	change_constants(&changed, &special, data);
+	if (c == 1) d = (W)&changed;
+	if ((code = PASS(vkCreateComputePipelines)) == SUCCESS) ctl->live[8]++;
+	return code;
+}
 MAKES(19, 9, vkCreateQueryPool)
 PLAIN(20, 1, vkGetQueryPoolResults)
 MAKES(21, 10, vkCreatePipelineCache)
 PLAIN(22, 0, vkGetPipelineCacheData)
-MAKES(23, 11, vkCreateDevice)
+REAL(vkCreateDevice);
+static int our_vkCreateDevice(ARGS) {
+	int code;
+	if (fails(23, 0, &code)) return code;
+	if ((code = create_device((int (*)(W, W, W, W))real_vkCreateDevice, a, b, c, d)) == SUCCESS) ctl->live[11]++;
+	return code;
+}
 MAKES(24, 12, vkCreateInstance)
 PLAIN(25, 0, vkEnumeratePhysicalDevices)
 ENDS(0, vkFreeMemory)
@@ -234,7 +266,8 @@ static struct {
 	ENTRY(vkDestroyCommandPool), ENTRY(vkDestroyDescriptorPool), ENTRY(vkDestroyDescriptorSetLayout),
 	ENTRY(vkDestroyPipelineLayout), ENTRY(vkDestroyShaderModule), ENTRY(vkDestroyPipeline), ENTRY(vkDestroyQueryPool),
 	ENTRY(vkDestroyPipelineCache), ENTRY(vkDestroyFence), ENTRY(vkDestroyDevice), ENTRY(vkDestroyInstance),
-	ENTRY(vkDeviceWaitIdle), ENTRY(vkQueueWaitIdle),
+	ENTRY(vkDeviceWaitIdle), ENTRY(vkQueueWaitIdle), ENTRY(vkGetPhysicalDeviceProperties2), ENTRY(vkGetPhysicalDeviceFeatures2),
+	ENTRY(vkEnumerateDeviceExtensionProperties), ENTRY(vkGetPhysicalDeviceMemoryProperties2),
 };
 
 static void *ours(const char *name, void *real) {
@@ -247,7 +280,10 @@ static void *ours(const char *name, void *real) {
 	return real;
 }
 
-static void *our_vkGetDeviceProcAddr(void *device, const char *name) { return ours(name, device_lookup(device, name)); }
+static void *our_vkGetDeviceProcAddr(void *device, const char *name) {
+	void *call = made_up_call(name);
+	return call ? call : ours(name, device_lookup(device, name));
+}
 
 void *vkGetInstanceProcAddr(void *instance, const char *name) {
 	if (!instance_lookup) {

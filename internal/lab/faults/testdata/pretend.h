@@ -1,0 +1,273 @@
+// What the device pretends to be: another driver's, one that tells why it was lost, one that knows
+// how much memory is left; and kernels with other constants. pretend.go has the layout of the
+// struct. Included by interposer.c.
+
+enum { FAULT_EXT = 1, FAULT_KHR = 2, BUDGET_ABSENT = 1, BUDGET_MADE_UP = 2 };
+
+struct pretend {
+	_Atomic uint32_t driver; // VkDriverId; 0: its own
+	_Atomic uint32_t range;  // bytes that a descriptor can cover; 0: its own limit
+	_Atomic uint32_t module; // bytes of the module whose constants are changed; 0: of none
+	_Atomic uint32_t ids[2], values[2];
+	_Atomic uint32_t changed; // pipelines so changed
+	_Atomic uint32_t fault;   // which extension there is, or 0
+	_Atomic uint32_t faults;  // how much it has to tell, of each kind
+	_Atomic uint32_t enabled; // FAULT_EXT, FAULT_KHR: whether the last device was made with it
+	_Atomic uint32_t asked;   // how often it was asked
+	_Atomic uint32_t budget;  // BUDGET_ABSENT, BUDGET_MADE_UP; 0: the driver's own
+	_Atomic uint32_t left, used; // of every heap, in MiB
+};
+
+static struct pretend *pretended(void);
+
+struct chain { // of structures
+	uint32_t type;
+	struct chain *next;
+	uint32_t words[64];
+};
+
+static struct chain *find(void *first, uint32_t type) {
+	struct chain *c = first;
+	while (c && c->type != type) c = c->next;
+	return c;
+}
+
+REAL(vkGetPhysicalDeviceProperties2);
+static void our_vkGetPhysicalDeviceProperties2(W a, W b, W c) {
+	((Void)real_vkGetPhysicalDeviceProperties2)(a, b, c);
+	struct chain *driver = find((void *)b, 1000196000);
+	if (driver && pretended()->driver) driver->words[0] = pretended()->driver;
+	const int limits = 16 + 296, max_storage_buffer_range = 28; // bytes, in VkPhysicalDeviceProperties2 and its limits
+	if (pretended()->range) *(uint32_t *)(b + limits + max_storage_buffer_range) = pretended()->range;
+}
+
+REAL(vkGetPhysicalDeviceFeatures2);
+static void our_vkGetPhysicalDeviceFeatures2(W a, W b, W c) {
+	((Void)real_vkGetPhysicalDeviceFeatures2)(a, b, c);
+	struct chain *f = find((void *)b, pretended()->fault == FAULT_EXT ? 1000341000 : 1000573000);
+	if (f && pretended()->fault) f->words[0] = 1;
+}
+
+struct extension {
+	char name[256];
+	uint32_t version;
+};
+
+static const char *fault_name(void) { return pretended()->fault == FAULT_EXT ? "VK_EXT_device_fault" : "VK_KHR_device_fault"; }
+
+// made_up tells extensions that the driver is to know nothing of.
+static int made_up(const char *name) { return pretended()->fault && !strcmp(name, fault_name()); }
+
+static int absent(const char *name) {
+	return pretended()->budget == BUDGET_ABSENT && !strcmp(name, "VK_EXT_memory_budget");
+}
+
+REAL(vkEnumerateDeviceExtensionProperties);
+static int our_vkEnumerateDeviceExtensionProperties(ARGS) {
+	uint32_t n = 0, m = 0, *count = (uint32_t *)c;
+	if (b) return PASS(vkEnumerateDeviceExtensionProperties);
+	W to = d;
+	c = (W)&n;
+	d = 0;
+	int code = PASS(vkEnumerateDeviceExtensionProperties);
+	struct extension *list = calloc(n + 2, sizeof *list), *out = (struct extension *)to;
+	d = (W)list;
+	if (code == SUCCESS) code = PASS(vkEnumerateDeviceExtensionProperties);
+	for (uint32_t i = 0; i < n; i++)
+		if (!absent(list[i].name) && !made_up(list[i].name)) list[m++] = list[i];
+	if (pretended()->fault) strcpy(list[m++].name, fault_name());
+	if (pretended()->budget == BUDGET_MADE_UP) strcpy(list[m++].name, "VK_EXT_memory_budget");
+	if (code == SUCCESS && !out) *count = m;
+	if (code == SUCCESS && out) {
+		if (*count < m) code = 5; // INCOMPLETE
+		else *count = m;
+		memcpy(out, list, *count * sizeof *list);
+	}
+	free(list);
+	return code;
+}
+
+REAL(vkGetPhysicalDeviceMemoryProperties2);
+static void our_vkGetPhysicalDeviceMemoryProperties2(W a, W b, W c) {
+	((Void)real_vkGetPhysicalDeviceMemoryProperties2)(a, b, c);
+	struct chain *found = find((void *)b, 1000237000);
+	if (!found || pretended()->budget != BUDGET_MADE_UP) return;
+	uint64_t *bytes = (uint64_t *)found->words;
+	for (int i = 0; i < 16; i++) {
+		bytes[i] = (uint64_t)pretended()->left << 20;
+		bytes[16 + i] = (uint64_t)pretended()->used << 20;
+	}
+}
+
+// The layout of VkDeviceCreateInfo on machines of 64 bits.
+struct create {
+	uint32_t type;
+	struct chain *next;
+	uint32_t flags, queues;
+	void *queue;
+	uint32_t layers;
+	void *layer;
+	uint32_t extensions;
+	const char *const *extension;
+	void *features;
+};
+
+// create_device takes what is made up out of the request.
+static int create_device(int (*real)(W, W, W, W), W phys, W info, W c, W d) {
+	struct create x = *(struct create *)info;
+	const char *names[64];
+	uint32_t n = 0, named = 0, wanted = 0;
+	for (uint32_t i = 0; i < x.extensions && n < 64; i++) {
+		if (made_up(x.extension[i])) named = pretended()->fault;
+		else names[n++] = x.extension[i];
+	}
+	x.extensions = n;
+	x.extension = names;
+	for (struct chain *p = (struct chain *)&x; p->next; p = p->next) {
+		if (p->next->type == 1000341000 || p->next->type == 1000573000) {
+			wanted = p->next->words[0];
+			p->next = p->next->next;
+			break;
+		}
+	}
+	pretended()->enabled = wanted ? named : 0;
+	return real(phys, (W)&x, c, d);
+}
+
+static uint64_t patched[16]; // modules whose constants are changed
+static _Atomic uint32_t patches;
+
+static void made_module(uint64_t size, uint64_t module) {
+	if (pretended()->module && size == pretended()->module) patched[patches++ % 16] = module;
+}
+
+// The layout of VkComputePipelineCreateInfo, as far as it is needed.
+struct special {
+	uint32_t count;
+	const struct { uint32_t id, offset; uint64_t size; } *map;
+	uint64_t bytes;
+	const uint32_t *data;
+};
+struct pipeline {
+	uint32_t type;
+	void *next;
+	uint32_t flags, pad, stage_type;
+	void *stage_next;
+	uint32_t stage_flags, stage;
+	uint64_t module;
+	const char *name;
+	const struct special *special;
+	uint64_t layout, base;
+	int32_t index;
+};
+
+// change_constants gives a pipeline of such a module the constants that are asked for.
+static void change_constants(struct pipeline *p, struct special *s, uint32_t *data) {
+	int ours = 0;
+	for (int i = 0; i < 16; i++) ours |= p->module && patched[i] == p->module;
+	if (!ours || !pretended()->module || !p->special || p->special->bytes > 256) return;
+	*s = *p->special;
+	memcpy(data, s->data, s->bytes);
+	for (uint32_t i = 0; i < s->count; i++)
+		for (int k = 0; k < 2; k++)
+			if (s->map[i].id == pretended()->ids[k]) data[s->map[i].offset / 4] = pretended()->values[k];
+	s->data = data;
+	p->special = s;
+	pretended()->changed++;
+}
+
+struct address {
+	uint32_t type;
+	uint64_t at, precision;
+};
+struct vendor {
+	char text[256];
+	uint64_t code, data;
+};
+
+static void say(char *to, const char *what, int i) {
+	strcpy(to, what);
+	size_t n = strlen(to);
+	to[n] = '0' + i % 10;
+	to[n + 1] = '\a'; // drivers write what they like
+	to[n + 2] = 0;
+}
+
+static struct address made_up_address(int i) { return (struct address){1 + i % 6, 0x1000 * (uint64_t)(i + 1), 0x100}; }
+
+static struct vendor made_up_vendor(int i) {
+	struct vendor v = {"", 0xc0de + i, 0xda7a};
+	say(v.text, "ring ", i);
+	return v;
+}
+
+struct counts {
+	uint32_t type;
+	void *next;
+	uint32_t addresses, vendors;
+	uint64_t binary;
+};
+struct info {
+	uint32_t type;
+	void *next;
+	char text[256];
+	struct address *addresses;
+	struct vendor *vendors;
+	void *binary;
+};
+
+static int is_lost(void);
+
+static int our_vkGetDeviceFaultInfoEXT(void *device, struct counts *n, struct info *to) {
+	uint32_t have = pretended()->faults, incomplete = 0;
+	pretended()->asked++;
+	if (!is_lost()) abort(); // a driver may do anything then
+	if (!to) {
+		n->addresses = n->vendors = have;
+		n->binary = 1 << 20;
+		return 0;
+	}
+	if (n->addresses < have || n->vendors < have || n->binary < 1 << 20) incomplete = 5;
+	if (n->addresses > have) n->addresses = have;
+	if (n->vendors > have) n->vendors = have;
+	n->binary = 0;
+	say(to->text, "page fault ", 0);
+	for (uint32_t i = 0; i < n->addresses; i++) to->addresses[i] = made_up_address(i);
+	for (uint32_t i = 0; i < n->vendors; i++) to->vendors[i] = made_up_vendor(i);
+	return incomplete;
+}
+
+struct report {
+	uint32_t type;
+	void *next;
+	uint32_t flags;
+	uint64_t group;
+	char text[256];
+	struct address memory, instruction;
+	struct vendor vendor;
+};
+
+static int our_vkGetDeviceFaultReportsKHR(void *device, uint64_t timeout, uint32_t *n, struct report *to) {
+	uint32_t have = pretended()->faults, room = *n;
+	pretended()->asked++;
+	if (!to) {
+		*n = have;
+		return have ? 0 : TIMEOUT;
+	}
+	if (room > have) *n = room = have;
+	for (uint32_t i = 0; i < room; i++) {
+		to[i].flags = i % 2 ? 0x1f : 0x1; // lost; addresses, the vendor's words and the watchdog
+		say(to[i].text, "watchdog ", i);
+		to[i].memory = made_up_address(0);
+		to[i].instruction = made_up_address(3);
+		to[i].vendor = made_up_vendor(i);
+	}
+	return room < have ? 5 : 0;
+}
+
+// made_up_call is a call that the driver does not know.
+static void *made_up_call(const char *name) {
+	if (pretended()->fault == FAULT_EXT && !strcmp(name, "vkGetDeviceFaultInfoEXT")) return (void *)our_vkGetDeviceFaultInfoEXT;
+	if (pretended()->fault == FAULT_KHR && !strcmp(name, "vkGetDeviceFaultReportsKHR")) return (void *)our_vkGetDeviceFaultReportsKHR;
+	return NULL;
+}

@@ -1,0 +1,258 @@
+package pipeline_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/vkmla/vkmla/internal/lab/fakemodel"
+	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
+)
+
+// snapshotPool is what a snapshot has of a pool, in an engine of layers [0] or [0, 4, 128].
+type snapshotPool struct {
+	name              string
+	tokens, keep, all int // tokens of a slot, tokens that are kept or -1, bytes of a slot
+}
+
+var (
+	windowPool = snapshotPool{"window", 1, 127, 584}
+	allPools   = []snapshotPool{{"window", 1, 127, 3 * 584}, {"c4a", 4, -1, 584 + 132}, {"c4a.state", 1, 7, 8192 + 2048},
+		{"c128a", 128, -1, 584}, {"c128a.state", 1, 127, 4096}}
+)
+
+// snapshotForm is how snapshots look, written from the description of the format.
+type snapshotForm struct {
+	model     pipeline.Fingerprint
+	maxTokens uint64
+	pools     []snapshotPool
+}
+
+const headBytes = 8 + 8 + 3*32 + 3*8
+
+// head is the head of a session's snapshot.
+func (f *snapshotForm) head(length, floor uint64) []byte {
+	b := append([]byte("vkmlases"), 4, 0, 0, 0, 0, 0, 0, 0)
+	b = append(append(append(b, f.model.Config[:]...), f.model.Weights[:]...), f.model.Formats[:]...)
+	for _, v := range []uint64{length, floor, uint64(len(f.pools))} {
+		b = binary.LittleEndian.AppendUint64(b, v)
+	}
+	for _, p := range f.pools {
+		first, beyond := p.slots(length, floor)
+		b = append(b, p.name+strings.Repeat("\x00", 24-len(p.name))...)
+		for _, v := range []uint64{first, beyond, uint64(p.all)} {
+			b = binary.LittleEndian.AppendUint64(b, v)
+		}
+	}
+	return b
+}
+
+func (p *snapshotPool) slots(length, floor uint64) (first, beyond uint64) {
+	if p.keep >= 0 && floor > uint64(p.keep) {
+		first = floor - uint64(p.keep)
+	}
+	return first, length / uint64(p.tokens)
+}
+
+// body is how many bytes of slots follow a head; 0 for a head of something else.
+func (f *snapshotForm) body(head []byte) (sum uint64) {
+	length, floor, ok := f.tokens(head)
+	if !ok {
+		return 0
+	}
+	for _, p := range f.pools {
+		first, beyond := p.slots(length, floor)
+		sum += (beyond - first) * uint64(p.all)
+	}
+	return sum
+}
+
+// tokens reads a head's tokens, if there can be such a session.
+func (f *snapshotForm) tokens(head []byte) (length, floor uint64, ok bool) {
+	if len(head) < headBytes {
+		return 0, 0, false
+	}
+	length, floor = binary.LittleEndian.Uint64(head[112:]), binary.LittleEndian.Uint64(head[120:])
+	return length, floor, length <= f.maxTokens && floor <= length
+}
+
+// explains tells why a snapshot may be accepted: its head is that of a session of so many tokens
+// in this engine, the slots of such a session follow, and the checksum is right. What is in the
+// slots, a checksum cannot tell: whoever can write a snapshot can write what a session remembers.
+func (f *snapshotForm) explains(file []byte) bool {
+	length, floor, ok := f.tokens(file)
+	if !ok {
+		return false
+	}
+	head := f.head(length, floor)
+	n := uint64(len(file)) - 32
+	sum := sha256.Sum256(file[:n])
+	return bytes.HasPrefix(file, head) && n == uint64(len(head))+f.body(head) && bytes.Equal(sum[:], file[n:])
+}
+
+// alteration makes something like a snapshot: a head and the slots that follow it by its numbers,
+// cut or longer by some bytes, with its checksum if it is sealed, a tail, and one byte flipped.
+type alteration struct {
+	head   []byte
+	slots  uint64 // seed
+	cut    int16
+	sealed bool
+	tail   []byte
+	at     uint32
+	flip   byte
+}
+
+func (f *snapshotForm) altered(a alteration) []byte {
+	rng, n := rand.New(rand.NewPCG(a.slots, 1)), f.body(a.head)
+	file := append([]byte{}, a.head...)
+	for range n / 4 { // every size is a multiple of 4
+		file = binary.LittleEndian.AppendUint32(file, rng.Uint32())
+	}
+	if a.cut >= 0 {
+		file = append(file, make([]byte, a.cut)...)
+	} else {
+		file = file[:max(0, len(file)+int(a.cut))]
+	}
+	if a.sealed {
+		sum := sha256.Sum256(file)
+		file = append(file, sum[:]...)
+	}
+	if file = append(file, a.tail...); len(file) > 0 {
+		file[int(a.at)%len(file)] ^= a.flip
+	}
+	return file
+}
+
+// seeds are sessions of several lengths, and some that are altered.
+func (f *snapshotForm) seeds() (list []alteration) {
+	for _, x := range [][2]uint64{{0, 0}, {1, 0}, {3, 3}, {8, 2}, {f.maxTokens, f.maxTokens - 1}, {f.maxTokens, 0}} {
+		list = append(list, alteration{head: f.head(x[0], x[1]), slots: x[0], sealed: true})
+	}
+	head := f.head(5, 4)
+	return append(list,
+		alteration{head: head, tail: bytes.Repeat([]byte{7}, 32)},
+		alteration{head: head, cut: -4, sealed: true},
+		alteration{head: head, cut: 4, sealed: true},
+		alteration{head: head, sealed: true, tail: []byte{0}},
+		alteration{head: head, sealed: true, at: 9, flip: 1},
+		alteration{head: f.head(f.maxTokens+1, 0), sealed: true},
+		alteration{head: head[:40], sealed: true})
+}
+
+// snapshotError demands an error that says that a snapshot is of no use.
+func snapshotError(t *testing.T, err error) {
+	t.Helper()
+	if !errors.Is(err, pipeline.ErrSnapshot) {
+		assert.ErrorIs(t, err, pipeline.ErrSequenceFull)
+	}
+}
+
+// FuzzReadSnapshot alters snapshots and reads them without a device. Exactly those that explains
+// allows are read, and they are the only snapshots of their sessions.
+func FuzzReadSnapshot(f *testing.F) {
+	cfg := fakemodel.Config(0, 4, 128)
+	var engines []*pipeline.Engine
+	var less []*pipeline.Engine // the same without Rewind
+	var forms []*snapshotForm
+	for _, x := range []struct {
+		layers    int
+		maxTokens int
+		pools     []snapshotPool
+	}{{1, 150, []snapshotPool{windowPool}}, {3, 9, allPools}} {
+		var layers []*model.DeviceLayer
+		for i := range x.layers {
+			layers = append(layers, &model.DeviceLayer{Layer: i})
+		}
+		engine := func(rewind int) *pipeline.Engine {
+			o := pipeline.EngineOptions{MaxTokens: x.maxTokens, Rewind: rewind}
+			return must[*pipeline.Engine](f)(pipeline.WithoutDevice(cfg, layers, o))
+		}
+		e := engine(x.maxTokens)
+		engines, less = append(engines, e), append(less, engine(0))
+		form := &snapshotForm{e.Fingerprint(), uint64(x.maxTokens), x.pools}
+		forms = append(forms, form)
+		for _, a := range form.seeds() {
+			f.Add(uint8(len(forms)-1), a.head, a.slots, a.cut, a.sealed, a.tail, a.at, a.flip)
+		}
+	}
+	f.Fuzz(func(t *testing.T, which uint8, head []byte, slots uint64, cut int16, sealed bool, tail []byte, at uint32, flip byte) {
+		form := forms[which%2]
+		file := form.altered(alteration{head, slots, cut, sealed, tail, at, flip})
+		tokens, again, err := engines[which%2].ReadSnapshot(bytes.NewReader(file))
+		require.Equal(t, form.explains(file), err == nil, "%v", err)
+		short, trimmed, lessErr := less[which%2].ReadSnapshot(bytes.NewReader(file))
+		require.Equal(t, err == nil, lessErr == nil, "%v", lessErr)
+		if err != nil {
+			snapshotError(t, err)
+			snapshotError(t, lessErr)
+			return
+		}
+		require.True(t, bytes.Equal(file, again), "read and written again it is not the same")
+		require.Equal(t, tokens, short)
+		want := form.head(uint64(tokens), uint64(tokens))
+		require.True(t, bytes.HasPrefix(trimmed, want) && form.explains(trimmed), "what is left without Rewind is no snapshot")
+	})
+}
+
+// FuzzRestore restores altered snapshots in an engine. What explains allows becomes a session that
+// is saved as what it was; a step with it gives another session's bits, whatever its slots hold.
+// All else leaves nothing behind.
+func FuzzRestore(f *testing.F) {
+	testkit.WithoutMatrices(f)
+	dev := testkit.Device(f)
+	cfg, o := small()
+	o.MaxTokens, o.Rewind = 150, 150
+	_, layers := uploaded(f, dev, written(f, fake(f, fakemodel.Options{Config: cfg})))
+	e := engine(f, dev, cfg, layers, o)
+	form := &snapshotForm{e.Fingerprint(), uint64(o.MaxTokens), []snapshotPool{windowPool}}
+	for _, a := range form.seeds() {
+		f.Add(a.head, a.slots, a.cut, a.sealed, a.tail, a.at, a.flip)
+	}
+	ctx := f.Context()
+	clean := must[*pipeline.Session](f)(e.Open())
+	must[[]pipeline.Appended](f)(clean.Append(ctx, [][]float32{filled(3*cfg.Hidden, float32(0.5))}))
+	f.Cleanup(func() { clean.Close() })
+	// beside is what a session gives that goes on from clean in a step with another.
+	beside := func(t testing.TB, other *pipeline.Session) []float32 {
+		fork := must[*pipeline.Session](t)(clean.Fork())
+		defer fork.Close()
+		chunks := []pipeline.Chunk{{Session: fork, Tokens: 1}, {Session: other, Tokens: 1}}
+		st := must[*pipeline.Step](t)(e.Begin(ctx, chunks...))
+		defer st.Abort()
+		out := make([]float32, cfg.Hidden)
+		require.NoError(t, errors.Join(st.SetInput(0, 0, filled(cfg.Hidden, float32(1))),
+			st.SetInput(0, 1, filled(cfg.Hidden, float32(2))), st.Run(ctx), st.ReadOutput(0, 0, out), st.Commit()))
+		return out
+	}
+	empty := must[*pipeline.Session](f)(e.Open())
+	want := beside(f, empty)
+	require.NoError(f, empty.Close())
+	_, free := e.Pages()
+	f.Fuzz(func(t *testing.T, head []byte, slots uint64, cut int16, sealed bool, tail []byte, at uint32, flip byte) {
+		file := form.altered(alteration{head, slots, cut, sealed, tail, at, flip})
+		s, err := e.Restore(ctx, bytes.NewReader(file))
+		require.Equal(t, form.explains(file), err == nil, "%v", err)
+		if err != nil {
+			snapshotError(t, err)
+		} else {
+			var again bytes.Buffer
+			require.NoError(t, s.Save(ctx, &again))
+			require.True(t, bytes.Equal(file, again.Bytes()), "saved again it is not the same")
+			if s.Len() < o.MaxTokens {
+				require.Equal(t, want, beside(t, s), "beside a session with altered slots")
+			}
+			require.NoError(t, s.Close())
+		}
+		all, now := e.Pages()
+		require.Equal(t, free, now, "of %v pages", all)
+	})
+}

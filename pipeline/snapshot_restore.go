@@ -1,0 +1,302 @@
+package pipeline
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+)
+
+const opRestore = "pipeline: restore session"
+
+// Restore makes a session of what Session.Save wrote, in an engine with the same Fingerprint: pages
+// may be of other sizes. If this engine's Rewind is less, the session can be truncated by no more
+// than that. Everything is read into host memory, about as much as there is to read, and checked
+// before the device is used; then steps can run between megabytes.
+//
+// r has to end where the snapshot does: in front of other data it is an io.LimitReader or an
+// io.SectionReader. So who writes snapshots one behind the other has to write their lengths, too.
+//
+// Errors: vk.ErrArgument for a nil r; ErrSnapshot, also for data that ends early or goes on,
+// ErrSnapshotVersion and ErrSnapshotModel; other errors of r; ErrSequenceFull for more than
+// MaxTokens tokens; ErrTooManySessions, cache.ErrPoolFull; the context's, which is looked at
+// between reads; vk.ErrClosed, vk.ErrDeviceLost; those of vk.Device.NewBuffer. After an error, or
+// if r panics, nothing has changed.
+func (e *Engine) Restore(ctx context.Context, r io.Reader) (*Session, error) {
+	if r == nil {
+		return nil, badArgument(opRestore, "r", "nil", "a reader")
+	}
+	s, err := e.restore(ctx, r)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", opRestore, err)
+	}
+	return s, nil
+}
+
+// restore is Restore without arguments to check.
+func (e *Engine) restore(ctx context.Context, r io.Reader) (*Session, error) {
+	err := alive(ctx)
+	if e = e.orNone(); e == noEngine {
+		err = e.usable()
+	}
+	if err != nil {
+		return nil, err
+	}
+	h, data, err := e.readSnapshot(contextReader{ctx, r})
+	if err != nil {
+		return nil, err
+	}
+	return e.resume(ctx, h, data)
+}
+
+// contextReader reads until its context ends.
+type contextReader struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (c contextReader) Read(p []byte) (int, error) {
+	if err := c.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return c.r.Read(p)
+}
+
+func unusable(format string, a ...any) error {
+	return fmt.Errorf("%w: %s", ErrSnapshot, fmt.Sprintf(format, a...))
+}
+
+// snapshotSlots are a session's slots by the cache where they go.
+type snapshotSlots map[*layerCache]*slotQueue
+
+// slotQueue has slots in the order of their positions, in pieces as they arrived.
+type slotQueue [][]byte
+
+// take fills part with what is first in the queue.
+func (q *slotQueue) take(part []byte) {
+	for len(part) > 0 {
+		n := copy(part, (*q)[0])
+		part = part[n:]
+		if (*q)[0] = (*q)[0][n:]; len((*q)[0]) == 0 {
+			(*q)[0] = nil // its memory is needed no more
+			*q = (*q)[1:]
+		}
+	}
+}
+
+// readSnapshot reads a snapshot and checks all of it. It uses no device.
+func (e *Engine) readSnapshot(r io.Reader) (h *snapshot, data snapshotSlots, err error) {
+	sum := sha256.New()
+	if h, err = e.readHead(r, sum); err != nil {
+		return nil, nil, err
+	}
+	data = snapshotSlots{}
+	gone := e.trim(h)
+	for i, p := range e.pools {
+		for _, c := range p.caches {
+			if _, err = io.CopyN(sum, r, int64(gone[i]*c.slotBytes())); err == nil {
+				data[c], err = readSlots(r, h.pools[i].slots()*c.slotBytes(), sum)
+			}
+			if err != nil {
+				return nil, nil, cutShort(err)
+			}
+		}
+	}
+	want := make([]byte, sha256.Size)
+	got := sum.Sum(nil)
+	if err = readAll(r, want, nil); err != nil {
+		return nil, nil, err
+	}
+	if !bytes.Equal(got, want) {
+		return nil, nil, unusable("its checksum is wrong")
+	}
+	switch _, err := io.ReadFull(r, want[:1]); err {
+	case io.EOF:
+		return h, data, nil
+	case nil:
+		return nil, nil, unusable("it goes on behind its end")
+	default:
+		return nil, nil, err
+	}
+}
+
+// readHead reads the head of a snapshot and checks it.
+func (e *Engine) readHead(r io.Reader, sum hash.Hash) (*snapshot, error) {
+	h := &snapshot{pools: make([]snapshotPool, len(e.pools))}
+	read := func(to any) error {
+		raw := make([]byte, binary.Size(to))
+		if err := readAll(r, raw, sum); err != nil {
+			return err
+		}
+		_, err := binary.Decode(raw, le, to)
+		return err
+	}
+	if err := read(&h.snapshotMark); err != nil {
+		return nil, err
+	}
+	switch {
+	case h.Magic != snapshotMagic:
+		return nil, unusable("it does not begin like one")
+	case h.Version != snapshotVersion:
+		return nil, fmt.Errorf("%w: version %d, this package reads version %d", ErrSnapshotVersion, h.Version, snapshotVersion)
+	}
+	if err := read(&h.snapshotMeta); err != nil {
+		return nil, err
+	}
+	if err := e.checkHeader(&h.snapshotMeta); err != nil {
+		return nil, err
+	}
+	if err := read(h.pools); err != nil {
+		return nil, err
+	}
+	return h, e.checkPools(h)
+}
+
+func readAll(r io.Reader, to []byte, sum hash.Hash) error {
+	if _, err := io.ReadFull(r, to); err != nil {
+		return cutShort(err)
+	}
+	if sum != nil {
+		sum.Write(to)
+	}
+	return nil
+}
+
+// readBytes is how much memory is made before there is something to fill it: how many bytes follow
+// stands in a header whose checksum is not known yet.
+const readBytes = 1 << 20
+
+func readSlots(r io.Reader, n int, sum hash.Hash) (*slotQueue, error) {
+	var q slotQueue
+	for n > 0 {
+		piece := make([]byte, min(n, readBytes))
+		if err := readAll(r, piece, sum); err != nil {
+			return nil, err
+		}
+		q, n = append(q, piece), n-len(piece)
+	}
+	return &q, nil
+}
+
+// cutShort tells the end of the data from a reader's other errors.
+func cutShort(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return unusable("it is cut short")
+	}
+	return err
+}
+
+// trim leaves out the first slots of a snapshot that a session of the engine would not have:
+// those that only serve to truncate it further than Rewind allows here. It returns how many of
+// each pool.
+func (e *Engine) trim(h *snapshot) []int {
+	floor := max(int(h.Floor), int(h.Length)-e.opts.Rewind)
+	h.Floor = uint64(floor)
+	gone := make([]int, len(e.pools))
+	for i, p := range e.pools {
+		first := max(int(h.pools[i].First), p.oldest(floor))
+		gone[i] = first - int(h.pools[i].First)
+		h.pools[i].First = uint64(first)
+	}
+	return gone
+}
+
+// checkHeader demands the header of a session that the engine could have.
+func (e *Engine) checkHeader(h *snapshotMeta) error {
+	differs := h.Model.differs(&e.print)
+	switch {
+	case differs != "":
+		return fmt.Errorf("%w: %s", ErrSnapshotModel, differs)
+	case h.Pools != uint64(len(e.pools)):
+		return unusable("%d pools, want %d", h.Pools, len(e.pools))
+	case h.Length > uint64(e.opts.MaxTokens):
+		return fmt.Errorf("%w: %d tokens, of at most %d", ErrSequenceFull, h.Length, e.opts.MaxTokens)
+	case h.Floor > h.Length:
+		return unusable("truncatable to %d of %d tokens", h.Floor, h.Length)
+	}
+	return nil
+}
+
+// checkPools demands the slots that a session of that length has.
+func (e *Engine) checkPools(h *snapshot) error {
+	for i, want := range e.head(int(h.Length), int(h.Floor)).pools {
+		if got := h.pools[i]; got != want {
+			return unusable("slots %d to %d of %.32q of %d bytes, want %d to %d of %q of %d for %d tokens", got.First, got.Beyond,
+				got.name(), got.Bytes, want.First, want.Beyond, want.name(), want.Bytes, h.Length)
+		}
+	}
+	return nil
+}
+
+func (p *snapshotPool) name() string { return string(bytes.TrimRight(p.Name[:], "\x00")) }
+
+// resume makes a session of slots. Nobody else knows it before all of them are there.
+func (e *Engine) resume(ctx context.Context, h *snapshot, data snapshotSlots) (s *Session, err error) {
+	lock := lease{e: e}
+	if err = lock.take(ctx); err != nil {
+		return nil, err
+	}
+	defer lock.give()
+	err = e.device(func() (err error) {
+		s, err = e.reserveRestored(ctx, h)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	err = s.eachRun(h, func(c *layerCache, run pageRun) error {
+		if err := lock.take(ctx); err != nil {
+			return err
+		}
+		n := run.n * c.stride
+		pages := make([]byte, n) // with zeros where there is no slot
+		c.eachPart(pages, run.entry, &h.pools[c.pool.index], data[c].take)
+		err := e.device(func() error {
+			to := c.memory().Rows(run.page, run.page+run.n)
+			return e.await(func() error { return to.Upload(ctx, pages) })
+		})
+		if lock.moved += n; lock.moved >= leaseBytes {
+			lock.give()
+		}
+		return err
+	})
+	if err != nil {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return nil, errors.Join(err, s.drop())
+	}
+	return s, nil
+}
+
+// reserveRestored makes a session with pages for the slots of a snapshot.
+func (e *Engine) reserveRestored(ctx context.Context, h *snapshot) (*Session, error) {
+	// The destination of pending work may have been given up since.
+	if err := e.workPages(ctx); err != nil {
+		return nil, err
+	}
+	pages := make(pageCounts, len(e.pools))
+	for i := range pages {
+		first, end := h.pools[i].entries(e.pools[i].Page)
+		pages[i] = end - first
+	}
+	s, err := e.open()
+	if err != nil {
+		return nil, err
+	}
+	err = e.ensure(ctx, pages)
+	s.at.length, s.floor = int(h.Length), int(h.Floor)
+	for i, t := range s.tables {
+		if err == nil {
+			first, _ := h.pools[i].entries(t.pool.Page)
+			err = t.Resume(t.pool.slots(s.at.length), first)
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.drop())
+	}
+	return s, nil
+}

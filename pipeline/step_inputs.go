@@ -1,0 +1,85 @@
+package pipeline
+
+import (
+	"fmt"
+
+	"github.com/vkmla/vkmla/tensor"
+)
+
+// Input is where the hidden states of the step's tokens go for a layer, after the layer's own
+// input norm: [T, Hidden] bf16 on the device, with the rows of Rows. Padding rows may hold
+// anything. Commands that write it are submitted, or uploads done, before the layer is submitted.
+// Commands of the same device run in the order of submission: those submitted after
+// SubmitLayer(i) may read Output(i) and write Input(i+1) without a Wait.
+//
+// A layer does not run on rows that nobody wrote: they are another session's, of an earlier step.
+// Unless SetInput gave them, the rows of all chunks have to be overwritten by what was submitted
+// since Begin, as vk.Buffer.Overwritten counts. With EngineOptions.LayerByLayer all layers have one
+// input, and what was written for one counts for the next. See also ReuseInputs.
+//
+// With EngineOptions.Between all layers have one input. The caller writes that of layer 0; what
+// Between records reads it, and writes those of the others.
+//
+// Input, Output, LSE and TopK are zero tensors for an unknown layer.
+func (st *Step) Input(layer int) tensor.Tensor { return st.tensor(&st.orNone().b.in, layer) }
+
+// ReuseInputs says that this step's inputs are what Input holds already: rows of an earlier step,
+// or what was written in a way that vk does not see. Without it a layer whose input was not written
+// since Begin is refused. It serves measurements that repeat a step.
+//
+// Errors: vk.ErrClosed, vk.ErrDeviceLost.
+func (st *Step) ReuseInputs() error {
+	st = st.orNone()
+	st.e.mu.Lock()
+	defer st.e.mu.Unlock()
+	if err := st.active(); err != nil {
+		return fmt.Errorf("%s: %w", opInput, err)
+	}
+	st.reuses = true
+	return nil
+}
+
+// checkInputs demands that the inputs of a layer, or of all, were set if any was.
+func (st *Step) checkInputs(layer int) error {
+	e := st.e
+	if !st.host {
+		return nil
+	}
+	first, end := st.layers(layer)
+	for i := first; i < min(end, e.given()); i++ {
+		for chunk := range e.parts {
+			if !e.set[i*e.opts.MaxSessions+chunk] {
+				return badArgument(opSubmit, "inputs", fmt.Sprintf("none for layer %d, chunk %d", i, chunk), "all or none from host memory")
+			}
+		}
+	}
+	return nil
+}
+
+// checkWritten demands that the inputs of a layer, or of all, were written on the device since
+// Begin, unless they come from host memory.
+func (st *Step) checkWritten(layer int) error {
+	e, b := st.e, st.b
+	if st.host || st.reuses {
+		return nil
+	}
+	first, end := st.layers(layer)
+	for i := first; i < min(end, e.given()); i++ {
+		rows := b.in.of(i).View()
+		rows.Size = uint64(2 * st.tokens * e.cfg.Hidden)
+		if rows.Buffer.Overwritten(rows) {
+			continue
+		}
+		if e.chained() {
+			if _, err := b.commands(commandKey{layer, st.host, st.pieces}, st.work); err != nil {
+				return err
+			}
+			if b.begins {
+				continue
+			}
+		}
+		return badArgument(opSubmit, "inputs", fmt.Sprintf("none for layer %d", i),
+			"those of all %d tokens, from SetInput or written to Step.Input since Begin", st.tokens)
+	}
+	return nil
+}

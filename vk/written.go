@@ -1,0 +1,105 @@
+package vk
+
+import (
+	"slices"
+	"sync"
+)
+
+// written are the bytes of a tracked buffer that were overwritten.
+type written struct {
+	mu     sync.Mutex
+	ranges ranges
+}
+
+// ranges are in ascending order and do not touch.
+type ranges []byteRange
+
+type byteRange struct{ first, end uint64 }
+
+func (v View) bytes() byteRange { return byteRange{v.Offset, v.Offset + v.Size} }
+
+// add joins a range with those that it touches.
+func (l *ranges) add(r byteRange) {
+	from, _ := slices.BinarySearchFunc(*l, r.first, func(x byteRange, first uint64) int {
+		if x.end < first {
+			return -1
+		}
+		return 1
+	})
+	to := from
+	for ; to < len(*l) && (*l)[to].first <= r.end; to++ {
+		r = byteRange{min(r.first, (*l)[to].first), max(r.end, (*l)[to].end)}
+	}
+	*l = slices.Replace(*l, from, to, r)
+}
+
+// cover reports whether all bytes of a range are in the list.
+func (l ranges) cover(r byteRange) bool {
+	return slices.ContainsFunc(l, func(x byteRange) bool { return x.first <= r.first && r.end <= x.end })
+}
+
+// Track begins to note which bytes of the buffer are overwritten, or begins again with none. Of
+// commands, only those count that are recorded later than the first Track.
+func (b *Buffer) Track() {
+	if b == nil {
+		return
+	}
+	b.tracked.CompareAndSwap(nil, &written{})
+	w := b.tracked.Load()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ranges = w.ranges[:0]
+}
+
+// Overwritten reports whether every byte of the view was overwritten since the last Track by what
+// was submitted: copies, fills, Device.Upload, and launches of kernels, which count as writing all
+// that they bind or reach as Write. What they have as ReadWrite, or as Read too, does not count:
+// they may read it first. Nor does what the host writes to Mapped.
+func (b *Buffer) Overwritten(v View) bool {
+	if b == nil || v.Buffer != b {
+		return false
+	}
+	w := b.tracked.Load()
+	if w == nil {
+		return false
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.ranges.cover(v.bytes())
+}
+
+// Overwrites reports, of a tracked buffer, whether what was recorded so far overwrites every byte
+// of the view, see Buffer.Overwritten.
+func (r *Recorder) Overwrites(v View) bool {
+	return r != nil && r.writes[v.Buffer].cover(v.bytes())
+}
+
+// overwrite notes an access to a tracked buffer, one of some by the same command.
+func (r *Recorder) overwrite(u use, all []use) {
+	if u.access != Write || u.view.Buffer.tracked.Load() == nil {
+		return
+	}
+	for _, x := range all {
+		if x.access&Read != 0 && x.view.overlaps(u.view) {
+			return
+		}
+	}
+	if r.writes == nil {
+		r.writes = map[*Buffer]ranges{}
+	}
+	l := r.writes[u.view.Buffer]
+	l.add(u.view.bytes())
+	r.writes[u.view.Buffer] = l
+}
+
+// overwritten notes that commands were submitted.
+func (r *Recorder) overwritten() {
+	for b, l := range r.writes {
+		w := b.tracked.Load()
+		w.mu.Lock()
+		for _, x := range l {
+			w.ranges.add(x)
+		}
+		w.mu.Unlock()
+	}
+}
