@@ -37,6 +37,15 @@ var may = map[string][]string{
 	"examples/attention": {"pipeline", "pipeline/model", "vk"}, // as somebody else's program
 }
 
+// modules are folders with a module of their own, somebody else's programs: of ours they import
+// public packages and their own, of others what they like.
+var modules = []string{"examples/server"}
+
+// inModule tells whether a folder lies in one of them.
+func inModule(dir string) bool {
+	return slices.ContainsFunc(modules, func(m string) bool { return dir == m || strings.HasPrefix(dir, m+"/") })
+}
+
 // mayInternal does the same for internal packages that others are built on; the
 // rest of internal, and cmd, may import anything but cmd.
 var mayInternal = map[string][]string{
@@ -131,6 +140,12 @@ func TestImports(t *testing.T) {
 			assert.False(t, strings.HasPrefix(o, "cmd/"), "%s imports %s: nothing imports a command", s.path, o)
 		}
 		if s.test {
+			continue
+		}
+		if inModule(s.dir) {
+			for _, o := range ours {
+				assert.False(t, strings.Contains("/"+o+"/", "/internal/"), "%s imports %s, which nobody else could", s.path, o)
+			}
 			continue
 		}
 		public := !strings.HasPrefix(s.dir, "internal/") && !strings.HasPrefix(s.dir, "cmd/")

@@ -1,0 +1,224 @@
+package batch
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/examples/server/model"
+)
+
+const vocab = 50
+
+// fake is a model whose next token follows from all tokens before it. It has room for so many
+// tokens and sequences.
+type fake struct {
+	t    *testing.T
+	room int
+	slow time.Duration
+
+	mu    sync.Mutex
+	known map[*model.Sequence][]int32
+	sizes []int
+}
+
+func (f *fake) NewSequence() (*model.Sequence, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := &model.Sequence{}
+	f.known[s] = nil
+	return s, nil
+}
+
+func next(tokens []int32) (sum int32) {
+	for i, id := range tokens {
+		sum += id * int32(i+1)
+	}
+	return sum%(vocab-1) + 1
+}
+
+// Step keeps sequences until others take their place: it knows no Close.
+func (f *fake) Step(ctx context.Context, chunks ...model.Chunk) (logits [][]float32, err error) {
+	time.Sleep(f.slow)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	total, step := 0, 0
+	for _, c := range chunks {
+		total, step = total+len(f.known[c.Sequence])+len(c.Tokens), step+len(c.Tokens)
+	}
+	if total > f.room {
+		return nil, cache.ErrPoolFull
+	}
+	f.sizes = append(f.sizes, step)
+	for _, c := range chunks {
+		before := len(f.known[c.Sequence])
+		all := append(f.known[c.Sequence], c.Tokens...)
+		f.known[c.Sequence] = all
+		for _, at := range c.Logits {
+			l := make([]float32, vocab)
+			l[next(all[:before+at+1])] = 3
+			logits = append(logits, l)
+		}
+	}
+	return logits, ctx.Err()
+}
+
+func start(t *testing.T, f *fake, o Options) *Scheduler {
+	f.t, f.known = t, map[*model.Sequence][]int32{}
+	o.Vocab, o.Log, o.Metrics = vocab, slog.New(slog.NewTextHandler(io.Discard, nil)), NewMetrics(prometheus.NewRegistry())
+	s := New(f, o)
+	t.Cleanup(func() { s.Close(context.Background()) })
+	return s
+}
+
+// all reads an answer to its end.
+func all(ctx context.Context, a *Answer) (ids []int32, reason Reason, err error) {
+	for reason == "" {
+		var tokens []Token
+		if tokens, reason, err = a.Next(ctx); err != nil {
+			return ids, reason, err
+		}
+		for _, t := range tokens {
+			ids = append(ids, t.ID)
+		}
+	}
+	return ids, reason, nil
+}
+
+// expected continues a prompt.
+func expected(prompt []int32, n int) []int32 {
+	tokens := slices.Clone(prompt)
+	for range n {
+		tokens = append(tokens, next(tokens))
+	}
+	return tokens[len(prompt):]
+}
+
+// TestMany answers many requests at once: each as it would be alone, in steps of bounded size,
+// also where memory is short.
+func TestMany(t *testing.T) {
+	for _, room := range []int{1 << 20, 150} {
+		f := &fake{room: room}
+		s := start(t, f, Options{MaxTokens: 100, MaxSessions: 8, MaxStep: 16})
+		var group sync.WaitGroup
+		for i := range 24 {
+			group.Go(func() {
+				var prompt []int32
+				for k := range 1 + i*3 {
+					prompt = append(prompt, int32((k*7+i)%vocab))
+				}
+				a, err := s.Submit(t.Context(), Request{Prompt: prompt, MaxTokens: 9})
+				if !assert.NoError(t, err) {
+					return
+				}
+				ids, reason, err := all(t.Context(), a)
+				assert.NoError(t, err)
+				assert.Equal(t, Length, reason)
+				assert.Equal(t, expected(prompt, 9), ids, "request %d, room for %d", i, room)
+			})
+		}
+		group.Wait()
+		assert.LessOrEqual(t, slices.Max(f.sizes), 16)
+	}
+}
+
+// TestEcho scores a prompt without and with an answer.
+func TestEcho(t *testing.T) {
+	s := start(t, &fake{room: 1000}, Options{MaxTokens: 100, MaxSessions: 2, MaxStep: 4})
+	for _, n := range []int{0, 2} {
+		prompt := []int32{3, 1, 4, 1, 5, 9}
+		a, err := s.Submit(t.Context(), Request{Prompt: prompt, MaxTokens: n, Echo: true, Top: 2})
+		require.NoError(t, err)
+		var tokens []Token
+		for reason := Reason(""); reason == ""; {
+			var more []Token
+			more, reason, err = a.Next(t.Context())
+			require.NoError(t, err)
+			tokens = append(tokens, more...)
+		}
+		require.Len(t, tokens, len(prompt)+n)
+		for i, x := range tokens {
+			assert.Equal(t, i < len(prompt), x.Prompt)
+			if i < len(prompt) {
+				assert.Equal(t, prompt[i], x.ID)
+			}
+			if i > 0 {
+				assert.Equal(t, next(append(slices.Clone(prompt), expected(prompt, n)...)[:i]), x.Top[0].ID, "behind %d tokens", i)
+			}
+		}
+		assert.True(t, tokens[0].First)
+	}
+}
+
+// TestEnds holds what ends requests: the client, a stop token, too little memory, closing.
+func TestEnds(t *testing.T) {
+	f := &fake{room: 60, slow: time.Millisecond}
+	s := start(t, f, Options{MaxTokens: 1000, MaxSessions: 2, MaxStep: 32})
+	prompt := []int32{1, 2, 3}
+	ctx, leave := context.WithCancel(t.Context())
+	a, err := s.Submit(ctx, Request{Prompt: prompt, MaxTokens: 900})
+	require.NoError(t, err)
+	_, _, err = a.Next(t.Context())
+	require.NoError(t, err)
+	leave()
+	_, _, err = all(t.Context(), a)
+	assert.ErrorIs(t, err, context.Canceled)
+
+	stop := expected(prompt, 3)[2]
+	a, err = s.Submit(t.Context(), Request{Prompt: prompt, MaxTokens: 20, Stop: []int32{stop}})
+	require.NoError(t, err)
+	ids, reason, err := all(t.Context(), a)
+	require.NoError(t, err)
+	assert.Equal(t, Stopped, reason)
+	assert.Equal(t, stop, ids[len(ids)-1])
+
+	a, err = s.Submit(t.Context(), Request{Prompt: make([]int32, 100), MaxTokens: 1})
+	require.NoError(t, err)
+	_, _, err = all(t.Context(), a)
+	assert.ErrorIs(t, err, ErrMemory)
+
+	for _, r := range []Request{{}, {Prompt: []int32{vocab}}, {Prompt: prompt, MaxTokens: 998}, {Prompt: prompt, MaxTokens: -1}} {
+		_, err = s.Submit(t.Context(), r)
+		assert.ErrorIs(t, err, ErrRequest)
+	}
+	a, err = s.Submit(t.Context(), Request{Prompt: prompt, MaxTokens: 30})
+	require.NoError(t, err)
+	require.NoError(t, s.Close(t.Context()), "closing waits")
+	ids, _, err = all(t.Context(), a)
+	assert.NoError(t, err)
+	assert.Len(t, ids, 30)
+	_, err = s.Submit(t.Context(), Request{Prompt: prompt})
+	assert.ErrorIs(t, err, ErrClosing)
+}
+
+// TestPlan holds that a long prompt leaves room for a short one.
+func TestPlan(t *testing.T) {
+	with := func(left int) *Answer { return &Answer{all: make([]int32, left)} }
+	assert.Equal(t, []int{53, 1, 10}, plan([]*Answer{with(900), with(1), with(10)}, 64))
+	assert.Equal(t, []int{21, 21, 22}, plan([]*Answer{with(90), with(90), with(90)}, 64))
+}
+
+// TestSample draws by the position alone, about as often as probabilities say.
+func TestSample(t *testing.T) {
+	d := newDistribution([]float32{0, 1, 3, 3, -1e9})
+	assert.Equal(t, int32(2), d.sample(0, 1, 1), "the smaller of two")
+	assert.Equal(t, []Candidate{{2, d.logprob(2)}, {3, d.logprob(3)}, {1, d.logprob(1)}}, d.top(3))
+	assert.Empty(t, d.top(0))
+	counts := make([]int, 5)
+	for i := range 20000 {
+		id := d.sample(1, 7, i)
+		assert.Equal(t, id, d.sample(1, 7, i))
+		counts[id]++
+	}
+	assert.InDelta(t, .4553, float64(counts[3])/20000, .02)
+	assert.Zero(t, counts[4])
+}

@@ -1,0 +1,56 @@
+package cpu
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"time"
+)
+
+// Bandwidth is how fast the cores read memory, in bytes a second.
+type Bandwidth struct {
+	Memory  float64 // a plain pass over memory
+	Experts float64 // the experts of single tokens, in all layers
+}
+
+// Measure reads memory for about a second, then computes the experts of single tokens for as long.
+// With a model that fits into the processor's caches the second number is about these.
+func (c *CPU) Measure() (b Bandwidth) {
+	const piece, pieces = 1 << 20, 512
+	memory := make([]byte, piece*pieces)
+	for i := 0; i < len(memory); i += 4096 {
+		memory[i] = 1 // a page that nobody wrote is not memory
+	}
+	pass := func() float64 {
+		c.pool.Run(pieces, func(i int) { bytes.IndexByte(memory[i*piece:][:piece], 2) })
+		return float64(len(memory))
+	}
+	b.Memory = rate(pass)
+
+	rng := rand.New(rand.NewPCG(1, 1))
+	x, f := make([]float32, c.cfg.Hidden), make([]float32, c.cfg.Hidden)
+	b.Experts = rate(func() (read float64) {
+		for i := range x {
+			x[i] = RNE16(float32(rng.NormFloat64()))
+		}
+		ids := []int32{rng.Int32N(int32(c.cfg.Vocab))}
+		for l := range c.w.Layers {
+			c.Experts(l, &Streams{T: 1, IDs: ids}, x, f)
+			layer := &c.w.Layers[l]
+			one, shared := &layer.Experts[0], &layer.Shared
+			read += float64(layer.Gate.Bytes() + shared.W1.Bytes() + shared.W2.Bytes() + shared.W3.Bytes() +
+				int64(c.cfg.PerToken)*(one.W1.Bytes()+one.W2.Bytes()+one.W3.Bytes()))
+		}
+		return read
+	})
+	return b
+}
+
+// rate calls f for a second, after once to warm up, and returns what it says by time.
+func rate(f func() float64) float64 {
+	f()
+	sum, began := 0.0, time.Now()
+	for time.Since(began) < time.Second {
+		sum += f()
+	}
+	return sum / time.Since(began).Seconds()
+}

@@ -1,0 +1,104 @@
+package cpu
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// spin is how long a core looks for work before it sleeps: a layer has several pieces of work,
+// some microseconds apart, and waking takes longer than that.
+const spin = 50 * time.Microsecond
+
+// Pool runs tasks on several cores. One goroutine at a time calls Run.
+type Pool struct {
+	workers int
+	mu      sync.Mutex
+	wake    sync.Cond
+	current atomic.Pointer[job]
+	closed  atomic.Bool
+}
+
+// job is a call of Run.
+type job struct {
+	tasks      int64
+	f          func(task int)
+	next, done atomic.Int64
+}
+
+// NewPool starts workers: 0 is as many as the program may use.
+func NewPool(workers int) *Pool {
+	if workers < 1 {
+		workers = runtime.GOMAXPROCS(0)
+	}
+	p := &Pool{workers: workers}
+	p.wake.L = &p.mu
+	p.current.Store(&job{})
+	for range workers - 1 {
+		go p.work()
+	}
+	return p
+}
+
+// Workers is how many cores work, the caller's included.
+func (p *Pool) Workers() int { return p.workers }
+
+// Run calls f for each of n tasks, in any order, and returns when all are done.
+func (p *Pool) Run(n int, f func(task int)) {
+	j := &job{tasks: int64(n), f: f}
+	if n > 1 && p.workers > 1 {
+		p.mu.Lock()
+		p.current.Store(j)
+		p.wake.Broadcast()
+		p.mu.Unlock()
+	}
+	j.run()
+	for j.done.Load() < j.tasks {
+		runtime.Gosched()
+	}
+}
+
+// run takes tasks until none is left.
+func (j *job) run() {
+	for {
+		i := j.next.Add(1) - 1
+		if i >= j.tasks {
+			return
+		}
+		j.f(int(i))
+		j.done.Add(1)
+	}
+}
+
+func (p *Pool) work() {
+	last := p.current.Load()
+	for !p.closed.Load() {
+		j := p.await(last)
+		j.run()
+		last = j
+	}
+}
+
+// await returns a job that is not the last one, or any when the pool is closed.
+func (p *Pool) await(last *job) *job {
+	for began := time.Now(); time.Since(began) < spin; runtime.Gosched() {
+		if j := p.current.Load(); j != last {
+			return j
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for p.current.Load() == last && !p.closed.Load() {
+		p.wake.Wait()
+	}
+	return p.current.Load()
+}
+
+// Close ends the workers. Nothing may run.
+func (p *Pool) Close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed.Store(true)
+	p.wake.Broadcast()
+}

@@ -1,0 +1,84 @@
+// For processors without AVX2: what the compiler makes of loops over 16 lanes.
+#include "rows.h"
+
+#define ROWS rows_plain
+#define TARGET
+#define UNROLL 
+#define OP static inline __attribute__((always_inline))
+#define LANES(v) do { vec o; for (int i = 0; i < 16; i++) o.f[i] = (v); return o; } while (0)
+
+typedef struct { float f[16]; } vec;
+typedef struct { uint8_t b[64]; } codes;
+
+static inline float from_bits(uint32_t u) {
+	float f;
+	memcpy(&f, &u, 4);
+	return f;
+}
+
+OP vec splat(float f) { LANES(f); }
+OP vec zero(void) { return splat(0); }
+OP vec load(const float *p) { LANES(p[i]); }
+OP vec fma16(vec a, vec b, vec c) { LANES(a.f[i] * b.f[i] + c.f[i]); }
+OP vec add(vec a, vec b) { LANES(a.f[i] + b.f[i]); }
+
+// total adds lanes 8 apart, then 4, 2 and 1.
+OP float total(vec a) {
+	for (int n = 8; n > 0; n /= 2)
+		for (int i = 0; i < n; i++) a.f[i] += a.f[i + n];
+	return a.f[0];
+}
+
+OP vec f32(const uint8_t *p) {
+	vec o;
+	memcpy(&o, p, 64);
+	return o;
+}
+OP vec bf16(const uint8_t *p) { LANES(from_bits((uint32_t)p[2 * i] << 16 | (uint32_t)p[2 * i + 1] << 24)); }
+
+static inline float e4m3_value(uint8_t b) {
+	uint32_t a = b & 0x7F, sign = (uint32_t)(b & 0x80) << 24;
+	if (a == 0x7F) return from_bits(0x7FC00000);
+	if (a < 8) return from_bits(sign | 0x3B000000) * a; // a * 2^-9
+	return from_bits(sign | ((a << 20) + 0x3C000000));
+}
+OP vec e4m3(const uint8_t *p) { LANES(e4m3_value(p[i])); }
+
+OP codes codes_at(const uint8_t *p) {
+	codes w;
+	memcpy(&w, p, 64);
+	return w;
+}
+OP vec e2m1(codes w, int j) {
+	static const float values[16] = {0, .5f, 1, 1.5f, 2, 3, 4, 6, -0.f, -.5f, -1, -1.5f, -2, -3, -4, -6};
+	LANES(values[w.b[4 * i + j / 2] >> (4 * (j % 2)) & 15]);
+}
+
+// The byte 0 means 2^-127, which has no exponent bits.
+OP vec e8m0(const uint8_t *p) { LANES(from_bits(p[i / 4] ? (uint32_t)p[i / 4] << 23 : 0x00400000)); }
+
+#include "rows_body.h"
+
+int rows_level(void) {
+#ifdef __x86_64__
+	__builtin_cpu_init();
+	int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+	if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+		__builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) return 2;
+	return avx2;
+#else
+	return 0;
+#endif
+}
+
+void rows(int level, int format, long k, const uint8_t *data, const uint8_t *scales, const float *blocks, long side,
+	const float *x, long stride, const int32_t *take, long count, long first, long end, float *y, long ystride) {
+	const Matrix m = {format, k, data, scales, blocks, side};
+	const Tokens in = {x, stride, take, count};
+	RowsFunc *f = rows_plain;
+#ifdef __x86_64__
+	if (level == 1) f = rows_avx2;
+	if (level == 2) f = rows_avx512;
+#endif
+	f(&m, &in, first, end, y, ystride);
+}

@@ -1,0 +1,160 @@
+// Server answers completions from a DeepSeek-V4 checkpoint: token ids in, token ids out. The
+// attention runs on a GPU by vkmla, the experts and everything else on the processor.
+//
+//	go run . --model DIR --listen localhost:8080
+//	curl localhost:8080/v1/completions -d '{"prompt": [1, 2, 3], "temperature": 0}'
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/vkmla/vkmla/examples/server/api"
+	"github.com/vkmla/vkmla/examples/server/batch"
+	"github.com/vkmla/vkmla/examples/server/cpu"
+	"github.com/vkmla/vkmla/examples/server/model"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// options are the command line.
+type options struct {
+	dir, listen, device, experts, kernels string
+	tokens, sessions, step, waiting       int
+	workers                               int
+	cacheMiB                              uint64
+	drain                                 time.Duration
+	prepare, measure                      bool
+}
+
+func parse(args []string) (o options, err error) {
+	f := flag.NewFlagSet("server", flag.ContinueOnError)
+	f.StringVar(&o.dir, "model", "", "folder of a checkpoint: config.json and safetensors")
+	f.StringVar(&o.listen, "listen", "localhost:8080", "address")
+	f.StringVar(&o.device, "device", "", "index, part of the name, or UUID; by default the first GPU")
+	f.StringVar(&o.experts, "experts", "cpu", "where experts are computed: cpu")
+	f.StringVar(&o.kernels, "kernels", "", "folder that keeps compiled kernels; by default none")
+	f.IntVar(&o.tokens, "max-tokens", 32768, "most tokens of a sequence, prompt and answer")
+	f.IntVar(&o.sessions, "max-sessions", 16, "most requests computed at a time")
+	f.IntVar(&o.step, "max-step", 256, "most tokens of a step: what every answer waits for")
+	f.IntVar(&o.waiting, "max-waiting", 1024, "most requests that wait")
+	f.IntVar(&o.workers, "workers", 0, "cores to compute with; 0: all")
+	f.Uint64Var(&o.cacheMiB, "cache-mib", 0, "device memory for all sequences, in MiB; 0: what they can use")
+	f.DurationVar(&o.drain, "drain", 30*time.Second, "how long requests may go on after SIGTERM")
+	f.BoolVar(&o.prepare, "prepare", true, "compile and allocate for all sizes of steps before listening")
+	f.BoolVar(&o.measure, "measure", false, "measure how fast experts are read beside the memory's bandwidth")
+	if err = f.Parse(args); err != nil {
+		return o, err
+	}
+	switch {
+	case o.dir == "":
+		err = errors.New("server: --model: got none, want the folder of a checkpoint")
+	case o.experts != "cpu":
+		err = fmt.Errorf("server: --experts: got %q, want cpu", o.experts)
+	case o.sessions < 1:
+		err = fmt.Errorf("server: --max-sessions: got %d, want at least 1", o.sessions)
+	case o.step < o.sessions:
+		err = fmt.Errorf("server: --max-step: got %d, want at least --max-sessions, %d", o.step, o.sessions)
+	}
+	return o, err
+}
+
+func main() {
+	o, err := parse(os.Args[1:])
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	if err == nil {
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		defer stop()
+		err = run(ctx, o, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// run serves until the context ends.
+func run(ctx context.Context, o options, log *slog.Logger) (err error) {
+	instance, err := vk.NewInstance(vk.InstanceOptions{AppName: "server"})
+	if err != nil {
+		return err
+	}
+	defer instance.Close()
+	adapter, err := instance.Pick(o.device)
+	if err != nil {
+		return err
+	}
+	dev, err := adapter.Open(vk.DeviceOptions{PipelineCacheDir: o.kernels})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+
+	began := time.Now()
+	m, err := model.Open(ctx, dev, o.dir, model.Options{MaxTokens: o.tokens, MaxSessions: o.sessions, MaxStep: o.step,
+		MaxCacheBytes: o.cacheMiB << 20, CPU: cpu.Options{Workers: o.workers}})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, m.Close()) }()
+	if o.prepare {
+		if err := m.Prepare(ctx, o.step); err != nil {
+			return err
+		}
+	}
+	log.Info("model", "folder", o.dir, "layers", len(m.Weights.Layers), "device", adapter.Name,
+		"products", cpu.Instructions(), "time", time.Since(began))
+	if o.measure {
+		b := m.CPU().Measure()
+		log.Info("bandwidth", "memory_GB/s", b.Memory/1e9, "experts_GB/s", b.Experts/1e9, "share", b.Experts/b.Memory)
+	}
+	return serve(ctx, o, log, dev, m)
+}
+
+// serve listens until the context ends, then lets requests finish.
+func serve(ctx context.Context, o options, log *slog.Logger, dev *vk.Device, m *model.Model) error {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "server_device_bytes", Help: "Device memory of sequences and steps."},
+			func() float64 { return float64(m.CacheBytes()) }))
+	scheduler := batch.New(m, batch.Options{Vocab: m.Config.Vocab, MaxTokens: o.tokens, MaxSessions: o.sessions,
+		MaxStep: o.step, MaxWaiting: o.waiting, Log: log, Metrics: batch.NewMetrics(registry)})
+	server := &http.Server{Handler: api.New(api.Options{Name: filepath.Base(o.dir), EOS: m.Config.EOS, Metrics: registry, Log: log,
+		Healthy:  func() error { return errors.Join(dev.Err(), scheduler.Err()) },
+		Schedule: scheduler.Submit}), ReadHeaderTimeout: 10 * time.Second}
+	listener, err := net.Listen("tcp", o.listen)
+	if err != nil {
+		return errors.Join(err, scheduler.Close(ctx))
+	}
+	log.Info("listening", "address", listener.Addr().String())
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(listener) }()
+	select {
+	case err = <-ended:
+	case <-ctx.Done():
+		log.Info("closing: no more requests", "drain", o.drain)
+	}
+	drain, cancel := context.WithTimeout(context.Background(), o.drain)
+	defer cancel()
+	// Requests end first, then their connections.
+	if closing := scheduler.Close(drain); closing != nil {
+		log.Warn("requests were given up", "error", closing)
+	}
+	last, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	return errors.Join(err, server.Shutdown(last))
+}

@@ -1,0 +1,180 @@
+package weights
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/vkmla/vkmla/pipeline/model"
+)
+
+// Config describes a model: what the library reads about attention, and the rest.
+type Config struct {
+	model.Config
+
+	Vocab         int     // vocab_size, V
+	Streams       int     // hc_mult, n
+	SinkhornSteps int     // hc_sinkhorn_iters, rows and columns each
+	HyperEps      float32 // hc_eps
+	Experts       int     // n_routed_experts, E
+	PerToken      int     // num_experts_per_tok, k
+	Width         int     // moe_intermediate_size, F
+	Hash          []bool  // of each layer: experts are chosen by token id
+	Scoring       string  // scoring_func: sqrtsoftplus, sigmoid or softmax
+	Normalise     bool    // norm_topk_prob: weights of a token's experts add up to Factor
+	Factor        float32 // routed_scaling_factor
+	Limit         float32 // swiglu_limit; 0: none
+	EOS           []int32 // eos_token_id
+}
+
+// LoadConfig reads config.json of a model's folder.
+//
+// Errors: those of model.LoadConfig; *model.ConfigError for a field of the rest.
+func LoadConfig(dir string) (Config, error) {
+	attention, err := model.LoadConfig(dir)
+	if err != nil {
+		return Config{}, err
+	}
+	data, err := os.ReadFile(filepath.Join(dir, "config.json"))
+	if err != nil {
+		return Config{}, fmt.Errorf("weights: load config: %w", err)
+	}
+	var fields map[string]json.RawMessage
+	if err = json.Unmarshal(data, &fields); err == nil && fields["text_config"] != nil {
+		err = json.Unmarshal(fields["text_config"], &fields) // the model's own fields win
+	}
+	if err != nil {
+		return Config{}, fmt.Errorf("weights: load config: %w", err)
+	}
+	r := configReader{fields: fields}
+	c := Config{
+		Config:        attention,
+		Vocab:         need[int](&r, "vocab_size"),
+		Streams:       or(&r, 4, "hc_mult"),
+		SinkhornSteps: or(&r, 20, "hc_sinkhorn_iters"),
+		HyperEps:      or[float32](&r, 1e-6, "hc_eps"),
+		Experts:       need[int](&r, "n_routed_experts"),
+		PerToken:      need[int](&r, "num_experts_per_tok", "n_activated_experts"),
+		Width:         need[int](&r, "moe_intermediate_size", "moe_inter_dim"),
+		Scoring:       or(&r, "sqrtsoftplus", "scoring_func", "score_func"),
+		Normalise:     or(&r, true, "norm_topk_prob"),
+		Factor:        need[float32](&r, "routed_scaling_factor", "route_scale"),
+		Limit:         or[float32](&r, 0, "swiglu_limit"),
+	}
+	c.Hash = r.hashLayers(layers(attention))
+	c.EOS = r.eos()
+	r.check(&c)
+	return c, r.err
+}
+
+// layers counts the layers of the model itself, without those that predict ahead.
+func layers(c model.Config) (n int) {
+	for _, l := range c.Layers {
+		if !l.Draft {
+			n++
+		}
+	}
+	return n
+}
+
+// check refuses what this program does not run.
+func (r *configReader) check(c *Config) {
+	positive := func(name string, n, most int) {
+		if n < 1 || n > most {
+			r.bad(name, fmt.Sprint(n), "1 to %d", most)
+		}
+	}
+	positive("vocab_size", c.Vocab, 1<<24)
+	positive("hc_mult", c.Streams, 16)
+	positive("hc_sinkhorn_iters", c.SinkhornSteps, 1000)
+	positive("n_routed_experts", c.Experts, 1<<16)
+	positive("num_experts_per_tok", c.PerToken, c.Experts)
+	positive("moe_intermediate_size", c.Width, 1<<20)
+	if c.Limit < 0 {
+		r.bad("swiglu_limit", fmt.Sprint(c.Limit), "at least 0")
+	}
+	if !slices.Contains([]string{"sqrtsoftplus", "sigmoid", "softmax"}, c.Scoring) {
+		r.bad("scoring_func", c.Scoring, "sqrtsoftplus, sigmoid or softmax")
+	}
+	for name, want := range map[string]any{"topk_method": "noaux_tc", "hidden_act": "silu",
+		"n_shared_experts": 1.0, "tie_word_embeddings": false} {
+		if got := or(r, want, name); got != want {
+			r.bad(name, fmt.Sprint(got), "%v", want)
+		}
+	}
+}
+
+// configReader remembers the first thing that is wrong.
+type configReader struct {
+	fields map[string]json.RawMessage
+	err    error
+}
+
+func (r *configReader) bad(field, got, want string, a ...any) {
+	if r.err == nil {
+		r.err = &model.ConfigError{Field: field, Got: got, Want: fmt.Sprintf(want, a...)}
+	}
+}
+
+// or reads a field that may be absent or null, by any of its names.
+func or[T any](r *configReader, absent T, names ...string) T {
+	for _, name := range names {
+		raw := r.fields[name]
+		if raw == nil || string(raw) == "null" {
+			continue
+		}
+		var v T
+		if err := json.Unmarshal(raw, &v); err != nil {
+			r.bad(name, fmt.Sprintf("%.60s", raw), "a value of type %T", v)
+		}
+		return v
+	}
+	return absent
+}
+
+// need reads a field that must be there, by any of its names.
+func need[T any](r *configReader, names ...string) (v T) {
+	if !slices.ContainsFunc(names, func(name string) bool { return r.fields[name] != nil }) {
+		r.bad(names[0], "absent", "a number")
+		return v
+	}
+	return or(r, v, names...)
+}
+
+// hashLayers reads which layers choose experts by token id: the first num_hash_layers, or those
+// that mlp_layer_types names.
+func (r *configReader) hashLayers(n int) []bool {
+	hash := make([]bool, n)
+	if kinds := or[[]string](r, nil, "mlp_layer_types"); kinds != nil {
+		if len(kinds) < n {
+			r.bad("mlp_layer_types", fmt.Sprintf("%d kinds", len(kinds)), "one for each of %d layers", n)
+			return hash
+		}
+		for i := range hash {
+			hash[i] = kinds[i] == "hash_moe"
+			if !hash[i] && kinds[i] != "moe" {
+				r.bad("mlp_layer_types", kinds[i], "moe or hash_moe")
+			}
+		}
+		return hash
+	}
+	for i := range min(n, need[int](r, "num_hash_layers", "n_hash_layers")) {
+		hash[i] = true
+	}
+	return hash
+}
+
+// eos reads one end-of-sequence token, or a list of them.
+func (r *configReader) eos() []int32 {
+	raw := r.fields["eos_token_id"]
+	if raw == nil || string(raw) == "null" {
+		return nil
+	}
+	var one int32
+	if json.Unmarshal(raw, &one) == nil {
+		return []int32{one}
+	}
+	return or[[]int32](r, nil, "eos_token_id")
+}

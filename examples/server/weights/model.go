@@ -1,0 +1,245 @@
+package weights
+
+import (
+	"encoding/binary"
+	"fmt"
+	"runtime"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/vkmla/vkmla/pipeline/model"
+)
+
+// Model is all weights that are not attention's.
+type Model struct {
+	Config   Config
+	Embed    Matrix    // [V, D]
+	Norm     []float32 // [D], in front of the head
+	Head     Matrix    // [V, D]
+	HeadHC   Hyper     // mixes the streams in front of Norm; Fn [n, nD]
+	Layers   []Layer
+	tensors  *model.Tensors
+	released map[string]string // names, and how they are stored
+}
+
+// Hyper are the weights of a hyper-connection: Fn [(2+n)n, nD], Base one for each row of Fn,
+// Scale one each for pre, post and comb.
+type Hyper struct {
+	Fn          Matrix
+	Base, Scale []float32
+}
+
+// Layer is what surrounds a layer's attention.
+type Layer struct {
+	AttnHC, FFNHC     Hyper
+	AttnNorm, FFNNorm []float32 // [D]
+	Gate              Matrix    // [E, D]
+	Bias              []float32 // [E], for the choice of experts only; nil in a hash layer
+	Table             []int32   // [V, k] experts of a token id; nil but in a hash layer
+	Experts           []Expert  // [E]
+	Shared            Expert
+}
+
+// Expert is a gated network: w1 gate and w3 up [F, D], w2 down [D, F].
+type Expert struct{ W1, W3, W2 Matrix }
+
+// Open maps a checkpoint and checks that everything is there in the right shape. The caller
+// closes it.
+//
+// Errors: those of LoadConfig and model.OpenTensors; *model.CheckpointError.
+func Open(dir string) (*Model, error) {
+	cfg, err := LoadConfig(dir)
+	if err != nil {
+		return nil, err
+	}
+	t, err := model.OpenTensors(dir)
+	if err != nil {
+		return nil, err
+	}
+	m := &Model{Config: cfg, tensors: t, Layers: make([]Layer, len(cfg.Hash))}
+	if m.released, err = releasedNames(t.Names()); err == nil {
+		err = m.read()
+	}
+	if err != nil {
+		t.Close()
+		return nil, err
+	}
+	return m, nil
+}
+
+// Close unmaps the files: nothing may be computed with the weights any more.
+func (m *Model) Close() error { return m.tensors.Close() }
+
+// read reads the layers side by side: all scales are looked at, which takes the disk's time.
+func (m *Model) read() error {
+	var g errgroup.Group
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for i := range m.Layers {
+		g.Go(func() error {
+			return m.tensors.Read(func() error { r := reader{m: m}; r.layer(i); return r.err })
+		})
+	}
+	g.Go(func() error {
+		return m.tensors.Read(func() error { r := reader{m: m}; r.ends(); return r.err })
+	})
+	return g.Wait()
+}
+
+// reader remembers the first error.
+type reader struct {
+	m   *Model
+	err error
+}
+
+// tensor returns a tensor by its released name.
+func (r *reader) tensor(name string) (t model.Tensor) {
+	if r.err != nil {
+		return t
+	}
+	stored, ok := r.m.released[name]
+	if !ok {
+		r.err = &model.CheckpointError{Tensor: name, Got: "absent", Want: "the tensor"}
+		return t
+	}
+	t, r.err = r.m.tensors.Tensor(stored)
+	return t
+}
+
+// shaped returns a tensor of a certain shape.
+func (r *reader) shaped(name string, shape ...int) model.Tensor {
+	t := r.tensor(name)
+	if r.err == nil && !slices.Equal(t.Shape, shape) {
+		r.err = wrong(t, "shape %v", shape)
+	}
+	return t
+}
+
+// vector reads a small tensor of numbers.
+func (r *reader) vector(name string, n int) (v []float32) {
+	if t := r.shaped(name, n); r.err == nil {
+		v, r.err = floats(t)
+	}
+	return v
+}
+
+// matrix reads a linear layer in whatever format it is stored.
+func (r *reader) matrix(stem string, n, k int) (m Matrix) {
+	t := r.tensor(stem + ".weight")
+	if r.err != nil {
+		return m
+	}
+	switch t.DType {
+	case "BF16", "F32":
+		if t = r.shaped(stem+".weight", n, k); r.err == nil {
+			m, r.err = plain(t, n, k)
+		}
+	case "F8_E4M3":
+		if s := r.tensor(stem + ".scale"); r.err == nil {
+			m, r.err = fp8(t, s, n, k)
+		}
+	case "I8", "U8":
+		if s := r.tensor(stem + ".scale"); r.err == nil {
+			m, r.err = mxfp4(t, s, n, k)
+		}
+	default:
+		r.err = wrong(t, "BF16, F32, F8_E4M3 or I8")
+	}
+	return m
+}
+
+func (r *reader) hyper(name string, rows, scales int) (h Hyper) {
+	c := &r.m.Config
+	if t := r.shaped(name+"_fn", rows, c.Streams*c.Hidden); r.err == nil {
+		h.Fn, r.err = plain(t, rows, c.Streams*c.Hidden)
+	}
+	h.Base, h.Scale = r.vector(name+"_base", rows), r.vector(name+"_scale", scales)
+	return h
+}
+
+// ends reads what lies in front of the layers and behind them.
+func (r *reader) ends() {
+	m, c := r.m, &r.m.Config
+	m.Embed = r.matrix("embed", c.Vocab, c.Hidden)
+	m.Head = r.matrix("head", c.Vocab, c.Hidden)
+	m.Norm = r.vector("norm.weight", c.Hidden)
+	m.HeadHC = r.hyper("hc_head", c.Streams, 1)
+}
+
+func (r *reader) layer(i int) {
+	l, c, at := &r.m.Layers[i], &r.m.Config, fmt.Sprintf("layers.%d.", i)
+	rows := (2 + c.Streams) * c.Streams
+	l.AttnHC, l.FFNHC = r.hyper(at+"hc_attn", rows, 3), r.hyper(at+"hc_ffn", rows, 3)
+	l.AttnNorm, l.FFNNorm = r.vector(at+"attn_norm.weight", c.Hidden), r.vector(at+"ffn_norm.weight", c.Hidden)
+	at += "ffn."
+	l.Gate = r.matrix(at+"gate", c.Experts, c.Hidden)
+	if c.Hash[i] {
+		l.Table = r.table(at + "gate.tid2eid")
+	} else {
+		l.Bias = r.vector(at+"gate.bias", c.Experts)
+	}
+	l.Shared = r.expert(at + "shared_experts")
+	if r.m.released[at+"experts.gate_up_proj"] != "" {
+		l.Experts = r.fused(at + "experts")
+		return
+	}
+	for e := range c.Experts {
+		l.Experts = append(l.Experts, r.expert(fmt.Sprintf("%sexperts.%d", at, e)))
+	}
+}
+
+func (r *reader) expert(stem string) Expert {
+	d, f := r.m.Config.Hidden, r.m.Config.Width
+	return Expert{W1: r.matrix(stem+".w1", f, d), W3: r.matrix(stem+".w3", f, d), W2: r.matrix(stem+".w2", d, f)}
+}
+
+// fused reads the experts of a layer from two tensors: gate_up_proj [E, 2F, D] holds the rows of
+// w1, then those of w3; down_proj is [E, D, F].
+func (r *reader) fused(stem string) []Expert {
+	c := &r.m.Config
+	d, f := c.Hidden, c.Width
+	up, down := r.shaped(stem+".gate_up_proj", c.Experts, 2*f, d), r.shaped(stem+".down_proj", c.Experts, d, f)
+	part := func(t model.Tensor, at, n, k int) (m Matrix) {
+		if r.err != nil {
+			return m
+		}
+		if m, r.err = plain(t, n, k); r.err == nil {
+			size := map[Format]int{BF16: 2, F32: 4}[m.Format] * n * k
+			m.Data = t.Data[at*size:][:size]
+		}
+		return m
+	}
+	var all []Expert
+	for e := range c.Experts {
+		all = append(all, Expert{part(up, 2*e, f, d), part(up, 2*e+1, f, d), part(down, e, d, f)})
+	}
+	return all
+}
+
+// table reads which experts a token id chooses.
+func (r *reader) table(name string) []int32 {
+	c := &r.m.Config
+	t := r.shaped(name, c.Vocab, c.PerToken)
+	if r.err == nil && t.DType != "I64" && t.DType != "I32" {
+		r.err = wrong(t, "I64 or I32")
+	}
+	if r.err != nil {
+		return nil
+	}
+	table := make([]int32, c.Vocab*c.PerToken)
+	for i := range table {
+		e := int64(0)
+		if t.DType == "I64" {
+			e = int64(binary.LittleEndian.Uint64(t.Data[8*i:]))
+		} else {
+			e = int64(int32(binary.LittleEndian.Uint32(t.Data[4*i:])))
+		}
+		if e < 0 || e >= int64(c.Experts) {
+			r.err = &model.CheckpointError{File: t.File, Tensor: name,
+				Got: fmt.Sprintf("%d at %d", e, i), Want: fmt.Sprintf("0 to %d", c.Experts-1)}
+			return nil
+		}
+		table[i] = int32(e)
+	}
+	return table
+}
