@@ -125,7 +125,8 @@ SAME(VM_STYPE_FAULT_FEATURES_KHR,VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FAULT_FEATURE
 SAME(VM_STYPE_FAULT_INFO_KHR,VK_STRUCTURE_TYPE_DEVICE_FAULT_INFO_KHR);
 #endif
 `)
-	for name, id := range map[string]vk.DriverID{"AMD_PROPRIETARY": vk.DriverAMD, "AMD_OPEN_SOURCE": vk.DriverAMDVLK, "MESA_RADV": vk.DriverRADV,
+	for name, id := range map[string]vk.DriverID{
+		"AMD_PROPRIETARY": vk.DriverAMD, "AMD_OPEN_SOURCE": vk.DriverAMDVLK, "MESA_RADV": vk.DriverRADV,
 		"NVIDIA_PROPRIETARY": vk.DriverNVIDIA, "INTEL_PROPRIETARY_WINDOWS": vk.DriverIntelWindows, "INTEL_OPEN_SOURCE_MESA": vk.DriverANV} {
 		fmt.Fprintf(&c, "SAME(%d,VK_DRIVER_ID_%s);\n", id, name)
 	}

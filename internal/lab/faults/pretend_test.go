@@ -118,7 +118,8 @@ func TestLossExplained(t *testing.T) {
 		has, not []string
 	}{
 		"nothing to ask": {faults.NoFault, 2, nil, []string{"(VkResult -4) ("}},
-		"EXT, little": {faults.FaultEXT, 1, []string{"(page fault 0?; invalid read at 0x1000, to 256 bytes; vendor: ring 0? (code 0xc0de, data 0xda7a))"},
+		"EXT, little": {faults.FaultEXT, 1, []string{
+			"(page fault 0?; invalid read at 0x1000, to 256 bytes; vendor: ring 0? (code 0xc0de, data 0xda7a))"},
 			[]string{"and more"}},
 		"EXT, much":   {faults.FaultEXT, 5000, []string{"page fault", "invalid write at 0x2000", "ring 7?", "and more"}, []string{"ring 8?"}},
 		"EXT, empty":  {faults.FaultEXT, 0, []string{"(page fault 0?)"}, []string{"vendor"}},
