@@ -111,7 +111,7 @@ func Run(o Options) (*Report, error) {
 	r := &Report{Steps: int(x.steps.Load()), Took: time.Since(start), Did: x.did, Compared: m.compared, First: m.first, Stages: x.stages,
 		LeftLive: map[string]int{}, LeftBytes: o.Device.MemoryInUse()}
 	for _, kind := range []string{"memory", "buffer", "command pool", "fence", "query pool"} {
-		if n := after.Live[kind] - before.Live[kind]; n > 0 {
+		if n := after.Live[kind] - before.Live[kind]; n != 0 {
 			r.LeftLive[kind] = n
 		}
 	}
