@@ -61,7 +61,9 @@ func randomInverseQuant(seed uint64) []Case {
 		}
 		cases = append(cases, Case{
 			Name:   fmt.Sprintf("t%d_g%d_p%d_of%d", tokens, groups, heads, width),
-			Params: map[string]any{"n_groups": groups, "heads_per_group": heads, "nope_dim": projection.NopeDim, "rope_dim": projection.RopeDim, "quant_group_size": projection.BlockDim},
+			Params: map[string]any{
+				"n_groups": groups, "heads_per_group": heads, "nope_dim": projection.NopeDim, "rope_dim": projection.RopeDim,
+				"quant_group_size": projection.BlockDim},
 			In:     Arrays{"o": vectors.FromU16(o, tokens, width, projection.D), "positions": positions, "cos_sin_rows": table},
 		})
 	}
@@ -142,7 +144,8 @@ func bindInverseQuant(b Build, c Case) (Bound, error) {
 	}
 	padded := projection.PaddedTokens(x.tokens)
 	return Bound{ops[x.layouts[0]].Variant(), func(r *Rig) Launch {
-		in := projection.InverseRopeQuantArgs{O: r.In(x.o, tensor.BF16), Positions: r.Shared(x.positions, tensor.I32), Table: r.Shared(x.table, tensor.F32)}
+		in := projection.InverseRopeQuantArgs{O: r.In(x.o, tensor.BF16),
+			Positions: r.Shared(x.positions, tensor.I32), Table: r.Shared(x.table, tensor.F32)}
 		out, args := map[string]tensor.Tensor{}, map[projection.ScaleLayout]projection.InverseRopeQuantArgs{}
 		for _, layout := range x.layouts {
 			a := in
@@ -246,7 +249,8 @@ func compareInverseQuant(c Case, got, want Arrays) Result {
 			return cmp.Fail("%s: %s", scales, why).Result()
 		}
 		limit := math.Max(boundaryShare*float64(x.tokens*x.groups*x.heads*projection.RopeDim), 1)
-		cmp.Criterion(float64(undecided) <= limit, float64(undecided), limit, fmt.Sprintf("%s: %d bytes differ where rounding is undecided", codes, undecided))
+		cmp.Criterion(float64(undecided) <= limit, float64(undecided), limit,
+			fmt.Sprintf("%s: %d bytes differ where rounding is undecided", codes, undecided))
 	}
 	return cmp.Result()
 }
@@ -333,7 +337,8 @@ func (q quantBlock) judge(value, tol []float64) string {
 		a, b := numfmt.E4M3Encode(float32(v-tol[d])*inverse), numfmt.E4M3Encode(float32(v+tol[d])*inverse)
 		x := q.codes[d]
 		if tol[d] == 0 && x != a || blockE4M3.order(x) < blockE4M3.order(a) || blockE4M3.order(x) > blockE4M3.order(b) || x&0x7F == 0x7F {
-			return fmt.Sprintf("has code 0x%02x for value %d, which is %g +- %g, 0x%02x or 0x%02x under scale 0x%02x", x, d, v, tol[d], a, b, q.scale)
+			return fmt.Sprintf("has code 0x%02x for value %d, which is %g +- %g, 0x%02x or 0x%02x under scale 0x%02x",
+				x, d, v, tol[d], a, b, q.scale)
 		}
 	}
 	return ""
