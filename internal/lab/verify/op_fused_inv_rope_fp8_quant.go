@@ -60,11 +60,11 @@ func randomInverseQuant(seed uint64) []Case {
 			o = append(o, numfmt.BF16EncodeSlice(nil, row)...)
 		}
 		cases = append(cases, Case{
-			Name:   fmt.Sprintf("t%d_g%d_p%d_of%d", tokens, groups, heads, width),
+			Name: fmt.Sprintf("t%d_g%d_p%d_of%d", tokens, groups, heads, width),
 			Params: map[string]any{
 				"n_groups": groups, "heads_per_group": heads, "nope_dim": projection.NopeDim, "rope_dim": projection.RopeDim,
 				"quant_group_size": projection.BlockDim},
-			In:     Arrays{"o": vectors.FromU16(o, tokens, width, projection.D), "positions": positions, "cos_sin_rows": table},
+			In: Arrays{"o": vectors.FromU16(o, tokens, width, projection.D), "positions": positions, "cos_sin_rows": table},
 		})
 	}
 	for i, tokens := range sizes {
