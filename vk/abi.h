@@ -41,8 +41,10 @@ typedef uint64_t VmHandle; // non-dispatchable handle on a 64-bit platform
 #define VM_STYPE_PIPELINE_EXECUTABLE_FEATURES 1000269000
 #define VM_STYPE_PIPELINE_EXECUTABLE_INFO 1000269003
 #define VM_STYPE_PIPELINE_EXECUTABLE_STATISTIC 1000269004
+#define VM_STYPE_PIPELINE_EXECUTABLE_REPRESENTATION 1000269005
 #define VM_PIPELINE_CREATE_DISPATCH_BASE 0x10
 #define VM_PIPELINE_CREATE_CAPTURE_STATISTICS 0x40
+#define VM_PIPELINE_CREATE_CAPTURE_REPRESENTATIONS 0x80
 #define VM_STYPE_MAINTENANCE_4_PROPERTIES 1000413001
 #define VM_STYPE_COOPERATIVE_MATRIX_FEATURES 1000506000
 #define VM_STYPE_COOPERATIVE_MATRIX_PROPERTIES 1000506001
@@ -203,6 +205,9 @@ typedef struct {
 	union { VmBool b32; int64_t i64; uint64_t u64; double f64; } value;
 } VmPipelineExecutableStatistic;
 typedef struct {
+	uint32_t sType; void *pNext; char name[256]; char description[256]; VmBool isText; size_t dataSize; void *pData;
+} VmPipelineExecutableRepresentation;
+typedef struct {
 	uint32_t sType; void *pNext; uint32_t MSize, NSize, KSize, AType, BType, CType, ResultType; VmBool saturatingAccumulation; uint32_t scope;
 } VmCoopMatProperties;
 
@@ -246,7 +251,7 @@ typedef struct { void *gipa; void *instance; VmHandle messenger; } VmInstance;
 typedef struct {
 	void *device;
 	void *allocateMemory, *getBufferAddress, *updateDescriptorSets, *createComputePipelines;
-	void *cmdPipelineBarrier, *cmdCopyBuffer, *cmdDispatchBase, *queueSubmit, *waitForFences, *getStatistics;
+	void *cmdPipelineBarrier, *cmdCopyBuffer, *cmdDispatchBase, *queueSubmit, *waitForFences, *getStatistics, *getRepresentations;
 } VmDevice;
 
 void *vm_load(const char *path, char *err, size_t n);
@@ -264,6 +269,7 @@ void vm_update_set(VmDevice *d, VmHandle set, const VmDescriptorBufferInfo *info
 int vm_create_pipeline(VmDevice *d, VmHandle cache, VmHandle layout, VmHandle module, const uint32_t *constants, uint32_t n,
 	uint32_t subgroup, int full_subgroups, uint32_t flags, VmHandle *out);
 int vm_pipeline_statistics(VmDevice *d, VmHandle pipeline, VmPipelineExecutableStatistic **out, uint32_t *n);
+int vm_pipeline_representations(VmDevice *d, VmHandle pipeline, VmPipelineExecutableRepresentation **out, uint32_t *n);
 void vm_barrier(VmDevice *d, void *cmd, uint32_t src_stage, uint32_t dst_stage, uint32_t src_access, uint32_t dst_access);
 void vm_dispatch_base(VmDevice *d, void *cmd, const uint32_t *base, const uint32_t *count);
 void vm_copy(VmDevice *d, void *cmd, VmHandle src, VmHandle dst, uint64_t src_off, uint64_t dst_off, uint64_t size);

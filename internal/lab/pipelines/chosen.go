@@ -3,6 +3,7 @@ package pipelines
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
@@ -26,10 +27,10 @@ type Chosen struct {
 	Kernel    string
 	Constants []uint32
 	Subgroup  uint32
-}
 
-// key tells kernels of a device apart.
-func (c Chosen) key() string { return fmt.Sprint(c.Kernel, c.Constants, c.Subgroup) }
+	Row     Row     // what the compiler says; zero unless it was inspected
+	Listing Listing // likewise, where the driver lists instructions as RADV does
+}
 
 // chosenEntries is how many compressed entries the scores of a choice go over: a context of 131072.
 const chosenEntries = 32768
@@ -42,15 +43,15 @@ type choice struct {
 }
 
 // Choose lists what the operations of a C4A layer and the compressor of a C128A layer launch for
-// some tokens. open opens the device anew, once for each choice, and nothing is compiled where
-// kernels are not executed.
+// some tokens. open opens the device anew, once for each choice. inspect, unless nil, is called with
+// each kernel while its device is open.
 //
-// Errors: open's, and those of the operations, but for vk.ErrMissingFeature.
-func Choose(c model.Config, open func() (*vk.Device, error)) ([]Choice, error) {
+// Errors: open's, those of the operations, but for vk.ErrMissingFeature, and inspect's.
+func Choose(c model.Config, open func() (*vk.Device, error), inspect func(dev *vk.Device, k *vk.Kernel, to *Chosen) error) ([]Choice, error) {
 	var list []Choice
 	for _, x := range choices(c) {
 		for _, tokens := range x.tokens {
-			one, err := x.choose(tokens, open)
+			one, err := x.choose(tokens, open, inspect)
 			if err != nil {
 				return nil, fmt.Errorf("pipelines: %s of %d tokens: %w", x.op, tokens, err)
 			}
@@ -60,7 +61,8 @@ func Choose(c model.Config, open func() (*vk.Device, error)) ([]Choice, error) {
 	return list, nil
 }
 
-func (x choice) choose(tokens int, open func() (*vk.Device, error)) (one Choice, err error) {
+func (x choice) choose(tokens int, open func() (*vk.Device, error),
+	inspect func(dev *vk.Device, k *vk.Kernel, to *Chosen) error) (one Choice, err error) {
 	one = Choice{Op: x.op, Tokens: tokens}
 	dev, err := open()
 	if err != nil {
@@ -72,9 +74,18 @@ func (x choice) choose(tokens int, open func() (*vk.Device, error)) (one Choice,
 		return one, nil
 	}
 	for _, k := range dev.Kernels() {
-		one.Kernels = append(one.Kernels, Chosen{k.Name(), k.Constants(), k.SubgroupSize()})
+		if strings.HasPrefix(k.Name(), "num_") { // finds out what the device does
+			continue
+		}
+		got := Chosen{Kernel: k.Name(), Constants: k.Constants(), Subgroup: k.SubgroupSize()}
+		if inspect != nil {
+			if err = inspect(dev, k, &got); err != nil {
+				return one, err
+			}
+		}
+		one.Kernels = append(one.Kernels, got)
 	}
-	return one, err
+	return one, nil
 }
 
 func choices(c model.Config) []choice {

@@ -32,7 +32,7 @@ func TestChosen(t *testing.T) {
 	var ops []string
 	for _, d := range knowncaps.Owned() {
 		a := testkit.AdapterAs(t, d)
-		list, err := pipelines.Choose(model.FlashConfig(), func() (*vk.Device, error) { return a.Open(vk.DeviceOptions{}) })
+		list, err := pipelines.Choose(model.FlashConfig(), func() (*vk.Device, error) { return a.Open(vk.DeviceOptions{}) }, nil)
 		require.NoError(t, err, d.Name)
 		for _, c := range list {
 			require.NoError(t, c.Missing, "%s: %s of %d tokens", d.Name, c.Op, c.Tokens)
