@@ -111,7 +111,7 @@ func runChosen(device, profile, output string, stdout io.Writer) error {
 	}
 	defer close()
 	a := dev.Adapter()
-	list, err := pipelines.Inspect(a, profile, model.FlashConfig())
+	list, err := pipelines.Inspect(a, profile, model.FlashConfig(), true)
 	if err != nil {
 		return err
 	}

@@ -35,8 +35,8 @@ func bankClocks(addresses []int, bytes int) (clocks, least int) {
 	return clocks, least
 }
 
-// fragment is how RADV loads a matrix of 16 x 16 halves whose rows lie pitch bytes apart: lane l has
-// row l%16, and 8 bytes of it an instruction; on gfx12 lanes from 16 on have the other half.
+// fragment is how RADV loads a matrix of 16 x 16 halves whose rows lie pitch bytes apart: lane l
+// has row l%16, and 8 bytes of it an instruction; on gfx12 lanes from 16 on have the other half.
 func fragment(pitch int) (clocks, least int) {
 	for at := 0; at < 32; at += 8 {
 		addresses := make([]int, 32)

@@ -23,7 +23,8 @@ func TestBankClocks(t *testing.T) {
 
 // Rows of fragments have to begin at multiples of 16 bytes, as Vulkan demands of loads of matrices
 // (VUID-RuntimeSpirv-OpCooperativeMatrixLoadKHR-08986). Loads of 8 bytes then always leave half of
-// the banks idle: no pitch is better than those that the kernels have. One of 8 bytes more would be.
+// the banks idle: no pitch is better than those that the kernels have. One of 8 bytes more would
+// be.
 func TestNoPitchIsBetter(t *testing.T) {
 	least := 0
 	for pitch := 16; pitch <= 2048; pitch += 16 {

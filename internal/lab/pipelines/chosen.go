@@ -43,8 +43,8 @@ type choice struct {
 }
 
 // Choose lists what the operations of a C4A layer and the compressor of a C128A layer launch for
-// some tokens. open opens the device anew, once for each choice. inspect, unless nil, is called with
-// each kernel while its device is open.
+// some tokens. open opens the device anew, once for each choice. inspect, unless nil, is called
+// with each kernel while its device is open.
 //
 // Errors: open's, those of the operations, but for vk.ErrMissingFeature, and inspect's.
 func Choose(c model.Config, open func() (*vk.Device, error), inspect func(dev *vk.Device, k *vk.Kernel, to *Chosen) error) ([]Choice, error) {
@@ -90,15 +90,19 @@ func (x choice) choose(tokens int, open func() (*vk.Device, error),
 
 func choices(c model.Config) []choice {
 	decode := []int{1, 32}
+	pages := func(dev *vk.Device, tokens int) error {
+		op, err := attention.NewDecoder(dev, attention.DecoderConfig{Heads: c.Heads, WindowPage: 64, CompressedPage: 64, OnDemand: true})
+		if err != nil {
+			return err
+		}
+		return op.Prepare(tokens, c.Window, c.TopK)
+	}
 	list := []choice{
-		{"decode", decode, func(dev *vk.Device, tokens int) error {
-			op, err := attention.NewDecoder(dev, attention.DecoderConfig{Heads: c.Heads, WindowPage: 64, CompressedPage: 64, OnDemand: true})
-			if err != nil {
-				return err
-			}
-			return op.Prepare(tokens, c.Window, c.TopK)
-		}},
+		{"decode", decode, pages},
 		{"prefill", []int{4096}, func(dev *vk.Device, tokens int) error {
+			if !attention.Gathers(dev, tokens, 1) {
+				return pages(dev, tokens)
+			}
 			op, err := attention.NewGathered(dev, attention.GatheredConfig{Heads: c.Heads, WindowPage: 64, CompressedPage: 64,
 				Rows: attention.RowConfig{Window: c.Window, Width: c.TopK, Ratio: 4, Windows: 1 << 16, Entries: 1 << 16}})
 			if err != nil {

@@ -9,13 +9,14 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// Inspect is Choose with what the driver's compiler makes of each kernel. Nothing is executed.
+// Inspect is Choose with what the driver's compiler makes of each kernel, and, with listings, of
+// which instructions, which takes it longer. Nothing is executed.
 //
 // Errors: those of Choose, vk.Device.Statistics and vk.Device.Listings.
-func Inspect(a *vk.Adapter, profile string, c model.Config) ([]Choice, error) {
+func Inspect(a *vk.Adapter, profile string, c model.Config, listings bool) ([]Choice, error) {
 	known := map[string]Chosen{}
 	open := func() (*vk.Device, error) {
-		return a.Open(vk.DeviceOptions{Statistics: true, Listings: true, Profile: profile})
+		return a.Open(vk.DeviceOptions{Statistics: true, Listings: listings, Profile: profile})
 	}
 	return Choose(c, open, func(dev *vk.Device, k *vk.Kernel, to *Chosen) error {
 		key := fmt.Sprint(to.Kernel, to.Constants, to.Subgroup)
@@ -24,14 +25,10 @@ func Inspect(a *vk.Adapter, profile string, c model.Config) ([]Choice, error) {
 			if err != nil {
 				return err
 			}
-			listings, err := dev.Listings(k)
-			if err != nil {
-				return err
-			}
 			to.Row = row(k, statistics, Hot(k.Name(), dev.Caps().Features["coopmat.f16.f32"]))
-			for _, l := range listings {
-				if l.Name == "Assembly" {
-					to.Listing = ReadListing(l.Text)
+			if listings {
+				if to.Listing, err = listing(dev, k); err != nil {
+					return err
 				}
 			}
 			known[key] = *to
@@ -39,6 +36,16 @@ func Inspect(a *vk.Adapter, profile string, c model.Config) ([]Choice, error) {
 		*to = known[key]
 		return nil
 	})
+}
+
+func listing(dev *vk.Device, k *vk.Kernel) (l Listing, err error) {
+	list, err := dev.Listings(k)
+	for _, x := range list {
+		if x.Name == "Assembly" { // RADV's name
+			l = ReadListing(x.Text)
+		}
+	}
+	return l, err
 }
 
 // ChosenTable shows choices with what the compiler says. Columns from matrix on are instructions of

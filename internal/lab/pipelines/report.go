@@ -20,7 +20,7 @@ type Row struct {
 	Spills    float64        `json:"spills"`           // registers, or bytes or instructions where the driver counts those
 	Occupancy float64        `json:"occupancy"`        // subgroups that a SIMD unit can hold at once
 	Code      float64        `json:"code_bytes"`
-	Clocks    float64        `json:"clocks"`          // that the compiler thinks a subgroup keeps a SIMD unit busy, loops taken 8 times
+	Clocks    float64        `json:"clocks"`          // that a subgroup keeps a SIMD unit busy, by the compiler
 	Other     []vk.Statistic `json:"other,omitempty"` // as the driver names them
 
 	local float64 // bytes of local memory, which are among the spills
