@@ -200,19 +200,8 @@ int vm_query(VmInstance *in, void *phys, VmAdapter *a) {
 	link_features(a);
 	feats(phys, &a->features);
 
-	// A compute family without graphics may run beside a desktop's work, but the first family with
-	// compute is the one every driver tests most: take that.
-	VmQueueFamilyProperties fam[64];
-	n = 64;
-	queues(phys, &n, fam);
-	for (uint32_t i = 0; i < n; i++) {
-		if (fam[i].queueFlags & 2) {
-			a->queueFamily = i;
-			a->queueFamilyFound = 1;
-			a->timestampBits = fam[i].timestampValidBits;
-			break;
-		}
-	}
+	a->families = sizeof a->family / sizeof *a->family;
+	queues(phys, &a->families, a->family);
 	return 0;
 }
 

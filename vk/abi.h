@@ -243,7 +243,9 @@ typedef struct {
 	VmBFloat16Features bf16;
 	VmPipelineExecutableFeatures exec;
 	uint32_t has13, hasCoopmat, hasBf16, hasExec, hasPortability, hasSM, hasCores;
-	uint32_t queueFamily, queueFamilyFound, timestampBits;
+	VmQueueFamilyProperties family[64];
+	uint32_t families;
+	uint32_t queueFamily, queueFamilyFound, timestampBits; // set by newAdapter
 } VmAdapter;
 
 // Entry points that only exist once an instance or a device does.
