@@ -64,16 +64,7 @@ func WorkspaceBytes(dev *vk.Device, variant string, offered uint64) uint64 {
 // many requests are to be gathered. It does not ask what a step has: results of a request depend on
 // the sizes of steps, not on who else is in them.
 func Gathers(dev *vk.Device, tokens, requests int) bool {
-	p := tuning.Of(dev)
-	return gathers(&p.Attention, tokens, requests) && prefillFits(p, dev.Adapter())
-}
-
-// prefillFits tells whether attn_prefill runs with matrices where attn_decode does. Its two tiles
-// need more than 32 KiB of shared memory; where they do not fit, prompts go through attn_decode.
-func prefillFits(p *tuning.Profile, a *vk.Adapter) bool {
-	decode, _, err1 := chooseBuild(p, a, nil, "attn_decode", "", 0, MaxHeads)
-	prefill, _, err2 := chooseBuild(p, a, nil, "attn_prefill", "", 0, MaxHeads)
-	return err1 == nil && err2 == nil && (elements[decode] == "" || elements[prefill] != "")
+	return gathers(&tuning.Of(dev).Attention, tokens, requests)
 }
 
 func gathers(n *tuning.Attention, tokens, requests int) bool {
