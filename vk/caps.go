@@ -176,9 +176,9 @@ const (
 )
 
 // pickFamily chooses among a device's families of queues: the first with compute, which every
-// driver tests most. AMD's first is the ring that a desktop draws with: a long step holds it up, and
-// a hang resets graphics, too. There it is the first with compute alone that has timestamps. It is
-// -1 where no family computes.
+// driver tests most. AMD's first is the ring that a desktop draws with: a long step holds it up,
+// and a hang resets graphics, too. There it is the first with compute alone that has timestamps. It
+// is -1 where no family computes.
 func pickFamily(families []queueFamily, vendor uint32) int {
 	first := slices.IndexFunc(families, func(f queueFamily) bool { return f.flags&queueCompute != 0 })
 	if first < 0 || vendor != vendorAMD || families[first].flags&queueGraphics == 0 {
