@@ -30,6 +30,7 @@ typedef int (*GetStatistics)(void *, const VmPipelineExecutableInfo *, uint32_t 
 typedef void (*GetMemory2)(void *, VmMemoryProperties2 *);
 typedef int (*GetFaultEXT)(void *, VmFaultCounts *, VmFaultInfoEXT *);
 typedef int (*GetFaultKHR)(void *, uint64_t, uint32_t *, VmFaultInfoKHR *);
+typedef int (*GetRepresentations)(void *, const VmPipelineExecutableInfo *, uint32_t *, VmPipelineExecutableRepresentation *);
 typedef int (*WaitFences)(void *, uint32_t, const VmHandle *, VmBool, uint64_t);
 
 #define VM_INCOMPLETE 5
@@ -208,19 +209,8 @@ int vm_query(VmInstance *in, void *phys, VmAdapter *a) {
 	link_features(a);
 	feats(phys, &a->features);
 
-	// A compute family without graphics may run beside a desktop's work, but the first family with
-	// compute is the one every driver tests most: take that.
-	VmQueueFamilyProperties fam[64];
-	n = 64;
-	queues(phys, &n, fam);
-	for (uint32_t i = 0; i < n; i++) {
-		if (fam[i].queueFlags & 2) {
-			a->queueFamily = i;
-			a->queueFamilyFound = 1;
-			a->timestampBits = fam[i].timestampValidBits;
-			break;
-		}
-	}
+	a->families = sizeof a->family / sizeof *a->family;
+	queues(phys, &a->families, a->family);
 	return 0;
 }
 
@@ -309,7 +299,10 @@ int vm_create_device(VmInstance *in, void *phys, const VmAdapter *have, VmDevice
 	out->cmdDispatchBase = gdpa(out->device, "vkCmdDispatchBase");
 	out->queueSubmit = gdpa(out->device, "vkQueueSubmit");
 	out->waitForFences = gdpa(out->device, "vkWaitForFences");
-	if (have->hasExec) out->getStatistics = gdpa(out->device, "vkGetPipelineExecutableStatisticsKHR");
+	if (have->hasExec) {
+		out->getStatistics = gdpa(out->device, "vkGetPipelineExecutableStatisticsKHR");
+		out->getRepresentations = gdpa(out->device, "vkGetPipelineExecutableInternalRepresentationsKHR");
+	}
 	if (faultEXT) out->getFaultEXT = gdpa(out->device, "vkGetDeviceFaultInfoEXT");
 	if (faultKHR) out->getFaultKHR = gdpa(out->device, "vkGetDeviceFaultReportsKHR");
 	return 0;
@@ -425,6 +418,34 @@ int vm_pipeline_statistics(VmDevice *d, VmHandle pipeline, VmPipelineExecutableS
 	if (r < 0 || *n == 0) return r;
 	if (!(*out = calloc(*n, sizeof **out))) return VM_OUT_OF_HOST_MEMORY;
 	for (uint32_t i = 0; i < *n; i++) (*out)[i].sType = VM_STYPE_PIPELINE_EXECUTABLE_STATISTIC;
+	return f(d->device, &info, n, *out);
+}
+
+// The texts behind pData are one allocation with the list.
+int vm_pipeline_representations(VmDevice *d, VmHandle pipeline, VmPipelineExecutableRepresentation **out, uint32_t *n) {
+	GetRepresentations f = (GetRepresentations)d->getRepresentations;
+	VmPipelineExecutableInfo info = {VM_STYPE_PIPELINE_EXECUTABLE_INFO, NULL, pipeline, 0}; // a compute pipeline has one
+	*out = NULL;
+	*n = 0;
+	if (!f) return 0;
+	int r = f(d->device, &info, n, NULL);
+	if (r < 0 || *n == 0) return r;
+	size_t head = *n * sizeof **out, size = head;
+	VmPipelineExecutableRepresentation *list = calloc(1, head);
+	if (!list) return VM_OUT_OF_HOST_MEMORY;
+	for (uint32_t i = 0; i < *n; i++) list[i].sType = VM_STYPE_PIPELINE_EXECUTABLE_REPRESENTATION;
+	if ((r = f(d->device, &info, n, list)) < 0) {
+		free(list);
+		return r;
+	}
+	for (uint32_t i = 0; i < *n; i++) size += list[i].dataSize;
+	*out = realloc(list, size);
+	if (!*out) {
+		free(list);
+		return VM_OUT_OF_HOST_MEMORY;
+	}
+	char *at = (char *)*out + head;
+	for (uint32_t i = 0; i < *n; at += (*out)[i++].dataSize) (*out)[i].pData = at;
 	return f(d->device, &info, n, *out);
 }
 
