@@ -85,24 +85,26 @@ func (f *checkFlags) shared(fl *pflag.FlagSet) {
 // workerName is the command that check runs in a process of its own.
 const workerName = "check-worker"
 
-// workerOut is the file on which a worker talks to check: drivers write to the others.
-const workerOut = 3
-
 func checkWorkerCommand() *cobra.Command {
 	var f checkFlags
+	var handle uint64
 	cmd := &cobra.Command{
 		Use:    workerName,
 		Short:  "What check runs in a process of its own",
 		Args:   cobra.NoArgs,
 		Hidden: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			out := os.NewFile(workerOut, "check")
+			out := os.NewFile(uintptr(handle), "check")
 			if _, err := out.Stat(); err != nil {
 				return fmt.Errorf("%s: only check runs this: %w", workerName, err)
 			}
 			signal.Ignore(os.Interrupt) // check decides when to stop
 			return check.Work(cmd.InOrStdin(), out, check.All(f.quick), check.WorkerOptions{Seed: f.seed, Quick: f.quick, Open: f.open})
 		},
+	}
+	cmd.Flags().Uint64Var(&handle, "out", 0, "the file, or handle, on which to talk to check")
+	if err := cmd.MarkFlagRequired("out"); err != nil {
+		panic(err) // a name that is not a flag
 	}
 	f.shared(cmd.Flags())
 	return cmd
