@@ -9,8 +9,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/signal"
-	"runtime"
-	"runtime/debug"
 	"strconv"
 	"time"
 
@@ -167,7 +165,7 @@ func runCheck(ctx context.Context, f checkFlags, stdout, stderr io.Writer) error
 	if err != nil {
 		return err
 	}
-	r := &check.Report{Form: check.Form, Program: program(), Begun: time.Now().UTC().Truncate(time.Second), Seed: f.seed, Quick: f.quick,
+	r := &check.Report{Form: check.Form, Program: describe.Running(), Begun: time.Now().UTC().Truncate(time.Second), Seed: f.seed, Quick: f.quick,
 		Budget: f.budget.String(), Results: []check.Result{}}
 	files, err := f.files(r)
 	if err != nil {
@@ -249,25 +247,4 @@ func (f *checkFlags) conclude(ctx context.Context, r *check.Report, files *check
 		return fmt.Errorf("check: nothing was run; the report is %s", files.HTML)
 	}
 	return nil
-}
-
-// program says what is running.
-func program() check.Program {
-	p := check.Program{Version: "unknown", Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH, CPUs: runtime.NumCPU()}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return p
-	}
-	if p.Version = info.Main.Version; p.Version == "" {
-		p.Version = "(devel)"
-	}
-	for _, s := range info.Settings {
-		switch s.Key {
-		case "vcs.revision":
-			p.Commit = s.Value
-		case "vcs.modified":
-			p.Modified = s.Value == "true"
-		}
-	}
-	return p
 }

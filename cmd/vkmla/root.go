@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
+	"github.com/vkmla/vkmla/internal/lab/describe"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -37,7 +38,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		Use:           "vkmla",
 		Short:         "DeepSeek-V4 sparse attention on Vulkan",
 		Long:          "vkmla runs, checks and times the sparse attention of DeepSeek-V4 on a Vulkan device.",
-		Version:       version(),
+		Version:       describe.Running().String(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
