@@ -110,7 +110,7 @@ func checkWorkerCommand() *cobra.Command {
 
 // open opens the device for a worker.
 func (f *checkFlags) open() (dev *vk.Device, about describe.Device, devices int, close func(), err error) {
-	in, err := vk.NewInstance(vk.InstanceOptions{AppName: "vkmla"})
+	in, err := newInstance()
 	if err != nil {
 		return nil, about, 0, nil, err
 	}

@@ -12,11 +12,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
+	"github.com/vkmla/vkmla/internal/lab/describe"
 	_ "github.com/vkmla/vkmla/internal/lab/layers" // the operation layer
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/internal/tuning"
@@ -94,7 +96,9 @@ func runVerify(ctx context.Context, f verifyFlags, stdout, stderr io.Writer) err
 	}
 	defer close()
 	p := newProgress(stderr)
-	f.opts.Progress = func(done, total int, op, name string) { p.show("%d/%d %s %s", done, total, op, name) }
+	f.opts.Progress = func(done, total int, op, name string) {
+		p.show("%d/%d%s %s %s", done, total, p.left(done, total), op, name)
+	}
 	sum, err := verify.Run(ctx, dev, f.opts, func(r verify.Row) { p.clear(); out.row(r) })
 	p.clear()
 	if err != nil {
@@ -161,13 +165,17 @@ type verdict struct {
 	Device  string `json:"device"`
 	Driver  string `json:"driver"`
 	Profile string `json:"profile"` // of tuning
+	Version string `json:"version"` // of vkmla
+	Commit  string `json:"commit"`  // "" if the build did not record it
+	Date    string `json:"date"`    // RFC 3339 in UTC
 	verify.Summary
 	Seed *uint64 `json:"seed,omitempty"` // absent with recorded cases
 }
 
 func newVerdict(dev *vk.Device, sum verify.Summary, o verify.Options) verdict {
-	a := dev.Adapter()
-	v := verdict{OK: sum.OK(), Device: a.Name, Driver: strings.TrimSpace(a.DriverName + " " + a.DriverInfo),
+	a, program := dev.Adapter(), describe.Running()
+	v := verdict{Version: program.Version, Commit: program.Commit, Date: time.Now().UTC().Format(time.RFC3339),
+		OK: sum.OK(), Device: a.Name, Driver: strings.TrimSpace(a.DriverName + " " + a.DriverInfo),
 		Profile: tuning.Of(dev).Name, Summary: sum}
 	if len(o.Vectors) == 0 {
 		v.Seed = &o.Seed
