@@ -29,7 +29,7 @@ var errWrong = errors.New("not everything passed")
 
 // commands make the sub-commands, each in a file of its own.
 var commands = []func() *cobra.Command{infoCommand, checkCommand, verifyCommand, runCommand, benchCommand, pipelinesCommand, versionCommand,
-	checkWorkerCommand}
+	manCommand, checkWorkerCommand}
 
 // run executes the command line and returns the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
@@ -41,13 +41,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetHelpCommand(helpCommand())
 	root.SetFlagErrorFunc(flagError)
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages ", ".FlagUsagesWrapped 100 "))
 	for _, c := range commands {
 		root.AddCommand(c())
 	}
+	complete(root)
 	root.SetArgs(args)
 	root.SetOut(plainWriter{stdout})
 	root.SetErr(stderr)
