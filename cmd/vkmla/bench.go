@@ -82,7 +82,8 @@ Suites of single operations:
   linear      matrix products of layers
 
 --op picks operations, by the names that verify and info use or how they begin; --case
-picks sizes, by parts of their names such as heads=64/batch=1.
+picks sizes, by parts of their names such as heads=64/batch=1. Behind ~ both take a
+regular expression, as --op '~^fused_.*fp8'.
 
 The suite layer times whole layers, from hidden states to hidden states, with random
 weights: one of each kind (window, c4a, c128a) of --model flash or pro in the formats of

@@ -72,8 +72,8 @@ verify could not do its work.`,
 	}
 	fl := cmd.Flags()
 	fl.StringArrayVar(&f.opts.Vectors, "vectors", nil, "folder of recorded cases; may be given more than once")
-	fl.StringSliceVar(&f.opts.Ops, "op", nil, "only this operation; may be given more than once")
-	fl.StringSliceVar(&f.opts.Cases, "case", nil, "only this case, as its name or as operation.case; may be given more than once")
+	fl.StringSliceVar(&f.opts.Ops, "op", nil, "only this operation, or ~ and a regular expression; may be given more than once")
+	fl.StringSliceVar(&f.opts.Cases, "case", nil, "only this case, as its name or as operation.case, or ~ and a regular expression; may be given more than once")
 	fl.StringSliceVar(&f.opts.Variants, "variant", nil, "only this variant; may be given more than once")
 	deviceFlags(fl, &f.device, &f.profile)
 	fl.StringVarP(&f.output, "output", "o", "table", "table or json, one object per line")
@@ -85,6 +85,10 @@ verify could not do its work.`,
 func runVerify(ctx context.Context, f verifyFlags, stdout, stderr io.Writer) error {
 	if f.output != "table" && f.output != "json" {
 		return fmt.Errorf("verify: --output is %q, want table or json", f.output)
+	}
+	if err := errors.Join(verify.CheckPatterns("verify", "op", f.opts.Ops), verify.CheckPatterns("verify", "case", f.opts.Cases),
+		verify.CheckPatterns("verify", "variant", f.opts.Variants)); err != nil {
+		return err
 	}
 	if f.list {
 		return listOps(stdout, f.opts.Ops, f.output)
@@ -130,11 +134,13 @@ func listOps(stdout io.Writer, names []string, output string) error {
 	ops := verify.All()
 	if len(names) > 0 {
 		for _, name := range names {
-			if _, ok := verify.Lookup(name); !ok {
+			if !slices.ContainsFunc(ops, func(op verify.Op) bool { return isNamed(op.Name, name) }) {
 				return fmt.Errorf("verify: --op is %q, want one of those that --list has", name)
 			}
 		}
-		ops = slices.DeleteFunc(ops, func(op verify.Op) bool { return !slices.Contains(names, op.Name) })
+		ops = slices.DeleteFunc(ops, func(op verify.Op) bool {
+			return !slices.ContainsFunc(names, func(name string) bool { return isNamed(op.Name, name) })
+		})
 	}
 	enc := json.NewEncoder(stdout)
 	for _, op := range ops {
@@ -150,6 +156,9 @@ func listOps(stdout io.Writer, names []string, output string) error {
 	}
 	return nil
 }
+
+// isNamed tells whether an operation has this name, or one that the expression finds.
+func isNamed(op, name string) bool { return op == name || verify.Matches(name, op) }
 
 func variantNames(vs []vk.Variant) []string {
 	var names []string
