@@ -165,8 +165,8 @@ func runCheck(ctx context.Context, f checkFlags, stdout, stderr io.Writer) error
 	if err != nil {
 		return err
 	}
-	r := &check.Report{Form: check.Form, Program: describe.Running(), Begun: time.Now().UTC().Truncate(time.Second), Seed: f.seed, Quick: f.quick,
-		Budget: f.budget.String(), Results: []check.Result{}}
+	r := &check.Report{Form: check.Form, Program: describe.Running(), Begun: time.Now().UTC().Truncate(time.Second),
+		Seed: f.seed, Quick: f.quick, Budget: f.budget.String(), Results: []check.Result{}}
 	files, err := f.files(r)
 	if err != nil {
 		return err

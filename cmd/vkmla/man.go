@@ -37,7 +37,8 @@ func manual(w io.Writer, root *cobra.Command) error {
 			text = cmd.Short
 		}
 		cmd.InitDefaultHelpFlag()
-		fmt.Fprintf(&b, ".SH %s\n.nf\n%s\n\n%s.fi\n", roff(strings.ToUpper(cmd.Name())), roff(text), roff(cmd.LocalFlags().FlagUsagesWrapped(78)))
+		flags := cmd.LocalFlags().FlagUsagesWrapped(78)
+		fmt.Fprintf(&b, ".SH %s\n.nf\n%s\n\n%s.fi\n", roff(strings.ToUpper(cmd.Name())), roff(text), roff(flags))
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -32,7 +32,8 @@ func openOutputs(op string, stdout io.Writer, format string, files, formats []st
 	for _, path := range files {
 		format := strings.TrimPrefix(filepath.Ext(path), ".")
 		if !slices.Contains(formats, format) {
-			return nil, &vk.ArgumentError{Op: op, Arg: "save", Got: strconv.Quote(path), Want: "a name that ends in ." + strings.Join(formats, ", .")}
+			return nil, &vk.ArgumentError{Op: op, Arg: "save", Got: strconv.Quote(path),
+				Want: "a name that ends in ." + strings.Join(formats, ", .")}
 		}
 		_, before := os.Stat(path)
 		f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o666)

@@ -73,7 +73,8 @@ verify could not do its work.`,
 	fl := cmd.Flags()
 	fl.StringArrayVar(&f.opts.Vectors, "vectors", nil, "folder of recorded cases; may be given more than once")
 	fl.StringSliceVar(&f.opts.Ops, "op", nil, "only this operation, or ~ and a regular expression; may be given more than once")
-	fl.StringSliceVar(&f.opts.Cases, "case", nil, "only this case, as its name or as operation.case, or ~ and a regular expression; may be given more than once")
+	fl.StringSliceVar(&f.opts.Cases, "case", nil, "only this case, as its name or as operation.case, "+
+		"or ~ and a regular expression; may be given more than once")
 	fl.StringSliceVar(&f.opts.Variants, "variant", nil, "only this variant; may be given more than once")
 	deviceFlags(fl, &f.device, &f.profile)
 	fl.StringVarP(&f.output, "output", "o", "table", "table or json, one object per line")
