@@ -25,7 +25,7 @@ var hopper = Profile{
 		OtherRegisters:  44,
 		Plain:           []PlainForm{{16, 16, 1, 3.8}, {8, 8, 2, 2.6}, {4, 8, 3, 2.9}},
 		GatherTokens:    512,
-		GatherShare:     16,
+		GatherShare:     128,
 		MinPartRows:     32,
 		Waves:           4,
 		InvariantTokens: 32,
