@@ -1,6 +1,5 @@
 #include "abi.h"
 
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +14,7 @@ typedef void (*GetProps2)(void *, VmProperties2 *);
 typedef void (*GetFeatures2)(void *, VmFeatures2 *);
 typedef void (*GetMemory)(void *, VmMemoryProperties *);
 typedef void (*GetQueues)(void *, uint32_t *, VmQueueFamilyProperties *);
+typedef int (*EnumInstanceExts)(const char *, uint32_t *, VmExtensionProperties *);
 typedef int (*EnumDeviceExts)(void *, const char *, uint32_t *, VmExtensionProperties *);
 typedef int (*GetCoopMat)(void *, uint32_t *, VmCoopMatProperties *);
 typedef int (*CreateDevice)(void *, const VmDeviceCreateInfo *, const void *, void **);
@@ -37,17 +37,6 @@ typedef int (*WaitFences)(void *, uint32_t, const VmHandle *, VmBool, uint64_t);
 #define VM_OUT_OF_HOST_MEMORY (-1)
 #define VM_INITIALIZATION_FAILED (-3)
 
-void *vm_load(const char *path, char *err, size_t n) {
-	void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-	if (!lib) {
-		snprintf(err, n, "%s", dlerror());
-		return NULL;
-	}
-	void *p = dlsym(lib, "vkGetInstanceProcAddr");
-	if (!p) snprintf(err, n, "%s has no vkGetInstanceProcAddr", path);
-	return p;
-}
-
 static void *entry(void *gipa, void *instance, const char *name) { return ((Gipa)gipa)(instance, name); }
 
 int vm_instance_layers(void *gipa, VmLayerProperties **out, uint32_t *n) {
@@ -66,6 +55,22 @@ int vm_instance_layers(void *gipa, VmLayerProperties **out, uint32_t *n) {
 	return r;
 }
 
+int vm_instance_extensions(void *gipa, VmExtensionProperties **out, uint32_t *n) {
+	EnumInstanceExts f = (EnumInstanceExts)entry(gipa, NULL, "vkEnumerateInstanceExtensionProperties");
+	*out = NULL;
+	*n = 0;
+	if (!f) return VM_INITIALIZATION_FAILED;
+	int r;
+	do {
+		free(*out);
+		*out = NULL;
+		if ((r = f(NULL, n, NULL)) < 0 || *n == 0) return r;
+		if (!(*out = calloc(*n, sizeof **out))) return VM_OUT_OF_HOST_MEMORY;
+		r = f(NULL, n, *out);
+	} while (r == VM_INCOMPLETE);
+	return r;
+}
+
 extern void vkmlaDebugMessage(uintptr_t user, uint32_t severity, uint32_t types, char *id, char *text);
 
 static VmBool on_message(uint32_t severity, uint32_t types, const void *data, void *user) {
@@ -75,12 +80,12 @@ static VmBool on_message(uint32_t severity, uint32_t types, const void *data, vo
 	return 0;
 }
 
-int vm_create_instance(void *gipa, const char *app, const char **layers, uint32_t nlayers, const char **exts, uint32_t nexts,
-	int sync_validation, uintptr_t user, VmInstance *out) {
+int vm_create_instance(void *gipa, const char *app, uint32_t flags, const char **layers, uint32_t nlayers, const char **exts,
+	uint32_t nexts, int sync_validation, uintptr_t user, VmInstance *out) {
 	CreateInstance f = (CreateInstance)entry(gipa, NULL, "vkCreateInstance");
 	if (!f) return VM_INITIALIZATION_FAILED;
 	VmApplicationInfo ai = {VM_STYPE_APPLICATION_INFO, NULL, app, 1, "vkmla", 1, (1u << 22) | (3u << 12)};
-	VmInstanceCreateInfo ci = {VM_STYPE_INSTANCE_CREATE_INFO, NULL, 0, &ai, nlayers, layers, nexts, exts};
+	VmInstanceCreateInfo ci = {VM_STYPE_INSTANCE_CREATE_INFO, NULL, flags, &ai, nlayers, layers, nexts, exts};
 	// Warnings and errors (0x1100) of validation and performance kind (0x6), and general errors.
 	VmDebugMessengerCreateInfo mi = {VM_STYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO, NULL, 0, 0x1100, 0x7, on_message, (void *)user};
 	uint32_t enable = 4; // VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT

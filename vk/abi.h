@@ -296,10 +296,12 @@ typedef struct {
 	void *getFaultEXT, *getFaultKHR; // NULL unless the feature is enabled
 } VmDevice;
 
+// vm_load opens a Vulkan loader and returns its vkGetInstanceProcAddr, or NULL and why not.
 void *vm_load(const char *path, char *err, size_t n);
 int vm_instance_layers(void *gipa, VmLayerProperties **out, uint32_t *n);
-int vm_create_instance(void *gipa, const char *app, const char **layers, uint32_t nlayers, const char **exts, uint32_t nexts,
-	int sync_validation, uintptr_t user, VmInstance *out);
+int vm_instance_extensions(void *gipa, VmExtensionProperties **out, uint32_t *n);
+int vm_create_instance(void *gipa, const char *app, uint32_t flags, const char **layers, uint32_t nlayers, const char **exts,
+	uint32_t nexts, int sync_validation, uintptr_t user, VmInstance *out);
 void vm_destroy_messenger(VmInstance *in);
 int vm_physical_devices(VmInstance *in, void ***out, uint32_t *n);
 int vm_query(VmInstance *in, void *phys, VmAdapter *out);
