@@ -50,7 +50,7 @@ var types = []any{
 	(*projection.QInsert)(nil), (*projection.QKVNorm)(nil), (*projection.Quantise)(nil),
 	(*pipeline.Engine)(nil), (*pipeline.Session)(nil), (*pipeline.Step)(nil),
 	&pipeline.Engine{}, &pipeline.Session{}, &pipeline.Step{},
-	(*model.Checkpoint)(nil), (*model.DeviceLayer)(nil), model.Config{}, model.Rope{},
+	(*model.Checkpoint)(nil), (*model.DeviceLayer)(nil), (*model.Tensors)(nil), model.Config{}, model.Rope{},
 }
 
 // whole are types none of whose methods may panic, those without an error included.
@@ -68,7 +68,7 @@ var functions = []any{
 	projection.NewInverseRope, projection.NewInverseRopeQuant, projection.NewJoinedChain, projection.NewLinear,
 	projection.NewLinearChain, projection.NewQInsert, projection.NewQKVNorm, projection.NewQuantise,
 	projection.ResetState,
-	pipeline.NewEngine, model.LoadConfig, model.LoadConfigWithDrafts, model.Open, model.ParseConfig, model.Upload,
+	pipeline.NewEngine, model.LoadConfig, model.LoadConfigWithDrafts, model.Open, model.OpenTensors, model.ParseConfig, model.Upload,
 }
 
 // fine are calls that succeed with nothing.
