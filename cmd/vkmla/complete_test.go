@@ -10,12 +10,13 @@ import (
 // TestCompletion holds what a shell is told about values, and that the command for it is shown.
 func TestCompletion(t *testing.T) {
 	for args, want := range map[string][]string{
-		"bench --suite l":           {"layer", "linear"},
-		"bench -o ":                 {"md", "csv", "json", "jsonl", "benchstat"},
-		"verify -o ":                {"table", "json"},
-		"verify --op touch,fused_i": {"touch,fused_indexer_q_rope_quant_fp8", "touch,fused_indexer_q_rope_quant_mxfp4", "touch,fused_inv_rope_fp8_quant"},
-		"info --profile h":          {"hopper"},
-		"run --keys ":               {"fp8", "mxfp4"},
+		"bench --suite l": {"layer", "linear"},
+		"bench -o ":       {"md", "csv", "json", "jsonl", "benchstat"},
+		"verify -o ":      {"table", "json"},
+		"verify --op touch,fused_i": {
+			"touch,fused_indexer_q_rope_quant_fp8", "touch,fused_indexer_q_rope_quant_mxfp4", "touch,fused_inv_rope_fp8_quant"},
+		"info --profile h": {"hopper"},
+		"run --keys ":      {"fp8", "mxfp4"},
 	} {
 		code, stdout, _ := command(append([]string{"__complete"}, strings.Split(args, " ")...)...)
 		assert.Equal(t, exitOK, code, args)

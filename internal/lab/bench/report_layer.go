@@ -129,7 +129,8 @@ func memoryText(m map[string]uint64) string {
 // "layer" for the whole.
 func layerCSV(dev deviceInfo, rows []LayerRow) table.Writer {
 	t := newTable(append(slices.Clone(deviceColumns), "model", "kind", "weights", "mode", "tokens", "batch", "context", "op",
-		"us", "p95_us", "samples_us", "weight_mb", "cache_mb", "activation_mb", "gflop", "limit_us", "share", "dispatches", "barriers", "check")...)
+		"us", "p95_us", "samples_us", "weight_mb", "cache_mb", "activation_mb", "gflop",
+		"limit_us", "share", "dispatches", "barriers", "check")...)
 	for _, x := range rows {
 		d, b := counts(x.Ops)
 		whole := OpTime{Name: "layer", Time: x.Time, Work: x.Work, Limit: x.Limit, Share: x.Share, Dispatches: d, Barriers: b}

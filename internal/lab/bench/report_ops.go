@@ -112,7 +112,8 @@ func opRowTable(rows []OpRow) table.Writer {
 
 // opRowCSV has a ratio: our time over the first peer's.
 func opRowCSV(dev deviceInfo, rows []OpRow) table.Writer {
-	t := newTable(append(slices.Clone(deviceColumns), "op", "case", "part", "variant", "us", "p95_us", "samples_us", "bytes", "gbs", "tflops", "share_copy",
+	t := newTable(append(slices.Clone(deviceColumns), "op", "case", "part", "variant", "us", "p95_us", "samples_us",
+		"bytes", "gbs", "tflops", "share_copy",
 		"share_matrix", "check", "peer", "peer_us", "peer2", "peer2_us", "ratio", "goal", "floor_us", "floor_launches", "share_floor")...)
 	for _, x := range rows {
 		num := func(v float64) string { return csvNumber(x.Status, v) }

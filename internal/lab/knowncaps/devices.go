@@ -90,11 +90,13 @@ func Devices() []Device {
 // workgroups no more subgroups than 1024 invocations make.
 
 func nvidia(units, subgroups uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps {
-	return desktop(f, vk.Caps{SharedMemory: 49152, SubgroupSize: 32, MinSubgroupSize: 32, MaxSubgroupSize: 32, MaxWorkgroupSubgroups: subgroups, ComputeUnits: units, CoopMat: shapes})
+	return desktop(f, vk.Caps{SharedMemory: 49152, SubgroupSize: 32, MinSubgroupSize: 32, MaxSubgroupSize: 32,
+		MaxWorkgroupSubgroups: subgroups, ComputeUnits: units, CoopMat: shapes})
 }
 
 func amd(units, least, subgroups uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps {
-	return desktop(f, vk.Caps{SharedMemory: 65536, SubgroupSize: 64, MinSubgroupSize: least, MaxSubgroupSize: 64, MaxWorkgroupSubgroups: subgroups, ComputeUnits: units, StorageAlignment: 4, CoopMat: shapes})
+	return desktop(f, vk.Caps{SharedMemory: 65536, SubgroupSize: 64, MinSubgroupSize: least, MaxSubgroupSize: 64,
+		MaxWorkgroupSubgroups: subgroups, ComputeUnits: units, StorageAlignment: 4, CoopMat: shapes})
 }
 
 func radv(units uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps {
@@ -111,7 +113,8 @@ func amdOwn(units uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps 
 }
 
 func intel(least, shared, align uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps {
-	c := desktop(f, vk.Caps{SharedMemory: shared, SubgroupSize: 32, MinSubgroupSize: least, MaxSubgroupSize: 32, MaxWorkgroupSubgroups: 1024 / least, StorageAlignment: uint64(align), CoopMat: shapes})
+	c := desktop(f, vk.Caps{SharedMemory: shared, SubgroupSize: 32, MinSubgroupSize: least, MaxSubgroupSize: 32,
+		MaxWorkgroupSubgroups: 1024 / least, StorageAlignment: uint64(align), CoopMat: shapes})
 	c.MaxWorkgroupCount[0], c.TimestampPeriod = 65535, 52.083333
 	return c
 }

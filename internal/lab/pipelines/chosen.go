@@ -47,7 +47,8 @@ type choice struct {
 // with each kernel while its device is open.
 //
 // Errors: open's, those of the operations, but for vk.ErrMissingFeature, and inspect's.
-func Choose(c model.Config, open func() (*vk.Device, error), inspect func(dev *vk.Device, k *vk.Kernel, to *Chosen) error) ([]Choice, error) {
+func Choose(c model.Config, open func() (*vk.Device, error),
+	inspect func(dev *vk.Device, k *vk.Kernel, to *Chosen) error) ([]Choice, error) {
 	var list []Choice
 	for _, x := range choices(c) {
 		for _, tokens := range x.tokens {
