@@ -13,7 +13,8 @@ import (
 func TestPatterns(t *testing.T) {
 	seen := map[string]bool{}
 	asked := []string{"touch", "~^fused_.*(fp8|rmsnorm)$", "~nothing"}
-	for name, chosen := range map[string]bool{"touch": true, "touching": false, "fused_q_kv_rmsnorm": true, "fused_inv_rope_fp8_quant": false,
+	for name, chosen := range map[string]bool{
+		"touch": true, "touching": false, "fused_q_kv_rmsnorm": true, "fused_inv_rope_fp8_quant": false,
 		"fused_indexer_q_rope_quant_fp8": true, "layer": false} {
 		assert.Equal(t, chosen, want(asked, name, seen), name)
 	}
