@@ -53,7 +53,7 @@ func TestLaneTilings(t *testing.T) {
 		{"H100", 32, 4, "hopper", 0, 0, 0}, // half of the heads would be padding
 		{"H100", 64, 0, "hopper", 0, 0, 0},
 		{"RDNA3", 64, 4, "generic", 0, 0, 0}, // for want of registers
-		{"Intel", 64, 4, "generic", 0, 0, 0},
+		{"Arc B", 64, 4, "generic", 0, 0, 0},
 		{"lavapipe", 64, 8, "generic", 0, 0, 0},
 		{"lavapipe", 64, 8, "cpu", 64, 8, 4},
 		{"lavapipe", 17, 8, "cpu", 32, 8, 4},

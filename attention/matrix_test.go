@@ -53,8 +53,8 @@ func TestMatrixTilings(t *testing.T) {
 		{"H100", "f16", 17, matrixTiling{16, 16, 16, 32, 16, 32, 8, 4}, matrixTiling{16, 16, 16, 32, 32, 32, 8, 2}, false},
 		{"H100", "f16", 1, matrixTiling{16, 16, 16, 16, 16, 32, 8, 8}, matrixTiling{16, 16, 16, 16, 32, 32, 16, 4}, true},
 		{"RDNA3", "f16", 128, matrixTiling{16, 16, 16, 32, 16, 32, 8, 4}, matrixTiling{16, 16, 16, 32, 32, 32, 8, 4}, false},
-		{"RDNA3", "bf16", 8, matrixTiling{16, 16, 16, 16, 16, 32, 8, 8}, matrixTiling{16, 16, 16, 16, 32, 32, 16, 8}, true},
-		{"Intel", "bf16", 128, matrixTiling{8, 16, 16, 16, 16, 8, 32, 16}, matrixTiling{8, 16, 16, 16, 32, 8, 32, 8}, true},
+		{"RDNA4", "bf16", 8, matrixTiling{16, 16, 16, 16, 16, 32, 8, 8}, matrixTiling{16, 16, 16, 16, 32, 32, 16, 8}, true},
+		{"Arc B", "bf16", 128, matrixTiling{8, 16, 16, 32, 16, 16, 32, 8}, matrixTiling{8, 16, 16, 32, 32, 16, 32, 4}, true},
 		{"lavapipe", "f16", 64, matrixTiling{8, 8, 8, 16, 8, 8, 32, 16}, matrixTiling{8, 8, 8, 16, 16, 8, 32, 8}, true},
 		{"lavapipe", "f16", 8, matrixTiling{8, 8, 8, 8, 8, 8, 16, 16}, matrixTiling{8, 8, 8, 8, 16, 8, 16, 8}, true},
 	} {
@@ -69,7 +69,7 @@ func TestMatrixTilings(t *testing.T) {
 			assert.Equal(t, c.norms, list[0].normsQueries())
 		})
 	}
-	for device, element := range map[string]string{"lavapipe": "bf16", "Intel": "s8"} {
+	for device, element := range map[string]string{"lavapipe": "bf16", "Arc B": "s8", "RDNA3": "bf16"} {
 		f := known(t, device)
 		_, err := f.all(element, 64, f.decode)
 		assert.ErrorIs(t, err, vk.ErrMissingFeature, device)

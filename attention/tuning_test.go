@@ -16,7 +16,8 @@ import (
 // Each fitted number changes some tiling or some plan of some device: one that changes nothing
 // has no place in a profile.
 func TestTuning(t *testing.T) {
-	for _, name := range tuning.Names() {
+	sections := func(name string) any { return [2]any{profile(t, name).Attention, profile(t, name).Device} }
+	vary.Distinct(tuning.Names(), sections, func(name string) {
 		p := *profile(t, name)
 		assert.Empty(t, vary.Idle(p.Attention, func(x *tuning.Attention) string {
 			return launches(&tuning.Profile{Attention: *x, Device: p.Device})
@@ -24,7 +25,7 @@ func TestTuning(t *testing.T) {
 		assert.Empty(t, vary.Idle(p.Device, func(x *tuning.Device) string {
 			return launches(&tuning.Profile{Attention: p.Attention, Device: *x})
 		}), "%s: numbers of Device that decide nothing", name)
-	}
+	})
 }
 
 // launches lists the kernels, their constants and how work is divided among them, on devices of

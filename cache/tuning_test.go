@@ -34,11 +34,14 @@ func TestTuningCompress(t *testing.T) {
 		fmt.Fprintln(&s, touchGroups(tune, 64<<20))
 		return s.String()
 	}
-	for _, name := range tuning.Names() {
+	compress := func(name string) tuning.Compress {
 		p, err := tuning.Named(name)
 		require.NoError(t, err)
-		assert.Empty(t, vary.Idle(p.Compress, plan), "profile %s: numbers that decide nothing", name)
+		return p.Compress
 	}
+	vary.Distinct(tuning.Names(), func(name string) any { return compress(name) }, func(name string) {
+		assert.Empty(t, vary.Idle(compress(name), plan), "profile %s: numbers that decide nothing", name)
+	})
 }
 
 // What today's compressors are built for, by device.

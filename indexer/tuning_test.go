@@ -99,11 +99,17 @@ func rows(s *strings.Builder, o *TopK, tiles *tileTopK) {
 
 // Each number of a profile's Logits and TopK changes a build or a launch.
 func TestTuning(t *testing.T) {
-	for _, name := range tuning.Names() {
+	profile := func(name string) *tuning.Profile {
 		p, err := tuning.Named(name)
 		require.NoError(t, err)
+		return p
+	}
+	vary.Distinct(tuning.Names(), func(name string) any { return [2]any{profile(name).Device, profile(name).Logits} }, func(name string) {
+		p := profile(name)
 		logits := func(tune *tuning.Logits) string { return logitsPlan(p.Device, tune) }
 		assert.Empty(t, vary.Idle(p.Logits, logits), "profile %s: numbers of Logits that decide nothing", name)
-		assert.Empty(t, vary.Idle(p.TopK, topkPlan), "profile %s: numbers of TopK that decide nothing", name)
-	}
+	})
+	vary.Distinct(tuning.Names(), func(name string) any { return profile(name).TopK }, func(name string) {
+		assert.Empty(t, vary.Idle(profile(name).TopK, topkPlan), "profile %s: numbers of TopK that decide nothing", name)
+	})
 }

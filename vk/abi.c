@@ -1,6 +1,5 @@
 #include "abi.h"
 
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +14,7 @@ typedef void (*GetProps2)(void *, VmProperties2 *);
 typedef void (*GetFeatures2)(void *, VmFeatures2 *);
 typedef void (*GetMemory)(void *, VmMemoryProperties *);
 typedef void (*GetQueues)(void *, uint32_t *, VmQueueFamilyProperties *);
+typedef int (*EnumInstanceExts)(const char *, uint32_t *, VmExtensionProperties *);
 typedef int (*EnumDeviceExts)(void *, const char *, uint32_t *, VmExtensionProperties *);
 typedef int (*GetCoopMat)(void *, uint32_t *, VmCoopMatProperties *);
 typedef int (*CreateDevice)(void *, const VmDeviceCreateInfo *, const void *, void **);
@@ -30,22 +30,12 @@ typedef int (*GetStatistics)(void *, const VmPipelineExecutableInfo *, uint32_t 
 typedef void (*GetMemory2)(void *, VmMemoryProperties2 *);
 typedef int (*GetFaultEXT)(void *, VmFaultCounts *, VmFaultInfoEXT *);
 typedef int (*GetFaultKHR)(void *, uint64_t, uint32_t *, VmFaultInfoKHR *);
+typedef int (*GetRepresentations)(void *, const VmPipelineExecutableInfo *, uint32_t *, VmPipelineExecutableRepresentation *);
 typedef int (*WaitFences)(void *, uint32_t, const VmHandle *, VmBool, uint64_t);
 
 #define VM_INCOMPLETE 5
 #define VM_OUT_OF_HOST_MEMORY (-1)
 #define VM_INITIALIZATION_FAILED (-3)
-
-void *vm_load(const char *path, char *err, size_t n) {
-	void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-	if (!lib) {
-		snprintf(err, n, "%s", dlerror());
-		return NULL;
-	}
-	void *p = dlsym(lib, "vkGetInstanceProcAddr");
-	if (!p) snprintf(err, n, "%s has no vkGetInstanceProcAddr", path);
-	return p;
-}
 
 static void *entry(void *gipa, void *instance, const char *name) { return ((Gipa)gipa)(instance, name); }
 
@@ -65,6 +55,22 @@ int vm_instance_layers(void *gipa, VmLayerProperties **out, uint32_t *n) {
 	return r;
 }
 
+int vm_instance_extensions(void *gipa, VmExtensionProperties **out, uint32_t *n) {
+	EnumInstanceExts f = (EnumInstanceExts)entry(gipa, NULL, "vkEnumerateInstanceExtensionProperties");
+	*out = NULL;
+	*n = 0;
+	if (!f) return VM_INITIALIZATION_FAILED;
+	int r;
+	do {
+		free(*out);
+		*out = NULL;
+		if ((r = f(NULL, n, NULL)) < 0 || *n == 0) return r;
+		if (!(*out = calloc(*n, sizeof **out))) return VM_OUT_OF_HOST_MEMORY;
+		r = f(NULL, n, *out);
+	} while (r == VM_INCOMPLETE);
+	return r;
+}
+
 extern void vkmlaDebugMessage(uintptr_t user, uint32_t severity, uint32_t types, char *id, char *text);
 
 static VmBool on_message(uint32_t severity, uint32_t types, const void *data, void *user) {
@@ -74,12 +80,12 @@ static VmBool on_message(uint32_t severity, uint32_t types, const void *data, vo
 	return 0;
 }
 
-int vm_create_instance(void *gipa, const char *app, const char **layers, uint32_t nlayers, const char **exts, uint32_t nexts,
-	int sync_validation, uintptr_t user, VmInstance *out) {
+int vm_create_instance(void *gipa, const char *app, uint32_t flags, const char **layers, uint32_t nlayers, const char **exts,
+	uint32_t nexts, int sync_validation, uintptr_t user, VmInstance *out) {
 	CreateInstance f = (CreateInstance)entry(gipa, NULL, "vkCreateInstance");
 	if (!f) return VM_INITIALIZATION_FAILED;
 	VmApplicationInfo ai = {VM_STYPE_APPLICATION_INFO, NULL, app, 1, "vkmla", 1, (1u << 22) | (3u << 12)};
-	VmInstanceCreateInfo ci = {VM_STYPE_INSTANCE_CREATE_INFO, NULL, 0, &ai, nlayers, layers, nexts, exts};
+	VmInstanceCreateInfo ci = {VM_STYPE_INSTANCE_CREATE_INFO, NULL, flags, &ai, nlayers, layers, nexts, exts};
 	// Warnings and errors (0x1100) of validation and performance kind (0x6), and general errors.
 	VmDebugMessengerCreateInfo mi = {VM_STYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO, NULL, 0, 0x1100, 0x7, on_message, (void *)user};
 	uint32_t enable = 4; // VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT
@@ -208,19 +214,8 @@ int vm_query(VmInstance *in, void *phys, VmAdapter *a) {
 	link_features(a);
 	feats(phys, &a->features);
 
-	// A compute family without graphics may run beside a desktop's work, but the first family with
-	// compute is the one every driver tests most: take that.
-	VmQueueFamilyProperties fam[64];
-	n = 64;
-	queues(phys, &n, fam);
-	for (uint32_t i = 0; i < n; i++) {
-		if (fam[i].queueFlags & 2) {
-			a->queueFamily = i;
-			a->queueFamilyFound = 1;
-			a->timestampBits = fam[i].timestampValidBits;
-			break;
-		}
-	}
+	a->families = sizeof a->family / sizeof *a->family;
+	queues(phys, &a->families, a->family);
 	return 0;
 }
 
@@ -309,7 +304,10 @@ int vm_create_device(VmInstance *in, void *phys, const VmAdapter *have, VmDevice
 	out->cmdDispatchBase = gdpa(out->device, "vkCmdDispatchBase");
 	out->queueSubmit = gdpa(out->device, "vkQueueSubmit");
 	out->waitForFences = gdpa(out->device, "vkWaitForFences");
-	if (have->hasExec) out->getStatistics = gdpa(out->device, "vkGetPipelineExecutableStatisticsKHR");
+	if (have->hasExec) {
+		out->getStatistics = gdpa(out->device, "vkGetPipelineExecutableStatisticsKHR");
+		out->getRepresentations = gdpa(out->device, "vkGetPipelineExecutableInternalRepresentationsKHR");
+	}
 	if (faultEXT) out->getFaultEXT = gdpa(out->device, "vkGetDeviceFaultInfoEXT");
 	if (faultKHR) out->getFaultKHR = gdpa(out->device, "vkGetDeviceFaultReportsKHR");
 	return 0;
@@ -425,6 +423,34 @@ int vm_pipeline_statistics(VmDevice *d, VmHandle pipeline, VmPipelineExecutableS
 	if (r < 0 || *n == 0) return r;
 	if (!(*out = calloc(*n, sizeof **out))) return VM_OUT_OF_HOST_MEMORY;
 	for (uint32_t i = 0; i < *n; i++) (*out)[i].sType = VM_STYPE_PIPELINE_EXECUTABLE_STATISTIC;
+	return f(d->device, &info, n, *out);
+}
+
+// The texts behind pData are one allocation with the list.
+int vm_pipeline_representations(VmDevice *d, VmHandle pipeline, VmPipelineExecutableRepresentation **out, uint32_t *n) {
+	GetRepresentations f = (GetRepresentations)d->getRepresentations;
+	VmPipelineExecutableInfo info = {VM_STYPE_PIPELINE_EXECUTABLE_INFO, NULL, pipeline, 0}; // a compute pipeline has one
+	*out = NULL;
+	*n = 0;
+	if (!f) return 0;
+	int r = f(d->device, &info, n, NULL);
+	if (r < 0 || *n == 0) return r;
+	size_t head = *n * sizeof **out, size = head;
+	VmPipelineExecutableRepresentation *list = calloc(1, head);
+	if (!list) return VM_OUT_OF_HOST_MEMORY;
+	for (uint32_t i = 0; i < *n; i++) list[i].sType = VM_STYPE_PIPELINE_EXECUTABLE_REPRESENTATION;
+	if ((r = f(d->device, &info, n, list)) < 0) {
+		free(list);
+		return r;
+	}
+	for (uint32_t i = 0; i < *n; i++) size += list[i].dataSize;
+	*out = realloc(list, size);
+	if (!*out) {
+		free(list);
+		return VM_OUT_OF_HOST_MEMORY;
+	}
+	char *at = (char *)*out + head;
+	for (uint32_t i = 0; i < *n; at += (*out)[i++].dataSize) (*out)[i].pData = at;
 	return f(d->device, &info, n, *out);
 }
 

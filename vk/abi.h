@@ -41,8 +41,10 @@ typedef uint64_t VmHandle; // non-dispatchable handle on a 64-bit platform
 #define VM_STYPE_PIPELINE_EXECUTABLE_FEATURES 1000269000
 #define VM_STYPE_PIPELINE_EXECUTABLE_INFO 1000269003
 #define VM_STYPE_PIPELINE_EXECUTABLE_STATISTIC 1000269004
+#define VM_STYPE_PIPELINE_EXECUTABLE_REPRESENTATION 1000269005
 #define VM_PIPELINE_CREATE_DISPATCH_BASE 0x10
 #define VM_PIPELINE_CREATE_CAPTURE_STATISTICS 0x40
+#define VM_PIPELINE_CREATE_CAPTURE_REPRESENTATIONS 0x80
 #define VM_STYPE_MEMORY_PROPERTIES_2 1000059006
 #define VM_STYPE_MEMORY_BUDGET_PROPERTIES 1000237000
 #define VM_STYPE_FAULT_FEATURES_EXT 1000341000
@@ -240,6 +242,9 @@ typedef struct {
 	union { VmBool b32; int64_t i64; uint64_t u64; double f64; } value;
 } VmPipelineExecutableStatistic;
 typedef struct {
+	uint32_t sType; void *pNext; char name[256]; char description[256]; VmBool isText; size_t dataSize; void *pData;
+} VmPipelineExecutableRepresentation;
+typedef struct {
 	uint32_t sType; void *pNext; uint32_t MSize, NSize, KSize, AType, BType, CType, ResultType; VmBool saturatingAccumulation; uint32_t scope;
 } VmCoopMatProperties;
 
@@ -277,7 +282,9 @@ typedef struct {
 	VmFaultFeaturesEXT faultEXT;
 	VmFaultFeaturesKHR faultKHR;
 	uint32_t has13, hasCoopmat, hasBf16, hasExec, hasPortability, hasSM, hasCores, hasFaultEXT, hasFaultKHR, hasBudget;
-	uint32_t queueFamily, queueFamilyFound, timestampBits;
+	VmQueueFamilyProperties family[64];
+	uint32_t families;
+	uint32_t queueFamily, queueFamilyFound, timestampBits; // set by newAdapter
 } VmAdapter;
 
 // Entry points that only exist once an instance or a device does.
@@ -285,14 +292,16 @@ typedef struct { void *gipa; void *instance; VmHandle messenger; } VmInstance;
 typedef struct {
 	void *device;
 	void *allocateMemory, *getBufferAddress, *updateDescriptorSets, *createComputePipelines;
-	void *cmdPipelineBarrier, *cmdCopyBuffer, *cmdDispatchBase, *queueSubmit, *waitForFences, *getStatistics;
+	void *cmdPipelineBarrier, *cmdCopyBuffer, *cmdDispatchBase, *queueSubmit, *waitForFences, *getStatistics, *getRepresentations;
 	void *getFaultEXT, *getFaultKHR; // NULL unless the feature is enabled
 } VmDevice;
 
+// vm_load opens a Vulkan loader and returns its vkGetInstanceProcAddr, or NULL and why not.
 void *vm_load(const char *path, char *err, size_t n);
 int vm_instance_layers(void *gipa, VmLayerProperties **out, uint32_t *n);
-int vm_create_instance(void *gipa, const char *app, const char **layers, uint32_t nlayers, const char **exts, uint32_t nexts,
-	int sync_validation, uintptr_t user, VmInstance *out);
+int vm_instance_extensions(void *gipa, VmExtensionProperties **out, uint32_t *n);
+int vm_create_instance(void *gipa, const char *app, uint32_t flags, const char **layers, uint32_t nlayers, const char **exts,
+	uint32_t nexts, int sync_validation, uintptr_t user, VmInstance *out);
 void vm_destroy_messenger(VmInstance *in);
 int vm_physical_devices(VmInstance *in, void ***out, uint32_t *n);
 int vm_query(VmInstance *in, void *phys, VmAdapter *out);
@@ -306,6 +315,7 @@ void vm_update_set(VmDevice *d, VmHandle set, const VmDescriptorBufferInfo *info
 int vm_create_pipeline(VmDevice *d, VmHandle cache, VmHandle layout, VmHandle module, const uint32_t *constants, uint32_t n,
 	uint32_t subgroup, int full_subgroups, uint32_t flags, VmHandle *out);
 int vm_pipeline_statistics(VmDevice *d, VmHandle pipeline, VmPipelineExecutableStatistic **out, uint32_t *n);
+int vm_pipeline_representations(VmDevice *d, VmHandle pipeline, VmPipelineExecutableRepresentation **out, uint32_t *n);
 void vm_barrier(VmDevice *d, void *cmd, uint32_t src_stage, uint32_t dst_stage, uint32_t src_access, uint32_t dst_access);
 void vm_dispatch_base(VmDevice *d, void *cmd, const uint32_t *base, const uint32_t *count);
 void vm_copy(VmDevice *d, void *cmd, VmHandle src, VmHandle dst, uint64_t src_off, uint64_t dst_off, uint64_t size);

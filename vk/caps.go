@@ -165,6 +165,7 @@ func newAdapter(in *Instance, phys unsafe.Pointer) (*Adapter, error) {
 	if err := result("query device", int(C.vm_query(in.c, phys, raw))); err != nil {
 		return nil, err
 	}
+	a.chooseFamily(raw)
 	a.raw = *raw
 	p := &raw.props.properties
 	a.Name = C.GoString(&p.deviceName[0])
@@ -180,6 +181,40 @@ func newAdapter(in *Instance, phys unsafe.Pointer) (*Adapter, error) {
 		return nil, err
 	}
 	return a, nil
+}
+
+// queueFamily is what decides between a device's families of queues.
+type queueFamily struct{ flags, timestampBits uint32 }
+
+const (
+	queueGraphics = 0x1
+	queueCompute  = 0x2
+	vendorAMD     = 0x1002
+)
+
+// pickFamily chooses among a device's families of queues: the first with compute, which every
+// driver tests most. AMD's first is the ring that a desktop draws with: a long step holds it up,
+// and a hang resets graphics, too. There it is the first with compute alone that has timestamps. It
+// is -1 where no family computes.
+func pickFamily(families []queueFamily, vendor uint32) int {
+	first := slices.IndexFunc(families, func(f queueFamily) bool { return f.flags&queueCompute != 0 })
+	if first < 0 || vendor != vendorAMD || families[first].flags&queueGraphics == 0 {
+		return first
+	}
+	alone := slices.IndexFunc(families, func(f queueFamily) bool {
+		return f.flags&(queueCompute|queueGraphics) == queueCompute && f.timestampBits > 0
+	})
+	return max(first, alone)
+}
+
+func (a *Adapter) chooseFamily(raw *C.VmAdapter) {
+	var families []queueFamily
+	for _, f := range raw.family[:raw.families] {
+		families = append(families, queueFamily{uint32(f.queueFlags), uint32(f.timestampValidBits)})
+	}
+	if i := pickFamily(families, uint32(raw.props.properties.vendorID)); i >= 0 {
+		raw.queueFamily, raw.queueFamilyFound, raw.timestampBits = C.uint32_t(i), 1, C.uint32_t(families[i].timestampBits)
+	}
 }
 
 // shaderStageCompute is the compute stage in a set of shader stages.

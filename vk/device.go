@@ -31,6 +31,9 @@ type DeviceOptions struct {
 	// Device.Statistics, on devices with the feature pipelineExecutableInfo. It may
 	// make compiling slower.
 	Statistics bool
+	// Listings keeps what it makes of each kernel as text, for Device.Listings. Drivers compile
+	// anew what they have in a cache.
+	Listings bool
 	// HangAfter is how long the device may be busy without finishing a submission, or a part of
 	// one; then it counts as hung, see ErrDeviceHung. 0: 2 minutes; negative: no time is too long.
 	HangAfter time.Duration

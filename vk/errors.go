@@ -18,7 +18,7 @@ var (
 	// ErrMissingFeature: the device lacks something that was asked for. The error
 	// is a *MissingError, unless the driver itself refused.
 	ErrMissingFeature = errors.New("missing feature")
-	// ErrNoLoader: no Vulkan loader (libvulkan.so.1) could be opened.
+	// ErrNoLoader: no Vulkan loader (libvulkan.so.1, vulkan-1.dll) could be opened.
 	ErrNoLoader = errors.New("no Vulkan loader")
 	// ErrNoDevice: no device matches, or none is installed.
 	ErrNoDevice = errors.New("no Vulkan device")

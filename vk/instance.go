@@ -1,12 +1,13 @@
 package vk
 
-// #cgo LDFLAGS: -ldl
+// #cgo linux LDFLAGS: -ldl
 // #include <stdlib.h>
 // #include "abi.h"
 import "C"
 
 import (
 	"fmt"
+	"runtime"
 	"runtime/cgo"
 	"slices"
 	"strconv"
@@ -43,7 +44,7 @@ type InstanceOptions struct {
 	AppName    string        // shown to drivers
 	Validation Validation    // needs the layer VK_LAYER_KHRONOS_validation
 	OnMessage  func(Message) // called from driver threads, several at once; needs Validation
-	Library    string        // loader to open, a name or path; "" is libvulkan.so.1
+	Library    string        // loader to open, a name or path; "" is the system's, such as libvulkan.so.1
 }
 
 // Instance is an open Vulkan loader with the devices it lists.
@@ -62,14 +63,26 @@ var loader struct {
 	init bool
 }
 
+// libraries are the names of the Vulkan loader on a system, best first. MoltenVK is a driver that
+// can be opened in its place.
+func libraries(system string) []string {
+	switch system {
+	case "windows":
+		return []string{"vulkan-1.dll"}
+	case "darwin":
+		return []string{"libvulkan.1.dylib", "libvulkan.dylib", "libMoltenVK.dylib"}
+	}
+	return []string{"libvulkan.so.1", "libvulkan.so"}
+}
+
 func load(library string) (unsafe.Pointer, error) {
 	names := []string{library}
 	if library == "" {
-		names = []string{"libvulkan.so.1", "libvulkan.so"}
+		names = libraries(runtime.GOOS)
 	}
 	loader.Lock()
 	defer loader.Unlock()
-	var why string
+	var why []string
 	for _, name := range names {
 		if p := loader.gipa[name]; p != nil {
 			return p, nil
@@ -79,7 +92,7 @@ func load(library string) (unsafe.Pointer, error) {
 		p := C.vm_load(cname, &msg[0], C.size_t(len(msg)))
 		C.free(unsafe.Pointer(cname))
 		if p == nil {
-			why = C.GoString(&msg[0])
+			why = append(why, C.GoString(&msg[0]))
 			continue
 		}
 		if !loader.init {
@@ -93,7 +106,7 @@ func load(library string) (unsafe.Pointer, error) {
 		loader.gipa[name] = p
 		return p, nil
 	}
-	return nil, fmt.Errorf("vk: load: %w: %s", ErrNoLoader, why)
+	return nil, fmt.Errorf("vk: load: %w: %s", ErrNoLoader, strings.Join(why, "; "))
 }
 
 const validationLayer = "VK_LAYER_KHRONOS_validation"
@@ -113,6 +126,25 @@ func hasLayer(gipa unsafe.Pointer, name string) bool {
 	defer C.free(unsafe.Pointer(layers))
 	for _, l := range unsafe.Slice(layers, int(n)) {
 		if C.GoString(&l.layerName[0]) == name {
+			return true
+		}
+	}
+	return false
+}
+
+// portability is the extension with which loaders list drivers that lack parts of Vulkan that
+// no kernel here needs, as those on top of Metal or Direct3D do.
+const portability = "VK_KHR_portability_enumeration"
+
+func hasExtension(gipa unsafe.Pointer, name string) bool {
+	var exts *C.VmExtensionProperties
+	var n C.uint32_t
+	if C.vm_instance_extensions(gipa, &exts, &n) < 0 {
+		return false
+	}
+	defer C.free(unsafe.Pointer(exts))
+	for _, e := range unsafe.Slice(exts, int(n)) {
+		if C.GoString(&e.extensionName[0]) == name {
 			return true
 		}
 	}
@@ -158,7 +190,12 @@ func NewInstance(o InstanceOptions) (*Instance, error) {
 	if o.Validation == ValidationSync {
 		sync = 1
 	}
-	r := C.vm_create_instance(gipa, app, layers.ptr(), layers.len(), exts.ptr(), exts.len(), sync, C.uintptr_t(in.handle), in.c)
+	flags := C.uint32_t(0)
+	if hasExtension(gipa, portability) {
+		exts.add(portability)
+		flags = 1 // VK_INSTANCE_CREATE_ENUMERATE_PORTABILITY_BIT_KHR
+	}
+	r := C.vm_create_instance(gipa, app, flags, layers.ptr(), layers.len(), exts.ptr(), exts.len(), sync, C.uintptr_t(in.handle), in.c)
 	if err := result("create instance", int(r)); err != nil {
 		in.Close()
 		return nil, err

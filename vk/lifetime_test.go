@@ -22,8 +22,9 @@ func TestWithoutDevice(t *testing.T) {
 		_, errKernel := d.Kernel(vk.KernelSpec{})
 		_, errRecorder := d.NewRecorder()
 		_, errStatistics := d.Statistics(nil)
+		_, errListings := d.Listings(nil)
 		_, errVariant := vk.ChooseVariant("op", d.Adapter(), []vk.Variant{{Name: "base"}}, "")
-		for i, err := range []error{errBuffer, errKernel, errRecorder, errStatistics, errVariant,
+		for i, err := range []error{errBuffer, errKernel, errRecorder, errStatistics, errListings, errVariant,
 			d.Upload(ctx, vk.View{}, nil), d.Download(ctx, nil, vk.View{})} {
 			assert.ErrorIs(t, err, vk.ErrArgument, "call %d without a device", i)
 		}

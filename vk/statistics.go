@@ -19,11 +19,14 @@ type Statistic struct {
 	Value       float64
 }
 
-func (d *Device) pipelineFlags() C.uint32_t {
+func (d *Device) pipelineFlags() (flags C.uint32_t) {
 	if d.opts.Statistics && d.Caps().Features["pipelineExecutableInfo"] {
-		return C.VM_PIPELINE_CREATE_CAPTURE_STATISTICS
+		flags = C.VM_PIPELINE_CREATE_CAPTURE_STATISTICS
 	}
-	return 0
+	if d.opts.Listings && d.Caps().Features["pipelineExecutableInfo"] {
+		flags |= C.VM_PIPELINE_CREATE_CAPTURE_REPRESENTATIONS
+	}
+	return flags
 }
 
 // Kernels returns the kernels that the device was asked for so far, compiled or not, ordered
@@ -60,19 +63,7 @@ func (k *Kernel) SubgroupSize() uint32 { return k.spec.SubgroupSize }
 // ErrOutOfHostMemory, ErrOutOfDeviceMemory; those of Kernel.Ready.
 func (d *Device) Statistics(k *Kernel) ([]Statistic, error) {
 	const op = "statistics"
-	if err := d.usable(op); err != nil {
-		return nil, err
-	}
-	if k == nil {
-		return nil, argument(op, "kernel", "nil", "a kernel of the device")
-	}
-	if missing := d.Caps().Missing([]string{"pipelineExecutableInfo"}); missing != nil {
-		return nil, &MissingError{What: op, Device: d.adapter.Name, Required: missing, Missing: missing}
-	}
-	if !d.opts.Statistics {
-		return nil, argument(op, "DeviceOptions.Statistics", "false", "true when the device was opened")
-	}
-	if err := k.Ready(); err != nil {
+	if err := d.compiled(op, k, "DeviceOptions.Statistics", func(o *DeviceOptions) bool { return o.Statistics }); err != nil {
 		return nil, err
 	}
 	var raw *C.VmPipelineExecutableStatistic
@@ -98,4 +89,51 @@ func (d *Device) Statistics(k *Kernel) ([]Statistic, error) {
 		}
 	}
 	return list, nil
+}
+
+// Listing is a text that a driver's compiler gives for a kernel, such as its instructions.
+type Listing struct {
+	Name, Text string // the name is the driver's own
+}
+
+// Listings returns what the driver's compiler made of a kernel of this device, as text.
+//
+// Errors: those of Statistics, with DeviceOptions.Listings in the place of Statistics.
+func (d *Device) Listings(k *Kernel) ([]Listing, error) {
+	const op = "listings"
+	if err := d.compiled(op, k, "DeviceOptions.Listings", func(o *DeviceOptions) bool { return o.Listings }); err != nil {
+		return nil, err
+	}
+	var raw *C.VmPipelineExecutableRepresentation
+	var n C.uint32_t
+	r := C.vm_pipeline_representations(d.c, handleValue(unsafe.Pointer(k.h)), &raw, &n)
+	defer C.free(unsafe.Pointer(raw))
+	if err := d.check(op, int(r)); err != nil {
+		return nil, err
+	}
+	var list []Listing
+	for _, s := range unsafe.Slice(raw, n) {
+		if s.isText != 0 {
+			text := C.GoStringN((*C.char)(s.pData), C.int(s.dataSize))
+			list = append(list, Listing{C.GoString(&s.name[0]), strings.TrimRight(text, "\x00")})
+		}
+	}
+	return list, nil
+}
+
+// compiled checks what is asked of a kernel that the driver is to tell about, and compiles it.
+func (d *Device) compiled(op string, k *Kernel, option string, on func(o *DeviceOptions) bool) error {
+	if err := d.usable(op); err != nil {
+		return err
+	}
+	if k == nil {
+		return argument(op, "kernel", "nil", "a kernel of the device")
+	}
+	if missing := d.Caps().Missing([]string{"pipelineExecutableInfo"}); missing != nil {
+		return &MissingError{What: op, Device: d.adapter.Name, Required: missing, Missing: missing}
+	}
+	if !on(&d.opts) {
+		return argument(op, option, "false", "true when the device was opened")
+	}
+	return k.Ready()
 }

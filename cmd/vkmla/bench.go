@@ -30,6 +30,7 @@ type benchFlags struct {
 	peers             bench.PeerTable
 	device, profile   string
 	output            string
+	save              []string
 }
 
 // suites are the values of --suite, each with the flags that not all of them have.
@@ -81,7 +82,8 @@ Suites of single operations:
   linear      matrix products of layers
 
 --op picks operations, by the names that verify and info use or how they begin; --case
-picks sizes, by parts of their names such as heads=64/batch=1.
+picks sizes, by parts of their names such as heads=64/batch=1. Behind ~ both take a
+regular expression, as --op '~^fused_.*fp8'.
 
 The suite layer times whole layers, from hidden states to hidden states, with random
 weights: one of each kind (window, c4a, c128a) of --model flash or pro in the formats of
@@ -158,25 +160,27 @@ func (f *benchFlags) define(fl *pflag.FlagSet) {
 	fl.StringSliceVar(&f.cases, "case", nil, "suites of operations, and --compare: "+
 		"parts of the names of cases, as heads=64/batch=1 (default all)")
 	fl.IntVar(&f.heads, "heads", 0, "query heads, 1 to 128 (default, suites decode, indexer: 64; attention, memory: 64 and 128)")
-	fl.IntSliceVar(&f.batches, "batch", nil, "tokens, one or several numbers with commas (default, suite decode: "+
+	fl.Var(&numbers{list: &f.batches}, "batch", "tokens, as 1,4-8 or 1..64:x2 (default, suite decode: "+
 		"1 to 128 by powers of two; indexer, memory: 1,32,128; attention: 1 to 256; linear: 1,4,16,4096; "+
 		"layer: 1,8,32,64; step: 1,32; fewer on a processor)")
-	fl.IntSliceVar(&f.contexts, "context", nil, "tokens of each request (default, suite indexer: 16384,131072,1048576; "+
+	fl.Var(&numbers{list: &f.contexts}, "context", "tokens of each request (default, suite indexer: 16384,131072,1048576; "+
 		"layer: 4096,131072,1048576; step: 131072; fewer on a processor)")
-	fl.IntSliceVar(&f.prefill, "prefill", nil, "suites indexer, memory: tokens of a prefill step (default 4096; 256 on a processor); "+
+	fl.Var(&numbers{list: &f.prefill}, "prefill", "suites indexer, memory: tokens of a prefill step (default 4096; 256 on a processor); "+
 		"layer: of a prompt (default 1024,4096,32768; 300 on a processor)")
-	fl.IntSliceVar(&f.topk, "topk", nil, "compressed rows that a token attends, or that are picked (default, suite decode: 512; "+
+	fl.Var(&numbers{list: &f.topk}, "topk", "compressed rows that a token attends, or that are picked (default, suite decode: 512; "+
 		"indexer: 512,1024; attention: the operation's own)")
 	fl.IntVar(&f.window, "window", 0, "suites decode, attention: rows of the sliding window (default 128)")
 	f.layer.define(fl)
 	fl.StringVar(&f.Variant, "variant", "", "variant of the operations, "+
 		"of attention in layers and steps (default the best, see vkmla info)")
-	fl.IntVar(&f.Reps, "reps", 0, "timed launches or steps "+
+	fl.IntVarP(&f.Reps, "reps", "r", 0, "timed launches or steps "+
 		"(default, suite decode: 200; other operations: 100; layer, step: 40; fewer on a processor)")
 	fl.IntVar(&f.Warmup, "warmup", 0, "those before them (default 20; suites layer, step: 5; 1 on a processor)")
 	fl.Uint64Var(&f.Seed, "seed", 1, "seed of the inputs")
 	deviceFlags(fl, &f.device, &f.profile)
 	fl.StringVarP(&f.output, "output", "o", "md", strings.Join(bench.Formats, ", "))
+	fl.StringArrayVar(&f.save, "save", nil, "also write to this file, in the format of its ending: "+strings.Join(bench.Formats, ", ")+
+		"; may be given more than once")
 }
 
 // checkGiven refuses numbers that are too small for any suite: in options, 0 stands for
@@ -188,8 +192,8 @@ func checkGiven(fl *pflag.FlagSet) (err error) {
 		case "int":
 			n, _ := fl.GetInt(x.Name)
 			list = []int{n}
-		case "intSlice":
-			list, _ = fl.GetIntSlice(x.Name)
+		case "numbers":
+			list = *x.Value.(*numbers).list
 		}
 		least := 1
 		if x.Name == "warmup" {
@@ -244,7 +248,7 @@ func (f *benchFlags) settle(cmd *cobra.Command) error {
 			if slices.Contains(comparedFlags, name) {
 				want += ", or --compare"
 			}
-			got := strings.Trim(cmd.Flags().Lookup(name).Value.String(), "[]")
+			got := strings.Trim(cmd.Flags().Lookup(name).Value.String(), "[]") // of lists
 			return &vk.ArgumentError{Op: "bench: " + f.suite, Arg: name, Got: strconv.Quote(got), Want: want}
 		}
 	}
@@ -255,7 +259,8 @@ func (f *benchFlags) settle(cmd *cobra.Command) error {
 }
 
 func runBench(ctx context.Context, f benchFlags, stdout, stderr io.Writer) error {
-	if err := bench.CheckFormat(f.output); err != nil {
+	outputs, err := openOutputs("bench", stdout, f.output, f.save, bench.Formats)
+	if err != nil {
 		return err
 	}
 	dev, close, err := openDevice(f.device, f.profile)
@@ -269,59 +274,75 @@ func runBench(ctx context.Context, f benchFlags, stdout, stderr io.Writer) error
 	if err != nil {
 		return err
 	}
-	on := bench.ReportOn{Out: stdout, Format: f.output, Adapter: dev.Adapter(), Profile: f.profile, Limits: limits}
-	report, err := f.run(ctx, dev, on, p)
-	p.line.clear()
-	if err != nil && !errors.Is(err, bench.ErrWrong) {
-		if ctx.Err() != nil && report != nil { // interrupted: the rows so far
-			err = errors.Join(err, report.Close())
-		}
+	on := bench.ReportOn{Adapter: dev.Adapter(), Profile: f.profile, Limits: limits}
+	err = f.run(ctx, dev, on, outputs, p)
+	if err != nil && !errors.Is(err, bench.ErrWrong) && ctx.Err() == nil {
 		return err
 	}
-	if e := report.Close(); e != nil {
-		return fmt.Errorf("bench: output: %w", e)
+	for _, o := range outputs {
+		err = errors.Join(err, o.keep()) // the rows so far, if it was interrupted
 	}
-	if err != nil {
+	if errors.Is(err, bench.ErrWrong) && err.Error() == bench.ErrWrong.Error() {
 		return errWrong
 	}
-	return nil
+	return err
 }
 
-// closer is a report that is still to be finished.
-type closer interface{ Close() error }
-
-// run runs the suite and returns its report, to be closed.
-func (f benchFlags) run(ctx context.Context, dev *vk.Device, on bench.ReportOn, p *benchProgress) (closer, error) {
+// run runs the suite and finishes its reports, unless it failed.
+func (f benchFlags) run(ctx context.Context, dev *vk.Device, on bench.ReportOn, outputs []*output, p *benchProgress) error {
 	switch f.suite {
 	case "layer":
-		report, err := bench.NewLayerReport(on)
-		return reportOf(report, err, p, func(add func(bench.LayerRow)) error {
+		return report(ctx, on, outputs, p, bench.NewLayerReport, func(add func(bench.LayerRow)) error {
 			return bench.Layers(ctx, dev, f.layerOptions(), on.Limits, p, add)
 		})
 	case "step":
-		report, err := bench.NewStepReport(on)
-		return reportOf(report, err, p, func(add func(bench.StepRow)) error {
+		return report(ctx, on, outputs, p, bench.NewStepReport, func(add func(bench.StepRow)) error {
 			return bench.Steps(ctx, dev, bench.StepOptions{LayerOptions: f.layerOptions()}, on.Limits, p, add)
 		})
 	case comparison:
-		report, err := bench.NewCompareReport(on, f.peers)
-		return reportOf(report, err, p, func(add func(bench.OpRow)) error {
+		start := func(on bench.ReportOn) (*bench.Report[bench.OpRow], error) {
+			return bench.NewCompareReport(on, f.peers)
+		}
+		return report(ctx, on, outputs, p, start, func(add func(bench.OpRow)) error {
 			return bench.Compare(ctx, dev, bench.CompareOptions{Common: f.Common, Peers: f.peers, Ops: f.ops, Cases: f.cases},
 				on.Limits, p, add)
 		})
 	}
-	report, err := bench.NewOpReport(on, f.suite)
-	return reportOf(report, err, p, func(add func(bench.OpRow)) error {
+	start := func(on bench.ReportOn) (*bench.Report[bench.OpRow], error) { return bench.NewOpReport(on, f.suite) }
+	return report(ctx, on, outputs, p, start, func(add func(bench.OpRow)) error {
 		return bench.Ops(ctx, dev, f.suite, f.opOptions(), on.Limits, p, add)
 	})
 }
 
-// reportOf fills a report with the rows of a suite.
-func reportOf[R any](report *bench.Report[R], err error, p *benchProgress, suite func(add func(R)) error) (closer, error) {
-	if err != nil {
-		return nil, err
+// report runs a suite and writes its rows to all outputs. A suite that failed leaves the reports
+// unfinished, one that was interrupted does not.
+func report[R any](ctx context.Context, on bench.ReportOn, outputs []*output, p *benchProgress,
+	start func(bench.ReportOn) (*bench.Report[R], error), suite func(add func(R)) error) error {
+	var reports []*bench.Report[R]
+	for _, o := range outputs {
+		on.Out, on.Format = o, o.format
+		r, err := start(on)
+		if err != nil {
+			return err
+		}
+		reports = append(reports, r)
 	}
-	return report, suite(func(r R) { p.line.clear(); report.Add(r) })
+	err := suite(func(row R) {
+		p.line.clear()
+		for _, r := range reports {
+			r.Add(row)
+		}
+	})
+	p.line.clear()
+	if err != nil && !errors.Is(err, bench.ErrWrong) && ctx.Err() == nil {
+		return err
+	}
+	for _, r := range reports {
+		if e := r.Close(); e != nil {
+			return fmt.Errorf("bench: output: %w", e)
+		}
+	}
+	return err
 }
 
 func (f benchFlags) opOptions() bench.OpOptions {

@@ -9,8 +9,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/signal"
-	"runtime"
-	"runtime/debug"
 	"strconv"
 	"time"
 
@@ -85,18 +83,16 @@ func (f *checkFlags) shared(fl *pflag.FlagSet) {
 // workerName is the command that check runs in a process of its own.
 const workerName = "check-worker"
 
-// workerOut is the file on which a worker talks to check: drivers write to the others.
-const workerOut = 3
-
 func checkWorkerCommand() *cobra.Command {
 	var f checkFlags
+	var handle uint64
 	cmd := &cobra.Command{
 		Use:    workerName,
 		Short:  "What check runs in a process of its own",
 		Args:   cobra.NoArgs,
 		Hidden: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			out := os.NewFile(workerOut, "check")
+			out := os.NewFile(uintptr(handle), "check")
 			if _, err := out.Stat(); err != nil {
 				return fmt.Errorf("%s: only check runs this: %w", workerName, err)
 			}
@@ -104,13 +100,17 @@ func checkWorkerCommand() *cobra.Command {
 			return check.Work(cmd.InOrStdin(), out, check.All(f.quick), check.WorkerOptions{Seed: f.seed, Quick: f.quick, Open: f.open})
 		},
 	}
+	cmd.Flags().Uint64Var(&handle, "out", 0, "the file, or handle, on which to talk to check")
+	if err := cmd.MarkFlagRequired("out"); err != nil {
+		panic(err) // a name that is not a flag
+	}
 	f.shared(cmd.Flags())
 	return cmd
 }
 
 // open opens the device for a worker.
 func (f *checkFlags) open() (dev *vk.Device, about describe.Device, devices int, close func(), err error) {
-	in, err := vk.NewInstance(vk.InstanceOptions{AppName: "vkmla"})
+	in, err := newInstance()
 	if err != nil {
 		return nil, about, 0, nil, err
 	}
@@ -165,8 +165,8 @@ func runCheck(ctx context.Context, f checkFlags, stdout, stderr io.Writer) error
 	if err != nil {
 		return err
 	}
-	r := &check.Report{Form: check.Form, Program: program(), Begun: time.Now().UTC().Truncate(time.Second), Seed: f.seed, Quick: f.quick,
-		Budget: f.budget.String(), Results: []check.Result{}}
+	r := &check.Report{Form: check.Form, Program: describe.Running(), Begun: time.Now().UTC().Truncate(time.Second),
+		Seed: f.seed, Quick: f.quick, Budget: f.budget.String(), Results: []check.Result{}}
 	files, err := f.files(r)
 	if err != nil {
 		return err
@@ -247,25 +247,4 @@ func (f *checkFlags) conclude(ctx context.Context, r *check.Report, files *check
 		return fmt.Errorf("check: nothing was run; the report is %s", files.HTML)
 	}
 	return nil
-}
-
-// program says what is running.
-func program() check.Program {
-	p := check.Program{Version: "unknown", Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH, CPUs: runtime.NumCPU()}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return p
-	}
-	if p.Version = info.Main.Version; p.Version == "" {
-		p.Version = "(devel)"
-	}
-	for _, s := range info.Settings {
-		switch s.Key {
-		case "vcs.revision":
-			p.Commit = s.Value
-		case "vcs.modified":
-			p.Modified = s.Value == "true"
-		}
-	}
-	return p
 }

@@ -26,7 +26,7 @@ const barWidth = 24
 func (p *checkProgress) doing(done int, c check.Check, what string) {
 	full := barWidth * done / max(p.total, 1)
 	bar := strings.Repeat("#", full) + strings.Repeat(".", barWidth-full)
-	text := fmt.Sprintf("[%s] %d/%d %s %s", bar, done+1, p.total, c.Group, c.Name)
+	text := fmt.Sprintf("[%s] %d/%d%s %s %s", bar, done+1, p.total, p.line.left(done, p.total), c.Group, c.Name)
 	if what != "" {
 		text += ": " + what
 	}
@@ -35,7 +35,7 @@ func (p *checkProgress) doing(done int, c check.Check, what string) {
 
 func (p *checkProgress) result(r check.Result) {
 	p.done++
-	if isTerminal(p.w) && !r.Status.Bad() {
+	if isTerminal(p.w) && !p.line.plain && !r.Status.Bad() {
 		return // the bar says it
 	}
 	p.line.clear()

@@ -94,10 +94,14 @@ func TestExitCodes(t *testing.T) {
 		{"no timed steps", "bench --reps 0", 2, "reps: got 0"},
 		{"negative warm-up", "bench --warmup -3", 2, "at least 0"},
 		{"no suite", "bench --suite=", 2, "suite: got \"\", want decode"},
-		{"no numbers", "bench --batch 1,x", 2, "--batch is \"1,x\", want numbers with commas"},
+		{"no numbers", "bench --batch 1,x", 2, "--batch is \"1,x\", want numbers and ranges"},
 		{"help about nothing", "help nothing", 2, "unknown command \"nothing\""},
 		{"help about a command", "help bench", 0, ""},
 		{"list of one operation", "verify --list --op " + quick, 0, ""},
+		{"list by an expression", "verify --list --op ~^fused_", 0, ""},
+		{"an expression that is none", "verify --op ~(", 2, "missing closing"},
+		{"an expression of cases that is none", "bench --case ~(", 2, "missing closing"},
+		{"an expression that finds nothing", "bench --suite memory --op ~soup", 2, "or ~ and a regular expression"},
 		{"list of an unknown operation", "verify --list --op nothing", 2, "--list has"},
 		{"list in an unknown format", "verify --list -o xml", 2, "--output"},
 		{"devices in an unknown format", "info -o xml", 2, "table or json"},
@@ -106,6 +110,8 @@ func TestExitCodes(t *testing.T) {
 		{"list", "verify --list", 0, ""},
 		{"version", "version", 0, ""},
 		{"info", "info", 0, ""},
+		{"info of one device", "info --device 0", 0, ""},
+		{"info of another device", "info --device nothing", 2, "matches \"nothing\""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			code, stdout, stderr := command(strings.Fields(c.args)...)
@@ -138,7 +144,7 @@ func TestVerifyJSON(t *testing.T) {
 	assert.Equal(t, 1, status["missing"], "rows: %v", status)
 	_, row := last["op"]
 	assert.False(t, row || last["ok"] != false || last["fail"] != 1.0 || last["missing"] != 1.0 ||
-		last["device"] == "" || last["profile"] != "cpu", "summary: %v", last)
+		last["device"] == "" || last["profile"] != "cpu" || last["version"] == "" || last["date"] == "", "summary: %v", last)
 }
 
 // TestVerifySeed shows that a seed repeats a run and that without one every run
@@ -215,6 +221,35 @@ func TestInfoJSON(t *testing.T) {
 				assert.NotEmpty(t, missing, "%s: %s does not run and nothing is missing", name, v)
 			}
 		}
+	}
+}
+
+// TestBenchSave holds that files get what they are named for, beside standard output.
+func TestBenchSave(t *testing.T) {
+	dir := t.TempDir()
+	all, lines := filepath.Join(dir, "all.json"), filepath.Join(dir, "rows.csv")
+	code, stdout, stderr := command("bench", "--batch", "2", "--heads", "8", "--topk", "61", "-r", "1", "--save", all, "--save", lines)
+	require.Equal(t, 0, code, stderr)
+	assert.Contains(t, stdout, "| flashmla_sparse_decode |")
+	data, err := os.ReadFile(all)
+	require.NoError(t, err)
+	var v struct {
+		Version string
+		Rows    []map[string]any
+	}
+	require.NoError(t, json.Unmarshal(data, &v))
+	assert.Len(t, v.Rows, 1)
+	assert.NotEmpty(t, v.Version)
+	data, err = os.ReadFile(lines)
+	require.NoError(t, err)
+	assert.Equal(t, 2, strings.Count(string(data), "\n"))
+	for args, want := range map[string]string{
+		"--save " + filepath.Join(dir, "x.doc"):          "a name that ends in .md",
+		"--save " + filepath.Join(dir, "none", "x.json"): "save",
+	} {
+		code, _, stderr := command(strings.Fields("bench " + args)...)
+		assert.Equal(t, exitUsage, code)
+		assert.Contains(t, stderr, want)
 	}
 }
 

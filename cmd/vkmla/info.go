@@ -32,7 +32,7 @@ Variants:
   twopass-...    dequantise to a workspace first, then attend; prompts do by themselves where it pays`
 
 func infoCommand() *cobra.Command {
-	var output, profile string
+	var output, device, profile string
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "info",
@@ -43,11 +43,12 @@ func infoCommand() *cobra.Command {
 			if asJSON {
 				output = "json"
 			}
-			return runInfo(cmd.OutOrStdout(), output, profile)
+			return runInfo(cmd.OutOrStdout(), output, device, profile)
 		},
 	}
 	fl := cmd.Flags()
 	fl.StringVarP(&output, "output", "o", "table", "table or json")
+	fl.StringVar(&device, "device", "", "only this device: index, part of its name, or UUID")
 	fl.StringVar(&profile, "profile", "", "tuning profile instead of the devices' own: "+strings.Join(tuning.Names(), ", "))
 	fl.BoolVar(&asJSON, "json", false, "the same as -o json")
 	if err := fl.MarkHidden("json"); err != nil {
@@ -56,35 +57,39 @@ func infoCommand() *cobra.Command {
 	return cmd
 }
 
-func runInfo(w io.Writer, output, profile string) error {
+func runInfo(w io.Writer, output, device, profile string) error {
 	if output != "table" && output != "json" {
 		return &vk.ArgumentError{Op: "info", Arg: "output", Got: strconv.Quote(output), Want: "table or json"}
 	}
 	if err := checkProfile(profile); err != nil {
 		return err
 	}
-	in, err := vk.NewInstance(vk.InstanceOptions{AppName: "vkmla"})
+	in, err := newInstance()
 	if err != nil {
 		return err
 	}
 	defer in.Close()
+	adapters := in.Adapters()
+	if device != "" {
+		a, err := in.Pick(device)
+		if err != nil {
+			return err
+		}
+		adapters = []*vk.Adapter{a}
+	}
 	devices := []describe.Device{}
-	for _, a := range in.Adapters() {
+	for _, a := range adapters {
 		devices = append(devices, describe.Of(a, profile))
 	}
 	if output == "json" {
 		enc := json.NewEncoder(w)
 		enc.SetIndent("", "  ")
-		err = enc.Encode(map[string]any{"devices": devices})
-	} else {
-		for _, d := range devices {
-			printDevice(w, d)
-		}
+		return enc.Encode(map[string]any{"program": describe.Running(), "devices": devices})
 	}
-	if err == nil && len(devices) == 0 {
-		err = fmt.Errorf("info: %w: the loader is there, but no driver lists a device", vk.ErrNoDevice)
+	for _, d := range devices {
+		printDevice(w, d)
 	}
-	return err
+	return nil
 }
 
 func printDevice(w io.Writer, d describe.Device) {

@@ -7,7 +7,9 @@
 //	vkmla run          run the attention layers of a checkpoint
 //	vkmla bench        time attention, the indexer, whole layers or whole steps
 //	vkmla pipelines    compile every kernel and show what the driver made of it
-//	vkmla version      print the version
+//	vkmla version      print version, commit and system
+//	vkmla man          print the manual page
+//	vkmla completion   print what a shell needs to complete commands, flags and values
 //
 // Exit status: 0 if everything asked for succeeded; 1 if a result is wrong or
 // missing; 2 if the command could not do its work.

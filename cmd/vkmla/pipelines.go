@@ -11,12 +11,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/vkmla/vkmla/internal/lab/pipelines"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
 )
 
 func pipelinesCommand() *cobra.Command {
 	var device, profile, output string
-	var all bool
+	var all, chosen bool
 	cmd := &cobra.Command{
 		Use:   "pipelines",
 		Short: "Compile every kernel and show registers, shared memory and occupancy",
@@ -37,6 +38,9 @@ Exit status: 0 if no hot kernel spills, 1 if one does, 2 if pipelines could not 
 work, as on a driver that does not tell (pipelineExecutableInfo).`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if chosen {
+				return runChosen(device, profile, output, cmd.OutOrStdout())
+			}
 			return runPipelines(cmd.Context(), device, profile, output, all, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
@@ -44,6 +48,7 @@ work, as on a driver that does not tell (pipelineExecutableInfo).`,
 	deviceFlags(fl, &device, &profile)
 	fl.StringVarP(&output, "output", "o", "md", "md or json")
 	fl.BoolVar(&all, "all", false, "all kernels, not only hot ones (md)")
+	fl.BoolVar(&chosen, "chosen", false, "what each operation of V4-Flash launches, with its instructions where RADV lists them")
 	return cmd
 }
 
@@ -90,6 +95,31 @@ func runPipelines(ctx context.Context, device, profile, output string, all bool,
 		return errWrong
 	}
 	return nil
+}
+
+// runChosen shows what operations launch, and what the compiler made of it.
+func runChosen(device, profile, output string, stdout io.Writer) error {
+	if output != "md" && output != "json" {
+		return &vk.ArgumentError{Op: "pipelines", Arg: "output", Got: strconv.Quote(output), Want: "md or json"}
+	}
+	if err := checkProfile(profile); err != nil {
+		return err
+	}
+	dev, close, err := openDeviceWith(device, vk.DeviceOptions{Profile: profile})
+	if err != nil {
+		return err
+	}
+	defer close()
+	a := dev.Adapter()
+	list, err := pipelines.Inspect(a, profile, model.FlashConfig(), true)
+	if err != nil {
+		return err
+	}
+	if output == "json" {
+		return json.NewEncoder(stdout).Encode(list)
+	}
+	_, err = fmt.Fprintf(stdout, "%s, %s %s\n\n%s", a.Name, a.DriverName, a.DriverInfo, pipelines.ChosenTable(list))
+	return err
 }
 
 func pipelineTable(w io.Writer, dev *vk.Device, rows []pipelines.Row, all bool) error {

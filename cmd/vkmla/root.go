@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/term"
 
+	"github.com/vkmla/vkmla/internal/lab/describe"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -29,7 +29,7 @@ var errWrong = errors.New("not everything passed")
 
 // commands make the sub-commands, each in a file of its own.
 var commands = []func() *cobra.Command{infoCommand, checkCommand, verifyCommand, runCommand, benchCommand, pipelinesCommand, versionCommand,
-	checkWorkerCommand}
+	manCommand, checkWorkerCommand}
 
 // run executes the command line and returns the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
@@ -37,17 +37,17 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		Use:           "vkmla",
 		Short:         "DeepSeek-V4 sparse attention on Vulkan",
 		Long:          "vkmla runs, checks and times the sparse attention of DeepSeek-V4 on a Vulkan device.",
-		Version:       version(),
+		Version:       describe.Running().String(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetHelpCommand(helpCommand())
 	root.SetFlagErrorFunc(flagError)
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages ", ".FlagUsagesWrapped 100 "))
 	for _, c := range commands {
 		root.AddCommand(c())
 	}
+	complete(root)
 	root.SetArgs(args)
 	root.SetOut(plainWriter{stdout})
 	root.SetErr(stderr)
@@ -84,18 +84,6 @@ func helpCommand() *cobra.Command {
 	}
 }
 
-// flagError says what a flag wants, in place of the function that could not read it.
-func flagError(cmd *cobra.Command, err error) error {
-	var bad *pflag.InvalidValueError
-	if errors.As(err, &bad) {
-		wants := map[string]string{"int": "a number", "intSlice": "numbers with commas", "uint64": "a number from 0 on"}
-		if want := wants[bad.GetFlag().Value.Type()]; want != "" {
-			return fmt.Errorf("%s: --%s is %q, want %s", cmd.Name(), bad.GetFlag().Name, bad.GetValue(), want)
-		}
-	}
-	return err
-}
-
 // deviceFlags are the flags of all commands that open a device.
 func deviceFlags(fl *pflag.FlagSet, device, profile *string) {
 	fl.StringVar(device, "device", "", "device: index, part of its name, or UUID (default the first GPU, else the first processor)")
@@ -121,7 +109,7 @@ func checkProfile(name string) error {
 }
 
 func openDeviceWith(selector string, o vk.DeviceOptions) (dev *vk.Device, close func(), err error) {
-	in, err := vk.NewInstance(vk.InstanceOptions{AppName: "vkmla"})
+	in, err := newInstance()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -144,45 +132,4 @@ func pipelineCacheDir() string {
 		return ""
 	}
 	return filepath.Join(dir, "vkmla")
-}
-
-// isTerminal reports whether w is a terminal. Not every character device is one:
-// /dev/null is not.
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
-}
-
-// progress shows one changing line on a terminal, and nothing elsewhere.
-type progress struct {
-	w    io.Writer
-	open bool
-}
-
-func newProgress(w io.Writer) *progress {
-	if !isTerminal(w) {
-		w = nil
-	}
-	return &progress{w: w}
-}
-
-// show replaces the line.
-func (p *progress) show(format string, args ...any) {
-	if p.w == nil {
-		return
-	}
-	line := fmt.Sprintf(format, args...)
-	if r := []rune(line); len(r) > 78 {
-		line = string(r[:78])
-	}
-	fmt.Fprintf(p.w, "\r%s\x1b[K", line)
-	p.open = true
-}
-
-// clear removes the line.
-func (p *progress) clear() {
-	if p.open {
-		fmt.Fprint(p.w, "\r\x1b[K")
-		p.open = false
-	}
 }

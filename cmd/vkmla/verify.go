@@ -12,11 +12,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
+	"github.com/vkmla/vkmla/internal/lab/describe"
 	_ "github.com/vkmla/vkmla/internal/lab/layers" // the operation layer
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/internal/tuning"
@@ -70,8 +72,9 @@ verify could not do its work.`,
 	}
 	fl := cmd.Flags()
 	fl.StringArrayVar(&f.opts.Vectors, "vectors", nil, "folder of recorded cases; may be given more than once")
-	fl.StringSliceVar(&f.opts.Ops, "op", nil, "only this operation; may be given more than once")
-	fl.StringSliceVar(&f.opts.Cases, "case", nil, "only this case, as its name or as operation.case; may be given more than once")
+	fl.StringSliceVar(&f.opts.Ops, "op", nil, "only this operation, or ~ and a regular expression; may be given more than once")
+	fl.StringSliceVar(&f.opts.Cases, "case", nil, "only this case, as its name or as operation.case, "+
+		"or ~ and a regular expression; may be given more than once")
 	fl.StringSliceVar(&f.opts.Variants, "variant", nil, "only this variant; may be given more than once")
 	deviceFlags(fl, &f.device, &f.profile)
 	fl.StringVarP(&f.output, "output", "o", "table", "table or json, one object per line")
@@ -84,6 +87,10 @@ func runVerify(ctx context.Context, f verifyFlags, stdout, stderr io.Writer) err
 	if f.output != "table" && f.output != "json" {
 		return fmt.Errorf("verify: --output is %q, want table or json", f.output)
 	}
+	if err := errors.Join(verify.CheckPatterns("verify", "op", f.opts.Ops), verify.CheckPatterns("verify", "case", f.opts.Cases),
+		verify.CheckPatterns("verify", "variant", f.opts.Variants)); err != nil {
+		return err
+	}
 	if f.list {
 		return listOps(stdout, f.opts.Ops, f.output)
 	}
@@ -94,7 +101,9 @@ func runVerify(ctx context.Context, f verifyFlags, stdout, stderr io.Writer) err
 	}
 	defer close()
 	p := newProgress(stderr)
-	f.opts.Progress = func(done, total int, op, name string) { p.show("%d/%d %s %s", done, total, op, name) }
+	f.opts.Progress = func(done, total int, op, name string) {
+		p.show("%d/%d%s %s %s", done, total, p.left(done, total), op, name)
+	}
 	sum, err := verify.Run(ctx, dev, f.opts, func(r verify.Row) { p.clear(); out.row(r) })
 	p.clear()
 	if err != nil {
@@ -126,11 +135,13 @@ func listOps(stdout io.Writer, names []string, output string) error {
 	ops := verify.All()
 	if len(names) > 0 {
 		for _, name := range names {
-			if _, ok := verify.Lookup(name); !ok {
+			if !slices.ContainsFunc(ops, func(op verify.Op) bool { return isNamed(op.Name, name) }) {
 				return fmt.Errorf("verify: --op is %q, want one of those that --list has", name)
 			}
 		}
-		ops = slices.DeleteFunc(ops, func(op verify.Op) bool { return !slices.Contains(names, op.Name) })
+		ops = slices.DeleteFunc(ops, func(op verify.Op) bool {
+			return !slices.ContainsFunc(names, func(name string) bool { return isNamed(op.Name, name) })
+		})
 	}
 	enc := json.NewEncoder(stdout)
 	for _, op := range ops {
@@ -147,6 +158,9 @@ func listOps(stdout io.Writer, names []string, output string) error {
 	return nil
 }
 
+// isNamed tells whether an operation has this name, or one that the expression finds.
+func isNamed(op, name string) bool { return op == name || verify.Matches(name, op) }
+
 func variantNames(vs []vk.Variant) []string {
 	var names []string
 	for _, v := range vs {
@@ -161,13 +175,17 @@ type verdict struct {
 	Device  string `json:"device"`
 	Driver  string `json:"driver"`
 	Profile string `json:"profile"` // of tuning
+	Version string `json:"version"` // of vkmla
+	Commit  string `json:"commit"`  // "" if the build did not record it
+	Date    string `json:"date"`    // RFC 3339 in UTC
 	verify.Summary
 	Seed *uint64 `json:"seed,omitempty"` // absent with recorded cases
 }
 
 func newVerdict(dev *vk.Device, sum verify.Summary, o verify.Options) verdict {
-	a := dev.Adapter()
-	v := verdict{OK: sum.OK(), Device: a.Name, Driver: strings.TrimSpace(a.DriverName + " " + a.DriverInfo),
+	a, program := dev.Adapter(), describe.Running()
+	v := verdict{Version: program.Version, Commit: program.Commit, Date: time.Now().UTC().Format(time.RFC3339),
+		OK: sum.OK(), Device: a.Name, Driver: strings.TrimSpace(a.DriverName + " " + a.DriverInfo),
 		Profile: tuning.Of(dev).Name, Summary: sum}
 	if len(o.Vectors) == 0 {
 		v.Seed = &o.Seed

@@ -1,36 +1,33 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
-	"runtime/debug"
+	"strconv"
 
 	"github.com/spf13/cobra"
+
+	"github.com/vkmla/vkmla/internal/lab/describe"
+	"github.com/vkmla/vkmla/vk"
 )
 
 func versionCommand() *cobra.Command {
-	return &cobra.Command{
+	var output string
+	cmd := &cobra.Command{
 		Use:   "version",
-		Short: "Print the version",
+		Short: "Print version, commit and system",
 		Args:  cobra.NoArgs,
-		Run:   func(cmd *cobra.Command, _ []string) { fmt.Fprintln(cmd.OutOrStdout(), "vkmla", version()) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if output != "table" && output != "json" {
+				return &vk.ArgumentError{Op: "version", Arg: "output", Got: strconv.Quote(output), Want: "table or json"}
+			}
+			if output == "json" {
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(describe.Running())
+			}
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), "vkmla", describe.Running())
+			return err
+		},
 	}
-}
-
-// version is the module's version as the build recorded it, with the revision
-// of a checkout, such as "(devel) 0123456789ab".
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	v := info.Main.Version
-	if v == "" {
-		v = "(devel)"
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" && len(s.Value) >= 12 && v == "(devel)" {
-			v += " " + s.Value[:12]
-		}
-	}
-	return v
+	cmd.Flags().StringVarP(&output, "output", "o", "table", "table or json")
+	return cmd
 }

@@ -62,7 +62,8 @@ uint cm_from_bf16(uint pair) {
     // next.
     precise vec2 raised = x + 0.75;
     precise vec2 tiny = raised - 0.75;
-    const vec2 y = mix(mix(x, tiny, lessThan(abs(x), vec2(0.00006103515625))), sign(x) * 65504.0, greaterThan(abs(x), vec2(65504.0)));
+    const vec2 small = mix(x, tiny, lessThan(abs(x), vec2(0.00006103515625)));
+    const vec2 y = mix(small, clamp(x, vec2(-65504.0), vec2(65504.0)), greaterThan(abs(x), vec2(65504.0)));
     return packFloat2x16(f16vec2(y));
 }
 

@@ -35,7 +35,7 @@ func (Silent) Advance(int64, int64) {}
 type Time struct {
 	Median  float64   `json:"median_us"`
 	P95     float64   `json:"p95_us"`
-	Samples []float64 `json:"-"`
+	Samples []float64 `json:"samples_us,omitempty"`
 }
 
 func summarise(ns []float64) Time {

@@ -78,14 +78,17 @@ func (o OpOptions) withDefaults(suite string, onSlow bool) OpOptions {
 // check looks at the options of a suite and says which of its operations were asked for.
 func (o OpOptions) check(suite string) (ops []verify.Op, err error) {
 	op, s := "bench: "+suite, o.Sizes
+	if err := errors.Join(verify.CheckPatterns(op, "op", o.Ops), verify.CheckPatterns(op, "case", o.Cases)); err != nil {
+		return nil, err
+	}
 	for _, asked := range o.Ops {
-		if asked == "" || !slices.ContainsFunc(SuiteOps(suite), func(x verify.Op) bool { return strings.HasPrefix(x.Name, asked) }) {
+		if asked == "" || !slices.ContainsFunc(SuiteOps(suite), func(x verify.Op) bool { return isAsked(x.Name, asked) }) {
 			return nil, &vk.ArgumentError{Op: op, Arg: "op", Got: fmt.Sprintf("%q", asked),
-				Want: "one of " + strings.Join(names(SuiteOps(suite)), ", ") + ", or how some begin"}
+				Want: "one of " + strings.Join(names(SuiteOps(suite)), ", ") + ", or how some begin, or ~ and a regular expression"}
 		}
 	}
 	for _, x := range SuiteOps(suite) {
-		if len(o.Ops) == 0 || slices.ContainsFunc(o.Ops, func(asked string) bool { return strings.HasPrefix(x.Name, asked) }) {
+		if len(o.Ops) == 0 || slices.ContainsFunc(o.Ops, func(asked string) bool { return isAsked(x.Name, asked) }) {
 			ops = append(ops, x)
 		}
 	}
@@ -108,9 +111,17 @@ func names(ops []verify.Op) (list []string) {
 	return list
 }
 
+// isAsked tells whether an operation begins as asked, or matches a regular expression.
+func isAsked(name, asked string) bool {
+	return strings.HasPrefix(name, asked) || verify.Matches(asked, name)
+}
+
 // hasParts tells whether a case's name has all parts of one of these; of none, whatever it is.
 func hasParts(name string, any []string) bool {
 	return len(any) == 0 || slices.ContainsFunc(any, func(parts string) bool {
+		if verify.Matches(parts, name) {
+			return true
+		}
 		for part := range strings.SplitSeq(parts, "/") {
 			if !strings.Contains("/"+name+"/", "/"+part+"/") {
 				return false

@@ -1,15 +1,18 @@
 package bench
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 
+	"github.com/vkmla/vkmla/internal/lab/describe"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -50,6 +53,14 @@ type deviceInfo struct {
 	Driver  string `json:"driver"`
 	API     string `json:"vulkan"`
 	Profile string `json:"profile"` // of tuning
+	Version string `json:"version"` // of vkmla
+	Commit  string `json:"commit"`  // "" if the build did not record it
+	Date    string `json:"date"`    // when it began, RFC 3339 in UTC
+}
+
+// program says in a line what made the report, and when.
+func (d deviceInfo) program() string {
+	return fmt.Sprintf("vkmla %s, commit %s, %s", d.Version, cmp.Or(d.Commit, "unknown"), d.Date)
 }
 
 // CheckFormat returns a vk.ErrArgument unless format is one of Formats.
@@ -80,9 +91,14 @@ func newReport[R any](on ReportOn, s style[R]) (*Report[R], error) {
 		p, _ := tuning.For(a)
 		profile = p.Name
 	}
+	program := describe.Running()
+	if program.Modified {
+		program.Commit += "-modified"
+	}
 	r := &Report[R]{style: s, writer: writer{w: on.Out, format: on.Format, limits: on.Limits, dev: deviceInfo{
 		Name: a.Name, Type: a.Type.String(), Driver: strings.TrimSpace(a.DriverName + " " + a.DriverInfo),
-		API: a.APIVersion.String(), Profile: profile,
+		API: a.APIVersion.String(), Profile: profile, Version: program.Version, Commit: program.Commit,
+		Date: time.Now().UTC().Format(time.RFC3339),
 	}}}
 	switch on.Format {
 	case "jsonl":
@@ -91,7 +107,9 @@ func newReport[R any](on ReportOn, s style[R]) (*Report[R], error) {
 			Limits
 		}{r.dev, r.limits})
 	case "benchstat":
-		r.printf("device: %s\ndriver: %s\nprofile: %s\n", r.dev.Name, r.dev.Driver, r.dev.Profile)
+		d := r.dev
+		// No version in the form of a configuration: benchstat compares only what has the same.
+		r.printf("# %s\ndevice: %s\ndriver: %s\nprofile: %s\n", d.program(), d.Name, d.Driver, d.Profile)
 	}
 	return r, r.err
 }
@@ -160,6 +178,7 @@ func (r *Report[R]) Close() error {
 // head says which device it is and what it was measured to be able to.
 func (w *writer) head() {
 	w.printf("%s (%s), %s, Vulkan %s, tuning profile %s\n", w.dev.Name, w.dev.Type, w.dev.Driver, w.dev.API, w.dev.Profile)
+	w.printf("%s\n", w.dev.program())
 	w.printf("Measured limits: copy %.4g GB/s (bytes read plus written), %s %.4g TFLOP/s\n\n",
 		w.limits.CopyGBs, w.limits.MatrixKind, w.limits.MatrixTFLOPs)
 }
@@ -175,9 +194,11 @@ func newTable(columns ...string) table.Writer {
 }
 
 // deviceColumns are the first columns of every csv.
-var deviceColumns = []string{"device", "driver", "profile"}
+var deviceColumns = []string{"device", "driver", "profile", "version", "commit", "date"}
 
-func (d deviceInfo) columns() table.Row { return table.Row{d.Name, d.Driver, d.Profile} }
+func (d deviceInfo) columns() table.Row {
+	return table.Row{d.Name, d.Driver, d.Profile, d.Version, d.Commit, d.Date}
+}
 
 // csvNumber is a number of a row in full, empty where it was not measured.
 func csvNumber(status string, v float64) string {
@@ -185,6 +206,15 @@ func csvNumber(status string, v float64) string {
 		return ""
 	}
 	return strconv.FormatFloat(v, 'f', -1, 64)
+}
+
+// csvSamples are the samples of a row in microseconds, in the order of their launches.
+func csvSamples(status string, t Time) string {
+	var list []string
+	for _, us := range t.Samples {
+		list = append(list, csvNumber(status, us))
+	}
+	return strings.TrimSpace(strings.Join(list, " "))
 }
 
 func f1(v float64) string      { return fmt.Sprintf("%.1f", v) }

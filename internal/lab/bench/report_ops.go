@@ -112,7 +112,8 @@ func opRowTable(rows []OpRow) table.Writer {
 
 // opRowCSV has a ratio: our time over the first peer's.
 func opRowCSV(dev deviceInfo, rows []OpRow) table.Writer {
-	t := newTable(append(slices.Clone(deviceColumns), "op", "case", "part", "variant", "us", "p95_us", "bytes", "gbs", "tflops", "share_copy",
+	t := newTable(append(slices.Clone(deviceColumns), "op", "case", "part", "variant", "us", "p95_us", "samples_us",
+		"bytes", "gbs", "tflops", "share_copy",
 		"share_matrix", "check", "peer", "peer_us", "peer2", "peer2_us", "ratio", "goal", "floor_us", "floor_launches", "share_floor")...)
 	for _, x := range rows {
 		num := func(v float64) string { return csvNumber(x.Status, v) }
@@ -122,7 +123,8 @@ func opRowCSV(dev deviceInfo, rows []OpRow) table.Writer {
 			}
 			return num(v)
 		}
-		row := append(dev.columns(), x.Op, x.Case, x.Part, x.Variant, num(x.Time.Median), num(x.Time.P95), num(x.Bytes),
+		row := append(dev.columns(), x.Op, x.Case, x.Part, x.Variant, num(x.Time.Median), num(x.Time.P95),
+			csvSamples(x.Status, x.Time), num(x.Bytes),
 			num(x.GBs), some(x.Flop > 0, x.TFLOPs), num(x.ShareCopy), some(x.Flop > 0, x.ShareMatrix), x.Status)
 		for i := range 2 {
 			if i < len(x.Peers) {

@@ -3,14 +3,17 @@ package bench
 import (
 	"bytes"
 	"encoding/csv"
+	"encoding/json"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/internal/lab/describe"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -28,11 +31,12 @@ func reported[R any](t *testing.T, rows []R, format string, start func(on Report
 }
 
 // csvColumns reads a table, demands numbers or nothing in all columns but those of
-// words, and returns the rows by the names of the columns.
+// words and those that say what was run, and returns the rows by the names of the columns.
 func csvColumns(t *testing.T, text string, words ...string) (rows []map[string]string) {
 	t.Helper()
 	all, err := csv.NewReader(strings.NewReader(text)).ReadAll()
 	require.NoError(t, err)
+	words = append(words, "version", "commit", "date", "samples_us")
 	for _, line := range all[1:] {
 		row := map[string]string{}
 		for i, v := range line {
@@ -44,6 +48,14 @@ func csvColumns(t *testing.T, text string, words ...string) (rows []map[string]s
 		rows = append(rows, row)
 	}
 	return rows
+}
+
+// recent demands a time of now, in UTC.
+func recent(t *testing.T, text string) {
+	t.Helper()
+	at, err := time.Parse("2006-01-02T15:04:05Z", text)
+	require.NoError(t, err)
+	assert.WithinDuration(t, time.Now(), at, time.Minute)
 }
 
 var testAdapter = &vk.Adapter{Name: "a device, of tests"}
@@ -74,10 +86,25 @@ func TestOpReports(t *testing.T) {
 	assert.True(t, x["bytes"] == "1616" && x["tflops"] == "" && x["ratio"] == "2" &&
 		x["goal"] == "insert 4096 rows" && x["floor_us"] == "5" && x["floor_launches"] == "2" &&
 		x["share_floor"] == "0.25" && x["device"] == testAdapter.Name && x["profile"] == "generic", "%v", x)
+	assert.Equal(t, describe.Running().Version, x["version"])
+	assert.Equal(t, "20", x["samples_us"])
+	recent(t, x["date"])
 	x = table[1]
 	require.Empty(t, x["us"], "%v", x)
 	require.Empty(t, x["ratio"], "%v", x)
 	assert.Equal(t, "wrong", x["check"], "%v", x)
+	var whole struct {
+		Version, Driver, Date string
+		Rows                  []struct {
+			Time struct {
+				Samples []float64 `json:"samples_us"`
+			}
+		}
+	}
+	require.NoError(t, json.Unmarshal([]byte(report("json", "memory")), &whole))
+	assert.Equal(t, describe.Running().Version, whole.Version)
+	assert.Equal(t, []float64{20}, whole.Rows[0].Time.Samples)
+	recent(t, whole.Date)
 	_, err := NewOpReport(ReportOn{Format: "md", Adapter: testAdapter}, "soup")
 	assert.ErrorIs(t, err, vk.ErrArgument)
 }

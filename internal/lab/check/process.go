@@ -22,8 +22,11 @@ type process struct {
 	output   *tail
 }
 
-// start starts a worker, which says what it has to say on its file 3: drivers write what they
-// like to the others.
+// outFlag is the last argument of a worker: the file, or handle, on which it says what it has to
+// say. Drivers write what they like to the others.
+const outFlag = "--out="
+
+// start starts a worker.
 func start(command []string) (*process, error) {
 	said, speak, err := os.Pipe()
 	if err != nil {
@@ -32,9 +35,14 @@ func start(command []string) (*process, error) {
 	defer speak.Close()
 	p := &process{cmd: exec.Command(command[0], command[1:]...), messages: make(chan message), ended: make(chan error, 1),
 		gone: make(chan struct{}), output: &tail{}}
-	p.cmd.ExtraFiles, p.cmd.Stderr = []*os.File{speak}, p.output
+	p.cmd.Stderr = p.output
 	p.cmd.WaitDelay = time.Second // for what it left behind that still holds its standard error
-	if p.stdin, err = p.cmd.StdinPipe(); err == nil {
+	out, err := inherit(p.cmd, speak)
+	p.cmd.Args = append(p.cmd.Args, fmt.Sprint(outFlag, out))
+	if err == nil {
+		p.stdin, err = p.cmd.StdinPipe()
+	}
+	if err == nil {
 		err = p.cmd.Start()
 	}
 	if err != nil {
@@ -130,7 +138,7 @@ func signalOf(how, output string) string {
 		if name, _, ok := strings.Cut(line, ": "); ok && strings.HasPrefix(name, "SIG") {
 			return strings.TrimSpace(line)
 		}
-		for _, start := range []string{"panic: ", "fatal error: "} {
+		for _, start := range []string{"panic: ", "fatal error: ", "Exception 0x"} {
 			if strings.HasPrefix(line, start) {
 				return strings.TrimSpace(line)
 			}

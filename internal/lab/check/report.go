@@ -15,8 +15,8 @@ import (
 // Report is all that a run of checks found. It names no user, host or file of theirs but what
 // an error says.
 type Report struct {
-	Form    int     `json:"form"` // of this object: 1
-	Program Program `json:"program"`
+	Form    int              `json:"form"` // of this object: 1
+	Program describe.Program `json:"program"`
 
 	Begun   time.Time `json:"begun"`
 	Seconds float64   `json:"seconds"`
@@ -36,17 +36,6 @@ type Report struct {
 
 // Form is the form of reports.
 const Form = 1
-
-// Program is what was run, and where.
-type Program struct {
-	Version  string `json:"version"`
-	Commit   string `json:"commit"` // "" if the build did not record it
-	Modified bool   `json:"modified"`
-	Go       string `json:"go"`
-	OS       string `json:"os"`
-	Arch     string `json:"arch"`
-	CPUs     int    `json:"cpus"`
-}
 
 // Count is how many checks, of a group or of all for "", have ended so.
 func (r *Report) Count(group string, s Status) (n int) {

@@ -31,7 +31,7 @@ const hostile = `<script>alert("x")</script> & 'co' ]]> %s`
 func example() *Report {
 	value, bound := 0.25, 1.0
 	r := &Report{Form: Form,
-		Program: Program{Version: "v1.2.3", Commit: "0123456789abcdef", Go: "go1.26", OS: "linux", Arch: "amd64", CPUs: 2},
+		Program: describe.Program{Version: "v1.2.3", Commit: "0123456789abcdef", Go: "go1.26", OS: "linux", Arch: "amd64", CPUs: 2},
 		Begun:   time.Date(2026, 11, 22, 21, 0, 0, 0, time.UTC), Seconds: 61.5, Ended: true, Seed: 7, Budget: "2m0s", Devices: 1,
 		Device: &describe.Device{Name: hostile, Type: "discrete", Driver: hostile, APIVersion: "1.3.0", Usable: true,
 			Profile:  describe.Profile{Name: "generic", Why: "no other profile fits"},

@@ -1,3 +1,5 @@
+//go:build unix
+
 package check
 
 import (
@@ -39,7 +41,11 @@ func TestMain(m *testing.M) {
 	case "hang":
 		open = func() (*vk.Device, describe.Device, int, func(), error) { select {} }
 	}
-	if err := Work(os.Stdin, os.NewFile(3, "out"), fakes, WorkerOptions{Seed: 5, Open: open}); err != nil {
+	var out uintptr
+	if _, err := fmt.Sscanf(os.Args[len(os.Args)-1], outFlag+"%d", &out); err != nil {
+		panic(err)
+	}
+	if err := Work(os.Stdin, os.NewFile(out, "out"), fakes, WorkerOptions{Seed: 5, Open: open}); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package faults makes Vulkan calls fail on demand: a small library between vkmla and the loader
 // fails the n-th call of a kind, loses the device, lets it hang, or drops its work. Tests build the
 // library from the source in this package and open it in place of the loader.

@@ -74,44 +74,112 @@ func desktop(features map[string]bool, c vk.Caps) vk.Caps {
 	return c
 }
 
-// Devices are devices of many kinds, with the limits and features that matter here as
-// Mesa's and the vendors' drivers, and reports of them, have them, rounded where they differ by
-// model. The last is what Vulkan 1.2 promises of any.
+// Devices are devices of many kinds, with the limits and features that matter here, rounded where
+// they differ by model. The last is what Vulkan 1.2 promises of any.
 func Devices() []Device {
-	return append(discrete(), others()...)
+	return append(append(discrete(), older()...), others()...)
 }
 
+// The drivers of desktops' GPUs, by what they add to desktop.
+//
+// RADV's numbers are those of Mesa 26.2.6 over GPUs that are not there. ANV's and the vendors' own
+// drivers' come from public reports: ANV on Xe2 has 128 KiB of shared memory and bf16, Intel's own
+// driver 48 KiB and no bf16 (llama.cpp#22461, #22413), 32 KiB before Xe2; AMD's own driver gives
+// 32 KiB and allocations of 2 GiB (AMDVLK#413, llama.cpp#18523). Where reports disagree, the least
+// stands here: AMD's and Intel's own drivers have no bf16 and 128 bytes of push constants, and
+// workgroups no more subgroups than 1024 invocations make.
+
+func nvidia(units, subgroups uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps {
+	return desktop(f, vk.Caps{SharedMemory: 49152, SubgroupSize: 32, MinSubgroupSize: 32, MaxSubgroupSize: 32,
+		MaxWorkgroupSubgroups: subgroups, ComputeUnits: units, CoopMat: shapes})
+}
+
+func amd(units, least, subgroups uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps {
+	return desktop(f, vk.Caps{SharedMemory: 65536, SubgroupSize: 64, MinSubgroupSize: least, MaxSubgroupSize: 64,
+		MaxWorkgroupSubgroups: subgroups, ComputeUnits: units, StorageAlignment: 4, CoopMat: shapes})
+}
+
+func radv(units uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps {
+	c := amd(units, 32, 1<<32-1, f, shapes...)
+	c.MaxWorkgroupCount[0], c.MaxAllocation, c.TimestampPeriod = 1<<32-1, 1<<32-4, 10
+	return c
+}
+
+// amdOwn is AMD's own driver, as on Windows.
+func amdOwn(units uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps {
+	c := amd(units, 32, 32, f, shapes...)
+	c.SharedMemory, c.MaxAllocation, c.MaxBuffer, c.MaxPushConstants, c.TimestampPeriod = 32768, 1<<31, 1<<31, 128, 10
+	return c
+}
+
+func intel(least, shared, align uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps {
+	c := desktop(f, vk.Caps{SharedMemory: shared, SubgroupSize: 32, MinSubgroupSize: least, MaxSubgroupSize: 32,
+		MaxWorkgroupSubgroups: 1024 / least, StorageAlignment: uint64(align), CoopMat: shapes})
+	c.MaxWorkgroupCount[0], c.TimestampPeriod = 65535, 52.083333
+	return c
+}
+
+// intelOwn is Intel's own driver, as on Windows.
+func intelOwn(least, shared uint32, shapes ...vk.CoopMatShape) vk.Caps {
+	c := intel(least, shared, 4, features(modern, halves, matrices), shapes...)
+	c.MaxPushConstants = 128
+	return c
+}
+
+var (
+	square     = shape(16, 16, 16, "f16")
+	squareBF16 = shape(16, 16, 16, "bf16")
+	turing     = []vk.CoopMatShape{shape(16, 8, 8, "f16"), square, shape(16, 8, 16, "f16")}
+	ampere     = append(slices.Clone(turing), squareBF16, shape(16, 8, 16, "bf16"))
+)
+
+// discrete are GPUs of desktops and servers that differ in what kernels they get.
 func discrete() []Device {
-	nvidia := func(units, subgroups uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps {
-		return desktop(f, vk.Caps{SharedMemory: 49152, SubgroupSize: 32, MinSubgroupSize: 32, MaxSubgroupSize: 32, MaxWorkgroupSubgroups: subgroups, ComputeUnits: units, CoopMat: shapes})
-	}
-	amd := func(units, least, subgroups uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps {
-		return desktop(f, vk.Caps{SharedMemory: 65536, SubgroupSize: 64, MinSubgroupSize: least, MaxSubgroupSize: 64, MaxWorkgroupSubgroups: subgroups, ComputeUnits: units, StorageAlignment: 4, CoopMat: shapes})
-	}
-	intel := func(least, subgroups, align uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps {
-		c := desktop(f, vk.Caps{SharedMemory: 49152, SubgroupSize: 32, MinSubgroupSize: least, MaxSubgroupSize: 32, MaxWorkgroupSubgroups: subgroups, StorageAlignment: uint64(align), CoopMat: shapes})
-		c.TimestampPeriod = 52.083333
-		return c
-	}
-	f16 := []vk.CoopMatShape{shape(16, 8, 8, "f16"), shape(16, 16, 16, "f16"), shape(16, 8, 16, "f16")}
-	both := append(slices.Clone(f16), shape(16, 16, 16, "bf16"), shape(16, 8, 16, "bf16"))
-	square := []vk.CoopMatShape{shape(16, 16, 16, "f16")}
+	all, plain := features(modern, halves, matrices, brains), features(modern, halves)
+	f16 := features(modern, halves, matrices)
 	return []Device{
-		{"H100", vk.TypeDiscrete, nvidia(132, 32, features(modern, halves, matrices, brains), both...), true, vk.DriverNVIDIA},
-		{"Ada", vk.TypeDiscrete, nvidia(128, 32, features(modern, halves, matrices, brains), both...), true, vk.DriverNVIDIA},
-		{"Turing", vk.TypeDiscrete, nvidia(68, 32, features(modern, halves, matrices), f16...), true, vk.DriverNVIDIA},
-		{"Turing with NVK", vk.TypeDiscrete, nvidia(68, 0, features(modern, halves, matrices), f16...), true, 0},
-		{"Pascal", vk.TypeDiscrete, nvidia(20, 32, features(modern, halves)), false, vk.DriverNVIDIA},
-		{"RDNA4", vk.TypeDiscrete, amd(64, 32, 32, features(modern, halves, matrices, brains), append(slices.Clone(square), shape(16, 16, 16, "bf16"))...), false, vk.DriverRADV},
-		{"RDNA3", vk.TypeDiscrete, amd(96, 32, 32, features(modern, halves, matrices), square...), false, vk.DriverRADV},
-		{"RDNA2", vk.TypeDiscrete, amd(80, 32, 32, features(modern, halves)), false, vk.DriverRADV},
-		{"GFX9", vk.TypeDiscrete, amd(64, 64, 0, features(modern, halves)), false, vk.DriverRADV},
-		{"CDNA with matrices", vk.TypeDiscrete, amd(104, 64, 0, features(modern, halves, matrices, brains), append(slices.Clone(square), shape(16, 16, 16, "bf16"))...), false, vk.DriverRADV},
-		{"Arc A", vk.TypeDiscrete, intel(8, 128, 4, features(modern, halves, matrices, brains), shape(8, 8, 16, "f16"), shape(8, 8, 16, "bf16")), false, vk.DriverANV},
-		{"Arc B", vk.TypeDiscrete, intel(16, 64, 4, features(modern, halves, matrices, brains), shape(8, 16, 16, "f16"), shape(8, 16, 16, "bf16")), false, vk.DriverANV},
-		{"Xe-LP", vk.TypeIntegrated, intel(8, 64, 64, features(modern, halves)), false, vk.DriverANV},
-		{"Skylake", vk.TypeIntegrated, intel(8, 56, 64, features(modern, halves)), false, vk.DriverANV},
+		{"H100", vk.TypeDiscrete, nvidia(132, 32, all, ampere...), true, vk.DriverNVIDIA},
+		{"Ada", vk.TypeDiscrete, nvidia(128, 32, all, ampere...), true, vk.DriverNVIDIA},
+		{"Turing", vk.TypeDiscrete, nvidia(68, 32, f16, turing...), true, vk.DriverNVIDIA},
+		{"Turing with NVK", vk.TypeDiscrete, nvidia(68, 0, f16, turing...), true, 0},
+		{"Pascal", vk.TypeDiscrete, nvidia(20, 32, plain), false, vk.DriverNVIDIA},
+		{"RDNA4", vk.TypeDiscrete, radv(64, all, square, squareBF16), false, vk.DriverRADV},
+		{"RDNA3", vk.TypeDiscrete, radv(96, f16, square), false, vk.DriverRADV},
+		{"RDNA3, AMD's driver", vk.TypeDiscrete, amdOwn(96, f16, square), false, vk.DriverAMD},
+		{"RDNA2", vk.TypeDiscrete, radv(60, plain), false, vk.DriverRADV},
+		{"Arc A", vk.TypeDiscrete, intel(8, 65536, 4, all, shape(8, 8, 16, "f16"), shape(8, 8, 16, "bf16")), false, vk.DriverANV},
+		{"Arc B", vk.TypeDiscrete, intel(16, 131072, 4, all, shape(8, 16, 16, "f16"), shape(8, 16, 16, "bf16")), false, vk.DriverANV},
 	}
+}
+
+// older are GPUs that fewer people would run a model on.
+func older() []Device {
+	plain := features(modern, halves)
+	return []Device{
+		{"GFX9", vk.TypeDiscrete, amd(64, 64, 0, plain), false, vk.DriverRADV},
+		{"CDNA with matrices", vk.TypeDiscrete, amd(104, 64, 0, features(modern, halves, matrices, brains), square, squareBF16), false, vk.DriverRADV},
+		{"Xe-LP", vk.TypeIntegrated, intel(8, 65536, 64, plain), false, vk.DriverANV},
+		{"Skylake", vk.TypeIntegrated, intel(8, 65536, 64, plain), false, vk.DriverANV},
+	}
+}
+
+// Owned are the devices that people own, with the drivers that they have: discrete's kinds, their
+// relatives, and the vendors' own drivers.
+func Owned() []Device {
+	all, plain := features(modern, halves, matrices, brains), features(modern, halves)
+	f16 := features(modern, halves, matrices)
+	return append(discrete(), []Device{
+		{"Ampere", vk.TypeDiscrete, nvidia(82, 32, all, ampere...), true, vk.DriverNVIDIA},
+		{"Blackwell", vk.TypeDiscrete, nvidia(170, 32, all, ampere...), true, vk.DriverNVIDIA},
+		{"RDNA3.5", vk.TypeIntegrated, radv(40, f16, square), false, vk.DriverRADV},
+		{"RDNA2, AMD's driver", vk.TypeDiscrete, amdOwn(60, plain), false, vk.DriverAMD},
+		{"RDNA3.5, AMD's driver", vk.TypeIntegrated, amdOwn(40, f16, square), false, vk.DriverAMD},
+		{"RDNA4, AMD's driver", vk.TypeDiscrete, amdOwn(64, f16, square), false, vk.DriverAMD},
+		{"Lunar Lake", vk.TypeIntegrated, intel(16, 131072, 4, all, shape(8, 16, 16, "f16"), shape(8, 16, 16, "bf16")), false, vk.DriverANV},
+		{"Arc A, Intel's driver", vk.TypeDiscrete, intelOwn(8, 32768, shape(8, 8, 16, "f16")), false, vk.DriverIntelWindows},
+		{"Arc B, Intel's driver", vk.TypeDiscrete, intelOwn(16, 49152, shape(8, 16, 16, "f16")), false, vk.DriverIntelWindows},
+		{"Lunar Lake, Intel's driver", vk.TypeIntegrated, intelOwn(16, 49152, shape(8, 16, 16, "f16")), false, vk.DriverIntelWindows},
+	}...)
 }
 
 // others are devices with less: of phones, small boards and CPUs.

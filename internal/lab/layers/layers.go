@@ -204,7 +204,7 @@ func (l layerInput) upload(ctx context.Context, dev *vk.Device) (_ *model.Device
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	defer os.RemoveAll(dir)
 	if err := l.model.Write(dir, 1); err != nil {
 		return nil, err
 	}

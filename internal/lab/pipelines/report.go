@@ -20,6 +20,7 @@ type Row struct {
 	Spills    float64        `json:"spills"`           // registers, or bytes or instructions where the driver counts those
 	Occupancy float64        `json:"occupancy"`        // subgroups that a SIMD unit can hold at once
 	Code      float64        `json:"code_bytes"`
+	Clocks    float64        `json:"clocks"`          // that a subgroup keeps a SIMD unit busy, by the compiler
 	Other     []vk.Statistic `json:"other,omitempty"` // as the driver names them
 
 	local float64 // bytes of local memory, which are among the spills
@@ -53,7 +54,7 @@ func Report(dev *vk.Device) ([]Row, error) {
 
 func row(k *vk.Kernel, list []vk.Statistic, hot bool) Row {
 	r := Row{Kernel: k.Name(), Constants: k.Constants(), Subgroup: k.SubgroupSize(), Hot: hot,
-		Registers: -1, Scalar: -1, Shared: -1, Spills: -1, Occupancy: -1, Code: -1}
+		Registers: -1, Scalar: -1, Shared: -1, Spills: -1, Occupancy: -1, Code: -1, Clocks: -1}
 	r.read(list)
 	return r
 }
@@ -81,6 +82,8 @@ func (r *Row) read(list []vk.Statistic) {
 			r.Occupancy = s.Value
 		case "code size", "binary size":
 			r.Code = s.Value
+		case "inverse throughput":
+			r.Clocks = s.Value
 		default:
 			r.Other = append(r.Other, s)
 		}

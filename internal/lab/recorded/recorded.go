@@ -12,6 +12,7 @@ import (
 	_ "embed"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
@@ -44,6 +45,9 @@ type Layer struct {
 
 //go:embed layers.npz
 var rows []byte
+
+// Archive is the recordings as they are stored: L<i>.in, bf16 bits, and L<i>.out.
+func Archive() []byte { return slices.Clone(rows) }
 
 // Layers returns the recordings of all layers. Callers must not change them.
 var Layers = sync.OnceValues(func() ([]Layer, error) {

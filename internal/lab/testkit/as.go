@@ -17,6 +17,17 @@ import (
 // before, needs those that the device has.
 func As(t testing.TB, other knowncaps.Device) *vk.Device {
 	t.Helper()
+	dev, err := AdapterAs(t, other).Open(vk.DeviceOptions{})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		assert.NoError(t, dev.Close())
+	})
+	return dev
+}
+
+// AdapterAs is what As opens.
+func AdapterAs(t testing.TB, other knowncaps.Device) *vk.Adapter {
+	t.Helper()
 	a := *Device(t).Adapter()
 	fake(&a, other)
 	opkit.KnowSubnormals(&a, true)
@@ -26,12 +37,7 @@ func As(t testing.TB, other knowncaps.Device) *vk.Device {
 			opkit.KnowLayout(&a, variant, m, n, k, subgroup, other.Layout(m, n, k, subgroup))
 		}
 	}
-	dev, err := a.Open(vk.DeviceOptions{})
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		assert.NoError(t, dev.Close())
-	})
-	return dev
+	return &a
 }
 
 // fake gives an adapter another's name, type, limits and features, and leaves what memory

@@ -317,9 +317,9 @@ func (p *plan) collect() error {
 // others do.
 func (p *plan) withoutVariant() {
 	for _, name := range p.opts.Ops {
-		op := p.opts.known[name]
+		op, known := p.opts.known[name]
 		named := func(v vk.Variant) bool { return slices.Contains(p.opts.Variants, v.Name) }
-		if p.seenOp[name] && len(p.seenVariant) > 0 && !slices.ContainsFunc(op.Variants, named) {
+		if known && p.seenOp[name] && len(p.seenVariant) > 0 && !slices.ContainsFunc(op.Variants, named) {
 			var has []string
 			for _, v := range op.Variants {
 				has = append(has, v.Name)
@@ -351,16 +351,18 @@ func (p *plan) anyOp() string {
 	return "*"
 }
 
-// want tells whether a name is chosen, and remembers that it exists.
+// want tells whether a name is chosen, and remembers what chose it.
 func want(chosen []string, name string, seen map[string]bool) bool {
 	if len(chosen) == 0 {
 		return true
 	}
-	if slices.Contains(chosen, name) {
-		seen[name] = true
-		return true
+	found := false
+	for _, asked := range chosen {
+		if asked == name || Matches(asked, name) {
+			seen[asked], found = true, true
+		}
 	}
-	return false
+	return found
 }
 
 func (p *plan) wantCase(op, name string) bool {

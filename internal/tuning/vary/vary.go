@@ -5,6 +5,7 @@ package vary
 import (
 	"fmt"
 	"reflect"
+	"slices"
 )
 
 // Section is a section with one number changed.
@@ -89,4 +90,17 @@ func b2i(b bool) int64 {
 		return 1
 	}
 	return 0
+}
+
+// Distinct calls f with the name of each profile whose sections differ from those of all before it:
+// profiles share most, and what holds of one set of numbers need not be tried again.
+func Distinct(names []string, sections func(name string) any, f func(name string)) {
+	var seen []any
+	for _, name := range names {
+		s := sections(name)
+		if !slices.ContainsFunc(seen, func(o any) bool { return reflect.DeepEqual(o, s) }) {
+			seen = append(seen, s)
+			f(name)
+		}
+	}
 }

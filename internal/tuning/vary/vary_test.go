@@ -17,6 +17,13 @@ type section struct {
 	List      []inner
 }
 
+func TestDistinct(t *testing.T) {
+	sections := map[string]any{"a": section{Rate: 1}, "b": section{Rate: 2}, "c": section{Rate: 1}}
+	var got []string
+	vary.Distinct([]string{"a", "b", "c"}, func(name string) any { return sections[name] }, func(name string) { got = append(got, name) })
+	assert.Equal(t, []string{"a", "b"}, got)
+}
+
 // Numbers that a plan does not read are found, wherever they are, and the section stays as it was.
 func TestIdle(t *testing.T) {
 	s := section{Rate: 2, List: []inner{{0, 3}, {1, 5}}}

@@ -127,8 +127,8 @@ func plans(n *tuning.Layer) (list []string) {
 
 // TestTuning demands that every number of tuning.Layer changes some schedule.
 func TestTuning(t *testing.T) {
-	for _, name := range tuning.Names() {
+	vary.Distinct(tuning.Names(), func(name string) any { return layerTuning(t, name) }, func(name string) {
 		idle := vary.Idle(layerTuning(t, name), func(n *tuning.Layer) string { return fmt.Sprint(plans(n)) })
 		assert.Empty(t, idle, "profile %s: numbers of Layer that decide nothing", name)
-	}
+	})
 }

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/vkmla/vkmla/internal/lab/bench"
+	"github.com/vkmla/vkmla/internal/lab/verify"
+	"github.com/vkmla/vkmla/internal/tuning"
+)
+
+// completions are the values that a shell completes, by command and flag; "" stands for all
+// commands that have the flag.
+var completions = []struct {
+	command, flag string
+	values        func() []string
+}{
+	{"", "profile", tuning.Names},
+	{"", "device", deviceNames},
+	{"", "keys", fixed("fp8", "mxfp4")},
+	{"", "output-path", fixed("bf16", "fp8", "fp8-packed")},
+	{"bench", "output", fixed(bench.Formats...)},
+	{"", "output", fixed("table", "json")},
+	{"bench", "suite", func() []string { return strings.Split(suiteNames(), ", ") }},
+	{"bench", "compare", fixed("peers.json")},
+	{"", "model", fixed(bench.Models...)},
+	{"", "kind", fixed(bench.Kinds...)},
+	{"", "weights", fixed(bench.WeightFormats...)},
+	{"", "op", opNamesOf(func(op verify.Op) []string { return []string{op.Name} })},
+	{"", "variant", opNamesOf(func(op verify.Op) []string { return variantNames(op.Variants) })},
+}
+
+func fixed(values ...string) func() []string { return func() []string { return values } }
+
+// opNamesOf are the names that operations have, each once.
+func opNamesOf(of func(verify.Op) []string) func() []string {
+	return func() (list []string) {
+		for _, op := range verify.All() {
+			list = append(list, of(op)...)
+		}
+		slices.Sort(list)
+		return slices.Compact(list)
+	}
+}
+
+func deviceNames() (list []string) {
+	in, err := newInstance()
+	if err != nil {
+		return nil
+	}
+	defer in.Close()
+	for _, a := range in.Adapters() {
+		list = append(list, a.Name)
+	}
+	return list
+}
+
+// complete gives the flags of all commands the values that a shell completes. What names a file,
+// as the model of run does, is left to the shell.
+func complete(root *cobra.Command) {
+	for _, cmd := range root.Commands() {
+		for _, c := range completions {
+			files := cmd.Name() == "run" && c.flag == "model"
+			if files || c.command != "" && c.command != cmd.Name() || cmd.Flags().Lookup(c.flag) == nil {
+				continue
+			}
+			values := cobra.CompletionFunc(func(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+				before, last := "", begun
+				if at := strings.LastIndex(begun, ","); at >= 0 {
+					before, last = begun[:at+1], begun[at+1:]
+				}
+				var list []string
+				for _, v := range c.values() {
+					if strings.HasPrefix(v, last) {
+						list = append(list, before+v)
+					}
+				}
+				return list, cobra.ShellCompDirectiveNoFileComp
+			})
+			if _, given := cmd.GetFlagCompletionFunc(c.flag); given {
+				continue // the row of the command itself
+			}
+			if err := cmd.RegisterFlagCompletionFunc(c.flag, values); err != nil {
+				panic(err) // a name that is not a flag
+			}
+		}
+	}
+}

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+)
+
+// TestMistypedFlags holds which flag is suggested for a slip, and none for another word.
+func TestMistypedFlags(t *testing.T) {
+	for args, want := range map[string]string{
+		"bench --devcie 0":      "did you mean --device? See vkmla bench --help",
+		"bench --repetitions 3": "did you mean --reps?",
+		"verify --ops x":        "did you mean --op?",
+		"info --ouput json":     "did you mean --output?",
+		"bench --verbose":       "unknown flag: --verbose; see vkmla bench --help",
+		"check -z":              "see vkmla check --help",
+	} {
+		code, _, stderr := command(strings.Fields(args)...)
+		assert.Equal(t, exitUsage, code, args)
+		assert.Contains(t, stderr, want, args)
+	}
+	assert.Equal(t, 1, distance("devcie", "device"))
+	assert.Equal(t, 3, distance("kitten", "sitting"))
+}
+
+// TestDriverHint holds what is said to be installed where there is no driver.
+func TestDriverHint(t *testing.T) {
+	env := map[string]string{}
+	hint := func(system, release string, noLoader bool) string {
+		return driverHint(system, release, func(name string) string { return env[name] }, noLoader)
+	}
+	for release, want := range map[string]string{
+		"NAME=x\nID=debian\n":                     "apt install libvulkan1 mesa-vulkan-drivers",
+		"ID=linuxmint\nID_LIKE=\"ubuntu debian\"": "apt install",
+		"ID=fedora": "dnf install",
+		"ID=\"opensuse-tumbleweed\"\nID_LIKE=\"opensuse suse\"": "zypper install",
+		"ID=arch":  "pacman -S",
+		"ID=other": "Mesa's Vulkan drivers",
+		"":         "Mesa's Vulkan drivers",
+	} {
+		assert.Contains(t, hint("linux", release, false), want, release)
+	}
+	assert.Contains(t, hint("windows", "", true), "vulkan-1.dll")
+	assert.Contains(t, hint("darwin", "", true), "MoltenVK")
+	env["VK_DRIVER_FILES"] = "/nowhere/x.json"
+	assert.Equal(t, `VK_DRIVER_FILES is "/nowhere/x.json", which is not there`, hint("linux", "ID=debian", false))
+	assert.Contains(t, hint("linux", "ID=debian", true), "apt install", "no variable names a loader")
+	env["VK_DRIVER_FILES"] = t.TempDir()
+	assert.Contains(t, hint("linux", "", false), "only the drivers of VK_DRIVER_FILES=")
+}

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"golang.org/x/term"
+)
+
+// isTerminal reports whether w is a terminal. Not every character device is one:
+// /dev/null is not.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// progress shows one changing line on a terminal, and nothing elsewhere. On a terminal that
+// cannot erase a line it writes a new one now and then.
+type progress struct {
+	w     io.Writer // nil: nothing is shown
+	plain bool
+	width int
+	open  bool
+	begun time.Time
+	last  time.Time // plain: when a line was written
+}
+
+// plainPause is how long nothing is written to a terminal on which lines stay.
+const plainPause = 10 * time.Second
+
+func newProgress(w io.Writer) *progress {
+	p := &progress{begun: time.Now(), width: 78}
+	if !isTerminal(w) {
+		return p
+	}
+	f := w.(*os.File)
+	p.w, p.plain = w, os.Getenv("TERM") == "dumb" || !erases(f)
+	if columns, _, err := term.GetSize(int(f.Fd())); err == nil && columns > 2 {
+		p.width = columns - 2
+	}
+	return p
+}
+
+// show replaces the line.
+func (p *progress) show(format string, args ...any) {
+	if p.w == nil {
+		return
+	}
+	line := fmt.Sprintf(format, args...)
+	if r := []rune(line); len(r) > p.width {
+		line = string(r[:p.width])
+	}
+	if p.plain {
+		if now := time.Now(); now.Sub(p.last) >= plainPause {
+			p.last = now
+			fmt.Fprintln(p.w, line)
+		}
+		return
+	}
+	fmt.Fprintf(p.w, "\r%s\x1b[K", line)
+	p.open = true
+}
+
+// left says how long the rest takes if it goes on as before, "" while that says nothing.
+func (p *progress) left(done, total int) string {
+	if done < 1 || done >= total {
+		return ""
+	}
+	d := time.Since(p.begun) / time.Duration(done) * time.Duration(total-done)
+	switch {
+	case d < 10*time.Second:
+		return ""
+	case d < 2*time.Minute:
+		return fmt.Sprintf(", %d s left", d/time.Second)
+	}
+	return fmt.Sprintf(", %d min left", (d+time.Minute/2)/time.Minute)
+}
+
+// clear removes the line.
+func (p *progress) clear() {
+	if p.open {
+		fmt.Fprint(p.w, "\r\x1b[K")
+		p.open = false
+	}
+}

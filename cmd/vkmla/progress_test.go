@@ -1,0 +1,42 @@
+package main
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+)
+
+// TestProgress holds what is written to terminals of both kinds, and to what is none.
+func TestProgress(t *testing.T) {
+	var out bytes.Buffer
+	p := newProgress(&out)
+	p.show("no terminal")
+	p.clear()
+	assert.Empty(t, out.String())
+
+	p = &progress{w: &out, width: 5}
+	p.show("%s", "ünïcödé")
+	p.clear()
+	assert.Equal(t, "\rünïcö\x1b[K\r\x1b[K", out.String())
+
+	out.Reset()
+	p = &progress{w: &out, width: 40, plain: true}
+	p.show("one")
+	p.show("two")
+	p.clear()
+	p.last = p.last.Add(-plainPause)
+	p.show("three")
+	assert.Equal(t, "one\nthree\n", out.String(), "a plain terminal")
+}
+
+// TestTimeLeft holds what is said of the rest.
+func TestTimeLeft(t *testing.T) {
+	p := &progress{begun: time.Now().Add(-30 * time.Second)}
+	assert.Equal(t, ", 30 s left", p.left(5, 10))
+	assert.Equal(t, ", 5 min left", p.left(1, 11))
+	for _, done := range []int{0, 9, 10} {
+		assert.Empty(t, p.left(done, 10), "%d of 10", done)
+	}
+}

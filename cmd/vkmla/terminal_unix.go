@@ -1,0 +1,8 @@
+//go:build unix
+
+package main
+
+import "os"
+
+// erases tells whether a terminal obeys the sequence that erases a line.
+func erases(*os.File) bool { return true }

@@ -1,0 +1,183 @@
+package pipelines
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/vkmla/vkmla/attention"
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/indexer"
+	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/projection"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// Choice is what an operation of a layer launches where nobody asks for a variant.
+type Choice struct {
+	Op      string
+	Tokens  int
+	Kernels []Chosen // in the order of their names
+	Missing error    // of vk.ErrMissingFeature: no variant runs
+}
+
+// Chosen is a kernel with what it is specialised for.
+type Chosen struct {
+	Kernel    string
+	Constants []uint32
+	Subgroup  uint32
+
+	Row     Row     // what the compiler says; zero unless it was inspected
+	Listing Listing // likewise, where the driver lists instructions as RADV does
+}
+
+// chosenEntries is how many compressed entries the scores of a choice go over: a context of 131072.
+const chosenEntries = 32768
+
+// choice makes an operation and asks for the kernels of some tokens.
+type choice struct {
+	op     string
+	tokens []int
+	ask    func(dev *vk.Device, tokens int) error
+}
+
+// Choose lists what the operations of a C4A layer and the compressor of a C128A layer launch for
+// some tokens. open opens the device anew, once for each choice. inspect, unless nil, is called
+// with each kernel while its device is open.
+//
+// Errors: open's, those of the operations, but for vk.ErrMissingFeature, and inspect's.
+func Choose(c model.Config, open func() (*vk.Device, error),
+	inspect func(dev *vk.Device, k *vk.Kernel, to *Chosen) error) ([]Choice, error) {
+	var list []Choice
+	for _, x := range choices(c) {
+		for _, tokens := range x.tokens {
+			one, err := x.choose(tokens, open, inspect)
+			if err != nil {
+				return nil, fmt.Errorf("pipelines: %s of %d tokens: %w", x.op, tokens, err)
+			}
+			list = append(list, one)
+		}
+	}
+	return list, nil
+}
+
+func (x choice) choose(tokens int, open func() (*vk.Device, error),
+	inspect func(dev *vk.Device, k *vk.Kernel, to *Chosen) error) (one Choice, err error) {
+	one = Choice{Op: x.op, Tokens: tokens}
+	dev, err := open()
+	if err != nil {
+		return one, err
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	if err = x.ask(dev, tokens); errors.Is(err, vk.ErrMissingFeature) {
+		one.Missing = err
+		return one, nil
+	}
+	for _, k := range dev.Kernels() {
+		if strings.HasPrefix(k.Name(), "num_") { // finds out what the device does
+			continue
+		}
+		got := Chosen{Kernel: k.Name(), Constants: k.Constants(), Subgroup: k.SubgroupSize()}
+		if inspect != nil {
+			if err = inspect(dev, k, &got); err != nil {
+				return one, err
+			}
+		}
+		one.Kernels = append(one.Kernels, got)
+	}
+	return one, nil
+}
+
+func choices(c model.Config) []choice {
+	decode := []int{1, 32}
+	pages := func(dev *vk.Device, tokens int) error {
+		op, err := attention.NewDecoder(dev, attention.DecoderConfig{Heads: c.Heads, WindowPage: 64, CompressedPage: 64, OnDemand: true})
+		if err != nil {
+			return err
+		}
+		return op.Prepare(tokens, c.Window, c.TopK)
+	}
+	list := []choice{
+		{"decode", decode, pages},
+		{"prefill", []int{4096}, func(dev *vk.Device, tokens int) error {
+			if !attention.Gathers(dev, tokens, 1) {
+				return pages(dev, tokens)
+			}
+			op, err := attention.NewGathered(dev, attention.GatheredConfig{Heads: c.Heads, WindowPage: 64, CompressedPage: 64,
+				Rows: attention.RowConfig{Window: c.Window, Width: c.TopK, Ratio: 4, Windows: 1 << 16, Entries: 1 << 16}})
+			if err != nil {
+				return err
+			}
+			return op.Prepare(tokens)
+		}},
+		{"selection", append(decode, 4096), func(dev *vk.Device, tokens int) error { return chooseSelection(c, dev, tokens) }},
+	}
+	for _, x := range []struct {
+		op     string
+		tokens []int
+		c      projection.LinearConfig
+	}{
+		{"product wq_b", []int{1, 2, 4, 6, 32, 4096}, projection.LinearConfig{N: c.Heads * 512, K: c.QRank, Weights: projection.WeightFP8UE8M0, Out: tensor.BF16}},
+		{"product wo_a", []int{1, 32, 4096}, projection.LinearConfig{N: c.ORank, K: c.HeadsPerGroup() * 512, Groups: c.Groups,
+			Weights: projection.WeightFP8UE8M0, Out: tensor.BF16}},
+		{"product wkv_gate", []int{1, 32, 4096}, projection.LinearConfig{N: 2048, K: c.Hidden, Weights: projection.WeightBF16, Out: tensor.F32}},
+	} {
+		list = append(list, choice{x.op, x.tokens, func(dev *vk.Device, tokens int) error {
+			x.c.MaxTokens, x.c.OnDemand = tokens, true
+			op, err := projection.NewLinear(dev, x.c)
+			if err != nil {
+				return err
+			}
+			// Nothing reads the scratch, which has room for all parts.
+			return op.Prepare(tokens, tensor.Of(vk.View{Buffer: new(vk.Buffer)}, tensor.F32, 1<<30))
+		}})
+	}
+	for _, x := range []struct {
+		op string
+		c  cache.CompressConfig
+	}{
+		{"compressor c4a", cache.CompressConfig{Compression: cache.C4Main, StatePage: 4, Page: 64}},
+		{"compressor c128a", cache.CompressConfig{Compression: cache.C128Main, StatePage: 8, Page: 2}},
+		{"compressor keys", cache.CompressConfig{Compression: cache.C4Index, StatePage: 4, Page: 64, Keys: cache.IndexKeyFP8}},
+	} {
+		list = append(list, choice{x.op, decode[:1], func(dev *vk.Device, _ int) error {
+			x.c.Save = true
+			_, err := cache.NewCompress(dev, x.c)
+			return err
+		}})
+	}
+	return append(list,
+		choice{"q and kv norms", decode[:1], func(dev *vk.Device, _ int) error {
+			_, err := projection.NewQKVNorm(dev, projection.QKVNormConfig{Rank: c.QRank})
+			return err
+		}},
+		choice{"q insert", decode[:1], func(dev *vk.Device, _ int) error {
+			_, err := projection.NewQInsert(dev, projection.QInsertConfig{Page: 64})
+			return err
+		}},
+		choice{"inverse rope", decode[:1], func(dev *vk.Device, _ int) error {
+			_, err := projection.NewInverseRope(dev, projection.InverseRopeConfig{})
+			return err
+		}},
+	)
+}
+
+// chooseSelection asks for the kernels that score and select, as a layer does: with queries that
+// the scores quantise, where a kernel does.
+func chooseSelection(c model.Config, dev *vk.Device, tokens int) error {
+	cfg := indexer.SelectConfig{K: c.TopK, SlotPage: 64, OnDemand: true,
+		Logits: indexer.LogitsConfig{Heads: c.IndexHeads, Format: cache.IndexKeyFP8, Page: 64, Group: tokens, Raw: true}}
+	op, err := indexer.NewSelect(dev, cfg)
+	if errors.Is(err, vk.ErrMissingFeature) {
+		if _, err = indexer.NewQueryQuant(dev, indexer.QueryQuantConfig{Format: cache.IndexKeyFP8}); err != nil {
+			return err
+		}
+		cfg.Logits.Raw = false
+		op, err = indexer.NewSelect(dev, cfg)
+	}
+	if err != nil {
+		return err
+	}
+	return op.Prepare(tokens, chosenEntries, true)
+}

@@ -1,0 +1,73 @@
+package pipelines
+
+import (
+	"fmt"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+
+	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// Inspect is Choose with what the driver's compiler makes of each kernel, and, with listings, of
+// which instructions, which takes it longer. Nothing is executed.
+//
+// Errors: those of Choose, vk.Device.Statistics and vk.Device.Listings.
+func Inspect(a *vk.Adapter, profile string, c model.Config, listings bool) ([]Choice, error) {
+	known := map[string]Chosen{}
+	open := func() (*vk.Device, error) {
+		return a.Open(vk.DeviceOptions{Statistics: true, Listings: listings, Profile: profile})
+	}
+	return Choose(c, open, func(dev *vk.Device, k *vk.Kernel, to *Chosen) error {
+		key := fmt.Sprint(to.Kernel, to.Constants, to.Subgroup)
+		if _, ok := known[key]; !ok {
+			statistics, err := dev.Statistics(k)
+			if err != nil {
+				return err
+			}
+			to.Row = row(k, statistics, Hot(k.Name(), dev.Caps().Features["coopmat.f16.f32"]))
+			if listings {
+				if to.Listing, err = listing(dev, k); err != nil {
+					return err
+				}
+			}
+			known[key] = *to
+		}
+		*to = known[key]
+		return nil
+	})
+}
+
+func listing(dev *vk.Device, k *vk.Kernel) (l Listing, err error) {
+	list, err := dev.Listings(k)
+	for _, x := range list {
+		if x.Name == "Assembly" { // RADV's name
+			l = ReadListing(x.Text)
+		}
+	}
+	return l, err
+}
+
+// ChosenTable shows choices with what the compiler says. Columns from matrix on are instructions of
+// a turn of the loop that a kernel spends its time in, or of all of it where it has none; conflicts
+// are clocks of shared memory for each that its loads of fragments would take without any.
+func ChosenTable(list []Choice) string {
+	t := table.NewWriter()
+	t.AppendHeader(table.Row{"operation", "tokens", "kernel", "subgroup", "registers", "occupancy", "shared", "spills", "clocks",
+		"matrix", "dot", "vector", "lds", "gather", "memory", "scalar", "wait", "barrier", "conflicts"})
+	for _, c := range list {
+		for _, k := range c.Kernels {
+			r, n := &k.Row, k.Listing.Loop
+			if n == (Counts{}) {
+				n = k.Listing.All
+			}
+			conflicts := "-"
+			if x := k.Conflicts(); x > 0 {
+				conflicts = fmt.Sprintf("%.1f", x)
+			}
+			t.AppendRow(table.Row{c.Op, c.Tokens, r.String(), k.Subgroup, r.Registers, r.Occupancy, r.Shared, r.Spills, r.Clocks,
+				n.Matrix, n.Dot, n.Vector, n.LDS, n.Gather, n.Memory, n.Scalar, n.Wait, n.Barrier, conflicts})
+		}
+	}
+	return t.RenderMarkdown() + "\n"
+}

@@ -1,0 +1,40 @@
+package tuning
+
+import "github.com/vkmla/vkmla/vk"
+
+// The profiles of AMD's RDNA were fitted to what RADV's compiler makes of the kernels (Mesa 26.2.6,
+// docs/design/amd.md), not to measurements: nobody has run them. What they do not name is
+// generic's.
+
+// rdna2 has no matrices. Its SIMD units have 1024 registers for each of 32 lanes, so that
+// an invocation of 1024 has 64: the selection's shape of 32 numbers each spills 5225 of them.
+var rdna2 = like(&generic, "rdna2", func(p *Profile) {
+	p.TopK.Short = p.TopK.Short[:4]
+})
+
+// rdna3 holds each element of a product's operands in two lanes. Its small chips have rdna2's
+// registers. 8 subgroups of a workgroup issue a fifth fewer vector instructions for a tile than 16
+// of half the registers, and a seventh fewer of shared memory, which has room for one workgroup on
+// a compute unit either way.
+var rdna3 = like(&generic, "rdna3", func(p *Profile) {
+	p.TopK.Short = p.TopK.Short[:4]
+	p.Attention.DecodeSubgroups = []int{8, 16, 32}
+})
+
+// rdna4 holds each element once, in spite of its subgroups. So a workgroup of prefill has room for
+// 64 heads. What has room by the same rule and spills is kept out: 64 heads of a subgroup of the
+// scores (13459 registers), and pairs of steps of products (2063 with elements of f16).
+var rdna4 = like(&rdna3, "rdna4", func(p *Profile) {
+	p.Device.OnceSubgroup = 64
+	p.Logits.MatrixHeads, p.Logits.LaneTiles = 32, 2 // of 16 heads
+	p.Linear.Tiles.Pairs = false
+})
+
+// isRDNA tells RDNA from others by its subgroups: of 32 and of 64, which GCN and CDNA have not.
+func isRDNA(a *vk.Adapter) bool {
+	return a.Type != vk.TypeCPU && a.Caps.MinSubgroupSize == 32 && a.Caps.MaxSubgroupSize == 64
+}
+
+func isRDNA3(a *vk.Adapter) bool { return isRDNA(a) && a.Caps.Features["coopmat.f16.f32"] }
+
+func isRDNA4(a *vk.Adapter) bool { return isRDNA3(a) && a.Caps.Features["coopmat.bf16.f32"] }
