@@ -60,7 +60,7 @@ type stepLayer struct {
 }
 
 // commandKey says what commands do: run one layer, prepare a step for that, or both for all
-// layers; with hidden states in host memory or in that of the device; see stepSize.planRows.
+// layers; with hidden states copied from and to host memory or not; see stepSize.planRows.
 type commandKey struct {
 	layer  int
 	host   bool
@@ -320,11 +320,15 @@ func (b *stepSize) buildHidden() (err error) {
 	if e.oneTensor() {
 		n = 1
 	}
-	if b.in, err = newHiddenStates(e.dev, vk.DeviceLocal, n, tensor.BF16, b.tokens, e.cfg.Hidden); err != nil {
+	in, out := vk.DeviceLocal, vk.DeviceLocal
+	if e.mapsHidden() {
+		in, out = vk.Upload, vk.Readback
+	}
+	if b.in, err = newHiddenStates(e.dev, in, n, tensor.BF16, b.tokens, e.cfg.Hidden); err != nil {
 		return err
 	}
 	b.in.buffer().Track()
-	if b.out, err = newHiddenStates(e.dev, vk.DeviceLocal, n, e.out(), b.tokens, e.cfg.Hidden); err != nil {
+	if b.out, err = newHiddenStates(e.dev, out, n, e.out(), b.tokens, e.cfg.Hidden); err != nil {
 		return err
 	}
 	kept := len(e.layers)
@@ -332,16 +336,21 @@ func (b *stepSize) buildHidden() (err error) {
 		kept = 1 // else those of all layers are read when the step has run
 	}
 	if e.opts.KeepLSE {
-		if b.lse, err = newHiddenStates(e.dev, vk.DeviceLocal, kept, tensor.F32, b.tokens, e.heads()); err != nil {
+		if b.lse, err = newHiddenStates(e.dev, out, kept, tensor.F32, b.tokens, e.heads()); err != nil {
 			return err
 		}
 	}
 	if !e.opts.KeepTopK || !slices.ContainsFunc(e.layers, func(l *engineLayer) bool { return l.spec.Picks == model.PickOwn }) {
 		return nil
 	}
-	b.topK, err = newHiddenStates(e.dev, vk.DeviceLocal, kept, tensor.I32, b.tokens, e.TopK())
+	b.topK, err = newHiddenStates(e.dev, out, kept, tensor.I32, b.tokens, e.TopK())
 	return err
 }
+
+// mapsHidden reports whether the host reaches hidden states where layers read and write them, so
+// that none are copied. Where the caller's commands overwrite the input of layer 0, its copy in host
+// memory stays, for a step that is submitted again.
+func (e *Engine) mapsHidden() bool { return e.dev.Unified() && !e.chained() }
 
 // twins are tensors on the device and the same in host memory.
 type twins struct {
@@ -361,6 +370,10 @@ func (b *stepSize) openHost() (err error) {
 	e := b.e
 	for _, x := range b.hidden() {
 		if x.host.arena != nil || x.device.arena == nil {
+			continue
+		}
+		if e.mapsHidden() {
+			*x.host = *x.device
 			continue
 		}
 		like := x.device.list[0]
@@ -548,7 +561,10 @@ func (b *stepSize) bytes() (steps, hidden uint64) {
 		steps += a.Whole().Size
 	}
 	for _, x := range b.hidden() {
-		hidden += x.device.bytes() + x.host.bytes()
+		hidden += x.device.bytes()
+		if x.host.arena != x.device.arena {
+			hidden += x.host.bytes()
+		}
 	}
 	return steps, hidden
 }
