@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -202,7 +203,7 @@ func uploadRope(ctx context.Context, t tensor.Tensor, r model.Rope) error {
 	}
 	data := make([]byte, t.Bytes())
 	for i, v := range values {
-		putFloat(data[4*i:], v)
+		le.PutUint32(data[4*i:], math.Float32bits(v))
 	}
 	return t.Upload(ctx, data)
 }
@@ -363,6 +364,15 @@ func (e *Engine) Close() error {
 		err = errors.Join(err, e.tables.Close())
 	}
 	return errors.Join(err, e.workspace.Close())
+}
+
+// forget drops all recorded commands.
+func (e *Engine) forget() error {
+	var err error
+	for _, b := range e.sizes {
+		err = errors.Join(err, b.forget())
+	}
+	return err
 }
 
 // enter takes the step lock: it waits until no step, and nothing that excludes one, is in

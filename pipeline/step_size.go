@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
 	"math/bits"
 	"slices"
 
@@ -347,11 +346,6 @@ func (b *stepSize) buildHidden() (err error) {
 	return err
 }
 
-// mapsHidden reports whether the host reaches hidden states where layers read and write them, so
-// that none are copied. Where the caller's commands overwrite the input of layer 0, its copy in host
-// memory stays, for a step that is submitted again.
-func (e *Engine) mapsHidden() bool { return e.dev.Unified() && !e.chained() }
-
 // twins are tensors on the device and the same in host memory.
 type twins struct {
 	device, host *hiddenStates
@@ -395,7 +389,7 @@ func (b *stepSize) commands(key commandKey, work float64) (*stepCommands, error)
 	like := old
 	if old != nil && old.plain != plain {
 		like = nil // it has other operations
-	} else if old != nil && old.suits(b.e.opts.SubmitBudget, work) {
+	} else if old != nil && old.suits(b.e.budget(), work) {
 		return old, nil
 	}
 	rec, err := b.e.dev.NewRecorder()
@@ -561,8 +555,7 @@ func (b *stepSize) bytes() (steps, hidden uint64) {
 		steps += a.Whole().Size
 	}
 	for _, x := range b.hidden() {
-		hidden += x.device.bytes()
-		if x.host.arena != x.device.arena {
+		if hidden += x.device.bytes(); !b.e.mapsHidden() {
 			hidden += x.host.bytes()
 		}
 	}
@@ -576,15 +569,6 @@ func (b *stepSize) forget() error {
 		err = errors.Join(err, c.Close())
 	}
 	clear(b.recorded)
-	return err
-}
-
-// forget drops all recorded commands.
-func (e *Engine) forget() error {
-	var err error
-	for _, b := range e.sizes {
-		err = errors.Join(err, b.forget())
-	}
 	return err
 }
 
@@ -607,5 +591,3 @@ func (b *stepSize) close() error {
 	}
 	return err
 }
-
-func putFloat(to []byte, v float32) { le.PutUint32(to, math.Float32bits(v)) }

@@ -104,7 +104,18 @@ func printDevice(w io.Writer, d describe.Device) {
 		line("cannot be used", "%s", d.Problem)
 	}
 	line("tuning profile", "%s (%s)", d.Profile.Name, d.Profile.Why)
+	if d.Watchdog.Seconds > 0 {
+		line("watchdog", "assumed after %g s (%s)", d.Watchdog.Seconds, d.Watchdog.Of)
+	} else {
+		line("watchdog", "none (%s)", d.Watchdog.Of)
+	}
+	if d.MayWait {
+		line("workgroups", "may wait for others of their launch")
+	} else {
+		line("workgroups", "never wait for each other with this driver; more launches")
+	}
 	l := d.Limits
+	line("host access", "%s", d.HostAccess)
 	line("device memory", "%s", bytesText(l.HeapBytes))
 	for i, h := range l.Heaps {
 		line(fmt.Sprintf("memory %d", i), "%s", heapText(h))
