@@ -95,10 +95,15 @@ type engineLayer struct {
 // Errors: model.ErrConfig; vk.ErrArgument for options out of range, weights that do not fit the
 // configuration, a MaxStep or MaxSessions for which a descriptor is too small, and a CacheBytes
 // or MaxCacheBytes too small for a page of each cache; those of vk.Device.NewBuffer and
-// vk.Device.Kernel; the context's.
+// vk.Device.Kernel; with Measured those of Measure; the context's.
 func NewEngine(ctx context.Context, dev *vk.Device, cfg model.Config, layers []*model.DeviceLayer, o EngineOptions) (*Engine, error) {
 	if err := o.complete(ctx, dev, cfg, layers); err != nil {
 		return nil, err
+	}
+	if o.Measured != "" {
+		if err := Measure(ctx, dev, o.Measured); err != nil {
+			return nil, wrap(opNewEngine, err)
+		}
 	}
 	n, sessions := len(layers), o.MaxSessions
 	e := &Engine{dev: dev, cfg: cfg, opts: o, stepLock: make(chan struct{}, 1), done: make(chan struct{}),

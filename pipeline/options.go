@@ -102,6 +102,10 @@ type EngineOptions struct {
 	// device without timestamps the host's clock tells. See Engine.Longest.
 	SubmitBudget time.Duration
 
+	// Measured is a folder. On a device that has no tuning profile of its own, NewEngine has
+	// Measure time builds of the hot kernels once and keep in it what it found; "": never.
+	Measured string
+
 	// LayerByLayer is for callers that compute what enters a layer from the output of the one
 	// before by other means than Between. Layers are then submitted one by one: all share one
 	// tensor of inputs and one of outputs, and there is no Step.Run.

@@ -31,6 +31,7 @@ type Device struct {
 	Features      map[string]bool     `json:"features"`
 	CoopMat       []string            `json:"cooperative_matrix"`
 	Ops           map[string]Variants `json:"ops"`
+	Builds        *tuning.Choice      `json:"builds,omitempty"` // what was timed on it, if anything
 }
 
 // Profile is a tuning profile and why a device has it.
