@@ -12,7 +12,8 @@ import (
 // as fast as base, and other devices keep their ladders.
 func TestPreferred(t *testing.T) {
 	m := []string{"cooperativeMatrix"}
-	ladder := []vk.Variant{{Name: "cmb", Requires: m}, {Name: "cm", Requires: m}, {Name: "base"}, {Name: "da", Requires: []string{"bufferDeviceAddress"}}}
+	ladder := []vk.Variant{{Name: "cmb", Requires: m}, {Name: "cm", Requires: m}, {Name: "base"},
+		{Name: "da", Requires: []string{"bufferDeviceAddress"}}}
 	names := func(a *vk.Adapter, pkg string) (list []string) {
 		for _, v := range Preferred(a, pkg, ladder) {
 			list = append(list, v.Name)

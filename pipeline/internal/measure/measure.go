@@ -1,6 +1,6 @@
 // Package measure times the builds of the hot kernels on a device that nobody has fitted numbers
-// for, checks what they compute, and keeps what it found in a file. A driver may offer matrices that
-// are slower than none, or crash over a kernel.
+// for, checks what they compute, and keeps what it found in a file. A driver may offer matrices
+// that are slower than none, or crash over a kernel.
 package measure
 
 import (
@@ -27,8 +27,8 @@ import (
 // crashed is what is kept of a build whose mark was found.
 const crashed = "the program ended while it was tried"
 
-// Builds has the operations that are made from now on for the device run the fastest builds, as they
-// were timed before and kept in the folder, or as they are timed now, which takes about a second.
+// Builds has the operations that are made from now on for the device run the fastest builds, as
+// they were timed before and kept in the folder, or as they are timed now: about a second.
 // It does nothing on a device that has a profile of its own. A build that computes something else
 // than base is never chosen. One during which the program ends is not tried again: a mark is beside
 // the file meanwhile.
@@ -209,7 +209,7 @@ func (m *measurer) setMark(pkg, build string) error {
 	return nil
 }
 
-// try builds a kernel, runs it, and takes the shortest of a few runs, of fewer where one takes long.
+// try builds a kernel, runs it, and takes the shortest of a few runs, of two where they take long.
 func (m *measurer) try(ctx context.Context, t trial, in *inputs, build string) (got []float32, us float64, err error) {
 	const most, enough = 6, 150 * time.Millisecond
 	rec, err := m.dev.NewRecorder()

@@ -69,7 +69,8 @@ func TestCrashes(t *testing.T) {
 	c, _ := tuning.LoadChoice(dir, dev.Adapter())
 	build := crash[len("projection "):]
 	assert.Contains(t, c.Timed["projection"].Failed[build], "ended")
-	op, err := projection.NewLinear(dev, projection.LinearConfig{N: 64, K: 64, Weights: projection.WeightBF16, Out: tensor.BF16, OnDemand: true})
+	op, err := projection.NewLinear(dev, projection.LinearConfig{N: 64, K: 64, Weights: projection.WeightBF16,
+		Out: tensor.BF16, OnDemand: true})
 	require.NoError(t, err)
 	if build != "base" {
 		assert.NotEqual(t, build, op.Variant(), "what crashed runs")
