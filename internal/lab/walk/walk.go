@@ -84,6 +84,8 @@ func (r *Report) String() string {
 // Run walks, and returns the first thing that was wrong.
 func Run(o Options) (*Report, error) {
 	x := &Walk{o: o, world: newWorld(o.Config.Hidden), memory: newMemory(), did: map[string]int{}}
+	apart := &worker{Walk: x, rng: rand.New(rand.NewPCG(o.Seed, 98))}
+	apart.transfer() // see after
 	before, start := x.stage(), time.Now()
 	for _, p := range x.newPlaces() {
 		if err := p.open(x); err != nil {
@@ -106,6 +108,9 @@ func Run(o Options) (*Report, error) {
 	if x.wrong == nil {
 		x.alone()
 	}
+	// A transfer that is cancelled leaves its staging memory to the device, and the next one makes
+	// another: without a next one there is an object less.
+	apart.transfer()
 	after := x.stage()
 	m := x.memory
 	r := &Report{Steps: int(x.steps.Load()), Took: time.Since(start), Did: x.did, Compared: m.compared, First: m.first, Stages: x.stages,
