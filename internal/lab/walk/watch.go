@@ -26,6 +26,7 @@ func (s Stage) String() string {
 
 func (x *Walk) stage() Stage {
 	runtime.GC()
+	trim()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	s := Stage{Step: int(x.steps.Load()), Heap: int(m.HeapAlloc), Goroutines: runtime.NumGoroutine(), Live: x.o.Live()}
