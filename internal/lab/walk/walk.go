@@ -62,7 +62,7 @@ type Report struct {
 	Compared  int            // tokens and snapshots that were compared with earlier ones
 	First     int            // those of which it was the first
 	Stages    []Stage
-	LeftLive  map[string]int // objects that were not there at the beginning, of those that engines own
+	LeftLive  map[string]int // objects that were not there at the beginning, of those that a device does not keep
 	LeftBytes map[string]uint64
 }
 
@@ -115,7 +115,7 @@ func Run(o Options) (*Report, error) {
 	m := x.memory
 	r := &Report{Steps: int(x.steps.Load()), Took: time.Since(start), Did: x.did, Compared: m.compared, First: m.first, Stages: x.stages,
 		LeftLive: map[string]int{}, LeftBytes: o.Device.MemoryInUse()}
-	for _, kind := range []string{"memory", "buffer", "command pool", "fence", "query pool"} {
+	for _, kind := range []string{"memory", "buffer", "command pool", "query pool"} {
 		if n := after.Live[kind] - before.Live[kind]; n != 0 {
 			r.LeftLive[kind] = n
 		}
