@@ -14,6 +14,10 @@ import (
 // programs to get their turn.
 const defaultSubmitBudget = 200 * time.Millisecond
 
+// leastEstimate is the shortest time that launches are divided by before they were timed: estimates
+// serve to stay clear of watchdogs, which allow a thousand times as long.
+const leastEstimate = time.Millisecond
+
 // stepCommands are commands of a step size, and how long they take.
 type stepCommands struct {
 	*vk.Commands
@@ -138,7 +142,8 @@ func (e *Engine) divide(rec *vk.Recorder, old *stepCommands) (*stepCommands, err
 			fresh.pieces = old.pieces // what took too long still does
 		} else {
 			tune, a := tuning.Of(e.dev), e.dev.Adapter()
-			pieces.Count = func(w vk.Work) int { return tune.Pieces(a, w, budget/2) }
+			most := max(budget/2, leastEstimate)
+			pieces.Count = func(w vk.Work) int { return tune.Pieces(a, w, most) }
 		}
 		err = rec.SplitEach()
 	}

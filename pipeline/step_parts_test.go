@@ -113,7 +113,7 @@ func TestPack(t *testing.T) {
 func TestUntimedStep(t *testing.T) {
 	dev := testkit.Device(t)
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(0), Storage: fakemodel.FP8})))
-	const tokens, budget = 24, 500 * time.Microsecond
+	const tokens, budget = 24, 2 * time.Millisecond
 	hidden := make([]float32, tokens*cfg.Hidden)
 	for i := range hidden {
 		hidden[i] = float32(i%13) - 6
@@ -121,7 +121,8 @@ func TestUntimedStep(t *testing.T) {
 	run := func(o pipeline.EngineOptions) ([]float32, *pipeline.Engine) {
 		o.MaxTokens, o.MaxStep = 48, tokens
 		e := engine(t, dev, cfg, layers, o)
-		return extend(t, must[*pipeline.Session](t)(e.Open()), tokens, hidden)[0].Out, e
+		s := must[*pipeline.Session](t)(e.Open())
+		return must[[]pipeline.Appended](t)(s.Append(t.Context(), [][]float32{hidden}))[0].Out, e
 	}
 	want, _ := run(pipeline.EngineOptions{SubmitBudget: -1})
 	got, e := run(pipeline.EngineOptions{SubmitBudget: budget})
