@@ -127,15 +127,14 @@ func TestHungEngineClose(t *testing.T) {
 	}
 	interposer.Hang()
 	require.NoError(t, st.Submit())
-	asked := asks()
 	closed := make(chan error, 1)
 	go func() { closed <- l.e.Close() }()
-	for asks() == asked {
-		time.Sleep(time.Millisecond)
-	}
 	looked := make(chan error)
 	go func() {
 		_, err := l.e.Open()
+		for ; !errors.Is(err, vk.ErrClosed); _, err = l.e.Open() { // until Close has begun
+			time.Sleep(time.Millisecond)
+		}
 		_, _ = l.e.Memory(), s.Len()
 		looked <- err
 	}()
