@@ -4,6 +4,7 @@ import (
 	"archive/zip"
 	"bytes"
 	"context"
+	"encoding/csv"
 	"encoding/json"
 	"io"
 	"os"
@@ -133,7 +134,7 @@ func TestVerifyJSON(t *testing.T) {
 		if _, row := last["op"]; !row {
 			continue
 		}
-		for _, key := range []string{"op", "case", "variant", "class", "status", "error", "bound"} {
+		for _, key := range []string{"op", "case", "variant", "class", "status", "error", "bound", "device", "driver", "version", "commit", "date"} {
 			_, ok := last[key]
 			assert.True(t, ok, "row without %q: %s", key, line)
 		}
@@ -145,6 +146,26 @@ func TestVerifyJSON(t *testing.T) {
 	_, row := last["op"]
 	assert.False(t, row || last["ok"] != false || last["fail"] != 1.0 || last["missing"] != 1.0 ||
 		last["device"] == "" || last["profile"] != "cpu" || last["version"] == "" || last["date"] == "", "summary: %v", last)
+}
+
+// TestVerifyCSV holds that each row stands alone: what it is, where it is from, and the seed.
+func TestVerifyCSV(t *testing.T) {
+	for args, seed := range map[string]string{"--seed 12": "12", "--vectors " + golden: ""} {
+		_, stdout, stderr := command(strings.Fields("verify --op " + quick + " -o csv " + args)...)
+		rows, err := csv.NewReader(strings.NewReader(stdout)).ReadAll()
+		require.NoError(t, err, "%s%s", stdout, stderr)
+		require.Greater(t, len(rows), 1)
+		for _, line := range rows[1:] {
+			row := map[string]string{}
+			for i, v := range line {
+				row[rows[0][i]] = v
+			}
+			assert.Equal(t, []string{quick, "pass", "cpu", seed}, []string{row["op"], row["status"], row["profile"], row["seed"]}, line)
+			for _, name := range []string{"device", "driver", "version", "date", "case", "class", "error", "bound", "source"} {
+				assert.NotEmpty(t, row[name], name)
+			}
+		}
+	}
 }
 
 // TestVerifySeed shows that a seed repeats a run and that without one every run
