@@ -30,6 +30,8 @@ type progress struct {
 	what string
 }
 
+func (p *progress) Rows(int, int) {}
+
 func (p *progress) Step(what string) {
 	p.what = what
 	p.e.Doing(what)
