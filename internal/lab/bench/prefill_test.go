@@ -18,7 +18,7 @@ func TestPrefillRows(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)
 	limits := Limits{CopyGBs: 1, MatrixTFLOPs: 1}
-	o := PrefillOptions{LayerOptions{Checked: true, Models: []string{"small"}, Prefill: []int{300}, Chunk: 128, Common: Common{Reps: 2, Seed: 1}}}
+	o := PrefillOptions{LayerOptions{Checked: true, Models: []string{"small"}, Prefill: []int{40}, Chunk: 24, Common: Common{Reps: 2, Seed: 1}}}
 	before := len(dev.MemoryInUse())
 	out := make([]bytes.Buffer, len(Formats))
 	var reports []*Report[PrefillRow]
@@ -36,11 +36,11 @@ func TestPrefillRows(t *testing.T) {
 	}))
 	require.Equal(t, "ok", row.Status, row.Detail)
 	assert.NotZero(t, row.Bound)
-	assert.Equal(t, []int{3, 300, 128}, []int{row.Layers, row.Tokens, row.Chunk})
+	assert.Equal(t, []int{3, 40, 24}, []int{row.Layers, row.Tokens, row.Chunk})
 	assert.Empty(t, row.Shared)
 	assert.LessOrEqual(t, len(dev.MemoryInUse()), before+1, "memory left: %v", dev.MemoryInUse())
 	require.Len(t, row.Time.Samples, 2)
-	assert.InEpsilon(t, 300/row.Time.Median*1e6, row.TokensPerS, 1e-9)
+	assert.InEpsilon(t, 40/row.Time.Median*1e6, row.TokensPerS, 1e-9)
 	assert.Greater(t, row.Latency.Median, row.Time.Median)
 	at, sum, limit := 0, 0.0, 0.0
 	for _, c := range row.Chunks {
@@ -48,7 +48,7 @@ func TestPrefillRows(t *testing.T) {
 		assert.Positive(t, c.Limit)
 		at, sum, limit = at+c.Tokens, sum+c.Time.Samples[1], limit+c.Limit
 	}
-	assert.Equal(t, 300, at, "tokens of all chunks")
+	assert.Equal(t, 40, at, "tokens of all chunks")
 	assert.InEpsilon(t, row.Time.Samples[1], sum, 1e-9, "times of all chunks")
 	assert.InEpsilon(t, row.Limit, limit, 1e-9)
 
@@ -57,17 +57,17 @@ func TestPrefillRows(t *testing.T) {
 		text := out[i].String()
 		switch format {
 		case "md":
-			assert.Contains(t, text, "| small | fp8 | 300 | 128 | 3 |")
-			assert.Contains(t, text, "| 256 to 300 |")
+			assert.Contains(t, text, "| small | fp8 | 40 | 24 | 3 |")
+			assert.Contains(t, text, "| 24 to 40 |")
 		case "csv":
 			table := csvColumns(t, text, "device", "driver", "profile", "model", "weights", "shared", "variant", "part", "check")
-			require.Len(t, table, 4)
-			assert.Equal(t, []string{"prompt", "300", "small"}, []string{table[0]["part"], table[0]["tokens"], table[0]["model"]})
-			assert.Len(t, strings.Fields(table[3]["samples_us"]), 2)
+			require.Len(t, table, 3)
+			assert.Equal(t, []string{"prompt", "40", "small"}, []string{table[0]["part"], table[0]["tokens"], table[0]["model"]})
+			assert.Len(t, strings.Fields(table[2]["samples_us"]), 2)
 		case "json":
 			assert.True(t, json.Valid(out[i].Bytes()))
 		case "benchstat":
-			assert.Regexp(t, `BenchmarkPrefill/model=small/weights=fp8/tokens=300/chunk=128 1 \d+ ns/op [\d.]+ tokens/s\n`, text)
+			assert.Regexp(t, `BenchmarkPrefill/model=small/weights=fp8/tokens=40/chunk=24 1 \d+ ns/op [\d.]+ tokens/s\n`, text)
 		}
 	}
 }
