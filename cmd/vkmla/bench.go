@@ -31,6 +31,7 @@ type benchFlags struct {
 	device, profile   string
 	output            string
 	save              []string
+	report            string
 }
 
 // suites are the values of --suite, each with the flags that not all of them have.
@@ -186,6 +187,7 @@ func (f *benchFlags) define(fl *pflag.FlagSet) {
 	fl.StringVarP(&f.output, "output", "o", "md", strings.Join(bench.Formats, ", "))
 	fl.StringArrayVar(&f.save, "save", nil, "also write to this file, in the format of its ending: "+strings.Join(bench.Formats, ", ")+
 		"; may be given more than once")
+	fl.StringVar(&f.report, "report", "", "also write a page with pictures to this file, whatever its ending")
 }
 
 // checkGiven refuses numbers that are too small for any suite: in options, 0 stands for
@@ -267,6 +269,13 @@ func runBench(ctx context.Context, f benchFlags, stdout, stderr io.Writer) error
 	outputs, err := openOutputs("bench", stdout, f.output, f.save, bench.Formats)
 	if err != nil {
 		return err
+	}
+	if f.report != "" {
+		page, err := openFile("bench", "report", f.report, "html")
+		if err != nil {
+			return err
+		}
+		outputs = append(outputs, page)
 	}
 	dev, close, err := openDevice(f.device, f.profile)
 	if err != nil {

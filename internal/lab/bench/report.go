@@ -11,11 +11,12 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 
 	"github.com/vkmla/vkmla/internal/lab/describe"
+	"github.com/vkmla/vkmla/internal/lab/picture"
 	"github.com/vkmla/vkmla/vk"
 )
 
 // Formats are the output formats of a Report.
-var Formats = []string{"md", "csv", "json", "jsonl", "benchstat"}
+var Formats = []string{"md", "csv", "json", "jsonl", "benchstat", "html"}
 
 // Report writes the rows of a suite in one of the Formats.
 type Report[R any] struct {
@@ -32,7 +33,9 @@ type style[R any] struct {
 	csv   func(dev describe.Origin, rows []R) table.Writer // numbers in full, empty where nothing was measured
 	lines func(w *writer, x R)                             // benchstat
 	state func(x R) (status, name, detail string)          // of a row
-	peers string                                           // json: what measurements of others are
+	// html: the bars, and what has a place under the roofline
+	pictures func(rows []R, l Limits) []picture.Group
+	peers    string // json: what measurements of others are
 }
 
 // writer is what all reports have.
@@ -118,14 +121,9 @@ func (r *Report[R]) Add(x R) {
 func (r *Report[R]) Close() error {
 	switch r.format {
 	case "md":
-		r.head()
-		r.style.about(&r.writer, r.rows)
-		if r.style.table != nil {
-			r.printf("\n%s\n", r.style.table(r.rows).RenderMarkdown())
-		}
-		if r.style.more != nil {
-			r.style.more(&r.writer, r.rows)
-		}
+		r.markdown()
+	case "html":
+		r.html()
 	case "csv":
 		r.printf("%s\n", r.style.csv(r.dev, r.rows).RenderCSV())
 	case "json":
@@ -136,12 +134,32 @@ func (r *Report[R]) Close() error {
 			Peers string `json:"peers_source,omitempty"`
 		}{r.dev, r.limits, r.rows, r.style.peers})
 	}
+	if r.format == "benchstat" {
+		r.problems()
+	}
+	return r.err
+}
+
+// markdown writes the report for people.
+func (r *Report[R]) markdown() {
+	r.head()
+	r.style.about(&r.writer, r.rows)
+	if r.style.table != nil {
+		r.printf("\n%s\n", r.style.table(r.rows).RenderMarkdown())
+	}
+	if r.style.more != nil {
+		r.style.more(&r.writer, r.rows)
+	}
+	r.problems()
+}
+
+// problems are a line for each row that has no times.
+func (r *Report[R]) problems() {
 	for _, x := range r.rows {
-		if status, name, detail := r.style.state(x); status != "ok" && (r.format == "md" || r.format == "benchstat") {
+		if status, name, detail := r.style.state(x); status != "ok" {
 			r.printf("%s: %s: %s\n", strings.ToUpper(status), name, detail)
 		}
 	}
-	return r.err
 }
 
 // head says which device it is and what it was measured to be able to.

@@ -14,7 +14,7 @@ import (
 // NewLayerReport starts a report of the suite layer. Errors: vk.ErrArgument for an unknown format.
 func NewLayerReport(on ReportOn) (*Report[LayerRow], error) {
 	return newReport(on, style[LayerRow]{
-		table: layerTable, csv: layerCSV,
+		table: layerTable, csv: layerCSV, pictures: layerPictures,
 		about: func(w *writer, _ []LayerRow) {
 			w.printf("Whole layers, from hidden states to hidden states, with random weights; GPU time in microseconds.\n")
 			w.printf("Bytes are the least that has to be read and written; \"of limit\" is the time that these, or the\n")

@@ -38,7 +38,7 @@ func opStyle(suite string) (style[OpRow], error) {
 			Want: strings.Join(known, ", ")}
 	}
 	return style[OpRow]{
-		peers: peers.Source, table: opRowTable, csv: opRowCSV,
+		peers: peers.Source, table: opRowTable, csv: opRowCSV, pictures: opPictures,
 		about: func(w *writer, rows []OpRow) {
 			w.printf("%s\n", about)
 			w.printf("GPU time in microseconds; operands rotated; every case checked against the reference first.\n")

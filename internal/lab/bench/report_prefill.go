@@ -11,7 +11,7 @@ import (
 // NewPrefillReport starts a report of the suite prefill. Errors: vk.ErrArgument for an unknown format.
 func NewPrefillReport(on ReportOn) (*Report[PrefillRow], error) {
 	return newReport(on, style[PrefillRow]{
-		table: prefillTable, csv: prefillCSV,
+		table: prefillTable, csv: prefillCSV, pictures: prefillPictures,
 		about: func(w *writer, _ []PrefillRow) { w.printf(prefillText) },
 		more: func(w *writer, rows []PrefillRow) {
 			for _, x := range rows {

@@ -12,7 +12,7 @@ import (
 // NewStepReport starts a report of the suite step. Errors: vk.ErrArgument for an unknown format.
 func NewStepReport(on ReportOn) (*Report[StepRow], error) {
 	return newReport(on, style[StepRow]{
-		table: stepTable, csv: stepCSV, more: stepDetails,
+		table: stepTable, csv: stepCSV, more: stepDetails, pictures: stepPictures,
 		about: func(w *writer, _ []StepRow) { w.printf(stepText) },
 		lines: func(w *writer, x StepRow) {
 			for _, s := range []struct {

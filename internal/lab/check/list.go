@@ -158,6 +158,14 @@ var timedSteps = []struct {
 	{mode: "prefill", prompt: 4096, smaller: 1, grows: most},
 }
 
+// stepName names the step of a row, and its kind of layer apart.
+func stepName(t bench.LayerRow) string {
+	if t.Mode == "prefill" {
+		return prefillOf(t.Tokens)
+	}
+	return decodeOf(t.Batch, t.Context)
+}
+
 func prefillOf(tokens int) string { return fmt.Sprintf("prefill of %d tokens", tokens) }
 
 func decodeOf(batch, context int) string {
