@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/describe"
+	"github.com/vkmla/vkmla/internal/lab/picture/pagetest"
 	"github.com/vkmla/vkmla/internal/lab/pipelines"
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/internal/tuning"
@@ -248,8 +249,9 @@ func TestInfoJSON(t *testing.T) {
 // TestBenchSave holds that files get what they are named for, beside standard output.
 func TestBenchSave(t *testing.T) {
 	dir := t.TempDir()
-	all, lines := filepath.Join(dir, "all.json"), filepath.Join(dir, "rows.csv")
-	code, stdout, stderr := command("bench", "--batch", "2", "--heads", "8", "--topk", "61", "-r", "1", "--save", all, "--save", lines)
+	all, lines, page := filepath.Join(dir, "all.json"), filepath.Join(dir, "rows.csv"), filepath.Join(dir, "page")
+	code, stdout, stderr := command("bench", "--batch", "2", "--heads", "8", "--topk", "61", "-r", "1", "--save", all, "--save", lines,
+		"--report", page)
 	require.Equal(t, 0, code, stderr)
 	assert.Contains(t, stdout, "| flashmla_sparse_decode |")
 	data, err := os.ReadFile(all)
@@ -264,9 +266,14 @@ func TestBenchSave(t *testing.T) {
 	data, err = os.ReadFile(lines)
 	require.NoError(t, err)
 	assert.Equal(t, 2, strings.Count(string(data), "\n"))
+	data, err = os.ReadFile(page)
+	require.NoError(t, err)
+	assert.Contains(t, pagetest.Text(t, data), "flashmla_sparse_decode")
+	assert.Equal(t, 2, pagetest.Pictures(t, data)["svg"], "a roofline and bars")
 	for args, want := range map[string]string{
 		"--save " + filepath.Join(dir, "x.doc"):          "a name that ends in .md",
 		"--save " + filepath.Join(dir, "none", "x.json"): "save",
+		"--report " + filepath.Join(dir, "none", "x"):    "report",
 	} {
 		code, _, stderr := command(strings.Fields("bench " + args)...)
 		assert.Equal(t, exitUsage, code)
