@@ -30,7 +30,8 @@ func (f *layerFlags) define(fl *pflag.FlagSet) {
 		" (default fp8; suite linear: all)")
 	fl.IntVar(&f.chunk, "chunk", 0, "suites layer, prefill: most tokens of a step of a prefill (default 4096; 128 on a processor)")
 	fl.StringVar(&f.keys, "keys", "fp8", "suites layer, step, prefill: format of indexer keys, fp8 or mxfp4")
-	fl.BoolVar(&f.invariant, "invariant", false, "suites layer, step, prefill: bits of a token that no batch and no cut of a prompt changes")
+	fl.BoolVar(&f.invariant, "invariant", false,
+		"suites layer, step, prefill: bits of a token that no batch and no cut of a prompt changes")
 	fl.StringVar(&f.path, "output-path", "bf16", "suite layer: what wo_a multiplies with, bf16, fp8 or fp8-packed")
 }
 

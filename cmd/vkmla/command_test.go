@@ -135,7 +135,8 @@ func TestVerifyJSON(t *testing.T) {
 		if _, row := last["op"]; !row {
 			continue
 		}
-		for _, key := range []string{"op", "case", "variant", "class", "status", "error", "bound", "device", "driver", "version", "commit", "date"} {
+		for _, key := range []string{"op", "case", "variant", "class", "status", "error", "bound",
+			"device", "driver", "version", "commit", "date"} {
 			_, ok := last[key]
 			assert.True(t, ok, "row without %q: %s", key, line)
 		}

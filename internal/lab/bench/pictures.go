@@ -58,7 +58,8 @@ func layerPictures(rows []LayerRow, _ Limits) []picture.Group {
 	})
 }
 
-// stepPictures have a bar for each step, and below it one for each kind of layer, of its operations.
+// stepPictures have a bar for each step, and below it one for each kind of layer, of its
+// operations.
 func stepPictures(rows []StepRow, _ Limits) []picture.Group {
 	var g grouper
 	for _, x := range rows {

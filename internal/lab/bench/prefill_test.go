@@ -13,12 +13,14 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// TestPrefillRows holds that a prompt goes through all layers, chunk by chunk, and what is said of it.
+// TestPrefillRows holds that a prompt goes through all layers, chunk by chunk, and what is said of
+// it.
 func TestPrefillRows(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)
 	limits := Limits{CopyGBs: 1, MatrixTFLOPs: 1}
-	o := PrefillOptions{LayerOptions{Checked: true, Models: []string{"small"}, Prefill: []int{40}, Chunk: 24, Common: Common{Reps: 2, Seed: 1}}}
+	o := PrefillOptions{LayerOptions{Checked: true, Models: []string{"small"},
+		Prefill: []int{40}, Chunk: 24, Common: Common{Reps: 2, Seed: 1}}}
 	before := len(dev.MemoryInUse())
 	out := make([]bytes.Buffer, len(Formats))
 	var reports []*Report[PrefillRow]
@@ -74,9 +76,12 @@ func TestPrefillRows(t *testing.T) {
 
 // TestPrefillWarmup holds that each size of a step is recorded for good before prompts are timed.
 func TestPrefillWarmup(t *testing.T) {
-	for _, c := range []struct{ tokens, chunk, want int }{{100, 100, 3}, {100, 200, 3}, {200, 100, 2}, {300, 100, 1}, {310, 100, 3}, {1000, 100, 1}} {
+	for _, c := range []struct{ tokens, chunk, want int }{
+		{100, 100, 3}, {100, 200, 3}, {200, 100, 2}, {300, 100, 1}, {310, 100, 3}, {1000, 100, 1},
+	} {
 		o := PrefillOptions{LayerOptions{Chunk: c.chunk, Common: Common{Warmup: 1}}}
-		assert.Equal(t, c.want, newPrefillRun(t.Context(), nil, o, Limits{}, Silent{}, nil, "small", "fp8", c.tokens).warmup(), "%+v", c)
+		r := newPrefillRun(t.Context(), nil, o, Limits{}, Silent{}, nil, "small", "fp8", c.tokens)
+		assert.Equal(t, c.want, r.warmup(), "%+v", c)
 	}
 }
 

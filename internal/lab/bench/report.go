@@ -121,6 +121,7 @@ func (r *Report[R]) Add(x R) {
 func (r *Report[R]) Close() error {
 	switch r.format {
 	case "md":
+		r.head()
 		r.markdown()
 	case "html":
 		r.html()
@@ -140,9 +141,8 @@ func (r *Report[R]) Close() error {
 	return r.err
 }
 
-// markdown writes the report for people.
+// markdown writes the report for people, behind its head.
 func (r *Report[R]) markdown() {
-	r.head()
 	r.style.about(&r.writer, r.rows)
 	if r.style.table != nil {
 		r.printf("\n%s\n", r.style.table(r.rows).RenderMarkdown())

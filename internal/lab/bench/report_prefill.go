@@ -8,7 +8,8 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/describe"
 )
 
-// NewPrefillReport starts a report of the suite prefill. Errors: vk.ErrArgument for an unknown format.
+// NewPrefillReport starts a report of the suite prefill. Errors: vk.ErrArgument for an unknown
+// format.
 func NewPrefillReport(on ReportOn) (*Report[PrefillRow], error) {
 	return newReport(on, style[PrefillRow]{
 		table: prefillTable, csv: prefillCSV, pictures: prefillPictures,

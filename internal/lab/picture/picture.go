@@ -166,7 +166,8 @@ func DrawRoofline(l Limits, groups []Group) *Roofline {
 	return p
 }
 
-// eachProduct calls f for the parts that have a place under a roofline, with the number of their group.
+// eachProduct calls f for the parts that have a place under a roofline, with the number of their
+// group.
 func eachProduct(groups []Group, f func(group int, b Bar, op Part)) {
 	for i, g := range groups {
 		for _, b := range g.Bars {

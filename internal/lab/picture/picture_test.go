@@ -34,7 +34,8 @@ func TestRoofline(t *testing.T) {
 // TestBars holds that lengths are as times are, within a group, and that long names are cut.
 func TestBars(t *testing.T) {
 	long := strings.Repeat("x", 60)
-	p := DrawBars([]Group{{"a", []Bar{{Name: long, US: 10}, {Name: "y", US: 5, Limit: 2.5}}}, {"b", []Bar{{Name: "z", US: 1000}}}, {"c", nil}})
+	p := DrawBars([]Group{{"a", []Bar{{Name: long, US: 10}, {Name: "y", US: 5, Limit: 2.5}}},
+		{"b", []Bar{{Name: "z", US: 1000}}}, {"c", nil}})
 	require.Len(t, p.Parts, 3)
 	assert.InEpsilon(t, 2, p.Parts[0].W/p.Parts[1].W, 1e-9)
 	assert.InEpsilon(t, p.Parts[0].W, p.Parts[2].W, 1e-9, "a group has its own scale")
