@@ -197,9 +197,9 @@ func (r *prefillRun) warmup() int {
 	return max(r.o.Warmup, (recordings+same-1)/same)
 }
 
-// Inputs of chunks differ: each begins so many values behind the one before, up to so many times.
-// A row of hidden states is no multiple of it, so no two chunks have the same rows in groups of 4.
-const inputShift, inputShifts = 37 * 64, 16
+// Inputs of chunks differ, so that their entries do: each begins so many values behind the one
+// before, up to so many times. That is no whole number of rows, and no multiple of four of them.
+const inputShift, inputShifts = 37 * 64, 1021
 
 // prompt runs a prompt and says what the device took for each chunk, and what passed meanwhile.
 func (r *prefillRun) prompt() (device []float64, wall time.Duration, err error) {
