@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -70,8 +71,11 @@ type Engine struct {
 	ran, set []bool     // of the step: layers that ran; [layers, MaxSessions] inputs set from host memory
 	shown    []bool     // of the step: layers whose results are in host memory, for ReadOutput
 
+	count *counts // nil: memory is allocated, see EngineOptions.Estimate
+
 	timing  Timing
-	longest time.Duration // of a submission so far
+	stats   Stats
+	cramped bool // see cannotGrow
 	closed  bool
 	failed  error // the device is lost
 }
@@ -99,6 +103,22 @@ func NewEngine(ctx context.Context, dev *vk.Device, cfg model.Config, layers []*
 	if err := o.complete(ctx, dev, cfg, layers); err != nil {
 		return nil, err
 	}
+	for i, l := range layers {
+		if l.Planned() {
+			return nil, badArgument(opNewEngine, fmt.Sprintf("layers[%d]", i), "weights that were only planned", "uploaded ones")
+		}
+	}
+	e := newEngine(dev, cfg, layers, o)
+	e.mu.Lock()
+	err := e.build(ctx)
+	e.mu.Unlock()
+	if err != nil {
+		return nil, errors.Join(wrap(opNewEngine, err), e.Close())
+	}
+	return e, nil
+}
+
+func newEngine(dev *vk.Device, cfg model.Config, layers []*model.DeviceLayer, o EngineOptions) *Engine {
 	n, sessions := len(layers), o.MaxSessions
 	e := &Engine{dev: dev, cfg: cfg, opts: o, stepLock: make(chan struct{}, 1), done: make(chan struct{}),
 		ropes: map[model.Rope]tensor.Tensor{}, sizes: map[int]*stepSize{},
@@ -108,13 +128,7 @@ func NewEngine(ctx context.Context, dev *vk.Device, cfg model.Config, layers []*
 	for _, l := range e.layers {
 		e.ropes[l.rope] = tensor.Tensor{}
 	}
-	e.mu.Lock()
-	err := e.build(ctx)
-	e.mu.Unlock()
-	if err != nil {
-		return nil, errors.Join(wrap(opNewEngine, err), e.Close())
-	}
-	return e, nil
+	return e
 }
 
 // addLayers lists the engine's layers.
@@ -140,13 +154,7 @@ func (e *Engine) build(ctx context.Context) (err error) {
 	if e.update, err = cache.NewTableUpdate(e.dev); err != nil {
 		return err
 	}
-	if err = e.buildPools(); err != nil {
-		return err
-	}
-	if err = e.checkTables(); err != nil {
-		return err
-	}
-	if err = errors.Join(e.checkStep(), e.checkWorkspace()); err != nil {
+	if err = e.arrangePools(); err != nil {
 		return err
 	}
 	// Building the smallest step finds out whether weights and options suit the kernels, before
@@ -161,6 +169,18 @@ func (e *Engine) build(ctx context.Context) (err error) {
 		return err
 	}
 	return e.growRopes(ctx, min(e.opts.MaxTokens, max(firstRows, e.opts.MaxStep)))
+}
+
+// arrangePools makes the pools, without memory, and checks that the device can take what the options
+// allow.
+func (e *Engine) arrangePools() error {
+	if err := e.buildPools(); err != nil {
+		return err
+	}
+	if err := e.checkTables(); err != nil {
+		return err
+	}
+	return errors.Join(e.checkStep(), e.checkWorkspace())
 }
 
 // firstRows is how many positions the tables of cosines and sines have at first.
@@ -280,9 +300,10 @@ type EngineMemory struct {
 	Steps     uint64 // what passes between operations of a layer, and the metadata of steps, for each size in use
 	Workspace uint64 // rows that are gathered to be attended, at most EngineOptions.Workspace
 	Hidden    uint64 // hidden states, kept picks and LSE, those in host memory included
+	Host      uint64 // of Steps and Hidden: what is mapped host memory
 }
 
-// Total is the sum; Held is in it as a part of Caches.
+// Total is the sum; Held is in it as a part of Caches, Host as a part of Steps and Hidden.
 func (m EngineMemory) Total() uint64 {
 	return m.Weights + m.Caches + m.Tables + m.Steps + m.Workspace + m.Hidden
 }
@@ -303,13 +324,7 @@ func (e *Engine) Memory() EngineMemory {
 	if e == noEngine || e.closed {
 		return m
 	}
-	seen := map[*model.DeviceLayer]bool{}
-	for _, l := range e.layers {
-		if !seen[l.w] {
-			seen[l.w] = true
-			m.Weights += l.w.Bytes()
-		}
-	}
+	m.Weights = e.weights()
 	for _, c := range e.caches {
 		m.Caches += c.memory().Bytes()
 	}
@@ -322,10 +337,22 @@ func (e *Engine) Memory() EngineMemory {
 	}
 	m.Workspace = e.workspace.Bytes()
 	for _, b := range e.sizes {
-		steps, hidden := b.bytes()
-		m.Steps, m.Hidden = m.Steps+steps, m.Hidden+hidden
+		steps, hidden, host := b.bytes()
+		m.Steps, m.Hidden, m.Host = m.Steps+steps, m.Hidden+hidden, m.Host+host
 	}
 	return m
+}
+
+// weights is the memory of the layers, each counted once.
+func (e *Engine) weights() (sum uint64) {
+	seen := map[*model.DeviceLayer]bool{}
+	for _, l := range e.layers {
+		if !seen[l.w] {
+			seen[l.w] = true
+			sum += l.w.Bytes()
+		}
+	}
+	return sum
 }
 
 // Close ends a step in progress, waits for the device, and frees everything but the weights.
@@ -374,18 +401,37 @@ func (e *Engine) enter(ctx context.Context) error {
 	if err := alive(ctx); err != nil {
 		return err
 	}
-	select {
-	case e.stepLock <- struct{}{}:
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-e.done:
-		return fmt.Errorf("engine %w", vk.ErrClosed)
+	if err := e.turn(ctx); err != nil {
+		return err
 	}
 	if err := e.land(ctx); err != nil {
 		e.leave()
 		return err
 	}
 	return nil
+}
+
+// turn takes the step lock.
+func (e *Engine) turn(ctx context.Context) error {
+	select {
+	case e.stepLock <- struct{}{}:
+		return nil
+	default:
+	}
+	defer func(began time.Time) {
+		e.mu.Lock()
+		e.stats.Waits++
+		e.stats.Waiting += time.Since(began)
+		e.mu.Unlock()
+	}(time.Now())
+	select {
+	case e.stepLock <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-e.done:
+		return fmt.Errorf("engine %w", vk.ErrClosed)
+	}
 }
 
 func (e *Engine) leave() { <-e.stepLock }
@@ -446,6 +492,7 @@ func (e *Engine) usable() error {
 func (e *Engine) note(err error) error {
 	if errors.Is(err, vk.ErrDeviceLost) && e.failed == nil {
 		e.failed = err
+		e.log(slog.LevelError, "the device is lost", "error", err)
 		if e.step != nil {
 			err = errors.Join(err, e.step.end())
 		}

@@ -297,15 +297,20 @@ func (e *Engine) greatest(l *engineLayer) LayerCaches {
 
 // buildTables makes the block tables, all -1.
 func (e *Engine) buildTables(ctx context.Context) error {
-	var list memory.List
-	for _, p := range e.pools {
-		list.Add(&p.table, tensor.I32, e.opts.MaxSessions, p.width)
-	}
+	list := e.tableList()
 	var err error
 	if e.tables, err = list.Allocate(e.dev, vk.DeviceLocal, "block tables"); err != nil {
 		return err
 	}
 	return e.runOnce(ctx, func(rec *vk.Recorder) error { return rec.Fill(e.tables.Whole(), math.MaxUint32) })
+}
+
+// tableList lists the block tables.
+func (e *Engine) tableList() (list memory.List) {
+	for _, p := range e.pools {
+		list.Add(&p.table, tensor.I32, e.opts.MaxSessions, p.width)
+	}
+	return list
 }
 
 // words is all block tables as one tensor.
