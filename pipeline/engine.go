@@ -47,6 +47,7 @@ type Engine struct {
 	done     chan struct{} // closed by Close
 	run      sync.Mutex    // held during waits for the device, so that Close frees nothing that is waited for; taken before mu
 	mu       sync.Mutex    // of all below; nobody waits for the device with it, see await
+	copies   sync.RWMutex  // read while hidden states are copied to or from mapped memory; taken after mu
 
 	layers    []*engineLayer
 	caches    []*layerCache // of all layers
@@ -376,6 +377,7 @@ func (e *Engine) Close() error {
 		_ = p.Wait(context.Background()) // bounded by vk.DeviceOptions.HangAfter
 		e.mu.Lock()
 	}
+	e.copied()
 	var err error
 	for _, b := range e.sizes {
 		err = errors.Join(err, b.close())

@@ -350,6 +350,7 @@ func (st *Step) submit(layer int) error {
 		return badArgument(opSubmit, "LayerByLayer", "all layers", "one by one")
 	}
 	if err == nil {
+		e.copied()
 		err = st.checkInputs(layer)
 	}
 	if err == nil {
@@ -517,6 +518,7 @@ func (st *Step) end() error {
 
 // leave lets the next step begin.
 func (st *Step) leave() {
+	st.e.copied()
 	st.e.step, st.e.pinned = nil, false
 	st.e.leave()
 }

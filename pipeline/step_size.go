@@ -365,6 +365,10 @@ func (b *stepSize) openHost() (err error) {
 		if x.host.arena != nil || x.device.arena == nil {
 			continue
 		}
+		if x.device.buffer().Mapped() != nil { // unified memory: nothing has to be copied
+			*x.host = *x.device
+			continue
+		}
 		like := x.device.list[0]
 		fresh, err := e.newHiddenStates(x.mem, len(x.device.list), like.DType, like.Shape...)
 		if err != nil {
@@ -394,8 +398,10 @@ func (b *stepSize) bytes() (steps, hidden, host uint64) {
 		steps += a.Whole().Size
 	}
 	for _, x := range b.hidden() {
-		hidden += x.device.bytes() + x.host.bytes()
-		host += x.host.bytes()
+		hidden += x.device.bytes()
+		if x.host.arena != x.device.arena {
+			hidden, host = hidden+x.host.bytes(), host+x.host.bytes()
+		}
 	}
 	return steps, hidden, host
 }
