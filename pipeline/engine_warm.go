@@ -151,10 +151,10 @@ func (st *Step) pose(host bool, pieces int) (keys []commandKey, most int, err er
 		copy(st.b.host.arena.Whole().Buffer.Mapped(), st.b.draft.all)
 	}
 	if !e.opts.LayerByLayer {
-		return []commandKey{{wholeStep, host, st.pieces}}, most, nil
+		return []commandKey{st.key(wholeStep)}, most, nil
 	}
 	for i := range e.layers {
-		keys = append(keys, commandKey{i, host, st.pieces})
+		keys = append(keys, st.key(i))
 	}
 	return keys, most, nil
 }

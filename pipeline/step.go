@@ -363,7 +363,7 @@ func (st *Step) submit(layer int) error {
 		err = st.submitCommands(commandKey{layer: prologue})
 	}
 	if err == nil {
-		err = st.submitCommands(commandKey{layer, st.host, st.pieces})
+		err = st.submitCommands(st.key(layer))
 	}
 	if err != nil {
 		return wrap(opSubmit, e.note(err))
@@ -378,6 +378,11 @@ func (st *Step) submit(layer int) error {
 		e.ran[i], e.shown[i] = true, st.host
 	}
 	return nil
+}
+
+// key says which commands run a layer, or the whole step.
+func (st *Step) key(layer int) commandKey {
+	return commandKey{layer, st.host && !st.e.mapsHidden(), st.pieces}
 }
 
 // layers returns the layers that commands for a layer, or for the whole step, run.

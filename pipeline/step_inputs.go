@@ -71,7 +71,7 @@ func (st *Step) checkWritten(layer int) error {
 			continue
 		}
 		if e.chained() {
-			if _, err := b.commands(commandKey{layer, st.host, st.pieces}, st.work); err != nil {
+			if _, err := b.commands(st.key(layer), st.work); err != nil {
 				return err
 			}
 			if b.begins {

@@ -70,7 +70,7 @@ func (b *stepSize) record(rec *vk.Recorder, key commandKey) error {
 	}
 	whole := key.layer == wholeStep
 	if key.host && whole {
-		if err := copyApart(rec, b.in.arena.Whole(), b.hostIn.arena.Whole()); err != nil {
+		if err := rec.Copy(b.in.arena.Whole(), b.hostIn.arena.Whole()); err != nil {
 			return err
 		}
 	}
@@ -90,7 +90,7 @@ func (b *stepSize) record(rec *vk.Recorder, key commandKey) error {
 		if x.device.arena == nil {
 			continue
 		}
-		if err := copyApart(rec, x.host.arena.Whole(), x.device.arena.Whole()); err != nil {
+		if err := rec.Copy(x.host.arena.Whole(), x.device.arena.Whole()); err != nil {
 			return err
 		}
 	}
@@ -134,7 +134,7 @@ func (b *stepSize) recordLayer(rec *vk.Recorder, i int, key commandKey, beside f
 	l, host := b.e.layers[i], key.host && key.layer != wholeStep
 	in, out, topK := b.in.of(i), b.out.of(i), b.topK.of(i)
 	if host && i < b.e.given() {
-		if err := copyApart(rec, in.View(), b.hostIn.of(i).View()); err != nil {
+		if err := rec.Copy(in.View(), b.hostIn.of(i).View()); err != nil {
 			return fmt.Errorf("layer %d: %w", i, err)
 		}
 	}
@@ -165,17 +165,9 @@ func (b *stepSize) recordLayer(rec *vk.Recorder, i int, key commandKey, beside f
 		if x.device.arena == nil || x.device == &b.topK && !keep {
 			continue
 		}
-		if err := copyApart(rec, x.host.of(i).View(), x.device.of(i).View()); err != nil {
+		if err := rec.Copy(x.host.of(i).View(), x.device.of(i).View()); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// copyApart records a copy, unless both are the same memory.
-func copyApart(rec *vk.Recorder, to, from vk.View) error {
-	if to == from {
-		return nil
-	}
-	return rec.Copy(to, from)
 }

@@ -59,7 +59,7 @@ type stepLayer struct {
 }
 
 // commandKey says what commands do: run one layer, prepare a step for that, or both for all
-// layers; with hidden states in host memory or in that of the device; see stepSize.planRows.
+// layers; with hidden states copied from and to host memory or not; see stepSize.planRows.
 type commandKey struct {
 	layer  int
 	host   bool
@@ -322,11 +322,15 @@ func (b *stepSize) buildHidden() (err error) {
 	if e.oneTensor() {
 		n = 1
 	}
-	if b.in, err = e.newHiddenStates(vk.DeviceLocal, n, tensor.BF16, b.tokens, e.cfg.Hidden); err != nil {
+	in, out := vk.DeviceLocal, vk.DeviceLocal
+	if e.mapsHidden() {
+		in, out = vk.Upload, vk.Readback
+	}
+	if b.in, err = e.newHiddenStates(in, n, tensor.BF16, b.tokens, e.cfg.Hidden); err != nil {
 		return err
 	}
 	b.in.buffer().Track()
-	if b.out, err = e.newHiddenStates(vk.DeviceLocal, n, e.out(), b.tokens, e.cfg.Hidden); err != nil {
+	if b.out, err = e.newHiddenStates(out, n, e.out(), b.tokens, e.cfg.Hidden); err != nil {
 		return err
 	}
 	kept := len(e.layers)
@@ -334,16 +338,21 @@ func (b *stepSize) buildHidden() (err error) {
 		kept = 1 // else those of all layers are read when the step has run
 	}
 	if e.opts.KeepLSE {
-		if b.lse, err = e.newHiddenStates(vk.DeviceLocal, kept, tensor.F32, b.tokens, e.heads()); err != nil {
+		if b.lse, err = e.newHiddenStates(out, kept, tensor.F32, b.tokens, e.heads()); err != nil {
 			return err
 		}
 	}
 	if !e.opts.KeepTopK || !slices.ContainsFunc(e.layers, func(l *engineLayer) bool { return l.spec.Picks == model.PickOwn }) {
 		return nil
 	}
-	b.topK, err = e.newHiddenStates(vk.DeviceLocal, kept, tensor.I32, b.tokens, e.TopK())
+	b.topK, err = e.newHiddenStates(out, kept, tensor.I32, b.tokens, e.TopK())
 	return err
 }
+
+// mapsHidden reports whether the host reaches hidden states where layers read and write them, so
+// that none are copied. Where the caller's commands overwrite the input of layer 0, its copy in host
+// memory stays, for a step that is submitted again.
+func (e *Engine) mapsHidden() bool { return e.dev.Unified() && !e.chained() }
 
 // twins are tensors on the device and the same in host memory.
 type twins struct {
@@ -365,7 +374,7 @@ func (b *stepSize) openHost() (err error) {
 		if x.host.arena != nil || x.device.arena == nil {
 			continue
 		}
-		if x.device.buffer().Mapped() != nil { // unified memory: nothing has to be copied
+		if e.mapsHidden() {
 			*x.host = *x.device
 			continue
 		}
@@ -398,9 +407,13 @@ func (b *stepSize) bytes() (steps, hidden, host uint64) {
 		steps += a.Whole().Size
 	}
 	for _, x := range b.hidden() {
-		hidden += x.device.bytes()
-		if x.host.arena != x.device.arena {
-			hidden, host = hidden+x.host.bytes(), host+x.host.bytes()
+		for _, h := range []*hiddenStates{x.device, x.host} {
+			if n := h.bytes(); n > 0 && (h == x.device || h.arena != x.device.arena) {
+				hidden += n
+				if h.buffer().Mapped() != nil {
+					host += n
+				}
+			}
 		}
 	}
 	return steps, hidden, host

@@ -51,7 +51,8 @@ type Recorder struct {
 	waits      []int         // then: launches recorded before each place that waits for all of them
 	sectionErr error
 	whole      bool // everything is one section
-	hostRead   bool // something host-visible was written
+	hostSees   bool // something was written that the host reads where it is
+	hostRead   bool // something of that in host memory: the barrier for it counts
 	sets       map[string]boundSet
 	held       map[*Buffer]bool
 	writes     map[*Buffer]ranges // of tracked buffers
@@ -147,8 +148,8 @@ func (r *Recorder) order(uses []use) {
 			r.held[u.view.Buffer] = true
 			u.view.Buffer.retain()
 		}
-		if u.access&Write != 0 && u.view.Buffer.mapped != nil {
-			r.hostRead = true
+		if b := u.view.Buffer; u.access&Write != 0 && b.mapped != nil && (b.cached || b.spec.Memory != DeviceLocal) {
+			r.hostSees, r.hostRead = true, r.hostRead || b.spec.Memory != DeviceLocal
 		}
 	}
 }
@@ -430,8 +431,12 @@ func (r *Recorder) End() (*Commands, error) {
 		r.endPart()
 	}
 	r.proof.record(r)
-	if r.hostRead {
+	if r.hostSees || r.hostRead {
+		n := r.barriers
 		r.emit(stageCompute|stageTransfer, stageHost, accessShaderWrite|accessTransferWrite, accessHostRead)
+		if !r.hostRead {
+			r.barriers = n
+		}
 	}
 	if err := r.dev.check(op, int(vulkan.EndCommandBuffer(r.cmd))); err != nil {
 		r.Close()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -292,6 +293,9 @@ func (u *uploader) run(ctx context.Context) error {
 	for _, j := range u.jobs {
 		total += j.from.Size()
 	}
+	if u.dev.HostAccess() != vk.ByCopies {
+		return u.place(ctx, total)
+	}
 	ctx, stop := context.WithCancel(ctx)
 	ready := make(chan chunk)
 	go u.read(ctx, ready)
@@ -317,6 +321,24 @@ func (u *uploader) run(ctx context.Context) error {
 	}
 	stop()
 	return err
+}
+
+// place reads all bytes to where they go in mapped memory.
+func (u *uploader) place(ctx context.Context, total int64) error {
+	done := int64(0)
+	for _, j := range u.jobs {
+		for at := int64(0); at < j.from.Size(); at += uploadChunk {
+			size := min(uploadChunk, j.from.Size()-at)
+			to := j.to.Buffer.View(j.to.Offset+uint64(at), uint64(size))
+			if err := u.dev.UploadFrom(ctx, to, io.NewSectionReader(j.from, at, size)); err != nil {
+				return err
+			}
+			if done += size; u.progress != nil {
+				u.progress(done, total)
+			}
+		}
+	}
+	return ctx.Err()
 }
 
 // read sends all bytes in order and closes ready, early if ctx ends. A chunk's memory is reused

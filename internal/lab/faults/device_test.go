@@ -129,7 +129,7 @@ func TestHangAtClose(t *testing.T) {
 
 // A context bounds waits that transfers make, and what they used is freed when the device is done.
 func TestTransferContext(t *testing.T) {
-	d := open(t, vk.DeviceOptions{})
+	d := open(t, vk.DeviceOptions{Staging: true}) // which submits to transfer
 	b, err := d.NewBuffer(vk.BufferSpec{Label: "b", Size: 1 << 10})
 	require.NoError(t, err)
 	require.NoError(t, d.Upload(context.Background(), b.Whole(), make([]byte, 1<<10)))

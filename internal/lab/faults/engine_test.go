@@ -28,7 +28,7 @@ func asks() int {
 // On a device that hangs a call ends with its context. Meanwhile those that need no device get
 // their turn: they look, open, fork, truncate and close sessions, but not the one that grows.
 func TestHungEngine(t *testing.T) {
-	d := open(t, vk.DeviceOptions{})
+	d := open(t, vk.DeviceOptions{Staging: true}) // which submits to transfer
 	l := life{t: t, model: checkpoint(t), dev: d}
 	l.openDevice()
 	l.openEngine()

@@ -60,7 +60,7 @@ type sweep struct {
 // newSweep lives twice without faults, and counts the calls.
 func newSweep(t *testing.T) *sweep {
 	x := &sweep{t: t, model: checkpoint(t), began: time.Now()}
-	x.warm = open(t, vk.DeviceOptions{})
+	x.warm = open(t, vk.DeviceOptions{Staging: true})
 	for _, count := range []*[]int{&x.first, &x.later} {
 		before := seen()
 		l := life{t: t, model: x.model, dev: x.warm}
@@ -110,7 +110,7 @@ func TestEveryCall(t *testing.T) {
 func (x *sweep) fail(t *testing.T, call, at int, fresh bool) {
 	d := x.warm
 	if fresh || d == nil {
-		d = open(t, vk.DeviceOptions{})
+		d = open(t, vk.DeviceOptions{Staging: true})
 	}
 	inUse, before := d.MemoryInUse(), interposer.Live()
 	code := int32(faults.OutOfHostMemory)
@@ -157,7 +157,7 @@ func TestLoss(t *testing.T) {
 
 // lose lives until the device is lost, and goes on with another one.
 func (x *sweep) lose(t *testing.T, call, at int) {
-	d := open(t, vk.DeviceOptions{})
+	d := open(t, vk.DeviceOptions{Staging: true})
 	l := life{t: t, model: x.model, dev: d}
 	interposer.Fail(call, at, faults.DeviceLost, true)
 	err := l.run()
@@ -174,7 +174,7 @@ func (x *sweep) lose(t *testing.T, call, at int) {
 	_ = d.Close()
 	assert.Empty(t, d.MemoryInUse())
 
-	again := life{t: t, model: x.model, dev: open(t, vk.DeviceOptions{})}
+	again := life{t: t, model: x.model, dev: open(t, vk.DeviceOptions{Staging: true})}
 	again.openDevice()
 	again.openEngine()
 	from, what := x.model.past, morePast
