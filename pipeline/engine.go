@@ -172,8 +172,8 @@ func (e *Engine) build(ctx context.Context) (err error) {
 	return e.growRopes(ctx, min(e.opts.MaxTokens, max(firstRows, e.opts.MaxStep)))
 }
 
-// arrangePools makes the pools, without memory, and checks that the device can take what the options
-// allow.
+// arrangePools makes the pools, without memory, and checks that the device can take what the
+// options allow.
 func (e *Engine) arrangePools() error {
 	if err := e.buildPools(); err != nil {
 		return err

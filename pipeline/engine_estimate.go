@@ -35,13 +35,13 @@ func (c *counts) in(mem vk.Memory) purposes {
 // Estimate says what an engine with these options would take of a device, before anything is
 // allocated: what Engine.Memory returns after Engine.Warm. layers may be those of Checkpoint.Plan,
 // which have no memory either. lengths are the tokens of sessions. Held is then what these hold
-// between steps, at most, and Caches what they and a step of MaxStep tokens need, or what the engine
-// begins with if that is more; caches that grow may take up to twice as much, but no more than
-// MaxCacheBytes. What the driver takes is not in it: compiled kernels, command buffers, and what
-// rounds up allocations.
+// between steps, at most, and Caches what they and a step of MaxStep tokens need, or what the
+// engine begins with if that is more; caches that grow may take up to twice as much, but no more
+// than MaxCacheBytes. What the driver takes is not in it: compiled kernels, command buffers, and
+// what rounds up allocations.
 //
-// Errors: those of NewEngine for arguments and options; vk.ErrArgument for lengths that are not 1 to
-// MaxTokens, or more than MaxSessions of them; the context's.
+// Errors: those of NewEngine for arguments and options; vk.ErrArgument for lengths that are not 1
+// to MaxTokens, or more than MaxSessions of them; the context's.
 func (o EngineOptions) Estimate(ctx context.Context, dev *vk.Device, cfg model.Config, layers []*model.DeviceLayer,
 	lengths ...int) (EngineMemory, error) {
 	err := o.complete(ctx, dev, cfg, layers)

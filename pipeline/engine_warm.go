@@ -97,8 +97,8 @@ func (e *Engine) warmSize(ctx context.Context, chunks []Chunk) error {
 	return nil
 }
 
-// warmStep runs a step and gives it up. It returns the most pieces of steps of its size, and whether
-// such a step would now take the commands as they are.
+// warmStep runs a step and gives it up. It returns the most pieces of steps of its size, and
+// whether such a step would now take the commands as they are.
 func (e *Engine) warmStep(ctx context.Context, chunks []Chunk, host bool, pieces int) (most int, done bool, err error) {
 	st, err := e.Begin(ctx, chunks...)
 	if err != nil {

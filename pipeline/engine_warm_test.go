@@ -17,9 +17,9 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// TestWarm demands that steps of no size record or compile anything once an engine is warm: layer by
-// layer or as a whole, with inputs on the device and in host memory, with rows gathered in one piece
-// or in several.
+// TestWarm demands that steps of no size record or compile anything once an engine is warm: layer
+// by layer or as a whole, with inputs on the device and in host memory, with rows gathered in one
+// piece or in several.
 func TestWarm(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)

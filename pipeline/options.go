@@ -102,9 +102,9 @@ type EngineOptions struct {
 	// device without timestamps the host's clock tells. See Stats.Longest.
 	SubmitBudget time.Duration
 
-	// Logger gets rare events: caches that grow, find no memory to do so or pass on pages, workgroups
-	// that starved, a device that was lost or hangs; nil: nobody does. The engine is locked meanwhile:
-	// handlers must not call it. What happens often is in Engine.Stats.
+	// Logger gets rare events: caches that grow, find no memory to do so or pass on pages,
+	// workgroups that starved, a device that was lost or hangs; nil: nobody does. The engine is
+	// locked meanwhile: handlers must not call it. What happens often is in Engine.Stats.
 	Logger *slog.Logger
 
 	// LayerByLayer is for callers that compute what enters a layer from the output of the one

@@ -99,8 +99,8 @@ func (e *Engine) unlocked(err error, transfer func()) {
 	transfer()
 }
 
-// copied waits for those who copy from or to mapped memory. It is called with e.mu held, so no other
-// begins meanwhile.
+// copied waits for those who copy from or to mapped memory. It is called with e.mu held, so no
+// other begins meanwhile.
 func (e *Engine) copied() {
 	e.copies.Lock()
 	defer e.copies.Unlock()

@@ -50,8 +50,9 @@ func TestStepStaleOutput(t *testing.T) {
 	}
 }
 
-// TestHostStates demands that hidden states that are written and read in mapped memory give the bits
-// of those that are copied, where the device shares the host's memory and where it has its own.
+// TestHostStates demands that hidden states that are written and read in mapped memory give the
+// bits of those that are copied, where the device shares the host's memory and where it has its
+// own.
 func TestHostStates(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	m := written(t, fake(t, fakemodel.Options{Config: fakemodel.Tiny(0, 0)}))

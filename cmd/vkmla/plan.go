@@ -76,7 +76,7 @@ func planCommand() *cobra.Command {
 	fl.IntVar(&f.step, "step", 2048, "most tokens of a step")
 	fl.IntVar(&f.ranks, "ranks", 1, "devices that share heads; the plan is for one of them")
 	fl.Uint64Var(&f.reserve, "reserve", 0, "MiB of the free memory that are for others")
-	fl.BoolVar(&f.byLayer, "layer-by-layer", false, "for an engine with LayerByLayer, or with Between: one tensor of hidden states for all layers")
+	fl.BoolVar(&f.byLayer, "layer-by-layer", false, "for an engine with LayerByLayer or Between: one tensor of hidden states")
 	fl.StringVarP(&f.output, "output", "o", "table", "table, json or csv")
 	deviceFlags(fl, &f.device, &f.profile)
 	return cmd
@@ -206,7 +206,7 @@ func (p *planner) row(ctx context.Context, context, sessions int) (r planRow, er
 // mostSessions is more than anybody runs on a device, and what an engine takes.
 const mostSessions = 1 << 16
 
-// most is how many sessions fit, 1 if none does. More sessions take more of everything.
+// most is how many sessions fit, 1 if none does.
 func (p *planner) most(ctx context.Context, context int) (int, error) {
 	fits, no := 1, mostSessions+1
 	for n := 2; no-fits > 1; {
@@ -234,11 +234,13 @@ func writePlan(w io.Writer, output string, a *vk.Adapter, rows []planRow) error 
 	case "json":
 		enc := json.NewEncoder(w)
 		enc.SetIndent("", "  ")
-		return enc.Encode(map[string]any{"program": describe.Running(), "device": a.Name, "driver": a.DriverName + " " + a.DriverInfo, "rows": rows})
+		return enc.Encode(map[string]any{"program": describe.Running(), "device": a.Name,
+			"driver": a.DriverName + " " + a.DriverInfo, "rows": rows})
 	case "csv":
 		return writePlanCSV(w, rows)
 	}
 	t := table.NewWriter()
+	t.SetStyle(table.StyleLight)
 	t.AppendHeader(table.Row{"context", "sessions", "of a session", "caches", "weights", "steps", "in all", "free", "fits"})
 	for _, r := range rows {
 		fits := map[bool]string{true: "yes", false: "no"}[r.Fits]
@@ -251,7 +253,8 @@ func writePlan(w io.Writer, output string, a *vk.Adapter, rows []planRow) error 
 
 func writePlanCSV(w io.Writer, rows []planRow) error {
 	c := csv.NewWriter(w)
-	err := c.Write([]string{"context", "sessions", "session_bytes", "cache_bytes", "weight_bytes", "step_bytes", "total_bytes", "free_bytes", "fits"})
+	err := c.Write([]string{"context", "sessions", "session_bytes", "cache_bytes", "weight_bytes", "step_bytes", "total_bytes",
+		"free_bytes", "fits"})
 	for _, r := range rows {
 		list := []string{strconv.Itoa(r.Context), strconv.Itoa(r.Sessions)}
 		for _, n := range []uint64{r.Session, r.Caches, r.Weights, r.Steps, r.Total, r.Free} {

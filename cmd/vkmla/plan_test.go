@@ -46,7 +46,8 @@ func TestPlan(t *testing.T) {
 	dir := planned(t)
 	plan := func(code int, args ...string) (string, string) {
 		var out, errs strings.Builder
-		assert.Equal(t, code, run(t.Context(), append([]string{"plan", "--model", dir, "--step", "2"}, args...), &out, &errs), "%v: %s", args, errs.String())
+		args = append([]string{"plan", "--model", dir, "--step", "2"}, args...)
+		assert.Equal(t, code, run(t.Context(), args, &out, &errs), "%v: %s", args, errs.String())
 		return out.String(), errs.String()
 	}
 	text, _ := plan(exitOK, "--context", "300,5000", "--sessions", "2,3")

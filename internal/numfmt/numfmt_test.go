@@ -274,7 +274,8 @@ func TestE2M1(t *testing.T) {
 // TestBF16Slices compares slices of all lengths and places with single numbers, NaN among them.
 func TestBF16Slices(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 5))
-	special := []uint32{0, 1 << 31, 0x7F800000, 0xFF800000, 0x7F800001, 0xFFFFFFFF, 0x7F7FFFFF, 0x00008000, 0x00018000, 0x3F808000, 0x3F818000}
+	special := []uint32{0, 1 << 31, 0x7F800000, 0xFF800000, 0x7F800001, 0xFFFFFFFF, 0x7F7FFFFF, 0x00008000,
+		0x00018000, 0x3F808000, 0x3F818000}
 	values, bits := make([]float32, 4096), make([]uint16, 4096)
 	for i := range values {
 		u := rng.Uint32()

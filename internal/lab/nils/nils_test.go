@@ -27,6 +27,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/pipeline/model/random"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -68,7 +69,7 @@ var functions = []any{
 	projection.NewInverseRope, projection.NewInverseRopeQuant, projection.NewJoinedChain, projection.NewLinear,
 	projection.NewLinearChain, projection.NewQInsert, projection.NewQKVNorm, projection.NewQuantise,
 	projection.ResetState,
-	pipeline.NewEngine, model.LoadConfig, model.LoadConfigWithDrafts, model.Open, model.OpenTensors, model.ParseConfig, model.Upload, model.CloseLayers,
+	pipeline.NewEngine, model.LoadConfig, model.LoadConfigWithDrafts, model.Open, model.OpenTensors, model.ParseConfig, model.Upload, model.CloseLayers, random.Write,
 }
 
 // fine are calls that succeed with nothing.
@@ -124,7 +125,7 @@ func TestComplete(t *testing.T) {
 	for _, f := range functions {
 		listed[filepath.Base(runtime.FuncForPC(reflect.ValueOf(f).Pointer()).Name())] = true
 	}
-	for _, dir := range []string{"vk", "tensor", "cache", "indexer", "attention", "projection", "pipeline", "pipeline/model"} {
+	for _, dir := range []string{"vk", "tensor", "cache", "indexer", "attention", "projection", "pipeline", "pipeline/model", "pipeline/model/random"} {
 		files, err := filepath.Glob("../../../" + dir + "/*.go")
 		require.NoError(t, err)
 		require.NotEmpty(t, files, dir)

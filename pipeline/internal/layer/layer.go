@@ -259,7 +259,7 @@ func (l *Layer) factors(ctx context.Context, uses []use) error {
 		return nil
 	}
 	var err error
-	if l.rows, err = l.kind.cfg.Count.Tensor(l.kind.dev, fmt.Sprintf("weights of layer %d", l.w.Layer), tensor.F32, len(data)/4); err != nil {
+	if l.rows, err = l.more(tensor.F32, len(data)/4); err != nil {
 		return err
 	}
 	for i, u := range uses {
@@ -283,7 +283,7 @@ func (l *Layer) widen(ctx context.Context, uses []use) error {
 			continue
 		}
 		var err error
-		if l.wide, err = l.kind.cfg.Count.Tensor(l.kind.dev, fmt.Sprintf("weights of layer %d", l.w.Layer), tensor.BF16, n, u.k); err != nil {
+		if l.wide, err = l.more(tensor.BF16, n, u.k); err != nil {
 			return err
 		}
 		if l.kind.cfg.Count == nil {
@@ -294,6 +294,11 @@ func (l *Layer) widen(ctx context.Context, uses []use) error {
 		u.n, u.m.Data = n, l.wide
 	}
 	return nil
+}
+
+// more makes a tensor of what the layer has beside its weights.
+func (l *Layer) more(dt tensor.DType, shape ...int) (tensor.Tensor, error) {
+	return l.kind.cfg.Count.Tensor(l.kind.dev, fmt.Sprintf("weights of layer %d", l.w.Layer), dt, shape...)
 }
 
 // copyWide writes the rows of widen.
