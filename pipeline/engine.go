@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -99,7 +100,7 @@ type engineLayer struct {
 // Errors: model.ErrConfig; vk.ErrArgument for options out of range, weights that do not fit the
 // configuration, a MaxStep or MaxSessions for which a descriptor is too small, and a CacheBytes
 // or MaxCacheBytes too small for a page of each cache; those of vk.Device.NewBuffer and
-// vk.Device.Kernel; the context's.
+// vk.Device.Kernel; with Measured those of Measure; the context's.
 func NewEngine(ctx context.Context, dev *vk.Device, cfg model.Config, layers []*model.DeviceLayer, o EngineOptions) (*Engine, error) {
 	if err := o.complete(ctx, dev, cfg, layers); err != nil {
 		return nil, err
@@ -107,6 +108,11 @@ func NewEngine(ctx context.Context, dev *vk.Device, cfg model.Config, layers []*
 	for i, l := range layers {
 		if l.Planned() {
 			return nil, badArgument(opNewEngine, fmt.Sprintf("layers[%d]", i), "weights that were only planned", "uploaded ones")
+		}
+	}
+	if o.Measured != "" {
+		if err := Measure(ctx, dev, o.Measured); err != nil {
+			return nil, wrap(opNewEngine, err)
 		}
 	}
 	e := newEngine(dev, cfg, layers, o)
@@ -223,7 +229,7 @@ func uploadRope(ctx context.Context, t tensor.Tensor, r model.Rope) error {
 	}
 	data := make([]byte, t.Bytes())
 	for i, v := range values {
-		putFloat(data[4*i:], v)
+		le.PutUint32(data[4*i:], math.Float32bits(v))
 	}
 	return t.Upload(ctx, data)
 }
@@ -392,6 +398,15 @@ func (e *Engine) Close() error {
 		err = errors.Join(err, e.tables.Close())
 	}
 	return errors.Join(err, e.workspace.Close())
+}
+
+// forget drops all recorded commands.
+func (e *Engine) forget() error {
+	var err error
+	for _, b := range e.sizes {
+		err = errors.Join(err, b.forget())
+	}
+	return err
 }
 
 // enter takes the step lock: it waits until no step, and nothing that excludes one, is in

@@ -121,7 +121,7 @@ func (e *Engine) warmStep(ctx context.Context, chunks []Chunk, host bool, pieces
 	defer e.mu.Unlock()
 	return most, !slices.ContainsFunc(keys, func(k commandKey) bool {
 		c := st.b.recorded[k]
-		return c == nil || !c.suits(e.opts.SubmitBudget, st.work)
+		return c == nil || !c.suits(e.budget(), st.work)
 	}), nil
 }
 

@@ -47,6 +47,18 @@ func (e *Engine) Submissions(size int) (n int, each bool) {
 	return n, each
 }
 
+// Parts are those of the commands for a step of a size, which has them all.
+func (e *Engine) Parts(size int) (parts []vk.Part) {
+	for _, b := range e.sizes {
+		if b.tokens == size {
+			for _, c := range b.recorded {
+				parts = append(parts, c.parts...)
+			}
+		}
+	}
+	return parts
+}
+
 // Divided returns how many launches are in pieces, in the commands with most of them.
 func (e *Engine) Divided() (most int) {
 	for _, b := range e.sizes {

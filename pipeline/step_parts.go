@@ -99,10 +99,20 @@ func pack(times []float64, budget float64) (before []int) {
 	return before
 }
 
+// budget is how long a submission may take: no longer than half of what the driver's watchdog is
+// thought to allow, whatever the caller asks for. Negative: any time.
+func (e *Engine) budget() time.Duration {
+	limit, _ := tuning.Watchdog(e.dev.Adapter())
+	if limit == 0 {
+		return e.opts.SubmitBudget
+	}
+	return min(e.opts.SubmitBudget, limit/2)
+}
+
 // divide prepares the recording of commands that replace old, which may be nil: first with a
 // submission for each operation, to learn their times, then with as few as the budget permits.
 func (e *Engine) divide(rec *vk.Recorder, old *stepCommands) (*stepCommands, error) {
-	budget := e.opts.SubmitBudget
+	budget := e.budget()
 	fresh := &stepCommands{}
 	if budget < 0 {
 		return fresh, nil
@@ -118,7 +128,8 @@ func (e *Engine) divide(rec *vk.Recorder, old *stepCommands) (*stepCommands, err
 		if old != nil {
 			fresh.pieces = old.pieces // what took too long still does
 		} else {
-			pieces.Workgroups = tuning.Of(e.dev).Step.First(e.dev.Adapter())
+			tune, a := tuning.Of(e.dev), e.dev.Adapter()
+			pieces.Count = func(w vk.Work) int { return tune.Pieces(a, w, budget/2) }
 		}
 		err = rec.SplitEach()
 	}

@@ -18,7 +18,7 @@ func (b *stepSize) commands(key commandKey, work float64) (*stepCommands, error)
 	like := old
 	if old != nil && old.plain != plain {
 		like = nil // it has other operations
-	} else if old != nil && old.suits(b.e.opts.SubmitBudget, work) {
+	} else if old != nil && old.suits(b.e.budget(), work) {
 		return old, nil
 	}
 	began := time.Now()

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
 	"math/bits"
 	"slices"
 
@@ -349,11 +348,6 @@ func (b *stepSize) buildHidden() (err error) {
 	return err
 }
 
-// mapsHidden reports whether the host reaches hidden states where layers read and write them, so
-// that none are copied. Where the caller's commands overwrite the input of layer 0, its copy in host
-// memory stays, for a step that is submitted again.
-func (e *Engine) mapsHidden() bool { return e.dev.Unified() && !e.chained() }
-
 // twins are tensors on the device and the same in host memory.
 type twins struct {
 	device, host *hiddenStates
@@ -429,15 +423,6 @@ func (b *stepSize) forget() error {
 	return err
 }
 
-// forget drops all recorded commands.
-func (e *Engine) forget() error {
-	var err error
-	for _, b := range e.sizes {
-		err = errors.Join(err, b.forget())
-	}
-	return err
-}
-
 func (b *stepSize) close() error {
 	err := b.forget()
 	for _, l := range b.layers {
@@ -457,5 +442,3 @@ func (b *stepSize) close() error {
 	}
 	return err
 }
-
-func putFloat(to []byte, v float32) { le.PutUint32(to, math.Float32bits(v)) }

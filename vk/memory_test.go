@@ -19,13 +19,20 @@ func TestMemoryTypes(t *testing.T) {
 		access                   HostAccess
 		device, upload, readback []uint32
 	}{
-		{"NVIDIA", TypeDiscrete, []uint64{80, 500, 1}, list{{0, 1}, {own, 0}, {seen, 1}, {seen | cached, 1}, {own | seen, 2}}, ByCopies, []uint32{1}, []uint32{2}, []uint32{3}},
-		{"NVIDIA, resizable BAR", TypeDiscrete, []uint64{16, 32}, list{{0, 1}, {own, 0}, {seen, 1}, {seen | cached, 1}, {own | seen, 0}}, MappedWrites, []uint32{4, 1}, []uint32{2}, []uint32{3}},
-		{"RADV", TypeDiscrete, []uint64{24, 32, 1}, list{{own, 0}, {seen, 1}, {own | seen, 2}, {seen | cached, 1}}, ByCopies, []uint32{0}, []uint32{1}, []uint32{3}},
-		{"RADV, Strix Halo", TypeIntegrated, []uint64{42, 84}, list{{own, 1}, {seen, 0}, {own | seen, 1}, {seen | cached, 0}}, MappedWrites, []uint32{2, 0, 1}, []uint32{2, 1}, []uint32{3, 1}},
-		{"ANV, shared caches", TypeIntegrated, []uint64{24}, list{{own | seen | cached, 0}}, MappedFully, []uint32{0}, []uint32{0}, []uint32{0}},
-		{"ANV, Lunar Lake", TypeIntegrated, []uint64{24}, list{{own, 0}, {own | seen, 0}, {own | seen | cached, 0}}, MappedWrites, []uint32{1, 0}, []uint32{1}, []uint32{2, 1}},
-		{"lavapipe", TypeCPU, []uint64{64}, list{{own | seen | cached, 0}}, MappedFully, []uint32{0}, []uint32{0}, []uint32{0}},
+		{"NVIDIA", TypeDiscrete, []uint64{80, 500, 1}, list{{0, 1}, {own, 0}, {seen, 1}, {seen | cached, 1}, {own | seen, 2}},
+			ByCopies, []uint32{1}, []uint32{2}, []uint32{3}},
+		{"NVIDIA, resizable BAR", TypeDiscrete, []uint64{16, 32}, list{{0, 1}, {own, 0}, {seen, 1}, {seen | cached, 1}, {own | seen, 0}},
+			MappedWrites, []uint32{4, 1}, []uint32{2}, []uint32{3}},
+		{"RADV", TypeDiscrete, []uint64{24, 32, 1}, list{{own, 0}, {seen, 1}, {own | seen, 2}, {seen | cached, 1}},
+			ByCopies, []uint32{0}, []uint32{1}, []uint32{3}},
+		{"RADV, Strix Halo", TypeIntegrated, []uint64{42, 84}, list{{own, 1}, {seen, 0}, {own | seen, 1}, {seen | cached, 0}},
+			MappedWrites, []uint32{2, 0, 1}, []uint32{2, 1}, []uint32{3, 1}},
+		{"ANV, shared caches", TypeIntegrated, []uint64{24}, list{{own | seen | cached, 0}},
+			MappedFully, []uint32{0}, []uint32{0}, []uint32{0}},
+		{"ANV, Lunar Lake", TypeIntegrated, []uint64{24}, list{{own, 0}, {own | seen, 0}, {own | seen | cached, 0}},
+			MappedWrites, []uint32{1, 0}, []uint32{1}, []uint32{2, 1}},
+		{"lavapipe", TypeCPU, []uint64{64}, list{{own | seen | cached, 0}},
+			MappedFully, []uint32{0}, []uint32{0}, []uint32{0}},
 	} {
 		a := Adapter{Type: c.kind}
 		for i, x := range c.types {

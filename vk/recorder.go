@@ -80,6 +80,9 @@ type Dispatch struct {
 	Bind   []View    // one for each of the kernel's bindings, in order
 	Reach  []Reach   // memory that the kernel reaches by device address
 	Push   []byte    // push constants, exactly the kernel's PushSize
+
+	// Products is how many multiply-adds the launch makes at most, for Recorder.Divide; 0: few.
+	Products float64
 }
 
 // Reach is memory that a kernel reaches by device address, named so that barriers
@@ -223,10 +226,10 @@ func (r *Recorder) Dispatch(x Dispatch) error {
 	if err != nil {
 		return err
 	}
-	side := k.side(x.Groups)
+	side, work := k.side(x.Groups), workOf(x.Products, uses)
 	pieces, most := 1, 1
 	if k.spec.Divisible {
-		pieces, most = r.piecesOf(x.Groups, side)
+		pieces, most = r.piecesOf(x.Groups, side, work)
 	}
 	if err := r.operation(); err != nil {
 		return err
@@ -234,8 +237,9 @@ func (r *Recorder) Dispatch(x Dispatch) error {
 	r.parts.more = pieces < most
 	r.order(uses)
 	if pieces > 1 {
-		return r.launchPieces(k, set, x, side, pieces)
+		return r.launchPieces(k, set, x, work, side, pieces)
 	}
+	r.parts.work.add(work, 1)
 	r.bind(k, set, x.Push)
 	r.launch(x.Groups)
 	return nil

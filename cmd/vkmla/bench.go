@@ -24,6 +24,7 @@ type benchFlags struct {
 	batches, contexts []int
 	topk, prefill     []int
 	heads, window     int
+	measure           bool
 	layer             layerFlags
 	suite             string
 	compare           string
@@ -178,6 +179,7 @@ func (f *benchFlags) define(fl *pflag.FlagSet) {
 	fl.IntVar(&f.Warmup, "warmup", 0, "those before them (default 20; suites layer, step: 5; 1 on a processor)")
 	fl.Uint64Var(&f.Seed, "seed", 1, "seed of the inputs")
 	deviceFlags(fl, &f.device, &f.profile)
+	measureFlag(fl, &f.measure)
 	fl.StringVarP(&f.output, "output", "o", "md", strings.Join(bench.Formats, ", "))
 	fl.StringArrayVar(&f.save, "save", nil, "also write to this file, in the format of its ending: "+strings.Join(bench.Formats, ", ")+
 		"; may be given more than once")
@@ -268,6 +270,11 @@ func runBench(ctx context.Context, f benchFlags, stdout, stderr io.Writer) error
 		return err
 	}
 	defer close()
+	if f.measure {
+		if err := measured(ctx, dev, stderr); err != nil {
+			return err
+		}
+	}
 	p := &benchProgress{line: newProgress(stderr)}
 	defer p.line.clear()
 	limits, err := bench.Measure(ctx, dev, 9, p)

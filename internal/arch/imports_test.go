@@ -33,8 +33,12 @@ var may = map[string][]string{
 	"pipeline/model/random":    {"pipeline/model"},
 	"pipeline/internal/memory": {"tensor", "vk"},
 	"pipeline/internal/layer":  {"pipeline/internal/memory", "pipeline/model", "attention", "indexer", "projection", "cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/tuning"},
+	"pipeline/internal/measure": {
+		"pipeline/internal/memory", "attention", "projection", "tensor", "vk", "shaders",
+		"internal/files", "internal/numfmt", "internal/tuning",
+	},
 	"pipeline": {
-		"pipeline/internal/layer", "pipeline/internal/memory", "pipeline/model", "attention", "indexer", "projection", "cache", "tensor", "vk",
+		"pipeline/internal/layer", "pipeline/internal/measure", "pipeline/internal/memory", "pipeline/model", "attention", "indexer", "projection", "cache", "tensor", "vk",
 		"shaders", "internal/files", "internal/numfmt", "internal/tuning",
 	},
 

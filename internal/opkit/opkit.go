@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/vkmla/vkmla/internal/spirv"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -127,6 +128,9 @@ func (p Package) ChooseOn(dev *vk.Device, op string, ladder []vk.Variant, want s
 // ChooseFit is ChooseOn for a device that is not open, of which nothing is known but what it says.
 func (p Package) ChooseFit(a *vk.Adapter, op string, ladder []vk.Variant, want string, maxBytes uint64,
 	fit func(variant string) error) (string, error) {
+	if want == "" {
+		ladder = tuning.Preferred(a, string(p), ladder)
+	}
 	if limit := a.Caps.MaxStorageBufferRange; maxBytes > limit {
 		if want == Base {
 			return "", p.Wrong(op, "Variant", fmt.Sprintf("base for %d bytes", maxBytes),

@@ -105,7 +105,7 @@ var hopper = Profile{
 		TouchMost:    2 << 30,
 	},
 
-	Step: Step{FirstWorkgroups: 512},
+	Step: Step{UnitRate: 155000, Bandwidth: 2.5e6}, // of kernels without matrices; of copies
 }
 
 // isHopper tells an H100 or its like by what it offers, whatever its name and vendor.
