@@ -240,19 +240,16 @@ func (e *Engine) Layers() int { return len(e.orNone().layers) }
 // TopK is the width of picks: index_topk of the model.
 func (e *Engine) TopK() int { return e.orNone().cfg.TopK }
 
-// LayerCaches are the caches of one layer.
-type LayerCaches = layer.Caches
-
 // Caches returns the caches of a layer, for tests and measurements that fill them. Growing
 // replaces their memory. An unknown layer has none.
-func (e *Engine) Caches(layer int) LayerCaches {
+func (e *Engine) Caches(number int) layer.Caches {
 	e = e.orNone()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if layer < 0 || layer >= len(e.layers) {
-		return LayerCaches{}
+	if number < 0 || number >= len(e.layers) {
+		return layer.Caches{}
 	}
-	return e.layers[layer].reads()
+	return e.layers[number].reads()
 }
 
 // Prepare allocates and records what steps of so many tokens need, so that the first of them

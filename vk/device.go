@@ -72,6 +72,7 @@ type Device struct {
 	kernels map[kernelKey]*Kernel
 	layouts map[layoutKey]*layout
 	sets    descriptorAllocator
+	fences  fenceStore
 	memory  map[string]uint64 // bytes by label
 	cache   pipelineCache
 	dummy   *Buffer
@@ -202,6 +203,7 @@ func (d *Device) Close() error {
 		k.destroy()
 	}
 	d.sets.close(d)
+	d.fences.close(d)
 	for _, l := range d.layouts {
 		l.destroy(d)
 	}
