@@ -25,7 +25,7 @@ func TestWarm(t *testing.T) {
 	dev := testkit.Device(t)
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Tiny(0, 4, 128)})))
 	for name, o := range map[string]pipeline.EngineOptions{
-		"whole":    {MaxTokens: 5, MaxSessions: 2, MaxStep: 7},
+		"whole":    {MaxTokens: 3, MaxSessions: 2, MaxStep: 4},
 		"layers":   {MaxTokens: 40, MaxSessions: 2, MaxStep: 3, LayerByLayer: true},
 		"unbudged": {MaxTokens: 40, MaxStep: 3, SubmitBudget: -1},
 		"between": {MaxTokens: 40, MaxStep: 3, Between: func(rec *vk.Recorder, at pipeline.Between) error {
@@ -34,7 +34,7 @@ func TestWarm(t *testing.T) {
 			}
 			return rec.Copy(at.Input.View(), at.Output.View())
 		}},
-		"gathered": {MaxTokens: 1200, MaxSessions: 3, MaxStep: 5, Variant: "twopass-base", Workspace: 144 << 10},
+		"gathered": {MaxTokens: 1200, MaxSessions: 3, MaxStep: 4, Variant: "twopass-base", Workspace: 144 << 10},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx := t.Context()
