@@ -91,6 +91,33 @@ func Suits(each bool, parts []vk.Part, took []float64, work float64, budget time
 	return c.suits(budget, then)
 }
 
+// OpenAll allocates what Warm does, and runs nothing.
+func (e *Engine) OpenAll(ctx context.Context) error {
+	return e.renewed(ctx, func() error {
+		err := e.growRopes(ctx, e.opts.MaxTokens)
+		for _, n := range e.allSizes() {
+			var b *stepSize
+			if err == nil {
+				b, err = e.stepSize(ctx, n)
+			}
+			if err == nil {
+				err = b.openHost()
+			}
+		}
+		return err
+	})
+}
+
+// SpareBytes is a page of each pool whose pages go.
+func (e *Engine) SpareBytes() (n uint64) {
+	for _, p := range e.pools {
+		if !p.keepsAll() {
+			n += p.bytes
+		}
+	}
+	return n
+}
+
 // Levels returns the schedule of a layer in steps of so many tokens, of which there has been one.
 func (e *Engine) Levels(tokens, layer int) [][]string {
 	return e.sizes[e.size(tokens)].layers[layer].Levels()
@@ -127,6 +154,13 @@ func (st *Step) Pretend() {
 	for i := range st.e.ran {
 		st.e.ran[i] = true
 	}
+}
+
+// ShowLayer makes a step believe that a layer ran with inputs from host memory.
+func (st *Step) ShowLayer(layer int) {
+	st.e.mu.Lock()
+	defer st.e.mu.Unlock()
+	st.e.shown[layer], st.latest = true, layer
 }
 
 // Prologue runs what comes before a step's layers, and makes it believe that these ran.

@@ -39,15 +39,6 @@ func (c *stepCommands) observe(work float64) (longest time.Duration) {
 	return longest
 }
 
-// Longest is the longest time that a submission took the device so far, in steps that were waited
-// for; 0 if none was measured (see EngineOptions.SubmitBudget).
-func (e *Engine) Longest() time.Duration {
-	e = e.orNone()
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.longest
-}
-
 // suits reports whether each submission stays within the budget, as far as the last step tells
 // and the operations can be divided.
 func (c *stepCommands) suits(budget time.Duration, work float64) bool {

@@ -324,7 +324,7 @@ func (s *stepRun) time() error {
 	if err != nil {
 		return err
 	}
-	s.row.Longest = float64(s.engine.Longest()) / 1e3
+	s.row.Longest = float64(s.engine.Stats().Longest) / 1e3
 	s.row.Limit = s.row.Work.Limit(s.limits)
 	s.row.Times, s.row.GBs = s.row.Time.Median/s.row.Limit, s.row.Work.Bytes()/s.row.Time.Median/1e3
 	if s.row.Floor.Median > 0 {

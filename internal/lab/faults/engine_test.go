@@ -194,7 +194,7 @@ func TestCloseBesideNewSize(t *testing.T) {
 
 // beside does all that needs no device while a call for a session waits for it.
 func (l *life) beside(busy, other *pipeline.Session) error {
-	_, _ = l.e.Memory(), l.e.Longest()
+	_, _ = l.e.Memory(), l.e.Stats().Longest
 	if n := busy.Len(); n != 21 {
 		return fmt.Errorf("%d tokens, want 21", n)
 	}
