@@ -66,7 +66,11 @@ type matrixFit struct {
 func (f matrixFit) registers(t matrixTiling, queries int) int {
 	out := t.heads * D / t.threads()
 	weights := t.heads * t.k / 2 / t.subgroup
-	return out + f.copies()*(queries+weights) + f.tune.Attention.OtherRegisters
+	other := f.tune.Attention.OtherRegisters
+	if t.subgroup < 32 {
+		other = f.tune.Attention.OtherNarrow
+	}
+	return out + f.copies()*(queries+weights) + other
 }
 
 // copies is how often the device holds an element of a product's operands.

@@ -29,7 +29,7 @@ type Chosen struct {
 	Subgroup  uint32
 
 	Row     Row     // what the compiler says; zero unless it was inspected
-	Listing Listing // likewise, where the driver lists instructions as RADV does
+	Listing Listing // likewise, where the driver lists instructions as RADV or ANV does
 }
 
 // chosenEntries is how many compressed entries the scores of a choice go over: a context of 131072.

@@ -41,8 +41,11 @@ func Inspect(a *vk.Adapter, profile string, c model.Config, listings bool) ([]Ch
 func listing(dev *vk.Device, k *vk.Kernel) (l Listing, err error) {
 	list, err := dev.Listings(k)
 	for _, x := range list {
-		if x.Name == "Assembly" { // RADV's name
+		switch x.Name {
+		case "Assembly": // RADV's name
 			l = ReadListing(x.Text)
+		case "GEN Assembly": // ANV's
+			l = ReadGenListing(x.Text)
 		}
 	}
 	return l, err

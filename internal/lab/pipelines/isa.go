@@ -81,22 +81,32 @@ type block struct {
 // is the shortest. A loop's turn takes all of its blocks, those that a branch skips too.
 func ReadListing(text string) Listing {
 	var blocks []block
-	at := map[int]int{} // by label
 	for line := range strings.Lines(text) {
 		if m := blockLine.FindStringSubmatch(line); m != nil {
-			label, _ := strconv.Atoi(m[1])
-			at[label] = len(blocks)
-			blocks = append(blocks, block{label: label})
+			blocks = append(blocks, block{label: number(m[1])})
 		} else if m := codeLine.FindStringSubmatch(line); m != nil && len(blocks) > 0 {
 			b := &blocks[len(blocks)-1]
 			b.counts.add(m[1])
 			if branchName.MatchString(m[1]) {
 				if t := target.FindStringSubmatch(m[2]); t != nil {
-					label, _ := strconv.Atoi(t[1])
-					b.to = append(b.to, label)
+					b.to = append(b.to, number(t[1]))
 				}
 			}
 		}
+	}
+	return listingOf(blocks)
+}
+
+func number(digits string) int {
+	n, _ := strconv.Atoi(digits)
+	return n
+}
+
+// listingOf sums up blocks and finds the loop.
+func listingOf(blocks []block) Listing {
+	at := map[int]int{} // by label
+	for i, b := range blocks {
+		at[b.label] = i
 	}
 	var l Listing
 	sums := []Counts{{}} // of the blocks before each

@@ -48,3 +48,29 @@ BB3:
 `
 	assert.Equal(t, Counts{Vector: 2, Scalar: 1}, ReadListing(plain).Loop)
 }
+
+// The same of a listing of ANV's: messages by what they ask for, a loop from its label to its while.
+func TestReadGenListing(t *testing.T) {
+	const text = `(W)     and (1)                   cr0           cr0<0>            0xfffffbcf      {A@1}
+(W)     sync.nop (1)                            null                              {A@1}
+
+L6:
+        send.slm (16)             r7      r5     null:0  0x0  0x62403500   {I@1,$2}  // wr:1+0, rd:4; load.slm.d32x4.a32
+        send.slm (16)             r7      r5     null:0  0x0  0x62403500   {I@1,$2}  // wr:1+0, rd:1; load.slm.d16u32.a32
+(W)     send.slm (1)              r7      r5     null:0  0x0  0x62403500   {I@1,$2}  // wr:1+0, rd:1; fence.slm.threadgroup.none
+(W)     send.gtwy (16)            null    r57    null:0  0x0  0x02000004   {I@1,$2}  // wr:1+0, rd:0; barrier_msg (16)
+
+L7:
+(W)     dpas.8x8 (16)             r1<0>:f       null              r25<0;0,0>:bf     r9<0;0,0>:bf {$1}
+        mad (16)                  r119          r1     r2    r3
+(f0.0)  break (16)                            jip:L8              uip:L8
+
+L8:
+        while (16)                            L7
+        send.ugm (16)             r7      r5     null:0  0x0  0x62403500   {I@1,$2}  // wr:1+0, rd:4; load.ugm.d32x4.a64
+        while (16)                            L6
+`
+	l := ReadGenListing(text)
+	assert.Equal(t, Counts{Matrix: 1, Vector: 2, LDS: 2, Gather: 1, Memory: 1, Scalar: 3, Wait: 2, Barrier: 1}, l.All)
+	assert.Equal(t, Counts{Matrix: 1, Vector: 1, Scalar: 2}, l.Loop)
+}
