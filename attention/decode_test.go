@@ -217,6 +217,19 @@ func TestDecodeFewHeads(t *testing.T) {
 	}
 }
 
+// Workgroups of 4 rows at a time, as Intel's GPUs get them, give the result too.
+func TestDecodeFewRows(t *testing.T) {
+	dev := must[*vk.Device](t)(testkit.Device(t).Adapter().Open(vk.DeviceOptions{Profile: "xe"}))
+	t.Cleanup(func() { assert.NoError(t, dev.Close()) })
+	rng := rand.New(rand.NewPCG(testkit.Seed(t), 7))
+	for _, heads := range []int{8, 21} {
+		s := step{heads, normal(rng, 2*heads*attention.D), set(t, 64, 2, normal(rng, 69*attention.D)), set(t, 2, 2, normal(rng, 61*attention.D)), nil}
+		s.win.Lens[1], s.comp.Indices[3] = 3, -1
+		out, lse := s.decode(t, dev, s.config(attention.VariantBase))
+		s.check(t, attention.VariantBase, out, lse)
+	}
+}
+
 // A pool beyond the reach of a descriptor is read by address, and refused by base.
 func TestDecodeHugePool(t *testing.T) {
 	dev := testkit.Device(t)

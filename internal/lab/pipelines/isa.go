@@ -60,6 +60,8 @@ func (c *Counts) add(name string) {
 type Listing struct {
 	All  Counts `json:"all"`
 	Loop Counts `json:"loop"` // of one turn; zero without a loop
+
+	amd bool
 }
 
 var (
@@ -94,7 +96,9 @@ func ReadListing(text string) Listing {
 			}
 		}
 	}
-	return listingOf(blocks)
+	l := listingOf(blocks)
+	l.amd = true
+	return l
 }
 
 func number(digits string) int {
