@@ -223,7 +223,8 @@ func TestDecodeFewRows(t *testing.T) {
 	t.Cleanup(func() { assert.NoError(t, dev.Close()) })
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 7))
 	for _, heads := range []int{8, 21} {
-		s := step{heads, normal(rng, 2*heads*attention.D), set(t, 64, 2, normal(rng, 69*attention.D)), set(t, 2, 2, normal(rng, 61*attention.D)), nil}
+		win, comp := set(t, 64, 2, normal(rng, 69*attention.D)), set(t, 2, 2, normal(rng, 61*attention.D))
+		s := step{heads, normal(rng, 2*heads*attention.D), win, comp, nil}
 		s.win.Lens[1], s.comp.Indices[3] = 3, -1
 		out, lse := s.decode(t, dev, s.config(attention.VariantBase))
 		s.check(t, attention.VariantBase, out, lse)

@@ -95,7 +95,8 @@ func cmFit(caps *vk.Caps, tune *tuning.Profile, s vk.CoopMatShape, heads, tokens
 		}
 	}
 	fits := func() bool {
-		return t.registers(tune.Device.OperandCopies(caps), tune.Logits.OtherRegisters) <= tune.Device.MatrixRegisters(t.subgroup, t.threads())
+		registers := t.registers(tune.Device.OperandCopies(caps), tune.Logits.OtherRegisters)
+		return registers <= tune.Device.MatrixRegisters(t.subgroup, t.threads())
 	}
 	for t.tokens = min(powerOfTwo(tokens), tune.Logits.MatrixTokens); t.tokens >= 1; t.tokens /= 2 {
 		for t.heads = max(t.m, min(tune.Logits.MatrixHeads, powerOfTwo(heads))); t.heads >= t.m; t.heads /= 2 {

@@ -137,7 +137,9 @@ func (p Package) ChooseFit(tune *tuning.Profile, a *vk.Adapter, op string, ladde
 		ladder = without(ladder, Base)
 	}
 	if want == "" && tune.Device.AvoidMatrices {
-		ladder = slices.DeleteFunc(slices.Clone(ladder), func(v vk.Variant) bool { return slices.Contains(v.Requires, "cooperativeMatrix") })
+		ladder = slices.DeleteFunc(slices.Clone(ladder), func(v vk.Variant) bool {
+			return slices.Contains(v.Requires, "cooperativeMatrix")
+		})
 	}
 	for {
 		v, err := vk.ChooseVariant(op, a, ladder, want)

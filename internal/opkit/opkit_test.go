@@ -17,7 +17,8 @@ import (
 // What the device lacks, what does not fit and what a descriptor cannot hold is
 // passed over; a build that was asked for is never replaced.
 func TestChooseFit(t *testing.T) {
-	ladder := []vk.Variant{{Name: CMB, Requires: []string{"cooperativeMatrix", "bf16"}}, {Name: CM, Requires: []string{"cooperativeMatrix", "f16"}}, {Name: Base}, {Name: DA, Requires: []string{"address"}}}
+	ladder := []vk.Variant{{Name: CMB, Requires: []string{"cooperativeMatrix", "bf16"}},
+		{Name: CM, Requires: []string{"cooperativeMatrix", "f16"}}, {Name: Base}, {Name: DA, Requires: []string{"address"}}}
 	caps := func(features ...string) vk.Caps {
 		c := vk.Caps{MaxStorageBufferRange: 100, Features: map[string]bool{}}
 		for _, f := range features {
@@ -54,7 +55,8 @@ func TestChooseFit(t *testing.T) {
 		{caps: caps(), want: CM, err: vk.ErrMissingFeature, says: "op: variant cm "},
 		{caps: all, want: "none", err: vk.ErrArgument, says: "none"},
 	} {
-		got, err := Package("pkg").ChooseFit(&tuning.Profile{Device: tuning.Device{AvoidMatrices: c.avoid}}, &vk.Adapter{Name: "a device", Caps: c.caps}, "op", ladder, c.want, c.maxBytes, func(v string) error {
+		tune, a := &tuning.Profile{Device: tuning.Device{AvoidMatrices: c.avoid}}, &vk.Adapter{Name: "a device", Caps: c.caps}
+		got, err := Package("pkg").ChooseFit(tune, a, "op", ladder, c.want, c.maxBytes, func(v string) error {
 			if slices.Contains(strings.Fields(c.unfit), v) {
 				return errUnfit
 			}

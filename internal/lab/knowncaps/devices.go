@@ -82,10 +82,10 @@ func Devices() []Device {
 
 // The drivers of desktops' GPUs, by what they add to desktop.
 //
-// RADV's and ANV's numbers are those of Mesa 26.2.6 over GPUs that are not there. ANV gives 48 KiB of
-// shared memory on all of them; older ones gave 64 KiB, and 128 on Xe2 (llama.cpp#22461). The vendors'
-// own drivers' come from public reports: Intel's has 48 KiB and no bf16 (llama.cpp#22413), 32 KiB
-// before Xe2; AMD's own driver gives
+// RADV's and ANV's numbers are those of Mesa 26.2.6 over GPUs that are not there. ANV gives 48 KiB
+// of shared memory on all of them; older ones gave 64 KiB, and 128 on Xe2 (llama.cpp#22461). The
+// vendors' own drivers' come from public reports: Intel's has 48 KiB and no bf16 (llama.cpp#22413),
+// 32 KiB before Xe2; AMD's own driver gives
 // 32 KiB and allocations of 2 GiB (AMDVLK#413, llama.cpp#18523). Where reports disagree, the least
 // stands here: AMD's and Intel's own drivers have no bf16 and 128 bytes of push constants, and
 // workgroups no more subgroups than 1024 invocations make.

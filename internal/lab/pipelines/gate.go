@@ -42,8 +42,8 @@ func readGate(text string) (map[string]gateLine, error) {
 	return lines, nil
 }
 
-// Worse says what is worse in a GateTable than in a recorded one: a kernel that spills more, one with
-// lower occupancy or more clocks, and one that is not recorded.
+// Worse says what is worse in a GateTable than in a recorded one: a kernel that spills more, one
+// with lower occupancy or more clocks, and one that is not recorded.
 //
 // Errors: a line that is none.
 func Worse(recorded, now string) (list []string, err error) {

@@ -70,7 +70,8 @@ func ChosenTable(list []Choice) string {
 			if x := k.Conflicts(); x > 0 && k.Listing.amd {
 				conflicts = fmt.Sprintf("%.1f", x)
 			}
-			t.AppendRow(table.Row{c.Op, c.Tokens, r.String(), k.Subgroup, math.Ceil(r.Registers), r.Occupancy, r.Shared, r.Spills, fmt.Sprintf("%.0f", r.Clocks),
+			t.AppendRow(table.Row{c.Op, c.Tokens, r.String(), k.Subgroup, math.Ceil(r.Registers), r.Occupancy, r.Shared, r.Spills,
+				fmt.Sprintf("%.0f", r.Clocks),
 				n.Matrix, n.Dot, n.Vector, n.LDS, n.Gather, n.Memory, n.Scalar, n.Wait, n.Barrier, conflicts})
 		}
 	}

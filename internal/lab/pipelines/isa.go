@@ -17,6 +17,11 @@ type Counts struct {
 	Scalar  int `json:"scalar"`  // scalar ones and branches
 	Wait    int `json:"wait"`    // waits for loads, stores and results
 	Barrier int `json:"barrier"` // barriers, a signal and its wait counting once
+
+	// Clocks of AMD's shared memory for a subgroup of 32, if no two lanes meet in a bank: those of
+	// loads of 8 bytes, which are of fragments, and of all others.
+	FragmentClocks int `json:"fragment_clocks"`
+	OtherClocks    int `json:"other_clocks"`
 }
 
 // Issued are the instructions that a SIMD unit issues to its vector units.
@@ -43,6 +48,11 @@ func (c *Counts) add(name string) {
 		c.LDS++
 		if has("ds_load_u16", "ds_read_u16") {
 			c.Gather++
+		}
+		if n := sharedClocks(name); has("ds_load_b64", "ds_read_b64", "ds_load_2addr", "ds_read2") && strings.HasSuffix(name, "b64") {
+			c.FragmentClocks += n
+		} else {
+			c.OtherClocks += n
 		}
 	case has("global_", "buffer_", "flat_", "scratch_"):
 		c.Memory++
@@ -160,5 +170,20 @@ func (c Counts) total() int { return c.Issued() + c.LDS + c.Memory + c.Scalar + 
 func (c Counts) plus(o Counts, times int) Counts {
 	return Counts{c.Matrix + times*o.Matrix, c.Dot + times*o.Dot, c.Vector + times*o.Vector, c.LDS + times*o.LDS,
 		c.Gather + times*o.Gather, c.Memory + times*o.Memory, c.Scalar + times*o.Scalar, c.Wait + times*o.Wait,
-		c.Barrier + times*o.Barrier}
+		c.Barrier + times*o.Barrier, c.FragmentClocks + times*o.FragmentClocks, c.OtherClocks + times*o.OtherClocks}
+}
+
+// sharedClocks are those of a load or store of shared memory, by its name: 128 bytes a clock, and
+// one at least.
+func sharedClocks(name string) int {
+	each := 4
+	for width, bytes := range map[string]int{"b128": 16, "b96": 12, "b64": 8} {
+		if strings.HasSuffix(name, width) {
+			each = bytes
+		}
+	}
+	if strings.Contains(name, "2addr") || strings.Contains(name, "read2") || strings.Contains(name, "write2") {
+		each *= 2
+	}
+	return each * 32 / (banks * bankBytes)
 }

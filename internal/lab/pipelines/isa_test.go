@@ -29,7 +29,8 @@ BB3:
 	s_endpgm                                                    ; bfb00000
 `
 	l := ReadListing(text)
-	assert.Equal(t, Counts{Matrix: 1, Dot: 1, Vector: 3, LDS: 2, Gather: 1, Memory: 1, Scalar: 4, Wait: 1, Barrier: 1}, l.All)
+	assert.Equal(t, Counts{Matrix: 1, Dot: 1, Vector: 3, LDS: 2, Gather: 1, Memory: 1, Scalar: 4, Wait: 1, Barrier: 1,
+		FragmentClocks: 2, OtherClocks: 1}, l.All)
 	assert.Equal(t, Counts{Matrix: 1, Vector: 1, Scalar: 1}, l.Loop)
 	assert.Equal(t, 2, l.Loop.Issued())
 	assert.Equal(t, Counts{}, ReadListing("BB0:\n\ts_endpgm\n").Loop)
@@ -49,7 +50,15 @@ BB3:
 	assert.Equal(t, Counts{Vector: 2, Scalar: 1}, ReadListing(plain).Loop)
 }
 
-// The same of a listing of ANV's: messages by what they ask for, a loop from its label to its while.
+func TestSharedClocks(t *testing.T) {
+	for name, want := range map[string]int{"ds_load_b128": 4, "ds_store_b64": 2, "ds_load_2addr_b64": 4, "ds_load_2addr_stride64_b64": 4,
+		"ds_load_u16_d16_hi": 1, "ds_store_2addr_b32": 2, "ds_read2_b64": 4, "ds_max_u32": 1, "ds_load_b96": 3} {
+		assert.Equal(t, want, sharedClocks(name), name)
+	}
+}
+
+// The same of a listing of ANV's: messages by what they ask for, a loop from its label to its
+// while.
 func TestReadGenListing(t *testing.T) {
 	const text = `(W)     and (1)                   cr0           cr0<0>            0xfffffbcf      {A@1}
 (W)     sync.nop (1)                            null                              {A@1}
