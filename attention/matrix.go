@@ -181,8 +181,8 @@ func (f matrixFit) prefillTilings(element string, heads int) (list []tiling, err
 	return list, err
 }
 
-// decodeTilings are the tilings of attn_decode_cm: where shared memory has no room for its tile with
-// any number of heads, as in 32 KiB, those with half of it.
+// decodeTilings are the tilings of attn_decode_cm: where shared memory has no room for its tile
+// with any number of heads, as in 32 KiB, those with half of it.
 func (f matrixFit) decodeTilings(element string, heads int) (list []tiling, err error) {
 	fit, err := f.all(element, heads, f.decode)
 	if err != nil {
