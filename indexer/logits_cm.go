@@ -95,8 +95,7 @@ func cmFit(caps *vk.Caps, tune *tuning.Profile, s vk.CoopMatShape, heads, tokens
 		}
 	}
 	fits := func() bool {
-		registers := t.registers(tune.Device.OperandCopies(caps), tune.Logits.OtherRegisters)
-		return registers <= tune.Device.MatrixRegisters(t.subgroup, t.threads())
+		return t.registers(tune.Device.OperandCopies(caps), tune.Logits.OtherRegisters) <= tune.Device.Registers(t.threads())
 	}
 	for t.tokens = min(powerOfTwo(tokens), tune.Logits.MatrixTokens); t.tokens >= 1; t.tokens /= 2 {
 		for t.heads = max(t.m, min(tune.Logits.MatrixHeads, powerOfTwo(heads))); t.heads >= t.m; t.heads /= 2 {

@@ -21,16 +21,16 @@ var xe = like(&generic, "xe", func(p *Profile) {
 	p.TopK.Short = []TopKShape{{512, 8, 0, 11}, {512, 16, 0, 11}, {512, 24, 0, 11}}
 })
 
-// xe2 serves Lunar Lake, Arc B and Panther Lake. With their registers counted so, kernels with
+// xe2 serves Lunar Lake, Arc B and Panther Lake. With other registers counted so, kernels with
 // matrices get what spills nothing: 8 heads of a workgroup of attention, in 32 subgroups where rows
 // are decoded and in 16 of prefill, and 8 heads of a subgroup of the scores.
 var xe2 = like(&generic, "xe2", func(p *Profile) {
 	p.Device.DiscreteUnits, p.Device.OtherUnits = 20, 8
 	a := &p.Attention
-	a.OtherNarrow, a.Subgroups, a.DecodeSubgroups = 76, []int{16, 8, 32}, []int{32, 16, 8}
+	a.OtherNarrow, a.Subgroups, a.DecodeSubgroups = 76, []int{16, 8}, []int{32, 16, 8}
 	p.Compress.ChunkInvocations = 128
 	p.Linear.Tiles.Pairs = false
-	p.Logits.MatrixSubgroups, p.Logits.OtherRegisters = 2, 48
+	p.Logits.MatrixSubgroups, p.Logits.OtherRegisters = 2, 160 // of 255, where there are 128
 	p.TopK.Short = p.TopK.Short[:4]
 })
 
