@@ -61,8 +61,9 @@ func WorkspaceBytes(dev *vk.Device, variant string, offered uint64) uint64 {
 }
 
 // Gathers reports whether, by the device's profile, the rows of steps of so many tokens of up to so
-// many requests are to be gathered, which takes shared memory for two tiles of rows. It does not ask what a step has: results of a request depend on
-// the sizes of steps, not on who else is in them.
+// many requests are to be gathered, which takes shared memory for two tiles of rows. It does not
+// ask what a step has: results of a request depend on the sizes of steps, not on who else is in
+// them.
 func Gathers(dev *vk.Device, tokens, requests int) bool {
 	tune := tuning.Of(dev)
 	return gathers(&tune.Attention, tokens, requests) && !inPages(tune, dev.Adapter())

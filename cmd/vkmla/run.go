@@ -13,6 +13,7 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/files"
+	"github.com/vkmla/vkmla/internal/lab/describe"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -87,7 +88,7 @@ func runCommand() *cobra.Command {
 	deviceFlags(fl, &f.device, &f.profile)
 	fl.BoolVar(&f.quantise, "quantise-activations", false,
 		"give products inputs of as few bits as their weights have: E4M3 for FP8, E2M1 by input_scale for NVFP4")
-	fl.StringVarP(&f.output, "output", "o", "table", "with --expect: table or json, one object per line")
+	fl.StringVarP(&f.output, "output", "o", "table", "with --expect: table, csv or json, one object per line")
 	cmd.MarkFlagsOneRequired("outputs", "expect")
 	for _, name := range []string{"model", "inputs"} {
 		if err := cmd.MarkFlagRequired(name); err != nil {
@@ -132,6 +133,9 @@ func runRun(ctx context.Context, f runFlags, stdout, stderr io.Writer) error {
 	}
 	defer close()
 	r.dev, r.cfg = dev, c.Config
+	if r.want != nil {
+		r.want.begin(describe.OriginOf(dev.Adapter(), f.profile))
+	}
 	defer r.p.clear()
 	if f.outputs == "" {
 		err = r.run(ctx, c.Layers, io.Discard)
@@ -141,7 +145,7 @@ func runRun(ctx context.Context, f runFlags, stdout, stderr io.Writer) error {
 	if r.p.clear(); err != nil || r.want == nil {
 		return err
 	}
-	return r.want.end(dev)
+	return r.want.end()
 }
 
 // input is the name of a layer's input.
