@@ -36,6 +36,7 @@ var may = map[string][]string{
 		"pipeline/internal/layer", "pipeline/internal/memory", "pipeline/model", "attention", "indexer", "projection", "cache", "tensor", "vk",
 		"shaders", "internal/files", "internal/numfmt", "internal/tuning",
 	},
+	"pipeline/prefix": {"pipeline", "vk", "internal/files"},
 
 	"examples/attention": {"pipeline", "pipeline/model", "vk"}, // as somebody else's program
 }
