@@ -23,9 +23,9 @@ const (
 // changed, as with Save. In the bytes nothing says which tokens they are of, or of which engine,
 // and no checksum is there: that is put's to add.
 //
-// Errors: vk.ErrArgument for an at that is not ascending or goes beyond Len, a nil put, or a session of
-// another engine; ErrRewind for a state to which the session could not be truncated; put's, the
-// context's; vk.ErrClosed, vk.ErrDeviceLost.
+// Errors: vk.ErrArgument for an at that is not ascending or goes beyond Len, a nil put, or a
+// session of another engine; ErrRewind for a state to which the session could not be truncated;
+// put's, the context's; vk.ErrClosed, vk.ErrDeviceLost.
 func (e *Engine) SaveSpans(ctx context.Context, s *Session, at []int, state bool, put func(i int, data []byte) error) error {
 	e, s = e.orNone(), s.orNone()
 	err := checkSpans(opSaveSpans, at)
@@ -169,14 +169,14 @@ func (s *Session) readSpans(ctx context.Context, lock *lease, at []int, state bo
 	return spans, err
 }
 
-// RestoreSpans makes a session of at[len(at)-1] tokens from spans that SaveSpans wrote, in an engine
-// with the same Fingerprint; pages may be of other sizes. at[0] is 0, and the last span has the
-// state. load returns all of them; sizes says of how many bytes each has to be. The caller vouches
-// for what is in them. The session can be truncated to none of its tokens only.
+// RestoreSpans makes a session of at[len(at)-1] tokens from spans that SaveSpans wrote, in an
+// engine with the same Fingerprint; pages may be of other sizes. at[0] is 0, and the last span has
+// the state. load returns all of them; sizes says of how many bytes each has to be. The caller
+// vouches for what is in them. The session can be truncated to none of its tokens only.
 //
 // Errors: vk.ErrArgument for another at or a nil load; ErrSnapshot for spans of other sizes;
-// ErrSequenceFull for more than MaxTokens tokens; load's; ErrTooManySessions, cache.ErrPoolFull; the
-// context's; vk.ErrClosed, vk.ErrDeviceLost. After an error nothing has changed.
+// ErrSequenceFull for more than MaxTokens tokens; load's; ErrTooManySessions, cache.ErrPoolFull;
+// the context's; vk.ErrClosed, vk.ErrDeviceLost. After an error nothing has changed.
 func (e *Engine) RestoreSpans(ctx context.Context, at []int, load func(sizes []int) ([][]byte, error)) (*Session, error) {
 	e = e.orNone()
 	err := checkSpans(opRestoreSpans, at)

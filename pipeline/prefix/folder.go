@@ -30,9 +30,9 @@ type Folder struct {
 }
 
 // OpenFolder makes a store of a folder, and the folder if need be. It holds at most so many bytes:
-// then what was not used for the longest time goes, a sixteenth at a time; 0: no limit. With several
-// processes it may for a minute hold what each has put since more than that. A killed process may
-// leave files behind that begin with a dot, which go after an hour.
+// then what was not used for the longest time goes, a sixteenth at a time; 0: no limit. With
+// several processes it may for a minute hold what each has put since more than that. A killed
+// process may leave files behind that begin with a dot, which go after an hour.
 //
 // Errors: vk.ErrArgument for a negative limit; the file system's.
 func OpenFolder(dir string, most int64) (*Folder, error) {
@@ -96,8 +96,8 @@ func (f *Folder) Has(ctx context.Context, name string) (bool, error) {
 	return err == nil, err
 }
 
-// Put writes a file. The error wraps fs.ErrInvalid where there is something else under that name, or
-// is the file system's.
+// Put writes a file. The error wraps fs.ErrInvalid where there is something else under that name,
+// or is the file system's.
 func (f *Folder) Put(ctx context.Context, name string, data []byte) error {
 	path, err := f.path(ctx, name)
 	if err != nil {

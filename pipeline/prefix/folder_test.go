@@ -47,7 +47,8 @@ func TestFolder(t *testing.T) {
 	_, err = f.Get(ctx, name(2), 10)
 	assert.ErrorIs(t, err, prefix.ErrDamaged)
 	assert.ErrorIs(t, f.Put(ctx, name(2), nil), fs.ErrInvalid)
-	for _, bad := range []string{"", "..", "../" + name(1)[3:], strings.ToUpper(fmt.Sprintf("%064x", 0xabc)), name(1) + "0", name(1)[1:] + "/"} {
+	upper := strings.ToUpper(name(0xabc))
+	for _, bad := range []string{"", "..", "../" + name(1)[3:], upper, name(1) + "0", name(1)[1:] + "/"} {
 		_, err := f.Get(ctx, bad, 10)
 		assert.ErrorIs(t, err, vk.ErrArgument, bad)
 		assert.ErrorIs(t, f.Put(ctx, bad, nil), vk.ErrArgument, bad)
@@ -64,7 +65,8 @@ func TestFolder(t *testing.T) {
 // TestFolderLimit holds the limit: what was used last stays, and strangers' files do.
 func TestFolderLimit(t *testing.T) {
 	dir, ctx := t.TempDir(), t.Context()
-	stranger, left, fresh := filepath.Join(dir, "stranger"), filepath.Join(dir, "."+name(7)+".0.tmp"), filepath.Join(dir, "."+name(12)+".0.tmp")
+	stranger := filepath.Join(dir, "stranger")
+	left, fresh := filepath.Join(dir, "."+name(7)+".0.tmp"), filepath.Join(dir, "."+name(12)+".0.tmp")
 	for _, path := range []string{stranger, left, fresh} {
 		require.NoError(t, os.WriteFile(path, make([]byte, 100), 0o600))
 	}

@@ -19,8 +19,8 @@ import (
 // It reads the session between steps, and other goroutines may change the session once the first
 // step begins: so fork it, or call Keep before the next one.
 //
-// Errors: vk.ErrArgument for a session with fewer tokens; pipeline.ErrRewind where neither state can
-// be had; those of pipeline.Engine.SaveSpans and of the store; context.DeadlineExceeded after
+// Errors: vk.ErrArgument for a session with fewer tokens; pipeline.ErrRewind where neither state
+// can be had; those of pipeline.Engine.SaveSpans and of the store; context.DeadlineExceeded after
 // Options.Timeout. Then some objects may be there; others are found missing later.
 func (k *Keeper) Keep(ctx context.Context, s *pipeline.Session, tokens []int32) error {
 	return k.keep(ctx, s, tokens, true)
@@ -88,7 +88,8 @@ func (k *Keeper) keepState(ctx context.Context, s *pipeline.Session, c *chain, l
 	if err != nil || !k.lacks(name, there) || !mine.claim(name) {
 		return err
 	}
-	return k.engine.SaveSpans(ctx, s, []int{length / Block * Block, length}, true, func(_ int, data []byte) error { return k.put(ctx, name, data) })
+	at := []int{length / Block * Block, length}
+	return k.engine.SaveSpans(ctx, s, at, true, func(_ int, data []byte) error { return k.put(ctx, name, data) })
 }
 
 // keepSpans stores the spans of the first blocks that the store does not have.

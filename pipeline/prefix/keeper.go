@@ -109,8 +109,8 @@ type knowledge uint8
 
 const (
 	unknown knowledge = iota
-	present
 	absent
+	present
 	damaged
 )
 
@@ -121,6 +121,11 @@ const mostKnown = 1 << 18
 func (k *Keeper) learn(name digest, now knowledge) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.learnt(name, now)
+}
+
+// learnt is learn with the lock held.
+func (k *Keeper) learnt(name digest, now knowledge) {
 	if len(k.known) >= mostKnown {
 		clear(k.known)
 	}
@@ -168,10 +173,14 @@ func (k *Keeper) has(ctx context.Context, name digest) (bool, error) {
 	if err != nil {
 		return false, k.failed("has", name, err)
 	}
-	if !there {
-		k.learn(name, absent)
-	} else if before != damaged {
-		k.learn(name, present)
+	now := absent
+	if there {
+		now = max(before, present) // damaged ones are there, too
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.known[name] == before { // else somebody got or put it meanwhile
+		k.learnt(name, now)
 	}
 	return there, nil
 }

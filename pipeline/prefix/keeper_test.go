@@ -81,173 +81,161 @@ func (m *memory) Put(ctx context.Context, name string, data []byte) error {
 	return nil
 }
 
-// least is an engine of a layer with a window only.
-func least(t testing.TB, identity string) (*world, *pipeline.Engine) {
-	t.Helper()
+// both are two sequences with the same first 300 tokens, in an engine that can go back to any
+// length.
+type both struct {
+	*world
+	e                    *pipeline.Engine
+	a, b                 []int32
+	computedA, computedB *pipeline.Session
+}
+
+// TestKeeper is one test for the sake of its model and sequences.
+func TestKeeper(t *testing.T) {
 	testkit.WithoutMatrices(t)
-	cfg := fakemodel.Config(0)
-	cfg.Hidden, cfg.Heads, cfg.Groups, cfg.QRank, cfg.ORank = 8, 1, 1, 16, 16
-	w := newWorld(t, cfg, fakemodel.BF16)
-	return w, w.engine(t, pipeline.EngineOptions{MaxTokens: 1000, MaxSessions: 8, MaxStep: 128, Rewind: prefix.Block, Identity: identity})
-}
-
-// computed is a session that has computed tokens.
-func (w *world) computed(t testing.TB, e *pipeline.Engine, tokens []int32) *pipeline.Session {
-	t.Helper()
-	s := testkit.Must[*pipeline.Session](t)(e.Open())
-	t.Cleanup(func() { assert.NoError(t, s.Close()) })
-	if len(tokens) > 0 {
-		w.run(t, s, tokens)
+	const most = 400
+	x := &both{world: newWorld(t, fakemodel.Config(4, 0, 128), fakemodel.FP8), a: random(1, most)}
+	x.b = append(slices.Clone(x.a[:300]), random(2, most-300)...)
+	x.e = x.engine(t, "")
+	x.computedA = testkit.Must[*pipeline.Session](t)(x.e.Open())
+	x.run(t, x.computedA, x.a[:300])
+	x.computedB = testkit.Must[*pipeline.Session](t)(x.computedA.Fork())
+	x.run(t, x.computedA, x.a[300:])
+	x.run(t, x.computedB, x.b[300:])
+	for name, test := range map[string]func(*testing.T, *both){"spans": spans, "damaged": damaged, "trust": trust, "slow": slow,
+		"once": once, "refuses": refuses} {
+		t.Run(name, func(t *testing.T) { test(t, x) })
 	}
-	return s
 }
 
-// kept is a store with a prompt.
-func (w *world) kept(t testing.TB, e *pipeline.Engine, tokens []int32) *memory {
+func (x *both) engine(t *testing.T, identity string) *pipeline.Engine {
+	return x.world.engine(t, pipeline.EngineOptions{MaxTokens: 400, MaxSessions: 10, MaxStep: 128, Rewind: 400, Invariant: true,
+		Identity: identity})
+}
+
+// remembered is all that a session knows of its first n tokens.
+func (x *both) remembered(t *testing.T, s *pipeline.Session, n int) (all []byte) {
+	t.Helper()
+	require.NoError(t, x.e.SaveSpans(t.Context(), s, []int{0, n}, true, func(_ int, data []byte) error { all = data; return nil }))
+	return all
+}
+
+// kept is a store with tokens of the first sequence.
+func (x *both) kept(t *testing.T, n int) *memory {
 	t.Helper()
 	m := newMemory()
-	require.NoError(t, keeper(t, e, m, prefix.Options{}).Keep(t.Context(), w.computed(t, e, tokens), tokens))
+	require.NoError(t, keeper(t, x.e, m, prefix.Options{}).Keep(t.Context(), x.computedA, x.a[:n]))
 	return m
-}
-
-// saved is all that a session remembers.
-func saved(t testing.TB, s *pipeline.Session) []byte {
-	t.Helper()
-	var data bytes.Buffer
-	require.NoError(t, s.Save(t.Context(), &data))
-	return data.Bytes()
 }
 
 // opens demands that a prompt is opened with so many tokens, and with what a session remembers that
 // computed them.
-func (w *world) opens(t testing.TB, e *pipeline.Engine, k *prefix.Keeper, tokens []int32, had int, what string) {
+func (x *both) opens(t *testing.T, k *prefix.Keeper, tokens []int32, had int, what string) {
 	t.Helper()
 	s, n, err := k.Open(t.Context(), tokens)
 	require.NoError(t, err, what)
-	defer s.Close()
-	assert.Equal(t, had, n, "tokens, %s", what)
-	r := w.computed(t, e, tokens[:n])
-	rest := tokens[n:]
-	assert.Equal(t, w.run(t, r, rest), w.run(t, s, rest), what)
-	require.NoError(t, r.Close())
+	assert.Equal(t, []int{had, had}, []int{n, s.Len()}, "tokens, %s", what)
+	if n > 0 {
+		of := x.computedA
+		if n > 300 && tokens[300] == x.b[300] && tokens[301] == x.b[301] {
+			of = x.computedB
+		}
+		assert.True(t, bytes.Equal(x.remembered(t, of, n), x.remembered(t, s, n)), "it remembers something else: %s", what)
+	}
+	require.NoError(t, s.Close())
 }
 
-// TestSpans holds what is stored: a longer prompt adds its spans, one that parts shares those
-// before, and states are where they were kept.
-func TestSpans(t *testing.T) {
-	w, e := least(t, "")
-	m, a := newMemory(), random(1, 700)
-	k := keeper(t, e, m, prefix.Options{})
-	s := w.computed(t, e, a[:300])
-	require.NoError(t, k.Keep(t.Context(), s, a[:300]))
-	assert.Len(t, m.objects, 2+2, "two spans, two states")
-	w.run(t, s, a[300:600])
-	require.NoError(t, k.KeepBlocks(t.Context(), s, a[:600]))
-	assert.Len(t, m.objects, 4+2+1, "two spans and a state more")
-	for name, n := range m.puts {
-		assert.Equal(t, 1, n, name)
-	}
-	b := append(slices.Clone(a[:400]), random(2, 200)...)
+// spans holds what is stored: a longer prompt adds its spans, one that parts shares those before,
+// and states are where they were kept.
+func spans(t *testing.T, x *both) {
+	m := newMemory()
+	k := keeper(t, x.e, m, prefix.Options{})
+	require.NoError(t, k.Keep(t.Context(), x.computedA, x.a[:150]))
+	assert.Len(t, m.objects, 1+2, "a span, two states")
+	require.NoError(t, k.KeepBlocks(t.Context(), x.computedA, x.a))
+	assert.Len(t, m.objects, 3+2+1, "two spans and a state more")
 	for range 2 { // by a keeper that knows, and one that does not
-		w.opens(t, e, k, a, 512, "longer")
-		w.opens(t, e, k, a[:300], 299, "the same")
-		w.opens(t, e, k, a[:299], 256, "one token less")
-		w.opens(t, e, k, a[:257], 256, "a token behind a block")
-		w.opens(t, e, k, a[:256], 0, "a block's end")
-		w.opens(t, e, k, b, 256, "parting in the fourth block")
-		w.opens(t, e, k, b[1:], 0, "another one")
-		for _, n := range []int{0, 1} {
-			s, had, err := k.Open(t.Context(), a[:n])
-			require.NoError(t, err)
-			assert.Zero(t, had+s.Len())
-			require.NoError(t, s.Close())
-		}
-		k = keeper(t, e, m, prefix.Options{})
+		x.opens(t, k, x.a, 384, "longer")
+		x.opens(t, k, x.a[:150], 149, "the same")
+		x.opens(t, k, x.a[:149], 128, "one token less")
+		x.opens(t, k, x.a[:129], 128, "a token behind a block")
+		x.opens(t, k, x.a[:128], 0, "a block's end")
+		x.opens(t, k, x.b, 128, "parting in the third block")
+		x.opens(t, k, x.b[1:], 0, "another one")
+		x.opens(t, k, x.a[:1], 0, "one token")
+		x.opens(t, k, nil, 0, "none")
+		k = keeper(t, x.e, m, prefix.Options{})
 	}
-	// The store of two keepers: what is there is not stored again, damage is.
-	r := w.computed(t, e, b)
-	require.NoError(t, k.Keep(t.Context(), r, b))
+	require.NoError(t, k.Keep(t.Context(), x.computedB, x.b))
+	assert.Len(t, m.objects, 6+1+2, "block 2 of the other prompt, two states")
+	x.opens(t, k, x.b, 399, "the other one")
 	for name, n := range m.puts {
 		assert.Equal(t, 1, n, name)
 	}
-	assert.Len(t, m.objects, 7+2+2, "blocks 3 and 4 of the other prompt, two states")
 	stats := k.Stats()
 	assert.Positive(t, stats.Stored)
 	assert.Zero(t, stats.Failed+stats.Damaged)
 }
 
-// TestDamaged alters each object in each way. Then a prompt is opened with fewer tokens, never with
+// damaged alters each object in each way. Then a prompt is opened with fewer tokens, never with
 // other ones, and who computes and keeps it again repairs the store.
-func TestDamaged(t *testing.T) {
-	w, e := least(t, "")
-	tokens := random(3, 400)
-	good := w.kept(t, e, tokens)
+func damaged(t *testing.T, x *both) {
+	good := x.kept(t, 300)
 	names := slices.Sorted(maps.Keys(good.objects))
-	require.Len(t, names, 5)
-	ways := map[string]func(m *memory, name string){
-		"gone":  func(m *memory, name string) { delete(m.objects, name) },
-		"empty": func(m *memory, name string) { m.objects[name] = nil },
-		"cut":   func(m *memory, name string) { m.objects[name] = m.objects[name][:len(m.objects[name])-1] },
-		"longer": func(m *memory, name string) {
-			m.objects[name] = append(bytes.Clone(m.objects[name]), 0)
-		},
-		"flipped": func(m *memory, name string) {
-			data := bytes.Clone(m.objects[name])
+	require.Len(t, names, 4)
+	ways := map[string]func(data []byte, next string) []byte{
+		"empty":  func([]byte, string) []byte { return nil },
+		"cut":    func(data []byte, _ string) []byte { return data[:len(data)-1] },
+		"longer": func(data []byte, _ string) []byte { return append(data, 0) },
+		"flipped": func(data []byte, _ string) []byte {
 			data[len(data)/2] ^= 4
-			m.objects[name] = data
+			return data
 		},
-		"another": func(m *memory, name string) {
-			m.objects[name] = m.objects[names[(slices.Index(names, name)+1)%len(names)]]
-		},
+		"another": func(_ []byte, next string) []byte { return good.objects[next] },
+		"gone":    nil,
 	}
-	for way, do := range ways {
+	for way, alter := range ways {
 		for i, name := range names {
 			m := newMemory()
 			maps.Copy(m.objects, good.objects)
-			do(m, name)
-			k := keeper(t, e, m, prefix.Options{})
-			s, n, err := k.Open(t.Context(), tokens)
-			require.NoError(t, err)
-			assert.Contains(t, []int{0, 384, 399}, n, "%s, object %d", way, i)
-			r := w.computed(t, e, tokens[:n])
-			if n > 0 {
-				assert.Equal(t, saved(t, r), saved(t, s), "%s, object %d", way, i)
+			if delete(m.objects, name); alter != nil {
+				m.objects[name] = alter(bytes.Clone(good.objects[name]), names[(i+1)%len(names)])
 			}
-			require.NoError(t, errors.Join(s.Close(), r.Close()))
-			whole := w.computed(t, e, tokens)
-			require.NoError(t, k.Keep(t.Context(), whole, tokens))
-			require.NoError(t, whole.Close())
-			w.opens(t, e, k, tokens, 399, "repaired")
-			if n < 399 {
-				assert.Equal(t, good.objects, m.objects, "%s, object %d: repaired", way, i)
+			k := keeper(t, x.e, m, prefix.Options{})
+			s, n, err := k.Open(t.Context(), x.a[:300])
+			require.NoError(t, err)
+			assert.Contains(t, []int{0, 256, 299}, n, "%s, object %d", way, i)
+			if n > 0 {
+				assert.True(t, bytes.Equal(x.remembered(t, x.computedA, n), x.remembered(t, s, n)), "%s, object %d", way, i)
+			}
+			require.NoError(t, s.Close())
+			require.NoError(t, k.Keep(t.Context(), x.computedA, x.a[:300]))
+			x.opens(t, k, x.a[:300], 299, "repaired")
+			if n < 299 {
+				assert.True(t, maps.EqualFunc(good.objects, m.objects, bytes.Equal), "%s, object %d: repaired", way, i)
 			}
 		}
 	}
 }
 
-// TestTrust holds that keepers of other engines and with other keys see nothing, and that nobody
-// without the key makes what they take.
-func TestTrust(t *testing.T) {
-	w, e := least(t, "")
-	_, other := least(t, "other experts")
-	tokens := random(4, 300)
-	m := w.kept(t, e, tokens)
-	w.opens(t, other, keeper(t, other, m, prefix.Options{}), tokens, 0, "another engine")
+// trust holds that keepers of other engines and with other keys see nothing.
+func trust(t *testing.T, x *both) {
+	m := x.kept(t, 300)
+	other := x.engine(t, "other experts")
+	x.opens(t, keeper(t, other, m, prefix.Options{}), x.a, 0, "another engine")
 	keyed := prefix.Options{Key: []byte("secret")}
-	w.opens(t, e, keeper(t, e, m, keyed), tokens, 0, "another key")
-	require.NoError(t, keeper(t, e, m, keyed).Keep(t.Context(), w.computed(t, e, tokens), tokens))
+	x.opens(t, keeper(t, x.e, m, keyed), x.a[:300], 0, "another key")
+	require.NoError(t, keeper(t, x.e, m, keyed).Keep(t.Context(), x.computedA, x.a[:300]))
 	assert.Len(t, m.objects, 8)
-	w.opens(t, e, keeper(t, e, m, keyed), tokens, 299, "the key")
-
-	s := w.computed(t, other, tokens)
-	assert.ErrorIs(t, keeper(t, e, m, prefix.Options{}).Keep(t.Context(), s, random(5, 300)), vk.ErrArgument, "another engine's session")
+	x.opens(t, keeper(t, x.e, m, keyed), x.a[:300], 299, "the key")
+	assert.ErrorIs(t, keeper(t, other, newMemory(), prefix.Options{}).Keep(t.Context(), x.computedA, x.a), vk.ErrArgument,
+		"another engine's session")
 }
 
-// TestSlow bounds what a store costs that does not answer, with or without heed to contexts.
-func TestSlow(t *testing.T) {
-	w, e := least(t, "")
-	tokens := random(6, 300)
-	m := w.kept(t, e, tokens)
+// slow bounds what a store costs that does not answer, with or without heed to contexts.
+func slow(t *testing.T, x *both) {
+	tokens := x.a[:300]
+	m := x.kept(t, 300)
 	never := make(chan struct{})
 	defer close(never)
 	calls := 0
@@ -261,44 +249,43 @@ func TestSlow(t *testing.T) {
 			m.mu.Unlock()
 			return before(ctx)
 		}
-		k := keeper(t, e, m, prefix.Options{Timeout: 100 * time.Millisecond})
+		k := keeper(t, x.e, m, prefix.Options{Timeout: 100 * time.Millisecond})
 		began := time.Now()
-		w.opens(t, e, k, tokens, 0, what)
+		x.opens(t, k, tokens, 0, what)
 		assert.Less(t, time.Since(began), 5*time.Second, what)
 		m.mu.Lock()
 		asked := calls
 		m.mu.Unlock()
-		w.opens(t, e, k, tokens, 0, "the store rests")
+		x.opens(t, k, tokens, 0, "the store rests")
 		m.mu.Lock()
 		assert.Equal(t, asked, calls, "calls of a store that rests")
 		m.mu.Unlock()
-		assert.ErrorIs(t, k.Keep(t.Context(), w.computed(t, e, tokens), tokens), context.DeadlineExceeded)
+		assert.ErrorIs(t, k.Keep(t.Context(), x.computedA, tokens), context.DeadlineExceeded)
 		assert.Positive(t, k.Stats().Failed)
 		ctx, leave := context.WithCancel(t.Context())
-		k = keeper(t, e, m, prefix.Options{Timeout: time.Hour})
+		k = keeper(t, x.e, m, prefix.Options{Timeout: time.Hour})
 		time.AfterFunc(20*time.Millisecond, leave)
 		_, _, err := k.Open(ctx, tokens)
 		assert.ErrorIs(t, err, context.Canceled)
 	}
 	broken := errors.New("no route to the store")
 	m.before = func(context.Context) error { return broken }
-	k := keeper(t, e, m, prefix.Options{})
-	w.opens(t, e, k, tokens, 0, "broken")
-	assert.ErrorIs(t, k.Keep(t.Context(), w.computed(t, e, tokens), tokens), broken)
+	k := keeper(t, x.e, m, prefix.Options{})
+	x.opens(t, k, tokens, 0, "broken")
+	assert.ErrorIs(t, k.Keep(t.Context(), x.computedA, tokens), broken)
 	m.before = nil
-	w.opens(t, e, k, tokens, 299, "there again")
+	x.opens(t, k, tokens, 299, "there again")
 }
 
-// TestOnce lets many open and keep one prompt at the same time: each object is loaded once, and
+// once lets many open and keep one prompt at the same time: each object is loaded once, and
 // stored once.
-func TestOnce(t *testing.T) {
-	w, e := least(t, "")
-	tokens := random(7, 300)
-	m := w.kept(t, e, tokens)
+func once(t *testing.T, x *both) {
+	tokens := x.a[:300]
+	m := x.kept(t, 300)
 	const users = 4
 	gate := make(chan struct{})
 	m.before = func(ctx context.Context) error { <-gate; return ctx.Err() }
-	k := keeper(t, e, m, prefix.Options{})
+	k := keeper(t, x.e, m, prefix.Options{})
 	var group sync.WaitGroup
 	leaving, leave := context.WithCancel(t.Context())
 	group.Go(func() { // who comes first and leaves spoils nothing
@@ -326,9 +313,9 @@ func TestOnce(t *testing.T) {
 	m = newMemory()
 	started := make(chan struct{}, 100)
 	gate = make(chan struct{})
-	k = keeper(t, e, m, prefix.Options{})
+	k = keeper(t, x.e, m, prefix.Options{})
 	m.before = func(ctx context.Context) error { started <- struct{}{}; <-gate; return ctx.Err() }
-	s := w.computed(t, e, tokens)
+	s := x.computedA
 	for range users {
 		group.Go(func() { assert.NoError(t, k.Keep(t.Context(), s, tokens)) })
 	}
@@ -343,23 +330,34 @@ func TestOnce(t *testing.T) {
 	}
 }
 
-// TestKeepRefuses holds what cannot be kept.
-func TestKeepRefuses(t *testing.T) {
-	w, e := least(t, "")
-	tokens := random(8, 400)
-	k := keeper(t, e, newMemory(), prefix.Options{})
-	s := w.computed(t, e, tokens[:299])
-	assert.ErrorIs(t, k.Keep(t.Context(), s, tokens[:301]), vk.ErrArgument, "more than the session has")
-	assert.ErrorIs(t, k.KeepBlocks(t.Context(), s, tokens[:300]), vk.ErrArgument, "more than the session has")
-	assert.ErrorIs(t, k.KeepBlocks(t.Context(), w.computed(t, e, tokens), tokens[:200]), pipeline.ErrRewind)
-	assert.NoError(t, k.Keep(t.Context(), s, tokens[:300]), "all but the last")
-	w.opens(t, e, k, tokens[:300], 299, "kept without the last")
+// refuses holds what cannot be kept.
+func refuses(t *testing.T, x *both) {
+	k := keeper(t, x.e, newMemory(), prefix.Options{})
+	s := testkit.Must[*pipeline.Session](t)(x.computedA.Fork())
+	require.NoError(t, s.Truncate(299))
+	assert.ErrorIs(t, k.Keep(t.Context(), s, x.a[:301]), vk.ErrArgument, "more than the session has")
+	assert.ErrorIs(t, k.KeepBlocks(t.Context(), s, x.a[:300]), vk.ErrArgument, "more than the session has")
+	assert.NoError(t, k.Keep(t.Context(), s, x.a[:300]), "all but the last")
+	x.opens(t, k, x.a[:300], 299, "kept without the last")
+	require.NoError(t, s.Close())
 	for _, o := range []prefix.Options{{Timeout: -1}, {Parallel: -1}} {
-		_, err := prefix.New(e, newMemory(), o)
+		_, err := prefix.New(x.e, newMemory(), o)
 		assert.ErrorIs(t, err, vk.ErrArgument)
 	}
 	_, err := prefix.New(nil, newMemory(), prefix.Options{})
 	assert.ErrorIs(t, err, vk.ErrArgument)
-	_, err = prefix.New(e, nil, prefix.Options{})
+	_, err = prefix.New(x.e, nil, prefix.Options{})
 	assert.ErrorIs(t, err, vk.ErrArgument)
+
+	put := func(int, []byte) error { return nil }
+	for _, at := range [][]int{nil, {0}, {1, 0}, {-1, 2}, {0, 401}} {
+		assert.ErrorIs(t, x.e.SaveSpans(t.Context(), x.computedA, at, false, put), vk.ErrArgument, "%d", at)
+		_, err := x.e.RestoreSpans(t.Context(), at, func([]int) ([][]byte, error) { return nil, fs.ErrClosed })
+		assert.Error(t, err, "%d", at)
+		assert.NotErrorIs(t, err, fs.ErrClosed, "%d", at)
+	}
+	for _, spans := range [][][]byte{nil, {nil}, {nil, nil}} {
+		_, err = x.e.RestoreSpans(t.Context(), []int{0, 9}, func([]int) ([][]byte, error) { return spans, nil })
+		assert.ErrorIs(t, err, pipeline.ErrSnapshot)
+	}
 }

@@ -5,10 +5,10 @@ import (
 	"errors"
 )
 
-// Store keeps objects under names of 64 hexadecimal digits. Whoever puts an object under a name that
-// is taken puts the same bytes there, unless the old ones were damaged. An object appears whole or
-// not at all; what a store forgets is computed again. All methods may be called from many goroutines.
-// Those that wait end when their context does.
+// Store keeps objects under names of 64 hexadecimal digits. Whoever puts an object under a name
+// that is taken puts the same bytes there, unless the old ones were damaged. An object appears
+// whole or not at all; what a store forgets is computed again. All methods may be called from many
+// goroutines. Those that wait end when their context does.
 type Store interface {
 	// Get returns an object of at most so many bytes. Errors: fs.ErrNotExist, perhaps wrapped,
 	// where there is none; ErrDamaged for a larger one and for what is no object; others are
