@@ -37,6 +37,7 @@ type options struct {
 	cacheMiB                              uint64
 	drain                                 time.Duration
 	prepare, measure                      bool
+	prefixes                              prefixOptions
 }
 
 func parse(args []string) (o options, err error) {
@@ -55,6 +56,7 @@ func parse(args []string) (o options, err error) {
 	f.DurationVar(&o.drain, "drain", 30*time.Second, "how long requests may go on after SIGTERM")
 	f.BoolVar(&o.prepare, "prepare", true, "compile and allocate for all sizes of steps before listening")
 	f.BoolVar(&o.measure, "measure", false, "measure how fast experts are read beside the memory's bandwidth")
+	o.prefixes.flags(f)
 	if err = f.Parse(args); err != nil {
 		return o, err
 	}
@@ -67,6 +69,8 @@ func parse(args []string) (o options, err error) {
 		err = fmt.Errorf("server: --max-sessions: got %d, want at least 1", o.sessions)
 	case o.step < o.sessions:
 		err = fmt.Errorf("server: --max-step: got %d, want at least --max-sessions, %d", o.step, o.sessions)
+	default:
+		err = o.prefixes.check()
 	}
 	return o, err
 }
@@ -106,7 +110,7 @@ func run(ctx context.Context, o options, log *slog.Logger) (err error) {
 
 	began := time.Now()
 	m, err := model.Open(ctx, dev, o.dir, model.Options{MaxTokens: o.tokens, MaxSessions: o.sessions, MaxStep: o.step,
-		MaxCacheBytes: o.cacheMiB << 20, CPU: cpu.Options{Workers: o.workers}})
+		MaxCacheBytes: o.cacheMiB << 20, Prefixes: o.prefixes.where != "", CPU: cpu.Options{Workers: o.workers}})
 	if err != nil {
 		return err
 	}
@@ -131,8 +135,18 @@ func serve(ctx context.Context, o options, log *slog.Logger, dev *vk.Device, m *
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "server_device_bytes", Help: "Device memory of sequences and steps."},
 			func() float64 { return float64(m.CacheBytes()) }))
-	scheduler := batch.New(m, batch.Options{Vocab: m.Config.Vocab, MaxTokens: o.tokens, MaxSessions: o.sessions,
-		MaxStep: o.step, MaxWaiting: o.waiting, Log: log, Metrics: batch.NewMetrics(registry)})
+	options := batch.Options{Vocab: m.Config.Vocab, MaxTokens: o.tokens, MaxSessions: o.sessions,
+		MaxStep: o.step, MaxWaiting: o.waiting, Log: log, Metrics: batch.NewMetrics(registry)}
+	prefixes, err := o.prefixes.open(ctx, m, log)
+	if err != nil {
+		return err
+	}
+	if prefixes != nil {
+		defer prefixes.Close()
+		options.Prefixes, options.KeepEvery = prefixes, o.prefixes.every
+		registry.MustRegister(counters(prefixes)...)
+	}
+	scheduler := batch.New(m, options)
 	server := &http.Server{Handler: api.New(api.Options{Name: filepath.Base(o.dir), EOS: m.Config.EOS, Metrics: registry, Log: log,
 		Healthy:  func() error { return errors.Join(dev.Err(), scheduler.Err()) },
 		Schedule: scheduler.Submit}), ReadHeaderTimeout: 10 * time.Second}

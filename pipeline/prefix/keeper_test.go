@@ -94,7 +94,7 @@ type both struct {
 func TestKeeper(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	const most = 400
-	x := &both{world: newWorld(t, fakemodel.Config(4, 0, 128), fakemodel.FP8), a: random(1, most)}
+	x := &both{world: newWorld(t, fakemodel.Tiny(4, 0, 128), fakemodel.BF16), a: random(1, most)}
 	x.b = append(slices.Clone(x.a[:300]), random(2, most-300)...)
 	x.e = x.engine(t, "")
 	x.computedA = testkit.Must[*pipeline.Session](t)(x.e.Open())

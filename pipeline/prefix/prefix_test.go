@@ -102,7 +102,7 @@ func keeper(t testing.TB, e *pipeline.Engine, s prefix.Store, o prefix.Options) 
 // on with them behind the next entry of every kind of layer: each token gives the bits of a session
 // that computed everything.
 func TestBits(t *testing.T) {
-	w := newWorld(t, fakemodel.Config(4, 0, 128), fakemodel.FP8)
+	w := newWorld(t, fakemodel.Tiny(4, 0, 128), fakemodel.BF16)
 	const most = 400
 	o := pipeline.EngineOptions{MaxTokens: most, MaxSessions: 4, MaxStep: 128, Rewind: prefix.Block, Invariant: true}
 	here := w.engine(t, o)
@@ -141,7 +141,7 @@ func TestBits(t *testing.T) {
 				require.True(t, slices.Equal(want[had+i], row), "token %d, of a prompt of %d", had+i, c.prompt)
 			}
 			if len(lengths) < 10 { // a state that no longer is
-				err = k.KeepBlocks(t.Context(), s, tokens[:max(end-prefix.Block-1, prefix.Block)])
+				err = keeper(t, there, newMemory(), prefix.Options{}).KeepBlocks(t.Context(), s, tokens[:max(end-prefix.Block-1, prefix.Block)])
 				assert.ErrorIs(t, err, pipeline.ErrRewind)
 			}
 			require.NoError(t, s.Close())

@@ -11,6 +11,7 @@ import (
 	"github.com/vkmla/vkmla/examples/server/weights"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/pipeline/prefix"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -20,6 +21,7 @@ type Options struct {
 	MaxSessions   int    // sequences at a time
 	MaxStep       int    // tokens of a step
 	MaxCacheBytes uint64 // of the device's memory, for all sequences; 0: as much as they can use
+	Prefixes      bool   // the caller wants Model.Prefixes
 	CPU           cpu.Options
 }
 
@@ -57,9 +59,15 @@ func Open(ctx context.Context, dev *vk.Device, dir string, o Options) (m *Model,
 		return m, err
 	}
 	// Invariant: a request's answer depends on its prompt alone, not on who asks at the same time.
-	m.engine, err = pipeline.NewEngine(ctx, dev, attention.Config, m.layers, pipeline.EngineOptions{
-		MaxTokens: o.MaxTokens, MaxSessions: o.MaxSessions, MaxStep: o.MaxStep, MaxCacheBytes: o.MaxCacheBytes,
-		LayerByLayer: true, Invariant: true})
+	e := pipeline.EngineOptions{MaxTokens: o.MaxTokens, MaxSessions: o.MaxSessions, MaxStep: o.MaxStep, MaxCacheBytes: o.MaxCacheBytes,
+		LayerByLayer: true, Invariant: true}
+	if o.Prefixes {
+		e.MaxSessions, e.Rewind = e.MaxSessions+mostKeeping, prefix.Block // the state at the last block's end stays
+		if e.Identity, err = m.identity(dev.Adapter().Name); err != nil {
+			return m, err
+		}
+	}
+	m.engine, err = pipeline.NewEngine(ctx, dev, attention.Config, m.layers, e)
 	return m, err
 }
 
