@@ -43,7 +43,7 @@ var may = map[string][]string{
 
 // modules are folders with a module of their own, somebody else's programs: of ours they import
 // public packages and their own, of others what they like.
-var modules = []string{"examples/server"}
+var modules = []string{"examples/server", "pipeline/prefix/blob"}
 
 // inModule tells whether a folder lies in one of them.
 func inModule(dir string) bool {

@@ -88,6 +88,7 @@ type both struct {
 	e                    *pipeline.Engine
 	a, b                 []int32
 	computedA, computedB *pipeline.Session
+	rows                 [][]float32 // what the layers gave for each token of the first
 }
 
 // TestKeeper is one test for the sake of its model and sequences.
@@ -98,12 +99,12 @@ func TestKeeper(t *testing.T) {
 	x.b = append(slices.Clone(x.a[:300]), random(2, most-300)...)
 	x.e = x.engine(t, "")
 	x.computedA = testkit.Must[*pipeline.Session](t)(x.e.Open())
-	x.run(t, x.computedA, x.a[:300])
+	x.rows = x.run(t, x.computedA, x.a[:300])
 	x.computedB = testkit.Must[*pipeline.Session](t)(x.computedA.Fork())
-	x.run(t, x.computedA, x.a[300:])
+	x.rows = append(x.rows, x.run(t, x.computedA, x.a[300:])...)
 	x.run(t, x.computedB, x.b[300:])
-	for name, test := range map[string]func(*testing.T, *both){"spans": spans, "damaged": damaged, "trust": trust, "slow": slow,
-		"once": once, "refuses": refuses} {
+	for name, test := range map[string]func(*testing.T, *both){"bits": bits, "spans": spans, "damaged": damaged, "trust": trust,
+		"slow": slow, "once": once, "refuses": refuses} {
 		t.Run(name, func(t *testing.T) { test(t, x) })
 	}
 }

@@ -98,52 +98,36 @@ func keeper(t testing.TB, e *pipeline.Engine, s prefix.Store, o prefix.Options) 
 	return testkit.Must[*prefix.Keeper](t)(prefix.New(e, s, o))
 }
 
-// TestBits restores prompts of many lengths from a store, in an engine with other pages, and goes
-// on with them behind the next entry of every kind of layer: each token gives the bits of a session
-// that computed everything.
-func TestBits(t *testing.T) {
-	w := newWorld(t, fakemodel.Tiny(4, 0, 128), fakemodel.BF16)
-	const most = 400
-	o := pipeline.EngineOptions{MaxTokens: most, MaxSessions: 4, MaxStep: 128, Rewind: prefix.Block, Invariant: true}
-	here := w.engine(t, o)
-	o.Pages, o.Rewind = model.VLLMPages(), 0
-	there := w.engine(t, o)
-	tokens := random(1, most)
-	s := testkit.Must[*pipeline.Session](t)(here.Open())
-	var want [][]float32
-
-	lengths := []int{9, 129, 262}
+// bits restores prompts of many lengths from a store, in an engine with other pages, and goes on
+// with them behind the next entry of every kind of layer: each token gives the bits of a session
+// that computed everything. VKMLA_TEST_FULL=1 takes every length.
+func bits(t *testing.T, x *both) {
+	most := len(x.a)
+	e := x.world.engine(t, pipeline.EngineOptions{MaxTokens: most, MaxSessions: 2, MaxStep: 128, Invariant: true, Pages: model.VLLMPages()})
+	lengths := []int{9, 128, 262}
 	if os.Getenv("VKMLA_TEST_FULL") == "1" {
 		lengths = nil
 		for n := 2; n < most; n++ {
 			lengths = append(lengths, n)
 		}
 	}
-	stores := make([]*prefix.Folder, len(lengths))
-	for i, n := range lengths {
-		want = append(want, w.run(t, s, tokens[s.Len():n])...)
-		stores[i] = folder(t, t.TempDir())
-		require.NoError(t, keeper(t, here, stores[i], prefix.Options{}).Keep(t.Context(), s, tokens[:n]))
-	}
-	want = append(want, w.run(t, s, tokens[s.Len():])...)
-	require.NoError(t, s.Close())
-	for i, n := range lengths {
-		k := keeper(t, there, stores[i], prefix.Options{})
+	for _, n := range lengths {
+		store := folder(t, t.TempDir())
+		require.NoError(t, keeper(t, x.e, store, prefix.Options{}).Keep(t.Context(), x.computedA, x.a[:n]))
+		k := keeper(t, e, store, prefix.Options{})
 		for _, c := range []struct{ prompt, had int }{{n, n - 1}, {n + 1, n / prefix.Block * prefix.Block}} {
 			if c.had == 0 {
 				continue
 			}
-			s, had, err := k.Open(t.Context(), tokens[:c.prompt])
+			s, had, err := k.Open(t.Context(), x.a[:c.prompt])
 			require.NoError(t, err)
 			require.Equal(t, []int{c.had, c.had}, []int{had, s.Len()}, "tokens of a prompt of %d", c.prompt)
-			end := min(most, had+prefix.Block+5)
-			for i, row := range w.run(t, s, tokens[had:end]) {
-				require.True(t, slices.Equal(want[had+i], row), "token %d, of a prompt of %d", had+i, c.prompt)
+			end := min(most, (had/prefix.Block+1)*prefix.Block+2)
+			for i, row := range x.run(t, s, x.a[had:end]) {
+				require.True(t, slices.Equal(x.rows[had+i], row), "token %d, of a prompt of %d", had+i, c.prompt)
 			}
-			if len(lengths) < 10 { // a state that no longer is
-				err = keeper(t, there, newMemory(), prefix.Options{}).KeepBlocks(t.Context(), s, tokens[:max(end-prefix.Block-1, prefix.Block)])
-				assert.ErrorIs(t, err, pipeline.ErrRewind)
-			}
+			k := keeper(t, e, newMemory(), prefix.Options{})
+			assert.ErrorIs(t, k.KeepBlocks(t.Context(), s, x.a[:end/prefix.Block*prefix.Block]), pipeline.ErrRewind, "a state that was")
 			require.NoError(t, s.Close())
 		}
 	}
