@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestNodesBucket does with a bucket what TestNodes does with a folder. scripts/test store starts an
-// S3 server that keeps objects as files.
+// TestNodesBucket does with a bucket what TestNodes does with a folder. scripts/test store starts
+// an S3 server that keeps objects as files.
 func TestNodesBucket(t *testing.T) {
 	bucket, data := os.Getenv("VKMLA_TEST_BUCKET"), os.Getenv("VKMLA_TEST_BUCKET_DIR")
 	if bucket == "" || data == "" {

@@ -133,8 +133,8 @@ func TestNodes(t *testing.T) {
 	})
 }
 
-// nodes is the test, for a store of any kind: count says how many objects it has, spoil what is done
-// to it while a server runs.
+// nodes is the test, for a store of any kind: count says how many objects it has, spoil what is
+// done to it while a server runs.
 func nodes(t *testing.T, dir string, vocab int, store string, count func() int, spoil func(*node, func() int)) {
 	rng, prompt := rand.New(rand.NewPCG(1, 1)), make([]int32, 250)
 	for i := range prompt {
