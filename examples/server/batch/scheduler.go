@@ -235,19 +235,22 @@ func (s *Scheduler) open(a *Answer) {
 }
 
 // takeOpened begins with the requests that were opened. Where there was no memory for what the
-// store has, a request waits until another one has ended.
+// store has, a request waits until another one has ended; without others it is computed.
 func (s *Scheduler) takeOpened() {
 	for _, a := range s.dropLeft(s.opened) {
-		switch {
-		case a.ready == nil:
-			s.running = append(s.running, a)
-		case errors.Is(a.ready, cache.ErrPoolFull) && len(s.running) > 0:
+		full := errors.Is(a.ready, cache.ErrPoolFull)
+		if full && len(s.running) > 0 {
 			s.waiting, s.most = slices.Insert(s.waiting, 0, a), len(s.running)
-		case errors.Is(a.ready, cache.ErrPoolFull):
-			s.end(a, nil, "", fmt.Errorf("%w: %w", ErrMemory, a.ready))
-		default:
-			s.end(a, nil, "", a.ready)
+			continue
 		}
+		if full {
+			a.sequence, a.ready = s.model.NewSequence()
+		}
+		if a.ready != nil {
+			s.end(a, nil, "", a.ready)
+			continue
+		}
+		s.running = append(s.running, a)
 	}
 	s.opened = nil
 }
