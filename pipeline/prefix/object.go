@@ -97,7 +97,7 @@ func (n *namer) unpack(name digest, data []byte, size int) ([]byte, error) {
 	bad := func(format string, a ...any) ([]byte, error) {
 		return nil, fmt.Errorf("%w: %s", ErrDamaged, fmt.Sprintf(format, a...))
 	}
-	if len(data) != size+overhead {
+	if size < 0 || len(data) != size+overhead {
 		return bad("%d bytes, want %d", len(data), size+overhead)
 	}
 	end := len(data) - sha256.Size

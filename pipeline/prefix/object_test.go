@@ -25,6 +25,7 @@ func FuzzObject(f *testing.F) {
 		f.Add([]byte("k"), []byte("k"), good, size, uint32(20), byte(1), true)
 		f.Add([]byte{}, []byte{}, append(good, 0), size, uint32(0), byte(0), true)
 	}
+	f.Add([]byte{}, []byte{}, []byte("0"), -47, uint32(0), byte(0), true)
 	f.Fuzz(func(t *testing.T, key, name, data []byte, size int, at uint32, flip byte, sealed bool) {
 		n := newNamer(key, pipeline.Fingerprint{})
 		of := n.sum(name)
