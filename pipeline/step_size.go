@@ -278,8 +278,8 @@ func (b *stepSize) buildLayer(ctx context.Context, of *engineLayer) error {
 		l, err = k.NewLayer(ctx, of.w)
 		return err
 	})
-	if err != nil {
-		return err
+	if err != nil { // also for an engine that was closed since there is a layer
+		return errors.Join(err, l.Close())
 	}
 	b.layers = append(b.layers, stepLayer{Layer: l, kind: k})
 	return nil

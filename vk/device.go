@@ -68,6 +68,7 @@ type Device struct {
 	kernels map[kernelKey]*Kernel
 	layouts map[layoutKey]*layout
 	sets    descriptorAllocator
+	fences  fenceStore
 	memory  map[string]uint64 // bytes by label
 	cache   pipelineCache
 	dummy   *Buffer
@@ -195,6 +196,7 @@ func (d *Device) Close() error {
 		k.destroy()
 	}
 	d.sets.close(d)
+	d.fences.close(d)
 	for _, l := range d.layouts {
 		l.destroy(d)
 	}

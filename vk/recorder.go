@@ -439,8 +439,8 @@ func (r *Recorder) End() (*Commands, error) {
 	}
 	c := &Commands{rec: r}
 	for i := range min(c.Parts(), inFlight) {
-		if err := c.newFence(op, i); err != nil {
-			c.destroyFences()
+		if err := c.takeFence(op, i); err != nil {
+			c.giveFences()
 			r.Close()
 			return nil, err
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/faults"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -146,6 +147,47 @@ func TestHungEngineClose(t *testing.T) {
 	}
 	interposer.Mend()
 	assert.NoError(t, <-closed)
+	l.end()
+	require.NoError(t, d.Close())
+	assert.Empty(t, d.MemoryInUse())
+}
+
+// An engine that is closed just when a layer of a new size is there keeps nothing of it. The layer
+// is one that has memory of its own: its index heads are fewer than a kernel's rows.
+func TestCloseBesideNewSize(t *testing.T) {
+	m, err := fakemodel.New(fakemodel.Options{Config: fakemodel.Tiny(4), Storage: fakemodel.FP8, Seed: 5})
+	require.NoError(t, err)
+	dir := t.TempDir()
+	require.NoError(t, m.Write(dir, 1))
+	d := open(t, vk.DeviceOptions{})
+	l := life{t: t, model: &fake{path: dir}, dev: d}
+	l.openDevice()
+	inUse, late := d.MemoryInUse(), 0
+	for range 20 {
+		l.openEngine()
+		e, before := l.e, asks()
+		interposer.Hang()
+		prepared, closed := make(chan error, 1), make(chan error, 1)
+		go func() { prepared <- e.Prepare(context.Background(), 3) }()
+		for asks() == before {
+			time.Sleep(time.Millisecond)
+		}
+		go func() { closed <- e.Close() }()
+		for range 4 { // so that neither has the engine's lock at once
+			go func() {
+				for e.Memory().Caches > 0 {
+				}
+			}()
+		}
+		interposer.Mend()
+		if err := <-prepared; err != nil {
+			assert.ErrorIs(t, err, vk.ErrClosed)
+			late++
+		}
+		assert.NoError(t, <-closed)
+		require.Equal(t, inUse, d.MemoryInUse())
+	}
+	assert.Positive(t, late)
 	l.end()
 	require.NoError(t, d.Close())
 	assert.Empty(t, d.MemoryInUse())
