@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 )
 
 // load is an object on its way from the store, for all who want it.
@@ -104,7 +103,6 @@ func (l *loader) all(ctx context.Context, names []digest, sizes []int) (data [][
 // claims are objects that one Keep stores and no other one meanwhile.
 type claims struct {
 	k    *Keeper
-	mu   sync.Mutex
 	mine []digest
 }
 

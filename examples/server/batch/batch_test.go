@@ -174,8 +174,8 @@ func (s *shelf) Keep(_ *model.Sequence, tokens []int32, end bool) {
 	s.kept = append(s.kept, slices.Clone(tokens))
 }
 
-// TestPrefixes takes the beginnings of sequences from a store: answers stay the same, one that waits
-// for the store holds up nobody, and what a store lacks memory for waits for others.
+// TestPrefixes takes the beginnings of sequences from a store: answers stay the same, one that
+// waits for the store holds up nobody, and what there is no memory for waits for others.
 func TestPrefixes(t *testing.T) {
 	f, k := &fake{room: 1 << 20}, &shelf{wait: make(chan struct{}), full: 1}
 	k.f = f

@@ -70,7 +70,8 @@ var functions = []any{
 	projection.NewInverseRope, projection.NewInverseRopeQuant, projection.NewJoinedChain, projection.NewLinear,
 	projection.NewLinearChain, projection.NewQInsert, projection.NewQKVNorm, projection.NewQuantise,
 	projection.ResetState,
-	pipeline.NewEngine, prefix.New, prefix.OpenFolder, model.LoadConfig, model.LoadConfigWithDrafts, model.Open, model.OpenTensors, model.ParseConfig, model.Upload,
+	pipeline.NewEngine, prefix.New, prefix.OpenFolder,
+	model.LoadConfig, model.LoadConfigWithDrafts, model.Open, model.OpenTensors, model.ParseConfig, model.Upload,
 }
 
 // fine are calls that succeed with nothing.
@@ -126,7 +127,8 @@ func TestComplete(t *testing.T) {
 	for _, f := range functions {
 		listed[filepath.Base(runtime.FuncForPC(reflect.ValueOf(f).Pointer()).Name())] = true
 	}
-	for _, dir := range []string{"vk", "tensor", "cache", "indexer", "attention", "projection", "pipeline", "pipeline/model", "pipeline/prefix"} {
+	for _, dir := range []string{"vk", "tensor", "cache", "indexer", "attention", "projection", "pipeline", "pipeline/model",
+		"pipeline/prefix"} {
 		files, err := filepath.Glob("../../../" + dir + "/*.go")
 		require.NoError(t, err)
 		require.NotEmpty(t, files, dir)
