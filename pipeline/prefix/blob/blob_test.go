@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"gocloud.dev/blob/fileblob"
 	"gocloud.dev/blob/memblob"
-	_ "gocloud.dev/blob/s3blob"
 
 	"github.com/vkmla/vkmla/pipeline/prefix"
 	"github.com/vkmla/vkmla/pipeline/prefix/blob"
