@@ -36,10 +36,20 @@ func newMemory() *memory {
 }
 
 func (m *memory) enter(ctx context.Context) error {
-	if m.before != nil {
-		return m.before(ctx)
+	m.mu.Lock()
+	before := m.before
+	m.mu.Unlock()
+	if before != nil {
+		return before(ctx)
 	}
 	return ctx.Err()
+}
+
+// set says what comes before each call. Calls that nobody waits for may still be on their way.
+func (m *memory) set(before func(context.Context) error) {
+	m.mu.Lock()
+	m.before = before
+	m.mu.Unlock()
 }
 
 func (m *memory) Get(ctx context.Context, name string, most int) ([]byte, error) {
@@ -244,12 +254,12 @@ func slow(t *testing.T, x *both) {
 		"waits for the context": func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
 		"hangs":                 func(context.Context) error { <-never; return errors.New("late") },
 	} {
-		m.before = func(ctx context.Context) error {
+		m.set(func(ctx context.Context) error {
 			m.mu.Lock()
 			calls++
 			m.mu.Unlock()
 			return before(ctx)
-		}
+		})
 		k := keeper(t, x.e, m, prefix.Options{Timeout: 100 * time.Millisecond})
 		began := time.Now()
 		x.opens(t, k, tokens, 0, what)
@@ -270,11 +280,11 @@ func slow(t *testing.T, x *both) {
 		assert.ErrorIs(t, err, context.Canceled)
 	}
 	broken := errors.New("no route to the store")
-	m.before = func(context.Context) error { return broken }
+	m.set(func(context.Context) error { return broken })
 	k := keeper(t, x.e, m, prefix.Options{})
 	x.opens(t, k, tokens, 0, "broken")
 	assert.ErrorIs(t, k.Keep(t.Context(), x.computedA, tokens), broken)
-	m.before = nil
+	m.set(nil)
 	x.opens(t, k, tokens, 299, "there again")
 }
 
@@ -285,7 +295,7 @@ func once(t *testing.T, x *both) {
 	m := x.kept(t, 300)
 	const users = 4
 	gate := make(chan struct{})
-	m.before = func(ctx context.Context) error { <-gate; return ctx.Err() }
+	m.set(func(ctx context.Context) error { <-gate; return ctx.Err() })
 	k := keeper(t, x.e, m, prefix.Options{})
 	var group sync.WaitGroup
 	leaving, leave := context.WithCancel(t.Context())
@@ -315,7 +325,7 @@ func once(t *testing.T, x *both) {
 	started := make(chan struct{}, 100)
 	gate = make(chan struct{})
 	k = keeper(t, x.e, m, prefix.Options{})
-	m.before = func(ctx context.Context) error { started <- struct{}{}; <-gate; return ctx.Err() }
+	m.set(func(ctx context.Context) error { started <- struct{}{}; <-gate; return ctx.Err() })
 	s := x.computedA
 	for range users {
 		group.Go(func() { assert.NoError(t, k.Keep(t.Context(), s, tokens)) })
