@@ -57,7 +57,7 @@
 //   - [Session.Save] and [Engine.Restore] belong in goroutines of their own; steps go on beside
 //     them. In files, [Session.SaveFile] keeps the old snapshot until the new one is complete.
 //   - A store of snapshots that several models or servers share keeps them by
-//     [Engine.Fingerprint].
+//     [Engine.Fingerprint]. Package pipeline/prefix is one for prompts.
 //
 // # Arguments and errors
 //

@@ -182,7 +182,7 @@ func (x *sessions) besideStep(t *testing.T, e *pipeline.Engine, list [2]*pipelin
 					values[i] = numbers[i/7%len(numbers)]
 				}
 			}
-			require.NoError(t, st.SetInputBF16(l, k, values))
+			require.NoError(t, setBits(st, l, k, values))
 		}
 	}
 	require.NoError(t, st.Run(t.Context()))

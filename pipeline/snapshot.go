@@ -146,7 +146,12 @@ func (s *Session) view() (*Session, error) {
 }
 
 // saveNow writes what the session is now. The lock is taken; afterwards it may be given back.
-func (s *Session) saveNow(ctx context.Context, w io.Writer, lock *lease) (err error) {
+func (s *Session) saveNow(ctx context.Context, w io.Writer, lock *lease) error {
+	return s.viewing(ctx, func(v *Session) error { return v.write(ctx, w, lock) })
+}
+
+// viewing calls f with a view of what the session is now. The step lock is taken.
+func (s *Session) viewing(ctx context.Context, f func(v *Session) error) (err error) {
 	e := s.e
 	var v *Session
 	err = e.device(func() (err error) {
@@ -159,12 +164,12 @@ func (s *Session) saveNow(ctx context.Context, w io.Writer, lock *lease) (err er
 	if err != nil {
 		return err
 	}
-	defer func() { // also where w panics
+	defer func() { // also where f panics
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		err = errors.Join(err, v.cut(0))
 	}()
-	return v.write(ctx, w, lock)
+	return f(v)
 }
 
 // head describes a session.
@@ -190,7 +195,7 @@ func (h *snapshot) encode() ([]byte, error) {
 
 // write writes a view, and gives the lock back whenever it calls w.
 func (s *Session) write(ctx context.Context, w io.Writer, lock *lease) error {
-	e, h, sum := s.e, s.e.head(s.at.length, s.floor), sha256.New()
+	h, sum := s.e.head(s.at.length, s.floor), sha256.New()
 	var data bytes.Buffer
 	var pages []byte
 	head, err := h.encode()
@@ -209,20 +214,12 @@ func (s *Session) write(ctx context.Context, w io.Writer, lock *lease) error {
 		return err
 	}
 	err = s.eachRun(h, func(c *layerCache, run pageRun) error {
-		if err := lock.take(ctx); err != nil {
-			return err
-		}
-		n := run.n * c.stride
-		pages = slices.Grow(pages[:0], n)[:n]
-		err := e.device(func() error {
-			from := c.memory().Rows(run.page, run.page+run.n)
-			return e.await(func() error { return from.Download(ctx, pages) })
-		})
-		if err != nil {
+		var err error
+		if pages, err = s.readRun(ctx, lock, c, run, pages); err != nil {
 			return err
 		}
 		c.eachPart(pages, run.entry, &h.pools[c.pool.index], func(part []byte) { data.Write(part) })
-		if lock.moved += n; lock.moved >= leaseBytes {
+		if lock.moved >= leaseBytes {
 			return flush()
 		}
 		return nil
@@ -234,6 +231,20 @@ func (s *Session) write(ctx context.Context, w io.Writer, lock *lease) error {
 		_, err = w.Write(sum.Sum(nil))
 	}
 	return err
+}
+
+// readRun reads pages of a cache, into memory that it makes larger if need be.
+func (s *Session) readRun(ctx context.Context, lock *lease, c *layerCache, run pageRun, pages []byte) ([]byte, error) {
+	if err := lock.take(ctx); err != nil {
+		return nil, err
+	}
+	n := run.n * c.stride
+	pages = slices.Grow(pages[:0], n)[:n]
+	lock.moved += n
+	return pages, s.e.device(func() error {
+		from := c.memory().Rows(run.page, run.page+run.n)
+		return s.e.await(func() error { return from.Download(ctx, pages) })
+	})
 }
 
 // device does what may need the device.

@@ -226,11 +226,8 @@ func (e *Engine) again(chunk int, s *Session) (row int, ok bool) {
 	return 0, false
 }
 
-// Tokens is the number of tokens of all chunks.
-func (st *Step) Tokens() int { return st.orNone().tokens }
-
-// Size is T, the number of rows of the step's tensors: Tokens padded to the next power of two, at
-// most MaxStep.
+// Size is T, the number of rows of the step's tensors: the tokens of all chunks, padded to the next
+// power of two, at most MaxStep.
 func (st *Step) Size() int { return st.orNone().b.tokens }
 
 // Rows returns the first row of a chunk's tokens, and the row after its last. Both are 0 for an

@@ -142,7 +142,7 @@ func TestStepBetween(t *testing.T) {
 	o := sessionOptions()
 	o.LayerByLayer = true
 	want := x.chain(t, x.engine(t, o), own, func(st *pipeline.Step, in []float32) {
-		require.NoError(t, st.Input(0).Rows(0, st.Tokens()).Upload(t.Context(), bf16(in)))
+		require.NoError(t, st.Input(0).Rows(0, len(in)/x.cfg.Hidden).Upload(t.Context(), bf16(in)))
 		own.submit(t, pipeline.Between{Tokens: st.Size(), Input: st.Input(0)})
 		for i := range x.layers {
 			require.NoError(t, st.RunLayer(t.Context(), i))
@@ -167,7 +167,7 @@ func TestStepBetween(t *testing.T) {
 			before, _ := e.Pages()
 			sameChain(t, x.chain(t, e, r, func(st *pipeline.Step, in []float32) {
 				if name == "budget" { // inputs on the device
-					require.NoError(t, st.Input(0).Rows(0, st.Tokens()).Upload(t.Context(), bf16(in)))
+					require.NoError(t, st.Input(0).Rows(0, len(in)/x.cfg.Hidden).Upload(t.Context(), bf16(in)))
 				} else {
 					setChain(t, st, in, x.cfg.Hidden)
 				}

@@ -33,11 +33,6 @@ func (st *Step) SetInput(layer, chunk int, values []float32) error {
 	return st.setInput(layer, chunk, len(values), func(to []uint16) { numfmt.BF16EncodeSlice(to, values) })
 }
 
-// SetInputBF16 is SetInput for bf16 values.
-func (st *Step) SetInputBF16(layer, chunk int, values []uint16) error {
-	return st.setInput(layer, chunk, len(values), func(to []uint16) { copy(to, values) })
-}
-
 // HostInput is SetInput without a copy: where in host memory the hidden states of a chunk's tokens
 // go for a layer, [n, Hidden] bits of bf16. The caller writes them, all of them, until the layer is
 // submitted; until then they are whatever was there. The memory is mapped: it may be slow to read,

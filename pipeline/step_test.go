@@ -61,7 +61,7 @@ func TestStepErrors(t *testing.T) {
 		assert.ErrorIs(t, err, vk.ErrArgument, name)
 	}
 	says(t, st.Commit(), "pipeline: commit step: layers: got layer 0 not run, want all of them run")
-	assert.NoError(t, errors.Join(st.SetInputBF16(0, 0, make([]uint16, 2*cfg.Hidden)), st.Run(t.Context()), st.ReadOutput(0, 0, values)))
+	assert.NoError(t, errors.Join(setBits(st, 0, 0, make([]uint16, 2*cfg.Hidden)), st.Run(t.Context()), st.ReadOutput(0, 0, values)))
 	says(t, st.ReadTopK(0, 0, make([]int32, 2*e.TopK())), "pipeline: read top-k: EngineOptions.KeepTopK: got false, want true, for picks to be kept")
 	require.NoError(t, st.Commit())
 	assert.Equal(t, 30, s.Len())

@@ -142,6 +142,9 @@ func (d *Device) staged(ctx context.Context, op string, size uint64, before func
 
 // finish waits for everything submitted before, of which nothing may be left.
 func (d *Device) finish(ctx context.Context, op string) error {
+	if ctx == nil {
+		return argument(op, "ctx", "nil", "a context")
+	}
 	f := &d.flights
 	f.mu.Lock()
 	list := slices.Clone(f.list)

@@ -38,6 +38,7 @@ type options struct {
 	cacheMiB                              uint64
 	drain                                 time.Duration
 	warm, measure                         bool
+	prefixes                              prefixOptions
 }
 
 func parse(args []string) (o options, err error) {
@@ -56,6 +57,7 @@ func parse(args []string) (o options, err error) {
 	f.DurationVar(&o.drain, "drain", 30*time.Second, "how long requests may go on after SIGTERM")
 	f.BoolVar(&o.warm, "warm", true, "take steps of all sizes before listening, so that no request waits for compiling")
 	f.BoolVar(&o.measure, "measure", false, "measure how fast experts are read beside the memory's bandwidth")
+	o.prefixes.flags(f)
 	if err = f.Parse(args); err != nil {
 		return o, err
 	}
@@ -68,6 +70,8 @@ func parse(args []string) (o options, err error) {
 		err = fmt.Errorf("server: --max-sessions: got %d, want at least 1", o.sessions)
 	case o.step < o.sessions:
 		err = fmt.Errorf("server: --max-step: got %d, want at least --max-sessions, %d", o.step, o.sessions)
+	default:
+		err = o.prefixes.check()
 	}
 	return o, err
 }
@@ -107,7 +111,7 @@ func run(ctx context.Context, o options, log *slog.Logger) (err error) {
 
 	began := time.Now()
 	m, err := model.Open(ctx, dev, o.dir, model.Options{MaxTokens: o.tokens, MaxSessions: o.sessions, MaxStep: o.step,
-		MaxCacheBytes: o.cacheMiB << 20, CPU: cpu.Options{Workers: o.workers}, Log: log})
+		MaxCacheBytes: o.cacheMiB << 20, Prefixes: o.prefixes.where != "", CPU: cpu.Options{Workers: o.workers}, Log: log})
 	if err != nil {
 		return err
 	}
@@ -156,8 +160,18 @@ func serve(ctx context.Context, o options, log *slog.Logger, dev *vk.Device, m *
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "server_device_bytes", Help: "Device memory of sequences and steps."},
 			func() float64 { return float64(m.CacheBytes()) }))
 	registry.MustRegister(engineMetrics(m)...)
-	scheduler := batch.New(m, batch.Options{Vocab: m.Config.Vocab, MaxTokens: o.tokens, MaxSessions: o.sessions,
-		MaxStep: o.step, MaxWaiting: o.waiting, Log: log, Metrics: batch.NewMetrics(registry)})
+	options := batch.Options{Vocab: m.Config.Vocab, MaxTokens: o.tokens, MaxSessions: o.sessions,
+		MaxStep: o.step, MaxWaiting: o.waiting, Log: log, Metrics: batch.NewMetrics(registry)}
+	prefixes, err := o.prefixes.open(ctx, m, log)
+	if err != nil {
+		return err
+	}
+	if prefixes != nil {
+		defer prefixes.Close()
+		options.Prefixes, options.KeepEvery = prefixes, o.prefixes.every
+		registry.MustRegister(counters(prefixes)...)
+	}
+	scheduler := batch.New(m, options)
 	server := &http.Server{Handler: api.New(api.Options{Name: filepath.Base(o.dir), EOS: m.Config.EOS, Metrics: registry, Log: log,
 		Healthy:  func() error { return errors.Join(dev.Err(), scheduler.Err()) },
 		Schedule: scheduler.Submit}), ReadHeaderTimeout: 10 * time.Second}

@@ -41,13 +41,14 @@ var may = map[string][]string{
 		"pipeline/internal/layer", "pipeline/internal/measure", "pipeline/internal/memory", "pipeline/model", "attention", "indexer", "projection", "cache", "tensor", "vk",
 		"shaders", "internal/files", "internal/numfmt", "internal/tuning",
 	},
+	"pipeline/prefix": {"pipeline", "vk", "internal/files"},
 
 	"examples/attention": {"pipeline", "pipeline/model", "pipeline/model/random", "vk"}, // as somebody else's program
 }
 
 // modules are folders with a module of their own, somebody else's programs: of ours they import
 // public packages and their own, of others what they like.
-var modules = []string{"examples/server"}
+var modules = []string{"examples/server", "pipeline/prefix/blob"}
 
 // inModule tells whether a folder lies in one of them.
 func inModule(dir string) bool {

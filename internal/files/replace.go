@@ -54,23 +54,47 @@ type temporary struct {
 
 func newTemporary(path string, perm fs.FileMode) (*temporary, error) {
 	t := &temporary{path: path}
+	err := t.find(path)
+	for range mostTries { // while others make and remove it
+		if !errors.Is(err, errChanged) {
+			break
+		}
+		err = t.find(path)
+	}
+	if err == nil {
+		t.f, err = claim(t.path, perm)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// errChanged: a file came or went while it was looked at.
+var errChanged = errors.New("others make and remove the file")
+
+// find looks for the old file.
+func (t *temporary) find(path string) error {
 	switch st, err := os.Stat(path); {
 	case err == nil && !st.Mode().IsRegular():
-		return nil, irregular(path)
+		return irregular(path)
 	case err == nil:
-		t.old = st
-		if t.path, err = filepath.EvalSymlinks(path); err != nil {
-			return nil, err
+		to, err := filepath.EvalSymlinks(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return errChanged
 		}
+		t.old, t.path = st, to
+		return err
 	default:
-		// A link to nothing: the file would have to be made where it leads.
-		if _, e := os.Lstat(path); e == nil || !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
+		st, e := os.Lstat(path)
+		switch {
+		case e == nil && st.Mode()&fs.ModeSymlink == 0:
+			return errChanged
+		case e == nil || !errors.Is(err, fs.ErrNotExist):
+			return err // a link to nothing: the file would have to be made where it leads
 		}
+		return nil
 	}
-	var err error
-	t.f, err = claim(t.path, perm)
-	return t, err
 }
 
 const (

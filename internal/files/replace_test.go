@@ -132,3 +132,25 @@ func TestReplaceAtOnce(t *testing.T) {
 	}
 	assert.Equal(t, []string{"a"}, names(t, dir))
 }
+
+// TestReplaceNew lets many write to a path where there was nothing, or nothing any more.
+func TestReplaceNew(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("a file that somebody reads cannot be replaced there")
+	}
+	dir := t.TempDir()
+	var writers sync.WaitGroup
+	for range 8 {
+		writers.Go(func() {
+			for i := range 50 {
+				path := filepath.Join(dir, fmt.Sprint(i%5))
+				assert.NoError(t, Replace(path, 0o600, put("new")))
+				os.Remove(path)
+			}
+		})
+	}
+	writers.Wait()
+	link := filepath.Join(dir, "link")
+	require.NoError(t, os.Symlink(filepath.Join(dir, "nothing"), link))
+	assert.ErrorIs(t, Replace(link, 0o600, put("x")), fs.ErrNotExist)
+}

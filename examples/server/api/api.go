@@ -184,9 +184,15 @@ func newChoice(tokens []batch.Token, reason batch.Reason, wanted bool) choice {
 }
 
 type usage struct {
-	Prompt     int `json:"prompt_tokens"`
-	Completion int `json:"completion_tokens"`
-	Total      int `json:"total_tokens"`
+	Prompt     int      `json:"prompt_tokens"`
+	Completion int      `json:"completion_tokens"`
+	Total      int      `json:"total_tokens"`
+	Details    *details `json:"prompt_tokens_details,omitempty"`
+}
+
+// details says how many tokens of a prompt a store had.
+type details struct {
+	Cached int `json:"cached_tokens"`
 }
 
 type response struct {
@@ -258,6 +264,9 @@ func (s *Server) deliver(w http.ResponseWriter, r *http.Request, c *completion, 
 	}
 	counted.Prompt = answer.PromptTokens()
 	counted.Total = counted.Prompt + counted.Completion
+	if n := answer.CachedTokens(); n > 0 {
+		counted.Details = &details{n}
+	}
 	head.Usage = &counted
 	if !c.Stream {
 		head.Choices = []choice{newChoice(whole, reason, c.Logprobs != nil)}

@@ -68,7 +68,7 @@ func TestCompletions(t *testing.T) {
 	assert.Contains(t, c.Logprobs.Top[0], "token_id:4")
 	assert.Len(t, c.Logprobs.Top[0], 2)
 	assert.Equal(t, *c.Logprobs.Chosen[0], c.Logprobs.Top[0]["token_id:4"])
-	assert.Equal(t, usage{3, 3, 6}, *r.Usage)
+	assert.Equal(t, usage{3, 3, 6, nil}, *r.Usage)
 
 	_, body = post(t, s, `{"prompt": [6], "temperature": 0}`)
 	assert.Contains(t, body, `"token_ids":[7,8,9],"logprobs":null,"finish_reason":"stop"`)

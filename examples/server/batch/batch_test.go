@@ -131,6 +131,93 @@ func TestMany(t *testing.T) {
 	}
 }
 
+// shelf is a store that keeps sequences in the fake's memory. Opening waits.
+type shelf struct {
+	f    *fake
+	wait chan struct{}
+	full int // how often there is no memory
+
+	mu   sync.Mutex
+	kept [][]int32
+}
+
+func (s *shelf) Open(ctx context.Context, tokens []int32) (*model.Sequence, int, error) {
+	select {
+	case <-s.wait:
+	case <-ctx.Done():
+		return nil, 0, ctx.Err()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.full > 0 {
+		s.full--
+		return nil, 0, cache.ErrPoolFull
+	}
+	q, err := s.f.NewSequence()
+	for n := len(tokens) - 1; n > 0 && err == nil; n-- {
+		if slices.ContainsFunc(s.kept, func(k []int32) bool { return slices.Equal(k, tokens[:n]) }) {
+			s.f.mu.Lock()
+			defer s.f.mu.Unlock()
+			s.f.known[q] = slices.Clone(tokens[:n])
+			return q, n, nil
+		}
+	}
+	return q, 0, err
+}
+
+func (s *shelf) Keep(_ *model.Sequence, tokens []int32, end bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if end {
+		tokens = tokens[:len(tokens)-1]
+	}
+	s.kept = append(s.kept, slices.Clone(tokens))
+}
+
+// TestPrefixes takes the beginnings of sequences from a store: answers stay the same, one that
+// waits for the store holds up nobody, and what there is no memory for waits for others.
+func TestPrefixes(t *testing.T) {
+	f, k := &fake{room: 1 << 20}, &shelf{wait: make(chan struct{}), full: 1}
+	k.f = f
+	s := start(t, f, Options{MaxTokens: 200, MaxSessions: 3, MaxStep: 16, Prefixes: k, KeepEvery: 50})
+	prompt := make([]int32, 70)
+	for i := range prompt {
+		prompt[i] = int32(i % 7)
+	}
+	submit := func(prompt []int32, n int, echo bool) *Answer {
+		a, err := s.Submit(t.Context(), Request{Prompt: prompt, MaxTokens: n, Echo: echo})
+		require.NoError(t, err)
+		return a
+	}
+	ends := func(a *Answer, prompt []int32, n, cached int) {
+		t.Helper()
+		ids, _, err := all(t.Context(), a)
+		require.NoError(t, err)
+		assert.Equal(t, expected(prompt, n), ids[len(ids)-n:])
+		assert.Equal(t, cached, a.CachedTokens())
+	}
+	leaving, leave := context.WithCancel(t.Context())
+	left, err := s.Submit(leaving, Request{Prompt: prompt, MaxTokens: 1})
+	require.NoError(t, err)
+	waiting := submit(prompt, 40, false)
+	ends(submit([]int32{3, 1, 4}, 100, true), []int32{3, 1, 4}, 100, 0) // echoes are computed whole
+	leave()
+	_, _, err = all(t.Context(), left)
+	assert.ErrorIs(t, err, context.Canceled)
+	busy := submit([]int32{2, 7}, 150, true) // somebody whose end the one without memory can wait for
+	close(k.wait)
+	ends(waiting, prompt, 40, 0)
+	ends(busy, []int32{2, 7}, 150, 0)
+	ends(submit(prompt, 40, false), prompt, 40, 69)
+	longer := append(slices.Clone(prompt), expected(prompt, 39)...)
+	ends(submit(append(longer, 5), 3, false), append(longer, 5), 3, 109)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, n := range []int{69, 100, 109} { // before the prompt's end, after 100, at the answer's end
+		assert.True(t, slices.ContainsFunc(k.kept, func(tokens []int32) bool { return len(tokens) == n }), "kept at %d", n)
+	}
+}
+
 // TestEcho scores a prompt without and with an answer.
 func TestEcho(t *testing.T) {
 	s := start(t, &fake{room: 1000}, Options{MaxTokens: 100, MaxSessions: 2, MaxStep: 4})

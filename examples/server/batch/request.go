@@ -53,6 +53,8 @@ type Answer struct {
 	computed int     // of all, how many the sequence has
 	reported int     // of the prompt, how many were reported
 	answered int     // tokens of the answer
+	found    int     // tokens that a store had when the request was first begun; -1: not begun
+	ready    error   // of those that were opened: why there is no sequence
 }
 
 // Next waits for more tokens. With the last of them it says why they are the last.
@@ -89,6 +91,9 @@ func (a *Answer) add(tokens []Token, reason Reason, err error) {
 
 // PromptTokens is how many tokens the prompt has.
 func (a *Answer) PromptTokens() int { return len(a.request.Prompt) }
+
+// CachedTokens is how many of them were not computed for this request, once it has tokens.
+func (a *Answer) CachedTokens() int { return max(a.found, 0) }
 
 // left is how many tokens are known and not yet computed.
 func (a *Answer) left() int { return len(a.all) - a.computed }

@@ -33,13 +33,23 @@ type Model interface {
 	Step(ctx context.Context, chunks ...model.Chunk) ([][]float32, error)
 }
 
+// Prefixes is where the beginnings of sequences come from and go to: *model.Prefixes.
+type Prefixes interface {
+	// Open opens a sequence that has the first n of some tokens already. It may take long.
+	Open(ctx context.Context, tokens []int32) (s *model.Sequence, n int, err error)
+	// Keep stores what a sequence has of some tokens, and returns at once.
+	Keep(s *model.Sequence, tokens []int32, end bool)
+}
+
 // Options are the limits of a Scheduler.
 type Options struct {
-	Vocab       int // token ids are smaller
-	MaxTokens   int // of a sequence, prompt and answer
-	MaxSessions int // requests computed at a time
-	MaxStep     int // tokens of a step, at least MaxSessions: what everybody waits for
-	MaxWaiting  int // requests that wait; 0: any number
+	Vocab       int      // token ids are smaller
+	MaxTokens   int      // of a sequence, prompt and answer
+	MaxSessions int      // requests computed at a time
+	MaxStep     int      // tokens of a step, at least MaxSessions: what everybody waits for
+	MaxWaiting  int      // requests that wait; 0: any number
+	Prefixes    Prefixes // nil: none
+	KeepEvery   int      // with Prefixes: sequences are kept after so many tokens, too; 0: only at the ends of prompts and answers
 	Log         *slog.Logger
 	Metrics     *Metrics
 }
@@ -55,6 +65,8 @@ type Scheduler struct {
 	mu      sync.Mutex
 	changed sync.Cond
 	waiting []*Answer // the first comes next
+	opening int       // requests that wait for Options.Prefixes
+	opened  []*Answer // those that do no longer
 	closing bool
 	failed  error
 
@@ -79,7 +91,7 @@ func (s *Scheduler) Submit(ctx context.Context, r Request) (*Answer, error) {
 	if err := s.check(&r); err != nil {
 		return nil, err
 	}
-	a := &Answer{request: r, ctx: ctx, changed: make(chan struct{}, 1), all: slices.Clone(r.Prompt)}
+	a := &Answer{request: r, ctx: ctx, changed: make(chan struct{}, 1), all: slices.Clone(r.Prompt), found: -1}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -154,8 +166,12 @@ func (s *Scheduler) loop() {
 	}
 	s.mu.Lock()
 	s.closing = true
-	left := append(s.running, s.waiting...)
-	s.waiting, s.running = nil, nil
+	s.stop(ErrClosing) // what is opening gives up
+	for s.opening > 0 {
+		s.changed.Wait()
+	}
+	left := slices.Concat(s.running, s.opened, s.waiting)
+	s.waiting, s.opened, s.running = nil, nil, nil
 	s.mu.Unlock()
 	for _, a := range left {
 		s.end(a, nil, "", cmp.Or(s.Err(), ErrClosing))
@@ -170,8 +186,15 @@ func (s *Scheduler) admit() bool {
 	for {
 		s.running = s.dropLeft(s.running)
 		s.waiting = s.dropLeft(s.waiting)
-		for len(s.waiting) > 0 && len(s.running) < max(s.most, 1) {
+		s.takeOpened()
+		for len(s.waiting) > 0 && len(s.running)+s.opening < max(s.most, 1) {
 			a := s.waiting[0]
+			if s.o.Prefixes != nil && !a.request.Echo { // all tokens of an echo have to be computed
+				s.waiting = s.waiting[1:]
+				s.opening++
+				go s.open(a)
+				continue
+			}
 			sequence, err := s.model.NewSequence()
 			if err != nil {
 				s.waiting = s.waiting[1:]
@@ -187,11 +210,49 @@ func (s *Scheduler) admit() bool {
 			return false
 		case len(s.running) > 0:
 			return true
-		case s.closing && len(s.waiting) == 0:
+		case s.closing && len(s.waiting) == 0 && s.opening == 0:
 			return false
 		}
 		s.changed.Wait()
 	}
+}
+
+// open waits for what the store has of a request's tokens, beside the steps of others.
+func (s *Scheduler) open(a *Answer) {
+	ctx, cancel := context.WithCancel(a.ctx)
+	defer context.AfterFunc(s.ctx, cancel)()
+	defer cancel()
+	sequence, n, err := s.o.Prefixes.Open(ctx, a.all)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if a.found < 0 {
+		a.found = n
+	}
+	a.sequence, a.computed, a.ready = sequence, n, err
+	s.opening--
+	s.opened = append(s.opened, a)
+	s.changed.Signal()
+}
+
+// takeOpened begins with the requests that were opened. Where there was no memory for what the
+// store has, a request waits until another one has ended; without others it is computed.
+func (s *Scheduler) takeOpened() {
+	for _, a := range s.dropLeft(s.opened) {
+		full := errors.Is(a.ready, cache.ErrPoolFull)
+		if full && len(s.running) > 0 {
+			s.waiting, s.most = slices.Insert(s.waiting, 0, a), len(s.running)
+			continue
+		}
+		if full {
+			a.sequence, a.ready = s.model.NewSequence()
+		}
+		if a.ready != nil {
+			s.end(a, nil, "", a.ready)
+			continue
+		}
+		s.running = append(s.running, a)
+	}
+	s.opened = nil
 }
 
 // dropLeft ends the answers that nobody waits for any more.
@@ -263,12 +324,26 @@ func (s *Scheduler) step() {
 		tokens, reason := a.took(chunks[i], logits[:k])
 		logits = logits[k:]
 		s.o.Metrics.tokens(tokens)
+		s.keep(a, len(chunks[i].Tokens), reason)
 		if reason != "" {
 			s.running = slices.DeleteFunc(s.running, func(b *Answer) bool { return b == a })
 			s.end(a, tokens, reason, nil)
 		} else if len(tokens) > 0 {
 			a.add(tokens, "", nil)
 		}
+	}
+}
+
+// keep stores what a step has just completed: a prompt, KeepEvery tokens, an answer.
+func (s *Scheduler) keep(a *Answer, step int, reason Reason) {
+	if s.o.Prefixes == nil {
+		return
+	}
+	prompt, before, every := len(a.request.Prompt), a.computed-step, s.o.KeepEvery
+	if before < prompt && a.computed >= prompt {
+		s.o.Prefixes.Keep(a.sequence, a.request.Prompt, true)
+	} else if every > 0 && a.computed/every > before/every || reason != "" {
+		s.o.Prefixes.Keep(a.sequence, a.all[:a.computed], false)
 	}
 }
 

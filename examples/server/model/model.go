@@ -12,6 +12,7 @@ import (
 	"github.com/vkmla/vkmla/examples/server/weights"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/pipeline/prefix"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -21,6 +22,7 @@ type Options struct {
 	MaxSessions   int    // sequences at a time
 	MaxStep       int    // tokens of a step
 	MaxCacheBytes uint64 // of the device's memory, for all sequences; 0: as much as they can use
+	Prefixes      bool   // the caller wants Model.Prefixes
 	CPU           cpu.Options
 	Log           *slog.Logger // gets the engine's rare events
 }
@@ -59,9 +61,15 @@ func Open(ctx context.Context, dev *vk.Device, dir string, o Options) (m *Model,
 		return m, err
 	}
 	// Invariant: a request's answer depends on its prompt alone, not on who asks at the same time.
-	m.engine, err = pipeline.NewEngine(ctx, dev, attention.Config, m.layers, pipeline.EngineOptions{
-		MaxTokens: o.MaxTokens, MaxSessions: o.MaxSessions, MaxStep: o.MaxStep, MaxCacheBytes: o.MaxCacheBytes,
-		LayerByLayer: true, Invariant: true, Logger: o.Log})
+	e := pipeline.EngineOptions{MaxTokens: o.MaxTokens, MaxSessions: o.MaxSessions, MaxStep: o.MaxStep, MaxCacheBytes: o.MaxCacheBytes,
+		LayerByLayer: true, Invariant: true, Logger: o.Log}
+	if o.Prefixes {
+		e.MaxSessions, e.Rewind = e.MaxSessions+mostKeeping, prefix.Block // the state at the last block's end stays
+		if e.Identity, err = m.identity(dev.Adapter().Name); err != nil {
+			return m, err
+		}
+	}
+	m.engine, err = pipeline.NewEngine(ctx, dev, attention.Config, m.layers, e)
 	return m, err
 }
 
@@ -144,8 +152,11 @@ func (m *Model) Step(ctx context.Context, chunks ...Chunk) ([][]float32, error) 
 
 // runLayer runs the attention of a layer for all chunks: f [T, D] from x [T, D].
 func runLayer(ctx context.Context, step *pipeline.Step, chunks []pipeline.Chunk, layer int, x, f []float32) error {
-	d := len(x) / step.Tokens()
-	at := 0
+	tokens := 0
+	for _, c := range chunks {
+		tokens += c.Tokens
+	}
+	d, at := len(x)/tokens, 0
 	for i, c := range chunks {
 		if err := step.SetInput(layer, i, x[at:][:c.Tokens*d]); err != nil {
 			return err

@@ -28,6 +28,7 @@ import (
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/pipeline/model/random"
+	"github.com/vkmla/vkmla/pipeline/prefix"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -51,6 +52,7 @@ var types = []any{
 	(*projection.QInsert)(nil), (*projection.QKVNorm)(nil), (*projection.Quantise)(nil),
 	(*pipeline.Engine)(nil), (*pipeline.Session)(nil), (*pipeline.Step)(nil),
 	&pipeline.Engine{}, &pipeline.Session{}, &pipeline.Step{}, pipeline.EngineOptions{},
+	(*prefix.Folder)(nil), (*prefix.Keeper)(nil), &prefix.Keeper{},
 	(*model.Checkpoint)(nil), (*model.DeviceLayer)(nil), (*model.Tensors)(nil), model.Config{}, model.Rope{},
 }
 
@@ -69,7 +71,8 @@ var functions = []any{
 	projection.NewInverseRope, projection.NewInverseRopeQuant, projection.NewJoinedChain, projection.NewLinear,
 	projection.NewLinearChain, projection.NewQInsert, projection.NewQKVNorm, projection.NewQuantise,
 	projection.ResetState,
-	pipeline.NewEngine, model.LoadConfig, model.LoadConfigWithDrafts, model.Open, model.OpenTensors, model.ParseConfig, model.Upload, model.CloseLayers, random.Write,
+	pipeline.Measure, pipeline.NewEngine, prefix.New, prefix.OpenFolder,
+	model.CloseLayers, model.LoadConfig, model.LoadConfigWithDrafts, model.Open, model.OpenTensors, model.ParseConfig, model.Upload, random.Write,
 }
 
 // fine are calls that succeed with nothing.
@@ -125,7 +128,8 @@ func TestComplete(t *testing.T) {
 	for _, f := range functions {
 		listed[filepath.Base(runtime.FuncForPC(reflect.ValueOf(f).Pointer()).Name())] = true
 	}
-	for _, dir := range []string{"vk", "tensor", "cache", "indexer", "attention", "projection", "pipeline", "pipeline/model", "pipeline/model/random"} {
+	for _, dir := range []string{"vk", "tensor", "cache", "indexer", "attention", "projection", "pipeline", "pipeline/model",
+		"pipeline/model/random", "pipeline/prefix"} {
 		files, err := filepath.Glob("../../../" + dir + "/*.go")
 		require.NoError(t, err)
 		require.NotEmpty(t, files, dir)

@@ -1,0 +1,178 @@
+package prefix
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/vkmla/vkmla/internal/files"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// Folder is a Store in a folder, a file for each object. Several processes can use one at a time. A
+// file's time of modification is that of its last use.
+type Folder struct {
+	dir  string
+	most int64
+
+	mu    sync.Mutex
+	bytes int64 // since the last look: what was there, and what was put
+	look  time.Time
+}
+
+// OpenFolder makes a store of a folder, and the folder if need be. It holds at most so many bytes:
+// then what was not used for the longest time goes, a sixteenth at a time; 0: no limit. With
+// several processes it may for a minute hold what each has put since more than that. A killed
+// process may leave files behind that begin with a dot, which go after an hour.
+//
+// Errors: vk.ErrArgument for a negative limit; the file system's.
+func OpenFolder(dir string, most int64) (*Folder, error) {
+	const op = "prefix: open folder"
+	if most < 0 {
+		return nil, &vk.ArgumentError{Op: op, Arg: "most", Got: fmt.Sprint(most), Want: "at least 0"}
+	}
+	err := os.MkdirAll(dir, 0o700)
+	if err == nil {
+		err = files.Replaceable(filepath.Join(dir, "0"))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	return &Folder{dir: dir, most: most}, nil
+}
+
+// path is where an object is.
+func (f *Folder) path(ctx context.Context, name string) (string, error) {
+	switch {
+	case f == nil:
+		return "", &vk.ArgumentError{Op: "prefix", Arg: "folder", Got: "nil", Want: "one that OpenFolder made"}
+	case ctx == nil:
+		return "", &vk.ArgumentError{Op: "prefix", Arg: "ctx", Got: "nil", Want: "a context"}
+	case !isName(name):
+		return "", &vk.ArgumentError{Op: "prefix", Arg: "name", Got: fmt.Sprintf("%.80q", name), Want: "64 hexadecimal digits"}
+	}
+	return filepath.Join(f.dir, name), ctx.Err()
+}
+
+func isName(s string) bool { return len(s) == 64 && strings.Trim(s, "0123456789abcdef") == "" }
+
+// Get reads a file.
+func (f *Folder) Get(ctx context.Context, name string, most int) ([]byte, error) {
+	path, err := f.path(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	data, err := files.Read(path, int64(most))
+	switch {
+	case errors.Is(err, files.ErrLarge), errors.Is(err, fs.ErrInvalid), errors.Is(err, io.ErrUnexpectedEOF):
+		return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
+	case err != nil:
+		return nil, err
+	}
+	now := time.Now()
+	_ = os.Chtimes(path, now, now) // others may have removed it, or it is theirs: it goes earlier then
+	return data, nil
+}
+
+// Has looks for a file.
+func (f *Folder) Has(ctx context.Context, name string) (bool, error) {
+	path, err := f.path(ctx, name)
+	if err != nil {
+		return false, err
+	}
+	_, err = os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Put writes a file. The error wraps fs.ErrInvalid where there is something else under that name,
+// or is the file system's.
+func (f *Folder) Put(ctx context.Context, name string, data []byte) error {
+	path, err := f.path(ctx, name)
+	if err != nil {
+		return err
+	}
+	if err := f.makeRoom(int64(len(data))); err != nil {
+		return err
+	}
+	return files.Replace(path, 0o600, func(w io.Writer) error {
+		_, err := w.Write(data)
+		return err
+	})
+}
+
+// lookAgain is how soon what other processes put is seen.
+const lookAgain = time.Minute
+
+// makeRoom removes files that were not used for the longest time until so many bytes more fit.
+func (f *Folder) makeRoom(n int64) error {
+	if f.most == 0 {
+		return nil
+	}
+	if n > f.most {
+		return fmt.Errorf("prefix: put: an object of %d bytes, and the folder has at most %d", n, f.most)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.bytes += n; f.bytes <= f.most && time.Since(f.look) < lookAgain {
+		return nil
+	}
+	list, sum, err := f.list()
+	if err != nil {
+		return err
+	}
+	if sum+n > f.most {
+		slices.SortFunc(list, func(a, b fs.FileInfo) int {
+			return cmp.Or(a.ModTime().Compare(b.ModTime()), strings.Compare(a.Name(), b.Name()))
+		})
+		for _, st := range list {
+			if sum+n <= f.most-f.most/16 {
+				break
+			}
+			// Where it cannot be removed, as while it is read on Windows, another one goes.
+			if err := os.Remove(filepath.Join(f.dir, st.Name())); err == nil || errors.Is(err, fs.ErrNotExist) {
+				sum -= st.Size()
+			}
+		}
+	}
+	f.bytes, f.look = sum+n, time.Now()
+	return nil
+}
+
+// leftOver is after how long nobody writes a temporary file any more.
+const leftOver = time.Hour
+
+// list looks at all files, and removes what killed processes left behind.
+func (f *Folder) list() (list []fs.FileInfo, sum int64, err error) {
+	entries, err := os.ReadDir(f.dir)
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, e := range entries {
+		name, temporary := strings.CutSuffix(e.Name(), ".tmp")
+		ours := isName(e.Name()) || temporary && len(name) > 65 && isName(name[1:65])
+		st, err := e.Info()
+		if err != nil || !ours || !st.Mode().IsRegular() {
+			continue // it is gone, or not ours
+		}
+		if temporary && time.Since(st.ModTime()) > leftOver {
+			_ = os.Remove(filepath.Join(f.dir, e.Name()))
+			continue
+		}
+		if sum += st.Size(); !temporary {
+			list = append(list, st)
+		}
+	}
+	return list, sum, nil
+}

@@ -1,0 +1,134 @@
+package prefix_test
+
+import (
+	"math/rand/v2"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/vkmla/vkmla/internal/lab/fakemodel"
+	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/pipeline/prefix"
+	"github.com/vkmla/vkmla/vk"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// vocabulary is how many different tokens there are: each has its hidden states.
+const vocabulary = 50
+
+// world is a model on the device.
+type world struct {
+	dev    *vk.Device
+	cfg    model.Config
+	layers []*model.DeviceLayer
+	hidden [][]float32 // of each token
+}
+
+func newWorld(t testing.TB, cfg model.Config, storage fakemodel.Storage) *world {
+	t.Helper()
+	m := testkit.Must[*fakemodel.Model](t)(fakemodel.New(fakemodel.Options{Config: cfg, Storage: storage}))
+	dir := t.TempDir()
+	require.NoError(t, m.Write(dir, 1))
+	c := testkit.Must[*model.Checkpoint](t)(model.Open(dir, model.CheckpointOptions{}))
+	defer c.Close()
+	w := &world{dev: testkit.Device(t), cfg: c.Config}
+	w.layers = testkit.Must[[]*model.DeviceLayer](t)(c.Upload(t.Context(), w.dev, nil))
+	t.Cleanup(func() {
+		for _, l := range w.layers {
+			assert.NoError(t, l.Close())
+		}
+	})
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range vocabulary {
+		row := make([]float32, w.cfg.Hidden)
+		for i := range row {
+			row[i] = float32(rng.NormFloat64())
+		}
+		w.hidden = append(w.hidden, row)
+	}
+	return w
+}
+
+func (w *world) engine(t testing.TB, o pipeline.EngineOptions) *pipeline.Engine {
+	t.Helper()
+	e := testkit.Must[*pipeline.Engine](t)(pipeline.NewEngine(t.Context(), w.dev, w.cfg, w.layers, o))
+	t.Cleanup(func() { assert.NoError(t, e.Close()) })
+	return e
+}
+
+// run takes tokens through all layers and returns what the layers gave for each.
+func (w *world) run(t testing.TB, s *pipeline.Session, tokens []int32) (rows [][]float32) {
+	t.Helper()
+	var hidden []float32
+	for _, id := range tokens {
+		hidden = append(hidden, w.hidden[id]...)
+	}
+	got := testkit.Must[[]pipeline.Appended](t)(s.Append(t.Context(), slices.Repeat([][]float32{hidden}, len(w.layers))))
+	rows = make([][]float32, len(tokens))
+	for _, layer := range got {
+		for i := range rows {
+			rows[i] = append(rows[i], layer.Out[i*w.cfg.Hidden:][:w.cfg.Hidden]...)
+		}
+	}
+	return rows
+}
+
+// random makes tokens.
+func random(seed uint64, n int) []int32 {
+	rng, tokens := rand.New(rand.NewPCG(seed, 3)), make([]int32, n)
+	for i := range tokens {
+		tokens[i] = rng.Int32N(vocabulary)
+	}
+	return tokens
+}
+
+func folder(t testing.TB, dir string) *prefix.Folder {
+	t.Helper()
+	return testkit.Must[*prefix.Folder](t)(prefix.OpenFolder(dir, 0))
+}
+
+func keeper(t testing.TB, e *pipeline.Engine, s prefix.Store, o prefix.Options) *prefix.Keeper {
+	t.Helper()
+	return testkit.Must[*prefix.Keeper](t)(prefix.New(e, s, o))
+}
+
+// bits restores prompts of many lengths from a store, in an engine with other pages, and goes on
+// with them behind the next entry of every kind of layer: each token gives the bits of a session
+// that computed everything. VKMLA_TEST_FULL=1 takes every length.
+func bits(t *testing.T, x *both) {
+	most := len(x.a)
+	e := x.world.engine(t, pipeline.EngineOptions{MaxTokens: most, MaxSessions: 2, MaxStep: 128, Invariant: true, Pages: model.VLLMPages()})
+	lengths := []int{9, 128, 262}
+	if os.Getenv("VKMLA_TEST_FULL") == "1" {
+		lengths = nil
+		for n := 2; n < most; n++ {
+			lengths = append(lengths, n)
+		}
+	}
+	for _, n := range lengths {
+		store := folder(t, t.TempDir())
+		require.NoError(t, keeper(t, x.e, store, prefix.Options{}).Keep(t.Context(), x.computedA, x.a[:n]))
+		k := keeper(t, e, store, prefix.Options{})
+		for _, c := range []struct{ prompt, had int }{{n, n - 1}, {n + 1, n / prefix.Block * prefix.Block}} {
+			if c.had == 0 {
+				continue
+			}
+			s, had, err := k.Open(t.Context(), x.a[:c.prompt])
+			require.NoError(t, err)
+			require.Equal(t, []int{c.had, c.had}, []int{had, s.Len()}, "tokens of a prompt of %d", c.prompt)
+			end := min(most, (had/prefix.Block+1)*prefix.Block+2)
+			for i, row := range x.run(t, s, x.a[had:end]) {
+				require.True(t, slices.Equal(x.rows[had+i], row), "token %d, of a prompt of %d", had+i, c.prompt)
+			}
+			k := keeper(t, e, newMemory(), prefix.Options{})
+			assert.ErrorIs(t, k.KeepBlocks(t.Context(), s, x.a[:end/prefix.Block*prefix.Block]), pipeline.ErrRewind, "a state that was")
+			require.NoError(t, s.Close())
+		}
+	}
+}
