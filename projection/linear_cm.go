@@ -213,7 +213,15 @@ func (k *matrixTiles) build(from int) {
 			if x.pairs {
 				stem = "proj_linear_whole"
 			}
-			spec := k.spec(stem, x.constants()...)
+			words := x.constants()
+			if x.pairs {
+				trial := uint32(tuning.Trial("whole"))
+				if !x.blocks || !k.linesFit() {
+					trial &^= 256
+				}
+				words = append(words, trial)
+			}
+			spec := k.spec(stem, words...)
 			spec.Subgroup, spec.Divisible = uint32(x.subgroup), true // launches of thousands of tokens
 			x.kernel = k.later(spec)
 		}

@@ -24,6 +24,7 @@
 #define LINEAR_HALVES
 #include "lib/linear_tiles.glsl"
 
+layout(constant_id = 12) const uint TRIAL = 0u;
 const uint PAIR = 2u * BK;
 const uint X_VEC = ACT_QUAD; // numbers of a quad
 const uint W_VEC = WEIGHT_QUAD;
@@ -43,11 +44,13 @@ const uint X_TWOS = X_EACH / 2u, W_TWOS = W_EACH / 2u; // by names: a compiler w
 const uint X_EIGHTS = BM * BK / 8u / THREADS, W_EIGHTS = BN * BK / 8u / THREADS;
 const uint K_TILES = BK / CM_K;
 const uint TURNS = K_TILES * N_TILES; // among which the loads of a step are spread
-const uint X_TURN = (X_EACH + TURNS - 1u) / TURNS, W_TURN = (W_EACH + TURNS - 1u) / TURNS;
+const uint X_TURN = (X_EACH + TURNS - 1u) / TURNS * ((TRIAL & 32u) != 0u ? 4u : (TRIAL & 16u) != 0u ? 2u : 1u);
+const uint W_TURN = (W_EACH + TURNS - 1u) / TURNS * ((TRIAL & 2u) != 0u ? 4u : (TRIAL & 1u) != 0u ? 2u : 1u);
 
 // Numbers that become elements as they are need no time between their arrival and the barrier.
 #ifdef CM_BF16
-const bool X_READY = ACT == ACT_BF16, W_READY = FORMAT == WEIGHT_BF16;
+const uint SELECT_EARLY = TRIAL >> 6 & 1u;
+const bool X_READY = ACT + SELECT_EARLY == ACT_BF16, W_READY = FORMAT == WEIGHT_BF16;
 #else
 const bool X_READY = false, W_READY = false;
 #endif
@@ -118,6 +121,7 @@ struct HalfW {
 
 HalfX held_x_; // of the second step
 HalfW held_w_;
+HalfW held_w2_, held_w3_; // the steps of the second pair of a line
 
 uvec4 half_of(uint vec, uvec4 a, uvec4 b, uint odd) {
     if (vec == 8u) return ((tid_ & 1u) ^ odd) != 0u ? b : a;
@@ -149,19 +153,26 @@ void decode_x(HalfX h, inout Elements v) {
     }
 }
 
-void decode_w(HalfW h, inout Elements v) {
-    [[unroll]] for (uint i = 0u; i < W_EIGHTS; i++) {
-        uvec4 q;
-        uint scale = h.scale;
-        if (W_VEC == 8u) q = h.q[i];
-        else if (W_VEC == 16u) q = i % 2u == 0u ? h.q[i / 2u] : h.q[i / 2u].zwzw;
-        else {
-            q = uvec4(h.q[i / 4u][i % 4u]);
-            scale = h.bits[i / 2u] >> (i % 2u * 8u);
-        }
-        v.w[i] = linear_weight8(q, scale, WEIGHT_REF ? ref() : 0u);
+uvec4 decode_w_eight(HalfW h, uint i) {
+    uvec4 q;
+    uint scale = h.scale;
+    if (W_VEC == 8u) q = h.q[i];
+    else if (W_VEC == 16u) q = i % 2u == 0u ? h.q[i / 2u] : h.q[i / 2u].zwzw;
+    else {
+        q = uvec4(h.q[i / 4u][i % 4u]);
+        scale = h.bits[i / 2u] >> (i % 2u * 8u);
     }
+    return linear_weight8(q, scale, WEIGHT_REF ? ref() : 0u);
 }
+
+void decode_w(HalfW h, inout Elements v) {
+    [[unroll]] for (uint i = 0u; i < W_EIGHTS; i++) v.w[i] = decode_w_eight(h, i);
+}
+
+const uint EARLY_BIT = TRIAL >> 8 & 1u;
+const bool EARLY = EARLY_BIT == 1u;
+uvec4 early_[W_EIGHTS];
+uint early_of_; // 1: held_w_, 2: held_w2_
 
 // keep_at: where eight i of an invocation goes, in rows of PITCH.
 uint keep_at(uint vec, uint lines, uint i, uint odd) {
@@ -207,6 +218,10 @@ void multiply(uint m0, uint n0, uint loads, uint pair, inout FetchX x, inout Fet
             [[unroll]] for (uint p = 0u; p < W_TURN; p++) {
                 if (loads == OF_W && turn * W_TURN + p < W_EACH) fetch_w(pair, turn * W_TURN + p, w);
             }
+            if (EARLY && early_of_ != 0u && turn % 2u == 1u && turn / 2u < W_EIGHTS) {
+                if (early_of_ == 1u) early_[turn / 2u] = decode_w_eight(held_w_, turn / 2u);
+                else early_[turn / 2u] = decode_w_eight(held_w2_, turn / 2u);
+            }
             [[unroll]] for (uint i = 0u; i < M_TILES; i++) {
                 acc[i][j] = coopMatMulAdd(a[i], b[turn % 2u], acc[i][j]);
                 if (j == N_TILES - 1u && k + 1u < K_TILES) load_a(m0 + i * CM_M, k + 1u, a[i]);
@@ -247,7 +262,8 @@ void store_even(FetchX x, FetchW w) {
 void store_odd() {
     Elements v;
     if (!X_READY) decode_x(held_x_, v);
-    if (!W_READY) decode_w(held_w_, v);
+    if (EARLY) { [[unroll]] for (uint i = 0u; i < W_EIGHTS; i++) v.w[i] = early_[i]; }
+    else if (!W_READY) decode_w(held_w_, v);
     barrier();
     if (W_READY) decode_w(held_w_, v);
     if (X_READY) decode_x(held_x_, v);
@@ -273,8 +289,6 @@ void line_w(FetchW w, uint later, uint odd, out HalfW o) {
     [[unroll]] for (uint i = 0u; i < W_TWOS / 2u; i++) o.q[i] = half_of(W_VEC, q[2u * i], q[2u * i + 1u], odd);
     o.scale = w.scale;
 }
-
-HalfW held_w2_, held_w3_; // the steps of the second pair of a line
 
 // store_line: store_even of a line, of which three steps are held.
 void store_line(FetchX x, FetchW w) {
@@ -309,7 +323,8 @@ void store_later(FetchX x) {
         half_x(x, 0u, even_x);
         decode_x(even_x, v);
     }
-    decode_w(held_w2_, v);
+    if (EARLY) { [[unroll]] for (uint i = 0u; i < W_EIGHTS; i++) v.w[i] = early_[i]; }
+    else decode_w(held_w2_, v);
     barrier();
     if (X_READY) {
         half_x(x, 0u, even_x);
@@ -328,23 +343,28 @@ void advance_line(uint pair, bool last, uint m0, uint n0) {
     FetchW w;
     barrier();
     later_ = 0u;
-    multiply(m0, n0, OF_X, pair + 1u, x, w);
+    early_of_ = 1u;
+    multiply(m0, n0, (TRIAL & 8u) != 0u ? NOTHING : OF_X, pair + 1u, x, w);
     store_odd();
     barrier();
-    multiply(m0, n0, NOTHING, pair + 1u, x, w);
+    early_of_ = 2u;
+    multiply(m0, n0, (TRIAL & 8u) != 0u ? OF_X : NOTHING, pair + 1u, x, w);
     store_later(x);
     barrier();
+    early_of_ = 1u;
     if (!last) {
         FetchX next;
-        multiply(m0, n0, OF_X, pair + 2u, next, w);
+        multiply(m0, n0, (TRIAL & 4u) != 0u ? OF_W : OF_X, pair + 2u, next, w);
         store_odd();
         barrier();
-        multiply(m0, n0, OF_W, pair + 2u, next, w);
+        early_of_ = 0u;
+        multiply(m0, n0, (TRIAL & 4u) != 0u ? OF_X : OF_W, pair + 2u, next, w);
         store_line(next, w);
     } else {
         multiply(m0, n0, NOTHING, 0u, x, w);
         store_odd();
         barrier();
+        early_of_ = 0u;
         multiply(m0, n0, NOTHING, 0u, x, w);
     }
 }
@@ -398,9 +418,15 @@ void main() {
     tid_ = gl_LocalInvocationIndex;
     const uint sub = gl_SubgroupID, lane = gl_SubgroupInvocationID, split = gl_WorkGroupID.z % pc.splits;
     group_ = gl_WorkGroupID.z / pc.splits;
-    first_ = gl_WorkGroupID.x * BM;
+    uint across = gl_WorkGroupID.x, down = gl_WorkGroupID.y;
+    if ((TRIAL & 128u) != 0u && gl_NumWorkGroups.x % 16u == 0u) {
+        const uint i = down * gl_NumWorkGroups.x + across, band = 16u * gl_NumWorkGroups.y;
+        across = i / band * 16u + i % 16u;
+        down = i % band / 16u;
+    }
+    first_ = across * BM;
     t0_ = min(first_, pc.tokens - BM);
-    row0_ = group_ * pc.n + gl_WorkGroupID.y * BN + pc.first_row;
+    row0_ = group_ * pc.n + down * BN + pc.first_row;
     x_lane_ = line_of(X_VEC, X_LINES) * (pc.k / X_VEC * 16u) * (ACT == ACT_BF16 ? pc.groups : 1u);
     w_lane_ = w_line() * (pc.k / W_VEC * 16u);
     const uint m0 = sub / (BN / WN) * WM, n0 = sub % (BN / WN) * WN;

@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
@@ -153,6 +154,9 @@ func (l *Layer) build(ctx context.Context, uses []use) (err error) {
 		}
 		if u.to.op, u.to.scratch, err = k.linears.get(k.dev, u.name, cfg); err != nil {
 			return fmt.Errorf("%s: %w", u.name, err)
+		}
+		if tuning.Trial("parts") == 1 && u.from == fromHidden && k.picks != nil && k.mla.gathers() {
+			u.to.scratch = tensor.Tensor{}
 		}
 		u.to.w.Data = u.m.Data
 		if u.m.Format == model.FormatFP8Rows {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
@@ -61,12 +62,13 @@ func (l *Layer) Record(rec *vk.Recorder, step StepArgs, a Args) error {
 
 // recording is a layer being recorded.
 type recording struct {
-	l     *Layer
-	k     *Kind
-	rec   *vk.Recorder
-	step  *StepArgs
-	a     *Args
-	parts attention.Parts // of the attention, where woAB joins them
+	l      *Layer
+	k      *Kind
+	rec    *vk.Recorder
+	step   *StepArgs
+	a      *Args
+	parts  attention.Parts // of the attention, where woAB joins them
+	turned int
 }
 
 func (r *recording) schedule(s schedule) error {
@@ -283,6 +285,13 @@ func (r *recording) gathered() error {
 		a.Compressed = attention.PagedRows{Cache: caches.Compressed, Table: tables.Compressed}
 		a.Slots, a.TopK = at.Slots, at.TopK
 	}
+	if tuning.Trial("tail") > 0 && !r.l.turnsToCodes && k.output.turn != nil {
+		a.Rest = func(whole int) error {
+			r.turned = whole
+			return k.output.turn.Record(r.rec, projection.InverseRopeArgs{O: k.mla.o.Rows(0, whole),
+				Positions: r.step.Positions.Rows(0, whole), Table: r.a.CosSin})
+		}
+	}
 	return k.mla.recordRows(r.rec, a)
 }
 
@@ -300,6 +309,10 @@ func (r *recording) attended() Picks {
 func (r *recording) turnBack() error {
 	x, o := &r.k.output, r.k.mla.o
 	if !r.l.turnsToCodes {
+		if from := r.turned; from > 0 {
+			t := o.Shape[0]
+			return x.turn.Record(r.rec, projection.InverseRopeArgs{O: o.Rows(from, t), Positions: r.step.Positions.Rows(from, t), Table: r.a.CosSin})
+		}
 		return x.turn.Record(r.rec, projection.InverseRopeArgs{O: o, Positions: r.step.Positions, Table: r.a.CosSin})
 	}
 	return x.quant.Record(r.rec, projection.InverseRopeQuantArgs{O: o, Positions: r.step.Positions, Table: r.a.CosSin,

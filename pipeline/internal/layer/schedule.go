@@ -136,6 +136,31 @@ var (
 		{attend}, {inverseRope}, {codesO}, {woA, woAB}, {codesOLoRA}, {woB}}
 )
 
+// trials
+var (
+	promptEnd = schedule{{attend}, {inverseRope}, {codesO}, {woA, woAB}, {codesOLoRA}, {woB}}
+	// 1: quantised queries in front of wqB; 2: behind it
+	prompt1 = append(schedule{{codesHidden}, {weightsProj, wgateFirst, wgate, wqaWkv, indexWgate, callers}, sums,
+		{qkvNorm, indexSave}, {codesQLoRA},
+		{indexWqB, save, indexCompress},
+		{indexQuantise, compress, wqB, kvInsert},
+		{indexScores},
+		{indexSelect, touchPool}}, promptEnd...)
+	prompt2 = append(schedule{{codesHidden}, {weightsProj, wgateFirst, wgate, wqaWkv, indexWgate, callers}, sums,
+		{qkvNorm, indexSave}, {codesQLoRA},
+		{indexWqB, save, indexCompress},
+		{wqB, kvInsert, compress, indexQuantise},
+		{indexScores},
+		{indexSelect, touchPool}}, promptEnd...)
+	// 3: wqB beside the scores
+	prompt3 = append(schedule{{codesHidden}, {weightsProj, wgateFirst, wgate, wqaWkv, indexWgate, callers}, sums,
+		{qkvNorm, indexSave}, {codesQLoRA},
+		{indexWqB, save, indexCompress},
+		{indexQuantise, compress},
+		{indexScores, wqB, kvInsert},
+		{indexSelect, touchPool}}, promptEnd...)
+)
+
 // traits are what the schedule of a layer depends on.
 type traits struct {
 	tokens     int  // T
@@ -168,7 +193,7 @@ func choose(n *tuning.Layer, t traits) schedule {
 	case !t.picks:
 		table = attendsNormed
 	case t.gathers:
-		table = picksPrompt
+		table = []schedule{picksPrompt, prompt1, prompt2, prompt3}[tuning.Trial("q")]
 	case t.tokens >= n.BesideTokens:
 		table = picksMany
 	case !t.lateQueries:
