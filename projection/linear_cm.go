@@ -29,7 +29,7 @@ type matrixTile struct {
 
 // of is the tile for T tokens: one of proj_linear_whole has no room for tokens beyond the last.
 func (t matrixTile) of(T int) matrixTile {
-	if t.whole != nil && T >= t.bm {
+	if t.whole != nil && T >= t.whole.bm {
 		return *t.whole
 	}
 	return t
@@ -44,6 +44,7 @@ type linearTiling struct {
 	subgroup   int // invocations of a subgroup
 
 	pairs  bool // numbers come for two steps at a time: proj_linear_whole
+	deep   bool // proj_linear_deep
 	blocks bool // then: a part of K is whole blocks of scales
 }
 
@@ -221,6 +222,10 @@ func (k *matrixTiles) build(from int) {
 				}
 				words = append(words, trial)
 			}
+			if x.deep {
+				stem = "proj_linear_deep"
+				words[len(words)-1] = uint32(tuning.Trial("deepkind"))
+			}
 			spec := k.spec(stem, words...)
 			spec.Subgroup, spec.Divisible = uint32(x.subgroup), true // launches of thousands of tokens
 			x.kernel = k.later(spec)
@@ -248,6 +253,9 @@ func (k *matrixTiles) plan(T, scratch int) linearPlan {
 func (k *matrixTiles) fill(t matrixTile) int {
 	if p := &k.tune.Tiles; t.bm <= p.SmallTokens {
 		return p.FillSmall * k.cfg.Workgroups
+	}
+	if t.deep {
+		return k.cfg.Workgroups / 2
 	}
 	return k.cfg.Workgroups
 }

@@ -75,6 +75,8 @@ var requires = map[string][]string{
 	"proj_linear_tokens8to32_cmb":    append(slices.Clone(matrixBF16), "shaderInt16"),
 	"proj_linear_cm":                 matrixF16,
 	"proj_linear_cmb":                matrixBF16,
+	"proj_linear_deep_cm":            append(slices.Clone(matrixF16), "shaderInt16"),
+	"proj_linear_deep_cmb":           append(slices.Clone(matrixBF16), "shaderInt16"),
 	"proj_linear_whole_cm":           append(slices.Clone(matrixF16), "shaderInt16"),
 	"proj_linear_whole_cmb":          append(slices.Clone(matrixBF16), "shaderInt16"),
 	"num_elements_cm":                {"shaderFloat16"},
