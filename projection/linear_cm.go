@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/bits"
 	"slices"
+	"strings"
 
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
@@ -215,16 +216,12 @@ func (k *matrixTiles) build(from int) {
 				stem = "proj_linear_whole"
 			}
 			words := x.constants()
-			if x.pairs {
-				trial := uint32(tuning.Trial("whole"))
-				if !x.blocks || !k.linesFit() {
-					trial &^= 256
+			if kernel := tuning.TrialText("kernel"); kernel != "" && x.pairs && k.variant == VariantCMB {
+				if x.deep || !strings.HasPrefix(kernel, "deep") {
+					stem = "proj_linear_" + kernel
 				}
-				words = append(words, trial)
-			}
-			if x.deep {
+			} else if x.deep {
 				stem = "proj_linear_deep"
-				words[len(words)-1] = uint32(tuning.Trial("deepkind"))
 			}
 			spec := k.spec(stem, words...)
 			spec.Subgroup, spec.Divisible = uint32(x.subgroup), true // launches of thousands of tokens

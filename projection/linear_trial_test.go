@@ -76,7 +76,7 @@ func TestTrials(t *testing.T) {
 		var trials []*trial
 		var first []byte
 		for _, name := range strings.Split(os.Getenv("VKXS"), ",") {
-			os.Setenv("VKX", "whole="+name)
+			os.Setenv("VKX", "deep=1,kernel="+name)
 			op := must1(projection.NewLinear(dev, cfg))
 			rec := must1(dev.NewRecorder())
 			for i := range 8 {
@@ -89,14 +89,16 @@ func TestTrials(t *testing.T) {
 			}
 			must1(rec.Timestamp())
 			x := &trial{name: name, cmd: must1(rec.End())}
-			require.NoError(t, a.Out.Upload(t.Context(), make([]byte, a.Out.Bytes())))
-			require.NoError(t, x.cmd.Run(t.Context()))
-			got := make([]byte, a.Out.Bytes())
-			require.NoError(t, a.Out.Download(t.Context(), got))
-			if first == nil {
-				first = got
-			} else if !slices.Equal(first, got) {
-				fmt.Println("DIFFERENT BITS:", layer.name, name)
+			if layer.name == "wo_b" {
+				require.NoError(t, a.Out.Upload(t.Context(), make([]byte, a.Out.Bytes())))
+				require.NoError(t, x.cmd.Run(t.Context()))
+				got := make([]byte, a.Out.Bytes())
+				require.NoError(t, a.Out.Download(t.Context(), got))
+				if first == nil {
+					first = got
+				} else if !slices.Equal(first, got) {
+					fmt.Println("DIFFERENT BITS:", layer.name, name)
+				}
 			}
 			trials = append(trials, x)
 		}
@@ -114,7 +116,7 @@ func TestTrials(t *testing.T) {
 		}
 		for _, x := range trials {
 			slices.Sort(x.times)
-			fmt.Printf("%s whole=%s %.1f (least %.1f)\n", layer.name, x.name, x.times[len(x.times)/2], x.times[0])
+			fmt.Printf("%s kernel=%s %.1f (least %.1f)\n", layer.name, x.name, x.times[len(x.times)/2], x.times[0])
 		}
 		for _, x := range trials {
 			x.cmd.Close()

@@ -1,6 +1,11 @@
 package projection
 
-import "github.com/vkmla/vkmla/internal/tuning"
+import (
+	"cmp"
+	"strings"
+
+	"github.com/vkmla/vkmla/internal/tuning"
+)
 
 // wholeRowBytes bounds the rows of x and weights of proj_linear_whole, whose offsets
 // within a tile have 32 bits.
@@ -71,7 +76,7 @@ func deepOf(t linearTiling) linearTiling {
 
 func (l *linearLayer) deepSuits(t linearTiling) bool {
 	least := tuning.Trial("deep")
-	return least > 0 && l.cfg.K >= least && l.format.blocks && l.cfg.Activations == ActivationBF16 && l.cfg.N%t.bn == 0 &&
+	return least > 0 && strings.HasPrefix(cmp.Or(tuning.TrialText("kernel"), "deep"), "deep") && l.cfg.K >= least && l.format.blocks && l.cfg.Activations == ActivationBF16 && l.cfg.N%t.bn == 0 &&
 		l.cfg.K%ScaleBlock == 0 && t.threads() == t.bm && t.bn*2 == t.bm && l.runs("proj_linear_deep") &&
 		(l.cfg.MaxTokens == 0 || l.cfg.MaxTokens >= t.bm)
 }

@@ -163,10 +163,24 @@ void main() {
     }
     [[dont_unroll]] for (; line < last; line++) {
         if (FRACTIONS) change_unit();
-        [[unroll]] for (uint step = 0u; step < 8u; step++) multiply(line, step, false, m0, n0);
+        multiply(line, 0u, false, m0, n0);
+        multiply(line, 1u, false, m0, n0);
+        multiply(line, 2u, false, m0, n0);
+        multiply(line, 3u, false, m0, n0);
+        multiply(line, 4u, false, m0, n0);
+        multiply(line, 5u, false, m0, n0);
+        multiply(line, 6u, false, m0, n0);
+        multiply(line, 7u, false, m0, n0);
         if (FRACTIONS) unit_of_next_ = fraction(scale_);
     }
     if (FRACTIONS) change_unit();
-    [[unroll]] for (uint step = 0u; step < 8u; step++) multiply(line, step, true, m0, n0);
+    multiply(line, 0u, true, m0, n0);
+    multiply(line, 1u, true, m0, n0);
+    multiply(line, 2u, true, m0, n0);
+    multiply(line, 3u, true, m0, n0);
+    multiply(line, 4u, true, m0, n0);
+    multiply(line, 5u, true, m0, n0);
+    multiply(line, 6u, true, m0, n0);
+    multiply(line, 7u, true, m0, n0);
     finish_whole(split, sub, lane, m0, n0);
 }

@@ -23,9 +23,7 @@
 #define KV_DA
 #define LINEAR_HALVES
 #include "lib/linear_tiles.glsl"
-#include "lib/linear_whole.glsl"
 
-layout(constant_id = 12) const uint TRIAL = 0u;
 const uint PAIR = 2u * BK;
 const uint X_VEC = ACT_QUAD; // numbers of a quad
 const uint W_VEC = WEIGHT_QUAD;
@@ -45,13 +43,27 @@ const uint X_TWOS = X_EACH / 2u, W_TWOS = W_EACH / 2u; // by names: a compiler w
 const uint X_EIGHTS = BM * BK / 8u / THREADS, W_EIGHTS = BN * BK / 8u / THREADS;
 const uint K_TILES = BK / CM_K;
 const uint TURNS = K_TILES * N_TILES; // among which the loads of a step are spread
-const uint X_TURN = (X_EACH + TURNS - 1u) / TURNS * ((TRIAL & 32u) != 0u ? 4u : (TRIAL & 16u) != 0u ? 2u : 1u);
-const uint W_TURN = (W_EACH + TURNS - 1u) / TURNS * ((TRIAL & 2u) != 0u ? 4u : (TRIAL & 1u) != 0u ? 2u : 1u);
+#ifndef TRIAL
+#define TRIAL 0
+#endif
+#if TRIAL & 1
+const uint W_TURN = (W_EACH + TURNS - 1u) / TURNS * 2u;
+#else
+const uint W_TURN = (W_EACH + TURNS - 1u) / TURNS;
+#endif
+#if TRIAL & 16
+const uint X_TURN = (X_EACH + TURNS - 1u) / TURNS * 2u;
+#else
+const uint X_TURN = (X_EACH + TURNS - 1u) / TURNS;
+#endif
 
 // Numbers that become elements as they are need no time between their arrival and the barrier.
 #ifdef CM_BF16
-const uint SELECT_EARLY = TRIAL >> 6 & 1u;
-const bool X_READY = ACT + SELECT_EARLY == ACT_BF16, W_READY = FORMAT == WEIGHT_BF16;
+#if TRIAL & 64
+const bool X_READY = false, W_READY = FORMAT == WEIGHT_BF16;
+#else
+const bool X_READY = ACT == ACT_BF16, W_READY = FORMAT == WEIGHT_BF16;
+#endif
 #else
 const bool X_READY = false, W_READY = false;
 #endif
@@ -154,26 +166,27 @@ void decode_x(HalfX h, inout Elements v) {
     }
 }
 
+#if TRIAL & 256
 uvec4 decode_w_eight(HalfW h, uint i) {
-    uvec4 q;
-    uint scale = h.scale;
-    if (W_VEC == 8u) q = h.q[i];
-    else if (W_VEC == 16u) q = i % 2u == 0u ? h.q[i / 2u] : h.q[i / 2u].zwzw;
-    else {
-        q = uvec4(h.q[i / 4u][i % 4u]);
-        scale = h.bits[i / 2u] >> (i % 2u * 8u);
-    }
-    return linear_weight8(q, scale, WEIGHT_REF ? ref() : 0u);
+    const uvec4 q = i % 2u == 0u ? h.q[i / 2u] : h.q[i / 2u].zwzw;
+    return linear_weight8(q, h.scale, WEIGHT_REF ? ref() : 0u);
 }
+uvec4 early_[W_EIGHTS];
+#endif
 
 void decode_w(HalfW h, inout Elements v) {
-    [[unroll]] for (uint i = 0u; i < W_EIGHTS; i++) v.w[i] = decode_w_eight(h, i);
+    [[unroll]] for (uint i = 0u; i < W_EIGHTS; i++) {
+        uvec4 q;
+        uint scale = h.scale;
+        if (W_VEC == 8u) q = h.q[i];
+        else if (W_VEC == 16u) q = i % 2u == 0u ? h.q[i / 2u] : h.q[i / 2u].zwzw;
+        else {
+            q = uvec4(h.q[i / 4u][i % 4u]);
+            scale = h.bits[i / 2u] >> (i % 2u * 8u);
+        }
+        v.w[i] = linear_weight8(q, scale, WEIGHT_REF ? ref() : 0u);
+    }
 }
-
-const uint EARLY_BIT = TRIAL >> 8 & 1u;
-const bool EARLY = EARLY_BIT == 1u;
-uvec4 early_[W_EIGHTS];
-uint early_of_; // 1: held_w_, 2: held_w2_
 
 // keep_at: where eight i of an invocation goes, in rows of PITCH.
 uint keep_at(uint vec, uint lines, uint i, uint odd) {
@@ -199,11 +212,24 @@ void load_b(uint n, uint k, out CM_B b) {
     coopMatLoad(b, tile_s, (BM + n) * PITCH + k * CM_K / 8u, PITCH, gl_CooperativeMatrixLayoutColumnMajor);
 }
 
+#if TRIAL & 256
+#define E0 , held_w_, false
+#define E1 , held_w_, true
+#define E2 , held_w2_, true
+#else
+#define E0
+#define E1
+#define E2
+#endif
 const uint NOTHING = 0u, OF_X = 1u, OF_W = 2u;
 
 // multiply: the products of a step, and between them the loads of what `loads` says of a pair. A
 // fragment comes while the one before is used.
+#if TRIAL & 256
+void multiply(uint m0, uint n0, uint loads, uint pair, inout FetchX x, inout FetchW w, HalfW h, bool early) {
+#else
 void multiply(uint m0, uint n0, uint loads, uint pair, inout FetchX x, inout FetchW w) {
+#endif
     CM_A a[M_TILES];
     CM_B b[2];
     [[unroll]] for (uint i = 0u; i < M_TILES; i++) load_a(m0 + i * CM_M, 0u, a[i]);
@@ -219,10 +245,9 @@ void multiply(uint m0, uint n0, uint loads, uint pair, inout FetchX x, inout Fet
             [[unroll]] for (uint p = 0u; p < W_TURN; p++) {
                 if (loads == OF_W && turn * W_TURN + p < W_EACH) fetch_w(pair, turn * W_TURN + p, w);
             }
-            if (EARLY && early_of_ != 0u && turn % 2u == 1u && turn / 2u < W_EIGHTS) {
-                if (early_of_ == 1u) early_[turn / 2u] = decode_w_eight(held_w_, turn / 2u);
-                else early_[turn / 2u] = decode_w_eight(held_w2_, turn / 2u);
-            }
+#if TRIAL & 256
+            if (early && turn % 2u == 1u && turn / 2u < W_EIGHTS) early_[turn / 2u] = decode_w_eight(h, turn / 2u);
+#endif
             [[unroll]] for (uint i = 0u; i < M_TILES; i++) {
                 acc[i][j] = coopMatMulAdd(a[i], b[turn % 2u], acc[i][j]);
                 if (j == N_TILES - 1u && k + 1u < K_TILES) load_a(m0 + i * CM_M, k + 1u, a[i]);
@@ -263,8 +288,11 @@ void store_even(FetchX x, FetchW w) {
 void store_odd() {
     Elements v;
     if (!X_READY) decode_x(held_x_, v);
-    if (EARLY) { [[unroll]] for (uint i = 0u; i < W_EIGHTS; i++) v.w[i] = early_[i]; }
-    else if (!W_READY) decode_w(held_w_, v);
+#if TRIAL & 256
+    [[unroll]] for (uint i = 0u; i < W_EIGHTS; i++) v.w[i] = early_[i];
+#else
+    if (!W_READY) decode_w(held_w_, v);
+#endif
     barrier();
     if (W_READY) decode_w(held_w_, v);
     if (X_READY) decode_x(held_x_, v);
@@ -276,10 +304,10 @@ void advance(uint pair, uint m0, uint n0) {
     FetchX x;
     FetchW w;
     barrier();
-    multiply(m0, n0, OF_X, pair + 1u, x, w);
+    multiply(m0, n0, OF_X, pair + 1u, x, w E0);
     store_odd();
     barrier();
-    multiply(m0, n0, OF_W, pair + 1u, x, w);
+    multiply(m0, n0, OF_W, pair + 1u, x, w E0);
     store_even(x, w);
 }
 
@@ -324,8 +352,11 @@ void store_later(FetchX x) {
         half_x(x, 0u, even_x);
         decode_x(even_x, v);
     }
-    if (EARLY) { [[unroll]] for (uint i = 0u; i < W_EIGHTS; i++) v.w[i] = early_[i]; }
-    else decode_w(held_w2_, v);
+#if TRIAL & 256
+    [[unroll]] for (uint i = 0u; i < W_EIGHTS; i++) v.w[i] = early_[i];
+#else
+    decode_w(held_w2_, v);
+#endif
     barrier();
     if (X_READY) {
         half_x(x, 0u, even_x);
@@ -344,29 +375,83 @@ void advance_line(uint pair, bool last, uint m0, uint n0) {
     FetchW w;
     barrier();
     later_ = 0u;
-    early_of_ = 1u;
-    multiply(m0, n0, (TRIAL & 8u) != 0u ? NOTHING : OF_X, pair + 1u, x, w);
+#if TRIAL & 8
+    multiply(m0, n0, NOTHING, pair + 1u, x, w E1);
     store_odd();
     barrier();
-    early_of_ = 2u;
-    multiply(m0, n0, (TRIAL & 8u) != 0u ? OF_X : NOTHING, pair + 1u, x, w);
+    multiply(m0, n0, OF_X, pair + 1u, x, w E2);
+#else
+    multiply(m0, n0, OF_X, pair + 1u, x, w E1);
+    store_odd();
+    barrier();
+    multiply(m0, n0, NOTHING, pair + 1u, x, w E2);
+#endif
     store_later(x);
     barrier();
-    early_of_ = 1u;
     if (!last) {
         FetchX next;
-        multiply(m0, n0, (TRIAL & 4u) != 0u ? OF_W : OF_X, pair + 2u, next, w);
+#if TRIAL & 4
+        multiply(m0, n0, OF_W, pair + 2u, next, w E1);
         store_odd();
         barrier();
-        early_of_ = 0u;
-        multiply(m0, n0, (TRIAL & 4u) != 0u ? OF_X : OF_W, pair + 2u, next, w);
+        multiply(m0, n0, OF_X, pair + 2u, next, w E0);
+#else
+        multiply(m0, n0, OF_X, pair + 2u, next, w E1);
+        store_odd();
+        barrier();
+        multiply(m0, n0, OF_W, pair + 2u, next, w E0);
+#endif
         store_line(next, w);
     } else {
-        multiply(m0, n0, NOTHING, 0u, x, w);
+        multiply(m0, n0, NOTHING, 0u, x, w E1);
         store_odd();
         barrier();
-        early_of_ = 0u;
-        multiply(m0, n0, NOTHING, 0u, x, w);
+        multiply(m0, n0, NOTHING, 0u, x, w E0);
+    }
+}
+
+// quick_bf16: four numbers of bf16, rounded as bf16_pack2 does it, which knows NaN and is slower
+// for it.
+uint quick_round(uint u) { return u + 0x7FFFu + ((u >> 16) & 1u); }
+uvec2 quick_bf16(vec4 v) {
+    const float all = (v.x + v.y) + (v.z + v.w); // NaN where one of them is
+    const uvec4 u = floatBitsToUint(v);
+    uvec2 r = uvec2(linear_highs(quick_round(u.x), quick_round(u.y)), linear_highs(quick_round(u.z), quick_round(u.w)));
+    if ((floatBitsToUint(all) & 0x7FFFFFFFu) > 0x7F800000u) r = uvec2(bf16_pack2(v.x, v.y), bf16_pack2(v.z, v.w));
+    return r;
+}
+
+// finish_whole: finish of lib/linear_tiles.glsl for tiles of which all rows are there.
+void finish_whole(uint split, uint sub, uint lane, uint m0, uint n0) {
+    const uint mine = sub * CM_M * OUT_PITCH;
+    const uint64_t y_addr = pc.y_addr + uint64_t(split) * pc.tokens * pc.y_stride * 4u;
+    const uint ROWS = SUBGROUP / (WN / 4u); // of a tile that a subgroup stores at a time
+    const uint m_lane = lane / (WN / 4u), q = lane % (WN / 4u), row = row0_ + n0 + q * 4u;
+    const uint skip = first_ - t0_;
+    const uint bytes = pc.y_f32 != 0u ? 4u : 2u;
+    uint64_t at = y_addr + uint64_t((t0_ + m0 + m_lane) * pc.y_stride + pc.y_column + row) * bytes;
+    const uint64_t step = uint64_t(ROWS * pc.y_stride * bytes);
+    barrier();
+    [[unroll]] for (uint i = 0u; i < M_TILES; i++) {
+        [[unroll]] for (uint j = 0u; j < N_TILES; j++) {
+            coopMatStore(acc[i][j], tile_s, mine + j * CM_N / 4u, OUT_PITCH, gl_CooperativeMatrixLayoutRowMajor);
+        }
+        barrier();
+        [[unroll]] for (uint k = 0u; k < CM_M / ROWS; k++) {
+            const uint m = m_lane + k * ROWS;
+            vec4 v = uintBitsToFloat(tile_s[mine + m * OUT_PITCH + q]) * WEIGHT_UNSCALE;
+            if (ROW_SCALES) v *= vec4(row_scale.v[row], row_scale.v[row + 1u], row_scale.v[row + 2u], row_scale.v[row + 3u]);
+            if (WEIGHT_REF) v *= uintBitsToFloat(ref());
+            if (FRACTIONS) v *= unit_of_sums_;
+            if (m0 + i * CM_M + m >= skip) {
+                if (pc.y_f32 != 0u) {
+                    KvWrite2(at).v = floatBitsToUint(v.xy);
+                    KvWrite2(at + 8u).v = floatBitsToUint(v.zw);
+                } else KvWrite2(at).v = quick_bf16(v);
+            }
+            at += step;
+        }
+        barrier();
     }
 }
 
@@ -374,12 +459,12 @@ void main() {
     tid_ = gl_LocalInvocationIndex;
     const uint sub = gl_SubgroupID, lane = gl_SubgroupInvocationID, split = gl_WorkGroupID.z % pc.splits;
     group_ = gl_WorkGroupID.z / pc.splits;
-    uint across = gl_WorkGroupID.x, down = gl_WorkGroupID.y;
-    if ((TRIAL & 128u) != 0u && gl_NumWorkGroups.x % 16u == 0u) {
-        const uint i = down * gl_NumWorkGroups.x + across, band = 16u * gl_NumWorkGroups.y;
-        across = i / band * 16u + i % 16u;
-        down = i % band / 16u;
-    }
+#if TRIAL & 128
+    const uint i = gl_WorkGroupID.y * 32u + gl_WorkGroupID.x, band = 16u * ((pc.n - pc.first_row) / BN);
+    const uint across = i / band * 16u + i % 16u, down = i % band / 16u;
+#else
+    const uint across = gl_WorkGroupID.x, down = gl_WorkGroupID.y;
+#endif
     first_ = across * BM;
     t0_ = min(first_, pc.tokens - BM);
     row0_ = group_ * pc.n + down * BN + pc.first_row;
@@ -418,10 +503,10 @@ void main() {
         }
         if (FRACTIONS) change_unit();
         barrier();
-        multiply(m0, n0, NOTHING, 0u, x, w);
+        multiply(m0, n0, NOTHING, 0u, x, w E0);
         store_odd();
         barrier();
-        multiply(m0, n0, NOTHING, 0u, x, w);
+        multiply(m0, n0, NOTHING, 0u, x, w E0);
     }
     finish_whole(split, sub, lane, m0, n0);
 }

@@ -19,3 +19,13 @@ func Trial(name string) int {
 	}
 	return 0
 }
+
+// TrialText is the text of a word of VKX.
+func TrialText(name string) string {
+	for _, w := range strings.Split(os.Getenv("VKX"), ",") {
+		if k, v, ok := strings.Cut(w, "="); ok && k == name {
+			return v
+		}
+	}
+	return ""
+}
