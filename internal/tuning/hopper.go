@@ -72,7 +72,7 @@ var hopper = Profile{
 			SmallTokens: 64, FillSmall: 2, EnoughFill: 2, Pairs: true, TailGain: 16,
 		},
 		ChainPolls: 1 << 20,
-		Parts:      LinearParts{Most: 16, LeastSteps: 4, IdleFill: 2, PartCost: 480, LaunchCost: 110},
+		Parts:      LinearParts{Most: 16, LeastSteps: 4, IdleFill: 2, BesideIdle: 8, PartCost: 480, LaunchCost: 110},
 	},
 
 	Logits: Logits{

@@ -149,14 +149,18 @@ func (l *Layer) build(ctx context.Context, uses []use) (err error) {
 	for _, u := range uses {
 		cfg := projection.LinearConfig{N: u.n, K: u.k, Groups: u.groups, Weights: weightFormat(u.m), Activations: u.x, Out: u.out,
 			MaxTokens: k.cfg.Tokens, Invariant: k.cfg.Invariant, OnDemand: true}
+		if tuning.Trial("parts") == 1 && u.from == fromHidden && u.norm.IsZero() && u.to != &l.idxWeights {
+			for _, x := range uses {
+				if x.from == fromHidden && x.to != u.to && x.to != &l.idxWeights {
+					cfg.Beside += x.n
+				}
+			}
+		}
 		if !u.norm.IsZero() {
 			cfg.Norm, cfg.NormColumns, cfg.NormEps = u.norm.DType, k.cfg.Model.QRank, k.cfg.Model.Eps
 		}
 		if u.to.op, u.to.scratch, err = k.linears.get(k.dev, u.name, cfg); err != nil {
 			return fmt.Errorf("%s: %w", u.name, err)
-		}
-		if tuning.Trial("parts") == 1 && u.from == fromHidden && k.picks != nil && k.mla.gathers() {
-			u.to.scratch = tensor.Tensor{}
 		}
 		u.to.w.Data = u.m.Data
 		if u.m.Format == model.FormatFP8Rows {
