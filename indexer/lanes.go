@@ -63,7 +63,11 @@ func (t laneTiling) shares(tune *tuning.Logits, workgroups, rows, entries int) i
 		least = min(least, cost(n))
 	}
 	best := most
-	for cost(best)*tune.LaneSlack > least*(tune.LaneSlack+1) {
+	slack := tune.LaneSlack
+	if x := tuning.Trial("slack"); x > 0 {
+		slack = x
+	}
+	for cost(best)*slack > least*(slack+1) {
 		best--
 	}
 	return best

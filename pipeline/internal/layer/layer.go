@@ -32,7 +32,11 @@ type Layer struct {
 	inputs       [sources][]layerInput // with fewer bits, that products take; none where all are bf16
 	turnsToCodes bool                  // what turns the attention's output back makes it FP8
 
-	qkv, qb, oa, ob             linear
+	qkv, qb, oa, ob linear
+	qbHalf          struct {
+		op *projection.Linear
+		n  int
+	}
 	gates                       linear // with a compressor
 	idxQB, idxWeights, idxGates linear // with an indexer; idxGates with a compressor of its keys
 }
@@ -161,6 +165,14 @@ func (l *Layer) build(ctx context.Context, uses []use) (err error) {
 		}
 		if u.to.op, u.to.scratch, err = k.linears.get(k.dev, u.name, cfg); err != nil {
 			return fmt.Errorf("%s: %w", u.name, err)
+		}
+		if u.to == &l.qb && tuning.Trial("q") >= 4 {
+			half := cfg
+			half.N /= 2
+			l.qbHalf.n = half.N
+			if l.qbHalf.op, _, err = k.linears.get(k.dev, "QB half", half); err != nil {
+				return err
+			}
 		}
 		u.to.w.Data = u.m.Data
 		if u.m.Format == model.FormatFP8Rows {

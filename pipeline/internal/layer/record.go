@@ -69,6 +69,7 @@ type recording struct {
 	a      *Args
 	parts  attention.Parts // of the attention, where woAB joins them
 	turned int
+	halved bool
 }
 
 func (r *recording) schedule(s schedule) error {
@@ -135,7 +136,13 @@ func (r *recording) op(o op) error {
 	case indexCompress:
 		return k.keys.record(r.rec, r.step, l.w.Indexer.Compressor, cache.CompressArgs{State: r.a.Caches.IndexState,
 			StateTable: r.step.Tables.IndexState, CosSin: r.a.CosSin, Keys: r.a.Caches.Keys})
+	case wqBFirst:
+		r.halved = true
+		return l.halfOfQueries(r.rec, 0)
 	case wqB:
+		if r.halved {
+			return l.halfOfQueries(r.rec, 1)
+		}
 		return l.qb.record(r.rec, k.qr, k.mla.q)
 	case indexWqB:
 		return l.idxQB.record(r.rec, k.qr, k.picks.q)
@@ -334,4 +341,21 @@ func (r *recording) chain() error {
 			Positions: r.step.Positions, Table: r.a.CosSin}
 	}
 	return r.l.chain.Record(r.rec, a)
+}
+
+func (l *Layer) halfOfQueries(rec *vk.Recorder, half int) error {
+	n := l.qbHalf.n
+	a := l.qb.args(l.kind.qr, l.kind.mla.q)
+	a.Scratch = tensor.Tensor{}
+	w := l.w.QB
+	of := func(t tensor.Tensor) tensor.Tensor {
+		if t.IsZero() {
+			return t
+		}
+		rows := t.Shape[0] / 2
+		return t.Rows(half*rows, (half+1)*rows)
+	}
+	_ = w
+	a.W.Data, a.W.Scale, a.W.RowScale, a.OutColumn = of(a.W.Data), of(a.W.Scale), of(a.W.RowScale), half*n
+	return l.qbHalf.op.Record(rec, a)
 }
