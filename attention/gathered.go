@@ -5,7 +5,6 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
-	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -58,8 +57,7 @@ type GatheredArgs struct {
 	LSE        tensor.Tensor // [T, H] f32, written: natural log, +inf for empty rows; may be absent
 	Scratch    vk.View       // ScratchBytes at a multiple of 256
 	Pieces     int           // of the plan, empty ones included; at least 1
-	Rest       func(whole int) error
-	Norm       QueryNorm // with GatheredConfig.Norm, where NormsQueries permits; else absent: Q is normed and rotated
+	Norm       QueryNorm     // with GatheredConfig.Norm, where NormsQueries permits; else absent: Q is normed and rotated
 }
 
 // PagedRows are the rows of requests in a paged cache.
@@ -193,23 +191,6 @@ func (o *Gathered) Record(rec *vk.Recorder, a GatheredArgs) error {
 		}
 		if err := o.indices.record(rec, piece, c, a.TopK, a.Positions, a.Plan.Places, p.Indices, p.Lens); err != nil {
 			return err
-		}
-		plan := o.prefill.plan(t, width)
-		if whole := t - t%o.prefill.workgroups; a.Pieces == 1 && a.Rest != nil && whole < t && whole > 0 && plan.splits == 1 {
-			if err := o.prefill.attendPlanned(rec, op, p.rows(0, whole), flags, plan); err != nil {
-				return err
-			}
-			rec.Section("attention rest")
-			if tuning.Trial("tail") == 2 {
-				if err := a.Rest(whole); err != nil {
-					return err
-				}
-				return o.prefill.attendPlanned(rec, op, p.rows(whole, t), flags, plan)
-			}
-			if err := o.prefill.attendPlanned(rec, op, p.rows(whole, t), flags, plan); err != nil {
-				return err
-			}
-			return a.Rest(whole)
 		}
 		if err := o.prefill.attend(rec, op, p, flags); err != nil {
 			return err

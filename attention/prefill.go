@@ -158,11 +158,8 @@ func (o *Prefill) Record(rec *vk.Recorder, a PrefillArgs) error {
 // attend records the attention, of whole rows or of parts that join joins. The tensors were
 // checked.
 func (o *Prefill) attend(rec *vk.Recorder, op string, a PrefillArgs, flags uint32) error {
-	return o.attendPlanned(rec, op, a, flags, o.plan(a.Q.Shape[0], a.Indices.Shape[1]))
-}
-
-func (o *Prefill) attendPlanned(rec *vk.Recorder, op string, a PrefillArgs, flags uint32, plan plan) error {
 	t, s, width := a.Q.Shape[0], a.KV.Shape[0], a.Indices.Shape[1]
+	plan := o.plan(t, width)
 	splits := plan.splits
 	ml, part, err := partials(o.dev, op, a.Scratch, t, splits, o.heads)
 	if err != nil {
@@ -186,16 +183,6 @@ func (o *Prefill) attendPlanned(rec *vk.Recorder, op string, a PrefillArgs, flag
 	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
 		Kernel: kernel, Groups: o.grid(plan, t), Push: vk.Bytes(&p), Bind: bind,
 	}, opkit.Target{T: a.KV, Access: vk.Read})
-}
-
-// rows are the arguments of some tokens.
-func (a PrefillArgs) rows(lo, hi int) PrefillArgs {
-	for _, t := range []*tensor.Tensor{&a.Q, &a.Indices, &a.Lens, &a.Out, &a.MaxLogits, &a.LSE, &a.Norm.Positions} {
-		if !t.IsZero() {
-			*t = t.Rows(lo, hi)
-		}
-	}
-	return a
 }
 
 // join records what joins the parts of rows, if there are any.

@@ -63,11 +63,7 @@ func (t laneTiling) shares(tune *tuning.Logits, workgroups, rows, entries int) i
 		least = min(least, cost(n))
 	}
 	best := most
-	slack := tune.LaneSlack
-	if x := tuning.Trial("slack"); x > 0 {
-		slack = x
-	}
-	for cost(best)*slack > least*(slack+1) {
+	for cost(best)*tune.LaneSlack > least*(tune.LaneSlack+1) {
 		best--
 	}
 	return best

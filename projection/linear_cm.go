@@ -6,7 +6,6 @@ import (
 	"math"
 	"math/bits"
 	"slices"
-	"strings"
 
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
@@ -30,7 +29,7 @@ type matrixTile struct {
 
 // of is the tile for T tokens: one of proj_linear_whole has no room for tokens beyond the last.
 func (t matrixTile) of(T int) matrixTile {
-	if t.whole != nil && T >= t.whole.bm {
+	if t.whole != nil && T >= t.bm {
 		return *t.whole
 	}
 	return t
@@ -45,7 +44,6 @@ type linearTiling struct {
 	subgroup   int // invocations of a subgroup
 
 	pairs  bool // numbers come for two steps at a time: proj_linear_whole
-	deep   bool // proj_linear_deep
 	blocks bool // then: a part of K is whole blocks of scales
 }
 
@@ -215,15 +213,7 @@ func (k *matrixTiles) build(from int) {
 			if x.pairs {
 				stem = "proj_linear_whole"
 			}
-			words := x.constants()
-			if kernel := tuning.TrialText("kernel"); kernel != "" && x.pairs && k.variant == VariantCMB {
-				if x.deep || !strings.HasPrefix(kernel, "deep") {
-					stem = "proj_linear_" + kernel
-				}
-			} else if x.deep {
-				stem = "proj_linear_deep"
-			}
-			spec := k.spec(stem, words...)
+			spec := k.spec(stem, x.constants()...)
 			spec.Subgroup, spec.Divisible = uint32(x.subgroup), true // launches of thousands of tokens
 			x.kernel = k.later(spec)
 		}
@@ -250,9 +240,6 @@ func (k *matrixTiles) plan(T, scratch int) linearPlan {
 func (k *matrixTiles) fill(t matrixTile) int {
 	if p := &k.tune.Tiles; t.bm <= p.SmallTokens {
 		return p.FillSmall * k.cfg.Workgroups
-	}
-	if t.deep {
-		return k.cfg.Workgroups / 2
 	}
 	return k.cfg.Workgroups
 }

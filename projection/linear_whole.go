@@ -1,12 +1,5 @@
 package projection
 
-import (
-	"cmp"
-	"strings"
-
-	"github.com/vkmla/vkmla/internal/tuning"
-)
-
 // wholeRowBytes bounds the rows of x and weights of proj_linear_whole, whose offsets
 // within a tile have 32 bits.
 const wholeRowBytes = 1 << 26
@@ -21,9 +14,6 @@ const wholeRowBytes = 1 << 26
 func (l *linearLayer) wholeTile(t linearTiling) *matrixTile {
 	if !l.tune.Tiles.Pairs || !l.runs("proj_linear_whole") || l.cfg.MaxTokens > 0 && l.cfg.MaxTokens < t.bm {
 		return nil
-	}
-	if d := deepOf(t); l.deepSuits(d) {
-		return &matrixTile{linearTiling: d}
 	}
 	t.pairs, t.blocks = true, l.format.blocks
 	stored := t.subgroup / max(1, t.wn/4) // rows that a subgroup stores at a time
@@ -60,23 +50,4 @@ func (t linearTiling) passes(rows, quads int) bool {
 		least = 4
 	}
 	return lines >= least && lines <= 64 && rows%(2*lines) == 0
-}
-
-// deepOf is the tile of proj_linear_deep that goes with a tile of proj_linear_cm.
-func deepOf(t linearTiling) linearTiling {
-	t.pairs, t.blocks, t.deep = true, true, true
-	t.bk = 16
-	if t.subgroup == 32 {
-		t.bm, t.bn, t.wm, t.wn = 256, 128, 64, 64
-	} else {
-		t.bm, t.bn, t.wm, t.wn = 16, 8, 8, 8
-	}
-	return t
-}
-
-func (l *linearLayer) deepSuits(t linearTiling) bool {
-	least := tuning.Trial("deep")
-	return least > 0 && strings.HasPrefix(cmp.Or(tuning.TrialText("kernel"), "deep"), "deep") && l.cfg.K >= least && l.format.blocks && l.cfg.Activations == ActivationBF16 && l.cfg.N%t.bn == 0 &&
-		l.cfg.K%ScaleBlock == 0 && t.threads() == t.bm && t.bn*2 == t.bm && l.runs("proj_linear_deep") &&
-		(l.cfg.MaxTokens == 0 || l.cfg.MaxTokens >= t.bm)
 }

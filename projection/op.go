@@ -55,7 +55,6 @@ var pushLayouts = map[string]any{
 	"proj_linear_tokens8to32":     projLinearNormPush{},
 	"proj_linear_tokens32to64":    projLinearPush{},
 	"proj_linear_whole":           projLinearPush{},
-	"proj_linear_deep":            projLinearPush{},
 	"proj_linear_sum":             projLinearSumPush{},
 }
 

@@ -43,27 +43,11 @@ const uint X_TWOS = X_EACH / 2u, W_TWOS = W_EACH / 2u; // by names: a compiler w
 const uint X_EIGHTS = BM * BK / 8u / THREADS, W_EIGHTS = BN * BK / 8u / THREADS;
 const uint K_TILES = BK / CM_K;
 const uint TURNS = K_TILES * N_TILES; // among which the loads of a step are spread
-#ifndef TRIAL
-#define TRIAL 0
-#endif
-#if TRIAL & 1
-const uint W_TURN = (W_EACH + TURNS - 1u) / TURNS * 2u;
-#else
-const uint W_TURN = (W_EACH + TURNS - 1u) / TURNS;
-#endif
-#if TRIAL & 16
-const uint X_TURN = (X_EACH + TURNS - 1u) / TURNS * 2u;
-#else
-const uint X_TURN = (X_EACH + TURNS - 1u) / TURNS;
-#endif
+const uint X_TURN = (X_EACH + TURNS - 1u) / TURNS, W_TURN = (W_EACH + TURNS - 1u) / TURNS;
 
 // Numbers that become elements as they are need no time between their arrival and the barrier.
 #ifdef CM_BF16
-#if TRIAL & 64
-const bool X_READY = false, W_READY = FORMAT == WEIGHT_BF16;
-#else
 const bool X_READY = ACT == ACT_BF16, W_READY = FORMAT == WEIGHT_BF16;
-#endif
 #else
 const bool X_READY = false, W_READY = false;
 #endif
@@ -134,7 +118,6 @@ struct HalfW {
 
 HalfX held_x_; // of the second step
 HalfW held_w_;
-HalfW held_w2_, held_w3_; // the steps of the second pair of a line
 
 uvec4 half_of(uint vec, uvec4 a, uvec4 b, uint odd) {
     if (vec == 8u) return ((tid_ & 1u) ^ odd) != 0u ? b : a;
@@ -165,14 +148,6 @@ void decode_x(HalfX h, inout Elements v) {
         v.x[i] = linear_act8(q, h.bits[i]);
     }
 }
-
-#if TRIAL & 256
-uvec4 decode_w_eight(HalfW h, uint i) {
-    const uvec4 q = i % 2u == 0u ? h.q[i / 2u] : h.q[i / 2u].zwzw;
-    return linear_weight8(q, h.scale, WEIGHT_REF ? ref() : 0u);
-}
-uvec4 early_[W_EIGHTS];
-#endif
 
 void decode_w(HalfW h, inout Elements v) {
     [[unroll]] for (uint i = 0u; i < W_EIGHTS; i++) {
@@ -212,24 +187,11 @@ void load_b(uint n, uint k, out CM_B b) {
     coopMatLoad(b, tile_s, (BM + n) * PITCH + k * CM_K / 8u, PITCH, gl_CooperativeMatrixLayoutColumnMajor);
 }
 
-#if TRIAL & 256
-#define E0 , held_w_, false
-#define E1 , held_w_, true
-#define E2 , held_w2_, true
-#else
-#define E0
-#define E1
-#define E2
-#endif
 const uint NOTHING = 0u, OF_X = 1u, OF_W = 2u;
 
 // multiply: the products of a step, and between them the loads of what `loads` says of a pair. A
 // fragment comes while the one before is used.
-#if TRIAL & 256
-void multiply(uint m0, uint n0, uint loads, uint pair, inout FetchX x, inout FetchW w, HalfW h, bool early) {
-#else
 void multiply(uint m0, uint n0, uint loads, uint pair, inout FetchX x, inout FetchW w) {
-#endif
     CM_A a[M_TILES];
     CM_B b[2];
     [[unroll]] for (uint i = 0u; i < M_TILES; i++) load_a(m0 + i * CM_M, 0u, a[i]);
@@ -245,9 +207,6 @@ void multiply(uint m0, uint n0, uint loads, uint pair, inout FetchX x, inout Fet
             [[unroll]] for (uint p = 0u; p < W_TURN; p++) {
                 if (loads == OF_W && turn * W_TURN + p < W_EACH) fetch_w(pair, turn * W_TURN + p, w);
             }
-#if TRIAL & 256
-            if (early && turn % 2u == 1u && turn / 2u < W_EIGHTS) early_[turn / 2u] = decode_w_eight(h, turn / 2u);
-#endif
             [[unroll]] for (uint i = 0u; i < M_TILES; i++) {
                 acc[i][j] = coopMatMulAdd(a[i], b[turn % 2u], acc[i][j]);
                 if (j == N_TILES - 1u && k + 1u < K_TILES) load_a(m0 + i * CM_M, k + 1u, a[i]);
@@ -288,11 +247,7 @@ void store_even(FetchX x, FetchW w) {
 void store_odd() {
     Elements v;
     if (!X_READY) decode_x(held_x_, v);
-#if TRIAL & 256
-    [[unroll]] for (uint i = 0u; i < W_EIGHTS; i++) v.w[i] = early_[i];
-#else
     if (!W_READY) decode_w(held_w_, v);
-#endif
     barrier();
     if (W_READY) decode_w(held_w_, v);
     if (X_READY) decode_x(held_x_, v);
@@ -304,10 +259,10 @@ void advance(uint pair, uint m0, uint n0) {
     FetchX x;
     FetchW w;
     barrier();
-    multiply(m0, n0, OF_X, pair + 1u, x, w E0);
+    multiply(m0, n0, OF_X, pair + 1u, x, w);
     store_odd();
     barrier();
-    multiply(m0, n0, OF_W, pair + 1u, x, w E0);
+    multiply(m0, n0, OF_W, pair + 1u, x, w);
     store_even(x, w);
 }
 
@@ -318,6 +273,8 @@ void line_w(FetchW w, uint later, uint odd, out HalfW o) {
     [[unroll]] for (uint i = 0u; i < W_TWOS / 2u; i++) o.q[i] = half_of(W_VEC, q[2u * i], q[2u * i + 1u], odd);
     o.scale = w.scale;
 }
+
+HalfW held_w2_, held_w3_; // the steps of the second pair of a line
 
 // store_line: store_even of a line, of which three steps are held.
 void store_line(FetchX x, FetchW w) {
@@ -352,11 +309,7 @@ void store_later(FetchX x) {
         half_x(x, 0u, even_x);
         decode_x(even_x, v);
     }
-#if TRIAL & 256
-    [[unroll]] for (uint i = 0u; i < W_EIGHTS; i++) v.w[i] = early_[i];
-#else
     decode_w(held_w2_, v);
-#endif
     barrier();
     if (X_READY) {
         half_x(x, 0u, even_x);
@@ -375,38 +328,24 @@ void advance_line(uint pair, bool last, uint m0, uint n0) {
     FetchW w;
     barrier();
     later_ = 0u;
-#if TRIAL & 8
-    multiply(m0, n0, NOTHING, pair + 1u, x, w E1);
+    multiply(m0, n0, OF_X, pair + 1u, x, w);
     store_odd();
     barrier();
-    multiply(m0, n0, OF_X, pair + 1u, x, w E2);
-#else
-    multiply(m0, n0, OF_X, pair + 1u, x, w E1);
-    store_odd();
-    barrier();
-    multiply(m0, n0, NOTHING, pair + 1u, x, w E2);
-#endif
+    multiply(m0, n0, NOTHING, pair + 1u, x, w);
     store_later(x);
     barrier();
     if (!last) {
         FetchX next;
-#if TRIAL & 4
-        multiply(m0, n0, OF_W, pair + 2u, next, w E1);
+        multiply(m0, n0, OF_X, pair + 2u, next, w);
         store_odd();
         barrier();
-        multiply(m0, n0, OF_X, pair + 2u, next, w E0);
-#else
-        multiply(m0, n0, OF_X, pair + 2u, next, w E1);
-        store_odd();
-        barrier();
-        multiply(m0, n0, OF_W, pair + 2u, next, w E0);
-#endif
+        multiply(m0, n0, OF_W, pair + 2u, next, w);
         store_line(next, w);
     } else {
-        multiply(m0, n0, NOTHING, 0u, x, w E1);
+        multiply(m0, n0, NOTHING, 0u, x, w);
         store_odd();
         barrier();
-        multiply(m0, n0, NOTHING, 0u, x, w E0);
+        multiply(m0, n0, NOTHING, 0u, x, w);
     }
 }
 
@@ -459,15 +398,9 @@ void main() {
     tid_ = gl_LocalInvocationIndex;
     const uint sub = gl_SubgroupID, lane = gl_SubgroupInvocationID, split = gl_WorkGroupID.z % pc.splits;
     group_ = gl_WorkGroupID.z / pc.splits;
-#if TRIAL & 128
-    const uint i = gl_WorkGroupID.y * 32u + gl_WorkGroupID.x, band = 16u * ((pc.n - pc.first_row) / BN);
-    const uint across = i / band * 16u + i % 16u, down = i % band / 16u;
-#else
-    const uint across = gl_WorkGroupID.x, down = gl_WorkGroupID.y;
-#endif
-    first_ = across * BM;
+    first_ = gl_WorkGroupID.x * BM;
     t0_ = min(first_, pc.tokens - BM);
-    row0_ = group_ * pc.n + down * BN + pc.first_row;
+    row0_ = group_ * pc.n + gl_WorkGroupID.y * BN + pc.first_row;
     x_lane_ = line_of(X_VEC, X_LINES) * (pc.k / X_VEC * 16u) * (ACT == ACT_BF16 ? pc.groups : 1u);
     w_lane_ = w_line() * (pc.k / W_VEC * 16u);
     const uint m0 = sub / (BN / WN) * WM, n0 = sub % (BN / WN) * WN;
@@ -503,10 +436,10 @@ void main() {
         }
         if (FRACTIONS) change_unit();
         barrier();
-        multiply(m0, n0, NOTHING, 0u, x, w E0);
+        multiply(m0, n0, NOTHING, 0u, x, w);
         store_odd();
         barrier();
-        multiply(m0, n0, NOTHING, 0u, x, w E0);
+        multiply(m0, n0, NOTHING, 0u, x, w);
     }
     finish_whole(split, sub, lane, m0, n0);
 }

@@ -28,10 +28,7 @@ const uint UNITS = BK / 8u;          // of eight numbers in a row
 const uint PITCH = UNITS + 1u;       // quads from row to row of a tile; a spare one spreads rows over banks
 const uint M_TILES = WM / CM_M;
 const uint N_TILES = WN / CM_N;
-#ifndef LINEAR_BUFFERS
-#define LINEAR_BUFFERS 1u // tiles in shared memory
-#endif
-const uint TILE_QUADS = (BM + BN) * PITCH * LINEAR_BUFFERS;
+const uint TILE_QUADS = (BM + BN) * PITCH;
 const uint OUT_PITCH = WN / 4u + 1u;
 const uint OUT_QUADS = THREADS / SUBGROUP * CM_M * OUT_PITCH;
 const uint QUADS = TILE_QUADS > OUT_QUADS ? TILE_QUADS : OUT_QUADS;

@@ -8,7 +8,6 @@ import (
 	"math"
 	"slices"
 
-	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
@@ -32,11 +31,7 @@ type Layer struct {
 	inputs       [sources][]layerInput // with fewer bits, that products take; none where all are bf16
 	turnsToCodes bool                  // what turns the attention's output back makes it FP8
 
-	qkv, qb, oa, ob linear
-	qbHalf          struct {
-		op *projection.Linear
-		n  int
-	}
+	qkv, qb, oa, ob             linear
 	gates                       linear // with a compressor
 	idxQB, idxWeights, idxGates linear // with an indexer; idxGates with a compressor of its keys
 }
@@ -152,27 +147,12 @@ func (l *Layer) build(ctx context.Context, uses []use) (err error) {
 	}
 	for _, u := range uses {
 		cfg := projection.LinearConfig{N: u.n, K: u.k, Groups: u.groups, Weights: weightFormat(u.m), Activations: u.x, Out: u.out,
-			MaxTokens: k.cfg.Tokens, Invariant: k.cfg.Invariant, OnDemand: true}
-		if tuning.Trial("parts") == 1 && u.from == fromHidden && u.norm.IsZero() && u.to != &l.idxWeights {
-			for _, x := range uses {
-				if x.from == fromHidden && x.to != u.to && x.to != &l.idxWeights {
-					cfg.Beside += x.n
-				}
-			}
-		}
+			MaxTokens: k.cfg.Tokens, Invariant: k.cfg.Invariant, OnDemand: true, Beside: l.beside(&u, uses)}
 		if !u.norm.IsZero() {
 			cfg.Norm, cfg.NormColumns, cfg.NormEps = u.norm.DType, k.cfg.Model.QRank, k.cfg.Model.Eps
 		}
 		if u.to.op, u.to.scratch, err = k.linears.get(k.dev, u.name, cfg); err != nil {
 			return fmt.Errorf("%s: %w", u.name, err)
-		}
-		if u.to == &l.qb && tuning.Trial("q") >= 4 {
-			half := cfg
-			half.N /= 2
-			l.qbHalf.n = half.N
-			if l.qbHalf.op, _, err = k.linears.get(k.dev, "QB half", half); err != nil {
-				return err
-			}
 		}
 		u.to.w.Data = u.m.Data
 		if u.m.Format == model.FormatFP8Rows {
@@ -200,6 +180,20 @@ func (l *Layer) build(ctx context.Context, uses []use) (err error) {
 	l.plan = choose(k.tune, t)
 	l.insert, err = k.inserter(kvNorm)
 	return err
+}
+
+// beside are the outputs of the products that are recorded beside one of Hidden's. weights_proj has
+// too few for tiles as large as theirs.
+func (l *Layer) beside(u *use, uses []use) (n int) {
+	if u.from != fromHidden || u.to == &l.idxWeights || !u.norm.IsZero() {
+		return 0
+	}
+	for i := range uses {
+		if x := &uses[i]; x.from == fromHidden && x.to != u.to && x.to != &l.idxWeights {
+			n += x.n
+		}
+	}
+	return n
 }
 
 // prepare asks for the kernels that steps launch, of the operations for which this depends on

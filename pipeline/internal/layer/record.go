@@ -5,7 +5,6 @@ import (
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
-	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
@@ -62,14 +61,12 @@ func (l *Layer) Record(rec *vk.Recorder, step StepArgs, a Args) error {
 
 // recording is a layer being recorded.
 type recording struct {
-	l      *Layer
-	k      *Kind
-	rec    *vk.Recorder
-	step   *StepArgs
-	a      *Args
-	parts  attention.Parts // of the attention, where woAB joins them
-	turned int
-	halved bool
+	l     *Layer
+	k     *Kind
+	rec   *vk.Recorder
+	step  *StepArgs
+	a     *Args
+	parts attention.Parts // of the attention, where woAB joins them
 }
 
 func (r *recording) schedule(s schedule) error {
@@ -136,13 +133,7 @@ func (r *recording) op(o op) error {
 	case indexCompress:
 		return k.keys.record(r.rec, r.step, l.w.Indexer.Compressor, cache.CompressArgs{State: r.a.Caches.IndexState,
 			StateTable: r.step.Tables.IndexState, CosSin: r.a.CosSin, Keys: r.a.Caches.Keys})
-	case wqBFirst:
-		r.halved = true
-		return l.halfOfQueries(r.rec, 0)
 	case wqB:
-		if r.halved {
-			return l.halfOfQueries(r.rec, 1)
-		}
 		return l.qb.record(r.rec, k.qr, k.mla.q)
 	case indexWqB:
 		return l.idxQB.record(r.rec, k.qr, k.picks.q)
@@ -292,13 +283,6 @@ func (r *recording) gathered() error {
 		a.Compressed = attention.PagedRows{Cache: caches.Compressed, Table: tables.Compressed}
 		a.Slots, a.TopK = at.Slots, at.TopK
 	}
-	if tuning.Trial("tail") > 0 && !r.l.turnsToCodes && k.output.turn != nil {
-		a.Rest = func(whole int) error {
-			r.turned = whole
-			return k.output.turn.Record(r.rec, projection.InverseRopeArgs{O: k.mla.o.Rows(0, whole),
-				Positions: r.step.Positions.Rows(0, whole), Table: r.a.CosSin})
-		}
-	}
 	return k.mla.recordRows(r.rec, a)
 }
 
@@ -316,10 +300,6 @@ func (r *recording) attended() Picks {
 func (r *recording) turnBack() error {
 	x, o := &r.k.output, r.k.mla.o
 	if !r.l.turnsToCodes {
-		if from := r.turned; from > 0 {
-			t := o.Shape[0]
-			return x.turn.Record(r.rec, projection.InverseRopeArgs{O: o.Rows(from, t), Positions: r.step.Positions.Rows(from, t), Table: r.a.CosSin})
-		}
 		return x.turn.Record(r.rec, projection.InverseRopeArgs{O: o, Positions: r.step.Positions, Table: r.a.CosSin})
 	}
 	return x.quant.Record(r.rec, projection.InverseRopeQuantArgs{O: o, Positions: r.step.Positions, Table: r.a.CosSin,
@@ -341,21 +321,4 @@ func (r *recording) chain() error {
 			Positions: r.step.Positions, Table: r.a.CosSin}
 	}
 	return r.l.chain.Record(r.rec, a)
-}
-
-func (l *Layer) halfOfQueries(rec *vk.Recorder, half int) error {
-	n := l.qbHalf.n
-	a := l.qb.args(l.kind.qr, l.kind.mla.q)
-	a.Scratch = tensor.Tensor{}
-	w := l.w.QB
-	of := func(t tensor.Tensor) tensor.Tensor {
-		if t.IsZero() {
-			return t
-		}
-		rows := t.Shape[0] / 2
-		return t.Rows(half*rows, (half+1)*rows)
-	}
-	_ = w
-	a.W.Data, a.W.Scale, a.W.RowScale, a.OutColumn = of(a.W.Data), of(a.W.Scale), of(a.W.RowScale), half*n
-	return l.qbHalf.op.Record(rec, a)
 }

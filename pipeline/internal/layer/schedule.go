@@ -21,7 +21,6 @@ const (
 	indexSave               // likewise of the indexer's compressor
 	compress                // compressed entries of the groups that the step completes
 	indexCompress           // the indexer's keys of these
-	wqBFirst                // the first half of wqB's outputs; then wqB is the second
 	wqB                     // queries of the heads
 	indexWqB                // queries of the indexer
 	kvInsert                // KV rows into the cache; norm and rotation of queries where not traits.lateQueries
@@ -47,7 +46,7 @@ var sections = [ops]string{
 	indexWgate: "indexer.compressor.wkv|wgate", weightsProj: "indexer.weights_proj", inputSums: "input_sums",
 	qkvNorm: "q_kv_norm", save: "compressor.save", indexSave: "indexer.compressor.save",
 	compress: "compressor.compress", indexCompress: "indexer.compressor.compress",
-	wqBFirst: "wq_b", wqB: "wq_b", indexWqB: "indexer.wq_b", kvInsert: "q_norm_rope_kv_insert", indexQuantise: "indexer.q_quantise",
+	wqB: "wq_b", indexWqB: "indexer.wq_b", kvInsert: "q_norm_rope_kv_insert", indexQuantise: "indexer.q_quantise",
 	indexScores: "indexer.select", indexSelect: "indexer.select", touchPool: "indexer.select",
 	attend: "attention", inverseRope: "inverse_rope", woA: "wo_a", woB: "wo_b", woAB: "wo_a, wo_b",
 	codesHidden: "hidden.quantise", codesQLoRA: "q_lora.quantise", codesO: "o.quantise", codesOLoRA: "o_lora.quantise",
@@ -130,56 +129,12 @@ var (
 	// what is bound by memory is beside the end of them.
 	picksPrompt = schedule{{codesHidden}, {weightsProj, wgateFirst, wgate, wqaWkv, indexWgate, callers}, sums,
 		{qkvNorm, indexSave}, {codesQLoRA},
-		{wqB, indexWqB, save, indexCompress},
-		{kvInsert, compress, indexQuantise},
+		{indexWqB, save, indexCompress},
+		{wqB, compress, indexQuantise},
+		{kvInsert},
 		{indexScores},
 		{indexSelect, touchPool},
 		{attend}, {inverseRope}, {codesO}, {woA, woAB}, {codesOLoRA}, {woB}}
-)
-
-// trials
-var (
-	promptEnd = schedule{{attend}, {inverseRope}, {codesO}, {woA, woAB}, {codesOLoRA}, {woB}}
-	// 1: quantised queries in front of wqB; 2: behind it
-	prompt1 = append(schedule{{codesHidden}, {weightsProj, wgateFirst, wgate, wqaWkv, indexWgate, callers}, sums,
-		{qkvNorm, indexSave}, {codesQLoRA},
-		{indexWqB, save, indexCompress},
-		{indexQuantise, compress, wqB, kvInsert},
-		{indexScores},
-		{indexSelect, touchPool}}, promptEnd...)
-	prompt2 = append(schedule{{codesHidden}, {weightsProj, wgateFirst, wgate, wqaWkv, indexWgate, callers}, sums,
-		{qkvNorm, indexSave}, {codesQLoRA},
-		{indexWqB, save, indexCompress},
-		{wqB, kvInsert, compress, indexQuantise},
-		{indexScores},
-		{indexSelect, touchPool}}, promptEnd...)
-	// 3: wqB beside the scores
-	prompt3 = append(schedule{{codesHidden}, {weightsProj, wgateFirst, wgate, wqaWkv, indexWgate, callers}, sums,
-		{qkvNorm, indexSave}, {codesQLoRA},
-		{indexWqB, save, indexCompress},
-		{indexQuantise, compress},
-		{indexScores, wqB, kvInsert},
-		{indexSelect, touchPool}}, promptEnd...)
-	// 4: half of wqB beside the indexer's, half beside what is bound by memory; 5: between
-	prompt4 = append(schedule{{codesHidden}, {weightsProj, wgateFirst, wgate, wqaWkv, indexWgate, callers}, sums,
-		{qkvNorm, indexSave}, {codesQLoRA},
-		{indexWqB, save, indexCompress, wqBFirst},
-		{indexQuantise, compress, wqB, kvInsert},
-		{indexScores},
-		{indexSelect, touchPool}}, promptEnd...)
-	prompt5 = append(schedule{{codesHidden}, {weightsProj, wgateFirst, wgate, wqaWkv, indexWgate, callers}, sums,
-		{qkvNorm, indexSave}, {codesQLoRA},
-		{indexWqB, save, indexCompress},
-		{wqBFirst, indexQuantise, compress, wqB, kvInsert},
-		{indexScores},
-		{indexSelect, touchPool}}, promptEnd...)
-	// 6: as picksPrompt with what is bound by memory between the products
-	prompt6 = append(schedule{{codesHidden}, {weightsProj, wgateFirst, wgate, wqaWkv, indexWgate, callers}, sums,
-		{qkvNorm, indexSave}, {codesQLoRA},
-		{indexWqB, save, indexCompress, wqB},
-		{kvInsert, compress, indexQuantise},
-		{indexScores},
-		{indexSelect, touchPool}}, promptEnd...)
 )
 
 // traits are what the schedule of a layer depends on.
@@ -214,7 +169,7 @@ func choose(n *tuning.Layer, t traits) schedule {
 	case !t.picks:
 		table = attendsNormed
 	case t.gathers:
-		table = []schedule{picksPrompt, prompt1, prompt2, prompt3, prompt4, prompt5, prompt6}[tuning.Trial("q")]
+		table = picksPrompt
 	case t.tokens >= n.BesideTokens:
 		table = picksMany
 	case !t.lateQueries:
@@ -244,8 +199,6 @@ func choose(n *tuning.Layer, t traits) schedule {
 // has reports whether the layer has an op.
 func (t *traits) has(o op) bool {
 	switch o {
-	case wqBFirst:
-		return t.gathers && t.picks
 	case codesHidden:
 		return t.codes[fromHidden]
 	case codesQLoRA:
