@@ -249,8 +249,8 @@ func (k *matrixTiles) workgroups(t matrixTile, T int) int {
 	return opkit.CeilDiv(T, t.bm) * k.rowTiles(t.bn) * k.cfg.Groups
 }
 
-// besideFills tells whether whole tiles of this layer and those beside it leave little of the device
-// idle. Then K is not cut: one's last workgroups leave room for the next one's first.
+// besideFills tells whether whole tiles of this layer and those beside it leave little of the
+// device idle. Then K is not cut: one's last workgroups leave room for the next one's first.
 func (k *matrixTiles) besideFills(t matrixTile, T int) bool {
 	if k.cfg.Beside == 0 || t.bm <= k.tune.Tiles.SmallTokens {
 		return false
