@@ -316,6 +316,7 @@ func (o *Decoder) record(op string, rec *vk.Recorder, a DecodeArgs) (none Parts,
 	}
 	if err := pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
 		Kernel: kernel, Groups: o.grid(plan, t), Push: vk.Bytes(&p), Bind: bind,
+		Products: products(t, o.heads, opkit.Dim(win.Indices, 1)+opkit.Dim(comp.Indices, 1)),
 	}, pools...); err != nil || splits == 1 {
 		return none, err
 	}

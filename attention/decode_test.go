@@ -217,6 +217,44 @@ func TestDecodeFewHeads(t *testing.T) {
 	}
 }
 
+// Workgroups of 4 rows at a time, as Intel's GPUs get them, give the result too.
+func TestDecodeFewRows(t *testing.T) {
+	dev := must[*vk.Device](t)(testkit.Device(t).Adapter().Open(vk.DeviceOptions{Profile: "xe"}))
+	t.Cleanup(func() { assert.NoError(t, dev.Close()) })
+	rng := rand.New(rand.NewPCG(testkit.Seed(t), 7))
+	for _, heads := range []int{8, 21} {
+		win, comp := set(t, 64, 2, normal(rng, 69*attention.D)), set(t, 2, 2, normal(rng, 61*attention.D))
+		s := step{heads, normal(rng, 2*heads*attention.D), win, comp, nil}
+		s.win.Lens[1], s.comp.Indices[3] = 3, -1
+		out, lse := s.decode(t, dev, s.config(attention.VariantBase))
+		s.check(t, attention.VariantBase, out, lse)
+	}
+}
+
+// A device with little shared memory has room for matrices with half as many rows at a time, and
+// its output leaves in two parts.
+func TestDecodeLittleShared(t *testing.T) {
+	a := *testkit.Device(t).Adapter()
+	if testkit.LeftOut(attention.VariantCM) || attention.CanDecode(&a, attention.VariantCM, 64) != nil {
+		t.Skip("no matrices of f16")
+	}
+	a.Caps.SharedMemory = 17 << 10
+	dev := must[*vk.Device](t)(a.Open(vk.DeviceOptions{}))
+	t.Cleanup(func() { assert.NoError(t, dev.Close()) })
+	rng := rand.New(rand.NewPCG(testkit.Seed(t), 8))
+	const heads = 13
+	win, comp := set(t, 64, 2, normal(rng, 69*attention.D)), set(t, 2, 2, normal(rng, 61*attention.D))
+	s := step{heads, normal(rng, 2*heads*attention.D), win, comp, make([]float32, heads)}
+	s.win.Lens[1], s.comp.Indices[3] = 3, -1
+	cfg := s.config(attention.VariantCM)
+	cfg.Splits = 1
+	out, lse := s.decode(t, dev, cfg)
+	s.check(t, attention.VariantCM, out, lse)
+	k := dev.Kernels()[0]
+	assert.Equal(t, "attn_decode_cm", k.Name())
+	assert.EqualValues(t, 8, k.Constants()[3], "rows at a time")
+}
+
 // A pool beyond the reach of a descriptor is read by address, and refused by base.
 func TestDecodeHugePool(t *testing.T) {
 	dev := testkit.Device(t)

@@ -66,7 +66,11 @@ type matrixFit struct {
 func (f matrixFit) registers(t matrixTiling, queries int) int {
 	out := t.heads * D / t.threads()
 	weights := t.heads * t.k / 2 / t.subgroup
-	return out + f.copies()*(queries+weights) + f.tune.Attention.OtherRegisters
+	other := f.tune.Attention.OtherRegisters
+	if t.subgroup < 32 {
+		other = f.tune.Attention.OtherNarrow
+	}
+	return out + f.copies()*(queries+weights) + other
 }
 
 // copies is how often the device holds an element of a product's operands.
@@ -105,13 +109,18 @@ func (f matrixFit) prefill(t matrixTiling) (matrixTiling, bool) {
 	return t, false
 }
 
-// decode completes a tiling for attn_decode_cm, whose tile is twice as large. Subgroups that
+// decode completes a tiling for attn_decode_cm, whose tile is twice as large.
+func (f matrixFit) decode(t matrixTiling) (matrixTiling, bool) {
+	t.tile *= 2
+	return f.decodeFew(t)
+}
+
+// decodeFew is decode with a tile as it is. Subgroups that
 // have no heads left to divide divide its rows, and only then the dims, as far as there is
 // shared memory for their sums. The rest has no part in the score product. Subgroups that divide
 // rows hold the same queries, so where a device holds them twice they divide the dims first:
 // RADV spills 4643 registers on navi31 with 32 heads if they do not.
-func (f matrixFit) decode(t matrixTiling) (matrixTiling, bool) {
-	t.tile *= 2
+func (f matrixFit) decodeFew(t matrixTiling) (matrixTiling, bool) {
 	for _, t.subgroups = range f.tune.Attention.DecodeSubgroups {
 		heads := min(t.subgroups, t.heads/t.m)
 		columns := min(t.subgroups/heads, t.tile/t.n)
@@ -172,9 +181,13 @@ func (f matrixFit) prefillTilings(element string, heads int) (list []tiling, err
 	return list, err
 }
 
-// decodeTilings are the tilings of attn_decode_cm.
+// decodeTilings are the tilings of attn_decode_cm: where shared memory has no room for its tile
+// with any number of heads, as in 32 KiB, those with half of it.
 func (f matrixFit) decodeTilings(element string, heads int) (list []tiling, err error) {
 	fit, err := f.all(element, heads, f.decode)
+	if err != nil {
+		fit, err = f.all(element, heads, f.decodeFew)
+	}
 	for _, t := range fit {
 		x := t.tiling(f.tune.Attention.DecodeTile)
 		x.rotates, x.norms = true, t.normsQueries()

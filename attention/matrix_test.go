@@ -54,7 +54,7 @@ func TestMatrixTilings(t *testing.T) {
 		{"H100", "f16", 1, matrixTiling{16, 16, 16, 16, 16, 32, 8, 8}, matrixTiling{16, 16, 16, 16, 32, 32, 16, 4}, true},
 		{"RDNA3", "f16", 128, matrixTiling{16, 16, 16, 32, 16, 32, 8, 4}, matrixTiling{16, 16, 16, 32, 32, 32, 8, 4}, false},
 		{"RDNA4", "bf16", 8, matrixTiling{16, 16, 16, 16, 16, 32, 8, 8}, matrixTiling{16, 16, 16, 16, 32, 32, 16, 8}, true},
-		{"Arc B", "bf16", 128, matrixTiling{8, 16, 16, 32, 16, 16, 32, 8}, matrixTiling{8, 16, 16, 32, 32, 16, 32, 4}, true},
+		{"Arc B", "bf16", 128, matrixTiling{8, 16, 16, 16, 16, 16, 16, 8}, matrixTiling{8, 16, 16, 16, 32, 16, 16, 4}, true},
 		{"lavapipe", "f16", 64, matrixTiling{8, 8, 8, 16, 8, 8, 32, 16}, matrixTiling{8, 8, 8, 16, 16, 8, 32, 8}, true},
 		{"lavapipe", "f16", 8, matrixTiling{8, 8, 8, 8, 8, 8, 16, 16}, matrixTiling{8, 8, 8, 8, 16, 8, 16, 8}, true},
 	} {
@@ -80,6 +80,11 @@ func TestMatrixTilings(t *testing.T) {
 	assert.ErrorIs(t, err, vk.ErrMissingFeature)
 	_, err = f.all("f16", 64, f.decode)
 	assert.ErrorIs(t, err, vk.ErrMissingFeature)
+	few, err := f.decodeTilings("f16", 64) // one of 16 does
+	require.NoError(t, err)
+	for _, x := range few {
+		assert.Equal(t, 16, x.tile)
+	}
 }
 
 // Every tiling is one that the shaders' assumptions hold for, and its sum of shared memory is

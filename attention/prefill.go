@@ -182,6 +182,7 @@ func (o *Prefill) attend(rec *vk.Recorder, op string, a PrefillArgs, flags uint3
 	}
 	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
 		Kernel: kernel, Groups: o.grid(plan, t), Push: vk.Bytes(&p), Bind: bind,
+		Products: products(t, o.heads, width),
 	}, opkit.Target{T: a.KV, Access: vk.Read})
 }
 

@@ -61,10 +61,20 @@ func WorkspaceBytes(dev *vk.Device, variant string, offered uint64) uint64 {
 }
 
 // Gathers reports whether, by the device's profile, the rows of steps of so many tokens of up to so
-// many requests are to be gathered. It does not ask what a step has: results of a request depend on
-// the sizes of steps, not on who else is in them.
+// many requests are to be gathered, which takes shared memory for two tiles of rows. It does not
+// ask what a step has: results of a request depend on the sizes of steps, not on who else is in
+// them.
 func Gathers(dev *vk.Device, tokens, requests int) bool {
-	return gathers(&tuning.Of(dev).Attention, tokens, requests)
+	tune := tuning.Of(dev)
+	return gathers(&tune.Attention, tokens, requests) && !inPages(tune, dev.Adapter())
+}
+
+// inPages reports whether a device has room for matrices only where rows are attended in their
+// pages: attn_decode_cm holds one tile of rows, attn_prefill_cm two.
+func inPages(tune *tuning.Profile, a *vk.Adapter) bool {
+	decode, _, err1 := chooseBuild(tune, a, nil, "attn_decode", "", 0, MaxHeads)
+	prefill, _, err2 := chooseBuild(tune, a, nil, "attn_prefill", "", 0, MaxHeads)
+	return err1 == nil && err2 == nil && elements[decode] != "" && elements[prefill] == ""
 }
 
 func gathers(n *tuning.Attention, tokens, requests int) bool {

@@ -150,3 +150,7 @@ func partials(dev *vk.Device, op string, scratch vk.View, t, splits, heads int) 
 	out = scratch.Buffer.View(scratch.Offset+align(n*16), n*D*4)
 	return ml, out, nil
 }
+
+// products is how many multiply-adds attention of t tokens to so many rows takes: of each row and
+// head for its score, and for its share of the output.
+func products(t, heads, rows int) float64 { return 2 * D * float64(t) * float64(heads) * float64(rows) }

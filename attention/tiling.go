@@ -54,7 +54,7 @@ func chooseBuild(tune *tuning.Profile, a *vk.Adapter, dev *vk.Device, stem, want
 		return err
 	}
 	if dev == nil {
-		variant, err = pkg.ChooseFit(a, stem, ladder(stem), want, maxBytes, fit)
+		variant, err = pkg.ChooseFit(tune, a, stem, ladder(stem), want, maxBytes, fit)
 	} else {
 		variant, err = pkg.ChooseOn(dev, stem, ladder(stem), want, maxBytes, fit)
 	}

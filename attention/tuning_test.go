@@ -39,6 +39,8 @@ func launches(p *tuning.Profile) string {
 		adapter := &vk.Adapter{Type: d.Type, Caps: d.Caps}
 		list = append(list, fmt.Sprint(p.Device.WorkgroupsOf(adapter, 2)))
 		f := matrixFit{&d.Caps, p}
+		build, _, _ := chooseBuild(p, adapter, nil, "attn_decode", "", 0, 64)
+		list = append(list, build)
 		layout := func(m, n, k, subgroup int) ([]uint32, error) {
 			if d.Type == vk.TypeCPU {
 				return accumulators(m, n, k, subgroup, n, func(part, place int) int { return part }), nil

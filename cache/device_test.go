@@ -174,7 +174,7 @@ func TestAllocationFailure(t *testing.T) {
 	adapter := testkit.Device(t).Adapter()
 	failed := errors.New("no memory, says the test")
 	scenario := func(hook func(uint64) error) (err error) {
-		dev, err := adapter.Open(vk.DeviceOptions{MemoryHook: hook})
+		dev, err := adapter.Open(vk.DeviceOptions{MemoryHook: hook, Staging: true})
 		if err != nil {
 			return err
 		}

@@ -21,7 +21,7 @@ func laneShapes(c *vk.Caps, tune *tuning.TopK, k, threads int) (all []laneShape)
 	if c.Missing(shaders.Requires("idx_topk_lanes")) != nil {
 		return nil
 	}
-	size := min(max(32, int(c.MinSubgroupSize)), int(c.MaxSubgroupSize))
+	size := min(max(tune.LaneSubgroup, int(c.MinSubgroupSize)), int(c.MaxSubgroupSize))
 	if threads == 0 {
 		threads = tune.LaneThreads
 	}

@@ -62,6 +62,8 @@ func logitsPlan(device tuning.Device, tune *tuning.Logits) string {
 func topkPlan(tune *tuning.TopK) string {
 	var s strings.Builder
 	workgroups := topkWorkgroups(&tuning.Device{}, &vk.Adapter{Caps: vk.Caps{ComputeUnits: 132}}, tune)
+	wide := &vk.Caps{SharedMemory: 48 << 10, MaxWorkgroupInvocations: 1024, MinSubgroupSize: 8, MaxSubgroupSize: 64, Features: features}
+	fmt.Fprintln(&s, laneShapes(wide, tune, 512, 0))
 	for _, shared := range []uint32{16 << 10, 24 << 10, 32 << 10, 48 << 10, 96 << 10} {
 		for _, most := range []uint32{128, 256, 512, 1024, 2048} {
 			caps := &vk.Caps{SharedMemory: shared, MaxWorkgroupInvocations: most, MinSubgroupSize: 32, MaxSubgroupSize: 32, Features: features}

@@ -47,7 +47,9 @@
 // session that decodes, and a piece of a prompt. A step cannot be interrupted, so the tokens of
 // prompts in it are what the others wait for. Its size is padded to the next power of two.
 //
-//   - Call [Engine.Prepare] for each power of two up to MaxStep before the first request.
+//   - [EngineOptions.Estimate] says how many sessions fit, before weights are uploaded.
+//   - Call [Engine.Warm] before the first request. Then no step compiles or records anything.
+//   - Put [Engine.Stats] into metrics, and give EngineOptions.Logger a logger.
 //   - A beginning that many requests share is a session that is kept and forked where they part.
 //   - Take back refused drafts with [Session.Truncate], as far as EngineOptions.Rewind allows.
 //   - After cache.ErrPoolFull nothing has changed: begin the step with fewer chunks, or close

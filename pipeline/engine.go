@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -46,6 +48,7 @@ type Engine struct {
 	done     chan struct{} // closed by Close
 	run      sync.Mutex    // held during waits for the device, so that Close frees nothing that is waited for; taken before mu
 	mu       sync.Mutex    // of all below; nobody waits for the device with it, see await
+	copies   sync.RWMutex  // read while hidden states are copied to or from mapped memory; taken after mu
 
 	layers    []*engineLayer
 	caches    []*layerCache // of all layers
@@ -70,8 +73,11 @@ type Engine struct {
 	ran, set []bool     // of the step: layers that ran; [layers, MaxSessions] inputs set from host memory
 	shown    []bool     // of the step: layers whose results are in host memory, for ReadOutput
 
+	count *counts // nil: memory is allocated, see EngineOptions.Estimate
+
 	timing  Timing
-	longest time.Duration // of a submission so far
+	stats   Stats
+	cramped bool // see cannotGrow
 	closed  bool
 	failed  error // the device is lost
 }
@@ -94,11 +100,32 @@ type engineLayer struct {
 // Errors: model.ErrConfig; vk.ErrArgument for options out of range, weights that do not fit the
 // configuration, a MaxStep or MaxSessions for which a descriptor is too small, and a CacheBytes
 // or MaxCacheBytes too small for a page of each cache; those of vk.Device.NewBuffer and
-// vk.Device.Kernel; the context's.
+// vk.Device.Kernel; with Measured those of Measure; the context's.
 func NewEngine(ctx context.Context, dev *vk.Device, cfg model.Config, layers []*model.DeviceLayer, o EngineOptions) (*Engine, error) {
 	if err := o.complete(ctx, dev, cfg, layers); err != nil {
 		return nil, err
 	}
+	for i, l := range layers {
+		if l.Planned() {
+			return nil, badArgument(opNewEngine, fmt.Sprintf("layers[%d]", i), "weights that were only planned", "uploaded ones")
+		}
+	}
+	if o.Measured != "" {
+		if err := Measure(ctx, dev, o.Measured); err != nil {
+			return nil, wrap(opNewEngine, err)
+		}
+	}
+	e := newEngine(dev, cfg, layers, o)
+	e.mu.Lock()
+	err := e.build(ctx)
+	e.mu.Unlock()
+	if err != nil {
+		return nil, errors.Join(wrap(opNewEngine, err), e.Close())
+	}
+	return e, nil
+}
+
+func newEngine(dev *vk.Device, cfg model.Config, layers []*model.DeviceLayer, o EngineOptions) *Engine {
 	n, sessions := len(layers), o.MaxSessions
 	e := &Engine{dev: dev, cfg: cfg, opts: o, stepLock: make(chan struct{}, 1), done: make(chan struct{}),
 		ropes: map[model.Rope]tensor.Tensor{}, sizes: map[int]*stepSize{},
@@ -108,13 +135,7 @@ func NewEngine(ctx context.Context, dev *vk.Device, cfg model.Config, layers []*
 	for _, l := range e.layers {
 		e.ropes[l.rope] = tensor.Tensor{}
 	}
-	e.mu.Lock()
-	err := e.build(ctx)
-	e.mu.Unlock()
-	if err != nil {
-		return nil, errors.Join(wrap(opNewEngine, err), e.Close())
-	}
-	return e, nil
+	return e
 }
 
 // addLayers lists the engine's layers.
@@ -140,13 +161,7 @@ func (e *Engine) build(ctx context.Context) (err error) {
 	if e.update, err = cache.NewTableUpdate(e.dev); err != nil {
 		return err
 	}
-	if err = e.buildPools(); err != nil {
-		return err
-	}
-	if err = e.checkTables(); err != nil {
-		return err
-	}
-	if err = errors.Join(e.checkStep(), e.checkWorkspace()); err != nil {
+	if err = e.arrangePools(); err != nil {
 		return err
 	}
 	// Building the smallest step finds out whether weights and options suit the kernels, before
@@ -161,6 +176,18 @@ func (e *Engine) build(ctx context.Context) (err error) {
 		return err
 	}
 	return e.growRopes(ctx, min(e.opts.MaxTokens, max(firstRows, e.opts.MaxStep)))
+}
+
+// arrangePools makes the pools, without memory, and checks that the device can take what the
+// options allow.
+func (e *Engine) arrangePools() error {
+	if err := e.buildPools(); err != nil {
+		return err
+	}
+	if err := e.checkTables(); err != nil {
+		return err
+	}
+	return errors.Join(e.checkStep(), e.checkWorkspace())
 }
 
 // firstRows is how many positions the tables of cosines and sines have at first.
@@ -202,7 +229,7 @@ func uploadRope(ctx context.Context, t tensor.Tensor, r model.Rope) error {
 	}
 	data := make([]byte, t.Bytes())
 	for i, v := range values {
-		putFloat(data[4*i:], v)
+		le.PutUint32(data[4*i:], math.Float32bits(v))
 	}
 	return t.Upload(ctx, data)
 }
@@ -213,19 +240,16 @@ func (e *Engine) Layers() int { return len(e.orNone().layers) }
 // TopK is the width of picks: index_topk of the model.
 func (e *Engine) TopK() int { return e.orNone().cfg.TopK }
 
-// LayerCaches are the caches of one layer.
-type LayerCaches = layer.Caches
-
 // Caches returns the caches of a layer, for tests and measurements that fill them. Growing
 // replaces their memory. An unknown layer has none.
-func (e *Engine) Caches(layer int) LayerCaches {
+func (e *Engine) Caches(number int) layer.Caches {
 	e = e.orNone()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if layer < 0 || layer >= len(e.layers) {
-		return LayerCaches{}
+	if number < 0 || number >= len(e.layers) {
+		return layer.Caches{}
 	}
-	return e.layers[layer].reads()
+	return e.layers[number].reads()
 }
 
 // Prepare allocates and records what steps of so many tokens need, so that the first of them
@@ -280,9 +304,10 @@ type EngineMemory struct {
 	Steps     uint64 // what passes between operations of a layer, and the metadata of steps, for each size in use
 	Workspace uint64 // rows that are gathered to be attended, at most EngineOptions.Workspace
 	Hidden    uint64 // hidden states, kept picks and LSE, those in host memory included
+	Host      uint64 // of Steps and Hidden: what is mapped host memory
 }
 
-// Total is the sum; Held is in it as a part of Caches.
+// Total is the sum; Held is in it as a part of Caches, Host as a part of Steps and Hidden.
 func (m EngineMemory) Total() uint64 {
 	return m.Weights + m.Caches + m.Tables + m.Steps + m.Workspace + m.Hidden
 }
@@ -303,13 +328,7 @@ func (e *Engine) Memory() EngineMemory {
 	if e == noEngine || e.closed {
 		return m
 	}
-	seen := map[*model.DeviceLayer]bool{}
-	for _, l := range e.layers {
-		if !seen[l.w] {
-			seen[l.w] = true
-			m.Weights += l.w.Bytes()
-		}
-	}
+	m.Weights = e.weights()
 	for _, c := range e.caches {
 		m.Caches += c.memory().Bytes()
 	}
@@ -322,10 +341,22 @@ func (e *Engine) Memory() EngineMemory {
 	}
 	m.Workspace = e.workspace.Bytes()
 	for _, b := range e.sizes {
-		steps, hidden := b.bytes()
-		m.Steps, m.Hidden = m.Steps+steps, m.Hidden+hidden
+		steps, hidden, host := b.bytes()
+		m.Steps, m.Hidden, m.Host = m.Steps+steps, m.Hidden+hidden, m.Host+host
 	}
 	return m
+}
+
+// weights is the memory of the layers, each counted once.
+func (e *Engine) weights() (sum uint64) {
+	seen := map[*model.DeviceLayer]bool{}
+	for _, l := range e.layers {
+		if !seen[l.w] {
+			seen[l.w] = true
+			sum += l.w.Bytes()
+		}
+	}
+	return sum
 }
 
 // Close ends a step in progress, waits for the device, and frees everything but the weights.
@@ -349,6 +380,7 @@ func (e *Engine) Close() error {
 		_ = p.Wait(context.Background()) // bounded by vk.DeviceOptions.HangAfter
 		e.mu.Lock()
 	}
+	e.copied()
 	var err error
 	for _, b := range e.sizes {
 		err = errors.Join(err, b.close())
@@ -365,6 +397,15 @@ func (e *Engine) Close() error {
 	return errors.Join(err, e.workspace.Close())
 }
 
+// forget drops all recorded commands.
+func (e *Engine) forget() error {
+	var err error
+	for _, b := range e.sizes {
+		err = errors.Join(err, b.forget())
+	}
+	return err
+}
+
 // enter takes the step lock: it waits until no step, and nothing that excludes one, is in
 // progress, and the device is done with the last step. leave gives the lock back.
 func (e *Engine) enter(ctx context.Context) error {
@@ -374,18 +415,37 @@ func (e *Engine) enter(ctx context.Context) error {
 	if err := alive(ctx); err != nil {
 		return err
 	}
-	select {
-	case e.stepLock <- struct{}{}:
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-e.done:
-		return fmt.Errorf("engine %w", vk.ErrClosed)
+	if err := e.turn(ctx); err != nil {
+		return err
 	}
 	if err := e.land(ctx); err != nil {
 		e.leave()
 		return err
 	}
 	return nil
+}
+
+// turn takes the step lock.
+func (e *Engine) turn(ctx context.Context) error {
+	select {
+	case e.stepLock <- struct{}{}:
+		return nil
+	default:
+	}
+	defer func(began time.Time) {
+		e.mu.Lock()
+		e.stats.Waits++
+		e.stats.Waiting += time.Since(began)
+		e.mu.Unlock()
+	}(time.Now())
+	select {
+	case e.stepLock <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-e.done:
+		return fmt.Errorf("engine %w", vk.ErrClosed)
+	}
 }
 
 func (e *Engine) leave() { <-e.stepLock }
@@ -446,6 +506,7 @@ func (e *Engine) usable() error {
 func (e *Engine) note(err error) error {
 	if errors.Is(err, vk.ErrDeviceLost) && e.failed == nil {
 		e.failed = err
+		e.log(slog.LevelError, "the device is lost", "error", err)
 		if e.step != nil {
 			err = errors.Join(err, e.step.end())
 		}

@@ -40,7 +40,7 @@ func TestEngineBudget(t *testing.T) {
 				}
 				n := e.Divided()
 				assert.False(t, budget == 1 && n == 0 || budget < 0 && n > 0, "%d launches divided", n)
-				longest := e.Longest()
+				longest := e.Stats().Longest
 				assert.Equal(t, budget >= 0, longest > 0, "longest submission %v", longest)
 			})
 		}

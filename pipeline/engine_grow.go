@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sort"
+	"time"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/tensor"
@@ -19,6 +20,15 @@ func (e *Engine) ensure(ctx context.Context, need pageCounts) error {
 	if !e.short(need) {
 		return nil
 	}
+	err := e.makeRoom(ctx, need)
+	if errors.Is(err, cache.ErrPoolFull) {
+		e.stats.Full++
+	}
+	return err
+}
+
+// makeRoom is ensure where a pool is short of pages.
+func (e *Engine) makeRoom(ctx context.Context, need pageCounts) error {
 	for _, s := range e.sessions { // each may hold a page that it would give back with its next step
 		if s == nil {
 			continue
@@ -43,6 +53,7 @@ func (e *Engine) ensure(ctx context.Context, need pageCounts) error {
 		return e.rebalance(ctx, need, least)
 	}
 	var err error
+	before, began := e.bytes(e.capacities()), time.Now()
 	for part := 1; part <= 16; part *= 2 { // try to add all of the size, then half of it, and so on
 		to := e.larger(least, part)
 		if e.bytes(to) > limit {
@@ -53,11 +64,13 @@ func (e *Engine) ensure(ctx context.Context, need pageCounts) error {
 		}
 		grown := e.growPools(ctx, to)
 		if grown == nil {
+			e.growth("caches grew", before, began)
 			return nil
 		}
 		if err = grown; !outOfMemory(err) {
 			return err
 		}
+		e.cannotGrow(before, e.bytes(to), err)
 		err = fmt.Errorf("%w: %w", cache.ErrPoolFull, err)
 	}
 	return err
@@ -200,6 +213,7 @@ func (e *Engine) rebalance(ctx context.Context, need, least pageCounts) error {
 	if e.bytes(least) > limit-limit/16 {
 		return fmt.Errorf("%w: %d bytes needed, at most %d allowed", cache.ErrPoolFull, wanted, limit)
 	}
+	before, began := e.bytes(e.capacities()), time.Now()
 	// The destination of pending work may have been given up since.
 	err := errors.Join(e.forget(), e.workPages(ctx))
 	to := e.shared(least, limit)
@@ -216,6 +230,9 @@ func (e *Engine) rebalance(ctx context.Context, need, least pageCounts) error {
 	}
 	if outOfMemory(err) {
 		err = fmt.Errorf("%w: %w", cache.ErrPoolFull, err)
+	}
+	if err == nil {
+		e.growth("pages moved from one cache to another", before, began)
 	}
 	return err
 }

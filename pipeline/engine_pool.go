@@ -9,6 +9,7 @@ import (
 	"sort"
 
 	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/pipeline/internal/layer"
 	"github.com/vkmla/vkmla/pipeline/internal/memory"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
@@ -73,7 +74,7 @@ func (c *layerCache) slotBytes() (sum int) {
 // memory is where the pages are: [pages, stride] u8.
 func (c *layerCache) memory() *tensor.Tensor { return memoryOf(&c.layer.caches, c.store) }
 
-func memoryOf(c *LayerCaches, s model.Store) *tensor.Tensor {
+func memoryOf(c *layer.Caches, s model.Store) *tensor.Tensor {
 	switch s {
 	case model.StoreWindow:
 		return &c.Window.Pool
@@ -270,7 +271,7 @@ func (e *Engine) allocateCaches(ctx context.Context) error {
 }
 
 // reads returns the caches that a layer writes and reads.
-func (l *engineLayer) reads() LayerCaches {
+func (l *engineLayer) reads() layer.Caches {
 	c := l.caches
 	if l.entries != l {
 		c.Compressed, c.Keys = l.entries.caches.Compressed, l.entries.caches.Keys
@@ -280,7 +281,7 @@ func (l *engineLayer) reads() LayerCaches {
 
 // greatest returns the caches that a layer reads at their final size, without memory. Kernels are
 // chosen for that size.
-func (e *Engine) greatest(l *engineLayer) LayerCaches {
+func (e *Engine) greatest(l *engineLayer) layer.Caches {
 	all := l.reads()
 	for _, c := range e.caches {
 		if c.layer != l && (c.layer != l.entries || c.store != model.StoreEntries && c.store != model.StoreKeys) {
@@ -297,15 +298,20 @@ func (e *Engine) greatest(l *engineLayer) LayerCaches {
 
 // buildTables makes the block tables, all -1.
 func (e *Engine) buildTables(ctx context.Context) error {
-	var list memory.List
-	for _, p := range e.pools {
-		list.Add(&p.table, tensor.I32, e.opts.MaxSessions, p.width)
-	}
+	list := e.tableList()
 	var err error
 	if e.tables, err = list.Allocate(e.dev, vk.DeviceLocal, "block tables"); err != nil {
 		return err
 	}
 	return e.runOnce(ctx, func(rec *vk.Recorder) error { return rec.Fill(e.tables.Whole(), math.MaxUint32) })
+}
+
+// tableList lists the block tables.
+func (e *Engine) tableList() (list memory.List) {
+	for _, p := range e.pools {
+		list.Add(&p.table, tensor.I32, e.opts.MaxSessions, p.width)
+	}
+	return list
 }
 
 // words is all block tables as one tensor.

@@ -321,7 +321,7 @@ func written(t testing.TB, m *fakemodel.Model) string {
 func TestEngineOutOfMemory(t *testing.T) {
 	full := errors.New("over budget")
 	left := -1 // allocations until one fails; below 0: none does
-	dev := must[*vk.Device](t)(testkit.Device(t).Adapter().Open(vk.DeviceOptions{MemoryHook: func(uint64) error {
+	dev := must[*vk.Device](t)(testkit.Device(t).Adapter().Open(vk.DeviceOptions{Staging: true, MemoryHook: func(uint64) error {
 		left--
 		if left == -1 {
 			return full

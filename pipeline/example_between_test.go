@@ -24,9 +24,7 @@ func ExampleEngineOptions_between() {
 	checkpoint := need(model.Open(dir, model.CheckpointOptions{}))
 	defer checkpoint.Close()
 	layers := need(checkpoint.Upload(ctx, dev, nil))
-	for _, l := range layers {
-		defer l.Close()
-	}
+	defer model.CloseLayers(layers)
 
 	// A kernel is SPIR-V with storage buffers in set 0 and push constants, whose entry
 	// point is main. A program embeds its own; this one comes with vkmla.

@@ -17,9 +17,7 @@ func ExampleEngine() {
 	checkpoint := need(model.Open(dir, model.CheckpointOptions{}))
 	defer checkpoint.Close()
 	layers := need(checkpoint.Upload(ctx, dev, nil))
-	for _, l := range layers {
-		defer l.Close()
-	}
+	defer model.CloseLayers(layers)
 	engine := need(pipeline.NewEngine(ctx, dev, checkpoint.Config, layers, pipeline.EngineOptions{MaxTokens: 1000, MaxSessions: 4, MaxStep: 64, LayerByLayer: true}))
 	defer engine.Close()
 

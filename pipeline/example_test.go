@@ -6,9 +6,9 @@ import (
 	"os"
 	"slices"
 
-	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/pipeline/model/random"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -22,9 +22,7 @@ func Example() {
 	checkpoint := need(model.Open(dir, model.CheckpointOptions{}))
 	defer checkpoint.Close()
 	layers := need(checkpoint.Upload(ctx, dev, nil))
-	for _, l := range layers {
-		defer l.Close()
-	}
+	defer model.CloseLayers(layers)
 	engine := need(pipeline.NewEngine(ctx, dev, checkpoint.Config, layers, pipeline.EngineOptions{
 		MaxTokens: 1000, MaxSessions: 4, MaxStep: 64, LayerByLayer: true}))
 	defer engine.Close()
@@ -57,8 +55,7 @@ func exampleModel() (dev *vk.Device, dir string, done func()) {
 	in := need(vk.NewInstance(vk.InstanceOptions{AppName: "example"}))
 	dev = need(need(in.Pick(os.Getenv("VKMLA_TEST_DEVICE"))).Open(vk.DeviceOptions{}))
 	dir = need(os.MkdirTemp("", "example"))
-	model := need(fakemodel.New(fakemodel.Options{Config: fakemodel.Config(0, 4, 128)}))
-	check(model.Write(dir, 1))
+	check(random.Write(dir, random.Config(0, 4, 128), 1))
 	return dev, dir, func() {
 		check(os.RemoveAll(dir))
 		check(dev.Close())

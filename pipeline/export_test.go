@@ -47,6 +47,18 @@ func (e *Engine) Submissions(size int) (n int, each bool) {
 	return n, each
 }
 
+// Parts are those of the commands for a step of a size, which has them all.
+func (e *Engine) Parts(size int) (parts []vk.Part) {
+	for _, b := range e.sizes {
+		if b.tokens == size {
+			for _, c := range b.recorded {
+				parts = append(parts, c.parts...)
+			}
+		}
+	}
+	return parts
+}
+
 // Divided returns how many launches are in pieces, in the commands with most of them.
 func (e *Engine) Divided() (most int) {
 	for _, b := range e.sizes {
@@ -77,6 +89,33 @@ var Pack = pack
 func Suits(each bool, parts []vk.Part, took []float64, work float64, budget time.Duration, then float64) bool {
 	c := &stepCommands{each: each, parts: parts, took: took, work: work}
 	return c.suits(budget, then)
+}
+
+// OpenAll allocates what Warm does, and runs nothing.
+func (e *Engine) OpenAll(ctx context.Context) error {
+	return e.renewed(ctx, func() error {
+		err := e.growRopes(ctx, e.opts.MaxTokens)
+		for _, n := range e.allSizes() {
+			var b *stepSize
+			if err == nil {
+				b, err = e.stepSize(ctx, n)
+			}
+			if err == nil {
+				err = b.openHost()
+			}
+		}
+		return err
+	})
+}
+
+// SpareBytes is a page of each pool whose pages go.
+func (e *Engine) SpareBytes() (n uint64) {
+	for _, p := range e.pools {
+		if !p.keepsAll() {
+			n += p.bytes
+		}
+	}
+	return n
 }
 
 // Levels returns the schedule of a layer in steps of so many tokens, of which there has been one.
@@ -115,6 +154,13 @@ func (st *Step) Pretend() {
 	for i := range st.e.ran {
 		st.e.ran[i] = true
 	}
+}
+
+// ShowLayer makes a step believe that a layer ran with inputs from host memory.
+func (st *Step) ShowLayer(layer int) {
+	st.e.mu.Lock()
+	defer st.e.mu.Unlock()
+	st.e.shown[layer], st.latest = true, layer
 }
 
 // Prologue runs what comes before a step's layers, and makes it believe that these ran.

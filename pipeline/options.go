@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -91,15 +92,25 @@ type EngineOptions struct {
 	KeepLSE bool
 
 	// SubmitBudget is how long a submission may occupy the device, so that no watchdog stops it
-	// and other programs get their turn; 0: 200 ms; negative: a step is always one submission.
+	// and other programs get their turn; 0: 200 ms; negative: a step is always one submission. It
+	// counts as half of what the driver's watchdog is thought to allow, if it is longer.
 	// A step with more to do takes several submissions, with the same results.
 	//
 	// To learn what operations take, the first step of a size submits each of them alone, as does
 	// a step with so much more to do that it might exceed the budget. Attention and products
-	// that exceed it alone are divided into up to 64 pieces; before they are measured, this is
-	// done by their number of workgroups, and only on devices that are not discrete GPUs. On a
-	// device without timestamps the host's clock tells. See Engine.Longest.
+	// that exceed it alone are divided into up to 64 pieces; before they are measured, by an
+	// estimate from their bytes and multiply-adds at rates that slow devices reach. On a
+	// device without timestamps the host's clock tells. See Stats.Longest.
 	SubmitBudget time.Duration
+
+	// Measured is a folder. On a device that has no tuning profile of its own, NewEngine has
+	// Measure time builds of the hot kernels once and keep in it what it found; "": never.
+	Measured string
+
+	// Logger gets rare events: caches that grow, find no memory to do so or pass on pages,
+	// workgroups that starved, a device that was lost or hangs; nil: nobody does. The engine is
+	// locked meanwhile: handlers must not call it. What happens often is in Engine.Stats.
+	Logger *slog.Logger
 
 	// LayerByLayer is for callers that compute what enters a layer from the output of the one
 	// before by other means than Between. Layers are then submitted one by one: all share one

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
-	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -64,6 +64,7 @@ type Step struct {
 
 	begun     bool // the metadata is with the device
 	reuses    bool // see ReuseInputs
+	warms     bool // see Engine.Warm
 	host      bool // inputs come from host memory
 	layer     int  // whose inputs were set last
 	latest    int  // the layer that was submitted last; -1: what it left cannot be read
@@ -225,85 +226,6 @@ func (e *Engine) again(chunk int, s *Session) (row int, ok bool) {
 	return 0, false
 }
 
-// fill gives each chunk of e.parts its rows, in the order of their sessions' rows in the block
-// tables, as kernels expect, and writes the metadata of the step. It returns the number of pieces
-// in which rows are gathered.
-func (b *stepSize) fill(ctx context.Context) (pieces int, err error) {
-	e := b.e
-	d := &b.draft
-	start, lens, request, positions, valid := d.queryStart, d.seqLens, d.request, d.positions, d.valid
-	at := 0
-	for row, i := range e.byRow {
-		length := 0
-		le.PutUint32(start[4*row:], uint32(at))
-		if i >= 0 {
-			x := &e.parts[i]
-			x.first, length = at, e.rows[row].length
-			for range x.n {
-				le.PutUint32(request[4*at:], uint32(row))
-				le.PutUint32(positions[4*at:], uint32(length))
-				valid[at] = 1
-				length++
-				at++
-			}
-		}
-		le.PutUint32(lens[4*row:], uint32(length))
-	}
-	le.PutUint32(start[4*len(e.byRow):], uint32(at))
-	for ; at < b.tokens; at++ {
-		le.PutUint32(request[4*at:], 0)
-		le.PutUint32(positions[4*at:], 0)
-		valid[at] = 0
-	}
-	pieces = b.planRows()
-	used, err := b.fillUpdates(ctx)
-	if err != nil {
-		return 0, err
-	}
-	copy(b.host.arena.Whole().Buffer.Mapped(), d.all[:used])
-	return pieces, nil
-}
-
-// fillUpdates lists the entries of block tables that the device does not have. If there are more
-// than a step itself can change, after a fork for instance, they are uploaded now. It returns
-// how much of the draft is in use: the list is the end of it.
-func (b *stepSize) fillUpdates(ctx context.Context) (used int, err error) {
-	list := b.draft.updates
-	n, room := 0, len(list)/8
-	for _, x := range b.e.changed {
-		s, t, p := x.s, x.t, x.t.pool
-		from := t.synced
-		t.synced = t.Entries()
-		for from < t.Entries() && t.Entry(from) < 0 {
-			from++ // recycled: no kernel looks at it
-		}
-		if t.Entries()-from > room-n {
-			if err := b.e.await(func() error { return p.upload(ctx, s.row, from, t.Table) }); err != nil {
-				return 0, err
-			}
-			continue
-		}
-		word := int(p.table.Offset/4) + s.row*p.width
-		for ; from < t.Entries(); from++ {
-			le.PutUint32(list[4+8*n:], uint32(word+from))
-			le.PutUint32(list[8+8*n:], uint32(t.Entry(from)))
-			n++
-		}
-	}
-	le.PutUint32(list, uint32(n))
-	return int(b.host.updates.Offset) + 4 + 8*n, nil
-}
-
-// upload writes the entries of a table from one on to a row of the block table.
-func (p *enginePool) upload(ctx context.Context, row, from int, t *cache.Table) error {
-	data := make([]byte, 0, 4*(t.Entries()-from))
-	for i := from; i < t.Entries(); i++ {
-		data = le.AppendUint32(data, uint32(t.Entry(i)))
-	}
-	at := p.table.Offset + 4*uint64(row*p.width+from)
-	return tensor.Of(p.table.Buffer.View(at, uint64(len(data))), tensor.I32, len(data)/4).Upload(ctx, data)
-}
-
 // Tokens is the number of tokens of all chunks.
 func (st *Step) Tokens() int { return st.orNone().tokens }
 
@@ -428,6 +350,7 @@ func (st *Step) submit(layer int) error {
 		return badArgument(opSubmit, "LayerByLayer", "all layers", "one by one")
 	}
 	if err == nil {
+		e.copied()
 		err = st.checkInputs(layer)
 	}
 	if err == nil {
@@ -440,7 +363,7 @@ func (st *Step) submit(layer int) error {
 		err = st.submitCommands(commandKey{layer: prologue})
 	}
 	if err == nil {
-		err = st.submitCommands(commandKey{layer, st.host, st.pieces})
+		err = st.submitCommands(st.key(layer))
 	}
 	if err != nil {
 		return wrap(opSubmit, e.note(err))
@@ -455,6 +378,11 @@ func (st *Step) submit(layer int) error {
 		e.ran[i], e.shown[i] = true, st.host
 	}
 	return nil
+}
+
+// key says which commands run a layer, or the whole step.
+func (st *Step) key(layer int) commandKey {
+	return commandKey{layer, st.host && !st.e.mapsHidden(), st.pieces}
 }
 
 // layers returns the layers that commands for a layer, or for the whole step, run.
@@ -502,9 +430,14 @@ func (st *Step) Wait(ctx context.Context) error {
 	defer e.mu.Unlock()
 	p, err := st.flying, st.active()
 	if err == nil && p != nil {
+		began := time.Now()
 		err = e.await(func() error { return p.Wait(ctx) })
+		if !st.warms {
+			e.stats.Running += time.Since(began)
+		}
 	}
 	if err != nil {
+		e.starved(err)
 		st.b.broken = st.b.broken || ctx.Err() == nil // it may have stopped within an operation
 		if e.note(err); e.step == st {
 			st.end()
@@ -517,7 +450,7 @@ func (st *Step) Wait(ctx context.Context) error {
 	if st.flying == p {
 		st.flying = nil
 		for _, c := range st.submitted {
-			e.longest = max(e.longest, c.observe(st.work))
+			e.stats.Longest = max(e.stats.Longest, c.observe(st.work))
 		}
 		st.submitted = st.submitted[:0]
 	}
@@ -553,6 +486,9 @@ func (st *Step) Commit() error {
 			err = errors.Join(err, x.s.recycle())
 		}
 	}
+	e.stats.Steps++
+	e.stats.Tokens += uint64(st.tokens)
+	e.stats.Padding += uint64(st.b.tokens - st.tokens)
 	st.leave()
 	if err != nil {
 		return fmt.Errorf("%s: %w", opCommit, err)
@@ -576,6 +512,9 @@ func (st *Step) Abort() error {
 // session's length is written again before it is read, and entries of tables that became
 // shorter are sent to the device again.
 func (st *Step) end() error {
+	if !st.warms {
+		st.e.stats.Aborted++
+	}
 	st.withhold()
 	err := st.e.giveBack()
 	st.leave()
@@ -584,6 +523,7 @@ func (st *Step) end() error {
 
 // leave lets the next step begin.
 func (st *Step) leave() {
+	st.e.copied()
 	st.e.step, st.e.pinned = nil, false
 	st.e.leave()
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
+	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -30,48 +30,86 @@ const (
 // with Between; vk.ErrBusy while a layer is with the device; vk.ErrClosed, vk.ErrDeviceLost; those
 // of vk.Device.NewBuffer, the first time for a size.
 func (st *Step) SetInput(layer, chunk int, values []float32) error {
-	return st.setInput(layer, chunk, len(values), func(to []byte) {
-		for i, v := range values {
-			le.PutUint16(to[2*i:], numfmt.BF16Encode(v))
-		}
-	})
+	return st.setInput(layer, chunk, len(values), func(to []uint16) { numfmt.BF16EncodeSlice(to, values) })
 }
 
 // SetInputBF16 is SetInput for bf16 values.
 func (st *Step) SetInputBF16(layer, chunk int, values []uint16) error {
-	return st.setInput(layer, chunk, len(values), func(to []byte) {
-		for i, v := range values {
-			le.PutUint16(to[2*i:], v)
-		}
-	})
+	return st.setInput(layer, chunk, len(values), func(to []uint16) { copy(to, values) })
 }
 
-func (st *Step) setInput(layer, chunk, n int, write func([]byte)) error {
+// HostInput is SetInput without a copy: where in host memory the hidden states of a chunk's tokens
+// go for a layer, [n, Hidden] bits of bf16. The caller writes them, all of them, until the layer is
+// submitted; until then they are whatever was there. The memory is mapped: it may be slow to read,
+// and to write out of order. It must not be used once the layer was submitted or the step has
+// ended, nor after Engine.Close.
+//
+// Errors: those of SetInput.
+func (st *Step) HostInput(layer, chunk int) ([]uint16, error) {
+	st = st.orNone()
+	st.e.mu.Lock()
+	defer st.e.mu.Unlock()
+	return st.hostInput(layer, chunk, -1)
+}
+
+func (st *Step) setInput(layer, chunk, n int, write func([]uint16)) error {
 	st = st.orNone()
 	e := st.e
 	e.mu.Lock()
-	defer e.mu.Unlock()
+	to, err := st.hostInput(layer, chunk, n)
+	e.unlocked(err, func() { write(to) })
+	return err
+}
+
+// hostInput is where inputs go; n is how many values the caller has, negative for any.
+func (st *Step) hostInput(layer, chunk, n int) ([]uint16, error) {
+	e := st.e
 	x, err := st.chunk(opInput, layer, chunk, n, e.cfg.Hidden)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if layer >= e.given() {
-		return badArgument(opInput, "layer", layer, "0: EngineOptions.Between makes the inputs of the others")
+		return nil, badArgument(opInput, "layer", layer, "0: EngineOptions.Between makes the inputs of the others")
 	}
 	if !st.host {
 		if err := st.b.openHost(); err != nil {
-			return fmt.Errorf("%s: %w", opInput, e.note(err))
+			return nil, fmt.Errorf("%s: %w", opInput, e.note(err))
 		}
 		st.host = true
 		clear(e.set)
 	}
-	if e.opts.LayerByLayer && st.layer != layer {
-		clear(e.set) // this layer's inputs replace the others'
+	if e.opts.LayerByLayer && st.layer != layer { // this layer's inputs replace the other's
+		clear(e.set[st.layer*e.opts.MaxSessions:][:len(e.parts)])
 	}
 	st.layer = layer
-	write(st.b.hostIn.of(layer).Mapped()[2*x.first*e.cfg.Hidden:][:2*n])
 	e.set[layer*e.opts.MaxSessions+chunk] = true
-	return nil
+	return part[uint16](st.b.hostIn.of(layer), x, e.cfg.Hidden), nil
+}
+
+// unlocked releases e.mu and, without an error, copies from or to mapped memory. Several goroutines
+// may; what ends the step or hands the memory to the device waits for them, see copied.
+func (e *Engine) unlocked(err error, transfer func()) {
+	if err != nil {
+		e.mu.Unlock()
+		return
+	}
+	e.copies.RLock()
+	defer e.copies.RUnlock()
+	e.mu.Unlock()
+	transfer()
+}
+
+// copied waits for those who copy from or to mapped memory. It is called with e.mu held, so no
+// other begins meanwhile.
+func (e *Engine) copied() {
+	e.copies.Lock()
+	defer e.copies.Unlock()
+}
+
+// part is the rows of a chunk in mapped memory.
+func part[E uint16 | float32 | int32](t tensor.Tensor, x stepPart, width int) []E {
+	all := t.Mapped()
+	return unsafe.Slice((*E)(unsafe.Pointer(unsafe.SliceData(all))), len(all)/t.DType.Size())[x.first*width:][:x.n*width]
 }
 
 // ReadOutput copies a layer's result for a chunk's tokens to values [n, Hidden], after Wait and
@@ -85,25 +123,58 @@ func (st *Step) setInput(layer, chunk, n int, write func([]byte)) error {
 func (st *Step) ReadOutput(layer, chunk int, values []float32) error {
 	st = st.orNone()
 	st.e.mu.Lock()
+	x, err := st.hostOutput(layer, chunk, len(values))
+	t, width := st.b.hostOut.of(layer), st.e.cfg.Hidden
+	st.e.unlocked(err, func() {
+		if t.DType == tensor.F32 {
+			copy(values, part[float32](t, x, width))
+		} else {
+			numfmt.BF16DecodeSlice(values, part[uint16](t, x, width))
+		}
+	})
+	return err
+}
+
+// ReadOutputBF16 is ReadOutput for the bits of bf16. Errors: those of ReadOutput; vk.ErrArgument
+// with EngineOptions.Ranks, when outputs are f32.
+func (st *Step) ReadOutputBF16(layer, chunk int, values []uint16) error {
+	st = st.orNone()
+	st.e.mu.Lock()
+	from, err := st.halfOutput(layer, chunk, len(values))
+	st.e.unlocked(err, func() { copy(values, from) })
+	return err
+}
+
+// HostOutput is ReadOutputBF16 without a copy: a layer's result for a chunk's tokens, [n, Hidden]
+// bits of bf16 in mapped host memory, which may be slow to read more than once. It must not be used
+// once another layer was submitted or the step has ended, nor after Engine.Close.
+//
+// Errors: those of ReadOutputBF16.
+func (st *Step) HostOutput(layer, chunk int) ([]uint16, error) {
+	st = st.orNone()
+	st.e.mu.Lock()
 	defer st.e.mu.Unlock()
-	width := st.e.cfg.Hidden
-	x, err := st.chunk(opOutput, layer, chunk, len(values), width)
-	if err == nil {
+	return st.halfOutput(layer, chunk, -1)
+}
+
+// hostOutput checks that a layer's result can be read.
+func (st *Step) hostOutput(layer, chunk, n int) (x stepPart, err error) {
+	if x, err = st.chunk(opOutput, layer, chunk, n, st.e.cfg.Hidden); err == nil {
 		err = st.readable(opOutput, layer, st.e.oneTensor())
 	}
+	return x, err
+}
+
+func (st *Step) halfOutput(layer, chunk, n int) ([]uint16, error) {
+	x, err := st.hostOutput(layer, chunk, n)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	t := st.b.hostOut.of(layer)
-	from := t.Mapped()[x.first*width*t.DType.Size():]
-	for i := range values {
-		if t.DType == tensor.F32 {
-			values[i] = math.Float32frombits(le.Uint32(from[4*i:]))
-		} else {
-			values[i] = numfmt.BF16Decode(le.Uint16(from[2*i:]))
-		}
+	if t.DType != tensor.BF16 {
+		return nil, badArgument(opOutput, "EngineOptions.Ranks", st.e.opts.Ranks, "1, for outputs of bf16")
 	}
-	return nil
+	return part[uint16](t, x, st.e.cfg.Hidden), nil
 }
 
 // ReadTopK is ReadOutput for the picks of a layer with an indexer: values [n, TopK]. It needs
@@ -129,10 +200,7 @@ func (st *Step) ReadTopK(layer, chunk int, values []int32) error {
 	if err := st.readable(opPicks, layer, st.e.opts.LayerByLayer); err != nil {
 		return err
 	}
-	from := st.b.hostTopK.of(layer).Mapped()[4*x.first*width:]
-	for i := range values {
-		values[i] = int32(le.Uint32(from[4*i:]))
-	}
+	copy(values, part[int32](st.b.hostTopK.of(layer), x, width))
 	return nil
 }
 
@@ -155,14 +223,11 @@ func (st *Step) ReadLSE(layer, chunk int, values []float32) error {
 	if err != nil {
 		return err
 	}
-	from := st.b.hostLSE.of(layer).Mapped()[4*x.first*width:]
-	for i := range values {
-		values[i] = math.Float32frombits(le.Uint32(from[4*i:]))
-	}
+	copy(values, part[float32](st.b.hostLSE.of(layer), x, width))
 	return nil
 }
 
-// chunk checks the arguments of a call about a chunk.
+// chunk checks the arguments of a call about a chunk, with n values unless n is negative.
 func (st *Step) chunk(op string, layer, chunk, n, width int) (x stepPart, err error) {
 	parts := st.e.parts
 	if err = st.active(); err == nil && st.flying != nil {
@@ -179,7 +244,7 @@ func (st *Step) chunk(op string, layer, chunk, n, width int) (x stepPart, err er
 		return x, bad("layer", layer, len(st.e.layers))
 	case chunk < 0 || chunk >= len(parts):
 		return x, bad("chunk", chunk, len(parts))
-	case n != parts[chunk].n*width:
+	case n >= 0 && n != parts[chunk].n*width:
 		return x, badArgument(op, "values", n, "%d for each of %d tokens", width, parts[chunk].n)
 	}
 	return parts[chunk], nil

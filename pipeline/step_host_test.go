@@ -2,6 +2,9 @@ package pipeline_test
 
 import (
 	"errors"
+	"fmt"
+	"slices"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -9,6 +12,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -43,5 +47,136 @@ func TestStepStaleOutput(t *testing.T) {
 			stale("after another layer ran", 1)
 		}
 		assert.NoError(t, st.Commit())
+	}
+}
+
+// TestHostStates demands that hidden states that are written and read in mapped memory give the
+// bits of those that are copied, where the device shares the host's memory and where it has its
+// own.
+func TestHostStates(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	m := written(t, fake(t, fakemodel.Options{Config: fakemodel.Tiny(0, 0)}))
+	var want []float32
+	for _, staging := range []bool{false, true} {
+		dev := must[*vk.Device](t)(testkit.Device(t).Adapter().Open(vk.DeviceOptions{Staging: staging}))
+		t.Cleanup(func() { assert.NoError(t, dev.Close()) })
+		cfg, layers := uploaded(t, dev, m)
+		e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 30, MaxSessions: 2, MaxStep: 8, LayerByLayer: true})
+		ctx, n := t.Context(), 3*cfg.Hidden
+		in := make([]float32, n)
+		for i := range in {
+			in[i] = float32(i%17) - 8
+		}
+		var all [][]float32
+		for mapped := range 2 {
+			s := must[*pipeline.Session](t)(e.Open())
+			other := must[*pipeline.Session](t)(e.Open())
+			st := must[*pipeline.Step](t)(e.Begin(ctx, pipeline.Chunk{Session: other, Tokens: 2}, pipeline.Chunk{Session: s, Tokens: 3}))
+			var out []float32
+			for i := range layers {
+				_, err := st.HostOutput(i, 1)
+				assert.ErrorIs(t, err, vk.ErrArgument, "a layer that did not run")
+				require.NoError(t, st.SetInputBF16(i, 0, make([]uint16, 2*cfg.Hidden)))
+				if mapped == 0 {
+					require.NoError(t, st.SetInput(i, 1, in))
+				} else {
+					to := must[[]uint16](t)(st.HostInput(i, 1))
+					require.Len(t, to, n)
+					numfmt.BF16EncodeSlice(to, in)
+				}
+				require.NoError(t, st.SubmitLayer(i))
+				if mapped == 1 {
+					_, err := st.HostInput(i, 1)
+					assert.ErrorIs(t, err, vk.ErrBusy)
+				}
+				require.NoError(t, st.Wait(ctx))
+				values, bits := make([]float32, n), make([]uint16, n)
+				require.NoError(t, errors.Join(st.ReadOutput(i, 1, values), st.ReadOutputBF16(i, 1, bits)))
+				assert.Equal(t, bits, must[[]uint16](t)(st.HostOutput(i, 1)))
+				assert.Equal(t, values, numfmt.BF16DecodeSlice(nil, bits))
+				out = append(out, values...)
+				assert.ErrorIs(t, st.ReadOutputBF16(i, 1, bits[1:]), vk.ErrArgument)
+			}
+			require.NoError(t, st.Commit())
+			_, err := st.HostOutput(0, 1)
+			assert.ErrorIs(t, err, vk.ErrClosed)
+			_, err = st.HostInput(0, 1)
+			assert.ErrorIs(t, err, vk.ErrClosed)
+			all = append(all, out)
+			require.NoError(t, errors.Join(s.Close(), other.Close()))
+			want = append(want, out...)
+		}
+		assert.Equal(t, all[0], all[1], "staging %v", staging)
+		assert.Equal(t, want[:len(all[0])], all[0], "staging %v: the other's bits", staging)
+	}
+}
+
+// TestHostBeside demands that steps and the engine end beside calls that copy hidden states, and
+// that none of them writes to a later step.
+func TestHostBeside(t *testing.T) {
+	dev := testkit.Device(t)
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Tiny(0)})))
+	e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 300, MaxSessions: 1, MaxStep: 256, LayerByLayer: true})
+	s := must[*pipeline.Session](t)(e.Open())
+	in := make([]float32, 256*cfg.Hidden)
+	var calls sync.WaitGroup
+	for range 30 {
+		st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: 256}))
+		for range 3 {
+			calls.Go(func() {
+				if err := st.SetInput(0, 0, in); err != nil {
+					assert.ErrorIs(t, err, vk.ErrClosed)
+				}
+			})
+		}
+		assert.NoError(t, st.Abort())
+	}
+	st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: 256}))
+	for range 3 {
+		calls.Go(func() { _ = st.SetInput(0, 0, in) })
+	}
+	assert.NoError(t, e.Close())
+	calls.Wait()
+}
+
+// BenchmarkHostStates measures what hidden states cost the host: of one token, written and read in
+// place in 43 layers; of 2048 tokens, beside copying as many bytes. No layer runs.
+func BenchmarkHostStates(b *testing.B) {
+	dev := testkit.Device(b)
+	c := fakemodel.Tiny(0)
+	c.Hidden = 4096
+	cfg, one := uploaded(b, dev, written(b, fake(b, fakemodel.Options{Config: c})))
+	layers := slices.Repeat(one, 43)
+	for _, tokens := range []int{1, 2048} {
+		e := engine(b, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 4096, MaxStep: 2048, LayerByLayer: true})
+		s := must[*pipeline.Session](b)(e.Open())
+		st := must[*pipeline.Step](b)(e.Begin(b.Context(), pipeline.Chunk{Session: s, Tokens: tokens}))
+		bits, values := make([]uint16, tokens*cfg.Hidden), make([]float32, tokens*cfg.Hidden)
+		require.NoError(b, st.SetInput(0, 0, values))
+		bench := func(name string, layers int, f func(layer int) error) {
+			b.Run(fmt.Sprintf("%s/tokens=%d", name, tokens), func(b *testing.B) {
+				b.SetBytes(int64(2 * layers * len(bits)))
+				for b.Loop() {
+					for i := range layers {
+						if err := f(i); err != nil {
+							b.Fatal(err)
+						}
+					}
+				}
+			})
+		}
+		rounds := 1
+		if tokens == 1 {
+			rounds = len(layers)
+		}
+		apart := make([]uint16, len(bits))
+		bench("memory copy", rounds, func(int) error { copy(apart, bits); return nil })
+		bench("input/mapped", rounds, func(i int) error { _, err := st.HostInput(i, 0); return err })
+		bench("input/bf16", rounds, func(i int) error { return st.SetInputBF16(i, 0, bits) })
+		bench("input/f32", rounds, func(i int) error { return st.SetInput(i, 0, values) })
+		bench("output/mapped", rounds, func(i int) error { st.ShowLayer(i); _, err := st.HostOutput(i, 0); return err })
+		bench("output/bf16", rounds, func(i int) error { st.ShowLayer(i); return st.ReadOutputBF16(i, 0, bits) })
+		bench("output/f32", rounds, func(i int) error { st.ShowLayer(i); return st.ReadOutput(i, 0, values) })
+		require.NoError(b, st.Abort())
 	}
 }

@@ -71,7 +71,7 @@ func (st *Step) checkWritten(layer int) error {
 			continue
 		}
 		if e.chained() {
-			if _, err := b.commands(commandKey{layer, st.host, st.pieces}, st.work); err != nil {
+			if _, err := b.commands(st.key(layer), st.work); err != nil {
 				return err
 			}
 			if b.begins {
@@ -83,3 +83,8 @@ func (st *Step) checkWritten(layer int) error {
 	}
 	return nil
 }
+
+// mapsHidden reports whether the host reaches hidden states where layers read and write them, so
+// that none are copied. Where the caller's commands overwrite the input of layer 0, its copy in
+// host memory stays, for a step that is submitted again.
+func (e *Engine) mapsHidden() bool { return e.dev.Unified() && !e.chained() }

@@ -14,6 +14,10 @@ import (
 // programs to get their turn.
 const defaultSubmitBudget = 200 * time.Millisecond
 
+// leastEstimate is the shortest time that launches are divided by before they were timed: estimates
+// serve to stay clear of watchdogs, which allow a thousand times as long.
+const leastEstimate = time.Millisecond
+
 // stepCommands are commands of a step size, and how long they take.
 type stepCommands struct {
 	*vk.Commands
@@ -33,15 +37,6 @@ func (c *stepCommands) observe(work float64) (longest time.Duration) {
 		longest = time.Duration(slices.Max(times))
 	}
 	return longest
-}
-
-// Longest is the longest time that a submission took the device so far, in steps that were waited
-// for; 0 if none was measured (see EngineOptions.SubmitBudget).
-func (e *Engine) Longest() time.Duration {
-	e = e.orNone()
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.longest
 }
 
 // suits reports whether each submission stays within the budget, as far as the last step tells
@@ -108,10 +103,20 @@ func pack(times []float64, budget float64) (before []int) {
 	return before
 }
 
+// budget is how long a submission may take: no longer than half of what the driver's watchdog is
+// thought to allow, whatever the caller asks for. Negative: any time.
+func (e *Engine) budget() time.Duration {
+	limit, _ := tuning.Watchdog(e.dev.Adapter())
+	if limit == 0 {
+		return e.opts.SubmitBudget
+	}
+	return min(e.opts.SubmitBudget, limit/2)
+}
+
 // divide prepares the recording of commands that replace old, which may be nil: first with a
 // submission for each operation, to learn their times, then with as few as the budget permits.
 func (e *Engine) divide(rec *vk.Recorder, old *stepCommands) (*stepCommands, error) {
-	budget := e.opts.SubmitBudget
+	budget := e.budget()
 	fresh := &stepCommands{}
 	if budget < 0 {
 		return fresh, nil
@@ -127,7 +132,9 @@ func (e *Engine) divide(rec *vk.Recorder, old *stepCommands) (*stepCommands, err
 		if old != nil {
 			fresh.pieces = old.pieces // what took too long still does
 		} else {
-			pieces.Workgroups = tuning.Of(e.dev).Step.First(e.dev.Adapter())
+			tune, a := tuning.Of(e.dev), e.dev.Adapter()
+			most := max(budget/2, leastEstimate)
+			pieces.Count = func(w vk.Work) int { return tune.Pieces(a, w, most) }
 		}
 		err = rec.SplitEach()
 	}

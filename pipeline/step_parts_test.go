@@ -5,13 +5,14 @@ import (
 	"maps"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"time"
 
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -105,6 +106,41 @@ func TestPack(t *testing.T) {
 		got := pipeline.Pack(c.times, c.budget)
 		assert.True(t, slices.Equal(got, c.want), "%v in parts of %g: %v, want %v", c.times, c.budget, got, c.want)
 	}
+}
+
+// On a device that is slow for what it has to do, as its profile says, nothing that can be divided
+// exceeds the budget by the estimate before anything was timed; afterwards times tell.
+func TestUntimedStep(t *testing.T) {
+	dev := testkit.Device(t)
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(0), Storage: fakemodel.FP8})))
+	const tokens, budget = 24, 2 * time.Millisecond
+	hidden := make([]float32, tokens*cfg.Hidden)
+	for i := range hidden {
+		hidden[i] = float32(i%13) - 6
+	}
+	run := func(o pipeline.EngineOptions) ([]float32, *pipeline.Engine) {
+		o.MaxTokens, o.MaxStep = 48, tokens
+		e := engine(t, dev, cfg, layers, o)
+		s := must[*pipeline.Session](t)(e.Open())
+		return must[[]pipeline.Appended](t)(s.Append(t.Context(), [][]float32{hidden}))[0].Out, e
+	}
+	want, _ := run(pipeline.EngineOptions{SubmitBudget: -1})
+	got, e := run(pipeline.EngineOptions{SubmitBudget: budget})
+	assert.Equal(t, want, got, "other bits in pieces")
+	tune, parts := tuning.Of(dev), e.Parts(tokens)
+	require.NotEmpty(t, parts)
+	var most vk.Work
+	for _, p := range parts {
+		if p.Work.Products > most.Products {
+			most = p.Work
+		}
+		assert.Equal(t, 1, p.Operations)
+		if took := tune.Time(dev.Adapter(), p.Work); p.Divisible {
+			assert.LessOrEqual(t, took, budget/2+time.Microsecond, "%+v", p)
+		}
+	}
+	assert.Positive(t, most.Products, "launches say what they have to do")
+	assert.Positive(t, e.Divided(), "nothing was divided")
 }
 
 // TestStepTorn demands that a step of which a submission failed gives the same when it is submitted

@@ -8,6 +8,7 @@ import (
 	"github.com/vkmla/vkmla/pipeline/internal/memory"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
 )
 
 // How prompts attend rows that are gathered first. Kinds of layers differ in what their tokens
@@ -54,6 +55,12 @@ func (b *stepSize) planRows() (pieces int) {
 		p.End(b.tokens)
 		pieces = max(pieces, mostPieces(p.Pieces()))
 	}
+	b.padPieces(pieces)
+	return pieces
+}
+
+// padPieces adds empty pieces to the plans, and writes them to the draft.
+func (b *stepSize) padPieces(pieces int) {
 	for _, p := range b.plans {
 		p.Pad(pieces)
 		for i, list := range [][][4]int32{p.Places, p.Heads, p.Runs} {
@@ -64,13 +71,32 @@ func (b *stepSize) planRows() (pieces int) {
 			}
 		}
 	}
+}
+
+// worstPieces is the most pieces that a step of the size takes, however long its sessions are: of
+// one session, or of as many as there can be.
+func (b *stepSize) worstPieces() (pieces int) {
+	o := &b.e.opts
+	for k := range b.plans {
+		for _, sessions := range []int{ceilDiv(b.tokens, o.MaxTokens), min(b.tokens, o.MaxSessions)} {
+			var p attention.RowPlan
+			p.Begin(k.Room())
+			for row, left := 0, b.tokens; row < sessions; row++ {
+				n := min(ceilDiv(left, sessions-row), o.MaxTokens)
+				p.Add(row, n, o.MaxTokens)
+				left -= n
+			}
+			p.End(b.tokens)
+			pieces = max(pieces, mostPieces(p.Pieces()))
+		}
+	}
 	return pieces
 }
 
 // gatherRows gives the memory for gathered rows, which all steps share. It is made when the first
 // kind of layers wants it, for the largest step.
 func (e *Engine) gatherRows() error {
-	if !e.workspace.IsZero() {
+	if e.workspace.Shape != nil {
 		return nil
 	}
 	rows := 0
@@ -79,7 +105,7 @@ func (e *Engine) gatherRows() error {
 		rows = max(rows, cfg.Room(e.dev).Rows())
 	}
 	var err error
-	e.workspace, err = tensor.New(e.dev, "gathered rows", tensor.BF16, rows, model.HeadDim)
+	e.workspace, err = e.count.in(vk.DeviceLocal).workspace.Tensor(e.dev, "gathered rows", tensor.BF16, rows, model.HeadDim)
 	return err
 }
 

@@ -5,12 +5,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
 	"math/bits"
 	"slices"
 
 	"github.com/vkmla/vkmla/attention"
-	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/pipeline/internal/layer"
 	"github.com/vkmla/vkmla/pipeline/internal/memory"
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -60,7 +58,7 @@ type stepLayer struct {
 }
 
 // commandKey says what commands do: run one layer, prepare a step for that, or both for all
-// layers; with hidden states in host memory or in that of the device; see stepSize.planRows.
+// layers; with hidden states copied from and to host memory or not; see stepSize.planRows.
 type commandKey struct {
 	layer  int
 	host   bool
@@ -105,13 +103,13 @@ type hiddenStates struct {
 	list  []tensor.Tensor
 }
 
-func newHiddenStates(dev *vk.Device, mem vk.Memory, n int, dt tensor.DType, shape ...int) (h hiddenStates, err error) {
+func (e *Engine) newHiddenStates(mem vk.Memory, n int, dt tensor.DType, shape ...int) (h hiddenStates, err error) {
 	h.list = make([]tensor.Tensor, n)
 	var list memory.List
 	for i := range h.list {
 		list.Add(&h.list[i], dt, shape...)
 	}
-	h.arena, err = list.Allocate(dev, mem, "hidden states")
+	h.arena, err = e.count.in(mem).hidden.Arena(e.dev, mem, "hidden states", list)
 	return h, err
 }
 
@@ -201,7 +199,7 @@ func (e *Engine) kindConfig(l *engineLayer, tokens int) layer.KindConfig {
 	return layer.KindConfig{Spec: l.spec.LayerSpec, Model: &e.cfg, Ranks: o.Ranks, Tokens: tokens, MaxLen: o.MaxTokens,
 		Caches: e.greatest(l), Variant: o.Variant, Hadamard: o.Hadamard, Group: e.group(tokens), Invariant: o.Invariant,
 		Output: o.Output.format(), Quantise: o.QuantiseActivations, LSE: o.KeepLSE, Out: e.out(),
-		Requests: o.MaxSessions, Workspace: o.Workspace}
+		Requests: o.MaxSessions, Workspace: o.Workspace, Count: e.count.in(vk.DeviceLocal).steps}
 }
 
 func (b *stepSize) build(ctx context.Context) error {
@@ -246,9 +244,12 @@ func (b *stepSize) buildInputs() (err error) {
 		if in.mem == vk.Upload { // last, see stepSize.fill
 			list.Add(&in.to.updates, tensor.U32, 1+2*e.capacity(b.tokens))
 		}
-		if in.to.arena, err = list.Allocate(e.dev, in.mem, "step metadata"); err != nil {
+		if in.to.arena, err = e.count.in(in.mem).steps.Arena(e.dev, in.mem, "step metadata", list); err != nil {
 			return err
 		}
+	}
+	if e.count != nil {
+		return nil
 	}
 	b.draft = newStepDraft(&b.host)
 	for _, p := range b.plans {
@@ -278,8 +279,8 @@ func (b *stepSize) buildLayer(ctx context.Context, of *engineLayer) error {
 		l, err = k.NewLayer(ctx, of.w)
 		return err
 	})
-	if err != nil {
-		return err
+	if err != nil { // also for an engine that was closed since there is a layer
+		return errors.Join(err, l.Close())
 	}
 	b.layers = append(b.layers, stepLayer{Layer: l, kind: k})
 	return nil
@@ -293,14 +294,14 @@ func (b *stepSize) buildPicks() error {
 			continue
 		}
 		from := &b.layers[slices.Index(e.layers, l.picks)]
-		if from.picks.Slots.IsZero() {
+		if from.picks.Slots.Shape == nil {
 			var list memory.List
 			list.Add(&from.picks.Slots, tensor.I32, b.tokens, e.TopK())
 			list.Add(&from.picks.Lens, tensor.I32, b.tokens)
 			if len(b.plans) > 0 {
 				list.Add(&from.picks.TopK, tensor.I32, b.tokens, e.TopK())
 			}
-			arena, err := list.Allocate(e.dev, vk.DeviceLocal, "picks")
+			arena, err := e.count.in(vk.DeviceLocal).steps.Arena(e.dev, vk.DeviceLocal, "picks", list)
 			if arena != nil {
 				b.picks = append(b.picks, arena)
 			}
@@ -320,11 +321,15 @@ func (b *stepSize) buildHidden() (err error) {
 	if e.oneTensor() {
 		n = 1
 	}
-	if b.in, err = newHiddenStates(e.dev, vk.DeviceLocal, n, tensor.BF16, b.tokens, e.cfg.Hidden); err != nil {
+	in, out := vk.DeviceLocal, vk.DeviceLocal
+	if e.mapsHidden() {
+		in, out = vk.Upload, vk.Readback
+	}
+	if b.in, err = e.newHiddenStates(in, n, tensor.BF16, b.tokens, e.cfg.Hidden); err != nil {
 		return err
 	}
 	b.in.buffer().Track()
-	if b.out, err = newHiddenStates(e.dev, vk.DeviceLocal, n, e.out(), b.tokens, e.cfg.Hidden); err != nil {
+	if b.out, err = e.newHiddenStates(out, n, e.out(), b.tokens, e.cfg.Hidden); err != nil {
 		return err
 	}
 	kept := len(e.layers)
@@ -332,14 +337,14 @@ func (b *stepSize) buildHidden() (err error) {
 		kept = 1 // else those of all layers are read when the step has run
 	}
 	if e.opts.KeepLSE {
-		if b.lse, err = newHiddenStates(e.dev, vk.DeviceLocal, kept, tensor.F32, b.tokens, e.heads()); err != nil {
+		if b.lse, err = e.newHiddenStates(out, kept, tensor.F32, b.tokens, e.heads()); err != nil {
 			return err
 		}
 	}
 	if !e.opts.KeepTopK || !slices.ContainsFunc(e.layers, func(l *engineLayer) bool { return l.spec.Picks == model.PickOwn }) {
 		return nil
 	}
-	b.topK, err = newHiddenStates(e.dev, vk.DeviceLocal, kept, tensor.I32, b.tokens, e.TopK())
+	b.topK, err = e.newHiddenStates(out, kept, tensor.I32, b.tokens, e.TopK())
 	return err
 }
 
@@ -363,181 +368,29 @@ func (b *stepSize) openHost() (err error) {
 		if x.host.arena != nil || x.device.arena == nil {
 			continue
 		}
+		if e.mapsHidden() {
+			*x.host = *x.device
+			continue
+		}
 		like := x.device.list[0]
-		fresh, err := newHiddenStates(e.dev, x.mem, len(x.device.list), like.DType, like.Shape...)
+		fresh, err := e.newHiddenStates(x.mem, len(x.device.list), like.DType, like.Shape...)
 		if err != nil {
 			return err
 		}
 		*x.host = fresh
+		if e.count != nil {
+			continue
+		}
 		// Padding is zeros, not what other memory left there: a dump has no stray NaN.
 		clear(fresh.arena.Whole().Buffer.Mapped())
 	}
 	return nil
 }
 
-// commands returns the commands for a key, for a step with so much work. They are recorded if there
-// are none, if they have to be divided into other submissions, and once workgroups starved.
-func (b *stepSize) commands(key commandKey, work float64) (*stepCommands, error) {
-	old, plain := b.recorded[key], b.e.dev.Starved()
-	like := old
-	if old != nil && old.plain != plain {
-		like = nil // it has other operations
-	} else if old != nil && old.suits(b.e.opts.SubmitBudget, work) {
-		return old, nil
-	}
-	rec, err := b.e.dev.NewRecorder()
-	if err != nil {
-		return nil, err
-	}
-	defer rec.Close()
-	if err := rec.Prove(); err != nil {
-		return nil, err
-	}
-	fresh, err := b.e.divide(rec, like)
-	if err == nil {
-		err = b.e.time(rec)
-	}
-	if err != nil {
-		return nil, err
-	}
-	fresh.plain = plain
-	if err := b.record(rec, key); err != nil {
-		return nil, err
-	}
-	if fresh.Commands, err = rec.End(); err != nil {
-		return nil, err
-	}
-	fresh.parts = fresh.Division()
-	b.recorded[key] = fresh
-	if old != nil {
-		err = old.Close()
-	}
-	return fresh, err
-}
-
-// record records what a key says.
-func (b *stepSize) record(rec *vk.Recorder, key commandKey) error {
-	if key.layer < 0 {
-		if err := b.recordTables(rec); err != nil {
-			return err
-		}
-	}
-	first, end := key.layer, key.layer+1
-	switch key.layer {
-	case prologue:
-		return b.recordLists(rec)
-	case wholeStep:
-		first, end = 0, len(b.layers)
-	}
-	whole := key.layer == wholeStep
-	if key.host && whole {
-		if err := rec.Copy(b.in.arena.Whole(), b.hostIn.arena.Whole()); err != nil {
-			return err
-		}
-	}
-	for i := first; i < end; i++ {
-		var beside func(*vk.Recorder) error
-		if whole && i == 0 {
-			beside = b.recordLists
-		}
-		if err := b.recordLayer(rec, i, key, beside); err != nil {
-			return err
-		}
-	}
-	if !key.host || !whole {
-		return nil
-	}
-	for _, x := range b.results() {
-		if x.device.arena == nil {
-			continue
-		}
-		if err := rec.Copy(x.host.arena.Whole(), x.device.arena.Whole()); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// recordTables records what a step begins with: it copies the metadata to the device and, beside
-// that, writes the changed entries of block tables, whose list is read in host memory.
-func (b *stepSize) recordTables(rec *vk.Recorder) error {
-	to := b.device.arena.Whole()
-	if err := rec.Copy(to, vk.View{Buffer: b.host.arena.Whole().Buffer, Size: to.Size}); err != nil {
-		return err
-	}
-	return b.e.update.Record(rec, cache.TableUpdateArgs{List: b.host.updates, Tables: b.e.words()})
-}
-
-// recordLists records what is computed once for a step: where rows go, and index lists. In a
-// recording of all layers it runs beside the first products of layer 0, which do not need it.
-func (b *stepSize) recordLists(rec *vk.Recorder) error {
-	for _, k := range b.kinds {
-		if err := k.RecordStep(rec, b.args(k)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// args are the arguments of a step for layers of a kind.
-func (b *stepSize) args(k *stepKind) layer.StepArgs {
-	in, table := &b.device, func(s model.Store) tensor.Tensor { return b.e.table(k.like, s) }
-	return layer.StepArgs{
-		QueryStart: in.queryStart, SeqLens: in.seqLens, TokenToReq: in.request, Positions: in.positions, IsValid: in.valid,
-		Tables: layer.Tables{Window: table(model.StoreWindow), Compressed: table(model.StoreEntries), Keys: table(model.StoreKeys),
-			State: table(model.StoreState), IndexState: table(model.StoreKeyState)}}
-}
-
-// recordLayer records a layer, with the caller's commands in front of it, and behind the last one.
-// With key.host its hidden states come from host memory and go back there; a whole step copies
-// those of all layers at once instead. beside is that of layer.Args.
-func (b *stepSize) recordLayer(rec *vk.Recorder, i int, key commandKey, beside func(*vk.Recorder) error) error {
-	l, host := b.e.layers[i], key.host && key.layer != wholeStep
-	in, out, topK := b.in.of(i), b.out.of(i), b.topK.of(i)
-	if host && i < b.e.given() {
-		if err := rec.Copy(in.View(), b.hostIn.of(i).View()); err != nil {
-			return fmt.Errorf("layer %d: %w", i, err)
-		}
-	}
-	if err := b.recordBetween(rec, i); err != nil {
-		return err
-	}
-	x := &b.layers[i]
-	step := b.args(x.kind)
-	b.rowArgs(&step, x.kind, key.pieces)
-	err := x.Record(rec, step, layer.Args{Hidden: in, CosSin: b.e.ropes[l.rope], Out: out,
-		LSE: b.lse.of(i), Caches: l.reads(), Picks: x.picks, Beside: beside})
-	keep := !topK.IsZero() && l.spec.Picks == model.PickOwn
-	if err == nil && keep {
-		err = rec.Copy(topK.View(), x.kind.TopK().View())
-	}
-	if err != nil {
-		return fmt.Errorf("layer %d: %w", i, err)
-	}
-	if i == len(b.layers)-1 {
-		if err := b.recordBetween(rec, i+1); err != nil {
-			return err
-		}
-	}
-	if !host {
-		return nil
-	}
-	for _, x := range b.results() {
-		if x.device.arena == nil || x.device == &b.topK && !keep {
-			continue
-		}
-		if err := rec.Copy(x.host.of(i).View(), x.device.of(i).View()); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// bytes returns the memory of steps, and that of hidden states.
-func (b *stepSize) bytes() (steps, hidden uint64) {
-	for _, in := range []*stepInputs{&b.host, &b.device} {
-		steps += in.arena.Whole().Size
-	}
+// bytes returns the memory of steps, that of hidden states, and what of both is the host's.
+func (b *stepSize) bytes() (steps, hidden, host uint64) {
+	host = b.host.arena.Whole().Size
+	steps = host + b.device.arena.Whole().Size
 	for _, k := range b.kinds {
 		steps += k.Bytes()
 	}
@@ -548,9 +401,16 @@ func (b *stepSize) bytes() (steps, hidden uint64) {
 		steps += a.Whole().Size
 	}
 	for _, x := range b.hidden() {
-		hidden += x.device.bytes() + x.host.bytes()
+		for _, h := range []*hiddenStates{x.device, x.host} {
+			if n := h.bytes(); n > 0 && (h == x.device || h.arena != x.device.arena) {
+				hidden += n
+				if h.buffer().Mapped() != nil {
+					host += n
+				}
+			}
+		}
 	}
-	return steps, hidden
+	return steps, hidden, host
 }
 
 // forget drops the recorded commands, because memory that they use is replaced.
@@ -560,15 +420,6 @@ func (b *stepSize) forget() error {
 		err = errors.Join(err, c.Close())
 	}
 	clear(b.recorded)
-	return err
-}
-
-// forget drops all recorded commands.
-func (e *Engine) forget() error {
-	var err error
-	for _, b := range e.sizes {
-		err = errors.Join(err, b.forget())
-	}
 	return err
 }
 
@@ -591,5 +442,3 @@ func (b *stepSize) close() error {
 	}
 	return err
 }
-
-func putFloat(to []byte, v float32) { le.PutUint32(to, math.Float32bits(v)) }

@@ -94,7 +94,7 @@ func says(t *testing.T, err error, want string) {
 func TestStepOnLostDevice(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	lost := false
-	dev := must[*vk.Device](t)(testkit.Device(t).Adapter().Open(vk.DeviceOptions{MemoryHook: func(uint64) error {
+	dev := must[*vk.Device](t)(testkit.Device(t).Adapter().Open(vk.DeviceOptions{Staging: true, MemoryHook: func(uint64) error {
 		if lost {
 			return vk.ErrDeviceLost
 		}
@@ -120,7 +120,7 @@ func TestStepOnLostDevice(t *testing.T) {
 func TestStepOutOfMemory(t *testing.T) {
 	full := errors.New("over budget")
 	left := -1 // allocations until one fails; below 0: none does
-	dev := must[*vk.Device](t)(testkit.Device(t).Adapter().Open(vk.DeviceOptions{MemoryHook: func(uint64) error {
+	dev := must[*vk.Device](t)(testkit.Device(t).Adapter().Open(vk.DeviceOptions{Staging: true, MemoryHook: func(uint64) error {
 		left--
 		if left == -1 {
 			return full

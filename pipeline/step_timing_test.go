@@ -34,7 +34,7 @@ func TestEngineWithoutClock(t *testing.T) {
 	for range 2 {
 		st := must[*pipeline.Step](t)(e.Begin(ctx, chunks...))
 		require.NoError(t, errors.Join(st.ReuseInputs(), st.Run(ctx), st.Commit()))
-		assert.Positive(t, e.Longest())
+		assert.Positive(t, e.Stats().Longest)
 	}
 }
 

@@ -164,3 +164,6 @@ func ChainLaunches(dev *vk.Device, tune *tuning.Linear) any {
 	kernel, err := c.divisions[0].kernel.Kernel() // a device has one for the same constants
 	return fmt.Sprintf("%v of %p, %v", c.launches(1), kernel, err)
 }
+
+// SubgroupFor is the size of subgroups inside which kernels pass numbers on, on a device.
+func SubgroupFor(c *vk.Caps, tune *tuning.Linear) any { return subgroupFor(c, tune) }

@@ -4,18 +4,14 @@ import (
 	"slices"
 
 	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/vk"
 )
 
-// lanesSize is the least size of subgroups with which kernels pass numbers on inside them: that of
-// a head's invocations, so that no number goes through shared memory. Norm and insertion of 4096
-// tokens gain 5 %.
-const lanesSize = 32
-
 // subgroupFor is the size of subgroups to build for, or 0 where a device's subgroups are too small.
-func subgroupFor(caps *vk.Caps) int {
-	if size := max(lanesSize, int(caps.MinSubgroupSize)); size <= int(caps.MaxSubgroupSize) {
+func subgroupFor(caps *vk.Caps, tune *tuning.Linear) int {
+	if size := max(tune.NormSubgroup, int(caps.MinSubgroupSize)); size <= int(caps.MaxSubgroupSize) {
 		return size
 	}
 	return 0
@@ -27,7 +23,7 @@ func subgroupFor(caps *vk.Caps) int {
 func withLanes(dev *vk.Device, s opkit.Spec, subgroup int) opkit.Spec {
 	stem := s.Stem + "_lanes"
 	if subgroup == 0 {
-		subgroup = subgroupFor(dev.Caps())
+		subgroup = subgroupFor(dev.Caps(), &tuning.Of(dev).Linear)
 	}
 	if subgroup < 1 || dev.Caps().Missing(shaders.Requires(opkit.Stem(stem, s.Variant))) != nil {
 		return s

@@ -309,6 +309,11 @@ func (o *Linear) RecordSums(rec *vk.Recorder, a LinearArgs) error {
 	return o.recordSum(rec, op, a, o.planWith(a.Out.Shape[0], a.Scratch))
 }
 
+// products is how many multiply-adds t tokens take.
+func (o *Linear) products(t int) float64 {
+	return float64(t) * float64(o.cfg.Groups) * float64(o.cfg.N) * float64(o.cfg.K)
+}
+
 // Sums reports whether RecordSums records anything for t tokens with such scratch memory.
 func (o *Linear) Sums(t int, scratch tensor.Tensor) bool {
 	return o != nil && t > 0 && o.planWith(t, scratch).splits > 1
@@ -343,7 +348,8 @@ func (o *Linear) recordProducts(rec *vk.Recorder, op string, a LinearArgs) (p li
 	}
 	bind := []vk.View{opkit.Present(o.dev, a.W.Scale), opkit.Present(o.dev, a.W.RowScale), opkit.Present(o.dev, a.XScale)}
 	launch := func(grid [3]uint32, y opkit.Target) error {
-		return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{Kernel: kernel, Groups: grid, Push: vk.Bytes(&push), Bind: bind},
+		return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{Kernel: kernel, Groups: grid, Push: vk.Bytes(&push), Bind: bind,
+			Products: o.products(t)},
 			append(linearSources(a), y)...)
 	}
 	out := opkit.Target{Name: "Out", T: a.Out, Access: vk.Write, Align: 8}

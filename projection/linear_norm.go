@@ -96,5 +96,6 @@ func (o *Linear) recordNorm(rec *vk.Recorder, op string, a LinearArgs, kernel *v
 		targets = append(targets, normTargets(a)...)
 		push.NormAddr, push.NormedAddr, push.ArrivedAddr = a.Norm.View().Address(), a.Normed.View().Address(), a.Arrived.View().Address()
 	}
-	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{Kernel: kernel, Groups: grid, Push: vk.Bytes(&push), Bind: bind}, targets...)
+	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{Kernel: kernel, Groups: grid, Push: vk.Bytes(&push), Bind: bind,
+		Products: o.products(int(push.Tokens))}, targets...)
 }

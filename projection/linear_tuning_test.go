@@ -94,7 +94,7 @@ func (r *tuningRig) each(tune *tuning.Linear, use func(plan any) bool) bool {
 				return false
 			}
 		}
-		if !use(projection.ChainLaunches(dev, tune)) {
+		if !use(projection.ChainLaunches(dev, tune)) || !use(projection.SubgroupFor(dev.Caps(), tune)) {
 			return false
 		}
 	}

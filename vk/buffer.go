@@ -4,6 +4,7 @@ package vk
 import "C"
 
 import (
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"unsafe"
@@ -16,20 +17,13 @@ type Memory int
 
 const (
 	// DeviceLocal memory is the device's own; the host reaches it through
-	// Device.Upload and Device.Download.
+	// Device.Upload and Device.Download, see Device.HostAccess.
 	DeviceLocal Memory = iota
 	// Upload memory is mapped and coherent, for the host to write.
 	Upload
 	// Readback memory is mapped, coherent and, where there is such a type, cached,
 	// for the host to read.
 	Readback
-)
-
-const (
-	memDeviceLocal  = 1
-	memHostVisible  = 2
-	memHostCoherent = 4
-	memHostCached   = 8
 )
 
 // BufferSpec describes a buffer: a label under which its bytes are counted, its
@@ -48,6 +42,7 @@ type Buffer struct {
 	mem    vulkan.DeviceMemory
 	addr   uint64
 	mapped []byte
+	cached bool         // the host reads mapped at full speed
 	refs   atomic.Int32 // the owner and each recorded command buffer
 	closed atomic.Bool
 
@@ -96,7 +91,7 @@ func (d *Device) NewBuffer(s BufferSpec) (*Buffer, error) {
 	}
 	// Many drivers give more than MaxAllocation, which is all that they promise. So only
 	// what no heap could hold is refused here.
-	if heap := d.Caps().HeapBytes; s.Size > heap {
+	if most := d.adapter.largestMemory(); s.Size > most {
 		return nil, fmt.Errorf("vk: %s: %w: %d bytes asked%s", op, ErrOutOfDeviceMemory, s.Size, d.heapText(d.Caps().largestHeap()))
 	}
 	if most := d.Caps().MaxBuffer; most > 0 && s.Size > most {
@@ -145,28 +140,17 @@ func (b *Buffer) allocate(op string, address bool) error {
 	vulkan.GetBufferMemoryRequirements(d.h, b.h, &req)
 	req.Deref()
 	req.Free()
-	t, ok := d.Caps().memoryType(b.spec.Memory, req.MemoryTypeBits)
-	if !ok {
-		return fmt.Errorf("vk: %s: %w: no suitable memory type", op, ErrOutOfDeviceMemory)
+	err := fmt.Errorf("vk: %s: %w: no suitable memory type", op, ErrOutOfDeviceMemory)
+	for _, t := range d.Caps().memoryTypes(b.spec.Memory, req.MemoryTypeBits, d.access, d.adapter.shares()) {
+		if err = b.allocateFrom(op, uint64(req.Size), t, address); !errors.Is(err, ErrOutOfDeviceMemory) {
+			break
+		}
 	}
-	flag := C.int(0)
-	if address {
-		flag = 1
-	}
-	var mem C.VmHandle
-	if err := d.checkHeap(op, int(C.vm_allocate(d.c, C.uint64_t(req.Size), C.uint32_t(t.index), flag, &mem)), t.of); err != nil {
-		return fmt.Errorf("%w, %d bytes asked", err, req.Size)
-	}
-	*(*C.VmHandle)(unsafe.Pointer(&b.mem)) = mem
-	if err := d.check(op, int(vulkan.BindBufferMemory(d.h, b.h, b.mem, 0))); err != nil {
+	if err != nil {
 		return err
 	}
-	if b.spec.Memory != DeviceLocal {
-		var p unsafe.Pointer
-		if err := d.check(op, int(vulkan.MapMemory(d.h, b.mem, 0, vulkan.DeviceSize(b.spec.Size), 0, &p))); err != nil {
-			return err
-		}
-		b.mapped = unsafe.Slice((*byte)(p), b.spec.Size)
+	if err := d.check(op, int(vulkan.BindBufferMemory(d.h, b.h, b.mem, 0))); err != nil {
+		return err
 	}
 	if address {
 		b.addr = uint64(C.vm_buffer_address(d.c, handleValue(unsafe.Pointer(b.h))))
@@ -174,34 +158,30 @@ func (b *Buffer) allocate(op string, address bool) error {
 	return nil
 }
 
-// memoryType picks a memory type: Vulkan orders them so that, of those with the
-// same flags, the first is the best.
-func (c *Caps) memoryType(m Memory, allowed uint32) (memoryType, bool) {
-	pick := func(types []memoryType, want, avoid uint32) (memoryType, bool) {
-		for _, t := range types {
-			if allowed>>t.index&1 == 1 && t.flags&want == want && t.flags&avoid == 0 {
-				return t, true
-			}
+// allocateFrom gives the buffer memory of a type, mapped if the host is to reach it.
+func (b *Buffer) allocateFrom(op string, size uint64, t memoryType, address bool) error {
+	d := b.dev
+	flag := C.int(0)
+	if address {
+		flag = 1
+	}
+	var mem C.VmHandle
+	if err := d.checkHeap(op, int(C.vm_allocate(d.c, C.uint64_t(size), C.uint32_t(t.index), flag, &mem)), t.of); err != nil {
+		return fmt.Errorf("%w, %d bytes asked", err, size)
+	}
+	*(*C.VmHandle)(unsafe.Pointer(&b.mem)) = mem
+	if t.flags&hostFlags != hostFlags || b.spec.Memory == DeviceLocal && d.access == ByCopies {
+		return nil
+	}
+	var p unsafe.Pointer
+	if err := d.check(op, int(vulkan.MapMemory(d.h, b.mem, 0, vulkan.DeviceSize(b.spec.Size), 0, &p))); err != nil {
+		if b.spec.Memory == DeviceLocal { // the host has no addresses left: copies reach it all the same
+			return nil
 		}
-		return memoryType{}, false
+		return err
 	}
-	var tries [][2]uint32
-	types := c.hostVisible
-	switch m {
-	case Readback:
-		tries = [][2]uint32{{memHostCached, 0}, {0, 0}}
-	case Upload:
-		tries = [][2]uint32{{0, memDeviceLocal | memHostCached}, {0, memDeviceLocal}, {0, 0}}
-	default:
-		types = c.deviceLocal
-		tries = [][2]uint32{{0, memHostVisible}, {0, 0}}
-	}
-	for _, t := range tries {
-		if found, ok := pick(types, t[0], t[1]); ok {
-			return found, true
-		}
-	}
-	return memoryType{}, false
+	b.mapped, b.cached = unsafe.Slice((*byte)(p), b.spec.Size), t.flags&memHostCached != 0
+	return nil
 }
 
 // Device returns the device that the buffer was made on.
@@ -219,7 +199,12 @@ func (b *Buffer) Address() uint64 { return b.addr }
 
 // Mapped returns the buffer's bytes as the host sees them, nil for DeviceLocal.
 // They must not be used after Close.
-func (b *Buffer) Mapped() []byte { return b.mapped }
+func (b *Buffer) Mapped() []byte {
+	if b.spec.Memory == DeviceLocal {
+		return nil
+	}
+	return b.mapped
+}
 
 // View returns the range [offset, offset+size) of the buffer. The range is
 // checked where it is used.

@@ -164,24 +164,47 @@ func (c *Commands) Close() error {
 		}
 	}
 	if !c.rec.dev.left() {
-		c.destroyFences()
+		c.giveFences()
 	}
 	c.rec.release()
 	return err
 }
 
-func (c *Commands) newFence(op string, i int) error {
+// fenceStore is the fences of a device that no commands have: drivers take milliseconds to make
+// one. Guarded by Device.mu.
+type fenceStore []vulkan.Fence
+
+func (c *Commands) takeFence(op string, i int) error {
+	d := c.rec.dev
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if n := len(d.fences) - 1; n >= 0 {
+		c.fences[i], d.fences = d.fences[n], d.fences[:n]
+		return nil
+	}
 	fi := vulkan.FenceCreateInfo{SType: vulkan.StructureTypeFenceCreateInfo}
 	var fence vulkan.Fence
-	code := vulkan.CreateFence(c.rec.dev.h, &fi, nil, &fence)
+	code := vulkan.CreateFence(d.h, &fi, nil, &fence)
 	fi.Free()
 	c.fences[i] = fence
-	return c.rec.dev.check(op, int(code))
+	return d.check(op, int(code))
 }
 
-func (c *Commands) destroyFences() {
-	for _, f := range c.fences {
-		vulkan.DestroyFence(c.rec.dev.h, f, nil)
+// giveFences gives back the fences, which the device has finished with.
+func (c *Commands) giveFences() {
+	d := c.rec.dev
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i, f := range c.fences {
+		if f != nil {
+			d.fences, c.fences[i] = append(d.fences, f), nil
+		}
+	}
+}
+
+func (list fenceStore) close(d *Device) {
+	for _, f := range list {
+		vulkan.DestroyFence(d.h, f, nil)
 	}
 }
 

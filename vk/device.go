@@ -40,6 +40,9 @@ type DeviceOptions struct {
 	// Profile names the tuning profile that the packages above take their numbers from,
 	// such as "generic"; "" leaves the choice to them. This package makes nothing of it.
 	Profile string
+	// Staging has the host reach DeviceLocal memory by copies even where it could map it, as on a
+	// GPU with memory of its own. It serves tests and comparisons.
+	Staging bool
 }
 
 // Device is an open device with one compute queue. Its methods may be called
@@ -47,6 +50,7 @@ type DeviceOptions struct {
 type Device struct {
 	adapter *Adapter
 	opts    DeviceOptions
+	access  HostAccess
 	c       *C.VmDevice
 	h       vulkan.Device
 	queue   vulkan.Queue
@@ -68,6 +72,7 @@ type Device struct {
 	kernels map[kernelKey]*Kernel
 	layouts map[layoutKey]*layout
 	sets    descriptorAllocator
+	fences  fenceStore
 	memory  map[string]uint64 // bytes by label
 	cache   pipelineCache
 	dummy   *Buffer
@@ -97,6 +102,9 @@ func (a *Adapter) Open(o DeviceOptions) (*Device, error) {
 		kernels: map[kernelKey]*Kernel{},
 		layouts: map[layoutKey]*layout{},
 		memory:  map[string]uint64{},
+	}
+	if !o.Staging {
+		d.access = a.HostAccess()
 	}
 	raw := (*C.VmAdapter)(C.calloc(1, C.size_t(unsafe.Sizeof(C.VmAdapter{}))))
 	*raw = a.raw
@@ -195,6 +203,7 @@ func (d *Device) Close() error {
 		k.destroy()
 	}
 	d.sets.close(d)
+	d.fences.close(d)
 	for _, l := range d.layouts {
 		l.destroy(d)
 	}

@@ -14,12 +14,18 @@ import (
 // MaxPieces bounds the pieces of one launch.
 const MaxPieces = 64
 
+// Work is what a launch has to do at most.
+type Work struct {
+	Bytes    uint64  // of all that it binds and reaches
+	Products float64 // multiply-adds, see Dispatch.Products
+}
+
 // Pieces says how launches are divided by their workgroups. Workgroups of such launches
 // never wait for each other, so division does not change results.
 type Pieces struct {
 	Of map[int]int // pieces of an operation, counted from 0 in the order of recording; at least 1
-	// Workgroups bounds the workgroups of a piece of any other launch; 0: no bound.
-	Workgroups int
+	// Count returns the pieces of any other launch, by its work; nil: one.
+	Count func(w Work) int
 }
 
 // Divide makes several parts of each launch of a divisible kernel (KernelSpec.Divisible),
@@ -37,9 +43,6 @@ func (r *Recorder) Divide(p Pieces) error {
 	if !r.parts.on || r.operations > 0 {
 		return argument(op, "recorder", "one that is not split or not empty", "an empty one after SplitAt or SplitEach")
 	}
-	if p.Workgroups < 0 {
-		return argument(op, "Workgroups", fmt.Sprint(p.Workgroups), "0 or more")
-	}
 	for i, n := range p.Of {
 		if i < 0 || n < 1 {
 			return argument(op, "Of", fmt.Sprintf("%d pieces of operation %d", n, i), "at least 1 of operation 0 or a later one")
@@ -54,6 +57,7 @@ type Part struct {
 	First      int  // its first operation, counted from 0 in the order of recording
 	Operations int  // how many; 1 for a piece of a launch
 	Divisible  bool // SplitAt or Divide can divide it further
+	Work       Work // of its launches; a piece has its share
 }
 
 // Division returns the parts, in their order; nil if the recording was not split.
@@ -61,17 +65,31 @@ func (c *Commands) Division() []Part { return c.rec.parts.list }
 
 // piecesOf returns the number of pieces of the operation that is recorded next, and the
 // most that the workgroups along its side allow.
-func (r *Recorder) piecesOf(groups [3]uint32, side int) (n, most int) {
+func (r *Recorder) piecesOf(groups [3]uint32, side int, w Work) (n, most int) {
 	if !r.parts.on {
 		return 1, 1
 	}
 	most = min(int(groups[side]), MaxPieces)
 	n, given := r.parts.pieces.Of[r.operations]
-	if w := r.parts.pieces.Workgroups; !given && w > 0 {
-		all := int(groups[0]) * int(groups[1]) * int(groups[2])
-		n = (all + w - 1) / w
+	if count := r.parts.pieces.Count; !given && count != nil {
+		n = count(w)
 	}
 	return min(max(n, 1), most), most
+}
+
+// workOf is the work of a launch that accesses these views.
+func workOf(products float64, uses []use) Work {
+	w := Work{Products: products}
+	for _, u := range uses {
+		w.Bytes += u.view.Size
+	}
+	return w
+}
+
+// add adds a launch, or its share in one of so many pieces.
+func (w *Work) add(x Work, pieces int) {
+	w.Bytes += x.Bytes / uint64(pieces)
+	w.Products += x.Products / float64(pieces)
 }
 
 // side is the axis along which launches of the kernel are divided: the longest. It is not x
@@ -109,7 +127,7 @@ func countsWorkgroups(spirv []byte) bool {
 }
 
 // launchPieces records a launch in pieces, each from the second on in a part of its own.
-func (r *Recorder) launchPieces(k *Kernel, set vulkan.DescriptorSet, x Dispatch, side, n int) error {
+func (r *Recorder) launchPieces(k *Kernel, set vulkan.DescriptorSet, x Dispatch, w Work, side, n int) error {
 	all, pieces := uint64(x.Groups[side]), uint64(n)
 	for i := range pieces {
 		from, to := uint32(i*all/pieces), uint32((i+1)*all/pieces)
@@ -119,6 +137,7 @@ func (r *Recorder) launchPieces(k *Kernel, set vulkan.DescriptorSet, x Dispatch,
 			}
 			r.parts.first-- // the operation goes on
 		}
+		r.parts.work.add(w, n)
 		r.bind(k, set, x.Push)
 		base, count := [3]uint32{}, x.Groups
 		base[side], count[side] = from, to-from

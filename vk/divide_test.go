@@ -38,11 +38,11 @@ func TestDivide(t *testing.T) {
 		starts []int // operations with which parts begin
 	}{
 		{"not divided", func(r *vk.Recorder) error { return r.SplitEach() }, []int{0, 1, 2, 3, 4}},
-		{"pieces of 40 workgroups", func(r *vk.Recorder) error {
-			return errors.Join(r.SplitEach(), r.Divide(vk.Pieces{Workgroups: 40}))
+		{"by its work", func(r *vk.Recorder) error {
+			return errors.Join(r.SplitEach(), r.Divide(vk.Pieces{Count: func(w vk.Work) int { return int(w.Products) / 10 }}))
 		}, []int{0, 1, 2, 3, 3, 3, 4}},
 		{"so many", func(r *vk.Recorder) error {
-			return errors.Join(r.SplitAt([]int{2, 4}), r.TimeSections(), r.Divide(vk.Pieces{Of: map[int]int{0: 3, 2: 9, 3: 4, 9: 2}, Workgroups: 1}))
+			return errors.Join(r.SplitAt([]int{2, 4}), r.TimeSections(), r.Divide(vk.Pieces{Of: map[int]int{0: 3, 2: 9, 3: 4, 9: 2}}))
 		}, []int{0, 2, 3, 3, 3, 4}},
 		{"most", func(r *vk.Recorder) error {
 			return errors.Join(r.SplitAt([]int{3, 4}), r.Divide(vk.Pieces{Of: map[int]int{3: 1 << 20}}))
@@ -52,7 +52,7 @@ func TestDivide(t *testing.T) {
 			cmd := record(t, d, func(r *vk.Recorder) error {
 				return errors.Join(c.split(r), r.Fill(b.Whole(), 7), r.Copy(a.Whole(), in.Whole()),
 					r.Dispatch(addStep(counting, a.Whole(), in.Whole(), 3)),
-					r.Dispatch(vk.Dispatch{Kernel: k, Groups: [3]uint32{groups, 1, 1}, Bind: []vk.View{a.Whole(), b.Whole()}, Push: vk.Bytes(&p)}),
+					r.Dispatch(vk.Dispatch{Kernel: k, Groups: [3]uint32{groups, 1, 1}, Bind: []vk.View{a.Whole(), b.Whole()}, Push: vk.Bytes(&p), Products: 30}),
 					r.Copy(out.Whole(), b.Whole()))
 			})
 			for range 2 {
@@ -61,11 +61,16 @@ func TestDivide(t *testing.T) {
 				require.True(t, bytes.Equal(out.Mapped(), want), "wrong result")
 			}
 			var starts []int
+			products, moved := 0.0, uint64(0)
 			for _, part := range cmd.Division() {
 				starts = append(starts, part.First)
+				products += part.Work.Products
+				moved += part.Work.Bytes
 				assert.Equal(t, part.First == 3 && len(c.starts) < vk.MaxPieces || part.Operations > 1, part.Divisible,
 					"%+v", part)
 			}
+			assert.InDelta(t, 30, products, 1e-9)
+			assert.InDelta(t, 4*groups*64*4, moved, vk.MaxPieces, "of two launches with two buffers each")
 			assert.True(t, slices.Equal(starts, c.starts), "parts begin with operations %v, want %v", starts, c.starts)
 			times, err := cmd.PartTimes()
 			assert.NoError(t, err, "times %v", times)
@@ -75,7 +80,8 @@ func TestDivide(t *testing.T) {
 		})
 	}
 	bad := record(t, d, func(r *vk.Recorder) error {
-		for i, err := range []error{r.Divide(vk.Pieces{}), r.SplitEach(), r.Divide(vk.Pieces{Workgroups: -1}), r.Divide(vk.Pieces{Of: map[int]int{1: 0}})} {
+		for i, err := range []error{r.Divide(vk.Pieces{}), r.SplitEach(), r.Divide(vk.Pieces{Of: map[int]int{-1: 1}}),
+			r.Divide(vk.Pieces{Of: map[int]int{1: 0}})} {
 			assert.Equal(t, i != 1, errors.Is(err, vk.ErrArgument), "%d: %v", i, err)
 		}
 		return r.Fill(b.Whole(), 7)

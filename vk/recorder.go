@@ -51,7 +51,8 @@ type Recorder struct {
 	waits      []int         // then: launches recorded before each place that waits for all of them
 	sectionErr error
 	whole      bool // everything is one section
-	hostRead   bool // something host-visible was written
+	hostSees   bool // something was written that the host reads where it is
+	hostRead   bool // something of that in host memory: the barrier for it counts
 	sets       map[string]boundSet
 	held       map[*Buffer]bool
 	writes     map[*Buffer]ranges // of tracked buffers
@@ -79,6 +80,9 @@ type Dispatch struct {
 	Bind   []View    // one for each of the kernel's bindings, in order
 	Reach  []Reach   // memory that the kernel reaches by device address
 	Push   []byte    // push constants, exactly the kernel's PushSize
+
+	// Products is how many multiply-adds the launch makes at most, for Recorder.Divide; 0: few.
+	Products float64
 }
 
 // Reach is memory that a kernel reaches by device address, named so that barriers
@@ -147,8 +151,8 @@ func (r *Recorder) order(uses []use) {
 			r.held[u.view.Buffer] = true
 			u.view.Buffer.retain()
 		}
-		if u.access&Write != 0 && u.view.Buffer.mapped != nil {
-			r.hostRead = true
+		if b := u.view.Buffer; u.access&Write != 0 && b.mapped != nil && (b.cached || b.spec.Memory != DeviceLocal) {
+			r.hostSees, r.hostRead = true, r.hostRead || b.spec.Memory != DeviceLocal
 		}
 	}
 }
@@ -222,10 +226,10 @@ func (r *Recorder) Dispatch(x Dispatch) error {
 	if err != nil {
 		return err
 	}
-	side := k.side(x.Groups)
+	side, work := k.side(x.Groups), workOf(x.Products, uses)
 	pieces, most := 1, 1
 	if k.spec.Divisible {
-		pieces, most = r.piecesOf(x.Groups, side)
+		pieces, most = r.piecesOf(x.Groups, side, work)
 	}
 	if err := r.operation(); err != nil {
 		return err
@@ -233,8 +237,9 @@ func (r *Recorder) Dispatch(x Dispatch) error {
 	r.parts.more = pieces < most
 	r.order(uses)
 	if pieces > 1 {
-		return r.launchPieces(k, set, x, side, pieces)
+		return r.launchPieces(k, set, x, work, side, pieces)
 	}
+	r.parts.work.add(work, 1)
 	r.bind(k, set, x.Push)
 	r.launch(x.Groups)
 	return nil
@@ -430,8 +435,12 @@ func (r *Recorder) End() (*Commands, error) {
 		r.endPart()
 	}
 	r.proof.record(r)
-	if r.hostRead {
+	if r.hostSees || r.hostRead {
+		n := r.barriers
 		r.emit(stageCompute|stageTransfer, stageHost, accessShaderWrite|accessTransferWrite, accessHostRead)
+		if !r.hostRead {
+			r.barriers = n
+		}
 	}
 	if err := r.dev.check(op, int(vulkan.EndCommandBuffer(r.cmd))); err != nil {
 		r.Close()
@@ -439,8 +448,8 @@ func (r *Recorder) End() (*Commands, error) {
 	}
 	c := &Commands{rec: r}
 	for i := range min(c.Parts(), inFlight) {
-		if err := c.newFence(op, i); err != nil {
-			c.destroyFences()
+		if err := c.takeFence(op, i); err != nil {
+			c.giveFences()
 			r.Close()
 			return nil, err
 		}

@@ -16,6 +16,7 @@ type splitting struct {
 	pieces  Pieces
 	first   int    // operation of the part that is being recorded
 	more    bool   // the last operation can be divided into more pieces
+	work    Work   // of that part, so far
 	list    []Part // complete parts
 	marks   []int  // timestamps: before the first part and after each; -1 where none was left
 	wall    bool   // there are no timestamps: the host takes the time
@@ -77,7 +78,8 @@ func (r *Recorder) operation() error {
 func (r *Recorder) endPart() {
 	p := &r.parts
 	n := r.operations - p.first
-	p.list = append(p.list, Part{First: p.first, Operations: n, Divisible: n > 1 || p.more})
+	p.list = append(p.list, Part{First: p.first, Operations: n, Divisible: n > 1 || p.more, Work: p.work})
+	p.work = Work{}
 	p.first = r.operations
 	if p.wall {
 		return

@@ -1,8 +1,11 @@
 package vk
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"io"
+	"slices"
 	"sync"
 )
 
@@ -16,33 +19,62 @@ type stagingBuffer struct {
 const stagingSize = 8 << 20
 
 // Upload copies src to dst and waits. Work submitted before still sees the old bytes.
-// Sizes must agree; dst may be any memory. Memory that is not mapped is reached through
-// 8 MiB of staging memory, which the device keeps and callers use one after the other.
-// Callers who order their writes themselves write to Buffer.Mapped, which waits for nothing.
+// Sizes must agree; dst may be any memory. Memory that is mapped is written where it is, once the
+// device has finished what it was given; other memory is reached through 8 MiB of staging memory,
+// which the device keeps and callers use one after the other. Callers who order their writes
+// themselves write to Buffer.Mapped, which waits for nothing.
 //
 // Errors: ErrArgument; the context's (dst is then partly written); ErrClosed,
 // ErrDeviceLost, ErrOutOfHostMemory, ErrOutOfDeviceMemory; the error of
 // DeviceOptions.MemoryHook.
 func (d *Device) Upload(ctx context.Context, dst View, src []byte) error {
-	const op = "upload"
-	if err := d.checkTransfer(op, dst, len(src)); err != nil {
+	return d.upload(ctx, "upload", dst, len(src), func(to []byte, at uint64) error {
+		copy(to, src[at:])
+		return nil
+	})
+}
+
+// UploadFrom is Upload with what src has at 0 to dst.Size-1, which is read straight to where it
+// goes. Errors: also src's.
+func (d *Device) UploadFrom(ctx context.Context, dst View, src io.ReaderAt) error {
+	return d.upload(ctx, "upload", dst, int(dst.Size), func(to []byte, at uint64) error {
+		n, err := src.ReadAt(to, int64(at))
+		if n == len(to) {
+			return nil
+		}
+		return cmp.Or(err, io.ErrUnexpectedEOF)
+	})
+}
+
+// upload has n bytes filled in pieces.
+func (d *Device) upload(ctx context.Context, op string, dst View, n int, fill func(to []byte, at uint64) error) error {
+	if err := d.checkTransfer(op, dst, n); err != nil {
 		return err
 	}
 	if m := dst.Buffer.mapped; m != nil {
 		if err := d.finish(ctx, op); err != nil {
 			return err
 		}
-		copy(m[dst.Offset:], src)
+		m = m[dst.Offset : dst.Offset+dst.Size]
+		for at := uint64(0); at < dst.Size; at += stagingSize {
+			if err := ctx.Err(); err != nil {
+				return fmt.Errorf("vk: %s: %w", op, err)
+			}
+			if err := fill(m[at:min(at+stagingSize, dst.Size)], at); err != nil {
+				return fmt.Errorf("vk: %s: %w", op, err)
+			}
+		}
+		dst.Buffer.overwrittenByHost(dst)
 		return nil
 	}
-	return d.staged(ctx, op, dst.Size, func(stage []byte, at uint64) { copy(stage, src[at:]) },
-		func(r *Recorder, stage View, at uint64) error {
-			return r.Copy(View{dst.Buffer, dst.Offset + at, stage.Size}, stage)
-		}, nil)
+	return d.staged(ctx, op, dst.Size, fill, func(r *Recorder, stage View, at uint64) error {
+		return r.Copy(View{dst.Buffer, dst.Offset + at, stage.Size}, stage)
+	}, nil)
 }
 
 // Download copies src to dst and waits: it sees what was submitted before. Sizes must
-// agree; src may be any memory.
+// agree; src may be any memory. What was said at Upload holds for it, too, but memory that the
+// host reads past its caches goes through staging memory unless it was made as Upload.
 //
 // Errors: as Upload.
 func (d *Device) Download(ctx context.Context, dst []byte, src View) error {
@@ -50,11 +82,11 @@ func (d *Device) Download(ctx context.Context, dst []byte, src View) error {
 	if err := d.checkTransfer(op, src, len(dst)); err != nil {
 		return err
 	}
-	if m := src.Buffer.mapped; m != nil {
+	if b := src.Buffer; b.mapped != nil && (b.cached || b.spec.Memory != DeviceLocal) {
 		if err := d.finish(ctx, op); err != nil {
 			return err
 		}
-		copy(dst, m[src.Offset:src.Offset+src.Size])
+		copy(dst, b.mapped[src.Offset:src.Offset+src.Size])
 		return nil
 	}
 	return d.staged(ctx, op, src.Size, nil,
@@ -78,7 +110,7 @@ func (d *Device) checkTransfer(op string, v View, n int) error {
 }
 
 // staged moves size bytes through the staging buffer in pieces.
-func (d *Device) staged(ctx context.Context, op string, size uint64, before func([]byte, uint64),
+func (d *Device) staged(ctx context.Context, op string, size uint64, before func([]byte, uint64) error,
 	record func(*Recorder, View, uint64) error, after func([]byte, uint64)) error {
 	s := &d.staging
 	s.mu.Lock()
@@ -92,7 +124,9 @@ func (d *Device) staged(ctx context.Context, op string, size uint64, before func
 	for at := uint64(0); at < size; at += stagingSize {
 		n := min(stagingSize, size-at)
 		if before != nil {
-			before(s.buf.mapped[:n], at)
+			if err := before(s.buf.mapped[:n], at); err != nil {
+				return fmt.Errorf("vk: %s: %w", op, err)
+			}
 		}
 		if err := d.once(ctx, op, func(r *Recorder) error { return record(r, s.buf.View(0, n), at) }); err != nil {
 			_ = s.buf.Close() // the device may still use it
@@ -106,10 +140,21 @@ func (d *Device) staged(ctx context.Context, op string, size uint64, before func
 	return nil
 }
 
-// finish waits for everything submitted before. Commands run in order, so empty ones
-// that are submitted now finish last.
+// finish waits for everything submitted before, of which nothing may be left.
 func (d *Device) finish(ctx context.Context, op string) error {
-	return d.once(ctx, op, func(*Recorder) error { return nil })
+	f := &d.flights
+	f.mu.Lock()
+	list := slices.Clone(f.list)
+	f.mu.Unlock()
+	err := ctx.Err()
+	for i := 0; i < len(list) && err == nil; i++ {
+		_ = list[i].Wait(ctx) // what went wrong with it is for those who submitted it
+		err = ctx.Err()
+	}
+	if err != nil {
+		return fmt.Errorf("vk: %s: %w", op, err)
+	}
+	return d.usable(op)
 }
 
 // once records commands, runs them and closes them. If the context ends first, they are closed

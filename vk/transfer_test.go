@@ -16,8 +16,17 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-func TestTransferRoundTrip(t *testing.T) {
-	d, ctx := open(t, vk.DeviceOptions{}), context.Background()
+// both runs a test where the host maps the device's memory, if it can, and where it does not.
+func both(t *testing.T, test func(t *testing.T, d *vk.Device)) {
+	for name, o := range map[string]vk.DeviceOptions{"as it is": {}, "staging": {Staging: true}} {
+		t.Run(name, func(t *testing.T) { test(t, open(t, o)) })
+	}
+}
+
+func TestTransferRoundTrip(t *testing.T) { both(t, transferRoundTrip) }
+
+func transferRoundTrip(t *testing.T, d *vk.Device) {
+	ctx := context.Background()
 	for _, size := range []int{4, 12, 1000, 8<<20 + 36} { // below, at and past the staging size
 		want := make([]byte, size)
 		rng := rand.NewChaCha8([32]byte{byte(size)})
@@ -31,8 +40,10 @@ func TestTransferRoundTrip(t *testing.T) {
 }
 
 // Upload and Download come after everything submitted before them, in mapped memory too.
-func TestTransfersWait(t *testing.T) {
-	d, ctx := open(t, vk.DeviceOptions{}), context.Background()
+func TestTransfersWait(t *testing.T) { both(t, transfersWait) }
+
+func transfersWait(t *testing.T, d *vk.Device) {
+	ctx := context.Background()
 	const size = 32 << 20
 	last := func(b *vk.Buffer) vk.View { return b.View(size-4, 4) }
 	ended, stop := context.WithCancel(ctx)
@@ -65,7 +76,7 @@ func TestTransfersWait(t *testing.T) {
 // Goroutines that need the staging buffer at the same time make one.
 func TestOneStagingBuffer(t *testing.T) {
 	var made atomic.Int32
-	d := open(t, vk.DeviceOptions{MemoryHook: func(size uint64) error {
+	d := open(t, vk.DeviceOptions{Staging: true, MemoryHook: func(size uint64) error {
 		if size == 8<<20 {
 			made.Add(1)
 			time.Sleep(10 * time.Millisecond) // room for a second one; the test passes without it

@@ -343,7 +343,7 @@ func TestEveryAllocationMayFail(t *testing.T) {
 			t.Cleanup(func() { in.Close() })
 			a, err := in.Pick(os.Getenv("VKMLA_TEST_DEVICE"))
 			require.NoError(t, err)
-			return a.Open(vk.DeviceOptions{MemoryHook: func(uint64) error {
+			return a.Open(vk.DeviceOptions{Staging: true, MemoryHook: func(uint64) error {
 				if count++; count == n+1 {
 					return no
 				}

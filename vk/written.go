@@ -92,6 +92,15 @@ func (r *Recorder) overwrite(u use, all []use) {
 	r.writes[u.view.Buffer] = l
 }
 
+// overwrittenByHost notes that the host wrote the view's bytes.
+func (b *Buffer) overwrittenByHost(v View) {
+	if w := b.tracked.Load(); w != nil {
+		w.mu.Lock()
+		w.ranges.add(v.bytes())
+		w.mu.Unlock()
+	}
+}
+
 // overwritten notes that commands were submitted.
 func (r *Recorder) overwritten() {
 	for b, l := range r.writes {

@@ -24,6 +24,7 @@ type benchFlags struct {
 	batches, contexts []int
 	topk, prefill     []int
 	heads, window     int
+	measure           bool
 	layer             layerFlags
 	suite             string
 	compare           string
@@ -31,6 +32,7 @@ type benchFlags struct {
 	device, profile   string
 	output            string
 	save              []string
+	report            string
 }
 
 // suites are the values of --suite, each with the flags that not all of them have.
@@ -45,6 +47,7 @@ var suites = []struct {
 	{"linear", []string{"op", "case", "batch", "model", "weights", "variant"}},
 	{"step", []string{"batch", "context", "model", "weights", "keys", "invariant", "variant"}},
 	{comparison, comparedFlags},
+	{"prefill", []string{"prefill", "chunk", "model", "weights", "keys", "invariant", "variant"}},
 	{"layer", []string{"batch", "context", "prefill", "model", "kind", "weights", "chunk", "keys", "output-path", "invariant", "variant"}},
 }
 
@@ -96,6 +99,10 @@ The suite step times whole decode steps of a model: all layers in one submission
 and without a kernel between them that makes them depend on each other, and layer by
 layer, for --batch sequences of --context tokens. Layers have weights of their own as
 long as there is memory for them; the report says how many share theirs.
+
+The suite prefill runs prompts of --prefill tokens through all layers of a model, in steps of
+--chunk tokens, with a kernel between layers, and gives tokens a second. Experts are not in it.
+Weights are as in the suite step.
 
 --compare FILE runs the cases of all suites for which FILE has others' times, and those
 with a goal of their own. Each row has the peer's time, ours, the ratio and the share of
@@ -166,21 +173,23 @@ func (f *benchFlags) define(fl *pflag.FlagSet) {
 	fl.Var(&numbers{list: &f.contexts}, "context", "tokens of each request (default, suite indexer: 16384,131072,1048576; "+
 		"layer: 4096,131072,1048576; step: 131072; fewer on a processor)")
 	fl.Var(&numbers{list: &f.prefill}, "prefill", "suites indexer, memory: tokens of a prefill step (default 4096; 256 on a processor); "+
-		"layer: of a prompt (default 1024,4096,32768; 300 on a processor)")
+		"layer, prefill: of a prompt (default 1024,4096,32768; prefill 4096,32768; 300 on a processor)")
 	fl.Var(&numbers{list: &f.topk}, "topk", "compressed rows that a token attends, or that are picked (default, suite decode: 512; "+
 		"indexer: 512,1024; attention: the operation's own)")
 	fl.IntVar(&f.window, "window", 0, "suites decode, attention: rows of the sliding window (default 128)")
 	f.layer.define(fl)
 	fl.StringVar(&f.Variant, "variant", "", "variant of the operations, "+
 		"of attention in layers and steps (default the best, see vkmla info)")
-	fl.IntVarP(&f.Reps, "reps", "r", 0, "timed launches or steps "+
-		"(default, suite decode: 200; other operations: 100; layer, step: 40; fewer on a processor)")
-	fl.IntVar(&f.Warmup, "warmup", 0, "those before them (default 20; suites layer, step: 5; 1 on a processor)")
+	fl.IntVarP(&f.Reps, "reps", "r", 0, "timed launches, steps or prompts "+
+		"(default, suite decode: 200; other operations: 100; layer, step: 40; prefill: 5; fewer on a processor)")
+	fl.IntVar(&f.Warmup, "warmup", 0, "those before them (default 20; suites layer, step: 5; prefill: 1; 1 on a processor)")
 	fl.Uint64Var(&f.Seed, "seed", 1, "seed of the inputs")
 	deviceFlags(fl, &f.device, &f.profile)
+	measureFlag(fl, &f.measure)
 	fl.StringVarP(&f.output, "output", "o", "md", strings.Join(bench.Formats, ", "))
 	fl.StringArrayVar(&f.save, "save", nil, "also write to this file, in the format of its ending: "+strings.Join(bench.Formats, ", ")+
 		"; may be given more than once")
+	fl.StringVar(&f.report, "report", "", "also write a page with pictures to this file, whatever its ending")
 }
 
 // checkGiven refuses numbers that are too small for any suite: in options, 0 stands for
@@ -263,11 +272,23 @@ func runBench(ctx context.Context, f benchFlags, stdout, stderr io.Writer) error
 	if err != nil {
 		return err
 	}
+	if f.report != "" {
+		page, err := openFile("bench", "report", f.report, "html")
+		if err != nil {
+			return err
+		}
+		outputs = append(outputs, page)
+	}
 	dev, close, err := openDevice(f.device, f.profile)
 	if err != nil {
 		return err
 	}
 	defer close()
+	if f.measure {
+		if err := measured(ctx, dev, stderr); err != nil {
+			return err
+		}
+	}
 	p := &benchProgress{line: newProgress(stderr)}
 	defer p.line.clear()
 	limits, err := bench.Measure(ctx, dev, 9, p)
@@ -298,6 +319,10 @@ func (f benchFlags) run(ctx context.Context, dev *vk.Device, on bench.ReportOn, 
 	case "step":
 		return report(ctx, on, outputs, p, bench.NewStepReport, func(add func(bench.StepRow)) error {
 			return bench.Steps(ctx, dev, bench.StepOptions{LayerOptions: f.layerOptions()}, on.Limits, p, add)
+		})
+	case "prefill":
+		return report(ctx, on, outputs, p, bench.NewPrefillReport, func(add func(bench.PrefillRow)) error {
+			return bench.Prefills(ctx, dev, bench.PrefillOptions{LayerOptions: f.layerOptions()}, on.Limits, p, add)
 		})
 	case comparison:
 		start := func(on bench.ReportOn) (*bench.Report[bench.OpRow], error) {
@@ -356,11 +381,17 @@ func (f benchFlags) opOptions() bench.OpOptions {
 
 // benchProgress shows what a benchmark does on the progress line.
 type benchProgress struct {
-	line *progress
-	what string
+	line        *progress
+	what        string
+	done, total int // rows
 }
 
+func (p *benchProgress) Rows(done, total int) { p.done, p.total = done, total }
+
 func (p *benchProgress) Step(what string) {
+	if p.total > 0 {
+		what = fmt.Sprintf("%d/%d%s %s", p.done+1, p.total, p.line.left(p.done, p.total), what)
+	}
 	p.what = what
 	p.line.show("%s", what)
 }

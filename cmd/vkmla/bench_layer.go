@@ -23,14 +23,15 @@ type layerFlags struct {
 }
 
 func (f *layerFlags) define(fl *pflag.FlagSet) {
-	fl.StringSliceVar(&f.models, "model", nil, "suites linear, layer, step: "+strings.Join(bench.Models, ", ")+
+	fl.StringSliceVar(&f.models, "model", nil, "suites linear, layer, step, prefill: "+strings.Join(bench.Models, ", ")+
 		" (default flash; suite linear: flash,pro; small on a processor)")
 	fl.StringSliceVar(&f.kinds, "kind", nil, "suite layer: "+strings.Join(bench.Kinds, ", ")+" (default all)")
-	fl.StringSliceVar(&f.weights, "weights", nil, "suites linear, layer, step: "+strings.Join(bench.WeightFormats, ", ")+
+	fl.StringSliceVar(&f.weights, "weights", nil, "suites linear, layer, step, prefill: "+strings.Join(bench.WeightFormats, ", ")+
 		" (default fp8; suite linear: all)")
-	fl.IntVar(&f.chunk, "chunk", 0, "suite layer: most tokens of a step of a prefill (default 4096; 128 on a processor)")
-	fl.StringVar(&f.keys, "keys", "fp8", "suites layer, step: format of indexer keys, fp8 or mxfp4")
-	fl.BoolVar(&f.invariant, "invariant", false, "suites layer, step: bits of a token that no batch and no cut of a prompt changes")
+	fl.IntVar(&f.chunk, "chunk", 0, "suites layer, prefill: most tokens of a step of a prefill (default 4096; 128 on a processor)")
+	fl.StringVar(&f.keys, "keys", "fp8", "suites layer, step, prefill: format of indexer keys, fp8 or mxfp4")
+	fl.BoolVar(&f.invariant, "invariant", false,
+		"suites layer, step, prefill: bits of a token that no batch and no cut of a prompt changes")
 	fl.StringVar(&f.path, "output-path", "bf16", "suite layer: what wo_a multiplies with, bf16, fp8 or fp8-packed")
 }
 

@@ -4,6 +4,7 @@ import (
 	"archive/zip"
 	"bytes"
 	"context"
+	"encoding/csv"
 	"encoding/json"
 	"io"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/describe"
+	"github.com/vkmla/vkmla/internal/lab/picture/pagetest"
 	"github.com/vkmla/vkmla/internal/lab/pipelines"
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/internal/tuning"
@@ -78,7 +80,7 @@ func TestExitCodes(t *testing.T) {
 		{"unknown model", "bench --suite layer --model soup", 2, "flash, pro"},
 		{"unknown output path", "bench --suite layer --output-path soup", 2, "fp8-packed"},
 		{"unknown key format", "bench --suite layer --keys soup", 2, "mxfp4"},
-		{"a flag of the layer suite", "bench --suite indexer --model pro", 2, "--suite linear, step, layer"},
+		{"a flag of the layer suite", "bench --suite indexer --model pro", 2, "--suite linear, step, prefill, layer"},
 		{"unknown suite", "bench --suite soup", 2, "decode, indexer"},
 		{"unknown operation of a suite", "bench --suite indexer --op soup", 2, "topk"},
 		{"a flag of the other suite", "bench --op indexer_topk", 2, "--suite indexer"},
@@ -133,7 +135,8 @@ func TestVerifyJSON(t *testing.T) {
 		if _, row := last["op"]; !row {
 			continue
 		}
-		for _, key := range []string{"op", "case", "variant", "class", "status", "error", "bound"} {
+		for _, key := range []string{"op", "case", "variant", "class", "status", "error", "bound",
+			"device", "driver", "version", "commit", "date"} {
 			_, ok := last[key]
 			assert.True(t, ok, "row without %q: %s", key, line)
 		}
@@ -145,6 +148,26 @@ func TestVerifyJSON(t *testing.T) {
 	_, row := last["op"]
 	assert.False(t, row || last["ok"] != false || last["fail"] != 1.0 || last["missing"] != 1.0 ||
 		last["device"] == "" || last["profile"] != "cpu" || last["version"] == "" || last["date"] == "", "summary: %v", last)
+}
+
+// TestVerifyCSV holds that each row stands alone: what it is, where it is from, and the seed.
+func TestVerifyCSV(t *testing.T) {
+	for args, seed := range map[string]string{"--seed 12": "12", "--vectors " + golden: ""} {
+		_, stdout, stderr := command(strings.Fields("verify --op " + quick + " -o csv " + args)...)
+		rows, err := csv.NewReader(strings.NewReader(stdout)).ReadAll()
+		require.NoError(t, err, "%s%s", stdout, stderr)
+		require.Greater(t, len(rows), 1)
+		for _, line := range rows[1:] {
+			row := map[string]string{}
+			for i, v := range line {
+				row[rows[0][i]] = v
+			}
+			assert.Equal(t, []string{quick, "pass", "cpu", seed}, []string{row["op"], row["status"], row["profile"], row["seed"]}, line)
+			for _, name := range []string{"device", "driver", "version", "date", "case", "class", "error", "bound", "source"} {
+				assert.NotEmpty(t, row[name], name)
+			}
+		}
+	}
 }
 
 // TestVerifySeed shows that a seed repeats a run and that without one every run
@@ -227,8 +250,9 @@ func TestInfoJSON(t *testing.T) {
 // TestBenchSave holds that files get what they are named for, beside standard output.
 func TestBenchSave(t *testing.T) {
 	dir := t.TempDir()
-	all, lines := filepath.Join(dir, "all.json"), filepath.Join(dir, "rows.csv")
-	code, stdout, stderr := command("bench", "--batch", "2", "--heads", "8", "--topk", "61", "-r", "1", "--save", all, "--save", lines)
+	all, lines, page := filepath.Join(dir, "all.json"), filepath.Join(dir, "rows.csv"), filepath.Join(dir, "page")
+	code, stdout, stderr := command("bench", "--batch", "2", "--heads", "8", "--topk", "61", "-r", "1", "--save", all, "--save", lines,
+		"--report", page)
 	require.Equal(t, 0, code, stderr)
 	assert.Contains(t, stdout, "| flashmla_sparse_decode |")
 	data, err := os.ReadFile(all)
@@ -243,9 +267,14 @@ func TestBenchSave(t *testing.T) {
 	data, err = os.ReadFile(lines)
 	require.NoError(t, err)
 	assert.Equal(t, 2, strings.Count(string(data), "\n"))
+	data, err = os.ReadFile(page)
+	require.NoError(t, err)
+	assert.Contains(t, pagetest.Text(t, data), "flashmla_sparse_decode")
+	assert.Equal(t, 2, pagetest.Pictures(t, data)["svg"], "a roofline and bars")
 	for args, want := range map[string]string{
 		"--save " + filepath.Join(dir, "x.doc"):          "a name that ends in .md",
 		"--save " + filepath.Join(dir, "none", "x.json"): "save",
+		"--report " + filepath.Join(dir, "none", "x"):    "report",
 	} {
 		code, _, stderr := command(strings.Fields("bench " + args)...)
 		assert.Equal(t, exitUsage, code)

@@ -22,6 +22,8 @@ var completions = []struct {
 	{"", "keys", fixed("fp8", "mxfp4")},
 	{"", "output-path", fixed("bf16", "fp8", "fp8-packed")},
 	{"bench", "output", fixed(bench.Formats...)},
+	{"verify", "output", fixed(rowFormats...)},
+	{"run", "output", fixed(rowFormats...)},
 	{"", "output", fixed("table", "json")},
 	{"bench", "suite", func() []string { return strings.Split(suiteNames(), ", ") }},
 	{"bench", "compare", fixed("peers.json")},

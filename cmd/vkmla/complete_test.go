@@ -12,7 +12,7 @@ func TestCompletion(t *testing.T) {
 	for args, want := range map[string][]string{
 		"bench --suite l": {"layer", "linear"},
 		"bench -o ":       {"md", "csv", "json", "jsonl", "benchstat"},
-		"verify -o ":      {"table", "json"},
+		"verify -o ":      {"table", "csv", "json"},
 		"verify --op touch,fused_i": {
 			"touch,fused_indexer_q_rope_quant_fp8", "touch,fused_indexer_q_rope_quant_mxfp4", "touch,fused_inv_rope_fp8_quant"},
 		"info --profile h": {"hopper"},

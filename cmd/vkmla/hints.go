@@ -36,7 +36,7 @@ func flagError(cmd *cobra.Command, err error) error {
 }
 
 // nearest is the flag that a name is a slip of: one at most a third of whose letters differ, or
-// else one that begins with the same three.
+// else one that begins with the same three; of several the shortest.
 func nearest(name string, flags *pflag.FlagSet) (best string) {
 	least := len(name)/3 + 1
 	flags.VisitAll(func(x *pflag.Flag) {
@@ -44,7 +44,7 @@ func nearest(name string, flags *pflag.FlagSet) (best string) {
 		if len(name) >= 3 && strings.HasPrefix(x.Name, name[:3]) {
 			far = min(far, len(name)/3)
 		}
-		if !x.Hidden && far < least {
+		if !x.Hidden && (far < least || far == least && len(x.Name) < len(best)) {
 			best, least = x.Name, far
 		}
 	})

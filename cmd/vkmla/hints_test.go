@@ -1,6 +1,7 @@
 package main
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -49,4 +50,14 @@ func TestDriverHint(t *testing.T) {
 	assert.Contains(t, hint("linux", "ID=debian", true), "apt install", "no variable names a loader")
 	env["VK_DRIVER_FILES"] = t.TempDir()
 	assert.Contains(t, hint("linux", "", false), "only the drivers of VK_DRIVER_FILES=")
+}
+
+// TestNoDriver holds that a command without a driver says why.
+func TestNoDriver(t *testing.T) {
+	nowhere := filepath.Join(t.TempDir(), "no-driver.json")
+	t.Setenv("VK_DRIVER_FILES", nowhere)
+	t.Setenv("VK_ICD_FILENAMES", nowhere)
+	code, _, stderr := command("info")
+	assert.Equal(t, exitUsage, code)
+	assert.Contains(t, stderr, nowhere+`", which is not there`)
 }

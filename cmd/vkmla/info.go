@@ -79,7 +79,11 @@ func runInfo(w io.Writer, output, device, profile string) error {
 	}
 	devices := []describe.Device{}
 	for _, a := range adapters {
-		devices = append(devices, describe.Of(a, profile))
+		d := describe.Of(a, profile)
+		if c, ok := tuning.LoadChoice(pipelineCacheDir(), a); ok {
+			d.Builds = &c
+		}
+		devices = append(devices, d)
 	}
 	if output == "json" {
 		enc := json.NewEncoder(w)
@@ -104,7 +108,21 @@ func printDevice(w io.Writer, d describe.Device) {
 		line("cannot be used", "%s", d.Problem)
 	}
 	line("tuning profile", "%s (%s)", d.Profile.Name, d.Profile.Why)
+	for _, text := range buildsText(d) {
+		line("builds", "%s", text)
+	}
+	if d.Watchdog.Seconds > 0 {
+		line("watchdog", "assumed after %g s (%s)", d.Watchdog.Seconds, d.Watchdog.Of)
+	} else {
+		line("watchdog", "none (%s)", d.Watchdog.Of)
+	}
+	if d.MayWait {
+		line("workgroups", "may wait for others of their launch")
+	} else {
+		line("workgroups", "never wait for each other with this driver; more launches")
+	}
 	l := d.Limits
+	line("host access", "%s", d.HostAccess)
 	line("device memory", "%s", bytesText(l.HeapBytes))
 	for i, h := range l.Heaps {
 		line(fmt.Sprintf("memory %d", i), "%s", heapText(h))
@@ -141,6 +159,28 @@ func printDevice(w io.Writer, d describe.Device) {
 		printOp(w, name, d.Ops[name])
 	}
 	fmt.Fprintln(w)
+}
+
+// buildsText says which builds of kernels were chosen by timing them.
+func buildsText(d describe.Device) (lines []string) {
+	if d.Profile.Name != "generic" {
+		return nil
+	}
+	if d.Builds == nil {
+		return []string{"not timed yet; bench and run do it once"}
+	}
+	for _, pkg := range slices.Sorted(maps.Keys(d.Builds.Timed)) {
+		t := d.Builds.Timed[pkg]
+		var parts []string
+		for _, name := range t.Best() {
+			parts = append(parts, fmt.Sprintf("%s %.4g us", name, t.Microseconds[name]))
+		}
+		for _, name := range slices.Sorted(maps.Keys(t.Failed)) {
+			parts = append(parts, fmt.Sprintf("never %s: %s", name, t.Failed[name]))
+		}
+		lines = append(lines, fmt.Sprintf("%s: %s; timed %s", pkg, strings.Join(parts, ", "), d.Builds.Date))
+	}
+	return lines
 }
 
 func heapText(h describe.Heap) string {

@@ -35,19 +35,28 @@ func openOutputs(op string, stdout io.Writer, format string, files, formats []st
 			return nil, &vk.ArgumentError{Op: op, Arg: "save", Got: strconv.Quote(path),
 				Want: "a name that ends in ." + strings.Join(formats, ", .")}
 		}
-		_, before := os.Stat(path)
-		f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o666)
+		file, err := openFile(op, "save", path, format)
 		if err != nil {
-			return nil, fmt.Errorf("%s: save: %w", op, err)
+			return nil, err
 		}
-		f.Close()
-		if before != nil {
-			os.Remove(path)
-		}
-		data := &bytes.Buffer{}
-		list = append(list, &output{data, format, path, data})
+		list = append(list, file)
 	}
 	return list, nil
+}
+
+// openFile is a file that can be written, which a flag has named.
+func openFile(op, flag, path, format string) (*output, error) {
+	_, before := os.Stat(path)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o666)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %s: %w", op, flag, err)
+	}
+	f.Close()
+	if before != nil {
+		os.Remove(path)
+	}
+	data := &bytes.Buffer{}
+	return &output{data, format, path, data}, nil
 }
 
 // keep writes a file.

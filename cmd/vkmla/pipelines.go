@@ -17,7 +17,7 @@ import (
 
 func pipelinesCommand() *cobra.Command {
 	var device, profile, output string
-	var all, chosen bool
+	var all, chosen, estimates bool
 	cmd := &cobra.Command{
 		Use:   "pipelines",
 		Short: "Compile every kernel and show registers, shared memory and occupancy",
@@ -38,8 +38,8 @@ Exit status: 0 if no hot kernel spills, 1 if one does, 2 if pipelines could not 
 work, as on a driver that does not tell (pipelineExecutableInfo).`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if chosen {
-				return runChosen(device, profile, output, cmd.OutOrStdout())
+			if chosen || estimates {
+				return runChosen(device, profile, output, estimates, cmd.OutOrStdout())
 			}
 			return runPipelines(cmd.Context(), device, profile, output, all, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
@@ -48,7 +48,8 @@ work, as on a driver that does not tell (pipelineExecutableInfo).`,
 	deviceFlags(fl, &device, &profile)
 	fl.StringVarP(&output, "output", "o", "md", "md or json")
 	fl.BoolVar(&all, "all", false, "all kernels, not only hot ones (md)")
-	fl.BoolVar(&chosen, "chosen", false, "what each operation of V4-Flash launches, with its instructions where RADV lists them")
+	fl.BoolVar(&chosen, "chosen", false, "what each operation of V4-Flash launches, with its instructions where RADV or ANV lists them")
+	fl.BoolVar(&estimates, "model", false, "estimates of times on AMD's GPUs from RADV's instructions and published rates (md)")
 	return cmd
 }
 
@@ -98,7 +99,7 @@ func runPipelines(ctx context.Context, device, profile, output string, all bool,
 }
 
 // runChosen shows what operations launch, and what the compiler made of it.
-func runChosen(device, profile, output string, stdout io.Writer) error {
+func runChosen(device, profile, output string, estimates bool, stdout io.Writer) error {
 	if output != "md" && output != "json" {
 		return &vk.ArgumentError{Op: "pipelines", Arg: "output", Got: strconv.Quote(output), Want: "md or json"}
 	}
@@ -118,7 +119,11 @@ func runChosen(device, profile, output string, stdout io.Writer) error {
 	if output == "json" {
 		return json.NewEncoder(stdout).Encode(list)
 	}
-	_, err = fmt.Fprintf(stdout, "%s, %s %s\n\n%s", a.Name, a.DriverName, a.DriverInfo, pipelines.ChosenTable(list))
+	text := pipelines.ChosenTable(list)
+	if estimates {
+		text = "Estimates, nothing is measured.\n\n" + pipelines.ModelTable(a, model.FlashConfig(), list)
+	}
+	_, err = fmt.Fprintf(stdout, "%s, %s %s\n\n%s", a.Name, a.DriverName, a.DriverInfo, text)
 	return err
 }
 

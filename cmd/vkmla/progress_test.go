@@ -40,3 +40,15 @@ func TestTimeLeft(t *testing.T) {
 		assert.Empty(t, p.left(done, 10), "%d of 10", done)
 	}
 }
+
+// TestBenchProgress holds that the line says which row it is and how long the rest takes, as that
+// of check does.
+func TestBenchProgress(t *testing.T) {
+	var out bytes.Buffer
+	p := &benchProgress{line: &progress{w: &out, width: 78, begun: time.Now().Add(-30 * time.Second)}}
+	p.Step("measuring")
+	p.Rows(3, 9)
+	p.Step("linear: timing")
+	p.Advance(1, 2)
+	assert.Equal(t, "\rmeasuring\x1b[K\r4/9, 60 s left linear: timing\x1b[K\r4/9, 60 s left linear: timing 50%\x1b[K", out.String())
+}

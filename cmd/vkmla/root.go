@@ -14,6 +14,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/describe"
 	"github.com/vkmla/vkmla/internal/tuning"
+	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -28,8 +29,8 @@ const (
 var errWrong = errors.New("not everything passed")
 
 // commands make the sub-commands, each in a file of its own.
-var commands = []func() *cobra.Command{infoCommand, checkCommand, verifyCommand, runCommand, benchCommand, pipelinesCommand, versionCommand,
-	manCommand, checkWorkerCommand}
+var commands = []func() *cobra.Command{infoCommand, checkCommand, verifyCommand, runCommand, benchCommand, pipelinesCommand,
+	planCommand, versionCommand, manCommand, checkWorkerCommand}
 
 // run executes the command line and returns the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
@@ -97,6 +98,28 @@ func openDevice(selector, profile string) (dev *vk.Device, close func(), err err
 		return nil, nil, err
 	}
 	return openDeviceWith(selector, vk.DeviceOptions{PipelineCacheDir: pipelineCacheDir(), Profile: profile})
+}
+
+// measureFlag is the flag of commands that run what was timed.
+func measureFlag(fl *pflag.FlagSet, measure *bool) {
+	fl.BoolVar(measure, "measure", true, "on a device without a profile of its own, time kernels once and run the fastest")
+}
+
+// measured has the builds timed, or those run that were. Where the results cannot be kept, the
+// ladder's builds run.
+func measured(ctx context.Context, dev *vk.Device, stderr io.Writer) error {
+	dir := pipelineCacheDir()
+	if dir == "" {
+		return nil
+	}
+	err := pipeline.Measure(ctx, dev, dir)
+	if ctx.Err() != nil || errors.Is(err, vk.ErrDeviceLost) {
+		return err
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, "vkmla: builds of kernels were not timed:", err)
+	}
+	return nil
 }
 
 // checkProfile demands the name of a tuning profile, or none.

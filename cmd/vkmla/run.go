@@ -13,6 +13,7 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/files"
+	"github.com/vkmla/vkmla/internal/lab/describe"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -25,6 +26,7 @@ type runFlags struct {
 	layers                                       []int // nil: those that have inputs
 	prefill, chunk                               int   // prefill below 0: all tokens
 	quantise                                     bool  // inputs of products
+	measure                                      bool  // see measured
 }
 
 // runLong is what --help says before the flags.
@@ -85,9 +87,10 @@ func runCommand() *cobra.Command {
 	fl.StringVar(&f.path, "output-path", "bf16", "what wo_a multiplies with: bf16, fp8 or fp8-packed (for FP8 weights)")
 	fl.StringVar(&f.variant, "variant", "", "of the attention: base, da, cm or cmb, see info --help (default the best that the device has)")
 	deviceFlags(fl, &f.device, &f.profile)
+	measureFlag(fl, &f.measure)
 	fl.BoolVar(&f.quantise, "quantise-activations", false,
 		"give products inputs of as few bits as their weights have: E4M3 for FP8, E2M1 by input_scale for NVFP4")
-	fl.StringVarP(&f.output, "output", "o", "table", "with --expect: table or json, one object per line")
+	fl.StringVarP(&f.output, "output", "o", "table", "with --expect: table, csv or json, one object per line")
 	cmd.MarkFlagsOneRequired("outputs", "expect")
 	for _, name := range []string{"model", "inputs"} {
 		if err := cmd.MarkFlagRequired(name); err != nil {
@@ -131,7 +134,15 @@ func runRun(ctx context.Context, f runFlags, stdout, stderr io.Writer) error {
 		return err
 	}
 	defer close()
+	if f.measure {
+		if err := measured(ctx, dev, stderr); err != nil {
+			return err
+		}
+	}
 	r.dev, r.cfg = dev, c.Config
+	if r.want != nil {
+		r.want.begin(describe.OriginOf(dev.Adapter(), f.profile))
+	}
 	defer r.p.clear()
 	if f.outputs == "" {
 		err = r.run(ctx, c.Layers, io.Discard)
@@ -141,7 +152,7 @@ func runRun(ctx context.Context, f runFlags, stdout, stderr io.Writer) error {
 	if r.p.clear(); err != nil || r.want == nil {
 		return err
 	}
-	return r.want.end(dev)
+	return r.want.end()
 }
 
 // input is the name of a layer's input.

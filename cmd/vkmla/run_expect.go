@@ -7,9 +7,9 @@ import (
 	"math"
 	"slices"
 
+	"github.com/vkmla/vkmla/internal/lab/describe"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/lab/verify"
-	"github.com/vkmla/vkmla/vk"
 )
 
 // How far a layer may be from what is expected of it. Both bound 1 - 2*sum(xy)/sum(x^2+y^2),
@@ -30,13 +30,14 @@ type expectation struct {
 	path, prefix string
 	file         *vectors.Archive
 	rows         rowWriter
+	origin       describe.Origin
 	sum          verify.Summary
 }
 
 // openExpectation opens the archive; output says how rows are printed.
 func openExpectation(f runFlags, stdout io.Writer) (*expectation, error) {
-	if f.output != "table" && f.output != "json" {
-		return nil, fmt.Errorf("run: --output is %q, want table or json", f.output)
+	if err := checkRowFormat("run", f.output); err != nil {
+		return nil, err
 	}
 	file, err := vectors.OpenArchive(f.expect)
 	if err != nil {
@@ -82,9 +83,15 @@ func (e *expectation) layer(layer int, kind string, out, topk vectors.Array) err
 
 func (e *expectation) put(r verify.Row) { e.sum.Add(r.Status); e.rows.row(r) }
 
+// begin notes what device the layers run on.
+func (e *expectation) begin(origin describe.Origin) {
+	e.origin = origin
+	e.rows.begin(origin, nil)
+}
+
 // end prints the verdict, and is errWrong if not everything agreed.
-func (e *expectation) end(dev *vk.Device) error {
-	e.rows.end(newVerdict(dev, e.sum, verify.Options{Vectors: []string{e.path}}))
+func (e *expectation) end() error {
+	e.rows.end(verdict{OK: e.sum.OK(), Origin: e.origin, Summary: e.sum})
 	if !e.sum.OK() {
 		return errWrong
 	}

@@ -12,16 +12,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
-	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
 	"github.com/vkmla/vkmla/internal/lab/describe"
 	_ "github.com/vkmla/vkmla/internal/lab/layers" // the operation layer
 	"github.com/vkmla/vkmla/internal/lab/verify"
-	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -77,15 +73,15 @@ verify could not do its work.`,
 		"or ~ and a regular expression; may be given more than once")
 	fl.StringSliceVar(&f.opts.Variants, "variant", nil, "only this variant; may be given more than once")
 	deviceFlags(fl, &f.device, &f.profile)
-	fl.StringVarP(&f.output, "output", "o", "table", "table or json, one object per line")
+	fl.StringVarP(&f.output, "output", "o", "table", "table, csv or json, one object per line")
 	fl.Uint64Var(&f.opts.Seed, "seed", 0, "seed of the random cases (default a new one every time)")
 	fl.BoolVar(&f.list, "list", false, "list the operations, or those of --op, with class and variants, and stop")
 	return cmd
 }
 
 func runVerify(ctx context.Context, f verifyFlags, stdout, stderr io.Writer) error {
-	if f.output != "table" && f.output != "json" {
-		return fmt.Errorf("verify: --output is %q, want table or json", f.output)
+	if err := checkRowFormat("verify", f.output); err != nil {
+		return err
 	}
 	if err := errors.Join(verify.CheckPatterns("verify", "op", f.opts.Ops), verify.CheckPatterns("verify", "case", f.opts.Cases),
 		verify.CheckPatterns("verify", "variant", f.opts.Variants)); err != nil {
@@ -94,12 +90,13 @@ func runVerify(ctx context.Context, f verifyFlags, stdout, stderr io.Writer) err
 	if f.list {
 		return listOps(stdout, f.opts.Ops, f.output)
 	}
-	out := newRows(stdout, f.output)
 	dev, close, err := openDevice(f.device, f.profile)
 	if err != nil {
 		return err
 	}
 	defer close()
+	out, origin := newRows(stdout, f.output), describe.OriginOf(dev.Adapter(), f.profile)
+	out.begin(origin, seedOf(f.opts))
 	p := newProgress(stderr)
 	f.opts.Progress = func(done, total int, op, name string) {
 		p.show("%d/%d%s %s %s", done, total, p.left(done, total), op, name)
@@ -109,7 +106,7 @@ func runVerify(ctx context.Context, f verifyFlags, stdout, stderr io.Writer) err
 	if err != nil {
 		return withHint(err, f.opts.Vectors)
 	}
-	out.end(newVerdict(dev, sum, f.opts))
+	out.end(verdict{sum.OK(), origin, sum, seedOf(f.opts)})
 	switch {
 	case sum.OK():
 		return nil
@@ -143,12 +140,18 @@ func listOps(stdout io.Writer, names []string, output string) error {
 			return !slices.ContainsFunc(names, func(name string) bool { return isNamed(op.Name, name) })
 		})
 	}
+	if output == "csv" {
+		fmt.Fprintln(stdout, "op,class,variants")
+	}
 	enc := json.NewEncoder(stdout)
 	for _, op := range ops {
 		variants, err := variantNames(op.Variants), error(nil)
-		if output == "json" {
+		switch output {
+		case "json":
 			err = enc.Encode(map[string]any{"op": op.Name, "class": op.Class, "variants": variants})
-		} else {
+		case "csv":
+			_, err = fmt.Fprintf(stdout, "%s,%s,%s\n", op.Name, op.Class, strings.Join(variants, " "))
+		default:
 			_, err = fmt.Fprintf(stdout, "%s %s %s\n", op.Name, op.Class, strings.Join(variants, " "))
 		}
 		if err != nil {
@@ -167,92 +170,4 @@ func variantNames(vs []vk.Variant) []string {
 		names = append(names, v.Name)
 	}
 	return names
-}
-
-// verdict is the last object of the output; it has no field "op".
-type verdict struct {
-	OK      bool   `json:"ok"`
-	Device  string `json:"device"`
-	Driver  string `json:"driver"`
-	Profile string `json:"profile"` // of tuning
-	Version string `json:"version"` // of vkmla
-	Commit  string `json:"commit"`  // "" if the build did not record it
-	Date    string `json:"date"`    // RFC 3339 in UTC
-	verify.Summary
-	Seed *uint64 `json:"seed,omitempty"` // absent with recorded cases
-}
-
-func newVerdict(dev *vk.Device, sum verify.Summary, o verify.Options) verdict {
-	a, program := dev.Adapter(), describe.Running()
-	v := verdict{Version: program.Version, Commit: program.Commit, Date: time.Now().UTC().Format(time.RFC3339),
-		OK: sum.OK(), Device: a.Name, Driver: strings.TrimSpace(a.DriverName + " " + a.DriverInfo),
-		Profile: tuning.Of(dev).Name, Summary: sum}
-	if len(o.Vectors) == 0 {
-		v.Seed = &o.Seed
-	}
-	return v
-}
-
-// rowWriter prints rows as they come, and the verdict.
-type rowWriter interface {
-	row(verify.Row)
-	end(verdict)
-}
-
-// newRows prints as output says, table or json.
-func newRows(w io.Writer, output string) rowWriter {
-	if output == "json" {
-		return &jsonRows{json.NewEncoder(w)}
-	}
-	return newTableRows(w)
-}
-
-type jsonRows struct{ enc *json.Encoder }
-
-func (j *jsonRows) row(r verify.Row) { j.enc.Encode(r) }
-func (j *jsonRows) end(v verdict)    { j.enc.Encode(v) }
-
-// tableRows collects rows, because the columns' widths depend on all of them.
-type tableRows struct {
-	w io.Writer
-	t table.Writer
-}
-
-func newTableRows(w io.Writer) *tableRows {
-	t := table.NewWriter()
-	t.SetStyle(table.StyleLight)
-	t.Style().Options.SeparateRows = false
-	t.AppendHeader(table.Row{"op", "case", "variant", "class", "status", "error", "bound", "detail"})
-	t.SetColumnConfigs([]table.ColumnConfig{{Name: "detail", WidthMax: 70, WidthMaxEnforcer: text.WrapSoft}})
-	return &tableRows{w, t}
-}
-
-func (t *tableRows) row(r verify.Row) {
-	detail := r.Detail
-	if r.Status == verify.Pass {
-		detail = "" // a criterion that is met needs no words
-		if len(r.Unjudged) > 0 {
-			detail = "not compared: " + strings.Join(r.Unjudged, ", ")
-		}
-	}
-	t.t.AppendRow(table.Row{r.Op, r.Case, r.Variant, r.Class, r.Status, number(r.Error), number(r.Bound), detail})
-}
-
-func (t *tableRows) end(v verdict) {
-	fmt.Fprintln(t.w, t.t.Render())
-	fmt.Fprintf(t.w, "%s, %s, tuning profile %s: %d passed, %d failed, %d skipped, %d missing\n", v.Device, v.Driver, v.Profile,
-		v.Pass, v.Fail, v.Skip, v.Missing)
-	if v.Seed != nil {
-		fmt.Fprintf(t.w, "random cases of seed %d; --seed %d repeats them\n", *v.Seed, *v.Seed)
-	}
-}
-
-func number(x *float64) string {
-	switch {
-	case x == nil:
-		return ""
-	case *x > 1e300:
-		return "inf"
-	}
-	return fmt.Sprintf("%.3g", *x)
 }

@@ -23,6 +23,7 @@ import (
 
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/pipeline/model/random"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -47,20 +48,20 @@ func main() {
 
 // checkpointFolder is the folder of the checkpoint that the arguments ask for, and what is
 // to be done when it is not needed any more.
-func checkpointFolder(model string, random bool) (dir string, remove func() error, err error) {
+func checkpointFolder(model string, made bool) (dir string, remove func() error, err error) {
 	switch {
-	case random && model != "":
+	case made && model != "":
 		return "", nil, fmt.Errorf("attention: --random: got --model %q too, want one of them", model)
 	case model != "":
 		return model, func() error { return nil }, nil
-	case !random:
+	case !made:
 		return "", nil, errors.New("attention: --model: got none, want the folder of a checkpoint, or --random")
 	}
 	if dir, err = os.MkdirTemp("", "attention"); err != nil {
 		return "", nil, fmt.Errorf("attention: --random: %w", err)
 	}
 	remove = func() error { return os.RemoveAll(dir) }
-	if err = writeRandom(dir); err != nil {
+	if err = random.Write(dir, random.Config(), 2); err != nil {
 		return "", nil, errors.Join(fmt.Errorf("attention: --random: %w", err), remove())
 	}
 	return dir, remove, nil

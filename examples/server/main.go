@@ -26,6 +26,7 @@ import (
 	"github.com/vkmla/vkmla/examples/server/batch"
 	"github.com/vkmla/vkmla/examples/server/cpu"
 	"github.com/vkmla/vkmla/examples/server/model"
+	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -36,7 +37,7 @@ type options struct {
 	workers                               int
 	cacheMiB                              uint64
 	drain                                 time.Duration
-	prepare, measure                      bool
+	warm, measure                         bool
 }
 
 func parse(args []string) (o options, err error) {
@@ -53,7 +54,7 @@ func parse(args []string) (o options, err error) {
 	f.IntVar(&o.workers, "workers", 0, "cores to compute with; 0: all")
 	f.Uint64Var(&o.cacheMiB, "cache-mib", 0, "device memory for all sequences, in MiB; 0: what they can use")
 	f.DurationVar(&o.drain, "drain", 30*time.Second, "how long requests may go on after SIGTERM")
-	f.BoolVar(&o.prepare, "prepare", true, "compile and allocate for all sizes of steps before listening")
+	f.BoolVar(&o.warm, "warm", true, "take steps of all sizes before listening, so that no request waits for compiling")
 	f.BoolVar(&o.measure, "measure", false, "measure how fast experts are read beside the memory's bandwidth")
 	if err = f.Parse(args); err != nil {
 		return o, err
@@ -106,13 +107,13 @@ func run(ctx context.Context, o options, log *slog.Logger) (err error) {
 
 	began := time.Now()
 	m, err := model.Open(ctx, dev, o.dir, model.Options{MaxTokens: o.tokens, MaxSessions: o.sessions, MaxStep: o.step,
-		MaxCacheBytes: o.cacheMiB << 20, CPU: cpu.Options{Workers: o.workers}})
+		MaxCacheBytes: o.cacheMiB << 20, CPU: cpu.Options{Workers: o.workers}, Log: log})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
-	if o.prepare {
-		if err := m.Prepare(ctx, o.step); err != nil {
+	if o.warm {
+		if err := m.Warm(ctx); err != nil {
 			return err
 		}
 	}
@@ -125,12 +126,36 @@ func run(ctx context.Context, o options, log *slog.Logger) (err error) {
 	return serve(ctx, o, log, dev, m)
 }
 
+// engineMetrics are the engine's counters.
+func engineMetrics(m *model.Model) (list []prometheus.Collector) {
+	for name, x := range map[string]struct {
+		help string
+		of   func(s pipeline.Stats) float64
+	}{
+		"padding_rows_total":        {"Rows of steps beyond their tokens.", func(s pipeline.Stats) float64 { return float64(s.Padding) }},
+		"aborted_steps_total":       {"Steps that were given up.", func(s pipeline.Stats) float64 { return float64(s.Aborted) }},
+		"starved_steps_total":       {"Steps whose workgroups starved.", func(s pipeline.Stats) float64 { return float64(s.Starved) }},
+		"recordings_total":          {"Times that commands were recorded.", func(s pipeline.Stats) float64 { return float64(s.Recorded) }},
+		"growths_total":             {"Times that caches grew.", func(s pipeline.Stats) float64 { return float64(s.Grown) }},
+		"full_total":                {"Times that caches were full.", func(s pipeline.Stats) float64 { return float64(s.Full) }},
+		"device_wait_seconds_total": {"Time of waiting for the device.", func(s pipeline.Stats) float64 { return s.Running.Seconds() }},
+		"recording_seconds_total":   {"Time of recording and compiling.", func(s pipeline.Stats) float64 { return s.Recording.Seconds() }},
+		"growing_seconds_total":     {"Time of growing caches.", func(s pipeline.Stats) float64 { return s.Growing.Seconds() }},
+	} {
+		list = append(list, prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "server_engine_" + name, Help: x.help},
+			func() float64 { return x.of(m.Stats()) }))
+	}
+	return append(list, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "server_engine_sessions", Help: "Sessions of the engine."},
+		func() float64 { return float64(m.Stats().Sessions) }))
+}
+
 // serve listens until the context ends, then lets requests finish.
 func serve(ctx context.Context, o options, log *slog.Logger, dev *vk.Device, m *model.Model) error {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "server_device_bytes", Help: "Device memory of sequences and steps."},
 			func() float64 { return float64(m.CacheBytes()) }))
+	registry.MustRegister(engineMetrics(m)...)
 	scheduler := batch.New(m, batch.Options{Vocab: m.Config.Vocab, MaxTokens: o.tokens, MaxSessions: o.sessions,
 		MaxStep: o.step, MaxWaiting: o.waiting, Log: log, Metrics: batch.NewMetrics(registry)})
 	server := &http.Server{Handler: api.New(api.Options{Name: filepath.Base(o.dir), EOS: m.Config.EOS, Metrics: registry, Log: log,

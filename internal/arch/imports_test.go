@@ -30,14 +30,19 @@ var may = map[string][]string{
 	"projection": {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit", "internal/tuning"},
 
 	"pipeline/model":           {"attention", "indexer", "cache", "tensor", "vk", "internal/files", "internal/numfmt", "internal/safetensors"},
+	"pipeline/model/random":    {"pipeline/model"},
 	"pipeline/internal/memory": {"tensor", "vk"},
 	"pipeline/internal/layer":  {"pipeline/internal/memory", "pipeline/model", "attention", "indexer", "projection", "cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/tuning"},
+	"pipeline/internal/measure": {
+		"pipeline/internal/memory", "attention", "projection", "tensor", "vk", "shaders",
+		"internal/files", "internal/numfmt", "internal/tuning",
+	},
 	"pipeline": {
-		"pipeline/internal/layer", "pipeline/internal/memory", "pipeline/model", "attention", "indexer", "projection", "cache", "tensor", "vk",
+		"pipeline/internal/layer", "pipeline/internal/measure", "pipeline/internal/memory", "pipeline/model", "attention", "indexer", "projection", "cache", "tensor", "vk",
 		"shaders", "internal/files", "internal/numfmt", "internal/tuning",
 	},
 
-	"examples/attention": {"pipeline", "pipeline/model", "vk"}, // as somebody else's program
+	"examples/attention": {"pipeline", "pipeline/model", "pipeline/model/random", "vk"}, // as somebody else's program
 }
 
 // modules are folders with a module of their own, somebody else's programs: of ours they import
@@ -143,6 +148,11 @@ func TestImports(t *testing.T) {
 			assert.False(t, strings.HasPrefix(o, "cmd/"), "%s imports %s: nothing imports a command", s.path, o)
 		}
 		if s.test {
+			if strings.HasPrefix(s.path[strings.LastIndex(s.path, "/")+1:], "example") {
+				for _, o := range ours {
+					assert.False(t, strings.Contains("/"+o+"/", "/internal/"), "%s imports %s: an example compiles anywhere", s.path, o)
+				}
+			}
 			continue
 		}
 		if inModule(s.dir) {

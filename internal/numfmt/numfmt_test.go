@@ -270,3 +270,29 @@ func TestE2M1(t *testing.T) {
 		assert.Equal(t, byte(b), E2M1Pack(e, o), "packing")
 	}
 }
+
+// TestBF16Slices compares slices of all lengths and places with single numbers, NaN among them.
+func TestBF16Slices(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 5))
+	special := []uint32{0, 1 << 31, 0x7F800000, 0xFF800000, 0x7F800001, 0xFFFFFFFF, 0x7F7FFFFF, 0x00008000,
+		0x00018000, 0x3F808000, 0x3F818000}
+	values, bits := make([]float32, 4096), make([]uint16, 4096)
+	for i := range values {
+		u := rng.Uint32()
+		if i%7 == 0 {
+			u = special[rng.IntN(len(special))]
+		}
+		values[i], bits[i] = math.Float32frombits(u), uint16(rng.Uint32())
+	}
+	for range 2000 {
+		at := rng.IntN(4000)
+		n := rng.IntN(96)
+		coded, decoded := BF16EncodeSlice(make([]uint16, n+3)[rng.IntN(3):], values[at:at+n]), BF16DecodeSlice(nil, bits[at:at+n])
+		require.Len(t, coded, n)
+		require.Len(t, decoded, n)
+		for i := range n {
+			require.Equal(t, BF16Encode(values[at+i]), coded[i], "%x", math.Float32bits(values[at+i]))
+			require.Equal(t, uint32(bits[at+i])<<16, math.Float32bits(decoded[i]))
+		}
+	}
+}

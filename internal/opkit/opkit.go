@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/vkmla/vkmla/internal/spirv"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -115,7 +116,7 @@ func (p Package) Choose(dev *vk.Device, op string, ladder []vk.Variant, want str
 // it found sizes for.
 func (p Package) ChooseOn(dev *vk.Device, op string, ladder []vk.Variant, want string, maxBytes uint64,
 	fit func(variant string) error) (string, error) {
-	return p.ChooseFit(dev.Adapter(), op, ladder, want, maxBytes, func(v string) error {
+	return p.ChooseFit(tuning.Of(dev), dev.Adapter(), op, ladder, want, maxBytes, func(v string) error {
 		at := slices.IndexFunc(ladder, func(x vk.Variant) bool { return x.Name == v })
 		if err := p.halves(dev, ladder[at].Requires); err != nil {
 			return err
@@ -124,15 +125,24 @@ func (p Package) ChooseOn(dev *vk.Device, op string, ladder []vk.Variant, want s
 	})
 }
 
-// ChooseFit is ChooseOn for a device that is not open, of which nothing is known but what it says.
-func (p Package) ChooseFit(a *vk.Adapter, op string, ladder []vk.Variant, want string, maxBytes uint64,
+// ChooseFit is ChooseOn for a device that is not open, of which nothing is known but what it says,
+// and a profile. Where that avoids matrices, builds with them are taken only by name.
+func (p Package) ChooseFit(tune *tuning.Profile, a *vk.Adapter, op string, ladder []vk.Variant, want string, maxBytes uint64,
 	fit func(variant string) error) (string, error) {
+	if want == "" {
+		ladder = tuning.Preferred(a, string(p), ladder)
+	}
 	if limit := a.Caps.MaxStorageBufferRange; maxBytes > limit {
 		if want == Base {
 			return "", p.Wrong(op, "Variant", fmt.Sprintf("base for %d bytes", maxBytes),
 				"another one: a descriptor of %s holds %d bytes", a.Name, limit)
 		}
 		ladder = without(ladder, Base)
+	}
+	if want == "" && tune.Device.AvoidMatrices {
+		ladder = slices.DeleteFunc(slices.Clone(ladder), func(v vk.Variant) bool {
+			return slices.Contains(v.Requires, "cooperativeMatrix")
+		})
 	}
 	for {
 		v, err := vk.ChooseVariant(op, a, ladder, want)

@@ -10,13 +10,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/knowncaps"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/vk"
 )
 
 // What the device lacks, what does not fit and what a descriptor cannot hold is
 // passed over; a build that was asked for is never replaced.
 func TestChooseFit(t *testing.T) {
-	ladder := []vk.Variant{{Name: CMB, Requires: []string{"bf16"}}, {Name: CM, Requires: []string{"f16"}}, {Name: Base}, {Name: DA, Requires: []string{"address"}}}
+	ladder := []vk.Variant{{Name: CMB, Requires: []string{"cooperativeMatrix", "bf16"}},
+		{Name: CM, Requires: []string{"cooperativeMatrix", "f16"}}, {Name: Base}, {Name: DA, Requires: []string{"address"}}}
 	caps := func(features ...string) vk.Caps {
 		c := vk.Caps{MaxStorageBufferRange: 100, Features: map[string]bool{}}
 		for _, f := range features {
@@ -24,11 +26,12 @@ func TestChooseFit(t *testing.T) {
 		}
 		return c
 	}
-	all := caps("bf16", "f16", "address")
+	all := caps("cooperativeMatrix", "bf16", "f16", "address")
 	for _, c := range []struct {
 		caps     vk.Caps
 		want     string
 		maxBytes uint64
+		avoid    bool
 		unfit    string
 		got      string
 		err      error
@@ -36,11 +39,14 @@ func TestChooseFit(t *testing.T) {
 	}{
 		{caps: all, got: CMB},
 		{caps: all, unfit: CMB, got: CM},
+		{caps: all, avoid: true, got: Base},
+		{caps: all, avoid: true, want: CM, got: CM},
+		{caps: all, avoid: true, maxBytes: 101, got: DA},
 		{caps: all, unfit: "cmb cm", got: Base},
 		{caps: all, unfit: "cmb cm", maxBytes: 100, got: Base},
 		{caps: all, unfit: "cmb cm", maxBytes: 101, got: DA},
 		{caps: all, unfit: "cmb cm base da", err: errUnfit, says: "pkg: op: variant da: "},
-		{caps: caps("f16"), got: CM},
+		{caps: caps("cooperativeMatrix", "f16"), got: CM},
 		{caps: caps(), got: Base},
 		{caps: caps(), maxBytes: 101, err: vk.ErrMissingFeature, says: "op: variant cmb"},
 		{caps: all, want: DA, got: DA},
@@ -49,7 +55,8 @@ func TestChooseFit(t *testing.T) {
 		{caps: caps(), want: CM, err: vk.ErrMissingFeature, says: "op: variant cm "},
 		{caps: all, want: "none", err: vk.ErrArgument, says: "none"},
 	} {
-		got, err := Package("pkg").ChooseFit(&vk.Adapter{Name: "a device", Caps: c.caps}, "op", ladder, c.want, c.maxBytes, func(v string) error {
+		tune, a := &tuning.Profile{Device: tuning.Device{AvoidMatrices: c.avoid}}, &vk.Adapter{Name: "a device", Caps: c.caps}
+		got, err := Package("pkg").ChooseFit(tune, a, "op", ladder, c.want, c.maxBytes, func(v string) error {
 			if slices.Contains(strings.Fields(c.unfit), v) {
 				return errUnfit
 			}

@@ -39,6 +39,9 @@ type Attention struct {
 	// their way, and the rest.
 	OtherRegisters int
 
+	// OtherNarrow are the same in subgroups of fewer than 32 invocations.
+	OtherNarrow int
+
 	// Plain are the forms of the kernels without matrices, the one with the most heads first.
 	// The first that fits a device is taken; the last has to fit Vulkan's guaranteed limits.
 	Plain []PlainForm

@@ -22,6 +22,8 @@ var cpu = like(&hopper, "cpu", func(p *Profile) {
 
 	p.Logits.BaseUnroll, p.Logits.LaneTiles = 4, 2
 
+	p.Step = Step{UnitRate: 300, Bandwidth: 2000} // lavapipe on two cores; no watchdog looks
+
 	k := &p.TopK
 	k.Short = []TopKShape{{128, 4, 0, 8}, {128, 16, 0, 8}}
 	k.Few = []TopKShape{{1024, 4, 3072, 8}, {128, 4, 512, 8}, {128, 16, 2048, 9}, {128, 16, 1536, 8}}

@@ -30,6 +30,9 @@ type Device struct {
 	// NarrowRegisters are those of an invocation in subgroups of fewer than 32: 128 on Intel's
 	// GPUs, and as many as a processor compiles in acceptable time.
 	NarrowRegisters int
+
+	// AvoidMatrices takes builds with cooperative matrices only where they are asked for by name.
+	AvoidMatrices bool
 }
 
 // WorkgroupsOf is how many workgroups fill a device of which a compute unit has room for each.

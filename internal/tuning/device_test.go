@@ -3,6 +3,7 @@ package tuning
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 
@@ -28,11 +29,42 @@ func TestWorkgroupsOf(t *testing.T) {
 	}
 }
 
-// A submission that was never timed is short, but not on a discrete GPU.
-func TestStepFirst(t *testing.T) {
+// A launch that was never timed is divided by what it has to do.
+func TestStepTime(t *testing.T) {
+	slow := &vk.Adapter{Type: vk.TypeIntegrated, Caps: vk.Caps{ComputeUnits: 8}}
 	for _, r := range profiles {
-		first := func(s *Step) string { return fmt.Sprint(s.First(&vk.Adapter{Type: vk.TypeIntegrated})) }
-		assert.Empty(t, vary.Idle(r.profile.Step, first), "profile %s: numbers of Step that decide nothing", r.profile.Name)
-		assert.Zero(t, r.profile.Step.First(&vk.Adapter{Type: vk.TypeDiscrete}))
+		plan := func(s *Step) string {
+			p := Profile{Device: r.profile.Device, Step: *s}
+			return fmt.Sprint(p.Time(slow, vk.Work{Bytes: 1 << 30, Products: 1e10}))
+		}
+		assert.Empty(t, vary.Idle(r.profile.Step, plan), "profile %s: numbers of Step that decide nothing", r.profile.Name)
+	}
+	// wq_b of 4096 tokens has 206 GMAC: 12 units of an unknown GPU are not to take them at once.
+	wqb := vk.Work{Bytes: 400 << 20, Products: 4096. * 1536 * 32768}
+	unknown := &vk.Adapter{Type: vk.TypeIntegrated, Caps: vk.Caps{ComputeUnits: 12}}
+	assert.InDelta(t, 1166e6, float64(generic.Time(unknown, wqb)), 1e6, "ns")
+	assert.Equal(t, 12, generic.Pieces(unknown, wqb, 100*time.Millisecond))
+	h100 := &vk.Adapter{Type: vk.TypeDiscrete, Caps: vk.Caps{ComputeUnits: 132}}
+	assert.Equal(t, 1, hopper.Pieces(h100, wqb, 100*time.Millisecond))
+	assert.Equal(t, vk.MaxPieces, generic.Pieces(unknown, vk.Work{Products: 1e30}, 1))
+	assert.Zero(t, generic.Pieces(unknown, vk.Work{}, 1))
+}
+
+// What a driver is thought to allow is never longer than what is known of it.
+func TestWatchdog(t *testing.T) {
+	for _, c := range []struct {
+		system string
+		kind   vk.DeviceType
+		driver vk.DriverID
+		want   time.Duration
+	}{
+		{"linux", vk.TypeCPU, 0, 0}, {"linux", vk.TypeDiscrete, vk.DriverRADV, 2 * time.Second},
+		{"linux", vk.TypeIntegrated, vk.DriverANV, 10 * time.Second},
+		{"windows", vk.TypeIntegrated, vk.DriverIntelWindows, 2 * time.Second},
+		{"windows", vk.TypeDiscrete, vk.DriverNVIDIA, 2 * time.Second}, {"linux", vk.TypeDiscrete, 99, 2 * time.Second},
+	} {
+		limit, of := watchdogOn(c.system, &vk.Adapter{Type: c.kind, Driver: c.driver})
+		assert.Equal(t, c.want, limit, "%+v: %s", c, of)
+		assert.NotEmpty(t, of)
 	}
 }

@@ -1,7 +1,9 @@
 package tuning
 
 import (
+	"runtime"
 	"slices"
+	"time"
 
 	"github.com/vkmla/vkmla/vk"
 )
@@ -20,3 +22,35 @@ var waiting = []vk.DriverID{
 
 // MayWait reports whether workgroups of a launch may wait for others that have begun.
 func MayWait(a *vk.Adapter) bool { return slices.Contains(waiting, a.Driver) }
+
+// watchdogs are how long drivers let a submission run before they reset the device, as far as that
+// is known. NVIDIA's on Linux is known to stop what a desktop waits for, after a time that it does
+// not tell.
+var watchdogs = []struct {
+	drivers []vk.DriverID
+	limit   time.Duration
+	of      string
+}{
+	{[]vk.DriverID{vk.DriverRADV, vk.DriverAMD, vk.DriverAMDVLK}, 2 * time.Second, "amdgpu's, since Linux 7"},
+	{[]vk.DriverID{vk.DriverANV}, 10 * time.Second, "xe's"},
+}
+
+// Watchdog is how long a submission may run before a device's driver stops it, and whose limit that
+// is; 0 for a processor, which has none.
+func Watchdog(a *vk.Adapter) (limit time.Duration, of string) { return watchdogOn(runtime.GOOS, a) }
+
+func watchdogOn(system string, a *vk.Adapter) (limit time.Duration, of string) {
+	const least = 2 * time.Second
+	switch {
+	case a.Type == vk.TypeCPU:
+		return 0, "a processor has none"
+	case system == "windows":
+		return least, "Windows', TdrDelay"
+	}
+	for _, w := range watchdogs {
+		if slices.Contains(w.drivers, a.Driver) {
+			return w.limit, w.of
+		}
+	}
+	return least, "not known, so the shortest of those that are"
+}

@@ -2,7 +2,13 @@ package tuning
 
 // generic serves GPUs that nobody has measured. Its numbers are those of hopper until a
 // measurement says otherwise: a family of its own is a copy with what differs.
-var generic = like(&hopper, "generic", func(*Profile) {})
+//
+// Its rates are declared, not measured: a tenth of what kernels without matrices reach on an H100's
+// multiprocessor, where a compute unit of an integrated GPU has half the lanes at two thirds of the
+// clock, and half of what two channels of DDR4 bring.
+var generic = like(&hopper, "generic", func(p *Profile) {
+	p.Step = Step{UnitRate: 15000, Bandwidth: 20000}
+})
 
 // like returns a copy of a profile under another name, changed by change. It shares the lists that
 // change leaves alone; profiles are never written to afterwards.

@@ -23,6 +23,7 @@ var hopper = Profile{
 		DecodeSubgroups: []int{16, 8, 32},
 		LaneSplit:       4,
 		OtherRegisters:  44,
+		OtherNarrow:     44,
 		Plain:           []PlainForm{{16, 16, 1, 3.8}, {8, 8, 2, 2.6}, {4, 8, 3, 2.9}},
 		GatherTokens:    512,
 		GatherShare:     128,
@@ -71,8 +72,8 @@ var hopper = Profile{
 			Shapes:      []LinearTile{{128, 128, 32, 64, 64}, {64, 64, 64, 64, 16}, {32, 64, 64, 32, 16}, {16, 64, 64, 16, 16}},
 			SmallTokens: 64, FillSmall: 2, EnoughFill: 2, Pairs: true, TailGain: 16,
 		},
-		ChainPolls: 1 << 20,
-		Parts:      LinearParts{Most: 16, LeastSteps: 4, IdleFill: 2, BesideIdle: 8, PartCost: 480, LaunchCost: 110},
+		NormSubgroup: 32, ChainPolls: 1 << 20,
+		Parts: LinearParts{Most: 16, LeastSteps: 4, IdleFill: 2, BesideIdle: 8, PartCost: 480, LaunchCost: 110},
 	},
 
 	Logits: Logits{
@@ -91,7 +92,7 @@ var hopper = Profile{
 			{512, 8, 2048, 10}, {512, 8, 4096, 10}, {256, 16, 3072, 9}, {128, 24, 3072, 8}, {128, 16, 2048, 9}, {128, 16, 1536, 8},
 		},
 		SoloColumns: 16384, SliceColumns: 4096, MaxSlices: 16,
-		LaneThreads: 1024, LaneBits: 11, LaneEntries: []int{4096, 9216}, LaneSlice: 5120, LaneLists: 4096,
+		LaneThreads: 1024, LaneSubgroup: 32, LaneBits: 11, LaneEntries: []int{4096, 9216}, LaneSlice: 5120, LaneLists: 4096,
 		TileQuads: 4, MaxQuads: 8, TileRows: 128, SpareShare: 3,
 	},
 
@@ -105,7 +106,7 @@ var hopper = Profile{
 		TouchMost:    2 << 30,
 	},
 
-	Step: Step{FirstWorkgroups: 512},
+	Step: Step{UnitRate: 155000, Bandwidth: 2.5e6}, // of kernels without matrices; of copies
 }
 
 // isHopper tells an H100 or its like by what it offers, whatever its name and vendor.

@@ -13,6 +13,12 @@ type Linear struct {
 	Tiles        LinearTiles
 	Parts        LinearParts
 
+	// NormSubgroup is the least size of subgroups inside which the norms, the insertion and the
+	// inverse RoPE pass numbers on: with 32, the invocations of a head, no number goes through
+	// shared memory. Norm and insertion of 4096 tokens gain 5 %. Fewer leave an invocation more
+	// registers where a subgroup has a fixed number.
+	NormSubgroup int
+
 	// ChainApart launches the layers of a chain one after the other. One launch saves the way from
 	// one to the next, which a processor does not notice, and its workgroups wait for each other.
 	ChainApart bool

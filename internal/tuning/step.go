@@ -1,20 +1,31 @@
 package tuning
 
-import "github.com/vkmla/vkmla/vk"
+import (
+	"math"
+	"time"
 
-// Step is what the submissions of a step were fitted to.
+	"github.com/vkmla/vkmla/vk"
+)
+
+// Step is what the submissions of a step were fitted to: rates by which launches are divided
+// before anybody has timed them. Too low ones cost submissions in the first step of a size, too
+// high ones let a slow device's driver stop it.
 type Step struct {
-	// FirstWorkgroups is the most workgroups of a submission on a device that is not a discrete
-	// GPU, until their time is known. Fewer keep a slow device's first step from its watchdog and
-	// cost submissions. A workgroup has about 0.3 GFLOP to do at most, so the usual 200 ms need
-	// 1 TFLOP/s.
-	FirstWorkgroups int
+	// UnitRate is how many multiply-adds a compute unit makes in a microsecond at least.
+	UnitRate float64
+
+	// Bandwidth is how many bytes the device reads and writes in a microsecond at least.
+	Bandwidth float64
 }
 
-// First is the most workgroups of a submission that was never timed; 0: any number.
-func (s *Step) First(a *vk.Adapter) int {
-	if a.Type == vk.TypeDiscrete {
-		return 0
-	}
-	return s.FirstWorkgroups
+// Time estimates how long a launch takes at most.
+func (p *Profile) Time(a *vk.Adapter, w vk.Work) time.Duration {
+	units := float64(p.Device.WorkgroupsOf(a, 1))
+	us := w.Products/(p.Step.UnitRate*units) + float64(w.Bytes)/p.Step.Bandwidth
+	return time.Duration(min(us*1000, math.MaxInt64/2))
+}
+
+// Pieces is into how many pieces such a launch is divided, for none to take longer than it may.
+func (p *Profile) Pieces(a *vk.Adapter, w vk.Work, most time.Duration) int {
+	return int(min(math.Ceil(float64(p.Time(a, w))/float64(max(1, most))), vk.MaxPieces))
 }

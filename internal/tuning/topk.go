@@ -25,6 +25,9 @@ type TopK struct {
 
 	// LaneThreads is the invocations of a workgroup; also of idx_topk_tiles.
 	LaneThreads int
+	// LaneSubgroup is the size of its subgroups where the device has it. Wide ones need fewer
+	// steps; they leave an invocation fewer registers where a subgroup has a fixed number.
+	LaneSubgroup int
 	// LaneBits is the most bits of a digit of the radix selection: fewer passes for more bins. Also
 	// of idx_topk_tiles.
 	LaneBits int

@@ -40,6 +40,8 @@ var profiles = []row{
 	{&rdna4, "subgroups of 32 to 64, matrices of bf16", isRDNA4},
 	{&rdna3, "subgroups of 32 to 64, matrices of f16", isRDNA3},
 	{&rdna2, "subgroups of 32 to 64, no matrices", isRDNA},
+	{&xe2, "subgroups of 16 to 32", isXe2},
+	{&xe, "subgroups of 8 to 32", isXe},
 	{&generic, "no other profile fits", func(*vk.Adapter) bool { return true }},
 }
 

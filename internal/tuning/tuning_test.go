@@ -21,6 +21,18 @@ func TestFor(t *testing.T) {
 	assert.Same(t, &hopper, p)
 }
 
+// Intel's GPUs are known by their subgroups, whatever matrices they have.
+func TestForXe(t *testing.T) {
+	for least, want := range map[uint32]*Profile{8: &xe, 16: &xe2, 32: &generic} {
+		a := &vk.Adapter{Type: vk.TypeIntegrated, Caps: vk.Caps{MinSubgroupSize: least, SubgroupSize: 32, MaxSubgroupSize: 32}}
+		p, _ := For(a)
+		assert.Same(t, want, p, "subgroups of %d to 32", least)
+		a.Type = vk.TypeCPU
+		p, _ = For(a)
+		assert.Same(t, &cpu, p)
+	}
+}
+
 func TestNamed(t *testing.T) {
 	for _, name := range Names() {
 		p, err := Named(name)

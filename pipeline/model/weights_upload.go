@@ -4,12 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
-const opUpload = "model: upload weights"
+const (
+	opUpload = "model: upload weights"
+	opPlan   = "model: plan weights"
+)
 
 // DeviceMatrix is a Matrix on a device, stored as Format says.
 type DeviceMatrix struct {
@@ -41,8 +45,10 @@ type DeviceLayer struct {
 	Compressor *DeviceCompressor // nil without one
 	Indexer    *DeviceIndexer    // nil without one
 
-	arena  *tensor.Arena
-	closed bool
+	arena   *tensor.Arena
+	bytes   uint64
+	planned bool
+	closed  bool
 }
 
 // DeviceCompressor is CompressorWeights on a device, to entries of d numbers, with C = d
@@ -60,12 +66,20 @@ type DeviceIndexer struct {
 	Compressor *DeviceCompressor // to keys of 128 numbers; nil where the layer borrows them
 }
 
-// Bytes is the layer's memory on the device, 0 for a layer that Upload did not make.
+// Bytes is the layer's memory on the device, 0 for a layer that neither Upload nor Plan made.
 func (l *DeviceLayer) Bytes() uint64 {
-	if l == nil || l.arena == nil {
+	if l == nil {
 		return 0
 	}
-	return l.arena.Whole().Size
+	return l.bytes
+}
+
+// CloseLayers closes the layers of a list, as Upload returned it. Errors: those of closing each.
+func CloseLayers(layers []*DeviceLayer) (err error) {
+	for _, l := range layers {
+		err = errors.Join(err, l.Close())
+	}
+	return err
 }
 
 // Close frees the layer's memory. Nothing on the device may be using it.
@@ -81,6 +95,30 @@ func (l *DeviceLayer) Close() error {
 
 // Closed reports whether Close freed the layer's memory.
 func (l *DeviceLayer) Closed() bool { return l.closed }
+
+// Planned reports whether the layer is of Checkpoint.Plan: it has no memory.
+func (l *DeviceLayer) Planned() bool { return l != nil && l.planned }
+
+// Plan returns the layers that Upload would make, with all sizes and without memory, for
+// EngineOptions.Estimate of package pipeline. No weights are read. There is nothing to close.
+//
+// Errors: vk.ErrArgument for weights that Upload would refuse.
+func (c *Checkpoint) Plan() ([]*DeviceLayer, error) {
+	if c == nil {
+		return nil, badArgument(opPlan, "checkpoint", "nil", "one that Open returned")
+	}
+	var list []*DeviceLayer
+	for i := range c.Layers {
+		var u uploader
+		l := u.fill(&c.Layers[i])
+		if u.err != nil {
+			return nil, fmt.Errorf("%s: %w", opPlan, u.err)
+		}
+		l.bytes, l.planned = arenaBytes(&c.Layers[i]), true
+		list = append(list, l)
+	}
+	return list, nil
+}
 
 // Upload puts the weights of all layers on a device, as the function Upload does.
 func (c *Checkpoint) Upload(ctx context.Context, dev *vk.Device, progress func(done, total int64)) ([]*DeviceLayer, error) {
@@ -120,10 +158,7 @@ func Upload(ctx context.Context, dev *vk.Device, layers []LayerWeights, progress
 		err = u.run(ctx)
 	}
 	if err != nil {
-		for _, l := range list {
-			err = errors.Join(err, l.Close())
-		}
-		return nil, fmt.Errorf("%s: %w", opUpload, err)
+		return nil, fmt.Errorf("%s: %w", opUpload, errors.Join(err, CloseLayers(list)))
 	}
 	return list, nil
 }
@@ -148,29 +183,39 @@ func (u *uploader) layer(w *LayerWeights) (*DeviceLayer, error) {
 	if err != nil {
 		return nil, err
 	}
-	need := uint64(0)
-	for _, m := range w.Matrices() {
-		need += tensor.Need(tensor.U8, int(m.Data.Size())) + tensor.Need(tensor.U8, int(m.Scales.Size()))
-	}
-	for _, v := range w.Vectors() {
-		need += tensor.Need(tensor.U8, int(v.Data.Size()))
-	}
-	arena, err := tensor.NewArena(u.dev, vk.DeviceLocal, fmt.Sprintf("weights of layer %d", w.Layer), need)
+	arena, err := tensor.NewArena(u.dev, vk.DeviceLocal, fmt.Sprintf("weights of layer %d", w.Layer), arenaBytes(w))
 	if err != nil {
 		return nil, err
 	}
 	u.arena, u.err = arena, nil
-	l := &DeviceLayer{Layer: w.Layer, Identity: id, arena: arena,
-		QKV: u.matrix(&w.QKV), QB: u.matrix(&w.QB), OA: u.matrix(&w.OA), OB: u.matrix(&w.OB),
+	l := u.fill(w)
+	if u.err != nil {
+		return nil, errors.Join(u.err, arena.Close())
+	}
+	l.Identity, l.arena, l.bytes = id, arena, arena.Whole().Size
+	return l, nil
+}
+
+// arenaBytes is what the tensors of a layer take in one buffer.
+func arenaBytes(w *LayerWeights) (n uint64) {
+	for _, m := range w.Matrices() {
+		n += tensor.Need(tensor.U8, int(m.Data.Size())) + tensor.Need(tensor.U8, int(m.Scales.Size()))
+	}
+	for _, v := range w.Vectors() {
+		n += tensor.Need(tensor.U8, int(v.Data.Size()))
+	}
+	return n
+}
+
+// fill makes a layer of the tensors of the uploader's arena.
+func (u *uploader) fill(w *LayerWeights) *DeviceLayer {
+	l := &DeviceLayer{Layer: w.Layer, QKV: u.matrix(&w.QKV), QB: u.matrix(&w.QB), OA: u.matrix(&w.OA), OB: u.matrix(&w.OB),
 		QNorm: u.vector(&w.QNorm), KVNorm: u.vector(&w.KVNorm), Sink: u.vector(&w.Sink)}
 	l.Compressor = u.compressor(w.Compressor)
 	if x := w.Indexer; x != nil {
 		l.Indexer = &DeviceIndexer{QB: u.matrix(&x.QB), Weights: u.matrix(&x.Weights), Compressor: u.compressor(x.Compressor)}
 	}
-	if u.err != nil {
-		return nil, errors.Join(u.err, arena.Close())
-	}
-	return l, nil
+	return l
 }
 
 func (u *uploader) compressor(c *CompressorWeights) *DeviceCompressor {
@@ -218,7 +263,10 @@ func (u *uploader) tensor(name string, from Blob, dt tensor.DType, shape ...int)
 	if u.err != nil {
 		return tensor.Tensor{}
 	}
-	t, err := u.arena.Alloc(dt, shape...)
+	t, err := tensor.Tensor{DType: dt, Shape: shape}, error(nil)
+	if u.arena != nil {
+		t, err = u.arena.Alloc(dt, shape...)
+	}
 	switch {
 	case err != nil:
 		u.err = err
@@ -245,6 +293,9 @@ func (u *uploader) run(ctx context.Context) error {
 	for _, j := range u.jobs {
 		total += j.from.Size()
 	}
+	if u.dev.HostAccess() != vk.ByCopies {
+		return u.place(ctx, total)
+	}
 	ctx, stop := context.WithCancel(ctx)
 	ready := make(chan chunk)
 	go u.read(ctx, ready)
@@ -270,6 +321,24 @@ func (u *uploader) run(ctx context.Context) error {
 	}
 	stop()
 	return err
+}
+
+// place reads all bytes to where they go in mapped memory.
+func (u *uploader) place(ctx context.Context, total int64) error {
+	done := int64(0)
+	for _, j := range u.jobs {
+		for at := int64(0); at < j.from.Size(); at += uploadChunk {
+			size := min(uploadChunk, j.from.Size()-at)
+			to := j.to.Buffer.View(j.to.Offset+uint64(at), uint64(size))
+			if err := u.dev.UploadFrom(ctx, to, io.NewSectionReader(j.from, at, size)); err != nil {
+				return err
+			}
+			if done += size; u.progress != nil {
+				u.progress(done, total)
+			}
+		}
+	}
+	return ctx.Err()
 }
 
 // read sends all bytes in order and closes ready, early if ctx ends. A chunk's memory is reused

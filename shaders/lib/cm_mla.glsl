@@ -63,9 +63,11 @@ const uint RING = 4u;                               // tiles of which it is know
 const uint KV_PITCH = 65u;
 const uint P_PITCH = TILE / 8u + 1u;
 const uint S_PITCH = TILE / 4u + 1u;
-const uint OUT_PITCH = 130u;
+const uint OUT_PARTS = CM_M * 2u <= KV_ROWS ? 1u : 2u;  // of the columns of acc, one after the other where kv_s has no room
+const uint OUT_PITCH = OUT_PARTS == 1u ? 130u : 65u;
+#define CM_OUT_PLACE(h, c) (h % CM_M * OUT_PITCH + c % (64u / OUT_PARTS) * 2u)
 
-shared uvec4 kv_s[KV_ROWS * KV_PITCH];          // [KV_ROWS, 512] elements, a tile or two; also [.., 512] of Q, [CM_M, 512] f32 of acc
+shared uvec4 kv_s[KV_ROWS * KV_PITCH];          // [KV_ROWS, 512] elements, a tile or two; also [.., 512] of Q, a part of acc
 shared vec4 score_s[KSPLIT * HG * S_PITCH];     // [KSPLIT, HG, TILE] partial dot products; at the end [HG, QUADS] (l, max)
 shared uvec4 p_s[HG * P_PITCH];                 // [HG, TILE] weights as elements
 shared vec4 factor_s[HG / 4u];                  // [HG] what rows of acc are multiplied by

@@ -129,19 +129,21 @@ void cm_finish(uint t, uint head0, uint split, out float m, out float l, out flo
     barrier();
 
     // One head tile of acc after the other through shared memory, where rows can be told apart.
-    [[dont_unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
+    [[dont_unroll]] for (uint i = 0u; i < HEAD_TILES * OUT_PARTS; i++) {
+        const uint part = i % OUT_PARTS, first = part * 128u / OUT_PARTS;
         [[unroll]] for (uint x = 0u; x < HEAD_TILES; x++) {
-            if (x == i) {
+            if (x == i / OUT_PARTS && cm_sub * OUT_PARTS / SUBGROUPS == part) {
                 [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) {
-                    coopMatStore(acc_f[x][j], kv_s, (cm_sub * OUT_TILES + j) * CM_N / 4u, OUT_PITCH, gl_CooperativeMatrixLayoutRowMajor);
+                    coopMatStore(acc_f[x][j], kv_s, (cm_sub * OUT_TILES + j) * CM_N / 4u - first, OUT_PITCH,
+                                 gl_CooperativeMatrixLayoutRowMajor);
                 }
             }
         }
         barrier();
         [[dont_unroll]] for (uint at = cm_tid; at < CM_M * 64u; at += THREADS) {
-            const uint r = at / 64u, c = at % 64u, h = i * CM_M + r;
+            const uint r = at / 64u, c = at % 64u, h = i / OUT_PARTS * CM_M + r;
             if (head0 + h >= pc.heads) break;
-            cm_write(t, head0, split, h, c);
+            if (c * OUT_PARTS / 64u == part) cm_write(t, head0, split, h, c);
         }
         barrier();
     }

@@ -17,10 +17,15 @@ void cm_write_parts(uint t, uint head0, uint split) {
     }
 }
 
+// CM_OUT_PLACE: where cm_write finds word c of head h in kv_s, unless the kernel says otherwise.
+#ifndef CM_OUT_PLACE
+#define CM_OUT_PLACE(h, c) (h % CM_M * OUT_PITCH + c * 2u)
+#endif
+
 // cm_write: word c, of 8 numbers, of head h of the workgroup, whose matrix lies in kv_s from row 0
 // on: finished if there is one split, else partial.
 void cm_write(uint t, uint head0, uint split, uint h, uint c) {
-    const uint at = h % CM_M * OUT_PITCH + c * 2u;
+    const uint at = CM_OUT_PLACE(h, c);
     const vec4 a = uintBitsToFloat(kv_s[at]), b = uintBitsToFloat(kv_s[at + 1u]);
     if (pc.splits == 1u) {
         const float f = factor_s[h / 4u][h % 4u];

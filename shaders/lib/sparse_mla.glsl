@@ -7,7 +7,7 @@
 // beyond it.
 //
 // The including kernel declares, before the include: constants HG (heads per workgroup: 4, 8 or
-// 16), TILE (rows at a time, 8 or 16) and 16*HG invocations, storage buffers q and dst (uvec4
+// 16), TILE (rows at a time, 4, 8 or 16) and 16*HG invocations, storage buffers q and dst (uvec4
 // rows[]), part_out and part_ml (vec4 rows[]), pc.heads, pc.splits, pc.scale_log2e, and
 //
 //   const uint MLA_LANES = 16*HG/TILE      invocations that bring in a row

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 
 	"github.com/vkmla/vkmla/examples/server/cpu"
 	"github.com/vkmla/vkmla/examples/server/weights"
@@ -21,6 +22,7 @@ type Options struct {
 	MaxStep       int    // tokens of a step
 	MaxCacheBytes uint64 // of the device's memory, for all sequences; 0: as much as they can use
 	CPU           cpu.Options
+	Log           *slog.Logger // gets the engine's rare events
 }
 
 // Model is a checkpoint, ready to run. Step is for one goroutine at a time.
@@ -59,19 +61,16 @@ func Open(ctx context.Context, dev *vk.Device, dir string, o Options) (m *Model,
 	// Invariant: a request's answer depends on its prompt alone, not on who asks at the same time.
 	m.engine, err = pipeline.NewEngine(ctx, dev, attention.Config, m.layers, pipeline.EngineOptions{
 		MaxTokens: o.MaxTokens, MaxSessions: o.MaxSessions, MaxStep: o.MaxStep, MaxCacheBytes: o.MaxCacheBytes,
-		LayerByLayer: true, Invariant: true})
+		LayerByLayer: true, Invariant: true, Logger: o.Log})
 	return m, err
 }
 
-// Prepare allocates and compiles what steps of up to so many tokens need, so that the first
-// requests do not wait for it.
-func (m *Model) Prepare(ctx context.Context, most int) error {
-	for n := 1; ; n *= 2 {
-		if err := m.engine.Prepare(ctx, min(n, most)); err != nil || n >= most {
-			return err
-		}
-	}
-}
+// Warm takes steps of all sizes, so that the first requests wait for nothing that the later ones do
+// not wait for.
+func (m *Model) Warm(ctx context.Context) error { return m.engine.Warm(ctx) }
+
+// Stats is what the engine has done.
+func (m *Model) Stats() pipeline.Stats { return m.engine.Stats() }
 
 // Sequence is the tokens that attention remembers.
 type Sequence struct{ session *pipeline.Session }
@@ -200,9 +199,7 @@ func (m *Model) Close() error {
 	if m.engine != nil {
 		errs = append(errs, m.engine.Close())
 	}
-	for _, l := range m.layers {
-		errs = append(errs, l.Close())
-	}
+	errs = append(errs, model.CloseLayers(m.layers))
 	if m.cpu != nil {
 		m.cpu.Close()
 	}

@@ -18,12 +18,16 @@ var ErrWrong = errors.New("bench: wrong result")
 
 // Progress hears what a long run is doing.
 type Progress interface {
+	Rows(done, total int)      // so many rows of all that are known to come are done
 	Step(what string)          // a new piece of work begins
 	Advance(done, total int64) // how far it is
 }
 
 // Silent is a Progress that says nothing.
 type Silent struct{}
+
+// Rows does nothing.
+func (Silent) Rows(int, int) {}
 
 // Step does nothing.
 func (Silent) Step(string) {}

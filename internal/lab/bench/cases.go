@@ -49,8 +49,10 @@ func timeCases(ctx context.Context, dev *vk.Device, o OpOptions, cases []opCase,
 	defer func() { err = errors.Join(err, o.floors.close()) }()
 	var wrong error
 	width := o.atOnce(dev)
+	all := len(cases)
 	for n := width; len(cases) > 0; {
 		n = min(n, len(cases))
+		p.Rows(all-len(cases), all)
 		done, err := timeSome(ctx, dev, o, cases[:n], l, p, func(r OpRow) {
 			emit(r)
 			if r.Status == "wrong" {

@@ -153,6 +153,7 @@ type layerSuite struct {
 	emit   func(LayerRow)
 	failed string // what is wrong with operations, if anything
 	wrong  error
+	done   int // rows
 }
 
 // kind times all steps of a kind of layer with the same weights: as many layers of them
@@ -179,7 +180,10 @@ func (s *layerSuite) kind(name, kind, weights string) (err error) {
 		}
 	}
 	c = onlyLayers(c, slices.Repeat([]int{i}, len(sets))...)
-	for _, shape := range s.o.stepShapes() {
+	shapes := s.o.stepShapes()
+	for _, shape := range shapes {
+		s.p.Rows(s.done, len(shapes)*len(s.o.Models)*len(s.o.Kinds)*len(s.o.Weights))
+		s.done++
 		shape.output = s.o.Output
 		row := LayerRow{Model: name, Kind: kind, Weights: weights, Mode: "decode", Tokens: shape.tokens(), Batch: len(shape.lens),
 			Context: shape.lens[0], Sets: len(sets)}

@@ -1,24 +1,22 @@
 package bench
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 
 	"github.com/vkmla/vkmla/internal/lab/describe"
-	"github.com/vkmla/vkmla/internal/tuning"
+	"github.com/vkmla/vkmla/internal/lab/picture"
 	"github.com/vkmla/vkmla/vk"
 )
 
 // Formats are the output formats of a Report.
-var Formats = []string{"md", "csv", "json", "jsonl", "benchstat"}
+var Formats = []string{"md", "csv", "json", "jsonl", "benchstat", "html"}
 
 // Report writes the rows of a suite in one of the Formats.
 type Report[R any] struct {
@@ -29,38 +27,24 @@ type Report[R any] struct {
 
 // style is how a suite's rows are written.
 type style[R any] struct {
-	about func(w *writer, rows []R)                   // md: in front of the table
-	table func(rows []R) table.Writer                 // md; nil: about writes tables, too
-	more  func(w *writer, rows []R)                   // md: behind the table; nil: nothing
-	csv   func(dev deviceInfo, rows []R) table.Writer // numbers in full, empty where nothing was measured
-	lines func(w *writer, x R)                        // benchstat
-	state func(x R) (status, name, detail string)     // of a row
-	peers string                                      // json: what measurements of others are
+	about func(w *writer, rows []R)                        // md: in front of the table
+	table func(rows []R) table.Writer                      // md; nil: about writes tables, too
+	more  func(w *writer, rows []R)                        // md: behind the table; nil: nothing
+	csv   func(dev describe.Origin, rows []R) table.Writer // numbers in full, empty where nothing was measured
+	lines func(w *writer, x R)                             // benchstat
+	state func(x R) (status, name, detail string)          // of a row
+	// html: the bars, and what has a place under the roofline
+	pictures func(rows []R, l Limits) []picture.Group
+	peers    string // json: what measurements of others are
 }
 
 // writer is what all reports have.
 type writer struct {
 	w      io.Writer
 	format string
-	dev    deviceInfo
+	dev    describe.Origin
 	limits Limits
 	err    error
-}
-
-type deviceInfo struct {
-	Name    string `json:"device"`
-	Type    string `json:"type"`
-	Driver  string `json:"driver"`
-	API     string `json:"vulkan"`
-	Profile string `json:"profile"` // of tuning
-	Version string `json:"version"` // of vkmla
-	Commit  string `json:"commit"`  // "" if the build did not record it
-	Date    string `json:"date"`    // when it began, RFC 3339 in UTC
-}
-
-// program says in a line what made the report, and when.
-func (d deviceInfo) program() string {
-	return fmt.Sprintf("vkmla %s, commit %s, %s", d.Version, cmp.Or(d.Commit, "unknown"), d.Date)
 }
 
 // CheckFormat returns a vk.ErrArgument unless format is one of Formats.
@@ -86,30 +70,18 @@ func newReport[R any](on ReportOn, s style[R]) (*Report[R], error) {
 	if err := CheckFormat(on.Format); err != nil {
 		return nil, err
 	}
-	a, profile := on.Adapter, on.Profile
-	if profile == "" {
-		p, _ := tuning.For(a)
-		profile = p.Name
-	}
-	program := describe.Running()
-	if program.Modified {
-		program.Commit += "-modified"
-	}
-	r := &Report[R]{style: s, writer: writer{w: on.Out, format: on.Format, limits: on.Limits, dev: deviceInfo{
-		Name: a.Name, Type: a.Type.String(), Driver: strings.TrimSpace(a.DriverName + " " + a.DriverInfo),
-		API: a.APIVersion.String(), Profile: profile, Version: program.Version, Commit: program.Commit,
-		Date: time.Now().UTC().Format(time.RFC3339),
-	}}}
+	r := &Report[R]{style: s, writer: writer{w: on.Out, format: on.Format, limits: on.Limits,
+		dev: describe.OriginOf(on.Adapter, on.Profile)}}
 	switch on.Format {
 	case "jsonl":
 		r.json(struct {
-			deviceInfo
+			describe.Origin
 			Limits
 		}{r.dev, r.limits})
 	case "benchstat":
 		d := r.dev
 		// No version in the form of a configuration: benchstat compares only what has the same.
-		r.printf("# %s\ndevice: %s\ndriver: %s\nprofile: %s\n", d.program(), d.Name, d.Driver, d.Profile)
+		r.printf("# %s\ndevice: %s\ndriver: %s\nprofile: %s\n", d.Program(), d.Device, d.Driver, d.Profile)
 	}
 	return r, r.err
 }
@@ -150,35 +122,50 @@ func (r *Report[R]) Close() error {
 	switch r.format {
 	case "md":
 		r.head()
-		r.style.about(&r.writer, r.rows)
-		if r.style.table != nil {
-			r.printf("\n%s\n", r.style.table(r.rows).RenderMarkdown())
-		}
-		if r.style.more != nil {
-			r.style.more(&r.writer, r.rows)
-		}
+		r.markdown()
+	case "html":
+		r.html()
 	case "csv":
 		r.printf("%s\n", r.style.csv(r.dev, r.rows).RenderCSV())
 	case "json":
 		r.json(struct {
-			deviceInfo
+			describe.Origin
 			Limits
 			Rows  []R    `json:"rows"`
 			Peers string `json:"peers_source,omitempty"`
 		}{r.dev, r.limits, r.rows, r.style.peers})
 	}
-	for _, x := range r.rows {
-		if status, name, detail := r.style.state(x); status != "ok" && (r.format == "md" || r.format == "benchstat") {
-			r.printf("%s: %s: %s\n", strings.ToUpper(status), name, detail)
-		}
+	if r.format == "benchstat" {
+		r.problems()
 	}
 	return r.err
 }
 
+// markdown writes the report for people, behind its head.
+func (r *Report[R]) markdown() {
+	r.style.about(&r.writer, r.rows)
+	if r.style.table != nil {
+		r.printf("\n%s\n", r.style.table(r.rows).RenderMarkdown())
+	}
+	if r.style.more != nil {
+		r.style.more(&r.writer, r.rows)
+	}
+	r.problems()
+}
+
+// problems are a line for each row that has no times.
+func (r *Report[R]) problems() {
+	for _, x := range r.rows {
+		if status, name, detail := r.style.state(x); status != "ok" {
+			r.printf("%s: %s: %s\n", strings.ToUpper(status), name, detail)
+		}
+	}
+}
+
 // head says which device it is and what it was measured to be able to.
 func (w *writer) head() {
-	w.printf("%s (%s), %s, Vulkan %s, tuning profile %s\n", w.dev.Name, w.dev.Type, w.dev.Driver, w.dev.API, w.dev.Profile)
-	w.printf("%s\n", w.dev.program())
+	w.printf("%s (%s), %s, Vulkan %s, tuning profile %s\n", w.dev.Device, w.dev.Type, w.dev.Driver, w.dev.API, w.dev.Profile)
+	w.printf("%s\n", w.dev.Program())
 	w.printf("Measured limits: copy %.4g GB/s (bytes read plus written), %s %.4g TFLOP/s\n\n",
 		w.limits.CopyGBs, w.limits.MatrixKind, w.limits.MatrixTFLOPs)
 }
@@ -193,11 +180,17 @@ func newTable(columns ...string) table.Writer {
 	return t
 }
 
-// deviceColumns are the first columns of every csv.
-var deviceColumns = []string{"device", "driver", "profile", "version", "commit", "date"}
+// csvTable starts a table in CSV: where the results are from, then these columns.
+func csvTable(columns ...string) table.Writer {
+	return newTable(append(slices.Clone(describe.OriginColumns), columns...)...)
+}
 
-func (d deviceInfo) columns() table.Row {
-	return table.Row{d.Name, d.Driver, d.Profile, d.Version, d.Commit, d.Date}
+// originRow is the beginning of a row of it.
+func originRow(o describe.Origin) (row table.Row) {
+	for _, v := range o.Values() {
+		row = append(row, v)
+	}
+	return row
 }
 
 // csvNumber is a number of a row in full, empty where it was not measured.

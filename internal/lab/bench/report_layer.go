@@ -7,12 +7,14 @@ import (
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
+
+	"github.com/vkmla/vkmla/internal/lab/describe"
 )
 
 // NewLayerReport starts a report of the suite layer. Errors: vk.ErrArgument for an unknown format.
 func NewLayerReport(on ReportOn) (*Report[LayerRow], error) {
 	return newReport(on, style[LayerRow]{
-		table: layerTable, csv: layerCSV,
+		table: layerTable, csv: layerCSV, pictures: layerPictures,
 		about: func(w *writer, _ []LayerRow) {
 			w.printf("Whole layers, from hidden states to hidden states, with random weights; GPU time in microseconds.\n")
 			w.printf("Bytes are the least that has to be read and written; \"of limit\" is the time that these, or the\n")
@@ -127,15 +129,15 @@ func memoryText(m map[string]uint64) string {
 
 // layerCSV has a line for each operation of each row, and before them one with the operation
 // "layer" for the whole.
-func layerCSV(dev deviceInfo, rows []LayerRow) table.Writer {
-	t := newTable(append(slices.Clone(deviceColumns), "model", "kind", "weights", "mode", "tokens", "batch", "context", "op",
+func layerCSV(dev describe.Origin, rows []LayerRow) table.Writer {
+	t := csvTable("model", "kind", "weights", "mode", "tokens", "batch", "context", "op",
 		"us", "p95_us", "samples_us", "weight_mb", "cache_mb", "activation_mb", "gflop",
-		"limit_us", "share", "dispatches", "barriers", "check")...)
+		"limit_us", "share", "dispatches", "barriers", "check")
 	for _, x := range rows {
 		d, b := counts(x.Ops)
 		whole := OpTime{Name: "layer", Time: x.Time, Work: x.Work, Limit: x.Limit, Share: x.Share, Dispatches: d, Barriers: b}
 		for _, op := range append([]OpTime{whole}, x.Ops...) {
-			row := append(dev.columns(), x.Model, x.Kind, x.Weights, x.Mode, x.Tokens, x.Batch, x.Context, op.Name,
+			row := append(originRow(dev), x.Model, x.Kind, x.Weights, x.Mode, x.Tokens, x.Batch, x.Context, op.Name,
 				csvNumber(x.Status, op.Time.Median), csvNumber(x.Status, op.Time.P95), csvSamples(x.Status, op.Time))
 			for _, v := range []float64{op.Work.Weights / 1e6, op.Work.Cache / 1e6, op.Work.Activations / 1e6,
 				op.Work.Flop / 1e9, op.Limit, op.Share, float64(op.Dispatches), float64(op.Barriers)} {

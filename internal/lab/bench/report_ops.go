@@ -7,6 +7,7 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 
+	"github.com/vkmla/vkmla/internal/lab/describe"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -37,7 +38,7 @@ func opStyle(suite string) (style[OpRow], error) {
 			Want: strings.Join(known, ", ")}
 	}
 	return style[OpRow]{
-		peers: peers.Source, table: opRowTable, csv: opRowCSV,
+		peers: peers.Source, table: opRowTable, csv: opRowCSV, pictures: opPictures,
 		about: func(w *writer, rows []OpRow) {
 			w.printf("%s\n", about)
 			w.printf("GPU time in microseconds; operands rotated; every case checked against the reference first.\n")
@@ -111,10 +112,10 @@ func opRowTable(rows []OpRow) table.Writer {
 }
 
 // opRowCSV has a ratio: our time over the first peer's.
-func opRowCSV(dev deviceInfo, rows []OpRow) table.Writer {
-	t := newTable(append(slices.Clone(deviceColumns), "op", "case", "part", "variant", "us", "p95_us", "samples_us",
+func opRowCSV(dev describe.Origin, rows []OpRow) table.Writer {
+	t := csvTable("op", "case", "part", "variant", "us", "p95_us", "samples_us",
 		"bytes", "gbs", "tflops", "share_copy",
-		"share_matrix", "check", "peer", "peer_us", "peer2", "peer2_us", "ratio", "goal", "floor_us", "floor_launches", "share_floor")...)
+		"share_matrix", "check", "peer", "peer_us", "peer2", "peer2_us", "ratio", "goal", "floor_us", "floor_launches", "share_floor")
 	for _, x := range rows {
 		num := func(v float64) string { return csvNumber(x.Status, v) }
 		some := func(measured bool, v float64) string {
@@ -123,7 +124,7 @@ func opRowCSV(dev deviceInfo, rows []OpRow) table.Writer {
 			}
 			return num(v)
 		}
-		row := append(dev.columns(), x.Op, x.Case, x.Part, x.Variant, num(x.Time.Median), num(x.Time.P95),
+		row := append(originRow(dev), x.Op, x.Case, x.Part, x.Variant, num(x.Time.Median), num(x.Time.P95),
 			csvSamples(x.Status, x.Time), num(x.Bytes),
 			num(x.GBs), some(x.Flop > 0, x.TFLOPs), num(x.ShareCopy), some(x.Flop > 0, x.ShareMatrix), x.Status)
 		for i := range 2 {

@@ -2,16 +2,17 @@ package bench
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
+
+	"github.com/vkmla/vkmla/internal/lab/describe"
 )
 
 // NewStepReport starts a report of the suite step. Errors: vk.ErrArgument for an unknown format.
 func NewStepReport(on ReportOn) (*Report[StepRow], error) {
 	return newReport(on, style[StepRow]{
-		table: stepTable, csv: stepCSV, more: stepDetails,
+		table: stepTable, csv: stepCSV, more: stepDetails, pictures: stepPictures,
 		about: func(w *writer, _ []StepRow) { w.printf(stepText) },
 		lines: func(w *writer, x StepRow) {
 			for _, s := range []struct {
@@ -122,16 +123,16 @@ func layerCounts(x StepRow) string {
 // stepCSV has a line for each operation of each row, of all layers of a kind together, and
 // before them one with the operation "step" for the whole. What was not measured, as the
 // processor's time of an operation, is empty.
-func stepCSV(dev deviceInfo, rows []StepRow) table.Writer {
-	t := newTable(append(slices.Clone(deviceColumns), "model", "weights", "batch", "context", "kind", "op",
+func stepCSV(dev describe.Origin, rows []StepRow) table.Writer {
+	t := csvTable("model", "weights", "batch", "context", "kind", "op",
 		"us", "p95_us", "samples_us", "host_us", "host_p95_us",
 		"latency_us", "chained_us", "chained_host_us", "chained_latency_us", "layer_by_layer_us", "layer_by_layer_host_us",
 		"layer_by_layer_latency_us", "weight_mb", "cache_mb", "activation_mb", "gflop", "limit_us", "dispatches", "barriers", "check",
-		"floor_us", "chained_floor_us", "floor_without_bytes_us")...)
+		"floor_us", "chained_floor_us", "floor_without_bytes_us")
 	for _, x := range rows {
 		num := func(v float64) string { return csvNumber(x.Status, v) }
 		line := func(op OpTime, times, floors []float64) {
-			row := append(dev.columns(), x.Model, x.Weights, x.Batch, x.Context, op.Layer, op.Name, num(op.Time.Median), num(op.Time.P95),
+			row := append(originRow(dev), x.Model, x.Weights, x.Batch, x.Context, op.Layer, op.Name, num(op.Time.Median), num(op.Time.P95),
 				csvSamples(x.Status, op.Time))
 			some := func(list []float64) {
 				for _, v := range list {

@@ -89,10 +89,13 @@ func Steps(ctx context.Context, dev *vk.Device, o StepOptions, l Limits, p Progr
 	maker := newWeightMaker(ctx, dev, o.Seed)
 	defer maker.Close()
 	var wrong error
+	done, all := 0, len(o.Models)*len(o.Weights)*len(o.Contexts)*len(o.Batches)
 	for _, model := range o.Models {
 		for _, weights := range o.Weights {
 			for _, context := range o.Contexts {
 				for _, batch := range o.Batches {
+					p.Rows(done, all)
+					done++
 					s := newStepRun(ctx, dev, o, l, p, maker, StepRow{Model: model, Weights: weights, Batch: batch, Context: context})
 					if err := s.run(failed); errors.Is(err, vk.ErrOutOfDeviceMemory) {
 						s.row.Status, s.row.Detail = "skipped", err.Error()
@@ -137,28 +140,37 @@ func (s *stepRun) name() string {
 func (s *stepRun) run(failed string) (err error) {
 	defer func() { err = errors.Join(err, s.close()) }()
 	s.row.Layers = len(s.cfg.Layers)
-	if err := s.fits(); err != nil {
-		return err
-	}
-	s.p.Step(s.name() + ": making weights")
-	if err := s.makeWeights(); err != nil {
-		return err
-	}
-	s.p.Step(s.name() + ": checking a layer of each kind")
-	if ok, err := s.check(failed); err != nil || !ok {
-		return err
-	}
-	s.p.Step(s.name() + ": filling caches")
-	if err := s.open(); err != nil {
-		return err
-	}
-	s.row.Memory = s.dev.MemoryInUse()
-	s.p.Step(s.name() + ": checking what is between layers")
-	if ok, err := s.checkChain(); err != nil || !ok {
+	if ok, err := s.ready(s.name(), failed, s.shape); err != nil || !ok {
 		return err
 	}
 	s.p.Step(s.name() + ": timing")
 	return s.time()
+}
+
+// ready makes the weights, checks a layer of each kind in a step of a shape, and opens the engine
+// with what is between its layers, checked too. It says whether all was right.
+func (s *stepRun) ready(name, failed string, checked stepShape) (ok bool, err error) {
+	if err := s.fits(); err != nil {
+		return false, err
+	}
+	s.p.Step(name + ": making weights")
+	if err := s.makeWeights(); err != nil {
+		return false, err
+	}
+	s.p.Step(name + ": checking a layer of each kind")
+	opened := s.shape
+	s.shape = checked
+	if ok, err := s.check(failed); err != nil || !ok {
+		return false, err
+	}
+	s.shape = opened
+	s.p.Step(name + ": filling caches")
+	if err := s.open(); err != nil {
+		return false, err
+	}
+	s.row.Memory = s.dev.MemoryInUse()
+	s.p.Step(name + ": checking what is between layers")
+	return s.checkChain()
 }
 
 func (s *stepRun) close() error {
@@ -183,7 +195,7 @@ func (s *stepRun) cacheBytes() uint64 {
 		}
 		sum += s.longest/l.Ratio*entry + c.Window()*8*c.Channels()
 	}
-	return uint64(sum) * uint64(s.row.Batch)
+	return uint64(sum) * uint64(len(s.shape.lens))
 }
 
 // fits reports whether the caches may fit, before anything is made for them.
@@ -191,7 +203,7 @@ func (s *stepRun) fits() error {
 	need, heap := s.cacheBytes(), s.dev.Caps().HeapBytes
 	if need > heap {
 		return fmt.Errorf("%w: the caches of %d sequences of %d tokens (--context and what the steps add) need at least %d MB, the device has %d",
-			vk.ErrOutOfDeviceMemory, s.row.Batch, s.longest, need/1e6, heap/1e6)
+			vk.ErrOutOfDeviceMemory, len(s.shape.lens), s.longest, need/1e6, heap/1e6)
 	}
 	return nil
 }
@@ -201,7 +213,8 @@ func (s *stepRun) fits() error {
 func (s *stepRun) makeWeights() error {
 	const spare = 2 << 30 // what passes between operations, tables, the driver
 	heap := s.dev.Caps().HeapBytes
-	room := int64(heap) - int64(s.cacheBytes()*3/2) - spare
+	hidden := 4 * int64(len(s.cfg.Layers)) * int64(s.opts.MaxStep) * int64(s.cfg.Hidden) // into and out of each layer
+	room := int64(heap) - int64(s.cacheBytes()*3/2) - spare - hidden
 	if slow(s.dev) {
 		room = int64(heap) / 2
 	}
@@ -275,7 +288,7 @@ func (s *stepRun) open() error {
 	if err := s.engineRun.open(); err != nil {
 		return err
 	}
-	return s.engine.Prepare(s.ctx, s.row.Batch)
+	return s.engine.Prepare(s.ctx, s.shape.tokens())
 }
 
 // time fills in the times of the row.
@@ -311,7 +324,7 @@ func (s *stepRun) time() error {
 	if err != nil {
 		return err
 	}
-	s.row.Longest = float64(s.engine.Longest()) / 1e3
+	s.row.Longest = float64(s.engine.Stats().Longest) / 1e3
 	s.row.Limit = s.row.Work.Limit(s.limits)
 	s.row.Times, s.row.GBs = s.row.Time.Median/s.row.Limit, s.row.Work.Bytes()/s.row.Time.Median/1e3
 	if s.row.Floor.Median > 0 {

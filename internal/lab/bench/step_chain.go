@@ -93,7 +93,7 @@ func (s *stepRun) checkChain() (bool, error) {
 		return false, err
 	}
 	defer st.Abort()
-	n := s.row.Batch
+	n := s.shape.tokens()
 	x, err := s.sumLayers(st, n)
 	if err != nil {
 		return false, err

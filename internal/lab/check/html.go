@@ -8,13 +8,16 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/vkmla/vkmla/internal/lab/bench"
+	"github.com/vkmla/vkmla/internal/lab/picture"
 )
 
 //go:embed report.html
 var pageText string
 
-var page = template.Must(template.New("report").Funcs(template.FuncMap{
-	"digits": digits, "join": strings.Join, "bytes": bytesText,
+var page = picture.Page("report", pageText, template.FuncMap{
+	"digits": picture.Digits, "join": strings.Join, "bytes": bytesText,
 	"number": func(v *float64) string {
 		switch {
 		case v == nil:
@@ -27,7 +30,7 @@ var page = template.Must(template.New("report").Funcs(template.FuncMap{
 	"percent": func(v float64) string { return fmt.Sprintf("%.0f %%", 100*v) },
 	"seconds": func(v float64) string { return fmt.Sprintf("%.2f", v) },
 	"class":   func(s Status) string { return strings.ReplaceAll(string(s), " ", "-") },
-}).Parse(pageText))
+})
 
 // view is what the page shows of a report.
 type view struct {
@@ -36,8 +39,8 @@ type view struct {
 	Groups        []groupView
 	WrongOnes     []Result
 	NotRun        []Reason
-	Roofline      *roofline
-	Bars          *bars
+	Roofline      *picture.Roofline
+	Bars          *picture.Bars
 	With, Without []string // features
 	Ops           []string // operations, sorted
 }
@@ -118,12 +121,11 @@ func (r *Report) HTML() ([]byte, error) {
 			v.WrongOnes = append(v.WrongOnes, x)
 		}
 	}
-	if p, ok := drawRoofline(r.Limits(), r.Times()); ok {
-		v.Roofline = &p
+	groups := bench.LayerGroups(r.Times(), stepName)
+	if l := r.Limits(); l != nil {
+		v.Roofline = picture.DrawRoofline(l.Picture(), groups)
 	}
-	if p, ok := drawBars(r.Times()); ok {
-		v.Bars = &p
-	}
+	v.Bars = picture.DrawBars(groups)
 	if r.Device != nil {
 		v.Ops = slices.Sorted(maps.Keys(r.Device.Ops))
 		for _, f := range slices.Sorted(maps.Keys(r.Device.Features)) {

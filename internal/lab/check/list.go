@@ -30,6 +30,8 @@ type progress struct {
 	what string
 }
 
+func (p *progress) Rows(int, int) {}
+
 func (p *progress) Step(what string) {
 	p.what = what
 	p.e.Doing(what)
@@ -154,6 +156,14 @@ var timedSteps = []struct {
 	{mode: "prefill", prompt: 128, smaller: -1},
 	{mode: "decode", batch: 32, context: 131072, smaller: 0, grows: most},
 	{mode: "prefill", prompt: 4096, smaller: 1, grows: most},
+}
+
+// stepName names the step of a row, and its kind of layer apart.
+func stepName(t bench.LayerRow) string {
+	if t.Mode == "prefill" {
+		return prefillOf(t.Tokens)
+	}
+	return decodeOf(t.Batch, t.Context)
 }
 
 func prefillOf(tokens int) string { return fmt.Sprintf("prefill of %d tokens", tokens) }

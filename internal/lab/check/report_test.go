@@ -3,15 +3,9 @@ package check
 import (
 	"bytes"
 	"encoding/json"
-	"encoding/xml"
-	"errors"
-	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +15,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/bench"
 	"github.com/vkmla/vkmla/internal/lab/describe"
+	"github.com/vkmla/vkmla/internal/lab/picture/pagetest"
 	"github.com/vkmla/vkmla/internal/lab/verify"
 )
 
@@ -68,161 +63,37 @@ func example() *Report {
 	return r
 }
 
-// element is an element of a page.
-type element struct {
-	name string
-	attr map[string]string
-	text string
-	in   []string // elements around it
-}
-
-// parse reads a page as strict XML and returns its elements.
-func parse(t *testing.T, page []byte) (list []*element) {
-	t.Helper()
-	d := xml.NewDecoder(bytes.NewReader(page))
-	var open []*element
-	for {
-		token, err := d.Token()
-		if errors.Is(err, io.EOF) {
-			require.Empty(t, open)
-			return list
-		}
-		require.NoError(t, err)
-		switch x := token.(type) {
-		case xml.StartElement:
-			e := &element{name: x.Name.Local, attr: map[string]string{}}
-			for _, a := range x.Attr {
-				e.attr[a.Name.Local] = a.Value
-			}
-			for _, o := range open {
-				e.in = append(e.in, o.name)
-			}
-			open, list = append(open, e), append(list, e)
-		case xml.EndElement:
-			open = open[:len(open)-1]
-		case xml.CharData:
-			for _, o := range open {
-				o.text += string(x)
-			}
-		}
-	}
-}
-
 // TestPage holds that the page is well-formed, needs nothing beside itself, takes no name for
 // its own, and says everything.
 func TestPage(t *testing.T) {
 	r := example()
 	page, err := r.HTML()
 	require.NoError(t, err)
-	list := parse(t, page)
-	for _, e := range list {
-		assert.NotContains(t, []string{"script", "link", "img", "iframe", "object", "a"}, e.name)
-		for name := range e.attr {
-			assert.NotContains(t, []string{"src", "href", "style", "onload", "onclick"}, name, e.name)
-		}
-	}
-	text := list[0].text
+	text := pagetest.Text(t, page)
 	for _, want := range []string{hostile, "v1.2.3", "0123456789abcdef", "linux/amd64", "no other profile fits",
 		"8 GiB of the device", "16 GiB of the host", "copy 432 GB/s", "f16 16x16x16", "shaderFloat16", "cm: cooperativeMatrix", "seed 7",
 		"the device hung", "stands for", "What is wrong", "What was not run",
 		"11 right, 1 wrong, 1 timed out, 1 crashed, 1 not run", "0.25"} {
 		assert.True(t, strings.Contains(text, want), "the page does not say %q", want)
 	}
-	outside := regexp.MustCompile(`url\(|@import|https?://[^\s"]*`)
-	assert.Empty(t, outside.FindAllString(strings.ReplaceAll(string(page), `xmlns="http://www.w3.org/2000/svg"`, ""), -1))
-	assert.True(t, strings.Contains(string(page), "prefers-color-scheme: dark"))
-
 	// Of what is not there the page says so, and nothing of what it would be.
 	page, err = (&Report{Problem: "no Vulkan device", Results: []Result{{Group: GroupCuts, Name: "x", Status: NotRun, Why: "y"}}}).HTML()
 	require.NoError(t, err)
-	text = parse(t, page)[0].text
+	text = pagetest.Text(t, page)
 	assert.Contains(t, text, "no check could be run: no Vulkan device")
 	assert.Contains(t, text, "The run was not over")
 	assert.NotContains(t, text, "Roofline")
-}
-
-// number reads an attribute.
-func number(t *testing.T, e *element, name string) float64 {
-	t.Helper()
-	v, err := strconv.ParseFloat(e.attr[name], 64)
-	require.NoError(t, err, "%s of %s %v", name, e.name, e.attr)
-	return v
 }
 
 // TestPictures holds that all that is drawn lies inside the pictures, and no text on another.
 func TestPictures(t *testing.T) {
 	page, err := example().HTML()
 	require.NoError(t, err)
-	var frame rect
-	var texts []rect
-	pictures, drawn := 0, map[string]int{}
-	inside := func(e *element, r rect) {
-		assert.True(t, r.inside(frame), "%s %v %q at %v is not inside %v", e.name, e.attr, e.text, r, frame)
-	}
-	for _, e := range parse(t, page) {
-		if e.name == "svg" {
-			var box [4]float64
-			_, err := fmt.Sscan(e.attr["viewBox"], &box[0], &box[1], &box[2], &box[3])
-			require.NoError(t, err)
-			frame, texts = rect{box[0], box[1], box[2], box[3]}, nil
-			pictures++
-			continue
-		}
-		if !slices.Contains(e.in, "svg") {
-			continue
-		}
-		drawn[e.name]++
-		switch e.name {
-		case "text":
-			b := label{number(t, e, "x"), number(t, e, "y"), e.text}.box()
-			inside(e, b)
-			for _, other := range texts {
-				assert.False(t, b.meets(other), "%q at %v lies on %v", e.text, b, other)
-			}
-			texts = append(texts, b)
-		case "circle":
-			x, y := number(t, e, "cx"), number(t, e, "cy")
-			inside(e, rect{x - 4, y - 4, x + 4, y + 4})
-			assert.Contains(t, e.text, "of the limit")
-		case "rect":
-			x, y := number(t, e, "x"), number(t, e, "y")
-			inside(e, rect{x, y, x + number(t, e, "width"), y + number(t, e, "height")})
-		case "line":
-			inside(e, rect{number(t, e, "x1"), number(t, e, "y1"), number(t, e, "x2"), number(t, e, "y2")})
-		case "polyline":
-			for _, p := range strings.Fields(e.attr["points"]) {
-				var x, y float64
-				_, err := fmt.Sscanf(p, "%f,%f", &x, &y)
-				require.NoError(t, err)
-				inside(e, rect{x, y, x, y})
-			}
-		}
-	}
-	assert.Equal(t, 2, pictures)
+	drawn := pagetest.Pictures(t, page)
+	assert.Equal(t, 2, drawn["svg"])
 	assert.Equal(t, 9*6, drawn["circle"], "operations with products")
 	assert.Equal(t, 9*7, drawn["rect"], "parts of bars")
 	assert.Greater(t, drawn["text"], 30)
-}
-
-// TestRoofline holds where points and the roof are: at what was measured.
-func TestRoofline(t *testing.T) {
-	op := bench.OpTime{Name: "wq_b", Time: bench.Time{Median: 100}, Work: bench.Work{Weights: 1e6, Flop: 1e7}}
-	p, ok := drawRoofline(&bench.Limits{CopyGBs: 100, MatrixTFLOPs: 10, MatrixKind: "f32 fma"},
-		[]bench.LayerRow{{Kind: "c4a", Ops: []bench.OpTime{op, {Name: "norm", Time: op.Time}}}})
-	require.True(t, ok)
-	require.Len(t, p.Points, 1)
-	at := func(ticks []tick, text string) float64 {
-		i := slices.IndexFunc(ticks, func(x tick) bool { return x.Text == text })
-		require.GreaterOrEqual(t, i, 0, "no %s", text)
-		return ticks[i].At
-	}
-	assert.InDelta(t, at(p.GridX, "10"), p.Points[0].X, 1e-9, "10 FLOP a byte")
-	assert.InDelta(t, at(p.GridY, "100"), p.Points[0].Y, 1e-9, "100 GFLOP/s")
-	assert.Contains(t, p.Roof, fmt.Sprintf(" %.1f,%.1f ", at(p.GridX, "100"), at(p.GridY, "10000")), "the ridge")
-	_, ok = drawRoofline(nil, example().Times())
-	assert.False(t, ok)
-	_, ok = drawRoofline(example().Limits(), nil)
-	assert.False(t, ok)
 }
 
 // TestFiles holds that a report is written whole, reads back the same, and leaves nothing else.

@@ -24,16 +24,31 @@ type Device struct {
 	Usable        bool                `json:"usable"`
 	Problem       string              `json:"problem,omitempty"`
 	Profile       Profile             `json:"profile"`
+	HostAccess    string              `json:"host_access"` // how the host reaches the device's memory
+	Watchdog      Watchdog            `json:"watchdog"`
+	MayWait       bool                `json:"workgroups_may_wait"` // for others of their launch
 	Limits        Limits              `json:"limits"`
 	Features      map[string]bool     `json:"features"`
 	CoopMat       []string            `json:"cooperative_matrix"`
 	Ops           map[string]Variants `json:"ops"`
+	Builds        *tuning.Choice      `json:"builds,omitempty"` // what was timed on it, if anything
 }
 
 // Profile is a tuning profile and why a device has it.
 type Profile struct {
 	Name string `json:"name"`
 	Why  string `json:"why"`
+}
+
+// Watchdog is how long the driver is thought to let a submission run, and whose limit that is.
+type Watchdog struct {
+	Seconds float64 `json:"seconds"` // 0: any time
+	Of      string  `json:"of"`
+}
+
+func watchdogOf(a *vk.Adapter) Watchdog {
+	limit, of := tuning.Watchdog(a)
+	return Watchdog{limit.Seconds(), of}
 }
 
 // profileOf is the profile that a device gets, or the one that was asked for.
@@ -103,6 +118,7 @@ func Of(a *vk.Adapter, profile string) Device {
 			c.SharedMemory, c.MaxWorkgroupInvocations, c.MaxWorkgroupCount, c.SubgroupSize, c.MinSubgroupSize, c.MaxSubgroupSize,
 			c.ComputeUnits, c.TimestampPeriod},
 		CoopMat: []string{}, Ops: map[string]Variants{}, Profile: profileOf(a, profile),
+		HostAccess: a.HostAccess().String(), Watchdog: watchdogOf(a), MayWait: tuning.MayWait(a),
 	}
 	if err := a.Usable(); err != nil {
 		d.Usable, d.Problem = false, err.Error()

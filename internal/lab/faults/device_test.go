@@ -129,7 +129,7 @@ func TestHangAtClose(t *testing.T) {
 
 // A context bounds waits that transfers make, and what they used is freed when the device is done.
 func TestTransferContext(t *testing.T) {
-	d := open(t, vk.DeviceOptions{})
+	d := open(t, vk.DeviceOptions{Staging: true}) // which submits to transfer
 	b, err := d.NewBuffer(vk.BufferSpec{Label: "b", Size: 1 << 10})
 	require.NoError(t, err)
 	require.NoError(t, d.Upload(context.Background(), b.Whole(), make([]byte, 1<<10)))
@@ -144,6 +144,34 @@ func TestTransferContext(t *testing.T) {
 	require.NoError(t, d.Close())
 	assert.Empty(t, d.MemoryInUse())
 	assert.Zero(t, interposer.Orphans())
+}
+
+// Mapped memory is not touched before the device has finished, or the context ends.
+func TestMappedTransferContext(t *testing.T) {
+	d := open(t, vk.DeviceOptions{})
+	if d.HostAccess() != vk.MappedFully {
+		t.Skip("the device's memory is reached by copies")
+	}
+	b, err := d.NewBuffer(vk.BufferSpec{Label: "b", Size: 1 << 10})
+	require.NoError(t, err)
+	for _, parts := range []bool{false, true} {
+		c := commands(t, d, b, 3, parts, false)
+		interposer.Hang()
+		_, err = c.Submit()
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+		assert.ErrorIs(t, d.Upload(ctx, b.Whole(), make([]byte, 1<<10)), context.DeadlineExceeded)
+		assert.ErrorIs(t, d.Download(ctx, make([]byte, 1<<10), b.Whole()), context.DeadlineExceeded)
+		cancel()
+		interposer.Mend()
+		var got [4]byte
+		require.NoError(t, d.Download(context.Background(), got[:], b.View(0, 4)))
+		assert.Equal(t, byte(3), got[0], "before the commands ended")
+		require.NoError(t, d.Upload(context.Background(), b.Whole(), make([]byte, 1<<10)))
+		require.NoError(t, c.Close())
+	}
+	require.NoError(t, b.Close())
+	assert.Empty(t, d.MemoryInUse()["staging"])
 }
 
 // Work whose fence is signalled though the device did not do it is a lost device.

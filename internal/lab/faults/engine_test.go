@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/faults"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -28,7 +29,7 @@ func asks() int {
 // On a device that hangs a call ends with its context. Meanwhile those that need no device get
 // their turn: they look, open, fork, truncate and close sessions, but not the one that grows.
 func TestHungEngine(t *testing.T) {
-	d := open(t, vk.DeviceOptions{})
+	d := open(t, vk.DeviceOptions{Staging: true}) // which submits to transfer
 	l := life{t: t, model: checkpoint(t), dev: d}
 	l.openDevice()
 	l.openEngine()
@@ -126,15 +127,14 @@ func TestHungEngineClose(t *testing.T) {
 	}
 	interposer.Hang()
 	require.NoError(t, st.Submit())
-	asked := asks()
 	closed := make(chan error, 1)
 	go func() { closed <- l.e.Close() }()
-	for asks() == asked {
-		time.Sleep(time.Millisecond)
-	}
 	looked := make(chan error)
 	go func() {
 		_, err := l.e.Open()
+		for ; !errors.Is(err, vk.ErrClosed); _, err = l.e.Open() { // until Close has begun
+			time.Sleep(time.Millisecond)
+		}
 		_, _ = l.e.Memory(), s.Len()
 		looked <- err
 	}()
@@ -151,9 +151,50 @@ func TestHungEngineClose(t *testing.T) {
 	assert.Empty(t, d.MemoryInUse())
 }
 
+// An engine that is closed just when a layer of a new size is there keeps nothing of it. The layer
+// is one that has memory of its own: its index heads are fewer than a kernel's rows.
+func TestCloseBesideNewSize(t *testing.T) {
+	m, err := fakemodel.New(fakemodel.Options{Config: fakemodel.Tiny(4), Storage: fakemodel.FP8, Seed: 5})
+	require.NoError(t, err)
+	dir := t.TempDir()
+	require.NoError(t, m.Write(dir, 1))
+	d := open(t, vk.DeviceOptions{})
+	l := life{t: t, model: &fake{path: dir}, dev: d}
+	l.openDevice()
+	inUse, late := d.MemoryInUse(), 0
+	for range 20 {
+		l.openEngine()
+		e, before := l.e, asks()
+		interposer.Hang()
+		prepared, closed := make(chan error, 1), make(chan error, 1)
+		go func() { prepared <- e.Prepare(context.Background(), 3) }()
+		for asks() == before {
+			time.Sleep(time.Millisecond)
+		}
+		go func() { closed <- e.Close() }()
+		for range 4 { // so that neither has the engine's lock at once
+			go func() {
+				for e.Memory().Caches > 0 {
+				}
+			}()
+		}
+		interposer.Mend()
+		if err := <-prepared; err != nil {
+			assert.ErrorIs(t, err, vk.ErrClosed)
+			late++
+		}
+		assert.NoError(t, <-closed)
+		require.Equal(t, inUse, d.MemoryInUse())
+	}
+	assert.Positive(t, late)
+	l.end()
+	require.NoError(t, d.Close())
+	assert.Empty(t, d.MemoryInUse())
+}
+
 // beside does all that needs no device while a call for a session waits for it.
 func (l *life) beside(busy, other *pipeline.Session) error {
-	_, _ = l.e.Memory(), l.e.Longest()
+	_, _ = l.e.Memory(), l.e.Stats().Longest
 	if n := busy.Len(); n != 21 {
 		return fmt.Errorf("%d tokens, want 21", n)
 	}

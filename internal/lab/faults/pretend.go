@@ -1,3 +1,5 @@
+//go:build linux
+
 package faults
 
 import (
@@ -14,7 +16,72 @@ type pretend struct {
 	fault, faults            atomic.Uint32
 	enabled, asked           atomic.Uint32
 	budget, budgetMB, usedMB atomic.Uint32
+	kind, most               atomic.Uint32
+	types, heaps             atomic.Uint32
+	typeFlags, typeHeap      [maxTypes]atomic.Uint32
+	heapFlags, heapKB        [maxHeaps]atomic.Uint32
+	heapUsed                 [maxHeaps]atomic.Uint32
+	refused                  atomic.Uint32
 }
+
+const maxTypes, maxHeaps = 8, 4
+
+// Memories is what a device lists of memory, and where its limits are.
+type Memories struct {
+	Kind  vk.DeviceType
+	Heaps []MadeHeap
+	Types []MadeType
+	Most  int // KiB of a buffer and of an allocation; 0: no other limit than the heap
+}
+
+// MadeHeap is one of its memories.
+type MadeHeap struct {
+	KB          int
+	DeviceLocal bool
+}
+
+// MadeType is a type of memory: Vulkan's flags, and whose.
+type MadeType struct{ Flags, Heap int }
+
+// Flags of types.
+const (
+	Local    = 1
+	Visible  = 2 | 4 // and coherent
+	Cached   = 8
+	heapFlag = 1
+)
+
+// Memory lets devices that are listed from now on have these memories; nil: their own. An
+// allocation without room is refused, and so is mapping what the host does not see.
+func (x *Interposer) Memory(m *Memories) {
+	p := &x.ctl.pretend
+	if m == nil {
+		m = &Memories{Kind: -1}
+	}
+	p.kind.Store(uint32(m.Kind + 1))
+	p.most.Store(uint32(m.Most))
+	p.refused.Store(0)
+	for i, h := range m.Heaps {
+		p.heapKB[i].Store(uint32(h.KB))
+		p.heapUsed[i].Store(0)
+		p.heapFlags[i].Store(0)
+		if h.DeviceLocal {
+			p.heapFlags[i].Store(heapFlag)
+		}
+	}
+	for i, t := range m.Types {
+		p.typeFlags[i].Store(uint32(t.Flags))
+		p.typeHeap[i].Store(uint32(t.Heap))
+	}
+	p.heaps.Store(uint32(len(m.Heaps)))
+	p.types.Store(uint32(len(m.Types)))
+}
+
+// Refused is how many allocations found no room since Memory.
+func (x *Interposer) Refused() int { return int(x.ctl.pretend.refused.Load()) }
+
+// UsedKB is what is allocated of a memory now.
+func (x *Interposer) UsedKB(heap int) int { return int(x.ctl.pretend.heapUsed[heap].Load()) }
 
 // Fault is an extension that tells why a device was lost.
 type Fault uint32
@@ -86,4 +153,5 @@ func (x *Interposer) Honest() {
 	x.Constants(nil, nil)
 	x.Explain(NoFault, 0)
 	x.ctl.pretend.budget.Store(0)
+	x.Memory(nil)
 }

@@ -82,9 +82,10 @@ func Devices() []Device {
 
 // The drivers of desktops' GPUs, by what they add to desktop.
 //
-// RADV's numbers are those of Mesa 26.2.6 over GPUs that are not there. ANV's and the vendors' own
-// drivers' come from public reports: ANV on Xe2 has 128 KiB of shared memory and bf16, Intel's own
-// driver 48 KiB and no bf16 (llama.cpp#22461, #22413), 32 KiB before Xe2; AMD's own driver gives
+// RADV's and ANV's numbers are those of Mesa 26.2.6 over GPUs that are not there. ANV gives 48 KiB
+// of shared memory on all of them; older ones gave 64 KiB, and 128 on Xe2 (llama.cpp#22461). The
+// vendors' own drivers' come from public reports: Intel's has 48 KiB and no bf16 (llama.cpp#22413),
+// 32 KiB before Xe2; AMD's own driver gives
 // 32 KiB and allocations of 2 GiB (AMDVLK#413, llama.cpp#18523). Where reports disagree, the least
 // stands here: AMD's and Intel's own drivers have no bf16 and 128 bytes of push constants, and
 // workgroups no more subgroups than 1024 invocations make.
@@ -114,7 +115,7 @@ func amdOwn(units uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps 
 
 func intel(least, shared, align uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps {
 	c := desktop(f, vk.Caps{SharedMemory: shared, SubgroupSize: 32, MinSubgroupSize: least, MaxSubgroupSize: 32,
-		MaxWorkgroupSubgroups: 1024 / least, StorageAlignment: uint64(align), CoopMat: shapes})
+		MaxWorkgroupSubgroups: 64, StorageAlignment: uint64(align), CoopMat: shapes})
 	c.MaxWorkgroupCount[0], c.TimestampPeriod = 65535, 52.083333
 	return c
 }
@@ -147,8 +148,8 @@ func discrete() []Device {
 		{"RDNA3", vk.TypeDiscrete, radv(96, f16, square), false, vk.DriverRADV},
 		{"RDNA3, AMD's driver", vk.TypeDiscrete, amdOwn(96, f16, square), false, vk.DriverAMD},
 		{"RDNA2", vk.TypeDiscrete, radv(60, plain), false, vk.DriverRADV},
-		{"Arc A", vk.TypeDiscrete, intel(8, 65536, 4, all, shape(8, 8, 16, "f16"), shape(8, 8, 16, "bf16")), false, vk.DriverANV},
-		{"Arc B", vk.TypeDiscrete, intel(16, 131072, 4, all, shape(8, 16, 16, "f16"), shape(8, 16, 16, "bf16")), false, vk.DriverANV},
+		{"Arc A", vk.TypeDiscrete, intel(8, 49152, 4, all, shape(8, 8, 16, "f16"), shape(8, 8, 16, "bf16")), false, vk.DriverANV},
+		{"Arc B", vk.TypeDiscrete, intel(16, 49152, 4, all, shape(8, 16, 16, "f16"), shape(8, 16, 16, "bf16")), false, vk.DriverANV},
 	}
 }
 
@@ -158,8 +159,8 @@ func older() []Device {
 	return []Device{
 		{"GFX9", vk.TypeDiscrete, amd(64, 64, 0, plain), false, vk.DriverRADV},
 		{"CDNA with matrices", vk.TypeDiscrete, amd(104, 64, 0, features(modern, halves, matrices, brains), square, squareBF16), false, vk.DriverRADV},
-		{"Xe-LP", vk.TypeIntegrated, intel(8, 65536, 64, plain), false, vk.DriverANV},
-		{"Skylake", vk.TypeIntegrated, intel(8, 65536, 64, plain), false, vk.DriverANV},
+		{"Xe-LP", vk.TypeIntegrated, intel(8, 49152, 64, plain), false, vk.DriverANV},
+		{"Skylake", vk.TypeIntegrated, intel(8, 49152, 64, plain), false, vk.DriverANV},
 	}
 }
 
@@ -175,7 +176,7 @@ func Owned() []Device {
 		{"RDNA2, AMD's driver", vk.TypeDiscrete, amdOwn(60, plain), false, vk.DriverAMD},
 		{"RDNA3.5, AMD's driver", vk.TypeIntegrated, amdOwn(40, f16, square), false, vk.DriverAMD},
 		{"RDNA4, AMD's driver", vk.TypeDiscrete, amdOwn(64, f16, square), false, vk.DriverAMD},
-		{"Lunar Lake", vk.TypeIntegrated, intel(16, 131072, 4, all, shape(8, 16, 16, "f16"), shape(8, 16, 16, "bf16")), false, vk.DriverANV},
+		{"Lunar Lake", vk.TypeIntegrated, intel(16, 49152, 4, all, shape(8, 16, 16, "f16"), shape(8, 16, 16, "bf16")), false, vk.DriverANV},
 		{"Arc A, Intel's driver", vk.TypeDiscrete, intelOwn(8, 32768, shape(8, 8, 16, "f16")), false, vk.DriverIntelWindows},
 		{"Arc B, Intel's driver", vk.TypeDiscrete, intelOwn(16, 49152, shape(8, 16, 16, "f16")), false, vk.DriverIntelWindows},
 		{"Lunar Lake, Intel's driver", vk.TypeIntegrated, intelOwn(16, 49152, shape(8, 16, 16, "f16")), false, vk.DriverIntelWindows},

@@ -27,6 +27,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/pipeline/model/random"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -49,7 +50,7 @@ var types = []any{
 	(*projection.InverseRope)(nil), (*projection.InverseRopeQuant)(nil), (*projection.Linear)(nil), (*projection.LinearChain)(nil),
 	(*projection.QInsert)(nil), (*projection.QKVNorm)(nil), (*projection.Quantise)(nil),
 	(*pipeline.Engine)(nil), (*pipeline.Session)(nil), (*pipeline.Step)(nil),
-	&pipeline.Engine{}, &pipeline.Session{}, &pipeline.Step{},
+	&pipeline.Engine{}, &pipeline.Session{}, &pipeline.Step{}, pipeline.EngineOptions{},
 	(*model.Checkpoint)(nil), (*model.DeviceLayer)(nil), (*model.Tensors)(nil), model.Config{}, model.Rope{},
 }
 
@@ -68,11 +69,11 @@ var functions = []any{
 	projection.NewInverseRope, projection.NewInverseRopeQuant, projection.NewJoinedChain, projection.NewLinear,
 	projection.NewLinearChain, projection.NewQInsert, projection.NewQKVNorm, projection.NewQuantise,
 	projection.ResetState,
-	pipeline.NewEngine, model.LoadConfig, model.LoadConfigWithDrafts, model.Open, model.OpenTensors, model.ParseConfig, model.Upload,
+	pipeline.NewEngine, model.LoadConfig, model.LoadConfigWithDrafts, model.Open, model.OpenTensors, model.ParseConfig, model.Upload, model.CloseLayers, random.Write,
 }
 
 // fine are calls that succeed with nothing.
-var fine = []string{"vk.NewInstance", "cache.NewBlockPool", "*vk.Commands.Release", "*pipeline.Step.Abort"}
+var fine = []string{"vk.NewInstance", "cache.NewBlockPool", "*vk.Commands.Release", "*pipeline.Step.Abort", "model.CloseLayers"}
 
 // outside are types of files, of errors and of references.
 var outside = []string{"CheckpointError", "ConfigError", "ForeignError", "LayerWeights", "Matrix", "Blob", "CompressHost"}
@@ -124,7 +125,7 @@ func TestComplete(t *testing.T) {
 	for _, f := range functions {
 		listed[filepath.Base(runtime.FuncForPC(reflect.ValueOf(f).Pointer()).Name())] = true
 	}
-	for _, dir := range []string{"vk", "tensor", "cache", "indexer", "attention", "projection", "pipeline", "pipeline/model"} {
+	for _, dir := range []string{"vk", "tensor", "cache", "indexer", "attention", "projection", "pipeline", "pipeline/model", "pipeline/model/random"} {
 		files, err := filepath.Glob("../../../" + dir + "/*.go")
 		require.NoError(t, err)
 		require.NotEmpty(t, files, dir)

@@ -29,7 +29,7 @@ type Chosen struct {
 	Subgroup  uint32
 
 	Row     Row     // what the compiler says; zero unless it was inspected
-	Listing Listing // likewise, where the driver lists instructions as RADV does
+	Listing Listing // likewise, where the driver lists instructions as RADV or ANV does
 }
 
 // chosenEntries is how many compressed entries the scores of a choice go over: a context of 131072.
@@ -113,16 +113,7 @@ func choices(c model.Config) []choice {
 		}},
 		{"selection", append(decode, 4096), func(dev *vk.Device, tokens int) error { return chooseSelection(c, dev, tokens) }},
 	}
-	for _, x := range []struct {
-		op     string
-		tokens []int
-		c      projection.LinearConfig
-	}{
-		{"product wq_b", []int{1, 2, 4, 6, 32, 4096}, projection.LinearConfig{N: c.Heads * 512, K: c.QRank, Weights: projection.WeightFP8UE8M0, Out: tensor.BF16}},
-		{"product wo_a", []int{1, 32, 4096}, projection.LinearConfig{N: c.ORank, K: c.HeadsPerGroup() * 512, Groups: c.Groups,
-			Weights: projection.WeightFP8UE8M0, Out: tensor.BF16}},
-		{"product wkv_gate", []int{1, 32, 4096}, projection.LinearConfig{N: 2048, K: c.Hidden, Weights: projection.WeightBF16, Out: tensor.F32}},
-	} {
+	for _, x := range products(c) {
 		list = append(list, choice{x.op, x.tokens, func(dev *vk.Device, tokens int) error {
 			x.c.MaxTokens, x.c.OnDemand = tokens, true
 			op, err := projection.NewLinear(dev, x.c)
@@ -161,6 +152,23 @@ func choices(c model.Config) []choice {
 			return err
 		}},
 	)
+}
+
+// product is a linear layer with the tokens that it is chosen for.
+type product struct {
+	op     string
+	tokens []int
+	c      projection.LinearConfig
+}
+
+func products(c model.Config) []product {
+	return []product{
+		{"product wq_b", []int{1, 2, 4, 6, 32, 4096}, projection.LinearConfig{N: c.Heads * 512, K: c.QRank,
+			Weights: projection.WeightFP8UE8M0, Out: tensor.BF16}},
+		{"product wo_a", []int{1, 32, 4096}, projection.LinearConfig{N: c.ORank, K: c.HeadsPerGroup() * 512, Groups: c.Groups,
+			Weights: projection.WeightFP8UE8M0, Out: tensor.BF16}},
+		{"product wkv_gate", []int{1, 32, 4096}, projection.LinearConfig{N: 2048, K: c.Hidden, Weights: projection.WeightBF16, Out: tensor.F32}},
+	}
 }
 
 // chooseSelection asks for the kernels that score and select, as a layer does: with queries that

@@ -42,8 +42,8 @@ func readGate(text string) (map[string]gateLine, error) {
 	return lines, nil
 }
 
-// Worse says what is worse in a GateTable than in a recorded one: a kernel that spills, one with
-// lower occupancy or more clocks, and one that is not recorded.
+// Worse says what is worse in a GateTable than in a recorded one: a kernel that spills more, one
+// with lower occupancy or more clocks, and one that is not recorded.
 //
 // Errors: a line that is none.
 func Worse(recorded, now string) (list []string, err error) {
@@ -57,8 +57,8 @@ func Worse(recorded, now string) (list []string, err error) {
 	for name, n := range is {
 		w, ok := was[name]
 		switch {
-		case n.spills > 0:
-			list = append(list, fmt.Sprintf("%s spills %.0f registers", name, n.spills))
+		case n.spills > w.spills:
+			list = append(list, fmt.Sprintf("%s spills %.0f registers, recorded %.0f", name, n.spills, w.spills))
 		case !ok:
 			list = append(list, name+" is not recorded")
 		case n.occupancy < w.occupancy:

@@ -2,6 +2,7 @@ package pipelines
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 
@@ -41,8 +42,11 @@ func Inspect(a *vk.Adapter, profile string, c model.Config, listings bool) ([]Ch
 func listing(dev *vk.Device, k *vk.Kernel) (l Listing, err error) {
 	list, err := dev.Listings(k)
 	for _, x := range list {
-		if x.Name == "Assembly" { // RADV's name
+		switch x.Name {
+		case "Assembly": // RADV's name
 			l = ReadListing(x.Text)
+		case "GEN Assembly": // ANV's
+			l = ReadGenListing(x.Text)
 		}
 	}
 	return l, err
@@ -50,7 +54,8 @@ func listing(dev *vk.Device, k *vk.Kernel) (l Listing, err error) {
 
 // ChosenTable shows choices with what the compiler says. Columns from matrix on are instructions of
 // a turn of the loop that a kernel spends its time in, or of all of it where it has none; conflicts
-// are clocks of shared memory for each that its loads of fragments would take without any.
+// are clocks of shared memory for each that its loads of fragments would take without any, on AMD's
+// GPUs.
 func ChosenTable(list []Choice) string {
 	t := table.NewWriter()
 	t.AppendHeader(table.Row{"operation", "tokens", "kernel", "subgroup", "registers", "occupancy", "shared", "spills", "clocks",
@@ -62,10 +67,11 @@ func ChosenTable(list []Choice) string {
 				n = k.Listing.All
 			}
 			conflicts := "-"
-			if x := k.Conflicts(); x > 0 {
+			if x := k.Conflicts(); x > 0 && k.Listing.amd {
 				conflicts = fmt.Sprintf("%.1f", x)
 			}
-			t.AppendRow(table.Row{c.Op, c.Tokens, r.String(), k.Subgroup, r.Registers, r.Occupancy, r.Shared, r.Spills, r.Clocks,
+			t.AppendRow(table.Row{c.Op, c.Tokens, r.String(), k.Subgroup, math.Ceil(r.Registers), r.Occupancy, r.Shared, r.Spills,
+				fmt.Sprintf("%.0f", r.Clocks),
 				n.Matrix, n.Dot, n.Vector, n.LDS, n.Gather, n.Memory, n.Scalar, n.Wait, n.Barrier, conflicts})
 		}
 	}

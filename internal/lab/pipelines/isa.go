@@ -17,6 +17,11 @@ type Counts struct {
 	Scalar  int `json:"scalar"`  // scalar ones and branches
 	Wait    int `json:"wait"`    // waits for loads, stores and results
 	Barrier int `json:"barrier"` // barriers, a signal and its wait counting once
+
+	// Clocks of AMD's shared memory for a subgroup of 32, if no two lanes meet in a bank: those of
+	// loads of 8 bytes, which are of fragments, and of all others.
+	FragmentClocks int `json:"fragment_clocks"`
+	OtherClocks    int `json:"other_clocks"`
 }
 
 // Issued are the instructions that a SIMD unit issues to its vector units.
@@ -44,6 +49,11 @@ func (c *Counts) add(name string) {
 		if has("ds_load_u16", "ds_read_u16") {
 			c.Gather++
 		}
+		if n := sharedClocks(name); has("ds_load_b64", "ds_read_b64", "ds_load_2addr", "ds_read2") && strings.HasSuffix(name, "b64") {
+			c.FragmentClocks += n
+		} else {
+			c.OtherClocks += n
+		}
 	case has("global_", "buffer_", "flat_", "scratch_"):
 		c.Memory++
 	case has("s_barrier_signal", "s_barrier_leave"):
@@ -60,6 +70,8 @@ func (c *Counts) add(name string) {
 type Listing struct {
 	All  Counts `json:"all"`
 	Loop Counts `json:"loop"` // of one turn; zero without a loop
+
+	amd bool
 }
 
 var (
@@ -81,22 +93,34 @@ type block struct {
 // is the shortest. A loop's turn takes all of its blocks, those that a branch skips too.
 func ReadListing(text string) Listing {
 	var blocks []block
-	at := map[int]int{} // by label
 	for line := range strings.Lines(text) {
 		if m := blockLine.FindStringSubmatch(line); m != nil {
-			label, _ := strconv.Atoi(m[1])
-			at[label] = len(blocks)
-			blocks = append(blocks, block{label: label})
+			blocks = append(blocks, block{label: number(m[1])})
 		} else if m := codeLine.FindStringSubmatch(line); m != nil && len(blocks) > 0 {
 			b := &blocks[len(blocks)-1]
 			b.counts.add(m[1])
 			if branchName.MatchString(m[1]) {
 				if t := target.FindStringSubmatch(m[2]); t != nil {
-					label, _ := strconv.Atoi(t[1])
-					b.to = append(b.to, label)
+					b.to = append(b.to, number(t[1]))
 				}
 			}
 		}
+	}
+	l := listingOf(blocks)
+	l.amd = true
+	return l
+}
+
+func number(digits string) int {
+	n, _ := strconv.Atoi(digits)
+	return n
+}
+
+// listingOf sums up blocks and finds the loop.
+func listingOf(blocks []block) Listing {
+	at := map[int]int{} // by label
+	for i, b := range blocks {
+		at[b.label] = i
 	}
 	var l Listing
 	sums := []Counts{{}} // of the blocks before each
@@ -146,5 +170,20 @@ func (c Counts) total() int { return c.Issued() + c.LDS + c.Memory + c.Scalar + 
 func (c Counts) plus(o Counts, times int) Counts {
 	return Counts{c.Matrix + times*o.Matrix, c.Dot + times*o.Dot, c.Vector + times*o.Vector, c.LDS + times*o.LDS,
 		c.Gather + times*o.Gather, c.Memory + times*o.Memory, c.Scalar + times*o.Scalar, c.Wait + times*o.Wait,
-		c.Barrier + times*o.Barrier}
+		c.Barrier + times*o.Barrier, c.FragmentClocks + times*o.FragmentClocks, c.OtherClocks + times*o.OtherClocks}
+}
+
+// sharedClocks are those of a load or store of shared memory, by its name: 128 bytes a clock, and
+// one at least.
+func sharedClocks(name string) int {
+	each := 4
+	for width, bytes := range map[string]int{"b128": 16, "b96": 12, "b64": 8} {
+		if strings.HasSuffix(name, width) {
+			each = bytes
+		}
+	}
+	if strings.Contains(name, "2addr") || strings.Contains(name, "read2") || strings.Contains(name, "write2") {
+		each *= 2
+	}
+	return each * 32 / (banks * bankBytes)
 }

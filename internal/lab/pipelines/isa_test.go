@@ -29,7 +29,8 @@ BB3:
 	s_endpgm                                                    ; bfb00000
 `
 	l := ReadListing(text)
-	assert.Equal(t, Counts{Matrix: 1, Dot: 1, Vector: 3, LDS: 2, Gather: 1, Memory: 1, Scalar: 4, Wait: 1, Barrier: 1}, l.All)
+	assert.Equal(t, Counts{Matrix: 1, Dot: 1, Vector: 3, LDS: 2, Gather: 1, Memory: 1, Scalar: 4, Wait: 1, Barrier: 1,
+		FragmentClocks: 2, OtherClocks: 1}, l.All)
 	assert.Equal(t, Counts{Matrix: 1, Vector: 1, Scalar: 1}, l.Loop)
 	assert.Equal(t, 2, l.Loop.Issued())
 	assert.Equal(t, Counts{}, ReadListing("BB0:\n\ts_endpgm\n").Loop)
@@ -47,4 +48,38 @@ BB3:
 	s_branch BB0
 `
 	assert.Equal(t, Counts{Vector: 2, Scalar: 1}, ReadListing(plain).Loop)
+}
+
+func TestSharedClocks(t *testing.T) {
+	for name, want := range map[string]int{"ds_load_b128": 4, "ds_store_b64": 2, "ds_load_2addr_b64": 4, "ds_load_2addr_stride64_b64": 4,
+		"ds_load_u16_d16_hi": 1, "ds_store_2addr_b32": 2, "ds_read2_b64": 4, "ds_max_u32": 1, "ds_load_b96": 3} {
+		assert.Equal(t, want, sharedClocks(name), name)
+	}
+}
+
+// The same of a listing of ANV's: messages by what they ask for, a loop from its label to its
+// while.
+func TestReadGenListing(t *testing.T) {
+	const text = `(W)     and (1)                   cr0           cr0<0>            0xfffffbcf      {A@1}
+(W)     sync.nop (1)                            null                              {A@1}
+
+L6:
+        send.slm (16)             r7      r5     null:0  0x0  0x62403500   {I@1,$2}  // wr:1+0, rd:4; load.slm.d32x4.a32
+        send.slm (16)             r7      r5     null:0  0x0  0x62403500   {I@1,$2}  // wr:1+0, rd:1; load.slm.d16u32.a32
+(W)     send.slm (1)              r7      r5     null:0  0x0  0x62403500   {I@1,$2}  // wr:1+0, rd:1; fence.slm.threadgroup.none
+(W)     send.gtwy (16)            null    r57    null:0  0x0  0x02000004   {I@1,$2}  // wr:1+0, rd:0; barrier_msg (16)
+
+L7:
+(W)     dpas.8x8 (16)             r1<0>:f       null              r25<0;0,0>:bf     r9<0;0,0>:bf {$1}
+        mad (16)                  r119          r1     r2    r3
+(f0.0)  break (16)                            jip:L8              uip:L8
+
+L8:
+        while (16)                            L7
+        send.ugm (16)             r7      r5     null:0  0x0  0x62403500   {I@1,$2}  // wr:1+0, rd:4; load.ugm.d32x4.a64
+        while (16)                            L6
+`
+	l := ReadGenListing(text)
+	assert.Equal(t, Counts{Matrix: 1, Vector: 2, LDS: 2, Gather: 1, Memory: 1, Scalar: 3, Wait: 2, Barrier: 1}, l.All)
+	assert.Equal(t, Counts{Matrix: 1, Vector: 1, Scalar: 2}, l.Loop)
 }

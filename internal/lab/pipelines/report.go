@@ -14,7 +14,7 @@ type Row struct {
 	Constants []uint32       `json:"constants"` // specialisation constants, in the order of their ids
 	Subgroup  uint32         `json:"subgroup"`  // size asked for, 0 for any
 	Hot       bool           `json:"hot"`
-	Registers float64        `json:"registers"`        // 32-bit, of an invocation (AMD: VGPRs)
+	Registers float64        `json:"registers"`        // 32-bit, of an invocation (AMD: VGPRs; ANV: as many as would spill none)
 	Scalar    float64        `json:"scalar_registers"` // of a subgroup (AMD: SGPRs)
 	Shared    float64        `json:"shared_bytes"`     // of a workgroup
 	Spills    float64        `json:"spills"`           // registers, or bytes or instructions where the driver counts those
@@ -24,6 +24,8 @@ type Row struct {
 	Other     []vk.Statistic `json:"other,omitempty"` // as the driver names them
 
 	local float64 // bytes of local memory, which are among the spills
+	live  float64 // most registers of 32 bytes that a subgroup holds at once (ANV)
+	lanes float64 // of such a subgroup
 }
 
 const (
@@ -64,8 +66,12 @@ func (r *Row) read(list []vk.Statistic) {
 	spilled := func(n float64) { r.Spills = max(r.Spills, 0) + n }
 	for _, s := range list {
 		switch strings.ToLower(s.Name) {
-		case "vgprs", "register count", "number of gprs", "grf registers": // of RADV, NVIDIA, Mesa's NVK and ANV
+		case "vgprs", "register count", "number of gprs": // of RADV, NVIDIA and Mesa's NVK
 			r.Registers = s.Value
+		case "max live registers":
+			r.live = s.Value
+		case "max dispatch width":
+			r.lanes = s.Value
 		case "sgprs":
 			r.Scalar = s.Value
 		case "lds size", "shared memory size", "workgroup memory size":
@@ -82,11 +88,14 @@ func (r *Row) read(list []vk.Statistic) {
 			r.Occupancy = s.Value
 		case "code size", "binary size":
 			r.Code = s.Value
-		case "inverse throughput":
+		case "inverse throughput", "cycles":
 			r.Clocks = s.Value
 		default:
 			r.Other = append(r.Other, s)
 		}
+	}
+	if r.live > 0 && r.lanes > 0 {
+		r.Registers = r.live * 8 / r.lanes
 	}
 }
 

@@ -26,6 +26,7 @@ func (s Stage) String() string {
 
 func (x *Walk) stage() Stage {
 	runtime.GC()
+	trim()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	s := Stage{Step: int(x.steps.Load()), Heap: int(m.HeapAlloc), Goroutines: runtime.NumGoroutine(), Live: x.o.Live()}
@@ -107,7 +108,7 @@ func (r *Report) Grew() (list []string) {
 	}{
 		{"resident bytes", 16 << 20, func(s Stage) int { return s.RSS }},
 		{"bytes of heap", 4 << 20, func(s Stage) int { return s.Heap }},
-		{"files", 2, func(s Stage) int { return s.Files }},
+		{"files", 24, func(s Stage) int { return s.Files }}, // some drivers have one for each fence
 		{"goroutines", 8, func(s Stage) int { return s.Goroutines }},
 		{"buffers", 24, func(s Stage) int { return s.Live["buffer"] }},
 		{"fences", 24, func(s Stage) int { return s.Live["fence"] }},

@@ -125,7 +125,7 @@ func (x *quantisers) get(k *Kind, key quantiserKey, cfg projection.QuantiseConfi
 }
 
 func (x *quantisers) allocate(k *Kind, list memory.List) error {
-	arena, err := list.Allocate(k.dev, vk.DeviceLocal, label)
+	arena, err := k.cfg.Count.Arena(k.dev, vk.DeviceLocal, label, list)
 	if arena != nil {
 		x.arenas = append(x.arenas, arena)
 	}

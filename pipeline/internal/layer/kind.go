@@ -65,6 +65,10 @@ type KindConfig struct {
 	// Out is the type of a layer's output: tensor.BF16, or tensor.F32 for partial sums of ranks,
 	// which are rounded once they are complete.
 	Out tensor.DType
+
+	// Count, unless nil, counts what the kind and its layers would allocate. Nothing is then
+	// allocated, and nothing can be recorded.
+	Count *memory.Count
 }
 
 // Caches are the caches that a layer reads or writes; those that it does not have are zero.
@@ -261,13 +265,13 @@ func (k *Kind) tensors() memory.List {
 }
 
 func (k *Kind) allocate() (err error) {
-	k.arena, err = k.tensors().Allocate(k.dev, vk.DeviceLocal, label)
+	k.arena, err = k.cfg.Count.Arena(k.dev, vk.DeviceLocal, label, k.tensors())
 	return err
 }
 
 // begin makes all counters as they are between layers, with the first layer.
 func (k *Kind) begin(ctx context.Context) error {
-	if k.begun {
+	if k.begun || k.cfg.Count != nil {
 		return nil
 	}
 	for _, t := range k.Counters() {

@@ -151,7 +151,7 @@ func (l *Layer) build(ctx context.Context, uses []use) (err error) {
 		if !u.norm.IsZero() {
 			cfg.Norm, cfg.NormColumns, cfg.NormEps = u.norm.DType, k.cfg.Model.QRank, k.cfg.Model.Eps
 		}
-		if u.to.op, u.to.scratch, err = k.linears.get(k.dev, u.name, cfg); err != nil {
+		if u.to.op, u.to.scratch, err = k.linears.get(k, u.name, cfg); err != nil {
 			return fmt.Errorf("%s: %w", u.name, err)
 		}
 		u.to.w.Data = u.m.Data
@@ -164,7 +164,7 @@ func (l *Layer) build(ctx context.Context, uses []use) (err error) {
 	if err = l.quantise(uses); err != nil {
 		return err
 	}
-	if l.chain, err = k.chain(ctx, l.oa.op, l.ob.op); err != nil {
+	if l.chain, err = k.chain(ctx, l.oa.op, l.ob.op); err != nil || k.cfg.Count != nil {
 		return err
 	}
 	if err = l.prepare(uses); err != nil {
@@ -273,13 +273,16 @@ func (l *Layer) factors(ctx context.Context, uses []use) error {
 		return nil
 	}
 	var err error
-	if l.rows, err = tensor.New(l.kind.dev, fmt.Sprintf("weights of layer %d", l.w.Layer), tensor.F32, len(data)/4); err != nil {
+	if l.rows, err = l.more(tensor.F32, len(data)/4); err != nil {
 		return err
 	}
 	for i, u := range uses {
 		if u.m.Format == model.FormatNVFP4 {
 			u.to.w.RowScale = l.rows.Rows(begin[i], begin[i]+u.m.N)
 		}
+	}
+	if l.kind.cfg.Count != nil {
+		return nil
 	}
 	return l.rows.Upload(ctx, data)
 }
@@ -294,27 +297,39 @@ func (l *Layer) widen(ctx context.Context, uses []use) error {
 			continue
 		}
 		var err error
-		if l.wide, err = tensor.New(l.kind.dev, fmt.Sprintf("weights of layer %d", l.w.Layer), tensor.BF16, n, u.k); err != nil {
+		if l.wide, err = l.more(tensor.BF16, n, u.k); err != nil {
 			return err
 		}
-		rec, err := l.kind.dev.NewRecorder()
-		if err != nil {
-			return err
-		}
-		defer rec.Close()
-		if err := errors.Join(rec.Fill(l.wide.View(), 0), rec.Copy(l.wide.Rows(0, u.n).View(), u.m.Data.View())); err != nil {
-			return err
-		}
-		cmd, err := rec.End()
-		if err != nil {
-			return err
-		}
-		if err := errors.Join(cmd.Run(ctx), cmd.Close()); err != nil {
-			return err
+		if l.kind.cfg.Count == nil {
+			if err := l.copyWide(ctx, u); err != nil {
+				return err
+			}
 		}
 		u.n, u.m.Data = n, l.wide
 	}
 	return nil
+}
+
+// more makes a tensor of what the layer has beside its weights.
+func (l *Layer) more(dt tensor.DType, shape ...int) (tensor.Tensor, error) {
+	return l.kind.cfg.Count.Tensor(l.kind.dev, fmt.Sprintf("weights of layer %d", l.w.Layer), dt, shape...)
+}
+
+// copyWide writes the rows of widen.
+func (l *Layer) copyWide(ctx context.Context, u *use) error {
+	rec, err := l.kind.dev.NewRecorder()
+	if err != nil {
+		return err
+	}
+	defer rec.Close()
+	if err := errors.Join(rec.Fill(l.wide.View(), 0), rec.Copy(l.wide.Rows(0, u.n).View(), u.m.Data.View())); err != nil {
+		return err
+	}
+	cmd, err := rec.End()
+	if err != nil {
+		return err
+	}
+	return errors.Join(cmd.Run(ctx), cmd.Close())
 }
 
 // Bytes is the memory that the layer has beside its weights and its kind.

@@ -40,11 +40,11 @@ type linears struct {
 }
 
 // get returns the operation of a configuration, and scratch for it.
-func (x *linears) get(dev *vk.Device, name string, cfg projection.LinearConfig) (*projection.Linear, tensor.Tensor, error) {
+func (x *linears) get(k *Kind, name string, cfg projection.LinearConfig) (*projection.Linear, tensor.Tensor, error) {
 	op := x.ops[cfg]
 	if op == nil {
 		var err error
-		if op, err = projection.NewLinear(dev, cfg); err != nil {
+		if op, err = projection.NewLinear(k.dev, cfg); err != nil {
 			return nil, tensor.Tensor{}, err
 		}
 		if x.ops == nil {
@@ -52,15 +52,16 @@ func (x *linears) get(dev *vk.Device, name string, cfg projection.LinearConfig) 
 		}
 		x.ops[cfg] = op
 	}
-	n, have := op.ScratchLen(cfg.MaxTokens), x.scratch[name]
-	if n <= have.Len() && (n == 0 || !have.IsZero()) {
+	n := op.ScratchLen(cfg.MaxTokens)
+	have, there := x.scratch[name]
+	if n == 0 || there && n <= have.Len() {
 		return op, have, nil
 	}
-	fresh, err := tensor.New(dev, label, tensor.F32, n)
+	fresh, err := k.cfg.Count.Tensor(k.dev, label, tensor.F32, n)
 	if err != nil {
 		return nil, tensor.Tensor{}, err
 	}
-	if !have.IsZero() {
+	if there {
 		x.old = append(x.old, have)
 	}
 	x.scratch[name] = fresh

@@ -98,17 +98,25 @@ func (k *Kind) chain(ctx context.Context, a, b *projection.Linear) (*projection.
 	if err != nil {
 		return nil, err
 	}
-	if x.state.IsZero() || x.state.Len() < c.StateLen(k.cfg.Tokens) {
-		fresh, err := c.NewState(ctx, label, k.cfg.Tokens)
-		if err != nil {
-			return nil, err
-		}
-		if !x.state.IsZero() {
-			x.old = append(x.old, x.state)
-		}
-		x.state = fresh
-	}
 	x.chains[key] = c
+	there, n := x.state.Shape != nil, c.StateLen(k.cfg.Tokens)
+	if there && x.state.Len() >= n {
+		return c, nil
+	}
+	var fresh tensor.Tensor
+	if k.cfg.Count != nil {
+		fresh, err = k.cfg.Count.Tensor(k.dev, label, tensor.U32, n)
+	} else {
+		fresh, err = c.NewState(ctx, label, k.cfg.Tokens)
+	}
+	if err != nil {
+		delete(x.chains, key)
+		return nil, err
+	}
+	if there {
+		x.old = append(x.old, x.state)
+	}
+	x.state = fresh
 	return c, nil
 }
 

@@ -22,17 +22,21 @@ func (l *List) Add(to *tensor.Tensor, dt tensor.DType, shape ...int) {
 	*l = append(*l, want{to, dt, shape})
 }
 
+// Bytes is what the tensors take in one buffer.
+func (l List) Bytes() (n uint64) {
+	for _, x := range l {
+		n += tensor.Need(x.dt, x.shape...)
+	}
+	return n
+}
+
 // Allocate makes an arena that just holds the tensors, and then the tensors. A nil arena
 // stands for an empty list. After an error there may be an arena to close.
 func (l List) Allocate(dev *vk.Device, mem vk.Memory, label string) (*tensor.Arena, error) {
 	if len(l) == 0 {
 		return nil, nil
 	}
-	var size uint64
-	for _, x := range l {
-		size += tensor.Need(x.dt, x.shape...)
-	}
-	arena, err := tensor.NewArena(dev, mem, label, size)
+	arena, err := tensor.NewArena(dev, mem, label, l.Bytes())
 	if err != nil {
 		return nil, err
 	}

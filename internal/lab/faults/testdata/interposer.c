@@ -17,6 +17,7 @@ enum { SUCCESS = 0, NOT_READY = 1, TIMEOUT = 2, DEVICE_LOST = -4 };
 
 typedef uintptr_t W;
 typedef int (*Call)(W, W, W, W, W, W, W, W);
+typedef int (*Call4)(W, W, W, W);
 typedef void (*Void)(W, W, W);
 typedef void *(*Lookup)(void *, const char *);
 
@@ -107,7 +108,12 @@ static int marked(uint64_t fence) {
 		((Void)real_##name)(a, b, c); \
 	}
 
-MAKES(0, 0, vkAllocateMemory)
+static int our_vkAllocateMemory(ARGS) {
+	int code;
+	if (fails(0, 0, &code)) return code;
+	if ((code = allocate(a, (void *)b, c, (void *)d)) == SUCCESS) ctl->live[0]++;
+	return code;
+}
 REAL(vkCreateBuffer);
 static int our_vkCreateBuffer(ARGS) {
 	int code;
@@ -117,7 +123,12 @@ static int our_vkCreateBuffer(ARGS) {
 	return code;
 }
 PLAIN(2, 0, vkBindBufferMemory)
-PLAIN(3, 0, vkMapMemory)
+REAL(vkMapMemory);
+static int our_vkMapMemory(ARGS) {
+	int code;
+	if (!may_map(b)) abort(); // a driver may do anything then
+	return fails(3, 0, &code) ? code : PASS(vkMapMemory);
+}
 MAKES(4, 2, vkCreateCommandPool)
 PLAIN(5, 0, vkAllocateCommandBuffers)
 PLAIN(6, 0, vkBeginCommandBuffer)
@@ -169,7 +180,12 @@ static int our_vkEnumerateDeviceExtensionProperties(ARGS) {
 }
 PLAIN(29, 0, vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR)
 PLAIN(30, 0, vkGetPipelineExecutableStatisticsKHR)
-ENDS(0, vkFreeMemory)
+REAL(vkFreeMemory);
+static void our_vkFreeMemory(W a, W b, W c) {
+	if (b) ctl->live[0]--;
+	give_back(b);
+	((Void)real_vkFreeMemory)(a, b, c);
+}
 ENDS(1, vkDestroyBuffer)
 ENDS(2, vkDestroyCommandPool)
 ENDS(4, vkDestroyDescriptorPool)
@@ -273,7 +289,8 @@ static struct {
 	ENTRY(vkDestroyPipelineLayout), ENTRY(vkDestroyShaderModule), ENTRY(vkDestroyPipeline), ENTRY(vkDestroyQueryPool),
 	ENTRY(vkDestroyPipelineCache), ENTRY(vkDestroyFence), ENTRY(vkDestroyDevice), ENTRY(vkDestroyInstance),
 	ENTRY(vkDeviceWaitIdle), ENTRY(vkQueueWaitIdle), ENTRY(vkGetPhysicalDeviceProperties2), ENTRY(vkGetPhysicalDeviceFeatures2),
-	ENTRY(vkGetPhysicalDeviceMemoryProperties2), ENTRY(vkEnumerateDeviceExtensionProperties),
+	ENTRY(vkGetPhysicalDeviceMemoryProperties2), ENTRY(vkGetPhysicalDeviceMemoryProperties), ENTRY(vkGetBufferMemoryRequirements),
+	ENTRY(vkEnumerateDeviceExtensionProperties),
 	ENTRY(vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR), ENTRY(vkGetPipelineExecutableStatisticsKHR),
 };
 

@@ -2,7 +2,7 @@
 // how much memory is left; and kernels with other constants. pretend.go has the layout of the
 // struct. Included by interposer.c.
 
-enum { FAULT_EXT = 1, FAULT_KHR = 2, BUDGET_ABSENT = 1, BUDGET_MADE_UP = 2 };
+enum { FAULT_EXT = 1, FAULT_KHR = 2, BUDGET_ABSENT = 1, BUDGET_MADE_UP = 2, TYPES = 8, HEAPS = 4 };
 
 struct pretend {
 	_Atomic uint32_t driver; // VkDriverId; 0: its own
@@ -16,6 +16,12 @@ struct pretend {
 	_Atomic uint32_t asked;   // how often it was asked
 	_Atomic uint32_t budget;  // BUDGET_ABSENT, BUDGET_MADE_UP; 0: the driver's own
 	_Atomic uint32_t left, used; // of every heap, in MiB
+	_Atomic uint32_t kind;       // VkPhysicalDeviceType + 1; 0: its own
+	_Atomic uint32_t most;       // KiB of a buffer and of an allocation; 0: its own limits
+	_Atomic uint32_t types, heaps; // kinds of memory and memories; 0: its own
+	_Atomic uint32_t type_flags[TYPES], type_heap[TYPES];
+	_Atomic uint32_t heap_flags[HEAPS], heap_size[HEAPS], heap_used[HEAPS]; // sizes in KiB
+	_Atomic uint32_t refused; // allocations for which there was no room
 };
 
 static struct pretend *pretended(void);
@@ -38,6 +44,13 @@ static void our_vkGetPhysicalDeviceProperties2(W a, W b, W c) {
 	struct chain *driver = find((void *)b, 1000196000);
 	if (driver && pretended()->driver) driver->words[0] = pretended()->driver;
 	const int limits = 16 + 296, max_storage_buffer_range = 28; // bytes, in VkPhysicalDeviceProperties2 and its limits
+	if (pretended()->kind) *(uint32_t *)(b + 16 + 16) = pretended()->kind - 1;
+	if (pretended()->most) {
+		uint64_t most = (uint64_t)pretended()->most << 10;
+		struct chain *v11 = find((void *)b, 50), *buffers = find((void *)b, 1000413001);
+		if (v11) memcpy((char *)v11->words + 88, &most, 8); // maxMemoryAllocationSize
+		if (buffers) memcpy(buffers->words, &most, 8);
+	}
 	if (pretended()->range) *(uint32_t *)(b + limits + max_storage_buffer_range) = pretended()->range;
 }
 
@@ -87,10 +100,95 @@ static int list_extensions(ARGS) {
 	return code;
 }
 
+// The layout of VkPhysicalDeviceMemoryProperties.
+struct memories {
+	uint32_t types;
+	struct { uint32_t flags, heap; } type[32];
+	uint32_t heaps;
+	struct { uint64_t size; uint32_t flags, pad; } heap[16];
+};
+
+static void our_memories(struct memories *m) {
+	if (!pretended()->types) return;
+	m->types = pretended()->types;
+	m->heaps = pretended()->heaps;
+	for (int i = 0; i < TYPES; i++) {
+		m->type[i].flags = pretended()->type_flags[i];
+		m->type[i].heap = pretended()->type_heap[i];
+	}
+	for (int i = 0; i < HEAPS; i++) {
+		m->heap[i].flags = pretended()->heap_flags[i];
+		m->heap[i].size = (uint64_t)pretended()->heap_size[i] << 10;
+	}
+}
+
+REAL(vkGetPhysicalDeviceMemoryProperties);
+static void our_vkGetPhysicalDeviceMemoryProperties(W a, W b, W c) {
+	((Void)real_vkGetPhysicalDeviceMemoryProperties)(a, b, c);
+	our_memories((struct memories *)b);
+}
+
+// What is allocated of made-up memory. The driver's own first type has it all.
+static struct { uint64_t memory; uint32_t type, heap, size; } taken[4096];
+
+REAL(vkGetBufferMemoryRequirements);
+static void our_vkGetBufferMemoryRequirements(W a, W b, W c) {
+	((Void)real_vkGetBufferMemoryRequirements)(a, b, c);
+	if (pretended()->types) ((uint32_t *)c)[4] = (1u << pretended()->types) - 1;
+}
+
+// The layout of VkMemoryAllocateInfo.
+struct allocate {
+	uint64_t type;
+	void *next;
+	uint64_t size;
+	uint32_t index;
+};
+
+REAL(vkAllocateMemory);
+static int allocate(W a, struct allocate *info, W c, uint64_t *memory) {
+	Call4 real = (Call4)real_vkAllocateMemory;
+	struct pretend *p = pretended();
+	if (!p->types) return real(a, (W)info, c, (W)memory);
+	struct allocate own = *info;
+	uint32_t heap = p->type_heap[info->index], size = (uint32_t)((info->size + 1023) >> 10);
+	if (info->index >= p->types || size > p->heap_size[heap] - p->heap_used[heap] || (p->most && size > p->most)) {
+		p->refused++;
+		return -2;
+	}
+	own.index = 0;
+	int code = real(a, (W)&own, c, (W)memory);
+	for (int i = 0; code == 0 && i < 4096; i++)
+		if (!taken[i].memory) {
+			taken[i].memory = *memory;
+			taken[i].type = info->index;
+			taken[i].heap = heap;
+			p->heap_used[heap] += taken[i].size = size;
+			break;
+		}
+	return code;
+}
+
+// may_map tells whether memory is of a type that the host can map.
+static int may_map(uint64_t memory) {
+	for (int i = 0; i < 4096; i++)
+		if (taken[i].memory == memory) return pretended()->type_flags[taken[i].type] & 2;
+	return 1;
+}
+
+static void give_back(uint64_t memory) {
+	for (int i = 0; memory && i < 4096; i++)
+		if (taken[i].memory == memory) {
+			pretended()->heap_used[taken[i].heap] -= taken[i].size;
+			taken[i].memory = 0;
+		}
+}
+
 REAL(vkGetPhysicalDeviceMemoryProperties2);
 static void our_vkGetPhysicalDeviceMemoryProperties2(W a, W b, W c) {
 	((Void)real_vkGetPhysicalDeviceMemoryProperties2)(a, b, c);
 	struct chain *found = find((void *)b, 1000237000);
+	our_memories((struct memories *)(b + 16));
 	if (!found || pretended()->budget != BUDGET_MADE_UP) return;
 	uint64_t *bytes = (uint64_t *)found->words;
 	for (int i = 0; i < 16; i++) {

@@ -1,4 +1,6 @@
-package main
+// Package random writes checkpoints of small DeepSeek-V4 models with random weights, for tests and
+// examples of programs that use package pipeline. It is for nothing else: the weights mean nothing.
+package random
 
 import (
 	"encoding/binary"
@@ -13,45 +15,63 @@ import (
 	"github.com/vkmla/vkmla/pipeline/model"
 )
 
-// randomConfig is a model that fits any device, with a layer of each kind.
-func randomConfig() model.Config {
+// Config returns a model that fits any device: the attention of layers with compress_ratios as
+// given, 0 for a window only, 4 for C4A, 128 for C128A; without any, a layer of each. Its sizes may
+// be changed: Write takes any configuration that Check accepts.
+func Config(ratios ...int) model.Config {
 	c := model.FlashConfig()
 	c.Hidden, c.Heads, c.QRank, c.ORank, c.Groups, c.IndexHeads, c.TopK = 192, 4, 128, 64, 2, 8, 16
-	c.Layers = model.V4Layers(0, 4, 128)
+	if len(ratios) == 0 {
+		ratios = []int{0, 4, 128}
+	}
+	c.Layers = model.V4Layers(ratios...)
 	return c
 }
 
-// writeRandom writes a checkpoint with random weights to a folder: config.json and
-// model.safetensors, with the names of released checkpoints.
-func writeRandom(dir string) error {
-	c := randomConfig()
-	var ratios []int
-	for _, l := range c.Layers {
-		ratios = append(ratios, l.Ratio)
+// Write writes a checkpoint to a folder, of the attention alone: config.json and model.safetensors,
+// with the names of released checkpoints and weights of bf16. The same seed gives the same weights.
+// It needs two bytes of memory for each weight. The layers are those of model.V4Layers: no drafts.
+//
+// Errors: model.ErrConfig; the file system's.
+func Write(dir string, c model.Config, seed uint64) error {
+	if err := c.Check(); err != nil {
+		return fmt.Errorf("random: write: %w", err)
 	}
-	config, err := json.Marshal(map[string]any{
-		"model_type": "deepseek_v4", "hidden_size": c.Hidden, "num_hidden_layers": len(c.Layers), "num_attention_heads": c.Heads,
-		"q_lora_rank": c.QRank, "o_lora_rank": c.ORank, "o_groups": c.Groups, "index_n_heads": c.IndexHeads, "index_topk": c.TopK,
-		"sliding_window": c.Window, "max_position_embeddings": c.MaxPositions, "compress_ratios": ratios,
-		"rope_theta": c.Main.Theta, "compress_rope_theta": c.Compress.Theta,
-		"rope_scaling": map[string]any{"type": "yarn", "factor": c.Compress.Factor,
-			"original_max_position_embeddings": c.Compress.Original},
-	})
+	config, err := configFile(c)
 	if err != nil {
-		return err
+		return fmt.Errorf("random: write: %w", err)
 	}
-	w := weights{rng: rand.New(rand.NewPCG(2, 2)), header: map[string]any{}}
+	w := weights{rng: rand.New(rand.NewPCG(seed, 2)), header: map[string]any{}}
 	for i := range c.Layers {
 		w.layer(fmt.Sprintf("layers.%d.attn.", i), c, &c.Layers[i])
 	}
 	file, err := w.file()
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "config.json"), config, 0o666)
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "model.safetensors"), file, 0o666)
+	}
 	if err != nil {
-		return err
+		return fmt.Errorf("random: write: %w", err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "config.json"), config, 0o666); err != nil {
-		return err
+	return nil
+}
+
+// configFile is config.json.
+func configFile(c model.Config) ([]byte, error) {
+	var ratios []int
+	for _, l := range c.Layers {
+		ratios = append(ratios, l.Ratio)
 	}
-	return os.WriteFile(filepath.Join(dir, "model.safetensors"), file, 0o666)
+	return json.Marshal(map[string]any{
+		"model_type": "deepseek_v4", "hidden_size": c.Hidden, "num_hidden_layers": len(c.Layers), "num_attention_heads": c.Heads,
+		"q_lora_rank": c.QRank, "o_lora_rank": c.ORank, "o_groups": c.Groups, "index_n_heads": c.IndexHeads, "index_topk": c.TopK,
+		"sliding_window": c.Window, "max_position_embeddings": c.MaxPositions, "rms_norm_eps": c.Eps, "compress_ratios": ratios,
+		"rope_theta": c.Main.Theta, "compress_rope_theta": c.Compress.Theta,
+		"rope_scaling": map[string]any{"type": "yarn", "factor": c.Compress.Factor, "beta_fast": c.Compress.BetaFast,
+			"beta_slow": c.Compress.BetaSlow, "original_max_position_embeddings": c.Compress.Original},
+	})
 }
 
 // weights are tensors of bf16 numbers, one behind the other.

@@ -1,0 +1,267 @@
+package main
+
+import (
+	"context"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"github.com/vkmla/vkmla/internal/lab/describe"
+	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// planLong is what --help says before the flags.
+const planLong = `Plan says how many sessions of a checkpoint's attention fit on a device, or with --sessions
+whether so many do, before anything is allocated. It reads the checkpoint's headers, not
+its weights. What is free is what the driver tells now, or else the size of the device's
+memory; --reserve keeps some of it for the rest of the model and for other programs. What a
+driver takes for kernels and commands is not counted.
+
+  weights   of the attention of all layers
+  caches    of all sessions at their full length, and of a step of --step tokens
+  steps     what passes between operations, hidden states, tables, for all sizes of steps;
+            what of it lies in the host's memory counts where the device has no other
+
+EngineOptions with MaxTokens --context, MaxSessions, MaxStep --step, and MaxCacheBytes the
+column caches give an engine that takes no more.
+
+Exit status: 0 if it fits, 1 if in a row it does not, 2 if plan could not do its work.`
+
+type planFlags struct {
+	model, device, profile, output string
+	contexts, sessions             []int
+	step                           int
+	ranks                          int
+	reserve                        uint64
+	byLayer                        bool
+}
+
+// planRow is a context with a number of sessions.
+type planRow struct {
+	Context  int    `json:"context"`  // tokens of a session
+	Sessions int    `json:"sessions"` // that fit, or that were asked for
+	Session  uint64 `json:"session_bytes"`
+	Caches   uint64 `json:"cache_bytes"`
+	Weights  uint64 `json:"weight_bytes"`
+	Steps    uint64 `json:"step_bytes"`
+	Total    uint64 `json:"total_bytes"`
+	Free     uint64 `json:"free_bytes"`
+	Fits     bool   `json:"fits"`
+}
+
+func planCommand() *cobra.Command {
+	var f planFlags
+	cmd := &cobra.Command{
+		Use:   "plan",
+		Short: "Say how many sessions fit on a device",
+		Long:  planLong,
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return runPlan(cmd.Context(), f, cmd.OutOrStdout())
+		},
+	}
+	fl := cmd.Flags()
+	fl.StringVar(&f.model, "model", "", "folder of a checkpoint: config.json and safetensors")
+	fl.Var(&numbers{list: &f.contexts}, "context", "tokens of a session")
+	fl.Var(&numbers{list: &f.sessions}, "sessions", "sessions (default as many as fit)")
+	fl.IntVar(&f.step, "step", 2048, "most tokens of a step")
+	fl.IntVar(&f.ranks, "ranks", 1, "devices that share heads; the plan is for one of them")
+	fl.Uint64Var(&f.reserve, "reserve", 0, "MiB of the free memory that are for others")
+	fl.BoolVar(&f.byLayer, "layer-by-layer", false, "for an engine with LayerByLayer or Between: one tensor of hidden states")
+	fl.StringVarP(&f.output, "output", "o", "table", "table, json or csv")
+	deviceFlags(fl, &f.device, &f.profile)
+	return cmd
+}
+
+func (f *planFlags) check() error {
+	bad := func(arg string, got any, want string) error {
+		return &vk.ArgumentError{Op: "plan", Arg: arg, Got: fmt.Sprint(got), Want: want}
+	}
+	switch {
+	case f.model == "":
+		return bad("model", "none", "the folder of a checkpoint")
+	case len(f.contexts) == 0:
+		return bad("context", "none", "the tokens of a session")
+	case !slices.Contains([]string{"table", "json", "csv"}, f.output):
+		return bad("output", strconv.Quote(f.output), "table, json or csv")
+	case slices.ContainsFunc(f.sessions, func(n int) bool { return n < 1 }):
+		return bad("sessions", "0", "at least 1")
+	case f.reserve > 1<<30:
+		return bad("reserve", f.reserve, "MiB, at most 2^30")
+	}
+	return nil
+}
+
+func runPlan(ctx context.Context, f planFlags, stdout io.Writer) error {
+	if err := f.check(); err != nil {
+		return err
+	}
+	c, err := model.Open(f.model, model.CheckpointOptions{Ranks: f.ranks})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	layers, err := c.Plan()
+	if err != nil {
+		return err
+	}
+	dev, close, err := openDevice(f.device, f.profile)
+	if err != nil {
+		return err
+	}
+	defer close()
+	p := planner{planFlags: f, dev: dev, cfg: c.Config, layers: layers}
+	p.free, p.shared = freeMemory(dev)
+	p.free -= min(p.free, f.reserve<<20)
+	rows, err := p.rows(ctx)
+	if err != nil {
+		return err
+	}
+	if err := writePlan(stdout, f.output, dev.Adapter(), rows); err != nil {
+		return fmt.Errorf("plan: output: %w", err)
+	}
+	if slices.ContainsFunc(rows, func(r planRow) bool { return !r.Fits }) {
+		return errWrong
+	}
+	return nil
+}
+
+// freeMemory is what is free of the device's largest memory, and whether the host has no other.
+func freeMemory(dev *vk.Device) (free uint64, shared bool) {
+	heaps, budget, at := dev.Caps().Heaps, dev.MemoryBudget(), -1
+	shared = true
+	for i, h := range heaps {
+		shared = shared && h.DeviceLocal
+		if h.DeviceLocal && (at < 0 || h.Bytes > heaps[at].Bytes) {
+			at = i
+		}
+	}
+	switch {
+	case at < 0:
+		return 0, shared
+	case budget == nil:
+		return heaps[at].Bytes, shared
+	}
+	return budget[at].Free(), shared
+}
+
+// planner finds out what engines would take.
+type planner struct {
+	planFlags
+	dev    *vk.Device
+	cfg    model.Config
+	layers []*model.DeviceLayer
+	free   uint64
+	shared bool
+}
+
+// rows are the contexts, each with the sessions that were asked for or fit.
+func (p *planner) rows(ctx context.Context) (list []planRow, err error) {
+	for _, context := range p.contexts {
+		counts := p.sessions
+		if len(counts) == 0 {
+			n, err := p.most(ctx, context)
+			if err != nil {
+				return nil, err
+			}
+			counts = []int{n}
+		}
+		for _, n := range counts {
+			r, err := p.row(ctx, context, n)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, r)
+		}
+	}
+	return list, nil
+}
+
+// row is what so many sessions take.
+func (p *planner) row(ctx context.Context, context, sessions int) (r planRow, err error) {
+	o := pipeline.EngineOptions{MaxTokens: context, MaxSessions: sessions, MaxStep: p.step, Ranks: p.ranks, LayerByLayer: p.byLayer}
+	m, err := o.Estimate(ctx, p.dev, p.cfg, p.layers, slices.Repeat([]int{context}, sessions)...)
+	if err != nil {
+		return r, err
+	}
+	r = planRow{Context: context, Sessions: sessions, Session: m.Held / uint64(sessions), Caches: m.Caches, Weights: m.Weights,
+		Steps: m.Steps + m.Hidden + m.Tables + m.Workspace, Free: p.free}
+	if !p.shared {
+		r.Steps -= m.Host
+	}
+	r.Total = r.Caches + r.Weights + r.Steps
+	r.Fits = r.Total <= r.Free
+	return r, nil
+}
+
+// mostSessions is more than anybody runs on a device, and what an engine takes.
+const mostSessions = 1 << 16
+
+// most is how many sessions fit, 1 if none does.
+func (p *planner) most(ctx context.Context, context int) (int, error) {
+	fits, no := 1, mostSessions+1
+	for n := 2; no-fits > 1; {
+		r, err := p.row(ctx, context, n)
+		// A device takes fewer sessions than an engine may have, if a descriptor is too small for
+		// more block tables; one session has told what else is wrong.
+		limited := n > 1 && errors.Is(err, vk.ErrArgument)
+		switch {
+		case err != nil && !limited:
+			return 0, err
+		case err == nil && r.Fits:
+			fits = n
+			// As many as the rest has room for, by what these take on average beside weights.
+			n = min(no-1, n+max(1, int((r.Free-r.Total)/max(1, (r.Caches+r.Steps)/uint64(n)))))
+			continue
+		}
+		no = n
+		n = fits + (no-fits)/2
+	}
+	return fits, nil
+}
+
+func writePlan(w io.Writer, output string, a *vk.Adapter, rows []planRow) error {
+	switch output {
+	case "json":
+		enc := json.NewEncoder(w)
+		enc.SetIndent("", "  ")
+		return enc.Encode(map[string]any{"program": describe.Running(), "device": a.Name,
+			"driver": a.DriverName + " " + a.DriverInfo, "rows": rows})
+	case "csv":
+		return writePlanCSV(w, rows)
+	}
+	t := table.NewWriter()
+	t.SetStyle(table.StyleLight)
+	t.AppendHeader(table.Row{"context", "sessions", "of a session", "caches", "weights", "steps", "in all", "free", "fits"})
+	for _, r := range rows {
+		fits := map[bool]string{true: "yes", false: "no"}[r.Fits]
+		t.AppendRow(table.Row{r.Context, r.Sessions, bytesText(r.Session), bytesText(r.Caches), bytesText(r.Weights), bytesText(r.Steps),
+			bytesText(r.Total), bytesText(r.Free), fits})
+	}
+	_, err := fmt.Fprintf(w, "%s, %s %s\n%s\n", a.Name, a.DriverName, a.DriverInfo, t.Render())
+	return err
+}
+
+func writePlanCSV(w io.Writer, rows []planRow) error {
+	c := csv.NewWriter(w)
+	err := c.Write([]string{"context", "sessions", "session_bytes", "cache_bytes", "weight_bytes", "step_bytes", "total_bytes",
+		"free_bytes", "fits"})
+	for _, r := range rows {
+		list := []string{strconv.Itoa(r.Context), strconv.Itoa(r.Sessions)}
+		for _, n := range []uint64{r.Session, r.Caches, r.Weights, r.Steps, r.Total, r.Free} {
+			list = append(list, strconv.FormatUint(n, 10))
+		}
+		err = errors.Join(err, c.Write(append(list, strconv.FormatBool(r.Fits))))
+	}
+	c.Flush()
+	return errors.Join(err, c.Error())
+}

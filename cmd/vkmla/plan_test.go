@@ -1,0 +1,75 @@
+package main
+
+import (
+	"encoding/csv"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/vkmla/vkmla/internal/lab/fakemodel"
+	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/pipeline/model"
+)
+
+func planned(t *testing.T) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	m := testkit.Must[*fakemodel.Model](t)(fakemodel.New(fakemodel.Options{Config: fakemodel.Tiny(0, 4, 128)}))
+	require.NoError(t, m.Write(dir, 1))
+	return dir
+}
+
+// TestPlanMost demands the greatest number of sessions that fits, whatever is free.
+func TestPlanMost(t *testing.T) {
+	dev := testkit.Device(t)
+	c := testkit.Must[*model.Checkpoint](t)(model.Open(planned(t), model.CheckpointOptions{}))
+	defer c.Close()
+	layers := testkit.Must[[]*model.DeviceLayer](t)(c.Plan())
+	p := planner{planFlags: planFlags{step: 4, ranks: 1}, dev: dev, cfg: c.Config, layers: layers, shared: true}
+	least := testkit.Must[planRow](t)(p.row(t.Context(), 700, 1)).Total
+	for _, more := range []uint64{0, 1, 1 << 20, 15 << 20} {
+		p.free = least + more
+		n := testkit.Must[int](t)(p.most(t.Context(), 700))
+		assert.True(t, testkit.Must[planRow](t)(p.row(t.Context(), 700, n)).Fits, "%d more: %d sessions", more, n)
+		assert.False(t, testkit.Must[planRow](t)(p.row(t.Context(), 700, n+1)).Fits, "%d more: %d sessions, and one", more, n)
+		assert.Equal(t, more == 15<<20, n > 1)
+	}
+	p.free = least - 1
+	assert.Equal(t, 1, testkit.Must[int](t)(p.most(t.Context(), 700)))
+}
+
+func TestPlan(t *testing.T) {
+	testkit.Device(t)
+	dir := planned(t)
+	plan := func(code int, args ...string) (string, string) {
+		var out, errs strings.Builder
+		args = append([]string{"plan", "--model", dir, "--step", "2"}, args...)
+		assert.Equal(t, code, run(t.Context(), args, &out, &errs), "%v: %s", args, errs.String())
+		return out.String(), errs.String()
+	}
+	text, _ := plan(exitOK, "--context", "300,5000", "--sessions", "2,3")
+	assert.Contains(t, text, "OF A SESSION")
+	assert.Contains(t, text, "5000")
+	text, _ = plan(exitOK, "--context", "300,5000", "--sessions", "2,3", "-o", "csv")
+	rows := testkit.Must[[][]string](t)(csv.NewReader(strings.NewReader(text)).ReadAll())
+	require.Len(t, rows, 5)
+	assert.Equal(t, []string{"5000", "3"}, rows[4][:2])
+	var out struct{ Rows []planRow }
+	text, _ = plan(exitWrong, "--context", "300", "--sessions", "2", "--reserve", "1000000000", "-o", "json")
+	require.NoError(t, json.Unmarshal([]byte(text), &out))
+	require.Len(t, out.Rows, 1)
+	assert.False(t, out.Rows[0].Fits)
+	for want, args := range map[string][]string{
+		"plan: context: got none":              nil,
+		"plan: sessions: got 0":                {"--context", "3", "--sessions", "0"},
+		"plan: output: got \"yaml\"":           {"--context", "3", "-o", "yaml"},
+		"pipeline: new engine: MaxTokens: got": {"--context", "9999999999"},
+		"pipeline: new engine: MaxStep: got":   {"--context", "9", "--step", "-1"},
+	} {
+		_, errs := plan(exitUsage, args...)
+		assert.Contains(t, errs, want)
+	}
+}

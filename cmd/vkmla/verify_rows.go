@@ -1,0 +1,151 @@
+package main
+
+import (
+	"encoding/csv"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+
+	"github.com/vkmla/vkmla/internal/lab/describe"
+	"github.com/vkmla/vkmla/internal/lab/verify"
+)
+
+// rowFormats are the formats of compared rows.
+var rowFormats = []string{"table", "csv", "json"}
+
+func checkRowFormat(op, output string) error {
+	if !slices.Contains(rowFormats, output) {
+		return fmt.Errorf("%s: --output is %q, want %s", op, output, strings.Join(rowFormats, ", "))
+	}
+	return nil
+}
+
+// verdict is the last object of the output; it has no field "op".
+type verdict struct {
+	OK bool `json:"ok"`
+	describe.Origin
+	verify.Summary
+	Seed *uint64 `json:"seed,omitempty"` // absent with recorded cases
+}
+
+// seedOf is the seed of random cases, nil with recorded ones.
+func seedOf(o verify.Options) *uint64 {
+	if len(o.Vectors) > 0 {
+		return nil
+	}
+	return &o.Seed
+}
+
+// rowWriter prints rows as they come, and the verdict.
+type rowWriter interface {
+	begin(origin describe.Origin, seed *uint64)
+	row(verify.Row)
+	end(verdict)
+}
+
+// newRows prints as output says, one of rowFormats.
+func newRows(w io.Writer, output string) rowWriter {
+	switch output {
+	case "json":
+		return &jsonRows{enc: json.NewEncoder(w)}
+	case "csv":
+		return &csvRows{w: csv.NewWriter(w)}
+	}
+	return newTableRows(w)
+}
+
+type jsonRows struct {
+	enc    *json.Encoder
+	origin describe.Origin
+}
+
+func (j *jsonRows) begin(origin describe.Origin, _ *uint64) { j.origin = origin }
+func (j *jsonRows) end(v verdict)                           { j.enc.Encode(v) }
+func (j *jsonRows) row(r verify.Row) {
+	j.enc.Encode(struct {
+		verify.Row
+		describe.Origin
+	}{r, j.origin})
+}
+
+// csvRows has the seed in each row, and no verdict.
+type csvRows struct {
+	w      *csv.Writer
+	origin []string
+	seed   string
+}
+
+func (c *csvRows) begin(origin describe.Origin, seed *uint64) {
+	if c.origin = origin.Values(); seed != nil {
+		c.seed = fmt.Sprint(*seed)
+	}
+	c.w.Write(append(slices.Clone(describe.OriginColumns), "op", "case", "variant", "class", "status", "error", "bound", "source",
+		"seed", "not_compared", "detail"))
+}
+
+func (c *csvRows) row(r verify.Row) {
+	number := func(x *float64) string {
+		if x == nil {
+			return ""
+		}
+		return strconv.FormatFloat(*x, 'g', -1, 64)
+	}
+	c.w.Write(append(slices.Clone(c.origin), r.Op, r.Case, r.Variant, r.Class, string(r.Status), number(r.Error), number(r.Bound),
+		r.Source, c.seed, strings.Join(r.Unjudged, " "), r.Detail))
+	c.w.Flush()
+}
+
+func (c *csvRows) end(verdict) { c.w.Flush() }
+
+// tableRows collects rows, because the columns' widths depend on all of them.
+type tableRows struct {
+	w io.Writer
+	t table.Writer
+}
+
+func newTableRows(w io.Writer) *tableRows {
+	t := table.NewWriter()
+	t.SetStyle(table.StyleLight)
+	t.Style().Options.SeparateRows = false
+	t.AppendHeader(table.Row{"op", "case", "variant", "class", "status", "error", "bound", "detail"})
+	t.SetColumnConfigs([]table.ColumnConfig{{Name: "detail", WidthMax: 70, WidthMaxEnforcer: text.WrapSoft}})
+	return &tableRows{w, t}
+}
+
+func (t *tableRows) begin(describe.Origin, *uint64) {}
+
+func (t *tableRows) row(r verify.Row) {
+	detail := r.Detail
+	if r.Status == verify.Pass {
+		detail = "" // a criterion that is met needs no words
+		if len(r.Unjudged) > 0 {
+			detail = "not compared: " + strings.Join(r.Unjudged, ", ")
+		}
+	}
+	t.t.AppendRow(table.Row{r.Op, r.Case, r.Variant, r.Class, r.Status, number(r.Error), number(r.Bound), detail})
+}
+
+func (t *tableRows) end(v verdict) {
+	fmt.Fprintln(t.w, t.t.Render())
+	fmt.Fprintf(t.w, "%s, %s, tuning profile %s: %d passed, %d failed, %d skipped, %d missing\n", v.Device, v.Driver, v.Profile,
+		v.Pass, v.Fail, v.Skip, v.Missing)
+	if v.Seed != nil {
+		fmt.Fprintf(t.w, "random cases of seed %d; --seed %d repeats them\n", *v.Seed, *v.Seed)
+	}
+}
+
+func number(x *float64) string {
+	switch {
+	case x == nil:
+		return ""
+	case *x > 1e300:
+		return "inf"
+	}
+	return fmt.Sprintf("%.3g", *x)
+}

@@ -1,0 +1,229 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// PrefillOptions describe the prompts to time: through all layers of a model, from the first
+// token on, in chunks. What is empty or 0 gets its default, which is less on a processor. Of
+// LayerOptions, Kinds, Batches, Contexts and Output have no meaning.
+type PrefillOptions struct{ LayerOptions }
+
+func (o PrefillOptions) withDefaults(onSlow bool) PrefillOptions {
+	o.Batches, o.Contexts = nil, nil
+	o.Prefill = pick(o.Prefill, onSlow, []int{4096, 32768}, []int{300})
+	o.Reps = pickOne(o.Reps, onSlow, 5, 2)
+	if o.Warmup == 0 {
+		o.Warmup = 1
+	}
+	o.LayerOptions = o.LayerOptions.withDefaults(onSlow)
+	return o
+}
+
+// PrefillRow is a whole prompt.
+type PrefillRow struct {
+	Model   string `json:"model"`
+	Weights string `json:"weights"`
+	Tokens  int    `json:"tokens"` // of the prompt
+	Chunk   int    `json:"chunk"`  // most tokens of a step
+	Layers  int    `json:"layers"`
+	Shared  string `json:"shared,omitempty"` // which layers have weights in common, for want of memory
+	Variant string `json:"variant"`          // of the attention kernel
+
+	TokensPerS float64     `json:"tokens_per_s"` // Tokens over Time.Median
+	Time       Time        `json:"time"`         // of the device, for all chunks
+	Latency    Time        `json:"latency"`      // from beginning to end, with what the processor does and the inputs' way to the device
+	Chunks     []ChunkTime `json:"chunks"`
+	Work       Work        `json:"work"`
+	Limit      float64     `json:"limit_us"`
+	Share      float64     `json:"share"` // Limit over Time.Median
+
+	Memory map[string]uint64 `json:"memory"`
+	Status string            `json:"status"`
+	Error  float64           `json:"error"`
+	Bound  float64           `json:"bound"`
+	Detail string            `json:"detail,omitempty"`
+}
+
+// ChunkTime is what the device took for a chunk of a prompt.
+type ChunkTime struct {
+	First  int     `json:"first"` // position of its first token
+	Tokens int     `json:"tokens"`
+	Time   Time    `json:"time"`
+	Limit  float64 `json:"limit_us"`
+}
+
+// Prefills checks one layer of each kind at the end of each prompt as Layers does, and what is
+// between layers as Steps does, then times prompts through an engine with all layers of the
+// model. A kernel makes the input of a layer from the output of the one before, as in a model.
+// Rows and errors are as with Steps.
+func Prefills(ctx context.Context, dev *vk.Device, o PrefillOptions, l Limits, p Progress, emit func(PrefillRow)) error {
+	if err := o.check("bench: prefill"); err != nil {
+		return err
+	}
+	o = o.withDefaults(slow(dev))
+	var failed string
+	if !o.Checked {
+		var err error
+		if failed, err = checkOps(ctx, dev, o.Seed, p); err != nil {
+			return err
+		}
+	}
+	maker := newWeightMaker(ctx, dev, o.Seed)
+	defer maker.Close()
+	var wrong error
+	done, all := 0, len(o.Models)*len(o.Weights)*len(o.Prefill)
+	for _, model := range o.Models {
+		for _, weights := range o.Weights {
+			for _, tokens := range o.Prefill {
+				p.Rows(done, all)
+				done++
+				r := newPrefillRun(ctx, dev, o, l, p, maker, model, weights, tokens)
+				row, err := r.run(failed)
+				if errors.Is(err, vk.ErrOutOfDeviceMemory) {
+					row.Status, row.Detail, err = "skipped", err.Error(), nil
+				}
+				if err != nil {
+					return fmt.Errorf("bench: prefill: %s: %w", row.title(), err)
+				}
+				emit(row)
+				if row.Status == "wrong" {
+					wrong = ErrWrong
+				}
+			}
+		}
+	}
+	return wrong
+}
+
+// prefillRun times one prompt. The row of its stepRun is what steps and prompts have in common.
+type prefillRun struct {
+	*stepRun
+	tokens int
+	chunks []ChunkTime
+	inputs []uint16 // from which those of all chunks are cut
+}
+
+func newPrefillRun(ctx context.Context, dev *vk.Device, o PrefillOptions, l Limits, p Progress, maker *weightMaker,
+	model, weights string, tokens int) *prefillRun {
+	r := &prefillRun{tokens: tokens}
+	for at := 0; at < tokens; at += o.Chunk {
+		r.chunks = append(r.chunks, ChunkTime{First: at, Tokens: min(o.Chunk, tokens-at)})
+	}
+	r.stepRun = newStepRun(ctx, dev, StepOptions{o.LayerOptions}, l, p, maker, StepRow{Model: model, Weights: weights})
+	r.opts.MaxStep, r.longest = r.chunks[0].Tokens, tokens
+	r.shape = r.shapeOf(0)
+	return r
+}
+
+// shapeOf is the shape of a chunk's step.
+func (r *prefillRun) shapeOf(i int) stepShape {
+	c := r.chunks[i]
+	return stepShape{lens: []int{c.First + c.Tokens}, news: []int{c.Tokens}, keys: r.o.Keys}
+}
+
+func (r *prefillRun) run(failed string) (row PrefillRow, err error) {
+	row = PrefillRow{Model: r.row.Model, Weights: r.row.Weights, Tokens: r.tokens, Chunk: r.o.Chunk, Layers: len(r.cfg.Layers)}
+	defer func() { err = errors.Join(err, r.close()) }()
+	ok, err := r.ready(row.title(), failed, r.shapeOf(len(r.chunks)-1))
+	if err == nil && ok {
+		r.p.Step(row.title() + ": timing")
+		err = r.time(&row)
+	}
+	x := r.row
+	row.Shared, row.Variant, row.Memory = x.Shared, x.Variant, x.Memory
+	row.Status, row.Error, row.Bound, row.Detail = x.Status, x.Error, x.Bound, x.Detail
+	return row, err
+}
+
+// time fills in the times of a row.
+func (r *prefillRun) time(row *PrefillRow) error {
+	r.chain.on = true
+	if err := errors.Join(r.engine.SetTiming(r.ctx, pipeline.TimingWhole), r.engine.RecordAgain(r.ctx)); err != nil {
+		return err
+	}
+	r.inputs = normals(newRand(r.seed), r.opts.MaxStep*r.cfg.Hidden+inputShift*inputShifts)
+	var whole, walls []float64
+	each, warm := make([][]float64, len(r.chunks)), r.warmup()
+	for n := range warm + r.o.Reps {
+		device, wall, err := r.prompt()
+		if err != nil {
+			return err
+		}
+		r.p.Advance(int64(n+1), int64(warm+r.o.Reps))
+		if n < warm {
+			continue
+		}
+		sum := 0.0
+		for i, ns := range device {
+			sum += ns
+			each[i] = append(each[i], ns)
+		}
+		whole, walls = append(whole, sum), append(walls, nanoseconds(wall))
+	}
+	row.Time, row.Latency = summarise(whole), summarise(walls)
+	for i, c := range r.chunks {
+		c.Time = summarise(each[i])
+		r.shape = r.shapeOf(i)
+		for layer := range r.weights {
+			var work Work
+			for _, w := range r.layerWork(layer) {
+				work = work.plus(w)
+			}
+			row.Work = row.Work.plus(work)
+			c.Limit += work.Limit(r.limits)
+		}
+		row.Limit += c.Limit
+		row.Chunks = append(row.Chunks, c)
+	}
+	row.TokensPerS, row.Share = float64(r.tokens)/row.Time.Median*1e6, row.Limit/row.Time.Median
+	return nil
+}
+
+// warmup is how many prompts come before those that are timed: each size of a step is measured
+// operation by operation first, then recorded anew, and then stays as it is.
+func (r *prefillRun) warmup() int {
+	const recordings = 3
+	same := len(r.chunks)
+	if r.chunks[same-1].Tokens < r.chunks[0].Tokens {
+		same = 1 // the last one is of a size of its own
+	}
+	return max(r.o.Warmup, (recordings+same-1)/same)
+}
+
+// Inputs of chunks differ, so that their entries do: each begins so many values behind the one
+// before, up to so many times. That is no whole number of rows, and no multiple of four of them.
+const inputShift, inputShifts = 37 * 64, 1021
+
+// prompt runs a prompt and says what the device took for each chunk, and what passed meanwhile.
+func (r *prefillRun) prompt() (device []float64, wall time.Duration, err error) {
+	if err := r.sessions[0].Truncate(0); err != nil {
+		return nil, 0, err
+	}
+	for i, c := range r.chunks {
+		r.shape = r.shapeOf(i)
+		own := r.inputs[i%inputShifts*inputShift:][:c.Tokens*r.cfg.Hidden]
+		r.fill = func(st *pipeline.Step) error {
+			return errors.Join(st.ReuseInputs(), r.chain.start.Rows(0, c.Tokens).Upload(r.ctx, bytesOf(own)))
+		}
+		ns := 0.0
+		_, all, err := r.step(func(st *pipeline.Step) error {
+			list, err := st.Times()
+			for _, x := range list {
+				ns += x.NS
+			}
+			return err
+		})
+		if err != nil {
+			return nil, 0, err
+		}
+		device, wall = append(device, ns), wall+all
+	}
+	return device, wall, nil
+}

@@ -1,0 +1,53 @@
+package describe
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/vkmla/vkmla/internal/tuning"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// Origin is where a result comes from: device, driver, program and time. It stands beside
+// everything that bench and verify write for programs.
+type Origin struct {
+	Device  string `json:"device"`
+	Type    string `json:"type"`
+	Driver  string `json:"driver"`
+	API     string `json:"vulkan"`
+	Profile string `json:"profile"` // of tuning
+	Version string `json:"version"` // of vkmla
+	Commit  string `json:"commit"`  // "" if the build did not record it; "-modified" behind it if files differed
+	Date    string `json:"date"`    // when it began, RFC 3339 in UTC
+}
+
+// OriginOf is the origin of what begins now, with the tuning profile that was asked for, "" for
+// the device's own.
+func OriginOf(a *vk.Adapter, profile string) Origin {
+	if profile == "" {
+		p, _ := tuning.For(a)
+		profile = p.Name
+	}
+	program := Running()
+	if program.Modified {
+		program.Commit += "-modified"
+	}
+	return Origin{Device: a.Name, Type: a.Type.String(), Driver: strings.TrimSpace(a.DriverName + " " + a.DriverInfo),
+		API: a.APIVersion.String(), Profile: profile, Version: program.Version, Commit: program.Commit,
+		Date: time.Now().UTC().Format(time.RFC3339)}
+}
+
+// Program says in a line what made the result, and when.
+func (o Origin) Program() string {
+	return fmt.Sprintf("vkmla %s, commit %s, %s", o.Version, cmp.Or(o.Commit, "unknown"), o.Date)
+}
+
+// OriginColumns are the first columns of every table in CSV, and Values what stands in them.
+var OriginColumns = []string{"device", "driver", "profile", "version", "commit", "date"}
+
+// Values are those of OriginColumns.
+func (o Origin) Values() []string {
+	return []string{o.Device, o.Driver, o.Profile, o.Version, o.Commit, o.Date}
+}

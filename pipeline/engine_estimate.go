@@ -1,0 +1,117 @@
+package pipeline
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/vkmla/vkmla/pipeline/internal/memory"
+	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+const opEstimate = "pipeline: estimate"
+
+// counts is the memory of an engine that allocates none.
+type counts struct{ device, host purposes }
+
+// purposes are what memory is for; those of nil counts allocate.
+type purposes struct{ steps, hidden, workspace *memory.Count }
+
+func newPurposes() purposes {
+	return purposes{&memory.Count{}, &memory.Count{}, &memory.Count{}}
+}
+
+func (c *counts) in(mem vk.Memory) purposes {
+	switch {
+	case c == nil:
+		return purposes{}
+	case mem == vk.DeviceLocal:
+		return c.device
+	}
+	return c.host
+}
+
+// Estimate says what an engine with these options would take of a device, before anything is
+// allocated: what Engine.Memory returns after Engine.Warm. layers may be those of Checkpoint.Plan,
+// which have no memory either. lengths are the tokens of sessions. Held is then what these hold
+// between steps, at most, and Caches what they and a step of MaxStep tokens need, or what the
+// engine begins with if that is more; caches that grow may take up to twice as much, but no more
+// than MaxCacheBytes. What the driver takes is not in it: compiled kernels, command buffers, and
+// what rounds up allocations.
+//
+// Errors: those of NewEngine for arguments and options; vk.ErrArgument for lengths that are not 1
+// to MaxTokens, or more than MaxSessions of them; the context's.
+func (o EngineOptions) Estimate(ctx context.Context, dev *vk.Device, cfg model.Config, layers []*model.DeviceLayer,
+	lengths ...int) (EngineMemory, error) {
+	err := o.complete(ctx, dev, cfg, layers)
+	if err == nil && len(lengths) > o.MaxSessions {
+		err = badArgument(opEstimate, "lengths", len(lengths), "at most %d, MaxSessions", o.MaxSessions)
+	}
+	for i, n := range lengths {
+		if err == nil && (n < 1 || n > o.MaxTokens) {
+			err = badArgument(opEstimate, fmt.Sprintf("lengths[%d]", i), n, "1 to %d", o.MaxTokens)
+		}
+	}
+	if err != nil {
+		return EngineMemory{}, err
+	}
+	e := newEngine(dev, cfg, layers, o)
+	e.count = &counts{newPurposes(), newPurposes()}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	m, err := e.estimate(ctx, lengths)
+	if err != nil {
+		return EngineMemory{}, wrap(opEstimate, err)
+	}
+	return m, nil
+}
+
+func (e *Engine) estimate(ctx context.Context, lengths []int) (m EngineMemory, err error) {
+	if err = e.arrangePools(); err != nil {
+		return m, err
+	}
+	for _, n := range e.allSizes() {
+		b, err := e.stepSize(ctx, n)
+		if err == nil {
+			err = b.openHost()
+		}
+		if err != nil {
+			return m, err
+		}
+	}
+	for _, p := range e.pools {
+		pages := 0
+		for _, n := range lengths {
+			pages += p.Held(n, e.cfg.Window, e.opts.Rewind)
+		}
+		m.Held += uint64(pages) * p.bytes
+		if !p.keepsAll() {
+			pages += ceilDiv(e.opts.MaxStep, p.Page) + 1
+		}
+		m.Caches += uint64(max(p.ids.Capacity(), min(pages, p.most))) * p.bytes
+	}
+	rope := tensor.Tensor{DType: tensor.F32, Shape: []int{e.opts.MaxTokens, model.RopeRow}}
+	list := e.tableList()
+	m.Tables = list.Bytes() + uint64(len(e.ropes))*rope.Bytes()
+	device, host := e.count.device, e.count.host
+	m.Weights, m.Workspace = e.weights(), device.workspace.Bytes
+	m.Steps, m.Hidden = device.steps.Bytes+host.steps.Bytes, device.hidden.Bytes+host.hidden.Bytes
+	m.Host = host.steps.Bytes + host.hidden.Bytes
+	return m, nil
+}
+
+// Sizes are the numbers of rows that steps are padded to: 1, 2, 4 and so on, and MaxStep.
+func (e *Engine) Sizes() []int {
+	if e = e.orNone(); e == noEngine {
+		return nil
+	}
+	return e.allSizes()
+}
+
+func (e *Engine) allSizes() (list []int) {
+	for n := 1; n < e.opts.MaxStep; n *= 2 {
+		list = append(list, n)
+	}
+	return append(list, e.opts.MaxStep)
+}

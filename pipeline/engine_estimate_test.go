@@ -1,0 +1,111 @@
+package pipeline_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/lab/fakemodel"
+	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// opened opens a checkpoint of a model and uploads it.
+func opened(t testing.TB, dev *vk.Device, m *fakemodel.Model) (*model.Checkpoint, []*model.DeviceLayer) {
+	t.Helper()
+	c, err := openFake(t, m, 1, model.CheckpointOptions{})
+	require.NoError(t, err)
+	layers := must[[]*model.DeviceLayer](t)(c.Upload(t.Context(), dev, nil))
+	t.Cleanup(func() { assert.NoError(t, model.CloseLayers(layers)) })
+	return c, layers
+}
+
+type options = pipeline.EngineOptions
+
+// TestEstimate demands that an engine with all that steps need has the bytes that were estimated
+// before the weights were uploaded, each of them. TestWarm compares engines that run.
+func TestEstimate(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	dev := testkit.Device(t)
+	for name, x := range map[string]struct {
+		storage fakemodel.Storage
+		o       options
+	}{
+		"default":     {fakemodel.BF16, options{MaxTokens: 5000, MaxSessions: 3, MaxStep: 12}},
+		"layers":      {fakemodel.FP8, options{MaxTokens: 300, MaxStep: 5, LayerByLayer: true, KeepTopK: true, KeepLSE: true}},
+		"quantised":   {fakemodel.NVFP4, options{MaxTokens: 4096, MaxStep: 3, QuantiseActivations: true, Keys: cache.IndexKeyMXFP4}},
+		"fp8 output":  {fakemodel.FP8, options{MaxTokens: 77, MaxStep: 2, Output: pipeline.OutputFP8Packed, Invariant: true}},
+		"quant 8":     {fakemodel.FP8F32, options{MaxTokens: 77, MaxStep: 2, QuantiseActivations: true}},
+		"gathered":    {fakemodel.FP8, options{MaxTokens: 900, MaxSessions: 2, MaxStep: 9, Variant: "twopass-base", Pages: oddPages}},
+		"cache bytes": {fakemodel.FP8, options{MaxTokens: 900, MaxSessions: 4, MaxStep: 4, CacheBytes: 8 << 20, MaxCacheBytes: 9 << 20}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cfg := t.Context(), fakemodel.Config(0, 4, 128, 4)
+			if x.o.QuantiseActivations {
+				cfg.Hidden, cfg.ORank = 256, 128
+			}
+			m := fake(t, fakemodel.Options{Config: cfg, Storage: x.storage})
+			c, layers := opened(t, dev, m)
+			planned := must[[]*model.DeviceLayer](t)(c.Plan())
+			before := fmt.Sprint(dev.MemoryInUse())
+			want := must[pipeline.EngineMemory](t)(x.o.Estimate(ctx, dev, c.Config, planned))
+			assert.Equal(t, before, fmt.Sprint(dev.MemoryInUse()), "estimating allocates")
+			_, err := pipeline.NewEngine(ctx, dev, c.Config, planned, x.o)
+			assert.ErrorIs(t, err, vk.ErrArgument, "weights without memory")
+			e := engine(t, dev, c.Config, layers, x.o)
+			require.NoError(t, e.OpenAll(ctx))
+			assert.Equal(t, want, e.Memory())
+			assert.NotZero(t, want.Weights)
+			assert.NotZero(t, want.Host)
+			assert.Equal(t, name == "gathered", want.Workspace > 0)
+		})
+	}
+}
+
+// TestCacheBytes compares what sessions of some lengths hold with what was said before there was a
+// device: a page of what is not kept may have gone already. An engine that has no more memory than
+// estimated holds these sessions.
+func TestCacheBytes(t *testing.T) {
+	dev := testkit.Device(t)
+	c, layers := opened(t, dev, fake(t, fakemodel.Options{Config: fakemodel.Tiny(0, 4, 128, 128), Storage: fakemodel.FP8}))
+	assert.Zero(t, c.Config.CacheBytes(0))
+	assert.Zero(t, model.Config{}.CacheBytes(1))
+	for _, x := range []pipeline.EngineOptions{
+		{MaxTokens: 3000, MaxSessions: 5, MaxStep: 64},
+		{MaxTokens: 3000, MaxSessions: 5, MaxStep: 300, Rewind: 77, Keys: cache.IndexKeyMXFP4, Pages: oddPages},
+	} {
+		lengths := []int{1, 130, 700, 2050, 3000}
+		want := must[pipeline.EngineMemory](t)(x.Estimate(t.Context(), dev, c.Config, layers, lengths...))
+		o := x
+		o.MaxCacheBytes = want.Caches
+		e := engine(t, dev, c.Config, layers, o)
+		sum := uint64(0)
+		for _, n := range lengths {
+			s, before := must[*pipeline.Session](t)(e.Open()), e.Memory().Held
+			require.NoError(t, s.Advance(t.Context(), n))
+			held, most := e.Memory().Held-before, must[pipeline.EngineMemory](t)(x.Estimate(t.Context(), dev, c.Config, layers, n)).Held
+			sum += most
+			assert.LessOrEqual(t, held, most, "%d tokens", n)
+			assert.GreaterOrEqual(t, held+e.SpareBytes(), most, "%d tokens", n)
+			if x.Pages == nil {
+				assert.Equal(t, most, c.Config.CacheBytes(n), "%d tokens", n)
+			}
+		}
+		assert.Equal(t, want.Held, sum)
+		assert.LessOrEqual(t, want.Held, want.Caches)
+		assert.LessOrEqual(t, e.Memory().Caches, want.Caches)
+	}
+	ctx := t.Context()
+	for _, bad := range [][]int{{0}, {-1}, {3001}, {1, 1, 1, 1, 1, 1}} {
+		o := pipeline.EngineOptions{MaxTokens: 3000, MaxSessions: 5}
+		_, err := o.Estimate(ctx, dev, c.Config, layers, bad...)
+		assert.ErrorIs(t, err, vk.ErrArgument, "%v", bad)
+	}
+	_, err := pipeline.EngineOptions{}.Estimate(ctx, dev, c.Config, layers)
+	assert.ErrorIs(t, err, vk.ErrArgument)
+}

@@ -1,0 +1,160 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+const opWarm = "pipeline: warm"
+
+// Warm takes steps of every size, of sessions of its own that nobody sees, until what they take is
+// allocated, compiled, recorded and measured, with inputs on the device and from host memory, and
+// with the tables of positions at their full length. No step compiles anything from then on. None
+// records its commands again either, unless caches grow (EngineOptions.CacheBytes), SetTiming asks
+// for it, or a step has so much more to do than these that a submission might exceed
+// EngineOptions.SubmitBudget.
+//
+// What EngineOptions.Between records runs, too, on what its memory holds by then. Hidden states
+// may hold anything. Warm needs as many sessions as MaxStep tokens take, and pages for them, and
+// goes on where it was after an error.
+//
+// Errors: ErrTooManySessions; those of Prepare and of Step.Wait.
+func (e *Engine) Warm(ctx context.Context) error {
+	e = e.orNone()
+	err := e.renewed(ctx, func() error { return e.growRopes(ctx, e.opts.MaxTokens) })
+	if err == nil {
+		err = e.warm(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", opWarm, err)
+	}
+	return nil
+}
+
+// renewed does something while no step is in progress.
+func (e *Engine) renewed(ctx context.Context, do func() error) error {
+	if err := e.enter(ctx); err != nil {
+		return err
+	}
+	defer e.leave()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	err := e.usable()
+	if err == nil {
+		err = do()
+	}
+	return e.note(err)
+}
+
+func (e *Engine) warm(ctx context.Context) (err error) {
+	var sessions []*Session
+	defer func() {
+		for _, s := range sessions {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	for range ceilDiv(e.opts.MaxStep, e.opts.MaxTokens) {
+		s, err := e.Open()
+		if err != nil {
+			return err
+		}
+		sessions = append(sessions, s)
+	}
+	// The largest first: if caches have to grow, nothing has been recorded yet.
+	for _, n := range slices.Backward(e.allSizes()) {
+		var chunks []Chunk
+		for _, s := range sessions {
+			if m := min(n, e.opts.MaxTokens); m > 0 {
+				chunks = append(chunks, Chunk{s, m})
+				n -= m
+			}
+		}
+		if err := e.warmSize(ctx, chunks); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mostRuns is how often Warm runs steps of a size: once to measure operations, once to see that
+// submissions stay within their budget, and again for those that do not.
+const mostRuns = 6
+
+// warmSize runs steps of a size with any number of pieces.
+func (e *Engine) warmSize(ctx context.Context, chunks []Chunk) error {
+	for _, host := range []bool{false, true} {
+		for pieces, most := 1, 1; pieces <= most; pieces *= 2 {
+			for run, done := 0, false; !done && run < mostRuns; run++ {
+				var err error
+				if most, done, err = e.warmStep(ctx, chunks, host, pieces); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// warmStep runs a step and gives it up. It returns the most pieces of steps of its size, and
+// whether such a step would now take the commands as they are.
+func (e *Engine) warmStep(ctx context.Context, chunks []Chunk, host bool, pieces int) (most int, done bool, err error) {
+	st, err := e.Begin(ctx, chunks...)
+	if err != nil {
+		return 0, false, err
+	}
+	defer func() { err = errors.Join(err, st.Abort()) }()
+	keys, most, err := st.pose(host, pieces)
+	for _, key := range keys {
+		if err == nil {
+			err = st.submit(key.layer)
+		}
+	}
+	if err == nil {
+		err = st.Wait(ctx)
+	}
+	if err != nil {
+		return most, false, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return most, !slices.ContainsFunc(keys, func(k commandKey) bool {
+		c := st.b.recorded[k]
+		return c == nil || !c.suits(e.budget(), st.work)
+	}), nil
+}
+
+// pose gives a step inputs that nobody wrote, and rows gathered in so many pieces at least. It
+// returns the commands to submit, and the most pieces of such a step.
+func (st *Step) pose(host bool, pieces int) (keys []commandKey, most int, err error) {
+	e := st.e
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err = st.active(); err != nil {
+		return nil, 0, err
+	}
+	st.warms, st.reuses, st.host = true, true, host
+	if host {
+		if err = st.b.openHost(); err != nil {
+			return nil, 0, e.note(err)
+		}
+		for i := range e.set {
+			e.set[i] = true
+		}
+	}
+	most = 1
+	if st.pieces > 0 {
+		most = st.b.worstPieces()
+		st.pieces = max(st.pieces, pieces)
+		st.b.padPieces(st.pieces)
+		copy(st.b.host.arena.Whole().Buffer.Mapped(), st.b.draft.all)
+	}
+	if !e.opts.LayerByLayer {
+		return []commandKey{st.key(wholeStep)}, most, nil
+	}
+	for i := range e.layers {
+		keys = append(keys, st.key(i))
+	}
+	return keys, most, nil
+}

@@ -1,0 +1,55 @@
+package model
+
+import "github.com/vkmla/vkmla/cache"
+
+// CacheBytes is what the caches of a session of so many tokens take on the device in all layers, in
+// whole pages, between steps: the most, a page of each window and of each compressor's states less
+// at some lengths. It is for engines with default pages, FP8 index keys, and without Rewind;
+// EngineOptions.Estimate of package pipeline is for any. It is 0 for no tokens, and for a
+// configuration that Check refuses.
+func (c Config) CacheBytes(tokens int) (sum uint64) {
+	if tokens < 1 || c.Check() != nil {
+		return 0
+	}
+	for i := range c.Layers {
+		l := &c.Layers[i].LayerSpec
+		for _, p := range l.Pools {
+			for _, s := range p.Stores {
+				sum += uint64(p.Held(tokens, c.Window, 0)) * uint64(l.pageBytes(s, p.Page))
+			}
+		}
+	}
+	return sum
+}
+
+// Held is how many pages of the pool a session of so many tokens holds between steps, at most: a
+// page that nothing reads any more goes when the next one does. window is that of the Config, and
+// rewind how many tokens the session may be truncated by.
+func (p *PoolSpec) Held(tokens, window, rewind int) int {
+	all, keep := ceilDiv(tokens/p.Tokens, p.Page), p.Keep
+	switch keep {
+	case KeepAll:
+		return all
+	case KeepWindow:
+		keep = window - 1
+	}
+	return all - max(0, max(0, tokens-rewind-keep)/p.Page-1)
+}
+
+// pageBytes is the size of a page of a cache, with FP8 index keys.
+func (l *LayerSpec) pageBytes(s Store, page int) int {
+	switch s {
+	case StoreState, StoreKeyState:
+		dim := HeadDim
+		if s == StoreKeyState {
+			dim = IndexDim
+		}
+		layout, _ := cache.NewStateLayout(l.Compression(dim), page, 0) // Check has looked at both
+		return layout.Stride
+	case StoreKeys:
+		layout, _ := cache.NewIndexKeyLayout(cache.IndexKeyFP8, page, 0)
+		return layout.Stride
+	}
+	layout, _ := cache.NewLayout(page, 0)
+	return layout.Stride
+}
