@@ -50,7 +50,7 @@ func (t laneTiling) constants(tops bool) []uint32 {
 //	waves * (entries of a share + LaneBegin)
 //
 // Of all numbers of shares up to that one, the result is the largest whose waves cost at most
-// 1/LaneSlack more than the cheapest.
+// 1/LaneSlack more than the cheapest, or 1/LaneSlackMany where rows are as many as workgroups.
 func (t laneTiling) shares(tune *tuning.Logits, workgroups, rows, entries int) int {
 	workgroups = max(workgroups*tune.LaneSubgroups/t.subgroups, 1)
 	full := max(workgroups/rows, 1)
@@ -62,8 +62,11 @@ func (t laneTiling) shares(tune *tuning.Logits, workgroups, rows, entries int) i
 	for n := min(full, most); n < most; n++ {
 		least = min(least, cost(n))
 	}
-	best := most
-	for cost(best)*tune.LaneSlack > least*(tune.LaneSlack+1) {
+	best, slack := most, tune.LaneSlack
+	if rows >= workgroups {
+		slack = tune.LaneSlackMany
+	}
+	for cost(best)*slack > least*(slack+1) {
 		best--
 	}
 	return best

@@ -70,7 +70,8 @@ func TestLaneShares(t *testing.T) {
 		{128, 33824, 8},    // 9 would be one wave more
 		{128, 262144, 64},  // many, of 4096 entries
 		{4096, 4096, 1},    // prefill
-		{4096, 262144, 64}, // of a long context
+		{512, 8192, 1},     // of a longer context: queries are loaded once
+		{4096, 262144, 25}, // of a long one
 		{1, 1, 2},
 	} {
 		assert.Equal(t, c.want, x.shares(&hopper().Logits, 264, c.rows, c.entries),

@@ -41,6 +41,10 @@ type LinearConfig struct {
 	// sums may depend on it.
 	Workgroups int
 
+	// Beside is how many outputs other layers of as long rows have that are recorded beside this
+	// one. Where many tokens of all of them fill the device, K is not cut.
+	Beside int
+
 	// Invariant gives a token the same bits whatever T is and wherever in it the token stands.
 	// Neither MaxTokens nor scratch memory decides them.
 	Invariant bool

@@ -26,6 +26,7 @@ func (cfg LinearConfig) check(op string) error {
 		pkg.Range(op, "N", cfg.N, 1, math.MaxInt32/cfg.Groups),
 		pkg.Range(op, "MaxTokens", cfg.MaxTokens, 0, math.MaxInt32/max(cfg.N, cfg.K)/cfg.Groups),
 		pkg.Range(op, "Workgroups", cfg.Workgroups, 0, math.MaxInt32),
+		pkg.Range(op, "Beside", cfg.Beside, 0, math.MaxInt32-cfg.N*cfg.Groups),
 	); err != nil {
 		return err
 	}

@@ -249,6 +249,16 @@ func (k *matrixTiles) workgroups(t matrixTile, T int) int {
 	return opkit.CeilDiv(T, t.bm) * k.rowTiles(t.bn) * k.cfg.Groups
 }
 
+// besideFills tells whether whole tiles of this layer and those beside it leave little of the
+// device idle. Then K is not cut: one's last workgroups leave room for the next one's first.
+func (k *matrixTiles) besideFills(t matrixTile, T int) bool {
+	if k.cfg.Beside == 0 || t.bm <= k.tune.Tiles.SmallTokens {
+		return false
+	}
+	all, fill := opkit.CeilDiv(T, t.bm)*opkit.CeilDiv(k.rows()+k.cfg.Beside, t.bn), k.fill(t)
+	return opkit.RoundUp(all, fill)-all <= all/k.tune.Parts.BesideIdle
+}
+
 // tile is the largest that T tokens fill by more than half and of which there are enough, with K
 // cut into parts. If there is none, it is the smallest that holds all tokens, or 64 of them:
 // smaller ones would decode the weights more often. (128 tiles of 128 x 128 in two parts each, of a
@@ -260,7 +270,8 @@ func (k *matrixTiles) tile(T, scratch int) matrixTile {
 		last = k.tiles[i]
 	}
 	for _, t := range k.tiles {
-		if t.bm > last.bm && t.bm < 2*T && k.workgroups(t, T)*k.partsOf(t, T, scratch) >= k.fill(t)/p.EnoughFill {
+		enough := k.besideFills(t, T) || k.workgroups(t, T)*k.partsOf(t, T, scratch) >= k.fill(t)/p.EnoughFill
+		if t.bm > last.bm && t.bm < 2*T && enough {
 			return t
 		}
 	}
@@ -272,6 +283,9 @@ func (k *matrixTiles) tile(T, scratch int) matrixTile {
 func (k *matrixTiles) partsOf(t matrixTile, T, scratch int) int {
 	p := &k.tune.Parts
 	tiles, fill := k.workgroups(t, T), k.fill(t)
+	if k.besideFills(t, T) {
+		return 1
+	}
 	if !t.of(T).pairs || tiles*p.IdleFill > fill {
 		return k.partsFor(tiles, fill, opkit.CeilDiv(k.cfg.K, t.bk), T, scratch)
 	}
@@ -291,7 +305,7 @@ func (k *matrixTiles) partsOf(t matrixTile, T, scratch int) int {
 func (k *matrixTiles) tail(t matrixTile, T, scratch int) (whole, parts int) {
 	p, gain := &k.tune.Parts, k.tune.Tiles.TailGain
 	fill, across, down := k.fill(t), opkit.CeilDiv(T, t.bm), k.rowTiles(t.bn)
-	if k.cfg.Groups > 1 || across*down <= fill || k.cfg.Invariant {
+	if k.cfg.Groups > 1 || across*down <= fill || k.cfg.Invariant || k.besideFills(t, T) {
 		return 0, 1
 	}
 	least := opkit.CeilDiv(across*down, fill) * k.cfg.K * (gain - 1) / gain

@@ -51,7 +51,7 @@ func newTuningRig(t *testing.T) *tuningRig {
 	}
 	flash := []projection.LinearConfig{{N: 1536, K: 4096}, {N: 32768, K: 1024}, {N: 1024, K: 4096, Groups: 8},
 		{N: 4096, K: 8192}, {N: 512, K: 4096}, {N: 64, K: 4096},
-		{N: 7168, K: 16384}, {N: 1024, K: 256}}
+		{N: 7168, K: 16384}, {N: 1024, K: 256}, {N: 1536, K: 4096, Beside: 2560}}
 	for _, c := range flash {
 		for _, f := range []projection.WeightFormat{projection.WeightBF16, projection.WeightFP8, projection.WeightNVFP4} {
 			c.Weights, c.Out = f, tensor.BF16

@@ -10,7 +10,7 @@
 //            3 table [rows, 64] f32 or bf16 (cos, sin)   4 codes [T, H, 128] u8 or [T, H, 64] u8
 //            5 scales [T, H, 4] u8 (MXFP4)   6 w_out [T, H] f32   (_da builds have none)
 // Workgroup: 8 heads of token gl_WorkGroupID.y, 16 invocations each, which have 8 neighbouring
-//   values.
+//   values. Those whose values are turned come behind the others, so that no subgroup has both.
 // Constants: 0 MXFP4, 1 TABLE_BF16, 2 HADAMARD, each 0 or 1.
 // Shared memory: 4608 bytes.  Features: none; _da: bufferDeviceAddress, shaderInt64.
 #version 460
@@ -22,6 +22,8 @@
 
 const uint HEADS = 8u;  // of a workgroup
 const uint LANES = 16u; // of a head
+const uint HALF = LANES / 2u;
+const uint TURNED = HEADS * HALF; // the first invocation whose numbers are turned
 layout(local_size_x = 128) in;
 layout(constant_id = 0) const uint MXFP4 = 0;
 layout(constant_id = 1) const uint TABLE_BF16 = 0;
@@ -75,7 +77,8 @@ uvec4 mix8(uvec4 w, uint lane) {
         mix_of[2u * me] = a;
         mix_of[2u * me + 1u] = b;
         barrier();
-        vec4 c = mix_of[2u * (me ^ far)], d = mix_of[2u * (me ^ far) + 1u];
+        const uint other = me ^ (far < HALF ? far : TURNED);
+        vec4 c = mix_of[2u * other], d = mix_of[2u * other + 1u];
         barrier();
         bool upper = (lane & far) != 0u;
         a = upper ? c - a : a + c;
@@ -89,9 +92,9 @@ uvec4 mix8(uvec4 w, uint lane) {
 
 void main() {
     const uint me = gl_LocalInvocationID.x;
-    const uint lane = me % LANES;
+    const uint lane = me % HALF + (me < TURNED ? 0u : HALF);
     const uint t = gl_WorkGroupID.y;
-    const uint head = gl_WorkGroupID.x * HEADS + me / LANES;
+    const uint head = gl_WorkGroupID.x * HEADS + me % TURNED / HALF;
     const bool live = head < pc.heads;
     const uint row = t * pc.heads + head;
 
@@ -101,9 +104,9 @@ void main() {
         w = q_at(row * LANES + lane);
         if (lane == 0u) weight = weights_at(row >> 1) >> (16u * (row & 1u));
     }
-    if (lane >= LANES / 2u) {
+    if (me >= TURNED) {
         vec4 near, far;
-        table_cos_sin4(uint(clamp(positions_at(t), 0, int(pc.table_rows) - 1)), (lane - LANES / 2u) * 4u, TABLE_BF16 != 0u, near, far);
+        table_cos_sin4(uint(clamp(positions_at(t), 0, int(pc.table_rows) - 1)), (lane - HALF) * 4u, TABLE_BF16 != 0u, near, far);
         w = rope_bf16_words(w, near, far);
     }
     if (HADAMARD != 0u) w = mix8(w, lane);
@@ -119,12 +122,13 @@ void main() {
         codes_put_word(row * LANES + lane, encode(w, amax, sb).x);
         if (lane == 0u) {
             const uint first = me / 4u;
-            scales_put(row, sb | (scale_byte(max4(amax_of[first + 1u])) << 8) | (scale_byte(max4(amax_of[first + 2u])) << 16) |
-                            (scale_byte(max4(amax_of[first + 3u])) << 24));
+            scales_put(row, sb | (scale_byte(max4(amax_of[first + 1u])) << 8) |
+                            (scale_byte(max4(amax_of[first + TURNED / 4u])) << 16) |
+                            (scale_byte(max4(amax_of[first + TURNED / 4u + 1u])) << 24));
         }
     } else {
-        const uint first = (me - lane) / 4u;
-        const uint amax = max4(max(max(amax_of[first], amax_of[first + 1u]), max(amax_of[first + 2u], amax_of[first + 3u])));
+        const uint first = me % TURNED / HALF * (HALF / 4u), turned = first + TURNED / 4u;
+        const uint amax = max4(max(max(amax_of[first], amax_of[first + 1u]), max(amax_of[turned], amax_of[turned + 1u])));
         const uint sb = scale_byte(amax);
         codes_put(row * LANES + lane, encode(w, amax, sb));
         precise float s = folded * ue8m0_scale(sb);

@@ -73,13 +73,13 @@ var hopper = Profile{
 			SmallTokens: 64, FillSmall: 2, EnoughFill: 2, Pairs: true, TailGain: 16,
 		},
 		NormSubgroup: 32, ChainPolls: 1 << 20,
-		Parts: LinearParts{Most: 16, LeastSteps: 4, IdleFill: 2, PartCost: 480, LaunchCost: 110},
+		Parts: LinearParts{Most: 16, LeastSteps: 4, IdleFill: 2, BesideIdle: 8, PartCost: 480, LaunchCost: 110},
 	},
 
 	Logits: Logits{
 		PerUnit: 2, BaseUnroll: 16,
 		MatrixHeads: 64, MatrixSubgroups: 4, MatrixTokens: 4, MatrixChunk: 64, MatrixSpread: 16, OtherRegisters: 32,
-		LaneSubgroups: 8, RawSubgroups: 16, LaneTiles: 8, LaneKeys: 4096, LaneBegin: 256, LaneSlack: 16,
+		LaneSubgroups: 8, RawSubgroups: 16, LaneTiles: 8, LaneKeys: 4096, LaneBegin: 256, LaneSlack: 16, LaneSlackMany: 64,
 	},
 
 	TopK: TopK{

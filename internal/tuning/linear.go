@@ -155,6 +155,9 @@ type LinearParts struct {
 	Most       int // parts, which one invocation adds up
 	LeastSteps int // steps of a part: fewer do not hide their loads
 	IdleFill   int // K is cut where tiles make less than 1/IdleFill of what fills the device
+	// BesideIdle: K is not cut where tiles of layers beside each other leave at most 1/BesideIdle
+	// of their time idle. Parts have to be added up.
+	BesideIdle int
 
 	// Costs in numbers of K that a tile is multiplied by meanwhile, at 300 TFLOP/s and 2.5 TB/s: of
 	// a part of a tile, and of the second launch, 3 us, for each tile there is room for.

@@ -43,15 +43,10 @@ void cm_q_factors(uvec4 w[Q_ALL]) {
     barrier();
 }
 
-// cm_q_usual: a unit of a row without NaNs and infinities. Subgroups that have none that turns wait
-// for those that do, so there is no branch.
+// cm_q_usual: a unit of a row without NaNs and infinities.
 uvec4 cm_q_usual(uvec4 w, float r, bool turns) {
     const vec4 angles[4] = { cm_near, cm_near.zwxy, cm_far, cm_far.zwxy };
-    [[unroll]] for (uint k = 0u; k < 4u; k++) {
-        precise vec2 y = bf16_unpack2(w[k]) * r;
-        const vec2 z = rope_rotate(y, angles[k].xy);
-        w[k] = rms_pack2(turns ? z.x : y.x, turns ? z.y : y.y);
-    }
+    [[unroll]] for (uint k = 0u; k < 4u; k++) w[k] = turns ? q_turned(w[k], r, angles[k].xy) : q_scaled(w[k], r);
     return w;
 }
 
@@ -65,12 +60,19 @@ void cm_load_q_normed(uvec4 w[Q_ALL]) {
             const uint at = x * SUBGROUP + cm_lane;
             kv_s[base + at / Q_WORDS * KV_PITCH + at % Q_WORDS] = w[i * Q_EACH + x];
         }
-        [[dont_unroll]] for (uint at = cm_lane; at < CM_M * Q_WORDS; at += SUBGROUP) { // its own
+        cm_subgroup_sync();
+        // Eight units of several heads at a time, which all turn or none of them does.
+        [[dont_unroll]] for (uint turn8 = 0u; turn8 < CM_M * Q_WORDS / SUBGROUP; turn8++) {
+            const uint eight = turn8 % (Q_WORDS / 8u) * 8u;
+            const uint at = (turn8 / (Q_WORDS / 8u) * (SUBGROUP / 8u) + cm_lane / 8u) * Q_WORDS + eight + cm_lane % 8u;
             const uint head = CM_Q_HEAD(0u, turn, i, at), place = base + at / Q_WORDS * KV_PITCH + at % Q_WORDS;
             const float r = factor_s[head / 4u][head % 4u];
-            const bool turns = cm_dims * Q_WORDS + at % Q_WORDS >= ROW_WORDS - 8u;
+            const bool turns = cm_dims * Q_WORDS + eight == ROW_WORDS - 8u;
             uvec4 unit = kv_s[place];
-            if (floatBitsToUint(r) < 0x80000000u) unit = cm_q_usual(unit, r, turns);
+            if (floatBitsToUint(r) < 0x80000000u) {
+                if (turns) unit = cm_q_usual(unit, r, true);
+                else unit = cm_q_usual(unit, r, false);
+            }
             else unit = q_unusual(unit, abs(r), cm_near, cm_far, turns);
             kv_s[place] = cm_from_bf16x8(unit);
         }

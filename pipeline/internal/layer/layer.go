@@ -147,7 +147,7 @@ func (l *Layer) build(ctx context.Context, uses []use) (err error) {
 	}
 	for _, u := range uses {
 		cfg := projection.LinearConfig{N: u.n, K: u.k, Groups: u.groups, Weights: weightFormat(u.m), Activations: u.x, Out: u.out,
-			MaxTokens: k.cfg.Tokens, Invariant: k.cfg.Invariant, OnDemand: true}
+			MaxTokens: k.cfg.Tokens, Invariant: k.cfg.Invariant, OnDemand: true, Beside: l.beside(&u, uses)}
 		if !u.norm.IsZero() {
 			cfg.Norm, cfg.NormColumns, cfg.NormEps = u.norm.DType, k.cfg.Model.QRank, k.cfg.Model.Eps
 		}
@@ -180,6 +180,20 @@ func (l *Layer) build(ctx context.Context, uses []use) (err error) {
 	l.plan = choose(k.tune, t)
 	l.insert, err = k.inserter(kvNorm)
 	return err
+}
+
+// beside are the outputs of the products that are recorded beside one of Hidden's. weights_proj has
+// too few for tiles as large as theirs.
+func (l *Layer) beside(u *use, uses []use) (n int) {
+	if u.from != fromHidden || u.to == &l.idxWeights || !u.norm.IsZero() {
+		return 0
+	}
+	for i := range uses {
+		if x := &uses[i]; x.from == fromHidden && x.to != u.to && x.to != &l.idxWeights {
+			n += x.n
+		}
+	}
+	return n
 }
 
 // prepare asks for the kernels that steps launch, of the operations for which this depends on

@@ -129,8 +129,9 @@ var (
 	// what is bound by memory is beside the end of them.
 	picksPrompt = schedule{{codesHidden}, {weightsProj, wgateFirst, wgate, wqaWkv, indexWgate, callers}, sums,
 		{qkvNorm, indexSave}, {codesQLoRA},
-		{wqB, indexWqB, save, indexCompress},
-		{kvInsert, compress, indexQuantise},
+		{indexWqB, save, indexCompress},
+		{wqB, compress, indexQuantise},
+		{kvInsert},
 		{indexScores},
 		{indexSelect, touchPool},
 		{attend}, {inverseRope}, {codesO}, {woA, woAB}, {codesOLoRA}, {woB}}
