@@ -17,11 +17,11 @@ type HostAccess int
 
 const (
 	// ByCopies: commands copy between it and memory that the host reaches. So it is on GPUs
-	// with memory of their own, of which the host sees nothing or a window.
+	// with memory of their own, even where the host sees all of it (resizable BAR): on an H100
+	// mapping it made no step faster.
 	ByCopies HostAccess = iota
 	// MappedWrites: the host writes it where it is, and reads by copies, because its reads
-	// would pass every cache: all of a GPU's memory is in the host's reach (resizable BAR), or
-	// the host's own memory is mapped past its caches.
+	// would pass every cache.
 	MappedWrites
 	// MappedFully: the host writes and reads it where it is, as on processors and many
 	// integrated GPUs.
@@ -34,10 +34,13 @@ func (h HostAccess) String() string {
 }
 
 // HostAccess says how the host reaches DeviceLocal memory, by the types of memory that the driver
-// lists: where the whole of its largest memory can be mapped, coherently, it is. Single buffers
-// may be out of reach all the same, and are then copied.
+// of a device without memory of its own lists: where the whole of its largest memory can be mapped,
+// coherently, it is. Single buffers may be out of reach all the same, and are then copied.
 func (a *Adapter) HostAccess() HostAccess {
 	access := ByCopies
+	if !a.shares() {
+		return access
+	}
 	for _, t := range a.Caps.deviceLocal {
 		switch {
 		case t.flags&hostFlags != hostFlags || t.heap != a.Caps.HeapBytes:

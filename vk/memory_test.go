@@ -22,7 +22,7 @@ func TestMemoryTypes(t *testing.T) {
 		{"NVIDIA", TypeDiscrete, []uint64{80, 500, 1}, list{{0, 1}, {own, 0}, {seen, 1}, {seen | cached, 1}, {own | seen, 2}},
 			ByCopies, []uint32{1}, []uint32{2}, []uint32{3}},
 		{"NVIDIA, resizable BAR", TypeDiscrete, []uint64{16, 32}, list{{0, 1}, {own, 0}, {seen, 1}, {seen | cached, 1}, {own | seen, 0}},
-			MappedWrites, []uint32{4, 1}, []uint32{2}, []uint32{3}},
+			ByCopies, []uint32{1}, []uint32{2}, []uint32{3}},
 		{"RADV", TypeDiscrete, []uint64{24, 32, 1}, list{{own, 0}, {seen, 1}, {own | seen, 2}, {seen | cached, 1}},
 			ByCopies, []uint32{0}, []uint32{1}, []uint32{3}},
 		{"RADV, Strix Halo", TypeIntegrated, []uint64{42, 84}, list{{own, 1}, {seen, 0}, {own | seen, 1}, {seen | cached, 0}},

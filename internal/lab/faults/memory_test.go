@@ -33,7 +33,7 @@ func memories() map[string]madeUp {
 			Types: []faults.MadeType{{0, 1}, {own, 0}, {seen, 1}, {seen | cached, 1}, {own | seen, 2}}}, vk.ByCopies, false, true},
 		"discrete with resizable BAR": {faults.Memories{Kind: vk.TypeDiscrete,
 			Heaps: []faults.MadeHeap{{64 * mb, true}, {64 * mb, false}},
-			Types: []faults.MadeType{{own, 0}, {seen, 1}, {own | seen, 0}, {seen | cached, 1}}}, vk.MappedWrites, false, true},
+			Types: []faults.MadeType{{own, 0}, {seen, 1}, {own | seen, 0}, {seen | cached, 1}}}, vk.ByCopies, false, true},
 		"integrated, two thirds": {faults.Memories{Kind: vk.TypeIntegrated,
 			Heaps: []faults.MadeHeap{{32 * mb, false}, {64 * mb, true}},
 			Types: []faults.MadeType{{own, 1}, {seen, 0}, {own | seen, 1}, {seen | cached, 0}}}, vk.MappedWrites, true, true},

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -62,8 +63,8 @@ type Report struct {
 	Compared  int            // tokens and snapshots that were compared with earlier ones
 	First     int            // those of which it was the first
 	Stages    []Stage
-	LeftLive  map[string]int // objects that were not there at the beginning, of those that a device does not keep
-	LeftBytes map[string]uint64
+	LeftLive  map[string]int    // objects that were not there at the beginning, of those that a device does not keep
+	LeftBytes map[string]uint64 // memory by label, if it is other than at the beginning
 }
 
 // String lists all but the stages.
@@ -86,7 +87,7 @@ func Run(o Options) (*Report, error) {
 	x := &Walk{o: o, world: newWorld(o.Config.Hidden), memory: newMemory(), did: map[string]int{}}
 	apart := &worker{Walk: x, rng: rand.New(rand.NewPCG(o.Seed, 98))}
 	apart.transfer() // see after
-	before, start := x.stage(), time.Now()
+	before, inUse, start := x.stage(), o.Device.MemoryInUse(), time.Now()
 	for _, p := range x.newPlaces() {
 		if err := p.open(x); err != nil {
 			return nil, err
@@ -114,7 +115,10 @@ func Run(o Options) (*Report, error) {
 	after := x.stage()
 	m := x.memory
 	r := &Report{Steps: int(x.steps.Load()), Took: time.Since(start), Did: x.did, Compared: m.compared, First: m.first, Stages: x.stages,
-		LeftLive: map[string]int{}, LeftBytes: o.Device.MemoryInUse()}
+		LeftLive: map[string]int{}}
+	if now := o.Device.MemoryInUse(); !maps.Equal(now, inUse) {
+		r.LeftBytes = now
+	}
 	for _, kind := range []string{"memory", "buffer", "command pool", "query pool"} {
 		if n := after.Live[kind] - before.Live[kind]; n != 0 {
 			r.LeftLive[kind] = n
