@@ -17,8 +17,8 @@ type HostAccess int
 
 const (
 	// ByCopies: commands copy between it and memory that the host reaches. So it is on GPUs
-	// with memory of their own, even where the host sees all of it (resizable BAR): on an H100
-	// mapping it made no step faster.
+	// with memory of their own, even where the host sees all of it (resizable BAR):
+	// mapped it was no faster, see docs/design/host.md.
 	ByCopies HostAccess = iota
 	// MappedWrites: the host writes it where it is, and reads by copies, because its reads
 	// would pass every cache.
