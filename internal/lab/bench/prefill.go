@@ -116,7 +116,7 @@ func newPrefillRun(ctx context.Context, dev *vk.Device, o PrefillOptions, l Limi
 	for at := 0; at < tokens; at += o.Chunk {
 		r.chunks = append(r.chunks, ChunkTime{First: at, Tokens: min(o.Chunk, tokens-at)})
 	}
-	r.stepRun = newStepRun(ctx, dev, StepOptions{o.LayerOptions}, l, p, maker, StepRow{Model: model, Weights: weights})
+	r.stepRun = newStepRun(ctx, dev, StepOptions(o), l, p, maker, StepRow{Model: model, Weights: weights})
 	r.opts.MaxStep, r.longest = r.chunks[0].Tokens, tokens
 	r.shape = r.shapeOf(0)
 	return r
