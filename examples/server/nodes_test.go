@@ -49,7 +49,7 @@ func start(t *testing.T, args ...string) *node {
 	self, err := os.Executable()
 	require.NoError(t, err)
 	n := &node{t: t, cmd: exec.Command(self), log: &bytes.Buffer{}}
-	args = append([]string{"--listen", "localhost:0", "--max-tokens", "1000", "--max-sessions", "2", "--max-step", "128", "--prepare=false",
+	args = append([]string{"--listen", "localhost:0", "--max-tokens", "1000", "--max-sessions", "2", "--max-step", "128", "--warm=false",
 		"--device", os.Getenv("VKMLA_TEST_DEVICE")}, args...)
 	n.cmd.Env = append(os.Environ(), serverVar+"="+strings.Join(args, "\n"))
 	out, err := n.cmd.StderrPipe()
