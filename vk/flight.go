@@ -241,7 +241,8 @@ func (d *Device) stuck() bool {
 
 func hung(op string) error { return fmt.Errorf("vk: %s: %w", op, ErrDeviceHung) }
 
-// finish notes that the submission has finished. The fences are not used for it afterwards.
+// finish notes that the submission has finished. The fences are not used for it afterwards. Who
+// comes later changes nothing: others may read the error by then.
 func (p *Pending) finish(err error) {
 	f := &p.c.rec.dev.flights
 	f.mu.Lock()
@@ -250,8 +251,10 @@ func (p *Pending) finish(err error) {
 	}
 	f.mu.Unlock()
 	p.fence.Lock()
-	p.done, p.err = true, err
-	p.fence.Unlock()
+	defer p.fence.Unlock()
+	if !p.done {
+		p.done, p.err = true, err
+	}
 }
 
 // spin is how long Wait polls before it lets the thread sleep: a sleeping wait
