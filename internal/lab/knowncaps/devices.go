@@ -47,7 +47,8 @@ var (
 	model    = []string{"vulkanMemoryModel", "vulkanMemoryModelDeviceScope"}
 	groups   = []string{"subgroupShuffle", "subgroupArithmetic", "subgroupBallot", "shaderSubgroupExtendedTypes"}
 	sizes    = []string{"subgroupSizeControl", "computeFullSubgroups"}
-	modern   = slices.Concat(storage, integers, address, model, groups, sizes, []string{"shaderFloat16", "synchronization2", "maintenance4", "timelineSemaphore"})
+	modern   = slices.Concat(storage, integers, address, model, groups, sizes,
+		[]string{"shaderFloat16", "synchronization2", "maintenance4", "timelineSemaphore"})
 	matrices = []string{"cooperativeMatrix", "coopmat.f16.f32"}
 	halves   = []string{"shaderDenormPreserveFloat16", "shaderRoundingModeRTEFloat16"} // of desktops' drivers
 	brains   = []string{"shaderBFloat16Type", "shaderBFloat16CooperativeMatrix", "coopmat.bf16.f32"}
@@ -158,7 +159,8 @@ func older() []Device {
 	plain := features(modern, halves)
 	return []Device{
 		{"GFX9", vk.TypeDiscrete, amd(64, 64, 0, plain), false, vk.DriverRADV},
-		{"CDNA with matrices", vk.TypeDiscrete, amd(104, 64, 0, features(modern, halves, matrices, brains), square, squareBF16), false, vk.DriverRADV},
+		{"CDNA with matrices", vk.TypeDiscrete,
+			amd(104, 64, 0, features(modern, halves, matrices, brains), square, squareBF16), false, vk.DriverRADV},
 		{"Xe-LP", vk.TypeIntegrated, intel(8, 49152, 64, plain), false, vk.DriverANV},
 		{"Skylake", vk.TypeIntegrated, intel(8, 49152, 64, plain), false, vk.DriverANV},
 	}
@@ -191,21 +193,27 @@ func others() []Device {
 		c.MaxPushConstants, c.MaxWorkgroupCount = 128, [3]uint32{65535, 65535, 65535}
 		return c
 	}
-	adreno := small(vk.Caps{SharedMemory: 32768, SubgroupSize: 128, MinSubgroupSize: 64, MaxSubgroupSize: 128, MaxWorkgroupSubgroups: 16, StorageAlignment: 64}, features(modern))
+	adreno := small(vk.Caps{SharedMemory: 32768, SubgroupSize: 128, MinSubgroupSize: 64, MaxSubgroupSize: 128, MaxWorkgroupSubgroups: 16,
+		StorageAlignment: 64}, features(modern))
 	adreno.MaxWorkgroupInvocations = 2048 // of which no more than 1024 in x
-	mali := small(vk.Caps{SharedMemory: 32768, SubgroupSize: 16, MinSubgroupSize: 16, MaxSubgroupSize: 16, StorageAlignment: 16}, features(modern))
+	mali := small(vk.Caps{SharedMemory: 32768, SubgroupSize: 16, MinSubgroupSize: 16, MaxSubgroupSize: 16, StorageAlignment: 16},
+		features(modern))
 	mali.MaxWorkgroupInvocations, mali.MaxWorkgroupSize, mali.MaxWorkgroupSubgroups = 384, [3]uint32{384, 384, 384}, 24
 	v3d := small(vk.Caps{SharedMemory: 16384, SubgroupSize: 16, MinSubgroupSize: 16, MaxSubgroupSize: 16, StorageAlignment: 32},
 		features(storage, address, model, sizes, []string{"subgroupShuffle", "subgroupBallot"}))
-	v3d.MaxWorkgroupInvocations, v3d.MaxWorkgroupSize, v3d.MaxWorkgroupSubgroups, v3d.MaxStorageBuffers = 256, [3]uint32{256, 256, 256}, 16, 16
-	apple := small(vk.Caps{SharedMemory: 32768, SubgroupSize: 32, MinSubgroupSize: 32, MaxSubgroupSize: 32}, features(storage, integers, address, groups, []string{"shaderFloat16"}))
+	v3d.MaxWorkgroupInvocations, v3d.MaxWorkgroupSize = 256, [3]uint32{256, 256, 256}
+	v3d.MaxWorkgroupSubgroups, v3d.MaxStorageBuffers = 16, 16
+	apple := small(vk.Caps{SharedMemory: 32768, SubgroupSize: 32, MinSubgroupSize: 32, MaxSubgroupSize: 32},
+		features(storage, integers, address, groups, []string{"shaderFloat16"}))
 	apple.MaxStorageBuffers, apple.MaxStorageBufferRange = 31, 1<<31-1
 	old := small(vk.Caps{SharedMemory: 32768, SubgroupSize: 8, MinSubgroupSize: 8, MaxSubgroupSize: 8}, features(modern))
-	newer := small(vk.Caps{SharedMemory: 32768, SubgroupSize: 8, MinSubgroupSize: 8, MaxSubgroupSize: 8, CoopMat: []vk.CoopMatShape{shape(8, 8, 8, "f16")}}, features(modern, matrices))
+	newer := small(vk.Caps{SharedMemory: 32768, SubgroupSize: 8, MinSubgroupSize: 8, MaxSubgroupSize: 8,
+		CoopMat: []vk.CoopMatShape{shape(8, 8, 8, "f16")}}, features(modern, matrices))
 	buffers := Least()
 	buffers.MaxStorageBuffers = 16
 	return []Device{
-		{"Adreno", vk.TypeIntegrated, adreno, false, 0}, {"Mali", vk.TypeIntegrated, mali, false, 0}, {"V3D", vk.TypeIntegrated, v3d, false, 0}, {"Apple", vk.TypeIntegrated, apple, false, 0},
+		{"Adreno", vk.TypeIntegrated, adreno, false, 0}, {"Mali", vk.TypeIntegrated, mali, false, 0},
+		{"V3D", vk.TypeIntegrated, v3d, false, 0}, {"Apple", vk.TypeIntegrated, apple, false, 0},
 		{"lavapipe", vk.TypeCPU, old, false, 0}, {"newer lavapipe", vk.TypeCPU, newer, false, 0},
 		{"least with 16 buffers", vk.TypeOther, buffers, false, 0}, {"least", vk.TypeOther, Least(), false, 0},
 	}

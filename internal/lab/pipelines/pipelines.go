@@ -128,7 +128,8 @@ func (b *builder) caches() {
 	}
 	for _, x := range []cache.CompressConfig{
 		{Compression: cache.C4Main, StatePage: 4, Page: 64}, {Compression: cache.C128Main, StatePage: 8, Page: 2},
-		{Compression: cache.C4Index, StatePage: 4, Page: 64, Keys: cache.IndexKeyFP8}, {Compression: cache.C4Index, StatePage: 4, Page: 64, Keys: cache.IndexKeyMXFP4},
+		{Compression: cache.C4Index, StatePage: 4, Page: 64, Keys: cache.IndexKeyFP8},
+		{Compression: cache.C4Index, StatePage: 4, Page: 64, Keys: cache.IndexKeyMXFP4},
 	} {
 		b.each("compress", cache.CompressVariants, func(v string) error {
 			c := x
@@ -232,7 +233,8 @@ func (b *builder) projections(c model.Config) {
 	for _, s := range []projection.ScaleLayout{projection.ScaleF32, projection.ScalePacked} {
 		b.each("inverse rope quant", projection.InverseRopeQuantVariants, func(v string) error {
 			return b.sizes(func(size int) error {
-				_, err := projection.NewInverseRopeQuant(b.dev, projection.InverseRopeQuantConfig{Groups: c.Groups, Heads: c.HeadsPerGroup(), Scales: s, Variant: v, Subgroup: size})
+				_, err := projection.NewInverseRopeQuant(b.dev, projection.InverseRopeQuantConfig{
+					Groups: c.Groups, Heads: c.HeadsPerGroup(), Scales: s, Variant: v, Subgroup: size})
 				return err
 			})
 		})
@@ -259,7 +261,8 @@ func (b *builder) projections(c model.Config) {
 			n.Norm, n.NormColumns, n.MaxTokens, n.Weights = tensor.F32, c.QRank, 32, projection.WeightFP8UE8M0
 			b.linear(n)
 		}
-		for _, w := range []projection.WeightFormat{projection.WeightBF16, projection.WeightFP8, projection.WeightFP8UE8M0, projection.WeightNVFP4, projection.WeightFP8Rows} {
+		for _, w := range []projection.WeightFormat{projection.WeightBF16, projection.WeightFP8, projection.WeightFP8UE8M0,
+			projection.WeightNVFP4, projection.WeightFP8Rows} {
 			l.Weights, l.Activations = w, projection.ActivationBF16
 			b.linear(l)
 			if l.Groups > 1 {
@@ -327,10 +330,12 @@ func Hot(name string, matrices bool) bool {
 	}
 	if matrices {
 		add([]string{"_cm", "_cmb"}, "attn_decode", "attn_decode_lanes", "attn_prefill", "attn_prefill_lanes",
-			"proj_linear", "proj_linear_tokens1to8", "proj_linear_tokens1to8_norm", "proj_linear_chain", "proj_linear_tokens8to32", "proj_linear_tokens32to64", "proj_linear_whole")
+			"proj_linear", "proj_linear_tokens1to8", "proj_linear_tokens1to8_norm", "proj_linear_chain",
+			"proj_linear_tokens8to32", "proj_linear_tokens32to64", "proj_linear_whole")
 		add([]string{"_cm"}, "idx_logits", "idx_logits_lanes", "idx_logits_lanes_raw")
 	} else {
-		add([]string{"", "_da"}, "attn_decode", "attn_prefill", "idx_logits", "proj_linear", "proj_linear_tokens1to8", "proj_linear_tokens1to8_norm", "proj_linear_tokens8to16")
+		add([]string{"", "_da"}, "attn_decode", "attn_prefill", "idx_logits", "proj_linear",
+			"proj_linear_tokens1to8", "proj_linear_tokens1to8_norm", "proj_linear_tokens8to16")
 	}
 	for stem, suffixes := range stems {
 		if rest, ok := strings.CutPrefix(name, stem); ok && slices.Contains(suffixes, rest) {

@@ -50,8 +50,9 @@ func randomQInsert(seed uint64) []Case {
 			About:  fmt.Sprintf("%d rows, %d slots, %d of them invalid", n, tokens, invalid),
 			Params: map[string]any{"eps": 1e-6, "block_size": l.Page, "block_stride_bytes": l.Stride},
 			In: Arrays{
-				"q": reshaped(randomRows(rng, n*heads), n, heads, projection.D), "kv": randomRows(rng, n), "slot_mapping": vectors.FromI64(slots, tokens),
-				"positions": positions, "cos_sin_rows": table, "cache_before": poisonedPool(pages, l),
+				"q": reshaped(randomRows(rng, n*heads), n, heads, projection.D), "kv": randomRows(rng, n),
+				"slot_mapping": vectors.FromI64(slots, tokens),
+				"positions":    positions, "cos_sin_rows": table, "cache_before": poisonedPool(pages, l),
 			},
 		})
 	}
@@ -117,7 +118,8 @@ func refQInsert(c Case) (Arrays, error) {
 		return nil, err
 	}
 	q, after := x.q.U16(), x.pool.Clone()
-	if err := projection.QInsertRef(q, x.q.Dim(1), x.kv.U16(), x.slots.I64(), x.positions.I32(), x.table.F32(), x.eps, after.Data, x.layout); err != nil {
+	if err := projection.QInsertRef(q, x.q.Dim(1), x.kv.U16(), x.slots.I64(), x.positions.I32(), x.table.F32(), x.eps,
+		after.Data, x.layout); err != nil {
 		return nil, err
 	}
 	return Arrays{"q_out": vectors.FromU16(q, x.q.Shape...), "cache_after": after}, nil
@@ -128,7 +130,8 @@ func bindQInsert(b Build, c Case) (Bound, error) {
 	if err != nil {
 		return Bound{}, err
 	}
-	op, err := projection.NewQInsert(b.Dev, projection.QInsertConfig{Page: x.layout.Page, Eps: x.eps, MaxBytes: b.MaxBytes, Variant: b.Variant})
+	op, err := projection.NewQInsert(b.Dev, projection.QInsertConfig{Page: x.layout.Page, Eps: x.eps, MaxBytes: b.MaxBytes,
+		Variant: b.Variant})
 	if err != nil {
 		return Bound{}, err
 	}

@@ -22,7 +22,8 @@ func init() {
 	})
 }
 
-var weightFormats = []projection.WeightFormat{projection.WeightBF16, projection.WeightFP8, projection.WeightFP8UE8M0, projection.WeightNVFP4}
+var weightFormats = []projection.WeightFormat{
+	projection.WeightBF16, projection.WeightFP8, projection.WeightFP8UE8M0, projection.WeightNVFP4}
 
 // lacksLinear: activations of four bits have no kernel with matrices.
 func lacksLinear(c Case, variant string) bool {
@@ -105,7 +106,8 @@ func bindLinear(b Build, c Case) (Bound, error) {
 }
 
 // linearTypes are the tensor types that the arrays of a case stand for.
-var linearTypes = map[vectors.Type]tensor.DType{vectors.U8: tensor.U8, vectors.U16: tensor.BF16, vectors.F32: tensor.F32, vectors.I32: tensor.I32}
+var linearTypes = map[vectors.Type]tensor.DType{
+	vectors.U8: tensor.U8, vectors.U16: tensor.BF16, vectors.F32: tensor.F32, vectors.I32: tensor.I32}
 
 // compareLinear bounds the error of every sum by what its terms allow. With
 // A = sum_k |x w|:
@@ -258,14 +260,18 @@ func randomLinear(seed uint64) []Case {
 		{about: "321 tokens", tokens: 321, groups: 1, n: 264, k: 416},
 		{about: "321 tokens in groups", tokens: 321, groups: 2, n: 128, k: 128, f32: true},
 		{about: "150 tokens, large tiles", tokens: 150, groups: 1, n: 256, k: 704, wide: true, workgroups: 1},
-		{about: "FP8 activations, large tiles", tokens: 131, groups: 2, n: 128, k: 384, weights: fp8[:1], activations: projection.ActivationFP8, wide: true, workgroups: 1},
-		{about: "packed FP8 activations, large tiles", tokens: 140, groups: 1, n: 128, k: 512, weights: fp8[1:], activations: projection.ActivationFP8Packed, workgroups: 1},
+		{about: "FP8 activations, large tiles", tokens: 131, groups: 2, n: 128, k: 384, weights: fp8[:1],
+			activations: projection.ActivationFP8, wide: true, workgroups: 1},
+		{about: "packed FP8 activations, large tiles", tokens: 140, groups: 1, n: 128, k: 512, weights: fp8[1:],
+			activations: projection.ActivationFP8Packed, workgroups: 1},
 		{about: "FP8 activations, one token", tokens: 1, groups: 2, n: 128, k: 512, weights: fp8, activations: projection.ActivationFP8},
 		{about: "FP8 activations", tokens: 61, groups: 2, n: 136, k: 640, weights: fp8, activations: projection.ActivationFP8, wide: true},
-		{about: "packed FP8 activations, two tokens", tokens: 2, groups: 3, n: 72, k: 1024, weights: fp8, activations: projection.ActivationFP8Packed, codes: true},
+		{about: "packed FP8 activations, two tokens", tokens: 2, groups: 3, n: 72, k: 1024, weights: fp8,
+			activations: projection.ActivationFP8Packed, codes: true},
 		{about: "subnormal codes, three tokens", tokens: 3, groups: 1, n: 72, k: 384, weights: weightFormats[1:], faint: true},
 		{about: "subnormal codes", tokens: 40, groups: 1, n: 136, k: 384, weights: weightFormats[1:], faint: true},
-		{about: "packed FP8 activations", tokens: 69, groups: 2, n: 128, k: 512, weights: fp8, activations: projection.ActivationFP8Packed, f32: true},
+		{about: "packed FP8 activations", tokens: 69, groups: 2, n: 128, k: 512, weights: fp8,
+			activations: projection.ActivationFP8Packed, f32: true},
 		{about: "NVFP4 activations, one token", tokens: 1, groups: 1, n: 72, k: 1088, weights: fp4,
 			activations: projection.ActivationNVFP4},
 		{about: "NVFP4 activations in groups beside other columns", tokens: 13, groups: 3, n: 40, k: 320, weights: fp4,
@@ -389,7 +395,8 @@ func randomWeights(rng *rand.Rand, s linearShape, f projection.WeightFormat, in 
 		for i := range rowScale {
 			rowScale[i] = float32(0x1p-12 * (1 + rng.Float64()))
 		}
-		in["w"], in["w_scale"], in["row_scale"] = vectors.FromU8(data, rows, s.k/2), vectors.FromU8(scale, rows, s.k/16), vectors.FromF32(rowScale, rows)
+		in["w"], in["w_scale"] = vectors.FromU8(data, rows, s.k/2), vectors.FromU8(scale, rows, s.k/16)
+		in["row_scale"] = vectors.FromF32(rowScale, rows)
 	default:
 		data := make([]byte, rows*s.k)
 		for i := range data {
