@@ -18,6 +18,7 @@ typedef int (*EnumInstanceExts)(const char *, uint32_t *, VmExtensionProperties 
 typedef int (*EnumDeviceExts)(void *, const char *, uint32_t *, VmExtensionProperties *);
 typedef int (*GetCoopMat)(void *, uint32_t *, VmCoopMatProperties *);
 typedef int (*CreateDevice)(void *, const VmDeviceCreateInfo *, const void *, void **);
+typedef int (*CreateBuffer)(void *, const VmBufferCreateInfo *, const void *, VmHandle *);
 typedef int (*AllocateMemory)(void *, const VmMemoryAllocateInfo *, const void *, VmHandle *);
 typedef uint64_t (*GetAddress)(void *, const VmBufferDeviceAddressInfo *);
 typedef void (*UpdateSets)(void *, uint32_t, const VmWriteDescriptorSet *, uint32_t, const void *);
@@ -32,6 +33,20 @@ typedef int (*GetFaultEXT)(void *, VmFaultCounts *, VmFaultInfoEXT *);
 typedef int (*GetFaultKHR)(void *, uint64_t, uint32_t *, VmFaultInfoKHR *);
 typedef int (*GetRepresentations)(void *, const VmPipelineExecutableInfo *, uint32_t *, VmPipelineExecutableRepresentation *);
 typedef int (*WaitFences)(void *, uint32_t, const VmHandle *, VmBool, uint64_t);
+
+#ifdef _WIN32
+#define MEMORY_HANDLES "VK_KHR_external_memory_win32"
+#define SEMAPHORE_HANDLES "VK_KHR_external_semaphore_win32"
+#define GET_MEMORY_HANDLE "vkGetMemoryWin32HandleKHR"
+#define GET_SEMAPHORE_HANDLE "vkGetSemaphoreWin32HandleKHR"
+#define IMPORT_SEMAPHORE_HANDLE "vkImportSemaphoreWin32HandleKHR"
+#else
+#define MEMORY_HANDLES "VK_KHR_external_memory_fd"
+#define SEMAPHORE_HANDLES "VK_KHR_external_semaphore_fd"
+#define GET_MEMORY_HANDLE "vkGetMemoryFdKHR"
+#define GET_SEMAPHORE_HANDLE "vkGetSemaphoreFdKHR"
+#define IMPORT_SEMAPHORE_HANDLE "vkImportSemaphoreFdKHR"
+#endif
 
 #define VM_INCOMPLETE 5
 #define VM_OUT_OF_HOST_MEMORY (-1)
@@ -204,18 +219,23 @@ int vm_query(VmInstance *in, void *phys, VmAdapter *a) {
 		if (!strcmp(e, "VK_EXT_device_fault")) a->hasFaultEXT = 1;
 		if (!strcmp(e, "VK_KHR_device_fault")) a->hasFaultKHR = 1;
 		if (!strcmp(e, "VK_EXT_memory_budget")) a->hasBudget = 1;
+		if (!strcmp(e, MEMORY_HANDLES)) a->hasMemory = 1;
+		if (!strcmp(e, SEMAPHORE_HANDLES)) a->hasSemaphore = 1;
+		if (!strcmp(e, "VK_EXT_external_memory_host")) a->hasHost = 1;
 	}
 	free(exts);
 	if (a->hasFaultEXT) a->hasFaultKHR = 0; // one of them says all
 	// Only read: neither extension is enabled.
 	if (a->hasSM) link_next(&tail, &a->sm, VM_STYPE_SHADER_SM_BUILTINS_PROPERTIES);
 	if (a->hasCores) link_next(&tail, &a->cores, VM_STYPE_SHADER_CORE_PROPERTIES_2);
+	if (a->hasHost) link_next(&tail, &a->host, VM_STYPE_EXTERNAL_MEMORY_HOST_PROPERTIES);
 	props(phys, &a->props);
 	link_features(a);
 	feats(phys, &a->features);
 
 	a->families = sizeof a->family / sizeof *a->family;
 	queues(phys, &a->families, a->family);
+	vm_query_external(in, phys, a);
 	return 0;
 }
 
@@ -242,58 +262,111 @@ int vm_memory_budget(VmInstance *in, void *phys, VmMemoryBudget *out) {
 	return 0;
 }
 
+// What the library enables, of what a device has: extensions, and features by Vulkan's names.
+static const struct { const char *name; size_t has; } extensions[] = {
+	{"VK_KHR_cooperative_matrix", offsetof(VmAdapter, hasCoopmat)},
+	{"VK_KHR_shader_bfloat16", offsetof(VmAdapter, hasBf16)},
+	{"VK_KHR_pipeline_executable_properties", offsetof(VmAdapter, hasExec)},
+	{"VK_KHR_portability_subset", offsetof(VmAdapter, hasPortability)},
+	{"VK_EXT_device_fault", offsetof(VmAdapter, hasFaultEXT)},
+	{"VK_KHR_device_fault", offsetof(VmAdapter, hasFaultKHR)},
+	{MEMORY_HANDLES, offsetof(VmAdapter, hasMemory)},
+	{SEMAPHORE_HANDLES, offsetof(VmAdapter, hasSemaphore)},
+	{"VK_EXT_external_memory_host", offsetof(VmAdapter, hasHost)},
+};
+#define FEATURE(s, f) {#f, offsetof(VmAdapter, s.f)}
+static const struct { const char *name; size_t at; } features[] = {
+	{"shaderInt64", offsetof(VmAdapter, features.features.shaderInt64)},
+	{"shaderInt16", offsetof(VmAdapter, features.features.shaderInt16)},
+	FEATURE(f11, storageBuffer16BitAccess),
+	FEATURE(f12, storageBuffer8BitAccess),
+	FEATURE(f12, shaderFloat16),
+	FEATURE(f12, shaderInt8),
+	FEATURE(f12, timelineSemaphore),
+	FEATURE(f12, bufferDeviceAddress),
+	FEATURE(f12, vulkanMemoryModel),
+	FEATURE(f12, vulkanMemoryModelDeviceScope),
+	FEATURE(f12, shaderSubgroupExtendedTypes),
+	FEATURE(f13, subgroupSizeControl),
+	FEATURE(f13, computeFullSubgroups),
+	FEATURE(f13, synchronization2),
+	FEATURE(f13, maintenance4),
+	FEATURE(coopmat, cooperativeMatrix),
+	FEATURE(bf16, shaderBFloat16Type),
+	FEATURE(bf16, shaderBFloat16CooperativeMatrix),
+	FEATURE(exec, pipelineExecutableInfo),
+	FEATURE(faultEXT, deviceFault),
+	FEATURE(faultKHR, deviceFault),
+};
+#undef FEATURE
+#define COUNT(list) (sizeof list / sizeof *list)
+static VmBool *field(const VmAdapter *a, size_t at) { return (VmBool *)((char *)a + at); }
+
+// vm_enabled says what is enabled on a device that has so much.
+void vm_enabled(const VmAdapter *have, VmAdapter *out) {
+	memset(out, 0, sizeof *out);
+	out->has13 = have->has13;
+	for (size_t i = 0; i < COUNT(extensions); i++) *field(out, extensions[i].has) = *field(have, extensions[i].has);
+	out->hasCoopmat = have->hasCoopmat && have->coopmat.cooperativeMatrix;
+	out->hasFaultEXT = have->hasFaultEXT && have->faultEXT.deviceFault;
+	out->hasFaultKHR = have->hasFaultKHR && have->faultKHR.deviceFault;
+	link_features(out);
+	for (size_t i = 0; i < COUNT(features); i++) *field(out, features[i].at) = *field(have, features[i].at);
+}
+
+// vm_extensions lists those of an adapter that the library uses.
+uint32_t vm_extensions(const VmAdapter *a, const char **out) {
+	uint32_t n = 0;
+	for (size_t i = 0; i < COUNT(extensions); i++) if (*field(a, extensions[i].has)) out[n++] = extensions[i].name;
+	return n;
+}
+
+// vm_features does the same for features.
+uint32_t vm_features(const VmAdapter *a, const char **out) {
+	uint32_t n = 0;
+	for (size_t i = 0; i < COUNT(features); i++) if (*field(a, features[i].at)) out[n++] = features[i].name;
+	return n;
+}
+
+static VmBool listed(const char *name, char **list, uint32_t n) {
+	while (n > 0) if (!strcmp(name, list[--n])) return 1;
+	return 0;
+}
+
+// vm_restrict takes from an adapter what a device of somebody else's was made without.
+void vm_restrict(VmAdapter *a, uint32_t api, char **exts, uint32_t nexts, char **feats, uint32_t nfeats) {
+	if (api && api < a->props.properties.apiVersion) a->props.properties.apiVersion = api;
+	a->has13 = a->props.properties.apiVersion >= ((1u << 22) | (3u << 12));
+	for (size_t i = 0; i < COUNT(extensions); i++) *field(a, extensions[i].has) &= listed(extensions[i].name, exts, nexts);
+	for (size_t i = 0; i < COUNT(features); i++) *field(a, features[i].at) &= listed(features[i].name, feats, nfeats);
+	if (!a->hasMemory) a->memoryHandles = 0;
+	if (!a->hasSemaphore) a->semaphoreHandles = 0;
+	if (!a->hasHost) a->hostMemory = 0;
+	if (!a->hasCoopmat) a->coopmat.cooperativeMatrix = 0;
+	if (!a->hasBf16) a->bf16.shaderBFloat16Type = a->bf16.shaderBFloat16CooperativeMatrix = 0;
+	if (!a->hasExec) a->exec.pipelineExecutableInfo = 0;
+	if (!a->hasFaultEXT) a->faultEXT.deviceFault = 0;
+	if (!a->hasFaultKHR) a->faultKHR.deviceFault = 0;
+}
+
 int vm_create_device(VmInstance *in, void *phys, const VmAdapter *have, VmDevice *out) {
-	// Enable what this library can use and the device has; nothing else.
 	VmAdapter *a = calloc(1, sizeof *a);
 	if (!a) return VM_OUT_OF_HOST_MEMORY;
-	a->has13 = have->has13;
-	a->hasCoopmat = have->hasCoopmat && have->coopmat.cooperativeMatrix;
-	a->hasBf16 = have->hasBf16;
-	a->hasExec = have->hasExec;
-	a->hasFaultEXT = have->hasFaultEXT && have->faultEXT.deviceFault;
-	a->hasFaultKHR = have->hasFaultKHR && have->faultKHR.deviceFault;
-	link_features(a);
-#define KEEP(s, f) a->s.f = have->s.f
-	KEEP(features, features.shaderInt64);
-	KEEP(features, features.shaderInt16);
-	KEEP(f11, storageBuffer16BitAccess);
-	KEEP(f12, storageBuffer8BitAccess);
-	KEEP(f12, shaderFloat16);
-	KEEP(f12, shaderInt8);
-	KEEP(f12, timelineSemaphore);
-	KEEP(f12, bufferDeviceAddress);
-	KEEP(f12, vulkanMemoryModel);
-	KEEP(f12, vulkanMemoryModelDeviceScope);
-	KEEP(f12, shaderSubgroupExtendedTypes);
-	KEEP(f13, subgroupSizeControl);
-	KEEP(f13, computeFullSubgroups);
-	KEEP(f13, synchronization2);
-	KEEP(f13, maintenance4);
-	KEEP(coopmat, cooperativeMatrix);
-	KEEP(bf16, shaderBFloat16Type);
-	KEEP(bf16, shaderBFloat16CooperativeMatrix);
-	KEEP(exec, pipelineExecutableInfo);
-	KEEP(faultEXT, deviceFault);
-	KEEP(faultKHR, deviceFault);
-#undef KEEP
-	const char *exts[6];
-	uint32_t nexts = 0;
-	if (a->hasCoopmat) exts[nexts++] = "VK_KHR_cooperative_matrix";
-	if (a->hasBf16) exts[nexts++] = "VK_KHR_shader_bfloat16";
-	if (a->hasExec) exts[nexts++] = "VK_KHR_pipeline_executable_properties";
-	if (have->hasPortability) exts[nexts++] = "VK_KHR_portability_subset";
-	const int faultEXT = a->hasFaultEXT, faultKHR = a->hasFaultKHR;
-	if (faultEXT) exts[nexts++] = "VK_EXT_device_fault";
-	if (faultKHR) exts[nexts++] = "VK_KHR_device_fault";
-
+	vm_enabled(have, a);
+	const char *exts[VM_MOST_EXTENSIONS];
+	uint32_t nexts = vm_extensions(a, exts);
 	float priority = 1;
 	VmDeviceQueueCreateInfo q = {VM_STYPE_DEVICE_QUEUE_CREATE_INFO, NULL, 0, have->queueFamily, 1, &priority};
 	VmDeviceCreateInfo ci = {VM_STYPE_DEVICE_CREATE_INFO, &a->features, 0, 1, &q, 0, NULL, nexts, exts, NULL};
 	CreateDevice f = (CreateDevice)entry(in->gipa, in->instance, "vkCreateDevice");
 	int r = f(phys, &ci, NULL, &out->device);
+	if (r == 0) vm_entries(in, a, out);
 	free(a);
-	if (r != 0) return r;
+	return r;
+}
 
+// vm_entries finds the entry points of a device on which so much is enabled.
+void vm_entries(VmInstance *in, const VmAdapter *enabled, VmDevice *out) {
 	Gipa gdpa = (Gipa)entry(in->gipa, in->instance, "vkGetDeviceProcAddr");
 	out->allocateMemory = gdpa(out->device, "vkAllocateMemory");
 	out->getBufferAddress = gdpa(out->device, "vkGetBufferDeviceAddress");
@@ -304,13 +377,24 @@ int vm_create_device(VmInstance *in, void *phys, const VmAdapter *have, VmDevice
 	out->cmdDispatchBase = gdpa(out->device, "vkCmdDispatchBase");
 	out->queueSubmit = gdpa(out->device, "vkQueueSubmit");
 	out->waitForFences = gdpa(out->device, "vkWaitForFences");
-	if (have->hasExec) {
+	out->createBuffer = gdpa(out->device, "vkCreateBuffer");
+	out->createSemaphore = gdpa(out->device, "vkCreateSemaphore");
+	out->destroySemaphore = gdpa(out->device, "vkDestroySemaphore");
+	out->semaphoreValue = gdpa(out->device, "vkGetSemaphoreCounterValue");
+	out->signalSemaphore = gdpa(out->device, "vkSignalSemaphore");
+	out->waitSemaphores = gdpa(out->device, "vkWaitSemaphores");
+	if (enabled->hasExec) {
 		out->getStatistics = gdpa(out->device, "vkGetPipelineExecutableStatisticsKHR");
 		out->getRepresentations = gdpa(out->device, "vkGetPipelineExecutableInternalRepresentationsKHR");
 	}
-	if (faultEXT) out->getFaultEXT = gdpa(out->device, "vkGetDeviceFaultInfoEXT");
-	if (faultKHR) out->getFaultKHR = gdpa(out->device, "vkGetDeviceFaultReportsKHR");
-	return 0;
+	if (enabled->hasFaultEXT) out->getFaultEXT = gdpa(out->device, "vkGetDeviceFaultInfoEXT");
+	if (enabled->hasFaultKHR) out->getFaultKHR = gdpa(out->device, "vkGetDeviceFaultReportsKHR");
+	if (enabled->hasMemory) out->getMemoryHandle = gdpa(out->device, GET_MEMORY_HANDLE);
+	if (enabled->hasHost) out->getHostPointer = gdpa(out->device, "vkGetMemoryHostPointerPropertiesEXT");
+	if (enabled->hasSemaphore) {
+		out->getSemaphoreHandle = gdpa(out->device, GET_SEMAPHORE_HANDLE);
+		out->importSemaphoreHandle = gdpa(out->device, IMPORT_SEMAPHORE_HANDLE);
+	}
 }
 
 static void fault_text(VmFaults *out, const char *text) {
@@ -368,9 +452,30 @@ int vm_faults(VmDevice *d, int lost, VmFaults *out) {
 	return 0;
 }
 
-int vm_allocate(VmDevice *d, uint64_t size, uint32_t type, int address, VmHandle *out) {
-	VmMemoryAllocateFlagsInfo fi = {VM_STYPE_MEMORY_ALLOCATE_FLAGS_INFO, NULL, 2 /* DEVICE_ADDRESS */, 0};
-	VmMemoryAllocateInfo ai = {VM_STYPE_MEMORY_ALLOCATE_INFO, address ? &fi : NULL, size, type};
+int vm_create_buffer(VmDevice *d, uint64_t size, uint32_t usage, uint32_t handles, VmHandle *out) {
+	VmExternalTypes ei = {VM_STYPE_EXTERNAL_MEMORY_BUFFER_CREATE_INFO, NULL, handles};
+	VmBufferCreateInfo ci = {VM_STYPE_BUFFER_CREATE_INFO, handles ? &ei : NULL, 0, size, usage, 0, 0, NULL};
+	return ((CreateBuffer)d->createBuffer)(d->device, &ci, NULL, out);
+}
+
+// vm_allocate takes memory from a device, from another API, or from the host if host is not NULL.
+int vm_allocate(VmDevice *d, uint64_t size, uint32_t type, int address, const VmOrigin *from, void *host, VmHandle *out) {
+	const void *next = NULL;
+	VmMemoryAllocateFlagsInfo fi = {VM_STYPE_MEMORY_ALLOCATE_FLAGS_INFO, next, 2 /* DEVICE_ADDRESS */, 0};
+	if (address) next = &fi;
+	VmDedicatedAllocateInfo di = {VM_STYPE_MEMORY_DEDICATED_ALLOCATE_INFO, next, 0, from->dedicated};
+	if (from->dedicated) next = &di;
+	VmExternalTypes ei = {VM_STYPE_EXPORT_MEMORY_ALLOCATE_INFO, next, VM_HANDLE};
+	if (from->exported) next = &ei;
+#ifdef _WIN32
+	VmImportMemoryWin32 ii = {VM_STYPE_IMPORT_MEMORY_WIN32_HANDLE_INFO, next, VM_HANDLE, (void *)from->handle, NULL};
+#else
+	VmImportMemoryFd ii = {VM_STYPE_IMPORT_MEMORY_FD_INFO, next, VM_HANDLE, (int)from->handle};
+#endif
+	if (from->imported) next = &ii;
+	VmImportMemoryHost hi = {VM_STYPE_IMPORT_MEMORY_HOST_POINTER_INFO, next, VM_HANDLE_HOST, host};
+	if (host) next = &hi;
+	VmMemoryAllocateInfo ai = {VM_STYPE_MEMORY_ALLOCATE_INFO, next, size, type};
 	return ((AllocateMemory)d->allocateMemory)(d->device, &ai, NULL, out);
 }
 
@@ -468,9 +573,17 @@ void vm_copy(VmDevice *d, void *cmd, VmHandle src, VmHandle dst, uint64_t src_of
 	((CmdCopy)d->cmdCopyBuffer)(cmd, src, dst, 1, &c);
 }
 
-int vm_submit(VmDevice *d, void *queue, void *cmd, VmHandle fence) {
+// vm_submit has the device wait for the first nwait semaphores to have their values, and give the
+// next nsignal theirs behind the commands.
+int vm_submit(VmDevice *d, void *queue, void *cmd, VmHandle fence, const VmHandle *semaphores, const uint64_t *values,
+	uint32_t nwait, uint32_t nsignal) {
+	enum { MOST = 16, ALL_COMMANDS = 0x10000 };
+	if (nwait > MOST) return VM_INITIALIZATION_FAILED;
+	uint32_t stages[MOST];
+	for (uint32_t i = 0; i < nwait; i++) stages[i] = ALL_COMMANDS;
 	void *cmds[1] = {cmd};
-	VmSubmitInfo si = {VM_STYPE_SUBMIT_INFO, NULL, 0, NULL, NULL, 1, cmds, 0, NULL};
+	VmTimelineSubmitInfo ti = {VM_STYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO, NULL, nwait, values, nsignal, values + nwait};
+	VmSubmitInfo si = {VM_STYPE_SUBMIT_INFO, nwait + nsignal ? &ti : NULL, nwait, semaphores, stages, 1, cmds, nsignal, semaphores + nwait};
 	return ((QueueSubmit)d->queueSubmit)(queue, 1, &si, fence);
 }
 
