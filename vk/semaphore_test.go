@@ -69,19 +69,19 @@ func TestSemaphoreOrder(t *testing.T) {
 		require.NoError(t, to.Wait(ctx, 7))
 		require.NoError(t, errors.Join(p.Wait(ctx), last.Wait(ctx)))
 		assert.EqualValues(t, 100, b.Mapped()[0])
-		assert.Equal(t, []uint64{8, 9}, []uint64{value(t, to), value(t, from)})
-		assert.NoError(t, to.Wait(ctx, 8))
+		require.NoError(t, errors.Join(to.Wait(ctx, 8), from.Wait(ctx, 9)))
 	}
 }
 
 // A value that never comes ends in an error, by time, by Cancel, or because the device is closed:
 // nothing was executed or signalled, and the same commands run again.
 func TestSemaphoreNever(t *testing.T) {
-	const limit = 60 * time.Millisecond
+	const limit = 400 * time.Millisecond
 	d, ctx := open(t, vk.DeviceOptions{HangAfter: limit}), context.Background()
 	b := buffer(t, d, 64, vk.Readback)
-	clear(b.Mapped())
-	for i, parts := range []int{1, 3} {
+	for _, parts := range []int{1, 3} {
+		const nothing = 0xEE // was written
+		b.Mapped()[0] = nothing
 		never, done := semaphore(t, d), semaphore(t, d)
 		c := fills(t, d, b, 10, parts)
 		on := vk.Sync{Wait: []vk.At{{never, 1}}, Signal: []vk.At{{done, 1}}}
@@ -89,22 +89,20 @@ func TestSemaphoreNever(t *testing.T) {
 		require.NoError(t, err)
 		err = p.Wait(ctx)
 		assert.ErrorIs(t, err, vk.ErrUnsignalled)
-		assert.ErrorContains(t, err, "it has 0 after 60ms, want 1")
+		assert.ErrorContains(t, err, "it has 0 after 400ms, want 1")
 		assert.NotErrorIs(t, err, vk.ErrDeviceLost)
 		p, err = c.Submit(on)
 		require.NoError(t, err)
 		assert.True(t, c.Cancel())
 		assert.ErrorIs(t, p.Wait(ctx), vk.ErrCancelled)
 		assert.Zero(t, value(t, done))
-		assert.Equal(t, byte(10*i+2*i), b.Mapped()[0])
+		assert.EqualValues(t, nothing, b.Mapped()[0])
 		require.NoError(t, never.Signal(1))
 		p, err = c.Submit(on)
 		require.NoError(t, err, "the value of Signal is free again")
 		require.NoError(t, p.Wait(ctx))
-		assert.EqualValues(t, 1, value(t, done))
+		require.NoError(t, done.Wait(ctx, 1), "drivers may be late with the value")
 		assert.Equal(t, byte(9+parts), b.Mapped()[0])
-		clear(b.Mapped())
-		b.Mapped()[0] = byte(12) // what the next round finds
 	}
 	require.NoError(t, d.Err())
 }
@@ -154,7 +152,7 @@ func TestSemaphoreRefuses(t *testing.T) {
 	require.NoError(t, err)
 	argument(t, s.Signal(10), "value", "10", "less than 10")
 	require.NoError(t, errors.Join(s.Signal(9), wait.Signal(1), p.Wait(context.Background())))
-	assert.EqualValues(t, 10, value(t, s))
+	require.NoError(t, s.Wait(context.Background(), 10))
 
 	_, err = s.Export()
 	argument(t, err, "semaphore", "stays", "NewSemaphore(true)")
@@ -190,7 +188,5 @@ func TestSharedSemaphore(t *testing.T) {
 	require.NoError(t, err)
 	q, err := fills(t, d, a, 6, 1).Submit(vk.Sync{Signal: []vk.At{{s, 4}}})
 	require.NoError(t, err)
-	require.NoError(t, errors.Join(s.Wait(ctx, 5), q.Wait(ctx), p.Wait(ctx), s.Close()))
-	assert.EqualValues(t, 5, value(t, theirs))
-	require.NoError(t, theirs.Close())
+	require.NoError(t, errors.Join(s.Wait(ctx, 5), q.Wait(ctx), p.Wait(ctx), s.Close(), theirs.Wait(ctx, 5), theirs.Close()))
 }
