@@ -147,7 +147,10 @@ func TestImportNoMemory(t *testing.T) {
 	before := files(t)
 	for range 3 {
 		_, err = d.ImportBuffer("theirs", vk.DeviceLocal, x)
-		argument(t, err, "handle or memory", "refuses", a.Name)
+		require.Error(t, err)
+		if a.Type == vk.TypeCPU { // NVIDIA's driver says that it is out of memory
+			argument(t, err, "handle or memory", "refuses", a.Name)
+		}
 	}
 	assert.Equal(t, before, files(t))
 	assert.NoError(t, null.Close(), "it was still the caller's")

@@ -67,7 +67,7 @@ func (d *Device) begin(p *Pending) error {
 	f := &d.flights
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if p.c.Parts() > 1 || f.feeding || p.c.rec.parts.wall || len(p.sync.wait) > 0 {
+	if p.c.Parts() > 1 || f.feeding || p.c.rec.parts.wall || !p.sync.there() {
 		p.ended = make(chan struct{})
 		f.queue = append(f.queue, p)
 		if !f.feeding {
@@ -192,9 +192,15 @@ func (p *Pending) follow() {
 
 // await waits until a part has finished, or the device is hung.
 func (p *Pending) await(part int) error {
-	const op, slice = "wait", 10 * time.Millisecond
-	d := p.c.rec.dev
-	for looked := time.Now(); ; {
+	const op = "wait"
+	d, slice := p.c.rec.dev, 10*time.Millisecond
+	if len(p.sync.wait) > 0 {
+		slice = 0 // others wait for this, too: as in Wait
+	}
+	for start, looked := time.Now(), time.Now(); ; {
+		if slice == 0 && time.Since(start) > spin {
+			slice = 10 * time.Millisecond
+		}
 		r := vulkan.Result(C.vm_wait_fence(d.c, handleValue(unsafe.Pointer(p.c.fences[part%inFlight])), C.uint64_t(slice)))
 		if ended(r) {
 			d.flights.mu.Lock()

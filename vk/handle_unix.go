@@ -7,12 +7,20 @@ import (
 	"syscall"
 )
 
-// Close closes a handle that no import took.
-func (h Handle) Close() error { return syscall.Close(int(h)) }
+// Close closes a handle that no import took. The zero Handle is none.
+func (h Handle) Close() error {
+	if h == 0 {
+		return nil
+	}
+	return syscall.Close(int(h))
+}
 
 // check demands an open file descriptor, and that it has so many bytes if it tells: drivers that
 // keep memory in files may kill a program that maps more.
 func (h Handle) check(op string, bytes uint64) error {
+	if h == 0 {
+		return argument(op, "Handle", "none", "an open file descriptor")
+	}
 	var s syscall.Stat_t
 	if err := syscall.Fstat(int(h), &s); err != nil {
 		return argument(op, "Handle", fmt.Sprintf("%d: %v", int(h), err), "an open file descriptor")

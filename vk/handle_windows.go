@@ -2,8 +2,13 @@ package vk
 
 import "syscall"
 
-// Close closes a handle that no import took.
-func (h Handle) Close() error { return syscall.CloseHandle(syscall.Handle(h)) }
+// Close closes a handle that no import took. The zero Handle is none.
+func (h Handle) Close() error {
+	if h == 0 {
+		return nil
+	}
+	return syscall.CloseHandle(syscall.Handle(h))
+}
 
 // check demands a handle.
 func (h Handle) check(op string, _ uint64) error {

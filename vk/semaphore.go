@@ -224,20 +224,30 @@ func (s *Semaphore) Wait(ctx context.Context, value uint64) error {
 // reach waits until the semaphore has a value, or on returns an error. It polls for a while, since
 // a thread that sleeps wakes late.
 func (s *Semaphore) reach(op string, value uint64, on func() error) error {
-	d, sleep := s.dev, C.uint64_t(0)
+	const slice = C.uint64_t(2 * time.Millisecond)
 	for start := time.Now(); ; {
-		const timeout = 2
-		r := int(C.vm_wait_semaphore(d.c, s.h, C.uint64_t(value), sleep))
-		if err := d.check(op, r); err != nil || r != timeout {
+		if now, err := s.value(op); err != nil || now >= value {
 			return err
 		}
 		if err := on(); err != nil {
 			return err
 		}
-		if sleep == 0 && time.Since(start) > spin {
-			sleep = C.uint64_t(2 * time.Millisecond)
+		if time.Since(start) > spin {
+			if err := s.dev.check(op, int(C.vm_wait_semaphore(s.dev.c, s.h, C.uint64_t(value), slice))); err != nil {
+				return err
+			}
 		}
 	}
+}
+
+// there reports whether all that is waited for has come. Without an answer it has not.
+func (o *order) there() bool {
+	for _, at := range o.wait {
+		if now, err := at.Semaphore.value("submit"); err != nil || now < at.Value {
+			return false
+		}
+	}
+	return true
 }
 
 // Close frees the semaphore, once the submissions that use it have finished. Close always returns
