@@ -65,6 +65,7 @@ type Step struct {
 	begun     bool // the metadata is with the device
 	reuses    bool // see ReuseInputs
 	warms     bool // see Engine.Warm
+	gated     bool // it may wait for semaphores
 	host      bool // inputs come from host memory
 	layer     int  // whose inputs were set last
 	latest    int  // the layer that was submitted last; -1: what it left cannot be read
@@ -410,6 +411,7 @@ func (st *Step) submitCommands(key commandKey, sync []vk.Sync) error {
 		return err
 	}
 	st.e.flight, st.flying, st.submitted = p, p, append(st.submitted, c)
+	st.gated = st.gated || len(sync) > 0
 	if !slices.Contains(st.timed, key) {
 		st.timed = append(st.timed, key)
 	}
@@ -421,7 +423,8 @@ func (st *Step) submitCommands(key commandKey, sync []vk.Sync) error {
 // is aborted, for all its sessions. So a server waits with a context of its own, not with that of
 // one request. The device may still be busy after an abort: the next step waits for it.
 //
-// Errors: the context's; vk.ErrUnsignalled, see Submit; vk.ErrDeviceLost, vk.ErrClosed.
+// Errors: the context's; vk.ErrUnsignalled, see Submit, and vk.ErrCancelled if the engine is closed
+// while the step waits for semaphores; vk.ErrDeviceLost, vk.ErrClosed.
 func (st *Step) Wait(ctx context.Context) error {
 	if ctx == nil {
 		return fmt.Errorf("%s: %w", opWait, alive(ctx))
