@@ -96,8 +96,9 @@ func (x *sessions) semaphores(t *testing.T) {
 		}
 		require.NoError(t, st.Commit())
 		x.same(t, "after a signal", sessionFork+n, got)
-		x.rest(t, "after steps that waited", s)
-
+		if !layers {
+			x.rest(t, "after steps that waited", s)
+		}
 		require.NoError(t, s.Truncate(s.Len()-1))
 		st = must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: 1}))
 		x.setAll(t, st, 0, 1, layers)
