@@ -63,7 +63,8 @@ func ExampleStep_Submit() {
 		written, ran := uint64(2*i+1), uint64(2*i+2)
 		step := need(engine.Begin(ctx, pipeline.Chunk{Session: session, Tokens: n}))
 		defer step.Abort() // does nothing after Commit
-		check(step.Submit(vk.Sync{Wait: []vk.At{{Semaphore: semaphore, Value: written}}, Signal: []vk.At{{Semaphore: semaphore, Value: ran}}}))
+		check(step.Submit(vk.Sync{Wait: []vk.At{{Semaphore: semaphore, Value: written}},
+			Signal: []vk.At{{Semaphore: semaphore, Value: ran}}}))
 
 		bytes := make([]byte, uint64(n)*row) // the other side, which the step waits for
 		for k := range len(bytes) / 2 {
