@@ -44,7 +44,7 @@ func TestShareFails(t *testing.T) {
 		for at := range min(interposer.Seen(call)-before, 8) {
 			interposer.Fail(call, at, faults.OutOfHostMemory, false)
 			err := share(d, mine)
-			// A poll that fails for want of memory says nothing, and it may come less often the next time.
+			// A poll that fails for want of memory says nothing, and may come less often next time.
 			if _, hit := interposer.Hit(); err != nil || hit && !slices.Contains(polls, name) {
 				assert.ErrorIs(t, err, vk.ErrOutOfHostMemory, "%s, call %d", name, at)
 			}
