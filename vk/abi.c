@@ -34,20 +34,6 @@ typedef int (*GetFaultKHR)(void *, uint64_t, uint32_t *, VmFaultInfoKHR *);
 typedef int (*GetRepresentations)(void *, const VmPipelineExecutableInfo *, uint32_t *, VmPipelineExecutableRepresentation *);
 typedef int (*WaitFences)(void *, uint32_t, const VmHandle *, VmBool, uint64_t);
 
-#ifdef _WIN32
-#define MEMORY_HANDLES "VK_KHR_external_memory_win32"
-#define SEMAPHORE_HANDLES "VK_KHR_external_semaphore_win32"
-#define GET_MEMORY_HANDLE "vkGetMemoryWin32HandleKHR"
-#define GET_SEMAPHORE_HANDLE "vkGetSemaphoreWin32HandleKHR"
-#define IMPORT_SEMAPHORE_HANDLE "vkImportSemaphoreWin32HandleKHR"
-#else
-#define MEMORY_HANDLES "VK_KHR_external_memory_fd"
-#define SEMAPHORE_HANDLES "VK_KHR_external_semaphore_fd"
-#define GET_MEMORY_HANDLE "vkGetMemoryFdKHR"
-#define GET_SEMAPHORE_HANDLE "vkGetSemaphoreFdKHR"
-#define IMPORT_SEMAPHORE_HANDLE "vkImportSemaphoreFdKHR"
-#endif
-
 #define VM_INCOMPLETE 5
 #define VM_OUT_OF_HOST_MEMORY (-1)
 #define VM_INITIALIZATION_FAILED (-3)
@@ -158,29 +144,6 @@ static int device_extensions(VmInstance *in, void *phys, VmExtensionProperties *
 	return r;
 }
 
-static void link_next(VmBase **tail, void *node, uint32_t type) {
-	VmBase *b = node;
-	b->sType = type;
-	b->pNext = NULL;
-	(*tail)->pNext = b;
-	*tail = b;
-}
-
-// link_features chains the feature structures that the device knows, for the query and again for device creation.
-static void link_features(VmAdapter *a) {
-	a->features.sType = VM_STYPE_FEATURES_2;
-	a->features.pNext = NULL;
-	VmBase *tail = (VmBase *)&a->features;
-	link_next(&tail, &a->f11, VM_STYPE_VULKAN_1_1_FEATURES);
-	link_next(&tail, &a->f12, VM_STYPE_VULKAN_1_2_FEATURES);
-	if (a->has13) link_next(&tail, &a->f13, VM_STYPE_VULKAN_1_3_FEATURES);
-	if (a->hasCoopmat) link_next(&tail, &a->coopmat, VM_STYPE_COOPERATIVE_MATRIX_FEATURES);
-	if (a->hasBf16) link_next(&tail, &a->bf16, VM_STYPE_SHADER_BFLOAT16_FEATURES);
-	if (a->hasExec) link_next(&tail, &a->exec, VM_STYPE_PIPELINE_EXECUTABLE_FEATURES);
-	if (a->hasFaultEXT) link_next(&tail, &a->faultEXT, VM_STYPE_FAULT_FEATURES_EXT);
-	if (a->hasFaultKHR) link_next(&tail, &a->faultKHR, VM_STYPE_FAULT_FEATURES_KHR);
-}
-
 int vm_query(VmInstance *in, void *phys, VmAdapter *a) {
 	memset(a, 0, sizeof *a);
 	GetProps2 props = (GetProps2)entry(in->gipa, in->instance, "vkGetPhysicalDeviceProperties2");
@@ -195,12 +158,12 @@ int vm_query(VmInstance *in, void *phys, VmAdapter *a) {
 	a->has13 = a->props.properties.apiVersion >= ((1u << 22) | (3u << 12));
 
 	VmBase *tail = (VmBase *)&a->props;
-	link_next(&tail, &a->props11, VM_STYPE_VULKAN_1_1_PROPERTIES);
-	link_next(&tail, &a->driver, VM_STYPE_DRIVER_PROPERTIES);
-	link_next(&tail, &a->floats, VM_STYPE_FLOAT_CONTROLS_PROPERTIES);
+	vm_link(&tail, &a->props11, VM_STYPE_VULKAN_1_1_PROPERTIES);
+	vm_link(&tail, &a->driver, VM_STYPE_DRIVER_PROPERTIES);
+	vm_link(&tail, &a->floats, VM_STYPE_FLOAT_CONTROLS_PROPERTIES);
 	if (a->has13) {
-		link_next(&tail, &a->subgroup, VM_STYPE_SUBGROUP_SIZE_CONTROL_PROPERTIES);
-		link_next(&tail, &a->maintenance4, VM_STYPE_MAINTENANCE_4_PROPERTIES);
+		vm_link(&tail, &a->subgroup, VM_STYPE_SUBGROUP_SIZE_CONTROL_PROPERTIES);
+		vm_link(&tail, &a->maintenance4, VM_STYPE_MAINTENANCE_4_PROPERTIES);
 	}
 	mem(phys, &a->memory);
 
@@ -210,27 +173,19 @@ int vm_query(VmInstance *in, void *phys, VmAdapter *a) {
 	if (r < 0) return r;
 	for (uint32_t i = 0; i < n; i++) {
 		const char *e = exts[i].extensionName;
-		if (!strcmp(e, "VK_KHR_cooperative_matrix")) a->hasCoopmat = 1;
-		if (!strcmp(e, "VK_KHR_shader_bfloat16")) a->hasBf16 = 1;
-		if (!strcmp(e, "VK_KHR_pipeline_executable_properties")) a->hasExec = 1;
-		if (!strcmp(e, "VK_KHR_portability_subset")) a->hasPortability = 1;
+		vm_note_extension(a, e);
 		if (!strcmp(e, "VK_NV_shader_sm_builtins")) a->hasSM = 1;
 		if (!strcmp(e, "VK_AMD_shader_core_properties2")) a->hasCores = 1;
-		if (!strcmp(e, "VK_EXT_device_fault")) a->hasFaultEXT = 1;
-		if (!strcmp(e, "VK_KHR_device_fault")) a->hasFaultKHR = 1;
 		if (!strcmp(e, "VK_EXT_memory_budget")) a->hasBudget = 1;
-		if (!strcmp(e, MEMORY_HANDLES)) a->hasMemory = 1;
-		if (!strcmp(e, SEMAPHORE_HANDLES)) a->hasSemaphore = 1;
-		if (!strcmp(e, "VK_EXT_external_memory_host")) a->hasHost = 1;
 	}
 	free(exts);
 	if (a->hasFaultEXT) a->hasFaultKHR = 0; // one of them says all
 	// Only read: neither extension is enabled.
-	if (a->hasSM) link_next(&tail, &a->sm, VM_STYPE_SHADER_SM_BUILTINS_PROPERTIES);
-	if (a->hasCores) link_next(&tail, &a->cores, VM_STYPE_SHADER_CORE_PROPERTIES_2);
-	if (a->hasHost) link_next(&tail, &a->host, VM_STYPE_EXTERNAL_MEMORY_HOST_PROPERTIES);
+	if (a->hasSM) vm_link(&tail, &a->sm, VM_STYPE_SHADER_SM_BUILTINS_PROPERTIES);
+	if (a->hasCores) vm_link(&tail, &a->cores, VM_STYPE_SHADER_CORE_PROPERTIES_2);
+	if (a->hasHost) vm_link(&tail, &a->host, VM_STYPE_EXTERNAL_MEMORY_HOST_PROPERTIES);
 	props(phys, &a->props);
-	link_features(a);
+	vm_link_features(a);
 	feats(phys, &a->features);
 
 	a->families = sizeof a->family / sizeof *a->family;
@@ -262,93 +217,6 @@ int vm_memory_budget(VmInstance *in, void *phys, VmMemoryBudget *out) {
 	return 0;
 }
 
-// What the library enables, of what a device has: extensions, and features by Vulkan's names.
-static const struct { const char *name; size_t has; } extensions[] = {
-	{"VK_KHR_cooperative_matrix", offsetof(VmAdapter, hasCoopmat)},
-	{"VK_KHR_shader_bfloat16", offsetof(VmAdapter, hasBf16)},
-	{"VK_KHR_pipeline_executable_properties", offsetof(VmAdapter, hasExec)},
-	{"VK_KHR_portability_subset", offsetof(VmAdapter, hasPortability)},
-	{"VK_EXT_device_fault", offsetof(VmAdapter, hasFaultEXT)},
-	{"VK_KHR_device_fault", offsetof(VmAdapter, hasFaultKHR)},
-	{MEMORY_HANDLES, offsetof(VmAdapter, hasMemory)},
-	{SEMAPHORE_HANDLES, offsetof(VmAdapter, hasSemaphore)},
-	{"VK_EXT_external_memory_host", offsetof(VmAdapter, hasHost)},
-};
-#define FEATURE(s, f) {#f, offsetof(VmAdapter, s.f)}
-static const struct { const char *name; size_t at; } features[] = {
-	{"shaderInt64", offsetof(VmAdapter, features.features.shaderInt64)},
-	{"shaderInt16", offsetof(VmAdapter, features.features.shaderInt16)},
-	FEATURE(f11, storageBuffer16BitAccess),
-	FEATURE(f12, storageBuffer8BitAccess),
-	FEATURE(f12, shaderFloat16),
-	FEATURE(f12, shaderInt8),
-	FEATURE(f12, timelineSemaphore),
-	FEATURE(f12, bufferDeviceAddress),
-	FEATURE(f12, vulkanMemoryModel),
-	FEATURE(f12, vulkanMemoryModelDeviceScope),
-	FEATURE(f12, shaderSubgroupExtendedTypes),
-	FEATURE(f13, subgroupSizeControl),
-	FEATURE(f13, computeFullSubgroups),
-	FEATURE(f13, synchronization2),
-	FEATURE(f13, maintenance4),
-	FEATURE(coopmat, cooperativeMatrix),
-	FEATURE(bf16, shaderBFloat16Type),
-	FEATURE(bf16, shaderBFloat16CooperativeMatrix),
-	FEATURE(exec, pipelineExecutableInfo),
-	FEATURE(faultEXT, deviceFault),
-	FEATURE(faultKHR, deviceFault),
-};
-#undef FEATURE
-#define COUNT(list) (sizeof list / sizeof *list)
-static VmBool *field(const VmAdapter *a, size_t at) { return (VmBool *)((char *)a + at); }
-
-// vm_enabled says what is enabled on a device that has so much.
-void vm_enabled(const VmAdapter *have, VmAdapter *out) {
-	memset(out, 0, sizeof *out);
-	out->has13 = have->has13;
-	for (size_t i = 0; i < COUNT(extensions); i++) *field(out, extensions[i].has) = *field(have, extensions[i].has);
-	out->hasCoopmat = have->hasCoopmat && have->coopmat.cooperativeMatrix;
-	out->hasFaultEXT = have->hasFaultEXT && have->faultEXT.deviceFault;
-	out->hasFaultKHR = have->hasFaultKHR && have->faultKHR.deviceFault;
-	link_features(out);
-	for (size_t i = 0; i < COUNT(features); i++) *field(out, features[i].at) = *field(have, features[i].at);
-}
-
-// vm_extensions lists those of an adapter that the library uses.
-uint32_t vm_extensions(const VmAdapter *a, const char **out) {
-	uint32_t n = 0;
-	for (size_t i = 0; i < COUNT(extensions); i++) if (*field(a, extensions[i].has)) out[n++] = extensions[i].name;
-	return n;
-}
-
-// vm_features does the same for features.
-uint32_t vm_features(const VmAdapter *a, const char **out) {
-	uint32_t n = 0;
-	for (size_t i = 0; i < COUNT(features); i++) if (*field(a, features[i].at)) out[n++] = features[i].name;
-	return n;
-}
-
-static VmBool listed(const char *name, char **list, uint32_t n) {
-	while (n > 0) if (!strcmp(name, list[--n])) return 1;
-	return 0;
-}
-
-// vm_restrict takes from an adapter what a device of somebody else's was made without.
-void vm_restrict(VmAdapter *a, uint32_t api, char **exts, uint32_t nexts, char **feats, uint32_t nfeats) {
-	if (api && api < a->props.properties.apiVersion) a->props.properties.apiVersion = api;
-	a->has13 = a->props.properties.apiVersion >= ((1u << 22) | (3u << 12));
-	for (size_t i = 0; i < COUNT(extensions); i++) *field(a, extensions[i].has) &= listed(extensions[i].name, exts, nexts);
-	for (size_t i = 0; i < COUNT(features); i++) *field(a, features[i].at) &= listed(features[i].name, feats, nfeats);
-	if (!a->hasMemory) a->memoryHandles = 0;
-	if (!a->hasSemaphore) a->semaphoreHandles = 0;
-	if (!a->hasHost) a->hostMemory = 0;
-	if (!a->hasCoopmat) a->coopmat.cooperativeMatrix = 0;
-	if (!a->hasBf16) a->bf16.shaderBFloat16Type = a->bf16.shaderBFloat16CooperativeMatrix = 0;
-	if (!a->hasExec) a->exec.pipelineExecutableInfo = 0;
-	if (!a->hasFaultEXT) a->faultEXT.deviceFault = 0;
-	if (!a->hasFaultKHR) a->faultKHR.deviceFault = 0;
-}
-
 int vm_create_device(VmInstance *in, void *phys, const VmAdapter *have, VmDevice *out) {
 	VmAdapter *a = calloc(1, sizeof *a);
 	if (!a) return VM_OUT_OF_HOST_MEMORY;
@@ -363,38 +231,6 @@ int vm_create_device(VmInstance *in, void *phys, const VmAdapter *have, VmDevice
 	if (r == 0) vm_entries(in, a, out);
 	free(a);
 	return r;
-}
-
-// vm_entries finds the entry points of a device on which so much is enabled.
-void vm_entries(VmInstance *in, const VmAdapter *enabled, VmDevice *out) {
-	Gipa gdpa = (Gipa)entry(in->gipa, in->instance, "vkGetDeviceProcAddr");
-	out->allocateMemory = gdpa(out->device, "vkAllocateMemory");
-	out->getBufferAddress = gdpa(out->device, "vkGetBufferDeviceAddress");
-	out->updateDescriptorSets = gdpa(out->device, "vkUpdateDescriptorSets");
-	out->createComputePipelines = gdpa(out->device, "vkCreateComputePipelines");
-	out->cmdPipelineBarrier = gdpa(out->device, "vkCmdPipelineBarrier");
-	out->cmdCopyBuffer = gdpa(out->device, "vkCmdCopyBuffer");
-	out->cmdDispatchBase = gdpa(out->device, "vkCmdDispatchBase");
-	out->queueSubmit = gdpa(out->device, "vkQueueSubmit");
-	out->waitForFences = gdpa(out->device, "vkWaitForFences");
-	out->createBuffer = gdpa(out->device, "vkCreateBuffer");
-	out->createSemaphore = gdpa(out->device, "vkCreateSemaphore");
-	out->destroySemaphore = gdpa(out->device, "vkDestroySemaphore");
-	out->semaphoreValue = gdpa(out->device, "vkGetSemaphoreCounterValue");
-	out->signalSemaphore = gdpa(out->device, "vkSignalSemaphore");
-	out->waitSemaphores = gdpa(out->device, "vkWaitSemaphores");
-	if (enabled->hasExec) {
-		out->getStatistics = gdpa(out->device, "vkGetPipelineExecutableStatisticsKHR");
-		out->getRepresentations = gdpa(out->device, "vkGetPipelineExecutableInternalRepresentationsKHR");
-	}
-	if (enabled->hasFaultEXT) out->getFaultEXT = gdpa(out->device, "vkGetDeviceFaultInfoEXT");
-	if (enabled->hasFaultKHR) out->getFaultKHR = gdpa(out->device, "vkGetDeviceFaultReportsKHR");
-	if (enabled->hasMemory) out->getMemoryHandle = gdpa(out->device, GET_MEMORY_HANDLE);
-	if (enabled->hasHost) out->getHostPointer = gdpa(out->device, "vkGetMemoryHostPointerPropertiesEXT");
-	if (enabled->hasSemaphore) {
-		out->getSemaphoreHandle = gdpa(out->device, GET_SEMAPHORE_HANDLE);
-		out->importSemaphoreHandle = gdpa(out->device, IMPORT_SEMAPHORE_HANDLE);
-	}
 }
 
 static void fault_text(VmFaults *out, const char *text) {

@@ -394,11 +394,6 @@ int vm_query(VmInstance *in, void *phys, VmAdapter *out);
 int vm_coopmat(VmInstance *in, void *phys, VmCoopMatProperties **out, uint32_t *n);
 int vm_memory_budget(VmInstance *in, void *phys, VmMemoryBudget *out);
 int vm_create_device(VmInstance *in, void *phys, const VmAdapter *ad, VmDevice *out);
-void vm_entries(VmInstance *in, const VmAdapter *enabled, VmDevice *out);
-void vm_enabled(const VmAdapter *have, VmAdapter *out);
-uint32_t vm_extensions(const VmAdapter *a, const char **out);
-uint32_t vm_features(const VmAdapter *a, const char **out);
-void vm_restrict(VmAdapter *a, uint32_t api, char **exts, uint32_t nexts, char **features, uint32_t nfeatures);
 int vm_faults(VmDevice *d, int lost, VmFaults *out);
 int vm_create_buffer(VmDevice *d, uint64_t size, uint32_t usage, uint32_t handles, VmHandle *out);
 int vm_allocate(VmDevice *d, uint64_t size, uint32_t type, int address, const VmOrigin *from, void *host, VmHandle *out);
@@ -414,6 +409,16 @@ void vm_copy(VmDevice *d, void *cmd, VmHandle src, VmHandle dst, uint64_t src_of
 int vm_submit(VmDevice *d, void *queue, void *cmd, VmHandle fence, const VmHandle *semaphores, const uint64_t *values,
 	uint32_t nwait, uint32_t nsignal);
 int vm_wait_fence(VmDevice *d, VmHandle fence, uint64_t timeout_ns);
+
+// enabled.c
+void vm_link(VmBase **tail, void *node, uint32_t type);
+void vm_link_features(VmAdapter *a);
+void vm_note_extension(VmAdapter *a, const char *name);
+void vm_enabled(const VmAdapter *have, VmAdapter *out);
+void vm_entries(VmInstance *in, const VmAdapter *enabled, VmDevice *out);
+uint32_t vm_extensions(const VmAdapter *a, const char **out);
+uint32_t vm_features(const VmAdapter *a, const char **out);
+void vm_restrict(VmAdapter *a, uint32_t api, char **exts, uint32_t nexts, char **features, uint32_t nfeatures);
 
 // external.c
 void vm_query_external(VmInstance *in, void *phys, VmAdapter *a);

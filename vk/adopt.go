@@ -52,11 +52,9 @@ type Handles struct {
 // than 1.2 or a family that does not compute; ErrNoLoader; those of Adapter.Open.
 func Adopt(h Handles, o DeviceOptions) (*Device, error) {
 	const op = "adopt device"
-	for name, p := range map[string]unsafe.Pointer{"Instance": h.Instance, "PhysicalDevice": h.PhysicalDevice,
-		"Device": h.Device, "Queue": h.Queue} {
-		if p == nil {
-			return nil, argument(op, name, "nil", "a handle of the program's")
-		}
+	names := []string{"Instance", "PhysicalDevice", "Device", "Queue"}
+	if i := slices.Index([]unsafe.Pointer{h.Instance, h.PhysicalDevice, h.Device, h.Queue}, nil); i >= 0 {
+		return nil, argument(op, names[i], "nil", "a handle of the program's")
 	}
 	in, err := adoptInstance(&h)
 	if err != nil {
