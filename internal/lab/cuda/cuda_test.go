@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 	"unsafe"
@@ -58,7 +59,7 @@ func newEngine(t *testing.T, dev *vk.Device, ckpt *model.Checkpoint, layers []*m
 	x.in = must(dev.NewBuffer(vk.BufferSpec{Label: "input", Size: size, Memory: in, Export: share}))
 	x.out = must(dev.NewBuffer(vk.BufferSpec{Label: "output", Size: size, Memory: out, Export: share}))
 	x.Engine = testkit.Must[*pipeline.Engine](t)(pipeline.NewEngine(t.Context(), dev, ckpt.Config, layers, pipeline.EngineOptions{
-		MaxTokens: 1000, MaxStep: most, SubmitBudget: -1,
+		MaxTokens: 1000, MaxSessions: 4, MaxStep: most, SubmitBudget: -1,
 		Between: func(rec *vk.Recorder, at pipeline.Between) error {
 			bytes := uint64(2 * at.Tokens * x.hidden)
 			switch at.Layer {
@@ -69,9 +70,15 @@ func newEngine(t *testing.T, dev *vk.Device, ckpt *model.Checkpoint, layers []*m
 			}
 			return rec.Copy(at.Input.View(), at.Output.View())
 		}}))
-	x.session = testkit.Must[*pipeline.Session](t)(x.Open())
+	x.again(t)
 	t.Cleanup(func() { assert.NoError(t, errors.Join(x.Close(), x.in.Close(), x.out.Close())) })
 	return x
+}
+
+// again begins another sequence.
+func (x *engine) again(t *testing.T) {
+	require.NoError(t, x.session.Close())
+	x.session = testkit.Must[*pipeline.Session](t)(x.Open())
 }
 
 // step runs n tokens of the engine's session with the input that is there.
@@ -102,8 +109,8 @@ func bytesOf(v []uint16) []byte {
 }
 
 // TestSharedStep has another device, and CUDA, write the input of steps and read their output, in
-// memory that both have, ordered by a semaphore where the driver exports any: bits are those of the
-// ordinary way.
+// memory that both have, ordered by a semaphore where the driver exports any. It runs an engine on
+// an adopted device, too. Bits are those of the ordinary way.
 func TestSharedStep(t *testing.T) {
 	dev := testkit.Device(t)
 	if missing := dev.Caps().Missing([]string{"exportMemory", "importMemory"}); missing != nil {
@@ -114,11 +121,14 @@ func TestSharedStep(t *testing.T) {
 	ckpt := testkit.Must[*model.Checkpoint](t)(model.Open(dir, model.CheckpointOptions{}))
 	layers := testkit.Must[[]*model.DeviceLayer](t)(ckpt.Upload(t.Context(), dev, nil))
 	t.Cleanup(func() { assert.NoError(t, errors.Join(model.CloseLayers(layers), ckpt.Close())) })
+	plain := newEngine(t, dev, ckpt, layers, false)
+	t.Run("adopted", func(t *testing.T) { adopted(t, dev, ckpt, plain) })
 	for name, connect := range map[string]func(*testing.T, *vk.Device, link) party{"device": device, "cuda": cudaParty} {
 		t.Run(name, func(t *testing.T) {
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
-			x, plain := newEngine(t, dev, ckpt, layers, true), newEngine(t, dev, ckpt, layers, false)
+			plain.again(t)
+			x := newEngine(t, dev, ckpt, layers, true)
 			var s *vk.Semaphore
 			if dev.Caps().Missing([]string{"exportTimeline", "importTimeline"}) == nil {
 				s = testkit.Must[*vk.Semaphore](t)(dev.NewSemaphore(true))
@@ -129,6 +139,35 @@ func TestSharedStep(t *testing.T) {
 			x.exchange(t, plain, other, s)
 		})
 	}
+}
+
+// adopted runs an engine on the same device as one that the program has: bits are those of the
+// engine on the program's own, and both submit to one queue.
+func adopted(t *testing.T, dev *vk.Device, ckpt *model.Checkpoint, plain *engine) {
+	d := testkit.Must[*vk.Device](t)(vk.Adopt(dev.Handles(), vk.DeviceOptions{}))
+	t.Cleanup(func() { assert.NoError(t, d.Close()) })
+	layers := testkit.Must[[]*model.DeviceLayer](t)(ckpt.Upload(t.Context(), d, nil))
+	t.Cleanup(func() { assert.NoError(t, model.CloseLayers(layers)) })
+	x := newEngine(t, d, ckpt, layers, false)
+	in := random16(5 * x.hidden)
+	for range 3 {
+		var got []uint16
+		var beside sync.WaitGroup
+		beside.Go(func() { got = x.ordinary(t, in) })
+		want := plain.ordinary(t, in)
+		beside.Wait()
+		require.True(t, slices.Equal(want, got), "other bits on the adopted device")
+		in = got
+	}
+}
+
+// random16 are random numbers, bf16.
+func random16(n int) []uint16 {
+	rng, v := rand.New(rand.NewPCG(7, 7)), make([]uint16, n)
+	for i := range v {
+		v[i] = numfmt.BF16Encode(float32(rng.NormFloat64()))
+	}
+	return v
 }
 
 // link is what the other side imports.
@@ -149,7 +188,6 @@ func (x *engine) link(t *testing.T, s *vk.Semaphore) (l link) {
 
 // exchange compares steps with the other side to ordinary ones.
 func (x *engine) exchange(t *testing.T, plain *engine, other party, s *vk.Semaphore) {
-	rng := rand.New(rand.NewPCG(7, 7))
 	at := uint64(0)
 	shared := func(n int, provide func(done uint64)) (got []uint16) {
 		at += 2
@@ -169,10 +207,7 @@ func (x *engine) exchange(t *testing.T, plain *engine, other party, s *vk.Semaph
 		tokens, turns = []int{5, 1, 3, 8, 1}, 20
 	}
 	for _, n := range tokens { // both ways through the host's memory on the other side
-		in := make([]uint16, n*x.hidden)
-		for i := range in {
-			in[i] = numfmt.BF16Encode(float32(rng.NormFloat64()))
-		}
+		in := random16(n * x.hidden)
 		last = shared(n, func(done uint64) { other.feed(t, in, done) })
 		require.True(t, slices.Equal(plain.ordinary(t, in), last), "a step of %d tokens: other bits", n)
 	}
