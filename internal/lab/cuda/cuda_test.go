@@ -238,6 +238,17 @@ func (x *engine) times(t *testing.T, plain *engine, other party, s *vk.Semaphore
 	if s == nil {
 		return
 	}
+	mean("the same, and the other side waits when the step has ended", func() {
+		v := testkit.Must[uint64](t)(s.Value())
+		other.feed(t, in, v+1)
+		x.step(t, 1, nil, vk.Sync{Wait: []vk.At{{Semaphore: s, Value: v + 1}}, Signal: []vk.At{{Semaphore: s, Value: v + 2}}})
+		other.take(t, 1, v+2)
+	})
+	mean("the same, ordered by the host, without the semaphore", func() {
+		other.feed(t, in, 0)
+		x.step(t, 1, nil)
+		other.take(t, 1, 0)
+	})
 	own := testkit.Must[*vk.Semaphore](t)(x.in.Device().NewSemaphore(false))
 	defer own.Close()
 	at := uint64(0)
@@ -312,7 +323,7 @@ func (x *secondDevice) copy(t *testing.T, to, from *vk.Buffer, n, when, done uin
 
 func (x *secondDevice) feed(t *testing.T, values []uint16, done uint64) {
 	copy(x.upload.Mapped(), bytesOf(values))
-	x.copy(t, x.in, x.upload, uint64(2*len(values)), 0, done, false)
+	x.copy(t, x.in, x.upload, uint64(2*len(values)), 0, done, done == 0)
 }
 
 func (x *secondDevice) turn(t *testing.T, n int, when, done uint64) {
