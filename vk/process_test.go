@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -39,6 +41,11 @@ func TestSharedProcess(t *testing.T) {
 		require.NoError(t, b.Close())
 		return
 	}
+	self, err := os.Executable()
+	require.NoError(t, err)
+	if strings.HasPrefix(filepath.Base(self), "ld-linux") {
+		t.Skip("started with libraries that a second process has not, as by scripts/newer-mesa")
+	}
 	b, err := d.NewBuffer(vk.BufferSpec{Label: "own", Size: size, Export: true})
 	require.NoError(t, err)
 	defer b.Close()
@@ -48,7 +55,7 @@ func TestSharedProcess(t *testing.T) {
 	defer file.Close()
 	given, err := json.Marshal(x)
 	require.NoError(t, err)
-	child := exec.Command(os.Args[0], "-test.run=^TestSharedProcess$", "-test.v")
+	child := exec.Command(self, "-test.run=^TestSharedProcess$", "-test.v")
 	child.Env = append(os.Environ(), sharedVar+"="+string(given))
 	child.ExtraFiles = []*os.File{file}
 	out, err := child.CombinedOutput()
