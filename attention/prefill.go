@@ -32,6 +32,8 @@ type PrefillConfig struct {
 	// OnDemand leaves it to Record to ask for the kernels that it needs. Otherwise NewPrefill asks
 	// for all.
 	OnDemand bool
+
+	halves bool // rows of KV are f16, see cache.GatherRunsConfig.Halves: for VariantCM
 }
 
 // Prefill is sparse MLA over rows of a bf16 workspace: every token attends the rows that its index
@@ -94,6 +96,9 @@ func NewPrefill(dev *vk.Device, cfg PrefillConfig) (*Prefill, error) {
 		if t.stem == prefillLanes { // positions and angles, too
 			x.Bindings, x.Bound = append(x.Bindings, vk.Read), boundPrefill+2
 			x.Constants = append(x.Constants, opkit.Bit(0, cfg.Norm && t.norms))
+		}
+		if cfg.halves && variant == VariantCM {
+			x.Constants = append(x.Constants, 1)
 		}
 		return x
 	})
