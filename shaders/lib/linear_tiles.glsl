@@ -34,7 +34,7 @@ const uint OUT_QUADS = THREADS / SUBGROUP * CM_M * OUT_PITCH;
 const uint QUADS = TILE_QUADS > OUT_QUADS ? TILE_QUADS : OUT_QUADS;
 
 shared uvec4 tile_s[QUADS]; // [BM + BN, BK] elements, tokens first; at the end [subgroups, M, WN] f32
-shared uint ref_s;          // largest scale of the scale blocks of the rows
+shared uvec4 ref_s;         // .x: largest scale of the scale blocks of the rows; 16 bytes, for RADV begins tile_s behind it
 
 #define CM_A coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA>
 #define CM_B coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB>
@@ -67,16 +67,16 @@ void change_unit() {
 
 // ref: the power of two that the rows are kept relative to, as f32 bits: the largest scale without
 // its fraction, held where it and its inverse are ordinary numbers.
-uint ref() { return clamp(ref_s & 0x7F800000u, 0x01000000u, 0x7E000000u); }
+uint ref() { return clamp(ref_s.x & 0x7F800000u, 0x01000000u, 0x7E000000u); }
 
 // find_ref: the largest scale of the rows' blocks. A maximum is the same in any order.
 void find_ref() {
     const uint tid = gl_LocalInvocationIndex;
-    if (tid == 0u) ref_s = 0u;
+    if (tid == 0u) ref_s.x = 0u;
     barrier();
     uint most = 0u;
     for (uint k = tid * SCALE_BLOCK; k < pc.k; k += THREADS * SCALE_BLOCK) most = max(most, w_block_bits(row0_, k) & 0x7FFFFFFFu);
-    atomicMax(ref_s, most);
+    atomicMax(ref_s.x, most);
     barrier();
 }
 
