@@ -64,7 +64,7 @@ func (t linearTiling) span() int {
 
 // sharedBytes is the sum of the shared arrays.
 func (t linearTiling) sharedBytes() int {
-	return max((t.bm+t.bn)*(2*t.bk+16), t.subgroups()*t.m*(4*t.wn+16)) + 4
+	return max((t.bm+t.bn)*(2*t.bk+16), t.subgroups()*t.m*(4*t.wn+16)) + 16
 }
 
 // registers estimates the 32-bit registers of an invocation: sums, fragments, what is

@@ -8,7 +8,8 @@
 //   head part) * KEY_PARTS + key part.
 // Constants: 0 page, 1 format, 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a product, 7 HG, 8
 //   HEAD_PARTS, 9 TOKENS, 10 TILE, 11 ALONE (1: a subgroup decodes the keys it multiplies and waits
-//   for no other), 12 HELD (1: weights stay in registers).
+//   for no other), 12 HELD (1: weights stay in registers), 13 ROWS (of lib/cm_rows.glsl:
+//   how keys lie).
 // Shared memory: TILE*272 + SUBGROUPS*N*(4M+16) + 4*TOKENS*HEAD_PARTS*HG + 4*PART_SUMS + 8*TILE
 //   bytes.
 // Features:  cooperativeMatrix (f16; _cmb: bf16), shaderFloat16, vulkanMemoryModel,
@@ -36,6 +37,12 @@ layout(constant_id = 9) const uint TOKENS = 1u;
 layout(constant_id = 10) const uint TILE = 64u;
 layout(constant_id = 11) const uint ALONE = 1u;
 layout(constant_id = 12) const uint HELD = 1u;
+#ifdef CM_BF16
+const uint ROWS = 0u;
+#else
+layout(constant_id = 13) const uint ROWS = 0u;
+#endif
+#include "lib/cm_rows.glsl"
 
 const uint SUBGROUPS = THREADS / SUBGROUP;
 const uint KEY_PARTS = SUBGROUPS / (HEAD_PARTS * TOKENS);
@@ -115,7 +122,7 @@ void fetch(uint page[PLACES], uint tile, out Rows rows) {
 void keep(Rows rows, uint buf) {
     [[unroll]] for (uint i = 0u; i < EACH; i++) {
         const uint row = row_of(i);
-        cm_keep_part(rows.codes[i], rows.scales[i], row, part_);
+        cm_keep_part(rows.codes[i], rows.scales[i], row, part_, cm_half(row));
         const float scale = FORMAT == INDEX_FP8 ? uintBitsToFloat(rows.scales[i]) : cm_row_scale(rows.scales[i]);
         if (part_ == 0u) scale_s[buf * TILE + row] = rows.there[i] ? scale : -1.0;
     }
@@ -133,8 +140,8 @@ void load_weights(out CM_C w, uint i) {
     coopMatLoad(w, weight_s, ((token_ * HEAD_PARTS + head_part_) * HG + i * CM_M) / 4u, 0u, gl_CooperativeMatrixLayoutColumnMajor);
 }
 
-// keep_query: part `part` of head row `row` of the workgroup's to row_s, with pitch quads from row to
-// row and its second half `half_` quads behind the first; part 0 brings the head's weight along.
+// keep_query: part `part` of head row `row` of the workgroup's to row_s, with pitch quads from row
+// to row and its second half `half_` quads behind the first; part 0 brings the head's weight along.
 void keep_query(uint t0, uint row, uint part, uint at, uint half_) {
     const uint head = row % (HEAD_PARTS * HG), t = t0 + row / (HEAD_PARTS * HG);
     const bool real = head < pc.heads && t < pc.tokens;
@@ -147,7 +154,7 @@ void keep_query(uint t0, uint row, uint part, uint at, uint half_) {
         codes = q_at(q * 8u + part).xyxy;
         scales = q_scale_at(q);
     }
-    cm_keep_halves(real ? codes : uvec4(0u), scales, part, at, at + half_);
+    cm_keep_halves(real ? codes : uvec4(0u), scales, part, at, at + half_, 0u);
     if (part == 0u && row < HEAD_ROWS) {
         const float scale = FORMAT == INDEX_FP8 ? 1.0 : cm_row_scale(scales);
         weight_s[row / 4u][row % 4u] = real ? weights_at(q) * scale : 0.0;
@@ -171,8 +178,9 @@ void load_heads(uint t0, uint mine) {
     }
 }
 
-// load_parts: the same, some parts of all heads at a time. Each fragment is loaded once and under no
-// condition: else compilers hold its halves apart, and RADV moves all of them before each product.
+// load_parts: the same, some parts of all heads at a time. Each fragment is loaded once and under
+// no condition: else compilers hold its halves apart, and RADV moves all of them before each
+// product.
 void load_parts(uint t0, uint mine) {
     [[unroll]] for (uint first = 0u; first < ROW_PARTS; first += PARTS) {
         barrier();
@@ -205,7 +213,7 @@ void sum_heads(uint row0) {
     [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) s[i] = CM_C(0.0);
     [[unroll]] for (uint k = 0u; k < STEPS; k++) {
         CM_B keys; // rows of row_s are its columns
-        coopMatLoad(keys, row_s, row0 * ROW_PITCH + k * CM_K / 8u, ROW_PITCH, gl_CooperativeMatrixLayoutColumnMajor);
+        CM_LOAD_ROWS(keys, row_s, row0, k * CM_K / 8u, ROW_PITCH, lane, gl_CooperativeMatrixLayoutColumnMajor)
         [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) s[i] = coopMatMulAdd(q_f[i][k], keys, s[i]);
     }
     // Heads M apart meet in one component, wherever a subgroup keeps it.

@@ -1,13 +1,13 @@
 // Dequantise and gather runs of rows for a piece of a prompt's attention. A run of a piece fills
 // rows of the workspace from run.row up to the row of the next run; the last one only ends them.
-// Row run.row + i of the workspace becomes, as 512 bf16 (lib/kv_row.glsl) or what lib/half_bf16.glsl
-// makes of them,
+// Row run.row + i of the workspace becomes, as 512 bf16 (lib/kv_row.glsl) or f16
+// (lib/half_bf16.glsl),
 //   run.list = 0: slot p%PAGE of page table[run.of, p/PAGE], p = run.first + i
 //   run.list = 1: slot s%PAGE of page s/PAGE, s = lists[run.of, run.first + i]
 // or zeros where there is no such page or slot. Rows of no run keep their bytes.
 // Bindings:  0 heads [pieces, 2, 2] i32: first run of a piece and set, number of its runs
 //            1 runs [.., 4] i32: row, of, first, list   2 table [R, W] i32   3 lists [T, K] i32
-//            4 out [rows, 512] bf16 or f16   5 pool [pages, stride] u8   (4 and 5 not in _da builds)
+//            4 out [rows, 512] of 16 bits   5 pool [pages, stride] u8   (4 and 5 not in _da builds)
 // Workgroup: 2 rows at a time, 64 invocations each; the grid strides over the rows of the piece.
 // Constants: 0 PAGE, slots per page; 1 HALVES, 1: f16.  Shared memory: 0.
 // Features:  none; _da: bufferDeviceAddress, shaderInt64.
