@@ -18,6 +18,7 @@
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
 #define KV_DA
+#define LINEAR_ROWS
 #include "lib/linear_tiles.glsl"
 
 const uint LINES = THREADS / UNITS;  // rows that all invocations decode at a time
@@ -106,21 +107,25 @@ void decode(Fetch f, uint step, out Elements v) {
 
 void keep(Elements v) {
     const uint x_at = line_ * PITCH + unit_, w_at = (BM + w_line_) * PITCH + w_unit_ * (W_VEC / 8u);
-    [[unroll]] for (uint i = 0u; i < X_EACH; i++) tile_s[x_at + i * LINES * PITCH] = v.x[i];
+    [[unroll]] for (uint i = 0u; i < X_EACH; i++) CM_KEEP_ROW(tile_s, x_at + i * LINES * PITCH, line_ + (LINES % 16u == 0u ? 0u : i * LINES), v.x[i])
     [[unroll]] for (uint i = 0u; i < W_EACH; i++) {
-        [[unroll]] for (uint j = 0u; j < W_VEC / 8u; j++) tile_s[w_at + i * W_LINES * PITCH + j] = v.w[i * (W_VEC / 8u) + j];
+        [[unroll]] for (uint j = 0u; j < W_VEC / 8u; j++) {
+            CM_KEEP_ROW(tile_s, w_at + i * W_LINES * PITCH + j, w_line_ + (W_LINES % 16u == 0u ? 0u : BM + i * W_LINES), v.w[i * (W_VEC / 8u) + j])
+        }
     }
 }
+
+uint lane_() { return ROWS == 0u ? 0u : gl_SubgroupInvocationID; }
 
 void multiply(uint m0, uint n0) {
     [[unroll]] for (uint k = 0u; k < BK / CM_K; k++) {
         CM_A a[M_TILES];
         [[unroll]] for (uint i = 0u; i < M_TILES; i++) {
-            coopMatLoad(a[i], tile_s, (m0 + i * CM_M) * PITCH + k * CM_K / 8u, PITCH, gl_CooperativeMatrixLayoutRowMajor);
+            CM_LOAD_ROWS(a[i], tile_s, m0 + i * CM_M, k * CM_K / 8u, PITCH, lane_(), gl_CooperativeMatrixLayoutRowMajor)
         }
         [[unroll]] for (uint j = 0u; j < N_TILES; j++) {
             CM_B b; // rows of the tile are its columns
-            coopMatLoad(b, tile_s, (BM + n0 + j * CM_N) * PITCH + k * CM_K / 8u, PITCH, gl_CooperativeMatrixLayoutColumnMajor);
+            CM_LOAD_ROWS(b, tile_s, BM + n0 + j * CM_N, k * CM_K / 8u, PITCH, lane_(), gl_CooperativeMatrixLayoutColumnMajor)
             [[unroll]] for (uint i = 0u; i < M_TILES; i++) acc[i][j] = coopMatMulAdd(a[i], b, acc[i][j]);
         }
     }

@@ -16,11 +16,25 @@
 #define cm_half(row) 0u
 
 #define CM_LOAD_ROWS(m, array, row0, quad, pitch, lane, layout_) coopMatLoad(m, array, (row0) * (pitch) + (quad), pitch, layout_);
+#define CM_KEEP_ROW(array, at, row, v) array[at] = v;
 
 #else
 
 // cm_half: which half of 16 bytes of a row lies first.
 uint cm_half(uint row) { return ROWS == 0u ? 0u : row / 8u % 2u; }
+
+// CM_KEEP_ROW: 16 bytes of a row, to array[at].
+#define CM_KEEP_ROW(array, at, row, v) { \
+    if (ROWS == 0u) { \
+        array[at] = v; \
+    } else { \
+        const uint first_ = cm_half(row) * 2u, second_ = (cm_half(row) ^ 1u) * 2u; \
+        array[at][first_] = v.x; \
+        array[at][first_ + 1u] = v.y; \
+        array[at][second_] = v.z; \
+        array[at][second_ + 1u] = v.w; \
+    } \
+}
 
 #define CM_PUT2(m, e, word) { \
     const f16vec2 put_ = unpackFloat2x16(word); \
@@ -39,7 +53,7 @@ uint cm_half(uint row) { return ROWS == 0u ? 0u : row / 8u % 2u; }
     if (ROWS == 0u) { \
         coopMatLoad(m, array, (row0) * (pitch) + (quad), pitch, layout_); \
     } else if (ROWS == 1u) { \
-        const uint row_ = (row0) + (lane) % 16u, half_ = cm_half(row_), first_ = row_ * (pitch) + (quad); \
+        const uint half_ = cm_half((lane) % 16u), first_ = (row0) * (pitch) + (quad) + (lane) % 16u * (pitch); \
         if (m.length() == CM_K) { \
             [[unroll]] for (uint i_ = 0u; i_ < CM_K / 8u; i_++) { CM_PUT8(m, i_ * 8u, array, first_ + i_, half_) } \
         } else { CM_PUT8(m, 0u, array, first_ + (lane) / 16u, half_) } \

@@ -5,7 +5,7 @@
 // stores those from first_ on. A step is BK numbers of all of them, decoded to shared memory; a
 // subgroup holds WM x WN sums in registers. Constants after the two of linear.glsl: 2 THREADS, 3
 // SUBGROUP, 4..6 M, N, K of a product, 7 BM, 8 BN, 9 BK, 10 WM, 11 WN:
-//   projection/linear_cm.go chooses.
+//   projection/linear_cm.go chooses; 12 ROWS of lib/cm_rows.glsl, with LINEAR_ROWS.
 // Shared memory: max((BM+BN)*(2*BK+16), THREADS/SUBGROUP*M*(4*WN+16)) + 16: 20496 B for 128 x 128
 // in steps of 32.
 #ifndef LIB_LINEAR_TILES_GLSL
@@ -23,6 +23,12 @@ layout(constant_id = 8) const uint BN = 64u;
 layout(constant_id = 9) const uint BK = 64u;
 layout(constant_id = 10) const uint WM = 16u;
 layout(constant_id = 11) const uint WN = 16u;
+#if defined(CM_BF16) || !defined(LINEAR_ROWS)
+const uint ROWS = 0u;
+#else
+layout(constant_id = 12) const uint ROWS = 0u;
+#endif
+#include "cm_rows.glsl"
 
 const uint UNITS = BK / 8u;          // of eight numbers in a row
 const uint PITCH = UNITS + 1u;       // quads from row to row of a tile; a spare one spreads rows over banks

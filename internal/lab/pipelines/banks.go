@@ -68,10 +68,11 @@ func (c *Chosen) fragmentPitch() int {
 
 // rows is ROWS of shaders/lib/cm_rows.glsl, of kernels that have it.
 func (c *Chosen) rows() uint32 {
-	if strings.HasPrefix(c.Kernel, "idx_logits_cm") {
-		return c.Constants[13]
+	at := map[string]int{"idx_logits_cm": 13, "proj_linear_cm": 12}[c.Kernel]
+	if at == 0 || at >= len(c.Constants) {
+		return 0
 	}
-	return 0
+	return c.Constants[at]
 }
 
 // Conflicts is how often as long a kernel's loads of fragments take as they would without
