@@ -69,8 +69,12 @@ func (t cmTiling) registers(copies, rest int) int {
 
 // constants are the specialisation constants after PAGE and FORMAT.
 func (t cmTiling) constants() []uint32 {
-	return append(opkit.Words(t.threads(), t.subgroup, t.m, t.n, t.k, t.heads, t.headParts, t.tokens, t.tile),
-		opkit.Bit(0, t.alone()), opkit.Bit(0, t.held), uint32(t.rows))
+	words := append(opkit.Words(t.threads(), t.subgroup, t.m, t.n, t.k, t.heads, t.headParts, t.tokens, t.tile),
+		opkit.Bit(0, t.alone()), opkit.Bit(0, t.held))
+	if t.rows != 0 {
+		words = append(words, uint32(t.rows))
+	}
+	return words
 }
 
 // powerOfTwo is the smallest power of two that is not below n.

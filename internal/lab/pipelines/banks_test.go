@@ -39,7 +39,7 @@ func TestNoPitchIsBetter(t *testing.T) {
 		clocks, one := fragment(pitch, true)
 		assert.Equal(t, one, clocks, "%d bytes, exchanged", pitch)
 	}
-	for _, k := range []Chosen{{Kernel: "attn_decode_cm"}, {Kernel: "attn_prefill_cmb"}, {Kernel: "idx_logits_cm", Constants: make([]uint32, 14)},
+	for _, k := range []Chosen{{Kernel: "attn_decode_cm"}, {Kernel: "attn_prefill_cmb"}, {Kernel: "idx_logits_cm"},
 		{Kernel: "proj_linear_cm", Constants: []uint32{3, 0, 128, 32, 16, 16, 16, 128, 128, 32, 64, 64}},
 		{Kernel: "proj_linear_cm", Constants: []uint32{3, 0, 128, 32, 16, 16, 16, 64, 64, 64, 64, 16}}} {
 		assert.Equal(t, 2., k.Conflicts(), "%s%v", k.Kernel, k.Constants)
