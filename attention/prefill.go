@@ -86,6 +86,14 @@ func NewPrefill(dev *vk.Device, cfg PrefillConfig) (*Prefill, error) {
 	if s.tilings, err = f.withLanes(layout(dev, variant), prefillLanes, variant, cfg.Heads, list); err != nil {
 		return nil, err
 	}
+	for i := range s.tilings {
+		if t := &s.tilings[i]; t.rows != 0 {
+			c := t.constants // threads, subgroup, M, N, K
+			if t.rows, err = pkg.MatrixRows(dev, int(c[2]), int(c[3]), int(c[4]), int(c[1]), t.rows); err != nil {
+				return nil, err
+			}
+		}
+	}
 	k := s.kernels(dev, func(t tiling) opkit.Spec {
 		x := opkit.Spec{
 			Stem: t.stem, Variant: variant, Bound: boundPrefill,
@@ -97,8 +105,11 @@ func NewPrefill(dev *vk.Device, cfg PrefillConfig) (*Prefill, error) {
 			x.Bindings, x.Bound = append(x.Bindings, vk.Read), boundPrefill+2
 			x.Constants = append(x.Constants, opkit.Bit(0, cfg.Norm && t.norms))
 		}
-		if cfg.halves && variant == VariantCM {
-			x.Constants = append(x.Constants, 1)
+		if halves := cfg.halves && variant == VariantCM; halves || t.rows != 0 {
+			x.Constants = append(x.Constants, opkit.Bit(0, halves))
+		}
+		if t.rows != 0 {
+			x.Constants = append(x.Constants, uint32(t.rows))
 		}
 		return x
 	})

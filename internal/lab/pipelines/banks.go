@@ -68,7 +68,7 @@ func (c *Chosen) fragmentPitch() int {
 
 // rows is ROWS of shaders/lib/cm_rows.glsl, of kernels that have it.
 func (c *Chosen) rows() uint32 {
-	at := map[string]int{"idx_logits_cm": 13, "proj_linear_cm": 12}[c.Kernel]
+	at := map[string]int{"idx_logits_cm": 13, "proj_linear_cm": 12, "attn_prefill_cm": 9}[c.Kernel]
 	if at == 0 || at >= len(c.Constants) {
 		return 0
 	}
