@@ -107,10 +107,12 @@ void decode(Fetch f, uint step, out Elements v) {
 
 void keep(Elements v) {
     const uint x_at = line_ * PITCH + unit_, w_at = (BM + w_line_) * PITCH + w_unit_ * (W_VEC / 8u);
-    [[unroll]] for (uint i = 0u; i < X_EACH; i++) CM_KEEP_ROW(tile_s, x_at + i * LINES * PITCH, line_ + (LINES % 16u == 0u ? 0u : i * LINES), v.x[i])
+    // Of rows 16 apart the same halves lie exchanged: one address serves all.
+    const uint x_next = LINES % 16u == 0u ? 0u : LINES, w_next = W_LINES % 16u == 0u ? 0u : W_LINES, bm = BM % 16u;
+    [[unroll]] for (uint i = 0u; i < X_EACH; i++) CM_KEEP_ROW(tile_s, x_at + i * LINES * PITCH, line_ + i * x_next, v.x[i])
     [[unroll]] for (uint i = 0u; i < W_EACH; i++) {
         [[unroll]] for (uint j = 0u; j < W_VEC / 8u; j++) {
-            CM_KEEP_ROW(tile_s, w_at + i * W_LINES * PITCH + j, w_line_ + (W_LINES % 16u == 0u ? 0u : BM + i * W_LINES), v.w[i * (W_VEC / 8u) + j])
+            CM_KEEP_ROW(tile_s, w_at + i * W_LINES * PITCH + j, bm + w_line_ + i * w_next, v.w[i * (W_VEC / 8u) + j])
         }
     }
 }

@@ -151,7 +151,8 @@ void cm_load_values(uint row0, uint j, out CM_B one, out CM_B two) {
             CM_VALUE_PAIR(one, two, e, at + e * KV_PITCH, lane % 4u ^ (part + e / 8u) * 2u)
         }
     } else {
-        [[unroll]] for (uint e = 0u; e < one.length(); e++) CM_VALUE_PAIR(one, two, e, (row0 + lane) * KV_PITCH + quad + e / 4u, e % 4u ^ cm_half(row0 + lane) * 2u)
+        [[unroll]] for (uint e = 0u; e < one.length(); e++)
+            CM_VALUE_PAIR(one, two, e, (row0 + lane) * KV_PITCH + quad + e / 4u, e % 4u ^ cm_half(row0 + lane) * 2u)
     }
 }
 
