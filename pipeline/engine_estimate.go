@@ -71,12 +71,8 @@ func (e *Engine) estimate(ctx context.Context, lengths []int) (m EngineMemory, e
 	if err = e.arrangePools(); err != nil {
 		return m, err
 	}
-	for _, n := range e.allSizes() {
-		b, err := e.stepSize(ctx, n)
-		if err == nil {
-			err = b.openHost()
-		}
-		if err != nil {
+	for _, l := range e.lanes {
+		if err := l.open(ctx); err != nil {
 			return m, err
 		}
 	}

@@ -151,7 +151,9 @@ func (e *Engine) buildPools() error {
 	if err := e.shapePools(); err != nil {
 		return err
 	}
-	e.need = make(pageCounts, len(e.pools))
+	for _, l := range e.lanes {
+		l.need = make(pageCounts, len(e.pools))
+	}
 	addresses := len(e.dev.Caps().Missing([]string{"bufferDeviceAddress", "shaderInt64"})) == 0
 	for _, p := range e.pools {
 		limit := math.MaxInt32
