@@ -316,7 +316,8 @@ func (m EngineMemory) Total() uint64 {
 // Memory returns what is allocated now. A server that begins no new sequences once Held is near
 // EngineOptions.MaxCacheBytes leaves room for the open ones to grow.
 //
-// Steps and Hidden grow with the sizes of steps so far, and of Prepare. For T tokens, Steps is for
+// Steps and Hidden grow with the sizes of steps so far, and of Prepare, and with how many were in
+// progress at a time. For T tokens, Steps is for
 // each kind of layer 2*T*(2*H*512 + G*ORank + 2*QRank + 1024) bytes, about 2*T*(2048 + 256*Hi)
 // more with a compressor and an indexer, lists of 4*T*(Window + entries attended), which are there
 // twice where rows are gathered, and some tens of MB of scratch that do not grow with T. As sizes

@@ -176,6 +176,7 @@ func (l *lane) arrange(chunks []Chunk) (*Step, error) {
 	e, st := l.e, &Step{e: l.e, lane: l}
 	l.parts, l.busy = l.parts[:0], l.busy[:0]
 	l.clearRows()
+	several := len(e.lanes) > 1
 	bad := func(i int, got any, want string) error {
 		return badArgument(opBegin, fmt.Sprintf("chunks[%d]", i), got, "%s", want)
 	}
@@ -199,7 +200,7 @@ func (l *lane) arrange(chunks []Chunk) (*Step, error) {
 			return nil, bad(i, c.Tokens, "at least 1 token")
 		case l.byRow[row] >= 0:
 			return nil, bad(i, "a session twice", "each once")
-		case len(e.lanes) > 1 && e.laneOf(row) != nil:
+		case several && e.laneOf(row) != nil:
 			return nil, fmt.Errorf("chunks[%d]: %w", i, ErrInStep)
 		case c.Tokens > e.opts.MaxTokens-at.length:
 			return nil, fmt.Errorf("chunks[%d]: %w: %d tokens and %d more, of at most %d", i, ErrSequenceFull,
