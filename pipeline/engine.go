@@ -44,8 +44,8 @@ type Engine struct {
 	print  Fingerprint
 	update *cache.TableUpdate
 
-	slots   chan struct{} // holds a value for each step in progress, and for each call that excludes one; taken before turn
-	turn    chan struct{} // holds one while somebody takes or moves pages, or makes memory of steps; taken before mu
+	slots   chan struct{} // holds a value for each step in progress, and for calls that exclude one; taken before turn
+	turn    chan struct{} // with several slots: holds one while somebody takes or moves pages; taken before mu
 	done    chan struct{} // closed by Close
 	closing sync.Mutex    // held by Close; taken before mu
 	mu      sync.Mutex    // of all below; nobody waits for the device with it, see await
@@ -65,7 +65,7 @@ type Engine struct {
 	sessions []*Session // by row of the block tables; nil: free
 	rows     []rowState // by row
 	pending  []pageWork
-	lanes    []*lane // EngineOptions.Steps of them
+	lanes    []lane // EngineOptions.Steps of them, for as long as the engine
 
 	count *counts // nil: memory is allocated, see EngineOptions.Estimate
 
@@ -127,8 +127,9 @@ func newEngine(dev *vk.Device, cfg model.Config, layers []*model.DeviceLayer, o 
 	for _, l := range e.layers {
 		e.ropes[l.rope] = tensor.Tensor{}
 	}
-	for range o.Steps {
-		e.lanes = append(e.lanes, e.newLane())
+	e.lanes = make([]lane, o.Steps)
+	for i := range e.lanes {
+		e.lanes[i].init(e)
 	}
 	return e
 }
@@ -250,9 +251,10 @@ func (e *Engine) Caches(number int) layer.Caches {
 	return e.layers[number].reads()
 }
 
-// Prepare allocates and records what steps of so many tokens need, so that the first of them
-// does not have to. Only Step.SetInput allocates and records more, for hidden states in host
-// memory. Errors: those of Begin and of Step.Submit.
+// Prepare allocates and records what steps of so many tokens need, EngineOptions.Steps of them in
+// progress, so that the first of them does not have to. It waits while any step is in progress.
+// Only Step.SetInput allocates and records more, for hidden states in host memory. Errors: those of
+// Begin and of Step.Submit.
 func (e *Engine) Prepare(ctx context.Context, tokens int) error {
 	e = e.orNone()
 	if e.dev != nil && (tokens < 1 || tokens > e.opts.MaxStep) {
@@ -265,9 +267,9 @@ func (e *Engine) Prepare(ctx context.Context, tokens int) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	err := e.usable()
-	for _, l := range e.lanes {
+	for i := range e.lanes {
 		if err == nil {
-			err = l.prepare(ctx, tokens)
+			err = e.lanes[i].prepare(ctx, tokens)
 		}
 	}
 	if err != nil {
@@ -316,12 +318,12 @@ func (m EngineMemory) Total() uint64 {
 // Memory returns what is allocated now. A server that begins no new sequences once Held is near
 // EngineOptions.MaxCacheBytes leaves room for the open ones to grow.
 //
-// Steps and Hidden grow with the sizes of steps so far, and of Prepare, and with how many were in
-// progress at a time. For T tokens, Steps is for
-// each kind of layer 2*T*(2*H*512 + G*ORank + 2*QRank + 1024) bytes, about 2*T*(2048 + 256*Hi)
-// more with a compressor and an indexer, lists of 4*T*(Window + entries attended), which are there
-// twice where rows are gathered, and some tens of MB of scratch that do not grow with T. As sizes
-// are powers of two, all of them take about twice what the largest does.
+// Steps and Hidden grow with the sizes of steps so far, and of Prepare, for each of the steps that
+// were in progress at a time. For T tokens, Steps is for each kind of layer
+// 2*T*(2*H*512 + G*ORank + 2*QRank + 1024) bytes, about 2*T*(2048 + 256*Hi) more with a compressor
+// and an indexer, lists of 4*T*(Window + entries attended), which are there twice where rows are
+// gathered, and some tens of MB of scratch that do not grow with T. As sizes are powers of two, all
+// of them take about twice what the largest does.
 func (e *Engine) Memory() EngineMemory {
 	var m EngineMemory
 	e = e.orNone()
@@ -342,8 +344,8 @@ func (e *Engine) Memory() EngineMemory {
 		m.Tables += t.Bytes()
 	}
 	m.Workspace = e.workspace.Bytes()
-	for _, l := range e.lanes {
-		for _, b := range l.sizes {
+	for i := range e.lanes {
+		for _, b := range e.lanes[i].sizes {
 			steps, hidden, host := b.bytes()
 			m.Steps, m.Hidden, m.Host = m.Steps+steps, m.Hidden+hidden, m.Host+host
 		}
@@ -383,8 +385,8 @@ func (e *Engine) Close() error {
 		e.changed.Wait()
 	}
 	var err error
-	for _, l := range e.lanes {
-		err = errors.Join(err, l.close())
+	for i := range e.lanes {
+		err = errors.Join(err, e.lanes[i].close())
 	}
 	for _, c := range e.caches {
 		err = errors.Join(err, c.memory().Close())
@@ -400,8 +402,8 @@ func (e *Engine) Close() error {
 
 // forget drops all recorded commands.
 func (e *Engine) forget() (err error) {
-	for _, l := range e.lanes {
-		err = errors.Join(err, l.forget())
+	for i := range e.lanes {
+		err = errors.Join(err, e.lanes[i].forget())
 	}
 	return err
 }
@@ -422,9 +424,9 @@ func (e *Engine) note(err error) error {
 	if errors.Is(err, vk.ErrDeviceLost) && e.failed == nil {
 		e.failed = err
 		e.log(slog.LevelError, "the device is lost", "error", err)
-		for _, l := range e.lanes {
-			if l.step != nil {
-				err = errors.Join(err, l.step.end())
+		for i := range e.lanes {
+			if st := e.lanes[i].step; st != nil {
+				err = errors.Join(err, st.end())
 			}
 		}
 	}

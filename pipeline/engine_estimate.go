@@ -71,8 +71,8 @@ func (e *Engine) estimate(ctx context.Context, lengths []int) (m EngineMemory, e
 	if err = e.arrangePools(); err != nil {
 		return m, err
 	}
-	for _, l := range e.lanes {
-		if err := l.open(ctx); err != nil {
+	for i := range e.lanes {
+		if err := e.lanes[i].open(ctx); err != nil {
 			return m, err
 		}
 	}

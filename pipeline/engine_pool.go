@@ -151,8 +151,8 @@ func (e *Engine) buildPools() error {
 	if err := e.shapePools(); err != nil {
 		return err
 	}
-	for _, l := range e.lanes {
-		l.need = make(pageCounts, len(e.pools))
+	for i := range e.lanes {
+		e.lanes[i].need = make(pageCounts, len(e.pools))
 	}
 	addresses := len(e.dev.Caps().Missing([]string{"bufferDeviceAddress", "shaderInt64"})) == 0
 	for _, p := range e.pools {

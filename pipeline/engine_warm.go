@@ -72,8 +72,8 @@ func (e *Engine) warm(ctx context.Context) (err error) {
 				n -= m
 			}
 		}
-		for _, l := range e.lanes {
-			if err := l.warm(ctx, chunks); err != nil {
+		for i := range e.lanes {
+			if err := e.lanes[i].warm(ctx, chunks); err != nil {
 				return err
 			}
 		}

@@ -21,8 +21,8 @@ func (e *Engine) Lose() {
 
 // allSteps is what there is for sizes of steps.
 func (e *Engine) allSteps() (list []*stepSize) {
-	for _, l := range e.lanes {
-		for _, b := range l.sizes {
+	for i := range e.lanes {
+		for _, b := range e.lanes[i].sizes {
 			list = append(list, b)
 		}
 	}
@@ -105,9 +105,9 @@ func Suits(each bool, parts []vk.Part, took []float64, work float64, budget time
 func (e *Engine) OpenAll(ctx context.Context) error {
 	return e.renewed(ctx, func() error {
 		err := e.growRopes(ctx, e.opts.MaxTokens)
-		for _, l := range e.lanes {
+		for i := range e.lanes {
 			if err == nil {
-				err = l.open(ctx)
+				err = e.lanes[i].open(ctx)
 			}
 		}
 		return err

@@ -14,34 +14,35 @@ import (
 // gathered rows, which no longer matter when a layer's commands have run. Each has memory of its
 // own for every size of step, so that the device can be in one step while the host is in another.
 type lane struct {
-	e      *Engine
+	// What every call looks at lies side by side: after a wait it is in no cache of a processor.
 	step   *Step // in progress
 	flight *vk.Pending
-	sizes  map[int]*stepSize
-
-	parts    []stepPart // of the step in progress, reused
-	need     pageCounts // likewise
-	busy     []busyPart // those of sessions whose tables have something to do, see rowState.quiet
-	changed  []tableOf  // those that may have entries that the device does not have
-	byRow    []int      // index into parts, or -1
-	pinned   bool       // the sessions of byRow are in a step, or in a call that makes them longer
-	ran, set []bool     // of the step: layers that ran; [layers, MaxSessions] inputs set from host memory
-	shown    []bool     // of the step: layers whose results are in host memory, for ReadOutput
-
+	pinned bool         // the sessions of byRow are in a step, or in a call that makes them longer
 	copies sync.RWMutex // read while hidden states are copied to or from mapped memory; taken after Engine.mu
+	parts  []stepPart   // of the step in progress, reused
+	busy   []busyPart   // those of sessions whose tables have something to do, see rowState.quiet
+	ran    []bool       // layers that ran
+	shown  []bool       // layers whose results are in host memory, for ReadOutput
+	byRow  []int        // index into parts, or -1
+
+	e       *Engine
+	sizes   map[int]*stepSize
+	need    pageCounts // of the step, reused
+	changed []tableOf  // those that may have entries that the device does not have
+	set     []bool     // [layers, MaxSessions] inputs set from host memory
 }
 
-func (e *Engine) newLane() *lane {
+func (l *lane) init(e *Engine) {
 	n, sessions := len(e.layers), e.opts.MaxSessions
-	return &lane{e: e, sizes: map[int]*stepSize{}, byRow: make([]int, sessions),
+	*l = lane{e: e, sizes: map[int]*stepSize{}, byRow: make([]int, sessions),
 		ran: make([]bool, n), set: make([]bool, n*sessions), shown: make([]bool, n)}
 }
 
 // freeLane is one without a step, the first so that others have no memory before they need it.
 // Who has a slot finds one.
 func (e *Engine) freeLane() *lane {
-	for _, l := range e.lanes {
-		if l.step == nil {
+	for i := range e.lanes {
+		if l := &e.lanes[i]; l.step == nil {
 			return l
 		}
 	}
@@ -127,20 +128,29 @@ func (e *Engine) enter(ctx context.Context) error {
 	if err := e.take(ctx, e.slots); err != nil {
 		return err
 	}
-	err := e.take(ctx, e.turn)
-	if err != nil {
-		<-e.slots
-		return err
+	if len(e.lanes) > 1 { // else nobody else has a slot
+		if err := e.take(ctx, e.turn); err != nil {
+			<-e.slots
+			return err
+		}
 	}
-	if err = e.land(ctx); err != nil {
+	err := e.land(ctx)
+	if err != nil {
 		e.leave()
 	}
 	return err
 }
 
 func (e *Engine) leave() {
-	<-e.turn
+	e.passOn()
 	<-e.slots
+}
+
+// passOn gives back the turn, and not the slot.
+func (e *Engine) passOn() {
+	if len(e.lanes) > 1 {
+		<-e.turn
+	}
 }
 
 // take puts a value into a channel that has room for as many as may hold one.
@@ -192,8 +202,8 @@ func (e *Engine) alone(ctx context.Context) error {
 func (e *Engine) busy() <-chan struct{} {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, l := range e.lanes {
-		if l.step != nil {
+	for i := range e.lanes {
+		if e.lanes[i].step != nil {
 			if e.ended == nil {
 				e.ended = make(chan struct{})
 			}
@@ -207,7 +217,8 @@ func (e *Engine) busy() <-chan struct{} {
 func (e *Engine) land(ctx context.Context) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, l := range e.lanes {
+	for i := range e.lanes {
+		l := &e.lanes[i]
 		p := l.flight
 		if l.step != nil || p == nil || e.usable() != nil {
 			continue
@@ -255,7 +266,8 @@ func (e *Engine) still(ctx context.Context, do func() error) error {
 		e.moving = false
 		e.changed.Broadcast()
 	}()
-	for _, l := range e.lanes {
+	for i := range e.lanes {
+		l := &e.lanes[i]
 		p := l.flight
 		if p == nil {
 			continue

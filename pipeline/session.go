@@ -126,8 +126,8 @@ func (s *Session) inStep() bool { return s.e.laneOf(s.row) != nil }
 
 // laneOf is the lane whose step has a chunk of the session in a row, nil without one.
 func (e *Engine) laneOf(row int) *lane {
-	for _, l := range e.lanes {
-		if l.pinned && l.byRow[row] >= 0 {
+	for i := range e.lanes {
+		if l := &e.lanes[i]; l.pinned && l.byRow[row] >= 0 {
 			return l
 		}
 	}
@@ -395,7 +395,7 @@ func (s *Session) Advance(ctx context.Context, n int) error {
 }
 
 func (s *Session) advance(ctx context.Context, n int) (err error) {
-	e, l, from := s.e, s.e.lanes[0], s.at.length
+	e, l, from := s.e, &s.e.lanes[0], s.at.length
 	l.clearRows()
 	l.byRow[s.row], l.pinned = 0, true
 	defer func() { l.pinned = false }()

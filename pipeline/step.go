@@ -99,7 +99,7 @@ func (e *Engine) begin(ctx context.Context, l *lane, chunks []Chunk) (*Step, err
 		e.leave()
 		return nil, wrap(opBegin, e.note(err))
 	}
-	<-e.turn
+	e.passOn()
 	return st, nil
 }
 
