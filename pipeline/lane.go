@@ -39,10 +39,11 @@ func (l *lane) init(e *Engine) {
 }
 
 // freeLane is one without a step, the first so that others have no memory before they need it.
-// Who has a slot finds one.
+// Who has a slot and the turn finds one: those that had no step when it came to land still have
+// none. Others may have lost theirs since, and the device may still be in it.
 func (e *Engine) freeLane() *lane {
 	for i := range e.lanes {
-		if l := &e.lanes[i]; l.step == nil {
+		if l := &e.lanes[i]; l.step == nil && l.flight == nil {
 			return l
 		}
 	}
@@ -185,7 +186,11 @@ func (e *Engine) alone(ctx context.Context) error {
 		}
 		ended := e.busy()
 		if ended == nil {
-			return nil
+			err := e.land(ctx) // of steps that were aborted since
+			if err != nil {
+				e.leave()
+			}
+			return err
 		}
 		e.leave()
 		select {
