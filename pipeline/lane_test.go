@@ -33,7 +33,7 @@ type hand struct {
 // its end. Meanwhile sessions that are in neither come, go and take whole steps, caches grow and
 // are full, and sessions that are in one are saved. VKMLA_TEST_FULL=1 goes on for longer.
 func (x *sessions) randomSteps(t *testing.T) {
-	operations := 500
+	operations := 380
 	if os.Getenv("VKMLA_TEST_FULL") == "1" {
 		operations = 20000
 	}
@@ -224,6 +224,60 @@ func TestTwoStepsWait(t *testing.T) {
 		"Steps: got 2, want 1 with Between": {MaxTokens: 4, Steps: 2, Between: func(*vk.Recorder, pipeline.Between) error { return nil }},
 	} {
 		says(t, failure(pipeline.NewEngine(t.Context(), dev, cfg, layers, o)), "pipeline: new engine: "+name)
+	}
+}
+
+// TestTwoStepsGather has layers of two steps take turns at the memory for gathered rows, which they
+// share.
+func TestTwoStepsGather(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	dev := testkit.Device(t)
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Tiny(0, 4, 128)})))
+	const n, length = 4, 600
+	all := normals(2 * n * cfg.Hidden)
+	var want [2][]float32
+	for steps := 1; steps <= 2; steps++ {
+		e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 1200, MaxSessions: 3, MaxStep: n, Steps: steps,
+			Variant: "twopass-base", Workspace: 144 << 10, LayerByLayer: true})
+		var list []*pipeline.Session
+		for range 2 {
+			s := must[*pipeline.Session](t)(e.Open())
+			require.NoError(t, s.Advance(t.Context(), length))
+			list = append(list, s)
+		}
+		begin := func(k int) *pipeline.Step {
+			return must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: list[k], Tokens: n}))
+		}
+		submit := func(st *pipeline.Step, k, layer int) {
+			assert.Positive(t, st.Pieces())
+			require.NoError(t, errors.Join(st.SetInput(layer, 0, all[k*n*cfg.Hidden:][:n*cfg.Hidden]), st.SubmitLayer(layer)))
+		}
+		wait := func(st *pipeline.Step, layer int) []float32 {
+			out := make([]float32, n*cfg.Hidden)
+			require.NoError(t, errors.Join(st.Wait(t.Context()), st.ReadOutput(layer, 0, out)))
+			return out
+		}
+		if steps == 1 {
+			for k := range list {
+				st := begin(k)
+				for i := range layers {
+					submit(st, k, i)
+					want[k] = append(want[k], wait(st, i)...)
+				}
+				require.NoError(t, st.Commit())
+			}
+			continue
+		}
+		a, b := begin(0), begin(1)
+		var got [2][]float32
+		for i := range layers {
+			submit(a, 0, i)
+			submit(b, 1, i)
+			got[0], got[1] = append(got[0], wait(a, i)...), append(got[1], wait(b, i)...)
+		}
+		require.NoError(t, errors.Join(a.Commit(), b.Commit()))
+		assert.Equal(t, want, got)
+		assert.NotEqual(t, want[0], want[1])
 	}
 }
 
