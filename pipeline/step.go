@@ -176,7 +176,9 @@ func (l *lane) arrange(chunks []Chunk) (*Step, error) {
 	e, st := l.e, &Step{e: l.e, lane: l}
 	l.parts, l.busy = l.parts[:0], l.busy[:0]
 	l.clearRows()
-	several := len(e.lanes) > 1
+	if err := l.apart(chunks); err != nil {
+		return nil, err
+	}
 	bad := func(i int, got any, want string) error {
 		return badArgument(opBegin, fmt.Sprintf("chunks[%d]", i), got, "%s", want)
 	}
@@ -200,8 +202,6 @@ func (l *lane) arrange(chunks []Chunk) (*Step, error) {
 			return nil, bad(i, c.Tokens, "at least 1 token")
 		case l.byRow[row] >= 0:
 			return nil, bad(i, "a session twice", "each once")
-		case several && e.laneOf(row) != nil:
-			return nil, fmt.Errorf("chunks[%d]: %w", i, ErrInStep)
 		case c.Tokens > e.opts.MaxTokens-at.length:
 			return nil, fmt.Errorf("chunks[%d]: %w: %d tokens and %d more, of at most %d", i, ErrSequenceFull,
 				at.length, c.Tokens, e.opts.MaxTokens)
@@ -222,6 +222,24 @@ func (l *lane) arrange(chunks []Chunk) (*Step, error) {
 		return nil, badArgument(opBegin, "chunks", "none", "at least one")
 	}
 	return st, nil
+}
+
+// apart demands that no session is in another step.
+func (l *lane) apart(chunks []Chunk) error {
+	for i := 0; i < len(chunks) && len(l.e.lanes) > 1; i++ {
+		s := chunks[i].Session
+		row, ok := l.again(i, s)
+		if !ok {
+			if s == nil || s.e != l.e || s.closed {
+				continue // which is another mistake
+			}
+			row = s.row
+		}
+		if l.e.laneOf(row) != nil {
+			return fmt.Errorf("chunks[%d]: %w", i, ErrInStep)
+		}
+	}
+	return nil
 }
 
 // again returns the row of an open session that had the same chunk in the last step. Most have,
