@@ -163,6 +163,8 @@ func TestSessions(t *testing.T) {
 	t.Run("odd pages", func(t *testing.T) { x.inPages(t, oddPages) })
 	t.Run("concurrent", func(t *testing.T) { x.concurrent(t) })
 	t.Run("random", func(t *testing.T) { x.random(t) })
+	t.Run("two steps", func(t *testing.T) { x.twoSteps(t) })
+	t.Run("steps at random", func(t *testing.T) { x.randomSteps(t) })
 }
 
 func (x *sessions) fork(t *testing.T) {
