@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Find returns how many of a prompt's tokens Open would find, as far as the store says: it asks which
-// objects are there and loads none. Who knows another place where the tokens are, such as an open
-// session, thus knows which has more of them. A store that Open leaves alone has 0.
+// Find returns how many of a prompt's tokens Open would find, as far as the store says: it asks
+// which objects are there and loads none. Who knows another place where the tokens are, such as an
+// open session, thus knows which has more of them. A store that Open leaves alone has 0.
 //
 // Errors: those of the store; context.DeadlineExceeded after Options.Timeout; the context's;
 // vk.ErrArgument.

@@ -21,9 +21,9 @@ const (
 )
 
 // Engine is an engine of package pipeline on each of several devices, its ranks. A lost device ends
-// all of it (vk.ErrDeviceLost): no rank has the heads of another. Its methods, and those of sessions
-// and steps, may be called from any goroutine. The zero values of Engine, Session and Step cannot be
-// used.
+// all of it (vk.ErrDeviceLost): no rank has the heads of another.
+// Its methods, and those of sessions and steps, may be called from any goroutine.
+// The zero values of Engine, Session and Step cannot be used.
 type Engine struct {
 	cfg    model.Config
 	ranks  []*pipeline.Engine
@@ -34,8 +34,8 @@ type Engine struct {
 // side, and makes their engines. Rank and Ranks of both options follow from the devices,
 // LayerByLayer is set. Engine.Close frees everything but the devices.
 //
-// Errors: vk.ErrArgument for fewer than two devices, a nil one or one that is there twice, as many as
-// do not divide o_groups, options that say Rank, Ranks or Between; those of model.Open,
+// Errors: vk.ErrArgument for fewer than two devices, a nil one or one that is there twice, as many
+// as do not divide o_groups, options that say Rank, Ranks or Between; those of model.Open,
 // model.Checkpoint.Upload and pipeline.NewEngine.
 func New(ctx context.Context, dir string, devices []*vk.Device, c model.CheckpointOptions, o pipeline.EngineOptions) (*Engine, error) {
 	bad := func(arg string, got any, want string) (*Engine, error) {
@@ -109,8 +109,8 @@ func (e *Engine) usable(op string) error {
 	return nil
 }
 
-// Engines are those of the ranks, in their order, for metrics and measurements: sessions and steps of
-// their own would not pass through the other ranks.
+// Engines are those of the ranks, in their order, for metrics and measurements: sessions and steps
+// of their own would not pass through the other ranks.
 func (e *Engine) Engines() []*pipeline.Engine {
 	if e == nil {
 		return nil
@@ -134,8 +134,8 @@ func (e *Engine) Config() model.Config {
 	return e.cfg
 }
 
-// Warm takes steps of all sizes on all ranks, side by side: see pipeline.Engine.Warm, whose errors it
-// has.
+// Warm takes steps of all sizes on all ranks, side by side: see pipeline.Engine.Warm, whose errors
+// it has.
 func (e *Engine) Warm(ctx context.Context) error {
 	if err := e.usable("ranks: warm"); err != nil {
 		return err
@@ -143,7 +143,8 @@ func (e *Engine) Warm(ctx context.Context) error {
 	return all(len(e.ranks), func(i int) error { return e.ranks[i].Warm(ctx) })
 }
 
-// Close closes the engines of all ranks and frees their weights. Closing again does nothing. Errors:
+// Close closes the engines of all ranks and frees their weights. Closing again does nothing.
+// Errors:
 // those of pipeline.Engine.Close and model.CloseLayers.
 func (e *Engine) Close() (err error) {
 	if e == nil {
@@ -188,9 +189,9 @@ func (e *Engine) Open() (*Session, error) {
 	return e.same(opOpen, func(i int) (*pipeline.Session, error) { return e.ranks[i].Open() })
 }
 
-// Restore makes a session of what Session.Save wrote, or pipeline.Session.Save in an engine with the
-// whole model. It reads everything into host memory, and once more for each rank. Errors: those of
-// pipeline.Engine.Restore.
+// Restore makes a session of what Session.Save wrote, or pipeline.Session.Save in an engine with
+// the whole model. It reads everything into host memory, and once more for each rank.
+// Errors: those of pipeline.Engine.Restore.
 func (e *Engine) Restore(ctx context.Context, r io.Reader) (*Session, error) {
 	err := e.usable(opRestore)
 	switch {
@@ -277,7 +278,8 @@ func (s *Session) Save(ctx context.Context, w io.Writer) error {
 	return s.on[0].Save(ctx, w)
 }
 
-// Close gives the session's pages back. Closing again does nothing. The error is pipeline.ErrInStep.
+// Close gives the session's pages back. Closing again does nothing.
+// The error is pipeline.ErrInStep.
 func (s *Session) Close() (err error) {
 	if s == nil {
 		return nil

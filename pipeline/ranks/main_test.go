@@ -44,7 +44,10 @@ func TestRanks(t *testing.T) {
 	for _, x := range []struct {
 		name string
 		test func(*testing.T, *world)
-	}{{"arguments", arguments}, {"sums", sums}, {"pages", pages}, {"sessions", sessions}, {"aborts", aborts}, {"beside", beside}, {"closed", closed}} {
+	}{
+		{"arguments", arguments}, {"sums", sums}, {"pages", pages}, {"sessions", sessions}, {"aborts", aborts}, {"beside", beside},
+		{"closed", closed},
+	} {
 		t.Run(x.name, func(t *testing.T) { x.test(t, w) })
 	}
 }

@@ -67,10 +67,10 @@ func arguments(t *testing.T, w *world) {
 }
 
 // mostMiss bounds the ranks' distance from one engine, |y - y'| / |y| of a layer's outputs. Both
-// round a sum in f32 to bf16, so they differ where it lies near the middle of two numbers: by at most
-// the rounding itself, 2^-9 of a value each. What is rounded before, the attention's outputs and
-// those of wo_a, may differ in the same way once more each, and where they do the error spreads over
-// the outputs: 3 * 2^-9 if all did. Measured are 0.0001 on lavapipe, November 2026.
+// round a sum in f32 to bf16, so they differ where it lies near the middle of two numbers: by at
+// most the rounding itself, 2^-9 of a value each. What is rounded before, the attention's outputs
+// and those of wo_a, may differ in the same way once more each, and where they do the error spreads
+// over the outputs: 3 * 2^-9 if all did. Measured are 0.0001 on lavapipe, November 2026.
 const mostMiss = 3.0 / 512
 
 // Ranks give what one engine gives, but for the rounding of sums; the sum is that of the f32 values

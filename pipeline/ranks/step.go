@@ -93,7 +93,8 @@ func (st *Step) usable(op string) error {
 	return nil
 }
 
-// SetInput gives a layer the hidden states of a chunk's tokens: values [n, Hidden], rounded to bf16.
+// SetInput gives a layer the hidden states of a chunk's tokens: values [n, Hidden], rounded to
+// bf16.
 // Errors: those of pipeline.Step.SetInput.
 func (st *Step) SetInput(layer, chunk int, values []float32) error {
 	if err := st.usable("ranks: set input"); err != nil {

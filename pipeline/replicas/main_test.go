@@ -37,6 +37,13 @@ type world struct {
 	layers [][]*model.DeviceLayer // of each device
 	hidden [][]float32            // of each token
 	alone  *pipeline.Engine
+	known  []known // what it gave
+}
+
+// known are sequences and what an engine alone gives for each token.
+type known struct {
+	tokens []int32
+	rows   [][]float32
 }
 
 // TestReplicas runs all tests that need devices with the same two.
@@ -57,7 +64,7 @@ func newWorld(t *testing.T) *world {
 	first := testkit.Device(t)
 	second := must[*vk.Device](t)(first.Adapter().Open(vk.DeviceOptions{}))
 	t.Cleanup(func() { assert.NoError(t, second.Close()) })
-	m := must[*fakemodel.Model](t)(fakemodel.New(fakemodel.Options{Config: fakemodel.Tiny(0, 4), Storage: fakemodel.FP8}))
+	m := must[*fakemodel.Model](t)(fakemodel.New(fakemodel.Options{Config: fakemodel.Tiny(4), Storage: fakemodel.FP8}))
 	dir := t.TempDir()
 	require.NoError(t, m.Write(dir, 1))
 	c := must[*model.Checkpoint](t)(model.Open(dir, model.CheckpointOptions{}))
@@ -114,6 +121,11 @@ func (w *world) states(tokens []int32) (values []float32) {
 // want is what an engine alone gives for each token of a sequence.
 func (w *world) want(t testing.TB, tokens []int32) [][]float32 {
 	t.Helper()
+	for _, k := range w.known {
+		if len(tokens) <= len(k.tokens) && slices.Equal(tokens, k.tokens[:len(tokens)]) {
+			return k.rows[:len(tokens)]
+		}
+	}
 	s := must[*pipeline.Session](t)(w.alone.Open())
 	defer s.Close()
 	got := must[[]pipeline.Appended](t)(s.Append(t.Context(), slices.Repeat([][]float32{w.states(tokens)}, len(w.layers[0]))))
@@ -123,6 +135,7 @@ func (w *world) want(t testing.TB, tokens []int32) [][]float32 {
 			rows[i] = append(rows[i], layer.Out[i*w.cfg.Hidden:][:w.cfg.Hidden]...)
 		}
 	}
+	w.known = append(w.known, known{tokens, rows})
 	return rows
 }
 

@@ -18,13 +18,13 @@ const (
 )
 
 // Move takes the session to another replica, by a snapshot that passes through host memory. Its
-// tokens give the same bits there. It holds its pages on the old replica until it has all of them on
-// the new one. Meanwhile steps of other sessions go on; those of this one, and Truncate, Fork and
-// Close, get pipeline.ErrInStep. Moving to where it is does nothing.
+// tokens give the same bits there. It holds its pages on the old replica until it has all of them
+// on the new one. Meanwhile steps of other sessions go on; those of this one, and Truncate, Fork
+// and Close, get pipeline.ErrInStep. Moving to where it is does nothing.
 //
 // Errors: vk.ErrArgument for an unknown replica; pipeline.ErrInStep while a step has the session;
-// those of pipeline.Session.Save and pipeline.Engine.Restore. After an error the session is where it
-// was.
+// those of pipeline.Session.Save and pipeline.Engine.Restore. After an error the session is where
+// it was.
 func (s *Session) Move(ctx context.Context, replica int) error {
 	err := s.known(opMove)
 	if err == nil {
@@ -82,13 +82,13 @@ func hand(ctx context.Context, s *pipeline.Session, to *pipeline.Engine) (*pipel
 	return moved, err
 }
 
-// Relieve moves a session away from a replica, for instance after cache.ErrPoolFull: the one with the
-// most tokens that no step has, to the replica with the most free memory for each session that can
-// take it. It returns the session.
+// Relieve moves a session away from a replica, for instance after cache.ErrPoolFull: the one with
+// the most tokens that no step has, to the replica with the most free memory for each session that
+// can take it. It returns the session.
 //
-// Errors: vk.ErrArgument for an unknown replica; cache.ErrPoolFull if no session can be moved: other
-// replicas have no room, or are lost, or steps have all sessions; the context's; those of Session.Move
-// that say nothing of room.
+// Errors: vk.ErrArgument for an unknown replica; cache.ErrPoolFull if no session can be moved:
+// other replicas have no room, or are lost, or steps have all sessions; the context's;
+// those of Session.Move that say nothing of room.
 func (g *Group) Relieve(ctx context.Context, replica int) (*Session, error) {
 	if err := g.usable(ctx); err != nil {
 		return nil, err

@@ -20,11 +20,11 @@ type source struct {
 	n int // how many
 }
 
-// Open makes a session that has the first n of a prompt's tokens already, as many as an open session
-// or the store has, at most all but the last one. It forks the session that has the most of them, or
-// copies them from it where its replica has no room, or more sessions than Options.Lead allows. Without such a session the
-// new one goes to the replica with the most free memory for each session. While a step has the
-// session that is to be forked, Open waits for its end.
+// Open makes a session that has the first n of a prompt's tokens already, as many as an open
+// session or the store has, at most all but the last one. It forks the session that has the most of
+// them, or copies them from it where its replica has no room, or more sessions than Options.Lead
+// allows. Without such a session the new one goes to the replica with the most free memory for each
+// session. While a step has the session that is to be forked, Open waits for its end.
 //
 // Errors: pipeline.ErrTooManySessions where all replicas have as many as they can; those of
 // pipeline.Engine.Open and prefix.Keeper.Open; those of the devices if none is left; the context's;

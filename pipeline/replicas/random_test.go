@@ -15,12 +15,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/replicas"
 )
 
-// chance does random things with the sessions of a group. What the layers give for a token depends on
-// the tokens up to it alone: it is the same wherever it is computed.
+// chance does random things with the sessions of a group. What the layers give for a token depends
+// on the tokens up to it alone: it is the same wherever it is computed.
 type chance struct {
 	*world
 	t    *testing.T
@@ -36,10 +37,10 @@ func random(t *testing.T, w *world) {
 	if os.Getenv("VKMLA_TEST_FULL") == "1" {
 		operations = 3000
 	}
-	seed := rand.Uint64()
-	plan := must[pipeline.EngineMemory](t)(pipeline.EngineOptions{MaxTokens: longest, MaxStep: 16, MaxSessions: 5, Pages: pages, CacheBytes: 1 << 17}.Estimate(t.Context(), w.devs[0], w.cfg,
-		w.layers[0], 60, 40))
-	o := pipeline.EngineOptions{MaxSessions: 5, CacheBytes: 1 << 17, MaxCacheBytes: plan.Caches, Rewind: 12}
+	seed := testkit.Seed(t)
+	o := pipeline.EngineOptions{MaxTokens: longest, MaxStep: 16, MaxSessions: 5, Pages: pages, CacheBytes: 400 << 10}
+	plan := must[pipeline.EngineMemory](t)(o.Estimate(t.Context(), w.devs[0], w.cfg, w.layers[0], 60, 40))
+	o = pipeline.EngineOptions{MaxSessions: 5, CacheBytes: 400 << 10, MaxCacheBytes: plan.Caches, Rewind: 12}
 	c := &chance{world: w, t: t, g: w.group(t, o, replicas.Options{Lead: 3}), rng: rand.New(rand.NewPCG(seed, 1)),
 		gave: map[string][]float32{}, did: map[string]int{}}
 	for range operations {
@@ -51,7 +52,7 @@ func random(t *testing.T, w *world) {
 		tokens := s.Tokens()
 		for i, row := range w.want(t, tokens) {
 			if had := c.gave[fmt.Sprint(tokens[:i+1])]; had != nil {
-				require.True(t, slices.Equal(had, row), "seed %d: token %d of %d", seed, i, len(tokens))
+				require.True(t, slices.Equal(had, row), "token %d of %d", i, len(tokens))
 			}
 		}
 	}
@@ -59,7 +60,7 @@ func random(t *testing.T, w *world) {
 	for i, l := range c.g.Loads() {
 		assert.Equal(t, replicas.Load{Free: plan.Caches}, l, "replica %d", i)
 	}
-	t.Log(seed, c.did)
+	t.Log(c.did)
 }
 
 // allowed counts an operation and reports whether it succeeded.
@@ -179,7 +180,8 @@ func (c *chance) invariants() {
 	require.Equal(c.t, count, []int{loads[0].Sessions, loads[1].Sessions})
 }
 
-// loops is a goroutine for each replica that takes steps, while others open, move and close sessions.
+// loops is a goroutine for each replica that takes steps, while others open, move and close
+// sessions.
 func loops(t *testing.T, w *world) {
 	g := w.group(t, pipeline.EngineOptions{MaxSessions: 6, Rewind: 8}, replicas.Options{})
 	var list []*replicas.Session

@@ -36,9 +36,9 @@ type Options struct {
 	Rewind int
 
 	// Lead is how many more sessions than another replica one may have for the sake of the
-	// beginnings that are there; 0: any number. A session beyond them goes where the fewest are, and
-	// its beginning is copied. Many sessions that begin alike then use all replicas, for the price
-	// of as many copies: about 4 KB a token of DeepSeek-V4.
+	// beginnings that are there; 0: any number. A session beyond them goes where the fewest are,
+	// and its beginning is copied. Many sessions that begin alike then use all replicas, for the
+	// price of as many copies: about 4 KB a token of DeepSeek-V4.
 	Lead int
 }
 
@@ -56,10 +56,12 @@ type Group struct {
 
 // New makes a group. Engines, devices and store stay the caller's. All engines have the same model,
 // weights and formats, see pipeline.Engine.Fingerprint; give them the same options, too: pages and
-// limits may differ. Sessions have the same bits everywhere if the devices and drivers are the same.
+// limits may differ. Sessions have the same bits everywhere if the devices and drivers are the
+// same.
 //
 // Errors: vk.ErrArgument for no replicas, one without an engine or a device, an engine or a device
-// that is there twice, engines of different fingerprints, a negative Lead or Rewind; those of prefix.New.
+// that is there twice, engines of different fingerprints, a negative Lead or Rewind;
+// those of prefix.New.
 func New(list []Replica, o Options) (*Group, error) {
 	if len(list) == 0 {
 		return nil, badArgument(opNew, "list", "none", "at least one replica")

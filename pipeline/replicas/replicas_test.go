@@ -77,7 +77,8 @@ func open(t *testing.T, w *world) {
 	assert.Equal(t, uint64(8<<20), loads[0].Held+loads[0].Free)
 }
 
-// Where the replica of a prefix has no room, the prefix is copied; where none has, an error says so.
+// Where the replica of a prefix has no room, the prefix is copied; where none has, an error says
+// so.
 func room(t *testing.T, w *world) {
 	g := w.group(t, pipeline.EngineOptions{MaxSessions: 2, Rewind: 6}, replicas.Options{})
 	a := sequence(4, 60)
@@ -169,22 +170,26 @@ func moves(t *testing.T, w *world) {
 // A replica that is full is relieved of its longest session that is in no step.
 func full(t *testing.T, w *world) {
 	const end = 80
-	o := pipeline.EngineOptions{MaxTokens: longest, MaxStep: 16, MaxSessions: 6, Pages: pages, CacheBytes: 1 << 17}
-	plan := must[pipeline.EngineMemory](t)(o.Estimate(t.Context(), w.devs[0], w.cfg, w.layers[0], end+1, end+1))
+	o := pipeline.EngineOptions{MaxTokens: longest, MaxStep: 16, MaxSessions: 6, Pages: pages, CacheBytes: 400 << 10}
+	plan := must[pipeline.EngineMemory](t)(o.Estimate(t.Context(), w.devs[0], w.cfg, w.layers[0], end+1))
 	g := w.group(t, pipeline.EngineOptions{MaxSessions: 6, MaxCacheBytes: plan.Caches, CacheBytes: plan.Caches}, replicas.Options{})
 	var list []*replicas.Session
-	for i := range 4 {
+	for i := range 5 {
 		s, _, err := g.Open(t.Context(), sequence(uint64(30+i), 2))
 		require.NoError(t, err)
 		require.NoError(t, s.Move(t.Context(), 0))
 		list = append(list, s)
 	}
+	gave := map[*replicas.Session][][]float32{}
 	fill := func() (last *replicas.Session, err error) {
 		for n := 16; n <= end; n += 16 {
 			for i, s := range list {
 				if s.Len() < n && err == nil {
 					last = s
-					_, err = w.step(t.Context(), g, replicas.Chunk{Session: s, Tokens: sequence(uint64(30+i), n)[n-16:]})
+					rows, failed := w.step(t.Context(), g, replicas.Chunk{Session: s, Tokens: sequence(uint64(30+i), n)[n-16:]})
+					if err = failed; err == nil {
+						gave[s] = append(gave[s], rows[0]...)
+					}
 				}
 			}
 		}
@@ -208,18 +213,21 @@ func full(t *testing.T, w *world) {
 	}
 	_, err = fill()
 	require.NoError(t, err)
-	for i, s := range list {
-		require.Equal(t, end, s.Len())
-		w.same(t, s, w.extend(t, g, s, sequence(uint64(30+i), end+1)[end:]))
-	}
-	at := []int{}
 	for _, s := range list {
-		at = append(at, s.Replica())
+		require.Len(t, gave[s], end)
+		w.same(t, s, gave[s])
 	}
-	slices.Sort(at)
-	assert.Equal(t, []int{0, 0, 1, 1}, at)
+	loads := g.Loads()
+	assert.Greater(t, loads[0].Sessions, 1)
+	assert.Greater(t, loads[1].Sessions, 0)
+	for range 6 - loads[1].Sessions {
+		x, _, err := g.Open(t.Context(), sequence(90, 2))
+		require.NoError(t, err)
+		require.NoError(t, x.Move(t.Context(), 1))
+	}
 	_, err = g.Relieve(t.Context(), 0)
-	assert.ErrorIs(t, err, cache.ErrPoolFull, "both are full")
+	assert.ErrorIs(t, err, cache.ErrPoolFull)
+	assert.ErrorIs(t, err, pipeline.ErrTooManySessions, "why no session can move")
 }
 
 // What fails on one replica is done on the others.
@@ -302,7 +310,8 @@ func snapshots(t *testing.T, w *world) {
 func closed(t *testing.T, w *world) {
 	var list []replicas.Replica
 	for i, d := range w.devs {
-		list = append(list, replicas.Replica{Engine: w.engine(t, i, pipeline.EngineOptions{MaxSessions: 4}), Device: d, MaxCacheBytes: 64 << 20})
+		e := w.engine(t, i, pipeline.EngineOptions{MaxSessions: 4})
+		list = append(list, replicas.Replica{Engine: e, Device: d, MaxCacheBytes: 64 << 20})
 	}
 	g := must[*replicas.Group](t)(replicas.New(list, replicas.Options{}))
 	a := sequence(60, 40)

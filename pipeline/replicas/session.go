@@ -139,8 +139,8 @@ func (s *Session) Err() error {
 	return s.g.lost(s.at)
 }
 
-// Fork makes a session with the same tokens on the same replica, in the same pages, which are copied
-// when one of the two writes to them.
+// Fork makes a session with the same tokens on the same replica, in the same pages, which are
+// copied when one of the two writes to them.
 //
 // Errors: pipeline.ErrInStep while a step has the session, or it moves; those of
 // pipeline.Session.Fork.
@@ -179,8 +179,8 @@ func (s *Session) Truncate(n int) error {
 	return nil
 }
 
-// Close gives the session's pages back. Closing again does nothing. The error is pipeline.ErrInStep,
-// as of Fork.
+// Close gives the session's pages back. Closing again does nothing.
+// The error is pipeline.ErrInStep, as of Fork.
 func (s *Session) Close() error {
 	if s == nil || s.g == nil {
 		return nil
@@ -243,7 +243,8 @@ func (s *Session) Keep(ctx context.Context, tokens []int32) error {
 // those of the session.
 //
 // Errors: vk.ErrArgument for a nil r, or another number of tokens than the snapshot has; those of
-// pipeline.Engine.Restore, of the last replica that was tried; those of the devices if none is left.
+// pipeline.Engine.Restore, of the last replica that was tried; those of the devices if none is
+// left.
 func (g *Group) Restore(ctx context.Context, tokens []int32, r io.ReadSeeker) (*Session, error) {
 	err := g.usable(ctx)
 	if err == nil && r == nil {

@@ -62,16 +62,16 @@ func (e *StepError) Unwrap() (list []error) {
 
 // Step takes the next tokens of sessions through the layers. The chunks of each replica become a
 // step of its engine (pipeline.Engine.Begin), and all of these run side by side. run takes one
-// through the layers: it sets inputs, runs layers and reads outputs; it is called in a goroutine for
-// each replica. When it returns nil, the step is committed, otherwise aborted. While it runs, other
-// calls of Step may take other sessions.
+// through the layers: it sets inputs, runs layers and reads outputs; it is called in a goroutine
+// for each replica. When it returns nil, the step is committed, otherwise aborted.
+// While it runs, other calls of Step may take other sessions.
 //
-// Errors: vk.ErrArgument for a nil run, no chunks, one without tokens, or a session of another group
-// or twice, before anything has begun; vk.ErrClosed; pipeline.ErrInStep for a session that moves; the
-// context's while it waits for sessions that are in another step. All others are in a *StepError: those
-// of run, of pipeline.Engine.Begin and of pipeline.Step.Commit. Of a replica that is full
-// (cache.ErrPoolFull) Group.Relieve takes a session away; those of one that is lost
-// (vk.ErrDeviceLost) have to be opened again.
+// Errors: vk.ErrArgument for a nil run, no chunks, one without tokens, or a session of another
+// group or twice, before anything has begun; vk.ErrClosed; pipeline.ErrInStep for a session that
+// moves; the context's while it waits for sessions that are in another step.
+// All others are in a *StepError: those of run, of pipeline.Engine.Begin and of
+// pipeline.Step.Commit. Of a replica that is full (cache.ErrPoolFull) Group.Relieve takes a session
+// away; those of one that is lost (vk.ErrDeviceLost) have to be opened again.
 func (g *Group) Step(ctx context.Context, run func(ctx context.Context, p Part) error, chunks ...Chunk) error {
 	if err := g.usable(ctx); err != nil {
 		return err
