@@ -32,6 +32,10 @@ type world struct {
 	whole  *pipeline.Engine
 	ranks  *ranks.Engine
 	hidden []float32 // of a sequence
+
+	// What sums leaves for pages: the same tokens on the ranks and in one engine.
+	a *ranks.Session
+	b *pipeline.Session
 }
 
 func options() pipeline.EngineOptions {
@@ -54,8 +58,7 @@ func TestRanks(t *testing.T) {
 
 func newWorld(t *testing.T) *world {
 	first := testkit.Device(t)
-	second := must[*vk.Device](t)(first.Adapter().Open(vk.DeviceOptions{}))
-	t.Cleanup(func() { assert.NoError(t, second.Close()) })
+	second := testkit.Others(t)[0]
 	cfg := fakemodel.Tiny(4, 128)
 	cfg.Heads, cfg.Groups = 4, 2
 	m := must[*fakemodel.Model](t)(fakemodel.New(fakemodel.Options{Config: cfg, Storage: fakemodel.FP8}))

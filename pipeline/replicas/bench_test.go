@@ -34,9 +34,9 @@ func flash(ratios ...int) model.Config {
 	return c
 }
 
-// BenchmarkReplicas measures one device and then all of its kind, each with as many sessions: a step
-// of all of them at once ("together"), and steps of each device by itself ("apart"). Where there is one
-// device, it is opened twice. Run it with -benchtime 1x.
+// BenchmarkReplicas measures one device and then all of its kind, each with as many sessions: a
+// step of all of them at once ("together"), and steps of each device by itself ("apart").
+// Where there is one device, it is opened twice. Run it with -benchtime 1x.
 func BenchmarkReplicas(b *testing.B) {
 	first := testkit.Device(b)
 	l := load{sessions: 32, context: 4096, chunk: 2048, steps: 300, wake: time.Second, cfg: flash}
@@ -45,12 +45,7 @@ func BenchmarkReplicas(b *testing.B) {
 		l = load{sessions: 2, context: 48, chunk: 16, steps: 10, cfg: fakemodel.Tiny}
 		counts = map[int]int{0: 1, 4: 1, 128: 1}
 	}
-	devs := []*vk.Device{first}
-	for _, a := range others(b, first) {
-		d := must[*vk.Device](b)(a.Open(vk.DeviceOptions{}))
-		defer d.Close()
-		devs = append(devs, d)
-	}
+	devs := append([]*vk.Device{first}, testkit.Others(b)...)
 	m := must[*fakemodel.Model](b)(fakemodel.New(fakemodel.Options{Config: l.cfg(0, 4, 128), Storage: fakemodel.FP8}))
 	dir := b.TempDir()
 	require.NoError(b, m.Write(dir, 1))
@@ -88,22 +83,6 @@ func BenchmarkReplicas(b *testing.B) {
 			}
 		}
 	}
-}
-
-// others are the other adapters like that of a device; without any, the device's own.
-func others(b *testing.B, d *vk.Device) (list []*vk.Adapter) {
-	b.Helper()
-	in := must[*vk.Instance](b)(vk.NewInstance(vk.InstanceOptions{}))
-	b.Cleanup(func() { in.Close() })
-	for _, a := range in.Adapters() {
-		if a.Name == d.Adapter().Name && a.UUID != d.Adapter().UUID {
-			list = append(list, a)
-		}
-	}
-	if len(list) == 0 {
-		list = append(list, d.Adapter())
-	}
-	return list
 }
 
 // throughput is one measurement.

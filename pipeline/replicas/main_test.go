@@ -62,8 +62,7 @@ func TestReplicas(t *testing.T) {
 
 func newWorld(t *testing.T) *world {
 	first := testkit.Device(t)
-	second := must[*vk.Device](t)(first.Adapter().Open(vk.DeviceOptions{}))
-	t.Cleanup(func() { assert.NoError(t, second.Close()) })
+	second := testkit.Others(t)[0]
 	m := must[*fakemodel.Model](t)(fakemodel.New(fakemodel.Options{Config: fakemodel.Tiny(4), Storage: fakemodel.FP8}))
 	dir := t.TempDir()
 	require.NoError(t, m.Write(dir, 1))

@@ -183,14 +183,14 @@ func (c *chance) invariants() {
 // loops is a goroutine for each replica that takes steps, while others open, move and close
 // sessions.
 func loops(t *testing.T, w *world) {
-	g := w.group(t, pipeline.EngineOptions{MaxSessions: 6, Rewind: 8}, replicas.Options{})
+	g := w.group(t, pipeline.EngineOptions{MaxSessions: 4, Rewind: 8}, replicas.Options{})
 	var list []*replicas.Session
-	for i := range 6 {
+	for i := range 4 {
 		list = append(list, opened(t, g, sequence(uint64(70+i), 2), 0, i%2))
 	}
 	want, mine := map[*replicas.Session][]int32{}, map[*replicas.Session]*sync.Mutex{} // a session is for one loop at a time
 	for i, s := range list {
-		want[s], mine[s] = sequence(uint64(70+i), 40), &sync.Mutex{}
+		want[s], mine[s] = sequence(uint64(70+i), 28), &sync.Mutex{}
 	}
 	var group sync.WaitGroup
 	stop := make(chan struct{})
