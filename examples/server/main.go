@@ -29,7 +29,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/vkmla/vkmla/examples/server/api"
-	"github.com/vkmla/vkmla/examples/server/batch"
 	"github.com/vkmla/vkmla/examples/server/cpu"
 	"github.com/vkmla/vkmla/examples/server/model"
 	"github.com/vkmla/vkmla/examples/server/text"
@@ -46,6 +45,7 @@ type options struct {
 	drain                                 time.Duration
 	warm, measure                         bool
 	prefixes                              prefixOptions
+	devices                               string
 }
 
 // modelFlags are those of every command that runs a model.
@@ -79,6 +79,7 @@ func parse(args []string) (o options, err error) {
 	f.DurationVar(&o.drain, "drain", 30*time.Second, "how long requests may go on after SIGTERM")
 	f.BoolVar(&o.warm, "warm", true, "take steps of all sizes before listening, so that no request waits for compiling")
 	f.BoolVar(&o.measure, "measure", false, "measure how fast experts are read beside the memory's bandwidth")
+	f.StringVar(&o.devices, "devices", "", "serve on several GPUs: all, or a list with commas, as --device takes them")
 	o.prefixes.flags(f)
 	if err = f.Parse(args); err != nil {
 		return o, err
@@ -117,12 +118,12 @@ func command(ctx context.Context, args []string, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	return o.with(ctx, log, func(dev *vk.Device, m *model.Model) error {
+	return o.onAll(ctx, log, func(list hosts) error {
 		if o.measure {
-			b := m.CPU().Measure()
+			b := list[0].m.CPU().Measure()
 			log.Info("bandwidth", "memory_GB/s", b.Memory/1e9, "experts_GB/s", b.Experts/1e9, "share", b.Experts/b.Memory)
 		}
-		return serve(ctx, o, log, dev, m)
+		return serve(ctx, o, log, list)
 	})
 }
 
@@ -184,34 +185,23 @@ func engineMetrics(m *model.Model) (list []prometheus.Collector) {
 }
 
 // serve listens until the context ends, then lets requests finish.
-func serve(ctx context.Context, o options, log *slog.Logger, dev *vk.Device, m *model.Model) error {
+func serve(ctx context.Context, o options, log *slog.Logger, list hosts) error {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "server_device_bytes", Help: "Device memory of sequences and steps."},
-			func() float64 { return float64(m.CacheBytes()) }))
-	registry.MustRegister(engineMetrics(m)...)
-	options := batch.Options{Vocab: m.Config.Vocab, MaxTokens: o.tokens, MaxSessions: o.sessions,
-		MaxStep: o.step, MaxWaiting: o.waiting, Log: log, Metrics: batch.NewMetrics(registry)}
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	tokenizer, err := text.Open(o.dir)
 	if err != nil {
 		return err
 	}
-	prefixes, err := o.prefixes.open(ctx, m, log)
-	if err != nil {
-		return err
+	for i, h := range list {
+		if err := h.begin(ctx, o, log, list.register(registry, i)); err != nil {
+			return errors.Join(err, list.close(ctx))
+		}
 	}
-	if prefixes != nil {
-		defer prefixes.Close()
-		options.Prefixes, options.KeepEvery = prefixes, o.prefixes.every
-		registry.MustRegister(counters(prefixes)...)
-	}
-	scheduler := batch.New(m, options)
-	server := &http.Server{Handler: api.New(api.Options{Name: filepath.Base(o.dir), EOS: m.Config.EOS, Text: tokenizer,
-		Metrics: registry, Log: log, Healthy: func() error { return errors.Join(dev.Err(), scheduler.Err()) },
-		Schedule: scheduler.Submit}), ReadHeaderTimeout: 10 * time.Second}
+	server := &http.Server{Handler: api.New(api.Options{Name: filepath.Base(o.dir), EOS: list[0].m.Config.EOS, Text: tokenizer,
+		Metrics: registry, Log: log, Healthy: list.err, Schedule: list.submit}), ReadHeaderTimeout: 10 * time.Second}
 	listener, err := net.Listen("tcp", o.listen)
 	if err != nil {
-		return errors.Join(err, scheduler.Close(ctx))
+		return errors.Join(err, list.close(ctx))
 	}
 	log.Info("listening", "address", listener.Addr().String())
 	ended := make(chan error, 1)
@@ -224,7 +214,7 @@ func serve(ctx context.Context, o options, log *slog.Logger, dev *vk.Device, m *
 	drain, cancel := context.WithTimeout(context.Background(), o.drain)
 	defer cancel()
 	// Requests end first, then their connections.
-	if closing := scheduler.Close(drain); closing != nil {
+	if closing := list.close(drain); closing != nil {
 		log.Warn("requests were given up", "error", closing)
 	}
 	last, cancel := context.WithTimeout(context.Background(), 5*time.Second)

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/vkmla/vkmla/cache"
@@ -61,6 +62,7 @@ type Scheduler struct {
 	ctx   context.Context
 	stop  context.CancelCauseFunc
 	ended chan struct{}
+	load  atomic.Int64 // requests that have not ended
 
 	mu      sync.Mutex
 	changed sync.Cond
@@ -103,6 +105,7 @@ func (s *Scheduler) Submit(ctx context.Context, r Request) (*Answer, error) {
 		return nil, ErrBusy
 	}
 	s.waiting = append(s.waiting, a)
+	s.load.Add(1)
 	context.AfterFunc(ctx, s.wake)
 	s.changed.Signal()
 	return a, nil
@@ -130,6 +133,9 @@ func (s *Scheduler) wake() {
 	s.changed.Signal()
 	s.mu.Unlock()
 }
+
+// Load is how many requests have not ended.
+func (s *Scheduler) Load() int { return int(s.load.Load()) }
 
 // Err is what ended the scheduler, nil while it runs.
 func (s *Scheduler) Err() error {
@@ -274,6 +280,7 @@ func (s *Scheduler) end(a *Answer, tokens []Token, reason Reason, err error) {
 	a.sequence = nil
 	s.most = min(s.most+1, s.o.MaxSessions) // its memory is free
 	s.o.Metrics.ended(reason, err)
+	s.load.Add(-1)
 	a.add(tokens, reason, err)
 }
 
