@@ -30,30 +30,33 @@ type host struct {
 // hosts are the server's devices. A request stays on the one where it began.
 type hosts []*host
 
-// onAll opens the model on each of --devices, or on --device, for f.
-func (o *options) onAll(ctx context.Context, log *slog.Logger, f func(hosts) error) error {
-	list := []string{o.device}
-	if o.devices != "" {
-		var err error
-		if list, err = selectors(o.devices, o.device); err != nil {
-			return err
-		}
+// divide takes the first of --devices, and of the cores what is for each.
+func (o *options) divide() error {
+	if o.devices == "" {
+		return nil
 	}
-	each := *o
-	if len(list) > 1 {
-		each.workers = max(1, cmp.Or(o.workers, runtime.NumCPU())/len(list))
+	list, err := selectors(o.devices, o.device)
+	if err != nil {
+		return err
 	}
-	return each.nested(ctx, log, list, nil, f)
+	o.device, o.further = list[0], list[1:]
+	o.workers = max(1, cmp.Or(o.workers, runtime.NumCPU())/len(list))
+	return nil
 }
 
-// nested opens the model on the first device of a list, and within on the others.
-func (o options) nested(ctx context.Context, log *slog.Logger, list []string, open hosts, f func(hosts) error) error {
-	if len(list) == 0 {
-		return f(open)
+// serve opens the model on the further devices and listens.
+func serve(ctx context.Context, o options, log *slog.Logger, dev *vk.Device, m *model.Model) error {
+	return o.serveOn(ctx, log, hosts{{dev: dev, m: m}})
+}
+
+func (o options) serveOn(ctx context.Context, log *slog.Logger, list hosts) error {
+	if len(o.further) == 0 {
+		return listen(ctx, o, log, list)
 	}
-	o.device = list[0]
-	return o.with(ctx, log, func(dev *vk.Device, m *model.Model) error {
-		return o.nested(ctx, log, list[1:], append(open, &host{dev: dev, m: m}), f)
+	next := o
+	next.device, next.further = o.further[0], o.further[1:]
+	return next.with(ctx, log, func(dev *vk.Device, m *model.Model) error {
+		return next.serveOn(ctx, log, append(list, &host{dev: dev, m: m}))
 	})
 }
 

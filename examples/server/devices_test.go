@@ -105,8 +105,9 @@ func TestBrokenDevice(t *testing.T) {
 	var list hosts
 	fails := errors.New("of the test")
 	for _, err := range []error{fails, nil, fails} {
-		list = append(list, &host{dev: dev, scheduler: batch.New(broken{err}, batch.Options{Vocab: 2, MaxTokens: 9, MaxSessions: 2, MaxStep: 4,
-			Log: slog.New(slog.DiscardHandler), Metrics: batch.NewMetrics(prometheus.NewRegistry())})})
+		o := batch.Options{Vocab: 2, MaxTokens: 9, MaxSessions: 2, MaxStep: 4, Log: slog.New(slog.DiscardHandler),
+			Metrics: batch.NewMetrics(prometheus.NewRegistry())}
+		list = append(list, &host{dev: dev, scheduler: batch.New(broken{err}, o)})
 	}
 	ask := func() error {
 		a, err := list.submit(t.Context(), batch.Request{Prompt: []int32{1}, MaxTokens: 1})

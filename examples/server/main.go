@@ -46,6 +46,7 @@ type options struct {
 	warm, measure                         bool
 	prefixes                              prefixOptions
 	devices                               string
+	further                               []string // devices besides the first
 }
 
 // modelFlags are those of every command that runs a model.
@@ -91,7 +92,7 @@ func parse(args []string) (o options, err error) {
 	case o.step < o.sessions:
 		err = fmt.Errorf("server: --max-step: got %d, want at least --max-sessions, %d", o.step, o.sessions)
 	default:
-		err = o.prefixes.check()
+		err = errors.Join(o.prefixes.check(), o.divide())
 	}
 	return o, err
 }
@@ -118,12 +119,12 @@ func command(ctx context.Context, args []string, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	return o.onAll(ctx, log, func(list hosts) error {
+	return o.with(ctx, log, func(dev *vk.Device, m *model.Model) error {
 		if o.measure {
-			b := list[0].m.CPU().Measure()
+			b := m.CPU().Measure()
 			log.Info("bandwidth", "memory_GB/s", b.Memory/1e9, "experts_GB/s", b.Experts/1e9, "share", b.Experts/b.Memory)
 		}
-		return serve(ctx, o, log, list)
+		return serve(ctx, o, log, dev, m)
 	})
 }
 
@@ -184,8 +185,8 @@ func engineMetrics(m *model.Model) (list []prometheus.Collector) {
 		func() float64 { return float64(m.Stats().Sessions) }))
 }
 
-// serve listens until the context ends, then lets requests finish.
-func serve(ctx context.Context, o options, log *slog.Logger, list hosts) error {
+// listen serves until the context ends, then lets requests finish.
+func listen(ctx context.Context, o options, log *slog.Logger, list hosts) error {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	tokenizer, err := text.Open(o.dir)

@@ -30,7 +30,9 @@ func arguments(t *testing.T, w *world) {
 		_, err := replicas.New(list, replicas.Options{})
 		assert.ErrorIs(t, err, vk.ErrArgument, name)
 	}
-	good := []replicas.Replica{{Engine: e[0], Device: w.devs[0]}, {Engine: e[1], Device: w.devs[1]}}
+	good := []replicas.Replica{
+		{Engine: e[0], Device: w.devs[0], MaxCacheBytes: 64 << 20}, {Engine: e[1], Device: w.devs[1], MaxCacheBytes: 64 << 20},
+	}
 	for name, o := range map[string]replicas.Options{"Lead": {Lead: -1}, "Rewind": {Rewind: -1},
 		"Timeout": {Store: must[*prefix.Folder](t)(prefix.OpenFolder(t.TempDir(), 0)), Prefix: prefix.Options{Timeout: -1}}} {
 		_, err := replicas.New(good, o)

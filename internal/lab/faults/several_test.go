@@ -126,7 +126,8 @@ func TestLostReplica(t *testing.T) {
 	assert.ErrorIs(t, err, vk.ErrDeviceLost)
 	assert.Equal(t, 6, stays.Len(), "the other device's session has its tokens")
 	assert.Equal(t, a[:4], gone.Tokens())
-	for _, err := range []error{gone.Err(), x.g.Err(), x.g.Loads()[0].Err, gone.Move(ctx, 1), gone.Save(ctx, &bytes.Buffer{}), gone.Truncate(0)} {
+	for _, err := range []error{gone.Err(), x.g.Err(), x.g.Loads()[0].Err, gone.Move(ctx, 1), gone.Save(ctx, &bytes.Buffer{}),
+		gone.Truncate(0)} {
 		assert.ErrorIs(t, err, vk.ErrDeviceLost)
 	}
 	assert.NoError(t, stays.Err())
