@@ -28,6 +28,8 @@ type Engine struct {
 	cfg    model.Config
 	ranks  []*pipeline.Engine
 	layers [][]*model.DeviceLayer // of each rank
+	copies sync.RWMutex           // read while hidden states are copied to mapped memory
+	spare  sync.Pool              // of what ReadOutput gets from ranks, *[][]float32
 }
 
 // New opens a checkpoint once for each device, uploads the heads of each rank, all ranks side by
@@ -150,6 +152,8 @@ func (e *Engine) Close() (err error) {
 	if e == nil {
 		return nil
 	}
+	e.copies.Lock()
+	defer e.copies.Unlock()
 	for i, x := range e.ranks {
 		if x != nil {
 			err = errors.Join(err, x.Close())

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 
 	"github.com/vkmla/vkmla/internal/numfmt"
@@ -14,6 +15,7 @@ import (
 
 const (
 	opBegin  = "ranks: begin step"
+	opSet    = "ranks: set input"
 	opRun    = "ranks: run layer"
 	opCommit = "ranks: commit step"
 	opRead   = "ranks: read output"
@@ -28,12 +30,12 @@ type Chunk struct {
 // Step is new tokens of some sessions on their way through the layers of all ranks. It ends with
 // Commit, Abort, or an error of RunLayer that is no vk.ErrArgument.
 type Step struct {
-	e        *Engine
-	steps    []*pipeline.Step // of each rank
-	sessions []*Session       // whose step this is
+	e      *Engine
+	steps  []*pipeline.Step // of each rank
+	chunks []Chunk
 
-	mu      sync.Mutex
-	scratch [][]float32 // of ReadOutput, for each rank
+	mu    sync.Mutex // held while hidden states are copied, so that the step does not end meanwhile
+	taken bool       // the sessions are this step's
 }
 
 // Begin begins a step on all ranks, or none. It waits while another step is in progress. Errors:
@@ -47,7 +49,7 @@ func (e *Engine) Begin(ctx context.Context, chunks ...Chunk) (*Step, error) {
 			return nil, badArgument(opBegin, fmt.Sprintf("chunks[%d]", i), "a session of another engine, or none", "one of this engine")
 		}
 	}
-	st := &Step{e: e, scratch: make([][]float32, len(e.ranks))}
+	st := &Step{e: e, chunks: slices.Clone(chunks)}
 	own := make([]pipeline.Chunk, len(chunks))
 	for rank, x := range e.ranks { // in one order, so that no two steps wait for each other
 		for i, c := range chunks {
@@ -58,30 +60,33 @@ func (e *Engine) Begin(ctx context.Context, chunks ...Chunk) (*Step, error) {
 			return nil, errors.Join(fmt.Errorf("%s: rank %d: %w", opBegin, rank, err), st.Abort())
 		}
 		if st.steps = append(st.steps, begun); rank == 0 { // no other step has them
-			st.pin(chunks)
+			st.pin()
 		}
 	}
 	return st, nil
 }
 
 // pin keeps the chunks' sessions from being changed, once nobody changes them.
-func (st *Step) pin(chunks []Chunk) {
-	for _, c := range chunks {
+func (st *Step) pin() {
+	for _, c := range st.chunks {
 		c.Session.mu.Lock()
 		c.Session.step = st
 		c.Session.mu.Unlock()
-		st.sessions = append(st.sessions, c.Session)
 	}
+	st.taken = true
 }
 
 // free lets the sessions be changed, unless the next step has them.
 func (st *Step) free() {
-	for _, s := range st.sessions {
-		s.mu.Lock()
-		if s.step == st {
-			s.step = nil
+	if !st.taken {
+		return
+	}
+	for _, c := range st.chunks {
+		c.Session.mu.Lock()
+		if c.Session.step == st {
+			c.Session.step = nil
 		}
-		s.mu.Unlock()
+		c.Session.mu.Unlock()
 	}
 }
 
@@ -93,14 +98,86 @@ func (st *Step) usable(op string) error {
 	return nil
 }
 
-// SetInput gives a layer the hidden states of a chunk's tokens: values [n, Hidden], rounded to
-// bf16.
+// SetInput gives a layer the hidden states of a chunk's tokens: values [n, Hidden], rounded to bf16.
 // Errors: those of pipeline.Step.SetInput.
 func (st *Step) SetInput(layer, chunk int, values []float32) error {
-	if err := st.usable("ranks: set input"); err != nil {
+	return st.set(layer, chunk, len(values), func(from, end int, to [][]uint16) {
+		var bits [block]uint16
+		for ; from < end; from += block {
+			some := numfmt.BF16EncodeSlice(bits[:], values[from:min(end, from+block)])
+			for _, rank := range to {
+				copy(rank[from:], some)
+			}
+		}
+	})
+}
+
+// SetInputBF16 is SetInput for the bits of bf16.
+func (st *Step) SetInputBF16(layer, chunk int, values []uint16) error {
+	return st.set(layer, chunk, len(values), func(from, end int, to [][]uint16) {
+		for _, rank := range to {
+			copy(rank[from:end], values[from:end])
+		}
+	})
+}
+
+// set has n values written to the inputs of all ranks.
+func (st *Step) set(layer, chunk, n int, write func(from, end int, to [][]uint16)) error {
+	if err := st.usable(opSet); err != nil {
 		return err
 	}
-	return all(len(st.steps), func(i int) error { return st.steps[i].SetInput(layer, chunk, values) })
+	if want, ok := st.values(chunk); ok && n != want {
+		return badArgument(opSet, "values", n, "%d", want)
+	}
+	defer st.copying()()
+	to := make([][]uint16, len(st.steps))
+	for i, x := range st.steps {
+		var err error
+		if to[i], err = x.HostInput(layer, chunk); err != nil {
+			return fmt.Errorf("%s: rank %d: %w", opSet, i, err)
+		}
+	}
+	inPieces(n, func(from, end int) { write(from, end, to) })
+	return nil
+}
+
+// values is how many numbers the hidden states of a chunk have; false for an unknown one.
+func (st *Step) values(chunk int) (n int, ok bool) {
+	if chunk < 0 || chunk >= len(st.chunks) {
+		return 0, false
+	}
+	return st.chunks[chunk].Tokens * st.e.cfg.Hidden, true
+}
+
+// copying keeps the step, and the memory of the engines, until the function that it returns is
+// called.
+func (st *Step) copying() (done func()) {
+	st.e.copies.RLock()
+	st.mu.Lock()
+	return func() {
+		st.mu.Unlock()
+		st.e.copies.RUnlock()
+	}
+}
+
+// block is how many values pass between formats at a time, in a processor's nearest cache.
+const block = 1024
+
+// leastPiece is how many values are worth a goroutine of their own.
+const leastPiece = 1 << 15
+
+// inPieces divides n values among the processors.
+func inPieces(n int, f func(from, end int)) {
+	piece := max(leastPiece, (n+runtime.GOMAXPROCS(0)-1)/runtime.GOMAXPROCS(0))
+	if n <= piece {
+		f(0, n)
+		return
+	}
+	var group sync.WaitGroup
+	for from := 0; from < n; from += piece {
+		group.Go(func() { f(from, min(n, from+piece)) })
+	}
+	group.Wait()
 }
 
 // RunLayer runs a layer on all ranks, side by side, and waits.
@@ -128,55 +205,63 @@ func (st *Step) RunLayer(ctx context.Context, layer int) error {
 //
 // Errors: those of pipeline.Step.ReadOutput.
 func (st *Step) ReadOutput(layer, chunk int, values []float32) error {
-	return st.read(layer, chunk, len(values), func(at int, sum []float32) {
-		to := values[at:][:len(sum)]
-		for i, v := range sum {
-			to[i] = numfmt.BF16Round(v)
-		}
+	return st.read(layer, chunk, len(values), func(from int, sum []float32) {
+		var bits [block]uint16
+		numfmt.BF16DecodeSlice(values[from:], numfmt.BF16EncodeSlice(bits[:], sum))
 	})
 }
 
 // ReadOutputBF16 is ReadOutput for the bits of bf16.
 func (st *Step) ReadOutputBF16(layer, chunk int, values []uint16) error {
-	return st.read(layer, chunk, len(values), func(at int, sum []float32) { numfmt.BF16EncodeSlice(values[at:][:len(sum)], sum) })
+	return st.read(layer, chunk, len(values), func(from int, sum []float32) { numfmt.BF16EncodeSlice(values[from:], sum) })
 }
 
-// read adds up what the ranks give, and hands it on in pieces, several at a time.
-func (st *Step) read(layer, chunk, n int, use func(at int, sum []float32)) error {
+// read adds up what the ranks give, and hands it on in blocks.
+func (st *Step) read(layer, chunk, n int, use func(from int, sum []float32)) error {
 	if err := st.usable(opRead); err != nil {
 		return err
 	}
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	err := all(len(st.steps), func(i int) error {
-		if cap(st.scratch[i]) < n {
-			st.scratch[i] = make([]float32, n)
-		}
-		st.scratch[i] = st.scratch[i][:n]
-		return st.steps[i].ReadOutput(layer, chunk, st.scratch[i])
-	})
+	if want, ok := st.values(chunk); ok && n != want {
+		return badArgument(opRead, "values", n, "%d", want)
+	}
+	defer st.copying()()
+	parts := st.e.borrow(n)
+	defer st.e.spare.Put(parts)
+	err := all(len(st.steps), func(i int) error { return st.steps[i].ReadOutput(layer, chunk, (*parts)[i]) })
 	if err != nil {
 		return fmt.Errorf("%s: %w", opRead, err)
 	}
-	var group sync.WaitGroup
-	piece := max(leastPiece, (n+runtime.GOMAXPROCS(0)-1)/runtime.GOMAXPROCS(0))
-	for at := 0; at < n; at += piece {
-		end := min(n, at+piece)
-		group.Go(func() { use(at, st.sum(at, end)) })
-	}
-	group.Wait()
+	inPieces(n, func(from, end int) {
+		for ; from < end; from += block {
+			use(from, sum(*parts, from, min(end, from+block)))
+		}
+	})
 	return nil
 }
 
-// leastPiece is how many sums are worth a goroutine of their own.
-const leastPiece = 1 << 15
+// borrow returns n values for each rank.
+func (e *Engine) borrow(n int) *[][]float32 {
+	parts, _ := e.spare.Get().(*[][]float32)
+	if parts == nil {
+		parts = &[][]float32{}
+		*parts = make([][]float32, len(e.ranks))
+	}
+	for i, part := range *parts {
+		if cap(part) < n {
+			part = make([]float32, n)
+		}
+		(*parts)[i] = part[:n]
+	}
+	return parts
+}
 
-// sum adds the values at to end-1 of all ranks, in their order, to those of the first.
-func (st *Step) sum(at, end int) []float32 {
-	sum := st.scratch[0][at:end]
-	for _, rank := range st.scratch[1:] {
-		for i, v := range rank[at:end] {
-			sum[i] += v
+// sum adds the values from to end-1 of all parts, in their order, to those of the first.
+func sum(parts [][]float32, from, end int) []float32 {
+	sum := parts[0][from:end]
+	for _, part := range parts[1:] {
+		part = part[from:end]
+		for i := range sum {
+			sum[i] += part[i]
 		}
 	}
 	return sum
@@ -188,6 +273,8 @@ func (st *Step) Commit() error {
 	if err := st.usable(opCommit); err != nil {
 		return err
 	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
 	for i, x := range st.steps { // what the first refuses all do
 		if err := x.Commit(); err != nil {
 			return fmt.Errorf("%s: rank %d: %w", opCommit, i, err)
@@ -203,6 +290,8 @@ func (st *Step) Abort() (err error) {
 	if st == nil {
 		return nil
 	}
+	st.mu.Lock() // nobody copies
+	defer st.mu.Unlock()
 	for _, x := range st.steps {
 		err = errors.Join(err, x.Abort())
 	}
