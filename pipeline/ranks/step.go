@@ -98,7 +98,8 @@ func (st *Step) usable(op string) error {
 	return nil
 }
 
-// SetInput gives a layer the hidden states of a chunk's tokens: values [n, Hidden], rounded to bf16.
+// SetInput gives a layer the hidden states of a chunk's tokens: values [n, Hidden], rounded to
+// bf16.
 // Errors: those of pipeline.Step.SetInput.
 func (st *Step) SetInput(layer, chunk int, values []float32) error {
 	return st.set(layer, chunk, len(values), func(from, end int, to [][]uint16) {
