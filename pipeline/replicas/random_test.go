@@ -32,7 +32,7 @@ type chance struct {
 	did  map[string]int
 }
 
-func random(t *testing.T, w *world) {
+func chances(t *testing.T, w *world) {
 	operations := 80
 	if os.Getenv("VKMLA_TEST_FULL") == "1" {
 		operations = 3000
