@@ -366,6 +366,11 @@ func (e *Engine) Close() error {
 	if e = e.orNone(); e == noEngine {
 		return nil
 	}
+	e.mu.Lock()
+	if e.step != nil && e.step.gated { // whoever was to signal may be gone
+		e.step.withhold()
+	}
+	e.mu.Unlock()
 	e.run.Lock()
 	defer e.run.Unlock()
 	e.mu.Lock()

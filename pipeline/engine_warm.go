@@ -108,7 +108,7 @@ func (e *Engine) warmStep(ctx context.Context, chunks []Chunk, host bool, pieces
 	keys, most, err := st.pose(host, pieces)
 	for _, key := range keys {
 		if err == nil {
-			err = st.submit(key.layer)
+			err = st.submit(key.layer, nil)
 		}
 	}
 	if err == nil {

@@ -166,7 +166,7 @@ func (st *Step) ShowLayer(layer int) {
 // Prologue runs what comes before a step's layers, and makes it believe that these ran.
 func (st *Step) Prologue(ctx context.Context) error {
 	st.e.mu.Lock()
-	err := st.submitCommands(commandKey{layer: prologue})
+	err := st.submitCommands(commandKey{layer: prologue}, nil)
 	st.e.mu.Unlock()
 	if err == nil {
 		err = st.Wait(ctx)

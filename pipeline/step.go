@@ -65,6 +65,7 @@ type Step struct {
 	begun     bool // the metadata is with the device
 	reuses    bool // see ReuseInputs
 	warms     bool // see Engine.Warm
+	gated     bool // it may wait for semaphores
 	host      bool // inputs come from host memory
 	layer     int  // whose inputs were set last
 	latest    int  // the layer that was submitted last; -1: what it left cannot be read
@@ -301,26 +302,31 @@ func (st *Step) RunLayer(ctx context.Context, layer int) error {
 // Submit hands all layers to the device, in as few submissions as
 // EngineOptions.SubmitBudget permits, and returns.
 //
+// With semaphores the layers wait for other devices or APIs, and tell them that all layers are
+// done; see vk.Sync. If what is waited for never comes, Wait ends the step with vk.ErrUnsignalled,
+// or when its context does: the sessions are as before, and the semaphores have no new values.
+//
 // Errors: vk.ErrArgument with LayerByLayer, or if inputs are missing (see SetInput and Input);
 // vk.ErrBusy if the layers are with the device already; those of vk.Commands.Submit and, for the
 // first step of a size, of vk.Device.NewBuffer; those of EngineOptions.Between. After all of these
 // the step can be submitted again, once what was missing is there.
-func (st *Step) Submit() error { return st.submit(wholeStep) }
+func (st *Step) Submit(sync ...vk.Sync) error { return st.submit(wholeStep, sync) }
 
-// SubmitLayer hands one layer to the device and returns. Layers may run in any order, but behind
-// those that they take entries or picks from. Each has to run before the step is committed.
+// SubmitLayer hands one layer to the device and returns; semaphores are those of the layer. Layers
+// may run in any order, but behind those that they take entries or picks from. Each has to run
+// before the step is committed.
 //
 // With EngineOptions.Between, Submit is faster; SubmitLayer lets a program look at what passes
 // between layers. The caller's commands in front of a layer are submitted with it, those behind
 // the last layer with that. Layers then have to run in order, each once; layer 0 begins again.
 //
 // Errors: vk.ErrArgument for an unknown layer or one out of order; those of Submit.
-func (st *Step) SubmitLayer(layer int) error {
+func (st *Step) SubmitLayer(layer int, sync ...vk.Sync) error {
 	st = st.orNone()
 	if n := len(st.e.layers); st != noStep && (layer < 0 || layer >= n) {
 		return badArgument(opSubmit, "layer", layer, "0 to %d", n-1)
 	}
-	return st.submit(layer)
+	return st.submit(layer, sync)
 }
 
 // active reports whether the step is in progress; e.mu is held.
@@ -337,7 +343,7 @@ func (st *Step) active() error {
 	return nil
 }
 
-func (st *Step) submit(layer int) error {
+func (st *Step) submit(layer int, sync []vk.Sync) error {
 	st = st.orNone()
 	e := st.e
 	e.mu.Lock()
@@ -357,10 +363,10 @@ func (st *Step) submit(layer int) error {
 		err = st.checkWritten(layer)
 	}
 	if err == nil && layer != wholeStep && !st.begun {
-		err = st.submitCommands(commandKey{layer: prologue})
+		err = st.submitCommands(commandKey{layer: prologue}, nil)
 	}
 	if err == nil {
-		err = st.submitCommands(st.key(layer))
+		err = st.submitCommands(st.key(layer), sync)
 	}
 	if err != nil {
 		return wrap(opSubmit, e.note(err))
@@ -391,7 +397,7 @@ func (st *Step) layers(layer int) (first, end int) {
 }
 
 // submitCommands submits commands.
-func (st *Step) submitCommands(key commandKey) error {
+func (st *Step) submitCommands(key commandKey, sync []vk.Sync) error {
 	if err := st.b.repair(); err != nil {
 		return err
 	}
@@ -399,12 +405,13 @@ func (st *Step) submitCommands(key commandKey) error {
 	if err != nil {
 		return err
 	}
-	p, err := c.Submit()
+	p, err := c.Submit(sync...)
 	if err != nil {
 		st.brokeOff(key, err)
 		return err
 	}
 	st.e.flight, st.flying, st.submitted = p, p, append(st.submitted, c)
+	st.gated = st.gated || len(sync) > 0
 	if !slices.Contains(st.timed, key) {
 		st.timed = append(st.timed, key)
 	}
@@ -416,7 +423,8 @@ func (st *Step) submitCommands(key commandKey) error {
 // is aborted, for all its sessions. So a server waits with a context of its own, not with that of
 // one request. The device may still be busy after an abort: the next step waits for it.
 //
-// Errors: the context's; vk.ErrDeviceLost, vk.ErrClosed.
+// Errors: the context's; vk.ErrUnsignalled, see Submit, and vk.ErrCancelled if the engine is closed
+// while the step waits for semaphores; vk.ErrDeviceLost, vk.ErrClosed.
 func (st *Step) Wait(ctx context.Context) error {
 	if ctx == nil {
 		return fmt.Errorf("%s: %w", opWait, alive(ctx))
