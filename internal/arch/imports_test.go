@@ -41,7 +41,9 @@ var may = map[string][]string{
 		"pipeline/internal/layer", "pipeline/internal/measure", "pipeline/internal/memory", "pipeline/model", "attention", "indexer", "projection", "cache", "tensor", "vk",
 		"shaders", "internal/files", "internal/numfmt", "internal/tuning",
 	},
-	"pipeline/prefix": {"pipeline", "vk", "internal/files"},
+	"pipeline/prefix":   {"pipeline", "vk", "internal/files"},
+	"pipeline/replicas": {"pipeline/prefix", "pipeline", "cache", "vk"},
+	"pipeline/ranks":    {"pipeline", "pipeline/model", "vk", "internal/numfmt"},
 
 	"examples/attention": {"pipeline", "pipeline/model", "pipeline/model/random", "vk"}, // as somebody else's program
 }

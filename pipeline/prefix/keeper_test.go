@@ -177,6 +177,13 @@ func spans(t *testing.T, x *both) {
 		x.opens(t, k, nil, 0, "none")
 		k = keeper(t, x.e, m, prefix.Options{})
 	}
+	gets := maps.Clone(m.gets)
+	for n, tokens := range map[int][]int32{384: x.a, 149: x.a[:150], 128: x.b, 0: x.b[1:]} {
+		found, err := k.Find(t.Context(), tokens)
+		require.NoError(t, err)
+		assert.Equal(t, n, found)
+	}
+	assert.Equal(t, gets, m.gets, "objects loaded to find out")
 	require.NoError(t, k.Keep(t.Context(), x.computedB, x.b))
 	assert.Len(t, m.objects, 6+1+2, "block 2 of the other prompt, two states")
 	x.opens(t, k, x.b, 399, "the other one")
@@ -268,6 +275,8 @@ func slow(t *testing.T, x *both) {
 		asked := calls
 		m.mu.Unlock()
 		x.opens(t, k, tokens, 0, "the store rests")
+		n, err := k.Find(t.Context(), tokens)
+		assert.Equal(t, []any{0, nil}, []any{n, err}, "found in a store that rests")
 		m.mu.Lock()
 		assert.Equal(t, asked, calls, "calls of a store that rests")
 		m.mu.Unlock()
@@ -276,14 +285,19 @@ func slow(t *testing.T, x *both) {
 		ctx, leave := context.WithCancel(t.Context())
 		k = keeper(t, x.e, m, prefix.Options{Timeout: time.Hour})
 		time.AfterFunc(20*time.Millisecond, leave)
-		_, _, err := k.Open(ctx, tokens)
+		_, _, err = k.Open(ctx, tokens)
 		assert.ErrorIs(t, err, context.Canceled)
+		k = keeper(t, x.e, m, prefix.Options{Timeout: 100 * time.Millisecond})
+		_, err = k.Find(t.Context(), tokens)
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
 	}
 	broken := errors.New("no route to the store")
 	m.set(func(context.Context) error { return broken })
 	k := keeper(t, x.e, m, prefix.Options{})
 	x.opens(t, k, tokens, 0, "broken")
 	assert.ErrorIs(t, k.Keep(t.Context(), x.computedA, tokens), broken)
+	_, err := k.Find(t.Context(), tokens)
+	assert.ErrorIs(t, err, broken)
 	m.set(nil)
 	x.opens(t, k, tokens, 299, "there again")
 }

@@ -50,7 +50,7 @@ func (k *Keeper) open(ctx context.Context, tokens []int32) (*pipeline.Session, e
 		return nil, ctx.Err()
 	case errors.Is(err, errStore):
 		if limited.Err() != nil {
-			k.resting.Store(time.Now().Add(k.o.Timeout).UnixNano())
+			k.rest()
 		}
 		return nil, nil
 	}

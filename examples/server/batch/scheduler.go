@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/vkmla/vkmla/cache"
@@ -61,6 +62,7 @@ type Scheduler struct {
 	ctx   context.Context
 	stop  context.CancelCauseFunc
 	ended chan struct{}
+	load  atomic.Int64 // requests that have not ended
 
 	mu      sync.Mutex
 	changed sync.Cond
@@ -103,6 +105,7 @@ func (s *Scheduler) Submit(ctx context.Context, r Request) (*Answer, error) {
 		return nil, ErrBusy
 	}
 	s.waiting = append(s.waiting, a)
+	s.load.Add(1)
 	context.AfterFunc(ctx, s.wake)
 	s.changed.Signal()
 	return a, nil
@@ -130,6 +133,9 @@ func (s *Scheduler) wake() {
 	s.changed.Signal()
 	s.mu.Unlock()
 }
+
+// Load is how many requests have not ended.
+func (s *Scheduler) Load() int { return int(s.load.Load()) }
 
 // Err is what ended the scheduler, nil while it runs.
 func (s *Scheduler) Err() error {
@@ -274,6 +280,7 @@ func (s *Scheduler) end(a *Answer, tokens []Token, reason Reason, err error) {
 	a.sequence = nil
 	s.most = min(s.most+1, s.o.MaxSessions) // its memory is free
 	s.o.Metrics.ended(reason, err)
+	s.load.Add(-1)
 	a.add(tokens, reason, err)
 }
 
@@ -319,19 +326,37 @@ func (s *Scheduler) step() {
 		return
 	}
 	s.o.Metrics.step(time.Since(began), chunks)
-	for i, a := range of {
-		k := len(chunks[i].Logits)
-		tokens, reason := a.took(chunks[i], logits[:k])
-		logits = logits[k:]
-		s.o.Metrics.tokens(tokens)
-		s.keep(a, len(chunks[i].Tokens), reason)
-		if reason != "" {
+	for i, x := range sampled(of, chunks, logits) {
+		a := of[i]
+		s.o.Metrics.tokens(x.tokens)
+		s.keep(a, len(chunks[i].Tokens), x.reason)
+		if x.reason != "" {
 			s.running = slices.DeleteFunc(s.running, func(b *Answer) bool { return b == a })
-			s.end(a, tokens, reason, nil)
-		} else if len(tokens) > 0 {
-			a.add(tokens, "", nil)
+			s.end(a, x.tokens, x.reason, nil)
+		} else if len(x.tokens) > 0 {
+			a.add(x.tokens, "", nil)
 		}
 	}
+}
+
+// sample is what an answer took of a step.
+type sample struct {
+	tokens []Token
+	reason Reason
+}
+
+// sampled gives answers their logits, side by side: a vocabulary takes milliseconds.
+func sampled(of []*Answer, chunks []model.Chunk, logits [][]float32) []sample {
+	all := make([]sample, len(of))
+	var group sync.WaitGroup
+	for i, a := range of {
+		k := len(chunks[i].Logits)
+		own := logits[:k]
+		logits = logits[k:]
+		group.Go(func() { all[i].tokens, all[i].reason = a.took(chunks[i], own) })
+	}
+	group.Wait()
+	return all
 }
 
 // keep stores what a step has just completed: a prompt, KeepEvery tokens, an answer.

@@ -29,6 +29,8 @@ import (
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/pipeline/model/random"
 	"github.com/vkmla/vkmla/pipeline/prefix"
+	"github.com/vkmla/vkmla/pipeline/ranks"
+	"github.com/vkmla/vkmla/pipeline/replicas"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -53,11 +55,14 @@ var types = []any{
 	(*pipeline.Engine)(nil), (*pipeline.Session)(nil), (*pipeline.Step)(nil),
 	&pipeline.Engine{}, &pipeline.Session{}, &pipeline.Step{}, pipeline.EngineOptions{},
 	(*prefix.Folder)(nil), (*prefix.Keeper)(nil), &prefix.Keeper{},
+	(*replicas.Group)(nil), (*replicas.Session)(nil), &replicas.Group{}, &replicas.Session{},
+	(*ranks.Engine)(nil), (*ranks.Session)(nil), (*ranks.Step)(nil), &ranks.Engine{}, &ranks.Session{}, &ranks.Step{},
 	(*model.Checkpoint)(nil), (*model.DeviceLayer)(nil), (*model.Tensors)(nil), model.Config{}, model.Rope{},
 }
 
 // whole are types none of whose methods may panic, those without an error included.
-var whole = []string{"*vk.Device", "*vk.Instance", "*pipeline.Engine", "*pipeline.Session", "*pipeline.Step", "tensor.Tensor"}
+var whole = []string{"*vk.Device", "*vk.Instance", "*pipeline.Engine", "*pipeline.Session", "*pipeline.Step", "tensor.Tensor",
+	"*replicas.Group", "*replicas.Session", "*ranks.Engine", "*ranks.Session", "*ranks.Step"}
 
 // functions return an error.
 var functions = []any{
@@ -71,12 +76,12 @@ var functions = []any{
 	projection.NewInverseRope, projection.NewInverseRopeQuant, projection.NewJoinedChain, projection.NewLinear,
 	projection.NewLinearChain, projection.NewQInsert, projection.NewQKVNorm, projection.NewQuantise,
 	projection.ResetState,
-	pipeline.Measure, pipeline.NewEngine, prefix.New, prefix.OpenFolder,
+	pipeline.Measure, pipeline.NewEngine, prefix.New, prefix.OpenFolder, ranks.New, replicas.New,
 	model.CloseLayers, model.LoadConfig, model.LoadConfigWithDrafts, model.Open, model.OpenTensors, model.ParseConfig, model.Upload, random.Write,
 }
 
 // fine are calls that succeed with nothing.
-var fine = []string{"vk.NewInstance", "cache.NewBlockPool", "*vk.Commands.Release", "*pipeline.Step.Abort", "model.CloseLayers"}
+var fine = []string{"vk.NewInstance", "cache.NewBlockPool", "*vk.Commands.Release", "*pipeline.Step.Abort", "*ranks.Step.Abort", "model.CloseLayers"}
 
 // outside are types of files, of errors and of references.
 var outside = []string{"CheckpointError", "ConfigError", "ForeignError", "LayerWeights", "Matrix", "Blob", "CompressHost"}
@@ -129,7 +134,7 @@ func TestComplete(t *testing.T) {
 		listed[filepath.Base(runtime.FuncForPC(reflect.ValueOf(f).Pointer()).Name())] = true
 	}
 	for _, dir := range []string{"vk", "tensor", "cache", "indexer", "attention", "projection", "pipeline", "pipeline/model",
-		"pipeline/model/random", "pipeline/prefix"} {
+		"pipeline/model/random", "pipeline/prefix", "pipeline/ranks", "pipeline/replicas"} {
 		files, err := filepath.Glob("../../../" + dir + "/*.go")
 		require.NoError(t, err)
 		require.NotEmpty(t, files, dir)
