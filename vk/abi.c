@@ -201,15 +201,19 @@ int vm_query(VmInstance *in, void *phys, VmAdapter *a) {
 		if (!strcmp(e, "VK_KHR_portability_subset")) a->hasPortability = 1;
 		if (!strcmp(e, "VK_NV_shader_sm_builtins")) a->hasSM = 1;
 		if (!strcmp(e, "VK_AMD_shader_core_properties2")) a->hasCores = 1;
+		if (!strcmp(e, "VK_AMD_shader_core_properties")) a->hasArrays = 1;
+		if (!strcmp(e, "VK_ARM_shader_core_builtins")) a->hasBuiltins = 1;
 		if (!strcmp(e, "VK_EXT_device_fault")) a->hasFaultEXT = 1;
 		if (!strcmp(e, "VK_KHR_device_fault")) a->hasFaultKHR = 1;
 		if (!strcmp(e, "VK_EXT_memory_budget")) a->hasBudget = 1;
 	}
 	free(exts);
 	if (a->hasFaultEXT) a->hasFaultKHR = 0; // one of them says all
-	// Only read: neither extension is enabled.
+	// Only read: none of these extensions is enabled.
 	if (a->hasSM) link_next(&tail, &a->sm, VM_STYPE_SHADER_SM_BUILTINS_PROPERTIES);
 	if (a->hasCores) link_next(&tail, &a->cores, VM_STYPE_SHADER_CORE_PROPERTIES_2);
+	if (a->hasArrays) link_next(&tail, &a->arrays, VM_STYPE_SHADER_CORE_PROPERTIES);
+	if (a->hasBuiltins) link_next(&tail, &a->builtins, VM_STYPE_SHADER_CORE_BUILTINS_PROPERTIES);
 	props(phys, &a->props);
 	link_features(a);
 	feats(phys, &a->features);

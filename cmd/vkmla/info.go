@@ -133,9 +133,7 @@ func printDevice(w io.Writer, d describe.Device) {
 	line("workgroup", "%d invocations, %s of shared memory, up to %v of them",
 		l.MaxWorkgroupInvocations, bytesText(uint64(l.SharedMemory)), l.MaxWorkgroupCount)
 	line("subgroup", "%d (%d to %d)", l.SubgroupSize, l.MinSubgroupSize, l.MaxSubgroupSize)
-	if l.ComputeUnits > 0 {
-		line("compute units", "%d", l.ComputeUnits)
-	}
+	line("compute units", "%d (%s)", l.ComputeUnits, l.ComputeUnitsBy)
 	line("timestamps", "%g ns", l.TimestampPeriod)
 	var have, lack []string
 	for _, f := range slices.Sorted(maps.Keys(d.Features)) {

@@ -60,6 +60,15 @@ func profileOf(a *vk.Adapter, asked string) Profile {
 	return Profile{asked, fmt.Sprintf("asked for; its own would be %s: %s", p.Name, why)}
 }
 
+// tuningOf is the profile itself; a name that does not exist counts as none.
+func tuningOf(a *vk.Adapter, asked string) *tuning.Profile {
+	if p, err := tuning.Named(asked); err == nil {
+		return p
+	}
+	p, _ := tuning.For(a)
+	return p
+}
+
 // Limits are those of a device that matter here.
 type Limits struct {
 	HeapBytes               uint64    `json:"device_memory_bytes"`
@@ -74,7 +83,8 @@ type Limits struct {
 	SubgroupSize            uint32    `json:"subgroup_size"`
 	MinSubgroupSize         uint32    `json:"min_subgroup_size"`
 	MaxSubgroupSize         uint32    `json:"max_subgroup_size"`
-	ComputeUnits            uint32    `json:"compute_units"` // 0: the driver does not tell
+	ComputeUnits            int       `json:"compute_units"`
+	ComputeUnitsBy          string    `json:"compute_units_by"` // who says so
 	TimestampPeriod         float64   `json:"timestamp_period_ns"`
 }
 
@@ -111,12 +121,13 @@ type Variants struct {
 // Of describes an adapter with the tuning profile that it gets, or the one that is named.
 func Of(a *vk.Adapter, profile string) Device {
 	c := &a.Caps
+	units, by := tuningOf(a, profile).Units(a)
 	d := Device{
 		Index: a.Index, Name: a.Name, Type: a.Type.String(), UUID: a.UUID, Driver: a.DriverName, DriverInfo: a.DriverInfo,
 		DriverVersion: a.DriverVersion, APIVersion: a.APIVersion.String(), Usable: true, Features: c.Features,
 		Limits: Limits{c.HeapBytes, heapsOf(a), c.MaxStorageBufferRange, c.MaxAllocation, c.MaxStorageBuffers, c.MaxPushConstants,
 			c.SharedMemory, c.MaxWorkgroupInvocations, c.MaxWorkgroupCount, c.SubgroupSize, c.MinSubgroupSize, c.MaxSubgroupSize,
-			c.ComputeUnits, c.TimestampPeriod},
+			units, by, c.TimestampPeriod},
 		CoopMat: []string{}, Ops: map[string]Variants{}, Profile: profileOf(a, profile),
 		HostAccess: a.HostAccess().String(), Watchdog: watchdogOf(a), MayWait: tuning.MayWait(a),
 	}

@@ -93,12 +93,13 @@ func Devices() []Device {
 
 func nvidia(units, subgroups uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps {
 	return desktop(f, vk.Caps{SharedMemory: 49152, SubgroupSize: 32, MinSubgroupSize: 32, MaxSubgroupSize: 32,
-		MaxWorkgroupSubgroups: subgroups, ComputeUnits: units, CoopMat: shapes})
+		MaxWorkgroupSubgroups: subgroups, ComputeUnits: units, ComputeUnitsBy: "VK_NV_shader_sm_builtins", CoopMat: shapes})
 }
 
 func amd(units, least, subgroups uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps {
 	return desktop(f, vk.Caps{SharedMemory: 65536, SubgroupSize: 64, MinSubgroupSize: least, MaxSubgroupSize: 64,
-		MaxWorkgroupSubgroups: subgroups, ComputeUnits: units, StorageAlignment: 4, CoopMat: shapes})
+		MaxWorkgroupSubgroups: subgroups, ComputeUnits: units, ComputeUnitsBy: "VK_AMD_shader_core_properties2",
+		StorageAlignment: 4, CoopMat: shapes})
 }
 
 func radv(units uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps {
@@ -114,16 +115,18 @@ func amdOwn(units uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps 
 	return c
 }
 
-func intel(least, shared, align uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps {
+// intel is a GPU of Intel's by its id, as no driver of its says how many compute units it has.
+func intel(id, least, shared, align uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps {
 	c := desktop(f, vk.Caps{SharedMemory: shared, SubgroupSize: 32, MinSubgroupSize: least, MaxSubgroupSize: 32,
 		MaxWorkgroupSubgroups: 64, StorageAlignment: uint64(align), CoopMat: shapes})
 	c.MaxWorkgroupCount[0], c.TimestampPeriod = 65535, 52.083333
+	c.VendorID, c.DeviceID = 0x8086, id
 	return c
 }
 
 // intelOwn is Intel's own driver, as on Windows.
-func intelOwn(least, shared uint32, shapes ...vk.CoopMatShape) vk.Caps {
-	c := intel(least, shared, 4, features(modern, halves, matrices), shapes...)
+func intelOwn(id, least, shared uint32, shapes ...vk.CoopMatShape) vk.Caps {
+	c := intel(id, least, shared, 4, features(modern, halves, matrices), shapes...)
 	c.MaxPushConstants = 128
 	return c
 }
@@ -149,8 +152,8 @@ func discrete() []Device {
 		{"RDNA3", vk.TypeDiscrete, radv(96, f16, square), false, vk.DriverRADV},
 		{"RDNA3, AMD's driver", vk.TypeDiscrete, amdOwn(96, f16, square), false, vk.DriverAMD},
 		{"RDNA2", vk.TypeDiscrete, radv(60, plain), false, vk.DriverRADV},
-		{"Arc A", vk.TypeDiscrete, intel(8, 49152, 4, all, shape(8, 8, 16, "f16"), shape(8, 8, 16, "bf16")), false, vk.DriverANV},
-		{"Arc B", vk.TypeDiscrete, intel(16, 49152, 4, all, shape(8, 16, 16, "f16"), shape(8, 16, 16, "bf16")), false, vk.DriverANV},
+		{"Arc A", vk.TypeDiscrete, intel(0x56a0, 8, 49152, 4, all, shape(8, 8, 16, "f16"), shape(8, 8, 16, "bf16")), false, vk.DriverANV},
+		{"Arc B", vk.TypeDiscrete, intel(0xe20b, 16, 49152, 4, all, shape(8, 16, 16, "f16"), shape(8, 16, 16, "bf16")), false, vk.DriverANV},
 	}
 }
 
@@ -161,8 +164,8 @@ func older() []Device {
 		{"GFX9", vk.TypeDiscrete, amd(64, 64, 0, plain), false, vk.DriverRADV},
 		{"CDNA with matrices", vk.TypeDiscrete,
 			amd(104, 64, 0, features(modern, halves, matrices, brains), square, squareBF16), false, vk.DriverRADV},
-		{"Xe-LP", vk.TypeIntegrated, intel(8, 49152, 64, plain), false, vk.DriverANV},
-		{"Skylake", vk.TypeIntegrated, intel(8, 49152, 64, plain), false, vk.DriverANV},
+		{"Xe-LP", vk.TypeIntegrated, intel(0x9a49, 8, 49152, 64, plain), false, vk.DriverANV},
+		{"Skylake", vk.TypeIntegrated, intel(0x1912, 8, 49152, 64, plain), false, vk.DriverANV},
 	}
 }
 
@@ -178,10 +181,10 @@ func Owned() []Device {
 		{"RDNA2, AMD's driver", vk.TypeDiscrete, amdOwn(60, plain), false, vk.DriverAMD},
 		{"RDNA3.5, AMD's driver", vk.TypeIntegrated, amdOwn(40, f16, square), false, vk.DriverAMD},
 		{"RDNA4, AMD's driver", vk.TypeDiscrete, amdOwn(64, f16, square), false, vk.DriverAMD},
-		{"Lunar Lake", vk.TypeIntegrated, intel(16, 49152, 4, all, shape(8, 16, 16, "f16"), shape(8, 16, 16, "bf16")), false, vk.DriverANV},
-		{"Arc A, Intel's driver", vk.TypeDiscrete, intelOwn(8, 32768, shape(8, 8, 16, "f16")), false, vk.DriverIntelWindows},
-		{"Arc B, Intel's driver", vk.TypeDiscrete, intelOwn(16, 49152, shape(8, 16, 16, "f16")), false, vk.DriverIntelWindows},
-		{"Lunar Lake, Intel's driver", vk.TypeIntegrated, intelOwn(16, 49152, shape(8, 16, 16, "f16")), false, vk.DriverIntelWindows},
+		{"Lunar Lake", vk.TypeIntegrated, intel(0x64a0, 16, 49152, 4, all, shape(8, 16, 16, "f16"), shape(8, 16, 16, "bf16")), false, vk.DriverANV},
+		{"Arc A, Intel's driver", vk.TypeDiscrete, intelOwn(0x56a0, 8, 32768, shape(8, 8, 16, "f16")), false, vk.DriverIntelWindows},
+		{"Arc B, Intel's driver", vk.TypeDiscrete, intelOwn(0xe20b, 16, 49152, shape(8, 16, 16, "f16")), false, vk.DriverIntelWindows},
+		{"Lunar Lake, Intel's driver", vk.TypeIntegrated, intelOwn(0x64a0, 16, 49152, shape(8, 16, 16, "f16")), false, vk.DriverIntelWindows},
 	}...)
 }
 
