@@ -180,4 +180,5 @@ func (x *Interposer) Honest() {
 	x.Memory(nil)
 	x.Units("", 0, 0, 0)
 	x.ID(0, 0)
+	x.Slow(0, false)
 }
