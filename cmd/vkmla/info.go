@@ -79,11 +79,7 @@ func runInfo(w io.Writer, output, device, profile string) error {
 	}
 	devices := []describe.Device{}
 	for _, a := range adapters {
-		d := describe.Of(a, profile)
-		if c, ok := tuning.LoadChoice(pipelineCacheDir(), a); ok {
-			d.Builds = &c
-		}
-		devices = append(devices, d)
+		devices = append(devices, described(a, profile))
 	}
 	if output == "json" {
 		enc := json.NewEncoder(w)
@@ -94,6 +90,20 @@ func runInfo(w io.Writer, output, device, profile string) error {
 		printDevice(w, d)
 	}
 	return nil
+}
+
+// described says what a device is, with the builds that were timed on it.
+func described(a *vk.Adapter, profile string) describe.Device {
+	c, ok := tuning.LoadChoice(pipelineCacheDir(), a)
+	d := describe.Of(a, profile)
+	if ok && !d.Profile.Measured {
+		tuning.Choose(a, &c)
+		d = describe.Of(a, profile) // other builds run
+	}
+	if ok {
+		d.Builds = &c
+	}
+	return d
 }
 
 func printDevice(w io.Writer, d describe.Device) {
@@ -107,7 +117,11 @@ func printDevice(w io.Writer, d describe.Device) {
 	if !d.Usable {
 		line("cannot be used", "%s", d.Problem)
 	}
-	line("tuning profile", "%s (%s)", d.Profile.Name, d.Profile.Why)
+	measured := "measured"
+	if !d.Profile.Measured {
+		measured = "never measured"
+	}
+	line("tuning profile", "%s, %s (%s)", d.Profile.Name, measured, d.Profile.Why)
 	for _, text := range buildsText(d) {
 		line("builds", "%s", text)
 	}
@@ -161,7 +175,7 @@ func printDevice(w io.Writer, d describe.Device) {
 
 // buildsText says which builds of kernels were chosen by timing them.
 func buildsText(d describe.Device) (lines []string) {
-	if d.Profile.Name != "generic" {
+	if d.Profile.Measured {
 		return nil
 	}
 	if d.Builds == nil {

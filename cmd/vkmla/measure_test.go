@@ -24,7 +24,7 @@ func forgetBuilds(t *testing.T) {
 	}
 }
 
-// The commands time builds of kernels once on a device without a profile, unless they are told not
+// The commands time builds of kernels once on a device that nobody measured, unless they are told not
 // to, and info says what they found, and what is never tried again.
 func TestMeasure(t *testing.T) {
 	cache := t.TempDir()
@@ -60,7 +60,7 @@ func TestMeasure(t *testing.T) {
 	assert.Nil(t, d.Builds)
 	short := []string{"bench", "--batch", "1", "--heads", "8", "--topk", "61", "--reps", "1", "--profile", "generic"}
 	runs(append(short, "--measure=false")...)
-	runs("bench", "--batch", "1", "--heads", "8", "--topk", "61", "--reps", "1", "--profile", "cpu") // a profile of its own
+	runs("bench", "--batch", "1", "--heads", "8", "--topk", "61", "--reps", "1", "--profile", "cpu") // a profile that was measured
 	assert.Empty(t, files(), "timed although nobody asked")
 
 	runs(short...)
@@ -75,7 +75,7 @@ func TestMeasure(t *testing.T) {
 		assert.Empty(t, d.Builds.Timed[pkg].Failed)
 	}
 	_, text, _ = command("info", "--device", testDevice())
-	assert.NotContains(t, text, "  builds ", "of a device with a profile of its own")
+	assert.NotContains(t, text, "  builds ", "of a device whose profile was measured")
 
 	// A program that ended while it tried a build has left a mark: that build never runs.
 	require.NoError(t, os.WriteFile(files()[0]+".trying", []byte("attention cmb\n"), 0o600))
