@@ -256,8 +256,8 @@ func (a *Adapter) fillCaps(raw *C.VmAdapter) error {
 	return nil
 }
 
-// fillUnits notes how many compute units there are, by the first extension that says so. A structure
-// that the driver does not know stays 0.
+// fillUnits notes how many compute units there are, by the first extension that says so. A
+// structure that the driver does not know stays 0.
 func (c *Caps) fillUnits(raw *C.VmAdapter) {
 	arrays := &raw.arrays
 	for _, by := range []struct {

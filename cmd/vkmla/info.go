@@ -112,6 +112,7 @@ func printDevice(w io.Writer, d describe.Device) {
 	}
 	fmt.Fprintf(w, "%d: %s (%s)\n", d.Index, d.Name, d.Type)
 	line("uuid", "%s", d.UUID)
+	line("PCI id", "%s", d.PCI)
 	line("driver", "%s %s (version %#x)", d.Driver, d.DriverInfo, d.DriverVersion)
 	line("Vulkan", "%s", d.APIVersion)
 	if !d.Usable {

@@ -24,8 +24,8 @@ func forgetBuilds(t *testing.T) {
 	}
 }
 
-// The commands time builds of kernels once on a device that nobody measured, unless they are told not
-// to, and info says what they found, and what is never tried again.
+// The commands time builds of kernels once on a device that nobody measured, unless they are told
+// not to, and info says what they found, and what is never tried again.
 func TestMeasure(t *testing.T) {
 	cache := t.TempDir()
 	for _, name := range []string{"XDG_CACHE_HOME", "HOME", "LocalAppData"} { // os.UserCacheDir's

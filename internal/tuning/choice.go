@@ -112,8 +112,8 @@ func Preferred(a *vk.Adapter, pkg string, ladder []vk.Variant) []vk.Variant {
 	return list
 }
 
-// Ladder is a package's ladder of builds as a device is to run them where nobody names one: Preferred,
-// without matrices where the profile avoids them.
+// Ladder is a package's ladder of builds as a device is to run them where nobody names one:
+// Preferred, without matrices where the profile avoids them.
 func (p *Profile) Ladder(a *vk.Adapter, pkg string, ladder []vk.Variant) []vk.Variant {
 	ladder = Preferred(a, pkg, ladder)
 	if !p.Device.AvoidMatrices {

@@ -18,6 +18,7 @@ type Device struct {
 	Name          string              `json:"name"`
 	Type          string              `json:"type"`
 	UUID          string              `json:"uuid"`
+	PCI           string              `json:"pci_id"` // the vendor's number and the device's
 	Driver        string              `json:"driver"`
 	DriverInfo    string              `json:"driver_info"`
 	DriverVersion uint32              `json:"driver_version"`
@@ -126,7 +127,8 @@ func Of(a *vk.Adapter, profile string) Device {
 	tune := tuningOf(a, profile)
 	units, by := tune.Units(a)
 	d := Device{
-		Index: a.Index, Name: a.Name, Type: a.Type.String(), UUID: a.UUID, Driver: a.DriverName, DriverInfo: a.DriverInfo,
+		Index: a.Index, Name: a.Name, Type: a.Type.String(), UUID: a.UUID,
+		PCI: fmt.Sprintf("%04x:%04x", c.VendorID, c.DeviceID), Driver: a.DriverName, DriverInfo: a.DriverInfo,
 		DriverVersion: a.DriverVersion, APIVersion: a.APIVersion.String(), Usable: true, Features: c.Features,
 		Limits: Limits{c.HeapBytes, heapsOf(a), c.MaxStorageBufferRange, c.MaxAllocation, c.MaxStorageBuffers, c.MaxPushConstants,
 			c.SharedMemory, c.MaxWorkgroupInvocations, c.MaxWorkgroupCount, c.SubgroupSize, c.MinSubgroupSize, c.MaxSubgroupSize,

@@ -109,7 +109,6 @@ func TestSlowDevice(t *testing.T) {
 				assert.Equal(t, 1, last.submissions, "a step within the budget is one submission")
 				return
 			}
-			// A piece that ended within the budget grows no smaller: half of it is left for more to do.
 			assert.Less(t, last.submissions, 8*int(c.step/c.most)+10, "no more than it takes")
 			if !c.pieces && !c.slower {
 				assert.Greater(t, took[0].longest, c.most, "nobody knew")
