@@ -1,6 +1,11 @@
 package describe_test
 
 import (
+	"cmp"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +19,8 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/internal/tuning"
 )
+
+var update = flag.Bool("update", false, "write testdata/runs.txt anew")
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
@@ -39,6 +46,7 @@ func TestRuns(t *testing.T) {
 		assert.Positive(t, said.Limits.ComputeUnits, d.Name)
 		assert.NotContains(t, said.Limits.ComputeUnitsBy, "assumed", d.Name)
 	}
+	recorded(t)
 	ada := knowncaps.Owned()[1]
 	a := testkit.AdapterAs(t, ada)
 	t.Cleanup(func() { tuning.Choose(a, nil) })
@@ -51,4 +59,37 @@ func TestRuns(t *testing.T) {
 	failed := tuning.Timed{Microseconds: map[string]float64{"base": 1}, Failed: map[string]string{"cm": "crashed", "cmb": "crashed"}}
 	tuning.Choose(a, &tuning.Choice{Timed: map[string]tuning.Timed{"attention": failed, "projection": failed}})
 	assert.Empty(t, matrices(describe.Of(a, "generic")), "builds that failed are said to run")
+}
+
+// recorded holds which variant of every operation the devices that people own run, operations with
+// the same devices together.
+func recorded(t *testing.T) {
+	t.Helper()
+	runs := map[string][]string{} // operations by what runs where
+	for _, op := range verify.All() {
+		devices := map[string][]string{}
+		for _, d := range knowncaps.Owned() {
+			v := describe.Of(testkit.AdapterAs(t, d), "").Ops[op.Name].Runs
+			require.NotEmpty(t, v, "%s runs nothing of %s", d.Name, op.Name)
+			devices[v] = append(devices[v], d.Name)
+		}
+		var lines strings.Builder
+		for _, v := range slices.Sorted(maps.Keys(devices)) {
+			fmt.Fprintf(&lines, "    %s\n        %s\n", v, strings.Join(devices[v], "; "))
+		}
+		runs[lines.String()] = append(runs[lines.String()], op.Name)
+	}
+	var text strings.Builder
+	for _, lines := range slices.SortedFunc(maps.Keys(runs), func(a, b string) int { return cmp.Compare(runs[a][0], runs[b][0]) }) {
+		fmt.Fprintf(&text, "%s\n%s", strings.Join(runs[lines], "\n"), lines)
+	}
+	const path = "testdata/runs.txt"
+	if *update {
+		require.NoError(t, os.MkdirAll("testdata", 0o755))
+		require.NoError(t, os.WriteFile(path, []byte(text.String()), 0o644))
+		return
+	}
+	want, err := os.ReadFile(path)
+	require.NoError(t, err)
+	assert.Equal(t, string(want), text.String(), "if this is meant, run the test with -update")
 }

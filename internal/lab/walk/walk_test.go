@@ -102,7 +102,7 @@ func seen(t *testing.T, o walk.Options) {
 // slowly walks on a device that is so slow that its launches are divided, and steps in many
 // submissions; bits are those that they were whole.
 func slowly(t *testing.T, o walk.Options, x *faults.Interposer) {
-	o.Steps, o.Time, o.Workers, o.Alone, o.Long, o.Progress = 60, 0, 2, 4, false, nil
+	o.Steps, o.Time, o.Workers, o.Alone, o.Long, o.Progress = 40, 0, 2, 4, false, nil
 	x.Slow(30*time.Millisecond, false)
 	defer x.Slow(0, false)
 	r, err := walk.Run(o)
