@@ -80,7 +80,8 @@ func TestMeasure(t *testing.T) {
 	// A program that ended while it tried a build has left a mark: that build never runs.
 	require.NoError(t, os.WriteFile(files()[0]+".trying", []byte("attention cmb\n"), 0o600))
 	model, inputs := runFiles(t)
-	of := []string{"run", "--model", model, "--inputs", inputs, "--prefix", "a.", "--outputs", filepath.Join(model, "out.npz"), "--profile", "generic"}
+	of := []string{"run", "--model", model, "--inputs", inputs, "--prefix", "a.",
+		"--outputs", filepath.Join(model, "out.npz"), "--profile", "generic"}
 	runs(of...)
 	require.Len(t, files(), 1)
 	text, d = info()

@@ -41,7 +41,8 @@ func TestRuns(t *testing.T) {
 		a := testkit.AdapterAs(t, d)
 		p, _ := tuning.For(a)
 		said := describe.Of(a, "")
-		assert.Equal(t, d.Caps.Features["cooperativeMatrix"] && !p.Device.AvoidMatrices, len(matrices(said)) > 0, "%s: %v", d.Name, matrices(said))
+		want := d.Caps.Features["cooperativeMatrix"] && !p.Device.AvoidMatrices
+		assert.Equal(t, want, len(matrices(said)) > 0, "%s: %v", d.Name, matrices(said))
 		assert.Equal(t, d.Caps.Features["cooperativeMatrix"], slices.Contains(said.Ops["linear"].Can, "cm"), d.Name)
 		assert.Positive(t, said.Limits.ComputeUnits, d.Name)
 		assert.NotContains(t, said.Limits.ComputeUnitsBy, "assumed", d.Name)
