@@ -170,6 +170,7 @@ func older() []Device {
 			amd(104, 64, 0, features(modern, halves, matrices, brains), square, squareBF16), false, vk.DriverRADV},
 		{"Xe-LP", vk.TypeIntegrated, lp, false, vk.DriverANV},
 		{"Skylake", vk.TypeIntegrated, skylake, false, vk.DriverANV},
+		{"Arc of no known id", vk.TypeDiscrete, intel(0xffff, 16, 49152, 4, plain), false, vk.DriverANV},
 	}
 }
 
