@@ -81,6 +81,7 @@ func TestCrashes(t *testing.T) {
 // The same where the program is killed, as a driver's compiler or the system does it: nothing of it
 // is left but the mark.
 func TestKilled(t *testing.T) {
+	testkit.WithoutMatrices(t)
 	const folder, build = "VKMLA_TEST_KILLED", "attention base"
 	dev := testkit.Device(t)
 	if dir := os.Getenv(folder); dir != "" { // the program that is killed

@@ -1,11 +1,9 @@
-package describe_test
+package pipelines_test
 
 import (
 	"cmp"
-	"flag"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -19,10 +17,6 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/internal/tuning"
 )
-
-var update = flag.Bool("update", false, "write testdata/runs.txt anew")
-
-func TestMain(m *testing.M) { testkit.Main(m) }
 
 // What is said to run is what operations choose: no matrices where the profile avoids them, and no
 // build that failed when it was timed.
@@ -47,7 +41,7 @@ func TestRuns(t *testing.T) {
 		assert.Positive(t, said.Limits.ComputeUnits, d.Name)
 		assert.NotContains(t, said.Limits.ComputeUnitsBy, "assumed", d.Name)
 	}
-	recorded(t)
+	recordedRuns(t)
 	ada := knowncaps.Owned()[1]
 	a := testkit.AdapterAs(t, ada)
 	t.Cleanup(func() { tuning.Choose(a, nil) })
@@ -62,9 +56,9 @@ func TestRuns(t *testing.T) {
 	assert.Empty(t, matrices(describe.Of(a, "generic")), "builds that failed are said to run")
 }
 
-// recorded holds which variant of every operation the devices that people own run, operations with
-// the same devices together.
-func recorded(t *testing.T) {
+// recordedRuns holds which variant of every operation the devices that people own run, operations
+// with the same devices together.
+func recordedRuns(t *testing.T) {
 	t.Helper()
 	runs := map[string][]string{} // operations by what runs where
 	for _, op := range verify.All() {
@@ -84,13 +78,5 @@ func recorded(t *testing.T) {
 	for _, lines := range slices.SortedFunc(maps.Keys(runs), func(a, b string) int { return cmp.Compare(runs[a][0], runs[b][0]) }) {
 		fmt.Fprintf(&text, "%s\n%s", strings.Join(runs[lines], "\n"), lines)
 	}
-	const path = "testdata/runs.txt"
-	if *update {
-		require.NoError(t, os.MkdirAll("testdata", 0o755))
-		require.NoError(t, os.WriteFile(path, []byte(text.String()), 0o644))
-		return
-	}
-	want, err := os.ReadFile(path)
-	require.NoError(t, err)
-	assert.Equal(t, string(want), text.String(), "if this is meant, run the test with -update")
+	recorded(t, "runs.txt", text.String())
 }
