@@ -110,7 +110,7 @@ type EngineOptions struct {
 	// device without timestamps the host's clock tells. See Stats.Longest.
 	SubmitBudget time.Duration
 
-	// Measured is a folder. On a device that has no tuning profile of its own, NewEngine has
+	// Measured is a folder. On a device whose tuning profile nobody measured, NewEngine has
 	// Measure time builds of the hot kernels once and keep in it what it found; "": never.
 	Measured string
 

@@ -176,13 +176,17 @@ int vm_query(VmInstance *in, void *phys, VmAdapter *a) {
 		vm_note_extension(a, e);
 		if (!strcmp(e, "VK_NV_shader_sm_builtins")) a->hasSM = 1;
 		if (!strcmp(e, "VK_AMD_shader_core_properties2")) a->hasCores = 1;
+		if (!strcmp(e, "VK_AMD_shader_core_properties")) a->hasArrays = 1;
+		if (!strcmp(e, "VK_ARM_shader_core_builtins")) a->hasBuiltins = 1;
 		if (!strcmp(e, "VK_EXT_memory_budget")) a->hasBudget = 1;
 	}
 	free(exts);
 	if (a->hasFaultEXT) a->hasFaultKHR = 0; // one of them says all
-	// Only read: neither extension is enabled.
+	// Only read: none of these extensions is enabled.
 	if (a->hasSM) vm_link(&tail, &a->sm, VM_STYPE_SHADER_SM_BUILTINS_PROPERTIES);
 	if (a->hasCores) vm_link(&tail, &a->cores, VM_STYPE_SHADER_CORE_PROPERTIES_2);
+	if (a->hasArrays) vm_link(&tail, &a->arrays, VM_STYPE_SHADER_CORE_PROPERTIES);
+	if (a->hasBuiltins) vm_link(&tail, &a->builtins, VM_STYPE_SHADER_CORE_BUILTINS_PROPERTIES);
 	if (a->hasHost) vm_link(&tail, &a->host, VM_STYPE_EXTERNAL_MEMORY_HOST_PROPERTIES);
 	props(phys, &a->props);
 	vm_link_features(a);

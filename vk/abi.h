@@ -38,6 +38,8 @@ typedef uint64_t VmHandle; // non-dispatchable handle on a 64-bit platform
 #define VM_STYPE_SUBGROUP_SIZE_CONTROL_PROPERTIES 1000225000
 #define VM_STYPE_REQUIRED_SUBGROUP_SIZE 1000225001
 #define VM_STYPE_SHADER_CORE_PROPERTIES_2 1000227000
+#define VM_STYPE_SHADER_CORE_PROPERTIES 1000185000
+#define VM_STYPE_SHADER_CORE_BUILTINS_PROPERTIES 1000497001
 #define VM_STYPE_BUFFER_DEVICE_ADDRESS_INFO 1000244001
 #define VM_STYPE_VALIDATION_FEATURES 1000247000
 #define VM_STYPE_PIPELINE_EXECUTABLE_FEATURES 1000269000
@@ -284,6 +286,10 @@ typedef struct {
 } VmFloatControlsProperties;
 typedef struct { uint32_t sType; void *pNext; uint32_t shaderSMCount, shaderWarpsPerSM; } VmShaderSMProperties;             // of NVIDIA
 typedef struct { uint32_t sType; void *pNext; uint32_t shaderCoreFeatures, activeComputeUnitCount; } VmShaderCoreProperties; // of AMD
+typedef struct {
+	uint32_t sType; void *pNext; uint32_t shaderEngineCount, shaderArraysPerEngineCount, computeUnitsPerShaderArray; uint32_t rest[11];
+} VmShaderArrayProperties; // of AMD, by older drivers
+typedef struct { uint32_t sType; void *pNext; uint64_t shaderCoreMask; uint32_t shaderCoreCount, shaderWarpsPerCore; } VmShaderBuiltinsProperties; // of ARM
 
 // Feature structures: arrays where this package needs no name.
 typedef struct { VmBool to_float64[39]; VmBool shaderFloat64; VmBool shaderInt64; VmBool shaderInt16; VmBool rest[13]; } VmFeatures;
@@ -341,6 +347,8 @@ typedef struct {
 	VmFloatControlsProperties floats;
 	VmShaderSMProperties sm;
 	VmShaderCoreProperties cores;
+	VmShaderArrayProperties arrays;
+	VmShaderBuiltinsProperties builtins;
 	VmMemoryProperties memory;
 	VmFeatures2 features;
 	VmVulkan11Features f11;
@@ -352,7 +360,7 @@ typedef struct {
 	VmFaultFeaturesEXT faultEXT;
 	VmFaultFeaturesKHR faultKHR;
 	VmExternalHostProperties host;
-	uint32_t has13, hasCoopmat, hasBf16, hasExec, hasPortability, hasSM, hasCores, hasFaultEXT, hasFaultKHR, hasBudget;
+	uint32_t has13, hasCoopmat, hasBf16, hasExec, hasPortability, hasSM, hasCores, hasArrays, hasBuiltins, hasFaultEXT, hasFaultKHR, hasBudget;
 	uint32_t hasMemory, hasSemaphore, hasHost;               // extensions by which handles and host memory are shared
 	uint32_t memoryHandles, semaphoreHandles, hostMemory; // what can be done with these: VM_EXTERNAL_..., 0 without the extension
 	VmQueueFamilyProperties family[64];

@@ -111,6 +111,15 @@ SAME(VM_STYPE_PIPELINE_EXECUTABLE_FEATURES,VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIP
 	c.WriteString("SAME(VM_STYPE_SHADER_SM_BUILTINS_PROPERTIES,VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_SM_BUILTINS_PROPERTIES_NV);\n")
 	c.WriteString("SIZE(VmShaderCoreProperties,VkPhysicalDeviceShaderCoreProperties2AMD);AT(VmShaderCoreProperties,VkPhysicalDeviceShaderCoreProperties2AMD,activeComputeUnitCount);\n")
 	c.WriteString("SAME(VM_STYPE_SHADER_CORE_PROPERTIES_2,VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_PROPERTIES_2_AMD);\n")
+	for _, f := range []string{"shaderEngineCount", "shaderArraysPerEngineCount", "computeUnitsPerShaderArray"} {
+		c.WriteString("AT(VmShaderArrayProperties,VkPhysicalDeviceShaderCorePropertiesAMD," + f + ");\n")
+	}
+	c.WriteString("SIZE(VmShaderArrayProperties,VkPhysicalDeviceShaderCorePropertiesAMD);\n")
+	c.WriteString("SAME(VM_STYPE_SHADER_CORE_PROPERTIES,VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_PROPERTIES_AMD);\n")
+	c.WriteString("SIZE(VmShaderBuiltinsProperties,VkPhysicalDeviceShaderCoreBuiltinsPropertiesARM);" +
+		"AT(VmShaderBuiltinsProperties,VkPhysicalDeviceShaderCoreBuiltinsPropertiesARM,shaderCoreCount);\n")
+	c.WriteString("SAME(VM_STYPE_SHADER_CORE_BUILTINS_PROPERTIES," +
+		"VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_BUILTINS_PROPERTIES_ARM);\n")
 	c.WriteString("#ifdef VK_KHR_shader_bfloat16\n")
 	c.WriteString("SIZE(VmBFloat16Features,VkPhysicalDeviceShaderBfloat16FeaturesKHR);SAME(VM_STYPE_SHADER_BFLOAT16_FEATURES,VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_BFLOAT16_FEATURES_KHR);\n#endif\n")
 	c.WriteString(`

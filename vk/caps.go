@@ -89,7 +89,9 @@ type Caps struct {
 	SubgroupSize            uint32    // default size
 	MinSubgroupSize         uint32    // smallest that can be required
 	MaxSubgroupSize         uint32    // largest that can be required
-	ComputeUnits            uint32    // multiprocessors (NVIDIA), compute units (AMD); 0 where the driver does not tell
+	ComputeUnits            uint32    // multiprocessors (NVIDIA), compute units (AMD), cores (ARM); 0 where the driver does not tell
+	ComputeUnitsBy          string    // the extension that tells them; empty where none does
+	VendorID, DeviceID      uint32    // of the PCI bus, or what the driver uses instead
 	StorageAlignment        uint64    // of a descriptor's offset, bytes
 	TimestampPeriod         float64   // ns per tick; 0 when there are no timestamps
 	HeapBytes               uint64    // largest device-local heap
@@ -112,7 +114,6 @@ type Caps struct {
 	knownSubgroupSize        bool // or there is only one
 	timestampMask            uint64
 	hostAlignment            uint64 // of memory for ImportHost, bytes
-	vendorID, deviceID       uint32
 	pipelineCacheUUID        [16]byte
 	deviceLocal, hostVisible []memoryType
 }
@@ -246,14 +247,13 @@ func (a *Adapter) fillCaps(raw *C.VmAdapter) error {
 	if required {
 		c.MaxWorkgroupSubgroups = uint32(raw.subgroup.maxComputeWorkgroupSubgroups)
 	}
-	// A structure that the driver does not know stays 0.
-	c.ComputeUnits = max(uint32(raw.sm.shaderSMCount), uint32(raw.cores.activeComputeUnitCount))
+	c.fillUnits(raw)
 	c.StorageAlignment = uint64(l.minStorageBufferOffsetAlignment)
 	if bits := raw.timestampBits; bits > 0 {
 		c.TimestampPeriod = float64(l.timestampPeriod)
 		c.timestampMask = ^uint64(0) >> (64 - uint(bits))
 	}
-	c.vendorID, c.deviceID = uint32(p.vendorID), uint32(p.deviceID)
+	c.VendorID, c.DeviceID = uint32(p.vendorID), uint32(p.deviceID)
 	copy(c.pipelineCacheUUID[:], C.GoBytes(unsafe.Pointer(&p.pipelineCacheUUID), 16))
 	c.fillMemory(raw)
 	c.fillFeatures(raw)
@@ -262,6 +262,26 @@ func (a *Adapter) fillCaps(raw *C.VmAdapter) error {
 		return a.fillCoopMat()
 	}
 	return nil
+}
+
+// fillUnits notes how many compute units there are, by the first extension that says so. A
+// structure that the driver does not know stays 0.
+func (c *Caps) fillUnits(raw *C.VmAdapter) {
+	arrays := &raw.arrays
+	for _, by := range []struct {
+		extension string
+		units     C.uint32_t
+	}{
+		{"VK_NV_shader_sm_builtins", raw.sm.shaderSMCount},
+		{"VK_AMD_shader_core_properties2", raw.cores.activeComputeUnitCount},
+		{"VK_AMD_shader_core_properties", arrays.shaderEngineCount * arrays.shaderArraysPerEngineCount * arrays.computeUnitsPerShaderArray},
+		{"VK_ARM_shader_core_builtins", raw.builtins.shaderCoreCount},
+	} {
+		if by.units > 0 {
+			c.ComputeUnits, c.ComputeUnitsBy = uint32(by.units), by.extension
+			return
+		}
+	}
 }
 
 // fillSubgroups notes the default, least and largest size of subgroups, 0 where the driver

@@ -31,7 +31,7 @@ func (p *pipelineCache) open(d *Device) {
 	var data []byte
 	if dir := d.opts.PipelineCacheDir; dir != "" {
 		c := d.Caps()
-		id := sha256.Sum256(fmt.Append(nil, c.vendorID, c.deviceID, d.adapter.DriverVersion, c.pipelineCacheUUID))
+		id := sha256.Sum256(fmt.Append(nil, c.VendorID, c.DeviceID, d.adapter.DriverVersion, c.pipelineCacheUUID))
 		p.path = filepath.Join(dir, "pipelines-"+hex.EncodeToString(id[:8]))
 		if file, err := files.Read(p.path, maxPipelineCache); err == nil && len(file) > sha256.Size {
 			if sum := sha256.Sum256(file[sha256.Size:]); bytes.Equal(sum[:], file[:sha256.Size]) {

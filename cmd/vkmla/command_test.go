@@ -85,7 +85,7 @@ func TestExitCodes(t *testing.T) {
 		{"unknown operation of a suite", "bench --suite indexer --op soup", 2, "topk"},
 		{"a flag of the other suite", "bench --op indexer_topk", 2, "--suite indexer"},
 		{"a case that no operation has", "bench --case batch=soup", 2, "as heads=64/topk=512"},
-		{"default suite", "bench --batch 2 --heads 8 --topk 61 --reps 1 --profile generic", 0, ""},
+		{"default suite", "bench --batch 2 --heads 8 --topk 61 --reps 1 --profile generic --measure=false", 0, ""},
 		{"unknown profile of bench", "bench --profile soup", 2, strings.Join(tuning.Names(), " ")},
 		{"unknown profile of verify", "verify --profile soup", 2, strings.Join(tuning.Names(), " ")},
 		{"unknown profile of info", "info --profile soup", 2, strings.Join(tuning.Names(), " ")},

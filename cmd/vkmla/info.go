@@ -79,11 +79,7 @@ func runInfo(w io.Writer, output, device, profile string) error {
 	}
 	devices := []describe.Device{}
 	for _, a := range adapters {
-		d := describe.Of(a, profile)
-		if c, ok := tuning.LoadChoice(pipelineCacheDir(), a); ok {
-			d.Builds = &c
-		}
-		devices = append(devices, d)
+		devices = append(devices, described(a, profile))
 	}
 	if output == "json" {
 		enc := json.NewEncoder(w)
@@ -96,18 +92,37 @@ func runInfo(w io.Writer, output, device, profile string) error {
 	return nil
 }
 
+// described says what a device is, with the builds that were timed on it.
+func described(a *vk.Adapter, profile string) describe.Device {
+	c, ok := tuning.LoadChoice(pipelineCacheDir(), a)
+	d := describe.Of(a, profile)
+	if ok && !d.Profile.Measured {
+		tuning.Choose(a, &c)
+		d = describe.Of(a, profile) // other builds run
+	}
+	if ok {
+		d.Builds = &c
+	}
+	return d
+}
+
 func printDevice(w io.Writer, d describe.Device) {
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(w, "  %-20s %s\n", name, fmt.Sprintf(format, args...))
 	}
 	fmt.Fprintf(w, "%d: %s (%s)\n", d.Index, d.Name, d.Type)
 	line("uuid", "%s", d.UUID)
+	line("PCI id", "%s", d.PCI)
 	line("driver", "%s %s (version %#x)", d.Driver, d.DriverInfo, d.DriverVersion)
 	line("Vulkan", "%s", d.APIVersion)
 	if !d.Usable {
 		line("cannot be used", "%s", d.Problem)
 	}
-	line("tuning profile", "%s (%s)", d.Profile.Name, d.Profile.Why)
+	measured := "measured"
+	if !d.Profile.Measured {
+		measured = "never measured"
+	}
+	line("tuning profile", "%s, %s (%s)", d.Profile.Name, measured, d.Profile.Why)
 	for _, text := range buildsText(d) {
 		line("builds", "%s", text)
 	}
@@ -133,9 +148,7 @@ func printDevice(w io.Writer, d describe.Device) {
 	line("workgroup", "%d invocations, %s of shared memory, up to %v of them",
 		l.MaxWorkgroupInvocations, bytesText(uint64(l.SharedMemory)), l.MaxWorkgroupCount)
 	line("subgroup", "%d (%d to %d)", l.SubgroupSize, l.MinSubgroupSize, l.MaxSubgroupSize)
-	if l.ComputeUnits > 0 {
-		line("compute units", "%d", l.ComputeUnits)
-	}
+	line("compute units", "%d (%s)", l.ComputeUnits, l.ComputeUnitsBy)
 	line("timestamps", "%g ns", l.TimestampPeriod)
 	var have, lack []string
 	for _, f := range slices.Sorted(maps.Keys(d.Features)) {
@@ -163,7 +176,7 @@ func printDevice(w io.Writer, d describe.Device) {
 
 // buildsText says which builds of kernels were chosen by timing them.
 func buildsText(d describe.Device) (lines []string) {
-	if d.Profile.Name != "generic" {
+	if d.Profile.Measured {
 		return nil
 	}
 	if d.Builds == nil {

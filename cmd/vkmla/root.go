@@ -102,7 +102,7 @@ func openDevice(selector, profile string) (dev *vk.Device, close func(), err err
 
 // measureFlag is the flag of commands that run what was timed.
 func measureFlag(fl *pflag.FlagSet, measure *bool) {
-	fl.BoolVar(measure, "measure", true, "on a device without a profile of its own, time kernels once and run the fastest")
+	fl.BoolVar(measure, "measure", true, "on a device whose profile was never measured, time kernels once and run the fastest")
 }
 
 // measured has the builds timed, or those run that were. Where the results cannot be kept, the

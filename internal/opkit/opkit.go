@@ -130,7 +130,7 @@ func (p Package) ChooseOn(dev *vk.Device, op string, ladder []vk.Variant, want s
 func (p Package) ChooseFit(tune *tuning.Profile, a *vk.Adapter, op string, ladder []vk.Variant, want string, maxBytes uint64,
 	fit func(variant string) error) (string, error) {
 	if want == "" {
-		ladder = tuning.Preferred(a, string(p), ladder)
+		ladder = tune.Ladder(a, string(p), ladder)
 	}
 	if limit := a.Caps.MaxStorageBufferRange; maxBytes > limit {
 		if want == Base {
@@ -138,11 +138,6 @@ func (p Package) ChooseFit(tune *tuning.Profile, a *vk.Adapter, op string, ladde
 				"another one: a descriptor of %s holds %d bytes", a.Name, limit)
 		}
 		ladder = without(ladder, Base)
-	}
-	if want == "" && tune.Device.AvoidMatrices {
-		ladder = slices.DeleteFunc(slices.Clone(ladder), func(v vk.Variant) bool {
-			return slices.Contains(v.Requires, "cooperativeMatrix")
-		})
 	}
 	for {
 		v, err := vk.ChooseVariant(op, a, ladder, want)

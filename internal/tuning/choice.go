@@ -112,5 +112,15 @@ func Preferred(a *vk.Adapter, pkg string, ladder []vk.Variant) []vk.Variant {
 	return list
 }
 
+// Ladder is a package's ladder of builds as a device is to run them where nobody names one:
+// Preferred, without matrices where the profile avoids them.
+func (p *Profile) Ladder(a *vk.Adapter, pkg string, ladder []vk.Variant) []vk.Variant {
+	ladder = Preferred(a, pkg, ladder)
+	if !p.Device.AvoidMatrices {
+		return ladder
+	}
+	return slices.DeleteFunc(slices.Clone(ladder), Matrices)
+}
+
 // Matrices reports whether a build multiplies cooperative matrices.
 func Matrices(v vk.Variant) bool { return slices.Contains(v.Requires, "cooperativeMatrix") }

@@ -1,11 +1,17 @@
 package tuning
 
-import "github.com/vkmla/vkmla/vk"
+import (
+	"cmp"
+	"fmt"
+
+	"github.com/vkmla/vkmla/vk"
+)
 
 // Device is what a device as a whole has room for, where Vulkan does not tell.
 type Device struct {
-	// DiscreteUnits are the compute units of a discrete GPU whose driver does not say. NVIDIA's
-	// and AMD's drivers do; of the others the largest discrete GPUs are Intel's, with 32 Xe cores.
+	// DiscreteUnits are the compute units of a discrete GPU where neither the driver nor its id
+	// tells them. NVIDIA's, AMD's and ARM's drivers do; of the others the largest discrete GPUs are
+	// Intel's, with 32 Xe cores.
 	DiscreteUnits int
 
 	// OtherUnits are the same for any other device.
@@ -35,16 +41,38 @@ type Device struct {
 	AvoidMatrices bool
 }
 
+// Units is how many compute units a device has, and who says so: the driver, a list of devices by
+// their id, or nobody.
+func (p *Profile) Units(a *vk.Adapter) (units int, by string) {
+	c := &a.Caps
+	switch units, known := p.Device.units(a); {
+	case !known:
+		return units, "assumed by profile " + p.Name
+	case c.ComputeUnits == 0:
+		return units, fmt.Sprintf("listed for PCI id %04x:%04x", c.VendorID, c.DeviceID)
+	default:
+		return units, "said by " + cmp.Or(c.ComputeUnitsBy, "the driver")
+	}
+}
+
+// units are Units; those that are not known are the profile's.
+func (d *Device) units(a *vk.Adapter) (units int, known bool) {
+	c := &a.Caps
+	switch listed := unitsByID(c.VendorID, c.DeviceID); {
+	case c.ComputeUnits > 0:
+		return int(c.ComputeUnits), true
+	case listed > 0:
+		return listed, true
+	case a.Type == vk.TypeDiscrete || a.Type == vk.TypeVirtual:
+		return d.DiscreteUnits, false
+	}
+	return d.OtherUnits, false
+}
+
 // WorkgroupsOf is how many workgroups fill a device of which a compute unit has room for each.
 func (d *Device) WorkgroupsOf(a *vk.Adapter, each int) int {
-	if units := int(a.Caps.ComputeUnits); units > 0 {
-		return units * each
-	}
-	units := d.OtherUnits
-	if a.Type == vk.TypeDiscrete || a.Type == vk.TypeVirtual {
-		units = d.DiscreteUnits
-	}
-	if d.OneEach {
+	units, known := d.units(a)
+	if d.OneEach && !known {
 		return units
 	}
 	return units * each

@@ -68,3 +68,18 @@ func TestWatchdog(t *testing.T) {
 		assert.NotEmpty(t, of)
 	}
 }
+
+// Each id of Intel's is listed once, with a number that such GPUs have.
+func TestIntelUnits(t *testing.T) {
+	seen := map[uint32]bool{}
+	for _, r := range intelUnits {
+		assert.NotEmpty(t, r.of)
+		assert.True(t, r.units >= 2 && r.units <= 32 && r.units%2 == 0, "%s: %d", r.of, r.units)
+		for _, id := range r.devices {
+			assert.False(t, seen[id], "%04x is listed twice", id)
+			seen[id] = true
+			assert.Equal(t, r.units, unitsByID(vendorIntel, id))
+			assert.Zero(t, unitsByID(0x1002, id))
+		}
+	}
+}

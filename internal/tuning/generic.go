@@ -7,6 +7,7 @@ package tuning
 // multiprocessor, where a compute unit of an integrated GPU has half the lanes at two thirds of the
 // clock, and half of what two channels of DDR4 bring.
 var generic = like(&hopper, "generic", func(p *Profile) {
+	p.Measured = false
 	p.Step = Step{UnitRate: 15000, Bandwidth: 20000}
 })
 

@@ -5,7 +5,8 @@ import "github.com/vkmla/vkmla/vk"
 // hopper holds the numbers measured on an H100 80GB HBM3, driver 580.159; docs/design has the
 // measurements.
 var hopper = Profile{
-	Name: "hopper",
+	Name:     "hopper",
+	Measured: true,
 
 	Device: Device{
 		DiscreteUnits:   32,

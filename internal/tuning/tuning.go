@@ -16,6 +16,10 @@ import (
 type Profile struct {
 	Name string // as vk.DeviceOptions.Profile names it
 
+	// Measured profiles were fitted on a device that ran them. What others choose between builds of
+	// kernels is timed before it counts, where somebody asks for that (pipeline.Measure).
+	Measured bool
+
 	Device    Device
 	Attention Attention
 	Compress  Compress

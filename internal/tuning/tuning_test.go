@@ -61,3 +61,10 @@ func TestOneRowIsEnough(t *testing.T) {
 	p, _ = For(&vk.Adapter{Type: vk.TypeDiscrete})
 	assert.Same(t, &generic, p, "other devices keep theirs")
 }
+
+// Whoever fits a profile to a device that runs it says so: builds of others are timed first.
+func TestMeasured(t *testing.T) {
+	for _, r := range profiles {
+		assert.Equal(t, r.profile == &cpu || r.profile == &hopper, r.profile.Measured, r.profile.Name)
+	}
+}

@@ -121,12 +121,9 @@ func Layers(ctx context.Context, dev *vk.Device, o LayerOptions, l Limits, p Pro
 		return err
 	}
 	o = o.withDefaults(slow(dev))
-	var failed string
-	if !o.Checked {
-		var err error
-		if failed, err = checkOps(ctx, dev, o.Seed, p); err != nil {
-			return err
-		}
+	failed, err := o.failedOps(ctx, dev, p)
+	if err != nil {
+		return err
 	}
 	maker := newWeightMaker(ctx, dev, o.Seed)
 	defer maker.Close()
@@ -141,6 +138,14 @@ func Layers(ctx context.Context, dev *vk.Device, o LayerOptions, l Limits, p Pro
 		}
 	}
 	return s.wrong
+}
+
+// failedOps says what is wrong with single operations, unless they are known to be right.
+func (o LayerOptions) failedOps(ctx context.Context, dev *vk.Device, p Progress) (string, error) {
+	if o.Checked {
+		return "", nil
+	}
+	return checkOps(ctx, dev, o.Seed, p)
 }
 
 type layerSuite struct {

@@ -68,38 +68,17 @@ func Prefills(ctx context.Context, dev *vk.Device, o PrefillOptions, l Limits, p
 		return err
 	}
 	o = o.withDefaults(slow(dev))
-	var failed string
-	if !o.Checked {
-		var err error
-		if failed, err = checkOps(ctx, dev, o.Seed, p); err != nil {
-			return err
+	return eachRow(ctx, dev, o.LayerOptions, len(o.Prefill), p, func(of rowOf) (string, error) {
+		row, err := newPrefillRun(ctx, dev, o, l, p, of, o.Prefill[of.size]).run(of.failed)
+		if errors.Is(err, vk.ErrOutOfDeviceMemory) {
+			row.Status, row.Detail, err = "skipped", err.Error(), nil
 		}
-	}
-	maker := newWeightMaker(ctx, dev, o.Seed)
-	defer maker.Close()
-	var wrong error
-	done, all := 0, len(o.Models)*len(o.Weights)*len(o.Prefill)
-	for _, model := range o.Models {
-		for _, weights := range o.Weights {
-			for _, tokens := range o.Prefill {
-				p.Rows(done, all)
-				done++
-				r := newPrefillRun(ctx, dev, o, l, p, maker, model, weights, tokens)
-				row, err := r.run(failed)
-				if errors.Is(err, vk.ErrOutOfDeviceMemory) {
-					row.Status, row.Detail, err = "skipped", err.Error(), nil
-				}
-				if err != nil {
-					return fmt.Errorf("bench: prefill: %s: %w", row.title(), err)
-				}
-				emit(row)
-				if row.Status == "wrong" {
-					wrong = ErrWrong
-				}
-			}
+		if err != nil {
+			return "", fmt.Errorf("bench: prefill: %s: %w", row.title(), err)
 		}
-	}
-	return wrong
+		emit(row)
+		return row.Status, nil
+	})
 }
 
 // prefillRun times one prompt. The row of its stepRun is what steps and prompts have in common.
@@ -110,13 +89,12 @@ type prefillRun struct {
 	inputs []byte // bf16, from which those of all chunks are cut
 }
 
-func newPrefillRun(ctx context.Context, dev *vk.Device, o PrefillOptions, l Limits, p Progress, maker *weightMaker,
-	model, weights string, tokens int) *prefillRun {
+func newPrefillRun(ctx context.Context, dev *vk.Device, o PrefillOptions, l Limits, p Progress, of rowOf, tokens int) *prefillRun {
 	r := &prefillRun{tokens: tokens}
 	for at := 0; at < tokens; at += o.Chunk {
 		r.chunks = append(r.chunks, ChunkTime{First: at, Tokens: min(o.Chunk, tokens-at)})
 	}
-	r.stepRun = newStepRun(ctx, dev, StepOptions(o), l, p, maker, StepRow{Model: model, Weights: weights})
+	r.stepRun = newStepRun(ctx, dev, StepOptions(o), l, p, of.maker, StepRow{Model: of.model, Weights: of.weights})
 	r.opts.MaxStep, r.longest = r.chunks[0].Tokens, tokens
 	r.shape = r.shapeOf(0)
 	return r

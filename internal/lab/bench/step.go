@@ -79,33 +79,50 @@ func Steps(ctx context.Context, dev *vk.Device, o StepOptions, l Limits, p Progr
 		return err
 	}
 	o = o.withDefaults(slow(dev))
-	var failed string
-	if !o.Checked {
-		var err error
-		if failed, err = checkOps(ctx, dev, o.Seed, p); err != nil {
-			return err
+	return eachRow(ctx, dev, o.LayerOptions, len(o.Contexts)*len(o.Batches), p, func(of rowOf) (string, error) {
+		row := StepRow{Model: of.model, Weights: of.weights,
+			Context: o.Contexts[of.size/len(o.Batches)], Batch: o.Batches[of.size%len(o.Batches)]}
+		s := newStepRun(ctx, dev, o, l, p, of.maker, row)
+		if err := s.run(of.failed); errors.Is(err, vk.ErrOutOfDeviceMemory) {
+			s.row.Status, s.row.Detail = "skipped", err.Error()
+		} else if err != nil {
+			return "", fmt.Errorf("bench: step: %s: %w", s.name(), err)
 		}
+		emit(s.row)
+		return s.row.Status, nil
+	})
+}
+
+// rowOf is what a row of a suite of whole models is of.
+type rowOf struct {
+	maker          *weightMaker
+	failed         string // what is wrong with operations, if anything
+	model, weights string
+	size           int // of the suite's
+}
+
+// eachRow checks single operations, unless they are known to be right, and times each model with
+// weights of each format at so many sizes. time emits a row and returns its status.
+func eachRow(ctx context.Context, dev *vk.Device, o LayerOptions, sizes int, p Progress, time func(of rowOf) (status string, err error)) error {
+	failed, err := o.failedOps(ctx, dev, p)
+	if err != nil {
+		return err
 	}
 	maker := newWeightMaker(ctx, dev, o.Seed)
 	defer maker.Close()
 	var wrong error
-	done, all := 0, len(o.Models)*len(o.Weights)*len(o.Contexts)*len(o.Batches)
+	done, all := 0, len(o.Models)*len(o.Weights)*sizes
 	for _, model := range o.Models {
 		for _, weights := range o.Weights {
-			for _, context := range o.Contexts {
-				for _, batch := range o.Batches {
-					p.Rows(done, all)
-					done++
-					s := newStepRun(ctx, dev, o, l, p, maker, StepRow{Model: model, Weights: weights, Batch: batch, Context: context})
-					if err := s.run(failed); errors.Is(err, vk.ErrOutOfDeviceMemory) {
-						s.row.Status, s.row.Detail = "skipped", err.Error()
-					} else if err != nil {
-						return fmt.Errorf("bench: step: %s %s, batch %d, context %d: %w", model, weights, batch, context, err)
-					}
-					emit(s.row)
-					if s.row.Status == "wrong" {
-						wrong = ErrWrong
-					}
+			for size := range sizes {
+				p.Rows(done, all)
+				done++
+				status, err := time(rowOf{maker, failed, model, weights, size})
+				if err != nil {
+					return err
+				}
+				if status == "wrong" {
+					wrong = ErrWrong
 				}
 			}
 		}

@@ -5,6 +5,7 @@ package describe
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/internal/tuning"
@@ -17,6 +18,7 @@ type Device struct {
 	Name          string              `json:"name"`
 	Type          string              `json:"type"`
 	UUID          string              `json:"uuid"`
+	PCI           string              `json:"pci_id"` // the vendor's number and the device's
 	Driver        string              `json:"driver"`
 	DriverInfo    string              `json:"driver_info"`
 	DriverVersion uint32              `json:"driver_version"`
@@ -36,8 +38,9 @@ type Device struct {
 
 // Profile is a tuning profile and why a device has it.
 type Profile struct {
-	Name string `json:"name"`
-	Why  string `json:"why"`
+	Name     string `json:"name"`
+	Why      string `json:"why"`
+	Measured bool   `json:"measured"` // on a device that ran it
 }
 
 // Watchdog is how long the driver is thought to let a submission run, and whose limit that is.
@@ -55,9 +58,18 @@ func watchdogOf(a *vk.Adapter) Watchdog {
 func profileOf(a *vk.Adapter, asked string) Profile {
 	p, why := tuning.For(a)
 	if asked == "" {
-		return Profile{p.Name, why}
+		return Profile{p.Name, why, p.Measured}
 	}
-	return Profile{asked, fmt.Sprintf("asked for; its own would be %s: %s", p.Name, why)}
+	return Profile{asked, fmt.Sprintf("asked for; its own would be %s: %s", p.Name, why), tuningOf(a, asked).Measured}
+}
+
+// tuningOf is the profile itself; a name that does not exist counts as none.
+func tuningOf(a *vk.Adapter, asked string) *tuning.Profile {
+	if p, err := tuning.Named(asked); err == nil {
+		return p
+	}
+	p, _ := tuning.For(a)
+	return p
 }
 
 // Limits are those of a device that matter here.
@@ -74,7 +86,8 @@ type Limits struct {
 	SubgroupSize            uint32    `json:"subgroup_size"`
 	MinSubgroupSize         uint32    `json:"min_subgroup_size"`
 	MaxSubgroupSize         uint32    `json:"max_subgroup_size"`
-	ComputeUnits            uint32    `json:"compute_units"` // 0: the driver does not tell
+	ComputeUnits            int       `json:"compute_units"`
+	ComputeUnitsBy          string    `json:"compute_units_by"` // who says so
 	TimestampPeriod         float64   `json:"timestamp_period_ns"`
 }
 
@@ -111,12 +124,15 @@ type Variants struct {
 // Of describes an adapter with the tuning profile that it gets, or the one that is named.
 func Of(a *vk.Adapter, profile string) Device {
 	c := &a.Caps
+	tune := tuningOf(a, profile)
+	units, by := tune.Units(a)
 	d := Device{
-		Index: a.Index, Name: a.Name, Type: a.Type.String(), UUID: a.UUID, Driver: a.DriverName, DriverInfo: a.DriverInfo,
+		Index: a.Index, Name: a.Name, Type: a.Type.String(), UUID: a.UUID,
+		PCI: fmt.Sprintf("%04x:%04x", c.VendorID, c.DeviceID), Driver: a.DriverName, DriverInfo: a.DriverInfo,
 		DriverVersion: a.DriverVersion, APIVersion: a.APIVersion.String(), Usable: true, Features: c.Features,
 		Limits: Limits{c.HeapBytes, heapsOf(a), c.MaxStorageBufferRange, c.MaxAllocation, c.MaxStorageBuffers, c.MaxPushConstants,
 			c.SharedMemory, c.MaxWorkgroupInvocations, c.MaxWorkgroupCount, c.SubgroupSize, c.MinSubgroupSize, c.MaxSubgroupSize,
-			c.ComputeUnits, c.TimestampPeriod},
+			units, by, c.TimestampPeriod},
 		CoopMat: []string{}, Ops: map[string]Variants{}, Profile: profileOf(a, profile),
 		HostAccess: a.HostAccess().String(), Watchdog: watchdogOf(a), MayWait: tuning.MayWait(a),
 	}
@@ -127,25 +143,36 @@ func Of(a *vk.Adapter, profile string) Device {
 		d.CoopMat = append(d.CoopMat, fmt.Sprintf("%dx%dx%d %s x %s + %s -> %s, %s", s.M, s.N, s.K, s.A, s.B, s.C, s.Result, s.Scope))
 	}
 	for _, op := range verify.All() {
-		d.Ops[op.Name] = variantsOn(c, op.Variants, d.Usable)
+		d.Ops[op.Name] = variantsOn(c, op.Variants, tune.Ladder(a, packageOf(op.Name), op.Variants), d.Usable)
 	}
 	return d
 }
 
-// variantsOn sorts a ladder, best first, by what a device can run.
-func variantsOn(c *vk.Caps, ladder []vk.Variant, usable bool) Variants {
+// packageOf is the package of an operation that has builds with matrices, and empty for others.
+func packageOf(op string) string {
+	for _, x := range [][2]string{{"flashmla_", "attention"}, {"xpu_", "attention"}, {"indexer_", "indexer"}, {"linear", "projection"}} {
+		if strings.HasPrefix(op, x[0]) {
+			return x[1]
+		}
+	}
+	return ""
+}
+
+// variantsOn sorts an operation's builds by what a device can run: first those that it takes where
+// nobody names one, best first, then the others.
+func variantsOn(c *vk.Caps, all, taken []vk.Variant, usable bool) Variants {
 	o := Variants{Can: []string{}, Missing: map[string][]string{}}
-	for _, v := range ladder {
+	for i, v := range slices.Concat(taken, all) {
 		lacks := c.Missing(v.Requires)
 		switch {
 		case len(lacks) > 0:
 			o.Missing[v.Name] = lacks
-		case usable:
+		case usable && !slices.Contains(o.Can, v.Name):
 			o.Can = append(o.Can, v.Name)
+			if i < len(taken) && o.Runs == "" {
+				o.Runs = v.Name
+			}
 		}
-	}
-	if len(o.Can) > 0 {
-		o.Runs = o.Can[0]
 	}
 	return o
 }

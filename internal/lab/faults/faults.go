@@ -1,8 +1,8 @@
 //go:build linux
 
 // Package faults makes Vulkan calls fail on demand: a small library between vkmla and the loader
-// fails the n-th call of a kind, loses the device, lets it hang, or drops its work. Tests build the
-// library from the source in this package and open it in place of the loader.
+// fails the n-th call of a kind, loses the device, lets it hang, drops its work, or makes it slow.
+// Tests build the library from the source in this package and open it in place of the loader.
 package faults
 
 import (
@@ -22,6 +22,9 @@ var source []byte
 
 //go:embed testdata/pretend.h
 var pretended []byte
+
+//go:embed testdata/slow.h
+var slowed []byte
 
 // Calls are those that can fail, in the order of the interposer's numbers.
 var Calls = []string{
@@ -66,6 +69,7 @@ type control struct {
 	seen        [maxCalls]atomic.Uint32
 	live        [maxObjects]atomic.Int32
 	pretend     pretend
+	slow        slow
 }
 
 // Interposer is the library, built and ready to be opened.
@@ -78,7 +82,8 @@ type Interposer struct {
 // Build builds the library in a folder that is empty, with the C compiler.
 func Build(dir string) (library string, err error) {
 	file, library := filepath.Join(dir, "interposer.c"), filepath.Join(dir, "libfaults.so")
-	if err := errors.Join(os.WriteFile(file, source, 0o600), os.WriteFile(filepath.Join(dir, "pretend.h"), pretended, 0o600)); err != nil {
+	if err := errors.Join(os.WriteFile(file, source, 0o600), os.WriteFile(filepath.Join(dir, "pretend.h"), pretended, 0o600),
+		os.WriteFile(filepath.Join(dir, "slow.h"), slowed, 0o600)); err != nil {
 		return "", err
 	}
 	build := exec.Command("cc", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o", library, file, "-ldl")

@@ -3,6 +3,7 @@
 package faults
 
 import (
+	"slices"
 	"sync/atomic"
 
 	"github.com/vkmla/vkmla/vk"
@@ -22,6 +23,9 @@ type pretend struct {
 	heapFlags, heapKB        [maxHeaps]atomic.Uint32
 	heapUsed                 [maxHeaps]atomic.Uint32
 	refused                  atomic.Uint32
+	says                     atomic.Uint32
+	units                    [3]atomic.Uint32
+	vendor, chip             atomic.Uint32
 }
 
 const maxTypes, maxHeaps = 8, 4
@@ -96,6 +100,26 @@ const (
 // Driver lets all devices that are listed from now on be of a driver; 0: of their own.
 func (x *Interposer) Driver(id vk.DriverID) { x.ctl.pretend.driver.Store(uint32(id)) }
 
+// Telling are extensions that tell how many compute units a device has.
+var Telling = []string{"VK_NV_shader_sm_builtins", "VK_AMD_shader_core_properties2", "VK_AMD_shader_core_properties",
+	"VK_ARM_shader_core_builtins"}
+
+// Units lets devices that are listed from now on have one of Telling, which says so many engines,
+// arrays of an engine and units of an array, or their product. Another name: none of them.
+func (x *Interposer) Units(extension string, engines, arrays, units int) {
+	p := &x.ctl.pretend
+	for i, n := range []int{engines, arrays, units} {
+		p.units[i].Store(uint32(n))
+	}
+	p.says.Store(uint32(slices.Index(Telling, extension) + 1))
+}
+
+// ID lets devices that are listed from now on have these numbers on the PCI bus; 0: their own.
+func (x *Interposer) ID(vendor, device int) {
+	x.ctl.pretend.vendor.Store(uint32(vendor))
+	x.ctl.pretend.chip.Store(uint32(device))
+}
+
 // Range lets a descriptor of devices that are listed from now on cover so many bytes; 0: as many as
 // it does. Kernels reach what is larger by address.
 func (x *Interposer) Range(bytes int) { x.ctl.pretend.span.Store(uint32(bytes)) }
@@ -154,4 +178,7 @@ func (x *Interposer) Honest() {
 	x.Explain(NoFault, 0)
 	x.ctl.pretend.budget.Store(0)
 	x.Memory(nil)
+	x.Units("", 0, 0, 0)
+	x.ID(0, 0)
+	x.Slow(0, false)
 }

@@ -50,7 +50,8 @@ func fake(a *vk.Adapter, other knowncaps.Device) {
 	to.MaxStorageBuffers, to.MaxPushConstants, to.SharedMemory = from.MaxStorageBuffers, from.MaxPushConstants, from.SharedMemory
 	to.MaxWorkgroupInvocations, to.MaxWorkgroupSize, to.MaxWorkgroupCount = from.MaxWorkgroupInvocations, from.MaxWorkgroupSize, from.MaxWorkgroupCount
 	to.SubgroupSize, to.MinSubgroupSize, to.MaxSubgroupSize = from.SubgroupSize, from.MinSubgroupSize, from.MaxSubgroupSize
-	to.MaxWorkgroupSubgroups, to.ComputeUnits, to.StorageAlignment = from.MaxWorkgroupSubgroups, from.ComputeUnits, from.StorageAlignment
+	to.MaxWorkgroupSubgroups, to.StorageAlignment = from.MaxWorkgroupSubgroups, from.StorageAlignment
+	to.ComputeUnits, to.ComputeUnitsBy, to.VendorID, to.DeviceID = from.ComputeUnits, from.ComputeUnitsBy, from.VendorID, from.DeviceID
 	to.TimestampPeriod = from.TimestampPeriod
 	to.CoopMat, to.Features = from.CoopMat, maps.Clone(from.Features)
 }

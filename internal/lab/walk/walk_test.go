@@ -76,6 +76,7 @@ func TestWalk(t *testing.T) {
 	assert.Empty(t, r.Grew())
 	assert.Positive(t, r.Compared)
 	seen(t, o)
+	slowly(t, o, x)
 	for _, w := range o.Layers {
 		assert.NoError(t, w.Close())
 	}
@@ -95,6 +96,22 @@ func seen(t *testing.T, o walk.Options) {
 	r, err := walk.Run(o)
 	require.ErrorContains(t, err, "other bits than before")
 	assert.Less(t, r.Steps, o.Steps)
+	assert.Empty(t, r.LeftLive, "objects that are left")
+}
+
+// slowly walks on a device that is so slow that its launches are divided, and steps in many
+// submissions; bits are those that they were whole.
+func slowly(t *testing.T, o walk.Options, x *faults.Interposer) {
+	o.Steps, o.Time, o.Workers, o.Alone, o.Long, o.Progress = 40, 0, 2, 4, false, nil
+	x.Slow(30*time.Millisecond, false)
+	defer x.Slow(0, false)
+	r, err := walk.Run(o)
+	require.NoError(t, err)
+	longest, submissions, pieces := x.Took()
+	t.Logf("slowly: %v%d submissions, the longest took %v; %d more pieces", r, submissions, longest, pieces)
+	assert.Positive(t, r.Compared)
+	assert.Positive(t, pieces, "nothing was divided")
+	assert.Empty(t, r.LeftBytes, "memory that is left")
 	assert.Empty(t, r.LeftLive, "objects that are left")
 }
 

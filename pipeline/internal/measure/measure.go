@@ -29,13 +29,13 @@ const crashed = "the program ended while it was tried"
 
 // Builds has the operations that are made from now on for the device run the fastest builds, as
 // they were timed before and kept in the folder, or as they are timed now: about a second.
-// It does nothing on a device that has a profile of its own. A build that computes something else
+// It does nothing on a device whose profile was measured. A build that computes something else
 // than base is never chosen. One during which the program ends is not tried again: a mark is beside
 // the file meanwhile.
 //
 // Errors: the context's; vk.ErrDeviceLost, vk.ErrClosed; base's; the file system's.
 func Builds(ctx context.Context, dev *vk.Device, dir string) error {
-	if tuning.Of(dev).Name != "generic" {
+	if tuning.Of(dev).Measured {
 		return nil
 	}
 	m := measurer{dev: dev, dir: dir, sizes: sizes{tokens: 256, rows: 1024, heads: 64}}
@@ -139,9 +139,9 @@ func (m *measurer) fail(pkg, build, why string) {
 // builds lists base and what the device can run with matrices, of which nothing is known yet.
 func (m *measurer) builds(t trial) (list []string) {
 	known := m.timed(t.pkg)
-	names := []string{"base"}
+	names, avoid := []string{"base"}, tuning.Of(m.dev).Device.AvoidMatrices
 	for _, v := range t.ladder {
-		if tuning.Matrices(v) && m.dev.Caps().Missing(v.Requires) == nil {
+		if !avoid && tuning.Matrices(v) && m.dev.Caps().Missing(v.Requires) == nil {
 			names = append(names, v.Name)
 		}
 	}

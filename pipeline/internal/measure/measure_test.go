@@ -3,6 +3,7 @@ package measure_test
 import (
 	"math"
 	"os"
+	"os/exec"
 	"slices"
 	"testing"
 
@@ -75,6 +76,41 @@ func TestCrashes(t *testing.T) {
 	if build != "base" {
 		assert.NotEqual(t, build, op.Variant(), "what crashed runs")
 	}
+}
+
+// The same where the program is killed, as a driver's compiler or the system does it: nothing of it
+// is left but the mark.
+func TestKilled(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	const folder, build = "VKMLA_TEST_KILLED", "attention base"
+	dev := testkit.Device(t)
+	if dir := os.Getenv(folder); dir != "" { // the program that is killed
+		err := measure.Small(t.Context(), dev, dir, func(pkg, name string) {
+			if pkg+" "+name == build {
+				self, err := os.FindProcess(os.Getpid())
+				require.NoError(t, err)
+				_ = self.Kill()
+				select {}
+			}
+		})
+		t.Fatal("lives on", err)
+	}
+	dir := t.TempDir()
+	self, err := os.Executable()
+	require.NoError(t, err)
+	child := exec.CommandContext(t.Context(), self, "-test.run=^TestKilled$")
+	child.Env = append(os.Environ(), folder+"="+dir)
+	out, err := child.CombinedOutput()
+	var exit *exec.ExitError
+	require.ErrorAs(t, err, &exit, "%s", out)
+	require.NotContains(t, string(out), "lives on")
+	mark, err := os.ReadFile(tuning.ChoicePath(dir, dev.Adapter()) + ".trying")
+	require.NoError(t, err, "%s", out)
+	assert.Equal(t, build+"\n", string(mark))
+	assert.NotContains(t, tried(t, dev, dir), build)
+	c, _ := tuning.LoadChoice(dir, dev.Adapter())
+	assert.Contains(t, c.Timed["attention"].Failed["base"], "ended")
+	assert.NotEmpty(t, c.Timed["projection"].Microseconds, "what was timed before it")
 }
 
 func TestDistance(t *testing.T) {

@@ -26,6 +26,7 @@ typedef void *(*Lookup)(void *, const char *);
 #define ARGS W a, W b, W c, W d, W e, W f, W g, W h
 
 #include "pretend.h"
+#include "slow.h"
 
 struct control {
 	_Atomic uint32_t call;  // the call that fails: an index of calls in faults.go, CALLS for any
@@ -41,12 +42,14 @@ struct control {
 	_Atomic uint32_t seen[CALLS];
 	_Atomic int32_t live[OBJECTS];
 	struct pretend pretend;
+	struct slow slow;
 };
 
 static struct control none, *ctl = &none;
 static _Atomic uint64_t busy[FENCES]; // fences of submissions that nobody has seen finish
 
 static struct pretend *pretended(void) { return &ctl->pretend; }
+static struct slow *slowness(void) { return &ctl->slow; }
 static int is_lost(void) { return ctl->lost; }
 
 static Lookup instance_lookup, device_lookup;
@@ -131,7 +134,13 @@ static int our_vkMapMemory(ARGS) {
 }
 MAKES(4, 2, vkCreateCommandPool)
 PLAIN(5, 0, vkAllocateCommandBuffers)
-PLAIN(6, 0, vkBeginCommandBuffer)
+REAL(vkBeginCommandBuffer);
+static int our_vkBeginCommandBuffer(ARGS) {
+	int code;
+	if (fails(6, 0, &code)) return code;
+	begins(a);
+	return PASS(vkBeginCommandBuffer);
+}
 PLAIN(7, 0, vkEndCommandBuffer)
 MAKES(8, 3, vkCreateFence)
 PLAIN(9, 0, vkResetFences)
@@ -158,11 +167,20 @@ static int our_vkCreateComputePipelines(ARGS) {
 	uint32_t data[64];
 	change_constants(&changed, &special, data);
 	if (c == 1) d = (W)&changed;
-	if ((code = PASS(vkCreateComputePipelines)) == SUCCESS) ctl->live[8]++;
+	if ((code = PASS(vkCreateComputePipelines)) == SUCCESS) {
+		ctl->live[8]++;
+		made_pipeline(*(uint64_t *)f, changed.flags);
+	}
 	return code;
 }
 MAKES(19, 9, vkCreateQueryPool)
-PLAIN(20, 1, vkGetQueryPoolResults)
+REAL(vkGetQueryPoolResults);
+static int our_vkGetQueryPoolResults(ARGS) {
+	int code;
+	if (fails(20, 1, &code)) return code;
+	if ((code = PASS(vkGetQueryPoolResults)) == SUCCESS && h & 1) tells(b, c, d, f, g);
+	return code;
+}
 MAKES(21, 10, vkCreatePipelineCache)
 PLAIN(22, 0, vkGetPipelineCacheData)
 REAL(vkCreateDevice);
@@ -198,7 +216,12 @@ ENDS(4, vkDestroyDescriptorPool)
 ENDS(5, vkDestroyDescriptorSetLayout)
 ENDS(6, vkDestroyPipelineLayout)
 ENDS(7, vkDestroyShaderModule)
-ENDS(8, vkDestroyPipeline)
+REAL(vkDestroyPipeline);
+static void our_vkDestroyPipeline(W a, W b, W c) {
+	if (b) ctl->live[8]--;
+	ended_pipeline(b);
+	((Void)real_vkDestroyPipeline)(a, b, c);
+}
 ENDS(9, vkDestroyQueryPool)
 ENDS(10, vkDestroyPipelineCache)
 ENDS(13, vkDestroySemaphore)
@@ -220,7 +243,7 @@ REAL(vkGetFenceStatus);
 static int our_vkGetFenceStatus(ARGS) {
 	int code;
 	if (fails(10, 1, &code)) return code;
-	if (ctl->hang) return NOT_READY;
+	if (ctl->hang || remains(b)) return NOT_READY;
 	if ((code = PASS(vkGetFenceStatus)) == SUCCESS) mark(b, 0);
 	return code;
 }
@@ -232,6 +255,14 @@ static int our_vkWaitForFences(ARGS) {
 	if (ctl->hang) {
 		usleep(e / 1000);
 		return TIMEOUT;
+	}
+	for (W i = 0; i < b; i++) {
+		uint64_t left = remains(((uint64_t *)c)[i]);
+		if (left > e) {
+			usleep(e / 1000);
+			return TIMEOUT;
+		}
+		usleep(left / 1000 + (left > 0));
 	}
 	if ((code = PASS(vkWaitForFences)) == SUCCESS)
 		for (W i = 0; i < b; i++) mark(((uint64_t *)c)[i], 0);
@@ -263,7 +294,13 @@ static int our_vkQueueSubmit(ARGS) {
 		empty.count = 0;
 		c = (W)&empty;
 	}
-	if ((code = PASS(vkQueueSubmit)) == SUCCESS && d) mark(d, 1);
+	if ((code = PASS(vkQueueSubmit)) == SUCCESS) {
+		if (d) mark(d, 1);
+		for (W i = 0; i < b; i++) {
+			struct submit *s = (struct submit *)c + i;
+			takes((uint64_t *)s->commands, (uint32_t)s->count, i + 1 == b ? d : 0);
+		}
+	}
 	return code;
 }
 
@@ -297,7 +334,8 @@ static struct {
 	ENTRY(vkDestroyPipelineCache), ENTRY(vkDestroyFence), ENTRY(vkDestroyDevice), ENTRY(vkDestroyInstance),
 	ENTRY(vkDeviceWaitIdle), ENTRY(vkQueueWaitIdle), ENTRY(vkGetPhysicalDeviceProperties2), ENTRY(vkGetPhysicalDeviceFeatures2),
 	ENTRY(vkGetPhysicalDeviceMemoryProperties2), ENTRY(vkGetPhysicalDeviceMemoryProperties), ENTRY(vkGetBufferMemoryRequirements),
-	ENTRY(vkEnumerateDeviceExtensionProperties),
+	ENTRY(vkEnumerateDeviceExtensionProperties), ENTRY(vkCmdBindPipeline), ENTRY(vkCmdDispatch),
+	ENTRY(vkCmdDispatchBase), ENTRY(vkCmdWriteTimestamp),
 	ENTRY(vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR), ENTRY(vkGetPipelineExecutableStatisticsKHR),
 	ENTRY(vkCreateSemaphore), ENTRY(vkDestroySemaphore), ENTRY(vkGetSemaphoreCounterValue), ENTRY(vkWaitSemaphores),
 	ENTRY(vkSignalSemaphore), ENTRY(vkGetMemoryFdKHR), ENTRY(vkGetMemoryHostPointerPropertiesEXT),

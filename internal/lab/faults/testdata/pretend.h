@@ -22,6 +22,9 @@ struct pretend {
 	_Atomic uint32_t type_flags[TYPES], type_heap[TYPES];
 	_Atomic uint32_t heap_flags[HEAPS], heap_size[HEAPS], heap_used[HEAPS]; // sizes in KiB
 	_Atomic uint32_t refused; // allocations for which there was no room
+	_Atomic uint32_t says;    // the extension that tells of compute units, from 1; 0: the driver's own
+	_Atomic uint32_t units[3]; // whose product is their number
+	_Atomic uint32_t vendor, chip; // ids of the PCI bus; 0: its own
 };
 
 static struct pretend *pretended(void);
@@ -38,6 +41,27 @@ static struct chain *find(void *first, uint32_t type) {
 	return c;
 }
 
+// Extensions that tell how many compute units a device has, and their structures: at which word.
+static const struct {
+	const char *name;
+	uint32_t type, at;
+} telling[] = {
+	{"VK_NV_shader_sm_builtins", 1000154001, 0}, {"VK_AMD_shader_core_properties2", 1000227000, 1},
+	{"VK_AMD_shader_core_properties", 1000185000, 0}, {"VK_ARM_shader_core_builtins", 1000497001, 2},
+};
+
+// say_units lets the extension that is asked for tell the number, one of AMD's by its factors.
+static void say_units(void *first) {
+	uint32_t i = pretended()->says - 1;
+	if (i > 3) return;
+	struct chain *c = find(first, telling[i].type);
+	_Atomic uint32_t *units = pretended()->units;
+	if (!c) return;
+	for (int k = 0; k < 3; k++)
+		if (i == 2) c->words[k] = units[k];
+	if (i != 2) c->words[telling[i].at] = units[0] * units[1] * units[2];
+}
+
 REAL(vkGetPhysicalDeviceProperties2);
 static void our_vkGetPhysicalDeviceProperties2(W a, W b, W c) {
 	((Void)real_vkGetPhysicalDeviceProperties2)(a, b, c);
@@ -51,6 +75,11 @@ static void our_vkGetPhysicalDeviceProperties2(W a, W b, W c) {
 		if (v11) memcpy((char *)v11->words + 88, &most, 8); // maxMemoryAllocationSize
 		if (buffers) memcpy(buffers->words, &most, 8);
 	}
+	if (pretended()->vendor) {
+		((uint32_t *)(b + 16))[2] = pretended()->vendor;
+		((uint32_t *)(b + 16))[3] = pretended()->chip;
+	}
+	say_units((void *)b);
 	if (pretended()->range) *(uint32_t *)(b + limits + max_storage_buffer_range) = pretended()->range;
 }
 
@@ -83,12 +112,13 @@ static int list_extensions(ARGS) {
 	c = (W)&n;
 	d = 0;
 	int code = PASS(vkEnumerateDeviceExtensionProperties);
-	struct extension *list = calloc(n + 2, sizeof *list), *out = (struct extension *)to;
+	struct extension *list = calloc(n + 3, sizeof *list), *out = (struct extension *)to;
 	d = (W)list;
 	if (code == SUCCESS) code = PASS(vkEnumerateDeviceExtensionProperties);
 	for (uint32_t i = 0; i < n; i++)
 		if (!absent(list[i].name) && !made_up(list[i].name)) list[m++] = list[i];
 	if (pretended()->fault) strcpy(list[m++].name, fault_name());
+	if (pretended()->says) strcpy(list[m++].name, telling[pretended()->says - 1].name);
 	if (pretended()->budget == BUDGET_MADE_UP) strcpy(list[m++].name, "VK_EXT_memory_budget");
 	if (code == SUCCESS && !out) *count = m;
 	if (code == SUCCESS && out) {
