@@ -55,6 +55,7 @@ type Answer struct {
 	reported int     // of the prompt, how many were reported
 	answered int     // tokens of the answer
 	found    int     // tokens that a store had when the request was first begun; -1: not begun
+	parting  int     // tokens after which the sequence is to be kept for others; 0: none
 	ready    error   // of those that were opened: why there is no sequence
 }
 

@@ -50,6 +50,10 @@ func (p *Prefixes) Open(ctx context.Context, tokens []int32) (s *Sequence, n int
 	return &Sequence{session}, n, nil
 }
 
+// Parting is after how many of some tokens, which Open was called with, a sequence should be kept:
+// there others that were kept go on otherwise. 0: nowhere.
+func (p *Prefixes) Parting(tokens []int32) int { return p.keeper.Parting(tokens) }
+
 // Keep stores what a sequence has of its first tokens, beside the steps that follow: with end for
 // who sends the same prompt again. While too many are on their way it does nothing.
 func (p *Prefixes) Keep(s *Sequence, tokens []int32, end bool) {
