@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -58,7 +57,7 @@ func parseBench(args []string) (o benchOptions, err error) {
 }
 
 // bench times generation in batches of several sizes, with random prompts, and prints two tables:
-// where the time goes, and what is read of weights beside the bandwidths of the two memories.
+// where the time goes, and what is read of weights, of experts beside the memory's bandwidth.
 func bench(ctx context.Context, args []string, out io.Writer, log *slog.Logger) error {
 	o, err := parseBench(args)
 	if err != nil {
@@ -66,13 +65,9 @@ func bench(ctx context.Context, args []string, out io.Writer, log *slog.Logger) 
 	}
 	return o.with(ctx, log, func(dev *vk.Device, m *model.Model) error {
 		cores := m.CPU().Measure()
-		copies, err := copyBandwidth(ctx, dev)
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(out, "%s, which copies (reads and writes) at %.0f GB/s; %d cores with %s, which read memory at %.1f GB/s and\n"+
-			"the experts of single tokens at %.1f GB/s, %.0f %% of it; %d layers. Times in ms of a step.\n\n",
-			dev.Adapter().Name, copies/1e9, m.CPU().Workers(), cpu.Instructions(), cores.Memory/1e9,
+		fmt.Fprintf(out, "%s; %d cores with %s, which read memory at %.1f GB/s and the experts of single tokens at %.1f GB/s,\n"+
+			"%.0f %% of it; %d layers. Times in ms of a step.\n\n",
+			dev.Adapter().Name, m.CPU().Workers(), cpu.Instructions(), cores.Memory/1e9,
 			cores.Experts/1e9, 100*cores.Experts/cores.Memory, len(m.Weights.Layers))
 		var rows []benchRow
 		for _, n := range o.batches {
@@ -83,7 +78,7 @@ func bench(ctx context.Context, args []string, out io.Writer, log *slog.Logger) 
 			rows = append(rows, row)
 		}
 		printTimes(out, rows)
-		printBytes(out, rows, cores.Memory, copies)
+		printBytes(out, rows, cores.Memory)
 		return nil
 	})
 }
@@ -179,63 +174,15 @@ func printTimes(out io.Writer, rows []benchRow) {
 	fmt.Fprintln(out)
 }
 
-func printBytes(out io.Writer, rows []benchRow, memory, copies float64) {
-	table(out, "batch", "weights read a step, GB", "a token", "attention, GB", "GB/s", "of copies", "experts, GB", "GB/s", "of memory",
+func printBytes(out io.Writer, rows []benchRow, memory float64) {
+	table(out, "batch", "weights read a step, GB", "a token", "attention, GB", "GB/s", "experts, GB", "GB/s", "of memory",
 		"head, GB", "GB/s")
 	for _, r := range rows {
 		gb := func(p model.Part) float64 { return float64(p.Bytes) / 1e9 / float64(r.steps) }
 		rate := func(p model.Part) float64 { return float64(p.Bytes) / max(p.Time.Seconds(), 1e-9) }
 		all := gb(r.Attention) + gb(r.Experts) + gb(r.Streams) + gb(r.Head)
-		fmt.Fprintf(out, "| %d | %.3f | %.3f | %.3f | %.1f | %.0f %% | %.3f | %.1f | %.0f %% | %.3f | %.1f |\n",
-			r.batch, all, all/float64(r.batch), gb(r.Attention), rate(r.Attention)/1e9, 100*rate(r.Attention)/copies,
+		fmt.Fprintf(out, "| %d | %.3f | %.3f | %.3f | %.1f | %.3f | %.1f | %.0f %% | %.3f | %.1f |\n",
+			r.batch, all, all/float64(r.batch), gb(r.Attention), rate(r.Attention)/1e9,
 			gb(r.Experts), rate(r.Experts)/1e9, 100*rate(r.Experts)/memory, gb(r.Head), rate(r.Head)/1e9)
 	}
-}
-
-// copyBandwidth is how many bytes a second the device reads and writes when it copies.
-func copyBandwidth(ctx context.Context, dev *vk.Device) (float64, error) {
-	const size, times = 256 << 20, 32
-	var views [2]vk.View
-	for i := range views {
-		b, err := dev.NewBuffer(vk.BufferSpec{Label: "bandwidth", Size: size})
-		if err != nil {
-			return 0, err
-		}
-		defer b.Close()
-		views[i] = b.View(0, size)
-	}
-	rec, err := dev.NewRecorder()
-	if err != nil {
-		return 0, err
-	}
-	defer rec.Close()
-	if err := rec.TimeWhole(); err != nil {
-		return 0, err
-	}
-	for i := range times {
-		if err := rec.Copy(views[i%2], views[1-i%2]); err != nil {
-			return 0, err
-		}
-	}
-	commands, err := rec.End()
-	if err != nil {
-		return 0, err
-	}
-	defer commands.Close()
-	best := math.Inf(1) // of a few: clocks rise while a device has work
-	for range 5 {
-		if err := commands.Run(ctx); err != nil {
-			return 0, err
-		}
-		sections, err := commands.Sections()
-		if err != nil {
-			return 0, err
-		}
-		ns := 0.0
-		for _, x := range sections {
-			ns += x.NS
-		}
-		best = min(best, ns)
-	}
-	return 2 * size * times / best * 1e9, nil
 }

@@ -77,7 +77,7 @@ func parse(args []string) (o options, err error) {
 	f.IntVar(&o.step, "max-step", 256, "most tokens of a step: what every answer waits for")
 	f.IntVar(&o.waiting, "max-waiting", 1024, "most requests that wait")
 	f.DurationVar(&o.drain, "drain", 30*time.Second, "how long requests may go on after SIGTERM")
-	f.BoolVar(&o.warm, "warm", true, "take steps of all sizes before listening, so that no request waits for compiling")
+	f.BoolVar(&o.warm, "warm", true, "take steps of all sizes and read all weights before listening, so that no request waits for that")
 	f.BoolVar(&o.measure, "measure", false, "measure how fast experts are read beside the memory's bandwidth")
 	o.prefixes.flags(f)
 	if err = f.Parse(args); err != nil {

@@ -4,6 +4,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"sync"
 )
 
 // Candidate is a token and the logarithm of its probability.
@@ -50,6 +51,9 @@ func (d distribution) top(n int) (list []Candidate) {
 	return list
 }
 
+// samplePart is the tokens of the vocabulary that one goroutine weighs.
+const samplePart = 1 << 13
+
 // sample picks the token of a position. At temperature 0 it is the most probable one, of equal ones
 // the smallest id. Otherwise seed and position alone decide, so a sequence that is computed again
 // draws the same.
@@ -57,10 +61,22 @@ func (d distribution) sample(temperature float64, seed uint64, position int) int
 	if temperature <= 0 {
 		return d.top(1)[0].ID
 	}
-	top, sum, weights := float64(slices.Max(d.logits)), 0.0, make([]float64, len(d.logits))
-	for id, v := range d.logits {
-		weights[id] = math.Exp((float64(v) - top) / temperature)
-		sum += weights[id]
+	top, weights := float64(slices.Max(d.logits)), make([]float64, len(d.logits))
+	sums := make([]float64, (len(weights)+samplePart-1)/samplePart)
+	var group sync.WaitGroup
+	for part := range sums {
+		group.Go(func() {
+			first := part * samplePart
+			for id, v := range d.logits[first:min(first+samplePart, len(weights))] {
+				weights[first+id] = math.Exp((float64(v) - top) / temperature)
+				sums[part] += weights[first+id]
+			}
+		})
+	}
+	group.Wait()
+	sum := 0.0
+	for _, s := range sums {
+		sum += s
 	}
 	left := rand.New(rand.NewPCG(seed, uint64(position))).Float64() * sum
 	last := int32(0)

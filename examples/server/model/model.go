@@ -74,9 +74,14 @@ func Open(ctx context.Context, dev *vk.Device, dir string, o Options) (m *Model,
 	return m, err
 }
 
-// Warm takes steps of all sizes, so that the first requests wait for nothing that the later ones do
-// not wait for.
-func (m *Model) Warm(ctx context.Context) error { return m.engine.Warm(ctx) }
+// Warm takes steps of all sizes and looks at all weights, so that the first requests wait for
+// nothing that the later ones do not wait for.
+func (m *Model) Warm(ctx context.Context) error {
+	if err := m.engine.Warm(ctx); err != nil {
+		return err
+	}
+	return m.cpu.Warm(ctx)
+}
 
 // Stats is what the engine has done.
 func (m *Model) Stats() pipeline.Stats { return m.engine.Stats() }
