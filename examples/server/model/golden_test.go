@@ -200,9 +200,10 @@ func TestWhole(t *testing.T) {
 	if os.Getenv("VKMLA_TEST_FULL") == "1" {
 		names = append(names, "tiny-v4-a")
 	}
+	for _, form := range []bool{false, true} {
 	for _, name := range names {
 		r := openRecorded(t, name)
-		m, err := Open(t.Context(), device(t), r.dir, Options{MaxTokens: 400, MaxSessions: 3, MaxStep: 256})
+		m, err := Open(t.Context(), device(t), r.dir, Options{MaxTokens: 400, MaxSessions: 3, MaxStep: 256, GPU: form})
 		require.NoError(t, err)
 		t.Cleanup(func() { assert.NoError(t, m.Close()) })
 
@@ -219,6 +220,7 @@ func TestWhole(t *testing.T) {
 		assert.LessOrEqual(t, a.divergence, divergence, name)
 
 		assert.Equal(t, logits, r.run(t, m, []int{1, 99, 17, 130, 1, 1, 2, 3, 86}), "%s: cut elsewhere", name)
+	}
 	}
 }
 
