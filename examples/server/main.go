@@ -3,6 +3,11 @@
 //
 //	go run . --model DIR --listen localhost:8080
 //	curl localhost:8080/v1/completions -d '{"prompt": [1, 2, 3], "temperature": 0}'
+//
+// Without released weights it makes some, and it times the model without clients:
+//
+//	go run . random --dir DIR --width flash --layers 4
+//	go run . bench --model DIR --batch 1,8,32
 package main
 
 import (
@@ -41,19 +46,34 @@ type options struct {
 	prefixes                              prefixOptions
 }
 
-func parse(args []string) (o options, err error) {
-	f := flag.NewFlagSet("server", flag.ContinueOnError)
+// modelFlags are those of every command that runs a model.
+func (o *options) modelFlags(f *flag.FlagSet) {
 	f.StringVar(&o.dir, "model", "", "folder of a checkpoint: config.json and safetensors")
-	f.StringVar(&o.listen, "listen", "localhost:8080", "address")
 	f.StringVar(&o.device, "device", "", "index, part of the name, or UUID; by default the first GPU")
 	f.StringVar(&o.experts, "experts", "cpu", "where experts are computed: cpu")
 	f.StringVar(&o.kernels, "kernels", "", "folder that keeps compiled kernels; by default none")
+	f.IntVar(&o.workers, "workers", 0, "cores to compute with; 0: all")
+	f.Uint64Var(&o.cacheMiB, "cache-mib", 0, "device memory for all sequences, in MiB; 0: what they can use")
+}
+
+func (o *options) checkModel() error {
+	switch {
+	case o.dir == "":
+		return errors.New("server: --model: got none, want the folder of a checkpoint")
+	case o.experts != "cpu":
+		return fmt.Errorf("server: --experts: got %q, want cpu", o.experts)
+	}
+	return nil
+}
+
+func parse(args []string) (o options, err error) {
+	f := flag.NewFlagSet("server", flag.ContinueOnError)
+	o.modelFlags(f)
+	f.StringVar(&o.listen, "listen", "localhost:8080", "address")
 	f.IntVar(&o.tokens, "max-tokens", 32768, "most tokens of a sequence, prompt and answer")
 	f.IntVar(&o.sessions, "max-sessions", 16, "most requests computed at a time")
 	f.IntVar(&o.step, "max-step", 256, "most tokens of a step: what every answer waits for")
 	f.IntVar(&o.waiting, "max-waiting", 1024, "most requests that wait")
-	f.IntVar(&o.workers, "workers", 0, "cores to compute with; 0: all")
-	f.Uint64Var(&o.cacheMiB, "cache-mib", 0, "device memory for all sequences, in MiB; 0: what they can use")
 	f.DurationVar(&o.drain, "drain", 30*time.Second, "how long requests may go on after SIGTERM")
 	f.BoolVar(&o.warm, "warm", true, "take steps of all sizes before listening, so that no request waits for compiling")
 	f.BoolVar(&o.measure, "measure", false, "measure how fast experts are read beside the memory's bandwidth")
@@ -61,11 +81,8 @@ func parse(args []string) (o options, err error) {
 	if err = f.Parse(args); err != nil {
 		return o, err
 	}
-	switch {
-	case o.dir == "":
-		err = errors.New("server: --model: got none, want the folder of a checkpoint")
-	case o.experts != "cpu":
-		err = fmt.Errorf("server: --experts: got %q, want cpu", o.experts)
+	switch err = o.checkModel(); {
+	case err != nil:
 	case o.sessions < 1:
 		err = fmt.Errorf("server: --max-sessions: got %d, want at least 1", o.sessions)
 	case o.step < o.sessions:
@@ -77,23 +94,38 @@ func parse(args []string) (o options, err error) {
 }
 
 func main() {
-	o, err := parse(os.Args[1:])
-	if errors.Is(err, flag.ErrHelp) {
-		return
-	}
-	if err == nil {
-		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-		defer stop()
-		err = run(ctx, o, slog.New(slog.NewTextHandler(os.Stderr, nil)))
-	}
-	if err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	err := command(ctx, os.Args[1:], slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-// run serves until the context ends.
-func run(ctx context.Context, o options, log *slog.Logger) (err error) {
+// command runs what the arguments say: random, bench, or else the server.
+func command(ctx context.Context, args []string, log *slog.Logger) error {
+	switch {
+	case len(args) > 0 && args[0] == "random":
+		return writeRandom(ctx, args[1:], log)
+	case len(args) > 0 && args[0] == "bench":
+		return bench(ctx, args[1:], os.Stdout, log)
+	}
+	o, err := parse(args)
+	if err != nil {
+		return err
+	}
+	return o.with(ctx, log, func(dev *vk.Device, m *model.Model) error {
+		if o.measure {
+			b := m.CPU().Measure()
+			log.Info("bandwidth", "memory_GB/s", b.Memory/1e9, "experts_GB/s", b.Experts/1e9, "share", b.Experts/b.Memory)
+		}
+		return serve(ctx, o, log, dev, m)
+	})
+}
+
+// with opens the model for f.
+func (o *options) with(ctx context.Context, log *slog.Logger, f func(*vk.Device, *model.Model) error) (err error) {
 	instance, err := vk.NewInstance(vk.InstanceOptions{AppName: "server"})
 	if err != nil {
 		return err
@@ -123,11 +155,7 @@ func run(ctx context.Context, o options, log *slog.Logger) (err error) {
 	}
 	log.Info("model", "folder", o.dir, "layers", len(m.Weights.Layers), "device", adapter.Name,
 		"products", cpu.Instructions(), "time", time.Since(began))
-	if o.measure {
-		b := m.CPU().Measure()
-		log.Info("bandwidth", "memory_GB/s", b.Memory/1e9, "experts_GB/s", b.Experts/1e9, "share", b.Experts/b.Memory)
-	}
-	return serve(ctx, o, log, dev, m)
+	return f(dev, m)
 }
 
 // engineMetrics are the engine's counters.

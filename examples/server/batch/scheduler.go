@@ -319,19 +319,37 @@ func (s *Scheduler) step() {
 		return
 	}
 	s.o.Metrics.step(time.Since(began), chunks)
-	for i, a := range of {
-		k := len(chunks[i].Logits)
-		tokens, reason := a.took(chunks[i], logits[:k])
-		logits = logits[k:]
-		s.o.Metrics.tokens(tokens)
-		s.keep(a, len(chunks[i].Tokens), reason)
-		if reason != "" {
+	for i, x := range sampled(of, chunks, logits) {
+		a := of[i]
+		s.o.Metrics.tokens(x.tokens)
+		s.keep(a, len(chunks[i].Tokens), x.reason)
+		if x.reason != "" {
 			s.running = slices.DeleteFunc(s.running, func(b *Answer) bool { return b == a })
-			s.end(a, tokens, reason, nil)
-		} else if len(tokens) > 0 {
-			a.add(tokens, "", nil)
+			s.end(a, x.tokens, x.reason, nil)
+		} else if len(x.tokens) > 0 {
+			a.add(x.tokens, "", nil)
 		}
 	}
+}
+
+// sample is what an answer took of a step.
+type sample struct {
+	tokens []Token
+	reason Reason
+}
+
+// sampled gives answers their logits, side by side: a vocabulary takes milliseconds.
+func sampled(of []*Answer, chunks []model.Chunk, logits [][]float32) []sample {
+	all := make([]sample, len(of))
+	var group sync.WaitGroup
+	for i, a := range of {
+		k := len(chunks[i].Logits)
+		own := logits[:k]
+		logits = logits[k:]
+		group.Go(func() { all[i].tokens, all[i].reason = a.took(chunks[i], own) })
+	}
+	group.Wait()
+	return all
 }
 
 // keep stores what a step has just completed: a prompt, KeepEvery tokens, an answer.

@@ -19,12 +19,19 @@ type CPU struct {
 	streams, input, hidden, heads rows
 	mixed, logits, outputs        []float32
 	everyToken                    []int32
+	read                          int64
 }
 
 // New prepares computing with weights, which stay open until Close.
 func New(w *weights.Model, o Options) *CPU {
 	return &CPU{w: w, cfg: &w.Config, pool: NewPool(o.Workers), exact: o.Exact}
 }
+
+// Read is the bytes of weights that products have read so far, each matrix once for all tokens.
+func (c *CPU) Read() int64 { return c.read }
+
+// Workers is how many cores compute.
+func (c *CPU) Workers() int { return c.pool.Workers() }
 
 // Close ends the workers.
 func (c *CPU) Close() { c.pool.Close() }

@@ -32,6 +32,9 @@ func (c *CPU) Experts(layer int, s *Streams, x, f []float32) {
 	c.input.reset(s.T, d, l.Gate.Format, l.Experts[0].W1.Format, l.Shared.W1.Format)
 	c.pool.Run(s.T, func(t int) { c.input.set(t, 0, x[t*d:][:d]) })
 	groups, slots := c.route(l, s)
+	for _, g := range groups {
+		c.read += g.expert.W1.Bytes() + g.expert.W3.Bytes() + g.expert.W2.Bytes()
+	}
 
 	// h of all pairs, then their outputs, each in one go over all cores.
 	pairs := s.T * (c.cfg.PerToken + 1)

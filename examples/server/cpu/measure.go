@@ -28,19 +28,15 @@ func (c *CPU) Measure() (b Bandwidth) {
 
 	rng := rand.New(rand.NewPCG(1, 1))
 	x, f := make([]float32, c.cfg.Hidden), make([]float32, c.cfg.Hidden)
-	b.Experts = rate(func() (read float64) {
+	b.Experts = rate(func() float64 {
 		for i := range x {
 			x[i] = RNE16(float32(rng.NormFloat64()))
 		}
-		ids := []int32{rng.Int32N(int32(c.cfg.Vocab))}
+		before, ids := c.read, []int32{rng.Int32N(int32(c.cfg.Vocab))}
 		for l := range c.w.Layers {
 			c.Experts(l, &Streams{T: 1, IDs: ids}, x, f)
-			layer := &c.w.Layers[l]
-			one, shared := &layer.Experts[0], &layer.Shared
-			read += float64(layer.Gate.Bytes() + shared.W1.Bytes() + shared.W2.Bytes() + shared.W3.Bytes() +
-				int64(c.cfg.PerToken)*(one.W1.Bytes()+one.W2.Bytes()+one.W3.Bytes()))
 		}
-		return read
+		return float64(c.read - before)
 	})
 	return b
 }

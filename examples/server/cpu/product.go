@@ -104,6 +104,7 @@ func rowsOfTask(m *weights.Matrix) int {
 // linear is a product with all rows of a matrix on all cores: y [T, N].
 func (c *CPU) linear(y []float32, m *weights.Matrix, x *rows, t int) {
 	take, block := c.all(t), rowsOfTask(m)
+	c.read += m.Bytes()
 	c.pool.Run((m.N+block-1)/block, func(i int) {
 		first := i * block
 		product(m, x, take, first, min(first+block, m.N), y[first:], m.N)

@@ -40,6 +40,7 @@ type Model struct {
 	layers  []*model.DeviceLayer
 	streams cpu.Streams
 	x, f    []float32 // [T, D]: what enters a sub-layer, and what it gives
+	spent   Spent
 }
 
 // Open maps a checkpoint and uploads its attention. The caller closes the model before the device.
@@ -155,6 +156,7 @@ func (m *Model) Step(ctx context.Context, chunks ...Chunk) ([][]float32, error) 
 		return m.stepGPU(ctx, step, parts, ids, wanted)
 	}
 	logits, err := m.forward(ids, wanted, func(layer int, x, f []float32) error {
+		m.spent.Attention.Bytes += int64(m.layers[layer].Bytes())
 		return runLayer(ctx, step, parts, layer, x, f)
 	})
 	if err != nil {
@@ -196,20 +198,27 @@ func (m *Model) forward(ids []int32, wanted []int, attention func(layer int, x, 
 		m.x, m.f = make([]float32, n), make([]float32, n)
 	}
 	x, f := m.x[:n], m.f[:n]
+	w, spent := m.watch(), &m.spent
 	m.cpu.Embed(s, ids)
 	for i := range m.Weights.Layers {
 		l := &m.Weights.Layers[i]
 		m.cpu.Enter(s, &l.AttnHC, l.AttnNorm, x)
+		w.lap(&spent.Streams)
 		if err := attention(i, x, f); err != nil {
 			return nil, err
 		}
+		w.lap(&spent.Attention)
 		m.cpu.Leave(s, f)
 		m.cpu.Enter(s, &l.FFNHC, l.FFNNorm, x)
+		w.lap(&spent.Streams)
 		m.cpu.Experts(i, s, x, f)
+		w.lap(&spent.Experts)
 		m.cpu.Leave(s, f)
 	}
+	w.lap(&spent.Streams)
 	logits, v := make([]float32, len(wanted)*m.Config.Vocab), m.Config.Vocab
 	m.cpu.Head(s, wanted, logits)
+	w.lap(&spent.Head)
 	list := make([][]float32, len(wanted))
 	for i := range list {
 		list[i] = logits[i*v:][:v:v]

@@ -1,0 +1,43 @@
+package model
+
+import "time"
+
+// Part is what some part of the steps took, and the bytes of weights that it read.
+type Part struct {
+	Time  time.Duration
+	Bytes int64
+}
+
+// minus is what came since.
+func (p Part) minus(q Part) Part { return Part{p.Time - q.Time, p.Bytes - q.Bytes} }
+
+// Spent is where the time of all steps so far went.
+type Spent struct {
+	Attention Part // on the device, its caches left out of the bytes
+	Experts   Part // the router too
+	Streams   Part // embedding, hyper-connections, norms
+	Head      Part // of the tokens whose logits were wanted
+}
+
+// Minus is what was spent since s was so.
+func (s Spent) Minus(t Spent) Spent {
+	return Spent{s.Attention.minus(t.Attention), s.Experts.minus(t.Experts), s.Streams.minus(t.Streams), s.Head.minus(t.Head)}
+}
+
+// Spent is for the goroutine that calls Step.
+func (m *Model) Spent() Spent { return m.spent }
+
+// watch adds what passes between its laps to parts.
+type watch struct {
+	m    *Model
+	at   time.Time
+	read int64
+}
+
+func (m *Model) watch() watch { return watch{m, time.Now(), m.cpu.Read()} }
+
+func (w *watch) lap(p *Part) {
+	now, read := time.Now(), w.m.cpu.Read()
+	p.Time, p.Bytes = p.Time+now.Sub(w.at), p.Bytes+read-w.read
+	w.at, w.read = now, read
+}
