@@ -26,6 +26,7 @@ type GPU struct {
 	cfg     *weights.Config
 	most    int // tokens of a step
 	halves  uint32
+	tiles   tiling
 	buffers []*vk.Buffer
 
 	embed, head matrix
@@ -90,7 +91,7 @@ func check(c *weights.Config) error {
 // and *model.CheckpointError for sizes and formats that the kernels do not take; those of
 // vk.Device.NewBuffer and vk.Device.UploadFrom.
 func New(ctx context.Context, dev *vk.Device, w *weights.Model, o Options) (g *GPU, err error) {
-	g = &GPU{dev: dev, cfg: &w.Config, most: o.MaxStep, layers: make([]layer, len(w.Layers))}
+	g = &GPU{dev: dev, cfg: &w.Config, most: o.MaxStep, tiles: usual, layers: make([]layer, len(w.Layers))}
 	if err := check(g.cfg); err != nil {
 		return nil, err
 	}

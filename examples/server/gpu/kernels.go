@@ -58,17 +58,20 @@ func launch[P any](rec *vk.Recorder, dev *vk.Device, name string, groups [3]uint
 	return rec.Dispatch(vk.Dispatch{Kernel: k, Groups: groups, Bind: bind, Push: data, Products: products})
 }
 
-// What a workgroup of products takes. None of it changes a bit of the results.
 const (
-	teams      = 4 // of a workgroup
-	upRows     = 2 // of w1 and of w3, of a team
-	downRows   = 4
-	gateRows   = 2
-	headRows   = 4
+	teams      = 4  // of a workgroup of products
 	mostTokens = 8  // that share weights in registers
 	slice      = 64 // columns of all streams that a workgroup mixes
 	mixTokens  = 4  // that share fn there
 )
+
+// tiling is how many rows of a matrix a team has. It changes no bit of the results.
+type tiling struct {
+	up, down   int // of w1 and w3 each; of w2
+	gate, head int
+}
+
+var usual = tiling{up: 2, down: 4, gate: 2, head: 4}
 
 // tokensOf is how many tokens of T share weights where all of them need these.
 func tokensOf(T int) int { return min(mostTokens, 1<<bits.Len(uint(T-1))) }

@@ -129,10 +129,13 @@ func (m mapped) ReadAt(p []byte, off int64) (n int, err error) {
 	if err == nil && m.check != nil {
 		err = m.check(p[:n])
 	}
-	if err == nil && n < len(p) {
-		err = io.EOF
+	switch {
+	case err != nil:
+		return 0, err
+	case n < len(p):
+		return n, io.EOF
 	}
-	return n, err
+	return n, nil
 }
 
 // matrix is one matrix of each of some experts, or a single one: [experts, N, K] on the device.

@@ -78,6 +78,7 @@ func (g *GPU) embedding() source {
 // leave records leave.comp, up to the products of the next hyper-connection.
 func (g *GPU) leave(rec *vk.Recorder, T int, from source, next *hyper) error {
 	c, tokens := g.cfg, min(T, mixTokens)
+	rec.Section("streams")
 	push := struct{ d, from, per uint32 }{size(c.Hidden), from.kind, size(c.PerToken)}
 	return launch(rec, g.dev, "leave", [3]uint32{size(ceilDiv(c.Hidden, slice)), size(ceilDiv(T, tokens)), 1},
 		float64(T*next.rows*c.Streams*c.Hidden), &push, []uint32{size(c.Streams), size(next.rows), size(tokens)},
@@ -141,8 +142,8 @@ func (g *GPU) up(rec *vk.Recorder, w1, w3 *matrix, r rows, h vk.View) error {
 	if r.routed {
 		plan, push.per = g.plan, size(g.cfg.PerToken)
 	}
-	return launch(rec, g.dev, "up", [3]uint32{size(ceilDiv(w1.n, teams*upRows)), size(r.turns), 1},
-		2*float64(r.items*r.most)*float64(w1.n*w1.k), &push, []uint32{uint32(w1.format), g.halves, upRows, size(r.most)},
+	return launch(rec, g.dev, "up", [3]uint32{size(ceilDiv(w1.n, teams*g.tiles.up)), size(r.turns), 1},
+		2*float64(r.items*r.most)*float64(w1.n*w1.k), &push, []uint32{uint32(w1.format), g.halves, size(g.tiles.up), size(r.most)},
 		plan, w1.codes, w1.scale, w3.codes, w3.scale, g.x, g.v, h)
 }
 
@@ -160,13 +161,16 @@ func (g *GPU) experts(rec *vk.Recorder, T int, l *layer) error {
 	}
 	routed.turns = routed.items
 	for _, record := range []func() error{
-		func() error { return g.product(rec, &l.gate, gateRows, all, g.x, g.logits) },
+		func() error { rec.Section("shared expert and router"); return nil },
+		func() error { return g.product(rec, &l.gate, g.tiles.gate, all, g.x, g.logits) },
 		func() error { return g.up(rec, &l.shared1, &l.shared3, all, g.sharedH) },
 		func() error { return g.choose(rec, T, l) },
 		func() error { return g.group(rec, T, routed.most) },
-		func() error { return g.product(rec, &l.shared2, downRows, all, g.sharedH, g.sharedY) },
+		func() error { return g.product(rec, &l.shared2, g.tiles.down, all, g.sharedH, g.sharedY) },
+		func() error { rec.Section("experts: up"); return nil },
 		func() error { return g.up(rec, &l.w1, &l.w3, routed, g.routedH) },
-		func() error { return g.product(rec, &l.w2, downRows, routed, g.routedH, g.routedY) },
+		func() error { rec.Section("experts: down"); return nil },
+		func() error { return g.product(rec, &l.w2, g.tiles.down, routed, g.routedH, g.routedY) },
 	} {
 		if err := record(); err != nil {
 			return err
@@ -209,9 +213,10 @@ func (g *GPU) finish(rec *vk.Recorder, T int, from source) error {
 		return err
 	}
 	// Of the tokens of a prompt few are wanted: they take turns.
+	rec.Section("head")
 	wanted := rows{at: 1, most: tokensOf(T), turns: 1}
 	wanted.items = ceilDiv(T, wanted.most)
-	if err := g.product(rec, &g.head, headRows, wanted, g.headX, g.headY); err != nil {
+	if err := g.product(rec, &g.head, g.tiles.head, wanted, g.headX, g.headY); err != nil {
 		return err
 	}
 	groups := min(ceilDiv(T*c.Vocab, 256), 1024)
