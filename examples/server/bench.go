@@ -64,6 +64,9 @@ func bench(ctx context.Context, args []string, out io.Writer, log *slog.Logger) 
 		return err
 	}
 	return o.with(ctx, log, func(dev *vk.Device, m *model.Model) error {
+		if m.GPU() != nil {
+			return o.benchGPU(ctx, dev, m, out, log)
+		}
 		cores := m.CPU().Measure()
 		copies, err := copyBandwidth(ctx, dev)
 		if err != nil {
@@ -92,6 +95,7 @@ type benchRow struct {
 	batch, steps int
 	prompts      float64       // tokens of prompts a second
 	time         time.Duration // from step to step, sampling included
+	device       time.Duration // of it: waiting for the device
 	model.Spent
 }
 
@@ -102,7 +106,8 @@ type watched struct {
 	prompts         int       // tokens in front of the steps that are timed
 	began, from, to time.Time // the first step began; a full one began, the first and the last
 	first, last     model.Spent
-	steps           int // timed
+	waited          [2]time.Duration // for the device, before the first and before the last
+	steps           int              // timed
 }
 
 // Step takes the time of steps that give every request a token, from the start of the first to
@@ -118,10 +123,10 @@ func (w *watched) Step(ctx context.Context, chunks ...model.Chunk) ([][]float32,
 	full := len(chunks) == w.batch && tokens == w.batch && w.prompts > 0
 	switch {
 	case full && w.from.IsZero():
-		w.from, w.first = now, w.Spent()
+		w.from, w.first, w.waited[0] = now, w.Spent(), w.Stats().Running
 	case full:
 		w.steps++
-		w.to, w.last = now, w.Spent()
+		w.to, w.last, w.waited[1] = now, w.Spent(), w.Stats().Running
 	case w.from.IsZero():
 		w.prompts += tokens
 	}
@@ -155,7 +160,8 @@ func (o *benchOptions) run(ctx context.Context, m *model.Model, n int, log *slog
 	if w.steps == 0 {
 		return row, fmt.Errorf("server: bench: no step had all %d requests: want more --tokens", n)
 	}
-	return benchRow{n, w.steps, float64(w.prompts) / w.from.Sub(w.began).Seconds(), w.to.Sub(w.from), w.last.Minus(w.first)}, nil
+	return benchRow{n, w.steps, float64(w.prompts) / w.from.Sub(w.began).Seconds(), w.to.Sub(w.from), w.waited[1] - w.waited[0],
+		w.last.Minus(w.first)}, nil
 }
 
 // table begins a table.

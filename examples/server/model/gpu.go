@@ -43,3 +43,6 @@ func (m *Model) stepGPU(ctx context.Context, step *pipeline.Step, parts []pipeli
 	logits := m.gpu.Logits(len(wanted))
 	return logits, step.Commit()
 }
+
+// GPU computes what is not attention with Options.GPU, else it is nil.
+func (m *Model) GPU() *gpu.GPU { return m.gpu }
