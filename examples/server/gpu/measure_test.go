@@ -21,10 +21,9 @@ func BenchmarkExperts(b *testing.B) {
 	require.NoError(b, err)
 	b.Logf("copies: %.0f GB/s; codes pass through binary16: %d", copies.PerSecond()/1e9, g.halves)
 	for _, halves := range []uint32{g.halves, 0} {
-		for _, tiles := range []tiling{usual, {1, 2, 1, 4}, {1, 4, 1, 4}, {2, 2, 2, 4}, {2, 8, 2, 4}, {4, 4, 2, 4}} {
-			tiles.up = max(tiles.up, 2)
-			for _, T := range []int{1, 2, 8, 32, 256} {
-				if halves != g.halves && T > 1 || tiles != usual && T > 32 {
+		for _, tiles := range []tiling{usual, {2, 2, 2, 4}, {4, 4, 2, 4}, {2, 8, 2, 4}} {
+			for _, T := range []int{1, 8, 32, 256} {
+				if tiles != usual && T > 32 || halves == 0 && (g.halves == 0 || tiles != usual || T > 1) {
 					continue
 				}
 				b.Run(fmt.Sprintf("halves=%d/rows=%d,%d,%d/T=%d", halves, tiles.up, tiles.down, tiles.gate, T), func(b *testing.B) {
