@@ -148,7 +148,8 @@ func (o *options) with(ctx context.Context, log *slog.Logger, f func(*vk.Device,
 
 	began := time.Now()
 	m, err := model.Open(ctx, dev, o.dir, model.Options{MaxTokens: o.tokens, MaxSessions: o.sessions, MaxStep: o.step,
-		MaxCacheBytes: o.cacheMiB << 20, Prefixes: o.prefixes.where != "", GPU: o.experts == "gpu", CPU: cpu.Options{Workers: o.workers}, Log: log})
+		MaxCacheBytes: o.cacheMiB << 20, Prefixes: o.prefixes.where != "", GPU: o.experts == "gpu",
+		CPU: cpu.Options{Workers: o.workers}, Log: log})
 	if err != nil {
 		return err
 	}

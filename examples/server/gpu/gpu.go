@@ -151,7 +151,8 @@ func (g *GPU) weights(l *loader, w *weights.Model) {
 		l.matrix(&to.shared2, &from.Shared.W2)
 		for _, m := range [][2]*matrix{{&to.w1, &to.w3}, {&to.shared1, &to.shared3}} {
 			if m[0].format != m[1].format || m[0].side != m[1].side {
-				l.fail(&model.CheckpointError{Tensor: from.Experts[0].W3.Name, Got: m[1].format.String(), Want: "what w1 has, " + m[0].format.String()})
+				l.fail(&model.CheckpointError{Tensor: from.Experts[0].W3.Name, Got: m[1].format.String(),
+					Want: "what w1 has, " + m[0].format.String()})
 			}
 		}
 	}

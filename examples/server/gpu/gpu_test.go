@@ -68,7 +68,8 @@ func TestProduct(t *testing.T) {
 			r := rows{most: min(tokensOf(tokens), 4), items: ceilDiv(tokens, 4), turns: 1}
 			run(t, g, func(rec *vk.Recorder) error { return g.product(rec, &m, 2, r, x, y) })
 			got := numbers(t, g, y)
-			assert.True(t, !slices.ContainsFunc(got[tokens*n:], func(v float32) bool { return v == v }), "%v: rows that nobody asked for", f)
+			written := func(v float32) bool { return v == v }
+			assert.False(t, slices.ContainsFunc(got[tokens*n:], written), "%v: rows that nobody asked for", f)
 			got = got[:tokens*n]
 			if first == nil {
 				first = got
@@ -214,9 +215,9 @@ func TestExperts(t *testing.T) {
 			c.Experts(layer, &cpu.Streams{T: T, IDs: ids}, x, want)
 			got := outputs(t, g, layer, 8, ids, x)
 			assert.Less(t, off(got, want), 4e-3, "formats %d, layer %d", i, layer)
-			at := 3
-			row := x[at*w.Config.Hidden:][:w.Config.Hidden]
-			assert.Equal(t, got[at*w.Config.Hidden:][:w.Config.Hidden], outputs(t, g, layer, 1, ids[at:at+1], row), "formats %d, layer %d: alone", i, layer)
+			at, d := 3, w.Config.Hidden
+			alone := outputs(t, g, layer, 1, ids[at:at+1], x[at*d:][:d])
+			assert.Equal(t, got[at*d:][:d], alone, "formats %d, layer %d: alone", i, layer)
 		}
 	}
 }

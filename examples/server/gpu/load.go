@@ -167,7 +167,8 @@ func (l *loader) matrix(to *matrix, list ...*weights.Matrix) {
 		codes, scales, blocks = append(codes, x.Data), append(scales, x.Scales), append(blocks, x.BlockScales)
 	}
 	if c := columns[m.Format]; c == 0 || m.K%c != 0 {
-		l.fail(&model.CheckpointError{Tensor: m.Name, Got: fmt.Sprintf("%v with %d columns", m.Format, m.K), Want: fmt.Sprintf("a multiple of %d", c)})
+		l.fail(&model.CheckpointError{Tensor: m.Name, Got: fmt.Sprintf("%v with %d columns", m.Format, m.K),
+			Want: fmt.Sprintf("a multiple of %d", c)})
 		return
 	}
 	read := mapped{w: l.w, parts: codes}

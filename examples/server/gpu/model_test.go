@@ -30,16 +30,19 @@ func small(rng *rand.Rand, f formats, streams int) *weights.Model {
 		return list
 	}
 	hyper := func(rows, scales int) weights.Hyper {
-		return weights.Hyper{Fn: matrixOf(rng, weights.F32, rows, streams*c.Hidden), Base: around(0, .3, rows), Scale: around(1, .3, scales)}
+		fn := matrixOf(rng, weights.F32, rows, streams*c.Hidden)
+		return weights.Hyper{Fn: fn, Base: around(0, .3, rows), Scale: around(1, .3, scales)}
 	}
 	expert := func(f weights.Format) weights.Expert {
-		return weights.Expert{W1: matrixOf(rng, f, c.Width, c.Hidden), W3: matrixOf(rng, f, c.Width, c.Hidden), W2: matrixOf(rng, f, c.Hidden, c.Width)}
+		w1, w3, w2 := matrixOf(rng, f, c.Width, c.Hidden), matrixOf(rng, f, c.Width, c.Hidden), matrixOf(rng, f, c.Hidden, c.Width)
+		return weights.Expert{W1: w1, W3: w3, W2: w2}
 	}
 	m := &weights.Model{Config: c, Embed: matrixOf(rng, f.ends, c.Vocab, c.Hidden), Head: matrixOf(rng, f.ends, c.Vocab, c.Hidden),
 		Norm: around(1, .2, c.Hidden), HeadHC: hyper(streams, 1)}
 	for i := range 2 {
 		l := weights.Layer{AttnHC: hyper((2+streams)*streams, 3), FFNHC: hyper((2+streams)*streams, 3),
-			AttnNorm: around(1, .2, c.Hidden), FFNNorm: around(1, .2, c.Hidden), Gate: matrixOf(rng, f.gate, c.Experts, c.Hidden), Shared: expert(f.shared)}
+			AttnNorm: around(1, .2, c.Hidden), FFNNorm: around(1, .2, c.Hidden),
+			Gate: matrixOf(rng, f.gate, c.Experts, c.Hidden), Shared: expert(f.shared)}
 		if i == 0 {
 			for range c.Vocab * c.PerToken {
 				l.Table = append(l.Table, rng.Int32N(int32(c.Experts))) // a token may have an expert twice

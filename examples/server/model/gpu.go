@@ -13,7 +13,8 @@ import (
 // openGPU uploads what is not attention, if all of the model fits into the device's memory.
 //
 // Errors: those of gpu.New and pipeline.EngineOptions.Estimate.
-func openGPU(ctx context.Context, dev *vk.Device, w *weights.Model, attention *model.Checkpoint, e pipeline.EngineOptions) (*gpu.GPU, error) {
+func openGPU(ctx context.Context, dev *vk.Device, w *weights.Model, attention *model.Checkpoint,
+	e pipeline.EngineOptions) (*gpu.GPU, error) {
 	layers, err := attention.Plan()
 	if err != nil {
 		return nil, err

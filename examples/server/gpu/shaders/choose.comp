@@ -35,7 +35,8 @@ shared float score_s[E];
 shared float key_s[E];
 shared uint chosen_s[K];
 
-// softplus: the logarithm of 1+e by the series of the inverse hyperbolic tangent, for e far below 1.
+// softplus: the logarithm of 1+e by a series, that of the inverse hyperbolic tangent, since e may
+// be far below 1.
 float softplus(float l) {
     const float e = exp(-abs(l)), z = e / (2.0 + e), q = z * z;
     const float series = 1.0 + q * (1.0 / 3.0 + q * (1.0 / 5.0 + q * (1.0 / 7.0 + q * (1.0 / 9.0 + q * (1.0 / 11.0 + q * (1.0 / 13.0))))));

@@ -2,9 +2,9 @@
 //   Y[j] = RNE16(post[j]*f + sum_i comb[i][j]*Y[i]);  m[r] = fn[r] . Y;  m[ROWS] = Y . Y
 // f is the attention's output, RNE16 of the sum of a token's experts, or, in front of all layers,
 // Y[j] is the token's row of the embedding.
-// Bindings: 0 step ([0] tokens, [4+t] ids), 1 attention's output [T, d] bf16 or the embedding [V, d],
-//   2 routed [T*per, d] f32, 3 shared [T, d] f32, 4 mix [T, N + N*N] f32: post, comb, 5 Y [T, N, d]
-//   bf16, 6 fn [ROWS, N*d] f32, 7 parts of m [T, slices, ROWS+1] f32.
+// Bindings: 0 step ([0] tokens, [4+t] ids), 1 attention's output [T, d] bf16 or the embedding
+//   [V, d], 2 routed [T*per, d] f32, 3 shared [T, d] f32, 4 mix [T, N + N*N] f32: post, comb,
+//   5 Y [T, N, d] bf16, 6 fn [ROWS, N*d] f32, 7 parts of m [T, slices, ROWS+1] f32.
 // Workgroup: 64 columns (x) of all streams of TOKENS tokens (y).
 // Shared memory: 256*N*TOKENS + 132*(ROWS+1)*TOKENS B.  Features: none.
 #version 460

@@ -1,8 +1,8 @@
 // A linear layer over weights as they are stored:
 //   y[i][r] = sum_c w[e][r][c] * x[i][c]
 // for rows i of experts e (w2), or of all tokens (w2 of the shared expert, the gate, the head).
-// Bindings: 0 plan (lib/rows.glsl), 1 w [experts, n, k], 2 its scales, 3 x [rows, k] bf16 by place(),
-//   4 y [rows, n] f32.
+// Bindings: 0 plan (lib/rows.glsl), 1 w [experts, n, k], 2 its scales, 3 x [rows, k] bf16 by
+//   place(), 4 y [rows, n] f32.
 // Workgroup: 4*ROWS rows of w (x), and items y, y + stride and on.
 // Shared memory: 532*ROWS*TOKENS B.  Features: none.
 // Constants: those of lib/sums.glsl.

@@ -1,11 +1,11 @@
-// Sums of ROWS rows of weights, of MATRICES matrices [experts*n, k], times rows of bf16 activations:
+// Sums of ROWS rows of weights, of MATRICES matrices [experts*n, k], times rows of activations:
 //   sum[m][r][t] = sum_c w_m[row0 + r][c] * x[t][c]
 // A team of 32 invocations has the rows. Invocation i adds up chunks i, i+32 and on, column by
 // column; a chunk's sum takes its scale. Then the invocations' sums are added, fours first. No
-// number of tokens, rows or teams changes that order, so a token's bits do not depend on the others.
+// number of tokens, rows or teams changes that order: a token's bits do not depend on the others.
 // Declare MATRICES (1 or 2) and before the include, after it a push block pc with
 //   n, k, x_quads (of a row of x), side (rows that share a scale of FP8)
-// Bindings: 1, 2 the first matrix and its scales; X_AT - 2, X_AT - 1 the second; X_AT x, by place().
+// Bindings: 1, 2 the first matrix and its scales; 3, 4 the second, if any; then x, bf16 by place().
 // Constants: 2 ROWS, even; 3 TOKENS, at most.
 #ifndef LIB_SUMS_GLSL
 #define LIB_SUMS_GLSL
@@ -16,7 +16,6 @@ layout(constant_id = 3) const uint TOKENS = 1u;
 
 const uint TEAM = 32u, TEAMS = 4u, PITCH = TEAM * TEAMS + 5u;
 const uint PAIRS = MATRICES * ROWS; // of a matrix and a row
-const uint X_AT = 1u + 2u * MATRICES;
 
 layout(std430, set = 0, binding = 1) readonly buffer Codes0 { uvec4 v[]; } codes0;
 layout(std430, set = 0, binding = 2) readonly buffer Scales0 { uint v[]; } scales0;
@@ -41,6 +40,9 @@ struct Chunk {
     uint scale[PAIRS];
 };
 
+// block_rows: of FP8's scales, of one expert.
+uint block_rows() { return (pc.n + pc.side - 1u) / pc.side; }
+
 // fetch: chunk c of the rows. Behind the last row the last one is read again.
 #define FETCH(expert, row0, c, to) \
     [[unroll]] for (uint m = 0u; m < MATRICES; m++) { \
@@ -51,7 +53,7 @@ struct Chunk {
             if (FORMAT == F32) to.second[p] = CODES(m, at * QUADS + 1u); \
             if (FORMAT == MXFP4) to.scale[p] = SCALES(m, at >> 2) >> (8u * (at & 3u)); \
             if (FORMAT == FP8) \
-                to.scale[p] = SCALES(m, ((expert) * ((pc.n + pc.side - 1u) / pc.side) + row / pc.side) * ((pc.k + 127u) / 128u) + (c) / 8u); \
+                to.scale[p] = SCALES(m, ((expert) * block_rows() + row / pc.side) * ((pc.k + 127u) / 128u) + (c) / 8u); \
         } \
     }
 

@@ -12,7 +12,7 @@ const uint BF16 = 1u, F32 = 2u, FP8 = 3u, MXFP4 = 4u;
 const uint COLUMNS = FORMAT == MXFP4 ? 32u : FORMAT == FP8 ? 16u : 8u; // of a chunk
 const uint QUADS = FORMAT == F32 ? 2u : 1u;                            // of 16 bytes, of a chunk
 const uint EIGHTS = COLUMNS / 8u;
-// The exponents of E2M1 and E4M3 have bias 1 and 7, those of binary16 15. Without HALVES see lifted.
+// Exponents of E2M1 and E4M3 have bias 1 and 7, those of binary16 15. Without HALVES see lifted.
 const float UNSCALE = FORMAT == MXFP4 ? (HALVES == 1u ? 16384.0 : 0.25)
     : FORMAT == FP8                   ? (HALVES == 1u ? 256.0 : 1.0 / 256.0)
                                       : 1.0;
