@@ -5,8 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
 	"strings"
+	"unsafe"
 
 	"github.com/vkmla/vkmla/examples/server/weights"
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -238,10 +238,10 @@ func (g *GPU) Set(rows, ids []int32, wanted []int) error {
 
 // Logits are the first n rows that the last step gave, [V] each, a copy.
 func (g *GPU) Logits(n int) [][]float32 {
-	v, from := g.cfg.Vocab, g.results.Buffer.Mapped()
-	all, list := make([]float32, n*v), make([][]float32, n)
-	for i := range all {
-		all[i] = math.Float32frombits(binary.LittleEndian.Uint32(from[4*i:]))
+	v, list := g.cfg.Vocab, make([][]float32, n)
+	all := make([]float32, n*v)
+	if len(all) > 0 {
+		copy(all, unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(g.results.Buffer.Mapped()))), len(all)))
 	}
 	for i := range list {
 		list[i] = all[i*v:][:v:v]

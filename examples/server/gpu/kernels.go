@@ -63,6 +63,7 @@ const (
 	mostTokens = 8  // that share weights in registers
 	slice      = 64 // columns of all streams that a workgroup mixes
 	mixTokens  = 4  // that share fn there
+	deepest    = 4  // chunks of a row on their way
 )
 
 // tiling is how many rows of a matrix a team has. It changes no bit of the results.
@@ -71,7 +72,7 @@ type tiling struct {
 	gate, head int
 }
 
-var usual = tiling{up: 2, down: 4, gate: 2, head: 4}
+var usual = tiling{up: 2, down: 4, gate: 1, head: 4}
 
 // tokensOf is how many tokens of T share weights where all of them need these.
 func tokensOf(T int) int { return min(mostTokens, 1<<bits.Len(uint(T-1))) }

@@ -111,23 +111,32 @@ func (g *GPU) enter(rec *vk.Recorder, T int, h *hyper, norm vk.View, x to) error
 
 // rows says which rows a product has.
 type rows struct {
-	routed bool
-	at     int // in step: how many; unless routed
-	most   int // tokens that share weights
-	items  int // groups of them, at most
-	turns  int // of these, how many run side by side
+	routed uint32 // as lib/rows.glsl has it
+	at     int    // in step: how many; unless routed
+	most   int    // tokens that share weights
+	items  int    // groups of them, at most
+	turns  int    // of these, how many run side by side
+}
+
+// depth is how many chunks of a row are on their way at a time: of a token alone many, since little
+// else is to be done meanwhile.
+func (r rows) depth(m *matrix) uint32 {
+	if r.most > 1 {
+		return 2
+	}
+	return size(min(deepest, ceilDiv(m.k/columns[m.format], 32)))
 }
 
 // product records product.comp: y from x.
 func (g *GPU) product(rec *vk.Recorder, m *matrix, ofTeam int, r rows, x, y vk.View) error {
 	push := struct{ n, k, xQuads, side, routed, rowsAt, orderAt, stride uint32 }{size(m.n), size(m.k), size(quads(m.k)), size(m.side),
-		flag(r.routed), size(r.at), size(g.orderAt()), size(r.turns)}
+		r.routed, size(r.at), size(g.orderAt()), size(r.turns)}
 	plan := g.step
-	if r.routed {
+	if r.routed > 0 {
 		plan = g.plan
 	}
 	return launch(rec, g.dev, "product", [3]uint32{size(ceilDiv(m.n, teams*ofTeam)), size(r.turns), 1},
-		float64(r.items*r.most)*float64(m.n*m.k), &push, []uint32{uint32(m.format), g.halves, size(ofTeam), size(r.most)},
+		float64(r.items*r.most)*float64(m.n*m.k), &push, []uint32{uint32(m.format), g.halves, size(ofTeam), size(r.most), r.depth(m)},
 		plan, m.codes, m.scale, x, y)
 }
 
@@ -136,14 +145,14 @@ func (g *GPU) up(rec *vk.Recorder, w1, w3 *matrix, r rows, h vk.View) error {
 	push := struct {
 		n, k, xQuads, side, routed, rowsAt, orderAt, stride, per, hQuads uint32
 		limit                                                            float32
-	}{size(w1.n), size(w1.k), size(quads(w1.k)), size(w1.side), flag(r.routed), size(r.at), size(g.orderAt()), size(r.turns),
+	}{size(w1.n), size(w1.k), size(quads(w1.k)), size(w1.side), r.routed, size(r.at), size(g.orderAt()), size(r.turns),
 		1, size(quads(w1.n)), g.cfg.Limit}
 	plan := g.step
-	if r.routed {
+	if r.routed > 0 {
 		plan, push.per = g.plan, size(g.cfg.PerToken)
 	}
 	return launch(rec, g.dev, "up", [3]uint32{size(ceilDiv(w1.n, teams*g.tiles.up)), size(r.turns), 1},
-		2*float64(r.items*r.most)*float64(w1.n*w1.k), &push, []uint32{uint32(w1.format), g.halves, size(g.tiles.up), size(r.most)},
+		2*float64(r.items*r.most)*float64(w1.n*w1.k), &push, []uint32{uint32(w1.format), g.halves, size(g.tiles.up), size(r.most), r.depth(w1)},
 		plan, w1.codes, w1.scale, w3.codes, w3.scale, g.x, g.v, h)
 }
 
@@ -154,10 +163,10 @@ func (g *GPU) experts(rec *vk.Recorder, T int, l *layer) error {
 	all := rows{most: tokensOf(T)}
 	all.items = ceilDiv(T, all.most)
 	all.turns = all.items
-	routed := rows{routed: true, most: pairsOf(T, c.PerToken, c.Experts)}
+	routed := rows{routed: 1, most: pairsOf(T, c.PerToken, c.Experts)}
 	routed.items = min(c.Experts, T*c.PerToken) + T*c.PerToken/routed.most
 	if T == 1 {
-		routed.items = c.PerToken
+		routed.routed, routed.items = 2, c.PerToken
 	}
 	routed.turns = routed.items
 	for _, record := range []func() error{
@@ -187,8 +196,8 @@ func (g *GPU) choose(rec *vk.Recorder, T int, l *layer) error {
 	push := struct {
 		hash, normalise uint32
 		factor          float32
-		alone, orderAt  uint32
-	}{flag(l.bias.IsZero()), flag(c.Normalise), c.Factor, flag(T == 1), size(g.orderAt())}
+		alone           uint32
+	}{flag(l.bias.IsZero()), flag(c.Normalise), c.Factor, flag(T == 1)}
 	return launch(rec, g.dev, "choose", [3]uint32{size(T), 1, 1}, 0, &push,
 		[]uint32{size(c.Experts), size(c.PerToken), scorings[c.Scoring]}, g.step, g.logits, l.bias, l.table, g.chosen, g.v, g.plan)
 }

@@ -19,8 +19,7 @@ layout(push_constant) uniform Push {
     uint hash;      // 1: by the table
     uint normalise; // 1: divide by the sum
     float factor;
-    uint alone;    // 1: one token, whose plan is written here
-    uint order_at; // in the plan
+    uint alone; // 1: one token, whose plan is written here
 } pc;
 
 layout(std430, set = 0, binding = 0) readonly buffer Step { uint v[]; } step_;
@@ -78,12 +77,6 @@ void main() {
     for (uint i = tid; i < K; i += 256u) {
         chosen.v[t * K + i] = chosen_s[i];
         v.v[t * K + i] = score_s[chosen_s[i]] / sum * pc.factor;
-        if (pc.alone == 1u) {
-            plan.v[4u + 3u * i] = chosen_s[i];
-            plan.v[5u + 3u * i] = i;
-            plan.v[6u + 3u * i] = 1u;
-            plan.v[pc.order_at + i] = i;
-        }
+        if (pc.alone == 1u) plan.v[4u + 3u * i] = chosen_s[i];
     }
-    if (tid == 0u && pc.alone == 1u) plan.v[0] = K;
 }

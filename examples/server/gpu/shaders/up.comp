@@ -47,7 +47,7 @@ void main() {
         for (uint o = lane; o < ROWS / 2u * TOKENS; o += TEAM) {
             const uint r = o % (ROWS / 2u) * 2u, t = o / (ROWS / 2u), n = row0 + r;
             if (n >= pc.n || t >= count) continue;
-            const float weight = pc.routed == 1u ? v.v[row[t]] : 1.0;
+            const float weight = pc.routed > 0u ? v.v[row[t]] : 1.0;
             h.v[(row[t] * pc.h_quads + place(n / 8u)) * 4u + n % 8u / 2u] = bf16_pack(gated(r, t, weight), gated(r + 1u, t, weight));
         }
         barrier(); // before the sums of the next item

@@ -6,13 +6,14 @@
 // Declare MATRICES (1 or 2) and before the include, after it a push block pc with
 //   n, k, x_quads (of a row of x), side (rows that share a scale of FP8)
 // Bindings: 1, 2 the first matrix and its scales; 3, 4 the second, if any; then x, bf16 by place().
-// Constants: 2 ROWS, even; 3 TOKENS, at most.
+// Constants: 2 ROWS; 3 TOKENS, at most; 4 DEPTH, chunks of a row that are on their way at a time.
 #ifndef LIB_SUMS_GLSL
 #define LIB_SUMS_GLSL
 #include "weights.glsl"
 
 layout(constant_id = 2) const uint ROWS = 2u;
 layout(constant_id = 3) const uint TOKENS = 1u;
+layout(constant_id = 4) const uint DEPTH = 2u;
 
 const uint TEAM = 32u, TEAMS = 4u, PITCH = TEAM * TEAMS + 5u;
 const uint PAIRS = MATRICES * ROWS; // of a matrix and a row
@@ -44,7 +45,7 @@ struct Chunk {
 uint block_rows() { return (pc.n + pc.side - 1u) / pc.side; }
 
 // fetch: chunk c of the rows. Behind the last row the last one is read again.
-#define FETCH(expert, row0, c, to) \
+#define FETCH(expert, row0, c, to) { \
     [[unroll]] for (uint m = 0u; m < MATRICES; m++) { \
         [[unroll]] for (uint r = 0u; r < ROWS; r++) { \
             const uint p = m * ROWS + r, row = min(row0 + r, pc.n - 1u); \
@@ -55,7 +56,7 @@ uint block_rows() { return (pc.n + pc.side - 1u) / pc.side; }
             if (FORMAT == FP8) \
                 to.scale[p] = SCALES(m, ((expert) * block_rows() + row / pc.side) * ((pc.k + 127u) / 128u) + (c) / 8u); \
         } \
-    }
+    } }
 
 // scale_of: E8M0 0 is a subnormal of f32.
 float scale_of(uint s) {
@@ -71,12 +72,14 @@ void accumulate(Chunk b, uint c, uint xrow[TOKENS], uint count) {
         [[unroll]] for (uint t = 0u; t < TOKENS; t++) part[p][t] = 0.0;
     }
     [[unroll]] for (uint j = 0u; j < EIGHTS; j++) {
+        uvec4 q[TOKENS]; // all at once, though fewer may be used
+        [[unroll]] for (uint t = 0u; t < TOKENS; t++) q[t] = x.v[xrow[t] * pc.x_quads + place(c * EIGHTS + j)];
         float v[PAIRS][8];
         [[unroll]] for (uint p = 0u; p < PAIRS; p++) decode8(b.q[p], b.second[p], j, v[p]);
         [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
             if (t > 0u && t >= count) continue;
             float a[8];
-            bf16_unpack8(x.v[xrow[t] * pc.x_quads + place(c * EIGHTS + j)], a);
+            bf16_unpack8(q[t], a);
             [[unroll]] for (uint p = 0u; p < PAIRS; p++) {
                 [[unroll]] for (uint e = 0u; e < 8u; e++) part[p][t] = fma(v[p][e], a[e], part[p][t]);
             }
@@ -94,15 +97,13 @@ void make_sums(uint expert, uint row0, uint xrow[TOKENS], uint count) {
     [[unroll]] for (uint p = 0u; p < PAIRS; p++) {
         [[unroll]] for (uint t = 0u; t < TOKENS; t++) acc[p][t] = 0.0;
     }
-    Chunk now, next;
-    FETCH(expert, row0, min(lane, chunks - 1u), now)
-    [[dont_unroll]] for (uint c = lane; c < chunks; c += TEAM) { // the next chunk is on its way meanwhile
-        FETCH(expert, row0, min(c + TEAM, chunks - 1u), next)
-        accumulate(now, c, xrow, count);
-        [[unroll]] for (uint p = 0u; p < PAIRS; p++) {
-            now.q[p] = next.q[p];
-            now.second[p] = next.second[p];
-            now.scale[p] = next.scale[p];
+    Chunk some[DEPTH];
+    [[unroll]] for (uint d = 0u; d < DEPTH; d++) FETCH(expert, row0, min(lane + d * TEAM, chunks - 1u), some[d])
+    [[dont_unroll]] for (uint first = lane; first < chunks; first += TEAM * DEPTH) {
+        [[unroll]] for (uint d = 0u; d < DEPTH; d++) {
+            const uint c = first + d * TEAM;
+            if (c < chunks) accumulate(some[d], c, xrow, count);
+            if (c + TEAM * DEPTH < chunks) FETCH(expert, row0, c + TEAM * DEPTH, some[d])
         }
     }
     [[unroll]] for (uint p = 0u; p < PAIRS; p++) {
