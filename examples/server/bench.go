@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -95,7 +96,7 @@ type benchRow struct {
 	batch, steps int
 	prompts      float64       // tokens of prompts a second
 	time         time.Duration // from step to step, sampling included
-	device       time.Duration // of it: waiting for the device
+	device       time.Duration // of it, waiting for the device
 	model.Spent
 }
 
@@ -106,8 +107,8 @@ type watched struct {
 	prompts         int       // tokens in front of the steps that are timed
 	began, from, to time.Time // the first step began; a full one began, the first and the last
 	first, last     model.Spent
-	waited          [2]time.Duration // for the device, before the first and before the last
-	steps           int              // timed
+	before, waited  time.Duration // for the device
+	steps           int           // timed
 }
 
 // Step takes the time of steps that give every request a token, from the start of the first to
@@ -123,10 +124,10 @@ func (w *watched) Step(ctx context.Context, chunks ...model.Chunk) ([][]float32,
 	full := len(chunks) == w.batch && tokens == w.batch && w.prompts > 0
 	switch {
 	case full && w.from.IsZero():
-		w.from, w.first, w.waited[0] = now, w.Spent(), w.Stats().Running
+		w.from, w.first, w.before = now, w.Spent(), w.Stats().Running
 	case full:
 		w.steps++
-		w.to, w.last, w.waited[1] = now, w.Spent(), w.Stats().Running
+		w.to, w.last, w.waited = now, w.Spent(), w.Stats().Running-w.before
 	case w.from.IsZero():
 		w.prompts += tokens
 	}
@@ -160,8 +161,7 @@ func (o *benchOptions) run(ctx context.Context, m *model.Model, n int, log *slog
 	if w.steps == 0 {
 		return row, fmt.Errorf("server: bench: no step had all %d requests: want more --tokens", n)
 	}
-	return benchRow{n, w.steps, float64(w.prompts) / w.from.Sub(w.began).Seconds(), w.to.Sub(w.from), w.waited[1] - w.waited[0],
-		w.last.Minus(w.first)}, nil
+	return benchRow{n, w.steps, float64(w.prompts) / w.from.Sub(w.began).Seconds(), w.to.Sub(w.from), w.waited, w.last.Minus(w.first)}, nil
 }
 
 // table begins a table.
@@ -170,14 +170,14 @@ func table(out io.Writer, columns ...string) {
 }
 
 func printTimes(out io.Writer, rows []benchRow) {
-	table(out, "batch", "prompts, tokens/s", "answers, tokens/s", "step", "attention", "experts", "streams", "head",
-		"sampling and the rest")
+	table(out, "batch", "prompts, tokens/s", "answers, tokens/s", "step", "attention", "of it on the device",
+		"experts", "streams", "head", "sampling and the rest")
 	for _, r := range rows {
 		ms := func(d time.Duration) float64 { return d.Seconds() * 1e3 / float64(r.steps) }
 		rest := r.time - r.Attention.Time - r.Experts.Time - r.Streams.Time - r.Head.Time
-		fmt.Fprintf(out, "| %d | %.1f | %.2f | %.1f | %.1f | %.1f | %.1f | %.1f | %.1f |\n", r.batch, r.prompts,
-			float64(r.steps*r.batch)/r.time.Seconds(), ms(r.time), ms(r.Attention.Time), ms(r.Experts.Time), ms(r.Streams.Time),
-			ms(r.Head.Time), ms(rest))
+		fmt.Fprintf(out, "| %d | %.1f | %.2f | %.1f | %.1f | %.1f | %.1f | %.1f | %.1f | %.1f |\n", r.batch, r.prompts,
+			float64(r.steps*r.batch)/r.time.Seconds(), ms(r.time), ms(r.Attention.Time), ms(r.device),
+			ms(r.Experts.Time), ms(r.Streams.Time), ms(r.Head.Time), ms(rest))
 	}
 	fmt.Fprintln(out)
 }
@@ -197,7 +197,7 @@ func printBytes(out io.Writer, rows []benchRow, memory, copies float64) {
 
 // copyBandwidth is how many bytes a second the device reads and writes when it copies.
 func copyBandwidth(ctx context.Context, dev *vk.Device) (float64, error) {
-	const size, times = 256 << 20, 8
+	const size, times = 256 << 20, 32
 	var views [2]vk.View
 	for i := range views {
 		b, err := dev.NewBuffer(vk.BufferSpec{Label: "bandwidth", Size: size})
@@ -212,6 +212,9 @@ func copyBandwidth(ctx context.Context, dev *vk.Device) (float64, error) {
 		return 0, err
 	}
 	defer rec.Close()
+	if err := rec.TimeWhole(); err != nil {
+		return 0, err
+	}
 	for i := range times {
 		if err := rec.Copy(views[i%2], views[1-i%2]); err != nil {
 			return 0, err
@@ -222,13 +225,20 @@ func copyBandwidth(ctx context.Context, dev *vk.Device) (float64, error) {
 		return 0, err
 	}
 	defer commands.Close()
-	best := time.Duration(1<<63 - 1)
-	for range 3 {
-		began := time.Now()
+	best := math.Inf(1) // of a few: clocks rise while a device has work
+	for range 5 {
 		if err := commands.Run(ctx); err != nil {
 			return 0, err
 		}
-		best = min(best, time.Since(began))
+		sections, err := commands.Sections()
+		if err != nil {
+			return 0, err
+		}
+		ns := 0.0
+		for _, x := range sections {
+			ns += x.NS
+		}
+		best = min(best, ns)
 	}
-	return 2 * size * times / best.Seconds(), nil
+	return 2 * size * times / best * 1e9, nil
 }

@@ -3,6 +3,7 @@ module github.com/vkmla/vkmla/examples/server
 go 1.26.0
 
 require (
+	github.com/dlclark/regexp2/v2 v2.12.0
 	github.com/prometheus/client_golang v1.25.0
 	github.com/stretchr/testify v1.12.1
 	github.com/vkmla/vkmla v0.0.0

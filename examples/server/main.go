@@ -1,6 +1,7 @@
-// Server answers completions from a DeepSeek-V4 checkpoint: token ids in, token ids out. The
-// attention runs on a GPU by vkmla, the experts and everything else on the processor or, with
-// --experts gpu, beside it in one submission a step.
+// Server answers completions from a DeepSeek-V4 checkpoint: token ids in, token ids out, and text
+// where the checkpoint's folder has a tokenizer.json. The attention runs on a GPU by vkmla, the
+// experts and everything else on the processor or, with --experts gpu, beside it in one submission
+// a step.
 //
 //	go run . --model DIR --listen localhost:8080
 //	curl localhost:8080/v1/completions -d '{"prompt": [1, 2, 3], "temperature": 0}'
@@ -32,6 +33,7 @@ import (
 	"github.com/vkmla/vkmla/examples/server/batch"
 	"github.com/vkmla/vkmla/examples/server/cpu"
 	"github.com/vkmla/vkmla/examples/server/model"
+	"github.com/vkmla/vkmla/examples/server/text"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -196,6 +198,10 @@ func serve(ctx context.Context, o options, log *slog.Logger, dev *vk.Device, m *
 	registry.MustRegister(engineMetrics(m)...)
 	options := batch.Options{Vocab: m.Config.Vocab, MaxTokens: o.tokens, MaxSessions: o.sessions,
 		MaxStep: o.step, MaxWaiting: o.waiting, Log: log, Metrics: batch.NewMetrics(registry)}
+	tokenizer, err := text.Open(o.dir)
+	if err != nil {
+		return err
+	}
 	prefixes, err := o.prefixes.open(ctx, m, log)
 	if err != nil {
 		return err
@@ -206,8 +212,8 @@ func serve(ctx context.Context, o options, log *slog.Logger, dev *vk.Device, m *
 		registry.MustRegister(counters(prefixes)...)
 	}
 	scheduler := batch.New(m, options)
-	server := &http.Server{Handler: api.New(api.Options{Name: filepath.Base(o.dir), EOS: m.Config.EOS, Metrics: registry, Log: log,
-		Healthy:  func() error { return errors.Join(dev.Err(), scheduler.Err()) },
+	server := &http.Server{Handler: api.New(api.Options{Name: filepath.Base(o.dir), EOS: m.Config.EOS, Text: tokenizer,
+		Metrics: registry, Log: log, Healthy: func() error { return errors.Join(dev.Err(), scheduler.Err()) },
 		Schedule: scheduler.Submit}), ReadHeaderTimeout: 10 * time.Second}
 	listener, err := net.Listen("tcp", o.listen)
 	if err != nil {

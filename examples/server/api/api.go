@@ -1,5 +1,5 @@
-// Package api is the server's HTTP: completions as the usual API has them, with token ids for
-// text, and what an operator asks.
+// Package api is the server's HTTP: completions as the usual API has them, with token ids beside
+// text or in its place, and what an operator asks.
 package api
 
 import (
@@ -12,11 +12,13 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"time"
+	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/vkmla/vkmla/examples/server/batch"
+	"github.com/vkmla/vkmla/examples/server/text"
 )
 
 // maxBody is the most bytes of a request: a prompt of a million tokens has eight million.
@@ -29,6 +31,7 @@ const mostLogprobs = 100
 type Options struct {
 	Name     string // of the model, in answers
 	EOS      []int32
+	Text     *text.Tokenizer // nil: prompts are token ids, and answers have no text
 	Metrics  prometheus.Gatherer
 	Healthy  func() error // of the device and the scheduler
 	Log      *slog.Logger
@@ -101,19 +104,39 @@ func or[T any](p *T, absent T) T {
 	return *p
 }
 
+// tokens reads the prompt: a list of token ids or, with a tokenizer, a text; or a list of one of
+// these.
+func (c *completion) tokens(k *text.Tokenizer) (ids []int32, err error) {
+	var lists [][]int32
+	var one string
+	var texts []string
+	switch {
+	case json.Unmarshal(c.Prompt, &ids) == nil && len(ids) > 0:
+		return ids, nil
+	case json.Unmarshal(c.Prompt, &lists) == nil && len(lists) == 1:
+		return lists[0], nil
+	case json.Unmarshal(c.Prompt, &one) == nil && len(c.Prompt) > 0:
+	case json.Unmarshal(c.Prompt, &texts) == nil && len(texts) == 1:
+		one = texts[0]
+	default:
+		return nil, fmt.Errorf("prompt: got %.40s, want one text or one list of token ids, such as [1, 2, 3]", c.Prompt)
+	}
+	if k == nil {
+		return nil, fmt.Errorf("prompt: got %.40s, want one list of token ids, such as [1, 2, 3]: "+
+			"the model has no tokenizer.json", c.Prompt)
+	}
+	return k.Encode(one)
+}
+
 // request reads a request's body.
-func (c *completion) request(eos []int32) (r batch.Request, err error) {
+func (c *completion) request(eos []int32, k *text.Tokenizer) (r batch.Request, err error) {
 	refuse := func(format string, a ...any) { err = errors.Join(err, fmt.Errorf(format, a...)) }
-	if json.Unmarshal(c.Prompt, &r.Prompt) != nil || len(r.Prompt) == 0 {
-		var one [][]int32
-		if json.Unmarshal(c.Prompt, &one) == nil && len(one) == 1 {
-			r.Prompt = one[0]
-		} else {
-			refuse("prompt: got %.40s, want one list of token ids, such as [1, 2, 3]", c.Prompt)
-		}
+	if r.Prompt, err = c.tokens(k); err == nil && len(r.Prompt) == 0 {
+		refuse("prompt: got no tokens, want at least 1")
 	}
 	r.MaxTokens, r.Temperature, r.Echo = or(c.MaxTokens, 16), or(c.Temperature, 1), c.Echo
-	r.Seed, r.Top, r.Stop = or(c.Seed, rand.Uint64()), or(c.Logprobs, 0), c.StopTokens
+	r.Seed, r.Stop = or(c.Seed, rand.Uint64()), c.StopTokens
+	r.Logprobs, r.Top = c.Logprobs != nil, or(c.Logprobs, 0)
 	if !c.IgnoreEOS {
 		r.Stop = append(r.Stop, eos...)
 	}
@@ -130,7 +153,7 @@ func (c *completion) request(eos []int32) (r batch.Request, err error) {
 		refuse("top_p, presence_penalty, frequency_penalty, logit_bias: this server samples by temperature alone")
 	}
 	if c.Suffix != "" || len(c.Stop) > 0 && string(c.Stop) != "null" && string(c.Stop) != "[]" {
-		refuse("suffix, stop: this server has no tokenizer; stop_token_ids lists tokens that end an answer")
+		refuse("suffix, stop: this server ends answers by tokens alone: stop_token_ids lists them")
 	}
 	return r, err
 }
@@ -154,9 +177,21 @@ type logprobs struct {
 
 func tokenName(id int32) string { return fmt.Sprintf("token_id:%d", id) }
 
-// newChoice reports tokens. The chosen one is among its candidates even if it is less probable.
-func newChoice(tokens []batch.Token, reason batch.Reason, wanted bool) choice {
-	c := choice{TokenIDs: []int32{}}
+// writer makes choices of the tokens of an answer, one behind the other.
+type writer struct {
+	text   *text.Decoder
+	length int // characters so far
+	wanted bool
+}
+
+func (w *writer) add(c *choice, s string) {
+	c.Text += s
+	w.length += utf8.RuneCountInString(s)
+}
+
+// choice reports tokens. The chosen one is among its candidates even if it is less probable.
+func (w *writer) choice(tokens []batch.Token, reason batch.Reason) choice {
+	c, wanted := choice{TokenIDs: []int32{}}, w.wanted
 	if reason != "" {
 		c.Finish = (*string)(&reason)
 	}
@@ -165,11 +200,13 @@ func newChoice(tokens []batch.Token, reason batch.Reason, wanted bool) choice {
 	}
 	for _, t := range tokens {
 		c.TokenIDs = append(c.TokenIDs, t.ID)
+		at := w.length
+		w.add(&c, w.text.Add(t.ID))
 		if !wanted {
 			continue
 		}
 		l := c.Logprobs
-		l.Tokens, l.Offsets = append(l.Tokens, tokenName(t.ID)), append(l.Offsets, 0)
+		l.Tokens, l.Offsets = append(l.Tokens, tokenName(t.ID)), append(l.Offsets, at)
 		if t.First {
 			l.Chosen, l.Top = append(l.Chosen, nil), append(l.Top, nil)
 			continue
@@ -179,6 +216,9 @@ func newChoice(tokens []batch.Token, reason batch.Reason, wanted bool) choice {
 			top[tokenName(x.ID)] = x.Logprob
 		}
 		l.Chosen, l.Top = append(l.Chosen, &t.Logprob), append(l.Top, top)
+	}
+	if reason != "" {
+		w.add(&c, w.text.End())
 	}
 	return c
 }
@@ -209,7 +249,7 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
 	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&c)
 	var request batch.Request
 	if err == nil {
-		request, err = c.request(s.o.EOS)
+		request, err = c.request(s.o.EOS, s.o.Text)
 	}
 	if err != nil {
 		fail(w, fmt.Errorf("%w: %w", batch.ErrRequest, err))
@@ -233,6 +273,7 @@ func (s *Server) deliver(w http.ResponseWriter, r *http.Request, c *completion, 
 	var whole []batch.Token
 	var reason batch.Reason
 	var counted usage
+	out := writer{text: s.o.Text.Decoder(), wanted: c.Logprobs != nil}
 	for sent := false; reason == ""; {
 		var tokens []batch.Token
 		if tokens, reason, err = answer.Next(r.Context()); err != nil {
@@ -259,7 +300,7 @@ func (s *Server) deliver(w http.ResponseWriter, r *http.Request, c *completion, 
 			w.Header().Set("Cache-Control", "no-cache")
 			sent = true
 		}
-		head.Choices = []choice{newChoice(tokens, reason, c.Logprobs != nil)}
+		head.Choices = []choice{out.choice(tokens, reason)}
 		event(w, head)
 	}
 	counted.Prompt = answer.PromptTokens()
@@ -269,7 +310,7 @@ func (s *Server) deliver(w http.ResponseWriter, r *http.Request, c *completion, 
 	}
 	head.Usage = &counted
 	if !c.Stream {
-		head.Choices = []choice{newChoice(whole, reason, c.Logprobs != nil)}
+		head.Choices = []choice{out.choice(whole, reason)}
 		write(w, head)
 		return counted.Completion, nil
 	}

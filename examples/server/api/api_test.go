@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -17,7 +19,10 @@ import (
 
 	"github.com/vkmla/vkmla/examples/server/batch"
 	"github.com/vkmla/vkmla/examples/server/model"
+	"github.com/vkmla/vkmla/examples/server/text"
 )
+
+const vocab = 300
 
 // counting continues with the token that is one more.
 type counting struct{}
@@ -26,20 +31,22 @@ func (counting) NewSequence() (*model.Sequence, error) { return &model.Sequence{
 func (counting) Step(_ context.Context, chunks ...model.Chunk) (logits [][]float32, err error) {
 	for _, c := range chunks {
 		for _, at := range c.Logits {
-			l := make([]float32, 20)
-			l[(c.Tokens[at]+1)%20] = 5
+			l := make([]float32, vocab)
+			l[(c.Tokens[at]+1)%vocab] = 5
 			logits = append(logits, l)
 		}
 	}
 	return logits, nil
 }
 
-func serve(t *testing.T, healthy error) *httptest.Server {
+func serve(t *testing.T, healthy error) *httptest.Server { return serveText(t, healthy, nil) }
+
+func serveText(t *testing.T, healthy error, k *text.Tokenizer) *httptest.Server {
 	log, registry := slog.New(slog.NewTextHandler(io.Discard, nil)), prometheus.NewRegistry()
-	s := batch.New(counting{}, batch.Options{Vocab: 20, MaxTokens: 50, MaxSessions: 2, MaxStep: 4, Log: log,
+	s := batch.New(counting{}, batch.Options{Vocab: vocab, MaxTokens: 50, MaxSessions: 2, MaxStep: 4, Log: log,
 		Metrics: batch.NewMetrics(registry)})
 	t.Cleanup(func() { s.Close(context.Background()) })
-	server := httptest.NewServer(New(Options{Name: "m", EOS: []int32{9}, Metrics: registry, Log: log,
+	server := httptest.NewServer(New(Options{Name: "m", EOS: []int32{9}, Text: k, Metrics: registry, Log: log,
 		Healthy: func() error { return healthy }, Schedule: s.Submit}))
 	t.Cleanup(server.Close)
 	return server
@@ -97,9 +104,65 @@ func TestStream(t *testing.T) {
 	assert.Equal(t, []int32{2, 3, 4}, ids)
 }
 
+// tokenizer has a token of each byte, of its own number but for those of U+0100 and on, which are
+// the first.
+func tokenizer(t *testing.T) *text.Tokenizer {
+	t.Helper()
+	vocab := map[string]int{}
+	for b := range 256 {
+		vocab[string(rune(b))] = b
+	}
+	// Of the bytes that cannot be seen, a space is U+0120; "🙂" is f0 9f 99 82.
+	next := 256
+	for b := range 256 {
+		if b <= ' ' || b >= 0x7f && b <= 0xa0 || b == 0xad {
+			delete(vocab, string(rune(b)))
+			vocab[string(rune(next))] = b
+			next++
+		}
+	}
+	data, err := json.Marshal(map[string]any{"added_tokens": []any{map[string]any{"id": 299, "content": "<end>", "special": true}},
+		"pre_tokenizer": map[string]any{"type": "ByteLevel"}, "decoder": map[string]any{"type": "ByteLevel"},
+		"model": map[string]any{"type": "BPE", "vocab": vocab, "merges": []string{}}})
+	require.NoError(t, err)
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "tokenizer.json"), data, 0o666))
+	k, err := text.Open(dir)
+	require.NoError(t, err)
+	return k
+}
+
+// TestText asks by a text and gets one, in pieces that never end in the middle of a character.
+func TestText(t *testing.T) {
+	s := serveText(t, nil, tokenizer(t))
+	for _, prompt := range []string{`"xab"`, `["xab"]`, `[120, 97, 98]`} {
+		_, body := post(t, s, `{"prompt": `+prompt+`, "max_tokens": 3, "temperature": 0, "logprobs": 1}`)
+		assert.Contains(t, body, `"text":"cde","token_ids":[99,100,101]`, prompt)
+		assert.Contains(t, body, `"text_offset":[0,1,2]`, prompt)
+		assert.Contains(t, body, `"prompt_tokens":3`, prompt)
+	}
+	_, body := post(t, s, `{"prompt": "é🙂<end>", "max_tokens": 0, "echo": true}`)
+	assert.Contains(t, body, `"text":"é🙂","token_ids":[195,169,240,159,153,130,299]`, "a special token has no text")
+
+	_, body = post(t, s, `{"prompt": "é\u00c2", "max_tokens": 4, "temperature": 0, "stream": true, "echo": true}`)
+	var whole strings.Builder
+	for event := range strings.SplitSeq(strings.TrimSpace(body), "\n\n") {
+		var r response
+		if json.Unmarshal([]byte(strings.TrimPrefix(event, "data: ")), &r) == nil {
+			whole.WriteString(r.Choices[0].Text)
+		}
+	}
+	assert.Equal(t, "éÂ\uFFFD\uFFFD\uFFFD\uFFFD", whole.String(), "bytes 83, 84, 85 and 86 belong to no character")
+	status, body := post(t, s, `{"prompt": ""}`)
+	assert.Equal(t, 400, status, body)
+	status, body = post(t, serve(t, nil), `{"prompt": "xab"}`)
+	assert.Equal(t, 400, status)
+	assert.Contains(t, body, "the model has no tokenizer.json")
+}
+
 func TestRefused(t *testing.T) {
 	s := serve(t, nil)
-	for _, body := range []string{``, `{}`, `{"prompt": "text"}`, `{"prompt": []}`, `{"prompt": [20]}`, `{"prompt": [-1]}`,
+	for _, body := range []string{``, `{}`, `{"prompt": "text"}`, `{"prompt": []}`, `{"prompt": [300]}`, `{"prompt": [-1]}`,
 		`{"prompt": [1], "logprobs": 101}`, `{"prompt": [1], "temperature": -1}`, `{"prompt": [1], "n": 2}`,
 		`{"prompt": [1], "max_tokens": 50}`, `{"prompt": [1], "top_p": 0.5}`, `{"prompt": [1], "stop": ["x"]}`} {
 		status, answer := post(t, s, body)

@@ -223,7 +223,7 @@ func TestEcho(t *testing.T) {
 	s := start(t, &fake{room: 1000}, Options{MaxTokens: 100, MaxSessions: 2, MaxStep: 4})
 	for _, n := range []int{0, 2} {
 		prompt := []int32{3, 1, 4, 1, 5, 9}
-		a, err := s.Submit(t.Context(), Request{Prompt: prompt, MaxTokens: n, Echo: true, Top: 2})
+		a, err := s.Submit(t.Context(), Request{Prompt: prompt, MaxTokens: n, Echo: true, Logprobs: true, Top: 2})
 		require.NoError(t, err)
 		var tokens []Token
 		for reason := Reason(""); reason == ""; {
@@ -296,7 +296,7 @@ func TestPlan(t *testing.T) {
 
 // TestSample draws by the position alone, about as often as probabilities say.
 func TestSample(t *testing.T) {
-	d := newDistribution([]float32{0, 1, 3, 3, -1e9})
+	d := newDistribution([]float32{0, 1, 3, 3, -1e9}, true)
 	assert.Equal(t, int32(2), d.sample(0, 1, 1), "the smaller of two")
 	assert.Equal(t, []Candidate{{2, d.logprob(2)}, {3, d.logprob(3)}, {1, d.logprob(1)}}, d.top(3))
 	assert.Empty(t, d.top(0))

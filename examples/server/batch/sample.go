@@ -12,13 +12,17 @@ type Candidate struct {
 	Logprob float32
 }
 
-// distribution is the logits of a position as logarithms of probabilities, at temperature 1.
+// distribution is the logits of a position. Their total, which takes as long as a sample, is for
+// logarithms of probabilities alone, at temperature 1.
 type distribution struct {
 	logits []float32
 	total  float64 // log of the sum of exp(logits)
 }
 
-func newDistribution(logits []float32) distribution {
+func newDistribution(logits []float32, logprobs bool) distribution {
+	if !logprobs {
+		return distribution{logits: logits}
+	}
 	top, sum := float64(slices.Max(logits)), 0.0
 	for _, v := range logits {
 		sum += math.Exp(float64(v) - top)
@@ -53,14 +57,14 @@ func (d distribution) sample(temperature float64, seed uint64, position int) int
 	if temperature <= 0 {
 		return d.top(1)[0].ID
 	}
-	top, sum := float64(slices.Max(d.logits)), 0.0
-	for _, v := range d.logits {
-		sum += math.Exp((float64(v) - top) / temperature)
+	top, sum, weights := float64(slices.Max(d.logits)), 0.0, make([]float64, len(d.logits))
+	for id, v := range d.logits {
+		weights[id] = math.Exp((float64(v) - top) / temperature)
+		sum += weights[id]
 	}
 	left := rand.New(rand.NewPCG(seed, uint64(position))).Float64() * sum
 	last := int32(0)
-	for id, v := range d.logits {
-		p := math.Exp((float64(v) - top) / temperature)
+	for id, p := range weights {
 		if p > 0 {
 			last = int32(id)
 		}

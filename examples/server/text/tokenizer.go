@@ -1,0 +1,231 @@
+// Package text turns text into tokens and back, as the tokenizer.json beside a model says: byte
+// pairs of bytes, which is what DeepSeek's models have.
+//
+// Patterns are matched by regexp2: they look ahead, which Go's regexp does not. For that reason
+// Go libraries that read the whole file give other tokens, some without an error.
+package text
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/dlclark/regexp2/v2"
+)
+
+// ErrFormat: a tokenizer.json that this package does not read exactly.
+var ErrFormat = errors.New("tokenizer.json")
+
+// Tokenizer is for any number of goroutines.
+type Tokenizer struct {
+	bytes  [256]int32         // the token of a byte
+	whole  map[string]int32   // pieces that are one token without merging; nil: none
+	merges map[[2]int32]merge // by the two tokens
+	splits []*regexp2.Regexp  // cut a text into pieces, one after the other
+	added  trie               // tokens that stand for themselves wherever they are
+	before []int32            // stand in front of every prompt
+	after  []int32            // and behind it
+	tokens map[int32]string   // bytes
+	hidden map[int32]struct{} // special: no part of an answer's text
+}
+
+// merge makes a token of two. Those of a smaller rank come first.
+type merge struct{ rank, token int32 }
+
+// Open reads tokenizer.json of a model's folder, and of tokenizer_config.json whether prompts
+// begin with the token that texts begin with. Without a tokenizer.json it is nil.
+//
+// Errors: ErrFormat; the file system's.
+func Open(dir string) (*Tokenizer, error) {
+	data, err := os.ReadFile(filepath.Join(dir, "tokenizer.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var config []byte
+	if err == nil {
+		config, err = os.ReadFile(filepath.Join(dir, "tokenizer_config.json"))
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("text: open: %w", err)
+	}
+	t, err := parse(data, config)
+	if err != nil {
+		return nil, fmt.Errorf("text: open: %w", err)
+	}
+	return t, nil
+}
+
+// Encode returns the tokens of a text. Added tokens in it, such as <think>, are tokens. A text that
+// has what texts begin with does not get it again.
+func (t *Tokenizer) Encode(s string) (ids []int32, err error) {
+	for s != "" {
+		n, size, id := t.added.find(s)
+		pieces, err := cut(nil, s[:n], t.splits)
+		if err != nil {
+			return nil, fmt.Errorf("text: encode: %w", err)
+		}
+		for _, p := range pieces {
+			ids = t.pairs(ids, p)
+		}
+		if s = s[n:]; size > 0 {
+			ids, s = append(ids, id), s[size:]
+		}
+	}
+	if n := len(t.before); len(ids) < n || !slices.Equal(ids[:n], t.before) {
+		ids = slices.Concat(t.before, ids)
+	}
+	return append(ids, t.after...), nil
+}
+
+// cut cuts a text by the first pattern, its pieces by the next, and so on.
+func cut(pieces []string, s string, splits []*regexp2.Regexp) ([]string, error) {
+	if len(splits) == 0 {
+		return append(pieces, s), nil
+	}
+	found, err := splits[0].FindAllStringIndex(s, -1)
+	at := 0
+	for _, m := range append(found, []int{len(s), len(s)}) {
+		for _, piece := range []string{s[at:m[0]], s[m[0]:m[1]]} {
+			if err == nil && piece != "" {
+				pieces, err = cut(pieces, piece, splits[1:])
+			}
+		}
+		at = m[1]
+	}
+	return pieces, err
+}
+
+// pairs merges the bytes of a piece: of all neighbours that a rule merges, the rule of the smallest
+// rank goes first, the leftmost of equal ones.
+func (t *Tokenizer) pairs(ids []int32, s string) []int32 {
+	if id, ok := t.whole[s]; ok {
+		return append(ids, id)
+	}
+	list := make([]symbol, len(s))
+	for i := range len(s) {
+		list[i] = symbol{t.bytes[s[i]], i - 1, i + 1}
+	}
+	var open queue
+	propose := func(left int) {
+		if left < 0 || list[left].next >= len(s) {
+			return
+		}
+		a, b := list[left].token, list[list[left].next].token
+		if m, ok := t.merges[[2]int32{a, b}]; ok {
+			open.push(candidate{m, left, a, b})
+		}
+	}
+	for i := range list {
+		propose(i)
+	}
+	for len(open) > 0 {
+		c := open.pop()
+		left := &list[c.left]
+		if left.token != c.a || left.next >= len(s) || list[left.next].token != c.b {
+			continue // something else has been merged here
+		}
+		list[left.next].token = gone
+		left.token, left.next = c.token, list[left.next].next
+		if left.next < len(s) {
+			list[left.next].previous = c.left
+		}
+		propose(left.previous)
+		propose(c.left)
+	}
+	for i := 0; i < len(s); i = list[i].next {
+		ids = append(ids, list[i].token)
+	}
+	return ids
+}
+
+// symbol is a token of a piece on the way, beginning at some byte.
+type symbol struct {
+	token          int32
+	previous, next int // where its neighbours begin
+}
+
+const gone = -1 // the token of a symbol that was merged into the one before
+
+// Bytes is what a token stands for; special tokens, and those that are not of the vocabulary,
+// stand for nothing. It may be a part of a character.
+func (t *Tokenizer) Bytes(id int32) string {
+	if _, ok := t.hidden[id]; ok {
+		return ""
+	}
+	return t.tokens[id]
+}
+
+// trie finds the longest of some words.
+type trie struct {
+	next map[byte]*trie
+	id   int32
+	ends bool
+}
+
+func (t *trie) add(word string, id int32) {
+	for i := range len(word) {
+		if t.next == nil {
+			t.next = map[byte]*trie{}
+		}
+		if t.next[word[i]] == nil {
+			t.next[word[i]] = &trie{}
+		}
+		t = t.next[word[i]]
+	}
+	t.id, t.ends = id, true
+}
+
+// find returns where the first word begins, its size, and its token. Without a word both are those
+// of the rest: len(s) and 0.
+func (t *trie) find(s string) (at, size int, id int32) {
+	for at = range len(s) {
+		node := t
+		for i := at; i < len(s) && node.next != nil; i++ {
+			if node = node.next[s[i]]; node == nil {
+				break
+			}
+			if node.ends {
+				size, id = i+1-at, node.id
+			}
+		}
+		if size > 0 {
+			return at, size, id
+		}
+	}
+	return len(s), 0, 0
+}
+
+// Decoder makes text of tokens that come one by one. What it returns never ends in the middle of a
+// character.
+type Decoder struct {
+	t    *Tokenizer
+	rest string
+}
+
+// Decoder begins a text. Without a tokenizer all text is empty.
+func (t *Tokenizer) Decoder() *Decoder { return &Decoder{t: t} }
+
+// Add returns the text that a token completes. Bytes that belong to no character become U+FFFD.
+func (d *Decoder) Add(id int32) string {
+	if d.t == nil {
+		return ""
+	}
+	s := d.rest + d.t.Bytes(id)
+	n := len(s) - unfinished(s)
+	d.rest = s[n:]
+	return strings.ToValidUTF8(s[:n], "\uFFFD")
+}
+
+// End returns what is left of a character that was not completed.
+func (d *Decoder) End() string {
+	s := d.rest
+	d.rest = ""
+	return strings.ToValidUTF8(s, "\uFFFD")
+}
