@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"time"
 
 	"github.com/vkmla/vkmla/examples/server/gpu"
 	"github.com/vkmla/vkmla/examples/server/model"
@@ -50,6 +51,28 @@ func (o *benchOptions) benchGPU(ctx context.Context, dev *vk.Device, m *model.Mo
 		fmt.Fprintf(out, "| %d | %.1f | %.1f | %.2f | %.2f | %.2f | %.2f | %.0f | %.0f %% | %.0f %% | %.0f %% |\n", n, row.prompts,
 			float64(row.steps*n)/row.time.Seconds(), row.time.Seconds()*1e3/float64(row.steps), row.device.Seconds()*1e3/float64(row.steps),
 			r.Experts.Seconds*1e3, r.Experts.Bytes/1e9, r.Experts.PerSecond()/1e9, share(r.Experts), share(r.Up), share(r.Down))
+	}
+	fmt.Fprintln(out)
+	return o.printSections(ctx, m, out)
+}
+
+// timing is how long steps run before one is timed: the clock of a device that idled comes up late.
+const timing = 1500 * time.Millisecond
+
+// printSections prints where the device's time of a step goes.
+func (o *benchOptions) printSections(ctx context.Context, m *model.Model, out io.Writer) error {
+	sections := append([]string{"attention"}, gpu.Sections...)
+	table(out, append([]string{"batch", "step"}, sections...)...)
+	for _, n := range o.batches {
+		whole, parts, err := m.Timed(ctx, n, timing)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "| %d | %.3f |", n, whole)
+		for _, s := range sections {
+			fmt.Fprintf(out, " %.3f |", parts[s])
+		}
+		fmt.Fprintln(out)
 	}
 	return nil
 }

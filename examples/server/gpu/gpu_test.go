@@ -65,7 +65,7 @@ func TestProduct(t *testing.T) {
 			upload(t, g, x, placed(in[:tokens*k], k))
 			step(t, g, make([]int32, tokens))
 			poison(t, g, y)
-			r := rows{most: min(tokensOf(tokens), 4), items: ceilDiv(tokens, 4), turns: 1}
+			r := rows{most: min(g.tiles.tokensOf(tokens), 4), items: ceilDiv(tokens, 4), turns: 1}
 			run(t, g, func(rec *vk.Recorder) error { return g.product(rec, &m, 2, r, x, y) })
 			got := numbers(t, g, y)
 			written := func(v float32) bool { return v == v }

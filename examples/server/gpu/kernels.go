@@ -59,29 +59,29 @@ func launch[P any](rec *vk.Recorder, dev *vk.Device, name string, groups [3]uint
 }
 
 const (
-	teams      = 4  // of a workgroup of products
-	mostTokens = 8  // that share weights in registers
-	slice      = 64 // columns of all streams that a workgroup mixes
-	mixTokens  = 4  // that share fn there
-	deepest    = 4  // chunks of a row on their way
+	teams     = 4  // of a workgroup of products
+	slice     = 64 // columns of all streams that a workgroup mixes
+	mixTokens = 4  // that share fn there
 )
 
-// tiling is how many rows of a matrix a team has. It changes no bit of the results.
+// tiling is how many rows of a matrix a team has, and more. It changes no bit of the results.
 type tiling struct {
 	up, down   int // of w1 and w3 each; of w2
 	gate, head int
+	tokens     int // that share weights in registers, at most: 1, 2, 4 or 8
+	deep       int // chunks of a row on their way, for a token alone
 }
 
-var usual = tiling{up: 2, down: 4, gate: 1, head: 4}
+var usual = tiling{up: 2, down: 4, gate: 1, head: 4, tokens: 8, deep: 4}
 
 // tokensOf is how many tokens of T share weights where all of them need these.
-func tokensOf(T int) int { return min(mostTokens, 1<<bits.Len(uint(T-1))) }
+func (t tiling) tokensOf(T int) int { return min(t.tokens, 1<<bits.Len(uint(T-1))) }
 
 // pairsOf is the same where tokens choose among experts: four times as many as an expert gets on
 // average. More of them take turns, out of a cache.
-func pairsOf(T, k, experts int) int {
+func (t tiling) pairsOf(T, k, experts int) int {
 	n := 1
-	for n < tokensOf(T) && n*experts < 4*T*k {
+	for n < t.tokensOf(T) && n*experts < 4*T*k {
 		n *= 2
 	}
 	return n

@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"time"
 
 	"github.com/vkmla/vkmla/vk"
 )
@@ -31,9 +32,11 @@ func (g *GPU) Measure(ctx context.Context, T int) (r Rates, err error) {
 	if err := g.randomInput(ctx, T); err != nil {
 		return r, err
 	}
+	// Few layers are recorded again and again: a submission of its own takes time.
+	turns := ceilDiv(longRecording, len(g.layers))
 	record := func(rec *vk.Recorder) error {
-		for i := range g.layers {
-			if err := g.experts(rec, T, &g.layers[i]); err != nil {
+		for i := range turns * len(g.layers) {
+			if err := g.experts(rec, T, &g.layers[i%len(g.layers)]); err != nil {
 				return err
 			}
 		}
@@ -48,14 +51,14 @@ func (g *GPU) Measure(ctx context.Context, T int) (r Rates, err error) {
 		return r, err
 	}
 	for _, s := range whole {
-		r.Experts.Seconds += s.NS / 1e9
+		r.Experts.Seconds += s.NS / 1e9 / float64(turns)
 	}
 	for _, s := range parts {
 		switch s.Name {
-		case "experts: up":
-			r.Up.Seconds += s.NS / 1e9
-		case "experts: down":
-			r.Down.Seconds += s.NS / 1e9
+		case Sections[2]:
+			r.Up.Seconds += s.NS / 1e9 / float64(turns)
+		case Sections[3]:
+			r.Down.Seconds += s.NS / 1e9 / float64(turns)
 		}
 	}
 	return r, g.read(ctx, T, &r)
@@ -103,6 +106,9 @@ func (g *GPU) randomInput(ctx context.Context, T int) error {
 	return g.dev.Upload(ctx, g.step, step)
 }
 
+// longRecording is how many layers a recording has that is timed.
+const longRecording = 24
+
 // timed records something and runs it several times. Of these it returns the one of median length.
 func (g *GPU) timed(ctx context.Context, timing func(*vk.Recorder) error, record func(*vk.Recorder) error) ([]vk.Section, error) {
 	const runs = 15
@@ -143,6 +149,9 @@ func (g *GPU) timed(ctx context.Context, timing func(*vk.Recorder) error, record
 	return all[runs/2], nil
 }
 
+// warming is how long copies run before one is timed.
+const warming = 1500 * time.Millisecond
+
 // CopyRate is what a plain copy reads and writes.
 func CopyRate(ctx context.Context, dev *vk.Device) (Rate, error) {
 	size := min(uint64(1<<30), dev.Caps().MaxStorageBufferRange, Free(dev)/4) / 4096 * 4096
@@ -155,6 +164,12 @@ func CopyRate(ctx context.Context, dev *vk.Device) (Rate, error) {
 		}
 		defer b.Close()
 		views[i] = b.Whole()
+	}
+	// The clock of a device that idled comes up late.
+	for began := time.Now(); time.Since(began) < warming; {
+		if err := once(ctx, dev, func(rec *vk.Recorder) error { return rec.Copy(views[0], views[1]) }); err != nil {
+			return Rate{}, err
+		}
 	}
 	const groups = 4096
 	push := struct{ count, stride uint32 }{uint32(size / 16), groups}

@@ -8,6 +8,9 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
+// Sections are what steps are made of beside attention, as they are timed.
+var Sections = []string{"streams", "shared expert, router", "experts, up", "experts, down", "head"}
+
 // Between is pipeline.EngineOptions.Between: it records what is in front of a layer of attention,
 // or behind the last one.
 func (g *GPU) Between(rec *vk.Recorder, at pipeline.Between) error {
@@ -78,7 +81,7 @@ func (g *GPU) embedding() source {
 // leave records leave.comp, up to the products of the next hyper-connection.
 func (g *GPU) leave(rec *vk.Recorder, T int, from source, next *hyper) error {
 	c, tokens := g.cfg, min(T, mixTokens)
-	rec.Section("streams")
+	rec.Section(Sections[0])
 	push := struct{ d, from, per uint32 }{size(c.Hidden), from.kind, size(c.PerToken)}
 	return launch(rec, g.dev, "leave", [3]uint32{size(ceilDiv(c.Hidden, slice)), size(ceilDiv(T, tokens)), 1},
 		float64(T*next.rows*c.Streams*c.Hidden), &push, []uint32{size(c.Streams), size(next.rows), size(tokens)},
@@ -120,11 +123,11 @@ type rows struct {
 
 // depth is how many chunks of a row are on their way at a time: of a token alone many, since little
 // else is to be done meanwhile.
-func (r rows) depth(m *matrix) uint32 {
+func (g *GPU) depth(r rows, m *matrix) uint32 {
 	if r.most > 1 {
 		return 2
 	}
-	return size(min(deepest, ceilDiv(m.k/columns[m.format], 32)))
+	return size(min(g.tiles.deep, ceilDiv(m.k/columns[m.format], 32)))
 }
 
 // product records product.comp: y from x.
@@ -136,7 +139,7 @@ func (g *GPU) product(rec *vk.Recorder, m *matrix, ofTeam int, r rows, x, y vk.V
 		plan = g.plan
 	}
 	return launch(rec, g.dev, "product", [3]uint32{size(ceilDiv(m.n, teams*ofTeam)), size(r.turns), 1},
-		float64(r.items*r.most)*float64(m.n*m.k), &push, []uint32{uint32(m.format), g.halves, size(ofTeam), size(r.most), r.depth(m)},
+		float64(r.items*r.most)*float64(m.n*m.k), &push, []uint32{uint32(m.format), g.halves, size(ofTeam), size(r.most), g.depth(r, m)},
 		plan, m.codes, m.scale, x, y)
 }
 
@@ -152,7 +155,7 @@ func (g *GPU) up(rec *vk.Recorder, w1, w3 *matrix, r rows, h vk.View) error {
 		plan, push.per = g.plan, size(g.cfg.PerToken)
 	}
 	return launch(rec, g.dev, "up", [3]uint32{size(ceilDiv(w1.n, teams*g.tiles.up)), size(r.turns), 1},
-		2*float64(r.items*r.most)*float64(w1.n*w1.k), &push, []uint32{uint32(w1.format), g.halves, size(g.tiles.up), size(r.most), r.depth(w1)},
+		2*float64(r.items*r.most)*float64(w1.n*w1.k), &push, []uint32{uint32(w1.format), g.halves, size(g.tiles.up), size(r.most), g.depth(r, w1)},
 		plan, w1.codes, w1.scale, w3.codes, w3.scale, g.x, g.v, h)
 }
 
@@ -160,25 +163,25 @@ func (g *GPU) up(rec *vk.Recorder, w1, w3 *matrix, r rows, h vk.View) error {
 // router: it runs beside it.
 func (g *GPU) experts(rec *vk.Recorder, T int, l *layer) error {
 	c := g.cfg
-	all := rows{most: tokensOf(T)}
+	all := rows{most: g.tiles.tokensOf(T)}
 	all.items = ceilDiv(T, all.most)
 	all.turns = all.items
-	routed := rows{routed: 1, most: pairsOf(T, c.PerToken, c.Experts)}
+	routed := rows{routed: 1, most: g.tiles.pairsOf(T, c.PerToken, c.Experts)}
 	routed.items = min(c.Experts, T*c.PerToken) + T*c.PerToken/routed.most
 	if T == 1 {
 		routed.routed, routed.items = 2, c.PerToken
 	}
 	routed.turns = routed.items
 	for _, record := range []func() error{
-		func() error { rec.Section("shared expert and router"); return nil },
+		func() error { rec.Section(Sections[1]); return nil },
 		func() error { return g.product(rec, &l.gate, g.tiles.gate, all, g.x, g.logits) },
 		func() error { return g.up(rec, &l.shared1, &l.shared3, all, g.sharedH) },
 		func() error { return g.choose(rec, T, l) },
 		func() error { return g.group(rec, T, routed.most) },
 		func() error { return g.product(rec, &l.shared2, g.tiles.down, all, g.sharedH, g.sharedY) },
-		func() error { rec.Section("experts: up"); return nil },
+		func() error { rec.Section(Sections[2]); return nil },
 		func() error { return g.up(rec, &l.w1, &l.w3, routed, g.routedH) },
-		func() error { rec.Section("experts: down"); return nil },
+		func() error { rec.Section(Sections[3]); return nil },
 		func() error { return g.product(rec, &l.w2, g.tiles.down, routed, g.routedH, g.routedY) },
 	} {
 		if err := record(); err != nil {
@@ -222,8 +225,8 @@ func (g *GPU) finish(rec *vk.Recorder, T int, from source) error {
 		return err
 	}
 	// Of the tokens of a prompt few are wanted: they take turns.
-	rec.Section("head")
-	wanted := rows{at: 1, most: tokensOf(T), turns: 1}
+	rec.Section(Sections[4])
+	wanted := rows{at: 1, most: g.tiles.tokensOf(T), turns: 1}
 	wanted.items = ceilDiv(T, wanted.most)
 	if err := g.product(rec, &g.head, g.tiles.head, wanted, g.headX, g.headY); err != nil {
 		return err

@@ -2,6 +2,9 @@ package model
 
 import (
 	"context"
+	"errors"
+	"slices"
+	"time"
 
 	"github.com/vkmla/vkmla/examples/server/gpu"
 	"github.com/vkmla/vkmla/examples/server/weights"
@@ -41,8 +44,66 @@ func (m *Model) stepGPU(ctx context.Context, step *pipeline.Step, parts []pipeli
 	if err := step.Run(ctx); err != nil {
 		return nil, err
 	}
+	if m.timed != nil {
+		times, err := step.Times()
+		if err != nil {
+			return nil, err
+		}
+		m.timed(times)
+	}
 	logits := m.gpu.Logits(len(wanted))
 	return logits, step.Commit()
+}
+
+// Timed takes steps of one token of each of n sequences for some time, and returns where the
+// device's time of such a step goes, in ms: of the whole step, and of its parts with timestamps
+// between them, which take longer. It needs Options.GPU.
+func (m *Model) Timed(ctx context.Context, n int, warm time.Duration) (whole float64, parts map[string]float64, err error) {
+	defer func() {
+		m.timed = nil
+		err = errors.Join(err, m.engine.SetTiming(context.WithoutCancel(ctx), pipeline.TimingOff))
+	}()
+	chunks := make([]Chunk, n)
+	for i := range chunks {
+		s, err := m.NewSequence()
+		if err != nil {
+			return 0, nil, err
+		}
+		defer s.Close()
+		chunks[i] = Chunk{Sequence: s, Tokens: []int32{int32(i % m.Config.Vocab)}, Logits: []int{0}}
+	}
+	run := func(t pipeline.Timing, took func([]vk.Section)) error {
+		if err := m.engine.SetTiming(ctx, t); err != nil {
+			return err
+		}
+		m.timed = took
+		began := time.Now()
+		for steps := 0; steps < 3 || time.Since(began) < warm; steps++ {
+			if _, err := m.Step(ctx, chunks...); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	err = run(pipeline.TimingWhole, func(list []vk.Section) {
+		whole = 0
+		for _, s := range list {
+			whole += s.NS / 1e6
+		}
+	})
+	if err != nil {
+		return 0, nil, err
+	}
+	return whole, parts, run(pipeline.TimingSections, func(list []vk.Section) {
+		parts = map[string]float64{}
+		for _, s := range list {
+			name := s.Name
+			if !slices.Contains(gpu.Sections, name) {
+				name = "attention"
+			}
+			parts[name] += s.NS / 1e6
+		}
+	})
 }
 
 // GPU computes what is not attention with Options.GPU, else it is nil.

@@ -36,6 +36,7 @@ type Model struct {
 
 	cpu     *cpu.CPU // one of these two
 	gpu     *gpu.GPU
+	timed   func([]vk.Section) // gets the times of each step; nil: nobody does
 	engine  *pipeline.Engine
 	layers  []*model.DeviceLayer
 	streams cpu.Streams
