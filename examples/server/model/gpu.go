@@ -63,14 +63,29 @@ func (m *Model) Timed(ctx context.Context, n int, warm time.Duration) (whole flo
 		m.timed = nil
 		err = errors.Join(err, m.engine.SetTiming(context.WithoutCancel(ctx), pipeline.TimingOff))
 	}()
-	chunks := make([]Chunk, n)
-	for i := range chunks {
-		s, err := m.NewSequence()
-		if err != nil {
-			return 0, nil, err
+	chunks, tokens := make([]Chunk, n), 0
+	defer func() {
+		for _, c := range chunks {
+			err = errors.Join(err, c.Sequence.Close())
 		}
-		defer s.Close()
-		chunks[i] = Chunk{Sequence: s, Tokens: []int32{int32(i % m.Config.Vocab)}, Logits: []int{0}}
+	}()
+	step := func() error {
+		for i := range chunks {
+			if tokens%m.most > 0 {
+				break
+			}
+			if err := chunks[i].Sequence.Close(); err != nil { // full
+				return err
+			}
+			s, err := m.NewSequence()
+			if err != nil {
+				return err
+			}
+			chunks[i] = Chunk{Sequence: s, Tokens: []int32{int32(i % m.Config.Vocab)}, Logits: []int{0}}
+		}
+		tokens++
+		_, err := m.Step(ctx, chunks...)
+		return err
 	}
 	run := func(t pipeline.Timing, took func([]vk.Section)) error {
 		if err := m.engine.SetTiming(ctx, t); err != nil {
@@ -79,7 +94,7 @@ func (m *Model) Timed(ctx context.Context, n int, warm time.Duration) (whole flo
 		m.timed = took
 		began := time.Now()
 		for steps := 0; steps < 3 || time.Since(began) < warm; steps++ {
-			if _, err := m.Step(ctx, chunks...); err != nil {
+			if err := step(); err != nil {
 				return err
 			}
 		}

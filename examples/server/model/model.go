@@ -36,6 +36,7 @@ type Model struct {
 
 	cpu     *cpu.CPU // one of these two
 	gpu     *gpu.GPU
+	most    int // tokens of a sequence
 	timed   func([]vk.Section) // gets the times of each step; nil: nobody does
 	engine  *pipeline.Engine
 	layers  []*model.DeviceLayer
@@ -46,7 +47,7 @@ type Model struct {
 
 // Open maps a checkpoint and uploads its attention. The caller closes the model before the device.
 func Open(ctx context.Context, dev *vk.Device, dir string, o Options) (m *Model, err error) {
-	m = &Model{}
+	m = &Model{most: o.MaxTokens}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, m.Close())
