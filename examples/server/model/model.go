@@ -36,7 +36,7 @@ type Model struct {
 
 	cpu     *cpu.CPU // one of these two
 	gpu     *gpu.GPU
-	most    int // tokens of a sequence
+	most    int                // tokens of a sequence
 	timed   func([]vk.Section) // gets the times of each step; nil: nobody does
 	engine  *pipeline.Engine
 	layers  []*model.DeviceLayer
