@@ -139,7 +139,7 @@ func (g *GPU) product(rec *vk.Recorder, m *matrix, ofTeam int, r rows, x, y vk.V
 		plan = g.plan
 	}
 	return launch(rec, g.dev, "product", [3]uint32{size(ceilDiv(m.n, teams*ofTeam)), size(r.turns), 1},
-		float64(r.items*r.most)*float64(m.n*m.k), &push, []uint32{uint32(m.format), g.halves, size(ofTeam), size(r.most), g.depth(r, m)},
+		float64(r.items*r.most)*float64(m.n*m.k), &push, []uint32{uint32(m.format), g.halves, size(ofTeam), size(r.most), g.depth(r, m), size(g.tiles.unroll)},
 		plan, m.codes, m.scale, x, y)
 }
 
@@ -155,7 +155,7 @@ func (g *GPU) up(rec *vk.Recorder, w1, w3 *matrix, r rows, h vk.View) error {
 		plan, push.per = g.plan, size(g.cfg.PerToken)
 	}
 	return launch(rec, g.dev, "up", [3]uint32{size(ceilDiv(w1.n, teams*g.tiles.up)), size(r.turns), 1},
-		2*float64(r.items*r.most)*float64(w1.n*w1.k), &push, []uint32{uint32(w1.format), g.halves, size(g.tiles.up), size(r.most), g.depth(r, w1)},
+		2*float64(r.items*r.most)*float64(w1.n*w1.k), &push, []uint32{uint32(w1.format), g.halves, size(g.tiles.up), size(r.most), g.depth(r, w1), size(g.tiles.unroll)},
 		plan, w1.codes, w1.scale, w3.codes, w3.scale, g.x, g.v, h)
 }
 

@@ -6,7 +6,8 @@
 // Declare MATRICES (1 or 2) and before the include, after it a push block pc with
 //   n, k, x_quads (of a row of x), side (rows that share a scale of FP8)
 // Bindings: 1, 2 the first matrix and its scales; 3, 4 the second, if any; then x, bf16 by place().
-// Constants: 2 ROWS; 3 TOKENS, at most; 4 DEPTH, chunks of a row that are on their way at a time.
+// Constants: 2 ROWS; 3 TOKENS, at most; 4 DEPTH, chunks of a row that are on their way at a time;
+//   5 UNROLL, eighths of a chunk without a loop, a power of two: fewer make shorter code.
 #ifndef LIB_SUMS_GLSL
 #define LIB_SUMS_GLSL
 #include "weights.glsl"
@@ -14,9 +15,11 @@
 layout(constant_id = 2) const uint ROWS = 2u;
 layout(constant_id = 3) const uint TOKENS = 1u;
 layout(constant_id = 4) const uint DEPTH = 2u;
+layout(constant_id = 5) const uint UNROLL = 4u;
 
 const uint TEAM = 32u, TEAMS = 4u, PITCH = TEAM * TEAMS + 5u;
 const uint PAIRS = MATRICES * ROWS; // of a matrix and a row
+const uint AT_ONCE = UNROLL < EIGHTS ? UNROLL : EIGHTS;
 
 layout(std430, set = 0, binding = 1) readonly buffer Codes0 { uvec4 v[]; } codes0;
 layout(std430, set = 0, binding = 2) readonly buffer Scales0 { uint v[]; } scales0;
@@ -71,7 +74,8 @@ void accumulate(Chunk b, uint c, uint xrow[TOKENS], uint count) {
     [[unroll]] for (uint p = 0u; p < PAIRS; p++) {
         [[unroll]] for (uint t = 0u; t < TOKENS; t++) part[p][t] = 0.0;
     }
-    [[unroll]] for (uint j = 0u; j < EIGHTS; j++) {
+    [[dont_unroll]] for (uint j0 = 0u; j0 < EIGHTS; j0 += AT_ONCE) [[unroll]] for (uint j1 = 0u; j1 < AT_ONCE; j1++) {
+        const uint j = j0 + j1;
         uvec4 q[TOKENS]; // all at once, though fewer may be used
         [[unroll]] for (uint t = 0u; t < TOKENS; t++) q[t] = x.v[xrow[t] * pc.x_quads + place(c * EIGHTS + j)];
         float v[PAIRS][8];
