@@ -64,6 +64,9 @@ func bench(ctx context.Context, args []string, out io.Writer, log *slog.Logger) 
 		return err
 	}
 	return o.with(ctx, log, func(dev *vk.Device, m *model.Model) error {
+		if m.GPU() != nil {
+			return o.benchGPU(ctx, dev, m, out, log)
+		}
 		cores := m.CPU().Measure()
 		fmt.Fprintf(out, "%s; %d cores with %s, which read memory at %.1f GB/s and the experts of single tokens at %.1f GB/s,\n"+
 			"%.0f %% of it; %d layers. Times in ms of a step.\n\n",

@@ -24,9 +24,13 @@ type Prefixes struct {
 }
 
 // identity is what numbers in the caches depend on, besides the attention's weights and formats.
-func (m *Model) identity(device string) (string, error) {
+func (m *Model) identity(device string, gpu bool) (string, error) {
 	weights, err := m.Weights.Identity()
-	return weights + " " + cpu.Instructions() + " " + device, err
+	products := cpu.Instructions()
+	if gpu {
+		products = "gpu"
+	}
+	return weights + " " + products + " " + device, err
 }
 
 // Prefixes keeps prompts in a store. It is for a model that was opened with Options.Prefixes. The
