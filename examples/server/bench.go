@@ -16,6 +16,7 @@ import (
 
 	"github.com/vkmla/vkmla/examples/server/batch"
 	"github.com/vkmla/vkmla/examples/server/cpu"
+	"github.com/vkmla/vkmla/examples/server/gpu"
 	"github.com/vkmla/vkmla/examples/server/model"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -68,9 +69,13 @@ func bench(ctx context.Context, args []string, out io.Writer, log *slog.Logger) 
 			return o.benchGPU(ctx, dev, m, out, log)
 		}
 		cores := m.CPU().Measure()
-		fmt.Fprintf(out, "%s; %d cores with %s, which read memory at %.1f GB/s and the experts of single tokens at %.1f GB/s,\n"+
-			"%.0f %% of it; %d layers. Times in ms of a step.\n\n",
-			dev.Adapter().Name, m.CPU().Workers(), cpu.Instructions(), cores.Memory/1e9,
+		copies, err := gpu.CopyRate(ctx, dev)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "%s, which copies (reads and writes) at %.0f GB/s; %d cores with %s, which read memory at %.1f GB/s and\n"+
+			"the experts of single tokens at %.1f GB/s, %.0f %% of it; %d layers. Times in ms of a step.\n\n",
+			dev.Adapter().Name, copies.PerSecond()/1e9, m.CPU().Workers(), cpu.Instructions(), cores.Memory/1e9,
 			cores.Experts/1e9, 100*cores.Experts/cores.Memory, len(m.Weights.Layers))
 		var rows []benchRow
 		for _, n := range o.batches {

@@ -89,7 +89,7 @@ func Open(ctx context.Context, dev *vk.Device, dir string, o Options) (m *Model,
 // Warm takes steps of all sizes and looks at all weights, so that the first requests wait for
 // nothing that the later ones do not wait for.
 func (m *Model) Warm(ctx context.Context) error {
-	if err := m.engine.Warm(ctx); err != nil {
+	if err := m.engine.Warm(ctx); err != nil || m.cpu == nil {
 		return err
 	}
 	return m.cpu.Warm(ctx)
