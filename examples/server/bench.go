@@ -16,6 +16,7 @@ import (
 
 	"github.com/vkmla/vkmla/examples/server/batch"
 	"github.com/vkmla/vkmla/examples/server/cpu"
+	"github.com/vkmla/vkmla/examples/server/gpu"
 	"github.com/vkmla/vkmla/examples/server/model"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -57,21 +58,24 @@ func parseBench(args []string) (o benchOptions, err error) {
 }
 
 // bench times generation in batches of several sizes, with random prompts, and prints two tables:
-// where the time goes, and what is read of weights beside the bandwidths of the two memories.
+// where the time goes, and what is read of weights, of experts beside the memory's bandwidth.
 func bench(ctx context.Context, args []string, out io.Writer, log *slog.Logger) error {
 	o, err := parseBench(args)
 	if err != nil {
 		return err
 	}
 	return o.with(ctx, log, func(dev *vk.Device, m *model.Model) error {
+		if m.GPU() != nil {
+			return o.benchGPU(ctx, dev, m, out, log)
+		}
 		cores := m.CPU().Measure()
-		copies, err := copyBandwidth(ctx, dev)
+		copies, err := gpu.CopyRate(ctx, dev)
 		if err != nil {
 			return err
 		}
 		fmt.Fprintf(out, "%s, which copies (reads and writes) at %.0f GB/s; %d cores with %s, which read memory at %.1f GB/s and\n"+
 			"the experts of single tokens at %.1f GB/s, %.0f %% of it; %d layers. Times in ms of a step.\n\n",
-			dev.Adapter().Name, copies/1e9, m.CPU().Workers(), cpu.Instructions(), cores.Memory/1e9,
+			dev.Adapter().Name, copies.PerSecond()/1e9, m.CPU().Workers(), cpu.Instructions(), cores.Memory/1e9,
 			cores.Experts/1e9, 100*cores.Experts/cores.Memory, len(m.Weights.Layers))
 		var rows []benchRow
 		for _, n := range o.batches {
@@ -82,7 +86,7 @@ func bench(ctx context.Context, args []string, out io.Writer, log *slog.Logger) 
 			rows = append(rows, row)
 		}
 		printTimes(out, rows)
-		printBytes(out, rows, cores.Memory, copies)
+		printBytes(out, rows, cores.Memory)
 		return nil
 	})
 }
@@ -92,6 +96,7 @@ type benchRow struct {
 	batch, steps int
 	prompts      float64       // tokens of prompts a second
 	time         time.Duration // from step to step, sampling included
+	device       time.Duration // of it, waiting for the device
 	model.Spent
 }
 
@@ -102,7 +107,8 @@ type watched struct {
 	prompts         int       // tokens in front of the steps that are timed
 	began, from, to time.Time // the first step began; a full one began, the first and the last
 	first, last     model.Spent
-	steps           int // timed
+	before, waited  time.Duration // for the device
+	steps           int           // timed
 }
 
 // Step takes the time of steps that give every request a token, from the start of the first to
@@ -118,10 +124,10 @@ func (w *watched) Step(ctx context.Context, chunks ...model.Chunk) ([][]float32,
 	full := len(chunks) == w.batch && tokens == w.batch && w.prompts > 0
 	switch {
 	case full && w.from.IsZero():
-		w.from, w.first = now, w.Spent()
+		w.from, w.first, w.before = now, w.Spent(), w.Stats().Running
 	case full:
 		w.steps++
-		w.to, w.last = now, w.Spent()
+		w.to, w.last, w.waited = now, w.Spent(), w.Stats().Running-w.before
 	case w.from.IsZero():
 		w.prompts += tokens
 	}
@@ -155,7 +161,7 @@ func (o *benchOptions) run(ctx context.Context, m *model.Model, n int, log *slog
 	if w.steps == 0 {
 		return row, fmt.Errorf("server: bench: no step had all %d requests: want more --tokens", n)
 	}
-	return benchRow{n, w.steps, float64(w.prompts) / w.from.Sub(w.began).Seconds(), w.to.Sub(w.from), w.last.Minus(w.first)}, nil
+	return benchRow{n, w.steps, float64(w.prompts) / w.from.Sub(w.began).Seconds(), w.to.Sub(w.from), w.waited, w.last.Minus(w.first)}, nil
 }
 
 // table begins a table.
@@ -164,65 +170,27 @@ func table(out io.Writer, columns ...string) {
 }
 
 func printTimes(out io.Writer, rows []benchRow) {
-	table(out, "batch", "prompts, tokens/s", "answers, tokens/s", "step", "attention", "experts", "streams", "head",
-		"sampling and the rest")
+	table(out, "batch", "prompts, tokens/s", "answers, tokens/s", "step", "attention", "of it on the device",
+		"experts", "streams", "head", "sampling and the rest")
 	for _, r := range rows {
 		ms := func(d time.Duration) float64 { return d.Seconds() * 1e3 / float64(r.steps) }
 		rest := r.time - r.Attention.Time - r.Experts.Time - r.Streams.Time - r.Head.Time
-		fmt.Fprintf(out, "| %d | %.1f | %.2f | %.1f | %.1f | %.1f | %.1f | %.1f | %.1f |\n", r.batch, r.prompts,
-			float64(r.steps*r.batch)/r.time.Seconds(), ms(r.time), ms(r.Attention.Time), ms(r.Experts.Time), ms(r.Streams.Time),
-			ms(r.Head.Time), ms(rest))
+		fmt.Fprintf(out, "| %d | %.1f | %.2f | %.1f | %.1f | %.1f | %.1f | %.1f | %.1f | %.1f |\n", r.batch, r.prompts,
+			float64(r.steps*r.batch)/r.time.Seconds(), ms(r.time), ms(r.Attention.Time), ms(r.device),
+			ms(r.Experts.Time), ms(r.Streams.Time), ms(r.Head.Time), ms(rest))
 	}
 	fmt.Fprintln(out)
 }
 
-func printBytes(out io.Writer, rows []benchRow, memory, copies float64) {
-	table(out, "batch", "weights read a step, GB", "a token", "attention, GB", "GB/s", "of copies", "experts, GB", "GB/s", "of memory",
+func printBytes(out io.Writer, rows []benchRow, memory float64) {
+	table(out, "batch", "weights read a step, GB", "a token", "attention, GB", "GB/s", "experts, GB", "GB/s", "of memory",
 		"head, GB", "GB/s")
 	for _, r := range rows {
 		gb := func(p model.Part) float64 { return float64(p.Bytes) / 1e9 / float64(r.steps) }
 		rate := func(p model.Part) float64 { return float64(p.Bytes) / max(p.Time.Seconds(), 1e-9) }
 		all := gb(r.Attention) + gb(r.Experts) + gb(r.Streams) + gb(r.Head)
-		fmt.Fprintf(out, "| %d | %.3f | %.3f | %.3f | %.1f | %.0f %% | %.3f | %.1f | %.0f %% | %.3f | %.1f |\n",
-			r.batch, all, all/float64(r.batch), gb(r.Attention), rate(r.Attention)/1e9, 100*rate(r.Attention)/copies,
+		fmt.Fprintf(out, "| %d | %.3f | %.3f | %.3f | %.1f | %.3f | %.1f | %.0f %% | %.3f | %.1f |\n",
+			r.batch, all, all/float64(r.batch), gb(r.Attention), rate(r.Attention)/1e9,
 			gb(r.Experts), rate(r.Experts)/1e9, 100*rate(r.Experts)/memory, gb(r.Head), rate(r.Head)/1e9)
 	}
-}
-
-// copyBandwidth is how many bytes a second the device reads and writes when it copies.
-func copyBandwidth(ctx context.Context, dev *vk.Device) (float64, error) {
-	const size, times = 256 << 20, 8
-	var views [2]vk.View
-	for i := range views {
-		b, err := dev.NewBuffer(vk.BufferSpec{Label: "bandwidth", Size: size})
-		if err != nil {
-			return 0, err
-		}
-		defer b.Close()
-		views[i] = b.View(0, size)
-	}
-	rec, err := dev.NewRecorder()
-	if err != nil {
-		return 0, err
-	}
-	defer rec.Close()
-	for i := range times {
-		if err := rec.Copy(views[i%2], views[1-i%2]); err != nil {
-			return 0, err
-		}
-	}
-	commands, err := rec.End()
-	if err != nil {
-		return 0, err
-	}
-	defer commands.Close()
-	best := time.Duration(1<<63 - 1)
-	for range 3 {
-		began := time.Now()
-		if err := commands.Run(ctx); err != nil {
-			return 0, err
-		}
-		best = min(best, time.Since(began))
-	}
-	return 2 * size * times / best.Seconds(), nil
 }

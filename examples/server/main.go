@@ -1,6 +1,7 @@
 // Server answers completions from a DeepSeek-V4 checkpoint: token ids in, token ids out, and text
 // where the checkpoint's folder has a tokenizer.json. The attention runs on a GPU by vkmla, the
-// experts and everything else on the processor.
+// experts and everything else on the processor or, with --experts gpu, beside it in one submission
+// a step.
 //
 //	go run . --model DIR --listen localhost:8080
 //	curl localhost:8080/v1/completions -d '{"prompt": [1, 2, 3], "temperature": 0}'
@@ -53,7 +54,7 @@ type options struct {
 func (o *options) modelFlags(f *flag.FlagSet) {
 	f.StringVar(&o.dir, "model", "", "folder of a checkpoint: config.json and safetensors")
 	f.StringVar(&o.device, "device", "", "index, part of the name, or UUID; by default the first GPU")
-	f.StringVar(&o.experts, "experts", "cpu", "where experts are computed: cpu")
+	f.StringVar(&o.experts, "experts", "cpu", "where experts and all else are computed: cpu, or gpu if its memory holds them")
 	f.StringVar(&o.kernels, "kernels", "", "folder that keeps compiled kernels; by default none")
 	f.IntVar(&o.workers, "workers", 0, "cores to compute with; 0: all")
 	f.Uint64Var(&o.cacheMiB, "cache-mib", 0, "device memory for all sequences, in MiB; 0: what they can use")
@@ -63,8 +64,8 @@ func (o *options) checkModel() error {
 	switch {
 	case o.dir == "":
 		return errors.New("server: --model: got none, want the folder of a checkpoint")
-	case o.experts != "cpu":
-		return fmt.Errorf("server: --experts: got %q, want cpu", o.experts)
+	case o.experts != "cpu" && o.experts != "gpu":
+		return fmt.Errorf("server: --experts: got %q, want cpu or gpu", o.experts)
 	}
 	return nil
 }
@@ -78,7 +79,7 @@ func parse(args []string) (o options, err error) {
 	f.IntVar(&o.step, "max-step", 256, "most tokens of a step: what every answer waits for")
 	f.IntVar(&o.waiting, "max-waiting", 1024, "most requests that wait")
 	f.DurationVar(&o.drain, "drain", 30*time.Second, "how long requests may go on after SIGTERM")
-	f.BoolVar(&o.warm, "warm", true, "take steps of all sizes before listening, so that no request waits for compiling")
+	f.BoolVar(&o.warm, "warm", true, "take steps of all sizes and read all weights before listening, so that no request waits for that")
 	f.BoolVar(&o.measure, "measure", false, "measure how fast experts are read beside the memory's bandwidth")
 	f.StringVar(&o.devices, "devices", "", "serve on several GPUs: all, or a list with commas, as --device takes them")
 	o.prefixes.flags(f)
@@ -120,7 +121,11 @@ func command(ctx context.Context, args []string, log *slog.Logger) error {
 		return err
 	}
 	return o.with(ctx, log, func(dev *vk.Device, m *model.Model) error {
-		if o.measure {
+		if o.measure && m.GPU() != nil {
+			if err := logRates(ctx, log, dev, m.GPU()); err != nil {
+				return err
+			}
+		} else if o.measure {
 			b := m.CPU().Measure()
 			log.Info("bandwidth", "memory_GB/s", b.Memory/1e9, "experts_GB/s", b.Experts/1e9, "share", b.Experts/b.Memory)
 		}
@@ -147,7 +152,8 @@ func (o *options) with(ctx context.Context, log *slog.Logger, f func(*vk.Device,
 
 	began := time.Now()
 	m, err := model.Open(ctx, dev, o.dir, model.Options{MaxTokens: o.tokens, MaxSessions: o.sessions, MaxStep: o.step,
-		MaxCacheBytes: o.cacheMiB << 20, Prefixes: o.prefixes.where != "", CPU: cpu.Options{Workers: o.workers}, Log: log})
+		MaxCacheBytes: o.cacheMiB << 20, Prefixes: o.prefixes.where != "", GPU: o.experts == "gpu",
+		CPU: cpu.Options{Workers: o.workers}, Log: log})
 	if err != nil {
 		return err
 	}
@@ -158,7 +164,7 @@ func (o *options) with(ctx context.Context, log *slog.Logger, f func(*vk.Device,
 		}
 	}
 	log.Info("model", "folder", o.dir, "layers", len(m.Weights.Layers), "device", adapter.Name,
-		"products", cpu.Instructions(), "time", time.Since(began))
+		"experts", o.experts, "products", cpu.Instructions(), "time", time.Since(began))
 	return f(dev, m)
 }
 

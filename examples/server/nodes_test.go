@@ -19,6 +19,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/vkmla/vkmla/internal/lab/testkit"
 )
 
 // serverVar makes this test program the server, with the arguments that it has, one a line.
@@ -30,7 +32,7 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
-	os.Exit(m.Run())
+	testkit.Main(m)
 }
 
 // node is a server, a process of its own.

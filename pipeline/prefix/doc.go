@@ -17,8 +17,8 @@
 // blocks, up to 16 elsewhere, where it also has the block that is not full. A session is opened
 // from a state and all spans in front of it. A longer prompt adds its own spans to those that are
 // there, and prompts that differ behind some block share the spans up to it. To open one there, the
-// state is needed too: call [Keeper.KeepBlocks] wherever prompts may part, such as behind a system
-// prompt, and every few thousand tokens.
+// state is needed too: call [Keeper.KeepBlocks] where [Keeper.Parting] says that prompts part, and
+// every few thousand tokens.
 //
 // # Names and trust
 //

@@ -113,9 +113,35 @@ func TestKeeper(t *testing.T) {
 	x.computedB = testkit.Must[*pipeline.Session](t)(x.computedA.Fork())
 	x.rows = append(x.rows, x.run(t, x.computedA, x.a[300:])...)
 	x.run(t, x.computedB, x.b[300:])
-	for name, test := range map[string]func(*testing.T, *both){"bits": bits, "spans": spans, "damaged": damaged, "trust": trust,
+	for name, test := range map[string]func(*testing.T, *both){"bits": bits, "spans": spans, "damaged": damaged, "trust": trust, "parts": parts,
 		"slow": slow, "once": once, "refuses": refuses} {
 		t.Run(name, func(t *testing.T) { test(t, x) })
+	}
+}
+
+// parts keeps a state where two prompts part, so that a third one has what they share.
+func parts(t *testing.T, x *both) {
+	store := folder(t, t.TempDir())
+	require.NoError(t, keeper(t, x.e, store, prefix.Options{}).Keep(t.Context(), x.computedA, x.a))
+	open := func(k *prefix.Keeper, tokens []int32) int {
+		s, n, err := k.Open(t.Context(), tokens)
+		require.NoError(t, err)
+		require.NoError(t, s.Close())
+		return n
+	}
+	second := keeper(t, x.e, store, prefix.Options{})
+	assert.Zero(t, second.Parting(x.b), "before the store was asked")
+	assert.Zero(t, open(second, x.b), "spans without a state")
+	assert.Equal(t, 256, second.Parting(x.b))
+	require.NoError(t, second.KeepBlocks(t.Context(), x.computedB, x.b[:256]))
+	assert.Zero(t, second.Parting(x.b), "the state is there")
+	third := keeper(t, x.e, store, prefix.Options{})
+	c := append(slices.Clone(x.a[:280]), random(3, 60)...)
+	assert.Equal(t, 256, open(third, c))
+	assert.Zero(t, third.Parting(c))
+	for _, tokens := range [][]int32{random(4, 300), x.a[:1], nil} {
+		open(third, tokens)
+		assert.Zero(t, third.Parting(tokens), "nothing is shared")
 	}
 }
 

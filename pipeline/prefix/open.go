@@ -33,6 +33,28 @@ func (k *Keeper) Open(ctx context.Context, tokens []int32) (s *pipeline.Session,
 	return s, n, nil
 }
 
+// Parting is how many tokens a prompt shares with others that were kept, up to the end of a block,
+// if no session can be opened there for want of a state; else 0. It tells what Open, called before,
+// has learnt from the store. A caller that ends a step there and calls KeepBlocks spares the tokens
+// to every later prompt that shares them. The end of a block is as near as that comes to the place
+// where prompts part: which token is the first other one, names do not say.
+func (k *Keeper) Parting(tokens []int32) int {
+	if k == nil || len(tokens) < 2 {
+		return 0
+	}
+	c := k.names.chain(tokens[:len(tokens)-1])
+	for blocks := len(c.at) - 1; blocks > 0; blocks-- {
+		if k.knows(c.span(blocks-1)) != present {
+			continue
+		}
+		if length := blocks * Block; k.knows(c.state(length)) == absent {
+			return length
+		}
+		return 0
+	}
+	return 0
+}
+
 // open makes a session with tokens, nil if there are none.
 func (k *Keeper) open(ctx context.Context, tokens []int32) (*pipeline.Session, error) {
 	if len(tokens) < 2 || time.Now().UnixNano() < k.resting.Load() {

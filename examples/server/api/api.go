@@ -135,7 +135,8 @@ func (c *completion) request(eos []int32, k *text.Tokenizer) (r batch.Request, e
 		refuse("prompt: got no tokens, want at least 1")
 	}
 	r.MaxTokens, r.Temperature, r.Echo = or(c.MaxTokens, 16), or(c.Temperature, 1), c.Echo
-	r.Seed, r.Top, r.Stop = or(c.Seed, rand.Uint64()), or(c.Logprobs, 0), c.StopTokens
+	r.Seed, r.Stop = or(c.Seed, rand.Uint64()), c.StopTokens
+	r.Logprobs, r.Top = c.Logprobs != nil, or(c.Logprobs, 0)
 	if !c.IgnoreEOS {
 		r.Stop = append(r.Stop, eos...)
 	}

@@ -136,6 +136,7 @@ type shelf struct {
 	f    *fake
 	wait chan struct{}
 	full int // how often there is no memory
+	part int // where others go on otherwise
 
 	mu   sync.Mutex
 	kept [][]int32
@@ -165,6 +166,8 @@ func (s *shelf) Open(ctx context.Context, tokens []int32) (*model.Sequence, int,
 	return q, 0, err
 }
 
+func (s *shelf) Parting([]int32) int { return s.part }
+
 func (s *shelf) Keep(_ *model.Sequence, tokens []int32, end bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,7 +180,7 @@ func (s *shelf) Keep(_ *model.Sequence, tokens []int32, end bool) {
 // TestPrefixes takes the beginnings of sequences from a store: answers stay the same, one that
 // waits for the store holds up nobody, and what there is no memory for waits for others.
 func TestPrefixes(t *testing.T) {
-	f, k := &fake{room: 1 << 20}, &shelf{wait: make(chan struct{}), full: 1}
+	f, k := &fake{room: 1 << 20}, &shelf{wait: make(chan struct{}), full: 1, part: 37}
 	k.f = f
 	s := start(t, f, Options{MaxTokens: 200, MaxSessions: 3, MaxStep: 16, Prefixes: k, KeepEvery: 50})
 	prompt := make([]int32, 70)
@@ -213,7 +216,7 @@ func TestPrefixes(t *testing.T) {
 	ends(submit(append(longer, 5), 3, false), append(longer, 5), 3, 109)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for _, n := range []int{69, 100, 109} { // before the prompt's end, after 100, at the answer's end
+	for _, n := range []int{37, 69, 100, 109} { // where others part, before the prompt's end, after 100, at the answer's end
 		assert.True(t, slices.ContainsFunc(k.kept, func(tokens []int32) bool { return len(tokens) == n }), "kept at %d", n)
 	}
 }
@@ -223,7 +226,7 @@ func TestEcho(t *testing.T) {
 	s := start(t, &fake{room: 1000}, Options{MaxTokens: 100, MaxSessions: 2, MaxStep: 4})
 	for _, n := range []int{0, 2} {
 		prompt := []int32{3, 1, 4, 1, 5, 9}
-		a, err := s.Submit(t.Context(), Request{Prompt: prompt, MaxTokens: n, Echo: true, Top: 2})
+		a, err := s.Submit(t.Context(), Request{Prompt: prompt, MaxTokens: n, Echo: true, Logprobs: true, Top: 2})
 		require.NoError(t, err)
 		var tokens []Token
 		for reason := Reason(""); reason == ""; {
@@ -296,7 +299,7 @@ func TestPlan(t *testing.T) {
 
 // TestSample draws by the position alone, about as often as probabilities say.
 func TestSample(t *testing.T) {
-	d := newDistribution([]float32{0, 1, 3, 3, -1e9})
+	d := newDistribution([]float32{0, 1, 3, 3, -1e9}, true)
 	assert.Equal(t, int32(2), d.sample(0, 1, 1), "the smaller of two")
 	assert.Equal(t, []Candidate{{2, d.logprob(2)}, {3, d.logprob(3)}, {1, d.logprob(1)}}, d.top(3))
 	assert.Empty(t, d.top(0))

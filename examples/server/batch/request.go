@@ -14,7 +14,8 @@ type Request struct {
 	Temperature float64 // 0: the most probable token
 	Seed        uint64
 	Stop        []int32 // tokens that end the answer
-	Top         int     // the most probable tokens of each position to report
+	Logprobs    bool    // report logarithms of probabilities
+	Top         int     // with Logprobs: the most probable tokens of each position to report
 	Echo        bool    // report the prompt's tokens, too
 }
 
@@ -23,7 +24,7 @@ type Token struct {
 	ID      int32
 	Prompt  bool
 	First   bool        // it has nothing in front of it and no Logprob
-	Logprob float32     // at temperature 1
+	Logprob float32     // at temperature 1; 0 without Request.Logprobs
 	Top     []Candidate // Request.Top most probable ones
 }
 
@@ -54,6 +55,7 @@ type Answer struct {
 	reported int     // of the prompt, how many were reported
 	answered int     // tokens of the answer
 	found    int     // tokens that a store had when the request was first begun; -1: not begun
+	parting  int     // tokens after which the sequence is to be kept for others; 0: none
 	ready    error   // of those that were opened: why there is no sequence
 }
 
@@ -121,8 +123,8 @@ func (a *Answer) took(c model.Chunk, logits [][]float32) (tokens []Token, done R
 	first := a.computed
 	a.computed += len(c.Tokens)
 	for i, at := range c.Logits {
-		d, next := newDistribution(logits[i]), first+at+1
-		t := Token{Prompt: next < len(r.Prompt), Top: d.top(r.Top)}
+		d, next := newDistribution(logits[i], r.Logprobs), first+at+1
+		t := Token{Prompt: next < len(r.Prompt)}
 		if t.Prompt {
 			t.ID, a.reported = r.Prompt[next], next+1
 		} else {
@@ -130,7 +132,9 @@ func (a *Answer) took(c model.Chunk, logits [][]float32) (tokens []Token, done R
 			a.all = append(a.all, t.ID)
 			a.answered++
 		}
-		t.Logprob = d.logprob(t.ID)
+		if r.Logprobs {
+			t.Logprob, t.Top = d.logprob(t.ID), d.top(r.Top)
+		}
 		tokens = append(tokens, t)
 		for _, stop := range r.Stop {
 			if !t.Prompt && t.ID == stop {

@@ -4,6 +4,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"sync"
 )
 
 // Candidate is a token and the logarithm of its probability.
@@ -12,13 +13,17 @@ type Candidate struct {
 	Logprob float32
 }
 
-// distribution is the logits of a position as logarithms of probabilities, at temperature 1.
+// distribution is the logits of a position. Their total, which takes as long as a sample, is for
+// logarithms of probabilities alone, at temperature 1.
 type distribution struct {
 	logits []float32
 	total  float64 // log of the sum of exp(logits)
 }
 
-func newDistribution(logits []float32) distribution {
+func newDistribution(logits []float32, logprobs bool) distribution {
+	if !logprobs {
+		return distribution{logits: logits}
+	}
 	top, sum := float64(slices.Max(logits)), 0.0
 	for _, v := range logits {
 		sum += math.Exp(float64(v) - top)
@@ -46,6 +51,9 @@ func (d distribution) top(n int) (list []Candidate) {
 	return list
 }
 
+// samplePart is the tokens of the vocabulary that one goroutine weighs.
+const samplePart = 1 << 13
+
 // sample picks the token of a position. At temperature 0 it is the most probable one, of equal ones
 // the smallest id. Otherwise seed and position alone decide, so a sequence that is computed again
 // draws the same.
@@ -53,14 +61,26 @@ func (d distribution) sample(temperature float64, seed uint64, position int) int
 	if temperature <= 0 {
 		return d.top(1)[0].ID
 	}
-	top, sum := float64(slices.Max(d.logits)), 0.0
-	for _, v := range d.logits {
-		sum += math.Exp((float64(v) - top) / temperature)
+	top, weights := float64(slices.Max(d.logits)), make([]float64, len(d.logits))
+	sums := make([]float64, (len(weights)+samplePart-1)/samplePart)
+	var group sync.WaitGroup
+	for part := range sums {
+		group.Go(func() {
+			first := part * samplePart
+			for id, v := range d.logits[first:min(first+samplePart, len(weights))] {
+				weights[first+id] = math.Exp((float64(v) - top) / temperature)
+				sums[part] += weights[first+id]
+			}
+		})
+	}
+	group.Wait()
+	sum := 0.0
+	for _, s := range sums {
+		sum += s
 	}
 	left := rand.New(rand.NewPCG(seed, uint64(position))).Float64() * sum
 	last := int32(0)
-	for id, v := range d.logits {
-		p := math.Exp((float64(v) - top) / temperature)
+	for id, p := range weights {
 		if p > 0 {
 			last = int32(id)
 		}

@@ -38,6 +38,9 @@ type Model interface {
 type Prefixes interface {
 	// Open opens a sequence that has the first n of some tokens already. It may take long.
 	Open(ctx context.Context, tokens []int32) (s *model.Sequence, n int, err error)
+	// Parting is after how many of them the sequence should be kept, because others that were kept
+	// go on otherwise; 0: nowhere.
+	Parting(tokens []int32) int
 	// Keep stores what a sequence has of some tokens, and returns at once.
 	Keep(s *model.Sequence, tokens []int32, end bool)
 }
@@ -229,12 +232,13 @@ func (s *Scheduler) open(a *Answer) {
 	defer context.AfterFunc(s.ctx, cancel)()
 	defer cancel()
 	sequence, n, err := s.o.Prefixes.Open(ctx, a.all)
+	parting := s.o.Prefixes.Parting(a.all)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if a.found < 0 {
 		a.found = n
 	}
-	a.sequence, a.computed, a.ready = sequence, n, err
+	a.sequence, a.computed, a.ready, a.parting = sequence, n, err, parting
 	s.opening--
 	s.opened = append(s.opened, a)
 	s.changed.Signal()
@@ -301,6 +305,9 @@ func plan(running []*Answer, most int) []int {
 	slices.SortStableFunc(prompts, func(i, j int) int { return cmp.Compare(running[i].left(), running[j].left()) })
 	for k, i := range prompts {
 		n[i] = min(running[i].left(), most/(len(prompts)-k))
+		if before := running[i].parting - running[i].computed; before > 0 { // it is kept there
+			n[i] = min(n[i], before)
+		}
 		most -= n[i]
 	}
 	return n
@@ -359,7 +366,8 @@ func sampled(of []*Answer, chunks []model.Chunk, logits [][]float32) []sample {
 	return all
 }
 
-// keep stores what a step has just completed: a prompt, KeepEvery tokens, an answer.
+// keep stores what a step has just completed: a prompt, what it shares with others, KeepEvery
+// tokens, an answer.
 func (s *Scheduler) keep(a *Answer, step int, reason Reason) {
 	if s.o.Prefixes == nil {
 		return
@@ -367,7 +375,7 @@ func (s *Scheduler) keep(a *Answer, step int, reason Reason) {
 	prompt, before, every := len(a.request.Prompt), a.computed-step, s.o.KeepEvery
 	if before < prompt && a.computed >= prompt {
 		s.o.Prefixes.Keep(a.sequence, a.request.Prompt, true)
-	} else if every > 0 && a.computed/every > before/every || reason != "" {
+	} else if every > 0 && a.computed/every > before/every || a.computed == a.parting || reason != "" {
 		s.o.Prefixes.Keep(a.sequence, a.all[:a.computed], false)
 	}
 }

@@ -45,14 +45,18 @@ func (c *CPU) Experts(layer int, s *Streams, x, f []float32) {
 		take := c.everyToken[g.first:][:len(g.tokens)] // their pairs are numbered in order
 		product(&g.expert.W2, &c.hidden, take, first, end, c.outputs[g.first*d+first:], d)
 	})
-	k := c.cfg.PerToken + 1
-	c.pool.Run(s.T, func(t int) {
-		for i := range d {
-			sum := float32(0)
-			for _, pair := range slots[t*k:][:k] {
-				sum += c.outputs[int(pair)*d+i]
+	k, pieces := c.cfg.PerToken+1, c.pieces()
+	c.pool.Run(s.T*pieces, func(task int) {
+		t, first := task/pieces, task%pieces*pieceColumns
+		sum := f[t*d:][:d][first:min(first+pieceColumns, d)]
+		clear(sum)
+		for _, pair := range slots[t*k:][:k] {
+			for i, v := range c.outputs[int(pair)*d+first:][:len(sum)] {
+				sum[i] += v
 			}
-			f[t*d+i] = c.round(sum)
+		}
+		for i, v := range sum {
+			sum[i] = c.round(v)
 		}
 	})
 }

@@ -7,9 +7,13 @@ import (
 	"time"
 )
 
-// spin is how long a core looks for work before it sleeps: a layer has several pieces of work,
-// some microseconds apart, and waking takes longer than that.
-const spin = 50 * time.Microsecond
+// A core looks for work for so long before it sleeps: as long as a GPU may take for the attention
+// between two pieces of work. Waking many cores takes longer than most pieces. It looks so many
+// times before it lets other goroutines run, whose queue all would wait for.
+const (
+	spin  = time.Millisecond
+	looks = 100
+)
 
 // Pool runs tasks on several cores. One goroutine at a time calls Run.
 type Pool struct {
@@ -54,8 +58,10 @@ func (p *Pool) Run(n int, f func(task int)) {
 		p.mu.Unlock()
 	}
 	j.run()
-	for j.done.Load() < j.tasks {
-		runtime.Gosched()
+	for looked := 1; j.done.Load() < j.tasks; looked++ {
+		if looked%looks == 0 {
+			runtime.Gosched()
+		}
 	}
 }
 
@@ -83,8 +89,10 @@ func (p *Pool) work() {
 // await returns a job that is not the last one, or any when the pool is closed.
 func (p *Pool) await(last *job) *job {
 	for began := time.Now(); time.Since(began) < spin; runtime.Gosched() {
-		if j := p.current.Load(); j != last {
-			return j
+		for range looks {
+			if j := p.current.Load(); j != last {
+				return j
+			}
 		}
 	}
 	p.mu.Lock()

@@ -5,6 +5,7 @@
 #define ROWS rows_avx2
 #define TARGET __attribute__((target("avx2,fma,f16c")))
 #define UNROLL _Pragma("GCC unroll 8")
+#define TILE 2
 #define OP static inline TARGET __attribute__((always_inline))
 
 typedef struct { __m256 a, b; } vec; // lanes 0 to 7, and 8 to 15

@@ -5,6 +5,7 @@
 #define ROWS rows_avx512
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")))
 #define UNROLL _Pragma("GCC unroll 8")
+#define TILE 4
 #define OP static inline TARGET __attribute__((always_inline))
 
 typedef __m512 vec;

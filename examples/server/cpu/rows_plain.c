@@ -4,6 +4,7 @@
 #define ROWS rows_plain
 #define TARGET
 #define UNROLL 
+#define TILE 1
 #define OP static inline __attribute__((always_inline))
 #define LANES(v) do { vec o; for (int i = 0; i < 16; i++) o.f[i] = (v); return o; } while (0)
 

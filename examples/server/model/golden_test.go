@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -12,9 +13,11 @@ import (
 
 	"github.com/vkmla/vkmla/examples/server/cpu"
 	"github.com/vkmla/vkmla/examples/server/weights"
+	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
-	"github.com/vkmla/vkmla/vk"
 )
+
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 // recorded is a whole model and what it was seen to compute in float32.
 type recorded struct {
@@ -160,36 +163,31 @@ func TestForced(t *testing.T) {
 			}
 		}
 		logits, inputs := r.forced(t, "exact", false)
-		a := agree(logits, r.rows(t, "exact."+r.logits))
-		t.Logf("%s, bf16: %+v", name, a)
-		assert.LessOrEqual(t, a.median, 1.6e-2, name)
-		assert.LessOrEqual(t, a.most90, 3e-2, name)
-		least := 0.95
-		if name == "tiny-v4-a" {
-			least = 42. / 48
-		}
-		assert.GreaterOrEqual(t, a.argmax, least, name)
-		for l, most := range []float64{3.5e-3, 9e-3, 1.2e-2, 1.4e-2} {
-			a := agree(inputs[l], r.rows(t, layerName("exact", l, "in")))
-			if name == "tiny-v4-a" { // the bounds are this model's
-				assert.LessOrEqual(t, a.median, most, "%s L%d.in", name, l)
-			}
-		}
+		r.within(t, name, logits, inputs)
+		logits, inputs = r.forcedGPU(t, "exact")
+		r.within(t, name+", device", logits, inputs)
 	}
 }
 
-// device opens the device that tests run on.
-func device(t *testing.T) *vk.Device {
+// within holds the bounds that rounding to bf16 explains.
+func (r *recorded) within(t *testing.T, name string, logits [][]float32, inputs [][][]float32) {
 	t.Helper()
-	in, err := vk.NewInstance(vk.InstanceOptions{AppName: "server test"})
-	require.NoError(t, err)
-	t.Cleanup(func() { in.Close() })
-	adapter, err := in.Pick(os.Getenv("VKMLA_TEST_DEVICE"))
-	require.NoError(t, err)
-	dev, err := adapter.Open(vk.DeviceOptions{})
-	require.NoError(t, err)
-	t.Cleanup(func() { dev.Close() })
-	return dev
+	a := agree(logits, r.rows(t, "exact."+r.logits))
+	t.Logf("%s, bf16: %+v", name, a)
+	assert.LessOrEqual(t, a.median, 1.6e-2, name)
+	assert.LessOrEqual(t, a.most90, 3e-2, name)
+	alone := strings.HasPrefix(name, "tiny-v4-a")
+	least := 0.95
+	if alone {
+		least = 42. / 48
+	}
+	assert.GreaterOrEqual(t, a.argmax, least, name)
+	for l, most := range []float64{3.5e-3, 9e-3, 1.2e-2, 1.4e-2} {
+		a := agree(inputs[l], r.rows(t, layerName("exact", l, "in")))
+		if alone { // the bounds are this model's
+			assert.LessOrEqual(t, a.median, most, "%s L%d.in", name, l)
+		}
+	}
 }
 
 // TestWhole runs whole models, in prompts of uneven pieces beside another sequence, within the
@@ -202,24 +200,30 @@ func TestWhole(t *testing.T) {
 	}
 	for _, name := range names {
 		r := openRecorded(t, name)
-		m, err := Open(t.Context(), device(t), r.dir, Options{MaxTokens: 400, MaxSessions: 3, MaxStep: 256})
-		require.NoError(t, err)
-		t.Cleanup(func() { assert.NoError(t, m.Close()) })
-
-		logits := r.run(t, m, []int{256, 84})
-		a := agree(logits[r.first:], r.rows(t, "fp8kv."+r.logits))
-		t.Logf("%s: %+v", name, a)
-		median, argmax, divergence := 8e-2, .8, 1.2e-2
-		if name == "tiny-v4-a" {
-			median, argmax, divergence = 6e-2, .75, 2e-2
+		for form, gpu := range map[string]bool{"experts on the processor": false, "experts on the device": true} {
+			t.Run(name+", "+form, func(t *testing.T) { r.whole(t, name, gpu) })
 		}
-		assert.LessOrEqual(t, a.median, median, name)
-		assert.LessOrEqual(t, a.most90, 2.5e-1, name)
-		assert.GreaterOrEqual(t, a.argmax, argmax, name)
-		assert.LessOrEqual(t, a.divergence, divergence, name)
-
-		assert.Equal(t, logits, r.run(t, m, []int{1, 99, 17, 130, 1, 1, 2, 3, 86}), "%s: cut elsewhere", name)
 	}
+}
+
+func (r *recorded) whole(t *testing.T, name string, gpu bool) {
+	m, err := Open(t.Context(), testkit.Device(t), r.dir, Options{MaxTokens: 400, MaxSessions: 3, MaxStep: 256, GPU: gpu})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, m.Close()) })
+
+	logits := r.run(t, m, []int{256, 84})
+	a := agree(logits[r.first:], r.rows(t, "fp8kv."+r.logits))
+	t.Logf("%+v", a)
+	median, argmax, divergence := 8e-2, .8, 1.2e-2
+	if name == "tiny-v4-a" {
+		median, argmax, divergence = 6e-2, .75, 2e-2
+	}
+	assert.LessOrEqual(t, a.median, median)
+	assert.LessOrEqual(t, a.most90, 2.5e-1)
+	assert.GreaterOrEqual(t, a.argmax, argmax)
+	assert.LessOrEqual(t, a.divergence, divergence)
+
+	assert.Equal(t, logits, r.run(t, m, []int{1, 99, 17, 130, 1, 1, 2, 3, 86}), "cut elsewhere")
 }
 
 // run takes the recorded tokens through a model in pieces. Beside it another sequence takes tokens

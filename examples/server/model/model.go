@@ -1,5 +1,5 @@
 // Package model runs a whole DeepSeek-V4: token ids in, logits out. vkmla's engine runs the
-// attention of each layer on the GPU, package cpu everything else.
+// attention of each layer on the GPU, package cpu or gpu everything else.
 package model
 
 import (
@@ -9,6 +9,7 @@ import (
 	"log/slog"
 
 	"github.com/vkmla/vkmla/examples/server/cpu"
+	"github.com/vkmla/vkmla/examples/server/gpu"
 	"github.com/vkmla/vkmla/examples/server/weights"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -23,6 +24,7 @@ type Options struct {
 	MaxStep       int    // tokens of a step
 	MaxCacheBytes uint64 // of the device's memory, for all sequences; 0: as much as they can use
 	Prefixes      bool   // the caller wants Model.Prefixes
+	GPU           bool   // everything on the device, one submission a step; else what is not attention on the processor
 	CPU           cpu.Options
 	Log           *slog.Logger // gets the engine's rare events
 }
@@ -32,7 +34,10 @@ type Model struct {
 	Config  weights.Config
 	Weights *weights.Model
 
-	cpu     *cpu.CPU
+	cpu     *cpu.CPU // one of these two
+	gpu     *gpu.GPU
+	most    int                // tokens of a sequence
+	timed   func([]vk.Section) // gets the times of each step; nil: nobody does
 	engine  *pipeline.Engine
 	layers  []*model.DeviceLayer
 	streams cpu.Streams
@@ -42,7 +47,7 @@ type Model struct {
 
 // Open maps a checkpoint and uploads its attention. The caller closes the model before the device.
 func Open(ctx context.Context, dev *vk.Device, dir string, o Options) (m *Model, err error) {
-	m = &Model{}
+	m = &Model{most: o.MaxTokens}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, m.Close())
@@ -52,31 +57,43 @@ func Open(ctx context.Context, dev *vk.Device, dir string, o Options) (m *Model,
 		return m, err
 	}
 	m.Config = m.Weights.Config
-	m.cpu = cpu.New(m.Weights, o.CPU)
 	attention, err := model.Open(dir, model.CheckpointOptions{})
 	if err != nil {
 		return m, err
 	}
 	defer attention.Close() // what was uploaded stays
-	if m.layers, err = attention.Upload(ctx, dev, nil); err != nil {
-		return m, err
-	}
 	// Invariant: a request's answer depends on its prompt alone, not on who asks at the same time.
 	e := pipeline.EngineOptions{MaxTokens: o.MaxTokens, MaxSessions: o.MaxSessions, MaxStep: o.MaxStep, MaxCacheBytes: o.MaxCacheBytes,
-		LayerByLayer: true, Invariant: true, Logger: o.Log}
+		LayerByLayer: !o.GPU, Invariant: true, Logger: o.Log}
 	if o.Prefixes {
 		e.MaxSessions, e.Rewind = e.MaxSessions+mostKeeping, prefix.Block // the state at the last block's end stays
-		if e.Identity, err = m.identity(dev.Adapter().Name); err != nil {
+		if e.Identity, err = m.identity(dev.Adapter().Name, o.GPU); err != nil {
 			return m, err
 		}
+	}
+	if o.GPU {
+		if m.gpu, err = openGPU(ctx, dev, m.Weights, attention, e); err != nil {
+			return m, err
+		}
+		e.Between = m.gpu.Between
+	} else {
+		m.cpu = cpu.New(m.Weights, o.CPU)
+	}
+	if m.layers, err = attention.Upload(ctx, dev, nil); err != nil {
+		return m, err
 	}
 	m.engine, err = pipeline.NewEngine(ctx, dev, attention.Config, m.layers, e)
 	return m, err
 }
 
-// Warm takes steps of all sizes, so that the first requests wait for nothing that the later ones do
-// not wait for.
-func (m *Model) Warm(ctx context.Context) error { return m.engine.Warm(ctx) }
+// Warm takes steps of all sizes and looks at all weights, so that the first requests wait for
+// nothing that the later ones do not wait for.
+func (m *Model) Warm(ctx context.Context) error {
+	if err := m.engine.Warm(ctx); err != nil || m.cpu == nil {
+		return err
+	}
+	return m.cpu.Warm(ctx)
+}
 
 // Stats is what the engine has done.
 func (m *Model) Stats() pipeline.Stats { return m.engine.Stats() }
@@ -106,7 +123,7 @@ func (s *Sequence) Close() error {
 // CacheBytes is the device memory that sequences take.
 func (m *Model) CacheBytes() uint64 { return m.engine.Memory().Total() }
 
-// CPU computes what is not attention.
+// CPU computes what is not attention; nil with Options.GPU.
 func (m *Model) CPU() *cpu.CPU { return m.cpu }
 
 // Chunk is the next tokens of a sequence, and of which of them, from 0, the logits are wanted.
@@ -120,7 +137,7 @@ type Chunk struct {
 // [V] that were wanted, in the order of chunks. After an error no sequence has changed.
 //
 // Errors: a token that is not of the vocabulary; those of pipeline's Engine.Begin, such as
-// cache.ErrPoolFull, and of Step.RunLayer.
+// cache.ErrPoolFull, and of Step.RunLayer or Step.Run.
 func (m *Model) Step(ctx context.Context, chunks ...Chunk) ([][]float32, error) {
 	var ids []int32
 	var wanted []int
@@ -142,6 +159,9 @@ func (m *Model) Step(ctx context.Context, chunks ...Chunk) ([][]float32, error) 
 		return nil, err
 	}
 	defer step.Abort() // does nothing after Commit
+	if m.gpu != nil {
+		return m.stepGPU(ctx, step, parts, ids, wanted)
+	}
 	logits, err := m.forward(ids, wanted, func(layer int, x, f []float32) error {
 		m.spent.Attention.Bytes += int64(m.layers[layer].Bytes())
 		return runLayer(ctx, step, parts, layer, x, f)
@@ -219,13 +239,13 @@ func (m *Model) Close() error {
 	if m.engine != nil {
 		errs = append(errs, m.engine.Close())
 	}
-	errs = append(errs, model.CloseLayers(m.layers))
+	errs = append(errs, m.gpu.Close(), model.CloseLayers(m.layers))
 	if m.cpu != nil {
 		m.cpu.Close()
 	}
 	if m.Weights != nil {
 		errs = append(errs, m.Weights.Close())
 	}
-	m.engine, m.layers, m.cpu, m.Weights = nil, nil, nil, nil
+	m.engine, m.layers, m.cpu, m.gpu, m.Weights = nil, nil, nil, nil, nil
 	return errors.Join(errs...)
 }

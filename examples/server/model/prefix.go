@@ -24,9 +24,13 @@ type Prefixes struct {
 }
 
 // identity is what numbers in the caches depend on, besides the attention's weights and formats.
-func (m *Model) identity(device string) (string, error) {
+func (m *Model) identity(device string, gpu bool) (string, error) {
 	weights, err := m.Weights.Identity()
-	return weights + " " + cpu.Instructions() + " " + device, err
+	products := cpu.Instructions()
+	if gpu {
+		products = "gpu"
+	}
+	return weights + " " + products + " " + device, err
 }
 
 // Prefixes keeps prompts in a store. It is for a model that was opened with Options.Prefixes. The
@@ -49,6 +53,10 @@ func (p *Prefixes) Open(ctx context.Context, tokens []int32) (s *Sequence, n int
 	}
 	return &Sequence{session}, n, nil
 }
+
+// Parting is after how many of some tokens, which Open was called with, a sequence should be kept:
+// there others that were kept go on otherwise. 0: nowhere.
+func (p *Prefixes) Parting(tokens []int32) int { return p.keeper.Parting(tokens) }
 
 // Keep stores what a sequence has of its first tokens, beside the steps that follow: with end for
 // who sends the same prompt again. While too many are on their way it does nothing.

@@ -71,6 +71,15 @@ func Open(dir string) (*Model, error) {
 // Close unmaps the files: nothing may be computed with the weights any more.
 func (m *Model) Close() error { return m.tensors.Close() }
 
+// Read runs f, which reads matrices, and turns the fault that the system raises where a file became
+// shorter into an error, see model.Tensors.Read.
+func (m *Model) Read(f func() error) error {
+	if m.tensors == nil { // the matrices are in memory
+		return f()
+	}
+	return m.tensors.Read(f)
+}
+
 // read reads the layers side by side: all scales are looked at, which takes the disk's time.
 func (m *Model) read() error {
 	var g errgroup.Group

@@ -1,0 +1,133 @@
+// Sums of ROWS rows of weights, of MATRICES matrices [experts*n, k], times rows of activations:
+//   sum[m][r][t] = sum_c w_m[row0 + r][c] * x[t][c]
+// A team of 32 invocations has the rows. Invocation i adds up chunks i, i+32 and on, column by
+// column; a chunk's sum takes its scale. Then the invocations' sums are added, fours first. No
+// number of tokens, rows or teams changes that order: a token's bits do not depend on the others.
+// Declare MATRICES (1 or 2) and before the include, after it a push block pc with
+//   n, k, x_quads (of a row of x), side (rows that share a scale of FP8)
+// Bindings: 1, 2 the first matrix and its scales; 3, 4 the second, if any; then x, bf16 by place().
+// Constants: 2 ROWS; 3 TOKENS, at most; 4 DEPTH, chunks of a row that are on their way at a time;
+//   5 UNROLL, eighths of a chunk without a loop, a power of two: fewer make shorter code.
+#ifndef LIB_SUMS_GLSL
+#define LIB_SUMS_GLSL
+#include "weights.glsl"
+
+layout(constant_id = 2) const uint ROWS = 2u;
+layout(constant_id = 3) const uint TOKENS = 1u;
+layout(constant_id = 4) const uint DEPTH = 2u;
+layout(constant_id = 5) const uint UNROLL = 4u;
+
+const uint TEAM = 32u, TEAMS = 4u, PITCH = TEAM * TEAMS + 5u;
+const uint PAIRS = MATRICES * ROWS; // of a matrix and a row
+const uint AT_ONCE = UNROLL < EIGHTS ? UNROLL : EIGHTS;
+
+layout(std430, set = 0, binding = 1) readonly buffer Codes0 { uvec4 v[]; } codes0;
+layout(std430, set = 0, binding = 2) readonly buffer Scales0 { uint v[]; } scales0;
+#if MATRICES == 2
+layout(std430, set = 0, binding = 3) readonly buffer Codes1 { uvec4 v[]; } codes1;
+layout(std430, set = 0, binding = 4) readonly buffer Scales1 { uint v[]; } scales1;
+layout(std430, set = 0, binding = 5) readonly buffer X { uvec4 v[]; } x;
+#define CODES(m, i) ((m) == 0u ? codes0.v[i] : codes1.v[i])
+#define SCALES(m, i) ((m) == 0u ? scales0.v[i] : scales1.v[i])
+#else
+layout(std430, set = 0, binding = 3) readonly buffer X { uvec4 v[]; } x;
+#define CODES(m, i) codes0.v[i]
+#define SCALES(m, i) scales0.v[i]
+#endif
+
+shared float sums[PAIRS * TOKENS * PITCH];
+
+// Chunk is one of each row.
+struct Chunk {
+    uvec4 q[PAIRS];
+    uvec4 second[PAIRS]; // of f32
+    uint scale[PAIRS];
+};
+
+// block_rows: of FP8's scales, of one expert.
+uint block_rows() { return (pc.n + pc.side - 1u) / pc.side; }
+
+// fetch: chunk c of the rows. Behind the last row the last one is read again.
+#define FETCH(expert, row0, c, to) { \
+    [[unroll]] for (uint m = 0u; m < MATRICES; m++) { \
+        [[unroll]] for (uint r = 0u; r < ROWS; r++) { \
+            const uint p = m * ROWS + r, row = min(row0 + r, pc.n - 1u); \
+            const uint at = ((expert) * pc.n + row) * (pc.k / COLUMNS) + (c); \
+            to.q[p] = CODES(m, at * QUADS); \
+            if (FORMAT == F32) to.second[p] = CODES(m, at * QUADS + 1u); \
+            if (FORMAT == MXFP4) to.scale[p] = SCALES(m, at >> 2) >> (8u * (at & 3u)); \
+            if (FORMAT == FP8) \
+                to.scale[p] = SCALES(m, ((expert) * block_rows() + row / pc.side) * ((pc.k + 127u) / 128u) + (c) / 8u); \
+        } \
+    } }
+
+// scale_of: E8M0 0 is a subnormal of f32.
+float scale_of(uint s) {
+    if (FORMAT == MXFP4) return uintBitsToFloat((s & 255u) == 0u ? 0x00400000u : (s & 255u) << 23);
+    return FORMAT == FP8 ? uintBitsToFloat(s) : 1.0;
+}
+
+float acc[PAIRS][TOKENS];
+
+void accumulate(Chunk b, uint c, uint xrow[TOKENS], uint count) {
+    float part[PAIRS][TOKENS];
+    [[unroll]] for (uint p = 0u; p < PAIRS; p++) {
+        [[unroll]] for (uint t = 0u; t < TOKENS; t++) part[p][t] = 0.0;
+    }
+    [[dont_unroll]] for (uint j0 = 0u; j0 < EIGHTS; j0 += AT_ONCE) [[unroll]] for (uint j1 = 0u; j1 < AT_ONCE; j1++) {
+        const uint j = j0 + j1;
+        uvec4 q[TOKENS]; // all at once, though fewer may be used
+        [[unroll]] for (uint t = 0u; t < TOKENS; t++) q[t] = x.v[xrow[t] * pc.x_quads + place(c * EIGHTS + j)];
+        float v[PAIRS][8];
+        [[unroll]] for (uint p = 0u; p < PAIRS; p++) decode8(b.q[p], b.second[p], j, v[p]);
+        [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
+            if (t > 0u && t >= count) continue;
+            float a[8];
+            bf16_unpack8(q[t], a);
+            [[unroll]] for (uint p = 0u; p < PAIRS; p++) {
+                [[unroll]] for (uint e = 0u; e < 8u; e++) part[p][t] = fma(v[p][e], a[e], part[p][t]);
+            }
+        }
+    }
+    [[unroll]] for (uint p = 0u; p < PAIRS; p++) {
+        const float scale = scale_of(b.scale[p]);
+        [[unroll]] for (uint t = 0u; t < TOKENS; t++) acc[p][t] = fma(part[p][t] * UNSCALE, scale, acc[p][t]);
+    }
+}
+
+// make_sums leaves what `sum` reads. Every invocation of the workgroup has to call it.
+void make_sums(uint expert, uint row0, uint xrow[TOKENS], uint count) {
+    const uint tid = gl_LocalInvocationIndex, lane = tid % TEAM, team = tid / TEAM, chunks = pc.k / COLUMNS;
+    [[unroll]] for (uint p = 0u; p < PAIRS; p++) {
+        [[unroll]] for (uint t = 0u; t < TOKENS; t++) acc[p][t] = 0.0;
+    }
+    Chunk some[DEPTH];
+    [[unroll]] for (uint d = 0u; d < DEPTH; d++) FETCH(expert, row0, min(lane + d * TEAM, chunks - 1u), some[d])
+    [[dont_unroll]] for (uint first = lane; first < chunks; first += TEAM * DEPTH) {
+        [[unroll]] for (uint d = 0u; d < DEPTH; d++) {
+            const uint c = first + d * TEAM;
+            if (c < chunks) accumulate(some[d], c, xrow, count);
+            if (c + TEAM * DEPTH < chunks) FETCH(expert, row0, c + TEAM * DEPTH, some[d])
+        }
+    }
+    [[unroll]] for (uint p = 0u; p < PAIRS; p++) {
+        [[unroll]] for (uint t = 0u; t < TOKENS; t++) sums[(p * TOKENS + t) * PITCH + tid] = acc[p][t];
+    }
+    barrier();
+    for (uint i = lane; i < PAIRS * TOKENS * 8u; i += TEAM) {
+        const uint at = i / 8u * PITCH + team * TEAM + i % 8u * 4u;
+        precise float four = ((sums[at] + sums[at + 1u]) + sums[at + 2u]) + sums[at + 3u];
+        sums[at] = four;
+    }
+    barrier();
+}
+
+// sum: of one of the team's rows and a token.
+float sum(uint p, uint t) {
+    const uint at = (p * TOKENS + t) * PITCH + gl_LocalInvocationIndex / TEAM * TEAM;
+    precise float all = sums[at];
+    [[unroll]] for (uint i = 1u; i < 8u; i++) all = all + sums[at + 4u * i];
+    return all;
+}
+
+#endif

@@ -1,0 +1,72 @@
+// Weights as they are stored, decoded by chunks: the columns of 16 bytes, or of 32 with f32.
+// Constants: 0 FORMAT; 1 HALVES: codes pass through binary16, whose subnormals the device keeps.
+// Numbers come too small or too large by a power of two: UNSCALE takes that back.
+#ifndef LIB_WEIGHTS_GLSL
+#define LIB_WEIGHTS_GLSL
+#include "bf16.glsl"
+
+layout(constant_id = 0) const uint FORMAT = 4u;
+layout(constant_id = 1) const uint HALVES = 0u;
+
+const uint BF16 = 1u, F32 = 2u, FP8 = 3u, MXFP4 = 4u;
+const uint COLUMNS = FORMAT == MXFP4 ? 32u : FORMAT == FP8 ? 16u : 8u; // of a chunk
+const uint QUADS = FORMAT == F32 ? 2u : 1u;                            // of 16 bytes, of a chunk
+const uint EIGHTS = COLUMNS / 8u;
+// Exponents of E2M1 and E4M3 have bias 1 and 7, those of binary16 15. Without HALVES see lifted.
+const float UNSCALE = FORMAT == MXFP4 ? (HALVES == 1u ? 16384.0 : 0.25)
+    : FORMAT == FP8                   ? (HALVES == 1u ? 256.0 : 1.0 / 256.0)
+                                      : 1.0;
+
+// lifted: a number from its sign and its exponent and fraction, which stand below the highest bit
+// of an f32's exponent. That bit, set, gives the exponent another bias, and a subnormal code a
+// leading one that it should not have. Twice the number less 4 is right then, and not less than
+// the number otherwise.
+float lifted(uint bits, uint sign) {
+    const float v = uintBitsToFloat(bits | 0x40000000u);
+    return uintBitsToFloat(floatBitsToUint(min(v, v * 2.0 - 4.0)) | (sign & 0x80000000u));
+}
+
+// e2m1_8: the codes of a word, the lowest first.
+void e2m1_8(uint w, out float v[8]) {
+    if (HALVES == 1u) {
+        const vec2 a = unpackHalf2x16(((w << 12) & 0x80008000u) | ((w << 9) & 0x0E000E00u)); // codes 0 and 4
+        const vec2 b = unpackHalf2x16(((w << 8) & 0x80008000u) | ((w << 5) & 0x0E000E00u));
+        const vec2 c = unpackHalf2x16(((w << 4) & 0x80008000u) | ((w << 1) & 0x0E000E00u));
+        const vec2 d = unpackHalf2x16((w & 0x80008000u) | ((w >> 3) & 0x0E000E00u));
+        v = float[8](a.x, b.x, c.x, d.x, a.y, b.y, c.y, d.y);
+    } else {
+        v = float[8](lifted((w << 22) & 0x01C00000u, w << 28), lifted((w << 18) & 0x01C00000u, w << 24),
+            lifted((w << 14) & 0x01C00000u, w << 20), lifted((w << 10) & 0x01C00000u, w << 16),
+            lifted((w << 6) & 0x01C00000u, w << 12), lifted((w << 2) & 0x01C00000u, w << 8),
+            lifted((w >> 2) & 0x01C00000u, w << 4), lifted((w >> 6) & 0x01C00000u, w));
+    }
+}
+
+// e4m3_4: the codes of a word, the lowest first.
+vec4 e4m3_4(uint w) {
+    if (HALVES == 1u) {
+        const uint u = w << 8;
+        const vec2 even = unpackHalf2x16((u & 0x80008000u) | ((u >> 1) & 0x3F803F80u));
+        const vec2 odd = unpackHalf2x16((w & 0x80008000u) | ((w >> 1) & 0x3F803F80u));
+        return vec4(even.x, odd.x, even.y, odd.y);
+    }
+    return vec4(lifted((w << 20) & 0x07F00000u, w << 24), lifted((w << 12) & 0x07F00000u, w << 16),
+        lifted((w << 4) & 0x07F00000u, w << 8), lifted((w >> 4) & 0x07F00000u, w));
+}
+
+// decode8: columns 8j to 8j+7 of a chunk, without scales; b is its second quad.
+void decode8(uvec4 a, uvec4 b, uint j, out float v[8]) {
+    if (FORMAT == MXFP4) {
+        e2m1_8(a[j], v);
+    } else if (FORMAT == FP8) {
+        const vec4 x = e4m3_4(a[2u * j]), y = e4m3_4(a[2u * j + 1u]);
+        v = float[8](x.x, x.y, x.z, x.w, y.x, y.y, y.z, y.w);
+    } else if (FORMAT == BF16) {
+        bf16_unpack8(a, v);
+    } else {
+        const vec4 x = uintBitsToFloat(a), y = uintBitsToFloat(b);
+        v = float[8](x.x, x.y, x.z, x.w, y.x, y.y, y.z, y.w);
+    }
+}
+
+#endif
