@@ -21,7 +21,8 @@ func scheduled(t *testing.T, dir string, gpu bool, sessions int) *batch.Schedule
 	t.Helper()
 	const tokens = 200
 	step := min(16, sessions)
-	m, err := model.Open(t.Context(), testkit.Device(t), dir, model.Options{MaxTokens: tokens, MaxSessions: sessions, MaxStep: step, GPU: gpu})
+	m, err := model.Open(t.Context(), testkit.Device(t), dir,
+		model.Options{MaxTokens: tokens, MaxSessions: sessions, MaxStep: step, GPU: gpu})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, m.Close()) })
 	s := batch.New(m, batch.Options{Vocab: m.Config.Vocab, MaxTokens: tokens, MaxSessions: sessions, MaxStep: step, Log: quiet,
@@ -62,8 +63,8 @@ func ids(tokens []batch.Token) (list []int32) {
 // most probable one, as a logarithm: both round activations to bf16, at different places.
 const near = .2
 
-// TestForms asks the form on the device for answers, many at once, then for some of them alone, of
-// which the prompts are cut elsewhere. They have to be the same. The form on the processor has to find
+// TestForms asks the form on the device for answers, many at once, then for some of them alone,
+// whose prompts are cut elsewhere. They have to be the same. The form on the processor has to find
 // each of their tokens to be the most probable one, or nearly so.
 func TestForms(t *testing.T) {
 	dir := t.TempDir()

@@ -69,11 +69,9 @@ type tiling struct {
 	up, down   int // of w1 and w3 each; of w2
 	gate, head int
 	tokens     int // that share weights in registers, at most: 1, 2, 4 or 8
-	deep       int // chunks of a row on their way, for a token alone
-	unroll     int // eights of a chunk without a loop: 1, 2 or 4
 }
 
-var usual = tiling{up: 2, down: 4, gate: 1, head: 4, tokens: 8, deep: 4, unroll: 4}
+var usual = tiling{up: 2, down: 4, gate: 1, head: 4, tokens: 4}
 
 // tokensOf is how many tokens of T share weights where all of them need these.
 func (t tiling) tokensOf(T int) int { return min(t.tokens, 1<<bits.Len(uint(T-1))) }

@@ -2,7 +2,6 @@ package gpu
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/vkmla/vkmla/vk"
 )
@@ -23,15 +22,15 @@ func (e *MemoryError) Error() string {
 // Is reports whether target is vk.ErrOutOfDeviceMemory.
 func (e *MemoryError) Is(target error) bool { return target == vk.ErrOutOfDeviceMemory }
 
-// Free is how many bytes the device may have left for the program.
+// Free is how many bytes the device may have left for the program, in the largest of its memories.
 func Free(dev *vk.Device) (free uint64) {
-	local := func(h vk.Heap) bool { return h.DeviceLocal }
-	for _, b := range dev.MemoryBudget() {
+	budget := dev.MemoryBudget()
+	for _, b := range budget {
 		if b.DeviceLocal {
 			free = max(free, b.Free())
 		}
 	}
-	if free > 0 || slices.ContainsFunc(dev.Caps().Heaps, local) && len(dev.MemoryBudget()) > 0 {
+	if budget != nil {
 		return free
 	}
 	used := uint64(0)

@@ -119,15 +119,7 @@ type rows struct {
 	most   int    // tokens that share weights
 	items  int    // groups of them, at most
 	turns  int    // of these, how many run side by side
-}
-
-// depth is how many chunks of a row are on their way at a time: of a token alone many, since little
-// else is to be done meanwhile.
-func (g *GPU) depth(r rows, m *matrix) uint32 {
-	if r.most > 1 {
-		return 2
-	}
-	return size(min(g.tiles.deep, ceilDiv(m.k/columns[m.format], 32)))
+	full   bool   // groups nearly always have that many tokens
 }
 
 // product records product.comp: y from x.
@@ -139,7 +131,8 @@ func (g *GPU) product(rec *vk.Recorder, m *matrix, ofTeam int, r rows, x, y vk.V
 		plan = g.plan
 	}
 	return launch(rec, g.dev, "product", [3]uint32{size(ceilDiv(m.n, teams*ofTeam)), size(r.turns), 1},
-		float64(r.items*r.most)*float64(m.n*m.k), &push, []uint32{uint32(m.format), g.halves, size(ofTeam), size(r.most), g.depth(r, m), size(g.tiles.unroll)},
+		float64(r.items*r.most)*float64(m.n*m.k), &push,
+		[]uint32{uint32(m.format), g.halves, size(ofTeam), size(r.most), flag(r.full)},
 		plan, m.codes, m.scale, x, y)
 }
 
@@ -155,7 +148,8 @@ func (g *GPU) up(rec *vk.Recorder, w1, w3 *matrix, r rows, h vk.View) error {
 		plan, push.per = g.plan, size(g.cfg.PerToken)
 	}
 	return launch(rec, g.dev, "up", [3]uint32{size(ceilDiv(w1.n, teams*g.tiles.up)), size(r.turns), 1},
-		2*float64(r.items*r.most)*float64(w1.n*w1.k), &push, []uint32{uint32(w1.format), g.halves, size(g.tiles.up), size(r.most), g.depth(r, w1), size(g.tiles.unroll)},
+		2*float64(r.items*r.most)*float64(w1.n*w1.k), &push,
+		[]uint32{uint32(w1.format), g.halves, size(g.tiles.up), size(r.most), flag(r.full)},
 		plan, w1.codes, w1.scale, w3.codes, w3.scale, g.x, g.v, h)
 }
 
@@ -163,10 +157,11 @@ func (g *GPU) up(rec *vk.Recorder, w1, w3 *matrix, r rows, h vk.View) error {
 // router: it runs beside it.
 func (g *GPU) experts(rec *vk.Recorder, T int, l *layer) error {
 	c := g.cfg
-	all := rows{most: g.tiles.tokensOf(T)}
+	all := rows{most: g.tiles.tokensOf(T), full: true}
 	all.items = ceilDiv(T, all.most)
 	all.turns = all.items
 	routed := rows{routed: 1, most: g.tiles.pairsOf(T, c.PerToken, c.Experts)}
+	routed.full = T*c.PerToken >= c.Experts*routed.most
 	routed.items = min(c.Experts, T*c.PerToken) + T*c.PerToken/routed.most
 	if T == 1 {
 		routed.routed, routed.items = 2, c.PerToken
@@ -226,7 +221,7 @@ func (g *GPU) finish(rec *vk.Recorder, T int, from source) error {
 	}
 	// Of the tokens of a prompt few are wanted: they take turns.
 	rec.Section(Sections[4])
-	wanted := rows{at: 1, most: g.tiles.tokensOf(T), turns: 1}
+	wanted := rows{full: true, at: 1, most: g.tiles.tokensOf(T), turns: 1}
 	wanted.items = ceilDiv(T, wanted.most)
 	if err := g.product(rec, &g.head, g.tiles.head, wanted, g.headX, g.headY); err != nil {
 		return err

@@ -2,9 +2,9 @@
 //
 // A plan of routed experts, as choose and group write it, is
 //   [0] items; [4 + 3i] expert, first, count of item i; [order_at + p] row p
-// Rows first to first+count-1 of the plan's order are an item (routed 1). For a token alone item i is
-// row i, and the plan gives its expert only (routed 2). Without experts (routed 0) plan[rows_at] is
-// how many rows there are, and an item is the next TOKENS of them.
+// Rows first to first+count-1 of the plan's order are an item (routed 1). For a token alone item i
+// is row i, and the plan gives its expert only (routed 2). Without experts (routed 0)
+// plan[rows_at] is how many rows there are, and an item is the next TOKENS of them.
 #ifndef LIB_ROWS_GLSL
 #define LIB_ROWS_GLSL
 

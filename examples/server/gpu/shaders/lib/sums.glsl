@@ -6,20 +6,18 @@
 // Declare MATRICES (1 or 2) and before the include, after it a push block pc with
 //   n, k, x_quads (of a row of x), side (rows that share a scale of FP8)
 // Bindings: 1, 2 the first matrix and its scales; 3, 4 the second, if any; then x, bf16 by place().
-// Constants: 2 ROWS; 3 TOKENS, at most; 4 DEPTH, chunks of a row that are on their way at a time;
-//   5 UNROLL, eighths of a chunk without a loop, a power of two: fewer make shorter code.
+// Constants: 2 ROWS; 3 TOKENS, at most; 4 FULL: there are nearly always as many, so that their x is
+//   read at once. Else who is not there is not read.
 #ifndef LIB_SUMS_GLSL
 #define LIB_SUMS_GLSL
 #include "weights.glsl"
 
 layout(constant_id = 2) const uint ROWS = 2u;
 layout(constant_id = 3) const uint TOKENS = 1u;
-layout(constant_id = 4) const uint DEPTH = 2u;
-layout(constant_id = 5) const uint UNROLL = 4u;
+layout(constant_id = 4) const uint FULL = 1u;
 
 const uint TEAM = 32u, TEAMS = 4u, PITCH = TEAM * TEAMS + 5u;
 const uint PAIRS = MATRICES * ROWS; // of a matrix and a row
-const uint AT_ONCE = UNROLL < EIGHTS ? UNROLL : EIGHTS;
 
 layout(std430, set = 0, binding = 1) readonly buffer Codes0 { uvec4 v[]; } codes0;
 layout(std430, set = 0, binding = 2) readonly buffer Scales0 { uint v[]; } scales0;
@@ -74,14 +72,17 @@ void accumulate(Chunk b, uint c, uint xrow[TOKENS], uint count) {
     [[unroll]] for (uint p = 0u; p < PAIRS; p++) {
         [[unroll]] for (uint t = 0u; t < TOKENS; t++) part[p][t] = 0.0;
     }
-    [[dont_unroll]] for (uint j0 = 0u; j0 < EIGHTS; j0 += AT_ONCE) [[unroll]] for (uint j1 = 0u; j1 < AT_ONCE; j1++) {
-        const uint j = j0 + j1;
-        uvec4 q[TOKENS]; // all at once, though fewer may be used
-        [[unroll]] for (uint t = 0u; t < TOKENS; t++) q[t] = x.v[xrow[t] * pc.x_quads + place(c * EIGHTS + j)];
+    [[unroll]] for (uint j = 0u; j < EIGHTS; j++) {
+        const uint at = place(c * EIGHTS + j);
+        uvec4 q[TOKENS];
+        if (FULL == 1u) {
+            [[unroll]] for (uint t = 0u; t < TOKENS; t++) q[t] = x.v[xrow[t] * pc.x_quads + at];
+        }
         float v[PAIRS][8];
         [[unroll]] for (uint p = 0u; p < PAIRS; p++) decode8(b.q[p], b.second[p], j, v[p]);
         [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
             if (t > 0u && t >= count) continue;
+            if (FULL == 0u) q[t] = x.v[xrow[t] * pc.x_quads + at];
             float a[8];
             bf16_unpack8(q[t], a);
             [[unroll]] for (uint p = 0u; p < PAIRS; p++) {
@@ -101,13 +102,15 @@ void make_sums(uint expert, uint row0, uint xrow[TOKENS], uint count) {
     [[unroll]] for (uint p = 0u; p < PAIRS; p++) {
         [[unroll]] for (uint t = 0u; t < TOKENS; t++) acc[p][t] = 0.0;
     }
-    Chunk some[DEPTH];
-    [[unroll]] for (uint d = 0u; d < DEPTH; d++) FETCH(expert, row0, min(lane + d * TEAM, chunks - 1u), some[d])
-    [[dont_unroll]] for (uint first = lane; first < chunks; first += TEAM * DEPTH) {
-        [[unroll]] for (uint d = 0u; d < DEPTH; d++) {
-            const uint c = first + d * TEAM;
-            if (c < chunks) accumulate(some[d], c, xrow, count);
-            if (c + TEAM * DEPTH < chunks) FETCH(expert, row0, c + TEAM * DEPTH, some[d])
+    Chunk now, next;
+    FETCH(expert, row0, min(lane, chunks - 1u), now)
+    [[dont_unroll]] for (uint c = lane; c < chunks; c += TEAM) { // the next chunk is on its way
+        FETCH(expert, row0, min(c + TEAM, chunks - 1u), next)
+        accumulate(now, c, xrow, count);
+        [[unroll]] for (uint p = 0u; p < PAIRS; p++) {
+            now.q[p] = next.q[p];
+            now.second[p] = next.second[p];
+            now.scale[p] = next.scale[p];
         }
     }
     [[unroll]] for (uint p = 0u; p < PAIRS; p++) {
