@@ -296,7 +296,8 @@ func TestTwoStepsEnd(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx := t.Context()
-			e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 64, MaxSessions: 2, MaxStep: 2, Steps: 2, LayerByLayer: true})
+			e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 64, MaxSessions: 2, MaxStep: 2, Steps: 2,
+				LayerByLayer: true})
 			var list []*pipeline.Step
 			var open []*pipeline.Session
 			for range 2 {

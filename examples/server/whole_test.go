@@ -44,7 +44,8 @@ func TestBench(t *testing.T) {
 		}
 	}
 	assert.Equal(t, 4, rows, out.String())
-	for _, bad := range [][]string{{"--batch", "1"}, {"--model", dir, "--batch", "0"}, {"--model", dir, "--tokens", "2"}, {"--model", dir, "--batch", "300"}} {
+	for _, bad := range [][]string{{"--batch", "1"}, {"--model", dir, "--batch", "0"}, {"--model", dir, "--tokens", "2"},
+		{"--model", dir, "--batch", "300"}} {
 		assert.ErrorContains(t, bench(t.Context(), bad, &out, quiet), "want", bad)
 	}
 }

@@ -81,7 +81,8 @@ var functions = []any{
 }
 
 // fine are calls that succeed with nothing.
-var fine = []string{"vk.NewInstance", "cache.NewBlockPool", "*vk.Commands.Release", "*pipeline.Step.Abort", "*ranks.Step.Abort", "model.CloseLayers"}
+var fine = []string{"vk.NewInstance", "cache.NewBlockPool", "*vk.Commands.Release", "*pipeline.Step.Abort", "*ranks.Step.Abort",
+	"model.CloseLayers"}
 
 // outside are types of files, of errors and of references.
 var outside = []string{"CheckpointError", "ConfigError", "ForeignError", "LayerWeights", "Matrix", "Blob", "CompressHost"}
