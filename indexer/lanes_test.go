@@ -143,3 +143,6 @@ func TestLanesShared(t *testing.T) {
 		assert.Equal(t, x.each*64, got, stem)
 	}
 }
+
+// Grouped tells, for the tests, whether the kernel is idx_logits_prompt.
+func Grouped(o *Logits) bool { return o.grouped }
