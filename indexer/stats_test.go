@@ -2,39 +2,113 @@ package indexer_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/indexer"
+	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/vk"
 )
 
-func TestStats(t *testing.T) {
+// TestTimes times forms of the scores by turns: VKXS has forms with a ; between them.
+func TestTimes(t *testing.T) {
+	if os.Getenv("VKXS") == "" {
+		t.Skip("VKXS")
+	}
+	dev := testkit.Device(t)
+	heads, keys, all := 64, 8192, []int{512, 4096}
+	if dev.Adapter().Type == vk.TypeCPU {
+		heads, keys, all = 16, 512, []int{16}
+	}
+	if n, err := strconv.Atoi(os.Getenv("VKXT")); err == nil {
+		all = []int{n}
+	}
+	for _, tokens := range all {
+		x := randomHost(t, cache.IndexKeyFP8, rand.New(rand.NewPCG(8, 1)), tokens, 1, heads, keys, 64)
+		for i := range x.Lens {
+			x.Lens[i] = int32(keys - (tokens-i)/4)
+		}
+		r := verify.NewRig(t.Context(), dev)
+		a := uploadLogits(r, x)
+		require.NoError(t, r.Err())
+		type form struct {
+			name  string
+			cmd   *vk.Commands
+			times []float64
+		}
+		var forms []*form
+		for _, name := range strings.Split(os.Getenv("VKXS"), ";") {
+			os.Setenv("VKX", name)
+			op := must[*indexer.Logits](t)(indexer.NewLogits(dev, logitsConfig(x, "")))
+			rec := must[*vk.Recorder](t)(dev.NewRecorder())
+			for i := range 6 {
+				if i >= 2 {
+					must[int](t)(rec.Timestamp())
+				}
+				require.NoError(t, op.Record(rec, a))
+			}
+			must[int](t)(rec.Timestamp())
+			f := &form{name: name, cmd: must[*vk.Commands](t)(rec.End())}
+			require.NoError(t, f.cmd.Run(t.Context()))
+			forms = append(forms, f)
+		}
+		for begin := time.Now(); dev.Adapter().Type != vk.TypeCPU && time.Since(begin) < 300*time.Millisecond; {
+			require.NoError(t, forms[0].cmd.Run(t.Context()))
+		}
+		for range 12 {
+			for _, f := range forms {
+				require.NoError(t, f.cmd.Run(t.Context()))
+				ns := must[[]float64](t)(f.cmd.Timestamps())
+				for i := range 4 {
+					f.times = append(f.times, (ns[i+1]-ns[i])/1e3)
+				}
+			}
+		}
+		for _, f := range forms {
+			slices.Sort(f.times)
+			fmt.Printf("TIME %d tokens %s: %.1f (least %.1f, most %.1f)\n", tokens, f.name, f.times[len(f.times)/2], f.times[0], f.times[len(f.times)-1])
+			f.cmd.Close()
+		}
+		r.Close()
+	}
+}
+
+// TestCode leaves the driver's code of some forms in the folder VKXDIR.
+func TestCode(t *testing.T) {
+	if os.Getenv("VKXDIR") == "" {
+		t.Skip("VKXDIR")
+	}
 	in, err := vk.NewInstance(vk.InstanceOptions{})
 	require.NoError(t, err)
 	defer in.Close()
-	for _, vkx := range []string{"", "prompt=1", "prompt=1,score=1", "prompt=1,four=1"} {
+	for _, vkx := range strings.Split(os.Getenv("VKXS"), ";") {
 		a := in.Adapters()[0]
-		dev, err := a.Open(vk.DeviceOptions{Statistics: true})
+		dir := os.Getenv("VKXDIR") + "/" + vkx
+		require.NoError(t, os.MkdirAll(dir, 0o755))
+		dev, err := a.Open(vk.DeviceOptions{Statistics: true, PipelineCacheDir: dir})
 		require.NoError(t, err)
 		os.Setenv("VKX", vkx)
-		heads := 64
-		if a.Type == vk.TypeCPU {
-			heads = 16
-		}
-		for _, f := range indexFormats {
-			_, err = indexer.NewLogits(dev, indexer.LogitsConfig{Heads: heads, Format: f, Page: 64})
-			require.NoError(t, err)
-		}
-		_ = cache.IndexKeyFP8
+		_, err = indexer.NewLogits(dev, indexer.LogitsConfig{Heads: 64, Format: cache.IndexKeyFP8, Page: 64})
+		require.NoError(t, err)
 		for _, k := range dev.Kernels() {
 			s, err := dev.Statistics(k)
-			fmt.Println(vkx, k.Name(), k.Constants(), s, err)
+			require.NoError(t, err)
+			fmt.Print("CODE ", vkx, " ", k.Name(), k.Constants())
+			for _, x := range s {
+				fmt.Print(" ", x.Name, "=", x.Value)
+			}
+			fmt.Println()
 		}
 		os.Setenv("VKX", "")
-		dev.Close()
+		require.NoError(t, dev.Close())
 	}
 }

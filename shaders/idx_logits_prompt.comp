@@ -180,21 +180,57 @@ void load_queries(uint t) {
     }
 }
 
+CM_C kept_[HEAD_TILES];
 // score: the logits of the tile of keys at row `at` of shared memory, of which the first is entry n.
 void score(uint at, uint n) {
-    CM_C s[HEAD_TILES];
-    [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) s[i] = CM_C(0.0);
-    [[unroll]] for (uint k = 0u; k < STEPS; k++) {
-        CM_A keys;
-        coopMatLoad(keys, key_s, at * PITCH + k * (CM_K / 8u), PITCH, gl_CooperativeMatrixLayoutRowMajor);
-        [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) s[i] = coopMatMulAdd(keys, query_f[i * STEPS + k], s[i]);
-    }
     float sum[KEYS];
-    [[unroll]] for (uint j = 0u; j < KEYS; j++) {
-        float x[2] = float[2](0.0, 0.0); // two chains
-        [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++)
-            [[unroll]] for (uint c = 0u; c < COLUMNS; c++) x[c % 2u] += max(s[i][j * COLUMNS + c], 0.0) * weight_f[i][c];
-        sum[j] = x[0] + x[1];
+    if ((TRIAL & 64u) != 0u) { // pairs of head tiles, keys loaded first
+        CM_A keys[STEPS];
+        [[unroll]] for (uint k = 0u; k < STEPS; k++) coopMatLoad(keys[k], key_s, at * PITCH + k * (CM_K / 8u), PITCH, gl_CooperativeMatrixLayoutRowMajor);
+        float x[KEYS][2];
+        [[unroll]] for (uint j = 0u; j < KEYS; j++) x[j] = float[2](0.0, 0.0);
+        [[unroll]] for (uint i = 0u; i < HEAD_TILES; i += 2u) {
+            CM_C a = CM_C(0.0), b = CM_C(0.0);
+            [[unroll]] for (uint k = 0u; k < STEPS; k++) {
+                a = coopMatMulAdd(keys[k], query_f[i * STEPS + k], a);
+                if (i + 1u < HEAD_TILES) b = coopMatMulAdd(keys[k], query_f[(i + 1u) * STEPS + k], b);
+            }
+            [[unroll]] for (uint j = 0u; j < KEYS; j++) {
+                [[unroll]] for (uint c = 0u; c < COLUMNS; c++) x[j][c % 2u] += max(a[j * COLUMNS + c], 0.0) * weight_f[i][c];
+                if (i + 1u < HEAD_TILES) [[unroll]] for (uint c = 0u; c < COLUMNS; c++) x[j][c % 2u] += max(b[j * COLUMNS + c], 0.0) * weight_f[i + 1u][c];
+            }
+        }
+        [[unroll]] for (uint j = 0u; j < KEYS; j++) sum[j] = x[j][0] + x[j][1];
+    } else {
+        CM_C s[HEAD_TILES];
+        if ((TRIAL & 8u) == 0u) {
+            [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) s[i] = CM_C(0.0);
+        } else {
+            [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) s[i] = kept_[i];
+        }
+        if ((TRIAL & 32u) != 0u) {
+            CM_A keys[STEPS];
+            [[unroll]] for (uint k = 0u; k < STEPS; k++) coopMatLoad(keys[k], key_s, at * PITCH + k * (CM_K / 8u), PITCH, gl_CooperativeMatrixLayoutRowMajor);
+            [[unroll]] for (uint k = 0u; k < STEPS; k++)
+                [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) s[i] = coopMatMulAdd(keys[k], query_f[i * STEPS + k], s[i]);
+        } else {
+            [[unroll]] for (uint k = 0u; k < STEPS; k++) {
+                CM_A keys;
+                coopMatLoad(keys, key_s, at * PITCH + k * (CM_K / 8u), PITCH, gl_CooperativeMatrixLayoutRowMajor);
+                [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) s[i] = coopMatMulAdd(keys, query_f[i * STEPS + k], s[i]);
+                if ((TRIAL & 16u) != 0u && k == STEPS / 2u - 1u) break; // half of the products
+            }
+        }
+        if ((TRIAL & 8u) != 0u) {
+            [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) kept_[i] = s[i];
+            return;
+        }
+        [[unroll]] for (uint j = 0u; j < KEYS; j++) {
+            float x[2] = float[2](0.0, 0.0); // two chains
+            [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++)
+                [[unroll]] for (uint c = 0u; c < COLUMNS; c++) x[c % 2u] += max(s[i][j * COLUMNS + c], 0.0) * weight_f[i][c];
+            sum[j] = x[0] + x[1];
+        }
     }
     [[unroll]] for (uint bit = 1u, count = KEYS; bit < P; bit <<= 1) {
         const bool upper = (part_ & bit) != 0u;
@@ -264,10 +300,13 @@ void main() {
         barrier(); // queries, or keys of the request before, have been taken from there
         keep(rows, at);
         barrier();
+        if ((TRIAL & 8u) != 0u) [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) kept_[i] = CM_C(0.0);
         [[dont_unroll]] for (;;) {
-            fetch(page, STEP_AT(step_ + 1u), rows);
-            page = find(STEP_AT(step_ + 2u));
-            subgroupBarrier();
+            if ((TRIAL & 2u) == 0u) {
+                fetch(page, STEP_AT(step_ + 1u), rows);
+                page = find(STEP_AT(step_ + 2u));
+                subgroupBarrier();
+            }
             const uint n = step_ * TILE;
             if (n < end_) {
                 if ((TRIAL & 1u) == 0u) {
@@ -278,8 +317,14 @@ void main() {
             }
             if (++step_ >= last) break;
             at = TILE - at;
-            keep(rows, at);
-            barrier();
+            if ((TRIAL & 2u) == 0u) keep(rows, at);
+            if ((TRIAL & 4u) == 0u) barrier();
+        }
+        if ((TRIAL & 8u) != 0u) {
+            float all = 0.0;
+            [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++)
+                [[unroll]] for (uint c = 0u; c < KEYS * COLUMNS; c++) all += kept_[i][c];
+            if (all != 0.0) logit_store(min(t_, pc.tokens - 1u), gl_SubgroupInvocationID, all);
         }
     }
 }
