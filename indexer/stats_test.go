@@ -2,6 +2,7 @@ package indexer_test
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -46,6 +47,7 @@ func TestTimes(t *testing.T) {
 			times []float64
 		}
 		var forms []*form
+		var first []float32
 		for _, name := range strings.Split(os.Getenv("VKXS"), ";") {
 			os.Setenv("VKX", name)
 			op := must[*indexer.Logits](t)(indexer.NewLogits(dev, logitsConfig(x, "")))
@@ -60,6 +62,19 @@ func TestTimes(t *testing.T) {
 			f := &form{name: name, cmd: must[*vk.Commands](t)(rec.End())}
 			require.NoError(t, f.cmd.Run(t.Context()))
 			forms = append(forms, f)
+			if tokens <= 512 {
+				got := download[float32](t, a.Out)
+				if first == nil {
+					first = got
+				}
+				n := 0
+				for i, v := range got {
+					if math.Float32bits(v) != math.Float32bits(first[i]) {
+						n++
+					}
+				}
+				fmt.Printf("BITS %s: %d of %d differ\n", name, n, len(got))
+			}
 		}
 		for begin := time.Now(); dev.Adapter().Type != vk.TypeCPU && time.Since(begin) < 300*time.Millisecond; {
 			require.NoError(t, forms[0].cmd.Run(t.Context()))
@@ -92,7 +107,7 @@ func TestCode(t *testing.T) {
 	defer in.Close()
 	for _, vkx := range strings.Split(os.Getenv("VKXS"), ";") {
 		a := in.Adapters()[0]
-		dir := os.Getenv("VKXDIR") + "/" + vkx
+		dir := os.Getenv("VKXDIR") + "/form" + vkx
 		require.NoError(t, os.MkdirAll(dir, 0o755))
 		dev, err := a.Open(vk.DeviceOptions{Statistics: true, PipelineCacheDir: dir})
 		require.NoError(t, err)

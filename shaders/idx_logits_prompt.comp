@@ -55,6 +55,11 @@ const uint LOADS = (TAKEN + 3u) / 4u;
 const uint QUERY_LOADS = (WORDS + 3u) / 4u;
 const uint TAKEN_STEPS = STEPS / SPLIT;
 const uint PITCH = INDEX_DIM / 8u + 1u; // of a key in shared memory: the columns of a matrix fall into different banks
+const uint AT_ONCE = 2u;                // head tiles
+const bool PAIRS = 2u * KEYS <= P;
+const uint GROUP = (PAIRS ? (TRIAL & 128u) : 0u) / 128u + 1u; // tiles of keys whose sums are passed on together
+const uint COUNT = GROUP * KEYS;
+const uint LOADED = (TRIAL & 1024u) != 0u ? HEAD_TILES : 1u; // head tiles at a time
 const uint ABSENT = 0xFFFFFFFFu;        // in place of a scale
 
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer KvRead4 { uvec4 v; };
@@ -144,28 +149,41 @@ void keep(Rows rows, uint at) {
 // load_queries brings a subgroup's queries and weights to its registers, by way of shared memory.
 void load_queries(uint t) {
     const uint rows = gl_SubgroupID * CM_N * PITCH;
-    [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
-        CM_B made[STEPS];
-        [[unroll]] for (uint j = 0u; j < HEADS; j++) {
-            const uint head = i * CM_N + row_of(j), at = t * pc.heads + min(head, pc.heads - 1u);
-            uint words[WORDS];
+    [[unroll]] for (uint first = 0u; first < HEAD_TILES; first += LOADED) {
+        uint words[LOADED * HEADS * WORDS], scales[LOADED * HEADS];
+        [[unroll]] for (uint i = 0u; i < LOADED * HEADS; i++) {
+            const uint head = (first + i / HEADS) * CM_N + row_of(i % HEADS), at = t * pc.heads + min(head, pc.heads - 1u);
             [[unroll]] for (uint w = 0u; w < WORDS; w += 2u) {
-                const uvec2 two = q_at((at * index_row_bytes(FORMAT) + word_byte(w)) / 8u);
-                words[w] = head < pc.heads ? two.x : 0u;
-                words[w + 1u] = head < pc.heads ? two.y : 0u;
+                if (WORDS >= 4u && w % 4u == 0u) {
+                    const uvec4 four = Read_uvec4(pc.q_addr).v[(at * index_row_bytes(FORMAT) + word_byte(w)) / 16u];
+                    [[unroll]] for (uint c = 0u; c < 4u; c++) words[i * WORDS + w + c] = four[c];
+                } else if (WORDS < 4u) {
+                    const uvec2 two = q_at((at * index_row_bytes(FORMAT) + word_byte(w)) / 8u);
+                    words[i * WORDS + w] = two.x;
+                    words[i * WORDS + w + 1u] = two.y;
+                }
             }
-            CM_FP4_SCALE scale = CM_FP4_SCALE(1.0);
-            if (FORMAT != INDEX_FP8) scale = cm_fp4_scale(q_scale_at(at), block_of());
-            [[unroll]] for (uint k = 0u; k < STEPS; k++)
-                [[unroll]] for (uint e = 0u; e < EACH; e++)
-                    made[k][j * EACH + e] = number(words[(k * EACH + e) / PER], scale, k * EACH + e);
+            if (FORMAT != INDEX_FP8) scales[i] = q_scale_at(at);
         }
-        subgroupBarrier();
-        [[unroll]] for (uint k = 0u; k < STEPS; k++)
-            coopMatStore(made[k], key_s, rows + k * (CM_K / 8u), PITCH, gl_CooperativeMatrixLayoutColumnMajor);
-        subgroupBarrier();
-        [[unroll]] for (uint k = 0u; k < STEPS; k++)
-            coopMatLoad(query_f[i * STEPS + k], key_s, rows + k * (CM_K / 8u), PITCH, gl_CooperativeMatrixLayoutColumnMajor);
+        [[unroll]] for (uint i = 0u; i < LOADED; i++) {
+            subgroupBarrier();
+            [[unroll]] for (uint k = 0u; k < STEPS; k++) {
+                CM_B made;
+                [[unroll]] for (uint j = 0u; j < HEADS; j++) {
+                    const bool real = (first + i) * CM_N + row_of(j) < pc.heads;
+                    CM_FP4_SCALE scale = CM_FP4_SCALE(1.0);
+                    if (FORMAT != INDEX_FP8) scale = cm_fp4_scale(scales[i * HEADS + j], block_of());
+                    [[unroll]] for (uint e = 0u; e < EACH; e++) {
+                        const uint word = words[(i * HEADS + j) * WORDS + (k * EACH + e) / PER];
+                        made[j * EACH + e] = number(real ? word : 0u, scale, k * EACH + e);
+                    }
+                }
+                coopMatStore(made, key_s, rows + k * (CM_K / 8u), PITCH, gl_CooperativeMatrixLayoutColumnMajor);
+            }
+            subgroupBarrier();
+            [[unroll]] for (uint k = 0u; k < STEPS; k++)
+                coopMatLoad(query_f[(first + i) * STEPS + k], key_s, rows + k * (CM_K / 8u), PITCH, gl_CooperativeMatrixLayoutColumnMajor);
+        }
     }
     for (uint h = gl_SubgroupInvocationID; h < HG; h += SUBGROUP) {
         const uint at = t * pc.heads + min(h, pc.heads - 1u);
@@ -176,63 +194,45 @@ void load_queries(uint t) {
     [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
         CM_C w;
         coopMatLoad(w, weight_s, gl_SubgroupID * HG + i * CM_N, 0u, gl_CooperativeMatrixLayoutRowMajor);
-        [[unroll]] for (uint c = 0u; c < COLUMNS; c++) weight_f[i][c] = w[c];
+        [[unroll]] for (uint c = 0u; c < COLUMNS; c++) weight_f[i][c] = (TRIAL & 256u) != 0u ? w[c] * 0.5 : w[c];
     }
 }
 
-CM_C kept_[HEAD_TILES];
-// score: the logits of the tile of keys at row `at` of shared memory, of which the first is entry n.
-void score(uint at, uint n) {
-    float sum[KEYS];
-    if ((TRIAL & 64u) != 0u) { // pairs of head tiles, keys loaded first
-        CM_A keys[STEPS];
-        [[unroll]] for (uint k = 0u; k < STEPS; k++) coopMatLoad(keys[k], key_s, at * PITCH + k * (CM_K / 8u), PITCH, gl_CooperativeMatrixLayoutRowMajor);
-        float x[KEYS][2];
-        [[unroll]] for (uint j = 0u; j < KEYS; j++) x[j] = float[2](0.0, 0.0);
-        [[unroll]] for (uint i = 0u; i < HEAD_TILES; i += 2u) {
-            CM_C a = CM_C(0.0), b = CM_C(0.0);
-            [[unroll]] for (uint k = 0u; k < STEPS; k++) {
-                a = coopMatMulAdd(keys[k], query_f[i * STEPS + k], a);
-                if (i + 1u < HEAD_TILES) b = coopMatMulAdd(keys[k], query_f[(i + 1u) * STEPS + k], b);
-            }
-            [[unroll]] for (uint j = 0u; j < KEYS; j++) {
-                [[unroll]] for (uint c = 0u; c < COLUMNS; c++) x[j][c % 2u] += max(a[j * COLUMNS + c], 0.0) * weight_f[i][c];
-                if (i + 1u < HEAD_TILES) [[unroll]] for (uint c = 0u; c < COLUMNS; c++) x[j][c % 2u] += max(b[j * COLUMNS + c], 0.0) * weight_f[i + 1u][c];
-            }
-        }
-        [[unroll]] for (uint j = 0u; j < KEYS; j++) sum[j] = x[j][0] + x[j][1];
-    } else {
-        CM_C s[HEAD_TILES];
-        if ((TRIAL & 8u) == 0u) {
-            [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) s[i] = CM_C(0.0);
-        } else {
-            [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) s[i] = kept_[i];
-        }
-        if ((TRIAL & 32u) != 0u) {
-            CM_A keys[STEPS];
-            [[unroll]] for (uint k = 0u; k < STEPS; k++) coopMatLoad(keys[k], key_s, at * PITCH + k * (CM_K / 8u), PITCH, gl_CooperativeMatrixLayoutRowMajor);
-            [[unroll]] for (uint k = 0u; k < STEPS; k++)
-                [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) s[i] = coopMatMulAdd(keys[k], query_f[i * STEPS + k], s[i]);
-        } else {
-            [[unroll]] for (uint k = 0u; k < STEPS; k++) {
-                CM_A keys;
-                coopMatLoad(keys, key_s, at * PITCH + k * (CM_K / 8u), PITCH, gl_CooperativeMatrixLayoutRowMajor);
-                [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) s[i] = coopMatMulAdd(keys, query_f[i * STEPS + k], s[i]);
-                if ((TRIAL & 16u) != 0u && k == STEPS / 2u - 1u) break; // half of the products
-            }
-        }
-        if ((TRIAL & 8u) != 0u) {
-            [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) kept_[i] = s[i];
-            return;
-        }
-        [[unroll]] for (uint j = 0u; j < KEYS; j++) {
-            float x[2] = float[2](0.0, 0.0); // two chains
-            [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++)
-                [[unroll]] for (uint c = 0u; c < COLUMNS; c++) x[c % 2u] += max(s[i][j * COLUMNS + c], 0.0) * weight_f[i][c];
-            sum[j] = x[0] + x[1];
-        }
+// sums: over the heads that a lane has, of the tile of keys at row `at` of shared memory.
+void sums(uint at, out float sum[KEYS]) {
+    CM_A keys[STEPS];
+    [[unroll]] for (uint k = 0u; k < STEPS; k++)
+        coopMatLoad(keys[k], key_s, at * PITCH + k * (CM_K / 8u), PITCH, gl_CooperativeMatrixLayoutRowMajor);
+    float x[KEYS][2]; // two chains
+    [[unroll]] for (uint j = 0u; j < KEYS; j++) x[j] = float[2](0.0, 0.0);
+    [[unroll]] for (uint i = 0u; i < HEAD_TILES; i += AT_ONCE) {
+        CM_C s[AT_ONCE];
+        [[unroll]] for (uint h = 0u; h < AT_ONCE; h++) s[h] = CM_C(0.0);
+        [[unroll]] for (uint k = 0u; k < STEPS; k++)
+            [[unroll]] for (uint h = 0u; h < AT_ONCE; h++)
+                if (i + h < HEAD_TILES) s[h] = coopMatMulAdd(keys[k], query_f[(i + h) * STEPS + k], s[h]);
+        [[unroll]] for (uint h = 0u; h < AT_ONCE; h++)
+            if (i + h < HEAD_TILES)
+                [[unroll]] for (uint j = 0u; j < KEYS; j++)
+                    [[unroll]] for (uint c = 0u; c < COLUMNS; c++) {
+                        const float v = s[h][j * COLUMNS + c];
+                        if ((TRIAL & 256u) != 0u) x[j][c % 2u] += (v + abs(v)) * weight_f[i + h][c];
+                        else x[j][c % 2u] += max(v, 0.0) * weight_f[i + h][c];
+                    }
     }
-    [[unroll]] for (uint bit = 1u, count = KEYS; bit < P; bit <<= 1) {
+    [[unroll]] for (uint j = 0u; j < KEYS; j++) sum[j] = x[j][0] + x[j][1];
+}
+
+// score: the logits of GROUP tiles of keys from row `at` of shared memory on, of which the first is
+// entry n.
+void score(uint at, uint n) {
+    float sum[COUNT];
+    [[unroll]] for (uint i = 0u; i < GROUP; i++) {
+        float one[KEYS];
+        sums(at + i * CM_M, one);
+        [[unroll]] for (uint j = 0u; j < KEYS; j++) sum[i * KEYS + j] = one[j];
+    }
+    [[unroll]] for (uint bit = 1u, count = COUNT; bit < P; bit <<= 1) {
         const bool upper = (part_ & bit) != 0u;
         if (count > 1u) {
             count /= 2u;
@@ -244,10 +244,11 @@ void score(uint at, uint n) {
             sum[0] += subgroupShuffleXor(sum[0], bit);
         }
     }
-    const uint scales = scale_s[at + row_of(mine_)];
+    const uint row = (mine_ / KEYS) * CM_M + row_of(mine_ % KEYS);
+    const uint scales = scale_s[at + row];
     const float scale = FORMAT == INDEX_FP8 ? uintBitsToFloat(scales) : cm_row_scale(scales);
     const float x = scales != ABSENT ? sum[0] * CM_UNSCALE * scale : LOGIT_NONE;
-    n += row_of(mine_);
+    n += row;
     if (store_ && n >= pc.first && n < end_) logit_store(t_, n - pc.first, x);
 }
 
@@ -256,7 +257,7 @@ void main() {
     base_ = gl_SubgroupInvocationID / P;
     mine_ = 0u;
     store_ = true;
-    [[unroll]] for (uint bit = 1u, count = KEYS; bit < P; bit <<= 1) { // as score adds
+    [[unroll]] for (uint bit = 1u, count = COUNT; bit < P; bit <<= 1) { // as score adds
         const bool upper = (part_ & bit) != 0u;
         if (count > 1u) {
             count /= 2u;
@@ -299,32 +300,23 @@ void main() {
         page = find(STEP_AT(begin + 1u));
         barrier(); // queries, or keys of the request before, have been taken from there
         keep(rows, at);
+        const uint ahead = (TRIAL & 512u) != 0u && gl_SubgroupID < SUBGROUPS / 2u ? 2u : 1u;
+        if (ahead == 2u) {
+            fetch(page, STEP_AT(begin + 1u), rows);
+            page = find(STEP_AT(begin + 2u));
+        }
         barrier();
-        if ((TRIAL & 8u) != 0u) [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) kept_[i] = CM_C(0.0);
         [[dont_unroll]] for (;;) {
-            if ((TRIAL & 2u) == 0u) {
-                fetch(page, STEP_AT(step_ + 1u), rows);
-                page = find(STEP_AT(step_ + 2u));
-                subgroupBarrier();
-            }
+            if (ahead == 2u) keep(rows, TILE - at);
+            fetch(page, STEP_AT(step_ + ahead), rows);
+            page = find(STEP_AT(step_ + ahead + 1u));
+            subgroupBarrier();
             const uint n = step_ * TILE;
-            if (n < end_) {
-                if ((TRIAL & 1u) == 0u) {
-                    [[dont_unroll]] for (uint i = 0u; i < KEY_TILES; i++) score(at + i * CM_M, n + i * CM_M);
-                } else {
-                    [[unroll]] for (uint i = 0u; i < KEY_TILES; i++) score(at + i * CM_M, n + i * CM_M);
-                }
-            }
+            if (n < end_) [[dont_unroll]] for (uint i = 0u; i < KEY_TILES; i += GROUP) score(at + i * CM_M, n + i * CM_M);
             if (++step_ >= last) break;
             at = TILE - at;
-            if ((TRIAL & 2u) == 0u) keep(rows, at);
-            if ((TRIAL & 4u) == 0u) barrier();
-        }
-        if ((TRIAL & 8u) != 0u) {
-            float all = 0.0;
-            [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++)
-                [[unroll]] for (uint c = 0u; c < KEYS * COLUMNS; c++) all += kept_[i][c];
-            if (all != 0.0) logit_store(min(t_, pc.tokens - 1u), gl_SubgroupInvocationID, all);
+            if (ahead == 1u) keep(rows, at);
+            barrier();
         }
     }
 }
