@@ -37,7 +37,7 @@ func TestPromptBits(t *testing.T) {
 				}
 				os.Setenv("VKX", "")
 				a := logits(t, dev, x, must[*indexer.Logits](t)(indexer.NewLogits(dev, logitsConfig(x, ""))))
-				for _, vkx := range []string{"prompt=1,score=1920"} {
+				for _, vkx := range []string{"prompt=1"} {
 					os.Setenv("VKX", vkx)
 					op := must[*indexer.Logits](t)(indexer.NewLogits(dev, logitsConfig(x, "")))
 					require.True(t, indexer.Grouped(op))

@@ -17,6 +17,7 @@ import (
 	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/verify"
+	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -33,10 +34,20 @@ func TestTimes(t *testing.T) {
 	if n, err := strconv.Atoi(os.Getenv("VKXT")); err == nil {
 		all = []int{n}
 	}
+	if n, err := strconv.Atoi(os.Getenv("VKXN")); err == nil {
+		keys = n
+	}
+	requests := 1
+	if n, err := strconv.Atoi(os.Getenv("VKXM")); err == nil {
+		requests = n
+	}
 	for _, tokens := range all {
-		x := randomHost(t, cache.IndexKeyFP8, rand.New(rand.NewPCG(8, 1)), tokens, 1, heads, keys, 64)
+		x := randomHost(t, cache.IndexKeyFP8, rand.New(rand.NewPCG(8, 1)), tokens, requests, heads, keys, 64)
 		for i := range x.Lens {
 			x.Lens[i] = int32(keys - (tokens-i)/4)
+			if x.TokenToReq[i] = int32(requests - 1); i < requests-1 {
+				x.TokenToReq[i] = int32(i)
+			}
 		}
 		r := verify.NewRig(t.Context(), dev)
 		a := uploadLogits(r, x)
@@ -50,19 +61,27 @@ func TestTimes(t *testing.T) {
 		var first []float32
 		for _, name := range strings.Split(os.Getenv("VKXS"), ";") {
 			os.Setenv("VKX", name)
-			op := must[*indexer.Logits](t)(indexer.NewLogits(dev, logitsConfig(x, "")))
+			record := must[*indexer.Logits](t)(indexer.NewLogits(dev, logitsConfig(x, ""))).Record
+			if os.Getenv("VKXK") != "" {
+				op := must[*indexer.Select](t)(indexer.NewSelect(dev, indexer.SelectConfig{K: 512, Logits: logitsConfig(x, "")}))
+				b := indexer.SelectArgs{LogitsArgs: a, TopK: r.Out(tensor.I32, tokens, 512), Entries: keys,
+					Scratch: r.Out(tensor.U8, int(op.ScratchBytes(tokens))).View()}
+				b.Out = tensor.Tensor{}
+				require.NoError(t, r.Err())
+				record = func(rec *vk.Recorder, _ indexer.LogitsArgs) error { return op.Record(rec, b) }
+			}
 			rec := must[*vk.Recorder](t)(dev.NewRecorder())
 			for i := range 6 {
 				if i >= 2 {
 					must[int](t)(rec.Timestamp())
 				}
-				require.NoError(t, op.Record(rec, a))
+				require.NoError(t, record(rec, a))
 			}
 			must[int](t)(rec.Timestamp())
 			f := &form{name: name, cmd: must[*vk.Commands](t)(rec.End())}
 			require.NoError(t, f.cmd.Run(t.Context()))
 			forms = append(forms, f)
-			if tokens <= 512 {
+			if tokens <= 512 && os.Getenv("VKXK") == "" {
 				got := download[float32](t, a.Out)
 				if first == nil {
 					first = got
@@ -90,7 +109,7 @@ func TestTimes(t *testing.T) {
 		}
 		for _, f := range forms {
 			slices.Sort(f.times)
-			fmt.Printf("TIME %d tokens %s: %.1f (least %.1f, most %.1f)\n", tokens, f.name, f.times[len(f.times)/2], f.times[0], f.times[len(f.times)-1])
+			fmt.Printf("TIME %d x %d %s: %.1f (least %.1f, most %.1f)\n", tokens, keys, f.name, f.times[len(f.times)/2], f.times[0], f.times[len(f.times)-1])
 			f.cmd.Close()
 		}
 		r.Close()
