@@ -85,7 +85,7 @@ type Logits struct {
 	tiling  cmTiling // of the cooperative-matrix variants
 	inLanes bool     // the kernel is idx_logits_lanes, not idx_logits_cm
 	lanes   laneTiling
-	grouped bool // the kernel is idx_logits_prompt
+	shared  bool // the kernel is idx_logits_prompt, not idx_logits_lanes
 	prompt  promptTiling
 	k       *opkit.Later
 }
@@ -145,7 +145,7 @@ func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser, inLanes bool)
 			return nil, err
 		}
 		if o.inLanes {
-			o.prompt, o.grouped = promptFit(dev.Caps(), tune, cfg, o.lanes)
+			o.prompt, o.shared = promptFit(dev.Caps(), tuning.Of(dev), cfg, o.lanes)
 		}
 	}
 	if cfg.Raw && !o.inLanes {
@@ -170,7 +170,7 @@ func (o *Logits) spec() opkit.Spec {
 		PushSize:  int(unsafe.Sizeof(idxLogitsPush{})),
 		Constants: []uint32{uint32(o.cfg.Page), uint32(o.cfg.Format)},
 	}
-	if o.grouped {
+	if o.shared {
 		spec.Stem, spec.Subgroup = "idx_logits_prompt", uint32(o.prompt.subgroup)
 		spec.Constants = append(spec.Constants, o.prompt.constants()...)
 	} else if o.inLanes {
@@ -278,8 +278,8 @@ func queryScales(a LogitsArgs) tensor.Tensor {
 // grid is the number of workgroups and, for builds with matrices, the fewest tiles of each.
 func (o *Logits) grid(op string, t, first, width int) (groups [3]uint32, chunk int, err error) {
 	x, y := opkit.CeilDiv(width, baseKeys), t
-	if o.grouped {
-		x, y = o.prompt.grid(o.cfg.Workgroups, t, width)
+	if o.shared {
+		x, y = o.prompt.grid(o.tune, o.cfg.Workgroups, t, width)
 		chunk = 1
 	} else if o.inLanes {
 		x, chunk = o.lanes.shares(o.tune, o.cfg.Workgroups, t, width), 1

@@ -175,9 +175,6 @@ func NewSelect(dev *vk.Device, cfg SelectConfig) (*Select, error) {
 	if o.cfg.Rows = opkit.RoundUp(cfg.Rows, 64); cfg.Rows == 0 {
 		o.cfg.Rows = SelectRows
 	}
-	if n := tuning.Trial("rows"); n > 0 {
-		o.cfg.Rows = n
-	}
 	return o, nil
 }
 

@@ -7,10 +7,10 @@
 // Workgroup: tokens from gl_WorkGroupID.y*SUBGROUPS on, one a subgroup, which keeps its queries as
 //   B matrices in registers, and a share of their keys. KEY_TILES tiles of M keys at a time are
 //   decoded to shared memory, by all subgroups for all; the codes of the next ones are on their way
-//   meanwhile. Tokens of several requests take the keys of one request after the other.
+//   meanwhile. Where the tokens have several requests, each subgroup decodes keys of its own.
 // Layout:    of matrices in lanes as in idx_logits_lanes.comp.
 // Constants: 0 page, a multiple of M, 1 format, 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a product, 7
-//   HG, heads rounded up to N, 8 P: 4 or 8, 9 KEY_TILES: even, and a divisor of SUBGROUPS.
+//   HG, heads rounded up to N, 8 P: 4 or 8, 9 KEY_TILES: SUBGROUPS or half of them.
 // Shared memory: 552*M*KEY_TILES + 4*HG*SUBGROUPS bytes.
 // Features:  cooperativeMatrix (f16), shaderFloat16, vulkanMemoryModel, bufferDeviceAddress,
 //   shaderInt64, subgroupSizeControl, computeFullSubgroups, subgroupShuffle, subgroupArithmetic.
@@ -37,7 +37,6 @@ layout(constant_id = 6) const uint CM_K = 16u;
 layout(constant_id = 7) const uint HG = 64u;
 layout(constant_id = 8) const uint P = 4u;
 layout(constant_id = 9) const uint KEY_TILES = 4u;
-layout(constant_id = 10) const uint TRIAL = 0u;
 
 const uint SUBGROUPS = THREADS / SUBGROUP;
 const uint HEAD_TILES = HG / CM_N;
@@ -55,9 +54,7 @@ const uint SPLIT = SUBGROUPS / KEY_TILES; // subgroups that decode a tile
 const uint TAKEN = WORDS / SPLIT;         // words of them
 const uint TAKEN_STEPS = STEPS / SPLIT;
 const uint LOADS = (TAKEN + 3u) / 4u;     // of up to 16 bytes
-const uint GROUP = (2u * KEYS <= P ? 2u - (TRIAL & 1u) : 1u); // tiles whose sums are passed on together
-const uint SUMS = GROUP * KEYS;
-const uint PITCH = INDEX_DIM / 8u + 1u;   // of a key in shared memory: the rows of a matrix fall into different banks
+const uint PITCH = INDEX_DIM / 8u + 1u;   // of a key: rows of a matrix fall into different banks
 const uint ABSENT = 0xFFFFFFFFu;          // in place of the scale of a key that is not there
 
 // Loads of keys are volatile, or a compiler moves them down to where their results are used.
@@ -78,7 +75,7 @@ float weight_f[HEAD_TILES][COLUMNS];
 
 uint part_, base_;
 int request_;
-uint mine_;     // the row, of GROUP tiles, whose sum a lane ends up with
+uint mine_;     // the row of a tile whose sum a lane ends up with
 bool store_;    // and whether it is the first lane to do so
 uint64_t dst_;  // of the token's column 0
 uint columns_;  // of them, those that the token wants
@@ -95,24 +92,17 @@ uint row_of(uint j) { return base_ + j * BASES; }
 // The block of an MXFP4 row that a lane's part lies in.
 uint block_of() { return part_ * 4u / P; }
 
-// Which tile of a step a subgroup decodes, and which part of its words.
-uint own_tile() { return gl_SubgroupID % KEY_TILES; }
-uint own_split() { return gl_SubgroupID / KEY_TILES; }
-
 // word_byte: where word w of a lane's part of a row lies.
 uint word_byte(uint w) { return WORDS < 4u ? (part_ * WORDS + w) * 4u : (w / 4u * P + part_) * 16u + w % 4u * 4u; }
 
-uint find(uint step_) { return logit_page(request_, step_ * TILE + own_tile() * CM_M); }
-
-// fetch: rows that are not there are read from page 0, so that no load hangs on a condition.
-void fetch(uint page, uint step_, out Rows rows) {
+// fetch: part `split` of the words of the tile whose first key is entry n, from its page. Rows that
+// are not there are read from page 0, so that no load hangs on a condition.
+void fetch(uint page, uint n, uint split, out Rows rows) {
     rows.there = page < pc.keys_pages;
     const uint64_t at = pc.keys_addr + uint64_t(rows.there ? page : 0u) * pc.keys_stride;
-    const uint slot = (step_ * TILE + own_tile() * CM_M) % PAGE;
     [[unroll]] for (uint j = 0u; j < KEYS; j++) {
-        const uint row = slot + row_of(j);
+        const uint row = n % PAGE + row_of(j), w = split * TAKEN;
         const uint64_t codes = at + index_row_byte(FORMAT, row);
-        const uint w = own_split() * TAKEN;
         if (TAKEN == 1u) rows.codes[j] = uvec4(Held1(codes + word_byte(w)).v);
         else if (TAKEN == 2u) rows.codes[j] = Held2(codes + word_byte(w)).v.xyxy;
         else [[unroll]] for (uint c = 0u; c < LOADS; c++) rows.codes[j * LOADS + c] = Held4(codes + word_byte(w + c * 4u)).v;
@@ -126,9 +116,8 @@ float16_t number(uint word, CM_FP4_SCALE scale, uint e) {
     return unpackFloat2x16(pairs[e % PER / 2u])[e % 2u];
 }
 
-// keep decodes rows to the buffer that begins at row `at` of shared memory.
-void keep(Rows rows, uint at) {
-    at += own_tile() * CM_M;
+// keep decodes them to the tile that begins at row `at` of shared memory.
+void keep(Rows rows, uint at, uint split) {
     [[unroll]] for (uint k = 0u; k < TAKEN_STEPS; k++) {
         CM_A made;
         [[unroll]] for (uint j = 0u; j < KEYS; j++) {
@@ -139,9 +128,9 @@ void keep(Rows rows, uint at) {
                 made[j * EACH + e] = number(rows.codes[j * LOADS + w / 4u][w % 4u], scale, k * EACH + e);
             }
         }
-        coopMatStore(made, key_s, at * PITCH + (own_split() * TAKEN_STEPS + k) * (CM_K / 8u), PITCH, gl_CooperativeMatrixLayoutRowMajor);
+        coopMatStore(made, key_s, at * PITCH + (split * TAKEN_STEPS + k) * (CM_K / 8u), PITCH, gl_CooperativeMatrixLayoutRowMajor);
     }
-    if (own_split() == 0u && part_ == 0u) {
+    if (split == 0u && part_ == 0u) {
         [[unroll]] for (uint j = 0u; j < KEYS; j++) scale_s[at + row_of(j)] = rows.there ? rows.scales[j] : ABSENT;
     }
 }
@@ -186,8 +175,9 @@ void load_queries(uint t) {
     }
 }
 
-// own_sums: over a lane's columns, for its keys of the tile at row `at` of shared memory.
-void own_sums(uint at, out float sum[KEYS]) {
+// score: the logits of the tile of keys at row `at` of shared memory, of which the first belongs to
+// a column.
+void score(uint at, uint column) {
     CM_A keys[STEPS];
     [[unroll]] for (uint k = 0u; k < STEPS; k++)
         coopMatLoad(keys[k], key_s, at * PITCH + k * (CM_K / 8u), PITCH, gl_CooperativeMatrixLayoutRowMajor);
@@ -204,102 +194,109 @@ void own_sums(uint at, out float sum[KEYS]) {
                 [[unroll]] for (uint j = 0u; j < KEYS; j++)
                     [[unroll]] for (uint c = 0u; c < COLUMNS; c++) x[j][c % 2u] += max(s[h][j * COLUMNS + c], 0.0) * weight_f[i + h][c];
     }
+    float sum[KEYS];
     [[unroll]] for (uint j = 0u; j < KEYS; j++) sum[j] = x[j][0] + x[j][1];
-}
-
-// PASS adds over two lanes of a row and, while there are several sums, leaves half of them to each.
-#define PASS(bit, count) \
-    if (bit < P && count > 1u) { \
-        const bool upper = (part_ & bit) != 0u; \
-        [[unroll]] for (uint j = 0u; j < count / 2u; j++) { \
-            const float send = upper ? sum[j] : sum[j + count / 2u], own = upper ? sum[j + count / 2u] : sum[j]; \
-            sum[j] = own + subgroupShuffleXor(send, bit); \
-        } \
-    } else if (bit < P) { \
-        sum[0] += subgroupShuffleXor(sum[0], bit); \
+    // Every step adds over two lanes of a row and, while there are several rows, leaves half of
+    // them to each.
+    [[unroll]] for (uint bit = 1u, count = KEYS; bit < P; bit <<= 1) {
+        const bool upper = (part_ & bit) != 0u;
+        if (count > 1u) {
+            count /= 2u;
+            [[unroll]] for (uint j = 0u; j < count; j++) {
+                const float send = upper ? sum[j] : sum[j + count], own = upper ? sum[j + count] : sum[j];
+                sum[j] = own + subgroupShuffleXor(send, bit);
+            }
+        } else {
+            sum[0] += subgroupShuffleXor(sum[0], bit);
+        }
     }
-
-// score: the logits of GROUP tiles of keys from row `at` of shared memory on, of which the first
-// belongs to a column.
-void score(uint at, uint column) {
-    float sum[SUMS];
-    [[unroll]] for (uint i = 0u; i < GROUP; i++) {
-        float own[KEYS];
-        own_sums(at + i * CM_M, own);
-        [[unroll]] for (uint j = 0u; j < KEYS; j++) sum[i * KEYS + j] = own[j];
-    }
-    PASS(1u, SUMS)
-    PASS(2u, (SUMS / 2u))
-    PASS(4u, (SUMS / 4u))
     const uint scales = scale_s[at + mine_];
     const float scale = FORMAT == INDEX_FP8 ? uintBitsToFloat(scales) : cm_row_scale(scales);
-    const float x = scales != ABSENT ? sum[0] * CM_UNSCALE * scale : LOGIT_NONE;
+    const float logit = scales != ABSENT ? sum[0] * CM_UNSCALE * scale : LOGIT_NONE;
     column += mine_; // below column 0 it is a large number
-    if (store_ && column < columns_) LogitWrite(dst_ + uint64_t(column) * 4ul).v = x;
+    if (store_ && column < columns_) LogitWrite(dst_ + uint64_t(column) * 4ul).v = logit;
+}
+
+// share: of as many tiles or steps as end before an entry, those of this workgroup. They are found
+// as in idx_logits_lanes.
+uvec2 share(uint end, uint length) {
+    const uint first = pc.first / length, count = end > pc.first ? (end + length - 1u) / length - first : 0u;
+    uint chunk = max(uint(float(count) / float(gl_NumWorkGroups.x)), pc.chunk);
+    while (chunk * gl_NumWorkGroups.x < count) chunk++;
+    const uint begin = min(gl_WorkGroupID.x * chunk, count);
+    return first + uvec2(begin, min(begin + chunk, count));
+}
+
+// score_shared: the tokens have one request, and the last entry that any of them wants is before
+// end. Past it the last step is looked up and fetched again: a load that is always made can be on
+// its way early.
+void score_shared(uint end) {
+    const uvec2 steps = share(end, TILE);
+    if (steps.x >= steps.y) return;
+    const uint own = gl_SubgroupID % KEY_TILES * CM_M, split = gl_SubgroupID / KEY_TILES;
+    #define STEP_AT(i) (min(i, steps.y - 1u) * TILE + own)
+    uint step_ = steps.x, at = 0u;
+    Rows rows;
+    fetch(logit_page(request_, STEP_AT(step_)), STEP_AT(step_), split, rows);
+    uint page = logit_page(request_, STEP_AT(step_ + 1u));
+    keep(rows, own, split);
+    barrier();
+    [[dont_unroll]] for (;;) {
+        fetch(page, STEP_AT(step_ + 1u), split, rows);
+        page = logit_page(request_, STEP_AT(step_ + 2u));
+        subgroupBarrier();
+        if (step_ * TILE < pc.first + columns_)
+            [[dont_unroll]] for (uint i = 0u; i < TILE; i += CM_M) score(at + i, step_ * TILE + i - pc.first);
+        if (++step_ >= steps.y) break;
+        at = TILE - at;
+        keep(rows, at + own, split);
+        barrier();
+    }
+}
+
+// score_alone: no other token of the workgroup need have the same request. All have as many turns
+// as the one with the most.
+void score_alone(uint end) {
+    const uvec2 tiles = share(end, CM_M);
+    const uint at = gl_SubgroupID * CM_M;
+    [[dont_unroll]] for (uint tile = tiles.x; tile < tiles.y; tile++) {
+        const uint n = tile * CM_M, page = logit_page(request_, n);
+        Rows rows[SPLIT];
+        [[unroll]] for (uint i = 0u; i < SPLIT; i++) fetch(page, n, i, rows[i]);
+        [[unroll]] for (uint i = 0u; i < SPLIT; i++) keep(rows[i], at, i);
+        subgroupBarrier();
+        score(at, n - pc.first);
+        subgroupBarrier();
+    }
 }
 
 void main() {
     part_ = gl_SubgroupInvocationID % P;
     base_ = gl_SubgroupInvocationID / P;
     store_ = true;
-    uint sum = 0u;
-    [[unroll]] for (uint bit = 1u, count = SUMS; bit < P; bit <<= 1) { // as score adds
+    uint key = 0u;
+    [[unroll]] for (uint bit = 1u, count = KEYS; bit < P; bit <<= 1) { // as score adds
         const bool upper = (part_ & bit) != 0u;
         if (count > 1u) {
             count /= 2u;
-            if (upper) sum += count;
+            if (upper) key += count;
         } else if (upper) {
             store_ = false;
         }
     }
-    mine_ = sum / KEYS * CM_M + row_of(sum % KEYS);
+    mine_ = row_of(key);
     const uint token0 = gl_WorkGroupID.y * SUBGROUPS, tokens = min(SUBGROUPS, pc.tokens - token0);
     const uint own = min(gl_SubgroupID, tokens - 1u);
     load_queries(token0 + own);
     // A lane has the request of one token, and the end of what it wants.
-    bool left = gl_SubgroupInvocationID < tokens;
-    const int request = token_to_req_at(token0 + (left ? gl_SubgroupInvocationID : 0u));
-    const uint end = logit_end(token0 + (left ? gl_SubgroupInvocationID : 0u));
-    const int own_request = subgroupShuffle(request, own);
+    const uint token = token0 + min(gl_SubgroupInvocationID, tokens - 1u);
+    const int request = token_to_req_at(token);
+    const uint end = logit_end(token);
+    request_ = subgroupShuffle(request, own);
     const uint own_end = gl_SubgroupID < tokens ? subgroupShuffle(end, own) : 0u;
     dst_ = pc.dst_addr + uint64_t(token0 + own) * pc.width * 4ul;
-
-    const uint step0 = pc.first / TILE;
-    [[dont_unroll]] for (;;) {
-        const uint lead = subgroupMin(left ? gl_SubgroupInvocationID : SUBGROUP);
-        if (lead == SUBGROUP) break;
-        request_ = subgroupShuffle(request, lead);
-        const bool same = left && request == request_;
-        const uint furthest = subgroupMax(same ? end : 0u);
-        left = left && !same;
-        columns_ = own_request == request_ && own_end > pc.first ? own_end - pc.first : 0u;
-
-        // Shares as in idx_logits_lanes.
-        const uint steps = furthest > pc.first ? (furthest + TILE - 1u) / TILE - step0 : 0u;
-        uint chunk = max(uint(float(steps) / float(gl_NumWorkGroups.x)), pc.chunk);
-        while (chunk * gl_NumWorkGroups.x < steps) chunk++;
-        const uint begin = step0 + min(gl_WorkGroupID.x * chunk, steps), last = min(begin + chunk, step0 + steps);
-        if (begin >= last) continue;
-        // Past the end the last step is looked up and fetched again: a load that is always made can
-        // be on its way early.
-        #define STEP_AT(i) min(i, last - 1u)
-        uint step_ = begin, at = 0u;
-        Rows rows;
-        fetch(find(begin), begin, rows);
-        uint page = find(STEP_AT(begin + 1u));
-        barrier(); // queries, or keys of the request before, have been taken from there
-        keep(rows, at);
-        barrier();
-        [[dont_unroll]] for (;;) {
-            fetch(page, STEP_AT(step_ + 1u), rows);
-            page = find(STEP_AT(step_ + 2u));
-            subgroupBarrier();
-            if (step_ * TILE < pc.first + columns_)
-                [[dont_unroll]] for (uint i = 0u; i < KEY_TILES; i += GROUP) score(at + i * CM_M, step_ * TILE + i * CM_M - pc.first);
-            if (++step_ >= last) break;
-            at = TILE - at;
-            keep(rows, at);
-            barrier();
-        }
-    }
+    columns_ = own_end > pc.first ? own_end - pc.first : 0u;
+    barrier(); // queries have been taken from where keys come
+    if (subgroupMin(request) == subgroupMax(request)) score_shared(subgroupMax(end));
+    else score_alone(subgroupMax(end));
 }
