@@ -90,7 +90,7 @@ type Logits struct {
 	k       *opkit.Later
 }
 
-// idxLogitsPush is the push block of idx_logits.comp, idx_logits_cm.comp and idx_logits_lanes.comp.
+// idxLogitsPush is the push block of idx_logits.comp and of its kernels with matrices.
 type idxLogitsPush struct {
 	QAddr, QScaleAddr           uint64
 	WeightsAddr, BlockTableAddr uint64
