@@ -16,6 +16,16 @@ func WithoutLanes(f func()) {
 	f()
 }
 
+// ByRows is WithoutLanes as on a device whose lanes hold rows as lavapipe's do.
+func ByRows(f func()) {
+	rowsAs = 2
+	defer func() { rowsAs = 0 }()
+	WithoutLanes(f)
+}
+
+// Rows is how the tiles of a prefill lie in shared memory.
+func Rows(o *Prefill) int { return o.tilings[0].rows }
+
 // KSplit runs f as if attn_decode_cm had shared memory for n parts of the dims.
 func KSplit(n int, f func()) {
 	maxKSplit = n

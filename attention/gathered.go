@@ -24,8 +24,9 @@ type GatheredConfig struct {
 }
 
 // Gathered is the attention of a prompt's tokens over gathered rows: for a step of several
-// requests, each with a few or many tokens, their entries and windows are dequantised to a bf16
-// workspace, entries in front of windows, which the prefill kernel then attends. A step whose rows
+// requests, each with a few or many tokens, their entries and windows are dequantised to a
+// workspace, entries in front of windows, which the prefill kernel then attends: as bf16, or as f16
+// where the kernel multiplies that, so that each row is converted once. A step whose rows
 // do not fit the workspace goes in pieces, by a RowPlan. It computes what Decoder does over the
 // same lists: DecodeRef defines it.
 //
@@ -51,7 +52,7 @@ type GatheredArgs struct {
 	TopK       tensor.Tensor // [T, Width] i32: the picks as entries of their request; absent: all are attended
 	Positions  tensor.Tensor // [T] i32
 	Plan       PlanTensors
-	Workspace  tensor.Tensor // [Rows.Rows(), 512] bf16, overwritten
+	Workspace  tensor.Tensor // [Rows.Rows(), 512] of 16 bits, named bf16, overwritten
 	Sink       tensor.Tensor // [H] f32; absent: none
 	Out        tensor.Tensor // [T, H, 512] bf16, written
 	LSE        tensor.Tensor // [T, H] f32, written: natural log, +inf for empty rows; may be absent
@@ -96,7 +97,7 @@ func NewGathered(dev *vk.Device, cfg GatheredConfig) (*Gathered, error) {
 	workspace := uint64(c.Rows()) * D * 2
 	var err error
 	if o.prefill, err = NewPrefill(dev, PrefillConfig{Heads: cfg.Heads, Scale: cfg.Scale, MaxBytes: workspace, Variant: cfg.Variant,
-		Splits: cfg.Splits, Workgroups: cfg.Workgroups, Norm: cfg.Norm, OnDemand: true}); err != nil {
+		Splits: cfg.Splits, Workgroups: cfg.Workgroups, Norm: cfg.Norm, OnDemand: true, halves: true}); err != nil {
 		return nil, err
 	}
 	for i, page := range []int{cfg.CompressedPage, cfg.WindowPage} {
@@ -104,7 +105,7 @@ func NewGathered(dev *vk.Device, cfg GatheredConfig) (*Gathered, error) {
 			continue
 		}
 		o.gather[i], err = cache.NewGatherRuns(dev, cache.GatherRunsConfig{Page: page, MaxBytes: max(cfg.MaxBytes, workspace),
-			Variant: reaching(cfg.Variant)})
+			Variant: reaching(cfg.Variant), Halves: o.prefill.variant == VariantCM})
 		if err != nil {
 			return nil, pkg.Wrap(op, err)
 		}

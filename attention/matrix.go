@@ -26,6 +26,9 @@ const ringTiles = 4
 // fewer, and whatever registers that takes.
 var maxKSplit = D
 
+// rowsAs is MatrixRows where no profile says it. A test has another one.
+var rowsAs = 0
+
 func (t matrixTiling) threads() int { return t.subgroup * t.subgroups }
 
 // sharedBytes is the sum of the shared arrays, for a kernel that holds `rows` rows of cache:
@@ -176,7 +179,11 @@ func (f matrixFit) prefillTilings(element string, heads int) (list []tiling, err
 	fit, err := f.all(element, heads, f.prefill)
 	for _, t := range fit {
 		share := float64(t.heads) / float64(fit[0].heads)
-		list = append(list, t.tiling(f.tune.Attention.RowShare+(1-f.tune.Attention.RowShare)*share))
+		x := t.tiling(f.tune.Attention.RowShare + (1-f.tune.Attention.RowShare)*share)
+		if element == "f16" && D/t.n/t.subgroups%2 == 0 { // columns of V come by twos
+			x.rows = max(f.tune.Attention.MatrixRows, rowsAs)
+		}
+		list = append(list, x)
 	}
 	return list, err
 }

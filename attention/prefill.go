@@ -32,6 +32,8 @@ type PrefillConfig struct {
 	// OnDemand leaves it to Record to ask for the kernels that it needs. Otherwise NewPrefill asks
 	// for all.
 	OnDemand bool
+
+	halves bool // rows of KV are f16, see cache.GatherRunsConfig.Halves: for VariantCM
 }
 
 // Prefill is sparse MLA over rows of a bf16 workspace: every token attends the rows that its index
@@ -84,6 +86,14 @@ func NewPrefill(dev *vk.Device, cfg PrefillConfig) (*Prefill, error) {
 	if s.tilings, err = f.withLanes(layout(dev, variant), prefillLanes, variant, cfg.Heads, list); err != nil {
 		return nil, err
 	}
+	for i := range s.tilings {
+		if t := &s.tilings[i]; t.rows != 0 {
+			c := t.constants // threads, subgroup, M, N, K
+			if t.rows, err = pkg.MatrixRows(dev, int(c[2]), int(c[3]), int(c[4]), int(c[1]), t.rows); err != nil {
+				return nil, err
+			}
+		}
+	}
 	k := s.kernels(dev, func(t tiling) opkit.Spec {
 		x := opkit.Spec{
 			Stem: t.stem, Variant: variant, Bound: boundPrefill,
@@ -94,6 +104,12 @@ func NewPrefill(dev *vk.Device, cfg PrefillConfig) (*Prefill, error) {
 		if t.stem == prefillLanes { // positions and angles, too
 			x.Bindings, x.Bound = append(x.Bindings, vk.Read), boundPrefill+2
 			x.Constants = append(x.Constants, opkit.Bit(0, cfg.Norm && t.norms))
+		}
+		if halves := cfg.halves && variant == VariantCM; halves || t.rows != 0 {
+			x.Constants = append(x.Constants, opkit.Bit(0, halves))
+		}
+		if t.rows != 0 {
+			x.Constants = append(x.Constants, uint32(t.rows))
 		}
 		return x
 	})

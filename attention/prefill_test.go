@@ -30,6 +30,21 @@ func TestPrefillSplitsManyHeads(t *testing.T) {
 	prefillSplits(t, 33, []int{1, 5})
 }
 
+// The same where rows lie so that lanes load them themselves, as far as lanes hold what lavapipe's
+// do.
+func TestPrefillByRows(t *testing.T) {
+	dev := testkit.Device(t)
+	if !dev.Caps().Features["coopmat.f16.f32"] {
+		t.Skip("no matrices of f16")
+	}
+	attention.ByRows(func() {
+		op := must[*attention.Prefill](t)(attention.NewPrefill(dev, attention.PrefillConfig{Heads: 9,
+			Variant: attention.VariantCM, OnDemand: true}))
+		assert.Equal(t, dev.Adapter().Type == vk.TypeCPU, attention.Rows(op) == 2)
+		prefillSplits(t, 9, []int{1, 5})
+	})
+}
+
 func prefillSplits(t *testing.T, heads int, parts []int) {
 	dev := testkit.Device(t)
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 1))

@@ -18,6 +18,7 @@ type tiling struct {
 	code      float64  // of fetching its instructions, in the same unit
 	rotates   bool     // it can undo the RoPE of whole rows of output
 	norms     bool     // it can norm queries
+	rows      int      // how rows lie in shared memory, of shaders/lib/cm_rows.glsl
 }
 
 // elements are the types of matrix elements, by build.

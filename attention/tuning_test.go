@@ -73,7 +73,7 @@ var elementFeatures = map[string][]string{VariantCMB: {"coopmat.bf16.f32"}, Vari
 // divided lists what a splitter has and how it divides steps of a few sizes.
 func divided(s splitter) (list []string) {
 	for _, x := range s.tilings {
-		list = append(list, fmt.Sprint(x.stem, x.heads, x.tile, x.constants, x.subgroup))
+		list = append(list, fmt.Sprint(x.stem, x.heads, x.tile, x.constants, x.subgroup, x.rows))
 	}
 	for _, tokens := range []int{1, 4, 16, 64, 200} {
 		for _, width := range []int{128, 640, 8320} {

@@ -18,6 +18,7 @@ type GatherRunsConfig struct {
 	Page     int    // slots per page of the caches it will read
 	MaxBytes uint64 // size of the largest cache or output; 0: whatever a descriptor of the device can hold
 	Variant  string // one of GatherRunsVariants; "" picks the best
+	Halves   bool   // rows become f16, as HalvesRef makes them of bf16, for attention's builds with matrices of f16
 }
 
 // GatherRunsArgs are the operands of one gather. Runs, table and lists are read when the commands
@@ -88,10 +89,14 @@ func NewGatherRuns(dev *vk.Device, cfg GatherRunsConfig) (*GatherRuns, error) {
 	if err != nil {
 		return nil, err
 	}
+	constants := opkit.Words(cfg.Page)
+	if cfg.Halves {
+		constants = append(constants, 1)
+	}
 	k, err := pkg.Kernel(dev, opkit.Spec{
 		Stem: "kv_gather_runs", Variant: variant, Bound: 4,
 		Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Read},
-		PushSize: int(unsafe.Sizeof(kvGatherRunsPush{})), Constants: opkit.Words(cfg.Page),
+		PushSize: int(unsafe.Sizeof(kvGatherRunsPush{})), Constants: constants,
 	})
 	if err != nil {
 		return nil, err

@@ -1,6 +1,26 @@
 package cache
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/vkmla/vkmla/internal/numfmt"
+)
+
+// HalvesRef turns bf16 numbers into f16 in place, as GatherRunsConfig.Halves has it: to nearest,
+// ties to even, those beyond +-65504 to that, and what becomes 0 to +0. A NaN stays one.
+func HalvesRef(v []uint16) {
+	for i, b := range v {
+		x := numfmt.BF16Decode(b)
+		if x == x {
+			x = min(max(x, -65504), 65504)
+		}
+		if v[i] = numfmt.F16Encode(x); v[i] == 0x8000 {
+			v[i] = 0
+		} else if x != x {
+			v[i] = b&0x8000 | 0x7E00
+		}
+	}
+}
 
 // GatherRunsRef is the definition of GatherRuns on host memory: out [S, 512] bf16, pool the bytes
 // of pages of layout l, runs the runs of one set with the one that ends them, each row, of, first,

@@ -19,6 +19,7 @@ type cmTiling struct {
 	tile      int  // TILE, keys that are decoded at a time
 	subgroup  int  // invocations of a subgroup
 	held      bool // HELD, a subgroup keeps its weights in registers too
+	rows      int  // ROWS, how keys lie in shared memory
 }
 
 func (t cmTiling) subgroups() int { return t.headParts * t.tokens * t.keyParts }
@@ -68,8 +69,12 @@ func (t cmTiling) registers(copies, rest int) int {
 
 // constants are the specialisation constants after PAGE and FORMAT.
 func (t cmTiling) constants() []uint32 {
-	return append(opkit.Words(t.threads(), t.subgroup, t.m, t.n, t.k, t.heads, t.headParts, t.tokens, t.tile),
+	words := append(opkit.Words(t.threads(), t.subgroup, t.m, t.n, t.k, t.heads, t.headParts, t.tokens, t.tile),
 		opkit.Bit(0, t.alone()), opkit.Bit(0, t.held))
+	if t.rows != 0 {
+		words = append(words, uint32(t.rows))
+	}
+	return words
 }
 
 // powerOfTwo is the smallest power of two that is not below n.
@@ -88,7 +93,7 @@ func (t *cmTiling) fill(tune *tuning.Logits, heads int) {
 // subgroup, that a device with these capabilities has registers, shared memory and
 // invocations for, given a shape of matrix product.
 func cmFit(caps *vk.Caps, tune *tuning.Profile, s vk.CoopMatShape, heads, tokens int) (cmTiling, bool) {
-	t := cmTiling{m: int(s.M), n: int(s.N), k: int(s.K), subgroup: int(caps.MinSubgroupSize)}
+	t := cmTiling{m: int(s.M), n: int(s.N), k: int(s.K), subgroup: int(caps.MinSubgroupSize), rows: tune.Logits.MatrixRows}
 	for _, v := range []int{t.m, t.n, t.k, t.subgroup} {
 		if v < 8 || bits.OnesCount(uint(v)) != 1 || v > D {
 			return t, false

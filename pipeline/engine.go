@@ -8,7 +8,6 @@ import (
 	"math"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/pipeline/internal/layer"
@@ -36,7 +35,8 @@ const (
 // sessions, pages, growth, or what was forked, truncated, cancelled, saved or restored meanwhile.
 //
 // All methods, and those of sessions and steps, may be called from any goroutine. One step is in
-// progress at a time. The zero values of Engine, Session and Step cannot be used.
+// progress at a time, or EngineOptions.Steps of them. The zero values of Engine, Session and Step
+// cannot be used.
 type Engine struct {
 	dev    *vk.Device
 	cfg    model.Config
@@ -44,11 +44,15 @@ type Engine struct {
 	print  Fingerprint
 	update *cache.TableUpdate
 
-	stepLock chan struct{} // holds a value while a step, or what excludes one, is in progress
-	done     chan struct{} // closed by Close
-	run      sync.Mutex    // held during waits for the device, so that Close frees nothing that is waited for; taken before mu
-	mu       sync.Mutex    // of all below; nobody waits for the device with it, see await
-	copies   sync.RWMutex  // read while hidden states are copied to or from mapped memory; taken after mu
+	slots   chan struct{} // holds a value for each step in progress, and for calls that exclude one; taken before turn
+	turn    chan struct{} // with several slots: holds one while somebody takes or moves pages; taken before mu
+	done    chan struct{} // closed by Close
+	closing sync.Mutex    // held by Close; taken before mu
+	mu      sync.Mutex    // of all below; nobody waits for the device with it, see await
+	changed sync.Cond     // of waits and moving
+	waits   int           // goroutines that wait for the device; Close frees nothing meanwhile
+	moving  bool          // steps submit nothing now, see still
+	ended   chan struct{} // closed when the next step ends; nil: nobody asked
 
 	layers    []*engineLayer
 	caches    []*layerCache // of all layers
@@ -57,21 +61,11 @@ type Engine struct {
 	workspace tensor.Tensor // of gathered rows, see gatherRows
 	ropes     map[model.Rope]tensor.Tensor
 	reach     int // positions that the tensors of ropes have rows for
-	sizes     map[int]*stepSize
 
 	sessions []*Session // by row of the block tables; nil: free
 	rows     []rowState // by row
-	step     *Step      // in progress
-	flight   *vk.Pending
 	pending  []pageWork
-	parts    []stepPart // of the step in progress, reused
-	need     pageCounts // likewise
-	busy     []busyPart // those of sessions whose tables have something to do, see rowState.quiet
-	changed  []tableOf  // those that may have entries that the device does not have
-	byRow    []int      // index into parts, or -1
-	pinned   bool       // the sessions of byRow are in a step, or in a call that makes them longer
-	ran, set []bool     // of the step: layers that ran; [layers, MaxSessions] inputs set from host memory
-	shown    []bool     // of the step: layers whose results are in host memory, for ReadOutput
+	lanes    []lane // EngineOptions.Steps of them, for as long as the engine
 
 	count *counts // nil: memory is allocated, see EngineOptions.Estimate
 
@@ -126,14 +120,16 @@ func NewEngine(ctx context.Context, dev *vk.Device, cfg model.Config, layers []*
 }
 
 func newEngine(dev *vk.Device, cfg model.Config, layers []*model.DeviceLayer, o EngineOptions) *Engine {
-	n, sessions := len(layers), o.MaxSessions
-	e := &Engine{dev: dev, cfg: cfg, opts: o, stepLock: make(chan struct{}, 1), done: make(chan struct{}),
-		ropes: map[model.Rope]tensor.Tensor{}, sizes: map[int]*stepSize{},
-		sessions: make([]*Session, sessions), rows: make([]rowState, sessions), byRow: make([]int, sessions),
-		ran: make([]bool, n), set: make([]bool, n*sessions), shown: make([]bool, n)}
+	e := &Engine{dev: dev, cfg: cfg, opts: o, slots: make(chan struct{}, o.Steps), turn: make(chan struct{}, 1), done: make(chan struct{}),
+		ropes: map[model.Rope]tensor.Tensor{}, sessions: make([]*Session, o.MaxSessions), rows: make([]rowState, o.MaxSessions)}
+	e.changed.L = &e.mu
 	e.addLayers(layers)
 	for _, l := range e.layers {
 		e.ropes[l.rope] = tensor.Tensor{}
+	}
+	e.lanes = make([]lane, o.Steps)
+	for i := range e.lanes {
+		e.lanes[i].init(e)
 	}
 	return e
 }
@@ -166,7 +162,7 @@ func (e *Engine) build(ctx context.Context) (err error) {
 	}
 	// Building the smallest step finds out whether weights and options suit the kernels, before
 	// the caches take their memory.
-	if _, err = e.stepSize(ctx, 1); err != nil {
+	if _, err = e.lanes[0].stepSize(ctx, 1); err != nil {
 		return err
 	}
 	if err = e.allocateCaches(ctx); err != nil {
@@ -217,9 +213,12 @@ func (e *Engine) growRopes(ctx context.Context, rows int) error {
 			return errors.Join(err, drop(fresh))
 		}
 	}
-	old := e.ropes
-	e.ropes, e.reach = fresh, rows
-	return errors.Join(e.forget(), drop(old))
+	old := fresh
+	err := e.still(ctx, func() error {
+		old, e.ropes, e.reach = e.ropes, fresh, rows
+		return e.forget()
+	})
+	return errors.Join(err, drop(old))
 }
 
 func uploadRope(ctx context.Context, t tensor.Tensor, r model.Rope) error {
@@ -252,23 +251,26 @@ func (e *Engine) Caches(number int) layer.Caches {
 	return e.layers[number].reads()
 }
 
-// Prepare allocates and records what steps of so many tokens need, so that the first of them
-// does not have to. Only Step.SetInput allocates and records more, for hidden states in host
-// memory. Errors: those of Begin and of Step.Submit.
+// Prepare allocates and records what steps of so many tokens need, EngineOptions.Steps of them in
+// progress, so that the first of them does not have to. It waits while any step is in progress.
+// Only Step.SetInput allocates and records more, for hidden states in host memory. Errors: those of
+// Begin and of Step.Submit.
 func (e *Engine) Prepare(ctx context.Context, tokens int) error {
 	e = e.orNone()
 	if e.dev != nil && (tokens < 1 || tokens > e.opts.MaxStep) {
 		return badArgument(opPrepare, "tokens", tokens, "1 to %d", e.opts.MaxStep)
 	}
-	if err := e.enter(ctx); err != nil {
+	if err := e.alone(ctx); err != nil {
 		return fmt.Errorf("%s: %w", opPrepare, err)
 	}
 	defer e.leave()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	err := e.usable()
-	if err == nil {
-		err = e.prepare(ctx, tokens)
+	for i := range e.lanes {
+		if err == nil {
+			err = e.lanes[i].prepare(ctx, tokens)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", opPrepare, e.note(err))
@@ -276,8 +278,9 @@ func (e *Engine) Prepare(ctx context.Context, tokens int) error {
 	return nil
 }
 
-func (e *Engine) prepare(ctx context.Context, tokens int) error {
-	b, err := e.stepSize(ctx, tokens)
+func (l *lane) prepare(ctx context.Context, tokens int) error {
+	e := l.e
+	b, err := l.stepSize(ctx, tokens)
 	if err != nil {
 		return err
 	}
@@ -315,11 +318,12 @@ func (m EngineMemory) Total() uint64 {
 // Memory returns what is allocated now. A server that begins no new sequences once Held is near
 // EngineOptions.MaxCacheBytes leaves room for the open ones to grow.
 //
-// Steps and Hidden grow with the sizes of steps so far, and of Prepare. For T tokens, Steps is for
-// each kind of layer 2*T*(2*H*512 + G*ORank + 2*QRank + 1024) bytes, about 2*T*(2048 + 256*Hi)
-// more with a compressor and an indexer, lists of 4*T*(Window + entries attended), which are there
-// twice where rows are gathered, and some tens of MB of scratch that do not grow with T. As sizes
-// are powers of two, all of them take about twice what the largest does.
+// Steps and Hidden grow with the sizes of steps so far, and of Prepare, for each of the steps that
+// were in progress at a time. For T tokens, Steps is for each kind of layer
+// 2*T*(2*H*512 + G*ORank + 2*QRank + 1024) bytes, about 2*T*(2048 + 256*Hi) more with a compressor
+// and an indexer, lists of 4*T*(Window + entries attended), which are there twice where rows are
+// gathered, and some tens of MB of scratch that do not grow with T. As sizes are powers of two, all
+// of them take about twice what the largest does.
 func (e *Engine) Memory() EngineMemory {
 	var m EngineMemory
 	e = e.orNone()
@@ -340,9 +344,11 @@ func (e *Engine) Memory() EngineMemory {
 		m.Tables += t.Bytes()
 	}
 	m.Workspace = e.workspace.Bytes()
-	for _, b := range e.sizes {
-		steps, hidden, host := b.bytes()
-		m.Steps, m.Hidden, m.Host = m.Steps+steps, m.Hidden+hidden, m.Host+host
+	for i := range e.lanes {
+		for _, b := range e.lanes[i].sizes {
+			steps, hidden, host := b.bytes()
+			m.Steps, m.Hidden, m.Host = m.Steps+steps, m.Hidden+hidden, m.Host+host
+		}
 	}
 	return m
 }
@@ -359,31 +365,33 @@ func (e *Engine) weights() (sum uint64) {
 	return sum
 }
 
-// Close ends a step in progress, waits for the device, and frees everything but the weights.
+// Close ends the steps in progress, waits for the device, and frees everything but the weights.
 // Using the engine, its sessions or steps afterwards gives vk.ErrClosed. Closing again does
 // nothing.
 func (e *Engine) Close() error {
 	if e = e.orNone(); e == noEngine {
 		return nil
 	}
-	e.run.Lock()
-	defer e.run.Unlock()
+	e.closing.Lock()
+	defer e.closing.Unlock()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
 		return nil
 	}
-	e.closed, e.step = true, nil
+	e.closed = true
 	close(e.done)
-	if p := e.flight; p != nil { // here, so that nobody else waits for the device with it
-		e.mu.Unlock()
-		_ = p.Wait(context.Background()) // bounded by vk.DeviceOptions.HangAfter
-		e.mu.Lock()
+	for i := range e.lanes {
+		if st := e.lanes[i].step; st != nil && st.gated { // whoever was to signal may be gone
+			st.withhold()
+		}
 	}
-	e.copied()
+	for e.waits > 0 {
+		e.changed.Wait()
+	}
 	var err error
-	for _, b := range e.sizes {
-		err = errors.Join(err, b.close())
+	for i := range e.lanes {
+		err = errors.Join(err, e.lanes[i].close())
 	}
 	for _, c := range e.caches {
 		err = errors.Join(err, c.memory().Close())
@@ -398,95 +406,9 @@ func (e *Engine) Close() error {
 }
 
 // forget drops all recorded commands.
-func (e *Engine) forget() error {
-	var err error
-	for _, b := range e.sizes {
-		err = errors.Join(err, b.forget())
-	}
-	return err
-}
-
-// enter takes the step lock: it waits until no step, and nothing that excludes one, is in
-// progress, and the device is done with the last step. leave gives the lock back.
-func (e *Engine) enter(ctx context.Context) error {
-	if e.dev == nil {
-		return e.usable()
-	}
-	if err := alive(ctx); err != nil {
-		return err
-	}
-	if err := e.turn(ctx); err != nil {
-		return err
-	}
-	if err := e.land(ctx); err != nil {
-		e.leave()
-		return err
-	}
-	return nil
-}
-
-// turn takes the step lock.
-func (e *Engine) turn(ctx context.Context) error {
-	select {
-	case e.stepLock <- struct{}{}:
-		return nil
-	default:
-	}
-	defer func(began time.Time) {
-		e.mu.Lock()
-		e.stats.Waits++
-		e.stats.Waiting += time.Since(began)
-		e.mu.Unlock()
-	}(time.Now())
-	select {
-	case e.stepLock <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-e.done:
-		return fmt.Errorf("engine %w", vk.ErrClosed)
-	}
-}
-
-func (e *Engine) leave() { <-e.stepLock }
-
-// land waits for what an aborted step left on the device.
-func (e *Engine) land(ctx context.Context) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	p, err := e.flight, e.usable()
-	if err != nil || p == nil {
-		return err
-	}
-	err = e.await(func() error { return p.Wait(ctx) })
-	if err != nil && errors.Is(err, ctx.Err()) {
-		return err
-	}
-	e.flight = nil
-	if errors.Is(err, vk.ErrDeviceLost) {
-		return e.note(err)
-	}
-	return e.usable() // other errors of the wait were the step's
-}
-
-// await waits for the device, with e.mu given up: meanwhile sessions come and go, all but those
-// that are pinned. Who awaits has the step lock, or the step that has it, so nobody else takes
-// pages, moves caches or awaits. If the engine was closed meanwhile, that is an error.
-func (e *Engine) await(wait func() error) (err error) {
-	e.mu.Unlock()
-	defer func() {
-		e.mu.Lock()
-		if err == nil {
-			err = e.usable()
-		}
-	}()
-	e.run.Lock()
-	defer e.run.Unlock()
-	e.mu.Lock()
-	err = e.usable()
-	e.mu.Unlock()
-	if err == nil {
-		err = wait()
+func (e *Engine) forget() (err error) {
+	for i := range e.lanes {
+		err = errors.Join(err, e.lanes[i].forget())
 	}
 	return err
 }
@@ -502,13 +424,15 @@ func (e *Engine) usable() error {
 	return e.failed
 }
 
-// note remembers a lost device, and ends the step in progress: nobody shall wait for it.
+// note remembers a lost device, and ends the steps in progress: nobody shall wait for them.
 func (e *Engine) note(err error) error {
 	if errors.Is(err, vk.ErrDeviceLost) && e.failed == nil {
 		e.failed = err
 		e.log(slog.LevelError, "the device is lost", "error", err)
-		if e.step != nil {
-			err = errors.Join(err, e.step.end())
+		for i := range e.lanes {
+			if st := e.lanes[i].step; st != nil {
+				err = errors.Join(err, st.end())
+			}
 		}
 	}
 	return err

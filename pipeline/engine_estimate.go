@@ -35,7 +35,7 @@ func (c *counts) in(mem vk.Memory) purposes {
 // Estimate says what an engine with these options would take of a device, before anything is
 // allocated: what Engine.Memory returns after Engine.Warm. layers may be those of Checkpoint.Plan,
 // which have no memory either. lengths are the tokens of sessions. Held is then what these hold
-// between steps, at most, and Caches what they and a step of MaxStep tokens need, or what the
+// between steps, at most, and Caches what they and steps of MaxStep tokens need, or what the
 // engine begins with if that is more; caches that grow may take up to twice as much, but no more
 // than MaxCacheBytes. What the driver takes is not in it: compiled kernels, command buffers, and
 // what rounds up allocations.
@@ -71,12 +71,8 @@ func (e *Engine) estimate(ctx context.Context, lengths []int) (m EngineMemory, e
 	if err = e.arrangePools(); err != nil {
 		return m, err
 	}
-	for _, n := range e.allSizes() {
-		b, err := e.stepSize(ctx, n)
-		if err == nil {
-			err = b.openHost()
-		}
-		if err != nil {
+	for i := range e.lanes {
+		if err := e.lanes[i].open(ctx); err != nil {
 			return m, err
 		}
 	}
@@ -87,7 +83,7 @@ func (e *Engine) estimate(ctx context.Context, lengths []int) (m EngineMemory, e
 		}
 		m.Held += uint64(pages) * p.bytes
 		if !p.keepsAll() {
-			pages += ceilDiv(e.opts.MaxStep, p.Page) + 1
+			pages += e.opts.Steps * (ceilDiv(e.opts.MaxStep, p.Page) + 1)
 		}
 		m.Caches += uint64(max(p.ids.Capacity(), min(pages, p.most))) * p.bytes
 	}

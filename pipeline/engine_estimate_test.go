@@ -42,6 +42,7 @@ func TestEstimate(t *testing.T) {
 		"fp8 output":  {fakemodel.FP8, options{MaxTokens: 77, MaxStep: 2, Output: pipeline.OutputFP8Packed, Invariant: true}},
 		"quant 8":     {fakemodel.FP8F32, options{MaxTokens: 77, MaxStep: 2, QuantiseActivations: true}},
 		"gathered":    {fakemodel.FP8, options{MaxTokens: 900, MaxSessions: 2, MaxStep: 9, Variant: "twopass-base", Pages: oddPages}},
+		"two steps":   {fakemodel.FP8, options{MaxTokens: 300, MaxSessions: 3, MaxStep: 5, Steps: 2, LayerByLayer: true}},
 		"cache bytes": {fakemodel.FP8, options{MaxTokens: 900, MaxSessions: 4, MaxStep: 4, CacheBytes: 8 << 20, MaxCacheBytes: 9 << 20}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -11,7 +11,8 @@ const opWarm = "pipeline: warm"
 
 // Warm takes steps of every size, of sessions of its own that nobody sees, until what they take is
 // allocated, compiled, recorded and measured, with inputs on the device and from host memory, and
-// with the tables of positions at their full length. No step compiles anything from then on. None
+// with the tables of positions at their full length; with EngineOptions.Steps for so many in
+// progress. It waits while other steps are. No step compiles anything from then on. None
 // records its commands again either, unless caches grow (EngineOptions.CacheBytes), SetTiming asks
 // for it, or a step has so much more to do than these that a submission might exceed
 // EngineOptions.SubmitBudget.
@@ -35,7 +36,7 @@ func (e *Engine) Warm(ctx context.Context) error {
 
 // renewed does something while no step is in progress.
 func (e *Engine) renewed(ctx context.Context, do func() error) error {
-	if err := e.enter(ctx); err != nil {
+	if err := e.alone(ctx); err != nil {
 		return err
 	}
 	defer e.leave()
@@ -71,8 +72,10 @@ func (e *Engine) warm(ctx context.Context) (err error) {
 				n -= m
 			}
 		}
-		if err := e.warmSize(ctx, chunks); err != nil {
-			return err
+		for i := range e.lanes {
+			if err := e.lanes[i].warm(ctx, chunks); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -82,13 +85,13 @@ func (e *Engine) warm(ctx context.Context) (err error) {
 // submissions stay within their budget, and again for those that do not.
 const mostRuns = 6
 
-// warmSize runs steps of a size with any number of pieces.
-func (e *Engine) warmSize(ctx context.Context, chunks []Chunk) error {
+// warm runs steps of a size with any number of pieces.
+func (l *lane) warm(ctx context.Context, chunks []Chunk) error {
 	for _, host := range []bool{false, true} {
 		for pieces, most := 1, 1; pieces <= most; pieces *= 2 {
 			for run, done := 0, false; !done && run < mostRuns; run++ {
 				var err error
-				if most, done, err = e.warmStep(ctx, chunks, host, pieces); err != nil {
+				if most, done, err = l.warmStep(ctx, chunks, host, pieces); err != nil {
 					return err
 				}
 			}
@@ -99,8 +102,14 @@ func (e *Engine) warmSize(ctx context.Context, chunks []Chunk) error {
 
 // warmStep runs a step and gives it up. It returns the most pieces of steps of its size, and
 // whether such a step would now take the commands as they are.
-func (e *Engine) warmStep(ctx context.Context, chunks []Chunk, host bool, pieces int) (most int, done bool, err error) {
-	st, err := e.Begin(ctx, chunks...)
+func (l *lane) warmStep(ctx context.Context, chunks []Chunk, host bool, pieces int) (most int, done bool, err error) {
+	e := l.e
+	if err := e.alone(ctx); err != nil {
+		return 0, false, err
+	}
+	e.mu.Lock()
+	st, err := e.begin(ctx, l, chunks)
+	e.mu.Unlock()
 	if err != nil {
 		return 0, false, err
 	}
@@ -108,7 +117,7 @@ func (e *Engine) warmStep(ctx context.Context, chunks []Chunk, host bool, pieces
 	keys, most, err := st.pose(host, pieces)
 	for _, key := range keys {
 		if err == nil {
-			err = st.submit(key.layer)
+			err = st.submit(key.layer, nil)
 		}
 	}
 	if err == nil {
@@ -139,8 +148,8 @@ func (st *Step) pose(host bool, pieces int) (keys []commandKey, most int, err er
 		if err = st.b.openHost(); err != nil {
 			return nil, 0, e.note(err)
 		}
-		for i := range e.set {
-			e.set[i] = true
+		for i := range st.lane.set {
+			st.lane.set[i] = true
 		}
 	}
 	most = 1

@@ -19,6 +19,16 @@ func (e *Engine) Lose() {
 	e.note(vk.ErrDeviceLost)
 }
 
+// allSteps is what there is for sizes of steps.
+func (e *Engine) allSteps() (list []*stepSize) {
+	for i := range e.lanes {
+		for _, b := range e.lanes[i].sizes {
+			list = append(list, b)
+		}
+	}
+	return list
+}
+
 // PageCounts are numbers of pages of the first pools of an engine.
 type PageCounts [8]int
 
@@ -36,7 +46,7 @@ func (e *Engine) PageBytes(pages PageCounts) uint64 { return e.bytes(pages[:len(
 // Submissions returns how many submissions a step of a size takes, and whether each operation is
 // one because its time is not known yet.
 func (e *Engine) Submissions(size int) (n int, each bool) {
-	for _, b := range e.sizes {
+	for _, b := range e.allSteps() {
 		if b.tokens != size {
 			continue
 		}
@@ -49,7 +59,7 @@ func (e *Engine) Submissions(size int) (n int, each bool) {
 
 // Parts are those of the commands for a step of a size, which has them all.
 func (e *Engine) Parts(size int) (parts []vk.Part) {
-	for _, b := range e.sizes {
+	for _, b := range e.allSteps() {
 		if b.tokens == size {
 			for _, c := range b.recorded {
 				parts = append(parts, c.parts...)
@@ -61,7 +71,7 @@ func (e *Engine) Parts(size int) (parts []vk.Part) {
 
 // Divided returns how many launches are in pieces, in the commands with most of them.
 func (e *Engine) Divided() (most int) {
-	for _, b := range e.sizes {
+	for _, b := range e.allSteps() {
 		for _, c := range b.recorded {
 			divided := map[int]bool{}
 			for i, p := range c.parts {
@@ -95,13 +105,9 @@ func Suits(each bool, parts []vk.Part, took []float64, work float64, budget time
 func (e *Engine) OpenAll(ctx context.Context) error {
 	return e.renewed(ctx, func() error {
 		err := e.growRopes(ctx, e.opts.MaxTokens)
-		for _, n := range e.allSizes() {
-			var b *stepSize
+		for i := range e.lanes {
 			if err == nil {
-				b, err = e.stepSize(ctx, n)
-			}
-			if err == nil {
-				err = b.openHost()
+				err = e.lanes[i].open(ctx)
 			}
 		}
 		return err
@@ -120,13 +126,13 @@ func (e *Engine) SpareBytes() (n uint64) {
 
 // Levels returns the schedule of a layer in steps of so many tokens, of which there has been one.
 func (e *Engine) Levels(tokens, layer int) [][]string {
-	return e.sizes[e.size(tokens)].layers[layer].Levels()
+	return e.lanes[0].sizes[e.size(tokens)].layers[layer].Levels()
 }
 
 // Tear leaves counters as a launch does that failed between two of its pieces. Recorded steps
 // cannot be submitted until Untear.
 func (e *Engine) Tear(ctx context.Context) error {
-	for _, b := range e.sizes {
+	for _, b := range e.allSteps() {
 		for _, c := range b.recorded {
 			if err := c.Close(); err != nil {
 				return err
@@ -151,8 +157,8 @@ func (e *Engine) Untear() error { return e.forget() }
 func (st *Step) Pretend() {
 	st.e.mu.Lock()
 	defer st.e.mu.Unlock()
-	for i := range st.e.ran {
-		st.e.ran[i] = true
+	for i := range st.lane.ran {
+		st.lane.ran[i] = true
 	}
 }
 
@@ -160,13 +166,13 @@ func (st *Step) Pretend() {
 func (st *Step) ShowLayer(layer int) {
 	st.e.mu.Lock()
 	defer st.e.mu.Unlock()
-	st.e.shown[layer], st.latest = true, layer
+	st.lane.shown[layer], st.latest = true, layer
 }
 
 // Prologue runs what comes before a step's layers, and makes it believe that these ran.
 func (st *Step) Prologue(ctx context.Context) error {
 	st.e.mu.Lock()
-	err := st.submitCommands(commandKey{layer: prologue})
+	err := st.submitCommands(commandKey{layer: prologue}, nil)
 	st.e.mu.Unlock()
 	if err == nil {
 		err = st.Wait(ctx)

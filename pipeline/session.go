@@ -121,8 +121,18 @@ func (s *Session) free() error {
 	return nil
 }
 
-// inStep reports whether the session has a chunk of the step in progress, or of one that begins.
-func (s *Session) inStep() bool { return s.e.pinned && s.e.byRow[s.row] >= 0 }
+// inStep reports whether the session has a chunk of a step in progress, or of one that begins.
+func (s *Session) inStep() bool { return s.e.laneOf(s.row) != nil }
+
+// laneOf is the lane whose step has a chunk of the session in a row, nil without one.
+func (e *Engine) laneOf(row int) *lane {
+	for i := range e.lanes {
+		if l := &e.lanes[i]; l.pinned && l.byRow[row] >= 0 {
+			return l
+		}
+	}
+	return nil
+}
 
 // Fork makes a session with the same tokens in the same pages. Nothing is copied now: a shared page
 // is copied when one of the two writes to it.
@@ -251,12 +261,13 @@ func (s *Session) remember() {
 
 // list adds the tables that have something to do for the next n tokens to those that the device
 // may not have.
-func (s *Session) list(n int) {
+func (s *Session) list(n int, changed []tableOf) []tableOf {
 	for i := range s.tables {
 		if t := &s.tables[i]; s.due(t, n) {
-			s.e.changed = append(s.e.changed, tableOf{s, t})
+			changed = append(changed, tableOf{s, t})
 		}
 	}
+	return changed
 }
 
 // reserve takes the pages for n more tokens, which ensure has made free, gives back those that
@@ -346,7 +357,7 @@ func (s *Session) settle() error {
 
 // Advance lengthens the session by n tokens that no layer has seen: all that caches hold of them is
 // zeros. It serves measurements at a length (see Engine.Caches), and callers that write the pages
-// themselves, afterwards. It waits while a step of other sessions is in progress.
+// themselves, afterwards. It waits while steps of other sessions are in progress.
 //
 // Errors: vk.ErrArgument for a negative n; ErrSequenceFull, cache.ErrPoolFull,
 // ErrInStep; the context's; vk.ErrClosed, vk.ErrDeviceLost. Then the session may have got
@@ -358,7 +369,7 @@ func (s *Session) Advance(ctx context.Context, n int) error {
 	err := s.free() // its own step would never let it in
 	e.mu.Unlock()
 	if err == nil {
-		err = e.enter(ctx)
+		err = e.alone(ctx)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", opAdvance, err)
@@ -384,12 +395,10 @@ func (s *Session) Advance(ctx context.Context, n int) error {
 }
 
 func (s *Session) advance(ctx context.Context, n int) (err error) {
-	e, from := s.e, s.at.length
-	for i := range e.byRow {
-		e.byRow[i] = -1
-	}
-	e.byRow[s.row], e.pinned = 0, true
-	defer func() { e.pinned = false }()
+	e, l, from := s.e, &s.e.lanes[0], s.at.length
+	l.clearRows()
+	l.byRow[s.row], l.pinned = 0, true
+	defer func() { l.pinned = false }()
 	pages := make(pageCounts, len(e.pools))
 	for n > 0 && err == nil {
 		part := min(n, e.opts.MaxStep)

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 )
@@ -84,18 +85,23 @@ func (x *sessions) random(t *testing.T) {
 	for range operations {
 		c.operation(c.rng.IntN(len(c.engines)))
 	}
+	c.end()
+}
+
+// end replays the longest session of each engine, and closes all of them.
+func (c *chance) end() {
 	for _, all := range c.open {
 		slices.SortFunc(all, func(a, b *tracked) int { return b.h.length - a.h.length })
 		c.replay(all[0].h)
 	}
 	for k, all := range c.open {
 		for _, l := range all {
-			assert.NoError(t, l.s.Close())
+			assert.NoError(c.t, l.s.Close())
 		}
 		all, free := c.engines[k].Pages()
-		assert.Equal(t, free, all, "of %v pages %v are free", all, free)
+		assert.Equal(c.t, free, all, "of %v pages %v are free", all, free)
 	}
-	t.Log(c.did)
+	c.t.Log(c.did)
 }
 
 func (x *sessions) chance(t *testing.T, seed uint64) *chance {
@@ -143,19 +149,23 @@ func (c *chance) operation(k int) {
 	case n < 42:
 		c.truncate(l)
 	case n < 46:
-		var data bytes.Buffer
-		c.allowed("save", l.s.Save(c.t.Context(), &data))
-		c.saved, c.data = append(c.saved, *l), append(c.data, data.Bytes())
+		c.save(l)
 	case n < 52 && len(c.saved) > 0:
 		i := c.rng.IntN(len(c.saved))
 		s, err := c.engines[k].Restore(c.t.Context(), bytes.NewReader(c.data[i]))
-		if c.allowed("restore", err, pipeline.ErrTooManySessions) {
+		if c.allowed("restore", err, pipeline.ErrTooManySessions, cache.ErrPoolFull) {
 			h := c.saved[i].h
 			c.open[k] = append(all, &tracked{s, h, max(c.saved[i].floor, h.length-c.options[k].Rewind)})
 		}
 	default:
 		c.step(k)
 	}
+}
+
+func (c *chance) save(l *tracked) {
+	var data bytes.Buffer
+	c.allowed("save", l.s.Save(c.t.Context(), &data))
+	c.saved, c.data = append(c.saved, *l), append(c.data, data.Bytes())
 }
 
 // truncate cuts a session, near its end or where pages and groups begin.
@@ -183,12 +193,10 @@ func (c *chance) truncate(l *tracked) {
 // size is what steps of so many tokens are padded to.
 func size(tokens, most int) int { return min(1<<bits.Len(uint(tokens-1)), most) }
 
-// step takes tokens of some sessions through the layers, or only some of the way.
-func (c *chance) step(k int) {
-	o, who, sum := c.options[k], []*tracked(nil), 0
-	var chunks []pipeline.Chunk
-	var tokens [][]int
-	for _, i := range c.rng.Perm(len(c.open[k]))[:1+c.rng.IntN(len(c.open[k]))] {
+// plan gives some sessions of an engine tokens.
+func (c *chance) plan(k, most int) (who []*tracked, chunks []pipeline.Chunk, tokens [][]int) {
+	o, sum := c.options[k], 0
+	for _, i := range c.rng.Perm(len(c.open[k]))[:1+c.rng.IntN(most)] {
 		l, n := c.open[k][i], 1+c.rng.IntN(3)
 		if l.h.length < 100 && c.rng.IntN(2) == 0 || c.rng.IntN(12) == 0 {
 			n = 17 + c.rng.IntN(o.MaxStep)
@@ -209,22 +217,40 @@ func (c *chance) step(k int) {
 		}
 	}
 	if sum == 0 || size(sum, o.MaxStep) == 16 { // for which no other test compiles kernels
+		return nil, nil, nil
+	}
+	return who, chunks, tokens
+}
+
+// step takes tokens of some sessions through the layers, or only some of the way.
+func (c *chance) step(k int) {
+	o := c.options[k]
+	who, chunks, tokens := c.plan(k, len(c.open[k]))
+	if who == nil {
 		return
 	}
 	st, err := c.engines[k].Begin(c.t.Context(), chunks...)
-	c.allowed("begin", err)
+	if !c.allowed("begin", err, cache.ErrPoolFull) {
+		return
+	}
 	gave, err := c.through(st, o.LayerByLayer, tokens, c.rng.IntN(60))
 	if !c.allowed("run", err, context.Canceled) || c.rng.IntN(12) == 0 {
 		c.allowed("abort", st.Abort())
 		return
 	}
+	c.commit(k, st, who, tokens, gave)
+}
+
+// commit ends a step, and compares what it gave.
+func (c *chance) commit(k int, st *pipeline.Step, who []*tracked, tokens [][]int, gave [][]uint64) {
+	o := c.options[k]
 	c.allowed("commit", st.Commit())
 	for i, l := range who {
 		for n, token := range tokens[i] {
 			if l.h = l.h.then(token, c.counts(k, st.Size())); l.h.gave == 0 {
 				l.h.gave = gave[i][n]
 			}
-			c.is(fmt.Sprintf("token %d of %d in a step of %d", n, len(tokens[i]), sum), l.h, gave[i][n])
+			c.is(fmt.Sprintf("token %d of %d in a step of %d", n, len(tokens[i]), st.Size()), l.h, gave[i][n])
 		}
 		l.floor = max(l.floor, l.h.length-o.Rewind)
 		assert.Equal(c.t, l.h.length, l.s.Len(), "tokens")
@@ -252,14 +278,8 @@ func (c *chance) through(st *pipeline.Step, byLayer bool, tokens [][]int, stop i
 	defer cancel()
 	hashes := make([][]maphash.Hash, len(tokens))
 	for i := range c.layers {
-		for k, list := range tokens {
-			var hidden []float32
-			for _, token := range list {
-				hidden = append(hidden, c.tokens(token, token+1)...)
-			}
-			if err := st.SetInput(i, k, hidden); err != nil {
-				return nil, err
-			}
+		if err := c.input(st, i, tokens); err != nil {
+			return nil, err
 		}
 		switch {
 		case i == 1 && stop == 0:
@@ -292,13 +312,31 @@ func (c *chance) through(st *pipeline.Step, byLayer bool, tokens [][]int, stop i
 			err = c.read(st, i, tokens, hashes)
 		}
 	}
+	return sums(hashes), err
+}
+
+// input gives a layer what enters it.
+func (c *chance) input(st *pipeline.Step, layer int, tokens [][]int) error {
+	for k, list := range tokens {
+		var hidden []float32
+		for _, token := range list {
+			hidden = append(hidden, c.tokens(token, token+1)...)
+		}
+		if err := st.SetInput(layer, k, hidden); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func sums(hashes [][]maphash.Hash) (gave [][]uint64) {
 	for _, list := range hashes {
 		gave = append(gave, nil)
 		for n := range list {
 			gave[len(gave)-1] = append(gave[len(gave)-1], list[n].Sum64()|1)
 		}
 	}
-	return gave, err
+	return gave
 }
 
 // read adds the results of a layer to the hashes.

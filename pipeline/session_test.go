@@ -154,6 +154,7 @@ func TestSessions(t *testing.T) {
 	t.Run("fork", func(t *testing.T) { x.fork(t) })
 	t.Run("truncate", func(t *testing.T) { x.truncate(t) })
 	t.Run("cancel", func(t *testing.T) { x.cancel(t) })
+	t.Run("semaphores", func(t *testing.T) { x.semaphores(t) })
 	t.Run("layers", func(t *testing.T) { x.byLayer(t) })
 	t.Run("budget", func(t *testing.T) { x.budget(t) })
 	t.Run("batch", func(t *testing.T) { x.batch(t) })
@@ -162,6 +163,8 @@ func TestSessions(t *testing.T) {
 	t.Run("odd pages", func(t *testing.T) { x.inPages(t, oddPages) })
 	t.Run("concurrent", func(t *testing.T) { x.concurrent(t) })
 	t.Run("random", func(t *testing.T) { x.random(t) })
+	t.Run("two steps", func(t *testing.T) { x.twoSteps(t) })
+	t.Run("steps at random", func(t *testing.T) { x.randomSteps(t) })
 }
 
 func (x *sessions) fork(t *testing.T) {

@@ -68,9 +68,10 @@ func (p *snapshotPool) entries(page int) (first, end int) {
 	return int(p.First) / page, ceilDiv(int(p.Beyond), page)
 }
 
-// Save writes the session's tokens, as the caches hold them, to w. Meanwhile steps can begin, and
-// the session may be changed or closed: Save writes what it was at first, and holds its pages as a
-// fork does. It reads some megabytes at a time between steps; w may be slow. What was written after
+// Save writes the session's tokens, as the caches hold them, to w, without those of a step in
+// progress. Meanwhile steps can begin, and the session may be changed or closed: Save writes what
+// it was at first, and holds its pages as a fork does. It reads some megabytes at a time, for which
+// it waits as Engine.Begin does; w may be slow. What was written after
 // an error, or if w panics, is not a snapshot. The engine's Fingerprint is part of it.
 //
 // Errors: vk.ErrArgument for a nil w; those of w, the context's, vk.ErrClosed, vk.ErrDeviceLost.
@@ -99,14 +100,14 @@ func (s *Session) save(ctx context.Context, w io.Writer) error {
 // of one token.
 const leaseBytes = 4 << 20
 
-// lease is the step lock, given up now and then for steps to run.
+// lease is a slot and the turn, given up now and then for steps to run.
 type lease struct {
 	e     *Engine
 	taken bool
 	moved int // bytes since it was taken
 }
 
-// take takes the lock, unless it is taken.
+// take takes them, unless they are taken.
 func (l *lease) take(ctx context.Context) error {
 	if l.taken {
 		return nil
@@ -118,7 +119,7 @@ func (l *lease) take(ctx context.Context) error {
 	return nil
 }
 
-// give gives it back, if it is taken.
+// give gives them back, if they are taken.
 func (l *lease) give() {
 	if l.taken {
 		l.taken = false
@@ -126,31 +127,37 @@ func (l *lease) give() {
 	}
 }
 
-// view returns a fork without a row, which keeps the pages while they are read.
+// view returns a fork without a row, which keeps the pages while they are read. A step in progress
+// writes to some of them, behind the tokens that the session has.
 func (s *Session) view() (*Session, error) {
-	if err := s.free(); err != nil {
+	err := s.usable()
+	if err == nil && !s.inStep() {
+		err = s.settle()
+	}
+	if err != nil {
 		return nil, err
 	}
-	if err := s.settle(); err != nil {
-		return nil, err
-	}
+	s.wake() // the step after this one must not write to pages that are shared
 	v := &Session{e: s.e, at: &rowState{length: s.at.length}, floor: s.lowest()}
 	for _, t := range s.tables {
 		shared, err := t.Fork()
+		if err == nil {
+			v.tables = append(v.tables, sessionTable{Table: shared, pool: t.pool})
+			err = shared.Truncate(min(t.pool.slots(s.at.length), shared.Len()))
+		}
 		if err != nil {
 			return nil, errors.Join(err, v.cut(0))
 		}
-		v.tables = append(v.tables, sessionTable{Table: shared, pool: t.pool})
 	}
 	return v, nil
 }
 
-// saveNow writes what the session is now. The lock is taken; afterwards it may be given back.
+// saveNow writes what the session is now. The lease is taken; afterwards it may be given back.
 func (s *Session) saveNow(ctx context.Context, w io.Writer, lock *lease) error {
 	return s.viewing(ctx, func(v *Session) error { return v.write(ctx, w, lock) })
 }
 
-// viewing calls f with a view of what the session is now. The step lock is taken.
+// viewing calls f with a view of what the session is now. The lease is taken.
 func (s *Session) viewing(ctx context.Context, f func(v *Session) error) (err error) {
 	e := s.e
 	var v *Session

@@ -52,6 +52,7 @@ type tableOf struct {
 // next step.
 type Step struct {
 	e       *Engine
+	lane    *lane
 	b       *stepSize
 	tokens  int
 	longest int // greatest length of a session after the step
@@ -65,6 +66,7 @@ type Step struct {
 	begun     bool // the metadata is with the device
 	reuses    bool // see ReuseInputs
 	warms     bool // see Engine.Warm
+	gated     bool // it may wait for semaphores
 	host      bool // inputs come from host memory
 	layer     int  // whose inputs were set last
 	latest    int  // the layer that was submitted last; -1: what it left cannot be read
@@ -74,13 +76,13 @@ type Step struct {
 }
 
 // Begin begins a step: it takes the pages for the tokens, copies shared pages that are about to
-// be written, and grows the caches if need be. It waits while another step is in progress, so a
-// goroutine must end one step before it begins the next.
+// be written, and grows the caches if need be. It waits while EngineOptions.Steps steps are in
+// progress, so a goroutine must end one of them before it begins the next.
 //
 // Errors: vk.ErrArgument for no chunks, a chunk without tokens, a session of another
-// engine or twice, or more than MaxStep tokens; ErrSequenceFull; cache.ErrPoolFull when
-// the caches cannot grow; the context's; vk.ErrClosed, vk.ErrDeviceLost; those of
-// vk.Device.NewBuffer. After an error nothing has changed.
+// engine or twice, or more than MaxStep tokens; ErrInStep for a session of another step;
+// ErrSequenceFull; cache.ErrPoolFull when the caches cannot grow; the context's; vk.ErrClosed,
+// vk.ErrDeviceLost; those of vk.Device.NewBuffer. After an error nothing has changed.
 func (e *Engine) Begin(ctx context.Context, chunks ...Chunk) (*Step, error) {
 	e = e.orNone()
 	if err := e.enter(ctx); err != nil {
@@ -88,53 +90,59 @@ func (e *Engine) Begin(ctx context.Context, chunks ...Chunk) (*Step, error) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	st, err := e.begin(ctx, chunks)
+	return e.begin(ctx, e.freeLane(), chunks)
+}
+
+// begin begins a step in a lane. It gives back the turn and, after an error, the slot.
+func (e *Engine) begin(ctx context.Context, l *lane, chunks []Chunk) (*Step, error) {
+	st, err := l.begin(ctx, chunks)
 	if err != nil {
 		e.leave()
 		return nil, wrap(opBegin, e.note(err))
 	}
+	e.passOn()
 	return st, nil
 }
 
-func (e *Engine) begin(ctx context.Context, chunks []Chunk) (*Step, error) {
-	if err := e.usable(); err != nil {
+func (l *lane) begin(ctx context.Context, chunks []Chunk) (*Step, error) {
+	if err := l.e.usable(); err != nil {
 		return nil, err
 	}
-	st, err := e.arrange(chunks)
+	st, err := l.arrange(chunks)
 	if err != nil {
 		return nil, err
 	}
-	e.pinned = true
+	l.pinned = true
 	if err := st.equip(ctx); err != nil {
-		e.pinned = false
+		l.pinned = false
 		return nil, err
 	}
-	clear(e.ran)
-	clear(e.shown)
+	clear(l.ran)
+	clear(l.shown)
 	st.b.in.buffer().Track()
-	e.step = st
+	l.step = st
 	return st, nil
 }
 
 // equip gives a step the memory, the pages and the metadata that it takes.
 func (st *Step) equip(ctx context.Context) (err error) {
-	e := st.e
-	clear(e.need)
-	for _, x := range e.busy {
-		x.s.need(x.n, e.need)
+	e, l := st.e, st.lane
+	clear(l.need)
+	for _, x := range l.busy {
+		x.s.need(x.n, l.need)
 	}
 	if err := e.growRopes(ctx, st.longest); err != nil {
 		return err
 	}
-	if st.b, err = e.stepSize(ctx, st.tokens); err != nil {
+	if st.b, err = l.stepSize(ctx, st.tokens); err != nil {
 		return err
 	}
-	if err := e.ensure(ctx, e.need); err != nil {
+	if err := e.ensure(ctx, l.need); err != nil {
 		return err
 	}
-	e.changed = e.changed[:0]
-	for _, x := range e.busy {
-		x.s.list(x.n)
+	l.changed = l.changed[:0]
+	for _, x := range l.busy {
+		l.changed = x.s.list(x.n, l.changed)
 		err = x.s.reserve(x.n)
 		if x.s.remember(); err != nil {
 			break
@@ -147,15 +155,15 @@ func (st *Step) equip(ctx context.Context) (err error) {
 		st.pieces, err = st.b.fill(ctx)
 	}
 	if err != nil {
-		err = errors.Join(err, e.giveBack())
+		err = errors.Join(err, l.giveBack())
 	}
 	return err
 }
 
 // giveBack undoes what Begin did for a step.
-func (e *Engine) giveBack() error {
+func (l *lane) giveBack() error {
 	var err error
-	for _, x := range e.busy {
+	for _, x := range l.busy {
 		for i := range x.s.tables {
 			x.s.tables[i].synced = x.s.tables[i].before
 		}
@@ -165,17 +173,18 @@ func (e *Engine) giveBack() error {
 }
 
 // arrange checks the chunks, finds the busy sessions, and makes a step.
-func (e *Engine) arrange(chunks []Chunk) (*Step, error) {
-	st := &Step{e: e}
-	e.parts, e.busy = e.parts[:0], e.busy[:0]
-	for i := range e.byRow {
-		e.byRow[i] = -1
+func (l *lane) arrange(chunks []Chunk) (*Step, error) {
+	e, st := l.e, &Step{e: l.e, lane: l}
+	l.parts, l.busy = l.parts[:0], l.busy[:0]
+	l.clearRows()
+	if err := l.apart(chunks); err != nil {
+		return nil, err
 	}
 	bad := func(i int, got any, want string) error {
 		return badArgument(opBegin, fmt.Sprintf("chunks[%d]", i), got, "%s", want)
 	}
 	for i, c := range chunks {
-		row, ok := e.again(i, c.Session)
+		row, ok := l.again(i, c.Session)
 		if s := c.Session; !ok {
 			switch {
 			case s == nil:
@@ -192,7 +201,7 @@ func (e *Engine) arrange(chunks []Chunk) (*Step, error) {
 		switch {
 		case c.Tokens < 1:
 			return nil, bad(i, c.Tokens, "at least 1 token")
-		case e.byRow[row] >= 0:
+		case l.byRow[row] >= 0:
 			return nil, bad(i, "a session twice", "each once")
 		case c.Tokens > e.opts.MaxTokens-at.length:
 			return nil, fmt.Errorf("chunks[%d]: %w: %d tokens and %d more, of at most %d", i, ErrSequenceFull,
@@ -200,14 +209,14 @@ func (e *Engine) arrange(chunks []Chunk) (*Step, error) {
 		case c.Tokens > e.opts.MaxStep-st.tokens:
 			return nil, bad(i, fmt.Sprintf("%d tokens after %d", c.Tokens, st.tokens), fmt.Sprintf("at most %d in all", e.opts.MaxStep))
 		}
-		e.byRow[row] = i
-		e.parts = append(e.parts, stepPart{s: c.Session, row: row, n: c.Tokens})
+		l.byRow[row] = i
+		l.parts = append(l.parts, stepPart{s: c.Session, row: row, n: c.Tokens})
 		st.tokens += c.Tokens
 		st.longest = max(st.longest, length)
 		st.work += float64(c.Tokens) * float64(length)
 		if length > at.quiet {
 			c.Session.remember()
-			e.busy = append(e.busy, busyPart{c.Session, c.Tokens})
+			l.busy = append(l.busy, busyPart{c.Session, c.Tokens})
 		}
 	}
 	if len(chunks) == 0 {
@@ -216,12 +225,30 @@ func (e *Engine) arrange(chunks []Chunk) (*Step, error) {
 	return st, nil
 }
 
+// apart demands that no session is in another step.
+func (l *lane) apart(chunks []Chunk) error {
+	for i := 0; i < len(chunks) && len(l.e.lanes) > 1; i++ {
+		s := chunks[i].Session
+		row, ok := l.again(i, s)
+		if !ok {
+			if s == nil || s.e != l.e || s.closed {
+				continue // which is another mistake
+			}
+			row = s.row
+		}
+		if l.e.laneOf(row) != nil {
+			return fmt.Errorf("chunks[%d]: %w", i, ErrInStep)
+		}
+	}
+	return nil
+}
+
 // again returns the row of an open session that had the same chunk in the last step. Most have,
 // and then the session itself, which is not in the processor's cache, is not looked at.
-func (e *Engine) again(chunk int, s *Session) (row int, ok bool) {
-	if parts := e.parts[:cap(e.parts)]; chunk < len(parts) && parts[chunk].s == s {
+func (l *lane) again(chunk int, s *Session) (row int, ok bool) {
+	if parts := l.parts[:cap(l.parts)]; chunk < len(parts) && parts[chunk].s == s {
 		row = parts[chunk].row
-		return row, s != nil && e.sessions[row] == s
+		return row, s != nil && l.e.sessions[row] == s
 	}
 	return 0, false
 }
@@ -236,10 +263,10 @@ func (st *Step) Rows(chunk int) (first, end int) {
 	st = st.orNone()
 	st.e.mu.Lock()
 	defer st.e.mu.Unlock()
-	if st.e.step != st || chunk < 0 || chunk >= len(st.e.parts) {
+	if st.lane.step != st || chunk < 0 || chunk >= len(st.lane.parts) {
 		return 0, 0
 	}
-	x := st.e.parts[chunk]
+	x := st.lane.parts[chunk]
 	return x.first, x.first + x.n
 }
 
@@ -301,26 +328,31 @@ func (st *Step) RunLayer(ctx context.Context, layer int) error {
 // Submit hands all layers to the device, in as few submissions as
 // EngineOptions.SubmitBudget permits, and returns.
 //
+// With semaphores the layers wait for other devices or APIs, and tell them that all layers are
+// done; see vk.Sync. If what is waited for never comes, Wait ends the step with vk.ErrUnsignalled,
+// or when its context does: the sessions are as before, and the semaphores have no new values.
+//
 // Errors: vk.ErrArgument with LayerByLayer, or if inputs are missing (see SetInput and Input);
 // vk.ErrBusy if the layers are with the device already; those of vk.Commands.Submit and, for the
 // first step of a size, of vk.Device.NewBuffer; those of EngineOptions.Between. After all of these
 // the step can be submitted again, once what was missing is there.
-func (st *Step) Submit() error { return st.submit(wholeStep) }
+func (st *Step) Submit(sync ...vk.Sync) error { return st.submit(wholeStep, sync) }
 
-// SubmitLayer hands one layer to the device and returns. Layers may run in any order, but behind
-// those that they take entries or picks from. Each has to run before the step is committed.
+// SubmitLayer hands one layer to the device and returns; semaphores are those of the layer. Layers
+// may run in any order, but behind those that they take entries or picks from. Each has to run
+// before the step is committed.
 //
 // With EngineOptions.Between, Submit is faster; SubmitLayer lets a program look at what passes
 // between layers. The caller's commands in front of a layer are submitted with it, those behind
 // the last layer with that. Layers then have to run in order, each once; layer 0 begins again.
 //
 // Errors: vk.ErrArgument for an unknown layer or one out of order; those of Submit.
-func (st *Step) SubmitLayer(layer int) error {
+func (st *Step) SubmitLayer(layer int, sync ...vk.Sync) error {
 	st = st.orNone()
 	if n := len(st.e.layers); st != noStep && (layer < 0 || layer >= n) {
 		return badArgument(opSubmit, "layer", layer, "0 to %d", n-1)
 	}
-	return st.submit(layer)
+	return st.submit(layer, sync)
 }
 
 // active reports whether the step is in progress; e.mu is held.
@@ -331,23 +363,24 @@ func (st *Step) active() error {
 	if err := st.e.usable(); err != nil {
 		return err
 	}
-	if st.e.step != st {
+	if st.lane.step != st {
 		return fmt.Errorf("step %w", vk.ErrClosed)
 	}
 	return nil
 }
 
-func (st *Step) submit(layer int) error {
+func (st *Step) submit(layer int, sync []vk.Sync) error {
 	st = st.orNone()
-	e := st.e
+	e, l := st.e, st.lane
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.settled()
 	err := st.active()
 	if err == nil && layer == wholeStep && e.opts.LayerByLayer {
 		return badArgument(opSubmit, "LayerByLayer", "all layers", "one by one")
 	}
 	if err == nil {
-		e.copied()
+		l.copied()
 		err = st.checkInputs(layer)
 	}
 	if err == nil {
@@ -357,22 +390,22 @@ func (st *Step) submit(layer int) error {
 		err = st.checkWritten(layer)
 	}
 	if err == nil && layer != wholeStep && !st.begun {
-		err = st.submitCommands(commandKey{layer: prologue})
+		err = st.submitCommands(commandKey{layer: prologue}, nil)
 	}
 	if err == nil {
-		err = st.submitCommands(st.key(layer))
+		err = st.submitCommands(st.key(layer), sync)
 	}
 	if err != nil {
 		return wrap(opSubmit, e.note(err))
 	}
 	first, end := st.layers(layer)
 	if e.chained() && first == 0 {
-		clear(e.ran)
-		clear(e.shown)
+		clear(l.ran)
+		clear(l.shown)
 	}
 	st.latest = end - 1
 	for i := first; i < end; i++ {
-		e.ran[i], e.shown[i] = true, st.host
+		l.ran[i], l.shown[i] = true, st.host
 	}
 	return nil
 }
@@ -391,7 +424,7 @@ func (st *Step) layers(layer int) (first, end int) {
 }
 
 // submitCommands submits commands.
-func (st *Step) submitCommands(key commandKey) error {
+func (st *Step) submitCommands(key commandKey, sync []vk.Sync) error {
 	if err := st.b.repair(); err != nil {
 		return err
 	}
@@ -399,12 +432,13 @@ func (st *Step) submitCommands(key commandKey) error {
 	if err != nil {
 		return err
 	}
-	p, err := c.Submit()
+	p, err := c.Submit(sync...)
 	if err != nil {
 		st.brokeOff(key, err)
 		return err
 	}
-	st.e.flight, st.flying, st.submitted = p, p, append(st.submitted, c)
+	st.lane.flight, st.flying, st.submitted = p, p, append(st.submitted, c)
+	st.gated = st.gated || len(sync) > 0
 	if !slices.Contains(st.timed, key) {
 		st.timed = append(st.timed, key)
 	}
@@ -416,13 +450,14 @@ func (st *Step) submitCommands(key commandKey) error {
 // is aborted, for all its sessions. So a server waits with a context of its own, not with that of
 // one request. The device may still be busy after an abort: the next step waits for it.
 //
-// Errors: the context's; vk.ErrDeviceLost, vk.ErrClosed.
+// Errors: the context's; vk.ErrUnsignalled, see Submit, and vk.ErrCancelled if the engine is closed
+// while the step waits for semaphores; vk.ErrDeviceLost, vk.ErrClosed.
 func (st *Step) Wait(ctx context.Context) error {
 	if ctx == nil {
 		return fmt.Errorf("%s: %w", opWait, alive(ctx))
 	}
 	st = st.orNone()
-	e := st.e
+	e, l := st.e, st.lane
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	p, err := st.flying, st.active()
@@ -436,13 +471,13 @@ func (st *Step) Wait(ctx context.Context) error {
 	if err != nil {
 		e.starved(err)
 		st.b.broken = st.b.broken || ctx.Err() == nil // it may have stopped within an operation
-		if e.note(err); e.step == st {
+		if e.note(err); l.step == st {
 			st.end()
 		}
 		return fmt.Errorf("%s: %w", opWait, err)
 	}
-	if e.flight == p {
-		e.flight = nil
+	if l.flight == p {
+		l.flight = nil
 	}
 	if st.flying == p {
 		st.flying = nil
@@ -460,7 +495,7 @@ func (st *Step) Wait(ctx context.Context) error {
 // on; vk.ErrClosed, vk.ErrDeviceLost.
 func (st *Step) Commit() error {
 	st = st.orNone()
-	e := st.e
+	e, l := st.e, st.lane
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	err := st.active()
@@ -470,15 +505,15 @@ func (st *Step) Commit() error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", opCommit, err)
 	}
-	for i, ran := range e.ran {
+	for i, ran := range l.ran {
 		if !ran {
 			return badArgument(opCommit, "layers", fmt.Sprintf("layer %d not run", i), "all of them run")
 		}
 	}
-	for _, x := range e.parts {
+	for _, x := range l.parts {
 		e.rows[x.row].length += x.n
 	}
-	for _, x := range e.busy {
+	for _, x := range l.busy {
 		if x.s.at.length > x.s.at.quiet { // a long chunk: its first pages may be needed no more
 			err = errors.Join(err, x.s.recycle())
 		}
@@ -499,7 +534,7 @@ func (st *Step) Abort() error {
 	st = st.orNone()
 	st.e.mu.Lock()
 	defer st.e.mu.Unlock()
-	if st.e.step != st {
+	if st.lane.step != st {
 		return nil
 	}
 	return st.end()
@@ -513,14 +548,19 @@ func (st *Step) end() error {
 		st.e.stats.Aborted++
 	}
 	st.withhold()
-	err := st.e.giveBack()
+	err := st.lane.giveBack()
 	st.leave()
 	return err
 }
 
 // leave lets the next step begin.
 func (st *Step) leave() {
-	st.e.copied()
-	st.e.step, st.e.pinned = nil, false
-	st.e.leave()
+	e, l := st.e, st.lane
+	l.copied()
+	l.step, l.pinned = nil, false
+	if e.ended != nil {
+		close(e.ended)
+		e.ended = nil
+	}
+	<-e.slots
 }

@@ -103,24 +103,24 @@ func (b *stepSize) recordBetween(rec *vk.Recorder, layer int) error {
 // the caller's commands are between layers, each has to run once, in order: those commands may
 // add to something. From layer 0 on everything begins again.
 func (st *Step) checkOrder(layer int) error {
-	e := st.e
+	e, ran := st.e, st.lane.ran
 	if layer >= 0 {
 		l := e.layers[layer]
 		for _, from := range []*engineLayer{l.entries, l.picks} {
-			if i := slices.Index(e.layers, from); from != l && !e.ran[i] {
+			if i := slices.Index(e.layers, from); from != l && !ran[i] {
 				return badArgument(opSubmit, "layer", layer, "%d first, from which it takes entries or picks", i)
 			}
 		}
 	}
-	if !e.chained() || layer <= 0 || e.ran[layer-1] && !e.ran[layer] {
+	if !e.chained() || layer <= 0 || ran[layer-1] && !ran[layer] {
 		return nil
 	}
 	next := 0
-	for next < len(e.ran) && e.ran[next] {
+	for next < len(ran) && ran[next] {
 		next++
 	}
 	want := "0"
-	if next > 0 && next < len(e.ran) {
+	if next > 0 && next < len(ran) {
 		want = fmt.Sprintf("0 or %d, the next one", next)
 	}
 	return badArgument(opSubmit, "layer", layer, "%s", want)
@@ -130,7 +130,7 @@ func (st *Step) checkOrder(layer int) error {
 // EngineOptions.Between would now record something else: commands keep the memory and arguments
 // that they were recorded with.
 //
-// Errors: the context's while a step is in progress; vk.ErrClosed, vk.ErrDeviceLost.
+// Errors: the context's while steps are in progress; vk.ErrClosed, vk.ErrDeviceLost.
 func (e *Engine) RecordAgain(ctx context.Context) error {
 	return e.orNone().renew(ctx, opRecordAgain, func() {})
 }
@@ -138,7 +138,7 @@ func (e *Engine) RecordAgain(ctx context.Context) error {
 // renew drops all recorded commands while no step is in progress, and makes a change for those to
 // come.
 func (e *Engine) renew(ctx context.Context, op string, change func()) error {
-	if err := e.enter(ctx); err != nil {
+	if err := e.alone(ctx); err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
 	defer e.leave()

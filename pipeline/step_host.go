@@ -49,16 +49,15 @@ func (st *Step) HostInput(layer, chunk int) ([]uint16, error) {
 
 func (st *Step) setInput(layer, chunk, n int, write func([]uint16)) error {
 	st = st.orNone()
-	e := st.e
-	e.mu.Lock()
+	st.e.mu.Lock()
 	to, err := st.hostInput(layer, chunk, n)
-	e.unlocked(err, func() { write(to) })
+	st.lane.unlocked(err, func() { write(to) })
 	return err
 }
 
 // hostInput is where inputs go; n is how many values the caller has, negative for any.
 func (st *Step) hostInput(layer, chunk, n int) ([]uint16, error) {
-	e := st.e
+	e, l := st.e, st.lane
 	x, err := st.chunk(opInput, layer, chunk, n, e.cfg.Hidden)
 	if err != nil {
 		return nil, err
@@ -71,34 +70,14 @@ func (st *Step) hostInput(layer, chunk, n int) ([]uint16, error) {
 			return nil, fmt.Errorf("%s: %w", opInput, e.note(err))
 		}
 		st.host = true
-		clear(e.set)
+		clear(l.set)
 	}
 	if e.opts.LayerByLayer && st.layer != layer { // this layer's inputs replace the other's
-		clear(e.set[st.layer*e.opts.MaxSessions:][:len(e.parts)])
+		clear(l.set[st.layer*e.opts.MaxSessions:][:len(l.parts)])
 	}
 	st.layer = layer
-	e.set[layer*e.opts.MaxSessions+chunk] = true
+	l.set[layer*e.opts.MaxSessions+chunk] = true
 	return part[uint16](st.b.hostIn.of(layer), x, e.cfg.Hidden), nil
-}
-
-// unlocked releases e.mu and, without an error, copies from or to mapped memory. Several goroutines
-// may; what ends the step or hands the memory to the device waits for them, see copied.
-func (e *Engine) unlocked(err error, transfer func()) {
-	if err != nil {
-		e.mu.Unlock()
-		return
-	}
-	e.copies.RLock()
-	defer e.copies.RUnlock()
-	e.mu.Unlock()
-	transfer()
-}
-
-// copied waits for those who copy from or to mapped memory. It is called with e.mu held, so no
-// other begins meanwhile.
-func (e *Engine) copied() {
-	e.copies.Lock()
-	defer e.copies.Unlock()
 }
 
 // part is the rows of a chunk in mapped memory.
@@ -120,7 +99,7 @@ func (st *Step) ReadOutput(layer, chunk int, values []float32) error {
 	st.e.mu.Lock()
 	x, err := st.hostOutput(layer, chunk, len(values))
 	t, width := st.b.hostOut.of(layer), st.e.cfg.Hidden
-	st.e.unlocked(err, func() {
+	st.lane.unlocked(err, func() {
 		if t.DType == tensor.F32 {
 			copy(values, part[float32](t, x, width))
 		} else {
@@ -136,7 +115,7 @@ func (st *Step) ReadOutputBF16(layer, chunk int, values []uint16) error {
 	st = st.orNone()
 	st.e.mu.Lock()
 	from, err := st.halfOutput(layer, chunk, len(values))
-	st.e.unlocked(err, func() { copy(values, from) })
+	st.lane.unlocked(err, func() { copy(values, from) })
 	return err
 }
 
@@ -224,7 +203,7 @@ func (st *Step) ReadLSE(layer, chunk int, values []float32) error {
 
 // chunk checks the arguments of a call about a chunk, with n values unless n is negative.
 func (st *Step) chunk(op string, layer, chunk, n, width int) (x stepPart, err error) {
-	parts := st.e.parts
+	parts := st.lane.parts
 	if err = st.active(); err == nil && st.flying != nil {
 		err = vk.ErrBusy
 	}
@@ -248,7 +227,7 @@ func (st *Step) chunk(op string, layer, chunk, n, width int) (x stepPart, err er
 // readable demands that a layer's results are in host memory: it ran with inputs from there and,
 // where layers share a tensor of those results, no layer ran since.
 func (st *Step) readable(op string, layer int, shared bool) error {
-	if st.e.shown[layer] && (!shared || st.latest == layer) {
+	if st.lane.shown[layer] && (!shared || st.latest == layer) {
 		return nil
 	}
 	return badArgument(op, "layer", fmt.Sprintf("%d, whose result is not in host memory", layer),

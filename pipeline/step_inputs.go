@@ -47,8 +47,8 @@ func (st *Step) checkInputs(layer int) error {
 	}
 	first, end := st.layers(layer)
 	for i := first; i < min(end, e.given()); i++ {
-		for chunk := range e.parts {
-			if !e.set[i*e.opts.MaxSessions+chunk] {
+		for chunk := range st.lane.parts {
+			if !st.lane.set[i*e.opts.MaxSessions+chunk] {
 				return badArgument(opSubmit, "inputs", fmt.Sprintf("none for layer %d, chunk %d", i, chunk), "all or none from host memory")
 			}
 		}

@@ -7,19 +7,19 @@ import (
 	"github.com/vkmla/vkmla/tensor"
 )
 
-// fill gives each chunk of e.parts its rows, in the order of their sessions' rows in the block
+// fill gives each chunk of the step its rows, in the order of their sessions' rows in the block
 // tables, as kernels expect, and writes the metadata of the step. It returns the number of pieces
 // in which rows are gathered.
 func (b *stepSize) fill(ctx context.Context) (pieces int, err error) {
-	e := b.e
+	e, l := b.e, b.lane
 	d := &b.draft
 	start, lens, request, positions, valid := d.queryStart, d.seqLens, d.request, d.positions, d.valid
 	at := 0
-	for row, i := range e.byRow {
+	for row, i := range l.byRow {
 		length := 0
 		le.PutUint32(start[4*row:], uint32(at))
 		if i >= 0 {
-			x := &e.parts[i]
+			x := &l.parts[i]
 			x.first, length = at, e.rows[row].length
 			for range x.n {
 				le.PutUint32(request[4*at:], uint32(row))
@@ -31,7 +31,7 @@ func (b *stepSize) fill(ctx context.Context) (pieces int, err error) {
 		}
 		le.PutUint32(lens[4*row:], uint32(length))
 	}
-	le.PutUint32(start[4*len(e.byRow):], uint32(at))
+	le.PutUint32(start[4*len(l.byRow):], uint32(at))
 	for ; at < b.tokens; at++ {
 		le.PutUint32(request[4*at:], 0)
 		le.PutUint32(positions[4*at:], 0)
@@ -52,7 +52,7 @@ func (b *stepSize) fill(ctx context.Context) (pieces int, err error) {
 func (b *stepSize) fillUpdates(ctx context.Context) (used int, err error) {
 	list := b.draft.updates
 	n, room := 0, len(list)/8
-	for _, x := range b.e.changed {
+	for _, x := range b.lane.changed {
 		s, t, p := x.s, x.t, x.t.pool
 		from := t.synced
 		t.synced = t.Entries()

@@ -159,8 +159,8 @@ func (st *Step) brokeOff(key commandKey, err error) {
 	if st.e.chained() { // the caller's commands cannot be continued, only begun again
 		first, end = 0, len(st.e.layers)
 	}
-	clear(st.e.ran[first:end])
-	clear(st.e.shown[first:end])
+	clear(st.lane.ran[first:end])
+	clear(st.lane.shown[first:end])
 	st.latest = -1
 }
 

@@ -18,9 +18,10 @@ import (
 
 var le = binary.LittleEndian
 
-// stepSize is what steps padded to T tokens need: kernels, memory and recorded commands.
+// stepSize is what steps of a lane padded to T tokens need: kernels, memory and recorded commands.
 type stepSize struct {
 	e      *Engine
+	lane   *lane
 	tokens int // T
 	kinds  []*stepKind
 	layers []stepLayer
@@ -160,16 +161,16 @@ func (e *Engine) capacity(tokens int) int {
 }
 
 // stepSize returns what there is for a number of tokens.
-func (e *Engine) stepSize(ctx context.Context, tokens int) (*stepSize, error) {
-	size := e.size(tokens)
-	if b := e.sizes[size]; b != nil {
+func (l *lane) stepSize(ctx context.Context, tokens int) (*stepSize, error) {
+	size := l.e.size(tokens)
+	if b := l.sizes[size]; b != nil {
 		return b, nil
 	}
-	b := &stepSize{e: e, tokens: size, recorded: map[commandKey]*stepCommands{}, plans: map[*stepKind]*rowPlan{}}
+	b := &stepSize{e: l.e, lane: l, tokens: size, recorded: map[commandKey]*stepCommands{}, plans: map[*stepKind]*rowPlan{}}
 	if err := b.build(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("steps of %d tokens: %w", size, err), b.close())
 	}
-	e.sizes[size] = b
+	l.sizes[size] = b
 	return b, nil
 }
 

@@ -85,11 +85,15 @@ func NewLinear32to64(dev *vk.Device, cfg LinearConfig) (*Linear, error) {
 }
 
 // NewLinearTiled is NewLinear with tiles of one shape, BM, BN, BK, WM, WN, and no other kernels
-// with matrices.
+// with matrices. What lavapipe multiplies lies by rows, of lib/cm_rows.glsl, for FP8 with UE8M0
+// scales.
 func NewLinearTiled(dev *vk.Device, cfg LinearConfig, shape [5]int) (*Linear, error) {
 	p := *tuning.Of(dev)
 	p.Linear.Tiles.Shapes, p.Linear.Tiles.Pairs = []tuning.LinearTile{{
 		Tokens: shape[0], Rows: shape[1], Step: shape[2], SubgroupTokens: shape[3], SubgroupRows: shape[4]}}, true
+	if cfg.Weights == WeightFP8UE8M0 {
+		p.Linear.Tiles.MatrixRows = 2
+	}
 	return newLinear(dev, cfg, &p, func(variant string) []kernelKind {
 		if matrixElement[variant] == "" {
 			return linearKinds(variant)

@@ -42,6 +42,7 @@ type linearTiling struct {
 	bm, bn, bk int // tokens, rows and numbers of a step
 	wm, wn     int // of these a subgroup sums
 	subgroup   int // invocations of a subgroup
+	rows       int // ROWS, how numbers lie in shared memory
 
 	pairs  bool // numbers come for two steps at a time: proj_linear_whole
 	blocks bool // then: a part of K is whole blocks of scales
@@ -64,7 +65,7 @@ func (t linearTiling) span() int {
 
 // sharedBytes is the sum of the shared arrays.
 func (t linearTiling) sharedBytes() int {
-	return max((t.bm+t.bn)*(2*t.bk+16), t.subgroups()*t.m*(4*t.wn+16)) + 4
+	return max((t.bm+t.bn)*(2*t.bk+16), t.subgroups()*t.m*(4*t.wn+16)) + 16
 }
 
 // registers estimates the 32-bit registers of an invocation: sums, fragments, what is
@@ -83,7 +84,11 @@ func (t linearTiling) registers(copies int) int {
 
 // constants are the specialisation constants after the formats.
 func (t linearTiling) constants() []uint32 {
-	return opkit.Words(t.threads(), t.subgroup, t.m, t.n, t.k, t.bm, t.bn, t.bk, t.wm, t.wn)
+	words := opkit.Words(t.threads(), t.subgroup, t.m, t.n, t.k, t.bm, t.bn, t.bk, t.wm, t.wn)
+	if t.rows != 0 {
+		words = append(words, uint32(t.rows))
+	}
+	return words
 }
 
 // divides tells whether the parts make up the whole: matrices a subgroup's sums,
@@ -173,7 +178,11 @@ func (k *matrixTiles) fit(l *linearLayer, _ kernelKind) (bool, error) {
 		return k.fitInvariant()
 	}
 	for i := range k.tiles {
-		k.tiles[i].whole = l.wholeTile(k.tiles[i].linearTiling)
+		t, err := &k.tiles[i], error(nil)
+		t.whole = l.wholeTile(t.linearTiling)
+		if t.rows, err = l.findRows(t.linearTiling); err != nil {
+			return false, err
+		}
 	}
 	return true, nil
 }

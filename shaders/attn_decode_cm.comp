@@ -23,6 +23,7 @@
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
 #include "lib/cm_decode.glsl"
+const uint ROWS = 0u; // lib/cm_rows.glsl: it gains nothing here
 #include "lib/cm_locate.glsl"
 #include "lib/rope_bf16.glsl"
 

@@ -11,7 +11,8 @@
 // Workgroup: HG heads (x) of one of `splits` ranges of entries (y) of token z. With one split it
 //   finishes the row, else attn_merge does.
 // Constants: 0 HG, 1 TILE, 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a matrix product, 7 KSPLIT:
-//   attention/matrix.go chooses them.
+//   attention/matrix.go chooses them; 8 READY, 1: rows of kv are elements already; 9 ROWS of
+//   lib/cm_rows.glsl.
 // Shared memory: 48132 bytes at HG 64, TILE 16, KSPLIT 2; lib/cm_mla.glsl has the sum.
 // Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, vulkanMemoryModel,
 //   bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
@@ -33,6 +34,12 @@ layout(constant_id = 4) const uint CM_M = 16u;
 layout(constant_id = 5) const uint CM_N = 16u;
 layout(constant_id = 6) const uint CM_K = 16u;
 layout(constant_id = 7) const uint KSPLIT = 2u;
+layout(constant_id = 8) const uint READY = 0u;
+#ifdef CM_BF16
+const uint ROWS = 0u;
+#else
+layout(constant_id = 9) const uint ROWS = 0u;
+#endif
 
 layout(std430, set = 0, binding = 0) readonly buffer QBuf { uvec4 rows[]; } q;
 layout(std430, set = 0, binding = 1) readonly buffer Indices { int v[]; } indices;
@@ -94,7 +101,9 @@ void cm_move(inout CmRow to, CmRow from) {
 void cm_keep(CmRow row, uint mask, uint at) {
     [[unroll]] for (uint i = 0u; i < WORDS_EACH; i++) {
         const uint word = i * ROW_PARTS + cm_part;
-        if (word < ROW_WORDS) kv_s[at * KV_PITCH + word] = cm_from_bf16x8(row.w[i] & mask);
+        const uvec4 w = row.w[i] & mask;
+        const uvec4 e = READY != 0u ? w : cm_from_bf16x8(w);
+        if (word < ROW_WORDS) CM_KEEP_ROW(kv_s, at * KV_PITCH + word, (TILE % 16u == 0u ? cm_row : at), e)
     }
 }
 

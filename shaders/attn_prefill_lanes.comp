@@ -42,6 +42,7 @@ layout(constant_id = 6) const uint CM_K = 16u;
 layout(constant_id = 7) const uint KSPLIT = 4u;
 layout(constant_id = 8) const uint PARTS = 4u;
 layout(constant_id = 9) const bool NORM = false;
+layout(constant_id = 10) const uint READY = 0u;
 
 layout(std430, set = 0, binding = 0) readonly buffer QBuf { uvec4 rows[]; } q;
 layout(std430, set = 0, binding = 1) readonly buffer Indices { uint v[]; } indices;

@@ -8,7 +8,8 @@
 //   head part) * KEY_PARTS + key part.
 // Constants: 0 page, 1 format, 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a product, 7 HG, 8
 //   HEAD_PARTS, 9 TOKENS, 10 TILE, 11 ALONE (1: a subgroup decodes the keys it multiplies and waits
-//   for no other), 12 HELD (1: weights stay in registers).
+//   for no other), 12 HELD (1: weights stay in registers), 13 ROWS (of lib/cm_rows.glsl:
+//   how keys lie).
 // Shared memory: TILE*272 + SUBGROUPS*N*(4M+16) + 4*TOKENS*HEAD_PARTS*HG + 4*PART_SUMS + 8*TILE
 //   bytes.
 // Features:  cooperativeMatrix (f16; _cmb: bf16), shaderFloat16, vulkanMemoryModel,
@@ -36,6 +37,12 @@ layout(constant_id = 9) const uint TOKENS = 1u;
 layout(constant_id = 10) const uint TILE = 64u;
 layout(constant_id = 11) const uint ALONE = 1u;
 layout(constant_id = 12) const uint HELD = 1u;
+#ifdef CM_BF16
+const uint ROWS = 0u;
+#else
+layout(constant_id = 13) const uint ROWS = 0u;
+#endif
+#include "lib/cm_rows.glsl"
 
 const uint SUBGROUPS = THREADS / SUBGROUP;
 const uint KEY_PARTS = SUBGROUPS / (HEAD_PARTS * TOKENS);
@@ -49,6 +56,9 @@ const uint PART_SUMS = HEAD_PARTS == 1u ? 1u : TOKENS * HEAD_PARTS * TILE;
 const bool ONE_PAGE = PAGE % TILE == 0u;        // a tile lies in one page
 const uint PLACES = ONE_PAGE ? 1u : EACH;       // pages to look up
 const uint SUM_PITCH = CM_M / 4u + 1u;
+const uint PARTS = CM_K < 32u ? 2u : CM_K / 8u;  // of a row of queries that come in at a time
+const uint PART_ROWS = HEAD_ROWS > TILE ? HEAD_ROWS : TILE * 17u;
+const bool BY_PARTS = PART_ROWS * 2u * PARTS <= TILE * 17u; // queries do not fit at once, but parts of all do
 
 shared uvec4 row_s[TILE * 17u];                       // [TILE, 128] elements of keys, at first of queries
 shared vec4 sum_s[SUBGROUPS * CM_N * SUM_PITCH];      // [SUBGROUPS, N keys, M] sums over heads M apart
@@ -112,7 +122,7 @@ void fetch(uint page[PLACES], uint tile, out Rows rows) {
 void keep(Rows rows, uint buf) {
     [[unroll]] for (uint i = 0u; i < EACH; i++) {
         const uint row = row_of(i);
-        cm_keep_part(rows.codes[i], rows.scales[i], row, part_);
+        cm_keep_part(rows.codes[i], rows.scales[i], row, part_, cm_half(row));
         const float scale = FORMAT == INDEX_FP8 ? uintBitsToFloat(rows.scales[i]) : cm_row_scale(rows.scales[i]);
         if (part_ == 0u) scale_s[buf * TILE + row] = rows.there[i] ? scale : -1.0;
     }
@@ -130,29 +140,32 @@ void load_weights(out CM_C w, uint i) {
     coopMatLoad(w, weight_s, ((token_ * HEAD_PARTS + head_part_) * HG + i * CM_M) / 4u, 0u, gl_CooperativeMatrixLayoutColumnMajor);
 }
 
-// load_queries: q and weights of all tokens through row_s, TILE rows at a time, into fragments.
-void load_queries(uint t0) {
-    const uint mine = (token_ * HEAD_PARTS + head_part_) * HG;
+// keep_query: part `part` of head row `row` of the workgroup's to row_s, with pitch quads from row
+// to row and its second half `half_` quads behind the first; part 0 brings the head's weight along.
+void keep_query(uint t0, uint row, uint part, uint at, uint half_) {
+    const uint head = row % (HEAD_PARTS * HG), t = t0 + row / (HEAD_PARTS * HG);
+    const bool real = head < pc.heads && t < pc.tokens;
+    const uint q = real ? t * pc.heads + head : 0u;
+    uvec4 codes;
+    uint scales = 0u;
+    if (FORMAT == INDEX_FP8) {
+        codes = uvec4(q_at(q * 16u + part * 2u), q_at(q * 16u + part * 2u + 1u));
+    } else {
+        codes = q_at(q * 8u + part).xyxy;
+        scales = q_scale_at(q);
+    }
+    cm_keep_halves(real ? codes : uvec4(0u), scales, part, at, at + half_, 0u);
+    if (part == 0u && row < HEAD_ROWS) {
+        const float scale = FORMAT == INDEX_FP8 ? 1.0 : cm_row_scale(scales);
+        weight_s[row / 4u][row % 4u] = real ? weights_at(q) * scale : 0.0;
+    }
+}
+
+// load_heads: q and weights of all tokens through row_s, TILE rows at a time, into fragments.
+void load_heads(uint t0, uint mine) {
     [[dont_unroll]] for (uint first = 0u; first < HEAD_ROWS; first += TILE) {
         barrier();
-        [[unroll]] for (uint i = 0u; i < EACH; i++) {
-            const uint row = row_of(i), head = (first + row) % (HEAD_PARTS * HG), t = t0 + (first + row) / (HEAD_PARTS * HG);
-            const bool real = head < pc.heads && t < pc.tokens;
-            const uint at = real ? t * pc.heads + head : 0u;
-            uvec4 codes;
-            uint scales = 0u;
-            if (FORMAT == INDEX_FP8) {
-                codes = uvec4(q_at(at * 16u + part_ * 2u), q_at(at * 16u + part_ * 2u + 1u));
-            } else {
-                codes = q_at(at * 8u + part_).xyxy;
-                scales = q_scale_at(at);
-            }
-            cm_keep_part(real ? codes : uvec4(0u), scales, row, part_);
-            if (part_ == 0u && first + row < HEAD_ROWS) {
-                const float scale = FORMAT == INDEX_FP8 ? 1.0 : cm_row_scale(scales);
-                weight_s[(first + row) / 4u][row % 4u] = real ? weights_at(at) * scale : 0.0;
-            }
-        }
+        [[unroll]] for (uint i = 0u; i < EACH; i++) keep_query(t0, first + row_of(i), part_, row_of(i) * ROW_PITCH + part_, ROW_PARTS);
         barrier();
         if (mine >= first && mine < first + TILE) {
             [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
@@ -160,9 +173,36 @@ void load_queries(uint t0) {
                     coopMatLoad(q_f[i][k], row_s, (mine - first + i * CM_M) * ROW_PITCH + k * CM_K / 8u, ROW_PITCH,
                                 gl_CooperativeMatrixLayoutRowMajor);
                 }
-                if (HELD != 0u) load_weights(weight_f[i], i);
             }
         }
+    }
+}
+
+// load_parts: the same, some parts of all heads at a time. Each fragment is loaded once and under
+// no condition: else compilers hold its halves apart, and RADV moves all of them before each
+// product.
+void load_parts(uint t0, uint mine) {
+    [[unroll]] for (uint first = 0u; first < ROW_PARTS; first += PARTS) {
+        barrier();
+        [[unroll]] for (uint at = tid; at < HEAD_ROWS * PARTS; at += THREADS) {
+            keep_query(t0, at / PARTS, first + at % PARTS, at / PARTS * (2u * PARTS) + at % PARTS, PARTS);
+        }
+        barrier();
+        [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
+            [[unroll]] for (uint x = 0u; x < 2u * PARTS; x += CM_K / 8u) { // of the first halves, then of the second
+                coopMatLoad(q_f[i][(x / PARTS * ROW_PARTS + first + x % PARTS) / (CM_K / 8u)], row_s,
+                            (mine + i * CM_M) * (2u * PARTS) + x, 2u * PARTS, gl_CooperativeMatrixLayoutRowMajor);
+            }
+        }
+    }
+}
+
+void load_queries(uint t0) {
+    const uint mine = (token_ * HEAD_PARTS + head_part_) * HG;
+    if (BY_PARTS) load_parts(t0, mine);
+    else load_heads(t0, mine);
+    if (HELD != 0u) {
+        [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) load_weights(weight_f[i], i);
     }
     barrier();
 }
@@ -173,7 +213,7 @@ void sum_heads(uint row0) {
     [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) s[i] = CM_C(0.0);
     [[unroll]] for (uint k = 0u; k < STEPS; k++) {
         CM_B keys; // rows of row_s are its columns
-        coopMatLoad(keys, row_s, row0 * ROW_PITCH + k * CM_K / 8u, ROW_PITCH, gl_CooperativeMatrixLayoutColumnMajor);
+        CM_LOAD_ROWS(keys, row_s, row0, k * CM_K / 8u, ROW_PITCH, lane, gl_CooperativeMatrixLayoutColumnMajor)
         [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) s[i] = coopMatMulAdd(q_f[i][k], keys, s[i]);
     }
     // Heads M apart meet in one component, wherever a subgroup keeps it.
@@ -264,6 +304,7 @@ void main() {
     end_ = t_ < pc.tokens ? logit_end(t_) : 0u;
 
     bool load = true;
+    if (BY_PARTS) load_queries(t0);
     uint t = 0u;
     [[dont_unroll]] while (t < TOKENS && t0 + t < pc.tokens) {
         Run r;
@@ -278,7 +319,9 @@ void main() {
         const uint tile0 = pc.first / TILE, tiles = (r.end + TILE - 1u) / TILE - tile0;
         const uint chunk = max((tiles + gl_NumWorkGroups.x - 1u) / gl_NumWorkGroups.x, pc.chunk);
         const uint from = min(gl_WorkGroupID.x * chunk, tiles), to = min(from + chunk, tiles);
-        if (from < to) {
+        if (from >= to) continue;
+        if (BY_PARTS) score(r, t0, tile0 + from, tile0 + to, false);
+        else {
             score(r, t0, tile0 + from, tile0 + to, load);
             load = false;
         }

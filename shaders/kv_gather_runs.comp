@@ -1,14 +1,15 @@
 // Dequantise and gather runs of rows for a piece of a prompt's attention. A run of a piece fills
 // rows of the workspace from run.row up to the row of the next run; the last one only ends them.
-// Row run.row + i of the workspace becomes, as 512 bf16 (lib/kv_row.glsl),
+// Row run.row + i of the workspace becomes, as 512 bf16 (lib/kv_row.glsl) or f16
+// (lib/half_bf16.glsl),
 //   run.list = 0: slot p%PAGE of page table[run.of, p/PAGE], p = run.first + i
 //   run.list = 1: slot s%PAGE of page s/PAGE, s = lists[run.of, run.first + i]
 // or zeros where there is no such page or slot. Rows of no run keep their bytes.
 // Bindings:  0 heads [pieces, 2, 2] i32: first run of a piece and set, number of its runs
 //            1 runs [.., 4] i32: row, of, first, list   2 table [R, W] i32   3 lists [T, K] i32
-//            4 out [rows, 512] bf16   5 pool [pages, stride] u8   (4 and 5 not in _da builds)
+//            4 out [rows, 512] of 16 bits   5 pool [pages, stride] u8   (4 and 5 not in _da builds)
 // Workgroup: 2 rows at a time, 64 invocations each; the grid strides over the rows of the piece.
-// Constants: 0 PAGE, slots per page.  Shared memory: 0.
+// Constants: 0 PAGE, slots per page; 1 HALVES, 1: f16.  Shared memory: 0.
 // Features:  none; _da: bufferDeviceAddress, shaderInt64.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -17,6 +18,7 @@
 const uint ROWS = 2u; // of a workgroup at a time
 layout(local_size_x = 128) in;
 layout(constant_id = 0) const uint PAGE = 64;
+layout(constant_id = 1) const uint HALVES = 0u;
 
 layout(std430, set = 0, binding = 0) readonly buffer Heads { ivec2 heads[]; };
 layout(std430, set = 0, binding = 1) readonly buffer Runs { ivec4 runs[]; };
@@ -39,6 +41,7 @@ layout(push_constant) uniform Push {
 } pc;
 KV_POOL(pool, 5)
 #include "lib/kv_row.glsl"
+#include "lib/half_bf16.glsl"
 
 #ifdef KV_DA
 layout(buffer_reference, std430, buffer_reference_align = 16) writeonly buffer OutRow { uvec4 v; };
@@ -76,6 +79,9 @@ void main() {
         const int slot = slot_of(run, row - run.x);
         const bool known = slot >= 0 && uint(slot) / PAGE < pc.pool_pages;
         const uint to = uint(row) - pc.row0;
-        if (to < pc.rows) store_out(to, lane, known ? kv_row8(uint(slot) / PAGE, uint(slot) % PAGE, PAGE, lane) : uvec4(0u));
+        if (to >= pc.rows) continue;
+        uvec4 w = known ? kv_row8(uint(slot) / PAGE, uint(slot) % PAGE, PAGE, lane) : uvec4(0u);
+        if (HALVES != 0u) w = half_from_bf16x8(w);
+        store_out(to, lane, w);
     }
 }

@@ -1,6 +1,7 @@
 // A linear layer for many tokens, with matrices:
 //   y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k]; see proj_linear.comp.
-// Shared memory: max((BM+BN)*(2*BK+16), THREADS/SUBGROUP*M*(4*WN+16)) + 4 B: 20484 for 128 x 128 in
+// Shared memory: max((BM+BN)*(2*BK+16), THREADS/SUBGROUP*M*(4*WN+16)) + 16 B: 20496 for 128 x 128
+// in
 //   steps of 32.
 // Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, vulkanMemoryModel,
 //   bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
@@ -17,6 +18,7 @@
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
 #define KV_DA
+#define LINEAR_ROWS
 #include "lib/linear_tiles.glsl"
 
 const uint LINES = THREADS / UNITS;  // rows that all invocations decode at a time
@@ -105,21 +107,27 @@ void decode(Fetch f, uint step, out Elements v) {
 
 void keep(Elements v) {
     const uint x_at = line_ * PITCH + unit_, w_at = (BM + w_line_) * PITCH + w_unit_ * (W_VEC / 8u);
-    [[unroll]] for (uint i = 0u; i < X_EACH; i++) tile_s[x_at + i * LINES * PITCH] = v.x[i];
+    // Of rows 16 apart the same halves lie exchanged: one address serves all.
+    const uint x_next = LINES % 16u == 0u ? 0u : LINES, w_next = W_LINES % 16u == 0u ? 0u : W_LINES, bm = BM % 16u;
+    [[unroll]] for (uint i = 0u; i < X_EACH; i++) CM_KEEP_ROW(tile_s, x_at + i * LINES * PITCH, line_ + i * x_next, v.x[i])
     [[unroll]] for (uint i = 0u; i < W_EACH; i++) {
-        [[unroll]] for (uint j = 0u; j < W_VEC / 8u; j++) tile_s[w_at + i * W_LINES * PITCH + j] = v.w[i * (W_VEC / 8u) + j];
+        [[unroll]] for (uint j = 0u; j < W_VEC / 8u; j++) {
+            CM_KEEP_ROW(tile_s, w_at + i * W_LINES * PITCH + j, bm + w_line_ + i * w_next, v.w[i * (W_VEC / 8u) + j])
+        }
     }
 }
+
+uint lane_() { return ROWS == 0u ? 0u : gl_SubgroupInvocationID; }
 
 void multiply(uint m0, uint n0) {
     [[unroll]] for (uint k = 0u; k < BK / CM_K; k++) {
         CM_A a[M_TILES];
         [[unroll]] for (uint i = 0u; i < M_TILES; i++) {
-            coopMatLoad(a[i], tile_s, (m0 + i * CM_M) * PITCH + k * CM_K / 8u, PITCH, gl_CooperativeMatrixLayoutRowMajor);
+            CM_LOAD_ROWS(a[i], tile_s, m0 + i * CM_M, k * CM_K / 8u, PITCH, lane_(), gl_CooperativeMatrixLayoutRowMajor)
         }
         [[unroll]] for (uint j = 0u; j < N_TILES; j++) {
             CM_B b; // rows of the tile are its columns
-            coopMatLoad(b, tile_s, (BM + n0 + j * CM_N) * PITCH + k * CM_K / 8u, PITCH, gl_CooperativeMatrixLayoutColumnMajor);
+            CM_LOAD_ROWS(b, tile_s, BM + n0 + j * CM_N, k * CM_K / 8u, PITCH, lane_(), gl_CooperativeMatrixLayoutColumnMajor)
             [[unroll]] for (uint i = 0u; i < M_TILES; i++) acc[i][j] = coopMatMulAdd(a[i], b, acc[i][j]);
         }
     }

@@ -1,6 +1,7 @@
 // A linear layer for many tokens, with matrices, in whole tiles:
 //   y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k]; see proj_linear.comp.
-// Shared memory: max((BM+BN)*(2*BK+16), THREADS/SUBGROUP*M*(4*WN+16)) + 4 B: 20484 for 128 x 128 in
+// Shared memory: max((BM+BN)*(2*BK+16), THREADS/SUBGROUP*M*(4*WN+16)) + 16 B: 20496 for 128 x 128
+// in
 //   steps of 32.
 // Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, shaderInt16,
 //   vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.

@@ -60,6 +60,7 @@ var requires = map[string][]string{
 	"idx_logits_prompt_cm":           append(slices.Clone(matrixF16), "subgroupShuffle", "subgroupArithmetic"),
 	"idx_topk_lanes":                 lanes,
 	"idx_topk_tiles_da":              slices.Concat(lanes, deviceAddress),
+	"num_rows_cm":                    matrixUnitsF16,
 	"num_layout_cm":                  matrixUnitsF16,
 	"num_layout_cmb":                 matrixUnitsBF16,
 	"proj_linear_da":                 deviceAddress,

@@ -18,6 +18,7 @@ typedef int (*EnumInstanceExts)(const char *, uint32_t *, VmExtensionProperties 
 typedef int (*EnumDeviceExts)(void *, const char *, uint32_t *, VmExtensionProperties *);
 typedef int (*GetCoopMat)(void *, uint32_t *, VmCoopMatProperties *);
 typedef int (*CreateDevice)(void *, const VmDeviceCreateInfo *, const void *, void **);
+typedef int (*CreateBuffer)(void *, const VmBufferCreateInfo *, const void *, VmHandle *);
 typedef int (*AllocateMemory)(void *, const VmMemoryAllocateInfo *, const void *, VmHandle *);
 typedef uint64_t (*GetAddress)(void *, const VmBufferDeviceAddressInfo *);
 typedef void (*UpdateSets)(void *, uint32_t, const VmWriteDescriptorSet *, uint32_t, const void *);
@@ -143,29 +144,6 @@ static int device_extensions(VmInstance *in, void *phys, VmExtensionProperties *
 	return r;
 }
 
-static void link_next(VmBase **tail, void *node, uint32_t type) {
-	VmBase *b = node;
-	b->sType = type;
-	b->pNext = NULL;
-	(*tail)->pNext = b;
-	*tail = b;
-}
-
-// link_features chains the feature structures that the device knows, for the query and again for device creation.
-static void link_features(VmAdapter *a) {
-	a->features.sType = VM_STYPE_FEATURES_2;
-	a->features.pNext = NULL;
-	VmBase *tail = (VmBase *)&a->features;
-	link_next(&tail, &a->f11, VM_STYPE_VULKAN_1_1_FEATURES);
-	link_next(&tail, &a->f12, VM_STYPE_VULKAN_1_2_FEATURES);
-	if (a->has13) link_next(&tail, &a->f13, VM_STYPE_VULKAN_1_3_FEATURES);
-	if (a->hasCoopmat) link_next(&tail, &a->coopmat, VM_STYPE_COOPERATIVE_MATRIX_FEATURES);
-	if (a->hasBf16) link_next(&tail, &a->bf16, VM_STYPE_SHADER_BFLOAT16_FEATURES);
-	if (a->hasExec) link_next(&tail, &a->exec, VM_STYPE_PIPELINE_EXECUTABLE_FEATURES);
-	if (a->hasFaultEXT) link_next(&tail, &a->faultEXT, VM_STYPE_FAULT_FEATURES_EXT);
-	if (a->hasFaultKHR) link_next(&tail, &a->faultKHR, VM_STYPE_FAULT_FEATURES_KHR);
-}
-
 int vm_query(VmInstance *in, void *phys, VmAdapter *a) {
 	memset(a, 0, sizeof *a);
 	GetProps2 props = (GetProps2)entry(in->gipa, in->instance, "vkGetPhysicalDeviceProperties2");
@@ -180,12 +158,12 @@ int vm_query(VmInstance *in, void *phys, VmAdapter *a) {
 	a->has13 = a->props.properties.apiVersion >= ((1u << 22) | (3u << 12));
 
 	VmBase *tail = (VmBase *)&a->props;
-	link_next(&tail, &a->props11, VM_STYPE_VULKAN_1_1_PROPERTIES);
-	link_next(&tail, &a->driver, VM_STYPE_DRIVER_PROPERTIES);
-	link_next(&tail, &a->floats, VM_STYPE_FLOAT_CONTROLS_PROPERTIES);
+	vm_link(&tail, &a->props11, VM_STYPE_VULKAN_1_1_PROPERTIES);
+	vm_link(&tail, &a->driver, VM_STYPE_DRIVER_PROPERTIES);
+	vm_link(&tail, &a->floats, VM_STYPE_FLOAT_CONTROLS_PROPERTIES);
 	if (a->has13) {
-		link_next(&tail, &a->subgroup, VM_STYPE_SUBGROUP_SIZE_CONTROL_PROPERTIES);
-		link_next(&tail, &a->maintenance4, VM_STYPE_MAINTENANCE_4_PROPERTIES);
+		vm_link(&tail, &a->subgroup, VM_STYPE_SUBGROUP_SIZE_CONTROL_PROPERTIES);
+		vm_link(&tail, &a->maintenance4, VM_STYPE_MAINTENANCE_4_PROPERTIES);
 	}
 	mem(phys, &a->memory);
 
@@ -195,27 +173,24 @@ int vm_query(VmInstance *in, void *phys, VmAdapter *a) {
 	if (r < 0) return r;
 	for (uint32_t i = 0; i < n; i++) {
 		const char *e = exts[i].extensionName;
-		if (!strcmp(e, "VK_KHR_cooperative_matrix")) a->hasCoopmat = 1;
-		if (!strcmp(e, "VK_KHR_shader_bfloat16")) a->hasBf16 = 1;
-		if (!strcmp(e, "VK_KHR_pipeline_executable_properties")) a->hasExec = 1;
-		if (!strcmp(e, "VK_KHR_portability_subset")) a->hasPortability = 1;
+		vm_note_extension(a, e);
 		if (!strcmp(e, "VK_NV_shader_sm_builtins")) a->hasSM = 1;
 		if (!strcmp(e, "VK_AMD_shader_core_properties2")) a->hasCores = 1;
-		if (!strcmp(e, "VK_EXT_device_fault")) a->hasFaultEXT = 1;
-		if (!strcmp(e, "VK_KHR_device_fault")) a->hasFaultKHR = 1;
 		if (!strcmp(e, "VK_EXT_memory_budget")) a->hasBudget = 1;
 	}
 	free(exts);
 	if (a->hasFaultEXT) a->hasFaultKHR = 0; // one of them says all
 	// Only read: neither extension is enabled.
-	if (a->hasSM) link_next(&tail, &a->sm, VM_STYPE_SHADER_SM_BUILTINS_PROPERTIES);
-	if (a->hasCores) link_next(&tail, &a->cores, VM_STYPE_SHADER_CORE_PROPERTIES_2);
+	if (a->hasSM) vm_link(&tail, &a->sm, VM_STYPE_SHADER_SM_BUILTINS_PROPERTIES);
+	if (a->hasCores) vm_link(&tail, &a->cores, VM_STYPE_SHADER_CORE_PROPERTIES_2);
+	if (a->hasHost) vm_link(&tail, &a->host, VM_STYPE_EXTERNAL_MEMORY_HOST_PROPERTIES);
 	props(phys, &a->props);
-	link_features(a);
+	vm_link_features(a);
 	feats(phys, &a->features);
 
 	a->families = sizeof a->family / sizeof *a->family;
 	queues(phys, &a->families, a->family);
+	vm_query_external(in, phys, a);
 	return 0;
 }
 
@@ -243,74 +218,19 @@ int vm_memory_budget(VmInstance *in, void *phys, VmMemoryBudget *out) {
 }
 
 int vm_create_device(VmInstance *in, void *phys, const VmAdapter *have, VmDevice *out) {
-	// Enable what this library can use and the device has; nothing else.
 	VmAdapter *a = calloc(1, sizeof *a);
 	if (!a) return VM_OUT_OF_HOST_MEMORY;
-	a->has13 = have->has13;
-	a->hasCoopmat = have->hasCoopmat && have->coopmat.cooperativeMatrix;
-	a->hasBf16 = have->hasBf16;
-	a->hasExec = have->hasExec;
-	a->hasFaultEXT = have->hasFaultEXT && have->faultEXT.deviceFault;
-	a->hasFaultKHR = have->hasFaultKHR && have->faultKHR.deviceFault;
-	link_features(a);
-#define KEEP(s, f) a->s.f = have->s.f
-	KEEP(features, features.shaderInt64);
-	KEEP(features, features.shaderInt16);
-	KEEP(f11, storageBuffer16BitAccess);
-	KEEP(f12, storageBuffer8BitAccess);
-	KEEP(f12, shaderFloat16);
-	KEEP(f12, shaderInt8);
-	KEEP(f12, timelineSemaphore);
-	KEEP(f12, bufferDeviceAddress);
-	KEEP(f12, vulkanMemoryModel);
-	KEEP(f12, vulkanMemoryModelDeviceScope);
-	KEEP(f12, shaderSubgroupExtendedTypes);
-	KEEP(f13, subgroupSizeControl);
-	KEEP(f13, computeFullSubgroups);
-	KEEP(f13, synchronization2);
-	KEEP(f13, maintenance4);
-	KEEP(coopmat, cooperativeMatrix);
-	KEEP(bf16, shaderBFloat16Type);
-	KEEP(bf16, shaderBFloat16CooperativeMatrix);
-	KEEP(exec, pipelineExecutableInfo);
-	KEEP(faultEXT, deviceFault);
-	KEEP(faultKHR, deviceFault);
-#undef KEEP
-	const char *exts[6];
-	uint32_t nexts = 0;
-	if (a->hasCoopmat) exts[nexts++] = "VK_KHR_cooperative_matrix";
-	if (a->hasBf16) exts[nexts++] = "VK_KHR_shader_bfloat16";
-	if (a->hasExec) exts[nexts++] = "VK_KHR_pipeline_executable_properties";
-	if (have->hasPortability) exts[nexts++] = "VK_KHR_portability_subset";
-	const int faultEXT = a->hasFaultEXT, faultKHR = a->hasFaultKHR;
-	if (faultEXT) exts[nexts++] = "VK_EXT_device_fault";
-	if (faultKHR) exts[nexts++] = "VK_KHR_device_fault";
-
+	vm_enabled(have, a);
+	const char *exts[VM_MOST_EXTENSIONS];
+	uint32_t nexts = vm_extensions(a, exts);
 	float priority = 1;
 	VmDeviceQueueCreateInfo q = {VM_STYPE_DEVICE_QUEUE_CREATE_INFO, NULL, 0, have->queueFamily, 1, &priority};
 	VmDeviceCreateInfo ci = {VM_STYPE_DEVICE_CREATE_INFO, &a->features, 0, 1, &q, 0, NULL, nexts, exts, NULL};
 	CreateDevice f = (CreateDevice)entry(in->gipa, in->instance, "vkCreateDevice");
 	int r = f(phys, &ci, NULL, &out->device);
+	if (r == 0) vm_entries(in, a, out);
 	free(a);
-	if (r != 0) return r;
-
-	Gipa gdpa = (Gipa)entry(in->gipa, in->instance, "vkGetDeviceProcAddr");
-	out->allocateMemory = gdpa(out->device, "vkAllocateMemory");
-	out->getBufferAddress = gdpa(out->device, "vkGetBufferDeviceAddress");
-	out->updateDescriptorSets = gdpa(out->device, "vkUpdateDescriptorSets");
-	out->createComputePipelines = gdpa(out->device, "vkCreateComputePipelines");
-	out->cmdPipelineBarrier = gdpa(out->device, "vkCmdPipelineBarrier");
-	out->cmdCopyBuffer = gdpa(out->device, "vkCmdCopyBuffer");
-	out->cmdDispatchBase = gdpa(out->device, "vkCmdDispatchBase");
-	out->queueSubmit = gdpa(out->device, "vkQueueSubmit");
-	out->waitForFences = gdpa(out->device, "vkWaitForFences");
-	if (have->hasExec) {
-		out->getStatistics = gdpa(out->device, "vkGetPipelineExecutableStatisticsKHR");
-		out->getRepresentations = gdpa(out->device, "vkGetPipelineExecutableInternalRepresentationsKHR");
-	}
-	if (faultEXT) out->getFaultEXT = gdpa(out->device, "vkGetDeviceFaultInfoEXT");
-	if (faultKHR) out->getFaultKHR = gdpa(out->device, "vkGetDeviceFaultReportsKHR");
-	return 0;
+	return r;
 }
 
 static void fault_text(VmFaults *out, const char *text) {
@@ -368,9 +288,30 @@ int vm_faults(VmDevice *d, int lost, VmFaults *out) {
 	return 0;
 }
 
-int vm_allocate(VmDevice *d, uint64_t size, uint32_t type, int address, VmHandle *out) {
-	VmMemoryAllocateFlagsInfo fi = {VM_STYPE_MEMORY_ALLOCATE_FLAGS_INFO, NULL, 2 /* DEVICE_ADDRESS */, 0};
-	VmMemoryAllocateInfo ai = {VM_STYPE_MEMORY_ALLOCATE_INFO, address ? &fi : NULL, size, type};
+int vm_create_buffer(VmDevice *d, uint64_t size, uint32_t usage, uint32_t handles, VmHandle *out) {
+	VmExternalTypes ei = {VM_STYPE_EXTERNAL_MEMORY_BUFFER_CREATE_INFO, NULL, handles};
+	VmBufferCreateInfo ci = {VM_STYPE_BUFFER_CREATE_INFO, handles ? &ei : NULL, 0, size, usage, 0, 0, NULL};
+	return ((CreateBuffer)d->createBuffer)(d->device, &ci, NULL, out);
+}
+
+// vm_allocate takes memory from a device, from another API, or from the host if host is not NULL.
+int vm_allocate(VmDevice *d, uint64_t size, uint32_t type, int address, const VmOrigin *from, void *host, VmHandle *out) {
+	const void *next = NULL;
+	VmMemoryAllocateFlagsInfo fi = {VM_STYPE_MEMORY_ALLOCATE_FLAGS_INFO, next, 2 /* DEVICE_ADDRESS */, 0};
+	if (address) next = &fi;
+	VmDedicatedAllocateInfo di = {VM_STYPE_MEMORY_DEDICATED_ALLOCATE_INFO, next, 0, from->dedicated};
+	if (from->dedicated) next = &di;
+	VmExternalTypes ei = {VM_STYPE_EXPORT_MEMORY_ALLOCATE_INFO, next, VM_HANDLE};
+	if (from->exported) next = &ei;
+#ifdef _WIN32
+	VmImportMemoryWin32 ii = {VM_STYPE_IMPORT_MEMORY_WIN32_HANDLE_INFO, next, VM_HANDLE, (void *)from->handle, NULL};
+#else
+	VmImportMemoryFd ii = {VM_STYPE_IMPORT_MEMORY_FD_INFO, next, VM_HANDLE, (int)from->handle};
+#endif
+	if (from->imported) next = &ii;
+	VmImportMemoryHost hi = {VM_STYPE_IMPORT_MEMORY_HOST_POINTER_INFO, next, VM_HANDLE_HOST, host};
+	if (host) next = &hi;
+	VmMemoryAllocateInfo ai = {VM_STYPE_MEMORY_ALLOCATE_INFO, next, size, type};
 	return ((AllocateMemory)d->allocateMemory)(d->device, &ai, NULL, out);
 }
 
@@ -468,9 +409,17 @@ void vm_copy(VmDevice *d, void *cmd, VmHandle src, VmHandle dst, uint64_t src_of
 	((CmdCopy)d->cmdCopyBuffer)(cmd, src, dst, 1, &c);
 }
 
-int vm_submit(VmDevice *d, void *queue, void *cmd, VmHandle fence) {
+// vm_submit has the device wait for the first nwait semaphores to have their values, and give the
+// next nsignal theirs behind the commands.
+int vm_submit(VmDevice *d, void *queue, void *cmd, VmHandle fence, const VmHandle *semaphores, const uint64_t *values,
+	uint32_t nwait, uint32_t nsignal) {
+	enum { MOST = 16, ALL_COMMANDS = 0x10000 };
+	if (nwait > MOST) return VM_INITIALIZATION_FAILED;
+	uint32_t stages[MOST];
+	for (uint32_t i = 0; i < nwait; i++) stages[i] = ALL_COMMANDS;
 	void *cmds[1] = {cmd};
-	VmSubmitInfo si = {VM_STYPE_SUBMIT_INFO, NULL, 0, NULL, NULL, 1, cmds, 0, NULL};
+	VmTimelineSubmitInfo ti = {VM_STYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO, NULL, nwait, values, nsignal, values + nwait};
+	VmSubmitInfo si = {VM_STYPE_SUBMIT_INFO, nwait + nsignal ? &ti : NULL, nwait, semaphores, stages, 1, cmds, nsignal, semaphores + nwait};
 	return ((QueueSubmit)d->queueSubmit)(queue, 1, &si, fence);
 }
 

@@ -17,6 +17,8 @@ typedef uint64_t VmHandle; // non-dispatchable handle on a 64-bit platform
 #define VM_STYPE_DEVICE_CREATE_INFO 3
 #define VM_STYPE_SUBMIT_INFO 4
 #define VM_STYPE_MEMORY_ALLOCATE_INFO 5
+#define VM_STYPE_SEMAPHORE_CREATE_INFO 9
+#define VM_STYPE_BUFFER_CREATE_INFO 12
 #define VM_STYPE_PIPELINE_SHADER_STAGE_CREATE_INFO 18
 #define VM_STYPE_COMPUTE_PIPELINE_CREATE_INFO 29
 #define VM_STYPE_WRITE_DESCRIPTOR_SET 35
@@ -55,6 +57,43 @@ typedef uint64_t VmHandle; // non-dispatchable handle on a 64-bit platform
 #define VM_STYPE_COOPERATIVE_MATRIX_PROPERTIES 1000506001
 #define VM_STYPE_FAULT_FEATURES_KHR 1000573000
 #define VM_STYPE_FAULT_INFO_KHR 1000573002
+#define VM_STYPE_EXTERNAL_BUFFER_INFO 1000071002
+#define VM_STYPE_EXTERNAL_BUFFER_PROPERTIES 1000071003
+#define VM_STYPE_EXTERNAL_MEMORY_BUFFER_CREATE_INFO 1000072000
+#define VM_STYPE_EXPORT_MEMORY_ALLOCATE_INFO 1000072002
+#define VM_STYPE_IMPORT_MEMORY_WIN32_HANDLE_INFO 1000073000
+#define VM_STYPE_MEMORY_GET_WIN32_HANDLE_INFO 1000073003
+#define VM_STYPE_IMPORT_MEMORY_FD_INFO 1000074000
+#define VM_STYPE_MEMORY_GET_FD_INFO 1000074002
+#define VM_STYPE_EXTERNAL_SEMAPHORE_INFO 1000076000
+#define VM_STYPE_EXTERNAL_SEMAPHORE_PROPERTIES 1000076001
+#define VM_STYPE_EXPORT_SEMAPHORE_CREATE_INFO 1000077000
+#define VM_STYPE_IMPORT_SEMAPHORE_WIN32_HANDLE_INFO 1000078000
+#define VM_STYPE_SEMAPHORE_GET_WIN32_HANDLE_INFO 1000078003
+#define VM_STYPE_IMPORT_SEMAPHORE_FD_INFO 1000079000
+#define VM_STYPE_SEMAPHORE_GET_FD_INFO 1000079001
+#define VM_STYPE_MEMORY_DEDICATED_ALLOCATE_INFO 1000127001
+#define VM_STYPE_IMPORT_MEMORY_HOST_POINTER_INFO 1000178000
+#define VM_STYPE_MEMORY_HOST_POINTER_PROPERTIES 1000178001
+#define VM_STYPE_EXTERNAL_MEMORY_HOST_PROPERTIES 1000178002
+#define VM_STYPE_SEMAPHORE_TYPE_CREATE_INFO 1000207002
+#define VM_STYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO 1000207003
+#define VM_STYPE_SEMAPHORE_WAIT_INFO 1000207004
+#define VM_STYPE_SEMAPHORE_SIGNAL_INFO 1000207005
+// Kinds of handles: memory and semaphores have the same numbers.
+#define VM_HANDLE_FD 0x1
+#define VM_HANDLE_WIN32 0x2
+#define VM_HANDLE_HOST 0x80
+#ifdef _WIN32
+#define VM_HANDLE VM_HANDLE_WIN32
+#else
+#define VM_HANDLE VM_HANDLE_FD
+#endif
+#define VM_EXTERNAL_DEDICATED_ONLY 1
+#define VM_EXTERNAL_EXPORTABLE 2
+#define VM_EXTERNAL_IMPORTABLE 4
+#define VM_EXTERNAL_SEMAPHORE_EXPORTABLE 1
+#define VM_EXTERNAL_SEMAPHORE_IMPORTABLE 2
 
 typedef struct { uint32_t sType; void *pNext; } VmBase;
 
@@ -94,6 +133,37 @@ typedef struct { uint32_t sType; const void *pNext; uint32_t flags; uint32_t dev
 typedef struct { uint32_t sType; const void *pNext; VmHandle buffer; } VmBufferDeviceAddressInfo;
 typedef struct { uint32_t sType; const void *pNext; uint32_t srcAccessMask; uint32_t dstAccessMask; } VmMemoryBarrier;
 typedef struct { uint64_t srcOffset, dstOffset, size; } VmBufferCopy;
+typedef struct {
+	uint32_t sType; const void *pNext; uint32_t flags; uint64_t size; uint32_t usage; uint32_t sharingMode;
+	uint32_t queueFamilyIndexCount; const uint32_t *pQueueFamilyIndices;
+} VmBufferCreateInfo;
+
+// What is shared with other devices and APIs.
+typedef struct { uint32_t sType; const void *pNext; uint32_t flags, usage, handleType; } VmExternalBufferInfo;
+typedef struct { uint32_t sType; void *pNext; uint32_t features, exportFromImportedHandleTypes, compatibleHandleTypes; } VmExternalBufferProperties;
+typedef struct { uint32_t sType; const void *pNext; uint32_t handleType; } VmExternalSemaphoreInfo;
+typedef struct { uint32_t sType; void *pNext; uint32_t exportFromImportedHandleTypes, compatibleHandleTypes, features; } VmExternalSemaphoreProperties;
+typedef struct { uint32_t sType; void *pNext; uint64_t minImportedHostPointerAlignment; } VmExternalHostProperties;
+typedef struct { uint32_t sType; const void *pNext; uint32_t handleTypes; } VmExternalTypes; // of a buffer, memory or semaphore to be made
+typedef struct { uint32_t sType; const void *pNext; VmHandle image, buffer; } VmDedicatedAllocateInfo;
+typedef struct { uint32_t sType; const void *pNext; uint32_t handleType; int fd; } VmImportMemoryFd;
+typedef struct { uint32_t sType; const void *pNext; uint32_t handleType; void *handle; const void *name; } VmImportMemoryWin32;
+typedef struct { uint32_t sType; const void *pNext; uint32_t handleType; void *pHostPointer; } VmImportMemoryHost;
+typedef struct { uint32_t sType; void *pNext; uint32_t memoryTypeBits; } VmHostPointerProperties;
+typedef struct { uint32_t sType; const void *pNext; VmHandle object; uint32_t handleType; } VmGetHandle; // of memory or of a semaphore
+typedef struct { uint32_t sType; const void *pNext; VmHandle semaphore; uint32_t flags, handleType; int fd; } VmImportSemaphoreFd;
+typedef struct {
+	uint32_t sType; const void *pNext; VmHandle semaphore; uint32_t flags, handleType; void *handle; const void *name;
+} VmImportSemaphoreWin32;
+typedef struct { uint32_t sType; const void *pNext; uint32_t flags; } VmSemaphoreCreateInfo;
+typedef struct { uint32_t sType; const void *pNext; uint32_t semaphoreType; uint64_t initialValue; } VmSemaphoreTypeCreateInfo;
+typedef struct {
+	uint32_t sType; const void *pNext; uint32_t waitCount; const uint64_t *pWaitValues; uint32_t signalSemaphoreValueCount; const uint64_t *pSignalValues;
+} VmTimelineSubmitInfo;
+typedef struct {
+	uint32_t sType; const void *pNext; uint32_t flags, semaphoreCount; const VmHandle *pSemaphores; const uint64_t *pValues;
+} VmSemaphoreWaitInfo;
+typedef struct { uint32_t sType; const void *pNext; VmHandle semaphore; uint64_t value; } VmSemaphoreSignalInfo;
 typedef struct { VmHandle buffer; uint64_t offset; uint64_t range; } VmDescriptorBufferInfo;
 typedef struct {
 	uint32_t sType; const void *pNext; VmHandle dstSet; uint32_t dstBinding; uint32_t dstArrayElement;
@@ -281,7 +351,10 @@ typedef struct {
 	VmPipelineExecutableFeatures exec;
 	VmFaultFeaturesEXT faultEXT;
 	VmFaultFeaturesKHR faultKHR;
+	VmExternalHostProperties host;
 	uint32_t has13, hasCoopmat, hasBf16, hasExec, hasPortability, hasSM, hasCores, hasFaultEXT, hasFaultKHR, hasBudget;
+	uint32_t hasMemory, hasSemaphore, hasHost;               // extensions by which handles and host memory are shared
+	uint32_t memoryHandles, semaphoreHandles, hostMemory; // what can be done with these: VM_EXTERNAL_..., 0 without the extension
 	VmQueueFamilyProperties family[64];
 	uint32_t families;
 	uint32_t queueFamily, queueFamilyFound, timestampBits; // set by newAdapter
@@ -293,8 +366,21 @@ typedef struct {
 	void *device;
 	void *allocateMemory, *getBufferAddress, *updateDescriptorSets, *createComputePipelines;
 	void *cmdPipelineBarrier, *cmdCopyBuffer, *cmdDispatchBase, *queueSubmit, *waitForFences, *getStatistics, *getRepresentations;
-	void *getFaultEXT, *getFaultKHR; // NULL unless the feature is enabled
+	void *createBuffer, *createSemaphore, *destroySemaphore, *semaphoreValue, *signalSemaphore, *waitSemaphores;
+	void *getFaultEXT, *getFaultKHR; // these and all below: NULL unless the extension is enabled
+	void *getMemoryHandle, *getHostPointer, *getSemaphoreHandle, *importSemaphoreHandle;
 } VmDevice;
+
+// Where memory comes from and who else may have it.
+typedef struct {
+	uint32_t exported;  // it can be exported
+	uint32_t imported;  // it is another's, by handle
+	uintptr_t handle;   // then: a file descriptor or a HANDLE
+	VmHandle dedicated; // the one buffer that it is for, or 0
+} VmOrigin;
+
+#define VM_MOST_EXTENSIONS 16
+#define VM_MOST_FEATURES 32
 
 // vm_load opens a Vulkan loader and returns its vkGetInstanceProcAddr, or NULL and why not.
 void *vm_load(const char *path, char *err, size_t n);
@@ -309,7 +395,8 @@ int vm_coopmat(VmInstance *in, void *phys, VmCoopMatProperties **out, uint32_t *
 int vm_memory_budget(VmInstance *in, void *phys, VmMemoryBudget *out);
 int vm_create_device(VmInstance *in, void *phys, const VmAdapter *ad, VmDevice *out);
 int vm_faults(VmDevice *d, int lost, VmFaults *out);
-int vm_allocate(VmDevice *d, uint64_t size, uint32_t type, int address, VmHandle *out);
+int vm_create_buffer(VmDevice *d, uint64_t size, uint32_t usage, uint32_t handles, VmHandle *out);
+int vm_allocate(VmDevice *d, uint64_t size, uint32_t type, int address, const VmOrigin *from, void *host, VmHandle *out);
 uint64_t vm_buffer_address(VmDevice *d, VmHandle buffer);
 void vm_update_set(VmDevice *d, VmHandle set, const VmDescriptorBufferInfo *infos, uint32_t n);
 int vm_create_pipeline(VmDevice *d, VmHandle cache, VmHandle layout, VmHandle module, const uint32_t *constants, uint32_t n,
@@ -319,7 +406,30 @@ int vm_pipeline_representations(VmDevice *d, VmHandle pipeline, VmPipelineExecut
 void vm_barrier(VmDevice *d, void *cmd, uint32_t src_stage, uint32_t dst_stage, uint32_t src_access, uint32_t dst_access);
 void vm_dispatch_base(VmDevice *d, void *cmd, const uint32_t *base, const uint32_t *count);
 void vm_copy(VmDevice *d, void *cmd, VmHandle src, VmHandle dst, uint64_t src_off, uint64_t dst_off, uint64_t size);
-int vm_submit(VmDevice *d, void *queue, void *cmd, VmHandle fence);
+int vm_submit(VmDevice *d, void *queue, void *cmd, VmHandle fence, const VmHandle *semaphores, const uint64_t *values,
+	uint32_t nwait, uint32_t nsignal);
 int vm_wait_fence(VmDevice *d, VmHandle fence, uint64_t timeout_ns);
+
+// enabled.c
+void vm_link(VmBase **tail, void *node, uint32_t type);
+void vm_link_features(VmAdapter *a);
+void vm_note_extension(VmAdapter *a, const char *name);
+void vm_enabled(const VmAdapter *have, VmAdapter *out);
+void vm_entries(VmInstance *in, const VmAdapter *enabled, VmDevice *out);
+uint32_t vm_extensions(const VmAdapter *a, const char **out);
+uint32_t vm_features(const VmAdapter *a, const char **out);
+void vm_restrict(VmAdapter *a, uint32_t api, char **exts, uint32_t nexts, char **features, uint32_t nfeatures);
+
+// external.c
+void vm_query_external(VmInstance *in, void *phys, VmAdapter *a);
+int vm_memory_handle(VmDevice *d, VmHandle memory, uintptr_t *out);
+int vm_host_types(VmDevice *d, void *host, uint32_t *types);
+int vm_create_semaphore(VmDevice *d, int exported, VmHandle *out);
+void vm_destroy_semaphore(VmDevice *d, VmHandle semaphore);
+int vm_semaphore_handle(VmDevice *d, VmHandle semaphore, uintptr_t *out);
+int vm_import_semaphore(VmDevice *d, VmHandle semaphore, uintptr_t handle);
+int vm_semaphore_value(VmDevice *d, VmHandle semaphore, uint64_t *value);
+int vm_signal_semaphore(VmDevice *d, VmHandle semaphore, uint64_t value);
+int vm_wait_semaphore(VmDevice *d, VmHandle semaphore, uint64_t value, uint64_t timeout_ns);
 
 #endif

@@ -38,6 +38,9 @@ func TestABIMatchesHeaders(t *testing.T) {
 	require.NoError(t, err)
 	var c strings.Builder
 	c.WriteString("#include <stddef.h>\n#include <vulkan/vulkan_core.h>\n#include \"" + abi + "\"\n" + `
+typedef void *HANDLE; typedef const void *LPCWSTR; typedef unsigned long DWORD; typedef struct SECURITY_ATTRIBUTES SECURITY_ATTRIBUTES;
+typedef void *HINSTANCE, *HWND, *HMONITOR; // vulkan_win32.h without windows.h
+#include <vulkan/vulkan_win32.h>
 #define SIZE(a, b) _Static_assert(sizeof(a) == sizeof(b), #a)
 #define AT(a, b, f) _Static_assert(offsetof(a, f) == offsetof(b, f), #a "." #f)
 #define SAME(a, b) _Static_assert((long)(a) == (long)(b), #a)
@@ -98,7 +101,7 @@ AT(VmLimits,VkPhysicalDeviceLimits,maxComputeWorkGroupSize)
 SAME(VM_STYPE_REQUIRED_SUBGROUP_SIZE,VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO)
 SAME(VM_STYPE_BUFFER_DEVICE_ADDRESS_INFO,VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO) SAME(VM_STYPE_VALIDATION_FEATURES,VK_STRUCTURE_TYPE_VALIDATION_FEATURES_EXT)
 SAME(VM_STYPE_PIPELINE_EXECUTABLE_FEATURES,VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIPELINE_EXECUTABLE_PROPERTIES_FEATURES_KHR)
-`) {
+` + abiExternal) {
 		c.WriteString(line + ";\n")
 	}
 	c.WriteString("#ifdef VK_KHR_cooperative_matrix\n")

@@ -32,6 +32,7 @@ type BufferSpec struct {
 	Label  string
 	Size   uint64
 	Memory Memory
+	Export bool // other devices and APIs can have it, see Buffer.Export
 }
 
 // Buffer is a range of memory that kernels read and write.
@@ -41,6 +42,7 @@ type Buffer struct {
 	h      vulkan.Buffer
 	mem    vulkan.DeviceMemory
 	addr   uint64
+	from   origin
 	mapped []byte
 	cached bool         // the host reads mapped at full speed
 	refs   atomic.Int32 // the owner and each recorded command buffer
@@ -79,49 +81,61 @@ func (v View) Address() uint64 {
 // can read and write. Its content is undefined.
 //
 // Errors: ErrArgument when the size is 0; ErrOutOfDeviceMemory, also for more than the
-// largest heap or Caps.MaxBuffer; ErrOutOfHostMemory; ErrDeviceLost, ErrClosed; the error of
-// DeviceOptions.MemoryHook.
+// largest heap or Caps.MaxBuffer; *MissingError for Export where the device has no such memory;
+// ErrOutOfHostMemory; ErrDeviceLost, ErrClosed; the error of DeviceOptions.MemoryHook.
 func (d *Device) NewBuffer(s BufferSpec) (*Buffer, error) {
 	op := "new buffer " + s.Label
 	if err := d.usable(op); err != nil {
 		return nil, err
 	}
-	if s.Size == 0 {
-		return nil, argument(op, "Size", "0", "at least 1 byte")
+	if err := d.checkSize(op, s.Size); err != nil {
+		return nil, err
 	}
-	// Many drivers give more than MaxAllocation, which is all that they promise. So only
-	// what no heap could hold is refused here.
-	if most := d.adapter.largestMemory(); s.Size > most {
-		return nil, fmt.Errorf("vk: %s: %w: %d bytes asked%s", op, ErrOutOfDeviceMemory, s.Size, d.heapText(d.Caps().largestHeap()))
-	}
-	if most := d.Caps().MaxBuffer; most > 0 && s.Size > most {
-		return nil, fmt.Errorf("vk: %s: %w: %d bytes asked, a buffer has at most %d", op, ErrOutOfDeviceMemory, s.Size, most)
+	if s.Export {
+		if err := d.need(op, "exportMemory"); err != nil {
+			return nil, err
+		}
 	}
 	if d.opts.MemoryHook != nil {
 		if err := d.opts.MemoryHook(s.Size); err != nil {
 			return nil, fmt.Errorf("vk: %s: %w", op, err)
 		}
 	}
+	return d.newBuffer(op, s, origin{})
+}
 
-	b := &Buffer{dev: d, spec: s}
+// checkSize demands a size that a buffer can have.
+func (d *Device) checkSize(op string, size uint64) error {
+	if size == 0 {
+		return argument(op, "Size", "0", "at least 1 byte")
+	}
+	// Many drivers give more than MaxAllocation, which is all that they promise. So only
+	// what no heap could hold is refused here.
+	if most := d.adapter.largestMemory(); size > most {
+		return fmt.Errorf("vk: %s: %w: %d bytes asked%s", op, ErrOutOfDeviceMemory, size, d.heapText(d.Caps().largestHeap()))
+	}
+	if most := d.Caps().MaxBuffer; most > 0 && size > most {
+		return fmt.Errorf("vk: %s: %w: %d bytes asked, a buffer has at most %d", op, ErrOutOfDeviceMemory, size, most)
+	}
+	return nil
+}
+
+// newBuffer makes a buffer of checked size. Without an error the memory's origin is the buffer's.
+func (d *Device) newBuffer(op string, s BufferSpec, from origin) (*Buffer, error) {
+	b := &Buffer{dev: d, spec: s, from: from}
 	address := d.Caps().Features["bufferDeviceAddress"]
 	usage := vulkan.BufferUsageFlags(vulkan.BufferUsageStorageBufferBit |
 		vulkan.BufferUsageTransferSrcBit | vulkan.BufferUsageTransferDstBit)
 	if address {
 		usage |= 0x20000 // SHADER_DEVICE_ADDRESS, newer than the binding
 	}
-	ci := vulkan.BufferCreateInfo{
-		SType: vulkan.StructureTypeBufferCreateInfo,
-		Size:  vulkan.DeviceSize((s.Size + 3) &^ 3), // fills and word loads need whole words
-		Usage: usage, SharingMode: vulkan.SharingModeExclusive,
-	}
-	var h vulkan.Buffer
-	code := vulkan.CreateBuffer(d.h, &ci, nil, &h)
-	ci.Free()
-	b.h = h
+	size := (s.Size + 3) &^ 3 // fills and word loads need whole words
+	var h C.VmHandle
+	code := C.vm_create_buffer(d.c, C.uint64_t(size), C.uint32_t(usage), b.handleTypes(), &h)
 	if err := d.check(op, int(code)); err != nil {
 		return nil, err
 	}
+	*(*C.VmHandle)(unsafe.Pointer(&b.h)) = h
 	if err := b.allocate(op, address); err != nil {
 		b.destroy()
 		b.free()
@@ -140,9 +154,9 @@ func (b *Buffer) allocate(op string, address bool) error {
 	vulkan.GetBufferMemoryRequirements(d.h, b.h, &req)
 	req.Deref()
 	req.Free()
-	err := fmt.Errorf("vk: %s: %w: no suitable memory type", op, ErrOutOfDeviceMemory)
-	for _, t := range d.Caps().memoryTypes(b.spec.Memory, req.MemoryTypeBits, d.access, d.adapter.shares()) {
-		if err = b.allocateFrom(op, uint64(req.Size), t, address); !errors.Is(err, ErrOutOfDeviceMemory) {
+	types, size, err := b.memoryTypes(op, req.MemoryTypeBits, uint64(req.Size))
+	for _, t := range types {
+		if err = b.allocateFrom(op, size, t, address); !errors.Is(err, ErrOutOfDeviceMemory) {
 			break
 		}
 	}
@@ -166,10 +180,20 @@ func (b *Buffer) allocateFrom(op string, size uint64, t memoryType, address bool
 		flag = 1
 	}
 	var mem C.VmHandle
-	if err := d.checkHeap(op, int(C.vm_allocate(d.c, C.uint64_t(size), C.uint32_t(t.index), flag, &mem)), t.of); err != nil {
+	from, host := b.sharing(), unsafe.Pointer(unsafe.SliceData(b.from.host))
+	code := int(C.vm_allocate(d.c, C.uint64_t(size), C.uint32_t(t.index), flag, &from, host, &mem))
+	if err := d.refused(op, code); err != nil {
+		return err
+	}
+	if err := d.checkHeap(op, code, t.of); err != nil {
 		return fmt.Errorf("%w, %d bytes asked", err, size)
 	}
 	*(*C.VmHandle)(unsafe.Pointer(&b.mem)) = mem
+	b.from.size, b.from.memoryType = size, t.index
+	if b.from.host != nil {
+		b.mapped, b.cached = b.from.host[:b.spec.Size], true
+		return nil
+	}
 	if t.flags&hostFlags != hostFlags || b.spec.Memory == DeviceLocal && d.access == ByCopies {
 		return nil
 	}
@@ -259,11 +283,12 @@ func (b *Buffer) release() {
 func (b *Buffer) destroy() { vulkan.DestroyBuffer(b.dev.h, b.h, nil) }
 
 func (b *Buffer) free() {
-	if b.mapped != nil {
+	if b.mapped != nil && b.from.host == nil {
 		vulkan.UnmapMemory(b.dev.h, b.mem)
-		b.mapped = nil
 	}
 	vulkan.FreeMemory(b.dev.h, b.mem, nil)
+	b.mapped = nil
+	b.from.giveBack(b)
 }
 
 // overlaps reports whether the views have bytes in common.

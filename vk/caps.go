@@ -102,12 +102,16 @@ type Caps struct {
 	//	subgroupShuffle                    they can shuffle
 	//	subgroupBallot                     they can broadcast and vote by ballot
 	//	subgroupArithmetic                 they can reduce and scan
+	//	exportMemory, importMemory         of buffers by handle, see Buffer.Export
+	//	exportTimeline, importTimeline     of semaphores, see Semaphore.Export
+	//	importHostMemory                   Device.ImportHost
 	Features map[string]bool
 	CoopMat  []CoopMatShape // empty without the feature cooperativeMatrix
 
 	requiredSubgroupCompute  bool // a compute shader can require a size
 	knownSubgroupSize        bool // or there is only one
 	timestampMask            uint64
+	hostAlignment            uint64 // of memory for ImportHost, bytes
 	vendorID, deviceID       uint32
 	pipelineCacheUUID        [16]byte
 	deviceLocal, hostVisible []memoryType
@@ -158,7 +162,8 @@ type Adapter struct {
 	processor bool // the device is the host's processor: nothing computes beside it
 }
 
-func newAdapter(in *Instance, phys unsafe.Pointer) (*Adapter, error) {
+// newAdapter asks what a device offers. If restrict is not nil, it takes some of it away.
+func newAdapter(in *Instance, phys unsafe.Pointer, restrict func(*C.VmAdapter)) (*Adapter, error) {
 	a := &Adapter{instance: in, phys: phys}
 	raw := (*C.VmAdapter)(C.calloc(1, C.size_t(unsafe.Sizeof(C.VmAdapter{}))))
 	defer C.free(unsafe.Pointer(raw))
@@ -166,6 +171,9 @@ func newAdapter(in *Instance, phys unsafe.Pointer) (*Adapter, error) {
 		return nil, err
 	}
 	a.chooseFamily(raw)
+	if restrict != nil {
+		restrict(raw)
+	}
 	a.raw = *raw
 	p := &raw.props.properties
 	a.Name = C.GoString(&p.deviceName[0])
@@ -321,7 +329,13 @@ func (c *Caps) fillFeatures(raw *C.VmAdapter) {
 		"shaderBFloat16CooperativeMatrix": raw.bf16.shaderBFloat16CooperativeMatrix != 0,
 		"pipelineExecutableInfo":          raw.exec.pipelineExecutableInfo != 0,
 		"deviceFault":                     raw.faultEXT.deviceFault != 0 || raw.faultKHR.deviceFault != 0,
+		"exportMemory":                    raw.memoryHandles&C.VM_EXTERNAL_EXPORTABLE != 0,
+		"importMemory":                    raw.memoryHandles&C.VM_EXTERNAL_IMPORTABLE != 0,
+		"exportTimeline":                  raw.semaphoreHandles&C.VM_EXTERNAL_SEMAPHORE_EXPORTABLE != 0,
+		"importTimeline":                  raw.semaphoreHandles&C.VM_EXTERNAL_SEMAPHORE_IMPORTABLE != 0,
+		"importHostMemory":                raw.hostMemory&C.VM_EXTERNAL_IMPORTABLE != 0,
 	}
+	c.hostAlignment = max(1, uint64(raw.host.minImportedHostPointerAlignment))
 }
 
 func (a *Adapter) fillCoopMat() error {

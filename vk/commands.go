@@ -26,10 +26,13 @@ func (c *Commands) Barriers() int { return c.rec.barriers }
 // submitted again once the device has finished them. Submissions to one device run
 // in their order, and later ones see what earlier ones wrote.
 //
+// With semaphores, see Sync, the commands wait for others and tell others that they are done.
+// What is submitted behind them waits, too.
+//
 // Errors: ErrBusy while an earlier submission of the same commands has not
-// finished; ErrStarved; ErrClosed, ErrDeviceLost, ErrDeviceHung, ErrOutOfHostMemory,
-// ErrOutOfDeviceMemory.
-func (c *Commands) Submit() (*Pending, error) {
+// finished; ErrArgument for a semaphore or a value that is none; ErrStarved; ErrClosed,
+// ErrDeviceLost, ErrDeviceHung, ErrOutOfHostMemory, ErrOutOfDeviceMemory.
+func (c *Commands) Submit(sync ...Sync) (*Pending, error) {
 	if c == nil {
 		return nil, argument("submit", "commands", "nil", "commands that Recorder.End returned")
 	}
@@ -54,8 +57,13 @@ func (c *Commands) Submit() (*Pending, error) {
 	if c.rec.mayStarve && d.Starved() {
 		return nil, d.starvedError(op)
 	}
-	p := &Pending{c: c, number: c.rec.proof.next()}
+	on, err := d.ordered(op, sync)
+	if err != nil {
+		return nil, err
+	}
+	p := &Pending{c: c, number: c.rec.proof.next(), sync: on}
 	if err := d.begin(p); err != nil {
+		p.sync.release()
 		return nil, err
 	}
 	c.flying = p
@@ -124,8 +132,9 @@ func (c *Commands) Timestamps() ([]float64, error) {
 }
 
 // Cancel withholds those parts of the last submission that the device does not have yet, and
-// reports whether there are any. The device finishes at most two parts. Wait then returns
-// ErrCancelled, and what the commands were to write is undefined.
+// reports whether there are any. The device finishes at most two parts, none of a submission that
+// waits for semaphores. Wait then returns ErrCancelled, and what the commands were to write is
+// undefined.
 func (c *Commands) Cancel() bool {
 	if c == nil {
 		return false
@@ -159,7 +168,7 @@ func (c *Commands) Close() error {
 	if c.flying != nil {
 		err = c.flying.Wait(context.Background())
 		c.flying.finish(err)
-		if errors.Is(err, ErrCancelled) || errors.Is(err, ErrStarved) {
+		if errors.Is(err, ErrCancelled) || errors.Is(err, ErrUnsignalled) || errors.Is(err, ErrStarved) {
 			err = nil // the device has finished what it got
 		}
 	}

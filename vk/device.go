@@ -5,6 +5,7 @@ package vk
 import "C"
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"sync"
@@ -55,7 +56,8 @@ type Device struct {
 	h       vulkan.Device
 	queue   vulkan.Queue
 
-	queueMu sync.Mutex // vkQueueSubmit wants external synchronisation
+	queueMu sync.Locker // vkQueueSubmit wants external synchronisation
+	adopted bool        // the handles are somebody else's, see Adopt
 	lost    atomic.Bool
 	hung    atomic.Bool
 	why     struct { // of the loss
@@ -74,6 +76,7 @@ type Device struct {
 	sets    descriptorAllocator
 	fences  fenceStore
 	memory  map[string]uint64 // bytes by label
+	signals int               // semaphores
 	cache   pipelineCache
 	dummy   *Buffer
 	staging stagingBuffer // under a lock of its own
@@ -96,6 +99,22 @@ func (a *Adapter) Open(o DeviceOptions) (*Device, error) {
 	if a.instance.c == nil {
 		return nil, fmt.Errorf("vk: open %s: instance %w", a.Name, ErrClosed)
 	}
+	d := a.device(o)
+	raw := (*C.VmAdapter)(C.calloc(1, C.size_t(unsafe.Sizeof(C.VmAdapter{}))))
+	*raw = a.raw
+	r := C.vm_create_device(a.instance.c, a.phys, raw, d.c)
+	C.free(unsafe.Pointer(raw))
+	if err := result("open "+a.Name, int(r)); err != nil {
+		C.free(unsafe.Pointer(d.c))
+		return nil, err
+	}
+	var queue vulkan.Queue // handles are received in locals: cgo forbids pointers into Go structures
+	vulkan.GetDeviceQueue(vulkan.Device(d.c.device), uint32(a.raw.queueFamily), 0, &queue)
+	return d.begun(queue, &sync.Mutex{})
+}
+
+// device is one without a handle.
+func (a *Adapter) device(o DeviceOptions) *Device {
 	d := &Device{
 		adapter: a, opts: o,
 		c:       (*C.VmDevice)(C.calloc(1, C.size_t(unsafe.Sizeof(C.VmDevice{})))),
@@ -106,18 +125,12 @@ func (a *Adapter) Open(o DeviceOptions) (*Device, error) {
 	if !o.Staging {
 		d.access = a.HostAccess()
 	}
-	raw := (*C.VmAdapter)(C.calloc(1, C.size_t(unsafe.Sizeof(C.VmAdapter{}))))
-	*raw = a.raw
-	r := C.vm_create_device(a.instance.c, a.phys, raw, d.c)
-	C.free(unsafe.Pointer(raw))
-	if err := result("open "+a.Name, int(r)); err != nil {
-		C.free(unsafe.Pointer(d.c))
-		return nil, err
-	}
-	d.h = vulkan.Device(d.c.device)
-	var queue vulkan.Queue // handles are received in locals: cgo forbids pointers into Go structures
-	vulkan.GetDeviceQueue(d.h, uint32(a.raw.queueFamily), 0, &queue)
-	d.queue = queue
+	return d
+}
+
+// begun is the device with its handle and a queue, ready for use.
+func (d *Device) begun(queue vulkan.Queue, lock sync.Locker) (*Device, error) {
+	d.h, d.queue, d.queueMu = vulkan.Device(d.c.device), queue, lock
 	d.sets.free = map[int][]vulkan.DescriptorSet{}
 	d.cache.open(d)
 	var err error
@@ -211,8 +224,15 @@ func (d *Device) Close() error {
 	if n := len(d.memory); n > 0 {
 		left = fmt.Errorf("vk: close device: buffers still open, bytes by label: %v", d.memory)
 	}
+	if d.signals > 0 {
+		left = errors.Join(left, fmt.Errorf("vk: close device: %d semaphores still open", d.signals))
+	}
 	d.gone.Store(true)
-	vulkan.DestroyDevice(d.h, nil)
+	if d.adopted {
+		_ = d.adapter.instance.Close()
+	} else {
+		vulkan.DestroyDevice(d.h, nil)
+	}
 	C.free(unsafe.Pointer(d.c))
 	d.c = nil
 	return left

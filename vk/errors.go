@@ -34,6 +34,9 @@ var (
 	// that are recorded from then on do not wait inside kernels; commands recorded before that
 	// could starve end with this error, too. See Device.Starved.
 	ErrStarved = errors.New("workgroups starved")
+	// ErrUnsignalled: a semaphore that commands waited for did not get its value within
+	// DeviceOptions.HangAfter. The device was given nothing of them and is as good as before.
+	ErrUnsignalled = errors.New("semaphore not signalled")
 	// ErrCancelled: Commands.Cancel withheld parts of a submission.
 	ErrCancelled = errors.New("cancelled")
 	// ErrOutOfHostMemory: the driver could not allocate host memory.

@@ -47,8 +47,10 @@ type Pending struct {
 	done  bool
 	err   error
 
-	// Commands of several parts, and those behind them, are handed over by a goroutine, which
-	// closes ended after finish. Otherwise ended is nil.
+	sync order // what is waited for and signalled
+
+	// Commands of several parts, those that wait for semaphores, and those behind them, are handed
+	// over by a goroutine, which closes ended after finish. Otherwise ended is nil.
 	ended  chan struct{}
 	parts  sync.Mutex // held while a part is handed over
 	handed int
@@ -65,7 +67,7 @@ func (d *Device) begin(p *Pending) error {
 	f := &d.flights
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if p.c.Parts() > 1 || f.feeding || p.c.rec.parts.wall {
+	if p.c.Parts() > 1 || f.feeding || p.c.rec.parts.wall || !p.sync.there() {
 		p.ended = make(chan struct{})
 		f.queue = append(f.queue, p)
 		if !f.feeding {
@@ -102,12 +104,16 @@ func (p *Pending) hand(part int) error {
 	if earlier := p.c.rec.parts.earlier; part < len(earlier) {
 		cmd = earlier[part]
 	}
+	wait, signal := p.sync.at(part, p.c.Parts())
+	semaphores, values := handlesOf(wait, signal)
 	d.queueMu.Lock()
-	r := C.vm_submit(d.c, unsafe.Pointer(d.queue), unsafe.Pointer(cmd), handleValue(unsafe.Pointer(fence)))
+	r := C.vm_submit(d.c, unsafe.Pointer(d.queue), unsafe.Pointer(cmd), handleValue(unsafe.Pointer(fence)),
+		unsafe.SliceData(semaphores), unsafe.SliceData(values), C.uint32_t(len(wait)), C.uint32_t(len(signal)))
 	d.queueMu.Unlock()
 	if err := d.check(op, int(r)); err != nil {
 		return err
 	}
+	p.sync.signalled = p.sync.signalled || len(signal) > 0
 	p.given[part%inFlight] = time.Now()
 	p.handed++
 	return nil
@@ -137,6 +143,7 @@ func (d *Device) feed() {
 // an error it waits for those that the device has.
 func (p *Pending) run() (err error) {
 	seen := 0
+	err = p.arrive()
 	for part := 0; part < p.c.Parts() && err == nil; part++ {
 		if part >= inFlight {
 			if err = p.see(seen); err != nil {
@@ -185,9 +192,15 @@ func (p *Pending) follow() {
 
 // await waits until a part has finished, or the device is hung.
 func (p *Pending) await(part int) error {
-	const op, slice = "wait", 10 * time.Millisecond
-	d := p.c.rec.dev
-	for looked := time.Now(); ; {
+	const op = "wait"
+	d, slice := p.c.rec.dev, 10*time.Millisecond
+	if len(p.sync.wait) > 0 {
+		slice = 0 // others wait for this, too: as in Wait
+	}
+	for start, looked := time.Now(), time.Now(); ; {
+		if slice == 0 && time.Since(start) > spin {
+			slice = 10 * time.Millisecond
+		}
 		r := vulkan.Result(C.vm_wait_fence(d.c, handleValue(unsafe.Pointer(p.c.fences[part%inFlight])), C.uint64_t(slice)))
 		if ended(r) {
 			d.flights.mu.Lock()
@@ -254,6 +267,7 @@ func (p *Pending) finish(err error) {
 	defer p.fence.Unlock()
 	if !p.done {
 		p.done, p.err = true, err
+		p.sync.release()
 	}
 }
 
@@ -267,7 +281,7 @@ const spin = 200 * time.Microsecond
 // closed.
 //
 // Errors, of which all but the context's say that the submission is over: the context's;
-// ErrCancelled after Commands.Cancel; ErrStarved; ErrDeviceLost, ErrDeviceHung;
+// ErrCancelled after Commands.Cancel; ErrUnsignalled; ErrStarved; ErrDeviceLost, ErrDeviceHung;
 // those of Submit, for a part that could not be handed over.
 func (p *Pending) Wait(ctx context.Context) error {
 	if p == nil || ctx == nil {

@@ -53,6 +53,7 @@ type Instance struct {
 	handle   cgo.Handle
 	adapters []*Adapter
 	hung     atomic.Bool // a device of it is left to the driver, see Device.Close
+	adopted  bool        // the handle is somebody else's, see Adopt
 }
 
 // The binding keeps its entry points in process-wide variables, so they are
@@ -95,18 +96,26 @@ func load(library string) (unsafe.Pointer, error) {
 			why = append(why, C.GoString(&msg[0]))
 			continue
 		}
-		if !loader.init {
-			vulkan.SetGetInstanceProcAddr(p)
-			if err := vulkan.Init(); err != nil {
-				return nil, fmt.Errorf("vk: load %s: %w: %v", name, ErrNoLoader, err)
-			}
-			loader.init = true
-			loader.gipa = map[string]unsafe.Pointer{}
+		if err := bindTo(p); err != nil {
+			return nil, fmt.Errorf("vk: load %s: %w: %v", name, ErrNoLoader, err)
 		}
 		loader.gipa[name] = p
 		return p, nil
 	}
 	return nil, fmt.Errorf("vk: load: %w: %s", ErrNoLoader, strings.Join(why, "; "))
+}
+
+// bindTo gives the binding its first loader's vkGetInstanceProcAddr. The loader's mutex is held.
+func bindTo(gipa unsafe.Pointer) error {
+	if loader.init {
+		return nil
+	}
+	vulkan.SetGetInstanceProcAddr(gipa)
+	if err := vulkan.Init(); err != nil {
+		return err
+	}
+	loader.init, loader.gipa = true, map[string]unsafe.Pointer{}
+	return nil
 }
 
 const validationLayer = "VK_LAYER_KHRONOS_validation"
@@ -224,7 +233,7 @@ func (in *Instance) list() error {
 	}
 	defer C.free(unsafe.Pointer(phys))
 	for _, p := range unsafe.Slice(phys, int(n)) {
-		a, err := newAdapter(in, p)
+		a, err := newAdapter(in, p, nil)
 		if err != nil {
 			return err
 		}
@@ -295,7 +304,7 @@ func (in *Instance) Close() error {
 		in.c = nil
 		return nil
 	}
-	if in.c.instance != nil {
+	if in.c.instance != nil && !in.adopted {
 		C.vm_destroy_messenger(in.c)
 		vulkan.DestroyInstance(vulkan.Instance(in.c.instance), nil)
 	}

@@ -142,6 +142,8 @@ type LinearTiles struct {
 	EnoughFill             int  // tiles are large enough where they make 1/EnoughFill of what fills the device
 	Pairs                  bool // build proj_linear_whole, which takes numbers for two steps at a time: whole lines of memory
 	TailGain               int  // the last tiles are cut into parts of K where that gains more than 1/TailGain
+	// MatrixRows is what it is in Logits, of what proj_linear_cm multiplies.
+	MatrixRows int
 }
 
 // LinearTile is a shape of tiles with matrices.

@@ -26,6 +26,11 @@ type Logits struct {
 	// device; with fewer tokens it shrinks in proportion.
 	MatrixSpread int
 
+	// MatrixRows is how the device's lanes hold rows of operands, a number of
+	// shaders/lib/cm_rows.glsl: keys then lie so that loads of them meet no two rows in a bank. It
+	// counts where a probe finds it so. 0: unknown.
+	MatrixRows int
+
 	// OtherRegisters are an invocation's registers besides its matrices and rows.
 	OtherRegisters int
 

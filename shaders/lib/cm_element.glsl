@@ -59,11 +59,11 @@ uint cm_from_bf16(uint pair) {
     const vec2 x = bf16_unpack2(pair);
     // Below 2^-14 numbers are rounded to subnormals first, by a sum whose last place is 2^-24: the
     // conversion is exact then, so that a compiler may leave it out in one kernel and not in the
-    // next.
+    // next. From there on the sum is exact, for a bf16 has 8 digits, as far as its last place is
+    // not beyond 0.75, where numbers are too large anyway.
     precise vec2 raised = x + 0.75;
-    precise vec2 tiny = raised - 0.75;
-    const vec2 small = mix(x, tiny, lessThan(abs(x), vec2(0.00006103515625)));
-    const vec2 y = mix(small, clamp(x, vec2(-65504.0), vec2(65504.0)), greaterThan(abs(x), vec2(65504.0)));
+    precise vec2 exact = raised - 0.75;
+    const vec2 y = mix(exact, clamp(x, vec2(-65504.0), vec2(65504.0)), greaterThan(abs(x), vec2(65504.0)));
     return packFloat2x16(f16vec2(y));
 }
 

@@ -8,9 +8,9 @@
 const uint ROW_PARTS = 8u;   // invocations of a row
 const uint ROW_PITCH = 17u;  // 256 bytes, and 16 so that the rows of a fragment fall into different banks
 
-// cm_keep_part: part `part` of a row, 16 bytes of E4M3 or, in codes.xy, 8 bytes of E2M1 codes. Its
-// two halves lie 128 bytes apart, so that the 8 invocations of a row store without conflict.
-void cm_keep_part(uvec4 codes, uint scales, uint row, uint part) {
+// cm_keep_halves: part `part` of a row, 16 bytes of E4M3 or, in codes.xy, 8 bytes of E2M1 codes:
+// its halves to two places in row_s, each with its own halves exchanged or not.
+void cm_keep_halves(uvec4 codes, uint scales, uint part, uint first, uint second, uint exchange) {
     uvec4 a, b;
     if (FORMAT == INDEX_FP8) {
         a = cm_fp8x8(codes.xy);
@@ -20,8 +20,14 @@ void cm_keep_part(uvec4 codes, uint scales, uint row, uint part) {
         a = cm_fp4x8(codes.x, scale);
         b = cm_fp4x8(codes.y, scale);
     }
-    row_s[row * ROW_PITCH + part] = a;
-    row_s[row * ROW_PITCH + ROW_PARTS + part] = b;
+    row_s[first] = exchange == 0u ? a : a.zwxy;
+    row_s[second] = exchange == 0u ? b : b.zwxy;
+}
+
+// cm_keep_part: the two halves of a part lie 128 bytes apart, so that the 8 invocations of a row
+// store without conflict.
+void cm_keep_part(uvec4 codes, uint scales, uint row, uint part, uint exchange) {
+    cm_keep_halves(codes, scales, part, row * ROW_PITCH + part, row * ROW_PITCH + ROW_PARTS + part, exchange);
 }
 
 #endif

@@ -23,6 +23,7 @@
 //   HG, TILE, THREADS, SUBGROUP, CM_M, CM_N, CM_K, KSPLIT   by attention/matrix.go; its test has
 //                the rules
 //   BUFFERS      1 or 2: tiles of rows in shared memory
+//   ROWS         how rows of kv_s and p_s lie, of lib/cm_rows.glsl
 //   KEEP_TOP     whether the true maximum of the scores is wanted
 //   q, dst (uvec4 rows[]), part_out, part_ml (vec4 rows[])  storage buffers
 //   pc.heads, pc.splits, pc.scale_log2e
@@ -37,6 +38,7 @@
 #ifndef LIB_CM_MLA_GLSL
 #define LIB_CM_MLA_GLSL
 #include "cm_element.glsl"
+#include "cm_rows.glsl"
 #include "mla_finish.glsl"
 
 const uint SUBGROUPS = THREADS / SUBGROUP;
@@ -67,6 +69,16 @@ const uint OUT_PARTS = CM_M * 2u <= KV_ROWS ? 1u : 2u;  // of the columns of acc
 const uint OUT_PITCH = OUT_PARTS == 1u ? 130u : 65u;
 #define CM_OUT_PLACE(h, c) (h % CM_M * OUT_PITCH + c % (64u / OUT_PARTS) * 2u)
 
+#ifndef CM_BF16
+// With ROWS two neighbouring matrices of acc have the even and the odd ones of their columns.
+#define CM_OUT_READ(h, c) \
+    const uint first_ = h % CM_M * OUT_PITCH, word_ = c % (64u / OUT_PARTS); \
+    const uint at = ROWS == 0u ? first_ + word_ * 2u : first_ + word_ / (CM_N / 4u) * (CM_N / 2u) + word_ % (CM_N / 4u); \
+    const vec4 one_ = uintBitsToFloat(kv_s[at]), two_ = uintBitsToFloat(kv_s[at + (ROWS == 0u ? 1u : CM_N / 4u)]); \
+    const vec4 a = ROWS == 0u ? one_ : vec4(one_.x, two_.x, one_.y, two_.y); \
+    const vec4 b = ROWS == 0u ? two_ : vec4(one_.z, two_.z, one_.w, two_.w);
+#endif
+
 shared uvec4 kv_s[KV_ROWS * KV_PITCH];          // [KV_ROWS, 512] elements, a tile or two; also [.., 512] of Q, a part of acc
 shared vec4 score_s[KSPLIT * HG * S_PITCH];     // [KSPLIT, HG, TILE] partial dot products; at the end [HG, QUADS] (l, max)
 shared uvec4 p_s[HG * P_PITCH];                 // [HG, TILE] weights as elements
@@ -94,6 +106,8 @@ uint cm_heads, cm_columns, cm_dims; // its subgroup's part of the heads, the til
 
 float cm_max4(vec4 s) { return max(max(s.x, s.y), max(s.z, s.w)); }
 
+uint cm_lane() { return ROWS == 0u ? 0u : gl_SubgroupInvocationID; }
+
 // cm_scores: the dot products of Q with the rows in buffer `buf`, to score_s.
 void cm_scores(uint buf) {
     if (COLUMN_PARTS < COLUMN_ROOM && cm_columns >= COLUMN_PARTS) return;
@@ -103,8 +117,8 @@ void cm_scores(uint buf) {
         [[unroll]] for (uint i = 0u; i < CHAINS * QK_TILES; i++) s[i / QK_TILES][i % QK_TILES] = CM_C(0.0);
         [[unroll]] for (uint k = 0u; k < QK_STEPS; k++) {
             CM_B rows; // K^T: rows of kv_s are its columns
-            coopMatLoad(rows, kv_s, (buf * TILE + j * CM_N) * KV_PITCH + (cm_dims * QK_STEPS + k) * CM_K / 8u, KV_PITCH,
-                        gl_CooperativeMatrixLayoutColumnMajor);
+            CM_LOAD_ROWS(rows, kv_s, buf * TILE + j * CM_N, (cm_dims * QK_STEPS + k) * CM_K / 8u, KV_PITCH, cm_lane(),
+                         gl_CooperativeMatrixLayoutColumnMajor)
             [[unroll]] for (uint i = 0u; i < QK_TILES; i++) s[k % CHAINS][i] = coopMatMulAdd(q_f[i][k], rows, s[k % CHAINS][i]);
         }
         if (CHAINS > 1u) {
@@ -117,13 +131,53 @@ void cm_scores(uint buf) {
     }
 }
 
+#ifndef CM_BF16
+
+// CM_VALUE_PAIR: row k of V of column n of the matrices j and j + 1 of this subgroup: one load.
+#define CM_VALUE_PAIR(one, two, e, at, word) { \
+    const f16vec2 v_ = unpackFloat2x16(kv_s[at][word]); \
+    one[e] = v_.x; \
+    two[e] = v_.y; \
+}
+
+// cm_load_values: the rows of V from row0 on, of the columns of matrices j and j + 1: of the even
+// ones and of the odd ones.
+void cm_load_values(uint row0, uint j, out CM_B one, out CM_B two) {
+    const uint lane = cm_lane(), quad = (cm_sub * OUT_TILES + j) * CM_N / 8u;
+    if (ROWS == 1u) {
+        const uint part = one.length() == CM_K ? 0u : lane / 16u;
+        const uint at = (row0 + part * one.length()) * KV_PITCH + quad + lane % 16u / 4u;
+        [[unroll]] for (uint e = 0u; e < one.length(); e++) {
+            CM_VALUE_PAIR(one, two, e, at + e * KV_PITCH, lane % 4u ^ (part + e / 8u) * 2u)
+        }
+    } else {
+        [[unroll]] for (uint e = 0u; e < one.length(); e++)
+            CM_VALUE_PAIR(one, two, e, (row0 + lane) * KV_PITCH + quad + e / 4u, e % 4u ^ cm_half(row0 + lane) * 2u)
+    }
+}
+
+#endif
+
 // cm_accumulate: acc += P V for the rows in buffer `buf`.
 void cm_accumulate(uint buf) {
     [[unroll]] for (uint k = 0u; k < TILE / CM_K; k++) {
         CM_A p[HEAD_TILES];
         [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
-            coopMatLoad(p[i], p_s, i * CM_M * P_PITCH + k * CM_K / 8u, P_PITCH, gl_CooperativeMatrixLayoutRowMajor);
+            CM_LOAD_ROWS(p[i], p_s, i * CM_M, k * CM_K / 8u, P_PITCH, cm_lane(), gl_CooperativeMatrixLayoutRowMajor)
         }
+#ifndef CM_BF16
+        if (ROWS != 0u) {
+            [[unroll]] for (uint j = 0u; j < OUT_TILES; j += 2u) {
+                CM_B even, odd;
+                cm_load_values(buf * TILE + k * CM_K, j, even, odd);
+                [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
+                    acc_f[i][j] = coopMatMulAdd(p[i], even, acc_f[i][j]);
+                    acc_f[i][j + 1u] = coopMatMulAdd(p[i], odd, acc_f[i][j + 1u]);
+                }
+            }
+            continue;
+        }
+#endif
         [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) {
             CM_B rows;
             coopMatLoad(rows, kv_s, (buf * TILE + k * CM_K) * KV_PITCH + (cm_sub * OUT_TILES + j) * CM_N / 8u, KV_PITCH,
@@ -162,8 +216,9 @@ void cm_weights(uint tile) {
         const vec4 p = exp2(d);
         l_add_[u] = (p.x + p.y) + (p.z + p.w);
         const uvec2 w = cm_pack_weights(p);
-        p_s[head * P_PITCH + quad / 2u][quad % 2u * 2u] = w.x;
-        p_s[head * P_PITCH + quad / 2u][quad % 2u * 2u + 1u] = w.y;
+        const uint pair = (quad % 2u ^ cm_half(head)) * 2u;
+        p_s[head * P_PITCH + quad / 2u][pair] = w.x;
+        p_s[head * P_PITCH + quad / 2u][pair + 1u] = w.y;
     }
     if (stale) atomicOr(stale_s, 1u);
 }

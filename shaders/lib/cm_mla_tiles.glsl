@@ -120,7 +120,7 @@ void cm_finish(uint t, uint head0, uint split, out float m, out float l, out flo
     }
     if (pc.splits > 1u) {
         if (cm_begin >= cm_end) return; // its accumulator is never read
-        if (head0 + HG <= pc.heads) {
+        if (ROWS == 0u && head0 + HG <= pc.heads) {
             cm_write_parts(t, head0, split);
             return;
         }

@@ -37,6 +37,8 @@ void cm_fetch(out CmRow row, out bool valid) {
     [[unroll]] for (uint i = 0u; i < WORDS_EACH; i++) row.w[i] = from.w[i * ROW_PARTS];
 }
 
+uvec4 cm_ready(uvec4 w) { return READY != 0u ? w : cm_from_bf16x8(w); }
+
 #define CM_KEEP(buf, word) \
     [[unroll]] for (uint i = 0u; i < WORDS_EACH; i++) { \
         kv_s[(buf) * KV_TILE + cm_sub * (SUB_ROWS * KV_PITCH) + cm_lane / ROW_PARTS * KV_PITCH + cm_part + i * ROW_PARTS] = word; \
@@ -45,14 +47,14 @@ void cm_fetch(out CmRow row, out bool valid) {
 // cm_keep_first: a row of the first two tiles, zeros where it does not count.
 void cm_keep_first(CmRow row, bool valid, uint buf) {
     const uint mask = valid ? ~0u : 0u;
-    CM_KEEP(buf, cm_from_bf16x8(row.w[i] & mask))
+    CM_KEEP(buf, cm_ready(row.w[i] & mask))
     cm_keep_bias(valid, buf);
 }
 
 // cm_keep: a row of a later tile. Where it does not count, what lies there stays: zeros, or a row
 // that counts. Its weight is 0, and if it is not finite, neither is the result.
 void cm_keep(CmRow row, bool valid, uint buf) {
-    if (valid) CM_KEEP(buf, cm_from_bf16x8(row.w[i]))
+    if (valid) CM_KEEP(buf, cm_ready(row.w[i]))
     cm_keep_bias(valid, buf);
 }
 

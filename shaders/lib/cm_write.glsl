@@ -22,11 +22,17 @@ void cm_write_parts(uint t, uint head0, uint split) {
 #define CM_OUT_PLACE(h, c) (h % CM_M * OUT_PITCH + c * 2u)
 #endif
 
+// CM_OUT_READ: declares the numbers of word c of head h, a and b, likewise.
+#ifndef CM_OUT_READ
+#define CM_OUT_READ(h, c) \
+    const uint at = CM_OUT_PLACE(h, c); \
+    const vec4 a = uintBitsToFloat(kv_s[at]), b = uintBitsToFloat(kv_s[at + 1u]);
+#endif
+
 // cm_write: word c, of 8 numbers, of head h of the workgroup, whose matrix lies in kv_s from row 0
 // on: finished if there is one split, else partial.
 void cm_write(uint t, uint head0, uint split, uint h, uint c) {
-    const uint at = CM_OUT_PLACE(h, c);
-    const vec4 a = uintBitsToFloat(kv_s[at]), b = uintBitsToFloat(kv_s[at + 1u]);
+    CM_OUT_READ(h, c)
     if (pc.splits == 1u) {
         const float f = factor_s[h / 4u][h % 4u];
         dst.rows[(t * pc.heads + head0 + h) * 64u + c] = cm_output(a * f, b * f);

@@ -5,9 +5,9 @@
 // stores those from first_ on. A step is BK numbers of all of them, decoded to shared memory; a
 // subgroup holds WM x WN sums in registers. Constants after the two of linear.glsl: 2 THREADS, 3
 // SUBGROUP, 4..6 M, N, K of a product, 7 BM, 8 BN, 9 BK, 10 WM, 11 WN:
-//   projection/linear_cm.go chooses.
-// Shared memory: max((BM+BN)*(2*BK+16), THREADS/SUBGROUP*M*(4*WN+16)) + 4: 20484 B for 128 x 128 in
-// steps of 32.
+//   projection/linear_cm.go chooses; 12 ROWS of lib/cm_rows.glsl, with LINEAR_ROWS.
+// Shared memory: max((BM+BN)*(2*BK+16), THREADS/SUBGROUP*M*(4*WN+16)) + 16: 20496 B for 128 x 128
+// in steps of 32.
 #ifndef LIB_LINEAR_TILES_GLSL
 #define LIB_LINEAR_TILES_GLSL
 #include "linear_cm.glsl"
@@ -23,6 +23,12 @@ layout(constant_id = 8) const uint BN = 64u;
 layout(constant_id = 9) const uint BK = 64u;
 layout(constant_id = 10) const uint WM = 16u;
 layout(constant_id = 11) const uint WN = 16u;
+#if defined(CM_BF16) || !defined(LINEAR_ROWS)
+const uint ROWS = 0u;
+#else
+layout(constant_id = 12) const uint ROWS = 0u;
+#endif
+#include "cm_rows.glsl"
 
 const uint UNITS = BK / 8u;          // of eight numbers in a row
 const uint PITCH = UNITS + 1u;       // quads from row to row of a tile; a spare one spreads rows over banks
@@ -34,7 +40,7 @@ const uint OUT_QUADS = THREADS / SUBGROUP * CM_M * OUT_PITCH;
 const uint QUADS = TILE_QUADS > OUT_QUADS ? TILE_QUADS : OUT_QUADS;
 
 shared uvec4 tile_s[QUADS]; // [BM + BN, BK] elements, tokens first; at the end [subgroups, M, WN] f32
-shared uint ref_s;          // largest scale of the scale blocks of the rows
+shared uvec4 ref_s;         // .x: largest scale of the scale blocks of the rows; 16 bytes, for RADV begins tile_s behind it
 
 #define CM_A coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA>
 #define CM_B coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB>
@@ -67,16 +73,16 @@ void change_unit() {
 
 // ref: the power of two that the rows are kept relative to, as f32 bits: the largest scale without
 // its fraction, held where it and its inverse are ordinary numbers.
-uint ref() { return clamp(ref_s & 0x7F800000u, 0x01000000u, 0x7E000000u); }
+uint ref() { return clamp(ref_s.x & 0x7F800000u, 0x01000000u, 0x7E000000u); }
 
 // find_ref: the largest scale of the rows' blocks. A maximum is the same in any order.
 void find_ref() {
     const uint tid = gl_LocalInvocationIndex;
-    if (tid == 0u) ref_s = 0u;
+    if (tid == 0u) ref_s.x = 0u;
     barrier();
     uint most = 0u;
     for (uint k = tid * SCALE_BLOCK; k < pc.k; k += THREADS * SCALE_BLOCK) most = max(most, w_block_bits(row0_, k) & 0x7FFFFFFFu);
-    atomicMax(ref_s, most);
+    atomicMax(ref_s.x, most);
     barrier();
 }
 

@@ -107,7 +107,7 @@ type prefillRun struct {
 	*stepRun
 	tokens int
 	chunks []ChunkTime
-	inputs []uint16 // from which those of all chunks are cut
+	inputs []byte // bf16, from which those of all chunks are cut
 }
 
 func newPrefillRun(ctx context.Context, dev *vk.Device, o PrefillOptions, l Limits, p Progress, maker *weightMaker,
@@ -148,7 +148,7 @@ func (r *prefillRun) time(row *PrefillRow) error {
 	if err := errors.Join(r.engine.SetTiming(r.ctx, pipeline.TimingWhole), r.engine.RecordAgain(r.ctx)); err != nil {
 		return err
 	}
-	r.inputs = normals(newRand(r.seed), r.opts.MaxStep*r.cfg.Hidden+inputShift*inputShifts)
+	r.inputs = bytesOf(normals(newRand(r.seed), r.opts.MaxStep*r.cfg.Hidden+inputShift*inputShifts))
 	var whole, walls []float64
 	each, warm := make([][]float64, len(r.chunks)), r.warmup()
 	for n := range warm + r.o.Reps {
@@ -208,9 +208,9 @@ func (r *prefillRun) prompt() (device []float64, wall time.Duration, err error) 
 	}
 	for i, c := range r.chunks {
 		r.shape = r.shapeOf(i)
-		own := r.inputs[i%inputShifts*inputShift:][:c.Tokens*r.cfg.Hidden]
+		own := r.inputs[2*inputShift*(i%inputShifts):][:2*c.Tokens*r.cfg.Hidden]
 		r.fill = func(st *pipeline.Step) error {
-			return errors.Join(st.ReuseInputs(), r.chain.start.Rows(0, c.Tokens).Upload(r.ctx, bytesOf(own)))
+			return errors.Join(st.ReuseInputs(), r.chain.start.Rows(0, c.Tokens).Upload(r.ctx, own))
 		}
 		ns := 0.0
 		_, all, err := r.step(func(st *pipeline.Step) error {

@@ -31,13 +31,14 @@ var Calls = []string{
 	"vkCreateShaderModule", "vkCreateComputePipelines", "vkCreateQueryPool", "vkGetQueryPoolResults", "vkCreatePipelineCache",
 	"vkGetPipelineCacheData", "vkCreateDevice", "vkCreateInstance", "vkEnumeratePhysicalDevices", "vkDeviceWaitIdle",
 	"vkQueueWaitIdle", "vkEnumerateDeviceExtensionProperties", "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR",
-	"vkGetPipelineExecutableStatisticsKHR",
+	"vkGetPipelineExecutableStatisticsKHR", "vkCreateSemaphore", "vkGetSemaphoreCounterValue", "vkWaitSemaphores",
+	"vkSignalSemaphore", "vkGetMemoryFdKHR", "vkGetMemoryHostPointerPropertiesEXT",
 }
 
 // Objects are the kinds whose live number is counted, in the order of the interposer's numbers.
 var Objects = []string{
 	"memory", "buffer", "command pool", "fence", "descriptor pool", "descriptor set layout", "pipeline layout", "shader module",
-	"pipeline", "query pool", "pipeline cache", "device", "instance",
+	"pipeline", "query pool", "pipeline cache", "device", "instance", "semaphore",
 }
 
 // Results that calls fail with.

@@ -132,6 +132,57 @@ func (l *life) append(s *pipeline.Session, n, salt int) {
 	l.out = append(l.out, out...)
 }
 
+// around appends a token to a session, in a step that is in progress while something else is done.
+func (l *life) around(s *pipeline.Session, beside func()) {
+	ctx, at, in := context.Background(), s.Len(), l.hidden(s.Len(), 1, 0)
+	var st *pipeline.Step
+	begin := func() (err error) {
+		if st, err = l.e.Begin(ctx, pipeline.Chunk{Session: s, Tokens: 1}); err != nil {
+			return err
+		}
+		for i, h := range in {
+			err = errors.Join(err, st.SetInput(i, 0, h))
+		}
+		if err == nil {
+			err = st.SubmitLayer(0)
+		}
+		return l.keep(&st, err)
+	}
+	l.try("begin", begin)
+	beside()
+	out := make([][]float32, len(in))
+	l.try("finish", func() (err error) {
+		if st == nil {
+			err = begin()
+		}
+		for i := 1; i < len(in) && err == nil; i++ {
+			err = st.SubmitLayer(i)
+		}
+		if err == nil {
+			err = st.Wait(ctx)
+		}
+		for i := 0; i < len(in) && err == nil; i++ {
+			out[i] = make([]float32, l.cfg.Hidden)
+			err = st.ReadOutput(i, 0, out[i])
+		}
+		if err == nil {
+			err = st.Commit()
+		}
+		return l.keep(&st, err)
+	})
+	require.Equal(l.t, at+1, s.Len())
+	l.out = append(l.out, out...)
+}
+
+// keep gives a step up after an error.
+func (l *life) keep(st **pipeline.Step, err error) error {
+	if err != nil {
+		err = errors.Join(err, (*st).Abort())
+		*st = nil
+	}
+	return err
+}
+
 func (l *life) openDevice() {
 	ctx := context.Background()
 	c, err := model.Open(l.model.path, model.CheckpointOptions{})
@@ -147,12 +198,13 @@ func (l *life) openDevice() {
 func (l *life) openEngine() {
 	l.try("new engine", func() (err error) {
 		l.e, err = pipeline.NewEngine(context.Background(), l.dev, l.cfg, l.layers,
-			pipeline.EngineOptions{MaxTokens: 512, MaxSessions: 5, MaxStep: 4, CacheBytes: 1 << 20, Rewind: 8})
+			pipeline.EngineOptions{MaxTokens: 512, MaxSessions: 5, MaxStep: 4, CacheBytes: 1 << 20, Rewind: 8, Steps: 2})
 		return err
 	})
 }
 
-// run lives: prompts, decode, forks, truncation, growth, saving and restoring.
+// run lives: prompts, decode, forks, truncation, growth, saving and restoring, with two steps in
+// progress.
 func (l *life) run() (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -180,19 +232,21 @@ func (l *life) run() (err error) {
 	l.append(b, 3, 1)
 	l.try("truncate", func() error { return b.Truncate(10) })
 	l.append(b, 3, 2)
-	small := l.e.Memory().Caches
-	c := l.restore(l.model.past, morePast)
-	require.Greater(l.t, l.e.Memory().Caches, small, "growth")
-	l.try("save", func() error {
-		var w bytes.Buffer
-		err := c.Save(ctx, &w)
-		if err == nil {
-			l.saved = w.Bytes()
-		}
-		return err
+	l.around(a, func() {
+		small := l.e.Memory().Caches
+		c := l.restore(l.model.past, morePast)
+		require.Greater(l.t, l.e.Memory().Caches, small, "growth")
+		l.try("save", func() error {
+			var w bytes.Buffer
+			err := c.Save(ctx, &w)
+			if err == nil {
+				l.saved = w.Bytes()
+			}
+			return err
+		})
+		d := l.restore(l.saved, moreSaved)
+		l.try("close session", d.Close)
 	})
-	d := l.restore(l.saved, moreSaved)
-	l.try("close session", d.Close)
 	l.try("close session", b.Close)
 	l.append(a, 1, 0)
 	return nil

@@ -40,7 +40,7 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 // without one.
 var types = []any{
 	(*vk.Adapter)(nil), (*vk.Buffer)(nil), (*vk.Commands)(nil), (*vk.Device)(nil), (*vk.Instance)(nil), (*vk.Kernel)(nil),
-	(*vk.Pending)(nil), (*vk.Recorder)(nil),
+	(*vk.Pending)(nil), (*vk.Recorder)(nil), (*vk.Semaphore)(nil), vk.Handle(0),
 	(*tensor.Arena)(nil), tensor.Tensor{},
 	(*cache.BlockPool)(nil), (*cache.Compress)(nil), (*cache.Gather)(nil), (*cache.GatherRuns)(nil), (*cache.GatherSlots)(nil),
 	(*cache.Insert)(nil), (*cache.SaveState)(nil), (*cache.SlotMapping)(nil), (*cache.Table)(nil), (*cache.TableUpdate)(nil),
@@ -61,7 +61,7 @@ var whole = []string{"*vk.Device", "*vk.Instance", "*pipeline.Engine", "*pipelin
 
 // functions return an error.
 var functions = []any{
-	vk.ChooseVariant, vk.NewInstance, tensor.Check, tensor.New, tensor.NewArena, tensor.NewIn,
+	vk.Adopt, vk.ChooseVariant, vk.NewInstance, tensor.Check, tensor.New, tensor.NewArena, tensor.NewIn,
 	cache.NewBlockPool, cache.NewCompress, cache.NewGather, cache.NewGatherRuns, cache.NewGatherSlots, cache.NewIndexKeyLayout,
 	cache.NewIndexKeys, cache.NewInsert, cache.NewKV, cache.NewLayout, cache.NewSaveState, cache.NewSlotMapping, cache.NewState,
 	cache.NewStateLayout, cache.NewTable, cache.NewTableUpdate, cache.NewTouch,

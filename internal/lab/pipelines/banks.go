@@ -37,11 +37,14 @@ func bankClocks(addresses []int, bytes int) (clocks, least int) {
 
 // fragment is how RADV loads a matrix of 16 x 16 halves whose rows lie pitch bytes apart: lane l
 // has row l%16, and 8 bytes of it an instruction; on gfx12 lanes from 16 on have the other half.
-func fragment(pitch int) (clocks, least int) {
+// With exchanged halves rows are those of shaders/lib/cm_rows.glsl.
+func fragment(pitch int, exchanged bool) (clocks, least int) {
 	for at := 0; at < 32; at += 8 {
 		addresses := make([]int, 32)
 		for l := range addresses {
-			addresses[l] = l%16*pitch + at
+			if addresses[l] = l%16*pitch + at; exchanged && l%16 >= 8 {
+				addresses[l] = l%16*pitch + at ^ 8
+			}
 		}
 		c, n := bankClocks(addresses, 8)
 		clocks, least = clocks+c, least+n
@@ -63,6 +66,15 @@ func (c *Chosen) fragmentPitch() int {
 	return 0
 }
 
+// rows is ROWS of shaders/lib/cm_rows.glsl, of kernels that have it.
+func (c *Chosen) rows() uint32 {
+	at := map[string]int{"idx_logits_cm": 13, "proj_linear_cm": 12, "attn_prefill_cm": 9}[c.Kernel]
+	if at == 0 || at >= len(c.Constants) {
+		return 0
+	}
+	return c.Constants[at]
+}
+
 // Conflicts is how often as long a kernel's loads of fragments take as they would without
 // conflicts of banks, on AMD's GPUs; 0: it loads none.
 func (c *Chosen) Conflicts() float64 {
@@ -70,6 +82,6 @@ func (c *Chosen) Conflicts() float64 {
 	if pitch == 0 {
 		return 0
 	}
-	clocks, least := fragment(pitch)
+	clocks, least := fragment(pitch, c.rows() != 0)
 	return float64(clocks) / float64(least)
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -16,6 +17,9 @@ import (
 // Errors: those of Choose, vk.Device.Statistics and vk.Device.Listings.
 func Inspect(a *vk.Adapter, profile string, c model.Config, listings bool) ([]Choice, error) {
 	known := map[string]Chosen{}
+	if a.Driver == vk.DriverRADV { // what a probe finds on its GPUs with matrices
+		opkit.KnowRows(a, 16, 16, 16, 32, 1)
+	}
 	open := func() (*vk.Device, error) {
 		return a.Open(vk.DeviceOptions{Statistics: true, Listings: listings, Profile: profile})
 	}

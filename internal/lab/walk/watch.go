@@ -87,8 +87,11 @@ func (x *Walk) watch(start time.Time) (stop func()) {
 	}
 }
 
-// Grew says what the process held more of late in a walk than in its second quarter, beyond what
-// chance explains. A walk of few steps still compiles kernels and makes engines.
+// Grew says what the process held more of in the last quarter of a walk than in its first half,
+// beyond what chance explains. How many objects there are depends on which engines and sizes of
+// steps there are at that moment, so more moments are looked at early than late: what leaks has
+// grown since the last of them. Memory is first looked at after a quarter, because a walk begins
+// by compiling kernels. A walk of few steps does nothing else.
 func (r *Report) Grew() (list []string) {
 	const few = 20000
 	n := len(r.Stages)
@@ -103,21 +106,22 @@ func (r *Report) Grew() (list []string) {
 	}
 	for _, what := range []struct {
 		name  string
+		first int // stage that is looked at
 		slack int
 		of    func(Stage) int
 	}{
-		{"resident bytes", 16 << 20, func(s Stage) int { return s.RSS }},
-		{"bytes of heap", 4 << 20, func(s Stage) int { return s.Heap }},
-		{"files", 24, func(s Stage) int { return s.Files }}, // some drivers have one for each fence
-		{"goroutines", 8, func(s Stage) int { return s.Goroutines }},
-		{"buffers", 24, func(s Stage) int { return s.Live["buffer"] }},
-		{"fences", 24, func(s Stage) int { return s.Live["fence"] }},
-		{"pipelines", 12, func(s Stage) int { return s.Live["pipeline"] }},
-		{"descriptor pools", 2, func(s Stage) int { return s.Live["descriptor pool"] }},
+		{"resident bytes", n / 4, 16 << 20, func(s Stage) int { return s.RSS }},
+		{"bytes of heap", n / 4, 4 << 20, func(s Stage) int { return s.Heap }},
+		{"files", 0, 24, func(s Stage) int { return s.Files }}, // some drivers have one for each fence
+		{"goroutines", 0, 8, func(s Stage) int { return s.Goroutines }},
+		{"buffers", 0, 24, func(s Stage) int { return s.Live["buffer"] }},
+		{"fences", 0, 24, func(s Stage) int { return s.Live["fence"] }},
+		{"pipelines", 0, 12, func(s Stage) int { return s.Live["pipeline"] }},
+		{"descriptor pools", 0, 2, func(s Stage) int { return s.Live["descriptor pool"] }},
 	} {
-		early, late := most(what.of, r.Stages[n/4:n/2]), most(what.of, r.Stages[3*n/4:])
+		early, late := most(what.of, r.Stages[what.first:n/2]), most(what.of, r.Stages[3*n/4:])
 		if late > early+what.slack {
-			list = append(list, fmt.Sprintf("%s: %d at most in the second quarter, %d in the last", what.name, early, late))
+			list = append(list, fmt.Sprintf("%s: %d at most in the first half, %d in the last quarter", what.name, early, late))
 		}
 	}
 	return list

@@ -180,6 +180,12 @@ static int our_vkEnumerateDeviceExtensionProperties(ARGS) {
 }
 PLAIN(29, 0, vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR)
 PLAIN(30, 0, vkGetPipelineExecutableStatisticsKHR)
+MAKES(31, 13, vkCreateSemaphore)
+PLAIN(32, 1, vkGetSemaphoreCounterValue)
+PLAIN(33, 1, vkWaitSemaphores)
+PLAIN(34, 0, vkSignalSemaphore)
+PLAIN(35, 0, vkGetMemoryFdKHR)
+PLAIN(36, 0, vkGetMemoryHostPointerPropertiesEXT)
 REAL(vkFreeMemory);
 static void our_vkFreeMemory(W a, W b, W c) {
 	if (b) ctl->live[0]--;
@@ -195,6 +201,7 @@ ENDS(7, vkDestroyShaderModule)
 ENDS(8, vkDestroyPipeline)
 ENDS(9, vkDestroyQueryPool)
 ENDS(10, vkDestroyPipelineCache)
+ENDS(13, vkDestroySemaphore)
 
 REAL(vkDestroyDevice);
 static void our_vkDestroyDevice(W a, W b) {
@@ -292,6 +299,8 @@ static struct {
 	ENTRY(vkGetPhysicalDeviceMemoryProperties2), ENTRY(vkGetPhysicalDeviceMemoryProperties), ENTRY(vkGetBufferMemoryRequirements),
 	ENTRY(vkEnumerateDeviceExtensionProperties),
 	ENTRY(vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR), ENTRY(vkGetPipelineExecutableStatisticsKHR),
+	ENTRY(vkCreateSemaphore), ENTRY(vkDestroySemaphore), ENTRY(vkGetSemaphoreCounterValue), ENTRY(vkWaitSemaphores),
+	ENTRY(vkSignalSemaphore), ENTRY(vkGetMemoryFdKHR), ENTRY(vkGetMemoryHostPointerPropertiesEXT),
 };
 
 static void *ours(const char *name, void *real) {

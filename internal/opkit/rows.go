@@ -1,0 +1,49 @@
+package opkit
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/vkmla/vkmla/vk"
+)
+
+// MatrixRows is `rows`, one of those of shaders/lib/cm_rows.glsl, where the lanes of a device hold
+// operands of f16 as that says, and 0 elsewhere, as with a driver that only compiles.
+//
+// It asks num_rows, which loads with the functions of the kernels and compares what comes with
+// coopMatLoad's: a kernel of one workgroup, once for each device and shape.
+//
+// Errors: those of building and running a kernel.
+func (p Package) MatrixRows(dev *vk.Device, m, n, k, subgroup, rows int) (int, error) {
+	if rows == 0 {
+		return 0, nil
+	}
+	key := rowsKey(dev.Adapter(), m, n, k, subgroup, rows)
+	if v, ok := layouts.Load(key); ok {
+		return v.(int), nil
+	}
+	kernel, err := p.Kernel(dev, Spec{Stem: "num_rows", Variant: CM, Bindings: []vk.Access{vk.Write}, Bound: 1,
+		Subgroup: uint32(subgroup), Constants: Words(subgroup, m, n, k, rows)})
+	if err != nil {
+		return 0, err
+	}
+	differ, err := written(dev, kernel, subgroup)
+	if err != nil {
+		return 0, p.Wrap("rows of matrices", err)
+	}
+	if slices.Max(differ) > 0 {
+		rows = 0
+	}
+	layouts.Store(key, rows)
+	return rows, nil
+}
+
+func rowsKey(a *vk.Adapter, m, n, k, subgroup, rows int) string {
+	return "rows " + layoutKey(a, CM, m, n, k, subgroup) + fmt.Sprint(rows)
+}
+
+// KnowRows tells MatrixRows that an adapter's devices hold operands as `rows` says, for devices
+// that are not there.
+func KnowRows(a *vk.Adapter, m, n, k, subgroup, rows int) {
+	layouts.Store(rowsKey(a, m, n, k, subgroup, rows), rows)
+}

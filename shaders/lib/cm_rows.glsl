@@ -1,0 +1,69 @@
+// Fragments from rows of 16-bit elements in shared memory that devices with 32 banks of 4 bytes
+// load without conflicts. RADV loads 8 bytes a lane, one from each of 16 rows, and coopMatLoad
+// wants rows at multiples of 16 bytes: half of the banks would idle. So the 8-byte halves of each
+// 16 bytes of rows 8 to 15 of 16 lie exchanged, and lanes load what they hold themselves. ROWS says
+// what that is (opkit.MatrixRows asks the device):
+//   0  unknown: nothing is exchanged, and coopMatLoad loads
+//   1  lane l holds row l % 16 of 16; of its numbers all, or the l / 16th part
+//   2  lane l holds number l of all rows
+// The kernel declares ROWS and CM_K, and includes cm_element.glsl. A fragment's first row is a
+// multiple of 16, or of 8 if matrices have 8 rows.
+#ifndef LIB_CM_ROWS_GLSL
+#define LIB_CM_ROWS_GLSL
+
+#ifdef CM_BF16 // no device needs it
+
+#define cm_half(row) 0u
+
+#define CM_LOAD_ROWS(m, array, row0, quad, pitch, lane, layout_) coopMatLoad(m, array, (row0) * (pitch) + (quad), pitch, layout_);
+#define CM_KEEP_ROW(array, at, row, v) array[at] = v;
+
+#else
+
+// cm_half: which half of 16 bytes of a row lies first.
+uint cm_half(uint row) { return ROWS == 0u ? 0u : row / 8u % 2u; }
+
+// CM_KEEP_ROW: 16 bytes of a row, to array[at].
+#define CM_KEEP_ROW(array, at, row, v) { \
+    if (ROWS == 0u) { \
+        array[at] = v; \
+    } else { \
+        const uint first_ = cm_half(row) * 2u, second_ = (cm_half(row) ^ 1u) * 2u; \
+        array[at][first_] = v.x; \
+        array[at][first_ + 1u] = v.y; \
+        array[at][second_] = v.z; \
+        array[at][second_ + 1u] = v.w; \
+    } \
+}
+
+#define CM_PUT2(m, e, word) { \
+    const f16vec2 put_ = unpackFloat2x16(word); \
+    m[e] = put_.x; \
+    m[(e) + 1u] = put_.y; \
+}
+#define CM_PUT8(m, e, array, at, half_) \
+    CM_PUT2(m, e, array[at][(half_) * 2u]) \
+    CM_PUT2(m, (e) + 2u, array[at][(half_) * 2u + 1u]) \
+    CM_PUT2(m, (e) + 4u, array[at][((half_) ^ 1u) * 2u]) \
+    CM_PUT2(m, (e) + 6u, array[at][((half_) ^ 1u) * 2u + 1u])
+
+// CM_LOAD_ROWS: a fragment of CM_K numbers, from the quad of 8 on, of rows row0 on: as operand A
+// with layout RowMajor, as B with ColumnMajor. pitch counts quads from row to row.
+#define CM_LOAD_ROWS(m, array, row0, quad, pitch, lane, layout_) { \
+    if (ROWS == 0u) { \
+        coopMatLoad(m, array, (row0) * (pitch) + (quad), pitch, layout_); \
+    } else if (ROWS == 1u) { \
+        const uint half_ = cm_half((lane) % 16u), first_ = (row0) * (pitch) + (quad) + (lane) % 16u * (pitch); \
+        if (m.length() == CM_K) { \
+            [[unroll]] for (uint i_ = 0u; i_ < CM_K / 8u; i_++) { CM_PUT8(m, i_ * 8u, array, first_ + i_, half_) } \
+        } else { CM_PUT8(m, 0u, array, first_ + (lane) / 16u, half_) } \
+    } else { \
+        [[unroll]] for (uint e_ = 0u; e_ < m.length(); e_++) { \
+            const uint row_ = (row0) + e_, word_ = ((lane) / 2u % 4u) ^ (cm_half(row_) * 2u); \
+            m[e_] = unpackFloat2x16(array[row_ * (pitch) + (quad) + (lane) / 8u][word_])[(lane) % 2u]; \
+        } \
+    } \
+}
+
+#endif
+#endif

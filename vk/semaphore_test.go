@@ -1,0 +1,192 @@
+package vk_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/vkmla/vkmla/vk"
+)
+
+func semaphore(t *testing.T, d *vk.Device) *vk.Semaphore {
+	t.Helper()
+	s, err := d.NewSemaphore(false)
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, s.Close()) })
+	return s
+}
+
+func value(t *testing.T, s *vk.Semaphore) uint64 {
+	t.Helper()
+	v, err := s.Value()
+	require.NoError(t, err)
+	return v
+}
+
+// fills are commands that write a word each to a buffer, in as many parts.
+func fills(t *testing.T, d *vk.Device, b *vk.Buffer, first uint32, n int) *vk.Commands {
+	return record(t, d, func(r *vk.Recorder) error {
+		if n > 1 {
+			if err := r.SplitEach(); err != nil {
+				return err
+			}
+		}
+		for i := range n {
+			if err := r.Fill(b.Whole(), first+uint32(i)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Commands begin when a semaphore has its value, and give others theirs when they are done, in one
+// part or several; what is submitted behind them comes behind them.
+func TestSemaphoreOrder(t *testing.T) {
+	d, ctx := open(t, vk.DeviceOptions{}), context.Background()
+	for _, parts := range []int{1, 5} {
+		b := buffer(t, d, 64, vk.Readback)
+		clear(b.Mapped())
+		from, to := semaphore(t, d), semaphore(t, d)
+		first, behind := fills(t, d, b, 10, parts), fills(t, d, b, 100, 1)
+		p, err := first.Submit(vk.Sync{Wait: []vk.At{{from, 3}}, Signal: []vk.At{{to, 7}}})
+		require.NoError(t, err)
+		last, err := behind.Submit(vk.Sync{Signal: []vk.At{{to, 8}, {from, 9}}})
+		require.NoError(t, err)
+		require.NoError(t, from.Signal(2))
+		short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+		assert.ErrorIs(t, p.Wait(short), context.DeadlineExceeded)
+		assert.ErrorIs(t, to.Wait(short, 1), context.DeadlineExceeded)
+		cancel()
+		assert.Zero(t, value(t, to))
+		assert.Zero(t, b.Mapped()[0], "written before the value came")
+		require.NoError(t, from.Signal(5), "more than was waited for")
+		require.NoError(t, to.Wait(ctx, 7))
+		require.NoError(t, errors.Join(p.Wait(ctx), last.Wait(ctx)))
+		assert.EqualValues(t, 100, b.Mapped()[0])
+		require.NoError(t, errors.Join(to.Wait(ctx, 8), from.Wait(ctx, 9)))
+	}
+}
+
+// A value that never comes ends in an error, by time, by Cancel, or because the device is closed:
+// nothing was executed or signalled, and the same commands run again.
+func TestSemaphoreNever(t *testing.T) {
+	const limit = 400 * time.Millisecond
+	d, ctx := open(t, vk.DeviceOptions{HangAfter: limit}), context.Background()
+	b := buffer(t, d, 64, vk.Readback)
+	for _, parts := range []int{1, 3} {
+		const nothing = 0xEE // was written
+		b.Mapped()[0] = nothing
+		never, done := semaphore(t, d), semaphore(t, d)
+		c := fills(t, d, b, 10, parts)
+		on := vk.Sync{Wait: []vk.At{{never, 1}}, Signal: []vk.At{{done, 1}}}
+		p, err := c.Submit(on)
+		require.NoError(t, err)
+		err = p.Wait(ctx)
+		assert.ErrorIs(t, err, vk.ErrUnsignalled)
+		assert.ErrorContains(t, err, "it has 0 after 400ms, want 1")
+		assert.NotErrorIs(t, err, vk.ErrDeviceLost)
+		p, err = c.Submit(on)
+		require.NoError(t, err)
+		assert.True(t, c.Cancel())
+		assert.ErrorIs(t, p.Wait(ctx), vk.ErrCancelled)
+		assert.Zero(t, value(t, done))
+		assert.EqualValues(t, nothing, b.Mapped()[0])
+		require.NoError(t, never.Signal(1))
+		p, err = c.Submit(on)
+		require.NoError(t, err, "the value of Signal is free again")
+		require.NoError(t, p.Wait(ctx))
+		require.NoError(t, done.Wait(ctx, 1), "drivers may be late with the value")
+		assert.Equal(t, byte(9+parts), b.Mapped()[0])
+	}
+	require.NoError(t, d.Err())
+}
+
+// Device.Close does not wait for values that do not come.
+func TestSemaphoreClose(t *testing.T) {
+	d := open(t, vk.DeviceOptions{})
+	b, err := d.NewBuffer(vk.BufferSpec{Label: "b", Size: 64})
+	require.NoError(t, err)
+	s, err := d.NewSemaphore(false)
+	require.NoError(t, err)
+	c := fills(t, d, b, 1, 1)
+	p, err := c.Submit(vk.Sync{Wait: []vk.At{{s, 1}}})
+	require.NoError(t, err)
+	require.NoError(t, errors.Join(s.Close(), s.Close()), "while it is waited for")
+	_, err = s.Value()
+	assert.ErrorIs(t, err, vk.ErrClosed)
+	require.NoError(t, errors.Join(c.Release(), b.Close()))
+	require.NoError(t, d.Close())
+	assert.ErrorIs(t, p.Wait(context.Background()), vk.ErrClosed)
+}
+
+func TestSemaphoreRefuses(t *testing.T) {
+	d, other := open(t, vk.DeviceOptions{}), open(t, vk.DeviceOptions{})
+	s, theirs := semaphore(t, d), semaphore(t, other)
+	b := buffer(t, d, 64, vk.DeviceLocal)
+	c := fills(t, d, b, 1, 1)
+	require.NoError(t, s.Signal(4))
+	argument(t, s.Signal(4), "value", "4", "5 to")
+	argument(t, s.Signal(1<<40), "value", fmt.Sprint(1<<40), "5 to")
+	for _, x := range []struct {
+		on             vk.Sync
+		arg, got, want string
+	}{
+		{vk.Sync{Signal: []vk.At{{s, 4}}}, "Signal", "4", "5 to"},
+		{vk.Sync{Signal: []vk.At{{s, 5}, {s, 6}}}, "Signal", "twice", "once"},
+		{vk.Sync{Wait: []vk.At{{s, 5}, {s, 6}}}, "Wait", "twice", "once"},
+		{vk.Sync{Wait: []vk.At{{theirs, 1}}}, "Wait", "another device", d.Adapter().Name},
+		{vk.Sync{Signal: []vk.At{{nil, 1}}}, "semaphore", "nil", "NewSemaphore"},
+		{vk.Sync{Signal: make([]vk.At, 17)}, "Signal", "17", "16"},
+	} {
+		_, err := c.Submit(x.on)
+		argument(t, err, x.arg, x.got, x.want)
+	}
+	wait, release := semaphore(t, d), semaphore(t, d)
+	p, err := c.Submit(vk.Sync{Wait: []vk.At{{wait, 1}}, Signal: []vk.At{{s, 10}, {release, 1}}})
+	require.NoError(t, err)
+	argument(t, s.Signal(10), "value", "10", "less than 10")
+	require.NoError(t, errors.Join(s.Signal(9), wait.Signal(1), p.Wait(context.Background())))
+	require.NoError(t, s.Wait(context.Background(), 10))
+
+	_, err = s.Export()
+	argument(t, err, "semaphore", "stays", "NewSemaphore(true)")
+	if missing := d.Caps().Missing([]string{"exportTimeline"}); missing != nil {
+		_, err := d.NewSemaphore(true)
+		var e *vk.MissingError
+		require.ErrorAs(t, err, &e)
+		assert.Equal(t, missing, e.Missing)
+		_, err = d.ImportSemaphore(vk.Exported{})
+		assert.ErrorAs(t, err, &e)
+	}
+}
+
+// Two devices have one semaphore, where the driver has handles of them: lavapipe has none.
+func TestSharedSemaphore(t *testing.T) {
+	d, other := open(t, vk.DeviceOptions{}), open(t, vk.DeviceOptions{})
+	offers(t, d, "exportTimeline", "importTimeline")
+	ctx := context.Background()
+	s, err := d.NewSemaphore(true)
+	require.NoError(t, err)
+	x, err := s.Export()
+	require.NoError(t, err)
+	wrong := x
+	wrong.Driver = "00"
+	_, err = other.ImportSemaphore(wrong)
+	argument(t, err, "Driver", "00", x.Driver)
+	theirs, err := other.ImportSemaphore(x)
+	require.NoError(t, err)
+	require.NoError(t, s.Signal(3))
+	assert.EqualValues(t, 3, value(t, theirs))
+	a, b := buffer(t, d, 64, vk.Readback), buffer(t, other, 64, vk.Readback)
+	p, err := fills(t, other, b, 5, 1).Submit(vk.Sync{Wait: []vk.At{{theirs, 4}}, Signal: []vk.At{{theirs, 5}}})
+	require.NoError(t, err)
+	q, err := fills(t, d, a, 6, 1).Submit(vk.Sync{Signal: []vk.At{{s, 4}}})
+	require.NoError(t, err)
+	require.NoError(t, errors.Join(s.Wait(ctx, 5), q.Wait(ctx), p.Wait(ctx), s.Close(), theirs.Wait(ctx, 5), theirs.Close()))
+}
