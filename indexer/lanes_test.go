@@ -7,7 +7,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/lab/knowncaps"
 	"github.com/vkmla/vkmla/internal/spirv"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -141,5 +144,48 @@ func TestLanesShared(t *testing.T) {
 		assert.NoError(t, err, stem)
 		require.Equal(t, x.sharedBytes(), got, stem)
 		assert.Equal(t, x.each*64, got, stem)
+	}
+}
+
+// Tokens share keys where enough of a request are beside each other and registers hold the queries,
+// and the kernel's shared memory is what its comment says.
+func TestPromptFit(t *testing.T) {
+	hopper := hopper()
+	caps := knowncaps.Matrix["H100"]
+	lanes := laneTiling{m: 16, n: 16, k: 16, subgroup: 32, subgroups: 8, heads: 64, parts: 4}
+	for _, c := range []struct {
+		about  string
+		want   bool
+		change func(cfg *LogitsConfig, caps *vk.Caps, tune *tuning.Profile)
+	}{
+		{"a prompt", true, func(*LogitsConfig, *vk.Caps, *tuning.Profile) {}},
+		{"MXFP4", true, func(cfg *LogitsConfig, _ *vk.Caps, _ *tuning.Profile) { cfg.Format = cache.IndexKeyMXFP4 }},
+		{"few tokens of a request", false, func(cfg *LogitsConfig, _ *vk.Caps, _ *tuning.Profile) { cfg.Group = 127 }},
+		{"raw queries", false, func(cfg *LogitsConfig, _ *vk.Caps, _ *tuning.Profile) { cfg.Raw = true }},
+		{"tops", false, func(cfg *LogitsConfig, _ *vk.Caps, _ *tuning.Profile) { cfg.tops = true }},
+		{"32 KiB", false, func(_ *LogitsConfig, caps *vk.Caps, _ *tuning.Profile) { caps.SharedMemory = 32 << 10 }},
+		{"128 registers", false, func(_ *LogitsConfig, _ *vk.Caps, tune *tuning.Profile) { tune.Device.MaxRegisters = 128 }},
+	} {
+		cfg, caps, tune := LogitsConfig{Heads: 64, Format: cache.IndexKeyFP8, Page: 64, Group: 128}, caps, *hopper
+		c.change(&cfg, &caps, &tune)
+		x, ok := promptFit(&caps, &tune, cfg, lanes)
+		assert.Equal(t, c.want, ok, c.about)
+		if ok {
+			k, err := shaders.Get("idx_logits_prompt_cm")
+			require.NoError(t, err)
+			m, err := spirv.Parse(k.SPIRV)
+			require.NoError(t, err)
+			got, err := m.SharedBytes(append([]uint32{64, uint32(cfg.Format)}, x.constants()...)...)
+			assert.NoError(t, err, c.about)
+			assert.Equal(t, x.sharedBytes(), got, c.about)
+			assert.Equal(t, 552*16*4+4*64*8, got, c.about)
+		}
+	}
+	x, _ := promptTilingOf(&caps, &hopper.Logits, LogitsConfig{Format: cache.IndexKeyFP8}, lanes)
+	for _, c := range []struct{ tokens, entries, x, y int }{
+		{512, 8192, 2, 64}, {512, 2048, 2, 64}, {4096, 8192, 1, 512}, {9, 8192, 66, 2}, {512, 16384, 4, 64},
+	} {
+		gotX, gotY := x.grid(&hopper.Logits, 264, c.tokens, c.entries)
+		assert.Equal(t, [2]int{c.x, c.y}, [2]int{gotX, gotY}, "%d tokens of %d entries", c.tokens, c.entries)
 	}
 }

@@ -85,10 +85,12 @@ type Logits struct {
 	tiling  cmTiling // of the cooperative-matrix variants
 	inLanes bool     // the kernel is idx_logits_lanes, not idx_logits_cm
 	lanes   laneTiling
+	shared  bool // the kernel is idx_logits_prompt, not idx_logits_lanes
+	prompt  promptTiling
 	k       *opkit.Later
 }
 
-// idxLogitsPush is the push block of idx_logits.comp, idx_logits_cm.comp and idx_logits_lanes.comp.
+// idxLogitsPush is the push block of idx_logits.comp and of its kernels with matrices.
 type idxLogitsPush struct {
 	QAddr, QScaleAddr           uint64
 	WeightsAddr, BlockTableAddr uint64
@@ -142,6 +144,9 @@ func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser, inLanes bool)
 		if o.lanes, o.inLanes, err = lanesChoose(dev, tune, cfg); err != nil {
 			return nil, err
 		}
+		if o.inLanes {
+			o.prompt, o.shared = promptFit(dev.Caps(), tuning.Of(dev), cfg, o.lanes)
+		}
 	}
 	if cfg.Raw && !o.inLanes {
 		return nil, fmt.Errorf("%s: %s: %w: variant %s does not quantise queries here", pkg, op, vk.ErrMissingFeature, o.variant)
@@ -165,7 +170,10 @@ func (o *Logits) spec() opkit.Spec {
 		PushSize:  int(unsafe.Sizeof(idxLogitsPush{})),
 		Constants: []uint32{uint32(o.cfg.Page), uint32(o.cfg.Format)},
 	}
-	if o.inLanes {
+	if o.shared {
+		spec.Stem, spec.Subgroup = "idx_logits_prompt", uint32(o.prompt.subgroup)
+		spec.Constants = append(spec.Constants, o.prompt.constants()...)
+	} else if o.inLanes {
 		spec.Stem = "idx_logits_lanes"
 		spec.Subgroup = uint32(o.lanes.subgroup)
 		spec.Constants = append(spec.Constants, o.lanes.constants(o.cfg.tops)...)
@@ -275,7 +283,10 @@ func queryScales(a LogitsArgs) tensor.Tensor {
 // grid is the number of workgroups and, for builds with matrices, the fewest tiles of each.
 func (o *Logits) grid(op string, t, first, width int) (groups [3]uint32, chunk int, err error) {
 	x, y := opkit.CeilDiv(width, baseKeys), t
-	if o.inLanes {
+	if o.shared {
+		x, y = o.prompt.grid(o.tune, o.cfg.Workgroups, t, width)
+		chunk = 1
+	} else if o.inLanes {
 		x, chunk = o.lanes.shares(o.tune, o.cfg.Workgroups, t, width), 1
 	} else if o.matrix() {
 		x, y, chunk = o.tiling.grid(o.tune, o.cfg.Workgroups, t, first, width)

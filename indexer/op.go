@@ -34,6 +34,7 @@ var pushLayouts = map[string]any{
 	"idx_logits":           idxLogitsPush{},
 	"idx_logits_lanes":     idxLogitsPush{},
 	"idx_logits_lanes_raw": idxLogitsRawPush{},
+	"idx_logits_prompt":    idxLogitsPush{},
 	"idx_visible":          idxVisiblePush{},
 	"idx_topk":             idxTopkPush{},
 	"idx_topk_lanes":       idxTopkLanesPush{},

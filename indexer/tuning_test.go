@@ -51,6 +51,13 @@ func logitsPlan(device tuning.Device, tune *tuning.Logits) string {
 							fmt.Fprint(&s, x.shares(tune, workgroups, rows, entries), " ")
 						}
 					}
+					x.parts = 4
+					for _, group := range []int{1, 127, 128, 129, 4096} {
+						cfg := LogitsConfig{Heads: heads, Format: cache.IndexKeyFP8, Group: group, Raw: raw}
+						if p, ok := promptFit(&caps, &tuning.Profile{Device: device, Logits: *tune}, cfg, x); ok {
+							fmt.Fprintln(&s, group, p.constants(), fmt.Sprint(p.grid(tune, workgroups, 512, 8192)))
+						}
+					}
 				}
 			}
 		}

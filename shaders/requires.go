@@ -57,6 +57,7 @@ var requires = map[string][]string{
 	"proj_q_insert_lanes_da":         slices.Concat(lanes, deviceAddress),
 	"idx_logits_lanes_cm":            append(slices.Clone(matrixF16), "subgroupShuffle", "subgroupArithmetic"),
 	"idx_logits_lanes_raw_cm":        append(slices.Clone(matrixF16), "subgroupShuffle", "subgroupArithmetic"),
+	"idx_logits_prompt_cm":           append(slices.Clone(matrixF16), "subgroupShuffle", "subgroupArithmetic"),
 	"idx_topk_lanes":                 lanes,
 	"idx_topk_tiles_da":              slices.Concat(lanes, deviceAddress),
 	"num_rows_cm":                    matrixUnitsF16,

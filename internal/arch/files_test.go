@@ -47,6 +47,7 @@ var further = map[string]string{
 	"attn_prefill_lanes":       "attn_prefill",
 	"kv_compress_save":         "kv_compress",
 	"idx_logits_lanes":         "idx_logits",
+	"idx_logits_prompt":        "idx_logits",
 	"idx_topk_lanes":           "idx_topk",
 	"idx_topk_tiles":           "idx_topk",
 	"proj_linear_tokens1to8":   "proj_linear",

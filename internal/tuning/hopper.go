@@ -81,6 +81,7 @@ var hopper = Profile{
 		PerUnit: 2, BaseUnroll: 16,
 		MatrixHeads: 64, MatrixSubgroups: 4, MatrixTokens: 4, MatrixChunk: 64, MatrixSpread: 16, OtherRegisters: 32,
 		LaneSubgroups: 8, RawSubgroups: 16, LaneTiles: 8, LaneKeys: 4096, LaneBegin: 256, LaneSlack: 16, LaneSlackMany: 64,
+		PromptGroup: 128, PromptTokens: 8, PromptTiles: 4,
 	},
 
 	TopK: TopK{

@@ -53,4 +53,14 @@ type Logits struct {
 	// that fill the device with a workgroup each, as a prompt's do: there queries are loaded for
 	// each share, and 512 x 8192 in two took 2.4 % longer on an H100.
 	LaneSlack, LaneSlackMany int
+
+	// Of idx_logits_prompt, where the tokens of a workgroup share decoded keys.
+
+	// PromptGroup is the fewest tokens in a row of a request, on average, for which it is taken: a
+	// workgroup whose tokens have several requests takes the keys of one after the other.
+	PromptGroup int
+	// PromptTokens is how many tokens a workgroup has, each in a subgroup that holds its queries:
+	// as many as a compute unit has registers for. PromptTiles is how many tiles of keys they
+	// decode between two barriers.
+	PromptTokens, PromptTiles int
 }

@@ -248,6 +248,8 @@ func randomLogits(seed uint64, format cache.IndexKeyFormat) []Case {
 		{about: "pages of one key", tokens: 17, heads: 17, requests: 5, lens: 61, page: 1, group: 8, kind: logitsScales},
 		{about: "a segment", tokens: 9, heads: 33, requests: 9, lens: 321, page: 64, first: 100, columns: 69, kind: logitsAnyCode},
 		{about: "a segment of a prefill", tokens: 21, heads: 16, requests: 2, lens: 400, page: 64, first: 256, columns: 128, group: 4},
+		{about: "a chunk of a prompt", tokens: 21, heads: 64, requests: 1, lens: 321, page: 64, group: 128, kind: logitsScales},
+		{about: "a chunk and other requests", tokens: 37, heads: 64, requests: 5, lens: 200, page: 64, group: 128, hostile: true},
 		{about: "a segment behind every end", tokens: 2, heads: 8, requests: 2, lens: 61, page: 64, first: 61, columns: 17},
 		{about: "many tokens", tokens: 321, heads: 2, requests: 3, lens: 69, page: 2, group: 4},
 		{about: "subnormal codes", tokens: 5, heads: 64, requests: 3, lens: 130, page: 64, group: 2, kind: logitsFaint},
