@@ -54,6 +54,7 @@ const uint SPLIT = SUBGROUPS / KEY_TILES; // subgroups that decode a tile
 const uint TAKEN = WORDS / SPLIT;         // words of them
 const uint TAKEN_STEPS = STEPS / SPLIT;
 const uint LOADS = (TAKEN + 3u) / 4u;     // of up to 16 bytes
+const uint CODES = KEYS * LOADS;          // a name, because glslc writes an expression's address to OpName
 const uint PITCH = INDEX_DIM / 8u + 1u;   // of a key: rows of a matrix fall into different banks
 const uint ABSENT = 0xFFFFFFFFu;          // in place of the scale of a key that is not there
 
@@ -82,7 +83,7 @@ uint columns_;  // of them, those that the token wants
 
 // What a lane holds of the keys that its subgroup decodes.
 struct Rows {
-    uvec4 codes[KEYS * LOADS];
+    uvec4 codes[CODES];
     uint scales[KEYS];
     bool there;
 };
