@@ -13,10 +13,10 @@ import (
 )
 
 // TestNodesBucket does with a bucket what TestNodes does with a folder. scripts/test store starts
-// an S3 server that keeps objects as files.
+// two nodes of an S3 server that keep objects as files of one folder: a node for each server.
 func TestNodesBucket(t *testing.T) {
-	bucket, data := os.Getenv("VKMLA_TEST_BUCKET"), os.Getenv("VKMLA_TEST_BUCKET_DIR")
-	if bucket == "" || data == "" {
+	bucket, other, data := os.Getenv("VKMLA_TEST_BUCKET"), os.Getenv("VKMLA_TEST_BUCKET_2"), os.Getenv("VKMLA_TEST_BUCKET_DIR")
+	if bucket == "" || other == "" || data == "" {
 		t.Skip("VKMLA_TEST_BUCKET is not set: no S3 server")
 	}
 	dir, vocab := whole(t)
@@ -26,7 +26,8 @@ func TestNodesBucket(t *testing.T) {
 		require.NoError(t, err)
 		return list
 	}
-	nodes(t, dir, vocab, bucket+"&prefix="+under, func() int { return len(files()) }, func(_ *node, ask func() int) {
+	names := [2]string{bucket + "&prefix=" + under, other + "&prefix=" + under}
+	nodes(t, dir, vocab, names, func() int { return len(files()) }, func(_ *node, ask func() int) {
 		for _, name := range files() {
 			st, err := os.Stat(name)
 			require.NoError(t, err)

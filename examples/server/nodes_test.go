@@ -125,7 +125,7 @@ func objects(t *testing.T, dir string) []string {
 func TestNodes(t *testing.T) {
 	dir, vocab := whole(t)
 	store := filepath.Join(t.TempDir(), "store")
-	nodes(t, dir, vocab, store, func() int { return len(objects(t, store)) }, func(n *node, ask func() int) {
+	nodes(t, dir, vocab, [2]string{store, store}, func() int { return len(objects(t, store)) }, func(n *node, ask func() int) {
 		for _, name := range objects(t, store) {
 			require.NoError(t, os.WriteFile(name, []byte("vkmla prefix 1\n"), 0o600))
 		}
@@ -135,15 +135,15 @@ func TestNodes(t *testing.T) {
 	})
 }
 
-// nodes is the test, for a store of any kind: count says how many objects it has, spoil what is
-// done to it while a server runs.
-func nodes(t *testing.T, dir string, vocab int, store string, count func() int, spoil func(*node, func() int)) {
+// nodes is the test, for a store of any kind, by the name that each of the two servers has for it:
+// count says how many objects it has, spoil what is done to it while a server runs.
+func nodes(t *testing.T, dir string, vocab int, store [2]string, count func() int, spoil func(*node, func() int)) {
 	rng, prompt := rand.New(rand.NewPCG(1, 1)), make([]int32, 250)
 	for i := range prompt {
 		prompt[i] = rng.Int32N(int32(vocab))
 	}
-	shared := []string{"--model", dir, "--prefix", store, "--prefix-every", "128"}
-	first := start(t, shared...)
+	with := func(i int) *node { return start(t, "--model", dir, "--prefix", store[i], "--prefix-every", "128") }
+	first := with(0)
 	r := first.request(prompt, 700, true)
 	defer r.Body.Close()
 	var got []int32
@@ -170,7 +170,7 @@ func nodes(t *testing.T, dir string, vocab int, store string, count func() int, 
 	const more = 6
 	alone, _ := start(t, "--model", dir).complete(prompt, len(got)+more)
 	require.Equal(t, alone[:len(got)], got, "before the kill")
-	second := start(t, shared...)
+	second := with(1)
 	ask := func() int {
 		tokens, cached := second.complete(slices.Concat(prompt, got), more)
 		assert.Equal(t, alone[len(got):], tokens)
