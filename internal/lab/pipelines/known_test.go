@@ -71,7 +71,8 @@ func TestKnownCaps(t *testing.T) {
 		assert.True(t, got.Features[f], "%s is not there", f)
 	}
 	for f, there := range got.Features {
-		others := []string{"deviceFault", "pipelineExecutableInfo"} // which choose no kernel
+		others := []string{"deviceFault", "pipelineExecutableInfo", "exportMemory", "importMemory", "importHostMemory", "exportTimeline",
+			"importTimeline"} // which choose no kernel
 		assert.True(t, !there || want.Features[f] || slices.Contains(others, f), "%s is there", f)
 	}
 	for _, s := range want.CoopMat {
