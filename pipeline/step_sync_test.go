@@ -3,6 +3,7 @@ package pipeline_test
 import (
 	"context"
 	"errors"
+	"io"
 	"testing"
 	"time"
 
@@ -158,6 +159,26 @@ func (x *sessions) growthBehind(t *testing.T) {
 	}
 	assert.Positive(t, e.Stats().Grown)
 	x.same(t, "with caches that grew behind a semaphore", a.Len(), got)
+
+	first := x.begin(t, e, a, 40)
+	require.NoError(t, first.SubmitLayer(0, g.next()))
+	calls := []func() error{
+		func() error { return failure(e.Begin(t.Context(), pipeline.Chunk{Session: b, Tokens: 40})) },
+		func() error { return b.Save(t.Context(), io.Discard) },
+		func() error { return e.RecordAgain(t.Context()) },
+		func() error { return first.Wait(t.Context()) },
+	}
+	ended := make(chan error, len(calls))
+	for _, call := range calls {
+		go func() { ended <- call() }()
+	}
+	time.Sleep(20 * time.Millisecond)
+	require.NoError(t, e.Close(), "while all wait")
+	for range calls { // those that did not wait had no error
+		if err := <-ended; err != nil {
+			assert.True(t, errors.Is(err, vk.ErrClosed) || errors.Is(err, vk.ErrCancelled), "%v", err)
+		}
+	}
 }
 
 // setAll gives a step n tokens as inputs of all layers, or of the first.
