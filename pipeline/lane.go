@@ -71,8 +71,11 @@ func (l *lane) clearRows() {
 	}
 }
 
-// forget drops all recorded commands.
+// forget drops all recorded commands, and keeps the times of a step in progress.
 func (l *lane) forget() (err error) {
+	if l.step != nil {
+		l.step.keepTimes()
+	}
 	for _, b := range l.sizes {
 		err = errors.Join(err, b.forget())
 	}
@@ -266,26 +269,39 @@ func (e *Engine) still(ctx context.Context, do func() error) error {
 	if e.moving {
 		return do()
 	}
+	// Who is to signal what a step waits for may first have to submit, to this step or another one.
+	// Nobody begins any meanwhile, so that this comes to an end.
+	err := e.quiet(ctx, func(l *lane) bool { return l.step != nil && l.step.gated })
+	if err != nil {
+		return err
+	}
 	e.moving = true
 	defer func() {
 		e.moving = false
 		e.changed.Broadcast()
 	}()
-	for i := range e.lanes {
+	if err := e.quiet(ctx, func(*lane) bool { return true }); err != nil {
+		return err
+	}
+	return do()
+}
+
+// quiet waits until the device has nothing of some lanes.
+func (e *Engine) quiet(ctx context.Context, of func(*lane) bool) error {
+	seen := make([]*vk.Pending, len(e.lanes))
+	for i := 0; i < len(e.lanes); i++ {
 		l := &e.lanes[i]
 		p := l.flight
-		if p == nil {
+		if p == nil || p == seen[i] || !of(l) {
 			continue
 		}
 		err := e.await(func() error { return p.Wait(ctx) })
 		if err != nil && (errors.Is(err, vk.ErrDeviceLost) || errors.Is(err, ctx.Err())) {
 			return err
 		} // others are for those who wait for the step
+		seen[i], i = p, -1 // others may have submitted meanwhile
 	}
-	if err := e.usable(); err != nil {
-		return err
-	}
-	return do()
+	return e.usable()
 }
 
 // settled waits until nobody moves what commands use.

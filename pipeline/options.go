@@ -30,6 +30,10 @@ type EngineOptions struct {
 	// between layers of the other. Results do not change. Each step has memory of its own (Steps
 	// and Hidden of EngineMemory), made when so many are first in progress, or by Prepare and Warm.
 	// Between excludes more than one.
+	//
+	// Prepare, Warm, SetTiming, RecordAgain and Session.Advance come in only where none is in
+	// progress. Goroutines that each begin one after the other may never leave such a moment: let
+	// them pause for those calls, or give the calls a context that ends.
 	Steps int
 
 	// CacheBytes is the cache memory of all layers at first; 0: about what one session of 4096

@@ -155,6 +155,7 @@ func TestSessions(t *testing.T) {
 	t.Run("truncate", func(t *testing.T) { x.truncate(t) })
 	t.Run("cancel", func(t *testing.T) { x.cancel(t) })
 	t.Run("semaphores", func(t *testing.T) { x.semaphores(t) })
+	t.Run("growth behind a semaphore", func(t *testing.T) { x.growthBehind(t) })
 	t.Run("layers", func(t *testing.T) { x.byLayer(t) })
 	t.Run("budget", func(t *testing.T) { x.budget(t) })
 	t.Run("batch", func(t *testing.T) { x.batch(t) })

@@ -73,6 +73,8 @@ type Step struct {
 	flying    *vk.Pending
 	submitted []*stepCommands // submitted since the last Wait
 	timed     []commandKey    // submitted, each once
+
+	kept map[commandKey][]vk.Section // of timed, where the commands were dropped, see Times
 }
 
 // Begin begins a step: it takes the pages for the tokens, copies shared pages that are about to
@@ -439,7 +441,7 @@ func (st *Step) submitCommands(key commandKey, sync []vk.Sync) error {
 	}
 	st.lane.flight, st.flying, st.submitted = p, p, append(st.submitted, c)
 	st.gated = st.gated || len(sync) > 0
-	if !slices.Contains(st.timed, key) {
+	if delete(st.kept, key); !slices.Contains(st.timed, key) {
 		st.timed = append(st.timed, key)
 	}
 	st.begun = st.begun || key.layer < 0

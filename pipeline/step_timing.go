@@ -74,8 +74,8 @@ func (st *Step) Times() ([]vk.Section, error) {
 	}
 	var list []vk.Section
 	for _, key := range st.timed {
-		var own []vk.Section
-		if c := st.b.recorded[key]; err == nil && c != nil {
+		own, kept := st.kept[key]
+		if c := st.b.recorded[key]; err == nil && c != nil && !kept {
 			own, err = c.Sections()
 		}
 		list = append(list, own...)
@@ -84,4 +84,18 @@ func (st *Step) Times() ([]vk.Section, error) {
 		return nil, fmt.Errorf("%s: %w", opTimes, err)
 	}
 	return list, nil
+}
+
+// keepTimes reads what Times returns, before the commands are dropped.
+func (st *Step) keepTimes() {
+	for _, key := range st.timed {
+		if c := st.b.recorded[key]; c != nil {
+			if own, err := c.Sections(); err == nil && own != nil {
+				if st.kept == nil {
+					st.kept = map[commandKey][]vk.Section{}
+				}
+				st.kept[key] = own
+			}
+		}
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	vulkan "github.com/goki/vulkan"
@@ -168,7 +169,8 @@ func (c *Commands) Close() error {
 	if c.flying != nil {
 		err = c.flying.Wait(context.Background())
 		c.flying.finish(err)
-		if errors.Is(err, ErrCancelled) || errors.Is(err, ErrUnsignalled) || errors.Is(err, ErrStarved) {
+		over := []error{ErrCancelled, ErrUnsignalled, ErrStarved, ErrClosed}
+		if slices.ContainsFunc(over, func(kind error) bool { return errors.Is(err, kind) }) {
 			err = nil // the device has finished what it got
 		}
 	}

@@ -68,6 +68,7 @@ type Device struct {
 	gone   atomic.Bool // the handle and everything left open are destroyed
 
 	flights  flights
+	waiters  sync.RWMutex // read while the host waits for a semaphore
 	starving starving
 
 	mu      sync.Mutex
@@ -206,6 +207,8 @@ func (d *Device) Close() error {
 		d.adapter.instance.hung.Store(true)
 		return hung("close device")
 	}
+	d.waiters.Lock()
+	defer d.waiters.Unlock()
 	d.staging.buf.Close()
 	d.starving.word.Swap(nil).Close()
 	if d.dummy != nil {

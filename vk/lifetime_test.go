@@ -69,6 +69,11 @@ func TestClosedAfterTheDevice(t *testing.T) {
 	require.NoError(t, err)
 	p, err := c.Submit()
 	require.NoError(t, err)
+	never, err := d.NewSemaphore(false)
+	require.NoError(t, err)
+	behind := fills(t, d, b, 1, 1)
+	_, err = behind.Submit(vk.Sync{Wait: []vk.At{{never, 1}}})
+	require.NoError(t, err)
 	assert.Error(t, d.Close(), "Close does not report the buffer that was left open")
 	// the device was idle when it was closed
 	assert.NoError(t, p.Wait(context.Background()), "wait")
@@ -79,7 +84,7 @@ func TestClosedAfterTheDevice(t *testing.T) {
 		assert.ErrorIs(t, err, vk.ErrClosed, "call %d", i)
 	}
 	r[1].Close()
-	require.NoError(t, errors.Join(c.Close(), b.Close(), in.Close(), in.Close()))
+	require.NoError(t, errors.Join(c.Close(), behind.Close(), never.Close(), b.Close(), in.Close(), in.Close()))
 	assert.Empty(t, d.MemoryInUse())
 	_, err = a.Open(vk.DeviceOptions{})
 	assert.ErrorIs(t, err, vk.ErrClosed, "open an adapter of a closed instance")

@@ -21,8 +21,8 @@ type Semaphore struct {
 	exported bool
 
 	mu       sync.Mutex
-	promised uint64 // the greatest value that a submission is to give it
-	users    int    // the owner and each submission
+	promised []uint64 // values that submissions are to give it, ascending
+	users    int      // the owner and each submission
 	closed   bool
 }
 
@@ -49,8 +49,7 @@ const mostSync = 16
 // order is what a submission waits for and signals.
 type order struct {
 	wait, signal []At
-	before       []uint64 // what was promised before signal
-	signalled    bool     // the device has it
+	signalled    bool // the device has it
 }
 
 // NewSemaphore makes a semaphore. With export, others can have it.
@@ -187,8 +186,10 @@ func (s *Semaphore) Signal(value uint64) error {
 	if err != nil {
 		return err
 	}
-	if s.promised > now && value >= s.promised {
-		return argument(op, "value", fmt.Sprint(value), "less than %d, which a submission gives it", s.promised)
+	for _, next := range s.promised {
+		if next > now && value >= next {
+			return argument(op, "value", fmt.Sprint(value), "less than %d, which a submission gives it", next)
+		}
 	}
 	if err := inReach(op, "value", value, now); err != nil {
 		return err
@@ -215,6 +216,11 @@ func (s *Semaphore) Wait(ctx context.Context, value uint64) error {
 	d, err := s.usable(op)
 	if err != nil {
 		return err
+	}
+	d.waiters.RLock()
+	defer d.waiters.RUnlock()
+	if err := d.usable(op); err != nil {
+		return err // closed meanwhile
 	}
 	s.use(1)
 	defer s.use(-1)
@@ -303,13 +309,11 @@ func (d *Device) ordered(op string, list []Sync) (o order, err error) {
 		}
 	}
 	for i, at := range o.signal {
-		before, err := at.promise(op)
-		if err != nil {
-			done := order{signal: o.signal[:i], before: o.before}
+		if err := at.promise(op); err != nil {
+			done := order{signal: o.signal[:i]}
 			done.release()
 			return order{}, err
 		}
-		o.before = append(o.before, before)
 	}
 	for _, at := range o.wait {
 		at.Semaphore.use(1)
@@ -318,20 +322,24 @@ func (d *Device) ordered(op string, list []Sync) (o order, err error) {
 }
 
 // promise notes that a submission is to give the semaphore a value, and holds it.
-func (at At) promise(op string) (before uint64, err error) {
+func (at At) promise(op string) error {
 	s := at.Semaphore
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now, err := s.value(op)
-	if err == nil {
-		err = inReach(op, "Signal", at.Value, max(now, s.promised))
-	}
 	if err != nil {
-		return 0, err
+		return err
 	}
-	before, s.promised = s.promised, at.Value
+	s.promised = slices.DeleteFunc(s.promised, func(v uint64) bool { return v <= now })
+	if n := len(s.promised); n > 0 {
+		now = s.promised[n-1]
+	}
+	if err := inReach(op, "Signal", at.Value, now); err != nil {
+		return err
+	}
+	s.promised = append(s.promised, at.Value)
 	s.users++
-	return before, nil
+	return nil
 }
 
 // at is what a part of a submission waits for and signals.
@@ -345,13 +353,13 @@ func (o *order) at(part, parts int) (wait, signal []At) {
 	return wait, signal
 }
 
-// release lets go of the semaphores, and of promises that were not kept.
+// release lets go of the semaphores, and of promises that nobody keeps.
 func (o *order) release() {
-	for i, at := range o.signal {
+	for _, at := range o.signal {
 		s := at.Semaphore
 		s.mu.Lock()
-		if !o.signalled && s.promised == at.Value {
-			s.promised = o.before[i]
+		if i := slices.Index(s.promised, at.Value); i >= 0 && !o.signalled {
+			s.promised = slices.Delete(s.promised, i, i+1)
 		}
 		s.mu.Unlock()
 		s.use(-1)

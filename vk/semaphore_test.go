@@ -125,6 +125,50 @@ func TestSemaphoreClose(t *testing.T) {
 	assert.ErrorIs(t, p.Wait(context.Background()), vk.ErrClosed)
 }
 
+// Device.Close ends waits of the host.
+func TestSemaphoreWaitClose(t *testing.T) {
+	for range 20 {
+		d := open(t, vk.DeviceOptions{})
+		s, err := d.NewSemaphore(false)
+		require.NoError(t, err)
+		waited := make(chan error)
+		for range 3 {
+			go func() { waited <- s.Wait(context.Background(), 1) }()
+		}
+		time.Sleep(time.Millisecond)
+		_ = s.Close() // while it is waited for
+		_ = d.Close()
+		for range 3 {
+			assert.ErrorIs(t, <-waited, vk.ErrClosed)
+		}
+	}
+}
+
+// What submissions were to signal that were all given up, the host can signal; what one is still to
+// signal it cannot, nor anything beyond.
+func TestSemaphoreGivenUp(t *testing.T) {
+	d, ctx := open(t, vk.DeviceOptions{}), context.Background()
+	b, never, done := buffer(t, d, 64, vk.DeviceLocal), semaphore(t, d), semaphore(t, d)
+	var list []*vk.Commands
+	for value := uint64(5); value <= 6; value++ {
+		c := fills(t, d, b, 1, 1)
+		_, err := c.Submit(vk.Sync{Wait: []vk.At{{never, 1}}, Signal: []vk.At{{done, value}}})
+		require.NoError(t, err)
+		list = append(list, c)
+	}
+	argument(t, done.Signal(5), "value", "5", "less than 5")
+	require.NoError(t, done.Signal(4))
+	for _, c := range list {
+		require.True(t, c.Cancel())
+	}
+	require.NoError(t, errors.Join(list[0].Close(), list[1].Close()))
+	require.NoError(t, errors.Join(done.Signal(5), done.Wait(ctx, 5)))
+	c := fills(t, d, b, 1, 1)
+	p, err := c.Submit(vk.Sync{Signal: []vk.At{{done, 6}}})
+	require.NoError(t, err)
+	require.NoError(t, errors.Join(p.Wait(ctx), done.Wait(ctx, 6), c.Close()))
+}
+
 func TestSemaphoreRefuses(t *testing.T) {
 	d, other := open(t, vk.DeviceOptions{}), open(t, vk.DeviceOptions{})
 	s, theirs := semaphore(t, d), semaphore(t, other)

@@ -168,8 +168,8 @@ type Session struct {
 	e  *Engine
 	on []*pipeline.Session // of each rank
 
-	mu   sync.Mutex // held by what changes the session on all ranks
-	step *Step      // that has the session; some ranks may have ended it, or not begun
+	mu    sync.Mutex // held by what changes the session on all ranks
+	steps int        // that have the session; some ranks may have ended one, or not begun
 }
 
 // same makes a session of one on each rank, all of them or none.
@@ -252,7 +252,7 @@ func (s *Session) Fork() (*Session, error) {
 func (s *Session) change(op string, f func() error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.step != nil {
+	if s.steps > 0 {
 		return fmt.Errorf("%s: %w", op, pipeline.ErrInStep)
 	}
 	return f()
@@ -290,7 +290,9 @@ func (s *Session) Close() (err error) {
 	}
 	return s.change("ranks: close session", func() error {
 		for _, x := range s.on {
-			err = errors.Join(err, x.Close())
+			if err = errors.Join(err, x.Close()); errors.Is(err, pipeline.ErrInStep) {
+				break // a step has begun on the first
+			}
 		}
 		return err
 	})

@@ -49,8 +49,8 @@ func TestRanks(t *testing.T) {
 		name string
 		test func(*testing.T, *world)
 	}{
-		{"arguments", arguments}, {"sums", sums}, {"pages", pages}, {"sessions", sessions}, {"aborts", aborts}, {"beside", beside},
-		{"closed", closed},
+		{"arguments", arguments}, {"sums", sums}, {"pages", pages}, {"sessions", sessions}, {"aborts", aborts}, {"begins", begins},
+		{"beside", beside}, {"closed", closed},
 	} {
 		t.Run(x.name, func(t *testing.T) { x.test(t, w) })
 	}

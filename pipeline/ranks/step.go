@@ -70,22 +70,21 @@ func (e *Engine) Begin(ctx context.Context, chunks ...Chunk) (*Step, error) {
 func (st *Step) pin() {
 	for _, c := range st.chunks {
 		c.Session.mu.Lock()
-		c.Session.step = st
+		c.Session.steps++
 		c.Session.mu.Unlock()
 	}
 	st.taken = true
 }
 
-// free lets the sessions be changed, unless the next step has them.
+// free lets the sessions be changed, unless another step has them.
 func (st *Step) free() {
 	if !st.taken {
 		return
 	}
+	st.taken = false
 	for _, c := range st.chunks {
 		c.Session.mu.Lock()
-		if c.Session.step == st {
-			c.Session.step = nil
-		}
+		c.Session.steps--
 		c.Session.mu.Unlock()
 	}
 }
