@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"math"
 	"slices"
 	"sync"
 	"testing"
@@ -276,7 +277,8 @@ func TestEnds(t *testing.T) {
 	_, _, err = all(t.Context(), a)
 	assert.ErrorIs(t, err, ErrMemory)
 
-	for _, r := range []Request{{}, {Prompt: []int32{vocab}}, {Prompt: prompt, MaxTokens: 998}, {Prompt: prompt, MaxTokens: -1}} {
+	for _, r := range []Request{{}, {Prompt: []int32{vocab}}, {Prompt: prompt, MaxTokens: 998},
+		{Prompt: prompt, MaxTokens: math.MaxInt}, {Prompt: prompt, MaxTokens: -1}} {
 		_, err = s.Submit(t.Context(), r)
 		assert.ErrorIs(t, err, ErrRequest)
 	}

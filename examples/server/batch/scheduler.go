@@ -120,7 +120,7 @@ func (s *Scheduler) check(r *Request) error {
 		return fmt.Errorf("%w: the prompt has no tokens", ErrRequest)
 	case r.MaxTokens < 0:
 		return fmt.Errorf("%w: max_tokens: got %d, want at least 0", ErrRequest, r.MaxTokens)
-	case n+r.MaxTokens > s.o.MaxTokens:
+	case r.MaxTokens > s.o.MaxTokens-n: // the sum may be more than an int has
 		return fmt.Errorf("%w: %d tokens of the prompt and %d of the answer, want at most %d", ErrRequest, n, r.MaxTokens, s.o.MaxTokens)
 	}
 	for i, id := range r.Prompt {
