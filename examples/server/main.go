@@ -66,6 +66,28 @@ func (o *options) checkModel() error {
 		return errors.New("server: --model: got none, want the folder of a checkpoint")
 	case o.experts != "cpu" && o.experts != "gpu":
 		return fmt.Errorf("server: --experts: got %q, want cpu or gpu", o.experts)
+	case o.cacheMiB > 1<<40:
+		return fmt.Errorf("server: --cache-mib: got %d, want at most %d", o.cacheMiB, 1<<40)
+	}
+	return nil
+}
+
+// commands are what else the program does, for its help.
+const commands = `Server answers completions from the checkpoint in --model.
+Other commands: server random --help, server bench --help.
+`
+
+// parseFlags reads a command's arguments, which all are flags.
+func parseFlags(f *flag.FlagSet, args []string, about string) error {
+	f.Usage = func() {
+		fmt.Fprint(f.Output(), about)
+		f.PrintDefaults()
+	}
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	if f.NArg() > 0 {
+		return fmt.Errorf("server: got argument %q, want flags only, or random or bench as the first argument", f.Arg(0))
 	}
 	return nil
 }
@@ -83,7 +105,7 @@ func parse(args []string) (o options, err error) {
 	f.BoolVar(&o.measure, "measure", false, "measure how fast experts are read beside the memory's bandwidth")
 	f.StringVar(&o.devices, "devices", "", "serve on several GPUs: all, or a list with commas, as --device takes them")
 	o.prefixes.flags(f)
-	if err = f.Parse(args); err != nil {
+	if err = parseFlags(f, args, commands); err != nil {
 		return o, err
 	}
 	switch err = o.checkModel(); {
@@ -101,6 +123,7 @@ func parse(args []string) (o options, err error) {
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the program at once
 	err := command(ctx, os.Args[1:], slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	if err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, err)

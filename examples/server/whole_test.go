@@ -26,6 +26,14 @@ func whole(t *testing.T) (dir string, vocabulary int) {
 	return dir, c.Vocab
 }
 
+// TestArguments refuses what would be ignored or wrap around.
+func TestArguments(t *testing.T) {
+	for _, bad := range [][]string{{"--model", "x", "serve"}, {"bench", "--model", "x", "1"}, {"random", "--dir", t.TempDir(), "tiny"},
+		{"--model", "x", "--cache-mib", "17592186044417"}} {
+		assert.ErrorContains(t, command(t.Context(), bad, quiet), "want", bad)
+	}
+}
+
 // TestBench times a small model: each batch has a row in both tables, with numbers above 0.
 func TestBench(t *testing.T) {
 	dir, _ := whole(t)

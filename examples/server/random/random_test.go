@@ -1,6 +1,7 @@
 package random
 
 import (
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -47,6 +48,8 @@ func TestWrite(t *testing.T) {
 		dir := t.TempDir()
 		size, err := Write(t.Context(), dir, c, seed)
 		require.NoError(t, err)
+		_, err = Write(t.Context(), dir, c, seed)
+		assert.ErrorIs(t, err, fs.ErrExist, "a checkpoint is not written over")
 		data, err := os.ReadFile(filepath.Join(dir, "model-layer-002.safetensors"))
 		require.NoError(t, err)
 		files = append(files, data)
