@@ -181,9 +181,11 @@ func TestRefused(t *testing.T) {
 
 // TestLarge demands the status of a body that is too large.
 func TestLarge(t *testing.T) {
-	status, answer := post(t, serve(t, nil), `{"prompt": [`+strings.Repeat("1,", maxBody/2)+`1]}`)
-	assert.Equal(t, 413, status, answer)
-	assert.Contains(t, answer, `"invalid_request_error"`)
+	r, w := httptest.NewRequest("POST", "/v1/completions", strings.NewReader(`{"prompt": [1, 2, 3]}`)), httptest.NewRecorder()
+	r.Body = http.MaxBytesReader(w, r.Body, 9) // as if this were maxBody
+	serve(t, nil).Config.Handler.ServeHTTP(w, r)
+	assert.Equal(t, 413, w.Code, w.Body)
+	assert.Contains(t, w.Body.String(), `"invalid_request_error"`)
 }
 
 // broken is a model whose logits are no numbers.
