@@ -38,8 +38,8 @@ func TestArguments(t *testing.T) {
 func TestBench(t *testing.T) {
 	dir, _ := whole(t)
 	var out bytes.Buffer
-	args := []string{"--model", dir, "--device", os.Getenv("VKMLA_TEST_DEVICE"), "--batch", "1,3", "--prompt", "20", "--tokens", "4",
-		"--max-step", "16", "--warm=false"}
+	args := []string{"--model", dir, "--device", os.Getenv("VKMLA_TEST_DEVICE"), "--batch", "1,3", "--prompt", "3", "--tokens", "4",
+		"--max-step", "3", "--warm=false"}
 	require.NoError(t, bench(t.Context(), args, &out, quiet))
 	rows := 0
 	for line := range strings.Lines(out.String()) {
