@@ -10,6 +10,8 @@
 //
 //	go run . random --dir DIR --width flash --layers 4
 //	go run . bench --model DIR --batch 1,8,32
+//
+// With --prefix it keeps what it computed of prompts, with --devices it serves on several GPUs.
 package main
 
 import (
