@@ -1,6 +1,7 @@
 package random
 
 import (
+	"encoding/json"
 	"io/fs"
 	"math"
 	"os"
@@ -35,6 +36,40 @@ func TestSizes(t *testing.T) {
 	assert.ErrorContains(t, err, "got 44, want 1 to 43")
 	_, err = Config("wide", 1)
 	assert.ErrorContains(t, err, "flash, pro, tiny")
+}
+
+// TestConfig reads the configuration back, and refuses what is absent, negative or far too large.
+func TestConfig(t *testing.T) {
+	c, err := Config("tiny", 0)
+	require.NoError(t, err)
+	file, err := configFile(c)
+	require.NoError(t, err)
+	load := func(field string, v any) (weights.Config, error) {
+		fields := map[string]any{}
+		require.NoError(t, json.Unmarshal(file, &fields))
+		if field != "" {
+			fields[field] = v
+		}
+		data, err := json.Marshal(fields)
+		require.NoError(t, err)
+		dir := t.TempDir()
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), data, 0o666))
+		return weights.LoadConfig(dir)
+	}
+	got, err := load("", nil)
+	require.NoError(t, err)
+	assert.Equal(t, c, got)
+	for _, field := range []string{"vocab_size", "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", "num_hash_layers",
+		"routed_scaling_factor"} {
+		for _, bad := range []any{nil, -1, math.MaxInt64} {
+			if field == "num_hash_layers" && bad == math.MaxInt64 || field == "routed_scaling_factor" && bad != nil {
+				continue // all layers; any number
+			}
+			_, err := load(field, bad)
+			assert.ErrorIs(t, err, model.ErrConfig, "%s %v", field, bad)
+			assert.ErrorContains(t, err, field)
+		}
+	}
 }
 
 // TestWrite demands a checkpoint of the configuration in the released formats, with weights that
