@@ -49,7 +49,8 @@ type options struct {
 	warm, measure                         bool
 	prefixes                              prefixOptions
 	devices                               string
-	further                               []string // devices besides the first
+	further                               []string        // devices besides the first
+	text                                  *text.Tokenizer // nil: the folder has none
 }
 
 // modelFlags are those of every command that runs a model.
@@ -142,6 +143,9 @@ func command(ctx context.Context, args []string, log *slog.Logger) error {
 		return bench(ctx, args[1:], os.Stdout, log)
 	}
 	o, err := parse(args)
+	if err == nil {
+		o.text, err = text.Open(o.dir) // before the model, which takes minutes
+	}
 	if err != nil {
 		return err
 	}
@@ -220,16 +224,12 @@ func engineMetrics(m *model.Model) (list []prometheus.Collector) {
 func listen(ctx context.Context, o options, log *slog.Logger, list hosts) error {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	tokenizer, err := text.Open(o.dir)
-	if err != nil {
-		return err
-	}
 	for i, h := range list {
 		if err := h.begin(ctx, o, log, list.register(registry, i)); err != nil {
 			return errors.Join(err, list.close(ctx))
 		}
 	}
-	server := &http.Server{Handler: api.New(api.Options{Name: filepath.Base(o.dir), EOS: list[0].m.Config.EOS, Text: tokenizer,
+	server := &http.Server{Handler: api.New(api.Options{Name: filepath.Base(o.dir), EOS: list[0].m.Config.EOS, Text: o.text,
 		Metrics: registry, Log: log, Healthy: list.err, Schedule: list.submit}), ReadHeaderTimeout: 10 * time.Second}
 	listener, err := net.Listen("tcp", o.listen)
 	if err != nil {

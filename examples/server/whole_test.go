@@ -5,12 +5,14 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/examples/server/text"
 	"github.com/vkmla/vkmla/examples/server/weights"
 )
 
@@ -32,6 +34,13 @@ func TestArguments(t *testing.T) {
 		{"--model", "x", "--cache-mib", "17592186044417"}} {
 		assert.ErrorContains(t, command(t.Context(), bad, quiet), "want", bad)
 	}
+}
+
+// TestTokenizerFirst refuses a tokenizer before it reads weights.
+func TestTokenizerFirst(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "tokenizer.json"), []byte("{}"), 0o666))
+	assert.ErrorIs(t, command(t.Context(), []string{"--model", dir}, quiet), text.ErrFormat)
 }
 
 // TestBench times a small model: each batch has a row in both tables, with numbers above 0.
