@@ -170,7 +170,8 @@ func TestText(t *testing.T) {
 
 func TestRefused(t *testing.T) {
 	s := serve(t, nil)
-	for _, body := range []string{``, `{}`, `{"prompt": "text"}`, `{"prompt": []}`, `{"prompt": null}`, `{"prompt": [300]}`, `{"prompt": [-1]}`,
+	for _, body := range []string{``, `{}`, `{"prompt": "text"}`, `{"prompt": []}`, `{"prompt": null}`,
+		`{"prompt": [300]}`, `{"prompt": [-1]}`,
 		`{"prompt": [1], "logprobs": 101}`, `{"prompt": [1], "temperature": -1}`, `{"prompt": [1], "n": 2}`,
 		`{"prompt": [1], "max_tokens": 50}`, `{"prompt": [1], "top_p": 0.5}`, `{"prompt": [1], "stop": ["x"]}`} {
 		status, answer := post(t, s, body)

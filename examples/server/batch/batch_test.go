@@ -278,7 +278,8 @@ func TestOpeningHoldsMemory(t *testing.T) {
 	require.Eventually(t, func() bool { return given() || back() }, time.Minute, time.Millisecond)
 	take(0)
 	close(k.wait)
-	for a, want := range map[*Answer][]int32{alone: append([]int32{2, 7}, expected([]int32{2, 7}, 150)...), loaded: expected([]int32{3, 1}, 5)} {
+	echo := append([]int32{2, 7}, expected([]int32{2, 7}, 150)...)
+	for a, want := range map[*Answer][]int32{alone: echo, loaded: expected([]int32{3, 1}, 5)} {
 		ids, _, err := all(t.Context(), a)
 		require.NoError(t, err)
 		assert.Equal(t, want, ids)
