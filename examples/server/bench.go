@@ -36,7 +36,7 @@ func parseBench(args []string) (o benchOptions, err error) {
 	f.IntVar(&o.prompt, "prompt", 128, "tokens of each prompt")
 	f.IntVar(&o.answer, "tokens", 64, "tokens of each answer")
 	f.IntVar(&o.step, "max-step", 256, "most tokens of a step")
-	if err = f.Parse(args); err != nil {
+	if err = parseFlags(f, args, "Bench times generation without clients.\n"); err != nil {
 		return o, err
 	}
 	for part := range strings.SplitSeq(*list, ",") {

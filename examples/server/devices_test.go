@@ -29,12 +29,12 @@ func TestDevices(t *testing.T) {
 	dir, vocab := whole(t)
 	device := cmp.Or(os.Getenv("VKMLA_TEST_DEVICE"), "0")
 	n := start(t, "--model", dir, "--devices", device+","+device)
-	const requests, most = 5, 9
+	const requests, most = 4, 4
 	rng := rand.New(rand.NewPCG(1, 2))
 	var prompts, answers [requests][]int32
 	var group sync.WaitGroup
 	for i := range requests {
-		prompt := make([]int32, 20+rng.IntN(30))
+		prompt := make([]int32, 3+rng.IntN(9))
 		for i := range prompt {
 			prompt[i] = rng.Int32N(int32(vocab))
 		}

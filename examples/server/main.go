@@ -10,6 +10,8 @@
 //
 //	go run . random --dir DIR --width flash --layers 4
 //	go run . bench --model DIR --batch 1,8,32
+//
+// With --prefix it keeps what it computed of prompts, with --devices it serves on several GPUs.
 package main
 
 import (
@@ -47,7 +49,8 @@ type options struct {
 	warm, measure                         bool
 	prefixes                              prefixOptions
 	devices                               string
-	further                               []string // devices besides the first
+	further                               []string        // devices besides the first
+	text                                  *text.Tokenizer // nil: the folder has none
 }
 
 // modelFlags are those of every command that runs a model.
@@ -66,6 +69,28 @@ func (o *options) checkModel() error {
 		return errors.New("server: --model: got none, want the folder of a checkpoint")
 	case o.experts != "cpu" && o.experts != "gpu":
 		return fmt.Errorf("server: --experts: got %q, want cpu or gpu", o.experts)
+	case o.cacheMiB > 1<<40:
+		return fmt.Errorf("server: --cache-mib: got %d, want at most %d", o.cacheMiB, 1<<40)
+	}
+	return nil
+}
+
+// commands are what else the program does, for its help.
+const commands = `Server answers completions from the checkpoint in --model.
+Other commands: server random --help, server bench --help.
+`
+
+// parseFlags reads a command's arguments, which all are flags.
+func parseFlags(f *flag.FlagSet, args []string, about string) error {
+	f.Usage = func() {
+		fmt.Fprint(f.Output(), about)
+		f.PrintDefaults()
+	}
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	if f.NArg() > 0 {
+		return fmt.Errorf("server: got argument %q, want flags only, or random or bench as the first argument", f.Arg(0))
 	}
 	return nil
 }
@@ -83,7 +108,7 @@ func parse(args []string) (o options, err error) {
 	f.BoolVar(&o.measure, "measure", false, "measure how fast experts are read beside the memory's bandwidth")
 	f.StringVar(&o.devices, "devices", "", "serve on several GPUs: all, or a list with commas, as --device takes them")
 	o.prefixes.flags(f)
-	if err = f.Parse(args); err != nil {
+	if err = parseFlags(f, args, commands); err != nil {
 		return o, err
 	}
 	switch err = o.checkModel(); {
@@ -101,6 +126,7 @@ func parse(args []string) (o options, err error) {
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the program at once
 	err := command(ctx, os.Args[1:], slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	if err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, err)
@@ -117,6 +143,9 @@ func command(ctx context.Context, args []string, log *slog.Logger) error {
 		return bench(ctx, args[1:], os.Stdout, log)
 	}
 	o, err := parse(args)
+	if err == nil {
+		o.text, err = text.Open(o.dir) // before the model, which takes minutes
+	}
 	if err != nil {
 		return err
 	}
@@ -195,16 +224,12 @@ func engineMetrics(m *model.Model) (list []prometheus.Collector) {
 func listen(ctx context.Context, o options, log *slog.Logger, list hosts) error {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	tokenizer, err := text.Open(o.dir)
-	if err != nil {
-		return err
-	}
 	for i, h := range list {
 		if err := h.begin(ctx, o, log, list.register(registry, i)); err != nil {
 			return errors.Join(err, list.close(ctx))
 		}
 	}
-	server := &http.Server{Handler: api.New(api.Options{Name: filepath.Base(o.dir), EOS: list[0].m.Config.EOS, Text: tokenizer,
+	server := &http.Server{Handler: api.New(api.Options{Name: filepath.Base(o.dir), EOS: list[0].m.Config.EOS, Text: o.text,
 		Metrics: registry, Log: log, Healthy: list.err, Schedule: list.submit}), ReadHeaderTimeout: 10 * time.Second}
 	listener, err := net.Listen("tcp", o.listen)
 	if err != nil {

@@ -17,7 +17,7 @@ func writeRandom(ctx context.Context, args []string, log *slog.Logger) error {
 	width := f.String("width", "flash", "as wide as a released model, flash or pro, or tiny")
 	layers := f.Int("layers", 0, "the first layers only, 3.6 GB each of flash, 13.8 GB of pro; 0: all")
 	seed := f.Uint64("seed", 1, "the same seed gives the same bytes")
-	if err := f.Parse(args); err != nil {
+	if err := parseFlags(f, args, "Random writes a checkpoint with random weights.\n"); err != nil {
 		return err
 	}
 	if *dir == "" {

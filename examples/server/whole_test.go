@@ -5,12 +5,14 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/examples/server/text"
 	"github.com/vkmla/vkmla/examples/server/weights"
 )
 
@@ -26,12 +28,27 @@ func whole(t *testing.T) (dir string, vocabulary int) {
 	return dir, c.Vocab
 }
 
+// TestArguments refuses what would be ignored or wrap around.
+func TestArguments(t *testing.T) {
+	for _, bad := range [][]string{{"--model", "x", "serve"}, {"bench", "--model", "x", "1"}, {"random", "--dir", t.TempDir(), "tiny"},
+		{"--model", "x", "--cache-mib", "17592186044417"}} {
+		assert.ErrorContains(t, command(t.Context(), bad, quiet), "want", bad)
+	}
+}
+
+// TestTokenizerFirst refuses a tokenizer before it reads weights.
+func TestTokenizerFirst(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "tokenizer.json"), []byte("{}"), 0o666))
+	assert.ErrorIs(t, command(t.Context(), []string{"--model", dir}, quiet), text.ErrFormat)
+}
+
 // TestBench times a small model: each batch has a row in both tables, with numbers above 0.
 func TestBench(t *testing.T) {
 	dir, _ := whole(t)
 	var out bytes.Buffer
-	args := []string{"--model", dir, "--device", os.Getenv("VKMLA_TEST_DEVICE"), "--batch", "1,3", "--prompt", "20", "--tokens", "4",
-		"--max-step", "16", "--warm=false"}
+	args := []string{"--model", dir, "--device", os.Getenv("VKMLA_TEST_DEVICE"), "--batch", "1,3", "--prompt", "3", "--tokens", "4",
+		"--max-step", "3", "--warm=false"}
 	require.NoError(t, bench(t.Context(), args, &out, quiet))
 	rows := 0
 	for line := range strings.Lines(out.String()) {

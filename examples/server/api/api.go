@@ -67,7 +67,7 @@ func (s *Server) health(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (s *Server) models(w http.ResponseWriter, _ *http.Request) {
-	write(w, map[string]any{"object": "list", "data": []any{map[string]any{"id": s.o.Name, "object": "model"}}})
+	_ = write(w, map[string]any{"object": "list", "data": []any{map[string]any{"id": s.o.Name, "object": "model"}}})
 }
 
 // completion is the body of a request. Members that it does not list are ignored, unless they
@@ -115,7 +115,7 @@ func (c *completion) tokens(k *text.Tokenizer) (ids []int32, err error) {
 		return ids, nil
 	case json.Unmarshal(c.Prompt, &lists) == nil && len(lists) == 1:
 		return lists[0], nil
-	case json.Unmarshal(c.Prompt, &one) == nil && len(c.Prompt) > 0:
+	case json.Unmarshal(c.Prompt, &one) == nil && string(c.Prompt) != "null":
 	case json.Unmarshal(c.Prompt, &texts) == nil && len(texts) == 1:
 		one = texts[0]
 	default:
@@ -280,7 +280,7 @@ func (s *Server) deliver(w http.ResponseWriter, r *http.Request, c *completion, 
 			if !sent {
 				fail(w, err)
 			} else { // it is too late for a status
-				event(w, map[string]any{"error": message(err)})
+				_ = event(w, map[string]any{"error": message(err)})
 			}
 			return counted.Completion, err
 		}
@@ -301,7 +301,9 @@ func (s *Server) deliver(w http.ResponseWriter, r *http.Request, c *completion, 
 			sent = true
 		}
 		head.Choices = []choice{out.choice(tokens, reason)}
-		event(w, head)
+		if err := event(w, head); err != nil {
+			return counted.Completion, errors.Join(err, event(w, map[string]any{"error": message(err)}))
+		}
 	}
 	counted.Prompt = answer.PromptTokens()
 	counted.Total = counted.Prompt + counted.Completion
@@ -311,33 +313,39 @@ func (s *Server) deliver(w http.ResponseWriter, r *http.Request, c *completion, 
 	head.Usage = &counted
 	if !c.Stream {
 		head.Choices = []choice{out.choice(whole, reason)}
-		write(w, head)
-		return counted.Completion, nil
+		return counted.Completion, write(w, head)
 	}
 	if c.StreamOpts.Usage {
 		head.Choices = []choice{}
-		event(w, head)
+		_ = event(w, head)
 	}
 	fmt.Fprint(w, "data: [DONE]\n\n")
 	flush(w)
 	return counted.Completion, nil
 }
 
-// event sends a server-sent event.
-func event(w http.ResponseWriter, v any) {
+// event sends a server-sent event. JSON has no NaN, which logits of broken weights are.
+func event(w http.ResponseWriter, v any) error {
 	data, err := json.Marshal(v)
 	if err == nil {
 		fmt.Fprintf(w, "data: %s\n\n", data)
 		flush(w)
 	}
+	return err
 }
 
 // flush sends what was written. A client that has left is noticed by its context.
 func flush(w http.ResponseWriter) { _ = http.NewResponseController(w).Flush() }
 
-func write(w http.ResponseWriter, v any) {
+func write(w http.ResponseWriter, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		fail(w, err)
+		return err
+	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(v) // a client that has left is noticed by its context
+	_, _ = w.Write(append(data, '\n')) // a client that has left is noticed by its context
+	return nil
 }
 
 func message(err error) map[string]any {
@@ -351,7 +359,10 @@ func message(err error) map[string]any {
 // fail answers with an error.
 func fail(w http.ResponseWriter, err error) {
 	status := http.StatusInternalServerError
+	var large *http.MaxBytesError
 	switch {
+	case errors.As(err, &large):
+		status = http.StatusRequestEntityTooLarge
 	case errors.Is(err, batch.ErrRequest):
 		status = http.StatusBadRequest
 	case errors.Is(err, batch.ErrBusy):

@@ -6,10 +6,12 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -42,8 +44,12 @@ func (counting) Step(_ context.Context, chunks ...model.Chunk) (logits [][]float
 func serve(t *testing.T, healthy error) *httptest.Server { return serveText(t, healthy, nil) }
 
 func serveText(t *testing.T, healthy error, k *text.Tokenizer) *httptest.Server {
+	return serveModel(t, counting{}, healthy, k)
+}
+
+func serveModel(t *testing.T, m batch.Model, healthy error, k *text.Tokenizer) *httptest.Server {
 	log, registry := slog.New(slog.NewTextHandler(io.Discard, nil)), prometheus.NewRegistry()
-	s := batch.New(counting{}, batch.Options{Vocab: vocab, MaxTokens: 50, MaxSessions: 2, MaxStep: 4, Log: log,
+	s := batch.New(m, batch.Options{Vocab: vocab, MaxTokens: 50, MaxSessions: 2, MaxStep: 4, Log: log,
 		Metrics: batch.NewMetrics(registry)})
 	t.Cleanup(func() { s.Close(context.Background()) })
 	server := httptest.NewServer(New(Options{Name: "m", EOS: []int32{9}, Text: k, Metrics: registry, Log: log,
@@ -153,22 +159,57 @@ func TestText(t *testing.T) {
 		}
 	}
 	assert.Equal(t, "éÂ\uFFFD\uFFFD\uFFFD\uFFFD", whole.String(), "bytes 83, 84, 85 and 86 belong to no character")
-	status, body := post(t, s, `{"prompt": ""}`)
-	assert.Equal(t, 400, status, body)
-	status, body = post(t, serve(t, nil), `{"prompt": "xab"}`)
+	for _, none := range []string{`{"prompt": ""}`, `{"prompt": null}`} {
+		status, body := post(t, s, none)
+		assert.Equal(t, 400, status, body)
+	}
+	status, body := post(t, serve(t, nil), `{"prompt": "xab"}`)
 	assert.Equal(t, 400, status)
 	assert.Contains(t, body, "the model has no tokenizer.json")
 }
 
 func TestRefused(t *testing.T) {
 	s := serve(t, nil)
-	for _, body := range []string{``, `{}`, `{"prompt": "text"}`, `{"prompt": []}`, `{"prompt": [300]}`, `{"prompt": [-1]}`,
+	for _, body := range []string{``, `{}`, `{"prompt": "text"}`, `{"prompt": []}`, `{"prompt": null}`,
+		`{"prompt": [300]}`, `{"prompt": [-1]}`,
 		`{"prompt": [1], "logprobs": 101}`, `{"prompt": [1], "temperature": -1}`, `{"prompt": [1], "n": 2}`,
 		`{"prompt": [1], "max_tokens": 50}`, `{"prompt": [1], "top_p": 0.5}`, `{"prompt": [1], "stop": ["x"]}`} {
 		status, answer := post(t, s, body)
 		assert.Equal(t, 400, status, body)
 		assert.Contains(t, answer, `"invalid_request_error"`, body)
 	}
+}
+
+// TestLarge demands the status of a body that is too large.
+func TestLarge(t *testing.T) {
+	r, w := httptest.NewRequest("POST", "/v1/completions", strings.NewReader(`{"prompt": [1, 2, 3]}`)), httptest.NewRecorder()
+	r.Body = http.MaxBytesReader(w, r.Body, 9) // as if this were maxBody
+	serve(t, nil).Config.Handler.ServeHTTP(w, r)
+	assert.Equal(t, 413, w.Code, w.Body)
+	assert.Contains(t, w.Body.String(), `"invalid_request_error"`)
+}
+
+// broken is a model whose logits are no numbers.
+type broken struct{ counting }
+
+func (broken) Step(_ context.Context, chunks ...model.Chunk) (logits [][]float32, err error) {
+	for _, c := range chunks {
+		for range c.Logits {
+			logits = append(logits, slices.Repeat([]float32{float32(math.NaN())}, vocab))
+		}
+	}
+	return logits, nil
+}
+
+// TestNaN demands an error where JSON has no word for the answer.
+func TestNaN(t *testing.T) {
+	s := serveModel(t, broken{}, nil, nil)
+	status, body := post(t, s, `{"prompt": [1], "temperature": 0, "logprobs": 1}`)
+	assert.Equal(t, 500, status, body)
+	assert.Contains(t, body, `"server_error"`)
+	_, body = post(t, s, `{"prompt": [1], "temperature": 0, "logprobs": 1, "stream": true}`)
+	assert.Contains(t, body, `"server_error"`)
+	assert.NotContains(t, body, "[DONE]")
 }
 
 func TestOperators(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"math"
 	"slices"
 	"sync"
 	"testing"
@@ -27,6 +28,7 @@ type fake struct {
 	slow time.Duration
 
 	mu    sync.Mutex
+	taken int // of room, by others
 	known map[*model.Sequence][]int32
 	sizes []int
 }
@@ -51,7 +53,7 @@ func (f *fake) Step(ctx context.Context, chunks ...model.Chunk) (logits [][]floa
 	time.Sleep(f.slow)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	total, step := 0, 0
+	total, step := f.taken, 0
 	for _, c := range chunks {
 		total, step = total+len(f.known[c.Sequence])+len(c.Tokens), step+len(c.Tokens)
 	}
@@ -249,6 +251,41 @@ func TestEcho(t *testing.T) {
 	}
 }
 
+// TestOpeningHoldsMemory lets a request that runs alone wait for one that is being loaded, whose
+// memory it lacks.
+func TestOpeningHoldsMemory(t *testing.T) {
+	f, k := &fake{room: 300, slow: time.Millisecond}, &shelf{wait: make(chan struct{})}
+	k.f = f
+	s := start(t, f, Options{MaxTokens: 200, MaxSessions: 3, MaxStep: 16, Prefixes: k})
+	ask := func(prompt []int32, n int, echo bool) *Answer {
+		a, err := s.Submit(t.Context(), Request{Prompt: prompt, MaxTokens: n, Echo: echo})
+		require.NoError(t, err)
+		return a
+	}
+	alone, loaded := ask([]int32{2, 7}, 150, true), ask([]int32{3, 1}, 5, false)
+	locked := func(l sync.Locker, what func() bool) func() bool {
+		return func() bool {
+			l.Lock()
+			defer l.Unlock()
+			return what()
+		}
+	}
+	require.Eventually(t, locked(&s.mu, func() bool { return s.opening == 1 && len(s.waiting) == 0 }), time.Minute, time.Millisecond)
+	take := func(n int) { locked(&f.mu, func() bool { f.taken = n; return true })() }
+	take(300)
+	given := locked(&alone.mu, func() bool { return alone.err != nil })
+	back := locked(&s.mu, func() bool { return len(s.waiting) == 1 })
+	require.Eventually(t, func() bool { return given() || back() }, time.Minute, time.Millisecond)
+	take(0)
+	close(k.wait)
+	echo := append([]int32{2, 7}, expected([]int32{2, 7}, 150)...)
+	for a, want := range map[*Answer][]int32{alone: echo, loaded: expected([]int32{3, 1}, 5)} {
+		ids, _, err := all(t.Context(), a)
+		require.NoError(t, err)
+		assert.Equal(t, want, ids)
+	}
+}
+
 // TestEnds holds what ends requests: the client, a stop token, too little memory, closing.
 func TestEnds(t *testing.T) {
 	f := &fake{room: 60, slow: time.Millisecond}
@@ -276,7 +313,8 @@ func TestEnds(t *testing.T) {
 	_, _, err = all(t.Context(), a)
 	assert.ErrorIs(t, err, ErrMemory)
 
-	for _, r := range []Request{{}, {Prompt: []int32{vocab}}, {Prompt: prompt, MaxTokens: 998}, {Prompt: prompt, MaxTokens: -1}} {
+	for _, r := range []Request{{}, {Prompt: []int32{vocab}}, {Prompt: prompt, MaxTokens: 998},
+		{Prompt: prompt, MaxTokens: math.MaxInt}, {Prompt: prompt, MaxTokens: -1}} {
 		_, err = s.Submit(t.Context(), r)
 		assert.ErrorIs(t, err, ErrRequest)
 	}

@@ -120,7 +120,7 @@ func (s *Scheduler) check(r *Request) error {
 		return fmt.Errorf("%w: the prompt has no tokens", ErrRequest)
 	case r.MaxTokens < 0:
 		return fmt.Errorf("%w: max_tokens: got %d, want at least 0", ErrRequest, r.MaxTokens)
-	case n+r.MaxTokens > s.o.MaxTokens:
+	case r.MaxTokens > s.o.MaxTokens-n: // the sum may be more than an int has
 		return fmt.Errorf("%w: %d tokens of the prompt and %d of the answer, want at most %d", ErrRequest, n, r.MaxTokens, s.o.MaxTokens)
 	}
 	for i, id := range r.Prompt {
@@ -381,12 +381,16 @@ func (s *Scheduler) keep(a *Answer, step int, reason Reason) {
 }
 
 // makeRoom takes the youngest request's memory. What it has said so far stays: it is computed
-// again, with the same bits, once another one has ended.
+// again, with the same bits, once another one has ended. The only one waits for those that are
+// being opened; without such there is nothing to wait for.
 func (s *Scheduler) makeRoom(cause error) {
 	last := len(s.running) - 1
 	a := s.running[last]
 	s.running = s.running[:last]
-	if last == 0 {
+	s.mu.Lock()
+	others := s.opening + len(s.opened) // they hold memory, too
+	s.mu.Unlock()
+	if last == 0 && others == 0 {
 		s.end(a, nil, "", fmt.Errorf("%w: %w", ErrMemory, cause))
 		return
 	}

@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"math"
+	"slices"
 
 	"github.com/vkmla/vkmla/examples/server/weights"
 )
@@ -23,13 +24,33 @@ type group struct {
 	first  int
 }
 
+func w1(e *weights.Expert) *weights.Matrix { return &e.W1 }
+func w2(e *weights.Expert) *weights.Matrix { return &e.W2 }
+func w3(e *weights.Expert) *weights.Matrix { return &e.W3 }
+
+// formats are those that a layer's experts have of some matrices. Nothing says that all have one.
+func formats(l *weights.Layer, of ...func(*weights.Expert) *weights.Matrix) (list []weights.Format) {
+	add := func(e *weights.Expert) {
+		for _, m := range of {
+			if f := m(e).Format; !slices.Contains(list, f) {
+				list = append(list, f)
+			}
+		}
+	}
+	for i := range l.Experts {
+		add(&l.Experts[i])
+	}
+	add(&l.Shared)
+	return list
+}
+
 // Experts is the sub-layer of experts: f [T, D] from x [T, D].
 //
 //	h = RNE16(swiglu(x.w1, x.w3, v))
 //	f = RNE16(sum of h.w2 over the token's experts, the shared one last)
 func (c *CPU) Experts(layer int, s *Streams, x, f []float32) {
 	l, d := &c.w.Layers[layer], c.cfg.Hidden
-	c.input.reset(s.T, d, l.Gate.Format, l.Experts[0].W1.Format, l.Shared.W1.Format)
+	c.input.reset(s.T, d, append(formats(l, w1, w3), l.Gate.Format)...)
 	c.pool.Run(s.T, func(t int) { c.input.set(t, 0, x[t*d:][:d]) })
 	groups, slots := c.route(l, s)
 	for _, g := range groups {
@@ -38,10 +59,10 @@ func (c *CPU) Experts(layer int, s *Streams, x, f []float32) {
 
 	// h of all pairs, then their outputs, each in one go over all cores.
 	pairs := s.T * (c.cfg.PerToken + 1)
-	c.hidden.reset(pairs, c.cfg.Width, l.Experts[0].W2.Format, l.Shared.W2.Format)
-	c.blocks(groups, func(e *weights.Expert) *weights.Matrix { return &e.W1 }, c.gateAndUp)
+	c.hidden.reset(pairs, c.cfg.Width, formats(l, w2)...)
+	c.blocks(groups, w1, c.gateAndUp)
 	c.outputs = room(c.outputs, pairs*d)
-	c.blocks(groups, func(e *weights.Expert) *weights.Matrix { return &e.W2 }, func(g *group, first, end int) {
+	c.blocks(groups, w2, func(g *group, first, end int) {
 		take := c.everyToken[g.first:][:len(g.tokens)] // their pairs are numbered in order
 		product(&g.expert.W2, &c.hidden, take, first, end, c.outputs[g.first*d+first:], d)
 	})

@@ -44,19 +44,22 @@ func ExpertsRef(l *weights.Layer, cfg *weights.Config, x []float32, chosen []int
 	return f
 }
 
-// TestExperts compares tokens in a batch with the reference, and with each token alone.
+// TestExperts compares tokens in a batch with the reference, and with each token alone. The formats
+// are those of even experts, odd ones, and the shared one.
 func TestExperts(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
-	for _, formats := range [][2]weights.Format{{weights.MXFP4, weights.FP8}, {weights.FP8, weights.FP8}, {weights.BF16, weights.BF16}} {
+	for _, formats := range [][3]weights.Format{{weights.MXFP4, weights.MXFP4, weights.FP8},
+		{weights.FP8, weights.FP8, weights.FP8}, {weights.BF16, weights.BF16, weights.BF16},
+		{weights.FP8, weights.MXFP4, weights.FP8}, {weights.MXFP4, weights.FP8, weights.MXFP4}} {
 		cfg := weights.Config{Experts: 5, PerToken: 3, Width: 96, Streams: 4,
 			Scoring: "sqrtsoftplus", Normalise: true, Factor: 1.5, Limit: 200, Vocab: 9}
 		cfg.Hidden = 160
 		expert := func(f weights.Format) weights.Expert {
 			return weights.Expert{W1: *randomMatrix(rng, f, 96, 160), W3: *randomMatrix(rng, f, 96, 160), W2: *randomMatrix(rng, f, 160, 96)}
 		}
-		l := weights.Layer{Gate: *randomMatrix(rng, weights.BF16, 5, 160), Bias: []float32{1, 0, -1, 0, 2}, Shared: expert(formats[1])}
-		for range cfg.Experts {
-			l.Experts = append(l.Experts, expert(formats[0]))
+		l := weights.Layer{Gate: *randomMatrix(rng, weights.BF16, 5, 160), Bias: []float32{1, 0, -1, 0, 2}, Shared: expert(formats[2])}
+		for e := range cfg.Experts {
+			l.Experts = append(l.Experts, expert(formats[e%2]))
 		}
 		c := New(&weights.Model{Config: cfg, Layers: []weights.Layer{l}}, Options{Workers: 3})
 		const tokens = 7

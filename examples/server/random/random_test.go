@@ -1,6 +1,8 @@
 package random
 
 import (
+	"encoding/json"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -36,6 +38,40 @@ func TestSizes(t *testing.T) {
 	assert.ErrorContains(t, err, "flash, pro, tiny")
 }
 
+// TestConfig reads the configuration back, and refuses what is absent, negative or far too large.
+func TestConfig(t *testing.T) {
+	c, err := Config("tiny", 0)
+	require.NoError(t, err)
+	file, err := configFile(c)
+	require.NoError(t, err)
+	load := func(field string, v any) (weights.Config, error) {
+		fields := map[string]any{}
+		require.NoError(t, json.Unmarshal(file, &fields))
+		if field != "" {
+			fields[field] = v
+		}
+		data, err := json.Marshal(fields)
+		require.NoError(t, err)
+		dir := t.TempDir()
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), data, 0o666))
+		return weights.LoadConfig(dir)
+	}
+	got, err := load("", nil)
+	require.NoError(t, err)
+	assert.Equal(t, c, got)
+	for _, field := range []string{"vocab_size", "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", "num_hash_layers",
+		"routed_scaling_factor"} {
+		for _, bad := range []any{nil, -1, math.MaxInt64} {
+			if field == "num_hash_layers" && bad == math.MaxInt64 || field == "routed_scaling_factor" && bad != nil {
+				continue // all layers; any number
+			}
+			_, err := load(field, bad)
+			assert.ErrorIs(t, err, model.ErrConfig, "%s %v", field, bad)
+			assert.ErrorContains(t, err, field)
+		}
+	}
+}
+
 // TestWrite demands a checkpoint of the configuration in the released formats, with weights that
 // keep lengths, the same for the same seed.
 func TestWrite(t *testing.T) {
@@ -47,6 +83,8 @@ func TestWrite(t *testing.T) {
 		dir := t.TempDir()
 		size, err := Write(t.Context(), dir, c, seed)
 		require.NoError(t, err)
+		_, err = Write(t.Context(), dir, c, seed)
+		assert.ErrorIs(t, err, fs.ErrExist, "a checkpoint is not written over")
 		data, err := os.ReadFile(filepath.Join(dir, "model-layer-002.safetensors"))
 		require.NoError(t, err)
 		files = append(files, data)

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"io/fs"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -35,7 +36,8 @@ const (
 // their index. The same seed gives the same bytes. It returns their number. All cores work, so the
 // disk decides how long it takes: a layer as wide as V4-Flash's has 3.6 GB.
 //
-// Errors: model.ErrConfig; the context's; the file system's.
+// Errors: model.ErrConfig; fs.ErrExist where the folder has a config.json, which other weights may
+// belong to; the context's; the file system's.
 func Write(ctx context.Context, dir string, c weights.Config, seed uint64) (size int64, err error) {
 	if err := c.Check(); err != nil {
 		return 0, fmt.Errorf("random: write: %w", err)
@@ -43,6 +45,9 @@ func Write(ctx context.Context, dir string, c weights.Config, seed uint64) (size
 	config, err := configFile(c)
 	if err == nil {
 		err = os.MkdirAll(dir, 0o777)
+	}
+	if _, there := os.Stat(filepath.Join(dir, "config.json")); err == nil && there == nil {
+		err = fmt.Errorf("%s: got a config.json, want a folder without: %w", dir, fs.ErrExist)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("random: write: %w", err)

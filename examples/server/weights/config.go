@@ -136,7 +136,8 @@ func or[T any](r *configReader, absent T, names ...string) T {
 
 // need reads a field that must be there, by any of its names.
 func need[T any](r *configReader, names ...string) (v T) {
-	if !slices.ContainsFunc(names, func(name string) bool { return r.fields[name] != nil }) {
+	there := func(name string) bool { return r.fields[name] != nil && string(r.fields[name]) != "null" }
+	if !slices.ContainsFunc(names, there) {
 		r.bad(names[0], "absent", "a number")
 		return v
 	}
@@ -160,7 +161,11 @@ func (r *configReader) hashLayers(n int) []bool {
 		}
 		return hash
 	}
-	for i := range min(n, need[int](r, "num_hash_layers", "n_hash_layers")) {
+	first := need[int](r, "num_hash_layers", "n_hash_layers")
+	if first < 0 {
+		r.bad("num_hash_layers", fmt.Sprint(first), "at least 0")
+	}
+	for i := range min(n, first) {
 		hash[i] = true
 	}
 	return hash
