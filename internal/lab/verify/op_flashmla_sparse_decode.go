@@ -84,6 +84,7 @@ func randomDecode(seed uint64) []Case {
 		if x.raw {
 			c.Name, c.Params["eps"] = c.Name+"_raw", 1e-6
 			c.In["cos_sin_rows"], c.In["positions"] = randomTurns(rng, x.t)
+			settle(rng, c, 1e-6, x.deviation)
 		}
 		if x.sink {
 			c.In["attn_sink"] = randomSink(rng, x.h)

@@ -130,6 +130,7 @@ func randomPrefill(seed uint64) []Case {
 			c.Name += "_raw"
 			c.Params["eps"] = 1e-6
 			c.In["cos_sin_rows"], c.In["positions"] = randomTurns(rng, x.t)
+			settle(rng, c, 1e-6, 1+float64(i%3))
 		}
 		cases = append(cases, c)
 	}
