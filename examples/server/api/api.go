@@ -3,10 +3,12 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
@@ -77,12 +79,12 @@ type completion struct {
 	Prompt      json.RawMessage `json:"prompt"`
 	MaxTokens   *int            `json:"max_tokens"`  // 16
 	Temperature *float64        `json:"temperature"` // 1
-	Seed        *uint64         `json:"seed"`        // random
+	Seed        *int64          `json:"seed"`        // random
 	Stream      bool            `json:"stream"`
 	Logprobs    *int            `json:"logprobs"`
 	Echo        bool            `json:"echo"`
 	IgnoreEOS   bool            `json:"ignore_eos"`
-	StopTokens  []int32         `json:"stop_token_ids"`
+	StopTokens  tokenIDs        `json:"stop_token_ids"`
 	StreamOpts  struct {
 		Usage bool `json:"include_usage"`
 	} `json:"stream_options"`
@@ -97,6 +99,20 @@ type completion struct {
 	LogitBias        map[string]any  `json:"logit_bias"`
 }
 
+// tokenIDs are token ids, of which none is null: encoding/json takes that for 0.
+type tokenIDs []int32
+
+// UnmarshalJSON reads a list of numbers.
+func (t *tokenIDs) UnmarshalJSON(data []byte) error {
+	if err := json.Unmarshal(data, (*[]int32)(t)); err != nil {
+		return err
+	}
+	if len(*t) > 0 && bytes.Contains(data, []byte("null")) { // there are no names in a list of numbers
+		return fmt.Errorf("got %.40s, want a list of token ids, such as [1, 2, 3]", data)
+	}
+	return nil
+}
+
 func or[T any](p *T, absent T) T {
 	if p == nil {
 		return absent
@@ -106,8 +122,9 @@ func or[T any](p *T, absent T) T {
 
 // tokens reads the prompt: a list of token ids or, with a tokenizer, a text; or a list of one of
 // these.
-func (c *completion) tokens(k *text.Tokenizer) (ids []int32, err error) {
-	var lists [][]int32
+func (c *completion) tokens(k *text.Tokenizer) ([]int32, error) {
+	var ids tokenIDs
+	var lists []tokenIDs
 	var one string
 	var texts []string
 	switch {
@@ -135,7 +152,7 @@ func (c *completion) request(eos []int32, k *text.Tokenizer) (r batch.Request, e
 		refuse("prompt: got no tokens, want at least 1")
 	}
 	r.MaxTokens, r.Temperature, r.Echo = or(c.MaxTokens, 16), or(c.Temperature, 1), c.Echo
-	r.Seed, r.Stop = or(c.Seed, rand.Uint64()), c.StopTokens
+	r.Seed, r.Stop = uint64(or(c.Seed, rand.Int64())), c.StopTokens
 	r.Logprobs, r.Top = c.Logprobs != nil, or(c.Logprobs, 0)
 	if !c.IgnoreEOS {
 		r.Stop = append(r.Stop, eos...)
@@ -246,8 +263,11 @@ type response struct {
 
 func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
 	var c completion
-	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&c)
 	var request batch.Request
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err == nil {
+		err = json.Unmarshal(body, &c) // all of it, so that nothing may follow
+	}
 	if err == nil {
 		request, err = c.request(s.o.EOS, s.o.Text)
 	}

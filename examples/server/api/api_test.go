@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"math"
@@ -110,6 +111,63 @@ func TestStream(t *testing.T) {
 	assert.Equal(t, []int32{2, 3, 4}, ids)
 }
 
+// TestAbsent takes null where a member may be absent, and a negative seed.
+func TestAbsent(t *testing.T) {
+	s := serve(t, nil)
+	_, body := post(t, s, `{"prompt": [6], "temperature": 0, "max_tokens": null, "seed": null, "stream": null, "logprobs": null,
+		"echo": null, "stop_token_ids": null, "stream_options": null, "n": null, "best_of": null, "top_p": null, "suffix": null,
+		"stop": null, "logit_bias": null, "presence_penalty": null, "user": {"not": "known"}}`)
+	assert.Contains(t, body, `"token_ids":[7,8,9],"logprobs":null,"finish_reason":"stop"`)
+	status, first := post(t, s, `{"prompt": [6], "temperature": 100, "seed": -1, "max_tokens": 9}`)
+	require.Equal(t, 200, status, first)
+	_, again := post(t, s, `{"prompt": [6], "temperature": 100, "seed": -1, "max_tokens": 9}`)
+	ids := func(body string) string {
+		return body[strings.Index(body, `"token_ids"`):strings.Index(body, `"logprobs"`)]
+	}
+	assert.Equal(t, ids(first), ids(again))
+}
+
+// TestLogprobs asks for none but the chosen one, for the most, and for a stream of them.
+func TestLogprobs(t *testing.T) {
+	s := serve(t, nil)
+	for top, entries := range map[int]int{0: 1, 1: 1, 100: 100} {
+		request := fmt.Sprintf(`{"prompt": [1, 2, 3], "max_tokens": 3, "temperature": 0, "logprobs": %d`, top)
+		_, body := post(t, s, request+"}")
+		var whole response
+		require.NoError(t, json.Unmarshal([]byte(body), &whole))
+		all := whole.Choices[0].Logprobs
+		require.Len(t, all.Top, 3)
+		sum := 0.0
+		for i, list := range all.Top {
+			assert.Len(t, list, entries)
+			assert.Equal(t, *all.Chosen[i], list[all.Tokens[i]])
+		}
+		for _, p := range all.Top[0] {
+			sum += math.Exp(float64(p))
+		}
+		others := float64(entries - 1)
+		assert.InDelta(t, (math.Exp(5)+others)/(math.Exp(5)+vocab-1), sum, 1e-6)
+
+		_, body = post(t, s, request+`, "stream": true, "stream_options": {"include_usage": true}}`)
+		var pieces logprobs
+		var counted *usage
+		for event := range strings.SplitSeq(strings.TrimSpace(body), "\n\n") {
+			var r response
+			if json.Unmarshal([]byte(strings.TrimPrefix(event, "data: ")), &r) != nil {
+				continue // [DONE]
+			}
+			counted = r.Usage
+			for _, c := range r.Choices {
+				require.Len(t, c.Logprobs.Top, len(c.TokenIDs))
+				pieces.Tokens, pieces.Chosen = append(pieces.Tokens, c.Logprobs.Tokens...), append(pieces.Chosen, c.Logprobs.Chosen...)
+				pieces.Top, pieces.Offsets = append(pieces.Top, c.Logprobs.Top...), append(pieces.Offsets, c.Logprobs.Offsets...)
+			}
+		}
+		assert.Equal(t, *all, pieces)
+		assert.Equal(t, whole.Usage, counted)
+	}
+}
+
 // tokenizer has a token of each byte, of its own number but for those of U+0100 and on, which are
 // the first.
 func tokenizer(t *testing.T) *text.Tokenizer {
@@ -173,7 +231,14 @@ func TestRefused(t *testing.T) {
 	for _, body := range []string{``, `{}`, `{"prompt": "text"}`, `{"prompt": []}`, `{"prompt": null}`,
 		`{"prompt": [300]}`, `{"prompt": [-1]}`,
 		`{"prompt": [1], "logprobs": 101}`, `{"prompt": [1], "temperature": -1}`, `{"prompt": [1], "n": 2}`,
-		`{"prompt": [1], "max_tokens": 50}`, `{"prompt": [1], "top_p": 0.5}`, `{"prompt": [1], "stop": ["x"]}`} {
+		`{"prompt": [1], "max_tokens": 50}`, `{"prompt": [1], "top_p": 0.5}`, `{"prompt": [1], "stop": ["x"]}`,
+		`{"prompt": [null]}`, `{"prompt": [1, null]}`, `{"prompt": [[1, null]]}`, `{"prompt": [[]]}`, `{"prompt": [[1], [2]]}`,
+		`{"prompt": [1.5]}`, `{"prompt": [1e400]}`, `{"prompt": [4294967297]}`, `{"prompt": {"a": 1}}`, `{"prompt": [1]} {}`,
+		`{"prompt": [1], "stop_token_ids": [null]}`, `{"prompt": [1], "stop_token_ids": [4, null]}`,
+		`{"prompt": [1], "max_tokens": -1}`, `{"prompt": [1], "max_tokens": 9223372036854775807}`, `{"prompt": [1], "max_tokens": 1e30}`,
+		`{"prompt": [1], "max_tokens": "3"}`, `{"prompt": [1], "temperature": NaN}`, `{"prompt": [1], "temperature": "1"}`,
+		`{"prompt": [1], "logprobs": -1}`, `{"prompt": [1], "logprobs": true}`, `{"prompt": [1], "seed": 0.5}`,
+		`{"prompt": [1], "stream": "yes"}`} {
 		status, answer := post(t, s, body)
 		assert.Equal(t, 400, status, body)
 		assert.Contains(t, answer, `"invalid_request_error"`, body)

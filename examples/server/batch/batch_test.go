@@ -350,3 +350,22 @@ func TestSample(t *testing.T) {
 	assert.InDelta(t, .4553, float64(counts[3])/20000, .02)
 	assert.Zero(t, counts[4])
 }
+
+// TestSampleParts draws from a vocabulary of several parts, one of which has nothing to draw.
+func TestSampleParts(t *testing.T) {
+	at := map[int]float64{7: 1, samplePart - 1: 1, samplePart: 2, 3*samplePart + 4: 4}
+	logits := slices.Repeat([]float32{-1e9}, 3*samplePart+5)
+	for id, p := range at {
+		logits[id] = float32(math.Log(p))
+	}
+	d, counts := newDistribution(logits, true), map[int]float64{}
+	const draws = 500
+	for i := range draws {
+		counts[int(d.sample(1, 3, i))]++
+	}
+	assert.Len(t, counts, len(at))
+	for id, p := range at {
+		assert.InDelta(t, math.Log(p/8), d.logprob(int32(id)), 1e-6)
+		assert.InDelta(t, p/8, counts[id]/draws, .07, "token %d", id)
+	}
+}

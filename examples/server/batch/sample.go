@@ -24,11 +24,13 @@ func newDistribution(logits []float32, logprobs bool) distribution {
 	if !logprobs {
 		return distribution{logits: logits}
 	}
-	top, sum := float64(slices.Max(logits)), 0.0
-	for _, v := range logits {
-		sum += math.Exp(float64(v) - top)
+	d := distribution{logits: logits}
+	top, sum := d.most(), 0.0
+	for _, part := range d.parts(func(i int) float64 { return d.weights(i, top, 1) }) {
+		sum += part
 	}
-	return distribution{logits, top + math.Log(sum)}
+	d.total = top + math.Log(sum)
+	return d
 }
 
 func (d distribution) logprob(id int32) float32 { return float32(float64(d.logits[id]) - d.total) }
@@ -54,39 +56,70 @@ func (d distribution) top(n int) (list []Candidate) {
 // samplePart is the tokens of the vocabulary that one goroutine weighs.
 const samplePart = 1 << 13
 
+func (d distribution) part(i int) []float32 {
+	return d.logits[i*samplePart : min((i+1)*samplePart, len(d.logits))]
+}
+
+// parts calls f for the number of each part of the vocabulary, side by side.
+func (d distribution) parts(f func(i int) float64) []float64 {
+	all := make([]float64, (len(d.logits)+samplePart-1)/samplePart)
+	var group sync.WaitGroup
+	for i := range all {
+		group.Go(func() { all[i] = f(i) })
+	}
+	group.Wait()
+	return all
+}
+
+// most is the largest logit.
+func (d distribution) most() float64 {
+	return slices.Max(d.parts(func(i int) float64 { return float64(slices.Max(d.part(i))) }))
+}
+
+func weight(logit float32, top, temperature float64) float64 {
+	return math.Exp((float64(logit) - top) / temperature)
+}
+
+// weights is the sum of a part's weights.
+func (d distribution) weights(i int, top, temperature float64) (sum float64) {
+	for _, v := range d.part(i) {
+		sum += weight(v, top, temperature)
+	}
+	return sum
+}
+
 // sample picks the token of a position. At temperature 0 it is the most probable one, of equal ones
 // the smallest id. Otherwise seed and position alone decide, so a sequence that is computed again
-// draws the same.
+// draws the same: a part of the vocabulary by its sum, then a token of it.
 func (d distribution) sample(temperature float64, seed uint64, position int) int32 {
 	if temperature <= 0 {
 		return d.top(1)[0].ID
 	}
-	top, weights := float64(slices.Max(d.logits)), make([]float64, len(d.logits))
-	sums := make([]float64, (len(weights)+samplePart-1)/samplePart)
-	var group sync.WaitGroup
-	for part := range sums {
-		group.Go(func() {
-			first := part * samplePart
-			for id, v := range d.logits[first:min(first+samplePart, len(weights))] {
-				weights[first+id] = math.Exp((float64(v) - top) / temperature)
-				sums[part] += weights[first+id]
-			}
-		})
-	}
-	group.Wait()
-	sum := 0.0
+	top := d.most()
+	sums := d.parts(func(i int) float64 { return d.weights(i, top, temperature) })
+	all := 0.0
 	for _, s := range sums {
-		sum += s
+		all += s
 	}
-	left := rand.New(rand.NewPCG(seed, uint64(position))).Float64() * sum
-	last := int32(0)
-	for id, p := range weights {
+	left, drawn := rand.New(rand.NewPCG(seed, uint64(position))).Float64()*all, 0
+	for i, s := range sums {
+		if s > 0 { // what rounding leaves over is of the last part that can be drawn
+			drawn = i
+		}
+		if left < s {
+			break
+		}
+		left -= s
+	}
+	token := int32(drawn * samplePart)
+	for i, v := range d.part(drawn) {
+		p := weight(v, top, temperature)
 		if p > 0 {
-			last = int32(id)
+			token = int32(drawn*samplePart + i)
 		}
 		if left -= p; left < 0 {
 			break
 		}
 	}
-	return last
+	return token
 }
