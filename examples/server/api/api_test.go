@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
@@ -252,6 +253,48 @@ func TestLarge(t *testing.T) {
 	serve(t, nil).Config.Handler.ServeHTTP(w, r)
 	assert.Equal(t, 413, w.Code, w.Body)
 	assert.Contains(t, w.Body.String(), `"invalid_request_error"`)
+}
+
+// slow takes its time.
+type slow struct{ counting }
+
+func (m slow) Step(ctx context.Context, chunks ...model.Chunk) ([][]float32, error) {
+	time.Sleep(10 * time.Millisecond)
+	return m.counting.Step(ctx, chunks...)
+}
+
+// TestLeaving gives up the requests of clients that have gone, in the middle of a stream and before
+// a whole answer.
+func TestLeaving(t *testing.T) {
+	s := serveModel(t, slow{}, nil, nil)
+	for _, stream := range []bool{true, false} {
+		ctx, leave := context.WithCancel(t.Context())
+		defer leave()
+		body := fmt.Sprintf(`{"prompt": [10], "max_tokens": 49, "stream": %v}`, stream)
+		r, err := http.NewRequestWithContext(ctx, "POST", s.URL+"/v1/completions", strings.NewReader(body))
+		require.NoError(t, err)
+		if !stream {
+			time.AfterFunc(30*time.Millisecond, leave)
+		}
+		answer, err := http.DefaultClient.Do(r)
+		if stream {
+			require.NoError(t, err)
+			_, err = answer.Body.Read(make([]byte, 1))
+			require.NoError(t, err)
+			leave()
+			answer.Body.Close()
+		} else {
+			require.ErrorIs(t, err, context.Canceled)
+		}
+	}
+	assert.Eventually(t, func() bool {
+		r, err := http.Get(s.URL + "/metrics")
+		require.NoError(t, err)
+		defer r.Body.Close()
+		text, err := io.ReadAll(r.Body)
+		require.NoError(t, err)
+		return strings.Contains(string(text), `server_requests_total{outcome="cancelled"} 2`)
+	}, 5*time.Second, 5*time.Millisecond)
 }
 
 // broken is a model whose logits are no numbers.
