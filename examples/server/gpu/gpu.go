@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"unsafe"
 
 	"github.com/vkmla/vkmla/examples/server/weights"
@@ -28,6 +29,7 @@ type GPU struct {
 	halves  uint32
 	tiles   tiling
 	buffers []*vk.Buffer
+	rows    []float32 // of Logits
 
 	embed, head matrix
 	norm        vk.View
@@ -236,16 +238,20 @@ func (g *GPU) Set(rows, ids []int32, wanted []int) error {
 	return nil
 }
 
-// Logits are the first n rows that the last step gave, [V] each, a copy.
+// Logits are the first n rows that the last step gave, [V] each. They stay until Logits is called
+// again.
 func (g *GPU) Logits(n int) [][]float32 {
 	v, list := g.cfg.Vocab, make([][]float32, n)
-	all := make([]float32, n*v)
-	if len(all) > 0 {
-		copy(all, unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(g.results.Buffer.Mapped()))), len(all)))
+	if cap(g.rows) < n*v {
+		g.rows = make([]float32, n*v)
 	}
+	all := unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(g.results.Buffer.Mapped()))), n*v)
+	var group sync.WaitGroup
 	for i := range list {
-		list[i] = all[i*v:][:v:v]
+		list[i] = g.rows[i*v:][:v:v]
+		group.Go(func() { copy(list[i], all[i*v:]) })
 	}
+	group.Wait()
 	return list
 }
 

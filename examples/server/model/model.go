@@ -42,6 +42,7 @@ type Model struct {
 	layers  []*model.DeviceLayer
 	streams cpu.Streams
 	x, f    []float32 // [T, D]: what enters a sub-layer, and what it gives
+	logits  []float32 // [wanted, V]
 	spent   Spent
 }
 
@@ -134,7 +135,8 @@ type Chunk struct {
 }
 
 // Step takes tokens of some sequences through the model and commits them. It returns the logits
-// [V] that were wanted, in the order of chunks. After an error no sequence has changed.
+// [V] that were wanted, in the order of chunks; they stay until the next step. After an error no
+// sequence has changed.
 //
 // Errors: a token that is not of the vocabulary; those of pipeline's Engine.Begin, such as
 // cache.ErrPoolFull, and of Step.RunLayer or Step.Run.
@@ -223,7 +225,11 @@ func (m *Model) forward(ids []int32, wanted []int, attention func(layer int, x, 
 		m.cpu.Leave(s, f)
 	}
 	w.lap(&spent.Streams)
-	logits, v := make([]float32, len(wanted)*m.Config.Vocab), m.Config.Vocab
+	v := m.Config.Vocab
+	if cap(m.logits) < len(wanted)*v {
+		m.logits = make([]float32, len(wanted)*v)
+	}
+	logits := m.logits[:len(wanted)*v]
 	m.cpu.Head(s, wanted, logits)
 	w.lap(&spent.Head)
 	list := make([][]float32, len(wanted))
