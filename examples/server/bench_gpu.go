@@ -37,7 +37,7 @@ func (o *benchOptions) benchGPU(ctx context.Context, dev *vk.Device, m *model.Mo
 	fmt.Fprintf(out, "%s, which copies (reads and writes) at %.0f GB/s; %d layers, one submission a step. Times in ms of a step.\n\n",
 		dev.Adapter().Name, copies.PerSecond()/1e9, len(m.Weights.Layers))
 	table(out, "batch", "prompts, tokens/s", "answers, tokens/s", "step", "of it the device", "experts alone", "GB read by them", "GB/s",
-		"of copies", "gate and up", "down")
+		"of copies", "gate and up", "down", "all weights read, GB", "as long as a copy takes for them")
 	for _, n := range o.batches {
 		row, err := o.run(ctx, m, n, log)
 		if err != nil {
@@ -47,10 +47,13 @@ func (o *benchOptions) benchGPU(ctx context.Context, dev *vk.Device, m *model.Mo
 		if err != nil {
 			return err
 		}
+		all := float64(m.StepBytes()) + r.Experts.Bytes
 		share := func(x gpu.Rate) float64 { return 100 * x.PerSecond() / copies.PerSecond() }
-		fmt.Fprintf(out, "| %d | %.1f | %.1f | %.2f | %.2f | %.2f | %.2f | %.0f | %.0f %% | %.0f %% | %.0f %% |\n", n, row.prompts,
+		fmt.Fprintf(out, "| %d | %.1f | %.1f | %.2f | %.2f | %.2f | %.2f | %.0f | %.0f %% | %.0f %% | %.0f %% | %.2f | %.2f |\n",
+			n, row.prompts,
 			float64(row.steps*n)/row.time.Seconds(), row.time.Seconds()*1e3/float64(row.steps), row.device.Seconds()*1e3/float64(row.steps),
-			r.Experts.Seconds*1e3, r.Experts.Bytes/1e9, r.Experts.PerSecond()/1e9, share(r.Experts), share(r.Up), share(r.Down))
+			r.Experts.Seconds*1e3, r.Experts.Bytes/1e9, r.Experts.PerSecond()/1e9, share(r.Experts), share(r.Up), share(r.Down),
+			all/1e9, all/copies.PerSecond()*1e3)
 	}
 	fmt.Fprintln(out)
 	return o.printSections(ctx, m, out)

@@ -121,5 +121,15 @@ func (m *Model) Timed(ctx context.Context, n int, warm time.Duration) (whole flo
 	})
 }
 
+// StepBytes is what a step reads of weights beside experts and router: attention, hyper-connections
+// and head, each once.
+func (m *Model) StepBytes() (sum int64) {
+	hyper := func(h *weights.Hyper) int64 { return int64(4 * h.Fn.N * h.Fn.K) }
+	for i, l := range m.layers {
+		sum += int64(l.Bytes()) + hyper(&m.Weights.Layers[i].AttnHC) + hyper(&m.Weights.Layers[i].FFNHC)
+	}
+	return sum + hyper(&m.Weights.HeadHC) + int64(len(m.Weights.Head.Data))
+}
+
 // GPU computes what is not attention with Options.GPU, else it is nil.
 func (m *Model) GPU() *gpu.GPU { return m.gpu }
