@@ -80,7 +80,7 @@ func TestExitCodes(t *testing.T) {
 		{"unknown model", "bench --suite layer --model soup", 2, "flash, pro"},
 		{"unknown output path", "bench --suite layer --output-path soup", 2, "fp8-packed"},
 		{"unknown key format", "bench --suite layer --keys soup", 2, "mxfp4"},
-		{"a flag of the layer suite", "bench --suite indexer --model pro", 2, "--suite linear, step, prefill, layer"},
+		{"a flag of the layer suite", "bench --suite indexer --model pro", 2, "--suite linear, step, start, prefill, layer"},
 		{"unknown suite", "bench --suite soup", 2, "decode, indexer"},
 		{"unknown operation of a suite", "bench --suite indexer --op soup", 2, "topk"},
 		{"a flag of the other suite", "bench --op indexer_topk", 2, "--suite indexer"},
