@@ -256,12 +256,23 @@ func (a *Adapter) fillCaps(raw *C.VmAdapter) error {
 	c.VendorID, c.DeviceID = uint32(p.vendorID), uint32(p.deviceID)
 	copy(c.pipelineCacheUUID[:], C.GoBytes(unsafe.Pointer(&p.pipelineCacheUUID), 16))
 	c.fillMemory(raw)
+	if !trustsMatrices(a.Driver, a.Type, raw.dots.integerDotProduct4x8BitPackedMixedSignednessAccelerated != 0) {
+		raw.coopmat.cooperativeMatrix, a.raw.coopmat.cooperativeMatrix = 0, 0
+	}
 	c.fillFeatures(raw)
 	// A device may enumerate shapes with the feature off: believe the feature.
 	if c.Features["cooperativeMatrix"] {
 		return a.fillCoopMat()
 	}
 	return nil
+}
+
+// trustsMatrices reports whether a device's matrices are what its driver says. AMD's own drivers
+// offer them on GPUs that have none (llama.cpp#11074); those do not multiply packed integers of
+// mixed signs either. On integrated GPUs they may crash when they are asked for shapes (AMDVLK#422).
+func trustsMatrices(driver DriverID, kind DeviceType, mixedSigns bool) bool {
+	own := driver == DriverAMD || driver == DriverAMDVLK
+	return !own || kind == TypeDiscrete && mixedSigns
 }
 
 // fillUnits notes how many compute units there are, by the first extension that says so. A

@@ -6,6 +6,19 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
+// AMD's own drivers are believed where a discrete GPU shows that it has matrices, all others always.
+func TestTrustsMatrices(t *testing.T) {
+	for _, driver := range []DriverID{DriverAMD, DriverAMDVLK} {
+		assert.True(t, trustsMatrices(driver, TypeDiscrete, true), "RDNA3")
+		assert.False(t, trustsMatrices(driver, TypeDiscrete, false), "RDNA2")
+		assert.False(t, trustsMatrices(driver, TypeIntegrated, true), "RDNA3.5, where the query may crash")
+	}
+	for _, driver := range []DriverID{0, DriverRADV, DriverNVIDIA, DriverIntelWindows, DriverANV} {
+		assert.True(t, trustsMatrices(driver, TypeIntegrated, false))
+		assert.True(t, trustsMatrices(driver, TypeDiscrete, false))
+	}
+}
+
 // Of the types of memory that drivers list, in their order, each kind of buffer gets these, the
 // first that has room.
 func TestMemoryTypes(t *testing.T) {
