@@ -6,16 +6,19 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// AMD's own drivers are believed where a discrete GPU shows that it has matrices, all others always.
+// AMD's own drivers are believed where a GPU shows that it has matrices, others always. An
+// integrated GPU is not asked for their shapes.
 func TestTrustsMatrices(t *testing.T) {
 	for _, driver := range []DriverID{DriverAMD, DriverAMDVLK} {
-		assert.True(t, trustsMatrices(driver, TypeDiscrete, true), "RDNA3")
-		assert.False(t, trustsMatrices(driver, TypeDiscrete, false), "RDNA2")
-		assert.False(t, trustsMatrices(driver, TypeIntegrated, true), "RDNA3.5, where the query may crash")
+		assert.True(t, trustsMatrices(driver, true), "RDNA3")
+		assert.False(t, trustsMatrices(driver, false), "RDNA2")
+		a := Adapter{Driver: driver, Type: TypeIntegrated, Caps: Caps{Features: map[string]bool{}}}
+		assert.NoError(t, a.fillCoopMat(), "without an instance to ask")
+		assert.Equal(t, map[string]bool{"coopmat.f16.f32": true}, a.Caps.Features)
+		assert.Len(t, a.Caps.CoopMat, 1)
 	}
 	for _, driver := range []DriverID{0, DriverRADV, DriverNVIDIA, DriverIntelWindows, DriverANV} {
-		assert.True(t, trustsMatrices(driver, TypeIntegrated, false))
-		assert.True(t, trustsMatrices(driver, TypeDiscrete, false))
+		assert.True(t, trustsMatrices(driver, false))
 	}
 }
 
