@@ -49,7 +49,7 @@ type StartRow struct {
 
 	Open    Time `json:"open"`    // of the device
 	Upload  Time `json:"upload"`  // of random weights: a layer of each kind, which all layers share
-	Engine  Time `json:"engine"`  // NewEngine
+	Engine  Time `json:"engine"`  // NewEngine, with caches for sessions of Context tokens
 	Compile Time `json:"compile"` // the kernels and the memory of the step: Prepare without Record
 	Record  Time `json:"record"`  // of the step's commands
 	Submit  Time `json:"submit"`  // Begin and Submit of the first step
@@ -257,7 +257,7 @@ func (s *startRun) run() error {
 	}
 	at = lap(&s.parts.Upload, at)
 	o := pipeline.EngineOptions{MaxTokens: s.order.Context, MaxSessions: s.order.Batch, MaxStep: max(s.order.Batch, 128),
-		Keys: s.order.Keys, Variant: s.order.Variant, Invariant: s.order.Invariant}
+		CacheBytes: 1 << 62, Keys: s.order.Keys, Variant: s.order.Variant, Invariant: s.order.Invariant}
 	var err error
 	if s.engine, err = pipeline.NewEngine(s.ctx, s.dev, s.cfg, s.layers(), o); err != nil {
 		return err
