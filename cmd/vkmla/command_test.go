@@ -340,13 +340,16 @@ func wrongGolden(t *testing.T) string {
 	})
 }
 
-// TestPipelineTable shows that no subgroup size is no number.
+// TestPipelineTable shows where rows are from, and that what nobody knows is no number.
 func TestPipelineTable(t *testing.T) {
-	dev, close, err := openDevice("", "")
-	require.NoError(t, err)
-	defer close()
 	var out bytes.Buffer
-	require.NoError(t, pipelineTable(&out, dev, []pipelines.Row{{Kernel: "k", Hot: true}, {Kernel: "l", Hot: true, Subgroup: 32}}, false))
-	require.Contains(t, out.String(), "| yes | - |")
+	rows := []pipelines.Row{{Kernel: "k", Hot: true, Spills: -1}, {Kernel: "l", Hot: true, Subgroup: 32, Constants: []uint32{7, 8}}}
+	o := describe.Origin{Device: "D", Driver: "E", Profile: "generic", Version: "v1.2.3", Commit: "abc", Date: "today"}
+	require.NoError(t, pipelineTable(&out, o, rows, false))
+	assert.Contains(t, out.String(), "D, E\nvkmla v1.2.3, commit abc, today\n")
+	assert.Contains(t, out.String(), "| yes | - |")
 	assert.Contains(t, out.String(), "| yes | 32 |")
+	text := pipelineCSV(o, rows).RenderCSV()
+	assert.Contains(t, text, "D,E,generic,v1.2.3,abc,today,k,,true,0,0,0,0,,0,0,0\n")
+	assert.Contains(t, text, "D,E,generic,v1.2.3,abc,today,l,7 8,true,32,0,0,0,0,0,0,0")
 }
