@@ -12,9 +12,10 @@ import (
 )
 
 // Kernels read much of a step through descriptors, which hold vk.Caps.MaxStorageBufferRange bytes,
-// and a buffer has vk.Caps.MaxBuffer. NewEngine checks before it allocates anything that the largest
-// step and the longest session fit. Otherwise steps would fail later, when the first session becomes
-// long. Partial sums, some tens of MB of a step, are left out: only built operations know them.
+// and a buffer has vk.Caps.MaxBuffer. NewEngine checks before it allocates anything that the
+// largest step and the longest session fit. Otherwise steps would fail later, when the first
+// session becomes long. Partial sums, some tens of MB of a step, are left out: only built
+// operations know them.
 
 // bound is how many bytes kernels reach that are bound as one tensor.
 func bound(dev *vk.Device) uint64 {

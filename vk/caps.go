@@ -267,9 +267,9 @@ func (a *Adapter) fillCaps(raw *C.VmAdapter) error {
 	return nil
 }
 
-// trustsMatrices reports whether a device has the matrices that its driver offers. AMD's own drivers
-// offer them on GPUs that have none (llama.cpp#11074); those do not multiply packed integers of
-// mixed signs either.
+// trustsMatrices reports whether a device has the matrices that its driver offers. AMD's own
+// drivers offer them on GPUs that have none (llama.cpp#11074); those do not multiply packed
+// integers of mixed signs either.
 func trustsMatrices(driver DriverID, mixedSigns bool) bool { return !amdOwn(driver) || mixedSigns }
 
 func amdOwn(driver DriverID) bool { return driver == DriverAMD || driver == DriverAMDVLK }

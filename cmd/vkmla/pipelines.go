@@ -138,8 +138,8 @@ func runChosen(device, profile, output string, estimates bool, stdout io.Writer)
 // pipelineCSV has a row for each kernel, empty where the driver does not tell.
 func pipelineCSV(o describe.Origin, rows []pipelines.Row) table.Writer {
 	t, head := table.NewWriter(), table.Row{}
-	for _, c := range append(slices.Clone(describe.OriginColumns), "kernel", "constants", "hot", "subgroup", "registers", "scalar_registers",
-		"shared_bytes", "spills", "occupancy", "code_bytes", "clocks") {
+	for _, c := range append(slices.Clone(describe.OriginColumns), "kernel", "constants", "hot", "subgroup", "registers",
+		"scalar_registers", "shared_bytes", "spills", "occupancy", "code_bytes", "clocks") {
 		head = append(head, c)
 	}
 	t.AppendHeader(head)

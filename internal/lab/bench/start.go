@@ -184,7 +184,7 @@ func (o StartOptions) start(ctx context.Context, dir string, order startOrder) (
 		return parts, err
 	}
 	cmd := exec.CommandContext(ctx, o.Worker[0], append(o.Worker[1:len(o.Worker):len(o.Worker)], dir)...)
-	cmd.Env = os.Environ()
+	cmd.Env = cmd.Environ()
 	for _, name := range driverCaches {
 		cmd.Env = append(cmd.Env, name+"="+dir)
 	}

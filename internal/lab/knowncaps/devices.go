@@ -86,8 +86,8 @@ func Devices() []Device {
 
 // nvidia is NVIDIA's own driver, with the same limits on Linux and Windows: shared memory of every
 // generation from llama.cpp#11595 (RTX 3090), #12833 (3070), #14903 (4070), #15813 (2060) and
-// #19376 (5090, Windows); 256 bytes of push constants and the descriptors from Vulkan-Tools#446 (RTX
-// 2080, Linux) and #106 (GTX 1050 Ti); allocations from VulkanTools#1223.
+// #19376 (5090, Windows); 256 bytes of push constants and the descriptors from Vulkan-Tools#446
+// (RTX 2080, Linux) and #106 (GTX 1050 Ti); allocations from VulkanTools#1223.
 func nvidia(units, subgroups uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps {
 	c := desktop(f, vk.Caps{SharedMemory: 49152, SubgroupSize: 32, MinSubgroupSize: 32, MaxSubgroupSize: 32,
 		MaxWorkgroupSubgroups: subgroups, ComputeUnits: units, ComputeUnitsBy: "VK_NV_shader_sm_builtins", CoopMat: shapes})
@@ -126,12 +126,12 @@ func radv(units uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps {
 	return c
 }
 
-// amdOwn is AMD's own driver, as on Windows: allocations and buffers of 2 GiB from AMDVLK#413, 32 KiB
-// of shared memory from llama.cpp#26163 (Adrenalin 26.5; older ones gave 64) and #13324, 128 bytes
-// of push constants from llama.cpp#5698 (RX 7800 XT) and kompute#275 (RX 6500 XT). No report says
-// that it has bf16, or how many subgroups a workgroup has at least: as 1024 invocations make. Its
-// matrices are what vk believes of them: none on GPUs that emulate them (llama.cpp#11074), and one
-// shape on integrated ones, where asking may crash (AMDVLK#422).
+// amdOwn is AMD's own driver, as on Windows: allocations and buffers of 2 GiB from AMDVLK#413, 32
+// KiB of shared memory from llama.cpp#26163 (Adrenalin 26.5; older ones gave 64) and #13324, 128
+// bytes of push constants from llama.cpp#5698 (RX 7800 XT) and kompute#275 (RX 6500 XT). No report
+// says that it has bf16, or how many subgroups a workgroup has at least: as 1024 invocations make.
+// Its matrices are what vk believes of them: none on GPUs that emulate them (llama.cpp#11074), and
+// one shape on integrated ones, where asking may crash (AMDVLK#422).
 func amdOwn(units uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps {
 	c := amd(units, 32, 32, f, shapes...)
 	c.SharedMemory, c.MaxAllocation, c.MaxBuffer, c.MaxPushConstants, c.TimestampPeriod = 32768, 1<<31, 1<<31, 128, 10
@@ -147,9 +147,9 @@ func amdOwn2022(units uint32) vk.Caps {
 }
 
 // intel is a GPU of Intel's by its id, as no driver of its says how many compute units it has. The
-// numbers are Mesa's: 26.2.6 over GPUs that are not there, held by the same test as radv's. It gives
-// 48 KiB of shared memory on all of them (llama.cpp#25380: so does 26.1.4 on an Arc Pro B50); older
-// ones gave 64 KiB, and 128 on Xe2 (llama.cpp#22461). bf16 of Xe from llama.cpp#24404.
+// numbers are Mesa's: 26.2.6 over GPUs that are not there, held by the same test as radv's. It
+// gives 48 KiB of shared memory on all of them (llama.cpp#25380: so does 26.1.4 on an Arc Pro
+// B50); older ones gave 64 KiB, and 128 on Xe2 (llama.cpp#22461). bf16 of Xe from llama.cpp#24404.
 func intel(id, least, shared, align uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps {
 	c := desktop(f, vk.Caps{SharedMemory: shared, SubgroupSize: 32, MinSubgroupSize: least, MaxSubgroupSize: 32,
 		MaxWorkgroupSubgroups: 1024 / least, StorageAlignment: uint64(align), CoopMat: shapes})

@@ -4,11 +4,13 @@ import "github.com/vkmla/vkmla/vk"
 
 // Owned are the devices that people own, with the drivers that they have: discrete's kinds, their
 // relatives, and the vendors' own drivers. Where their numbers are from stands with the drivers;
-// compute units are those of the model in brackets.
+// compute units are those of the model behind the row.
 func Owned() []Device {
 	all, plain := features(modern, halves, matrices, brains), features(modern, halves)
 	f16, small := features(modern, halves, matrices), []vk.CoopMatShape{shape(8, 8, 16, "f16"), shape(8, 8, 16, "bf16")}
 	wide := []vk.CoopMatShape{shape(8, 16, 16, "f16"), shape(8, 16, 16, "bf16")}
+	panther := intel(0xb080, 16, 49152, 4, all, wide...)
+	panther.MaxWorkgroupSubgroups = 32
 	return append(discrete(), []Device{
 		{"Ampere", vk.TypeDiscrete, nvidia(82, 32, all, ampere...), true, vk.DriverNVIDIA},          // RTX 3090
 		{"Blackwell", vk.TypeDiscrete, nvidia(170, 32, all, ampere...), true, vk.DriverNVIDIA},      // RTX 5090
@@ -22,7 +24,7 @@ func Owned() []Device {
 		{"Meteor Lake", vk.TypeIntegrated, intel(0x7d55, 8, 49152, 4, plain), false, vk.DriverANV},
 		{"Arrow Lake H", vk.TypeIntegrated, intel(0x7d51, 8, 49152, 4, all, small...), false, vk.DriverANV}, // Arc 140T
 		{"Lunar Lake", vk.TypeIntegrated, intel(0x64a0, 16, 49152, 4, all, wide...), false, vk.DriverANV},   // Arc 140V
-		{"Panther Lake", vk.TypeIntegrated, intel(0xb080, 16, 49152, 4, all, wide...), false, vk.DriverANV}, // Arc B390
+		{"Panther Lake", vk.TypeIntegrated, panther, false, vk.DriverANV},                                   // Arc B390
 		{"Arc A, Intel's driver", vk.TypeDiscrete, intelOwn(0x56a0, 8, 32768, small[0]), false, vk.DriverIntelWindows},
 		{"Arc B, Intel's driver", vk.TypeDiscrete, intelOwn(0xe20b, 16, 49152, wide[0]), false, vk.DriverIntelWindows},
 		{"Arrow Lake H, Intel's driver", vk.TypeIntegrated, intelOwn(0x7d51, 8, 49152, small[0]), false, vk.DriverIntelWindows},
