@@ -139,7 +139,11 @@ func (d *Device) compileLater(k *Kernel) {
 			d.mu.Lock()
 			if len(d.waiting) == 0 || d.closed.Load() {
 				d.compilers--
+				last := d.compilers == 0 && !d.closed.Load()
 				d.mu.Unlock()
+				if last {
+					d.cache.saveFresh(d)
+				}
 				return
 			}
 			k := d.nextToCompile()
@@ -181,7 +185,9 @@ func (k *Kernel) Ready() error {
 	}
 	began := time.Now()
 	err := k.compile()
-	k.took = time.Since(began)
+	if k.took = time.Since(began); k.took > worthKeeping {
+		k.dev.cache.fresh.Store(true)
+	}
 	return err
 }
 
