@@ -90,8 +90,13 @@ func TestEngineBuffers(t *testing.T) {
 	require.NoError(t, err)
 	defer e.Close()
 	require.NoError(t, e.Prepare(t.Context(), n))
-	m, err := pipeline.EngineOptions{MaxTokens: longest, MaxSessions: 8, MaxStep: n}.Estimate(t.Context(), dev, cfg, layers,
-		filled(8, longest)...)
+	estimate := func(sessions int) (pipeline.EngineMemory, error) {
+		o := pipeline.EngineOptions{MaxTokens: longest, MaxSessions: 8, MaxStep: n}
+		return o.Estimate(t.Context(), dev, cfg, layers, filled(sessions, longest)...)
+	}
+	_, err = estimate(8)
+	assert.ErrorContains(t, err, "which a buffer holds")
+	m, err := estimate(1)
 	require.NoError(t, err)
 	for range 8 {
 		var s *pipeline.Session
