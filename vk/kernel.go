@@ -50,7 +50,6 @@ type Kernel struct {
 	op     string // for errors
 	spec   KernelSpec
 	counts bool // it reads how many workgroups there are
-	length int  // bytes of the module
 
 	mu     sync.Mutex // held while it is compiled
 	h      vulkan.Pipeline
@@ -118,7 +117,7 @@ func (d *Device) Kernel(s KernelSpec) (*Kernel, error) {
 		return k, nil
 	}
 	s.Constants = slices.Clone(s.Constants)
-	k := &Kernel{dev: d, op: op, spec: s, counts: countsWorkgroups(s.SPIRV), length: len(s.SPIRV)}
+	k := &Kernel{dev: d, op: op, spec: s, counts: countsWorkgroups(s.SPIRV)}
 	d.kernels[key] = k
 	if !d.adapter.processor {
 		d.compileLater(k)
@@ -146,24 +145,12 @@ func (d *Device) compileLater(k *Kernel) {
 				}
 				return
 			}
-			k := d.nextToCompile()
+			k := d.waiting[0]
+			d.waiting = d.waiting[1:]
 			d.mu.Unlock()
 			_ = k.Ready() // a dispatch tries again and returns the error
 		}
 	})
-}
-
-// nextToCompile takes the longest module that waits: begun last, it would end alone. Under d.mu.
-func (d *Device) nextToCompile() *Kernel {
-	longest := 0
-	for i, k := range d.waiting {
-		if k.length > d.waiting[longest].length {
-			longest = i
-		}
-	}
-	k := d.waiting[longest]
-	d.waiting = slices.Delete(d.waiting, longest, longest+1)
-	return k
 }
 
 // Ready returns once the kernel is compiled, and compiles it if nobody does. After an error
