@@ -2,6 +2,7 @@ package attention
 
 import (
 	"cmp"
+	"math"
 	"sort"
 
 	"github.com/vkmla/vkmla/internal/opkit"
@@ -50,11 +51,12 @@ func (c RowConfig) ListBytes(tokens int) uint64 {
 }
 
 // WorkspaceBytes is how many bytes of a workspace an attention over gathered rows can use, of those
-// that are offered (0: DefaultWorkspace). A build without device addresses reaches what a
-// descriptor holds.
+// that are offered (0: DefaultWorkspace): no more than a buffer has. A build without device
+// addresses reaches what a descriptor holds.
 func WorkspaceBytes(dev *vk.Device, variant string, offered uint64) uint64 {
-	offered = cmp.Or(offered, DefaultWorkspace)
-	if a := dev.Adapter(); variant == VariantBase || len(a.Caps.Missing(shaders.Requires(opkit.Stem("attn_prefill", VariantDA)))) > 0 {
+	a := dev.Adapter()
+	offered = min(cmp.Or(offered, DefaultWorkspace), cmp.Or(a.Caps.MaxBuffer, math.MaxUint64))
+	if variant == VariantBase || len(a.Caps.Missing(shaders.Requires(opkit.Stem("attn_prefill", VariantDA)))) > 0 {
 		return min(offered, a.Caps.MaxStorageBufferRange)
 	}
 	return offered

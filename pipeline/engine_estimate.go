@@ -41,7 +41,8 @@ func (c *counts) in(mem vk.Memory) purposes {
 // what rounds up allocations.
 //
 // Errors: those of NewEngine for arguments and options; vk.ErrArgument for lengths that are not 1
-// to MaxTokens, or more than MaxSessions of them; the context's.
+// to MaxTokens, more than MaxSessions of them, or more than the device's buffers hold; the
+// context's.
 func (o EngineOptions) Estimate(ctx context.Context, dev *vk.Device, cfg model.Config, layers []*model.DeviceLayer,
 	lengths ...int) (EngineMemory, error) {
 	err := o.complete(ctx, dev, cfg, layers)
@@ -80,6 +81,10 @@ func (e *Engine) estimate(ctx context.Context, lengths []int) (m EngineMemory, e
 		pages := 0
 		for _, n := range lengths {
 			pages += p.Held(n, e.cfg.Window, e.opts.Rewind)
+		}
+		if pages > p.most {
+			return m, badArgument(opEstimate, "lengths", fmt.Sprintf("%d pages of %s", pages, p.Name),
+				"at most %d, which a buffer holds", p.most)
 		}
 		m.Held += uint64(pages) * p.bytes
 		if !p.keepsAll() {

@@ -11,18 +11,25 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// Kernels read much of a step through descriptors, which hold vk.Caps.MaxStorageBufferRange bytes.
-// NewEngine checks before it allocates anything that the largest step and the longest session fit.
-// Otherwise steps would fail later, when the first session becomes long.
+// Kernels read much of a step through descriptors, which hold vk.Caps.MaxStorageBufferRange bytes,
+// and a buffer has vk.Caps.MaxBuffer. NewEngine checks before it allocates anything that the
+// largest step and the longest session fit. Otherwise steps would fail later, when the first
+// session becomes long. Partial sums, some tens of MB of a step, are left out: only built
+// operations know them.
 
-// ropeRows is how many rows of cosines and sines a descriptor holds.
+// bound is how many bytes kernels reach that are bound as one tensor.
+func bound(dev *vk.Device) uint64 {
+	return min(dev.Caps().MaxStorageBufferRange, orMost(dev.Caps().MaxBuffer))
+}
+
+// ropeRows is how many rows of cosines and sines are bound.
 func ropeRows(dev *vk.Device) int {
-	return int(min(dev.Caps().MaxStorageBufferRange/(4*model.RopeRow), math.MaxInt32))
+	return int(min(bound(dev)/(4*model.RopeRow), math.MaxInt32))
 }
 
 // checkTables demands that all block tables fit, which are bound as one tensor.
 func (e *Engine) checkTables() error {
-	limit := e.dev.Caps().MaxStorageBufferRange
+	limit := bound(e.dev)
 	bytes := func(sessions int) (sum uint64) {
 		for _, p := range e.pools {
 			sum += tensor.Need(tensor.I32, sessions, p.width)
@@ -65,9 +72,18 @@ func (e *Engine) fits(tokens int) error {
 			return err
 		}
 	}
-	var in, out tensor.Tensor
-	var list memory.List
-	list.Add(&in, tensor.BF16, tokens, e.cfg.Hidden)
-	list.Add(&out, e.out(), tokens, e.cfg.Hidden)
-	return list.Fits(opNewEngine, e.dev.Caps().MaxStorageBufferRange)
+	n := len(e.layers)
+	if e.oneTensor() {
+		n = 1
+	}
+	for _, dt := range []tensor.DType{tensor.BF16, e.out()} { // inputs and outputs, see buildHidden
+		var list memory.List
+		for range n {
+			list.Add(nil, dt, tokens, e.cfg.Hidden)
+		}
+		if err := list.Fits(opNewEngine, e.dev.Caps()); err != nil {
+			return err
+		}
+	}
+	return nil
 }

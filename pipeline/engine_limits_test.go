@@ -2,11 +2,14 @@ package pipeline_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline"
@@ -49,4 +52,65 @@ func TestEngineLimits(t *testing.T) {
 	e, err := pipeline.NewEngine(t.Context(), dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 1 << 16, CacheBytes: cache})
 	assert.Nil(t, e, "caches that do not fit")
 	assert.ErrorIs(t, err, full, "caches that do not fit")
+}
+
+// TestEngineBuffers holds that an engine stays within the buffers that a device has: what a step
+// would need beyond them is refused before anything is built, and caches end as a full pool does.
+func TestEngineBuffers(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	largest := uint64(0)
+	a := *testkit.Device(t).Adapter()
+	dev := must[*vk.Device](t)(a.Open(vk.DeviceOptions{MemoryHook: func(size uint64) error {
+		largest = max(largest, size)
+		return nil
+	}}))
+	defer dev.Close()
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(4)})))
+	defer layers[0].Close() // before the device
+	const buffer, longest = 48 << 20, 48 << 20 / (4 * model.RopeRow)
+	a.Caps.MaxBuffer, largest = buffer, 0
+	most := buffer / (2 * cfg.Hidden) // rows of hidden states; other tensors of a step may be larger
+	open := func(o pipeline.EngineOptions) (*pipeline.Engine, error) {
+		return pipeline.NewEngine(t.Context(), dev, cfg, layers, o)
+	}
+	_, err := open(pipeline.EngineOptions{MaxTokens: 4096, MaxStep: most + 1})
+	var wrong *vk.ArgumentError
+	require.ErrorAs(t, err, &wrong)
+	assert.Equal(t, "MaxStep", wrong.Arg)
+	assert.Zero(t, largest, "allocated before options were refused")
+	n := 0
+	_, err = fmt.Sscanf(wrong.Want, "at most %d:", &n)
+	require.NoError(t, err, wrong.Want)
+	require.Positive(t, n)
+	_, err = open(pipeline.EngineOptions{MaxTokens: 4096, MaxStep: n + 1})
+	assert.ErrorContains(t, err, "a buffer of ")
+
+	n /= 4 // partial sums share the buffer
+	e, err := open(pipeline.EngineOptions{MaxTokens: longest, MaxSessions: 8, MaxStep: n, CacheBytes: 1 << 40})
+	require.NoError(t, err)
+	defer e.Close()
+	require.NoError(t, e.Prepare(t.Context(), n))
+	estimate := func(sessions int) (pipeline.EngineMemory, error) {
+		o := pipeline.EngineOptions{MaxTokens: longest, MaxSessions: 8, MaxStep: n}
+		return o.Estimate(t.Context(), dev, cfg, layers, filled(sessions, longest)...)
+	}
+	_, err = estimate(8)
+	assert.ErrorContains(t, err, "which a buffer holds")
+	m, err := estimate(1)
+	require.NoError(t, err)
+	for range 8 {
+		var s *pipeline.Session
+		if s, err = e.Open(); err != nil {
+			break
+		}
+		if err = s.Advance(t.Context(), longest); err != nil {
+			break
+		}
+	}
+	require.ErrorIs(t, err, cache.ErrPoolFull, "the caches of all sessions do not fit their buffers")
+	assert.LessOrEqual(t, largest, uint64(buffer))
+	assert.Greater(t, largest, uint64(buffer/2))
+	assert.LessOrEqual(t, m.Caches, e.Memory().Caches, "an estimate beyond what buffers hold")
+	_, err = e.Open()
+	assert.NoError(t, err, "the engine goes on")
 }

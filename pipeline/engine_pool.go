@@ -23,7 +23,8 @@ type enginePool struct {
 	index int    // in Engine.pools
 	keep  int    // tokens before the next one that a step reads, or model.KeepAll
 	width int    // entries of a row of the block table
-	most  int    // pages that sessions can ever have
+	reach int    // pages that sessions can ever use, if memory has room
+	most  int    // those that a buffer holds
 	bytes uint64 // of a page in all layers
 	slot  uint64 // bytes of a slot in all layers
 	ids   *cache.BlockPool
@@ -162,7 +163,11 @@ func (e *Engine) buildPools() error {
 				limit = min(limit, int(e.dev.Caps().MaxStorageBufferRange/uint64(c.stride)))
 			}
 		}
-		p.most = min(p.useful(e.opts, e.opts.MaxSessions), limit, math.MaxInt32/p.Page)
+		p.reach = min(p.useful(e.opts, e.opts.MaxSessions), limit, math.MaxInt32/p.Page)
+		p.most = p.reach
+		for _, c := range p.caches {
+			p.most = int(min(uint64(p.most), orMost(e.dev.Caps().MaxBuffer)/uint64(c.stride)))
+		}
 	}
 	return e.firstPages()
 }
@@ -289,7 +294,7 @@ func (e *Engine) greatest(l *engineLayer) layer.Caches {
 		if c.layer != l && (c.layer != l.entries || c.store != model.StoreEntries && c.store != model.StoreKeys) {
 			continue
 		}
-		n := c.pool.most
+		n := c.pool.reach
 		if limit := e.opts.MaxCacheBytes; limit > 0 {
 			n = min(n, int(limit/c.pool.bytes))
 		}

@@ -164,6 +164,7 @@ int vm_query(VmInstance *in, void *phys, VmAdapter *a) {
 	if (a->has13) {
 		vm_link(&tail, &a->subgroup, VM_STYPE_SUBGROUP_SIZE_CONTROL_PROPERTIES);
 		vm_link(&tail, &a->maintenance4, VM_STYPE_MAINTENANCE_4_PROPERTIES);
+		vm_link(&tail, &a->dots, VM_STYPE_SHADER_INTEGER_DOT_PRODUCT_PROPERTIES);
 	}
 	mem(phys, &a->memory);
 

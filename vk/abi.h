@@ -54,6 +54,7 @@ typedef uint64_t VmHandle; // non-dispatchable handle on a 64-bit platform
 #define VM_STYPE_FAULT_FEATURES_EXT 1000341000
 #define VM_STYPE_FAULT_COUNTS_EXT 1000341001
 #define VM_STYPE_FAULT_INFO_EXT 1000341002
+#define VM_STYPE_SHADER_INTEGER_DOT_PRODUCT_PROPERTIES 1000280001
 #define VM_STYPE_MAINTENANCE_4_PROPERTIES 1000413001
 #define VM_STYPE_COOPERATIVE_MATRIX_FEATURES 1000506000
 #define VM_STYPE_COOPERATIVE_MATRIX_PROPERTIES 1000506001
@@ -284,6 +285,9 @@ typedef struct {
 	uint32_t sType; void *pNext; uint32_t denormBehaviorIndependence, roundingModeIndependence; VmBool to_preserve[3];
 	VmBool shaderDenormPreserveFloat16; VmBool to_nearest[5]; VmBool shaderRoundingModeRTEFloat16; VmBool rest[5];
 } VmFloatControlsProperties;
+typedef struct {
+	uint32_t sType; void *pNext; VmBool to_packed[5]; VmBool integerDotProduct4x8BitPackedMixedSignednessAccelerated; VmBool rest[24];
+} VmIntegerDotProperties;
 typedef struct { uint32_t sType; void *pNext; uint32_t shaderSMCount, shaderWarpsPerSM; } VmShaderSMProperties;             // of NVIDIA
 typedef struct { uint32_t sType; void *pNext; uint32_t shaderCoreFeatures, activeComputeUnitCount; } VmShaderCoreProperties; // of AMD
 typedef struct {
@@ -345,6 +349,7 @@ typedef struct {
 	VmSubgroupSizeProperties subgroup;
 	VmMaintenance4Properties maintenance4;
 	VmFloatControlsProperties floats;
+	VmIntegerDotProperties dots;
 	VmShaderSMProperties sm;
 	VmShaderCoreProperties cores;
 	VmShaderArrayProperties arrays;

@@ -120,6 +120,11 @@ SAME(VM_STYPE_PIPELINE_EXECUTABLE_FEATURES,VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIP
 		"AT(VmShaderBuiltinsProperties,VkPhysicalDeviceShaderCoreBuiltinsPropertiesARM,shaderCoreCount);\n")
 	c.WriteString("SAME(VM_STYPE_SHADER_CORE_BUILTINS_PROPERTIES," +
 		"VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_BUILTINS_PROPERTIES_ARM);\n")
+	c.WriteString("#ifdef VK_KHR_shader_integer_dot_product\n")
+	c.WriteString("SIZE(VmIntegerDotProperties,VkPhysicalDeviceShaderIntegerDotProductPropertiesKHR);" +
+		"AT(VmIntegerDotProperties,VkPhysicalDeviceShaderIntegerDotProductPropertiesKHR,integerDotProduct4x8BitPackedMixedSignednessAccelerated);\n")
+	c.WriteString("SAME(VM_STYPE_SHADER_INTEGER_DOT_PRODUCT_PROPERTIES," +
+		"VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_PROPERTIES_KHR);\n#endif\n")
 	c.WriteString("#ifdef VK_KHR_shader_bfloat16\n")
 	c.WriteString("SIZE(VmBFloat16Features,VkPhysicalDeviceShaderBfloat16FeaturesKHR);SAME(VM_STYPE_SHADER_BFLOAT16_FEATURES,VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_BFLOAT16_FEATURES_KHR);\n#endif\n")
 	c.WriteString(`

@@ -256,6 +256,9 @@ func (a *Adapter) fillCaps(raw *C.VmAdapter) error {
 	c.VendorID, c.DeviceID = uint32(p.vendorID), uint32(p.deviceID)
 	copy(c.pipelineCacheUUID[:], C.GoBytes(unsafe.Pointer(&p.pipelineCacheUUID), 16))
 	c.fillMemory(raw)
+	if !trustsMatrices(a.Driver, raw.dots.integerDotProduct4x8BitPackedMixedSignednessAccelerated != 0) {
+		raw.coopmat.cooperativeMatrix, a.raw.coopmat.cooperativeMatrix = 0, 0
+	}
 	c.fillFeatures(raw)
 	// A device may enumerate shapes with the feature off: believe the feature.
 	if c.Features["cooperativeMatrix"] {
@@ -263,6 +266,13 @@ func (a *Adapter) fillCaps(raw *C.VmAdapter) error {
 	}
 	return nil
 }
+
+// trustsMatrices reports whether a device has the matrices that its driver offers. AMD's own
+// drivers offer them on GPUs that have none (llama.cpp#11074); those do not multiply packed
+// integers of mixed signs either.
+func trustsMatrices(driver DriverID, mixedSigns bool) bool { return !amdOwn(driver) || mixedSigns }
+
+func amdOwn(driver DriverID) bool { return driver == DriverAMD || driver == DriverAMDVLK }
 
 // fillUnits notes how many compute units there are, by the first extension that says so. A
 // structure that the driver does not know stays 0.
@@ -358,21 +368,17 @@ func (c *Caps) fillFeatures(raw *C.VmAdapter) {
 	c.hostAlignment = max(1, uint64(raw.host.minImportedHostPointerAlignment))
 }
 
-func (a *Adapter) fillCoopMat() error {
-	var shapes *C.VmCoopMatProperties
-	var n C.uint32_t
-	if err := result("query cooperative matrices", int(C.vm_coopmat(a.instance.c, a.phys, &shapes, &n))); err != nil {
-		return err
-	}
-	defer C.free(unsafe.Pointer(shapes))
-	for _, s := range unsafe.Slice(shapes, int(n)) {
-		m := CoopMatShape{
-			M: uint32(s.MSize), N: uint32(s.NSize), K: uint32(s.KSize),
-			A: componentName(uint32(s.AType)), B: componentName(uint32(s.BType)),
-			C: componentName(uint32(s.CType)), Result: componentName(uint32(s.ResultType)),
-			Scope: scopeName(uint32(s.scope)), Saturating: s.saturatingAccumulation != 0,
+// fillCoopMat notes the shapes of matrices. AMD's own drivers may crash where an integrated GPU is
+// asked for them (AMDVLK#422): there it is the shape that all of AMD's matrices have.
+func (a *Adapter) fillCoopMat() (err error) {
+	list := []CoopMatShape{{M: 16, N: 16, K: 16, A: "f16", B: "f16", C: "f32", Result: "f32", Scope: "subgroup"}}
+	if !amdOwn(a.Driver) || a.Type != TypeIntegrated {
+		if list, err = a.askCoopMat(); err != nil {
+			return err
 		}
-		a.Caps.CoopMat = append(a.Caps.CoopMat, m)
+	}
+	a.Caps.CoopMat = list
+	for _, m := range list {
 		if m.Scope == "subgroup" && m.A == m.B && m.C == "f32" && m.Result == "f32" {
 			switch {
 			case m.A == "f16":
@@ -383,6 +389,25 @@ func (a *Adapter) fillCoopMat() error {
 		}
 	}
 	return nil
+}
+
+// askCoopMat asks the driver for shapes.
+func (a *Adapter) askCoopMat() (list []CoopMatShape, err error) {
+	var shapes *C.VmCoopMatProperties
+	var n C.uint32_t
+	if err := result("query cooperative matrices", int(C.vm_coopmat(a.instance.c, a.phys, &shapes, &n))); err != nil {
+		return nil, err
+	}
+	defer C.free(unsafe.Pointer(shapes))
+	for _, s := range unsafe.Slice(shapes, int(n)) {
+		list = append(list, CoopMatShape{
+			M: uint32(s.MSize), N: uint32(s.NSize), K: uint32(s.KSize),
+			A: componentName(uint32(s.AType)), B: componentName(uint32(s.BType)),
+			C: componentName(uint32(s.CType)), Result: componentName(uint32(s.ResultType)),
+			Scope: scopeName(uint32(s.scope)), Saturating: s.saturatingAccumulation != 0,
+		})
+	}
+	return list, nil
 }
 
 func componentName(t uint32) string {

@@ -19,8 +19,9 @@ import (
 // DeviceOptions configures Adapter.Open. The zero value keeps no pipeline cache
 // on disk.
 type DeviceOptions struct {
-	// PipelineCacheDir is a directory for compiled pipelines; "" keeps none. It is
-	// only an optimisation: a missing, unwritable or corrupt cache is ignored.
+	// PipelineCacheDir is a directory for compiled pipelines; "" keeps none. They are written
+	// when many were compiled, and by Close. It is only an optimisation: a missing, unwritable
+	// or corrupt cache is ignored.
 	PipelineCacheDir string
 	// MemoryHook, when set, is called before each allocation of device or staging
 	// memory with its size in bytes. If it returns an error, nothing is allocated and

@@ -7,6 +7,13 @@ func CompileLater(k *Kernel) {
 	k.dev.compileLater(k)
 }
 
+// KeepAll has every kernel that is compiled in the background count as one that took long.
+func KeepAll() (restore func()) {
+	before := worthKeeping
+	worthKeeping = -1
+	return func() { worthKeeping = before }
+}
+
 // WaitForCompilers waits until every background compilation has ended.
 func WaitForCompilers(d *Device) { d.compiling.Wait() }
 

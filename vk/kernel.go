@@ -6,9 +6,11 @@ import "C"
 import (
 	"crypto/sha256"
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"sync"
+	"time"
 	"unsafe"
 
 	vulkan "github.com/goki/vulkan"
@@ -52,6 +54,7 @@ type Kernel struct {
 	mu     sync.Mutex // held while it is compiled
 	h      vulkan.Pipeline
 	layout *layout // nil until it is compiled
+	took   time.Duration
 }
 
 // Name returns the name that the kernel was specified with.
@@ -135,7 +138,11 @@ func (d *Device) compileLater(k *Kernel) {
 			d.mu.Lock()
 			if len(d.waiting) == 0 || d.closed.Load() {
 				d.compilers--
+				last := d.compilers == 0 && !d.closed.Load()
 				d.mu.Unlock()
+				if last {
+					d.cache.saveFresh(d)
+				}
 				return
 			}
 			k := d.waiting[0]
@@ -163,7 +170,32 @@ func (k *Kernel) Ready() error {
 	if err := k.dev.usable(k.op); err != nil {
 		return err
 	}
-	return k.compile()
+	began := time.Now()
+	err := k.compile()
+	if k.took = time.Since(began); k.took > worthKeeping {
+		k.dev.cache.fresh.Store(true)
+	}
+	return err
+}
+
+// Compiled returns how long the driver took over each kernel so far, by name; kernels of one name
+// are added up. It waits for those that are being compiled.
+func (d *Device) Compiled() map[string]time.Duration {
+	if d == nil {
+		return nil
+	}
+	d.mu.Lock()
+	kernels := slices.Collect(maps.Values(d.kernels))
+	d.mu.Unlock()
+	took := map[string]time.Duration{}
+	for _, k := range kernels {
+		k.mu.Lock()
+		if k.layout != nil {
+			took[k.spec.Name] += k.took
+		}
+		k.mu.Unlock()
+	}
+	return took
 }
 
 func (d *Device) checkKernel(op string, s *KernelSpec) error {

@@ -2,6 +2,8 @@ package vk_test
 
 import (
 	"bytes"
+	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 
@@ -65,6 +67,33 @@ func TestKernelsCompileLater(t *testing.T) {
 		assert.ErrorIs(t, k.Ready(), vk.ErrClosed, "compile for a closed device")
 	}
 	t.Logf("%d of %d were left when the device was closed", left, len(list))
+}
+
+// What was compiled in the background is in the file before the device is closed: a program that is
+// killed keeps it. What it took is known by name.
+func TestCompiledKernelsAreKept(t *testing.T) {
+	defer vk.KeepAll()()
+	dir := t.TempDir()
+	d := open(t, vk.DeviceOptions{PipelineCacheDir: dir})
+	list := copies(t, d, 3)
+	assert.Empty(t, d.Compiled(), "before any was compiled")
+	for _, k := range list {
+		vk.CompileLater(k)
+	}
+	vk.WaitForCompilers(d)
+	names, err := filepath.Glob(filepath.Join(dir, "pipelines-*"))
+	require.NoError(t, err)
+	require.Len(t, names, 1)
+	for _, k := range list {
+		assert.Positive(t, d.Compiled()[k.Name()], k.Name())
+	}
+	kept, err := os.ReadFile(names[0])
+	require.NoError(t, err)
+	require.NoError(t, d.Close())
+	after, err := os.ReadFile(names[0])
+	require.NoError(t, err)
+	assert.Equal(t, kept, after, "written again by Close, although nothing was compiled since")
+	assert.Empty(t, (*vk.Device)(nil).Compiled())
 }
 
 // Specifications that differ in anything, even in one bit of the module, give different

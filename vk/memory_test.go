@@ -6,6 +6,22 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
+// AMD's own drivers are believed where a GPU shows that it has matrices, others always. An
+// integrated GPU is not asked for their shapes.
+func TestTrustsMatrices(t *testing.T) {
+	for _, driver := range []DriverID{DriverAMD, DriverAMDVLK} {
+		assert.True(t, trustsMatrices(driver, true), "RDNA3")
+		assert.False(t, trustsMatrices(driver, false), "RDNA2")
+		a := Adapter{Driver: driver, Type: TypeIntegrated, Caps: Caps{Features: map[string]bool{}}}
+		assert.NoError(t, a.fillCoopMat(), "without an instance to ask")
+		assert.Equal(t, map[string]bool{"coopmat.f16.f32": true}, a.Caps.Features)
+		assert.Len(t, a.Caps.CoopMat, 1)
+	}
+	for _, driver := range []DriverID{0, DriverRADV, DriverNVIDIA, DriverIntelWindows, DriverANV} {
+		assert.True(t, trustsMatrices(driver, false))
+	}
+}
+
 // Of the types of memory that drivers list, in their order, each kind of buffer gets these, the
 // first that has room.
 func TestMemoryTypes(t *testing.T) {

@@ -8,6 +8,9 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
 	"unsafe"
 
 	vulkan "github.com/goki/vulkan"
@@ -21,8 +24,14 @@ import (
 type pipelineCache struct {
 	h    vulkan.PipelineCache
 	path string
-	have [sha256.Size]byte // of the data that was loaded
+
+	mu    sync.Mutex
+	have  [sha256.Size]byte // of the data in the file
+	fresh atomic.Bool       // something was compiled that took long
 }
+
+// worthKeeping is more than the driver takes for a kernel that it finds in its cache.
+var worthKeeping = 30 * time.Millisecond
 
 // maxPipelineCache is how large a file is read; drivers' caches of all kernels have some MiB.
 const maxPipelineCache = 256 << 20
@@ -51,14 +60,27 @@ func (p *pipelineCache) open(d *Device) {
 	ci.Free()
 }
 
+// close saves the cache and ends it.
 func (p *pipelineCache) close(d *Device) {
-	if p.h == nil {
-		return
+	if p.h != nil {
+		p.save(d)
+		vulkan.DestroyPipelineCache(d.h, p.h, nil)
 	}
-	defer vulkan.DestroyPipelineCache(d.h, p.h, nil)
+}
+
+// saveFresh saves what took long to compile, so that it is there even if the program is killed.
+func (p *pipelineCache) saveFresh(d *Device) {
+	if p.h != nil && p.fresh.Swap(false) {
+		p.save(d)
+	}
+}
+
+func (p *pipelineCache) save(d *Device) {
 	if p.path == "" || d.lost.Load() {
 		return
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	data := cacheData(vulkan.GetPipelineCacheData, d.h, p.h)
 	sum := sha256.Sum256(data)
 	if len(data) == 0 || sum == p.have {
@@ -67,8 +89,11 @@ func (p *pipelineCache) close(d *Device) {
 	if os.MkdirAll(filepath.Dir(p.path), 0o755) != nil {
 		return
 	}
-	files.Replace(p.path, 0o600, func(w io.Writer) error {
+	err := files.Replace(p.path, 0o600, func(w io.Writer) error {
 		_, err := w.Write(append(sum[:], data...))
 		return err
 	})
+	if err == nil {
+		p.have = sum
+	}
 }

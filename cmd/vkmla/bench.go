@@ -46,6 +46,7 @@ var suites = []struct {
 	{"memory", []string{"op", "case", "batch", "heads", "prefill", "variant"}},
 	{"linear", []string{"op", "case", "batch", "model", "weights", "variant"}},
 	{"step", []string{"batch", "context", "model", "weights", "keys", "invariant", "variant"}},
+	{"start", []string{"batch", "context", "model", "weights", "keys", "invariant", "variant"}},
 	{comparison, comparedFlags},
 	{"prefill", []string{"prefill", "chunk", "model", "weights", "keys", "invariant", "variant"}},
 	{"layer", []string{"batch", "context", "prefill", "model", "kind", "weights", "chunk", "keys", "output-path", "invariant", "variant"}},
@@ -103,6 +104,10 @@ long as there is memory for them; the report says how many share theirs.
 The suite prefill runs prompts of --prefill tokens through all layers of a model, in steps of
 --chunk tokens, with a kernel between layers, and gives tokens a second. Experts are not in it.
 Weights are as in the suite step.
+
+The suite start times what an engine takes from NewEngine to the submission of its first decode
+step: each start in a process of its own, first with empty caches of compiled kernels, the
+driver's included, then with those that it left. Layers of a kind share their weights.
 
 --compare FILE runs the cases of all suites for which FILE has others' times, and those
 with a goal of their own. Each row has the peer's time, ours, the ratio and the share of
@@ -169,9 +174,9 @@ func (f *benchFlags) define(fl *pflag.FlagSet) {
 	fl.IntVar(&f.heads, "heads", 0, "query heads, 1 to 128 (default, suites decode, indexer: 64; attention, memory: 64 and 128)")
 	fl.Var(&numbers{list: &f.batches}, "batch", "tokens, as 1,4-8 or 1..64:x2 (default, suite decode: "+
 		"1 to 128 by powers of two; indexer, memory: 1,32,128; attention: 1 to 256; linear: 1,4,16,4096; "+
-		"layer: 1,8,32,64; step: 1,32; fewer on a processor)")
+		"layer: 1,8,32,64; step, start: 1,32; fewer on a processor)")
 	fl.Var(&numbers{list: &f.contexts}, "context", "tokens of each request (default, suite indexer: 16384,131072,1048576; "+
-		"layer: 4096,131072,1048576; step: 131072; fewer on a processor)")
+		"layer: 4096,131072,1048576; step, start: 131072; fewer on a processor)")
 	fl.Var(&numbers{list: &f.prefill}, "prefill", "suites indexer, memory: tokens of a prefill step (default 4096; 256 on a processor); "+
 		"layer, prefill: of a prompt (default 1024,4096,32768; prefill 4096,32768; 300 on a processor)")
 	fl.Var(&numbers{list: &f.topk}, "topk", "compressed rows that a token attends, or that are picked (default, suite decode: 512; "+
@@ -181,7 +186,7 @@ func (f *benchFlags) define(fl *pflag.FlagSet) {
 	fl.StringVar(&f.Variant, "variant", "", "variant of the operations, "+
 		"of attention in layers and steps (default the best, see vkmla info)")
 	fl.IntVarP(&f.Reps, "reps", "r", 0, "timed launches, steps or prompts "+
-		"(default, suite decode: 200; other operations: 100; layer, step: 40; prefill: 5; fewer on a processor)")
+		"(default, suite decode: 200; other operations: 100; layer, step: 40; prefill: 5; start: 3; fewer on a processor)")
 	fl.IntVar(&f.Warmup, "warmup", 0, "those before them (default 20; suites layer, step: 5; prefill: 1; 1 on a processor)")
 	fl.Uint64Var(&f.Seed, "seed", 1, "seed of the inputs")
 	deviceFlags(fl, &f.device, &f.profile)
@@ -324,6 +329,8 @@ func (f benchFlags) run(ctx context.Context, dev *vk.Device, on bench.ReportOn, 
 		return report(ctx, on, outputs, p, bench.NewPrefillReport, func(add func(bench.PrefillRow)) error {
 			return bench.Prefills(ctx, dev, bench.PrefillOptions{LayerOptions: f.layerOptions()}, on.Limits, p, add)
 		})
+	case "start":
+		return report(ctx, on, outputs, p, bench.NewStartReport, func(add func(bench.StartRow)) error { return f.starts(ctx, dev, p, add) })
 	case comparison:
 		start := func(on bench.ReportOn) (*bench.Report[bench.OpRow], error) {
 			return bench.NewCompareReport(on, f.peers)

@@ -17,9 +17,9 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/describe"
 )
 
-// TestMain is the command in the processes that check starts.
+// TestMain is the command in the processes that check and bench start.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == workerName {
+	if len(os.Args) > 1 && (os.Args[1] == workerName || os.Args[1] == startWorkerName) {
 		main()
 		return
 	}

@@ -80,7 +80,7 @@ func TestExitCodes(t *testing.T) {
 		{"unknown model", "bench --suite layer --model soup", 2, "flash, pro"},
 		{"unknown output path", "bench --suite layer --output-path soup", 2, "fp8-packed"},
 		{"unknown key format", "bench --suite layer --keys soup", 2, "mxfp4"},
-		{"a flag of the layer suite", "bench --suite indexer --model pro", 2, "--suite linear, step, prefill, layer"},
+		{"a flag of the layer suite", "bench --suite indexer --model pro", 2, "--suite linear, step, start, prefill, layer"},
 		{"unknown suite", "bench --suite soup", 2, "decode, indexer"},
 		{"unknown operation of a suite", "bench --suite indexer --op soup", 2, "topk"},
 		{"a flag of the other suite", "bench --op indexer_topk", 2, "--suite indexer"},
@@ -340,13 +340,16 @@ func wrongGolden(t *testing.T) string {
 	})
 }
 
-// TestPipelineTable shows that no subgroup size is no number.
+// TestPipelineTable shows where rows are from, and that what nobody knows is no number.
 func TestPipelineTable(t *testing.T) {
-	dev, close, err := openDevice("", "")
-	require.NoError(t, err)
-	defer close()
 	var out bytes.Buffer
-	require.NoError(t, pipelineTable(&out, dev, []pipelines.Row{{Kernel: "k", Hot: true}, {Kernel: "l", Hot: true, Subgroup: 32}}, false))
-	require.Contains(t, out.String(), "| yes | - |")
+	rows := []pipelines.Row{{Kernel: "k", Hot: true, Spills: -1}, {Kernel: "l", Hot: true, Subgroup: 32, Constants: []uint32{7, 8}}}
+	o := describe.Origin{Device: "D", Driver: "E", Profile: "generic", Version: "v1.2.3", Commit: "abc", Date: "today"}
+	require.NoError(t, pipelineTable(&out, o, rows, false))
+	assert.Contains(t, out.String(), "D, E\nvkmla v1.2.3, commit abc, today\n")
+	assert.Contains(t, out.String(), "| yes | - |")
 	assert.Contains(t, out.String(), "| yes | 32 |")
+	text := pipelineCSV(o, rows).RenderCSV()
+	assert.Contains(t, text, "D,E,generic,v1.2.3,abc,today,k,,true,0,0,0,0,,0,0,0\n")
+	assert.Contains(t, text, "D,E,generic,v1.2.3,abc,today,l,7 8,true,32,0,0,0,0,0,0,0")
 }

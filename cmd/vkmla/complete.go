@@ -24,6 +24,8 @@ var completions = []struct {
 	{"bench", "output", fixed(bench.Formats...)},
 	{"verify", "output", fixed(rowFormats...)},
 	{"run", "output", fixed(rowFormats...)},
+	{"plan", "output", fixed(rowFormats...)},
+	{"pipelines", "output", fixed("md", "csv", "json")},
 	{"", "output", fixed("table", "json")},
 	{"bench", "suite", func() []string { return strings.Split(suiteNames(), ", ") }},
 	{"bench", "compare", fixed("peers.json")},
@@ -60,11 +62,11 @@ func deviceNames() (list []string) {
 }
 
 // complete gives the flags of all commands the values that a shell completes. What names a file,
-// as the model of run does, is left to the shell.
+// as the model of run and plan does, is left to the shell.
 func complete(root *cobra.Command) {
 	for _, cmd := range root.Commands() {
 		for _, c := range completions {
-			files := cmd.Name() == "run" && c.flag == "model"
+			files := c.flag == "model" && cmd.Name() != "bench"
 			if files || c.command != "" && c.command != cmd.Name() || cmd.Flags().Lookup(c.flag) == nil {
 				continue
 			}

@@ -13,6 +13,8 @@ func TestCompletion(t *testing.T) {
 		"bench --suite l": {"layer", "linear"},
 		"bench -o ":       {"md", "csv", "json", "jsonl", "benchstat"},
 		"verify -o ":      {"table", "csv", "json"},
+		"plan -o ":        {"table", "csv", "json"},
+		"pipelines -o ":   {"md", "csv", "json"},
 		"verify --op touch,fused_i": {
 			"touch,fused_indexer_q_rope_quant_fp8", "touch,fused_indexer_q_rope_quant_mxfp4", "touch,fused_inv_rope_fp8_quant"},
 		"info --profile h": {"hopper"},
@@ -24,9 +26,11 @@ func TestCompletion(t *testing.T) {
 		assert.Subset(t, list, want, args)
 		assert.Contains(t, list[len(list)-1], ":4", "%s: no files", args)
 	}
-	_, stdout, _ := command("__complete", "run", "--model", "")
-	assert.Contains(t, stdout, ":0", "a folder")
-	_, stdout, _ = command("help")
+	for _, name := range []string{"run", "plan"} {
+		_, stdout, _ := command("__complete", name, "--model", "")
+		assert.Equal(t, ":0\n", stdout, "%s: a folder", name)
+	}
+	_, stdout, _ := command("help")
 	assert.Contains(t, stdout, "completion")
 }
 

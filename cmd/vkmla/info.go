@@ -142,8 +142,12 @@ func printDevice(w io.Writer, d describe.Device) {
 	for i, h := range l.Heaps {
 		line(fmt.Sprintf("memory %d", i), "%s", heapText(h))
 	}
-	line("storage buffer", "up to %s, %d in a set; allocation up to %s",
-		bytesText(l.MaxStorageBufferRange), l.MaxStorageBuffers, bytesText(l.MaxAllocation))
+	largest := "size not told"
+	if l.MaxBuffer > 0 {
+		largest = "up to " + bytesText(l.MaxBuffer)
+	}
+	line("storage buffer", "up to %s, %d in a set; allocation up to %s, buffer %s",
+		bytesText(l.MaxStorageBufferRange), l.MaxStorageBuffers, bytesText(l.MaxAllocation), largest)
 	line("push constants", "%d bytes", l.MaxPushConstants)
 	line("workgroup", "%d invocations, %s of shared memory, up to %v of them",
 		l.MaxWorkgroupInvocations, bytesText(uint64(l.SharedMemory)), l.MaxWorkgroupCount)

@@ -5,11 +5,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
+	"github.com/vkmla/vkmla/internal/lab/describe"
 	"github.com/vkmla/vkmla/internal/lab/pipelines"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
@@ -46,7 +49,7 @@ work, as on a driver that does not tell (pipelineExecutableInfo).`,
 	}
 	fl := cmd.Flags()
 	deviceFlags(fl, &device, &profile)
-	fl.StringVarP(&output, "output", "o", "md", "md or json")
+	fl.StringVarP(&output, "output", "o", "md", "md, csv or json; md or json with --chosen")
 	fl.BoolVar(&all, "all", false, "all kernels, not only hot ones (md)")
 	fl.BoolVar(&chosen, "chosen", false, "what each operation of V4-Flash launches, with its instructions where RADV or ANV lists them")
 	fl.BoolVar(&estimates, "model", false, "estimates of times on AMD's GPUs from RADV's instructions and published rates (md)")
@@ -54,8 +57,8 @@ work, as on a driver that does not tell (pipelineExecutableInfo).`,
 }
 
 func runPipelines(ctx context.Context, device, profile, output string, all bool, stdout, stderr io.Writer) error {
-	if output != "md" && output != "json" {
-		return &vk.ArgumentError{Op: "pipelines", Arg: "output", Got: strconv.Quote(output), Want: "md or json"}
+	if output != "md" && output != "json" && output != "csv" {
+		return &vk.ArgumentError{Op: "pipelines", Arg: "output", Got: strconv.Quote(output), Want: "md, csv or json"}
 	}
 	if err := checkProfile(profile); err != nil {
 		return err
@@ -79,15 +82,17 @@ func runPipelines(ctx context.Context, device, profile, output string, all bool,
 		return err
 	}
 	bad := pipelines.Wrong(rows)
-	if output == "json" {
-		a := dev.Adapter()
+	origin := describe.OriginOf(dev.Adapter(), profile)
+	switch output {
+	case "json":
 		err = json.NewEncoder(stdout).Encode(struct {
-			Device string          `json:"device"`
-			Driver string          `json:"driver"`
-			Rows   []pipelines.Row `json:"rows"`
-		}{a.Name, a.DriverName + " " + a.DriverInfo, rows})
-	} else {
-		err = pipelineTable(stdout, dev, rows, all)
+			describe.Origin
+			Rows []pipelines.Row `json:"rows"`
+		}{origin, rows})
+	case "csv":
+		_, err = fmt.Fprintln(stdout, pipelineCSV(origin, rows).RenderCSV())
+	default:
+		err = pipelineTable(stdout, origin, rows, all)
 	}
 	if err != nil {
 		return fmt.Errorf("pipelines: output: %w", err)
@@ -111,23 +116,52 @@ func runChosen(device, profile, output string, estimates bool, stdout io.Writer)
 		return err
 	}
 	defer close()
-	a := dev.Adapter()
+	a, origin := dev.Adapter(), describe.OriginOf(dev.Adapter(), profile)
 	list, err := pipelines.Inspect(a, profile, model.FlashConfig(), true)
 	if err != nil {
 		return err
 	}
 	if output == "json" {
-		return json.NewEncoder(stdout).Encode(list)
+		return json.NewEncoder(stdout).Encode(struct {
+			describe.Origin
+			Launches any `json:"launches"`
+		}{origin, list})
 	}
 	text := pipelines.ChosenTable(list)
 	if estimates {
 		text = "Estimates, nothing is measured.\n\n" + pipelines.ModelTable(a, model.FlashConfig(), list)
 	}
-	_, err = fmt.Fprintf(stdout, "%s, %s %s\n\n%s", a.Name, a.DriverName, a.DriverInfo, text)
+	_, err = fmt.Fprintf(stdout, "%s, %s\n%s\n\n%s", origin.Device, origin.Driver, origin.Program(), text)
 	return err
 }
 
-func pipelineTable(w io.Writer, dev *vk.Device, rows []pipelines.Row, all bool) error {
+// pipelineCSV has a row for each kernel, empty where the driver does not tell.
+func pipelineCSV(o describe.Origin, rows []pipelines.Row) table.Writer {
+	t, head := table.NewWriter(), table.Row{}
+	for _, c := range append(slices.Clone(describe.OriginColumns), "kernel", "constants", "hot", "subgroup", "registers",
+		"scalar_registers", "shared_bytes", "spills", "occupancy", "code_bytes", "clocks") {
+		head = append(head, c)
+	}
+	t.AppendHeader(head)
+	for _, r := range rows {
+		var row table.Row
+		for _, v := range o.Values() {
+			row = append(row, v)
+		}
+		row = append(row, r.Kernel, strings.Trim(fmt.Sprint(r.Constants), "[]"), r.Hot, r.Subgroup)
+		for _, v := range []float64{r.Registers, r.Scalar, r.Shared, r.Spills, r.Occupancy, r.Code, r.Clocks} {
+			text := ""
+			if v >= 0 {
+				text = strconv.FormatFloat(v, 'f', -1, 64)
+			}
+			row = append(row, text)
+		}
+		t.AppendRow(row)
+	}
+	return t
+}
+
+func pipelineTable(w io.Writer, o describe.Origin, rows []pipelines.Row, all bool) error {
 	t := table.NewWriter()
 	t.AppendHeader(table.Row{"kernel", "hot", "subgroup", "registers", "scalar", "shared", "spills", "occupancy", "code"})
 	num := func(v float64) string {
@@ -153,10 +187,9 @@ func pipelineTable(w io.Writer, dev *vk.Device, rows []pipelines.Row, all bool) 
 		t.AppendRow(table.Row{r.String(), hot, subgroup, num(r.Registers), num(r.Scalar), num(r.Shared),
 			num(r.Spills), num(r.Occupancy), num(r.Code)})
 	}
-	a := dev.Adapter()
-	_, err := fmt.Fprintf(w, "%s, %s %s\n%d kernels compiled, %d shown; registers of an invocation, scalar registers of a subgroup,"+
+	_, err := fmt.Fprintf(w, "%s, %s\n%s\n%d kernels compiled, %d shown; registers of an invocation, scalar registers of a subgroup,"+
 		" shared memory in bytes of a\nworkgroup, occupancy in subgroups of a SIMD unit\n\n%s\n",
-		a.Name, a.DriverName, a.DriverInfo, len(rows), shown, t.RenderMarkdown())
+		o.Device, o.Driver, o.Program(), len(rows), shown, t.RenderMarkdown())
 	for _, r := range pipelines.Wrong(rows) {
 		if err == nil {
 			_, err = fmt.Fprintf(w, "SPILLS: %s: %.0f\n", r, r.Spills)

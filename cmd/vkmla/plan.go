@@ -126,7 +126,7 @@ func runPlan(ctx context.Context, f planFlags, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := writePlan(stdout, f.output, dev.Adapter(), rows); err != nil {
+	if err := writePlan(stdout, f.output, describe.OriginOf(dev.Adapter(), f.profile), rows); err != nil {
 		return fmt.Errorf("plan: output: %w", err)
 	}
 	if slices.ContainsFunc(rows, func(r planRow) bool { return !r.Fits }) {
@@ -229,15 +229,18 @@ func (p *planner) most(ctx context.Context, context int) (int, error) {
 	return fits, nil
 }
 
-func writePlan(w io.Writer, output string, a *vk.Adapter, rows []planRow) error {
+func writePlan(w io.Writer, output string, origin describe.Origin, rows []planRow) error {
 	switch output {
 	case "json":
 		enc := json.NewEncoder(w)
 		enc.SetIndent("", "  ")
-		return enc.Encode(map[string]any{"program": describe.Running(), "device": a.Name,
-			"driver": a.DriverName + " " + a.DriverInfo, "rows": rows})
+		return enc.Encode(struct {
+			describe.Origin
+			Program describe.Program `json:"program"`
+			Rows    []planRow        `json:"rows"`
+		}{origin, describe.Running(), rows})
 	case "csv":
-		return writePlanCSV(w, rows)
+		return writePlanCSV(w, origin, rows)
 	}
 	t := table.NewWriter()
 	t.SetStyle(table.StyleLight)
@@ -247,16 +250,16 @@ func writePlan(w io.Writer, output string, a *vk.Adapter, rows []planRow) error 
 		t.AppendRow(table.Row{r.Context, r.Sessions, bytesText(r.Session), bytesText(r.Caches), bytesText(r.Weights), bytesText(r.Steps),
 			bytesText(r.Total), bytesText(r.Free), fits})
 	}
-	_, err := fmt.Fprintf(w, "%s, %s %s\n%s\n", a.Name, a.DriverName, a.DriverInfo, t.Render())
+	_, err := fmt.Fprintf(w, "%s, %s\n%s\n", origin.Device, origin.Driver, t.Render())
 	return err
 }
 
-func writePlanCSV(w io.Writer, rows []planRow) error {
+func writePlanCSV(w io.Writer, origin describe.Origin, rows []planRow) error {
 	c := csv.NewWriter(w)
-	err := c.Write([]string{"context", "sessions", "session_bytes", "cache_bytes", "weight_bytes", "step_bytes", "total_bytes",
-		"free_bytes", "fits"})
+	err := c.Write(append(slices.Clone(describe.OriginColumns), "context", "sessions", "session_bytes", "cache_bytes", "weight_bytes",
+		"step_bytes", "total_bytes", "free_bytes", "fits"))
 	for _, r := range rows {
-		list := []string{strconv.Itoa(r.Context), strconv.Itoa(r.Sessions)}
+		list := append(origin.Values(), strconv.Itoa(r.Context), strconv.Itoa(r.Sessions))
 		for _, n := range []uint64{r.Session, r.Caches, r.Weights, r.Steps, r.Total, r.Free} {
 			list = append(list, strconv.FormatUint(n, 10))
 		}

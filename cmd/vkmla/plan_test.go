@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/internal/lab/describe"
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -56,11 +57,18 @@ func TestPlan(t *testing.T) {
 	text, _ = plan(exitOK, "--context", "300,5000", "--sessions", "2,3", "-o", "csv")
 	rows := testkit.Must[[][]string](t)(csv.NewReader(strings.NewReader(text)).ReadAll())
 	require.Len(t, rows, 5)
-	assert.Equal(t, []string{"5000", "3"}, rows[4][:2])
-	var out struct{ Rows []planRow }
+	assert.Equal(t, describe.OriginColumns, rows[0][:6])
+	assert.Equal(t, []string{"5000", "3"}, rows[4][6:8])
+	var out struct {
+		describe.Origin
+		Program describe.Program
+		Rows    []planRow
+	}
 	text, _ = plan(exitWrong, "--context", "300", "--sessions", "2", "--reserve", "1000000000", "-o", "json")
 	require.NoError(t, json.Unmarshal([]byte(text), &out))
 	require.Len(t, out.Rows, 1)
+	assert.NotEmpty(t, out.Version)
+	assert.Equal(t, out.Version, out.Program.Version)
 	assert.False(t, out.Rows[0].Fits)
 	for want, args := range map[string][]string{
 		"plan: context: got none":              nil,

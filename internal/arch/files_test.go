@@ -182,3 +182,19 @@ func TestWorkgroupCounts(t *testing.T) {
 			"%s reads gl_NumWorkGroups %d times, of them along x", p, strings.Count(text, "gl_NumWorkGroups"))
 	})
 }
+
+// TestWorkflowSteps holds that the code host's workflow takes every step of CI.
+func TestWorkflowSteps(t *testing.T) {
+	text := func(path string) string {
+		data, err := os.ReadFile(filepath.Join("..", "..", path))
+		require.NoError(t, err)
+		return string(data)
+	}
+	list := regexp.MustCompile(`(?m)^steps="(.*)"$`).FindStringSubmatch(text(".ci/run"))
+	require.Len(t, list, 2, ".ci/run has no line of steps")
+	var taken []string
+	for _, run := range regexp.MustCompile(`(?m)^ *- run: \.ci/run (.*)$`).FindAllStringSubmatch(text(".github/workflows/test.yml"), -1) {
+		taken = append(taken, strings.Fields(run[1])...)
+	}
+	assert.ElementsMatch(t, strings.Fields(list[1]), taken)
+}

@@ -13,8 +13,6 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
-
 // anyLimits are limits for tests that time nothing in earnest.
 var anyLimits = Limits{CopyGBs: 1, MatrixTFLOPs: 1}
 

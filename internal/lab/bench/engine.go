@@ -39,17 +39,21 @@ type engineRun struct {
 	aborts   bool                          // steps leave sessions as they were
 }
 
-// open makes the engine, its sessions and what is in its caches.
-func (r *engineRun) open() (err error) {
-	var layers []*model.DeviceLayer
+// layers are the weights under the numbers of their layers.
+func (r *engineRun) layers() (list []*model.DeviceLayer) {
 	for i, w := range r.weights {
 		l := *w.DeviceLayer
 		l.Layer = i
-		layers = append(layers, &l)
+		list = append(list, &l)
 	}
+	return list
+}
+
+// open makes the engine, its sessions and what is in its caches.
+func (r *engineRun) open() (err error) {
 	o := r.opts
 	o.MaxTokens, o.MaxSessions, o.CacheBytes = r.longest, len(r.shape.lens), 1<<62
-	if r.engine, err = pipeline.NewEngine(r.ctx, r.dev, r.cfg, layers, o); err != nil {
+	if r.engine, err = pipeline.NewEngine(r.ctx, r.dev, r.cfg, r.layers(), o); err != nil {
 		return err
 	}
 	for i, n := range r.shape.lens {

@@ -78,6 +78,7 @@ type Limits struct {
 	Heaps                   []Heap    `json:"memory_heaps"`
 	MaxStorageBufferRange   uint64    `json:"max_storage_buffer_range"`
 	MaxAllocation           uint64    `json:"max_allocation"`
+	MaxBuffer               uint64    `json:"max_buffer"` // 0: the driver does not tell
 	MaxStorageBuffers       uint32    `json:"max_storage_buffers"`
 	MaxPushConstants        uint32    `json:"max_push_constants"`
 	SharedMemory            uint32    `json:"max_shared_memory"`
@@ -130,7 +131,7 @@ func Of(a *vk.Adapter, profile string) Device {
 		Index: a.Index, Name: a.Name, Type: a.Type.String(), UUID: a.UUID,
 		PCI: fmt.Sprintf("%04x:%04x", c.VendorID, c.DeviceID), Driver: a.DriverName, DriverInfo: a.DriverInfo,
 		DriverVersion: a.DriverVersion, APIVersion: a.APIVersion.String(), Usable: true, Features: c.Features,
-		Limits: Limits{c.HeapBytes, heapsOf(a), c.MaxStorageBufferRange, c.MaxAllocation, c.MaxStorageBuffers, c.MaxPushConstants,
+		Limits: Limits{c.HeapBytes, heapsOf(a), c.MaxStorageBufferRange, c.MaxAllocation, c.MaxBuffer, c.MaxStorageBuffers, c.MaxPushConstants,
 			c.SharedMemory, c.MaxWorkgroupInvocations, c.MaxWorkgroupCount, c.SubgroupSize, c.MinSubgroupSize, c.MaxSubgroupSize,
 			units, by, c.TimestampPeriod},
 		CoopMat: []string{}, Ops: map[string]Variants{}, Profile: profileOf(a, profile),

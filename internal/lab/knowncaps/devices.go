@@ -81,19 +81,33 @@ func Devices() []Device {
 	return append(append(discrete(), older()...), others()...)
 }
 
-// The drivers of desktops' GPUs, by what they add to desktop.
-//
-// RADV's and ANV's numbers are those of Mesa 26.2.6 over GPUs that are not there; a test of
-// internal/lab/pipelines holds them against both drivers. ANV gives 48 KiB of shared memory on all
-// of them; older ones gave 64 KiB, and 128 on Xe2 (llama.cpp#22461). The vendors' own drivers' come
-// from public reports: Intel's has 48 KiB and no bf16 (llama.cpp#22413), 32 KiB before Xe2; AMD's
-// own driver gives 32 KiB and allocations of 2 GiB (AMDVLK#413, llama.cpp#18523). Where reports
-// disagree, the least stands here: AMD's and Intel's own drivers have no bf16 and 128 bytes of push
-// constants, and workgroups no more subgroups than 1024 invocations make.
+// The drivers of desktops' GPUs, by what they add to desktop. Where reports disagree, the least of
+// them stands here. Issues are those of github.com.
 
+// nvidia is NVIDIA's own driver, with the same limits on Linux and Windows: shared memory of every
+// generation from llama.cpp#11595 (RTX 3090), #12833 (3070), #14903 (4070), #15813 (2060) and
+// #19376 (5090, Windows); 256 bytes of push constants and the descriptors from Vulkan-Tools#446
+// (RTX 2080, Linux) and #106 (GTX 1050 Ti); allocations from VulkanTools#1223.
 func nvidia(units, subgroups uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps {
-	return desktop(f, vk.Caps{SharedMemory: 49152, SubgroupSize: 32, MinSubgroupSize: 32, MaxSubgroupSize: 32,
+	c := desktop(f, vk.Caps{SharedMemory: 49152, SubgroupSize: 32, MinSubgroupSize: 32, MaxSubgroupSize: 32,
 		MaxWorkgroupSubgroups: subgroups, ComputeUnits: units, ComputeUnitsBy: "VK_NV_shader_sm_builtins", CoopMat: shapes})
+	c.MaxAllocation = 1<<32 - 1<<21
+	return c
+}
+
+// pascal has larger workgroups than its successors: dxvk#267.
+func pascal(units uint32) vk.Caps {
+	c := nvidia(units, 48, features(modern, halves))
+	c.MaxWorkgroupInvocations, c.MaxWorkgroupSize = 1536, [3]uint32{1536, 1024, 64}
+	return c
+}
+
+// nvk is Mesa's driver for NVIDIA's GPUs, which lets nobody require its only size of subgroups;
+// push constants from dxvk#4169.
+func nvk(units uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps {
+	c := nvidia(units, 0, f, shapes...)
+	c.MaxPushConstants = 128
+	return c
 }
 
 func amd(units, least, subgroups uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps {
@@ -102,6 +116,9 @@ func amd(units, least, subgroups uint32, f map[string]bool, shapes ...vk.CoopMat
 		StorageAlignment: 4, CoopMat: shapes})
 }
 
+// radv is Mesa's driver for AMD's GPUs: Mesa 26.2.6 over GPUs that are not there, which a test of
+// internal/lab/pipelines holds against these numbers; the same from llama.cpp#2059 and #17117 (real
+// ones), 64 KiB and no bf16 from #18749 (gfx1151) and #27952 (gfx1100).
 func radv(units uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps {
 	c := amd(units, 32, 1<<32-1, f, shapes...)
 	c.MaxWorkgroupCount[0], c.MaxAllocation, c.TimestampPeriod = 1<<32-1, 1<<32-4, 10
@@ -109,14 +126,30 @@ func radv(units uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps {
 	return c
 }
 
-// amdOwn is AMD's own driver, as on Windows.
+// amdOwn is AMD's own driver, as on Windows: allocations and buffers of 2 GiB from AMDVLK#413, 32
+// KiB of shared memory from llama.cpp#26163 (Adrenalin 26.5; older ones gave 64) and #13324, 128
+// bytes of push constants from llama.cpp#5698 (RX 7800 XT) and kompute#275 (RX 6500 XT). No report
+// says that it has bf16, or how many subgroups a workgroup has at least: as 1024 invocations make.
+// Its matrices are what vk believes of them: none on GPUs that emulate them (llama.cpp#11074), and
+// one shape on integrated ones, where asking may crash (AMDVLK#422).
 func amdOwn(units uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps {
 	c := amd(units, 32, 32, f, shapes...)
 	c.SharedMemory, c.MaxAllocation, c.MaxBuffer, c.MaxPushConstants, c.TimestampPeriod = 32768, 1<<31, 1<<31, 128, 10
 	return c
 }
 
-// intel is a GPU of Intel's by its id, as no driver of its says how many compute units it has.
+// amdOwn2022 lets no kernel require a size of subgroups (requiredSubgroupSizeStages: None), so that
+// it may have 32 or 64: kompute#275.
+func amdOwn2022(units uint32) vk.Caps {
+	c := amdOwn(units, features(slices.DeleteFunc(slices.Clone(modern), func(f string) bool { return slices.Contains(sizes, f) }), halves))
+	c.MinSubgroupSize, c.MaxWorkgroupSubgroups = 64, 0
+	return c
+}
+
+// intel is a GPU of Intel's by its id, as no driver of its says how many compute units it has. The
+// numbers are Mesa's: 26.2.6 over GPUs that are not there, held by the same test as radv's. It
+// gives 48 KiB of shared memory on all of them (llama.cpp#25380: so does 26.1.4 on an Arc Pro
+// B50); older ones gave 64 KiB, and 128 on Xe2 (llama.cpp#22461). bf16 of Xe from llama.cpp#24404.
 func intel(id, least, shared, align uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps {
 	c := desktop(f, vk.Caps{SharedMemory: shared, SubgroupSize: 32, MinSubgroupSize: least, MaxSubgroupSize: 32,
 		MaxWorkgroupSubgroups: 1024 / least, StorageAlignment: uint64(align), CoopMat: shapes})
@@ -125,7 +158,9 @@ func intel(id, least, shared, align uint32, f map[string]bool, shapes ...vk.Coop
 	return c
 }
 
-// intelOwn is Intel's own driver, as on Windows.
+// intelOwn is Intel's own driver, as on Windows: 32 KiB of shared memory on Arc A from
+// llama.cpp#14001, 48 on Xe2 and Arrow Lake from #22413 and #24404, no bf16 from those and #17374,
+// which also shows f16 matrices on Arc A; the least size of subgroups from IGCIT#1402.
 func intelOwn(id, least, shared uint32, shapes ...vk.CoopMatShape) vk.Caps {
 	c := intel(id, least, shared, 4, features(modern, halves, matrices), shapes...)
 	c.MaxPushConstants, c.MaxWorkgroupCount[0], c.MaxWorkgroupSize[2], c.MaxBuffer = 128, 65535, 64, 1<<32-4
@@ -148,8 +183,8 @@ func discrete() []Device {
 		{"H100", vk.TypeDiscrete, nvidia(132, 32, all, ampere...), true, vk.DriverNVIDIA},
 		{"Ada", vk.TypeDiscrete, nvidia(128, 32, all, ampere...), true, vk.DriverNVIDIA},
 		{"Turing", vk.TypeDiscrete, nvidia(68, 32, f16, turing...), true, vk.DriverNVIDIA},
-		{"Turing with NVK", vk.TypeDiscrete, nvidia(68, 0, f16, turing...), true, 0},
-		{"Pascal", vk.TypeDiscrete, nvidia(20, 32, plain), false, vk.DriverNVIDIA},
+		{"Turing with NVK", vk.TypeDiscrete, nvk(68, f16, turing...), true, 0},
+		{"Pascal", vk.TypeDiscrete, pascal(20), false, vk.DriverNVIDIA},
 		{"RDNA4", vk.TypeDiscrete, radv(64, all, square, squareBF16), false, vk.DriverRADV},
 		{"RDNA3", vk.TypeDiscrete, radv(96, f16, square), false, vk.DriverRADV},
 		{"RDNA3, AMD's driver", vk.TypeDiscrete, amdOwn(96, f16, square), false, vk.DriverAMD},
@@ -172,25 +207,6 @@ func older() []Device {
 		{"Skylake", vk.TypeIntegrated, skylake, false, vk.DriverANV},
 		{"Arc of no known id", vk.TypeDiscrete, intel(0xffff, 16, 49152, 4, plain), false, vk.DriverANV},
 	}
-}
-
-// Owned are the devices that people own, with the drivers that they have: discrete's kinds, their
-// relatives, and the vendors' own drivers.
-func Owned() []Device {
-	all, plain := features(modern, halves, matrices, brains), features(modern, halves)
-	f16 := features(modern, halves, matrices)
-	return append(discrete(), []Device{
-		{"Ampere", vk.TypeDiscrete, nvidia(82, 32, all, ampere...), true, vk.DriverNVIDIA},
-		{"Blackwell", vk.TypeDiscrete, nvidia(170, 32, all, ampere...), true, vk.DriverNVIDIA},
-		{"RDNA3.5", vk.TypeIntegrated, radv(40, f16, square), false, vk.DriverRADV},
-		{"RDNA2, AMD's driver", vk.TypeDiscrete, amdOwn(60, plain), false, vk.DriverAMD},
-		{"RDNA3.5, AMD's driver", vk.TypeIntegrated, amdOwn(40, f16, square), false, vk.DriverAMD},
-		{"RDNA4, AMD's driver", vk.TypeDiscrete, amdOwn(64, f16, square), false, vk.DriverAMD},
-		{"Lunar Lake", vk.TypeIntegrated, intel(0x64a0, 16, 49152, 4, all, shape(8, 16, 16, "f16"), shape(8, 16, 16, "bf16")), false, vk.DriverANV},
-		{"Arc A, Intel's driver", vk.TypeDiscrete, intelOwn(0x56a0, 8, 32768, shape(8, 8, 16, "f16")), false, vk.DriverIntelWindows},
-		{"Arc B, Intel's driver", vk.TypeDiscrete, intelOwn(0xe20b, 16, 49152, shape(8, 16, 16, "f16")), false, vk.DriverIntelWindows},
-		{"Lunar Lake, Intel's driver", vk.TypeIntegrated, intelOwn(0x64a0, 16, 49152, shape(8, 16, 16, "f16")), false, vk.DriverIntelWindows},
-	}...)
 }
 
 // others are devices with less: of phones, small boards and CPUs.

@@ -15,8 +15,9 @@ import (
 
 // known are the devices of knowncaps that drivers make without their GPU, by the names of gateName.
 var known = map[string]string{
-	"radv-navi21": "RDNA2", "radv-navi31": "RDNA3", "radv-strix1": "RDNA3.5", "radv-gfx1201": "RDNA4",
+	"radv-navi10": "RDNA1", "radv-navi21": "RDNA2", "radv-navi31": "RDNA3", "radv-strix1": "RDNA3.5", "radv-gfx1201": "RDNA4",
 	"anv-tgl-gt2": "Xe-LP", "anv-dg2": "Arc A", "anv-lnl": "Lunar Lake", "anv-bmg-g21": "Arc B",
+	"anv-mtl": "Meteor Lake", "anv-ptl": "Panther Lake",
 }
 
 // TestKnownCaps holds what knowncaps says of a device against what its driver reports, with

@@ -134,7 +134,7 @@ func NewKind(dev *vk.Device, cfg KindConfig) (*Kind, error) {
 }
 
 // Check reports why there can be no Kind of a configuration, before anything is built: numbers
-// out of range, or tensors that no descriptor holds.
+// out of range, or tensors that no descriptor or buffer holds.
 func Check(dev *vk.Device, cfg KindConfig) error {
 	k, err := newKind(dev, cfg)
 	if err != nil {
@@ -145,7 +145,7 @@ func Check(dev *vk.Device, cfg KindConfig) error {
 			return err
 		}
 	}
-	return k.tensors().Fits(opNewKind, dev.Caps().MaxStorageBufferRange)
+	return k.tensors().Fits(opNewKind, dev.Caps())
 }
 
 // newKind checks a configuration and divides the work.

@@ -48,15 +48,20 @@ func (l List) Allocate(dev *vk.Device, mem vk.Memory, label string) (*tensor.Are
 	return arena, err
 }
 
-// Fits reports whether a descriptor of so many bytes holds each tensor.
+// Fits reports whether a descriptor of a device holds each tensor, and a buffer all of them.
 //
-// Errors: vk.ErrArgument, which names the first tensor that is larger.
-func (l List) Fits(op string, limit uint64) error {
+// Errors: vk.ErrArgument, which names the first tensor that is larger, or all.
+func (l List) Fits(op string, c *vk.Caps) error {
+	larger := func(arg string, n, limit uint64) error {
+		return &vk.ArgumentError{Op: op, Arg: arg, Got: fmt.Sprintf("%d bytes", n), Want: fmt.Sprintf("at most %d", limit)}
+	}
 	for _, x := range l {
-		if n := tensor.Need(x.dt, x.shape...); n > limit {
-			return &vk.ArgumentError{Op: op, Arg: fmt.Sprintf("a tensor %v", x.shape),
-				Got: fmt.Sprintf("%d bytes", n), Want: fmt.Sprintf("at most %d", limit)}
+		if n := tensor.Need(x.dt, x.shape...); n > c.MaxStorageBufferRange {
+			return larger(fmt.Sprintf("a tensor %v", x.shape), n, c.MaxStorageBufferRange)
 		}
+	}
+	if n := l.Bytes(); c.MaxBuffer > 0 && n > c.MaxBuffer {
+		return larger(fmt.Sprintf("a buffer of %d tensors", len(l)), n, c.MaxBuffer)
 	}
 	return nil
 }

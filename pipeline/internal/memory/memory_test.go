@@ -14,7 +14,7 @@ import (
 func TestMain(m *testing.M) { testkit.Main(m) }
 
 // TestList demands tensors of one buffer that do not overlap, of which Fits finds the first
-// that is too large.
+// that is too large, and whether all are.
 func TestList(t *testing.T) {
 	dev := testkit.Device(t)
 	var a, b tensor.Tensor
@@ -32,8 +32,12 @@ func TestList(t *testing.T) {
 	assert.GreaterOrEqual(t, b.Offset, a.Offset+a.Bytes())
 
 	size := tensor.Need(tensor.F32, 200, 5)
-	assert.NoError(t, list.Fits("test", size))
+	for _, most := range []uint64{0, list.Bytes()} {
+		assert.NoError(t, list.Fits("test", &vk.Caps{MaxStorageBufferRange: size, MaxBuffer: most}))
+	}
 	var wrong *vk.ArgumentError
-	require.ErrorAs(t, list.Fits("test", size-1), &wrong)
+	require.ErrorAs(t, list.Fits("test", &vk.Caps{MaxStorageBufferRange: size - 1}), &wrong)
 	assert.Equal(t, "a tensor [200 5]", wrong.Arg)
+	require.ErrorAs(t, list.Fits("test", &vk.Caps{MaxStorageBufferRange: size, MaxBuffer: list.Bytes() - 1}), &wrong)
+	assert.Equal(t, "a buffer of 2 tensors", wrong.Arg)
 }
