@@ -199,7 +199,7 @@ func (o *Logits) choose(op string, choose cmChooser) (err error) {
 		return err
 	})
 	if t := &o.tiling; err == nil && o.variant == VariantCM {
-		t.rows, err = pkg.MatrixRows(o.dev, t.m, t.n, t.k, t.subgroup, t.rows)
+		t.rows, err = pkg.MatrixRows(o.dev, VariantCM, t.m, t.n, t.k, t.subgroup, t.rows)
 	} else {
 		t.rows = 0
 	}

@@ -68,7 +68,8 @@ func (c *Chosen) fragmentPitch() int {
 
 // rows is ROWS of shaders/lib/cm_rows.glsl, of kernels that have it.
 func (c *Chosen) rows() uint32 {
-	at := map[string]int{"idx_logits_cm": 13, "proj_linear_cm": 12, "attn_prefill_cm": 9}[c.Kernel]
+	at := map[string]int{"idx_logits_cm": 13, "proj_linear_cm": 12, "attn_prefill_cm": 9, "attn_decode_cm": 10,
+		"attn_prefill_cmb": 9, "attn_decode_cmb": 10}[c.Kernel]
 	if at == 0 || at >= len(c.Constants) {
 		return 0
 	}
