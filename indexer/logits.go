@@ -14,8 +14,8 @@ import (
 
 // LogitsVariants are the variants of Logits, best first. f16 holds every E4M3 and
 // E2M1 code and costs fewer instructions to decode to than bf16, so cm comes before
-// cmb; cmb has the range of f32 for MXFP4 scales, see Logits.
-var LogitsVariants = opkit.Ladder("idx_logits", VariantCM, VariantCMB, VariantBase, VariantDA)
+// cmb; cmb has the range of f32 for MXFP4 scales, see Logits. Nobody gets half unasked.
+var LogitsVariants = opkit.Ladder("idx_logits", VariantCM, VariantCMB, VariantDot, VariantBase, VariantDA, VariantHalf)
 
 // LogitsConfig says what a Logits is built for.
 type LogitsConfig struct {
@@ -73,7 +73,8 @@ type LogitsArgs struct {
 // The definition is LogitsRef. A variant gives the same bits on every run of a
 // device, whatever First, width, Group and the other tokens are. In MXFP4, cm counts
 // a block of a row (query head or key) whose scale is below 2^-24 of the row's largest
-// with fewer bits, and from 2^-30 on as zero; the other variants keep every scale.
+// with fewer bits, and from 2^-30 on as zero. So do half and dot, and where a device's dot products
+// take subnormal numbers for zeros, dot from 2^-14 on. The other variants keep every scale.
 //
 // Sources: DeepGEMM fp8_paged_mqa_logits (csrc/apis/attention.hpp,
 // tests/test_attention.py), and vLLM sparse_attn_indexer.py, which calls it.

@@ -22,6 +22,13 @@ var (
 // size.
 var lanes = []string{"subgroupShuffle", "subgroupSizeControl", "computeFullSubgroups"}
 
+// The features of a kernel without matrices that multiplies pairs of halves, by multiply-adds and by
+// dot products.
+var (
+	halves = append(slices.Clone(deviceAddress), "shaderFloat16")
+	dots   = append(slices.Clone(halves), "shaderMixedFloatDotProductFloat16AccFloat32")
+)
+
 // The features of an attention kernel whose lanes exchange numbers.
 var laneFeatures = []string{"subgroupShuffle", "subgroupBallot"}
 
@@ -51,6 +58,8 @@ var requires = map[string][]string{
 	"proj_inverse_rope_da":           deviceAddress,
 	"proj_inverse_rope_quant_da":     deviceAddress,
 	"proj_quantise_da":               deviceAddress,
+	"idx_logits_dot":                 dots,
+	"idx_logits_half":                halves,
 	"idx_logits_cm":                  matrixF16,
 	"idx_logits_cmb":                 matrixBF16,
 	"proj_q_insert_lanes":            lanes,

@@ -347,13 +347,15 @@ func (c *Caps) fillFeatures(raw *C.VmAdapter) {
 		"cooperativeMatrix":               raw.coopmat.cooperativeMatrix != 0,
 		"shaderBFloat16Type":              raw.bf16.shaderBFloat16Type != 0,
 		"shaderBFloat16CooperativeMatrix": raw.bf16.shaderBFloat16CooperativeMatrix != 0,
-		"pipelineExecutableInfo":          raw.exec.pipelineExecutableInfo != 0,
-		"deviceFault":                     raw.faultEXT.deviceFault != 0 || raw.faultKHR.deviceFault != 0,
-		"exportMemory":                    raw.memoryHandles&C.VM_EXTERNAL_EXPORTABLE != 0,
-		"importMemory":                    raw.memoryHandles&C.VM_EXTERNAL_IMPORTABLE != 0,
-		"exportTimeline":                  raw.semaphoreHandles&C.VM_EXTERNAL_SEMAPHORE_EXPORTABLE != 0,
-		"importTimeline":                  raw.semaphoreHandles&C.VM_EXTERNAL_SEMAPHORE_IMPORTABLE != 0,
-		"importHostMemory":                raw.hostMemory&C.VM_EXTERNAL_IMPORTABLE != 0,
+
+		"shaderMixedFloatDotProductFloat16AccFloat32": raw.dot.shaderMixedFloatDotProductFloat16AccFloat32 != 0,
+		"pipelineExecutableInfo":                      raw.exec.pipelineExecutableInfo != 0,
+		"deviceFault":                                 raw.faultEXT.deviceFault != 0 || raw.faultKHR.deviceFault != 0,
+		"exportMemory":                                raw.memoryHandles&C.VM_EXTERNAL_EXPORTABLE != 0,
+		"importMemory":                                raw.memoryHandles&C.VM_EXTERNAL_IMPORTABLE != 0,
+		"exportTimeline":                              raw.semaphoreHandles&C.VM_EXTERNAL_SEMAPHORE_EXPORTABLE != 0,
+		"importTimeline":                              raw.semaphoreHandles&C.VM_EXTERNAL_SEMAPHORE_IMPORTABLE != 0,
+		"importHostMemory":                            raw.hostMemory&C.VM_EXTERNAL_IMPORTABLE != 0,
 	}
 	c.hostAlignment = max(1, uint64(raw.host.minImportedHostPointerAlignment))
 }

@@ -110,6 +110,7 @@ const (
 	CooperativeMatrix        Capability = 6022
 	BFloat16Type             Capability = 5116
 	BFloat16CoopMatrix       Capability = 5118
+	MixedDot                 Capability = 6912
 )
 
 var capabilityNames = map[Capability]string{
@@ -119,7 +120,7 @@ var capabilityNames = map[Capability]string{
 	StorageBuffer16BitAccess: "StorageBuffer16BitAccess", StorageBuffer8BitAccess: "StorageBuffer8BitAccess",
 	VulkanMemoryModel: "VulkanMemoryModel", 5346: "VulkanMemoryModelDeviceScope", PhysicalStorageBuffer: "PhysicalStorageBufferAddresses",
 	CooperativeMatrix: "CooperativeMatrixKHR", BFloat16Type: "BFloat16TypeKHR", 5117: "BFloat16DotProductKHR",
-	BFloat16CoopMatrix: "BFloat16CooperativeMatrixKHR",
+	BFloat16CoopMatrix: "BFloat16CooperativeMatrixKHR", MixedDot: "DotProductFloat16AccFloat32VALVE",
 }
 
 // capabilityFeatures maps a capability to the device feature without which a
@@ -143,4 +144,7 @@ var capabilityFeatures = map[Capability]string{
 	CooperativeMatrix:        "cooperativeMatrix",
 	BFloat16Type:             "shaderBFloat16Type",
 	BFloat16CoopMatrix:       "shaderBFloat16CooperativeMatrix",
+	MixedDot:                 mixedDot,
 }
+
+const mixedDot = "shaderMixedFloatDotProductFloat16AccFloat32"
