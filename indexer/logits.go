@@ -8,6 +8,7 @@ import (
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
+	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -140,7 +141,7 @@ func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser, inLanes bool)
 	if err := o.choose(op, choose); err != nil {
 		return nil, err
 	}
-	if o.variant == VariantCM && inLanes {
+	if o.variant == VariantCM && inLanes && !o.tiling.codes {
 		var err error
 		if o.lanes, o.inLanes, err = lanesChoose(dev, tune, cfg); err != nil {
 			return nil, err
@@ -182,6 +183,9 @@ func (o *Logits) spec() opkit.Spec {
 			spec.Stem, spec.PushSize = "idx_logits_lanes_raw", int(unsafe.Sizeof(idxLogitsRawPush{}))
 		}
 	} else if o.matrix() {
+		if o.tiling.codes {
+			spec.Stem = "idx_logits_codes"
+		}
 		spec.Subgroup = uint32(o.tiling.subgroup)
 		spec.Constants = append(spec.Constants, o.tiling.constants()...)
 	} else {
@@ -199,10 +203,31 @@ func (o *Logits) choose(op string, choose cmChooser) (err error) {
 		}
 		return err
 	})
-	if t := &o.tiling; err == nil && o.variant == VariantCM {
+	if err == nil && o.variant == VariantCM {
+		err = o.chooseCodes(choose)
+	}
+	if t := &o.tiling; err == nil && o.variant == VariantCM && !t.codes {
 		t.rows, err = pkg.MatrixRows(o.dev, VariantCM, t.m, t.n, t.k, t.subgroup, t.rows)
 	} else {
 		t.rows = 0
+	}
+	return err
+}
+
+// chooseCodes takes the tiling for matrices of E4M3, where the profile asks for them and the device
+// has exact ones.
+func (o *Logits) chooseCodes(choose cmChooser) error {
+	caps := o.dev.Caps()
+	if !o.tune.MatrixCodes || o.cfg.Format != cache.IndexKeyFP8 || len(caps.Missing(shaders.Requires("idx_logits_codes_cm"))) > 0 {
+		return nil
+	}
+	t, err := choose(caps, tuning.Of(o.dev), "e4m3", o.cfg.Heads, max(o.cfg.Group, 1))
+	if err != nil { // no shape fits
+		return nil
+	}
+	exact, err := pkg.MatrixCodes(o.dev, t.m, t.n, t.k, t.subgroup)
+	if exact {
+		o.tiling = t
 	}
 	return err
 }

@@ -35,6 +35,7 @@ const pkg = opkit.Package("indexer")
 var pushLayouts = map[string]any{
 	"idx_query_quant":      idxQueryQuantPush{},
 	"idx_logits":           idxLogitsPush{},
+	"idx_logits_codes":     idxLogitsPush{},
 	"idx_logits_lanes":     idxLogitsPush{},
 	"idx_logits_lanes_raw": idxLogitsRawPush{},
 	"idx_logits_prompt":    idxLogitsPush{},

@@ -14,6 +14,9 @@ var (
 	matrixUnitsBF16 = append(slices.Clone(matrixUnits),
 		"coopmat.bf16.f32", "shaderBFloat16Type", "shaderBFloat16CooperativeMatrix")
 
+	// Of a kernel with cooperative matrices of E4M3.
+	matrixCodes = []string{"coopmat.e4m3.f32", "shaderFloat8", "shaderFloat8CooperativeMatrix"}
+
 	matrixF16  = slices.Concat(deviceAddress, matrixUnitsF16)
 	matrixBF16 = slices.Concat(deviceAddress, matrixUnitsBF16)
 )
@@ -62,6 +65,7 @@ var requires = map[string][]string{
 	"idx_logits_half":                halves,
 	"idx_logits_cm":                  matrixF16,
 	"idx_logits_cmb":                 matrixBF16,
+	"idx_logits_codes_cm":            slices.Concat(deviceAddress, matrixUnits, matrixCodes),
 	"proj_q_insert_lanes":            lanes,
 	"proj_q_insert_lanes_da":         slices.Concat(lanes, deviceAddress),
 	"idx_logits_lanes_cm":            append(slices.Clone(matrixF16), "subgroupShuffle", "subgroupArithmetic"),
@@ -71,6 +75,7 @@ var requires = map[string][]string{
 	"idx_topk_tiles_da":              slices.Concat(lanes, deviceAddress),
 	"num_rows_cm":                    matrixUnitsF16,
 	"num_rows_cmb":                   append(slices.Clone(matrixUnitsBF16), "shaderInt16"),
+	"num_codes_cm":                   slices.Concat(matrixUnits, matrixCodes),
 	"num_layout_cm":                  matrixUnitsF16,
 	"num_layout_cmb":                 matrixUnitsBF16,
 	"proj_linear_da":                 deviceAddress,

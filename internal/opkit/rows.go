@@ -50,3 +50,36 @@ func KnowRows(a *vk.Adapter, m, n, k, subgroup, rows int) {
 		layouts.Store(rowsKey(a, variant, m, n, k, subgroup, rows), rows)
 	}
 }
+
+// MatrixCodes tells whether a device multiplies matrices of E4M3 and sums them up as exactly as f32
+// can, which Vulkan does not promise. It asks num_codes, a kernel of one workgroup, once for each
+// device and shape. It is false with a driver that only compiles.
+//
+// Errors: those of building and running a kernel.
+func (p Package) MatrixCodes(dev *vk.Device, m, n, k, subgroup int) (bool, error) {
+	key := codesKey(dev.Adapter(), m, n, k, subgroup)
+	if v, ok := layouts.Load(key); ok {
+		return v.(bool), nil
+	}
+	kernel, err := p.Kernel(dev, Spec{Stem: "num_codes", Variant: CM, Bindings: []vk.Access{vk.Write}, Bound: 1,
+		Subgroup: uint32(subgroup), Constants: Words(subgroup, m, n, k)})
+	if err != nil {
+		return false, err
+	}
+	differ, err := written(dev, kernel, subgroup)
+	if err != nil {
+		return false, p.Wrap("matrices of E4M3", err)
+	}
+	exact := slices.Max(differ) == 0
+	layouts.Store(key, exact)
+	return exact, nil
+}
+
+func codesKey(a *vk.Adapter, m, n, k, subgroup int) string {
+	return "codes " + layoutKey(a, CM, m, n, k, subgroup)
+}
+
+// KnowCodes tells MatrixCodes that an adapter's devices are exact, for devices that are not there.
+func KnowCodes(a *vk.Adapter, m, n, k, subgroup int) {
+	layouts.Store(codesKey(a, m, n, k, subgroup), true)
+}

@@ -30,7 +30,7 @@ var rdna3 = like(&generic, "rdna3", func(p *Profile) {
 // scores (13459 registers), and pairs of steps of products (2063 with elements of f16).
 var rdna4 = like(&rdna3, "rdna4", func(p *Profile) {
 	p.Device.OnceSubgroup = 64
-	p.Logits.MatrixHeads, p.Logits.LaneTiles = 32, 2 // of 16 heads
+	p.Logits.MatrixHeads, p.Logits.LaneTiles, p.Logits.MatrixCodes = 32, 2, true // of 16 heads
 	p.Linear.Tiles.Pairs = false
 })
 

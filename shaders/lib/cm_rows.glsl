@@ -11,7 +11,7 @@
 #ifndef LIB_CM_ROWS_GLSL
 #define LIB_CM_ROWS_GLSL
 
-#if defined(CM_BF16) && !defined(CM_BF16_ROWS) // no device needs it
+#if defined(CM_BF16) && !defined(CM_BF16_ROWS) || defined(CM_CODES) // no device needs it
 
 #define cm_half(row) 0u
 #define CM_HALF(half_, row) half_

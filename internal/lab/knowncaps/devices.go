@@ -51,6 +51,8 @@ var (
 		[]string{"shaderFloat16", "synchronization2", "maintenance4", "timelineSemaphore"})
 	matrices = []string{"cooperativeMatrix", "coopmat.f16.f32"}
 	halves   = []string{"shaderDenormPreserveFloat16", "shaderRoundingModeRTEFloat16"} // of desktops' drivers
+	dots     = []string{"shaderMixedFloatDotProductFloat16AccFloat32"}
+	codes    = []string{"shaderFloat8", "shaderFloat8CooperativeMatrix", "coopmat.e4m3.f32"}
 	brains   = []string{"shaderBFloat16Type", "shaderBFloat16CooperativeMatrix", "coopmat.bf16.f32"}
 )
 
@@ -136,6 +138,7 @@ func intelOwn(id, least, shared uint32, shapes ...vk.CoopMatShape) vk.Caps {
 var (
 	square     = shape(16, 16, 16, "f16")
 	squareBF16 = shape(16, 16, 16, "bf16")
+	squareE4M3 = shape(16, 16, 16, "e4m3")
 	turing     = []vk.CoopMatShape{shape(16, 8, 8, "f16"), square, shape(16, 8, 16, "f16")}
 	ampere     = append(slices.Clone(turing), squareBF16, shape(16, 8, 16, "bf16"))
 )
@@ -150,10 +153,10 @@ func discrete() []Device {
 		{"Turing", vk.TypeDiscrete, nvidia(68, 32, f16, turing...), true, vk.DriverNVIDIA},
 		{"Turing with NVK", vk.TypeDiscrete, nvidia(68, 0, f16, turing...), true, 0},
 		{"Pascal", vk.TypeDiscrete, nvidia(20, 32, plain), false, vk.DriverNVIDIA},
-		{"RDNA4", vk.TypeDiscrete, radv(64, all, square, squareBF16), false, vk.DriverRADV},
-		{"RDNA3", vk.TypeDiscrete, radv(96, f16, square), false, vk.DriverRADV},
+		{"RDNA4", vk.TypeDiscrete, radv(64, features(modern, halves, matrices, brains, dots, codes), square, squareBF16, squareE4M3), false, vk.DriverRADV},
+		{"RDNA3", vk.TypeDiscrete, radv(96, features(modern, halves, matrices, dots), square), false, vk.DriverRADV},
 		{"RDNA3, AMD's driver", vk.TypeDiscrete, amdOwn(96, f16, square), false, vk.DriverAMD},
-		{"RDNA2", vk.TypeDiscrete, radv(60, plain), false, vk.DriverRADV},
+		{"RDNA2", vk.TypeDiscrete, radv(60, features(modern, halves, dots)), false, vk.DriverRADV},
 		{"Arc A", vk.TypeDiscrete, intel(0x56a0, 8, 49152, 4, all, shape(8, 8, 16, "f16"), shape(8, 8, 16, "bf16")), false, vk.DriverANV},
 		{"Arc B", vk.TypeDiscrete, intel(0xe20b, 16, 49152, 4, all, shape(8, 16, 16, "f16"), shape(8, 16, 16, "bf16")), false, vk.DriverANV},
 	}
@@ -182,7 +185,7 @@ func Owned() []Device {
 	return append(discrete(), []Device{
 		{"Ampere", vk.TypeDiscrete, nvidia(82, 32, all, ampere...), true, vk.DriverNVIDIA},
 		{"Blackwell", vk.TypeDiscrete, nvidia(170, 32, all, ampere...), true, vk.DriverNVIDIA},
-		{"RDNA3.5", vk.TypeIntegrated, radv(40, f16, square), false, vk.DriverRADV},
+		{"RDNA3.5", vk.TypeIntegrated, radv(40, features(modern, halves, matrices, dots), square), false, vk.DriverRADV},
 		{"RDNA2, AMD's driver", vk.TypeDiscrete, amdOwn(60, plain), false, vk.DriverAMD},
 		{"RDNA3.5, AMD's driver", vk.TypeIntegrated, amdOwn(40, f16, square), false, vk.DriverAMD},
 		{"RDNA4, AMD's driver", vk.TypeDiscrete, amdOwn(64, f16, square), false, vk.DriverAMD},
