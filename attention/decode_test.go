@@ -196,8 +196,8 @@ func TestDecodeSplits(t *testing.T) {
 // subgroups have no part in the scores.
 func TestDecodeFewHeads(t *testing.T) { decodeFewHeads(t) }
 
-// The same, and with little shared memory, where rows lie so that lanes load them themselves, as far
-// as lanes hold what lavapipe's do.
+// The same, and with little shared memory, where rows lie so that lanes load them themselves, as
+// far as lanes hold what lavapipe's do.
 func TestDecodeByRows(t *testing.T) {
 	dev := testkit.Device(t)
 	if !dev.Caps().Features["coopmat.f16.f32"] {

@@ -214,15 +214,19 @@ func (o *Logits) choose(op string, choose cmChooser) (err error) {
 	return err
 }
 
-// chooseCodes takes the tiling for matrices of E4M3, where the profile asks for them and the device
-// has exact ones.
-func (o *Logits) chooseCodes(choose cmChooser) error {
-	caps := o.dev.Caps()
-	if !o.tune.MatrixCodes || o.cfg.Format != cache.IndexKeyFP8 || len(caps.Missing(shaders.Requires("idx_logits_codes_cm"))) > 0 {
-		return nil
+// codesFit is the tiling for matrices of E4M3, where the profile asks for them and a shape fits.
+func codesFit(caps *vk.Caps, tune *tuning.Profile, cfg *LogitsConfig, choose cmChooser) (t cmTiling, ok bool) {
+	if !tune.Logits.MatrixCodes || cfg.Format != cache.IndexKeyFP8 || len(caps.Missing(shaders.Requires("idx_logits_codes_cm"))) > 0 {
+		return t, false
 	}
-	t, err := choose(caps, tuning.Of(o.dev), "e4m3", o.cfg.Heads, max(o.cfg.Group, 1))
-	if err != nil { // no shape fits
+	t, err := choose(caps, tune, "e4m3", cfg.Heads, max(cfg.Group, 1))
+	return t, err == nil
+}
+
+// chooseCodes takes matrices of E4M3 where they fit and the device's are exact.
+func (o *Logits) chooseCodes(choose cmChooser) error {
+	t, ok := codesFit(o.dev.Caps(), tuning.Of(o.dev), &o.cfg, choose)
+	if !ok {
 		return nil
 	}
 	exact, err := pkg.MatrixCodes(o.dev, t.m, t.n, t.k, t.subgroup)

@@ -11,8 +11,8 @@
 //   for no other), 12 HELD (1: weights stay in registers), 13 ROWS (of lib/cm_rows.glsl:
 //   how keys lie; with CM_CODES there are none). With CM_CODES elements are the codes of E4M3
 //   themselves, and format is 1.
-// Shared memory: TILE*272, with CM_CODES TILE*144, + SUBGROUPS*N*(4M+16) + 4*TOKENS*HEAD_PARTS*HG + 4*PART_SUMS + 8*TILE
-//   bytes.
+// Shared memory: TILE*272 (with CM_CODES TILE*144) + SUBGROUPS*N*(4M+16) + 4*TOKENS*HEAD_PARTS*HG +
+//   4*PART_SUMS + 8*TILE bytes.
 // Features:  cooperativeMatrix (f16; _cmb: bf16; CM_CODES: e4m3), shaderFloat16, vulkanMemoryModel,
 //   bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
 #version 460

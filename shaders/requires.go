@@ -25,8 +25,8 @@ var (
 // size.
 var lanes = []string{"subgroupShuffle", "subgroupSizeControl", "computeFullSubgroups"}
 
-// The features of a kernel without matrices that multiplies pairs of halves, by multiply-adds and by
-// dot products.
+// The features of a kernel without matrices that multiplies pairs of halves, by multiply-adds and
+// by dot products.
 var (
 	halves = append(slices.Clone(deviceAddress), "shaderFloat16")
 	dots   = append(slices.Clone(halves), "shaderMixedFloatDotProductFloat16AccFloat32")

@@ -31,7 +31,7 @@ type Attention struct {
 	DecodeSubgroups []int
 
 	// MatrixRows is what it is in Logits, of rows in attn_prefill_cm and attn_decode_cm. It halves
-	// the clocks of shared memory, and takes a tenth more instructions, up to a third with 32 heads.
+	// the clocks of shared memory, and takes a tenth more instructions, in decode up to a third.
 	MatrixRows int
 
 	// LaneSplit is the number of parts of a row that different subgroups score, in the kernels

@@ -1,6 +1,6 @@
 // dot2: a.x*b.x + a.y*b.y + c, in any order, of halves and an f32. With DOT2 it is one instruction,
-// which may take subnormal halves for zeros; without, two multiply-adds, so that devices without the
-// instruction can execute all else of a kernel.
+// which may take subnormal halves for zeros. Without, it is two multiply-adds, so that devices
+// without the instruction can execute all else of a kernel.
 #ifndef LIB_DOT2_GLSL
 #define LIB_DOT2_GLSL
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
