@@ -13,7 +13,7 @@ import (
 
 // LinearVariants are the variants of Linear, best first. cmb comes before cm because bf16 holds
 // every activation, and every E4M3 weight times a power of two.
-var LinearVariants = opkit.Ladder("proj_linear", VariantCMB, VariantCM, VariantBase, VariantDA)
+var LinearVariants = opkit.Ladder("proj_linear", VariantCMB, VariantCM, VariantDot, VariantBase, VariantDA, VariantHalf)
 
 // LinearConfig says what a Linear is built for.
 type LinearConfig struct {
@@ -185,8 +185,8 @@ func newLinear(dev *vk.Device, cfg LinearConfig, profile *tuning.Profile, kindsF
 	o := &Linear{linearLayer: l}
 	var err error
 	l.variant, err = pkg.ChooseOn(dev, op, LinearVariants, cfg.Variant, uint64(largest), func(v string) error {
-		if x := cfg.Activations.row(); x.staged && matrixElement[v] != "" {
-			return fmt.Errorf("matrices by %s activations: %w", x.name, vk.ErrMissingFeature)
+		if x := cfg.Activations.row(); x.staged && v != VariantBase && v != VariantDA {
+			return fmt.Errorf("%s by %s activations: %w", v, x.name, vk.ErrMissingFeature)
 		}
 		o.kinds = kindsFor(v)
 		if tiles, ok := o.kinds[len(o.kinds)-1].(*matrixTiles); ok {

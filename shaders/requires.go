@@ -79,6 +79,8 @@ var requires = map[string][]string{
 	"num_layout_cm":                  matrixUnitsF16,
 	"num_layout_cmb":                 matrixUnitsBF16,
 	"proj_linear_da":                 deviceAddress,
+	"proj_linear_dot":                dots,
+	"proj_linear_half":               halves,
 	"proj_linear_tokens1to8_da":      deviceAddress,
 	"proj_linear_tokens8to16_da":     deviceAddress,
 	"proj_linear_tokens1to8_cm":      slices.Concat(deviceAddress, []string{"shaderFloat16"}),
