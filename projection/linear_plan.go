@@ -98,12 +98,16 @@ func (l *linearLayer) matrices() bool { return matrixElement[l.variant] != "" }
 // halves tells whether the variant multiplies pairs of halves.
 func (l *linearLayer) halves() bool { return l.variant == VariantDot || l.variant == VariantHalf }
 
-// buildOf is the build of a kernel that the variant takes: of pairs of halves there is one kernel.
+// buildOf is the build of a kernel that the variant takes. Of pairs of halves there is one kernel;
+// of the others those that decode to halves, where they need no matrices.
 func (l *linearLayer) buildOf(stem string) string {
-	if l.halves() && stem != "proj_linear" {
-		return VariantDA
+	if !l.halves() || stem == "proj_linear" {
+		return l.variant
 	}
-	return l.variant
+	if need := shaders.Requires(opkit.Stem(stem, VariantCM)); need != nil && !slices.Contains(need, "cooperativeMatrix") {
+		return VariantCM
+	}
+	return VariantDA
 }
 
 // rows are the rows of all groups.
