@@ -141,18 +141,25 @@ func NewDecoder(dev *vk.Device, cfg DecoderConfig) (*Decoder, error) {
 	if s.tilings, err = (matrixFit{dev.Caps(), tune}).withDecodeLanes(layout(dev, variant), variant, cfg.Heads, list); err != nil {
 		return nil, err
 	}
+	if err = askRows(dev, variant, s.tilings); err != nil {
+		return nil, err
+	}
 	k := s.kernels(dev, func(t tiling) opkit.Spec {
 		bound := boundDecode
 		if t.rotates {
 			bound += 2
 		}
-		return opkit.Spec{
+		x := opkit.Spec{
 			Stem: t.stem, Variant: variant, Bound: bound,
 			Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read,
 				vk.Write, vk.Write, vk.Write, vk.Write, vk.Read, vk.Read},
 			PushSize: int(unsafe.Sizeof(attnDecodePush{})), Subgroup: t.subgroup,
 			Constants: append(opkit.Words(cfg.WindowPage, max(cfg.CompressedPage, 1), t.heads, t.tile), t.constants...), Divisible: true,
 		}
+		if t.rows != 0 {
+			x.Constants = append(x.Constants, uint32(t.rows))
+		}
+		return x
 	})
 	m, err := mergeOf(dev, variant)
 	if err == nil && !cfg.OnDemand {

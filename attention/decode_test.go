@@ -194,7 +194,25 @@ func TestDecodeSplits(t *testing.T) {
 // Workgroups with few heads, as few tokens get them, give the result too: where heads do not fill
 // the last of them, where parts are empty, where scores outgrow the first ones, and where most
 // subgroups have no part in the scores.
-func TestDecodeFewHeads(t *testing.T) {
+func TestDecodeFewHeads(t *testing.T) { decodeFewHeads(t) }
+
+// The same, and with little shared memory, where rows lie so that lanes load them themselves, as
+// far as lanes hold what lavapipe's do.
+func TestDecodeByRows(t *testing.T) {
+	dev := testkit.Device(t)
+	if !dev.Caps().Features["coopmat.f16.f32"] {
+		t.Skip("no matrices of f16")
+	}
+	attention.ByRows(func() {
+		op := must[*attention.Decoder](t)(attention.NewDecoder(dev, attention.DecoderConfig{Heads: 21, WindowPage: 64,
+			Variant: attention.VariantCM, OnDemand: true}))
+		assert.Equal(t, dev.Adapter().Type == vk.TypeCPU, attention.DecodeRows(op) == 2)
+		t.Run("FewHeads", decodeFewHeads)
+		t.Run("LittleShared", TestDecodeLittleShared)
+	})
+}
+
+func decodeFewHeads(t *testing.T) {
 	dev := testkit.Device(t)
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 6))
 	const heads = 21

@@ -26,6 +26,9 @@ func ByRows(f func()) {
 // Rows is how the tiles of a prefill lie in shared memory.
 func Rows(o *Prefill) int { return o.tilings[0].rows }
 
+// DecodeRows is the same of a decoder.
+func DecodeRows(o *Decoder) int { return o.tilings[0].rows }
+
 // KSplit runs f as if attn_decode_cm had shared memory for n parts of the dims.
 func KSplit(n int, f func()) {
 	maxKSplit = n

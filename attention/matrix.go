@@ -22,12 +22,9 @@ type matrixTiling struct {
 // ringTiles is RING of shaders/lib/cm_mla.glsl.
 const ringTiles = 4
 
-// maxKSplit is the most parts of the dims in the score product of attn_decode_cm. A test has
-// fewer, and whatever registers that takes.
-var maxKSplit = D
-
-// rowsAs is MatrixRows where no profile says it. A test has another one.
-var rowsAs = 0
+// maxKSplit is the most parts of the dims in the score product of attn_decode_cm, and rowsAs is
+// MatrixRows where no profile says it. Tests have others, and whatever registers these take.
+var maxKSplit, rowsAs = D, 0
 
 func (t matrixTiling) threads() int { return t.subgroup * t.subgroups }
 
@@ -67,6 +64,9 @@ type matrixFit struct {
 // registers of its workgroup's queries: these, its share of the output in f32, a column of weight
 // fragments, and the rest.
 func (f matrixFit) registers(t matrixTiling, queries int) int {
+	if maxKSplit < D || rowsAs > 0 {
+		return 0
+	}
 	out := t.heads * D / t.threads()
 	weights := t.heads * t.k / 2 / t.subgroup
 	other := f.tune.Attention.OtherRegisters
@@ -136,11 +136,7 @@ func (f matrixFit) decodeFew(t matrixTiling) (matrixTiling, bool) {
 		}
 		for t.kSplit = min(maxKSplit, t.subgroups/heads/columns); t.kSplit > 0; t.kSplit /= 2 {
 			queries := t.heads * D / 2 / (heads * t.kSplit * t.subgroup)
-			registers := f.registers(t, queries)
-			if maxKSplit < D {
-				registers = 0
-			}
-			if t.kSplit*t.k <= D && f.within(t, t.sharedBytes(t.tile), registers) {
+			if t.kSplit*t.k <= D && f.within(t, t.sharedBytes(t.tile), f.registers(t, queries)) {
 				return t, true
 			}
 		}
@@ -174,15 +170,38 @@ func (f matrixFit) all(element string, heads int, complete func(matrixTiling) (m
 	})
 }
 
+// rows is how rows lie in shared memory, if lanes hold them as the profile says: columns of V come
+// by fours.
+func (f matrixFit) rows(t matrixTiling) int {
+	if D/t.n/t.subgroups%4 != 0 {
+		return 0
+	}
+	return max(f.tune.Attention.MatrixRows, rowsAs)
+}
+
+// askRows asks the device whether its lanes hold rows as tilings say; where they do not, their
+// rows are 0.
+//
+// Errors: those of opkit.Package.MatrixRows.
+func askRows(dev *vk.Device, variant string, tilings []tiling) (err error) {
+	for i := range tilings {
+		if t := &tilings[i]; t.rows != 0 {
+			c := t.constants // threads, subgroup, M, N, K
+			if t.rows, err = pkg.MatrixRows(dev, variant, int(c[2]), int(c[3]), int(c[4]), int(c[1]), t.rows); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // prefillTilings are the tilings of attn_prefill_cm.
 func (f matrixFit) prefillTilings(element string, heads int) (list []tiling, err error) {
 	fit, err := f.all(element, heads, f.prefill)
 	for _, t := range fit {
 		share := float64(t.heads) / float64(fit[0].heads)
 		x := t.tiling(f.tune.Attention.RowShare + (1-f.tune.Attention.RowShare)*share)
-		if element == "f16" && D/t.n/t.subgroups%2 == 0 { // columns of V come by twos
-			x.rows = max(f.tune.Attention.MatrixRows, rowsAs)
-		}
+		x.rows = f.rows(t)
 		list = append(list, x)
 	}
 	return list, err
@@ -197,7 +216,7 @@ func (f matrixFit) decodeTilings(element string, heads int) (list []tiling, err 
 	}
 	for _, t := range fit {
 		x := t.tiling(f.tune.Attention.DecodeTile)
-		x.rotates, x.norms = true, t.normsQueries()
+		x.rotates, x.norms, x.rows = true, t.normsQueries(), f.rows(t)
 		if t.rowLanes() < 16 {
 			x.code = f.tune.Attention.DecodeCode
 		}

@@ -86,13 +86,8 @@ func NewPrefill(dev *vk.Device, cfg PrefillConfig) (*Prefill, error) {
 	if s.tilings, err = f.withLanes(layout(dev, variant), prefillLanes, variant, cfg.Heads, list); err != nil {
 		return nil, err
 	}
-	for i := range s.tilings {
-		if t := &s.tilings[i]; t.rows != 0 {
-			c := t.constants // threads, subgroup, M, N, K
-			if t.rows, err = pkg.MatrixRows(dev, int(c[2]), int(c[3]), int(c[4]), int(c[1]), t.rows); err != nil {
-				return nil, err
-			}
-		}
+	if err = askRows(dev, variant, s.tilings); err != nil {
+		return nil, err
 	}
 	k := s.kernels(dev, func(t tiling) opkit.Spec {
 		x := opkit.Spec{

@@ -8,14 +8,15 @@ import (
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
+	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
 // LogitsVariants are the variants of Logits, best first. f16 holds every E4M3 and
 // E2M1 code and costs fewer instructions to decode to than bf16, so cm comes before
-// cmb; cmb has the range of f32 for MXFP4 scales, see Logits.
-var LogitsVariants = opkit.Ladder("idx_logits", VariantCM, VariantCMB, VariantBase, VariantDA)
+// cmb; cmb has the range of f32 for MXFP4 scales, see Logits. Nobody gets half unasked.
+var LogitsVariants = opkit.Ladder("idx_logits", VariantCM, VariantCMB, VariantDot, VariantBase, VariantDA, VariantHalf)
 
 // LogitsConfig says what a Logits is built for.
 type LogitsConfig struct {
@@ -73,7 +74,8 @@ type LogitsArgs struct {
 // The definition is LogitsRef. A variant gives the same bits on every run of a
 // device, whatever First, width, Group and the other tokens are. In MXFP4, cm counts
 // a block of a row (query head or key) whose scale is below 2^-24 of the row's largest
-// with fewer bits, and from 2^-30 on as zero; the other variants keep every scale.
+// with fewer bits, and from 2^-30 on as zero. So do half and dot, and where a device's dot products
+// take subnormal numbers for zeros, dot from 2^-14 on. The other variants keep every scale.
 //
 // Sources: DeepGEMM fp8_paged_mqa_logits (csrc/apis/attention.hpp,
 // tests/test_attention.py), and vLLM sparse_attn_indexer.py, which calls it.
@@ -139,7 +141,7 @@ func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser, inLanes bool)
 	if err := o.choose(op, choose); err != nil {
 		return nil, err
 	}
-	if o.variant == VariantCM && inLanes {
+	if o.variant == VariantCM && inLanes && !o.tiling.codes {
 		var err error
 		if o.lanes, o.inLanes, err = lanesChoose(dev, tune, cfg); err != nil {
 			return nil, err
@@ -181,6 +183,9 @@ func (o *Logits) spec() opkit.Spec {
 			spec.Stem, spec.PushSize = "idx_logits_lanes_raw", int(unsafe.Sizeof(idxLogitsRawPush{}))
 		}
 	} else if o.matrix() {
+		if o.tiling.codes {
+			spec.Stem = "idx_logits_codes"
+		}
 		spec.Subgroup = uint32(o.tiling.subgroup)
 		spec.Constants = append(spec.Constants, o.tiling.constants()...)
 	} else {
@@ -198,10 +203,35 @@ func (o *Logits) choose(op string, choose cmChooser) (err error) {
 		}
 		return err
 	})
-	if t := &o.tiling; err == nil && o.variant == VariantCM {
-		t.rows, err = pkg.MatrixRows(o.dev, t.m, t.n, t.k, t.subgroup, t.rows)
+	if err == nil && o.variant == VariantCM {
+		err = o.chooseCodes(choose)
+	}
+	if t := &o.tiling; err == nil && o.variant == VariantCM && !t.codes {
+		t.rows, err = pkg.MatrixRows(o.dev, VariantCM, t.m, t.n, t.k, t.subgroup, t.rows)
 	} else {
 		t.rows = 0
+	}
+	return err
+}
+
+// codesFit is the tiling for matrices of E4M3, where the profile asks for them and a shape fits.
+func codesFit(caps *vk.Caps, tune *tuning.Profile, cfg *LogitsConfig, choose cmChooser) (t cmTiling, ok bool) {
+	if !tune.Logits.MatrixCodes || cfg.Format != cache.IndexKeyFP8 || len(caps.Missing(shaders.Requires("idx_logits_codes_cm"))) > 0 {
+		return t, false
+	}
+	t, err := choose(caps, tune, "e4m3", cfg.Heads, max(cfg.Group, 1))
+	return t, err == nil
+}
+
+// chooseCodes takes matrices of E4M3 where they fit and the device's are exact.
+func (o *Logits) chooseCodes(choose cmChooser) error {
+	t, ok := codesFit(o.dev.Caps(), tuning.Of(o.dev), &o.cfg, choose)
+	if !ok {
+		return nil
+	}
+	exact, err := pkg.MatrixCodes(o.dev, t.m, t.n, t.k, t.subgroup)
+	if exact {
+		o.tiling = t
 	}
 	return err
 }

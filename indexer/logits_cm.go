@@ -20,6 +20,7 @@ type cmTiling struct {
 	subgroup  int  // invocations of a subgroup
 	held      bool // HELD, a subgroup keeps its weights in registers too
 	rows      int  // ROWS, how keys lie in shared memory
+	codes     bool // elements are the codes of E4M3 themselves
 }
 
 func (t cmTiling) subgroups() int { return t.headParts * t.tokens * t.keyParts }
@@ -46,7 +47,11 @@ func (t cmTiling) sharedBytes() int {
 	if t.headParts > 1 {
 		parts = t.tokens * t.headParts * t.tile
 	}
-	return t.tile*272 + sums + 4*t.tokens*t.headParts*t.heads + 4*parts + 8*t.tile
+	row := 2*D + 16
+	if t.codes {
+		row = D + 16
+	}
+	return t.tile*row + sums + 4*t.tokens*t.headParts*t.heads + 4*parts + 8*t.tile
 }
 
 // registers estimates the 32-bit registers of an invocation: queries, sums and
@@ -62,6 +67,9 @@ func (t cmTiling) registers(copies, rest int) int {
 	keys := t.k * t.n / t.subgroup // two fragments
 	if copies > 1 {
 		keys = D * t.n / 2 / t.subgroup // RADV loads those of all steps before it multiplies
+	}
+	if t.codes {
+		queries, keys = queries/2, keys/2
 	}
 	rows := 5 * t.tile * 8 / t.threads()
 	return copies*(queries+keys) + sums + rows + rest
@@ -94,6 +102,9 @@ func (t *cmTiling) fill(tune *tuning.Logits, heads int) {
 // invocations for, given a shape of matrix product.
 func cmFit(caps *vk.Caps, tune *tuning.Profile, s vk.CoopMatShape, heads, tokens int) (cmTiling, bool) {
 	t := cmTiling{m: int(s.M), n: int(s.N), k: int(s.K), subgroup: int(caps.MinSubgroupSize), rows: tune.Logits.MatrixRows}
+	if s.A == "e4m3" {
+		t.codes, t.rows = true, 0
+	}
 	for _, v := range []int{t.m, t.n, t.k, t.subgroup} {
 		if v < 8 || bits.OnesCount(uint(v)) != 1 || v > D {
 			return t, false

@@ -146,6 +146,29 @@ func TestLogitsExact(t *testing.T) {
 	})
 }
 
+// Matrices of E4M3, as RDNA4 gets them, give the result where a device has exact ones.
+func TestLogitsMatrixCodes(t *testing.T) {
+	a := testkit.Device(t).Adapter()
+	if !a.Caps.Features["coopmat.e4m3.f32"] {
+		t.Skip("no matrices of E4M3")
+	}
+	dev := must[*vk.Device](t)(a.Open(vk.DeviceOptions{Profile: "rdna4"}))
+	t.Cleanup(func() { assert.NoError(t, dev.Close()) })
+	for i, heads := range []int{64, 40, 1} {
+		for _, group := range []int{1, 4} {
+			x := randomHost(t, cache.IndexKeyFP8, rand.New(rand.NewPCG(testkit.Seed(t), uint64(i))), 9, 3, heads, 139, 64)
+			want := make([]float32, len(x.Lens)*x.Width)
+			require.NoError(t, indexer.LogitsRef(x, want))
+			cfg := logitsConfig(x, indexer.VariantCM)
+			cfg.Group = group
+			near(t, x, logits(t, dev, x, must[*indexer.Logits](t)(indexer.NewLogits(dev, cfg))), want)
+		}
+	}
+	if !slices.ContainsFunc(dev.Kernels(), func(k *vk.Kernel) bool { return k.Name() == "idx_logits_codes_cm" }) {
+		t.Skip("its matrices of E4M3 are not exact")
+	}
+}
+
 // Every E4M3 code but NaN as a key's number against 1 and -1: an exact decoding, in
 // each place of a row.
 func TestLogitsCodes(t *testing.T) {

@@ -22,6 +22,9 @@ const (
 	// VariantDA is as base, with memory by device address: no descriptors have to be
 	// fetched before anything is loaded, and tensors may be of any size.
 	VariantDA = opkit.DA
+
+	VariantDot  = opkit.Dot  // as da, with dot products of two halves
+	VariantHalf = opkit.Half // as dot, with multiply-adds in their place, to compare with
 )
 
 // pkg begins the errors of this package and makes its kernels.
@@ -32,6 +35,7 @@ const pkg = opkit.Package("indexer")
 var pushLayouts = map[string]any{
 	"idx_query_quant":      idxQueryQuantPush{},
 	"idx_logits":           idxLogitsPush{},
+	"idx_logits_codes":     idxLogitsPush{},
 	"idx_logits_lanes":     idxLogitsPush{},
 	"idx_logits_lanes_raw": idxLogitsRawPush{},
 	"idx_logits_prompt":    idxLogitsPush{},

@@ -28,6 +28,9 @@ func logitsPlan(device tuning.Device, tune *tuning.Logits) string {
 	workgroups := logitsWorkgroups(&tuning.Device{}, &vk.Adapter{Caps: vk.Caps{ComputeUnits: 132}}, tune)
 	base := Logits{cfg: LogitsConfig{Page: 64, Format: cache.IndexKeyFP8}, variant: VariantBase, tune: tune}
 	fmt.Fprintln(&s, workgroups, base.spec().Constants)
+	codes := knowncaps.Matrix["RDNA4"]
+	fmt.Fprintln(&s, fmt.Sprint(codesFit(&codes, &tuning.Profile{Device: device, Logits: *tune},
+		&LogitsConfig{Heads: 1, Format: cache.IndexKeyFP8}, cmChoose)))
 	for _, name := range slices.Sorted(maps.Keys(knowncaps.Matrix)) {
 		caps := knowncaps.Matrix[name]
 		for _, heads := range []int{1, 16, 64, 128} {

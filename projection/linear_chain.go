@@ -93,7 +93,7 @@ func newLinearChain(op string, first, second *Linear, tokens, heads, silent int)
 		Stem: "proj_linear_chain", Variant: VariantDA, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read}, Bound: 3,
 		PushSize: int(unsafe.Sizeof(projLinearChainPush{})),
 	}
-	if first.matrices() {
+	if first.matrices() || first.halves() {
 		spec.Variant = VariantCM
 	}
 	for t := 1; t <= tokens; t++ {

@@ -95,12 +95,27 @@ var matrixElement = map[string]string{VariantCM: "f16", VariantCMB: "bf16"}
 // matrices tells whether there are cooperative matrices.
 func (l *linearLayer) matrices() bool { return matrixElement[l.variant] != "" }
 
+// halves tells whether the variant multiplies pairs of halves.
+func (l *linearLayer) halves() bool { return l.variant == VariantDot || l.variant == VariantHalf }
+
+// buildOf is the build of a kernel that the variant takes. Of pairs of halves there is one kernel;
+// of the others those that decode to halves, where they need no matrices.
+func (l *linearLayer) buildOf(stem string) string {
+	if !l.halves() || stem == "proj_linear" {
+		return l.variant
+	}
+	if need := shaders.Requires(opkit.Stem(stem, VariantCM)); need != nil && !slices.Contains(need, "cooperativeMatrix") {
+		return VariantCM
+	}
+	return VariantDA
+}
+
 // rows are the rows of all groups.
 func (l *linearLayer) rows() int { return l.cfg.N * l.cfg.Groups }
 
 // runs tells whether the device can run a kernel.
 func (l *linearLayer) runs(stem string) bool {
-	return l.caps.Missing(shaders.Requires(opkit.Stem(stem, l.variant))) == nil
+	return l.caps.Missing(shaders.Requires(opkit.Stem(stem, l.buildOf(stem)))) == nil
 }
 
 // enough tells whether MaxTokens needs no kernels for more tokens.
@@ -118,7 +133,7 @@ func (l *linearLayer) later(s opkit.Spec) *opkit.Later {
 // spec begins the specification of a kernel, whose constants follow those of the formats.
 func (l *linearLayer) spec(stem string, constants ...uint32) opkit.Spec {
 	return opkit.Spec{
-		Stem: stem, Variant: l.variant,
+		Stem: stem, Variant: l.buildOf(stem),
 		Bindings:  []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write},
 		Bound:     3,
 		PushSize:  int(unsafe.Sizeof(projLinearPush{})),
@@ -151,7 +166,7 @@ func (l *linearLayer) findRows(t linearTiling) (int, error) {
 	if l.variant != opkit.CM {
 		return 0, nil
 	}
-	return pkg.MatrixRows(l.dev, t.m, t.n, t.k, t.subgroup, l.tune.Tiles.MatrixRows)
+	return pkg.MatrixRows(l.dev, VariantCM, t.m, t.n, t.k, t.subgroup, l.tune.Tiles.MatrixRows)
 }
 
 func (o *Linear) checkGrid(op string, p linearPlan) error {

@@ -29,6 +29,10 @@ const (
 	// VariantDA is base with memory by device address: tensors of any size, or all of them. A
 	// kernel that binds nothing saves the time in which descriptors come from memory.
 	VariantDA = opkit.DA
+
+	// VariantDot is da with dot products of two halves where that is faster, of many tokens.
+	// VariantHalf has multiply-adds in their place, to compare with.
+	VariantDot, VariantHalf = opkit.Dot, opkit.Half
 )
 
 // pkg begins the errors of this package and makes its kernels.

@@ -12,7 +12,8 @@
 // Workgroup: HG heads (x) of one of `splits` ranges of entries (y) of token z. With one split it
 //   finishes the row, else attn_merge does.
 // Constants: 0 window page, 1 compressed page (slots), 2 HG, 3 TILE, 4 THREADS, 5 SUBGROUP,
-//   6..8 M, N, K of a matrix product, 9 KSPLIT: attention/matrix.go chooses them.
+//   6..8 M, N, K of a matrix product, 9 KSPLIT: attention/matrix.go chooses them; 10 ROWS of
+//   lib/cm_rows.glsl.
 // Shared memory: 46404 bytes at HG 16, TILE 32, KSPLIT 4; lib/cm_mla.glsl has the sum.
 // Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, vulkanMemoryModel,
 //   bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups, shaderInt16.
@@ -23,7 +24,7 @@
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
 #include "lib/cm_decode.glsl"
-const uint ROWS = 0u; // lib/cm_rows.glsl: it gains nothing here
+layout(constant_id = 10) const uint ROWS = 0u;
 #include "lib/cm_locate.glsl"
 #include "lib/rope_bf16.glsl"
 

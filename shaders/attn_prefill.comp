@@ -11,7 +11,8 @@
 //   finishes the row, else attn_merge does.
 // Constants: 0 HG, 1 TILE, 2 invocations, 16*HG.
 // Shared memory: 44740 bytes at HG 16, TILE 16; lib/sparse_mla.glsl has the sum.
-// Features: none; with KV_DA bufferDeviceAddress, shaderInt64.
+// Features: none; with KV_DA bufferDeviceAddress, shaderInt64; with HALVES shaderFloat16, with DOT2
+//   shaderMixedFloatDotProductFloat16AccFloat32.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require

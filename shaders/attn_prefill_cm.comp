@@ -35,11 +35,7 @@ layout(constant_id = 5) const uint CM_N = 16u;
 layout(constant_id = 6) const uint CM_K = 16u;
 layout(constant_id = 7) const uint KSPLIT = 2u;
 layout(constant_id = 8) const uint READY = 0u;
-#ifdef CM_BF16
-const uint ROWS = 0u;
-#else
 layout(constant_id = 9) const uint ROWS = 0u;
-#endif
 
 layout(std430, set = 0, binding = 0) readonly buffer QBuf { uvec4 rows[]; } q;
 layout(std430, set = 0, binding = 1) readonly buffer Indices { int v[]; } indices;

@@ -9,13 +9,21 @@
 //   by 8 entries.
 // Constants: 0 page (keys), 1 format (1 FP8, 2 MXFP4), 2 UNROLL, numbers of a step that are
 //   multiplied without a loop, a power of two up to 16.
-// Shared memory: 12288 bytes.  Features: none; _da: bufferDeviceAddress, shaderInt64.
+// Shared memory: 12288 bytes, with HALVES half of it.
+// Features: none; _da: bufferDeviceAddress, shaderInt64; with HALVES shaderFloat16, with DOT2
+//   shaderMixedFloatDotProductFloat16AccFloat32.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #include "lib/kv_page.glsl"
 #include "lib/index_logits.glsl"
+#ifdef HALVES
+#include "lib/cm_element.glsl"
+#include "lib/cm_index_codes.glsl"
+#include "lib/dot2.glsl"
+#else
 #include "lib/lifted.glsl"
+#endif
 
 layout(local_size_x = 128) in;
 layout(constant_id = 2) const uint UNROLL = 4u;
@@ -25,8 +33,20 @@ KV_POOL(keys, 7)
 const uint HEADS = 64u, KEYS = 128u, STEP = 16u;
 const uint QP = HEADS / 4u, KP = KEYS / 4u, KL = KEYS / 8u;
 
-shared vec4 q_s[STEP * QP]; // [STEP, 64 heads]
-shared vec4 k_s[STEP * KP]; // [STEP, 128 entries]; at the end sums of eight heads, [8, 128]
+#ifdef HALVES // pairs of f16
+#define WORD uint
+#define LINE uvec4
+const uint EACH = 2u;
+#else
+#define WORD float
+#define LINE vec4
+const uint EACH = 1u;
+#endif
+
+const uint LINES = UNROLL < EACH ? 1u : UNROLL / EACH; // of words, multiplied without a loop
+
+shared LINE q_s[STEP / EACH * QP]; // [STEP, 64 heads], EACH numbers a word
+shared LINE k_s[STEP / EACH * KP]; // [STEP, 128 entries]; at the end sums of eight heads, [8, 128]
 
 // Eight numbers as they are stored.
 struct Eight {
@@ -34,8 +54,38 @@ struct Eight {
     uint scales; // MXFP4: of the row
 };
 
+#ifdef HALVES
+
+const float UNSCALE = FORMAT == INDEX_FP8 ? 1.0 : CM_UNSCALE;
+
+// decode: of eight numbers from d on. Which of them are a pair does not matter as long as queries
+// and keys have the same ones. FP8's are moved to where none is subnormal.
+void decode(Eight r, uint d, out uint v[4]) {
+    uvec4 w;
+    if (FORMAT == INDEX_FP8) {
+        w = cm_fp8x8(r.w);
+        [[unroll]] for (uint e = 0u; e < 4u; e++) w[e] = packFloat2x16(unpackFloat2x16(w[e]) * cm_scale(127u));
+    } else w = cm_fp4x8(r.w.x, cm_fp4_scale(r.scales, d / INDEX_BLOCK));
+    [[unroll]] for (uint e = 0u; e < 4u; e++) v[e] = w[e];
+}
+
+// row_scale: of an MXFP4 row, what its numbers lack.
+float row_scale(uint scales) { return cm_row_scale(scales); }
+
+void multiply(inout vec4 acc, uint q, uvec4 k) {
+    [[unroll]] for (uint i = 0u; i < 4u; i++) acc[i] = dot2(unpackFloat2x16(q), unpackFloat2x16(k[i]), acc[i]);
+}
+
+uvec4 word4(vec4 v) { return floatBitsToUint(v); }
+float word_sum(uint w) { return uintBitsToFloat(w); }
+
+#else
+
+const float UNSCALE = FORMAT == INDEX_FP8 ? LIFTED_E4M3 * LIFTED_E4M3 : 1.0;
+
 // decode: of eight numbers from d on; FP8's come 2^8 times too large.
-void decode(Eight r, uint d, out vec4 a, out vec4 b) {
+void decode(Eight r, uint d, out float v[8]) {
+    vec4 a, b;
     if (FORMAT == INDEX_FP8) {
         a = lifted_e4m3x4(r.w.x);
         b = lifted_e4m3x4(r.w.y);
@@ -44,7 +94,20 @@ void decode(Eight r, uint d, out vec4 a, out vec4 b) {
         a = lifted_e2m1x4(r.w.x) * LIFTED_E2M1 * scale;
         b = lifted_e2m1x4(r.w.x >> 16) * LIFTED_E2M1 * scale;
     }
+    [[unroll]] for (uint e = 0u; e < 4u; e++) {
+        v[e] = a[e];
+        v[4u + e] = b[e];
+    }
 }
+
+float row_scale(uint scales) { return 1.0; }
+
+void multiply(inout vec4 acc, float q, vec4 k) { acc += q * k; }
+
+vec4 word4(vec4 v) { return v; }
+float word_sum(float w) { return w; }
+
+#endif
 
 // fetch_q, fetch_k: numbers d .. d+7 of a head, of an entry.
 Eight fetch_q(uint t, uint h, uint d) {
@@ -73,18 +136,12 @@ Eight fetch_k(uint page, uint row, uint scales, uint d) {
     return r;
 }
 
-void keep_q(uint at, uint line, vec4 a, vec4 b) {
-    [[unroll]] for (uint e = 0u; e < 4u; e++) {
-        q_s[(at + e) * QP + line / 4u][line % 4u] = a[e];
-        q_s[(at + 4u + e) * QP + line / 4u][line % 4u] = b[e];
-    }
+void keep_q(uint at, uint line, WORD v[8u / EACH]) {
+    [[unroll]] for (uint e = 0u; e < 8u / EACH; e++) q_s[(at / EACH + e) * QP + line / 4u][line % 4u] = v[e];
 }
 
-void keep_k(uint at, uint line, vec4 a, vec4 b) {
-    [[unroll]] for (uint e = 0u; e < 4u; e++) {
-        k_s[(at + e) * KP + line / 4u][line % 4u] = a[e];
-        k_s[(at + 4u + e) * KP + line / 4u][line % 4u] = b[e];
-    }
+void keep_k(uint at, uint line, WORD v[8u / EACH]) {
+    [[unroll]] for (uint e = 0u; e < 8u / EACH; e++) k_s[(at / EACH + e) * KP + line / 4u][line % 4u] = v[e];
 }
 
 void main() {
@@ -111,29 +168,29 @@ void main() {
             acc[i][1] = vec4(0.0);
         }
         [[dont_unroll]] for (uint d0 = 0u; d0 < INDEX_DIM; d0 += STEP) {
-            vec4 a, b;
+            WORD v[8u / EACH];
             barrier();
-            decode(q, d0 + eight, a, b);
-            keep_q(eight, head, a, b);
-            decode(ka, d0, a, b);
-            keep_k(0u, tid, a, b);
-            decode(kb, d0 + 8u, a, b);
-            keep_k(8u, tid, a, b);
+            decode(q, d0 + eight, v);
+            keep_q(eight, head, v);
+            decode(ka, d0, v);
+            keep_k(0u, tid, v);
+            decode(kb, d0 + 8u, v);
+            keep_k(8u, tid, v);
             barrier();
             const uint d = (d0 + STEP) % INDEX_DIM; // of the step that is on its way meanwhile
             q = fetch_q(t, (d == 0u ? h0 + HEADS : h0) + head, d + eight);
             ka = fetch_k(page, row, scale, d);
             kb = fetch_k(page, row, scale, d + 8u);
-            [[dont_unroll]] for (uint s0 = 0u; s0 < STEP; s0 += UNROLL) {
-                [[unroll]] for (uint s1 = 0u; s1 < UNROLL; s1++) {
+            [[dont_unroll]] for (uint s0 = 0u; s0 < STEP / EACH; s0 += LINES) {
+                [[unroll]] for (uint s1 = 0u; s1 < LINES; s1++) {
                     const uint s = s0 + s1;
-                    const vec4 qa = q_s[s * QP + mine_h * 2u], qb = q_s[s * QP + mine_h * 2u + 1u];
-                    const vec4 k0 = k_s[s * KP + mine_k], k1 = k_s[s * KP + KL + mine_k];
+                    const LINE qa = q_s[s * QP + mine_h * 2u], qb = q_s[s * QP + mine_h * 2u + 1u];
+                    const LINE k0 = k_s[s * KP + mine_k], k1 = k_s[s * KP + KL + mine_k];
                     [[unroll]] for (uint i = 0u; i < 4u; i++) {
-                        acc[i][0] += qa[i] * k0;
-                        acc[i][1] += qa[i] * k1;
-                        acc[i + 4u][0] += qb[i] * k0;
-                        acc[i + 4u][1] += qb[i] * k1;
+                        multiply(acc[i][0], qa[i], k0);
+                        multiply(acc[i][1], qa[i], k1);
+                        multiply(acc[i + 4u][0], qb[i], k0);
+                        multiply(acc[i + 4u][1], qb[i], k1);
                     }
                 }
             }
@@ -141,19 +198,20 @@ void main() {
         [[unroll]] for (uint i = 0u; i < 8u; i++) {
             const uint h = h0 + mine_h * 8u + i;
             if (h < pc.heads) {
-                const float w = weights_at(t * pc.heads + h);
+                float w = weights_at(t * pc.heads + h);
+                if (FORMAT == INDEX_MXFP4) w *= row_scale(q_scale_at(t * pc.heads + h));
                 sum[0] += max(acc[i][0], vec4(0.0)) * w;
                 sum[1] += max(acc[i][1], vec4(0.0)) * w;
             }
         }
     }
     barrier();
-    k_s[mine_h * KP + mine_k] = sum[0];
-    k_s[mine_h * KP + KL + mine_k] = sum[1];
+    k_s[mine_h * KP + mine_k] = word4(sum[0]);
+    k_s[mine_h * KP + KL + mine_k] = word4(sum[1]);
     barrier();
     if (n >= end) return;
     float x = 0.0;
-    for (uint i = 0u; i < HEADS / 8u; i++) x += k_s[i * KP + tid / 4u][tid % 4u];
-    if (FORMAT == INDEX_FP8) x = x * (LIFTED_E4M3 * LIFTED_E4M3) * uintBitsToFloat(scale);
+    for (uint i = 0u; i < HEADS / 8u; i++) x += word_sum(k_s[i * KP + tid / 4u][tid % 4u]);
+    x *= UNSCALE * (FORMAT == INDEX_FP8 ? uintBitsToFloat(scale) : row_scale(scale));
     logit_store(t, n - pc.first, there ? x : LOGIT_NONE);
 }

@@ -9,10 +9,11 @@
 // Constants: 0 page, 1 format, 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a product, 7 HG, 8
 //   HEAD_PARTS, 9 TOKENS, 10 TILE, 11 ALONE (1: a subgroup decodes the keys it multiplies and waits
 //   for no other), 12 HELD (1: weights stay in registers), 13 ROWS (of lib/cm_rows.glsl:
-//   how keys lie).
-// Shared memory: TILE*272 + SUBGROUPS*N*(4M+16) + 4*TOKENS*HEAD_PARTS*HG + 4*PART_SUMS + 8*TILE
-//   bytes.
-// Features:  cooperativeMatrix (f16; _cmb: bf16), shaderFloat16, vulkanMemoryModel,
+//   how keys lie; with CM_CODES there are none). With CM_CODES elements are the codes of E4M3
+//   themselves, and format is 1.
+// Shared memory: TILE*272 (with CM_CODES TILE*144) + SUBGROUPS*N*(4M+16) + 4*TOKENS*HEAD_PARTS*HG +
+//   4*PART_SUMS + 8*TILE bytes.
+// Features:  cooperativeMatrix (f16; _cmb: bf16; CM_CODES: e4m3), shaderFloat16, vulkanMemoryModel,
 //   bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -24,6 +25,14 @@
 #include "lib/kv_page.glsl"
 #include "lib/index_logits.glsl"
 #include "lib/cm_element.glsl"
+#ifdef CM_CODES
+#extension GL_EXT_float_e4m3 : require
+#define ELEMENT floate4m3_t
+const uint QUAD = 16u; // elements of 16 bytes: E4M3 as it is stored, without decoding
+#else
+#define ELEMENT CM_ELEMENT
+const uint QUAD = 8u;
+#endif
 
 layout(local_size_x = 128, local_size_x_id = 2) in;
 const uint THREADS = gl_WorkGroupSize.x;
@@ -37,7 +46,7 @@ layout(constant_id = 9) const uint TOKENS = 1u;
 layout(constant_id = 10) const uint TILE = 64u;
 layout(constant_id = 11) const uint ALONE = 1u;
 layout(constant_id = 12) const uint HELD = 1u;
-#ifdef CM_BF16
+#if defined(CM_BF16) || defined(CM_CODES)
 const uint ROWS = 0u;
 #else
 layout(constant_id = 13) const uint ROWS = 0u;
@@ -56,11 +65,12 @@ const uint PART_SUMS = HEAD_PARTS == 1u ? 1u : TOKENS * HEAD_PARTS * TILE;
 const bool ONE_PAGE = PAGE % TILE == 0u;        // a tile lies in one page
 const uint PLACES = ONE_PAGE ? 1u : EACH;       // pages to look up
 const uint SUM_PITCH = CM_M / 4u + 1u;
+const uint TILE_PITCH = INDEX_DIM / QUAD + 1u, PART_QUADS = 16u / QUAD;
 const uint PARTS = CM_K < 32u ? 2u : CM_K / 8u;  // of a row of queries that come in at a time
-const uint PART_ROWS = HEAD_ROWS > TILE ? HEAD_ROWS : TILE * 17u;
-const bool BY_PARTS = PART_ROWS * 2u * PARTS <= TILE * 17u; // queries do not fit at once, but parts of all do
+const uint PART_ROWS = HEAD_ROWS > TILE ? HEAD_ROWS : TILE * TILE_PITCH;
+const bool BY_PARTS = PART_ROWS * PART_QUADS * PARTS <= TILE * TILE_PITCH; // queries do not fit at once, but parts of all do
 
-shared uvec4 row_s[TILE * 17u];                       // [TILE, 128] elements of keys, at first of queries
+shared uvec4 row_s[TILE * TILE_PITCH];                // [TILE, 128] elements of keys, at first of queries
 shared vec4 sum_s[SUBGROUPS * CM_N * SUM_PITCH];      // [SUBGROUPS, N keys, M] sums over heads M apart
 shared vec4 weight_s[HEAD_ROWS / 4u];                 // [TOKENS, HEAD_PARTS, HG]
 shared float part_s[PART_SUMS];                       // [TOKENS, HEAD_PARTS, TILE] sums over a part of the heads
@@ -70,8 +80,8 @@ shared float scale_s[2u * TILE];                      // of the keys of this til
 
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer KvRead4 { uvec4 v; };
 
-#define CM_A coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA>
-#define CM_B coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB>
+#define CM_A coopmat<ELEMENT, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA>
+#define CM_B coopmat<ELEMENT, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB>
 #define CM_C coopmat<float, gl_ScopeSubgroup, CM_M, CM_N, gl_MatrixUseAccumulator>
 
 CM_A q_f[HEAD_TILES][STEPS];
@@ -170,7 +180,7 @@ void load_heads(uint t0, uint mine) {
         if (mine >= first && mine < first + TILE) {
             [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
                 [[unroll]] for (uint k = 0u; k < STEPS; k++) {
-                    coopMatLoad(q_f[i][k], row_s, (mine - first + i * CM_M) * ROW_PITCH + k * CM_K / 8u, ROW_PITCH,
+                    coopMatLoad(q_f[i][k], row_s, (mine - first + i * CM_M) * ROW_PITCH + k * CM_K / QUAD, ROW_PITCH,
                                 gl_CooperativeMatrixLayoutRowMajor);
                 }
             }
@@ -185,13 +195,13 @@ void load_parts(uint t0, uint mine) {
     [[unroll]] for (uint first = 0u; first < ROW_PARTS; first += PARTS) {
         barrier();
         [[unroll]] for (uint at = tid; at < HEAD_ROWS * PARTS; at += THREADS) {
-            keep_query(t0, at / PARTS, first + at % PARTS, at / PARTS * (2u * PARTS) + at % PARTS, PARTS);
+            keep_query(t0, at / PARTS, first + at % PARTS, at / PARTS * (PART_QUADS * PARTS) + at % PARTS, PARTS);
         }
         barrier();
         [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
-            [[unroll]] for (uint x = 0u; x < 2u * PARTS; x += CM_K / 8u) { // of the first halves, then of the second
-                coopMatLoad(q_f[i][(x / PARTS * ROW_PARTS + first + x % PARTS) / (CM_K / 8u)], row_s,
-                            (mine + i * CM_M) * (2u * PARTS) + x, 2u * PARTS, gl_CooperativeMatrixLayoutRowMajor);
+            [[unroll]] for (uint x = 0u; x < PART_QUADS * PARTS; x += CM_K / QUAD) { // of the first halves, then of the second
+                coopMatLoad(q_f[i][(x / PARTS * ROW_PARTS + first + x % PARTS) / (CM_K / QUAD)], row_s,
+                            (mine + i * CM_M) * (PART_QUADS * PARTS) + x, PART_QUADS * PARTS, gl_CooperativeMatrixLayoutRowMajor);
             }
         }
     }
@@ -213,7 +223,7 @@ void sum_heads(uint row0) {
     [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) s[i] = CM_C(0.0);
     [[unroll]] for (uint k = 0u; k < STEPS; k++) {
         CM_B keys; // rows of row_s are its columns
-        CM_LOAD_ROWS(keys, row_s, row0, k * CM_K / 8u, ROW_PITCH, lane, gl_CooperativeMatrixLayoutColumnMajor)
+        CM_LOAD_ROWS(keys, row_s, row0, k * CM_K / QUAD, ROW_PITCH, lane, gl_CooperativeMatrixLayoutColumnMajor)
         [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) s[i] = coopMatMulAdd(q_f[i][k], keys, s[i]);
     }
     // Heads M apart meet in one component, wherever a subgroup keeps it.

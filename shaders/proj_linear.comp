@@ -1,7 +1,8 @@
 // A linear layer over weights as they are stored, decoded on the way, with f32 sums:
 //   y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k]
 // Shared memory: 64*(BM+BN) B.
-// Features: none; with KV_DA bufferDeviceAddress, shaderInt64.
+// Features: none; with KV_DA bufferDeviceAddress, shaderInt64; with HALVES shaderFloat16, with DOT2
+//   shaderMixedFloatDotProductFloat16AccFloat32. With HALVES half the shared memory.
 // Bindings: 0 w_scale, 1 row_scale, 2 x_scale, 3 x [T,G,K], 4 w [G*N,K], 5 y [T,G,N]: shapes and
 //   formats in lib/linear.glsl; KV_DA builds reach x, w and y by address. With splits, part s of k
 //   goes to an f32 y of its own.
@@ -15,8 +16,13 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #include "lib/linear.glsl"
+#ifdef HALVES
+#include "lib/linear_cm.glsl"
+#include "lib/dot2.glsl"
+#else
 #include "lib/linear_f32.glsl"
 #include "lib/linear_act.glsl"
+#endif
 
 layout(local_size_x = 128, local_size_x_id = 5) in;
 layout(constant_id = 2) const uint BM = 64u;
@@ -30,8 +36,18 @@ const uint XP = BM / 4u, WP = BN / 4u;
 const uint XU = BM * STEP / 8u / THREADS, WU = BN * STEP / 8u / THREADS; // eights of a step that an invocation decodes
 const uint NL = BN / (4u * QUADS);                                      // invocations that share eight tokens
 
-shared vec4 x_s[STEP * XP]; // [STEP, BM]
-shared vec4 w_s[STEP * WP]; // [STEP, BN]
+#ifdef HALVES // pairs of f16
+#define LINE uvec4
+const uint EACH = 2u;
+#else
+#define LINE vec4
+const uint EACH = 1u;
+#endif
+const uint LINES = UNROLL < EACH ? 1u : UNROLL / EACH; // of words, multiplied without a loop
+const bool BLOCK_SUMS = EACH == 2u && FORMAT != WEIGHT_BF16 && FORMAT != WEIGHT_NVFP4 && FORMAT != WEIGHT_FP8_ROWS;
+
+shared LINE x_s[STEP / EACH * XP]; // [STEP, BM], EACH numbers a word
+shared LINE w_s[STEP / EACH * WP]; // [STEP, BN]
 
 // Eight numbers as they are stored. Of E4M3 activations the quad has eight more.
 struct Eight {
@@ -43,8 +59,15 @@ struct Eight {
 Eight fetch_x(uint token, uint group, uint k) {
     Eight v = Eight(uvec4(0u), 0u);
     if (k < pc.k) {
-        v.q = x_eight(x_row(token, group) * (pc.k / 8u) + k / 8u);
+        const uint at = x_row(token, group) * (pc.k / 8u) + k / 8u;
+#ifdef HALVES
+        v.q = ACT == ACT_BF16 ? x_quad(at) : x_quad(at >> 1);
+        if (ACT != ACT_BF16 && (at & 1u) != 0u) v.q.xy = v.q.zw;
+        v.scale = ACT == ACT_BF16 ? 0u : x_block_bits(token, group, k);
+#else
+        v.q = x_eight(at);
         v.scale = x_eight_scale(token, group, k);
+#endif
     }
     return v;
 }
@@ -62,10 +85,31 @@ Eight fetch_w(uint row, uint k) {
     } else {
         const uvec4 q = w_quad(i >> 1);
         v.q.xy = (i & 1u) == 0u ? q.xy : q.zw;
-        v.scale = w_block_bits(row, k);
+        v.scale = BLOCK_SUMS ? FP8_ONE : w_block_bits(row, k); // of blocks' sums where there are such
     }
     return v;
 }
+
+#ifdef HALVES
+
+// keep_x, keep_w: as below, in pairs. Scales of FP8 weights are their sums'.
+void keep_x(uint at, uint line, Eight v, uint k) {
+    const uvec4 e4 = linear_act8(v.q, v.scale);
+    [[unroll]] for (uint e = 0u; e < 4u; e++) x_s[(at / 2u + e) * XP + line / 4u][line % 4u] = e4[e];
+}
+
+void keep_w(uint at, uint line, Eight v) {
+    uvec4 e4;
+    if (FP8_WEIGHT || FORMAT == WEIGHT_FP8_ROWS) e4 = linear_fp8x8(v.q.xy, 256.0);
+    else e4 = linear_weight8(v.q, v.scale, 0u);
+    [[unroll]] for (uint e = 0u; e < 4u; e++) w_s[(at / 2u + e) * WP + line / 4u][line % 4u] = e4[e];
+}
+
+void multiply(inout vec4 sum, uint x, uvec4 w) {
+    [[unroll]] for (uint i = 0u; i < 4u; i++) sum[i] = dot2(unpackFloat2x16(x), unpackFloat2x16(w[i]), sum[i]);
+}
+
+#else
 
 // keep_x, keep_w: eight decoded numbers of a row, of which the first is number `at` of the step,
 // with their scales.
@@ -89,6 +133,10 @@ void keep_w(uint at, uint line, Eight v) {
     }
 }
 
+void multiply(inout vec4 sum, float x, vec4 w) { sum += x * w; }
+
+#endif
+
 void main() {
     const uint tid = gl_LocalInvocationIndex, group = gl_WorkGroupID.z / pc.splits, split = gl_WorkGroupID.z % pc.splits;
     const uint first = split * pc.split_steps * STEP, end = min(first + pc.split_steps * STEP, pc.k);
@@ -106,9 +154,9 @@ void main() {
         row[i] = group * pc.n + min(n0 + u % BN, pc.n - 1u);
         w[i] = fetch_w(row[i], first + u / BN * 8u);
     }
-    vec4 acc[8][QUADS];
+    vec4 acc[8][QUADS], all[8][QUADS]; // sums, with BLOCK_SUMS of the newest block of 128 and of those before
     [[unroll]] for (uint i = 0u; i < 8u; i++) {
-        [[unroll]] for (uint j = 0u; j < QUADS; j++) acc[i][j] = vec4(0.0);
+        [[unroll]] for (uint j = 0u; j < QUADS; j++) acc[i][j] = all[i][j] = vec4(0.0);
     }
     [[dont_unroll]] for (uint k0 = first; k0 < end; k0 += STEP) {
         barrier();
@@ -123,17 +171,27 @@ void main() {
         barrier();
         [[unroll]] for (uint i = 0u; i < XU; i++) x[i] = fetch_x(token[i], group, k0 + STEP + (i * THREADS + tid) / BM * 8u);
         [[unroll]] for (uint i = 0u; i < WU; i++) w[i] = fetch_w(row[i], k0 + STEP + (i * THREADS + tid) / BN * 8u);
-        [[dont_unroll]] for (uint s0 = 0u; s0 < STEP; s0 += UNROLL) {
-            [[unroll]] for (uint s1 = 0u; s1 < UNROLL; s1++) {
+        [[dont_unroll]] for (uint s0 = 0u; s0 < STEP / EACH; s0 += LINES) {
+            [[unroll]] for (uint s1 = 0u; s1 < LINES; s1++) {
                 const uint s = s0 + s1;
-                const vec4 a = x_s[s * XP + mine_t], b = x_s[s * XP + mine_t + 1u];
-                vec4 v[QUADS];
+                const LINE a = x_s[s * XP + mine_t], b = x_s[s * XP + mine_t + 1u];
+                LINE v[QUADS];
                 [[unroll]] for (uint j = 0u; j < QUADS; j++) v[j] = w_s[s * WP + j * NL + mine_n];
                 [[unroll]] for (uint i = 0u; i < 4u; i++) {
                     [[unroll]] for (uint j = 0u; j < QUADS; j++) {
-                        acc[i][j] += a[i] * v[j];
-                        acc[i + 4u][j] += b[i] * v[j];
+                        multiply(acc[i][j], a[i], v[j]);
+                        multiply(acc[i + 4u][j], b[i], v[j]);
                     }
+                }
+            }
+        }
+        if (BLOCK_SUMS && ((k0 + STEP) % SCALE_BLOCK == 0u || k0 + STEP >= end)) {
+            [[unroll]] for (uint j = 0u; j < QUADS; j++) { // four rows lie in one block
+                const uint n = min(n0 + (j * NL + mine_n) * 4u, pc.n - 1u);
+                const float scale = uintBitsToFloat(w_block_bits(group * pc.n + n, k0));
+                [[unroll]] for (uint i = 0u; i < 8u; i++) {
+                    all[i][j] += acc[i][j] * scale;
+                    acc[i][j] = vec4(0.0);
                 }
             }
         }
@@ -147,7 +205,7 @@ void main() {
         }
         [[unroll]] for (uint i = 0u; i < 8u; i++) {
             const uint t = t0 + mine_t * 4u + i;
-            if (t < pc.tokens) y_store4(split * pc.tokens + t, group * pc.n + n, acc[i][j] * scale);
+            if (t < pc.tokens) y_store4(split * pc.tokens + t, group * pc.n + n, (BLOCK_SUMS ? all[i][j] : acc[i][j]) * scale);
         }
     }
 }

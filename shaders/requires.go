@@ -14,6 +14,9 @@ var (
 	matrixUnitsBF16 = append(slices.Clone(matrixUnits),
 		"coopmat.bf16.f32", "shaderBFloat16Type", "shaderBFloat16CooperativeMatrix")
 
+	// Of a kernel with cooperative matrices of E4M3.
+	matrixCodes = []string{"coopmat.e4m3.f32", "shaderFloat8", "shaderFloat8CooperativeMatrix"}
+
 	matrixF16  = slices.Concat(deviceAddress, matrixUnitsF16)
 	matrixBF16 = slices.Concat(deviceAddress, matrixUnitsBF16)
 )
@@ -21,6 +24,13 @@ var (
 // The features of a kernel whose invocations pass numbers on inside subgroups of a known
 // size.
 var lanes = []string{"subgroupShuffle", "subgroupSizeControl", "computeFullSubgroups"}
+
+// The features of a kernel without matrices that multiplies pairs of halves, by multiply-adds and
+// by dot products.
+var (
+	halves = append(slices.Clone(deviceAddress), "shaderFloat16")
+	dots   = append(slices.Clone(halves), "shaderMixedFloatDotProductFloat16AccFloat32")
+)
 
 // The features of an attention kernel whose lanes exchange numbers.
 var laneFeatures = []string{"subgroupShuffle", "subgroupBallot"}
@@ -38,12 +48,16 @@ var requires = map[string][]string{
 	"attn_decode_da":                 deviceAddress,
 	"attn_prefill_da":                deviceAddress,
 	"attn_merge_da":                  deviceAddress,
+	"attn_decode_dot":                dots,
+	"attn_decode_half":               halves,
+	"attn_prefill_dot":               dots,
+	"attn_prefill_half":              halves,
 	"attn_decode_cm":                 append(slices.Clone(matrixF16), "shaderInt16"),
 	"attn_decode_cmb":                append(slices.Clone(matrixBF16), "shaderInt16"),
 	"attn_decode_lanes_cm":           slices.Concat(matrixF16, laneFeatures, []string{"shaderInt16"}),
 	"attn_decode_lanes_cmb":          slices.Concat(matrixBF16, laneFeatures, []string{"shaderInt16"}),
 	"attn_prefill_cm":                matrixF16,
-	"attn_prefill_cmb":               matrixBF16,
+	"attn_prefill_cmb":               append(slices.Clone(matrixBF16), "shaderInt16"),
 	"attn_prefill_lanes_cm":          slices.Concat(matrixF16, laneFeatures),
 	"attn_prefill_lanes_cmb":         slices.Concat(matrixBF16, laneFeatures),
 	"idx_logits_da":                  deviceAddress,
@@ -51,8 +65,11 @@ var requires = map[string][]string{
 	"proj_inverse_rope_da":           deviceAddress,
 	"proj_inverse_rope_quant_da":     deviceAddress,
 	"proj_quantise_da":               deviceAddress,
+	"idx_logits_dot":                 dots,
+	"idx_logits_half":                halves,
 	"idx_logits_cm":                  matrixF16,
 	"idx_logits_cmb":                 matrixBF16,
+	"idx_logits_codes_cm":            slices.Concat(deviceAddress, matrixUnits, matrixCodes),
 	"proj_q_insert_lanes":            lanes,
 	"proj_q_insert_lanes_da":         slices.Concat(lanes, deviceAddress),
 	"idx_logits_lanes_cm":            append(slices.Clone(matrixF16), "subgroupShuffle", "subgroupArithmetic"),
@@ -61,9 +78,13 @@ var requires = map[string][]string{
 	"idx_topk_lanes":                 lanes,
 	"idx_topk_tiles_da":              slices.Concat(lanes, deviceAddress),
 	"num_rows_cm":                    matrixUnitsF16,
+	"num_rows_cmb":                   append(slices.Clone(matrixUnitsBF16), "shaderInt16"),
+	"num_codes_cm":                   slices.Concat(matrixUnits, matrixCodes),
 	"num_layout_cm":                  matrixUnitsF16,
 	"num_layout_cmb":                 matrixUnitsBF16,
 	"proj_linear_da":                 deviceAddress,
+	"proj_linear_dot":                dots,
+	"proj_linear_half":               halves,
 	"proj_linear_tokens1to8_da":      deviceAddress,
 	"proj_linear_tokens8to16_da":     deviceAddress,
 	"proj_linear_tokens1to8_cm":      slices.Concat(deviceAddress, []string{"shaderFloat16"}),

@@ -32,6 +32,8 @@ typedef uint64_t VmHandle; // non-dispatchable handle on a 64-bit platform
 #define VM_STYPE_MEMORY_ALLOCATE_FLAGS_INFO 1000060000
 #define VM_STYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO 1000128004
 #define VM_STYPE_SHADER_BFLOAT16_FEATURES 1000141000
+#define VM_STYPE_MIXED_DOT_FEATURES 1000673000
+#define VM_STYPE_SHADER_FLOAT8_FEATURES 1000567000
 #define VM_STYPE_SHADER_SM_BUILTINS_PROPERTIES 1000154001
 #define VM_STYPE_DRIVER_PROPERTIES 1000196000
 #define VM_STYPE_FLOAT_CONTROLS_PROPERTIES 1000197000
@@ -315,6 +317,10 @@ typedef struct {
 } VmVulkan13Features;
 typedef struct { uint32_t sType; void *pNext; VmBool cooperativeMatrix, cooperativeMatrixRobustBufferAccess; } VmCoopMatFeatures;
 typedef struct { uint32_t sType; void *pNext; VmBool shaderBFloat16Type, shaderBFloat16DotProduct, shaderBFloat16CooperativeMatrix; } VmBFloat16Features;
+typedef struct {
+	uint32_t sType; void *pNext; VmBool shaderMixedFloatDotProductFloat16AccFloat32; VmBool rest[3];
+} VmMixedDotFeatures;
+typedef struct { uint32_t sType; void *pNext; VmBool shaderFloat8, shaderFloat8CooperativeMatrix; } VmFloat8Features;
 typedef struct { uint32_t sType; void *pNext; VmBool pipelineExecutableInfo; } VmPipelineExecutableFeatures;
 typedef struct { uint32_t sType; const void *pNext; VmHandle pipeline; uint32_t executableIndex; } VmPipelineExecutableInfo;
 typedef struct {
@@ -361,11 +367,13 @@ typedef struct {
 	VmVulkan13Features f13;
 	VmCoopMatFeatures coopmat;
 	VmBFloat16Features bf16;
+	VmMixedDotFeatures dot;
+	VmFloat8Features fp8;
 	VmPipelineExecutableFeatures exec;
 	VmFaultFeaturesEXT faultEXT;
 	VmFaultFeaturesKHR faultKHR;
 	VmExternalHostProperties host;
-	uint32_t has13, hasCoopmat, hasBf16, hasExec, hasPortability, hasSM, hasCores, hasArrays, hasBuiltins, hasFaultEXT, hasFaultKHR, hasBudget;
+	uint32_t has13, hasCoopmat, hasBf16, hasDot, hasFp8, hasExec, hasPortability, hasSM, hasCores, hasArrays, hasBuiltins, hasFaultEXT, hasFaultKHR, hasBudget;
 	uint32_t hasMemory, hasSemaphore, hasHost;               // extensions by which handles and host memory are shared
 	uint32_t memoryHandles, semaphoreHandles, hostMemory; // what can be done with these: VM_EXTERNAL_..., 0 without the extension
 	VmQueueFamilyProperties family[64];

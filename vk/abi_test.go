@@ -127,6 +127,12 @@ SAME(VM_STYPE_PIPELINE_EXECUTABLE_FEATURES,VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIP
 		"VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_PROPERTIES_KHR);\n#endif\n")
 	c.WriteString("#ifdef VK_KHR_shader_bfloat16\n")
 	c.WriteString("SIZE(VmBFloat16Features,VkPhysicalDeviceShaderBfloat16FeaturesKHR);SAME(VM_STYPE_SHADER_BFLOAT16_FEATURES,VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_BFLOAT16_FEATURES_KHR);\n#endif\n")
+	c.WriteString("#ifdef VK_EXT_shader_float8\n")
+	c.WriteString("SIZE(VmFloat8Features,VkPhysicalDeviceShaderFloat8FeaturesEXT);" +
+		"SAME(VM_STYPE_SHADER_FLOAT8_FEATURES,VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT8_FEATURES_EXT);\n#endif\n")
+	c.WriteString("#ifdef VK_VALVE_shader_mixed_float_dot_product\n")
+	c.WriteString("SIZE(VmMixedDotFeatures,VkPhysicalDeviceShaderMixedFloatDotProductFeaturesVALVE);" +
+		"SAME(VM_STYPE_MIXED_DOT_FEATURES,VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_MIXED_FLOAT_DOT_PRODUCT_FEATURES_VALVE);\n#endif\n")
 	c.WriteString(`
 SIZE(VmMemoryProperties2,VkPhysicalDeviceMemoryProperties2); SIZE(VmMemoryBudget,VkPhysicalDeviceMemoryBudgetPropertiesEXT);
 SAME(VM_STYPE_MEMORY_PROPERTIES_2,VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2);

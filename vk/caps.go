@@ -99,7 +99,8 @@ type Caps struct {
 
 	// Features tells by Vulkan's names which features the device offers. Further names:
 	//
-	//	coopmat.f16.f32, coopmat.bf16.f32  matrix products of subgroup scope with f32 sums
+	//	coopmat.f16.f32, coopmat.bf16.f32, coopmat.e4m3.f32
+	//	                                   matrix products of subgroup scope with f32 sums
 	//	subgroupSizeControl                shaders can require a size, or there is only one
 	//	subgroupShuffle                    they can shuffle
 	//	subgroupBallot                     they can broadcast and vote by ballot
@@ -357,13 +358,17 @@ func (c *Caps) fillFeatures(raw *C.VmAdapter) {
 		"cooperativeMatrix":               raw.coopmat.cooperativeMatrix != 0,
 		"shaderBFloat16Type":              raw.bf16.shaderBFloat16Type != 0,
 		"shaderBFloat16CooperativeMatrix": raw.bf16.shaderBFloat16CooperativeMatrix != 0,
-		"pipelineExecutableInfo":          raw.exec.pipelineExecutableInfo != 0,
-		"deviceFault":                     raw.faultEXT.deviceFault != 0 || raw.faultKHR.deviceFault != 0,
-		"exportMemory":                    raw.memoryHandles&C.VM_EXTERNAL_EXPORTABLE != 0,
-		"importMemory":                    raw.memoryHandles&C.VM_EXTERNAL_IMPORTABLE != 0,
-		"exportTimeline":                  raw.semaphoreHandles&C.VM_EXTERNAL_SEMAPHORE_EXPORTABLE != 0,
-		"importTimeline":                  raw.semaphoreHandles&C.VM_EXTERNAL_SEMAPHORE_IMPORTABLE != 0,
-		"importHostMemory":                raw.hostMemory&C.VM_EXTERNAL_IMPORTABLE != 0,
+
+		"shaderFloat8":                                raw.fp8.shaderFloat8 != 0,
+		"shaderFloat8CooperativeMatrix":               raw.fp8.shaderFloat8CooperativeMatrix != 0,
+		"shaderMixedFloatDotProductFloat16AccFloat32": raw.dot.shaderMixedFloatDotProductFloat16AccFloat32 != 0,
+		"pipelineExecutableInfo":                      raw.exec.pipelineExecutableInfo != 0,
+		"deviceFault":                                 raw.faultEXT.deviceFault != 0 || raw.faultKHR.deviceFault != 0,
+		"exportMemory":                                raw.memoryHandles&C.VM_EXTERNAL_EXPORTABLE != 0,
+		"importMemory":                                raw.memoryHandles&C.VM_EXTERNAL_IMPORTABLE != 0,
+		"exportTimeline":                              raw.semaphoreHandles&C.VM_EXTERNAL_SEMAPHORE_EXPORTABLE != 0,
+		"importTimeline":                              raw.semaphoreHandles&C.VM_EXTERNAL_SEMAPHORE_IMPORTABLE != 0,
+		"importHostMemory":                            raw.hostMemory&C.VM_EXTERNAL_IMPORTABLE != 0,
 	}
 	c.hostAlignment = max(1, uint64(raw.host.minImportedHostPointerAlignment))
 }
@@ -385,6 +390,8 @@ func (a *Adapter) fillCoopMat() (err error) {
 				a.Caps.Features["coopmat.f16.f32"] = true
 			case m.A == "bf16" && a.Caps.Features["shaderBFloat16CooperativeMatrix"]:
 				a.Caps.Features["coopmat.bf16.f32"] = true
+			case m.A == "e4m3" && a.Caps.Features["shaderFloat8CooperativeMatrix"]:
+				a.Caps.Features["coopmat.e4m3.f32"] = true
 			}
 		}
 	}

@@ -37,6 +37,8 @@ void vm_link_features(VmAdapter *a) {
 	if (a->has13) vm_link(&tail, &a->f13, VM_STYPE_VULKAN_1_3_FEATURES);
 	if (a->hasCoopmat) vm_link(&tail, &a->coopmat, VM_STYPE_COOPERATIVE_MATRIX_FEATURES);
 	if (a->hasBf16) vm_link(&tail, &a->bf16, VM_STYPE_SHADER_BFLOAT16_FEATURES);
+	if (a->hasDot) vm_link(&tail, &a->dot, VM_STYPE_MIXED_DOT_FEATURES);
+	if (a->hasFp8) vm_link(&tail, &a->fp8, VM_STYPE_SHADER_FLOAT8_FEATURES);
 	if (a->hasExec) vm_link(&tail, &a->exec, VM_STYPE_PIPELINE_EXECUTABLE_FEATURES);
 	if (a->hasFaultEXT) vm_link(&tail, &a->faultEXT, VM_STYPE_FAULT_FEATURES_EXT);
 	if (a->hasFaultKHR) vm_link(&tail, &a->faultKHR, VM_STYPE_FAULT_FEATURES_KHR);
@@ -46,6 +48,8 @@ void vm_link_features(VmAdapter *a) {
 static const struct { const char *name; size_t has; } extensions[] = {
 	{"VK_KHR_cooperative_matrix", offsetof(VmAdapter, hasCoopmat)},
 	{"VK_KHR_shader_bfloat16", offsetof(VmAdapter, hasBf16)},
+	{"VK_VALVE_shader_mixed_float_dot_product", offsetof(VmAdapter, hasDot)},
+	{"VK_EXT_shader_float8", offsetof(VmAdapter, hasFp8)},
 	{"VK_KHR_pipeline_executable_properties", offsetof(VmAdapter, hasExec)},
 	{"VK_KHR_portability_subset", offsetof(VmAdapter, hasPortability)},
 	{"VK_EXT_device_fault", offsetof(VmAdapter, hasFaultEXT)},
@@ -74,6 +78,9 @@ static const struct { const char *name; size_t at; } features[] = {
 	FEATURE(coopmat, cooperativeMatrix),
 	FEATURE(bf16, shaderBFloat16Type),
 	FEATURE(bf16, shaderBFloat16CooperativeMatrix),
+	FEATURE(dot, shaderMixedFloatDotProductFloat16AccFloat32),
+	FEATURE(fp8, shaderFloat8),
+	FEATURE(fp8, shaderFloat8CooperativeMatrix),
 	FEATURE(exec, pipelineExecutableInfo),
 	FEATURE(faultEXT, deviceFault),
 	FEATURE(faultKHR, deviceFault),
@@ -129,6 +136,8 @@ void vm_restrict(VmAdapter *a, uint32_t api, char **exts, uint32_t nexts, char *
 	if (!a->hasHost) a->hostMemory = 0;
 	if (!a->hasCoopmat) a->coopmat.cooperativeMatrix = 0;
 	if (!a->hasBf16) a->bf16.shaderBFloat16Type = a->bf16.shaderBFloat16CooperativeMatrix = 0;
+	if (!a->hasDot) a->dot.shaderMixedFloatDotProductFloat16AccFloat32 = 0;
+	if (!a->hasFp8) a->fp8.shaderFloat8 = a->fp8.shaderFloat8CooperativeMatrix = 0;
 	if (!a->hasExec) a->exec.pipelineExecutableInfo = 0;
 	if (!a->hasFaultEXT) a->faultEXT.deviceFault = 0;
 	if (!a->hasFaultKHR) a->faultKHR.deviceFault = 0;

@@ -21,6 +21,7 @@ var owner = map[string]string{"kv_": "cache", "idx_": "indexer", "attn_": "atten
 var tools = map[string]string{
 	"num_formats":       "the test of the number formats in package cache",
 	"num_layout_cm":     "the choice of a kernel in packages indexer, attention and projection",
+	"num_codes_cm":      "the choice of matrices in package indexer",
 	"num_rows_cm":       "the choice of how keys lie in package indexer",
 	"num_subnormals_cm": "the choice of a build in package opkit",
 	"num_elements_cm":   "the test of the matrix elements in package attention",
@@ -97,7 +98,7 @@ func TestStems(t *testing.T) {
 }
 
 // suffixes is the closed list.
-var suffixes = []string{"", "_da", "_cm", "_cmb", "_lanes", "_lanes_da", "_norm_da", "_norm_cm", "_raw_cm"}
+var suffixes = []string{"", "_da", "_cm", "_cmb", "_dot", "_half", "_lanes", "_lanes_da", "_norm_da", "_norm_cm", "_raw_cm", "_codes_cm"}
 
 // TestBuilds holds builds.txt, the sources and the committed SPIR-V against each
 // other, and the suffixes to the closed list.

@@ -23,6 +23,8 @@ const (
 	CM   = "cm"   // cooperative matrices of f16, large memory by device address
 	Base = "base" // any Vulkan 1.2 device, all memory bound as storage buffers
 	DA   = "da"   // as base, with large memory of any size by device address
+	Dot  = "dot"  // as da, with dot products of two halves
+	Half = "half" // as dot, with multiply-adds in their place, to compare with
 )
 
 // Package is a package's name, which its errors begin with.

@@ -8,21 +8,22 @@ import (
 )
 
 // MatrixRows is `rows`, one of those of shaders/lib/cm_rows.glsl, where the lanes of a device hold
-// operands of f16 as that says, and 0 elsewhere, as with a driver that only compiles.
+// the operands of a build, CM or CMB, as that says, and 0 elsewhere, as with a driver that only
+// compiles.
 //
 // It asks num_rows, which loads with the functions of the kernels and compares what comes with
 // coopMatLoad's: a kernel of one workgroup, once for each device and shape.
 //
 // Errors: those of building and running a kernel.
-func (p Package) MatrixRows(dev *vk.Device, m, n, k, subgroup, rows int) (int, error) {
+func (p Package) MatrixRows(dev *vk.Device, variant string, m, n, k, subgroup, rows int) (int, error) {
 	if rows == 0 {
 		return 0, nil
 	}
-	key := rowsKey(dev.Adapter(), m, n, k, subgroup, rows)
+	key := rowsKey(dev.Adapter(), variant, m, n, k, subgroup, rows)
 	if v, ok := layouts.Load(key); ok {
 		return v.(int), nil
 	}
-	kernel, err := p.Kernel(dev, Spec{Stem: "num_rows", Variant: CM, Bindings: []vk.Access{vk.Write}, Bound: 1,
+	kernel, err := p.Kernel(dev, Spec{Stem: "num_rows", Variant: variant, Bindings: []vk.Access{vk.Write}, Bound: 1,
 		Subgroup: uint32(subgroup), Constants: Words(subgroup, m, n, k, rows)})
 	if err != nil {
 		return 0, err
@@ -38,12 +39,47 @@ func (p Package) MatrixRows(dev *vk.Device, m, n, k, subgroup, rows int) (int, e
 	return rows, nil
 }
 
-func rowsKey(a *vk.Adapter, m, n, k, subgroup, rows int) string {
-	return "rows " + layoutKey(a, CM, m, n, k, subgroup) + fmt.Sprint(rows)
+func rowsKey(a *vk.Adapter, variant string, m, n, k, subgroup, rows int) string {
+	return "rows " + layoutKey(a, variant, m, n, k, subgroup) + fmt.Sprint(rows)
 }
 
 // KnowRows tells MatrixRows that an adapter's devices hold operands as `rows` says, for devices
 // that are not there.
 func KnowRows(a *vk.Adapter, m, n, k, subgroup, rows int) {
-	layouts.Store(rowsKey(a, m, n, k, subgroup, rows), rows)
+	for _, variant := range []string{CM, CMB} {
+		layouts.Store(rowsKey(a, variant, m, n, k, subgroup, rows), rows)
+	}
+}
+
+// MatrixCodes tells whether a device multiplies matrices of E4M3 and sums them up as exactly as f32
+// can, which Vulkan does not promise. It asks num_codes, a kernel of one workgroup, once for each
+// device and shape. It is false with a driver that only compiles.
+//
+// Errors: those of building and running a kernel.
+func (p Package) MatrixCodes(dev *vk.Device, m, n, k, subgroup int) (bool, error) {
+	key := codesKey(dev.Adapter(), m, n, k, subgroup)
+	if v, ok := layouts.Load(key); ok {
+		return v.(bool), nil
+	}
+	kernel, err := p.Kernel(dev, Spec{Stem: "num_codes", Variant: CM, Bindings: []vk.Access{vk.Write}, Bound: 1,
+		Subgroup: uint32(subgroup), Constants: Words(subgroup, m, n, k)})
+	if err != nil {
+		return false, err
+	}
+	differ, err := written(dev, kernel, subgroup)
+	if err != nil {
+		return false, p.Wrap("matrices of E4M3", err)
+	}
+	exact := slices.Max(differ) == 0
+	layouts.Store(key, exact)
+	return exact, nil
+}
+
+func codesKey(a *vk.Adapter, m, n, k, subgroup int) string {
+	return "codes " + layoutKey(a, CM, m, n, k, subgroup)
+}
+
+// KnowCodes tells MatrixCodes that an adapter's devices are exact, for devices that are not there.
+func KnowCodes(a *vk.Adapter, m, n, k, subgroup int) {
+	layouts.Store(codesKey(a, m, n, k, subgroup), true)
 }

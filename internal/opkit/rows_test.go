@@ -44,7 +44,7 @@ func TestMatrixRows(t *testing.T) {
 				}
 			}
 			for range 2 {
-				got, err := p.MatrixRows(dev, m, n, k, subgroup, rows)
+				got, err := p.MatrixRows(dev, opkit.CM, m, n, k, subgroup, rows)
 				require.NoError(t, err)
 				assert.Equal(t, want, got, "%dx%dx%d, rows %d", m, n, k, rows)
 			}

@@ -110,6 +110,9 @@ const (
 	CooperativeMatrix        Capability = 6022
 	BFloat16Type             Capability = 5116
 	BFloat16CoopMatrix       Capability = 5118
+	MixedDot                 Capability = 6912
+	Float8                   Capability = 4212
+	Float8CoopMatrix         Capability = 4213
 )
 
 var capabilityNames = map[Capability]string{
@@ -119,7 +122,8 @@ var capabilityNames = map[Capability]string{
 	StorageBuffer16BitAccess: "StorageBuffer16BitAccess", StorageBuffer8BitAccess: "StorageBuffer8BitAccess",
 	VulkanMemoryModel: "VulkanMemoryModel", 5346: "VulkanMemoryModelDeviceScope", PhysicalStorageBuffer: "PhysicalStorageBufferAddresses",
 	CooperativeMatrix: "CooperativeMatrixKHR", BFloat16Type: "BFloat16TypeKHR", 5117: "BFloat16DotProductKHR",
-	BFloat16CoopMatrix: "BFloat16CooperativeMatrixKHR",
+	BFloat16CoopMatrix: "BFloat16CooperativeMatrixKHR", MixedDot: "DotProductFloat16AccFloat32VALVE",
+	Float8: "Float8EXT", Float8CoopMatrix: "Float8CooperativeMatrixEXT",
 }
 
 // capabilityFeatures maps a capability to the device feature without which a
@@ -143,4 +147,9 @@ var capabilityFeatures = map[Capability]string{
 	CooperativeMatrix:        "cooperativeMatrix",
 	BFloat16Type:             "shaderBFloat16Type",
 	BFloat16CoopMatrix:       "shaderBFloat16CooperativeMatrix",
+	MixedDot:                 mixedDot,
+	Float8:                   "shaderFloat8",
+	Float8CoopMatrix:         "shaderFloat8CooperativeMatrix",
 }
+
+const mixedDot = "shaderMixedFloatDotProductFloat16AccFloat32"

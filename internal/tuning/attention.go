@@ -30,8 +30,8 @@ type Attention struct {
 	// 8, which counts where instructions come from memory, as they do in a step.
 	DecodeSubgroups []int
 
-	// MatrixRows is what it is in Logits, of rows in attn_prefill_cm with f16. It halves the clocks
-	// of shared memory, and takes a tenth more instructions.
+	// MatrixRows is what it is in Logits, of rows in attn_prefill_cm and attn_decode_cm. It halves
+	// the clocks of shared memory, and takes a tenth more instructions, in decode up to a third.
 	MatrixRows int
 
 	// LaneSplit is the number of parts of a row that different subgroups score, in the kernels

@@ -4,12 +4,14 @@ import "github.com/vkmla/vkmla/vk"
 
 // The profiles of AMD's RDNA were fitted to what RADV's compiler makes of the kernels (Mesa 26.2.6,
 // docs/design/amd.md), not to measurements: nobody has run them. What they do not name is
-// generic's.
+// generic's. Norms are in subgroups of 64, which keep twice as many lanes busy. What has matrices
+// stays in subgroups of 32.
 
 // rdna2 has no matrices. Its SIMD units have 1024 registers for each of 32 lanes, so that
 // an invocation of 1024 has 64: the selection's shape of 32 numbers each spills 5225 of them.
 var rdna2 = like(&generic, "rdna2", func(p *Profile) {
 	p.TopK.Short = p.TopK.Short[:4]
+	p.Linear.NormSubgroup = 64
 })
 
 // rdna3 holds each element of a product's operands in two lanes. Its small chips have rdna2's
@@ -18,6 +20,7 @@ var rdna2 = like(&generic, "rdna2", func(p *Profile) {
 // a compute unit either way.
 var rdna3 = like(&generic, "rdna3", func(p *Profile) {
 	p.TopK.Short = p.TopK.Short[:4]
+	p.Linear.NormSubgroup = 64
 	p.Attention.MatrixRows, p.Logits.MatrixRows, p.Linear.Tiles.MatrixRows = 1, 1, 1
 	p.Attention.DecodeSubgroups = []int{8, 16, 32}
 })
@@ -27,7 +30,7 @@ var rdna3 = like(&generic, "rdna3", func(p *Profile) {
 // scores (13459 registers), and pairs of steps of products (2063 with elements of f16).
 var rdna4 = like(&rdna3, "rdna4", func(p *Profile) {
 	p.Device.OnceSubgroup = 64
-	p.Logits.MatrixHeads, p.Logits.LaneTiles = 32, 2 // of 16 heads
+	p.Logits.MatrixHeads, p.Logits.LaneTiles, p.Logits.MatrixCodes = 32, 2, true // of 16 heads
 	p.Linear.Tiles.Pairs = false
 })
 

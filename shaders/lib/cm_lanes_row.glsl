@@ -76,6 +76,12 @@ void cm_fetch_row(uvec3 where, out CmRow row) {
     row.scales = CmRead2(at + where.z).v[0];
 }
 
+// Rows of kv_s may lie as lib/cm_rows.glsl says, which the kernel then includes.
+#ifndef CM_KEEP_ROW
+#define CM_KEEP_ROW(array, at, row, v) array[at] = v;
+#define CM_HALF(half_, row) half_
+#endif
+
 f16vec2 code_top_; // the largest code of a share, as cm_word places it: at most 1.75, or 1.875 if one is NaN
 
 // cm_word: four codes as elements, NaN as 480.
@@ -96,11 +102,11 @@ CM_SCALE cm_scale_at(uvec2 scales, uint i) {
 // cm_keep_row: writes the share to row `at` of kv_s. A NaN among its codes goes into its bf16
 // instead, where it costs least: the row's scores are NaN either way.
 void cm_keep_row(CmRow row, uint at) {
-    const uint to = at * KV_PITCH, pair = cm_part / 2u, half_ = cm_part % 2u * 2u; // of a word of kv_s
+    const uint to = at * KV_PITCH, pair = cm_part / 2u, half_ = CM_HALF(cm_part % 2u, at) * 2u; // of a word of kv_s
     code_top_ = f16vec2(0.0);
     [[unroll]] for (uint i = 0u; i < WORDS; i++) {
         const CM_SCALE s = cm_scale_at(row.scales, i);
-        kv_s[to + i * ROW_PARTS + cm_part] = uvec4(cm_word(row.words[i].x, s), cm_word(row.words[i].y, s));
+        CM_KEEP_ROW(kv_s, to + i * ROW_PARTS + cm_part, at, uvec4(cm_word(row.words[i].x, s), cm_word(row.words[i].y, s)))
     }
     if (HALVES) {
         const uint block = ROW_PARTS == 16u ? 6u : (WORDS * ROW_PARTS * 2u + cm_part) / 16u;

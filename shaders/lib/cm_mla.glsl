@@ -38,6 +38,7 @@
 #ifndef LIB_CM_MLA_GLSL
 #define LIB_CM_MLA_GLSL
 #include "cm_element.glsl"
+#define CM_BF16_ROWS
 #include "cm_rows.glsl"
 #include "mla_finish.glsl"
 
@@ -69,15 +70,20 @@ const uint OUT_PARTS = CM_M * 2u <= KV_ROWS ? 1u : 2u;  // of the columns of acc
 const uint OUT_PITCH = OUT_PARTS == 1u ? 130u : 65u;
 #define CM_OUT_PLACE(h, c) (h % CM_M * OUT_PITCH + c % (64u / OUT_PARTS) * 2u)
 
-#ifndef CM_BF16
-// With ROWS two neighbouring matrices of acc have the even and the odd ones of their columns.
+// With ROWS each of four neighbouring matrices of acc has every fourth of their columns.
 #define CM_OUT_READ(h, c) \
-    const uint first_ = h % CM_M * OUT_PITCH, word_ = c % (64u / OUT_PARTS); \
-    const uint at = ROWS == 0u ? first_ + word_ * 2u : first_ + word_ / (CM_N / 4u) * (CM_N / 2u) + word_ % (CM_N / 4u); \
-    const vec4 one_ = uintBitsToFloat(kv_s[at]), two_ = uintBitsToFloat(kv_s[at + (ROWS == 0u ? 1u : CM_N / 4u)]); \
-    const vec4 a = ROWS == 0u ? one_ : vec4(one_.x, two_.x, one_.y, two_.y); \
-    const vec4 b = ROWS == 0u ? two_ : vec4(one_.z, two_.z, one_.w, two_.w);
-#endif
+    const uint first_ = h % CM_M * OUT_PITCH, word_ = c % (64u / OUT_PARTS), turn_ = word_ % (CM_N / 2u); \
+    vec4 a, b; \
+    if (ROWS == 0u) { \
+        a = uintBitsToFloat(kv_s[first_ + word_ * 2u]); \
+        b = uintBitsToFloat(kv_s[first_ + word_ * 2u + 1u]); \
+    } else { \
+        [[unroll]] for (uint i_ = 0u; i_ < 4u; i_++) { \
+            const vec4 x_ = uintBitsToFloat(kv_s[first_ + (word_ - turn_) * 2u + i_ * CM_N / 4u + turn_ / 2u]); \
+            a[i_] = turn_ % 2u == 0u ? x_.x : x_.z; \
+            b[i_] = turn_ % 2u == 0u ? x_.y : x_.w; \
+        } \
+    }
 
 shared uvec4 kv_s[KV_ROWS * KV_PITCH];          // [KV_ROWS, 512] elements, a tile or two; also [.., 512] of Q, a part of acc
 shared vec4 score_s[KSPLIT * HG * S_PITCH];     // [KSPLIT, HG, TILE] partial dot products; at the end [HG, QUADS] (l, max)
@@ -131,53 +137,45 @@ void cm_scores(uint buf) {
     }
 }
 
-#ifndef CM_BF16
-
-// CM_VALUE_PAIR: row k of V of column n of the matrices j and j + 1 of this subgroup: one load.
-#define CM_VALUE_PAIR(one, two, e, at, word) { \
-    const f16vec2 v_ = unpackFloat2x16(kv_s[at][word]); \
-    one[e] = v_.x; \
-    two[e] = v_.y; \
+// CM_VALUES: row k of V, of a column of each of four matrices, as their element e: one load.
+#define CM_VALUES(v, e, at, half_) { \
+    CM_PUT(v[0][e], v[1][e], kv_s[at][(half_) * 2u]) \
+    CM_PUT(v[2][e], v[3][e], kv_s[at][(half_) * 2u + 1u]) \
 }
 
-// cm_load_values: the rows of V from row0 on, of the columns of matrices j and j + 1: of the even
-// ones and of the odd ones.
-void cm_load_values(uint row0, uint j, out CM_B one, out CM_B two) {
-    const uint lane = cm_lane(), quad = (cm_sub * OUT_TILES + j) * CM_N / 8u;
+// cm_load_values: the rows of V from row0 on, of the columns of four matrices from j on, of which
+// each gets every fourth.
+void cm_load_values(uint row0, uint j, out CM_B v[4]) {
+    const uint lane = cm_lane(), quad = (cm_sub * OUT_TILES + j) * CM_N / 8u, count = v[0].length();
     if (ROWS == 1u) {
-        const uint part = one.length() == CM_K ? 0u : lane / 16u;
-        const uint at = (row0 + part * one.length()) * KV_PITCH + quad + lane % 16u / 4u;
-        [[unroll]] for (uint e = 0u; e < one.length(); e++) {
-            CM_VALUE_PAIR(one, two, e, at + e * KV_PITCH, lane % 4u ^ (part + e / 8u) * 2u)
-        }
+        const uint part = count == CM_K ? 0u : lane / 16u, half_ = lane % 2u ^ part, other = half_ ^ 1u;
+        const uint at = (row0 + part * count) * KV_PITCH + quad + lane % 16u / 2u;
+        [[unroll]] for (uint e = 0u; e < count; e++) CM_VALUES(v, e, at + e * KV_PITCH, (e < 8u ? half_ : other))
     } else {
-        [[unroll]] for (uint e = 0u; e < one.length(); e++)
-            CM_VALUE_PAIR(one, two, e, (row0 + lane) * KV_PITCH + quad + e / 4u, e % 4u ^ cm_half(row0 + lane) * 2u)
+        const uint at = (row0 + lane) * KV_PITCH + quad;
+        [[unroll]] for (uint e = 0u; e < count; e++) CM_VALUES(v, e, at + e / 2u, (e % 2u ^ cm_half(row0 + lane)))
     }
 }
-
-#endif
 
 // cm_accumulate: acc += P V for the rows in buffer `buf`.
 void cm_accumulate(uint buf) {
     [[unroll]] for (uint k = 0u; k < TILE / CM_K; k++) {
-        CM_A p[HEAD_TILES];
-        [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
-            CM_LOAD_ROWS(p[i], p_s, i * CM_M, k * CM_K / 8u, P_PITCH, cm_lane(), gl_CooperativeMatrixLayoutRowMajor)
-        }
-#ifndef CM_BF16
         if (ROWS != 0u) {
-            [[unroll]] for (uint j = 0u; j < OUT_TILES; j += 2u) {
-                CM_B even, odd;
-                cm_load_values(buf * TILE + k * CM_K, j, even, odd);
-                [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
-                    acc_f[i][j] = coopMatMulAdd(p[i], even, acc_f[i][j]);
-                    acc_f[i][j + 1u] = coopMatMulAdd(p[i], odd, acc_f[i][j + 1u]);
+            [[unroll]] for (uint j = 0u; j < OUT_TILES; j += 4u) {
+                CM_B v[4];
+                cm_load_values(buf * TILE + k * CM_K, j, v);
+                [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) { // with all of P loaded before, RADV spills
+                    CM_A p;
+                    CM_LOAD_ROWS(p, p_s, i * CM_M, k * CM_K / 8u, P_PITCH, cm_lane(), gl_CooperativeMatrixLayoutRowMajor)
+                    [[unroll]] for (uint x = 0u; x < 4u; x++) acc_f[i][j + x] = coopMatMulAdd(p, v[x], acc_f[i][j + x]);
                 }
             }
             continue;
         }
-#endif
+        CM_A p[HEAD_TILES];
+        [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
+            coopMatLoad(p[i], p_s, i * CM_M * P_PITCH + k * CM_K / 8u, P_PITCH, gl_CooperativeMatrixLayoutRowMajor);
+        }
         [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) {
             CM_B rows;
             coopMatLoad(rows, kv_s, (buf * TILE + k * CM_K) * KV_PITCH + (cm_sub * OUT_TILES + j) * CM_N / 8u, KV_PITCH,

@@ -11,9 +11,10 @@
 #ifndef LIB_CM_ROWS_GLSL
 #define LIB_CM_ROWS_GLSL
 
-#ifdef CM_BF16 // no device needs it
+#if defined(CM_BF16) && !defined(CM_BF16_ROWS) || defined(CM_CODES) // no device needs it
 
 #define cm_half(row) 0u
+#define CM_HALF(half_, row) half_
 
 #define CM_LOAD_ROWS(m, array, row0, quad, pitch, lane, layout_) coopMatLoad(m, array, (row0) * (pitch) + (quad), pitch, layout_);
 #define CM_KEEP_ROW(array, at, row, v) array[at] = v;
@@ -23,24 +24,39 @@
 // cm_half: which half of 16 bytes of a row lies first.
 uint cm_half(uint row) { return ROWS == 0u ? 0u : row / 8u % 2u; }
 
+// CM_HALF: where a half of 16 bytes of a row lies.
+#define CM_HALF(half_, row) ((half_) ^ cm_half(row))
+
 // CM_KEEP_ROW: 16 bytes of a row, to array[at].
 #define CM_KEEP_ROW(array, at, row, v) { \
     if (ROWS == 0u) { \
         array[at] = v; \
     } else { \
+        const uvec4 v_ = v; \
         const uint first_ = cm_half(row) * 2u, second_ = (cm_half(row) ^ 1u) * 2u; \
-        array[at][first_] = v.x; \
-        array[at][first_ + 1u] = v.y; \
-        array[at][second_] = v.z; \
-        array[at][second_ + 1u] = v.w; \
+        array[at][first_] = v_.x; \
+        array[at][first_ + 1u] = v_.y; \
+        array[at][second_] = v_.z; \
+        array[at][second_ + 1u] = v_.w; \
     } \
 }
 
-#define CM_PUT2(m, e, word) { \
-    const f16vec2 put_ = unpackFloat2x16(word); \
-    m[e] = put_.x; \
-    m[(e) + 1u] = put_.y; \
+// CM_PUT: the two elements of a word.
+#ifdef CM_BF16
+#extension GL_EXT_shader_explicit_arithmetic_types_int16 : require
+#define CM_PUT(one, two, word) { \
+    const u16vec2 put_ = unpack16(word); \
+    one = uintBitsToBFloat16EXT(put_.x); \
+    two = uintBitsToBFloat16EXT(put_.y); \
 }
+#else
+#define CM_PUT(one, two, word) { \
+    const f16vec2 put_ = unpackFloat2x16(word); \
+    one = put_.x; \
+    two = put_.y; \
+}
+#endif
+#define CM_PUT2(m, e, word) CM_PUT(m[e], m[(e) + 1u], word)
 #define CM_PUT8(m, e, array, at, half_) \
     CM_PUT2(m, e, array[at][(half_) * 2u]) \
     CM_PUT2(m, (e) + 2u, array[at][(half_) * 2u + 1u]) \
@@ -60,7 +76,9 @@ uint cm_half(uint row) { return ROWS == 0u ? 0u : row / 8u % 2u; }
     } else { \
         [[unroll]] for (uint e_ = 0u; e_ < m.length(); e_++) { \
             const uint row_ = (row0) + e_, word_ = ((lane) / 2u % 4u) ^ (cm_half(row_) * 2u); \
-            m[e_] = unpackFloat2x16(array[row_ * (pitch) + (quad) + (lane) / 8u][word_])[(lane) % 2u]; \
+            CM_ELEMENT even_, odd_; \
+            CM_PUT(even_, odd_, array[row_ * (pitch) + (quad) + (lane) / 8u][word_]) \
+            m[e_] = (lane) % 2u == 0u ? even_ : odd_; \
         } \
     } \
 }

@@ -27,12 +27,22 @@
 // scores, in a fixed order, and makes weights of them. It adds 8 dims of all TILE rows to its
 // accumulators, of 4 heads. A masked row is zero in shared memory and its weight is 0, so nothing
 // that lies at a masked slot is ever read.
+// With HALVES queries, rows and weights are f16, as lib/cm_element.glsl has them.
 // Shared memory, bytes:
 //   (HG + TILE)*1024 + 1024/TILE*(HG*(TILE/2 + 2) + 1) + 6*HG*TILE + 4*(HG + TILE) + 4
 #ifndef LIB_SPARSE_MLA_GLSL
 #define LIB_SPARSE_MLA_GLSL
 #include "bf16.glsl"
 #include "mla_finish.glsl"
+#ifdef HALVES
+#include "cm_element.glsl"
+#include "dot2.glsl"
+#define MLA_WEIGHTS uvec4
+const uint MLA_EACH = 2u; // rows of a word of weights
+#else
+#define MLA_WEIGHTS vec4
+const uint MLA_EACH = 1u;
+#endif
 
 const uint MLA_THREADS = 16u * HG;
 const uint MLA_HEAD_BLOCKS = HG / 4u;
@@ -46,13 +56,40 @@ const float MLA_STALE = 8.0;                            // weights stay below 2^
 shared uvec4 q_s[HG * 64u];             // [HG, 512] bf16
 shared uvec4 kv_s[TILE * 64u];          // [TILE, 512] bf16
 shared vec2 dot_s[MLA_HALF * MLA_DOTS]; // [shares, HG, TILE]; at the end l and the largest score of each pair, then m
-shared vec4 p_s[TILE * HG / 4u];        // [TILE, HG]
+shared MLA_WEIGHTS p_s[TILE / MLA_EACH * HG / 4u]; // [TILE, HG], MLA_EACH rows a word
 shared float top_s[HG * MLA_PAIRS];     // larger score of each pair
 shared float factor_s[HG];
 shared uint valid_s[TILE];
 shared uint stale_s;                    // 1 + first row of the last tile that went beyond m
 
 vec4 mla_acc[8];                        // 8 dims of each of 4 heads
+
+#ifdef HALVES
+
+uvec4 mla_numbers(uvec4 w) { return cm_from_bf16x8(w); }
+
+float mla_dot2(uint a, uint b, float sum) { return dot2(unpackFloat2x16(a), unpackFloat2x16(b), sum); }
+
+void mla_put_weights(uint head, uint pair, vec2 p) { p_s[(pair * HG + head) / 4u][head % 4u] = packFloat2x16(f16vec2(p)); }
+
+// mla_add: rows r4 to r4 + 3 of 8 dims, times their weights, of 4 heads.
+void mla_add(uint r4, uint unit, uint first) {
+    [[unroll]] for (uint r = r4; r < r4 + 4u; r += 2u) {
+        const uvec4 a = kv_s[r * 64u + unit], b = kv_s[(r + 1u) * 64u + unit], p = p_s[(r / 2u * HG + first) / 4u];
+        [[unroll]] for (uint d = 0u; d < 4u; d++) {
+            const f16vec2 x = unpackFloat2x16(a[d]), y = unpackFloat2x16(b[d]);
+            [[unroll]] for (uint i = 0u; i < 4u; i++) {
+                const uint at = 2u * i + d / 2u, e = d % 2u * 2u;
+                mla_acc[at][e] = dot2(f16vec2(x.x, y.x), unpackFloat2x16(p[i]), mla_acc[at][e]);
+                mla_acc[at][e + 1u] = dot2(f16vec2(x.y, y.y), unpackFloat2x16(p[i]), mla_acc[at][e + 1u]);
+            }
+        }
+    }
+}
+
+#else
+
+uvec4 mla_numbers(uvec4 w) { return w; }
 
 void mla_unpack(uvec4 w, out vec4 lo, out vec4 hi) {
     lo = vec4(bf16_unpack2(w.x), bf16_unpack2(w.y));
@@ -63,6 +100,26 @@ float mla_dot2(uint a, uint b, float sum) {
     const vec2 x = bf16_unpack2(a), y = bf16_unpack2(b);
     return fma(x.y, y.y, fma(x.x, y.x, sum));
 }
+
+void mla_put_weights(uint head, uint pair, vec2 p) {
+    p_s[(2u * pair * HG + head) / 4u][head % 4u] = p.x;
+    p_s[((2u * pair + 1u) * HG + head) / 4u][head % 4u] = p.y;
+}
+
+// mla_add: rows r4 to r4 + 3 of 8 dims, times their weights, of 4 heads.
+void mla_add(uint r4, uint unit, uint first) {
+    [[unroll]] for (uint r = r4; r < r4 + 4u; r++) {
+        vec4 a, b;
+        mla_unpack(kv_s[r * 64u + unit], a, b);
+        const vec4 x = p_s[(r * HG + first) / 4u];
+        [[unroll]] for (uint i = 0u; i < 4u; i++) {
+            mla_acc[2u * i] += x[i] * a;
+            mla_acc[2u * i + 1u] += x[i] * b;
+        }
+    }
+}
+
+#endif
 
 // mla_scores: the dot products of this invocation's block over its share of the dims, in two
 // rounds: the second half of the shares hands its sums to the first, which passes on both.
@@ -101,11 +158,6 @@ void mla_scores(uint lane) {
 // mla_weigh: exp2(s - m) of the scores that count.
 vec2 mla_weigh(vec2 s, float m, bvec2 valid) {
     return mix(vec2(0.0), exp2(clamp(s - m, vec2(-300.0), vec2(100.0))), valid);
-}
-
-void mla_put_weights(uint head, uint pair, vec2 p) {
-    p_s[(2u * pair * HG + head) / 4u][head % 4u] = p.x;
-    p_s[((2u * pair + 1u) * HG + head) / 4u][head % 4u] = p.y;
 }
 
 // mla_finish: joins what the invocations know of each head, and writes it.
@@ -162,7 +214,7 @@ void mla_attend(uint t, uint head0, uint split, uint begin, uint end) {
 
     for (uint i = lane; i < HG * 64u; i += MLA_THREADS) {
         const uint head = head0 + i / 64u;
-        q_s[i] = head < pc.heads ? q.rows[(t * pc.heads + head) * 64u + i % 64u] : uvec4(0u);
+        q_s[i] = head < pc.heads ? mla_numbers(q.rows[(t * pc.heads + head) * 64u + i % 64u]) : uvec4(0u);
     }
     if (lane == 0u) stale_s = 0u;
     [[unroll]] for (uint i = 0u; i < 8u; i++) mla_acc[i] = vec4(0.0);
@@ -172,7 +224,7 @@ void mla_attend(uint t, uint head0, uint split, uint begin, uint end) {
         barrier(); // the last tile's readers of kv_s
         if (column == 0u) valid_s[row] = uint(valid);
         [[unroll]] for (uint i = 0u; i < MLA_UNITS; i++)
-            kv_s[row * 64u + i * MLA_LANES + column] = valid ? mla_unit(w, column, i) : uvec4(0u);
+            kv_s[row * 64u + i * MLA_LANES + column] = valid ? mla_numbers(mla_unit(w, column, i)) : uvec4(0u);
         barrier();
         const uint next = j0 + TILE + row; // asked for here: all of the products below are to come
         valid = next < end;
@@ -211,17 +263,7 @@ void mla_attend(uint t, uint head0, uint split, uint begin, uint end) {
             [[unroll]] for (uint i = 0u; i < 8u; i++) mla_acc[i] *= factor_s[first + i / 2u];
         }
         l += p.x + p.y;
-        [[dont_unroll]] for (uint r4 = 0u; r4 < TILE; r4 += 4u) {
-            [[unroll]] for (uint r = r4; r < r4 + 4u; r++) {
-                vec4 a, b;
-                mla_unpack(kv_s[r * 64u + unit], a, b);
-                const vec4 x = p_s[(r * HG + first) / 4u];
-                [[unroll]] for (uint i = 0u; i < 4u; i++) {
-                    mla_acc[2u * i] += x[i] * a;
-                    mla_acc[2u * i + 1u] += x[i] * b;
-                }
-            }
-        }
+        [[dont_unroll]] for (uint r4 = 0u; r4 < TILE; r4 += 4u) mla_add(r4, unit, first);
     }
     mla_finish(t, head0, split, lane, m, l, peak);
 }

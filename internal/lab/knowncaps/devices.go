@@ -51,6 +51,8 @@ var (
 		[]string{"shaderFloat16", "synchronization2", "maintenance4", "timelineSemaphore"})
 	matrices = []string{"cooperativeMatrix", "coopmat.f16.f32"}
 	halves   = []string{"shaderDenormPreserveFloat16", "shaderRoundingModeRTEFloat16"} // of desktops' drivers
+	dots     = []string{"shaderMixedFloatDotProductFloat16AccFloat32"}
+	codes    = []string{"shaderFloat8", "shaderFloat8CooperativeMatrix", "coopmat.e4m3.f32"}
 	brains   = []string{"shaderBFloat16Type", "shaderBFloat16CooperativeMatrix", "coopmat.bf16.f32"}
 )
 
@@ -171,24 +173,24 @@ func intelOwn(id, least, shared uint32, shapes ...vk.CoopMatShape) vk.Caps {
 var (
 	square     = shape(16, 16, 16, "f16")
 	squareBF16 = shape(16, 16, 16, "bf16")
+	squareE4M3 = shape(16, 16, 16, "e4m3")
 	turing     = []vk.CoopMatShape{shape(16, 8, 8, "f16"), square, shape(16, 8, 16, "f16")}
 	ampere     = append(slices.Clone(turing), squareBF16, shape(16, 8, 16, "bf16"))
 )
 
 // discrete are GPUs of desktops and servers that differ in what kernels they get.
 func discrete() []Device {
-	all, plain := features(modern, halves, matrices, brains), features(modern, halves)
-	f16 := features(modern, halves, matrices)
+	all, f16 := features(modern, halves, matrices, brains), features(modern, halves, matrices)
 	return []Device{
 		{"H100", vk.TypeDiscrete, nvidia(132, 32, all, ampere...), true, vk.DriverNVIDIA},
 		{"Ada", vk.TypeDiscrete, nvidia(128, 32, all, ampere...), true, vk.DriverNVIDIA},
 		{"Turing", vk.TypeDiscrete, nvidia(68, 32, f16, turing...), true, vk.DriverNVIDIA},
 		{"Turing with NVK", vk.TypeDiscrete, nvk(68, f16, turing...), true, 0},
 		{"Pascal", vk.TypeDiscrete, pascal(20), false, vk.DriverNVIDIA},
-		{"RDNA4", vk.TypeDiscrete, radv(64, all, square, squareBF16), false, vk.DriverRADV},
-		{"RDNA3", vk.TypeDiscrete, radv(96, f16, square), false, vk.DriverRADV},
+		{"RDNA4", vk.TypeDiscrete, radv(64, features(modern, halves, matrices, brains, dots, codes), square, squareBF16, squareE4M3), false, vk.DriverRADV},
+		{"RDNA3", vk.TypeDiscrete, radv(96, features(modern, halves, matrices, dots), square), false, vk.DriverRADV},
 		{"RDNA3, AMD's driver", vk.TypeDiscrete, amdOwn(96, f16, square), false, vk.DriverAMD},
-		{"RDNA2", vk.TypeDiscrete, radv(60, plain), false, vk.DriverRADV},
+		{"RDNA2", vk.TypeDiscrete, radv(60, features(modern, halves, dots)), false, vk.DriverRADV},
 		{"Arc A", vk.TypeDiscrete, intel(0x56a0, 8, 49152, 4, all, shape(8, 8, 16, "f16"), shape(8, 8, 16, "bf16")), false, vk.DriverANV},
 		{"Arc B", vk.TypeDiscrete, intel(0xe20b, 16, 49152, 4, all, shape(8, 16, 16, "f16"), shape(8, 16, 16, "bf16")), false, vk.DriverANV},
 	}

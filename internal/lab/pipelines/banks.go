@@ -60,15 +60,21 @@ func (c *Chosen) fragmentPitch() int {
 		return 65 * 16
 	case strings.HasPrefix(c.Kernel, "proj_linear_cm"), strings.HasPrefix(c.Kernel, "proj_linear_whole_cm"):
 		return (int(c.Constants[9])/8 + 1) * 16
+	case c.codes():
+		return 9 * 16
 	case strings.HasPrefix(c.Kernel, "idx_logits_cm"):
 		return 17 * 16
 	}
 	return 0
 }
 
+// codes tells whether a kernel multiplies matrices of E4M3.
+func (c *Chosen) codes() bool { return c.Kernel == "idx_logits_codes_cm" }
+
 // rows is ROWS of shaders/lib/cm_rows.glsl, of kernels that have it.
 func (c *Chosen) rows() uint32 {
-	at := map[string]int{"idx_logits_cm": 13, "proj_linear_cm": 12, "attn_prefill_cm": 9}[c.Kernel]
+	at := map[string]int{"idx_logits_cm": 13, "proj_linear_cm": 12, "attn_prefill_cm": 9, "attn_decode_cm": 10,
+		"attn_prefill_cmb": 9, "attn_decode_cmb": 10}[c.Kernel]
 	if at == 0 || at >= len(c.Constants) {
 		return 0
 	}

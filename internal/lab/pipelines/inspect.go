@@ -17,8 +17,9 @@ import (
 // Errors: those of Choose, vk.Device.Statistics and vk.Device.Listings.
 func Inspect(a *vk.Adapter, profile string, c model.Config, listings bool) ([]Choice, error) {
 	known := map[string]Chosen{}
-	if a.Driver == vk.DriverRADV { // what a probe finds on its GPUs with matrices
+	if a.Driver == vk.DriverRADV { // what probes find on its GPUs with matrices
 		opkit.KnowRows(a, 16, 16, 16, 32, 1)
+		opkit.KnowCodes(a, 16, 16, 16, 32)
 	}
 	open := func() (*vk.Device, error) {
 		return a.Open(vk.DeviceOptions{Statistics: true, Listings: listings, Profile: profile})

@@ -3,6 +3,7 @@ package pipelines
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -18,7 +19,7 @@ type GPU struct {
 	Chips        []string // as RADV names what it compiles for
 	Units        int      // compute units, of two SIMD units of 32 lanes
 	GHz, GBs     float64  // clock, and bandwidth of memory
-	MatrixClocks float64  // of a SIMD unit for a product of 16 x 16 x 16; 0: it has none
+	MatrixClocks float64  // of a SIMD unit for a product of 16 x 16 x 16 with f16, with E4M3 half of it; 0: it has none
 }
 
 // GPUs are those that people run models on, by each chip that RADV knows.
@@ -75,10 +76,14 @@ func (c Clocks) Most() float64 { return c.Issue + c.Shared }
 func (g *GPU) clocks(k *Chosen, products float64) Clocks {
 	n := k.Listing.Loop
 	conflicts := max(k.Conflicts(), 1)
+	matrix := g.MatrixClocks
+	if k.codes() {
+		matrix /= 2
+	}
 	turns := products / float64(n.Matrix*g.Units) // of subgroups, on a compute unit
 	wide := max(1, float64(k.Subgroup)/32)        // a subgroup of 64 is issued twice
 	return Clocks{
-		Issue:  turns / 2 * (wide*float64(n.Vector+n.Dot) + float64(n.Matrix)*g.MatrixClocks),
+		Issue:  turns / 2 * (wide*float64(n.Vector+n.Dot) + float64(n.Matrix)*matrix),
 		Shared: turns * wide * (conflicts*float64(n.FragmentClocks) + float64(n.OtherClocks)),
 	}
 }
@@ -86,7 +91,7 @@ func (g *GPU) clocks(k *Chosen, products float64) Clocks {
 // ModelTable shows estimates for the GPUs with the adapter's chip, from choices with RADV's
 // listings: in which time all of memory's bandwidth moves an operation's bytes, and the times of
 // its kernel with matrices, from the least to the most. None of it is measured. Without a kernel
-// with matrices, the least is one multiply-add of each lane in a clock.
+// with matrices, the least is one multiply-add of each lane in a clock, or two of halves.
 func ModelTable(a *vk.Adapter, m model.Config, list []Choice) string {
 	t := table.NewWriter()
 	t.AppendHeader(table.Row{"GPU", "operation", "tokens", "kernel", "memory, us", "issue, us", "shared, us", "estimate, us"})
@@ -109,6 +114,9 @@ func ModelTable(a *vk.Adapter, m model.Config, list []Choice) string {
 				row = append(row, us(max(x.Least(), memory*g.GHz*1e3))+" to "+us(max(x.Most(), memory*g.GHz*1e3)))
 			} else {
 				adds := w.products * 4096 / float64(64*g.Units)
+				if c.dots() {
+					adds /= 2
+				}
 				if c.Tokens < 16 && strings.HasPrefix(c.Op, "product") {
 					adds *= float64(c.Tokens) / 16 // the others of a tile are not there
 				}
@@ -131,6 +139,11 @@ func (g *GPU) is(a *vk.Adapter) bool {
 		}
 	}
 	return false
+}
+
+// dots tells whether a choice multiplies pairs of halves.
+func (c *Choice) dots() bool {
+	return slices.ContainsFunc(c.Kernels, func(k Chosen) bool { return k.Listing.Loop.Dot > 0 })
 }
 
 // multiplies is the kernel of a choice with a loop of matrices, nil if there is none.

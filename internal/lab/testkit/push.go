@@ -23,7 +23,7 @@ func PushLayouts(t *testing.T, prefix string, layouts map[string]any) {
 			continue
 		}
 		stem := name
-		for _, v := range []string{opkit.DA, opkit.CM, opkit.CMB} {
+		for _, v := range []string{opkit.DA, opkit.CM, opkit.CMB, opkit.Dot, opkit.Half} {
 			stem = strings.TrimSuffix(stem, "_"+v)
 		}
 		push, ok := layouts[stem]

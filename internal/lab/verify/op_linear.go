@@ -25,10 +25,10 @@ func init() {
 var weightFormats = []projection.WeightFormat{
 	projection.WeightBF16, projection.WeightFP8, projection.WeightFP8UE8M0, projection.WeightNVFP4}
 
-// lacksLinear: activations of four bits have no kernel with matrices.
+// lacksLinear: activations of four bits have no kernel with matrices or pairs of halves.
 func lacksLinear(c Case, variant string) bool {
 	return projection.ActivationFormat(c.Input().IntOr("activations", 0)) == projection.ActivationNVFP4 &&
-		(variant == projection.VariantCM || variant == projection.VariantCMB)
+		variant != projection.VariantBase && variant != projection.VariantDA
 }
 
 // linearInput reads a case.
