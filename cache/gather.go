@@ -14,6 +14,7 @@ var GatherVariants = ladder("kv_gather")
 // GatherConfig says what a Gather is built for.
 type GatherConfig struct {
 	Page     int    // slots per page of the caches it will read
+	Record   Record // how these store a slot; 0: RecordV4
 	MaxBytes uint64 // size of the largest cache or output; 0: whatever a descriptor of the device can hold
 	Variant  string // one of GatherVariants; "" picks the best
 }
@@ -68,7 +69,7 @@ type kvGatherPush struct {
 // cannot hold MaxBytes; *vk.MissingError; those of vk.Device.Kernel.
 func NewGather(dev *vk.Device, cfg GatherConfig) (*Gather, error) {
 	const op = "gather"
-	if err := (Layout{cfg.Page, DefaultStride(cfg.Page)}).check(op); err != nil {
+	if err := least(cfg.Record, cfg.Page).check(op); err != nil {
 		return nil, err
 	}
 	variant, err := pkg.Choose(dev, op, GatherVariants, cfg.Variant, cfg.MaxBytes)

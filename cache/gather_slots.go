@@ -14,6 +14,7 @@ var GatherSlotsVariants = ladder("kv_gather_slots")
 // GatherSlotsConfig says what a GatherSlots is built for.
 type GatherSlotsConfig struct {
 	Page     int    // slots per page of the caches it will read
+	Record   Record // how these store a slot; 0: RecordV4
 	MaxBytes uint64 // size of the largest cache or output; 0: whatever a descriptor of the device can hold
 	Variant  string // one of GatherSlotsVariants; "" picks the best
 }
@@ -57,7 +58,7 @@ type kvGatherSlotsPush struct {
 // cannot hold MaxBytes; *vk.MissingError; those of vk.Device.Kernel.
 func NewGatherSlots(dev *vk.Device, cfg GatherSlotsConfig) (*GatherSlots, error) {
 	const op = "gather slots"
-	if err := (Layout{cfg.Page, DefaultStride(cfg.Page)}).check(op); err != nil {
+	if err := least(cfg.Record, cfg.Page).check(op); err != nil {
 		return nil, err
 	}
 	variant, err := pkg.Choose(dev, op, GatherSlotsVariants, cfg.Variant, cfg.MaxBytes)

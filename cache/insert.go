@@ -14,6 +14,7 @@ var InsertVariants = ladder("kv_insert")
 // InsertConfig says what an Insert is built for.
 type InsertConfig struct {
 	Page     int    // slots per page of the caches it will write
+	Record   Record // how these store a slot; 0: RecordV4
 	MaxBytes uint64 // size of the largest of them; 0: whatever a descriptor of the device can hold
 	Variant  string // one of InsertVariants; "" picks the best
 }
@@ -57,7 +58,7 @@ type kvInsertPush struct {
 // cannot hold MaxBytes; *vk.MissingError; those of vk.Device.Kernel.
 func NewInsert(dev *vk.Device, cfg InsertConfig) (*Insert, error) {
 	const op = "insert"
-	if err := (Layout{cfg.Page, DefaultStride(cfg.Page)}).check(op); err != nil {
+	if err := least(cfg.Record, cfg.Page).check(op); err != nil {
 		return nil, err
 	}
 	variant, err := pkg.Choose(dev, op, InsertVariants, cfg.Variant, cfg.MaxBytes)
