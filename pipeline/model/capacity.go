@@ -48,25 +48,8 @@ func (c *Config) pageBytes(l *LayerSpec, s Store, page int) int {
 		layout, _ := cache.NewStateLayout(l.Compression(dim), page, 0) // Check has looked at both
 		return layout.Stride
 	case StoreKeys:
-		layout, _ := cache.NewIndexKeyLayout(c.Records.keys(), page, 0)
+		layout, _ := cache.NewIndexKeyLayout(c.Records.Keys(), page, c.Records.KeyStride(page))
 		return layout.Stride
 	}
-	if c.Records == RecordsV41 {
-		return ceilDiv(page*v41Bytes[s], v41Align) * v41Align
-	}
-	layout, _ := cache.NewLayout(page, 0)
-	return layout.Stride
-}
-
-// v41Bytes are the bytes of a slot in pages of RecordsV41, which are multiples of v41Align bytes.
-var v41Bytes = map[Store]int{StoreWindow: 528, StoreEntries: 288}
-
-const v41Align = 512
-
-// keys is how index keys are kept, unless an engine's options say otherwise.
-func (r Records) keys() cache.IndexKeyFormat {
-	if r == RecordsV41 {
-		return cache.IndexKeyMXFP4
-	}
-	return cache.IndexKeyFP8
+	return c.Records.Record(s).DefaultStride(page)
 }

@@ -15,9 +15,9 @@ type LayerSpec struct {
 	// How a compressor of its own pools.
 	Overlap  bool // an entry also pools the group before its own, by channels of their own
 	Unplaced bool // scores have no positional term; those of groups of one token are left out
-	Rounded  bool // what was pooled is rounded to bf16 before its norm
-	// LatentKeys: index keys are a product of the normed entries before these turn, with a norm of
-	// its own; else they have a compressor of their own.
+	Latent   bool // what was pooled is rounded to bf16 before its norm and behind it: the latent
+	// LatentKeys: index keys are a product of the latents, with a norm of its own; else they have a
+	// compressor of their own.
 	LatentKeys bool
 
 	Borrows    bool       // its entries and index keys are those of an earlier layer; it has no compressor
@@ -145,14 +145,17 @@ func appendLayers(list []Layer, draft bool, ratios []int) []Layer {
 // Compression is how tokens become entries of dim numbers: HeadDim for those that are
 // attended, IndexDim for index keys.
 func (s *LayerSpec) Compression(dim int) cache.Compression {
-	return cache.Compression{Dim: dim, Ratio: s.Ratio, Overlap: s.Overlap}
+	keys := s.LatentKeys && dim == IndexDim // whose rows are a product of latents, one for each entry
+	return cache.Compression{Dim: dim, Ratio: s.Ratio, Overlap: s.Overlap, Latent: s.Latent, Ungated: keys || !s.gated()}
 }
 
 // Compresses reports whether the layer has a compressor.
 func (s *LayerSpec) Compresses() bool { return s.Ratio > 0 && !s.Borrows }
 
 // Gated reports whether the layer's compressor weighs tokens: a group of one has nothing to weigh.
-func (s *LayerSpec) Gated() bool { return s.Compresses() && (s.Ratio > 1 || !s.Unplaced) }
+func (s *LayerSpec) Gated() bool { return s.Compresses() && s.gated() }
+
+func (s *LayerSpec) gated() bool { return s.Ratio > 1 || !s.Unplaced }
 
 // WindowRows is how many rows of the window a token attends at most. With Block they are those of
 // window positions before the block, and all rows of the block, newer ones among them.

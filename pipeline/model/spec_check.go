@@ -64,9 +64,10 @@ func (c *layerCheck) layer(i int) {
 
 // sensible reports whether the fields of a row go with each other.
 func (s *LayerSpec) sensible() bool {
-	pools := s.Overlap || s.Unplaced || s.Rounded || s.LatentKeys
+	pools := s.Overlap || s.Unplaced || s.Latent
 	switch {
-	case s.Ratio == 0 && (s.Borrows || s.Picks != PickNone), pools && !s.Compresses(), s.LatentKeys && s.Picks != PickOwn,
+	case s.Ratio == 0 && (s.Borrows || s.Picks != PickNone), pools && !s.Compresses(), s.Overlap && s.Latent,
+		s.LatentKeys && (!s.Latent || s.Picks != PickOwn), !s.gated() && !s.Latent,
 		s.Candidates != CandidatesNone && s.Picks != PickOwn, s.Block && s.Ratio > 0,
 		s.Picks > PickEarlier, s.Candidates > CandidatesUsed:
 		return false

@@ -3,6 +3,8 @@ package model
 import (
 	"fmt"
 	"slices"
+
+	"github.com/vkmla/vkmla/cache"
 )
 
 // Sources are the layers from which the kinds of DeepSeek-V4.1's layers follow: numbers of layers,
@@ -61,7 +63,7 @@ var v41Ratios = []int{0, 1, 2}
 
 // full gives a row what only layers with a compressor have.
 func (l *Layer) full() {
-	l.Unplaced, l.Rounded, l.LatentKeys = true, true, true
+	l.Unplaced, l.Latent, l.LatentKeys = true, true, true
 	pool := fmt.Sprint("ratio", l.Ratio)
 	l.Pools = append(l.Pools, PoolSpec{Name: pool, Stores: []Store{StoreEntries, StoreKeys}, Page: 64, Tokens: l.Ratio, Keep: KeepAll})
 	if l.Gated() {
@@ -106,6 +108,33 @@ func (r Records) String() string {
 		return "v41"
 	}
 	return fmt.Sprintf("records(%d)", uint8(r))
+}
+
+// Record is what a slot of StoreWindow or StoreEntries holds.
+func (r Records) Record(s Store) cache.Record {
+	switch {
+	case r != RecordsV41:
+		return cache.RecordV4
+	case s == StoreEntries:
+		return cache.RecordFP4
+	}
+	return cache.RecordFP8
+}
+
+// Keys is how index keys are kept, unless an engine's options say otherwise.
+func (r Records) Keys() cache.IndexKeyFormat {
+	if r == RecordsV41 {
+		return cache.IndexKeyMXFP4
+	}
+	return cache.IndexKeyFP8
+}
+
+// KeyStride is the bytes from a page of index keys to the next, 0 for the usual ones.
+func (r Records) KeyStride(page int) int {
+	if r == RecordsV41 {
+		return ceilDiv(page*(IndexDim/2+cache.IndexScaleBytes), 16) * 16
+	}
+	return 0
 }
 
 // FlashV41Config returns the configuration of DeepSeek-V4.1-Flash, without the layers that draft.
