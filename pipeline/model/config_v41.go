@@ -81,7 +81,8 @@ func (r *configReader) v41(c *Config, drafts bool) {
 	case len(f.Ratios) < n || len(f.Ratios) > maxLayers:
 		r.bad("compress_ratios", fmt.Sprintf("%d ratios", len(f.Ratios)), "one for each of %d layers", n)
 	}
-	s := Sources{f.Entries, f.Picks, need(r, "candidate_source_layer_id", f.Candidates)}
+	s := Sources{r.list("kv_source_layer_ids", f.Entries), r.list("index_source_layer_ids", f.Picks),
+		need(r, "candidate_source_layer_id", f.Candidates)}
 	if r.err == nil {
 		r.sources(s, f.Ratios[:n])
 	}
@@ -95,6 +96,14 @@ func (r *configReader) v41(c *Config, drafts bool) {
 	if c.DraftBlock = or(f.DraftBlock, 0); drafts {
 		r.v41Drafts(c, f.Ratios[n:])
 	}
+}
+
+// list is a list that has to be there.
+func (r *configReader) list(field string, v []int) []int {
+	if v == nil {
+		r.bad(field, "absent", "a list of layers")
+	}
+	return v
 }
 
 // sources refuses lists of V4.1 by which a layer would lack what it reads.

@@ -58,6 +58,24 @@ func V41Layers(s Sources, ratios ...int) []Layer {
 	return list
 }
 
+// SourcesOf returns the Sources by which V41Layers makes layers of these.
+func SourcesOf(layers []Layer) Sources {
+	s := Sources{Candidates: -1}
+	for i := range layers {
+		l := &layers[i]
+		if l.Compresses() {
+			s.Entries = append(s.Entries, i)
+		}
+		if l.Picks == PickOwn {
+			s.Picks = append(s.Picks, i)
+		}
+		if l.Candidates == CandidatesMade {
+			s.Candidates = i
+		}
+	}
+	return s
+}
+
 // v41Ratios are the tokens of an entry of V4.1; 0: no entries.
 var v41Ratios = []int{0, 1, 2}
 
