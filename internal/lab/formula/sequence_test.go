@@ -3,6 +3,7 @@ package formula_test
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -10,10 +11,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/formula"
 	"github.com/vkmla/vkmla/internal/lab/recorded"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline/model"
 )
 
@@ -198,4 +201,53 @@ func apartRows(want vectors.Array, rows [][]byte) (n int) {
 		}
 	}
 	return n
+}
+
+// A prompt in any parts, then token by token, changes no byte: not of what is kept, and not of what
+// comes out.
+func TestSequenceCuts(t *testing.T) {
+	const tokens = 37
+	cfg := fakemodel.V41()
+	m, err := fakemodel.New(fakemodel.Options{Config: cfg, Seed: 4})
+	require.NoError(t, err)
+	rng := rand.New(rand.NewPCG(7, 1))
+	main := len(cfg.Layers) - 1
+	hidden := make([][]float32, main)
+	for i := range hidden {
+		for range tokens * cfg.Hidden {
+			hidden[i] = append(hidden[i], numfmt.BF16Round(float32(rng.NormFloat64())))
+		}
+	}
+	for _, records := range []model.Records{model.RecordsV41, model.RecordsV4} {
+		var want [][]formula.Rounded
+		var kept [3][][]byte
+		for _, cut := range []int{tokens, 1, 5, 16} {
+			s := formula.NewSequence(cfg, formula.Numerics{Records: records}, m.Values)
+			got := make([][]formula.Rounded, main)
+			for from := 0; from < tokens; from += cut {
+				part := make([][]float32, main)
+				for i := range part {
+					part[i] = hidden[i][from*cfg.Hidden : min(from+cut, tokens)*cfg.Hidden]
+				}
+				for i, r := range s.Step(part) {
+					got[i] = append(got[i], r...)
+				}
+			}
+			var now [3][][]byte
+			for i := range main {
+				window, entries, keys := s.Kept(i)
+				now[0], now[1], now[2] = append(now[0], window...), append(now[1], entries...), append(now[2], keys...)
+			}
+			if want == nil {
+				want, kept = got, now
+			}
+			assert.Equal(t, want, got, "%v, parts of %d", records, cut)
+			assert.Equal(t, kept, now, "%v, parts of %d", records, cut)
+		}
+		last := want[8][tokens-1]
+		assert.Len(t, last.Picks, cfg.TopK)
+		scored := slices.DeleteFunc(slices.Clone(last.Logits), func(x float32) bool { return math.IsInf(float64(x), -1) })
+		assert.Len(t, scored, 3*cfg.CandidateBlock+tokens%cfg.CandidateBlock, "entries of the candidates")
+		assert.NotContains(t, want[4][tokens-1].Logits, float32(math.Inf(-1)), "a source of candidates scores all")
+	}
 }
