@@ -153,6 +153,7 @@ func (o *EngineOptions) complete(ctx context.Context, dev *vk.Device, cfg model.
 	} else if dev == nil {
 		c.bad("dev", "nil", "a device")
 	} else if c.err = cfg.Check(); c.err == nil {
+		checkRun(&c, &cfg)
 		o.check(&c, dev, &cfg)
 		o.checkPages(&c, cfg.Layers)
 		checkLayers(&c, &cfg, layers)
@@ -185,6 +186,22 @@ func (o *EngineOptions) check(c *argumentCheck, dev *vk.Device, cfg *model.Confi
 		c.bad("Variant", o.Variant, "one that reads pages in place, for Invariant")
 	case o.Output < OutputBF16 || o.Output > OutputFP8Packed:
 		c.bad("Output", o.Output, "bf16, fp8 or fp8-packed")
+	}
+}
+
+// checkRun refuses models of which a part has no operation.
+func checkRun(c *argumentCheck, cfg *model.Config) {
+	refuse := func(what string) { c.bad("cfg", what, "a model without: it is not run yet") }
+	if cfg.PlainQueries {
+		refuse("queries without a norm for each head")
+	}
+	if cfg.Records > model.RecordsV4 {
+		refuse(fmt.Sprintf("records %v", cfg.Records))
+	}
+	for i := range cfg.Layers {
+		if l := &cfg.Layers[i]; l.Latent || l.Unplaced || l.Candidates != model.CandidatesNone || l.Block {
+			refuse(fmt.Sprintf("layer %d of kind %s", i, l.Name))
+		}
 	}
 }
 
@@ -230,7 +247,7 @@ func checkLayers(c *argumentCheck, cfg *model.Config, layers []*model.DeviceLaye
 			return
 		}
 		before[w.Layer] = true
-		for _, from := range []int{cfg.Layers[w.Layer].EntriesOf, cfg.Layers[w.Layer].PicksOf} {
+		for _, from := range cfg.Layers[w.Layer].From() {
 			if !before[from] {
 				c.bad(arg, w.Layer, "layer %d in front of it, from which it takes entries or picks", from)
 			}

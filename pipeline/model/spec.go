@@ -90,6 +90,14 @@ type Layer struct {
 	Draft bool
 }
 
+// From lists the layers that a layer takes from, itself among them.
+func (l *Layer) From() []int {
+	if l.Candidates == CandidatesUsed {
+		return []int{l.EntriesOf, l.PicksOf, l.CandidatesOf}
+	}
+	return []int{l.EntriesOf, l.PicksOf}
+}
+
 // windowPool is the pool of the sliding window, which every layer has. Its page is that of vLLM, as
 // is that of C4A's entries. Entries of C128A cover 128 tokens each, so a small page wastes
 // little. Pages of states are large enough to keep their block tables short: a table has an
