@@ -110,7 +110,7 @@ type Records uint8
 // Sources: vLLM vllm/models/deepseek_v4; FlashMLA's V41 and V41_FP4.
 const (
 	// RecordsV4: window rows and entries of 584 bytes, index keys by EngineOptions.Keys of package
-	// pipeline. What DeepSeek-V4 has, and vLLM for V4.1 on Hopper.
+	// pipeline. What DeepSeek-V4 has, and vLLM for V4.1 on some devices.
 	RecordsV4 Records = iota + 1
 	// RecordsV41: window rows of 528 bytes, E4M3 with UE8M0 for 32; entries of 288 bytes, E2M1 with
 	// E4M3 for 16; index keys of 68 bytes, MXFP4. What DeepSeek-V4.1 was trained with.

@@ -62,7 +62,8 @@ func TestParseConfigV41(t *testing.T) {
 	assert.Equal(t, map[string][]int{"window": {0, 1}, "full2": {2, 8, 14}, "full-blocks1": {20}, "reindex-blocks1": {24, 28, 32, 36},
 		"reuse2": {3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 15, 16, 17, 18, 19},
 		"reuse1": {21, 22, 23, 25, 26, 27, 29, 30, 31, 33, 34, 35, 37, 38, 39}}, kinds)
-	for i, from := range map[int][2]int{2: {2, 2}, 7: {2, 2}, 13: {8, 8}, 20: {20, 20}, 23: {20, 20}, 24: {20, 24}, 27: {20, 24}, 39: {20, 36}} {
+	for i, from := range map[int][2]int{2: {2, 2}, 7: {2, 2}, 13: {8, 8}, 20: {20, 20}, 23: {20, 20}, 24: {20, 24},
+		27: {20, 24}, 39: {20, 36}} {
 		assert.Equal(t, from, [2]int{want.Layers[i].EntriesOf, want.Layers[i].PicksOf}, "layer %d", i)
 	}
 	assert.Equal(t, 20, want.Layers[36].CandidatesOf)
@@ -87,26 +88,29 @@ func TestCacheBytesV41(t *testing.T) {
 // Layers whose lists leave out what they read, and numbers that no model has, are refused by name.
 func TestParseConfigV41Errors(t *testing.T) {
 	for want, change := range map[string]func(c map[string]any){
-		"kv_source_layer_ids: got [], want a layer at or below layer 1, whose ratio is 2":       set("kv_source_layer_ids", []int{}),
-		"kv_source_layer_ids: got absent, want a list of layers":                                set("kv_source_layer_ids", nil),
-		"index_source_layer_ids: got absent, want a list of layers":                             set("index_source_layer_ids", nil),
-		"kv_source_layer_ids: got [3 1 4], want numbers of the 9 layers, ascending":             set("kv_source_layer_ids", []int{3, 1, 4}),
-		"kv_source_layer_ids: got [1 9], want numbers of the 9 layers, ascending":               set("kv_source_layer_ids", []int{1, 9}),
-		"kv_source_layer_ids: got 0, want layers whose compress_ratios are not 0":               set("kv_source_layer_ids", []int{0, 1, 3, 4}),
-		"index_source_layer_ids: got [1 4 6], want all of kv_source_layer_ids, [1 3 4]":         set("index_source_layer_ids", []int{1, 4, 6}),
+		"kv_source_layer_ids: got [], want a layer at or below layer 1, whose ratio is 2": set("kv_source_layer_ids", []int{}),
+		"kv_source_layer_ids: got absent, want a list of layers":                          set("kv_source_layer_ids", nil),
+		"index_source_layer_ids: got absent, want a list of layers":                       set("index_source_layer_ids", nil),
+		"kv_source_layer_ids: got [3 1 4], want numbers of the 9 layers, ascending":       set("kv_source_layer_ids", []int{3, 1, 4}),
+		"kv_source_layer_ids: got [1 9], want numbers of the 9 layers, ascending":         set("kv_source_layer_ids", []int{1, 9}),
+		"kv_source_layer_ids: got 0, want layers whose compress_ratios are not 0": set("kv_source_layer_ids",
+			[]int{0, 1, 3, 4}),
+		"index_source_layer_ids: got [1 4 6], want all of kv_source_layer_ids, [1 3 4]": set("index_source_layer_ids",
+			[]int{1, 4, 6}),
 		"compress_ratios: got 1 for layer 4, want 2, as layer 3 has it, whose entries it reads": set("kv_source_layer_ids", []int{1, 3}),
-		"compress_ratios: got 4 for layer 2, want [0 1 2]":                                      set("compress_ratios", []int{0, 2, 4, 2, 1, 1, 1, 1, 1, 0}),
-		"compress_ratios: got 3 ratios, want one for each of 9 layers":                          set("compress_ratios", []int{0, 2, 2}),
-		"candidate_source_layer_id: got 3, want one of index_source_layer_ids":                  set("candidate_source_layer_id", 3),
-		"candidate_source_layer_id: got 5, want one of index_source_layer_ids":                  set("candidate_source_layer_id", 5),
-		"candidate_source_layer_id: got 12, want one of index_source_layer_ids":                 set("candidate_source_layer_id", 12),
-		"candidate_source_layer_id: got absent":                                                 set("candidate_source_layer_id", nil),
-		"candidate_topk_blocks: got absent":                                                     set("candidate_topk_blocks", nil),
-		"candidate_block_size: got 0, want 1 to":                                                set("candidate_block_size", 0),
-		"rms_norm_eps: got absent":                                                              set("rms_norm_eps", nil),
-		"index_n_heads: got absent":                                                             set("index_n_heads", nil),
-		"model_type: got \"deepseek_v41_vision\"":                                               set("model_type", "deepseek_v41_vision"),
-		"head_dim: got 576, want 512":                                                           set("head_dim", 576),
+		"compress_ratios: got 4 for layer 2, want [0 1 2]": set("compress_ratios",
+			[]int{0, 2, 4, 2, 1, 1, 1, 1, 1, 0}),
+		"compress_ratios: got 3 ratios, want one for each of 9 layers":          set("compress_ratios", []int{0, 2, 2}),
+		"candidate_source_layer_id: got 3, want one of index_source_layer_ids":  set("candidate_source_layer_id", 3),
+		"candidate_source_layer_id: got 5, want one of index_source_layer_ids":  set("candidate_source_layer_id", 5),
+		"candidate_source_layer_id: got 12, want one of index_source_layer_ids": set("candidate_source_layer_id", 12),
+		"candidate_source_layer_id: got absent":                                 set("candidate_source_layer_id", nil),
+		"candidate_topk_blocks: got absent":                                     set("candidate_topk_blocks", nil),
+		"candidate_block_size: got 0, want 1 to":                                set("candidate_block_size", 0),
+		"rms_norm_eps: got absent":                                              set("rms_norm_eps", nil),
+		"index_n_heads: got absent":                                             set("index_n_heads", nil),
+		"model_type: got \"deepseek_v41_vision\"":                               set("model_type", "deepseek_v41_vision"),
+		"head_dim: got 576, want 512":                                           set("head_dim", 576),
 		"quantization_config.weight_block_size: got [128 128], want [32 32]": set("quantization_config",
 			map[string]any{"quant_method": "fp8", "weight_block_size": []int{128, 128}}),
 	} {
@@ -198,9 +202,14 @@ func TestCheckpointV41(t *testing.T) {
 
 func TestCheckpointV41Errors(t *testing.T) {
 	for want, change := range map[string]func(m *fakemodel.Model){
-		"layers.1.attn.indexer.wk.weight: got absent":                                 func(m *fakemodel.Model) { m.Remove("layers.1.attn.indexer.wk.weight") },
-		"layers.1.attn.compressor.wgate.weight: got absent":                           func(m *fakemodel.Model) { m.Remove("layers.1.attn.compressor.wgate.weight") },
-		"layers.4.attn.compressor.wgate.weight: got an unknown tensor":                add("layers.4.attn.compressor.wgate.weight", 512, 112),
+		"layers.1.attn.indexer.wk.weight: got absent": func(m *fakemodel.Model) {
+			m.Remove("layers.1.attn.indexer.wk.weight")
+		},
+		"layers.1.attn.compressor.wgate.weight: got absent": func(m *fakemodel.Model) {
+			m.Remove("layers.1.attn.compressor.wgate.weight")
+		},
+		"layers.4.attn.compressor.wgate.weight: got an unknown tensor": add(
+			"layers.4.attn.compressor.wgate.weight", 512, 112),
 		"layers.1.attn.compressor.ape: got an unknown tensor":                         add("layers.1.attn.compressor.ape", 2, 512),
 		"layers.6.attn.indexer.wk.weight: got an unknown tensor, want those of a rei": add("layers.6.attn.indexer.wk.weight", 128, 512),
 		"layers.2.attn.indexer.wq_b.weight: got an unknown tensor":                    add("layers.2.attn.indexer.wq_b.weight", 256, 80),

@@ -91,8 +91,8 @@ func Tiny(ratios ...int) model.Config {
 	return c
 }
 
-// V41 returns a small configuration of DeepSeek-V4.1 with layers of all roles, the last one a draft.
-// Widths are no multiples of a block of weights, and from 17 tokens on not all entries are candidates.
+// V41 returns a small configuration of DeepSeek-V4.1 with layers of all roles; the last one drafts.
+// Widths are no multiples of a block of weights. From 17 tokens on not all entries are candidates.
 func V41() model.Config {
 	c := model.FlashV41Config()
 	c.Hidden, c.Heads, c.QRank, c.ORank, c.Groups, c.IndexHeads, c.TopK = 112, 2, 80, 32, 2, 2, 8

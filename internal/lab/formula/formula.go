@@ -1,8 +1,8 @@
 // Package formula computes whole layers of attention from their definition. It shares no code with
 // what it checks, but for the configuration of a model, number formats and records.
 //
-// Run computes one layer of DeepSeek-V4: float64 throughout, nothing cached, quantised or rounded. A
-// Sequence computes all layers of DeepSeek-V4.1, which was trained with rounded rows, entries and
+// Run computes one layer of DeepSeek-V4: float64 throughout, nothing cached, quantised or rounded.
+// A Sequence computes all layers of DeepSeek-V4.1, which was trained with rounded rows, entries and
 // keys, and rounds what the model rounds.
 //
 // Source: DeepSeek-V4's inference/model.py.

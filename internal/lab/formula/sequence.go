@@ -75,8 +75,8 @@ func NewSequence(cfg model.Config, num Numerics, values map[string][]float32) *S
 			stem = fmt.Sprintf("mtp.%d.attn.", drafts)
 			drafts++
 		}
-		s.layers = append(s.layers, &state{Layer: l, number: i, turns: turnsOf(cfg.Rope(i)), picks: map[int][]int{}, blocks: map[int][]int{},
-			values: func(name string) []float32 { return values[stem+name] }})
+		s.layers = append(s.layers, &state{Layer: l, number: i, turns: turnsOf(cfg.Rope(i)),
+			picks: map[int][]int{}, blocks: map[int][]int{}, values: func(name string) []float32 { return values[stem+name] }})
 	}
 	return s
 }

@@ -127,8 +127,8 @@ func (l *state) out(s *Sequence, q *query, rows []row, p int) []float32 {
 	return narrow(bf16s(l.product(s, "wo_b", bf16s(z))))
 }
 
-// attendRounded is the output of a head. Rows come in parts of 64; weights are rounded to bf16,
-// relative to the largest score so far, before they multiply rows, and not before they are added up.
+// attendRounded is the output of a head. Rows come in parts of 64. Weights, relative to the largest
+// score so far, are rounded to bf16 before they multiply rows, and not before they are added up.
 func attendRounded(q []float32, rows []row, sink float64) []float64 {
 	out, of, top := make([]float64, len(q)), 0.0, -1e30
 	for part := range slices.Chunk(rows, 64) {

@@ -9,8 +9,8 @@ import (
 	"github.com/vkmla/vkmla/pipeline/model"
 )
 
-// V41 is a folder with a very small checkpoint of DeepSeek-V4.1 and what the official layers made of
-// 300 tokens: config.json, model.safetensors, in.npz, and one .npz for each run.
+// V41 is a folder with a very small checkpoint of DeepSeek-V4.1 and what the official layers made
+// of 300 tokens: config.json, model.safetensors, in.npz, and one .npz for each run.
 type V41 struct {
 	Config  model.Config         // with the layer that drafts
 	Values  map[string][]float32 // tensors of all layers, by released name, as their bytes mean them

@@ -1,6 +1,6 @@
 // Package random writes checkpoints of small DeepSeek-V4 and V4.1 models with random weights, for
-// tests and examples of programs that use package pipeline. It is for nothing else: the weights mean
-// nothing.
+// tests and examples of programs that use package pipeline. It is for nothing else: the weights
+// mean nothing.
 package random
 
 import (
@@ -30,8 +30,8 @@ func Config(ratios ...int) model.Config {
 	return c
 }
 
-// V41Config returns a model of DeepSeek-V4.1 that fits any device, with layers of all roles: window,
-// full of ratio 2 and 1, reindex and reuse. Its sizes may be changed, too.
+// V41Config returns a model of DeepSeek-V4.1 that fits any device, with layers of all roles:
+// window, full of ratio 2 and 1, reindex and reuse. Its sizes may be changed, too.
 func V41Config() model.Config {
 	c := model.FlashV41Config()
 	c.Hidden, c.Heads, c.QRank, c.ORank, c.Groups, c.IndexHeads, c.TopK = 192, 4, 128, 64, 2, 8, 16
