@@ -21,6 +21,7 @@ type CompressConfig struct {
 	Compression Compression
 	StatePage   int            // tokens per page of the state cache
 	Page        int            // slots per page of the caches it will write
+	Record      Record         // of K entries; other than RecordV4 only with Compression.Latent
 	Keys        IndexKeyFormat // of indexer keys (Dim = IndexDim); 0 for K entries
 	Hadamard    bool           // of indexer keys: rotate them as indexer queries are rotated; both or neither
 	Eps         float32        // 0 means CompressEps
@@ -259,7 +260,7 @@ func (cfg CompressConfig) checkOutput(op string) error {
 		return pkg.Wrong(op, "Keys, Hadamard", fmt.Sprintf("%v, %v", cfg.Keys, cfg.Hadamard),
 			"neither: K entries have one format and are not rotated")
 	}
-	_, err := NewLayout(cfg.Page, 0)
+	_, err := NewRecordLayout(cfg.Record, cfg.Page, 0)
 	return pkg.Wrap(op, err)
 }
 
@@ -325,7 +326,7 @@ func (x *Compress) grid(tokens int) (each uint32, groups [3]uint32) {
 // output is the pool that is written, checked, and its page stride.
 func (x *Compress) output(op string, a CompressArgs) (pool tensor.Tensor, stride int, err error) {
 	if !x.cfg.Compression.keys() {
-		return a.Cache.Pool, a.Cache.Layout.Stride, checkCache(x.dev, op, x.variant, a.Cache, x.cfg.Page)
+		return a.Cache.Pool, a.Cache.Layout.Stride, checkCache(x.dev, op, x.variant, a.Cache, x.cfg.Page, x.cfg.Record)
 	}
 	if err := a.Keys.check(op); err != nil {
 		return pool, 0, err
