@@ -78,7 +78,7 @@ func NewGather(dev *vk.Device, cfg GatherConfig) (*Gather, error) {
 	}
 	k, err := pkg.Kernel(dev, opkit.Spec{
 		Stem: "kv_gather", Variant: variant, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Write, vk.Read}, Bound: 3,
-		PushSize: int(unsafe.Sizeof(kvGatherPush{})), Constants: opkit.Words(cfg.Page),
+		PushSize: int(unsafe.Sizeof(kvGatherPush{})), Constants: opkit.Words(cfg.Page, int(cfg.Record)),
 	})
 	if err != nil {
 		return nil, err
@@ -96,7 +96,7 @@ func (x *Gather) Record(rec *vk.Recorder, a GatherArgs) error {
 	if x == nil {
 		return pkg.Nil(op)
 	}
-	if err := checkCache(x.dev, op, x.variant, a.Cache, x.cfg.Page); err != nil {
+	if err := checkCache(x.dev, op, x.variant, a.Cache, x.cfg.Page, x.cfg.Record); err != nil {
 		return err
 	}
 	if err := pkg.CheckRows(op, "Out", a.Out, tensor.BF16, -1, -1, D); err != nil {

@@ -90,14 +90,10 @@ func NewGatherRuns(dev *vk.Device, cfg GatherRunsConfig) (*GatherRuns, error) {
 	if err != nil {
 		return nil, err
 	}
-	constants := opkit.Words(cfg.Page)
-	if cfg.Halves {
-		constants = append(constants, 1)
-	}
 	k, err := pkg.Kernel(dev, opkit.Spec{
 		Stem: "kv_gather_runs", Variant: variant, Bound: 4,
 		Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Read},
-		PushSize: int(unsafe.Sizeof(kvGatherRunsPush{})), Constants: constants,
+		PushSize: int(unsafe.Sizeof(kvGatherRunsPush{})), Constants: opkit.Words(cfg.Page, int(opkit.Bit(0, cfg.Halves)), int(cfg.Record)),
 	})
 	if err != nil {
 		return nil, err
@@ -114,7 +110,7 @@ func (x *GatherRuns) Check(a GatherRunsArgs) error {
 	if x == nil {
 		return pkg.Nil(op)
 	}
-	if err := checkCache(x.dev, op, x.variant, a.Cache, x.cfg.Page); err != nil {
+	if err := checkCache(x.dev, op, x.variant, a.Cache, x.cfg.Page, x.cfg.Record); err != nil {
 		return err
 	}
 	if err := opkit.First(

@@ -67,7 +67,7 @@ func NewGatherSlots(dev *vk.Device, cfg GatherSlotsConfig) (*GatherSlots, error)
 	}
 	k, err := pkg.Kernel(dev, opkit.Spec{
 		Stem: "kv_gather_slots", Variant: variant, Bindings: []vk.Access{vk.Read, vk.Write, vk.Read}, Bound: 1,
-		PushSize: int(unsafe.Sizeof(kvGatherSlotsPush{})), Constants: opkit.Words(cfg.Page),
+		PushSize: int(unsafe.Sizeof(kvGatherSlotsPush{})), Constants: opkit.Words(cfg.Page, int(cfg.Record)),
 	})
 	if err != nil {
 		return nil, err
@@ -85,7 +85,7 @@ func (x *GatherSlots) Record(rec *vk.Recorder, a GatherSlotsArgs) error {
 	if x == nil {
 		return pkg.Nil(op)
 	}
-	if err := checkCache(x.dev, op, x.variant, a.Cache, x.cfg.Page); err != nil {
+	if err := checkCache(x.dev, op, x.variant, a.Cache, x.cfg.Page, x.cfg.Record); err != nil {
 		return err
 	}
 	if err := pkg.CheckRows(op, "Indices", a.Indices, tensor.I32, -1); err != nil {

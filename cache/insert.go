@@ -67,7 +67,7 @@ func NewInsert(dev *vk.Device, cfg InsertConfig) (*Insert, error) {
 	}
 	k, err := pkg.Kernel(dev, opkit.Spec{
 		Stem: "kv_insert", Variant: variant, Bindings: []vk.Access{vk.Read, vk.Read, vk.Write}, Bound: 2,
-		PushSize: int(unsafe.Sizeof(kvInsertPush{})), Constants: opkit.Words(cfg.Page),
+		PushSize: int(unsafe.Sizeof(kvInsertPush{})), Constants: opkit.Words(cfg.Page, int(cfg.Record)),
 	})
 	if err != nil {
 		return nil, err
@@ -86,7 +86,7 @@ func (x *Insert) Record(rec *vk.Recorder, a InsertArgs) error {
 	if x == nil {
 		return pkg.Nil(op)
 	}
-	if err := checkCache(x.dev, op, x.variant, a.Cache, x.cfg.Page); err != nil {
+	if err := checkCache(x.dev, op, x.variant, a.Cache, x.cfg.Page, x.cfg.Record); err != nil {
 		return err
 	}
 	if err := pkg.CheckRows(op, "Slots", a.Slots, tensor.I64, -1); err != nil {
