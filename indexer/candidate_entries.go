@@ -32,8 +32,8 @@ type CandidateEntriesArgs struct {
 	Slots      PickSlots
 }
 
-// CandidateEntries turns picks among the entries of candidate blocks to entries of the request, and to
-// slots of a paged cache. CandidateEntriesRef defines it, attention.GlobalTopKRef the slots.
+// CandidateEntries turns picks among the entries of candidate blocks to entries of the request, and
+// to slots of a paged cache. CandidateEntriesRef defines it, attention.GlobalTopKRef the slots.
 type CandidateEntries struct {
 	dev *vk.Device
 	cfg CandidateEntriesConfig

@@ -36,8 +36,8 @@ type CandidatesArgs struct {
 	Arrived tensor.Tensor // as in TopKArgs
 }
 
-// Candidates selects the K best blocks of 8 entries of every row, by the largest logit of a block. The
-// newest block is always one of them. Of equal blocks the older one is taken. The definition is
+// Candidates selects the K best blocks of 8 entries of every row, by the largest logit of a block.
+// The newest block is always one of them. Of equal blocks the older one is taken. The definition is
 // CandidatesRef; results are equal bit for bit, on every device and in every run.
 //
 // A launch makes a score of each block, and a [TopK] selects from these.
@@ -62,7 +62,8 @@ const candidateThreads = 128
 //
 // Errors: those of NewTopK.
 func NewCandidates(dev *vk.Device, cfg CandidatesConfig) (*Candidates, error) {
-	topk, err := NewTopK(dev, TopKConfig{K: cfg.K, Variant: cfg.Variant, Workgroups: cfg.Workgroups, Threads: cfg.Threads, onDemand: cfg.onDemand})
+	topk, err := NewTopK(dev, TopKConfig{K: cfg.K, Variant: cfg.Variant, Workgroups: cfg.Workgroups, Threads: cfg.Threads,
+		onDemand: cfg.onDemand})
 	if err != nil {
 		return nil, err
 	}
@@ -79,8 +80,8 @@ func NewCandidates(dev *vk.Device, cfg CandidatesConfig) (*Candidates, error) {
 // Variant is the name of the variant of TopK that was chosen.
 func (o *Candidates) Variant() string { return o.topk.Variant() }
 
-// candidatePlan is how the scratch of so many rows and columns is laid out: scores of blocks, counts of
-// blocks, lists of the selection.
+// candidatePlan is how the scratch of so many rows and columns is laid out: scores of blocks,
+// counts of blocks, lists of the selection.
 type candidatePlan struct {
 	rows, blocks, lists int
 	countsAt, listsAt   uint64
@@ -100,8 +101,8 @@ func (o *Candidates) plan(rows, n int, rounds bool) candidatePlan {
 	return p
 }
 
-// ScratchBytes returns the bytes of scratch that Record needs for T rows of N columns: a score of each
-// block, and what TopK.ScratchBytes says of rows of N/8.
+// ScratchBytes returns the bytes of scratch that Record needs for T rows of N columns: a score of
+// each block, and what TopK.ScratchBytes says of rows of N/8.
 func (o *Candidates) ScratchBytes(t, n int) uint64 {
 	if t < 1 {
 		return 0
@@ -109,9 +110,10 @@ func (o *Candidates) ScratchBytes(t, n int) uint64 {
 	return o.plan(t, n, false).bytes
 }
 
-// CandidateScratchBytes is the most scratch that a Select of the default segments needs for candidate
-// blocks besides SelectScratchBytes, for T tokens and k blocks of each, on any device and for contexts
-// of any length. With R rows at a time, S entries of a segment and L lists, as there, it is
+// CandidateScratchBytes is the most scratch that a Select of the default segments needs for
+// candidate blocks besides SelectScratchBytes, for T tokens and k blocks of each, on any device and
+// for contexts of any length. With R rows at a time, S entries of a segment and L lists, as there,
+// it is
 //
 //	R * S/8 * 4  +  R * 4  +  R * (L * k' * 8 + 16)
 func CandidateScratchBytes(tokens, k int) uint64 {
@@ -125,7 +127,8 @@ func CandidateScratchBytes(tokens, k int) uint64 {
 			lists = max(lists, topkLists(topkSlices(&p.TopK, 128, rows, segment/BlockEntries)))
 		}
 	}
-	return tensor.Need(tensor.F32, rows, segment/BlockEntries) + tensor.Need(tensor.I32, rows) + tensor.Need(tensor.U8, int(listBytes(rows, lists, k)))
+	scores, counts := tensor.Need(tensor.F32, rows, segment/BlockEntries), tensor.Need(tensor.I32, rows)
+	return scores + counts + tensor.Need(tensor.U8, int(listBytes(rows, lists, k)))
 }
 
 // Record checks the arguments and records the launches.
@@ -166,8 +169,8 @@ func (o *Candidates) checkOut(op string, t int, c CandidateBlocks) error {
 	)
 }
 
-// candidateRound is a selection of blocks from the entries first.. of longer rows, as a topkRound is
-// one of entries.
+// candidateRound is a selection of blocks from the entries first.. of longer rows, as a topkRound
+// is one of entries.
 type candidateRound struct {
 	logits, lens tensor.Tensor
 	out          CandidateBlocks
@@ -194,9 +197,10 @@ func (o *Candidates) record(rec *vk.Recorder, op string, p candidatePlan, r cand
 		return err
 	}
 	k, t, n := o.topkRound(p, r), r.logits.Shape[0], r.logits.Shape[1]
+	x := opkit.CeilDiv(max(n/BlockEntries, 1), candidateThreads)
 	push := idxCandidatesPush{Width: uint32(n), First: uint32(r.first), Limit: uint32(min(r.limit, math.MaxInt32)), Keep: uint32(o.cfg.K)}
 	if err := pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
-		Kernel: kernel, Groups: [3]uint32{uint32(opkit.CeilDiv(max(n/BlockEntries, 1), candidateThreads)), uint32(t), 1}, Push: vk.Bytes(&push),
+		Kernel: kernel, Groups: [3]uint32{uint32(x), uint32(t), 1}, Push: vk.Bytes(&push),
 		Bind: []vk.View{r.logits.View(), r.lens.View(), k.logits.View(), k.lens.View(), r.out.Columns.View()},
 	}); err != nil {
 		return err

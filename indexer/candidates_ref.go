@@ -7,18 +7,18 @@ import (
 )
 
 // CandidatesRef returns the candidate blocks [T, k] of rows of logits [T, n], and how many of a
-// block's entries count for each row. Row t sees l = min(max(lens[t], 0), n) entries. Block b has the
-// entries 8b .. 8b+7, and its score is the largest logit of those that are seen:
+// block's entries count for each row. Row t sees l = min(max(lens[t], 0), n) entries.
+// Block b has the entries 8b .. 8b+7, and its score is the largest logit of those that are seen:
 //
 //	the newest block, (l-1)/8, comes first
 //	then larger score first, of equal scores the smaller block first
 //
-// The first k of all ceil(l/8) blocks are the candidates: blocks has them in ascending order, then -1;
-// columns[t] is how many entries of theirs the row sees. -0 and +0 are equal, NaN is equal to -Inf,
-// +Inf is equal to the largest finite number.
+// The first k of all ceil(l/8) blocks are the candidates: blocks has them in ascending order, then
+// -1; columns[t] is how many entries of theirs the row sees. -0 and +0 are equal, NaN is equal to
+// -Inf, +Inf is equal to the largest finite number.
 //
-// Source: DeepSeek-V4.1 inference/model.py (candidate blocks of the decoder's full layer); choice among
-// equals is unspecified there.
+// Source: DeepSeek-V4.1 inference/model.py (candidate blocks of the decoder's full layer);
+// choice among equals is unspecified there.
 func CandidatesRef(logits []float32, n int, lens []int32, k int) (blocks, columns []int32) {
 	blocks, columns = slices.Repeat([]int32{-1}, len(lens)*k), make([]int32, len(lens))
 	for t, visible := range lens {

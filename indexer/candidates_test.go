@@ -59,8 +59,9 @@ func TestCandidatesRef(t *testing.T) {
 	}
 }
 
-// A Select gives the candidate blocks of all scores whatever its segments are; a Select among the entries
-// of these blocks gives the picks that TopK gives of their scores. Scores have the same bits in all forms.
+// A Select gives the candidate blocks of all scores whatever its segments are;
+// a Select among the entries of these blocks gives the picks that TopK gives of their scores.
+// Scores have the same bits in all forms.
 func TestSelectCandidates(t *testing.T) {
 	dev := testkit.Device(t)
 	const tokens, blocks, k, width = 5, 24, 61, 20 * selectPage
@@ -88,7 +89,8 @@ func TestSelectCandidates(t *testing.T) {
 		b := s.args(t, dev, k)
 		b.Blocks, b.Lens, b.Scratch = a.Candidates.Blocks, a.Candidates.Columns, scratch(t, dev, second.ScratchBytes(tokens))
 		do(t, dev, func(rec *vk.Recorder) error { return second.Record(rec, b) })
-		assert.Equal(t, pickWithin(all, width, s.Lens, wantBlocks, blocks, k), download[int32](t, b.TopK), "segment %d: picks within", segment)
+		wantPicks := pickWithin(all, width, s.Lens, wantBlocks, blocks, k)
+		assert.Equal(t, wantPicks, download[int32](t, b.TopK), "segment %d: picks within", segment)
 	}
 }
 
@@ -102,8 +104,8 @@ func (s scene) scores(t *testing.T, dev *vk.Device, width int) []float32 {
 	return download[float32](t, a.Out)
 }
 
-// pickWithin is the second level by its words: of the entries that a token sees and whose block is a
-// candidate, the k with the largest scores, of equal ones the older, ascending.
+// pickWithin is the second level by its words: of the entries that a token sees and whose block is
+// a candidate, the k with the largest scores, of equal ones the older, ascending.
 func pickWithin(scores []float32, n int, lens, blocks []int32, width, k int) (picks []int32) {
 	for t, l := range lens {
 		var entries []int32
@@ -127,8 +129,10 @@ func TestCandidatesArguments(t *testing.T) {
 		assert.ErrorIs(t, err, vk.ErrArgument)
 	}
 	op := must[*indexer.Candidates](t)(indexer.NewCandidates(dev, indexer.CandidatesConfig{K: 4}))
-	good := indexer.CandidatesArgs{Logits: upload(t, dev, tensor.F32, make([]float32, 48), 2, 24), Lens: upload(t, dev, tensor.I32, []int32{5, 6}, 2),
-		Out:     indexer.CandidateBlocks{Blocks: upload(t, dev, tensor.I32, make([]int32, 8), 2, 4), Columns: upload(t, dev, tensor.I32, make([]int32, 2), 2)},
+	good := indexer.CandidatesArgs{
+		Logits: upload(t, dev, tensor.F32, make([]float32, 48), 2, 24), Lens: upload(t, dev, tensor.I32, []int32{5, 6}, 2),
+		Out: indexer.CandidateBlocks{Blocks: upload(t, dev, tensor.I32, make([]int32, 8), 2, 4),
+			Columns: upload(t, dev, tensor.I32, make([]int32, 2), 2)},
 		Scratch: scratch(t, dev, op.ScratchBytes(2, 24))}
 	for arg, spoil := range map[string]func(*indexer.CandidatesArgs){
 		"Logits": func(a *indexer.CandidatesArgs) {
@@ -148,9 +152,10 @@ func TestCandidatesArguments(t *testing.T) {
 		}
 		refuses(t, dev, arg, func(rec *vk.Recorder) error { return op.Record(rec, a) })
 	}
-	_, err := indexer.NewSelect(dev, indexer.SelectConfig{K: 1, Candidates: 2, Logits: indexer.LogitsConfig{Heads: 1, Format: cache.IndexKeyFP8, Page: 64, Blocks: 2}})
+	within := indexer.LogitsConfig{Heads: 8, Format: cache.IndexKeyFP8, Page: 64, Blocks: 2}
+	_, err := indexer.NewSelect(dev, indexer.SelectConfig{K: 1, Candidates: 2, Logits: within})
 	assert.ErrorIs(t, err, vk.ErrArgument, "a selection among candidates that selects candidates")
-	logits := must[*indexer.Select](t)(indexer.NewSelect(dev, indexer.SelectConfig{K: 1, Logits: indexer.LogitsConfig{Heads: 8, Format: cache.IndexKeyFP8, Page: 64, Blocks: 2}}))
+	logits := must[*indexer.Select](t)(indexer.NewSelect(dev, indexer.SelectConfig{K: 1, Logits: within}))
 	s := newScene(rand.New(rand.NewPCG(1, 1)), cache.IndexKeyFP8, 2, 8, 2, 1, 2)
 	a := s.args(t, dev, 1)
 	a.Scratch = scratch(t, dev, logits.ScratchBytes(2))
@@ -165,7 +170,8 @@ func TestCandidateScratch(t *testing.T) {
 	with := must[*indexer.Select](t)(indexer.NewSelect(dev, indexer.SelectConfig{K: 512, Candidates: 2048, OnDemand: true,
 		Logits: indexer.LogitsConfig{Heads: 32, Format: cache.IndexKeyMXFP4, Page: 64}}))
 	for _, tokens := range []int{1, 2, 3, 32, 128, 511, 512, 513, 5000} {
-		assert.LessOrEqual(t, with.ScratchBytes(tokens), indexer.SelectScratchBytes(tokens, 512)+indexer.CandidateScratchBytes(tokens, 2048), "%d tokens", tokens)
+		most := indexer.SelectScratchBytes(tokens, 512) + indexer.CandidateScratchBytes(tokens, 2048)
+		assert.LessOrEqual(t, with.ScratchBytes(tokens), most, "%d tokens", tokens)
 	}
 	assert.Less(t, indexer.CandidateScratchBytes(1<<20, 2048), uint64(16<<20))
 }

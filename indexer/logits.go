@@ -36,8 +36,7 @@ type LogitsConfig struct {
 	Raw bool
 
 	// Blocks is how many candidate blocks a token has, in LogitsArgs.Blocks: columns are then the
-	// entries of these. 0: columns are all entries. Variants with matrices take them where matrices
-	// lie in lanes; NewLogits picks another variant elsewhere.
+	// entries of these, and tokens share no keys, whatever Group is. 0: columns are all entries.
 	Blocks int
 
 	tops     bool // LogitsArgs.tops will be written
@@ -145,6 +144,9 @@ func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser, inLanes bool)
 	if cfg.Workgroups == 0 {
 		cfg.Workgroups = logitsWorkgroups(&tuning.Of(dev).Device, dev.Adapter(), tune)
 	}
+	if cfg.Blocks > 0 {
+		cfg.Group = 0
+	}
 	o := &Logits{dev: dev, cfg: cfg, tune: tune}
 	if err := o.choose(op, choose); err != nil {
 		return nil, err
@@ -205,9 +207,7 @@ func (o *Logits) choose(op string, choose cmChooser) (err error) {
 	o.variant, err = pkg.ChooseOn(o.dev, op, LogitsVariants, o.cfg.Variant, o.cfg.MaxBytes, func(v string) (err error) {
 		if element := map[string]string{VariantCM: "f16", VariantCMB: "bf16"}[v]; element != "" {
 			o.tiling, err = choose(o.dev.Caps(), tuning.Of(o.dev), element, o.cfg.Heads, max(o.cfg.Group, 1))
-			if err == nil && o.cfg.Blocks > 0 {
-				err = o.blocksInLanes(v)
-			}
+			o.tiling.blocks = o.cfg.Blocks > 0
 		}
 		return err
 	})
@@ -217,16 +217,6 @@ func (o *Logits) choose(op string, choose cmChooser) (err error) {
 		t.rows = 0
 	}
 	return err
-}
-
-// blocksInLanes is the error of a variant with matrices that does not score candidate blocks.
-func (o *Logits) blocksInLanes(variant string) error {
-	if variant == VariantCM {
-		if _, ok, err := lanesChoose(o.dev, o.tune, o.cfg); ok || err != nil {
-			return err
-		}
-	}
-	return fmt.Errorf("%w: variant %s does not score candidate blocks here", vk.ErrMissingFeature, variant)
 }
 
 func (o *Logits) matrix() bool { return o.variant == VariantCM || o.variant == VariantCMB }

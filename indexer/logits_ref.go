@@ -35,9 +35,9 @@ type LogitsHost struct {
 //	       sum_b 2^(sq[t][h][b]-127) * 2^(sk[n][b]-127) * sum_{d in b} q[t][h][d] * k[n][d]
 //
 // in float64, rounded once at the end, and nothing else. With Blocks the key of n is that of entry
-// Blocks[t][n/8]*8 + n%8, of which there is none where a block is negative. An entry whose page is not
-// there (beyond the table, negative, beyond the pool, or of a request that the table
-// does not have) gets -Inf.
+// Blocks[t][n/8]*8 + n%8, of which there is none where a block is negative.
+// An entry whose page is not there (beyond the table, negative, beyond the pool, or of a request
+// that the table does not have) gets -Inf.
 //
 // Errors: vk.ErrArgument for slices that do not have the sizes that follow from each
 // other.

@@ -71,9 +71,10 @@ type SelectArgs struct {
 // the best so far and the best of the segment become the best so far, and so on. The
 // result is bit for bit that of Logits followed by TopK over all entries.
 //
-// With SelectConfig.Candidates the same scores also give candidate blocks: bit for bit what Candidates
-// gives of all entries. With LogitsConfig.Blocks the entries are those of such blocks, and picks are
-// again entries of the request: the K best of at most 8 for each block, however long the context is.
+// With SelectConfig.Candidates the same scores also give candidate blocks: bit for bit what
+// Candidates gives of all entries. With LogitsConfig.Blocks the entries are those of such blocks,
+// and picks are again entries of the request: the K best of at most 8 for each block, however long
+// the context is.
 //
 // What is recorded suits contexts up to Entries: a token with fewer is finished in the
 // segment where they end, and the launches for later segments find nothing to do.
@@ -204,7 +205,8 @@ func (o *Select) buildBlocks(op string) (err error) {
 	case cfg.Candidates == 0 && cfg.Logits.Blocks == 0:
 		return nil
 	case cfg.Logits.Blocks == 0:
-		o.blocks, err = NewCandidates(o.dev, CandidatesConfig{K: cfg.Candidates, Workgroups: cfg.Workgroups, Threads: cfg.Threads, onDemand: cfg.OnDemand})
+		o.blocks, err = NewCandidates(o.dev, CandidatesConfig{K: cfg.Candidates, Workgroups: cfg.Workgroups, Threads: cfg.Threads,
+			onDemand: cfg.OnDemand})
 		return err
 	case cfg.Candidates != 0:
 		return pkg.Wrong(op, "Candidates", cfg.Candidates, "0 with Logits.Blocks")

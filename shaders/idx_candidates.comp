@@ -1,13 +1,16 @@
 // Scores of candidate blocks: of the 8 entries n = 8b .. 8b+7 of block b, of which token t sees
 // those below len = min(lens[t], limit), with B = ceil(len / 8) blocks,
-//   scores[t][b - first/8] = +inf for b = B - 1, the newest, else max over n of logits[t][n - first]
+//   scores[t][b - first/8] = +inf for b = B - 1, the newest, else max over n of logits[t][n -
+//   first]
 //   counts[t]  = B
 //   columns[t] = entries of the min(B, keep) best blocks that the token sees
-// for the entries from first on that logits have. NaN counts as -inf, and +inf of other blocks as the
-// largest finite number, so that the newest block is in. Scores of blocks from B on are not written.
+// for the entries from first on that logits have. NaN counts as -inf, and +inf of other blocks as
+// the largest finite number, so that the newest block is in. Scores of blocks from B on are not
+// written.
 // Bindings:  0 logits [T, width] f32, by fours   1 lens [T] i32
 //            2 scores [T, width/8] f32           3 counts [T] i32   4 columns [T] i32
-// Workgroup: 128 blocks (x) of a token (y).  Constants: none.  Shared memory: none.  Features: none.
+// Workgroup: 128 blocks (x) of a token (y).  Constants: none.  Shared memory: none.
+// Features: none.
 #version 460
 
 layout(local_size_x = 128) in;

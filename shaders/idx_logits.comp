@@ -9,7 +9,8 @@
 //   step decodes 16 numbers of entries and heads to shared memory; an invocation multiplies 8 heads
 //   by 8 entries.
 // Constants: 0 page (keys), 1 format (1 FP8, 2 MXFP4), 2 UNROLL, numbers of a step that are
-//   multiplied without a loop, a power of two up to 16, 3 BLOCKS: 1 for entries of candidate blocks.
+//   multiplied without a loop, a power of two up to 16, 3 BLOCKS: 1 for entries of candidate
+//   blocks.
 // Shared memory: 12288 bytes.  Features: none; _da: bufferDeviceAddress, shaderInt64.
 #version 460
 #extension GL_GOOGLE_include_directive : require

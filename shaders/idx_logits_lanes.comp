@@ -106,8 +106,8 @@ uint row_of(uint j) { return base_ + j * BASES; }
 // The block of an MXFP4 row that a lane's part lies in.
 uint block_of() { return part_ * 4u / P; }
 
-// Place: the pages of a tile's rows. A tile of candidate blocks has a page and a slot for each row of
-// a lane, others have one page.
+// Place: the pages of a tile's rows. A tile of candidate blocks has a page and a slot for each row
+// of a lane, others have one page.
 const uint PLACES = BLOCKS > 0u ? KEYS : 1u;
 struct Place {
     uint page[PLACES];

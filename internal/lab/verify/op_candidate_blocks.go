@@ -19,8 +19,8 @@ func init() {
 	})
 }
 
-// randomCandidates makes rows whose blocks tie, rows of negative scores, of equal ones, and with NaN and
-// infinities. Behind a row's length lies what would be selected if it were read.
+// randomCandidates makes rows whose blocks tie, rows of negative scores, of equal ones, and with
+// NaN and infinities. Behind a row's length lies what would be selected if it were read.
 func randomCandidates(seed uint64) []Case {
 	var cases []Case
 	for i, s := range []struct{ rows, n, k, workgroups, threads int }{
@@ -80,7 +80,8 @@ func refCandidates(c Case) (Arrays, error) {
 		return nil, err
 	}
 	blocks, columns := indexer.CandidatesRef(logits.F32(), logits.Dim(1), lens.I32(), k)
-	return Arrays{"candidate_blocks": vectors.FromI32(blocks, lens.Dim(0), k), "candidate_columns": vectors.FromI32(columns, lens.Dim(0))}, nil
+	t := lens.Dim(0)
+	return Arrays{"candidate_blocks": vectors.FromI32(blocks, t, k), "candidate_columns": vectors.FromI32(columns, t)}, nil
 }
 
 func bindCandidates(b Build, c Case) (Bound, error) {

@@ -123,7 +123,8 @@ func bindEntries(b Build, c Case) (Bound, error) {
 		out := map[string]tensor.Tensor{"topk_indices": a.Picks}
 		if x.page > 0 {
 			a.TokenToReq, a.Lens = r.In(x.req, tensor.I32), r.In(x.lens, tensor.I32)
-			a.Slots = indexer.PickSlots{BlockTable: r.In(x.table, tensor.I32), Slots: r.Out(tensor.I32, x.tokens, x.k), Lens: r.Out(tensor.I32, x.tokens)}
+			a.Slots = indexer.PickSlots{BlockTable: r.In(x.table, tensor.I32),
+				Slots: r.Out(tensor.I32, x.tokens, x.k), Lens: r.Out(tensor.I32, x.tokens)}
 			out["global_indices"], out["lens"] = a.Slots.Slots, a.Slots.Lens
 		}
 		return Launch{Out: out, Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}

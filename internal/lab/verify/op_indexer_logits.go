@@ -262,10 +262,10 @@ func randomLogits(seed uint64, format cache.IndexKeyFormat) []Case {
 		{about: "subnormal codes", tokens: 5, heads: 64, requests: 3, lens: 130, page: 64, group: 2, kind: logitsFaint},
 		{about: "numbers out of range", tokens: 61, heads: 9, requests: 17, lens: 200, page: 64, group: 2, hostile: true},
 		{about: "candidate blocks", tokens: 3, heads: 32, requests: 3, lens: 700, page: 64, blocks: 37},
-		{about: "candidate blocks of a prompt", tokens: 21, heads: 8, requests: 2, lens: 333, page: 16, blocks: 6, group: 4, kind: logitsScales},
+		{about: "blocks of a prompt", tokens: 21, heads: 8, requests: 2, lens: 333, page: 16, blocks: 6, group: 4, kind: logitsScales},
 		{about: "candidate blocks, one of many", tokens: 5, heads: 64, requests: 5, lens: 200, page: 64, blocks: 1},
 		{about: "candidate blocks, odd pages", tokens: 5, heads: 3, requests: 2, lens: 100, page: 3, blocks: 5},
-		{about: "a segment of candidate blocks", tokens: 2, heads: 32, requests: 2, lens: 700, page: 64, blocks: 40, first: 64, columns: 201},
+		{about: "a segment of blocks", tokens: 2, heads: 32, requests: 2, lens: 700, page: 64, blocks: 40, first: 64, columns: 201},
 		{about: "candidate blocks out of range", tokens: 17, heads: 32, requests: 5, lens: 400, page: 64, blocks: 9, hostile: true},
 		{about: "32 heads", tokens: 5, heads: 32, requests: 3, lens: 321, page: 64, group: 2},
 		{about: "a chunk of a prompt, 32 heads", tokens: 21, heads: 32, requests: 1, lens: 321, page: 64, group: 128},
@@ -362,8 +362,8 @@ func randomLogitsCase(rng *rand.Rand, s logitsShape, format cache.IndexKeyFormat
 	return c
 }
 
-// randomBlocks makes candidate blocks of tokens that see so many entries, the newest among them, and
-// how many of their entries a token sees. Of a hostile case some blocks are nobody's.
+// randomBlocks makes candidate blocks of tokens that see so many entries, the newest among them,
+// and how many of their entries a token sees. Of a hostile case some blocks are nobody's.
 func randomBlocks(rng *rand.Rand, s logitsShape, lens []int32) (blocks, columns []int32) {
 	blocks, columns = slices.Repeat([]int32{-1}, s.tokens*s.blocks), make([]int32, s.tokens)
 	for t, n := range lens {

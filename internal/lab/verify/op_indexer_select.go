@@ -148,8 +148,8 @@ func compareSelect(c Case, got, want Arrays, format cache.IndexKeyFormat) Result
 	return cmp.Result()
 }
 
-// columnsOf are the columns of picked entries [T, k] in the candidate blocks [T, width], one past all
-// columns for an entry of no block.
+// columnsOf are the columns of picked entries [T, k] in the candidate blocks [T, width], one past
+// all columns for an entry of no block.
 func columnsOf(picks Array, blocks []int32, width int) Array {
 	k, columns := picks.Dim(1), picks.I32()
 	for i, entry := range columns {
@@ -166,7 +166,8 @@ func columnsOf(picks Array, blocks []int32, width int) Array {
 	return vectors.FromI32(columns, picks.Shape...)
 }
 
-// blockScores are the largest scores of blocks [T, B], +Inf of the newest, and how many blocks there are.
+// blockScores are the largest scores of blocks [T, B], +Inf of the newest, and how many blocks
+// there are.
 func blockScores(logits Array, lens []int32) (scores Array, counts []int32) {
 	const of = indexer.BlockEntries
 	n, x := logits.Dim(1), logits.F32()
