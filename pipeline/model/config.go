@@ -38,8 +38,8 @@ type Config struct {
 
 	// What DeepSeek-V4.1 has otherwise.
 	PlainQueries    bool    // queries have no norm for each head
-	CandidateBlocks int     // candidate_topk_blocks: see Candidates; unused without
-	CandidateBlock  int     // candidate_block_size, entries of a block; likewise
+	CandidateBlocks int     // candidate_topk_blocks, up to indexer.MaxK: see Candidates; unused without
+	CandidateBlock  int     // candidate_block_size, entries of a block, 8; likewise
 	DraftBlock      int     // dspark_block_size, tokens of a block of drafts; unused without LayerSpec.Block
 	WeightBlock     int     // side of a block of FP8 weights with one scale: 128, or 32; 0 counts as 128
 	Records         Records // in what bytes the model's caches are kept; 0 counts as RecordsV4
@@ -120,7 +120,6 @@ func yarnRope() Rope {
 const (
 	maxWidth      = 1 << 20
 	maxLayers     = 1 << 12
-	maxCandidates = 1 << 16
 	maxDraftBlock = 1 << 6
 )
 
@@ -165,8 +164,10 @@ func (c Config) Check() error {
 		return slices.ContainsFunc(c.Layers, func(l Layer) bool { return f(&l) })
 	}
 	if has(func(l *Layer) bool { return l.Candidates != CandidatesNone }) {
-		within("candidate_topk_blocks", c.CandidateBlocks, maxCandidates)
-		within("candidate_block_size", c.CandidateBlock, maxCandidates)
+		within("candidate_topk_blocks", c.CandidateBlocks, indexer.MaxK)
+		if c.CandidateBlock != indexer.BlockEntries {
+			bad("candidate_block_size", c.CandidateBlock, "%d", indexer.BlockEntries)
+		}
 	}
 	if has(func(l *Layer) bool { return l.Block }) {
 		within("dspark_block_size", c.DraftBlock, maxDraftBlock)

@@ -106,7 +106,7 @@ func TestParseConfigV41Errors(t *testing.T) {
 		"candidate_source_layer_id: got 12, want one of index_source_layer_ids": set("candidate_source_layer_id", 12),
 		"candidate_source_layer_id: got absent":                                 set("candidate_source_layer_id", nil),
 		"candidate_topk_blocks: got absent":                                     set("candidate_topk_blocks", nil),
-		"candidate_block_size: got 0, want 1 to":                                set("candidate_block_size", 0),
+		"candidate_block_size: got 0, want 8":                                   set("candidate_block_size", 0),
 		"rms_norm_eps: got absent":                                              set("rms_norm_eps", nil),
 		"index_n_heads: got absent":                                             set("index_n_heads", nil),
 		"model_type: got \"deepseek_v41_vision\"":                               set("model_type", "deepseek_v41_vision"),

@@ -92,11 +92,11 @@ func Tiny(ratios ...int) model.Config {
 }
 
 // V41 returns a small configuration of DeepSeek-V4.1 with layers of all roles; the last one drafts.
-// Widths are no multiples of a block of weights. From 17 tokens on not all entries are candidates.
+// Widths are no multiples of a block of weights. From 25 tokens on not all entries are candidates.
 func V41() model.Config {
 	c := model.FlashV41Config()
 	c.Hidden, c.Heads, c.QRank, c.ORank, c.Groups, c.IndexHeads, c.TopK = 112, 2, 80, 32, 2, 2, 8
-	c.CandidateBlocks, c.CandidateBlock, c.Window = 4, 4, 24
+	c.CandidateBlocks, c.Window = 3, 24
 	s := model.Sources{Entries: []int{1, 3, 4}, Picks: []int{1, 3, 4, 6, 8}, Candidates: 4}
 	c.Layers = model.V41Layers(s, 0, 2, 2, 2, 1, 1, 1, 1, 1)
 	return WithDraft(c)

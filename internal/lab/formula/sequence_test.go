@@ -247,7 +247,7 @@ func TestSequenceCuts(t *testing.T) {
 		last := want[8][tokens-1]
 		assert.Len(t, last.Picks, cfg.TopK)
 		scored := slices.DeleteFunc(slices.Clone(last.Logits), func(x float32) bool { return math.IsInf(float64(x), -1) })
-		assert.Len(t, scored, 3*cfg.CandidateBlock+tokens%cfg.CandidateBlock, "entries of the candidates")
+		assert.Len(t, scored, 2*cfg.CandidateBlock+tokens%cfg.CandidateBlock, "entries of the candidates")
 		assert.NotContains(t, want[4][tokens-1].Logits, float32(math.Inf(-1)), "a source of candidates scores all")
 	}
 }
