@@ -53,7 +53,8 @@ type EngineOptions struct {
 	// to none. Pages of windows and compressor states are kept for so many tokens more.
 	Rewind int
 
-	Keys     cache.IndexKeyFormat // how indexer keys are stored; 0: cache.IndexKeyFP8
+	Records  model.Records        // in what bytes caches are kept; 0: as Config.Records says
+	Keys     cache.IndexKeyFormat // how indexer keys are stored; 0: as Records.Keys says, in V4 cache.IndexKeyFP8
 	Hadamard bool                 // mix indexer queries and keys before they are quantised
 	Variant  string               // of the attention kernel; "" picks the best
 
@@ -134,26 +135,27 @@ type EngineOptions struct {
 }
 
 // fill fills in defaults.
-func (o *EngineOptions) fill() {
+func (o *EngineOptions) fill(cfg *model.Config) {
+	o.Records = cmp.Or(o.Records, cfg.Records, model.RecordsV4)
+	o.Keys = cmp.Or(o.Keys, o.Records.Keys())
 	o.MaxSessions = cmp.Or(o.MaxSessions, 1)
 	o.Ranks = cmp.Or(o.Ranks, 1)
 	o.MaxStep = cmp.Or(o.MaxStep, 128)
 	o.Steps = cmp.Or(o.Steps, 1)
 	o.SubmitBudget = cmp.Or(o.SubmitBudget, defaultSubmitBudget)
-	o.Keys = cmp.Or(o.Keys, cache.IndexKeyFP8)
 	o.Pages = maps.Clone(o.Pages)
 }
 
 // complete fills in defaults and checks the options.
 func (o *EngineOptions) complete(ctx context.Context, dev *vk.Device, cfg model.Config, layers []*model.DeviceLayer) error {
-	o.fill()
+	o.fill(&cfg)
 	c := argumentCheck{op: opNewEngine}
 	if ctx == nil {
 		c.bad("ctx", "nil", "a context")
 	} else if dev == nil {
 		c.bad("dev", "nil", "a device")
 	} else if c.err = cfg.Check(); c.err == nil {
-		checkRun(&c, &cfg)
+		o.checkRun(&c, &cfg, layers)
 		o.check(&c, dev, &cfg)
 		o.checkPages(&c, cfg.Layers)
 		checkLayers(&c, &cfg, layers)
@@ -189,18 +191,20 @@ func (o *EngineOptions) check(c *argumentCheck, dev *vk.Device, cfg *model.Confi
 	}
 }
 
-// checkRun refuses models of which a part has no operation.
-func checkRun(c *argumentCheck, cfg *model.Config) {
-	refuse := func(what string) { c.bad("cfg", what, "a model without: it is not run yet") }
-	if cfg.PlainQueries {
-		refuse("queries without a norm for each head")
+// checkRun refuses what there is no operation for, and what a model has no use for.
+func (o *EngineOptions) checkRun(c *argumentCheck, cfg *model.Config, layers []*model.DeviceLayer) {
+	if o.Records > model.RecordsV4 {
+		c.bad("Records", o.Records, "%v: others are not run yet", model.RecordsV4)
 	}
-	if cfg.Records > model.RecordsV4 {
-		refuse(fmt.Sprintf("records %v", cfg.Records))
-	}
-	for i := range cfg.Layers {
-		if l := &cfg.Layers[i]; l.Latent || l.Unplaced || l.Candidates != model.CandidatesNone || l.Block {
-			refuse(fmt.Sprintf("layer %d of kind %s", i, l.Name))
+	for i, w := range layers {
+		if w == nil || w.Layer < 0 || w.Layer >= len(cfg.Layers) {
+			return // checkLayers says so
+		}
+		switch l := &cfg.Layers[w.Layer]; {
+		case l.Block:
+			c.bad(fmt.Sprintf("layers[%d]", i), fmt.Sprintf("%d of kind %s", w.Layer, l.Name), "another: blocks of drafts are not run yet")
+		case l.LatentKeys && o.Hadamard:
+			c.bad("Hadamard", o.Hadamard, "false: keys of layer %d, of kind %s, are not mixed", w.Layer, l.Name)
 		}
 	}
 }

@@ -1,13 +1,19 @@
 package pipeline_test
 
 import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
+	"github.com/vkmla/vkmla/internal/lab/formula"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -16,18 +22,78 @@ import (
 // anything is uploaded.
 func TestEngineNotRun(t *testing.T) {
 	dev, cfg := testkit.Device(t), fakemodel.V41()
-	c, err := openFake(t, fake(t, fakemodel.Options{Config: cfg, Storage: fakemodel.FP8}), 1, model.CheckpointOptions{})
+	all := []int{0, 1, 9}
+	c, err := openFake(t, fake(t, fakemodel.Options{Config: cfg, Storage: fakemodel.FP8}), 1, model.CheckpointOptions{Layers: all})
 	require.NoError(t, err)
 	layers := must[[]*model.DeviceLayer](t)(c.Plan())
-	refused := func(what string) {
-		t.Helper()
-		_, err := options{MaxTokens: 100}.Estimate(t.Context(), dev, cfg, layers)
+	for what, o := range map[string]options{
+		"Records: got v41, want v4: others are not run yet":                              {},
+		"layers[2]: got 9 of kind draft, want another: blocks of drafts are not run yet": {Records: model.RecordsV4},
+		"Hadamard: got true, want false: keys of layer 1, of kind full2, are not mixed":  {Records: model.RecordsV4, Hadamard: true},
+		"Records: got records(7), want v4: others are not run yet":                       {Records: 7},
+	} {
+		o.MaxTokens = 100
+		_, err := o.Estimate(t.Context(), dev, cfg, layers)
 		require.ErrorIs(t, err, vk.ErrArgument)
-		assert.ErrorContains(t, err, "cfg: got "+what+", want a model without: it is not run yet")
+		assert.ErrorContains(t, err, what)
 	}
-	refused("queries without a norm for each head")
-	cfg.PlainQueries = false
-	refused("records v41")
-	cfg.Records = model.RecordsV4
-	refused("layer 1 of kind full2")
+}
+
+// TestEngineV41 runs layers of DeepSeek-V4.1 of all roles, with V4's records, and compares them with
+// the model's definition: prefill in one step, in chunks, and token by token.
+func TestEngineV41(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	dev := testkit.Device(t)
+	const tokens, prefill = 60, 53
+	c := fakemodel.V41()
+	m := fake(t, fakemodel.Options{Config: c, Storage: fakemodel.FP8, Seed: 5})
+	checkpoint, layers := opened(t, dev, m)
+	c = checkpoint.Config
+	rng := rand.New(rand.NewPCG(3, 4))
+	hidden := make([]float32, tokens*c.Hidden)
+	for i := range hidden {
+		hidden[i] = numfmt.BF16Round(float32(rng.NormFloat64()))
+	}
+	var first []pipeline.Appended
+	for _, chunk := range []int{tokens, 11} {
+		t.Run(fmt.Sprint(chunk), func(t *testing.T) {
+			e := engine(t, dev, c, layers, options{MaxTokens: tokens, MaxSessions: 2, MaxStep: chunk, KeepTopK: true,
+				Records: model.RecordsV4})
+			got := division(t, e, c.Hidden, prefill, hidden)
+			if first == nil {
+				first = got
+			}
+			s := formula.NewSequence(c, formula.Numerics{Records: model.RecordsV4}, m.Values)
+			s.Given = func(layer, p int) ([]int, []int) {
+				var picks []int
+				for _, e := range got[layer].TopK[p*c.TopK : (p+1)*c.TopK] {
+					if e >= 0 {
+						picks = append(picks, int(e))
+					}
+				}
+				return picks, nil
+			}
+			for i, want := range s.Step(slices.Repeat([][]float32{hidden}, len(c.Layers))) {
+				var out []float32
+				missed, of := 0, 0
+				for p, w := range want {
+					out, of = append(out, w.Out...), of+len(w.Picks)
+					if w.Picks == nil {
+						continue
+					}
+					chosen := got[i].TopK[p*c.TopK : (p+1)*c.TopK]
+					for _, e := range w.Picks {
+						if !slices.Contains(chosen, int32(e)) {
+							missed++
+						}
+					}
+				}
+				d := distance(got[i].Out, out)
+				t.Logf("layer %d, %s: %.5f, %d of %d picks missed", i, c.Layers[i].Name, d, missed, of)
+				assert.Less(t, d, 5e-3, "layer %d, %s", i, c.Layers[i].Name)
+				assert.LessOrEqual(t, 200*missed, of, "layer %d, %s: picks", i, c.Layers[i].Name)
+			}
+			sameRestored(t, e, c.Hidden, hidden)
+		})
+	}
 }

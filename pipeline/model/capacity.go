@@ -48,7 +48,7 @@ func (c *Config) pageBytes(l *LayerSpec, s Store, page int) int {
 		layout, _ := cache.NewStateLayout(l.Compression(dim), page, 0) // Check has looked at both
 		return layout.Stride
 	case StoreKeys:
-		layout, _ := cache.NewIndexKeyLayout(c.Records.Keys(), page, c.Records.KeyStride(page))
+		layout, _ := cache.NewIndexKeyLayout(c.Records.Keys(), page, c.Records.KeyStride(c.Records.Keys(), page))
 		return layout.Stride
 	}
 	return c.Records.Record(s).DefaultStride(page)

@@ -148,9 +148,9 @@ func (r Records) Keys() cache.IndexKeyFormat {
 }
 
 // KeyStride is the bytes from a page of index keys to the next, 0 for the usual ones.
-func (r Records) KeyStride(page int) int {
+func (r Records) KeyStride(keys cache.IndexKeyFormat, page int) int {
 	if r == RecordsV41 {
-		return ceilDiv(page*(IndexDim/2+cache.IndexScaleBytes), 16) * 16
+		return ceilDiv(page*(keys.RowBytes()+cache.IndexScaleBytes), 16) * 16
 	}
 	return 0
 }

@@ -90,7 +90,7 @@ type LayerWeights struct {
 // C = d channels of a token, or 2 d where entries overlap.
 type CompressorWeights struct {
 	KVGate Matrix // [2*C, Hidden]: wkv over wgate; [C, Hidden], wkv alone, unless LayerSpec.Gated
-	Ape    Vector // [Ratio, C] f32: positional term of the scores; none with LayerSpec.Unplaced
+	Ape    Vector // [Ratio, C] f32: positional term of the scores: 0 with LayerSpec.Unplaced, none unless Gated
 	Norm   Vector // [d]
 }
 

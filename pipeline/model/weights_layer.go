@@ -173,7 +173,10 @@ func (l *layerReader) compressor(stem string, spec *LayerSpec, dim int) *Compres
 	} else {
 		w.KVGate = l.matrix(stem+".wkv", channels, hidden, whole(channels, hidden))
 	}
-	if !spec.Unplaced {
+	switch {
+	case spec.Unplaced && spec.Gated():
+		w.Ape = Vector{Name: stem + ".ape", DType: tensor.F32, Shape: []int{c.Ratio, channels}, Data: blob(make([]byte, 4*c.Ratio*channels))}
+	case !spec.Unplaced:
 		w.Ape = l.vector(stem+".ape", false, 0, c.Ratio, finite, c.Ratio, channels)
 	}
 	w.Norm = l.vector(stem+".norm.weight", true, 0, dim, finite, dim)

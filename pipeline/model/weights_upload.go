@@ -55,7 +55,7 @@ type DeviceLayer struct {
 // channels of a token, or 2 d where entries overlap.
 type DeviceCompressor struct {
 	KVGate DeviceMatrix  // [2*C, Hidden]: wkv over wgate; [C, Hidden], wkv alone, unless LayerSpec.Gated
-	Ape    tensor.Tensor // [Ratio, C] f32: positional term of the scores; none with LayerSpec.Unplaced
+	Ape    tensor.Tensor // [Ratio, C] f32: positional term of the scores: 0 with LayerSpec.Unplaced, none unless Gated
 	Norm   tensor.Tensor // [d] f32 or bf16
 }
 

@@ -25,7 +25,8 @@ type Numerics struct {
 // Source: DeepSeek-V4.1's inference/model.py.
 type Sequence struct {
 	// Given may say what is used in place of what a layer with an indexer chose for a token: picks
-	// and, of a layer that makes candidates, their blocks. Where it is nil, it is what was chosen.
+	// and, of a layer that makes candidates, their blocks, unless these are nil. Where it is nil, it
+	// is what was chosen.
 	Given func(layer, position int) (picks, blocks []int)
 
 	cfg    model.Config
@@ -174,7 +175,10 @@ func (l *state) step(s *Sequence, hidden [][]float64) []Rounded {
 	for t, r := range results {
 		p := first + t
 		if l.picks[p], l.blocks[p] = r.Picks, r.Blocks; l.Picks == model.PickOwn && s.Given != nil {
-			l.picks[p], l.blocks[p] = s.Given(l.number, p)
+			picks, blocks := s.Given(l.number, p)
+			if l.picks[p] = picks; blocks != nil {
+				l.blocks[p] = blocks
+			}
 		}
 	}
 	outs := each(len(hidden), func(t int) []float32 {

@@ -82,9 +82,9 @@ func (x *mla) build(k *Kind) (err error) {
 	if x.gathers() {
 		x.rows, err = attention.NewGathered(k.dev, attention.GatheredConfig{Heads: k.heads, WindowPage: c.Window.Layout.Page,
 			CompressedPage: page, Rows: x.room, MaxBytes: most, Variant: k.cfg.rowsVariant(),
-			Norm: true})
+			Norm: !k.cfg.Model.PlainQueries})
 		if err == nil {
-			x.norms = x.rows.NormsQueries(t)
+			x.norms = !k.cfg.Model.PlainQueries && x.rows.NormsQueries(t)
 		}
 		return err
 	}
@@ -93,7 +93,7 @@ func (x *mla) build(k *Kind) (err error) {
 		return err
 	}
 	x.splits = x.op.Splits(t, window, x.width)
-	x.turns, x.norms = x.op.InvertsRope(t, window, x.width), x.op.NormsQueries(t, window, x.width)
+	x.turns, x.norms = x.op.InvertsRope(t, window, x.width), !k.cfg.Model.PlainQueries && x.op.NormsQueries(t, window, x.width)
 	return nil
 }
 
