@@ -38,6 +38,12 @@ func init() {
 
 func randomDecode(seed uint64) []Case {
 	page := func(p, extra int) cache.Layout { return cache.Layout{Page: p, Stride: p*584 + extra} }
+	rows8 := func(p, extra int) cache.Layout {
+		return cache.Layout{Page: p, Stride: p*528 + extra, Record: cache.RecordFP8}
+	}
+	rows4 := func(p, extra int) cache.Layout {
+		return cache.Layout{Page: p, Stride: p*288 + extra, Record: cache.RecordFP4}
+	}
 	var cases []Case
 	for i, x := range []struct {
 		about         string
@@ -61,6 +67,10 @@ func randomDecode(seed uint64) []Case {
 		{"every slot twice", 1, 8, 128, 61, page(64, 64), page(2, 560), false, false, false, 1, false},
 		{"V4-Flash C4A, queries to be normed", 1, 64, 128, 321, page(64, 64), page(64, 0), true, true, false, 0.01, true},
 		{"odd sizes, queries to be normed", 3, 17, 69, 61, page(64, 64), page(2, 560), true, true, false, 30, true},
+		{"V4.1-Flash, a layer with entries", 1, 64, 128, 321, rows8(32, 0), rows4(64, 0), true, false, false, 1, false},
+		{"V4.1, odd sizes", 3, 17, 61, 69, rows8(32, 0), rows4(3, 24), true, true, true, 1, false},
+		{"V4.1, window only", 5, 64, 69, 0, rows8(32, 0), cache.Layout{}, true, true, false, 1, false},
+		{"V4.1, entries of the window's record", 1, 8, 17, 33, rows8(5, 8), rows8(7, 40), false, true, false, 1, false},
 	} {
 		rng := rand.New(rand.NewPCG(seed, uint64(i)))
 		c := Case{
@@ -80,6 +90,10 @@ func randomDecode(seed uint64) []Case {
 			pool, idx, lens := randomSet(rng, x.t, s.width, s.l, x.masked, x.dirty)
 			c.In[s.name+"_cache"], c.In[s.name+"_indices"], c.In[s.name+"_lens"] = pool, idx, lens
 			c.Params[s.name+"_block_size"], c.Params[s.name+"_block_stride_bytes"] = s.l.Page, s.l.Stride
+			if s.l.Record != cache.RecordV4 {
+				c.Params[s.name+"_record"] = int(s.l.Record)
+				c.Name += "_" + s.l.Record.String()
+			}
 		}
 		if x.raw {
 			c.Name, c.Params["eps"] = c.Name+"_raw", 1e-6
@@ -161,7 +175,7 @@ func bindDecode(b Build, c Case) (Bound, error) {
 	}
 	topk, compPage := setSize(x.comp)
 	op, err := attention.NewDecoder(b.Dev, attention.DecoderConfig{Heads: x.heads, WindowPage: x.win.Layout.Page, CompressedPage: compPage,
-		Scale: x.scale, MaxBytes: b.MaxBytes, Variant: b.Variant})
+		WindowRecord: x.win.Layout.Record, CompressedRecord: setRecord(x.comp), Scale: x.scale, MaxBytes: b.MaxBytes, Variant: b.Variant})
 	if err != nil {
 		return Bound{}, err
 	}
