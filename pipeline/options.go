@@ -193,8 +193,8 @@ func (o *EngineOptions) check(c *argumentCheck, dev *vk.Device, cfg *model.Confi
 
 // checkRun refuses what there is no operation for, and what a model has no use for.
 func (o *EngineOptions) checkRun(c *argumentCheck, cfg *model.Config, layers []*model.DeviceLayer) {
-	if o.Records > model.RecordsV4 {
-		c.bad("Records", o.Records, "%v: others are not run yet", model.RecordsV4)
+	if o.Records > model.RecordsV41 {
+		c.bad("Records", o.Records, "%v or %v", model.RecordsV4, model.RecordsV41)
 	}
 	for i, w := range layers {
 		if w == nil || w.Layer < 0 || w.Layer >= len(cfg.Layers) {

@@ -13,7 +13,6 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/formula"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
-	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -27,10 +26,9 @@ func TestEngineNotRun(t *testing.T) {
 	require.NoError(t, err)
 	layers := must[[]*model.DeviceLayer](t)(c.Plan())
 	for what, o := range map[string]options{
-		"Records: got v41, want v4: others are not run yet":                              {},
 		"layers[2]: got 9 of kind draft, want another: blocks of drafts are not run yet": {Records: model.RecordsV4},
 		"Hadamard: got true, want false: keys of layer 1, of kind full2, are not mixed":  {Records: model.RecordsV4, Hadamard: true},
-		"Records: got records(7), want v4: others are not run yet":                       {Records: 7},
+		"Records: got records(7), want v4 or v41":                                        {Records: 7},
 	} {
 		o.MaxTokens = 100
 		_, err := o.Estimate(t.Context(), dev, cfg, layers)
@@ -39,7 +37,7 @@ func TestEngineNotRun(t *testing.T) {
 	}
 }
 
-// TestEngineV41 runs layers of DeepSeek-V4.1 of all roles, with V4's records, and compares them with
+// TestEngineV41 runs layers of DeepSeek-V4.1 of all roles, in both records, and compares them with
 // the model's definition: prefill in one step, in chunks, and token by token.
 func TestEngineV41(t *testing.T) {
 	testkit.WithoutMatrices(t)
@@ -54,46 +52,44 @@ func TestEngineV41(t *testing.T) {
 	for i := range hidden {
 		hidden[i] = numfmt.BF16Round(float32(rng.NormFloat64()))
 	}
-	var first []pipeline.Appended
 	for _, chunk := range []int{tokens, 11} {
-		t.Run(fmt.Sprint(chunk), func(t *testing.T) {
-			e := engine(t, dev, c, layers, options{MaxTokens: tokens, MaxSessions: 2, MaxStep: chunk, KeepTopK: true,
-				Records: model.RecordsV4})
-			got := division(t, e, c.Hidden, prefill, hidden)
-			if first == nil {
-				first = got
-			}
-			s := formula.NewSequence(c, formula.Numerics{Records: model.RecordsV4}, m.Values)
-			s.Given = func(layer, p int) ([]int, []int) {
-				var picks []int
-				for _, e := range got[layer].TopK[p*c.TopK : (p+1)*c.TopK] {
-					if e >= 0 {
-						picks = append(picks, int(e))
-					}
-				}
-				return picks, nil
-			}
-			for i, want := range s.Step(slices.Repeat([][]float32{hidden}, len(c.Layers))) {
-				var out []float32
-				missed, of := 0, 0
-				for p, w := range want {
-					out, of = append(out, w.Out...), of+len(w.Picks)
-					if w.Picks == nil {
-						continue
-					}
-					chosen := got[i].TopK[p*c.TopK : (p+1)*c.TopK]
-					for _, e := range w.Picks {
-						if !slices.Contains(chosen, int32(e)) {
-							missed++
+		for _, records := range []model.Records{model.RecordsV41, model.RecordsV4} {
+			t.Run(fmt.Sprint(records, chunk), func(t *testing.T) {
+				e := engine(t, dev, c, layers, options{MaxTokens: tokens, MaxSessions: 2, MaxStep: chunk, KeepTopK: true,
+					Records: records})
+				got := division(t, e, c.Hidden, prefill, hidden)
+				s := formula.NewSequence(c, formula.Numerics{Records: records}, m.Values)
+				s.Given = func(layer, p int) ([]int, []int) {
+					var picks []int
+					for _, e := range got[layer].TopK[p*c.TopK : (p+1)*c.TopK] {
+						if e >= 0 {
+							picks = append(picks, int(e))
 						}
 					}
+					return picks, nil
 				}
-				d := distance(got[i].Out, out)
-				t.Logf("layer %d, %s: %.5f, %d of %d picks missed", i, c.Layers[i].Name, d, missed, of)
-				assert.Less(t, d, 5e-3, "layer %d, %s", i, c.Layers[i].Name)
-				assert.LessOrEqual(t, 200*missed, of, "layer %d, %s: picks", i, c.Layers[i].Name)
-			}
-			sameRestored(t, e, c.Hidden, hidden)
-		})
+				for i, want := range s.Step(slices.Repeat([][]float32{hidden}, len(c.Layers))) {
+					var out []float32
+					missed, of := 0, 0
+					for p, w := range want {
+						out, of = append(out, w.Out...), of+len(w.Picks)
+						if w.Picks == nil {
+							continue
+						}
+						chosen := got[i].TopK[p*c.TopK : (p+1)*c.TopK]
+						for _, e := range w.Picks {
+							if !slices.Contains(chosen, int32(e)) {
+								missed++
+							}
+						}
+					}
+					d := distance(got[i].Out, out)
+					t.Logf("layer %d, %s: %.5f, %d of %d picks missed", i, c.Layers[i].Name, d, missed, of)
+					assert.Less(t, d, 5e-3, "layer %d, %s", i, c.Layers[i].Name)
+					assert.LessOrEqual(t, 200*missed, of, "layer %d, %s: picks", i, c.Layers[i].Name)
+				}
+				sameRestored(t, e, c.Hidden, hidden)
+			})
+		}
 	}
 }
