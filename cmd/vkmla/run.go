@@ -296,7 +296,8 @@ func (r *layerRun) group(ctx context.Context, list []model.LayerWeights) error {
 			return err
 		}
 		if i > 0 && !slices.Equal(s, shape) {
-			return fmt.Errorf("run: %s has the shape %v, want %v of %s, which runs with it", r.f.input(w.Layer), s, shape, r.f.input(list[0].Layer))
+			return fmt.Errorf("run: %s has the shape %v, want %v of %s, which runs with it",
+				r.f.input(w.Layer), s, shape, r.f.input(list[0].Layer))
 		}
 		hidden, shape = append(hidden, x), s
 	}
@@ -354,8 +355,8 @@ func (r *layerRun) options(tokens int) pipeline.EngineOptions {
 		QuantiseActivations: r.f.quantise, Variant: r.f.variant}
 }
 
-// sequence runs the tokens of a sequence through the engine's layers, from number n of the model on,
-// and appends what comes out to all.
+// sequence runs the tokens of a sequence through the engine's layers, from number n of the model
+// on, and appends what comes out to all.
 func (r *layerRun) sequence(ctx context.Context, engine *pipeline.Engine, n int, hidden []vectors.Array, all []pipeline.Appended) error {
 	session, err := engine.Open()
 	if err != nil {

@@ -175,7 +175,8 @@ func (l *layerReader) compressor(stem string, spec *LayerSpec, dim int) *Compres
 	}
 	switch {
 	case spec.Unplaced && spec.Gated():
-		w.Ape = Vector{Name: stem + ".ape", DType: tensor.F32, Shape: []int{c.Ratio, channels}, Data: blob(make([]byte, 4*c.Ratio*channels))}
+		w.Ape = Vector{Name: stem + ".ape", DType: tensor.F32, Shape: []int{c.Ratio, channels},
+			Data: blob(make([]byte, 4*c.Ratio*channels))}
 	case !spec.Unplaced:
 		w.Ape = l.vector(stem+".ape", false, 0, c.Ratio, finite, c.Ratio, channels)
 	}

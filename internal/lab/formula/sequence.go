@@ -25,8 +25,8 @@ type Numerics struct {
 // Source: DeepSeek-V4.1's inference/model.py.
 type Sequence struct {
 	// Given may say what is used in place of what a layer with an indexer chose for a token: picks
-	// and, of a layer that makes candidates, their blocks, unless these are nil. Where it is nil, it
-	// is what was chosen.
+	// and, of a layer that makes candidates, their blocks, unless these are nil. Without it that is
+	// what was chosen.
 	Given func(layer, position int) (picks, blocks []int)
 
 	cfg    model.Config

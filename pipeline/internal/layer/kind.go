@@ -234,8 +234,9 @@ func (k *Kind) buildCompressors() error {
 	c := &k.cfg.Caches
 	saves := k.wish.saves
 	if k.main != nil {
-		if err := k.main.build(k.dev, c.State, cache.CompressConfig{Save: saves, Page: c.Compressed.Layout.Page, Record: c.Compressed.Layout.Record,
-			Eps: k.cfg.Model.Eps, MaxBytes: max(c.State.Pool.Bytes(), c.Compressed.Pool.Bytes())}); err != nil {
+		if err := k.main.build(k.dev, c.State, cache.CompressConfig{Save: saves, Page: c.Compressed.Layout.Page,
+			Record: c.Compressed.Layout.Record,
+			Eps:    k.cfg.Model.Eps, MaxBytes: max(c.State.Pool.Bytes(), c.Compressed.Pool.Bytes())}); err != nil {
 			return err
 		}
 	}

@@ -83,7 +83,8 @@ func (x *mla) build(k *Kind) (err error) {
 	records := [2]cache.Record{c.Window.Layout.Record, c.Compressed.Layout.Record}
 	if x.gathers() {
 		x.rows, err = attention.NewGathered(k.dev, attention.GatheredConfig{Heads: k.heads, WindowPage: c.Window.Layout.Page,
-			WindowRecord: records[0], CompressedRecord: records[1], CompressedPage: page, Rows: x.room, MaxBytes: most, Variant: k.cfg.rowsVariant(),
+			WindowRecord: records[0], CompressedRecord: records[1], CompressedPage: page, Rows: x.room,
+			MaxBytes: most, Variant: k.cfg.rowsVariant(),
 			Norm: !k.cfg.Model.PlainQueries})
 		if err == nil {
 			x.norms = !k.cfg.Model.PlainQueries && x.rows.NormsQueries(t)
@@ -91,7 +92,8 @@ func (x *mla) build(k *Kind) (err error) {
 		return err
 	}
 	if x.op, err = attention.NewDecoder(k.dev, attention.DecoderConfig{Heads: k.heads, WindowPage: c.Window.Layout.Page,
-		WindowRecord: records[0], CompressedRecord: records[1], CompressedPage: page, Variant: k.cfg.Variant, MaxBytes: most, Invariant: k.cfg.Invariant, OnDemand: true}); err != nil {
+		WindowRecord: records[0], CompressedRecord: records[1], CompressedPage: page, Variant: k.cfg.Variant,
+		MaxBytes: most, Invariant: k.cfg.Invariant, OnDemand: true}); err != nil {
 		return err
 	}
 	x.splits = x.op.Splits(t, window, x.width)

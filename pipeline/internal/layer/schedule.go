@@ -125,8 +125,8 @@ var (
 		{indexSelect, touchPool, kvInsert},
 		{attend}, {inverseRope}, {codesO}, {woA, woAB}, {codesOLoRA}, {woB}}
 
-	// Picks, and keys are made of the entries' latents: three launches behind each other, beside which
-	// stands what does not need them.
+	// Picks, and keys are made of the entries' latents: three launches behind each other, beside
+	// which stands what does not need them.
 	picksLatent = schedule{{codesHidden}, inputs, sums, norms, {codesQLoRA},
 		{compress, indexWqB},
 		{indexWk, indexQuantise, wqB},

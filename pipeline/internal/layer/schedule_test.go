@@ -120,7 +120,8 @@ func plans(n *tuning.Layer) (list []string) {
 			for bits := range 8 {
 				late, picks, joinable := bits&1 != 0, bits&2 != 0, bits&4 != 0
 				w := wish(n, tokens, pool)
-				s := choose(n, traits{tokens: tokens, picks: picks, compresses: true, gated: true, keys: picks, normed: w.norms, saves: w.saves,
+				s := choose(n, traits{tokens: tokens, picks: picks, compresses: true, gated: true, keys: picks,
+					normed: w.norms, saves: w.saves,
 					rawScores:   w.raw,
 					lateQueries: late, touch: w.touch, touches: w.touches, chained: w.chains || w.joins && joinable,
 					joined: w.joins && joinable})

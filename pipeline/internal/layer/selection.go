@@ -111,7 +111,8 @@ func (s *selection) record(rec *vk.Recorder, step *StepArgs, a *Args, visible te
 	}
 	to := s.to(a)
 	err := s.pick.Record(rec, indexer.SelectArgs{LogitsArgs: scores, TopK: s.topK, Entries: s.entries, Scratch: s.scratch.View(),
-		Candidates: made, Arrived: s.arrived, Beside: beside, Slots: indexer.PickSlots{BlockTable: step.Tables.Compressed, Slots: to.Slots, Lens: to.Lens}})
+		Candidates: made, Arrived: s.arrived, Beside: beside,
+		Slots: indexer.PickSlots{BlockTable: step.Tables.Compressed, Slots: to.Slots, Lens: to.Lens}})
 	if err != nil || a.Picks.TopK.IsZero() {
 		return err
 	}
