@@ -228,7 +228,7 @@ func (l *Layer) traits() traits {
 		compresses:  k.main != nil,
 		keys:        k.keys != nil,
 		latentKeys:  k.cfg.Spec.LatentKeys,
-		gated:       k.cfg.Spec.Gated(),
+		ungated:     k.main != nil && k.main.compression.Ungated,
 		normed:      l.qkv.op.Norms(k.cfg.Tokens),
 		saves:       k.wish.saves,
 		lateQueries: k.mla.norms,

@@ -155,7 +155,7 @@ type traits struct {
 	compresses bool // has a compressor
 	keys       bool // has index keys of its own
 	latentKeys bool // and makes them of latents
-	gated      bool // the compressor weighs tokens, and has states
+	ungated    bool // the compressor weighs no tokens, and has no states
 
 	normed      bool // wqaWkv norms the bottleneck, and kvInsert KV rows
 	saves       bool // compressors store the states themselves
@@ -229,7 +229,7 @@ func (t *traits) has(o op) bool {
 	case compress:
 		return t.compresses
 	case save:
-		return t.compresses && t.gated && !t.saves
+		return t.compresses && !t.ungated && !t.saves
 	case indexCompress:
 		return t.keys
 	case indexWk:

@@ -53,7 +53,7 @@ func everyTraits(f func(traits)) {
 			continue // only index keys of latents are of interest
 		}
 		t.latentKeys = b(15) && t.picks && t.compresses
-		t.gated = t.compresses && (!t.latentKeys || b(16))
+		t.ungated = t.latentKeys && b(16)
 		t.keys, t.touches, t.joined = t.picks && t.compresses, t.touch && b(7), t.chained && b(10)
 		t.sums, t.gathers = b(13), b(14)
 		if b(12) {
@@ -120,7 +120,7 @@ func plans(n *tuning.Layer) (list []string) {
 			for bits := range 8 {
 				late, picks, joinable := bits&1 != 0, bits&2 != 0, bits&4 != 0
 				w := wish(n, tokens, pool)
-				s := choose(n, traits{tokens: tokens, picks: picks, compresses: true, gated: true, keys: picks,
+				s := choose(n, traits{tokens: tokens, picks: picks, compresses: true, keys: picks,
 					normed: w.norms, saves: w.saves,
 					rawScores:   w.raw,
 					lateQueries: late, touch: w.touch, touches: w.touches, chained: w.chains || w.joins && joinable,
