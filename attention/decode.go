@@ -175,14 +175,9 @@ func (cfg DecoderConfig) withRecords() DecoderConfig {
 	return cfg
 }
 
-// recordConstants is the number of the first of the two constants that name records: after those of
-// the kernel that has most.
-const recordConstants = 11
-
 // constants are the specialisation constants of a tiling's kernel.
 func (cfg DecoderConfig) constants(t tiling) []uint32 {
 	list := append(opkit.Words(cfg.WindowPage, max(cfg.CompressedPage, 1), t.heads, t.tile), t.constants...)
-	list = append(list, make([]uint32, recordConstants-len(list))...)
 	return append(list, uint32(cfg.WindowRecord), uint32(cfg.CompressedRecord))
 }
 

@@ -109,8 +109,9 @@ func NewGathered(dev *vk.Device, cfg GatheredConfig) (*Gathered, error) {
 		if page == 0 {
 			continue
 		}
-		o.gather[i], err = cache.NewGatherRuns(dev, cache.GatherRunsConfig{Page: page, Record: records[i], MaxBytes: max(cfg.MaxBytes, workspace),
-			Variant: reaching(cfg.Variant), Halves: o.prefill.variant == VariantCM})
+		o.gather[i], err = cache.NewGatherRuns(dev, cache.GatherRunsConfig{Page: page, Record: records[i],
+			MaxBytes: max(cfg.MaxBytes, workspace),
+			Variant:  reaching(cfg.Variant), Halves: o.prefill.variant == VariantCM})
 		if err != nil {
 			return nil, pkg.Wrap(op, err)
 		}

@@ -60,8 +60,9 @@ func NewTwoPass(dev *vk.Device, cfg TwoPassConfig) (*TwoPass, error) {
 		if page == 0 {
 			continue
 		}
-		o.gather[i], err = cache.NewGatherSlots(dev, cache.GatherSlotsConfig{Page: page, Record: records[i], MaxBytes: max(cfg.MaxBytes, bytes),
-			Variant: reaching(cfg.Variant)})
+		o.gather[i], err = cache.NewGatherSlots(dev, cache.GatherSlotsConfig{Page: page, Record: records[i],
+			MaxBytes: max(cfg.MaxBytes, bytes),
+			Variant:  reaching(cfg.Variant)})
 		if err != nil {
 			return nil, pkg.Wrap(op, err)
 		}

@@ -16,11 +16,11 @@ type Compression struct {
 	Ratio   int  // tokens of an entry, 1..MaxRatio
 	Overlap bool // windows overlap
 
-	// Latent rounds the pooled value to bf16 before the norm and the normed value, the latent, before
-	// it is rotated. An entry's bytes then follow from its latent alone.
+	// Latent rounds the pooled value to bf16 before the norm and the normed value, the latent,
+	// before it is rotated. An entry's bytes then follow from its latent alone.
 	Latent bool
-	// Ungated takes the row of the token that ends a group for the pooled value: there are no scores
-	// and no states. It needs Latent and excludes Overlap.
+	// Ungated takes the row of the token that ends a group for the pooled value: there are no
+	// scores and no states. It needs Latent and excludes Overlap.
 	Ungated bool
 }
 

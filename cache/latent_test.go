@@ -73,11 +73,12 @@ func TestLatentRef(t *testing.T) {
 	want := numfmt.BF16Round(float32(2 * x / math.Sqrt(x*x+1e-20)))
 	assert.Equal(t, numfmt.BF16Encode(want), got[7], "an epsilon of 1e-20 counts beside 1e-24 and not beside 1")
 	for i := range v {
-		v[i] = 1 + 0x1p-9 // rounds to 1 before the norm
+		v[i], norm[i] = 1, 1
 	}
-	v[0] = 3
+	v[1], v[2] = 1+0.49*0x1p-7, 1+0.51*0x1p-7 // either side of a tie between two bf16
 	got = LatentRef(v, norm, 1e-20)
-	assert.Equal(t, numfmt.BF16Encode(float32(2/math.Sqrt((9.0+511)/512))), got[1])
+	assert.Equal(t, uint16(0x3F80), got[1], "rounded before the norm")
+	assert.Equal(t, uint16(0x3F81), got[2], "rounded before the norm")
 	assert.Equal(t, make([]uint16, D), LatentRef(make([]float64, D), norm, 1e-20), "zeros stay zeros")
 }
 

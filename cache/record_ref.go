@@ -10,7 +10,7 @@ import (
 // EncodeRef is the definition of a record's bytes: row and scales of one slot, RowBytes and
 // ScaleBytes long, from the 512 numbers x, rotated and rounded to bf16.
 //
-//	E4M3 codes:  sb = UE8M0 of the least power of two s with 448 s >= max(amax, 1e-4), code = E4M3(x/s)
+//	E4M3 codes:  s = the least power of two with 448 s >= max(amax, 1e-4), code = E4M3(x/s)
 //	E2M1 codes:  s = E4M3(max(amax, 6*2^-9)/6), code = E2M1(x/s), both to nearest, ties to even
 //
 // amax is the largest magnitude of the numbers that share the scale.
@@ -74,7 +74,7 @@ func (r Record) DecodeRef(x []uint16, row, scales []byte) {
 	}
 }
 
-// DecodeKeyRef writes the 128 numbers of an indexer key to x as bf16: the inverse of QuantiseKeyRef.
+// DecodeKeyRef writes the 128 numbers of an indexer key to x as bf16. It undoes QuantiseKeyRef.
 func DecodeKeyRef(x []uint16, format IndexKeyFormat, codes []byte, scale [IndexScaleBytes]byte) {
 	for d := range x {
 		if format == IndexKeyFP8 {

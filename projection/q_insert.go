@@ -25,7 +25,8 @@ type QInsertConfig struct {
 	// with the bits of QKVNorm and without its launch. 0: they are normed already.
 	KVNorm tensor.DType
 
-	// RotateOnly leaves out the norm of queries: they are turned and rounded, as DeepSeek-V4.1 has it.
+	// RotateOnly leaves out the norm of queries: they are turned and rounded, as DeepSeek-V4.1 has
+	// it.
 	RotateOnly bool
 
 	// Subgroup is the size of subgroups inside which invocations pass numbers on; -1 stands for
@@ -57,7 +58,8 @@ type QInsertArgs struct {
 // Without Q only K rows are stored, for an attention that norms queries itself
 // (attention.QueryNorm).
 //
-// The definition is QInsertRef, or with QInsertConfig.RotateOnly QRotateInsertRef. The cache is equal byte for byte; a query differs by no
+// The definition is QInsertRef, or with QInsertConfig.RotateOnly QRotateInsertRef. The cache
+// is equal byte for byte; a query differs by no
 // more than the order of a sum explains, and is the same on every device.
 //
 // Source: vLLM fused_deepseek_v4_qnorm_rope_kv_rope_quant_insert
@@ -116,8 +118,9 @@ func NewQInsert(dev *vk.Device, cfg QInsertConfig) (*QInsert, error) {
 	}
 	k, err := pkg.Kernel(dev, withLanes(dev, opkit.Spec{
 		Stem: "proj_q_insert", Variant: variant,
-		Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.ReadWrite, vk.Write},
-		PushSize: int(unsafe.Sizeof(projQInsertPush{})), Constants: opkit.Words(cfg.Page, norm, int(cfg.Record), int(opkit.Bit(0, !cfg.RotateOnly))),
+		Bindings:  []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.ReadWrite, vk.Write},
+		PushSize:  int(unsafe.Sizeof(projQInsertPush{})),
+		Constants: opkit.Words(cfg.Page, norm, int(cfg.Record), int(opkit.Bit(0, !cfg.RotateOnly))),
 	}, cfg.Subgroup))
 	if err != nil {
 		return nil, err

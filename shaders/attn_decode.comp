@@ -10,7 +10,7 @@
 // Workgroup: HG heads (x) of one of `splits` ranges of entries (y) of token z. With one split it
 //   finishes the row, else attn_merge does.
 // Constants: 0 window page, 1 compressed page (slots), 2 HG, 3 TILE, 4 invocations, 16*HG;
-//   11 WIN_RECORD, 12 COMP_RECORD (lib/kv_record.glsl), both RECORD_V4 or neither.
+//   5 WIN_RECORD, 6 COMP_RECORD (lib/kv_record.glsl), both RECORD_V4 or neither.
 // Shared memory: 44740 bytes at HG 16, TILE 16; lib/sparse_mla.glsl has the sum.
 // Features: none; with KV_DA bufferDeviceAddress, shaderInt64.
 #version 460
@@ -27,8 +27,8 @@ layout(constant_id = 0) const uint WIN_PAGE = 64u;
 layout(constant_id = 1) const uint COMP_PAGE = 64u;
 layout(constant_id = 2) const uint HG = 4u;
 layout(constant_id = 3) const uint TILE = 8u;
-layout(constant_id = 11) const uint WIN_RECORD = 0u;
-layout(constant_id = 12) const uint COMP_RECORD = 0u;
+layout(constant_id = 5) const uint WIN_RECORD = 0u;
+layout(constant_id = 6) const uint COMP_RECORD = 0u;
 
 layout(std430, set = 0, binding = 0) readonly buffer QBuf { uvec4 rows[]; } q;
 layout(std430, set = 0, binding = 1) readonly buffer WinIndices { int v[]; } win_indices;
@@ -79,7 +79,7 @@ const uint MLA_LANES = 16u * HG / TILE, MLA_UNITS = 64u / MLA_LANES;
 const uint NOPE_UNITS = KV_NOPE / 8u;
 
 // Codes of a unit in two words, rotated numbers in four. The last unit may be either and has four.
-// Of records other than V4's a unit has codes in one word or in two, and the word that has its scale.
+// Of records other than V4's a unit has codes in one word or two, and the word with its scale.
 struct MlaRow { uvec2 codes[MLA_UNITS]; uvec2 more; uvec2 scales; uint scale_words[MLA_UNITS]; uint record; };
 
 #define MLA_FETCH(pool, page_slots, pages) \

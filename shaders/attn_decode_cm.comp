@@ -12,8 +12,8 @@
 // Workgroup: HG heads (x) of one of `splits` ranges of entries (y) of token z. With one split it
 //   finishes the row, else attn_merge does.
 // Constants: 0 window page, 1 compressed page (slots), 2 HG, 3 TILE, 4 THREADS, 5 SUBGROUP,
-//   6..8 M, N, K of a matrix product, 9 KSPLIT: attention/matrix.go chooses them; 11 WIN_RECORD,
-//   12 COMP_RECORD (lib/kv_record.glsl), both RECORD_V4 or neither.
+//   6..8 M, N, K of a matrix product, 9 KSPLIT: attention/matrix.go chooses them; 10 WIN_RECORD,
+//   11 COMP_RECORD (lib/kv_record.glsl), both RECORD_V4 or neither.
 // Shared memory: 46404 bytes at HG 16, TILE 32, KSPLIT 4; lib/cm_mla.glsl has the sum.
 // Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, vulkanMemoryModel,
 //   bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups, shaderInt16.
@@ -24,6 +24,8 @@
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
 #include "lib/cm_decode.glsl"
+layout(constant_id = 10) const uint WIN_RECORD = 0u;
+layout(constant_id = 11) const uint COMP_RECORD = 0u;
 const uint ROWS = 0u; // lib/cm_rows.glsl: it gains nothing here
 #include "lib/cm_locate.glsl"
 #include "lib/rope_bf16.glsl"

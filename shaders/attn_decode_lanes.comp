@@ -29,6 +29,8 @@
 #include "lib/cm_decode.glsl"
 
 layout(constant_id = 10) const uint PARTS = 4u;
+layout(constant_id = 11) const uint WIN_RECORD = 0u;
+layout(constant_id = 12) const uint COMP_RECORD = 0u;
 
 #include "lib/cm_locate.glsl"
 #include "lib/cm_decode_lanes.glsl"

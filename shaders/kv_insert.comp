@@ -37,7 +37,7 @@ shared uint amax_of[TOKENS * LANES];      // bf16 bits without sign: they order 
 const uint SCALES = RECORD == RECORD_V4 ? KV_BLOCKS : 16u * RECORD; // of a slot
 shared uint scale_of[TOKENS * SCALES]; // scale bytes
 
-// store_record: 8 numbers of a record other than V4's, of a lane; all lanes of the workgroup call it.
+// store_record: a lane's 8 numbers of a record other than V4's; all lanes of a workgroup call it.
 void store_record(bool live, uint page, uint t, uint local_token, uint lane, uvec4 w) {
     const uint sharers = record_block(RECORD) / 8u; // lanes of a block
     const uint first = local_token * LANES + lane / sharers * sharers;

@@ -29,7 +29,7 @@ func TestFP4Encode(t *testing.T) {
 		s := E4M3Decode(sb)
 		check := func(b uint16) {
 			x := BF16Decode(b)
-			// Differences of x and the multiples of s are exact in float64 up to where codes saturate.
+			// Up to where codes saturate differences of x and multiples of s are exact.
 			want := nearest(min(float64(x), 7*float64(s)), 8, func(c int) float64 { return value(c) * float64(s) })
 			if got := FP4Encode(x, s); got != byte(want) {
 				t.Fatalf("%g under scale %g: got %d, want %d", x, s, got, want)

@@ -18,8 +18,6 @@ layout(constant_id = 6) const uint CM_M = 16u;
 layout(constant_id = 7) const uint CM_N = 16u;
 layout(constant_id = 8) const uint CM_K = 16u;
 layout(constant_id = 9) const uint KSPLIT = 2u;
-layout(constant_id = 11) const uint WIN_RECORD = 0u;
-layout(constant_id = 12) const uint COMP_RECORD = 0u;
 
 #ifndef CM_Q_LOADS // volatile, where loads have to stay where they are written
 #define CM_Q_LOADS

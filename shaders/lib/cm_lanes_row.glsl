@@ -1,9 +1,9 @@
 // One invocation's share of a row of a paged cache on its way to shared memory; goes with
 // attn_decode_lanes and attn_decode_cm. ROW_PARTS is 4, 8 or 16.
 //
-// A row of RECORD_V4 is 56 words of 8 E4M3 bytes and 16 words of 4 bf16. Its invocations take words of codes in
-// turn, then half a word each where that is what is left, then words of bf16. Every one issues the
-// same loads, and eight neighbours read and write in one piece.
+// A row of RECORD_V4 is 56 words of 8 E4M3 bytes and 16 words of 4 bf16. Its invocations take words
+// of codes in turn, then half a word each where that is what is left, then words of bf16. Every one
+// issues the same loads, and eight neighbours read and write in one piece.
 #ifndef LIB_CM_LANES_ROW_GLSL
 #define LIB_CM_LANES_ROW_GLSL
 #extension GL_EXT_shader_explicit_arithmetic_types_int16 : require

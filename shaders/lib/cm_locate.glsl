@@ -2,7 +2,7 @@
 #ifndef LIB_CM_LOCATE_GLSL
 #define LIB_CM_LOCATE_GLSL
 
-// cm_row_byte, cm_scales_behind: where slot t of a page keeps its data, and how far behind these its
+// cm_row_byte, cm_scales_behind: where slot t of a page keeps its data, and how far behind them its
 // scales lie. Bit 31 says RECORD_FP4 where the two caches have different records.
 uint cm_row_byte(bool comp, uint t) {
     if (WIN_RECORD == RECORD_V4) return kv_row_byte(t);
@@ -11,9 +11,9 @@ uint cm_row_byte(bool comp, uint t) {
 
 uint cm_scales_behind(bool comp, uint t) {
     if (WIN_RECORD == RECORD_V4) return kv_scale_byte(comp ? COMP_PAGE : WIN_PAGE, t) - kv_row_byte(t);
-    const uint comp_z = (record_scale_byte(COMP_RECORD, COMP_PAGE, t) - record_row_byte(COMP_RECORD, t)) | (COMP_RECORD == RECORD_FP4 ? 1u << 31 : 0u);
-    const uint win_z = (record_scale_byte(WIN_RECORD, WIN_PAGE, t) - record_row_byte(WIN_RECORD, t)) | (WIN_RECORD == RECORD_FP4 ? 1u << 31 : 0u);
-    return comp ? comp_z : win_z;
+    const uint in_comp = record_scale_byte(COMP_RECORD, COMP_PAGE, t) - record_row_byte(COMP_RECORD, t);
+    const uint in_win = record_scale_byte(WIN_RECORD, WIN_PAGE, t) - record_row_byte(WIN_RECORD, t);
+    return comp ? in_comp | (COMP_RECORD == RECORD_FP4 ? 1u << 31 : 0u) : in_win | (WIN_RECORD == RECORD_FP4 ? 1u << 31 : 0u);
 }
 
 // cm_locate: address of the row, cm_scales_behind, and the mask.

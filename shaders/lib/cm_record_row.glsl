@@ -1,8 +1,8 @@
 // The rows of cm_lanes_row.glsl for RECORD_FP8 and RECORD_FP4, which may meet in one launch.
 //
-// A row of RECORD_FP8 is 64 words of 8 codes, four words to a scale; one of RECORD_FP4 32 words of 16
-// codes, each with a scale of its own. Invocations take words in turn. All issue the same loads: where
-// a row has half the words, they read these twice.
+// A row of RECORD_FP8 is 64 words of 8 codes, four words to a scale; one of RECORD_FP4 32 words of
+// 16 codes, each with a scale of its own. Invocations take words in turn. All issue the same loads:
+// where a row has half the words, they read these twice.
 #ifndef LIB_CM_RECORD_ROW_GLSL
 #define LIB_CM_RECORD_ROW_GLSL
 
@@ -41,8 +41,8 @@ uint cm_fp4_place(uint w) { return packFloat2x16(unpackFloat2x16(w) * f16vec2(16
 
 #endif
 
-// cm_fp4x8: eight E2M1 codes of a word, times a scale, as elements. Moved to binary16's place a code
-// is its number times 2^-14, for both formats have subnormals. Codes come by pairs k and k + 4.
+// cm_fp4x8: eight E2M1 codes of a word, times a scale, as elements. Moved to binary16's place a
+// code is its number times 2^-14, for both formats have subnormals. Codes come by pairs k, k + 4.
 uvec4 cm_fp4x8(uint w, CM_SCALE scale) {
     const uint a = ((w << 12) & 0x80008000u) | ((w << 9) & 0x0E000E00u), b = ((w << 8) & 0x80008000u) | ((w << 5) & 0x0E000E00u);
     const uint c = ((w << 4) & 0x80008000u) | ((w << 1) & 0x0E000E00u), d = (w & 0x80008000u) | ((w >> 3) & 0x0E000E00u);
@@ -50,8 +50,8 @@ uvec4 cm_fp4x8(uint w, CM_SCALE scale) {
     return uvec4(ab.x, cd.x, ab.y, cd.y);
 }
 
-// cm_keep_record: writes the share to row `at` of kv_s. A NaN among E4M3 codes goes where it costs
-// least: the row's scores are NaN either way.
+// cm_keep_record: writes the share to row `at` of kv_s. A NaN among E4M3 codes goes where it
+// costs least: the row's scores are NaN either way.
 void cm_keep_record(CmRow row, uint at) {
     const uint to = at * KV_PITCH;
     if (cm_is_fp4(row.fp4)) {

@@ -38,7 +38,7 @@ layout(constant_id = 11) const uint RECORD = 0; // of a K row, lib/kv_record.gls
 
 const uint POOLED = 0u;  // v is pooled, and only the entry is rounded
 const uint LATENT = 1u;  // v is pooled and rounded, kv_latent.glsl
-const uint UNGATED = 2u; // v is the token's own row of kv_score, which has no scores; the rest as LATENT
+const uint UNGATED = 2u; // v is the token's row of kv_score, which has no scores; the rest as LATENT
 
 const uint HALVES = OVERLAP != 0u ? 2u : 1u;
 const uint WINDOW = HALVES * RATIO; // rows

@@ -1,14 +1,14 @@
 // The second half of kv_compress.glsl with MODE other than POOLED: an entry by way of its latent.
 //
-//   x = bf16(v),  latent = bf16(x * (sum x^2 / DIM + eps)^-0.5 * norm),  y = latent with its last 64
-//   numbers turned and rounded to bf16,  slot = quantise(y)
+//   x = bf16(v),  latent = bf16(x * (sum x^2 / DIM + eps)^-0.5 * norm),
+//   y = latent with its last 64 numbers turned and rounded to bf16,  slot = quantise(y)
 //
-// The latent goes to row i of `latent` if there is one. Every function is for all invocations; those
-// that are not `mine` have nothing to store.
+// The latent goes to row i of `latent` if there is one. Every function is for all invocations;
+// those that are not `mine` have nothing to store.
 #ifndef LIB_KV_LATENT_GLSL
 #define LIB_KV_LATENT_GLSL
 
-// store_words: lane pairs put 16 bits of codes each into a word; codes of a lane go through amax_of.
+// store_pairs: two lanes put 16 bits of codes each into a word. Codes go through amax_of.
 void store_pairs(bool mine, uint lane, uint codes, uint page, uint at) {
     barrier(); // amax_of has been read
     if (mine) amax_of[lane / 4u][lane % 4u] = codes;
@@ -65,7 +65,8 @@ void finish_latent(bool mine, uint lane, vec4 v, uvec4 gain, vec4 turn, uint i, 
     precise float q = (x.x * x.x + x.y * x.y) + (x.z * x.z + x.w * x.w);
     share_squares(mine, lane, q, 0u);
     precise float mean = mean_square() + pc.eps;
-    precise vec4 n = (x * real_rsqrt(mean)) * (pc.norm_bf16 != 0u ? vec4(bf16_unpack2(gain.x), bf16_unpack2(gain.y)) : uintBitsToFloat(gain));
+    const vec4 weight = pc.norm_bf16 != 0u ? vec4(bf16_unpack2(gain.x), bf16_unpack2(gain.y)) : uintBitsToFloat(gain);
+    precise vec4 n = (x * real_rsqrt(mean)) * weight;
     uvec2 w = uvec2(bf16_pack2(n.x, n.y), bf16_pack2(n.z, n.w));
     if (mine && pc.has_latent != 0u) latent_put(i * LANES + lane, w);
     if (lane >= LANES - 16u) {

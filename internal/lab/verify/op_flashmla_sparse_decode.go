@@ -208,6 +208,9 @@ func decodeSizes(o SizeOptions) (all []Size) {
 	if o.Window > 0 {
 		window = o.Window
 	}
+	for _, batch := range o.pick(o.Batches, []int{1, 8, 32, 128, 256}, []int{1}) { // a layer of DeepSeek-V4.1 with entries
+		all = append(all, decodeRecords(batch, 64, o.pick(o.TopK, []int{512}, []int{64})[0], window, 64, cache.RecordFP8, cache.RecordFP4))
+	}
 	for _, heads := range o.pick(o.Heads, []int{64, 128}, []int{64}) {
 		for _, s := range []struct {
 			page         int // slots of a compressed page; 0: no compressed cache
@@ -231,17 +234,27 @@ func decodeSizes(o SizeOptions) (all []Size) {
 }
 
 func decodeSize(batch, heads, topk, window, page int) Size {
+	return decodeRecords(batch, heads, topk, window, page, cache.RecordV4, cache.RecordV4)
+}
+
+// decodeRecords is a size with caches of any record.
+func decodeRecords(batch, heads, topk, window, page int, win, comp cache.Record) Size {
 	rows := float64(batch * (topk + window))
-	work := Work{Bytes: rows*(cache.SlotBytes+4) + float64(batch*heads*2*2*attention.D), Flop: 4 * rows * float64(heads) * attention.D}
+	bytes := float64(batch * (window*(win.SlotBytes()+4) + topk*(comp.SlotBytes()+4) + heads*2*2*attention.D))
+	work := Work{Bytes: bytes, Flop: 4 * rows * float64(heads) * attention.D}
+	name := fmt.Sprintf("heads=%d/topk=%d/window=%d/batch=%d", heads, topk, window, batch)
+	if win != cache.RecordV4 {
+		name += fmt.Sprintf("/records=%s+%s", win, comp)
+	}
 	return Size{
-		Name: fmt.Sprintf("heads=%d/topk=%d/window=%d/batch=%d", heads, topk, window, batch),
+		Name: name,
 		Work: work, Touched: int(work.Bytes), MostSets: 512, MaxBytes: decodeSlots * 600, Launches: 8, Floor: true,
 		Make: func(rng *rand.Rand) Case {
 			c := Case{Params: map[string]any{"softmax_scale": float64(attention.DefaultScale)}, In: Arrays{
 				"q": manyBF16(rng, 1, batch, heads, attention.D), "attn_sink": manyF32(rng, heads)}}
-			addRows(rng, c, "swa", batch, window, 64)
+			addRows(rng, c, "swa", batch, window, 64, win)
 			if page > 0 {
-				addRows(rng, c, "extra", batch, topk, page)
+				addRows(rng, c, "extra", batch, topk, page, comp)
 			}
 			return c
 		},
@@ -250,9 +263,12 @@ func decodeSize(batch, heads, topk, window, page int) Size {
 
 // addRows adds a cache of random rows and full lists of them, slots of a page being neighbours
 // where pages are short.
-func addRows(rng *rand.Rand, c Case, name string, tokens, width, page int) {
+func addRows(rng *rand.Rand, c Case, name string, tokens, width, page int, record cache.Record) {
 	const slots = 4096
-	l := leastLayout(page)
+	l, err := cache.NewRecordLayout(record, page, 0)
+	if err != nil {
+		panic(err) // a page of this file that cannot be
+	}
 	pool, at := vectors.New(vectors.U8, slots/page, l.Stride), make([]int64, slots)
 	for i := range at {
 		at[i] = int64(i)
@@ -274,4 +290,7 @@ func addRows(rng *rand.Rand, c Case, name string, tokens, width, page int) {
 	c.In[name+"_cache"], c.In[name+"_indices"] = pool, vectors.FromI32(list, tokens, width)
 	c.In[name+"_lens"] = vectors.FromI32(vectorsI32(tokens, int32(width)), tokens)
 	c.Params[name+"_block_size"] = page
+	if record != cache.RecordV4 {
+		c.Params[name+"_record"] = int(record)
+	}
 }
