@@ -3,6 +3,7 @@ package pipeline_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"testing"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/formula"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -42,7 +44,7 @@ func TestEngineNotRun(t *testing.T) {
 func TestEngineV41(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)
-	const tokens, prefill = 60, 53
+	const tokens, prefill = 47, 43 // restored in the middle of a group of two
 	c := fakemodel.V41()
 	m := fake(t, fakemodel.Options{Config: c, Storage: fakemodel.FP8, Seed: 5})
 	checkpoint, layers := opened(t, dev, m)
@@ -52,44 +54,53 @@ func TestEngineV41(t *testing.T) {
 	for i := range hidden {
 		hidden[i] = numfmt.BF16Round(float32(rng.NormFloat64()))
 	}
-	for _, chunk := range []int{tokens, 11} {
-		for _, records := range []model.Records{model.RecordsV41, model.RecordsV4} {
-			t.Run(fmt.Sprint(records, chunk), func(t *testing.T) {
-				e := engine(t, dev, c, layers, options{MaxTokens: tokens, MaxSessions: 2, MaxStep: chunk, KeepTopK: true,
-					Records: records})
-				got := division(t, e, c.Hidden, prefill, hidden)
-				s := formula.NewSequence(c, formula.Numerics{Records: records}, m.Values)
-				s.Given = func(layer, p int) ([]int, []int) {
-					var picks []int
-					for _, e := range got[layer].TopK[p*c.TopK : (p+1)*c.TopK] {
-						if e >= 0 {
-							picks = append(picks, int(e))
-						}
-					}
-					return picks, nil
-				}
-				for i, want := range s.Step(slices.Repeat([][]float32{hidden}, len(c.Layers))) {
-					var out []float32
-					missed, of := 0, 0
-					for p, w := range want {
-						out, of = append(out, w.Out...), of+len(w.Picks)
-						if w.Picks == nil {
-							continue
-						}
-						chosen := got[i].TopK[p*c.TopK : (p+1)*c.TopK]
-						for _, e := range w.Picks {
-							if !slices.Contains(chosen, int32(e)) {
-								missed++
-							}
-						}
-					}
-					d := distance(got[i].Out, out)
-					t.Logf("layer %d, %s: %.5f, %d of %d picks missed", i, c.Layers[i].Name, d, missed, of)
-					assert.Less(t, d, 5e-3, "layer %d, %s", i, c.Layers[i].Name)
-					assert.LessOrEqual(t, 200*missed, of, "layer %d, %s: picks", i, c.Layers[i].Name)
-				}
-				sameRestored(t, e, c.Hidden, hidden)
-			})
+	for _, x := range []struct {
+		records model.Records
+		chunk   int
+		long    bool
+	}{{model.RecordsV41, tokens, false}, {model.RecordsV4, 11, false}, {model.RecordsV41, 11, true}, {model.RecordsV4, tokens, true}} {
+		t.Run(fmt.Sprint(x.records, x.chunk), func(t *testing.T) {
+			if x.long && os.Getenv("VKMLA_TEST_FULL") != "1" {
+				t.Skip("VKMLA_TEST_FULL is not set")
+			}
+			e := engine(t, dev, c, layers, options{MaxTokens: tokens, MaxSessions: 2, MaxStep: x.chunk, KeepTopK: true, Records: x.records})
+			checkSequence(t, c, x.records, m.Values, hidden, division(t, e, c.Hidden, prefill, hidden))
+			sameRestored(t, e, c.Hidden, hidden)
+		})
+	}
+}
+
+// checkSequence compares outputs and picks of all layers, which get the same hidden states, with the
+// definition of DeepSeek-V4.1 by the same picks.
+func checkSequence(t *testing.T, c model.Config, records model.Records, values map[string][]float32, hidden []float32,
+	got []pipeline.Appended) {
+	t.Helper()
+	chosen := func(layer, p int) []int32 {
+		picks := got[layer].TopK[p*c.TopK : (p+1)*c.TopK]
+		if n := slices.Index(picks, -1); n >= 0 {
+			return picks[:n]
 		}
+		return picks
+	}
+	s := formula.NewSequence(c, formula.Numerics{Records: records}, values)
+	s.Given = func(layer, p int) (picks, blocks []int) {
+		for _, e := range chosen(layer, p) {
+			picks = append(picks, int(e))
+		}
+		return picks, nil
+	}
+	for i, want := range s.Step(slices.Repeat([][]float32{hidden}, len(c.Layers))) {
+		var out []float32
+		missed, of := 0, 0
+		for p, w := range want {
+			out, of = append(out, w.Out...), of+len(w.Picks)
+			for _, e := range w.Picks {
+				if !slices.Contains(chosen(i, p), int32(e)) {
+					missed++
+				}
+			}
+		}
+		assert.Less(t, distance(got[i].Out, out), 5e-3, "layer %d, %s", i, c.Layers[i].Name)
+		assert.LessOrEqual(t, 200*missed, of, "layer %d, %s: picks", i, c.Layers[i].Name)
 	}
 }
