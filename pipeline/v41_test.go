@@ -1,9 +1,11 @@
 package pipeline_test
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -12,7 +14,9 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/formula"
+	official "github.com/vkmla/vkmla/internal/lab/recorded"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -70,8 +74,8 @@ func TestEngineV41(t *testing.T) {
 	}
 }
 
-// checkSequence compares outputs and picks of all layers, which get the same hidden states, with the
-// definition of DeepSeek-V4.1 by the same picks.
+// checkSequence compares outputs and picks of all layers, which get the same hidden states, with
+// the definition of DeepSeek-V4.1 by the same picks.
 func checkSequence(t *testing.T, c model.Config, records model.Records, values map[string][]float32, hidden []float32,
 	got []pipeline.Appended) {
 	t.Helper()
@@ -102,5 +106,77 @@ func checkSequence(t *testing.T, c model.Config, records model.Records, values m
 		}
 		assert.Less(t, distance(got[i].Out, out), 5e-3, "layer %d, %s", i, c.Layers[i].Name)
 		assert.LessOrEqual(t, 200*missed, of, "layer %d, %s: picks", i, c.Layers[i].Name)
+	}
+}
+
+// TestEngineGolden41 compares layers with what the official ones gave: prefill in chunks, then token
+// by token. With the model's own records all picks are equal.
+func TestEngineGolden41(t *testing.T) {
+	dir := testkit.FurtherGolden(t)
+	if dir == "" || testing.Short() {
+		t.Skip("VKMLA_TEST_GOLDEN is not set, or the tests are short: no recordings of DeepSeek-V4.1")
+	}
+	testkit.WithoutMatrices(t)
+	dev, dir := testkit.Device(t), filepath.Join(filepath.Dir(dir), "golden41")
+	v := must[*official.V41](t)(official.OpenV41(dir))
+	c := must[*model.Checkpoint](t)(model.Open(dir, model.CheckpointOptions{}))
+	layers := must[[]*model.DeviceLayer](t)(c.Upload(t.Context(), dev, nil))
+	t.Cleanup(func() { assert.NoError(t, errors.Join(model.CloseLayers(layers), c.Close())) })
+	var hidden [][]float32
+	for i := range layers {
+		hidden = append(hidden, must[[]float32](t)(v.In(fmt.Sprintf("L%d.in", i))))
+	}
+	tokens := len(hidden[0]) / c.Config.Hidden
+	for _, x := range []struct {
+		records model.Records
+		recall  float64 // of a layer's picks
+		token   float64 // relative error of a token's output; 0: picks differ
+	}{{model.RecordsV41, 1, 1e-2}, {model.RecordsV4, 0.998, 0}} {
+		t.Run(x.records.String(), func(t *testing.T) {
+			e := engine(t, dev, c.Config, layers, options{MaxTokens: tokens, MaxStep: 64, KeepTopK: true, Records: x.records})
+			s := must[*pipeline.Session](t)(e.Open())
+			got := make([]pipeline.Appended, len(layers))
+			for at := 0; at < tokens; {
+				n := 1
+				if at < v.Prefill {
+					n = min(64, v.Prefill-at)
+				}
+				var part [][]float32
+				for _, h := range hidden {
+					part = append(part, h[at*c.Config.Hidden:(at+n)*c.Config.Hidden])
+				}
+				for i, a := range must[[]pipeline.Appended](t)(s.Append(t.Context(), part)) {
+					got[i].Out, got[i].TopK = append(got[i].Out, a.Out...), append(got[i].TopK, a.TopK...)
+				}
+				at += n
+			}
+			run := must[*vectors.Archive](t)(v.Run(x.records.String()))
+			for i := range got {
+				want := must[vectors.Array](t)(run.Array(fmt.Sprintf("L%d.out", i))).BF16()
+				for p := 0; x.token > 0 && p < tokens; p++ {
+					at, to := p*c.Config.Hidden, (p+1)*c.Config.Hidden
+					require.Less(t, distance(got[i].Out[at:to], want[at:to]), x.token, "layer %d, token %d", i, p)
+				}
+				if x.token > 0 {
+					assert.Less(t, distance(got[i].Out, want), 5e-3, "layer %d", i)
+				}
+				if name := fmt.Sprintf("L%d.picks", i); run.Has(name) {
+					picks := must[vectors.Array](t)(run.Array(name)).Float64s()
+					same, of := 0, 0
+					for k, e := range picks {
+						if e >= 0 {
+							of++
+							row := got[i].TopK[k/c.Config.TopK*c.Config.TopK:][:c.Config.TopK]
+							if slices.Contains(row, int32(e)) {
+								same++
+							}
+						}
+					}
+					t.Logf("layer %d: %d of %d picks", i, same, of)
+					assert.GreaterOrEqual(t, float64(same)/float64(of), x.recall, "layer %d", i)
+				}
+			}
+			require.NoError(t, s.Close())
+		})
 	}
 }
