@@ -105,7 +105,6 @@ type kvCompressPush struct {
 	StateAddr   uint64
 	PoolAddr    uint64
 	KvScoreAddr uint64
-	LatentAddr  uint64
 
 	StateUnits uint32
 	StatePages uint32
@@ -119,6 +118,7 @@ type kvCompressPush struct {
 	NormBf16   uint32
 	Eps        float32
 	HasLatent  uint32
+	LatentAddr uint64
 }
 
 // NewCompress chooses the variant and builds its kernel, which the device owns.
