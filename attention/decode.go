@@ -178,7 +178,7 @@ func (cfg DecoderConfig) withRecords() DecoderConfig {
 // constants are the specialisation constants of a tiling's kernel.
 func (cfg DecoderConfig) constants(t tiling) []uint32 {
 	list := append(opkit.Words(cfg.WindowPage, max(cfg.CompressedPage, 1), t.heads, t.tile), t.constants...)
-	return append(list, uint32(cfg.WindowRecord), uint32(cfg.CompressedRecord))
+	return opkit.AppendNonzero(list, int(cfg.WindowRecord), int(cfg.CompressedRecord))
 }
 
 // Prepare asks for the kernels of a Record of some tokens with lists of window and topk entries, so

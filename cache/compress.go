@@ -105,7 +105,6 @@ type kvCompressPush struct {
 	StateAddr   uint64
 	PoolAddr    uint64
 	KvScoreAddr uint64
-	LatentAddr  uint64
 
 	StateUnits uint32
 	StatePages uint32
@@ -119,6 +118,7 @@ type kvCompressPush struct {
 	NormBf16   uint32
 	Eps        float32
 	HasLatent  uint32
+	LatentAddr uint64
 }
 
 // NewCompress chooses the variant and builds its kernel, which the device owns.
@@ -153,9 +153,9 @@ func NewCompress(dev *vk.Device, cfg CompressConfig) (*Compress, error) {
 // constants are the specialisation constants of kv_compress.comp.
 func (cfg CompressConfig) constants(tune *tuning.Compress) []uint32 {
 	c := cfg.Compression
-	return opkit.Words(cfg.Invocations, cfg.Page, cfg.StatePage, c.Ratio, int(opkit.Bit(0, c.Overlap)), c.Dim,
-		int(cfg.Keys), int(opkit.Bit(0, cfg.Hadamard)), cfg.RopeStep, compressChunk(c, cfg.Invocations, tune),
-		int(opkit.Bit(0, c.Latent)+opkit.Bit(0, c.Ungated)), int(cfg.Record))
+	list := opkit.Words(cfg.Invocations, cfg.Page, cfg.StatePage, c.Ratio, int(opkit.Bit(0, c.Overlap)), c.Dim,
+		int(cfg.Keys), int(opkit.Bit(0, cfg.Hadamard)), cfg.RopeStep, compressChunk(c, cfg.Invocations, tune))
+	return opkit.AppendNonzero(list, int(opkit.Bit(0, c.Latent)+opkit.Bit(0, c.Ungated)), int(cfg.Record))
 }
 
 // groups is the most workgroups of a launch that does not save.

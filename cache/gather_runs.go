@@ -92,8 +92,9 @@ func NewGatherRuns(dev *vk.Device, cfg GatherRunsConfig) (*GatherRuns, error) {
 	}
 	k, err := pkg.Kernel(dev, opkit.Spec{
 		Stem: "kv_gather_runs", Variant: variant, Bound: 4,
-		Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Read},
-		PushSize: int(unsafe.Sizeof(kvGatherRunsPush{})), Constants: opkit.Words(cfg.Page, int(opkit.Bit(0, cfg.Halves)), int(cfg.Record)),
+		Bindings:  []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Read},
+		PushSize:  int(unsafe.Sizeof(kvGatherRunsPush{})),
+		Constants: opkit.AppendNonzero(opkit.Words(cfg.Page), int(opkit.Bit(0, cfg.Halves)), int(cfg.Record)),
 	})
 	if err != nil {
 		return nil, err

@@ -67,7 +67,7 @@ func NewGatherSlots(dev *vk.Device, cfg GatherSlotsConfig) (*GatherSlots, error)
 	}
 	k, err := pkg.Kernel(dev, opkit.Spec{
 		Stem: "kv_gather_slots", Variant: variant, Bindings: []vk.Access{vk.Read, vk.Write, vk.Read}, Bound: 1,
-		PushSize: int(unsafe.Sizeof(kvGatherSlotsPush{})), Constants: opkit.Words(cfg.Page, int(cfg.Record)),
+		PushSize: int(unsafe.Sizeof(kvGatherSlotsPush{})), Constants: opkit.AppendNonzero(opkit.Words(cfg.Page), int(cfg.Record)),
 	})
 	if err != nil {
 		return nil, err

@@ -71,7 +71,6 @@ layout(push_constant) uniform Push {
     KV_ADDR state_addr;
     KV_ADDR pool_addr;
     KV_ADDR kv_score_addr; // with KV_SAVE
-    KV_ADDR latent_addr;
     uint state_units; // 16-byte units per page
     uint state_pages;
     uint pool_stride; // bytes per page
@@ -84,6 +83,7 @@ layout(push_constant) uniform Push {
     uint norm_bf16;   // 1 if norm is bf16
     float eps;
     uint has_latent;
+    KV_ADDR latent_addr;
 } pc;
 #ifdef KV_SAVE
 TENSOR_OUT(uvec2, latent, 11)
