@@ -109,8 +109,8 @@ func checkSequence(t *testing.T, c model.Config, records model.Records, values m
 	}
 }
 
-// TestEngineGolden41 compares layers with what the official ones gave: prefill in chunks, then token
-// by token. With the model's own records all picks are equal.
+// TestEngineGolden41 compares layers with what the official ones gave: prefill in chunks, then
+// token by token. With the model's own records all picks are equal.
 func TestEngineGolden41(t *testing.T) {
 	dir := testkit.FurtherGolden(t)
 	if dir == "" || testing.Short() {
