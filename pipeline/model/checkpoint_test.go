@@ -326,8 +326,9 @@ func TestCheckpointErrors(t *testing.T) {
 		"zero factor":         {fakemodel.NVFP4, func(m *fakemodel.Model) { clear(find(m, "wq_b.weight_scale_2").Data) }, "wq_b.weight_scale_2"},
 		"infinite factor":     {fakemodel.NVFP4Packed, func(m *fakemodel.Model) { clear(find(m, "wq_b.weight_global_scale").Data) }, "wq_b.weight_global_scale"},
 		"no factor":           {fakemodel.NVFP4, func(m *fakemodel.Model) { m.Remove(l + "wq_b.weight_scale_2") }, "wq_b.weight_scale_2"},
-		"unpacked":            {fakemodel.NVFP4, func(m *fakemodel.Model) { find(m, "wq_b.weight").Shape = []int{1024, 128} }, "wq_b.weight"},
-		"exponents for E4M3":  {fakemodel.NVFP4, func(m *fakemodel.Model) { find(m, "wq_b.weight_scale").DType = safetensors.F8E8M0 }, "wq_b.weight_scale"},
+		"unpacked": {fakemodel.NVFP4,
+			func(m *fakemodel.Model) { find(m, "wq_b.weight").Shape = []int{1024, 128} }, "wq_b.weight"},
+		"exponents for E4M3": {fakemodel.NVFP4, func(m *fakemodel.Model) { find(m, "wq_b.weight_scale").DType = safetensors.F8E8M0 }, "wq_b.weight_scale"},
 	} {
 		m := fake(t, fakemodel.Options{Storage: c.s})
 		c.change(m)
